@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: Apache-2.0
+# Flags that every target of the project shares.
+add_library(reshard_flags INTERFACE)
+target_include_directories(reshard_flags INTERFACE ${CMAKE_SOURCE_DIR})
+target_compile_options(reshard_flags INTERFACE
+  -Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow -Wnon-virtual-dtor
+  -Woverloaded-virtual)
+if(RESHARD_DEV)
+  target_compile_options(reshard_flags INTERFACE -Werror)
+endif()
+if(RESHARD_SANITIZE)
+  target_compile_options(reshard_flags INTERFACE
+    -fsanitize=${RESHARD_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  target_link_options(reshard_flags INTERFACE -fsanitize=${RESHARD_SANITIZE})
+endif()
+
+find_program(RESHARD_CCACHE ccache)
+if(RESHARD_CCACHE)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${RESHARD_CCACHE})
+endif()

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+# reshard_room(<name> ROOMS <rooms it uses> LIBS <external libraries>)
+#
+# One library `reshard_<name>` of reshard/<name>/*.cc. With RESHARD_DEV also `reshard_<name>_tests` of
+# *_test.cc (registered with ctest) and `reshard_<name>_bench` of *_bench.cc. *_testutil.cc files are
+# compiled into `reshard_<name>_testutil`, which tests of any room may link.
+function(reshard_room name)
+  cmake_parse_arguments(ROOM "" "" "ROOMS;LIBS" ${ARGN})
+  set(dir ${CMAKE_SOURCE_DIR}/reshard/${name})
+  file(GLOB sources CONFIGURE_DEPENDS ${dir}/*.cc)
+  file(GLOB tests CONFIGURE_DEPENDS ${dir}/*_test.cc)
+  file(GLOB benches CONFIGURE_DEPENDS ${dir}/*_bench.cc)
+  file(GLOB utils CONFIGURE_DEPENDS ${dir}/*_testutil.cc)
+  list(REMOVE_ITEM sources ${tests} ${benches} ${utils} "")
+  list(TRANSFORM ROOM_ROOMS PREPEND reshard_)
+
+  set(target reshard_${name})
+  if(sources)
+    add_library(${target} STATIC ${sources})
+    target_link_libraries(${target} PUBLIC ${ROOM_ROOMS} ${ROOM_LIBS} PRIVATE reshard_flags)
+    target_include_directories(${target} PUBLIC ${CMAKE_SOURCE_DIR})
+  else()
+    add_library(${target} INTERFACE)
+    target_link_libraries(${target} INTERFACE ${ROOM_ROOMS} ${ROOM_LIBS})
+    target_include_directories(${target} INTERFACE ${CMAKE_SOURCE_DIR})
+  endif()
+  add_library(reshard::${name} ALIAS ${target})
+
+  if(NOT RESHARD_DEV)
+    return()
+  endif()
+  if(utils)
+    add_library(${target}_testutil STATIC ${utils})
+    target_link_libraries(${target}_testutil PUBLIC ${target} rapidcheck PRIVATE reshard_flags)
+  endif()
+  if(tests)
+    reshard_test(${target}_tests FILES ${tests} LIBS ${target} LABELS unit room-${name})
+  endif()
+  if(benches)
+    add_executable(${target}_bench EXCLUDE_FROM_ALL ${benches})
+    target_link_libraries(${target}_bench PRIVATE ${target} reshard_flags benchmark::benchmark_main)
+  endif()
+endfunction()
+
+# reshard_test(<target> FILES ... LIBS ... LABELS ...): a GoogleTest program with rapidcheck, each of its
+# tests known to ctest. Test utilities of the linked rooms come along where they exist.
+function(reshard_test target)
+  cmake_parse_arguments(T "" "" "FILES;LIBS;LABELS" ${ARGN})
+  add_executable(${target} ${T_FILES})
+  target_link_libraries(${target} PRIVATE ${T_LIBS} reshard_flags rapidcheck GTest::gmock GTest::gtest_main)
+  foreach(room base index layout sharding model plan memory transform transport exec io)
+    if(TARGET reshard_${room}_testutil)
+      target_link_libraries(${target} PRIVATE reshard_${room}_testutil)
+    endif()
+  endforeach()
+  include(GoogleTest)
+  gtest_discover_tests(${target} PROPERTIES LABELS "${T_LABELS}" DISCOVERY_TIMEOUT 60)
+endfunction()

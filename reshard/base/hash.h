@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+
+namespace reshard {
+
+/// Finaliser of SplitMix64 (Steele, Lea, Flood 2014): a bijection of 64-bit words with full avalanche.
+constexpr std::uint64_t mix64(std::uint64_t x) {
+  x += 0x9e3779b97f4a7c15ULL;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
+  return x ^ (x >> 31);
+}
+
+/// XXH3 of `text`: stable over processes, machines and releases.
+std::uint64_t hash64(std::string_view text, std::uint64_t seed = 0);
+
+/// A digest of a sequence of values; equal sequences give equal digests on every machine.
+class Digest {
+ public:
+  Digest();
+  ~Digest();
+  Digest(Digest&&) noexcept;
+  Digest& operator=(Digest&&) noexcept;
+
+  /// Adds the length and the bytes.
+  Digest& add(std::string_view text);
+  template <std::integral T>
+  Digest& add(T value) {
+    return add_word(static_cast<std::uint64_t>(value));
+  }
+  std::uint64_t value() const;
+
+ private:
+  Digest& add_word(std::uint64_t word);
+  void* state_;
+};
+
+/// 16 lower-case hexadecimal digits.
+std::string hex(std::uint64_t value);
+
+}  // namespace reshard

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "reshard/layout/strided.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <optional>
+#include <vector>
+
+namespace reshard {
+namespace {
+
+using Loop = StridedCopy::Loop;
+
+/// True when `outer` steps just past what `inner` covers, on both sides, so that both are one loop.
+bool advances_as_one(const Loop& outer, const Loop& inner) {
+  return outer.src_stride == inner.src_stride * inner.count &&
+         outer.dst_stride == inner.dst_stride * inner.count;
+}
+
+/// Loops in bits, counts above 1, largest destination stride first, merged where they advance as one.
+std::vector<Loop> merged_loops(const Dims& shape, const Strided& src, const Strided& dst, int bits) {
+  std::vector<Loop> loops;
+  for (int i = 0; i < shape.size(); ++i)
+    if (shape[i] != 1) loops.push_back({shape[i], src.strides[i] * bits, dst.strides[i] * bits});
+  std::stable_sort(loops.begin(), loops.end(), [](const Loop& a, const Loop& b) {
+    return std::abs(a.dst_stride) > std::abs(b.dst_stride);
+  });
+  std::vector<Loop> out;
+  for (const Loop& loop : loops) {
+    if (!out.empty() && advances_as_one(out.back(), loop)) {
+      out.back() = {out.back().count * loop.count, loop.src_stride, loop.dst_stride};
+    } else {
+      out.push_back(loop);
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+Dims row_major(const Dims& shape) {
+  Dims strides = Dims::filled(shape.size(), 1);
+  for (int i = shape.size() - 2; i >= 0; --i) strides[i] = strides[i + 1] * std::max<Index>(shape[i + 1], 1);
+  return strides;
+}
+
+Strided at(const Strided& whole, const Dims& at) {
+  Strided part = whole;
+  for (int i = 0; i < at.size(); ++i) part.offset += at[i] * whole.strides[i];
+  return part;
+}
+
+Result<StridedCopy> make_copy(const Dims& shape, const Strided& src, const Strided& dst, int element_bits) {
+  StridedCopy copy;
+  for (Index d : shape)
+    if (d == 0) return copy;
+  auto loops = merged_loops(shape, src, dst, element_bits);
+  Index run = element_bits;
+  if (!loops.empty() && loops.back().src_stride == run && loops.back().dst_stride == run) {
+    run *= loops.back().count;
+    loops.pop_back();
+  }
+  bool whole = run % 8 == 0 && src.offset * element_bits % 8 == 0 && dst.offset * element_bits % 8 == 0;
+  for (Loop& loop : loops) {
+    whole &= loop.src_stride % 8 == 0 && loop.dst_stride % 8 == 0;
+    copy.loops[static_cast<std::size_t>(copy.num_loops++)] = {loop.count, loop.src_stride / 8, loop.dst_stride / 8};
+  }
+  if (!whole) {
+    return fail(Code::unsupported, "a box of shape " + to_string(shape) + " with " + std::to_string(element_bits) +
+                                       "-bit elements begins or ends inside a byte; cut it at whole bytes");
+  }
+  copy.src_offset = src.offset * element_bits / 8;
+  copy.dst_offset = dst.offset * element_bits / 8;
+  copy.run_bytes = run / 8;
+  return copy;
+}
+
+StridedCopy packed_destination(const StridedCopy& copy, Index dst_offset) {
+  StridedCopy out = copy;
+  out.dst_offset = dst_offset;
+  Index stride = copy.run_bytes;
+  for (int k = copy.num_loops - 1; k >= 0; --k) {
+    auto& loop = out.loops[static_cast<std::size_t>(k)];
+    loop.dst_stride = stride;
+    stride *= loop.count;
+  }
+  return out;
+}
+
+StridedCopy packed_source(const StridedCopy& copy, Index src_offset) {
+  StridedCopy out = copy;
+  out.src_offset = src_offset;
+  Index stride = copy.run_bytes;
+  for (int k = copy.num_loops - 1; k >= 0; --k) {
+    auto& loop = out.loops[static_cast<std::size_t>(k)];
+    loop.src_stride = stride;
+    stride *= loop.count;
+  }
+  return out;
+}
+
+std::string to_string(const StridedCopy& copy) {
+  std::string text = std::to_string(copy.src_offset) + "->" + std::to_string(copy.dst_offset) + " run " +
+                     std::to_string(copy.run_bytes);
+  for (int i = 0; i < copy.num_loops; ++i) {
+    const Loop& loop = copy.loops[static_cast<std::size_t>(i)];
+    text += " x " + std::to_string(loop.count) + "(+" + std::to_string(loop.src_stride) + ",+" +
+            std::to_string(loop.dst_stride) + ")";
+  }
+  return text;
+}
+
+}  // namespace reshard
