@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "reshard/model/layout_builder.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "reshard/base/check.h"
+#include "reshard/base/hash.h"
+
+namespace reshard {
+
+LayoutBuilder::LayoutBuilder(std::string name, std::shared_ptr<const ModelSpec> model) {
+  layout_.name_ = std::move(name);
+  layout_.model_ = std::move(model);
+  layout_.cuts_.push_back(DimCut{});
+}
+
+MeshId LayoutBuilder::add_mesh(Mesh mesh) {
+  layout_.ranks_ = layout_.ranks_ | RankSet::range(mesh.first().value(), mesh.first().value() + mesh.size());
+  layout_.meshes_.push_back(std::move(mesh));
+  return MeshId(static_cast<MeshId::rep>(layout_.meshes_.size() - 1));
+}
+
+CutId LayoutBuilder::add_cut(const DimCut& cut) {
+  auto& cuts = layout_.cuts_;
+  auto it = std::find(cuts.begin(), cuts.end(), cut);
+  if (it == cuts.end()) it = cuts.insert(cuts.end(), cut);
+  return CutId(static_cast<CutId::rep>(it - cuts.begin()));
+}
+
+RankSetId LayoutBuilder::add_ranks(RankSet ranks) {
+  auto& bucket = by_hash_[ranks.hash()];
+  for (RankSetId id : bucket)
+    if (layout_.rank_sets_[id.index()] == ranks) return id;
+  const RankSetId id(static_cast<RankSetId::rep>(layout_.rank_sets_.size()));
+  bucket.push_back(id);
+  layout_.rank_sets_.push_back(std::move(ranks));
+  return id;
+}
+
+RankSetId LayoutBuilder::ranks_where(MeshId id, std::initializer_list<std::pair<int, Index>> fixed) {
+  std::uint64_t key = mix64(static_cast<std::uint64_t>(id.value()));
+  for (auto [axis, coordinate] : fixed)
+    key = mix64(key ^ (static_cast<std::uint64_t>(axis) << 32 | static_cast<std::uint64_t>(coordinate)));
+  if (const auto it = by_coordinates_.find(key); it != by_coordinates_.end()) return it->second;
+  const Mesh& m = mesh(id);
+  RankSet ranks;
+  for (Index i = 0; i < m.size(); ++i) {
+    const Rank r(static_cast<Rank::rep>(m.first().value() + i));
+    bool in = true;
+    for (auto [axis, coordinate] : fixed) in &= m.coordinate(r, axis) == coordinate;
+    if (in) ranks.insert(r);
+  }
+  return by_coordinates_[key] = add_ranks(std::move(ranks));
+}
+
+SlotId LayoutBuilder::add(Slot slot) {
+  layout_.slots_.push_back(std::move(slot));
+  return SlotId(static_cast<SlotId::rep>(layout_.slots_.size() - 1));
+}
+
+Result<ModelLayout> LayoutBuilder::finish() && {
+  ModelLayout& l = layout_;
+  l.first_place_.assign(static_cast<std::size_t>(model().size()) + 1, 0);
+  l.slots_of_set_.resize(l.rank_sets_.size());
+  for (std::size_t s = 0; s < l.slots_.size(); ++s) {
+    const Slot& slot = l.slots_[s];
+    l.slots_of_set_[slot.ranks.index()].push_back(SlotId(static_cast<SlotId::rep>(s)));
+    for (const Section& section : slot.sections) {
+      for (const Placed& p : section.parts) {
+        const CanonicalTensor& t = model()[p.tensor];
+        if (t.dtype != slot.dtype)
+          return fail(Code::unsupported, fmt::format("local tensor '{}' is {} but '{}' is {}; values are not converted",
+                                                     slot.name, name(slot.dtype), t.name, name(t.dtype)));
+        ++l.first_place_[p.tensor.index() + 1];
+      }
+    }
+  }
+  for (std::size_t i = 1; i < l.first_place_.size(); ++i) l.first_place_[i] += l.first_place_[i - 1];
+  l.places_.resize(static_cast<std::size_t>(l.first_place_.back()));
+  auto next = l.first_place_;
+  for (std::size_t s = 0; s < l.slots_.size(); ++s)
+    for (std::size_t k = 0; k < l.slots_[s].sections.size(); ++k)
+      for (std::size_t p = 0; p < l.slots_[s].sections[k].parts.size(); ++p)
+        l.places_[static_cast<std::size_t>(next[l.slots_[s].sections[k].parts[p].tensor.index()]++)] = {
+            SlotId(static_cast<SlotId::rep>(s)), static_cast<std::int32_t>(k), static_cast<std::int32_t>(p)};
+  l.digest_ = l.make_digest();
+  return std::move(layout_);
+}
+
+Section whole_tensor(const ModelSpec& model, TensorId id, std::initializer_list<CutId> cuts) {
+  Section section;
+  section.extent = model[id].shape;
+  std::copy(cuts.begin(), cuts.end(), section.cuts.begin());
+  place(section, id, Box::whole(model[id].shape), Dims::filled(model[id].shape.size(), 0));
+  return section;
+}
+
+void place(Section& section, TensorId id, const Box& box, Dims at, int first_dim) {
+  Placed p{id, box, at, {}};
+  RESHARD_CHECK(at.size() == section.extent.size() && first_dim + box.rank() <= at.size());
+  for (int i = 0; i < box.rank(); ++i) {
+    p.dims[static_cast<std::size_t>(i)] = static_cast<std::int8_t>(first_dim + i);
+    RESHARD_CHECK(at[first_dim + i] >= 0 && at[first_dim + i] + box[i].size() <= section.extent[first_dim + i]);
+  }
+  section.parts.push_back(std::move(p));
+}
+
+}  // namespace reshard

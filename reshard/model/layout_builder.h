@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <initializer_list>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "reshard/model/model_layout.h"
+
+namespace reshard {
+
+/// Collects the slots of a ModelLayout. Used by the families; one builder makes one layout.
+class LayoutBuilder {
+ public:
+  LayoutBuilder(std::string name, std::shared_ptr<const ModelSpec> model);
+
+  const ModelSpec& model() const { return *layout_.model_; }
+  MeshId add_mesh(Mesh mesh);
+  const Mesh& mesh(MeshId id) const { return layout_.meshes_[id.index()]; }
+  /// The id of a cut; equal cuts have one id.
+  CutId add_cut(const DimCut& cut);
+  RankSetId add_ranks(RankSet ranks);
+  /// The ranks of a mesh whose coordinates on the given axes (index, coordinate) are these.
+  RankSetId ranks_where(MeshId id, std::initializer_list<std::pair<int, Index>> fixed);
+  /// Adds a slot and returns its id.
+  SlotId add(Slot slot);
+
+  /// Indexes the slots. Errors: a canonical tensor whose dtype is not its slot's; a part outside its section.
+  Result<ModelLayout> finish() &&;
+
+ private:
+  ModelLayout layout_;
+  std::unordered_map<std::uint64_t, std::vector<RankSetId>> by_hash_;
+  std::unordered_map<std::uint64_t, RankSetId> by_coordinates_;
+};
+
+/// A section with one whole canonical tensor in it. `cuts[i]` cuts dimension i; missing ones cut nothing.
+Section whole_tensor(const ModelSpec& model, TensorId id, std::initializer_list<CutId> cuts = {});
+
+/// Puts a box of a canonical tensor into a section at `at`; canonical dimension i becomes full dimension
+/// first_dim + i.
+void place(Section& section, TensorId id, const Box& box, Dims at, int first_dim = 0);
+
+}  // namespace reshard

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "reshard/model/layout_spec.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+
+namespace reshard {
+namespace {
+
+std::string joined(auto begin, auto end) {
+  std::string text;
+  for (auto it = begin; it != end; ++it) text += (text.empty() ? "" : ", ") + std::string(*it);
+  return text;
+}
+
+constexpr Index kLargest = Index{1} << 20;
+
+}  // namespace
+
+Result<Index> LayoutSpec::integer(const std::string& key, Index otherwise, Index least) const {
+  const auto it = keys.find(key);
+  if (it == keys.end()) return otherwise;
+  Index value = 0;
+  const char* end = it->second.data() + it->second.size();
+  const auto [stop, error] = std::from_chars(it->second.data(), end, value);
+  if (error != std::errc() || stop != end || value < least || value > kLargest)
+    return fail(Code::invalid_argument,
+                fmt::format("{}: {}={} must be a whole number from {} to {}", family, key, it->second, least, kLargest));
+  return value;
+}
+
+Result<std::string> LayoutSpec::word(const std::string& key, std::initializer_list<std::string_view> allowed) const {
+  const auto it = keys.find(key);
+  if (it == keys.end()) return std::string(*allowed.begin());
+  if (std::find(allowed.begin(), allowed.end(), it->second) == allowed.end())
+    return fail(Code::invalid_argument, fmt::format("{}: {}={} must be one of {}", family, key, it->second,
+                                                    joined(allowed.begin(), allowed.end())));
+  return it->second;
+}
+
+Result<> LayoutSpec::only(const std::set<std::string>& known) const {
+  for (const auto& [key, value] : keys)
+    if (!known.contains(key))
+      return fail(Code::invalid_argument,
+                  fmt::format("{}: unknown key '{}'; it knows {}", family, key, joined(known.begin(), known.end())));
+  return {};
+}
+
+Result<LayoutSpec> parse_layout(std::string_view text) {
+  LayoutSpec spec;
+  const std::size_t colon = text.find(':');
+  spec.family = std::string(text.substr(0, colon));
+  if (spec.family.empty())
+    return fail(Code::invalid_argument, fmt::format("layout '{}' names no family; write it as megatron:tp=4,pp=2 or hf", text));
+  if (colon == std::string_view::npos) return spec;
+  std::string_view rest = text.substr(colon + 1);
+  for (bool first = true; !rest.empty() || first; first = false) {
+    const std::size_t comma = std::min(rest.find(','), rest.size());
+    const std::string_view item = rest.substr(0, comma);
+    rest.remove_prefix(std::min(comma + 1, rest.size()));
+    if (first && spec.family == "rules") {
+      spec.file = std::string(item);
+      continue;
+    }
+    const std::size_t equals = item.find('=');
+    if (equals == std::string_view::npos || equals == 0 || equals + 1 == item.size())
+      return fail(Code::invalid_argument, fmt::format("layout '{}': '{}' must be key=value", text, item));
+    const std::string key(item.substr(0, equals));
+    if (!spec.keys.emplace(key, std::string(item.substr(equals + 1))).second)
+      return fail(Code::invalid_argument, fmt::format("layout '{}': key '{}' is given twice", text, key));
+  }
+  if (spec.family == "rules" && spec.file.empty())
+    return fail(Code::invalid_argument, "layout 'rules' needs a file: rules:cut.json");
+  return spec;
+}
+
+std::string to_string(const LayoutSpec& spec) {
+  std::string text = spec.family, separator = ":";
+  if (!spec.file.empty()) {
+    text += ":" + spec.file;
+    separator = ",";
+  }
+  for (const auto& [key, value] : spec.keys) {
+    text += separator + key + "=" + value;
+    separator = ",";
+  }
+  return text;
+}
+
+}  // namespace reshard

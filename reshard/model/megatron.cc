@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+// Megatron-Core's GPTModel as slots. Per layer: column-parallel projections are cut on dimension 0, row-parallel on
+// 1, over tp (experts: etp); linear_qkv interleaves [q.. k v] per query group and is cut into equal runs of rows;
+// linear_fc1 stacks each rank's gate and up pieces. Names: those of the Transformer Engine spec, or with
+// norms=separate those of the local spec. Layer numbers in names are local to the pipeline stage.
+#include <fmt/format.h>
+
+#include <numeric>
+
+#include "reshard/model/families.h"
+#include "reshard/model/layout_builder.h"
+#include "reshard/model/names.h"
+
+namespace reshard {
+namespace {
+
+struct Sizes {
+  Index tp, cp, ep, etp, dp, pp, first, last, vocab_multiple, offset;
+  bool fused_norms;
+  std::string order;
+};
+
+Result<Sizes> read_sizes(const LayoutSpec& spec) {
+  RESHARD_TRY(spec.only({"tp", "cp", "ep", "etp", "dp", "pp", "first", "last", "vocab_multiple", "norms", "order", "offset"}));
+  Sizes s{};
+  s.tp = RESHARD_TRY(spec.integer("tp", 1));
+  s.cp = RESHARD_TRY(spec.integer("cp", 1));
+  s.ep = RESHARD_TRY(spec.integer("ep", 1));
+  s.etp = RESHARD_TRY(spec.integer("etp", s.tp));
+  s.pp = RESHARD_TRY(spec.integer("pp", 1));
+  const Index grid = s.etp * s.ep;
+  s.dp = RESHARD_TRY(spec.integer("dp", grid / std::gcd(s.tp * s.cp, grid)));
+  s.first = RESHARD_TRY(spec.integer("first", 0));
+  s.last = RESHARD_TRY(spec.integer("last", 0));
+  s.vocab_multiple = RESHARD_TRY(spec.integer("vocab_multiple", 128));
+  s.offset = RESHARD_TRY(spec.integer("offset", 0, 0));
+  s.fused_norms = RESHARD_TRY(spec.word("norms", {"fused", "separate"})) == "fused";
+  s.order = RESHARD_TRY(spec.word("order", {"tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp"}));
+  if (s.tp * s.cp * s.dp % grid != 0)
+    return fail(Code::invalid_argument, fmt::format("megatron: etp*ep={} does not divide tp*cp*dp={}, the ranks of one pipeline stage",
+                                                    grid, s.tp * s.cp * s.dp));
+  return s;
+}
+
+/// Layers of each stage: first and last as given, the rest in equal parts.
+Result<std::vector<Index>> stage_sizes(const Sizes& s, Index layers) {
+  std::vector<Index> stages(static_cast<std::size_t>(s.pp), 0);
+  Index rest = layers - s.first - (s.pp > 1 ? s.last : 0), free = s.pp;
+  if (s.first > 0) --free;
+  if (s.last > 0 && s.pp > 1) --free;
+  if (rest < 0 || (free == 0 && rest != 0) || (free > 0 && rest % free != 0) || (free > 0 && rest < free) ||
+      (s.pp == 1 && s.last > 0 && s.last != layers))
+    return fail(Code::invalid_argument, fmt::format("megatron: {} layers do not split over pp={} with first={} last={}; the {} stages without "
+                                                    "a given size must share {} layers equally, at least one each",
+                                                    layers, s.pp, s.first, s.last, free, rest));
+  for (Index p = 0; p < s.pp; ++p) {
+    const bool first = p == 0 && s.first > 0, last = p == s.pp - 1 && s.last > 0 && s.pp > 1;
+    stages[static_cast<std::size_t>(p)] = first ? s.first : last ? s.last : rest / free;
+  }
+  return stages;
+}
+
+Result<> divides(const char* part, Index n, const char* whole, Index size) {
+  if (size % n == 0) return {};
+  return fail(Code::invalid_argument, fmt::format("megatron: {}={} does not divide {}={}", part, n, whole, size));
+}
+
+Result<> check_sizes(const Sizes& s, const ModelConfig& c) {
+  RESHARD_TRY(divides("tp", s.tp, "num_attention_heads", c.num_attention_heads));
+  if (c.num_key_value_heads % s.tp != 0 && s.tp % c.num_key_value_heads != 0)
+    return fail(Code::invalid_argument, fmt::format("megatron: tp={} is neither a multiple nor a divisor of num_key_value_heads={}", s.tp, c.num_key_value_heads));
+  RESHARD_TRY(divides("tp", s.tp, "the rows of linear_qkv", (c.num_attention_heads + 2 * c.num_key_value_heads) * c.head_dim));
+  bool dense = false, sparse = false;
+  for (Index i = 0; i < c.num_hidden_layers; ++i) (c.is_moe_layer(i) ? sparse : dense) = true;
+  if (dense) RESHARD_TRY(divides("tp", s.tp, "intermediate_size", c.intermediate_size));
+  if (s.ep > 1 && !sparse) return fail(Code::invalid_argument, fmt::format("megatron: ep={} needs a model with experts; this one has none", s.ep));
+  if (sparse) {
+    RESHARD_TRY(divides("ep", s.ep, "num_experts", c.num_experts));
+    RESHARD_TRY(divides("etp", s.etp, "moe_intermediate_size", c.moe_intermediate_size));
+  }
+  return {};
+}
+
+class Family {
+ public:
+  Family(const LayoutSpec& spec, const Sizes& sizes, const FamilyInput& input)
+      : s_(sizes), c_(*input.config), hf_(c_), m_(*input.model), b_(to_string(spec), input.model) {}
+
+  Result<ModelLayout> build() {
+    RESHARD_TRY(make_meshes());
+    const auto stages = RESHARD_TRY(stage_sizes(s_, c_.num_hidden_layers));
+    Index layer = 0;
+    for (Index stage = 0; stage < s_.pp; ++stage) {
+      stage_ = stage;
+      ranks_ = b_.ranks_where(dense_, {{dense_pp_, stage}});
+      if (stage == 0) RESHARD_TRY(vocabulary("embedding.word_embeddings.weight", hf_.embedding()));
+      for (Index i = 0; i < stages[static_cast<std::size_t>(stage)]; ++i, ++layer) RESHARD_TRY(decoder_layer(layer, i));
+      if (stage == s_.pp - 1) RESHARD_TRY(output());
+    }
+    return std::move(b_).finish();
+  }
+
+ private:
+  Result<> make_meshes() {
+    const Rank first(static_cast<Rank::rep>(s_.offset));
+    const Index edp = s_.tp * s_.cp * s_.dp / (s_.etp * s_.ep);
+    dense_ = b_.add_mesh(RESHARD_TRY(Mesh::from_order(
+        s_.order, {{"tp", s_.tp}, {"cp", s_.cp}, {"ep", 1}, {"dp", s_.dp}, {"pp", s_.pp}}, first)));
+    expert_ = b_.add_mesh(RESHARD_TRY(Mesh::from_order(
+        s_.order, {{"tp", s_.etp}, {"cp", 1}, {"ep", s_.ep}, {"dp", edp}, {"pp", s_.pp}}, first)));
+    dense_pp_ = b_.mesh(dense_).axis("pp");
+    expert_pp_ = b_.mesh(expert_).axis("pp");
+    expert_ep_ = b_.mesh(expert_).axis("ep");
+    tp_ = b_.add_cut(cut_over(b_.mesh(dense_).axis("tp")));
+    etp_ = b_.add_cut(cut_over(b_.mesh(expert_).axis("tp")));
+    return {};
+  }
+
+  Result<TensorId> find(const std::string& name) const {
+    if (const auto id = m_.find(name)) return *id;
+    return fail(Code::not_found, fmt::format("megatron: tensor '{}' is missing from the model", name));
+  }
+
+  /// A local tensor on the ranks of this stage. Its dtype is that of its first tensor.
+  void add(std::string name, int stack_dim, std::vector<Section> sections, bool padded = false) {
+    add(std::move(name), stack_dim, std::move(sections), dense_, ranks_, padded);
+  }
+  void add(std::string name, int stack_dim, std::vector<Section> sections, MeshId mesh, RankSetId ranks, bool padded) {
+    const DType dtype = m_[sections[0].parts[0].tensor].dtype;
+    b_.add(Slot{std::move(name), dtype, mesh, ranks, stack_dim, padded, std::move(sections)});
+  }
+
+  Result<> replicated(std::string name, const std::string& hf) {
+    add(std::move(name), 0, {whole_tensor(m_, RESHARD_TRY(find(hf)))});
+    return {};
+  }
+
+  /// Weight cut on `dim` over tp; where it exists, its bias cut alike (column) or whole (row).
+  Result<> parallel(const std::string& name, const std::string& hf, int dim, bool bias) {
+    const TensorId id = RESHARD_TRY(find(hf + ".weight"));
+    add(name + ".weight", 0, {dim == 0 ? whole_tensor(m_, id, {tp_}) : whole_tensor(m_, id, {CutId(0), tp_})});
+    if (!bias) return {};
+    const TensorId b = RESHARD_TRY(find(hf + ".bias"));
+    add(name + ".bias", 0, {dim == 0 ? whole_tensor(m_, b, {tp_}) : whole_tensor(m_, b)});
+    return {};
+  }
+
+  Result<> vocabulary(std::string name, const std::string& hf) {
+    const TensorId id = RESHARD_TRY(find(hf));
+    const Index multiple = s_.vocab_multiple * s_.tp;
+    const Index rows = (c_.vocab_size + multiple - 1) / multiple * multiple;
+    Section section{{rows, c_.hidden_size}, {tp_}, {}};
+    place(section, id, Box::whole(m_[id].shape), {0, 0});
+    add(std::move(name), 0, {std::move(section)}, rows != c_.vocab_size);
+    return {};
+  }
+
+  /// [q of group 0.. | k 0 | v 0 | q of group 1.. | ...]: full row order of linear_qkv.
+  Result<Section> interleaved_qkv(Index layer, const std::string& kind) {
+    const auto part = [&](const char* p) { return find(hf_.layer(layer, fmt::format("self_attn.{}_proj.{}", p, kind))); };
+    const TensorId q = RESHARD_TRY(part("q")), k = RESHARD_TRY(part("k")), v = RESHARD_TRY(part("v"));
+    const Index groups = c_.num_key_value_heads, kv = c_.head_dim, run = c_.num_attention_heads / groups * c_.head_dim;
+    const bool matrix = m_[q].shape.size() == 2;
+    Section section{matrix ? Dims{groups * (run + 2 * kv), c_.hidden_size} : Dims{groups * (run + 2 * kv)}, {tp_}, {}};
+    const auto rows = [&](TensorId id, Index begin, Index n, Index at) {
+      const Interval held{begin, begin + n};
+      matrix ? place(section, id, Box{held, {0, c_.hidden_size}}, {at, 0}) : place(section, id, Box{held}, {at});
+    };
+    for (Index g = 0; g < groups; ++g) {
+      const Index at = g * (run + 2 * kv);
+      rows(q, g * run, run, at);
+      rows(k, g * kv, kv, at + run);
+      rows(v, g * kv, kv, at + run + kv);
+    }
+    return section;
+  }
+
+  Result<> decoder_layer(Index layer, Index local) {
+    const std::string at = fmt::format("decoder.layers.{}.", local), attention = at + "self_attention.";
+    const bool moe = c_.is_moe_layer(layer);
+    RESHARD_TRY(replicated(s_.fused_norms ? attention + "linear_qkv.layer_norm_weight" : at + "input_layernorm.weight",
+                           hf_.layer(layer, "input_layernorm.weight")));
+    add(attention + "linear_qkv.weight", 0, {RESHARD_TRY(interleaved_qkv(layer, "weight"))});
+    if (c_.attention_bias) add(attention + "linear_qkv.bias", 0, {RESHARD_TRY(interleaved_qkv(layer, "bias"))});
+    if (c_.qk_norm) {
+      RESHARD_TRY(replicated(attention + "q_layernorm.weight", hf_.layer(layer, "self_attn.q_norm.weight")));
+      RESHARD_TRY(replicated(attention + "k_layernorm.weight", hf_.layer(layer, "self_attn.k_norm.weight")));
+    }
+    RESHARD_TRY(parallel(attention + "linear_proj", hf_.layer(layer, "self_attn.o_proj"), 1, c_.attention_output_bias));
+    RESHARD_TRY(replicated(s_.fused_norms && !moe ? at + "mlp.linear_fc1.layer_norm_weight" : at + "pre_mlp_layernorm.weight",
+                           hf_.layer(layer, "post_attention_layernorm.weight")));
+    return moe ? experts(layer, at + "mlp.") : mlp(layer, at + "mlp.");
+  }
+
+  Result<> mlp(Index layer, const std::string& at) {
+    for (const char* kind : {"weight", "bias"}) {
+      if (kind[0] == 'b' && !c_.mlp_bias) continue;
+      const TensorId gate = RESHARD_TRY(find(hf_.layer(layer, fmt::format("mlp.gate_proj.{}", kind))));
+      const TensorId up = RESHARD_TRY(find(hf_.layer(layer, fmt::format("mlp.up_proj.{}", kind))));
+      add(at + "linear_fc1." + kind, 0, {whole_tensor(m_, gate, {tp_}), whole_tensor(m_, up, {tp_})});
+    }
+    return parallel(at + "linear_fc2", hf_.layer(layer, "mlp.down_proj"), 1, c_.mlp_bias);
+  }
+
+  Result<> experts(Index layer, const std::string& at) {
+    RESHARD_TRY(replicated(at + "router.weight", hf_.router(layer)));
+    if (c_.router_expert_bias) RESHARD_TRY(replicated(at + "router.expert_bias", hf_.router_bias(layer)));
+    const Index each = c_.num_experts / s_.ep;
+    for (Index e = 0; e < c_.num_experts; ++e) {
+      const RankSetId ranks = b_.ranks_where(expert_, {{expert_pp_, stage_}, {expert_ep_, e / each}});
+      const TensorId gate = RESHARD_TRY(find(hf_.expert_gate(layer, e)));
+      const TensorId up = RESHARD_TRY(find(hf_.expert_up(layer, e)));
+      const TensorId down = RESHARD_TRY(find(hf_.expert_down(layer, e)));
+      const std::string k = std::to_string(e % each);
+      add(at + "experts.linear_fc1.weight" + k, 0, {whole_tensor(m_, gate, {etp_}), whole_tensor(m_, up, {etp_})}, expert_, ranks, false);
+      add(at + "experts.linear_fc2.weight" + k, 0, {whole_tensor(m_, down, {CutId(0), etp_})}, expert_, ranks, false);
+    }
+    return {};
+  }
+
+  Result<> output() {
+    RESHARD_TRY(replicated("decoder.final_layernorm.weight", hf_.final_norm()));
+    if (!c_.tie_word_embeddings) return vocabulary("output_layer.weight", hf_.lm_head());
+    // The last stage keeps a copy of its own only where the embedding lives on another stage.
+    if (s_.pp > 1) return vocabulary("output_layer.weight", hf_.embedding());
+    return {};
+  }
+
+  const Sizes& s_;
+  const ModelConfig& c_;
+  HfNames hf_;
+  const ModelSpec& m_;
+  LayoutBuilder b_;
+  MeshId dense_, expert_;
+  int dense_pp_ = 0, expert_pp_ = 0, expert_ep_ = 0;
+  CutId tp_, etp_;
+  Index stage_ = 0;
+  RankSetId ranks_;
+};
+
+}  // namespace
+
+Result<ModelLayout> megatron_layout(const LayoutSpec& spec, const FamilyInput& input) {
+  if (input.config == nullptr) return fail(Code::invalid_argument, "megatron: needs the model's config.json");
+  const Sizes sizes = RESHARD_TRY(read_sizes(spec));
+  RESHARD_TRY(check_sizes(sizes, *input.config));
+  return Family(spec, sizes, input).build();
+}
+
+}  // namespace reshard

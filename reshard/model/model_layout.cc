@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "reshard/model/model_layout.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "reshard/base/hash.h"
+
+namespace reshard {
+namespace {
+
+Dims coordinates_of(const Mesh& mesh, Rank r) {
+  Dims c;
+  for (int i = 0; i < static_cast<int>(mesh.axes().size()); ++i) c.push_back(mesh.coordinate(r, i));
+  return c;
+}
+
+}  // namespace
+
+/// What a rank holds of a section's full tensor; an interval per full dimension, any of them may be empty.
+struct ModelLayout::Held {
+  std::array<Interval, kMaxDims> dims;
+  Interval operator[](int i) const { return dims[static_cast<std::size_t>(i)]; }
+};
+
+ModelLayout::Held ModelLayout::held(const Slot& slot, const Section& section, const Dims& coordinates) const {
+  Held h;
+  for (int i = 0; i < section.extent.size(); ++i) {
+    const CutId id = section.cuts[static_cast<std::size_t>(i)];
+    h.dims[static_cast<std::size_t>(i)] =
+        id == CutId(0) ? Interval{0, section.extent[i]}
+                       : cut(dim_cut(id), mesh(slot.mesh), section.extent[i], coordinates);
+  }
+  return h;
+}
+
+std::vector<SlotId> ModelLayout::slots_of(Rank r) const {
+  std::vector<SlotId> out;
+  for (std::size_t s = 0; s < rank_sets_.size(); ++s)
+    if (!slots_of_set_[s].empty() && rank_sets_[s].contains(r))
+      out.insert(out.end(), slots_of_set_[s].begin(), slots_of_set_[s].end());
+  std::sort(out.begin(), out.end());
+  return out;
+}
+
+Dims ModelLayout::local_shape(SlotId id, Rank r) const {
+  const Slot& s = slot(id);
+  const Dims coordinates = coordinates_of(mesh(s.mesh), r);
+  Dims shape;
+  for (std::size_t k = 0; k < s.sections.size(); ++k) {
+    const Held h = held(s, s.sections[k], coordinates);
+    for (int i = 0; i < s.sections[k].extent.size(); ++i) {
+      if (k == 0) shape.push_back(h[i].size());
+      else if (i == s.stack_dim) shape[i] += h[i].size();
+    }
+  }
+  return shape;
+}
+
+std::span<const ModelLayout::Place> ModelLayout::places(TensorId id) const {
+  const auto begin = first_place_[id.index()], end = first_place_[id.index() + 1];
+  return std::span(places_).subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin));
+}
+
+const Placed& ModelLayout::placed(Place p) const {
+  return slot(p.slot).sections[static_cast<std::size_t>(p.section)].parts[static_cast<std::size_t>(p.part)];
+}
+
+std::optional<Fragment> ModelLayout::fragment(Place place, Rank r) const {
+  const Slot& s = slot(place.slot);
+  if (!rank_set(s.ranks).contains(r)) return std::nullopt;
+  const Dims coordinates = coordinates_of(mesh(s.mesh), r);
+  Dims shape;
+  Index stacked = 0;
+  Held mine;
+  for (std::size_t k = 0; k < s.sections.size(); ++k) {
+    const Held h = held(s, s.sections[k], coordinates);
+    for (int i = 0; i < s.sections[k].extent.size(); ++i) {
+      if (k == 0) shape.push_back(h[i].size());
+      else if (i == s.stack_dim) shape[i] += h[i].size();
+    }
+    if (static_cast<int>(k) < place.section) stacked += h[s.stack_dim].size();
+    if (static_cast<int>(k) == place.section) mine = h;
+  }
+  const Placed& p = placed(place);
+  const Dims full_strides = row_major(shape);
+  Fragment f{p.tensor, place.slot, {}, {stacked * full_strides[s.stack_dim], Dims::filled(p.box.rank(), 0)}};
+  std::array<bool, kMaxDims> mapped{};
+  std::array<Interval, kMaxDims> box;
+  for (int i = 0; i < p.box.rank(); ++i) {
+    const int k = p.dims[static_cast<std::size_t>(i)];
+    mapped[static_cast<std::size_t>(k)] = true;
+    const Interval common = intersect(mine[k], Interval{p.at[k], p.at[k] + p.box[i].size()});
+    if (common.empty()) return std::nullopt;
+    box[static_cast<std::size_t>(i)] = shift(common, p.box[i].begin() - p.at[k]);
+    f.where.offset += (common.begin() - mine[k].begin()) * full_strides[k];
+    f.where.strides[i] = full_strides[k];
+  }
+  for (int k = 0; k < shape.size(); ++k) {
+    if (mapped[static_cast<std::size_t>(k)]) continue;
+    if (!contains(mine[k], p.at[k])) return std::nullopt;
+    f.where.offset += (p.at[k] - mine[k].begin()) * full_strides[k];
+  }
+  f.box = Box(std::span<const Interval>(box.data(), static_cast<std::size_t>(p.box.rank())));
+  return f;
+}
+
+LocalTensor ModelLayout::local(SlotId id, Rank r) const {
+  const Slot& s = slot(id);
+  LocalTensor out{id, local_shape(id, r), {}};
+  for (std::size_t k = 0; k < s.sections.size(); ++k)
+    for (std::size_t p = 0; p < s.sections[k].parts.size(); ++p)
+      if (auto f = fragment({id, static_cast<std::int32_t>(k), static_cast<std::int32_t>(p)}, r))
+        out.fragments.push_back(std::move(*f));
+  return out;
+}
+
+namespace {
+
+void add(Digest& d, const Mesh& mesh) {
+  d.add(mesh.first().value()).add(mesh.axes().size());
+  for (const Axis& a : mesh.axes()) d.add(a.name).add(a.size);
+}
+
+void add(Digest& d, const DimCut& cut) {
+  d.add(cut.num_axes).add(static_cast<int>(cut.rule)).add(static_cast<int>(cut.combine)).add(cut.granule);
+  for (int i = 0; i < cut.num_axes; ++i) d.add(cut.axes[static_cast<std::size_t>(i)]);
+}
+
+void add(Digest& d, const Section& section) {
+  d.add(section.extent.size()).add(section.parts.size());
+  for (int i = 0; i < section.extent.size(); ++i)
+    d.add(section.extent[i]).add(section.cuts[static_cast<std::size_t>(i)].value());
+  for (const Placed& p : section.parts) {
+    d.add(p.tensor.value());
+    for (int i = 0; i < p.box.rank(); ++i)
+      d.add(p.box[i].begin()).add(p.box[i].end()).add(p.dims[static_cast<std::size_t>(i)]);
+    for (Index i : p.at) d.add(i);
+  }
+}
+
+}  // namespace
+
+std::uint64_t ModelLayout::make_digest() const {
+  Digest d;
+  d.add(model_->digest());
+  for (const Mesh& m : meshes_) add(d, m);
+  for (const DimCut& c : cuts_) add(d, c);
+  for (const RankSet& s : rank_sets_) d.add(s.hash());
+  for (const Slot& s : slots_) {
+    d.add(s.name).add(static_cast<int>(s.dtype)).add(s.mesh.value()).add(s.ranks.value());
+    d.add(s.stack_dim).add(s.sections.size());
+    for (const Section& section : s.sections) add(d, section);
+  }
+  return d.value();
+}
+
+Index local_bytes(const ModelLayout& layout, Rank r) {
+  Index total = 0;
+  for (SlotId id : layout.slots_of(r)) total += volume(layout.local_shape(id, r)) * bits(layout.slot(id).dtype) / 8;
+  return total;
+}
+
+}  // namespace reshard

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "reshard/model/rules.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <set>
+
+#include "reshard/model/families.h"
+#include "reshard/model/layout_builder.h"
+
+namespace reshard {
+namespace {
+
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+/// Backtracks over every '*': the reader of rules files bounds how many a pattern has.
+bool match_from(std::string_view pattern, std::string_view name, std::vector<std::string>& groups) {
+  while (!pattern.empty() && pattern[0] != '*' && pattern[0] != '#') {
+    if (name.empty() || name[0] != pattern[0]) return false;
+    pattern.remove_prefix(1);
+    name.remove_prefix(1);
+  }
+  if (pattern.empty()) return name.empty();
+  const bool digits = pattern[0] == '#';
+  pattern.remove_prefix(1);
+  std::size_t longest = name.size();
+  if (digits)
+    for (longest = 0; longest < name.size() && is_digit(name[longest]);) ++longest;
+  const std::size_t depth = groups.size();
+  // '#' takes all digits there are; '*' the shortest run that lets the rest match.
+  for (std::size_t n = digits ? longest : 0; n <= longest; ++n) {
+    if (digits && n == 0) return false;
+    groups.resize(depth);
+    groups.emplace_back(name.substr(0, n));
+    if (match_from(pattern, name.substr(n), groups)) return true;
+  }
+  groups.resize(depth);
+  return false;
+}
+
+/// "$1" .. "$9" replaced by what was matched.
+Result<std::string> substituted(const std::string& text, const std::vector<std::string>& groups) {
+  std::string out;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (text[i] != '$' || i + 1 == text.size() || !is_digit(text[i + 1])) {
+      out += text[i];
+      continue;
+    }
+    const auto k = static_cast<std::size_t>(text[++i] - '0');
+    if (k == 0 || k > groups.size())
+      return fail(Code::invalid_argument, fmt::format("rules: name '{}' uses ${} but its pattern matches {} parts", text, k, groups.size()));
+    out += groups[k - 1];
+  }
+  return out;
+}
+
+class Rules {
+ public:
+  Rules(const LayoutSpec& spec, const FamilyInput& input, const RuleSet& rules)
+      : spec_(spec), rules_(rules), m_(*input.model), b_(to_string(spec), input.model) {}
+
+  Result<ModelLayout> build() {
+    RESHARD_TRY(make_mesh());
+    for (Index i = 0; i < m_.size(); ++i) {
+      const TensorId id(static_cast<TensorId::rep>(i));
+      const Rule* found = nullptr;
+      std::vector<std::string> groups;
+      for (const Rule& rule : rules_.rules) {
+        if (auto matched = match_pattern(rule.match, m_[id].name)) {
+          found = &rule;
+          groups = std::move(*matched);
+          break;
+        }
+      }
+      if (found == nullptr)
+        return fail(Code::not_found, fmt::format("rules: no rule of '{}' matches tensor '{}'; add one, or a last rule that matches *", spec_.file, m_[id].name));
+      if (auto r = add(*found, id, groups); !r) return tl::unexpected(std::move(r).error().in(fmt::format("rules: tensor '{}'", m_[id].name)));
+    }
+    return std::move(b_).finish();
+  }
+
+ private:
+  Result<> make_mesh() {
+    std::set<std::string> known{"offset"};
+    std::vector<Axis> axes = rules_.axes;
+    for (Axis& axis : axes) {
+      known.insert(axis.name);
+      axis.size = RESHARD_TRY(spec_.integer(axis.name, axis.size));
+    }
+    RESHARD_TRY(spec_.only(known));
+    const Index offset = RESHARD_TRY(spec_.integer("offset", 0, 0));
+    mesh_ = b_.add_mesh(RESHARD_TRY(Mesh::make(std::move(axes), Rank(static_cast<Rank::rep>(offset)))));
+    return {};
+  }
+
+  Result<int> axis(const std::string& name) const {
+    const int i = b_.mesh(mesh_).axis(name);
+    if (i < 0) return fail(Code::invalid_argument, fmt::format("axis '{}' is not among the file's axes", name));
+    return i;
+  }
+
+  Result<CutId> cut_id(const Rule::Cut& cut) {
+    DimCut how;
+    if (cut.axes.size() > how.axes.size())
+      return fail(Code::invalid_argument, fmt::format("a dimension can be cut over at most {} axes, not {}", how.axes.size(), cut.axes.size()));
+    for (const std::string& name : cut.axes) how.axes[static_cast<std::size_t>(how.num_axes++)] = static_cast<std::int8_t>(RESHARD_TRY(axis(name)));
+    how.rule = cut.rule;
+    how.combine = cut.combine;
+    how.granule = cut.granule;
+    return b_.add_cut(how);
+  }
+
+  /// Coordinates that `where` pins, as one rank set.
+  Result<RankSetId> ranks(const Rule& rule, const std::vector<std::string>& groups) {
+    const Mesh& mesh = b_.mesh(mesh_);
+    RankSet held = RankSet::range(mesh.first().value(), mesh.first().value() + mesh.size());
+    for (const Rule::Where& w : rule.where) {
+      const int a = RESHARD_TRY(axis(w.axis));
+      Index at = w.at.value_or(0);
+      if (!w.at) {
+        if (w.number < 1 || static_cast<std::size_t>(w.number) > groups.size())
+          return fail(Code::invalid_argument, fmt::format("where: number {} but the pattern matches {} parts", w.number, groups.size()));
+        const std::string& text = groups[static_cast<std::size_t>(w.number - 1)];
+        const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), at);
+        if (error != std::errc() || end != text.data() + text.size())
+          return fail(Code::invalid_argument, fmt::format("where: '{}' is not a number", text));
+        at /= w.per;
+      }
+      if (at < 0 || at >= mesh.axes()[static_cast<std::size_t>(a)].size)
+        return fail(Code::invalid_argument, fmt::format("where: {}={} is outside the axis, which has size {}", w.axis, at, mesh.axes()[static_cast<std::size_t>(a)].size));
+      RankSet kept;
+      held.for_each([&](Rank r) {
+        if (mesh.coordinate(r, a) == at) kept.insert(r);
+      });
+      held = std::move(kept);
+    }
+    return b_.add_ranks(std::move(held));
+  }
+
+  Result<> add(const Rule& rule, TensorId id, const std::vector<std::string>& groups) {
+    Section section = whole_tensor(m_, id);
+    const int rank = section.extent.size();
+    for (const Rule::Cut& cut : rule.cuts) {
+      const int dim = cut.dim < 0 ? cut.dim + rank : cut.dim;
+      if (dim < 0 || dim >= rank)
+        return fail(Code::invalid_argument, fmt::format("cut of dimension {} but the tensor has {}", cut.dim, rank));
+      section.cuts[static_cast<std::size_t>(dim)] = RESHARD_TRY(cut_id(cut));
+    }
+    std::string name = rule.name.empty() ? m_[id].name : RESHARD_TRY(substituted(rule.name, groups));
+    if (!names_.insert(name).second)
+      return fail(Code::invalid_argument, fmt::format("local name '{}' is given to two tensors", name));
+    b_.add(Slot{std::move(name), m_[id].dtype, mesh_, RESHARD_TRY(ranks(rule, groups)), 0, false, {std::move(section)}});
+    return {};
+  }
+
+  const LayoutSpec& spec_;
+  const RuleSet& rules_;
+  const ModelSpec& m_;
+  LayoutBuilder b_;
+  MeshId mesh_;
+  std::set<std::string> names_;
+};
+
+}  // namespace
+
+std::optional<std::vector<std::string>> match_pattern(std::string_view pattern, std::string_view name) {
+  std::vector<std::string> groups;
+  if (!match_from(pattern, name, groups)) return std::nullopt;
+  return groups;
+}
+
+Result<ModelLayout> rules_layout(const LayoutSpec& spec, const FamilyInput& input, const RuleSet& rules) {
+  return Rules(spec, input, rules).build();
+}
+
+}  // namespace reshard

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "reshard/base/dtype.h"
+#include "reshard/base/ids.h"
+#include "reshard/base/result.h"
+#include "reshard/index/box.h"
+
+namespace reshard {
+
+/// A parameter or buffer of a model as a whole, under its Hugging Face name.
+struct CanonicalTensor {
+  std::string name;
+  Dims shape;
+  DType dtype = DType::bf16;
+  /// Whole bytes: checked when the tensor was added to a ModelSpec.
+  Index bytes() const { return volume(shape) * bits(dtype) / 8; }
+  friend bool operator==(const CanonicalTensor&, const CanonicalTensor&) = default;
+};
+
+/// The canonical tensors of one model, in a fixed order; a TensorId is a position in it.
+class ModelSpec {
+ public:
+  /// Adds a tensor. Errors: a name twice, more than kMaxDims dimensions, a negative dimension, a size that
+  /// overflows or is not whole bytes.
+  Result<TensorId> add(std::string name, Dims shape, DType dtype);
+  /// The tensor of this name, or none.
+  std::optional<TensorId> find(std::string_view name) const;
+
+  Index size() const { return static_cast<Index>(tensors_.size()); }
+  const CanonicalTensor& operator[](TensorId id) const { return tensors_[id.index()]; }
+  const std::vector<CanonicalTensor>& tensors() const { return tensors_; }
+  /// Bytes of all tensors, each once.
+  Index bytes() const { return bytes_; }
+  std::uint64_t digest() const;
+
+ private:
+  std::vector<CanonicalTensor> tensors_;
+  std::unordered_map<std::string, TensorId> ids_;
+  Index bytes_ = 0;
+};
+
+}  // namespace reshard
