@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tiny checkpoints of real structure, written by transformers' own classes."""
+
+import json
+
+import safetensors.torch
+import torch
+import transformers
+
+transformers.utils.logging.set_verbosity_error()
+transformers.utils.logging.disable_progress_bar()
+torch.set_num_threads(1)
+
+_LLAMA = (transformers.LlamaConfig, transformers.LlamaForCausalLM)
+_QWEN2 = (transformers.Qwen2Config, transformers.Qwen2ForCausalLM)
+_QWEN3 = (transformers.Qwen3Config, transformers.Qwen3ForCausalLM)
+_QWEN3_MOE = (transformers.Qwen3MoeConfig, transformers.Qwen3MoeForCausalLM)
+_MIXTRAL = (transformers.MixtralConfig, transformers.MixtralForCausalLM)
+
+
+def _sizes(hidden, intermediate, heads, kv_heads, layers, vocab, **more):
+  return dict(
+    hidden_size=hidden,
+    intermediate_size=intermediate,
+    num_attention_heads=heads,
+    num_key_value_heads=kv_heads,
+    num_hidden_layers=layers,
+    vocab_size=vocab,
+    max_position_embeddings=64,
+    **more,
+  )
+
+
+_QWEN3_MOE_SIZES = _sizes(
+  64,
+  96,
+  8,
+  4,
+  4,
+  180,
+  head_dim=16,
+  num_experts=8,
+  num_experts_per_tok=2,
+  moe_intermediate_size=48,
+  tie_word_embeddings=False,
+)
+
+# name -> classes, config, dtype, and whether the routers get a correction bias
+SPECS = {
+  "llama": (
+    _LLAMA,
+    _sizes(96, 144, 12, 6, 6, 300, tie_word_embeddings=False),
+    torch.bfloat16,
+    False,
+  ),
+  "llama-gqa-tied": (
+    _LLAMA,
+    _sizes(64, 96, 8, 2, 4, 131, tie_word_embeddings=True),
+    torch.float32,
+    False,
+  ),
+  "llama-bias": (
+    _LLAMA,
+    _sizes(72, 108, 6, 1, 5, 97, tie_word_embeddings=False, attention_bias=True, mlp_bias=True),
+    torch.float16,
+    False,
+  ),
+  "qwen2": (_QWEN2, _sizes(64, 80, 8, 4, 4, 203, tie_word_embeddings=False), torch.bfloat16, False),
+  "qwen3": (
+    _QWEN3,
+    _sizes(64, 88, 4, 2, 4, 150, head_dim=24, tie_word_embeddings=True),
+    torch.bfloat16,
+    False,
+  ),
+  "qwen3-moe": (_QWEN3_MOE, _QWEN3_MOE_SIZES | dict(mlp_only_layers=[1]), torch.bfloat16, False),
+  "qwen3-moe-10": (
+    _QWEN3_MOE,
+    _QWEN3_MOE_SIZES | dict(num_experts=10, decoder_sparse_step=2),
+    torch.bfloat16,
+    True,
+  ),
+  "mixtral": (
+    _MIXTRAL,
+    _sizes(
+      64, 96, 8, 2, 3, 120, num_local_experts=4, num_experts_per_tok=2, tie_word_embeddings=False
+    ),
+    torch.bfloat16,
+    False,
+  ),
+  "mixtral-tied": (
+    _MIXTRAL,
+    _sizes(
+      64, 96, 8, 4, 4, 120, num_local_experts=4, num_experts_per_tok=2, tie_word_embeddings=True
+    ),
+    torch.float32,
+    False,
+  ),
+}
+
+
+def write_checkpoint(folder, name, dtype=None, tied=None, shard_bytes=None):
+  """Writes the checkpoint `name` of SPECS under `folder`, in files of `shard_bytes` if given.
+
+  `dtype` and `tied` replace the spec's own. No two tensors are alike: norms and biases are not left
+  at the ones and zeros of a fresh model.
+  """
+  (config_class, model_class), sizes, spec_dtype, router_bias = SPECS[name]
+  if tied is not None:
+    sizes = sizes | dict(tie_word_embeddings=tied)
+  dtype = dtype or spec_dtype
+  torch.manual_seed(sum(name.encode()))
+  model = model_class(config_class(**sizes)).to(dtype)
+  with torch.no_grad():
+    for parameter in model.parameters():
+      parameter.copy_(torch.randn(parameter.shape) * 0.2 + (1.0 if parameter.dim() == 1 else 0.0))
+  sharding = {"max_shard_size": shard_bytes} if shard_bytes else {}
+  model.save_pretrained(folder, **sharding)
+  if router_bias:
+    _add_router_bias(folder)
+  return folder
+
+
+def _add_router_bias(folder):
+  """Adds the fp32 correction bias that a router trained without an auxiliary loss carries."""
+  path = folder / "model.safetensors"
+  tensors = safetensors.torch.load_file(path)
+  for name in [name for name in tensors if name.endswith(".gate.weight")]:
+    bias = torch.randn(tensors[name].shape[0], dtype=torch.float32)
+    tensors[name.replace(".weight", ".e_score_correction_bias")] = bias
+  safetensors.torch.save_file(tensors, path, metadata={"format": "pt"})
+
+
+def config_of(folder):
+  """The config.json of a folder."""
+  return json.loads((folder / "config.json").read_text())

@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every rank of every layout of the table, against the slicing oracle; and the way back."""
+
+import pytest
+
+import checkpoints
+import program
+from layout_table import TABLE
+from oracle import expected_ranks
+from oracle_model import read_checkpoint
+from oracle_tensor import difference
+
+
+@pytest.mark.parametrize("name, layout", TABLE, ids=[f"{name}-{layout}" for name, layout in TABLE])
+def test_ranks_hold_what_the_framework_slices(name, layout, checkpoint, tmp_path):
+  folder, model = checkpoint(name)
+  out = program.convert(folder, tmp_path / "ranks", "hf", layout)
+  ranks = expected_ranks(model, layout)
+  written = program.RankFolder(out)
+  assert written.manifest["format"] == "reshard-checkpoint"
+  assert written.manifest["version"] == 1
+  assert written.manifest["world_size"] == len(ranks)
+  assert sorted(entry["rank"] for entry in written.manifest["ranks"]) == list(range(len(ranks)))
+  assert checkpoints.config_of(out) == checkpoints.config_of(folder)
+  stored = {path.name for path in out.glob("*.safetensors")}
+  assert stored == set(written.files.values()), "files that no rank names"
+  for rank, expected in enumerate(ranks):
+    wrong = difference(expected, written.rank(rank))
+    assert not wrong, f"{layout}, rank {rank} of {len(ranks)}:\n" + "\n".join(wrong)
+
+  back = program.convert(out, tmp_path / "back", layout, "hf")
+  wrong = difference(model.tensors, read_checkpoint(back))
+  assert not wrong, f"{layout}, back to hf:\n" + "\n".join(wrong)
