@@ -76,7 +76,8 @@ def test_the_package_opens_every_file(layout, checkpoint, tmp_path):
   assert files
   for path in files:
     with safetensors.safe_open(path, framework="pt") as file:
-      assert file.metadata().get("format") == "pt"
+      if layout == "hf":
+        assert file.metadata().get("format") == "pt", "older transformers refuse the file"
       names = list(file.keys())
       assert names
       for name in names:
