@@ -42,21 +42,23 @@ Result<Sizes> read_sizes(const LayoutSpec& spec) {
   return s;
 }
 
-/// Layers of each stage: first and last as given, the rest in equal parts.
+/// Layers of each stage: first and last as given, the rest in equal parts. Where nothing is given and the layers do
+/// not divide, the embedding and the loss count as one layer each (Megatron's account_for_*_in_pipeline_split).
 Result<std::vector<Index>> stage_sizes(const Sizes& s, Index layers) {
-  std::vector<Index> stages(static_cast<std::size_t>(s.pp), 0);
-  Index rest = layers - s.first - (s.pp > 1 ? s.last : 0), free = s.pp;
-  if (s.first > 0) --free;
-  if (s.last > 0 && s.pp > 1) --free;
-  if (rest < 0 || (free == 0 && rest != 0) || (free > 0 && rest % free != 0) || (free > 0 && rest < free) ||
-      (s.pp == 1 && s.last > 0 && s.last != layers))
-    return fail(Code::invalid_argument, fmt::format("megatron: {} layers do not split over pp={} with first={} last={}; the {} stages without "
-                                                    "a given size must share {} layers equally, at least one each",
-                                                    layers, s.pp, s.first, s.last, free, rest));
-  for (Index p = 0; p < s.pp; ++p) {
-    const bool first = p == 0 && s.first > 0, last = p == s.pp - 1 && s.last > 0 && s.pp > 1;
-    stages[static_cast<std::size_t>(p)] = first ? s.first : last ? s.last : rest / free;
+  const bool given = s.first > 0 || s.last > 0;
+  Index first = s.first, last = s.pp > 1 ? s.last : 0;
+  if (!given && s.pp > 1 && layers % s.pp != 0 && (layers + 2) % s.pp == 0) {
+    first = last = (layers + 2) / s.pp - 1;
   }
+  const Index rest = layers - first - last, free = s.pp - (first > 0 ? 1 : 0) - (last > 0 ? 1 : 0);
+  const bool fits = free == 0 ? rest == 0 : rest >= free && rest % free == 0;
+  if (!fits || (s.pp == 1 && s.last > 0 && s.last != layers))
+    return fail(Code::invalid_argument, fmt::format("megatron: pp={} does not divide num_hidden_layers={} with first={} last={}; give first= and last= "
+                                                    "so that the {} other stages share {} layers equally",
+                                                    s.pp, layers, s.first, s.last, free, rest));
+  std::vector<Index> stages(static_cast<std::size_t>(s.pp), free > 0 ? rest / free : 0);
+  if (first > 0) stages.front() = first;
+  if (last > 0) stages.back() = last;
   return stages;
 }
 

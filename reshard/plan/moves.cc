@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "reshard/plan/moves.h"
+
+#include <algorithm>
+#include <tuple>
+
+#include "reshard/base/check.h"
+
+namespace reshard {
+namespace {
+
+struct Located {
+  SlotId slot;
+  Strided where;
+};
+
+Dims offset_in(const Box& outer, const Box& inner) {
+  Dims d;
+  for (int i = 0; i < outer.rank(); ++i) d.push_back(inner[i].begin() - outer[i].begin());
+  return d;
+}
+
+/// Calls f(Located) for each place on the rank that holds all of the box.
+template <class F>
+void for_each_place(const ModelLayout& layout, TensorId tensor, Rank r, const Box& box, F&& f) {
+  for (const auto& place : layout.places(tensor))
+    if (const auto found = layout.fragment(place, r); found && contains(found->box, box))
+      f(Located{found->slot, at(found->where, offset_in(found->box, box))});
+}
+
+Located first_place(const ModelLayout& layout, TensorId tensor, Rank r, const Box& box) {
+  for (const auto& place : layout.places(tensor))
+    if (const auto found = layout.fragment(place, r); found && contains(found->box, box))
+      return {found->slot, at(found->where, offset_in(found->box, box))};
+  RESHARD_CHECK(false && "a planned box has a place on its rank");
+  return {};
+}
+
+int element_bits(const Planner& p, TensorId id) { return bits(p.source().model()[id].dtype); }
+
+auto order(const Move& m) {
+  return std::tuple(m.src, m.src_slot, m.dst, m.dst_slot, m.copy.dst_offset, m.copy.src_offset);
+}
+
+bool same_loops(const StridedCopy& a, const StridedCopy& b, int from = 0) {
+  if (a.num_loops != b.num_loops) return false;
+  for (int i = from; i < a.num_loops; ++i)
+    if (!(a.loops[static_cast<std::size_t>(i)] == b.loops[static_cast<std::size_t>(i)])) return false;
+  return true;
+}
+
+/// Makes `a` the union of both when `b` follows it at the same distance on both sides: after its run, or after
+/// the last turn of its outermost loop.
+bool absorb(StridedCopy& a, const StridedCopy& b) {
+  const Index src = b.src_offset - a.src_offset, dst = b.dst_offset - a.dst_offset;
+  if (src == a.run_bytes && dst == a.run_bytes && same_loops(a, b)) {
+    a.run_bytes += b.run_bytes;
+    return true;
+  }
+  if (a.num_loops == 0 || a.run_bytes != b.run_bytes || !same_loops(a, b, 1)) return false;
+  auto& outer = a.loops[0];
+  const auto& next = b.loops[0];
+  if (outer.src_stride != next.src_stride || outer.dst_stride != next.dst_stride) return false;
+  if (src != outer.count * outer.src_stride || dst != outer.count * outer.dst_stride) return false;
+  outer.count += next.count;
+  return true;
+}
+
+}  // namespace
+
+void coalesce(std::vector<Move>& sorted) {
+  std::size_t kept = 0;
+  for (std::size_t i = 1; i < sorted.size(); ++i) {
+    Move& last = sorted[kept];
+    const Move& next = sorted[i];
+    const bool one_pair = last.src == next.src && last.dst == next.dst && last.src_slot == next.src_slot && last.dst_slot == next.dst_slot;
+    if (!one_pair || !absorb(last.copy, next.copy)) sorted[++kept] = next;
+  }
+  if (!sorted.empty()) sorted.resize(kept + 1);
+}
+
+Result<std::vector<Move>> moves_of(const Planner& planner, std::span<const Transfer> deliveries) {
+  std::vector<Move> out;
+  for (const Transfer& t : deliveries) {
+    const Located from = first_place(planner.source(), t.tensor, t.src, t.box);
+    Result<> status;
+    for_each_place(planner.target(), t.tensor, t.dst, t.box, [&](const Located& to) {
+      auto copy = make_copy(t.box.shape(), from.where, to.where, element_bits(planner, t.tensor));
+      if (!copy) {
+        status = tl::unexpected(std::move(copy).error().in(planner.source().model()[t.tensor].name));
+      } else {
+        out.push_back({t.src, t.dst, from.slot, to.slot, *copy});
+      }
+    });
+    RESHARD_TRY(std::move(status));
+  }
+  std::sort(out.begin(), out.end(), [](const Move& a, const Move& b) { return order(a) < order(b); });
+  coalesce(out);
+  return out;
+}
+
+Result<std::vector<Packing>> packing_of(const ModelLayout& layout, Rank r, std::span<const Transfer> transfers) {
+  std::vector<Packing> out;
+  Index packed = 0;
+  for (const Transfer& t : transfers) {
+    const Located local = first_place(layout, t.tensor, r, t.box);
+    const int width = bits(layout.model()[t.tensor].dtype);
+    const Strided row_major_box{0, row_major(t.box.shape())};
+    StridedCopy copy = RESHARD_TRY(make_copy(t.box.shape(), local.where, row_major_box, width));
+    copy.dst_offset = packed;
+    packed += copy.bytes();
+    const bool follows = !out.empty() && out.back().slot == local.slot && out.back().copy.num_loops == 0 && copy.num_loops == 0;
+    if (!follows || !absorb(out.back().copy, copy)) out.push_back({local.slot, copy});
+  }
+  return out;
+}
+
+Result<std::vector<Move>> repeats_of(const Planner& planner, std::span<const Transfer> deliveries) {
+  std::vector<Move> out;
+  for (const Transfer& t : deliveries) {
+    std::vector<Located> places;
+    for_each_place(planner.target(), t.tensor, t.dst, t.box, [&](const Located& to) { places.push_back(to); });
+    for (std::size_t i = 1; i < places.size(); ++i) {
+      const auto copy = RESHARD_TRY(make_copy(t.box.shape(), places[0].where, places[i].where, element_bits(planner, t.tensor)));
+      out.push_back({t.dst, t.dst, places[0].slot, places[i].slot, copy});
+    }
+  }
+  std::sort(out.begin(), out.end(), [](const Move& a, const Move& b) { return order(a) < order(b); });
+  coalesce(out);
+  return out;
+}
+
+}  // namespace reshard
