@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "reshard/transport/inproc_meeting.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+namespace reshard::inproc {
+namespace {
+
+template <class Predicate>
+bool wait_until(std::condition_variable& changed, std::unique_lock<std::mutex>& lock, Deadline deadline,
+                Predicate over) {
+  if (!deadline.is_never()) return changed.wait_until(lock, deadline.time(), over);
+  changed.wait(lock, over);
+  return true;
+}
+
+/// "rank 3" or "ranks 1, 3", of the positions where `in` is true.
+template <class Members, class Predicate>
+std::optional<std::string> ranks_where(const Members& members, Predicate in) {
+  std::string list;
+  int n = 0;
+  for (std::size_t r = 0; r < members.size(); ++r)
+    if (in(members[r])) list += fmt::format("{}{}", n++ == 0 ? "" : ", ", r);
+  if (n == 0) return std::nullopt;
+  return (n == 1 ? "rank " : "ranks ") + list;
+}
+
+bool gone(const auto& member) { return member.closed && !member.here; }
+
+}  // namespace
+
+Meeting::Meeting(int size)
+    : members_(static_cast<std::size_t>(size)), given_(static_cast<std::size_t>(size)) {}
+
+Result<> Meeting::may_meet(Rank rank, std::string_view what) const {
+  if (members_[rank.index()].closed) {
+    return fail(Code::invalid_argument,
+                fmt::format("{} on rank {} after close()", what, rank.value()));
+  }
+  if (aborted()) return tl::unexpected(abort_error_);
+  if (num_here_ != 0 && what != what_) {
+    return fail(Code::invalid_argument,
+                fmt::format("rank {} calls {} while others are in {}; collective calls come in the same "
+                            "order on every rank",
+                            rank.value(), what, what_));
+  }
+  return {};
+}
+
+Result<std::shared_ptr<const Meeting::Gathered>> Meeting::meet(Rank rank, std::string_view what,
+                                                               std::span<const std::byte> mine,
+                                                               Deadline deadline) {
+  std::unique_lock lock(mutex_);
+  RESHARD_TRY(may_meet(rank, what));
+  what_ = what;
+  given_[rank.index()].assign(mine.begin(), mine.end());
+  members_[rank.index()].here = true;
+  if (++num_here_ == members_.size()) {
+    gathered_ = std::make_shared<const Gathered>(std::exchange(given_, Gathered(members_.size())));
+    for (Member& member : members_) member.here = false;
+    num_here_ = 0;
+    ++done_;
+    changed_.notify_all();
+    return gathered_;
+  }
+  const std::uint64_t before = done_;
+  const auto left = [](const Member& m) { return gone(m); };
+  wait_until(changed_, lock, deadline, [&] {
+    return done_ != before || aborted() || std::ranges::any_of(members_, left);
+  });
+  if (done_ != before) return gathered_;
+  if (aborted()) return tl::unexpected(abort_error_);
+  const auto closed = ranks_where(members_, left);
+  const auto missing = ranks_where(members_, [](const Member& m) { return !m.here; });
+  members_[rank.index()].here = false;
+  --num_here_;
+  if (closed) return fail(Code::aborted, fmt::format("{}: {} closed the control plane", what, *closed));
+  return fail(Code::deadline,
+              fmt::format("{}: {} did not come before the deadline", what, missing.value_or("no rank")));
+}
+
+Result<> Meeting::quiesce(Rank rank, Deadline deadline) {
+  std::unique_lock lock(mutex_);
+  Member& me = members_[rank.index()];
+  if (me.closed) {
+    return fail(Code::invalid_argument,
+                fmt::format("quiesce on rank {} after close()", rank.value()));
+  }
+  ++me.quiesced;
+  changed_.notify_all();
+  const auto late = [&](const Member& m) { return !m.closed && m.quiesced < me.quiesced; };
+  const bool all =
+      wait_until(changed_, lock, deadline, [&] { return std::ranges::none_of(members_, late); });
+  if (all) return {};
+  const auto missing = ranks_where(members_, late);
+  --me.quiesced;
+  return fail(Code::deadline,
+              fmt::format("quiesce: {} did not come before the deadline and may still use this rank's "
+                          "memory",
+                          missing.value_or("no rank")));
+}
+
+void Meeting::close(Rank rank) {
+  const std::lock_guard lock(mutex_);
+  members_[rank.index()].closed = true;
+  changed_.notify_all();
+}
+
+bool Meeting::abort(Rank rank, std::string_view reason) {
+  const std::lock_guard lock(mutex_);
+  if (aborted()) return false;
+  abort_error_ = {Code::aborted, fmt::format("rank {} aborted: {}", rank.value(), reason)};
+  aborted_.store(true, std::memory_order_release);
+  changed_.notify_all();
+  return true;
+}
+
+Error Meeting::abort_error() const {
+  const std::lock_guard lock(mutex_);
+  return abort_error_;
+}
+
+}  // namespace reshard::inproc

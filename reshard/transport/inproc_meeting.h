@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "reshard/base/result.h"
+#include "reshard/transport/deadline.h"
+#include "reshard/transport/transport.h"
+
+namespace reshard::inproc {
+
+/// Where the control planes of one group meet: the collective calls, and the abort that all share.
+/// Any thread may call anything; each rank calls the collective ones from one thread at a time.
+class Meeting {
+ public:
+  using Gathered = std::vector<std::vector<std::byte>>;
+
+  explicit Meeting(int size);
+
+  /// Takes part in the next collective. `what` names it, and must be the same on every rank.
+  Result<std::shared_ptr<const Gathered>> meet(Rank rank, std::string_view what,
+                                               std::span<const std::byte> mine, Deadline deadline);
+  Result<> quiesce(Rank rank, Deadline deadline);
+  void close(Rank rank);
+
+  /// True when this was the first abort.
+  bool abort(Rank rank, std::string_view reason);
+  bool aborted() const { return aborted_.load(std::memory_order_acquire); }
+  /// @pre aborted()
+  Error abort_error() const;
+
+ private:
+  struct Member {
+    bool here = false;  ///< in the collective under way.
+    bool closed = false;
+    std::uint64_t quiesced = 0;  ///< calls of quiesce() that did not give up.
+  };
+
+  Result<> may_meet(Rank rank, std::string_view what) const;
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<Member> members_;
+  std::string_view what_;
+  std::size_t num_here_ = 0;
+  std::uint64_t done_ = 0;  ///< collectives completed.
+  Gathered given_;
+  std::shared_ptr<const Gathered> gathered_;
+  Error abort_error_;
+  std::atomic<bool> aborted_{false};
+};
+
+}  // namespace reshard::inproc
