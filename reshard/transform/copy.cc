@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "reshard/transform/copy.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+
+#include "reshard/transform/copy_kernels.h"
+#include "reshard/transform/copy_tiny.h"
+#include "reshard/transform/simd.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace reshard {
+namespace {
+
+using detail::CopyKernels;
+using detail::RowTask;
+using Loop = StridedCopy::Loop;
+
+constexpr int kMaxGroup = 32;
+/// Longest run of a group that is copied row by row. Bytes.
+constexpr Index kMaxGroupRun = 4096;
+/// How far ahead to prefetch: along a source that is read as it lies, and over rows with gaps.
+/// Bytes copied.
+constexpr Index kNearAhead = 2048, kFarAhead = 32768;
+
+/// The streaming kernels, or null where there are none.
+const CopyKernels* kernels() {
+  switch (simd_level()) {
+    case SimdLevel::avx512:
+      return &detail::avx512_copy_kernels();
+    case SimdLevel::avx2:
+      return &detail::avx2_copy_kernels();
+    case SimdLevel::portable:
+      return nullptr;
+  }
+  return nullptr;
+}
+
+const Loop& inner_loop(const StridedCopy& copy) {
+  return copy.loops[static_cast<std::size_t>(copy.num_loops - 1)];
+}
+
+/// The copy without its innermost loop.
+StridedCopy outer_loops(StridedCopy copy) {
+  --copy.num_loops;
+  return copy;
+}
+
+void copy_plain(const StridedCopy& copy, const std::byte* src, std::byte* dst) {
+  for_each_run(copy, [&](Index s, Index d, Index n) {
+    std::memcpy(dst + d, src + s, static_cast<std::size_t>(n));
+  });
+}
+
+/// Long runs: all go to the batch; runs that follow each other in the destination share their
+/// border's line.
+void add_long(const CopyKernels& k, detail::PieceBatch& batch, const StridedCopy& copy,
+              const std::byte* src, std::byte* dst) {
+  const auto bytes = static_cast<std::size_t>(copy.run_bytes);
+  if (copy.num_loops == 0) {
+    k.add_run(batch, {.src = src + copy.src_offset, .dst = dst + copy.dst_offset, .bytes = bytes});
+    return;
+  }
+  const Loop loop = inner_loop(copy);
+  const bool joined = loop.dst_stride == copy.run_bytes;
+  for_each_run(outer_loops(copy), [&](Index s, Index d, Index) {
+    for (Index i = 0; i < loop.count; ++i) {
+      const std::byte* const from = src + s + i * loop.src_stride;
+      k.add_run(batch, {.src = from,
+                        .dst = dst + d + i * loop.dst_stride,
+                        .bytes = bytes,
+                        .next = joined && i + 1 < loop.count ? from + loop.src_stride : nullptr,
+                        .head_done = joined && i > 0});
+    }
+  });
+}
+
+/// A group of tasks with equal loop counts whose runs lie side by side; sets `near` when the source
+/// is read (almost) as it lies.
+struct Group {
+  RowTask rows[kMaxGroup];
+  int size = 0;
+  bool near = false;
+};
+
+/// True when b's runs begin where a's end, in the source and in every row.
+bool side_by_side_in_source(const CopyTask& a, const CopyTask& b) {
+  for (int i = 0; i < a.copy.num_loops; ++i) {
+    const auto k = static_cast<std::size_t>(i);
+    if (a.copy.loops[k].src_stride != b.copy.loops[k].src_stride) return false;
+  }
+  return a.src + a.copy.src_offset + a.copy.run_bytes == b.src + b.copy.src_offset;
+}
+
+bool side_by_side_in_destination(const CopyTask& a, const CopyTask& b) {
+  for (int i = 0; i < a.copy.num_loops; ++i) {
+    const auto k = static_cast<std::size_t>(i);
+    if (a.copy.loops[k].dst_stride != b.copy.loops[k].dst_stride) return false;
+  }
+  return a.dst + a.copy.dst_offset + a.copy.run_bytes == b.dst + b.copy.dst_offset;
+}
+
+bool may_follow(const CopyTask& a, const CopyTask& b) {
+  if (a.copy.num_loops == 0 || a.copy.num_loops != b.copy.num_loops) return false;
+  for (const CopyTask* t : {&a, &b})
+    if (t->copy.run_bytes < detail::kTinyRun || t->copy.run_bytes >= kMaxGroupRun) return false;
+  for (int i = 0; i < a.copy.num_loops; ++i) {
+    const auto k = static_cast<std::size_t>(i);
+    if (a.copy.loops[k].count != b.copy.loops[k].count) return false;
+  }
+  return side_by_side_in_source(a, b) || side_by_side_in_destination(a, b);
+}
+
+/// Links each task to the one whose run follows its own in the destination.
+void link_destinations(std::span<const CopyTask> tasks, Group& group) {
+  const auto link = [&](std::size_t from, std::size_t to, int row) {
+    group.rows[from].next = static_cast<int>(to);
+    group.rows[from].next_row = row;
+    group.rows[to].has_prev = true;
+    group.rows[to].prev_row = row;
+  };
+  for (std::size_t i = 0, first = 0; i < tasks.size(); ++i) {
+    const bool more = i + 1 < tasks.size() && side_by_side_in_destination(tasks[i], tasks[i + 1]);
+    if (more) {
+      link(i, i + 1, 0);
+      continue;
+    }
+    const std::byte* const end = tasks[i].dst + tasks[i].copy.dst_offset + tasks[i].copy.run_bytes;
+    const std::byte* const next_row =
+        tasks[first].dst + tasks[first].copy.dst_offset + inner_loop(tasks[first].copy).dst_stride;
+    if (end == next_row) link(i, first, 1);
+    first = i + 1;
+  }
+}
+
+/// Bytes that the group reads of each row of its first task's source.
+Index read_together(std::span<const CopyTask> tasks) {
+  Index bytes = tasks[0].copy.run_bytes;
+  for (std::size_t i = 1; i < tasks.size() && side_by_side_in_source(tasks[i - 1], tasks[i]); ++i)
+    bytes += tasks[i].copy.run_bytes;
+  return bytes;
+}
+
+/// True when the group reads its source rows (almost) as they lie.
+bool read_nearly_all(std::span<const CopyTask> tasks) {
+  const Index together = read_together(tasks);
+  return std::abs(inner_loop(tasks[0].copy).src_stride) <= together + together / 2;
+}
+
+Group make_group(std::span<const CopyTask> tasks) {
+  Group group;
+  group.size = static_cast<int>(tasks.size());
+  const Loop first = inner_loop(tasks[0].copy);
+  const Index together = read_together(tasks);
+  group.near = read_nearly_all(tasks);
+  const Index rows_ahead = std::min(first.count / 4, kFarAhead / together);
+  for (std::size_t i = 0; i < tasks.size(); ++i) {
+    const Loop loop = inner_loop(tasks[i].copy);
+    group.rows[i] = {.src = nullptr,
+                     .dst = nullptr,
+                     .bytes = static_cast<std::size_t>(tasks[i].copy.run_bytes),
+                     .src_stride = loop.src_stride,
+                     .dst_stride = loop.dst_stride,
+                     .ahead = group.near ? kNearAhead : rows_ahead * loop.src_stride,
+                     .ahead_until = group.near ? loop.count : loop.count - rows_ahead};
+  }
+  link_destinations(tasks, group);
+  return group;
+}
+
+void copy_rows(const CopyKernels& k, std::span<const CopyTask> tasks) {
+  Group group = make_group(tasks);
+  const Loop loop = inner_loop(tasks[0].copy);
+  std::array<StridedCopy, kMaxGroup> outer;
+  for (std::size_t i = 0; i < tasks.size(); ++i) outer[i] = outer_loops(tasks[i].copy);
+  std::array<Index, kMaxDims> at{};
+  while (true) {
+    for (std::size_t i = 0; i < tasks.size(); ++i) {
+      Index s = outer[i].src_offset, d = outer[i].dst_offset;
+      for (int l = 0; l < outer[i].num_loops; ++l) {
+        const auto n = static_cast<std::size_t>(l);
+        s += at[n] * outer[i].loops[n].src_stride;
+        d += at[n] * outer[i].loops[n].dst_stride;
+      }
+      group.rows[i].src = tasks[i].src + s;
+      group.rows[i].dst = tasks[i].dst + d;
+    }
+    k.rows(group.rows, group.size, loop.count, group.near);
+    int l = outer[0].num_loops - 1;
+    for (; l >= 0; --l) {
+      const auto n = static_cast<std::size_t>(l);
+      if (++at[n] < outer[0].loops[n].count) break;
+      at[n] = 0;
+    }
+    if (l < 0) return;
+  }
+}
+
+/// How many tasks from the first on are copied row by row together; 0 when the first is better cut
+/// into pieces by itself.
+std::size_t group_size(std::span<const CopyTask> tasks) {
+  std::size_t n = 1;
+  while (n < tasks.size() && n < kMaxGroup && may_follow(tasks[n - 1], tasks[n])) ++n;
+  const StridedCopy& copy = tasks[0].copy;
+  if (copy.num_loops == 0) return 0;
+  if (copy.run_bytes < Index{detail::kLongRun}) return n;
+  return n > 1 && read_nearly_all(tasks.first(n)) ? n : 0;
+}
+
+void run_streaming(const CopyKernels& k, std::span<const CopyTask> tasks) {
+  detail::PieceBatch batch;
+  while (!tasks.empty()) {
+    const CopyTask& t = tasks[0];
+    std::size_t done = 1;
+    if (t.copy.run_bytes >= detail::kTinyRun && t.copy.runs() > 0) {
+      const std::size_t group = group_size(tasks);
+      if (group == 0) {
+        add_long(k, batch, t.copy, t.src, t.dst);
+      } else {
+        copy_rows(k, tasks.first(group));
+        done = group;
+      }
+    } else if (t.copy.bytes() > 0) {
+      detail::copy_tiny(t.copy, t.src, t.dst, CopyHint::streaming);
+    }
+    tasks = tasks.subspan(done);
+  }
+  k.flush(batch);
+}
+
+}  // namespace
+
+void copy_fence() {
+#if defined(__x86_64__)
+  _mm_sfence();
+#endif
+}
+
+void copy_bytes(std::byte* dst, const std::byte* src, Index n, CopyHint hint) {
+  const CopyKernels* const k = hint == CopyHint::streaming ? kernels() : nullptr;
+  if (n == 0) return;
+  if (k == nullptr) {
+    std::memcpy(dst, src, static_cast<std::size_t>(n));
+    return;
+  }
+  detail::PieceBatch batch;
+  k->add_run(batch, {.src = src, .dst = dst, .bytes = static_cast<std::size_t>(n)});
+  k->flush(batch);
+}
+
+void run_copy(const StridedCopy& copy, const std::byte* src, std::byte* dst, CopyHint hint) {
+  const CopyTask task{copy, src, dst};
+  run_copies({&task, 1}, hint);
+}
+
+void run_copies(std::span<const CopyTask> tasks, CopyHint hint) {
+  const CopyKernels* const k = hint == CopyHint::streaming ? kernels() : nullptr;
+  if (k != nullptr) return run_streaming(*k, tasks);
+  for (const CopyTask& t : tasks) {
+    if (t.copy.run_bytes > 0 && t.copy.run_bytes < detail::kTinyRun) {
+      if (t.copy.runs() > 0) detail::copy_tiny(t.copy, t.src, t.dst, hint);
+    } else {
+      copy_plain(t.copy, t.src, t.dst);
+    }
+  }
+}
+
+}  // namespace reshard

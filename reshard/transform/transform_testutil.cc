@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "reshard/transform/transform_testutil.h"
+
+#include "reshard/base/hash.h"
+
+namespace reshard {
+
+std::vector<SimdLevel> simd_levels() {
+  std::vector<SimdLevel> levels;
+  for (SimdLevel level : {SimdLevel::portable, SimdLevel::avx2, SimdLevel::avx512})
+    if (level <= best_simd_level()) levels.push_back(level);
+  return levels;
+}
+
+std::vector<std::byte> random_bytes(Index size, std::uint64_t seed) {
+  std::vector<std::byte> bytes(static_cast<std::size_t>(size));
+  for (std::size_t i = 0; i < bytes.size(); ++i)
+    bytes[i] = static_cast<std::byte>(mix64(mix64(seed) + i) & 0xff);
+  return bytes;
+}
+
+}  // namespace reshard
