@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+# The front door; `make` alone says what there is. What is missing is installed on the way (Debian 12).
+BUILD ?= build
+JOBS ?= $(shell nproc)
+CMAKE_ARGS ?=
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+PROGRAM := $(BUILD)/bin/reshard
+# ThreadSanitizer of g++ 12 stops where the kernel randomises addresses by more bits than it expects.
+NO_ASLR := $(shell setarch -R true 2>/dev/null && echo setarch -R)
+
+.PHONY: help
+help: ## this list
+	@echo 'reshard: moves model weights from any parallel layout to any other'
+	@echo
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@echo
+	@echo '  variables: BUILD=$(BUILD) JOBS=$(JOBS) CMAKE_ARGS=$(CMAKE_ARGS)'
+
+.PHONY: deps
+deps: ## install what building and testing need and is not there yet
+	@tools/install_deps.sh build test
+
+# Only a new folder is made without the tests: turning them off again would delete their objects.
+.PHONY: build
+build: ## the program, at build/bin/reshard
+	@tools/install_deps.sh build
+	@tools/build.sh $(BUILD) $(JOBS) bin/reshard $(CMAKE_ARGS) \
+	  $(if $(wildcard $(BUILD)/CMakeCache.txt),,-DRESHARD_DEV=OFF)
+
+# The program, the tests and the benchmarks' drivers.
+.PHONY: build-all
+build-all: deps
+	@tools/build.sh $(BUILD) $(JOBS) all $(CMAKE_ARGS) -DRESHARD_DEV=ON
+
+.PHONY: demo
+demo: build ## shard a small MoE model as a trainer does, refit it into an engine, prove every byte
+	@tools/demo.sh $(PROGRAM) $(BUILD)/demo
+
+.PHONY: python-env
+python-env: deps
+	@tools/python_env.sh $(BUILD)/venv tests/python/requirements.txt
+
+.PHONY: test
+test: build-all python-env ## all tests but the slow ones; ends with "N passed, N failed"
+	@tools/run_tests.sh $(BUILD) -LE slow
+
+.PHONY: test-all
+test-all: build-all python-env ## all tests, the slow ones too, and again under the sanitizers
+	@tools/run_tests.sh $(BUILD)
+	@$(MAKE) asan
+	@$(MAKE) tsan
+
+.PHONY: asan
+asan: deps ## the C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer
+	@tools/build.sh $(BUILD)-asan $(JOBS) all $(CMAKE_ARGS) -DRESHARD_SANITIZE=address,undefined
+	@RESHARD_NO_PYTEST=1 tools/run_tests.sh $(BUILD)-asan -LE 'slow|style'
+
+.PHONY: tsan
+tsan: deps ## the C++ tests under ThreadSanitizer
+	@$(NO_ASLR) tools/build.sh $(BUILD)-tsan $(JOBS) all $(CMAKE_ARGS) -DRESHARD_SANITIZE=thread
+	@RESHARD_NO_PYTEST=1 $(NO_ASLR) tools/run_tests.sh $(BUILD)-tsan -LE 'slow|style'
+
+.PHONY: bench
+bench: build-all ## the benchmarks; their reports go to build/bench-reports/
+	@tools/bench.sh $(BUILD) $(JOBS)
+
+.PHONY: fuzz
+fuzz: ## every fuzz target, FUZZ_SECONDS (30) each, with clang
+	@tools/install_deps.sh build test fuzz
+	@tools/build.sh $(BUILD)-fuzz $(JOBS) tests/fuzz/all $(CMAKE_ARGS) -DRESHARD_FUZZ=ON \
+	  -DRESHARD_SANITIZE=fuzzer-no-link,address,undefined -DCMAKE_CXX_COMPILER=clang++-19
+	@tools/fuzz.sh $(BUILD)-fuzz
+
+.PHONY: format
+format: ## clang-format the C++ sources in place
+	@tools/install_deps.sh lint
+	@git ls-files -co --exclude-standard '*.h' '*.cc' | xargs -r clang-format-19 -i
+
+.PHONY: lint
+lint: build-all ## rooms and style, formatting, clang-tidy on what changed (LINT=all: on every file)
+	@tools/install_deps.sh lint
+	@tools/lint.sh $(BUILD) $(JOBS) $(LINT)
+
+.PHONY: clean
+clean: ## remove what was built
+	rm -rf $(BUILD) $(BUILD)-asan $(BUILD)-tsan $(BUILD)-fuzz

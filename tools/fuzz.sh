@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Runs every fuzz program of a build folder for a while, from its seeds in tests/fuzz/corpus/<program> if
+# there are any. What it learns and what crashes it stays in <folder>/corpus and <folder>/crashes.
+#
+#   FUZZ_SECONDS=30 tools/fuzz.sh <build folder>
+set -euo pipefail
+build=$1
+seconds=${FUZZ_SECONDS:-30}
+mkdir -p "$build/crashes"
+
+ran=0
+for program in "$build"/bin/*_fuzz; do
+  [ -x "$program" ] || continue
+  name=$(basename "$program")
+  corpora=("$build/corpus/$name")
+  mkdir -p "${corpora[0]}"
+  if [ -d "tests/fuzz/corpus/$name" ]; then corpora+=("tests/fuzz/corpus/$name"); fi
+  "$program" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -verbosity=0 \
+    -artifact_prefix="$build/crashes/$name-" "${corpora[@]}"
+  echo "fuzz: $name found nothing in $seconds s"
+  ran=$((ran + 1))
+done
+[ "$ran" -gt 0 ] || { echo "fuzz: no program named *_fuzz in $build/bin" >&2; exit 1; }

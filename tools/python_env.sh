@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Makes the Python environment of the tests, once for each content of their requirements file.
+#
+#   tools/python_env.sh <folder of the environment> <requirements.txt>
+set -euo pipefail
+venv=$1
+requirements=$2
+stamp=$venv/.requirements
+
+[ -f "$requirements" ] || exit 0
+want=$(sha256sum <"$requirements")
+[ "$(cat "$stamp" 2>/dev/null)" != "$want" ] || exit 0
+
+SECONDS=0
+echo "python: making $venv for $requirements"
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+rm -rf "$venv"
+python3 -m venv "$venv"
+if ! "$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
+    --requirement "$requirements" >"$log" 2>&1; then
+  tail -n 15 "$log" >&2
+  echo "python: pip could not install $requirements" >&2
+  exit 1
+fi
+# Written last, so that an interrupted run is made again.
+echo "$want" >"$stamp"
+echo "python: ready in $SECONDS s"

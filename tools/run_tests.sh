@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Runs the C++ tests, then the Python ones, and ends with the line "N passed, N failed".
+#
+#   tools/run_tests.sh <build folder> [arguments of ctest]
+#   RESHARD_NO_PYTEST=1   only the C++ tests
+set -euo pipefail
+build=$(realpath "$1")
+shift
+reports=$build/reports
+rm -rf "$reports"
+mkdir -p "$reports"
+export RESHARD_BIN=$build/bin/reshard
+
+# On a terminal every line as it comes; otherwise what is not about a test that passed.
+show() {
+  if [ -t 1 ]; then cat; else grep -avE '^ *Start +[0-9]+: | Passed +[0-9.]+ sec$|^$' || true; fi
+}
+
+ok=true
+SECONDS=0
+ctest --test-dir "$build" --output-on-failure -j 2 --timeout 600 "$@" \
+  --output-junit "$reports/ctest.xml" 2>&1 | show || ok=false
+echo "ctest: done in $SECONDS s"
+
+if [ -z "${RESHARD_NO_PYTEST:-}" ] && [ -d tests/python ]; then
+  SECONDS=0
+  "$build/venv/bin/python" -m pytest -q --no-header -p no:cacheprovider tests/python \
+    --junitxml "$reports/pytest.xml" || ok=false
+  echo "pytest: done in $SECONDS s"
+fi
+
+# A run whose tests all passed but that ended badly (a crash at exit, say) fails too.
+$ok || flag=--failed
+exec python3 tools/test_summary.py ${flag:-} "$reports"
