@@ -7,11 +7,14 @@
 
 namespace reshard {
 
-/// Element types, those of the safetensors format. reshard moves their bits and does no arithmetic on them.
+/// Element types, those of the safetensors format. reshard moves their bits and does no arithmetic
+/// on them.
+// clang-format off
 enum class DType : std::uint8_t {
   boolean, f4, f6_e2m3, f6_e3m2, u8, i8, f8_e5m2, f8_e4m3, f8_e8m0, f8_e4m3fnuz, f8_e5m2fnuz,
   i16, u16, f16, bf16, i32, u32, f32, c64, f64, i64, u64,
 };
+// clang-format on
 
 /// Bits of one element: 4, 6, 8, 16, 32 or 64.
 int bits(DType dtype);
@@ -22,7 +25,8 @@ std::string_view name(DType dtype);
 /// The dtype of a safetensors spelling, or none.
 std::optional<DType> dtype_from_name(std::string_view name);
 
-/// The dtype of a Hugging Face config spelling ("bfloat16", "float32", "torch.float16", ...), or none.
+/// The dtype of a Hugging Face config spelling ("bfloat16", "float32", "torch.float16", ...), or
+/// none.
 std::optional<DType> dtype_from_torch_name(std::string_view name);
 
 /// Bytes of `elements` elements, or none when that is not a whole number or overflows int64.

@@ -10,7 +10,8 @@
 
 namespace reshard {
 
-/// Finaliser of SplitMix64 (Steele, Lea, Flood 2014): a bijection of 64-bit words with full avalanche.
+/// Finaliser of SplitMix64 (Steele, Lea, Flood 2014): a bijection of 64-bit words with full
+/// avalanche.
 constexpr std::uint64_t mix64(std::uint64_t x) {
   x += 0x9e3779b97f4a7c15ULL;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;

@@ -50,10 +50,10 @@ T take(Result<T>& result) {
 /// The value of a Result expression; on error returns that error from the enclosing function.
 ///   auto file = RESHARD_TRY(open(path));
 ///   RESHARD_TRY(check(file));
-#define RESHARD_TRY(...)                                                       \
-  __extension__({                                                              \
-    auto reshard_try_result = (__VA_ARGS__);                                   \
-    if (!reshard_try_result)                                                   \
+#define RESHARD_TRY(...)                                                                \
+  __extension__({                                                                       \
+    auto reshard_try_result = (__VA_ARGS__);                                            \
+    if (!reshard_try_result)                                                            \
       return ::tl::unexpected<::reshard::Error>(std::move(reshard_try_result).error()); \
-    ::reshard::detail::take(reshard_try_result);                               \
+    ::reshard::detail::take(reshard_try_result);                                        \
   })

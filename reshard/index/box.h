@@ -18,7 +18,8 @@ inline constexpr int kMaxDims = 8;
 class Dims {
  public:
   constexpr Dims() = default;
-  constexpr Dims(std::initializer_list<Index> values) : Dims(std::span(values.begin(), values.size())) {}
+  constexpr Dims(std::initializer_list<Index> values)
+      : Dims(std::span(values.begin(), values.size())) {}
   /// @pre values.size() <= kMaxDims
   explicit constexpr Dims(std::span<const Index> values) : size_(static_cast<int>(values.size())) {
     assert(values.size() <= kMaxDims);
@@ -44,7 +45,8 @@ class Dims {
   int size_ = 0;
 };
 
-/// Product of the dimensions; 1 for a scalar. @pre it does not overflow (checked where shapes are read)
+/// Product of the dimensions; 1 for a scalar. @pre it does not overflow (checked where shapes are
+/// read)
 constexpr Index volume(const Dims& shape) {
   Index v = 1;
   for (Index d : shape) v *= d;
@@ -53,8 +55,8 @@ constexpr Index volume(const Dims& shape) {
 
 /// A hyper-rectangle of indices: the product of one interval per dimension.
 ///
-/// Invariant: if one dimension is empty, all are [0, 0); so `==` is set equality among boxes of one rank.
-/// A box of rank 0 is the one point of a scalar and is not empty.
+/// Invariant: if one dimension is empty, all are [0, 0); so `==` is set equality among boxes of one
+/// rank. A box of rank 0 is the one point of a scalar and is not empty.
 class Box {
  public:
   constexpr Box() = default;
@@ -69,7 +71,8 @@ class Box {
   /// All indices of a tensor of this shape.
   static constexpr Box whole(const Dims& shape) {
     std::array<Interval, kMaxDims> dims;
-    for (int i = 0; i < shape.size(); ++i) dims[static_cast<std::size_t>(i)] = Interval{0, shape[i]};
+    for (int i = 0; i < shape.size(); ++i)
+      dims[static_cast<std::size_t>(i)] = Interval{0, shape[i]};
     return Box(std::span<const Interval>(dims.data(), static_cast<std::size_t>(shape.size())));
   }
   constexpr int rank() const { return rank_; }
@@ -111,7 +114,8 @@ bool contains(const Box& a, const Box& b);
 bool contains(const Box& a, const Dims& point);
 /// @pre by.size() == a.rank()  @post p is in `a` <=> p + by is in the result
 Box shift(const Box& a, const Dims& by);
-/// A total order (rank, then dimensions from the first, begin before end) for deterministic sorting.
+/// A total order (rank, then dimensions from the first, begin before end) for deterministic
+/// sorting.
 bool before(const Box& a, const Box& b);
 
 /// "[0,128)x[0,512)"; "[]" for a scalar.

@@ -11,8 +11,8 @@ namespace reshard {
 /// A union of disjoint boxes of one rank.
 ///
 /// Normal form, kept by every operation: no box is empty, no two intersect, none can be merged with
-/// another along one dimension, and they are sorted by `before`. Equal sets cut differently may still
-/// have different boxes: compare sets with `same_points`.
+/// another along one dimension, and they are sorted by `before`. Equal sets cut differently may
+/// still have different boxes: compare sets with `same_points`.
 class Region {
  public:
   Region() = default;
@@ -22,7 +22,8 @@ class Region {
   bool empty() const { return boxes_.empty(); }
   Index volume() const;
 
-  /// @pre all boxes have one rank  @post a point is in *this afterwards <=> it was, or it is in `box`
+  /// @pre all boxes have one rank  @post a point is in *this afterwards <=> it was, or it is in
+  /// `box`
   void add(const Box& box);
   /// @post a point is in *this afterwards <=> it was, and it is not in `box`
   void subtract(const Box& box);

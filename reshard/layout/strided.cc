@@ -17,8 +17,10 @@ bool advances_as_one(const Loop& outer, const Loop& inner) {
          outer.dst_stride == inner.dst_stride * inner.count;
 }
 
-/// Loops in bits, counts above 1, largest destination stride first, merged where they advance as one.
-std::vector<Loop> merged_loops(const Dims& shape, const Strided& src, const Strided& dst, int bits) {
+/// Loops in bits, counts above 1, largest destination stride first, merged where they advance as
+/// one.
+std::vector<Loop> merged_loops(const Dims& shape, const Strided& src, const Strided& dst,
+                               int bits) {
   std::vector<Loop> loops;
   for (int i = 0; i < shape.size(); ++i)
     if (shape[i] != 1) loops.push_back({shape[i], src.strides[i] * bits, dst.strides[i] * bits});
@@ -40,7 +42,8 @@ std::vector<Loop> merged_loops(const Dims& shape, const Strided& src, const Stri
 
 Dims row_major(const Dims& shape) {
   Dims strides = Dims::filled(shape.size(), 1);
-  for (int i = shape.size() - 2; i >= 0; --i) strides[i] = strides[i + 1] * std::max<Index>(shape[i + 1], 1);
+  for (int i = shape.size() - 2; i >= 0; --i)
+    strides[i] = strides[i + 1] * std::max<Index>(shape[i + 1], 1);
   return strides;
 }
 
@@ -50,7 +53,8 @@ Strided at(const Strided& whole, const Dims& at) {
   return part;
 }
 
-Result<StridedCopy> make_copy(const Dims& shape, const Strided& src, const Strided& dst, int element_bits) {
+Result<StridedCopy> make_copy(const Dims& shape, const Strided& src, const Strided& dst,
+                              int element_bits) {
   StridedCopy copy;
   for (Index d : shape)
     if (d == 0) return copy;
@@ -60,14 +64,17 @@ Result<StridedCopy> make_copy(const Dims& shape, const Strided& src, const Strid
     run *= loops.back().count;
     loops.pop_back();
   }
-  bool whole = run % 8 == 0 && src.offset * element_bits % 8 == 0 && dst.offset * element_bits % 8 == 0;
+  bool whole =
+      run % 8 == 0 && src.offset * element_bits % 8 == 0 && dst.offset * element_bits % 8 == 0;
   for (Loop& loop : loops) {
     whole &= loop.src_stride % 8 == 0 && loop.dst_stride % 8 == 0;
-    copy.loops[static_cast<std::size_t>(copy.num_loops++)] = {loop.count, loop.src_stride / 8, loop.dst_stride / 8};
+    copy.loops[static_cast<std::size_t>(copy.num_loops++)] = {loop.count, loop.src_stride / 8,
+                                                              loop.dst_stride / 8};
   }
   if (!whole) {
-    return fail(Code::unsupported, "a box of shape " + to_string(shape) + " with " + std::to_string(element_bits) +
-                                       "-bit elements begins or ends inside a byte; cut it at whole bytes");
+    return fail(Code::unsupported,
+                "a box of shape " + to_string(shape) + " with " + std::to_string(element_bits) +
+                    "-bit elements begins or ends inside a byte; cut it at whole bytes");
   }
   copy.src_offset = src.offset * element_bits / 8;
   copy.dst_offset = dst.offset * element_bits / 8;
@@ -100,8 +107,8 @@ StridedCopy packed_source(const StridedCopy& copy, Index src_offset) {
 }
 
 std::string to_string(const StridedCopy& copy) {
-  std::string text = std::to_string(copy.src_offset) + "->" + std::to_string(copy.dst_offset) + " run " +
-                     std::to_string(copy.run_bytes);
+  std::string text = std::to_string(copy.src_offset) + "->" + std::to_string(copy.dst_offset) +
+                     " run " + std::to_string(copy.run_bytes);
   for (int i = 0; i < copy.num_loops; ++i) {
     const Loop& loop = copy.loops[static_cast<std::size_t>(i)];
     text += " x " + std::to_string(loop.count) + "(+" + std::to_string(loop.src_stride) + ",+" +

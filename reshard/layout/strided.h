@@ -12,7 +12,8 @@ namespace reshard {
 
 /// Where the elements of a box live inside one local tensor. Unit: elements of that tensor.
 ///
-/// The element at position p, counted from the box's first corner, is at offset + sum_i p[i] * strides[i].
+/// The element at position p, counted from the box's first corner, is at offset + sum_i p[i] *
+/// strides[i].
 struct Strided {
   Index offset = 0;
   Dims strides;
@@ -31,8 +32,8 @@ Strided at(const Strided& whole, const Dims& at);
 ///   for i0 < loops[0].count ... for ik < loops[k].count:
 ///     copy run_bytes from src_offset + sum i*src_stride to dst_offset + sum i*dst_stride
 ///
-/// Normal form, made by make_copy: no loop has count 1, adjacent loops (and the run) that advance as one on
-/// both sides are merged, the loop with the largest destination stride is outermost.
+/// Normal form, made by make_copy: no loop has count 1, adjacent loops (and the run) that advance
+/// as one on both sides are merged, the loop with the largest destination stride is outermost.
 struct StridedCopy {
   struct Loop {
     Index count = 0, src_stride = 0, dst_stride = 0;
@@ -54,9 +55,11 @@ struct StridedCopy {
 /// The copy of a box of this shape from where `src` says to where `dst` says.
 /// `element_bits` 4 or 6 works where all runs and offsets are whole bytes; else Code::unsupported.
 /// @pre strides have shape.size() entries; offsets fit in int64 after scaling to bits
-Result<StridedCopy> make_copy(const Dims& shape, const Strided& src, const Strided& dst, int element_bits);
+Result<StridedCopy> make_copy(const Dims& shape, const Strided& src, const Strided& dst,
+                              int element_bits);
 
-/// The same copy with its destination packed: run after run, loops in order, from byte `dst_offset` on.
+/// The same copy with its destination packed: run after run, loops in order, from byte `dst_offset`
+/// on.
 StridedCopy packed_destination(const StridedCopy& copy, Index dst_offset);
 /// The same copy with its source packed in the same order, from byte `src_offset` on.
 StridedCopy packed_source(const StridedCopy& copy, Index src_offset);

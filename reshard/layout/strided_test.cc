@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: a StridedCopy moves exactly the elements of the box, however it is merged, packed or permuted.
+// Protects: a StridedCopy moves exactly the elements of the box, however it is merged, packed or
+// permuted.
 #include "reshard/layout/strided.h"
 
 #include <gtest/gtest.h>
@@ -13,7 +14,8 @@ namespace reshard {
 namespace {
 
 /// byte of destination -> byte of source, from the definition of Strided.
-std::map<Index, Index> by_element(const Dims& shape, const Strided& src, const Strided& dst, Index bytes) {
+std::map<Index, Index> by_element(const Dims& shape, const Strided& src, const Strided& dst,
+                                  Index bytes) {
   std::map<Index, Index> moves;
   for (Index e = 0; e < volume(shape); ++e) {
     Index rest = e, s = src.offset, d = dst.offset;
@@ -40,7 +42,8 @@ Strided any_place(const Dims& shape) {
   std::vector<int> order(static_cast<std::size_t>(shape.size()));
   std::iota(order.begin(), order.end(), 0);
   for (std::size_t i = order.size(); i > 1; --i)
-    std::swap(order[i - 1], order[static_cast<std::size_t>(*rc::gen::inRange<int>(0, static_cast<int>(i)))]);
+    std::swap(order[i - 1],
+              order[static_cast<std::size_t>(*rc::gen::inRange<int>(0, static_cast<int>(i)))]);
   Strided place{0, Dims::filled(shape.size(), 0)};
   Index stride = 1;
   for (int i : order) {
@@ -72,11 +75,13 @@ RC_GTEST_PROP(StridedCopy, moves_each_element_once, ()) {
 RC_GTEST_PROP(StridedCopy, packing_and_unpacking_compose_to_the_copy, ()) {
   const Dims shape = any_shape();
   const auto copy = *make_copy(shape, any_place(shape), any_place(shape), 16);
-  const auto packed = by_runs(packed_destination(copy, 5)), unpacked = by_runs(packed_source(copy, 5));
+  const auto packed = by_runs(packed_destination(copy, 5)),
+             unpacked = by_runs(packed_source(copy, 5));
   std::map<Index, Index> both;
   for (auto [d, s] : unpacked) both[d] = packed.at(s);
   RC_ASSERT(both == by_runs(copy));
-  RC_ASSERT(packed.empty() || (packed.begin()->first == 5 && packed.rbegin()->first == 4 + copy.bytes()));
+  RC_ASSERT(packed.empty() ||
+            (packed.begin()->first == 5 && packed.rbegin()->first == 4 + copy.bytes()));
 }
 
 TEST(StridedCopy, contiguous_boxes_are_one_run) {
