@@ -4,37 +4,10 @@
 #include <algorithm>
 #include <tuple>
 
-#include "reshard/base/check.h"
+#include "reshard/plan/locate.h"
 
 namespace reshard {
 namespace {
-
-struct Located {
-  SlotId slot;
-  Strided where;
-};
-
-Dims offset_in(const Box& outer, const Box& inner) {
-  Dims d;
-  for (int i = 0; i < outer.rank(); ++i) d.push_back(inner[i].begin() - outer[i].begin());
-  return d;
-}
-
-/// Calls f(Located) for each place on the rank that holds all of the box.
-template <class F>
-void for_each_place(const ModelLayout& layout, TensorId tensor, Rank r, const Box& box, F&& f) {
-  for (const auto& place : layout.places(tensor))
-    if (const auto found = layout.fragment(place, r); found && contains(found->box, box))
-      f(Located{found->slot, at(found->where, offset_in(found->box, box))});
-}
-
-Located first_place(const ModelLayout& layout, TensorId tensor, Rank r, const Box& box) {
-  for (const auto& place : layout.places(tensor))
-    if (const auto found = layout.fragment(place, r); found && contains(found->box, box))
-      return {found->slot, at(found->where, offset_in(found->box, box))};
-  RESHARD_CHECK(false && "a planned box has a place on its rank");
-  return {};
-}
 
 int element_bits(const Planner& p, TensorId id) { return bits(p.source().model()[id].dtype); }
 

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "reshard/exec/rank_buffers.h"
+
+#include <fmt/format.h>
+
+namespace reshard {
+namespace {
+
+constexpr Index kAlignment = 64;
+
+Index bytes_of_local(const ModelLayout& layout, Rank r, SlotId slot) {
+  return volume(layout.local_shape(slot, r)) * bits(layout.slot(slot).dtype) / 8;
+}
+
+}  // namespace
+
+RankBuffers::RankBuffers(std::shared_ptr<const ModelLayout> layout) : layout_(std::move(layout)) {}
+
+Result<RankBuffers> RankBuffers::allocate(std::shared_ptr<const ModelLayout> layout, std::span<const Rank> ranks,
+                                          int prefault_threads) {
+  RankBuffers out(std::move(layout));
+  const auto slots = static_cast<std::size_t>(out.layout_->num_slots());
+  for (Rank r : ranks) {
+    if (r.index() >= out.address_.size()) out.address_.resize(r.index() + 1);
+    auto& address = out.address_[r.index()];
+    address.assign(slots, nullptr);
+    const auto held = out.layout_->slots_of(r);
+    Index total = 0;
+    for (SlotId s : held) total += (bytes_of_local(*out.layout_, r, s) + kAlignment - 1) / kAlignment * kAlignment;
+    auto buffer = HostBuffer::allocate(total, {prefault_threads});
+    if (!buffer) return tl::unexpected(std::move(buffer).error().in(fmt::format("weights of rank {} ({} bytes)", r.value(), total)));
+    Index at = 0;
+    for (SlotId s : held) {
+      const Index n = bytes_of_local(*out.layout_, r, s);
+      if (n > 0) address[s.index()] = buffer->data() + at;
+      at += (n + kAlignment - 1) / kAlignment * kAlignment;
+    }
+    out.owned_.push_back(*std::move(buffer));
+  }
+  return out;
+}
+
+Result<> RankBuffers::bind(Rank r, SlotId slot, std::span<std::byte> memory) {
+  const Slot& s = layout_->slot(slot);
+  if (!layout_->rank_set(s.ranks).contains(r))
+    return fail(Code::invalid_argument, fmt::format("rank {} has no local tensor '{}' in {}", r.value(), s.name, layout_->name()));
+  const Index want = bytes_of_local(*layout_, r, slot);
+  if (static_cast<Index>(memory.size()) != want)
+    return fail(Code::invalid_argument, fmt::format("local tensor '{}' of rank {} has {} bytes in {}, not {}", s.name, r.value(), want, layout_->name(), memory.size()));
+  if (r.index() >= address_.size()) address_.resize(r.index() + 1);
+  auto& address = address_[r.index()];
+  if (address.empty()) address.assign(static_cast<std::size_t>(layout_->num_slots()), nullptr);
+  address[slot.index()] = memory.empty() ? nullptr : memory.data();
+  return {};
+}
+
+Result<> RankBuffers::bind_read_only(Rank r, SlotId slot, std::span<const std::byte> memory) {
+  // Sources are never written: the executors take their addresses as const.
+  return bind(r, slot, {const_cast<std::byte*>(memory.data()), memory.size()});
+}
+
+Index RankBuffers::bytes(Rank r, SlotId slot) const { return bytes_of_local(*layout_, r, slot); }
+
+std::vector<Rank> RankBuffers::ranks() const {
+  std::vector<Rank> out;
+  for (std::size_t r = 0; r < address_.size(); ++r)
+    if (!address_[r].empty()) out.push_back(Rank(static_cast<Rank::rep>(r)));
+  return out;
+}
+
+}  // namespace reshard

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "reshard/base/check.h"
+#include "reshard/model/model_layout.h"
+
+namespace reshard {
+
+/// Where a box of a canonical tensor stands in a local tensor, in elements.
+struct Located {
+  SlotId slot;
+  Strided where;
+};
+
+/// Calls f(Located) for each place on the rank that holds all of the box, in a fixed order.
+template <class F>
+void for_each_place(const ModelLayout& layout, TensorId tensor, Rank r, const Box& box, F&& f) {
+  for (const auto& place : layout.places(tensor)) {
+    const auto found = layout.fragment(place, r);
+    if (!found || !contains(found->box, box)) continue;
+    Dims inside;
+    for (int i = 0; i < box.rank(); ++i) inside.push_back(box[i].begin() - found->box[i].begin());
+    f(Located{found->slot, at(found->where, inside)});
+  }
+}
+
+/// The first place that for_each_place finds. @pre there is one: the box lies in a cell that the rank holds
+inline Located first_place(const ModelLayout& layout, TensorId tensor, Rank r, const Box& box) {
+  std::optional<Located> first;
+  for_each_place(layout, tensor, r, box, [&](const Located& l) {
+    if (!first) first = l;
+  });
+  RESHARD_CHECK(first.has_value());
+  return *first;
+}
+
+}  // namespace reshard
