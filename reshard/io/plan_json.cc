@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "reshard/io/plan_json.h"
+
+#include <fmt/format.h>
+
+#include "reshard/base/hash.h"
+
+namespace reshard {
+namespace {
+
+Index bytes_of(const ModelSpec& model, const Transfer& t) {
+  return t.box.volume() * bits(model[t.tensor].dtype) / 8;
+}
+
+/// Peers of a list that is sorted by peer, and the bytes of all transfers in it.
+template <class Peer>
+void add_up(const ModelSpec& model, const std::vector<Transfer>& sorted, Peer&& peer, Index& peers,
+            Index& bytes) {
+  for (std::size_t i = 0; i < sorted.size(); ++i) {
+    if (i == 0 || peer(sorted[i]) != peer(sorted[i - 1])) ++peers;
+    bytes += bytes_of(model, sorted[i]);
+  }
+}
+
+}  // namespace
+
+RankSummary summarise_rank(const ModelSpec& model, const RankPlan& part) {
+  RankSummary s;
+  s.rank = part.rank;
+  add_up(model, part.sends, [](const Transfer& t) { return t.dst; }, s.peers_to, s.bytes_sent);
+  add_up(model, part.recvs, [](const Transfer& t) { return t.src; }, s.peers_from, s.bytes_received);
+  for (const Transfer& t : part.locals) s.bytes_local += bytes_of(model, t);
+  s.transfers = static_cast<Index>(part.sends.size() + part.recvs.size() + part.locals.size());
+  return s;
+}
+
+Json json_number(double value) { return Json(Json::Number{fmt::format("{:.9g}", value)}); }
+
+Json::Object plan_object(const PlanSummary& plan, std::uint64_t digest, const PlanCost& cost) {
+  return {{"plan_seconds", json_number(cost.seconds)},
+          {"ranks", Json(plan.ranks)},
+          {"bytes_total", Json(plan.bytes_total)},
+          {"bytes_wire", Json(plan.bytes_wire)},
+          {"bytes_local", Json(plan.bytes_local)},
+          {"messages", Json(plan.messages)},
+          {"transfers", Json(plan.transfers)},
+          {"max_egress_bytes", Json(plan.max_egress_bytes)},
+          {"max_ingress_bytes", Json(plan.max_ingress_bytes)},
+          {"optimal_max_egress_bytes", Json(plan.optimal_max_egress_bytes)},
+          {"digest", Json(hex(digest))},
+          {"peak_rss_bytes", Json(cost.peak_rss_bytes)}};
+}
+
+Json::Object plan_object(const RankSummary& part, const Planner& planner, const PlanCost& cost) {
+  PlanSummary keys;
+  keys.ranks = planner.ranks().size();
+  keys.bytes_total = part.bytes_received + part.bytes_local;
+  keys.bytes_wire = part.bytes_received;
+  keys.bytes_local = part.bytes_local;
+  keys.messages = part.peers_to + part.peers_from;
+  keys.transfers = part.transfers;
+  keys.max_egress_bytes = part.bytes_sent;
+  keys.max_ingress_bytes = part.bytes_received;
+  keys.optimal_max_egress_bytes = planner.optimal_max_egress_bytes();
+  Json::Object object = plan_object(keys, planner.digest(), cost);
+  object.insert(object.begin(), {"rank", Json(Index{part.rank.value()})});
+  return object;
+}
+
+Json::Array transfer_list(const ModelSpec& model, const RankPlan& part, std::size_t most) {
+  Json::Array list;
+  for (const auto* transfers : {&part.sends, &part.recvs, &part.locals}) {
+    for (const Transfer& t : *transfers) {
+      if (list.size() == most) return list;
+      list.emplace_back(Json::Object{{"tensor", Json(model[t.tensor].name)},
+                                     {"from", Json(Index{t.src.value()})},
+                                     {"to", Json(Index{t.dst.value()})},
+                                     {"box", Json(to_string(t.box))},
+                                     {"bytes", Json(bytes_of(model, t))}});
+    }
+  }
+  return list;
+}
+
+}  // namespace reshard

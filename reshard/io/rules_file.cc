@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "reshard/io/rules_file.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <initializer_list>
+#include <set>
+
+#include "reshard/io/json_util.h"
+
+namespace reshard {
+namespace {
+
+constexpr std::size_t kMaxFileBytes = std::size_t{16} << 20;
+constexpr Index kMaxAxis = Index{1} << 20;
+constexpr Index kMaxNumber = Index{1} << 40;
+constexpr std::size_t kMaxAxisName = 32;
+
+template <class... Args>
+tl::unexpected<Error> corrupt(fmt::format_string<Args...> format, Args&&... args) {
+  return fail(Code::corrupt, fmt::format(format, std::forward<Args>(args)...));
+}
+
+/// One JSON object of the file whose keys are known; errors begin with `where`.
+class Fields {
+ public:
+  static Result<Fields> of(const Json& json, std::string where,
+                           std::initializer_list<std::string_view> known) {
+    if (json.object() == nullptr) return corrupt("{} must be an object, is {}", where, json.describe());
+    for (const auto& member : *json.object()) {
+      if (std::find(known.begin(), known.end(), member.key) != known.end()) continue;
+      return corrupt("{}: unknown key {}; known are {}", where, in_quotes(member.key),
+                     fmt::join(known, ", "));
+    }
+    return Fields(json, std::move(where));
+  }
+
+  const std::string& where() const { return where_; }
+  bool has(std::string_view key) const { return json_->find(key) != nullptr; }
+
+  Result<Index> integer(std::string_view key, Index least, Index most) const {
+    const Json* value = json_->find(key);
+    const auto number = value ? value->integer() : std::nullopt;
+    if (!number || *number < least || *number > most)
+      return corrupt("{}: {} must be a whole number from {} to {}, {}", where_, key, least, most,
+                     describe(value));
+    return *number;
+  }
+  Result<Index> integer_or(std::string_view key, Index otherwise, Index least, Index most) const {
+    return has(key) ? integer(key, least, most) : Result<Index>(otherwise);
+  }
+
+  Result<std::string> text(std::string_view key) const {
+    const Json* value = json_->find(key);
+    if (value == nullptr || value->string() == nullptr || value->string()->empty() ||
+        value->string()->size() > kMaxRulePattern)
+      return corrupt("{}: {} must be a text of 1 to {} characters, {}", where_, key, kMaxRulePattern,
+                     describe(value));
+    return *value->string();
+  }
+  /// The position of the text among `words`; 0 where the key is absent.
+  Result<std::size_t> word(std::string_view key,
+                           std::initializer_list<std::string_view> words) const {
+    if (!has(key)) return std::size_t{0};
+    const Json* value = json_->find(key);
+    const auto at = value->string() ? std::find(words.begin(), words.end(), *value->string()) : words.end();
+    if (at == words.end())
+      return corrupt("{}: {} must be one of {}, {}", where_, key, fmt::join(words, ", "), describe(value));
+    return static_cast<std::size_t>(at - words.begin());
+  }
+  /// A list of at most `most` entries; an empty one where the key is absent.
+  Result<Json::Array> list(std::string_view key, std::size_t most) const {
+    const Json* value = json_->find(key);
+    if (value == nullptr) return Json::Array{};
+    if (value->array() == nullptr) return corrupt("{}: {} must be a list, {}", where_, key, describe(value));
+    if (value->array()->size() > most)
+      return corrupt("{}: {} has {} entries, at most {} are allowed", where_, key, value->array()->size(),
+                     most);
+    return *value->array();
+  }
+
+ private:
+  Fields(const Json& json, std::string where) : json_(&json), where_(std::move(where)) {}
+  static std::string describe(const Json* value) {
+    return value ? "is " + value->describe() : "is missing";
+  }
+
+  const Json* json_;
+  std::string where_;
+};
+
+bool is_axis_name(std::string_view name) {
+  const auto allowed = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
+  };
+  return !name.empty() && name.size() <= kMaxAxisName && std::all_of(name.begin(), name.end(), allowed);
+}
+
+Result<std::vector<Axis>> parse_axes(const Fields& root) {
+  std::vector<Axis> axes;
+  std::set<std::string> seen{"offset"};  // a key of every layout
+  for (const Json& entry : RESHARD_TRY(root.list("axes", kMaxDims))) {
+    const auto fields =
+        RESHARD_TRY(Fields::of(entry, fmt::format("axis {}", axes.size() + 1), {"name", "size"}));
+    Axis axis{RESHARD_TRY(fields.text("name")), RESHARD_TRY(fields.integer("size", 1, kMaxAxis))};
+    if (!is_axis_name(axis.name))
+      return corrupt("{}: name must be letters, digits and _, at most {}, is {}", fields.where(),
+                     kMaxAxisName, in_quotes(axis.name));
+    if (!seen.insert(axis.name).second)
+      return corrupt("{}: name {} is taken", fields.where(), in_quotes(axis.name));
+    axes.push_back(std::move(axis));
+  }
+  return axes;
+}
+
+int wildcards(std::string_view pattern) {
+  return static_cast<int>(
+      std::count_if(pattern.begin(), pattern.end(), [](char c) { return c == '*' || c == '#'; }));
+}
+
+/// Reads one rule and checks what its parts say of each other.
+class RuleParser {
+ public:
+  RuleParser(const Fields& fields, const std::vector<Axis>& axes) : fields_(fields), axes_(axes) {}
+
+  Result<Rule> parse() {
+    rule_.match = RESHARD_TRY(fields_.text("match"));
+    if (wildcards(rule_.match) > kMaxWildcards)
+      return corrupt("{}: match {} has {} of * and #, at most {} are allowed", fields_.where(),
+                     in_quotes(rule_.match), wildcards(rule_.match), kMaxWildcards);
+    if (fields_.has("name")) rule_.name = RESHARD_TRY(fields_.text("name"));
+    RESHARD_TRY(check_name());
+    for (const Json& cut : RESHARD_TRY(fields_.list("cuts", kMaxDims))) RESHARD_TRY(add_cut(cut));
+    for (const Json& where : RESHARD_TRY(fields_.list("where", kMaxDims))) RESHARD_TRY(add_where(where));
+    return std::move(rule_);
+  }
+
+ private:
+  Result<> check_name() const {
+    for (std::size_t i = 0; i + 1 < rule_.name.size(); ++i) {
+      const int digit = rule_.name[i + 1] - '0';
+      if (rule_.name[i] != '$' || digit < 0 || digit > 9) continue;
+      if (digit == 0 || digit > wildcards(rule_.match))
+        return corrupt("{}: name uses ${}, but match {} has {} of * and #", fields_.where(), digit,
+                       in_quotes(rule_.match), wildcards(rule_.match));
+    }
+    return {};
+  }
+
+  /// Takes an axis for this rule. An axis that cut two dimensions would leave out what is off the diagonal.
+  Result<> use_axis(const std::string& name, const std::string& where) {
+    const auto known = std::find_if(axes_.begin(), axes_.end(), [&](const Axis& a) { return a.name == name; });
+    if (known == axes_.end()) {
+      std::vector<std::string_view> names;
+      for (const Axis& axis : axes_) names.push_back(axis.name);
+      return corrupt("{}: axis {} is not among the file's axes ({})", where, in_quotes(name),
+                     fmt::join(names, ", "));
+    }
+    if (!used_.insert(name).second)
+      return corrupt("{}: axis {} is used twice; a rule may use each axis once", where, in_quotes(name));
+    return {};
+  }
+
+  Result<> add_cut(const Json& json) {
+    const auto where = fmt::format("{}, cut {}", fields_.where(), rule_.cuts.size() + 1);
+    const auto fields =
+        RESHARD_TRY(Fields::of(json, where, {"dim", "axes", "rule", "combine", "granule"}));
+    Rule::Cut cut;
+    cut.dim = static_cast<int>(RESHARD_TRY(fields.integer("dim", -kMaxDims, kMaxDims - 1)));
+    if (!dims_.insert(cut.dim).second) return corrupt("{}: dim {} is cut twice", where, cut.dim);
+    for (const Json& axis : RESHARD_TRY(fields.list("axes", DimCut{}.axes.size()))) {
+      if (axis.string() == nullptr)
+        return corrupt("{}: axes must be a list of axis names, one is {}", where, axis.describe());
+      RESHARD_TRY(use_axis(*axis.string(), where));
+      cut.axes.push_back(*axis.string());
+    }
+    if (cut.axes.empty()) return corrupt("{}: axes is missing, must name what cuts dim {}", where, cut.dim);
+    constexpr CutRule kRules[] = {CutRule::balanced, CutRule::ceil, CutRule::spread};
+    cut.rule = kRules[RESHARD_TRY(fields.word("rule", {"balanced", "ceil", "spread"}))];
+    const auto combine = RESHARD_TRY(fields.word("combine", {"sequential", "flattened"}));
+    cut.combine = combine == 0 ? DimCut::Combine::sequential : DimCut::Combine::flattened;
+    cut.granule = RESHARD_TRY(fields.integer_or("granule", 1, 1, kMaxNumber));
+    rule_.cuts.push_back(std::move(cut));
+    return {};
+  }
+
+  Result<> add_where(const Json& json) {
+    const auto place = fmt::format("{}, where {}", fields_.where(), rule_.where.size() + 1);
+    const auto fields = RESHARD_TRY(Fields::of(json, place, {"axis", "at", "number", "per"}));
+    Rule::Where where;
+    where.axis = RESHARD_TRY(fields.text("axis"));
+    RESHARD_TRY(use_axis(where.axis, place));
+    if (fields.has("at") == fields.has("number"))
+      return corrupt("{}: must have either at or number", place);
+    if (fields.has("at")) {
+      if (fields.has("per")) return corrupt("{}: per belongs to number, not to at", place);
+      where.at = RESHARD_TRY(fields.integer("at", 0, kMaxAxis - 1));
+    } else {
+      if (wildcards(rule_.match) == 0)
+        return corrupt("{}: number needs a # in match {}", place, in_quotes(rule_.match));
+      where.number = static_cast<int>(RESHARD_TRY(fields.integer("number", 1, wildcards(rule_.match))));
+      where.per = RESHARD_TRY(fields.integer_or("per", 1, 1, kMaxNumber));
+    }
+    rule_.where.push_back(std::move(where));
+    return {};
+  }
+
+  const Fields& fields_;
+  const std::vector<Axis>& axes_;
+  Rule rule_;
+  std::set<std::string> used_;
+  std::set<int> dims_;
+};
+
+}  // namespace
+
+Result<RuleSet> parse_rules(std::string_view text) {
+  const Json json = RESHARD_TRY(parse_json(text));
+  const auto root = RESHARD_TRY(Fields::of(json, "the file", {"axes", "rules"}));
+  RuleSet set;
+  set.axes = RESHARD_TRY(parse_axes(root));
+  const auto rules = RESHARD_TRY(root.list("rules", kMaxRules));
+  if (rules.empty()) return corrupt("rules is missing or empty, must be a list of {{\"match\": ...}}");
+  for (const Json& entry : rules) {
+    const auto fields = RESHARD_TRY(Fields::of(entry, fmt::format("rule {}", set.rules.size() + 1),
+                                               {"match", "name", "cuts", "where"}));
+    set.rules.push_back(RESHARD_TRY(RuleParser(fields, set.axes).parse()));
+  }
+  return set;
+}
+
+Result<RuleSet> read_rules(const std::string& path) {
+  const auto text = RESHARD_TRY(read_text_file(path, kMaxFileBytes));
+  auto rules = parse_rules(text);
+  if (!rules) return tl::unexpected(std::move(rules).error().in(path));
+  return rules;
+}
+
+}  // namespace reshard
