@@ -8,7 +8,7 @@ framework's own rule, written as the slice a reader would write by hand.
 import oracle_megatron
 import oracle_vllm
 
-_WORDS = {"norms": str, "pad_vocab": lambda text: {"true": True, "false": False}[text]}
+_WORDS = {"norms": str}
 
 
 def parse(layout):

@@ -14,22 +14,23 @@ from oracle_tensor import column_shard, concatenate, pad_rows, round_up, row_sha
 class MegatronSizes:
   """A layout's sizes; first and last count the layers of the first and last stage.
 
-  dp 0 stands for the smallest one with which the expert grid fills a stage.
+  etp 0 stands for tp, as Megatron's default does; dp 0 for the smallest one with which the expert
+  grid fills a stage.
   """
 
   tp: int = 1
   pp: int = 1
   ep: int = 1
-  etp: int = 1
+  etp: int = 0
   cp: int = 1
   dp: int = 0
   first: int | None = None
   last: int | None = None
   norms: str = "fused"
   vocab_multiple: int = 128
-  pad_vocab: bool = True
 
   def __post_init__(self):
+    self.etp = self.etp or self.tp
     if self.dp == 0:
       self.dp = 1
       while self.stage_ranks() % (self.etp * self.ep) != 0:
@@ -84,8 +85,7 @@ def gate_and_up(gate, up, index, count):
 
 def vocab_shard(table, sizes, tp):
   """A run of the vocabulary, padded so that every rank's run is equally long."""
-  if sizes.pad_vocab:
-    table = pad_rows(table, round_up(table.data.shape[0], sizes.vocab_multiple * sizes.tp))
+  table = pad_rows(table, round_up(table.data.shape[0], sizes.vocab_multiple * sizes.tp))
   return row_shard(table, tp, sizes.tp)
 
 

@@ -111,7 +111,7 @@ def test_stages_that_do_not_divide(args):
 
 def test_megatron_ranks():
   # tp fastest, then cp, dp; pp slowest. Experts: rank % ep when etp is 1, whatever tp and cp are.
-  sizes = MegatronSizes(tp=2, ep=4, dp=4)
+  sizes = MegatronSizes(tp=2, ep=4, etp=1, dp=4)
   assert [megatron.coordinates(sizes, rank)[1:3] for rank in range(8)] == [
     (0, 0),
     (1, 1),
@@ -134,10 +134,12 @@ def test_megatron_ranks():
   [
     (dict(tp=2), 1),
     (dict(ep=4), 4),
-    (dict(tp=2, ep=4), 2),
+    (dict(tp=2, ep=4), 4),
+    (dict(tp=2, ep=4, etp=1), 2),
     (dict(tp=3, ep=2), 2),
     (dict(tp=4, ep=2, etp=2), 1),
-    (dict(tp=2, cp=2, ep=4), 1),
+    (dict(tp=2, cp=2, ep=4), 2),
+    (dict(tp=2, cp=2, ep=4, etp=1), 1),
     (dict(ep=4, etp=2), 8),
   ],
 )
@@ -158,7 +160,6 @@ def test_megatron_refuses_an_expert_grid_that_does_not_fill_a_stage():
     (dict(tp=3), 384),
     (dict(tp=3, vocab_multiple=1), 132),
     (dict(tp=2, vocab_multiple=7), 140),
-    (dict(tp=1, pad_vocab=False), 131),
   ],
 )
 def test_megatron_vocabulary(keys, padded):
@@ -191,9 +192,9 @@ def test_vllm_deals_experts_with_the_first_ranks_taking_one_more():
 
 
 def test_layout_strings():
-  family, sizes = parse("megatron:tp=2,pp=2,norms=separate,pad_vocab=false")
+  family, sizes = parse("megatron:tp=2,pp=2,norms=separate")
   assert family is megatron
-  assert sizes == MegatronSizes(tp=2, pp=2, norms="separate", pad_vocab=False)
+  assert sizes == MegatronSizes(tp=2, pp=2, norms="separate")
   assert parse("vllm:tp=2,dp=2,ep=4") == (vllm, VllmSizes(tp=2, dp=2, ep=4))
   with pytest.raises(TypeError):
     parse("vllm:pp=2")
