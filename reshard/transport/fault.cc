@@ -46,25 +46,38 @@ class FaultEvent final : public Event {
   }
 
   Result<bool> test() override {
+    if (!outcome_) return fail_all();
+    Result<bool> all = poll();
+    if (all) return all;
+    outcome_ = tl::unexpected(std::move(all).error());
+    return fail_all();
+  }
+
+  Result<> wait(Deadline deadline) override {
+    // A held message must go out even when every other one hangs on it, so: polls first, then wait.
+    while (outcome_ && !held_.empty()) (void)test();
+    for (auto& part : parts_) {
+      Result<> outcome = part->wait(deadline);
+      if (outcome_) outcome_ = std::move(outcome);
+    }
+    return outcome_;
+  }
+
+ private:
+  Result<bool> poll() {
     RESHARD_TRY(release());
     bool all = held_.empty();
     for (auto& part : parts_) all &= RESHARD_TRY(part->test());
     return all;
   }
 
-  Result<> wait(Deadline deadline) override {
-    // A held message must go out even when every other one hangs on it, so: polls first, then wait.
-    while (!held_.empty())
-      if (RESHARD_TRY(test())) break;
-    Result<> first;
-    for (auto& part : parts_) {
-      Result<> outcome = part->wait(deadline);
-      if (first) first = std::move(outcome);
-    }
-    return first;
+  /// One part failed: the others give their messages up, so that all memory is free again.
+  Result<bool> fail_all() {
+    held_.clear();
+    parts_.clear();
+    return tl::unexpected(outcome_.error());
   }
 
- private:
   Result<> release() {
     std::vector<Send> due;
     std::erase_if(held_, [&](Held& held) {
@@ -80,6 +93,7 @@ class FaultEvent final : public Event {
   std::deque<std::vector<std::byte>> copies_;  // Before the parts: those borrow from it to their end.
   std::vector<Held> held_;
   std::vector<std::unique_ptr<Event>> parts_;
+  Result<> outcome_;  ///< the first error; a value as long as there is none.
 };
 
 class FaultTransport final : public Transport {
@@ -88,6 +102,7 @@ class FaultTransport final : public Transport {
       : inner_(std::move(inner)), plan_(std::move(plan)) {
     for (const Fault& fault : plan_.faults) RESHARD_CHECK(fault.polls > 0);
   }
+  ~FaultTransport() override { inner_->close(); }  // Events may keep the inner one alive.
 
   std::string_view name() const override { return inner_->name(); }
   Rank rank() const override { return inner_->rank(); }

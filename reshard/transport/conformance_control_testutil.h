@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+// Protects: the ranks agree, or every one learns that they do not; shared memory is the owner's memory.
+#pragma once
+
+#include "reshard/transport/conformance_testutil.h"
+
+namespace reshard {
+
+TEST_P(TransportControl, ends_know_their_place) {
+  run(3, [](RankEnds& me) {
+    EXPECT_EQ(me.transport->size(), 3);
+    EXPECT_EQ(me.control->size(), 3);
+    EXPECT_EQ(me.control->rank(), me.transport->rank());
+    EXPECT_EQ(me.transport->name(), GetParam().name);
+    EXPECT_EQ(outcome(me.control->status()), "");
+  });
+}
+
+TEST_P(TransportControl, all_gather_gives_what_each_rank_gave) {
+  for (const int n : {1, 2, 5, 8}) {
+    run(n, [&](RankEnds& me) {
+      for (int round = 0; round < 100; ++round) {
+        const auto what = [&](int rank) {
+          return pattern(Rank{rank}, Rank{0}, MessageId{static_cast<std::uint64_t>(round)},
+                         static_cast<std::size_t>((rank * 37 + round) % 50));
+        };
+        const auto all = me.control->all_gather(what(me.rank().value()), patient());
+        ASSERT_TRUE(all) << outcome(all);
+        ASSERT_EQ(all->size(), static_cast<std::size_t>(n));
+        for (int r = 0; r < n; ++r) EXPECT_EQ((*all)[static_cast<std::size_t>(r)], what(r));
+      }
+    });
+  }
+}
+
+TEST_P(TransportControl, a_barrier_nobody_comes_to_names_the_absent) {
+  run(4, [](RankEnds& me) {
+    if (me.rank() == Rank{0})
+      expect_error(me.control->barrier(brief()), Code::deadline, {"1, 2, 3"});
+    EXPECT_EQ(outcome(me.control->quiesce(patient())), "");
+  });
+}
+
+TEST_P(TransportControl, a_rank_that_closed_fails_the_collectives_of_the_others) {
+  run(3, [](RankEnds& me) {
+    if (me.rank() == Rank{1}) {
+      me.control->close();
+      return;
+    }
+    expect_error(me.control->barrier(Deadline::never()), Code::aborted, {"rank 1"});
+    EXPECT_EQ(outcome(me.control->quiesce(patient())), "");
+  });
+}
+
+TEST_P(TransportControl, quiesce_waits_for_every_rank_that_lives) {
+  run(3, [](RankEnds& me) {
+    if (me.rank() == Rank{0})
+      expect_error(me.control->quiesce(brief()), Code::deadline, {"1"});
+    EXPECT_EQ(outcome(me.control->barrier(patient())), "");
+    if (me.rank() == Rank{1}) return;
+    EXPECT_EQ(outcome(me.control->quiesce(patient())), "");
+  });
+}
+
+TEST_P(TransportControl, shared_memory_is_one_memory) {
+  run(3, [](RankEnds& me) {
+    Bytes memory(64, std::byte{0});
+    const auto key = me.transport->share(memory);
+    if (!me.transport->capabilities().direct) {
+      expect_error(key, Code::unsupported);
+      return;
+    }
+    ASSERT_TRUE(key) << outcome(key);
+    const auto keys = me.control->all_gather(*key, patient());
+    ASSERT_TRUE(keys) << outcome(keys);
+    const auto mark = [](int writer) { return std::byte{static_cast<unsigned char>(writer + 1)}; };
+    for (int owner = 0; owner < me.size(); ++owner) {
+      const auto there = me.transport->open(Rank{owner}, (*keys)[static_cast<std::size_t>(owner)]);
+      ASSERT_TRUE(there) << outcome(there);
+      ASSERT_EQ(there->size(), memory.size());
+      (*there)[me.rank().index()] = mark(me.rank().value());
+    }
+    EXPECT_EQ(outcome(me.control->barrier(patient())), "");
+    for (int writer = 0; writer < me.size(); ++writer)
+      EXPECT_EQ(memory[static_cast<std::size_t>(writer)], mark(writer));
+    EXPECT_EQ(outcome(me.control->quiesce(patient())), "");
+  });
+}
+
+TEST_P(TransportControl, a_key_of_someone_else_is_refused) {
+  run(2, [](RankEnds& me) {
+    Bytes memory(64);
+    const auto key = me.transport->share(memory);
+    if (!key) return;
+    EXPECT_TRUE(me.transport->open(me.rank(), *key));
+    expect_error(me.transport->open(Rank{1 - me.rank().value()}, *key), Code::corrupt);
+    expect_error(me.transport->open(Rank{2}, *key), Code::invalid_argument);
+    expect_error(me.transport->open(me.rank(), MemoryKey(key->begin(), key->end() - 1)), Code::corrupt);
+    expect_error(me.transport->open(me.rank(), {}), Code::corrupt);
+    EXPECT_EQ(outcome(me.control->quiesce(patient())), "");
+  });
+}
+
+}  // namespace reshard

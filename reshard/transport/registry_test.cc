@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// Protects: the table says the truth about this build, and explains what is missing.
+#include "reshard/transport/registry.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "reshard/transport/inproc.h"
+
+namespace reshard {
+namespace {
+
+TEST(Registry, lists_every_transport_once) {
+  std::vector<std::string> names;
+  for (const TransportInfo& t : transports()) names.emplace_back(t.name);
+  EXPECT_THAT(names,
+              testing::ElementsAre("inproc", "shm", "mpi", "gloo", "ucx", "nccl", "nvshmem"));
+}
+
+TEST(Registry, a_transport_is_available_or_says_why_not) {
+  for (const TransportInfo& t : transports()) {
+    EXPECT_NE(t.available, !t.reason.empty()) << t.name;
+    EXPECT_TRUE(t.built || !t.available) << t.name;
+    EXPECT_EQ(t.built, !t.version.empty()) << t.name;
+    EXPECT_FALSE(t.purpose.empty()) << t.name;
+  }
+}
+
+TEST(Registry, rows_are_found_by_the_name_that_the_transport_gives_itself) {
+  auto transport = InprocGroup::create(1)->transport(Rank{0});
+  ASSERT_TRUE(transport);
+  const TransportInfo* row = find_transport((*transport)->name());
+  ASSERT_NE(row, nullptr);
+  EXPECT_TRUE(row->available);
+  EXPECT_EQ(find_transport("carrier pigeon"), nullptr);
+}
+
+}  // namespace
+}  // namespace reshard
