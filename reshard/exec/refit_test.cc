@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+// Protects: every way of running a plan puts every element where the layouts say, over random layouts.
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include <cstring>
+#include <map>
+#include <mutex>
+
+#include "reshard/exec/direct.h"
+#include "reshard/exec/element_oracle_testutil.h"
+#include "reshard/exec/message.h"
+#include "reshard/exec/stream.h"
+#include "reshard/model/families.h"
+#include "reshard/model/random_layout_testutil.h"
+#include "reshard/transport/inproc.h"
+#include "reshard/transport/rank_threads_testutil.h"
+
+namespace reshard {
+namespace {
+
+struct Case {
+  std::shared_ptr<const ModelSpec> model = random_model();
+  std::shared_ptr<const ModelLayout> from = random_layout(model), to = random_layout(model);
+  Planner planner = *Planner::make(from, to);
+  RankBuffers source = allocate_all(from), target = allocate_all(to);
+  Case() { fill_elements(source); }
+};
+
+RC_GTEST_PROP(DirectRefit, puts_every_element_in_place, ()) {
+  const Case c;
+  DirectOptions options;
+  options.threads = *rc::gen::inRange(1, 4);
+  auto refit = *DirectRefit::prepare(c.planner, c.source, c.target, options);
+  for (int i = 0; i < 2; ++i) {
+    const auto report = refit.run();
+    RC_ASSERT(report.has_value());
+    RC_ASSERT(count_wrong_elements(c.target) == 0);
+  }
+}
+
+RC_GTEST_PROP(DirectRefit, there_and_back_gives_the_first_bytes, ()) {
+  const Case c;
+  const RankBuffers back = allocate_all(c.from);
+  RC_ASSERT(DirectRefit::prepare(c.planner, c.source, c.target)->run().has_value());
+  const Planner reverse = *Planner::make(c.to, c.from);
+  RC_ASSERT(DirectRefit::prepare(reverse, c.target, back)->run().has_value());
+  RC_ASSERT(count_wrong_elements(back) == 0);
+}
+
+RC_GTEST_PROP(Stream, makes_every_byte_once_with_zero_padding, ()) {
+  const Case c;
+  const RankBuffers made = allocate_all(c.to);
+  std::mutex mutex;
+  for (Rank r : c.to->ranks().members()) {
+    std::map<std::pair<SlotId, Index>, Index> blocks;
+    const StreamSink sink = [&](Rank rank, SlotId slot, Index offset, std::span<const std::byte> bytes) -> Result<> {
+      const std::lock_guard lock(mutex);
+      RC_ASSERT(rank == r && blocks.emplace(std::pair(slot, offset), static_cast<Index>(bytes.size())).second);
+      std::memcpy(made.at(r, slot) + offset, bytes.data(), bytes.size());
+      return {};
+    };
+    StreamOptions options;
+    options.threads = *rc::gen::inRange(1, 3);
+    const auto slots = c.to->slots_of(r);
+    RC_ASSERT(stream_rank(c.planner, c.source, r, slots, sink, {}, options).has_value());
+    std::map<SlotId, Index> end;
+    for (const auto& [at, n] : blocks) {
+      RC_ASSERT(end[at.first] == at.second);
+      end[at.first] += n;
+    }
+    for (SlotId slot : slots) RC_ASSERT(end[slot] == made.bytes(r, slot));
+  }
+  RC_ASSERT(count_wrong_elements(made) == 0);
+}
+
+Result<> message_rank(const Case& c, InprocGroup& group, Rank r, Index staging) {
+  const auto transport = RESHARD_TRY(group.transport(r));
+  const auto control = RESHARD_TRY(group.control(r));
+  MessageOptions options;
+  options.staging_bytes = staging;
+  auto refit = RESHARD_TRY(MessageRefit::prepare(c.planner, &c.source, &c.target, *transport, *control, options));
+  if (refit.staging_bytes() > staging) return fail(Code::corrupt, "staging above the cap");
+  for (int i = 0; i < 2; ++i) RESHARD_TRY(refit.run());
+  return {};
+}
+
+RC_GTEST_PROP(MessageRefit, puts_every_element_in_place, ()) {
+  const Case c;
+  const int world = c.planner.ranks().members().back().value() + 1;
+  auto group = *InprocGroup::create(world);
+  const Index staging = *rc::gen::element<Index>(32 << 10, 64 << 10, 1 << 20);
+  const auto done = run_ranks(world, [&](Rank r) { return message_rank(c, group, r, staging); });
+  if (!done) RC_FAIL(done.error().message);
+  RC_ASSERT(count_wrong_elements(c.target) == 0);
+}
+
+TEST(MessageRefit, ranks_with_different_plans_all_get_an_error) {
+  auto model = std::make_shared<ModelSpec>();
+  ASSERT_TRUE(model->add("w", {8}, DType::u8));
+  const auto layout = [&](int n) {
+    return std::make_shared<const ModelLayout>(*hf_layout(LayoutSpec{"hf", "", {{"shards", std::to_string(n)}}}, {model}));
+  };
+  const auto a = layout(1), b = layout(2);
+  const Planner one = *Planner::make(a, b), other = *Planner::make(b, a);
+  const RankBuffers mine = allocate_all(a), yours = allocate_all(b);
+  auto group = *InprocGroup::create(2);
+  const auto done = run_ranks(2, [&](Rank r) -> Result<> {
+    const auto transport = RESHARD_TRY(group.transport(r));
+    const auto control = RESHARD_TRY(group.control(r));
+    const auto refit = r == Rank(0) ? MessageRefit::prepare(one, &mine, &yours, *transport, *control)
+                                    : MessageRefit::prepare(other, &yours, &mine, *transport, *control);
+    if (refit) return fail(Code::corrupt, "accepted");
+    return refit.error().message.find("all ranks must pass equal") != std::string::npos ? Result<>{} : fail(Code::corrupt, refit.error().message);
+  });
+  EXPECT_TRUE(done) << done.error().message;
+}
+
+}  // namespace
+}  // namespace reshard
