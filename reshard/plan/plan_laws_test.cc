@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "reshard/model/random_layout_testutil.h"
+#include "reshard/plan/check.h"
 #include "reshard/plan/planner.h"
 #include "reshard/plan/reference.h"
 
@@ -66,6 +67,30 @@ RC_GTEST_PROP(PlanLaws, busiest_sender_is_at_the_optimum, ()) {
     busiest = std::max(busiest, load);
   });
   RC_ASSERT(static_cast<double>(busiest) <= best + static_cast<double>(slice) * static_cast<double>(supplies.size()) + 1);
+}
+
+RC_GTEST_PROP(PlanLaws, the_checker_agrees, ()) {
+  const Case c;
+  c.planner.ranks().for_each([&](Rank r) {
+    const auto ok = check_part(c.planner, c.planner.part(r));
+    if (!ok) RC_FAIL(ok.error().message);
+  });
+}
+
+RC_GTEST_PROP(PlanLaws, the_checker_finds_what_is_wrong, ()) {
+  const Case c;
+  const auto ranks = c.planner.ranks().members();
+  RankPlan part = c.planner.part(ranks[static_cast<std::size_t>(*rc::gen::inRange<Index>(0, static_cast<Index>(ranks.size())))]);
+  auto& list = part.recvs.empty() ? part.locals : part.recvs;
+  RC_PRE(!list.empty());
+  const auto at = list.begin() + *rc::gen::inRange<Index>(0, static_cast<Index>(list.size()));
+  switch (*rc::gen::inRange(0, 4)) {
+    case 0: list.erase(at); break;
+    case 1: list.push_back(*at); break;
+    case 2: at->dst = Rank(at->dst.value() + 1); break;
+    case 3: at->src = Rank(1000); break;
+  }
+  RC_ASSERT(!check_part(c.planner, part).has_value());
 }
 
 RC_GTEST_PROP(PlanLaws, equal_layouts_give_local_copies_only, ()) {

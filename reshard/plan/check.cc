@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "reshard/plan/check.h"
+
+#include <fmt/format.h>
+
+#include <map>
+
+#include "reshard/index/region.h"
+
+namespace reshard {
+namespace {
+
+/// What the rank's local tensors hold of each canonical tensor.
+std::map<TensorId, Region> held_by(const ModelLayout& layout, Rank r) {
+  std::map<TensorId, Region> out;
+  for (SlotId slot : layout.slots_of(r))
+    for (const Fragment& f : layout.local(slot, r).fragments) out[f.tensor].add(f.box);
+  return out;
+}
+
+bool holds(const ModelLayout& layout, TensorId tensor, Rank r, const Box& box) {
+  for (const auto& place : layout.places(tensor))
+    if (const auto f = layout.fragment(place, r); f && contains(f->box, box)) return true;
+  return false;
+}
+
+bool holds_some(const std::map<TensorId, Region>& held, const Transfer& t) {
+  const auto it = held.find(t.tensor);
+  if (it == held.end()) return false;
+  for (const Box& b : it->second.boxes())
+    if (!intersect(b, t.box).empty()) return true;
+  return false;
+}
+
+class Checker {
+ public:
+  Checker(const Planner& planner, const RankPlan& part, const std::set<std::string>& ignored)
+      : p_(planner), part_(part), ignored_(ignored), held_(held_by(planner.source(), part.rank)) {}
+
+  Result<> run() {
+    for (const Transfer& t : part_.sends)
+      if (t.src != part_.rank || t.dst == part_.rank || !holds(p_.source(), t.tensor, t.src, t.box)) return wrong(t, "is sent by a rank that does not hold it");
+    for (const auto* list : {&part_.recvs, &part_.locals}) {
+      for (const Transfer& t : *list) {
+        const bool local = list == &part_.locals;
+        if (t.dst != part_.rank || (t.src == t.dst) != local) return wrong(t, "is in the wrong list");
+        if (!holds(p_.source(), t.tensor, t.src, t.box)) return wrong(t, "comes from a rank that does not hold it");
+        if (!local && holds_some(held_, t)) return wrong(t, "comes from another rank although this one holds some of it");
+        RESHARD_TRY(deliver(t));
+      }
+    }
+    return compare(held_by(p_.target(), part_.rank));
+  }
+
+ private:
+  tl::unexpected<Error> wrong(const Transfer& t, const char* what) const {
+    return fail(Code::corrupt, fmt::format("plan of rank {}: {} of '{}' ({} -> {}) {}", part_.rank.value(), to_string(t.box),
+                                           p_.source().model()[t.tensor].name, t.src.value(), t.dst.value(), what));
+  }
+
+  Result<> deliver(const Transfer& t) {
+    auto& boxes = delivered_[t.tensor];
+    for (const Box& b : boxes)
+      if (!intersect(b, t.box).empty()) return wrong(t, "is delivered twice");
+    boxes.push_back(t.box);
+    return {};
+  }
+
+  Result<> compare(const std::map<TensorId, Region>& wanted) const {
+    for (const auto& [tensor, region] : wanted) {
+      const std::string& name = p_.source().model()[tensor].name;
+      if (ignored_.contains(name)) continue;
+      Region missing = region;
+      const auto it = delivered_.find(tensor);
+      if (it != delivered_.end())
+        for (const Box& b : it->second) missing.subtract(b);
+      if (!missing.empty())
+        return fail(Code::corrupt, fmt::format("plan of rank {}: {} of '{}' is not delivered", part_.rank.value(), to_string(missing.boxes()[0]), name));
+    }
+    for (const auto& [tensor, boxes] : delivered_)
+      for (const Box& b : boxes)
+        if (!wanted.contains(tensor) || !same_points(intersect(Region(b), wanted.at(tensor)), Region(b)))
+          return wrong({tensor, part_.rank, part_.rank, b}, "is delivered but not wanted");
+    return {};
+  }
+
+  const Planner& p_;
+  const RankPlan& part_;
+  const std::set<std::string>& ignored_;
+  std::map<TensorId, Region> held_;
+  std::map<TensorId, std::vector<Box>> delivered_;
+};
+
+}  // namespace
+
+Result<> check_part(const Planner& planner, const RankPlan& part, const std::set<std::string>& ignored) {
+  return Checker(planner, part, ignored).run();
+}
+
+}  // namespace reshard
