@@ -71,8 +71,7 @@ bench: build-all ## the benchmarks; their reports go to build/bench-reports/
 .PHONY: fuzz
 fuzz: ## every fuzz target, FUZZ_SECONDS (30) each, with clang
 	@tools/install_deps.sh build test fuzz
-	@tools/build.sh $(BUILD)-fuzz $(JOBS) tests/fuzz/all $(CMAKE_ARGS) -DRESHARD_FUZZ=ON \
-	  -DRESHARD_SANITIZE=fuzzer-no-link,address,undefined -DCMAKE_CXX_COMPILER=clang++-19
+	@CXX=clang++-19 tools/build.sh $(BUILD)-fuzz $(JOBS) fuzz $(CMAKE_ARGS) -DRESHARD_FUZZ=ON
 	@tools/fuzz.sh $(BUILD)-fuzz
 
 .PHONY: format

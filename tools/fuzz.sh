@@ -10,15 +10,15 @@ seconds=${FUZZ_SECONDS:-30}
 mkdir -p "$build/crashes"
 
 ran=0
-for program in "$build"/bin/*_fuzz; do
+for program in "$build"/bin/fuzz_*; do
   [ -x "$program" ] || continue
   name=$(basename "$program")
   corpora=("$build/corpus/$name")
   mkdir -p "${corpora[0]}"
   if [ -d "tests/fuzz/corpus/$name" ]; then corpora+=("tests/fuzz/corpus/$name"); fi
-  "$program" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -verbosity=0 \
-    -artifact_prefix="$build/crashes/$name-" "${corpora[@]}"
+  "$program" -dict=tests/fuzz/json.dict -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 \
+    -verbosity=0 -artifact_prefix="$build/crashes/$name-" "${corpora[@]}"
   echo "fuzz: $name found nothing in $seconds s"
   ran=$((ran + 1))
 done
-[ "$ran" -gt 0 ] || { echo "fuzz: no program named *_fuzz in $build/bin" >&2; exit 1; }
+[ "$ran" -gt 0 ] || { echo "fuzz: no program named fuzz_* in $build/bin" >&2; exit 1; }
