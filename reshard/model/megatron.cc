@@ -7,9 +7,7 @@
 
 #include <numeric>
 
-#include "reshard/model/families.h"
-#include "reshard/model/layout_builder.h"
-#include "reshard/model/names.h"
+#include "reshard/model/family_builder.h"
 
 namespace reshard {
 namespace {
@@ -62,31 +60,19 @@ Result<std::vector<Index>> stage_sizes(const Sizes& s, Index layers) {
   return stages;
 }
 
-Result<> divides(const char* part, Index n, const char* whole, Index size) {
-  if (size % n == 0) return {};
-  return fail(Code::invalid_argument, fmt::format("megatron: {}={} does not divide {}={}", part, n, whole, size));
-}
-
-Result<> check_sizes(const Sizes& s, const ModelConfig& c) {
-  RESHARD_TRY(divides("tp", s.tp, "num_attention_heads", c.num_attention_heads));
-  if (c.num_key_value_heads % s.tp != 0 && s.tp % c.num_key_value_heads != 0)
-    return fail(Code::invalid_argument, fmt::format("megatron: tp={} is neither a multiple nor a divisor of num_key_value_heads={}", s.tp, c.num_key_value_heads));
-  RESHARD_TRY(divides("tp", s.tp, "the rows of linear_qkv", (c.num_attention_heads + 2 * c.num_key_value_heads) * c.head_dim));
-  bool dense = false, sparse = false;
-  for (Index i = 0; i < c.num_hidden_layers; ++i) (c.is_moe_layer(i) ? sparse : dense) = true;
-  if (dense) RESHARD_TRY(divides("tp", s.tp, "intermediate_size", c.intermediate_size));
-  if (s.ep > 1 && !sparse) return fail(Code::invalid_argument, fmt::format("megatron: ep={} needs a model with experts; this one has none", s.ep));
-  if (sparse) {
-    RESHARD_TRY(divides("ep", s.ep, "num_experts", c.num_experts));
-    RESHARD_TRY(divides("etp", s.etp, "moe_intermediate_size", c.moe_intermediate_size));
-  }
-  return {};
-}
-
-class Family {
+class Megatron : private FamilyBuilder {
  public:
-  Family(const LayoutSpec& spec, const Sizes& sizes, const FamilyInput& input)
-      : s_(sizes), c_(*input.config), hf_(c_), m_(*input.model), b_(to_string(spec), input.model) {}
+  Megatron(const LayoutSpec& spec, const Sizes& sizes, const FamilyInput& input) : FamilyBuilder(spec, input), s_(sizes) {}
+
+  static Result<> check(const Sizes& s, const ModelConfig& c) {
+    const std::string family = "megatron";
+    RESHARD_TRY(check_tp(family, s.tp, c));
+    RESHARD_TRY(divides(family, "tp", s.tp, "the rows of linear_qkv", (c.num_attention_heads + 2 * c.num_key_value_heads) * c.head_dim));
+    RESHARD_TRY(check_ep(family, s.ep, c));
+    if (!has_experts(c)) return {};
+    RESHARD_TRY(divides(family, "ep", s.ep, "num_experts", c.num_experts));
+    return divides(family, "etp", s.etp, "moe_intermediate_size", c.moe_intermediate_size);
+  }
 
   Result<ModelLayout> build() {
     RESHARD_TRY(make_meshes());
@@ -94,8 +80,8 @@ class Family {
     Index layer = 0;
     for (Index stage = 0; stage < s_.pp; ++stage) {
       stage_ = stage;
-      ranks_ = b_.ranks_where(dense_, {{dense_pp_, stage}});
-      if (stage == 0) RESHARD_TRY(vocabulary("embedding.word_embeddings.weight", hf_.embedding()));
+      ranks_ = b_.ranks_where(mesh_, {{dense_pp_, stage}});
+      if (stage == 0) RESHARD_TRY(vocabulary("embedding.word_embeddings.weight", hf_.embedding(), s_.vocab_multiple * s_.tp));
       for (Index i = 0; i < stages[static_cast<std::size_t>(stage)]; ++i, ++layer) RESHARD_TRY(decoder_layer(layer, i));
       if (stage == s_.pp - 1) RESHARD_TRY(output());
     }
@@ -106,54 +92,25 @@ class Family {
   Result<> make_meshes() {
     const Rank first(static_cast<Rank::rep>(s_.offset));
     const Index edp = s_.tp * s_.cp * s_.dp / (s_.etp * s_.ep);
-    dense_ = b_.add_mesh(RESHARD_TRY(Mesh::from_order(
+    mesh_ = b_.add_mesh(RESHARD_TRY(Mesh::from_order(
         s_.order, {{"tp", s_.tp}, {"cp", s_.cp}, {"ep", 1}, {"dp", s_.dp}, {"pp", s_.pp}}, first)));
     expert_ = b_.add_mesh(RESHARD_TRY(Mesh::from_order(
         s_.order, {{"tp", s_.etp}, {"cp", 1}, {"ep", s_.ep}, {"dp", edp}, {"pp", s_.pp}}, first)));
-    dense_pp_ = b_.mesh(dense_).axis("pp");
+    dense_pp_ = b_.mesh(mesh_).axis("pp");
     expert_pp_ = b_.mesh(expert_).axis("pp");
     expert_ep_ = b_.mesh(expert_).axis("ep");
-    tp_ = b_.add_cut(cut_over(b_.mesh(dense_).axis("tp")));
+    tp_ = b_.add_cut(cut_over(b_.mesh(mesh_).axis("tp")));
     etp_ = b_.add_cut(cut_over(b_.mesh(expert_).axis("tp")));
-    return {};
-  }
-
-  Result<TensorId> find(const std::string& name) const {
-    if (const auto id = m_.find(name)) return *id;
-    return fail(Code::not_found, fmt::format("megatron: tensor '{}' is missing from the model", name));
-  }
-
-  /// A local tensor on the ranks of this stage. Its dtype is that of its first tensor.
-  void add(std::string name, int stack_dim, std::vector<Section> sections, bool padded = false) {
-    add(std::move(name), stack_dim, std::move(sections), dense_, ranks_, padded);
-  }
-  void add(std::string name, int stack_dim, std::vector<Section> sections, MeshId mesh, RankSetId ranks, bool padded) {
-    const DType dtype = m_[sections[0].parts[0].tensor].dtype;
-    b_.add(Slot{std::move(name), dtype, mesh, ranks, stack_dim, padded, std::move(sections)});
-  }
-
-  Result<> replicated(std::string name, const std::string& hf) {
-    add(std::move(name), 0, {whole_tensor(m_, RESHARD_TRY(find(hf)))});
     return {};
   }
 
   /// Weight cut on `dim` over tp; where it exists, its bias cut alike (column) or whole (row).
   Result<> parallel(const std::string& name, const std::string& hf, int dim, bool bias) {
     const TensorId id = RESHARD_TRY(find(hf + ".weight"));
-    add(name + ".weight", 0, {dim == 0 ? whole_tensor(m_, id, {tp_}) : whole_tensor(m_, id, {CutId(0), tp_})});
+    add(name + ".weight", 0, sections(dim == 0 ? whole_tensor(m_, id, {tp_}) : whole_tensor(m_, id, {CutId(0), tp_})));
     if (!bias) return {};
     const TensorId b = RESHARD_TRY(find(hf + ".bias"));
-    add(name + ".bias", 0, {dim == 0 ? whole_tensor(m_, b, {tp_}) : whole_tensor(m_, b)});
-    return {};
-  }
-
-  Result<> vocabulary(std::string name, const std::string& hf) {
-    const TensorId id = RESHARD_TRY(find(hf));
-    const Index multiple = s_.vocab_multiple * s_.tp;
-    const Index rows = (c_.vocab_size + multiple - 1) / multiple * multiple;
-    Section section{{rows, c_.hidden_size}, {tp_}, {}};
-    place(section, id, Box::whole(m_[id].shape), {0, 0});
-    add(std::move(name), 0, {std::move(section)}, rows != c_.vocab_size);
+    add(name + ".bias", 0, sections(dim == 0 ? whole_tensor(m_, b, {tp_}) : whole_tensor(m_, b)));
     return {};
   }
 
@@ -182,8 +139,8 @@ class Family {
     const bool moe = c_.is_moe_layer(layer);
     RESHARD_TRY(replicated(s_.fused_norms ? attention + "linear_qkv.layer_norm_weight" : at + "input_layernorm.weight",
                            hf_.layer(layer, "input_layernorm.weight")));
-    add(attention + "linear_qkv.weight", 0, {RESHARD_TRY(interleaved_qkv(layer, "weight"))});
-    if (c_.attention_bias) add(attention + "linear_qkv.bias", 0, {RESHARD_TRY(interleaved_qkv(layer, "bias"))});
+    add(attention + "linear_qkv.weight", 0, sections(RESHARD_TRY(interleaved_qkv(layer, "weight"))));
+    if (c_.attention_bias) add(attention + "linear_qkv.bias", 0, sections(RESHARD_TRY(interleaved_qkv(layer, "bias"))));
     if (c_.qk_norm) {
       RESHARD_TRY(replicated(attention + "q_layernorm.weight", hf_.layer(layer, "self_attn.q_norm.weight")));
       RESHARD_TRY(replicated(attention + "k_layernorm.weight", hf_.layer(layer, "self_attn.k_norm.weight")));
@@ -199,7 +156,7 @@ class Family {
       if (kind[0] == 'b' && !c_.mlp_bias) continue;
       const TensorId gate = RESHARD_TRY(find(hf_.layer(layer, fmt::format("mlp.gate_proj.{}", kind))));
       const TensorId up = RESHARD_TRY(find(hf_.layer(layer, fmt::format("mlp.up_proj.{}", kind))));
-      add(at + "linear_fc1." + kind, 0, {whole_tensor(m_, gate, {tp_}), whole_tensor(m_, up, {tp_})});
+      add(at + "linear_fc1." + kind, 0, sections(whole_tensor(m_, gate, {tp_}), whole_tensor(m_, up, {tp_})));
     }
     return parallel(at + "linear_fc2", hf_.layer(layer, "mlp.down_proj"), 1, c_.mlp_bias);
   }
@@ -208,36 +165,32 @@ class Family {
     RESHARD_TRY(replicated(at + "router.weight", hf_.router(layer)));
     if (c_.router_expert_bias) RESHARD_TRY(replicated(at + "router.expert_bias", hf_.router_bias(layer)));
     const Index each = c_.num_experts / s_.ep;
+    const std::string fc1 = at + "experts.linear_fc1.weight", fc2 = at + "experts.linear_fc2.weight";
     for (Index e = 0; e < c_.num_experts; ++e) {
       const RankSetId ranks = b_.ranks_where(expert_, {{expert_pp_, stage_}, {expert_ep_, e / each}});
       const TensorId gate = RESHARD_TRY(find(hf_.expert_gate(layer, e)));
       const TensorId up = RESHARD_TRY(find(hf_.expert_up(layer, e)));
       const TensorId down = RESHARD_TRY(find(hf_.expert_down(layer, e)));
       const std::string k = std::to_string(e % each);
-      add(at + "experts.linear_fc1.weight" + k, 0, {whole_tensor(m_, gate, {etp_}), whole_tensor(m_, up, {etp_})}, expert_, ranks, false);
-      add(at + "experts.linear_fc2.weight" + k, 0, {whole_tensor(m_, down, {CutId(0), etp_})}, expert_, ranks, false);
+      add_on(expert_, ranks, fc1 + k, 0, sections(whole_tensor(m_, gate, {etp_}), whole_tensor(m_, up, {etp_})));
+      add_on(expert_, ranks, fc2 + k, 0, sections(whole_tensor(m_, down, {CutId(0), etp_})));
     }
     return {};
   }
 
   Result<> output() {
     RESHARD_TRY(replicated("decoder.final_layernorm.weight", hf_.final_norm()));
-    if (!c_.tie_word_embeddings) return vocabulary("output_layer.weight", hf_.lm_head());
+    if (!c_.tie_word_embeddings) return vocabulary("output_layer.weight", hf_.lm_head(), s_.vocab_multiple * s_.tp);
     // The last stage keeps a copy of its own only where the embedding lives on another stage.
-    if (s_.pp > 1) return vocabulary("output_layer.weight", hf_.embedding());
+    if (s_.pp > 1) return vocabulary("output_layer.weight", hf_.embedding(), s_.vocab_multiple * s_.tp);
     return {};
   }
 
   const Sizes& s_;
-  const ModelConfig& c_;
-  HfNames hf_;
-  const ModelSpec& m_;
-  LayoutBuilder b_;
-  MeshId dense_, expert_;
+  MeshId expert_;
   int dense_pp_ = 0, expert_pp_ = 0, expert_ep_ = 0;
-  CutId tp_, etp_;
+  CutId etp_;
   Index stage_ = 0;
-  RankSetId ranks_;
 };
 
 }  // namespace
@@ -245,8 +198,8 @@ class Family {
 Result<ModelLayout> megatron_layout(const LayoutSpec& spec, const FamilyInput& input) {
   if (input.config == nullptr) return fail(Code::invalid_argument, "megatron: needs the model's config.json");
   const Sizes sizes = RESHARD_TRY(read_sizes(spec));
-  RESHARD_TRY(check_sizes(sizes, *input.config));
-  return Family(spec, sizes, input).build();
+  RESHARD_TRY(Megatron::check(sizes, *input.config));
+  return Megatron(spec, sizes, input).build();
 }
 
 }  // namespace reshard

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <charconv>
+#include <map>
 #include <set>
 
 #include "reshard/model/families.h"
@@ -112,7 +113,7 @@ class Rules {
   }
 
   /// Coordinates that `where` pins, as one rank set.
-  Result<RankSetId> ranks(const Rule& rule, const std::vector<std::string>& groups) {
+  Result<RankSet> ranks(const Rule& rule, const std::vector<std::string>& groups) {
     const Mesh& mesh = b_.mesh(mesh_);
     RankSet held = RankSet::range(mesh.first().value(), mesh.first().value() + mesh.size());
     for (const Rule::Where& w : rule.where) {
@@ -135,7 +136,7 @@ class Rules {
       });
       held = std::move(kept);
     }
-    return b_.add_ranks(std::move(held));
+    return held;
   }
 
   Result<> add(const Rule& rule, TensorId id, const std::vector<std::string>& groups) {
@@ -148,9 +149,12 @@ class Rules {
       section.cuts[static_cast<std::size_t>(dim)] = RESHARD_TRY(cut_id(cut));
     }
     std::string name = rule.name.empty() ? m_[id].name : RESHARD_TRY(substituted(rule.name, groups));
-    if (!names_.insert(name).second)
-      return fail(Code::invalid_argument, fmt::format("local name '{}' is given to two tensors", name));
-    b_.add(Slot{std::move(name), m_[id].dtype, mesh_, RESHARD_TRY(ranks(rule, groups)), 0, false, {std::move(section)}});
+    const RankSet held = RESHARD_TRY(ranks(rule, groups));
+    RankSet& taken = ranks_of_name_[name];
+    if (!(taken & held).empty())
+      return fail(Code::invalid_argument, fmt::format("local name '{}' is given to two tensors of rank {}", name, (taken & held).members()[0].value()));
+    taken = taken | held;
+    b_.add(Slot{std::move(name), m_[id].dtype, mesh_, b_.add_ranks(held), 0, false, {std::move(section)}});
     return {};
   }
 
@@ -159,7 +163,7 @@ class Rules {
   const ModelSpec& m_;
   LayoutBuilder b_;
   MeshId mesh_;
-  std::set<std::string> names_;
+  std::map<std::string, RankSet> ranks_of_name_;
 };
 
 }  // namespace

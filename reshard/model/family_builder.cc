@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "reshard/model/family_builder.h"
+
+#include <fmt/format.h>
+
+namespace reshard {
+
+FamilyBuilder::FamilyBuilder(const LayoutSpec& spec, const FamilyInput& input)
+    : family_(spec.family), c_(*input.config), hf_(c_), m_(*input.model), b_(to_string(spec), input.model) {}
+
+Result<TensorId> FamilyBuilder::find(const std::string& name) const {
+  if (const auto id = m_.find(name)) return *id;
+  return fail(Code::not_found, fmt::format("{}: tensor '{}' is missing from the model", family_, name));
+}
+
+void FamilyBuilder::add(std::string name, int stack_dim, std::vector<Section> sections, bool padded) {
+  add_on(mesh_, ranks_, std::move(name), stack_dim, std::move(sections), padded);
+}
+
+void FamilyBuilder::add_on(MeshId mesh, RankSetId ranks, std::string name, int stack_dim,
+                           std::vector<Section> sections, bool padded) {
+  const DType dtype = m_[sections[0].parts[0].tensor].dtype;
+  b_.add(Slot{std::move(name), dtype, mesh, ranks, stack_dim, padded, std::move(sections)});
+}
+
+Result<> FamilyBuilder::replicated(std::string name, const std::string& hf) {
+  add(std::move(name), 0, sections(whole_tensor(m_, RESHARD_TRY(find(hf)))));
+  return {};
+}
+
+Result<> FamilyBuilder::vocabulary(std::string name, const std::string& hf, Index multiple) {
+  const TensorId id = RESHARD_TRY(find(hf));
+  const Index rows = (c_.vocab_size + multiple - 1) / multiple * multiple;
+  Section section{{rows, c_.hidden_size}, {tp_}, {}};
+  place(section, id, Box::whole(m_[id].shape), {0, 0});
+  add(std::move(name), 0, sections(std::move(section)), rows != c_.vocab_size);
+  return {};
+}
+
+Result<> FamilyBuilder::divides(const std::string& family, const char* part, Index n, const char* whole, Index size,
+                                const char* hint) {
+  if (size % n == 0) return {};
+  return fail(Code::invalid_argument, fmt::format("{}: {}={} does not divide {}={}{}", family, part, n, whole, size, hint));
+}
+
+Result<> FamilyBuilder::check_tp(const std::string& family, Index tp, const ModelConfig& c) {
+  RESHARD_TRY(divides(family, "tp", tp, "num_attention_heads", c.num_attention_heads));
+  if (c.num_key_value_heads % tp != 0 && tp % c.num_key_value_heads != 0)
+    return fail(Code::invalid_argument, fmt::format("{}: tp={} is neither a multiple nor a divisor of num_key_value_heads={}", family, tp, c.num_key_value_heads));
+  for (Index i = 0; i < c.num_hidden_layers; ++i)
+    if (!c.is_moe_layer(i)) return divides(family, "tp", tp, "intermediate_size", c.intermediate_size);
+  return {};
+}
+
+bool FamilyBuilder::has_experts(const ModelConfig& c) {
+  for (Index i = 0; i < c.num_hidden_layers; ++i)
+    if (c.is_moe_layer(i)) return true;
+  return false;
+}
+
+Result<> FamilyBuilder::check_ep(const std::string& family, Index ep, const ModelConfig& c) {
+  if (ep == 1 || has_experts(c)) return {};
+  return fail(Code::invalid_argument, fmt::format("{}: ep={} needs a model with experts; {} has none, so ep must be 1", family, ep, c.architecture));
+}
+
+std::vector<Section> sections(Section first) {
+  std::vector<Section> list;
+  list.push_back(std::move(first));
+  return list;
+}
+
+std::vector<Section> sections(Section first, Section second) {
+  std::vector<Section> list;
+  list.reserve(2);
+  list.push_back(std::move(first));
+  list.push_back(std::move(second));
+  return list;
+}
+
+}  // namespace reshard

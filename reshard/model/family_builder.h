@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "reshard/model/families.h"
+#include "reshard/model/layout_builder.h"
+#include "reshard/model/names.h"
+
+namespace reshard {
+
+/// What the framework families share: the model's tensors by name, and the slots that all of them have.
+class FamilyBuilder {
+ protected:
+  /// @pre input.config is not null. All arguments are borrowed.
+  FamilyBuilder(const LayoutSpec& spec, const FamilyInput& input);
+
+  /// Error naming family and tensor when the model lacks it.
+  Result<TensorId> find(const std::string& name) const;
+  /// Adds a local tensor on ranks_ of mesh_; its dtype is that of its first part.
+  void add(std::string name, int stack_dim, std::vector<Section> sections, bool padded = false);
+  /// The same on other ranks of another mesh.
+  void add_on(MeshId mesh, RankSetId ranks, std::string name, int stack_dim, std::vector<Section> sections, bool padded = false);
+  /// The whole tensor `hf` on every rank.
+  Result<> replicated(std::string name, const std::string& hf);
+  /// The rows of `hf` cut by tp_, padded to a multiple of `multiple`.
+  Result<> vocabulary(std::string name, const std::string& hf, Index multiple);
+
+  /// Error unless n divides size: "megatron: tp=3 does not divide num_attention_heads=32".
+  static Result<> divides(const std::string& family, const char* part, Index n, const char* whole, Index size, const char* hint = "");
+  /// What attention and the MLPs of this model ask of tp.
+  static Result<> check_tp(const std::string& family, Index tp, const ModelConfig& config);
+  /// Error when ep > 1 and the model has no experts.
+  static Result<> check_ep(const std::string& family, Index ep, const ModelConfig& config);
+  /// True if some layer has experts.
+  static bool has_experts(const ModelConfig& config);
+
+  const std::string& family_;
+  const ModelConfig& c_;
+  const HfNames hf_;
+  const ModelSpec& m_;
+  LayoutBuilder b_;
+  MeshId mesh_;
+  RankSetId ranks_;
+  CutId tp_;
+};
+
+/// One section as a slot's list, without copying it.
+std::vector<Section> sections(Section first);
+std::vector<Section> sections(Section first, Section second);
+
+}  // namespace reshard
