@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "reshard/model/config.h"
+#include "reshard/model/model_layout.h"
+
+namespace reshard {
+
+/// Small decoders: 4 layers, hidden 16, 8 heads of 4 over 4 KV heads, vocabulary 100.
+ModelConfig tiny_dense();
+/// The same with 10 experts of 8 in every layer but the first.
+ModelConfig tiny_moe();
+/// The published shape of Llama-3.1-8B.
+ModelConfig llama_8b();
+/// The published shape of Qwen3-30B-A3B.
+ModelConfig qwen3_30b();
+/// The published shape of Qwen3-235B-A22B.
+ModelConfig qwen3_235b();
+
+/// The canonical tensors of a config; aborts on error.
+std::shared_ptr<const ModelSpec> model_of(const ModelConfig& config);
+
+/// A layout of a family from its text ("megatron:tp=2"); not `rules`.
+Result<ModelLayout> try_layout(const std::string& text, std::shared_ptr<const ModelSpec> model, const ModelConfig& config);
+/// The same; aborts on error, with the message.
+std::shared_ptr<const ModelLayout> layout_of(const std::string& text, std::shared_ptr<const ModelSpec> model, const ModelConfig& config);
+
+}  // namespace reshard
