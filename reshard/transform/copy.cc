@@ -30,12 +30,9 @@ constexpr Index kNearAhead = 2048, kFarAhead = 32768;
 /// The streaming kernels, or null where there are none.
 const CopyKernels* kernels() {
   switch (simd_level()) {
-    case SimdLevel::avx512:
-      return &detail::avx512_copy_kernels();
-    case SimdLevel::avx2:
-      return &detail::avx2_copy_kernels();
-    case SimdLevel::portable:
-      return nullptr;
+    case SimdLevel::avx512: return &detail::avx512_copy_kernels();
+    case SimdLevel::avx2: return &detail::avx2_copy_kernels();
+    case SimdLevel::portable: return nullptr;
   }
   return nullptr;
 }
@@ -151,6 +148,15 @@ bool read_nearly_all(std::span<const CopyTask> tasks) {
   return std::abs(inner_loop(tasks[0].copy).src_stride) <= together + together / 2;
 }
 
+bool whole_lines(const CopyTask& task) {
+  const auto line = static_cast<Index>(detail::kLine);
+  Index all = task.copy.run_bytes | task.copy.dst_offset |
+              static_cast<Index>(reinterpret_cast<std::uintptr_t>(task.dst) % detail::kLine);
+  for (int i = 0; i < task.copy.num_loops; ++i)
+    all |= task.copy.loops[static_cast<std::size_t>(i)].dst_stride;
+  return all % line == 0;
+}
+
 Group make_group(std::span<const CopyTask> tasks) {
   Group group;
   group.size = static_cast<int>(tasks.size());
@@ -165,6 +171,7 @@ Group make_group(std::span<const CopyTask> tasks) {
                      .bytes = static_cast<std::size_t>(tasks[i].copy.run_bytes),
                      .src_stride = loop.src_stride,
                      .dst_stride = loop.dst_stride,
+                     .whole_lines = whole_lines(tasks[i]),
                      .ahead = group.near ? kNearAhead : rows_ahead * loop.src_stride,
                      .ahead_until = group.near ? loop.count : loop.count - rows_ahead};
   }
@@ -208,7 +215,7 @@ std::size_t group_size(std::span<const CopyTask> tasks) {
   const StridedCopy& copy = tasks[0].copy;
   if (copy.num_loops == 0) return 0;
   if (copy.run_bytes < Index{detail::kLongRun}) return n;
-  return n > 1 && read_nearly_all(tasks.first(n)) ? n : 0;
+  return copy.run_bytes < kMaxGroupRun && read_nearly_all(tasks.first(n)) ? n : 0;
 }
 
 void run_streaming(const CopyKernels& k, std::span<const CopyTask> tasks) {

@@ -3,13 +3,11 @@
 //
 // Streaming stores are fast only in whole cache lines, and memory is fast only when many lines are
 // under way. Hence two ways to copy:
-// - Long runs are cut into pieces of at most a page, and eight pieces advance together, line by
-// line: eight
-//   streams keep more lines under way than the one that the processor would prefetch by itself.
-// - Short runs go one after the other, with prefetches as far ahead as their rows ask for. A line
-// that
-//   begins in one run and ends in the next is put together in a register where both are known.
-// Bytes of a line that nobody else provides are written by ordinary stores.
+// - Long runs: eight pieces advance together, line by line. Eight streams keep more lines under way
+//   than the one that the processor would prefetch by itself.
+// - Short runs: one after the other, with prefetches as far ahead as their rows ask for.
+// A line that begins in one run and ends in the next is put together in a register where both are
+// known. Bytes of a line that nobody else provides are written by ordinary stores.
 #pragma once
 
 #include <cstddef>
@@ -18,12 +16,13 @@
 namespace reshard::detail {
 
 inline constexpr std::size_t kLine = 64;
-/// Longest piece. Bytes.
-inline constexpr std::size_t kPiece = 4096;
 /// Pieces that advance together.
 inline constexpr int kPieces = 8;
-/// Shortest run that is worth cutting into pieces. Bytes.
-inline constexpr std::size_t kLongRun = 1024;
+/// Shortest run that is worth being a piece, longest that is one piece, and the piece to cut longer
+/// ones into. Bytes.
+inline constexpr std::size_t kLongRun = 1024, kWholePiece = 16384, kPiece = 4096;
+/// Lines at the begin of a piece that are prefetched while the pieces before it are copied.
+inline constexpr std::size_t kFirstLines = 4;
 
 /// Whole lines to copy: `dst` is at a line's begin.
 struct Piece {
@@ -32,10 +31,11 @@ struct Piece {
   std::size_t lines;
 };
 
-/// Pieces that wait until there are enough of them.
+/// Pieces that wait until there are enough of them, and then until the first lines of as many
+/// others can be prefetched while they are copied.
 struct PieceBatch {
-  Piece pieces[kPieces];
-  int count = 0;
+  Piece queued[kPieces], waiting[kPieces];
+  int num_queued = 0, num_waiting = 0;
 };
 
 /// A run of `bytes` and its neighbours in the destination.
@@ -64,6 +64,8 @@ struct RowTask {
   /// As Run::head_done, for the rows after the first (prev_row 1) or for all rows (prev_row 0).
   bool has_prev = false;
   int prev_row = 0;
+  /// True when all runs begin and end at the border of a line.
+  bool whole_lines = false;
   /// Distance from a byte of the source to the one to prefetch with it, in rows before
   /// `ahead_until`. Bytes.
   std::ptrdiff_t ahead = 0;

@@ -133,20 +133,13 @@ void copy_elements(const StridedCopy& copy, const std::byte* src, std::byte* dst
 void copy_tiny(const StridedCopy& copy, const std::byte* src, std::byte* dst, CopyHint hint) {
   const bool streaming = hint == CopyHint::streaming;
   switch (copy.run_bytes) {
-    case 1:
-      return copy_elements<1>(copy, src, dst, streaming);
-    case 2:
-      return copy_elements<2>(copy, src, dst, streaming);
-    case 4:
-      return copy_elements<4>(copy, src, dst, streaming);
-    case 8:
-      return copy_elements<8>(copy, src, dst, streaming);
-    case 16:
-      return copy_each<16>(copy, src, dst);
-    case 32:
-      return copy_each<32>(copy, src, dst);
-    default:
-      return copy_each<0>(copy, src, dst);
+    case 1: return copy_elements<1>(copy, src, dst, streaming);
+    case 2: return copy_elements<2>(copy, src, dst, streaming);
+    case 4: return copy_elements<4>(copy, src, dst, streaming);
+    case 8: return copy_elements<8>(copy, src, dst, streaming);
+    case 16: return copy_each<16>(copy, src, dst);
+    case 32: return copy_each<32>(copy, src, dst);
+    default: return copy_each<0>(copy, src, dst);
   }
 }
 
