@@ -164,19 +164,18 @@ TEST_P(TransportFailures, a_peer_that_left_before_fails_the_messages_with_it) {
 }
 
 TEST_P(TransportFailures, a_peer_that_leaves_fails_those_who_wait_for_it) {
-  run(3, [](RankEnds& me) {
-    // No order is forced: over the repeats the peer goes before, while and after the others wait.
-    if (me.rank() == Rank{2}) {
-      std::this_thread::yield();
-      me.transport.reset();
-      me.control.reset();
-    } else if (me.rank() == Rank{0}) {
-      expect_error(receive(me, Rank{2}, MessageId{1}, 8, Deadline::never()), Code::aborted, {"rank 2"});
-    } else {
-      expect_error(send(me, Rank{2}, MessageId{1}, 8, Deadline::never()), Code::aborted, {"rank 2"});
+  // No order is forced: over the rounds the peer goes before, while and after the others begin to wait.
+  for (int round = 0; round < 20; ++round) {
+    run(3, [](RankEnds& me) {
+      if (me.rank() == Rank{2}) return;
+      const bool receiver = me.rank() == Rank{0};
+      const auto result = receiver ? receive(me, Rank{2}, MessageId{1}, 8, Deadline::never())
+                                   : send(me, Rank{2}, MessageId{1}, 8, Deadline::never());
+      expect_error(result, Code::aborted, {"rank 2"});
       expect_error(me.control->barrier(Deadline::never()), Code::aborted, {"rank 2"});
-    }
-  });
+      EXPECT_EQ(outcome(me.control->quiesce(patient())), "");
+    });
+  }
 }
 
 TEST_P(TransportFailures, a_rank_that_has_finished_leaves_without_harm) {
