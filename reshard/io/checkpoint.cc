@@ -40,7 +40,8 @@ std::string hint(const std::string& folder) {
     const auto name = it->path().filename().string();
     auto& first = name.ends_with(".safetensors") ? first_safetensors : first_other;
     const bool weights = name.ends_with(".safetensors") || name.ends_with(".bin") ||
-                         name.ends_with(".pt") || name.ends_with(".pth") || name.ends_with(".distcp");
+                         name.ends_with(".pt") || name.ends_with(".pth") ||
+                         name.ends_with(".distcp");
     if (weights && (first.empty() || name < first)) first = name;
   }
   if (!first_safetensors.empty())
@@ -56,12 +57,14 @@ Result<std::string> find_entry(const std::string& folder) {
   for (const auto name : {kRankIndexFile, kHfIndexFile, kHfFile})
     if (exists(in_folder(folder, name))) found.push_back(in_folder(folder, name));
   if (found.empty())
-    return fail(Code::not_found, fmt::format("{}: holds no checkpoint: looked for {}, {} and {}{}", folder,
-                                             kRankIndexFile, kHfIndexFile, kHfFile, hint(folder)));
+    return fail(Code::not_found,
+                fmt::format("{}: holds no checkpoint: looked for {}, {} and {}{}", folder,
+                            kRankIndexFile, kHfIndexFile, kHfFile, hint(folder)));
   if (found.size() > 1)
-    return fail(Code::invalid_argument,
-                fmt::format("{}: holds two checkpoints; name one of {} and {} instead of the folder",
-                            folder, found[0], found[1]));
+    return fail(
+        Code::invalid_argument,
+        fmt::format("{}: holds two checkpoints; name one of {} and {} instead of the folder",
+                    folder, found[0], found[1]));
   return found[0];
 }
 
@@ -196,7 +199,8 @@ std::optional<std::string> Checkpoint::config_path() const {
   return exists(path) ? std::optional(path) : std::nullopt;
 }
 
-const CheckpointTensor* find_tensor(const std::vector<CheckpointTensor>& tensors, std::string_view name) {
+const CheckpointTensor* find_tensor(const std::vector<CheckpointTensor>& tensors,
+                                    std::string_view name) {
   const auto at = std::lower_bound(tensors.begin(), tensors.end(), name,
                                    [](const auto& tensor, auto key) { return tensor.name < key; });
   return at != tensors.end() && at->name == name ? &*at : nullptr;

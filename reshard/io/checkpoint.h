@@ -20,8 +20,8 @@ struct CheckpointTensor : StoredTensor {
   std::size_t file = 0;
 };
 
-/// A checkpoint on disk, open for reading: its files are mapped and their headers checked, and what the
-/// index and the files say agrees. Const members may be called from several threads.
+/// A checkpoint on disk, open for reading: its files are mapped and their headers checked, and what
+/// the index and the files say agrees. Const members may be called from several threads.
 class Checkpoint {
  public:
   enum class Kind {
@@ -29,10 +29,11 @@ class Checkpoint {
     ranks,  ///< Local tensors, one file per rank, cut as layout() says.
   };
 
-  /// Opens a folder with reshard.json, model.safetensors.index.json or model.safetensors, or one of those
-  /// files itself, or any one safetensors file. A folder with two of them is refused: name one instead.
-  /// Errors name the path: nothing of this kind there; a listed file or tensor missing; a tensor not
-  /// listed, or in two files; and those of parse_hf_index, parse_rank_index and SafetensorsFile::open.
+  /// Opens a folder with reshard.json, model.safetensors.index.json or model.safetensors, or one of
+  /// those files itself, or any one safetensors file. A folder with two of them is refused: name
+  /// one instead. Errors name the path: nothing of this kind there; a listed file or tensor
+  /// missing; a tensor not listed, or in two files; and those of parse_hf_index, parse_rank_index
+  /// and SafetensorsFile::open.
   static Result<Checkpoint> open(const std::string& path);
 
   Kind kind() const { return kind_; }
@@ -42,7 +43,8 @@ class Checkpoint {
 
   /// All tensors, sorted by name. @pre kind() == Kind::hf
   const std::vector<CheckpointTensor>& tensors() const;
-  /// The local tensors of a rank, sorted by name. @pre kind() == Kind::ranks, 0 <= rank < world_size()
+  /// The local tensors of a rank, sorted by name. @pre kind() == Kind::ranks, 0 <= rank <
+  /// world_size()
   const std::vector<CheckpointTensor>& tensors(Rank rank) const;
   /// The layout as the command line takes it; empty for Kind::hf.
   const std::string& layout() const { return layout_; }
@@ -79,6 +81,7 @@ class Checkpoint {
 };
 
 /// The tensor of that name in a list sorted by name, or null.
-const CheckpointTensor* find_tensor(const std::vector<CheckpointTensor>& tensors, std::string_view name);
+const CheckpointTensor* find_tensor(const std::vector<CheckpointTensor>& tensors,
+                                    std::string_view name);
 
 }  // namespace reshard

@@ -45,8 +45,9 @@ Result<> check_format(const Json& json) {
   if (version == nullptr || !version->integer())
     return corrupt("version must be an integer, {}", describe(version));
   if (*version->integer() != kVersion)
-    return fail(Code::unsupported, fmt::format("version {} is not known, this program reads version {}",
-                                               *version->integer(), kVersion));
+    return fail(Code::unsupported,
+                fmt::format("version {} is not known, this program reads version {}",
+                            *version->integer(), kVersion));
   return {};
 }
 
@@ -58,7 +59,8 @@ Result<> add_rank(const Json& entry, RankIndex& index) {
                    describe(rank));
   auto& file = index.files[static_cast<std::size_t>(*rank->integer())];
   if (!file.empty()) return corrupt("rank {} stands twice in ranks", *rank->integer());
-  file = RESHARD_TRY(file_name(entry.find("file"), fmt::format("file of rank {}", *rank->integer())));
+  file =
+      RESHARD_TRY(file_name(entry.find("file"), fmt::format("file of rank {}", *rank->integer())));
   return {};
 }
 
@@ -128,7 +130,9 @@ Result<> check_file_name(std::string_view name) {
   return {};
 }
 
-std::string rank_file_name(Rank rank) { return fmt::format("rank-{:05}.safetensors", rank.value()); }
+std::string rank_file_name(Rank rank) {
+  return fmt::format("rank-{:05}.safetensors", rank.value());
+}
 
 std::string hf_file_name(int shard, int shards) {
   if (shards == 1) return std::string(kHfFile);

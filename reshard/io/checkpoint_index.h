@@ -32,20 +32,21 @@ struct RankIndex {
   friend bool operator==(const RankIndex&, const RankIndex&) = default;
 };
 
-/// The weight map of a Hugging Face model.safetensors.index.json. Errors are Code::corrupt and do not name
-/// the file; file names that are no plain names (see check_file_name) are among them.
+/// The weight map of a Hugging Face model.safetensors.index.json. Errors are Code::corrupt and do
+/// not name the file; file names that are no plain names (see check_file_name) are among them.
 Result<WeightMap> parse_hf_index(std::string_view text);
 /// The text of that file. `total_bytes` is the sum over the tensors, without headers.
 std::string hf_index_text(const WeightMap& weight_map, std::int64_t total_bytes);
 
-/// What a reshard.json says. Every rank of its world_size must be named once; unknown keys are ignored.
-/// Errors are Code::corrupt, or Code::unsupported for another version, and do not name the file.
+/// What a reshard.json says. Every rank of its world_size must be named once; unknown keys are
+/// ignored. Errors are Code::corrupt, or Code::unsupported for another version, and do not name the
+/// file.
 Result<RankIndex> parse_rank_index(std::string_view text);
 /// The text of that file.
 std::string rank_index_text(const RankIndex& index);
 
-/// Refuses what could lead out of the checkpoint's folder: a file name that is empty, "." or "..", longer
-/// than 255 bytes, or has a slash, a backslash or a control character.
+/// Refuses what could lead out of the checkpoint's folder: a file name that is empty, "." or "..",
+/// longer than 255 bytes, or has a slash, a backslash or a control character.
 Result<> check_file_name(std::string_view name);
 
 /// "rank-00003.safetensors"

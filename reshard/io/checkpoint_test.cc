@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: each kind of checkpoint folder opens with exactly the tensors it has, and its index text reads back.
+// Protects: each kind of checkpoint folder opens with exactly the tensors it has, and its index
+// text reads back.
 #include "reshard/io/checkpoint.h"
 
 #include <gmock/gmock.h>
@@ -12,8 +13,8 @@
 namespace reshard {
 namespace {
 
-using ::testing::HasSubstr;
 using testing::bytes_of;
+using ::testing::HasSubstr;
 using testing::TempDir;
 
 /// A file of one-dimensional u8 tensors, name -> content.
@@ -57,8 +58,10 @@ TEST(Checkpoint, hf_shards_are_one_list_sorted_by_name) {
   const TempDir dir;
   write_tensors(dir / hf_file_name(0, 2), {{"b", "22"}, {"d", "4"}});
   write_tensors(dir / hf_file_name(1, 2), {{"a", "1"}, {"c", "333"}});
-  const WeightMap map = {{"a", hf_file_name(1, 2)}, {"b", hf_file_name(0, 2)},
-                         {"c", hf_file_name(1, 2)}, {"d", hf_file_name(0, 2)}};
+  const WeightMap map = {{"a", hf_file_name(1, 2)},
+                         {"b", hf_file_name(0, 2)},
+                         {"c", hf_file_name(1, 2)},
+                         {"d", hf_file_name(0, 2)}};
   dir.write(kHfIndexFile, hf_index_text(map, 7));
   for (const auto& path : {dir.path(), dir / kHfIndexFile}) {
     const auto checkpoint = *Checkpoint::open(path);
@@ -76,15 +79,17 @@ TEST(Checkpoint, ranks_have_their_own_lists_and_may_share_files) {
   const TempDir dir;
   write_tensors(dir / rank_file_name(Rank(0)), {{"w", "left"}});
   write_tensors(dir / rank_file_name(Rank(1)), {{"w", "right"}, {"n", "x"}});
-  dir.write(kRankIndexFile, rank_index_text({"megatron:tp=2,dp=2", {rank_file_name(Rank(0)), rank_file_name(Rank(1)),
-                                                                 rank_file_name(Rank(0)), rank_file_name(Rank(1))}}));
+  dir.write(kRankIndexFile, rank_index_text({"megatron:tp=2,dp=2",
+                                             {rank_file_name(Rank(0)), rank_file_name(Rank(1)),
+                                              rank_file_name(Rank(0)), rank_file_name(Rank(1))}}));
   const auto checkpoint = *Checkpoint::open(dir.path());
   EXPECT_EQ(checkpoint.kind(), Checkpoint::Kind::ranks);
   EXPECT_EQ(checkpoint.layout(), "megatron:tp=2,dp=2");
   EXPECT_EQ(checkpoint.world_size(), 4);
   EXPECT_EQ(checkpoint.files().size(), 2u);
   for (int rank = 0; rank < 4; ++rank)
-    EXPECT_EQ(show(checkpoint, checkpoint.tensors(Rank(rank))), rank % 2 == 0 ? "w=left " : "n=x w=right ");
+    EXPECT_EQ(show(checkpoint, checkpoint.tensors(Rank(rank))),
+              rank % 2 == 0 ? "w=left " : "n=x w=right ");
 }
 
 TEST(Checkpoint, a_moved_checkpoint_keeps_its_data) {
@@ -110,7 +115,8 @@ TEST(CheckpointIndex, hf_text_is_laid_out_as_transformers_writes_it) {
 }
 
 TEST(CheckpointIndex, unknown_keys_of_a_rank_index_are_ignored_and_ranks_may_come_in_any_order) {
-  const auto index = parse_rank_index(R"({"format": "reshard-checkpoint", "version": 1, "layout": "hf", "new": [1],
+  const auto index =
+      parse_rank_index(R"({"format": "reshard-checkpoint", "version": 1, "layout": "hf", "new": [1],
       "world_size": 2, "ranks": [{"rank": 1, "file": "b", "more": 0}, {"file": "a", "rank": 0}]})");
   ASSERT_TRUE(index) << index.error().message;
   EXPECT_EQ(index->files, (std::vector<std::string>{"a", "b"}));

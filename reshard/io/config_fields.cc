@@ -61,8 +61,8 @@ Result<std::optional<std::string>> ConfigFields::first_text(std::string_view key
   if (value->array()->empty()) return std::nullopt;
   const Json& first = value->array()->front();
   if (first.string() == nullptr)
-    return wrong(fmt::format("{} must be a list of strings, its first entry is {}", key,
-                             first.describe()));
+    return wrong(
+        fmt::format("{} must be a list of strings, its first entry is {}", key, first.describe()));
   return *first.string();
 }
 
@@ -75,8 +75,8 @@ Result<std::vector<Index>> ConfigFields::indices(std::string_view key) const {
   for (const Json& entry : *value->array()) {
     const auto index = entry.integer();
     if (!index || *index < 0 || *index > kMaxSize)
-      return wrong(fmt::format("{} must be a list of integers from 0 on, one is {}", key,
-                               entry.describe()));
+      return wrong(
+          fmt::format("{} must be a list of integers from 0 on, one is {}", key, entry.describe()));
     result.push_back(*index);
   }
   return result;

@@ -18,13 +18,13 @@ namespace {
 
 /// Refuses before the first byte what the disk cannot hold: filling it would harm others too.
 Result<> check_free_space(int fd, const std::string& path, std::int64_t bytes) {
-  struct statvfs disk {};
+  struct statvfs disk{};
   if (::fstatvfs(fd, &disk) != 0) return posix_fail(path, "read the free space of the disk", errno);
   std::uint64_t free = 0;
   if (__builtin_mul_overflow(disk.f_bavail, disk.f_frsize, &free)) return {};
   if (static_cast<std::uint64_t>(bytes) > free)
-    return fail(Code::io, fmt::format("{}: the disk is full: {} bytes are needed, {} are free", path,
-                                      bytes, free));
+    return fail(Code::io, fmt::format("{}: the disk is full: {} bytes are needed, {} are free",
+                                      path, bytes, free));
   return {};
 }
 
@@ -50,10 +50,12 @@ tl::unexpected<Error> write_failed(const std::string& path, ssize_t result) {
 Result<FileDescriptor> create_file(const std::string& path, std::int64_t bytes) {
   FileDescriptor fd(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
   if (!fd && errno == EEXIST)
-    return fail(Code::invalid_argument,
-                fmt::format("{}: exists and is not overwritten; remove it or choose another name", path));
+    return fail(
+        Code::invalid_argument,
+        fmt::format("{}: exists and is not overwritten; remove it or choose another name", path));
   if (!fd && errno == ENOENT)
-    return fail(Code::not_found, fmt::format("{}: its folder does not exist; create that first", path));
+    return fail(Code::not_found,
+                fmt::format("{}: its folder does not exist; create that first", path));
   if (!fd) return posix_fail(path, "create the file", errno);
   auto ready = check_free_space(fd.get(), path, bytes).and_then([&] {
     return allocate(fd.get(), path, bytes);
@@ -77,8 +79,8 @@ Result<> write_all(int fd, const std::string& path, std::span<const std::byte> d
   return {};
 }
 
-Result<> write_all(int fd, const std::string& path, std::span<const std::span<const std::byte>> pieces,
-                   std::int64_t offset) {
+Result<> write_all(int fd, const std::string& path,
+                   std::span<const std::span<const std::byte>> pieces, std::int64_t offset) {
   constexpr std::size_t kBatch = 256;
   std::array<iovec, kBatch> batch{};
   std::size_t skip = 0;  // bytes of the first piece that are written

@@ -57,9 +57,10 @@ Result<const Architecture*> find_architecture(const ConfigFields& fields) {
                                       a.model_type, a.name));
     return &a;
   }
-  return fields.unsupported(fmt::format(
-      "{} {} is not known; known are {}; describe others in a layout rules:FILE",
-      name ? "architecture" : "model_type", in_quotes(name ? *name : *type), known_architectures()));
+  return fields.unsupported(
+      fmt::format("{} {} is not known; known are {}; describe others in a layout rules:FILE",
+                  name ? "architecture" : "model_type", in_quotes(name ? *name : *type),
+                  known_architectures()));
 }
 
 Result<DType> read_dtype(const ConfigFields& fields) {
@@ -67,8 +68,10 @@ Result<DType> read_dtype(const ConfigFields& fields) {
     const auto text = RESHARD_TRY(fields.text(key));
     if (!text) continue;
     if (const auto dtype = dtype_from_torch_name(*text)) return *dtype;
-    return fields.wrong(fmt::format("{} must be a name such as \"bfloat16\", \"float16\" or \"float32\", "
-                                    "is {}", key, in_quotes(*text)));
+    return fields.wrong(
+        fmt::format("{} must be a name such as \"bfloat16\", \"float16\" or \"float32\", "
+                    "is {}",
+                    key, in_quotes(*text)));
   }
   return DType::bf16;
 }
@@ -94,8 +97,10 @@ Result<> read_heads(const ConfigFields& fields, const Architecture& a, ModelConf
         by_default ? fmt::format(" (absent, {}'s default)", a.name) : std::string()));
   const auto head_dim = RESHARD_TRY(fields.optional_size("head_dim"));
   if (!head_dim && a.head_dim == 0 && config.hidden_size % heads != 0)
-    return fields.wrong(fmt::format("hidden_size must be a multiple of num_attention_heads where head_dim "
-                                    "is absent, is {} with {}", config.hidden_size, heads));
+    return fields.wrong(
+        fmt::format("hidden_size must be a multiple of num_attention_heads where head_dim "
+                    "is absent, is {} with {}",
+                    config.hidden_size, heads));
   config.head_dim = head_dim.value_or(a.head_dim > 0 ? a.head_dim : config.hidden_size / heads);
   return {};
 }
@@ -103,7 +108,8 @@ Result<> read_heads(const ConfigFields& fields, const Architecture& a, ModelConf
 Result<> read_biases(const ConfigFields& fields, const Architecture& a, ModelConfig& config) {
   const bool attention = RESHARD_TRY(fields.boolean("attention_bias", false));
   const bool mlp = RESHARD_TRY(fields.boolean("mlp_bias", false));
-  config.attention_bias = a.attention_bias == Bias::qkv || (a.attention_bias == Bias::as_configured && attention);
+  config.attention_bias =
+      a.attention_bias == Bias::qkv || (a.attention_bias == Bias::as_configured && attention);
   config.attention_output_bias = a.attention_bias == Bias::as_configured && attention;
   config.mlp_bias = a.mlp_bias && mlp;
   config.qk_norm = a.qk_norm;
@@ -117,14 +123,16 @@ Result<> read_experts(const ConfigFields& fields, const Architecture& a, ModelCo
   const auto experts = RESHARD_TRY(fields.optional_size("num_experts", kMaxExperts));
   const auto local = RESHARD_TRY(fields.optional_size("num_local_experts", kMaxExperts));
   if (experts && local && *experts != *local)
-    return fields.wrong(fmt::format("num_experts and num_local_experts must be equal, are {} and {}",
-                                    *experts, *local));
+    return fields.wrong(fmt::format(
+        "num_experts and num_local_experts must be equal, are {} and {}", *experts, *local));
   if (!experts && !local)
-    return fields.wrong("num_experts (or num_local_experts) is missing, must be a positive integer");
+    return fields.wrong(
+        "num_experts (or num_local_experts) is missing, must be a positive integer");
   config.num_experts = experts ? *experts : *local;
   if (config.num_experts * config.num_hidden_layers > kMaxLayerExperts)
     return fields.wrong(fmt::format("num_experts times num_hidden_layers must be at most {}, is {}",
-                                    kMaxLayerExperts, config.num_experts * config.num_hidden_layers));
+                                    kMaxLayerExperts,
+                                    config.num_experts * config.num_hidden_layers));
   if (a.model_type == "mixtral") {
     config.moe_intermediate_size = config.intermediate_size;
     return {};
@@ -146,15 +154,18 @@ Result<> check_weights(const ConfigFields& fields, const ModelConfig& config) {
       Weight{"vocab_size x hidden_size", {config.vocab_size, config.hidden_size, 1, 1}},
       Weight{"attention heads x head_dim x hidden_size",
              {attention_heads, config.head_dim, config.hidden_size, 1}},
-      Weight{"intermediate_size x hidden_size", {2, config.intermediate_size, config.hidden_size, 1}},
+      Weight{"intermediate_size x hidden_size",
+             {2, config.intermediate_size, config.hidden_size, 1}},
       Weight{"experts x moe_intermediate_size x hidden_size",
-             {std::max<Index>(config.num_experts, 1), 2, config.moe_intermediate_size, config.hidden_size}},
+             {std::max<Index>(config.num_experts, 1), 2, config.moe_intermediate_size,
+              config.hidden_size}},
   };
   for (const auto& weight : weights) {
     Index bytes = 8;
     for (Index size : weight.sizes)
       if (__builtin_mul_overflow(bytes, size, &bytes))
-        return fields.wrong(fmt::format("{}: one weight has more bytes than 64 bits can count", weight.what));
+        return fields.wrong(
+            fmt::format("{}: one weight has more bytes than 64 bits can count", weight.what));
   }
   return {};
 }
@@ -167,7 +178,8 @@ void fit_layers(Json::Object& members, Index old_layers, Index layers) {
     if (key == "max_window_layers" && value.integer().value_or(0) > layers) value = Json(layers);
     if (list == nullptr) continue;
     if (key == "mlp_only_layers") {
-      std::erase_if(*list, [&](const Json& layer) { return layer.integer().value_or(0) >= layers; });
+      std::erase_if(*list,
+                    [&](const Json& layer) { return layer.integer().value_or(0) >= layers; });
     } else if (key.find("layer") != key.npos && std::ssize(*list) == old_layers) {
       for (auto i = list->size(); i < static_cast<std::size_t>(layers); ++i)
         list->push_back(Json((*list)[i % static_cast<std::size_t>(old_layers)]));
@@ -182,8 +194,9 @@ Result<ModelConfig> parse_config(std::string_view text, std::string_view source)
   const auto fields = RESHARD_TRY(ConfigFields::parse(text, source));
   const Architecture& a = *RESHARD_TRY(find_architecture(fields));
   if (fields.has("quantization_config"))
-    return fields.unsupported("quantization_config: quantised checkpoints are not read through a config; "
-                              "describe their tensors in a layout rules:FILE");
+    return fields.unsupported(
+        "quantization_config: quantised checkpoints are not read through a config; "
+        "describe their tensors in a layout rules:FILE");
   ModelConfig config;
   config.architecture = a.name;
   config.model_type = a.model_type;
@@ -200,7 +213,8 @@ Result<ModelConfig> read_config(const std::string& path) {
   return parse_config(RESHARD_TRY(read_text_file(path, kMaxConfigBytes)), path);
 }
 
-Result<std::string> config_with_layers(std::string_view text, Index layers, std::string_view source) {
+Result<std::string> config_with_layers(std::string_view text, Index layers,
+                                       std::string_view source) {
   auto fields = RESHARD_TRY(ConfigFields::parse(text, source));
   if (layers < 1 || layers > kMaxLayers)
     return fail(Code::invalid_argument,

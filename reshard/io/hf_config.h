@@ -9,23 +9,26 @@
 
 namespace reshard {
 
-/// What a Hugging Face config.json says of a decoder, read as `transformers` reads it: a key that is absent
-/// has that model class's default there (num_key_value_heads: num_attention_heads for Llama, 8 for Mistral
-/// and Mixtral, 32 for Qwen2 and Qwen3, 4 for Qwen3-MoE; head_dim: 128 for Qwen3, else hidden_size /
-/// num_attention_heads; tie_word_embeddings: false), except that the sizes no model can guess must be there.
-/// A null counts as absent, and for num_key_value_heads as num_attention_heads.
+/// What a Hugging Face config.json says of a decoder, read as `transformers` reads it: a key that
+/// is absent has that model class's default there (num_key_value_heads: num_attention_heads for
+/// Llama, 8 for Mistral and Mixtral, 32 for Qwen2 and Qwen3, 4 for Qwen3-MoE; head_dim: 128 for
+/// Qwen3, else hidden_size / num_attention_heads; tie_word_embeddings: false), except that the
+/// sizes no model can guess must be there. A null counts as absent, and for num_key_value_heads as
+/// num_attention_heads.
 ///
 /// @post no product of two sizes, and no single weight's bytes, overflow int64
-/// Errors begin with `source`: Code::corrupt for what is not JSON, of the wrong type, out of range or
-/// contradictory; Code::unsupported for an unknown architecture, which the message names with the known ones.
+/// Errors begin with `source`: Code::corrupt for what is not JSON, of the wrong type, out of range
+/// or contradictory; Code::unsupported for an unknown architecture, which the message names with
+/// the known ones.
 Result<ModelConfig> parse_config(std::string_view text, std::string_view source = "config.json");
 
 /// parse_config of a file of at most 16 MiB; errors name its path.
 Result<ModelConfig> read_config(const std::string& path);
 
-/// The same config.json with num_hidden_layers replaced. Lists with an entry per layer (their key speaks of
-/// layers and their length is the old number) are cut or repeated to the new length, mlp_only_layers loses
-/// layers that are gone, max_window_layers is at most the new number; everything else stays, in its order.
+/// The same config.json with num_hidden_layers replaced. Lists with an entry per layer (their key
+/// speaks of layers and their length is the old number) are cut or repeated to the new length,
+/// mlp_only_layers loses layers that are gone, max_window_layers is at most the new number;
+/// everything else stays, in its order.
 /// @pre layers > 0. Errors as parse_config for what is not a JSON object with a number of layers.
 Result<std::string> config_with_layers(std::string_view text, Index layers,
                                        std::string_view source = "config.json");

@@ -16,7 +16,8 @@ using ::testing::HasSubstr;
 std::string config_text(std::string_view architecture, std::string_view more) {
   return R"({"architectures": [")" + std::string(architecture) +
          R"("], "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 4,
-            "num_attention_heads": 32, "vocab_size": 1000)" + std::string(more) + "}";
+            "num_attention_heads": 32, "vocab_size": 1000)" +
+         std::string(more) + "}";
 }
 
 ModelConfig parse(std::string_view architecture, std::string_view more = "") {
@@ -42,7 +43,8 @@ TEST(HfConfig, llama_defaults_are_those_of_its_class) {
 }
 
 TEST(HfConfig, llama_attention_bias_means_all_four_projections) {
-  const auto c = parse("LlamaForCausalLM", R"(, "attention_bias": true, "mlp_bias": true, "head_dim": 16,
+  const auto c =
+      parse("LlamaForCausalLM", R"(, "attention_bias": true, "mlp_bias": true, "head_dim": 16,
       "num_key_value_heads": 8, "tie_word_embeddings": true, "torch_dtype": "float16")");
   EXPECT_TRUE(c.attention_bias && c.attention_output_bias && c.mlp_bias && c.tie_word_embeddings);
   EXPECT_EQ(c.head_dim, 16);
@@ -97,7 +99,8 @@ TEST(HfConfig, the_number_of_experts_has_two_names) {
 }
 
 TEST(HfConfig, null_counts_as_absent) {
-  const auto c = parse("MistralForCausalLM", R"(, "head_dim": null, "num_key_value_heads": null, "dtype": null,
+  const auto c =
+      parse("MistralForCausalLM", R"(, "head_dim": null, "num_key_value_heads": null, "dtype": null,
       "torch_dtype": "float32", "tie_word_embeddings": null, "quantization_config": null)");
   EXPECT_EQ(c.head_dim, 8);
   EXPECT_EQ(c.num_key_value_heads, 32);
@@ -115,31 +118,40 @@ TEST(HfConfig, model_type_stands_in_for_an_absent_architecture) {
 TEST(HfConfig, a_file_is_read_and_named) {
   const testing::TempDir dir;
   EXPECT_TRUE(read_config(dir.write("config.json", config_text("LlamaForCausalLM", ""))));
-  EXPECT_THAT(read_config(dir.write("bad.json", "[]")).error().message, HasSubstr("bad.json: must be an object"));
+  EXPECT_THAT(read_config(dir.write("bad.json", "[]")).error().message,
+              HasSubstr("bad.json: must be an object"));
   EXPECT_EQ(read_config(dir / "none.json").error().code, Code::not_found);
 }
 
 TEST(HfConfig, fewer_layers_change_only_what_is_per_layer) {
-  const auto text = config_with_layers(R"({"num_hidden_layers": 4, "rms_norm_eps": 1e-06, "eos_token_id": [1, 2, 3, 4],
-      "layer_types": ["a", "b", "c", "d"], "max_window_layers": 28, "mlp_only_layers": [0, 3], "z": {"num_hidden_layers": 4}})", 2);
+  const auto text = config_with_layers(
+      R"({"num_hidden_layers": 4, "rms_norm_eps": 1e-06, "eos_token_id": [1, 2, 3, 4],
+      "layer_types": ["a", "b", "c", "d"], "max_window_layers": 28, "mlp_only_layers": [0, 3], "z": {"num_hidden_layers": 4}})",
+      2);
   ASSERT_TRUE(text) << text.error().message;
-  EXPECT_EQ(*text, "{\n  \"num_hidden_layers\": 2,\n  \"rms_norm_eps\": 1e-06,\n"
-                   "  \"eos_token_id\": [\n    1,\n    2,\n    3,\n    4\n  ],\n"
-                   "  \"layer_types\": [\n    \"a\",\n    \"b\"\n  ],\n  \"max_window_layers\": 2,\n"
-                   "  \"mlp_only_layers\": [\n    0\n  ],\n  \"z\": {\n    \"num_hidden_layers\": 4\n  }\n}\n");
+  EXPECT_EQ(
+      *text,
+      "{\n  \"num_hidden_layers\": 2,\n  \"rms_norm_eps\": 1e-06,\n"
+      "  \"eos_token_id\": [\n    1,\n    2,\n    3,\n    4\n  ],\n"
+      "  \"layer_types\": [\n    \"a\",\n    \"b\"\n  ],\n  \"max_window_layers\": 2,\n"
+      "  \"mlp_only_layers\": [\n    0\n  ],\n  \"z\": {\n    \"num_hidden_layers\": 4\n  }\n}\n");
 }
 
 TEST(HfConfig, more_layers_repeat_what_is_per_layer) {
-  const auto text = config_with_layers(R"({"num_hidden_layers": 2, "layer_types": ["a", "b"], "max_window_layers": 1})", 5);
+  const auto text = config_with_layers(
+      R"({"num_hidden_layers": 2, "layer_types": ["a", "b"], "max_window_layers": 1})", 5);
   ASSERT_TRUE(text);
   std::string line = *text;
   std::erase_if(line, [](char c) { return c == ' ' || c == '\n'; });
-  EXPECT_EQ(line, R"({"num_hidden_layers":5,"layer_types":["a","b","a","b","a"],"max_window_layers":1})");
+  EXPECT_EQ(line,
+            R"({"num_hidden_layers":5,"layer_types":["a","b","a","b","a"],"max_window_layers":1})");
 }
 
 TEST(HfConfig, a_number_of_layers_must_be_possible) {
-  EXPECT_EQ(config_with_layers(R"({"num_hidden_layers": 2})", 0).error().code, Code::invalid_argument);
-  EXPECT_THAT(config_with_layers("{}", 2).error().message, HasSubstr("num_hidden_layers is missing"));
+  EXPECT_EQ(config_with_layers(R"({"num_hidden_layers": 2})", 0).error().code,
+            Code::invalid_argument);
+  EXPECT_THAT(config_with_layers("{}", 2).error().message,
+              HasSubstr("num_hidden_layers is missing"));
 }
 
 }  // namespace

@@ -14,7 +14,8 @@ namespace {
 
 constexpr std::size_t kMessageText = 100;
 
-/// The first key that an object has twice, or null. Sorted, because a hostile object may have millions.
+/// The first key that an object has twice, or null. Sorted, because a hostile object may have
+/// millions.
 const std::string* find_twice(const Json::Object& members) {
   std::vector<const std::string*> keys;
   keys.reserve(members.size());
@@ -180,8 +181,8 @@ std::string Json::describe() const {
 
 Result<Json> parse_json(std::string_view text, const JsonLimits& limits) {
   if (text.size() > limits.bytes)
-    return fail(Code::corrupt, fmt::format("{} bytes of JSON, more than the {} allowed", text.size(),
-                                           limits.bytes));
+    return fail(Code::corrupt, fmt::format("{} bytes of JSON, more than the {} allowed",
+                                           text.size(), limits.bytes));
   if (const auto at = find_invalid_utf8(text))
     return fail(Code::corrupt, fmt::format("not UTF-8 at byte {}", *at));
   // The parser would take a NUL for the end of the text and never look at what follows it.
@@ -195,8 +196,9 @@ Result<Json> parse_json(std::string_view text, const JsonLimits& limits) {
 Result<std::string> read_text_file(const std::string& path, std::size_t max_bytes) {
   const auto file = RESHARD_TRY(MappedFile::open(path));
   if (static_cast<std::size_t>(file.size()) > max_bytes)
-    return fail(Code::corrupt, fmt::format("{}: {} bytes, more than the {} that such a file may have",
-                                           path, file.size(), max_bytes));
+    return fail(Code::corrupt,
+                fmt::format("{}: {} bytes, more than the {} that such a file may have", path,
+                            file.size(), max_bytes));
   const auto bytes = file.bytes();
   return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
 }

@@ -13,10 +13,11 @@
 
 namespace reshard {
 
-/// A JSON value as it stood in the text. Internal to the rooms that read files; not a public format.
+/// A JSON value as it stood in the text. Internal to the rooms that read files; not a public
+/// format.
 ///
-/// Objects keep the order of the text and have no two equal keys. Integers that fit keep all 64 bits;
-/// every other number keeps its spelling, so that writing a value back changes nothing in it.
+/// Objects keep the order of the text and have no two equal keys. Integers that fit keep all 64
+/// bits; every other number keeps its spelling, so that writing a value back changes nothing in it.
 class Json {
  public:
   struct Member;
@@ -42,13 +43,15 @@ class Json {
   /// The member of that key, or null; linear in the members. Null when this is no object.
   const Json* find(std::string_view key) const;
 
-  /// The value as JSON text: on one line, or with two spaces per level and each value on its own line.
+  /// The value as JSON text: on one line, or with two spaces per level and each value on its own
+  /// line.
   std::string dump(bool pretty = false) const;
   /// For a message: the value on one line, shortened, or "an object" / "a list" when it is one.
   std::string describe() const;
 
  private:
-  std::variant<std::monostate, bool, std::int64_t, std::uint64_t, Number, std::string, Array, Object>
+  std::variant<std::monostate, bool, std::int64_t, std::uint64_t, Number, std::string, Array,
+               Object>
       value_;
 };
 
@@ -64,15 +67,16 @@ struct JsonLimits {
   int depth = 64;
 };
 
-/// The value of `text`, checked: UTF-8 without NUL, one JSON value and nothing after it, within `limits`,
-/// no key twice in an object. Errors are Code::corrupt, name the byte (from 0) and do not name the file.
+/// The value of `text`, checked: UTF-8 without NUL, one JSON value and nothing after it, within
+/// `limits`, no key twice in an object. Errors are Code::corrupt, name the byte (from 0) and do not
+/// name the file.
 Result<Json> parse_json(std::string_view text, const JsonLimits& limits = {});
 
 /// The content of a text file of at most `max_bytes`; errors name the path.
 Result<std::string> read_text_file(const std::string& path, std::size_t max_bytes);
 
-/// `text` as a JSON string with its quotation marks: one line, control characters escaped. Bytes that are
-/// not UTF-8 are replaced.
+/// `text` as a JSON string with its quotation marks: one line, control characters escaped. Bytes
+/// that are not UTF-8 are replaced.
 std::string json_quote(std::string_view text);
 
 /// `text` quoted for an error message: as json_quote, cut after about 100 characters.

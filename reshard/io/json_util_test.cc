@@ -62,31 +62,38 @@ TEST(Json, limits_hold) {
 
 TEST(Json, a_key_may_not_stand_twice_in_one_object) {
   EXPECT_EQ(error_of(R"({"a": {"b": 1}, "b": {"b": 2}})"), "no error");
-  EXPECT_EQ(error_of(R"({"a": {"b": 1, "c": 0, "b": 1}})"), R"(key "b" stands twice in one object)");
+  EXPECT_EQ(error_of(R"({"a": {"b": 1, "c": 0, "b": 1}})"),
+            R"(key "b" stands twice in one object)");
   EXPECT_EQ(error_of(R"({"a": 1, "\u0061": 2})"), R"(key "a" stands twice in one object)");
 }
 
 RC_GTEST_PROP(Json, any_text_survives_quoting, ()) {
   static const std::vector<std::string> kPieces = {
-      "a", "\"", "\\", "\n", "\x01", "\x7f", "/", "\xc3\xa9", "\xe2\x80\xa8", "\xf0\x9f\x98\x80", "\\u0041"};
+      "a",      "\"", "\\",       "\n",           "\x01",
+      "\x7f",   "/",  "\xc3\xa9", "\xe2\x80\xa8", "\xf0\x9f\x98\x80",
+      "\\u0041"};
   std::string text;
-  for (const auto& piece : *rc::gen::container<std::vector<std::string>>(rc::gen::elementOf(kPieces)))
+  for (const auto& piece :
+       *rc::gen::container<std::vector<std::string>>(rc::gen::elementOf(kPieces)))
     text += piece;
   const auto back = parse_json(json_quote(text));
   RC_ASSERT(back && back->string() != nullptr && *back->string() == text);
 }
 
 TEST(Utf8, overlong_forms_surrogates_and_cut_characters_are_refused) {
-  EXPECT_FALSE(find_invalid_utf8("a\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80\xed\x9f\xbf\xf4\x8f\xbf\xbf"));
-  for (std::string_view bad : {"\x80", "\xc0\xaf", "\xc1\xbf", "\xe0\x9f\xbf", "\xed\xa0\x80", "\xf0\x8f\xbf\xbf",
-                               "\xf4\x90\x80\x80", "\xf5\x80\x80\x80", "\xc3", "\xe2\x82", "\xf0\x9f\x98"})
+  EXPECT_FALSE(
+      find_invalid_utf8("a\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80\xed\x9f\xbf\xf4\x8f\xbf\xbf"));
+  for (std::string_view bad :
+       {"\x80", "\xc0\xaf", "\xc1\xbf", "\xe0\x9f\xbf", "\xed\xa0\x80", "\xf0\x8f\xbf\xbf",
+        "\xf4\x90\x80\x80", "\xf5\x80\x80\x80", "\xc3", "\xe2\x82", "\xf0\x9f\x98"})
     EXPECT_EQ(find_invalid_utf8("ab" + std::string(bad)), 2u) << json_quote(bad);
 }
 
 TEST(Utf8, cutting_keeps_characters_whole) {
   EXPECT_EQ(cut_utf8("a\xe2\x82\xac", 3), "a");
   EXPECT_EQ(cut_utf8("a\xe2\x82\xac", 4), "a\xe2\x82\xac");
-  EXPECT_FALSE(find_invalid_utf8(in_quotes(std::string(99, 'a') + "\xe2\x82\xac" + std::string(9, 'b'))));
+  EXPECT_FALSE(
+      find_invalid_utf8(in_quotes(std::string(99, 'a') + "\xe2\x82\xac" + std::string(9, 'b'))));
 }
 
 }  // namespace

@@ -20,7 +20,7 @@ Result<MappedFile> MappedFile::open(const std::string& path) {
   // O_NONBLOCK: opening a pipe would wait for a writer; regular files ignore it.
   const FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!fd) return posix_fail(path, "open the file", errno);
-  struct stat status {};
+  struct stat status{};
   if (::fstat(fd.get(), &status) != 0) return posix_fail(path, "read the file's size", errno);
   if (S_ISDIR(status.st_mode))
     return fail(Code::invalid_argument, fmt::format("{}: is a folder, must be a file", path));
@@ -60,7 +60,8 @@ void MappedFile::drop(std::int64_t offset, std::int64_t bytes) const {
 
 void MappedFile::advise(std::int64_t offset, std::int64_t bytes, int advice) const {
   if (bytes <= 0 || offset < 0 || offset >= size()) return;
-  // Rounded outwards to whole pages: ranges that meet inside a page would otherwise leave it in memory.
+  // Rounded outwards to whole pages: ranges that meet inside a page would otherwise leave it in
+  // memory.
   static const std::int64_t page = ::sysconf(_SC_PAGESIZE);
   const std::int64_t begin = offset / page * page;
   const std::int64_t end = offset + std::min(bytes, size() - offset);

@@ -12,8 +12,8 @@ namespace reshard {
 
 /// The bytes of a file, mapped read-only and shared with every other reader of it.
 ///
-/// Pages come in when they are first read; a file that another process truncates meanwhile ends this one
-/// with SIGBUS, as for every mapping. Const members may be called from several threads.
+/// Pages come in when they are first read; a file that another process truncates meanwhile ends
+/// this one with SIGBUS, as for every mapping. Const members may be called from several threads.
 class MappedFile {
  public:
   /// @post size() > 0. Errors name the path and the cause: Code::not_found when it does not exist,
@@ -35,8 +35,9 @@ class MappedFile {
   void advise_sequential() const;
   /// Asks the system to start reading this byte range now. The range may reach past the end.
   void prefetch(std::int64_t offset, std::int64_t bytes) const;
-  /// Gives the memory of this byte range back; what is read again is fetched again. Calling it behind a
-  /// pass over the file keeps the resident memory bounded. The range may reach past the end.
+  /// Gives the memory of this byte range back; what is read again is fetched again. Calling it
+  /// behind a pass over the file keeps the resident memory bounded. The range may reach past the
+  /// end.
   void drop(std::int64_t offset, std::int64_t bytes) const;
 
  private:

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: a mapping shows the file's bytes, gives memory back when told to, and refuses what is no file.
+// Protects: a mapping shows the file's bytes, gives memory back when told to, and refuses what is
+// no file.
 #include "reshard/io/mapped_file.h"
 
 #include <gmock/gmock.h>

@@ -27,13 +27,14 @@ constexpr std::string_view kJournal = ".reshard-resume";
 constexpr std::size_t kMaxJournalBytes = std::size_t{256} << 20;
 
 tl::unexpected<Error> target_exists(const std::string& target) {
-  return fail(Code::invalid_argument,
-              fmt::format("{}: exists and is not overwritten; remove it or choose another output", target));
+  return fail(
+      Code::invalid_argument,
+      fmt::format("{}: exists and is not overwritten; remove it or choose another output", target));
 }
 
 /// True also for a link that leads nowhere.
 bool exists(const std::string& path) {
-  struct stat status {};
+  struct stat status{};
   return ::lstat(path.c_str(), &status) == 0;
 }
 
@@ -49,23 +50,25 @@ std::string parent_of(const std::string& path) {
 
 Result<> check_target(const std::string& target) {
   const auto name = fs::path(target).filename().string();
-  if (auto ok = check_file_name(name + ".partial"); name.empty() || name == "." || name == ".." || !ok)
+  if (auto ok = check_file_name(name + ".partial");
+      name.empty() || name == "." || name == ".." || !ok)
     return fail(Code::invalid_argument,
                 fmt::format("output {} must end in the name of a new folder", in_quotes(target)));
   if (exists(target)) return target_exists(target);
-  struct stat status {};
+  struct stat status{};
   const auto parent = parent_of(target);
   if (::stat(parent.c_str(), &status) != 0 && errno == ENOENT)
-    return fail(Code::not_found, fmt::format("{}: its parent folder {} does not exist; create that first",
-                                             target, parent));
+    return fail(
+        Code::not_found,
+        fmt::format("{}: its parent folder {} does not exist; create that first", target, parent));
   return {};
 }
 
 /// True when `fd` is still the folder of that name: its last owner may have renamed or removed it.
 bool is_still(int fd, const std::string& path) {
-  struct stat ours {}, there {};
-  return ::fstat(fd, &ours) == 0 && ::lstat(path.c_str(), &there) == 0 && ours.st_ino == there.st_ino &&
-         ours.st_dev == there.st_dev;
+  struct stat ours{}, there{};
+  return ::fstat(fd, &ours) == 0 && ::lstat(path.c_str(), &there) == 0 &&
+         ours.st_ino == there.st_ino && ours.st_dev == there.st_dev;
 }
 
 /// Renames without replacing anything, also where the file system cannot promise that.
@@ -118,13 +121,17 @@ Result<OutputDir> OutputDir::lock(const std::string& target) {
   if (!fd) return posix_fail(partial, "open the folder", errno);
   if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno != EWOULDBLOCK) return posix_fail(partial, "lock the folder", errno);
-    return fail(Code::io, fmt::format("{}: another process is writing it; wait for that or choose another "
-                                      "output", partial));
+    return fail(Code::io,
+                fmt::format("{}: another process is writing it; wait for that or choose another "
+                            "output",
+                            partial));
   }
   if (!is_still(fd.get(), partial))
-    return fail(Code::io, fmt::format("{}: another process finished or removed it just now", partial));
+    return fail(Code::io,
+                fmt::format("{}: another process finished or removed it just now", partial));
   if (exists(target)) {
-    // Another process committed between our first look and the lock; an empty folder is the one we made.
+    // Another process committed between our first look and the lock; an empty folder is the one we
+    // made.
     ::rmdir(partial.c_str());
     return target_exists(target);
   }
@@ -139,11 +146,12 @@ Result<> OutputDir::take_over(const std::string& resume_key) {
     auto old = parse_resume_record(text);
     if (!old) return tl::unexpected(std::move(old).error().in(journal_path()));
     if (old->key != resume_key || resume_key.empty())
-      return fail(Code::invalid_argument,
-                  fmt::format("{}: was left by an interrupted job {}; remove it (rm -r {}) or choose "
-                              "another output", partial_,
-                              old->key.empty() ? "that cannot be resumed" : "other than this one",
-                              partial_));
+      return fail(
+          Code::invalid_argument,
+          fmt::format("{}: was left by an interrupted job {}; remove it (rm -r {}) or choose "
+                      "another output",
+                      partial_, old->key.empty() ? "that cannot be resumed" : "other than this one",
+                      partial_));
     const bool same_boot = !record.boot.empty() && old->boot == record.boot;
     RESHARD_TRY(keep_finished(same_boot ? old->finished : record.finished));
     record.finished = finished_;
@@ -153,9 +161,11 @@ Result<> OutputDir::take_over(const std::string& resume_key) {
     const bool empty = fs::is_empty(partial_, error);
     if (error) return posix_fail(partial_, "list the folder", error.value());
     if (!empty)
-      return fail(Code::invalid_argument,
-                  fmt::format("{}: holds files that no interrupted job left there; remove it or choose "
-                              "another output", partial_));
+      return fail(
+          Code::invalid_argument,
+          fmt::format("{}: holds files that no interrupted job left there; remove it or choose "
+                      "another output",
+                      partial_));
   }
   key_ = resume_key;
   auto journal = ResumeJournal::create(journal_path(), record);
@@ -171,7 +181,7 @@ Result<> OutputDir::keep_finished(const std::map<std::string, std::int64_t>& rec
   std::error_code error;
   for (fs::directory_iterator it(partial_, error), end; !error && it != end; it.increment(error)) {
     const auto name = it->path().filename().string();
-    struct stat status {};
+    struct stat status{};
     const auto found = recorded.find(name);
     if (name == kJournal) continue;
     if (found != recorded.end() && ::lstat(it->path().c_str(), &status) == 0 &&
@@ -181,7 +191,8 @@ Result<> OutputDir::keep_finished(const std::map<std::string, std::int64_t>& rec
     }
     std::error_code removed;
     fs::remove_all(it->path(), removed);
-    if (removed) return posix_fail(it->path().string(), "remove the unfinished file", removed.value());
+    if (removed)
+      return posix_fail(it->path().string(), "remove the unfinished file", removed.value());
   }
   if (error) return posix_fail(partial_, "list the folder", error.value());
   return {};
@@ -206,7 +217,7 @@ OutputDir::~OutputDir() {
 
 Result<> OutputDir::mark_finished(const std::string& name) {
   const auto path = path_of(name);
-  struct stat status {};
+  struct stat status{};
   if (::lstat(path.c_str(), &status) != 0) return posix_fail(path, "read the file's size", errno);
   RESHARD_TRY(journal_.append(name, status.st_size));
   finished_[name] = status.st_size;

@@ -14,16 +14,17 @@ namespace reshard {
 
 /// A folder that appears under its name complete or not at all.
 ///
-/// Files are written to "OUT.partial" beside it, which commit() renames to OUT. Only one process at a time
-/// may write one OUT (an advisory lock on the partial folder, which ends with the process). A partial folder
-/// outlives its writer only when that was given a key and had completed a file, or was killed; a later
-/// writer with the same key takes it over, and no other writer touches it. Not for use by several threads.
+/// Files are written to "OUT.partial" beside it, which commit() renames to OUT. Only one process at
+/// a time may write one OUT (an advisory lock on the partial folder, which ends with the process).
+/// A partial folder outlives its writer only when that was given a key and had completed a file, or
+/// was killed; a later writer with the same key takes it over, and no other writer touches it. Not
+/// for use by several threads.
 class OutputDir {
  public:
-  /// Prepares to write the folder `target`. `resume_key` stands for the whole job (a digest of its inputs and
-  /// options); "" means that it cannot be resumed. With a partial folder of the same key there, finished()
-  /// names its complete files and everything else in it is removed.
-  /// Errors: `target` exists; its parent folder does not; permission; another process is writing it; a
+  /// Prepares to write the folder `target`. `resume_key` stands for the whole job (a digest of its
+  /// inputs and options); "" means that it cannot be resumed. With a partial folder of the same key
+  /// there, finished() names its complete files and everything else in it is removed. Errors:
+  /// `target` exists; its parent folder does not; permission; another process is writing it; a
   /// partial folder of another job is there.
   static Result<OutputDir> create(const std::string& target, const std::string& resume_key = "");
 
@@ -40,14 +41,15 @@ class OutputDir {
 
   /// Complete files, name -> bytes: those of an earlier run and those of mark_finished.
   const std::map<std::string, std::int64_t>& finished() const { return finished_; }
-  /// Records that the file of that name is complete and closed, so that a later run need not write it again.
+  /// Records that the file of that name is complete and closed, so that a later run need not write
+  /// it again.
   Result<> mark_finished(const std::string& name);
   /// Writes a small file.
   Result<> write_text(std::string_view name, std::string_view text);
 
   /// Gives the folder its name; returns when the name is on the disk, and with `sync` all data too.
-  /// Errors: `target` exists by now (the partial folder is then treated as without commit), or the disk.
-  /// Call it once, last.
+  /// Errors: `target` exists by now (the partial folder is then treated as without commit), or the
+  /// disk. Call it once, last.
   Result<> commit(bool sync = false);
 
  private:

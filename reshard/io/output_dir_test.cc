@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: an output folder appears complete or not at all, one writer at a time, and resumes only its own job.
+// Protects: an output folder appears complete or not at all, one writer at a time, and resumes only
+// its own job.
 #include "reshard/io/output_dir.h"
 
 #include <gmock/gmock.h>
@@ -22,11 +23,13 @@ using ::testing::HasSubstr;
 using testing::TempDir;
 using Names = std::vector<std::string>;
 
-void expect_refused(const std::string& target, const std::string& key, Code code, const char* words) {
+void expect_refused(const std::string& target, const std::string& key, Code code,
+                    const char* words) {
   const auto output = OutputDir::create(target, key);
   ASSERT_FALSE(output) << target;
   EXPECT_EQ(output.error().code, code) << output.error().message;
-  EXPECT_THAT(output.error().message, AllOf(HasSubstr(target.substr(target.rfind('/') + 1)), HasSubstr(words)));
+  EXPECT_THAT(output.error().message,
+              AllOf(HasSubstr(target.substr(target.rfind('/') + 1)), HasSubstr(words)));
 }
 
 /// Runs `body` in a process that then dies without any clean-up.
@@ -56,8 +59,14 @@ TEST(OutputDir, appears_at_commit_with_exactly_its_files) {
 
 TEST(OutputDir, without_commit_nothing_stays_that_could_not_be_resumed) {
   const TempDir dir;
-  { auto output = *OutputDir::create(dir / "a"); ASSERT_TRUE(output.write_text("x", "1")); }
-  { auto output = *OutputDir::create(dir / "b", "key"); ASSERT_TRUE(output.write_text("x", "1")); }
+  {
+    auto output = *OutputDir::create(dir / "a");
+    ASSERT_TRUE(output.write_text("x", "1"));
+  }
+  {
+    auto output = *OutputDir::create(dir / "b", "key");
+    ASSERT_TRUE(output.write_text("x", "1"));
+  }
   {
     auto output = *OutputDir::create(dir / "c");
     ASSERT_TRUE(output.write_text("x", "1"));
@@ -100,7 +109,12 @@ TEST(OutputDir, a_killed_job_resumes_and_its_lock_is_gone) {
 
 TEST(OutputDir, a_record_cut_off_by_a_kill_loses_only_its_last_line) {
   const TempDir dir;
-  { auto o = *OutputDir::create(dir / "out", "k"); (void)o.write_text("a", "1"); (void)o.mark_finished("a"); (void)o.write_text("b", "2"); }
+  {
+    auto o = *OutputDir::create(dir / "out", "k");
+    (void)o.write_text("a", "1");
+    (void)o.mark_finished("a");
+    (void)o.write_text("b", "2");
+  }
   const auto record = dir / "out.partial/.reshard-resume";
   dir.write("out.partial/b", "2");
   dir.write("out.partial/.reshard-resume", testing::read_file(record) + "1 \"b\"");
@@ -129,11 +143,20 @@ TEST(OutputDir, files_that_changed_or_may_have_been_lost_are_written_again) {
 
 TEST(OutputDir, other_jobs_folders_are_left_alone) {
   const TempDir dir;
-  { auto o = *OutputDir::create(dir / "out", "mine"); (void)o.write_text("a", "1"); (void)o.mark_finished("a"); }
-  expect_refused(dir / "out", "yours", Code::invalid_argument, "other than this one; remove it (rm -r ");
+  {
+    auto o = *OutputDir::create(dir / "out", "mine");
+    (void)o.write_text("a", "1");
+    (void)o.mark_finished("a");
+  }
+  expect_refused(dir / "out", "yours", Code::invalid_argument,
+                 "other than this one; remove it (rm -r ");
   expect_refused(dir / "out", "", Code::invalid_argument, "other than this one");
   EXPECT_EQ(OutputDir::create(dir / "out", "mine")->finished().size(), 1u);
-  in_killed_process([&] { auto o = *OutputDir::create(dir / "plain"); (void)o.write_text("a", "1"); ::_exit(0); });
+  in_killed_process([&] {
+    auto o = *OutputDir::create(dir / "plain");
+    (void)o.write_text("a", "1");
+    ::_exit(0);
+  });
   expect_refused(dir / "plain", "", Code::invalid_argument, "cannot be resumed");
   ASSERT_TRUE(fs::create_directory(dir / "x.partial"));
   dir.write("x.partial/precious", "1");
@@ -148,7 +171,8 @@ TEST(OutputDir, two_writers_of_one_folder_are_refused) {
   auto first = *OutputDir::create(dir / "out", "key");
   expect_refused(dir / "out", "key", Code::io, "another process");
   ASSERT_TRUE(first.commit());
-  expect_refused(dir / "out", "key", Code::invalid_argument, "exists and is not overwritten; remove it");
+  expect_refused(dir / "out", "key", Code::invalid_argument,
+                 "exists and is not overwritten; remove it");
 }
 
 TEST(OutputDir, a_target_that_appears_meanwhile_is_not_replaced) {

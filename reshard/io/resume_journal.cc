@@ -74,8 +74,8 @@ std::string boot_identity() {
 }
 
 Result<ResumeJournal> ResumeJournal::create(const std::string& path, const ResumeRecord& record) {
-  std::string text = fmt::format("{}\n{}\n{}\n", kFirstLine, json_quote(record.key),
-                                 json_quote(record.boot));
+  std::string text =
+      fmt::format("{}\n{}\n{}\n", kFirstLine, json_quote(record.key), json_quote(record.boot));
   for (const auto& [name, bytes] : record.finished) text += finished_line(name, bytes);
   const auto fresh = path + ".new";
   ::unlink(fresh.c_str());

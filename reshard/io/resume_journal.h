@@ -13,12 +13,13 @@ namespace reshard {
 
 /// What an unfinished output folder knows of itself: whose job it is, and which files are complete.
 ///
-/// A text file: a line of format and version, the key, the identity of the system's boot, then one line
-/// "BYTES NAME" per complete file, appended as it is completed; strings are JSON strings. A last line
-/// without its end was cut off by a kill and does not count.
+/// A text file: a line of format and version, the key, the identity of the system's boot, then one
+/// line "BYTES NAME" per complete file, appended as it is completed; strings are JSON strings. A
+/// last line without its end was cut off by a kill and does not count.
 struct ResumeRecord {
   std::string key;
-  std::string boot;  ///< Page cache outlives a killed process but no reboot: files of another boot are lost.
+  std::string boot;  ///< Page cache outlives a killed process but no reboot: files of another boot
+                     ///< are lost.
   std::map<std::string, std::int64_t> finished;  ///< file name -> bytes
 };
 

@@ -27,19 +27,23 @@ tl::unexpected<Error> corrupt(fmt::format_string<Args...> format, Args&&... args
 Result<std::string_view> header_text(std::span<const std::byte> file) {
   const std::string_view text(reinterpret_cast<const char*>(file.data()), file.size());
   if (text.starts_with("version https://git-lfs"))
-    return corrupt("is a Git LFS pointer and not the file it stands for; fetch that with git lfs pull");
+    return corrupt(
+        "is a Git LFS pointer and not the file it stands for; fetch that with git lfs pull");
   if (file.size() < kLengthBytes)
-    return corrupt("{} bytes are too few for a safetensors file, which begins with 8 bytes of length",
-                   file.size());
+    return corrupt(
+        "{} bytes are too few for a safetensors file, which begins with 8 bytes of length",
+        file.size());
   std::uint64_t length = 0;
   for (std::size_t i = 0; i < kLengthBytes; ++i)
     length |= std::to_integer<std::uint64_t>(file[i]) << (8 * i);
   if (length > std::uint64_t{kMaxSafetensorsHeader})
-    return corrupt("header length {} is above the limit of {} bytes; this may be no safetensors file",
-                   length, kMaxSafetensorsHeader);
+    return corrupt(
+        "header length {} is above the limit of {} bytes; this may be no safetensors file", length,
+        kMaxSafetensorsHeader);
   if (length > file.size() - kLengthBytes)
-    return corrupt("header length {} reaches past the end of the file of {} bytes; it may be truncated",
-                   length, file.size());
+    return corrupt(
+        "header length {} reaches past the end of the file of {} bytes; it may be truncated",
+        length, file.size());
   const auto header = text.substr(kLengthBytes, static_cast<std::size_t>(length));
   if (!header.starts_with('{')) return corrupt("header must begin with an opening brace");
   return header;
@@ -53,7 +57,8 @@ Result<const Json*> member(const Json& object, std::string_view key) {
 
 Result<DType> parse_dtype(const Json& object) {
   const Json* value = RESHARD_TRY(member(object, "dtype"));
-  if (value->string() == nullptr) return corrupt("dtype must be a string, is {}", value->describe());
+  if (value->string() == nullptr)
+    return corrupt("dtype must be a string, is {}", value->describe());
   if (const auto dtype = dtype_from_name(*value->string())) return *dtype;
   return fail(Code::unsupported, fmt::format("dtype {} is not known", in_quotes(*value->string())));
 }
@@ -69,7 +74,8 @@ Result<Dims> parse_shape(const Json& object) {
   for (const Json& entry : *entries) {
     const auto size = entry.integer();
     if (!size || *size < 0)
-      return corrupt("shape entries must be integers from 0 to 2^63 - 1, one is {}", entry.describe());
+      return corrupt("shape entries must be integers from 0 to 2^63 - 1, one is {}",
+                     entry.describe());
     shape.push_back(*size);
   }
   return shape;
@@ -93,10 +99,13 @@ Result<Range> parse_range(const Json& object, std::int64_t data_bytes) {
                      (*entries)[i].describe());
     ends[i] = *entry;
   }
-  if (ends[0] > ends[1]) return corrupt("data_offsets [{}, {}) end before they begin", ends[0], ends[1]);
+  if (ends[0] > ends[1])
+    return corrupt("data_offsets [{}, {}) end before they begin", ends[0], ends[1]);
   if (ends[1] > data_bytes)
-    return corrupt("bytes [{}, {}) reach past the end of the file, which has {} bytes of data; it may be "
-                   "truncated", ends[0], ends[1], data_bytes);
+    return corrupt(
+        "bytes [{}, {}) reach past the end of the file, which has {} bytes of data; it may be "
+        "truncated",
+        ends[0], ends[1], data_bytes);
   return Range{ends[0], ends[1]};
 }
 
@@ -109,8 +118,8 @@ Result<StoredTensor> parse_tensor(const Json& value, std::int64_t data_bytes) {
   tensor.bytes = RESHARD_TRY(stored_bytes(tensor.dtype, tensor.shape));
   if (tensor.bytes != range.end - range.begin)
     return corrupt("{} of shape {} takes {} bytes, but data_offsets [{}, {}) hold {}",
-                   name(tensor.dtype), to_string(tensor.shape), tensor.bytes, range.begin, range.end,
-                   range.end - range.begin);
+                   name(tensor.dtype), to_string(tensor.shape), tensor.bytes, range.begin,
+                   range.end, range.end - range.begin);
   tensor.offset = range.begin;
   return tensor;
 }
@@ -134,12 +143,12 @@ Result<> check_cover(const std::vector<StoredTensor>& tensors, std::int64_t data
   const StoredTensor* last = nullptr;
   for (const auto& tensor : tensors) {
     if (tensor.offset < end)
-      return corrupt("tensors {} and {} overlap: bytes [{}, {}) and [{}, {})", in_quotes(last->name),
-                     in_quotes(tensor.name), last->offset, end, tensor.offset,
-                     tensor.offset + tensor.bytes);
+      return corrupt("tensors {} and {} overlap: bytes [{}, {}) and [{}, {})",
+                     in_quotes(last->name), in_quotes(tensor.name), last->offset, end,
+                     tensor.offset, tensor.offset + tensor.bytes);
     if (tensor.offset > end)
-      return corrupt("a hole: bytes [{}, {}) before tensor {} belong to no tensor", end, tensor.offset,
-                     in_quotes(tensor.name));
+      return corrupt("a hole: bytes [{}, {}) before tensor {} belong to no tensor", end,
+                     tensor.offset, in_quotes(tensor.name));
     end = tensor.offset + tensor.bytes;
     last = &tensor;
   }
@@ -153,9 +162,11 @@ Result<> check_cover(const std::vector<StoredTensor>& tensors, std::int64_t data
 Result<std::int64_t> stored_bytes(DType dtype, const Dims& shape) {
   std::int64_t elements = 1, nonzero = 1;
   for (Index size : shape) {
-    if (size < 0) return fail(Code::invalid_argument, fmt::format("shape entry {} is negative", size));
+    if (size < 0)
+      return fail(Code::invalid_argument, fmt::format("shape entry {} is negative", size));
     if (__builtin_mul_overflow(nonzero, std::max<Index>(size, 1), &nonzero))
-      return corrupt("shape {} has more elements than 64 bits can count: overflow", to_string(shape));
+      return corrupt("shape {} has more elements than 64 bits can count: overflow",
+                     to_string(shape));
     elements *= size;
   }
   std::int64_t all_bits = 0;

@@ -38,7 +38,8 @@ Result<> check_names(std::span<const TensorSpec> tensors) {
   return {};
 }
 
-/// The order of the file: wider elements first, so that each tensor begins at a multiple of its element.
+/// The order of the file: wider elements first, so that each tensor begins at a multiple of its
+/// element.
 std::vector<std::size_t> file_order(std::span<const TensorSpec> tensors) {
   std::vector<std::size_t> order(tensors.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
@@ -69,7 +70,8 @@ void append_tensor(const StoredTensor& tensor, std::string& json) {
 
 }  // namespace
 
-Result<SafetensorsPlan> plan_safetensors(std::span<const TensorSpec> tensors, const StringMap& metadata) {
+Result<SafetensorsPlan> plan_safetensors(std::span<const TensorSpec> tensors,
+                                         const StringMap& metadata) {
   RESHARD_TRY(check_names(tensors));
   SafetensorsPlan plan;
   plan.tensors.resize(tensors.size());
@@ -81,15 +83,16 @@ Result<SafetensorsPlan> plan_safetensors(std::span<const TensorSpec> tensors, co
     if (!bytes) return invalid("tensor {}: {}", in_quotes(tensors[i].name), bytes.error().message);
     plan.tensors[i] = StoredTensor{tensors[i], end, *bytes};
     if (__builtin_add_overflow(end, *bytes, &end))
-      return invalid("tensor {}: the file has more bytes than 64 bits can count", in_quotes(tensors[i].name));
+      return invalid("tensor {}: the file has more bytes than 64 bits can count",
+                     in_quotes(tensors[i].name));
     if (json.size() > 1) json += ',';
     append_tensor(plan.tensors[i], json);
   }
   json += '}';
   json.append((kAlignment - json.size() % kAlignment) % kAlignment, ' ');
   if (json.size() > std::size_t{kMaxSafetensorsHeader})
-    return invalid("the header would have {} bytes, at most {} are allowed; use more files", json.size(),
-                   kMaxSafetensorsHeader);
+    return invalid("the header would have {} bytes, at most {} are allowed; use more files",
+                   json.size(), kMaxSafetensorsHeader);
   for (std::size_t i = 0; i < 8; ++i) plan.head += static_cast<char>(json.size() >> (8 * i) & 0xff);
   plan.head += json;
   const auto data_offset = static_cast<std::int64_t>(plan.head.size());

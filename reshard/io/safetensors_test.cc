@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: what the writer stores the reader gives back, aligned and in a file that is exactly covered.
+// Protects: what the writer stores the reader gives back, aligned and in a file that is exactly
+// covered.
 #include "reshard/io/safetensors.h"
 
 #include <gmock/gmock.h>
@@ -57,7 +58,8 @@ RC_GTEST_PROP(Safetensors, reads_back_what_was_written_in_any_order_and_pieces, 
     const auto data = content(writer.tensors()[i]);
     const auto cut = data.size() / 3;
     const std::span<const std::byte> all(data);
-    const std::vector<std::span<const std::byte>> pieces = {all.subspan(cut, cut), {}, all.subspan(2 * cut)};
+    const std::vector<std::span<const std::byte>> pieces = {
+        all.subspan(cut, cut), {}, all.subspan(2 * cut)};
     RC_ASSERT(writer.write_pieces_at(i, static_cast<std::int64_t>(cut), pieces).has_value());
     RC_ASSERT(writer.write_at(i, 0, all.first(cut)).has_value());
   }
@@ -80,7 +82,8 @@ RC_GTEST_PROP(Safetensors, reads_back_what_was_written_in_any_order_and_pieces, 
 }
 
 TEST(Safetensors, header_is_what_other_readers_expect) {
-  const std::vector<TensorSpec> tensors = {{"b", DType::bf16, {2, 3}}, {"a", DType::f32, {1}}, {"s", DType::u8, {}}};
+  const std::vector<TensorSpec> tensors = {
+      {"b", DType::bf16, {2, 3}}, {"a", DType::f32, {1}}, {"s", DType::u8, {}}};
   const auto plan = *plan_safetensors(tensors, {{"format", "pt"}});
   const std::string json =
       R"({"__metadata__":{"format":"pt"},"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},)"
@@ -89,7 +92,8 @@ TEST(Safetensors, header_is_what_other_readers_expect) {
   EXPECT_EQ(plan.head.substr(8, json.size()), json);
   EXPECT_EQ(plan.head.size() % 8, 0u);
   EXPECT_EQ(plan.head.find_first_not_of(' ', 8 + json.size()), std::string::npos);
-  EXPECT_EQ(static_cast<std::size_t>(static_cast<unsigned char>(plan.head[0])), plan.head.size() - 8);
+  EXPECT_EQ(static_cast<std::size_t>(static_cast<unsigned char>(plan.head[0])),
+            plan.head.size() - 8);
   EXPECT_EQ(plan.tensors[0].offset, static_cast<std::int64_t>(plan.head.size()) + 4);
   EXPECT_EQ(plan.file_bytes, static_cast<std::int64_t>(plan.head.size()) + 17);
 }
@@ -107,7 +111,8 @@ TEST(Safetensors, many_small_pieces_are_gathered_in_order) {
   EXPECT_TRUE(std::ranges::equal(file.data(file.tensors()[0]), data));
 }
 
-void expect_refused(const std::vector<TensorSpec>& tensors, const StringMap& metadata, const char* words) {
+void expect_refused(const std::vector<TensorSpec>& tensors, const StringMap& metadata,
+                    const char* words) {
   const auto plan = plan_safetensors(tensors, metadata);
   ASSERT_FALSE(plan) << words;
   EXPECT_EQ(plan.error().code, Code::invalid_argument);
@@ -116,7 +121,8 @@ void expect_refused(const std::vector<TensorSpec>& tensors, const StringMap& met
 
 TEST(Safetensors, requests_that_no_reader_would_accept_are_refused) {
   const Index big = Index{1} << 60;
-  expect_refused({{"a", DType::u8, {1}}, {"b", DType::u8, {1}}, {"a", DType::u8, {1}}}, {}, "\"a\" is listed twice");
+  expect_refused({{"a", DType::u8, {1}}, {"b", DType::u8, {1}}, {"a", DType::u8, {1}}}, {},
+                 "\"a\" is listed twice");
   expect_refused({{"__metadata__", DType::u8, {1}}}, {}, "reserved");
   expect_refused({{"\xff", DType::u8, {1}}}, {}, "not UTF-8");
   expect_refused({}, {{"k", "\xff"}}, "not UTF-8");
@@ -124,9 +130,15 @@ TEST(Safetensors, requests_that_no_reader_would_accept_are_refused) {
   expect_refused({{"a", DType::f4, {3}}}, {}, "whole number of bytes");
   expect_refused({{"a", DType::f64, {big}}}, {}, "overflow");
   expect_refused({{"a", DType::u8, {0, big, big}}}, {}, "overflow");
-  expect_refused({{"a", DType::u8, {big / 2}}, {"b", DType::u8, {big}}, {"c", DType::u8, {big - 1}},
-                  {"d", DType::u8, {big - 1}}, {"e", DType::u8, {big - 1}}, {"f", DType::u8, {big - 1}},
-                  {"g", DType::u8, {big - 1}}, {"h", DType::u8, {big - 1}}, {"i", DType::u8, {big - 1}}},
+  expect_refused({{"a", DType::u8, {big / 2}},
+                  {"b", DType::u8, {big}},
+                  {"c", DType::u8, {big - 1}},
+                  {"d", DType::u8, {big - 1}},
+                  {"e", DType::u8, {big - 1}},
+                  {"f", DType::u8, {big - 1}},
+                  {"g", DType::u8, {big - 1}},
+                  {"h", DType::u8, {big - 1}},
+                  {"i", DType::u8, {big - 1}}},
                  {}, "more bytes than 64 bits");
 }
 
@@ -147,7 +159,8 @@ TEST(Safetensors, a_writer_overwrites_nothing_and_leaves_nothing_half_written) {
     EXPECT_THAT(early.error().message, HasSubstr("bytes were written"));
   }
   const std::vector<TensorBytes> wrong = {{{"t", DType::u8, {4}}, testing::bytes_of("abc")}};
-  EXPECT_THAT(write_safetensors(dir / "wrong", wrong).error().message, HasSubstr("3 bytes of data, must be 4"));
+  EXPECT_THAT(write_safetensors(dir / "wrong", wrong).error().message,
+              HasSubstr("3 bytes of data, must be 4"));
   EXPECT_EQ(dir.names(), std::vector<std::string>{"there"});
 }
 

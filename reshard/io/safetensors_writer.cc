@@ -97,8 +97,8 @@ Result<> write_safetensors(const std::string& path, std::span<const TensorBytes>
     const auto& place = writer.tensors()[i];
     if (static_cast<std::int64_t>(tensors[i].data.size()) != place.bytes)
       return fail(Code::invalid_argument,
-                  fmt::format("{}: tensor {}: {} bytes of data, must be {}", path, in_quotes(place.name),
-                              tensors[i].data.size(), place.bytes));
+                  fmt::format("{}: tensor {}: {} bytes of data, must be {}", path,
+                              in_quotes(place.name), tensors[i].data.size(), place.bytes));
     RESHARD_TRY(writer.write_at(i, 0, tensors[i].data));
   }
   return writer.finish();

@@ -20,25 +20,27 @@ struct SafetensorsPlan {
   std::int64_t file_bytes = 0;        ///< `head` and all tensors.
 };
 
-/// Where each tensor of a file goes, without touching a file. In the file wider elements come first and
-/// equal ones keep the order of the request, so that every tensor is aligned to its element.
+/// Where each tensor of a file goes, without touching a file. In the file wider elements come first
+/// and equal ones keep the order of the request, so that every tensor is aligned to its element.
 /// Loaders of `transformers` want metadata {"format": "pt"}.
-/// Errors: the same name twice, the reserved name "__metadata__", names or metadata that are not UTF-8,
-/// shapes that stored_bytes refuses, a file that 64 bits cannot count, a header above the format's limit.
-Result<SafetensorsPlan> plan_safetensors(std::span<const TensorSpec> tensors, const StringMap& metadata);
+/// Errors: the same name twice, the reserved name "__metadata__", names or metadata that are not
+/// UTF-8, shapes that stored_bytes refuses, a file that 64 bits cannot count, a header above the
+/// format's limit.
+Result<SafetensorsPlan> plan_safetensors(std::span<const TensorSpec> tensors,
+                                         const StringMap& metadata);
 
 /// Writes one safetensors file whose tensors arrive in any order and in pieces of any size.
 ///
-/// The file is allocated in full by create, then filled by positioned writes: on ext4 that was as fast as
-/// or faster than a shared mapping of the output and than growing the file, it keeps no pages of the output
-/// resident, and a full disk is an error and no SIGBUS. Pieces of 1 to 8 MiB are best. A writer that is
-/// destroyed before finish() removes its file. write_at and write_pieces_at may be called from several
-/// threads; the rest may not.
+/// The file is allocated in full by create, then filled by positioned writes: on ext4 that was as
+/// fast as or faster than a shared mapping of the output and than growing the file, it keeps no
+/// pages of the output resident, and a full disk is an error and no SIGBUS. Pieces of 1 to 8 MiB
+/// are best. A writer that is destroyed before finish() removes its file. write_at and
+/// write_pieces_at may be called from several threads; the rest may not.
 class SafetensorsWriter {
  public:
   /// Creates the file, which must not exist, and writes its header.
-  /// Errors: those of plan_safetensors; the file exists; its folder does not; permission; too little free
-  /// space (checked before a byte is written). On error no file is left.
+  /// Errors: those of plan_safetensors; the file exists; its folder does not; permission; too
+  /// little free space (checked before a byte is written). On error no file is left.
   static Result<SafetensorsWriter> create(const std::string& path, std::vector<TensorSpec> tensors,
                                           const StringMap& metadata = {});
 
@@ -58,8 +60,9 @@ class SafetensorsWriter {
   Result<> write_pieces_at(std::size_t tensor, std::int64_t offset,
                            std::span<const std::span<const std::byte>> pieces);
 
-  /// Closes the file and checks that as many bytes were written as the tensors have. With `sync` returns
-  /// only when the data is on the disk. @post ok => the file is complete and stays. Call it once, last.
+  /// Closes the file and checks that as many bytes were written as the tensors have. With `sync`
+  /// returns only when the data is on the disk. @post ok => the file is complete and stays. Call it
+  /// once, last.
   Result<> finish(bool sync = false);
 
  private:
@@ -74,7 +77,8 @@ struct TensorBytes {
   std::span<const std::byte> data;
 };
 
-/// Writes a whole file at once; the same errors as SafetensorsWriter, and a data size that does not fit.
+/// Writes a whole file at once; the same errors as SafetensorsWriter, and a data size that does not
+/// fit.
 Result<> write_safetensors(const std::string& path, std::span<const TensorBytes> tensors,
                            const StringMap& metadata = {});
 

@@ -47,7 +47,8 @@ std::string safetensors_file(std::string_view header, std::size_t data_bytes) {
   return safetensors_file(header.size(), header, data_bytes);
 }
 
-std::string safetensors_file(std::uint64_t length, std::string_view header, std::size_t data_bytes) {
+std::string safetensors_file(std::uint64_t length, std::string_view header,
+                             std::size_t data_bytes) {
   std::string file;
   for (int i = 0; i < 8; ++i) file += static_cast<char>(length >> (8 * i) & 0xff);
   file += header;

@@ -33,7 +33,8 @@ class TempDir {
 /// The whole content of a file, "" when there is none.
 std::string read_file(const std::string& path);
 
-/// A safetensors file of this header text, its right length in front, and `data_bytes` zeros behind it.
+/// A safetensors file of this header text, its right length in front, and `data_bytes` zeros behind
+/// it.
 std::string safetensors_file(std::string_view header, std::size_t data_bytes);
 /// The same with any length in front.
 std::string safetensors_file(std::uint64_t length, std::string_view header, std::size_t data_bytes);

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// Protects: a config is refused, or its sizes are possible; and changing its layers changes nothing
+// else.
+#include <cstdint>
+#include <string_view>
+
+#include "reshard/base/check.h"
+#include "reshard/io/hf_config.h"
+
+namespace {
+
+using namespace reshard;
+
+void check_sizes(const ModelConfig& config) {
+  RESHARD_CHECK(config.hidden_size > 0 && config.intermediate_size > 0 && config.vocab_size > 0);
+  RESHARD_CHECK(config.num_hidden_layers > 0 && config.head_dim > 0 &&
+                config.num_key_value_heads > 0);
+  RESHARD_CHECK(config.num_attention_heads % config.num_key_value_heads == 0);
+  RESHARD_CHECK(!config.is_moe() || config.moe_intermediate_size > 0);
+  Index elements = config.num_attention_heads;
+  RESHARD_CHECK(!__builtin_mul_overflow(elements, config.head_dim, &elements));
+  RESHARD_CHECK(!__builtin_mul_overflow(elements, config.hidden_size, &elements));
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const std::string_view text(reinterpret_cast<const char*>(data), size);
+  auto config = parse_config(text);
+  if (config) check_sizes(*config);
+  if (!config) RESHARD_CHECK(config.error().message.find('\n') == std::string::npos);
+  const auto changed = config_with_layers(text, 3);
+  if (!config || !changed) return 0;
+  auto again = parse_config(*changed);
+  if (!again) {
+    // More layers than before may be too many together with the experts.
+    RESHARD_CHECK(again.error().message.find("num_hidden_layers") != std::string::npos);
+    return 0;
+  }
+  RESHARD_CHECK(again->num_hidden_layers == 3);
+  RESHARD_CHECK(again->hidden_size == config->hidden_size && again->head_dim == config->head_dim);
+  RESHARD_CHECK(again->num_experts == config->num_experts && again->dtype == config->dtype);
+  return 0;
+}
