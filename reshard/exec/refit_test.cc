@@ -10,6 +10,7 @@
 #include "reshard/exec/direct.h"
 #include "reshard/exec/element_oracle_testutil.h"
 #include "reshard/exec/message.h"
+#include "reshard/exec/proof.h"
 #include "reshard/exec/stream.h"
 #include "reshard/model/families.h"
 #include "reshard/model/random_layout_testutil.h"
@@ -93,6 +94,26 @@ RC_GTEST_PROP(MessageRefit, puts_every_element_in_place, ()) {
   const auto done = run_ranks(world, [&](Rank r) { return message_rank(c, group, r, staging); });
   if (!done) RC_FAIL(done.error().message);
   RC_ASSERT(count_wrong_elements(c.target) == 0);
+}
+
+RC_GTEST_PROP(Proof, says_whether_source_and_target_are_equal, ()) {
+  const Case c;
+  RC_ASSERT(DirectRefit::prepare(c.planner, c.source, c.target)->run().has_value());
+  const auto before = fingerprints(c.source, 2), after = fingerprints(c.target, 2);
+  RC_ASSERT(before.has_value() && after.has_value());
+  const auto same = same_prints(*c.model, *before, *after);
+  if (!same) RC_FAIL(same.error().message);
+  // One changed byte of one fragment on one rank is found, whether the piece has replicas or not.
+  const auto ranks = c.to->ranks().members();
+  const Rank r = ranks[static_cast<std::size_t>(*rc::gen::inRange<Index>(0, static_cast<Index>(ranks.size())))];
+  for (SlotId slot : c.to->slots_of(r)) {
+    const auto fragments = c.to->local(slot, r).fragments;
+    if (fragments.empty()) continue;
+    const Index width = bits(c.to->slot(slot).dtype) / 8;
+    c.target.at(r, slot)[fragments[0].where.offset * width] ^= std::byte{0x40};
+    RC_ASSERT(!same_prints(*c.model, *before, *fingerprints(c.target, 1)).has_value());
+    return;
+  }
 }
 
 TEST(MessageRefit, ranks_with_different_plans_all_get_an_error) {
