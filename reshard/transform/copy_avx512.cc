@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "reshard/base/check.h"
 #include "reshard/transform/copy_kernels.h"
+#include "reshard/transform/unroll.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>

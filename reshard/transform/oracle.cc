@@ -48,17 +48,21 @@ constexpr Index kPiece = 4096;  // bytes made at once for a check
 
 }  // namespace
 
-Oracle::Oracle(std::string_view name, const Dims& shape, DType dtype, std::uint64_t seed, OracleKind kind)
+Oracle::Oracle(std::string_view name, const Dims& shape, DType dtype, std::uint64_t seed,
+               OracleKind kind)
     : key_(hash64(name, seed)), bytes_(std::max(1, bits(dtype) / 8)), pack_(bits(dtype)) {
   Dims stored = shape;
-  if (pack_ < 8 && stored.size() > 0) stored[stored.size() - 1] = stored[stored.size() - 1] * pack_ / 8;
+  if (pack_ < 8 && stored.size() > 0)
+    stored[stored.size() - 1] = stored[stored.size() - 1] * pack_ / 8;
   strides_ = row_major(stored);
   const auto fields = float_fields(dtype);
   if (kind != OracleKind::weights || !fields) return;
-  // Two random bits choose among four exponents; four values of the bias-free exponent from -9 up (e4m3: -6 up).
+  // Two random bits choose among four exponents; four values of the bias-free exponent from -9 up
+  // (e4m3: -6 up).
   const int width = bits(dtype), bias = (1 << (fields->exponent_bits - 1)) - 1;
   const std::uint64_t least = static_cast<std::uint64_t>(std::max(1, bias - 9));
-  keep_ = lanes(std::uint64_t{1} << (width - 1) | ((std::uint64_t{1} << fields->mantissa_bits) - 1), width);
+  keep_ = lanes(std::uint64_t{1} << (width - 1) | ((std::uint64_t{1} << fields->mantissa_bits) - 1),
+                width);
   vary_ = lanes(std::uint64_t{3} << fields->mantissa_bits, width);
   base_ = lanes(least << fields->mantissa_bits, width);
 }
@@ -69,7 +73,8 @@ void Oracle::make(Index first, Index count, std::byte* out) const {
   const Index end = first + count;
   for (Index i = first; i < end;) {
     const std::uint64_t random = mix64(key_ + static_cast<std::uint64_t>(i / per_word));
-    const std::uint64_t word = (random & keep_) | (keep_ == ~std::uint64_t{0} ? 0 : (random & vary_) + base_);
+    const std::uint64_t word =
+        (random & keep_) | (keep_ == ~std::uint64_t{0} ? 0 : (random & vary_) + base_);
     const Index skip = i % per_word, n = std::min(per_word - skip, end - i);
     if (n == per_word) {
       std::memcpy(out, &word, 8);
@@ -82,15 +87,19 @@ void Oracle::make(Index first, Index count, std::byte* out) const {
   }
 }
 
-/// Calls f(first element, count, byte offset of the first, byte distance between two) for each run along the last
-/// dimension; stops when f returns false.
+/// Calls f(first element, count, byte offset of the first, byte distance between two) for each run
+/// along the last dimension; stops when f returns false.
 template <class F>
 void Oracle::for_each_run(const Box& box, const Strided& where, F&& f) const {
   if (box.empty()) return;
   const int last = box.rank() - 1;
   const bool packed = pack_ < 8;
-  RESHARD_CHECK(!packed || last < 0 || (where.strides[last] == 1 && box[last].begin() * pack_ % 8 == 0 && box[last].size() * pack_ % 8 == 0));
-  const auto scaled = [&](Index elements) { return packed ? elements * pack_ / 8 : elements * bytes_; };
+  RESHARD_CHECK(!packed || last < 0 ||
+                (where.strides[last] == 1 && box[last].begin() * pack_ % 8 == 0 &&
+                 box[last].size() * pack_ % 8 == 0));
+  const auto scaled = [&](Index elements) {
+    return packed ? elements * pack_ / 8 : elements * bytes_;
+  };
   const Index count = last < 0 ? 1 : packed ? scaled(box[last].size()) : box[last].size();
   const Index step = last < 0 || packed ? 1 * bytes_ : where.strides[last] * bytes_;
   const Index rows = last < 0 ? 1 : box.volume() / box[last].size();
@@ -118,7 +127,8 @@ void Oracle::fill(const Box& box, const Strided& where, std::byte* data) const {
   });
 }
 
-std::optional<std::string> Oracle::check(const Box& box, const Strided& where, const std::byte* data) const {
+std::optional<std::string> Oracle::check(const Box& box, const Strided& where,
+                                         const std::byte* data) const {
   std::optional<std::string> wrong;
   std::array<std::byte, kPiece> want;
   for_each_run(box, where, [&](Index first, Index count, Index offset, Index step) {
@@ -126,16 +136,21 @@ std::optional<std::string> Oracle::check(const Box& box, const Strided& where, c
       const Index n = std::min(kPiece / bytes_, count - at);
       make(first + at, n, want.data());
       const std::byte* have = data + offset + at * step;
-      if (step == bytes_ && std::memcmp(have, want.data(), static_cast<std::size_t>(n * bytes_)) == 0) continue;
+      if (step == bytes_ &&
+          std::memcmp(have, want.data(), static_cast<std::size_t>(n * bytes_)) == 0)
+        continue;
       for (Index i = 0; i < n && !wrong; ++i) {
-        if (std::memcmp(have + i * step, want.data() + i * bytes_, static_cast<std::size_t>(bytes_)) == 0) continue;
+        if (std::memcmp(have + i * step, want.data() + i * bytes_,
+                        static_cast<std::size_t>(bytes_)) == 0)
+          continue;
         Dims index;
         Index rest = first + at + i;
         for (int d = 0; d < strides_.size(); ++d) {
           index.push_back(rest / strides_[d]);
           rest %= strides_[d];
         }
-        wrong = to_string(index) + " is " + hex_bytes(have + i * step, bytes_) + ", not " + hex_bytes(want.data() + i * bytes_, bytes_);
+        wrong = to_string(index) + " is " + hex_bytes(have + i * step, bytes_) + ", not " +
+                hex_bytes(want.data() + i * bytes_, bytes_);
       }
     }
     return !wrong;

@@ -39,12 +39,9 @@ std::atomic<SimdLevel>& current() {
 
 std::string_view name(SimdLevel level) {
   switch (level) {
-    case SimdLevel::portable:
-      return "portable";
-    case SimdLevel::avx2:
-      return "avx2";
-    case SimdLevel::avx512:
-      return "avx512";
+    case SimdLevel::portable: return "portable";
+    case SimdLevel::avx2: return "avx2";
+    case SimdLevel::avx512: return "avx512";
   }
   return "portable";
 }

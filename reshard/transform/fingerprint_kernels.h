@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// The inner loops behind fingerprint.h: one function for each instruction set.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "reshard/base/hash.h"
+
+namespace reshard::detail {
+
+/// Bytes of a part of a row, and the 32-bit words in it.
+inline constexpr std::size_t kPartBytes = 16384, kPartWords = kPartBytes / 4;
+
+/// B_l of the definition.
+struct ColumnTable {
+  /// Words after the first kPartWords are there to be loaded, and multiplied by 0.
+  alignas(64) std::array<std::array<std::uint32_t, kPartWords + 16>, 2> weight;
+  /// Sum of the weights before each.
+  std::array<std::array<std::uint64_t, kPartWords + 1>, 2> before;
+};
+
+/// The table, built once. Thread-safe.
+const ColumnTable& column_table();
+
+/// Bytes [begin, begin + bytes) of `rows` parts: those of part `first + i * step` are at data + i *
+/// stride.
+struct PartBlock {
+  const std::byte* data;
+  std::ptrdiff_t stride;
+  std::size_t rows;
+  std::size_t begin, bytes;  ///< bytes > 0, begin + bytes <= kPartBytes
+  std::uint64_t first, step;
+  std::array<std::uint64_t, 2> keys;
+  /// What the "+ 1" of all bytes adds to each part's sum over columns.
+  std::array<std::uint64_t, 2> ones;
+};
+
+/// A_l[part] of the definition.
+constexpr std::uint64_t part_weight(std::uint64_t key, std::uint64_t part) {
+  return mix64(key + part) | 1;
+}
+
+/// Adds the block's part of F_l to sum[l].
+using FingerprintKernel = void (*)(const PartBlock&, std::array<std::uint64_t, 2>& sum);
+
+void fingerprint_portable(const PartBlock& block, std::array<std::uint64_t, 2>& sum);
+/// @pre the processor has the instructions
+void fingerprint_avx2(const PartBlock& block, std::array<std::uint64_t, 2>& sum);
+void fingerprint_avx512(const PartBlock& block, std::array<std::uint64_t, 2>& sum);
+
+}  // namespace reshard::detail
