@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+// Protects: whatever happens to a message, no rank hangs, no rank reports a refit that did not happen, and what gets
+// through changed is found by fingerprint.
+#include <gtest/gtest.h>
+
+#include <atomic>
+
+#include "reshard/exec/element_oracle_testutil.h"
+#include "reshard/exec/message.h"
+#include "reshard/exec/proof.h"
+#include "reshard/model/configs_testutil.h"
+#include "reshard/transport/fault.h"
+#include "reshard/transport/inproc.h"
+#include "reshard/transport/rank_threads_testutil.h"
+
+namespace reshard {
+namespace {
+
+constexpr Index kStaging = 32 << 10;  // the least: chunks of 4 KiB, so that tensors span many
+constexpr int kRanks = 7;
+
+ModelConfig medium_moe() {
+  ModelConfig c = tiny_moe();
+  c.hidden_size = 96;
+  c.intermediate_size = 120;
+  c.moe_intermediate_size = 40;
+  c.vocab_size = 500;
+  return c;
+}
+
+/// Two trainer stages of two, three engine ranks besides: some ranks send, some receive, one stage does both.
+struct Job {
+  ModelConfig config = medium_moe();
+  std::shared_ptr<const ModelSpec> model = model_of(config);
+  std::shared_ptr<const ModelLayout> from = layout_of("megatron:tp=2,pp=2,ep=2,etp=1", model, config);
+  std::shared_ptr<const ModelLayout> to = layout_of("vllm:tp=4,offset=3", model, config);
+  Planner planner = *Planner::make(from, to);
+  RankBuffers source = allocate_all(from), target = allocate_all(to);
+  Job() { fill_elements(source); }
+};
+
+/// Runs the refit on all ranks; `plan_of(rank)` says what goes wrong there. Returns how many ranks reported success.
+template <class PlanOf>
+int run(const Job& job, double seconds, PlanOf&& plan_of) {
+  auto group = *InprocGroup::create(kRanks);
+  std::atomic<int> succeeded{0};
+  const auto body = [&](Rank r) -> Result<> {
+    auto control = RESHARD_TRY(group.control(r));
+    FaultPlan faults = plan_of(r);
+    faults.on_kill = [&control] { control->close(); };
+    auto transport = make_faulty(RESHARD_TRY(group.transport(r)), std::move(faults));
+    MessageOptions options;
+    options.staging_bytes = kStaging;
+    options.seconds = seconds;
+    auto refit = MessageRefit::prepare(job.planner, &job.source, &job.target, *transport, *control, options);
+    if (refit && refit->run()) ++succeeded;
+    transport->close();
+    control->close();
+    return {};
+  };
+  const auto ended = run_ranks(kRanks, body);
+  EXPECT_TRUE(ended) << ended.error().message;
+  return succeeded;
+}
+
+FaultPlan none(Rank) { return {}; }
+
+TEST(Faults, without_any_all_ranks_succeed_in_many_chunks) {
+  const Job job;
+  EXPECT_EQ(run(job, 60, none), kRanks);
+  EXPECT_EQ(count_wrong_elements(job.target), 0);
+}
+
+TEST(Faults, late_and_reordered_messages_do_no_harm) {
+  for (std::uint64_t seed = 0; seed < 10; ++seed) {
+    const Job job;
+    const Fault::Kind kinds[] = {Fault::Kind::delay, Fault::Kind::reorder};
+    EXPECT_EQ(run(job, 60, [&](Rank r) { return random_faults(seed, r, kinds, 6, 20); }), kRanks);
+    EXPECT_EQ(count_wrong_elements(job.target), 0);
+  }
+}
+
+/// Each kind on a rank that sends, at a message that depends on the seed. Nobody may succeed.
+void expect_nobody_succeeds(Fault::Kind kind, double seconds, std::uint64_t seeds) {
+  for (std::uint64_t seed = 0; seed < seeds; ++seed) {
+    const Job job;
+    const Rank bad(static_cast<int>(seed % 4));
+    const auto plan = [&](Rank r) { return r == bad ? FaultPlan{{{kind, seed * 3 % 25, 1}}, seed} : FaultPlan{}; };
+    EXPECT_EQ(run(job, seconds, plan), 0) << "seed " << seed;
+  }
+}
+
+TEST(Faults, a_killed_rank_fails_all) { expect_nobody_succeeds(Fault::Kind::kill, 60, 20); }
+TEST(Faults, a_truncated_message_fails_all) { expect_nobody_succeeds(Fault::Kind::truncate, 60, 20); }
+TEST(Faults, a_lost_message_fails_all_at_the_deadline) { expect_nobody_succeeds(Fault::Kind::drop, 0.2, 4); }
+
+TEST(Faults, a_flipped_bit_is_found_by_fingerprint) {
+  for (std::uint64_t seed = 0; seed < 10; ++seed) {
+    const Job job;
+    const auto plan = [&](Rank r) { return r == Rank(1) ? FaultPlan{{{Fault::Kind::corrupt, seed, 1}}, seed} : FaultPlan{}; };
+    EXPECT_EQ(run(job, 60, plan), kRanks);
+    EXPECT_FALSE(same_prints(*job.model, *fingerprints(job.source, 1), *fingerprints(job.target, 1)));
+  }
+}
+
+}  // namespace
+}  // namespace reshard
