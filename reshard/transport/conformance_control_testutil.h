@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: the ranks agree, or every one learns that they do not; shared memory is the owner's memory.
+// Protects: the ranks agree, or every one learns that they do not; shared memory is the owner's
+// memory.
 #pragma once
 
 #include "reshard/transport/conformance_testutil.h"
@@ -54,8 +55,7 @@ TEST_P(TransportControl, a_rank_that_closed_fails_the_collectives_of_the_others)
 
 TEST_P(TransportControl, quiesce_waits_for_every_rank_that_lives) {
   run(3, [](RankEnds& me) {
-    if (me.rank() == Rank{0})
-      expect_error(me.control->quiesce(brief()), Code::deadline, {"1"});
+    if (me.rank() == Rank{0}) expect_error(me.control->quiesce(brief()), Code::deadline, {"1"});
     EXPECT_EQ(outcome(me.control->barrier(patient())), "");
     if (me.rank() == Rank{1}) return;
     EXPECT_EQ(outcome(me.control->quiesce(patient())), "");
@@ -95,7 +95,8 @@ TEST_P(TransportControl, a_key_of_someone_else_is_refused) {
     EXPECT_TRUE(me.transport->open(me.rank(), *key));
     expect_error(me.transport->open(Rank{1 - me.rank().value()}, *key), Code::corrupt);
     expect_error(me.transport->open(Rank{2}, *key), Code::invalid_argument);
-    expect_error(me.transport->open(me.rank(), MemoryKey(key->begin(), key->end() - 1)), Code::corrupt);
+    expect_error(me.transport->open(me.rank(), MemoryKey(key->begin(), key->end() - 1)),
+                 Code::corrupt);
     expect_error(me.transport->open(me.rank(), {}), Code::corrupt);
     EXPECT_EQ(outcome(me.control->quiesce(patient())), "");
   });

@@ -7,7 +7,8 @@
 namespace reshard {
 
 /// Receives (or sends) one message of `bytes` with a peer, alone in its step.
-inline Result<> receive(RankEnds& me, Rank from, MessageId id, std::size_t bytes, Deadline deadline) {
+inline Result<> receive(RankEnds& me, Rank from, MessageId id, std::size_t bytes,
+                        Deadline deadline) {
   Room room(from, id, bytes);
   const Recv recv = room.recv();
   return step(*me.transport, {}, {&recv, 1}, deadline);
@@ -41,7 +42,8 @@ TEST_P(TransportFailures, different_sizes_are_an_error_on_both_sides) {
 TEST_P(TransportFailures, a_receive_without_a_send_ends_at_the_deadline_and_names_it) {
   run(3, [](RankEnds& me) {
     if (me.rank() == Rank{1})
-      expect_error(receive(me, Rank{2}, MessageId{4711}, 5, brief()), Code::deadline, {"4711", "rank 2"});
+      expect_error(receive(me, Rank{2}, MessageId{4711}, 5, brief()), Code::deadline,
+                   {"4711", "rank 2"});
     (void)me.control->quiesce(patient());
   });
 }
@@ -50,8 +52,8 @@ TEST_P(TransportFailures, a_send_without_a_receive_ends_at_the_deadline_and_name
   run(3, [](RankEnds& me) {
     // Large, so that no backend can call it done by buffering it.
     if (me.rank() == Rank{1}) {
-      expect_error(send(me, Rank{2}, MessageId{4711}, std::size_t{32} << 20, brief()), Code::deadline,
-                   {"4711", "rank 2"});
+      expect_error(send(me, Rank{2}, MessageId{4711}, std::size_t{32} << 20, brief()),
+                   Code::deadline, {"4711", "rank 2"});
     }
     (void)me.control->quiesce(patient());
   });
@@ -164,7 +166,8 @@ TEST_P(TransportFailures, a_peer_that_left_before_fails_the_messages_with_it) {
 }
 
 TEST_P(TransportFailures, a_peer_that_leaves_fails_those_who_wait_for_it) {
-  // No order is forced: over the rounds the peer goes before, while and after the others begin to wait.
+  // No order is forced: over the rounds the peer goes before, while and after the others begin to
+  // wait.
   for (int round = 0; round < 20; ++round) {
     run(3, [](RankEnds& me) {
       if (me.rank() == Rank{2}) return;
@@ -181,8 +184,9 @@ TEST_P(TransportFailures, a_peer_that_leaves_fails_those_who_wait_for_it) {
 TEST_P(TransportFailures, a_rank_that_has_finished_leaves_without_harm) {
   run(3, [](RankEnds& me) {
     if (me.rank() == Rank{1}) return;
-    const auto result = me.rank() == Rank{0} ? send(me, Rank{2}, MessageId{1}, 1'000'000, patient())
-                                             : receive(me, Rank{0}, MessageId{1}, 1'000'000, patient());
+    const auto result = me.rank() == Rank{0}
+                            ? send(me, Rank{2}, MessageId{1}, 1'000'000, patient())
+                            : receive(me, Rank{0}, MessageId{1}, 1'000'000, patient());
     EXPECT_EQ(outcome(result), "");
   });
 }
@@ -213,7 +217,8 @@ TEST_P(TransportFailures, another_thread_can_abort_a_rank_that_waits) {
       expect_error(receive(me, Rank{1}, MessageId{1}, 8, Deadline::never()), Code::aborted,
                    {"rank 0", "cancelled by the user"});
     } else {
-      expect_error(me.control->barrier(Deadline::never()), Code::aborted, {"cancelled by the user"});
+      expect_error(me.control->barrier(Deadline::never()), Code::aborted,
+                   {"cancelled by the user"});
     }
   });
 }
@@ -221,7 +226,8 @@ TEST_P(TransportFailures, another_thread_can_abort_a_rank_that_waits) {
 TEST_P(TransportFailures, memory_is_free_after_an_abort_in_the_middle_of_a_message) {
   for (int round = 0; round < 5; ++round) {
     run(3, [&](RankEnds& me) {
-      // Freed when the event is done: a copy that goes on is seen by a sanitizer, or by the guard bytes.
+      // Freed when the event is done: a copy that goes on is seen by a sanitizer, or by the guard
+      // bytes.
       const Rank next{(me.rank().value() + 1) % 3}, previous{(me.rank().value() + 2) % 3};
       const std::size_t bytes = std::size_t{8} << 20;
       Traffic traffic(me.rank());
@@ -232,8 +238,8 @@ TEST_P(TransportFailures, memory_is_free_after_an_abort_in_the_middle_of_a_messa
         (void)(*event)->test();
         me.control->abort("enough");
       }
-      const Result<> result = event ? (*event)->wait(Deadline::never())
-                                    : Result<>(tl::unexpected(event.error()));
+      const Result<> result =
+          event ? (*event)->wait(Deadline::never()) : Result<>(tl::unexpected(event.error()));
       if (result) {
         EXPECT_EQ(traffic.wrong(), 0U);
       } else {

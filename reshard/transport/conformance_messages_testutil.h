@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: every byte of every message arrives at its place, whatever the order of posts, sizes and number.
+// Protects: every byte of every message arrives at its place, whatever the order of posts, sizes
+// and number.
 #pragma once
 
 #include <fstream>
@@ -79,8 +80,9 @@ TEST_P(TransportMessages, polling_alone_gets_there) {
 
 TEST_P(TransportMessages, posts_meet_in_whatever_order_they_come) {
   run([](RankEnds& me) {
-    // Messages of one pair have one size, so that only the id can tell them apart. Even ranks post their
-    // receives after the barrier and backwards, odd ranks before it, one by one, in two directions.
+    // Messages of one pair have one size, so that only the id can tell them apart. Even ranks post
+    // their receives after the barrier and backwards, odd ranks before it, one by one, in two
+    // directions.
     constexpr std::uint64_t kMessages = 20;
     const bool late = me.rank().value() % 2 == 0;
     Traffic traffic(me.rank());
@@ -103,7 +105,8 @@ TEST_P(TransportMessages, posts_meet_in_whatever_order_they_come) {
       if (!late) post({}, {&recv, 1});
     EXPECT_EQ(outcome(me.control->barrier(patient())), "");
     if (late) post({}, recvs);
-    for (auto it = traffic.sends.rbegin(); !late && it != traffic.sends.rend(); ++it) post({&*it, 1}, {});
+    for (auto it = traffic.sends.rbegin(); !late && it != traffic.sends.rend(); ++it)
+      post({&*it, 1}, {});
     for (auto it = events.rbegin(); it != events.rend(); ++it)
       EXPECT_EQ(outcome((*it)->wait(patient())), "");
     EXPECT_EQ(traffic.wrong(), 0U);
@@ -196,7 +199,8 @@ inline std::size_t available_memory() {
 
 TEST_P(TransportSlow, a_message_beyond_2_GiB_arrives) {
   const std::size_t bytes = (std::size_t{2} << 30) + 1;
-  if (std::getenv("RESHARD_SLOW_TESTS") == nullptr) GTEST_SKIP() << "set RESHARD_SLOW_TESTS=1 to run it";
+  if (std::getenv("RESHARD_SLOW_TESTS") == nullptr)
+    GTEST_SKIP() << "set RESHARD_SLOW_TESTS=1 to run it";
   if (available_memory() < 5 * bytes) GTEST_SKIP() << "needs 10 GiB of memory";
   run(2, [&](RankEnds& me) { send_one(me, bytes); });
 }

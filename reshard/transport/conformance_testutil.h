@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The conformance suite of transports. A backend's test file includes this, says how to run ranks, and
-// instantiates; the suite says what every backend owes its callers. Include it in one file of a test program.
+// The conformance suite of transports. A backend's test file includes this, says how to run ranks,
+// and instantiates; the suite says what every backend owes its callers. Include it in one file of a
+// test program.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -34,14 +35,18 @@ using RankBody = std::function<void(RankEnds&)>;
 /// A backend as the suite sees it.
 struct TransportUnderTest {
   std::string name;
-  /// Makes a group of n ranks, runs the body on each at the same time, as threads or as processes, and
-  /// destroys a rank's ends when its body returns. Bodies report with gtest's EXPECT and ASSERT.
+  /// Makes a group of n ranks, runs the body on each at the same time, as threads or as processes,
+  /// and destroys a rank's ends when its body returns. Bodies report with gtest's EXPECT and
+  /// ASSERT.
   std::function<Result<>(int n, const RankBody& body)> run;
 };
 
-inline std::ostream& operator<<(std::ostream& out, const TransportUnderTest& t) { return out << t.name; }
+inline std::ostream& operator<<(std::ostream& out, const TransportUnderTest& t) {
+  return out << t.name;
+}
 
-/// TransportUnderTest::run for backends whose Group has create(n), transport(rank) and control(rank).
+/// TransportUnderTest::run for backends whose Group has create(n), transport(rank) and
+/// control(rank).
 template <class Group>
 Result<> run_group_as_threads(int n, const RankBody& body) {
   Group group = RESHARD_TRY(Group::create(n));
@@ -62,7 +67,8 @@ using Bytes = std::vector<std::byte>;
 /// The bytes of a message, different for each message.
 inline Bytes pattern(Rank from, Rank to, MessageId id, std::size_t bytes) {
   Bytes out(bytes);
-  const auto ranks = static_cast<std::uint64_t>(from.value()) << 32 | static_cast<std::uint64_t>(to.value());
+  const auto ranks =
+      static_cast<std::uint64_t>(from.value()) << 32 | static_cast<std::uint64_t>(to.value());
   const std::uint64_t seed = mix64(ranks) ^ id.value();
   for (std::size_t i = 0; i < bytes; i += 8) {
     const std::uint64_t word = mix64(seed + i);
@@ -77,7 +83,9 @@ class Room {
   Room(Rank from, MessageId id, std::size_t bytes)
       : from_(from), id_(id), memory_(bytes + 2 * kMargin, kUntouched) {}
 
-  Recv recv() { return {from_, id_, std::span(memory_).subspan(kMargin, memory_.size() - 2 * kMargin)}; }
+  Recv recv() {
+    return {from_, id_, std::span(memory_).subspan(kMargin, memory_.size() - 2 * kMargin)};
+  }
 
   /// Holds exactly pattern(from, to, id), and nothing beside it was touched.
   bool holds_pattern(Rank to) const {
@@ -144,13 +152,12 @@ inline std::string case_name(const testing::TestParamInfo<TransportMessages::Par
 }  // namespace reshard
 
 /// Instantiates the whole suite for one backend.
-#define RESHARD_TEST_TRANSPORT(Name, under_test)                                               \
-  INSTANTIATE_TEST_SUITE_P(Name, TransportMessages,                                            \
-                           testing::Combine(testing::Values(under_test),                       \
-                                            testing::Values(1, 2, 3, 5, 8)),                   \
-                           case_name);                                                         \
-  INSTANTIATE_TEST_SUITE_P(Name, TransportFailures, testing::Values(under_test));              \
-  INSTANTIATE_TEST_SUITE_P(Name, TransportControl, testing::Values(under_test));               \
+#define RESHARD_TEST_TRANSPORT(Name, under_test)                                                 \
+  INSTANTIATE_TEST_SUITE_P(                                                                      \
+      Name, TransportMessages,                                                                   \
+      testing::Combine(testing::Values(under_test), testing::Values(1, 2, 3, 5, 8)), case_name); \
+  INSTANTIATE_TEST_SUITE_P(Name, TransportFailures, testing::Values(under_test));                \
+  INSTANTIATE_TEST_SUITE_P(Name, TransportControl, testing::Values(under_test));                 \
   INSTANTIATE_TEST_SUITE_P(Name, TransportSlow, testing::Values(under_test))
 
 #include "reshard/transport/conformance_control_testutil.h"

@@ -12,13 +12,14 @@
 
 namespace reshard {
 
-/// The control plane: agreement between the ranks of a group by few and small messages. One object per
-/// rank. Collective calls are made by every rank in the same order, from one thread at a time; abort() and
-/// status() may be called from any thread at any time.
+/// The control plane: agreement between the ranks of a group by few and small messages. One object
+/// per rank. Collective calls are made by every rank in the same order, from one thread at a time;
+/// abort() and status() may be called from any thread at any time.
 ///
-/// Errors of collective calls: `deadline` names the ranks that did not come; `aborted` when some rank
-/// called abort() or close(); `invalid_argument` after close() on this rank. After an error the ranks no
-/// longer agree on which collective is next, so the only ways on are abort(), quiesce() and close().
+/// Errors of collective calls: `deadline` names the ranks that did not come; `aborted` when some
+/// rank called abort() or close(); `invalid_argument` after close() on this rank. After an error
+/// the ranks no longer agree on which collective is next, so the only ways on are abort(),
+/// quiesce() and close().
 class ControlPlane {
  public:
   /// As close().
@@ -34,21 +35,21 @@ class ControlPlane {
   virtual Result<std::vector<std::vector<std::byte>>> all_gather(std::span<const std::byte> mine,
                                                                  Deadline deadline) = 0;
 
-  /// Collective. Returns once every rank has called it; what a rank wrote to memory before is visible to
-  /// all after.
+  /// Collective. Returns once every rank has called it; what a rank wrote to memory before is
+  /// visible to all after.
   virtual Result<> barrier(Deadline deadline) = 0;
 
-  /// Ends the group for good: every pending and future wait on every rank, of this control plane and of
-  /// the transports made with it, fails with `aborted`, this rank's number and `reason`. The first abort
-  /// counts, later ones do nothing.
+  /// Ends the group for good: every pending and future wait on every rank, of this control plane
+  /// and of the transports made with it, fails with `aborted`, this rank's number and `reason`. The
+  /// first abort counts, later ones do nothing.
   virtual void abort(std::string_view reason) = 0;
 
   /// The `aborted` error once any rank has called abort(). Cheap: long copies ask it as they go.
   virtual Result<> status() const = 0;
 
-  /// Collective, and works after abort() and other errors: returns once every rank has called it or has
-  /// closed. From then on no peer uses memory that this rank lent or shared before.
-  /// Errors: `deadline` names the ranks that may still use it.
+  /// Collective, and works after abort() and other errors: returns once every rank has called it or
+  /// has closed. From then on no peer uses memory that this rank lent or shared before. Errors:
+  /// `deadline` names the ranks that may still use it.
   virtual Result<> quiesce(Deadline deadline) = 0;
 
   /// Leaves the group: collective calls that wait for this rank fail on the others with `aborted`.

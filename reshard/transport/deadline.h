@@ -6,8 +6,8 @@
 
 namespace reshard {
 
-/// The moment after which a wait gives up, on the monotonic clock. Passed down unchanged through nested
-/// calls, so that a whole operation has one budget however many waits it makes.
+/// The moment after which a wait gives up, on the monotonic clock. Passed down unchanged through
+/// nested calls, so that a whole operation has one budget however many waits it makes.
 class Deadline {
  public:
   using Clock = std::chrono::steady_clock;
@@ -17,7 +17,8 @@ class Deadline {
   /// No limit. Later than every other deadline.
   static constexpr Deadline never() { return Deadline(Clock::time_point::max()); }
 
-  /// `time` from now, as in `Deadline::after(5s)`; a negative time is now, one beyond the clock is never.
+  /// `time` from now, as in `Deadline::after(5s)`; a negative time is now, one beyond the clock is
+  /// never.
   static Deadline after(std::chrono::duration<double> time) {
     const Clock::time_point now = Clock::now();
     const std::chrono::duration<double> room = Clock::time_point::max() - now;

@@ -21,7 +21,8 @@ std::uint64_t draw(std::uint64_t seed, std::uint64_t a, std::uint64_t b) {
 /// Puts items[i] in a random order.
 template <class Item>
 void shuffle(std::vector<Item>& items, std::uint64_t seed) {
-  for (std::size_t i = items.size(); i > 1; --i) std::swap(items[i - 1], items[draw(seed, i, 0) % i]);
+  for (std::size_t i = items.size(); i > 1; --i)
+    std::swap(items[i - 1], items[draw(seed, i, 0) % i]);
 }
 
 struct Held {
@@ -29,7 +30,8 @@ struct Held {
   std::uint64_t polls;  ///< test() calls to go.
 };
 
-/// The parts of one faulty exchange, done when all are. Parts are only added, when a held message goes out.
+/// The parts of one faulty exchange, done when all are. Parts are only added, when a held message
+/// goes out.
 class FaultEvent final : public Event {
  public:
   explicit FaultEvent(std::shared_ptr<Transport> inner) : inner_(std::move(inner)) {}
@@ -90,7 +92,8 @@ class FaultEvent final : public Event {
   }
 
   std::shared_ptr<Transport> inner_;
-  std::deque<std::vector<std::byte>> copies_;  // Before the parts: those borrow from it to their end.
+  std::deque<std::vector<std::byte>>
+      copies_;  // Before the parts: those borrow from it to their end.
   std::vector<Held> held_;
   std::vector<std::unique_ptr<Event>> parts_;
   Result<> outcome_;  ///< the first error; a value as long as there is none.

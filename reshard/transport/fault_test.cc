@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: each fault does what it says, to the message it names and to no other, the same every time.
+// Protects: each fault does what it says, to the message it names and to no other, the same every
+// time.
 #include "reshard/transport/fault.h"
 
 #include <gtest/gtest.h>

@@ -58,11 +58,13 @@ class InprocTransport final : public Transport {
     RESHARD_TRY(member("open memory of", owner));
     Key key{};
     if (bytes.size() == sizeof key) std::memcpy(&key, bytes.data(), sizeof key);
-    if (key.group != member_->group->number || key.owner != static_cast<std::uint64_t>(owner.value())) {
-      return fail(Code::corrupt,
-                  fmt::format("a memory key of {} bytes was not made by rank {} of this group; pass on "
-                              "what its share() returned",
-                              bytes.size(), owner.value()));
+    if (key.group != member_->group->number ||
+        key.owner != static_cast<std::uint64_t>(owner.value())) {
+      return fail(
+          Code::corrupt,
+          fmt::format("a memory key of {} bytes was not made by rank {} of this group; pass on "
+                      "what its share() returned",
+                      bytes.size(), owner.value()));
     }
     auto* data = reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(key.address));
     return std::span<std::byte>(data, key.bytes);
@@ -74,8 +76,9 @@ class InprocTransport final : public Transport {
     Group& group = *member_->group;
     // Before the mailboxes are searched: a half that is posted after the search sees the flag.
     group.closed[rank().index()].store(true, std::memory_order_release);
-    const Error error{Code::aborted,
-                      fmt::format("rank {} closed its transport before this was done", rank().value())};
+    const Error error{
+        Code::aborted,
+        fmt::format("rank {} closed its transport before this was done", rank().value())};
     while (!member_->undone.empty()) member_->undone.back()->give_up(error);
     Wake wake(group.size);
     for (auto& mailbox : group.mailboxes) mailbox.fail_closed(rank(), wake);
@@ -141,7 +144,9 @@ class InprocControl final : public ControlPlane {
 
 struct InprocGroup::State {
   explicit State(int size)
-      : group(std::make_shared<Group>(size)), transport_taken(group->closed.size()), control_taken(group->closed.size()) {}
+      : group(std::make_shared<Group>(size)),
+        transport_taken(group->closed.size()),
+        control_taken(group->closed.size()) {}
 
   Result<> take(std::vector<bool>& taken, std::string_view what, Rank rank) {
     const std::lock_guard lock(mutex);
@@ -150,8 +155,9 @@ struct InprocGroup::State {
                                                       what, rank.value(), group->size - 1));
     }
     if (taken[rank.index()]) {
-      return fail(Code::invalid_argument,
-                  fmt::format("{} of rank {} was taken before; each rank has one", what, rank.value()));
+      return fail(
+          Code::invalid_argument,
+          fmt::format("{} of rank {} was taken before; each rank has one", what, rank.value()));
     }
     taken[rank.index()] = true;
     return {};

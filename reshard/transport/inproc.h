@@ -8,9 +8,9 @@
 
 namespace reshard {
 
-/// Ranks as threads of one process. A message is copied once, from the sender's memory into the receiver's,
-/// by the threads that wait for it: either side alone, or both with a part each. No thread of its own, no
-/// staging, no limit on the number or the size of messages.
+/// Ranks as threads of one process. A message is copied once, from the sender's memory into the
+/// receiver's, by the threads that wait for it: either side alone, or both with a part each. No
+/// thread of its own, no staging, no limit on the number or the size of messages.
 ///
 /// create() makes the meeting point; each rank's thread takes its two ends from it, once.
 /// The ends outlive the InprocGroup. Any thread may call anything here.
@@ -25,7 +25,8 @@ class InprocGroup {
   /// Errors: `invalid_argument` when there is no such rank, or its end was taken.
   Result<std::unique_ptr<Transport>> transport(Rank rank);
 
-  /// Rank's end of the control plane; its abort() reaches the transports of this group too. Errors: as above.
+  /// Rank's end of the control plane; its abort() reaches the transports of this group too. Errors:
+  /// as above.
   Result<std::unique_ptr<ControlPlane>> control(Rank rank);
 
  private:

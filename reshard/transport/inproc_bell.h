@@ -14,8 +14,8 @@ namespace reshard::inproc {
 
 /// Wakes the threads that wait for something to change at one rank. Any thread may call anything.
 ///
-/// Read count(), look at the state, and wait for a later count: a change between look and wait is not lost,
-/// because whoever changes the state rings after it.
+/// Read count(), look at the state, and wait for a later count: a change between look and wait is
+/// not lost, because whoever changes the state rings after it.
 class Bell {
  public:
   std::uint64_t count() const { return count_.load(std::memory_order_acquire); }
@@ -45,7 +45,8 @@ class Bell {
   std::atomic<std::uint64_t> count_{0};
 };
 
-/// Ranks to wake, collected while a lock is held and rung after it: one ring for a rank, not for a message.
+/// Ranks to wake, collected while a lock is held and rung after it: one ring for a rank, not for a
+/// message.
 class Wake {
  public:
   explicit Wake(int num_ranks) : marked_(static_cast<std::size_t>(num_ranks), false) {}

@@ -20,8 +20,8 @@ using Clock = std::chrono::steady_clock;
 constexpr int kRanks = 2;
 constexpr int kSteps = 8;
 
-/// Seconds that the slowest rank needs for one call of body(rank, transport, step), over kSteps after a
-/// first one that is not counted.
+/// Seconds that the slowest rank needs for one call of body(rank, transport, step), over kSteps
+/// after a first one that is not counted.
 template <class Prepare>
 double seconds_per_step(Prepare prepare) {
   auto group = *InprocGroup::create(kRanks);
@@ -60,8 +60,8 @@ void exchange(benchmark::State& state) {
   const auto bytes = static_cast<std::size_t>(state.range(1));
   for (auto _ : state) {
     state.SetIterationTime(seconds_per_step([&](Rank rank, Transport& transport) {
-      return [&, peer = Rank{1 - rank.value()}, from = Bytes(bytes, std::byte{1}), to = Bytes(bytes)](
-                 std::uint64_t step) mutable {
+      return [&, peer = Rank{1 - rank.value()}, from = Bytes(bytes, std::byte{1}),
+              to = Bytes(bytes)](std::uint64_t step) mutable {
         const std::size_t each = bytes / messages;
         std::vector<Send> sends;
         std::vector<Recv> recvs;

@@ -9,7 +9,8 @@
 namespace reshard::inproc {
 namespace {
 
-/// Small messages that one thread takes at a time; with kGrain, what bounds the work between two looks.
+/// Small messages that one thread takes at a time; with kGrain, what bounds the work between two
+/// looks.
 constexpr std::size_t kSlices = 256;
 
 }  // namespace
@@ -26,9 +27,7 @@ StepEvent::StepEvent(std::shared_ptr<Member> member, std::span<const Send> sends
   post();
 }
 
-StepEvent::~StepEvent() {
-  give_up({Code::aborted, "the event was destroyed before it was done"});
-}
+StepEvent::~StepEvent() { give_up({Code::aborted, "the event was destroyed before it was done"}); }
 
 void StepEvent::post() {
   std::int64_t total = 0;
@@ -54,7 +53,8 @@ void StepEvent::post() {
 bool StepEvent::settled() {
   if (done_) return true;
   auto error = step_.error();
-  // A peer that heard of an abort first gives its messages up: then the abort is the cause to report.
+  // A peer that heard of an abort first gives its messages up: then the abort is the cause to
+  // report.
   if ((!error || error->code == Code::aborted) && group_.meeting.aborted())
     error = group_.meeting.abort_error();
   if (error) {
@@ -118,7 +118,8 @@ Withdrawn StepEvent::withdraw() {
     if (!all.unmatched) all.unmatched = std::move(some.unmatched);
   }
   wake_.ring(group_.bells);
-  // What is left now is in the hands of threads that are copying it, a grain each: no deadline needed.
+  // What is left now is in the hands of threads that are copying it, a grain each: no deadline
+  // needed.
   Bell& bell = group_.bells[step_.rank.index()];
   while (true) {
     const std::uint64_t seen = bell.count();

@@ -33,15 +33,16 @@ struct Group {
 
   const int size;
   const std::uint64_t number = next_number();  ///< differs between the groups of a process.
-  std::vector<std::atomic<bool>> closed;  ///< by rank: its transport.
-  std::deque<Mailbox> mailboxes;          ///< by receiving rank.
-  std::deque<Bell> bells;                 ///< by rank; rung when a step of the rank may go on.
+  std::vector<std::atomic<bool>> closed;       ///< by rank: its transport.
+  std::deque<Mailbox> mailboxes;               ///< by receiving rank.
+  std::deque<Bell> bells;                      ///< by rank; rung when a step of the rank may go on.
   Meeting meeting;
 };
 
 class StepEvent;
 
-/// The events of one rank that are not done. Shared by its transport and its events, used by its thread.
+/// The events of one rank that are not done. Shared by its transport and its events, used by its
+/// thread.
 struct Member {
   std::shared_ptr<Group> group;
   Rank rank;
@@ -53,7 +54,8 @@ struct Member {
 class StepEvent final : public Event {
  public:
   /// Posts the messages. @pre ranks are in range, the member is not closed
-  StepEvent(std::shared_ptr<Member> member, std::span<const Send> sends, std::span<const Recv> recvs);
+  StepEvent(std::shared_ptr<Member> member, std::span<const Send> sends,
+            std::span<const Recv> recvs);
   ~StepEvent() override;
 
   Result<bool> test() override;

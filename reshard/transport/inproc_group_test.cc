@@ -78,8 +78,9 @@ TEST(InprocGroup, collectives_in_different_order_are_an_error) {
   auto group = *InprocGroup::create(2);
   EXPECT_TRUE(run_ranks(2, [&](Rank rank) {
     auto control = *group.control(rank);
-    const auto result = rank == Rank{0} ? control->barrier(Deadline::never())
-                                        : control->all_gather({}, Deadline::never()).map([](auto&&) {});
+    const auto result = rank == Rank{0}
+                            ? control->barrier(Deadline::never())
+                            : control->all_gather({}, Deadline::never()).map([](auto&&) {});
     // Whoever comes second is told; the other hears it by the abort that this must lead to.
     EXPECT_FALSE(result);
     if (result.error().code == Code::invalid_argument) {

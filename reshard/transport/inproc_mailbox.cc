@@ -11,7 +11,8 @@ namespace {
 
 Error closed_error(Rank rank) {
   return {Code::aborted,
-          fmt::format("rank {} closed its transport while messages with it were outstanding", rank.value())};
+          fmt::format("rank {} closed its transport while messages with it were outstanding",
+                      rank.value())};
 }
 
 }  // namespace
@@ -101,12 +102,14 @@ Withdrawn Mailbox::withdraw(Step& step, Wake& wake) {
   Withdrawn out;
   const auto [first, last] = std::ranges::equal_range(step.sends, owner_, {}, &Send::to);
   for (const Send& send : std::span(first, last)) {
-    if (!withdraw_half({step.rank, send.id}, Side::send, step, wake) || out.messages++ != 0) continue;
+    if (!withdraw_half({step.rank, send.id}, Side::send, step, wake) || out.messages++ != 0)
+      continue;
     out.unmatched = fmt::format("message {} to rank {} ({} bytes) was not received there",
                                 send.id.value(), owner_.value(), send.bytes.size());
   }
   for (const Recv& recv : step.rank == owner_ ? std::span(step.recvs) : std::span<Recv>()) {
-    if (!withdraw_half({recv.from, recv.id}, Side::recv, step, wake) || out.messages++ != 0) continue;
+    if (!withdraw_half({recv.from, recv.id}, Side::recv, step, wake) || out.messages++ != 0)
+      continue;
     out.unmatched = fmt::format("message {} from rank {} ({} bytes) was not sent there",
                                 recv.id.value(), recv.from.value(), recv.bytes.size());
   }

@@ -32,8 +32,9 @@ struct Withdrawn {
   std::optional<std::string> unmatched;  ///< the first message that never met its other half.
 };
 
-/// All messages on their way to one rank: halves that wait for their other half, and matched messages that
-/// wait to be copied. Any thread may call anything; one lock per call, and no call copies or waits.
+/// All messages on their way to one rank: halves that wait for their other half, and matched
+/// messages that wait to be copied. Any thread may call anything; one lock per call, and no call
+/// copies or waits.
 class Mailbox {
  public:
   /// `closed` says of each rank whether it has closed its transport, and outlives the mailbox.
@@ -43,7 +44,8 @@ class Mailbox {
   void post(std::span<const Send> sends, Step& step, Wake& wake);
   void post(std::span<const Recv> recvs, Step& step, Wake& wake);
 
-  /// Moves about one grain of work into `out`; 0 when there is none. Pass what was taken to finish().
+  /// Moves about one grain of work into `out`; 0 when there is none. Pass what was taken to
+  /// finish().
   std::size_t take(std::span<Slice> out);
   /// True when take() may find work.
   bool has_work() const { return matched_.load(std::memory_order_acquire) != 0; }

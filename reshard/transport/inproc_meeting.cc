@@ -11,8 +11,8 @@ namespace reshard::inproc {
 namespace {
 
 template <class Predicate>
-bool wait_until(std::condition_variable& changed, std::unique_lock<std::mutex>& lock, Deadline deadline,
-                Predicate over) {
+bool wait_until(std::condition_variable& changed, std::unique_lock<std::mutex>& lock,
+                Deadline deadline, Predicate over) {
   if (!deadline.is_never()) return changed.wait_until(lock, deadline.time(), over);
   changed.wait(lock, over);
   return true;
@@ -43,10 +43,11 @@ Result<> Meeting::may_meet(Rank rank, std::string_view what) const {
   }
   if (aborted()) return tl::unexpected(abort_error_);
   if (num_here_ != 0 && what != what_) {
-    return fail(Code::invalid_argument,
-                fmt::format("rank {} calls {} while others are in {}; collective calls come in the same "
-                            "order on every rank",
-                            rank.value(), what, what_));
+    return fail(
+        Code::invalid_argument,
+        fmt::format("rank {} calls {} while others are in {}; collective calls come in the same "
+                    "order on every rank",
+                    rank.value(), what, what_));
   }
   return {};
 }
@@ -69,18 +70,18 @@ Result<std::shared_ptr<const Meeting::Gathered>> Meeting::meet(Rank rank, std::s
   }
   const std::uint64_t before = done_;
   const auto left = [](const Member& m) { return gone(m); };
-  wait_until(changed_, lock, deadline, [&] {
-    return done_ != before || aborted() || std::ranges::any_of(members_, left);
-  });
+  wait_until(changed_, lock, deadline,
+             [&] { return done_ != before || aborted() || std::ranges::any_of(members_, left); });
   if (done_ != before) return gathered_;
   if (aborted()) return tl::unexpected(abort_error_);
   const auto closed = ranks_where(members_, left);
   const auto missing = ranks_where(members_, [](const Member& m) { return !m.here; });
   members_[rank.index()].here = false;
   --num_here_;
-  if (closed) return fail(Code::aborted, fmt::format("{}: {} closed the control plane", what, *closed));
-  return fail(Code::deadline,
-              fmt::format("{}: {} did not come before the deadline", what, missing.value_or("no rank")));
+  if (closed)
+    return fail(Code::aborted, fmt::format("{}: {} closed the control plane", what, *closed));
+  return fail(Code::deadline, fmt::format("{}: {} did not come before the deadline", what,
+                                          missing.value_or("no rank")));
 }
 
 Result<> Meeting::quiesce(Rank rank, Deadline deadline) {
@@ -98,10 +99,11 @@ Result<> Meeting::quiesce(Rank rank, Deadline deadline) {
   if (all) return {};
   const auto missing = ranks_where(members_, late);
   --me.quiesced;
-  return fail(Code::deadline,
-              fmt::format("quiesce: {} did not come before the deadline and may still use this rank's "
-                          "memory",
-                          missing.value_or("no rank")));
+  return fail(
+      Code::deadline,
+      fmt::format("quiesce: {} did not come before the deadline and may still use this rank's "
+                  "memory",
+                  missing.value_or("no rank")));
 }
 
 void Meeting::close(Rank rank) {

@@ -13,7 +13,8 @@
 
 namespace reshard::inproc {
 
-/// Bytes that one thread copies before it looks up again: at an abort, at a deadline, at work to share.
+/// Bytes that one thread copies before it looks up again: at an abort, at a deadline, at work to
+/// share.
 inline constexpr std::size_t kGrain = 256 * 1024;
 
 /// Grains of a message; an empty message is one.
@@ -21,8 +22,9 @@ constexpr std::int64_t grains(std::size_t bytes) {
   return bytes == 0 ? 1 : static_cast<std::int64_t>((bytes - 1) / kGrain + 1);
 }
 
-/// One exchange as its peers see it. Others hold plain pointers to it, so it may go only when `left` is 0:
-/// each grain is counted until it is copied or withdrawn, and the count is the last thing a peer touches.
+/// One exchange as its peers see it. Others hold plain pointers to it, so it may go only when
+/// `left` is 0: each grain is counted until it is copied or withdrawn, and the count is the last
+/// thing a peer touches.
 struct Step {
   Rank rank;
   std::vector<Send> sends;  ///< ordered by `to`.
@@ -42,7 +44,8 @@ struct Step {
     return error_;
   }
 
-  /// True when these were the last grains: the owner must then be woken, and this step not touched again.
+  /// True when these were the last grains: the owner must then be woken, and this step not touched
+  /// again.
   [[nodiscard]] bool count_down(std::int64_t n) {
     return left.fetch_sub(n, std::memory_order_acq_rel) == n;
   }

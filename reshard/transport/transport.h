@@ -15,8 +15,8 @@
 
 namespace reshard {
 
-/// Names one message between two ranks. Sender and receiver must give it the same id; how the ids are
-/// chosen is the caller's affair.
+/// Names one message between two ranks. Sender and receiver must give it the same id; how the ids
+/// are chosen is the caller's affair.
 using MessageId = StrongInt<struct MessageIdTag, std::uint64_t>;
 
 /// One contiguous run of bytes to a peer. Zero bytes are a message too, and `to` may be this rank.
@@ -36,15 +36,17 @@ struct Recv {
 /// What a transport can do; a caller chooses its path by it.
 struct Capabilities {
   bool message = false;  ///< exchange() works.
-  bool direct = false;   ///< share() and open() work: peers read and write each other's memory in place.
+  bool direct =
+      false;  ///< share() and open() work: peers read and write each other's memory in place.
   friend bool operator==(const Capabilities&, const Capabilities&) = default;
 };
 
 /// The completion of one exchange(). Used from one thread at a time; may outlive its transport.
 ///
-/// Every event completes, also on failure, and only then does the memory of its messages belong to the
-/// caller again. Waiting is what moves the bytes: a transport needs no thread of its own.
-/// Destroying an event that is not done gives its messages up and returns once nobody touches their memory.
+/// Every event completes, also on failure, and only then does the memory of its messages belong to
+/// the caller again. Waiting is what moves the bytes: a transport needs no thread of its own.
+/// Destroying an event that is not done gives its messages up and returns once nobody touches their
+/// memory.
 class Event {
  public:
   virtual ~Event() = default;
@@ -52,14 +54,15 @@ class Event {
   Event(const Event&) = delete;
   Event& operator=(const Event&) = delete;
 
-  /// True once every message of the exchange is whole; false while some are under way. Moves a bounded
-  /// amount of bytes, so that a caller who only polls gets there. An error completes the event.
+  /// True once every message of the exchange is whole; false while some are under way. Moves a
+  /// bounded amount of bytes, so that a caller who only polls gets there. An error completes the
+  /// event.
   virtual Result<bool> test() = 0;
 
   /// Returns when every message is whole, or with the first error; the event is done in both cases.
-  /// Errors: `deadline` names what was missing; `invalid_argument` when a sender and a receiver gave
-  /// different sizes (both get it), or an id was used twice; `aborted` when a peer closed its transport or
-  /// gave up a message of this exchange, or any rank called ControlPlane::abort().
+  /// Errors: `deadline` names what was missing; `invalid_argument` when a sender and a receiver
+  /// gave different sizes (both get it), or an id was used twice; `aborted` when a peer closed its
+  /// transport or gave up a message of this exchange, or any rank called ControlPlane::abort().
   /// Calling it again repeats the answer.
   virtual Result<> wait(Deadline deadline) = 0;
 };
@@ -70,12 +73,12 @@ using MemoryKey = std::vector<std::byte>;
 /// The data plane: moves bytes between the ranks of one group and knows nothing of what they mean.
 /// One object per rank, used from one thread at a time.
 ///
-/// A send meets the receive with the same (sender, receiver, id). The two may be posted in either order,
-/// and among others in any order. An id may be used again between the same two ranks once the event of
-/// its earlier use is done on both.
+/// A send meets the receive with the same (sender, receiver, id). The two may be posted in either
+/// order, and among others in any order. An id may be used again between the same two ranks once
+/// the event of its earlier use is done on both.
 ///
-/// After an event fails, the only calls that every backend promises to serve are close() here and abort(),
-/// quiesce() and close() of the control plane: abort, quiesce, and make a new group.
+/// After an event fails, the only calls that every backend promises to serve are close() here and
+/// abort(), quiesce() and close() of the control plane: abort, quiesce, and make a new group.
 class Transport {
  public:
   /// As close().
@@ -91,26 +94,27 @@ class Transport {
   virtual int size() const = 0;
   virtual Capabilities capabilities() const = 0;
 
-  /// Starts all messages of one step together and returns without waiting for a peer. The two lists are
-  /// copied; the bytes they point to are borrowed until the event is done: sends must not be written,
-  /// receives must be neither read nor written, and receives must not overlap each other or a send.
-  /// Errors: `invalid_argument` for a rank outside the group or after close(); `aborted` after an abort.
+  /// Starts all messages of one step together and returns without waiting for a peer. The two lists
+  /// are copied; the bytes they point to are borrowed until the event is done: sends must not be
+  /// written, receives must be neither read nor written, and receives must not overlap each other
+  /// or a send. Errors: `invalid_argument` for a rank outside the group or after close(); `aborted`
+  /// after an abort.
   virtual Result<std::unique_ptr<Event>> exchange(std::span<const Send> sends,
                                                   std::span<const Recv> recvs) = 0;
 
-  /// Lets every rank of the group reach `memory`. It must stay allocated until this rank returned from a
-  /// successful ControlPlane::quiesce() that follows the peers' last use.
-  /// Errors: `unsupported` when capabilities().direct is false or such memory cannot be shared.
+  /// Lets every rank of the group reach `memory`. It must stay allocated until this rank returned
+  /// from a successful ControlPlane::quiesce() that follows the peers' last use. Errors:
+  /// `unsupported` when capabilities().direct is false or such memory cannot be shared.
   virtual Result<MemoryKey> share(std::span<std::byte> memory) = 0;
 
-  /// The memory that `owner` shared, at its address on this rank. Reads and writes through it are ordered
-  /// with the owner's only by the control plane: barrier() makes what came before it visible.
-  /// Errors: `corrupt` when the key is not one of this group; `unsupported` as share().
+  /// The memory that `owner` shared, at its address on this rank. Reads and writes through it are
+  /// ordered with the owner's only by the control plane: barrier() makes what came before it
+  /// visible. Errors: `corrupt` when the key is not one of this group; `unsupported` as share().
   virtual Result<std::span<std::byte>> open(Rank owner, const MemoryKey& key) = 0;
 
-  /// Leaves the group: undone events of this rank fail with `aborted`, and so does every message that a
-  /// peer has or will have with it. A rank that waited for all its events leaves without harm to anyone.
-  /// Calling it again does nothing.
+  /// Leaves the group: undone events of this rank fail with `aborted`, and so does every message
+  /// that a peer has or will have with it. A rank that waited for all its events leaves without
+  /// harm to anyone. Calling it again does nothing.
   virtual void close() = 0;
 };
 
