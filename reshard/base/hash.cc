@@ -3,6 +3,7 @@
 
 #include <xxhash.h>
 
+#include <bit>
 #include <utility>
 
 #include "reshard/base/check.h"
@@ -23,27 +24,33 @@ Digest::Digest() : state_(XXH3_createState()) {
 
 Digest::~Digest() { XXH3_freeState(state(state_)); }
 
-Digest::Digest(Digest&& other) noexcept : state_(std::exchange(other.state_, nullptr)) {}
+Digest::Digest(Digest&& other) noexcept
+    : state_(std::exchange(other.state_, nullptr)), words_(other.words_), num_words_(other.num_words_) {}
 
 Digest& Digest::operator=(Digest&& other) noexcept {
   std::swap(state_, other.state_);
+  words_ = other.words_;
+  num_words_ = other.num_words_;
   return *this;
 }
 
+void Digest::flush() {
+  static_assert(std::endian::native == std::endian::little, "digests are of little-endian words");
+  XXH3_64bits_update(state(state_), words_.data(), num_words_ * sizeof words_[0]);
+  num_words_ = 0;
+}
+
 Digest& Digest::add(std::string_view text) {
-  add_word(text.size());
+  add(text.size());
+  flush();
   XXH3_64bits_update(state(state_), text.data(), text.size());
   return *this;
 }
 
-Digest& Digest::add_word(std::uint64_t word) {
-  unsigned char bytes[8];
-  for (int i = 0; i < 8; ++i) bytes[i] = static_cast<unsigned char>(word >> (8 * i));
-  XXH3_64bits_update(state(state_), bytes, sizeof bytes);
-  return *this;
+std::uint64_t Digest::value() {
+  flush();
+  return XXH3_64bits_digest(state(state_));
 }
-
-std::uint64_t Digest::value() const { return XXH3_64bits_digest(state(state_)); }
 
 std::string hex(std::uint64_t value) {
   std::string text(16, '0');

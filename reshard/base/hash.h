@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <concepts>
 #include <cstdint>
 #include <span>
@@ -34,13 +35,18 @@ class Digest {
   Digest& add(std::string_view text);
   template <std::integral T>
   Digest& add(T value) {
-    return add_word(static_cast<std::uint64_t>(value));
+    if (num_words_ == words_.size()) flush();
+    words_[num_words_++] = static_cast<std::uint64_t>(value);
+    return *this;
   }
-  std::uint64_t value() const;
+  /// The digest of all that was added; more may be added afterwards.
+  std::uint64_t value();
 
  private:
-  Digest& add_word(std::uint64_t word);
+  void flush();
   void* state_;
+  std::array<std::uint64_t, 64> words_;
+  std::size_t num_words_ = 0;
 };
 
 /// 16 lower-case hexadecimal digits.

@@ -29,6 +29,9 @@ Result<TensorId> ModelSpec::add(std::string name, Dims shape, DType dtype) {
   if (!ids_.emplace(name, id).second)
     return fail(Code::invalid_argument, fmt::format("tensor '{}' is named twice", name));
   bytes_ = total;
+  digest_ = mix64(digest_ ^ hash64(name, static_cast<std::uint64_t>(dtype)));
+  for (Index d : shape) digest_ = mix64(digest_ + static_cast<std::uint64_t>(d));
+  digest_ = mix64(digest_ + static_cast<std::uint64_t>(shape.size()));
   tensors_.push_back({std::move(name), shape, dtype});
   return id;
 }
@@ -37,15 +40,6 @@ std::optional<TensorId> ModelSpec::find(std::string_view name) const {
   const auto it = ids_.find(std::string(name));
   if (it == ids_.end()) return std::nullopt;
   return it->second;
-}
-
-std::uint64_t ModelSpec::digest() const {
-  Digest d;
-  for (const CanonicalTensor& t : tensors_) {
-    d.add(t.name).add(static_cast<int>(t.dtype)).add(t.shape.size());
-    for (Index i : t.shape) d.add(i);
-  }
-  return d.value();
 }
 
 }  // namespace reshard

@@ -38,12 +38,14 @@ class ModelSpec {
   const std::vector<CanonicalTensor>& tensors() const { return tensors_; }
   /// Bytes of all tensors, each once.
   Index bytes() const { return bytes_; }
-  std::uint64_t digest() const;
+  /// Equal models (names, shapes, dtypes, order) have equal digests.
+  std::uint64_t digest() const { return digest_; }
 
  private:
   std::vector<CanonicalTensor> tensors_;
   std::unordered_map<std::string, TensorId> ids_;
   Index bytes_ = 0;
+  std::uint64_t digest_ = 0;
 };
 
 }  // namespace reshard
