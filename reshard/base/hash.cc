@@ -25,7 +25,9 @@ Digest::Digest() : state_(XXH3_createState()) {
 Digest::~Digest() { XXH3_freeState(state(state_)); }
 
 Digest::Digest(Digest&& other) noexcept
-    : state_(std::exchange(other.state_, nullptr)), words_(other.words_), num_words_(other.num_words_) {}
+    : state_(std::exchange(other.state_, nullptr)),
+      words_(other.words_),
+      num_words_(other.num_words_) {}
 
 Digest& Digest::operator=(Digest&& other) noexcept {
   std::swap(state_, other.state_);

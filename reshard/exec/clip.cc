@@ -29,17 +29,22 @@ StridedCopy turns(const StridedCopy& copy, Index first, Index count) {
 
 Interval destination_span(const StridedCopy& copy) {
   Index end = copy.dst_offset + copy.run_bytes;
-  for (int i = 0; i < copy.num_loops; ++i) end += (copy.loops[static_cast<std::size_t>(i)].count - 1) * copy.loops[static_cast<std::size_t>(i)].dst_stride;
+  for (int i = 0; i < copy.num_loops; ++i)
+    end += (copy.loops[static_cast<std::size_t>(i)].count - 1) *
+           copy.loops[static_cast<std::size_t>(i)].dst_stride;
   return copy.bytes() == 0 ? Interval{} : Interval{copy.dst_offset, end};
 }
 
 Interval source_span(const StridedCopy& copy) {
   Index end = copy.src_offset + copy.run_bytes;
-  for (int i = 0; i < copy.num_loops; ++i) end += (copy.loops[static_cast<std::size_t>(i)].count - 1) * copy.loops[static_cast<std::size_t>(i)].src_stride;
+  for (int i = 0; i < copy.num_loops; ++i)
+    end += (copy.loops[static_cast<std::size_t>(i)].count - 1) *
+           copy.loops[static_cast<std::size_t>(i)].src_stride;
   return copy.bytes() == 0 ? Interval{} : Interval{copy.src_offset, end};
 }
 
-void clip_destination(const StridedCopy& copy, Index begin, Index end, std::vector<StridedCopy>& out) {
+void clip_destination(const StridedCopy& copy, Index begin, Index end,
+                      std::vector<StridedCopy>& out) {
   const Interval span = destination_span(copy);
   if (intersect(span, Interval{begin, std::max(begin, end)}).empty()) return;
   if (begin <= span.begin() && span.end() <= end) {
@@ -57,10 +62,13 @@ void clip_destination(const StridedCopy& copy, Index begin, Index end, std::vect
   }
   const auto& outer = copy.loops[0];
   const Index covers = destination_span(turn(copy, 0)).size();
-  // Turns that lie wholly inside stay one loop; the one before and the one after are clipped by themselves.
+  // Turns that lie wholly inside stay one loop; the one before and the one after are clipped by
+  // themselves.
   const Index low = begin - copy.dst_offset, high = end - copy.dst_offset - covers;
-  const Index first = std::clamp<Index>(low <= 0 ? 0 : (low + outer.dst_stride - 1) / outer.dst_stride, 0, outer.count);
-  const Index last = std::clamp<Index>(high < 0 ? 0 : high / outer.dst_stride + 1, first, outer.count);
+  const Index first = std::clamp<Index>(
+      low <= 0 ? 0 : (low + outer.dst_stride - 1) / outer.dst_stride, 0, outer.count);
+  const Index last =
+      std::clamp<Index>(high < 0 ? 0 : high / outer.dst_stride + 1, first, outer.count);
   if (first > 0) clip_destination(turn(copy, first - 1), begin, end, out);
   if (last > first) out.push_back(turns(copy, first, last - first));
   if (last < outer.count) clip_destination(turn(copy, last), begin, end, out);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: blocks of a destination get exactly their bytes, and units of work cover a copy exactly once.
+// Protects: blocks of a destination get exactly their bytes, and units of work cover a copy exactly
+// once.
 #include "reshard/exec/clip.h"
 
 #include <gtest/gtest.h>
@@ -30,7 +31,8 @@ StridedCopy any_copy() {
   }
   Dims src = row_major(outer);
   if (n > 1 && *rc::gen::arbitrary<bool>()) std::swap(src[0], src[n - 1]);
-  return *make_copy(shape, {*rc::gen::inRange<Index>(0, 4), src}, {*rc::gen::inRange<Index>(0, 4), row_major(outer)}, 16);
+  return *make_copy(shape, {*rc::gen::inRange<Index>(0, 4), src},
+                    {*rc::gen::inRange<Index>(0, 4), row_major(outer)}, 16);
 }
 
 RC_GTEST_PROP(Clip, blocks_get_exactly_their_bytes, ()) {

@@ -18,7 +18,8 @@ StridedCopy part_of_copy(const StridedCopy& copy, Index i, Index n) {
   // Whole pages, so that no two parts write one cache line when the destination is aligned.
   constexpr Index kPage = 4096;
   const Index pages = (copy.run_bytes + kPage - 1) / kPage;
-  const Index begin = std::min(copy.run_bytes, pages * i / n * kPage), end = std::min(copy.run_bytes, pages * (i + 1) / n * kPage);
+  const Index begin = std::min(copy.run_bytes, pages * i / n * kPage),
+              end = std::min(copy.run_bytes, pages * (i + 1) / n * kPage);
   part.src_offset += begin;
   part.dst_offset += begin;
   part.run_bytes = end - begin;
@@ -56,7 +57,8 @@ class Builder {
 
 }  // namespace
 
-CopyUnits make_units(const std::vector<CopyTask>& tasks, const std::vector<std::size_t>& groups, Index unit_bytes) {
+CopyUnits make_units(const std::vector<CopyTask>& tasks, const std::vector<std::size_t>& groups,
+                     Index unit_bytes) {
   Builder out(unit_bytes);
   for (std::size_t i = 0; i < tasks.size();) {
     std::size_t end = i;

@@ -21,7 +21,9 @@ namespace {
 constexpr Index kUnitBytes = Index{4} << 20;
 using Clock = std::chrono::steady_clock;
 
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
 
 Result<std::vector<Move>> all_moves(const Planner& planner, const RankBuffers& target) {
   std::vector<Move> moves;
@@ -31,15 +33,19 @@ Result<std::vector<Move>> all_moves(const Planner& planner, const RankBuffers& t
     const auto mine = RESHARD_TRY(moves_of(planner, deliveries));
     moves.insert(moves.end(), mine.begin(), mine.end());
   }
-  // By source tensor and place in it, so that the slices that many destinations take of one row stand together.
+  // By source tensor and place in it, so that the slices that many destinations take of one row
+  // stand together.
   std::stable_sort(moves.begin(), moves.end(), [](const Move& a, const Move& b) {
-    return std::tuple(a.src, a.src_slot, a.copy.num_loops, a.copy.src_offset) < std::tuple(b.src, b.src_slot, b.copy.num_loops, b.copy.src_offset);
+    return std::tuple(a.src, a.src_slot, a.copy.num_loops, a.copy.src_offset) <
+           std::tuple(b.src, b.src_slot, b.copy.num_loops, b.copy.src_offset);
   });
   return moves;
 }
 
 Error missing(const char* side, const ModelLayout& layout, Rank r, SlotId slot) {
-  return {Code::invalid_argument, fmt::format("{} buffer of local tensor '{}' on rank {} is not set", side, layout.slot(slot).name, r.value())};
+  return {Code::invalid_argument,
+          fmt::format("{} buffer of local tensor '{}' on rank {} is not set", side,
+                      layout.slot(slot).name, r.value())};
 }
 
 }  // namespace
@@ -57,8 +63,8 @@ DirectRefit::DirectRefit(DirectRefit&&) noexcept = default;
 DirectRefit& DirectRefit::operator=(DirectRefit&&) noexcept = default;
 DirectRefit::~DirectRefit() = default;
 
-Result<DirectRefit> DirectRefit::prepare(const Planner& planner, const RankBuffers& source, const RankBuffers& target,
-                                         DirectOptions options) {
+Result<DirectRefit> DirectRefit::prepare(const Planner& planner, const RankBuffers& source,
+                                         const RankBuffers& target, DirectOptions options) {
   const auto moves = RESHARD_TRY(all_moves(planner, target));
   std::vector<CopyTask> tasks;
   std::vector<std::size_t> groups;
@@ -67,8 +73,10 @@ Result<DirectRefit> DirectRefit::prepare(const Planner& planner, const RankBuffe
     const Move& m = moves[i];
     const std::byte* from = source.at(m.src, m.src_slot);
     std::byte* to = target.at(m.dst, m.dst_slot);
-    if (from == nullptr) return tl::unexpected(missing("source", planner.source(), m.src, m.src_slot));
-    if (to == nullptr) return tl::unexpected(missing("target", planner.target(), m.dst, m.dst_slot));
+    if (from == nullptr)
+      return tl::unexpected(missing("source", planner.source(), m.src, m.src_slot));
+    if (to == nullptr)
+      return tl::unexpected(missing("target", planner.target(), m.dst, m.dst_slot));
     const bool same = i > 0 && moves[i - 1].src == m.src && moves[i - 1].src_slot == m.src_slot;
     groups.push_back(i == 0 ? 0 : groups.back() + (same ? 0 : 1));
     tasks.push_back({m.copy, from, to});
@@ -87,7 +95,8 @@ Result<RefitReport> DirectRefit::run() {
   auto body = [&](int worker) {
     for (std::size_t u = next++; u < s.units.size(); u = next++) {
       const std::span<const CopyTask> all(s.units.tasks);
-      run_copies(all.subspan(s.units.first[u], s.units.first[u + 1] - s.units.first[u]), CopyHint::streaming);
+      run_copies(all.subspan(s.units.first[u], s.units.first[u + 1] - s.units.first[u]),
+                 CopyHint::streaming);
       if (!meter.add(worker, s.units.bytes[u])) break;
     }
     copy_fence();

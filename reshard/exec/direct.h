@@ -24,25 +24,29 @@ struct DirectOptions {
   Progress progress;
 };
 
-/// A refit between ranks whose memory this process reaches: direct strided copies, no staging, no messages.
+/// A refit between ranks whose memory this process reaches: direct strided copies, no staging, no
+/// messages.
 ///
 /// Prepared once, run every step: run() plans nothing and allocates nothing.
 class DirectRefit {
  public:
-  /// Resolves the deliveries of all destination ranks to addresses. The buffers must stay where they are while this
-  /// object lives. Errors: a source or destination tensor of the plan that is not in the buffers (named).
-  static Result<DirectRefit> prepare(const Planner& planner, const RankBuffers& source, const RankBuffers& target,
-                                     DirectOptions options = {});
+  /// Resolves the deliveries of all destination ranks to addresses. The buffers must stay where
+  /// they are while this object lives. Errors: a source or destination tensor of the plan that is
+  /// not in the buffers (named).
+  static Result<DirectRefit> prepare(const Planner& planner, const RankBuffers& source,
+                                     const RankBuffers& target, DirectOptions options = {});
   DirectRefit(DirectRefit&&) noexcept;
   DirectRefit& operator=(DirectRefit&&) noexcept;
   ~DirectRefit();
 
-  /// Moves all bytes. Errors: the deadline passed or progress cancelled; the destination is then undefined.
+  /// Moves all bytes. Errors: the deadline passed or progress cancelled; the destination is then
+  /// undefined.
   Result<RefitReport> run();
 
-  /// A plain copy of as many bytes with the same threads: the ceiling that run() is measured against. Copies from
-  /// and to buffers of its own, at most `most_bytes` (repeated until the refit's bytes are reached), with the faster of
-  /// libc and streaming stores. Seconds for the refit's bytes.
+  /// A plain copy of as many bytes with the same threads: the ceiling that run() is measured
+  /// against. Copies from and to buffers of its own, at most `most_bytes` (repeated until the
+  /// refit's bytes are reached), with the faster of libc and streaming stores. Seconds for the
+  /// refit's bytes.
   Result<double> plain_copy_seconds(Index most_bytes = Index{1} << 30) const;
 
  private:

@@ -25,7 +25,8 @@ void for_each_byte(const RankBuffers& buffers, F&& f) {
             local += p * fragment.where.strides[d];
           }
           for (Index b = 0; b < width; ++b) {
-            const auto seed = static_cast<std::uint64_t>(fragment.tensor.value()) << 40 | static_cast<std::uint64_t>(element * width + b);
+            const auto seed = static_cast<std::uint64_t>(fragment.tensor.value()) << 40 |
+                              static_cast<std::uint64_t>(element * width + b);
             f(buffers.at(r, slot)[local * width + b], static_cast<std::byte>(mix64(seed)));
           }
         }

@@ -5,8 +5,8 @@
 
 namespace reshard {
 
-/// Fills every fragment of every rank in the buffers with bytes that depend on tensor and element only. Slow, plain,
-/// and independent of plans and copies.
+/// Fills every fragment of every rank in the buffers with bytes that depend on tensor and element
+/// only. Slow, plain, and independent of plans and copies.
 void fill_elements(const RankBuffers& buffers);
 
 /// The number of elements of all fragments that are not as fill_elements leaves them.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: whatever happens to a message, no rank hangs, no rank reports a refit that did not happen, and what gets
-// through changed is found by fingerprint.
+// Protects: whatever happens to a message, no rank hangs, no rank reports a refit that did not
+// happen, and what gets through changed is found by fingerprint.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -28,18 +28,21 @@ ModelConfig medium_moe() {
   return c;
 }
 
-/// Two trainer stages of two, three engine ranks besides: some ranks send, some receive, one stage does both.
+/// Two trainer stages of two, three engine ranks besides: some ranks send, some receive, one stage
+/// does both.
 struct Job {
   ModelConfig config = medium_moe();
   std::shared_ptr<const ModelSpec> model = model_of(config);
-  std::shared_ptr<const ModelLayout> from = layout_of("megatron:tp=2,pp=2,ep=2,etp=1", model, config);
+  std::shared_ptr<const ModelLayout> from =
+      layout_of("megatron:tp=2,pp=2,ep=2,etp=1", model, config);
   std::shared_ptr<const ModelLayout> to = layout_of("vllm:tp=4,offset=3", model, config);
   Planner planner = *Planner::make(from, to);
   RankBuffers source = allocate_all(from), target = allocate_all(to);
   Job() { fill_elements(source); }
 };
 
-/// Runs the refit on all ranks; `plan_of(rank)` says what goes wrong there. Returns how many ranks reported success.
+/// Runs the refit on all ranks; `plan_of(rank)` says what goes wrong there. Returns how many ranks
+/// reported success.
 template <class PlanOf>
 int run(const Job& job, double seconds, PlanOf&& plan_of) {
   auto group = *InprocGroup::create(kRanks);
@@ -52,7 +55,8 @@ int run(const Job& job, double seconds, PlanOf&& plan_of) {
     MessageOptions options;
     options.staging_bytes = kStaging;
     options.seconds = seconds;
-    auto refit = MessageRefit::prepare(job.planner, &job.source, &job.target, *transport, *control, options);
+    auto refit =
+        MessageRefit::prepare(job.planner, &job.source, &job.target, *transport, *control, options);
     if (refit && refit->run()) ++succeeded;
     transport->close();
     control->close();
@@ -85,21 +89,30 @@ void expect_nobody_succeeds(Fault::Kind kind, double seconds, std::uint64_t seed
   for (std::uint64_t seed = 0; seed < seeds; ++seed) {
     const Job job;
     const Rank bad(static_cast<int>(seed % 4));
-    const auto plan = [&](Rank r) { return r == bad ? FaultPlan{{{kind, seed * 3 % 25, 1}}, seed} : FaultPlan{}; };
+    const auto plan = [&](Rank r) {
+      return r == bad ? FaultPlan{{{kind, seed * 3 % 25, 1}}, seed} : FaultPlan{};
+    };
     EXPECT_EQ(run(job, seconds, plan), 0) << "seed " << seed;
   }
 }
 
 TEST(Faults, a_killed_rank_fails_all) { expect_nobody_succeeds(Fault::Kind::kill, 60, 20); }
-TEST(Faults, a_truncated_message_fails_all) { expect_nobody_succeeds(Fault::Kind::truncate, 60, 20); }
-TEST(Faults, a_lost_message_fails_all_at_the_deadline) { expect_nobody_succeeds(Fault::Kind::drop, 0.2, 4); }
+TEST(Faults, a_truncated_message_fails_all) {
+  expect_nobody_succeeds(Fault::Kind::truncate, 60, 20);
+}
+TEST(Faults, a_lost_message_fails_all_at_the_deadline) {
+  expect_nobody_succeeds(Fault::Kind::drop, 0.2, 4);
+}
 
 TEST(Faults, a_flipped_bit_is_found_by_fingerprint) {
   for (std::uint64_t seed = 0; seed < 10; ++seed) {
     const Job job;
-    const auto plan = [&](Rank r) { return r == Rank(1) ? FaultPlan{{{Fault::Kind::corrupt, seed, 1}}, seed} : FaultPlan{}; };
+    const auto plan = [&](Rank r) {
+      return r == Rank(1) ? FaultPlan{{{Fault::Kind::corrupt, seed, 1}}, seed} : FaultPlan{};
+    };
     EXPECT_EQ(run(job, 60, plan), kRanks);
-    EXPECT_FALSE(same_prints(*job.model, *fingerprints(job.source, 1), *fingerprints(job.target, 1)));
+    EXPECT_FALSE(
+        same_prints(*job.model, *fingerprints(job.source, 1), *fingerprints(job.target, 1)));
   }
 }
 

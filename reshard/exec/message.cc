@@ -25,19 +25,27 @@ struct Agreement {
 };
 
 /// Every rank's digest must be this one's; the chunk size is the least that any rank can stage.
-Result<Index> agree(const Planner& planner, Index chunk_bytes, ControlPlane& control, Deadline deadline) {
+Result<Index> agree(const Planner& planner, Index chunk_bytes, ControlPlane& control,
+                    Deadline deadline) {
   const Agreement mine{planner.digest(), chunk_bytes};
   const auto all = RESHARD_TRY(control.all_gather(std::as_bytes(std::span(&mine, 1)), deadline));
   for (std::size_t r = 0; r < all.size(); ++r) {
     Agreement theirs{};
-    if (all[r].size() != sizeof theirs) return fail(Code::corrupt, fmt::format("rank {} sent {} bytes to agree on the plan, not {}", r, all[r].size(), sizeof theirs));
+    if (all[r].size() != sizeof theirs)
+      return fail(Code::corrupt, fmt::format("rank {} sent {} bytes to agree on the plan, not {}",
+                                             r, all[r].size(), sizeof theirs));
     std::memcpy(&theirs, all[r].data(), sizeof theirs);
     if (theirs.digest != mine.digest)
-      return fail(Code::invalid_argument, fmt::format("rank {} has plan {} but rank {} has plan {}; all ranks must pass equal models, layouts and options",
-                                                      r, hex(theirs.digest), control.rank().value(), hex(mine.digest)));
+      return fail(Code::invalid_argument,
+                  fmt::format("rank {} has plan {} but rank {} has plan {}; all ranks must pass "
+                              "equal models, layouts and options",
+                              r, hex(theirs.digest), control.rank().value(), hex(mine.digest)));
     chunk_bytes = std::min(chunk_bytes, theirs.chunk_bytes);
   }
-  if (chunk_bytes < kLeastChunk) return fail(Code::invalid_argument, fmt::format("staging of {} bytes is too small; give every rank {} or more", chunk_bytes * kWindow, kLeastChunk * kWindow));
+  if (chunk_bytes < kLeastChunk)
+    return fail(Code::invalid_argument,
+                fmt::format("staging of {} bytes is too small; give every rank {} or more",
+                            chunk_bytes * kWindow, kLeastChunk * kWindow));
   return chunk_bytes;
 }
 
@@ -59,7 +67,9 @@ struct MessageRefit::State {
   HostBuffer staging;
   Index chunk_bytes = 0, bytes = 0, moved = 0;
 
-  std::byte* slot(std::size_t op) { return staging.data() + static_cast<Index>(op) % kWindow * chunk_bytes; }
+  std::byte* slot(std::size_t op) {
+    return staging.data() + static_cast<Index>(op) % kWindow * chunk_bytes;
+  }
   Result<std::unique_ptr<Event>> begin(std::size_t i);
   void end(std::size_t i);
   Result<> exchange_all(Deadline deadline, ProgressMeter& meter);
@@ -72,20 +82,26 @@ MessageRefit::~MessageRefit() = default;
 
 Index MessageRefit::staging_bytes() const { return state_->staging.size(); }
 
-Result<MessageRefit> MessageRefit::prepare(const Planner& planner, const RankBuffers* source, const RankBuffers* target,
-                                           Transport& transport, ControlPlane& control, MessageOptions options) {
+Result<MessageRefit> MessageRefit::prepare(const Planner& planner, const RankBuffers* source,
+                                           const RankBuffers* target, Transport& transport,
+                                           ControlPlane& control, MessageOptions options) {
   const Deadline deadline = Deadline::after(std::chrono::duration<double>(options.seconds));
   const Index wanted = std::min(kMostChunk, options.staging_bytes / kWindow / 64 * 64);
   const Index chunk = RESHARD_TRY(agree(planner, wanted, control, deadline));
   const Rank me = transport.rank();
   const RankPlan part = planner.part(me);
-  auto state = std::make_unique<State>(State{transport, control, std::move(options), source, target, {}, {}, {}, {}, chunk, 0, 0});
-  state->ops = RESHARD_TRY(message_schedule(planner, part, source, target, transport.size(), chunk));
+  auto state = std::make_unique<State>(
+      State{transport, control, std::move(options), source, target, {}, {}, {}, {}, chunk, 0, 0});
+  state->ops =
+      RESHARD_TRY(message_schedule(planner, part, source, target, transport.size(), chunk));
   state->locals = RESHARD_TRY(moves_of(planner, part.locals));
   state->repeats = RESHARD_TRY(repeats_of(planner, part.recvs));
   for (const Move& m : state->locals) {
-    if (source == nullptr || source->at(me, m.src_slot) == nullptr || target == nullptr || target->at(me, m.dst_slot) == nullptr)
-      return fail(Code::invalid_argument, fmt::format("buffers of local tensor '{}' on rank {} are not set", planner.target().slot(m.dst_slot).name, me.value()));
+    if (source == nullptr || source->at(me, m.src_slot) == nullptr || target == nullptr ||
+        target->at(me, m.dst_slot) == nullptr)
+      return fail(Code::invalid_argument,
+                  fmt::format("buffers of local tensor '{}' on rank {} are not set",
+                              planner.target().slot(m.dst_slot).name, me.value()));
     state->bytes += m.copy.bytes();
   }
   bool staged = false;
@@ -113,7 +129,8 @@ Result<std::unique_ptr<Event>> MessageRefit::State::begin(std::size_t i) {
 
 void MessageRefit::State::end(std::size_t i) {
   if (ops[i].is_send || ops[i].in_place != nullptr) return;
-  for (const CopyTask& task : ops[i].tasks) run_copy(task.copy, slot(i), task.dst, CopyHint::streaming);
+  for (const CopyTask& task : ops[i].tasks)
+    run_copy(task.copy, slot(i), task.dst, CopyHint::streaming);
 }
 
 Result<> MessageRefit::State::exchange_all(Deadline deadline, ProgressMeter& meter) {
@@ -148,8 +165,10 @@ Result<RefitReport> MessageRefit::run() {
     (void)s.control.quiesce(Deadline::after(std::chrono::seconds(5)));
     return tl::unexpected(std::move(done).error());
   }
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  return RefitReport{seconds, s.bytes, static_cast<Index>(s.ops.size() + s.locals.size() + s.repeats.size())};
+  const double seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return RefitReport{seconds, s.bytes,
+                     static_cast<Index>(s.ops.size() + s.locals.size() + s.repeats.size())};
 }
 
 }  // namespace reshard

@@ -40,8 +40,10 @@ class PeerChunks {
     Index total = 0;
     for (const Packing& p : packing) {
       if (buffers_.at(me_, p.slot) == nullptr)
-        return fail(Code::invalid_argument, fmt::format("{} buffer of local tensor '{}' on rank {} is not set", is_send_ ? "source" : "target",
-                                                        buffers_.layout().slot(p.slot).name, me_.value()));
+        return fail(Code::invalid_argument,
+                    fmt::format("{} buffer of local tensor '{}' on rank {} is not set",
+                                is_send_ ? "source" : "target", buffers_.layout().slot(p.slot).name,
+                                me_.value()));
       total += p.copy.bytes();
     }
     std::size_t from = 0;
@@ -54,8 +56,10 @@ class PeerChunks {
   }
 
  private:
-  ChunkOp chunk(const std::vector<Packing>& packing, std::size_t from, Index begin, Index end) const {
-    ChunkOp op{peer_, is_send_, MessageId(static_cast<std::uint64_t>(begin / chunk_bytes_)), end - begin, nullptr, {}};
+  ChunkOp chunk(const std::vector<Packing>& packing, std::size_t from, Index begin,
+                Index end) const {
+    ChunkOp op{peer_,       is_send_, MessageId(static_cast<std::uint64_t>(begin / chunk_bytes_)),
+               end - begin, nullptr,  {}};
     std::vector<StridedCopy> parts;
     for (std::size_t i = from; i < packing.size() && packing[i].copy.dst_offset < end; ++i) {
       std::byte* local = buffers_.at(me_, packing[i].slot);
@@ -63,8 +67,10 @@ class PeerChunks {
       clip_destination(packing[i].copy, begin, end, parts);
       for (StridedCopy& part : parts) {
         part.dst_offset -= begin;
-        if (part.num_loops == 0 && part.run_bytes == op.bytes) op.in_place = local + part.src_offset;
-        op.tasks.push_back(is_send_ ? CopyTask{part, local, nullptr} : CopyTask{reversed(part), nullptr, local});
+        if (part.num_loops == 0 && part.run_bytes == op.bytes)
+          op.in_place = local + part.src_offset;
+        op.tasks.push_back(is_send_ ? CopyTask{part, local, nullptr}
+                                    : CopyTask{reversed(part), nullptr, local});
       }
     }
     if (op.in_place != nullptr) op.tasks.clear();
@@ -79,27 +85,33 @@ class PeerChunks {
 
 }  // namespace
 
-Result<std::vector<ChunkOp>> message_schedule(const Planner& planner, const RankPlan& part, const RankBuffers* source,
-                                              const RankBuffers* target, Index world, Index chunk_bytes) {
+Result<std::vector<ChunkOp>> message_schedule(const Planner& planner, const RankPlan& part,
+                                              const RankBuffers* source, const RankBuffers* target,
+                                              Index world, Index chunk_bytes) {
   std::vector<Keyed> keyed;
   for (const bool is_send : {true, false}) {
     const auto& list = is_send ? part.sends : part.recvs;
     const RankBuffers* buffers = is_send ? source : target;
     const ModelLayout& layout = is_send ? planner.source() : planner.target();
     if (!list.empty() && (buffers == nullptr || &buffers->layout() != &layout))
-      return fail(Code::invalid_argument, fmt::format("rank {} takes part in {} but gave no buffers of it", part.rank.value(), layout.name()));
+      return fail(Code::invalid_argument,
+                  fmt::format("rank {} takes part in {} but gave no buffers of it",
+                              part.rank.value(), layout.name()));
     for (std::size_t i = 0; i < list.size();) {
       const Rank peer = is_send ? list[i].dst : list[i].src;
       std::size_t end = i;
       while (end < list.size() && (is_send ? list[end].dst : list[end].src) == peer) ++end;
-      const Index difference = is_send ? peer.value() - part.rank.value() : part.rank.value() - peer.value();
+      const Index difference =
+          is_send ? peer.value() - part.rank.value() : part.rank.value() - peer.value();
       PeerChunks chunks(*buffers, part.rank, peer, is_send, chunk_bytes);
-      RESHARD_TRY(chunks.make(std::span(list).subspan(i, end - i), (difference % world + world) % world, keyed));
+      RESHARD_TRY(chunks.make(std::span(list).subspan(i, end - i),
+                              (difference % world + world) % world, keyed));
       i = end;
     }
   }
   std::stable_sort(keyed.begin(), keyed.end(), [](const Keyed& a, const Keyed& b) {
-    return std::tuple(a.shift, a.chunk, !a.op.is_send) < std::tuple(b.shift, b.chunk, !b.op.is_send);
+    return std::tuple(a.shift, a.chunk, !a.op.is_send) <
+           std::tuple(b.shift, b.chunk, !b.op.is_send);
   });
   std::vector<ChunkOp> ops;
   for (Keyed& k : keyed) ops.push_back(std::move(k.op));

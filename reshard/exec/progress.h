@@ -8,8 +8,9 @@
 
 namespace reshard {
 
-/// Told now and then how far a long operation is, in bytes. May be empty. Called from one thread at a time, at most
-/// about 20 times a second; must not call back into the operation. Returning false cancels it (Code::aborted).
+/// Told now and then how far a long operation is, in bytes. May be empty. Called from one thread at
+/// a time, at most about 20 times a second; must not call back into the operation. Returning false
+/// cancels it (Code::aborted).
 using Progress = std::function<bool(std::string_view phase, Index done, Index total)>;
 
 }  // namespace reshard

@@ -10,11 +10,13 @@
 
 namespace reshard {
 
-/// Counts the bytes of one operation over its workers, reports them from worker 0 at most 20 times a second, and says
-/// when to stop: cancelled by the callback, past the deadline, or an error of a worker (the first one is kept).
+/// Counts the bytes of one operation over its workers, reports them from worker 0 at most 20 times
+/// a second, and says when to stop: cancelled by the callback, past the deadline, or an error of a
+/// worker (the first one is kept).
 class ProgressMeter {
  public:
-  ProgressMeter(const char* phase, Index total, const Progress& progress, Deadline deadline = Deadline::never())
+  ProgressMeter(const char* phase, Index total, const Progress& progress,
+                Deadline deadline = Deadline::never())
       : phase_(phase), total_(total), progress_(progress), deadline_(deadline) {}
 
   /// Called by a worker after each unit of work. Returns false when all workers should stop.
@@ -44,10 +46,13 @@ class ProgressMeter {
     if (!progress_ && deadline_.is_never()) return;
     const auto now = Clock::now();
     if (!deadline_.is_never() && now >= deadline_.time())
-      fail_with({Code::deadline, std::string(phase_) + ": the deadline passed after " + std::to_string(done) + " of " + std::to_string(total_) + " bytes"});
+      fail_with({Code::deadline, std::string(phase_) + ": the deadline passed after " +
+                                     std::to_string(done) + " of " + std::to_string(total_) +
+                                     " bytes"});
     if (!progress_ || now < next_) return;
     next_ = now + std::chrono::milliseconds(50);
-    if (!progress_(phase_, done, total_)) fail_with({Code::aborted, std::string(phase_) + ": cancelled"});
+    if (!progress_(phase_, done, total_))
+      fail_with({Code::aborted, std::string(phase_) + ": cancelled"});
   }
 
   const char* phase_;

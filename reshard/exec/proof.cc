@@ -37,13 +37,15 @@ struct Unit {
 
 class Prover {
  public:
-  explicit Prover(const RankBuffers& buffers) : buffers_(buffers), layout_(buffers.layout()), holdings_(layout_, sets_) {}
+  explicit Prover(const RankBuffers& buffers)
+      : buffers_(buffers), layout_(buffers.layout()), holdings_(layout_, sets_) {}
 
   Result<> find_copies() {
     const ModelSpec& model = layout_.model();
     for (Index t = 0; t < model.size(); ++t) {
       const TensorId id(static_cast<TensorId::rep>(t));
-      keys_.push_back(RESHARD_TRY(FingerprintKey::make(model[id].name, model[id].shape, model[id].dtype)));
+      keys_.push_back(
+          RESHARD_TRY(FingerprintKey::make(model[id].name, model[id].shape, model[id].dtype)));
       first_copy_.push_back(copies_.size());
       for (const Cell& cell : holdings_.cells(holdings_.list(id))) {
         const std::size_t first = copies_.size();
@@ -57,7 +59,9 @@ class Prover {
           });
         });
         if (missing != nullptr)
-          return fail(Code::invalid_argument, fmt::format("{}: no memory for local tensor '{}' ({})", layout_.name(), layout_.slot(*missing).name, model[id].name));
+          return fail(Code::invalid_argument,
+                      fmt::format("{}: no memory for local tensor '{}' ({})", layout_.name(),
+                                  layout_.slot(*missing).name, model[id].name));
         mark_shared(first);
         cut_into_units(first, bits(model[id].dtype));
       }
@@ -81,7 +85,8 @@ class Prover {
         Unit& u = units_[i];
         const Copy& c = copies_[u.copy];
         Dims inside;
-        for (int d = 0; d < u.box.rank(); ++d) inside.push_back(u.box[d].begin() - c.box[d].begin());
+        for (int d = 0; d < u.box.rank(); ++d)
+          inside.push_back(u.box[d].begin() - c.box[d].begin());
         auto print = fingerprint(keys_[c.tensor.index()], u.box, at(c.where, inside), c.data);
         if (!print) {
           meter.fail_with(std::move(print).error().in(layout_.model()[c.tensor].name));
@@ -107,13 +112,15 @@ class Prover {
     for (std::size_t i = first; i < first_copy_[id.index() + 1]; ++i) {
       const Copy &c = copies_[i], &f = copies_[first];
       if (i == first || !(c.box == f.box)) {
-        if (i != first) out.replicas = out.replicas == 0 ? holders : std::min(out.replicas, holders);
+        if (i != first)
+          out.replicas = out.replicas == 0 ? holders : std::min(out.replicas, holders);
         first = i;
         holders = 0;
         out.print += c.print;
       } else if (out.agree && !(c.print == f.print)) {
         out.agree = false;
-        out.disagreement = fmt::format("rank {} differs from rank {} in {}", c.rank.value(), f.rank.value(), to_string(c.box));
+        out.disagreement = fmt::format("rank {} differs from rank {} in {}", c.rank.value(),
+                                       f.rank.value(), to_string(c.box));
       }
       ++holders;
     }
@@ -122,26 +129,35 @@ class Prover {
   }
 
  private:
-  Index unit_bytes(const Unit& u) const { return u.box.volume() * bits(layout_.model()[copies_[u.copy].tensor].dtype) / 8; }
+  Index unit_bytes(const Unit& u) const {
+    return u.box.volume() * bits(layout_.model()[copies_[u.copy].tensor].dtype) / 8;
+  }
 
   void mark_shared(std::size_t first) {
     for (std::size_t i = first; i < copies_.size(); ++i)
       for (std::size_t j = first; j < i && copies_[i].same_as < 0; ++j)
-        if (copies_[j].data == copies_[i].data && copies_[j].where == copies_[i].where) copies_[i].same_as = static_cast<std::int64_t>(j);
+        if (copies_[j].data == copies_[i].data && copies_[j].where == copies_[i].where)
+          copies_[i].same_as = static_cast<std::int64_t>(j);
   }
 
   void cut_into_units(std::size_t first, int element_bits) {
     for (std::size_t i = first; i < copies_.size(); ++i) {
       if (copies_[i].same_as >= 0) continue;
       const Box& box = copies_[i].box;
-      const Index parts = box.rank() == 0 ? 1 : std::clamp<Index>(box.volume() * element_bits / 8 / kUnitBytes, 1, box[0].size());
+      const Index parts =
+          box.rank() == 0
+              ? 1
+              : std::clamp<Index>(box.volume() * element_bits / 8 / kUnitBytes, 1, box[0].size());
       for (Index p = 0; p < parts; ++p) {
         if (parts == 1) {
           units_.push_back({i, box, {}});
           continue;
         }
         const Index n = box[0].size();
-        units_.push_back({i, box.with(0, Interval{box[0].begin() + n * p / parts, box[0].begin() + n * (p + 1) / parts}), {}});
+        units_.push_back({i,
+                          box.with(0, Interval{box[0].begin() + n * p / parts,
+                                               box[0].begin() + n * (p + 1) / parts}),
+                          {}});
       }
     }
   }
@@ -165,7 +181,8 @@ Result<Prints> fingerprints(const RankBuffers& buffers, int threads, const Progr
   RESHARD_TRY(prover.run(threads, progress));
   Prints prints;
   prints.bytes = prover.bytes();
-  for (Index t = 0; t < buffers.layout().model().size(); ++t) prints.tensors.push_back(prover.result(TensorId(static_cast<TensorId::rep>(t))));
+  for (Index t = 0; t < buffers.layout().model().size(); ++t)
+    prints.tensors.push_back(prover.result(TensorId(static_cast<TensorId::rep>(t))));
   prints.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return prints;
 }
@@ -176,9 +193,14 @@ Result<> same_prints(const ModelSpec& model, const Prints& source, const Prints&
     const std::string& name = model.tensors()[i].name;
     for (const auto* side : {&source, &target})
       if (!side->tensors[i].agree)
-        return fail(Code::corrupt, fmt::format("tensor '{}': {} replicas do not agree: {}", name, side == &source ? "source" : "target", side->tensors[i].disagreement));
+        return fail(Code::corrupt, fmt::format("tensor '{}': {} replicas do not agree: {}", name,
+                                               side == &source ? "source" : "target",
+                                               side->tensors[i].disagreement));
     if (!(source.tensors[i].print == target.tensors[i].print))
-      return fail(Code::corrupt, fmt::format("tensor '{}': fingerprint of the source is {}, of the target {}", name, to_string(source.tensors[i].print), to_string(target.tensors[i].print)));
+      return fail(
+          Code::corrupt,
+          fmt::format("tensor '{}': fingerprint of the source is {}, of the target {}", name,
+                      to_string(source.tensors[i].print), to_string(target.tensors[i].print)));
   }
   return {};
 }

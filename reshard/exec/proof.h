@@ -14,9 +14,9 @@ namespace reshard {
 /// Fingerprints of a layout's canonical tensors, computed where the elements are.
 struct Prints {
   struct Tensor {
-    Fingerprint print;     ///< of the whole tensor.
-    Index replicas = 0;    ///< least number of ranks that hold any element of it.
-    bool agree = true;     ///< all holders of each piece have the same bits.
+    Fingerprint print;         ///< of the whole tensor.
+    Index replicas = 0;        ///< least number of ranks that hold any element of it.
+    bool agree = true;         ///< all holders of each piece have the same bits.
     std::string disagreement;  ///< when not: "rank 3 differs from rank 1 in [0,64)x[0,128)".
   };
   std::vector<Tensor> tensors;  ///< by TensorId.
@@ -24,12 +24,14 @@ struct Prints {
   double seconds = 0;
 };
 
-/// Fingerprints all tensors of the layout from every rank's memory, replicas included: a tensor's print is the sum over
-/// its pieces, each taken from one holder and compared with all others. Errors: memory missing; cancelled.
-Result<Prints> fingerprints(const RankBuffers& buffers, int threads = 0, const Progress& progress = {});
+/// Fingerprints all tensors of the layout from every rank's memory, replicas included: a tensor's
+/// print is the sum over its pieces, each taken from one holder and compared with all others.
+/// Errors: memory missing; cancelled.
+Result<Prints> fingerprints(const RankBuffers& buffers, int threads = 0,
+                            const Progress& progress = {});
 
-/// The first way in which the two differ, or success: "tensor 'x': source 0123.. target 4567..", or replicas that
-/// disagree. @pre both are of one model
+/// The first way in which the two differ, or success: "tensor 'x': source 0123.. target 4567..", or
+/// replicas that disagree. @pre both are of one model
 Result<> same_prints(const ModelSpec& model, const Prints& source, const Prints& target);
 
 }  // namespace reshard

@@ -16,8 +16,8 @@ Index bytes_of_local(const ModelLayout& layout, Rank r, SlotId slot) {
 
 RankBuffers::RankBuffers(std::shared_ptr<const ModelLayout> layout) : layout_(std::move(layout)) {}
 
-Result<RankBuffers> RankBuffers::allocate(std::shared_ptr<const ModelLayout> layout, std::span<const Rank> ranks,
-                                          int prefault_threads) {
+Result<RankBuffers> RankBuffers::allocate(std::shared_ptr<const ModelLayout> layout,
+                                          std::span<const Rank> ranks, int prefault_threads) {
   RankBuffers out(std::move(layout));
   const auto slots = static_cast<std::size_t>(out.layout_->num_slots());
   for (Rank r : ranks) {
@@ -26,9 +26,12 @@ Result<RankBuffers> RankBuffers::allocate(std::shared_ptr<const ModelLayout> lay
     address.assign(slots, nullptr);
     const auto held = out.layout_->slots_of(r);
     Index total = 0;
-    for (SlotId s : held) total += (bytes_of_local(*out.layout_, r, s) + kAlignment - 1) / kAlignment * kAlignment;
+    for (SlotId s : held)
+      total += (bytes_of_local(*out.layout_, r, s) + kAlignment - 1) / kAlignment * kAlignment;
     auto buffer = HostBuffer::allocate(total, {prefault_threads});
-    if (!buffer) return tl::unexpected(std::move(buffer).error().in(fmt::format("weights of rank {} ({} bytes)", r.value(), total)));
+    if (!buffer)
+      return tl::unexpected(std::move(buffer).error().in(
+          fmt::format("weights of rank {} ({} bytes)", r.value(), total)));
     Index at = 0;
     for (SlotId s : held) {
       const Index n = bytes_of_local(*out.layout_, r, s);
@@ -43,10 +46,13 @@ Result<RankBuffers> RankBuffers::allocate(std::shared_ptr<const ModelLayout> lay
 Result<> RankBuffers::bind(Rank r, SlotId slot, std::span<std::byte> memory) {
   const Slot& s = layout_->slot(slot);
   if (!layout_->rank_set(s.ranks).contains(r))
-    return fail(Code::invalid_argument, fmt::format("rank {} has no local tensor '{}' in {}", r.value(), s.name, layout_->name()));
+    return fail(Code::invalid_argument, fmt::format("rank {} has no local tensor '{}' in {}",
+                                                    r.value(), s.name, layout_->name()));
   const Index want = bytes_of_local(*layout_, r, slot);
   if (static_cast<Index>(memory.size()) != want)
-    return fail(Code::invalid_argument, fmt::format("local tensor '{}' of rank {} has {} bytes in {}, not {}", s.name, r.value(), want, layout_->name(), memory.size()));
+    return fail(Code::invalid_argument,
+                fmt::format("local tensor '{}' of rank {} has {} bytes in {}, not {}", s.name,
+                            r.value(), want, layout_->name(), memory.size()));
   if (r.index() >= address_.size()) address_.resize(r.index() + 1);
   auto& address = address_[r.index()];
   if (address.empty()) address.assign(static_cast<std::size_t>(layout_->num_slots()), nullptr);

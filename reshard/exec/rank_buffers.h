@@ -13,28 +13,34 @@ namespace reshard {
 
 /// Where the local tensors of ranks are in this process's memory: one address per (rank, slot).
 ///
-/// Either owned (allocate) or borrowed (bind): borrowed memory must outlive this object. Copyable by moving only.
+/// Either owned (allocate) or borrowed (bind): borrowed memory must outlive this object. Copyable
+/// by moving only.
 class RankBuffers {
  public:
   explicit RankBuffers(std::shared_ptr<const ModelLayout> layout);
   RankBuffers(RankBuffers&&) noexcept = default;
   RankBuffers& operator=(RankBuffers&&) noexcept = default;
 
-  /// Memory for every local tensor of these ranks, zeroed, each tensor 64-byte aligned, one buffer per rank.
-  /// `prefault_threads` as HostBuffer. Errors: out of memory (says how many bytes were wanted).
-  static Result<RankBuffers> allocate(std::shared_ptr<const ModelLayout> layout, std::span<const Rank> ranks,
-                                      int prefault_threads = 0);
+  /// Memory for every local tensor of these ranks, zeroed, each tensor 64-byte aligned, one buffer
+  /// per rank. `prefault_threads` as HostBuffer. Errors: out of memory (says how many bytes were
+  /// wanted).
+  static Result<RankBuffers> allocate(std::shared_ptr<const ModelLayout> layout,
+                                      std::span<const Rank> ranks, int prefault_threads = 0);
 
-  /// Lends memory for one local tensor. Errors: the size is not that of the local tensor, or the rank lacks it.
+  /// Lends memory for one local tensor. Errors: the size is not that of the local tensor, or the
+  /// rank lacks it.
   Result<> bind(Rank r, SlotId slot, std::span<std::byte> bytes);
   /// The same for a source that is only read, such as a mapped file.
   Result<> bind_read_only(Rank r, SlotId slot, std::span<const std::byte> bytes);
 
   const ModelLayout& layout() const { return *layout_; }
   const std::shared_ptr<const ModelLayout>& shared_layout() const { return layout_; }
-  /// The first byte of a local tensor, or null when it was neither allocated nor bound (or has no bytes).
+  /// The first byte of a local tensor, or null when it was neither allocated nor bound (or has no
+  /// bytes).
   std::byte* at(Rank r, SlotId slot) const {
-    return r.index() < address_.size() && !address_[r.index()].empty() ? address_[r.index()][slot.index()] : nullptr;
+    return r.index() < address_.size() && !address_[r.index()].empty()
+               ? address_[r.index()][slot.index()]
+               : nullptr;
   }
   /// Bytes of a local tensor. @pre the rank has the slot
   Index bytes(Rank r, SlotId slot) const;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: every way of running a plan puts every element where the layouts say, over random layouts.
+// Protects: every way of running a plan puts every element where the layouts say, over random
+// layouts.
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
@@ -55,9 +56,11 @@ RC_GTEST_PROP(Stream, makes_every_byte_once_with_zero_padding, ()) {
   std::mutex mutex;
   for (Rank r : c.to->ranks().members()) {
     std::map<std::pair<SlotId, Index>, Index> blocks;
-    const StreamSink sink = [&](Rank rank, SlotId slot, Index offset, std::span<const std::byte> bytes) -> Result<> {
+    const StreamSink sink = [&](Rank rank, SlotId slot, Index offset,
+                                std::span<const std::byte> bytes) -> Result<> {
       const std::lock_guard lock(mutex);
-      RC_ASSERT(rank == r && blocks.emplace(std::pair(slot, offset), static_cast<Index>(bytes.size())).second);
+      RC_ASSERT(rank == r &&
+                blocks.emplace(std::pair(slot, offset), static_cast<Index>(bytes.size())).second);
       std::memcpy(made.at(r, slot) + offset, bytes.data(), bytes.size());
       return {};
     };
@@ -80,7 +83,8 @@ Result<> message_rank(const Case& c, InprocGroup& group, Rank r, Index staging) 
   const auto control = RESHARD_TRY(group.control(r));
   MessageOptions options;
   options.staging_bytes = staging;
-  auto refit = RESHARD_TRY(MessageRefit::prepare(c.planner, &c.source, &c.target, *transport, *control, options));
+  auto refit = RESHARD_TRY(
+      MessageRefit::prepare(c.planner, &c.source, &c.target, *transport, *control, options));
   if (refit.staging_bytes() > staging) return fail(Code::corrupt, "staging above the cap");
   for (int i = 0; i < 2; ++i) RESHARD_TRY(refit.run());
   return {};
@@ -105,7 +109,8 @@ RC_GTEST_PROP(Proof, says_whether_source_and_target_are_equal, ()) {
   if (!same) RC_FAIL(same.error().message);
   // One changed byte of one fragment on one rank is found, whether the piece has replicas or not.
   const auto ranks = c.to->ranks().members();
-  const Rank r = ranks[static_cast<std::size_t>(*rc::gen::inRange<Index>(0, static_cast<Index>(ranks.size())))];
+  const Rank r = ranks[static_cast<std::size_t>(
+      *rc::gen::inRange<Index>(0, static_cast<Index>(ranks.size())))];
   for (SlotId slot : c.to->slots_of(r)) {
     const auto fragments = c.to->local(slot, r).fragments;
     if (fragments.empty()) continue;
@@ -120,7 +125,8 @@ TEST(MessageRefit, ranks_with_different_plans_all_get_an_error) {
   auto model = std::make_shared<ModelSpec>();
   ASSERT_TRUE(model->add("w", {8}, DType::u8));
   const auto layout = [&](int n) {
-    return std::make_shared<const ModelLayout>(*hf_layout(LayoutSpec{"hf", "", {{"shards", std::to_string(n)}}}, {model}));
+    return std::make_shared<const ModelLayout>(
+        *hf_layout(LayoutSpec{"hf", "", {{"shards", std::to_string(n)}}}, {model}));
   };
   const auto a = layout(1), b = layout(2);
   const Planner one = *Planner::make(a, b), other = *Planner::make(b, a);
@@ -129,10 +135,13 @@ TEST(MessageRefit, ranks_with_different_plans_all_get_an_error) {
   const auto done = run_ranks(2, [&](Rank r) -> Result<> {
     const auto transport = RESHARD_TRY(group.transport(r));
     const auto control = RESHARD_TRY(group.control(r));
-    const auto refit = r == Rank(0) ? MessageRefit::prepare(one, &mine, &yours, *transport, *control)
-                                    : MessageRefit::prepare(other, &yours, &mine, *transport, *control);
+    const auto refit = r == Rank(0)
+                           ? MessageRefit::prepare(one, &mine, &yours, *transport, *control)
+                           : MessageRefit::prepare(other, &yours, &mine, *transport, *control);
     if (refit) return fail(Code::corrupt, "accepted");
-    return refit.error().message.find("all ranks must pass equal") != std::string::npos ? Result<>{} : fail(Code::corrupt, refit.error().message);
+    return refit.error().message.find("all ranks must pass equal") != std::string::npos
+               ? Result<>{}
+               : fail(Code::corrupt, refit.error().message);
   });
   EXPECT_TRUE(done) << done.error().message;
 }

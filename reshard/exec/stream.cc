@@ -25,7 +25,8 @@ struct Block {
 
 class Streamer {
  public:
-  Streamer(const Planner& planner, const RankBuffers& source, Rank dst, const StreamSink& sink, const StreamDone& done)
+  Streamer(const Planner& planner, const RankBuffers& source, Rank dst, const StreamSink& sink,
+           const StreamDone& done)
       : planner_(planner), source_(source), dst_(dst), sink_(sink), done_(done) {}
 
   Result<> prepare(std::span<const SlotId> slots, Index block_bytes) {
@@ -37,8 +38,9 @@ class Streamer {
     });
     for (const Move& m : moves_)
       if (source_.at(m.src, m.src_slot) == nullptr)
-        return fail(Code::invalid_argument, fmt::format("source buffer of local tensor '{}' on rank {} is not set",
-                                                        planner_.source().slot(m.src_slot).name, m.src.value()));
+        return fail(Code::invalid_argument,
+                    fmt::format("source buffer of local tensor '{}' on rank {} is not set",
+                                planner_.source().slot(m.src_slot).name, m.src.value()));
     for (SlotId slot : slots) add_blocks(slot, block_bytes);
     return {};
   }
@@ -62,7 +64,8 @@ class Streamer {
     }
     // One contiguous run of a source is written from where it is.
     if (tasks.size() == 1 && tasks[0].copy.num_loops == 0 && covered == block.end - block.begin) {
-      RESHARD_TRY(sink_(dst_, block.slot, block.begin, {tasks[0].src + tasks[0].copy.src_offset, bytes.size()}));
+      RESHARD_TRY(sink_(dst_, block.slot, block.begin,
+                        {tasks[0].src + tasks[0].copy.src_offset, bytes.size()}));
     } else {
       if (covered != block.end - block.begin) std::memset(bytes.data(), 0, bytes.size());
       run_copies(tasks, CopyHint::cached);
@@ -74,11 +77,13 @@ class Streamer {
 
  private:
   void add_blocks(SlotId slot, Index block_bytes) {
-    const Index total = volume(planner_.target().local_shape(slot, dst_)) * bits(planner_.target().slot(slot).dtype) / 8;
+    const Index total = volume(planner_.target().local_shape(slot, dst_)) *
+                        bits(planner_.target().slot(slot).dtype) / 8;
     const auto of_slot = std::equal_range(moves_.begin(), moves_.end(), slot, Less{});
     auto from = static_cast<std::size_t>(of_slot.first - moves_.begin());
     const auto last = static_cast<std::size_t>(of_slot.second - moves_.begin());
-    // Equal blocks of whole 4 KiB pages, so that the output is written at page borders of the tensor.
+    // Equal blocks of whole 4 KiB pages, so that the output is written at page borders of the
+    // tensor.
     for (Index begin = 0; begin < total; begin += block_bytes) {
       const Index end = std::min(total, begin + block_bytes);
       while (from < last && destination_span(moves_[from].copy).end() <= begin) ++from;
@@ -116,11 +121,13 @@ class Streamer {
 
 }  // namespace
 
-Result<> stream_rank(const Planner& planner, const RankBuffers& source, Rank dst, std::span<const SlotId> slots,
-                     const StreamSink& sink, const StreamDone& done, const StreamOptions& options) {
+Result<> stream_rank(const Planner& planner, const RankBuffers& source, Rank dst,
+                     std::span<const SlotId> slots, const StreamSink& sink, const StreamDone& done,
+                     const StreamOptions& options) {
   constexpr Index kPage = 4096, kMostBlock = Index{8} << 20;
   WorkerPool pool(options.threads);
-  const Index block_bytes = std::clamp<Index>(options.buffer_bytes / pool.size() / kPage * kPage, kPage, kMostBlock);
+  const Index block_bytes =
+      std::clamp<Index>(options.buffer_bytes / pool.size() / kPage * kPage, kPage, kMostBlock);
   Streamer streamer(planner, source, dst, sink, done);
   RESHARD_TRY(streamer.prepare(slots, block_bytes));
   auto memory = RESHARD_TRY(HostBuffer::allocate(block_bytes * pool.size()));
@@ -129,7 +136,8 @@ Result<> stream_rank(const Planner& planner, const RankBuffers& source, Rank dst
   ProgressMeter meter("write", total, options.progress);
   std::atomic<std::size_t> next{0};
   auto body = [&](int worker) {
-    const auto mine = memory.bytes().subspan(static_cast<std::size_t>(block_bytes * worker), static_cast<std::size_t>(block_bytes));
+    const auto mine = memory.bytes().subspan(static_cast<std::size_t>(block_bytes * worker),
+                                             static_cast<std::size_t>(block_bytes));
     for (std::size_t i = next++; i < streamer.blocks().size(); i = next++) {
       const Block& block = streamer.blocks()[i];
       if (auto made = streamer.make(block, mine); !made) meter.fail_with(std::move(made).error());

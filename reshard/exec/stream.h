@@ -11,21 +11,27 @@
 namespace reshard {
 
 struct StreamOptions {
-  Index buffer_bytes = Index{64} << 20;  ///< most memory for output in flight, all threads together.
+  Index buffer_bytes =
+      Index{64} << 20;  ///< most memory for output in flight, all threads together.
   int threads = 0;
   Progress progress;
 };
 
-/// Takes the bytes of a destination tensor: the row-major bytes [offset, offset + bytes.size()) of the rank's slot.
-/// Every byte arrives exactly once; padding arrives as zeros. Called from several threads for different ranges.
-using StreamSink = std::function<Result<>(Rank r, SlotId slot, Index offset, std::span<const std::byte> bytes)>;
-/// Told that these bytes of a source tensor have been read for a piece of output, so that mapped pages behind the
-/// reader can be given back. They may be read again for another piece. Called from several threads. May be empty.
+/// Takes the bytes of a destination tensor: the row-major bytes [offset, offset + bytes.size()) of
+/// the rank's slot. Every byte arrives exactly once; padding arrives as zeros. Called from several
+/// threads for different ranges.
+using StreamSink =
+    std::function<Result<>(Rank r, SlotId slot, Index offset, std::span<const std::byte> bytes)>;
+/// Told that these bytes of a source tensor have been read for a piece of output, so that mapped
+/// pages behind the reader can be given back. They may be read again for another piece. Called from
+/// several threads. May be empty.
 using StreamDone = std::function<void(Rank src, SlotId slot, Index offset, Index bytes)>;
 
-/// Produces the local tensors of one destination rank piece by piece, from sources in memory (mapped files), in bounded
-/// memory: for conversions at rest. Slots in the order given. Errors: those of the sink, first one wins; cancelled.
-Result<> stream_rank(const Planner& planner, const RankBuffers& source, Rank dst, std::span<const SlotId> slots,
-                     const StreamSink& sink, const StreamDone& done, const StreamOptions& options);
+/// Produces the local tensors of one destination rank piece by piece, from sources in memory
+/// (mapped files), in bounded memory: for conversions at rest. Slots in the order given. Errors:
+/// those of the sink, first one wins; cancelled.
+Result<> stream_rank(const Planner& planner, const RankBuffers& source, Rank dst,
+                     std::span<const SlotId> slots, const StreamSink& sink, const StreamDone& done,
+                     const StreamOptions& options);
 
 }  // namespace reshard

@@ -9,10 +9,12 @@
 
 namespace reshard {
 
-/// Threads that wait for the next parallel loop. A loop allocates nothing. Used from one thread at a time.
+/// Threads that wait for the next parallel loop. A loop allocates nothing. Used from one thread at
+/// a time.
 class WorkerPool {
  public:
-  /// `threads` workers, the calling thread being the first; 0: one per core that this process may use.
+  /// `threads` workers, the calling thread being the first; 0: one per core that this process may
+  /// use.
   explicit WorkerPool(int threads);
   ~WorkerPool();
   WorkerPool(const WorkerPool&) = delete;

@@ -26,7 +26,8 @@ class Writer {
       RESHARD_TRY(add(names_.layer(i, "post_attention_layernorm.weight"), {c_.hidden_size}));
     }
     RESHARD_TRY(add(names_.final_norm(), {c_.hidden_size}));
-    if (!c_.tie_word_embeddings) RESHARD_TRY(add(names_.lm_head(), {c_.vocab_size, c_.hidden_size}));
+    if (!c_.tie_word_embeddings)
+      RESHARD_TRY(add(names_.lm_head(), {c_.vocab_size, c_.hidden_size}));
     return {};
   }
 
@@ -64,7 +65,8 @@ class Writer {
 
   Result<> experts(Index i) {
     RESHARD_TRY(add(names_.router(i), {c_.num_experts, c_.hidden_size}));
-    if (c_.router_expert_bias) RESHARD_TRY(add(names_.router_bias(i), {c_.num_experts}, DType::f32));
+    if (c_.router_expert_bias)
+      RESHARD_TRY(add(names_.router_bias(i), {c_.num_experts}, DType::f32));
     const Index inner = c_.moe_intermediate_size;
     for (Index e = 0; e < c_.num_experts; ++e) {
       RESHARD_TRY(add(names_.expert_gate(i, e), {inner, c_.hidden_size}));
@@ -86,7 +88,8 @@ std::string HfNames::layer(Index i, const std::string& rest) const {
 }
 
 std::string HfNames::expert(Index i, Index e, const char* projection) const {
-  return "model.layers." + std::to_string(i) + "." + moe() + ".experts." + std::to_string(e) + "." + projection + ".weight";
+  return "model.layers." + std::to_string(i) + "." + moe() + ".experts." + std::to_string(e) + "." +
+         projection + ".weight";
 }
 
 Result<ModelSpec> canonical_tensors(const ModelConfig& config) {
@@ -99,14 +102,19 @@ Result<> check_against(const ModelSpec& checkpoint, const ModelSpec& config) {
   for (const CanonicalTensor& want : config.tensors()) {
     const auto id = checkpoint.find(want.name);
     if (!id)
-      return fail(Code::not_found, fmt::format("tensor '{}' is missing; the config wants it with shape {}", want.name, to_string(want.shape)));
+      return fail(Code::not_found,
+                  fmt::format("tensor '{}' is missing; the config wants it with shape {}",
+                              want.name, to_string(want.shape)));
     if (checkpoint[*id].shape != want.shape)
-      return fail(Code::corrupt, fmt::format("tensor '{}' has shape {}; by the config it is {}", want.name,
-                                             to_string(checkpoint[*id].shape), to_string(want.shape)));
+      return fail(Code::corrupt,
+                  fmt::format("tensor '{}' has shape {}; by the config it is {}", want.name,
+                              to_string(checkpoint[*id].shape), to_string(want.shape)));
   }
   for (const CanonicalTensor& have : checkpoint.tensors())
     if (!config.find(have.name))
-      return fail(Code::invalid_argument, fmt::format("tensor '{}' of shape {} is not part of the config's architecture", have.name, to_string(have.shape)));
+      return fail(Code::invalid_argument,
+                  fmt::format("tensor '{}' of shape {} is not part of the config's architecture",
+                              have.name, to_string(have.shape)));
   return {};
 }
 

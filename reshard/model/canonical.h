@@ -6,13 +6,14 @@
 
 namespace reshard {
 
-/// The tensors of a checkpoint that transformers writes for this config, in the order of its modules.
-/// Tied models have no lm_head.weight. Llama, Mistral, Qwen2, Qwen3, Qwen3-MoE and Mixtral.
+/// The tensors of a checkpoint that transformers writes for this config, in the order of its
+/// modules. Tied models have no lm_head.weight. Llama, Mistral, Qwen2, Qwen3, Qwen3-MoE and
+/// Mixtral.
 Result<ModelSpec> canonical_tensors(const ModelConfig& config);
 
-/// Checks that a checkpoint's tensors are exactly those of its config, in any order, with these shapes.
-/// Errors name the first tensor that is missing, unknown, or of another shape (both shapes given). dtypes may
-/// differ: a checkpoint's own are taken.
+/// Checks that a checkpoint's tensors are exactly those of its config, in any order, with these
+/// shapes. Errors name the first tensor that is missing, unknown, or of another shape (both shapes
+/// given). dtypes may differ: a checkpoint's own are taken.
 Result<> check_against(const ModelSpec& checkpoint, const ModelSpec& config);
 
 }  // namespace reshard

@@ -8,7 +8,8 @@
 namespace reshard {
 namespace {
 
-/// The box that a fragment occupies in its row-major local tensor; local dimensions it does not span have size 1.
+/// The box that a fragment occupies in its row-major local tensor; local dimensions it does not
+/// span have size 1.
 Box occupied(const Fragment& f, const Dims& shape) {
   const Dims strides = row_major(shape);
   std::array<Interval, kMaxDims> dims;
@@ -37,25 +38,33 @@ Result<> check_shard_map(const ModelLayout& layout, Rank r) {
   for (SlotId id : layout.slots_of(r)) {
     const LocalTensor local = layout.local(id, r);
     const Slot& slot = layout.slot(id);
-    const auto where = [&] { return fmt::format("{}: rank {}: local tensor '{}'", layout.name(), r.value(), slot.name); };
+    const auto where = [&] {
+      return fmt::format("{}: rank {}: local tensor '{}'", layout.name(), r.value(), slot.name);
+    };
     std::vector<Box> boxes;
     Index covered = 0;
     for (const Fragment& f : local.fragments) {
       boxes.push_back(occupied(f, local.shape));
       covered += f.box.volume();
-      if (boxes.back().volume() != f.box.volume() || !contains(Box::whole(local.shape), boxes.back()))
-        return fail(Code::invalid_argument, fmt::format("{}: a fragment of '{}' reaches outside shape {}", where(),
-                                                        layout.model()[f.tensor].name, to_string(local.shape)));
+      if (boxes.back().volume() != f.box.volume() ||
+          !contains(Box::whole(local.shape), boxes.back()))
+        return fail(Code::invalid_argument,
+                    fmt::format("{}: a fragment of '{}' reaches outside shape {}", where(),
+                                layout.model()[f.tensor].name, to_string(local.shape)));
     }
     std::sort(boxes.begin(), boxes.end(), before);
     for (std::size_t i = 0; i < boxes.size(); ++i)
       for (std::size_t j = i + 1; j < boxes.size() && boxes[j][0].begin() < boxes[i][0].end(); ++j)
         if (!intersect(boxes[i], boxes[j]).empty())
-          return fail(Code::invalid_argument, fmt::format("{}: two fragments overlap at {}", where(),
-                                                          to_string(intersect(boxes[i], boxes[j]))));
+          return fail(Code::invalid_argument,
+                      fmt::format("{}: two fragments overlap at {}", where(),
+                                  to_string(intersect(boxes[i], boxes[j]))));
     if (covered != volume(local.shape) && !slot.padded)
-      return fail(Code::invalid_argument, fmt::format("{}: {} of {} elements belong to no canonical tensor and are not declared padding",
-                                                      where(), volume(local.shape) - covered, volume(local.shape)));
+      return fail(
+          Code::invalid_argument,
+          fmt::format(
+              "{}: {} of {} elements belong to no canonical tensor and are not declared padding",
+              where(), volume(local.shape) - covered, volume(local.shape)));
   }
   return {};
 }

@@ -10,12 +10,14 @@
 
 namespace reshard {
 
-/// What a Hugging Face config.json says of a decoder, in the words of that file. Read by io/hf_config.h.
+/// What a Hugging Face config.json says of a decoder, in the words of that file. Read by
+/// io/hf_config.h.
 ///
-/// Invariant (checked by the reader): sizes are positive and small enough that no product of two overflows.
+/// Invariant (checked by the reader): sizes are positive and small enough that no product of two
+/// overflows.
 struct ModelConfig {
-  std::string architecture;  ///< architectures[0], as "Qwen3MoeForCausalLM".
-  std::string model_type;    ///< as "qwen3_moe".
+  std::string architecture;   ///< architectures[0], as "Qwen3MoeForCausalLM".
+  std::string model_type;     ///< as "qwen3_moe".
   DType dtype = DType::bf16;  ///< torch_dtype or dtype; bfloat16 when absent.
 
   Index hidden_size = 0;
@@ -27,15 +29,16 @@ struct ModelConfig {
   Index vocab_size = 0;
   bool tie_word_embeddings = false;
   bool attention_bias = false;  ///< q, k, v projections have biases (Qwen2: always).
-  bool attention_output_bias = false;  ///< o_proj has a bias too (Llama's attention_bias means both).
+  bool attention_output_bias =
+      false;  ///< o_proj has a bias too (Llama's attention_bias means both).
   bool mlp_bias = false;
   bool qk_norm = false;  ///< per-head RMSNorm on q and k (Qwen3).
 
-  Index num_experts = 0;  ///< 0: dense. num_experts or num_local_experts.
-  Index moe_intermediate_size = 0;  ///< Mixtral: intermediate_size.
-  Index decoder_sparse_step = 1;    ///< layer i is sparse when (i + 1) % step == 0 ...
+  Index num_experts = 0;               ///< 0: dense. num_experts or num_local_experts.
+  Index moe_intermediate_size = 0;     ///< Mixtral: intermediate_size.
+  Index decoder_sparse_step = 1;       ///< layer i is sparse when (i + 1) % step == 0 ...
   std::vector<Index> mlp_only_layers;  ///< ... and is not named here.
-  bool router_expert_bias = false;  ///< the router carries e_score_correction_bias (fp32).
+  bool router_expert_bias = false;     ///< the router carries e_score_correction_bias (fp32).
 
   bool is_moe() const { return num_experts > 0; }
   /// True when layer i (from 0) has experts instead of a dense MLP.

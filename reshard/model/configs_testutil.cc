@@ -77,7 +77,8 @@ std::shared_ptr<const ModelSpec> model_of(const ModelConfig& config) {
   return std::make_shared<const ModelSpec>(*std::move(model));
 }
 
-Result<ModelLayout> try_layout(const std::string& text, std::shared_ptr<const ModelSpec> model, const ModelConfig& config) {
+Result<ModelLayout> try_layout(const std::string& text, std::shared_ptr<const ModelSpec> model,
+                               const ModelConfig& config) {
   const LayoutSpec spec = RESHARD_TRY(parse_layout(text));
   const FamilyInput input{std::move(model), &config};
   if (spec.family == "megatron") return megatron_layout(spec, input);
@@ -85,7 +86,9 @@ Result<ModelLayout> try_layout(const std::string& text, std::shared_ptr<const Mo
   return hf_layout(spec, input);
 }
 
-std::shared_ptr<const ModelLayout> layout_of(const std::string& text, std::shared_ptr<const ModelSpec> model, const ModelConfig& config) {
+std::shared_ptr<const ModelLayout> layout_of(const std::string& text,
+                                             std::shared_ptr<const ModelSpec> model,
+                                             const ModelConfig& config) {
   auto layout = try_layout(text, std::move(model), config);
   if (!layout) std::fprintf(stderr, "%s: %s\n", text.c_str(), layout.error().message.c_str());
   RESHARD_CHECK(layout.has_value());

@@ -24,8 +24,11 @@ ModelConfig qwen3_235b();
 std::shared_ptr<const ModelSpec> model_of(const ModelConfig& config);
 
 /// A layout of a family from its text ("megatron:tp=2"); not `rules`.
-Result<ModelLayout> try_layout(const std::string& text, std::shared_ptr<const ModelSpec> model, const ModelConfig& config);
+Result<ModelLayout> try_layout(const std::string& text, std::shared_ptr<const ModelSpec> model,
+                               const ModelConfig& config);
 /// The same; aborts on error, with the message.
-std::shared_ptr<const ModelLayout> layout_of(const std::string& text, std::shared_ptr<const ModelSpec> model, const ModelConfig& config);
+std::shared_ptr<const ModelLayout> layout_of(const std::string& text,
+                                             std::shared_ptr<const ModelSpec> model,
+                                             const ModelConfig& config);
 
 }  // namespace reshard

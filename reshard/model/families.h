@@ -12,27 +12,33 @@
 
 namespace reshard {
 
-/// What a family makes a layout of. `config` may be null for `hf` and `rules`, which need the tensors alone.
+/// What a family makes a layout of. `config` may be null for `hf` and `rules`, which need the
+/// tensors alone.
 struct FamilyInput {
   std::shared_ptr<const ModelSpec> model;
   const ModelConfig* config = nullptr;
 };
 
-/// The checkpoint itself. Keys: shards (ranks, each with whole tensors, cut by bytes; 1), offset (0).
+/// The checkpoint itself. Keys: shards (ranks, each with whole tensors, cut by bytes; 1), offset
+/// (0).
 Result<ModelLayout> hf_layout(const LayoutSpec& spec, const FamilyInput& input);
 
-/// Megatron-Core's GPTModel. Keys: tp, cp, ep, etp (default tp), dp (default: the least that the expert grid
-/// divides), pp, first, last (layers of the first and last stage), vocab_multiple (128; the vocabulary is padded
-/// to a multiple of it times tp), norms (fused | separate), order (tp-cp-ep-dp-pp), offset.
-/// World: tp * cp * dp * pp; experts: etp * ep * (expert data parallel) over the tp * cp * dp ranks of a stage.
+/// Megatron-Core's GPTModel. Keys: tp, cp, ep, etp (default tp), dp (default: the least that the
+/// expert grid divides), pp, first, last (layers of the first and last stage), vocab_multiple (128;
+/// the vocabulary is padded to a multiple of it times tp), norms (fused | separate), order
+/// (tp-cp-ep-dp-pp), offset. World: tp * cp * dp * pp; experts: etp * ep * (expert data parallel)
+/// over the tp * cp * dp ranks of a stage.
 Result<ModelLayout> megatron_layout(const LayoutSpec& spec, const FamilyInput& input);
 
-/// vLLM's modules before any kernel permutes them. Keys: tp, dp (vLLM's own data parallel: experts without ep are
-/// cut by tp * dp), ep (1, tp or tp * dp), replicas (independent engines), vocab_multiple (64), offset.
+/// vLLM's modules before any kernel permutes them. Keys: tp, dp (vLLM's own data parallel: experts
+/// without ep are cut by tp * dp), ep (1, tp or tp * dp), replicas (independent engines),
+/// vocab_multiple (64), offset.
 Result<ModelLayout> vllm_layout(const LayoutSpec& spec, const FamilyInput& input);
 
-/// Any model, by the rules of a file. Keys: offset, and the sizes of the file's axes. @pre input.model
-Result<ModelLayout> rules_layout(const LayoutSpec& spec, const FamilyInput& input, const RuleSet& rules);
+/// Any model, by the rules of a file. Keys: offset, and the sizes of the file's axes. @pre
+/// input.model
+Result<ModelLayout> rules_layout(const LayoutSpec& spec, const FamilyInput& input,
+                                 const RuleSet& rules);
 
 /// The names of the families, for messages.
 std::string known_families();

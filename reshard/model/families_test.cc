@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: the frameworks' own rules, by hand-worked numbers, and the messages of what they refuse.
+// Protects: the frameworks' own rules, by hand-worked numbers, and the messages of what they
+// refuse.
 #include "reshard/model/families.h"
 
 #include <gmock/gmock.h>
@@ -15,34 +16,41 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-/// "q[0,8)+0 k[0,4)+8": the fragments of a local tensor by dimension-0 rows of the canonical tensor, with the row of
-/// the local tensor where each begins. The tensor's short name is its last-but-one part.
+/// "q[0,8)+0 k[0,4)+8": the fragments of a local tensor by dimension-0 rows of the canonical
+/// tensor, with the row of the local tensor where each begins. The tensor's short name is its
+/// last-but-one part.
 std::string rows(const ModelLayout& layout, const std::string& local, int rank) {
   std::string text;
   for (SlotId id : layout.slots_of(Rank(rank))) {
     if (layout.slot(id).name != local) continue;
     const LocalTensor t = layout.local(id, Rank(rank));
     auto fragments = t.fragments;
-    std::sort(fragments.begin(), fragments.end(), [](const Fragment& a, const Fragment& b) { return a.where.offset < b.where.offset; });
+    std::sort(fragments.begin(), fragments.end(),
+              [](const Fragment& a, const Fragment& b) { return a.where.offset < b.where.offset; });
     for (const Fragment& f : fragments) {
       std::string name = layout.model()[f.tensor].name;
       name.resize(name.rfind('.'));
       name = name.substr(name.rfind('.') + 1);
-      text += (text.empty() ? "" : " ") + name + to_string(f.box[0]) + "+" + std::to_string(f.where.offset / row_major(t.shape)[0]);
+      text += (text.empty() ? "" : " ") + name + to_string(f.box[0]) + "+" +
+              std::to_string(f.where.offset / row_major(t.shape)[0]);
     }
     return text + " of " + std::to_string(t.shape[0]);
   }
   return "absent";
 }
 
-bool has(const ModelLayout& layout, const std::string& local, int rank) { return rows(layout, local, rank) != "absent"; }
+bool has(const ModelLayout& layout, const std::string& local, int rank) {
+  return rows(layout, local, rank) != "absent";
+}
 
 const std::string kQkv = "decoder.layers.0.self_attention.linear_qkv.weight";
 
 TEST(Megatron, qkv_interleaves_query_groups) {
   const ModelConfig c = tiny_dense();
   const auto l = layout_of("megatron:tp=2", model_of(c), c);
-  EXPECT_EQ(rows(*l, kQkv, 1), "q_proj[16,24)+0 k_proj[8,12)+8 v_proj[8,12)+12 q_proj[24,32)+16 k_proj[12,16)+24 v_proj[12,16)+28 of 32");
+  EXPECT_EQ(rows(*l, kQkv, 1),
+            "q_proj[16,24)+0 k_proj[8,12)+8 v_proj[8,12)+12 q_proj[24,32)+16 k_proj[12,16)+24 "
+            "v_proj[12,16)+28 of 32");
 }
 
 TEST(Megatron, fewer_groups_than_tp_cuts_inside_heads) {
@@ -57,7 +65,8 @@ TEST(Megatron, fewer_groups_than_tp_cuts_inside_heads) {
 TEST(Megatron, gate_and_up_are_cut_then_stacked) {
   const ModelConfig c = tiny_dense();
   const auto l = layout_of("megatron:tp=4", model_of(c), c);
-  EXPECT_EQ(rows(*l, "decoder.layers.0.mlp.linear_fc1.weight", 2), "gate_proj[12,18)+0 up_proj[12,18)+6 of 12");
+  EXPECT_EQ(rows(*l, "decoder.layers.0.mlp.linear_fc1.weight", 2),
+            "gate_proj[12,18)+0 up_proj[12,18)+6 of 12");
 }
 
 TEST(Megatron, experts_have_a_grid_of_their_own) {
@@ -65,20 +74,25 @@ TEST(Megatron, experts_have_a_grid_of_their_own) {
   const auto l = layout_of("megatron:tp=2,cp=2,ep=2,etp=1", model_of(c), c);
   ASSERT_EQ(l->ranks().size(), 4);
   // ep = rank % 2 although tp and cp vary; rank 1 has global experts 5 to 9 as its 0 to 4.
-  EXPECT_EQ(rows(*l, "decoder.layers.1.mlp.experts.linear_fc1.weight4", 1), "gate_proj[0,8)+0 up_proj[0,8)+8 of 16");
+  EXPECT_EQ(rows(*l, "decoder.layers.1.mlp.experts.linear_fc1.weight4", 1),
+            "gate_proj[0,8)+0 up_proj[0,8)+8 of 16");
   const auto tensor_of = [&](int rank) {
     for (SlotId id : l->slots_of(Rank(rank)))
-      if (l->slot(id).name == "decoder.layers.1.mlp.experts.linear_fc2.weight0") return l->model()[l->local(id, Rank(rank)).fragments[0].tensor].name;
+      if (l->slot(id).name == "decoder.layers.1.mlp.experts.linear_fc2.weight0")
+        return l->model()[l->local(id, Rank(rank)).fragments[0].tensor].name;
     return std::string("absent");
   };
-  for (int r = 0; r < 4; ++r) EXPECT_EQ(tensor_of(r), "model.layers.1.mlp.experts." + std::string(r % 2 ? "5" : "0") + ".down_proj.weight");
+  for (int r = 0; r < 4; ++r)
+    EXPECT_EQ(tensor_of(r),
+              "model.layers.1.mlp.experts." + std::string(r % 2 ? "5" : "0") + ".down_proj.weight");
 }
 
 TEST(Megatron, etp_defaults_to_tp) {
   const ModelConfig c = tiny_moe();
   const auto l = layout_of("megatron:tp=2,ep=2", model_of(c), c);
   EXPECT_EQ(l->ranks().size(), 4);
-  EXPECT_EQ(rows(*l, "decoder.layers.1.mlp.experts.linear_fc1.weight0", 3), "gate_proj[4,8)+0 up_proj[4,8)+4 of 8");
+  EXPECT_EQ(rows(*l, "decoder.layers.1.mlp.experts.linear_fc1.weight0", 3),
+            "gate_proj[4,8)+0 up_proj[4,8)+4 of 8");
 }
 
 TEST(Megatron, pipeline_stages_and_tied_output) {
@@ -102,12 +116,14 @@ TEST(Megatron, layers_that_do_not_divide_count_embedding_and_loss) {
     while (has(*l, "decoder.layers." + std::to_string(n) + ".mlp.linear_fc2.weight", rank)) ++n;
     return n;
   };
-  EXPECT_THAT((std::vector<int>{layers(0), layers(1), layers(2), layers(3)}), ElementsAre(1, 2, 2, 1));
+  EXPECT_THAT((std::vector<int>{layers(0), layers(1), layers(2), layers(3)}),
+              ElementsAre(1, 2, 2, 1));
 }
 
 TEST(Megatron, norm_names_of_both_specs) {
   const ModelConfig c = tiny_moe();
-  const auto te = layout_of("megatron", model_of(c), c), local = layout_of("megatron:norms=separate", model_of(c), c);
+  const auto te = layout_of("megatron", model_of(c), c),
+             local = layout_of("megatron:norms=separate", model_of(c), c);
   EXPECT_TRUE(has(*te, "decoder.layers.0.mlp.linear_fc1.layer_norm_weight", 0));
   EXPECT_TRUE(has(*te, "decoder.layers.1.pre_mlp_layernorm.weight", 0));
   EXPECT_FALSE(has(*te, "decoder.layers.0.input_layernorm.weight", 0));
@@ -118,7 +134,8 @@ TEST(Megatron, norm_names_of_both_specs) {
 TEST(Vllm, kv_heads_are_replicated_above_their_number) {
   const ModelConfig c = tiny_dense();
   const auto l = layout_of("vllm:tp=8", model_of(c), c);
-  EXPECT_EQ(rows(*l, "model.layers.0.self_attn.qkv_proj.weight", 5), "q_proj[20,24)+0 k_proj[8,12)+4 v_proj[8,12)+8 of 12");
+  EXPECT_EQ(rows(*l, "model.layers.0.self_attn.qkv_proj.weight", 5),
+            "q_proj[20,24)+0 k_proj[8,12)+4 v_proj[8,12)+8 of 12");
 }
 
 TEST(Vllm, vocabulary_pads_to_64_that_tp_divides) {
@@ -133,7 +150,8 @@ TEST(Vllm, experts_without_ep_are_cut_over_tp_and_dp) {
   const auto l = layout_of("vllm:tp=2,dp=2", model_of(c), c);
   const auto w13 = [&](int rank) {
     for (SlotId id : l->slots_of(Rank(rank)))
-      if (l->slot(id).name == "model.layers.1.mlp.experts.w13_weight") return l->local(id, Rank(rank));
+      if (l->slot(id).name == "model.layers.1.mlp.experts.w13_weight")
+        return l->local(id, Rank(rank));
     return LocalTensor{};
   };
   const LocalTensor t = w13(3);
@@ -149,7 +167,8 @@ TEST(Vllm, experts_that_do_not_divide_go_to_the_first_ranks) {
   std::vector<Index> sizes;
   for (int r = 0; r < 4; ++r)
     for (SlotId id : l->slots_of(Rank(r)))
-      if (l->slot(id).name == "model.layers.2.mlp.experts.w2_weight") sizes.push_back(l->local_shape(id, Rank(r))[0]);
+      if (l->slot(id).name == "model.layers.2.mlp.experts.w2_weight")
+        sizes.push_back(l->local_shape(id, Rank(r))[0]);
   EXPECT_THAT(sizes, ElementsAre(3, 3, 2, 2));
 }
 
@@ -162,11 +181,13 @@ void expect_valid(const std::string& text, const ModelConfig& c) {
 }
 
 TEST(Families, every_rank_of_every_layout_has_a_valid_shard_map) {
-  for (const char* text : {"megatron:tp=2,pp=2", "megatron:tp=8", "megatron:cp=2,dp=3", "vllm:tp=8", "vllm:tp=4,replicas=3", "hf:shards=3", "megatron:offset=5,tp=2"}) {
+  for (const char* text : {"megatron:tp=2,pp=2", "megatron:tp=8", "megatron:cp=2,dp=3", "vllm:tp=8",
+                           "vllm:tp=4,replicas=3", "hf:shards=3", "megatron:offset=5,tp=2"}) {
     expect_valid(text, tiny_dense());
     expect_valid(text, tiny_moe());
   }
-  for (const char* text : {"megatron:tp=4,ep=2,etp=1,pp=4", "megatron:etp=2,ep=5,dp=10", "vllm:tp=2,dp=2", "vllm:tp=2,dp=2,ep=4", "vllm:tp=2,dp=2,ep=2"})
+  for (const char* text : {"megatron:tp=4,ep=2,etp=1,pp=4", "megatron:etp=2,ep=5,dp=10",
+                           "vllm:tp=2,dp=2", "vllm:tp=2,dp=2,ep=4", "vllm:tp=2,dp=2,ep=2"})
     expect_valid(text, tiny_moe());
 }
 
@@ -176,8 +197,10 @@ TEST(Families, say_what_is_wrong_and_what_would_be_right) {
     const auto l = try_layout(text, model_of(c), c);
     return l ? std::string("accepted") : l.error().message;
   };
-  EXPECT_EQ(message("megatron:tp=3", dense), "megatron: tp=3 does not divide num_attention_heads=8");
-  EXPECT_THAT(message("megatron:pp=2,first=4", dense), HasSubstr("pp=2 does not divide num_hidden_layers=4 with first=4"));
+  EXPECT_EQ(message("megatron:tp=3", dense),
+            "megatron: tp=3 does not divide num_attention_heads=8");
+  EXPECT_THAT(message("megatron:pp=2,first=4", dense),
+              HasSubstr("pp=2 does not divide num_hidden_layers=4 with first=4"));
   EXPECT_THAT(message("megatron:pp=5", dense), HasSubstr("does not divide num_hidden_layers=4"));
   EXPECT_THAT(message("megatron:tpp=2", dense), HasSubstr("unknown key 'tpp'; it knows cp, dp"));
   EXPECT_THAT(message("megatron:tp=0", dense), HasSubstr("tp=0 must be a whole number from 1"));
@@ -185,8 +208,10 @@ TEST(Families, say_what_is_wrong_and_what_would_be_right) {
   EXPECT_THAT(message("megatron:ep=2", dense), HasSubstr("LlamaForCausalLM has none"));
   EXPECT_THAT(message("megatron:ep=4", moe), HasSubstr("ep=4 does not divide num_experts=10"));
   EXPECT_THAT(message("megatron:ep=2,dp=3", moe), HasSubstr("etp*ep=2 does not divide tp*cp*dp=3"));
-  EXPECT_THAT(message("megatron:norms=x", moe), HasSubstr("norms=x must be one of fused, separate"));
-  EXPECT_THAT(message("vllm:tp=16", dense), HasSubstr("tp=16 does not divide num_attention_heads=8"));
+  EXPECT_THAT(message("megatron:norms=x", moe),
+              HasSubstr("norms=x must be one of fused, separate"));
+  EXPECT_THAT(message("vllm:tp=16", dense),
+              HasSubstr("tp=16 does not divide num_attention_heads=8"));
   EXPECT_THAT(message("vllm:tp=2,dp=8", moe), HasSubstr("replicas=N"));
   EXPECT_THAT(message("vllm:tp=2,dp=2,ep=3", moe), HasSubstr("ep=3 must be 1, tp=2 or tp*dp=4"));
   EXPECT_THAT(message("hf:shards=0", dense), HasSubstr("shards=0"));
@@ -196,7 +221,8 @@ TEST(LayoutSpec, parses_and_prints) {
   EXPECT_EQ(to_string(*parse_layout("megatron:tp=4,pp=2")), "megatron:pp=2,tp=4");
   EXPECT_EQ(to_string(*parse_layout("hf")), "hf");
   EXPECT_EQ(to_string(*parse_layout("rules:a/b.json,tp=2")), "rules:a/b.json,tp=2");
-  for (const char* bad : {"", ":tp=2", "megatron:", "megatron:tp", "megatron:tp=", "megatron:=2", "megatron:tp=2,tp=2", "rules", "rules:"})
+  for (const char* bad : {"", ":tp=2", "megatron:", "megatron:tp", "megatron:tp=", "megatron:=2",
+                          "megatron:tp=2,tp=2", "rules", "rules:"})
     EXPECT_FALSE(parse_layout(bad).has_value() && std::string(bad) != "rules") << bad;
 }
 
@@ -226,7 +252,8 @@ TEST(Rules, cut_place_and_rename) {
   EXPECT_TRUE(has(*layout, "l3.mlp.down", 7));
   EXPECT_FALSE(has(*layout, "l3.mlp.down", 3));
   set.rules.pop_back();
-  EXPECT_THAT(rules_layout(spec, {model_of(c)}, set).error().message, HasSubstr("no rule of 'x.json' matches tensor 'model.embed_tokens.weight'"));
+  EXPECT_THAT(rules_layout(spec, {model_of(c)}, set).error().message,
+              HasSubstr("no rule of 'x.json' matches tensor 'model.embed_tokens.weight'"));
 }
 
 }  // namespace

@@ -6,14 +6,20 @@
 namespace reshard {
 
 FamilyBuilder::FamilyBuilder(const LayoutSpec& spec, const FamilyInput& input)
-    : family_(spec.family), c_(*input.config), hf_(c_), m_(*input.model), b_(to_string(spec), input.model) {}
+    : family_(spec.family),
+      c_(*input.config),
+      hf_(c_),
+      m_(*input.model),
+      b_(to_string(spec), input.model) {}
 
 Result<TensorId> FamilyBuilder::find(const std::string& name) const {
   if (const auto id = m_.find(name)) return *id;
-  return fail(Code::not_found, fmt::format("{}: tensor '{}' is missing from the model", family_, name));
+  return fail(Code::not_found,
+              fmt::format("{}: tensor '{}' is missing from the model", family_, name));
 }
 
-void FamilyBuilder::add(std::string name, int stack_dim, std::vector<Section> sections, bool padded) {
+void FamilyBuilder::add(std::string name, int stack_dim, std::vector<Section> sections,
+                        bool padded) {
   add_on(mesh_, ranks_, std::move(name), stack_dim, std::move(sections), padded);
 }
 
@@ -37,18 +43,23 @@ Result<> FamilyBuilder::vocabulary(std::string name, const std::string& hf, Inde
   return {};
 }
 
-Result<> FamilyBuilder::divides(const std::string& family, const char* part, Index n, const char* whole, Index size,
-                                const char* hint) {
+Result<> FamilyBuilder::divides(const std::string& family, const char* part, Index n,
+                                const char* whole, Index size, const char* hint) {
   if (size % n == 0) return {};
-  return fail(Code::invalid_argument, fmt::format("{}: {}={} does not divide {}={}{}", family, part, n, whole, size, hint));
+  return fail(Code::invalid_argument,
+              fmt::format("{}: {}={} does not divide {}={}{}", family, part, n, whole, size, hint));
 }
 
 Result<> FamilyBuilder::check_tp(const std::string& family, Index tp, const ModelConfig& c) {
   RESHARD_TRY(divides(family, "tp", tp, "num_attention_heads", c.num_attention_heads));
   if (c.num_key_value_heads % tp != 0 && tp % c.num_key_value_heads != 0)
-    return fail(Code::invalid_argument, fmt::format("{}: tp={} is neither a multiple nor a divisor of num_key_value_heads={}", family, tp, c.num_key_value_heads));
+    return fail(
+        Code::invalid_argument,
+        fmt::format("{}: tp={} is neither a multiple nor a divisor of num_key_value_heads={}",
+                    family, tp, c.num_key_value_heads));
   for (Index i = 0; i < c.num_hidden_layers; ++i)
-    if (!c.is_moe_layer(i)) return divides(family, "tp", tp, "intermediate_size", c.intermediate_size);
+    if (!c.is_moe_layer(i))
+      return divides(family, "tp", tp, "intermediate_size", c.intermediate_size);
   return {};
 }
 
@@ -60,7 +71,9 @@ bool FamilyBuilder::has_experts(const ModelConfig& c) {
 
 Result<> FamilyBuilder::check_ep(const std::string& family, Index ep, const ModelConfig& c) {
   if (ep == 1 || has_experts(c)) return {};
-  return fail(Code::invalid_argument, fmt::format("{}: ep={} needs a model with experts; {} has none, so ep must be 1", family, ep, c.architecture));
+  return fail(Code::invalid_argument,
+              fmt::format("{}: ep={} needs a model with experts; {} has none, so ep must be 1",
+                          family, ep, c.architecture));
 }
 
 std::vector<Section> sections(Section first) {

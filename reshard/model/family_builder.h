@@ -10,7 +10,8 @@
 
 namespace reshard {
 
-/// What the framework families share: the model's tensors by name, and the slots that all of them have.
+/// What the framework families share: the model's tensors by name, and the slots that all of them
+/// have.
 class FamilyBuilder {
  protected:
   /// @pre input.config is not null. All arguments are borrowed.
@@ -21,14 +22,16 @@ class FamilyBuilder {
   /// Adds a local tensor on ranks_ of mesh_; its dtype is that of its first part.
   void add(std::string name, int stack_dim, std::vector<Section> sections, bool padded = false);
   /// The same on other ranks of another mesh.
-  void add_on(MeshId mesh, RankSetId ranks, std::string name, int stack_dim, std::vector<Section> sections, bool padded = false);
+  void add_on(MeshId mesh, RankSetId ranks, std::string name, int stack_dim,
+              std::vector<Section> sections, bool padded = false);
   /// The whole tensor `hf` on every rank.
   Result<> replicated(std::string name, const std::string& hf);
   /// The rows of `hf` cut by tp_, padded to a multiple of `multiple`.
   Result<> vocabulary(std::string name, const std::string& hf, Index multiple);
 
   /// Error unless n divides size: "megatron: tp=3 does not divide num_attention_heads=32".
-  static Result<> divides(const std::string& family, const char* part, Index n, const char* whole, Index size, const char* hint = "");
+  static Result<> divides(const std::string& family, const char* part, Index n, const char* whole,
+                          Index size, const char* hint = "");
   /// What attention and the MLPs of this model ask of tp.
   static Result<> check_tp(const std::string& family, Index tp, const ModelConfig& config);
   /// Error when ep > 1 and the model has no experts.

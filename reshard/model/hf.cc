@@ -12,14 +12,17 @@ Result<ModelLayout> hf_layout(const LayoutSpec& spec, const FamilyInput& input) 
   const Index shards = RESHARD_TRY(spec.integer("shards", 1));
   const Index offset = RESHARD_TRY(spec.integer("offset", 0, 0));
   LayoutBuilder builder(to_string(spec), input.model);
-  const MeshId mesh = builder.add_mesh(RESHARD_TRY(Mesh::make({{"shard", shards}}, Rank(static_cast<Rank::rep>(offset)))));
-  // A tensor goes to the shard in which its first byte falls when all bytes are cut into equal parts.
+  const MeshId mesh = builder.add_mesh(
+      RESHARD_TRY(Mesh::make({{"shard", shards}}, Rank(static_cast<Rank::rep>(offset)))));
+  // A tensor goes to the shard in which its first byte falls when all bytes are cut into equal
+  // parts.
   const Index each = std::max<Index>(1, (model.bytes() + shards - 1) / shards);
   Index begin = 0;
   for (Index i = 0; i < model.size(); ++i) {
     const TensorId id(static_cast<TensorId::rep>(i));
     const RankSetId ranks = builder.ranks_where(mesh, {{0, std::min(begin / each, shards - 1)}});
-    builder.add(Slot{model[id].name, model[id].dtype, mesh, ranks, 0, false, {whole_tensor(model, id)}});
+    builder.add(
+        Slot{model[id].name, model[id].dtype, mesh, ranks, 0, false, {whole_tensor(model, id)}});
     begin += model[id].bytes();
   }
   return std::move(builder).finish();

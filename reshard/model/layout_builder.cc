@@ -17,7 +17,8 @@ LayoutBuilder::LayoutBuilder(std::string name, std::shared_ptr<const ModelSpec> 
 }
 
 MeshId LayoutBuilder::add_mesh(Mesh mesh) {
-  layout_.ranks_ = layout_.ranks_ | RankSet::range(mesh.first().value(), mesh.first().value() + mesh.size());
+  layout_.ranks_ =
+      layout_.ranks_ | RankSet::range(mesh.first().value(), mesh.first().value() + mesh.size());
   layout_.meshes_.push_back(std::move(mesh));
   return MeshId(static_cast<MeshId::rep>(layout_.meshes_.size() - 1));
 }
@@ -39,10 +40,12 @@ RankSetId LayoutBuilder::add_ranks(RankSet ranks) {
   return id;
 }
 
-RankSetId LayoutBuilder::ranks_where(MeshId id, std::initializer_list<std::pair<int, Index>> fixed) {
+RankSetId LayoutBuilder::ranks_where(MeshId id,
+                                     std::initializer_list<std::pair<int, Index>> fixed) {
   std::uint64_t key = mix64(static_cast<std::uint64_t>(id.value()));
   for (auto [axis, coordinate] : fixed)
-    key = mix64(key ^ (static_cast<std::uint64_t>(axis) << 32 | static_cast<std::uint64_t>(coordinate)));
+    key = mix64(key ^
+                (static_cast<std::uint64_t>(axis) << 32 | static_cast<std::uint64_t>(coordinate)));
   if (const auto it = by_coordinates_.find(key); it != by_coordinates_.end()) return it->second;
   const Mesh& m = mesh(id);
   RankSet ranks;
@@ -71,20 +74,25 @@ Result<ModelLayout> LayoutBuilder::finish() && {
       for (const Placed& p : section.parts) {
         const CanonicalTensor& t = model()[p.tensor];
         if (t.dtype != slot.dtype)
-          return fail(Code::unsupported, fmt::format("local tensor '{}' is {} but '{}' is {}; values are not converted",
-                                                     slot.name, name(slot.dtype), t.name, name(t.dtype)));
+          return fail(
+              Code::unsupported,
+              fmt::format("local tensor '{}' is {} but '{}' is {}; values are not converted",
+                          slot.name, name(slot.dtype), t.name, name(t.dtype)));
         ++l.first_place_[p.tensor.index() + 1];
       }
     }
   }
-  for (std::size_t i = 1; i < l.first_place_.size(); ++i) l.first_place_[i] += l.first_place_[i - 1];
+  for (std::size_t i = 1; i < l.first_place_.size(); ++i)
+    l.first_place_[i] += l.first_place_[i - 1];
   l.places_.resize(static_cast<std::size_t>(l.first_place_.back()));
   auto next = l.first_place_;
   for (std::size_t s = 0; s < l.slots_.size(); ++s)
     for (std::size_t k = 0; k < l.slots_[s].sections.size(); ++k)
       for (std::size_t p = 0; p < l.slots_[s].sections[k].parts.size(); ++p)
-        l.places_[static_cast<std::size_t>(next[l.slots_[s].sections[k].parts[p].tensor.index()]++)] = {
-            SlotId(static_cast<SlotId::rep>(s)), static_cast<std::int32_t>(k), static_cast<std::int32_t>(p)};
+        l.places_[static_cast<std::size_t>(
+            next[l.slots_[s].sections[k].parts[p].tensor.index()]++)] = {
+            SlotId(static_cast<SlotId::rep>(s)), static_cast<std::int32_t>(k),
+            static_cast<std::int32_t>(p)};
   l.digest_ = l.make_digest();
   return std::move(layout_);
 }
@@ -102,7 +110,8 @@ void place(Section& section, TensorId id, const Box& box, Dims at, int first_dim
   RESHARD_CHECK(at.size() == section.extent.size() && first_dim + box.rank() <= at.size());
   for (int i = 0; i < box.rank(); ++i) {
     p.dims[static_cast<std::size_t>(i)] = static_cast<std::int8_t>(first_dim + i);
-    RESHARD_CHECK(at[first_dim + i] >= 0 && at[first_dim + i] + box[i].size() <= section.extent[first_dim + i]);
+    RESHARD_CHECK(at[first_dim + i] >= 0 &&
+                  at[first_dim + i] + box[i].size() <= section.extent[first_dim + i]);
   }
   section.parts.push_back(std::move(p));
 }

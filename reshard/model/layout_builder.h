@@ -28,7 +28,8 @@ class LayoutBuilder {
   /// Adds a slot and returns its id.
   SlotId add(Slot slot);
 
-  /// Indexes the slots. Errors: a canonical tensor whose dtype is not its slot's; a part outside its section.
+  /// Indexes the slots. Errors: a canonical tensor whose dtype is not its slot's; a part outside
+  /// its section.
   Result<ModelLayout> finish() &&;
 
  private:
@@ -37,11 +38,12 @@ class LayoutBuilder {
   std::unordered_map<std::uint64_t, RankSetId> by_coordinates_;
 };
 
-/// A section with one whole canonical tensor in it. `cuts[i]` cuts dimension i; missing ones cut nothing.
+/// A section with one whole canonical tensor in it. `cuts[i]` cuts dimension i; missing ones cut
+/// nothing.
 Section whole_tensor(const ModelSpec& model, TensorId id, std::initializer_list<CutId> cuts = {});
 
-/// Puts a box of a canonical tensor into a section at `at`; canonical dimension i becomes full dimension
-/// first_dim + i.
+/// Puts a box of a canonical tensor into a section at `at`; canonical dimension i becomes full
+/// dimension first_dim + i.
 void place(Section& section, TensorId id, const Box& box, Dims at, int first_dim = 0);
 
 }  // namespace reshard

@@ -27,24 +27,27 @@ Result<Index> LayoutSpec::integer(const std::string& key, Index otherwise, Index
   const auto [stop, error] = std::from_chars(it->second.data(), end, value);
   if (error != std::errc() || stop != end || value < least || value > kLargest)
     return fail(Code::invalid_argument,
-                fmt::format("{}: {}={} must be a whole number from {} to {}", family, key, it->second, least, kLargest));
+                fmt::format("{}: {}={} must be a whole number from {} to {}", family, key,
+                            it->second, least, kLargest));
   return value;
 }
 
-Result<std::string> LayoutSpec::word(const std::string& key, std::initializer_list<std::string_view> allowed) const {
+Result<std::string> LayoutSpec::word(const std::string& key,
+                                     std::initializer_list<std::string_view> allowed) const {
   const auto it = keys.find(key);
   if (it == keys.end()) return std::string(*allowed.begin());
   if (std::find(allowed.begin(), allowed.end(), it->second) == allowed.end())
-    return fail(Code::invalid_argument, fmt::format("{}: {}={} must be one of {}", family, key, it->second,
-                                                    joined(allowed.begin(), allowed.end())));
+    return fail(Code::invalid_argument,
+                fmt::format("{}: {}={} must be one of {}", family, key, it->second,
+                            joined(allowed.begin(), allowed.end())));
   return it->second;
 }
 
 Result<> LayoutSpec::only(const std::set<std::string>& known) const {
   for (const auto& [key, value] : keys)
     if (!known.contains(key))
-      return fail(Code::invalid_argument,
-                  fmt::format("{}: unknown key '{}'; it knows {}", family, key, joined(known.begin(), known.end())));
+      return fail(Code::invalid_argument, fmt::format("{}: unknown key '{}'; it knows {}", family,
+                                                      key, joined(known.begin(), known.end())));
   return {};
 }
 
@@ -53,7 +56,9 @@ Result<LayoutSpec> parse_layout(std::string_view text) {
   const std::size_t colon = text.find(':');
   spec.family = std::string(text.substr(0, colon));
   if (spec.family.empty())
-    return fail(Code::invalid_argument, fmt::format("layout '{}' names no family; write it as megatron:tp=4,pp=2 or hf", text));
+    return fail(
+        Code::invalid_argument,
+        fmt::format("layout '{}' names no family; write it as megatron:tp=4,pp=2 or hf", text));
   if (colon == std::string_view::npos) return spec;
   std::string_view rest = text.substr(colon + 1);
   for (bool first = true; !rest.empty() || first; first = false) {
@@ -66,10 +71,12 @@ Result<LayoutSpec> parse_layout(std::string_view text) {
     }
     const std::size_t equals = item.find('=');
     if (equals == std::string_view::npos || equals == 0 || equals + 1 == item.size())
-      return fail(Code::invalid_argument, fmt::format("layout '{}': '{}' must be key=value", text, item));
+      return fail(Code::invalid_argument,
+                  fmt::format("layout '{}': '{}' must be key=value", text, item));
     const std::string key(item.substr(0, equals));
     if (!spec.keys.emplace(key, std::string(item.substr(equals + 1))).second)
-      return fail(Code::invalid_argument, fmt::format("layout '{}': key '{}' is given twice", text, key));
+      return fail(Code::invalid_argument,
+                  fmt::format("layout '{}': key '{}' is given twice", text, key));
   }
   if (spec.family == "rules" && spec.file.empty())
     return fail(Code::invalid_argument, "layout 'rules' needs a file: rules:cut.json");

@@ -12,7 +12,8 @@
 
 namespace reshard {
 
-/// A layout as a user writes it: "megatron:tp=4,pp=2,ep=8", "vllm:tp=8,offset=64", "hf", "rules:cut.json,tp=2".
+/// A layout as a user writes it: "megatron:tp=4,pp=2,ep=8", "vllm:tp=8,offset=64", "hf",
+/// "rules:cut.json,tp=2".
 struct LayoutSpec {
   std::string family;
   std::string file;                         ///< rules only: the text right after the colon.
@@ -21,7 +22,8 @@ struct LayoutSpec {
   /// An integer key, or `otherwise` when absent. Errors: not a whole number from `least` to 2^20.
   Result<Index> integer(const std::string& key, Index otherwise, Index least = 1) const;
   /// A key with one of these words, or the first of them when absent.
-  Result<std::string> word(const std::string& key, std::initializer_list<std::string_view> allowed) const;
+  Result<std::string> word(const std::string& key,
+                           std::initializer_list<std::string_view> allowed) const;
   /// Error naming the first key that is not among `known`, and those that are.
   Result<> only(const std::set<std::string>& known) const;
 };

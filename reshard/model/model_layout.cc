@@ -18,13 +18,15 @@ Dims coordinates_of(const Mesh& mesh, Rank r) {
 
 }  // namespace
 
-/// What a rank holds of a section's full tensor; an interval per full dimension, any of them may be empty.
+/// What a rank holds of a section's full tensor; an interval per full dimension, any of them may be
+/// empty.
 struct ModelLayout::Held {
   std::array<Interval, kMaxDims> dims;
   Interval operator[](int i) const { return dims[static_cast<std::size_t>(i)]; }
 };
 
-ModelLayout::Held ModelLayout::held(const Slot& slot, const Section& section, const Dims& coordinates) const {
+ModelLayout::Held ModelLayout::held(const Slot& slot, const Section& section,
+                                    const Dims& coordinates) const {
   Held h;
   for (int i = 0; i < section.extent.size(); ++i) {
     const CutId id = section.cuts[static_cast<std::size_t>(i)];
@@ -51,8 +53,10 @@ Dims ModelLayout::local_shape(SlotId id, Rank r) const {
   for (std::size_t k = 0; k < s.sections.size(); ++k) {
     const Held h = held(s, s.sections[k], coordinates);
     for (int i = 0; i < s.sections[k].extent.size(); ++i) {
-      if (k == 0) shape.push_back(h[i].size());
-      else if (i == s.stack_dim) shape[i] += h[i].size();
+      if (k == 0)
+        shape.push_back(h[i].size());
+      else if (i == s.stack_dim)
+        shape[i] += h[i].size();
     }
   }
   return shape;
@@ -60,11 +64,14 @@ Dims ModelLayout::local_shape(SlotId id, Rank r) const {
 
 std::span<const ModelLayout::Place> ModelLayout::places(TensorId id) const {
   const auto begin = first_place_[id.index()], end = first_place_[id.index() + 1];
-  return std::span(places_).subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin));
+  return std::span(places_).subspan(static_cast<std::size_t>(begin),
+                                    static_cast<std::size_t>(end - begin));
 }
 
 const Placed& ModelLayout::placed(Place p) const {
-  return slot(p.slot).sections[static_cast<std::size_t>(p.section)].parts[static_cast<std::size_t>(p.part)];
+  return slot(p.slot)
+      .sections[static_cast<std::size_t>(p.section)]
+      .parts[static_cast<std::size_t>(p.part)];
 }
 
 std::optional<Fragment> ModelLayout::fragment(Place place, Rank r) const {
@@ -77,15 +84,20 @@ std::optional<Fragment> ModelLayout::fragment(Place place, Rank r) const {
   for (std::size_t k = 0; k < s.sections.size(); ++k) {
     const Held h = held(s, s.sections[k], coordinates);
     for (int i = 0; i < s.sections[k].extent.size(); ++i) {
-      if (k == 0) shape.push_back(h[i].size());
-      else if (i == s.stack_dim) shape[i] += h[i].size();
+      if (k == 0)
+        shape.push_back(h[i].size());
+      else if (i == s.stack_dim)
+        shape[i] += h[i].size();
     }
     if (static_cast<int>(k) < place.section) stacked += h[s.stack_dim].size();
     if (static_cast<int>(k) == place.section) mine = h;
   }
   const Placed& p = placed(place);
   const Dims full_strides = row_major(shape);
-  Fragment f{p.tensor, place.slot, {}, {stacked * full_strides[s.stack_dim], Dims::filled(p.box.rank(), 0)}};
+  Fragment f{p.tensor,
+             place.slot,
+             {},
+             {stacked * full_strides[s.stack_dim], Dims::filled(p.box.rank(), 0)}};
   std::array<bool, kMaxDims> mapped{};
   std::array<Interval, kMaxDims> box;
   for (int i = 0; i < p.box.rank(); ++i) {
@@ -124,7 +136,10 @@ void add(Digest& d, const Mesh& mesh) {
 }
 
 void add(Digest& d, const DimCut& cut) {
-  d.add(cut.num_axes).add(static_cast<int>(cut.rule)).add(static_cast<int>(cut.combine)).add(cut.granule);
+  d.add(cut.num_axes)
+      .add(static_cast<int>(cut.rule))
+      .add(static_cast<int>(cut.combine))
+      .add(cut.granule);
   for (int i = 0; i < cut.num_axes; ++i) d.add(cut.axes[static_cast<std::size_t>(i)]);
 }
 
@@ -158,7 +173,8 @@ std::uint64_t ModelLayout::make_digest() const {
 
 Index local_bytes(const ModelLayout& layout, Rank r) {
   Index total = 0;
-  for (SlotId id : layout.slots_of(r)) total += volume(layout.local_shape(id, r)) * bits(layout.slot(id).dtype) / 8;
+  for (SlotId id : layout.slots_of(r))
+    total += volume(layout.local_shape(id, r)) * bits(layout.slot(id).dtype) / 8;
   return total;
 }
 

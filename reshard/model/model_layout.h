@@ -23,12 +23,12 @@ using CutId = StrongInt<struct CutIdTag, std::int16_t>;
 
 /// A box of a canonical tensor, placed in the index space of a section's full tensor.
 ///
-/// Canonical index c (inside `box`) is full index f with f[dims[i]] = at[dims[i]] + c[i] - box[i].begin(), and
-/// f[k] = at[k] for the full dimensions k that no canonical dimension maps to.
+/// Canonical index c (inside `box`) is full index f with f[dims[i]] = at[dims[i]] + c[i] -
+/// box[i].begin(), and f[k] = at[k] for the full dimensions k that no canonical dimension maps to.
 struct Placed {
   TensorId tensor;
   Box box;
-  Dims at;                              ///< as many entries as the full tensor has dimensions.
+  Dims at;                                   ///< as many entries as the full tensor has dimensions.
   std::array<std::int8_t, kMaxDims> dims{};  ///< canonical dimension -> full dimension.
 };
 
@@ -39,12 +39,12 @@ struct Section {
   std::vector<Placed> parts;           ///< disjoint in the full index space.
 };
 
-/// A local tensor that each rank of a set holds: the held pieces of its sections, stacked along one dimension,
-/// stored row-major.
+/// A local tensor that each rank of a set holds: the held pieces of its sections, stacked along one
+/// dimension, stored row-major.
 struct Slot {
   std::string name;  ///< the framework's own, as its module reports it on those ranks.
   DType dtype = DType::bf16;
-  MeshId mesh;       ///< whose coordinates the cuts mean.
+  MeshId mesh;  ///< whose coordinates the cuts mean.
   RankSetId ranks;
   int stack_dim = 0;
   bool padded = false;  ///< declares that some local elements belong to no canonical tensor.
@@ -89,7 +89,8 @@ class ModelLayout {
   const DimCut& dim_cut(CutId id) const { return cuts_[id.index()]; }
   const RankSet& rank_set(RankSetId id) const { return rank_sets_[id.index()]; }
 
-  /// The slots that this rank holds, ascending. Cost: proportional to their number and that of rank sets.
+  /// The slots that this rank holds, ascending. Cost: proportional to their number and that of rank
+  /// sets.
   std::vector<SlotId> slots_of(Rank r) const;
   /// @pre the rank is in the slot's rank set
   Dims local_shape(SlotId id, Rank r) const;
@@ -97,12 +98,14 @@ class ModelLayout {
   LocalTensor local(SlotId id, Rank r) const;
   /// Where the canonical tensor appears, over all ranks, ascending.
   std::span<const Place> places(TensorId id) const;
-  /// The fragment of this place on this rank; none where the rank is not among the slot's or its piece is empty.
+  /// The fragment of this place on this rank; none where the rank is not among the slot's or its
+  /// piece is empty.
   std::optional<Fragment> fragment(Place place, Rank r) const;
   /// The canonical tensor and the box that this place refers to, over all ranks.
   const Placed& placed(Place p) const;
 
-  /// A digest of the model and of everything above: equal layouts of equal models give equal digests.
+  /// A digest of the model and of everything above: equal layouts of equal models give equal
+  /// digests.
   std::uint64_t digest() const { return digest_; }
 
  private:
@@ -124,8 +127,8 @@ class ModelLayout {
   std::uint64_t digest_ = 0;
 };
 
-/// Checks one rank's shard map: fragments are disjoint in each local tensor and inside it, what they leave
-/// uncovered is declared padding, dtypes agree with the canonical tensors.
+/// Checks one rank's shard map: fragments are disjoint in each local tensor and inside it, what
+/// they leave uncovered is declared padding, dtypes agree with the canonical tensors.
 Result<> check_shard_map(const ModelLayout& layout, Rank r);
 
 /// Bytes of all local tensors of a rank, padding included.

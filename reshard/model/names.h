@@ -20,10 +20,18 @@ class HfNames {
   /// The module that holds router and experts: "mlp" or "block_sparse_moe".
   std::string moe() const { return mixtral_ ? "block_sparse_moe" : "mlp"; }
   std::string router(Index i) const { return layer(i, moe() + ".gate.weight"); }
-  std::string router_bias(Index i) const { return layer(i, moe() + ".gate.e_score_correction_bias"); }
-  std::string expert_gate(Index i, Index e) const { return expert(i, e, mixtral_ ? "w1" : "gate_proj"); }
-  std::string expert_up(Index i, Index e) const { return expert(i, e, mixtral_ ? "w3" : "up_proj"); }
-  std::string expert_down(Index i, Index e) const { return expert(i, e, mixtral_ ? "w2" : "down_proj"); }
+  std::string router_bias(Index i) const {
+    return layer(i, moe() + ".gate.e_score_correction_bias");
+  }
+  std::string expert_gate(Index i, Index e) const {
+    return expert(i, e, mixtral_ ? "w1" : "gate_proj");
+  }
+  std::string expert_up(Index i, Index e) const {
+    return expert(i, e, mixtral_ ? "w3" : "up_proj");
+  }
+  std::string expert_down(Index i, Index e) const {
+    return expert(i, e, mixtral_ ? "w2" : "down_proj");
+  }
 
  private:
   std::string expert(Index i, Index e, const char* projection) const;

@@ -25,7 +25,8 @@ DimCut random_cut(std::vector<int>& free_axes) {
   return how;
 }
 
-/// One tensor alone in a slot, cut at random, perhaps padded along dimension 0, perhaps at one coordinate only.
+/// One tensor alone in a slot, cut at random, perhaps padded along dimension 0, perhaps at one
+/// coordinate only.
 void add_single(LayoutBuilder& b, MeshId mesh, TensorId id, const std::string& name) {
   const CanonicalTensor& t = b.model()[id];
   Section section;
@@ -34,19 +35,23 @@ void add_single(LayoutBuilder& b, MeshId mesh, TensorId id, const std::string& n
   if (padded) section.extent[0] += any(1, 4);
   std::vector<int> axes;
   for (int i = 0; i < static_cast<int>(b.mesh(mesh).axes().size()); ++i) axes.push_back(i);
-  for (int d = 0; d < section.extent.size(); ++d) section.cuts[static_cast<std::size_t>(d)] = b.add_cut(random_cut(axes));
+  for (int d = 0; d < section.extent.size(); ++d)
+    section.cuts[static_cast<std::size_t>(d)] = b.add_cut(random_cut(axes));
   place(section, id, Box::whole(t.shape), Dims::filled(t.shape.size(), 0));
   RankSetId ranks = b.ranks_where(mesh, {});
   if (!axes.empty() && any(0, 2) == 0)
-    ranks = b.ranks_where(mesh, {{axes[0], any(0, b.mesh(mesh).axes()[static_cast<std::size_t>(axes[0])].size)}});
+    ranks = b.ranks_where(
+        mesh, {{axes[0], any(0, b.mesh(mesh).axes()[static_cast<std::size_t>(axes[0])].size)}});
   b.add(Slot{name, t.dtype, mesh, ranks, 0, padded, {section}});
 }
 
-/// Several matrices of equal width stacked in one slot on all ranks, each cut on rows over the first axis.
+/// Several matrices of equal width stacked in one slot on all ranks, each cut on rows over the
+/// first axis.
 void add_stacked(LayoutBuilder& b, MeshId mesh, const std::vector<TensorId>& ids) {
   std::vector<Section> sections;
   for (TensorId id : ids) sections.push_back(whole_tensor(b.model(), id, {b.add_cut(cut_over(0))}));
-  b.add(Slot{"stacked", b.model()[ids[0]].dtype, mesh, b.ranks_where(mesh, {}), 0, false, std::move(sections)});
+  b.add(Slot{"stacked", b.model()[ids[0]].dtype, mesh, b.ranks_where(mesh, {}), 0, false,
+             std::move(sections)});
 }
 
 }  // namespace
@@ -77,13 +82,15 @@ std::shared_ptr<const ModelLayout> random_layout(std::shared_ptr<const ModelSpec
   for (Index t = 0; t < model->size(); ++t) {
     const TensorId id(static_cast<TensorId::rep>(t));
     const CanonicalTensor& tensor = (*model)[id];
-    const bool fits = stacked.empty() || ((*model)[stacked[0]].shape[1] == tensor.shape[1] && (*model)[stacked[0]].dtype == tensor.dtype);
+    const bool fits = stacked.empty() || ((*model)[stacked[0]].shape[1] == tensor.shape[1] &&
+                                          (*model)[stacked[0]].dtype == tensor.dtype);
     if (tensor.shape.size() == 2 && fits && any(0, 2) == 0) {
       stacked.push_back(id);
       if (any(0, 3) > 0) continue;
     }
     const Index copies = any(1, 3);
-    for (Index c = 0; c < copies; ++c) add_single(b, mesh, id, tensor.name + "." + std::to_string(c));
+    for (Index c = 0; c < copies; ++c)
+      add_single(b, mesh, id, tensor.name + "." + std::to_string(c));
   }
   if (!stacked.empty()) add_stacked(b, mesh, stacked);
   auto layout = std::move(b).finish();

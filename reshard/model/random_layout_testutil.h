@@ -7,12 +7,13 @@
 
 namespace reshard {
 
-/// A model of up to four small tensors of random rank 0 to 3, dtypes of 8 and 16 bits. Inside a rapidcheck property.
+/// A model of up to four small tensors of random rank 0 to 3, dtypes of 8 and 16 bits. Inside a
+/// rapidcheck property.
 std::shared_ptr<const ModelSpec> random_model();
 
-/// A random layout of a model on up to 12 ranks from a random first rank: random axes, cuts over any axes under any
-/// rule, several tensors stacked in one local tensor, tensors held twice, restricted to some coordinates, padded.
-/// Every element of every tensor is on some rank.
+/// A random layout of a model on up to 12 ranks from a random first rank: random axes, cuts over
+/// any axes under any rule, several tensors stacked in one local tensor, tensors held twice,
+/// restricted to some coordinates, padded. Every element of every tensor is on some rank.
 std::shared_ptr<const ModelLayout> random_layout(std::shared_ptr<const ModelSpec> model);
 
 }  // namespace reshard

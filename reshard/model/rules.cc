@@ -50,7 +50,9 @@ Result<std::string> substituted(const std::string& text, const std::vector<std::
     }
     const auto k = static_cast<std::size_t>(text[++i] - '0');
     if (k == 0 || k > groups.size())
-      return fail(Code::invalid_argument, fmt::format("rules: name '{}' uses ${} but its pattern matches {} parts", text, k, groups.size()));
+      return fail(Code::invalid_argument,
+                  fmt::format("rules: name '{}' uses ${} but its pattern matches {} parts", text, k,
+                              groups.size()));
     out += groups[k - 1];
   }
   return out;
@@ -75,8 +77,12 @@ class Rules {
         }
       }
       if (found == nullptr)
-        return fail(Code::not_found, fmt::format("rules: no rule of '{}' matches tensor '{}'; add one, or a last rule that matches *", spec_.file, m_[id].name));
-      if (auto r = add(*found, id, groups); !r) return tl::unexpected(std::move(r).error().in(fmt::format("rules: tensor '{}'", m_[id].name)));
+        return fail(Code::not_found, fmt::format("rules: no rule of '{}' matches tensor '{}'; add "
+                                                 "one, or a last rule that matches *",
+                                                 spec_.file, m_[id].name));
+      if (auto r = add(*found, id, groups); !r)
+        return tl::unexpected(
+            std::move(r).error().in(fmt::format("rules: tensor '{}'", m_[id].name)));
     }
     return std::move(b_).finish();
   }
@@ -91,21 +97,28 @@ class Rules {
     }
     RESHARD_TRY(spec_.only(known));
     const Index offset = RESHARD_TRY(spec_.integer("offset", 0, 0));
-    mesh_ = b_.add_mesh(RESHARD_TRY(Mesh::make(std::move(axes), Rank(static_cast<Rank::rep>(offset)))));
+    mesh_ =
+        b_.add_mesh(RESHARD_TRY(Mesh::make(std::move(axes), Rank(static_cast<Rank::rep>(offset)))));
     return {};
   }
 
   Result<int> axis(const std::string& name) const {
     const int i = b_.mesh(mesh_).axis(name);
-    if (i < 0) return fail(Code::invalid_argument, fmt::format("axis '{}' is not among the file's axes", name));
+    if (i < 0)
+      return fail(Code::invalid_argument,
+                  fmt::format("axis '{}' is not among the file's axes", name));
     return i;
   }
 
   Result<CutId> cut_id(const Rule::Cut& cut) {
     DimCut how;
     if (cut.axes.size() > how.axes.size())
-      return fail(Code::invalid_argument, fmt::format("a dimension can be cut over at most {} axes, not {}", how.axes.size(), cut.axes.size()));
-    for (const std::string& name : cut.axes) how.axes[static_cast<std::size_t>(how.num_axes++)] = static_cast<std::int8_t>(RESHARD_TRY(axis(name)));
+      return fail(Code::invalid_argument,
+                  fmt::format("a dimension can be cut over at most {} axes, not {}",
+                              how.axes.size(), cut.axes.size()));
+    for (const std::string& name : cut.axes)
+      how.axes[static_cast<std::size_t>(how.num_axes++)] =
+          static_cast<std::int8_t>(RESHARD_TRY(axis(name)));
     how.rule = cut.rule;
     how.combine = cut.combine;
     how.granule = cut.granule;
@@ -121,7 +134,9 @@ class Rules {
       Index at = w.at.value_or(0);
       if (!w.at) {
         if (w.number < 1 || static_cast<std::size_t>(w.number) > groups.size())
-          return fail(Code::invalid_argument, fmt::format("where: number {} but the pattern matches {} parts", w.number, groups.size()));
+          return fail(Code::invalid_argument,
+                      fmt::format("where: number {} but the pattern matches {} parts", w.number,
+                                  groups.size()));
         const std::string& text = groups[static_cast<std::size_t>(w.number - 1)];
         const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), at);
         if (error != std::errc() || end != text.data() + text.size())
@@ -129,7 +144,9 @@ class Rules {
         at /= w.per;
       }
       if (at < 0 || at >= mesh.axes()[static_cast<std::size_t>(a)].size)
-        return fail(Code::invalid_argument, fmt::format("where: {}={} is outside the axis, which has size {}", w.axis, at, mesh.axes()[static_cast<std::size_t>(a)].size));
+        return fail(Code::invalid_argument,
+                    fmt::format("where: {}={} is outside the axis, which has size {}", w.axis, at,
+                                mesh.axes()[static_cast<std::size_t>(a)].size));
       RankSet kept;
       held.for_each([&](Rank r) {
         if (mesh.coordinate(r, a) == at) kept.insert(r);
@@ -145,16 +162,21 @@ class Rules {
     for (const Rule::Cut& cut : rule.cuts) {
       const int dim = cut.dim < 0 ? cut.dim + rank : cut.dim;
       if (dim < 0 || dim >= rank)
-        return fail(Code::invalid_argument, fmt::format("cut of dimension {} but the tensor has {}", cut.dim, rank));
+        return fail(Code::invalid_argument,
+                    fmt::format("cut of dimension {} but the tensor has {}", cut.dim, rank));
       section.cuts[static_cast<std::size_t>(dim)] = RESHARD_TRY(cut_id(cut));
     }
-    std::string name = rule.name.empty() ? m_[id].name : RESHARD_TRY(substituted(rule.name, groups));
+    std::string name =
+        rule.name.empty() ? m_[id].name : RESHARD_TRY(substituted(rule.name, groups));
     const RankSet held = RESHARD_TRY(ranks(rule, groups));
     RankSet& taken = ranks_of_name_[name];
     if (!(taken & held).empty())
-      return fail(Code::invalid_argument, fmt::format("local name '{}' is given to two tensors of rank {}", name, (taken & held).members()[0].value()));
+      return fail(Code::invalid_argument,
+                  fmt::format("local name '{}' is given to two tensors of rank {}", name,
+                              (taken & held).members()[0].value()));
     taken = taken | held;
-    b_.add(Slot{std::move(name), m_[id].dtype, mesh_, b_.add_ranks(held), 0, false, {std::move(section)}});
+    b_.add(Slot{
+        std::move(name), m_[id].dtype, mesh_, b_.add_ranks(held), 0, false, {std::move(section)}});
     return {};
   }
 
@@ -168,13 +190,15 @@ class Rules {
 
 }  // namespace
 
-std::optional<std::vector<std::string>> match_pattern(std::string_view pattern, std::string_view name) {
+std::optional<std::vector<std::string>> match_pattern(std::string_view pattern,
+                                                      std::string_view name) {
   std::vector<std::string> groups;
   if (!match_from(pattern, name, groups)) return std::nullopt;
   return groups;
 }
 
-Result<ModelLayout> rules_layout(const LayoutSpec& spec, const FamilyInput& input, const RuleSet& rules) {
+Result<ModelLayout> rules_layout(const LayoutSpec& spec, const FamilyInput& input,
+                                 const RuleSet& rules) {
   return Rules(spec, input, rules).build();
 }
 

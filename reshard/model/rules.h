@@ -19,27 +19,32 @@ struct Rule {
     DimCut::Combine combine = DimCut::Combine::sequential;
     Index granule = 1;
   };
-  /// Which ranks hold the tensor: those whose coordinate on `axis` is `at`, or is that of the number that the
-  /// pattern's `number`-th '#' matched: floor(value / per).
+  /// Which ranks hold the tensor: those whose coordinate on `axis` is `at`, or is that of the
+  /// number that the pattern's `number`-th '#' matched: floor(value / per).
   struct Where {
     std::string axis;
     std::optional<Index> at;
     int number = 0;
     Index per = 1;
   };
-  std::string match;  ///< '*' matches any run of characters, '#' a run of digits; the whole name must match.
-  std::string name;   ///< local name; empty: the canonical one. "$1" is what the first '*' or '#' matched, ...
+  std::string match;  ///< '*' matches any run of characters, '#' a run of digits; the whole name
+                      ///< must match.
+  std::string name;   ///< local name; empty: the canonical one. "$1" is what the first '*' or '#'
+                      ///< matched, ...
   std::vector<Cut> cuts;
   std::vector<Where> where;
 };
 
-/// A rules file: mesh axes, fastest first, and rules in order; the first that matches a tensor decides.
+/// A rules file: mesh axes, fastest first, and rules in order; the first that matches a tensor
+/// decides.
 struct RuleSet {
   std::vector<Axis> axes;
   std::vector<Rule> rules;
 };
 
-/// What each '*' and '#' of a pattern matched, in order; none if the name does not match. Shortest matches first.
-std::optional<std::vector<std::string>> match_pattern(std::string_view pattern, std::string_view name);
+/// What each '*' and '#' of a pattern matched, in order; none if the name does not match. Shortest
+/// matches first.
+std::optional<std::vector<std::string>> match_pattern(std::string_view pattern,
+                                                      std::string_view name);
 
 }  // namespace reshard

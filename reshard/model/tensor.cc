@@ -23,8 +23,10 @@ Result<TensorId> ModelSpec::add(std::string name, Dims shape, DType dtype) {
   const auto bytes = elements ? bytes_of(dtype, *elements) : std::nullopt;
   Index total = 0;
   if (!bytes || __builtin_add_overflow(bytes_, *bytes, &total))
-    return fail(Code::invalid_argument, fmt::format("tensor '{}': shape {} of {} is not a whole, representable number of bytes",
-                                                    name, to_string(shape), reshard::name(dtype)));
+    return fail(
+        Code::invalid_argument,
+        fmt::format("tensor '{}': shape {} of {} is not a whole, representable number of bytes",
+                    name, to_string(shape), reshard::name(dtype)));
   const TensorId id(static_cast<TensorId::rep>(tensors_.size()));
   if (!ids_.emplace(name, id).second)
     return fail(Code::invalid_argument, fmt::format("tensor '{}' is named twice", name));

@@ -27,8 +27,8 @@ struct CanonicalTensor {
 /// The canonical tensors of one model, in a fixed order; a TensorId is a position in it.
 class ModelSpec {
  public:
-  /// Adds a tensor. Errors: a name twice, more than kMaxDims dimensions, a negative dimension, a size that
-  /// overflows or is not whole bytes.
+  /// Adds a tensor. Errors: a name twice, more than kMaxDims dimensions, a negative dimension, a
+  /// size that overflows or is not whole bytes.
   Result<TensorId> add(std::string name, Dims shape, DType dtype);
   /// The tensor of this name, or none.
   std::optional<TensorId> find(std::string_view name) const;

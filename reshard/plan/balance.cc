@@ -20,7 +20,8 @@ struct Atom {
 std::vector<Atom> find_atoms(const std::vector<Supply>& supplies) {
   std::map<Rank, std::vector<std::size_t>> supplies_of;
   for (std::size_t s = 0; s < supplies.size(); ++s)
-    if (supplies[s].bytes > 0) supplies[s].holders.for_each([&](Rank r) { supplies_of[r].push_back(s); });
+    if (supplies[s].bytes > 0)
+      supplies[s].holders.for_each([&](Rank r) { supplies_of[r].push_back(s); });
   std::map<std::vector<std::size_t>, std::size_t> known;
   std::vector<Atom> atoms;
   for (const auto& [rank, in] : supplies_of) {
@@ -39,7 +40,8 @@ struct Part {
 
 class Solver {
  public:
-  explicit Solver(const std::vector<Supply>& supplies) : supplies_(supplies), atoms_(find_atoms(supplies)) {
+  explicit Solver(const std::vector<Supply>& supplies)
+      : supplies_(supplies), atoms_(find_atoms(supplies)) {
     atoms_of_.resize(supplies.size());
     for (std::size_t a = 0; a < atoms_.size(); ++a)
       for (std::size_t s : atoms_[a].supplies) atoms_of_[s].push_back(a);
@@ -91,14 +93,17 @@ class Solver {
     return n;
   }
 
-  /// One max-flow of `block` into `atoms` with every rank's load at most bytes / ranks. When all bytes fit, their
-  /// parts go to `parts` and the result is empty; else it is the supplies that make the cut.
-  Ids try_load(const Ids& block, const Ids& atoms, Index bytes, Index ranks, std::vector<Part>& parts) const {
+  /// One max-flow of `block` into `atoms` with every rank's load at most bytes / ranks. When all
+  /// bytes fit, their parts go to `parts` and the result is empty; else it is the supplies that
+  /// make the cut.
+  Ids try_load(const Ids& block, const Ids& atoms, Index bytes, Index ranks,
+               std::vector<Part>& parts) const {
     std::vector<std::size_t> node_of(atoms_.size(), 0);
     Flow flow(2 + block.size() + atoms.size());
     for (std::size_t i = 0; i < atoms.size(); ++i) {
       node_of[atoms[i]] = 2 + block.size() + i;
-      flow.add_edge(node_of[atoms[i]], 1, Int128{bytes} * static_cast<Index>(atoms_[atoms[i]].ranks.size()));
+      flow.add_edge(node_of[atoms[i]], 1,
+                    Int128{bytes} * static_cast<Index>(atoms_[atoms[i]].ranks.size()));
     }
     struct Link {
       std::size_t supply, atom, edge;
@@ -112,7 +117,8 @@ class Solver {
     }
     if (flow.run(0, 1) == Int128{bytes_in(block)} * ranks) {
       for (const Link& l : links)
-        if (const Int128 f = flow.flow(l.edge); f > 0) parts.push_back({l.supply, l.atom, f, ranks});
+        if (const Int128 f = flow.flow(l.edge); f > 0)
+          parts.push_back({l.supply, l.atom, f, ranks});
       return {};
     }
     Ids cut;
@@ -121,8 +127,8 @@ class Solver {
     return cut;
   }
 
-  /// Finds the supplies with the highest unavoidable load per rank, fixes their parts, and takes them and their
-  /// atoms out of the problem.
+  /// Finds the supplies with the highest unavoidable load per rank, fixes their parts, and takes
+  /// them and their atoms out of the problem.
   void fix_bottleneck(Ids& block, Ids& atoms) {
     Ids tight = block, tight_atoms = atoms;
     while (true) {
@@ -152,12 +158,15 @@ class Solver {
 
   static void erase(Ids& from, const Ids& what) {
     Ids left;
-    std::set_difference(from.begin(), from.end(), what.begin(), what.end(), std::back_inserter(left));
+    std::set_difference(from.begin(), from.end(), what.begin(), what.end(),
+                        std::back_inserter(left));
     from = std::move(left);
   }
 
   Balance result() {
-    std::sort(parts_.begin(), parts_.end(), [](const Part& a, const Part& b) { return std::pair(a.supply, a.atom) < std::pair(b.supply, b.atom); });
+    std::sort(parts_.begin(), parts_.end(), [](const Part& a, const Part& b) {
+      return std::pair(a.supply, a.atom) < std::pair(b.supply, b.atom);
+    });
     Balance out;
     out.optimal_max = optimal_max_;
     out.shares.resize(supplies_.size());
@@ -170,7 +179,8 @@ class Solver {
       for (Index k = 0; k < n; ++k) {
         const auto begin = static_cast<Index>((sum + p.amount * k / n) / p.denominator);
         const auto end = static_cast<Index>((sum + p.amount * (k + 1) / n) / p.denominator);
-        if (begin < end) out.shares[p.supply].push_back({ranks[static_cast<std::size_t>(k)], begin});
+        if (begin < end)
+          out.shares[p.supply].push_back({ranks[static_cast<std::size_t>(k)], begin});
       }
       sum += p.amount;
     }

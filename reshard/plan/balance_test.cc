@@ -46,7 +46,8 @@ RC_GTEST_PROP(Balance, busiest_rank_is_at_the_optimum, ()) {
   std::vector<Supply> supplies;
   const int n = *rc::gen::inRange(0, 8);
   for (int i = 0; i < n; ++i) {
-    raw.emplace_back(*rc::gen::inRange<unsigned>(1, 1u << ranks), *rc::gen::inRange<Index>(0, 10000));
+    raw.emplace_back(*rc::gen::inRange<unsigned>(1, 1u << ranks),
+                     *rc::gen::inRange<Index>(0, 10000));
     supplies.push_back({ranks_of(raw.back().first), raw.back().second});
   }
   const Balance b = balance(supplies);

@@ -39,13 +39,17 @@ class Checker {
 
   Result<> run() {
     for (const Transfer& t : part_.sends)
-      if (t.src != part_.rank || t.dst == part_.rank || !holds(p_.source(), t.tensor, t.src, t.box)) return wrong(t, "is sent by a rank that does not hold it");
+      if (t.src != part_.rank || t.dst == part_.rank || !holds(p_.source(), t.tensor, t.src, t.box))
+        return wrong(t, "is sent by a rank that does not hold it");
     for (const auto* list : {&part_.recvs, &part_.locals}) {
       for (const Transfer& t : *list) {
         const bool local = list == &part_.locals;
-        if (t.dst != part_.rank || (t.src == t.dst) != local) return wrong(t, "is in the wrong list");
-        if (!holds(p_.source(), t.tensor, t.src, t.box)) return wrong(t, "comes from a rank that does not hold it");
-        if (!local && holds_some(held_, t)) return wrong(t, "comes from another rank although this one holds some of it");
+        if (t.dst != part_.rank || (t.src == t.dst) != local)
+          return wrong(t, "is in the wrong list");
+        if (!holds(p_.source(), t.tensor, t.src, t.box))
+          return wrong(t, "comes from a rank that does not hold it");
+        if (!local && holds_some(held_, t))
+          return wrong(t, "comes from another rank although this one holds some of it");
         RESHARD_TRY(deliver(t));
       }
     }
@@ -54,8 +58,10 @@ class Checker {
 
  private:
   tl::unexpected<Error> wrong(const Transfer& t, const char* what) const {
-    return fail(Code::corrupt, fmt::format("plan of rank {}: {} of '{}' ({} -> {}) {}", part_.rank.value(), to_string(t.box),
-                                           p_.source().model()[t.tensor].name, t.src.value(), t.dst.value(), what));
+    return fail(Code::corrupt,
+                fmt::format("plan of rank {}: {} of '{}' ({} -> {}) {}", part_.rank.value(),
+                            to_string(t.box), p_.source().model()[t.tensor].name, t.src.value(),
+                            t.dst.value(), what));
   }
 
   Result<> deliver(const Transfer& t) {
@@ -75,11 +81,14 @@ class Checker {
       if (it != delivered_.end())
         for (const Box& b : it->second) missing.subtract(b);
       if (!missing.empty())
-        return fail(Code::corrupt, fmt::format("plan of rank {}: {} of '{}' is not delivered", part_.rank.value(), to_string(missing.boxes()[0]), name));
+        return fail(Code::corrupt,
+                    fmt::format("plan of rank {}: {} of '{}' is not delivered", part_.rank.value(),
+                                to_string(missing.boxes()[0]), name));
     }
     for (const auto& [tensor, boxes] : delivered_)
       for (const Box& b : boxes)
-        if (!wanted.contains(tensor) || !same_points(intersect(Region(b), wanted.at(tensor)), Region(b)))
+        if (!wanted.contains(tensor) ||
+            !same_points(intersect(Region(b), wanted.at(tensor)), Region(b)))
           return wrong({tensor, part_.rank, part_.rank, b}, "is delivered but not wanted");
     return {};
   }
@@ -93,7 +102,8 @@ class Checker {
 
 }  // namespace
 
-Result<> check_part(const Planner& planner, const RankPlan& part, const std::set<std::string>& ignored) {
+Result<> check_part(const Planner& planner, const RankPlan& part,
+                    const std::set<std::string>& ignored) {
   return Checker(planner, part, ignored).run();
 }
 

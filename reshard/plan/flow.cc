@@ -27,13 +27,15 @@ bool Flow::find_levels(std::size_t source, std::size_t sink) {
   return level_[sink] >= 0;
 }
 
-/// Sends flow along one path of the level graph; zero when there is none left. Iterative: graphs may be deep.
+/// Sends flow along one path of the level graph; zero when there is none left. Iterative: graphs
+/// may be deep.
 Int128 Flow::push(std::size_t source, std::size_t sink) {
   std::vector<std::size_t> path;
   std::size_t node = source;
   while (node != sink) {
     std::size_t& e = current_[node];
-    while (e != kNone && (edges_[e].left == 0 || level_[edges_[e].to] != level_[node] + 1)) e = edges_[e].next;
+    while (e != kNone && (edges_[e].left == 0 || level_[edges_[e].to] != level_[node] + 1))
+      e = edges_[e].next;
     if (e != kNone) {
       path.push_back(e);
       node = edges_[e].to;

@@ -18,7 +18,8 @@ class Flow {
   Int128 run(std::size_t source, std::size_t sink);
   /// @pre run() was called
   Int128 flow(std::size_t edge) const { return edges_[edge ^ 1].left; }
-  /// True if the node is still reachable from the source: the source side of a minimum cut. @pre run() was called
+  /// True if the node is still reachable from the source: the source side of a minimum cut. @pre
+  /// run() was called
   bool on_source_side(std::size_t node) const { return level_[node] >= 0; }
 
  private:

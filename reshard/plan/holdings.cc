@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a list of cells is found without looking at ranks one by one: a tensor's places are reduced to a key of what
-// decides the boxes and their ranks (rank set, cuts, positions along cut dimensions); equal keys, equal cells.
+// How a list of cells is found without looking at ranks one by one: a tensor's places are reduced
+// to a key of what decides the boxes and their ranks (rank set, cuts, positions along cut
+// dimensions); equal keys, equal cells.
 #include "reshard/plan/holdings.h"
 
 #include <algorithm>
@@ -34,7 +35,8 @@ void overlay(std::vector<Held>& disjoint, const Held& fresh) {
   for (std::size_t i = 0; i < n && !rest.empty(); ++i) {
     const Box common = intersect(disjoint[i].first, fresh.first);
     if (common.empty()) continue;
-    for (const Box& b : difference(disjoint[i].first, common)) disjoint.emplace_back(b, disjoint[i].second);
+    for (const Box& b : difference(disjoint[i].first, common))
+      disjoint.emplace_back(b, disjoint[i].second);
     disjoint[i] = {common, disjoint[i].second | fresh.second};
     std::vector<Box> left;
     for (const Box& r : rest)
@@ -44,7 +46,8 @@ void overlay(std::vector<Held>& disjoint, const Held& fresh) {
   for (const Box& b : rest) disjoint.emplace_back(b, fresh.second);
 }
 
-/// True if sorted boxes differ in one dimension at most and follow each other there: then they are disjoint.
+/// True if sorted boxes differ in one dimension at most and follow each other there: then they are
+/// disjoint.
 bool is_one_row(const std::vector<Held>& sorted) {
   for (std::size_t i = 1; i < sorted.size(); ++i) {
     const Box &a = sorted[i - 1].first, &b = sorted[i].first;
@@ -61,7 +64,8 @@ bool is_one_row(const std::vector<Held>& sorted) {
   return true;
 }
 
-/// The pieces that one cut makes of a dimension, each with the ranks that hold it; sorted and disjoint.
+/// The pieces that one cut makes of a dimension, each with the ranks that hold it; sorted and
+/// disjoint.
 struct CutPieces {
   std::vector<std::pair<Interval, RankSet>> pieces;
 
@@ -70,16 +74,19 @@ struct CutPieces {
     for (Index i = 0; i < mesh.size(); ++i) {
       const Rank r(static_cast<Rank::rep>(mesh.first().value() + i));
       Dims coordinates;
-      for (int a = 0; a < static_cast<int>(mesh.axes().size()); ++a) coordinates.push_back(mesh.coordinate(r, a));
+      for (int a = 0; a < static_cast<int>(mesh.axes().size()); ++a)
+        coordinates.push_back(mesh.coordinate(r, a));
       const Interval held = cut(how, mesh, extent, coordinates);
       if (!held.empty()) by_interval[{held.begin(), held.end()}].insert(r);
     }
-    for (auto& [interval, ranks] : by_interval) pieces.emplace_back(Interval{interval.first, interval.second}, std::move(ranks));
+    for (auto& [interval, ranks] : by_interval)
+      pieces.emplace_back(Interval{interval.first, interval.second}, std::move(ranks));
   }
 
   /// The first piece that ends after position i.
   std::size_t at(Index i) const {
-    const auto it = std::partition_point(pieces.begin(), pieces.end(), [&](const auto& p) { return p.first.end() <= i; });
+    const auto it = std::partition_point(pieces.begin(), pieces.end(),
+                                         [&](const auto& p) { return p.first.end() <= i; });
     return static_cast<std::size_t>(it - pieces.begin());
   }
 };
@@ -135,10 +142,14 @@ class Expander {
   }
 
  private:
-  static void word(std::string& out, Index value) { out.append(reinterpret_cast<const char*>(&value), sizeof value); }
+  static void word(std::string& out, Index value) {
+    out.append(reinterpret_cast<const char*>(&value), sizeof value);
+  }
 
-  /// Cuts what is held along full dimension k, which is canonical dimension `dim` or, when negative, one position.
-  static std::vector<Held> split(const std::vector<Held>& held, const Placed& p, int dim, int k, const CutPieces& cut) {
+  /// Cuts what is held along full dimension k, which is canonical dimension `dim` or, when
+  /// negative, one position.
+  static std::vector<Held> split(const std::vector<Held>& held, const Placed& p, int dim, int k,
+                                 const CutPieces& cut) {
     const Index size = dim < 0 ? 1 : p.box[dim].size();
     const Interval wanted{p.at[k], p.at[k] + size};
     std::vector<Held> out;
@@ -148,7 +159,8 @@ class Expander {
       for (const Held& h : held) {
         RankSet ranks = h.second & cut.pieces[i].second;
         if (ranks.empty()) continue;
-        const Box box = dim < 0 ? h.first : h.first.with(dim, shift(common, p.box[dim].begin() - p.at[k]));
+        const Box box =
+            dim < 0 ? h.first : h.first.with(dim, shift(common, p.box[dim].begin() - p.at[k]));
         out.emplace_back(box, std::move(ranks));
       }
     }
@@ -170,7 +182,8 @@ class Expander {
 }  // namespace
 
 std::vector<Cell> disjoint_cells(std::vector<Held> held, RankSets& sets) {
-  std::sort(held.begin(), held.end(), [](const Held& a, const Held& b) { return before(a.first, b.first); });
+  std::sort(held.begin(), held.end(),
+            [](const Held& a, const Held& b) { return before(a.first, b.first); });
   std::vector<Held> unique;
   for (Held& h : held) {
     if (!unique.empty() && unique.back().first == h.first) {
@@ -182,7 +195,8 @@ std::vector<Cell> disjoint_cells(std::vector<Held> held, RankSets& sets) {
   if (!is_one_row(unique)) {
     std::vector<Held> disjoint;
     for (const Held& h : unique) overlay(disjoint, h);
-    std::sort(disjoint.begin(), disjoint.end(), [](const Held& a, const Held& b) { return before(a.first, b.first); });
+    std::sort(disjoint.begin(), disjoint.end(),
+              [](const Held& a, const Held& b) { return before(a.first, b.first); });
     unique = std::move(disjoint);
   }
   std::vector<Cell> cells;
@@ -199,7 +213,8 @@ Holdings::Holdings(const ModelLayout& layout, RankSets& sets) {
     const TensorId id(static_cast<TensorId::rep>(t));
     key.clear();
     for (const auto& place : layout.places(id)) expander.key(place, key);
-    const auto [it, fresh] = known.try_emplace(key, ListId(static_cast<ListId::rep>(cells_.size())));
+    const auto [it, fresh] =
+        known.try_emplace(key, ListId(static_cast<ListId::rep>(cells_.size())));
     if (fresh) {
       std::vector<Held> held;
       for (const auto& place : layout.places(id)) expander.expand(place, held);

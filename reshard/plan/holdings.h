@@ -16,12 +16,13 @@ struct Cell {
   SetId ranks;
 };
 
-/// Cuts overlapping boxes so that the results are disjoint, sorted by `before`, and each point keeps exactly the
-/// ranks of the input boxes it lies in. @pre all boxes have one rank and none is empty
+/// Cuts overlapping boxes so that the results are disjoint, sorted by `before`, and each point
+/// keeps exactly the ranks of the input boxes it lies in. @pre all boxes have one rank and none is
+/// empty
 std::vector<Cell> disjoint_cells(std::vector<std::pair<Box, RankSet>> held, RankSets& sets);
 
-/// Who holds what of every canonical tensor of a layout, in cells. Tensors that are held alike share one list, so
-/// that the cost is one look-up per tensor plus one expansion per distinct list.
+/// Who holds what of every canonical tensor of a layout, in cells. Tensors that are held alike
+/// share one list, so that the cost is one look-up per tensor plus one expansion per distinct list.
 class Holdings {
  public:
   using ListId = StrongInt<struct CellListTag>;

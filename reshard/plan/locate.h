@@ -24,7 +24,8 @@ void for_each_place(const ModelLayout& layout, TensorId tensor, Rank r, const Bo
   }
 }
 
-/// The first place that for_each_place finds. @pre there is one: the box lies in a cell that the rank holds
+/// The first place that for_each_place finds. @pre there is one: the box lies in a cell that the
+/// rank holds
 inline Located first_place(const ModelLayout& layout, TensorId tensor, Rank r, const Box& box) {
   std::optional<Located> first;
   for_each_place(layout, tensor, r, box, [&](const Located& l) {

@@ -18,12 +18,13 @@ auto order(const Move& m) {
 bool same_loops(const StridedCopy& a, const StridedCopy& b, int from = 0) {
   if (a.num_loops != b.num_loops) return false;
   for (int i = from; i < a.num_loops; ++i)
-    if (!(a.loops[static_cast<std::size_t>(i)] == b.loops[static_cast<std::size_t>(i)])) return false;
+    if (!(a.loops[static_cast<std::size_t>(i)] == b.loops[static_cast<std::size_t>(i)]))
+      return false;
   return true;
 }
 
-/// Makes `a` the union of both when `b` follows it at the same distance on both sides: after its run, or after
-/// the last turn of its outermost loop.
+/// Makes `a` the union of both when `b` follows it at the same distance on both sides: after its
+/// run, or after the last turn of its outermost loop.
 bool absorb(StridedCopy& a, const StridedCopy& b) {
   const Index src = b.src_offset - a.src_offset, dst = b.dst_offset - a.dst_offset;
   if (src == a.run_bytes && dst == a.run_bytes && same_loops(a, b)) {
@@ -46,7 +47,8 @@ void coalesce(std::vector<Move>& sorted) {
   for (std::size_t i = 1; i < sorted.size(); ++i) {
     Move& last = sorted[kept];
     const Move& next = sorted[i];
-    const bool one_pair = last.src == next.src && last.dst == next.dst && last.src_slot == next.src_slot && last.dst_slot == next.dst_slot;
+    const bool one_pair = last.src == next.src && last.dst == next.dst &&
+                          last.src_slot == next.src_slot && last.dst_slot == next.dst_slot;
     if (!one_pair || !absorb(last.copy, next.copy)) sorted[++kept] = next;
   }
   if (!sorted.empty()) sorted.resize(kept + 1);
@@ -60,19 +62,22 @@ Result<std::vector<Move>> moves_of(const Planner& planner, std::span<const Trans
     for_each_place(planner.target(), t.tensor, t.dst, t.box, [&](const Located& to) {
       auto copy = make_copy(t.box.shape(), from.where, to.where, element_bits(planner, t.tensor));
       if (!copy) {
-        status = tl::unexpected(std::move(copy).error().in(planner.source().model()[t.tensor].name));
+        status =
+            tl::unexpected(std::move(copy).error().in(planner.source().model()[t.tensor].name));
       } else {
         out.push_back({t.src, t.dst, from.slot, to.slot, *copy});
       }
     });
     RESHARD_TRY(std::move(status));
   }
-  std::sort(out.begin(), out.end(), [](const Move& a, const Move& b) { return order(a) < order(b); });
+  std::sort(out.begin(), out.end(),
+            [](const Move& a, const Move& b) { return order(a) < order(b); });
   coalesce(out);
   return out;
 }
 
-Result<std::vector<Packing>> packing_of(const ModelLayout& layout, Rank r, std::span<const Transfer> transfers) {
+Result<std::vector<Packing>> packing_of(const ModelLayout& layout, Rank r,
+                                        std::span<const Transfer> transfers) {
   std::vector<Packing> out;
   Index packed = 0;
   for (const Transfer& t : transfers) {
@@ -82,7 +87,8 @@ Result<std::vector<Packing>> packing_of(const ModelLayout& layout, Rank r, std::
     StridedCopy copy = RESHARD_TRY(make_copy(t.box.shape(), local.where, row_major_box, width));
     copy.dst_offset = packed;
     packed += copy.bytes();
-    const bool follows = !out.empty() && out.back().slot == local.slot && out.back().copy.num_loops == 0 && copy.num_loops == 0;
+    const bool follows = !out.empty() && out.back().slot == local.slot &&
+                         out.back().copy.num_loops == 0 && copy.num_loops == 0;
     if (!follows || !absorb(out.back().copy, copy)) out.push_back({local.slot, copy});
   }
   return out;
@@ -92,13 +98,16 @@ Result<std::vector<Move>> repeats_of(const Planner& planner, std::span<const Tra
   std::vector<Move> out;
   for (const Transfer& t : deliveries) {
     std::vector<Located> places;
-    for_each_place(planner.target(), t.tensor, t.dst, t.box, [&](const Located& to) { places.push_back(to); });
+    for_each_place(planner.target(), t.tensor, t.dst, t.box,
+                   [&](const Located& to) { places.push_back(to); });
     for (std::size_t i = 1; i < places.size(); ++i) {
-      const auto copy = RESHARD_TRY(make_copy(t.box.shape(), places[0].where, places[i].where, element_bits(planner, t.tensor)));
+      const auto copy = RESHARD_TRY(make_copy(t.box.shape(), places[0].where, places[i].where,
+                                              element_bits(planner, t.tensor)));
       out.push_back({t.dst, t.dst, places[0].slot, places[i].slot, copy});
     }
   }
-  std::sort(out.begin(), out.end(), [](const Move& a, const Move& b) { return order(a) < order(b); });
+  std::sort(out.begin(), out.end(),
+            [](const Move& a, const Move& b) { return order(a) < order(b); });
   coalesce(out);
   return out;
 }

@@ -9,7 +9,8 @@
 
 namespace reshard {
 
-/// One copy from a local tensor of one rank into a local tensor of one rank (often another). Offsets in bytes.
+/// One copy from a local tensor of one rank into a local tensor of one rank (often another).
+/// Offsets in bytes.
 struct Move {
   Rank src, dst;
   SlotId src_slot, dst_slot;
@@ -17,29 +18,32 @@ struct Move {
   friend bool operator==(const Move&, const Move&) = default;
 };
 
-/// The copies that carry out deliveries where both ends are addressable, each destination place included (a tensor
-/// may stand in several local tensors of a rank). Sorted by (src, src slot, dst slot, offset) and coalesced: copies
-/// that are adjacent on both sides are one.
-/// Errors: Code::unsupported where sub-byte elements begin inside a byte.
+/// The copies that carry out deliveries where both ends are addressable, each destination place
+/// included (a tensor may stand in several local tensors of a rank). Sorted by (src, src slot, dst
+/// slot, offset) and coalesced: copies that are adjacent on both sides are one. Errors:
+/// Code::unsupported where sub-byte elements begin inside a byte.
 Result<std::vector<Move>> moves_of(const Planner& planner, std::span<const Transfer> deliveries);
 
 /// Merges adjacent moves of a sorted list in place; the bytes moved stay the same.
 void coalesce(std::vector<Move>& sorted);
 
-/// One part of a message: a strided piece of a local tensor (source side of `copy`) and its place in the message's
-/// packed bytes (destination side, in order, without holes). To unpack, read it backwards.
+/// One part of a message: a strided piece of a local tensor (source side of `copy`) and its place
+/// in the message's packed bytes (destination side, in order, without holes). To unpack, read it
+/// backwards.
 struct Packing {
   SlotId slot;
   StridedCopy copy;
 };
 
-/// The bytes of the transfers between a rank and one peer, as that rank sees them: transfers in order, each box
-/// row-major. `layout` is the source's for sends and the target's for recvs; adjacent parts are merged.
+/// The bytes of the transfers between a rank and one peer, as that rank sees them: transfers in
+/// order, each box row-major. `layout` is the source's for sends and the target's for recvs;
+/// adjacent parts are merged.
 /// @pre `transfers` is a run of one peer in RankPlan::sends or recvs
-Result<std::vector<Packing>> packing_of(const ModelLayout& layout, Rank r, std::span<const Transfer> transfers);
+Result<std::vector<Packing>> packing_of(const ModelLayout& layout, Rank r,
+                                        std::span<const Transfer> transfers);
 
-/// Copies inside the target that fill the second and later places of what a rank has received or copied.
-/// To run after all its deliveries to first places are done.
+/// Copies inside the target that fill the second and later places of what a rank has received or
+/// copied. To run after all its deliveries to first places are done.
 Result<std::vector<Move>> repeats_of(const Planner& planner, std::span<const Transfer> deliveries);
 
 }  // namespace reshard

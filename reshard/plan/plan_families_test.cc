@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: plans of real shapes between the frameworks' layouts are right, and their busiest sender is at the optimum,
-// also where today's planners leave most senders idle.
+// Protects: plans of real shapes between the frameworks' layouts are right, and their busiest
+// sender is at the optimum, also where today's planners leave most senders idle.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -34,13 +34,20 @@ std::vector<Pair> unbalanced_pairs() {
       {"llama-8b", llama_8b(), "megatron:dp=32", "megatron:dp=32,offset=32"},
       {"llama-8b", llama_8b(), "megatron:dp=64", "megatron:tp=4,dp=16,offset=64"},
       {"llama-8b", llama_8b(), "megatron:pp=2,dp=16", "megatron:tp=2,dp=16,offset=32"},
-      {"qwen3-30b", qwen3_30b(), "megatron:tp=4,pp=2,ep=8,etp=1,dp=4", "megatron:tp=2,ep=8,etp=1,dp=16"},
-      {"qwen3-30b", qwen3_30b(), "megatron:tp=4,pp=2,ep=8,etp=1,dp=4", "megatron:tp=2,ep=8,etp=1,dp=16,offset=32"},
-      {"qwen3-30b", qwen3_30b(), "megatron:tp=4,ep=4,etp=1,dp=8", "megatron:tp=4,ep=16,etp=1,dp=8,offset=32"},
-      {"qwen3-30b", qwen3_30b(), "megatron:tp=4,ep=4,etp=1,dp=16", "megatron:tp=4,ep=8,etp=1,dp=16,offset=64"},
-      {"qwen3-30b", qwen3_30b(), "megatron:tp=2,ep=8,etp=1,dp=32", "megatron:tp=4,ep=8,etp=1,dp=16,offset=64"},
-      {"qwen3-30b", qwen3_30b(), "megatron:tp=1,ep=8,dp=64", "megatron:tp=4,ep=8,etp=1,dp=16,offset=64"},
-      {"qwen3-235b", qwen3_235b(), "megatron:tp=4,pp=2,ep=8,etp=1,dp=4", "megatron:tp=8,ep=8,etp=1,dp=4,offset=32"},
+      {"qwen3-30b", qwen3_30b(), "megatron:tp=4,pp=2,ep=8,etp=1,dp=4",
+       "megatron:tp=2,ep=8,etp=1,dp=16"},
+      {"qwen3-30b", qwen3_30b(), "megatron:tp=4,pp=2,ep=8,etp=1,dp=4",
+       "megatron:tp=2,ep=8,etp=1,dp=16,offset=32"},
+      {"qwen3-30b", qwen3_30b(), "megatron:tp=4,ep=4,etp=1,dp=8",
+       "megatron:tp=4,ep=16,etp=1,dp=8,offset=32"},
+      {"qwen3-30b", qwen3_30b(), "megatron:tp=4,ep=4,etp=1,dp=16",
+       "megatron:tp=4,ep=8,etp=1,dp=16,offset=64"},
+      {"qwen3-30b", qwen3_30b(), "megatron:tp=2,ep=8,etp=1,dp=32",
+       "megatron:tp=4,ep=8,etp=1,dp=16,offset=64"},
+      {"qwen3-30b", qwen3_30b(), "megatron:tp=1,ep=8,dp=64",
+       "megatron:tp=4,ep=8,etp=1,dp=16,offset=64"},
+      {"qwen3-235b", qwen3_235b(), "megatron:tp=4,pp=2,ep=8,etp=1,dp=4",
+       "megatron:tp=8,ep=8,etp=1,dp=4,offset=32"},
   };
 }
 
@@ -48,7 +55,8 @@ TEST(PlanFamilies, busiest_sender_is_at_the_optimum_on_unbalanced_pairs) {
   for (const Pair& p : unbalanced_pairs()) {
     const Planner planner = plan(p.config, p.from, p.to);
     const PlanSummary s = summarise(planner, 2);
-    const double ratio = static_cast<double>(s.max_egress_bytes) / static_cast<double>(s.optimal_max_egress_bytes);
+    const double ratio =
+        static_cast<double>(s.max_egress_bytes) / static_cast<double>(s.optimal_max_egress_bytes);
     EXPECT_LT(ratio, 1.005) << p.model << " " << p.from << " -> " << p.to;
     EXPECT_EQ(s.bytes_total, s.bytes_wire + s.bytes_local);
   }
@@ -67,8 +75,10 @@ TEST(PlanFamilies, parts_of_real_shapes_pass_the_checker) {
 
 TEST(PlanFamilies, every_part_of_tiny_models_passes_the_checker) {
   const ModelConfig c = tiny_moe();
-  for (const char* from : {"megatron:tp=2,pp=2,ep=2", "megatron:tp=8,ep=5,etp=1,dp=5", "hf:shards=3", "vllm:tp=2,dp=2,ep=4"})
-    for (const char* to : {"vllm:tp=8", "vllm:tp=4,ep=4,offset=3", "megatron:pp=4,offset=100", "hf"}) {
+  for (const char* from : {"megatron:tp=2,pp=2,ep=2", "megatron:tp=8,ep=5,etp=1,dp=5",
+                           "hf:shards=3", "vllm:tp=2,dp=2,ep=4"})
+    for (const char* to :
+         {"vllm:tp=8", "vllm:tp=4,ep=4,offset=3", "megatron:pp=4,offset=100", "hf"}) {
       const Planner planner = plan(c, from, to);
       planner.ranks().for_each([&](Rank r) {
         const auto ok = check_part(planner, planner.part(r));
@@ -82,11 +92,16 @@ TEST(PlanFamilies, one_sided_tensors_are_errors_that_name_them) {
   ModelConfig without = c;
   without.tie_word_embeddings = true;
   const auto model = model_of(c);
-  const auto all = layout_of("megatron:tp=2", model, c), less = layout_of("vllm:tp=2", model, without);
+  const auto all = layout_of("megatron:tp=2", model, c),
+             less = layout_of("vllm:tp=2", model, without);
   const auto p = Planner::make(all, less);
   ASSERT_FALSE(p);
-  EXPECT_THAT(p.error().message, ::testing::HasSubstr("tensor 'lm_head.weight' is held by megatron:tp=2 but has no place in vllm:tp=2"));
-  EXPECT_THAT(Planner::make(less, all).error().message, ::testing::HasSubstr("tensor 'lm_head.weight' is wanted by megatron:tp=2"));
+  EXPECT_THAT(
+      p.error().message,
+      ::testing::HasSubstr(
+          "tensor 'lm_head.weight' is held by megatron:tp=2 but has no place in vllm:tp=2"));
+  EXPECT_THAT(Planner::make(less, all).error().message,
+              ::testing::HasSubstr("tensor 'lm_head.weight' is wanted by megatron:tp=2"));
   EXPECT_TRUE(Planner::make(all, less, {{"lm_head.weight"}}));
 }
 

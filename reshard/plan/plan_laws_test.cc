@@ -56,17 +56,20 @@ RC_GTEST_PROP(PlanLaws, busiest_sender_is_at_the_optimum, ()) {
   const auto want = reference::plan(*c.source, *c.target);
   const double best = reference::optimal_max_egress(want, *c.model);
   RC_ASSERT(std::abs(static_cast<double>(c.planner.optimal_max_egress_bytes()) - best) < 1.0);
-  // A share's border moves to the nearest slice: at most half the largest slice at each end of each share.
+  // A share's border moves to the nearest slice: at most half the largest slice at each end of each
+  // share.
   Index slice = 1, busiest = 0;
   for (const CanonicalTensor& t : c.model->tensors()) slice = std::max(slice, t.bytes());
   std::set<std::set<Rank>> supplies;
   for (const auto& [to, from] : want) supplies.insert(from);
   c.planner.ranks().for_each([&](Rank r) {
     Index load = 0;
-    for (const Transfer& t : c.planner.part(r).sends) load += t.box.volume() * bits((*c.model)[t.tensor].dtype) / 8;
+    for (const Transfer& t : c.planner.part(r).sends)
+      load += t.box.volume() * bits((*c.model)[t.tensor].dtype) / 8;
     busiest = std::max(busiest, load);
   });
-  RC_ASSERT(static_cast<double>(busiest) <= best + static_cast<double>(slice) * static_cast<double>(supplies.size()) + 1);
+  RC_ASSERT(static_cast<double>(busiest) <=
+            best + static_cast<double>(slice) * static_cast<double>(supplies.size()) + 1);
 }
 
 RC_GTEST_PROP(PlanLaws, the_checker_agrees, ()) {
@@ -80,7 +83,8 @@ RC_GTEST_PROP(PlanLaws, the_checker_agrees, ()) {
 RC_GTEST_PROP(PlanLaws, the_checker_finds_what_is_wrong, ()) {
   const Case c;
   const auto ranks = c.planner.ranks().members();
-  RankPlan part = c.planner.part(ranks[static_cast<std::size_t>(*rc::gen::inRange<Index>(0, static_cast<Index>(ranks.size())))]);
+  RankPlan part = c.planner.part(ranks[static_cast<std::size_t>(
+      *rc::gen::inRange<Index>(0, static_cast<Index>(ranks.size())))]);
   auto& list = part.recvs.empty() ? part.locals : part.recvs;
   RC_PRE(!list.empty());
   const auto at = list.begin() + *rc::gen::inRange<Index>(0, static_cast<Index>(list.size()));
@@ -97,7 +101,8 @@ RC_GTEST_PROP(PlanLaws, equal_layouts_give_local_copies_only, ()) {
   const auto model = random_model();
   const auto layout = random_layout(model);
   const Planner p = *Planner::make(layout, layout);
-  p.ranks().for_each([&](Rank r) { RC_ASSERT(p.part(r).sends.empty() && p.part(r).recvs.empty()); });
+  p.ranks().for_each(
+      [&](Rank r) { RC_ASSERT(p.part(r).sends.empty() && p.part(r).recvs.empty()); });
 }
 
 RC_GTEST_PROP(PlanLaws, random_layouts_have_valid_shard_maps, ()) {

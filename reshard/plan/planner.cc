@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Terms. A piece is the common box of a source cell and a destination cell. A supply is a set of source ranks (the
-// holders) with all bytes that only they hold and others want. The bytes of a supply stand on one line, destination
-// ranks ascending, each rank's pieces in order of (tensor, piece). The balance cuts the line into one share per
-// holder. So who sends what to whom is where shares and demands overlap: any rank finds its own part from two cuts
-// of one line.
+// Terms. A piece is the common box of a source cell and a destination cell. A supply is a set of
+// source ranks (the holders) with all bytes that only they hold and others want. The bytes of a
+// supply stand on one line, destination ranks ascending, each rank's pieces in order of (tensor,
+// piece). The balance cuts the line into one share per holder. So who sends what to whom is where
+// shares and demands overlap: any rank finds its own part from two cuts of one line.
 #include "reshard/plan/planner.h"
 
 #include <fmt/format.h>
@@ -25,8 +25,10 @@ constexpr int kPlanVersion = 1;
 
 /// Calls f(rank, begin, end) for each entry of a line that overlaps [begin, end), clipped to it.
 template <class Entry, class F>
-void for_each_overlap(const std::vector<Entry>& line, Index line_end, Index begin, Index end, F&& f) {
-  auto it = std::upper_bound(line.begin(), line.end(), begin, [](Index x, const Entry& e) { return x < e.begin; });
+void for_each_overlap(const std::vector<Entry>& line, Index line_end, Index begin, Index end,
+                      F&& f) {
+  auto it = std::upper_bound(line.begin(), line.end(), begin,
+                             [](Index x, const Entry& e) { return x < e.begin; });
   for (it = it == line.begin() ? it : it - 1; it != line.end() && it->begin < end; ++it) {
     const Index stop = it + 1 == line.end() ? line_end : (it + 1)->begin;
     const Index lo = std::max(begin, it->begin), hi = std::min(end, stop);
@@ -42,8 +44,8 @@ bool by_peer(Rank a_peer, const Transfer& a, Rank b_peer, const Transfer& b) {
 
 }  // namespace
 
-Result<Planner> Planner::make(std::shared_ptr<const ModelLayout> source, std::shared_ptr<const ModelLayout> target,
-                              PlanOptions options) {
+Result<Planner> Planner::make(std::shared_ptr<const ModelLayout> source,
+                              std::shared_ptr<const ModelLayout> target, PlanOptions options) {
   RESHARD_CHECK(&source->model() == &target->model());
   Planner p;
   p.ranks_ = source->ranks() | target->ranks();
@@ -66,16 +68,23 @@ Result<> Planner::pair_tensors(const PlanOptions& options) {
   for (Index t = 0; t < model.size(); ++t) {
     const TensorId id(static_cast<TensorId::rep>(t));
     const CanonicalTensor& tensor = model[id];
-    const bool held = !from_->cells(from_->list(id)).empty(), wanted = !to_->cells(to_->list(id)).empty();
-    if (volume(tensor.shape) == 0 || (held != wanted && options.ignore.contains(tensor.name)) || (!held && !wanted)) {
+    const bool held = !from_->cells(from_->list(id)).empty(),
+               wanted = !to_->cells(to_->list(id)).empty();
+    if (volume(tensor.shape) == 0 || (held != wanted && options.ignore.contains(tensor.name)) ||
+        (!held && !wanted)) {
       pair_of_.push_back(PairId(-1));
       continue;
     }
     if (!held)
-      return fail(Code::not_found, fmt::format("tensor '{}' is wanted by {} but no rank of {} holds it", tensor.name, target_->name(), source_->name()));
+      return fail(Code::not_found,
+                  fmt::format("tensor '{}' is wanted by {} but no rank of {} holds it", tensor.name,
+                              target_->name(), source_->name()));
     if (!wanted)
-      return fail(Code::not_found, fmt::format("tensor '{}' is held by {} but has no place in {}; list it as ignored if that is meant", tensor.name, source_->name(), target_->name()));
-    const auto [it, fresh] = known.try_emplace({from_->list(id), to_->list(id), bits(tensor.dtype)}, PairId(static_cast<PairId::rep>(pieces_.size())));
+      return fail(Code::not_found, fmt::format("tensor '{}' is held by {} but has no place in {}; "
+                                               "list it as ignored if that is meant",
+                                               tensor.name, source_->name(), target_->name()));
+    const auto [it, fresh] = known.try_emplace({from_->list(id), to_->list(id), bits(tensor.dtype)},
+                                               PairId(static_cast<PairId::rep>(pieces_.size())));
     if (fresh) {
       pieces_.push_back(RESHARD_TRY(intersect_cells(id, from_->list(id), to_->list(id))));
       tensors_of_pair_.push_back(0);
@@ -86,7 +95,8 @@ Result<> Planner::pair_tensors(const PlanOptions& options) {
   return {};
 }
 
-Result<std::vector<Planner::Piece>> Planner::intersect_cells(TensorId tensor, Holdings::ListId from, Holdings::ListId to) {
+Result<std::vector<Planner::Piece>> Planner::intersect_cells(TensorId tensor, Holdings::ListId from,
+                                                             Holdings::ListId to) {
   const int element_bits = bits(source_->model()[tensor].dtype);
   std::vector<Piece> pieces;
   for (const Cell& want : to_->cells(to)) {
@@ -96,15 +106,20 @@ Result<std::vector<Planner::Piece>> Planner::intersect_cells(TensorId tensor, Ho
       if (box.empty()) continue;
       covered += box.volume();
       const RankSet remote = (*sets_)[want.ranks] - (*sets_)[have.ranks];
-      pieces.push_back({box, box.volume() * element_bits / 8, want.ranks, -1, have.ranks, sets_->intern(remote)});
+      pieces.push_back({box, box.volume() * element_bits / 8, want.ranks, -1, have.ranks,
+                        sets_->intern(remote)});
       if (box.volume() * element_bits % 8 != 0)
-        return fail(Code::unsupported, fmt::format("tensor '{}': piece {} of {}-bit elements is not whole bytes", source_->model()[tensor].name, to_string(box), element_bits));
+        return fail(Code::unsupported,
+                    fmt::format("tensor '{}': piece {} of {}-bit elements is not whole bytes",
+                                source_->model()[tensor].name, to_string(box), element_bits));
     }
     if (covered == want.box.volume()) continue;
     Region missing(want.box);
     for (const Cell& have : from_->cells(from)) missing.subtract(have.box);
-    return fail(Code::not_found, fmt::format("tensor '{}': {} wants {} but no rank of {} holds {}", source_->model()[tensor].name,
-                                             target_->name(), to_string(want.box), source_->name(), to_string(missing.boxes()[0])));
+    return fail(Code::not_found,
+                fmt::format("tensor '{}': {} wants {} but no rank of {} holds {}",
+                            source_->model()[tensor].name, target_->name(), to_string(want.box),
+                            source_->name(), to_string(missing.boxes()[0])));
   }
   return pieces;
 }
@@ -115,19 +130,22 @@ void Planner::find_demand() {
   for (std::size_t p = 0; p < pieces_.size(); ++p) {
     for (Piece& piece : pieces_[p]) {
       if ((*sets_)[piece.remote].empty()) continue;
-      const auto [it, fresh] = supply_of.try_emplace(piece.holders, static_cast<std::int32_t>(supplies_.size()));
+      const auto [it, fresh] =
+          supply_of.try_emplace(piece.holders, static_cast<std::int32_t>(supplies_.size()));
       if (fresh) {
         supplies_.push_back({(*sets_)[piece.holders], 0});
         wanted.emplace_back();
       }
       piece.supply = it->second;
-      wanted[static_cast<std::size_t>(piece.supply)][piece.remote] += piece.bytes * tensors_of_pair_[p];
+      wanted[static_cast<std::size_t>(piece.supply)][piece.remote] +=
+          piece.bytes * tensors_of_pair_[p];
     }
   }
   demand_.resize(supplies_.size());
   for (std::size_t s = 0; s < supplies_.size(); ++s) {
     std::map<Rank, Index> per_rank;
-    for (const auto& [set, bytes] : wanted[s]) (*sets_)[set].for_each([&, n = bytes](Rank r) { per_rank[r] += n; });
+    for (const auto& [set, bytes] : wanted[s])
+      (*sets_)[set].for_each([&, n = bytes](Rank r) { per_rank[r] += n; });
     for (const auto& [rank, bytes] : per_rank) {
       demand_[s].push_back({rank, supplies_[s].bytes});
       supplies_[s].bytes += bytes;
@@ -155,22 +173,25 @@ void Planner::for_each_delivery(Rank dst, const std::function<void(const Transfe
     if (pair_of_[t].value() < 0) continue;
     const TensorId tensor(static_cast<TensorId::rep>(t));
     for (const Piece* piece : mine[pair_of_[t].index()]) {
-      if (piece->supply < 0 || supplies_[static_cast<std::size_t>(piece->supply)].holders.contains(dst)) {
+      if (piece->supply < 0 ||
+          supplies_[static_cast<std::size_t>(piece->supply)].holders.contains(dst)) {
         f({tensor, dst, dst, piece->box});
         continue;
       }
       const auto s = static_cast<std::size_t>(piece->supply);
       if (at[s] < 0) {
-        const auto it = std::lower_bound(demand_[s].begin(), demand_[s].end(), dst, [](const Demand& d, Rank r) { return d.rank < r; });
+        const auto it = std::lower_bound(demand_[s].begin(), demand_[s].end(), dst,
+                                         [](const Demand& d, Rank r) { return d.rank < r; });
         at[s] = it->begin;
       }
       const Index begin = at[s];
       at[s] += piece->bytes;
       const Slices slices(piece->box, static_cast<int>(piece->bytes * 8 / piece->box.volume()));
-      for_each_overlap(balance_.shares[s], supplies_[s].bytes, begin, at[s], [&](Rank src, Index lo, Index hi) {
-        const Box box = slices.of(lo - begin, hi - begin);
-        if (!box.empty()) f({tensor, src, dst, box});
-      });
+      for_each_overlap(balance_.shares[s], supplies_[s].bytes, begin, at[s],
+                       [&](Rank src, Index lo, Index hi) {
+                         const Box box = slices.of(lo - begin, hi - begin);
+                         if (!box.empty()) f({tensor, src, dst, box});
+                       });
     }
   }
 }
@@ -189,13 +210,17 @@ void Planner::add_sends(Rank r, std::vector<Transfer>& out) const {
   std::map<std::int32_t, SendContext> contexts;
   for (std::size_t s = 0; s < supplies_.size(); ++s) {
     const auto& shares = balance_.shares[s];
-    const auto it = std::find_if(shares.begin(), shares.end(), [&](const Balance::Share& x) { return x.rank == r; });
+    const auto it = std::find_if(shares.begin(), shares.end(),
+                                 [&](const Balance::Share& x) { return x.rank == r; });
     if (it == shares.end()) continue;
-    SendContext context{it->begin, it + 1 == shares.end() ? supplies_[s].bytes : (it + 1)->begin, {}};
-    for_each_overlap(demand_[s], supplies_[s].bytes, context.begin, context.end, [&](Rank to, Index, Index) {
-      const auto d = std::lower_bound(demand_[s].begin(), demand_[s].end(), to, [](const Demand& x, Rank y) { return x.rank < y; });
-      context.to.push_back({to, d->begin});
-    });
+    SendContext context{
+        it->begin, it + 1 == shares.end() ? supplies_[s].bytes : (it + 1)->begin, {}};
+    for_each_overlap(
+        demand_[s], supplies_[s].bytes, context.begin, context.end, [&](Rank to, Index, Index) {
+          const auto d = std::lower_bound(demand_[s].begin(), demand_[s].end(), to,
+                                          [](const Demand& x, Rank y) { return x.rank < y; });
+          context.to.push_back({to, d->begin});
+        });
     contexts.emplace(static_cast<std::int32_t>(s), std::move(context));
   }
   struct Mine {
@@ -222,7 +247,8 @@ void Planner::add_sends(Rank r, std::vector<Transfer>& out) const {
         const Index begin = to.at, end = to.at += m.piece->bytes;
         const Index lo = std::max(begin, m.context->begin), hi = std::min(end, m.context->end);
         if (lo >= hi) continue;
-        const Slices slices(m.piece->box, static_cast<int>(m.piece->bytes * 8 / m.piece->box.volume()));
+        const Slices slices(m.piece->box,
+                            static_cast<int>(m.piece->bytes * 8 / m.piece->box.volume()));
         const Box box = slices.of(lo - begin, hi - begin);
         if (!box.empty()) out.push_back({TensorId(static_cast<TensorId::rep>(t)), r, to.rank, box});
       }
@@ -232,10 +258,13 @@ void Planner::add_sends(Rank r, std::vector<Transfer>& out) const {
 
 RankPlan Planner::part(Rank r) const {
   RankPlan plan{r, {}, {}, {}};
-  for_each_delivery(r, [&](const Transfer& t) { (t.src == r ? plan.locals : plan.recvs).push_back(t); });
+  for_each_delivery(
+      r, [&](const Transfer& t) { (t.src == r ? plan.locals : plan.recvs).push_back(t); });
   add_sends(r, plan.sends);
-  std::sort(plan.sends.begin(), plan.sends.end(), [](const Transfer& a, const Transfer& b) { return by_peer(a.dst, a, b.dst, b); });
-  std::sort(plan.recvs.begin(), plan.recvs.end(), [](const Transfer& a, const Transfer& b) { return by_peer(a.src, a, b.src, b); });
+  std::sort(plan.sends.begin(), plan.sends.end(),
+            [](const Transfer& a, const Transfer& b) { return by_peer(a.dst, a, b.dst, b); });
+  std::sort(plan.recvs.begin(), plan.recvs.end(),
+            [](const Transfer& a, const Transfer& b) { return by_peer(a.src, a, b.src, b); });
   return plan;
 }
 

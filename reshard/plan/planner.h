@@ -16,28 +16,32 @@ namespace reshard {
 
 /// What a caller may ask of a plan. All ranks must pass equal options.
 struct PlanOptions {
-  /// Canonical names that the destination may lack, or the source; every other one-sided tensor is an error.
+  /// Canonical names that the destination may lack, or the source; every other one-sided tensor is
+  /// an error.
   std::set<std::string> ignore;
 };
 
 /// The plan of one refit: a pure function of two layouts of one model and the options.
 ///
-/// Construction does what all ranks must agree on (who holds what, who sends how much of each replicated piece); its
-/// cost grows with tensors and distinct pieces, not with ranks times tensors. `part(r)` then makes one rank's
-/// operations alone. Immutable and safe to use from any thread.
+/// Construction does what all ranks must agree on (who holds what, who sends how much of each
+/// replicated piece); its cost grows with tensors and distinct pieces, not with ranks times
+/// tensors. `part(r)` then makes one rank's operations alone. Immutable and safe to use from any
+/// thread.
 ///
 /// Laws (tests: plan_laws_test.cc):
 ///   1 exact cover   every destination element is in exactly one of the rank's recvs and locals
 ///   2 ownership     a sender holds what it sends; what a rank holds comes from itself
 ///   3 same plan     part(s).sends to d == part(d).recvs from s, on every machine
-///   4 least bytes   no rank receives an element twice; the busiest sender is at the optimum for the given replicas,
+///   4 least bytes   no rank receives an element twice; the busiest sender is at the optimum for
+///   the given replicas,
 ///                   within one row (a slice of the first dimension) per piece boundary
 class Planner {
  public:
   /// @pre both layouts share one ModelSpec
-  /// Errors: a canonical tensor on one side only (named), destination elements without a source (named, with box).
-  static Result<Planner> make(std::shared_ptr<const ModelLayout> source, std::shared_ptr<const ModelLayout> target,
-                              PlanOptions options = {});
+  /// Errors: a canonical tensor on one side only (named), destination elements without a source
+  /// (named, with box).
+  static Result<Planner> make(std::shared_ptr<const ModelLayout> source,
+                              std::shared_ptr<const ModelLayout> target, PlanOptions options = {});
 
   const ModelLayout& source() const { return *source_; }
   const ModelLayout& target() const { return *target_; }
@@ -50,7 +54,8 @@ class Planner {
 
   /// Ranks of either layout.
   const RankSet& ranks() const { return ranks_; }
-  /// The least load of the busiest sender for the given replicas, in bytes (see Balance::optimal_max).
+  /// The least load of the busiest sender for the given replicas, in bytes (see
+  /// Balance::optimal_max).
   Index optimal_max_egress_bytes() const { return balance_.optimal_max; }
 
   /// Equal on all ranks if and only if they plan the same: compared before the first byte moves.
@@ -61,11 +66,12 @@ class Planner {
   struct Piece {
     Box box;
     Index bytes = 0;
-    SetId wanting;         ///< all destination ranks.
+    SetId wanting;  ///< all destination ranks.
     std::int32_t supply = -1;
     SetId holders, remote;  ///< source ranks; destination ranks that are not among them.
   };
-  /// All pieces of the tensors that have one source list, one destination list and one element size.
+  /// All pieces of the tensors that have one source list, one destination list and one element
+  /// size.
   using PairId = StrongInt<struct PairTag>;
   /// A destination's part of a supply's bytes: from `begin` to the next entry's.
   struct Demand {
@@ -76,7 +82,8 @@ class Planner {
 
   Planner() = default;
   Result<> pair_tensors(const PlanOptions& options);
-  Result<std::vector<Piece>> intersect_cells(TensorId tensor, Holdings::ListId from, Holdings::ListId to);
+  Result<std::vector<Piece>> intersect_cells(TensorId tensor, Holdings::ListId from,
+                                             Holdings::ListId to);
   void find_demand();
   void make_digest(const PlanOptions& options);
   void add_sends(Rank r, std::vector<Transfer>& out) const;
@@ -85,9 +92,9 @@ class Planner {
   RankSet ranks_;
   std::unique_ptr<RankSets> sets_;
   std::unique_ptr<Holdings> from_, to_;
-  std::vector<PairId> pair_of_;              ///< per tensor; -1 where nothing moves.
-  std::vector<std::vector<Piece>> pieces_;   ///< per pair.
-  std::vector<Index> tensors_of_pair_;       ///< per pair: how many tensors.
+  std::vector<PairId> pair_of_;             ///< per tensor; -1 where nothing moves.
+  std::vector<std::vector<Piece>> pieces_;  ///< per pair.
+  std::vector<Index> tensors_of_pair_;      ///< per pair: how many tensors.
   std::vector<Supply> supplies_;
   std::vector<std::vector<Demand>> demand_;  ///< per supply, by rank ascending.
   Balance balance_;

@@ -12,7 +12,8 @@ namespace reshard {
 /// A rank set of a plan: its position in a RankSets table.
 using SetId = StrongInt<struct SetIdTag>;
 
-/// Rank sets, each stored once; ids are given in the order of first sight, so they are deterministic.
+/// Rank sets, each stored once; ids are given in the order of first sight, so they are
+/// deterministic.
 class RankSets {
  public:
   SetId intern(const RankSet& ranks);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The naive reference planner: the definition of a right plan, element by element. Slow on purpose and independent
-// of cells, supplies and lines; tests compare the planner with it for ever.
+// The naive reference planner: the definition of a right plan, element by element. Slow on purpose
+// and independent of cells, supplies and lines; tests compare the planner with it for ever.
 #pragma once
 
 #include <map>
@@ -39,7 +39,8 @@ inline std::map<Element, std::set<Rank>> holders(const ModelLayout& layout) {
   return out;
 }
 
-/// For each destination rank and element: the ranks it may come from. Itself, if it holds the element.
+/// For each destination rank and element: the ranks it may come from. Itself, if it holds the
+/// element.
 using Plan = std::map<std::pair<Rank, Element>, std::set<Rank>>;
 
 inline Plan plan(const ModelLayout& source, const ModelLayout& target) {
@@ -53,8 +54,8 @@ inline Plan plan(const ModelLayout& source, const ModelLayout& target) {
   return out;
 }
 
-/// The least load of the busiest sender in bytes (Hall): over all sets of source ranks, the bytes that only they can
-/// send, divided by their number. @pre at most 20 source ranks send anything
+/// The least load of the busiest sender in bytes (Hall): over all sets of source ranks, the bytes
+/// that only they can send, divided by their number. @pre at most 20 source ranks send anything
 inline double optimal_max_egress(const Plan& plan, const ModelSpec& model) {
   std::map<std::set<Rank>, double> bytes;
   std::set<Rank> senders;

@@ -7,7 +7,8 @@
 
 namespace reshard {
 
-Slices::Slices(const Box& box, int element_bits) : box_(box), bytes_(box.volume() * element_bits / 8) {
+Slices::Slices(const Box& box, int element_bits)
+    : box_(box), bytes_(box.volume() * element_bits / 8) {
   while (dim_ + 1 < box.rank() && box[dim_].size() == 1) ++dim_;
   if (box.rank() == 0) return;
   count_ = box[dim_].size();
@@ -20,7 +21,8 @@ Index Slices::border(Index byte) const {
   if (byte == bytes_) return count_;
   // The nearest multiple of the granule to byte * count / bytes; halves go up.
   const Int128 unit = Int128{bytes_} * granule_;
-  const auto nearest = static_cast<Index>((2 * Int128{byte} * count_ + unit) / (2 * unit)) * granule_;
+  const auto nearest =
+      static_cast<Index>((2 * Int128{byte} * count_ + unit) / (2 * unit)) * granule_;
   return std::min(nearest, count_);
 }
 

@@ -21,7 +21,8 @@ struct PlanSummary {
   std::vector<Index> egress, ingress;  ///< bytes on the wire by rank, from rank 0.
 };
 
-/// Plans every rank's deliveries and adds them up, with up to `threads` threads; nothing is kept per transfer.
+/// Plans every rank's deliveries and adds them up, with up to `threads` threads; nothing is kept
+/// per transfer.
 PlanSummary summarise(const Planner& planner, int threads = 1);
 
 }  // namespace reshard

@@ -16,8 +16,8 @@ struct Transfer {
   friend bool operator==(const Transfer&, const Transfer&) = default;
 };
 
-/// What one rank does in a refit. Sends are ordered by (dst, tensor, box), recvs by (src, tensor, box): the bytes
-/// between two ranks are the same sequence on both sides.
+/// What one rank does in a refit. Sends are ordered by (dst, tensor, box), recvs by (src, tensor,
+/// box): the bytes between two ranks are the same sequence on both sides.
 struct RankPlan {
   Rank rank;
   std::vector<Transfer> sends;   ///< to other ranks.

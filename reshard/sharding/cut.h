@@ -13,14 +13,17 @@ namespace reshard {
 enum class CutRule : std::uint8_t {
   balanced,  ///< the first m mod n parts have one unit more: 10 over 4 = 3, 3, 2, 2.
   ceil,      ///< torch.chunk: ceil(m / n) each, then a rest, then nothing: 10 over 4 = 3, 3, 3, 1.
-  spread,    ///< balanced while n <= m; above, part c holds the one unit floor(c * m / n) (KV heads under high TP).
+  spread,    ///< balanced while n <= m; above, part c holds the one unit floor(c * m / n) (KV heads
+             ///< under high TP).
 };
 
-/// How one dimension of a tensor is cut over axes of a mesh. No axes: every rank holds the whole dimension.
+/// How one dimension of a tensor is cut over axes of a mesh. No axes: every rank holds the whole
+/// dimension.
 ///
-/// Each axis in turn cuts what the one before left (`sequential`, as DTensor placements do, major axis first);
-/// or all axes count as one whose coordinate is their row-major index, first axis major (`flattened`).
-/// The dimension is cut at multiples of `granule` elements; a rest shorter than a granule belongs to the last.
+/// Each axis in turn cuts what the one before left (`sequential`, as DTensor placements do, major
+/// axis first); or all axes count as one whose coordinate is their row-major index, first axis
+/// major (`flattened`). The dimension is cut at multiples of `granule` elements; a rest shorter
+/// than a granule belongs to the last.
 struct DimCut {
   enum class Combine : std::uint8_t { sequential, flattened };
   std::array<std::int8_t, 4> axes{};
@@ -35,10 +38,12 @@ struct DimCut {
 DimCut cut_over(int axis, CutRule rule = CutRule::balanced, Index granule = 1);
 
 /// The units of part c out of n when there are m. @pre n >= 1, 0 <= c < n, m >= 0
-/// @post for balanced and ceil the parts c = 0 .. n-1 follow each other and cover [0, m) exactly once
+/// @post for balanced and ceil the parts c = 0 .. n-1 follow each other and cover [0, m) exactly
+/// once
 Interval part_of(CutRule rule, Index m, Index n, Index c);
 
-/// What part of [0, extent) a rank with these mesh coordinates holds. `coordinates[i]` is the coordinate on mesh axis i.
+/// What part of [0, extent) a rank with these mesh coordinates holds. `coordinates[i]` is the
+/// coordinate on mesh axis i.
 Interval cut(const DimCut& how, const Mesh& mesh, Index extent, const Dims& coordinates);
 
 /// Parts along the cut: the product of its axes' sizes.

@@ -15,17 +15,19 @@ Result<Mesh> Mesh::make(std::vector<Axis> fastest_first, Rank first) {
     return fail(Code::invalid_argument,
                 fmt::format("a mesh has at most {} axes, not {}", kMaxDims, fastest_first.size()));
   if (first.value() < 0 || first.value() >= kMaxRanks)
-    return fail(Code::invalid_argument,
-                fmt::format("first rank {} must be between 0 and {}", first.value(), kMaxRanks - 1));
+    return fail(Code::invalid_argument, fmt::format("first rank {} must be between 0 and {}",
+                                                    first.value(), kMaxRanks - 1));
   Mesh mesh;
   mesh.first_ = first;
   for (const Axis& axis : fastest_first) {
     if (axis.size < 1)
-      return fail(Code::invalid_argument, fmt::format("{}={} must be 1 or more", axis.name, axis.size));
+      return fail(Code::invalid_argument,
+                  fmt::format("{}={} must be 1 or more", axis.name, axis.size));
     if (mesh.axis(axis.name) >= 0)
       return fail(Code::invalid_argument, fmt::format("axis '{}' is named twice", axis.name));
     if (axis.size > kMaxRanks || mesh.size_ * axis.size > kMaxRanks - first.value())
-      return fail(Code::invalid_argument, fmt::format("the mesh has more than {} ranks", kMaxRanks));
+      return fail(Code::invalid_argument,
+                  fmt::format("the mesh has more than {} ranks", kMaxRanks));
     mesh.strides_.push_back(mesh.size_);
     mesh.size_ *= axis.size;
     mesh.axes_.push_back(axis);
@@ -41,12 +43,14 @@ Result<Mesh> Mesh::from_order(std::string_view order, const std::vector<Axis>& s
     at = end + 1;
   }
   for (const Axis& given : sizes) {
-    auto it = std::find_if(axes.begin(), axes.end(), [&](const Axis& a) { return a.name == given.name; });
+    auto it =
+        std::find_if(axes.begin(), axes.end(), [&](const Axis& a) { return a.name == given.name; });
     if (it != axes.end()) {
       it->size = given.size;
     } else if (given.size != 1) {
       return fail(Code::invalid_argument,
-                  fmt::format("order '{}' does not name '{}', which has size {}", order, given.name, given.size));
+                  fmt::format("order '{}' does not name '{}', which has size {}", order, given.name,
+                              given.size));
     }
   }
   return make(std::move(axes), first);
@@ -66,7 +70,8 @@ Rank Mesh::rank_at(const Dims& coordinates) const {
 
 std::string to_string(const Mesh& mesh) {
   std::string text = "{";
-  for (const Axis& a : mesh.axes()) text += fmt::format("{}{}:{}", text.size() > 1 ? ", " : "", a.name, a.size);
+  for (const Axis& a : mesh.axes())
+    text += fmt::format("{}{}:{}", text.size() > 1 ? ", " : "", a.name, a.size);
   return text + fmt::format("}} from rank {}", mesh.first().value());
 }
 

@@ -20,8 +20,8 @@ struct Axis {
 
 /// A named logical grid of the consecutive ranks [first, first + size()).
 ///
-/// Axes are listed from the one that varies fastest. With strides s[0] = 1, s[i+1] = s[i] * size[i], rank r has
-/// coordinate ((r - first) / s[i]) mod size[i] on axis i.
+/// Axes are listed from the one that varies fastest. With strides s[0] = 1, s[i+1] = s[i] *
+/// size[i], rank r has coordinate ((r - first) / s[i]) mod size[i] on axis i.
 class Mesh {
  public:
   Mesh() = default;
@@ -29,9 +29,10 @@ class Mesh {
   /// At most kMaxDims axes, each of size 1 or more, names distinct; at most 2^20 ranks; first >= 0.
   static Result<Mesh> make(std::vector<Axis> fastest_first, Rank first);
 
-  /// The mesh of an order string such as Megatron's "tp-cp-ep-dp-pp", fastest first. Every axis with a size
-  /// above 1 must be named; named axes that `sizes` lacks have size 1.
-  static Result<Mesh> from_order(std::string_view order, const std::vector<Axis>& sizes, Rank first);
+  /// The mesh of an order string such as Megatron's "tp-cp-ep-dp-pp", fastest first. Every axis
+  /// with a size above 1 must be named; named axes that `sizes` lacks have size 1.
+  static Result<Mesh> from_order(std::string_view order, const std::vector<Axis>& sizes,
+                                 Rank first);
 
   const std::vector<Axis>& axes() const { return axes_; }
   Rank first() const { return first_; }
@@ -41,7 +42,8 @@ class Mesh {
   int axis(std::string_view name) const;
   /// @pre contains(r) and 0 <= axis < axes().size()
   Index coordinate(Rank r, int axis) const {
-    return (r.value() - first_.value()) / strides_[axis] % axes_[static_cast<std::size_t>(axis)].size;
+    return (r.value() - first_.value()) / strides_[axis] %
+           axes_[static_cast<std::size_t>(axis)].size;
   }
   /// The rank at these coordinates, one per axis. @pre each within its axis
   Rank rank_at(const Dims& coordinates) const;

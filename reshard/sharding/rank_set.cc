@@ -11,7 +11,8 @@ RankSet RankSet::range(Index begin, Index end) {
   RankSet s;
   if (begin >= end) return s;
   s.words_.assign(static_cast<std::size_t>((end + 63) / 64), 0);
-  for (Index i = begin; i < end; ++i) s.words_[static_cast<std::size_t>(i / 64)] |= std::uint64_t{1} << (i % 64);
+  for (Index i = begin; i < end; ++i)
+    s.words_[static_cast<std::size_t>(i / 64)] |= std::uint64_t{1} << (i % 64);
   return s;
 }
 
@@ -31,7 +32,8 @@ Index RankSet::count_below(Rank r) const {
   const std::size_t w = std::min(r.index() / 64, words_.size());
   Index n = 0;
   for (std::size_t i = 0; i < w; ++i) n += std::popcount(words_[i]);
-  if (w < words_.size()) n += std::popcount(words_[w] & ((std::uint64_t{1} << (r.index() % 64)) - 1));
+  if (w < words_.size())
+    n += std::popcount(words_[w] & ((std::uint64_t{1} << (r.index() % 64)) - 1));
   return n;
 }
 
@@ -68,7 +70,8 @@ RankSet operator|(const RankSet& a, const RankSet& b) {
 
 RankSet operator-(const RankSet& a, const RankSet& b) {
   RankSet s = a;
-  for (std::size_t i = 0; i < std::min(s.words_.size(), b.words_.size()); ++i) s.words_[i] &= ~b.words_[i];
+  for (std::size_t i = 0; i < std::min(s.words_.size(), b.words_.size()); ++i)
+    s.words_[i] &= ~b.words_[i];
   s.trim();
   return s;
 }

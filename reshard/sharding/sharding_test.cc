@@ -60,7 +60,8 @@ TEST(Cut, two_axes_cut_in_order) {
 RC_GTEST_PROP(Cut, parts_cover_the_dimension_once, ()) {
   const Index extent = *rc::gen::inRange<Index>(0, 40), n = *rc::gen::inRange<Index>(1, 9);
   const Mesh m = *Mesh::make({{"tp", n}}, Rank(0));
-  const DimCut how = cut_over(0, *rc::gen::element(CutRule::balanced, CutRule::ceil), *rc::gen::inRange<Index>(1, 5));
+  const DimCut how = cut_over(0, *rc::gen::element(CutRule::balanced, CutRule::ceil),
+                              *rc::gen::inRange<Index>(1, 5));
   Index at = 0;
   for (Index c = 0; c < n; ++c) {
     const Interval part = cut(how, m, extent, {c});
