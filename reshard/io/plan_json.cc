@@ -28,7 +28,8 @@ RankSummary summarise_rank(const ModelSpec& model, const RankPlan& part) {
   RankSummary s;
   s.rank = part.rank;
   add_up(model, part.sends, [](const Transfer& t) { return t.dst; }, s.peers_to, s.bytes_sent);
-  add_up(model, part.recvs, [](const Transfer& t) { return t.src; }, s.peers_from, s.bytes_received);
+  add_up(
+      model, part.recvs, [](const Transfer& t) { return t.src; }, s.peers_from, s.bytes_received);
   for (const Transfer& t : part.locals) s.bytes_local += bytes_of(model, t);
   s.transfers = static_cast<Index>(part.sends.size() + part.recvs.size() + part.locals.size());
   return s;
@@ -69,9 +70,9 @@ Json::Object plan_object(const RankSummary& part, const Planner& planner, const 
 
 Json::Array transfer_list(const ModelSpec& model, const RankPlan& part, std::size_t most) {
   Json::Array list;
-  for (const auto* transfers : {&part.sends, &part.recvs, &part.locals}) {
-    for (const Transfer& t : *transfers) {
-      if (list.size() == most) return list;
+  for (const auto* transfers : {&part.locals, &part.recvs, &part.sends}) {
+    for (std::size_t i = 0; i < transfers->size() && i < most; ++i) {
+      const Transfer& t = (*transfers)[i];
       list.emplace_back(Json::Object{{"tensor", Json(model[t.tensor].name)},
                                      {"from", Json(Index{t.src.value()})},
                                      {"to", Json(Index{t.dst.value()})},

@@ -27,17 +27,19 @@ RankSummary summarise_rank(const ModelSpec& model, const RankPlan& part);
 /// A finite number as JSON; at most 9 significant digits.
 Json json_number(double value);
 
-/// One object with the keys plan_seconds, ranks, bytes_total, bytes_wire, bytes_local, messages, transfers,
-/// max_egress_bytes, max_ingress_bytes, optimal_max_egress_bytes, digest (16 hex digits), peak_rss_bytes.
+/// One object with the keys plan_seconds, ranks, bytes_total, bytes_wire, bytes_local, messages,
+/// transfers, max_egress_bytes, max_ingress_bytes, optimal_max_egress_bytes, digest (16 hex
+/// digits), peak_rss_bytes.
 Json::Object plan_object(const PlanSummary& plan, std::uint64_t digest, const PlanCost& cost);
 
-/// The same keys for one rank's part alone, and "rank": bytes_total is what the rank is given, bytes_wire what
-/// of it comes from others, messages its peers in both directions, max_egress_bytes and max_ingress_bytes its
-/// own; ranks and optimal_max_egress_bytes are the whole plan's.
+/// The same keys for one rank's part alone, and "rank": bytes_total is what the rank is given,
+/// bytes_wire what of it comes from others, messages its peers in both directions, max_egress_bytes
+/// and max_ingress_bytes its own; ranks and optimal_max_egress_bytes are the whole plan's.
 Json::Object plan_object(const RankSummary& part, const Planner& planner, const PlanCost& cost);
 
-/// The transfers of one rank, at most `most`, sends first: objects of tensor, from, to, box ("[0,4)x[0,8)")
-/// and bytes.
+/// The transfers of one rank, at most `most` of each kind, in the order of to_text: objects of
+/// tensor, from, to, box
+/// ("[0,4)x[0,8)") and bytes.
 Json::Array transfer_list(const ModelSpec& model, const RankPlan& part, std::size_t most);
 
 }  // namespace reshard

@@ -27,7 +27,8 @@ class Fields {
  public:
   static Result<Fields> of(const Json& json, std::string where,
                            std::initializer_list<std::string_view> known) {
-    if (json.object() == nullptr) return corrupt("{} must be an object, is {}", where, json.describe());
+    if (json.object() == nullptr)
+      return corrupt("{} must be an object, is {}", where, json.describe());
     for (const auto& member : *json.object()) {
       if (std::find(known.begin(), known.end(), member.key) != known.end()) continue;
       return corrupt("{}: unknown key {}; known are {}", where, in_quotes(member.key),
@@ -55,8 +56,8 @@ class Fields {
     const Json* value = json_->find(key);
     if (value == nullptr || value->string() == nullptr || value->string()->empty() ||
         value->string()->size() > kMaxRulePattern)
-      return corrupt("{}: {} must be a text of 1 to {} characters, {}", where_, key, kMaxRulePattern,
-                     describe(value));
+      return corrupt("{}: {} must be a text of 1 to {} characters, {}", where_, key,
+                     kMaxRulePattern, describe(value));
     return *value->string();
   }
   /// The position of the text among `words`; 0 where the key is absent.
@@ -64,19 +65,22 @@ class Fields {
                            std::initializer_list<std::string_view> words) const {
     if (!has(key)) return std::size_t{0};
     const Json* value = json_->find(key);
-    const auto at = value->string() ? std::find(words.begin(), words.end(), *value->string()) : words.end();
+    const auto at =
+        value->string() ? std::find(words.begin(), words.end(), *value->string()) : words.end();
     if (at == words.end())
-      return corrupt("{}: {} must be one of {}, {}", where_, key, fmt::join(words, ", "), describe(value));
+      return corrupt("{}: {} must be one of {}, {}", where_, key, fmt::join(words, ", "),
+                     describe(value));
     return static_cast<std::size_t>(at - words.begin());
   }
   /// A list of at most `most` entries; an empty one where the key is absent.
   Result<Json::Array> list(std::string_view key, std::size_t most) const {
     const Json* value = json_->find(key);
     if (value == nullptr) return Json::Array{};
-    if (value->array() == nullptr) return corrupt("{}: {} must be a list, {}", where_, key, describe(value));
+    if (value->array() == nullptr)
+      return corrupt("{}: {} must be a list, {}", where_, key, describe(value));
     if (value->array()->size() > most)
-      return corrupt("{}: {} has {} entries, at most {} are allowed", where_, key, value->array()->size(),
-                     most);
+      return corrupt("{}: {} has {} entries, at most {} are allowed", where_, key,
+                     value->array()->size(), most);
     return *value->array();
   }
 
@@ -94,7 +98,8 @@ bool is_axis_name(std::string_view name) {
   const auto allowed = [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
   };
-  return !name.empty() && name.size() <= kMaxAxisName && std::all_of(name.begin(), name.end(), allowed);
+  return !name.empty() && name.size() <= kMaxAxisName &&
+         std::all_of(name.begin(), name.end(), allowed);
 }
 
 Result<std::vector<Axis>> parse_axes(const Fields& root) {
@@ -132,7 +137,8 @@ class RuleParser {
     if (fields_.has("name")) rule_.name = RESHARD_TRY(fields_.text("name"));
     RESHARD_TRY(check_name());
     for (const Json& cut : RESHARD_TRY(fields_.list("cuts", kMaxDims))) RESHARD_TRY(add_cut(cut));
-    for (const Json& where : RESHARD_TRY(fields_.list("where", kMaxDims))) RESHARD_TRY(add_where(where));
+    for (const Json& where : RESHARD_TRY(fields_.list("where", kMaxDims)))
+      RESHARD_TRY(add_where(where));
     return std::move(rule_);
   }
 
@@ -148,9 +154,11 @@ class RuleParser {
     return {};
   }
 
-  /// Takes an axis for this rule. An axis that cut two dimensions would leave out what is off the diagonal.
+  /// Takes an axis for this rule. An axis that cut two dimensions would leave out what is off the
+  /// diagonal.
   Result<> use_axis(const std::string& name, const std::string& where) {
-    const auto known = std::find_if(axes_.begin(), axes_.end(), [&](const Axis& a) { return a.name == name; });
+    const auto known =
+        std::find_if(axes_.begin(), axes_.end(), [&](const Axis& a) { return a.name == name; });
     if (known == axes_.end()) {
       std::vector<std::string_view> names;
       for (const Axis& axis : axes_) names.push_back(axis.name);
@@ -158,7 +166,8 @@ class RuleParser {
                      fmt::join(names, ", "));
     }
     if (!used_.insert(name).second)
-      return corrupt("{}: axis {} is used twice; a rule may use each axis once", where, in_quotes(name));
+      return corrupt("{}: axis {} is used twice; a rule may use each axis once", where,
+                     in_quotes(name));
     return {};
   }
 
@@ -175,7 +184,8 @@ class RuleParser {
       RESHARD_TRY(use_axis(*axis.string(), where));
       cut.axes.push_back(*axis.string());
     }
-    if (cut.axes.empty()) return corrupt("{}: axes is missing, must name what cuts dim {}", where, cut.dim);
+    if (cut.axes.empty())
+      return corrupt("{}: axes is missing, must name what cuts dim {}", where, cut.dim);
     constexpr CutRule kRules[] = {CutRule::balanced, CutRule::ceil, CutRule::spread};
     cut.rule = kRules[RESHARD_TRY(fields.word("rule", {"balanced", "ceil", "spread"}))];
     const auto combine = RESHARD_TRY(fields.word("combine", {"sequential", "flattened"}));
@@ -199,7 +209,8 @@ class RuleParser {
     } else {
       if (wildcards(rule_.match) == 0)
         return corrupt("{}: number needs a # in match {}", place, in_quotes(rule_.match));
-      where.number = static_cast<int>(RESHARD_TRY(fields.integer("number", 1, wildcards(rule_.match))));
+      where.number =
+          static_cast<int>(RESHARD_TRY(fields.integer("number", 1, wildcards(rule_.match))));
       where.per = RESHARD_TRY(fields.integer_or("per", 1, 1, kMaxNumber));
     }
     rule_.where.push_back(std::move(where));
@@ -221,7 +232,8 @@ Result<RuleSet> parse_rules(std::string_view text) {
   RuleSet set;
   set.axes = RESHARD_TRY(parse_axes(root));
   const auto rules = RESHARD_TRY(root.list("rules", kMaxRules));
-  if (rules.empty()) return corrupt("rules is missing or empty, must be a list of {{\"match\": ...}}");
+  if (rules.empty())
+    return corrupt("rules is missing or empty, must be a list of {{\"match\": ...}}");
   for (const Json& entry : rules) {
     const auto fields = RESHARD_TRY(Fields::of(entry, fmt::format("rule {}", set.rules.size() + 1),
                                                {"match", "name", "cuts", "where"}));

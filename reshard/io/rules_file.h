@@ -16,9 +16,9 @@ inline constexpr std::size_t kMaxRulePattern = 512;
 /// Most '*' and '#' of one pattern: matching takes time that grows with their power.
 inline constexpr int kMaxWildcards = 4;
 
-/// The rules in `text`. Whatever a rule names is checked here: axes exist, no axis cuts two dimensions of a
-/// tensor or both cuts and pins it, "$N" and "number" refer to wildcards that there are.
-/// Errors are Code::corrupt, say which rule (from 1) and which key, and do not name the file.
+/// The rules in `text`. Whatever a rule names is checked here: axes exist, no axis cuts two
+/// dimensions of a tensor or both cuts and pins it, "$N" and "number" refer to wildcards that there
+/// are. Errors are Code::corrupt, say which rule (from 1) and which key, and do not name the file.
 Result<RuleSet> parse_rules(std::string_view text);
 
 /// parse_rules of a file of at most 16 MiB; errors begin with its path.

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/checkpoint_output.h"
+
+#include <fmt/format.h>
+#include <sys/statvfs.h>
+
+#include "cli/interrupt.h"
+#include "cli/text.h"
+
+namespace reshard::cli {
+
+CheckpointOutput::CheckpointOutput(OutputDir folder, OutputFiles files)
+    : folder_(std::move(folder)), files_(std::move(files)) {
+  for (const OutputFile& file : files_.files) {
+    if (!finished(file)) continue;
+    ++kept_files_;
+    kept_bytes_ += file.tensor_bytes;
+  }
+}
+
+Result<CheckpointOutput> CheckpointOutput::create(const std::string& target,
+                                                  const std::string& resume_key,
+                                                  OutputFiles files) {
+  CheckpointOutput output(RESHARD_TRY(OutputDir::create(target, resume_key)), std::move(files));
+  RESHARD_TRY(output.check_free_space());
+  return output;
+}
+
+bool CheckpointOutput::finished(const OutputFile& file) const {
+  const auto at = folder_.finished().find(file.name);
+  return at != folder_.finished().end() && at->second == file.file_bytes;
+}
+
+Result<> CheckpointOutput::check_free_space() const {
+  struct statvfs disk{};
+  if (::statvfs(folder_.partial().c_str(), &disk) != 0) return {};  // the writes will tell
+  Index needed = 0, free = 0;
+  for (const OutputFile& file : files_.files)
+    if (!finished(file)) needed += file.file_bytes;
+  const bool huge = __builtin_mul_overflow(disk.f_bavail, disk.f_frsize, &free);
+  if (huge || needed <= free) return {};
+  return fail(Code::io,
+              fmt::format("{}: the disk is full: {} ({} bytes) are needed, {} ({} bytes) are free",
+                          folder_.target(), human_bytes(needed), needed, human_bytes(free), free));
+}
+
+Result<> CheckpointOutput::write(const WriteFile& write) {
+  Index before = 0;
+  for (const OutputFile& file : files_.files) {
+    if (!finished(file)) {
+      if (auto written = write_file(file, write, before); !written) {
+        Error error = std::move(written).error();
+        if (interrupted()) error.message = "interrupted";
+        if (!folder_.finished().empty())
+          error.message +=
+              fmt::format("; {} of {} files are kept in {}, the same command goes on from there",
+                          folder_.finished().size(), files_.files.size(), folder_.partial());
+        return tl::unexpected(std::move(error));
+      }
+    }
+    before += file.tensor_bytes;
+  }
+  return {};
+}
+
+Result<> CheckpointOutput::write_file(const OutputFile& file, const WriteFile& write,
+                                      Index bytes_before) {
+  auto writer = RESHARD_TRY(
+      SafetensorsWriter::create(folder_.path_of(file.name), file.tensors, file_metadata()));
+  RESHARD_TRY(write(file, writer, bytes_before));
+  RESHARD_TRY(writer.finish());
+  return folder_.mark_finished(file.name);
+}
+
+}  // namespace reshard::cli

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "cli/output_files.h"
+#include "reshard/io/output_dir.h"
+#include "reshard/io/safetensors_writer.h"
+
+namespace reshard::cli {
+
+/// A checkpoint folder that is being written, file by file; see OutputDir for what a failure
+/// leaves.
+class CheckpointOutput {
+ public:
+  /// Writes the tensors of one file; `bytes_before` are the tensor bytes of all files before it.
+  using WriteFile = std::function<Result<>(const OutputFile& file, SafetensorsWriter& writer,
+                                           Index bytes_before)>;
+
+  /// Errors: those of OutputDir::create; less free space on the disk than the unfinished files
+  /// need.
+  static Result<CheckpointOutput> create(const std::string& target, const std::string& resume_key,
+                                         OutputFiles files);
+
+  const OutputFiles& files() const { return files_; }
+  OutputDir& folder() { return folder_; }
+  /// Files and their tensor bytes that an earlier run had finished.
+  Index kept_files() const { return kept_files_; }
+  Index kept_bytes() const { return kept_bytes_; }
+
+  /// Calls `write` for each file that is not finished, in order, and finishes it. An error says
+  /// what is kept.
+  Result<> write(const WriteFile& write);
+
+  /// Gives the folder its name.
+  Result<> commit() { return folder_.commit(); }
+
+ private:
+  CheckpointOutput(OutputDir folder, OutputFiles files);
+  Result<> check_free_space() const;
+  Result<> write_file(const OutputFile& file, const WriteFile& write, Index bytes_before);
+  bool finished(const OutputFile& file) const;
+
+  OutputDir folder_;
+  OutputFiles files_;
+  Index kept_files_ = 0, kept_bytes_ = 0;
+};
+
+}  // namespace reshard::cli

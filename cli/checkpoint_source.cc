@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/checkpoint_source.h"
+
+#include <fmt/format.h>
+
+namespace reshard::cli {
+namespace {
+
+std::string described(DType dtype, const Dims& shape) {
+  return fmt::format("{} {}", name(dtype), to_string(shape));
+}
+
+}  // namespace
+
+Result<CheckpointSource> CheckpointSource::bind(const Model& model,
+                                                std::shared_ptr<const ModelLayout> own) {
+  const Checkpoint& checkpoint = *model.weights;
+  const Index ranks = own->ranks().size();
+  if (ranks != checkpoint.world_size() || own->ranks() != RankSet::range(0, ranks))
+    return fail(Code::corrupt,
+                fmt::format("{}: layout '{}' has ranks {}, but the checkpoint lists {}", model.name,
+                            own->name(), to_string(own->ranks()), checkpoint.world_size()));
+  CheckpointSource source(checkpoint, RankBuffers(own));
+  for (Rank r : own->ranks().members()) RESHARD_TRY(source.bind_rank(r));
+  return source;
+}
+
+const std::vector<CheckpointTensor>& CheckpointSource::stored(Rank r) const {
+  return checkpoint_->kind() == Checkpoint::Kind::hf ? checkpoint_->tensors()
+                                                     : checkpoint_->tensors(r);
+}
+
+Result<> CheckpointSource::bind_rank(Rank r) {
+  const ModelLayout& layout = buffers_.layout();
+  const auto& tensors = stored(r);
+  const auto slots = layout.slots_of(r);
+  const auto file = [&](const CheckpointTensor& t) { return checkpoint_->files()[t.file].path(); };
+  for (SlotId slot : slots) {
+    const std::string& name = layout.slot(slot).name;
+    const auto* tensor = find_tensor(tensors, name);
+    if (tensor == nullptr)
+      return fail(Code::corrupt,
+                  fmt::format("{}: rank {} has no tensor '{}', which layout '{}' gives it",
+                              checkpoint_->folder(), r.value(), name, layout.name()));
+    const Dims shape = layout.local_shape(slot, r);
+    if (tensor->dtype != layout.slot(slot).dtype || tensor->shape != shape)
+      return fail(Code::corrupt,
+                  fmt::format("{}: tensor '{}' is {}; by layout '{}' rank {} has {}", file(*tensor),
+                              name, described(tensor->dtype, tensor->shape), layout.name(),
+                              r.value(), described(layout.slot(slot).dtype, shape)));
+    RESHARD_TRY(buffers_.bind_read_only(r, slot, checkpoint_->data(*tensor)));
+  }
+  // A whole checkpoint may have a tied head, which was compared and left out; ranks have what their
+  // layout says.
+  if (checkpoint_->kind() == Checkpoint::Kind::hf || tensors.size() == slots.size()) return {};
+  for (const CheckpointTensor& tensor : tensors)
+    if (std::none_of(slots.begin(), slots.end(),
+                     [&](SlotId s) { return layout.slot(s).name == tensor.name; }))
+      return fail(Code::corrupt,
+                  fmt::format("{}: tensor '{}' is not part of layout '{}' on rank {}", file(tensor),
+                              tensor.name, layout.name(), r.value()));
+  return {};
+}
+
+void CheckpointSource::drop(Rank r, SlotId slot, Index offset, Index bytes) const {
+  const auto* tensor = find_tensor(stored(r), buffers_.layout().slot(slot).name);
+  checkpoint_->files()[tensor->file].mapping().drop(tensor->offset + offset, bytes);
+}
+
+}  // namespace reshard::cli

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <string>
+#include <variant>
+
+#include "reshard/base/result.h"
+#include "reshard/index/interval.h"
+
+/// The subcommands: what the command line asked of each, and `execute`, which does it and prints
+/// its report to standard output. The result is the exit code; an error is exit code 1 and one line
+/// on standard error.
+namespace reshard::cli {
+
+struct PlanArguments {
+  std::string model, from, to;
+  std::optional<Index> layers;
+  std::set<std::string> ignore;
+  std::optional<Index> rank;
+  Index transfers = 0;  ///< how many to list; -1: all.
+  bool json = false, dot = false;
+  int threads = 0;  ///< 0: one per core.
+};
+
+struct RunArguments {
+  enum class Path { direct, message };
+  std::string model, from, to;
+  std::optional<Index> layers;
+  std::set<std::string> ignore;
+  Index repeat = 3;
+  bool verify = false, json = false;
+  int threads = 0;
+  Path path = Path::direct;
+  Index staging_bytes = Index{64} << 20;
+  std::uint64_t seed = 0;
+};
+
+struct ConvertArguments {
+  std::string input, output, from, to;  ///< from: empty for the input's own layout.
+  Index buffer_bytes = Index{64} << 20;
+  Index max_shard_bytes = 5'000'000'000;
+  int threads = 0;
+};
+
+struct VerifyArguments {
+  std::string a, b;
+  bool json = false;
+  int threads = 0;
+};
+
+struct InspectArguments {
+  std::string model, layout;
+  std::optional<Index> layers;
+  std::optional<Index> rank;
+  bool json = false;
+};
+
+struct SynthArguments {
+  std::string config, output;
+  std::optional<Index> layers;
+  std::uint64_t seed = 0;
+  Index max_shard_bytes = 5'000'000'000;
+  int threads = 0;
+};
+
+struct TransportsArguments {
+  bool json = false;
+};
+
+Result<int> execute(const PlanArguments& arguments);
+Result<int> execute(const RunArguments& arguments);
+Result<int> execute(const ConvertArguments& arguments);
+Result<int> execute(const VerifyArguments& arguments);
+Result<int> execute(const InspectArguments& arguments);
+Result<int> execute(const SynthArguments& arguments);
+Result<int> execute(const TransportsArguments& arguments);
+
+using Command = std::variant<PlanArguments, RunArguments, ConvertArguments, VerifyArguments,
+                             InspectArguments, SynthArguments, TransportsArguments>;
+
+}  // namespace reshard::cli

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+
+#include "cli/checkpoint_output.h"
+#include "cli/checkpoint_source.h"
+#include "cli/commands.h"
+#include "cli/companion_files.h"
+#include "cli/interrupt.h"
+#include "cli/layout_source.h"
+#include "cli/measure.h"
+#include "cli/progress_bar.h"
+#include "cli/rank_index.h"
+#include "cli/text.h"
+#include "reshard/base/hash.h"
+#include "reshard/exec/stream.h"
+#include "reshard/plan/planner.h"
+
+namespace reshard::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kRulesFile = "rules.json";
+
+/// A checkpoint is a folder of its own: where a live group starts has no meaning in it.
+Result<LayoutSpec> layout_on_disk(const std::string& text, const char* option) {
+  auto spec = RESHARD_TRY(read_layout_text(text));
+  if (!spec.keys.contains("offset")) return spec;
+  return fail(Code::invalid_argument,
+              fmt::format("{} '{}': offset is for live ranks; a checkpoint's begin at 0, leave "
+                          "it out",
+                          option, text));
+}
+
+/// The input's layout. An explicit one must say the same as the checkpoint itself.
+Result<std::shared_ptr<const ModelLayout>> input_layout(const Model& model,
+                                                        const std::string& from) {
+  auto own = RESHARD_TRY(own_layout(model));
+  if (from.empty()) return own;
+  const auto spec = RESHARD_TRY(layout_on_disk(from, "--from"));
+  const bool is_hf = model.weights->kind() == Checkpoint::Kind::hf;
+  bool same = is_hf ? spec.family == "hf" : from == model.weights->layout();
+  if (!same && !is_hf && spec.family != "hf") {
+    const auto asked = RESHARD_TRY(make_layout(from, model));
+    same = asked->digest() == own->digest();
+  }
+  if (same) return own;
+  return fail(Code::invalid_argument,
+              fmt::format("--from '{}': {} is in layout '{}'; give that or leave --from out", from,
+                          model.name, is_hf ? "hf" : model.weights->layout()));
+}
+
+/// What makes two runs the same job: the files read, by size and time, and everything that decides
+/// what is written.
+std::string job_key(const Model& model, const ModelLayout& source, const ModelLayout& target,
+                    const OutputFiles& out) {
+  Digest d;
+  d.add("convert 1").add(source.digest()).add(target.digest());
+  std::vector<std::string> inputs;
+  for (const SafetensorsFile& file : model.weights->files()) inputs.push_back(file.path());
+  if (!model.config_path.empty()) inputs.push_back(model.config_path);
+  for (const std::string& path : inputs) {
+    struct stat status{};
+    ::stat(path.c_str(), &status);
+    std::error_code ignored;
+    d.add(fs::absolute(path, ignored).string()).add(status.st_size);
+    d.add(status.st_mtim.tv_sec).add(status.st_mtim.tv_nsec);
+  }
+  for (const OutputFile& file : out.files)
+    d.add(file.name).add(file.file_bytes).add(file.rank.value());
+  return hex(d.value());
+}
+
+/// Everything of a conversion but its outcome.
+struct Job {
+  const Model& model;
+  const Planner& planner;
+  const CheckpointSource& source;
+  const ConvertArguments& arguments;
+  ProgressBar& bar;
+};
+
+Result<> write_file(const Job& job, Index whole, const OutputFile& file, SafetensorsWriter& writer,
+                    Index bytes_before) {
+  std::vector<std::size_t> tensor_of_slot(
+      static_cast<std::size_t>(job.planner.target().num_slots()));
+  for (std::size_t i = 0; i < file.slots.size(); ++i) tensor_of_slot[file.slots[i].index()] = i;
+  const StreamSink sink = [&](Rank, SlotId slot, Index offset, std::span<const std::byte> bytes) {
+    return writer.write_at(tensor_of_slot[slot.index()], offset, bytes);
+  };
+  const StreamDone done = [&](Rank r, SlotId slot, Index offset, Index bytes) {
+    job.source.drop(r, slot, offset, bytes);
+  };
+  const StreamOptions options{job.arguments.buffer_bytes, num_threads(job.arguments.threads),
+                              job.bar.from(bytes_before, whole)};
+  return stream_rank(job.planner, job.source.buffers(), file.rank, file.slots, sink, done, options);
+}
+
+/// The files beside the weights: configs, tokenizer, and what describes the layout.
+Result<> write_companions(const Model& model, const LayoutSpec& to, const OutputFiles& files,
+                          OutputDir& folder) {
+  if (!model.config_path.empty())
+    RESHARD_TRY(copy_companion_files(model.weights->folder(), folder));
+  if (to.family == "hf") {
+    if (files.files.size() > 1) RESHARD_TRY(folder.write_text(kHfIndexFile, hf_index_of(files)));
+    return {};
+  }
+  LayoutSpec recorded = to;
+  if (to.family == "rules") {
+    RESHARD_TRY(copy_file_into(to.file, kRulesFile, folder));
+    recorded.file = kRulesFile;
+  }
+  return folder.write_text(
+      kRankIndexFile,
+      rank_index_text(RankIndex{to_string(recorded), files.of_rank}, *model.tensors));
+}
+
+std::string report(const CheckpointOutput& output, const std::string& target, double seconds) {
+  const OutputFiles& files = output.files();
+  const Index written = files.tensor_bytes() - output.kept_bytes();
+  std::string text = fmt::format("{}: {} in {}", target, human_bytes(files.tensor_bytes()),
+                                 plural(static_cast<Index>(files.files.size()), "file"));
+  if (!files.of_rank.empty())
+    text += fmt::format(" for {}", plural(static_cast<Index>(files.of_rank.size()), "rank"));
+  if (output.kept_files() > 0)
+    text += fmt::format("; {} of an earlier run kept", plural(output.kept_files(), "file"));
+  return text + fmt::format("\nwrote {} in {}, {}; peak memory {}\n", human_bytes(written),
+                            human_seconds(seconds), rate(written, seconds),
+                            human_bytes(peak_rss_bytes()));
+}
+
+}  // namespace
+
+Result<int> execute(const ConvertArguments& a) {
+  const Stopwatch watch;
+  const LayoutSpec to = RESHARD_TRY(layout_on_disk(a.to, "--to"));
+  const Model model = RESHARD_TRY(open_checkpoint(a.input));
+  const auto from_layout = RESHARD_TRY(input_layout(model, a.from));
+  const auto to_layout = RESHARD_TRY(make_layout(a.to, model));
+  const Planner planner = RESHARD_TRY(Planner::make(from_layout, to_layout));
+  const CheckpointSource source = RESHARD_TRY(CheckpointSource::bind(model, from_layout));
+  OutputFiles files = to.family == "hf"
+                          ? RESHARD_TRY(hf_output_files(
+                                *to_layout, to.keys.contains("shards") ? 0 : a.max_shard_bytes))
+                          : RESHARD_TRY(rank_output_files(*to_layout));
+  const std::string key = job_key(model, *from_layout, *to_layout, files);
+  catch_interrupts();
+  auto output = RESHARD_TRY(CheckpointOutput::create(a.output, key, std::move(files)));
+  ProgressBar bar;
+  const Job job{model, planner, source, a, bar};
+  RESHARD_TRY(output.write([&](const OutputFile& file, SafetensorsWriter& writer, Index before) {
+    return write_file(job, output.files().tensor_bytes(), file, writer, before);
+  }));
+  RESHARD_TRY(write_companions(model, to, output.files(), output.folder()));
+  RESHARD_TRY(output.commit());
+  print(report(output, a.output, watch.seconds()));
+  return 0;
+}
+
+}  // namespace reshard::cli

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/examples.h"
+
+#include <cstdlib>
+#include <filesystem>
+#include <set>
+
+namespace reshard::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::vector<fs::path> folders() {
+  if (const char* own = std::getenv("RESHARD_EXAMPLES"); own != nullptr && *own != '\0')
+    return {own};
+  std::vector<fs::path> found;
+  std::error_code error;
+  const fs::path program = fs::read_symlink("/proc/self/exe", error);
+  if (!error) found.push_back(program.parent_path().parent_path() / "share/reshard/configs");
+  found.emplace_back(RESHARD_SOURCE_CONFIGS);
+  return found;
+}
+
+}  // namespace
+
+std::optional<std::string> find_example(const std::string& name) {
+  if (name.empty() || name.find('/') != name.npos) return std::nullopt;
+  std::error_code ignored;
+  for (const fs::path& folder : folders())
+    if (const fs::path path = folder / (name + ".json"); fs::is_regular_file(path, ignored))
+      return path.string();
+  return std::nullopt;
+}
+
+std::vector<std::string> example_names() {
+  std::set<std::string> names;
+  for (const fs::path& folder : folders()) {
+    std::error_code error;
+    for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error))
+      if (it->path().extension() == ".json") names.insert(it->path().stem().string());
+  }
+  return {names.begin(), names.end()};
+}
+
+}  // namespace reshard::cli

@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <map>
+
+#include "cli/commands.h"
+#include "cli/layout_source.h"
+#include "cli/measure.h"
+#include "cli/plan_pair.h"
+#include "cli/tensor_kinds.h"
+#include "cli/text.h"
+
+namespace reshard::cli {
+namespace {
+
+Json shape_json(const Dims& shape) {
+  Json::Array sizes;
+  for (Index size : shape) sizes.emplace_back(size);
+  return Json(std::move(sizes));
+}
+
+/// Elements of a local tensor that belong to no canonical one.
+Index padding_of(const LocalTensor& local) {
+  Index covered = 0;
+  for (const Fragment& f : local.fragments) covered += f.box.volume();
+  return volume(local.shape) - covered;
+}
+
+Index parameters_of(const ModelSpec& tensors) {
+  Index n = 0;
+  for (const CanonicalTensor& t : tensors.tensors()) n += volume(t.shape);
+  return n;
+}
+
+std::map<std::string, Index> bytes_by_dtype(const ModelSpec& tensors) {
+  std::map<std::string, Index> bytes;
+  for (const CanonicalTensor& t : tensors.tensors()) bytes[std::string(name(t.dtype))] += t.bytes();
+  return bytes;
+}
+
+Json::Object model_object(const Model& model) {
+  Json::Object object;
+  object.push_back({"architecture", model.config ? Json(model.config->architecture) : Json()});
+  object.push_back({"layers", model.config ? Json(model.config->num_hidden_layers) : Json()});
+  object.push_back({"parameters", Json(parameters_of(*model.tensors))});
+  object.push_back({"tensors", Json(model.tensors->size())});
+  object.push_back({"bytes", Json(model.tensors->bytes())});
+  if (model.weights)
+    object.push_back({"files", Json(static_cast<Index>(model.weights->files().size()))});
+  Json::Object dtypes;
+  for (const auto& [dtype, bytes] : bytes_by_dtype(*model.tensors))
+    dtypes.push_back({dtype, Json(bytes)});
+  object.push_back({"bytes_by_dtype", Json(std::move(dtypes))});
+  Json::Array kinds;
+  for (const TensorKind& kind : tensor_kinds(*model.tensors))
+    kinds.emplace_back(Json::Object{{"pattern", Json(kind.pattern)},
+                                    {"count", Json(kind.count)},
+                                    {"dtype", Json(std::string(name(kind.dtype)))},
+                                    {"shape", shape_json(kind.shape)},
+                                    {"bytes", Json(kind.bytes)}});
+  object.push_back({"kinds", Json(std::move(kinds))});
+  return object;
+}
+
+std::string model_text(const Model& model, const Style& style) {
+  std::string text = style.title(model_line(model)) + "\n";
+  if (model.config) {
+    text += "  " + model.config->architecture;
+    if (model.config->tie_word_embeddings) text += ", embeddings tied";
+    if (model.config->is_moe()) text += fmt::format(", {} experts", model.config->num_experts);
+    text += "\n";
+  } else {
+    text += fmt::format("  no config: {}\n", model.no_config);
+  }
+  if (model.weights) {
+    const auto& w = *model.weights;
+    text +=
+        fmt::format("  {} in {}, layout {}\n", plural(static_cast<Index>(w.files().size()), "file"),
+                    w.folder(), w.kind() == Checkpoint::Kind::hf ? "hf" : w.layout());
+  }
+  for (const auto& [dtype, bytes] : bytes_by_dtype(*model.tensors))
+    text += fmt::format("  {} in {}\n", human_bytes(bytes), dtype);
+  Table table({{"tensors"},
+               {"count", Table::Align::right},
+               {"dtype"},
+               {"shape"},
+               {"bytes", Table::Align::right}});
+  for (const TensorKind& kind : tensor_kinds(*model.tensors))
+    table.add({kind.pattern, grouped(kind.count), std::string(name(kind.dtype)),
+               to_string(kind.shape), human_bytes(kind.bytes)});
+  return text + "\n" + table.text(style);
+}
+
+Json::Array ranks_list(const ModelLayout& layout) {
+  Json::Array list;
+  layout.ranks().for_each([&](Rank r) {
+    list.emplace_back(
+        Json::Object{{"rank", Json(Index{r.value()})}, {"bytes", Json(local_bytes(layout, r))}});
+  });
+  return list;
+}
+
+std::string ranks_text(const ModelLayout& layout, const Style& style) {
+  // Ranks that hold equally much, in order of the first of each.
+  std::map<Index, RankSet> ranks;
+  std::vector<Index> order;
+  layout.ranks().for_each([&](Rank r) {
+    const Index bytes = local_bytes(layout, r);
+    if (!ranks.contains(bytes)) order.push_back(bytes);
+    ranks[bytes].insert(r);
+  });
+  Table table({{"bytes per rank", Table::Align::right}, {"", Table::Align::right}, {"ranks"}});
+  for (Index bytes : order)
+    table.add({grouped(bytes), human_bytes(bytes), to_string(ranks[bytes])});
+  return "\n" +
+         style.title(fmt::format("{}: {}, {} local tensors in all", layout.name(),
+                                 plural(layout.ranks().size(), "rank"),
+                                 grouped(layout.num_slots()))) +
+         "\n" + table.text(style);
+}
+
+Json::Array local_list(const ModelLayout& layout, Rank r) {
+  Json::Array list;
+  for (SlotId id : layout.slots_of(r)) {
+    const LocalTensor local = layout.local(id, r);
+    Json::Array fragments;
+    for (const Fragment& f : local.fragments)
+      fragments.emplace_back(Json::Object{{"tensor", Json(layout.model()[f.tensor].name)},
+                                          {"box", Json(to_string(f.box))},
+                                          {"offset", Json(f.where.offset)},
+                                          {"strides", shape_json(f.where.strides)}});
+    list.emplace_back(Json::Object{{"name", Json(layout.slot(id).name)},
+                                   {"dtype", Json(std::string(name(layout.slot(id).dtype)))},
+                                   {"shape", shape_json(local.shape)},
+                                   {"padding", Json(padding_of(local))},
+                                   {"fragments", Json(std::move(fragments))}});
+  }
+  return list;
+}
+
+std::string local_text(const ModelLayout& layout, Rank r, const Style& style) {
+  Table table(
+      {{"local tensor"}, {"dtype"}, {"shape"}, {"padding", Table::Align::right}, {"holds"}});
+  for (SlotId id : layout.slots_of(r)) {
+    const LocalTensor local = layout.local(id, r);
+    std::vector<std::string> row = {layout.slot(id).name, std::string(name(layout.slot(id).dtype)),
+                                    to_string(local.shape), grouped(padding_of(local))};
+    if (local.fragments.empty()) table.add({row[0], row[1], row[2], row[3], "nothing"});
+    for (const Fragment& f : local.fragments) {
+      row.push_back(fmt::format("{} {}", layout.model()[f.tensor].name, to_string(f.box)));
+      table.add(std::move(row));
+      row = {"", "", "", ""};
+    }
+  }
+  return "\n" +
+         style.title(fmt::format("rank {}: {}", r.value(), human_bytes(local_bytes(layout, r)))) +
+         "\n" + table.text(style);
+}
+
+}  // namespace
+
+Result<int> execute(const InspectArguments& a) {
+  const Model model = RESHARD_TRY(open_model(a.model, {.layers = a.layers, .exact = false}));
+  std::shared_ptr<const ModelLayout> layout;
+  std::optional<Rank> rank;
+  if (!a.layout.empty()) {
+    layout = RESHARD_TRY(make_layout(a.layout, model));
+  } else if (model.weights && (a.rank || model.weights->kind() == Checkpoint::Kind::ranks)) {
+    layout = RESHARD_TRY(own_layout(model));
+  }
+  if (a.rank) {
+    if (!layout)
+      return fail(
+          Code::invalid_argument,
+          fmt::format("{} has no ranks of its own; say of which layout with --layout", model.name));
+    rank = Rank(static_cast<Rank::rep>(*a.rank));
+    if (!layout->ranks().contains(*rank))
+      return fail(Code::invalid_argument,
+                  fmt::format("rank {} is not in layout '{}', whose ranks are {}", *a.rank,
+                              layout->name(), to_string(layout->ranks())));
+  }
+  if (a.json) {
+    Json::Object object = model_object(model);
+    if (layout) object.push_back({"layout", Json(layout->name())});
+    if (layout && !rank) object.push_back({"ranks", Json(ranks_list(*layout))});
+    if (rank) object.push_back({"rank", Json(Index{rank->value()})});
+    if (rank) object.push_back({"local", Json(local_list(*layout, *rank))});
+    print(Json(std::move(object)).dump(true) + "\n");
+    return 0;
+  }
+  const Style style = Style::of_stdout();
+  std::string text = model_text(model, style);
+  if (layout) text += rank ? local_text(*layout, *rank, style) : ranks_text(*layout, style);
+  print(text);
+  return 0;
+}
+
+}  // namespace reshard::cli

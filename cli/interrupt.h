@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+namespace reshard::cli {
+
+/// From now on the first SIGINT or SIGTERM only makes interrupted() true, so that a long operation
+/// can stop in order and leave nothing half-written; the second ends the process as usual.
+void catch_interrupts();
+
+/// True once one of them came.
+bool interrupted();
+
+}  // namespace reshard::cli

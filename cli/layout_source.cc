@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/layout_source.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+
+#include "reshard/base/check.h"
+#include "reshard/io/rules_file.h"
+#include "reshard/model/families.h"
+
+namespace reshard::cli {
+namespace {
+
+Result<ModelLayout> build(const LayoutSpec& spec, const Model& model,
+                          const std::string& rules_folder) {
+  const FamilyInput input{model.tensors, model.config_or_null()};
+  if (spec.family == "hf") return hf_layout(spec, input);
+  if (spec.family == "rules") {
+    const auto path = std::filesystem::path(rules_folder) / spec.file;
+    return rules_layout(spec, input, RESHARD_TRY(read_rules(path.string())));
+  }
+  if (!model.config)
+    return fail(
+        Code::unsupported,
+        fmt::format("the family '{}' is made from a config, and {}; hf and rules:FILE need none",
+                    spec.family, model.no_config));
+  return spec.family == "megatron" ? megatron_layout(spec, input) : vllm_layout(spec, input);
+}
+
+}  // namespace
+
+Result<LayoutSpec> read_layout_text(const std::string& text) {
+  auto spec = RESHARD_TRY(parse_layout(text));
+  const auto& f = spec.family;
+  if (f != "hf" && f != "megatron" && f != "vllm" && f != "rules")
+    return fail(
+        Code::invalid_argument,
+        fmt::format("layout '{}': unknown family '{}'; known are {}", text, f, known_families()));
+  return spec;
+}
+
+Result<std::shared_ptr<const ModelLayout>> make_layout(const std::string& text, const Model& model,
+                                                       const std::string& rules_folder) {
+  auto layout = build(RESHARD_TRY(read_layout_text(text)), model, rules_folder);
+  if (!layout) {
+    const std::string& said = layout.error().message;
+    if (said.starts_with("layout") || said.starts_with(text))
+      return tl::unexpected(std::move(layout).error());
+    return tl::unexpected(std::move(layout).error().in(fmt::format("layout '{}'", text)));
+  }
+  return std::make_shared<const ModelLayout>(*std::move(layout));
+}
+
+Result<std::shared_ptr<const ModelLayout>> own_layout(const Model& model) {
+  RESHARD_CHECK(model.weights.has_value());
+  if (model.weights->kind() == Checkpoint::Kind::hf) return make_layout("hf", model);
+  auto layout = make_layout(model.weights->layout(), model, model.weights->folder());
+  if (!layout) return tl::unexpected(std::move(layout).error().in(model.name + "/reshard.json"));
+  return layout;
+}
+
+}  // namespace reshard::cli

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <csignal>
+#include <cstdio>
+#include <exception>
+#include <new>
+#include <string>
+
+#include "cli/commands.h"
+#include "cli/interrupt.h"
+#include "cli/options.h"
+
+namespace {
+
+constexpr int kDone = 0, kFailed = 1, kInterrupted = 130;
+
+int complain(std::string message, int exit_code) {
+  for (char& c : message)
+    if (c == '\n' || c == '\r') c = ' ';
+  std::fprintf(stderr, "reshard: %s\n", message.c_str());
+  return exit_code;
+}
+
+/// A report that did not reach its reader is a failure: "reshard plan > /dev/full".
+int flush_output(int exit_code) {
+  const bool lost = std::fflush(stdout) != 0 || std::ferror(stdout) != 0;
+  return lost ? complain("cannot write to standard output", kFailed) : exit_code;
+}
+
+int run(int argc, char** argv) {
+  const auto command = reshard::cli::parse_command_line(argc, argv);
+  if (!command) {
+    const auto& stop = command.error();
+    if (stop.exit_code != kDone) return complain(stop.text, stop.exit_code);
+    std::fputs(stop.text.c_str(), stdout);
+    return flush_output(kDone);
+  }
+  const auto result =
+      std::visit([](const auto& arguments) { return reshard::cli::execute(arguments); }, *command);
+  if (result) return flush_output(*result);
+  return complain(result.error().message, reshard::cli::interrupted() ? kInterrupted : kFailed);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  // A file beyond the size limit is then an error of the write, which says which file, and no
+  // silent death.
+  std::signal(SIGXFSZ, SIG_IGN);
+  try {
+    return run(argc, argv);
+  } catch (const std::bad_alloc&) {
+    return complain("out of memory", kFailed);
+  } catch (const std::exception& e) {
+    return complain(std::string("internal error: ") + e.what(), kFailed);
+  }
+}

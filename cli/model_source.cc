@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/model_source.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+
+#include "cli/examples.h"
+#include "cli/rank_index.h"
+#include "reshard/io/hf_config.h"
+#include "reshard/io/json_util.h"
+#include "reshard/model/canonical.h"
+
+namespace reshard::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kHead = "lm_head.weight";
+constexpr std::string_view kEmbedding = "model.embed_tokens.weight";
+constexpr std::string_view kRouterBias = ".e_score_correction_bias";
+
+bool is_there(const fs::path& path) {
+  std::error_code ignored;
+  return fs::exists(path, ignored);
+}
+
+/// The checkpoint's tensors in the order of its files.
+Result<ModelSpec> stored_tensors(const Checkpoint& checkpoint) {
+  ModelSpec spec;
+  for (const SafetensorsFile& file : checkpoint.files()) {
+    for (const StoredTensor& t : file.tensors()) {
+      auto added = spec.add(t.name, t.shape, t.dtype);
+      if (!added) return tl::unexpected(std::move(added).error().in(file.path()));
+    }
+  }
+  return spec;
+}
+
+/// The tensors but one.
+ModelSpec without(const ModelSpec& spec, std::string_view name) {
+  ModelSpec rest;
+  for (const CanonicalTensor& t : spec.tensors())
+    if (t.name != name) (void)rest.add(t.name, t.shape, t.dtype);  // was valid in `spec`
+  return rest;
+}
+
+/// The tensors in the order of the config, with the dtypes of the checkpoint. @pre check_against
+/// succeeded
+ModelSpec in_order_of(const ModelSpec& config, const ModelSpec& checkpoint) {
+  ModelSpec ordered;
+  for (const CanonicalTensor& t : config.tensors())
+    (void)ordered.add(t.name, t.shape, checkpoint[*checkpoint.find(t.name)].dtype);
+  return ordered;
+}
+
+/// Some writers store the head of a tied model again. It is the embedding or the file contradicts
+/// its config.
+Result<> check_tied_head(const Checkpoint& checkpoint, const std::string& config_path) {
+  const auto* head = find_tensor(checkpoint.tensors(), kHead);
+  const auto* embedding = find_tensor(checkpoint.tensors(), kEmbedding);
+  if (head == nullptr || embedding == nullptr) return {};
+  const auto a = checkpoint.data(*head), b = checkpoint.data(*embedding);
+  const bool same = head->dtype == embedding->dtype && head->shape == embedding->shape &&
+                    std::memcmp(a.data(), b.data(), a.size()) == 0;
+  checkpoint.drop(*head);
+  checkpoint.drop(*embedding);
+  if (same) return {};
+  return fail(
+      Code::corrupt,
+      fmt::format(
+          "{}: tie_word_embeddings is true, but '{}' is stored and differs from '{}'; set it to "
+          "false or remove the tensor",
+          config_path, kHead, kEmbedding));
+}
+
+/// Puts the config of `model.config_path` into the model and its tensors into order.
+Result<> apply_config(ModelSpec stored, Model& model) {
+  auto config = RESHARD_TRY(read_config(model.config_path));
+  config.router_expert_bias |=
+      std::any_of(stored.tensors().begin(), stored.tensors().end(),
+                  [](const CanonicalTensor& t) { return t.name.ends_with(kRouterBias); });
+  const Checkpoint& checkpoint = *model.weights;
+  if (config.tie_word_embeddings && checkpoint.kind() == Checkpoint::Kind::hf &&
+      stored.find(kHead)) {
+    RESHARD_TRY(check_tied_head(checkpoint, model.config_path));
+    stored = without(stored, kHead);
+  }
+  const ModelSpec wanted = RESHARD_TRY(canonical_tensors(config));
+  if (auto same = check_against(stored, wanted); !same)
+    return tl::unexpected(std::move(same).error().in(model.name));
+  model.tensors = std::make_shared<ModelSpec>(in_order_of(wanted, stored));
+  model.config = std::move(config);
+  return {};
+}
+
+/// A file that is only a part of a checkpoint says nothing about the config beside it.
+bool is_whole(const std::string& path) {
+  std::error_code ignored;
+  const auto name = fs::path(path).filename().string();
+  return fs::is_directory(path, ignored) || name == kHfFile || !name.ends_with(".safetensors");
+}
+
+Result<Model> config_model(const std::string& text, const std::string& path,
+                           const ModelOptions& options) {
+  Model model;
+  model.name = text;
+  model.config_path = path;
+  model.config = RESHARD_TRY(read_config(path));
+  if (options.layers) {
+    const auto text_of_file = RESHARD_TRY(read_text_file(path, std::size_t{16} << 20));
+    const auto trimmed = RESHARD_TRY(config_with_layers(text_of_file, *options.layers, path));
+    model.config = RESHARD_TRY(parse_config(trimmed, path));
+  }
+  model.tensors = std::make_shared<ModelSpec>(RESHARD_TRY(canonical_tensors(*model.config)));
+  return model;
+}
+
+bool holds_checkpoint(const fs::path& folder) {
+  return is_there(folder / kRankIndexFile) || is_there(folder / kHfIndexFile) ||
+         is_there(folder / kHfFile);
+}
+
+tl::unexpected<Error> unknown_model(const std::string& text) {
+  return fail(
+      Code::not_found,
+      fmt::format(
+          "model '{}': no such file or folder, and no example of that name; examples are {}", text,
+          fmt::join(example_names(), ", ")));
+}
+
+}  // namespace
+
+Result<Model> open_checkpoint(const std::string& path, const ModelOptions& options) {
+  if (options.layers)
+    return fail(
+        Code::invalid_argument,
+        fmt::format(
+            "{}: is a checkpoint, whose layers are what they are; layers can be chosen for a "
+            "config.json only",
+            path));
+  Model model;
+  model.name = path;
+  model.weights = RESHARD_TRY(Checkpoint::open(path));
+  const Checkpoint& checkpoint = *model.weights;
+  const auto index_path = (fs::path(checkpoint.folder()) / kRankIndexFile).string();
+  ModelSpec stored = checkpoint.kind() == Checkpoint::Kind::hf
+                         ? RESHARD_TRY(stored_tensors(checkpoint))
+                         : RESHARD_TRY(read_rank_index_tensors(index_path));
+  if (stored.size() == 0) return fail(Code::corrupt, fmt::format("{}: holds no tensors", path));
+  model.tensors = std::make_shared<ModelSpec>(stored);
+  if (is_whole(path)) model.config_path = checkpoint.config_path().value_or("");
+  if (model.config_path.empty()) {
+    model.no_config = is_whole(path) ? fmt::format("{} has no config.json beside it", path)
+                                     : fmt::format("{} is one file of a checkpoint", path);
+    return model;
+  }
+  auto applied = apply_config(std::move(stored), model);
+  if (applied) return model;
+  // Other architectures are for the families that need no config.
+  if (options.exact && applied.error().code != Code::unsupported)
+    return tl::unexpected(std::move(applied).error());
+  model.no_config = applied.error().message;
+  return model;
+}
+
+Result<Model> open_model(const std::string& text, const ModelOptions& options) {
+  std::error_code ignored;
+  const fs::path path(text);
+  if (fs::is_directory(path, ignored)) {
+    const fs::path config = path / kConfigFile;
+    if (!holds_checkpoint(path) && is_there(config))
+      return config_model(text, config.string(), options);
+    return open_checkpoint(text, options);
+  }
+  if (is_there(path)) {
+    const bool index = text.ends_with(".index.json") || path.filename() == kRankIndexFile;
+    if (path.extension() == ".json" && !index) return config_model(text, text, options);
+    return open_checkpoint(text, options);
+  }
+  if (const auto example = find_example(text)) return config_model(text, *example, options);
+  return unknown_model(text);
+}
+
+}  // namespace reshard::cli

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "reshard/io/checkpoint.h"
+#include "reshard/model/config.h"
+#include "reshard/model/tensor.h"
+
+namespace reshard::cli {
+
+/// What a user means by a model: its canonical tensors, its config where it has one that reshard
+/// understands, and its weights where it is a checkpoint.
+struct Model {
+  std::string name;  ///< as the user wrote it.
+  std::shared_ptr<const ModelSpec> tensors;
+  std::optional<ModelConfig> config;
+  std::string no_config;    ///< why config is empty.
+  std::string config_path;  ///< of the config.json, known or not; empty where there is none.
+  std::optional<Checkpoint> weights;
+
+  /// For `make_layout`, which needs it only for some families.
+  const ModelConfig* config_or_null() const { return config ? &*config : nullptr; }
+};
+
+struct ModelOptions {
+  /// Replaces num_hidden_layers of a config; an error for checkpoints.
+  std::optional<Index> layers;
+  /// A checkpoint whose tensors are not exactly those of its config is an error. Otherwise it is
+  /// opened as it is, without its config.
+  bool exact = true;
+};
+
+/// Opens a config file, a checkpoint's folder or one of its files, any safetensors file, or a named
+/// example.
+///
+/// A checkpoint of tied embeddings that holds lm_head.weight all the same is taken without it when
+/// its bytes are those of the embedding. Errors: nothing of that name (with the known examples);
+/// those of reading it.
+Result<Model> open_model(const std::string& text, const ModelOptions& options = {});
+
+/// The same for checkpoints only. @post the model has weights
+Result<Model> open_checkpoint(const std::string& path, const ModelOptions& options = {});
+
+}  // namespace reshard::cli

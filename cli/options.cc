@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: Apache-2.0
+// The only file that includes CLI11: it takes longer to compile than all others together.
+#include "cli/options.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <charconv>
+#include <map>
+#include <memory>
+
+#include "cli/layout_source.h"
+#include "cli/text.h"
+
+namespace reshard::cli {
+namespace {
+
+constexpr Index kMaxRank = Index{1} << 20;
+constexpr Index kMaxLayers = 100'000;
+constexpr int kMaxThreads = 1024;
+
+[[noreturn]] void refuse(const std::string& option, const std::string& why) {
+  throw CLI::ValidationError(option, why);
+}
+
+/// A whole number in the form that from_chars takes, from `least` to `most`.
+template <class T>
+T whole_number(const std::string& option, const std::string& text, T least, T most) {
+  T value = 0;
+  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || stop != text.data() + text.size() || value < least || value > most)
+    refuse(option, fmt::format("'{}' must be a whole number from {} to {}", text, least, most));
+  return value;
+}
+
+template <class T, class To>
+CLI::Option* add_number(CLI::App& app, const std::string& name, To& to, T least, T most,
+                        const std::string& help) {
+  return app
+      .add_option_function<std::string>(
+          name,
+          [name, &to, least, most](const std::string& s) {
+            to = whole_number<T>(name, s, least, most);
+          },
+          help)
+      ->type_name("N");
+}
+
+CLI::Option* add_bytes(CLI::App& app, const std::string& name, Index& to, const std::string& help) {
+  const auto set = [name, &to](const std::string& s) {
+    const auto bytes = parse_bytes(s);
+    if (!bytes) refuse(name, bytes.error().message);
+    to = *bytes;
+  };
+  return app.add_option_function<std::string>(name, set, help)->type_name("BYTES");
+}
+
+CLI::Option* add_layout(CLI::App& app, const std::string& name, std::string& to,
+                        const std::string& help) {
+  const auto set = [name, &to](const std::string& s) {
+    if (const auto spec = read_layout_text(s); !spec) refuse(name, spec.error().message);
+    to = s;
+  };
+  return app.add_option_function<std::string>(name, set, help)->type_name("L");
+}
+
+CLI::Option* add_text(CLI::App& app, const std::string& name, std::string& to,
+                      const std::string& type, const std::string& help) {
+  return app.add_option(name, to, help)->type_name(type);
+}
+
+void add_threads(CLI::App& app, int& threads) {
+  add_number<int>(app, "--threads", threads, 1, kMaxThreads,
+                  "threads to use; default: one per core");
+}
+
+void add_ignore(CLI::App& app, std::set<std::string>& ignore) {
+  app.add_option("--ignore", ignore, "tensors that one side may lack")
+      ->type_name("NAME")
+      ->type_size(1)
+      ->expected(1, -1);
+}
+
+/// The three options that say what moves.
+template <class Arguments>
+void add_refit(CLI::App& app, Arguments& a) {
+  add_text(app, "--model", a.model, "M", "config.json, checkpoint or named example")->required();
+  add_layout(app, "--from", a.from, "the layout that the weights are in")->required();
+  add_layout(app, "--to", a.to, "the layout that they go to")->required();
+  add_number<Index>(app, "--layers", a.layers, 1, kMaxLayers,
+                    "use a config with this many layers instead of its own");
+  add_ignore(app, a.ignore);
+}
+
+/// CLI11's help with usage lines that say what a command needs.
+class HelpFormatter : public CLI::Formatter {
+ public:
+  void set_usage(const std::string& command, const std::string& usage) { usages_[command] = usage; }
+  std::string make_usage(const CLI::App* app, std::string) const override {
+    const auto usage = usages_.find(app->get_name());
+    return fmt::format("\nUsage: reshard {}\n",
+                       usage == usages_.end() ? "COMMAND [OPTIONS]" : usage->second);
+  }
+
+ private:
+  std::map<std::string, std::string> usages_;
+};
+
+class CommandLine {
+ public:
+  CommandLine() : help_(std::make_shared<HelpFormatter>()) {
+    app_.description(
+        "reshard moves the weights of a model from one parallel layout to another.\n\n"
+        "M is a config.json, a checkpoint's folder or file, or a named example such as "
+        "llama-3.1-8b.\n"
+        "L is a layout: hf, megatron:tp=4,pp=2,ep=8,etp=1,dp=2, vllm:tp=8,dp=4,ep=8 or "
+        "rules:FILE;\n"
+        "offset=64 puts it on the ranks from 64 on.");
+    app_.set_version_flag("--version", "reshard " RESHARD_VERSION, "print the version and exit");
+    app_.set_help_flag("-h,--help", "print this and exit");
+    app_.require_subcommand(1);
+    app_.formatter(help_);
+    help_->label("Subcommands", "Commands");
+    help_->column_width(26);
+    app_.footer(
+        "reshard COMMAND --help tells the options of a command. Exit codes: 0 done, 1 failed, 2 "
+        "usage.");
+    add_plan();
+    add_run();
+    add_convert();
+    add_verify();
+    add_inspect();
+    add_synth();
+    add_transports();
+  }
+
+  tl::expected<Command, Stop> parse(int argc, const char* const* argv) {
+    try {
+      app_.parse(argc, argv);
+    } catch (const CLI::CallForHelp&) {
+      return tl::unexpected(Stop{0, help()});
+    } catch (const CLI::CallForVersion& e) {
+      return tl::unexpected(Stop{0, std::string(e.what()) + "\n"});
+    } catch (const CLI::ParseError& e) {
+      return tl::unexpected(Stop{2, what_is_wrong(e)});
+    }
+    return command();
+  }
+
+ private:
+  CLI::App* add(const std::string& name, const std::string& usage, const std::string& description) {
+    CLI::App* sub = app_.add_subcommand(name, description);
+    help_->set_usage(name, name + " " + usage);
+    return sub;
+  }
+
+  void add_plan() {
+    CLI::App& s = *(
+        plan_app_ = add("plan", "--model M --from L --to L [OPTIONS]",
+                        "what a refit would move; touches no data, works for thousands of ranks"));
+    add_refit(s, plan_);
+    add_number<Index>(s, "--rank", plan_.rank, 0, kMaxRank, "this rank's part alone");
+    const auto transfers = [this](const std::string& text) {
+      plan_.transfers =
+          text == "all" ? -1 : whole_number<Index>("--transfers", text, 0, Index{1} << 40);
+    };
+    auto* list = s.add_option_function<std::string>("--transfers", transfers,
+                                                    "list so many of the rank's transfers, or all");
+    list->type_name("N")->needs("--rank");
+    auto* json = s.add_flag("--json", plan_.json, "print one JSON object");
+    s.add_flag("--dot", plan_.dot, "print a graphviz graph of the ranks and the bytes between them")
+        ->excludes(json)
+        ->excludes("--rank");
+    add_threads(s, plan_.threads);
+  }
+
+  void add_run() {
+    CLI::App& s = *(run_app_ = add("run", "--model M --from L --to L [OPTIONS]",
+                                   "a refit of real bytes inside this process"));
+    add_refit(s, run_);
+    add_number<Index>(s, "--repeat", run_.repeat, 1, 1'000'000, "how often; default 3");
+    s.add_flag("--verify", run_.verify, "prove every byte afterwards");
+    s.add_flag("--json", run_.json, "print one JSON object");
+    const std::map<std::string, RunArguments::Path> paths = {
+        {"direct", RunArguments::Path::direct}, {"message", RunArguments::Path::message}};
+    const auto path = [this, paths](const std::string& text) {
+      const auto at = paths.find(text);
+      if (at == paths.end()) refuse("--path", fmt::format("'{}' must be direct or message", text));
+      run_.path = at->second;
+    };
+    s.add_option_function<std::string>(
+         "--path", path, "direct: copies; message: packed, as between processes; default direct")
+        ->type_name("P");
+    add_bytes(s, "--staging-bytes", run_.staging_bytes,
+              "staging memory of a rank on the message path; default 64MiB");
+    add_number<std::uint64_t>(s, "--seed", run_.seed, 0, ~std::uint64_t{0},
+                              "of the values where M is a config; default 0");
+    add_threads(s, run_.threads);
+  }
+
+  void add_convert() {
+    CLI::App& s =
+        *(convert_app_ = add("convert", "IN OUT [--from L] --to L [OPTIONS]",
+                             "a checkpoint into another layout; streams, resumes after a kill"));
+    add_text(s, "IN", convert_.input, "", "the checkpoint's folder or file")->required();
+    add_text(s, "OUT", convert_.output, "", "the folder to write; must not exist")->required();
+    add_layout(s, "--from", convert_.from, "the layout of IN; default: its own");
+    add_layout(s, "--to", convert_.to, "the layout of OUT")->required();
+    add_bytes(s, "--buffer-bytes", convert_.buffer_bytes,
+              "memory for bytes on their way; default 64MiB");
+    add_bytes(s, "--max-shard-bytes", convert_.max_shard_bytes,
+              "most tensor bytes in a file of layout hf; default 5GB");
+    add_threads(s, convert_.threads);
+  }
+
+  void add_verify() {
+    CLI::App& s =
+        *(verify_app_ = add("verify", "A B [OPTIONS]",
+                            "whether two checkpoints in any layouts hold the same values"));
+    add_text(s, "A", verify_.a, "", "a checkpoint")->required();
+    add_text(s, "B", verify_.b, "", "another")->required();
+    s.add_flag("--json", verify_.json, "print one JSON object");
+    add_threads(s, verify_.threads);
+  }
+
+  void add_inspect() {
+    CLI::App& s = *(inspect_app_ = add("inspect", "M [OPTIONS]",
+                                       "what a model is, and what each rank of a layout holds"));
+    add_text(s, "M", inspect_.model, "", "config.json, checkpoint or named example")->required();
+    add_layout(s, "--layout", inspect_.layout,
+               "what the ranks of this layout hold; default: the checkpoint's own");
+    add_number<Index>(s, "--rank", inspect_.rank, 0, kMaxRank,
+                      "list the local tensors of this rank");
+    add_number<Index>(s, "--layers", inspect_.layers, 1, kMaxLayers,
+                      "use a config with this many layers instead of its own");
+    s.add_flag("--json", inspect_.json, "print one JSON object");
+  }
+
+  void add_synth() {
+    CLI::App& s =
+        *(synth_app_ = add("synth", "CONFIG OUT [OPTIONS]",
+                           "a valid checkpoint of a config's structure, with made-up values"));
+    add_text(s, "CONFIG", synth_.config, "", "config.json or named example")->required();
+    add_text(s, "OUT", synth_.output, "", "the folder to write; must not exist")->required();
+    add_number<Index>(s, "--layers", synth_.layers, 1, kMaxLayers,
+                      "this many layers instead of the config's");
+    add_number<std::uint64_t>(s, "--seed", synth_.seed, 0, ~std::uint64_t{0},
+                              "of the values; default 0");
+    add_bytes(s, "--max-shard-bytes", synth_.max_shard_bytes,
+              "most tensor bytes in a file; default 5GB");
+    add_threads(s, synth_.threads);
+  }
+
+  void add_transports() {
+    transports_app_ = add("transports", "[--json]",
+                          "what can carry bytes between ranks, and what of it is in this build");
+    transports_app_->add_flag("--json", transports_.json, "print one JSON list");
+  }
+
+  Command command() const {
+    if (*plan_app_) return plan_;
+    if (*run_app_) return run_;
+    if (*convert_app_) return convert_;
+    if (*verify_app_) return verify_;
+    if (*inspect_app_) return inspect_;
+    if (*synth_app_) return synth_;
+    return transports_;
+  }
+
+  /// "plan", or "" before a command was recognised.
+  std::string chosen() const {
+    const auto subs = app_.get_subcommands();
+    return subs.empty() ? "" : subs[0]->get_name();
+  }
+
+  std::string help() const {
+    const auto subs = app_.get_subcommands();
+    return subs.empty() ? app_.help() : subs[0]->help();
+  }
+
+  /// One line, whatever the user typed.
+  std::string what_is_wrong(const CLI::ParseError& error) const {
+    std::string text = error.what();
+    for (char& c : text)
+      if (static_cast<unsigned char>(c) < 0x20) c = ' ';
+    const std::string name = chosen().empty() ? "reshard" : "reshard " + chosen();
+    return fmt::format("{}; see {} --help", text, name);
+  }
+
+  std::shared_ptr<HelpFormatter> help_;
+  CLI::App app_;
+  CLI::App *plan_app_, *run_app_, *convert_app_, *verify_app_, *inspect_app_, *synth_app_,
+      *transports_app_;
+  PlanArguments plan_;
+  RunArguments run_;
+  ConvertArguments convert_;
+  VerifyArguments verify_;
+  InspectArguments inspect_;
+  SynthArguments synth_;
+  TransportsArguments transports_;
+};
+
+}  // namespace
+
+tl::expected<Command, Stop> parse_command_line(int argc, const char* const* argv) {
+  return CommandLine().parse(argc, argv);
+}
+
+}  // namespace reshard::cli

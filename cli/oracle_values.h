@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "reshard/exec/progress.h"
+#include "reshard/exec/rank_buffers.h"
+
+/// Values that anybody can compute from a tensor's name and an element's position: they fill
+/// sources that have no weights, and tell of every destination element whether it is right.
+namespace reshard::cli {
+
+/// Fills every canonical element in the buffers; padding stays as it is.
+Result<> fill_from_oracle(const RankBuffers& buffers, std::uint64_t seed, int threads,
+                          const Progress& progress);
+
+/// Error naming the first rank, tensor and element found that is not the oracle's.
+Result<> check_against_oracle(const RankBuffers& buffers, std::uint64_t seed, int threads,
+                              const Progress& progress);
+
+}  // namespace reshard::cli

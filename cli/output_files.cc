@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/output_files.h"
+
+#include <map>
+#include <optional>
+
+#include "reshard/base/hash.h"
+#include "reshard/io/checkpoint_index.h"
+#include "reshard/io/safetensors_writer.h"
+
+namespace reshard::cli {
+namespace {
+
+/// True when the two ranks have the same local tensors with the same content.
+bool hold_the_same(const ModelLayout& layout, const std::vector<SlotId>& slots, Rank a, Rank b) {
+  if (layout.slots_of(b) != slots) return false;
+  const auto same_fragment = [](const Fragment& x, const Fragment& y) {
+    return x.tensor == y.tensor && x.box == y.box && x.where == y.where;
+  };
+  for (SlotId slot : slots) {
+    const LocalTensor x = layout.local(slot, a), y = layout.local(slot, b);
+    if (x.shape != y.shape || !std::equal(x.fragments.begin(), x.fragments.end(),
+                                          y.fragments.begin(), y.fragments.end(), same_fragment))
+      return false;
+  }
+  return true;
+}
+
+/// Equal for ranks that hold the same.
+std::uint64_t content_digest(const ModelLayout& layout, const std::vector<SlotId>& slots, Rank r) {
+  Digest d;
+  for (SlotId slot : slots) {
+    d.add(slot.value());
+    for (const Fragment& f : layout.local(slot, r).fragments) {
+      d.add(f.tensor.value()).add(f.where.offset);
+      for (int i = 0; i < f.box.rank(); ++i) d.add(f.box[i].begin()).add(f.box[i].end());
+    }
+  }
+  return d.value();
+}
+
+void add_slot(const ModelLayout& layout, SlotId slot, OutputFile& file) {
+  const Dims shape = layout.local_shape(slot, file.rank);
+  file.slots.push_back(slot);
+  file.tensors.push_back({layout.slot(slot).name, layout.slot(slot).dtype, shape});
+  file.tensor_bytes += volume(shape) * bits(layout.slot(slot).dtype) / 8;
+}
+
+Result<> find_file_bytes(OutputFiles& output) {
+  for (OutputFile& file : output.files) {
+    auto plan = plan_safetensors(file.tensors, file_metadata());
+    if (!plan) return tl::unexpected(std::move(plan).error().in(file.name));
+    file.file_bytes = plan->file_bytes;
+  }
+  return {};
+}
+
+}  // namespace
+
+Index OutputFiles::file_bytes() const {
+  Index total = 0;
+  for (const OutputFile& file : files) total += file.file_bytes;
+  return total;
+}
+
+Index OutputFiles::tensor_bytes() const {
+  Index total = 0;
+  for (const OutputFile& file : files) total += file.tensor_bytes;
+  return total;
+}
+
+const StringMap& file_metadata() {
+  static const StringMap kMetadata = {{"format", "pt"}};
+  return kMetadata;
+}
+
+Result<OutputFiles> hf_output_files(const ModelLayout& layout, Index max_shard_bytes) {
+  OutputFiles output;
+  for (Rank r : layout.ranks().members()) {
+    bool fresh = true;
+    for (SlotId slot : layout.slots_of(r)) {
+      const Index bytes = volume(layout.local_shape(slot, r)) * bits(layout.slot(slot).dtype) / 8;
+      const bool full = !fresh && max_shard_bytes > 0 &&
+                        output.files.back().tensor_bytes + bytes > max_shard_bytes;
+      if (fresh || full) output.files.push_back({"", r, {}, {}, 0, 0});
+      fresh = false;
+      add_slot(layout, slot, output.files.back());
+    }
+  }
+  const int count = static_cast<int>(output.files.size());
+  for (int i = 0; i < count; ++i)
+    output.files[static_cast<std::size_t>(i)].name = hf_file_name(i, count);
+  RESHARD_TRY(find_file_bytes(output));
+  return output;
+}
+
+Result<OutputFiles> rank_output_files(const ModelLayout& layout) {
+  OutputFiles output;
+  std::map<std::uint64_t, std::vector<std::size_t>> by_content;
+  for (Rank r : layout.ranks().members()) {
+    const auto slots = layout.slots_of(r);
+    std::optional<std::size_t> shared;
+    auto& alike = by_content[content_digest(layout, slots, r)];
+    for (std::size_t i : alike)
+      if (hold_the_same(layout, output.files[i].slots, output.files[i].rank, r)) shared = i;
+    if (!shared) {
+      shared = output.files.size();
+      alike.push_back(*shared);
+      output.files.push_back({rank_file_name(r), r, {}, {}, 0, 0});
+      for (SlotId slot : slots) add_slot(layout, slot, output.files.back());
+    }
+    output.of_rank.push_back(output.files[*shared].name);
+  }
+  RESHARD_TRY(find_file_bytes(output));
+  return output;
+}
+
+std::string hf_index_of(const OutputFiles& files) {
+  WeightMap map;
+  for (const OutputFile& file : files.files)
+    for (const TensorSpec& tensor : file.tensors) map.emplace(tensor.name, file.name);
+  return hf_index_text(map, files.tensor_bytes());
+}
+
+}  // namespace reshard::cli

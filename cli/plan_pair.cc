@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/plan_pair.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "cli/layout_source.h"
+#include "cli/measure.h"
+#include "cli/text.h"
+
+namespace reshard::cli {
+namespace {
+
+struct LeastMost {
+  Index least = 0, most = 0;
+};
+
+LeastMost bytes_per_rank(const ModelLayout& layout) {
+  LeastMost found{layout.ranks().empty() ? 0 : std::numeric_limits<Index>::max(), 0};
+  layout.ranks().for_each([&](Rank r) {
+    const Index bytes = local_bytes(layout, r);
+    found = {std::min(found.least, bytes), std::max(found.most, bytes)};
+  });
+  return found;
+}
+
+void add_side(Table& table, const char* side, const ModelLayout& layout) {
+  const auto bytes = bytes_per_rank(layout);
+  table.add({side, layout.name(), plural(layout.ranks().size(), "rank"), to_string(layout.ranks()),
+             bytes.least == bytes.most ? human_bytes(bytes.most) + " each"
+                                       : fmt::format("{} to {} each", human_bytes(bytes.least),
+                                                     human_bytes(bytes.most))});
+}
+
+std::string percent(Index part, Index whole) {
+  if (whole == 0) return "";
+  return fmt::format("{:.1f} %", 100 * static_cast<double>(part) / static_cast<double>(whole));
+}
+
+}  // namespace
+
+Result<PlanPair> plan_pair(const Model& model, const std::string& from, const std::string& to,
+                           const std::set<std::string>& ignore) {
+  for (const std::string& name : ignore)
+    if (!model.tensors->find(name))
+      return fail(Code::not_found,
+                  fmt::format("tensor '{}' is to be ignored, but {} has none of that name", name,
+                              model.name));
+  PlanPair pair;
+  const Stopwatch layouts;
+  pair.source = RESHARD_TRY(make_layout(from, model));
+  pair.target = RESHARD_TRY(make_layout(to, model));
+  pair.layout_seconds = layouts.seconds();
+  const Stopwatch planning;
+  pair.planner = std::make_shared<const Planner>(
+      RESHARD_TRY(Planner::make(pair.source, pair.target, PlanOptions{ignore})));
+  pair.planner_seconds = planning.seconds();
+  return pair;
+}
+
+std::string model_line(const Model& model) {
+  Index parameters = 0;
+  for (const CanonicalTensor& t : model.tensors->tensors()) parameters += volume(t.shape);
+  const std::string layers =
+      model.config ? fmt::format("{}, ", plural(model.config->num_hidden_layers, "layer")) : "";
+  return fmt::format("{}: {}{} parameters in {}, {}", model.name, layers, human_count(parameters),
+                     plural(model.tensors->size(), "tensor"), human_bytes(model.tensors->bytes()));
+}
+
+Table sides_table(const PlanPair& pair) {
+  Table table({{""}, {""}, {"", Table::Align::right}, {""}, {""}});
+  add_side(table, "from", *pair.source);
+  add_side(table, "to", *pair.target);
+  return table;
+}
+
+Table summary_table(const PlanSummary& plan) {
+  Table table({{""}, {"", Table::Align::right}, {""}});
+  table.add({"bytes delivered", human_bytes(plan.bytes_total), ""});
+  table.add(
+      {"  on the wire", human_bytes(plan.bytes_wire), percent(plan.bytes_wire, plan.bytes_total)});
+  table.add(
+      {"  local", human_bytes(plan.bytes_local), percent(plan.bytes_local, plan.bytes_total)});
+  table.add({"messages", grouped(plan.messages), ""});
+  table.add({"transfers", grouped(plan.transfers), ""});
+  if (plan.bytes_wire == 0) return table;
+  table.add({"busiest sender", human_bytes(plan.max_egress_bytes),
+             fmt::format("rank {}; {} the least possible, {}", plan.busiest_sender.value(),
+                         ratio(plan.max_egress_bytes, plan.optimal_max_egress_bytes),
+                         human_bytes(plan.optimal_max_egress_bytes))});
+  table.add({"busiest receiver", human_bytes(plan.max_ingress_bytes),
+             fmt::format("rank {}", plan.busiest_receiver.value())});
+  return table;
+}
+
+}  // namespace reshard::cli

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <set>
+#include <string>
+
+#include "cli/model_source.h"
+#include "cli/table.h"
+#include "reshard/io/plan_json.h"
+#include "reshard/plan/planner.h"
+
+namespace reshard::cli {
+
+/// Two layouts of one model and the plan between them.
+struct PlanPair {
+  std::shared_ptr<const ModelLayout> source, target;
+  std::shared_ptr<const Planner> planner;
+  double layout_seconds = 0, planner_seconds = 0;
+};
+
+/// Makes both layouts and the plan. Errors: those of make_layout and Planner::make; a name to
+/// ignore that the model does not have.
+Result<PlanPair> plan_pair(const Model& model, const std::string& from, const std::string& to,
+                           const std::set<std::string>& ignore);
+
+/// "qwen3-4b: 36 layers, 4.02 B parameters in 398 tensors, 8.04 GB"
+std::string model_line(const Model& model);
+/// Two rows: each side's layout, ranks and what its ranks hold.
+Table sides_table(const PlanPair& pair);
+/// What the whole plan moves.
+Table summary_table(const PlanSummary& plan);
+
+}  // namespace reshard::cli

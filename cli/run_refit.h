@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <vector>
+
+#include "cli/commands.h"
+#include "reshard/exec/rank_buffers.h"
+#include "reshard/plan/planner.h"
+
+namespace reshard::cli {
+
+/// What repeated refits took.
+struct RefitRuns {
+  std::vector<double> seconds;  ///< of each.
+  Index bytes = 0;              ///< delivered by each.
+  Index copies = 0;             ///< memory copies of each.
+  double plain_seconds = 0;     ///< of a plain copy of as many bytes with the same threads.
+
+  double best_seconds() const { return *std::min_element(seconds.begin(), seconds.end()); }
+  double bytes_per_second() const { return rate(best_seconds()); }
+  double plain_bytes_per_second() const { return rate(plain_seconds); }
+
+ private:
+  double rate(double s) const { return s > 0 ? static_cast<double>(bytes) / s : 0; }
+};
+
+/// Most ranks of a run on the message path, where each is a thread.
+inline constexpr Index kMaxThreadRanks = 512;
+
+/// Refits as often and on the path that the arguments say. Errors: those of the refit; too many
+/// ranks for the path.
+Result<RefitRuns> run_refit(const Planner& planner, const RankBuffers& source,
+                            const RankBuffers& target, const RunArguments& arguments, int threads);
+
+}  // namespace reshard::cli

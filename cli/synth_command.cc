@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <atomic>
+#include <vector>
+
+#include "cli/checkpoint_output.h"
+#include "cli/commands.h"
+#include "cli/interrupt.h"
+#include "cli/layout_source.h"
+#include "cli/measure.h"
+#include "cli/plan_pair.h"
+#include "cli/progress_bar.h"
+#include "cli/text.h"
+#include "reshard/base/hash.h"
+#include "reshard/exec/progress_meter.h"
+#include "reshard/exec/worker_pool.h"
+#include "reshard/io/hf_config.h"
+#include "reshard/io/json_util.h"
+#include "reshard/memory/host_buffer.h"
+#include "reshard/transform/oracle.h"
+
+namespace reshard::cli {
+namespace {
+
+constexpr Index kChunkBytes = Index{4} << 20;
+
+/// Rows of one tensor, made and written by one thread at a time.
+struct Chunk {
+  std::size_t tensor;
+  Index first = 0, rows = 0;
+};
+
+Index row_bytes(const TensorSpec& t) {
+  return t.shape.size() == 0 ? bits(t.dtype) / 8 : volume(t.shape) / t.shape[0] * bits(t.dtype) / 8;
+}
+
+std::vector<Chunk> chunks_of(const OutputFile& file) {
+  std::vector<Chunk> chunks;
+  for (std::size_t i = 0; i < file.tensors.size(); ++i) {
+    const TensorSpec& t = file.tensors[i];
+    const Index rows = t.shape.size() == 0 ? 1 : t.shape[0];
+    const Index step = std::max<Index>(1, kChunkBytes / row_bytes(t));
+    for (Index first = 0; first < rows; first += step)
+      chunks.push_back({i, first, std::min(step, rows - first)});
+  }
+  return chunks;
+}
+
+Result<> write_chunk(const OutputFile& file, const Chunk& chunk, std::uint64_t seed,
+                     std::span<std::byte> buffer, SafetensorsWriter& writer) {
+  const TensorSpec& t = file.tensors[chunk.tensor];
+  const Oracle oracle(t.name, t.shape, t.dtype, seed, OracleKind::weights);
+  Box box = Box::whole(t.shape);
+  if (box.rank() > 0) box = box.with(0, {chunk.first, chunk.first + chunk.rows});
+  oracle.fill(box, Strided{0, row_major(box.shape())}, buffer.data());
+  const Index bytes = chunk.rows * row_bytes(t);
+  return writer.write_at(chunk.tensor, chunk.first * row_bytes(t),
+                         buffer.first(static_cast<std::size_t>(bytes)));
+}
+
+Result<> write_values(const OutputFile& file, std::uint64_t seed, int threads,
+                      SafetensorsWriter& writer, const Progress& progress) {
+  const auto chunks = chunks_of(file);
+  Index largest = kChunkBytes;
+  for (const TensorSpec& t : file.tensors) largest = std::max(largest, row_bytes(t));
+  WorkerPool pool(threads);
+  auto memory = RESHARD_TRY(HostBuffer::allocate(largest * pool.size()));
+  ProgressMeter meter("write", file.tensor_bytes, progress);
+  std::atomic<std::size_t> next{0};
+  auto body = [&](int worker) {
+    const auto mine = memory.bytes().subspan(static_cast<std::size_t>(largest * worker),
+                                             static_cast<std::size_t>(largest));
+    for (std::size_t i = next++; i < chunks.size(); i = next++) {
+      if (auto written = write_chunk(file, chunks[i], seed, mine, writer); !written)
+        meter.fail_with(std::move(written).error());
+      if (!meter.add(worker, chunks[i].rows * row_bytes(file.tensors[chunks[i].tensor]))) break;
+    }
+  };
+  pool.run(body);
+  return meter.finish();
+}
+
+Result<std::string> config_text(const Model& model, std::optional<Index> layers) {
+  auto text = RESHARD_TRY(read_text_file(model.config_path, std::size_t{16} << 20));
+  if (layers) return config_with_layers(text, *layers, model.config_path);
+  return text;
+}
+
+}  // namespace
+
+Result<int> execute(const SynthArguments& a) {
+  const Stopwatch watch;
+  const Model model = RESHARD_TRY(open_model(a.config, {.layers = a.layers}));
+  if (model.weights)
+    return fail(Code::invalid_argument,
+                fmt::format("{}: is a checkpoint already; give a config.json or a named example",
+                            a.config));
+  const auto config = RESHARD_TRY(config_text(model, a.layers));
+  const auto layout = RESHARD_TRY(make_layout("hf", model));
+  OutputFiles files = RESHARD_TRY(hf_output_files(*layout, a.max_shard_bytes));
+  const auto key =
+      hex(Digest().add("synth 1").add(config).add(a.seed).add(a.max_shard_bytes).value());
+  catch_interrupts();
+  auto output = RESHARD_TRY(CheckpointOutput::create(a.output, key, std::move(files)));
+  const Index whole = output.files().tensor_bytes();
+  ProgressBar bar;
+  RESHARD_TRY(output.write([&](const OutputFile& file, SafetensorsWriter& writer, Index before) {
+    return write_values(file, a.seed, num_threads(a.threads), writer, bar.from(before, whole));
+  }));
+  RESHARD_TRY(output.folder().write_text(kConfigFile, config));
+  if (output.files().files.size() > 1)
+    RESHARD_TRY(output.folder().write_text(kHfIndexFile, hf_index_of(output.files())));
+  RESHARD_TRY(output.commit());
+  print(fmt::format("{}\nwrote {} in {} to {}, {}, {}\n", model_line(model), human_bytes(whole),
+                    plural(static_cast<Index>(output.files().files.size()), "file"), a.output,
+                    human_seconds(watch.seconds()),
+                    rate(whole - output.kept_bytes(), watch.seconds())));
+  return 0;
+}
+
+}  // namespace reshard::cli

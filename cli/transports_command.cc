@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/commands.h"
+#include "cli/measure.h"
+#include "cli/table.h"
+#include "reshard/io/json_util.h"
+#include "reshard/transport/registry.h"
+
+namespace reshard::cli {
+namespace {
+
+std::string as_json() {
+  Json::Array list;
+  for (const TransportInfo& t : transports())
+    list.emplace_back(Json::Object{{"name", Json(std::string(t.name))},
+                                   {"built", Json(t.built)},
+                                   {"available", Json(t.available)},
+                                   {"version", Json(std::string(t.version))},
+                                   {"reason", Json(std::string(t.reason))},
+                                   {"purpose", Json(std::string(t.purpose))}});
+  return Json(std::move(list)).dump(true) + "\n";
+}
+
+}  // namespace
+
+Result<int> execute(const TransportsArguments& a) {
+  if (a.json) {
+    print(as_json());
+    return 0;
+  }
+  Table table({{"transport"}, {"here"}, {"version"}, {"for"}, {"why not"}});
+  for (const TransportInfo& t : transports())
+    table.add({std::string(t.name),
+               t.available ? "yes"
+               : t.built   ? "built"
+                           : "no",
+               std::string(t.version), std::string(t.purpose), std::string(t.reason)});
+  print(table.text(Style::of_stdout(), 0));
+  return 0;
+}
+
+}  // namespace reshard::cli

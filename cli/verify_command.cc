@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include "cli/checkpoint_source.h"
+#include "cli/commands.h"
+#include "cli/interrupt.h"
+#include "cli/layout_source.h"
+#include "cli/measure.h"
+#include "cli/plan_pair.h"
+#include "cli/progress_bar.h"
+#include "cli/text.h"
+#include "reshard/exec/proof.h"
+
+namespace reshard::cli {
+namespace {
+
+constexpr std::size_t kShown = 20;
+
+/// One checkpoint and the fingerprints of its tensors.
+struct Side {
+  Model model;
+  Prints prints;
+  std::string layout;
+};
+
+struct Difference {
+  std::string name, a, b;
+};
+
+struct Comparison {
+  std::vector<Difference> differing;
+  std::vector<std::string> only_a, only_b;
+  Index same = 0;
+  bool equal() const { return differing.empty() && only_a.empty() && only_b.empty(); }
+};
+
+Result<Side> fingerprint_side(const std::string& path, int threads) {
+  Side side;
+  side.model = RESHARD_TRY(open_checkpoint(path, {.layers = {}, .exact = false}));
+  const auto layout = RESHARD_TRY(own_layout(side.model));
+  const auto source = RESHARD_TRY(CheckpointSource::bind(side.model, layout));
+  ProgressBar bar;
+  side.prints = RESHARD_TRY(fingerprints(source.buffers(), num_threads(threads), bar.from()));
+  side.layout = layout->name();
+  return side;
+}
+
+const Prints::Tensor& print_of(const Side& side, TensorId id) {
+  return side.prints.tensors[id.index()];
+}
+
+/// What a side has under a name, short enough for a table.
+std::string described(const Side& side, TensorId id) {
+  const CanonicalTensor& t = side.model.tensors->tensors()[id.index()];
+  const auto& print = print_of(side, id);
+  if (!print.agree) return print.disagreement;
+  return fmt::format("{} {} {}", name(t.dtype), to_string(t.shape), to_string(print.print));
+}
+
+Comparison compare(const Side& a, const Side& b) {
+  Comparison result;
+  for (Index i = 0; i < a.model.tensors->size(); ++i) {
+    const TensorId id(static_cast<TensorId::rep>(i));
+    const CanonicalTensor& t = (*a.model.tensors)[id];
+    const auto other = b.model.tensors->find(t.name);
+    if (!other) {
+      result.only_a.push_back(t.name);
+      continue;
+    }
+    const auto &x = print_of(a, id), &y = print_of(b, *other);
+    if (t == (*b.model.tensors)[*other] && x.print == y.print && x.agree && y.agree) {
+      ++result.same;
+    } else {
+      result.differing.push_back({t.name, described(a, id), described(b, *other)});
+    }
+  }
+  for (const CanonicalTensor& t : b.model.tensors->tensors())
+    if (!a.model.tensors->find(t.name)) result.only_b.push_back(t.name);
+  return result;
+}
+
+Json side_json(const Side& side) {
+  return Json(Json::Object{{"path", Json(side.model.name)},
+                           {"layout", Json(side.layout)},
+                           {"tensors", Json(side.model.tensors->size())},
+                           {"bytes", Json(side.prints.bytes)},
+                           {"seconds", json_number(side.prints.seconds)}});
+}
+
+Json names_json(const std::vector<std::string>& names) {
+  Json::Array list;
+  for (const std::string& name : names) list.emplace_back(name);
+  return Json(std::move(list));
+}
+
+std::string as_json(const Side& a, const Side& b, const Comparison& c) {
+  Json::Array differing;
+  for (const Difference& d : c.differing)
+    differing.emplace_back(
+        Json::Object{{"tensor", Json(d.name)}, {"a", Json(d.a)}, {"b", Json(d.b)}});
+  const double seconds = a.prints.seconds + b.prints.seconds;
+  const Index bytes = a.prints.bytes + b.prints.bytes;
+  return Json(Json::Object{
+                  {"equal", Json(c.equal())},
+                  {"same", Json(c.same)},
+                  {"a", side_json(a)},
+                  {"b", side_json(b)},
+                  {"gb_per_s",
+                   json_number(seconds > 0 ? static_cast<double>(bytes) / seconds / 1e9 : 0)},
+                  {"differing", Json(std::move(differing))},
+                  {"only_a", names_json(c.only_a)},
+                  {"only_b", names_json(c.only_b)}})
+             .dump(true) +
+         "\n";
+}
+
+void add_missing(Table& table, const std::vector<std::string>& names, bool in_a) {
+  for (std::size_t i = 0; i < names.size() && i < kShown; ++i)
+    table.add({names[i], in_a ? "there" : "missing", in_a ? "missing" : "there"});
+}
+
+std::string as_text(const Side& a, const Side& b, const Comparison& c) {
+  const Style style = Style::of_stdout();
+  Table sides({{""},
+               {"checkpoint"},
+               {"layout"},
+               {"tensors", Table::Align::right},
+               {"bytes read", Table::Align::right},
+               {"at", Table::Align::right}});
+  for (const auto* side : {&a, &b})
+    sides.add({side == &a ? "A" : "B", side->model.name, side->layout,
+               grouped(side->model.tensors->size()), human_bytes(side->prints.bytes),
+               rate(side->prints.bytes, side->prints.seconds)});
+  std::string text = sides.text(style);
+  if (c.equal())
+    return text +
+           style.good(fmt::format("the same: {} agree in every bit", plural(c.same, "tensor"))) +
+           "\n";
+  Table table({{"tensor"}, {"A"}, {"B"}});
+  for (std::size_t i = 0; i < c.differing.size() && i < kShown; ++i)
+    table.add({c.differing[i].name, c.differing[i].a, c.differing[i].b});
+  add_missing(table, c.only_a, true);
+  add_missing(table, c.only_b, false);
+  text += table.text(style);
+  return text +
+         style.bad(fmt::format("not the same: {} differ, {} only in A, {} only in B, {} agree",
+                               c.differing.size(), c.only_a.size(), c.only_b.size(), c.same)) +
+         "\n";
+}
+
+}  // namespace
+
+Result<int> execute(const VerifyArguments& a) {
+  catch_interrupts();
+  const Side left = RESHARD_TRY(fingerprint_side(a.a, a.threads));
+  const Side right = RESHARD_TRY(fingerprint_side(a.b, a.threads));
+  const Comparison c = compare(left, right);
+  print(a.json ? as_json(left, right, c) : as_text(left, right, c));
+  return c.equal() ? 0 : 1;
+}
+
+}  // namespace reshard::cli
