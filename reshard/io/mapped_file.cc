@@ -62,7 +62,7 @@ void MappedFile::advise(std::int64_t offset, std::int64_t bytes, int advice) con
   if (bytes <= 0 || offset < 0 || offset >= size()) return;
   // Rounded outwards to whole pages: ranges that meet inside a page would otherwise leave it in
   // memory.
-  static const std::int64_t page = ::sysconf(_SC_PAGESIZE);
+  const std::int64_t page = ::sysconf(_SC_PAGESIZE);
   const std::int64_t begin = offset / page * page;
   const std::int64_t end = offset + std::min(bytes, size() - offset);
   ::madvise(static_cast<char*>(data_) + begin, static_cast<std::size_t>(end - begin), advice);
