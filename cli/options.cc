@@ -92,6 +92,12 @@ void add_refit(CLI::App& app, Arguments& a) {
   add_ignore(app, a.ignore);
 }
 
+std::string without_controls(std::string text) {
+  for (char& c : text)
+    if (static_cast<unsigned char>(c) < 0x20) c = ' ';
+  return text;
+}
+
 /// CLI11's help with usage lines that say what a command needs.
 class HelpFormatter : public CLI::Formatter {
  public:
@@ -100,6 +106,14 @@ class HelpFormatter : public CLI::Formatter {
     const auto usage = usages_.find(app->get_name());
     return fmt::format("\nUsage: reshard {}\n",
                        usage == usages_.end() ? "COMMAND [OPTIONS]" : usage->second);
+  }
+
+  /// What stands between an option's name and its description.
+  std::string make_option_opts(const CLI::Option* option) const override {
+    std::string text;
+    if (!option->get_type_name().empty()) text += " " + option->get_type_name();
+    if (option->get_expected_max() == CLI::detail::expected_max_vector_size) text += "...";
+    return text;
   }
 
  private:
@@ -120,11 +134,8 @@ class CommandLine {
     app_.set_help_flag("-h,--help", "print this and exit");
     app_.require_subcommand(1);
     app_.formatter(help_);
-    help_->label("Subcommands", "Commands");
-    help_->column_width(26);
-    app_.footer(
-        "reshard COMMAND --help tells the options of a command. Exit codes: 0 done, 1 failed, 2 "
-        "usage.");
+    help_->label("Positionals", "Arguments");
+    help_->column_width(28);
     add_plan();
     add_run();
     add_convert();
@@ -132,6 +143,9 @@ class CommandLine {
     add_inspect();
     add_synth();
     add_transports();
+    app_.footer(
+        "reshard COMMAND --help tells the options of a command. Exit codes: 0 done, 1 failed, 2 "
+        "usage.");
   }
 
   tl::expected<Command, Stop> parse(int argc, const char* const* argv) {
@@ -150,6 +164,7 @@ class CommandLine {
  private:
   CLI::App* add(const std::string& name, const std::string& usage, const std::string& description) {
     CLI::App* sub = app_.add_subcommand(name, description);
+    sub->group("Commands");
     help_->set_usage(name, name + " " + usage);
     return sub;
   }
@@ -278,11 +293,22 @@ class CommandLine {
     return subs.empty() ? app_.help() : subs[0]->help();
   }
 
+  std::string which_command() const {
+    std::string known;
+    const auto all = [](const CLI::App*) { return true; };
+    for (const CLI::App* sub : app_.get_subcommands(all))
+      known += (known.empty() ? "" : ", ") + sub->get_name();
+    const auto rest = app_.remaining();
+    const auto what = rest.empty() ? std::string("a command is missing")
+                                   : fmt::format("unknown command '{}'", without_controls(rest[0]));
+    return fmt::format("{}; known are {}; see reshard --help", what, known);
+  }
+
   /// One line, whatever the user typed.
   std::string what_is_wrong(const CLI::ParseError& error) const {
-    std::string text = error.what();
-    for (char& c : text)
-      if (static_cast<unsigned char>(c) < 0x20) c = ' ';
+    constexpr int kRequired = static_cast<int>(CLI::ExitCodes::RequiredError);
+    if (chosen().empty() && error.get_exit_code() == kRequired) return which_command();
+    const std::string text = without_controls(error.what());
     const std::string name = chosen().empty() ? "reshard" : "reshard " + chosen();
     return fmt::format("{}; see {} --help", text, name);
   }
