@@ -20,9 +20,5 @@ for target in "${targets[@]}"; do
   "$build/$target" --benchmark_filter="${BENCH_FILTER:-.}" \
     --benchmark_out="$out/$name.json" --benchmark_out_format=json
 done
-for script in bench/*.sh; do
-  [ -x "$script" ] || continue
-  echo "== $script"
-  RESHARD_BIN=$(realpath "$build/bin/reshard") RESHARD_BENCH_OUT=$(realpath "$out") "$script"
-done
+if [ -f bench/run.py ]; then python3 bench/run.py --build "$build"; fi
 echo "bench: reports are in $out"

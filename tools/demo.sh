@@ -8,8 +8,8 @@ set -euo pipefail
 program=$1
 out=$2
 config=examples/configs/demo-moe.json
-trainer=megatron:tp=2,pp=2,ep=4,dp=2  # 8 ranks: experts over all four ranks of a stage
-engine=vllm:tp=8                      # the same 8 ranks; fewer KV heads than ranks, so they repeat
+trainer=megatron:tp=2,pp=2,ep=4,etp=1,dp=2  # 8 ranks: experts over all four ranks of a stage
+engine=vllm:tp=8  # the same 8 ranks, more than there are KV heads: those repeat
 
 if [ -t 1 ] && [ -z "${NO_COLOR:-}" ]; then
   bold=$'\e[1m' dim=$'\e[2m' plain=$'\e[0m'
@@ -41,8 +41,8 @@ reshard convert "$out/engine" "$out/back" --from "$engine" --to hf
 reshard verify "$out/hf" "$out/back"
 
 title '5. At full size nothing need be there: a plan for 1024 trainer ranks and 1024 engine ranks'
-reshard plan --model qwen3-235b-a22b --rank 0 \
-  --from megatron:tp=2,pp=4,first=23,last=23,ep=16,dp=128 --to vllm:tp=8,dp=128,offset=1024
+reshard plan --model qwen3-235b-a22b \
+  --from megatron:tp=2,pp=4,first=23,last=23,ep=16,dp=128 --to vllm:tp=8,replicas=128,offset=1024
 
 title "Shown in $SECONDS s"
 cat <<TEXT
@@ -50,6 +50,6 @@ cat <<TEXT
     in its place: sources and destinations computed the same fingerprint of every tensor, each from
     its own pieces (step 3)
   - the checkpoint that went hf -> trainer -> engine -> hf came back the same, tensor by tensor (step 4)
-  - planning reads no weights, and each rank computes its own part alone (step 5)
+  - planning reads no weights, and the plan of 2048 ranks leaves no sender busier than it must be (step 5)
 The files are in $out; \`reshard inspect $out/engine\` shows what an engine's rank holds.
 TEXT

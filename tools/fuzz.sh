@@ -16,8 +16,10 @@ for program in "$build"/bin/fuzz_*; do
   corpora=("$build/corpus/$name")
   mkdir -p "${corpora[0]}"
   if [ -d "tests/fuzz/corpus/$name" ]; then corpora+=("tests/fuzz/corpus/$name"); fi
+  log=$build/crashes/$name.log
   "$program" -dict=tests/fuzz/json.dict -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 \
-    -verbosity=0 -artifact_prefix="$build/crashes/$name-" "${corpora[@]}"
+    -verbosity=0 -artifact_prefix="$build/crashes/$name-" "${corpora[@]}" >"$log" 2>&1 ||
+    { tail -n 40 "$log" >&2; echo "fuzz: $name failed; the input is in $build/crashes" >&2; exit 1; }
   echo "fuzz: $name found nothing in $seconds s"
   ran=$((ran + 1))
 done
