@@ -23,6 +23,13 @@ Dims coordinates_of(const Mesh& mesh, Rank r) {
 struct ModelLayout::Held {
   std::array<Interval, kMaxDims> dims;
   Interval operator[](int i) const { return dims[static_cast<std::size_t>(i)]; }
+
+  /// Makes `shape` that of the local tensor with this piece, of `rank` dimensions, behind those
+  /// before it.
+  void stack_on(Dims& shape, int stack_dim, int rank, bool is_first) const {
+    for (int i = 0; i < rank && is_first; ++i) shape.push_back((*this)[i].size());
+    if (!is_first) shape[stack_dim] += (*this)[stack_dim].size();
+  }
 };
 
 ModelLayout::Held ModelLayout::held(const Slot& slot, const Section& section,
@@ -52,12 +59,7 @@ Dims ModelLayout::local_shape(SlotId id, Rank r) const {
   Dims shape;
   for (std::size_t k = 0; k < s.sections.size(); ++k) {
     const Held h = held(s, s.sections[k], coordinates);
-    for (int i = 0; i < s.sections[k].extent.size(); ++i) {
-      if (k == 0)
-        shape.push_back(h[i].size());
-      else if (i == s.stack_dim)
-        shape[i] += h[i].size();
-    }
+    h.stack_on(shape, s.stack_dim, s.sections[k].extent.size(), k == 0);
   }
   return shape;
 }
@@ -83,12 +85,7 @@ std::optional<Fragment> ModelLayout::fragment(Place place, Rank r) const {
   Held mine;
   for (std::size_t k = 0; k < s.sections.size(); ++k) {
     const Held h = held(s, s.sections[k], coordinates);
-    for (int i = 0; i < s.sections[k].extent.size(); ++i) {
-      if (k == 0)
-        shape.push_back(h[i].size());
-      else if (i == s.stack_dim)
-        shape[i] += h[i].size();
-    }
+    h.stack_on(shape, s.stack_dim, s.sections[k].extent.size(), k == 0);
     if (static_cast<int>(k) < place.section) stacked += h[s.stack_dim].size();
     if (static_cast<int>(k) == place.section) mine = h;
   }
