@@ -16,7 +16,6 @@ namespace {
 using inproc::Group;
 using inproc::Member;
 using inproc::StepEvent;
-using inproc::Wake;
 
 /// What a MemoryKey holds. The group's number keeps keys of other groups and torn bytes apart.
 struct Key {
@@ -80,9 +79,8 @@ class InprocTransport final : public Transport {
         Code::aborted,
         fmt::format("rank {} closed its transport before this was done", rank().value())};
     while (!member_->undone.empty()) member_->undone.back()->give_up(error);
-    Wake wake(group.size);
-    for (auto& mailbox : group.mailboxes) mailbox.fail_closed(rank(), wake);
-    wake.ring(group.bells);
+    for (auto& mailbox : group.mailboxes) mailbox.fail_closed(rank(), member_->wake);
+    member_->wake.ring(group.bells);
   }
 
  private:
@@ -181,8 +179,7 @@ int InprocGroup::size() const { return state_->group->size; }
 
 Result<std::unique_ptr<Transport>> InprocGroup::transport(Rank rank) {
   RESHARD_TRY(state_->take(state_->transport_taken, "the transport", rank));
-  return std::make_unique<InprocTransport>(
-      std::make_shared<Member>(Member{state_->group, rank, {}, false}));
+  return std::make_unique<InprocTransport>(std::make_shared<Member>(state_->group, rank));
 }
 
 Result<std::unique_ptr<ControlPlane>> InprocGroup::control(Rank rank) {

@@ -17,7 +17,7 @@ constexpr std::size_t kSlices = 256;
 
 StepEvent::StepEvent(std::shared_ptr<Member> member, std::span<const Send> sends,
                      std::span<const Recv> recvs)
-    : member_(std::move(member)), group_(*member_->group), wake_(group_.size) {
+    : member_(std::move(member)), group_(*member_->group) {
   step_.rank = member_->rank;
   step_.sends.assign(sends.begin(), sends.end());
   step_.recvs.assign(recvs.begin(), recvs.end());
@@ -38,16 +38,16 @@ void StepEvent::post() {
   const Rank me = step_.rank;
   if (!step_.recvs.empty()) {
     mailboxes_.push_back(&group_.mailboxes[me.index()]);
-    mailboxes_.back()->post(std::span<const Recv>(step_.recvs), step_, wake_);
+    mailboxes_.back()->post(std::span<const Recv>(step_.recvs), step_, member_->wake);
   }
   for (auto first = step_.sends.begin(); first != step_.sends.end();) {
     const auto last = std::ranges::upper_bound(first, step_.sends.end(), first->to, {}, &Send::to);
     Mailbox* mailbox = &group_.mailboxes[first->to.index()];
     if (first->to != me || mailboxes_.empty()) mailboxes_.push_back(mailbox);
-    mailbox->post(std::span<const Send>(first, last), step_, wake_);
+    mailbox->post(std::span<const Send>(first, last), step_, member_->wake);
     first = last;
   }
-  wake_.ring(group_.bells);
+  member_->wake.ring(group_.bells);
 }
 
 bool StepEvent::settled() {
@@ -66,18 +66,18 @@ bool StepEvent::settled() {
 }
 
 bool StepEvent::work() {
-  slices_.resize(kSlices);
+  member_->slices.resize(kSlices);
   for (std::size_t i = 0; i < mailboxes_.size(); ++i) {
     Mailbox& mailbox = *mailboxes_[next_mailbox_];
-    const std::size_t n = mailbox.has_work() ? mailbox.take(slices_) : 0;
+    const std::size_t n = mailbox.has_work() ? mailbox.take(member_->slices) : 0;
     if (n == 0) {
       next_mailbox_ = (next_mailbox_ + 1) % mailboxes_.size();
       continue;
     }
-    const std::span<const Slice> mine = std::span(slices_).first(n);
+    const std::span<const Slice> mine = std::span(member_->slices).first(n);
     copy(mine);
-    finish(mine, wake_);
-    wake_.ring(group_.bells);
+    finish(mine, member_->wake);
+    member_->wake.ring(group_.bells);
     return true;
   }
   return false;
@@ -113,11 +113,11 @@ void StepEvent::give_up(Error error) {
 Withdrawn StepEvent::withdraw() {
   Withdrawn all;
   for (Mailbox* mailbox : mailboxes_) {
-    Withdrawn some = mailbox->withdraw(step_, wake_);
+    Withdrawn some = mailbox->withdraw(step_, member_->wake);
     all.messages += some.messages;
     if (!all.unmatched) all.unmatched = std::move(some.unmatched);
   }
-  wake_.ring(group_.bells);
+  member_->wake.ring(group_.bells);
   // What is left now is in the hands of threads that are copying it, a grain each: no deadline
   // needed.
   Bell& bell = group_.bells[step_.rank.index()];

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <deque>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "reshard/transport/inproc_bell.h"
@@ -41,13 +42,17 @@ struct Group {
 
 class StepEvent;
 
-/// The events of one rank that are not done. Shared by its transport and its events, used by its
-/// thread.
+/// What the transport and the events of one rank share. Used by that rank's thread alone.
 struct Member {
-  std::shared_ptr<Group> group;
-  Rank rank;
+  Member(std::shared_ptr<Group> whole, Rank me)
+      : group(std::move(whole)), rank(me), wake(group->size) {}
+
+  const std::shared_ptr<Group> group;
+  const Rank rank;
   std::vector<StepEvent*> undone;
   bool closed = false;
+  Wake wake;                  ///< empty between calls.
+  std::vector<Slice> slices;  ///< scratch of work().
 };
 
 /// The event of one exchange on this group.
@@ -75,10 +80,8 @@ class StepEvent final : public Event {
   std::shared_ptr<Member> member_;
   Group& group_;
   Step step_;
-  Wake wake_;
   std::vector<Mailbox*> mailboxes_;  ///< those that hold messages of this step.
   std::size_t next_mailbox_ = 0;
-  std::vector<Slice> slices_;
   bool done_ = false;
   Result<> outcome_;
 };

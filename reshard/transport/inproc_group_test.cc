@@ -60,6 +60,28 @@ TEST(InprocGroup, one_side_alone_moves_a_message_when_the_other_is_busy) {
   EXPECT_EQ(sent->test(), true);
 }
 
+TEST(InprocGroup, a_side_that_waits_already_does_the_copy_when_the_other_only_posts) {
+  auto group = *InprocGroup::create(2);
+  EXPECT_TRUE(run_ranks(2, [&](Rank rank) {
+    auto transport = *group.transport(rank);
+    auto control = *group.control(rank);
+    std::vector<std::byte> memory(100'000, rank == Rank{0} ? std::byte{3} : std::byte{0});
+    for (std::uint64_t round = 0; round < 50; ++round) {
+      const Send send{Rank{1}, MessageId{round}, memory};
+      const Recv recv{Rank{0}, MessageId{round}, memory};
+      // Rank 0 goes on to the barrier without a wait, so rank 1 gets there only by its own work.
+      auto event = rank == Rank{0} ? *transport->exchange({&send, 1}, {})
+                                   : *transport->exchange({}, {&recv, 1});
+      if (rank == Rank{1}) {
+        EXPECT_TRUE(event->wait(Deadline::never()));
+      }
+      EXPECT_TRUE(control->barrier(Deadline::never()));
+      EXPECT_EQ(event->test(), true);
+    }
+    EXPECT_EQ(memory, std::vector<std::byte>(memory.size(), std::byte{3}));
+  }));
+}
+
 TEST(InprocGroup, a_test_moves_a_bounded_part) {
   auto group = *InprocGroup::create(1);
   auto transport = *group.transport(Rank{0});

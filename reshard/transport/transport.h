@@ -41,7 +41,8 @@ struct Capabilities {
   friend bool operator==(const Capabilities&, const Capabilities&) = default;
 };
 
-/// The completion of one exchange(). Used from one thread at a time; may outlive its transport.
+/// The completion of one exchange(). Used from the thread that uses its transport; may outlive the
+/// transport.
 ///
 /// Every event completes, also on failure, and only then does the memory of its messages belong to
 /// the caller again. Waiting is what moves the bytes: a transport needs no thread of its own.
