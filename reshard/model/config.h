@@ -24,8 +24,8 @@ struct ModelConfig {
   Index intermediate_size = 0;  ///< of the dense MLP.
   Index num_hidden_layers = 0;
   Index num_attention_heads = 0;
-  Index num_key_value_heads = 0;  ///< num_attention_heads when absent.
-  Index head_dim = 0;             ///< hidden_size / num_attention_heads when absent.
+  Index num_key_value_heads = 0;  ///< when absent, what transformers takes for the class.
+  Index head_dim = 0;             ///< when absent, hidden_size / num_attention_heads; Qwen3: 128.
   Index vocab_size = 0;
   bool tie_word_embeddings = false;
   bool attention_bias = false;  ///< q, k, v projections have biases (Qwen2: always).
