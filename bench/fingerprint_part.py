@@ -20,11 +20,13 @@ CASES = [
 def rows_of(programs, case, rounds, threads):
   dtype, shape, columns, _ = case
   argv = [programs.path("fingerprint_bench")]
-  argv += arguments(tensor=shape, dtype=dtype, columns=columns, rounds=rounds)
-  for n in threads:
-    watch = Watch()
-    (result,) = run_lines([*argv, *arguments(threads=n)])
-    noise = watch.noise()
+  counts = ",".join(map(str, threads))
+  argv += arguments(tensor=shape, dtype=dtype, columns=columns, rounds=rounds, threads=counts)
+  watch = Watch()
+  results = run_lines(argv)
+  noise = watch.noise()
+  for result in results:
+    n = result["threads"]
     median, best = rates(result["seconds_fingerprint"], result["bytes"])
     read, ceiling = fastest(result, READS, result["bytes"])
     held = f", columns {columns}" if columns else ""

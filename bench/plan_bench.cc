@@ -55,8 +55,9 @@ PartSize slowest_part(const Planner& planner, const ModelLayout& side) {
   return slowest;
 }
 
-void add_summary(JsonLine& line, const PlanSummary& sum) {
+void add_summary(JsonLine& line, const PlanSummary& sum, Index source_ranks) {
   line.add("ranks", sum.ranks);
+  line.add("source_ranks", source_ranks);
   line.add("bytes_wire", sum.bytes_wire);
   line.add("bytes_local", sum.bytes_local);
   line.add("transfers", sum.transfers);
@@ -85,7 +86,7 @@ Result<> plan_once(const Request& request, Phases& phases, JsonLine& line, bool 
     const PlanSummary sum = timed(phases, "whole", [&] {
       return summarise(planner, static_cast<int>(request.whole_threads));
     });
-    if (last) add_summary(line, sum);
+    if (last) add_summary(line, sum, source->ranks().size());
   }
   return {};
 }

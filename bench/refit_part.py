@@ -9,7 +9,7 @@ import sys
 
 from machine import Watch, available_memory
 from programs import alternate, arguments, run_lines
-from rows import BenchError, Row, copy_target, fastest, long_share, rates
+from rows import LONG_RUN, BenchError, Row, copy_target, fastest, long_share, rates
 
 PLAIN_COPIES = ("libc", "streaming", "streams")
 # Source and destination, and as much again for the plain copies; no case needs more.
@@ -28,13 +28,14 @@ class Case:
 def model_case(model, layers, source, target, quick=False):
   """Layers of a model with few embeddings, which would otherwise be most of the bytes."""
   options = {"config": model, "layers": layers, "vocab": 8192, "from": source, "to": target}
-  return Case(f"{model}, {layers} layers, {source} to {target}", options, quick)
+  plural = "s" if layers > 1 else ""
+  return Case(f"{model}, {layers} layer{plural}, {source} to {target}", options, quick)
 
 
 def tensor_case(name, shape, count, source, target, quick=False):
   """Copies of one BF16 tensor; a side is DIM:PARTS."""
   options = {"tensor": shape, "count": count, "from": source, "to": target}
-  return Case(f"{name}: {count} of {shape}, cut {source} to {target}", options, quick)
+  return Case(f"{name} ({count} tensors of {shape})", options, quick)
 
 
 FFN_CASE = tensor_case("Llama down_proj, TP4 to TP8", "4096x14336", 10, "1:4", "1:8", True)
@@ -63,12 +64,19 @@ def case_arguments(programs, case):
   return arguments(**options)
 
 
+def size_text(num_bytes):
+  for unit, size in (("MiB", 2**20), ("KiB", 2**10)):
+    if num_bytes >= 10 * size or num_bytes % size == 0:
+      return f"{num_bytes / size:.0f} {unit}"
+  return f"{num_bytes} B"
+
+
 def runs_note(result):
-  """The three run lengths with most bytes, and the share below the border."""
+  """The three run lengths with most bytes."""
   total = sum(result["bytes_in_runs"])
   pairs = sorted(zip(result["bytes_in_runs"], result["run_bytes"]), reverse=True)[:3]
-  lengths = ", ".join(f"{n / total:.0%} in runs of {run} B" for n, run in pairs)
-  return f"{1 - long_share(result):.0%} short; {lengths}"
+  lengths = ", ".join(f"{n / total:.0%} of {size_text(run)}" for n, run in pairs)
+  return f"runs: {lengths}; {1 - long_share(result):.0%} below {size_text(LONG_RUN)}"
 
 
 def refit_row(name, result, noise):
@@ -91,10 +99,11 @@ def case_rows(programs, case, rounds, threads):
     yield Row("refit", case.name, skipped=f"less than {MOST_MEMORY >> 30} GiB of memory are free")
     return
   argv = [programs.path("refit_bench"), *case_arguments(programs, case)]
-  for n in threads:
-    watch = Watch()
-    (result,) = run_lines([*argv, *arguments(threads=n, rounds=rounds)])
-    yield refit_row(case.name, result, watch.noise())
+  watch = Watch()
+  results = run_lines([*argv, *arguments(threads=",".join(map(str, threads)), rounds=rounds)])
+  noise = watch.noise()
+  for result in results:
+    yield refit_row(case.name, result, noise)
 
 
 def python_with(module, build):

@@ -35,7 +35,9 @@ def target_text(row):
   sign = "≤" if row.target_is_most else "≥"
   if row.target_is_ratio:
     return f"{sign} {row.target:.2f}"
-  return f"{sign} {row.target:g} {row.unit}".rstrip()
+  if not row.unit:
+    return f"{sign} {row.target:.2f}"
+  return f"{sign} {row.target:g} {row.unit}"
 
 
 def cells(row):
