@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <bit>
+#include <cstring>
 
 #include "reshard/transform/fingerprint_kernels.h"
 
@@ -8,6 +10,11 @@ namespace {
 
 /// Bytes [from, to) of a little-endian word, which begin at `p`; the others 0.
 std::uint64_t word_of(const std::byte* p, std::size_t from, std::size_t to) {
+  if (std::endian::native == std::endian::little && to - from == 4) {
+    std::uint32_t whole = 0;
+    std::memcpy(&whole, p, 4);
+    return whole;
+  }
   std::uint64_t word = 0;
   for (std::size_t i = from; i < to; ++i)
     word |= std::to_integer<std::uint64_t>(p[i - from]) << (8 * i);
