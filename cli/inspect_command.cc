@@ -153,7 +153,8 @@ std::string local_text(const ModelLayout& layout, Rank r, const Style& style) {
     }
   }
   return "\n" +
-         style.title(fmt::format("rank {}: {}", r.value(), human_bytes(local_bytes(layout, r)))) +
+         style.title(fmt::format("rank {} of {}: {}", r.value(), layout.name(),
+                                 human_bytes(local_bytes(layout, r)))) +
          "\n" + table.text(style);
 }
 

@@ -37,6 +37,8 @@ Result<LayoutSpec> read_layout_text(const std::string& text) {
     return fail(
         Code::invalid_argument,
         fmt::format("layout '{}': unknown family '{}'; known are {}", text, f, known_families()));
+  if (f == "rules" && spec.file.empty())
+    return fail(Code::invalid_argument, "layout 'rules' needs a file: rules:cut.json");
   return spec;
 }
 

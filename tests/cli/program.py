@@ -7,7 +7,8 @@ import pathlib
 import resource
 import subprocess
 
-BINARY = os.environ.get("RESHARD_BIN", "build/bin/reshard")
+ROOT = pathlib.Path(__file__).parents[2]
+BINARY = str(pathlib.Path(os.environ.get("RESHARD_BIN", ROOT / "build/bin/reshard")).absolute())
 TIMEOUT_SECONDS = 120
 
 LLAMA = {
@@ -34,8 +35,10 @@ MOE = LLAMA | {
 }
 
 
-def run(*arguments, binary=None, cwd=None, user=None, file_bytes=None, stdout=subprocess.PIPE, env=None):
-    """Runs the program to its end: with another user id, or with a limit on the bytes of a file, if asked."""
+def run(
+    *arguments, binary=None, cwd=None, user=None, file_bytes=None, stdout=subprocess.PIPE, env=None
+):
+    """Runs the program to its end, as another user or with a limit on file sizes if asked."""
 
     def prepare():
         if file_bytes is not None:
@@ -87,7 +90,11 @@ def write_safetensors(path, tensors):
     """The inverse of read_safetensors."""
     header, body = {"__metadata__": {"format": "pt"}}, b""
     for name, (dtype, shape, data) in tensors.items():
-        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(body), len(body) + len(data)]}
+        header[name] = {
+            "dtype": dtype,
+            "shape": shape,
+            "data_offsets": [len(body), len(body) + len(data)],
+        }
         body += data
     write_raw(path, json.dumps(header).encode(), body)
 

@@ -1,0 +1,331 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Command lines, layouts, configs and rules that the program must refuse."""
+
+from bad_input import case, config_file, rules_file, text_file
+
+PLAN = "plan --model llama-3.1-8b "
+MOE = "plan --model demo-moe "
+RULES = "plan --model {hf} --from hf --to rules:{d}/rules.json"
+
+USAGE = [
+    case("no command", "", "command is missing", "plan, run, convert", code=2),
+    case("unknown command", "reshape", "unknown command 'reshape'", "convert", code=2),
+    case("missing option", PLAN + "--from hf", "--to is required", "plan --help", code=2),
+    case("unknown option", PLAN + "--from hf --to hf --fast", "--fast", "plan --help", code=2),
+    case("missing output", "convert {hf} --to hf", "OUT is required", code=2),
+    case("one argument too many", "convert {hf} {d}/out x --to hf", "not expected", "x", code=2),
+    case("negative rank", PLAN + "--from hf --to hf --rank -1", "'-1'", "from 0 to", code=2),
+    case("no threads", PLAN + "--from hf --to hf --threads 0", "'0'", "from 1 to", code=2),
+    case(
+        "no number",
+        "run --model demo-moe --from hf --to hf --repeat x",
+        "'x'",
+        "whole number",
+        code=2,
+    ),
+    case("negative seed", "synth demo-moe {d}/out --seed -3", "--seed", "'-3'", "from 0", code=2),
+    case("no layers", "synth demo-moe {d}/out --layers 0", "--layers", "'0'", "from 1", code=2),
+    case(
+        "unknown unit", "convert {hf} {d}/out --to hf --buffer-bytes 3XB", "'3XB'", "64MiB", code=2
+    ),
+    case(
+        "no bytes",
+        "convert {hf} {d}/out --to hf --max-shard-bytes 0",
+        "'0'",
+        "number of bytes",
+        code=2,
+    ),
+    case(
+        "unknown path",
+        "run --model demo-moe --from hf --to hf --path x",
+        "'x'",
+        "direct or message",
+        code=2,
+    ),
+    case("dot and json", PLAN + "--from hf --to hf --dot --json", "--json excludes --dot", code=2),
+    case(
+        "transfers of no rank", PLAN + "--from hf --to hf --transfers 3", "requires --rank", code=2
+    ),
+    case(
+        "unknown family",
+        PLAN + "--from hf --to deepspeed:tp=2",
+        "'deepspeed'",
+        "hf, megatron, vllm, rules",
+        code=2,
+    ),
+    case(
+        "key without value", PLAN + "--from hf --to megatron:tp", "'tp' must be key=value", code=2
+    ),
+    case("a key twice", PLAN + "--from hf --to megatron:tp=2,tp=4", "'tp' is given twice", code=2),
+    case("rules without a file", PLAN + "--from hf --to rules", "rules:cut.json", code=2),
+    case(
+        "layout without family",
+        PLAN + "--from hf --to :tp=2",
+        "names no family",
+        "megatron:tp=4",
+        code=2,
+    ),
+]
+
+LAYOUTS = [
+    case("tp of heads", PLAN + "--from hf --to megatron:tp=3", "tp=3", "num_attention_heads=32"),
+    case("tp of heads, vllm", PLAN + "--from hf --to vllm:tp=5", "tp=5", "=32"),
+    case("tp 0", PLAN + "--from hf --to megatron:tp=0", "tp=0", "from 1 to"),
+    case("tp negative", PLAN + "--from hf --to vllm:tp=-2", "tp=-2", "from 1 to"),
+    case("tp no number", PLAN + "--from hf --to vllm:tp=two", "tp=two", "whole number"),
+    case("unknown key", PLAN + "--from hf --to megatron:tq=2", "'tq'", "cp", "ep"),
+    case("unknown key of hf", PLAN + "--from hf:tp=2 --to hf", "'tp'", "shards"),
+    case(
+        "pp of layers",
+        PLAN + "--from hf --to megatron:pp=5",
+        "pp=5",
+        "num_hidden_layers=32",
+        "first=",
+    ),
+    case(
+        "first too large",
+        PLAN + "--from hf --to megatron:pp=2,first=40",
+        "first=40",
+        "num_hidden_layers=32",
+    ),
+    case(
+        "ep of a dense model", PLAN + "--from hf --to megatron:ep=2,etp=1,dp=2", "ep=2", "experts"
+    ),
+    case("ep of experts", MOE + "--from hf --to megatron:ep=5,dp=5", "ep=5", "num_experts=32"),
+    case(
+        "etp and ep of a stage",
+        MOE + "--from hf --to megatron:tp=2,ep=4,dp=2",
+        "etp*ep=8",
+        "tp*cp*dp=4",
+    ),
+    case("vllm ep", MOE + "--from hf --to vllm:tp=2,ep=3", "ep=3", "tp"),
+    case(
+        "unknown norms",
+        PLAN + "--from hf --to megatron:norms=both",
+        "norms=both",
+        "fused, separate",
+    ),
+    case(
+        "unknown order",
+        PLAN + "--from hf --to megatron:order=pp-tp",
+        "order=pp-tp",
+        "tp-cp-ep-dp-pp",
+    ),
+    case("too many ranks", PLAN + "--from hf --to megatron:dp=1048577", "dp=1048577", "1048576"),
+    case("rank in neither layout", PLAN + "--from hf --to vllm:tp=8 --rank 8", "rank 8", "{0-7}"),
+    case(
+        "rank not in layout", "inspect llama-3.1-8b --layout vllm:tp=8 --rank 9", "rank 9", "{0-7}"
+    ),
+    case("rank of no layout", "inspect llama-3.1-8b --rank 1", "--layout"),
+    case("graph too large", PLAN + "--from hf --to megatron:dp=300 --dot", "300 ranks", "256"),
+    case(
+        "unknown tensor to ignore",
+        PLAN + "--from hf --to hf --ignore lm_hed.weight",
+        "'lm_hed.weight'",
+        "none",
+    ),
+    case(
+        "more memory than there is",
+        "run --model llama-3.1-405b --from hf --to vllm:tp=8,replicas=64",
+        "are needed",
+        "are available",
+        "--layers",
+    ),
+    case(
+        "message path, too many ranks",
+        "run --model {hf}/config.json --from hf --to vllm:tp=2,replicas=300 --path message",
+        "600 ranks",
+        "512",
+    ),
+]
+
+CONFIGS = [
+    case("unknown model", "inspect llama-4", "'llama-4'", "no example", "llama-3.1-8b"),
+    case(
+        "config is not JSON",
+        "inspect {d}/config.json",
+        "config.json",
+        "not JSON",
+        "byte",
+        prepare=text_file("config.json", '{"hidden_size": 64,'),
+    ),
+    case(
+        "config is a list",
+        "inspect {d}/config.json",
+        "config.json",
+        "object",
+        prepare=text_file("config.json", "[]"),
+    ),
+    case(
+        "config is empty",
+        "inspect {d}/config.json",
+        "config.json",
+        "empty",
+        prepare=text_file("config.json", ""),
+    ),
+    case(
+        "no hidden size",
+        "inspect {d}/config.json",
+        "config.json",
+        "hidden_size",
+        "missing",
+        prepare=config_file(hidden_size=None),
+    ),
+    case(
+        "negative hidden size",
+        "inspect {d}/config.json",
+        "hidden_size",
+        "-64",
+        prepare=config_file(hidden_size=-64),
+    ),
+    case(
+        "size as text",
+        "inspect {d}/config.json",
+        "vocab_size",
+        "96",
+        prepare=config_file(vocab_size="96"),
+    ),
+    case(
+        "absurd size",
+        "inspect {d}/config.json",
+        "vocab_size",
+        "9000000000000000000",
+        prepare=config_file(vocab_size=9_000_000_000_000_000_000),
+    ),
+    case(
+        "heads and kv heads",
+        "inspect {d}/config.json",
+        "num_key_value_heads",
+        "4 with 3",
+        prepare=config_file(num_key_value_heads=3),
+    ),
+    case(
+        "unknown architecture",
+        "inspect {d}/config.json",
+        "MambaForCausalLM",
+        "LlamaForCausalLM",
+        "rules:FILE",
+        prepare=config_file(architectures=["MambaForCausalLM"], model_type="mamba"),
+    ),
+    case(
+        "unknown dtype of a config",
+        "inspect {d}/config.json",
+        "dtype",
+        "bfloat17",
+        prepare=config_file(torch_dtype="bfloat17"),
+    ),
+]
+
+RULE_FILES = [
+    case("no rules file", RULES, "rules.json", "does not exist"),
+    case(
+        "rules are not JSON", RULES, "rules.json", "not JSON", prepare=text_file("rules.json", "{")
+    ),
+    case("no rules", RULES, "rules.json", "rules is missing or empty", prepare=rules_file()),
+    case(
+        "unknown key in a rule",
+        RULES,
+        "rule 1",
+        '"matches"',
+        "match, name, cuts, where",
+        prepare=rules_file({"matches": "*"}),
+    ),
+    case(
+        "unknown key in the file",
+        RULES,
+        "unknown key",
+        "mesh",
+        "axes, rules",
+        prepare=rules_file({"match": "*"}, mesh=[]),
+    ),
+    case(
+        "unknown axis",
+        RULES,
+        "rule 1, cut 1",
+        "ep",
+        "(tp)",
+        prepare=rules_file({"match": "*", "cuts": [{"dim": 0, "axes": ["ep"]}]}),
+    ),
+    case(
+        "an axis twice",
+        RULES,
+        "rule 1, cut 2",
+        "tp",
+        "twice",
+        prepare=rules_file(
+            {"match": "*", "cuts": [{"dim": 0, "axes": ["tp"]}, {"dim": 1, "axes": ["tp"]}]}
+        ),
+    ),
+    case(
+        "too many wildcards",
+        RULES,
+        "rule 1",
+        "5 of * and #",
+        "4",
+        prepare=rules_file({"match": "*.*.*.*.*"}),
+    ),
+    case(
+        "dim out of range",
+        RULES,
+        "rule 1, cut 1",
+        "dim",
+        "-8 to 7",
+        prepare=rules_file({"match": "*", "cuts": [{"dim": 9, "axes": ["tp"]}]}),
+    ),
+    case(
+        "unknown cut rule",
+        RULES,
+        "rule 1, cut 1",
+        "balanced, ceil, spread",
+        prepare=rules_file({"match": "*", "cuts": [{"dim": 0, "axes": ["tp"], "rule": "even"}]}),
+    ),
+    case(
+        "where without a number",
+        RULES,
+        "rule 1, where 1",
+        "either at or number",
+        prepare=rules_file({"match": "*", "where": [{"axis": "tp"}]}),
+    ),
+    case(
+        "name of a group that there is not",
+        RULES,
+        "rule 1",
+        "$2",
+        "1 of * and #",
+        prepare=rules_file({"match": "*", "name": "x.$2"}),
+    ),
+    case(
+        "a tensor without a rule",
+        RULES,
+        "model.embed_tokens.weight",
+        "no rule",
+        "*",
+        prepare=rules_file({"match": "model.layers.*"}),
+    ),
+    case(
+        "a dimension that a tensor lacks",
+        RULES,
+        "tensor",
+        "dimension 1",
+        "has 1",
+        prepare=rules_file({"match": "*", "cuts": [{"dim": 1, "axes": ["tp"]}]}),
+    ),
+    case(
+        "a place outside an axis",
+        RULES,
+        "pp=5",
+        "size 2",
+        prepare=rules_file(
+            {"match": "*", "where": [{"axis": "pp", "at": 5}]}, axes=({"name": "pp", "size": 2},)
+        ),
+    ),
+    case(
+        "two tensors of one name",
+        RULES,
+        "'x'",
+        "two tensors",
+        prepare=rules_file({"match": "*", "name": "x"}),
+    ),
+]
+
+CASES = USAGE + LAYOUTS + CONFIGS + RULE_FILES

@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What convert promises besides right bytes: whole or nothing, resumable, with a model's files."""
+
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import tempfile
+import unittest
+
+import program
+
+
+class Convert(unittest.TestCase):
+    def setUp(self):
+        self.d = pathlib.Path(tempfile.mkdtemp(prefix="reshard-convert-"))
+        self.addCleanup(shutil.rmtree, self.d)
+
+    def checkpoint(self, config, name="in", **more):
+        path = program.write_json(self.d / f"{name}.json", config | more)
+        program.done("synth", path, self.d / name)
+        return self.d / name
+
+    def convert(self, source, name, *arguments):
+        program.done("convert", source, self.d / name, *arguments)
+        return self.d / name
+
+    def test_there_and_back_through_ranks(self):
+        source = self.checkpoint(program.MOE)
+        trainer = self.convert(source, "trainer", "--to", "megatron:tp=2,pp=2,ep=2,etp=1")
+        engine = self.convert(
+            trainer, "engine", "--from", "megatron:etp=1,ep=2,pp=2,tp=2", "--to", "vllm:tp=4"
+        )
+        back = self.convert(engine, "back", "--to", "hf")
+        self.assertEqual(program.files_of(back), program.files_of(source))
+        program.done("verify", source, engine)
+        program.done("verify", trainer, engine)
+
+    def test_the_index_of_ranks(self):
+        out = self.convert(self.checkpoint(program.LLAMA), "out", "--to", "megatron:tp=2,dp=2")
+        index = json.loads((out / "reshard.json").read_text())
+        self.assertEqual(index["format"], "reshard-checkpoint")
+        self.assertEqual(index["version"], 1)
+        self.assertEqual(index["layout"], "megatron:dp=2,tp=2")
+        self.assertEqual(index["world_size"], 4)
+        files = [entry["file"] for entry in index["ranks"]]
+        self.assertEqual([entry["rank"] for entry in index["ranks"]], [0, 1, 2, 3])
+        self.assertEqual(files[0], files[2], "ranks that hold the same share a file")
+        self.assertEqual(files[1], files[3], "ranks that hold the same share a file")
+        self.assertNotEqual(files[0], files[1])
+        self.assertEqual({path.name for path in out.glob("*.safetensors")}, set(files))
+        self.assertEqual(len(index["tensors"]), 2 * 9 + 3)
+        self.assertEqual(
+            index["tensors"][0],
+            {"name": "model.embed_tokens.weight", "dtype": "BF16", "shape": [96, 64]},
+        )
+
+    def test_shards_of_hf(self):
+        source = self.checkpoint(program.LLAMA)
+        whole = program.read_safetensors(source / "model.safetensors")
+        total = sum(len(data) for _, _, data in whole.values())
+        for arguments, most in (
+            (("hf:shards=3",), None),
+            (("hf", "--max-shard-bytes", "40kB"), 40_000),
+        ):
+            out = self.convert(source, f"out-{len(arguments)}", "--to", *arguments)
+            index = json.loads((out / "model.safetensors.index.json").read_text())
+            self.assertEqual(index["metadata"]["total_size"], total)
+            files = sorted(path.name for path in out.glob("*.safetensors"))
+            self.assertGreater(len(files), 2)
+            self.assertEqual(files[0], f"model-00001-of-{len(files):05}.safetensors")
+            together = {}
+            for file in files:
+                tensors = program.read_safetensors(out / file)
+                self.assertEqual({index["weight_map"][name] for name in tensors}, {file})
+                if most:
+                    self.assertLessEqual(sum(len(data) for _, _, data in tensors.values()), most)
+                together |= tensors
+            self.assertEqual(together, whole)
+            back = self.convert(out, f"back-{len(arguments)}", "--from", "hf", "--to", "hf")
+            self.assertEqual(
+                (back / "model.safetensors").read_bytes(),
+                (source / "model.safetensors").read_bytes(),
+            )
+
+    def test_files_that_belong_to_a_model(self):
+        source = self.checkpoint(program.LLAMA)
+        belongs = [
+            "tokenizer.json",
+            "tokenizer_config.json",
+            "generation_config.json",
+            "merges.txt",
+            "special_tokens_map.json",
+            "spiece.model",
+            "chat_template.jinja",
+        ]
+        for name in belongs + ["optimizer.pt", "notes.md"]:
+            (source / name).write_text(name)
+        out = self.convert(source, "out", "--to", "vllm:tp=2")
+        self.assertEqual(
+            set(program.files_of(out)),
+            {
+                *belongs,
+                "config.json",
+                "reshard.json",
+                "rank-00000.safetensors",
+                "rank-00001.safetensors",
+            },
+        )
+        for name in belongs:
+            self.assertEqual((out / name).read_text(), name)
+
+    def test_a_tied_model_that_stores_its_head_too(self):
+        source = self.checkpoint(program.LLAMA, tie_word_embeddings=True)
+        path = source / "model.safetensors"
+        plain = path.read_bytes()
+        tensors = program.read_safetensors(path)
+        tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"]
+        program.write_safetensors(path, tensors)
+        out = self.convert(source, "out", "--to", "hf")
+        self.assertEqual((out / "model.safetensors").read_bytes(), plain)
+
+    def test_rules_travel_with_the_checkpoint(self):
+        source = self.checkpoint(program.LLAMA)
+        rules = {
+            "axes": [{"name": "tp", "size": 2}, {"name": "pp", "size": 2}],
+            "rules": [
+                {
+                    "match": "model.layers.#.*_proj.weight",
+                    "cuts": [{"dim": -1, "axes": ["tp"]}],
+                    "where": [{"axis": "pp", "number": 1}],
+                },
+                {"match": "*"},
+            ],
+        }
+        program.write_json(self.d / "cut.json", rules)
+        ranks = self.convert(source, "ranks", "--to", f"rules:{self.d / 'cut.json'}")
+        (self.d / "cut.json").unlink()
+        back = self.convert(ranks, "back", "--to", "hf")
+        self.assertEqual(program.files_of(back), program.files_of(source))
+
+    def test_rules_serve_models_of_unknown_architecture(self):
+        source = self.checkpoint(program.LLAMA)
+        config = json.loads((source / "config.json").read_text())
+        program.write_json(
+            source / "config.json",
+            config | {"architectures": ["NewForCausalLM"], "model_type": "new"},
+        )
+        rules = {
+            "axes": [{"name": "tp", "size": 3}],
+            "rules": [
+                {"match": "*embed*", "cuts": [{"dim": 0, "axes": ["tp"], "rule": "ceil"}]},
+                {"match": "*"},
+            ],
+        }
+        program.write_json(self.d / "cut.json", rules)
+        ranks = self.convert(source, "ranks", "--to", f"rules:{self.d / 'cut.json'}")
+        back = self.convert(ranks, "back", "--to", "hf")
+        self.assertEqual(
+            program.files_of(back)["model.safetensors"],
+            program.files_of(source)["model.safetensors"],
+        )
+
+    def stop(self, sign, *command):
+        """Stops the program once it has finished some files; returns its exit code and last words.
+
+        On a busy machine the run may be over before it is stopped; then it is done again.
+        """
+        out = command[2]
+        journal = out.with_name(out.name + ".partial") / ".reshard-resume"
+        for _ in range(20):
+            process = subprocess.Popen(
+                [program.BINARY, *map(str, command)],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            while process.poll() is None:
+                if journal.exists() and len(journal.read_text().splitlines()) > 3:
+                    process.send_signal(sign)
+                    break
+            _, said = process.communicate()
+            if process.returncode != 0:
+                return process.returncode, said
+            shutil.rmtree(out)
+        self.fail("twenty runs ended before they could be stopped")
+
+    def big_enough_to_be_stopped(self):
+        return self.checkpoint(
+            program.LLAMA, vocab_size=64_000, hidden_size=512, intermediate_size=1024
+        )
+
+    def stop_and_resume(self, sign):
+        source = self.big_enough_to_be_stopped()
+        command = (
+            "convert",
+            source,
+            self.d / "out",
+            "--to",
+            "megatron:tp=4",
+            "--buffer-bytes",
+            "8kB",
+        )
+        whole = program.files_of(self.convert(source, "whole", *command[3:]))
+        code, said = self.stop(sign, *command)
+        self.assertFalse((self.d / "out").exists(), "half an output under its final name")
+        kept = {
+            path.name: path.stat() for path in (self.d / "out.partial").glob("rank-*.safetensors")
+        }
+        report = program.done(*command)
+        self.assertIn("of an earlier run kept", report)
+        self.assertEqual(program.files_of(self.d / "out"), whole)
+        self.assertFalse((self.d / "out.partial").exists())
+        first = (self.d / "out" / "rank-00000.safetensors").stat()
+        self.assertEqual(
+            (first.st_ino, first.st_mtime_ns),
+            (kept["rank-00000.safetensors"].st_ino, kept["rank-00000.safetensors"].st_mtime_ns),
+            "a finished file was written again",
+        )
+        return code, said
+
+    def test_goes_on_after_kill_9(self):
+        code, _ = self.stop_and_resume(signal.SIGKILL)
+        self.assertEqual(code, -signal.SIGKILL)
+
+    def test_goes_on_after_an_interrupt(self):
+        code, said = self.stop_and_resume(signal.SIGINT)
+        self.assertEqual(code, 130)
+        self.assertRegex(
+            said, r"^reshard: interrupted; \d of 4 files are kept in .*out.partial.*\n$"
+        )
+
+    def test_another_job_does_not_take_over(self):
+        source = self.big_enough_to_be_stopped()
+        out = self.d / "out"
+        self.stop(
+            signal.SIGKILL, "convert", source, out, "--to", "megatron:tp=4", "--buffer-bytes", "8kB"
+        )
+        before = program.files_of(self.d / "out.partial")
+        result = program.run("convert", source, out, "--to", "megatron:tp=2")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("interrupted job", result.stderr)
+        os.utime(source / "model.safetensors")
+        result = program.run("convert", source, out, "--to", "megatron:tp=4")
+        self.assertEqual(result.returncode, 1, "the input changed since")
+        self.assertIn("interrupted job", result.stderr)
+        self.assertEqual(program.files_of(self.d / "out.partial"), before)
+
+    def test_refuses_to_overwrite(self):
+        source = self.checkpoint(program.LLAMA)
+        out = self.convert(source, "out", "--to", "vllm:tp=2")
+        before = program.files_of(out)
+        result = program.run("convert", source, out, "--to", "hf")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("not overwritten", result.stderr)
+        self.assertEqual(program.files_of(out), before)
+
+
+if __name__ == "__main__":
+    unittest.main()

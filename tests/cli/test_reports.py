@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the program prints: the keys that scripts read, and the text that people read.
+
+`python3 test_reports.py --update-goldens` writes golden/ anew; look at the difference then.
+"""
+
+import json
+import os
+import pathlib
+import re
+import shutil
+import sys
+import tempfile
+import unittest
+
+import program
+
+GOLDEN = pathlib.Path(__file__).parent / "golden"
+UPDATE = "--update-goldens" in sys.argv
+
+PLAN_KEYS = [
+    "plan_seconds",
+    "ranks",
+    "bytes_total",
+    "bytes_wire",
+    "bytes_local",
+    "messages",
+    "transfers",
+    "max_egress_bytes",
+    "max_ingress_bytes",
+    "optimal_max_egress_bytes",
+    "digest",
+    "peak_rss_bytes",
+]
+REFIT = (
+    "--model",
+    "demo-moe",
+    "--layers",
+    "1",
+    "--from",
+    "megatron:tp=2,ep=4,etp=1,dp=2",
+    "--to",
+    "vllm:tp=4",
+)
+
+
+def without_figures(text):
+    """The text without what differs between machines and versions: times, memory, digest."""
+    text = re.sub(r"planned in .*; peak memory [^;]*;", "planned in T; peak memory M;", text)
+    text = re.sub(r"digest [0-9a-f]{16}", "digest D", text)
+    text = re.sub(r"\d[\d.]* (us|ms|s)\b", "T", text)
+    return re.sub(r" +\n", "\n", text)
+
+
+class Reports(unittest.TestCase):
+    def setUp(self):
+        self.d = pathlib.Path(tempfile.mkdtemp(prefix="reshard-reports-"))
+        self.addCleanup(shutil.rmtree, self.d)
+
+    def golden(self, name, text):
+        path = GOLDEN / name
+        if UPDATE:
+            path.write_text(text)
+        self.assertEqual(path.read_text(), text, f"differs from {path}; see --update-goldens")
+
+    def test_help(self):
+        self.golden("help.txt", program.done("--help"))
+        for command in ("plan", "run", "convert", "verify", "inspect", "synth", "transports"):
+            with self.subTest(command):
+                self.golden(f"help_{command}.txt", program.done(command, "--help"))
+
+    def test_version(self):
+        self.assertRegex(program.done("--version"), r"^reshard \d+\.\d+\.\d+\n$")
+
+    def test_plan(self):
+        self.golden("plan.txt", without_figures(program.done("plan", *REFIT)))
+        self.golden(
+            "plan_rank.txt",
+            without_figures(program.done("plan", *REFIT, "--rank", 3, "--transfers", 2)),
+        )
+        self.golden("plan.dot", program.done("plan", *REFIT, "--dot"))
+
+    def test_inspect(self):
+        self.golden(
+            "inspect.txt",
+            program.done("inspect", "demo-moe", "--layout", "megatron:pp=4,tp=2,ep=2,etp=1"),
+        )
+        self.golden(
+            "inspect_rank.txt",
+            program.done(
+                "inspect", "qwen3-4b", "--layers", 1, "--layout", "megatron:tp=2", "--rank", 1
+            ),
+        )
+
+    def test_colours_only_for_terminals(self):
+        for arguments in (("plan", *REFIT), ("inspect", "demo-moe"), ("transports",)):
+            self.assertNotIn("\x1b", program.done(*arguments, env={"TERM": "xterm-256color"}))
+
+    def test_plan_json(self):
+        plan = json.loads(program.done("plan", *REFIT, "--json"))
+        self.assertEqual(list(plan), PLAN_KEYS)
+        self.assertEqual(plan["ranks"], 4)
+        self.assertEqual(plan["bytes_total"], plan["bytes_wire"] + plan["bytes_local"])
+        self.assertGreater(plan["messages"], 0)
+        self.assertGreaterEqual(plan["transfers"], plan["messages"])
+        self.assertRegex(plan["digest"], r"^[0-9a-f]{16}$")
+        self.assertGreater(plan["plan_seconds"], 0)
+        self.assertGreater(plan["peak_rss_bytes"], 1_000_000)
+        again = json.loads(program.done("plan", *REFIT, "--json", "--threads", 3))
+        figures = ("plan_seconds", "peak_rss_bytes")
+        self.assertEqual(
+            {k: v for k, v in plan.items() if k not in figures},
+            {k: v for k, v in again.items() if k not in figures},
+        )
+
+    def test_the_parts_of_the_ranks_add_up_to_the_plan(self):
+        plan = json.loads(program.done("plan", *REFIT, "--json"))
+        parts = [json.loads(program.done("plan", *REFIT, "--json", "--rank", r)) for r in range(4)]
+        for r, part in enumerate(parts):
+            self.assertEqual(list(part), ["rank", *PLAN_KEYS])
+            self.assertEqual(part["rank"], r)
+            self.assertEqual(part["digest"], plan["digest"])
+        for key in ("bytes_total", "bytes_wire", "bytes_local"):
+            self.assertEqual(sum(part[key] for part in parts), plan[key], key)
+        for key in ("max_egress_bytes", "max_ingress_bytes"):
+            self.assertEqual(max(part[key] for part in parts), plan[key], key)
+            self.assertEqual(sum(part[key] for part in parts), plan["bytes_wire"], key)
+        self.assertEqual(
+            sum(part["messages"] for part in parts), 2 * plan["messages"], "each has two ends"
+        )
+
+    def test_the_listed_transfers_are_the_rank_part(self):
+        part = json.loads(program.done("plan", *REFIT, "--json", "--rank", 2, "--transfers", "all"))
+        self.assertEqual(len(part["list"]), part["transfers"])
+        self.assertEqual(sum(t["bytes"] for t in part["list"] if t["to"] == 2), part["bytes_total"])
+        self.assertEqual(
+            sum(t["bytes"] for t in part["list"] if t["from"] == 2 != t["to"]),
+            part["max_egress_bytes"],
+        )
+
+    def test_run_json(self):
+        for path in ("direct", "message"):
+            for arguments, verified in (((), None), (("--verify",), True)):
+                ran = json.loads(
+                    program.done("run", *REFIT, "--json", "--repeat", 2, "--path", path, *arguments)
+                )
+                self.assertEqual(list(ran)[: len(PLAN_KEYS)], PLAN_KEYS)
+                self.assertEqual(len(ran["seconds"]), 2)
+                self.assertGreater(min(ran["seconds"]), 0)
+                self.assertGreater(ran["gb_per_s"], 0)
+                self.assertGreater(ran["memcpy_gb_per_s"], 0)
+                self.assertIs(ran["verified"], verified)
+
+    def test_run_of_a_checkpoint(self):
+        program.done("synth", "demo-moe", self.d / "hf", "--layers", 1)
+        program.done("convert", self.d / "hf", self.d / "ranks", "--to", "vllm:tp=2")
+        for source in ("hf", "ranks"):
+            ran = json.loads(
+                program.done("run", "--model", self.d / source, *REFIT[4:], "--json", "--verify")
+            )
+            self.assertIs(ran["verified"], True)
+
+    def test_verify(self):
+        program.done("synth", "demo-moe", self.d / "a", "--layers", 1)
+        program.done("convert", self.d / "a", self.d / "ranks", "--to", "vllm:tp=2,replicas=2")
+        self.assertIn("the same", program.done("verify", self.d / "a", self.d / "ranks"))
+        path = self.d / "a" / "model.safetensors"
+        tensors = program.read_safetensors(path)
+        name = "model.layers.0.self_attn.q_proj.weight"
+        dtype, shape, data = tensors[name]
+        tensors[name] = (dtype, shape, data[:-1] + bytes([data[-1] ^ 1]))
+        gone = tensors.pop("lm_head.weight")
+        tensors["new.weight"] = gone
+        program.write_safetensors(path, tensors)
+        result = program.run("verify", self.d / "a", self.d / "ranks", "--json")
+        self.assertEqual(result.returncode, 1)
+        self.assertEqual(result.stderr, "")
+        said = json.loads(result.stdout)
+        self.assertIs(said["equal"], False)
+        self.assertEqual([d["tensor"] for d in said["differing"]], [name])
+        self.assertEqual((said["only_a"], said["only_b"]), (["new.weight"], ["lm_head.weight"]))
+        text = program.run("verify", self.d / "a", self.d / "ranks")
+        self.assertEqual(text.returncode, 1)
+        self.assertIn("not the same: 1 differ, 1 only in A, 1 only in B", text.stdout)
+
+    def test_verify_compares_replicas(self):
+        program.done("synth", "demo-moe", self.d / "a", "--layers", 1)
+        program.done("convert", self.d / "a", self.d / "ranks", "--to", "megatron:tp=2")
+        path = self.d / "ranks" / "rank-00001.safetensors"  # norms are on both ranks
+        tensors = program.read_safetensors(path)
+        name = next(name for name in tensors if "final_layernorm" in name)
+        dtype, shape, data = tensors[name]
+        tensors[name] = (dtype, shape, bytes([data[0] ^ 1]) + data[1:])
+        program.write_safetensors(path, tensors)
+        result = program.run("verify", self.d / "a", self.d / "ranks")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("model.norm.weight", result.stdout)
+        self.assertIn("differs from rank 0", result.stdout)
+
+    def test_transports(self):
+        listed = json.loads(program.done("transports", "--json"))
+        inproc = next(t for t in listed if t["name"] == "inproc")
+        self.assertTrue(inproc["available"])
+        for transport in listed:
+            self.assertTrue(transport["available"] or transport["reason"], transport)
+
+    def test_inspect_json_counts_every_element(self):
+        said = json.loads(
+            program.done("inspect", "demo-moe", "--layout", "vllm:tp=8", "--rank", 7, "--json")
+        )
+        width = {"BF16": 2, "F32": 4}
+        for local in said["local"]:
+            elements = 1
+            for size in local["shape"]:
+                elements *= size
+            held = 0
+            for fragment in local["fragments"]:
+                sizes = [
+                    int(b) - int(a) for a, b in re.findall(r"\[(\d+),(\d+)\)", fragment["box"])
+                ]
+                part = 1
+                for size in sizes:
+                    part *= size
+                held += part
+            self.assertEqual(held + local["padding"], elements, local["name"])
+        self.assertEqual(sum(kind["bytes"] for kind in said["kinds"]), said["bytes"])
+        self.assertEqual(said["bytes"], said["parameters"] * width["BF16"])
+
+    def test_synth_is_a_function_of_config_and_seed(self):
+        for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+            program.done(
+                "synth", "demo-moe", self.d / name, "--layers", 1, "--seed", seed, "--threads", seed
+            )
+        a, b, c = (program.files_of(self.d / name) for name in "abc")
+        self.assertEqual(a, b)
+        self.assertEqual(a["config.json"], c["config.json"])
+        self.assertNotEqual(a["model.safetensors"], c["model.safetensors"])
+        self.assertEqual(json.loads(a["config.json"])["num_hidden_layers"], 1)
+        tensors = program.read_safetensors(self.d / "a" / "model.safetensors")
+        for name, (dtype, _, data) in tensors.items():
+            self.assertEqual(dtype, "BF16")
+            exponents = {
+                (data[i + 1] & 0x7F) << 1 | data[i] >> 7 for i in range(0, min(len(data), 2000), 2)
+            }
+            self.assertLessEqual(
+                max(exponents), 127 - 5, f"{name}: values too large for a model to run on"
+            )
+
+    def test_examples_are_found_where_the_environment_says(self):
+        program.write_json(self.d / "mine.json", program.LLAMA)
+        here = {"RESHARD_EXAMPLES": str(self.d)}
+        self.assertIn("LlamaForCausalLM", program.done("inspect", "mine", env=here))
+        result = program.run("inspect", "demo-moe", env=here)
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("examples are mine", result.stderr)
+
+
+if __name__ == "__main__":
+    if UPDATE:
+        sys.argv.remove("--update-goldens")
+        GOLDEN.mkdir(exist_ok=True)
+    os.environ.pop("NO_COLOR", None)
+    unittest.main()

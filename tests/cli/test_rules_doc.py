@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The example of docs/rules.md does what the text says."""
+
+import json
+import pathlib
+import re
+import shutil
+import tempfile
+import unittest
+
+import program
+
+DOC = pathlib.Path(__file__).parents[2] / "docs" / "rules.md"
+
+
+class RulesDoc(unittest.TestCase):
+    def setUp(self):
+        self.d = pathlib.Path(tempfile.mkdtemp(prefix="reshard-rules-"))
+        self.addCleanup(shutil.rmtree, self.d)
+        (example,) = re.findall(r"```json\n(.*?)```", DOC.read_text(), re.S)
+        (self.d / "cut.json").write_text(example)
+
+    def test_its_commands_run(self):
+        commands = re.findall(r"^reshard (.*)$", DOC.read_text(), re.M)
+        self.assertEqual(len(commands), 3)
+        for command in commands:
+            self.assertIn("rules:cut.json", program.done(*command.split(), cwd=self.d))
+
+    def test_what_its_ranks_hold(self):
+        config = program.write_json(
+            self.d / "config.json", program.LLAMA | {"num_hidden_layers": 32}
+        )
+        program.done("synth", config, self.d / "hf")
+        program.done("convert", "hf", "out", "--to", "rules:cut.json", cwd=self.d)
+        whole = program.read_safetensors(self.d / "hf" / "model.safetensors")
+        ranks = [
+            program.read_safetensors(self.d / "out" / f"rank-0000{r}.safetensors") for r in range(4)
+        ]
+        for r in range(4):
+            stage, tp = r // 2, r % 2
+            self.assertEqual("model.embed_tokens.weight" in ranks[r], stage == 0)
+            self.assertEqual("lm_head.weight" in ranks[r], stage == 1)
+            for layer in range(32):
+                name = f"model.layers.{layer}.self_attn.q_proj.weight"
+                self.assertEqual(name in ranks[r], layer // 16 == stage)
+            layer = 16 * stage + 3
+            rows = whole[f"model.layers.{layer}.mlp.up_proj.weight"][2]
+            self.assertEqual(
+                ranks[r][f"model.layers.{layer}.mlp.up_proj.weight"],
+                ("BF16", [48, 64], rows[tp * 48 * 128 : (tp + 1) * 48 * 128]),
+            )
+            columns = whole[f"model.layers.{layer}.self_attn.o_proj.weight"][2]
+            half = b"".join(
+                columns[row * 128 + tp * 64 : row * 128 + tp * 64 + 64] for row in range(64)
+            )
+            self.assertEqual(
+                ranks[r][f"stage.layer{layer}.attention.out.weight"], ("BF16", [64, 32], half)
+            )
+        index = json.loads((self.d / "out" / "reshard.json").read_text())
+        self.assertEqual(index["layout"], "rules:rules.json")
+        self.assertEqual(
+            (self.d / "out" / "rules.json").read_text(), (self.d / "cut.json").read_text()
+        )
+
+
+if __name__ == "__main__":
+    unittest.main()
