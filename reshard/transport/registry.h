@@ -8,11 +8,11 @@ namespace reshard {
 
 /// What this build knows of one transport. All text is static.
 struct TransportInfo {
-  std::string_view name;  ///< as in `--transport`, and Transport::name().
+  std::string_view name;  ///< as users write it, and Transport::name().
   bool built;             ///< its code is in this build.
   bool available;         ///< it can make a group here and now. Implies built.
-  std::string_view
-      version;  ///< of the library underneath, or of reshard itself; empty when not built.
+  /// Of the library underneath, or of the backend when it has none; empty when not built.
+  std::string_view version;
   std::string_view reason;   ///< why it is not available; empty when it is.
   std::string_view purpose;  ///< what it is for, in one line.
 };
