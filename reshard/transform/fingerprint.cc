@@ -93,7 +93,8 @@ class Adder {
   void add_parts(const std::byte* data, Index stride, Index rows, Index row, std::size_t begin,
                  std::size_t end, std::uint64_t step) {
     const detail::ColumnTable& table = detail::column_table();
-    PartBlock block{.data = data,
+    PartBlock block{.table = &table,
+                    .data = data,
                     .stride = stride,
                     .rows = static_cast<std::size_t>(rows),
                     .begin = begin % kPartBytes,

@@ -27,6 +27,7 @@ const ColumnTable& column_table();
 /// Bytes [begin, begin + bytes) of `rows` parts: those of part `first + i * step` are at data + i *
 /// stride.
 struct PartBlock {
+  const ColumnTable* table;  ///< column_table()
   const std::byte* data;
   std::ptrdiff_t stride;
   std::size_t rows;

@@ -24,7 +24,7 @@ std::uint64_t word_of(const std::byte* p, std::size_t from, std::size_t to) {
 }  // namespace
 
 void fingerprint_portable(const PartBlock& block, std::array<std::uint64_t, 2>& sum) {
-  const ColumnTable& table = column_table();
+  const ColumnTable& table = *block.table;
   const std::size_t lead = block.begin % 4, bytes = lead + block.bytes;
   for (std::size_t r = 0; r < block.rows; ++r) {
     const std::byte* const row = block.data + static_cast<std::ptrdiff_t>(r) * block.stride;

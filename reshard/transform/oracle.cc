@@ -1,161 +1,191 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "reshard/transform/oracle.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstring>
 
-#include "reshard/base/check.h"
 #include "reshard/base/hash.h"
+#include "reshard/transform/box_rows.h"
 
 namespace reshard {
 namespace {
 
-/// `lane` repeated over a word.
-std::uint64_t lanes(std::uint64_t lane, int bits) {
-  std::uint64_t word = 0;
-  for (int at = 0; at < 64; at += bits) word |= lane << at;
-  return word;
-}
+using detail::Access;
+using detail::ByteMatrix;
+using detail::RowBlock;
 
-struct FloatFields {
-  int exponent_bits, mantissa_bits;
+/// Bits of an element that stay random, and bits that are set: `(random & keep) | set`.
+struct Pattern {
+  std::uint64_t keep = ~0ULL, set = 0;
 };
 
-std::optional<FloatFields> float_fields(DType dtype) {
+/// Floats keep sign, mantissa and the lowest two bits of the exponent; the others are those of
+/// 2^-11.
+Pattern pattern_of(OracleKind kind, DType dtype) {
+  if (kind == OracleKind::bits) return {};
   switch (dtype) {
-    case DType::f16: return FloatFields{5, 10};
-    case DType::bf16: return FloatFields{8, 7};
-    case DType::f32: return FloatFields{8, 23};
-    case DType::f64: return FloatFields{11, 52};
-    case DType::f8_e5m2: return FloatFields{5, 2};
-    case DType::f8_e4m3: return FloatFields{4, 3};
-    default: return std::nullopt;
+    case DType::boolean: return {0x01, 0};
+    case DType::f16: return {0x8fff, 0x1000};
+    case DType::bf16: return {0x81ff, 0x3a00};
+    case DType::f32:
+    case DType::c64: return {0x81ffffff, 0x3a000000};
+    case DType::f64: return {0x803fffffffffffff, 0x3f40000000000000};
+    // No exponent above that of 1, and none of 0, which with a sign is the NaN of the fnuz types.
+    case DType::f8_e5m2:
+    case DType::f8_e4m3:
+    case DType::f8_e4m3fnuz:
+    case DType::f8_e5m2fnuz: return {0xbf, 0x10};
+    case DType::f8_e8m0: return {0x03, 0x74};
+    default: return {};
   }
 }
 
-std::string hex_bytes(const std::byte* bytes, int n) {
-  std::string text = "0x";
-  for (int i = n - 1; i >= 0; --i) {
-    const auto b = std::to_integer<unsigned>(bytes[i]);
-    text += "0123456789abcdef"[b >> 4];
-    text += "0123456789abcdef"[b & 15];
+/// Bits after which a dtype's pattern repeats.
+int period(DType dtype) { return dtype == DType::c64 ? 32 : bits(dtype); }
+
+/// The pattern of an element in every place of a 64-bit word. Elements of 4 and 6 bits have none.
+Pattern repeated(Pattern p, int width) {
+  if (p.set == 0 && p.keep == ~0ULL) return p;
+  for (; width < 64; width *= 2) {
+    p.keep |= p.keep << width;
+    p.set |= p.set << width;
   }
-  return text;
+  return p;
 }
 
-constexpr Index kPiece = 4096;  // bytes made at once for a check
+/// The bytes of one tensor.
+class Stream {
+ public:
+  Stream(const Oracle& oracle, std::string_view name, DType dtype)
+      : key_(mix64(hash64(name) ^ mix64(oracle.seed))),
+        pattern_(repeated(pattern_of(oracle.kind, dtype), period(dtype))) {}
+
+  /// Writes bytes [begin, begin + n) of the packed tensor to `out`.
+  void write(Index begin, Index n, std::byte* out) const {
+    const Index head = std::min(n, (8 - begin % 8) % 8);
+    if (head > 0) write_part(begin, head, out);
+    Index at = head;
+    std::uint64_t word = static_cast<std::uint64_t>((begin + at) / 8);
+    for (; at + 8 <= n; at += 8) {
+      const std::uint64_t value = word_at(word++);
+      std::memcpy(out + at, &value, 8);
+    }
+    if (at < n) write_part(begin + at, n - at, out + at);
+  }
+
+ private:
+  std::uint64_t word_at(std::uint64_t index) const {
+    const std::uint64_t value = (mix64(key_ + index) & pattern_.keep) | pattern_.set;
+    return std::endian::native == std::endian::little ? value : __builtin_bswap64(value);
+  }
+
+  /// Some bytes of one word.
+  void write_part(Index begin, Index n, std::byte* out) const {
+    const std::uint64_t value = word_at(static_cast<std::uint64_t>(begin / 8));
+    std::byte bytes[8];
+    std::memcpy(bytes, &value, 8);
+    std::memcpy(out, bytes + begin % 8, static_cast<std::size_t>(n));
+  }
+
+  std::uint64_t key_;
+  Pattern pattern_;
+};
+
+std::uint64_t read_bits(const std::byte* p, Index bytes) {
+  std::uint64_t value = 0;
+  for (Index i = 0; i < bytes; ++i) value |= std::to_integer<std::uint64_t>(p[i]) << (8 * i);
+  return value;
+}
+
+/// The mismatch of the element that holds byte `column` of `row`.
+OracleMismatch mismatch_at(const ByteMatrix& matrix, const Stream& stream, Index row, Index column,
+                           const std::byte* byte) {
+  const Index element = std::max(matrix.bits / 8, 1);
+  const Index into = column % element;
+  std::array<std::byte, 8> want{};
+  stream.write(row * matrix.row_bytes + column - into, element, want.data());
+  OracleMismatch m{.index = Dims::filled(matrix.shape.size(), 0),
+                   .want = read_bits(want.data(), element),
+                   .got = read_bits(byte - into, element)};
+  if (matrix.shape.size() == 0) return m;
+  const int last = matrix.shape.size() - 1;
+  m.index[last] = column * 8 / matrix.bits;
+  for (int i = last - 1; i >= 0; --i) {
+    m.index[i] = row % matrix.shape[i];
+    row /= matrix.shape[i];
+  }
+  return m;
+}
+
+/// Compares one row in pieces that fit in the first-level cache. @return the first wrong byte's
+/// offset or -1
+Index first_difference(const Stream& stream, Index begin, Index bytes, const std::byte* data) {
+  constexpr Index kPiece = 4096;
+  std::array<std::byte, kPiece> want;
+  for (Index at = 0; at < bytes; at += kPiece) {
+    const Index n = std::min(kPiece, bytes - at);
+    stream.write(begin + at, n, want.data());
+    if (std::memcmp(want.data(), data + at, static_cast<std::size_t>(n)) == 0) continue;
+    return at + (std::mismatch(want.begin(), want.begin() + n, data + at).first - want.begin());
+  }
+  return -1;
+}
+
+/// True when mismatch a comes before b in row-major order.
+bool comes_before(const OracleMismatch& a, const OracleMismatch& b) {
+  return std::lexicographical_compare(a.index.begin(), a.index.end(), b.index.begin(),
+                                      b.index.end());
+}
 
 }  // namespace
 
-Oracle::Oracle(std::string_view name, const Dims& shape, DType dtype, std::uint64_t seed,
-               OracleKind kind)
-    : key_(hash64(name, seed)), bytes_(std::max(1, bits(dtype) / 8)), pack_(bits(dtype)) {
-  Dims stored = shape;
-  if (pack_ < 8 && stored.size() > 0)
-    stored[stored.size() - 1] = stored[stored.size() - 1] * pack_ / 8;
-  strides_ = row_major(stored);
-  const auto fields = float_fields(dtype);
-  if (kind != OracleKind::weights || !fields) return;
-  // Two random bits choose among four exponents; four values of the bias-free exponent from -9 up
-  // (e4m3: -6 up).
-  const int width = bits(dtype), bias = (1 << (fields->exponent_bits - 1)) - 1;
-  const std::uint64_t least = static_cast<std::uint64_t>(std::max(1, bias - 9));
-  keep_ = lanes(std::uint64_t{1} << (width - 1) | ((std::uint64_t{1} << fields->mantissa_bits) - 1),
-                width);
-  vary_ = lanes(std::uint64_t{3} << fields->mantissa_bits, width);
-  base_ = lanes(least << fields->mantissa_bits, width);
+Result<> oracle_fill(const Oracle& oracle, std::string_view name, const Dims& shape, DType dtype,
+                     const Box& box, const Strided& where, std::byte* data) {
+  const ByteMatrix matrix = RESHARD_TRY(ByteMatrix::make(shape, dtype));
+  const Stream stream(oracle, name, dtype);
+  return detail::for_each_row_block(
+      matrix, box, where, data, Access::write, [&](const RowBlock& block) {
+        for (Index r = 0; r < block.rows; ++r)
+          stream.write((block.first + r) * matrix.row_bytes + block.begin, block.bytes,
+                       block.data + r * block.stride);
+        return true;
+      });
 }
 
-/// Elements [first, first + count) in row-major order of the whole tensor.
-void Oracle::make(Index first, Index count, std::byte* out) const {
-  const Index per_word = 8 / bytes_;
-  const Index end = first + count;
-  for (Index i = first; i < end;) {
-    const std::uint64_t random = mix64(key_ + static_cast<std::uint64_t>(i / per_word));
-    const std::uint64_t word =
-        (random & keep_) | (keep_ == ~std::uint64_t{0} ? 0 : (random & vary_) + base_);
-    const Index skip = i % per_word, n = std::min(per_word - skip, end - i);
-    if (n == per_word) {
-      std::memcpy(out, &word, 8);
-    } else {
-      const std::uint64_t part = word >> (8 * bytes_ * skip);
-      std::memcpy(out, &part, static_cast<std::size_t>(n * bytes_));
-    }
-    out += n * bytes_;
-    i += n;
-  }
+std::string to_string(const OracleMismatch& mismatch) {
+  return fmt::format("element {}: want {:#x}, got {:#x}", to_string(mismatch.index), mismatch.want,
+                     mismatch.got);
 }
 
-/// Calls f(first element, count, byte offset of the first, byte distance between two) for each run
-/// along the last dimension; stops when f returns false.
-template <class F>
-void Oracle::for_each_run(const Box& box, const Strided& where, F&& f) const {
-  if (box.empty()) return;
-  const int last = box.rank() - 1;
-  const bool packed = pack_ < 8;
-  RESHARD_CHECK(!packed || last < 0 ||
-                (where.strides[last] == 1 && box[last].begin() * pack_ % 8 == 0 &&
-                 box[last].size() * pack_ % 8 == 0));
-  const auto scaled = [&](Index elements) {
-    return packed ? elements * pack_ / 8 : elements * bytes_;
-  };
-  const Index count = last < 0 ? 1 : packed ? scaled(box[last].size()) : box[last].size();
-  const Index step = last < 0 || packed ? 1 * bytes_ : where.strides[last] * bytes_;
-  const Index rows = last < 0 ? 1 : box.volume() / box[last].size();
-  for (Index row = 0; row < rows; ++row) {
-    Index rest = row, offset = where.offset;
-    Index first = last < 0 ? 0 : packed ? scaled(box[last].begin()) : box[last].begin();
-    for (int d = last - 1; d >= 0; --d) {
-      const Index p = rest % box[d].size();
-      rest /= box[d].size();
-      first += (box[d].begin() + p) * strides_[d];
-      offset += p * where.strides[d];
-    }
-    if (!f(first, count, scaled(offset), step)) return;
-  }
-}
-
-void Oracle::fill(const Box& box, const Strided& where, std::byte* data) const {
-  for_each_run(box, where, [&](Index first, Index count, Index offset, Index step) {
-    if (step == bytes_) {
-      make(first, count, data + offset);
-    } else {
-      for (Index i = 0; i < count; ++i) make(first + i, 1, data + offset + i * step);
-    }
-    return true;
-  });
-}
-
-std::optional<std::string> Oracle::check(const Box& box, const Strided& where,
-                                         const std::byte* data) const {
-  std::optional<std::string> wrong;
-  std::array<std::byte, kPiece> want;
-  for_each_run(box, where, [&](Index first, Index count, Index offset, Index step) {
-    for (Index at = 0; at < count && !wrong; at += kPiece / bytes_) {
-      const Index n = std::min(kPiece / bytes_, count - at);
-      make(first + at, n, want.data());
-      const std::byte* have = data + offset + at * step;
-      if (step == bytes_ &&
-          std::memcmp(have, want.data(), static_cast<std::size_t>(n * bytes_)) == 0)
-        continue;
-      for (Index i = 0; i < n && !wrong; ++i) {
-        if (std::memcmp(have + i * step, want.data() + i * bytes_,
-                        static_cast<std::size_t>(bytes_)) == 0)
-          continue;
-        Dims index;
-        Index rest = first + at + i;
-        for (int d = 0; d < strides_.size(); ++d) {
-          index.push_back(rest / strides_[d]);
-          rest %= strides_[d];
+Result<std::optional<OracleMismatch>> oracle_check(const Oracle& oracle, std::string_view name,
+                                                   const Dims& shape, DType dtype, const Box& box,
+                                                   const Strided& where, const std::byte* data) {
+  const ByteMatrix matrix = RESHARD_TRY(ByteMatrix::make(shape, dtype));
+  const Stream stream(oracle, name, dtype);
+  std::optional<OracleMismatch> first;
+  Index first_block_row = 0;
+  // Access::read: the blocks are only read.
+  RESHARD_TRY(detail::for_each_row_block(
+      matrix, box, where, const_cast<std::byte*>(data), Access::read, [&](const RowBlock& block) {
+        if (first && block.first != first_block_row) return false;
+        for (Index r = 0; r < block.rows; ++r) {
+          const std::byte* const row = block.data + r * block.stride;
+          const Index at = first_difference(
+              stream, (block.first + r) * matrix.row_bytes + block.begin, block.bytes, row);
+          if (at < 0) continue;
+          const auto found =
+              mismatch_at(matrix, stream, block.first + r, block.begin + at, row + at);
+          if (!first || comes_before(found, *first)) first = found;
+          first_block_row = block.first;
+          break;
         }
-        wrong = to_string(index) + " is " + hex_bytes(have + i * step, bytes_) + ", not " +
-                hex_bytes(want.data() + i * bytes_, bytes_);
-      }
-    }
-    return !wrong;
-  });
-  return wrong;
+        return true;
+      }));
+  return first;
 }
 
 }  // namespace reshard
