@@ -3,7 +3,7 @@
 // memory.
 #pragma once
 
-#include "reshard/transport/conformance_testutil.h"
+#include "reshard/transport/conformance_ranks_testutil.h"
 
 namespace reshard {
 

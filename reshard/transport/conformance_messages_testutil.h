@@ -6,7 +6,7 @@
 #include <fstream>
 #include <thread>
 
-#include "reshard/transport/conformance_testutil.h"
+#include "reshard/transport/conformance_ranks_testutil.h"
 
 namespace reshard {
 

@@ -33,7 +33,8 @@ struct Fault {
 struct FaultPlan {
   std::vector<Fault> faults;  ///< in any order; at most one for a message counts, the first.
   std::uint64_t seed = 0;     ///< of the random choices.
-  std::function<void()> on_kill = {};  ///< to close the rank's control plane as well, may be empty.
+  std::function<void()> on_kill =
+      nullptr;  ///< to close the rank's control plane as well, may be empty.
 };
 
 /// A transport that passes everything on to `inner` and lets the plan's faults happen to what is

@@ -21,7 +21,7 @@ using inproc::StepEvent;
 struct Key {
   std::uint64_t group;
   std::uint64_t owner;
-  std::uint64_t address;
+  std::byte* data;
   std::uint64_t bytes;
 };
 
@@ -45,8 +45,8 @@ class InprocTransport final : public Transport {
 
   Result<MemoryKey> share(std::span<std::byte> memory) override {
     RESHARD_TRY(usable("share"));
-    const Key key{member_->group->number, static_cast<std::uint64_t>(rank().value()),
-                  reinterpret_cast<std::uintptr_t>(memory.data()), memory.size()};
+    const Key key{member_->group->number, static_cast<std::uint64_t>(rank().value()), memory.data(),
+                  memory.size()};
     MemoryKey bytes(sizeof key);
     std::memcpy(bytes.data(), &key, sizeof key);
     return bytes;
@@ -65,8 +65,7 @@ class InprocTransport final : public Transport {
                       "what its share() returned",
                       bytes.size(), owner.value()));
     }
-    auto* data = reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(key.address));
-    return std::span<std::byte>(data, key.bytes);
+    return std::span<std::byte>(key.data, key.bytes);
   }
 
   void close() override {
