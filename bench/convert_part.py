@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Conversion of a synthetic checkpoint against `cp` of the same bytes, both until every byte is on the disk."""
+"""Conversion of a synthetic checkpoint against `cp` of the same bytes.
+
+On the disk both are timed until every byte is there, with the input in the page cache and not; in memory (tmpfs) no
+disk hides what the program costs.
+"""
 
 import json
 import os
@@ -9,13 +13,16 @@ import statistics
 import struct
 import time
 
-from machine import Watch
+from machine import Watch, available_memory
 from programs import run, run_measured
 from rows import BenchError, Row
 
 TARGET, MOST_MB = 0.7, 2**30 / 1e6
-MODEL, FULL_LAYERS, QUICK_LAYERS = "llama-3.1-8b", 14, 1
+MODEL = "llama-3.1-8b"
+# Layers and vocabulary: 8 GB, and 1 GB for a quick run.
+FULL, QUICK = (14, 128256), (2, 16384)
 LAYOUT = "megatron:tp=4,pp=2"
+MEMORY_FOLDER = pathlib.Path("/dev/shm")
 COPY_BUFFER = 16 << 20
 
 
@@ -103,17 +110,20 @@ def remove(folder):
 class Conversion:
   """The folders of one measurement; everything in `scratch` is removed by `clean`."""
 
-  def __init__(self, programs, scratch, layers):
+  def __init__(self, programs, scratch, size):
     self.reshard = programs.path("reshard")
-    self.config = programs.config(MODEL)
-    self.scratch, self.layers = scratch, layers
+    self.model = json.loads(pathlib.Path(programs.config(MODEL)).read_text())
+    self.model["num_hidden_layers"], self.model["vocab_size"] = size
+    self.scratch = scratch
     self.input, self.copy, self.output = (scratch / n for n in ("input", "copy", "output"))
     self.back = scratch / "back"
 
   def synthesise(self):
     self.clean()
     self.scratch.mkdir(parents=True)
-    run([self.reshard, "synth", self.config, str(self.input), "--layers", str(self.layers)])
+    config = self.scratch / "config.json"
+    config.write_text(json.dumps(self.model))
+    run([self.reshard, "synth", str(config), str(self.input)])
     with_each(self.input, os.fsync)
 
   def cp(self):
@@ -142,72 +152,81 @@ class Conversion:
     remove(self.scratch)
 
 
-def rate_row(kind, num_bytes, converts, copies, noise):
+def rate_row(place, num_bytes, converts, copies, noise):
   seconds = [c[0] for c in converts]
   other = statistics.median(c[0] for c in copies)
   median = statistics.median(seconds)
   alone = statistics.median(c[1] for c in converts), statistics.median(c[1] for c in copies)
-  what = f"{num_bytes / 1e9:.1f} GB of {MODEL}, hf to {LAYOUT}, {kind} page cache, until on the disk"
   return Row(
-    "convert", what, "GB/s", num_bytes / median / 1e9, num_bytes / min(seconds) / 1e9,
-    num_bytes / other / 1e9, "cp", other / median, TARGET, noise=noise,
-    note=f"programs alone: {alone[0]:.1f} s, cp {alone[1]:.1f} s",
+    "convert", f"{num_bytes / 1e9:.1f} GB of {MODEL}, hf to {LAYOUT}, {place}", "GB/s",
+    num_bytes / median / 1e9, num_bytes / min(seconds) / 1e9, num_bytes / other / 1e9, "cp",
+    other / median, TARGET, noise=noise,
+    note=f"programs alone: {alone[0]:.2f} s, cp {alone[1]:.2f} s",
     samples={"convert": converts, "cp": copies},
   )  # fmt: skip
 
 
-def memory_row(converts, noise):
+def memory_row(converts, noise, checked):
   megabytes = [c[2] / 1e6 for c in converts]
   return Row(
-    "convert", "peak resident memory, pages of mapped files included", "MB",
+    "convert", "the same, peak resident memory, pages of mapped files included", "MB",
     statistics.median(megabytes), min(megabytes), target=MOST_MB, target_is_most=True,
-    target_is_ratio=False, noise=noise, samples={"peak_rss_bytes": [c[2] for c in converts]},
+    target_is_ratio=False, noise=noise, note=f"{checked / 1e9:.1f} GB compared byte for byte",
+    samples={"peak_rss_bytes": [c[2] for c in converts]},
   )  # fmt: skip
 
 
-def measured_rows(job, rounds):
+def measured_rows(job, prepare, rounds):
+  """`prepare` tells for each place what is done to the input before each copy and each conversion."""
   job.synthesise()
   num_bytes = bytes_in(job.input)
-  prepare = {"warm": make_warm, "cold": make_cold}
   everything = Watch()
   all_converts = []
-  for number, kind in enumerate(prepare):
+  for number, (place, make_ready) in enumerate(prepare.items()):
     watch, copies, converts = Watch(), [], []
     for i in range(rounds):
-      prepare[kind](job.input)
+      make_ready(job.input)
       copies.append(job.cp())
-      prepare[kind](job.input)
+      make_ready(job.input)
       last = number + 1 == len(prepare) and i + 1 == rounds
       converts.append(job.convert(keep=last))
     all_converts += converts
-    yield rate_row(kind, num_bytes, converts, copies, watch.noise())
-  row = memory_row(all_converts, everything.noise())
-  row.note = f"{job.check() / 1e9:.1f} GB checked: converted back, byte for byte"
-  yield row
+    yield rate_row(place, num_bytes, converts, copies, watch.noise())
+  noise = everything.noise()
+  yield memory_row(all_converts, noise, job.check())
 
 
-def needed_bytes(layers):
-  """Disk for input, output and a copy of either, with room to spare."""
-  embeddings, layer = 2 * 128256 * 4096 * 2, 436e6
-  return int(3.2 * (embeddings + layers * layer)) + 10**9
+def needed_bytes(size):
+  """Room for input, output and a copy of either, and some more."""
+  layers, vocabulary = size
+  return int(3.2 * (2 * vocabulary * 4096 * 2 + layers * 436e6)) + 10**9
 
 
-def measure(programs, quick, scratch):
-  """Yields the rows of conversions."""
-  layers = QUICK_LAYERS if quick else FULL_LAYERS
-  what = f"{MODEL} with {layers} layers, hf to {LAYOUT}"
-  if not programs.has("reshard"):
-    yield Row("convert", what, skipped="the program reshard is not built")
-    return
-  folder = pathlib.Path(scratch)
-  folder.mkdir(parents=True, exist_ok=True)
-  free, needed = shutil.disk_usage(folder).free, needed_bytes(layers)
+def rows_in(programs, folder, size, prepare, rounds):
+  """The rows of one folder, or one that says why there are none. Leaves nothing in the folder."""
+  what = f"{MODEL} with {size[0]} layers, hf to {LAYOUT}, {next(iter(prepare))}"
+  free, needed = shutil.disk_usage(folder).free, needed_bytes(size)
   if free < needed:
     reason = f"{folder} has {free / 1e9:.0f} GB free and {needed / 1e9:.0f} GB are needed"
     yield Row("convert", what, skipped=reason)
     return
-  job = Conversion(programs, folder / "bench-convert", layers)
+  job = Conversion(programs, folder / f"reshard-bench-{os.getpid()}", size)
   try:
-    yield from measured_rows(job, 1 if quick else 2)
+    yield from measured_rows(job, prepare, rounds)
   finally:
     job.clean()
+
+
+def measure(programs, quick, scratch):
+  """Yields the rows of conversions."""
+  if not programs.has("reshard"):
+    yield Row("convert", f"{MODEL}, hf to {LAYOUT}", skipped="the program reshard is not built")
+    return
+  scratch.mkdir(parents=True, exist_ok=True)
+  on_disk = {"warm page cache, until on the disk": make_warm}
+  if not quick:
+    on_disk["cold page cache, until on the disk"] = make_cold
+  yield from rows_in(programs, scratch, QUICK if quick else FULL, on_disk, 1 if quick else 2)
+  if MEMORY_FOLDER.is_dir() and available_memory() > needed_bytes(QUICK):
+    in_memory = {"in memory (tmpfs)": make_warm}
+    yield from rows_in(programs, MEMORY_FOLDER, QUICK, in_memory, 3 if quick else 7)

@@ -37,7 +37,7 @@ def target_text(row):
     return f"{sign} {row.target:.2f}"
   if not row.unit:
     return f"{sign} {row.target:.2f}"
-  return f"{sign} {row.target:g} {row.unit}"
+  return f"{sign} {row.target:.4g} {row.unit}"
 
 
 def cells(row):
