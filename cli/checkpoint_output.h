@@ -33,8 +33,8 @@ class CheckpointOutput {
   /// what is kept.
   Result<> write(const WriteFile& write);
 
-  /// Gives the folder its name.
-  Result<> commit() { return folder_.commit(); }
+  /// Gives the folder its name; with `sync` only when all data is on the disk.
+  Result<> commit(bool sync) { return folder_.commit(sync); }
 
  private:
   CheckpointOutput(OutputDir folder, OutputFiles files);

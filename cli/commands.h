@@ -42,6 +42,7 @@ struct ConvertArguments {
   std::string input, output, from, to;  ///< from: empty for the input's own layout.
   Index buffer_bytes = Index{64} << 20;
   Index max_shard_bytes = 5'000'000'000;
+  bool sync = false;  ///< wait for the disk.
   int threads = 0;
 };
 

@@ -155,7 +155,7 @@ Result<int> execute(const ConvertArguments& a) {
     return write_file(job, output.files().tensor_bytes(), file, writer, before);
   }));
   RESHARD_TRY(write_companions(model, to, output.files(), output.folder()));
-  RESHARD_TRY(output.commit());
+  RESHARD_TRY(output.commit(a.sync));
   print(report(output, a.output, watch.seconds()));
   return 0;
 }

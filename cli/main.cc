@@ -13,9 +13,10 @@ namespace {
 
 constexpr int kDone = 0, kFailed = 1, kInterrupted = 130;
 
+/// One line, and no more than text: names in files may hold anything.
 int complain(std::string message, int exit_code) {
   for (char& c : message)
-    if (c == '\n' || c == '\r') c = ' ';
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = ' ';
   std::fprintf(stderr, "reshard: %s\n", message.c_str());
   return exit_code;
 }

@@ -225,6 +225,7 @@ class CommandLine {
               "memory for bytes on their way; default 64MiB");
     add_bytes(s, "--max-shard-bytes", convert_.max_shard_bytes,
               "most tensor bytes in a file of layout hf; default 5GB");
+    s.add_flag("--sync", convert_.sync, "wait until all of OUT is on the disk");
     add_threads(s, convert_.threads);
   }
 

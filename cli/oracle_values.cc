@@ -18,11 +18,11 @@ struct Local {
   SlotId slot;
 };
 
-/// Calls visit(rank, fragment, oracle of its tensor, first byte of the local tensor) for every
-/// fragment, on all threads.
+/// Calls visit(rank, fragment, its tensor, first byte of the local tensor) for every fragment, on
+/// all threads.
 template <class Visit>
-Result<> for_each_fragment(const RankBuffers& buffers, std::uint64_t seed, int threads,
-                           const char* phase, const Progress& progress, Visit&& visit) {
+Result<> for_each_fragment(const RankBuffers& buffers, int threads, const char* phase,
+                           const Progress& progress, Visit&& visit) {
   const ModelLayout& layout = buffers.layout();
   std::vector<Local> locals;
   Index total = 0;
@@ -38,12 +38,9 @@ Result<> for_each_fragment(const RankBuffers& buffers, std::uint64_t seed, int t
   auto body = [&](int worker) {
     for (std::size_t i = next++; i < locals.size(); i = next++) {
       const auto [r, slot] = locals[i];
-      for (const Fragment& f : layout.local(slot, r).fragments) {
-        const CanonicalTensor& t = layout.model()[f.tensor];
-        const Oracle oracle(t.name, t.shape, t.dtype, seed, OracleKind::bits);
-        if (auto visited = visit(r, f, oracle, buffers.at(r, slot)); !visited)
-          meter.fail_with(std::move(visited).error());
-      }
+      for (const Fragment& f : layout.local(slot, r).fragments)
+        if (auto seen = visit(r, f, layout.model()[f.tensor], buffers.at(r, slot)); !seen)
+          meter.fail_with(std::move(seen).error());
       if (!meter.add(worker, buffers.bytes(r, slot))) break;
     }
   };
@@ -55,26 +52,27 @@ Result<> for_each_fragment(const RankBuffers& buffers, std::uint64_t seed, int t
 
 Result<> fill_from_oracle(const RankBuffers& buffers, std::uint64_t seed, int threads,
                           const Progress& progress) {
-  return for_each_fragment(
-      buffers, seed, threads, "fill", progress,
-      [](Rank, const Fragment& f, const Oracle& oracle, std::byte* data) -> Result<> {
-        oracle.fill(f.box, f.where, data);
-        return {};
-      });
+  const Oracle oracle{OracleKind::bits, seed};
+  const auto fill = [&](Rank, const Fragment& f, const CanonicalTensor& t, std::byte* data) {
+    return oracle_fill(oracle, t.name, t.shape, t.dtype, f.box, f.where, data);
+  };
+  return for_each_fragment(buffers, threads, "fill", progress, fill);
 }
 
-Result<> check_against_oracle(const RankBuffers& buffers, std::uint64_t seed, int threads,
-                              const Progress& progress) {
-  const ModelLayout& layout = buffers.layout();
-  return for_each_fragment(
-      buffers, seed, threads, "check", progress,
-      [&](Rank r, const Fragment& f, const Oracle& oracle, std::byte* data) -> Result<> {
-        const auto wrong = oracle.check(f.box, f.where, data);
-        if (!wrong) return {};
-        return fail(Code::corrupt,
-                    fmt::format("rank {}, local tensor '{}': element of tensor '{}' {}", r.value(),
-                                layout.slot(f.slot).name, layout.model()[f.tensor].name, *wrong));
-      });
+Result<> check_against_oracle(const RankBuffers& buffers, const std::vector<bool>& which,
+                              std::uint64_t seed, int threads, const Progress& progress) {
+  const Oracle oracle{OracleKind::bits, seed};
+  const auto check = [&](Rank r, const Fragment& f, const CanonicalTensor& t,
+                         const std::byte* data) -> Result<> {
+    if (!which[f.tensor.index()]) return {};
+    const auto wrong =
+        RESHARD_TRY(oracle_check(oracle, t.name, t.shape, t.dtype, f.box, f.where, data));
+    if (!wrong) return {};
+    return fail(Code::corrupt,
+                fmt::format("rank {}, local tensor '{}', tensor '{}': {}", r.value(),
+                            buffers.layout().slot(f.slot).name, t.name, to_string(*wrong)));
+  };
+  return for_each_fragment(buffers, threads, "check", progress, check);
 }
 
 }  // namespace reshard::cli

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "reshard/exec/progress.h"
 #include "reshard/exec/rank_buffers.h"
@@ -14,8 +15,9 @@ namespace reshard::cli {
 Result<> fill_from_oracle(const RankBuffers& buffers, std::uint64_t seed, int threads,
                           const Progress& progress);
 
-/// Error naming the first rank, tensor and element found that is not the oracle's.
-Result<> check_against_oracle(const RankBuffers& buffers, std::uint64_t seed, int threads,
-                              const Progress& progress);
+/// Error naming the first rank, tensor and element found that is not the oracle's. Looks only at
+/// the tensors that `which` says. @pre which has an entry per tensor of the model
+Result<> check_against_oracle(const RankBuffers& buffers, const std::vector<bool>& which,
+                              std::uint64_t seed, int threads, const Progress& progress);
 
 }  // namespace reshard::cli

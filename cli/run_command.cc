@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "cli/checkpoint_source.h"
 #include "cli/commands.h"
@@ -11,10 +12,10 @@
 #include "cli/oracle_values.h"
 #include "cli/plan_pair.h"
 #include "cli/progress_bar.h"
+#include "cli/run_proof.h"
 #include "cli/run_refit.h"
 #include "cli/text.h"
 #include "reshard/exec/direct.h"
-#include "reshard/exec/proof.h"
 
 namespace reshard::cli {
 namespace {
@@ -43,8 +44,8 @@ Result<> check_memory(const Model& model, const PlanPair& pair) {
 }
 
 /// Weights of a checkpoint in the ranks of the source layout.
-Result<> fill_from_checkpoint(const Model& model, const RankBuffers& source, int threads,
-                              ProgressBar& bar) {
+Result<> fill_from_checkpoint(const Model& model, const RankBuffers& source, int threads) {
+  ProgressBar bar;
   const auto own = RESHARD_TRY(own_layout(model));
   const auto files = RESHARD_TRY(CheckpointSource::bind(model, own));
   const Planner planner = RESHARD_TRY(Planner::make(own, source.shared_layout()));
@@ -56,72 +57,76 @@ Result<> fill_from_checkpoint(const Model& model, const RankBuffers& source, int
   return {};
 }
 
-/// Sources and destinations have the same fingerprints, replicas among them agree, and where the
-/// oracle knows the values every destination element is compared with it.
-Result<> prove(const Model& model, const RunArguments& a, const RankBuffers& source,
-               const RankBuffers& target, int threads) {
-  ProgressBar bar;
-  const Prints before = RESHARD_TRY(fingerprints(source, threads, bar.from()));
-  const Prints after = RESHARD_TRY(fingerprints(target, threads, bar.from()));
-  for (Index i = 0; i < model.tensors->size(); ++i) {
-    // Ignored tensors are on one side only.
-    const TensorId id(static_cast<TensorId::rep>(i));
-    if (a.ignore.contains((*model.tensors)[id].name)) continue;
-    const auto &x = before.tensors[id.index()], &y = after.tensors[id.index()];
-    if (x.print == y.print && x.agree && y.agree) continue;
-    return fail(Code::corrupt,
-                fmt::format("tensor '{}': {}", (*model.tensors)[id].name,
-                            !x.agree   ? "source: " + x.disagreement
-                            : !y.agree ? "target: " + y.disagreement
-                                       : fmt::format("source {}, target {}", to_string(x.print),
-                                                     to_string(y.print))));
-  }
-  if (model.weights) return {};
-  return check_against_oracle(target, a.seed, threads, bar.from());
-}
+/// What a run found out.
+struct Outcome {
+  PlanSummary plan;
+  double summary_seconds = 0;
+  RefitRuns runs;
+  std::optional<bool> verified;
+  double verify_seconds = 0;
+};
 
-std::string as_json(const RunArguments& a, const PlanPair& pair, const PlanSummary& sum,
-                    double summary_seconds, const RefitRuns& runs) {
-  const PlanCost cost{pair.layout_seconds + pair.planner_seconds + summary_seconds,
+std::string as_json(const PlanPair& pair, const Outcome& o) {
+  const PlanCost cost{pair.layout_seconds + pair.planner_seconds + o.summary_seconds,
                       peak_rss_bytes()};
-  Json::Object object = plan_object(sum, pair.planner->digest(), cost);
+  Json::Object object = plan_object(o.plan, pair.planner->digest(), cost);
   Json::Array seconds;
-  for (double s : runs.seconds) seconds.push_back(json_number(s));
+  for (double s : o.runs.seconds) seconds.push_back(json_number(s));
   object.push_back({"seconds", Json(std::move(seconds))});
-  object.push_back({"gb_per_s", json_number(runs.bytes_per_second() / 1e9)});
-  object.push_back({"memcpy_gb_per_s", json_number(runs.plain_bytes_per_second() / 1e9)});
-  object.push_back({"copies", Json(runs.copies)});
-  object.push_back({"verified", a.verify ? Json(true) : Json()});
+  object.push_back({"gb_per_s", json_number(o.runs.bytes_per_second() / 1e9)});
+  object.push_back({"memcpy_gb_per_s", json_number(o.runs.plain_bytes_per_second() / 1e9)});
+  object.push_back({"copies", Json(o.runs.copies)});
+  object.push_back({"verified", o.verified ? Json(*o.verified) : Json()});
   return Json(std::move(object)).dump(true) + "\n";
 }
 
-std::string as_text(const RunArguments& a, const Model& model, const PlanPair& pair,
-                    const PlanSummary& sum, const RefitRuns& runs, double verify_seconds) {
-  const Style style = Style::of_stdout();
-  std::string text = style.title(model_line(model)) + "\n" + sides_table(pair).text(style) + "\n" +
-                     summary_table(sum).text(style) + "\n";
+std::string runs_text(const RefitRuns& runs, const Style& style) {
   Table table({{"run", Table::Align::right},
                {"seconds", Table::Align::right},
                {"rate", Table::Align::right}});
   for (std::size_t i = 0; i < runs.seconds.size(); ++i)
     table.add({fmt::format("{}", i + 1), human_seconds(runs.seconds[i]),
                rate(runs.bytes, runs.seconds[i])});
-  text += table.text(style);
-  text += fmt::format(
-      "  best run {}, {:.0f} % of a plain copy of the same bytes ({}); {} copies of {} on "
-      "average\n",
-      rate(runs.bytes, runs.best_seconds()),
-      100 * runs.bytes_per_second() / std::max(runs.plain_bytes_per_second(), 1.0),
-      rate(runs.bytes, runs.plain_seconds), grouped(runs.copies),
-      human_bytes(runs.bytes / std::max<Index>(runs.copies, 1)));
-  if (a.verify)
-    text += "  " +
-            style.good(
-                fmt::format("verified: {} have the same fingerprint in sources and destinations{}",
-                            plural(model.tensors->size(), "tensor"),
-                            model.weights ? "" : ", every element is the oracle's")) +
-            fmt::format(" ({})\n", human_seconds(verify_seconds));
-  return text;
+  const double percent =
+      100 * runs.bytes_per_second() / std::max(runs.plain_bytes_per_second(), 1.0);
+  return table.text(style) +
+         fmt::format(
+             "  best run {}, {:.0f} % of a plain copy of the same bytes ({}); {} copies of "
+             "{} on average\n",
+             rate(runs.bytes, runs.best_seconds()), percent, rate(runs.bytes, runs.plain_seconds),
+             grouped(runs.copies), human_bytes(runs.bytes / std::max<Index>(runs.copies, 1)));
+}
+
+std::string as_text(const Model& model, const PlanPair& pair, const Outcome& o) {
+  const Style style = Style::of_stdout();
+  std::string text = style.title(model_line(model)) + "\n" + sides_table(pair).text(style) + "\n" +
+                     summary_table(o.plan).text(style) + "\n" + runs_text(o.runs, style);
+  if (!o.verified) return text;
+  const auto proved =
+      fmt::format("verified: {} have the same fingerprint in sources and destinations{}",
+                  plural(model.tensors->size(), "tensor"),
+                  model.weights ? "" : ", every element is the oracle's");
+  return text + fmt::format("  {} ({})\n", style.good(proved), human_seconds(o.verify_seconds));
+}
+
+/// Fills the source, refits, and proves the destination where that was asked for. A destination
+/// that is wrong is in `outcome` and the error.
+Result<> refit(const RunArguments& a, const Model& model, const PlanPair& pair, int threads,
+               Outcome& outcome) {
+  const auto source =
+      RESHARD_TRY(RankBuffers::allocate(pair.source, pair.source->ranks().members(), threads));
+  const auto target =
+      RESHARD_TRY(RankBuffers::allocate(pair.target, pair.target->ranks().members(), threads));
+  RESHARD_TRY(model.weights ? fill_from_checkpoint(model, source, threads)
+                            : fill_from_oracle(source, a.seed, threads, ProgressBar().from()));
+  outcome.runs = RESHARD_TRY(run_refit(*pair.planner, source, target, a, threads));
+  if (!a.verify) return {};
+  const Stopwatch proving;
+  const auto oracle_seed = model.weights ? std::nullopt : std::optional(a.seed);
+  auto proved = prove_refit(source, target, oracle_seed, threads);
+  outcome.verify_seconds = proving.seconds();
+  if (proved || !interrupted()) outcome.verified = proved.has_value();
+  return proved;
 }
 
 }  // namespace
@@ -131,32 +136,17 @@ Result<int> execute(const RunArguments& a) {
   const PlanPair pair = RESHARD_TRY(plan_pair(model, a.from, a.to, a.ignore));
   RESHARD_TRY(check_memory(model, pair));
   const int threads = num_threads(a.threads);
+  Outcome outcome;
   const Stopwatch summing;
-  const PlanSummary sum = summarise(*pair.planner, threads);
-  const double summary_seconds = summing.seconds();
-
+  outcome.plan = summarise(*pair.planner, threads);
+  outcome.summary_seconds = summing.seconds();
   catch_interrupts();
-  const auto source =
-      RESHARD_TRY(RankBuffers::allocate(pair.source, pair.source->ranks().members(), threads));
-  const auto target =
-      RESHARD_TRY(RankBuffers::allocate(pair.target, pair.target->ranks().members(), threads));
-  {
-    ProgressBar bar;
-    if (model.weights) {
-      RESHARD_TRY(fill_from_checkpoint(model, source, threads, bar));
-    } else {
-      RESHARD_TRY(fill_from_oracle(source, a.seed, threads, bar.from()));
-    }
-  }
-  const RefitRuns runs = RESHARD_TRY(run_refit(*pair.planner, source, target, a, threads));
-  const Stopwatch proving;
-  if (a.verify) {
-    if (auto proved = prove(model, a, source, target, threads); !proved)
-      return tl::unexpected(std::move(proved).error().in("the refit is wrong"));
-  }
-  const double verify_seconds = proving.seconds();
-  print(a.json ? as_json(a, pair, sum, summary_seconds, runs)
-               : as_text(a, model, pair, sum, runs, verify_seconds));
+  auto done = refit(a, model, pair, threads, outcome);
+  const bool wrong = outcome.verified == false;
+  if (a.json && (done || wrong)) print(as_json(pair, outcome));
+  if (wrong) return tl::unexpected(std::move(done).error().in("the refit is wrong"));
+  if (!done) return tl::unexpected(std::move(done).error());
+  if (!a.json) print(as_text(model, pair, outcome));
   return 0;
 }
 

@@ -50,10 +50,11 @@ std::vector<Chunk> chunks_of(const OutputFile& file) {
 Result<> write_chunk(const OutputFile& file, const Chunk& chunk, std::uint64_t seed,
                      std::span<std::byte> buffer, SafetensorsWriter& writer) {
   const TensorSpec& t = file.tensors[chunk.tensor];
-  const Oracle oracle(t.name, t.shape, t.dtype, seed, OracleKind::weights);
   Box box = Box::whole(t.shape);
   if (box.rank() > 0) box = box.with(0, {chunk.first, chunk.first + chunk.rows});
-  oracle.fill(box, Strided{0, row_major(box.shape())}, buffer.data());
+  const Strided where{0, row_major(box.shape())};
+  RESHARD_TRY(oracle_fill(Oracle{OracleKind::weights, seed}, t.name, t.shape, t.dtype, box, where,
+                          buffer.data()));
   const Index bytes = chunk.rows * row_bytes(t);
   return writer.write_at(chunk.tensor, chunk.first * row_bytes(t),
                          buffer.first(static_cast<std::size_t>(bytes)));
@@ -111,7 +112,7 @@ Result<int> execute(const SynthArguments& a) {
   RESHARD_TRY(output.folder().write_text(kConfigFile, config));
   if (output.files().files.size() > 1)
     RESHARD_TRY(output.folder().write_text(kHfIndexFile, hf_index_of(output.files())));
-  RESHARD_TRY(output.commit());
+  RESHARD_TRY(output.commit(false));
   print(fmt::format("{}\nwrote {} in {} to {}, {}, {}\n", model_line(model), human_bytes(whole),
                     plural(static_cast<Index>(output.files().files.size()), "file"), a.output,
                     human_seconds(watch.seconds()),

@@ -36,6 +36,9 @@ std::string Style::paint(std::string_view code, std::string_view text) const {
 
 void Table::add(std::vector<std::string> cells) {
   RESHARD_CHECK(cells.size() == columns_.size());
+  for (std::string& cell : cells)
+    for (char& c : cell)
+      if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
   rows_.push_back(std::move(cells));
 }
 

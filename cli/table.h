@@ -35,7 +35,7 @@ class Table {
   };
 
   explicit Table(std::vector<Column> columns) : columns_(std::move(columns)) {}
-  /// @pre as many cells as columns
+  /// Control characters become '?': names in files may hold anything. @pre as many cells as columns
   void add(std::vector<std::string> cells);
   bool empty() const { return rows_.empty(); }
   /// Each line ends in a newline and begins with `indent` spaces; titles are bold.

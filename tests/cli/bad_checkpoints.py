@@ -87,6 +87,12 @@ def zeros(*shape, dtype="BF16", width=2):
 
 
 TENSORS = [
+    case(
+        "a name with control characters",
+        IN,
+        "not part of",
+        prepare=replace("evil\x1b[31m\nreshard: done\x7f", zeros(2, 2)),
+    ),
     case("missing tensor", IN, f"'{K}'", "missing", "[32, 64]", prepare=remove(K)),
     case(
         "extra tensor",

@@ -45,6 +45,7 @@ class BadInput(unittest.TestCase):
         self.assertEqual(result.returncode, code, result.stderr)
         self.assertEqual(result.stderr.count("\n"), 1, f"not one line: {result.stderr!r}")
         self.assertTrue(result.stderr.startswith("reshard: "), result.stderr)
+        self.assertTrue(result.stderr[:-1].isprintable(), f"control characters: {result.stderr!r}")
         self.assertFalse(result.stdout, "nothing belongs on standard output")
         for word in words:
             self.assertIn(word, result.stderr)

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+// The proof of a run notices every single wrong byte, wherever it is.
+#include "cli/run_proof.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "cli/layout_source.h"
+#include "cli/oracle_values.h"
+#include "reshard/exec/direct.h"
+#include "reshard/io/hf_config.h"
+#include "reshard/model/canonical.h"
+
+namespace reshard::cli {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr std::uint64_t kSeed = 7;
+constexpr const char* kConfig = R"({
+  "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 32,
+  "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+  "num_key_value_heads": 2, "vocab_size": 50, "tie_word_embeddings": false})";
+
+Model small_llama() {
+  Model model;
+  model.config = parse_config(kConfig).value();
+  model.tensors = std::make_shared<ModelSpec>(canonical_tensors(*model.config).value());
+  return model;
+}
+
+/// A refit that was done right, to be damaged.
+class RunProof : public ::testing::Test {
+ protected:
+  RunProof() : source_(allocate("megatron:tp=2,pp=2")), target_(allocate("vllm:tp=2,replicas=2")) {
+    EXPECT_TRUE(fill_from_oracle(source_, kSeed, 2, {}).has_value());
+    const auto planner = Planner::make(source_.shared_layout(), target_.shared_layout()).value();
+    auto refit = DirectRefit::prepare(planner, source_, target_).value();
+    EXPECT_TRUE(refit.run().has_value());
+  }
+
+  RankBuffers allocate(const std::string& layout) const {
+    const auto made = make_layout(layout, model_).value();
+    return RankBuffers::allocate(made, made->ranks().members()).value();
+  }
+
+  Result<> prove() const { return prove_refit(source_, target_, kSeed, 2); }
+
+  /// Flips one bit of an element of the tensor on a rank.
+  void damage(const RankBuffers& buffers, Rank r, const std::string& tensor) const {
+    const ModelLayout& layout = buffers.layout();
+    for (const auto& place : layout.places(model_.tensors->find(tensor).value())) {
+      const auto fragment = layout.fragment(place, r);
+      if (!fragment) continue;
+      const Index at = fragment->where.offset * bits(layout.slot(place.slot).dtype) / 8;
+      buffers.at(r, place.slot)[at] ^= std::byte{1};
+      return;
+    }
+    FAIL() << tensor << " is not on rank " << r.value();
+  }
+
+  Model model_ = small_llama();
+  RankBuffers source_, target_;
+};
+
+TEST_F(RunProof, holds_for_a_right_refit) {
+  const auto proved = prove();
+  EXPECT_TRUE(proved.has_value()) << proved.error().message;
+  EXPECT_TRUE(prove_refit(source_, target_, std::nullopt, 2).has_value());
+}
+
+TEST_F(RunProof, notices_a_byte_on_any_destination_rank) {
+  const std::string name = "model.layers.1.mlp.down_proj.weight";
+  for (int r = 0; r < 4; ++r) {
+    damage(target_, Rank(r), name);
+    for (const auto seed : {std::optional(kSeed), std::optional<std::uint64_t>()}) {
+      const auto proved = prove_refit(source_, target_, seed, 2);
+      ASSERT_FALSE(proved.has_value()) << "rank " << r;
+      EXPECT_EQ(proved.error().code, Code::corrupt);
+      EXPECT_THAT(proved.error().message, HasSubstr("'" + name + "'"));
+    }
+    damage(target_, Rank(r), name);
+  }
+  EXPECT_TRUE(prove().has_value());
+}
+
+TEST_F(RunProof, notices_replicas_that_differ) {
+  damage(target_, Rank(2), "model.norm.weight");
+  const auto proved = prove();
+  ASSERT_FALSE(proved.has_value());
+  EXPECT_THAT(proved.error().message, HasSubstr("target: rank"));
+  EXPECT_THAT(proved.error().message, HasSubstr("differs from rank"));
+}
+
+TEST_F(RunProof, notices_a_source_that_was_changed_meanwhile) {
+  damage(source_, Rank(3), "model.layers.1.self_attn.o_proj.weight");
+  const auto proved = prove();
+  ASSERT_FALSE(proved.has_value());
+  EXPECT_THAT(proved.error().message, HasSubstr("o_proj.weight': source"));
+}
+
+TEST_F(RunProof, knows_what_both_sides_have_wrong) {
+  const std::string name = "model.layers.0.self_attn.k_proj.weight";
+  for (int r = 0; r < 2; ++r) damage(source_, Rank(r), name);
+  for (int r = 0; r < 4; ++r) damage(target_, Rank(r), name);
+  EXPECT_TRUE(prove_refit(source_, target_, std::nullopt, 2).has_value()) << "fingerprints agree";
+  const auto proved = prove();
+  ASSERT_FALSE(proved.has_value());
+  EXPECT_THAT(proved.error().message, HasSubstr("tensor '" + name + "': element ["));
+}
+
+}  // namespace
+}  // namespace reshard::cli
