@@ -42,9 +42,9 @@ class FaultTest : public testing::Test {
     return transport_->exchange(sends, recvs);
   }
 
-  Result<> step(unsigned char fill) {
+  Result<> step(unsigned char fill, Deadline deadline = Deadline::never()) {
     auto event = RESHARD_TRY(start(fill));
-    return event->wait(Deadline::after(std::chrono::milliseconds(20)));
+    return event->wait(deadline);
   }
 
   std::vector<std::size_t> wrong() const {
@@ -71,7 +71,7 @@ TEST_F(FaultTest, without_faults_everything_passes) {
 TEST_F(FaultTest, a_dropped_message_is_missed_by_its_receiver) {
   use({.faults = {{Kind::drop, kMessages + 2}}});
   EXPECT_TRUE(step(1));
-  const auto result = step(2);
+  const auto result = step(2, Deadline::after(std::chrono::milliseconds(20)));
   ASSERT_FALSE(result);
   EXPECT_EQ(result.error().code, Code::deadline);
   EXPECT_NE(result.error().message.find("message 2 "), std::string::npos) << result.error().message;
