@@ -20,8 +20,8 @@ Result<CheckpointSource> CheckpointSource::bind(const Model& model,
     return fail(Code::corrupt,
                 fmt::format("{}: layout '{}' has ranks {}, but the checkpoint lists {}", model.name,
                             own->name(), to_string(own->ranks()), checkpoint.world_size()));
-  CheckpointSource source(checkpoint, RankBuffers(own));
-  for (Rank r : own->ranks().members()) RESHARD_TRY(source.bind_rank(r));
+  CheckpointSource source(checkpoint, RankBuffers(std::move(own)));
+  for (Rank r : source.buffers_.layout().ranks().members()) RESHARD_TRY(source.bind_rank(r));
   return source;
 }
 

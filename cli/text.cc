@@ -65,7 +65,7 @@ std::string human_seconds(double seconds) {
   if (seconds < 1e-3) return fmt::format("{:.0f} us", seconds * 1e6);
   if (seconds < 1) return fmt::format("{:.{}f} ms", seconds * 1e3, seconds < 0.01 ? 2 : 1);
   if (seconds < 100) return fmt::format("{:.2f} s", seconds);
-  const auto whole = static_cast<Index>(seconds + 0.5);
+  const auto whole = Index{std::llround(seconds)};
   return fmt::format("{} min {} s", whole / 60, whole % 60);
 }
 
