@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What memory allows: plain ways to copy and to read, written here and sharing nothing with what is measured.
+// What memory allows: plain ways to copy and to read, written here and sharing nothing with what is
+// measured.
 #pragma once
 
 #include <cstddef>

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fingerprints one tensor by turns with read-only passes over the same bytes. One line for each number of threads.
+// Fingerprints one tensor by turns with read-only passes over the same bytes. One line for each
+// number of threads.
 //
-//   fingerprint_bench --tensor 131072x4096 --dtype BF16 [--columns BEGIN,END] [--threads 1,2] [--rounds N]
+//   fingerprint_bench --tensor 131072x4096 --dtype BF16 [--columns BEGIN,END] [--threads 1,2]
+//   [--rounds N]
 //
-// --columns takes the part of each row that a rank of a column cut holds, stored without gaps. Afterwards the
-// fingerprint is computed again with the plain C++ kernels and must be the same.
+// --columns takes the part of each row that a rank of a column cut holds, stored without gaps.
+// Afterwards the fingerprint is computed again with the plain C++ kernels and must be the same.
 #include <cstring>
 
 #include "bench/arguments.h"
@@ -40,16 +42,14 @@ Result<Held> held(Arguments& arguments) {
   const auto dtype = dtype_from_name(arguments.text("dtype", "BF16"));
   if (sizes.size() != 2 || !dtype)
     return fail(Code::invalid_argument, "give --tensor ROWSxCOLUMNS and a dtype of safetensors");
-  const auto columns =
-      RESHARD_TRY(arguments.integers("columns", "0," + std::to_string(sizes[1])));
+  const auto columns = RESHARD_TRY(arguments.integers("columns", "0," + std::to_string(sizes[1])));
   if (columns.size() != 2 || columns[0] >= columns[1] || columns[1] > sizes[1])
     return fail(Code::invalid_argument, "--columns takes BEGIN,END inside the row");
   const Dims shape{sizes[0], sizes[1]};
   const Interval part{columns[0], columns[1]};
-  auto memory =
-      RESHARD_TRY(HostBuffer::allocate(sizes[0] * part.size() * bits(*dtype) / 8, {2}));
-  Oracle(kName, shape, *dtype, 1, OracleKind::bits)
-      .fill(Box{{0, sizes[0]}, part}, Strided{0, {part.size(), 1}}, memory.data());
+  auto memory = RESHARD_TRY(HostBuffer::allocate(sizes[0] * part.size() * bits(*dtype) / 8, {2}));
+  RESHARD_TRY(oracle_fill(Oracle{OracleKind::bits, 1}, kName, shape, *dtype,
+                          Box{{0, sizes[0]}, part}, Strided{0, {part.size(), 1}}, memory.data()));
   return Held{RESHARD_TRY(FingerprintKey::make(kName, shape, *dtype)), sizes[0], bits(*dtype), part,
               std::move(memory)};
 }

@@ -38,10 +38,9 @@ Interval share_of(Index bytes, int worker, int workers) {
 std::vector<Contender> plain_copies(WorkerPool& pool, std::byte* dst, const std::byte* src,
                                     Index bytes) {
   return {
-      in_shares("libc", pool, bytes,
-                [=](Index at, Index n) {
-                  std::memcpy(dst + at, src + at, static_cast<std::size_t>(n));
-                }),
+      in_shares(
+          "libc", pool, bytes,
+          [=](Index at, Index n) { std::memcpy(dst + at, src + at, static_cast<std::size_t>(n)); }),
       in_shares("streaming", pool, bytes,
                 [=](Index at, Index n) { streaming_copy(dst + at, src + at, n); }),
       in_shares("streams", pool, bytes,

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Plans one refit again and again in one process and prints the seconds of each phase.
 //
-//   plan_bench --config FILE --from LAYOUT --to LAYOUT [--layers N] [--repeat N] [--side both|source|target]
+//   plan_bench --config FILE --from LAYOUT --to LAYOUT [--layers N] [--repeat N] [--side
+//   both|source|target]
 //              [--whole THREADS]
 //
-// A part's seconds are those of the slowest of three ranks: the first, the middle and the last of its side. With
-// --repeat 1 there is no warm-up, so that peak_rss_bytes is that of a process that planned once. --whole plans every
-// rank's deliveries as often, and adds them up.
+// A part's seconds are those of the slowest of three ranks: the first, the middle and the last of
+// its side. With
+// --repeat 1 there is no warm-up, so that peak_rss_bytes is that of a process that planned once.
+// --whole plans every rank's deliveries as often, and adds them up.
 #include <algorithm>
 #include <map>
 
@@ -67,8 +69,7 @@ void add_summary(JsonLine& line, const PlanSummary& sum, Index source_ranks) {
 
 /// Plans once. The summary is added to `line` when this is the last time.
 Result<> plan_once(const Request& request, Phases& phases, JsonLine& line, bool last) {
-  auto tensors =
-      timed(phases, "model", [&] { return canonical_tensors(request.config); });
+  auto tensors = timed(phases, "model", [&] { return canonical_tensors(request.config); });
   const auto model = std::make_shared<const ModelSpec>(RESHARD_TRY(std::move(tensors)));
   const auto source = RESHARD_TRY(timed(
       phases, "source_layout", [&] { return layout_of(request.from, request.config, model); }));

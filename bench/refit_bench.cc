@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Refits between ranks of one process, by turns with plain copies of as many bytes, and checks every destination
-// element afterwards. One line for each number of threads.
+// Refits between ranks of one process, by turns with plain copies of as many bytes, and checks
+// every destination element afterwards. One line for each number of threads.
 //
 //   refit_bench <a case, see case.h> [--threads 1,2] [--rounds N]
 //
@@ -21,7 +21,7 @@
 namespace reshard::bench {
 namespace {
 
-constexpr std::uint64_t kSeed = 1;
+constexpr Oracle kOracle{OracleKind::bits, 1};
 
 /// A local tensor of a rank.
 struct Held {
@@ -29,46 +29,51 @@ struct Held {
   SlotId slot;
 };
 
-/// Calls f(fragment, local tensor's first byte) for each fragment in the buffers, with all cores.
+/// Calls f(canonical tensor, fragment, local tensor's first byte) for each fragment in the buffers,
+/// with all cores. Errors: the first one that f returned.
 template <class F>
-void for_each_fragment(const RankBuffers& buffers, F&& f) {
+Result<> for_each_fragment(const RankBuffers& buffers, F&& f) {
+  const ModelLayout& layout = buffers.layout();
   std::vector<Held> all;
   for (const Rank r : buffers.ranks())
-    for (const SlotId slot : buffers.layout().slots_of(r)) all.push_back({r, slot});
+    for (const SlotId slot : layout.slots_of(r)) all.push_back({r, slot});
   std::atomic<std::size_t> next{0};
+  std::mutex mutex;
+  Result<> first_error;
   auto body = [&](int) {
-    for (std::size_t i = next++; i < all.size(); i = next++)
-      for (const Fragment& fragment : buffers.layout().local(all[i].slot, all[i].rank).fragments)
-        f(fragment, buffers.at(all[i].rank, all[i].slot));
+    for (std::size_t i = next++; i < all.size(); i = next++) {
+      std::byte* const data = buffers.at(all[i].rank, all[i].slot);
+      for (const Fragment& fragment : layout.local(all[i].slot, all[i].rank).fragments) {
+        Result<> done = f(layout.model()[fragment.tensor], fragment, data);
+        const std::lock_guard lock(mutex);
+        if (!done && first_error) first_error = std::move(done);
+      }
+    }
   };
   WorkerPool pool(0);
   pool.run(body);
+  return first_error;
 }
 
-Oracle oracle_of(const ModelLayout& layout, TensorId id) {
-  const CanonicalTensor& t = layout.model()[id];
-  return Oracle(t.name, t.shape, t.dtype, kSeed, OracleKind::bits);
+Result<> fill(const RankBuffers& buffers) {
+  return for_each_fragment(
+      buffers, [](const CanonicalTensor& t, const Fragment& f, std::byte* data) {
+        return oracle_fill(kOracle, t.name, t.shape, t.dtype, f.box, f.where, data);
+      });
 }
 
-void fill(const RankBuffers& buffers) {
-  for_each_fragment(buffers, [&](const Fragment& f, std::byte* data) {
-    oracle_of(buffers.layout(), f.tensor).fill(f.box, f.where, data);
-  });
-}
-
-/// Bytes that were compared. Errors: the first element found that is not the oracle's.
+/// Bytes that were compared. Errors: an element that is not the oracle's.
 Result<Index> check(const RankBuffers& buffers) {
-  const ModelLayout& layout = buffers.layout();
   std::atomic<Index> bytes{0};
-  std::mutex mutex;
-  std::string wrong;
-  for_each_fragment(buffers, [&](const Fragment& f, const std::byte* data) {
-    bytes += f.box.volume() * bits(layout.model()[f.tensor].dtype) / 8;
-    const auto found = oracle_of(layout, f.tensor).check(f.box, f.where, data);
-    const std::lock_guard lock(mutex);
-    if (found && wrong.empty()) wrong = layout.model()[f.tensor].name + ": element " + *found;
-  });
-  if (!wrong.empty()) return fail(Code::corrupt, wrong);
+  const auto compare = [&](const CanonicalTensor& t, const Fragment& f,
+                           const std::byte* data) -> Result<> {
+    const auto wrong =
+        RESHARD_TRY(oracle_check(kOracle, t.name, t.shape, t.dtype, f.box, f.where, data));
+    if (wrong) return fail(Code::corrupt, t.name + ": " + to_string(*wrong));
+    bytes += f.box.volume() * bits(t.dtype) / 8;
+    return {};
+  };
+  RESHARD_TRY(for_each_fragment(buffers, compare));
   return bytes.load();
 }
 
@@ -118,14 +123,13 @@ Result<> measure(const Planner& planner, Memory& memory, Index threads, Rounds r
   DirectOptions options;
   options.threads = static_cast<int>(threads);
   const Stopwatch preparing;
-  DirectRefit refit = RESHARD_TRY(
-      DirectRefit::prepare(planner, memory.source, memory.target, std::move(options)));
+  DirectRefit refit =
+      RESHARD_TRY(DirectRefit::prepare(planner, memory.source, memory.target, std::move(options)));
   line.add("prepare_seconds", preparing.seconds());
   RefitReport report;
   WorkerPool pool(static_cast<int>(threads));
-  std::vector<Contender> contenders =
-      plain_copies(pool, memory.plain_target.data(), memory.plain_source.data(),
-                   memory.plain_target.size());
+  std::vector<Contender> contenders = plain_copies(
+      pool, memory.plain_target.data(), memory.plain_source.data(), memory.plain_target.size());
   contenders.push_back({"refit", [&]() -> Result<> {
                           report = RESHARD_TRY(refit.run());
                           return {};
@@ -149,7 +153,7 @@ Result<> run(Arguments& arguments) {
   RESHARD_TRY(arguments.unused());
   const Planner planner = RESHARD_TRY(Planner::make(c.source, c.target));
   Memory memory{RESHARD_TRY(buffers_of(c.source)), RESHARD_TRY(buffers_of(c.target)), {}, {}};
-  fill(memory.source);
+  RESHARD_TRY(fill(memory.source));
 
   const auto by_run = RESHARD_TRY(bytes_by_run(planner, memory.target));
   Index bytes = 0;
