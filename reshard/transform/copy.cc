@@ -148,15 +148,6 @@ bool read_nearly_all(std::span<const CopyTask> tasks) {
   return std::abs(inner_loop(tasks[0].copy).src_stride) <= together + together / 2;
 }
 
-bool whole_lines(const CopyTask& task) {
-  const auto line = static_cast<Index>(detail::kLine);
-  Index all = task.copy.run_bytes | task.copy.dst_offset |
-              static_cast<Index>(reinterpret_cast<std::uintptr_t>(task.dst) % detail::kLine);
-  for (int i = 0; i < task.copy.num_loops; ++i)
-    all |= task.copy.loops[static_cast<std::size_t>(i)].dst_stride;
-  return all % line == 0;
-}
-
 Group make_group(std::span<const CopyTask> tasks) {
   Group group;
   group.size = static_cast<int>(tasks.size());
@@ -171,7 +162,6 @@ Group make_group(std::span<const CopyTask> tasks) {
                      .bytes = static_cast<std::size_t>(tasks[i].copy.run_bytes),
                      .src_stride = loop.src_stride,
                      .dst_stride = loop.dst_stride,
-                     .whole_lines = whole_lines(tasks[i]),
                      .ahead = group.near ? kNearAhead : rows_ahead * loop.src_stride,
                      .ahead_until = group.near ? loop.count : loop.count - rows_ahead};
   }

@@ -64,8 +64,6 @@ struct RowTask {
   /// As Run::head_done, for the rows after the first (prev_row 1) or for all rows (prev_row 0).
   bool has_prev = false;
   int prev_row = 0;
-  /// True when all runs begin and end at the border of a line.
-  bool whole_lines = false;
   /// Distance from a byte of the source to the one to prefetch with it, in rows before
   /// `ahead_until`. Bytes.
   std::ptrdiff_t ahead = 0;
