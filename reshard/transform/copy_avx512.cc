@@ -7,6 +7,7 @@
 #include <immintrin.h>
 
 #include <algorithm>
+#include <cstring>
 
 #define RESHARD_TARGET __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,bmi2")))
 

@@ -7,7 +7,7 @@
 //   than the one that the processor would prefetch by itself.
 // - Short runs: one after the other, with prefetches as far ahead as their rows ask for.
 // A line that begins in one run and ends in the next is put together in a register where both are
-// known. Bytes of a line that nobody else provides are written by ordinary stores.
+// known. Where nobody else provides the rest of a line, its bytes are written by smaller stores.
 #pragma once
 
 #include <cstddef>
