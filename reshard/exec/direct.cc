@@ -25,6 +25,24 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
+/// True for slices of rows that come from packed sources: they are written side by side.
+bool gathers(const StridedCopy& copy) {
+  if (copy.num_loops == 0) return false;
+  const auto& inner = copy.loops[static_cast<std::size_t>(copy.num_loops - 1)];
+  return inner.src_stride == copy.run_bytes && inner.dst_stride != copy.run_bytes;
+}
+
+/// The tensor whose rows decide which copies run together: for gathers the destination, so that a
+/// row is written once; else the source, so that the slices many destinations take are read once.
+std::tuple<bool, Rank, SlotId> tensor_of(const Move& m) {
+  if (gathers(m.copy)) return {true, m.dst, m.dst_slot};
+  return {false, m.src, m.src_slot};
+}
+
+std::pair<int, Index> place_of(const Move& m) {
+  return {m.copy.num_loops, gathers(m.copy) ? m.copy.dst_offset : m.copy.src_offset};
+}
+
 Result<std::vector<Move>> all_moves(const Planner& planner, const RankBuffers& target) {
   std::vector<Move> moves;
   for (Rank r : target.ranks()) {
@@ -33,11 +51,8 @@ Result<std::vector<Move>> all_moves(const Planner& planner, const RankBuffers& t
     const auto mine = RESHARD_TRY(moves_of(planner, deliveries));
     moves.insert(moves.end(), mine.begin(), mine.end());
   }
-  // By source tensor and place in it, so that the slices that many destinations take of one row
-  // stand together.
   std::stable_sort(moves.begin(), moves.end(), [](const Move& a, const Move& b) {
-    return std::tuple(a.src, a.src_slot, a.copy.num_loops, a.copy.src_offset) <
-           std::tuple(b.src, b.src_slot, b.copy.num_loops, b.copy.src_offset);
+    return std::pair(tensor_of(a), place_of(a)) < std::pair(tensor_of(b), place_of(b));
   });
   return moves;
 }
@@ -77,7 +92,7 @@ Result<DirectRefit> DirectRefit::prepare(const Planner& planner, const RankBuffe
       return tl::unexpected(missing("source", planner.source(), m.src, m.src_slot));
     if (to == nullptr)
       return tl::unexpected(missing("target", planner.target(), m.dst, m.dst_slot));
-    const bool same = i > 0 && moves[i - 1].src == m.src && moves[i - 1].src_slot == m.src_slot;
+    const bool same = i > 0 && tensor_of(moves[i - 1]) == tensor_of(m);
     groups.push_back(i == 0 ? 0 : groups.back() + (same ? 0 : 1));
     tasks.push_back({m.copy, from, to});
     state->bytes += m.copy.bytes();

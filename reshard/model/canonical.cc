@@ -3,6 +3,9 @@
 
 #include <fmt/format.h>
 
+#include <array>
+#include <charconv>
+
 #include "reshard/model/names.h"
 
 namespace reshard {
@@ -83,13 +86,38 @@ class Writer {
 
 }  // namespace
 
+namespace {
+
+/// Appends a number without a string of its own: models have tens of thousands of names.
+void append(std::string& text, Index number) {
+  std::array<char, 24> digits;
+  const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), number).ptr;
+  text.append(digits.data(), end);
+}
+
+std::string layer_prefix(Index i) {
+  std::string text;
+  text.reserve(64);
+  text += "model.layers.";
+  append(text, i);
+  text += '.';
+  return text;
+}
+
+}  // namespace
+
 std::string HfNames::layer(Index i, const std::string& rest) const {
-  return "model.layers." + std::to_string(i) + "." + rest;
+  return layer_prefix(i) += rest;
 }
 
 std::string HfNames::expert(Index i, Index e, const char* projection) const {
-  return "model.layers." + std::to_string(i) + "." + moe() + ".experts." + std::to_string(e) + "." +
-         projection + ".weight";
+  std::string text = layer_prefix(i);
+  text += mixtral_ ? "block_sparse_moe.experts." : "mlp.experts.";
+  append(text, e);
+  text += '.';
+  text += projection;
+  text += ".weight";
+  return text;
 }
 
 Result<ModelSpec> canonical_tensors(const ModelConfig& config) {
