@@ -57,8 +57,14 @@ Result<std::shared_ptr<const ModelLayout>> make_layout(const std::string& text, 
 Result<std::shared_ptr<const ModelLayout>> own_layout(const Model& model) {
   RESHARD_CHECK(model.weights.has_value());
   if (model.weights->kind() == Checkpoint::Kind::hf) return make_layout("hf", model);
+  const auto index = model.name + "/reshard.json";
+  // A checkpoint brings its rules along; what it was downloaded with must not name other files.
+  if (const auto spec = read_layout_text(model.weights->layout()); spec && !spec->file.empty()) {
+    if (auto plain = check_file_name(spec->file); !plain)
+      return tl::unexpected(std::move(plain).error().in(index + ": layout"));
+  }
   auto layout = make_layout(model.weights->layout(), model, model.weights->folder());
-  if (!layout) return tl::unexpected(std::move(layout).error().in(model.name + "/reshard.json"));
+  if (!layout) return tl::unexpected(std::move(layout).error().in(index));
   return layout;
 }
 

@@ -368,6 +368,15 @@ RANKS = [
         prepare=lambda place: edit_index(place, lambda index: index.update(version=2)),
     ),
     case(
+        "rules from outside the checkpoint",
+        IN,
+        "reshard.json",
+        "plain name",
+        prepare=lambda place: edit_index(
+            place, lambda index: index.update(layout="rules:/etc/passwd")
+        ),
+    ),
+    case(
         "a layout that there is not",
         IN,
         "reshard.json",

@@ -7,8 +7,10 @@
 import json
 import os
 import pathlib
+import pty
 import re
 import shutil
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -95,6 +97,32 @@ class Reports(unittest.TestCase):
     def test_colours_only_for_terminals(self):
         for arguments in (("plan", *REFIT), ("inspect", "demo-moe"), ("transports",)):
             self.assertNotIn("\x1b", program.done(*arguments, env={"TERM": "xterm-256color"}))
+
+    def on_a_terminal(self, *arguments, **env):
+        """What the program writes to a terminal."""
+        master, terminal = pty.openpty()
+        process = subprocess.Popen(
+            [program.BINARY, *arguments],
+            stdout=terminal,
+            stderr=terminal,
+            env=os.environ | {"TERM": "xterm-256color"} | env,
+        )
+        os.close(terminal)
+        text = b""
+        try:
+            while part := os.read(master, 65536):
+                text += part
+        except OSError:  # how Linux says that the other end was closed
+            pass
+        os.close(master)
+        self.assertEqual(process.wait(), 0)
+        return text.decode()
+
+    def test_colours_for_terminals(self):
+        self.assertIn("\x1b[1m", self.on_a_terminal("transports"))
+        self.assertNotIn("\x1b", self.on_a_terminal("transports", NO_COLOR="1"))
+        self.assertNotIn("\x1b", self.on_a_terminal("transports", TERM="dumb"))
+        self.assertNotIn("\x1b", self.on_a_terminal("transports", "--json"))
 
     def test_plan_json(self):
         plan = json.loads(program.done("plan", *REFIT, "--json"))
