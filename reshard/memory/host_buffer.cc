@@ -20,7 +20,8 @@ constexpr Index kMaxBytes = Index{1} << 56;
 constexpr std::size_t kSmallAlignment = 64;
 
 tl::unexpected<Error> no_memory(Index bytes) {
-  return fail(Code::io, fmt::format("no memory for a buffer of {} bytes: the system refused", bytes));
+  return fail(Code::io,
+              fmt::format("no memory for a buffer of {} bytes: the system refused", bytes));
 }
 
 Index round_up(Index value, Index unit) { return (value + unit - 1) / unit * unit; }
@@ -41,7 +42,8 @@ std::byte* map_aligned(Index mapped) {
 }
 
 void touch(std::byte* data, Index begin, Index end) {
-  for (Index at = begin; at < end; at += kPage) const_cast<volatile std::byte&>(data[at]) = std::byte{0};
+  for (Index at = begin; at < end; at += kPage)
+    const_cast<volatile std::byte&>(data[at]) = std::byte{0};
 }
 
 void prefault(std::byte* data, Index size, int threads) {
@@ -66,8 +68,9 @@ Result<HostBuffer> HostBuffer::allocate(Index bytes, Options options) {
                 fmt::format("a buffer of {} bytes: the size must be from 0 to 2^56", bytes));
   }
   if (options.prefault_threads < 0 || options.prefault_threads > 4096) {
-    return fail(Code::invalid_argument, fmt::format("{} threads to prefault a buffer: must be from 0 to 4096",
-                                                    options.prefault_threads));
+    return fail(Code::invalid_argument,
+                fmt::format("{} threads to prefault a buffer: must be from 0 to 4096",
+                            options.prefault_threads));
   }
   if (bytes == 0) return HostBuffer{};
   if (bytes < kHugePage) {

@@ -12,10 +12,11 @@ namespace reshard {
 
 /// Host memory with one owner: zero bytes until written, given back by the destructor.
 ///
-/// Buffers of 2 MiB and more are 2 MiB aligned and ask for huge pages; their pages come into being when
-/// first touched, unless they were prefaulted. Smaller ones are 64-byte aligned and come from the heap, so
-/// that a model of very many small tensors does not run into the system's limit on mappings.
-/// An empty buffer has size 0 and owns nothing. May move between threads; not itself synchronised.
+/// Buffers of 2 MiB and more are 2 MiB aligned and ask for huge pages; their pages come into being
+/// when first touched, unless they were prefaulted. Smaller ones are 64-byte aligned and come from
+/// the heap, so that a model of very many small tensors does not run into the system's limit on
+/// mappings. An empty buffer has size 0 and owns nothing. May move between threads; not itself
+/// synchronised.
 class HostBuffer {
  public:
   struct Options {
@@ -24,8 +25,8 @@ class HostBuffer {
     int prefault_threads = 0;
   };
 
-  /// A buffer of `bytes` zero bytes. Errors: invalid_argument for a negative or absurd size or thread
-  /// count, io when the system has no memory for it.
+  /// A buffer of `bytes` zero bytes. Errors: invalid_argument for a negative or absurd size or
+  /// thread count, io when the system has no memory for it.
   static Result<HostBuffer> allocate(Index bytes, Options options);
   static Result<HostBuffer> allocate(Index bytes) { return allocate(bytes, Options{}); }
 
@@ -55,7 +56,8 @@ class HostBuffer {
   Index size_ = 0;
 };
 
-/// Alignment of large buffers and the size from which a buffer counts as large: one huge page. Bytes.
+/// Alignment of large buffers and the size from which a buffer counts as large: one huge page.
+/// Bytes.
 inline constexpr Index kHugePage = Index{2} << 20;
 
 }  // namespace reshard

@@ -19,11 +19,13 @@ bool all_zero(const HostBuffer& buffer) {
 }
 
 Index misalignment(const HostBuffer& buffer, Index unit) {
-  return static_cast<Index>(reinterpret_cast<std::uintptr_t>(buffer.data()) % static_cast<std::uintptr_t>(unit));
+  return static_cast<Index>(reinterpret_cast<std::uintptr_t>(buffer.data()) %
+                            static_cast<std::uintptr_t>(unit));
 }
 
 TEST(HostBuffer, bytes_are_zero_aligned_and_writable_at_every_size) {
-  for (Index size : {Index{1}, Index{63}, Index{4097}, kHugePage - 1, kHugePage, 3 * kHugePage + 5}) {
+  for (Index size :
+       {Index{1}, Index{63}, Index{4097}, kHugePage - 1, kHugePage, 3 * kHugePage + 5}) {
     auto buffer = HostBuffer::allocate(size);
     ASSERT_TRUE(buffer) << buffer.error().message;
     EXPECT_EQ(buffer->size(), size);

@@ -20,7 +20,8 @@ using detail::CopyKernels;
 using detail::RowTask;
 using Loop = StridedCopy::Loop;
 
-constexpr int kMaxGroup = 32;
+/// Most tasks that are copied row by row together.
+constexpr int kMaxGroup = 16;
 /// Longest run of a group that is copied row by row. Bytes.
 constexpr Index kMaxGroupRun = 4096;
 /// How far ahead to prefetch: along a source that is read as it lies, and over rows with gaps.
@@ -76,8 +77,8 @@ void add_long(const CopyKernels& k, detail::PieceBatch& batch, const StridedCopy
   });
 }
 
-/// A group of tasks with equal loop counts whose runs lie side by side; sets `near` when the source
-/// is read (almost) as it lies.
+/// Tasks with equal loop counts whose runs lie side by side. `near`: the source is read (almost) as
+/// it lies.
 struct Group {
   RowTask rows[kMaxGroup];
   int size = 0;
@@ -169,28 +170,31 @@ Group make_group(std::span<const CopyTask> tasks) {
   return group;
 }
 
+/// Sets where the group's rows begin, at these indices of the outer loops.
+void place(std::span<const CopyTask> tasks, const std::array<Index, kMaxDims>& at, Group& group) {
+  for (std::size_t i = 0; i < tasks.size(); ++i) {
+    const StridedCopy& copy = tasks[i].copy;
+    group.rows[i].src = tasks[i].src + copy.src_offset;
+    group.rows[i].dst = tasks[i].dst + copy.dst_offset;
+    for (int l = 0; l + 1 < copy.num_loops; ++l) {
+      const auto n = static_cast<std::size_t>(l);
+      group.rows[i].src += at[n] * copy.loops[n].src_stride;
+      group.rows[i].dst += at[n] * copy.loops[n].dst_stride;
+    }
+  }
+}
+
 void copy_rows(const CopyKernels& k, std::span<const CopyTask> tasks) {
   Group group = make_group(tasks);
-  const Loop loop = inner_loop(tasks[0].copy);
-  std::array<StridedCopy, kMaxGroup> outer;
-  for (std::size_t i = 0; i < tasks.size(); ++i) outer[i] = outer_loops(tasks[i].copy);
+  const StridedCopy& first = tasks[0].copy;
   std::array<Index, kMaxDims> at{};
   while (true) {
-    for (std::size_t i = 0; i < tasks.size(); ++i) {
-      Index s = outer[i].src_offset, d = outer[i].dst_offset;
-      for (int l = 0; l < outer[i].num_loops; ++l) {
-        const auto n = static_cast<std::size_t>(l);
-        s += at[n] * outer[i].loops[n].src_stride;
-        d += at[n] * outer[i].loops[n].dst_stride;
-      }
-      group.rows[i].src = tasks[i].src + s;
-      group.rows[i].dst = tasks[i].dst + d;
-    }
-    k.rows(group.rows, group.size, loop.count, group.near);
-    int l = outer[0].num_loops - 1;
+    place(tasks, at, group);
+    k.rows(group.rows, group.size, inner_loop(first).count, group.near);
+    int l = first.num_loops - 2;
     for (; l >= 0; --l) {
       const auto n = static_cast<std::size_t>(l);
-      if (++at[n] < outer[0].loops[n].count) break;
+      if (++at[n] < first.loops[n].count) break;
       at[n] = 0;
     }
     if (l < 0) return;
