@@ -22,11 +22,8 @@ using Loop = StridedCopy::Loop;
 
 /// Most tasks that are copied row by row together.
 constexpr int kMaxGroup = 16;
-/// Longest run of a group that is copied row by row. Bytes.
-constexpr Index kMaxGroupRun = 4096;
-/// How far ahead to prefetch: along a source that is read as it lies, and over rows with gaps.
-/// Bytes copied.
-constexpr Index kNearAhead = 2048, kFarAhead = 32768;
+/// How far ahead to prefetch over rows with gaps. Bytes copied.
+constexpr Index kFarAhead = 32768;
 
 /// The streaming kernels, or null where there are none.
 const CopyKernels* kernels() {
@@ -105,7 +102,9 @@ bool side_by_side_in_destination(const CopyTask& a, const CopyTask& b) {
 bool may_follow(const CopyTask& a, const CopyTask& b) {
   if (a.copy.num_loops == 0 || a.copy.num_loops != b.copy.num_loops) return false;
   for (const CopyTask* t : {&a, &b})
-    if (t->copy.run_bytes < detail::kTinyRun || t->copy.run_bytes >= kMaxGroupRun) return false;
+    if (t->copy.run_bytes < detail::kTinyRun ||
+        t->copy.run_bytes >= detail::copy_tuning().longest_row)
+      return false;
   for (int i = 0; i < a.copy.num_loops; ++i) {
     const auto k = static_cast<std::size_t>(i);
     if (a.copy.loops[k].count != b.copy.loops[k].count) return false;
@@ -158,13 +157,14 @@ Group make_group(std::span<const CopyTask> tasks) {
   const Index rows_ahead = std::min(first.count / 4, kFarAhead / together);
   for (std::size_t i = 0; i < tasks.size(); ++i) {
     const Loop loop = inner_loop(tasks[i].copy);
-    group.rows[i] = {.src = nullptr,
-                     .dst = nullptr,
-                     .bytes = static_cast<std::size_t>(tasks[i].copy.run_bytes),
-                     .src_stride = loop.src_stride,
-                     .dst_stride = loop.dst_stride,
-                     .ahead = group.near ? kNearAhead : rows_ahead * loop.src_stride,
-                     .ahead_until = group.near ? loop.count : loop.count - rows_ahead};
+    group.rows[i] = {
+        .src = nullptr,
+        .dst = nullptr,
+        .bytes = static_cast<std::size_t>(tasks[i].copy.run_bytes),
+        .src_stride = loop.src_stride,
+        .dst_stride = loop.dst_stride,
+        .ahead = group.near ? detail::copy_tuning().near_ahead : rows_ahead * loop.src_stride,
+        .ahead_until = group.near ? loop.count : loop.count - rows_ahead};
   }
   link_destinations(tasks, group);
   return group;
@@ -209,7 +209,8 @@ std::size_t group_size(std::span<const CopyTask> tasks) {
   const StridedCopy& copy = tasks[0].copy;
   if (copy.num_loops == 0) return 0;
   if (copy.run_bytes < Index{detail::kLongRun}) return n;
-  return copy.run_bytes < kMaxGroupRun && read_nearly_all(tasks.first(n)) ? n : 0;
+  return copy.run_bytes < detail::copy_tuning().longest_row && read_nearly_all(tasks.first(n)) ? n
+                                                                                               : 0;
 }
 
 void run_streaming(const CopyKernels& k, std::span<const CopyTask> tasks) {
@@ -234,6 +235,16 @@ void run_streaming(const CopyKernels& k, std::span<const CopyTask> tasks) {
 }
 
 }  // namespace
+
+namespace detail {
+
+const CopyTuning& copy_tuning() {
+  static constexpr CopyTuning kSeveral{.pieces = kPieces, .longest_row = 4096, .near_ahead = 2048};
+  static constexpr CopyTuning kInOrder{.pieces = 1, .longest_row = 65536, .near_ahead = 0};
+  return reads_best_in_order() ? kInOrder : kSeveral;
+}
+
+}  // namespace detail
 
 void copy_fence() {
 #if defined(__x86_64__)

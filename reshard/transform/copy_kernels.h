@@ -4,7 +4,8 @@
 // Streaming stores are fast only in whole cache lines, and memory is fast only when many lines are
 // under way. Hence two ways to copy:
 // - Long runs: eight pieces advance together, line by line. Eight streams keep more lines under way
-//   than the one that the processor would prefetch by itself.
+//   than the one that the processor would prefetch by itself. Where that is not so
+//   (reads_best_in_order) each run is one piece, copied by itself.
 // - Short runs: one after the other, with prefetches as far ahead as their rows ask for.
 // A line that begins in one run and ends in the next is put together in a register where both are
 // known. Where nobody else provides the rest of a line, its bytes are written by smaller stores.
@@ -12,6 +13,8 @@
 
 #include <cstddef>
 #include <cstdint>
+
+#include "reshard/transform/simd.h"
 
 namespace reshard::detail {
 
@@ -24,6 +27,14 @@ inline constexpr std::size_t kLongRun = 1024, kWholePiece = 16384, kPiece = 4096
 /// Lines at the begin of a piece that are prefetched while the pieces before it are copied.
 inline constexpr std::size_t kFirstLines = 4;
 
+/// What differs between processors (see reads_best_in_order).
+struct CopyTuning {
+  int pieces;                  ///< that advance together: kPieces or 1.
+  std::ptrdiff_t longest_row;  ///< of tasks that are copied row by row together. Bytes.
+  std::ptrdiff_t near_ahead;   ///< how far to prefetch in a source that is read as it lies. Bytes.
+};
+const CopyTuning& copy_tuning();
+
 /// Whole lines to copy: `dst` is at a line's begin.
 struct Piece {
   const std::byte* src;
@@ -31,9 +42,10 @@ struct Piece {
   std::size_t lines;
 };
 
-/// Pieces that wait until there are enough of them, and then until the first lines of as many
+/// Pieces that wait until there are `together` of them, and then until the first lines of as many
 /// others can be prefetched while they are copied.
 struct PieceBatch {
+  int together = copy_tuning().pieces;
   Piece queued[kPieces], waiting[kPieces];
   int num_queued = 0, num_waiting = 0;
 };

@@ -27,8 +27,8 @@ void expect_copies(std::span<const CopyTask> tasks, std::vector<std::byte>& dst)
       std::copy_n(t.src + s, n, expected.data() + (t.dst - dst.data()) + d);
     });
   }
-  for (SimdLevel level : simd_levels()) {
-    const SimdLevelScope scope(level);
+  for (const KernelChoice choice : kernel_choices()) {
+    const KernelScope scope(choice);
     for (CopyHint hint : {CopyHint::streaming, CopyHint::cached}) {
       dst = before;
       run_copies(tasks, hint);
@@ -58,8 +58,8 @@ RC_GTEST_PROP(Copy, contiguous_copies_are_exact_at_any_size_and_alignment, ()) {
   const auto before = random_bytes(to + bytes + 130, 2);
   auto expected = before;
   std::copy_n(src.begin() + from, bytes, expected.begin() + to);
-  for (SimdLevel level : simd_levels()) {
-    const SimdLevelScope scope(level);
+  for (const KernelChoice choice : kernel_choices()) {
+    const KernelScope scope(choice);
     for (CopyHint hint : {CopyHint::streaming, CopyHint::cached}) {
       auto dst = before;
       copy_bytes(dst.data() + to, src.data() + from, bytes, hint);

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "reshard/base/hash.h"
+#include "reshard/transform/simd.h"
 
 namespace reshard::detail {
 
@@ -36,6 +37,7 @@ struct PartBlock {
   std::array<std::uint64_t, 2> keys;
   /// What the "+ 1" of all bytes adds to each part's sum over columns.
   std::array<std::uint64_t, 2> ones;
+  bool in_order = reads_best_in_order();
 };
 
 /// A_l[part] of the definition.

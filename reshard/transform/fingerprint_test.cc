@@ -63,8 +63,8 @@ RC_GTEST_PROP(Fingerprint, is_what_the_definition_says_at_every_level, ()) {
   const auto key = *FingerprintKey::make("t", shape, dtype);
   const auto tensor = random_bytes(static_cast<Index>(bytes_of_tensor(shape, dtype)), 3);
   const Fingerprint expected = by_definition(key, tensor);
-  for (SimdLevel level : simd_levels()) {
-    const SimdLevelScope scope(level);
+  for (const KernelChoice choice : kernel_choices()) {
+    const KernelScope scope(choice);
     RC_ASSERT(*fingerprint(key, tensor.data()) == expected);
   }
 }
@@ -89,7 +89,7 @@ RC_GTEST_PROP(Fingerprint, of_pieces_stored_anyhow_adds_up_to_that_of_the_tensor
   const Fingerprint expected = by_definition(key, tensor);
   std::vector<Box> boxes;
   cut(Box::whole(shape), *rc::gen::inRange(0, 5), bits(dtype) < 8, boxes);
-  std::vector<Fingerprint> totals(simd_levels().size());
+  std::vector<Fingerprint> totals(kernel_choices().size());
   for (const Box& box : boxes) {
     // The piece on its own, its dimensions stored in reverse order when elements are whole bytes.
     Strided where{4, row_major(box.shape())};
@@ -105,7 +105,7 @@ RC_GTEST_PROP(Fingerprint, of_pieces_stored_anyhow_adds_up_to_that_of_the_tensor
         make_copy(box.shape(), at({0, row_major(shape)}, box.origin()), where, bits(dtype));
     run_copy(*copy, tensor.data(), local.data(), CopyHint::cached);
     for (std::size_t i = 0; i < totals.size(); ++i) {
-      const SimdLevelScope scope(simd_levels()[i]);
+      const KernelScope scope(kernel_choices()[i]);
       totals[i] += *fingerprint(key, box, where, local.data());
     }
   }

@@ -30,6 +30,20 @@ SimdLevel first_level() {
   return best_simd_level();
 }
 
+bool detect_in_order() {
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  return !__builtin_cpu_is("intel");
+#else
+  return true;
+#endif
+}
+
+std::atomic<bool>& in_order() {
+  static std::atomic<bool> value{detect_in_order()};
+  return value;
+}
+
 std::atomic<SimdLevel>& current() {
   static std::atomic<SimdLevel> level{first_level()};
   return level;
@@ -57,5 +71,9 @@ SimdLevel set_simd_level(SimdLevel level) {
   current().store(std::min(level, best_simd_level()), std::memory_order_relaxed);
   return simd_level();
 }
+
+bool reads_best_in_order() { return in_order().load(std::memory_order_relaxed); }
+
+void set_reads_best_in_order(bool value) { in_order().store(value, std::memory_order_relaxed); }
 
 }  // namespace reshard

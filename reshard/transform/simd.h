@@ -28,4 +28,11 @@ SimdLevel simd_level();
 /// @return what is used: `level`, or best_simd_level() where that is weaker
 SimdLevel set_simd_level(SimdLevel level);
 
+/// True where memory is fastest as one stream in order, as on EPYC; false where several streams
+/// side by side are faster, as on Xeon. Asked once per process. Changes speed only.
+bool reads_best_in_order();
+
+/// Chooses the answer from now on, for tests and measurements. Not to be called while kernels run.
+void set_reads_best_in_order(bool value);
+
 }  // namespace reshard

@@ -5,11 +5,12 @@
 
 namespace reshard {
 
-std::vector<SimdLevel> simd_levels() {
-  std::vector<SimdLevel> levels;
+std::vector<KernelChoice> kernel_choices() {
+  std::vector<KernelChoice> choices;
   for (SimdLevel level : {SimdLevel::portable, SimdLevel::avx2, SimdLevel::avx512})
-    if (level <= best_simd_level()) levels.push_back(level);
-  return levels;
+    for (bool in_order : {false, true})
+      if (level <= best_simd_level()) choices.push_back({level, in_order});
+  return choices;
 }
 
 std::vector<std::byte> random_bytes(Index size, std::uint64_t seed) {

@@ -9,19 +9,31 @@
 
 namespace reshard {
 
-/// The levels that this machine can run, weakest first.
-std::vector<SimdLevel> simd_levels();
+/// What decides which loops run: both change speed only.
+struct KernelChoice {
+  SimdLevel level;
+  bool in_order;  ///< see reads_best_in_order
+};
 
-/// Sets a level until the end of its scope, then the one before. One at a time, in one thread.
-class SimdLevelScope {
+/// Every level that this machine can run, weakest first, with both ways to read memory.
+std::vector<KernelChoice> kernel_choices();
+
+/// Makes a choice until the end of its scope, then the one before. One at a time, in one thread.
+class KernelScope {
  public:
-  explicit SimdLevelScope(SimdLevel level) : before_(simd_level()) { set_simd_level(level); }
-  ~SimdLevelScope() { set_simd_level(before_); }
-  SimdLevelScope(const SimdLevelScope&) = delete;
-  SimdLevelScope& operator=(const SimdLevelScope&) = delete;
+  explicit KernelScope(KernelChoice choice) : before_{simd_level(), reads_best_in_order()} {
+    choose(choice);
+  }
+  ~KernelScope() { choose(before_); }
+  KernelScope(const KernelScope&) = delete;
+  KernelScope& operator=(const KernelScope&) = delete;
 
  private:
-  SimdLevel before_;
+  static void choose(KernelChoice choice) {
+    set_simd_level(choice.level);
+    set_reads_best_in_order(choice.in_order);
+  }
+  KernelChoice before_;
 };
 
 /// `size` bytes that depend on `seed` alone.
