@@ -42,7 +42,7 @@ Result<> CheckpointSource::bind_rank(Rank r) {
       return fail(Code::corrupt,
                   fmt::format("{}: rank {} has no tensor '{}', which layout '{}' gives it",
                               checkpoint_->folder(), r.value(), name, layout.name()));
-    const Dims shape = layout.local_shape(slot, r);
+    const Dims shape = layout.stored_shape(slot, r);
     if (tensor->dtype != layout.slot(slot).dtype || tensor->shape != shape)
       return fail(Code::corrupt,
                   fmt::format("{}: tensor '{}' is {}; by layout '{}' rank {} has {}", file(*tensor),

@@ -43,7 +43,7 @@ Result<ModelSpec> stored_tensors(const Checkpoint& checkpoint) {
 ModelSpec without(const ModelSpec& spec, std::string_view name) {
   ModelSpec rest;
   for (const CanonicalTensor& t : spec.tensors())
-    if (t.name != name) (void)rest.add(t.name, t.shape, t.dtype);  // was valid in `spec`
+    if (t.name != name) (void)rest.add(t.name, t.shape, t.dtype, t.merged);  // was valid in `spec`
   return rest;
 }
 
@@ -52,7 +52,7 @@ ModelSpec without(const ModelSpec& spec, std::string_view name) {
 ModelSpec in_order_of(const ModelSpec& config, const ModelSpec& checkpoint) {
   ModelSpec ordered;
   for (const CanonicalTensor& t : config.tensors())
-    (void)ordered.add(t.name, t.shape, checkpoint[*checkpoint.find(t.name)].dtype);
+    (void)ordered.add(t.name, t.shape, checkpoint[*checkpoint.find(t.name)].dtype, t.merged);
   return ordered;
 }
 

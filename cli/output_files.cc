@@ -40,7 +40,7 @@ std::uint64_t content_digest(const ModelLayout& layout, const std::vector<SlotId
 }
 
 void add_slot(const ModelLayout& layout, SlotId slot, OutputFile& file) {
-  const Dims shape = layout.local_shape(slot, file.rank);
+  const Dims shape = layout.stored_shape(slot, file.rank);
   file.slots.push_back(slot);
   file.tensors.push_back({layout.slot(slot).name, layout.slot(slot).dtype, shape});
   file.tensor_bytes += volume(shape) * bits(layout.slot(slot).dtype) / 8;

@@ -9,6 +9,19 @@ std::string to_string(Interval a) {
   return "[" + std::to_string(a.begin()) + "," + std::to_string(a.end()) + ")";
 }
 
+Dims merged_shape(const Dims& shape, MergedDims merged) {
+  Dims out;
+  for (int i = 0; i < shape.size(); ++i) {
+    const bool joins = i > 0 && (merged.bits >> (i - 1) & 1) != 0;
+    if (!joins) {
+      out.push_back(shape[i]);
+    } else {
+      out[out.size() - 1] *= shape[i];
+    }
+  }
+  return out;
+}
+
 Box intersect(const Box& a, const Box& b) {
   assert(a.rank() == b.rank());
   std::array<Interval, kMaxDims> dims;

@@ -53,6 +53,16 @@ constexpr Index volume(const Dims& shape) {
   return v;
 }
 
+/// Which neighbouring dimensions of an index space are one dimension of the stored tensor: bit k
+/// for dimensions k and k + 1. Row-major bytes are the same either way.
+struct MergedDims {
+  std::uint8_t bits = 0;
+  friend constexpr bool operator==(MergedDims, MergedDims) = default;
+};
+
+/// The shape with those dimensions multiplied into one.
+Dims merged_shape(const Dims& shape, MergedDims merged);
+
 /// A hyper-rectangle of indices: the product of one interval per dimension.
 ///
 /// Invariant: if one dimension is empty, all are [0, 0); so `==` is set equality among boxes of one

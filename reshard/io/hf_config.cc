@@ -82,6 +82,7 @@ Result<> read_sizes(const ConfigFields& fields, ModelConfig& config) {
   config.num_hidden_layers = RESHARD_TRY(fields.size("num_hidden_layers", kMaxLayers));
   config.num_attention_heads = RESHARD_TRY(fields.size("num_attention_heads"));
   config.vocab_size = RESHARD_TRY(fields.size("vocab_size"));
+  config.layers.resize(static_cast<std::size_t>(config.num_hidden_layers));
   return {};
 }
 
@@ -135,11 +136,15 @@ Result<> read_experts(const ConfigFields& fields, const Architecture& a, ModelCo
                                     config.num_experts * config.num_hidden_layers));
   if (a.model_type == "mixtral") {
     config.moe_intermediate_size = config.intermediate_size;
+    for (LayerKind& kind : config.layers) kind.ffn = Ffn::experts;
     return {};
   }
   config.moe_intermediate_size = RESHARD_TRY(fields.size("moe_intermediate_size"));
-  config.decoder_sparse_step = RESHARD_TRY(fields.optional_size("decoder_sparse_step")).value_or(1);
-  config.mlp_only_layers = RESHARD_TRY(fields.indices("mlp_only_layers"));
+  const Index step = RESHARD_TRY(fields.optional_size("decoder_sparse_step")).value_or(1);
+  const auto dense = RESHARD_TRY(fields.indices("mlp_only_layers"));
+  for (Index i = 0; i < config.num_hidden_layers; ++i)
+    if ((i + 1) % step == 0 && std::find(dense.begin(), dense.end(), i) == dense.end())
+      config.layers[static_cast<std::size_t>(i)].ffn = Ffn::experts;
   return {};
 }
 

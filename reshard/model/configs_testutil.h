@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "reshard/model/config.h"
 #include "reshard/model/model_layout.h"
@@ -13,6 +14,16 @@ namespace reshard {
 ModelConfig tiny_dense();
 /// The same with 10 experts of 8 in every layer but the first.
 ModelConfig tiny_moe();
+/// The other architectures, as small: DeepSeek-V3 and GLM-4.5 with MTP, gpt-oss, Qwen3-Next,
+/// Gemma-3, Nemotron-H with latent experts.
+ModelConfig tiny_deepseek();
+ModelConfig tiny_glm();
+ModelConfig tiny_gpt_oss();
+ModelConfig tiny_qwen3_next();
+ModelConfig tiny_gemma3();
+ModelConfig tiny_nemotron();
+/// All of the above.
+std::vector<ModelConfig> tiny_models();
 /// The published shape of Llama-3.1-8B.
 ModelConfig llama_8b();
 /// The published shape of Qwen3-30B-A3B.

@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace reshard {
 
 FamilyBuilder::FamilyBuilder(const LayoutSpec& spec, const FamilyInput& input)
@@ -19,14 +21,15 @@ Result<TensorId> FamilyBuilder::find(const std::string& name) const {
 }
 
 void FamilyBuilder::add(std::string name, int stack_dim, std::vector<Section> sections,
-                        bool padded) {
-  add_on(mesh_, ranks_, std::move(name), stack_dim, std::move(sections), padded);
+                        Stored how) {
+  add_on(mesh_, ranks_, std::move(name), stack_dim, std::move(sections), how);
 }
 
 void FamilyBuilder::add_on(MeshId mesh, RankSetId ranks, std::string name, int stack_dim,
-                           std::vector<Section> sections, bool padded) {
-  const DType dtype = m_[sections[0].parts[0].tensor].dtype;
-  b_.add(Slot{std::move(name), dtype, mesh, ranks, stack_dim, padded, std::move(sections)});
+                           std::vector<Section> sections, Stored how) {
+  const DType dtype = how.dtype.value_or(m_[sections[0].parts[0].tensor].dtype);
+  b_.add(Slot{std::move(name), dtype, mesh, ranks, stack_dim, how.padded, std::move(sections),
+              how.merged, how.map});
 }
 
 Result<> FamilyBuilder::replicated(std::string name, const std::string& hf) {
@@ -39,7 +42,7 @@ Result<> FamilyBuilder::vocabulary(std::string name, const std::string& hf, Inde
   const Index rows = (c_.vocab_size + multiple - 1) / multiple * multiple;
   Section section{{rows, c_.hidden_size}, {tp_}, {}};
   place(section, id, Box::whole(m_[id].shape), {0, 0});
-  add(std::move(name), 0, sections(std::move(section)), rows != c_.vocab_size);
+  add(std::move(name), 0, sections(std::move(section)), {.padded = rows != c_.vocab_size});
   return {};
 }
 
@@ -57,16 +60,15 @@ Result<> FamilyBuilder::check_tp(const std::string& family, Index tp, const Mode
         Code::invalid_argument,
         fmt::format("{}: tp={} is neither a multiple nor a divisor of num_key_value_heads={}",
                     family, tp, c.num_key_value_heads));
-  for (Index i = 0; i < c.num_hidden_layers; ++i)
-    if (!c.is_moe_layer(i))
+  for (const LayerKind& kind : c.layers)
+    if (kind.ffn == Ffn::dense)
       return divides(family, "tp", tp, "intermediate_size", c.intermediate_size);
   return {};
 }
 
 bool FamilyBuilder::has_experts(const ModelConfig& c) {
-  for (Index i = 0; i < c.num_hidden_layers; ++i)
-    if (c.is_moe_layer(i)) return true;
-  return false;
+  return std::any_of(c.layers.begin(), c.layers.end(),
+                     [](const LayerKind& kind) { return kind.ffn == Ffn::experts; });
 }
 
 Result<> FamilyBuilder::check_ep(const std::string& family, Index ep, const ModelConfig& c) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,11 +20,25 @@ class FamilyBuilder {
 
   /// Error naming family and tensor when the model lacks it.
   Result<TensorId> find(const std::string& name) const;
-  /// Adds a local tensor on ranks_ of mesh_; its dtype is that of its first part.
-  void add(std::string name, int stack_dim, std::vector<Section> sections, bool padded = false);
+  /// What is not plain about how a local tensor is stored.
+  struct Stored {
+    bool padded = false;
+    MergedDims merged = {};
+    ValueMap map = ValueMap::identity;
+    std::optional<DType> dtype = std::nullopt;  ///< that of its first part where not given.
+  };
+  /// Adds a local tensor on ranks_ of mesh_.
+  void add(std::string name, int stack_dim, std::vector<Section> sections, Stored how);
+  void add(std::string name, int stack_dim, std::vector<Section> sections) {
+    add(std::move(name), stack_dim, std::move(sections), Stored{});
+  }
   /// The same on other ranks of another mesh.
   void add_on(MeshId mesh, RankSetId ranks, std::string name, int stack_dim,
-              std::vector<Section> sections, bool padded = false);
+              std::vector<Section> sections, Stored how);
+  void add_on(MeshId mesh, RankSetId ranks, std::string name, int stack_dim,
+              std::vector<Section> sections) {
+    add_on(mesh, ranks, std::move(name), stack_dim, std::move(sections), Stored{});
+  }
   /// The whole tensor `hf` on every rank.
   Result<> replicated(std::string name, const std::string& hf);
   /// The rows of `hf` cut by tp_, padded to a multiple of `multiple`.

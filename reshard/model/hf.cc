@@ -3,8 +3,27 @@
 
 #include "reshard/model/families.h"
 #include "reshard/model/layout_builder.h"
+#include "reshard/model/names.h"
 
 namespace reshard {
+namespace {
+
+/// The names under which the checkpoint repeats tensors, on the shard of the last layers.
+void add_aliases(LayoutBuilder& builder, const ModelConfig& config, MeshId mesh, Index shard) {
+  const ModelSpec& model = builder.model();
+  const RankSetId ranks = builder.ranks_where(mesh, {{0, shard}});
+  for (const auto& [alias, name] : HfNames(config).aliases()) {
+    const auto id = model.find(name);
+    if (!id || model.find(alias)) continue;
+    builder.add(Slot{.name = alias,
+                     .dtype = model[*id].dtype,
+                     .mesh = mesh,
+                     .ranks = ranks,
+                     .sections = {whole_tensor(model, *id)}});
+  }
+}
+
+}  // namespace
 
 Result<ModelLayout> hf_layout(const LayoutSpec& spec, const FamilyInput& input) {
   RESHARD_TRY(spec.only({"shards", "offset"}));
@@ -21,10 +40,15 @@ Result<ModelLayout> hf_layout(const LayoutSpec& spec, const FamilyInput& input) 
   for (Index i = 0; i < model.size(); ++i) {
     const TensorId id(static_cast<TensorId::rep>(i));
     const RankSetId ranks = builder.ranks_where(mesh, {{0, std::min(begin / each, shards - 1)}});
-    builder.add(
-        Slot{model[id].name, model[id].dtype, mesh, ranks, 0, false, {whole_tensor(model, id)}});
+    builder.add(Slot{.name = model[id].name,
+                     .dtype = model[id].dtype,
+                     .mesh = mesh,
+                     .ranks = ranks,
+                     .sections = {whole_tensor(model, id)},
+                     .merged = model[id].merged});
     begin += model[id].bytes();
   }
+  if (input.config != nullptr) add_aliases(builder, *input.config, mesh, shards - 1);
   return std::move(builder).finish();
 }
 

@@ -196,7 +196,7 @@ class Megatron : private FamilyBuilder {
   Result<> experts(Index layer, const std::string& at) {
     RESHARD_TRY(replicated(at + "router.weight", hf_.router(layer)));
     if (c_.router_expert_bias)
-      RESHARD_TRY(replicated(at + "router.expert_bias", hf_.router_bias(layer)));
+      RESHARD_TRY(replicated(at + "router.expert_bias", hf_.router_expert_bias(layer)));
     const Index each = c_.num_experts / s_.ep;
     const std::string fc1 = at + "experts.linear_fc1.weight",
                       fc2 = at + "experts.linear_fc2.weight";

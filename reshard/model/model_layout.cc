@@ -162,7 +162,7 @@ std::uint64_t ModelLayout::make_digest() const {
   for (const RankSet& s : rank_sets_) d.add(s.hash());
   for (const Slot& s : slots_) {
     d.add(s.name).add(static_cast<int>(s.dtype)).add(s.mesh.value()).add(s.ranks.value());
-    d.add(s.stack_dim).add(s.sections.size());
+    d.add(s.stack_dim).add(s.sections.size()).add(int{s.merged.bits}).add(static_cast<int>(s.map));
     for (const Section& section : s.sections) add(d, section);
   }
   return d.value();

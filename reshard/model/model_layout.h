@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "reshard/base/value_map.h"
 #include "reshard/layout/strided.h"
 #include "reshard/model/tensor.h"
 #include "reshard/sharding/cut.h"
@@ -48,7 +49,11 @@ struct Slot {
   RankSetId ranks;
   int stack_dim = 0;
   bool padded = false;  ///< declares that some local elements belong to no canonical tensor.
-  std::vector<Section> sections;
+  std::vector<Section> sections = {};
+  MergedDims merged = {};  ///< dimensions of the sections that the module reports as one.
+  /// What is stored of the canonical values. The dtype may differ from the canonical one: then
+  /// values are rounded to it.
+  ValueMap map = ValueMap::identity;
 };
 
 /// One canonical box inside one local tensor of one rank.
@@ -94,6 +99,11 @@ class ModelLayout {
   std::vector<SlotId> slots_of(Rank r) const;
   /// @pre the rank is in the slot's rank set
   Dims local_shape(SlotId id, Rank r) const;
+  /// The shape as the framework's module reports it: local_shape with Slot::merged applied.
+  /// @pre the rank is in the slot's rank set
+  Dims stored_shape(SlotId id, Rank r) const {
+    return merged_shape(local_shape(id, r), slot(id).merged);
+  }
   /// @pre the rank is in the slot's rank set
   LocalTensor local(SlotId id, Rank r) const;
   /// Where the canonical tensor appears, over all ranks, ascending.

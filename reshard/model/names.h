@@ -2,40 +2,80 @@
 #pragma once
 
 #include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "reshard/model/config.h"
 
 namespace reshard {
 
-/// Hugging Face names of the tensors of one architecture; i is a layer from 0, e an expert from 0.
+/// A layer: number `i` of the decoder from 0, or of the block of module `mtp` for multi-token
+/// prediction.
+struct LayerAt {
+  Index i = 0;
+  Index mtp = -1;
+  LayerAt() = default;
+  LayerAt(Index layer) : i(layer) {}  // NOLINT: a plain number means a decoder layer
+  LayerAt(Index layer, Index module) : i(layer), mtp(module) {}
+};
+
+/// Hugging Face names of the tensors of one architecture; e is an expert from 0.
 class HfNames {
  public:
-  explicit HfNames(const ModelConfig& config) : mixtral_(config.model_type == "mixtral") {}
+  /// The config must outlive the names.
+  explicit HfNames(const ModelConfig& config);
 
-  std::string embedding() const { return "model.embed_tokens.weight"; }
-  std::string final_norm() const { return "model.norm.weight"; }
+  std::string embedding() const;
+  std::string final_norm() const;
   std::string lm_head() const { return "lm_head.weight"; }
+
+  const LayerKind& kind(LayerAt at) const;
   /// "model.layers.3." + rest
-  std::string layer(Index i, const std::string& rest) const;
-  /// The module that holds router and experts: "mlp" or "block_sparse_moe".
-  std::string moe() const { return mixtral_ ? "block_sparse_moe" : "mlp"; }
-  std::string router(Index i) const { return layer(i, moe() + ".gate.weight"); }
-  std::string router_bias(Index i) const {
-    return layer(i, moe() + ".gate.e_score_correction_bias");
-  }
-  std::string expert_gate(Index i, Index e) const {
-    return expert(i, e, mixtral_ ? "w1" : "gate_proj");
-  }
-  std::string expert_up(Index i, Index e) const {
-    return expert(i, e, mixtral_ ? "w3" : "up_proj");
-  }
-  std::string expert_down(Index i, Index e) const {
-    return expert(i, e, mixtral_ ? "w2" : "down_proj");
-  }
+  std::string layer(LayerAt at, std::string_view rest) const;
+  /// The layer's mixer: "model.layers.3.self_attn." + rest, "backbone.layers.0.mixer." + rest.
+  std::string mixer(LayerAt at, std::string_view rest) const;
+  /// "self_attn", "linear_attn" or "mixer".
+  std::string_view mixer_module(LayerAt at) const;
+  /// The layer's dense MLP or experts: "model.layers.3.mlp." + rest.
+  std::string ffn(LayerAt at, std::string_view rest) const;
+  /// "mlp", "block_sparse_moe" or "mixer".
+  std::string_view ffn_module() const;
+
+  /// The norm before the mixer, and the one before the MLP; one and the same where a layer has only
+  /// one of both.
+  std::string mixer_norm(LayerAt at) const;
+  std::string ffn_norm(LayerAt at) const;
+  /// The norms behind both. @pre config.sandwich_norms
+  std::string mixer_post_norm(LayerAt at) const;
+  std::string ffn_post_norm(LayerAt at) const;
+
+  std::string router(LayerAt at) const;
+  /// @pre config.router_bias
+  std::string router_bias(LayerAt at) const;
+  /// @pre config.router_expert_bias
+  std::string router_expert_bias(LayerAt at) const;
+  std::string expert_gate(LayerAt at, Index e) const;
+  std::string expert_up(LayerAt at, Index e) const;
+  std::string expert_down(LayerAt at, Index e) const;
+  /// "…shared_experts." + rest
+  std::string shared_expert(LayerAt at, std::string_view rest) const;
+
+  /// What a module for multi-token prediction has beside its layers.
+  struct Mtp {
+    std::string embedding_norm, hidden_norm;  ///< enorm, hnorm
+    std::string projection;                   ///< eh_proj [hidden, 2 * hidden]: embedding, hidden
+    std::string final_norm;                   ///< one for all modules where mtp_names is qwen.
+  };
+  Mtp mtp(Index module) const;
+
+  /// Names under which a checkpoint repeats another tensor: (alias, canonical name).
+  std::vector<std::pair<std::string, std::string>> aliases() const;
 
  private:
-  std::string expert(Index i, Index e, const char* projection) const;
-  bool mixtral_;
+  std::string expert(LayerAt at, Index e, std::string_view projection) const;
+  const ModelConfig& c_;
+  bool mixtral_, nemotron_;
 };
 
 }  // namespace reshard

@@ -18,7 +18,7 @@ std::optional<Index> checked_volume(const Dims& shape) {
 
 }  // namespace
 
-Result<TensorId> ModelSpec::add(std::string name, Dims shape, DType dtype) {
+Result<TensorId> ModelSpec::add(std::string name, Dims shape, DType dtype, MergedDims merged) {
   const auto elements = checked_volume(shape);
   const auto bytes = elements ? bytes_of(dtype, *elements) : std::nullopt;
   Index total = 0;
@@ -33,8 +33,8 @@ Result<TensorId> ModelSpec::add(std::string name, Dims shape, DType dtype) {
   bytes_ = total;
   digest_ = mix64(digest_ ^ hash64(name, static_cast<std::uint64_t>(dtype)));
   for (Index d : shape) digest_ = mix64(digest_ + static_cast<std::uint64_t>(d));
-  digest_ = mix64(digest_ + static_cast<std::uint64_t>(shape.size()));
-  tensors_.push_back({std::move(name), shape, dtype});
+  digest_ = mix64(digest_ + static_cast<std::uint64_t>(shape.size()) + (merged.bits << 8));
+  tensors_.push_back({std::move(name), shape, dtype, merged});
   return id;
 }
 

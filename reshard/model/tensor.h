@@ -15,10 +15,17 @@
 namespace reshard {
 
 /// A parameter or buffer of a model as a whole, under its Hugging Face name.
+///
+/// Where a framework addresses every second row of a tensor, say, its index space here has one
+/// dimension more than the stored tensor: [E, H, I, 2] for gpt-oss' gate_up_proj, stored as [E, H,
+/// 2I]. The bytes are the same.
 struct CanonicalTensor {
   std::string name;
   Dims shape;
   DType dtype = DType::bf16;
+  MergedDims merged;
+  /// The shape in a file.
+  Dims stored_shape() const { return merged_shape(shape, merged); }
   /// Whole bytes: checked when the tensor was added to a ModelSpec.
   Index bytes() const { return volume(shape) * bits(dtype) / 8; }
   friend bool operator==(const CanonicalTensor&, const CanonicalTensor&) = default;
@@ -29,7 +36,7 @@ class ModelSpec {
  public:
   /// Adds a tensor. Errors: a name twice, more than kMaxDims dimensions, a negative dimension, a
   /// size that overflows or is not whole bytes.
-  Result<TensorId> add(std::string name, Dims shape, DType dtype);
+  Result<TensorId> add(std::string name, Dims shape, DType dtype, MergedDims merged = {});
   /// The tensor of this name, or none.
   std::optional<TensorId> find(std::string_view name) const;
 

@@ -122,7 +122,7 @@ class Vllm : private FamilyBuilder {
 
   Result<> experts(Index i) {
     RESHARD_TRY(same(hf_.router(i)));
-    if (c_.router_expert_bias) RESHARD_TRY(same(hf_.router_bias(i)));
+    if (c_.router_expert_bias) RESHARD_TRY(same(hf_.router_expert_bias(i)));
     const Index n = c_.num_experts, inner = c_.moe_intermediate_size, h = c_.hidden_size;
     Section gate{{n, inner, h}, {expert_outer_, expert_inner_}, {}};
     Section up = gate;
@@ -132,7 +132,7 @@ class Vllm : private FamilyBuilder {
       place(up, RESHARD_TRY(find(hf_.expert_up(i, e))), Box{{0, inner}, {0, h}}, {e, 0, 0}, 1);
       place(down, RESHARD_TRY(find(hf_.expert_down(i, e))), Box{{0, h}, {0, inner}}, {e, 0, 0}, 1);
     }
-    const std::string at = hf_.layer(i, hf_.moe() + ".experts.");
+    const std::string at = hf_.layer(i, std::string(hf_.ffn_module()) + ".experts.");
     add(at + "w13_weight", 1, sections(std::move(gate), std::move(up)));
     add(at + "w2_weight", 0, sections(std::move(down)));
     return {};
