@@ -7,15 +7,25 @@ import safetensors.torch
 import torch
 import transformers
 
+import mtp_checkpoints
+
 transformers.utils.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
 torch.set_num_threads(1)
+
+_CORRECTION_BIAS = "e_score_correction_bias"
 
 _LLAMA = (transformers.LlamaConfig, transformers.LlamaForCausalLM)
 _QWEN2 = (transformers.Qwen2Config, transformers.Qwen2ForCausalLM)
 _QWEN3 = (transformers.Qwen3Config, transformers.Qwen3ForCausalLM)
 _QWEN3_MOE = (transformers.Qwen3MoeConfig, transformers.Qwen3MoeForCausalLM)
 _MIXTRAL = (transformers.MixtralConfig, transformers.MixtralForCausalLM)
+_DEEPSEEK = (transformers.DeepseekV3Config, transformers.DeepseekV3ForCausalLM)
+_GLM = (transformers.Glm4MoeConfig, transformers.Glm4MoeForCausalLM)
+_GPT_OSS = (transformers.GptOssConfig, transformers.GptOssForCausalLM)
+_QWEN3_NEXT = (transformers.Qwen3NextConfig, transformers.Qwen3NextForCausalLM)
+_GEMMA3 = (transformers.Gemma3TextConfig, transformers.Gemma3ForCausalLM)
+_NEMOTRON = (transformers.NemotronHConfig, transformers.NemotronHForCausalLM)
 
 
 def _sizes(hidden, intermediate, heads, kv_heads, layers, vocab, **more):
@@ -42,6 +52,92 @@ _QWEN3_MOE_SIZES = _sizes(
   num_experts=8,
   num_experts_per_tok=2,
   moe_intermediate_size=48,
+  tie_word_embeddings=False,
+)
+
+_DEEPSEEK_SIZES = _sizes(
+  64,
+  96,
+  8,
+  8,
+  4,
+  180,
+  q_lora_rank=24,
+  kv_lora_rank=16,
+  qk_nope_head_dim=16,
+  qk_rope_head_dim=8,
+  v_head_dim=12,
+  n_routed_experts=8,
+  n_shared_experts=2,
+  moe_intermediate_size=32,
+  first_k_dense_replace=1,
+  n_group=2,
+  topk_group=1,
+  num_experts_per_tok=2,
+  num_mtp_layers=0,
+  tie_word_embeddings=False,
+)
+_GLM_SIZES = _sizes(
+  64,
+  96,
+  8,
+  4,
+  4,
+  180,
+  head_dim=16,
+  n_routed_experts=8,
+  n_shared_experts=1,
+  moe_intermediate_size=32,
+  first_k_dense_replace=1,
+  num_experts_per_tok=2,
+  attention_bias=True,
+  use_qk_norm=True,
+  num_mtp_layers=0,
+  tie_word_embeddings=False,
+)
+_QWEN3_NEXT_SIZES = _sizes(
+  64,
+  96,
+  8,
+  4,
+  4,
+  180,
+  head_dim=16,
+  linear_num_key_heads=4,
+  linear_num_value_heads=8,
+  linear_key_head_dim=8,
+  linear_value_head_dim=12,
+  num_experts=8,
+  num_experts_per_tok=2,
+  moe_intermediate_size=32,
+  shared_expert_intermediate_size=48,
+  tie_word_embeddings=False,
+)
+_NEMOTRON_SIZES = dict(
+  hidden_size=64,
+  intermediate_size=96,
+  num_attention_heads=8,
+  num_key_value_heads=4,
+  head_dim=16,
+  vocab_size=180,
+  max_position_embeddings=64,
+  layers_block_type=[
+    "linear_attention",
+    "moe",
+    "full_attention",
+    "mlp",
+    "linear_attention",
+    "moe",
+  ],
+  mamba_num_heads=8,
+  mamba_head_dim=12,
+  n_groups=4,
+  ssm_state_size=16,
+  chunk_size=16,
+  n_routed_experts=8,
+  num_experts_per_tok=2,
+  moe_intermediate_size=40,
+  moe_shared_expert_intermediate_size=56,
   tie_word_embeddings=False,
 )
 
@@ -95,14 +191,69 @@ SPECS = {
     torch.float32,
     False,
   ),
+  "deepseek": (_DEEPSEEK, _DEEPSEEK_SIZES, torch.bfloat16, False),
+  "deepseek-noq": (
+    _DEEPSEEK,
+    _DEEPSEEK_SIZES | dict(q_lora_rank=None, attention_bias=True),
+    torch.float32,
+    False,
+  ),
+  "kimi": (
+    _DEEPSEEK,
+    _DEEPSEEK_SIZES
+    | dict(
+      num_attention_heads=4,
+      num_key_value_heads=4,
+      n_routed_experts=12,
+      n_shared_experts=1,
+      n_group=1,
+    ),
+    torch.bfloat16,
+    False,
+  ),
+  "glm": (_GLM, _GLM_SIZES, torch.bfloat16, False),
+  "gpt-oss": (
+    _GPT_OSS,
+    _sizes(
+      64,
+      48,
+      8,
+      4,
+      4,
+      180,
+      head_dim=16,
+      num_local_experts=8,
+      num_experts_per_tok=2,
+      sliding_window=8,
+      tie_word_embeddings=False,
+    ),
+    torch.bfloat16,
+    False,
+  ),
+  "qwen3-next": (_QWEN3_NEXT, _QWEN3_NEXT_SIZES, torch.bfloat16, False),
+  "gemma3": (
+    _GEMMA3,
+    _sizes(64, 96, 8, 4, 4, 180, head_dim=16, sliding_window=8, tie_word_embeddings=True),
+    torch.bfloat16,
+    False,
+  ),
+  "nemotron": (_NEMOTRON, _NEMOTRON_SIZES, torch.bfloat16, False),
+  "nemotron-latent": (
+    _NEMOTRON,
+    _NEMOTRON_SIZES | dict(moe_latent_size=24),
+    torch.bfloat16,
+    False,
+  ),
 }
 
 
-def write_checkpoint(folder, name, dtype=None, tied=None, shard_bytes=None):
+def write_checkpoint(folder, name, dtype=None, tied=None, shard_bytes=None, mtp=0):
   """Writes the checkpoint `name` of SPECS under `folder`, in files of `shard_bytes` if given.
 
   `dtype` and `tied` replace the spec's own. No two tensors are alike: norms and biases are not left
-  at the ones and zeros of a fresh model.
+  at the ones and zeros of a fresh model; correction biases of routers are fp32, as published ones
+  are. `mtp` adds so many modules for multi-token prediction, which transformers does not write,
+  under the names of published checkpoints (mtp_checkpoints.py).
   """
   (config_class, model_class), sizes, spec_dtype, router_bias = SPECS[name]
   if tied is not None:
@@ -113,10 +264,15 @@ def write_checkpoint(folder, name, dtype=None, tied=None, shard_bytes=None):
   with torch.no_grad():
     for parameter in model.parameters():
       parameter.copy_(torch.randn(parameter.shape) * 0.2 + (1.0 if parameter.dim() == 1 else 0.0))
+  for buffer_name, buffer in list(model.named_buffers()):
+    if buffer_name.endswith(_CORRECTION_BIAS):
+      buffer.data = torch.randn(buffer.shape, dtype=torch.float32) * 0.1
   sharding = {"max_shard_size": shard_bytes} if shard_bytes else {}
   model.save_pretrained(folder, **sharding)
   if router_bias:
     _add_router_bias(folder)
+  if mtp:
+    mtp_checkpoints.add_modules(folder, mtp)
   return folder
 
 
@@ -126,7 +282,7 @@ def _add_router_bias(folder):
   tensors = safetensors.torch.load_file(path)
   for name in [name for name in tensors if name.endswith(".gate.weight")]:
     bias = torch.randn(tensors[name].shape[0], dtype=torch.float32)
-    tensors[name.replace(".weight", ".e_score_correction_bias")] = bias
+    tensors[name.replace(".weight", f".{_CORRECTION_BIAS}")] = bias
   safetensors.torch.save_file(tensors, path, metadata={"format": "pt"})
 
 
