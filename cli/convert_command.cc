@@ -23,8 +23,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kRulesFile = "rules.json";
-
 /// A checkpoint is a folder of its own: where a live group starts has no meaning in it.
 Result<LayoutSpec> layout_on_disk(const std::string& text, const char* option) {
   auto spec = RESHARD_TRY(read_layout_text(text));
@@ -109,9 +107,9 @@ Result<> write_companions(const Model& model, const LayoutSpec& to, const Output
     return {};
   }
   LayoutSpec recorded = to;
-  if (to.family == "rules") {
-    RESHARD_TRY(copy_file_into(to.file, kRulesFile, folder));
-    recorded.file = kRulesFile;
+  if (takes_file(to.family)) {
+    recorded.file = to.family + ".json";
+    RESHARD_TRY(copy_file_into(to.file, recorded.file, folder));
   }
   return folder.write_text(
       kRankIndexFile,

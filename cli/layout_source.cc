@@ -3,9 +3,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <filesystem>
 
 #include "reshard/base/check.h"
+#include "reshard/io/dtensor_file.h"
 #include "reshard/io/rules_file.h"
 #include "reshard/model/families.h"
 
@@ -16,14 +19,15 @@ Result<ModelLayout> build(const LayoutSpec& spec, const Model& model,
                           const std::string& rules_folder) {
   const FamilyInput input{model.tensors, model.config_or_null()};
   if (spec.family == "hf") return hf_layout(spec, input);
-  if (spec.family == "rules") {
-    const auto path = std::filesystem::path(rules_folder) / spec.file;
-    return rules_layout(spec, input, RESHARD_TRY(read_rules(path.string())));
-  }
+  if (spec.family == "fsdp") return fsdp_layout(spec, input);
+  const auto path = (std::filesystem::path(rules_folder) / spec.file).string();
+  if (spec.family == "rules") return rules_layout(spec, input, RESHARD_TRY(read_rules(path)));
+  if (spec.family == "dtensor") return dtensor_layout(spec, input, RESHARD_TRY(read_dtensor(path)));
   if (!model.config)
     return fail(
         Code::unsupported,
-        fmt::format("the family '{}' is made from a config, and {}; hf and rules:FILE need none",
+        fmt::format("the family '{}' is made from a config, and {}; hf, fsdp, dtensor:FILE and "
+                    "rules:FILE need none",
                     spec.family, model.no_config));
   return spec.family == "megatron" ? megatron_layout(spec, input) : vllm_layout(spec, input);
 }
@@ -33,12 +37,13 @@ Result<ModelLayout> build(const LayoutSpec& spec, const Model& model,
 Result<LayoutSpec> read_layout_text(const std::string& text) {
   auto spec = RESHARD_TRY(parse_layout(text));
   const auto& f = spec.family;
-  if (f != "hf" && f != "megatron" && f != "vllm" && f != "rules")
+  constexpr std::array kFamilies = {"hf", "megatron", "vllm", "fsdp", "dtensor", "rules"};
+  if (std::find(kFamilies.begin(), kFamilies.end(), f) == kFamilies.end())
     return fail(
         Code::invalid_argument,
         fmt::format("layout '{}': unknown family '{}'; known are {}", text, f, known_families()));
-  if (f == "rules" && spec.file.empty())
-    return fail(Code::invalid_argument, "layout 'rules' needs a file: rules:cut.json");
+  if (takes_file(f) && spec.file.empty())
+    return fail(Code::invalid_argument, fmt::format("layout '{0}' needs a file: {0}:cut.json", f));
   return spec;
 }
 

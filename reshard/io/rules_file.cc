@@ -4,95 +4,23 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <initializer_list>
 #include <set>
 
-#include "reshard/io/json_util.h"
+#include "reshard/io/json_fields.h"
 
 namespace reshard {
 namespace {
-
-constexpr std::size_t kMaxFileBytes = std::size_t{16} << 20;
-constexpr Index kMaxAxis = Index{1} << 20;
-constexpr Index kMaxNumber = Index{1} << 40;
-constexpr std::size_t kMaxAxisName = 32;
 
 template <class... Args>
 tl::unexpected<Error> corrupt(fmt::format_string<Args...> format, Args&&... args) {
   return fail(Code::corrupt, fmt::format(format, std::forward<Args>(args)...));
 }
 
-/// One JSON object of the file whose keys are known; errors begin with `where`.
-class Fields {
- public:
-  static Result<Fields> of(const Json& json, std::string where,
-                           std::initializer_list<std::string_view> known) {
-    if (json.object() == nullptr)
-      return corrupt("{} must be an object, is {}", where, json.describe());
-    for (const auto& member : *json.object()) {
-      if (std::find(known.begin(), known.end(), member.key) != known.end()) continue;
-      return corrupt("{}: unknown key {}; known are {}", where, in_quotes(member.key),
-                     fmt::join(known, ", "));
-    }
-    return Fields(json, std::move(where));
-  }
-
-  const std::string& where() const { return where_; }
-  bool has(std::string_view key) const { return json_->find(key) != nullptr; }
-
-  Result<Index> integer(std::string_view key, Index least, Index most) const {
-    const Json* value = json_->find(key);
-    const auto number = value ? value->integer() : std::nullopt;
-    if (!number || *number < least || *number > most)
-      return corrupt("{}: {} must be a whole number from {} to {}, {}", where_, key, least, most,
-                     describe(value));
-    return *number;
-  }
-  Result<Index> integer_or(std::string_view key, Index otherwise, Index least, Index most) const {
-    return has(key) ? integer(key, least, most) : Result<Index>(otherwise);
-  }
-
-  Result<std::string> text(std::string_view key) const {
-    const Json* value = json_->find(key);
-    if (value == nullptr || value->string() == nullptr || value->string()->empty() ||
-        value->string()->size() > kMaxRulePattern)
-      return corrupt("{}: {} must be a text of 1 to {} characters, {}", where_, key,
-                     kMaxRulePattern, describe(value));
-    return *value->string();
-  }
-  /// The position of the text among `words`; 0 where the key is absent.
-  Result<std::size_t> word(std::string_view key,
-                           std::initializer_list<std::string_view> words) const {
-    if (!has(key)) return std::size_t{0};
-    const Json* value = json_->find(key);
-    const auto at =
-        value->string() ? std::find(words.begin(), words.end(), *value->string()) : words.end();
-    if (at == words.end())
-      return corrupt("{}: {} must be one of {}, {}", where_, key, fmt::join(words, ", "),
-                     describe(value));
-    return static_cast<std::size_t>(at - words.begin());
-  }
-  /// A list of at most `most` entries; an empty one where the key is absent.
-  Result<Json::Array> list(std::string_view key, std::size_t most) const {
-    const Json* value = json_->find(key);
-    if (value == nullptr) return Json::Array{};
-    if (value->array() == nullptr)
-      return corrupt("{}: {} must be a list, {}", where_, key, describe(value));
-    if (value->array()->size() > most)
-      return corrupt("{}: {} has {} entries, at most {} are allowed", where_, key,
-                     value->array()->size(), most);
-    return *value->array();
-  }
-
- private:
-  Fields(const Json& json, std::string where) : json_(&json), where_(std::move(where)) {}
-  static std::string describe(const Json* value) {
-    return value ? "is " + value->describe() : "is missing";
-  }
-
-  const Json* json_;
-  std::string where_;
-};
+constexpr std::size_t kMaxFileBytes = std::size_t{16} << 20;
+constexpr Index kMaxAxis = Index{1} << 20;
+constexpr Index kMaxNumber = Index{1} << 40;
+constexpr std::size_t kMaxAxisName = 32;
+static_assert(kMaxRulePattern == kMaxFieldText);
 
 bool is_axis_name(std::string_view name) {
   const auto allowed = [](char c) {
@@ -119,11 +47,6 @@ Result<std::vector<Axis>> parse_axes(const Fields& root) {
   return axes;
 }
 
-int wildcards(std::string_view pattern) {
-  return static_cast<int>(
-      std::count_if(pattern.begin(), pattern.end(), [](char c) { return c == '*' || c == '#'; }));
-}
-
 /// Reads one rule and checks what its parts say of each other.
 class RuleParser {
  public:
@@ -131,11 +54,11 @@ class RuleParser {
 
   Result<Rule> parse() {
     rule_.match = RESHARD_TRY(fields_.text("match"));
-    if (wildcards(rule_.match) > kMaxWildcards)
+    if (count_wildcards(rule_.match) > kMaxWildcards)
       return corrupt("{}: match {} has {} of * and #, at most {} are allowed", fields_.where(),
-                     in_quotes(rule_.match), wildcards(rule_.match), kMaxWildcards);
+                     in_quotes(rule_.match), count_wildcards(rule_.match), kMaxWildcards);
     if (fields_.has("name")) rule_.name = RESHARD_TRY(fields_.text("name"));
-    RESHARD_TRY(check_name());
+    RESHARD_TRY(check_local_name(rule_.name, rule_.match, fields_.where()));
     for (const Json& cut : RESHARD_TRY(fields_.list("cuts", kMaxDims))) RESHARD_TRY(add_cut(cut));
     for (const Json& where : RESHARD_TRY(fields_.list("where", kMaxDims)))
       RESHARD_TRY(add_where(where));
@@ -143,17 +66,6 @@ class RuleParser {
   }
 
  private:
-  Result<> check_name() const {
-    for (std::size_t i = 0; i + 1 < rule_.name.size(); ++i) {
-      const int digit = rule_.name[i + 1] - '0';
-      if (rule_.name[i] != '$' || digit < 0 || digit > 9) continue;
-      if (digit == 0 || digit > wildcards(rule_.match))
-        return corrupt("{}: name uses ${}, but match {} has {} of * and #", fields_.where(), digit,
-                       in_quotes(rule_.match), wildcards(rule_.match));
-    }
-    return {};
-  }
-
   /// Takes an axis for this rule. An axis that cut two dimensions would leave out what is off the
   /// diagonal.
   Result<> use_axis(const std::string& name, const std::string& where) {
@@ -207,10 +119,10 @@ class RuleParser {
       if (fields.has("per")) return corrupt("{}: per belongs to number, not to at", place);
       where.at = RESHARD_TRY(fields.integer("at", 0, kMaxAxis - 1));
     } else {
-      if (wildcards(rule_.match) == 0)
+      if (count_wildcards(rule_.match) == 0)
         return corrupt("{}: number needs a # in match {}", place, in_quotes(rule_.match));
       where.number =
-          static_cast<int>(RESHARD_TRY(fields.integer("number", 1, wildcards(rule_.match))));
+          static_cast<int>(RESHARD_TRY(fields.integer("number", 1, count_wildcards(rule_.match))));
       where.per = RESHARD_TRY(fields.integer_or("per", 1, 1, kMaxNumber));
     }
     rule_.where.push_back(std::move(where));
@@ -225,6 +137,22 @@ class RuleParser {
 };
 
 }  // namespace
+
+int count_wildcards(std::string_view pattern) {
+  return static_cast<int>(
+      std::count_if(pattern.begin(), pattern.end(), [](char c) { return c == '*' || c == '#'; }));
+}
+
+Result<> check_local_name(std::string_view name, std::string_view match, std::string_view where) {
+  for (std::size_t i = 0; i + 1 < name.size(); ++i) {
+    const int digit = name[i + 1] - '0';
+    if (name[i] != '$' || digit < 0 || digit > 9) continue;
+    if (digit == 0 || digit > count_wildcards(match))
+      return corrupt("{}: name uses ${}, but match {} has {} of * and #", where, digit,
+                     in_quotes(match), count_wildcards(match));
+  }
+  return {};
+}
 
 Result<RuleSet> parse_rules(std::string_view text) {
   const Json json = RESHARD_TRY(parse_json(text));

@@ -16,6 +16,12 @@ inline constexpr std::size_t kMaxRulePattern = 512;
 /// Most '*' and '#' of one pattern: matching takes time that grows with their power.
 inline constexpr int kMaxWildcards = 4;
 
+/// How many '*' and '#' a pattern has.
+int count_wildcards(std::string_view pattern);
+/// Error, beginning with `where`, when "$N" in a local name refers to a wildcard that `match` does
+/// not have.
+Result<> check_local_name(std::string_view name, std::string_view match, std::string_view where);
+
 /// The rules in `text`. Whatever a rule names is checked here: axes exist, no axis cuts two
 /// dimensions of a tensor or both cuts and pins it, "$N" and "number" refer to wildcards that there
 /// are. Errors are Code::corrupt, say which rule (from 1) and which key, and do not name the file.

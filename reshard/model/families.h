@@ -6,14 +6,15 @@
 #include <vector>
 
 #include "reshard/model/config.h"
+#include "reshard/model/dtensor.h"
 #include "reshard/model/layout_spec.h"
 #include "reshard/model/model_layout.h"
 #include "reshard/model/rules.h"
 
 namespace reshard {
 
-/// What a family makes a layout of. `config` may be null for `hf` and `rules`, which need the
-/// tensors alone.
+/// What a family makes a layout of. `config` may be null for `hf`, `fsdp`, `dtensor` and
+/// `rules`, which need the tensors alone.
 struct FamilyInput {
   std::shared_ptr<const ModelSpec> model;
   const ModelConfig* config = nullptr;
@@ -39,6 +40,16 @@ Result<ModelLayout> vllm_layout(const LayoutSpec& spec, const FamilyInput& input
 /// input.model
 Result<ModelLayout> rules_layout(const LayoutSpec& spec, const FamilyInput& input,
                                  const RuleSet& rules);
+
+/// torch's fully_shard (FSDP2): each parameter cut by rows over `shard` as torch.chunk does, within
+/// what tensor parallelism leaves (the usual plans: projections, embedding and head; the rest is
+/// whole over tp). Names are the model's own. Keys: shard, replicate (HSDP), tp, offset. World:
+/// replicate * shard * tp, tp fastest.
+Result<ModelLayout> fsdp_layout(const LayoutSpec& spec, const FamilyInput& input);
+
+/// Any model as DTensors on device meshes, by the placements of a file. Key: offset.
+Result<ModelLayout> dtensor_layout(const LayoutSpec& spec, const FamilyInput& input,
+                                   const DTensorSet& set);
 
 /// The names of the families, for messages.
 std::string known_families();

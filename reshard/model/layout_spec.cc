@@ -51,6 +51,8 @@ Result<> LayoutSpec::only(const std::set<std::string>& known) const {
   return {};
 }
 
+bool takes_file(std::string_view family) { return family == "rules" || family == "dtensor"; }
+
 Result<LayoutSpec> parse_layout(std::string_view text) {
   LayoutSpec spec;
   const std::size_t colon = text.find(':');
@@ -65,7 +67,7 @@ Result<LayoutSpec> parse_layout(std::string_view text) {
     const std::size_t comma = std::min(rest.find(','), rest.size());
     const std::string_view item = rest.substr(0, comma);
     rest.remove_prefix(std::min(comma + 1, rest.size()));
-    if (first && spec.family == "rules") {
+    if (first && takes_file(spec.family)) {
       spec.file = std::string(item);
       continue;
     }
@@ -78,8 +80,9 @@ Result<LayoutSpec> parse_layout(std::string_view text) {
       return fail(Code::invalid_argument,
                   fmt::format("layout '{}': key '{}' is given twice", text, key));
   }
-  if (spec.family == "rules" && spec.file.empty())
-    return fail(Code::invalid_argument, "layout 'rules' needs a file: rules:cut.json");
+  if (takes_file(spec.family) && spec.file.empty())
+    return fail(Code::invalid_argument,
+                fmt::format("layout '{0}' needs a file: {0}:cut.json", spec.family));
   return spec;
 }
 

@@ -16,7 +16,7 @@ namespace reshard {
 /// "rules:cut.json,tp=2".
 struct LayoutSpec {
   std::string family;
-  std::string file;                         ///< rules only: the text right after the colon.
+  std::string file;                         ///< where takes_file: the text right after the colon.
   std::map<std::string, std::string> keys;  ///< each key once.
 
   /// An integer key, or `otherwise` when absent. Errors: not a whole number from `least` to 2^20.
@@ -28,6 +28,8 @@ struct LayoutSpec {
   Result<> only(const std::set<std::string>& known) const;
 };
 
+/// True for the families that are read from a file: "rules:FILE", "dtensor:FILE".
+bool takes_file(std::string_view family);
 /// Parses the notation above. Errors: empty, unknown form, key without value, a key twice.
 Result<LayoutSpec> parse_layout(std::string_view text);
 /// The notation; keys in alphabetical order.

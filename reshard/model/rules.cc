@@ -4,11 +4,11 @@
 #include <fmt/format.h>
 
 #include <charconv>
-#include <map>
 #include <set>
 
 #include "reshard/model/families.h"
 #include "reshard/model/layout_builder.h"
+#include "reshard/model/local_names.h"
 
 namespace reshard {
 namespace {
@@ -38,24 +38,6 @@ bool match_from(std::string_view pattern, std::string_view name, std::vector<std
   }
   groups.resize(depth);
   return false;
-}
-
-/// "$1" .. "$9" replaced by what was matched.
-Result<std::string> substituted(const std::string& text, const std::vector<std::string>& groups) {
-  std::string out;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    if (text[i] != '$' || i + 1 == text.size() || !is_digit(text[i + 1])) {
-      out += text[i];
-      continue;
-    }
-    const auto k = static_cast<std::size_t>(text[++i] - '0');
-    if (k == 0 || k > groups.size())
-      return fail(Code::invalid_argument,
-                  fmt::format("rules: name '{}' uses ${} but its pattern matches {} parts", text, k,
-                              groups.size()));
-    out += groups[k - 1];
-  }
-  return out;
 }
 
 class Rules {
@@ -169,12 +151,7 @@ class Rules {
     std::string name =
         rule.name.empty() ? m_[id].name : RESHARD_TRY(substituted(rule.name, groups));
     const RankSet held = RESHARD_TRY(ranks(rule, groups));
-    RankSet& taken = ranks_of_name_[name];
-    if (!(taken & held).empty())
-      return fail(Code::invalid_argument,
-                  fmt::format("local name '{}' is given to two tensors of rank {}", name,
-                              (taken & held).members()[0].value()));
-    taken = taken | held;
+    RESHARD_TRY(names_.take(name, held));
     b_.add(Slot{
         std::move(name), m_[id].dtype, mesh_, b_.add_ranks(held), 0, false, {std::move(section)}});
     return {};
@@ -185,7 +162,7 @@ class Rules {
   const ModelSpec& m_;
   LayoutBuilder b_;
   MeshId mesh_;
-  std::map<std::string, RankSet> ranks_of_name_;
+  LocalNames names_;
 };
 
 }  // namespace

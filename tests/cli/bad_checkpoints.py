@@ -131,7 +131,7 @@ TENSORS = [
         IN,
         "megatron",
         "config.json",
-        "hf and rules:FILE",
+        "rules:FILE need none",
         prepare=lambda place: (place.copy(place.hf) / "config.json").unlink(),
     ),
     case(
@@ -380,9 +380,9 @@ RANKS = [
         "a layout that there is not",
         IN,
         "reshard.json",
-        "'fsdp'",
+        "'deepspeed'",
         "hf, megatron, vllm, rules",
-        prepare=lambda place: edit_index(place, lambda index: index.update(layout="fsdp:dp=2")),
+        prepare=lambda place: edit_index(place, lambda index: index.update(layout="deepspeed:dp=2")),
     ),
 ]
 

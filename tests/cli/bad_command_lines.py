@@ -50,7 +50,7 @@ USAGE = [
         "unknown family",
         PLAN + "--from hf --to deepspeed:tp=2",
         "'deepspeed'",
-        "hf, megatron, vllm, rules",
+        "hf, megatron, vllm, fsdp, dtensor, rules",
         code=2,
     ),
     case(
@@ -58,6 +58,9 @@ USAGE = [
     ),
     case("a key twice", PLAN + "--from hf --to megatron:tp=2,tp=4", "'tp' is given twice", code=2),
     case("rules without a file", PLAN + "--from hf --to rules", "rules:cut.json", code=2),
+    case(
+        "dtensor without a file", PLAN + "--from hf --to dtensor", "dtensor:cut.json", code=2
+    ),
     case(
         "layout without family",
         PLAN + "--from hf --to :tp=2",

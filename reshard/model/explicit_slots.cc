@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "reshard/model/explicit_slots.h"
+
+#include "reshard/base/check.h"
+#include "reshard/base/hash.h"
+
+namespace reshard {
+namespace {
+
+bool same(const Placed& a, const Placed& b) {
+  return a.tensor == b.tensor && a.box == b.box && a.at == b.at && a.dims == b.dims;
+}
+
+bool same(const ExplicitTensor& a, const ExplicitTensor& b) {
+  if (a.name != b.name || a.dtype != b.dtype || !(a.shape == b.shape) || a.padded != b.padded ||
+      !(a.merged == b.merged) || a.map != b.map || a.parts.size() != b.parts.size())
+    return false;
+  for (std::size_t i = 0; i < a.parts.size(); ++i)
+    if (!same(a.parts[i], b.parts[i])) return false;
+  return true;
+}
+
+std::uint64_t digest(const ExplicitTensor& t) {
+  Digest d;
+  d.add(t.name).add(t.parts.size());
+  for (Index i : t.shape) d.add(i);
+  for (const Placed& p : t.parts) {
+    d.add(p.tensor.value());
+    for (int i = 0; i < p.box.rank(); ++i) d.add(p.box[i].begin()).add(p.box[i].end());
+    for (Index i : p.at) d.add(i);
+  }
+  return d.value();
+}
+
+}  // namespace
+
+void ExplicitSlots::add(const RankSet& ranks, ExplicitTensor tensor) {
+  add_ranks(ranks);
+  auto& bucket = by_digest_[digest(tensor)];
+  for (std::size_t i : bucket) {
+    if (!same(held_[i].tensor, tensor)) continue;
+    held_[i].ranks = held_[i].ranks | ranks;
+    return;
+  }
+  bucket.push_back(held_.size());
+  held_.push_back({std::move(tensor), ranks});
+}
+
+void ExplicitSlots::finish() {
+  // A mesh says which ranks there are; one per run of consecutive ones.
+  const std::vector<Rank> all = ranks_.members();
+  for (std::size_t i = 0, begin = 0; i < all.size(); ++i) {
+    if (i + 1 < all.size() && all[i + 1].value() == all[i].value() + 1) continue;
+    auto mesh = Mesh::make({{"rank", static_cast<Index>(i + 1 - begin)}}, all[begin]);
+    RESHARD_CHECK(mesh.has_value());
+    builder_.add_mesh(*std::move(mesh));
+    begin = i + 1;
+  }
+  if (all.empty()) return;
+  // Nothing is cut by coordinates, so a mesh without axes serves all slots.
+  const MeshId mesh = builder_.add_mesh(*Mesh::make({}, all[0]));
+  for (Held& h : held_) {
+    ExplicitTensor& t = h.tensor;
+    Section section{t.shape, {}, std::move(t.parts)};
+    std::vector<Section> sections;
+    sections.push_back(std::move(section));
+    builder_.add(Slot{std::move(t.name), t.dtype, mesh, builder_.add_ranks(std::move(h.ranks)), 0,
+                      t.padded, std::move(sections), t.merged, t.map});
+  }
+  held_.clear();
+  by_digest_.clear();
+}
+
+}  // namespace reshard
