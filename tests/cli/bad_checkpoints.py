@@ -381,7 +381,7 @@ RANKS = [
         IN,
         "reshard.json",
         "'deepspeed'",
-        "hf, megatron, vllm, rules",
+        "hf, megatron, vllm, ",
         prepare=lambda place: edit_index(place, lambda index: index.update(layout="deepspeed:dp=2")),
     ),
 ]

@@ -50,7 +50,7 @@ USAGE = [
         "unknown family",
         PLAN + "--from hf --to deepspeed:tp=2",
         "'deepspeed'",
-        "hf, megatron, vllm, fsdp, dtensor, rules",
+        "hf, megatron, vllm, ",
         code=2,
     ),
     case(
