@@ -11,13 +11,16 @@
 /// sources that have no weights, and tell of every destination element whether it is right.
 namespace reshard::cli {
 
-/// Fills every canonical element in the buffers; padding stays as it is.
+/// Fills every canonical element in the buffers, in the form in which the layout stores it; padding
+/// stays as it is.
 Result<> fill_from_oracle(const RankBuffers& buffers, std::uint64_t seed, int threads,
                           const Progress& progress);
 
-/// Error naming the first rank, tensor and element found that is not the oracle's. Looks only at
-/// the tensors that `which` says. @pre which has an entry per tensor of the model
-Result<> check_against_oracle(const RankBuffers& buffers, const std::vector<bool>& which,
-                              std::uint64_t seed, int threads, const Progress& progress);
+/// Error naming the first rank, tensor and element found that is not the oracle's, as a source that
+/// stores values in the forms `from` hands it on. Looks only at the tensors that `which` says. @pre
+/// `from` and `which` have an entry per tensor of the model
+Result<> check_against_oracle(const RankBuffers& buffers, const std::vector<StoredForm>& from,
+                              const std::vector<bool>& which, std::uint64_t seed, int threads,
+                              const Progress& progress);
 
 }  // namespace reshard::cli

@@ -31,10 +31,10 @@ struct Peer {
   Index sent = 0, received = 0, transfers = 0;
 };
 
-Table peers_table(const ModelSpec& model, const RankPlan& part, std::size_t& left_out) {
+Table peers_table(const Planner& planner, const RankPlan& part, std::size_t& left_out) {
   std::map<Rank, Peer> peers;
   const auto bytes = [&](const Transfer& t) {
-    return t.box.volume() * bits(model[t.tensor].dtype) / 8;
+    return t.box.volume() * planner.element_bits(t.tensor) / 8;
   };
   for (const Transfer& t : part.sends) {
     peers[t.dst].sent += bytes(t);
@@ -85,7 +85,7 @@ std::string rank_text(const Model& model, const PlanPair& pair, const RankPlan& 
       style.title(fmt::format("rank {} of {}", part.rank.value(), pair.planner->ranks().size())) +
       "\n" + facts.text(style);
   std::size_t left_out = 0;
-  if (const Table peers = peers_table(*model.tensors, part, left_out); !peers.empty()) {
+  if (const Table peers = peers_table(*pair.planner, part, left_out); !peers.empty()) {
     text += peers.text(style);
     if (left_out > 0) text += fmt::format("  and {} more with less\n", left_out);
   }
@@ -102,7 +102,7 @@ Result<int> plan_rank(const Model& model, const PlanPair& pair, const PlanArgume
   const Stopwatch watch;
   const RankPlan part = pair.planner->part(rank);
   const double seconds = watch.seconds();
-  const RankSummary sum = summarise_rank(*model.tensors, part);
+  const RankSummary sum = summarise_rank(*pair.planner, part);
   if (!a.json) {
     print(rank_text(model, pair, part, sum, a, seconds));
     return 0;
@@ -110,7 +110,7 @@ Result<int> plan_rank(const Model& model, const PlanPair& pair, const PlanArgume
   auto object = plan_object(
       sum, *pair.planner, {pair.layout_seconds + pair.planner_seconds + seconds, peak_rss_bytes()});
   if (a.transfers != 0)
-    object.push_back({"list", Json(transfer_list(*model.tensors, part, most_transfers(a)))});
+    object.push_back({"list", Json(transfer_list(*pair.planner, part, most_transfers(a)))});
   print(Json(std::move(object)).dump(true) + "\n");
   return 0;
 }
@@ -132,12 +132,13 @@ Result<int> plan_all(const Model& model, const PlanPair& pair, const PlanArgumen
   const double seconds = watch.seconds();
   if (a.json) {
     const PlanCost cost{pair.layout_seconds + pair.planner_seconds + seconds, peak_rss_bytes()};
-    print(Json(plan_object(sum, pair.planner->digest(), cost)).dump(true) + "\n");
+    print(Json(plan_object(sum, *pair.planner, cost)).dump(true) + "\n");
     return 0;
   }
   const Style style = Style::of_stdout();
   print(style.title(model_line(model)) + "\n" + sides_table(pair).text(style) + "\n" +
-        summary_table(sum).text(style) + style.quiet(timing_line(pair, "all ranks", seconds)));
+        summary_table(sum).text(style) + notes_text(*pair.planner, style) +
+        style.quiet(timing_line(pair, "all ranks", seconds)));
   return 0;
 }
 

@@ -8,6 +8,7 @@
 #include "cli/layout_source.h"
 #include "cli/measure.h"
 #include "cli/text.h"
+#include "reshard/plan/conversions.h"
 
 namespace reshard::cli {
 namespace {
@@ -73,6 +74,19 @@ Table sides_table(const PlanPair& pair) {
   add_side(table, "from", *pair.source);
   add_side(table, "to", *pair.target);
   return table;
+}
+
+std::string notes_text(const Planner& planner, const Style& style) {
+  std::string text;
+  for (const ConversionUse& use : conversions_of(planner))
+    text += style.quiet("  " + to_string(use)) + "\n";
+  const auto omitted = omitted_by(planner);
+  if (!omitted.empty())
+    text += style.quiet(fmt::format("  leaves out {}, which {} does not hold, such as '{}'",
+                                    plural(static_cast<Index>(omitted.size()), "tensor"),
+                                    planner.target().name(), omitted[0])) +
+            "\n";
+  return text;
 }
 
 Table summary_table(const PlanSummary& plan) {

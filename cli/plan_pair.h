@@ -28,6 +28,8 @@ Result<PlanPair> plan_pair(const Model& model, const std::string& from, const st
 std::string model_line(const Model& model);
 /// Two rows: each side's layout, ranks and what its ranks hold.
 Table sides_table(const PlanPair& pair);
+/// What the plan does to values and what it leaves out, a line each; empty for most plans.
+std::string notes_text(const Planner& planner, const Style& style);
 /// What the whole plan moves.
 Table summary_table(const PlanSummary& plan);
 

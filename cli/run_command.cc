@@ -69,7 +69,7 @@ struct Outcome {
 std::string as_json(const PlanPair& pair, const Outcome& o) {
   const PlanCost cost{pair.layout_seconds + pair.planner_seconds + o.summary_seconds,
                       peak_rss_bytes()};
-  Json::Object object = plan_object(o.plan, pair.planner->digest(), cost);
+  Json::Object object = plan_object(o.plan, *pair.planner, cost);
   Json::Array seconds;
   for (double s : o.runs.seconds) seconds.push_back(json_number(s));
   object.push_back({"seconds", Json(std::move(seconds))});
@@ -100,7 +100,8 @@ std::string runs_text(const RefitRuns& runs, const Style& style) {
 std::string as_text(const Model& model, const PlanPair& pair, const Outcome& o) {
   const Style style = Style::of_stdout();
   std::string text = style.title(model_line(model)) + "\n" + sides_table(pair).text(style) + "\n" +
-                     summary_table(o.plan).text(style) + "\n" + runs_text(o.runs, style);
+                     summary_table(o.plan).text(style) + notes_text(*pair.planner, style) + "\n" +
+                     runs_text(o.runs, style);
   if (!o.verified) return text;
   const auto proved =
       fmt::format("verified: {} have the same fingerprint in sources and destinations{}",

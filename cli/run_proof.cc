@@ -23,7 +23,8 @@ std::string what_differs(const Prints::Tensor& source, const Prints::Tensor& tar
 Result<> prove_refit(const RankBuffers& source, const RankBuffers& target,
                      std::optional<std::uint64_t> oracle_seed, int threads) {
   ProgressBar bar;
-  const Prints before = RESHARD_TRY(fingerprints(source, threads, bar.from()));
+  const auto forms = forms_of(target.layout());
+  const Prints before = RESHARD_TRY(fingerprints(source, threads, bar.from(), forms));
   const Prints after = RESHARD_TRY(fingerprints(target, threads, bar.from()));
   const ModelSpec& model = target.layout().model();
   std::vector<bool> moved;
@@ -36,7 +37,8 @@ Result<> prove_refit(const RankBuffers& source, const RankBuffers& target,
     return fail(Code::corrupt, fmt::format("tensor '{}': {}", model[id].name, what_differs(x, y)));
   }
   if (!oracle_seed) return {};
-  return check_against_oracle(target, moved, *oracle_seed, threads, bar.from());
+  return check_against_oracle(target, forms_of(source.layout()), moved, *oracle_seed, threads,
+                              bar.from());
 }
 
 }  // namespace reshard::cli

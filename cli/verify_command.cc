@@ -20,6 +20,7 @@ constexpr std::size_t kShown = 20;
 struct Side {
   Model model;
   Prints prints;
+  std::vector<StoredForm> forms;  ///< in which values were fingerprinted.
   std::string layout;
 };
 
@@ -34,13 +35,29 @@ struct Comparison {
   bool equal() const { return differing.empty() && only_a.empty() && only_b.empty(); }
 };
 
-Result<Side> fingerprint_side(const std::string& path, int threads) {
+/// The forms of `like`'s tensors for those of `model` with the same names.
+std::vector<StoredForm> forms_like(const ModelLayout& layout, const Side* like) {
+  auto forms = forms_of(layout);
+  if (like == nullptr) return forms;
+  for (std::size_t i = 0; i < forms.size(); ++i) {
+    const auto other = like->model.tensors->find(layout.model().tensors()[i].name);
+    if (other && is_convertible(forms[i].dtype) &&
+        is_convertible(like->forms[other->index()].dtype))
+      forms[i] = like->forms[other->index()];
+  }
+  return forms;
+}
+
+/// Fingerprints a checkpoint's tensors, in the forms of another's where there is one.
+Result<Side> fingerprint_side(const std::string& path, int threads, const Side* like) {
   Side side;
   side.model = RESHARD_TRY(open_checkpoint(path, {.layers = {}, .exact = false}));
   const auto layout = RESHARD_TRY(own_layout(side.model));
   const auto source = RESHARD_TRY(CheckpointSource::bind(side.model, layout));
   ProgressBar bar;
-  side.prints = RESHARD_TRY(fingerprints(source.buffers(), num_threads(threads), bar.from()));
+  side.forms = forms_like(*layout, like);
+  side.prints =
+      RESHARD_TRY(fingerprints(source.buffers(), num_threads(threads), bar.from(), side.forms));
   side.layout = layout->name();
   return side;
 }
@@ -152,8 +169,10 @@ std::string as_text(const Side& a, const Side& b, const Comparison& c) {
 
 Result<int> execute(const VerifyArguments& a) {
   catch_interrupts();
-  const Side left = RESHARD_TRY(fingerprint_side(a.a, a.threads));
-  const Side right = RESHARD_TRY(fingerprint_side(a.b, a.threads));
+  // What A stores in another form is compared as B stores it: as a refit from A to B would leave
+  // it.
+  const Side right = RESHARD_TRY(fingerprint_side(a.b, a.threads, nullptr));
+  const Side left = RESHARD_TRY(fingerprint_side(a.a, a.threads, &right));
   const Comparison c = compare(left, right);
   print(a.json ? as_json(left, right, c) : as_text(left, right, c));
   return c.equal() ? 0 : 1;

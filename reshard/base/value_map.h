@@ -2,7 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <string_view>
+
+#include "reshard/base/dtype.h"
 
 namespace reshard {
 
@@ -25,5 +28,32 @@ constexpr std::string_view name(ValueMap map) {
   }
   return "identity";
 }
+
+/// How a local tensor stores canonical values.
+struct StoredForm {
+  DType dtype = DType::bf16;
+  ValueMap map = ValueMap::identity;
+  friend constexpr bool operator==(const StoredForm&, const StoredForm&) = default;
+};
+
+/// From one form to another of the same canonical values.
+struct Conversion {
+  StoredForm from, to;
+  /// False where bits are copied as they are.
+  constexpr bool converts() const { return !(from == to); }
+  friend constexpr bool operator==(const Conversion&, const Conversion&) = default;
+};
+
+/// True for f16, bf16 and f32: the dtypes that values are converted between.
+constexpr bool is_convertible(DType dtype) {
+  return dtype == DType::f16 || dtype == DType::bf16 || dtype == DType::f32;
+}
+
+/// True where some canonical value does not survive the way there and back: the target dtype has
+/// fewer exponent or mantissa bits, or a map rounds.
+bool loses_precision(const Conversion& conversion);
+
+/// "BF16", "F32 as negated_exp".
+std::string to_string(const StoredForm& form);
 
 }  // namespace reshard

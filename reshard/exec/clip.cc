@@ -36,7 +36,7 @@ Interval destination_span(const StridedCopy& copy) {
 }
 
 Interval source_span(const StridedCopy& copy) {
-  Index end = copy.src_offset + copy.run_bytes;
+  Index end = copy.src_offset + copy.source_bytes(copy.run_bytes);
   for (int i = 0; i < copy.num_loops; ++i)
     end += (copy.loops[static_cast<std::size_t>(i)].count - 1) *
            copy.loops[static_cast<std::size_t>(i)].src_stride;
@@ -54,7 +54,7 @@ void clip_destination(const StridedCopy& copy, Index begin, Index end,
   if (copy.num_loops == 0) {
     const Interval kept = intersect(span, Interval{begin, end});
     StridedCopy part = copy;
-    part.src_offset += kept.begin() - copy.dst_offset;
+    part.src_offset += copy.source_bytes(kept.begin() - copy.dst_offset);
     part.dst_offset = kept.begin();
     part.run_bytes = kept.size();
     out.push_back(part);

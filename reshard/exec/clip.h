@@ -11,7 +11,8 @@ namespace reshard {
 ///
 /// @pre the destination advances with the loops: each loop's destination stride is at least what
 /// its inner loops and
-///      run cover (so it is for boxes of row-major tensors)
+///      run cover (so it is for boxes of row-major tensors); no bound lies inside an element of a
+///      copy that changes widths
 /// @post the parts are disjoint and their destination bytes are those of `copy` in [begin, end)
 void clip_destination(const StridedCopy& copy, Index begin, Index end,
                       std::vector<StridedCopy>& out);

@@ -20,7 +20,7 @@ StridedCopy part_of_copy(const StridedCopy& copy, Index i, Index n) {
   const Index pages = (copy.run_bytes + kPage - 1) / kPage;
   const Index begin = std::min(copy.run_bytes, pages * i / n * kPage),
               end = std::min(copy.run_bytes, pages * (i + 1) / n * kPage);
-  part.src_offset += begin;
+  part.src_offset += copy.source_bytes(begin);
   part.dst_offset += begin;
   part.run_bytes = end - begin;
   return part;
@@ -68,7 +68,8 @@ CopyUnits make_units(const std::vector<CopyTask>& tasks, const std::vector<std::
     if (parts > 1) out.close();
     for (Index p = 0; p < parts; ++p) {
       for (std::size_t t = i; t < end; ++t)
-        out.add({part_of_copy(tasks[t].copy, p, parts), tasks[t].src, tasks[t].dst});
+        out.add({part_of_copy(tasks[t].copy, p, parts), tasks[t].src, tasks[t].dst,
+                 tasks[t].conversion});
       if (parts > 1 || out.full()) out.close();
     }
     i = end;

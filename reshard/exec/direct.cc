@@ -94,7 +94,7 @@ Result<DirectRefit> DirectRefit::prepare(const Planner& planner, const RankBuffe
       return tl::unexpected(missing("target", planner.target(), m.dst, m.dst_slot));
     const bool same = i > 0 && tensor_of(moves[i - 1]) == tensor_of(m);
     groups.push_back(i == 0 ? 0 : groups.back() + (same ? 0 : 1));
-    tasks.push_back({m.copy, from, to});
+    tasks.push_back({m.copy, from, to, m.conversion});
     state->bytes += m.copy.bytes();
   }
   state->copies = static_cast<Index>(tasks.size());

@@ -50,8 +50,10 @@ Result<Index> agree(const Planner& planner, Index chunk_bytes, ControlPlane& con
 }
 
 void run_moves(const std::vector<Move>& moves, const RankBuffers& from, const RankBuffers& to) {
-  for (const Move& m : moves)
-    run_copy(m.copy, from.at(m.src, m.src_slot), to.at(m.dst, m.dst_slot), CopyHint::streaming);
+  for (const Move& m : moves) {
+    const CopyTask task{m.copy, from.at(m.src, m.src_slot), to.at(m.dst, m.dst_slot), m.conversion};
+    run_copies({&task, 1}, CopyHint::streaming);
+  }
   copy_fence();
 }
 
@@ -122,15 +124,20 @@ Result<std::unique_ptr<Event>> MessageRefit::State::begin(std::size_t i) {
     const Recv recv{op.peer, op.id, {memory, n}};
     return transport.exchange({}, {&recv, 1});
   }
-  for (const CopyTask& task : op.tasks) run_copy(task.copy, task.src, memory, CopyHint::cached);
+  for (CopyTask task : op.tasks) {
+    task.dst = memory;
+    run_copies({&task, 1}, CopyHint::cached);
+  }
   const Send send{op.peer, op.id, {memory, n}};
   return transport.exchange({&send, 1}, {});
 }
 
 void MessageRefit::State::end(std::size_t i) {
   if (ops[i].is_send || ops[i].in_place != nullptr) return;
-  for (const CopyTask& task : ops[i].tasks)
-    run_copy(task.copy, slot(i), task.dst, CopyHint::streaming);
+  for (CopyTask task : ops[i].tasks) {
+    task.src = slot(i);
+    run_copies({&task, 1}, CopyHint::streaming);
+  }
 }
 
 Result<> MessageRefit::State::exchange_all(Deadline deadline, ProgressMeter& meter) {

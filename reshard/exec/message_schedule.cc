@@ -19,24 +19,20 @@ struct Keyed {
   ChunkOp op;
 };
 
-StridedCopy reversed(const StridedCopy& copy) {
-  StridedCopy r = copy;
-  std::swap(r.src_offset, r.dst_offset);
-  for (int i = 0; i < r.num_loops; ++i) {
-    auto& loop = r.loops[static_cast<std::size_t>(i)];
-    std::swap(loop.src_stride, loop.dst_stride);
-  }
-  return r;
-}
-
 /// The chunks of the bytes between this rank and one peer.
 class PeerChunks {
  public:
-  PeerChunks(const RankBuffers& buffers, Rank me, Rank peer, bool is_send, Index chunk_bytes)
-      : buffers_(buffers), me_(me), peer_(peer), is_send_(is_send), chunk_bytes_(chunk_bytes) {}
+  PeerChunks(const Planner& planner, const RankBuffers& buffers, Rank me, Rank peer, bool is_send,
+             Index chunk_bytes)
+      : planner_(planner),
+        buffers_(buffers),
+        me_(me),
+        peer_(peer),
+        is_send_(is_send),
+        chunk_bytes_(chunk_bytes) {}
 
   Result<> make(std::span<const Transfer> transfers, Index shift, std::vector<Keyed>& out) {
-    const auto packing = RESHARD_TRY(packing_of(buffers_.layout(), me_, transfers));
+    const auto packing = RESHARD_TRY(packing_of(planner_, is_send_, me_, transfers));
     Index total = 0;
     for (const Packing& p : packing) {
       if (buffers_.at(me_, p.slot) == nullptr)
@@ -44,7 +40,7 @@ class PeerChunks {
                     fmt::format("{} buffer of local tensor '{}' on rank {} is not set",
                                 is_send_ ? "source" : "target", buffers_.layout().slot(p.slot).name,
                                 me_.value()));
-      total += p.copy.bytes();
+      total = std::max(total, destination_span(p.copy).end());
     }
     std::size_t from = 0;
     for (Index begin = 0; begin < total; begin += chunk_bytes_) {
@@ -67,16 +63,19 @@ class PeerChunks {
       clip_destination(packing[i].copy, begin, end, parts);
       for (StridedCopy& part : parts) {
         part.dst_offset -= begin;
-        if (part.num_loops == 0 && part.run_bytes == op.bytes)
+        const Conversion& pack = packing[i].conversion;
+        if (part.num_loops == 0 && part.run_bytes == op.bytes && !pack.converts())
           op.in_place = local + part.src_offset;
-        op.tasks.push_back(is_send_ ? CopyTask{part, local, nullptr}
-                                    : CopyTask{reversed(part), nullptr, local});
+        op.tasks.push_back(is_send_
+                               ? CopyTask{part, local, nullptr, pack}
+                               : CopyTask{reversed(part), nullptr, local, {pack.to, pack.from}});
       }
     }
     if (op.in_place != nullptr) op.tasks.clear();
     return op;
   }
 
+  const Planner& planner_;
   const RankBuffers& buffers_;
   Rank me_, peer_;
   bool is_send_;
@@ -103,7 +102,7 @@ Result<std::vector<ChunkOp>> message_schedule(const Planner& planner, const Rank
       while (end < list.size() && (is_send ? list[end].dst : list[end].src) == peer) ++end;
       const Index difference =
           is_send ? peer.value() - part.rank.value() : part.rank.value() - peer.value();
-      PeerChunks chunks(*buffers, part.rank, peer, is_send, chunk_bytes);
+      PeerChunks chunks(planner, *buffers, part.rank, peer, is_send, chunk_bytes);
       RESHARD_TRY(chunks.make(std::span(list).subspan(i, end - i),
                               (difference % world + world) % world, keyed));
       i = end;

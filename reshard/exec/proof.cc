@@ -11,6 +11,7 @@
 #include "reshard/exec/worker_pool.h"
 #include "reshard/plan/holdings.h"
 #include "reshard/plan/locate.h"
+#include "reshard/transform/convert.h"
 
 namespace reshard {
 namespace {
@@ -37,15 +38,19 @@ struct Unit {
 
 class Prover {
  public:
-  explicit Prover(const RankBuffers& buffers)
-      : buffers_(buffers), layout_(buffers.layout()), holdings_(layout_, sets_) {}
+  Prover(const RankBuffers& buffers, std::span<const StoredForm> forms)
+      : buffers_(buffers), layout_(buffers.layout()), holdings_(layout_, sets_) {
+    const auto own = forms_of(layout_);
+    for (std::size_t t = 0; t < own.size(); ++t)
+      conversions_.push_back({own[t], forms.empty() ? own[t] : forms[t]});
+  }
 
   Result<> find_copies() {
     const ModelSpec& model = layout_.model();
     for (Index t = 0; t < model.size(); ++t) {
       const TensorId id(static_cast<TensorId::rep>(t));
-      keys_.push_back(
-          RESHARD_TRY(FingerprintKey::make(model[id].name, model[id].shape, model[id].dtype)));
+      keys_.push_back(RESHARD_TRY(FingerprintKey::make(model[id].name, model[id].shape,
+                                                       conversions_[id.index()].to.dtype)));
       first_copy_.push_back(copies_.size());
       for (const Cell& cell : holdings_.cells(holdings_.list(id))) {
         const std::size_t first = copies_.size();
@@ -63,7 +68,7 @@ class Prover {
                       fmt::format("{}: no memory for local tensor '{}' ({})", layout_.name(),
                                   layout_.slot(*missing).name, model[id].name));
         mark_shared(first);
-        cut_into_units(first, bits(model[id].dtype));
+        cut_into_units(first, bits(conversions_[id.index()].from.dtype));
       }
     }
     first_copy_.push_back(copies_.size());
@@ -81,13 +86,11 @@ class Prover {
     ProgressMeter meter("fingerprint", bytes(), progress);
     std::atomic<std::size_t> next{0};
     auto body = [&](int worker) {
+      std::vector<std::byte> converted;
       for (std::size_t i = next++; i < units_.size(); i = next++) {
         Unit& u = units_[i];
         const Copy& c = copies_[u.copy];
-        Dims inside;
-        for (int d = 0; d < u.box.rank(); ++d)
-          inside.push_back(u.box[d].begin() - c.box[d].begin());
-        auto print = fingerprint(keys_[c.tensor.index()], u.box, at(c.where, inside), c.data);
+        auto print = print_of(u, c, converted);
         if (!print) {
           meter.fail_with(std::move(print).error().in(layout_.model()[c.tensor].name));
         } else {
@@ -130,7 +133,23 @@ class Prover {
 
  private:
   Index unit_bytes(const Unit& u) const {
-    return u.box.volume() * bits(layout_.model()[copies_[u.copy].tensor].dtype) / 8;
+    return u.box.volume() * bits(conversions_[copies_[u.copy].tensor.index()].from.dtype) / 8;
+  }
+
+  Result<Fingerprint> print_of(const Unit& u, const Copy& c,
+                               std::vector<std::byte>& converted) const {
+    const FingerprintKey& key = keys_[c.tensor.index()];
+    const Conversion& conversion = conversions_[c.tensor.index()];
+    Dims inside;
+    for (int d = 0; d < u.box.rank(); ++d) inside.push_back(u.box[d].begin() - c.box[d].begin());
+    const Strided where = at(c.where, inside);
+    if (!conversion.converts()) return fingerprint(key, u.box, where, c.data);
+    const int from = bits(conversion.from.dtype) / 8, to = bits(conversion.to.dtype) / 8;
+    const Strided packed{0, row_major(u.box.shape())};
+    converted.resize(static_cast<std::size_t>(u.box.volume() * to));
+    run_conversion(make_widening_copy(u.box.shape(), where, packed, from, to), conversion, c.data,
+                   converted.data());
+    return fingerprint(key, u.box, packed, converted.data());
   }
 
   void mark_shared(std::size_t first) {
@@ -166,6 +185,8 @@ class Prover {
   const ModelLayout& layout_;
   RankSets sets_;
   Holdings holdings_;
+  std::vector<Conversion>
+      conversions_;  ///< by TensorId: from the layout's form to the one printed.
   std::vector<FingerprintKey> keys_;
   std::vector<Copy> copies_;
   std::vector<std::size_t> first_copy_;
@@ -174,9 +195,17 @@ class Prover {
 
 }  // namespace
 
-Result<Prints> fingerprints(const RankBuffers& buffers, int threads, const Progress& progress) {
+std::vector<StoredForm> forms_of(const ModelLayout& layout) {
+  std::vector<StoredForm> forms;
+  for (Index t = 0; t < layout.model().size(); ++t)
+    forms.push_back(layout.form(TensorId(static_cast<TensorId::rep>(t))));
+  return forms;
+}
+
+Result<Prints> fingerprints(const RankBuffers& buffers, int threads, const Progress& progress,
+                            std::span<const StoredForm> forms) {
   const auto start = std::chrono::steady_clock::now();
-  Prover prover(buffers);
+  Prover prover(buffers, forms);
   RESHARD_TRY(prover.find_copies());
   RESHARD_TRY(prover.run(threads, progress));
   Prints prints;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <map>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -26,9 +26,16 @@ struct Prints {
 
 /// Fingerprints all tensors of the layout from every rank's memory, replicas included: a tensor's
 /// print is the sum over its pieces, each taken from one holder and compared with all others.
-/// Errors: memory missing; cancelled.
+/// `forms` (by TensorId; empty: the layout's own) says in which form values are fingerprinted:
+/// those that the layout stores otherwise are converted first, as a refit does. So a source and a
+/// target that store values differently are compared in the target's form. Errors: memory missing;
+/// cancelled.
 Result<Prints> fingerprints(const RankBuffers& buffers, int threads = 0,
-                            const Progress& progress = {});
+                            const Progress& progress = {}, std::span<const StoredForm> forms = {});
+
+/// How `layout` stores the tensors of its model, by TensorId, for fingerprints of another layout of
+/// the same model.
+std::vector<StoredForm> forms_of(const ModelLayout& layout);
 
 /// The first way in which the two differ, or success: "tensor 'x': source 0123.. target 4567..", or
 /// replicas that disagree. @pre both are of one model

@@ -59,11 +59,12 @@ class Streamer {
       for (StridedCopy& part : parts) {
         part.dst_offset -= block.begin;
         covered += part.bytes();
-        tasks.push_back({part, source_.at(m.src, m.src_slot), bytes.data()});
+        tasks.push_back({part, source_.at(m.src, m.src_slot), bytes.data(), m.conversion});
       }
     }
     // One contiguous run of a source is written from where it is.
-    if (tasks.size() == 1 && tasks[0].copy.num_loops == 0 && covered == block.end - block.begin) {
+    if (tasks.size() == 1 && tasks[0].copy.num_loops == 0 && !tasks[0].conversion.converts() &&
+        covered == block.end - block.begin) {
       RESHARD_TRY(sink_(dst_, block.slot, block.begin,
                         {tasks[0].src + tasks[0].copy.src_offset, bytes.size()}));
     } else {

@@ -8,36 +8,54 @@
 namespace reshard {
 namespace {
 
-Index bytes_of(const ModelSpec& model, const Transfer& t) {
-  return t.box.volume() * bits(model[t.tensor].dtype) / 8;
+Index bytes_of(const Planner& planner, const Transfer& t) {
+  return t.box.volume() * planner.element_bits(t.tensor) / 8;
+}
+
+Json conversions_json(const Planner& planner) {
+  Json::Array list;
+  for (const ConversionUse& use : conversions_of(planner))
+    list.emplace_back(Json::Object{{"from", Json(to_string(use.conversion.from))},
+                                   {"to", Json(to_string(use.conversion.to))},
+                                   {"tensors", Json(use.tensors)},
+                                   {"elements", Json(use.elements)},
+                                   {"loses_precision", Json(use.loses_precision)},
+                                   {"example", Json(use.example)}});
+  return Json(std::move(list));
+}
+
+Json omitted_json(const Planner& planner) {
+  Json::Array list;
+  for (const std::string& name : omitted_by(planner)) list.emplace_back(name);
+  return Json(std::move(list));
 }
 
 /// Peers of a list that is sorted by peer, and the bytes of all transfers in it.
 template <class Peer>
-void add_up(const ModelSpec& model, const std::vector<Transfer>& sorted, Peer&& peer, Index& peers,
+void add_up(const Planner& planner, const std::vector<Transfer>& sorted, Peer&& peer, Index& peers,
             Index& bytes) {
   for (std::size_t i = 0; i < sorted.size(); ++i) {
     if (i == 0 || peer(sorted[i]) != peer(sorted[i - 1])) ++peers;
-    bytes += bytes_of(model, sorted[i]);
+    bytes += bytes_of(planner, sorted[i]);
   }
 }
 
 }  // namespace
 
-RankSummary summarise_rank(const ModelSpec& model, const RankPlan& part) {
+RankSummary summarise_rank(const Planner& planner, const RankPlan& part) {
   RankSummary s;
   s.rank = part.rank;
-  add_up(model, part.sends, [](const Transfer& t) { return t.dst; }, s.peers_to, s.bytes_sent);
+  add_up(planner, part.sends, [](const Transfer& t) { return t.dst; }, s.peers_to, s.bytes_sent);
   add_up(
-      model, part.recvs, [](const Transfer& t) { return t.src; }, s.peers_from, s.bytes_received);
-  for (const Transfer& t : part.locals) s.bytes_local += bytes_of(model, t);
+      planner, part.recvs, [](const Transfer& t) { return t.src; }, s.peers_from, s.bytes_received);
+  for (const Transfer& t : part.locals) s.bytes_local += bytes_of(planner, t);
   s.transfers = static_cast<Index>(part.sends.size() + part.recvs.size() + part.locals.size());
   return s;
 }
 
 Json json_number(double value) { return Json(Json::Number{fmt::format("{:.9g}", value)}); }
 
-Json::Object plan_object(const PlanSummary& plan, std::uint64_t digest, const PlanCost& cost) {
+Json::Object plan_object(const PlanSummary& plan, const Planner& planner, const PlanCost& cost) {
   return {{"plan_seconds", json_number(cost.seconds)},
           {"ranks", Json(plan.ranks)},
           {"bytes_total", Json(plan.bytes_total)},
@@ -48,8 +66,10 @@ Json::Object plan_object(const PlanSummary& plan, std::uint64_t digest, const Pl
           {"max_egress_bytes", Json(plan.max_egress_bytes)},
           {"max_ingress_bytes", Json(plan.max_ingress_bytes)},
           {"optimal_max_egress_bytes", Json(plan.optimal_max_egress_bytes)},
-          {"digest", Json(hex(digest))},
-          {"peak_rss_bytes", Json(cost.peak_rss_bytes)}};
+          {"digest", Json(hex(planner.digest()))},
+          {"peak_rss_bytes", Json(cost.peak_rss_bytes)},
+          {"conversions", conversions_json(planner)},
+          {"omitted", omitted_json(planner)}};
 }
 
 Json::Object plan_object(const RankSummary& part, const Planner& planner, const PlanCost& cost) {
@@ -63,12 +83,13 @@ Json::Object plan_object(const RankSummary& part, const Planner& planner, const 
   keys.max_egress_bytes = part.bytes_sent;
   keys.max_ingress_bytes = part.bytes_received;
   keys.optimal_max_egress_bytes = planner.optimal_max_egress_bytes();
-  Json::Object object = plan_object(keys, planner.digest(), cost);
+  Json::Object object = plan_object(keys, planner, cost);
   object.insert(object.begin(), {"rank", Json(Index{part.rank.value()})});
   return object;
 }
 
-Json::Array transfer_list(const ModelSpec& model, const RankPlan& part, std::size_t most) {
+Json::Array transfer_list(const Planner& planner, const RankPlan& part, std::size_t most) {
+  const ModelSpec& model = planner.source().model();
   Json::Array list;
   for (const auto* transfers : {&part.locals, &part.recvs, &part.sends}) {
     for (std::size_t i = 0; i < transfers->size() && i < most; ++i) {
@@ -77,7 +98,7 @@ Json::Array transfer_list(const ModelSpec& model, const RankPlan& part, std::siz
                                      {"from", Json(Index{t.src.value()})},
                                      {"to", Json(Index{t.dst.value()})},
                                      {"box", Json(to_string(t.box))},
-                                     {"bytes", Json(bytes_of(model, t))}});
+                                     {"bytes", Json(bytes_of(planner, t))}});
     }
   }
   return list;

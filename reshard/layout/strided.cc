@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <optional>
+#include <utility>
 #include <vector>
 
 namespace reshard {
@@ -82,28 +83,35 @@ Result<StridedCopy> make_copy(const Dims& shape, const Strided& src, const Strid
   return copy;
 }
 
-StridedCopy packed_destination(const StridedCopy& copy, Index dst_offset) {
-  StridedCopy out = copy;
-  out.dst_offset = dst_offset;
-  Index stride = copy.run_bytes;
-  for (int k = copy.num_loops - 1; k >= 0; --k) {
-    auto& loop = out.loops[static_cast<std::size_t>(k)];
-    loop.dst_stride = stride;
-    stride *= loop.count;
+StridedCopy make_widening_copy(const Dims& shape, const Strided& src, const Strided& dst,
+                               int src_width, int dst_width) {
+  // In units of elements first: one element is one byte on both sides. That never fails.
+  StridedCopy copy = *make_copy(shape, src, dst, 8);
+  copy.src_offset *= src_width;
+  copy.dst_offset *= dst_width;
+  copy.run_bytes *= dst_width;
+  for (int i = 0; i < copy.num_loops; ++i) {
+    Loop& loop = copy.loops[static_cast<std::size_t>(i)];
+    loop.src_stride *= src_width;
+    loop.dst_stride *= dst_width;
   }
-  return out;
+  if (src_width != dst_width) {
+    copy.src_width = static_cast<std::uint8_t>(src_width);
+    copy.dst_width = static_cast<std::uint8_t>(dst_width);
+  }
+  return copy;
 }
 
-StridedCopy packed_source(const StridedCopy& copy, Index src_offset) {
-  StridedCopy out = copy;
-  out.src_offset = src_offset;
-  Index stride = copy.run_bytes;
-  for (int k = copy.num_loops - 1; k >= 0; --k) {
-    auto& loop = out.loops[static_cast<std::size_t>(k)];
-    loop.src_stride = stride;
-    stride *= loop.count;
+StridedCopy reversed(const StridedCopy& copy) {
+  StridedCopy back = copy;
+  std::swap(back.src_offset, back.dst_offset);
+  std::swap(back.src_width, back.dst_width);
+  back.run_bytes = copy.source_bytes(copy.run_bytes);
+  for (int i = 0; i < back.num_loops; ++i) {
+    Loop& loop = back.loops[static_cast<std::size_t>(i)];
+    std::swap(loop.src_stride, loop.dst_stride);
   }
-  return out;
+  return back;
 }
 
 std::string to_string(const StridedCopy& copy) {

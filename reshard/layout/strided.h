@@ -32,6 +32,9 @@ Strided at(const Strided& whole, const Dims& at);
 ///   for i0 < loops[0].count ... for ik < loops[k].count:
 ///     copy run_bytes from src_offset + sum i*src_stride to dst_offset + sum i*dst_stride
 ///
+/// Where elements have another width at the destination, run_bytes and bytes() count the
+/// destination's bytes, src_* the source's and dst_* the destination's; runs are whole elements.
+///
 /// Normal form, made by make_copy: no loop has count 1, adjacent loops (and the run) that advance
 /// as one on both sides are merged, the loop with the largest destination stride is outermost.
 struct StridedCopy {
@@ -42,6 +45,13 @@ struct StridedCopy {
   Index src_offset = 0, dst_offset = 0, run_bytes = 0;
   int num_loops = 0;
   std::array<Loop, kMaxDims> loops{};
+  /// Bytes of an element on both sides where they differ, else equal.
+  std::uint8_t src_width = 1, dst_width = 1;
+
+  /// Source bytes that become so many destination bytes.
+  Index source_bytes(Index dst_bytes) const {
+    return src_width == dst_width ? dst_bytes : dst_bytes / dst_width * src_width;
+  }
 
   Index runs() const {
     Index n = 1;
@@ -58,11 +68,13 @@ struct StridedCopy {
 Result<StridedCopy> make_copy(const Dims& shape, const Strided& src, const Strided& dst,
                               int element_bits);
 
-/// The same copy with its destination packed: run after run, loops in order, from byte `dst_offset`
-/// on.
-StridedCopy packed_destination(const StridedCopy& copy, Index dst_offset);
-/// The same copy with its source packed in the same order, from byte `src_offset` on.
-StridedCopy packed_source(const StridedCopy& copy, Index src_offset);
+/// The same between elements of different widths. Widths in bytes.
+/// @pre as for make_copy
+StridedCopy make_widening_copy(const Dims& shape, const Strided& src, const Strided& dst,
+                               int src_width, int dst_width);
+
+/// The copy back.
+StridedCopy reversed(const StridedCopy& copy);
 
 /// Calls f(src_byte_offset, dst_byte_offset, bytes) for each run, in loop order.
 template <class F>

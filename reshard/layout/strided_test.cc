@@ -72,16 +72,27 @@ RC_GTEST_PROP(StridedCopy, moves_each_element_once, ()) {
   RC_ASSERT(by_runs(*copy) == by_element(shape, src, dst, bytes));
 }
 
-RC_GTEST_PROP(StridedCopy, packing_and_unpacking_compose_to_the_copy, ()) {
+RC_GTEST_PROP(StridedCopy, reversed_moves_each_element_back, ()) {
   const Dims shape = any_shape();
   const auto copy = *make_copy(shape, any_place(shape), any_place(shape), 16);
-  const auto packed = by_runs(packed_destination(copy, 5)),
-             unpacked = by_runs(packed_source(copy, 5));
-  std::map<Index, Index> both;
-  for (auto [d, s] : unpacked) both[d] = packed.at(s);
-  RC_ASSERT(both == by_runs(copy));
-  RC_ASSERT(packed.empty() ||
-            (packed.begin()->first == 5 && packed.rbegin()->first == 4 + copy.bytes()));
+  std::map<Index, Index> back;
+  for (auto [d, s] : by_runs(copy)) back[s] = d;
+  RC_ASSERT(by_runs(reversed(copy)) == back);
+  RC_ASSERT(reversed(reversed(copy)) == copy);
+}
+
+RC_GTEST_PROP(StridedCopy, a_widening_copy_is_the_copy_of_elements, ()) {
+  const Dims shape = any_shape();
+  const Strided src = any_place(shape), dst = any_place(shape);
+  const auto elements = by_element(shape, src, dst, 1);
+  const auto copy = make_widening_copy(shape, src, dst, 4, 2);
+  std::map<Index, Index> found;
+  for_each_run(copy, [&](Index s, Index d, Index bytes) {
+    for (Index i = 0; i < bytes / 2; ++i) found[d / 2 + i] = s / 4 + i;
+  });
+  RC_ASSERT(found == elements);
+  RC_ASSERT(copy.bytes() == volume(shape) * 2);
+  RC_ASSERT(reversed(copy) == make_widening_copy(shape, dst, src, 2, 4) || copy.num_loops > 1);
 }
 
 TEST(StridedCopy, contiguous_boxes_are_one_run) {

@@ -20,6 +20,16 @@ Result<TensorId> FamilyBuilder::find(const std::string& name) const {
               fmt::format("{}: tensor '{}' is missing from the model", family_, name));
 }
 
+Result<> FamilyBuilder::read_dtype(const LayoutSpec& spec) {
+  const auto it = spec.keys.find("dtype");
+  if (it == spec.keys.end()) return {};
+  dtype_ = dtype_from_torch_name(it->second);
+  if (dtype_ && is_convertible(*dtype_)) return {};
+  return fail(
+      Code::invalid_argument,
+      fmt::format("{}: dtype={} must be float32, bfloat16 or float16", family_, it->second));
+}
+
 void FamilyBuilder::add(std::string name, int stack_dim, std::vector<Section> sections,
                         Stored how) {
   add_on(mesh_, ranks_, std::move(name), stack_dim, std::move(sections), how);
@@ -27,9 +37,19 @@ void FamilyBuilder::add(std::string name, int stack_dim, std::vector<Section> se
 
 void FamilyBuilder::add_on(MeshId mesh, RankSetId ranks, std::string name, int stack_dim,
                            std::vector<Section> sections, Stored how) {
-  const DType dtype = how.dtype.value_or(m_[sections[0].parts[0].tensor].dtype);
-  b_.add(Slot{std::move(name), dtype, mesh, ranks, stack_dim, how.padded, std::move(sections),
-              how.merged, how.map});
+  const DType canonical = m_[sections[0].parts[0].tensor].dtype;
+  const DType usual = dtype_ && is_convertible(canonical) ? *dtype_ : canonical;
+  const DType dtype = how.dtype.value_or(usual);
+  b_.add(Slot{.name = std::move(name),
+              .dtype = dtype,
+              .mesh = mesh,
+              .ranks = ranks,
+              .stack_dim = stack_dim,
+              .padded = how.padded,
+              .sections = std::move(sections),
+              .merged = how.merged,
+              .map = how.map,
+              .casts = how.dtype || dtype_});
 }
 
 Result<> FamilyBuilder::replicated(std::string name, const std::string& hf) {

@@ -20,12 +20,16 @@ class FamilyBuilder {
 
   /// Error naming family and tensor when the model lacks it.
   Result<TensorId> find(const std::string& name) const;
+  /// Reads the key dtype: what all floating-point tensors are stored as. To be called first.
+  Result<> read_dtype(const LayoutSpec& spec);
+
   /// What is not plain about how a local tensor is stored.
   struct Stored {
     bool padded = false;
     MergedDims merged = {};
     ValueMap map = ValueMap::identity;
-    std::optional<DType> dtype = std::nullopt;  ///< that of its first part where not given.
+    /// Where not given: the key dtype for floating-point tensors, else that of the first part.
+    std::optional<DType> dtype = std::nullopt;
   };
   /// Adds a local tensor on ranks_ of mesh_.
   void add(std::string name, int stack_dim, std::vector<Section> sections, Stored how);
@@ -62,6 +66,9 @@ class FamilyBuilder {
   MeshId mesh_;
   RankSetId ranks_;
   CutId tp_;
+
+ private:
+  std::optional<DType> dtype_;
 };
 
 /// One section as a slot's list, without copying it.

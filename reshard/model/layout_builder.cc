@@ -63,21 +63,45 @@ SlotId LayoutBuilder::add(Slot slot) {
   return SlotId(static_cast<SlotId::rep>(layout_.slots_.size() - 1));
 }
 
+void LayoutBuilder::omit(TensorId id) {
+  layout_.omitted_.resize(static_cast<std::size_t>(model().size()));
+  layout_.omitted_[id.index()] = true;
+}
+
+Result<> LayoutBuilder::check_form(const Slot& slot, TensorId id, const Slot* first) const {
+  const CanonicalTensor& t = model()[id];
+  const StoredForm form{slot.dtype, slot.map};
+  if (t.dtype != slot.dtype && !slot.casts)
+    return fail(Code::unsupported,
+                fmt::format("local tensor '{}' is {} but '{}' is {}; values are not converted "
+                            "unless the layout names a dtype",
+                            slot.name, name(slot.dtype), t.name, name(t.dtype)));
+  const bool as_it_is = form == StoredForm{t.dtype, ValueMap::identity};
+  if (!as_it_is && !(is_convertible(t.dtype) && is_convertible(slot.dtype)))
+    return fail(Code::unsupported,
+                fmt::format("local tensor '{}' is {} but '{}' is {}; values are converted between "
+                            "F32, BF16 and F16 only",
+                            slot.name, to_string(form), t.name, name(t.dtype)));
+  if (first == nullptr || form == StoredForm{first->dtype, first->map}) return {};
+  return fail(Code::unsupported,
+              fmt::format("'{}' is stored as {} in local tensor '{}' and as {} in '{}'; one layout "
+                          "stores a tensor in one way",
+                          t.name, to_string({first->dtype, first->map}), first->name,
+                          to_string(form), slot.name));
+}
+
 Result<ModelLayout> LayoutBuilder::finish() && {
   ModelLayout& l = layout_;
   l.first_place_.assign(static_cast<std::size_t>(model().size()) + 1, 0);
   l.slots_of_set_.resize(l.rank_sets_.size());
+  std::vector<const Slot*> first(static_cast<std::size_t>(model().size()));
   for (std::size_t s = 0; s < l.slots_.size(); ++s) {
     const Slot& slot = l.slots_[s];
     l.slots_of_set_[slot.ranks.index()].push_back(SlotId(static_cast<SlotId::rep>(s)));
     for (const Section& section : slot.sections) {
       for (const Placed& p : section.parts) {
-        const CanonicalTensor& t = model()[p.tensor];
-        if (t.dtype != slot.dtype)
-          return fail(
-              Code::unsupported,
-              fmt::format("local tensor '{}' is {} but '{}' is {}; values are not converted",
-                          slot.name, name(slot.dtype), t.name, name(t.dtype)));
+        RESHARD_TRY(check_form(slot, p.tensor, first[p.tensor.index()]));
+        first[p.tensor.index()] = &slot;
         ++l.first_place_[p.tensor.index() + 1];
       }
     }

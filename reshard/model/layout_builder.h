@@ -28,11 +28,17 @@ class LayoutBuilder {
   /// Adds a slot and returns its id.
   SlotId add(Slot slot);
 
-  /// Indexes the slots. Errors: a canonical tensor whose dtype is not its slot's; a part outside
-  /// its section.
+  /// Says that the layout leaves a tensor out on purpose: a plan towards it does not move it.
+  void omit(TensorId id);
+
+  /// Indexes the slots. Errors: a canonical tensor whose values cannot be stored as its slot says;
+  /// places of one tensor that store it in different ways.
   Result<ModelLayout> finish() &&;
 
  private:
+  /// @param first the slot of an earlier place of the tensor, or null
+  Result<> check_form(const Slot& slot, TensorId id, const Slot* first) const;
+
   ModelLayout layout_;
   std::unordered_map<std::uint64_t, std::vector<RankSetId>> by_hash_;
   std::unordered_map<std::uint64_t, RankSetId> by_coordinates_;

@@ -21,7 +21,7 @@ struct Sizes {
 
 Result<Sizes> read_sizes(const LayoutSpec& spec) {
   RESHARD_TRY(spec.only({"tp", "cp", "ep", "etp", "dp", "pp", "first", "last", "vocab_multiple",
-                         "norms", "order", "offset"}));
+                         "norms", "order", "dtype", "offset"}));
   Sizes s{};
   s.tp = RESHARD_TRY(spec.integer("tp", 1));
   s.cp = RESHARD_TRY(spec.integer("cp", 1));
@@ -84,7 +84,8 @@ class Megatron : private FamilyBuilder {
     return divides(family, "etp", s.etp, "moe_intermediate_size", c.moe_intermediate_size);
   }
 
-  Result<ModelLayout> build() {
+  Result<ModelLayout> build(const LayoutSpec& spec) {
+    RESHARD_TRY(read_dtype(spec));
     RESHARD_TRY(make_meshes());
     const auto stages = RESHARD_TRY(stage_sizes(s_, c_.num_hidden_layers));
     Index layer = 0;
@@ -238,7 +239,7 @@ Result<ModelLayout> megatron_layout(const LayoutSpec& spec, const FamilyInput& i
     return fail(Code::invalid_argument, "megatron: needs the model's config.json");
   const Sizes sizes = RESHARD_TRY(read_sizes(spec));
   RESHARD_TRY(Megatron::check(sizes, *input.config));
-  return Megatron(spec, sizes, input).build();
+  return Megatron(spec, sizes, input).build(spec);
 }
 
 }  // namespace reshard

@@ -70,6 +70,13 @@ std::span<const ModelLayout::Place> ModelLayout::places(TensorId id) const {
                                     static_cast<std::size_t>(end - begin));
 }
 
+StoredForm ModelLayout::form(TensorId id) const {
+  const auto held = places(id);
+  if (held.empty()) return {model()[id].dtype, ValueMap::identity};
+  const Slot& s = slot(held[0].slot);
+  return {s.dtype, s.map};
+}
+
 const Placed& ModelLayout::placed(Place p) const {
   return slot(p.slot)
       .sections[static_cast<std::size_t>(p.section)]
@@ -157,6 +164,7 @@ void add(Digest& d, const Section& section) {
 std::uint64_t ModelLayout::make_digest() const {
   Digest d;
   d.add(model_->digest());
+  for (const bool omitted : omitted_) d.add(int{omitted});
   for (const Mesh& m : meshes_) add(d, m);
   for (const DimCut& c : cuts_) add(d, c);
   for (const RankSet& s : rank_sets_) d.add(s.hash());

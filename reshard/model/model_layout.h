@@ -51,9 +51,9 @@ struct Slot {
   bool padded = false;  ///< declares that some local elements belong to no canonical tensor.
   std::vector<Section> sections = {};
   MergedDims merged = {};  ///< dimensions of the sections that the module reports as one.
-  /// What is stored of the canonical values. The dtype may differ from the canonical one: then
-  /// values are rounded to it.
+  /// What is stored of the canonical values.
   ValueMap map = ValueMap::identity;
+  bool casts = false;  ///< values of canonical tensors of another dtype are rounded to this one.
 };
 
 /// One canonical box inside one local tensor of one rank.
@@ -113,6 +113,10 @@ class ModelLayout {
   std::optional<Fragment> fragment(Place place, Rank r) const;
   /// The canonical tensor and the box that this place refers to, over all ranks.
   const Placed& placed(Place p) const;
+  /// How all places of the tensor store its values; as it is where no rank holds it.
+  StoredForm form(TensorId id) const;
+  /// True when the layout says that it leaves this tensor out on purpose (mtp=0, say).
+  bool omits(TensorId id) const { return !omitted_.empty() && omitted_[id.index()]; }
 
   /// A digest of the model and of everything above: equal layouts of equal models give equal
   /// digests.
@@ -133,12 +137,13 @@ class ModelLayout {
   std::vector<Slot> slots_;
   std::vector<Place> places_;
   std::vector<std::int64_t> first_place_;
+  std::vector<bool> omitted_;  ///< by TensorId; empty: none.
   RankSet ranks_;
   std::uint64_t digest_ = 0;
 };
 
 /// Checks one rank's shard map: fragments are disjoint in each local tensor and inside it, what
-/// they leave uncovered is declared padding, dtypes agree with the canonical tensors.
+/// they leave uncovered is declared padding.
 Result<> check_shard_map(const ModelLayout& layout, Rank r);
 
 /// Bytes of all local tensors of a rank, padding included.

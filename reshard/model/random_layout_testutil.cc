@@ -27,7 +27,8 @@ DimCut random_cut(std::vector<int>& free_axes) {
 
 /// One tensor alone in a slot, cut at random, perhaps padded along dimension 0, perhaps at one
 /// coordinate only.
-void add_single(LayoutBuilder& b, MeshId mesh, TensorId id, const std::string& name) {
+void add_single(LayoutBuilder& b, MeshId mesh, TensorId id, const std::string& name,
+                StoredForm form) {
   const CanonicalTensor& t = b.model()[id];
   Section section;
   section.extent = t.shape;
@@ -42,16 +43,32 @@ void add_single(LayoutBuilder& b, MeshId mesh, TensorId id, const std::string& n
   if (!axes.empty() && any(0, 2) == 0)
     ranks = b.ranks_where(
         mesh, {{axes[0], any(0, b.mesh(mesh).axes()[static_cast<std::size_t>(axes[0])].size)}});
-  b.add(Slot{name, t.dtype, mesh, ranks, 0, padded, {section}});
+  b.add(Slot{name, form.dtype, mesh, ranks, 0, padded, {section}, {}, form.map, true});
 }
 
 /// Several matrices of equal width stacked in one slot on all ranks, each cut on rows over the
 /// first axis.
-void add_stacked(LayoutBuilder& b, MeshId mesh, const std::vector<TensorId>& ids) {
+void add_stacked(LayoutBuilder& b, MeshId mesh, const std::vector<TensorId>& ids, StoredForm form) {
   std::vector<Section> sections;
   for (TensorId id : ids) sections.push_back(whole_tensor(b.model(), id, {b.add_cut(cut_over(0))}));
-  b.add(Slot{"stacked", b.model()[ids[0]].dtype, mesh, b.ranks_where(mesh, {}), 0, false,
-             std::move(sections)});
+  b.add(Slot{"stacked",
+             form.dtype,
+             mesh,
+             b.ranks_where(mesh, {}),
+             0,
+             false,
+             std::move(sections),
+             {},
+             form.map,
+             true});
+}
+
+StoredForm random_form(DType dtype, RandomForms forms) {
+  if (forms == RandomForms::as_they_are || !is_convertible(dtype))
+    return {dtype, ValueMap::identity};
+  return {*rc::gen::element(DType::bf16, DType::f32, DType::f16),
+          *rc::gen::element(ValueMap::identity, ValueMap::identity, ValueMap::negated_exp,
+                            ValueMap::plus_one, ValueMap::minus_one)};
 }
 
 }  // namespace
@@ -69,7 +86,8 @@ std::shared_ptr<const ModelSpec> random_model() {
   return model;
 }
 
-std::shared_ptr<const ModelLayout> random_layout(std::shared_ptr<const ModelSpec> model) {
+std::shared_ptr<const ModelLayout> random_layout(std::shared_ptr<const ModelSpec> model,
+                                                 RandomForms forms) {
   std::vector<Axis> axes;
   Index size = 1;
   for (const char* name : {"a", "b", "c"}) {
@@ -79,20 +97,24 @@ std::shared_ptr<const ModelLayout> random_layout(std::shared_ptr<const ModelSpec
   LayoutBuilder b("random", model);
   const MeshId mesh = b.add_mesh(*Mesh::make(axes, Rank(static_cast<Rank::rep>(any(0, 6)))));
   std::vector<TensorId> stacked;
+  StoredForm stacked_form;
   for (Index t = 0; t < model->size(); ++t) {
     const TensorId id(static_cast<TensorId::rep>(t));
     const CanonicalTensor& tensor = (*model)[id];
     const bool fits = stacked.empty() || ((*model)[stacked[0]].shape[1] == tensor.shape[1] &&
                                           (*model)[stacked[0]].dtype == tensor.dtype);
+    StoredForm form = random_form(tensor.dtype, forms);
     if (tensor.shape.size() == 2 && fits && any(0, 2) == 0) {
+      if (stacked.empty()) stacked_form = form;
+      form = stacked_form;
       stacked.push_back(id);
       if (any(0, 3) > 0) continue;
     }
     const Index copies = any(1, 3);
     for (Index c = 0; c < copies; ++c)
-      add_single(b, mesh, id, tensor.name + "." + std::to_string(c));
+      add_single(b, mesh, id, tensor.name + "." + std::to_string(c), form);
   }
-  if (!stacked.empty()) add_stacked(b, mesh, stacked);
+  if (!stacked.empty()) add_stacked(b, mesh, stacked, stacked_form);
   auto layout = std::move(b).finish();
   RESHARD_CHECK(layout.has_value());
   return std::make_shared<const ModelLayout>(*std::move(layout));

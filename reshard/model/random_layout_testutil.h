@@ -11,9 +11,13 @@ namespace reshard {
 /// rapidcheck property.
 std::shared_ptr<const ModelSpec> random_model();
 
+enum class RandomForms { as_they_are, any };
+
 /// A random layout of a model on up to 12 ranks from a random first rank: random axes, cuts over
 /// any axes under any rule, several tensors stacked in one local tensor, tensors held twice,
-/// restricted to some coordinates, padded. Every element of every tensor is on some rank.
-std::shared_ptr<const ModelLayout> random_layout(std::shared_ptr<const ModelSpec> model);
+/// restricted to some coordinates, padded. Every element of every tensor is on some rank. With
+/// RandomForms::any floating-point tensors are stored in other dtypes and through value maps.
+std::shared_ptr<const ModelLayout> random_layout(std::shared_ptr<const ModelSpec> model,
+                                                 RandomForms forms = RandomForms::as_they_are);
 
 }  // namespace reshard

@@ -17,7 +17,7 @@ struct Sizes {
 };
 
 Result<Sizes> read_sizes(const LayoutSpec& spec) {
-  RESHARD_TRY(spec.only({"tp", "dp", "ep", "replicas", "vocab_multiple", "offset"}));
+  RESHARD_TRY(spec.only({"tp", "dp", "ep", "replicas", "vocab_multiple", "dtype", "offset"}));
   Sizes s{};
   s.tp = RESHARD_TRY(spec.integer("tp", 1));
   s.dp = RESHARD_TRY(spec.integer("dp", 1));
@@ -46,7 +46,8 @@ class Vllm : private FamilyBuilder {
         "; without ep vLLM cuts experts over tp*dp (independent engines are replicas=N)");
   }
 
-  Result<ModelLayout> build() {
+  Result<ModelLayout> build(const LayoutSpec& spec) {
+    RESHARD_TRY(read_dtype(spec));
     RESHARD_TRY(make_mesh());
     RESHARD_TRY(vocabulary(hf_.embedding(), hf_.embedding(), std::lcm(s_.vocab_multiple, s_.tp)));
     for (Index i = 0; i < c_.num_hidden_layers; ++i) RESHARD_TRY(decoder_layer(i));
@@ -149,7 +150,7 @@ Result<ModelLayout> vllm_layout(const LayoutSpec& spec, const FamilyInput& input
     return fail(Code::invalid_argument, "vllm: needs the model's config.json");
   const Sizes sizes = RESHARD_TRY(read_sizes(spec));
   RESHARD_TRY(Vllm::check(sizes, *input.config));
-  return Vllm(spec, sizes, input).build();
+  return Vllm(spec, sizes, input).build(spec);
 }
 
 }  // namespace reshard

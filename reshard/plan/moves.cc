@@ -9,7 +9,13 @@
 namespace reshard {
 namespace {
 
-int element_bits(const Planner& p, TensorId id) { return bits(p.source().model()[id].dtype); }
+/// The copy of a box between two forms of its values.
+Result<StridedCopy> copy_between(const Conversion& conversion, const Dims& shape,
+                                 const Strided& src, const Strided& dst) {
+  const int from = bits(conversion.from.dtype), to = bits(conversion.to.dtype);
+  if (!conversion.converts()) return make_copy(shape, src, dst, to);
+  return make_widening_copy(shape, src, dst, from / 8, to / 8);
+}
 
 auto order(const Move& m) {
   return std::tuple(m.src, m.src_slot, m.dst, m.dst_slot, m.copy.dst_offset, m.copy.src_offset);
@@ -27,7 +33,7 @@ bool same_loops(const StridedCopy& a, const StridedCopy& b, int from = 0) {
 /// run, or after the last turn of its outermost loop.
 bool absorb(StridedCopy& a, const StridedCopy& b) {
   const Index src = b.src_offset - a.src_offset, dst = b.dst_offset - a.dst_offset;
-  if (src == a.run_bytes && dst == a.run_bytes && same_loops(a, b)) {
+  if (src == a.source_bytes(a.run_bytes) && dst == a.run_bytes && same_loops(a, b)) {
     a.run_bytes += b.run_bytes;
     return true;
   }
@@ -58,14 +64,15 @@ Result<std::vector<Move>> moves_of(const Planner& planner, std::span<const Trans
   std::vector<Move> out;
   for (const Transfer& t : deliveries) {
     const Located from = first_place(planner.source(), t.tensor, t.src, t.box);
+    const Conversion conversion = planner.conversion(t.tensor);
     Result<> status;
     for_each_place(planner.target(), t.tensor, t.dst, t.box, [&](const Located& to) {
-      auto copy = make_copy(t.box.shape(), from.where, to.where, element_bits(planner, t.tensor));
+      auto copy = copy_between(conversion, t.box.shape(), from.where, to.where);
       if (!copy) {
         status =
             tl::unexpected(std::move(copy).error().in(planner.source().model()[t.tensor].name));
       } else {
-        out.push_back({t.src, t.dst, from.slot, to.slot, *copy});
+        out.push_back({t.src, t.dst, from.slot, to.slot, *copy, conversion});
       }
     });
     RESHARD_TRY(std::move(status));
@@ -76,20 +83,27 @@ Result<std::vector<Move>> moves_of(const Planner& planner, std::span<const Trans
   return out;
 }
 
-Result<std::vector<Packing>> packing_of(const ModelLayout& layout, Rank r,
+Result<std::vector<Packing>> packing_of(const Planner& planner, bool sends, Rank r,
                                         std::span<const Transfer> transfers) {
+  // So that no chunk of a message, which begins at a multiple of 64 bytes, begins inside an
+  // element.
+  constexpr Index kAlign = 8;
+  const ModelLayout& layout = sends ? planner.source() : planner.target();
   std::vector<Packing> out;
   Index packed = 0;
   for (const Transfer& t : transfers) {
     const Located local = first_place(layout, t.tensor, r, t.box);
-    const int width = bits(layout.model()[t.tensor].dtype);
+    const Conversion both = planner.conversion(t.tensor);
+    const Conversion mine{layout.form(t.tensor), planner.wire_form(t.tensor)};
+    if (both.converts()) packed = (packed + kAlign - 1) / kAlign * kAlign;
     const Strided row_major_box{0, row_major(t.box.shape())};
-    StridedCopy copy = RESHARD_TRY(make_copy(t.box.shape(), local.where, row_major_box, width));
+    StridedCopy copy = RESHARD_TRY(copy_between(mine, t.box.shape(), local.where, row_major_box));
     copy.dst_offset = packed;
     packed += copy.bytes();
     const bool follows = !out.empty() && out.back().slot == local.slot &&
-                         out.back().copy.num_loops == 0 && copy.num_loops == 0;
-    if (!follows || !absorb(out.back().copy, copy)) out.push_back({local.slot, copy});
+                         out.back().conversion == mine && out.back().copy.num_loops == 0 &&
+                         copy.num_loops == 0;
+    if (!follows || !absorb(out.back().copy, copy)) out.push_back({local.slot, copy, mine});
   }
   return out;
 }
@@ -101,9 +115,10 @@ Result<std::vector<Move>> repeats_of(const Planner& planner, std::span<const Tra
     for_each_place(planner.target(), t.tensor, t.dst, t.box,
                    [&](const Located& to) { places.push_back(to); });
     for (std::size_t i = 1; i < places.size(); ++i) {
-      const auto copy = RESHARD_TRY(make_copy(t.box.shape(), places[0].where, places[i].where,
-                                              element_bits(planner, t.tensor)));
-      out.push_back({t.dst, t.dst, places[0].slot, places[i].slot, copy});
+      const StoredForm form = planner.target().form(t.tensor);
+      const auto copy =
+          RESHARD_TRY(make_copy(t.box.shape(), places[0].where, places[i].where, bits(form.dtype)));
+      out.push_back({t.dst, t.dst, places[0].slot, places[i].slot, copy, {form, form}});
     }
   }
   std::sort(out.begin(), out.end(),

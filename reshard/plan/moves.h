@@ -9,12 +9,13 @@
 
 namespace reshard {
 
-/// One copy from a local tensor of one rank into a local tensor of one rank (often another).
-/// Offsets in bytes.
+/// One copy from a local tensor of one rank into a local tensor of one rank (often another), with
+/// the conversion of its values where both store them differently. Offsets in bytes.
 struct Move {
   Rank src, dst;
   SlotId src_slot, dst_slot;
   StridedCopy copy;
+  Conversion conversion;
   friend bool operator==(const Move&, const Move&) = default;
 };
 
@@ -28,18 +29,18 @@ Result<std::vector<Move>> moves_of(const Planner& planner, std::span<const Trans
 void coalesce(std::vector<Move>& sorted);
 
 /// One part of a message: a strided piece of a local tensor (source side of `copy`) and its place
-/// in the message's packed bytes (destination side, in order, without holes). To unpack, read it
-/// backwards.
+/// in the message's packed bytes (destination side, in order). To unpack, read it backwards.
 struct Packing {
   SlotId slot;
   StridedCopy copy;
+  Conversion conversion;  ///< from the local form to the one on the wire.
 };
 
 /// The bytes of the transfers between a rank and one peer, as that rank sees them: transfers in
-/// order, each box row-major. `layout` is the source's for sends and the target's for recvs;
-/// adjacent parts are merged.
-/// @pre `transfers` is a run of one peer in RankPlan::sends or recvs
-Result<std::vector<Packing>> packing_of(const ModelLayout& layout, Rank r,
+/// order, each box row-major, in the wire's form; a tensor whose values are converted begins at a
+/// multiple of 8 bytes. `sends` says which side the rank is on; adjacent parts are merged.
+/// @pre `transfers` is a run of one peer in RankPlan::sends (recvs)
+Result<std::vector<Packing>> packing_of(const Planner& planner, bool sends, Rank r,
                                         std::span<const Transfer> transfers);
 
 /// Copies inside the target that fill the second and later places of what a rank has received or

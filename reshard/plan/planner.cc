@@ -61,6 +61,11 @@ Result<Planner> Planner::make(std::shared_ptr<const ModelLayout> source,
   return p;
 }
 
+StoredForm Planner::wire_form(TensorId id) const {
+  const StoredForm from = source_->form(id), to = target_->form(id);
+  return bits(from.dtype) < bits(to.dtype) ? from : to;
+}
+
 Result<> Planner::pair_tensors(const PlanOptions& options) {
   const ModelSpec& model = source_->model();
   std::map<std::tuple<Holdings::ListId, Holdings::ListId, int>, PairId> known;
@@ -70,8 +75,9 @@ Result<> Planner::pair_tensors(const PlanOptions& options) {
     const CanonicalTensor& tensor = model[id];
     const bool held = !from_->cells(from_->list(id)).empty(),
                wanted = !to_->cells(to_->list(id)).empty();
+    const bool left_out = !wanted && target_->omits(id);
     if (volume(tensor.shape) == 0 || (held != wanted && options.ignore.contains(tensor.name)) ||
-        (!held && !wanted)) {
+        (!held && !wanted) || left_out) {
       pair_of_.push_back(PairId(-1));
       continue;
     }
@@ -83,7 +89,7 @@ Result<> Planner::pair_tensors(const PlanOptions& options) {
       return fail(Code::not_found, fmt::format("tensor '{}' is held by {} but has no place in {}; "
                                                "list it as ignored if that is meant",
                                                tensor.name, source_->name(), target_->name()));
-    const auto [it, fresh] = known.try_emplace({from_->list(id), to_->list(id), bits(tensor.dtype)},
+    const auto [it, fresh] = known.try_emplace({from_->list(id), to_->list(id), element_bits(id)},
                                                PairId(static_cast<PairId::rep>(pieces_.size())));
     if (fresh) {
       pieces_.push_back(RESHARD_TRY(intersect_cells(id, from_->list(id), to_->list(id))));
@@ -97,7 +103,7 @@ Result<> Planner::pair_tensors(const PlanOptions& options) {
 
 Result<std::vector<Planner::Piece>> Planner::intersect_cells(TensorId tensor, Holdings::ListId from,
                                                              Holdings::ListId to) {
-  const int element_bits = bits(source_->model()[tensor].dtype);
+  const int width = element_bits(tensor);
   std::vector<Piece> pieces;
   for (const Cell& want : to_->cells(to)) {
     Index covered = 0;
@@ -106,12 +112,12 @@ Result<std::vector<Planner::Piece>> Planner::intersect_cells(TensorId tensor, Ho
       if (box.empty()) continue;
       covered += box.volume();
       const RankSet remote = (*sets_)[want.ranks] - (*sets_)[have.ranks];
-      pieces.push_back({box, box.volume() * element_bits / 8, want.ranks, -1, have.ranks,
-                        sets_->intern(remote)});
-      if (box.volume() * element_bits % 8 != 0)
+      pieces.push_back(
+          {box, box.volume() * width / 8, want.ranks, -1, have.ranks, sets_->intern(remote)});
+      if (box.volume() * width % 8 != 0)
         return fail(Code::unsupported,
                     fmt::format("tensor '{}': piece {} of {}-bit elements is not whole bytes",
-                                source_->model()[tensor].name, to_string(box), element_bits));
+                                source_->model()[tensor].name, to_string(box), width));
     }
     if (covered == want.box.volume()) continue;
     Region missing(want.box);

@@ -38,13 +38,20 @@ struct PlanOptions {
 class Planner {
  public:
   /// @pre both layouts share one ModelSpec
-  /// Errors: a canonical tensor on one side only (named), destination elements without a source
-  /// (named, with box).
+  /// Errors: a canonical tensor on one side only (named), unless the target omits it or the options
+  /// ignore it; destination elements without a source (named, with box).
   static Result<Planner> make(std::shared_ptr<const ModelLayout> source,
                               std::shared_ptr<const ModelLayout> target, PlanOptions options = {});
 
   const ModelLayout& source() const { return *source_; }
   const ModelLayout& target() const { return *target_; }
+
+  /// From how the source stores a tensor's values to how the target does.
+  Conversion conversion(TensorId id) const { return {source_->form(id), target_->form(id)}; }
+  /// The form in which values travel: the narrower of both, the target's where both are as wide.
+  StoredForm wire_form(TensorId id) const;
+  /// Bits of an element on the wire; all bytes of a plan are counted so.
+  int element_bits(TensorId id) const { return bits(wire_form(id).dtype); }
 
   /// The operations of one rank; empty for a rank that is in neither layout.
   RankPlan part(Rank r) const;

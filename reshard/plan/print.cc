@@ -28,10 +28,9 @@ std::string to_text(const Planner& planner, const RankPlan& part, std::size_t mo
 
 std::string to_dot(const Planner& planner) {
   std::map<std::pair<Rank, Rank>, Index> bytes;
-  const ModelSpec& model = planner.source().model();
   planner.ranks().for_each([&](Rank r) {
     planner.for_each_delivery(r, [&](const Transfer& t) {
-      bytes[{t.src, t.dst}] += t.box.volume() * bits(model[t.tensor].dtype) / 8;
+      bytes[{t.src, t.dst}] += t.box.volume() * planner.element_bits(t.tensor) / 8;
     });
   });
   std::string text = "digraph plan {\n  rankdir=LR;\n  node [shape=box];\n";

@@ -13,9 +13,8 @@ struct Sums {
   explicit Sums(std::size_t ranks) : egress(ranks, 0), ingress(ranks, 0), seen(ranks, -1) {}
 
   void add(const Planner& planner, Rank dst) {
-    const ModelSpec& model = planner.source().model();
     planner.for_each_delivery(dst, [&](const Transfer& t) {
-      const Index bytes = t.box.volume() * bits(model[t.tensor].dtype) / 8;
+      const Index bytes = t.box.volume() * planner.element_bits(t.tensor) / 8;
       ++transfers;
       if (t.src == dst) {
         local += bytes;

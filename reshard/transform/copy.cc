@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "reshard/transform/convert.h"
 #include "reshard/transform/copy_kernels.h"
 #include "reshard/transform/copy_tiny.h"
 #include "reshard/transform/simd.h"
@@ -101,6 +102,7 @@ bool side_by_side_in_destination(const CopyTask& a, const CopyTask& b) {
 
 bool may_follow(const CopyTask& a, const CopyTask& b) {
   if (a.copy.num_loops == 0 || a.copy.num_loops != b.copy.num_loops) return false;
+  if (b.conversion.converts()) return false;
   for (const CopyTask* t : {&a, &b})
     if (t->copy.run_bytes < detail::kTinyRun ||
         t->copy.run_bytes >= detail::copy_tuning().longest_row)
@@ -218,7 +220,9 @@ void run_streaming(const CopyKernels& k, std::span<const CopyTask> tasks) {
   while (!tasks.empty()) {
     const CopyTask& t = tasks[0];
     std::size_t done = 1;
-    if (t.copy.run_bytes >= detail::kTinyRun && t.copy.runs() > 0) {
+    if (t.conversion.converts()) {
+      run_conversion(t.copy, t.conversion, t.src, t.dst);
+    } else if (t.copy.run_bytes >= detail::kTinyRun && t.copy.runs() > 0) {
       const std::size_t group = group_size(tasks);
       if (group == 0) {
         add_long(k, batch, t.copy, t.src, t.dst);
@@ -273,7 +277,9 @@ void run_copies(std::span<const CopyTask> tasks, CopyHint hint) {
   const CopyKernels* const k = hint == CopyHint::streaming ? kernels() : nullptr;
   if (k != nullptr) return run_streaming(*k, tasks);
   for (const CopyTask& t : tasks) {
-    if (t.copy.run_bytes > 0 && t.copy.run_bytes < detail::kTinyRun) {
+    if (t.conversion.converts()) {
+      run_conversion(t.copy, t.conversion, t.src, t.dst);
+    } else if (t.copy.run_bytes > 0 && t.copy.run_bytes < detail::kTinyRun) {
       if (t.copy.runs() > 0) detail::copy_tiny(t.copy, t.src, t.dst, hint);
     } else {
       copy_plain(t.copy, t.src, t.dst);

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <span>
 
+#include "reshard/base/value_map.h"
 #include "reshard/layout/strided.h"
 
 namespace reshard {
@@ -30,14 +31,16 @@ void copy_bytes(std::byte* dst, const std::byte* src, Index n, CopyHint hint);
 /// @pre every run lies inside the buffers; no byte that is written is also read, or written twice
 void run_copy(const StridedCopy& copy, const std::byte* src, std::byte* dst, CopyHint hint);
 
-/// One copy and the two buffers that it runs between.
+/// One copy and the two buffers that it runs between, and what becomes of its values on the way.
 struct CopyTask {
   StridedCopy copy;
   const std::byte* src = nullptr;
   std::byte* dst = nullptr;
+  Conversion conversion = {};
 };
 
-/// Executes all tasks: the effect of run_copy on each, in any order. Allocates nothing.
+/// Executes all tasks: the effect of run_copy on each (or of run_conversion, where its values are
+/// converted), in any order. Allocates nothing.
 ///
 /// Faster than one by one where tasks that follow each other in the span have short runs side by
 /// side:

@@ -33,6 +33,8 @@ PLAN_KEYS = [
     "optimal_max_egress_bytes",
     "digest",
     "peak_rss_bytes",
+    "conversions",
+    "omitted",
 ]
 REFIT = (
     "--model",

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+
+#include "reshard/base/value_map.h"
+#include "reshard/layout/strided.h"
+
+namespace reshard {
+
+/// Converts `n` elements that lie side by side: to.map(from.map^-1(value)), rounded to nearest
+/// even. NaN stays NaN, with its sign and what fits of its payload. The same bits on every machine.
+///
+/// @pre the dtypes of both forms are convertible; the ranges do not overlap; n >= 0. No alignment
+/// is needed.
+void convert_values(const Conversion& conversion, const std::byte* src, std::byte* dst, Index n);
+
+/// Executes `copy` between the buffers that begin at `src` and `dst` with a conversion of each
+/// element. Allocates nothing. Ordinary stores.
+///
+/// @pre conversion.converts(); widths and runs of `copy` are those of its dtypes
+/// (make_widening_copy); otherwise as for run_copy
+void run_conversion(const StridedCopy& copy, const Conversion& conversion, const std::byte* src,
+                    std::byte* dst);
+
+}  // namespace reshard
