@@ -12,14 +12,13 @@
 #include "reshard/io/hf_config.h"
 #include "reshard/io/json_util.h"
 #include "reshard/model/canonical.h"
+#include "reshard/model/names.h"
 
 namespace reshard::cli {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kHead = "lm_head.weight";
-constexpr std::string_view kEmbedding = "model.embed_tokens.weight";
 constexpr std::string_view kRouterBias = ".e_score_correction_bias";
 
 bool is_there(const fs::path& path) {
@@ -39,11 +38,12 @@ Result<ModelSpec> stored_tensors(const Checkpoint& checkpoint) {
   return spec;
 }
 
-/// The tensors but one.
-ModelSpec without(const ModelSpec& spec, std::string_view name) {
+/// The tensors but these.
+ModelSpec without(const ModelSpec& spec, const std::vector<std::string>& names) {
   ModelSpec rest;
   for (const CanonicalTensor& t : spec.tensors())
-    if (t.name != name) (void)rest.add(t.name, t.shape, t.dtype, t.merged);  // was valid in `spec`
+    if (std::find(names.begin(), names.end(), t.name) == names.end())
+      (void)rest.add(t.name, t.shape, t.dtype, t.merged);  // was valid in `spec`
   return rest;
 }
 
@@ -56,38 +56,77 @@ ModelSpec in_order_of(const ModelSpec& config, const ModelSpec& checkpoint) {
   return ordered;
 }
 
-/// Some writers store the head of a tied model again. It is the embedding or the file contradicts
-/// its config.
-Result<> check_tied_head(const Checkpoint& checkpoint, const std::string& config_path) {
-  const auto* head = find_tensor(checkpoint.tensors(), kHead);
-  const auto* embedding = find_tensor(checkpoint.tensors(), kEmbedding);
-  if (head == nullptr || embedding == nullptr) return {};
-  const auto a = checkpoint.data(*head), b = checkpoint.data(*embedding);
-  const bool same = head->dtype == embedding->dtype && head->shape == embedding->shape &&
-                    std::memcmp(a.data(), b.data(), a.size()) == 0;
-  checkpoint.drop(*head);
-  checkpoint.drop(*embedding);
-  if (same) return {};
-  return fail(
-      Code::corrupt,
-      fmt::format(
-          "{}: tie_word_embeddings is true, but '{}' is stored and differs from '{}'; set it to "
-          "false or remove the tensor",
-          config_path, kHead, kEmbedding));
+/// Some writers store a tensor again under another name. It is the same or the file contradicts its
+/// config; `advice` says what then. True when the copy is there.
+Result<bool> check_copy(const Checkpoint& checkpoint, const std::string& copy,
+                        const std::string& original, const std::string& advice) {
+  const auto* a = find_tensor(checkpoint.tensors(), copy);
+  const auto* b = find_tensor(checkpoint.tensors(), original);
+  if (a == nullptr || b == nullptr) return a != nullptr;
+  const auto bytes = checkpoint.data(*a), other = checkpoint.data(*b);
+  const bool same = a->dtype == b->dtype && a->shape == b->shape &&
+                    std::memcmp(bytes.data(), other.data(), bytes.size()) == 0;
+  checkpoint.drop(*a);
+  checkpoint.drop(*b);
+  if (same) return true;
+  return fail(Code::corrupt,
+              fmt::format("'{}' is stored and differs from '{}'; {}", copy, original, advice));
+}
+
+/// Takes the copies that the config explains out of `stored`, and notes in the config whether
+/// modules for multi-token prediction have theirs.
+Result<> take_copies(const Model& model, ModelConfig& config, ModelSpec& stored) {
+  const Checkpoint& checkpoint = *model.weights;
+  if (checkpoint.kind() != Checkpoint::Kind::hf) return {};
+  const HfNames names(config);
+  std::vector<std::string> copies;
+  if (config.tie_word_embeddings && stored.find(names.lm_head())) {
+    auto head = check_copy(checkpoint, names.lm_head(), names.embedding(),
+                           "tie_word_embeddings is true: set it to false or remove the tensor");
+    if (!head) return tl::unexpected(std::move(head).error().in(model.config_path));
+    copies.push_back(names.lm_head());
+  }
+  for (const auto& [alias, name] : names.aliases()) {
+    auto there = check_copy(checkpoint, alias, name,
+                            "modules for multi-token prediction share that tensor: remove the copy "
+                            "or describe the model in a layout rules:FILE");
+    if (!there) return tl::unexpected(std::move(there).error().in(model.name));
+    if (*there) copies.push_back(alias);
+    if (!*there) config.mtp_copies = false;
+  }
+  if (!copies.empty()) stored = without(stored, copies);
+  return {};
+}
+
+/// transformers drops all modules for multi-token prediction, and leaves their number in the
+/// config.
+void forget_missing_mtp(const ModelSpec& stored, ModelConfig& config) {
+  if (config.num_mtp == 0) return;
+  const HfNames names(config);
+  std::vector<std::string> prefixes = {"mtp."};
+  if (config.mtp_names == MtpNames::trailing)
+    for (Index m = 0; m < config.num_mtp; ++m) prefixes.push_back(names.layer({0, m}, ""));
+  for (const CanonicalTensor& t : stored.tensors())
+    for (const std::string& prefix : prefixes)
+      if (t.name.starts_with(prefix)) return;
+  config.num_mtp = 0;
+  config.mtp_block.clear();
 }
 
 /// Puts the config of `model.config_path` into the model and its tensors into order.
 Result<> apply_config(ModelSpec stored, Model& model) {
   auto config = RESHARD_TRY(read_config(model.config_path));
+  if (!config.quantization.empty())
+    return fail(Code::unsupported,
+                fmt::format("{}: quantization_config: the {} weights of a quantised checkpoint are "
+                            "not read through a config; describe their tensors in a layout "
+                            "rules:FILE, or remove the key where the weights are plain",
+                            model.config_path, in_quotes(config.quantization)));
   config.router_expert_bias |=
       std::any_of(stored.tensors().begin(), stored.tensors().end(),
                   [](const CanonicalTensor& t) { return t.name.ends_with(kRouterBias); });
-  const Checkpoint& checkpoint = *model.weights;
-  if (config.tie_word_embeddings && checkpoint.kind() == Checkpoint::Kind::hf &&
-      stored.find(kHead)) {
-    RESHARD_TRY(check_tied_head(checkpoint, model.config_path));
-    stored = without(stored, kHead);
-  }
+  forget_missing_mtp(stored, config);
+  RESHARD_TRY(take_copies(model, config, stored));
   const ModelSpec wanted = RESHARD_TRY(canonical_tensors(config));
   if (auto same = check_against(stored, wanted); !same)
     return tl::unexpected(std::move(same).error().in(model.name));

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <atomic>
+#include <map>
 #include <vector>
 
 #include "cli/checkpoint_output.h"
@@ -18,6 +19,7 @@
 #include "reshard/io/hf_config.h"
 #include "reshard/io/json_util.h"
 #include "reshard/memory/host_buffer.h"
+#include "reshard/model/names.h"
 #include "reshard/transform/oracle.h"
 
 namespace reshard::cli {
@@ -47,20 +49,37 @@ std::vector<Chunk> chunks_of(const OutputFile& file) {
   return chunks;
 }
 
-Result<> write_chunk(const OutputFile& file, const Chunk& chunk, std::uint64_t seed,
+/// Stored name -> the name whose values it has: another one for a repeated tensor.
+using Aliases = std::map<std::string, std::string>;
+
+Aliases aliases_of(const ModelConfig& config) {
+  Aliases aliases;
+  for (auto& [alias, name] : HfNames(config).aliases()) aliases.emplace(alias, name);
+  return aliases;
+}
+
+/// What all chunks of a file need.
+struct Values {
+  const Aliases& aliases;
+  std::uint64_t seed;
+};
+
+Result<> write_chunk(const OutputFile& file, const Chunk& chunk, const Values& values,
                      std::span<std::byte> buffer, SafetensorsWriter& writer) {
   const TensorSpec& t = file.tensors[chunk.tensor];
+  const auto alias = values.aliases.find(t.name);
+  const std::string& name = alias == values.aliases.end() ? t.name : alias->second;
   Box box = Box::whole(t.shape);
   if (box.rank() > 0) box = box.with(0, {chunk.first, chunk.first + chunk.rows});
   const Strided where{0, row_major(box.shape())};
-  RESHARD_TRY(oracle_fill(Oracle{OracleKind::weights, seed}, t.name, t.shape, t.dtype, box, where,
-                          buffer.data()));
+  RESHARD_TRY(oracle_fill(Oracle{OracleKind::weights, values.seed}, name, t.shape, t.dtype, box,
+                          where, buffer.data()));
   const Index bytes = chunk.rows * row_bytes(t);
   return writer.write_at(chunk.tensor, chunk.first * row_bytes(t),
                          buffer.first(static_cast<std::size_t>(bytes)));
 }
 
-Result<> write_values(const OutputFile& file, std::uint64_t seed, int threads,
+Result<> write_values(const OutputFile& file, const Values& values, int threads,
                       SafetensorsWriter& writer, const Progress& progress) {
   const auto chunks = chunks_of(file);
   Index largest = kChunkBytes;
@@ -73,7 +92,7 @@ Result<> write_values(const OutputFile& file, std::uint64_t seed, int threads,
     const auto mine = memory.bytes().subspan(static_cast<std::size_t>(largest * worker),
                                              static_cast<std::size_t>(largest));
     for (std::size_t i = next++; i < chunks.size(); i = next++) {
-      if (auto written = write_chunk(file, chunks[i], seed, mine, writer); !written)
+      if (auto written = write_chunk(file, chunks[i], values, mine, writer); !written)
         meter.fail_with(std::move(written).error());
       if (!meter.add(worker, chunks[i].rows * row_bytes(file.tensors[chunks[i].tensor]))) break;
     }
@@ -84,8 +103,8 @@ Result<> write_values(const OutputFile& file, std::uint64_t seed, int threads,
 
 Result<std::string> config_text(const Model& model, std::optional<Index> layers) {
   auto text = RESHARD_TRY(read_text_file(model.config_path, std::size_t{16} << 20));
-  if (layers) return config_with_layers(text, *layers, model.config_path);
-  return text;
+  if (layers) text = RESHARD_TRY(config_with_layers(text, *layers, model.config_path));
+  return config_of_plain_weights(text, model.config_path);
 }
 
 }  // namespace
@@ -99,6 +118,7 @@ Result<int> execute(const SynthArguments& a) {
                             a.config));
   const auto config = RESHARD_TRY(config_text(model, a.layers));
   const auto layout = RESHARD_TRY(make_layout("hf", model));
+  const Aliases aliases = aliases_of(*model.config);
   OutputFiles files = RESHARD_TRY(hf_output_files(*layout, a.max_shard_bytes));
   const auto key =
       hex(Digest().add("synth 1").add(config).add(a.seed).add(a.max_shard_bytes).value());
@@ -107,7 +127,8 @@ Result<int> execute(const SynthArguments& a) {
   const Index whole = output.files().tensor_bytes();
   ProgressBar bar;
   RESHARD_TRY(output.write([&](const OutputFile& file, SafetensorsWriter& writer, Index before) {
-    return write_values(file, a.seed, num_threads(a.threads), writer, bar.from(before, whole));
+    return write_values(file, {aliases, a.seed}, num_threads(a.threads), writer,
+                        bar.from(before, whole));
   }));
   RESHARD_TRY(output.folder().write_text(kConfigFile, config));
   if (output.files().files.size() > 1)

@@ -37,6 +37,16 @@ Result<std::optional<Index>> ConfigFields::optional_size(std::string_view key, I
   return *size;
 }
 
+Result<Index> ConfigFields::count(std::string_view key, Index otherwise, Index max) const {
+  const Json* value = find(key);
+  if (value == nullptr) return otherwise;
+  const auto count = value->integer();
+  if (!count || *count < 0)
+    return wrong(fmt::format("{} must be an integer from 0 on, is {}", key, value->describe()));
+  if (*count > max) return wrong(fmt::format("{} must be at most {}, is {}", key, max, *count));
+  return *count;
+}
+
 Result<bool> ConfigFields::boolean(std::string_view key, bool otherwise) const {
   const Json* value = find(key);
   if (value == nullptr) return otherwise;
@@ -64,6 +74,31 @@ Result<std::optional<std::string>> ConfigFields::first_text(std::string_view key
     return wrong(
         fmt::format("{} must be a list of strings, its first entry is {}", key, first.describe()));
   return *first.string();
+}
+
+Result<std::optional<std::vector<std::string>>> ConfigFields::texts(std::string_view key) const {
+  const Json* value = find(key);
+  if (value == nullptr) return std::nullopt;
+  if (value->array() == nullptr)
+    return wrong(fmt::format("{} must be a list of strings, is {}", key, value->describe()));
+  std::vector<std::string> result;
+  for (const Json& entry : *value->array()) {
+    if (entry.string() == nullptr)
+      return wrong(fmt::format("{} must be a list of strings, one is {}", key, entry.describe()));
+    result.push_back(*entry.string());
+  }
+  return result;
+}
+
+Result<std::optional<ConfigFields>> ConfigFields::object(std::string_view key) const {
+  const Json* value = find(key);
+  if (value == nullptr) return std::nullopt;
+  if (value->object() == nullptr)
+    return wrong(fmt::format("{} must be an object, is {}", key, value->describe()));
+  ConfigFields fields;
+  fields.json_ = *value;
+  fields.source_ = fmt::format("{}: {}", source_, key);
+  return fields;
 }
 
 Result<std::vector<Index>> ConfigFields::indices(std::string_view key) const {

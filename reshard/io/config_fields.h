@@ -28,10 +28,16 @@ class ConfigFields {
   Result<Index> size(std::string_view key, Index max = kMaxSize) const;
   /// The same, or none where it is absent.
   Result<std::optional<Index>> optional_size(std::string_view key, Index max = kMaxSize) const;
+  /// An integer from 0 to `max`, or `otherwise` where it is absent.
+  Result<Index> count(std::string_view key, Index otherwise, Index max = kMaxSize) const;
   Result<bool> boolean(std::string_view key, bool otherwise) const;
   Result<std::optional<std::string>> text(std::string_view key) const;
   /// The first entry of a list of strings; none where the list is absent or empty.
   Result<std::optional<std::string>> first_text(std::string_view key) const;
+  /// A list of strings; none where it is absent.
+  Result<std::optional<std::vector<std::string>>> texts(std::string_view key) const;
+  /// The keys of an object; none where it is absent. Errors in it begin with "source: key".
+  Result<std::optional<ConfigFields>> object(std::string_view key) const;
   /// A list of integers from 0 to kMaxSize; empty where it is absent.
   Result<std::vector<Index>> indices(std::string_view key) const;
 

@@ -4,63 +4,54 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <optional>
 
 #include "reshard/io/config_fields.h"
+#include "reshard/io/hf_architectures.h"
 
 namespace reshard {
 namespace {
 
 constexpr std::size_t kMaxConfigBytes = std::size_t{16} << 20;
-constexpr Index kMaxLayers = 1 << 16;
-constexpr Index kMaxExperts = 1 << 16;
-constexpr Index kMaxLayerExperts = 1 << 24;
-
-enum class Bias { never, qkv, as_configured };
-
-/// A model class of transformers: what of it is fixed, and what it takes for a key that is absent.
-struct Architecture {
-  std::string_view name;
-  std::string_view model_type;
-  Bias attention_bias;
-  bool mlp_bias;  ///< whether it heeds that key
-  bool qk_norm;
-  bool moe;
-  Index key_value_heads;  ///< default; 0: num_attention_heads
-  Index head_dim;         ///< default; 0: hidden_size / num_attention_heads
-};
-
-constexpr std::array kArchitectures = {
-    Architecture{"LlamaForCausalLM", "llama", Bias::as_configured, true, false, false, 0, 0},
-    Architecture{"MistralForCausalLM", "mistral", Bias::never, false, false, false, 8, 0},
-    Architecture{"Qwen2ForCausalLM", "qwen2", Bias::qkv, false, false, false, 32, 0},
-    Architecture{"Qwen3ForCausalLM", "qwen3", Bias::as_configured, false, true, false, 32, 128},
-    Architecture{"Qwen3MoeForCausalLM", "qwen3_moe", Bias::as_configured, false, true, true, 4, 0},
-    Architecture{"MixtralForCausalLM", "mixtral", Bias::never, false, false, true, 8, 0},
-};
+constexpr std::string_view kQuantization = "quantization_config";
 
 std::string known_architectures() {
   std::string names;
-  for (const auto& a : kArchitectures) names += (names.empty() ? "" : ", ") + std::string(a.name);
+  for (const auto& a : architectures()) names += (names.empty() ? "" : ", ") + std::string(a.name);
   return names;
+}
+
+bool is_of_type(const Architecture& a, std::string_view type) {
+  return !type.empty() && (type == a.model_types[0] || type == a.model_types[1]);
+}
+
+tl::unexpected<Error> unknown(const ConfigFields& fields, const std::string* architecture,
+                              const std::string& type) {
+  if (architecture != nullptr && *architecture == "Gemma3ForConditionalGeneration")
+    return fields.unsupported(
+        "architecture \"Gemma3ForConditionalGeneration\" has a vision tower beside its decoder; "
+        "give "
+        "its text_config alone with architectures [\"Gemma3ForCausalLM\"], or describe the whole "
+        "in "
+        "a layout rules:FILE");
+  return fields.unsupported(fmt::format(
+      "{} {} is not known; known are {}; describe others in a layout rules:FILE",
+      architecture != nullptr ? "architecture" : "model_type",
+      in_quotes(architecture != nullptr ? *architecture : type), known_architectures()));
 }
 
 Result<const Architecture*> find_architecture(const ConfigFields& fields) {
   const auto name = RESHARD_TRY(fields.first_text("architectures"));
   const auto type = RESHARD_TRY(fields.text("model_type"));
   if (!name && !type) return fields.wrong("architectures is missing, must be a list with a name");
-  for (const auto& a : kArchitectures) {
-    if (name ? *name != a.name : *type != a.model_type) continue;
-    if (type && *type != a.model_type)
+  for (const auto& a : architectures()) {
+    if (name ? *name != a.name : !is_of_type(a, *type)) continue;
+    if (type && !is_of_type(a, *type))
       return fields.wrong(fmt::format("model_type is {}, must be \"{}\" for {}", in_quotes(*type),
-                                      a.model_type, a.name));
+                                      a.model_types[0], a.name));
     return &a;
   }
-  return fields.unsupported(
-      fmt::format("{} {} is not known; known are {}; describe others in a layout rules:FILE",
-                  name ? "architecture" : "model_type", in_quotes(name ? *name : *type),
-                  known_architectures()));
+  return unknown(fields, name ? &*name : nullptr, type.value_or(""));
 }
 
 Result<DType> read_dtype(const ConfigFields& fields) {
@@ -76,12 +67,15 @@ Result<DType> read_dtype(const ConfigFields& fields) {
   return DType::bf16;
 }
 
-Result<> read_sizes(const ConfigFields& fields, ModelConfig& config) {
+Result<> read_sizes(const ConfigFields& fields, const Architecture& a, ModelConfig& config) {
   config.hidden_size = RESHARD_TRY(fields.size("hidden_size"));
-  config.intermediate_size = RESHARD_TRY(fields.size("intermediate_size"));
-  config.num_hidden_layers = RESHARD_TRY(fields.size("num_hidden_layers", kMaxLayers));
+  config.intermediate_size = a.intermediate_size;
+  if (a.intermediate_size == 0 || fields.has("intermediate_size"))
+    config.intermediate_size = RESHARD_TRY(fields.size("intermediate_size"));
   config.num_attention_heads = RESHARD_TRY(fields.size("num_attention_heads"));
   config.vocab_size = RESHARD_TRY(fields.size("vocab_size"));
+  if (a.listed_layers) return {};
+  config.num_hidden_layers = RESHARD_TRY(fields.size("num_hidden_layers", kMaxLayers));
   config.layers.resize(static_cast<std::size_t>(config.num_hidden_layers));
   return {};
 }
@@ -107,88 +101,66 @@ Result<> read_heads(const ConfigFields& fields, const Architecture& a, ModelConf
 }
 
 Result<> read_biases(const ConfigFields& fields, const Architecture& a, ModelConfig& config) {
-  const bool attention = RESHARD_TRY(fields.boolean("attention_bias", false));
+  using enum AttentionBias;
+  const bool said = RESHARD_TRY(fields.boolean("attention_bias", a.attention_bias_default));
   const bool mlp = RESHARD_TRY(fields.boolean("mlp_bias", false));
+  const AttentionBias which = a.attention_bias;
   config.attention_bias =
-      a.attention_bias == Bias::qkv || (a.attention_bias == Bias::as_configured && attention);
-  config.attention_output_bias = a.attention_bias == Bias::as_configured && attention;
+      which == qkv || (said && (which == qkv_configured || which == all_configured));
+  config.attention_output_bias = said && which == all_configured;
   config.mlp_bias = a.mlp_bias && mlp;
   config.qk_norm = a.qk_norm;
-  config.tie_word_embeddings = RESHARD_TRY(fields.boolean("tie_word_embeddings", false));
+  config.tie_word_embeddings = RESHARD_TRY(fields.boolean("tie_word_embeddings", a.tied_default));
   return {};
 }
 
-Result<> read_experts(const ConfigFields& fields, const Architecture& a, ModelConfig& config) {
-  if (!a.moe) return {};
-  // Either name may stand for the other: transformers has written both for the same class.
-  const auto experts = RESHARD_TRY(fields.optional_size("num_experts", kMaxExperts));
-  const auto local = RESHARD_TRY(fields.optional_size("num_local_experts", kMaxExperts));
-  if (experts && local && *experts != *local)
-    return fields.wrong(fmt::format(
-        "num_experts and num_local_experts must be equal, are {} and {}", *experts, *local));
-  if (!experts && !local)
-    return fields.wrong(
-        "num_experts (or num_local_experts) is missing, must be a positive integer");
-  config.num_experts = experts ? *experts : *local;
-  if (config.num_experts * config.num_hidden_layers > kMaxLayerExperts)
-    return fields.wrong(fmt::format("num_experts times num_hidden_layers must be at most {}, is {}",
-                                    kMaxLayerExperts,
-                                    config.num_experts * config.num_hidden_layers));
-  if (a.model_type == "mixtral") {
-    config.moe_intermediate_size = config.intermediate_size;
-    for (LayerKind& kind : config.layers) kind.ffn = Ffn::experts;
-    return {};
-  }
-  config.moe_intermediate_size = RESHARD_TRY(fields.size("moe_intermediate_size"));
-  const Index step = RESHARD_TRY(fields.optional_size("decoder_sparse_step")).value_or(1);
-  const auto dense = RESHARD_TRY(fields.indices("mlp_only_layers"));
-  for (Index i = 0; i < config.num_hidden_layers; ++i)
-    if ((i + 1) % step == 0 && std::find(dense.begin(), dense.end(), i) == dense.end())
-      config.layers[static_cast<std::size_t>(i)].ffn = Ffn::experts;
-  return {};
+Result<std::string> read_quantization(const ConfigFields& fields) {
+  const auto quantization = RESHARD_TRY(fields.object(kQuantization));
+  if (!quantization) return std::string();
+  const auto method = RESHARD_TRY(quantization->text("quant_method"));
+  return method && !method->empty() ? *method : "unknown";
 }
 
-/// Checks that the bytes of the largest weights can be counted, stacked and fused ones included.
-Result<> check_weights(const ConfigFields& fields, const ModelConfig& config) {
-  struct Weight {
-    std::string_view what;
-    std::array<Index, 4> sizes;
-  };
-  const Index attention_heads = config.num_attention_heads + 2 * config.num_key_value_heads;
-  const std::array weights = {
-      Weight{"vocab_size x hidden_size", {config.vocab_size, config.hidden_size, 1, 1}},
-      Weight{"attention heads x head_dim x hidden_size",
-             {attention_heads, config.head_dim, config.hidden_size, 1}},
-      Weight{"intermediate_size x hidden_size",
-             {2, config.intermediate_size, config.hidden_size, 1}},
-      Weight{"experts x moe_intermediate_size x hidden_size",
-             {std::max<Index>(config.num_experts, 1), 2, config.moe_intermediate_size,
-              config.hidden_size}},
-  };
-  for (const auto& weight : weights) {
-    Index bytes = 8;
-    for (Index size : weight.sizes)
-      if (__builtin_mul_overflow(bytes, size, &bytes))
-        return fields.wrong(
-            fmt::format("{}: one weight has more bytes than 64 bits can count", weight.what));
-  }
-  return {};
+/// How many layers the config has by its number or, where there is none, by its list.
+Result<Index> number_of_layers(const ConfigFields& fields) {
+  if (const auto said = RESHARD_TRY(fields.optional_size("num_hidden_layers", kMaxLayers)))
+    return *said;
+  for (const std::string_view key : kLayerLists)
+    if (const auto words = RESHARD_TRY(fields.texts(key)); words && !words->empty())
+      return std::ssize(*words);
+  if (const auto letters = RESHARD_TRY(fields.text(kLayerPattern)); letters && !letters->empty())
+    return std::ssize(*letters);
+  return fields.wrong("num_hidden_layers is missing, must be a positive integer");
+}
+
+/// Cuts or repeats a string or list of `size` entries.
+template <class Entries>
+void fit(Entries& entries, std::size_t size) {
+  const std::size_t old = entries.size();
+  for (std::size_t i = old; i < size; ++i)
+    entries.push_back(typename Entries::value_type(entries[i % old]));
+  entries.resize(size);
 }
 
 /// Cuts or repeats what has an entry per layer.
 void fit_layers(Json::Object& members, Index old_layers, Index layers) {
+  const auto size = static_cast<std::size_t>(layers);
   for (auto& [key, value] : members) {
-    auto* list = value.array();
-    if (key == "num_hidden_layers") value = Json(layers);
+    if (key == "num_hidden_layers" && !value.is_null()) value = Json(layers);
     if (key == "max_window_layers" && value.integer().value_or(0) > layers) value = Json(layers);
+    if (key == kLayerPattern && value.string() != nullptr) {
+      std::string pattern = *value.string();
+      if (std::ssize(pattern) == old_layers) fit(pattern, size);
+      value = Json(std::move(pattern));
+    }
+    auto* list = value.array();
     if (list == nullptr) continue;
     if (key == "mlp_only_layers") {
       std::erase_if(*list,
                     [&](const Json& layer) { return layer.integer().value_or(0) >= layers; });
-    } else if (key.find("layer") != key.npos && std::ssize(*list) == old_layers) {
-      for (auto i = list->size(); i < static_cast<std::size_t>(layers); ++i)
-        list->push_back(Json((*list)[i % static_cast<std::size_t>(old_layers)]));
-      list->resize(static_cast<std::size_t>(layers));
+    } else if (key.find("layer") != key.npos && !key.starts_with("mtp_") &&
+               std::ssize(*list) == old_layers) {
+      fit(*list, size);
     }
   }
 }
@@ -198,18 +170,16 @@ void fit_layers(Json::Object& members, Index old_layers, Index layers) {
 Result<ModelConfig> parse_config(std::string_view text, std::string_view source) {
   const auto fields = RESHARD_TRY(ConfigFields::parse(text, source));
   const Architecture& a = *RESHARD_TRY(find_architecture(fields));
-  if (fields.has("quantization_config"))
-    return fields.unsupported(
-        "quantization_config: quantised checkpoints are not read through a config; "
-        "describe their tensors in a layout rules:FILE");
   ModelConfig config;
   config.architecture = a.name;
-  config.model_type = a.model_type;
+  config.model_type =
+      RESHARD_TRY(fields.text("model_type")).value_or(std::string(a.model_types[0]));
   config.dtype = RESHARD_TRY(read_dtype(fields));
-  RESHARD_TRY(read_sizes(fields, config));
+  config.quantization = RESHARD_TRY(read_quantization(fields));
+  RESHARD_TRY(read_sizes(fields, a, config));
   RESHARD_TRY(read_heads(fields, a, config));
   RESHARD_TRY(read_biases(fields, a, config));
-  RESHARD_TRY(read_experts(fields, a, config));
+  if (a.read != nullptr) RESHARD_TRY(a.read(fields, config));
   RESHARD_TRY(check_weights(fields, config));
   return config;
 }
@@ -224,9 +194,17 @@ Result<std::string> config_with_layers(std::string_view text, Index layers,
   if (layers < 1 || layers > kMaxLayers)
     return fail(Code::invalid_argument,
                 fmt::format("number of layers must be from 1 to {}, is {}", kMaxLayers, layers));
-  const Index old_layers = RESHARD_TRY(fields.size("num_hidden_layers", kMaxLayers));
+  const Index old_layers = RESHARD_TRY(number_of_layers(fields));
   Json json = std::move(fields).take();
   fit_layers(*json.object(), old_layers, layers);
+  return json.dump(true) + "\n";
+}
+
+Result<std::string> config_of_plain_weights(std::string_view text, std::string_view source) {
+  auto fields = RESHARD_TRY(ConfigFields::parse(text, source));
+  if (!fields.has(kQuantization)) return std::string(text);
+  Json json = std::move(fields).take();
+  std::erase_if(*json.object(), [](const Json::Member& m) { return m.key == kQuantization; });
   return json.dump(true) + "\n";
 }
 

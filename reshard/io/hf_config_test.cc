@@ -102,6 +102,7 @@ TEST(HfConfig, null_counts_as_absent) {
   const auto c =
       parse("MistralForCausalLM", R"(, "head_dim": null, "num_key_value_heads": null, "dtype": null,
       "torch_dtype": "float32", "tie_word_embeddings": null, "quantization_config": null)");
+  EXPECT_EQ(c.quantization, "");
   EXPECT_EQ(c.head_dim, 8);
   EXPECT_EQ(c.num_key_value_heads, 32);
   EXPECT_EQ(c.dtype, DType::f32);
