@@ -8,14 +8,27 @@ framework's own rule, written as the slice a reader would write by hand.
 import oracle_megatron
 import oracle_vllm
 
-_WORDS = {"norms": str}
+_WORDS = {
+  "dtype",
+  "expert_map",
+  "experts",
+  "gamma",
+  "layout",
+  "mamba_names",
+  "mla_down",
+  "norms",
+  "order",
+  "placement",
+  "prefix",
+  "w13",
+}
 
 
 def parse(layout):
   """(module, sizes) of a layout string such as "megatron:tp=2,pp=2"."""
   family, _, text = layout.partition(":")
-  pairs = [item.split("=") for item in text.split(",")] if text else []
-  keys = {key: _WORDS.get(key, int)(value) for key, value in pairs}
+  pairs = [item.split("=", 1) for item in text.split(",")] if text else []
+  keys = {key: value if key in _WORDS else int(value) for key, value in pairs}
   if family == "megatron":
     return oracle_megatron, oracle_megatron.MegatronSizes(**keys)
   if family == "vllm":

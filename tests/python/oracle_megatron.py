@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each rank of a Megatron-Core GPT model holds, sliced from whole tensors.
+"""What each rank of a Megatron-Core model holds, sliced from whole tensors.
 
 Rank order "tp-cp-ep-dp-pp": tp runs fastest, pp slowest. Experts live on a grid of their own over
 the same ranks of a pipeline stage, etp fastest, then ep, whatever tp and cp are.
@@ -7,7 +7,12 @@ the same ranks of a pipeline stage, etp fastest, then ep, whatever tp and cp are
 
 from dataclasses import dataclass
 
-from oracle_tensor import column_shard, concatenate, pad_rows, round_up, row_shard
+import oracle_megatron_mixer as mixer
+from oracle_megatron_mixer import norm
+from oracle_megatron_slices import gate_and_up, interleave_qkv, vocab_shard  # noqa: F401
+from oracle_pipeline import stage_layers, virtual_stages  # noqa: F401
+from oracle_tensor import column_shard, row_shard
+from oracle_values import DTYPES, cast
 
 
 @dataclass
@@ -15,7 +20,7 @@ class MegatronSizes:
   """A layout's sizes; first and last count the layers of the first and last stage.
 
   etp 0 stands for tp, as Megatron's default does; dp 0 for the smallest one with which the expert
-  grid fills a stage.
+  grid fills a stage; mla_down "" for what the norms' spec does.
   """
 
   tp: int = 1
@@ -28,9 +33,21 @@ class MegatronSizes:
   last: int | None = None
   norms: str = "fused"
   vocab_multiple: int = 128
+  order: str = "tp-cp-ep-dp-pp"
+  vpp: int = 1
+  layout: str = ""
+  account_embedding: int = 0
+  account_loss: int = 0
+  experts: str = "grouped"
+  mla_down: str = ""
+  gamma: str = "stored"
+  mamba_names: str = "new"
+  mtp: int = 1
+  dtype: str = ""
 
   def __post_init__(self):
     self.etp = self.etp or self.tp
+    self.mla_down = self.mla_down or ("duplicated" if self.norms == "fused" else "sharded")
     if self.dp == 0:
       self.dp = 1
       while self.stage_ranks() % (self.etp * self.ep) != 0:
@@ -44,127 +61,138 @@ class MegatronSizes:
     return self.stage_ranks() * self.pp
 
 
-def stage_layers(num_layers, pp, first=None, last=None):
-  """The layers (numbered from 0 over the whole model) of each pipeline stage."""
-  counts = [None] * pp
-  if first is not None:
-    counts[0] = first
-  if last is not None:
-    counts[-1] = last
-  open_stages = counts.count(None)
-  left = num_layers - sum(count for count in counts if count is not None)
-  assert left >= 0 and (left == 0 if open_stages == 0 else left % open_stages == 0), (
-    "stages do not divide"
-  )
-  counts = [left // open_stages if count is None else count for count in counts]
-  stages, start = [], 0
-  for count in counts:
-    stages.append(list(range(start, start + count)))
-    start += count
-  return stages
-
-
 def coordinates(sizes, rank):
   """(pp, tp, ep, etp) of a rank."""
+  if sizes.order == "tp-cp-ep-pp-dp":
+    # dp slowest: a stage is strided over the ranks; the expert grid counts the stage's own ranks.
+    block = sizes.tp * sizes.cp
+    data, rest = divmod(rank, block * sizes.pp)
+    pp, in_block = divmod(rest, block)
+    expert_block = sizes.etp * sizes.ep
+    in_expert = rank % expert_block
+    assert block % expert_block == 0, "the oracle knows this order only for small expert grids"
+    return pp, in_block % sizes.tp, in_expert // sizes.etp, in_expert % sizes.etp
   pp, in_stage = divmod(rank, sizes.stage_ranks())
   return pp, in_stage % sizes.tp, in_stage // sizes.etp % sizes.ep, in_stage % sizes.etp
 
 
-def interleave_qkv(q, k, v, num_groups):
-  """Query group after query group: the group's query heads, its key head, its value head."""
-  blocks = []
-  for group in range(num_groups):
-    blocks += [row_shard(part, group, num_groups) for part in (q, k, v)]
-  return concatenate(blocks)
-
-
-def gate_and_up(gate, up, index, count):
-  """Both halves are cut, then put together: [gate shard; up shard]."""
-  return concatenate([row_shard(gate, index, count), row_shard(up, index, count)])
-
-
-def vocab_shard(table, sizes, tp):
-  """A run of the vocabulary, padded so that every rank's run is equally long."""
-  table = pad_rows(table, round_up(table.data.shape[0], sizes.vocab_multiple * sizes.tp))
-  return row_shard(table, tp, sizes.tp)
-
-
 def rank_tensors(model, sizes, rank):
   """Everything rank `rank` holds, by Megatron's local names."""
-  pp, tp, ep, etp = coordinates(sizes, rank)
+  place = coordinates(sizes, rank)
+  num_mtp = model.num_mtp() if sizes.mtp else 0
+  chunks = virtual_stages(sizes, model.num_layers, num_mtp)[place[0]]
   held = {}
-  if pp == 0:
-    held["embedding.word_embeddings.weight"] = vocab_shard(
-      model.find("model.embed_tokens.weight"), sizes, tp
-    )
-  for local, index in enumerate(
-    stage_layers(model.num_layers, sizes.pp, sizes.first, sizes.last)[pp]
-  ):
-    parts = _attention(model, sizes, index, tp)
-    if model.moe_block(index):
-      parts |= _experts(model, sizes, index, ep, etp)
-    else:
-      parts |= _dense_mlp(model, sizes, index, tp)
-    held |= {
-      f"decoder.layers.{local}.{name}": part for name, part in parts.items() if part is not None
-    }
-  if pp == sizes.pp - 1:
-    held["decoder.final_layernorm.weight"] = model.find("model.norm.weight")
-    if not model.is_tied():
-      held["output_layer.weight"] = vocab_shard(model.find("lm_head.weight"), sizes, tp)
-    elif sizes.pp > 1:
-      held["output_layer.weight"] = vocab_shard(model.find("model.embed_tokens.weight"), sizes, tp)
+  for number, chunk in enumerate(chunks):
+    prefix = f"model{number}." if len(chunks) > 1 else ""
+    parts = _chunk(model, sizes, chunk, place)
+    held |= {prefix + name: part for name, part in parts.items() if part is not None}
+  if sizes.dtype:
+    held = {name: cast(part, DTYPES[sizes.dtype]) for name, part in held.items()}
   return held
 
 
-def _attention(model, sizes, index, tp):
-  parts = {}
-  for kind in ("weight", "bias"):
-    q, k, v = (model.layer(index, f"self_attn.{name}_proj.{kind}") for name in "qkv")
-    if q is not None:
-      fused = interleave_qkv(q, k, v, model.num_kv_heads)
-      parts[f"self_attention.linear_qkv.{kind}"] = row_shard(fused, tp, sizes.tp)
-  norm = (
-    "input_layernorm.weight"
-    if sizes.norms == "separate"
-    else "self_attention.linear_qkv.layer_norm_weight"
-  )
-  parts[norm] = model.layer(index, "input_layernorm.weight")
-  parts["self_attention.q_layernorm.weight"] = model.layer(index, "self_attn.q_norm.weight")
-  parts["self_attention.k_layernorm.weight"] = model.layer(index, "self_attn.k_norm.weight")
-  out = model.layer(index, "self_attn.o_proj.weight")
-  parts["self_attention.linear_proj.weight"] = column_shard(out, tp, sizes.tp)
-  parts["self_attention.linear_proj.bias"] = model.layer(index, "self_attn.o_proj.bias")
-  return parts
+def _chunk(model, sizes, chunk, place):
+  tp, held = place[1], {}
+  if chunk.embedding or chunk.mtp:
+    held["embedding.word_embeddings.weight"] = vocab_shard(model.embedding(), sizes, tp)
+  for local, index in enumerate(chunk.layers):
+    held |= _layer(model.decoder_layer(index), sizes, place, f"decoder.layers.{local}.")
+  for local, number in enumerate(chunk.mtp):
+    held |= _mtp(model, sizes, place, number, f"mtp.layers.{local}.")
+  if chunk.loss:
+    final = "final_norm" if model.is_hybrid() else "final_layernorm"
+    held[f"decoder.{final}.weight"] = norm(model, sizes, model.final_norm())
+    if not model.is_tied():
+      held["output_layer.weight"] = vocab_shard(model.find("lm_head.weight"), sizes, tp)
+    elif not chunk.embedding:
+      held["output_layer.weight"] = vocab_shard(model.embedding(), sizes, tp)
+  return held
 
 
-def _dense_mlp(model, sizes, index, tp):
-  norm = (
+def _mtp(model, sizes, place, number, prefix):
+  module = model.mtp_module(number)
+  held = {
+    "enorm.weight": norm(model, sizes, module.embedding_norm),
+    "hnorm.weight": norm(model, sizes, module.hidden_norm),
+    "eh_proj.weight": row_shard(module.projection, place[1], sizes.tp),
+    "final_layernorm.weight": norm(model, sizes, module.final_norm),
+  }
+  if model.is_hybrid():
+    for k, layer in enumerate(module.layers):
+      held |= _layer(layer, sizes, place, f"mtp_model_layer.layers.{k}.")
+  else:
+    held |= _layer(module.layers[0], sizes, place, "transformer_layer.")
+  return {prefix + name: part for name, part in held.items()}
+
+
+def _layer(layer, sizes, place, prefix):
+  _, tp, ep, etp = place
+  parts = mixer.tensors(layer, sizes, tp)
+  if layer.ffn_block() is not None:
+    if layer.has_experts():
+      parts |= _experts(layer, sizes, ep, etp) | _beside_experts(layer, sizes, tp)
+    else:
+      parts |= _dense_mlp(layer, sizes, tp)
+  return {prefix + name: part for name, part in parts.items()}
+
+
+def _fc1(gate, up, index, count):
+  """fc1 of an MLP with a gate or without."""
+  if up is None:
+    return None
+  return row_shard(up, index, count) if gate is None else gate_and_up(gate, up, index, count)
+
+
+def _columns(tensor, index, count):
+  return None if tensor is None else column_shard(tensor, index, count)
+
+
+def _dense_mlp(layer, sizes, tp):
+  name = (
     "pre_mlp_layernorm.weight" if sizes.norms == "separate" else "mlp.linear_fc1.layer_norm_weight"
   )
-  parts = {norm: model.layer(index, "post_attention_layernorm.weight")}
+  parts = {name: norm(layer.model, sizes, layer.ffn_norm())}
   for kind in ("weight", "bias"):
-    gate, up = (model.layer(index, f"mlp.{name}_proj.{kind}") for name in ("gate", "up"))
-    if gate is not None:
-      parts[f"mlp.linear_fc1.{kind}"] = gate_and_up(gate, up, tp, sizes.tp)
-  parts["mlp.linear_fc2.weight"] = column_shard(
-    model.layer(index, "mlp.down_proj.weight"), tp, sizes.tp
-  )
-  parts["mlp.linear_fc2.bias"] = model.layer(index, "mlp.down_proj.bias")
+    gate, up = (layer.ffn(f"{part}_proj.{kind}") for part in ("gate", "up"))
+    parts[f"mlp.linear_fc1.{kind}"] = _fc1(gate, up, tp, sizes.tp)
+  parts["mlp.linear_fc2.weight"] = column_shard(layer.ffn("down_proj.weight"), tp, sizes.tp)
+  parts["mlp.linear_fc2.bias"] = layer.ffn("down_proj.bias")
+  if layer.has_sandwich_norms():
+    after = layer.find("post_feedforward_layernorm.weight")
+    parts["mlp.linear_fc2.post_layernorm.weight"] = norm(layer.model, sizes, after)
   return parts
 
 
-def _experts(model, sizes, index, ep, etp):
-  block = model.moe_block(index)
-  parts = {
-    "pre_mlp_layernorm.weight": model.layer(index, "post_attention_layernorm.weight"),
-    "mlp.router.weight": model.layer(index, f"{block}.gate.weight"),
-    "mlp.router.expert_bias": model.layer(index, f"{block}.gate.e_score_correction_bias"),
+def _beside_experts(layer, sizes, tp):
+  gate, up, down = (layer.shared(f"{part}_proj.weight") for part in ("gate", "up", "down"))
+  return {
+    "pre_mlp_layernorm.weight": norm(layer.model, sizes, layer.ffn_norm()),
+    "mlp.router.weight": layer.router(),
+    "mlp.router.bias": layer.ffn("router.bias"),
+    "mlp.router.expert_bias": layer.ffn("gate.e_score_correction_bias"),
+    "mlp.shared_experts.linear_fc1.weight": _fc1(gate, up, tp, sizes.tp),
+    "mlp.shared_experts.linear_fc2.weight": _columns(down, tp, sizes.tp),
+    "mlp.shared_experts.gate_weight": layer.ffn("shared_expert_gate.weight"),
+    "mlp.fc1_latent_proj.weight": layer.ffn("fc1_latent_proj.weight"),
+    "mlp.fc2_latent_proj.weight": layer.ffn("fc2_latent_proj.weight"),
   }
-  each, rest = divmod(model.num_experts(index), sizes.ep)
+
+
+def _experts(layer, sizes, ep, etp):
+  each, rest = divmod(layer.num_experts(), sizes.ep)
   assert rest == 0, "experts do not divide by ep"
+  parts = {}
   for local in range(each):
-    gate, up, down = model.expert(index, ep * each + local)
-    parts[f"mlp.experts.linear_fc1.weight{local}"] = gate_and_up(gate, up, etp, sizes.etp)
-    parts[f"mlp.experts.linear_fc2.weight{local}"] = column_shard(down, etp, sizes.etp)
+    gate, up, down = layer.expert(ep * each + local)
+    gate_bias, up_bias, down_bias = layer.expert_bias(ep * each + local)
+    for name, part in (
+      ("linear_fc1.weight", _fc1(gate, up, etp, sizes.etp)),
+      ("linear_fc1.bias", _fc1(gate_bias, up_bias, etp, sizes.etp)),
+      ("linear_fc2.weight", column_shard(down, etp, sizes.etp)),
+      ("linear_fc2.bias", down_bias),
+    ):
+      if sizes.experts == "sequential":
+        parts[f"mlp.experts.local_experts.{local}.{name}"] = part
+      else:
+        parts[f"mlp.experts.{name}{local}"] = part
   return parts

@@ -197,7 +197,7 @@ def test_layout_strings():
   assert sizes == MegatronSizes(tp=2, pp=2, norms="separate")
   assert parse("vllm:tp=2,dp=2,ep=4") == (vllm, VllmSizes(tp=2, dp=2, ep=4))
   with pytest.raises(TypeError):
-    parse("vllm:pp=2")
+    parse("vllm:stages=2")
   with pytest.raises(ValueError):
     parse("fsdp:dp=2")
 
