@@ -16,6 +16,7 @@ TITLES = {
   "peer": "Refit against what is written by hand",
   "fingerprint": "Fingerprint",
   "convert": "Conversion of a checkpoint",
+  "published": "Whole plans for layouts with published times",
 }
 
 
@@ -50,11 +51,36 @@ def cells(row):
   return [what, *figures, against, ratio, target_text(row), row.outcome()]
 
 
+def gigabytes(num_bytes):
+  return f"{num_bytes / 1e9:.2f}"
+
+
+def published_table(rows):
+  """Counts of whole plans. Bytes in GB; the seconds on the link are those of the busiest rank alone."""
+  lines = ["| layouts | ranks | delivered | on the wire | busiest sender | of the least | busiest receiver"]
+  lines[0] += " | at 50 GB/s | published | planned in |"
+  lines += ["| --- " + "| ---: " * 7 + "| --- | ---: |"]
+  for row in rows:
+    if row.skipped:
+      lines.append(f"| {row.what}: not measured: {row.skipped} |" + " |" * 9)
+      continue
+    p = row.samples
+    least = p["optimal_max_egress_bytes"]
+    cells_of_row = [row.what, f"{p['ranks']:,}", gigabytes(p["bytes_total"]), gigabytes(p["bytes_wire"])]
+    cells_of_row += [gigabytes(p["max_egress_bytes"]), f"{p['max_egress_bytes'] / max(least, 1):.3f}"]
+    cells_of_row += [gigabytes(p["max_ingress_bytes"]), number(p["link_seconds"], "s"), row.note]
+    lines.append("| " + " | ".join([*cells_of_row, number(row.figure, "s")]) + " |")
+  return lines
+
+
 def table(rows):
   """A Markdown table for each part."""
   lines = []
   for part, group in itertools.groupby(rows, key=lambda r: r.part):
     lines += [f"### {TITLES.get(part, part)}", ""]
+    if part == "published":
+      lines += [*published_table(group), ""]
+      continue
     lines += ["| what | median | best | against | ratio | target | |"]
     lines += ["| --- | ---: | ---: | ---: | ---: | ---: | --- |"]
     lines += ["| " + " | ".join(cells(row)) + " |" for row in group] + [""]

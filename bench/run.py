@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures reshard against what this machine allows, and says which targets are met.
 
-  bench/run.py [--build build] [--quick] [--only plan,refit,fingerprint,convert]
+  bench/run.py [--build build] [--quick] [--only plan,published,refit,fingerprint,convert]
                [--out bench/results] [--scratch DIR]
   bench/run.py --render RESULTS.json     puts committed results into docs/performance.md
   bench/run.py --self-test               checks the driver itself; measures nothing
@@ -21,6 +21,7 @@ import convert_part
 import fingerprint_part
 import machine
 import plan_part
+import published_part
 import refit_part
 import report
 from programs import Programs
@@ -28,7 +29,7 @@ from rows import BenchError
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "performance.md"
-PARTS = ("plan", "refit", "fingerprint", "convert")
+PARTS = ("plan", "published", "refit", "fingerprint", "convert")
 NEEDED = ("plan_bench", "refit_bench", "fingerprint_bench")
 
 
@@ -66,6 +67,8 @@ def measure(chosen):
   programs, threads = Programs(chosen.build, ROOT), min(2, machine.cores())
   if "plan" in chosen.only:
     yield from plan_part.measure(programs, chosen.quick, threads)
+  if "published" in chosen.only:
+    yield from published_part.measure(programs, chosen.quick)
   if "refit" in chosen.only:
     yield from refit_part.measure(programs, chosen.build, chosen.quick, threads)
   if "fingerprint" in chosen.only:

@@ -1,0 +1,111 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Flips one layout rule after the other and says which flips no test notices.
+
+  tests/mutation/run.py BUILD [--only WORD]
+
+BUILD is the build folder whose Python environment is used. Works on a copy of the sources in BUILD/mutants, so the
+checkout stays as it is. Each rule of rules.py is a text that stands exactly once in its file, and what it is replaced by:
+an order, an offset, a stride, an axis the other way round. A flip is noticed when the C++ tests of the layouts fail, or
+else the comparison with the independent Python oracle. Exit code 1 when a flip went unnoticed or no longer applies.
+"""
+
+import argparse
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import time
+
+import rules
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+FOLDERS = ("reshard", "cli", "bench", "tests", "cmake", "tools", "examples", "docs")
+FILES = ("CMakeLists.txt", "README.md", "Makefile")
+TARGETS = ("reshard_model_tests", "reshard")
+PYTHON_TESTS = ("tests/python/test_layouts.py", "tests/python/test_dtensor.py")
+MOST_SECONDS = 600
+
+
+def copy_sources(copy):
+  """Makes the copy equal to the checkout; files that did not change keep their time."""
+  copy.mkdir(parents=True, exist_ok=True)
+  for folder in FOLDERS:
+    subprocess.run(["rsync", "-a", "--delete", f"{ROOT / folder}/", f"{copy / folder}/"], check=True)
+  for name in FILES:
+    shutil.copy2(ROOT / name, copy / name)
+
+
+def run(argv, copy, **environment):
+  return subprocess.run(
+    argv, cwd=copy, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
+    timeout=MOST_SECONDS, env={**os.environ, **environment},
+  )  # fmt: skip
+
+
+def build(copy):
+  for target in TARGETS:
+    done = run(["tools/build.sh", "build", str(os.cpu_count()), target, "-DRESHARD_DEV=ON"], copy)
+    if done.returncode != 0:
+      return done.stdout[-2000:]
+  return None
+
+
+def noticed_by(copy, python):
+  """The tests that fail, or None."""
+  done = run(["build/bin/reshard_model_tests"], copy)
+  if done.returncode != 0:
+    return "reshard_model_tests"
+  tests = [test for test in PYTHON_TESTS if (copy / test).exists()]
+  argv = [python, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests]
+  done = run(argv, copy, RESHARD_BIN=str(copy / "build/bin/reshard"))
+  return None if done.returncode == 0 else "the Python oracle"
+
+
+def check(rule, copy, python):
+  """What became of one flip: (noticed, words)."""
+  path = copy / rule.file
+  text = path.read_text()
+  if text.count(rule.find) != 1:
+    return False, f"its text stands {text.count(rule.find)} times in {rule.file}, must be once"
+  try:
+    path.write_text(text.replace(rule.find, rule.replace))
+    error = build(copy)
+    if error:
+      return False, f"does not compile:\n{error}"
+    by = noticed_by(copy, python)
+    return by is not None, f"noticed by {by}" if by else "went unnoticed"
+  finally:
+    path.write_text(text)
+
+
+def main(arguments):
+  parser = argparse.ArgumentParser(prog="tests/mutation/run.py", description=__doc__.split("\n")[0])
+  parser.add_argument("build", type=pathlib.Path)
+  parser.add_argument("--only", default="", help="rules whose family or name contains this")
+  chosen = parser.parse_args(arguments)
+  copy = chosen.build.resolve() / "mutants"
+  python = str(chosen.build.resolve() / "venv" / "bin" / "python")
+  copy_sources(copy)
+  if error := build(copy):
+    print(f"the sources as they are do not compile:\n{error}")
+    return 1
+  if by := noticed_by(copy, python):
+    print(f"the sources as they are fail {by}")
+    return 1
+  passed = failed = 0
+  for rule in rules.RULES:
+    if chosen.only not in f"{rule.family}: {rule.name}":
+      continue
+    begin = time.monotonic()
+    noticed, words = check(rule, copy, python)
+    passed, failed = passed + noticed, failed + (not noticed)
+    mark = "ok  " if noticed else "FAIL"
+    print(f"{mark} {rule.family}: {rule.name}: {words} ({time.monotonic() - begin:.0f} s)", flush=True)
+  print(f"{passed} passed, {failed} failed")
+  return 1 if failed or not passed else 0
+
+
+if __name__ == "__main__":
+  sys.exit(main(sys.argv[1:]))
