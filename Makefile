@@ -49,10 +49,15 @@ test: build-all python-env ## all tests but the slow ones; ends with "N passed, 
 	@tools/run_tests.sh $(BUILD) -LE slow
 
 .PHONY: test-all
-test-all: build-all python-env ## all tests, the slow ones too, and again under the sanitizers
-	@tools/run_tests.sh $(BUILD)
+test-all: build-all python-env ## all tests, the slow ones too, flipped rules, and again under the sanitizers
+	@RESHARD_SLOW_TESTS=1 tools/run_tests.sh $(BUILD)
+	@$(MAKE) mutants
 	@$(MAKE) asan
 	@$(MAKE) tsan
+
+.PHONY: mutants
+mutants: build-all python-env ## flip each layout rule and see that a test notices
+	@python3 tests/mutation/run.py $(BUILD)
 
 .PHONY: asan
 asan: deps ## the C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer

@@ -18,8 +18,7 @@ enum class OracleKind {
   /// Any bits, NaN and infinity among them: the sharpest test of who moved what where.
   bits,
   /// Floats that are finite and small (from 2^-11 to 2^-7 in size for 16 bits and more, below 2 for
-  /// 8
-  /// bits), so that a model can be run on them. Other dtypes as with `bits`, booleans 0 or 1.
+  /// 8 bits), so that a model can be run on them. Other dtypes as with `bits`, booleans 0 or 1.
   weights,
 };
 

@@ -13,4 +13,10 @@ class Rule:
   replace: str
 
 
-RULES = []
+RULES = [
+  Rule(
+    "vllm", "KV heads repeat tp / heads times in a row", "reshard/model/vllm.cc",
+    "kv_ = b_.add_cut(cut_over(0, CutRule::spread, c_.head_dim));",
+    "kv_ = b_.add_cut(cut_over(0, CutRule::spread, 1));",
+  ),
+]  # fmt: skip

@@ -13,7 +13,6 @@ else the comparison with the independent Python oracle. Exit code 1 when a flip 
 import argparse
 import os
 import pathlib
-import shutil
 import subprocess
 import sys
 import time
@@ -28,13 +27,28 @@ PYTHON_TESTS = ("tests/python/test_layouts.py", "tests/python/test_dtensor.py")
 MOST_SECONDS = 600
 
 
+def source_files():
+  """Paths of the checkout's sources, relative to it."""
+  found = [pathlib.Path(name) for name in FILES]
+  for folder in FOLDERS:
+    files = (ROOT / folder).rglob("*")
+    found += [f.relative_to(ROOT) for f in files if f.is_file() and "__pycache__" not in f.parts]
+  return set(found)
+
+
 def copy_sources(copy):
   """Makes the copy equal to the checkout; files that did not change keep their time."""
-  copy.mkdir(parents=True, exist_ok=True)
+  wanted = source_files()
   for folder in FOLDERS:
-    subprocess.run(["rsync", "-a", "--delete", f"{ROOT / folder}/", f"{copy / folder}/"], check=True)
-  for name in FILES:
-    shutil.copy2(ROOT / name, copy / name)
+    for path in list((copy / folder).rglob("*")):
+      if path.is_file() and path.relative_to(copy) not in wanted:
+        path.unlink()
+  for name in wanted:
+    old, new = copy / name, (ROOT / name).read_bytes()
+    if not old.exists() or old.read_bytes() != new:
+      old.parent.mkdir(parents=True, exist_ok=True)
+      old.write_bytes(new)
+      old.chmod((ROOT / name).stat().st_mode)
 
 
 def run(argv, copy, **environment):
