@@ -64,3 +64,15 @@ def steps_apart(one, other):
   if one.size == 0:
     return 0
   return int(np.abs(one.astype(np.int64) - other.astype(np.int64)).max())
+
+
+def settle(expected, held):
+  """`expected` with what `held` has in the place of a Mamba mixer's A, where both are one step of
+  F32 apart at most: libraries round the last bit of an exponential as they like."""
+  settled = dict(expected)
+  for name, want in expected.items():
+    have = held.get(name)
+    if name.endswith(".mixer.A") and have is not None and (want.dtype, have.dtype) == ("F32", "F32"):
+      if want.data.shape == have.data.shape and steps_apart(want.data, have.data) <= 1:
+        settled[name] = have
+  return settled

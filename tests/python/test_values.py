@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layouts that store other values than the checkpoint's: dtypes, norms' centres, Mamba's A. Every rank
+holds the rounded value to the bit, the way home loses no more than the rounding allows, and the plan
+says so beforehand."""
+
+import json
+
+import numpy as np
+import pytest
+
+import program
+from oracle import expected_ranks, parse
+from oracle_model import read_checkpoint
+from oracle_tensor import difference
+from oracle_values import DTYPES, PRECISION_BITS, is_float, settle, to_float
+
+LOSSY = [
+  ("llama", "megatron:tp=2,dtype=float16"),
+  ("llama", "vllm:tp=3,dtype=float16"),
+  ("llama-gqa-tied", "megatron:tp=2,pp=2,dtype=bfloat16"),
+  ("llama-gqa-tied", "vllm:tp=4,dtype=bfloat16"),
+  ("llama-bias", "megatron:tp=2,dtype=bfloat16"),
+  ("llama-bias", "vllm:tp=2,dtype=bfloat16"),
+]
+EXACT = [
+  ("llama", "megatron:tp=2,dtype=float32"),
+  ("llama", "vllm:tp=2,dtype=float32"),
+  ("llama-bias", "megatron:tp=2,dtype=float32"),
+  ("llama-bias", "vllm:tp=3,dtype=float32"),
+]
+
+
+def planned_losses(folder, layout):
+  """The plan's conversions to `layout` that lose precision."""
+  done = program.run("plan", "--model", folder, "--from", "hf", "--to", layout, "--json")
+  assert done.returncode == 0, done.stderr
+  conversions = json.loads(done.stdout)["conversions"]
+  return [conversion for conversion in conversions if conversion["loses_precision"]]
+
+
+def stored_and_back(folder, model, layout, tmp_path):
+  """Checks every rank and returns the tensors that come home."""
+  out = program.convert(folder, tmp_path / "ranks", "hf", layout)
+  written = program.RankFolder(out)
+  for rank, expected in enumerate(expected_ranks(model, layout)):
+    held = written.rank(rank)
+    wrong = difference(settle(expected, held), held)
+    assert not wrong, f"{layout}, rank {rank}:\n" + "\n".join(wrong)
+  done = program.run("verify", folder, out)
+  assert done.returncode == 0, done.stdout + done.stderr
+  return read_checkpoint(program.convert(out, tmp_path / "back", layout, "hf"))
+
+
+def allowed(original, layout):
+  """How far each value may be off: a rounding to the stored dtype, of a value near one too where a
+  norm's centre moves, and one back."""
+  _, sizes = parse(layout)
+  stored = DTYPES[sizes.dtype] if sizes.dtype else original.dtype
+  values = np.abs(to_float(original))
+  if getattr(sizes, "gamma", "stored") != "stored":
+    values = values + 1
+  steps = [2.0 ** -PRECISION_BITS[dtype] for dtype in (stored, original.dtype)]
+  # Below the smallest normal number of F16 the steps stop shrinking.
+  least = 2.0**-25 if "F16" in (stored, original.dtype) else 0
+  return values * sum(steps) * 1.01 + least
+
+
+@pytest.mark.parametrize("name, layout", LOSSY, ids=[f"{name}-{layout}" for name, layout in LOSSY])
+def test_rounded_values(name, layout, checkpoint, tmp_path):
+  folder, model = checkpoint(name)
+  assert planned_losses(folder, layout)
+  back = stored_and_back(folder, model, layout, tmp_path)
+  assert back.keys() == model.tensors.keys()
+  changed = 0
+  for tensor_name, original in model.tensors.items():
+    assert back[tensor_name].dtype == original.dtype
+    if is_float(original):
+      off = np.abs(to_float(back[tensor_name]) - to_float(original))
+      assert (off <= allowed(original, layout)).all(), tensor_name
+      changed += int((off > 0).sum())
+  assert changed > 0, "nothing was rounded: the test shows nothing"
+
+
+@pytest.mark.parametrize("name, layout", EXACT, ids=[f"{name}-{layout}" for name, layout in EXACT])
+def test_wider_values(name, layout, checkpoint, tmp_path):
+  folder, model = checkpoint(name)
+  assert planned_losses(folder, layout) == []
+  back = stored_and_back(folder, model, layout, tmp_path)
+  assert difference(model.tensors, back) == []
