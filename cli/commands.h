@@ -6,6 +6,7 @@
 #include <set>
 #include <string>
 #include <variant>
+#include <vector>
 
 #include "reshard/base/result.h"
 #include "reshard/index/interval.h"
@@ -53,9 +54,10 @@ struct VerifyArguments {
 };
 
 struct InspectArguments {
-  std::string model, layout;
+  std::string model;
+  std::vector<std::string> layouts;
   std::optional<Index> layers;
-  std::optional<Index> rank;
+  std::optional<Index> rank;  ///< of the only layout.
   bool json = false;
 };
 

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "cli/commands.h"
+#include "cli/explain_layout.h"
 #include "cli/layout_source.h"
 #include "cli/measure.h"
 #include "cli/plan_pair.h"
@@ -41,6 +42,9 @@ std::map<std::string, Index> bytes_by_dtype(const ModelSpec& tensors) {
 Json::Object model_object(const Model& model) {
   Json::Object object;
   object.push_back({"architecture", model.config ? Json(model.config->architecture) : Json()});
+  object.push_back({"quantization", model.config && !model.config->quantization.empty()
+                                        ? Json(model.config->quantization)
+                                        : Json()});
   object.push_back({"layers", model.config ? Json(model.config->num_hidden_layers) : Json()});
   object.push_back({"parameters", Json(parameters_of(*model.tensors))});
   object.push_back({"tensors", Json(model.tensors->size())});
@@ -68,6 +72,8 @@ std::string model_text(const Model& model, const Style& style) {
     text += "  " + model.config->architecture;
     if (model.config->tie_word_embeddings) text += ", embeddings tied";
     if (model.config->is_moe()) text += fmt::format(", {} experts", model.config->num_experts);
+    if (model.config->num_mtp > 0)
+      text += ", " + plural(model.config->num_mtp, "module") + " for multi-token prediction";
     text += "\n";
   } else {
     text += fmt::format("  no config: {}\n", model.no_config);
@@ -112,11 +118,7 @@ std::string ranks_text(const ModelLayout& layout, const Style& style) {
   Table table({{"bytes per rank", Table::Align::right}, {"", Table::Align::right}, {"ranks"}});
   for (Index bytes : order)
     table.add({grouped(bytes), human_bytes(bytes), to_string(ranks[bytes])});
-  return "\n" +
-         style.title(fmt::format("{}: {}, {} local tensors in all", layout.name(),
-                                 plural(layout.ranks().size(), "rank"),
-                                 grouped(layout.num_slots()))) +
-         "\n" + table.text(style);
+  return "\n" + table.text(style);
 }
 
 Json::Array local_list(const ModelLayout& layout, Rank r) {
@@ -158,41 +160,67 @@ std::string local_text(const ModelLayout& layout, Rank r, const Style& style) {
          "\n" + table.text(style);
 }
 
+using Layouts = std::vector<std::shared_ptr<const ModelLayout>>;
+
+/// Those that were asked for or, where none was, the checkpoint's own if it says anything.
+Result<Layouts> layouts_of(const InspectArguments& a, const Model& model) {
+  Layouts layouts;
+  for (const std::string& text : a.layouts)
+    layouts.push_back(RESHARD_TRY(make_layout(text, model)));
+  const bool own = model.weights && (a.rank || model.weights->kind() == Checkpoint::Kind::ranks);
+  if (layouts.empty() && own) layouts.push_back(RESHARD_TRY(own_layout(model)));
+  return layouts;
+}
+
+/// The rank that was asked for. Errors: no layout or several; a rank that is not of it.
+Result<std::optional<Rank>> rank_of(const InspectArguments& a, const Model& model,
+                                    const Layouts& layouts) {
+  if (!a.rank) return std::optional<Rank>();
+  if (layouts.empty())
+    return fail(
+        Code::invalid_argument,
+        fmt::format("{} has no ranks of its own; say of which layout with --layout", model.name));
+  if (layouts.size() > 1)
+    return fail(Code::invalid_argument,
+                fmt::format("--rank {} needs one --layout, not {}", *a.rank, layouts.size()));
+  const Rank rank(static_cast<Rank::rep>(*a.rank));
+  if (layouts[0]->ranks().contains(rank)) return rank;
+  return fail(Code::invalid_argument,
+              fmt::format("rank {} is not in layout '{}', whose ranks are {}", *a.rank,
+                          layouts[0]->name(), to_string(layouts[0]->ranks())));
+}
+
+std::string report_json(const Model& model, const Layouts& layouts, std::optional<Rank> rank) {
+  Json::Object object = model_object(model);
+  if (layouts.size() == 1) object.push_back({"layout", Json(layouts[0]->name())});
+  if (rank) {
+    object.push_back({"rank", Json(Index{rank->value()})});
+    object.push_back({"local", Json(local_list(*layouts[0], *rank))});
+  } else if (!layouts.empty()) {
+    if (layouts.size() == 1) object.push_back({"ranks", Json(ranks_list(*layouts[0]))});
+    Json::Array list;
+    for (const auto& layout : layouts) list.push_back(explanation_json(*layout));
+    object.push_back({"layouts", Json(std::move(list))});
+  }
+  return Json(std::move(object)).dump(true) + "\n";
+}
+
+std::string report_text(const Model& model, const Layouts& layouts, std::optional<Rank> rank) {
+  const Style style = Style::of_stdout();
+  std::string text = model_text(model, style);
+  if (rank) return text + local_text(*layouts[0], *rank, style);
+  for (const auto& layout : layouts)
+    text += explanation_text(*layout, style) + ranks_text(*layout, style);
+  return text;
+}
+
 }  // namespace
 
 Result<int> execute(const InspectArguments& a) {
   const Model model = RESHARD_TRY(open_model(a.model, {.layers = a.layers, .exact = false}));
-  std::shared_ptr<const ModelLayout> layout;
-  std::optional<Rank> rank;
-  if (!a.layout.empty()) {
-    layout = RESHARD_TRY(make_layout(a.layout, model));
-  } else if (model.weights && (a.rank || model.weights->kind() == Checkpoint::Kind::ranks)) {
-    layout = RESHARD_TRY(own_layout(model));
-  }
-  if (a.rank) {
-    if (!layout)
-      return fail(
-          Code::invalid_argument,
-          fmt::format("{} has no ranks of its own; say of which layout with --layout", model.name));
-    rank = Rank(static_cast<Rank::rep>(*a.rank));
-    if (!layout->ranks().contains(*rank))
-      return fail(Code::invalid_argument,
-                  fmt::format("rank {} is not in layout '{}', whose ranks are {}", *a.rank,
-                              layout->name(), to_string(layout->ranks())));
-  }
-  if (a.json) {
-    Json::Object object = model_object(model);
-    if (layout) object.push_back({"layout", Json(layout->name())});
-    if (layout && !rank) object.push_back({"ranks", Json(ranks_list(*layout))});
-    if (rank) object.push_back({"rank", Json(Index{rank->value()})});
-    if (rank) object.push_back({"local", Json(local_list(*layout, *rank))});
-    print(Json(std::move(object)).dump(true) + "\n");
-    return 0;
-  }
-  const Style style = Style::of_stdout();
-  std::string text = model_text(model, style);
-  if (layout) text += rank ? local_text(*layout, *rank, style) : ranks_text(*layout, style);
-  print(text);
+  const Layouts layouts = RESHARD_TRY(layouts_of(a, model));
+  const auto rank = RESHARD_TRY(rank_of(a, model, layouts));
+  print(a.json ? report_json(model, layouts, rank) : report_text(model, layouts, rank));
   return 0;
 }
 

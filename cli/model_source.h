@@ -40,8 +40,8 @@ struct ModelOptions {
 /// its bytes are those of the embedding; so are the copies of embedding and head that modules for
 /// multi-token prediction carry, which the layout hf has slots for. Where all of those modules are
 /// missing, the config is taken to have none. A config with a quantization_config is used where it
-/// stands alone; the weights of such a checkpoint are opened without it. Errors: nothing of that name (with the known examples);
-/// those of reading it.
+/// stands alone; the weights of such a checkpoint are opened without it. Errors: nothing of that
+/// name (with the known examples); those of reading it.
 Result<Model> open_model(const std::string& text, const ModelOptions& options = {});
 
 /// The same for checkpoints only. @post the model has weights

@@ -64,6 +64,20 @@ CLI::Option* add_layout(CLI::App& app, const std::string& name, std::string& to,
   return app.add_option_function<std::string>(name, set, help)->type_name("L");
 }
 
+/// The same for an option that may be given several times.
+void add_layouts(CLI::App& app, const std::string& name, std::vector<std::string>& to,
+                 const std::string& help) {
+  const auto set = [name, &to](const std::vector<std::string>& texts) {
+    for (const std::string& s : texts)
+      if (const auto spec = read_layout_text(s); !spec) refuse(name, spec.error().message);
+    to = texts;
+  };
+  app.add_option_function<std::vector<std::string>>(name, set, help)
+      ->type_name("L")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+}
+
 CLI::Option* add_text(CLI::App& app, const std::string& name, std::string& to,
                       const std::string& type, const std::string& help) {
   return app.add_option(name, to, help)->type_name(type);
@@ -244,8 +258,10 @@ class CommandLine {
     CLI::App& s = *(inspect_app_ = add("inspect", "M [OPTIONS]",
                                        "what a model is, and what each rank of a layout holds"));
     add_text(s, "M", inspect_.model, "", "config.json, checkpoint or named example")->required();
-    add_layout(s, "--layout", inspect_.layout,
-               "what the ranks of this layout hold; default: the checkpoint's own");
+    add_layouts(
+        s, "--layout", inspect_.layouts,
+        "what a layout does to the tensors and what its ranks hold; may be repeated; default: the "
+        "times; default: the checkpoint's own");
     add_number<Index>(s, "--rank", inspect_.rank, 0, kMaxRank,
                       "list the local tensors of this rank");
     add_number<Index>(s, "--layers", inspect_.layers, 1, kMaxLayers,

@@ -8,6 +8,7 @@
 #include "cli/layout_source.h"
 #include "cli/measure.h"
 #include "cli/text.h"
+#include "reshard/io/json_util.h"
 #include "reshard/plan/conversions.h"
 
 namespace reshard::cli {
@@ -65,8 +66,14 @@ std::string model_line(const Model& model) {
   for (const CanonicalTensor& t : model.tensors->tensors()) parameters += volume(t.shape);
   const std::string layers =
       model.config ? fmt::format("{}, ", plural(model.config->num_hidden_layers, "layer")) : "";
-  return fmt::format("{}: {}{} parameters in {}, {}", model.name, layers, human_count(parameters),
-                     plural(model.tensors->size(), "tensor"), human_bytes(model.tensors->bytes()));
+  const std::string plain =
+      model.config && !model.config->quantization.empty()
+          ? fmt::format(" as {} (its checkpoint is in {})", name(model.config->dtype),
+                        in_quotes(model.config->quantization))
+          : "";
+  return fmt::format("{}: {}{} parameters in {}, {}{}", model.name, layers, human_count(parameters),
+                     plural(model.tensors->size(), "tensor"), human_bytes(model.tensors->bytes()),
+                     plain);
 }
 
 Table sides_table(const PlanPair& pair) {

@@ -119,6 +119,12 @@ LAYOUTS = [
     case(
         "rank not in layout", "inspect llama-3.1-8b --layout vllm:tp=8 --rank 9", "rank 9", "{0-7}"
     ),
+    case(
+        "rank of two layouts",
+        "inspect llama-3.1-8b --rank 1 --layout vllm:tp=2 --layout vllm:tp=4",
+        "--rank 1",
+        "one --layout",
+    ),
     case("rank of no layout", "inspect llama-3.1-8b --rank 1", "--layout"),
     case("graph too large", PLAN + "--from hf --to megatron:dp=300 --dot", "300 ranks", "256"),
     case(

@@ -96,6 +96,49 @@ class Reports(unittest.TestCase):
             ),
         )
 
+    def test_inspect_of_several_layouts(self):
+        layouts = ("--layout", "megatron:tp=2,vocab_multiple=1", "--layout", "vllm:tp=8")
+        report = json.loads(
+            program.done("inspect", "qwen3-30b-a3b", "--layers", 1, *layouts, "--json")
+        )
+        self.assertNotIn("ranks", report)
+        megatron, vllm = report["layouts"]
+        self.assertEqual(megatron["layout"], "megatron:tp=2,vocab_multiple=1")
+        self.assertEqual((megatron["ranks"], vllm["ranks"]), (2, 8))
+        for layout in report["layouts"]:
+            self.assertLessEqual(layout["min_bytes"], layout["max_bytes"])
+            self.assertGreater(layout["min_bytes"], report["bytes"] // 8)
+            known = {kind["pattern"] for kind in report["kinds"]}
+            self.assertEqual({kind["pattern"] for kind in layout["kinds"]}, known)
+
+        def of(layout, name):
+            (kind,) = [k for k in layout["kinds"] if k["pattern"].endswith(name)]
+            return {k: kind[k] for k in ("local", "shape", "count", "how")}
+
+        self.assertEqual(
+            of(megatron, "q_proj.weight"),
+            {
+                "local": "decoder.layers.N.self_attention.linear_qkv.weight",
+                "shape": [2560, 2048],
+                "count": 1,
+                "how": "dim 0 over tp=2; in 4 pieces; beside 2 others",
+            },
+        )
+        self.assertEqual(
+            of(vllm, "k_proj.weight")["how"], "dim 0 over tp=8, repeated; beside 2 others"
+        )
+        self.assertEqual(of(megatron, "embed_tokens.weight")["how"], "dim 0 over tp=2")
+        self.assertEqual(of(megatron, "experts.N.up_proj.weight")["count"], 128)
+        text = program.done("inspect", "qwen3-30b-a3b", "--layers", 1, *layouts)
+        self.assertEqual(text.count("local tensors in all"), 2)
+        self.assertIn(", repeated;", text)
+
+    def test_inspect_says_what_the_published_weights_are(self):
+        self.assertIn('as BF16 (its checkpoint is in "mxfp4")', program.done("inspect", "gpt-oss-20b"))
+        self.assertIn("1 module for multi-token", program.done("inspect", "qwen3-next-80b-a3b"))
+        report = json.loads(program.done("inspect", "deepseek-v3", "--layers", 4, "--json"))
+        self.assertEqual((report["quantization"], report["layers"]), ("fp8", 4))
+
     def test_colours_only_for_terminals(self):
         for arguments in (("plan", *REFIT), ("inspect", "demo-moe"), ("transports",)):
             self.assertNotIn("\x1b", program.done(*arguments, env={"TERM": "xterm-256color"}))
