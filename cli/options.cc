@@ -260,8 +260,8 @@ class CommandLine {
     add_text(s, "M", inspect_.model, "", "config.json, checkpoint or named example")->required();
     add_layouts(
         s, "--layout", inspect_.layouts,
-        "what a layout does to the tensors and what its ranks hold; may be repeated; default: the "
-        "times; default: the checkpoint's own");
+        "what it does to the tensors and what its ranks hold; may be repeated; default: the "
+        "checkpoint's own");
     add_number<Index>(s, "--rank", inspect_.rank, 0, kMaxRank,
                       "list the local tensors of this rank");
     add_number<Index>(s, "--layers", inspect_.layers, 1, kMaxLayers,
