@@ -116,5 +116,18 @@ TEST(TensorKinds, are_names_without_numbers) {
   EXPECT_EQ(kinds[3].pattern, "layers.x1.up");
 }
 
+TEST(TensorKinds, grouped_experts_and_virtual_stages_are_counted_but_names_with_digits_are_not) {
+  EXPECT_EQ(pattern_of("model1.experts.linear_fc1.weight17"), "modelN.experts.linear_fc1.weightN");
+  EXPECT_EQ(pattern_of("linear_fc2.bias3"), "linear_fc2.biasN");
+  EXPECT_EQ(pattern_of("experts.3.w1.weight"), "experts.N.w1.weight");
+  EXPECT_EQ(pattern_of("model.conv1d.weight"), "model.conv1d.weight");
+}
+
+TEST(TensorKinds, shapes_are_those_of_files) {
+  ModelSpec model;
+  ASSERT_TRUE(model.add("gate_up", {4, 8, 3, 2}, DType::bf16, {1U << 2}).has_value());
+  EXPECT_EQ(tensor_kinds(model)[0].shape, (Dims{4, 8, 6}));
+}
+
 }  // namespace
 }  // namespace reshard::cli

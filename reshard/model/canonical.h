@@ -7,8 +7,8 @@
 namespace reshard {
 
 /// The tensors of a checkpoint that transformers writes for this config, in the order of its
-/// modules. Tied models have no lm_head.weight. Llama, Mistral, Qwen2, Qwen3, Qwen3-MoE and
-/// Mixtral.
+/// modules, and those of its modules for multi-token prediction, which it does not write. Tied
+/// models have no lm_head.weight.
 Result<ModelSpec> canonical_tensors(const ModelConfig& config);
 
 /// Checks that a checkpoint's tensors are exactly those of its config, in any order, with these

@@ -139,6 +139,44 @@ class Reports(unittest.TestCase):
         report = json.loads(program.done("inspect", "deepseek-v3", "--layers", 4, "--json"))
         self.assertEqual((report["quantization"], report["layers"]), ("fp8", 4))
 
+    def test_every_example_has_the_published_parameters(self):
+        parameters = {
+            "demo-moe": 75_833_344,
+            "llama-3.1-8b": 8_030_261_248,
+            "llama-3.1-70b": 70_553_706_496,
+            "llama-3.1-405b": 405_853_388_800,
+            "mixtral-8x7b": 46_702_792_704,
+            "qwen3-4b": 4_022_468_096,
+            "qwen3-30b-a3b": 30_532_122_624,
+            "qwen3-235b-a22b": 235_093_634_560,
+            "gemma-3-1b": 999_885_952,
+            "gpt-oss-20b": 20_914_757_184,
+            "gpt-oss-120b": 116_829_156_672,
+            "nemotron-3-nano-30b-a3b": 31_577_940_288,
+            # With one module for multi-token prediction each, but for Kimi.
+            "kimi-k2": 1_026_408_232_448,
+            "deepseek-v3": 682_636_487_424,
+            "glm-4.5": 356_785_898_816,
+            "glm-4.5-air": 109_227_310_848,
+            "qwen3-next-80b-a3b": 79_674_391_296 + 1_650_471_424,
+            "nemotron-3-super-120b-a12b": 123_611_012_096 + 41 * 512,
+        }
+        examples = pathlib.Path(os.environ["RESHARD_EXAMPLES"])
+        self.assertEqual({path.stem for path in examples.glob("*.json")}, set(parameters))
+        for name, number in parameters.items():
+            with self.subTest(name):
+                report = json.loads(program.done("inspect", name, "--json"))
+                self.assertEqual(report["parameters"], number)
+                few = json.loads(program.done("inspect", name, "--layers", 3, "--json"))
+                self.assertEqual(few["layers"], 3)
+
+    def test_the_architectures_of_the_documentation_are_those_known(self):
+        (self.d / "config.json").write_text('{"architectures": ["Unknown"]}')
+        said = program.run("inspect", self.d / "config.json").stderr
+        known = re.search(r"known are (.*?);", said).group(1).split(", ")
+        page = pathlib.Path(__file__).parents[2] / "docs" / "models.md"
+        self.assertEqual(re.findall(r"(?m)^\| `(\w+ForCausalLM)` \|", page.read_text()), known)
+
     def test_colours_only_for_terminals(self):
         for arguments in (("plan", *REFIT), ("inspect", "demo-moe"), ("transports",)):
             self.assertNotIn("\x1b", program.done(*arguments, env={"TERM": "xterm-256color"}))
