@@ -24,11 +24,8 @@ struct FamilyInput {
 /// (0).
 Result<ModelLayout> hf_layout(const LayoutSpec& spec, const FamilyInput& input);
 
-/// Megatron-Core's GPTModel. Keys: tp, cp, ep, etp (default tp), dp (default: the least that the
-/// expert grid divides), pp, first, last (layers of the first and last stage), vocab_multiple (128;
-/// the vocabulary is padded to a multiple of it times tp), norms (fused | separate), order
-/// (tp-cp-ep-dp-pp), offset. World: tp * cp * dp * pp; experts: etp * ep * (expert data parallel)
-/// over the tp * cp * dp ranks of a stage.
+/// Megatron-Core's GPTModel and MambaModel. Keys: megatron_sizes.h; docs/layouts.md. World: tp * cp
+/// * dp * pp; experts: etp * ep * (expert data parallel) over the tp * cp * dp ranks of a stage.
 Result<ModelLayout> megatron_layout(const LayoutSpec& spec, const FamilyInput& input);
 
 /// vLLM's modules before any kernel permutes them. Keys: tp, dp (vLLM's own data parallel: experts

@@ -202,7 +202,8 @@ TEST(Families, say_what_is_wrong_and_what_would_be_right) {
   EXPECT_THAT(message("megatron:pp=2,first=4", dense),
               HasSubstr("pp=2 does not divide num_hidden_layers=4 with first=4"));
   EXPECT_THAT(message("megatron:pp=5", dense), HasSubstr("does not divide num_hidden_layers=4"));
-  EXPECT_THAT(message("megatron:tpp=2", dense), HasSubstr("unknown key 'tpp'; it knows cp, dp"));
+  EXPECT_THAT(message("megatron:tpp=2", dense),
+              HasSubstr("unknown key 'tpp'; it knows account_embedding, "));
   EXPECT_THAT(message("megatron:tp=0", dense), HasSubstr("tp=0 must be a whole number from 1"));
   EXPECT_THAT(message("megatron:tp=x", dense), HasSubstr("tp=x"));
   EXPECT_THAT(message("megatron:ep=2", dense), HasSubstr("LlamaForCausalLM has none"));

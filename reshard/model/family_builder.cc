@@ -66,6 +66,23 @@ Result<> FamilyBuilder::vocabulary(std::string name, const std::string& hf, Inde
   return {};
 }
 
+void FamilyBuilder::omit_mtp() {
+  std::vector<std::string> fronts;
+  for (Index m = 0; m < c_.num_mtp; ++m) {
+    const auto names = hf_.mtp(m);
+    fronts.insert(fronts.end(),
+                  {names.embedding_norm, names.hidden_norm, names.projection, names.final_norm});
+    for (std::size_t i = 0; i < c_.mtp_block.size(); ++i)
+      fronts.push_back(hf_.layer(LayerAt(static_cast<Index>(i), m), ""));
+  }
+  for (Index i = 0; i < m_.size(); ++i) {
+    const TensorId id(static_cast<TensorId::rep>(i));
+    if (std::any_of(fronts.begin(), fronts.end(),
+                    [&](const std::string& front) { return m_[id].name.starts_with(front); }))
+      b_.omit(id);
+  }
+}
+
 Result<> FamilyBuilder::divides(const std::string& family, const char* part, Index n,
                                 const char* whole, Index size, const char* hint) {
   if (size % n == 0) return {};

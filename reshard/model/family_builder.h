@@ -45,6 +45,8 @@ class FamilyBuilder {
   }
   /// The whole tensor `hf` on every rank.
   Result<> replicated(std::string name, const std::string& hf);
+  /// Says that the layout leaves out everything of the modules for multi-token prediction.
+  void omit_mtp();
   /// The rows of `hf` cut by tp_, padded to a multiple of `multiple`.
   Result<> vocabulary(std::string name, const std::string& hf, Index multiple);
 

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+
+#include "reshard/model/layout_spec.h"
+
+namespace reshard {
+
+/// The keys of a megatron layout, with their defaults filled in.
+struct MegatronSizes {
+  Index tp = 1, cp = 1, ep = 1, etp = 1, dp = 1, pp = 1;
+  Index vpp = 1;              ///< chunks of a pipeline stage (virtual stages).
+  Index first = 0, last = 0;  ///< layers of the first and last stage; 0: not given.
+  /// The embedding, the loss count as a layer when stages are cut; neither given: see
+  /// pipeline_chunks.
+  bool account_embedding = false, account_loss = false, accounts_given = false;
+  std::string pipeline;  ///< the key layout; empty: not given.
+  Index vocab_multiple = 128, offset = 0;
+  std::string order;
+
+  bool fused_norms = true;  ///< norms inside the linear layer behind them (Transformer Engine).
+  bool sequential_experts = false;  ///< local_experts.K.linear_fc1.weight, not linear_fc1.weightK.
+  bool old_mamba_names = false;     ///< conv1d.weight, not conv1d_weight.
+  bool new_mtp_names = false;       ///< mtp_model_layer, not transformer_layer.
+  bool mtp = true;                  ///< the layers for multi-token prediction are there.
+  enum class MlaDown { duplicated, sharded, fused } mla_down = MlaDown::duplicated;
+  enum class Gamma { stored, plain, zero_centered } gamma = Gamma::stored;
+};
+
+/// Errors: unknown keys, values out of range, an expert grid that does not fit the ranks of a
+/// stage, vpp without pp.
+Result<MegatronSizes> read_megatron_sizes(const LayoutSpec& spec);
+
+}  // namespace reshard
