@@ -5,6 +5,7 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <span>
 
 #include "reshard/base/check.h"
 #include "reshard/transform/convert_kernels.h"
@@ -22,42 +23,37 @@ const ConvertKernels& kernels() {
                                                  : detail::portable_convert_kernels();
 }
 
-/// Some elements on their way, as halves and as floats.
-struct Block {
-  std::array<std::uint16_t, kConvertBlock> halves;
-  std::array<float, kConvertBlock> floats;
-};
+/// Some elements on their way, as floats.
+using Block = std::array<float, kConvertBlock>;
 
 /// @pre is_convertible(dtype)
 Index width(DType dtype) { return dtype == DType::f32 ? 4 : 2; }
 
-void load(const ConvertKernels& k, DType dtype, const std::byte* src, Block& block, int n) {
-  const auto bytes = static_cast<std::size_t>(n * width(dtype));
+void load(const ConvertKernels& k, DType dtype, const std::byte* src, std::byte* floats, Index n,
+          bool stream = false) {
   if (dtype == DType::f32) {
-    std::memcpy(block.floats.data(), src, bytes);
-    return;
+    std::memcpy(floats, src, static_cast<std::size_t>(n * 4));
+  } else {
+    (dtype == DType::bf16 ? k.from_bf16 : k.from_f16)(src, floats, n, stream);
   }
-  std::memcpy(block.halves.data(), src, bytes);
-  (dtype == DType::bf16 ? k.from_bf16 : k.from_f16)(block.halves.data(), block.floats.data(), n);
 }
 
-void store(const ConvertKernels& k, DType dtype, Block& block, std::byte* dst, int n) {
-  const auto bytes = static_cast<std::size_t>(n * width(dtype));
+void store(const ConvertKernels& k, DType dtype, const std::byte* floats, std::byte* dst, Index n,
+           bool stream = false) {
   if (dtype == DType::f32) {
-    std::memcpy(dst, block.floats.data(), bytes);
-    return;
+    std::memcpy(dst, floats, static_cast<std::size_t>(n * 4));
+  } else {
+    (dtype == DType::bf16 ? k.to_bf16 : k.to_f16)(floats, dst, n, stream);
   }
-  (dtype == DType::bf16 ? k.to_bf16 : k.to_f16)(block.floats.data(), block.halves.data(), n);
-  std::memcpy(dst, block.halves.data(), bytes);
 }
 
 template <class F>
-void each(Block& block, int n, F f) {
-  for (float& value : std::span(block.floats).first(static_cast<std::size_t>(n))) value = f(value);
+void each(Block& block, Index n, F f) {
+  for (float& value : std::span(block).first(static_cast<std::size_t>(n))) value = f(value);
 }
 
 /// Stored values to canonical ones.
-void undo(ValueMap map, Block& block, int n) {
+void undo(ValueMap map, Block& block, Index n) {
   switch (map) {
     case ValueMap::identity: return;
     case ValueMap::negated_exp:
@@ -67,7 +63,7 @@ void undo(ValueMap map, Block& block, int n) {
   }
 }
 
-void apply(ValueMap map, Block& block, int n) {
+void apply(ValueMap map, Block& block, Index n) {
   switch (map) {
     case ValueMap::identity: return;
     case ValueMap::negated_exp:
@@ -79,28 +75,36 @@ void apply(ValueMap map, Block& block, int n) {
 
 }  // namespace
 
-void convert_values(const Conversion& c, const std::byte* src, std::byte* dst, Index n) {
+void convert_values(const Conversion& c, const std::byte* src, std::byte* dst, Index n,
+                    CopyHint hint) {
   RESHARD_CHECK(is_convertible(c.from.dtype) && is_convertible(c.to.dtype));
   const ConvertKernels& k = kernels();
-  const Index from = width(c.from.dtype), to = width(c.to.dtype);
-  const bool same_map = c.from.map == c.to.map;
+  const bool stream = hint == CopyHint::streaming;
+  if (c.from.map == c.to.map && c.to.dtype == DType::f32)
+    return load(k, c.from.dtype, src, dst, n, stream);
+  if (c.from.map == c.to.map && c.from.dtype == DType::f32)
+    return store(k, c.to.dtype, src, dst, n, stream);
   Block block;
+  auto* const floats = reinterpret_cast<std::byte*>(block.data());
   for (Index at = 0; at < n; at += kConvertBlock) {
-    const int part = static_cast<int>(std::min<Index>(kConvertBlock, n - at));
-    load(k, c.from.dtype, src + at * from, block, part);
-    if (!same_map) {
+    const Index part = std::min<Index>(kConvertBlock, n - at);
+    load(k, c.from.dtype, src + at * width(c.from.dtype), floats, part);
+    if (c.from.map != c.to.map) {
       undo(c.from.map, block, part);
       apply(c.to.map, block, part);
     }
-    store(k, c.to.dtype, block, dst + at * to, part);
+    store(k, c.to.dtype, floats, dst + at * width(c.to.dtype), part);
   }
 }
 
 void run_conversion(const StridedCopy& copy, const Conversion& conversion, const std::byte* src,
-                    std::byte* dst) {
+                    std::byte* dst, CopyHint hint) {
   const Index to = width(conversion.to.dtype);
+  // Streaming stores of short runs would leave many lines half written.
+  constexpr Index kLeastStreamed = 1024;
+  if (copy.run_bytes < kLeastStreamed) hint = CopyHint::cached;
   for_each_run(copy, [&](Index s, Index d, Index bytes) {
-    convert_values(conversion, src + s, dst + d, bytes / to);
+    convert_values(conversion, src + s, dst + d, bytes / to, hint);
   });
 }
 

@@ -5,6 +5,7 @@
 
 #include "reshard/base/value_map.h"
 #include "reshard/layout/strided.h"
+#include "reshard/transform/copy.h"
 
 namespace reshard {
 
@@ -13,14 +14,15 @@ namespace reshard {
 ///
 /// @pre the dtypes of both forms are convertible; the ranges do not overlap; n >= 0. No alignment
 /// is needed.
-void convert_values(const Conversion& conversion, const std::byte* src, std::byte* dst, Index n);
+void convert_values(const Conversion& conversion, const std::byte* src, std::byte* dst, Index n,
+                    CopyHint hint = CopyHint::cached);
 
 /// Executes `copy` between the buffers that begin at `src` and `dst` with a conversion of each
-/// element. Allocates nothing. Ordinary stores.
+/// element. Allocates nothing.
 ///
 /// @pre conversion.converts(); widths and runs of `copy` are those of its dtypes
 /// (make_widening_copy); otherwise as for run_copy
 void run_conversion(const StridedCopy& copy, const Conversion& conversion, const std::byte* src,
-                    std::byte* dst);
+                    std::byte* dst, CopyHint hint = CopyHint::cached);
 
 }  // namespace reshard

@@ -1,20 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// Floats of 16 bits to and from floats of 32, block by block: the inner loops behind convert.h.
+// Floats of 16 bits to and from floats of 32: the inner loops behind convert.h.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 namespace reshard::detail {
 
-/// Elements that are converted at once; their floats stay in the first-level cache.
+/// Elements that are converted at once where a map works on them; their floats stay in the
+/// first-level cache.
 inline constexpr int kConvertBlock = 512;
 
-/// Any n from 0 to kConvertBlock.
+/// Any n; no alignment is needed. `stream` allows stores past the caches.
 struct ConvertKernels {
-  void (*from_bf16)(const std::uint16_t* src, float* dst, int n);
-  void (*from_f16)(const std::uint16_t* src, float* dst, int n);
-  void (*to_bf16)(const float* src, std::uint16_t* dst, int n);
-  void (*to_f16)(const float* src, std::uint16_t* dst, int n);
+  using Function = void (*)(const std::byte* src, std::byte* dst, std::ptrdiff_t n, bool stream);
+  Function from_bf16, from_f16;  ///< to floats
+  Function to_bf16, to_f16;      ///< from floats
 };
 
 /// One element, in plain C++; all kernels give these bits.
@@ -22,6 +24,17 @@ float from_bf16(std::uint16_t bits);
 float from_f16(std::uint16_t bits);
 std::uint16_t to_bf16(float value);
 std::uint16_t to_f16(float value);
+
+/// Elements one by one.
+template <auto one, class From, class To>
+void convert_each(const std::byte* src, std::byte* dst, std::ptrdiff_t n) {
+  for (std::ptrdiff_t i = 0; i < n; ++i) {
+    From from;
+    std::memcpy(&from, src + i * static_cast<std::ptrdiff_t>(sizeof from), sizeof from);
+    const To to = one(from);
+    std::memcpy(dst + i * static_cast<std::ptrdiff_t>(sizeof to), &to, sizeof to);
+  }
+}
 
 const ConvertKernels& portable_convert_kernels();
 /// @pre the processor has AVX2 and F16C

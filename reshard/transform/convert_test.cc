@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -31,6 +32,14 @@ std::vector<std::byte> converted(const Conversion& c, const std::vector<std::byt
   const Index n = static_cast<Index>(src.size()) * 8 / bits(c.from.dtype);
   std::vector<std::byte> out(static_cast<std::size_t>(n * bits(c.to.dtype) / 8));
   convert_values(c, src.data(), out.data(), n);
+  // Streaming stores give the same bytes, wherever the destination begins.
+  for (std::size_t shift : {0U, 1U, 2U, 6U, 64U}) {
+    std::vector<std::byte> streamed(out.size() + shift);
+    convert_values(c, src.data(), streamed.data() + shift, n, CopyHint::streaming);
+    copy_fence();
+    EXPECT_TRUE(
+        std::equal(out.begin(), out.end(), streamed.begin() + static_cast<std::ptrdiff_t>(shift)));
+  }
   return out;
 }
 

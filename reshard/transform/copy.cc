@@ -221,7 +221,7 @@ void run_streaming(const CopyKernels& k, std::span<const CopyTask> tasks) {
     const CopyTask& t = tasks[0];
     std::size_t done = 1;
     if (t.conversion.converts()) {
-      run_conversion(t.copy, t.conversion, t.src, t.dst);
+      run_conversion(t.copy, t.conversion, t.src, t.dst, CopyHint::streaming);
     } else if (t.copy.run_bytes >= detail::kTinyRun && t.copy.runs() > 0) {
       const std::size_t group = group_size(tasks);
       if (group == 0) {
@@ -278,7 +278,7 @@ void run_copies(std::span<const CopyTask> tasks, CopyHint hint) {
   if (k != nullptr) return run_streaming(*k, tasks);
   for (const CopyTask& t : tasks) {
     if (t.conversion.converts()) {
-      run_conversion(t.copy, t.conversion, t.src, t.dst);
+      run_conversion(t.copy, t.conversion, t.src, t.dst, hint);
     } else if (t.copy.run_bytes > 0 && t.copy.run_bytes < detail::kTinyRun) {
       if (t.copy.runs() > 0) detail::copy_tiny(t.copy, t.src, t.dst, hint);
     } else {
