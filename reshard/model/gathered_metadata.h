@@ -44,6 +44,7 @@ struct GatheredMetadata {
   std::vector<Template> templates;
   std::vector<std::vector<Rank>> groups;
   std::vector<Entry> ranks;
+  friend bool operator==(const GatheredMetadata&, const GatheredMetadata&) = default;
 };
 
 /// The most groups that the parameters of one rank may name.

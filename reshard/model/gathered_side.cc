@@ -12,12 +12,18 @@ namespace {
 
 /// True for [num_experts / group, ...]: the rank's experts in one tensor.
 bool stacks_experts(const GatheredMetadata::Parameter& p, Index group_size) {
-  return p.num_experts && p.shape.size() > 0 && p.shape[0] * group_size == *p.num_experts &&
-         !(p.is_tp && p.partition_dim == 0);
+  return p.num_experts && p.shape.size() > 0 && *p.num_experts % group_size == 0 &&
+         p.shape[0] == *p.num_experts / group_size && !(p.is_tp && p.partition_dim == 0);
 }
 
+/// More rows than any tensor has: sums stop here, far from overflow.
+constexpr Index kTooMany = Index{1} << 60;
+
+/// The sum, or kTooMany where it would be more. @pre no value is more than kTooMany
 Index sum_of(const std::vector<Index>& values) {
-  return std::accumulate(values.begin(), values.end(), Index{0});
+  Index sum = 0;
+  for (Index v : values) sum = std::min(sum + v, kTooMany);
+  return sum;
 }
 
 }  // namespace
@@ -139,12 +145,19 @@ Result<int> GatheredSide::tensor_of(const Alike& alike, const Parameter& p,
   }
   const auto [it, fresh] = by_name_.try_emplace(name, static_cast<int>(tensors_.size()));
   if (fresh) {
-    tensors_.push_back(
-        {name, p.dtype, p.shape, p.is_tp ? p.partition_dim : -1, {}, rank, position_of, size});
+    tensors_.push_back({name,
+                        p.dtype,
+                        p.shape,
+                        p.is_tp ? p.partition_dim : -1,
+                        {},
+                        rank,
+                        position_of,
+                        size,
+                        false});
     Tensor& t = tensors_.back();
-    if (p.is_ep && !detect_expert_index_from_param_name(base) && position_of < 0 &&
-        stacks_experts(p, position(all_.ranks[alike.entry], p.expert_group).size))
-      t.shape[0] = *p.num_experts;
+    t.stacked = p.is_ep && !detect_expert_index_from_param_name(base) && position_of < 0 &&
+                stacks_experts(p, position(all_.ranks[alike.entry], p.expert_group).size);
+    if (t.stacked) t.shape[0] = *p.num_experts;
   }
   return it->second;
 }
@@ -190,9 +203,8 @@ Result<> GatheredSide::sum_up() {
       const Tensor& t = tensors_[static_cast<std::size_t>(alike.tensors[i])];
       for (int d = 0; d < t.shape.size(); ++d) {
         if (d == t.dim || parameters[i].shape[d] == t.shape[d]) continue;
-        if (d == 0 && parameters[i].is_ep &&
-            t.shape[0] % std::max<Index>(1, parameters[i].shape[0]) == 0)
-          continue;
+        const Position ep = position(all_.ranks[alike.entry], parameters[i].expert_group);
+        if (d == 0 && t.stacked && stacks_experts(parameters[i], ep.size)) continue;
         return bad(
             t, fmt::format("shape {} of rank {} is no part of {}", to_string(parameters[i].shape),
                            all_.ranks[alike.entry].rank.value(), to_string(t.shape)));
@@ -212,10 +224,12 @@ Result<> GatheredSide::sum_group(Tensor& t, const Shared& shared, bool& is_first
     if (i == 0) total.resize(shared.members[0].size(), 0);
     if (shared.members[i].size() != total.size())
       return bad(t, "members of a tensor parallel group have different numbers of blocks");
-    for (std::size_t b = 0; b < total.size(); ++b) total[b] += shared.members[i][b];
+    for (std::size_t b = 0; b < total.size(); ++b)
+      total[b] = std::min(total[b] + shared.members[i][b], kTooMany);
   }
   if (t.dim < 0) return {};
   const Index rows = sum_of(total);
+  if (rows == kTooMany) return bad(t, "its parts have too many rows");
   if (!is_first && rows != t.shape[t.dim])
     return bad(t, fmt::format("dimension {} has {} rows on some ranks and {} on others", t.dim,
                               t.shape[t.dim], rows));
@@ -229,7 +243,7 @@ ExplicitTensor GatheredSide::local_tensor(const Alike& alike, const Parameter& p
   const Dims& whole = model[id].shape;
   ExplicitTensor out{.name = p.name, .dtype = p.dtype, .shape = p.shape};
   Box box = Box::whole(whole);
-  if (p.is_ep && whole.size() > 0 && p.shape[0] != whole[0] && !(p.is_tp && p.partition_dim == 0)) {
+  if (tensors_[static_cast<std::size_t>(tensor)].stacked) {
     const Index first = position(all_.ranks[alike.entry], p.expert_group).at * p.shape[0];
     box = box.with(0, Interval{first, first + p.shape[0]});
   }

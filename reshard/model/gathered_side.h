@@ -28,6 +28,7 @@ class GatheredSide {
     Rank first;     ///< a rank that reports it.
     /// An expert tensor that is matched by position in the expert group.
     Index expert_position = -1, expert_group_size = 0;
+    bool stacked = false;  ///< [num_experts, ...], parts by position in the expert group.
   };
 
   /// @param label "source" or "target", for messages. Borrows `all`.
