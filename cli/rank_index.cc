@@ -58,7 +58,7 @@ std::string rank_index_text(const RankIndex& index, const ModelSpec& tensors) {
   std::string_view separator = "\n";
   for (const CanonicalTensor& t : tensors.tensors()) {
     text += fmt::format("{}    {{\"name\": {}, \"dtype\": \"{}\", \"shape\": {}}}", separator,
-                        json_quote(t.name), name(t.dtype), to_string(t.shape));
+                        json_quote(t.name), name(t.dtype), to_string(t.stored_shape()));
     separator = ",\n";
   }
   return text + "\n  ]\n}\n";

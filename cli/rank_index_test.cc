@@ -41,6 +41,14 @@ TEST(RankIndex, says_again_what_was_written) {
   EXPECT_EQ(parse_rank_index(text).value_or(RankIndex{}), index);
 }
 
+TEST(RankIndex, writes_the_shape_of_a_file) {
+  ModelSpec model;
+  ASSERT_TRUE(model.add("gate_up", {2, 3, 4, 2}, DType::bf16, {1U << 2}).has_value());
+  const auto tensors = read(rank_index_text({"hf", {"rank-00000.safetensors"}}, model));
+  ASSERT_TRUE(tensors.has_value()) << tensors.error().message;
+  EXPECT_EQ(tensors->tensors()[0].shape, (Dims{2, 3, 8}));
+}
+
 struct Wrong {
   const char* text;
   const char* says;
