@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 
 #include <filesystem>
+#include <utility>
 
 #include "cli/checkpoint_output.h"
 #include "cli/checkpoint_source.h"
@@ -110,6 +111,10 @@ Result<> write_companions(const Model& model, const LayoutSpec& to, const Output
   if (takes_file(to.family)) {
     recorded.file = to.family + ".json";
     RESHARD_TRY(copy_file_into(to.file, recorded.file, folder));
+  }
+  if (const auto map = recorded.keys.find("expert_map"); map != recorded.keys.end()) {
+    const std::string file = std::exchange(map->second, "expert_map.json");
+    RESHARD_TRY(copy_file_into(file, map->second, folder));
   }
   return folder.write_text(
       kRankIndexFile,

@@ -9,6 +9,7 @@
 
 #include "reshard/base/check.h"
 #include "reshard/io/dtensor_file.h"
+#include "reshard/io/expert_map_file.h"
 #include "reshard/io/rules_file.h"
 #include "reshard/model/families.h"
 
@@ -29,7 +30,15 @@ Result<ModelLayout> build(const LayoutSpec& spec, const Model& model,
         fmt::format("the family '{}' is made from a config, and {}; hf, fsdp, dtensor:FILE and "
                     "rules:FILE need none",
                     spec.family, model.no_config));
-  return spec.family == "megatron" ? megatron_layout(spec, input) : vllm_layout(spec, input);
+  if (spec.family == "megatron") return megatron_layout(spec, input);
+  FamilyInput engine = input;
+  ExpertTables tables;
+  if (const auto map = spec.keys.find("expert_map"); map != spec.keys.end()) {
+    const auto file = (std::filesystem::path(rules_folder) / map->second).string();
+    tables = RESHARD_TRY(read_expert_map(file));
+    engine.expert_map = &tables;
+  }
+  return vllm_layout(spec, engine);
 }
 
 }  // namespace
@@ -64,9 +73,14 @@ Result<std::shared_ptr<const ModelLayout>> own_layout(const Model& model) {
   if (model.weights->kind() == Checkpoint::Kind::hf) return make_layout("hf", model);
   const auto index = model.name + "/reshard.json";
   // A checkpoint brings its rules along; what it was downloaded with must not name other files.
-  if (const auto spec = read_layout_text(model.weights->layout()); spec && !spec->file.empty()) {
-    if (auto plain = check_file_name(spec->file); !plain)
-      return tl::unexpected(std::move(plain).error().in(index + ": layout"));
+  if (const auto spec = read_layout_text(model.weights->layout())) {
+    std::vector<std::string> files;
+    if (!spec->file.empty()) files.push_back(spec->file);
+    if (const auto map = spec->keys.find("expert_map"); map != spec->keys.end())
+      files.push_back(map->second);
+    for (const std::string& file : files)
+      if (auto plain = check_file_name(file); !plain)
+        return tl::unexpected(std::move(plain).error().in(index + ": layout"));
   }
   auto layout = make_layout(model.weights->layout(), model, model.weights->folder());
   if (!layout) return tl::unexpected(std::move(layout).error().in(index));

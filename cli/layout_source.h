@@ -14,9 +14,9 @@ namespace reshard::cli {
 /// not.
 Result<LayoutSpec> read_layout_text(const std::string& text);
 
-/// The layout of a model. The file of `rules:FILE` or `dtensor:FILE` is looked for in
-/// `rules_folder` where its path is relative and the folder is given. Errors: those of the family;
-/// a family that needs a config of a model without.
+/// The layout of a model. The file of `rules:FILE`, `dtensor:FILE` or `expert_map=FILE` is looked
+/// for in `rules_folder` where its path is relative and the folder is given. Errors: those of the
+/// family; a family that needs a config of a model without.
 Result<std::shared_ptr<const ModelLayout>> make_layout(const std::string& text, const Model& model,
                                                        const std::string& rules_folder = "");
 

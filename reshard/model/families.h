@@ -13,11 +13,15 @@
 
 namespace reshard {
 
+/// Which logical expert each physical one is: one list for all layers with experts, or one each.
+using ExpertTables = std::vector<std::vector<Index>>;
+
 /// What a family makes a layout of. `config` may be null for `hf`, `fsdp`, `dtensor` and
 /// `rules`, which need the tensors alone.
 struct FamilyInput {
   std::shared_ptr<const ModelSpec> model;
   const ModelConfig* config = nullptr;
+  const ExpertTables* expert_map = nullptr;  ///< what the key expert_map names, read.
 };
 
 /// The checkpoint itself. Keys: shards (ranks, each with whole tensors, cut by bytes; 1), offset
@@ -29,8 +33,11 @@ Result<ModelLayout> hf_layout(const LayoutSpec& spec, const FamilyInput& input);
 Result<ModelLayout> megatron_layout(const LayoutSpec& spec, const FamilyInput& input);
 
 /// vLLM's modules before any kernel permutes them. Keys: tp, dp (vLLM's own data parallel: experts
-/// without ep are cut by tp * dp), ep (1, tp or tp * dp), replicas (independent engines),
-/// vocab_multiple (64), offset.
+/// without ep are cut by tp * dp), ep (1, tp or tp * dp), pp, replicas (independent engines),
+/// vocab_multiple (64), redundant (experts), expert_map (a file; input.expert_map has its content),
+/// placement (linear | round_robin), w13 (gate_first | up_first), transposed (0), experts (experts
+/// | routed_experts), prefix (model | language_model), mtp (0), dtype, offset. World: tp * pp * dp
+/// * replicas, tp fastest.
 Result<ModelLayout> vllm_layout(const LayoutSpec& spec, const FamilyInput& input);
 
 /// Any model, by the rules of a file. Keys: offset, and the sizes of the file's axes. @pre

@@ -1,156 +1,156 @@
 // SPDX-License-Identifier: Apache-2.0
-// vLLM's modules as slots, as its weight loaders fill them. Per rank: qkv_proj stacks its q, k and
-// v heads (KV heads are repeated when tp exceeds them), gate_up_proj its gate and up pieces;
-// experts are stacked, [E, 2I, H] as w13_weight (gate, then up) and [E, H, I] as w2_weight, cut on
-// I over tp * dp or on E over the expert ranks.
+// vLLM 0.33.0: its keys, its ranks, and which of its models keep what where.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <numeric>
+#include <string_view>
 
-#include "reshard/model/family_builder.h"
+#include "reshard/model/engine.h"
 
 namespace reshard {
 namespace {
 
+const std::string kFamily = "vllm";
+
 struct Sizes {
-  Index tp, dp, ep, replicas, vocab_multiple, offset;
+  Index tp, dp, ep, pp, replicas, vocab_multiple, redundant, offset;
+  bool round_robin;
 };
 
 Result<Sizes> read_sizes(const LayoutSpec& spec) {
-  RESHARD_TRY(spec.only({"tp", "dp", "ep", "replicas", "vocab_multiple", "dtype", "offset"}));
+  RESHARD_TRY(spec.only({"tp", "dp", "ep", "pp", "replicas", "vocab_multiple", "redundant",
+                         "placement", "expert_map", "w13", "transposed", "experts", "prefix", "mtp",
+                         "dtype", "offset"}));
   Sizes s{};
   s.tp = RESHARD_TRY(spec.integer("tp", 1));
   s.dp = RESHARD_TRY(spec.integer("dp", 1));
   s.ep = RESHARD_TRY(spec.integer("ep", 1));
+  s.pp = RESHARD_TRY(spec.integer("pp", 1));
   s.replicas = RESHARD_TRY(spec.integer("replicas", 1));
   s.vocab_multiple = RESHARD_TRY(spec.integer("vocab_multiple", 64));
+  s.redundant = RESHARD_TRY(spec.integer("redundant", 0, 0));
   s.offset = RESHARD_TRY(spec.integer("offset", 0, 0));
+  s.round_robin = RESHARD_TRY(spec.word("placement", {"linear", "round_robin"})) == "round_robin";
   if (s.ep != 1 && s.ep != s.tp && s.ep != s.tp * s.dp)
     return fail(Code::invalid_argument,
                 fmt::format("vllm: ep={} must be 1, tp={} or tp*dp={}", s.ep, s.tp, s.tp * s.dp));
+  const bool redundant = s.redundant > 0 || spec.keys.contains("expert_map");
+  if (redundant && s.ep == 1)
+    return fail(Code::invalid_argument, "vllm: redundant experts and expert_map need ep above 1");
+  if (redundant && s.round_robin)
+    return fail(Code::invalid_argument,
+                "vllm: placement=round_robin excludes redundant experts and expert_map");
   return s;
 }
 
-class Vllm : private FamilyBuilder {
- public:
-  Vllm(const LayoutSpec& spec, const Sizes& sizes, const FamilyInput& input)
-      : FamilyBuilder(spec, input), s_(sizes) {}
+/// True when experts run sequence parallel: then the ranks of tp have different tokens, and shared
+/// experts are whole on each (ParallelConfig.use_sequence_parallel_moe). GLM-4.5 does without.
+bool whole_shared(const Sizes& s, const ModelConfig& c) {
+  return s.ep > 1 && s.ep == s.tp * s.dp && s.tp > 1 && s.dp > 1 && c.model_type != "glm4_moe";
+}
 
-  static Result<> check(const Sizes& s, const ModelConfig& c) {
-    const std::string family = "vllm";
-    RESHARD_TRY(check_tp(family, s.tp, c));
-    RESHARD_TRY(check_ep(family, s.ep, c));
-    if (!has_experts(c) || s.ep > 1) return {};
-    return divides(
-        family, "tp*dp", s.tp * s.dp, "moe_intermediate_size", c.moe_intermediate_size,
-        "; without ep vLLM cuts experts over tp*dp (independent engines are replicas=N)");
-  }
+Result<> check(const Sizes& s, const ModelConfig& c) {
+  RESHARD_TRY(Engine::check_heads(kFamily, "tp", s.tp, c));
+  RESHARD_TRY(Engine::check_widths(kFamily, "tp", s.tp, whole_shared(s, c), c));
+  RESHARD_TRY(Engine::check_ep(kFamily, s.ep, c));
+  if (s.pp > c.num_hidden_layers)
+    return fail(Code::invalid_argument,
+                fmt::format("vllm: pp={} exceeds num_hidden_layers={}", s.pp, c.num_hidden_layers));
+  if (s.ep > 1) return {};
+  return Engine::check_experts(
+      kFamily, "tp*dp", s.tp * s.dp, c,
+      "; without ep vLLM cuts experts over tp*dp (independent engines are replicas=N)");
+}
 
-  Result<ModelLayout> build(const LayoutSpec& spec) {
-    RESHARD_TRY(read_dtype(spec));
-    RESHARD_TRY(make_mesh());
-    RESHARD_TRY(vocabulary(hf_.embedding(), hf_.embedding(), std::lcm(s_.vocab_multiple, s_.tp)));
-    for (Index i = 0; i < c_.num_hidden_layers; ++i) RESHARD_TRY(decoder_layer(i));
-    RESHARD_TRY(same(hf_.final_norm()));
-    if (!c_.tie_word_embeddings)
-      RESHARD_TRY(vocabulary(hf_.lm_head(), hf_.lm_head(), std::lcm(s_.vocab_multiple, s_.tp)));
-    return std::move(b_).finish();
-  }
+/// Layers that do not divide go, one each, to the last stage but one and those before it
+/// (distributed/utils.py, get_pp_indices).
+std::vector<Index> stages_of(Index layers, Index pp) {
+  std::vector<Index> stages(static_cast<std::size_t>(pp), layers / pp);
+  for (Index i = 0; i < layers % pp; ++i) ++stages[static_cast<std::size_t>(pp - 2 - i)];
+  return stages;
+}
 
- private:
-  Result<> make_mesh() {
-    const Rank first(static_cast<Rank::rep>(s_.offset));
-    mesh_ = b_.add_mesh(
-        RESHARD_TRY(Mesh::make({{"tp", s_.tp}, {"dp", s_.dp}, {"replica", s_.replicas}}, first)));
-    ranks_ = b_.ranks_where(mesh_, {});
-    tp_ = b_.add_cut(cut_over(0));
-    kv_ = b_.add_cut(cut_over(0, CutRule::spread, c_.head_dim));
-    DimCut both = cut_over(1);
-    both.axes[1] = 0;
-    both.num_axes = 2;
-    both.combine = DimCut::Combine::flattened;
-    if (s_.ep == 1) {
-      expert_inner_ = b_.add_cut(both);
-    } else {
-      expert_outer_ = s_.ep == s_.tp * s_.dp ? b_.add_cut(both) : tp_;
-    }
-    return {};
-  }
+bool among(const ModelConfig& c, std::initializer_list<std::string_view> types) {
+  return std::find(types.begin(), types.end(), c.model_type) != types.end();
+}
 
-  /// Whole on every rank under its Hugging Face name.
-  Result<> same(const std::string& name) { return replicated(name, name); }
+/// What models build on every stage, whether or not it is used there.
+void place_ends(EngineDesign& d, const ModelConfig& c) {
+  d.embedding_everywhere =
+      among(c, {"qwen3_moe", "mixtral", "gpt_oss", "nemotron_h", "gemma3_text", "qwen3_next"});
+  d.head_everywhere = d.embedding_everywhere;
+  d.norm_everywhere = d.embedding_everywhere && c.model_type != "qwen3_next";
+}
 
-  Result<> row_parallel(Index layer, const std::string& name, bool bias) {
-    const std::string weight = hf_.layer(layer, name + ".weight");
-    add(weight, 0, sections(whole_tensor(m_, RESHARD_TRY(find(weight)), {CutId(0), tp_})));
-    return bias ? same(hf_.layer(layer, name + ".bias")) : Result<>{};
-  }
+Result<> place_ranks(EngineDesign& d, const Sizes& s, const ModelConfig& c) {
+  const Rank first(static_cast<Rank::rep>(s.offset));
+  d.mesh = RESHARD_TRY(
+      Mesh::make({{"tp", s.tp}, {"pp", s.pp}, {"dp", s.dp}, {"replica", s.replicas}}, first));
+  d.expert_mesh = d.mesh;
+  const int tp = d.mesh.axis("tp");
+  d.heads = d.dense = d.embedding = d.head = cut_over(tp);
+  if (!whole_shared(s, c)) d.shared = d.dense;
+  DimCut both = cut_over(d.mesh.axis("dp"));
+  both.axes[1] = static_cast<std::int8_t>(tp);
+  both.num_axes = 2;
+  both.combine = DimCut::Combine::flattened;
+  if (s.ep == 1)
+    d.expert_inner = both;
+  else
+    d.expert_outer = s.ep == s.tp * s.dp ? both : cut_over(tp);
+  const Index multiple = std::lcm(s.vocab_multiple, s.tp);
+  d.embedding_rows = d.head_rows = (c.vocab_size + multiple - 1) / multiple * multiple;
+  d.stages = stages_of(c.num_hidden_layers, s.pp);
+  return {};
+}
 
-  /// Each rank's pieces of several column-parallel projections, stacked under one name.
-  Result<> merged(Index layer, const std::string& name,
-                  std::initializer_list<std::pair<const char*, CutId>> parts, bool bias) {
-    for (const char* kind : {".weight", ".bias"}) {
-      if (kind[1] == 'b' && !bias) continue;
-      std::vector<Section> stacked;
-      for (const auto& [part, how] : parts)
-        stacked.push_back(
-            whole_tensor(m_, RESHARD_TRY(find(hf_.layer(layer, std::string(part) + kind))), {how}));
-      add(hf_.layer(layer, name + kind), 0, std::move(stacked));
-    }
-    return {};
-  }
-
-  Result<> decoder_layer(Index i) {
-    RESHARD_TRY(
-        merged(i, "self_attn.qkv_proj",
-               {{"self_attn.q_proj", tp_}, {"self_attn.k_proj", kv_}, {"self_attn.v_proj", kv_}},
-               c_.attention_bias));
-    RESHARD_TRY(row_parallel(i, "self_attn.o_proj", c_.attention_output_bias));
-    if (c_.qk_norm) {
-      RESHARD_TRY(same(hf_.layer(i, "self_attn.q_norm.weight")));
-      RESHARD_TRY(same(hf_.layer(i, "self_attn.k_norm.weight")));
-    }
-    if (c_.is_moe_layer(i)) {
-      RESHARD_TRY(experts(i));
-    } else {
-      RESHARD_TRY(merged(i, "mlp.gate_up_proj", {{"mlp.gate_proj", tp_}, {"mlp.up_proj", tp_}},
-                         c_.mlp_bias));
-      RESHARD_TRY(row_parallel(i, "mlp.down_proj", c_.mlp_bias));
-    }
-    RESHARD_TRY(same(hf_.layer(i, "input_layernorm.weight")));
-    return same(hf_.layer(i, "post_attention_layernorm.weight"));
-  }
-
-  Result<> experts(Index i) {
-    RESHARD_TRY(same(hf_.router(i)));
-    if (c_.router_expert_bias) RESHARD_TRY(same(hf_.router_expert_bias(i)));
-    const Index n = c_.num_experts, inner = c_.moe_intermediate_size, h = c_.hidden_size;
-    Section gate{{n, inner, h}, {expert_outer_, expert_inner_}, {}};
-    Section up = gate;
-    Section down{{n, h, inner}, {expert_outer_, CutId(0), expert_inner_}, {}};
-    for (Index e = 0; e < n; ++e) {
-      place(gate, RESHARD_TRY(find(hf_.expert_gate(i, e))), Box{{0, inner}, {0, h}}, {e, 0, 0}, 1);
-      place(up, RESHARD_TRY(find(hf_.expert_up(i, e))), Box{{0, inner}, {0, h}}, {e, 0, 0}, 1);
-      place(down, RESHARD_TRY(find(hf_.expert_down(i, e))), Box{{0, h}, {0, inner}}, {e, 0, 0}, 1);
-    }
-    const std::string at = hf_.layer(i, std::string(hf_.ffn_module()) + ".experts.");
-    add(at + "w13_weight", 1, sections(std::move(gate), std::move(up)));
-    add(at + "w2_weight", 0, sections(std::move(down)));
-    return {};
-  }
-
-  const Sizes& s_;
-  CutId kv_, expert_inner_, expert_outer_;
-};
+Result<> read_names(EngineDesign& d, const LayoutSpec& spec, const ModelConfig& c) {
+  d.up_first = RESHARD_TRY(spec.word("w13", {"gate_first", "up_first"})) == "up_first";
+  d.transposed = RESHARD_TRY(spec.word("transposed", {"0", "1"})) == "1";
+  d.mtp = RESHARD_TRY(spec.word("mtp", {"0", "1"})) == "1";
+  if (d.mtp && c.num_mtp == 0)
+    return fail(Code::invalid_argument,
+                fmt::format("vllm: mtp=1 needs a model with modules for multi-token prediction; {} "
+                            "has none",
+                            c.architecture));
+  const std::string experts = RESHARD_TRY(spec.word("experts", {"experts", "routed_experts"}));
+  d.expert_module = experts == "experts" ? "experts." : "experts.routed_experts.";
+  const std::string prefix = RESHARD_TRY(spec.word("prefix", {"model", "language_model"}));
+  if (prefix == "language_model") d.prefix = "language_model.";
+  if (d.up_first && c.stacked_experts)
+    return fail(
+        Code::invalid_argument,
+        fmt::format("vllm: w13=up_first: {} keeps gate and up rows in turn", c.architecture));
+  d.own_f32 = !spec.keys.contains("dtype");
+  d.f32_router = c.model_type == "glm4_moe";
+  d.fused_qkv_a = "fused_qkv_a_proj";
+  d.sinks_module = "attn";
+  d.embedding_module = c.model_type == "gpt_oss" ? "embedding" : "embed_tokens";
+  d.w13_bias = "w13_bias";
+  d.w2_bias = "w2_bias";
+  return {};
+}
 
 }  // namespace
 
 Result<ModelLayout> vllm_layout(const LayoutSpec& spec, const FamilyInput& input) {
   if (input.config == nullptr)
     return fail(Code::invalid_argument, "vllm: needs the model's config.json");
-  const Sizes sizes = RESHARD_TRY(read_sizes(spec));
-  RESHARD_TRY(Vllm::check(sizes, *input.config));
-  return Vllm(spec, sizes, input).build(spec);
+  const ModelConfig& c = *input.config;
+  const Sizes s = RESHARD_TRY(read_sizes(spec));
+  RESHARD_TRY(check(s, c));
+  EngineDesign d;
+  RESHARD_TRY(read_names(d, spec, c));
+  RESHARD_TRY(place_ranks(d, s, c));
+  place_ends(d, c);
+  if (c.num_experts > 0) {
+    const ExpertPlacement how{c.num_experts, s.redundant, s.ep, s.round_robin,
+                              num_expert_layers(c, d.mtp)};
+    d.experts = RESHARD_TRY(expert_orders(kFamily, how, input.expert_map));
+  }
+  return Engine(spec, d, input).build(spec);
 }
 
 }  // namespace reshard

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "reshard/model/engine.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace reshard {
+namespace {
+
+/// "backbone.norm_f.weight" as the engines call it: their decoder is always "model".
+std::string in_model(const std::string& hf) { return "model" + hf.substr(hf.find('.')); }
+
+}  // namespace
+
+Engine::Engine(const LayoutSpec& spec, const EngineDesign& design, const FamilyInput& input)
+    : FamilyBuilder(spec, input), d_(design) {
+  mesh_ = b_.add_mesh(d_.mesh);
+  expert_mesh_ = d_.expert_mesh == d_.mesh ? mesh_ : b_.add_mesh(d_.expert_mesh);
+  heads_ = b_.add_cut(d_.heads);
+  dense_ = b_.add_cut(d_.dense);
+  shared_ = b_.add_cut(d_.shared);
+  embedding_ = b_.add_cut(d_.embedding);
+  head_ = b_.add_cut(d_.head);
+  outer_ = b_.add_cut(d_.expert_outer);
+  inner_ = b_.add_cut(d_.expert_inner);
+}
+
+Result<ModelLayout> Engine::build(const LayoutSpec& spec) {
+  RESHARD_TRY(read_dtype(spec));
+  const Index last = static_cast<Index>(d_.stages.size()) - 1;
+  Index next = 0;
+  for (Index stage = 0; stage <= last; ++stage) {
+    enter_stage(stage);
+    RESHARD_TRY(ends(stage == 0, stage == last));
+    for (Index i = 0; i < d_.stages[static_cast<std::size_t>(stage)]; ++i)
+      RESHARD_TRY(layer(decoder_layer(next++)));
+  }
+  if (d_.mtp)
+    for (Index module = 0; module < c_.num_mtp; ++module) RESHARD_TRY(mtp_module(module));
+  else
+    omit_mtp();
+  return std::move(b_).finish();
+}
+
+void Engine::enter_stage(Index stage) {
+  ranks_ = b_.ranks_where(mesh_, {{d_.mesh.axis("pp"), stage}});
+  expert_ranks_ = b_.ranks_where(expert_mesh_, {{d_.expert_mesh.axis("pp"), stage}});
+}
+
+Result<> Engine::ends(bool first, bool last) {
+  const bool tied = c_.tie_word_embeddings;
+  // A draft model on the last stage embeds for itself.
+  const bool draft = d_.mtp && c_.num_mtp > 0 && c_.mtp_names == MtpNames::trailing;
+  const bool again = last && ((tied && !d_.tied_head) || draft);
+  if (first || d_.embedding_everywhere || again)
+    RESHARD_TRY(vocabulary(d_.prefix + "model." + d_.embedding_module + ".weight", hf_.embedding(),
+                           embedding_, d_.embedding_rows));
+  if (last || d_.norm_everywhere)
+    RESHARD_TRY(replicated(d_.prefix + in_model(hf_.final_norm()), hf_.final_norm()));
+  const std::string name = d_.prefix + hf_.lm_head();
+  if (!tied && (last || d_.head_everywhere))
+    return vocabulary(name, hf_.lm_head(), head_, d_.head_rows);
+  if (tied && d_.tied_head && last && !first)
+    return vocabulary(name, hf_.embedding(), head_, d_.head_rows);
+  return {};
+}
+
+Result<> Engine::vocabulary(const std::string& name, const std::string& hf, CutId how, Index rows) {
+  const TensorId id = RESHARD_TRY(find(hf));
+  Section section{{rows, c_.hidden_size}, {how}, {}};
+  place(section, id, Box::whole(m_[id].shape), {0, 0});
+  add(name, 0, sections(std::move(section)), {.padded = rows != c_.vocab_size});
+  return {};
+}
+
+Engine::Layer Engine::decoder_layer(Index i) const {
+  return {LayerAt(i), fmt::format("{}model.layers.{}.", d_.prefix, i)};
+}
+
+std::string Engine::own(const Layer& l, const std::string& hf) const {
+  return l.name + hf.substr(hf_.layer(l.at, "").size());
+}
+
+std::string Engine::mixer(const Layer& l, const std::string& rest) const {
+  const bool sinks = c_.attention_sinks && hf_.kind(l.at).mixer == Mixer::attention;
+  return fmt::format("{}{}.{}", l.name,
+                     sinks ? d_.sinks_module : std::string(hf_.mixer_module(l.at)), rest);
+}
+
+std::string Engine::ffn(const Layer& l, const std::string& rest) const {
+  return fmt::format("{}{}.{}", l.name, hf_.ffn_module(), rest);
+}
+
+Result<> Engine::layer(const Layer& l) {
+  const LayerKind kind = hf_.kind(l.at);
+  switch (kind.mixer) {
+    case Mixer::attention: RESHARD_TRY(attention(l)); break;
+    case Mixer::mla: RESHARD_TRY(mla(l)); break;
+    case Mixer::mamba2: RESHARD_TRY(mamba2(l)); break;
+    case Mixer::gated_delta: RESHARD_TRY(gated_delta(l)); break;
+    case Mixer::none: break;
+  }
+  if (kind.ffn == Ffn::experts) RESHARD_TRY(experts(l));
+  if (kind.ffn == Ffn::dense)
+    RESHARD_TRY(dense(ffn(l, ""), hf_.ffn(l.at, ""), dense_, c_.mlp_bias));
+  RESHARD_TRY(same(l, hf_.mixer_norm(l.at)));
+  if (kind.mixer != Mixer::none && kind.ffn != Ffn::none) RESHARD_TRY(same(l, hf_.ffn_norm(l.at)));
+  if (!c_.sandwich_norms) return {};
+  RESHARD_TRY(same(l, hf_.mixer_post_norm(l.at)));
+  return same(l, hf_.ffn_post_norm(l.at));
+}
+
+Result<> Engine::dense(const std::string& name, const std::string& hf, CutId how, bool bias) {
+  if (c_.gated_mlp)
+    RESHARD_TRY(
+        stacked(name + "gate_up_proj", {{hf + "gate_proj", how}, {hf + "up_proj", how}}, bias));
+  else
+    RESHARD_TRY(column(name + "up_proj", hf + "up_proj", how, bias));
+  return row(name + "down_proj", hf + "down_proj", how, bias);
+}
+
+Result<> Engine::column(const std::string& name, const std::string& hf, CutId how, bool bias) {
+  return stacked(name, {{hf, how}}, bias);
+}
+
+Result<> Engine::row(const std::string& name, const std::string& hf, CutId how, bool bias) {
+  const TensorId id = RESHARD_TRY(find(hf + ".weight"));
+  add(name + ".weight", 0, sections(whole_tensor(m_, id, {CutId(0), how})));
+  return bias ? replicated(name + ".bias", hf + ".bias") : Result<>{};
+}
+
+Result<> Engine::stacked(const std::string& name, std::initializer_list<Part> parts, bool bias) {
+  for (const char* kind : {".weight", ".bias"}) {
+    if (kind[1] == 'b' && !bias) continue;
+    std::vector<Section> list;
+    for (const auto& [part, how] : parts)
+      list.push_back(whole_tensor(m_, RESHARD_TRY(find(part + kind)), {how}));
+    add(name + kind, 0, std::move(list));
+  }
+  return {};
+}
+
+Result<> Engine::vector(const std::string& name, const std::string& hf, CutId how, bool f32,
+                        ValueMap map) {
+  Stored stored = in_f32(f32);
+  stored.map = map;
+  add(name, 0, sections(whole_tensor(m_, RESHARD_TRY(find(hf)), {how})), stored);
+  return {};
+}
+
+FamilyBuilder::Stored Engine::in_f32(bool f32) const {
+  Stored stored;
+  if (f32 && d_.own_f32) stored.dtype = DType::f32;
+  return stored;
+}
+
+CutId Engine::in_units(const DimCut& how, Index granule) {
+  DimCut cut = how;
+  cut.rule = CutRule::spread;
+  cut.granule = granule;
+  return b_.add_cut(cut);
+}
+
+Result<> Engine::check_heads(const std::string& family, const char* key, Index n,
+                             const ModelConfig& c) {
+  const auto has = [&](Mixer mixer) {
+    return std::any_of(c.layers.begin(), c.layers.end(),
+                       [&](const LayerKind& kind) { return kind.mixer == mixer; });
+  };
+  if (has(Mixer::attention) || has(Mixer::mla))
+    RESHARD_TRY(divides(family, key, n, "num_attention_heads", c.num_attention_heads));
+  if (has(Mixer::attention) && c.num_key_value_heads % n != 0 && n % c.num_key_value_heads != 0)
+    return fail(
+        Code::invalid_argument,
+        fmt::format("{}: {}={} is neither a multiple nor a divisor of num_key_value_heads={}",
+                    family, key, n, c.num_key_value_heads));
+  if (has(Mixer::mamba2)) {
+    RESHARD_TRY(divides(family, key, n, "mamba_num_heads", c.mamba2.heads));
+    if (c.mamba2.groups != 1)
+      RESHARD_TRY(divides(family, key, n, "n_groups", c.mamba2.groups,
+                          "; only a single group is repeated"));
+  }
+  if (!has(Mixer::gated_delta)) return {};
+  return divides(family, key, n, "linear_num_key_heads", c.gated_delta.key_heads);
+}
+
+Result<> Engine::check_widths(const std::string& family, const char* key, Index n,
+                              bool whole_shared, const ModelConfig& c) {
+  const bool dense = std::any_of(c.layers.begin(), c.layers.end(),
+                                 [](const LayerKind& kind) { return kind.ffn == Ffn::dense; });
+  if (dense) RESHARD_TRY(divides(family, key, n, "intermediate_size", c.intermediate_size));
+  if (whole_shared || c.shared_expert_size == 0) return {};
+  return divides(family, key, n, "the shared experts' width", c.shared_expert_size);
+}
+
+Result<> Engine::check_experts(const std::string& family, const char* key, Index n,
+                               const ModelConfig& c, const char* hint) {
+  if (!has_experts(c)) return {};
+  return divides(family, key, n, "moe_intermediate_size", c.moe_intermediate_size, hint);
+}
+
+}  // namespace reshard

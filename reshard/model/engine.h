@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <initializer_list>
+#include <string>
+#include <utility>
+
+#include "reshard/model/engine_design.h"
+#include "reshard/model/family_builder.h"
+
+namespace reshard {
+
+/// Makes the slots of an inference engine's modules, as its weight loaders fill them, by its
+/// design. Engines agree on more than they differ in: q, k and v heads stacked, gate and up pieces
+/// stacked, experts stacked along a first dimension, packed Mamba parameters cut part by part.
+class Engine : private FamilyBuilder {
+ public:
+  /// @pre design is valid for the config. All arguments are borrowed.
+  Engine(const LayoutSpec& spec, const EngineDesign& design, const FamilyInput& input);
+  Result<ModelLayout> build(const LayoutSpec& spec);
+
+  /// Errors where `n` ranks cannot share a model's heads (attention, Mamba, gated delta nets), or
+  /// its dense and shared widths; `key` is what the user wrote, as "tp".
+  static Result<> check_heads(const std::string& family, const char* key, Index n,
+                              const ModelConfig& config);
+  static Result<> check_widths(const std::string& family, const char* key, Index n,
+                               bool whole_shared, const ModelConfig& config);
+  static Result<> check_experts(const std::string& family, const char* key, Index n,
+                                const ModelConfig& config, const char* hint);
+  using FamilyBuilder::check_ep;
+  using FamilyBuilder::divides;
+  using FamilyBuilder::has_experts;
+
+ private:
+  /// A layer, and the engine's name of it: "model.layers.3.".
+  struct Layer {
+    LayerAt at;
+    std::string name;
+  };
+  enum class Projection : std::uint8_t { gate, up, down };
+  /// A module under its Hugging Face name without ".weight", and how its rows are cut.
+  using Part = std::pair<std::string, CutId>;
+
+  // engine.cc: what is outside layers, layers, and what all parts use.
+  void enter_stage(Index stage);
+  Result<> ends(bool first, bool last);
+  Result<> vocabulary(const std::string& name, const std::string& hf, CutId how, Index rows);
+  Result<> layer(const Layer& l);
+  Result<> dense(const std::string& name, const std::string& hf, CutId how, bool bias);
+  Layer decoder_layer(Index i) const;
+  std::string mixer(const Layer& l, const std::string& rest) const;
+  std::string ffn(const Layer& l, const std::string& rest) const;
+  /// The engine's name of a tensor of this layer that it calls as Hugging Face does.
+  std::string own(const Layer& l, const std::string& hf) const;
+  Result<> same(const Layer& l, const std::string& hf) { return replicated(own(l, hf), hf); }
+  /// Weight, and where there is one bias, of a linear layer cut by rows; by columns, bias whole.
+  Result<> column(const std::string& name, const std::string& hf, CutId how, bool bias = false);
+  Result<> row(const std::string& name, const std::string& hf, CutId how, bool bias = false);
+  /// The pieces of several projections under one name.
+  Result<> stacked(const std::string& name, std::initializer_list<Part> parts, bool bias);
+  /// A vector cut by rows; f32: one that the engine creates in float32.
+  Result<> vector(const std::string& name, const std::string& hf, CutId how, bool f32 = false,
+                  ValueMap map = ValueMap::identity);
+  Stored in_f32(bool f32) const;
+  CutId in_units(const DimCut& how, Index granule);
+
+  // engine_mixers.cc
+  Result<> attention(const Layer& l);
+  Result<> mla(const Layer& l);
+  Result<> mamba2(const Layer& l);
+  Result<> gated_delta(const Layer& l);
+  /// Consecutive runs of rows of one tensor, each cut by itself: (rows, cut).
+  Result<> packed(const std::string& name, const std::string& hf,
+                  std::initializer_list<std::pair<Index, CutId>> runs);
+
+  // engine_experts.cc
+  Result<> experts(const Layer& l);
+  Result<> beside_experts(const Layer& l);
+  Result<> single_experts(const Layer& l);
+  Result<Section> expert_section(const Layer& l, Projection which) const;
+  Result<> stacked_experts(const Layer& l);
+  Result<> stacked_biases(const Layer& l);
+  void add_experts(std::string name, int stack_dim, std::vector<Section> parts, Stored how);
+
+  // engine_mtp.cc
+  Result<> mtp_module(Index module);
+  void omit_mtp();
+
+  const EngineDesign& d_;
+  MeshId expert_mesh_;
+  RankSetId expert_ranks_;
+  CutId heads_, dense_, shared_, embedding_, head_, outer_, inner_;
+  const std::vector<Index>* order_ = nullptr;  ///< of the experts of the layer at hand.
+  std::size_t expert_layer_ = 0;               ///< layers with experts so far.
+};
+
+}  // namespace reshard

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+// The experts of an engine: w13 [E, 2I, H] stacks gate and up (or has up alone), w2 is [E, H, I];
+// E counts the rank's own physical experts.
+#include "reshard/model/engine.h"
+
+namespace reshard {
+namespace {
+
+/// place() with any order of dimensions: canonical dimension i becomes full dimension dims[i].
+void place_as(Section& section, TensorId id, const Box& box, const Dims& at,
+              std::initializer_list<std::int8_t> dims) {
+  Placed p{id, box, at, {}};
+  std::copy(dims.begin(), dims.end(), p.dims.begin());
+  section.parts.push_back(std::move(p));
+}
+
+/// A run of the order whose experts follow each other in the checkpoint too.
+struct Run {
+  Index at, expert, size;
+};
+
+std::vector<Run> runs_of(const std::vector<Index>& order) {
+  std::vector<Run> runs;
+  for (std::size_t f = 0; f < order.size(); ++f) {
+    const bool follows = !runs.empty() && runs.back().expert + runs.back().size == order[f];
+    if (follows)
+      ++runs.back().size;
+    else
+      runs.push_back({static_cast<Index>(f), order[f], 1});
+  }
+  return runs;
+}
+
+}  // namespace
+
+Result<> Engine::experts(const Layer& l) {
+  const std::size_t list = d_.experts.size() == 1 ? 0 : expert_layer_;
+  order_ = &d_.experts[list];
+  ++expert_layer_;
+  RESHARD_TRY(beside_experts(l));
+  return c_.stacked_experts ? stacked_experts(l) : single_experts(l);
+}
+
+Result<> Engine::beside_experts(const Layer& l) {
+  const CutId whole(0);
+  RESHARD_TRY(vector(own(l, hf_.router(l.at)), hf_.router(l.at), whole, d_.f32_router));
+  if (c_.router_bias) RESHARD_TRY(same(l, hf_.router_bias(l.at)));
+  if (c_.router_expert_bias) {
+    const std::string bias = hf_.router_expert_bias(l.at);
+    RESHARD_TRY(vector(own(l, bias), bias, whole, true));
+  }
+  if (c_.moe_latent_size > 0) {
+    RESHARD_TRY(same(l, hf_.ffn(l.at, "fc1_latent_proj.weight")));
+    RESHARD_TRY(same(l, hf_.ffn(l.at, "fc2_latent_proj.weight")));
+  }
+  if (c_.shared_expert_size == 0) return {};
+  if (c_.shared_expert_gate) RESHARD_TRY(same(l, hf_.ffn(l.at, "shared_expert_gate.weight")));
+  const std::string shared = hf_.shared_expert(l.at, "");
+  return dense(own(l, shared), shared, shared_, false);
+}
+
+void Engine::add_experts(std::string name, int stack_dim, std::vector<Section> parts, Stored how) {
+  add_on(expert_mesh_, expert_ranks_, std::move(name), stack_dim, std::move(parts), how);
+}
+
+Result<Section> Engine::expert_section(const Layer& l, Projection which) const {
+  const bool down = which == Projection::down;
+  const Index n = static_cast<Index>(order_->size()), inner = c_.moe_intermediate_size,
+              width = c_.expert_width();
+  const Dims one = down ? Dims{width, inner} : Dims{inner, width};
+  const std::int8_t rows = d_.transposed ? 2 : 1, columns = d_.transposed ? 1 : 2;
+  Section section{{n, one[rows - 1], one[columns - 1]}, {outer_}, {}};
+  section.cuts[static_cast<std::size_t>(down ? columns : rows)] = inner_;
+  for (Index f = 0; f < n; ++f) {
+    const Index e = (*order_)[static_cast<std::size_t>(f)];
+    const TensorId id = RESHARD_TRY(find(which == Projection::gate ? hf_.expert_gate(l.at, e)
+                                         : which == Projection::up ? hf_.expert_up(l.at, e)
+                                                                   : hf_.expert_down(l.at, e)));
+    place_as(section, id, Box::whole(one), {f, 0, 0}, {rows, columns});
+  }
+  return section;
+}
+
+Result<> Engine::single_experts(const Layer& l) {
+  const std::string at = ffn(l, d_.expert_module);
+  std::vector<Section> w13 = sections(RESHARD_TRY(expert_section(l, Projection::up)));
+  if (c_.gated_mlp) {
+    Section gate = RESHARD_TRY(expert_section(l, Projection::gate));
+    w13.insert(d_.up_first ? w13.end() : w13.begin(), std::move(gate));
+  }
+  add_experts(at + "w13_weight", d_.transposed ? 2 : 1, std::move(w13), {});
+  add_experts(at + "w2_weight", 0, sections(RESHARD_TRY(expert_section(l, Projection::down))), {});
+  return {};
+}
+
+Result<> Engine::stacked_experts(const Layer& l) {
+  const Index n = static_cast<Index>(order_->size()), h = c_.hidden_size,
+              inner = c_.moe_intermediate_size;
+  const TensorId both = RESHARD_TRY(find(hf_.ffn(l.at, "experts.gate_up_proj")));
+  const TensorId down = RESHARD_TRY(find(hf_.ffn(l.at, "experts.down_proj")));
+  // [E, I, 2, H]: gate and up rows keep alternating, and follow their column when I is cut.
+  Section w13{{n, inner, 2, h}, {outer_, inner_}, {}};
+  Section w2{{n, h, inner}, {outer_, CutId(0), inner_}, {}};
+  if (d_.transposed) {
+    w13 = Section{{n, h, inner, 2}, {outer_, CutId(0), inner_}, {}};
+    w2 = Section{{n, inner, h}, {outer_, inner_}, {}};
+  }
+  for (const Run& run : runs_of(*order_)) {
+    const Interval e{run.expert, run.expert + run.size};
+    const Box box13{e, {0, h}, {0, inner}, {0, 2}}, box2{e, {0, inner}, {0, h}};
+    if (d_.transposed) {
+      place(w13, both, box13, {run.at, 0, 0, 0});
+      place(w2, down, box2, {run.at, 0, 0});
+    } else {
+      place_as(w13, both, box13, {run.at, 0, 0, 0}, {0, 3, 1, 2});
+      place_as(w2, down, box2, {run.at, 0, 0}, {0, 2, 1});
+    }
+  }
+  const std::string at = ffn(l, d_.expert_module);
+  const MergedDims merged{static_cast<std::uint8_t>(d_.transposed ? 1U << 2 : 1U << 1)};
+  add_experts(at + "w13_weight", 0, sections(std::move(w13)), {.merged = merged});
+  add_experts(at + "w2_weight", 0, sections(std::move(w2)), {});
+  return stacked_biases(l);
+}
+
+Result<> Engine::stacked_biases(const Layer& l) {
+  const Index n = static_cast<Index>(order_->size()), h = c_.hidden_size,
+              inner = c_.moe_intermediate_size;
+  const TensorId both = RESHARD_TRY(find(hf_.ffn(l.at, "experts.gate_up_proj_bias")));
+  const TensorId down = RESHARD_TRY(find(hf_.ffn(l.at, "experts.down_proj_bias")));
+  // Ranks that share an expert add up what they compute: the first has the bias, the others zeros.
+  const Index sharers = num_parts(d_.expert_inner, d_.expert_mesh);
+  Section w13{{n, inner, 2}, {outer_, inner_}, {}};
+  Section w2{{n * sharers, h}, {sharers > 1 ? inner_ : outer_}, {}};
+  for (const Run& run : runs_of(*order_)) {
+    const Interval e{run.expert, run.expert + run.size};
+    place(w13, both, Box{e, {0, inner}, {0, 2}}, {run.at, 0, 0});
+    place(w2, down, Box{e, {0, h}}, {run.at, 0});
+  }
+  const std::string at = ffn(l, d_.expert_module);
+  add_experts(at + d_.w13_bias, 0, sections(std::move(w13)), {.merged = {1U << 1}});
+  add_experts(at + d_.w2_bias, 0, sections(std::move(w2)), {.padded = sharers > 1});
+  return {};
+}
+
+}  // namespace reshard
