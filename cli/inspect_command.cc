@@ -133,7 +133,7 @@ Json::Array local_list(const ModelLayout& layout, Rank r) {
                                           {"strides", shape_json(f.where.strides)}});
     list.emplace_back(Json::Object{{"name", Json(layout.slot(id).name)},
                                    {"dtype", Json(std::string(name(layout.slot(id).dtype)))},
-                                   {"shape", shape_json(local.shape)},
+                                   {"shape", shape_json(layout.stored_shape(id, r))},
                                    {"padding", Json(padding_of(local))},
                                    {"fragments", Json(std::move(fragments))}});
   }
@@ -146,7 +146,7 @@ std::string local_text(const ModelLayout& layout, Rank r, const Style& style) {
   for (SlotId id : layout.slots_of(r)) {
     const LocalTensor local = layout.local(id, r);
     std::vector<std::string> row = {layout.slot(id).name, std::string(name(layout.slot(id).dtype)),
-                                    to_string(local.shape), grouped(padding_of(local))};
+                                    to_string(layout.stored_shape(id, r)), grouped(padding_of(local))};
     if (local.fragments.empty()) table.add({row[0], row[1], row[2], row[3], "nothing"});
     for (const Fragment& f : local.fragments) {
       row.push_back(fmt::format("{} {}", layout.model()[f.tensor].name, to_string(f.box)));

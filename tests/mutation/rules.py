@@ -3,6 +3,8 @@
 
 import dataclasses
 
+MODEL = "reshard/model/"
+
 
 @dataclasses.dataclass
 class Rule:
@@ -13,7 +15,145 @@ class Rule:
   replace: str
 
 
-RULES = [
+def megatron(name, file, find, replace):
+  return Rule("megatron", name, f"{MODEL}megatron{file}.cc", find, replace)
+
+
+MEGATRON = [
+  megatron("experts lie in runs over ep", "_ffn", "{expert_ep_, e / each}", "{expert_ep_, e % s_.ep}"),
+  megatron(
+    "names count a rank's own experts", "_ffn",
+    "const Index local = e % (c_.num_experts / s_.ep);\n  const TensorId up",
+    "const Index local = e / s_.ep;\n  const TensorId up",
+  ),
+  megatron(
+    "the expert grid has ep inside dp", "",
+    '{"ep", s_.ep}, {"dp", edp}, {"pp", s_.pp}}, first)));\n  dense_pp_',
+    '{"dp", s_.ep}, {"ep", edp}, {"pp", s_.pp}}, first)));\n  dense_pp_',
+  ),
+  megatron("experts are cut over tp by default", "_sizes", 'integer("etp", s.tp)', 'integer("etp", 1)'),
+  megatron(
+    "a query group is q, k, v", "_attention",
+    "list.push_back({k, {g * rows, (g + 1) * rows}});\n    list.push_back({v,",
+    "list.push_back({v, {g * rows, (g + 1) * rows}});\n    list.push_back({k,",
+  ),
+  megatron(
+    "a gated group is all queries, then all gates", "_attention",
+    "for (const Index part : {0, 1})\n        for (Index i = head; i < head + heads; ++i)",
+    "for (Index i = head; i < head + heads; ++i)\n        for (const Index part : {0, 1})",
+  ),
+  megatron("sinks are cut by heads", "_attention", "whole_tensor(m_, sinks, {tp_})", "whole_tensor(m_, sinks)"),
+  megatron(
+    "MLA's down-projections are duplicated by Transformer Engine, cut by the local spec", "_sizes",
+    "s.fused_norms ? Down::duplicated : Down::sharded", "s.fused_norms ? Down::sharded : Down::duplicated",
+  ),
+  megatron(
+    "the fused down-projection is q, kv", "_attention",
+    "sections(whole_tensor(m_, q, {cut}), whole_tensor(m_, kv, {cut}))",
+    "sections(whole_tensor(m_, kv, {cut}), whole_tensor(m_, q, {cut}))",
+  ),
+  megatron(
+    "norms of MLA's latents are inside the up-projections", "_attention",
+    '"linear_q_up_proj.layer_norm_weight" : "q_layernorm.weight"',
+    '"q_layernorm.weight" : "linear_q_up_proj.layer_norm_weight"',
+  ),
+  megatron(
+    "in_proj packs z, x, B, C, dt", "_mixers",
+    "{inner, inner, state, state, m.heads}", "{inner, state, inner, state, m.heads}",
+  ),
+  megatron(
+    "conv1d packs x, B, C", "_mixers",
+    '"conv1d.weight",\n                     {inner, state, state}', '"conv1d.weight",\n                     {state, inner, state}',
+  ),
+  megatron(
+    "parts of what is packed are cut each by itself", "_mixers",
+    "list.push_back(stacked({{id, {at, at + rows}}}));\n      at += rows;\n    }",
+    "at += rows;\n    }\n    list.push_back(stacked({{id, {0, at}}}));",
+  ),
+  megatron(
+    "a delta net's in_proj has values before gates", "_mixers",
+    "part(qkvz, block, 2 * g.key_dim, values);\n  part(qkvz, block, 2 * g.key_dim + values, values);",
+    "part(qkvz, block, 2 * g.key_dim + values, values);\n  part(qkvz, block, 2 * g.key_dim, values);",
+  ),
+  megatron(
+    "a delta net's in_proj has b before a", "_mixers",
+    "part(ba, 2 * heads, 0, heads);\n  part(ba, 2 * heads, heads, heads);",
+    "part(ba, 2 * heads, heads, heads);\n  part(ba, 2 * heads, 0, heads);",
+  ),
+  megatron("a delta net's rows go by key heads", "_mixers", "head * block + first, head * block", "head * rows + first, head * rows"),
+  megatron("linear_fc1 is gate, up", "_ffn", '{"gate_proj.", "up_proj."}', '{"up_proj.", "gate_proj."}'),
+  megatron("linear_fc2 is cut on columns", "_ffn", '"down_proj"), 1, c_.mlp_bias', '"down_proj"), 0, c_.mlp_bias'),
+  megatron(
+    "an expert's linear_fc1 is gate, up", "_ffn",
+    "    pieces.push_back(whole_tensor(m_, gate, {etp_}));\n  }\n  pieces.push_back(whole_tensor(m_, up, {etp_}));",
+    "    pieces.push_back(whole_tensor(m_, up, {etp_}));\n    pieces.push_back(whole_tensor(m_, gate, {etp_}));\n  } else\n"
+    "    pieces.push_back(whole_tensor(m_, up, {etp_}));",
+  ),
+  megatron(
+    "an expert's linear_fc2 is cut on columns", "_ffn",
+    "whole_tensor(m_, down, {CutId(0), etp_})", "whole_tensor(m_, down, {etp_})",
+  ),
+  megatron("stacked experts alternate gate, up", "_ffn", "for (const Index half : {0, 1})", "for (const Index half : {1, 0})"),
+  megatron(
+    "shared experts are gate, up", "_ffn",
+    '{"gate_proj.weight", "up_proj.weight"}', '{"up_proj.weight", "gate_proj.weight"}',
+  ),
+  megatron(
+    "shared experts are cut over tp", "_ffn",
+    "whole_tensor(m_, RESHARD_TRY(find(hf_.shared_expert(l.at, part))), {tp_})",
+    "whole_tensor(m_, RESHARD_TRY(find(hf_.shared_expert(l.at, part))))",
+  ),
+  megatron("the vocabulary is padded to a multiple of tp", "", "s_.vocab_multiple * s_.tp", "s_.vocab_multiple"),
+  megatron(
+    "a tied output layer lives on the last stage alone", "",
+    "(c_.tie_word_embeddings && chunk.embedding)", "(c_.tie_word_embeddings && !chunk.embedding)",
+  ),
+  megatron("gamma=plain adds 1", "", "map = ValueMap::plus_one", "map = ValueMap::minus_one"),
+  megatron("gamma=zero_centered takes 1 off", "", "map = ValueMap::minus_one", "map = ValueMap::plus_one"),
+  megatron(
+    "a delta net's norm is not centred", "_mixers",
+    '"norm.weight"), false)', '"norm.weight"), c_.zero_centered_norms)',
+  ),
+  megatron(
+    "eh_proj is cut on rows", "",
+    "whole_tensor(m_, RESHARD_TRY(find(names.projection)), {tp_})", "whole_tensor(m_, RESHARD_TRY(find(names.projection)))",
+  ),
+  megatron(
+    "with MTP the final norm stays with the last decoder layer", "",
+    "mtp_ > 0 && !hybrid_ ? last_layer : chunk.loss", "mtp_ > 0 && hybrid_ ? last_layer : chunk.loss",
+  ),
+  megatron(
+    "virtual stages go round the stages", "_stages",
+    "for (Index chunk = 0; chunk < s.vpp; ++chunk) {\n    for (Index stage = 0; stage < s.pp; ++stage) {",
+    "for (Index stage = 0; stage < s.pp; ++stage) {\n    for (Index chunk = 0; chunk < s.vpp; ++chunk) {",
+  ),
+  megatron("explicit stages go round the stages", "_stages", ".stage = i % s.pp", ".stage = i * s.pp / std::ssize(rows)"),
+  megatron("the embedding counts on the first stage", "_stages", "(c.embedding && shares.embedding ? 1 : 0)", "(c.loss && shares.embedding ? 1 : 0)"),
+  megatron("first= is the first stage", "_stages", "out.stages.front() = first", "out.stages.back() = first"),
+]  # fmt: skip
+
+FSDP = [
+  Rule(
+    "fsdp", "tp cuts rows before shard does", MODEL + "fsdp.cc",
+    "if (style == Style::colwise) shards[0].push_back({kTp, 1});\n"
+    "  if (style == Style::rowwise && t.stored_shape().size() > 1) shards[1].push_back({kTp, 1});\n"
+    "  shards[0].push_back({kShard, 1});",
+    "shards[0].push_back({kShard, 1});\n  if (style == Style::colwise) shards[0].push_back({kTp, 1});\n"
+    "  if (style == Style::rowwise && t.stored_shape().size() > 1) shards[1].push_back({kTp, 1});",
+  ),
+  Rule("fsdp", "row-parallel weights are cut on columns", MODEL + "fsdp.cc", "shards[1].push_back({kTp, 1})", "shards[0].push_back({kTp, 1})"),
+  Rule("fsdp", "tp is the fastest axis", MODEL + "fsdp.cc", "{replicate, shard, tp}", "{tp, replicate, shard}"),
+  Rule(
+    "dtensor", "shards are torch.chunk's", MODEL + "dtensor.cc",
+    "part_of(CutRule::ceil, chunk.size()", "part_of(CutRule::balanced, chunk.size()",
+  ),
+  Rule(
+    "dtensor", "a strided shard cuts inside each part", MODEL + "dtensor.cc",
+    "part_of(CutRule::ceil, size, shards[i].split_factor, j)", "part_of(CutRule::ceil, size, 1, j)",
+  ),
+]  # fmt: skip
+
+VLLM = [
   Rule(
     "vllm", "KV heads repeat tp / heads times in a row", "reshard/model/engine_mixers.cc",
     "in_units(d_.heads, c_.head_dim)",
@@ -130,3 +270,5 @@ RULES = [
     "trailing ? dense_ : CutId(0)",
   ),
 ]  # fmt: skip
+
+RULES = [*MEGATRON, *VLLM, *FSDP]
