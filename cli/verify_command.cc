@@ -21,6 +21,7 @@ struct Side {
   Model model;
   Prints prints;
   std::vector<StoredForm> forms;  ///< in which values were fingerprinted.
+  Index converted = 0;            ///< tensors that are stored in another form.
   std::string layout;
 };
 
@@ -56,6 +57,8 @@ Result<Side> fingerprint_side(const std::string& path, int threads, const Side* 
   const auto source = RESHARD_TRY(CheckpointSource::bind(side.model, layout));
   ProgressBar bar;
   side.forms = forms_like(*layout, like);
+  const auto own = forms_of(*layout);
+  for (std::size_t i = 0; i < own.size(); ++i) side.converted += own[i] == side.forms[i] ? 0 : 1;
   side.prints =
       RESHARD_TRY(fingerprints(source.buffers(), num_threads(threads), bar.from(), side.forms));
   side.layout = layout->name();
@@ -120,6 +123,7 @@ std::string as_json(const Side& a, const Side& b, const Comparison& c) {
   return Json(Json::Object{
                   {"equal", Json(c.equal())},
                   {"same", Json(c.same)},
+                  {"converted", Json(a.converted)},
                   {"a", side_json(a)},
                   {"b", side_json(b)},
                   {"gb_per_s",
@@ -149,6 +153,11 @@ std::string as_text(const Side& a, const Side& b, const Comparison& c) {
                grouped(side->model.tensors->size()), human_bytes(side->prints.bytes),
                rate(side->prints.bytes, side->prints.seconds)});
   std::string text = sides.text(style);
+  if (a.converted > 0)
+    text += style.quiet(fmt::format("{} of A were compared as B stores them, in another dtype or "
+                                    "through a value map",
+                                    plural(a.converted, "tensor"))) +
+            "\n";
   if (c.equal())
     return text +
            style.good(fmt::format("the same: {} agree in every bit", plural(c.same, "tensor"))) +
