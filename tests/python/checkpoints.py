@@ -194,8 +194,15 @@ SPECS = {
   "deepseek": (_DEEPSEEK, _DEEPSEEK_SIZES, torch.bfloat16, False),
   "deepseek-noq": (
     _DEEPSEEK,
-    _DEEPSEEK_SIZES | dict(q_lora_rank=None, attention_bias=True),
+    _DEEPSEEK_SIZES | dict(q_lora_rank=None),
     torch.float32,
+    False,
+  ),
+  # Which Megatron has no place for.
+  "deepseek-bias": (
+    _DEEPSEEK,
+    _DEEPSEEK_SIZES | dict(attention_bias=True),
+    torch.bfloat16,
     False,
   ),
   "kimi": (
