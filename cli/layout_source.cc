@@ -38,7 +38,7 @@ Result<ModelLayout> build(const LayoutSpec& spec, const Model& model,
     tables = RESHARD_TRY(read_expert_map(file));
     engine.expert_map = &tables;
   }
-  return vllm_layout(spec, engine);
+  return spec.family == "vllm" ? vllm_layout(spec, engine) : sglang_layout(spec, engine);
 }
 
 }  // namespace
@@ -46,7 +46,7 @@ Result<ModelLayout> build(const LayoutSpec& spec, const Model& model,
 Result<LayoutSpec> read_layout_text(const std::string& text) {
   auto spec = RESHARD_TRY(parse_layout(text));
   const auto& f = spec.family;
-  constexpr std::array kFamilies = {"hf", "megatron", "vllm", "fsdp", "dtensor", "rules"};
+  constexpr std::array kFamilies = {"hf", "megatron", "vllm", "sglang", "fsdp", "dtensor", "rules"};
   if (std::find(kFamilies.begin(), kFamilies.end(), f) == kFamilies.end())
     return fail(
         Code::invalid_argument,

@@ -142,8 +142,8 @@ class CommandLine {
         "M is a config.json, a checkpoint's folder or file, or a named example such as "
         "llama-3.1-8b.\n"
         "L is a layout: hf, megatron:tp=4,pp=2,ep=8,etp=1,dp=2, vllm:tp=8,dp=4,ep=8, "
-        "fsdp:shard=64,\n"
-        "dtensor:FILE or rules:FILE; "
+        "sglang:tp=8,ep=8,\n"
+        "fsdp:shard=64, dtensor:FILE or rules:FILE; "
         "offset=64 puts it on the ranks from 64 on.");
     app_.set_version_flag("--version", "reshard " RESHARD_VERSION, "print the version and exit");
     app_.set_help_flag("-h,--help", "print this and exit");

@@ -185,6 +185,7 @@ Result<ModelLayout> try_layout(const std::string& text, std::shared_ptr<const Mo
   const FamilyInput input{std::move(model), &config};
   if (spec.family == "megatron") return megatron_layout(spec, input);
   if (spec.family == "vllm") return vllm_layout(spec, input);
+  if (spec.family == "sglang") return sglang_layout(spec, input);
   return hf_layout(spec, input);
 }
 

@@ -77,6 +77,8 @@ class Engine : private FamilyBuilder {
   Result<> experts(const Layer& l);
   Result<> beside_experts(const Layer& l);
   Result<> single_experts(const Layer& l);
+  /// Of a routed expert, or from num_experts on of a shared one.
+  Result<TensorId> expert_tensor(const Layer& l, Projection which, Index e) const;
   Result<Section> expert_section(const Layer& l, Projection which) const;
   Result<> stacked_experts(const Layer& l);
   Result<> stacked_biases(const Layer& l);

@@ -60,15 +60,22 @@ Result<std::vector<std::vector<Index>>> expert_orders(const std::string& family,
     logical.emplace_back();
     for (Index p = 0; p < physical; ++p) logical[0].push_back(p % how.num_experts);
   }
-  if (physical != how.num_experts && physical % how.ep != 0)
+  const bool even = how.even || physical != how.num_experts || how.fused_shared > 0;
+  if (even && physical % how.ep != 0)
     return fail(Code::invalid_argument,
-                fmt::format("{}: ep={} does not divide num_experts+redundant={}; with redundant "
-                            "experts all ranks hold as many",
+                fmt::format("{}: ep={} does not divide num_experts+redundant={}; all ranks must "
+                            "hold as many",
                             family, how.ep, physical));
   const std::vector<Index> order = physical_order(physical, how.ep, how.round_robin);
   for (std::vector<Index>& table : logical) {
     std::vector<Index> arranged;
-    for (Index p : order) arranged.push_back(table[static_cast<std::size_t>(p)]);
+    Index of_rank = 0;
+    for (Index p : order) {
+      arranged.push_back(table[static_cast<std::size_t>(p)]);
+      if (how.fused_shared == 0 || ++of_rank < physical / how.ep) continue;
+      of_rank = 0;
+      for (Index s = 0; s < how.fused_shared; ++s) arranged.push_back(how.num_experts + s);
+    }
     table = std::move(arranged);
   }
   return logical;

@@ -36,7 +36,12 @@ struct EngineDesign {
   bool transposed = false;  ///< [E, H, 2I] and [E, I, H].
   bool mtp = false;         ///< the modules for multi-token prediction.
   bool own_f32 = true;      ///< parameters that the engine creates in float32 are stored so.
-  bool f32_router = false;
+  bool f32_router = false, f32_expert_bias = false;
+  /// Shared experts that ranks keep behind their routed ones, as experts of their own; 0: beside.
+  Index fused_shared = 0;
+  /// Modules for multi-token prediction are a model of its own ("model.decoder.") that takes
+  /// embedding and head from the main one.
+  bool nextn = false;
 
   std::string prefix;             ///< in front of all names: "language_model." or nothing.
   std::string expert_module;      ///< "experts." or "experts.routed_experts."
@@ -49,11 +54,15 @@ struct EngineDesign {
 /// The order of `num_experts + redundant` physical experts over `ep` ranks, as logical experts.
 /// Physical expert p is logical expert p mod num_experts, or what `tables` says (one table, or one
 /// per layer with experts). Linear: ranks hold runs of them, the first ranks one more; round_robin:
-/// rank r holds r, r + ep, ... Errors: tables of another size or number, with an expert that does
-/// not exist or without one that does.
+/// rank r holds r, r + ep, ... Behind its own each rank holds the fused shared experts, which are
+/// num_experts, num_experts + 1, ... in the result. Errors: tables of another size or number, with
+/// an expert that does not exist or without one that does; ranks that would hold more or fewer
+/// where they must not.
 struct ExpertPlacement {
   Index num_experts = 0, redundant = 0, ep = 1;
   bool round_robin = false;
+  bool even = false;  ///< all ranks must hold as many, as with redundant experts always.
+  Index fused_shared = 0;
   Index num_layers = 0;  ///< with experts.
 };
 Result<std::vector<std::vector<Index>>> expert_orders(const std::string& family,

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The experts of an engine: w13 [E, 2I, H] stacks gate and up (or has up alone), w2 is [E, H, I];
 // E counts the rank's own physical experts.
+#include <algorithm>
+
 #include "reshard/model/engine.h"
 
 namespace reshard {
@@ -55,12 +57,25 @@ Result<> Engine::beside_experts(const Layer& l) {
   }
   if (c_.shared_expert_size == 0) return {};
   if (c_.shared_expert_gate) RESHARD_TRY(same(l, hf_.ffn(l.at, "shared_expert_gate.weight")));
+  if (d_.fused_shared > 0) return {};
   const std::string shared = hf_.shared_expert(l.at, "");
   return dense(own(l, shared), shared, shared_, false);
 }
 
 void Engine::add_experts(std::string name, int stack_dim, std::vector<Section> parts, Stored how) {
   add_on(expert_mesh_, expert_ranks_, std::move(name), stack_dim, std::move(parts), how);
+}
+
+Result<TensorId> Engine::expert_tensor(const Layer& l, Projection which, Index e) const {
+  const bool routed = e < c_.num_experts;
+  switch (which) {
+    case Projection::gate:
+      return find(routed ? hf_.expert_gate(l.at, e) : hf_.shared_expert(l.at, "gate_proj.weight"));
+    case Projection::up:
+      return find(routed ? hf_.expert_up(l.at, e) : hf_.shared_expert(l.at, "up_proj.weight"));
+    case Projection::down: break;
+  }
+  return find(routed ? hf_.expert_down(l.at, e) : hf_.shared_expert(l.at, "down_proj.weight"));
 }
 
 Result<Section> Engine::expert_section(const Layer& l, Projection which) const {
@@ -73,10 +88,10 @@ Result<Section> Engine::expert_section(const Layer& l, Projection which) const {
   section.cuts[static_cast<std::size_t>(down ? columns : rows)] = inner_;
   for (Index f = 0; f < n; ++f) {
     const Index e = (*order_)[static_cast<std::size_t>(f)];
-    const TensorId id = RESHARD_TRY(find(which == Projection::gate ? hf_.expert_gate(l.at, e)
-                                         : which == Projection::up ? hf_.expert_up(l.at, e)
-                                                                   : hf_.expert_down(l.at, e)));
-    place_as(section, id, Box::whole(one), {f, 0, 0}, {rows, columns});
+    // Shared experts stand side by side in one tensor.
+    const Index shared = std::max<Index>(0, e - c_.num_experts) * inner;
+    const Box box = Box::whole(one).with(down ? 1 : 0, Interval{shared, shared + inner});
+    place_as(section, RESHARD_TRY(expert_tensor(l, which, e)), box, {f, 0, 0}, {rows, columns});
   }
   return section;
 }
@@ -138,8 +153,12 @@ Result<> Engine::stacked_biases(const Layer& l) {
     place(w2, down, Box{e, {0, h}}, {run.at, 0});
   }
   const std::string at = ffn(l, d_.expert_module);
-  add_experts(at + d_.w13_bias, 0, sections(std::move(w13)), {.merged = {1U << 1}});
-  add_experts(at + d_.w2_bias, 0, sections(std::move(w2)), {.padded = sharers > 1});
+  Stored stored = in_f32(d_.f32_expert_bias);
+  stored.merged = {1U << 1};
+  add_experts(at + d_.w13_bias, 0, sections(std::move(w13)), stored);
+  stored.merged = {};
+  stored.padded = sharers > 1;
+  add_experts(at + d_.w2_bias, 0, sections(std::move(w2)), stored);
   return {};
 }
 

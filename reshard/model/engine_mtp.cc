@@ -12,6 +12,7 @@ Result<> Engine::mtp_module(Index module) {
   const auto in_block = [&](Index i) {
     const Index k = module * block + i;
     const LayerAt at(i, module);
+    if (d_.nextn && c_.mtp_names == MtpNames::trailing) return Layer{at, d_.prefix + "model."};
     return c_.mtp_names == MtpNames::trailing
                ? Layer{at, fmt::format("{}model.layers.{}.", d_.prefix, c_.num_hidden_layers + k)}
                : Layer{at, fmt::format("{}mtp.layers.{}.", d_.prefix, k)};
@@ -23,7 +24,8 @@ Result<> Engine::mtp_module(Index module) {
     if (module == 0) {
       for (const std::string& hf : {names.embedding_norm, names.hidden_norm, names.final_norm})
         RESHARD_TRY(replicated(d_.prefix + hf, hf));
-      RESHARD_TRY(vector(d_.prefix + names.projection, names.projection, dense_));
+      RESHARD_TRY(
+          vector(d_.prefix + names.projection, names.projection, d_.nextn ? CutId(0) : dense_));
     }
   } else {
     RESHARD_TRY(same(first, names.embedding_norm));
@@ -32,13 +34,13 @@ Result<> Engine::mtp_module(Index module) {
         vector(own(first, names.projection), names.projection, trailing ? CutId(0) : dense_));
     RESHARD_TRY(same(last, names.final_norm));
   }
-  if (trailing)
+  if (trailing && !d_.nextn)
     RESHARD_TRY(vocabulary(last.name + "shared_head.head.weight",
                            c_.tie_word_embeddings ? hf_.embedding() : hf_.lm_head(), head_,
                            d_.head_rows));
   for (Index i = 0; i < block; ++i) {
     Layer l = in_block(i);
-    if (trailing) l.name += "mtp_block.";
+    if (trailing) l.name += d_.nextn ? "decoder." : "mtp_block.";
     RESHARD_TRY(layer(l));
   }
   return {};

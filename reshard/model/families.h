@@ -40,6 +40,12 @@ Result<ModelLayout> megatron_layout(const LayoutSpec& spec, const FamilyInput& i
 /// * replicas, tp fastest.
 Result<ModelLayout> vllm_layout(const LayoutSpec& spec, const FamilyInput& input);
 
+/// SGLang's modules likewise. Keys: tp (all ranks of a stage), dp (attention data parallel: heads
+/// are cut by tp / dp), ep (experts are cut by tp / ep), pp, replicas, vocab_multiple (64),
+/// redundant, expert_map, w13, transposed, dp_lm_head (0), dense (tp | whole), shared (tp | whole |
+/// fused), prefix, mtp (0), dtype, offset. World: tp * pp * replicas, tp fastest.
+Result<ModelLayout> sglang_layout(const LayoutSpec& spec, const FamilyInput& input);
+
 /// Any model, by the rules of a file. Keys: offset, and the sizes of the file's axes. @pre
 /// input.model
 Result<ModelLayout> rules_layout(const LayoutSpec& spec, const FamilyInput& input,

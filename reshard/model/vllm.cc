@@ -146,8 +146,11 @@ Result<ModelLayout> vllm_layout(const LayoutSpec& spec, const FamilyInput& input
   RESHARD_TRY(place_ranks(d, s, c));
   place_ends(d, c);
   if (c.num_experts > 0) {
-    const ExpertPlacement how{c.num_experts, s.redundant, s.ep, s.round_robin,
-                              num_expert_layers(c, d.mtp)};
+    const ExpertPlacement how{.num_experts = c.num_experts,
+                              .redundant = s.redundant,
+                              .ep = s.ep,
+                              .round_robin = s.round_robin,
+                              .num_layers = num_expert_layers(c, d.mtp)};
     d.experts = RESHARD_TRY(expert_orders(kFamily, how, input.expert_map));
   }
   return Engine(spec, d, input).build(spec);

@@ -269,6 +269,51 @@ VLLM = [
     "trailing ? CutId(0) : dense_",
     "trailing ? dense_ : CutId(0)",
   ),
+  Rule(
+    "sglang", "heads are cut by tp / dp", "reshard/model/sglang.cc",
+    'd.heads = cut_over(d.mesh.axis("attention_tp"));',
+    'd.heads = cut_over(d.mesh.axis("dp"));',
+  ),
+  Rule(
+    "sglang", "dense widths are cut over dp first", "reshard/model/sglang.cc",
+    'DimCut tp = cut_over(d.mesh.axis("dp"));\n  tp.axes[1] = static_cast<std::int8_t>(d.mesh.axis("attention_tp"));',
+    'DimCut tp = cut_over(d.mesh.axis("attention_tp"));\n  tp.axes[1] = static_cast<std::int8_t>(d.mesh.axis("dp"));',
+  ),
+  Rule(
+    "sglang", "expert ranks are slower than what cuts an expert", "reshard/model/sglang.cc",
+    '{{"expert_tp", s.expert_tp()}, {"ep", s.ep}',
+    '{{"ep", s.ep}, {"expert_tp", s.expert_tp()}',
+  ),
+  Rule(
+    "sglang", "the last stages have the rest", "reshard/model/sglang.cc",
+    "pp - 1 - i",
+    "i",
+  ),
+  Rule(
+    "sglang", "rows that ranks do not divide are padded to more", "reshard/model/sglang.cc",
+    "up(multiple * ranks)",
+    "up(ranks)",
+  ),
+  Rule(
+    "sglang", "the embedding follows attention", "reshard/model/sglang.cc",
+    "if (!plain) d.embedding = d.heads;",
+    "if (!plain) d.embedding = tp;",
+  ),
+  Rule(
+    "sglang", "fused shared experts stand behind a rank's own", "reshard/model/engine_design.cc",
+    "++of_rank < physical / how.ep",
+    "++of_rank < physical",
+  ),
+  Rule(
+    "sglang", "shared experts are parts of one tensor", "reshard/model/engine_experts.cc",
+    "std::max<Index>(0, e - c_.num_experts) * inner",
+    "std::max<Index>(0, e - c_.num_experts) * 0",
+  ),
+  Rule(
+    "sglang", "Qwen3-Next's fc is whole", "reshard/model/engine_mtp.cc",
+    "d_.nextn ? CutId(0) : dense_",
+    "d_.nextn ? dense_ : CutId(0)",
+  ),
 ]  # fmt: skip
 
 RULES = [*MEGATRON, *VLLM, *FSDP]

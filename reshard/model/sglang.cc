@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+// SGLang 0.5.23: its keys, its ranks, and which of its models keep what where. tp is all ranks of a
+// stage; attention divides them into dp groups of tp / dp, experts into ep groups of tp / ep.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string_view>
+
+#include "reshard/model/engine.h"
+
+namespace reshard {
+namespace {
+
+const std::string kFamily = "sglang";
+
+struct Sizes {
+  Index tp, dp, ep, pp, replicas, vocab_multiple, redundant, offset;
+  bool dp_lm_head, whole_dense, whole_shared, fused_shared;
+  Index attention_tp() const { return tp / dp; }
+  Index expert_tp() const { return tp / ep; }
+};
+
+bool among(const ModelConfig& c, std::initializer_list<std::string_view> types) {
+  return std::find(types.begin(), types.end(), c.model_type) != types.end();
+}
+
+Result<bool> flag(const LayoutSpec& spec, const char* key) {
+  return RESHARD_TRY(spec.word(key, {"0", "1"})) == "1";
+}
+
+Result<Sizes> read_sizes(const LayoutSpec& spec) {
+  RESHARD_TRY(spec.only({"tp", "dp", "ep", "pp", "replicas", "vocab_multiple", "redundant",
+                         "expert_map", "w13", "transposed", "dp_lm_head", "dense", "shared",
+                         "prefix", "mtp", "dtype", "offset"}));
+  Sizes s{};
+  s.tp = RESHARD_TRY(spec.integer("tp", 1));
+  s.dp = RESHARD_TRY(spec.integer("dp", 1));
+  s.ep = RESHARD_TRY(spec.integer("ep", 1));
+  s.pp = RESHARD_TRY(spec.integer("pp", 1));
+  s.replicas = RESHARD_TRY(spec.integer("replicas", 1));
+  s.vocab_multiple = RESHARD_TRY(spec.integer("vocab_multiple", 64));
+  s.redundant = RESHARD_TRY(spec.integer("redundant", 0, 0));
+  s.offset = RESHARD_TRY(spec.integer("offset", 0, 0));
+  s.dp_lm_head = RESHARD_TRY(flag(spec, "dp_lm_head"));
+  s.whole_dense = RESHARD_TRY(spec.word("dense", {"tp", "whole"})) == "whole";
+  const std::string shared = RESHARD_TRY(spec.word("shared", {"tp", "whole", "fused"}));
+  s.whole_shared = shared == "whole";
+  s.fused_shared = shared == "fused";
+  RESHARD_TRY(Engine::divides(kFamily, "dp", s.dp, "tp", s.tp, "; dp is part of tp"));
+  RESHARD_TRY(Engine::divides(kFamily, "ep", s.ep, "tp", s.tp, "; ep is part of tp"));
+  return s;
+}
+
+Result<> check_model(const Sizes& s, const ModelConfig& c) {
+  const auto refuse = [&](const char* key, Index n, const char* why) {
+    return fail(Code::unsupported,
+                fmt::format("sglang: {}={}: {}'s modules {}", key, n, c.architecture, why));
+  };
+  if (s.pp > 1 && among(c, {"gemma3_text", "qwen3_next"}))
+    return refuse("pp", s.pp, "know no pipeline stages, so pp must be 1");
+  if (s.dp > 1 && among(c, {"llama", "mistral", "qwen2", "mixtral", "gemma3_text"}))
+    return refuse("dp", s.dp,
+                  "know no attention data parallel, so dp must be 1 (independent engines are "
+                  "replicas=N)");
+  if (s.fused_shared && (c.shared_expert_size == 0 ||
+                         c.shared_expert_size % c.moe_intermediate_size != 0 || !c.gated_mlp))
+    return fail(Code::invalid_argument,
+                fmt::format("sglang: shared=fused needs shared experts of the routed ones' width; "
+                            "{} has {} of {}",
+                            c.architecture, c.shared_expert_size, c.moe_intermediate_size));
+  return {};
+}
+
+Result<> check(const Sizes& s, const ModelConfig& c) {
+  RESHARD_TRY(check_model(s, c));
+  const char* attention = s.dp > 1 ? "tp/dp" : "tp";
+  RESHARD_TRY(Engine::check_heads(kFamily, attention, s.attention_tp(), c));
+  RESHARD_TRY(Engine::check_widths(kFamily, "tp", s.whole_dense ? 1 : s.tp,
+                                   s.whole_shared || s.fused_shared, c));
+  RESHARD_TRY(Engine::check_ep(kFamily, s.ep, c));
+  if (s.pp > c.num_hidden_layers)
+    return fail(Code::invalid_argument, fmt::format("sglang: pp={} exceeds num_hidden_layers={}",
+                                                    s.pp, c.num_hidden_layers));
+  return Engine::check_experts(kFamily, s.ep > 1 ? "tp/ep" : "tp", s.expert_tp(), c, "");
+}
+
+/// Layers that do not divide go to the last stages, one each (distributed/utils.py,
+/// get_pp_indices).
+std::vector<Index> stages_of(Index layers, Index pp) {
+  std::vector<Index> stages(static_cast<std::size_t>(pp), layers / pp);
+  for (Index i = 0; i < layers % pp; ++i) ++stages[static_cast<std::size_t>(pp - 1 - i)];
+  return stages;
+}
+
+/// Padded to the multiple, or where ranks do not divide that, to the multiple times the ranks.
+Index padded_rows(Index rows, Index multiple, Index ranks) {
+  const auto up = [&](Index to) { return (rows + to - 1) / to * to; };
+  return up(multiple) % ranks == 0 ? up(multiple) : up(multiple * ranks);
+}
+
+Result<> place_ranks(EngineDesign& d, const Sizes& s, const ModelConfig& c) {
+  const Rank first(static_cast<Rank::rep>(s.offset));
+  d.mesh = RESHARD_TRY(Mesh::make(
+      {{"attention_tp", s.attention_tp()}, {"dp", s.dp}, {"pp", s.pp}, {"replica", s.replicas}},
+      first));
+  d.expert_mesh = RESHARD_TRY(Mesh::make(
+      {{"expert_tp", s.expert_tp()}, {"ep", s.ep}, {"pp", s.pp}, {"replica", s.replicas}}, first));
+  d.heads = cut_over(d.mesh.axis("attention_tp"));
+  DimCut tp = cut_over(d.mesh.axis("dp"));
+  tp.axes[1] = static_cast<std::int8_t>(d.mesh.axis("attention_tp"));
+  tp.num_axes = 2;
+  tp.combine = DimCut::Combine::flattened;
+  if (!s.whole_dense) d.dense = tp;
+  if (!s.whole_shared) d.shared = tp;
+  d.head = s.dp_lm_head ? d.heads : tp;
+  d.head_rows = padded_rows(c.vocab_size, s.vocab_multiple, s.dp_lm_head ? s.attention_tp() : s.tp);
+  // Gemma-3 has a plain embedding.
+  const bool plain = c.model_type == "gemma3_text";
+  if (!plain) d.embedding = d.heads;
+  d.embedding_rows =
+      plain ? c.vocab_size : padded_rows(c.vocab_size, s.vocab_multiple, s.attention_tp());
+  d.expert_inner = cut_over(d.expert_mesh.axis("expert_tp"));
+  d.expert_outer = cut_over(d.expert_mesh.axis("ep"));
+  d.stages = stages_of(c.num_hidden_layers, s.pp);
+  return {};
+}
+
+Result<> read_names(EngineDesign& d, const LayoutSpec& spec, const Sizes& s, const ModelConfig& c) {
+  d.up_first = RESHARD_TRY(spec.word("w13", {"gate_first", "up_first"})) == "up_first";
+  d.transposed = RESHARD_TRY(flag(spec, "transposed"));
+  d.mtp = RESHARD_TRY(flag(spec, "mtp"));
+  if (d.mtp && c.num_mtp != 1)
+    return fail(Code::invalid_argument,
+                fmt::format("sglang: mtp=1 needs a model with one module for multi-token "
+                            "prediction; {} has {}",
+                            c.architecture, c.num_mtp));
+  if (d.up_first && c.stacked_experts)
+    return fail(Code::invalid_argument, fmt::format("sglang: w13=up_first: {} keeps gate and up "
+                                                    "rows in turn",
+                                                    c.architecture));
+  if (RESHARD_TRY(spec.word("prefix", {"model", "language_model"})) == "language_model")
+    d.prefix = "language_model.";
+  d.head_everywhere = among(c, {"llama", "mistral", "qwen3_moe", "mixtral", "glm4_moe", "gpt_oss"});
+  d.tied_head = true;
+  d.own_f32 = !spec.keys.contains("dtype");
+  d.f32_router = c.model_type == "glm4_moe";
+  d.f32_expert_bias = true;
+  d.nextn = true;
+  if (s.fused_shared) d.fused_shared = c.shared_expert_size / c.moe_intermediate_size;
+  d.expert_module = "experts.";
+  d.fused_qkv_a = "fused_qkv_a_proj_with_mqa";
+  d.sinks_module = "self_attn";
+  d.embedding_module = "embed_tokens";
+  d.w13_bias = "w13_weight_bias";
+  d.w2_bias = "w2_weight_bias";
+  return {};
+}
+
+}  // namespace
+
+Result<ModelLayout> sglang_layout(const LayoutSpec& spec, const FamilyInput& input) {
+  if (input.config == nullptr)
+    return fail(Code::invalid_argument, "sglang: needs the model's config.json");
+  const ModelConfig& c = *input.config;
+  const Sizes s = RESHARD_TRY(read_sizes(spec));
+  RESHARD_TRY(check(s, c));
+  EngineDesign d;
+  RESHARD_TRY(read_names(d, spec, s, c));
+  RESHARD_TRY(place_ranks(d, s, c));
+  if (c.num_experts > 0) {
+    const ExpertPlacement how{.num_experts = c.num_experts,
+                              .redundant = s.redundant,
+                              .ep = s.ep,
+                              .even = true,
+                              .fused_shared = d.fused_shared,
+                              .num_layers = num_expert_layers(c, d.mtp)};
+    d.experts = RESHARD_TRY(expert_orders(kFamily, how, input.expert_map));
+  }
+  return Engine(spec, d, input).build(spec);
+}
+
+}  // namespace reshard
