@@ -3,6 +3,7 @@
 
 #include <charconv>
 
+#include "reshard/base/value_map.h"
 #include "reshard/model/dtensor_slots.h"
 #include "reshard/model/families.h"
 
@@ -35,16 +36,17 @@ Result<TensorShards> shards_of(const DTensorRule& rule, const Dims& shape) {
   return shards;
 }
 
-Result<> add_tensor(DTensorSlots& slots, const std::vector<std::size_t>& meshes,
-                    const DTensorSet& set, const LayoutSpec& spec, const ModelSpec& model,
-                    TensorId id) {
+Result<> add_tensor(DTensorSlots& slots, std::optional<DType> dtype,
+                    const std::vector<std::size_t>& meshes, const DTensorSet& set,
+                    const LayoutSpec& spec, const ModelSpec& model, TensorId id) {
   for (const DTensorRule& rule : set.rules) {
     const auto groups = match_pattern(rule.match, model[id].name);
     if (!groups || !in_range(rule, *groups)) continue;
     const std::string name =
         rule.name.empty() ? model[id].name : RESHARD_TRY(substituted(rule.name, *groups));
     return slots.add(meshes[rule.mesh], id, name,
-                     RESHARD_TRY(shards_of(rule, model[id].stored_shape())));
+                     RESHARD_TRY(shards_of(rule, model[id].stored_shape())),
+                     is_convertible(model[id].dtype) ? dtype : std::nullopt);
   }
   return fail(
       Code::not_found,
@@ -55,8 +57,9 @@ Result<> add_tensor(DTensorSlots& slots, const std::vector<std::size_t>& meshes,
 
 Result<ModelLayout> dtensor_layout(const LayoutSpec& spec, const FamilyInput& input,
                                    const DTensorSet& set) {
-  RESHARD_TRY(spec.only({"offset"}));
+  RESHARD_TRY(spec.only({"dtype", "offset"}));
   const Index offset = RESHARD_TRY(spec.integer("offset", 0, 0));
+  const auto dtype = RESHARD_TRY(spec.dtype());
   LayoutBuilder builder(to_string(spec), input.model);
   DTensorSlots slots(builder);
   std::vector<std::size_t> meshes;
@@ -68,7 +71,7 @@ Result<ModelLayout> dtensor_layout(const LayoutSpec& spec, const FamilyInput& in
   const ModelSpec& model = *input.model;
   for (Index i = 0; i < model.size(); ++i) {
     const TensorId id(static_cast<TensorId::rep>(i));
-    if (auto added = add_tensor(slots, meshes, set, spec, model, id); !added)
+    if (auto added = add_tensor(slots, dtype, meshes, set, spec, model, id); !added)
       return tl::unexpected(
           std::move(added).error().in(fmt::format("dtensor: tensor '{}'", model[id].name)));
   }

@@ -194,7 +194,8 @@ std::optional<CutId> DTensorSlots::find_cut(const MeshUse& mesh, const StoredDim
 }
 
 Result<> DTensorSlots::add(std::size_t mesh, TensorId tensor, const std::string& name,
-                           const TensorShards& shards) {
+                           const TensorShards& shards, std::optional<DType> dtype) {
+  dtype_ = dtype;
   RESHARD_TRY(names_.take(name, meshes_[mesh].set));
   const auto dims = stored_dims(b_.model()[tensor]);
   if (meshes_[mesh].closed && add_closed(mesh, tensor, name, dims, shards)) return {};
@@ -210,14 +211,13 @@ bool DTensorSlots::add_closed(std::size_t mesh, TensorId tensor, const std::stri
     if (!how) return false;
     section.cuts[static_cast<std::size_t>(dims[d].first)] = *how;
   }
-  b_.add(Slot{name,
-              t.dtype,
-              *meshes_[mesh].closed,
-              b_.add_ranks(meshes_[mesh].set),
-              0,
-              false,
-              {std::move(section)},
-              t.merged});
+  b_.add(Slot{.name = name,
+              .dtype = dtype_.value_or(t.dtype),
+              .mesh = *meshes_[mesh].closed,
+              .ranks = b_.add_ranks(meshes_[mesh].set),
+              .sections = {std::move(section)},
+              .merged = t.merged,
+              .casts = dtype_.has_value()});
   return true;
 }
 
@@ -243,7 +243,10 @@ Result<ExplicitTensor> DTensorSlots::local_tensor(TensorId tensor, const std::st
                                                   const std::vector<StoredDim>& dims,
                                                   const std::vector<std::vector<Interval>>& held) {
   const CanonicalTensor& t = b_.model()[tensor];
-  ExplicitTensor out{.name = name, .dtype = t.dtype, .merged = t.merged};
+  ExplicitTensor out{.name = name,
+                     .dtype = dtype_.value_or(t.dtype),
+                     .merged = t.merged,
+                     .casts = dtype_.has_value()};
   std::vector<Piece> whole{Piece{}};
   for (std::size_t d = 0; d < dims.size(); ++d) {
     const HeldDim mine(t, dims[d], held[d]);

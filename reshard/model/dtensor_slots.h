@@ -33,10 +33,11 @@ class DTensorSlots {
   /// Adds a mesh, its ranks moved up by `offset`; returns its number. Errors: sizes that do not
   /// fit, ranks twice, negative or beyond 2^20.
   Result<std::size_t> add_mesh(const DTensorMesh& mesh, Index offset);
-  /// Adds a canonical tensor under a local name. @pre mesh dimensions exist, each used once
-  /// Errors: the name is taken on a rank; more pieces than a layout can have (2^22).
+  /// Adds a canonical tensor under a local name, stored as `dtype` where that is given. @pre mesh
+  /// dimensions exist, each used once Errors: the name is taken on a rank; more pieces than a
+  /// layout can have (2^22).
   Result<> add(std::size_t mesh, TensorId tensor, const std::string& name,
-               const TensorShards& shards);
+               const TensorShards& shards, std::optional<DType> dtype = std::nullopt);
   /// To be called once, after all tensors.
   void finish() { explicit_.finish(); }
 
@@ -82,6 +83,7 @@ class DTensorSlots {
   std::vector<MeshUse> meshes_;
   std::map<CutKey, std::optional<CutId>> cuts_;
   std::size_t num_pieces_ = 0;
+  std::optional<DType> dtype_;  ///< of the tensor that is being added.
 };
 
 }  // namespace reshard

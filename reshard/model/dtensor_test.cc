@@ -116,6 +116,19 @@ TEST(Fsdp, cuts_inside_what_tensor_parallelism_left) {
   EXPECT_EQ(held(*l, "l.gate.e_score_correction_bias", 6), "[16] [0,16)@0");
 }
 
+TEST(Fsdp, stores_weights_in_the_dtype_that_is_asked_for) {
+  const auto m = model({{"l.q_proj.weight", {4, 8}, DType::bf16, {}},
+                        {"l.steps", {4}, DType::i64, {}},
+                        {"l.gate.e_score_correction_bias", {4}, DType::bf16, {}}});
+  const auto l = fsdp_layout(*parse_layout("fsdp:shard=2,dtype=float32"), {m});
+  ASSERT_TRUE(l.has_value()) << l.error().message;
+  EXPECT_EQ(l->slot(SlotId(0)).dtype, DType::f32);
+  EXPECT_EQ(l->slot(SlotId(1)).dtype, DType::i64);
+  EXPECT_EQ(l->slot(SlotId(2)).dtype, DType::bf16);
+  EXPECT_THAT(fsdp_layout(*parse_layout("fsdp:dtype=int8"), {m}).error().message,
+              HasSubstr("fsdp: dtype=int8 must be float32, bfloat16 or float16"));
+}
+
 TEST(Fsdp, refuses_scalars) {
   const auto m = model({{"scale", {}, DType::f32, {}}});
   EXPECT_THAT(fsdp_layout(*parse_layout("fsdp:shard=2"), {m}).error().message,

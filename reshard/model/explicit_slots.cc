@@ -13,7 +13,8 @@ bool same(const Placed& a, const Placed& b) {
 
 bool same(const ExplicitTensor& a, const ExplicitTensor& b) {
   if (a.name != b.name || a.dtype != b.dtype || !(a.shape == b.shape) || a.padded != b.padded ||
-      !(a.merged == b.merged) || a.map != b.map || a.parts.size() != b.parts.size())
+      !(a.merged == b.merged) || a.map != b.map || a.casts != b.casts ||
+      a.parts.size() != b.parts.size())
     return false;
   for (std::size_t i = 0; i < a.parts.size(); ++i)
     if (!same(a.parts[i], b.parts[i])) return false;
@@ -64,8 +65,15 @@ void ExplicitSlots::finish() {
     Section section{t.shape, {}, std::move(t.parts)};
     std::vector<Section> sections;
     sections.push_back(std::move(section));
-    builder_.add(Slot{std::move(t.name), t.dtype, mesh, builder_.add_ranks(std::move(h.ranks)), 0,
-                      t.padded, std::move(sections), t.merged, t.map});
+    builder_.add(Slot{.name = std::move(t.name),
+                      .dtype = t.dtype,
+                      .mesh = mesh,
+                      .ranks = builder_.add_ranks(std::move(h.ranks)),
+                      .padded = t.padded,
+                      .sections = std::move(sections),
+                      .merged = t.merged,
+                      .map = t.map,
+                      .casts = t.casts});
   }
   held_.clear();
   by_digest_.clear();

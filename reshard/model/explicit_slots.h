@@ -19,6 +19,7 @@ struct ExplicitTensor {
   bool padded = false;
   MergedDims merged = {};
   ValueMap map = ValueMap::identity;
+  bool casts = false;  ///< as Slot::casts.
 };
 
 /// Collects the local tensors of ranks and adds a slot to a builder for each distinct one, with the

@@ -21,13 +21,8 @@ Result<TensorId> FamilyBuilder::find(const std::string& name) const {
 }
 
 Result<> FamilyBuilder::read_dtype(const LayoutSpec& spec) {
-  const auto it = spec.keys.find("dtype");
-  if (it == spec.keys.end()) return {};
-  dtype_ = dtype_from_torch_name(it->second);
-  if (dtype_ && is_convertible(*dtype_)) return {};
-  return fail(
-      Code::invalid_argument,
-      fmt::format("{}: dtype={} must be float32, bfloat16 or float16", family_, it->second));
+  dtype_ = RESHARD_TRY(spec.dtype());
+  return {};
 }
 
 void FamilyBuilder::add(std::string name, int stack_dim, std::vector<Section> sections,

@@ -7,6 +7,7 @@
 #include <array>
 #include <string_view>
 
+#include "reshard/base/value_map.h"
 #include "reshard/model/dtensor_slots.h"
 #include "reshard/model/families.h"
 
@@ -71,11 +72,12 @@ Result<TensorShards> shards_of(const CanonicalTensor& t) {
 }  // namespace
 
 Result<ModelLayout> fsdp_layout(const LayoutSpec& spec, const FamilyInput& input) {
-  RESHARD_TRY(spec.only({"shard", "replicate", "tp", "offset"}));
+  RESHARD_TRY(spec.only({"shard", "replicate", "tp", "dtype", "offset"}));
   const Index tp = RESHARD_TRY(spec.integer("tp", 1));
   const Index shard = RESHARD_TRY(spec.integer("shard", 1));
   const Index replicate = RESHARD_TRY(spec.integer("replicate", 1));
   const Index offset = RESHARD_TRY(spec.integer("offset", 0, 0));
+  const auto dtype = RESHARD_TRY(spec.dtype());
   LayoutBuilder builder(to_string(spec), input.model);
   DTensorSlots slots(builder);
   DTensorMesh mesh{"fsdp", {replicate, shard, tp}, {}};
@@ -90,7 +92,8 @@ Result<ModelLayout> fsdp_layout(const LayoutSpec& spec, const FamilyInput& input
   for (Index i = 0; i < model.size(); ++i) {
     const TensorId id(static_cast<TensorId::rep>(i));
     const TensorShards shards = RESHARD_TRY(shards_of(model[id]));
-    RESHARD_TRY(slots.add(on, id, model[id].name, shards));
+    const bool casts = is_convertible(model[id].dtype) && !is_buffer(model[id].name);
+    RESHARD_TRY(slots.add(on, id, model[id].name, shards, casts ? dtype : std::nullopt));
   }
   slots.finish();
   return std::move(builder).finish();

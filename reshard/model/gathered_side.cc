@@ -241,7 +241,7 @@ Result<> GatheredSide::sum_group(Tensor& t, const Shared& shared, bool& is_first
 ExplicitTensor GatheredSide::local_tensor(const Alike& alike, const Parameter& p, int tensor,
                                           TensorId id, const ModelSpec& model) const {
   const Dims& whole = model[id].shape;
-  ExplicitTensor out{.name = p.name, .dtype = p.dtype, .shape = p.shape};
+  ExplicitTensor out{.name = p.name, .dtype = p.dtype, .shape = p.shape, .casts = true};
   Box box = Box::whole(whole);
   if (tensors_[static_cast<std::size_t>(tensor)].stacked) {
     const Index first = position(all_.ranks[alike.entry], p.expert_group).at * p.shape[0];

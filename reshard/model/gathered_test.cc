@@ -201,6 +201,21 @@ TEST(Gathered, groups_of_one_size_may_share_differently) {
   EXPECT_EQ(rows(*pair->source, 3), "[6,8)+0");
 }
 
+TEST(Gathered, sides_may_store_different_dtypes) {
+  ParameterMetadata trained;
+  trained.name = "router.expert_bias";
+  trained.shape = {4};
+  trained.dtype = DType::f32;
+  trained.element_size = 4;
+  ParameterMetadata fresh = trained;
+  fresh.dtype = DType::bf16;
+  fresh.element_size = 2;
+  const auto pair = gathered_layouts(gathered({{0, trained}}), gathered({{1, fresh}}));
+  ASSERT_TRUE(pair.has_value()) << pair.error().message;
+  EXPECT_EQ((*pair->model)[TensorId(0)].dtype, DType::f32);
+  EXPECT_EQ(pair->target->slot(SlotId(0)).dtype, DType::bf16);
+}
+
 TEST(Gathered, equal_reports_share_a_slot) {
   ParameterMetadata norm;
   norm.name = "norm";

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <charconv>
 
+#include "reshard/base/value_map.h"
+
 namespace reshard {
 namespace {
 
@@ -41,6 +43,15 @@ Result<std::string> LayoutSpec::word(const std::string& key,
                 fmt::format("{}: {}={} must be one of {}", family, key, it->second,
                             joined(allowed.begin(), allowed.end())));
   return it->second;
+}
+
+Result<std::optional<DType>> LayoutSpec::dtype() const {
+  const auto it = keys.find("dtype");
+  if (it == keys.end()) return std::nullopt;
+  const auto found = dtype_from_torch_name(it->second);
+  if (found && is_convertible(*found)) return found;
+  return fail(Code::invalid_argument,
+              fmt::format("{}: dtype={} must be float32, bfloat16 or float16", family, it->second));
 }
 
 Result<> LayoutSpec::only(const std::set<std::string>& known) const {

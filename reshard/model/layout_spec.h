@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "reshard/base/dtype.h"
 #include "reshard/base/result.h"
 #include "reshard/index/interval.h"
 
@@ -24,6 +25,9 @@ struct LayoutSpec {
   /// A key with one of these words, or the first of them when absent.
   Result<std::string> word(const std::string& key,
                            std::initializer_list<std::string_view> allowed) const;
+  /// The key dtype: what floating-point tensors are stored as; none when absent. Error: not
+  /// float32, bfloat16 or float16.
+  Result<std::optional<DType>> dtype() const;
   /// Error naming the first key that is not among `known`, and those that are.
   Result<> only(const std::set<std::string>& known) const;
 };
