@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 
 #include "cli/commands.h"
@@ -39,6 +40,47 @@ std::map<std::string, Index> bytes_by_dtype(const ModelSpec& tensors) {
   return bytes;
 }
 
+std::string_view spoken(Mixer mixer) {
+  switch (mixer) {
+    case Mixer::attention: return "attention";
+    case Mixer::mla: return "latent attention";
+    case Mixer::mamba2: return "Mamba-2";
+    case Mixer::gated_delta: return "gated delta net";
+    case Mixer::none: break;
+  }
+  return "";
+}
+
+std::string_view spoken(Ffn ffn) {
+  switch (ffn) {
+    case Ffn::dense: return "MLP";
+    case Ffn::experts: return "experts";
+    case Ffn::none: break;
+  }
+  return "";
+}
+
+/// "attention and experts", "Mamba-2".
+std::string spoken(const LayerKind& kind) {
+  const auto mixer = spoken(kind.mixer), ffn = spoken(kind.ffn);
+  return fmt::format("{}{}{}", mixer, mixer.empty() || ffn.empty() ? "" : " and ", ffn);
+}
+
+/// How many layers are of which kind, in the order of the first of each.
+std::vector<std::pair<std::string, Index>> layer_kinds(const ModelConfig& config) {
+  std::vector<std::pair<std::string, Index>> kinds;
+  for (const LayerKind& layer : config.layers) {
+    const std::string kind = spoken(layer);
+    const auto known =
+        std::find_if(kinds.begin(), kinds.end(), [&](const auto& k) { return k.first == kind; });
+    if (known == kinds.end())
+      kinds.emplace_back(kind, 1);
+    else
+      ++known->second;
+  }
+  return kinds;
+}
+
 Json::Object model_object(const Model& model) {
   Json::Object object;
   object.push_back({"architecture", model.config ? Json(model.config->architecture) : Json()});
@@ -46,6 +88,12 @@ Json::Object model_object(const Model& model) {
                                         ? Json(model.config->quantization)
                                         : Json()});
   object.push_back({"layers", model.config ? Json(model.config->num_hidden_layers) : Json()});
+  if (model.config) {
+    Json::Object layers;
+    for (const auto& [kind, count] : layer_kinds(*model.config))
+      layers.push_back({kind, Json(count)});
+    object.push_back({"layer_kinds", Json(std::move(layers))});
+  }
   object.push_back({"parameters", Json(parameters_of(*model.tensors))});
   object.push_back({"tensors", Json(model.tensors->size())});
   object.push_back({"bytes", Json(model.tensors->bytes())});
@@ -75,6 +123,8 @@ std::string model_text(const Model& model, const Style& style) {
     if (model.config->num_mtp > 0)
       text += ", " + plural(model.config->num_mtp, "module") + " for multi-token prediction";
     text += "\n";
+    for (const auto& [kind, count] : layer_kinds(*model.config))
+      text += fmt::format("  {} of {}\n", plural(count, "layer"), kind);
   } else {
     text += fmt::format("  no config: {}\n", model.no_config);
   }
@@ -146,7 +196,8 @@ std::string local_text(const ModelLayout& layout, Rank r, const Style& style) {
   for (SlotId id : layout.slots_of(r)) {
     const LocalTensor local = layout.local(id, r);
     std::vector<std::string> row = {layout.slot(id).name, std::string(name(layout.slot(id).dtype)),
-                                    to_string(layout.stored_shape(id, r)), grouped(padding_of(local))};
+                                    to_string(layout.stored_shape(id, r)),
+                                    grouped(padding_of(local))};
     if (local.fragments.empty()) table.add({row[0], row[1], row[2], row[3], "nothing"});
     for (const Fragment& f : local.fragments) {
       row.push_back(fmt::format("{} {}", layout.model()[f.tensor].name, to_string(f.box)));

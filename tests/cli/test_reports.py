@@ -138,6 +138,13 @@ class Reports(unittest.TestCase):
         self.assertIn("1 module for multi-token", program.done("inspect", "qwen3-next-80b-a3b"))
         report = json.loads(program.done("inspect", "deepseek-v3", "--layers", 4, "--json"))
         self.assertEqual((report["quantization"], report["layers"]), ("fp8", 4))
+        self.assertEqual(
+            report["layer_kinds"],
+            {"latent attention and MLP": 3, "latent attention and experts": 1},
+        )
+        hybrid = program.done("inspect", "nemotron-3-nano-30b-a3b")
+        for line in ("23 layers of Mamba-2", "23 layers of experts", "6 layers of attention"):
+            self.assertIn(f"  {line}\n", hybrid)
 
     def test_every_example_has_the_published_parameters(self):
         parameters = {
@@ -161,7 +168,7 @@ class Reports(unittest.TestCase):
             "qwen3-next-80b-a3b": 79_674_391_296 + 1_650_471_424,
             "nemotron-3-super-120b-a12b": 123_611_012_096 + 41 * 512,
         }
-        examples = pathlib.Path(os.environ["RESHARD_EXAMPLES"])
+        examples = pathlib.Path(__file__).parents[2] / "examples" / "configs"
         self.assertEqual({path.stem for path in examples.glob("*.json")}, set(parameters))
         for name, number in parameters.items():
             with self.subTest(name):

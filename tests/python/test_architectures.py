@@ -81,6 +81,17 @@ def test_modules_for_multi_token_prediction_are_kept(name, checkpoint, tmp_path)
 
 
 @pytest.mark.parametrize("name", MTP)
+def test_synth_writes_modules_for_multi_token_prediction(name, checkpoint, tmp_path):
+  folder, _ = checkpoint(name, mtp=MTP[name])
+  out = tmp_path / "synth"
+  done = program.run("synth", folder / "config.json", out)
+  assert done.returncode == 0, done.stderr
+  assert described(out) == described(folder)
+  # Copies are equal to their originals, or this would be refused.
+  program.convert(out, tmp_path / "ranks", "hf", "hf:shards=2")
+
+
+@pytest.mark.parametrize("name", MTP)
 def test_a_config_may_speak_of_modules_that_are_not_there(name, checkpoint, tmp_path):
   folder, _ = checkpoint(name)
   copy = changed(folder, tmp_path / "copy", lambda tensors: None)
