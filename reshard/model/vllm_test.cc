@@ -95,6 +95,14 @@ TEST(VllmNames, gemma_has_four_norms) {
                           "model.layers.0.pre_feedforward_layernorm.weight"));
 }
 
+TEST(VllmEnds, vocabulary_is_padded_to_64_or_what_is_asked_for) {
+  ModelConfig c = tiny_dense();
+  c.vocab_size = 70;  // 128 rows, or 96
+  EXPECT_EQ(rows_on(*vllm("tp=2", c), "lm_head.weight", 1), "lm_head[64,70)+0 of 64");
+  EXPECT_EQ(rows_on(*vllm("tp=2,vocab_multiple=32", c), "lm_head.weight", 1),
+            "lm_head[48,70)+0 of 48");
+}
+
 TEST(VllmAttention, gated_queries_come_with_their_heads) {
   // q_proj has 8 heads of query 4 and gate 4: 64 rows; KV 4 heads of 4.
   const auto l = vllm("tp=2", tiny_qwen3_next());

@@ -87,6 +87,17 @@ TEST(PlanFamilies, every_part_of_tiny_models_passes_the_checker) {
     }
 }
 
+TEST(PlanFamilies, engines_plan_every_architecture_from_training) {
+  for (const ModelConfig& c : tiny_models())
+    for (const char* to : {"vllm:tp=2,pp=2,offset=2", "vllm:tp=4", "sglang:tp=2,transposed=1"}) {
+      const Planner planner = plan(c, "megatron:tp=2,pp=2", to);
+      planner.ranks().for_each([&](Rank r) {
+        const auto ok = check_part(planner, planner.part(r));
+        EXPECT_TRUE(ok) << c.model_type << " -> " << to << ": " << ok.error().message;
+      });
+    }
+}
+
 TEST(PlanFamilies, one_sided_tensors_are_errors_that_name_them) {
   ModelConfig c = tiny_dense();
   ModelConfig without = c;

@@ -256,8 +256,8 @@ VLLM = [
   ),
   Rule(
     "vllm", "GLM's shared experts are cut", "reshard/model/vllm.cc",
-    ' && c.model_type != "glm4_moe";',
-    ";",
+    'c.model_type != "glm4_moe";',
+    'c.model_type != "glm4";',
   ),
   Rule(
     "vllm", "vocabulary is padded to 64", "reshard/model/vllm.cc",
