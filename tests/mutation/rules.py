@@ -316,4 +316,67 @@ VLLM = [
   ),
 ]  # fmt: skip
 
-RULES = [*MEGATRON, *VLLM, *FSDP]
+GATHERED = [
+  Rule(
+    "gathered", "layer numbers count from one", MODEL + "parameter_metadata.cc",
+    "layer_number - 1",
+    "layer_number",
+  ),
+  Rule(
+    "gathered", "experts count over the group", MODEL + "parameter_metadata.cc",
+    "position * each + local",
+    "local * group_size + position",
+  ),
+  Rule(
+    "gathered", "members follow each other", MODEL + "gathered_side.cc",
+    "if (m < static_cast<std::size_t>(at.at)) offset",
+    "if (m > static_cast<std::size_t>(at.at)) offset",
+  ),
+  Rule(
+    "gathered", "blocks follow each other", MODEL + "gathered_side.cc",
+    "begin += shared.members[m][b];",
+    "begin += 0;",
+  ),
+  Rule(
+    "gathered", "partition_stride blocks are cut one by one", MODEL + "gathered_side.cc",
+    "return Blocks(static_cast<std::size_t>(p.partition_stride), local / p.partition_stride);",
+    "return Blocks{local};",
+  ),
+  Rule(
+    "gathered", "blocks are stored one after the other", MODEL + "gathered_side.cc",
+    "local += mine[b];",
+    "local += 0;",
+  ),
+  Rule(
+    "gathered", "stacked experts follow the group", MODEL + "gathered_side.cc",
+    ".at * p.shape[0]",
+    ".at * 0",
+  ),
+  Rule(
+    "gathered", "a tied head is the embedding's", MODEL + "gathered.cc",
+    "if (const int tied = source.find(embedding); tied >= 0) return tied;",
+    "",
+  ),
+  Rule(
+    "dtensor", "the first mesh dimension is major", MODEL + "dtensor_slots.cc",
+    "rest /= mesh.shape[i];",
+    "rest /= 1;",
+  ),
+  Rule(
+    "dtensor", "axes are the mesh's dimensions backwards", MODEL + "dtensor_slots.cc",
+    "last - shards[static_cast<std::size_t>(i)].mesh_dim",
+    "shards[static_cast<std::size_t>(i)].mesh_dim",
+  ),
+  Rule(
+    "dtensor", "runs are stored one after the other", MODEL + "dtensor_slots.cc",
+    "at += first.size();",
+    "at += 0;",
+  ),
+  Rule(
+    "dtensor", "cuts may fall inside merged dimensions", MODEL + "dtensor_slots.cc",
+    "Interval{begin % last, begin % last + (end - begin)}",
+    "Interval{0, end - begin}",
+  ),
+]  # fmt: skip
+
+RULES = [*MEGATRON, *VLLM, *FSDP, *GATHERED]
