@@ -29,8 +29,10 @@ MegatronBuilder::MegatronBuilder(const LayoutSpec& spec, const MegatronSizes& si
 Result<ModelLayout> MegatronBuilder::build(const LayoutSpec& spec) {
   RESHARD_TRY(read_dtype(spec));
   RESHARD_TRY(make_meshes());
-  for (const PipelineChunk& c : RESHARD_TRY(pipeline_chunks(s_, c_.num_hidden_layers, mtp_)))
-    RESHARD_TRY(chunk(c));
+  const auto chunks = RESHARD_TRY(pipeline_chunks(s_, c_.num_hidden_layers, mtp_));
+  // Not of vpp: the key `layout` alone says as much.
+  chunked_ = static_cast<Index>(chunks.size()) > s_.pp;
+  for (const PipelineChunk& c : chunks) RESHARD_TRY(chunk(c));
   if (mtp_ < c_.num_mtp) omit_mtp();
   return std::move(b_).finish();
 }
@@ -53,7 +55,7 @@ Result<> MegatronBuilder::make_meshes() {
 Result<> MegatronBuilder::chunk(const PipelineChunk& chunk) {
   stage_ = chunk.stage;
   ranks_ = b_.ranks_where(mesh_, {{dense_pp_, chunk.stage}});
-  const std::string front = s_.vpp > 1 ? fmt::format("model{}.", chunk.chunk) : "";
+  const std::string front = chunked_ ? fmt::format("model{}.", chunk.chunk) : "";
   // The stage of the MTP layers looks tokens up too: it has an embedding of its own.
   if (chunk.embedding || chunk.mtp)
     RESHARD_TRY(word_embeddings(front + "embedding.word_embeddings.weight", hf_.embedding()));

@@ -83,6 +83,7 @@ class MegatronBuilder : private FamilyBuilder {
   int dense_pp_ = 0, expert_pp_ = 0, expert_ep_ = 0;
   CutId etp_;
   Index stage_ = 0;
+  bool chunked_ = false;  ///< stages have several chunks, whose names begin with "model<c>.".
 };
 
 }  // namespace reshard

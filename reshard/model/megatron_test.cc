@@ -267,6 +267,16 @@ TEST(MegatronMtp, is_with_the_loss_and_has_an_embedding_of_its_own) {
               HasSubstr("mtp.layers.0.mtp_model_layer.layers.1.mlp.router.weight"));
 }
 
+TEST(MegatronChunks, are_in_names_where_a_stage_has_several) {
+  const ModelConfig c = tiny_deepseek();
+  for (const char* layout : {"megatron:pp=2,layout=Et|t|t|tmL", "megatron:pp=2,vpp=2"}) {
+    EXPECT_THAT(names(c, layout, 0), HasSubstr("model0.embedding.word_embeddings.weight\n"));
+    EXPECT_THAT(names(c, layout, 1), HasSubstr("model1.decoder.final_layernorm.weight\n"));
+    EXPECT_THAT(names(c, layout, 1), HasSubstr("model1.mtp.layers.0.enorm.weight\n"));
+  }
+  EXPECT_THAT(names(c, "megatron:pp=2,layout=Et|tttmL", 0), Not(HasSubstr("model0.")));
+}
+
 TEST(MegatronMtp, can_be_left_out) {
   for (const ModelConfig& c : {tiny_deepseek(), tiny_qwen3_next(), tiny_nemotron()}) {
     EXPECT_THAT(names(c, "megatron:mtp=0,pp=2", 1), Not(HasSubstr("mtp.")));
