@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The layouts that the program must get right, element by element: (checkpoint, layout)."""
 
-TABLE = [
+from layout_table_more import MORE
+
+PLAIN = [
   # One dense model under everything that cuts it evenly.
   ("llama", "megatron:tp=1"),
   ("llama", "megatron:tp=2"),
@@ -97,3 +99,5 @@ TABLE = [
   ("mixtral-tied", "megatron:tp=2,pp=2,ep=2"),
   ("mixtral-tied", "vllm:tp=2,dp=2"),
 ]
+
+TABLE = [*PLAIN, *MORE]

@@ -99,9 +99,14 @@ def _chunk(model, sizes, chunk, place):
     held |= _layer(model.decoder_layer(index), sizes, place, f"decoder.layers.{local}.")
   for local, number in enumerate(chunk.mtp):
     held |= _mtp(model, sizes, place, number, f"mtp.layers.{local}.")
-  if chunk.loss:
+  # With MTP modules the final norm stays behind the last decoder layer, wherever the loss is.
+  has_norm = chunk.loss
+  if sizes.mtp and model.num_mtp() and not model.is_hybrid():
+    has_norm = model.num_layers - 1 in chunk.layers
+  if has_norm:
     final = "final_norm" if model.is_hybrid() else "final_layernorm"
     held[f"decoder.{final}.weight"] = norm(model, sizes, model.final_norm())
+  if chunk.loss:
     if not model.is_tied():
       held["output_layer.weight"] = vocab_shard(model.find("lm_head.weight"), sizes, tp)
     elif not chunk.embedding:

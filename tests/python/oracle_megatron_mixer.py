@@ -41,6 +41,8 @@ def tensors(layer, sizes, tp):
   }[kind]
   if sizes.norms == "separate":
     home = "norm.weight" if kind == "mamba" else "input_layernorm.weight"
+  elif kind == "mla" and _fuses_down_projections(layer, sizes):
+    home = "self_attention.linear_qkv_down_proj.layer_norm_weight"
   parts[home] = norm(layer.model, sizes, layer.mixer_norm())
   return parts
 
@@ -100,14 +102,22 @@ def _mla(layer, sizes, tp):
   return parts | _mla_down(layer, sizes, tp)
 
 
+def _fuses_down_projections(layer, sizes):
+  return sizes.mla_down == "fused" and layer.attention("q_a_proj.weight") is not None
+
+
 def _mla_down(layer, sizes, tp):
-  """The down-projections: whole on every rank, cut on rows, or one below the other and whole."""
+  """The down-projections: whole on every rank, cut on rows, or both cuts one below the other, as
+  FusedMLASelfAttention of later releases keeps them."""
   at, parts = "self_attention.", {}
   for kind in ("weight", "bias"):
     q = layer.attention(f"q_a_proj.{kind}")
     kv = layer.attention(f"kv_a_proj_with_mqa.{kind}")
-    if sizes.mla_down == "fused" and q is not None:
-      parts[f"{at}linear_qkv_down_proj.{kind}"] = concatenate([q, kv])
+    if _fuses_down_projections(layer, sizes):
+      if q is None:
+        continue
+      pieces = [row_shard(whole, tp, sizes.tp) for whole in (q, kv)]
+      parts[f"{at}linear_qkv_down_proj.{kind}"] = concatenate(pieces)
       continue
     for letters, whole in (("q", q), ("kv", kv)):
       if whole is not None:

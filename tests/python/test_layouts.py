@@ -6,15 +6,31 @@ import pytest
 import checkpoints
 import program
 from layout_table import TABLE
+from layout_table_more import MTP
 from oracle import expected_ranks
 from oracle_model import read_checkpoint
 from oracle_tensor import difference
 from oracle_values import settle
 
 
-@pytest.mark.parametrize("name, layout", TABLE, ids=[f"{name}-{layout}" for name, layout in TABLE])
+def rows(table):
+  return pytest.mark.parametrize(
+    "name, layout", table, ids=[f"{name}-{layout}" for name, layout in table]
+  )
+
+
+@rows(TABLE)
 def test_ranks_hold_what_the_framework_slices(name, layout, checkpoint, home_bytes, tmp_path):
-  folder, model = checkpoint(name)
+  check(*checkpoint(name), layout, home_bytes(name), tmp_path)
+
+
+@rows(MTP)
+def test_modules_for_multi_token_prediction(name, layout, checkpoint, home_bytes, tmp_path):
+  check(*checkpoint(name, mtp=1), layout, home_bytes(name, mtp=1), tmp_path)
+
+
+def check(folder, model, layout, home, tmp_path):
+  """Every rank against the oracle, then home again, where the file must be `home`."""
   out = program.convert(folder, tmp_path / "ranks", "hf", layout)
   ranks = expected_ranks(model, layout)
   written = program.RankFolder(out)
@@ -31,6 +47,6 @@ def test_ranks_hold_what_the_framework_slices(name, layout, checkpoint, home_byt
     assert not wrong, f"{layout}, rank {rank} of {len(ranks)}:\n" + "\n".join(wrong)
 
   back = program.convert(out, tmp_path / "back", layout, "hf")
-  if (back / "model.safetensors").read_bytes() != home_bytes(name):
+  if (back / "model.safetensors").read_bytes() != home:
     wrong = difference(model.tensors, read_checkpoint(back))
     pytest.fail(f"{layout}, back to hf:\n" + "\n".join(wrong))

@@ -6,7 +6,7 @@ import pytest
 
 import oracle_megatron as megatron
 import oracle_vllm as vllm
-from layout_table import TABLE
+from layout_table import PLAIN
 from oracle import expected_ranks, parse
 from oracle_join import MegatronJoin, VllmJoin
 from oracle_megatron import MegatronSizes
@@ -202,7 +202,7 @@ def test_layout_strings():
     parse("fsdp:dp=2")
 
 
-@pytest.mark.parametrize("name, layout", TABLE, ids=[f"{name}-{layout}" for name, layout in TABLE])
+@pytest.mark.parametrize("name, layout", PLAIN, ids=[f"{name}-{layout}" for name, layout in PLAIN])
 def test_what_is_sliced_can_be_put_together_again(name, layout, checkpoint):
   _, model = checkpoint(name)
   family, sizes = parse(layout)

@@ -199,7 +199,7 @@ def expert_parts(model, e):
   "keys, table",
   [
     ("tp=2,ep=2,redundant=2", [[0, 1, 2], [3, 0, 1]]),
-    ("tp=4,ep=4,redundant=1", [[0, 1], [2], [3], [0]]),
+    ("tp=4,ep=4,redundant=4", [[0, 1], [2, 3], [0, 1], [2, 3]]),
     ("tp=2,ep=2,placement=round_robin", [[0, 2], [1, 3]]),
   ],
 )

@@ -86,8 +86,8 @@ def test_megatron_mla(keys, q_rank):
 
   def down(name):
     if "fused" in keys and q_rank:
-      split = ranks[0][f"{at}linear_qkv_down_proj.weight"].data
-      return x @ (split[:Q_RANK] if name == "q" else split[Q_RANK:]).T
+      halves = [np.split(h[f"{at}linear_qkv_down_proj.weight"].data, [Q_RANK // 2]) for h in ranks]
+      return x @ np.concatenate([half[name == "kv"] for half in halves]).T
     parts = [held[f"{at}linear_{name}_down_proj.weight"].data for held in ranks]
     assert sharded or np.array_equal(parts[0], parts[1])
     return x @ np.concatenate(parts if sharded else parts[:1]).T

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layouts that store other values than the checkpoint's: dtypes, norms' centres, Mamba's A. Every rank
-holds the rounded value to the bit, the way home loses no more than the rounding allows, and the plan
-says so beforehand."""
+"""Layouts that store other values than the checkpoint's: dtypes, norms' centres, Mamba's A. Every
+rank holds the rounded value to the bit, the way home loses no more than the rounding allows, and
+the plan says so beforehand."""
 
 import json
 
