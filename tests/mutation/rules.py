@@ -20,7 +20,7 @@ def megatron(name, file, find, replace):
 
 
 MEGATRON = [
-  megatron("experts lie in runs over ep", "_ffn", "{expert_ep_, e / each}", "{expert_ep_, e % s_.ep}"),
+  megatron("experts lie in runs over ep", "_ffn", "{expert_ep_, e / each}", "{expert_ep_, (e + 0 * each) % s_.ep}"),
   megatron(
     "names count a rank's own experts", "_ffn",
     "const Index local = e % (c_.num_experts / s_.ep);\n  const TensorId up",
@@ -80,7 +80,7 @@ MEGATRON = [
     "part(ba, 2 * heads, 0, heads);\n  part(ba, 2 * heads, heads, heads);",
     "part(ba, 2 * heads, heads, heads);\n  part(ba, 2 * heads, 0, heads);",
   ),
-  megatron("a delta net's rows go by key heads", "_mixers", "head * block + first, head * block", "head * rows + first, head * rows"),
+  megatron("a delta net's rows go by key heads", "_mixers", "head * block + first, head * block", "0 * block + head * rows + first, head * rows"),
   megatron("linear_fc1 is gate, up", "_ffn", '{"gate_proj.", "up_proj."}', '{"up_proj.", "gate_proj."}'),
   megatron("linear_fc2 is cut on columns", "_ffn", '"down_proj"), 1, c_.mlp_bias', '"down_proj"), 0, c_.mlp_bias'),
   megatron(
