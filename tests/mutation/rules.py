@@ -20,7 +20,7 @@ def megatron(name, file, find, replace):
 
 
 MEGATRON = [
-  megatron("experts lie in runs over ep", "_ffn", "{expert_ep_, e / each}", "{expert_ep_, (e + 0 * each) % s_.ep}"),
+  megatron("experts lie in runs over ep", "_ffn", "{expert_ep_, e / each}", "{expert_ep_, e % s_.ep}"),
   megatron(
     "names count a rank's own experts", "_ffn",
     "const Index local = e % (c_.num_experts / s_.ep);\n  const TensorId up",
@@ -80,7 +80,7 @@ MEGATRON = [
     "part(ba, 2 * heads, 0, heads);\n  part(ba, 2 * heads, heads, heads);",
     "part(ba, 2 * heads, heads, heads);\n  part(ba, 2 * heads, 0, heads);",
   ),
-  megatron("a delta net's rows go by key heads", "_mixers", "head * block + first, head * block", "0 * block + head * rows + first, head * rows"),
+  megatron("a delta net's rows go by key heads", "_mixers", "head * block + first, head * block", "head * rows + first, head * rows"),
   megatron("linear_fc1 is gate, up", "_ffn", '{"gate_proj.", "up_proj."}', '{"up_proj.", "gate_proj."}'),
   megatron("linear_fc2 is cut on columns", "_ffn", '"down_proj"), 1, c_.mlp_bias', '"down_proj"), 0, c_.mlp_bias'),
   megatron(
@@ -379,4 +379,23 @@ GATHERED = [
   ),
 ]  # fmt: skip
 
-RULES = [*MEGATRON, *VLLM, *FSDP, *GATHERED]
+SGLANG = [
+  Rule(
+    "sglang", "attention dp is outside attention tp", MODEL + "sglang.cc",
+    '{{"attention_tp", s.attention_tp()}, {"dp", s.dp},', '{{"dp", s.dp}, {"attention_tp", s.attention_tp()},',
+  ),
+  Rule(
+    "sglang", "expert tp is inside ep", MODEL + "sglang.cc",
+    '{{"expert_tp", s.expert_tp()}, {"ep", s.ep},', '{{"ep", s.ep}, {"expert_tp", s.expert_tp()},',
+  ),
+  Rule("sglang", "MLPs are cut over all of tp", MODEL + "sglang.cc", "if (!s.whole_dense) d.dense = tp;", "if (!s.whole_dense) d.dense = d.heads;"),
+  Rule("sglang", "the head is cut over all of tp", MODEL + "sglang.cc", "d.head = s.dp_lm_head ? d.heads : tp;", "d.head = s.dp_lm_head ? tp : d.heads;"),
+  Rule("sglang", "the embedding is cut with attention", MODEL + "sglang.cc", "if (!plain) d.embedding = d.heads;", "if (!plain) d.embedding = tp;"),
+  Rule("sglang", "layers left over go to the last stages", MODEL + "sglang.cc", "++stages[static_cast<std::size_t>(pp - 1 - i)]", "++stages[static_cast<std::size_t>(i)]"),
+  Rule(
+    "sglang", "a vocabulary that ranks do not divide is padded to the multiple times the ranks", MODEL + "sglang.cc",
+    "up(multiple) : up(multiple * ranks)", "up(multiple) : up(ranks)",
+  ),
+]  # fmt: skip
+
+RULES = [*MEGATRON, *VLLM, *SGLANG, *FSDP, *GATHERED]

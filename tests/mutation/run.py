@@ -90,6 +90,8 @@ def check(rule, copy, python):
       return False, f"does not compile:\n{error}"
     by = noticed_by(copy, python)
     return by is not None, f"noticed by {by}" if by else "went unnoticed"
+  except subprocess.TimeoutExpired as expired:
+    return True, f"noticed: {expired.cmd[0]} did not end"
   finally:
     path.write_text(text)
 
