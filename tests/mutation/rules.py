@@ -390,7 +390,6 @@ SGLANG = [
   ),
   Rule("sglang", "MLPs are cut over all of tp", MODEL + "sglang.cc", "if (!s.whole_dense) d.dense = tp;", "if (!s.whole_dense) d.dense = d.heads;"),
   Rule("sglang", "the head is cut over all of tp", MODEL + "sglang.cc", "d.head = s.dp_lm_head ? d.heads : tp;", "d.head = s.dp_lm_head ? tp : d.heads;"),
-  Rule("sglang", "the embedding is cut with attention", MODEL + "sglang.cc", "if (!plain) d.embedding = d.heads;", "if (!plain) d.embedding = tp;"),
   Rule("sglang", "layers left over go to the last stages", MODEL + "sglang.cc", "++stages[static_cast<std::size_t>(pp - 1 - i)]", "++stages[static_cast<std::size_t>(i)]"),
   Rule(
     "sglang", "a vocabulary that ranks do not divide is padded to the multiple times the ranks", MODEL + "sglang.cc",
