@@ -8,6 +8,7 @@
 #include "reshard/model/metadata_codec.h"
 #include "reshard/model/metadata_testutil.h"
 #include "reshard/plan/planner.h"
+#include "reshard/plan/reshard_plan.h"
 
 namespace {
 
@@ -64,5 +65,14 @@ void plan_one_rank(benchmark::State& state) {
   }
 }
 BENCHMARK(plan_one_rank)->Unit(benchmark::kMillisecond);
+
+void operations_of_one_rank(benchmark::State& state) {
+  const auto pair = gathered_layouts(gathered().source, gathered().target);
+  if (!pair) return state.SkipWithError(pair.error().message.c_str());
+  const auto planner = Planner::make(pair->source, pair->target, {pair->ignore});
+  if (!planner) return state.SkipWithError(planner.error().message.c_str());
+  for (auto _ : state) benchmark::DoNotOptimize(replayed_reshard_plan(*planner, Rank(513)));
+}
+BENCHMARK(operations_of_one_rank)->Unit(benchmark::kMillisecond);
 
 }  // namespace
