@@ -44,12 +44,16 @@ demo: build ## shard a small MoE model as a trainer does, refit it into an engin
 python-env: deps
 	@tools/python_env.sh $(BUILD)/venv tests/python/requirements.txt
 
+.PHONY: megatron-env
+megatron-env: deps
+	@tools/python_env.sh $(BUILD)/megatron-venv tests/megatron/requirements.txt
+
 .PHONY: test
-test: build-all python-env ## all tests but the slow ones; ends with "N passed, N failed"
+test: build-all python-env megatron-env ## all tests but the slow ones; ends with "N passed, N failed"
 	@tools/run_tests.sh $(BUILD) -LE slow
 
 .PHONY: test-all
-test-all: build-all python-env ## all tests, the slow ones too, flipped rules, and again under the sanitizers
+test-all: build-all python-env megatron-env ## all tests, the slow ones too, flipped rules, and again under the sanitizers
 	@RESHARD_SLOW_TESTS=1 tools/run_tests.sh $(BUILD)
 	@$(MAKE) mutants
 	@$(MAKE) asan

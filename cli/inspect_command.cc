@@ -9,6 +9,7 @@
 #include "cli/layout_source.h"
 #include "cli/measure.h"
 #include "cli/plan_pair.h"
+#include "cli/shard_map_report.h"
 #include "cli/tensor_kinds.h"
 #include "cli/text.h"
 
@@ -19,13 +20,6 @@ Json shape_json(const Dims& shape) {
   Json::Array sizes;
   for (Index size : shape) sizes.emplace_back(size);
   return Json(std::move(sizes));
-}
-
-/// Elements of a local tensor that belong to no canonical one.
-Index padding_of(const LocalTensor& local) {
-  Index covered = 0;
-  for (const Fragment& f : local.fragments) covered += f.box.volume();
-  return volume(local.shape) - covered;
 }
 
 Index parameters_of(const ModelSpec& tensors) {
@@ -171,46 +165,6 @@ std::string ranks_text(const ModelLayout& layout, const Style& style) {
   return "\n" + table.text(style);
 }
 
-Json::Array local_list(const ModelLayout& layout, Rank r) {
-  Json::Array list;
-  for (SlotId id : layout.slots_of(r)) {
-    const LocalTensor local = layout.local(id, r);
-    Json::Array fragments;
-    for (const Fragment& f : local.fragments)
-      fragments.emplace_back(Json::Object{{"tensor", Json(layout.model()[f.tensor].name)},
-                                          {"box", Json(to_string(f.box))},
-                                          {"offset", Json(f.where.offset)},
-                                          {"strides", shape_json(f.where.strides)}});
-    list.emplace_back(Json::Object{{"name", Json(layout.slot(id).name)},
-                                   {"dtype", Json(std::string(name(layout.slot(id).dtype)))},
-                                   {"shape", shape_json(layout.stored_shape(id, r))},
-                                   {"padding", Json(padding_of(local))},
-                                   {"fragments", Json(std::move(fragments))}});
-  }
-  return list;
-}
-
-std::string local_text(const ModelLayout& layout, Rank r, const Style& style) {
-  Table table(
-      {{"local tensor"}, {"dtype"}, {"shape"}, {"padding", Table::Align::right}, {"holds"}});
-  for (SlotId id : layout.slots_of(r)) {
-    const LocalTensor local = layout.local(id, r);
-    std::vector<std::string> row = {layout.slot(id).name, std::string(name(layout.slot(id).dtype)),
-                                    to_string(layout.stored_shape(id, r)),
-                                    grouped(padding_of(local))};
-    if (local.fragments.empty()) table.add({row[0], row[1], row[2], row[3], "nothing"});
-    for (const Fragment& f : local.fragments) {
-      row.push_back(fmt::format("{} {}", layout.model()[f.tensor].name, to_string(f.box)));
-      table.add(std::move(row));
-      row = {"", "", "", ""};
-    }
-  }
-  return "\n" +
-         style.title(fmt::format("rank {} of {}: {}", r.value(), layout.name(),
-                                 human_bytes(local_bytes(layout, r)))) +
-         "\n" + table.text(style);
-}
-
 using Layouts = std::vector<std::shared_ptr<const ModelLayout>>;
 
 /// Those that were asked for or, where none was, the checkpoint's own if it says anything.
@@ -246,7 +200,7 @@ std::string report_json(const Model& model, const Layouts& layouts, std::optiona
   if (layouts.size() == 1) object.push_back({"layout", Json(layouts[0]->name())});
   if (rank) {
     object.push_back({"rank", Json(Index{rank->value()})});
-    object.push_back({"local", Json(local_list(*layouts[0], *rank))});
+    object.push_back({"local", Json(shard_map_json(*layouts[0], *rank))});
   } else if (!layouts.empty()) {
     if (layouts.size() == 1) object.push_back({"ranks", Json(ranks_list(*layouts[0]))});
     Json::Array list;
@@ -259,7 +213,7 @@ std::string report_json(const Model& model, const Layouts& layouts, std::optiona
 std::string report_text(const Model& model, const Layouts& layouts, std::optional<Rank> rank) {
   const Style style = Style::of_stdout();
   std::string text = model_text(model, style);
-  if (rank) return text + local_text(*layouts[0], *rank, style);
+  if (rank) return text + shard_map_text(*layouts[0], *rank, style);
   for (const auto& layout : layouts)
     text += explanation_text(*layout, style) + ranks_text(*layout, style);
   return text;

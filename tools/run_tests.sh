@@ -23,11 +23,16 @@ ctest --test-dir "$build" --output-on-failure -j 2 --timeout 600 "$@" \
   --output-junit "$reports/ctest.xml" 2>&1 | show || ok=false
 echo "ctest: done in $SECONDS s"
 
-if [ -z "${RESHARD_NO_PYTEST:-}" ] && [ -d tests/python ]; then
+# pytest_in <environment> <folder>: its report is named after the folder.
+pytest_in() {
   SECONDS=0
-  "$build/venv/bin/python" -m pytest -q --no-header -p no:cacheprovider tests/python \
-    --junitxml "$reports/pytest.xml" || ok=false
-  echo "pytest: done in $SECONDS s"
+  "$build/$1/bin/python" -m pytest -q --no-header -p no:cacheprovider "$2" \
+    --junitxml "$reports/pytest-$(basename "$2").xml" || ok=false
+  echo "pytest: $2 done in $SECONDS s"
+}
+if [ -z "${RESHARD_NO_PYTEST:-}" ]; then
+  pytest_in venv tests/python
+  pytest_in megatron-venv tests/megatron
 fi
 
 # A run whose tests all passed but that ended badly (a crash at exit, say) fails too.
