@@ -87,7 +87,11 @@ def rank_tensors(model, sizes, rank):
     parts = _chunk(model, sizes, chunk, place)
     held |= {prefix + name: part for name, part in parts.items() if part is not None}
   if sizes.dtype:
-    held = {name: cast(part, DTYPES[sizes.dtype]) for name, part in held.items()}
+    # Megatron keeps the bias of the experts' choice in fp32, whatever the model is.
+    held = {
+      name: part if name.endswith("router.expert_bias") else cast(part, DTYPES[sizes.dtype])
+      for name, part in held.items()
+    }
   return held
 
 

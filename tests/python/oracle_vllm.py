@@ -120,6 +120,7 @@ def rank_tensors(model, sizes, rank):
   if sizes.prefix == "language_model":
     held = {f"language_model.{name}": part for name, part in held.items()}
   if sizes.dtype:
+    # The layout's key stands above what the modules would choose: fp32 for some.
     held = {name: cast(part, DTYPES[sizes.dtype]) for name, part in held.items()}
   return held
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every rank of every layout of the table, against the slicing oracle; and the way back."""
 
+import json
+
 import pytest
 
 import checkpoints
@@ -27,6 +29,16 @@ def test_ranks_hold_what_the_framework_slices(name, layout, checkpoint, home_byt
 @rows(MTP)
 def test_modules_for_multi_token_prediction(name, layout, checkpoint, home_bytes, tmp_path):
   check(*checkpoint(name, mtp=1), layout, home_bytes(name, mtp=1), tmp_path)
+
+
+@pytest.mark.parametrize("per_layer", [False, True], ids=["one list", "a list a layer"])
+def test_tables_of_physical_experts(per_layer, checkpoint, home_bytes, tmp_path):
+  # The first layer of the checkpoint is dense: three layers have experts.
+  lists = [[7, 6, 5, 4, 3, 2, 1, 0, 0, 0, 7, 3], [0, 1, 2, 3, 4, 5, 6, 7, 1, 1, 2, 2]]
+  path = tmp_path / "map.json"
+  path.write_text(json.dumps([lists[0], lists[1], lists[0]] if per_layer else lists[0]))
+  layout = f"vllm:tp=2,dp=2,ep=4,redundant=4,expert_map={path}"
+  check(*checkpoint("deepseek"), layout, home_bytes("deepseek"), tmp_path)
 
 
 def check(folder, model, layout, home, tmp_path):

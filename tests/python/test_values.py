@@ -7,6 +7,7 @@ import json
 
 import numpy as np
 import pytest
+import torch
 
 import program
 from oracle import expected_ranks, parse
@@ -21,12 +22,30 @@ LOSSY = [
   ("llama-gqa-tied", "vllm:tp=4,dtype=bfloat16"),
   ("llama-bias", "megatron:tp=2,dtype=bfloat16"),
   ("llama-bias", "vllm:tp=2,dtype=bfloat16"),
+  ("deepseek", "megatron:tp=2,ep=2,dtype=float16"),
+  ("deepseek", "vllm:tp=2,dtype=float16"),
+  ("deepseek-noq", "megatron:tp=2,dtype=bfloat16"),
+  ("glm", "vllm:tp=2,ep=2,dtype=float16"),
+  ("gpt-oss", "vllm:tp=2,dtype=float16"),
+  ("qwen3-next", "vllm:tp=2,dtype=float16"),
+  ("nemotron", "megatron:tp=2,dtype=float16"),
+  ("nemotron", "vllm:tp=2,dtype=float16"),
+  ("llama", "megatron:tp=2,gamma=zero_centered"),
+  ("qwen3", "megatron:tp=2,pp=2,gamma=zero_centered"),
+  ("deepseek", "megatron:tp=2,gamma=zero_centered"),
+  ("nemotron", "megatron:tp=2,gamma=zero_centered"),
+  ("gemma3", "megatron:tp=2,gamma=plain"),
+  ("qwen3-next", "megatron:tp=2,gamma=plain"),
 ]
 EXACT = [
   ("llama", "megatron:tp=2,dtype=float32"),
   ("llama", "vllm:tp=2,dtype=float32"),
   ("llama-bias", "megatron:tp=2,dtype=float32"),
   ("llama-bias", "vllm:tp=3,dtype=float32"),
+  ("gpt-oss", "megatron:tp=2,dtype=float32"),
+  ("glm", "vllm:tp=2,dtype=float32"),
+  ("gemma3", "megatron:tp=2,gamma=zero_centered"),
+  ("llama", "megatron:tp=2,gamma=plain"),
 ]
 
 
@@ -87,3 +106,16 @@ def test_wider_values(name, layout, checkpoint, tmp_path):
   assert planned_losses(folder, layout) == []
   back = stored_and_back(folder, model, layout, tmp_path)
   assert difference(model.tensors, back) == []
+
+
+@pytest.mark.parametrize("layout", ["vllm:tp=4", "vllm:tp=2,dp=2,ep=4"])
+def test_a_of_mamba(layout, checkpoint, tmp_path):
+  folder, model = checkpoint("nemotron", dtype=torch.float32)
+  assert [loss["example"] for loss in planned_losses(folder, layout) if "A_log" in loss["example"]]
+  back = stored_and_back(folder, model, layout, tmp_path)
+  for name, original in model.tensors.items():
+    if name.endswith("A_log"):
+      off = np.abs(to_float(back[name]) - to_float(original))
+      assert (off <= 2.0**-22 * (1 + np.abs(to_float(original)))).all(), name
+    else:
+      assert np.array_equal(back[name].data, original.data), name
