@@ -245,6 +245,7 @@ SPECS = {
     False,
   ),
   "nemotron": (_NEMOTRON, _NEMOTRON_SIZES, torch.bfloat16, False),
+  "nemotron-one-group": (_NEMOTRON, _NEMOTRON_SIZES | dict(n_groups=1), torch.bfloat16, False),
   "nemotron-latent": (
     _NEMOTRON,
     _NEMOTRON_SIZES | dict(moe_latent_size=24),

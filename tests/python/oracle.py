@@ -16,6 +16,7 @@ _WORDS = {
   "layout",
   "mamba_names",
   "mla_down",
+  "mtp_names",
   "norms",
   "order",
   "placement",

@@ -43,6 +43,7 @@ class MegatronSizes:
   gamma: str = "stored"
   mamba_names: str = "new"
   mtp: int = 1
+  mtp_names: str = "old"
   dtype: str = ""
 
   def __post_init__(self):
@@ -130,7 +131,8 @@ def _mtp(model, sizes, place, number, prefix):
     for k, layer in enumerate(module.layers):
       held |= _layer(layer, sizes, place, f"mtp_model_layer.layers.{k}.")
   else:
-    held |= _layer(module.layers[0], sizes, place, "transformer_layer.")
+    inner = "mtp_model_layer." if sizes.mtp_names == "new" else "transformer_layer."
+    held |= _layer(module.layers[0], sizes, place, inner)
   return {prefix + name: part for name, part in held.items()}
 
 
