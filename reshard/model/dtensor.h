@@ -37,8 +37,9 @@ std::string to_string(const Placement& placement);
 /// A DeviceMesh: ranks in row-major order, the last dimension fastest.
 struct DTensorMesh {
   std::string name;
-  std::vector<Index> shape;  ///< 1 to kMaxDims dimensions, each 1 or more.
-  std::vector<Rank> ranks;   ///< as many as the shape's product, distinct.
+  std::vector<Index> shape;                 ///< 1 to kMaxDims dimensions, each 1 or more.
+  std::vector<Rank> ranks;                  ///< as many as the shape's product, distinct.
+  std::vector<std::string> dim_names = {};  ///< one for each dimension, or none: dim0, dim1, ...
 };
 
 /// Which tensors live on which mesh in which way.

@@ -111,7 +111,8 @@ Result<std::size_t> DTensorSlots::add_mesh(const DTensorMesh& mesh, Index offset
   if (consecutive) {
     std::vector<Axis> axes;
     for (std::size_t i = mesh.shape.size(); i-- > 0;)
-      axes.push_back({fmt::format("dim{}", i), mesh.shape[i]});
+      axes.push_back(
+          {mesh.dim_names.empty() ? fmt::format("dim{}", i) : mesh.dim_names[i], mesh.shape[i]});
     use.closed = b_.add_mesh(RESHARD_TRY(Mesh::make(std::move(axes), use.ranks[0])));
   }
   meshes_.push_back(std::move(use));

@@ -80,7 +80,7 @@ Result<ModelLayout> fsdp_layout(const LayoutSpec& spec, const FamilyInput& input
   const auto dtype = RESHARD_TRY(spec.dtype());
   LayoutBuilder builder(to_string(spec), input.model);
   DTensorSlots slots(builder);
-  DTensorMesh mesh{"fsdp", {replicate, shard, tp}, {}};
+  DTensorMesh mesh{"fsdp", {replicate, shard, tp}, {}, {"replicate", "shard", "tp"}};
   if (replicate * shard > kMaxRanks || replicate * shard * tp > kMaxRanks)
     return fail(Code::invalid_argument,
                 fmt::format("fsdp: replicate*shard*tp={}*{}*{} is more than {} ranks", replicate,
