@@ -257,5 +257,32 @@ TEST(Rules, cut_place_and_rename) {
               HasSubstr("no rule of 'x.json' matches tensor 'model.embed_tokens.weight'"));
 }
 
+// gpt-oss' gate_up_proj is [E, H, 2I] in the file, [E, H, I, 2] in the index space.
+TEST(Rules, dimensions_are_those_of_the_stored_tensor) {
+  const ModelConfig c = tiny_gpt_oss();
+  const auto model = model_of(c);
+  const TensorId id = *model->find("model.layers.0.mlp.experts.gate_up_proj");
+  RuleSet set;
+  set.axes = {{"tp", 4}};
+  Rule experts, rest;
+  experts.match = "*.experts.gate_up_proj";
+  experts.cuts = {{-1, {"tp"}, CutRule::balanced, DimCut::Combine::sequential, 1}};
+  rest.match = "*";
+  set.rules = {experts, rest};
+  const auto held = [&](const std::string& layout) {
+    const auto l = rules_layout(*parse_layout(layout), {model}, set);
+    if (!l) return l.error().message;
+    const auto place = l->places(id)[0];
+    return to_string(l->fragment(place, Rank(1))->box) + " as " +
+           to_string(l->stored_shape(place.slot, Rank(1)));
+  };
+  EXPECT_EQ(held("rules:x.json"), "[0,4)x[0,16)x[2,4)x[0,2) as [4, 16, 4]");
+  EXPECT_THAT(held("rules:x.json,tp=3"), HasSubstr("would be cut inside one"));
+  set.rules[0].cuts[0].granule = 2;
+  EXPECT_EQ(held("rules:x.json,tp=3"), "[0,4)x[0,16)x[3,6)x[0,2) as [4, 16, 6]");
+  set.rules[0].cuts[0].dim = 0;
+  EXPECT_EQ(held("rules:x.json"), "[2,4)x[0,16)x[0,8)x[0,2) as [2, 16, 16]");
+}
+
 }  // namespace
 }  // namespace reshard

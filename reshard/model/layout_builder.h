@@ -22,6 +22,7 @@ class LayoutBuilder {
   const Mesh& mesh(MeshId id) const { return layout_.meshes_[id.index()]; }
   /// The id of a cut; equal cuts have one id.
   CutId add_cut(const DimCut& cut);
+  const DimCut& dim_cut(CutId id) const { return layout_.cuts_[id.index()]; }
   RankSetId add_ranks(RankSet ranks);
   /// The ranks of a mesh whose coordinates on the given axes (index, coordinate) are these.
   RankSetId ranks_where(MeshId id, std::initializer_list<std::pair<int, Index>> fixed);

@@ -138,22 +138,48 @@ class Rules {
     return held;
   }
 
+  /// Cuts a dimension of the stored tensor. Where it is several of the index space, the cuts must
+  /// fall between indices of the first of them.
+  Result<> cut_stored(Section& section, const CanonicalTensor& tensor, int dim, Rule::Cut cut) {
+    int first = 0;
+    for (int at = 0; at < dim; ++at, ++first)
+      while ((tensor.merged.bits >> first & 1) != 0) ++first;
+    Index minor = 1;
+    for (int k = first; (tensor.merged.bits >> k & 1) != 0; ++k) minor *= tensor.shape[k + 1];
+    const bool by_granule = cut.granule % minor == 0;
+    if (by_granule) cut.granule /= minor;
+    const CutId id = RESHARD_TRY(cut_id(cut));
+    const Index parts = num_parts(b_.dim_cut(id), b_.mesh(mesh_));
+    if (!by_granule && (cut.granule != 1 || tensor.shape[first] % parts != 0))
+      return fail(
+          Code::unsupported,
+          fmt::format("dimension {} of {} parts of {} elements each would be cut inside one; "
+                      "give it a granule that is a multiple of {}",
+                      dim, tensor.shape[first], minor, minor));
+    section.cuts[static_cast<std::size_t>(first)] = id;
+    return {};
+  }
+
   Result<> add(const Rule& rule, TensorId id, const std::vector<std::string>& groups) {
     Section section = whole_tensor(m_, id);
-    const int rank = section.extent.size();
+    const int rank = m_[id].stored_shape().size();
     for (const Rule::Cut& cut : rule.cuts) {
       const int dim = cut.dim < 0 ? cut.dim + rank : cut.dim;
       if (dim < 0 || dim >= rank)
         return fail(Code::invalid_argument,
                     fmt::format("cut of dimension {} but the tensor has {}", cut.dim, rank));
-      section.cuts[static_cast<std::size_t>(dim)] = RESHARD_TRY(cut_id(cut));
+      RESHARD_TRY(cut_stored(section, m_[id], dim, cut));
     }
     std::string name =
         rule.name.empty() ? m_[id].name : RESHARD_TRY(substituted(rule.name, groups));
     const RankSet held = RESHARD_TRY(ranks(rule, groups));
     RESHARD_TRY(names_.take(name, held));
-    b_.add(Slot{
-        std::move(name), m_[id].dtype, mesh_, b_.add_ranks(held), 0, false, {std::move(section)}});
+    b_.add(Slot{.name = std::move(name),
+                .dtype = m_[id].dtype,
+                .mesh = mesh_,
+                .ranks = b_.add_ranks(held),
+                .sections = {std::move(section)},
+                .merged = m_[id].merged});
     return {};
   }
 

@@ -397,4 +397,16 @@ SGLANG = [
   ),
 ]  # fmt: skip
 
-RULES = [*MEGATRON, *VLLM, *SGLANG, *FSDP, *GATHERED]
+OTHERS = [
+  Rule("hf", "a shard has the tensors that begin in its part", MODEL + "hf.cc", "std::min(begin / each, shards - 1)", "std::min(i, shards - 1)"),
+  Rule("hf", "copies stand with the last layers", MODEL + "hf.cc", "*input.config, mesh, shards - 1)", "*input.config, mesh, 0)"),
+  Rule("rules", "negative dimensions count from the last", MODEL + "rules.cc", "cut.dim < 0 ? cut.dim + rank : cut.dim", "cut.dim < 0 ? -cut.dim - 1 : cut.dim"),
+  Rule("rules", "dimensions are those of the stored tensor", MODEL + "rules.cc", "while ((tensor.merged.bits >> first & 1) != 0) ++first;", ";"),
+  Rule("rules", "where= picks one coordinate", MODEL + "rules.cc", "if (mesh.coordinate(r, a) == at) kept", "if (mesh.coordinate(r, a) != at) kept"),
+  Rule("cuts", "torch.chunk's rule rounds up", "reshard/sharding/cut.cc", "(m + n - 1) / n", "(m + n) / n"),
+  Rule("cuts", "the first parts have one more", "reshard/sharding/cut.cc", "c * each + std::min(c, more)", "c * each"),
+  Rule("cuts", "heads repeat in runs", "reshard/sharding/cut.cc", "Interval{c * m / n, c * m / n + 1}", "Interval{c % m, c % m + 1}"),
+  Rule("cuts", "flattened axes count the first as major", "reshard/sharding/cut.cc", "c = c * size_of(i) + coordinate(i)", "c = c + coordinate(i) * size_of(i)"),
+]  # fmt: skip
+
+RULES = [*MEGATRON, *VLLM, *SGLANG, *FSDP, *GATHERED, *OTHERS]
