@@ -60,10 +60,11 @@ def row_of(programs, model, source, target, published):
   plan = json.loads(run([*argv, "--to", target, "--json"]))
   busiest = max(plan["max_egress_bytes"], plan["max_ingress_bytes"])
   bound = max(plan["optimal_max_egress_bytes"], plan["max_ingress_bytes"])
+  counts = {key: value for key, value in plan.items() if isinstance(value, (int, float))}
   return Row(
     "published", f"{model}, {source} to {target}", "s", plan["plan_seconds"], plan["plan_seconds"],
     noise=watch.noise(), note=published,
-    samples={**plan, "link_seconds": busiest / LINK_BYTES_PER_SECOND, "bound_bytes": bound},
+    samples={**counts, "link_seconds": busiest / LINK_BYTES_PER_SECOND, "bound_bytes": bound},
   )  # fmt: skip
 
 
