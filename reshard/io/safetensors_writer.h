@@ -31,10 +31,10 @@ Result<SafetensorsPlan> plan_safetensors(std::span<const TensorSpec> tensors,
 
 /// Writes one safetensors file whose tensors arrive in any order and in pieces of any size.
 ///
-/// The file is allocated in full by create, then filled by positioned writes: that keeps no pages of
-/// the output resident, and a full disk is an error and no SIGBUS, as it would be in a mapping. Pieces of 1 to 8 MiB
-/// are best. A writer that is destroyed before finish() removes its file. write_at and
-/// write_pieces_at may be called from several threads; the rest may not.
+/// The file is allocated in full by create, then filled by positioned writes: that keeps no pages
+/// of the output resident, and a full disk is an error and no SIGBUS, as it would be in a mapping.
+/// Pieces of 1 to 8 MiB are best. A writer that is destroyed before finish() removes its file.
+/// write_at and write_pieces_at may be called from several threads; the rest may not.
 class SafetensorsWriter {
  public:
   /// Creates the file, which must not exist, and writes its header.

@@ -151,7 +151,7 @@ Result<> Engine::vector(const std::string& name, const std::string& hf, CutId ho
 
 FamilyBuilder::Stored Engine::in_f32(bool f32) const {
   Stored stored;
-  if (f32 && d_.own_f32) stored.dtype = DType::f32;
+  if (f32) stored.dtype = DType::f32;
   return stored;
 }
 

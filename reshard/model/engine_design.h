@@ -35,7 +35,6 @@ struct EngineDesign {
   bool up_first = false;    ///< of the halves of w13.
   bool transposed = false;  ///< [E, H, 2I] and [E, I, H].
   bool mtp = false;         ///< the modules for multi-token prediction.
-  bool own_f32 = true;      ///< parameters that the engine creates in float32 are stored so.
   bool f32_router = false, f32_expert_bias = false;
   /// Shared experts that ranks keep behind their routed ones, as experts of their own; 0: beside.
   Index fused_shared = 0;

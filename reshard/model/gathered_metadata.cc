@@ -121,8 +121,8 @@ Result<> check_parameter(const Parameter& p) {
   if (p.name.empty() || p.name.size() > kMaxParameterName)
     return bad(fmt::format("a name must have 1 to {} characters", kMaxParameterName));
   if (bits(p.dtype) % 8 != 0)
-    return bad(fmt::format("{} elements are not whole bytes; report the tensor as U8",
-                           name(p.dtype)));
+    return bad(
+        fmt::format("{} elements are not whole bytes; report the tensor as U8", name(p.dtype)));
   Index elements = 1;
   for (Index n : p.shape) {
     if (n < 0 || n > kMaxExtent) return bad(fmt::format("a dimension of {} elements", n));

@@ -142,7 +142,6 @@ Result<> read_names(EngineDesign& d, const LayoutSpec& spec, const Sizes& s, con
     d.prefix = "language_model.";
   d.head_everywhere = among(c, {"llama", "mistral", "qwen3_moe", "mixtral", "glm4_moe", "gpt_oss"});
   d.tied_head = true;
-  d.own_f32 = !spec.keys.contains("dtype");
   d.f32_router = c.model_type == "glm4_moe";
   d.f32_expert_bias = true;
   d.nextn = true;

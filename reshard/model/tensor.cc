@@ -33,7 +33,8 @@ Result<TensorId> ModelSpec::add(std::string name, Dims shape, DType dtype, Merge
   bytes_ = total;
   digest_ = mix64(digest_ ^ hash64(name, static_cast<std::uint64_t>(dtype)));
   for (Index d : shape) digest_ = mix64(digest_ + static_cast<std::uint64_t>(d));
-  digest_ = mix64(digest_ + static_cast<std::uint64_t>(shape.size()) + (std::uint64_t{merged.bits} << 8));
+  digest_ =
+      mix64(digest_ + static_cast<std::uint64_t>(shape.size()) + (std::uint64_t{merged.bits} << 8));
   tensors_.push_back({std::move(name), shape, dtype, merged});
   return id;
 }

@@ -123,7 +123,6 @@ Result<> read_names(EngineDesign& d, const LayoutSpec& spec, const ModelConfig& 
     return fail(
         Code::invalid_argument,
         fmt::format("vllm: w13=up_first: {} keeps gate and up rows in turn", c.architecture));
-  d.own_f32 = !spec.keys.contains("dtype");
   d.f32_router = c.model_type == "glm4_moe";
   d.fused_qkv_a = "fused_qkv_a_proj";
   d.sinks_module = "attn";

@@ -233,9 +233,11 @@ TEST(VllmMtp, is_left_out_unless_asked_for) {
   }
 }
 
-TEST(VllmDtype, replaces_what_the_engine_would_choose) {
+TEST(VllmDtype, leaves_what_the_engine_creates_in_float32) {
   const auto l = vllm("dtype=float16", tiny_nemotron());
-  EXPECT_EQ(slot(*l, "model.layers.0.mixer.A").dtype, DType::f16);
+  EXPECT_EQ(slot(*l, "model.layers.0.mixer.A").dtype, DType::f32);
+  EXPECT_EQ(slot(*l, "model.layers.0.mixer.D").dtype, DType::f16);
+  EXPECT_EQ(slot(*l, "model.layers.1.mixer.gate.e_score_correction_bias").dtype, DType::f32);
   EXPECT_EQ(slot(*l, "model.norm_f.weight").dtype, DType::f16);
 }
 

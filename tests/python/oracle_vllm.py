@@ -120,9 +120,18 @@ def rank_tensors(model, sizes, rank):
   if sizes.prefix == "language_model":
     held = {f"language_model.{name}": part for name, part in held.items()}
   if sizes.dtype:
-    # The layout's key stands above what the modules would choose: fp32 for some.
-    held = {name: cast(part, DTYPES[sizes.dtype]) for name, part in held.items()}
+    held = {
+      name: part if _is_made_in_fp32(model, name) else cast(part, DTYPES[sizes.dtype])
+      for name, part in held.items()
+    }
   return held
+
+
+def _is_made_in_fp32(model, name):
+  """Parameters that their modules create in fp32, whatever the model's dtype."""
+  if name.endswith((".mixer.A", ".A_log", ".e_score_correction_bias")):
+    return True
+  return model.kind() in _FP32_ROUTER and name.endswith(".mlp.gate.weight")
 
 
 def _vocabulary(table, sizes, tp):
