@@ -11,6 +11,7 @@ import unittest
 import convert_part
 import machine
 import plan_part
+import published_part
 import refit_part
 import report
 from machine import Noise
@@ -54,6 +55,22 @@ class Judging(unittest.TestCase):
     self.assertAlmostEqual(long_share(refit_result()), 0.75)
     border = {"run_bytes": [4095, 4096], "bytes_in_runs": [1, 1]}
     self.assertAlmostEqual(long_share(border), 0.5)
+
+
+class Published(unittest.TestCase):
+  def test_every_example_is_planned(self):
+    examples = {path.stem for path in (ROOT / "examples" / "configs").glob("*.json")}
+    planned = {pair[0] for pair in published_part.PAIRS}
+    self.assertEqual(examples - planned, {"demo-moe"})
+
+  def test_a_plan_is_shown_with_its_bounds(self):
+    counts = {"ranks": 16, "bytes_total": 8e9, "bytes_wire": 6e9, "max_egress_bytes": 3e9}
+    counts |= {"optimal_max_egress_bytes": 2e9, "max_ingress_bytes": 1e9, "link_seconds": 0.06}
+    row = Row("published", "x", "s", 0.002, 0.002, note="1 NeMo-RL", samples=counts)
+    self.assertEqual(
+      report.published_table([row])[-1],
+      "| x | 16 | 8.00 | 6.00 | 3.00 | 1.500 | 1.00 | 60.0 ms | 1 NeMo-RL | 2.0 ms |",
+    )
 
 
 class Reading(unittest.TestCase):
