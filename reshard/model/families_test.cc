@@ -257,6 +257,28 @@ TEST(Rules, cut_place_and_rename) {
               HasSubstr("no rule of 'x.json' matches tensor 'model.embed_tokens.weight'"));
 }
 
+TEST(Rules, dimensions_behind_merged_ones_count_on) {
+  auto model = std::make_shared<ModelSpec>();
+  ASSERT_TRUE(model->add("w", {2, 3, 4}, DType::bf16, {1}));  // [6, 4] in the file
+  RuleSet set;
+  set.axes = {{"tp", 2}};
+  Rule all;
+  all.match = "*";
+  all.cuts = {{1, {"tp"}, CutRule::balanced, DimCut::Combine::sequential, 1}};
+  set.rules = {all};
+  const auto l = rules_layout(*parse_layout("rules:x.json"), {model}, set);
+  ASSERT_TRUE(l) << l.error().message;
+  EXPECT_EQ(to_string(l->fragment(l->places(TensorId(0))[0], Rank(1))->box), "[0,2)x[0,3)x[2,4)");
+}
+
+TEST(Hf, copies_stand_on_the_last_shard) {
+  const ModelConfig c = tiny_deepseek();
+  const auto l = layout_of("hf:shards=3", model_of(c), c);
+  for (int r = 0; r < 3; ++r)
+    for (const char* copy : {"embed_tokens.weight", "shared_head.head.weight"})
+      EXPECT_EQ(has(*l, std::string("model.layers.4.") + copy, r), r == 2) << copy << " " << r;
+}
+
 // gpt-oss' gate_up_proj is [E, H, 2I] in the file, [E, H, I, 2] in the index space.
 TEST(Rules, dimensions_are_those_of_the_stored_tensor) {
   const ModelConfig c = tiny_gpt_oss();
