@@ -271,6 +271,27 @@ TEST(Rules, dimensions_behind_merged_ones_count_on) {
   EXPECT_EQ(to_string(l->fragment(l->places(TensorId(0))[0], Rank(1))->box), "[0,2)x[0,3)x[2,4)");
 }
 
+TEST(Hf, shards_are_equal_parts_by_bytes) {
+  auto model = std::make_shared<ModelSpec>();
+  for (const auto& [name, bytes] :
+       {std::pair("m.a.weight", 10), std::pair("m.b.weight", 50), std::pair("m.c.weight", 20),
+        std::pair("m.d.weight", 20), std::pair("m.e.weight", 20)})
+    ASSERT_TRUE(model->add(name, {bytes}, DType::u8));
+  // 120 bytes in 3 parts of 40: a begins at 0, b at 10, c at 60, d at 80, e at 100.
+  const auto l = hf_layout(*parse_layout("hf:shards=3"), {model});
+  ASSERT_TRUE(l) << l.error().message;
+  const auto shards = [&](const char* name) {
+    std::string on;
+    for (int r = 0; r < 3; ++r) on += has(*l, name, r) ? '0' + static_cast<char>(r) : '-';
+    return on;
+  };
+  EXPECT_EQ(shards("m.a.weight"), "0--");
+  EXPECT_EQ(shards("m.b.weight"), "0--");
+  EXPECT_EQ(shards("m.c.weight"), "-1-");
+  EXPECT_EQ(shards("m.d.weight"), "--2");
+  EXPECT_EQ(shards("m.e.weight"), "--2");
+}
+
 TEST(Hf, copies_stand_on_the_last_shard) {
   const ModelConfig c = tiny_deepseek();
   const auto l = layout_of("hf:shards=3", model_of(c), c);
