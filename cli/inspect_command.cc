@@ -16,12 +16,6 @@
 namespace reshard::cli {
 namespace {
 
-Json shape_json(const Dims& shape) {
-  Json::Array sizes;
-  for (Index size : shape) sizes.emplace_back(size);
-  return Json(std::move(sizes));
-}
-
 Index parameters_of(const ModelSpec& tensors) {
   Index n = 0;
   for (const CanonicalTensor& t : tensors.tensors()) n += volume(t.shape);

@@ -10,12 +10,6 @@
 namespace reshard::cli {
 namespace {
 
-Json shape_json(const Dims& shape) {
-  Json::Array sizes;
-  for (Index size : shape) sizes.emplace_back(size);
-  return Json(std::move(sizes));
-}
-
 /// Elements of a local tensor that belong to no canonical one.
 Index padding_of(const LocalTensor& local) {
   Index covered = 0;
@@ -68,6 +62,12 @@ Json stacked_json(const ModelLayout& layout, const Slot& slot, Rank r) {
 }
 
 }  // namespace
+
+Json shape_json(const Dims& shape) {
+  Json::Array sizes;
+  for (Index size : shape) sizes.emplace_back(size);
+  return Json(std::move(sizes));
+}
 
 Json::Array shard_map_json(const ModelLayout& layout, Rank r) {
   Json::Array list;

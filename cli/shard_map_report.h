@@ -9,6 +9,9 @@
 
 namespace reshard::cli {
 
+/// [2, 3, 4]
+Json shape_json(const Dims& shape);
+
 /// One rank's local tensors, as an array of objects: name, dtype, value map where it is not the
 /// identity, shape as the module reports it, elements of padding, and
 /// - `cuts`: for each dimension that is cut, over which axes of the mesh and into how many parts, a

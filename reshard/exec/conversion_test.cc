@@ -14,6 +14,7 @@
 #include "reshard/exec/message.h"
 #include "reshard/exec/proof.h"
 #include "reshard/exec/stream.h"
+#include "reshard/model/elements_testutil.h"
 #include "reshard/model/layout_builder.h"
 #include "reshard/model/random_layout_testutil.h"
 #include "reshard/transform/convert.h"
@@ -25,24 +26,16 @@ namespace {
 
 /// Calls f(tensor, element of the whole tensor, its bytes) for each element of each fragment.
 template <class F>
-void for_each_element(const RankBuffers& buffers, F&& f) {
+void for_each_stored(const RankBuffers& buffers, F&& f) {
   const ModelLayout& layout = buffers.layout();
   for (Rank r : buffers.ranks()) {
     for (SlotId slot : layout.slots_of(r)) {
       const auto width = static_cast<std::size_t>(bits(layout.slot(slot).dtype) / 8);
       for (const Fragment& fragment : layout.local(slot, r).fragments) {
-        const Dims whole = row_major(layout.model()[fragment.tensor].shape);
-        for (Index i = 0; i < fragment.box.volume(); ++i) {
-          Index rest = i, element = 0, local = fragment.where.offset;
-          for (int d = fragment.box.rank() - 1; d >= 0; --d) {
-            const Index p = rest % fragment.box[d].size();
-            rest /= fragment.box[d].size();
-            element += (fragment.box[d].begin() + p) * whole[d];
-            local += p * fragment.where.strides[d];
-          }
+        for_each_element(layout.model(), fragment, [&](Index element, Index local) {
           f(fragment.tensor, element,
             std::span(buffers.at(r, slot) + local * static_cast<Index>(width), width));
-        }
+        });
       }
     }
   }
@@ -82,13 +75,13 @@ struct Case {
   Planner planner = *Planner::make(from, to);
   RankBuffers source = allocate_all(from), target = allocate_all(to);
   Case() {
-    for_each_element(source, [&](TensorId id, Index element, std::span<std::byte> bytes) {
+    for_each_stored(source, [&](TensorId id, Index element, std::span<std::byte> bytes) {
       std::ranges::copy(source_value(*from, id, element), bytes.begin());
     });
   }
   Index count_wrong(const RankBuffers& buffers) const {
     Index wrong = 0;
-    for_each_element(buffers, [&](TensorId id, Index element, std::span<std::byte> bytes) {
+    for_each_stored(buffers, [&](TensorId id, Index element, std::span<std::byte> bytes) {
       wrong += !std::ranges::equal(target_value(planner, id, element), bytes);
     });
     return wrong;
@@ -170,7 +163,7 @@ TEST(Conversion, chunks_and_units_end_between_elements) {
   const Planner planner = *Planner::make(from, to);
   const RankBuffers source = allocate_all(from), target = allocate_all(to),
                     direct = allocate_all(to);
-  for_each_element(source, [&](TensorId id, Index element, std::span<std::byte> bytes) {
+  for_each_stored(source, [&](TensorId id, Index element, std::span<std::byte> bytes) {
     std::ranges::copy(source_value(*from, id, element), bytes.begin());
   });
   ASSERT_TRUE(DirectRefit::prepare(planner, source, direct)->run().has_value());
@@ -188,7 +181,7 @@ TEST(Conversion, chunks_and_units_end_between_elements) {
   ASSERT_TRUE(done) << done.error().message;
   for (const RankBuffers* buffers : {&target, &direct}) {
     Index wrong = 0;
-    for_each_element(*buffers, [&](TensorId id, Index element, std::span<std::byte> bytes) {
+    for_each_stored(*buffers, [&](TensorId id, Index element, std::span<std::byte> bytes) {
       wrong += !std::ranges::equal(target_value(planner, id, element), bytes);
     });
     EXPECT_EQ(wrong, 0);

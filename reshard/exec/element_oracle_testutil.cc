@@ -3,6 +3,7 @@
 
 #include "reshard/base/check.h"
 #include "reshard/base/hash.h"
+#include "reshard/model/elements_testutil.h"
 
 namespace reshard {
 namespace {
@@ -15,21 +16,13 @@ void for_each_byte(const RankBuffers& buffers, F&& f) {
     for (SlotId slot : layout.slots_of(r)) {
       const Index width = bits(layout.slot(slot).dtype) / 8;
       for (const Fragment& fragment : layout.local(slot, r).fragments) {
-        const Dims whole = row_major(layout.model()[fragment.tensor].shape);
-        for (Index i = 0; i < fragment.box.volume(); ++i) {
-          Index rest = i, element = 0, local = fragment.where.offset;
-          for (int d = fragment.box.rank() - 1; d >= 0; --d) {
-            const Index p = rest % fragment.box[d].size();
-            rest /= fragment.box[d].size();
-            element += (fragment.box[d].begin() + p) * whole[d];
-            local += p * fragment.where.strides[d];
-          }
+        for_each_element(layout.model(), fragment, [&](Index element, Index local) {
           for (Index b = 0; b < width; ++b) {
             const auto seed = static_cast<std::uint64_t>(fragment.tensor.value()) << 40 |
                               static_cast<std::uint64_t>(element * width + b);
             f(buffers.at(r, slot)[local * width + b], static_cast<std::byte>(mix64(seed)));
           }
-        }
+        });
       }
     }
   }

@@ -9,6 +9,7 @@
 #include <map>
 
 #include "reshard/model/configs_testutil.h"
+#include "reshard/model/elements_testutil.h"
 #include "reshard/model/metadata_testutil.h"
 
 namespace reshard {
@@ -23,17 +24,9 @@ Elements elements(const ModelLayout& layout, SlotId id, Rank r) {
   const LocalTensor t = layout.local(id, r);
   Elements out(static_cast<std::size_t>(volume(t.shape)), {-1, 0});
   for (const Fragment& f : t.fragments) {
-    const Dims strides = row_major(layout.model()[f.tensor].shape);
-    for (Index i = 0; i < f.box.volume(); ++i) {
-      Index rest = i, canonical = 0, local = f.where.offset;
-      for (int d = f.box.rank() - 1; d >= 0; --d) {
-        const Index x = rest % f.box[d].size();
-        rest /= f.box[d].size();
-        canonical += (f.box[d].begin() + x) * strides[d];
-        local += x * f.where.strides[d];
-      }
+    for_each_element(layout.model(), f, [&](Index canonical, Index local) {
       out[static_cast<std::size_t>(local)] = {f.tensor.value(), canonical};
-    }
+    });
   }
   return out;
 }
