@@ -74,15 +74,68 @@ TEST_P(TransportControl, shared_memory_is_one_memory) {
     const auto keys = me.control->all_gather(*key, patient());
     ASSERT_TRUE(keys) << outcome(keys);
     const auto mark = [](int writer) { return std::byte{static_cast<unsigned char>(writer + 1)}; };
+    bool mapped = true;
     for (int owner = 0; owner < me.size(); ++owner) {
       const auto there = me.transport->open(Rank{owner}, (*keys)[static_cast<std::size_t>(owner)]);
       ASSERT_TRUE(there) << outcome(there);
-      ASSERT_EQ(there->size(), memory.size());
-      (*there)[me.rank().index()] = mark(me.rank().value());
+      ASSERT_EQ(there->size, memory.size());
+      EXPECT_EQ(there->owner, Rank{owner});
+      mapped &= there->address != nullptr;
+      if (there->address != nullptr) there->address[me.rank().index()] = mark(me.rank().value());
     }
     EXPECT_EQ(outcome(me.control->barrier(patient())), "");
-    for (int writer = 0; writer < me.size(); ++writer)
+    for (int writer = 0; mapped && writer < me.size(); ++writer)
       EXPECT_EQ(memory[static_cast<std::size_t>(writer)], mark(writer));
+    EXPECT_EQ(outcome(me.control->quiesce(patient())), "");
+  });
+}
+
+TEST_P(TransportControl, get_reads_pieces_of_shared_memory) {
+  run(3, [](RankEnds& me) {
+    if (!me.transport->capabilities().direct) return;
+    const auto content = [](Rank owner) { return pattern(owner, owner, MessageId{9}, 100'000); };
+    Bytes memory = content(me.rank());
+    const auto key = me.transport->share(memory);
+    ASSERT_TRUE(key) << outcome(key);
+    const auto keys = me.control->all_gather(*key, patient());
+    ASSERT_TRUE(keys) << outcome(keys);
+    for (int owner = 0; owner < me.size(); ++owner) {
+      const auto from = me.transport->open(Rank{owner}, (*keys)[static_cast<std::size_t>(owner)]);
+      ASSERT_TRUE(from) << outcome(from);
+      Bytes got(memory.size(), std::byte{0}), want(memory.size(), std::byte{0});
+      const Bytes all = content(Rank{owner});
+      // More short pieces than a system call takes at once, an empty one, and the last byte.
+      std::vector<Get> pieces{{17, {}}};
+      for (std::size_t at = 3; at + 7 < 50'000; at += 13)
+        pieces.push_back({at, std::span(got).subspan(at, 7)});
+      pieces.push_back({all.size() - 1, std::span(got).last(1)});
+      for (const Get& piece : pieces)
+        std::copy_n(all.begin() + static_cast<std::ptrdiff_t>(piece.offset), piece.into.size(),
+                    want.begin() + static_cast<std::ptrdiff_t>(piece.offset));
+      EXPECT_EQ(outcome(me.transport->get(*from, pieces)), "");
+      EXPECT_TRUE(got == want);
+      const Get beyond{all.size() - 1, std::span(got).first(2)};
+      expect_error(me.transport->get(*from, {&beyond, 1}), Code::invalid_argument);
+    }
+    EXPECT_EQ(outcome(me.control->quiesce(patient())), "");
+  });
+}
+
+TEST_P(TransportControl, the_lost_are_known_and_the_tally_is_one) {
+  run(3, [](RankEnds& me) {
+    EXPECT_TRUE(me.control->lost().empty());
+    me.control->report(100 + me.rank().value());
+    EXPECT_EQ(outcome(me.control->barrier(patient())), "");
+    // What others reported may lag; a rank knows its own, and never more than all.
+    while (me.control->reported() < 303 && me.control->status()) std::this_thread::yield();
+    EXPECT_EQ(me.control->reported(), 303);
+    EXPECT_EQ(outcome(me.control->barrier(patient())), "");
+    if (me.rank() == Rank{1}) {
+      me.control->close();
+      return;
+    }
+    expect_error(me.control->barrier(Deadline::never()), Code::aborted, {"rank 1"});
+    EXPECT_EQ(me.control->lost(), std::vector<Rank>{Rank{1}});
     EXPECT_EQ(outcome(me.control->quiesce(patient())), "");
   });
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -46,6 +47,19 @@ class ControlPlane {
 
   /// The `aborted` error once any rank has called abort(). Cheap: long copies ask it as they go.
   virtual Result<> status() const = 0;
+
+  /// Ranks that are known to have died or closed, ascending. After an abort for that reason every
+  /// rank that lives knows at least the one that was the reason, so that the survivors can make a
+  /// new group. Cheap, from any thread.
+  virtual std::vector<Rank> lost() const = 0;
+
+  /// Adds to the tally of this rank's work, in units of the caller (bytes), and tells the group now
+  /// and then. Cheap, never waits, from any thread; a closed or aborted group ignores it.
+  virtual void report(std::int64_t amount) = 0;
+
+  /// The sum of what all ranks reported, as far as it is known here: it may lag by a fraction of a
+  /// second. For one progress bar over a whole job. Cheap, from any thread.
+  virtual std::int64_t reported() const = 0;
 
   /// Collective, and works after abort() and other errors: returns once every rank has called it or
   /// has closed. From then on no peer uses memory that this rank lent or shared before. Errors:

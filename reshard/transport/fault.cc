@@ -112,8 +112,11 @@ class FaultTransport final : public Transport {
   int size() const override { return inner_->size(); }
   Capabilities capabilities() const override { return inner_->capabilities(); }
   Result<MemoryKey> share(std::span<std::byte> memory) override { return inner_->share(memory); }
-  Result<std::span<std::byte>> open(Rank owner, const MemoryKey& key) override {
+  Result<PeerMemory> open(Rank owner, const MemoryKey& key) override {
     return inner_->open(owner, key);
+  }
+  Result<> get(const PeerMemory& from, std::span<const Get> pieces) override {
+    return inner_->get(from, pieces);
   }
   void close() override { inner_->close(); }
 

@@ -38,7 +38,8 @@ struct FaultPlan {
 };
 
 /// A transport that passes everything on to `inner` and lets the plan's faults happen to what is
-/// sent. For tests of what stands on a transport. share() and open() are passed on as they are.
+/// sent. For tests of what stands on a transport. share(), open() and get() are passed on
+/// as they are.
 std::unique_ptr<Transport> make_faulty(std::unique_ptr<Transport> inner, FaultPlan plan);
 
 /// `count` faults of these kinds on the first `messages` messages of a rank, drawn from the seed.

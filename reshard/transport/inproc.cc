@@ -52,7 +52,7 @@ class InprocTransport final : public Transport {
     return bytes;
   }
 
-  Result<std::span<std::byte>> open(Rank owner, const MemoryKey& bytes) override {
+  Result<PeerMemory> open(Rank owner, const MemoryKey& bytes) override {
     RESHARD_TRY(usable("open"));
     RESHARD_TRY(member("open memory of", owner));
     Key key{};
@@ -65,7 +65,20 @@ class InprocTransport final : public Transport {
                       "what its share() returned",
                       bytes.size(), owner.value()));
     }
-    return std::span<std::byte>(key.data, key.bytes);
+    return PeerMemory{owner, key.bytes, key.data, 0};
+  }
+
+  Result<> get(const PeerMemory& from, std::span<const Get> pieces) override {
+    RESHARD_TRY(usable("get"));
+    for (const Get& piece : pieces)
+      if (piece.offset > from.size || piece.into.size() > from.size - piece.offset)
+        return fail(Code::invalid_argument,
+                    fmt::format("get of {} bytes at {} from {} bytes of rank {}", piece.into.size(),
+                                piece.offset, from.size, from.owner.value()));
+    for (const Get& piece : pieces)
+      if (!piece.into.empty())
+        std::memcpy(piece.into.data(), from.address + piece.offset, piece.into.size());
+    return {};
   }
 
   void close() override {
@@ -128,6 +141,10 @@ class InprocControl final : public ControlPlane {
     if (group_->meeting.aborted()) return tl::unexpected(group_->meeting.abort_error());
     return {};
   }
+
+  std::vector<Rank> lost() const override { return group_->meeting.closed(); }
+  void report(std::int64_t amount) override { group_->reported += amount; }
+  std::int64_t reported() const override { return group_->reported; }
 
   Result<> quiesce(Deadline deadline) override { return group_->meeting.quiesce(rank_, deadline); }
   void close() override { group_->meeting.close(rank_); }

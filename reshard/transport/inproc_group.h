@@ -38,6 +38,7 @@ struct Group {
   std::deque<Mailbox> mailboxes;               ///< by receiving rank.
   std::deque<Bell> bells;                      ///< by rank; rung when a step of the rank may go on.
   Meeting meeting;
+  std::atomic<std::int64_t> reported{0};
 };
 
 class StepEvent;

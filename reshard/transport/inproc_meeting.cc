@@ -112,6 +112,14 @@ void Meeting::close(Rank rank) {
   changed_.notify_all();
 }
 
+std::vector<Rank> Meeting::closed() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<Rank> out;
+  for (std::size_t r = 0; r < members_.size(); ++r)
+    if (members_[r].closed) out.push_back(Rank(static_cast<Rank::rep>(r)));
+  return out;
+}
+
 bool Meeting::abort(Rank rank, std::string_view reason) {
   const std::lock_guard lock(mutex_);
   if (aborted()) return false;

@@ -31,6 +31,8 @@ class Meeting {
                                                std::span<const std::byte> mine, Deadline deadline);
   Result<> quiesce(Rank rank, Deadline deadline);
   void close(Rank rank);
+  /// Ranks that called close(), ascending.
+  std::vector<Rank> closed() const;
 
   /// True when this was the first abort.
   bool abort(Rank rank, std::string_view reason);

@@ -36,8 +36,12 @@ struct Recv {
 /// What a transport can do; a caller chooses its path by it.
 struct Capabilities {
   bool message = false;  ///< exchange() works.
-  bool direct =
-      false;  ///< share() and open() work: peers read and write each other's memory in place.
+  /// share(), open() and get() work: a peer's memory is read (and, where it is mapped, written) in
+  /// place.
+  bool direct = false;
+  /// share() registers: messages from and to shared memory are written by the sender where they
+  /// belong, without a copy between. Share what receives large messages, once.
+  bool registers = false;
   friend bool operator==(const Capabilities&, const Capabilities&) = default;
 };
 
@@ -70,6 +74,22 @@ class Event {
 
 /// The name of shared memory, given by its owner's share(), for ControlPlane::all_gather(). Opaque.
 using MemoryKey = std::vector<std::byte>;
+
+/// A peer's memory as this rank reaches it, from Transport::open(). A value; what it names belongs
+/// to the transport and lives until its close().
+struct PeerMemory {
+  Rank owner;
+  std::size_t size = 0;          ///< bytes.
+  std::byte* address = nullptr;  ///< where it is mapped here; null when only get() reaches it.
+  std::uint64_t handle = 0;      ///< the backend's own.
+};
+
+/// Bytes [offset, offset + into.size()) of a peer's memory and where they go. An empty one is
+/// allowed.
+struct Get {
+  std::size_t offset = 0;
+  std::span<std::byte> into;
+};
 
 /// The data plane: moves bytes between the ranks of one group and knows nothing of what they mean.
 /// One object per rank, used from one thread at a time.
@@ -104,14 +124,22 @@ class Transport {
                                                   std::span<const Recv> recvs) = 0;
 
   /// Lets every rank of the group reach `memory`. It must stay allocated until this rank returned
-  /// from a successful ControlPlane::quiesce() that follows the peers' last use. Errors:
-  /// `unsupported` when capabilities().direct is false or such memory cannot be shared.
+  /// from a successful ControlPlane::quiesce() that follows the peers' last use, or called close().
+  /// Errors: `unsupported` when neither capabilities().direct nor .registers, or such memory cannot
+  /// be shared.
   virtual Result<MemoryKey> share(std::span<std::byte> memory) = 0;
 
-  /// The memory that `owner` shared, at its address on this rank. Reads and writes through it are
+  /// The memory that `owner` shared. Where it is mapped, reads and writes through its address are
   /// ordered with the owner's only by the control plane: barrier() makes what came before it
-  /// visible. Errors: `corrupt` when the key is not one of this group; `unsupported` as share().
-  virtual Result<std::span<std::byte>> open(Rank owner, const MemoryKey& key) = 0;
+  /// visible. Errors: `corrupt` when the key is not one of this group; `unsupported` when
+  /// capabilities().direct is false, or this rank may not reach that memory (the text says what
+  /// forbids it).
+  virtual Result<PeerMemory> open(Rank owner, const MemoryKey& key) = 0;
+
+  /// Reads pieces of a peer's memory, mapped or not, and returns when all bytes are here. One copy;
+  /// made for many short pieces in ascending order of offset. Errors: `invalid_argument` for a
+  /// piece beyond the memory's end (nothing is read then); `aborted` when the owner is gone.
+  virtual Result<> get(const PeerMemory& from, std::span<const Get> pieces) = 0;
 
   /// Leaves the group: undone events of this rank fail with `aborted`, and so does every message
   /// that a peer has or will have with it. A rank that waited for all its events leaves without

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "reshard/base/result.h"
+#include "reshard/transport/control.h"
+
+namespace reshard {
+
+/// What the processes of a job know and nobody else: whoever has it may join. Never printed.
+class Secret {
+ public:
+  Secret() = default;
+  /// A new one, from the system's random source.
+  static Secret random();
+  /// The first line of a file that only its owner may read (as ssh wants its keys). Errors:
+  /// missing, readable by others, shorter than 16 characters.
+  static Result<Secret> from_file(const std::string& path);
+  /// Any text of at least 16 characters. Errors: shorter.
+  static Result<Secret> from_text(std::string_view text);
+
+  bool empty() const { return text_.empty(); }
+  /// For handing it to a child or a library, never for output.
+  std::string_view text() const { return text_; }
+
+ private:
+  std::string text_;
+};
+
+/// Where and as whom a process joins a group.
+struct Join {
+  /// "tcp://HOST:PORT": rank 0 listens there, all others connect; needs a secret.
+  /// "file:///FOLDER": a folder that all processes see; rank 0 writes there (readable by its owner
+  /// only) where it listens, and a secret when none was given.
+  std::string url;
+  /// Names the group. Groups of other names that meet at the same place do not mix; a new attempt
+  /// after a failure takes a new name. Letters, digits, '-', '_', '.', at most 64.
+  std::string job = "reshard";
+  Rank rank;
+  int size = 0;
+  Secret secret;
+  /// Every rank must bring the same: checked before the group exists. "" is a value too.
+  std::string agreement;
+  Deadline deadline = Deadline::after(std::chrono::seconds(60));
+};
+
+/// Joins the group and returns its control plane once every rank is there: processes that need no
+/// common launcher, that may come in any order and wait for the late ones. Rank 0's process serves
+/// the others from a thread of its own; every process has a thread that listens for aborts and
+/// deaths, so that status() knows of them within milliseconds.
+///
+/// All traffic is encrypted and authenticated with the secret: without it nobody joins, reads or
+/// aborts. Errors: `invalid_argument` for a bad URL, rank, size or name, a rank that is taken (the
+/// second one gets it), or differing sizes or agreements (named); `deadline` names the ranks that
+/// did not come; `aborted` when the secrets differ, told to the one who came with the wrong one.
+Result<std::unique_ptr<ControlPlane>> join(const Join& join);
+
+}  // namespace reshard
