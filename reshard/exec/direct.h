@@ -6,17 +6,11 @@
 
 #include "reshard/exec/progress.h"
 #include "reshard/exec/rank_buffers.h"
+#include "reshard/exec/refit_report.h"
 #include "reshard/plan/planner.h"
 #include "reshard/transport/deadline.h"
 
 namespace reshard {
-
-/// What one refit did.
-struct RefitReport {
-  double seconds = 0;
-  Index bytes = 0;   ///< delivered to destination tensors.
-  Index copies = 0;  ///< memory copies after coalescing.
-};
 
 struct DirectOptions {
   int threads = 0;  ///< 0: one per core.
