@@ -15,7 +15,7 @@ tl::unexpected<Error> unsupported(const Wire& wire, std::string_view what) {
 MemoryKey Wire::describe_source(Rank, std::span<const std::byte>) { return {}; }
 MemoryKey Wire::describe_target(Rank, std::span<std::byte>) { return {}; }
 
-Result<> Wire::pull(Rank, std::span<const std::byte>, std::span<std::byte>) {
+Result<> Wire::pull(Rank, std::span<const std::byte>, std::size_t, std::span<std::byte>) {
   return unsupported(*this, "pull");
 }
 Result<> Wire::put(Rank, std::span<const std::byte>, std::span<const std::byte>, BulkId) {

@@ -64,9 +64,15 @@ class Wire {
   /// every message.
   virtual MemoryKey describe_source(Rank to, std::span<const std::byte> bytes);
   virtual MemoryKey describe_target(Rank from, std::span<std::byte> bytes);
-  /// Copies into.size() bytes of the peer's memory, at most `into`, and returns. Errors: the peer
-  /// is gone, the memory is out of reach.
-  virtual Result<> pull(Rank from, std::span<const std::byte> source, std::span<std::byte> into);
+  /// Copies into.size() bytes that begin at `offset` of the peer's memory and returns. Errors:
+  /// `unsupported` when this memory cannot be had this way (any more): the message then goes by one
+  /// of the other ways; else the peer is gone.
+  virtual Result<> pull(Rank from, std::span<const std::byte> source, std::size_t offset,
+                        std::span<std::byte> into);
+  /// Ends all that describe_source() gave on this rank: a pull of it that has not returned yet ends
+  /// with `unsupported`, so that no peer takes for whole what it reads from now on. A wire that
+  /// offers pulling has it.
+  virtual void revoke() {}
   /// Starts to write into the peer's memory; on_bulk(id) tells when the bytes are there.
   virtual Result<> put(Rank to, std::span<const std::byte> target, std::span<const std::byte> bytes,
                        BulkId id);
