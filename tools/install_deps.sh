@@ -10,7 +10,7 @@ set -euo pipefail
 packages_of() {
   case $1 in
     build) echo g++ cmake ninja-build ccache libfmt-dev nlohmann-json3-dev libcli11-dev \
-      libexpected-dev libxxhash-dev libspdlog-dev ;;
+      libexpected-dev libxxhash-dev libspdlog-dev libsodium-dev ;;
     test) echo libgtest-dev libgmock-dev librapidcheck-dev libbenchmark-dev python3 python3-venv ;;
     fuzz) echo clang-19 libclang-rt-19-dev ;;
     lint) echo clang-format-19 clang-tidy-19 clang-tools-19 python3 ;;

@@ -11,7 +11,7 @@
 #include <cerrno>
 #include <utility>
 
-#include "reshard/io/file_descriptor.h"
+#include "reshard/base/file_descriptor.h"
 #include "reshard/io/posix_error.h"
 
 namespace reshard {

@@ -6,8 +6,8 @@
 #include <string>
 #include <string_view>
 
+#include "reshard/base/file_descriptor.h"
 #include "reshard/base/result.h"
-#include "reshard/io/file_descriptor.h"
 
 namespace reshard {
 
