@@ -21,10 +21,11 @@
 
 namespace reshard {
 
-/// The two ends that one rank holds. The runner owns them; the body may reset them to die early.
+/// The two ends that one rank holds, the control plane outliving the transport. The runner owns
+/// them; the body may reset them to die early.
 struct RankEnds {
-  std::unique_ptr<Transport> transport;
   std::unique_ptr<ControlPlane> control;
+  std::unique_ptr<Transport> transport;
   Rank rank() const { return transport->rank(); }
   int size() const { return transport->size(); }
 };
@@ -44,13 +45,13 @@ inline std::ostream& operator<<(std::ostream& out, const TransportUnderTest& t) 
   return out << t.name;
 }
 
-/// TransportUnderTest::run for backends whose Group has create(n), transport(rank) and
-/// control(rank).
+/// TransportUnderTest::run for backends whose Group has create(n), control(rank) and, called after
+/// it, transport(rank).
 template <class Group>
 Result<> run_group_as_threads(int n, const RankBody& body) {
   Group group = RESHARD_TRY(Group::create(n));
   return run_ranks(n, [&](Rank rank) -> Result<> {
-    RankEnds ends{RESHARD_TRY(group.transport(rank)), RESHARD_TRY(group.control(rank))};
+    RankEnds ends{RESHARD_TRY(group.control(rank)), RESHARD_TRY(group.transport(rank))};
     body(ends);
     return {};
   });

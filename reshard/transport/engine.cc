@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "reshard/transport/engine_core.h"
+
+namespace reshard {
+namespace {
+
+using engine::Core;
+using engine::Step;
+
+class EngineEvent final : public Event {
+ public:
+  EngineEvent(std::shared_ptr<Core> core, std::span<const Send> sends, std::span<const Recv> recvs)
+      : core_(std::move(core)) {
+    core_->post(step_, sends, recvs);
+  }
+  ~EngineEvent() override {
+    if (!done_) core_->withdraw(step_);
+  }
+
+  Result<bool> test() override {
+    if (!settled()) {
+      (void)core_->progress();
+      (void)settled();
+    }
+    if (done_ && step_.error) return tl::unexpected(*step_.error);
+    return done_;
+  }
+
+  Result<> wait(Deadline deadline) override {
+    constexpr int kLooks = 32;  // Passes that moved something between two looks at the clock.
+    for (int idle = 0, busy = 0; !settled();) {
+      if (core_->progress() && ++busy % kLooks != 0) {
+        idle = 0;
+        continue;
+      }
+      if (settled()) break;
+      if (deadline.expired()) {
+        step_.fail(core_->late(step_));
+      } else {
+        core_->pause(idle++, deadline);
+      }
+    }
+    if (step_.error) return tl::unexpected(*step_.error);
+    return {};
+  }
+
+ private:
+  bool settled() {
+    if (done_ || (step_.left != 0 && !step_.error)) return done_;
+    core_->withdraw(step_);
+    return done_ = true;
+  }
+
+  const std::shared_ptr<Core> core_;
+  Step step_;
+  bool done_ = false;
+};
+
+class MessageEngine final : public Transport {
+ public:
+  MessageEngine(std::unique_ptr<Wire> wire, ControlPlane& control)
+      : core_(std::make_shared<Core>(std::move(wire), control)) {}
+  ~MessageEngine() override { close(); }
+
+  std::string_view name() const override { return wire().name(); }
+  Rank rank() const override { return core_->rank(); }
+  int size() const override { return core_->size(); }
+  Capabilities capabilities() const override { return wire().capabilities(); }
+
+  Result<std::unique_ptr<Event>> exchange(std::span<const Send> sends,
+                                          std::span<const Recv> recvs) override {
+    RESHARD_TRY(core_->usable("exchange"));
+    for (const Send& send : sends) RESHARD_TRY(member("send to", send.to));
+    for (const Recv& recv : recvs) RESHARD_TRY(member("receive from", recv.from));
+    return std::make_unique<EngineEvent>(core_, sends, recvs);
+  }
+
+  Result<MemoryKey> share(std::span<std::byte> memory) override {
+    RESHARD_TRY(core_->usable("share"));
+    return wire().share(memory);
+  }
+
+  Result<PeerMemory> open(Rank owner, const MemoryKey& key) override {
+    RESHARD_TRY(core_->usable("open"));
+    RESHARD_TRY(member("open memory of", owner));
+    return wire().open(owner, key);
+  }
+
+  Result<> get(const PeerMemory& from, std::span<const Get> pieces) override {
+    RESHARD_TRY(core_->usable("get"));
+    RESHARD_TRY(member("get from", from.owner));
+    for (const Get& piece : pieces)
+      if (piece.offset > from.size || piece.into.size() > from.size - piece.offset)
+        return fail(Code::invalid_argument,
+                    fmt::format("get of {} bytes at {} from {} bytes of rank {}", piece.into.size(),
+                                piece.offset, from.size, from.owner.value()));
+    return wire().get(from, pieces);
+  }
+
+  void close() override { core_->close(); }
+
+ private:
+  Wire& wire() const { return core_->wire(); }
+
+  Result<> member(std::string_view what, Rank peer) const {
+    if (peer.value() >= 0 && peer.value() < size()) return {};
+    return fail(Code::invalid_argument, fmt::format("{} rank {}: the group has ranks 0 to {}", what,
+                                                    peer.value(), size() - 1));
+  }
+
+  std::shared_ptr<Core> core_;
+};
+
+}  // namespace
+
+std::unique_ptr<Transport> make_message_engine(std::unique_ptr<Wire> wire, ControlPlane& control) {
+  return std::make_unique<MessageEngine>(std::move(wire), control);
+}
+
+}  // namespace reshard
