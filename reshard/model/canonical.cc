@@ -196,6 +196,11 @@ class Writer {
 }  // namespace
 
 Result<ModelSpec> canonical_tensors(const ModelConfig& config) {
+  if (static_cast<Index>(config.layers.size()) < config.num_hidden_layers)
+    return fail(
+        Code::invalid_argument,
+        fmt::format("the config has {} layers, and says what {} of them are made of; say it of all",
+                    config.num_hidden_layers, config.layers.size()));
   ModelSpec model;
   RESHARD_TRY(Writer(config, model).write());
   return model;

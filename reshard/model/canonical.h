@@ -8,7 +8,8 @@ namespace reshard {
 
 /// The tensors of a checkpoint that transformers writes for this config, in the order of its
 /// modules, and those of its modules for multi-token prediction, which it does not write. Tied
-/// models have no lm_head.weight.
+/// models have no lm_head.weight. Errors: a config that does not say what all its layers are
+/// made of; sizes that overflow.
 Result<ModelSpec> canonical_tensors(const ModelConfig& config);
 
 /// Checks that a checkpoint's tensors are exactly those of its config, in any order, with these

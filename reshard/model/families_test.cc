@@ -8,6 +8,7 @@
 
 #include <algorithm>
 
+#include "reshard/model/canonical.h"
 #include "reshard/model/configs_testutil.h"
 
 namespace reshard {
@@ -107,9 +108,18 @@ TEST(Megatron, pipeline_stages_and_tied_output) {
   EXPECT_FALSE(has(*layout_of("megatron:tp=2", model_of(c), c), "output_layer.weight", 0));
 }
 
+TEST(Canonical, every_layer_must_be_described) {
+  ModelConfig c = tiny_dense();
+  c.num_hidden_layers = 6;
+  const auto model = canonical_tensors(c);
+  ASSERT_FALSE(model);
+  EXPECT_THAT(model.error().message, testing::HasSubstr("6 layers, and says what 4 of them"));
+}
+
 TEST(Megatron, layers_that_do_not_divide_count_embedding_and_loss) {
   ModelConfig c = tiny_dense();
   c.num_hidden_layers = 6;
+  c.layers.assign(6, c.layers[0]);
   const auto l = layout_of("megatron:pp=4", model_of(c), c);
   const auto layers = [&](int rank) {
     int n = 0;
