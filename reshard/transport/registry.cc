@@ -1,42 +1,89 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "reshard/transport/registry.h"
 
-#include <array>
+#include "reshard/transport/built_modules.h"
+#include "reshard/transport/module.h"
 
 namespace reshard {
 namespace {
 
-constexpr TransportInfo planned(std::string_view name, std::string_view reason,
-                                std::string_view purpose) {
-  return {name, false, false, "", reason, purpose};
-}
+enum class Kind { builtin, module, planned };
+
+struct Row {
+  std::string_view name;
+  Kind kind;
+  std::string_view text;  ///< the version of a built-in one; why a planned one is not there.
+  std::string_view purpose;
+};
 
 // A table and no self-registration: what is not built can be listed too, with its reason.
-constexpr std::array kTransports = {
-    TransportInfo{"inproc", true, true, "1", "",
-                  "ranks as threads of one process: one copy, or none where memory is shared"},
-    planned("shm", "not part of this build yet: needs memfd segments that both processes map",
-            "ranks as processes of one host"),
-    planned("mpi", "not part of this build yet: needs an MPI library (Open MPI or MPICH)",
-            "clusters that start their ranks with mpirun or srun"),
-    planned("gloo", "not part of this build yet: needs libgloo and a rendezvous store",
-            "TCP between hosts without special hardware"),
-    planned("ucx", "not part of this build yet: needs libucp",
-            "RDMA between hosts, registered once"),
-    planned("nccl", "not part of this build yet: needs CUDA and libnccl",
-            "GPU memory over NVLink and InfiniBand, in steps on a stream"),
-    planned("nvshmem", "not part of this build yet: needs CUDA and a symmetric heap",
-            "GPU memory, written by kernels"),
+constexpr Row kRows[] = {
+    {"inproc", Kind::builtin, "1",
+     "ranks as threads of one process: one copy, or none where memory is shared"},
+    {"shm", Kind::planned,
+     "not part of this build yet: needs memfd segments that both processes map",
+     "ranks as processes of one host"},
+    {"mpi", Kind::module, "", "clusters that start their ranks with mpirun or srun"},
+    {"gloo", Kind::module, "", "TCP between hosts without special hardware"},
+    {"ucx", Kind::module, "", "RDMA between hosts, registered once"},
+    {"nccl", Kind::module, "", "GPU memory over NVLink and InfiniBand, in steps on a stream"},
+    {"nvshmem", Kind::planned, "not part of this build yet: needs CUDA and a symmetric heap",
+     "GPU memory, written by kernels"},
 };
+
+/// Adds `more` to a list in one line.
+void append(std::string& list, std::string_view separator, std::string_view more) {
+  if (!list.empty() && !more.empty()) list += separator;
+  list += more;
+}
+
+/// A transport of modules: available as soon as one of them is; the reasons of the others do not
+/// matter then.
+void ask_modules(TransportInfo& info) {
+  std::string reasons;
+  for (const BuiltModule& m : built_modules()) {
+    if (m.transport != info.name) continue;
+    const Result<const TransportModule*> module = load_module(m.name);
+    info.built = info.built || m.built || module.has_value();
+    if (!module) {
+      append(reasons, "; ", module.error().message);
+      continue;
+    }
+    append(info.version, ", ", (*module)->version());
+    const std::string reason = (*module)->reason();
+    info.available = info.available || reason.empty();
+    append(reasons, "; ", reason);
+  }
+  if (!info.available) info.reason = reasons;
+}
+
+TransportInfo info_of(const Row& row) {
+  TransportInfo info;
+  info.name = row.name;
+  info.purpose = row.purpose;
+  switch (row.kind) {
+    case Kind::builtin:
+      info.built = info.available = true;
+      info.version = row.text;
+      break;
+    case Kind::module: ask_modules(info); break;
+    case Kind::planned: info.reason = row.text; break;
+  }
+  return info;
+}
 
 }  // namespace
 
-std::span<const TransportInfo> transports() { return kTransports; }
+std::vector<TransportInfo> transports() {
+  std::vector<TransportInfo> out;
+  for (const Row& row : kRows) out.push_back(info_of(row));
+  return out;
+}
 
-const TransportInfo* find_transport(std::string_view name) {
-  for (const TransportInfo& t : kTransports)
-    if (t.name == name) return &t;
-  return nullptr;
+std::optional<TransportInfo> find_transport(std::string_view name) {
+  for (const Row& row : kRows)
+    if (row.name == name) return info_of(row);
+  return std::nullopt;
 }
 
 }  // namespace reshard
