@@ -321,6 +321,29 @@ class Reports(unittest.TestCase):
         self.assertTrue(inproc["available"])
         for transport in listed:
             self.assertTrue(transport["available"] or transport["reason"], transport)
+            self.assertEqual(
+                set(transport), {"name", "built", "available", "version", "reason", "purpose"}
+            )
+
+    def test_the_program_works_without_the_modules_beside_it(self):
+        alone = self.d / "bin" / "reshard"
+        alone.parent.mkdir()
+        shutil.copy(program.BINARY, alone)
+        environment = {k: v for k, v in os.environ.items() if k != "RESHARD_MODULES"}
+        said = subprocess.run(
+            [alone, "transports", "--json"],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        self.assertEqual(said.stderr, "")
+        for transport in json.loads(said.stdout):
+            if transport["name"] in ("mpi", "gloo", "ucx", "nccl"):
+                self.assertFalse(transport["available"], transport)
+                self.assertEqual(transport["version"], "")
+                words = str(alone.parent) if transport["built"] else "this build"
+                self.assertIn(words, transport["reason"])
 
     def test_inspect_json_counts_every_element(self):
         said = json.loads(
