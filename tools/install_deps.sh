@@ -11,7 +11,8 @@ packages_of() {
   case $1 in
     build) echo g++ cmake ninja-build ccache libfmt-dev nlohmann-json3-dev libcli11-dev \
       libexpected-dev libxxhash-dev libspdlog-dev libsodium-dev ;;
-    test) echo libgtest-dev libgmock-dev librapidcheck-dev libbenchmark-dev python3 python3-venv ;;
+    test) echo libgtest-dev libgmock-dev librapidcheck-dev libbenchmark-dev python3 python3-venv \
+      libopenmpi-dev openmpi-bin libmpich-dev mpich libgloo-dev libucx-dev ;;
     fuzz) echo clang-19 libclang-rt-19-dev ;;
     lint) echo clang-format-19 clang-tidy-19 clang-tools-19 python3 ;;
     *) echo "install_deps: unknown group '$1'; known: build test fuzz lint" >&2; return 2 ;;
