@@ -12,6 +12,8 @@
 #include <thread>
 #include <vector>
 
+#include "reshard/memory/shared_arena.h"
+
 namespace reshard {
 namespace {
 
@@ -73,21 +75,30 @@ Result<HostBuffer> HostBuffer::allocate(Index bytes, Options options) {
                             options.prefault_threads));
   }
   if (bytes == 0) return HostBuffer{};
+  if (options.shared) {
+    std::byte* const data = RESHARD_TRY(shared_arena::allocate(static_cast<std::size_t>(bytes)));
+    HostBuffer buffer(data, bytes, true);
+    if (options.prefault_threads > 0 && bytes >= kHugePage)
+      prefault(data, bytes, options.prefault_threads);
+    return buffer;
+  }
   if (bytes < kHugePage) {
     const auto rounded = static_cast<std::size_t>(round_up(bytes, Index{kSmallAlignment}));
     void* p = std::aligned_alloc(kSmallAlignment, rounded);
     if (p == nullptr) return no_memory(bytes);
     std::memset(p, 0, rounded);
-    return HostBuffer(static_cast<std::byte*>(p), bytes);
+    return HostBuffer(static_cast<std::byte*>(p), bytes, false);
   }
   std::byte* const data = map_aligned(round_up(bytes, kHugePage));
   if (data == nullptr) return no_memory(bytes);
   if (options.prefault_threads > 0) prefault(data, bytes, options.prefault_threads);
-  return HostBuffer(data, bytes);
+  return HostBuffer(data, bytes, false);
 }
 
 HostBuffer::~HostBuffer() {
-  if (size_ >= kHugePage) {
+  if (shared_ && size_ > 0) {
+    shared_arena::free(data_, static_cast<std::size_t>(size_));
+  } else if (size_ >= kHugePage) {
     munmap(data_, static_cast<std::size_t>(round_up(size_, kHugePage)));
   } else {
     std::free(data_);

@@ -23,6 +23,9 @@ class HostBuffer {
     /// Threads that touch every page before allocate returns; 0 leaves that to the first writer.
     /// The first touch of a page costs several times the copy of its bytes.
     int prefault_threads = 0;
+    /// Memory that other processes of this host can map (see shared_arena.h), for whoever is to
+    /// read or write it in place. Any size is aligned as said above; small ones share pages.
+    bool shared = false;
   };
 
   /// A buffer of `bytes` zero bytes. Errors: invalid_argument for a negative or absurd size or
@@ -32,10 +35,13 @@ class HostBuffer {
 
   HostBuffer() = default;
   HostBuffer(HostBuffer&& other) noexcept
-      : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+      : data_(std::exchange(other.data_, nullptr)),
+        size_(std::exchange(other.size_, 0)),
+        shared_(other.shared_) {}
   HostBuffer& operator=(HostBuffer&& other) noexcept {
     std::swap(data_, other.data_);
     std::swap(size_, other.size_);
+    std::swap(shared_, other.shared_);
     return *this;
   }
   ~HostBuffer();
@@ -50,10 +56,12 @@ class HostBuffer {
   std::span<const std::byte> bytes() const { return {data_, static_cast<std::size_t>(size_)}; }
 
  private:
-  HostBuffer(std::byte* data, Index size) : data_(data), size_(size) {}
+  HostBuffer(std::byte* data, Index size, bool shared)
+      : data_(data), size_(size), shared_(shared) {}
 
   std::byte* data_ = nullptr;
   Index size_ = 0;
+  bool shared_ = false;
 };
 
 /// Alignment of large buffers and the size from which a buffer counts as large: one huge page.

@@ -26,13 +26,15 @@ Index misalignment(const HostBuffer& buffer, Index unit) {
 TEST(HostBuffer, bytes_are_zero_aligned_and_writable_at_every_size) {
   for (Index size :
        {Index{1}, Index{63}, Index{4097}, kHugePage - 1, kHugePage, 3 * kHugePage + 5}) {
-    auto buffer = HostBuffer::allocate(size);
-    ASSERT_TRUE(buffer) << buffer.error().message;
-    EXPECT_EQ(buffer->size(), size);
-    EXPECT_TRUE(all_zero(*buffer));
-    EXPECT_EQ(misalignment(*buffer, size < kHugePage ? 64 : kHugePage), 0);
-    std::ranges::fill(buffer->bytes(), std::byte{7});
-    EXPECT_EQ(buffer->bytes().back(), std::byte{7});
+    for (const bool shared : {false, true, true}) {
+      auto buffer = HostBuffer::allocate(size, {.shared = shared});
+      ASSERT_TRUE(buffer) << buffer.error().message;
+      EXPECT_EQ(buffer->size(), size);
+      EXPECT_TRUE(all_zero(*buffer));
+      EXPECT_EQ(misalignment(*buffer, size < kHugePage ? 64 : kHugePage), 0);
+      std::ranges::fill(buffer->bytes(), std::byte{7});
+      EXPECT_EQ(buffer->bytes().back(), std::byte{7});
+    }
   }
 }
 

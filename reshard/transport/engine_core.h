@@ -78,6 +78,7 @@ class Core final : public WireSink {
 
   void on_frame(Rank from, std::span<const std::byte> frame) override;
   void on_bulk(BulkId id, Result<> outcome) override;
+  void on_gone(Rank peer, Error why) override;
 
  private:
   enum class Side : std::uint8_t { none, send, recv };

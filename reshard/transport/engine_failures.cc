@@ -95,6 +95,11 @@ void Core::fail_peer(Rank peer, const Error& error) {
   });
 }
 
+void Core::on_gone(Rank peer, Error why) {
+  if (peer.value() < 0 || peer.value() >= size_ || links_[peer.index()].gone) return;
+  fail_peer(peer, explained(std::move(why)));
+}
+
 /// The wire has ended.
 void Core::fail_all(const Error& error) {
   for (Link& link : links_)

@@ -22,6 +22,9 @@ class WireSink {
   /// A bulk transfer of this rank is over: its memory is the caller's again. An error means that
   /// the peer or the link is gone.
   virtual void on_bulk(BulkId id, Result<> outcome) = 0;
+  /// The peer is gone without a word: its process died, its connection broke. For wires that notice
+  /// it by themselves; what is said again is ignored.
+  virtual void on_gone(Rank peer, Error why) = 0;
 
  protected:
   ~WireSink() = default;
