@@ -56,6 +56,16 @@ struct Join {
 /// aborts. Errors: `invalid_argument` for a bad URL, rank, size or name, a rank that is taken (the
 /// second one gets it), or differing sizes or agreements (named); `deadline` names the ranks that
 /// did not come; `aborted` when the secrets differ, told to the one who came with the wrong one.
+///
+/// A rank whose process ends without close() has died: its connection ends, and all others learn
+/// within milliseconds, status() and all waits, with `aborted` and its number. A host that vanishes
+/// without a word is noticed within 20 s. When the process of rank 0 dies, all others know only
+/// that.
 Result<std::unique_ptr<ControlPlane>> join(const Join& join);
+
+/// The process of rank 0 serves its group until the last rank has left, also after its own close().
+/// Returns when no group is left that this process serves: call it before the process of rank 0
+/// ends, else the others can abort and quiesce no more from then on. Errors: `deadline`.
+Result<> finish_serving(Deadline deadline);
 
 }  // namespace reshard

@@ -1,0 +1,312 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "reshard/transport/hub_group.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "reshard/transport/rank_list.h"
+
+namespace reshard::tcp {
+namespace {
+
+constexpr std::size_t kDigestBytes = 32;
+constexpr std::size_t kMaxRanks = 65536;
+constexpr std::size_t kMaxGatherBytes = std::size_t{64} << 20;
+
+Frame failed(std::uint64_t id, Code code, std::string text) {
+  return {Kind::failed, id, static_cast<std::uint64_t>(code), 0, std::move(text), {}};
+}
+
+std::int64_t sum(std::int64_t a, std::int64_t b) {
+  return static_cast<std::int64_t>(static_cast<std::uint64_t>(a) + static_cast<std::uint64_t>(b));
+}
+
+std::int64_t difference(std::int64_t a, std::int64_t b) {
+  return static_cast<std::int64_t>(static_cast<std::uint64_t>(a) - static_cast<std::uint64_t>(b));
+}
+
+Rank rank_at(std::size_t index) { return Rank(static_cast<Rank::rep>(index)); }
+
+}  // namespace
+
+template <class Predicate>
+std::string HubGroup::ranks_where(Predicate in) const {
+  return list_ranks(members_.size(), [&](std::size_t r) { return in(members_[r]); });
+}
+
+HubGroup::HubGroup(int size, Out out)
+    : members_(static_cast<std::size_t>(size)), out_(std::move(out)) {}
+
+std::optional<Rank> HubGroup::seat(const Frame& join, Frame& refusal) {
+  const auto refuse = [&](std::string text) {
+    refusal = failed(join.id, Code::invalid_argument, std::move(text));
+    return std::nullopt;
+  };
+  if (join.kind != Kind::join || join.bytes.size() != kDigestBytes || join.b > kMaxRanks ||
+      join.a >= join.b)
+    return refuse("join: this is no request to join a group");
+  if (join.a >= members_.size()) {
+    return refuse(fmt::format("join: rank {} came for a group of {}, rank 0 for one of {}", join.a,
+                              join.b, members_.size()));
+  }
+  const Rank rank = rank_at(static_cast<std::size_t>(join.a));
+  Member& member = at(rank);
+  if (member.seated || started_ || refused_)
+    return refuse(fmt::format("join: rank {} is taken: another process has joined as it", join.a));
+  member = {};
+  member.seated = true;
+  member.waits = Waits::join;
+  member.id = join.id;
+  member.size = join.b;
+  member.digest = join.bytes;
+  member.excerpt = join.text;
+  ++num_seated_;
+  return rank;
+}
+
+void HubGroup::start_if_complete() {
+  if (started_ || refused_) return;
+  // With differing sizes nobody knows how many will come: as many as the smallest says.
+  std::uint64_t least = members_.size();
+  for (const Member& m : members_)
+    if (m.seated) least = std::min(least, m.size);
+  if (num_seated_ < least || !members_[0].seated) return;
+  const auto wrong = disagreement();
+  started_ = !wrong;
+  refused_ = wrong.has_value();
+  for (std::size_t r = 0; r < members_.size(); ++r) {
+    if (!members_[r].seated) continue;
+    if (wrong) {
+      answer(rank_at(r), Code::invalid_argument, *wrong);
+    } else {
+      answer_done(rank_at(r));
+    }
+  }
+}
+
+std::optional<std::string> HubGroup::disagreement() const {
+  const Member& zero = members_[0];
+  for (std::size_t r = 1; zero.seated && r < members_.size(); ++r) {
+    const Member& m = members_[r];
+    if (m.seated && m.size != zero.size) {
+      return fmt::format("join: rank {} came for a group of {}, rank 0 for one of {}", r, m.size,
+                         zero.size);
+    }
+    if (m.seated && m.digest != zero.digest) {
+      return fmt::format(
+          "join: rank {} brings the agreement {}, rank 0 brings {}; every rank must "
+          "bring the same",
+          r, m.excerpt, zero.excerpt);
+    }
+  }
+  return std::nullopt;
+}
+
+bool HubGroup::on_frame(Rank from, Frame frame) {
+  Member& me = at(from);
+  const Kind kind = frame.kind;
+  if (!me.gone && !(kind == Kind::bye && started_) && take(from, std::move(frame))) return true;
+  if (kind == Kind::bye && started_ && !me.gone) {
+    lose(from, false);
+  } else {
+    on_lost(from);
+  }
+  return false;
+}
+
+bool HubGroup::take(Rank from, Frame frame) {
+  Member& me = at(from);
+  if (frame.kind == Kind::leave) {
+    const bool joining = me.waits == Waits::join;
+    leave(from, frame.id);
+    return !joining;
+  }
+  if (!started_) return false;
+  switch (frame.kind) {
+    case Kind::meet:
+      if (me.waits != Waits::no) return false;
+      meet(from, std::move(frame));
+      return true;
+    case Kind::quiesce:
+      // An abort ends a collective without an answer, a quiesce never.
+      if (me.waits == Waits::quiesce || (me.waits == Waits::meet && !aborted_)) return false;
+      quiesce(from, frame.id);
+      return true;
+    case Kind::abort:
+      abort(fmt::format("rank {} aborted: {}", from.value(), frame.text));
+      return true;
+    case Kind::tally:
+      me.tally = static_cast<std::int64_t>(frame.a);
+      tallies_due_ = true;
+      return true;
+    default: return false;
+  }
+}
+
+void HubGroup::on_lost(Rank rank) {
+  Member& me = at(rank);
+  if (started_) {
+    if (!me.gone) lose(rank, true);
+  } else if (me.seated) {
+    --num_seated_;
+    me = {};
+  }
+}
+
+void HubGroup::meet(Rank from, Frame frame) {
+  Member& me = at(from);
+  me.waits = Waits::meet;
+  me.id = frame.id;
+  if (aborted_) return;
+  if (num_here_ != 0 && frame.text != what_) {
+    answer(from, Code::invalid_argument,
+           fmt::format("rank {} calls {} while others are in {}; collective calls come in the same "
+                       "order on every rank",
+                       from.value(), frame.text, what_));
+    return;
+  }
+  const std::size_t bytes = 8 + frame.bytes.size();
+  if (bytes > kMaxGatherBytes - given_bytes_) {
+    answer(from, Code::invalid_argument,
+           fmt::format("{}: rank {} gives {} bytes, which makes more than {} MiB over all ranks",
+                       frame.text, from.value(), frame.bytes.size(), kMaxGatherBytes >> 20));
+    return;
+  }
+  what_ = std::move(frame.text);
+  me.given = std::move(frame.bytes);
+  me.here = true;
+  ++num_here_;
+  given_bytes_ += bytes;
+  if (num_here_ == members_.size()) return complete();
+  end_if_hopeless();
+}
+
+void HubGroup::complete() {
+  std::vector<std::vector<std::byte>> parts;
+  parts.reserve(members_.size());
+  for (Member& m : members_) parts.push_back(std::exchange(m.given, {}));
+  const auto body = std::make_shared<const std::vector<std::byte>>(encode_parts(parts));
+  num_here_ = given_bytes_ = 0;
+  for (std::size_t r = 0; r < members_.size(); ++r) {
+    members_[r].here = false;
+    if (!members_[r].gone) answer_done(rank_at(r), body);
+  }
+}
+
+void HubGroup::end_if_hopeless() {
+  const auto left = [](const Member& m) { return m.gone && !m.here; };
+  if (num_here_ == 0 || aborted_ || std::ranges::none_of(members_, left)) return;
+  const std::string text = fmt::format("{}: {} closed the control plane", what_, ranks_where(left));
+  for (std::size_t r = 0; r < members_.size(); ++r) {
+    Member& m = members_[r];
+    if (m.here && !m.gone) answer(rank_at(r), Code::aborted, text);
+    m.here = false;
+    m.given.clear();
+  }
+  num_here_ = given_bytes_ = 0;
+}
+
+void HubGroup::quiesce(Rank from, std::uint64_t id) {
+  Member& me = at(from);
+  me.waits = Waits::quiesce;
+  me.id = id;
+  ++me.quiesced;
+  answer_quiesced();
+}
+
+void HubGroup::answer_quiesced() {
+  std::uint64_t least = std::numeric_limits<std::uint64_t>::max();
+  for (const Member& m : members_)
+    if (!m.gone) least = std::min(least, m.quiesced);
+  for (std::size_t r = 0; r < members_.size(); ++r) {
+    const Member& m = members_[r];
+    if (!m.gone && m.waits == Waits::quiesce && m.quiesced <= least) answer_done(rank_at(r));
+  }
+}
+
+void HubGroup::leave(Rank from, std::uint64_t id) {
+  Member& me = at(from);
+  if (me.waits == Waits::no || me.id != id) return;  // it was answered before.
+  const auto late = [](std::string_view what, const std::string& who) {
+    return fmt::format("{}: {} did not come before the deadline", what, who);
+  };
+  if (me.waits == Waits::join) {
+    const auto wrong = disagreement();
+    const auto absent = [](const Member& m) { return !m.seated; };
+    answer(from, wrong ? Code::invalid_argument : Code::deadline,
+           wrong.value_or(late("join", ranks_where(absent))));
+  } else if (me.waits == Waits::meet) {
+    const auto absent = [](const Member& m) { return !m.here; };
+    std::string text = late(what_, ranks_where(absent));
+    if (me.here) {
+      me.here = false;
+      --num_here_;
+      given_bytes_ -= 8 + me.given.size();
+      me.given.clear();
+    }
+    answer(from, Code::deadline, std::move(text));
+  } else {
+    const auto absent = [&](const Member& m) { return !m.gone && m.quiesced < me.quiesced; };
+    std::string text =
+        late("quiesce", ranks_where(absent)) + " and may still use this rank's memory";
+    --me.quiesced;
+    answer(from, Code::deadline, std::move(text));
+  }
+}
+
+void HubGroup::abort(std::string text) {
+  if (std::exchange(aborted_, true)) return;
+  to_all({Kind::aborted, 0, 0, 0, std::move(text), {}});
+}
+
+void HubGroup::lose(Rank rank, bool died) {
+  Member& me = at(rank);
+  me.gone = true;
+  me.waits = Waits::no;
+  ++num_gone_;
+  to_all({Kind::lost, 0, static_cast<std::uint64_t>(rank.value()), died ? 1U : 0U, "", {}});
+  if (died) abort(fmt::format("rank {} died (its connection was lost)", rank.value()));
+  end_if_hopeless();
+  answer_quiesced();
+}
+
+void HubGroup::send_tallies(const std::function<bool(Rank)>& ready) {
+  if (!std::exchange(tallies_due_, false)) return;
+  std::int64_t total = 0;
+  for (const Member& m : members_) total = sum(total, m.tally);
+  for (std::size_t r = 0; r < members_.size(); ++r) {
+    Member& m = members_[r];
+    const std::int64_t others = difference(total, m.tally);
+    if (m.gone || others == m.told) continue;
+    if (!ready(rank_at(r))) {
+      tallies_due_ = true;
+      continue;
+    }
+    m.told = others;
+    out_(rank_at(r), encode({Kind::tally, 0, static_cast<std::uint64_t>(others), 0, "", {}}));
+  }
+}
+
+bool HubGroup::finished() const { return refused_ || (started_ && num_gone_ == members_.size()); }
+
+void HubGroup::answer(Rank to, Code code, std::string text) {
+  Member& member = at(to);
+  member.waits = Waits::no;
+  out_(to, encode(failed(member.id, code, std::move(text))));
+}
+
+void HubGroup::answer_done(Rank to, std::shared_ptr<const std::vector<std::byte>> body) {
+  Member& member = at(to);
+  member.waits = Waits::no;
+  out_(to, encode({Kind::done, member.id, 0, 0, "", {}}, std::move(body)));
+}
+
+void HubGroup::to_all(const Frame& frame) {
+  for (std::size_t r = 0; r < members_.size(); ++r)
+    if (!members_[r].gone) out_(rank_at(r), encode(frame));
+}
+
+}  // namespace reshard::tcp

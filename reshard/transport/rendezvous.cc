@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "reshard/transport/rendezvous.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "reshard/transport/hub.h"
+#include "reshard/transport/rendezvous_place.h"
+#include "reshard/transport/socket.h"
+#include "reshard/transport/tcp_control.h"
+
+namespace reshard {
+namespace {
+
+using namespace std::chrono_literals;
+using namespace tcp;
+
+constexpr int kMaxRanks = 65536;
+constexpr auto kAgain = 10ms;
+constexpr std::chrono::milliseconds kConnectLimit = 2s;
+constexpr auto kGreetingLimit = 5s;
+
+/// Hubs of this process whose rank 0 has left before the others.
+struct Served {
+  std::mutex mutex;
+  std::vector<std::unique_ptr<Hub>> hubs;
+};
+Served& served() {
+  static Served all;
+  return all;
+}
+
+/// A try to join: the control plane, an error that ends it all, or why to try again.
+struct Attempt {
+  std::unique_ptr<TcpControl> control;
+  std::optional<Error> error;
+  std::string again;
+};
+Attempt again(std::string why) { return {nullptr, std::nullopt, std::move(why)}; }
+Attempt refused(Error error) { return {nullptr, std::move(error), ""}; }
+
+Result<> check(const Join& join, const Place& place) {
+  RESHARD_TRY(check_job(join.job));
+  if (join.size < 1 || join.size > kMaxRanks) {
+    return fail(
+        Code::invalid_argument,
+        fmt::format("join: a group of {} ranks: 1 to {} are possible", join.size, kMaxRanks));
+  }
+  if (join.rank.value() < 0 || join.rank.value() >= join.size) {
+    return fail(Code::invalid_argument,
+                fmt::format("join: rank {} in a group of {}: 0 to {} are possible",
+                            join.rank.value(), join.size, join.size - 1));
+  }
+  if (place.folder.empty() && join.secret.empty())
+    return fail(Code::invalid_argument,
+                "join: a tcp:// rendezvous needs a secret that all ranks have");
+  return {};
+}
+
+/// How an agreement is named in a message: itself when it is short and plain.
+std::string excerpt(const std::string& agreement, const Key& digest) {
+  const bool plain = std::ranges::all_of(agreement, [](char c) { return c >= ' ' && c <= '~'; });
+  if (plain && agreement.size() <= 64) return fmt::format("\"{}\"", agreement);
+  std::string hex;
+  for (const std::byte b : std::span(digest).first(8))
+    hex += fmt::format("{:02x}", std::to_integer<unsigned>(b));
+  return fmt::format("of {} bytes with digest {}", agreement.size(), hex);
+}
+
+Frame request(const Join& join) {
+  const Key digest = digest_of(join.agreement);
+  return {Kind::join,
+          0,
+          static_cast<std::uint64_t>(join.rank.value()),
+          static_cast<std::uint64_t>(join.size),
+          excerpt(join.agreement, digest),
+          {digest.begin(), digest.end()}};
+}
+
+/// From a connected socket to a rank that waits for the others.
+Attempt enter(const Join& join, FileDescriptor socket, const GroupKey& key,
+              const Instance& instance) {
+  const Deadline limit = std::min(join.deadline, Deadline::after(kGreetingLimit));
+  const Greeting greeting(key, instance);
+  std::array<std::byte, 1> verdict{};
+  std::array<std::byte, kAnswerBytes> bytes{};
+  auto talk = send_all(socket.get(), greeting.hello(), limit);
+  if (talk) talk = receive_all(socket.get(), verdict, limit);
+  if (!talk) return again(std::move(talk).error().message);
+  if (verdict[0] == static_cast<std::byte>(Verdict::wrong_secret))
+    return refused({Code::aborted, "join: the secret is not the one that rank 0 came with"});
+  if (verdict[0] != static_cast<std::byte>(Verdict::welcome))
+    return again("another group is gathering there");
+  talk = receive_all(socket.get(), bytes, limit);
+  if (!talk) return again(std::move(talk).error().message);
+  auto keys = greeting.finish(bytes);
+  if (!keys) return again(std::move(keys).error().message);
+  auto bell = Bell::make();
+  if (!bell) return refused(std::move(bell).error());
+  auto control = std::make_unique<TcpControl>(
+      join.rank, join.size, TcpControl::Line{std::move(socket), *keys}, std::move(*bell));
+  auto outcome = control->enter(request(join), join.deadline);
+  if (!outcome) return again("rank 0 went away before all ranks had come");
+  if (!*outcome) return refused(std::move(*outcome).error());
+  return {std::move(control), std::nullopt, ""};
+}
+
+Attempt enter_at(const Join& join, const std::vector<std::string>& hosts, int port,
+                 const GroupKey& key, const Instance& instance) {
+  Attempt last = again("nobody is there");
+  for (const std::string& host : hosts) {
+    auto socket = connect_to(host, port, kConnectLimit, join.deadline);
+    if (!socket && socket.error().code == Code::invalid_argument)
+      return refused(std::move(socket).error().in("join"));
+    if (!socket) {
+      last = again(fmt::format("{}:{}: {}", host, port, socket.error().message));
+      continue;
+    }
+    last = enter(join, std::move(*socket), key, instance);
+    if (last.control || last.error) break;
+  }
+  return last;
+}
+
+Attempt enter_by_file(const Join& join, const std::string& path) {
+  const auto meeting = read_meeting(path);
+  if (!meeting) return again(meeting.error().message);
+  if (join.secret.empty() && meeting->secret.empty())
+    return refused({Code::aborted, "join: rank 0 came with a secret, and this rank has none"});
+  const GroupKey key = group_key(join.job, join.secret.empty() ? meeting->secret : join.secret);
+  return enter_at(join, meeting->addresses, meeting->port, key, meeting->instance);
+}
+
+Result<std::unique_ptr<ControlPlane>> join_others(const Join& join, const Place& place) {
+  const GroupKey key = group_key(join.job, join.secret);
+  for (;;) {
+    Attempt attempt = place.folder.empty()
+                          ? enter_at(join, {place.host}, place.port, key, Instance{})
+                          : enter_by_file(join, meeting_path(place.folder, join.job));
+    if (attempt.control) return std::move(attempt.control);
+    if (attempt.error) return tl::unexpected(std::move(*attempt.error));
+    if (join.deadline.expired()) {
+      return fail(Code::deadline,
+                  fmt::format("join: rank 0 did not come before the deadline ({})", attempt.again));
+    }
+    std::this_thread::sleep_for(kAgain);
+  }
+}
+
+/// A port of an earlier group may still be in use by it for a moment.
+Result<Listener> listen_when_free(const Place& place, Deadline deadline) {
+  for (;;) {
+    bool in_use = false;
+    auto listener = listen_at(place.host, place.port, &in_use);
+    if (listener || !in_use || deadline.expired()) {
+      if (!listener) return tl::unexpected(std::move(listener).error().in("join"));
+      return listener;
+    }
+    std::this_thread::sleep_for(kAgain);
+  }
+}
+
+/// The rendezvous file, for as long as ranks are looked for.
+class Notice {
+ public:
+  Notice(std::string path, const Instance& instance)
+      : path_(std::move(path)), instance_(instance) {}
+  ~Notice() { remove_meeting(path_, instance_); }
+  Notice(const Notice&) = delete;
+  Notice& operator=(const Notice&) = delete;
+
+ private:
+  std::string path_;
+  Instance instance_;
+};
+
+Result<std::unique_ptr<ControlPlane>> join_as_first(const Join& join, const Place& place) {
+  make_room_for_files(static_cast<std::size_t>(join.size));
+  Listener listener = RESHARD_TRY(listen_when_free(place, join.deadline));
+  auto [mine, hubs] = RESHARD_TRY(socket_pair());
+  Meeting meeting;
+  meeting.instance = random_instance();
+  meeting.port = listener.port;
+  meeting.addresses = own_addresses();
+  if (join.secret.empty()) meeting.secret = Secret::random();
+  Hub::Options options;
+  options.size = join.size;
+  options.key = group_key(join.job, join.secret.empty() ? meeting.secret : join.secret);
+  options.instance = meeting.instance;
+  auto hub = std::make_unique<Hub>(options, std::move(listener.socket), std::move(hubs),
+                                   RESHARD_TRY(Bell::make()));
+  std::optional<Notice> notice;
+  if (!place.folder.empty()) {
+    const std::string path = meeting_path(place.folder, join.job);
+    RESHARD_TRY(write_meeting(path, meeting));
+    notice.emplace(path, meeting.instance);
+  }
+  Attempt attempt = enter(join, std::move(mine), options.key, options.instance);
+  if (attempt.error) return tl::unexpected(std::move(*attempt.error));
+  if (!attempt.control)
+    return fail(Code::io, fmt::format("join: rank 0 cannot reach itself: {}", attempt.again));
+  attempt.control->own(std::move(hub));
+  return std::move(attempt.control);
+}
+
+}  // namespace
+
+namespace tcp {
+
+void keep_serving(std::unique_ptr<Hub> hub) {
+  Served& all = served();
+  const std::lock_guard lock(all.mutex);
+  std::erase_if(all.hubs, [](const auto& h) { return h->finished(); });
+  all.hubs.push_back(std::move(hub));
+}
+
+}  // namespace tcp
+
+Result<> finish_serving(Deadline deadline) {
+  Served& all = served();
+  std::vector<std::unique_ptr<Hub>> hubs;
+  {
+    const std::lock_guard lock(all.mutex);
+    hubs.swap(all.hubs);
+  }
+  std::size_t late = 0;
+  for (auto& hub : hubs) {
+    if (hub->wait_finished(deadline)) continue;
+    keep_serving(std::move(hub));
+    ++late;
+  }
+  if (late == 0) return {};
+  return fail(Code::deadline,
+              fmt::format("ranks of {} groups that this process serves have not left", late));
+}
+
+Result<std::unique_ptr<ControlPlane>> join(const Join& join) {
+  RESHARD_TRY(start_crypto());
+  const Place place = RESHARD_TRY(parse_url(join.url));
+  RESHARD_TRY(check(join, place));
+  return join.rank == Rank{0} ? join_as_first(join, place) : join_others(join, place);
+}
+
+}  // namespace reshard

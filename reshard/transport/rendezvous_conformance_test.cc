@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// Protects: ranks that joined over TCP keep the promises of every control plane, as threads and as
+// processes.
+#include "reshard/transport/conformance_testutil.h"
+#include "reshard/transport/rank_processes_testutil.h"
+
+namespace reshard {
+namespace {
+
+Result<std::unique_ptr<Transport>> nothing(ControlPlane& control) { return no_transport(control); }
+
+const TransportUnderTest kThreads{
+    "none", [](int n, const RankBody& body) { return run_joined_threads(n, nothing, body); }};
+const TransportUnderTest kProcesses{
+    "none", [](int n, const RankBody& body) { return run_ranks_as_processes(n, nothing, body); }};
+RESHARD_TEST_CONTROL_PLANE(JoinedThreads, kThreads);
+RESHARD_TEST_CONTROL_PLANE(JoinedProcesses, kProcesses);
+
+}  // namespace
+}  // namespace reshard
