@@ -10,7 +10,7 @@
 #include "cli/measure.h"
 #include "cli/progress_bar.h"
 #include "reshard/exec/direct.h"
-#include "reshard/exec/message.h"
+#include "reshard/exec/rank_refit.h"
 #include "reshard/transport/inproc.h"
 
 namespace reshard::cli {
@@ -60,11 +60,12 @@ class MessageRun {
   }
 
   Result<> refit(Rank r, Transport& transport, ControlPlane& control) {
-    MessageOptions options;
+    RankRefitOptions options;
+    options.path = RefitPath::message;
     options.staging_bytes = arguments_.staging_bytes;
     options.progress = [](std::string_view, Index, Index) { return !interrupted(); };
-    auto refit = RESHARD_TRY(
-        MessageRefit::prepare(planner_, &source_, &target_, transport, control, options));
+    auto refit =
+        RESHARD_TRY(RankRefit::prepare(planner_, &source_, &target_, transport, control, options));
     for (Index i = 0; i < arguments_.repeat; ++i) {
       RESHARD_TRY(control.barrier(Deadline::never()));
       const Stopwatch watch;

@@ -4,69 +4,23 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
-#include <algorithm>
 #include <cstring>
 #include <mutex>
 
-#include "reshard/base/hash.h"
 #include "reshard/exec/direct.h"
 #include "reshard/exec/element_oracle_testutil.h"
-#include "reshard/exec/message.h"
+#include "reshard/exec/limited_transport_testutil.h"
 #include "reshard/exec/proof.h"
+#include "reshard/exec/rank_refit.h"
 #include "reshard/exec/stream.h"
-#include "reshard/model/elements_testutil.h"
+#include "reshard/exec/value_oracle_testutil.h"
 #include "reshard/model/layout_builder.h"
 #include "reshard/model/random_layout_testutil.h"
-#include "reshard/transform/convert.h"
+#include "reshard/transport/conformance_ranks_testutil.h"
 #include "reshard/transport/inproc.h"
-#include "reshard/transport/rank_threads_testutil.h"
 
 namespace reshard {
 namespace {
-
-/// Calls f(tensor, element of the whole tensor, its bytes) for each element of each fragment.
-template <class F>
-void for_each_stored(const RankBuffers& buffers, F&& f) {
-  const ModelLayout& layout = buffers.layout();
-  for (Rank r : buffers.ranks()) {
-    for (SlotId slot : layout.slots_of(r)) {
-      const auto width = static_cast<std::size_t>(bits(layout.slot(slot).dtype) / 8);
-      for (const Fragment& fragment : layout.local(slot, r).fragments) {
-        for_each_element(layout.model(), fragment, [&](Index element, Index local) {
-          f(fragment.tensor, element,
-            std::span(buffers.at(r, slot) + local * static_cast<Index>(width), width));
-        });
-      }
-    }
-  }
-}
-
-/// One element as the source stores it: a small negative number, so that every map and its inverse
-/// is defined.
-std::vector<std::byte> source_value(const ModelLayout& from, TensorId id, Index element) {
-  const StoredForm form = from.form(id);
-  std::vector<std::byte> bytes(static_cast<std::size_t>(bits(form.dtype) / 8));
-  const std::uint64_t random =
-      mix64(static_cast<std::uint64_t>(id.value()) << 40 | static_cast<std::uint64_t>(element));
-  if (!is_convertible(form.dtype)) {
-    bytes[0] = static_cast<std::byte>(random);
-    return bytes;
-  }
-  const float value = -0.5F - static_cast<float>(random % 4096) / 1024;
-  std::byte raw[4];
-  std::memcpy(raw, &value, 4);
-  convert_values({{DType::f32}, {form.dtype}}, raw, bytes.data(), 1);
-  return bytes;
-}
-
-std::vector<std::byte> target_value(const Planner& planner, TensorId id, Index element) {
-  const auto stored = source_value(planner.source(), id, element);
-  const Conversion conversion = planner.conversion(id);
-  if (!conversion.converts()) return stored;
-  std::vector<std::byte> bytes(static_cast<std::size_t>(bits(conversion.to.dtype) / 8));
-  convert_values(conversion, stored.data(), bytes.data(), 1);
-  return bytes;
-}
 
 struct Case {
   std::shared_ptr<const ModelSpec> model = random_model();
@@ -74,17 +28,9 @@ struct Case {
                                      to = random_layout(model, RandomForms::any);
   Planner planner = *Planner::make(from, to);
   RankBuffers source = allocate_all(from), target = allocate_all(to);
-  Case() {
-    for_each_stored(source, [&](TensorId id, Index element, std::span<std::byte> bytes) {
-      std::ranges::copy(source_value(*from, id, element), bytes.begin());
-    });
-  }
+  Case() { fill_values(source); }
   Index count_wrong(const RankBuffers& buffers) const {
-    Index wrong = 0;
-    for_each_stored(buffers, [&](TensorId id, Index element, std::span<std::byte> bytes) {
-      wrong += !std::ranges::equal(target_value(planner, id, element), bytes);
-    });
-    return wrong;
+    return count_wrong_values(planner, buffers);
   }
 };
 
@@ -94,24 +40,43 @@ RC_GTEST_PROP(Conversion, direct_refits_convert_every_element, ()) {
   RC_ASSERT(c.count_wrong(c.target) == 0);
 }
 
-Result<> message_rank(const Case& c, InprocGroup& group, Rank r) {
-  const auto transport = RESHARD_TRY(group.transport(r));
-  const auto control = RESHARD_TRY(group.control(r));
-  MessageOptions options;
-  options.staging_bytes = Index{32} << 10;
-  auto refit = RESHARD_TRY(
-      MessageRefit::prepare(c.planner, &c.source, &c.target, *transport, *control, options));
+Result<> refit_rank(const Planner& planner, const RankBuffers& source, const RankBuffers& target,
+                    RankEnds& ends, Limit limit, RefitPath path, Index staging) {
+  LimitedTransport transport(std::move(ends.transport), limit);
+  RankRefitOptions options;
+  options.path = path;
+  options.staging_bytes = staging;
+  options.in_place_bytes = 256;
+  auto refit =
+      RESHARD_TRY(RankRefit::prepare(planner, &source, &target, transport, *ends.control, options));
   RESHARD_TRY(refit.run());
-  return {};
+  return ends.control->quiesce(patient());
+}
+
+Result<> refit_ranks(const Planner& planner, const RankBuffers& source, const RankBuffers& target,
+                     Limit limit, RefitPath path, Index staging = Index{32} << 10) {
+  const int world = planner.ranks().members().back().value() + 1;
+  return run_group_as_threads<InprocGroup>(world, [&](RankEnds& ends) {
+    EXPECT_EQ(outcome(refit_rank(planner, source, target, ends, limit, path, staging)), "");
+  });
+}
+
+void check_ranks(Limit limit, RefitPath path) {
+  const Case c;
+  const auto done = refit_ranks(c.planner, c.source, c.target, limit, path);
+  if (!done) RC_FAIL(done.error().message);
+  RC_ASSERT(!testing::Test::HasFailure());
+  RC_ASSERT(c.count_wrong(c.target) == 0);
 }
 
 RC_GTEST_PROP(Conversion, messages_convert_every_element, ()) {
-  const Case c;
-  const int world = c.planner.ranks().members().back().value() + 1;
-  auto group = *InprocGroup::create(world);
-  const auto done = run_ranks(world, [&](Rank r) { return message_rank(c, group, r); });
-  if (!done) RC_FAIL(done.error().message);
-  RC_ASSERT(c.count_wrong(c.target) == 0);
+  check_ranks(Limit::none, RefitPath::message);
+}
+RC_GTEST_PROP(Conversion, ranks_convert_every_element_from_peers_memory, ()) {
+  check_ranks(Limit::none, RefitPath::direct);
+}
+RC_GTEST_PROP(Conversion, ranks_convert_every_element_that_they_get, ()) {
+  check_ranks(Limit::no_address, RefitPath::direct);
 }
 
 RC_GTEST_PROP(Conversion, streams_convert_every_element, ()) {
@@ -161,31 +126,17 @@ TEST(Conversion, chunks_and_units_end_between_elements) {
   };
   const auto from = layout(0, DType::f32, DType::bf16), to = layout(2, DType::f16, DType::f32);
   const Planner planner = *Planner::make(from, to);
-  const RankBuffers source = allocate_all(from), target = allocate_all(to),
-                    direct = allocate_all(to);
-  for_each_stored(source, [&](TensorId id, Index element, std::span<std::byte> bytes) {
-    std::ranges::copy(source_value(*from, id, element), bytes.begin());
-  });
+  const RankBuffers source = allocate_all(from), direct = allocate_all(to);
+  fill_values(source);
   ASSERT_TRUE(DirectRefit::prepare(planner, source, direct)->run().has_value());
-  auto group = *InprocGroup::create(5);
-  const auto done = run_ranks(5, [&](Rank r) -> Result<> {
-    const auto transport = RESHARD_TRY(group.transport(r));
-    const auto control = RESHARD_TRY(group.control(r));
-    MessageOptions options;
-    options.staging_bytes = Index{64} << 10;
-    auto refit = RESHARD_TRY(
-        MessageRefit::prepare(planner, &source, &target, *transport, *control, options));
-    RESHARD_TRY(refit.run());
-    return {};
-  });
-  ASSERT_TRUE(done) << done.error().message;
-  for (const RankBuffers* buffers : {&target, &direct}) {
-    Index wrong = 0;
-    for_each_stored(*buffers, [&](TensorId id, Index element, std::span<std::byte> bytes) {
-      wrong += !std::ranges::equal(target_value(planner, id, element), bytes);
-    });
-    EXPECT_EQ(wrong, 0);
-  }
+  EXPECT_EQ(count_wrong_values(planner, direct), 0);
+  for (const Index staging : {Index{32} << 10, Index{64} << 10})
+    for (const Limit limit : {Limit::no_direct, Limit::no_address, Limit::none}) {
+      const RankBuffers target = allocate_all(to);
+      EXPECT_EQ(outcome(refit_ranks(planner, source, target, limit, RefitPath::automatic, staging)),
+                "");
+      EXPECT_EQ(count_wrong_values(planner, target), 0);
+    }
 }
 
 }  // namespace

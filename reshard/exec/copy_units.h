@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include "reshard/transform/copy.h"
@@ -14,6 +15,9 @@ struct CopyUnits {
       first;  ///< unit u is tasks [first[u], first[u + 1]); one entry more than units.
   std::vector<Index> bytes;  ///< per unit.
   std::size_t size() const { return bytes.size(); }
+  std::span<const CopyTask> tasks_of(std::size_t unit) const {
+    return std::span(tasks).subspan(first[unit], first[unit + 1] - first[unit]);
+  }
 };
 
 /// Units of about `unit_bytes`. `groups[i]` is equal for neighbouring tasks that read one source

@@ -6,8 +6,8 @@
 #include <atomic>
 
 #include "reshard/exec/element_oracle_testutil.h"
-#include "reshard/exec/message.h"
 #include "reshard/exec/proof.h"
+#include "reshard/exec/rank_refit.h"
 #include "reshard/model/configs_testutil.h"
 #include "reshard/transport/fault.h"
 #include "reshard/transport/inproc.h"
@@ -52,11 +52,12 @@ int run(const Job& job, double seconds, PlanOf&& plan_of) {
     FaultPlan faults = plan_of(r);
     faults.on_kill = [&control] { control->close(); };
     auto transport = make_faulty(RESHARD_TRY(group.transport(r)), std::move(faults));
-    MessageOptions options;
+    RankRefitOptions options;
+    options.path = RefitPath::message;
     options.staging_bytes = kStaging;
     options.seconds = seconds;
     auto refit =
-        MessageRefit::prepare(job.planner, &job.source, &job.target, *transport, *control, options);
+        RankRefit::prepare(job.planner, &job.source, &job.target, *transport, *control, options);
     if (refit && refit->run()) ++succeeded;
     transport->close();
     control->close();

@@ -7,86 +7,77 @@
 #include <span>
 #include <tuple>
 
+#include "reshard/base/int128.h"
 #include "reshard/exec/clip.h"
-#include "reshard/plan/moves.h"
+#include "reshard/exec/delivery_copies.h"
 
 namespace reshard {
 namespace {
 
-/// Key of a chunk in the order over the whole group.
+/// A chunk's place in the order over the whole group.
 struct Keyed {
-  Index shift, chunk;
+  std::uint64_t progress = 0;
+  Index shift = 0;
   ChunkOp op;
+  auto key() const { return std::tuple(progress, shift, op.id, !op.is_send); }
 };
 
-/// The chunks of the bytes between this rank and one peer.
-class PeerChunks {
+/// The chunks between this rank and one peer, as this rank handles them.
+class PairOps {
  public:
-  PeerChunks(const Planner& planner, const RankBuffers& buffers, Rank me, Rank peer, bool is_send,
-             Index chunk_bytes)
-      : planner_(planner),
-        buffers_(buffers),
-        me_(me),
-        peer_(peer),
-        is_send_(is_send),
-        chunk_bytes_(chunk_bytes) {}
+  PairOps(const RankBuffers& buffers, Rank me, bool is_send, MessageSchedule& out)
+      : buffers_(buffers), me_(me), is_send_(is_send), out_(out) {}
 
-  Result<> make(std::span<const Transfer> transfers, Index shift, std::vector<Keyed>& out) {
-    const auto packing = RESHARD_TRY(packing_of(planner_, is_send_, me_, transfers));
-    Index total = 0;
-    for (const Packing& p : packing) {
-      if (buffers_.at(me_, p.slot) == nullptr)
-        return fail(Code::invalid_argument,
-                    fmt::format("{} buffer of local tensor '{}' on rank {} is not set",
-                                is_send_ ? "source" : "target", buffers_.layout().slot(p.slot).name,
-                                me_.value()));
-      total = std::max(total, destination_span(p.copy).end());
-    }
-    std::size_t from = 0;
-    for (Index begin = 0; begin < total; begin += chunk_bytes_) {
-      const Index end = std::min(total, begin + chunk_bytes_);
-      while (destination_span(packing[from].copy).end() <= begin) ++from;
-      out.push_back({shift, begin / chunk_bytes_, chunk(packing, from, begin, end)});
-    }
+  Result<> check_memory(std::span<const PairPiece> pieces) const {
+    for (const PairPiece& piece : pieces)
+      if (buffers_.at(me_, side(piece).slot) == nullptr)
+        return tl::unexpected(missing_memory(is_send_ ? "source" : "target", buffers_.layout(), me_,
+                                             side(piece).slot));
     return {};
   }
 
- private:
-  ChunkOp chunk(const std::vector<Packing>& packing, std::size_t from, Index begin,
-                Index end) const {
-    ChunkOp op{peer_,       is_send_, MessageId(static_cast<std::uint64_t>(begin / chunk_bytes_)),
-               end - begin, nullptr,  {}};
-    std::vector<StridedCopy> parts;
-    for (std::size_t i = from; i < packing.size() && packing[i].copy.dst_offset < end; ++i) {
-      std::byte* local = buffers_.at(me_, packing[i].slot);
-      parts.clear();
-      clip_destination(packing[i].copy, begin, end, parts);
-      for (StridedCopy& part : parts) {
-        part.dst_offset -= begin;
-        const Conversion& pack = packing[i].conversion;
-        if (part.num_loops == 0 && part.run_bytes == op.bytes && !pack.converts())
-          op.in_place = local + part.src_offset;
-        op.tasks.push_back(is_send_
-                               ? CopyTask{part, local, nullptr, pack}
-                               : CopyTask{reversed(part), nullptr, local, {pack.to, pack.from}});
-      }
+  ChunkOp op(Rank peer, std::size_t index, Index bytes, std::span<const PairPiece> pieces,
+             std::span<const ChunkPart> parts) {
+    ChunkOp op{peer, is_send_, MessageId(index), bytes, nullptr, out_.tasks.size(), 0};
+    if (const Packing& only = side(pieces[parts[0].piece]);
+        parts.size() == 1 && only.in_one_run()) {
+      op.in_place = buffers_.at(me_, only.slot) + only.copy.src_offset + parts[0].begin;
+    } else {
+      for (const ChunkPart& part : parts) add_tasks(side(pieces[part.piece]), part);
     }
-    if (op.in_place != nullptr) op.tasks.clear();
+    op.end_task = out_.tasks.size();
     return op;
   }
 
-  const Planner& planner_;
+ private:
+  const Packing& side(const PairPiece& piece) const { return is_send_ ? piece.src : piece.dst; }
+
+  void add_tasks(const Packing& packing, const ChunkPart& part) {
+    std::byte* local = buffers_.at(me_, packing.slot);
+    clipped_.clear();
+    clip_destination(packing.copy, part.begin, part.end, clipped_);
+    for (StridedCopy& copy : clipped_) {
+      copy.dst_offset += part.at - part.begin;
+      const Conversion& pack = packing.conversion;
+      out_.tasks.push_back(is_send_
+                               ? CopyTask{copy, local, nullptr, pack}
+                               : CopyTask{reversed(copy), nullptr, local, {pack.to, pack.from}});
+    }
+  }
+
   const RankBuffers& buffers_;
-  Rank me_, peer_;
+  Rank me_;
   bool is_send_;
-  Index chunk_bytes_;
+  MessageSchedule& out_;
+  std::vector<StridedCopy> clipped_;
 };
 
 }  // namespace
 
-Result<std::vector<ChunkOp>> message_schedule(const Planner& planner, const RankPlan& part,
-                                              const RankBuffers* source, const RankBuffers* target,
-                                              Index world, Index chunk_bytes) {
+Result<MessageSchedule> message_schedule(const Planner& planner, const RankPlan& part,
+                                         const RankBuffers* source, const RankBuffers* target,
+                                         Index world, const ChunkSizes& sizes) {
+  MessageSchedule out;
   std::vector<Keyed> keyed;
   for (const bool is_send : {true, false}) {
     const auto& list = is_send ? part.sends : part.recvs;
@@ -100,21 +91,26 @@ Result<std::vector<ChunkOp>> message_schedule(const Planner& planner, const Rank
       const Rank peer = is_send ? list[i].dst : list[i].src;
       std::size_t end = i;
       while (end < list.size() && (is_send ? list[end].dst : list[end].src) == peer) ++end;
+      const auto pieces = RESHARD_TRY(pieces_of(planner, std::span(list).subspan(i, end - i)));
+      PairOps ops(*buffers, part.rank, is_send, out);
+      RESHARD_TRY(ops.check_memory(pieces));
+      const PairChunks pair = chunks_of(pieces, sizes);
       const Index difference =
           is_send ? peer.value() - part.rank.value() : part.rank.value() - peer.value();
-      PeerChunks chunks(planner, *buffers, part.rank, peer, is_send, chunk_bytes);
-      RESHARD_TRY(chunks.make(std::span(list).subspan(i, end - i),
-                              (difference % world + world) % world, keyed));
+      for (std::size_t c = 0; c < pair.chunks.size(); ++c) {
+        const auto& chunk = pair.chunks[c];
+        const auto progress = (static_cast<UInt128>(chunk.before) << 32) /
+                              static_cast<UInt128>(std::max<Index>(pair.bytes, 1));
+        keyed.push_back({static_cast<std::uint64_t>(progress), (difference % world + world) % world,
+                         ops.op(peer, c, chunk.bytes, pieces, pair.parts_of(chunk))});
+      }
       i = end;
     }
   }
-  std::stable_sort(keyed.begin(), keyed.end(), [](const Keyed& a, const Keyed& b) {
-    return std::tuple(a.shift, a.chunk, !a.op.is_send) <
-           std::tuple(b.shift, b.chunk, !b.op.is_send);
-  });
-  std::vector<ChunkOp> ops;
-  for (Keyed& k : keyed) ops.push_back(std::move(k.op));
-  return ops;
+  std::sort(keyed.begin(), keyed.end(),
+            [](const Keyed& a, const Keyed& b) { return a.key() < b.key(); });
+  for (const Keyed& k : keyed) out.ops.push_back(k.op);
+  return out;
 }
 
 }  // namespace reshard

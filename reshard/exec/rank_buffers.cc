@@ -3,16 +3,20 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstdint>
+
 namespace reshard {
 namespace {
 
 constexpr Index kAlignment = 64;
+constexpr std::uintptr_t kPage = 4096;
+
+}  // namespace
 
 Index bytes_of_local(const ModelLayout& layout, Rank r, SlotId slot) {
   return volume(layout.local_shape(slot, r)) * bits(layout.slot(slot).dtype) / 8;
 }
-
-}  // namespace
 
 RankBuffers::RankBuffers(std::shared_ptr<const ModelLayout> layout) : layout_(std::move(layout)) {}
 
@@ -38,7 +42,7 @@ Result<RankBuffers> RankBuffers::allocate(std::shared_ptr<const ModelLayout> lay
       if (n > 0) address[s.index()] = buffer->data() + at;
       at += (n + kAlignment - 1) / kAlignment * kAlignment;
     }
-    out.owned_.push_back(*std::move(buffer));
+    out.owned_.push_back({r, *std::move(buffer)});
   }
   return out;
 }
@@ -66,6 +70,41 @@ Result<> RankBuffers::bind_read_only(Rank r, SlotId slot, std::span<const std::b
 }
 
 Index RankBuffers::bytes(Rank r, SlotId slot) const { return bytes_of_local(*layout_, r, slot); }
+
+std::vector<std::span<std::byte>> RankBuffers::memory(Rank r) const {
+  struct Range {
+    std::uintptr_t begin = 0, end = 0;
+  };
+  std::vector<Range> ranges;
+  const auto add = [&](const std::byte* data, Index size) {
+    const auto begin = reinterpret_cast<std::uintptr_t>(data);
+    if (data != nullptr) ranges.push_back({begin, begin + static_cast<std::uintptr_t>(size)});
+  };
+  for (const Owned& o : owned_)
+    if (o.rank == r) add(o.buffer.data(), o.buffer.size());
+  if (r.index() < address_.size())
+    for (std::size_t s = 0; s < address_[r.index()].size(); ++s)
+      if (const std::byte* data = address_[r.index()][s]; data != nullptr)
+        add(data, bytes(r, SlotId(static_cast<SlotId::rep>(s))));
+  std::sort(ranges.begin(), ranges.end(),
+            [](const Range& a, const Range& b) { return a.begin < b.begin; });
+  std::vector<std::span<std::byte>> out;
+  const auto close = [&](const Range& range) {
+    out.emplace_back(reinterpret_cast<std::byte*>(range.begin), range.end - range.begin);
+  };
+  for (std::size_t i = 0; i < ranges.size(); ++i) {
+    // All of the gap lies in pages that hold bytes of both neighbours: it is there as they are.
+    const bool joins =
+        i + 1 < ranges.size() && ranges[i + 1].begin / kPage <= (ranges[i].end - 1) / kPage + 1;
+    if (!joins) {
+      close(ranges[i]);
+      continue;
+    }
+    ranges[i + 1].begin = ranges[i].begin;
+    ranges[i + 1].end = std::max(ranges[i].end, ranges[i + 1].end);
+  }
+  return out;
+}
 
 std::vector<Rank> RankBuffers::ranks() const {
   std::vector<Rank> out;

@@ -11,6 +11,9 @@
 
 namespace reshard {
 
+/// Bytes of a local tensor, as it is stored. @pre the rank has the slot
+Index bytes_of_local(const ModelLayout& layout, Rank r, SlotId slot);
+
 /// Where the local tensors of ranks are in this process's memory: one address per (rank, slot).
 ///
 /// Either owned (allocate) or borrowed (bind): borrowed memory must outlive this object. Copyable
@@ -44,12 +47,20 @@ class RankBuffers {
   }
   /// Bytes of a local tensor. @pre the rank has the slot
   Index bytes(Rank r, SlotId slot) const;
+  /// The memory of a rank's local tensors as few spans, ascending and disjoint: the whole buffer
+  /// where it was allocated here, what was bound with neighbours in the same or the next page
+  /// merged. For Transport::share().
+  std::vector<std::span<std::byte>> memory(Rank r) const;
   /// Ranks with any memory here, ascending.
   std::vector<Rank> ranks() const;
 
  private:
   std::shared_ptr<const ModelLayout> layout_;
-  std::vector<HostBuffer> owned_;
+  struct Owned {
+    Rank rank;
+    HostBuffer buffer;
+  };
+  std::vector<Owned> owned_;
   std::vector<std::vector<std::byte*>> address_;  ///< [rank][slot]
 };
 

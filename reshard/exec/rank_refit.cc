@@ -3,13 +3,40 @@
 
 #include <chrono>
 
-#include "reshard/exec/message.h"
+#include "reshard/exec/agreement.h"
+#include "reshard/exec/direct_path.h"
+#include "reshard/exec/message_path.h"
+#include "reshard/exec/rank_path.h"
 
 namespace reshard {
+namespace {
+
+/// How long a rank that failed waits for its peers to leave its memory.
+constexpr std::chrono::seconds kLeave{5};
+
+/// Ends the group for everyone, and returns once nobody uses this rank's memory.
+tl::unexpected<Error> end_group(ControlPlane& control, Error error) {
+  control.abort(error.message);
+  if (const auto left = control.quiesce(Deadline::after(kLeave)); !left)
+    error.message += "; and its memory may still be in use: " + left.error().message;
+  return tl::unexpected(std::move(error));
+}
+
+/// Bytes of transfers as they travel.
+Index wire_bytes(const Planner& planner, const std::vector<Transfer>& transfers) {
+  Index bytes = 0;
+  for (const Transfer& t : transfers) bytes += t.box.volume() * planner.element_bits(t.tensor) / 8;
+  return bytes;
+}
+
+}  // namespace
 
 struct RankRefit::State {
-  MessageRefit message;
+  ControlPlane& control;
+  double seconds;
+  std::unique_ptr<RankPath> path;
   std::string reason;
+  RankReport counts;
 };
 
 RankRefit::RankRefit(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -17,32 +44,79 @@ RankRefit::RankRefit(RankRefit&&) noexcept = default;
 RankRefit& RankRefit::operator=(RankRefit&&) noexcept = default;
 RankRefit::~RankRefit() = default;
 
+namespace {
+
+struct Prepared {
+  std::unique_ptr<RankPath> path;
+  std::string reason;
+};
+
+/// The path that every rank can take. Errors that all ranks find alike are in `alike`.
+Result<Prepared> choose_path(const RankWork& work, bool direct, bool& alike) {
+  Prepared out;
+  if (work.options.path != RefitPath::message) {
+    if (direct) {
+      auto outcome = RESHARD_TRY(make_direct_path(work));
+      out = {std::move(outcome.path), std::move(outcome.reason)};
+    } else {
+      out.reason = "transport " + std::string(work.transport.name()) +
+                   " does not reach peers' memory on every rank";
+    }
+  }
+  if (out.path == nullptr && work.options.path == RefitPath::direct) {
+    alike = true;
+    return fail(Code::unsupported, "direct path: " + out.reason);
+  }
+  if (out.path == nullptr) {
+    out.path = RESHARD_TRY(make_message_path(work));
+    // A rank that could not prepare has aborted: nobody begins without it.
+    RESHARD_TRY(work.control.barrier(work.deadline));
+  }
+  return out;
+}
+
+}  // namespace
+
 Result<RankRefit> RankRefit::prepare(const Planner& planner, const RankBuffers* source,
                                      const RankBuffers* target, Transport& transport,
                                      ControlPlane& control, RankRefitOptions options) {
-  const std::string only_messages = "ranks do not read each other's memory yet";
-  if (options.path == RefitPath::direct) return fail(Code::unsupported, only_messages);
-  const bool asked = options.path == RefitPath::message;
-  const MessageOptions message{options.staging_bytes, options.seconds, std::move(options.progress)};
-  auto refit = MessageRefit::prepare(planner, source, target, transport, control, message);
-  if (!refit) {
-    control.abort(refit.error().message);
-    (void)control.quiesce(Deadline::after(std::chrono::seconds(5)));
-    return tl::unexpected(std::move(refit).error());
-  }
-  return RankRefit(
-      std::make_unique<State>(State{*std::move(refit), asked ? std::string() : only_messages}));
+  const Deadline deadline = Deadline::after(std::chrono::duration<double>(options.seconds));
+  const Capabilities can = transport.capabilities();
+  auto agreement = agree(planner, options, can.direct && can.message, control, deadline);
+  // What is wrong with the request, every rank has found; anything else only some may know.
+  if (!agreement && agreement.error().code == Code::invalid_argument)
+    return tl::unexpected(std::move(agreement).error());
+  if (!agreement) return end_group(control, std::move(agreement).error());
+  const Agreed agreed = *std::move(agreement);
+  const RankPlan part = planner.part(transport.rank());
+  const RankWork work{planner, part, source, target, transport, control, agreed.options, deadline};
+  bool alike = false;
+  auto prepared = choose_path(work, agreed.direct, alike);
+  if (!prepared && alike) return tl::unexpected(std::move(prepared).error());
+  if (!prepared) return end_group(control, std::move(prepared).error());
+  RankReport counts;
+  counts.sent = wire_bytes(planner, part.sends);
+  counts.received = wire_bytes(planner, part.recvs);
+  counts.copied = wire_bytes(planner, part.locals);
+  return RankRefit(std::make_unique<State>(State{
+      control, options.seconds, std::move(prepared->path), std::move(prepared->reason), counts}));
 }
 
 Result<RankReport> RankRefit::run() {
-  RankReport report;
-  static_cast<RefitReport&>(report) = RESHARD_TRY(state_->message.run());
-  report.move_seconds = report.seconds;
+  const PhaseClock clock;
+  const Deadline deadline = Deadline::after(std::chrono::duration<double>(state_->seconds));
+  RankReport report = state_->counts;
+  if (auto done = state_->path->run(deadline, report); !done) {
+    auto failed = end_group(state_->control, std::move(done).error());
+    return tl::unexpected(std::move(failed.value()).in("refit failed and left targets undefined"));
+  }
+  report.seconds = clock.seconds();
+  report.finish_seconds = report.seconds - report.wait_seconds - report.move_seconds;
   return report;
 }
 
-std::string_view RankRefit::path() const { return "message"; }
+std::string_view RankRefit::path() const { return state_->path->name(); }
 const std::string& RankRefit::reason() const { return state_->reason; }
-Index RankRefit::staging_bytes() const { return state_->message.staging_bytes(); }
+Index RankRefit::staging_bytes() const { return state_->path->staging_bytes(); }
 
 }  // namespace reshard

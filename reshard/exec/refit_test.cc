@@ -10,13 +10,9 @@
 
 #include "reshard/exec/direct.h"
 #include "reshard/exec/element_oracle_testutil.h"
-#include "reshard/exec/message.h"
 #include "reshard/exec/proof.h"
 #include "reshard/exec/stream.h"
-#include "reshard/model/families.h"
 #include "reshard/model/random_layout_testutil.h"
-#include "reshard/transport/inproc.h"
-#include "reshard/transport/rank_threads_testutil.h"
 
 namespace reshard {
 namespace {
@@ -78,28 +74,6 @@ RC_GTEST_PROP(Stream, makes_every_byte_once_with_zero_padding, ()) {
   RC_ASSERT(count_wrong_elements(made) == 0);
 }
 
-Result<> message_rank(const Case& c, InprocGroup& group, Rank r, Index staging) {
-  const auto transport = RESHARD_TRY(group.transport(r));
-  const auto control = RESHARD_TRY(group.control(r));
-  MessageOptions options;
-  options.staging_bytes = staging;
-  auto refit = RESHARD_TRY(
-      MessageRefit::prepare(c.planner, &c.source, &c.target, *transport, *control, options));
-  if (refit.staging_bytes() > staging) return fail(Code::corrupt, "staging above the cap");
-  for (int i = 0; i < 2; ++i) RESHARD_TRY(refit.run());
-  return {};
-}
-
-RC_GTEST_PROP(MessageRefit, puts_every_element_in_place, ()) {
-  const Case c;
-  const int world = c.planner.ranks().members().back().value() + 1;
-  auto group = *InprocGroup::create(world);
-  const Index staging = *rc::gen::element<Index>(32 << 10, 64 << 10, 1 << 20);
-  const auto done = run_ranks(world, [&](Rank r) { return message_rank(c, group, r, staging); });
-  if (!done) RC_FAIL(done.error().message);
-  RC_ASSERT(count_wrong_elements(c.target) == 0);
-}
-
 RC_GTEST_PROP(Proof, says_whether_source_and_target_are_equal, ()) {
   const Case c;
   RC_ASSERT(DirectRefit::prepare(c.planner, c.source, c.target)->run().has_value());
@@ -119,31 +93,6 @@ RC_GTEST_PROP(Proof, says_whether_source_and_target_are_equal, ()) {
     RC_ASSERT(!same_prints(*c.model, *before, *fingerprints(c.target, 1)).has_value());
     return;
   }
-}
-
-TEST(MessageRefit, ranks_with_different_plans_all_get_an_error) {
-  auto model = std::make_shared<ModelSpec>();
-  ASSERT_TRUE(model->add("w", {8}, DType::u8));
-  const auto layout = [&](int n) {
-    return std::make_shared<const ModelLayout>(
-        *hf_layout(LayoutSpec{"hf", "", {{"shards", std::to_string(n)}}}, {model}));
-  };
-  const auto a = layout(1), b = layout(2);
-  const Planner one = *Planner::make(a, b), other = *Planner::make(b, a);
-  const RankBuffers mine = allocate_all(a), yours = allocate_all(b);
-  auto group = *InprocGroup::create(2);
-  const auto done = run_ranks(2, [&](Rank r) -> Result<> {
-    const auto transport = RESHARD_TRY(group.transport(r));
-    const auto control = RESHARD_TRY(group.control(r));
-    const auto refit = r == Rank(0)
-                           ? MessageRefit::prepare(one, &mine, &yours, *transport, *control)
-                           : MessageRefit::prepare(other, &yours, &mine, *transport, *control);
-    if (refit) return fail(Code::corrupt, "accepted");
-    return refit.error().message.find("all ranks must pass equal") != std::string::npos
-               ? Result<>{}
-               : fail(Code::corrupt, refit.error().message);
-  });
-  EXPECT_TRUE(done) << done.error().message;
 }
 
 }  // namespace

@@ -46,6 +46,15 @@ bool absorb(StridedCopy& a, const StridedCopy& b) {
   return true;
 }
 
+/// True when `next` lies right after `last` on both sides.
+bool follows(const PairPiece& last, const PairPiece& next) {
+  const auto one_run = [](const Packing& a, const Packing& b) {
+    return a.slot == b.slot && a.in_one_run() && b.in_one_run() &&
+           a.copy.src_offset + a.copy.run_bytes == b.copy.src_offset;
+  };
+  return one_run(last.src, next.src) && one_run(last.dst, next.dst);
+}
+
 }  // namespace
 
 void coalesce(std::vector<Move>& sorted) {
@@ -83,27 +92,31 @@ Result<std::vector<Move>> moves_of(const Planner& planner, std::span<const Trans
   return out;
 }
 
-Result<std::vector<Packing>> packing_of(const Planner& planner, bool sends, Rank r,
-                                        std::span<const Transfer> transfers) {
-  // So that no chunk of a message, which begins at a multiple of 64 bytes, begins inside an
-  // element.
-  constexpr Index kAlign = 8;
-  const ModelLayout& layout = sends ? planner.source() : planner.target();
-  std::vector<Packing> out;
-  Index packed = 0;
-  for (const Transfer& t : transfers) {
+Result<std::vector<PairPiece>> pieces_of(const Planner& planner,
+                                         std::span<const Transfer> transfers) {
+  const auto packing = [&](const ModelLayout& layout, Rank r,
+                           const Transfer& t) -> Result<Packing> {
     const Located local = first_place(layout, t.tensor, r, t.box);
-    const Conversion both = planner.conversion(t.tensor);
     const Conversion mine{layout.form(t.tensor), planner.wire_form(t.tensor)};
-    if (both.converts()) packed = (packed + kAlign - 1) / kAlign * kAlign;
     const Strided row_major_box{0, row_major(t.box.shape())};
-    StridedCopy copy = RESHARD_TRY(copy_between(mine, t.box.shape(), local.where, row_major_box));
-    copy.dst_offset = packed;
-    packed += copy.bytes();
-    const bool follows = !out.empty() && out.back().slot == local.slot &&
-                         out.back().conversion == mine && out.back().copy.num_loops == 0 &&
-                         copy.num_loops == 0;
-    if (!follows || !absorb(out.back().copy, copy)) out.push_back({local.slot, copy, mine});
+    return Packing{local.slot,
+                   RESHARD_TRY(copy_between(mine, t.box.shape(), local.where, row_major_box)),
+                   mine};
+  };
+  std::vector<PairPiece> out;
+  for (const Transfer& t : transfers) {
+    PairPiece next;
+    next.src = RESHARD_TRY(packing(planner.source(), t.src, t));
+    next.dst = RESHARD_TRY(packing(planner.target(), t.dst, t));
+    next.bytes = next.src.copy.bytes();
+    next.converts = planner.conversion(t.tensor).converts();
+    if (out.empty() || !follows(out.back(), next)) {
+      out.push_back(next);
+      continue;
+    }
+    out.back().bytes += next.bytes;
+    out.back().src.copy.run_bytes += next.bytes;
+    out.back().dst.copy.run_bytes += next.bytes;
   }
   return out;
 }

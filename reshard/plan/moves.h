@@ -28,20 +28,30 @@ Result<std::vector<Move>> moves_of(const Planner& planner, std::span<const Trans
 /// Merges adjacent moves of a sorted list in place; the bytes moved stay the same.
 void coalesce(std::vector<Move>& sorted);
 
-/// One part of a message: a strided piece of a local tensor (source side of `copy`) and its place
-/// in the message's packed bytes (destination side, in order). To unpack, read it backwards.
+/// A strided piece of a local tensor (source side of `copy`) and its place in packed bytes
+/// (destination side, row-major, from 0). To unpack, read it backwards.
 struct Packing {
   SlotId slot;
   StridedCopy copy;
   Conversion conversion;  ///< from the local form to the one on the wire.
+
+  /// One run that is sent or received as it lies.
+  bool in_one_run() const { return copy.num_loops == 0 && !conversion.converts(); }
 };
 
-/// The bytes of the transfers between a rank and one peer, as that rank sees them: transfers in
-/// order, each box row-major, in the wire's form; a tensor whose values are converted begins at a
-/// multiple of 8 bytes. `sends` says which side the rank is on; adjacent parts are merged.
-/// @pre `transfers` is a run of one peer in RankPlan::sends (recvs)
-Result<std::vector<Packing>> packing_of(const Planner& planner, bool sends, Rank r,
-                                        std::span<const Transfer> transfers);
+/// A part of the bytes between two ranks, as both see it.
+struct PairPiece {
+  Packing src, dst;
+  Index bytes = 0;        ///< on the wire.
+  bool converts = false;  ///< on the way from source to destination.
+};
+
+/// The bytes between two ranks: the transfers in order, each box row-major in the wire's form;
+/// neighbours that follow each other in one run on both sides are merged. Each of the two ranks
+/// finds the same. Errors: Code::unsupported where sub-byte elements begin inside a byte.
+/// @pre `transfers` is a run of one peer in RankPlan::sends (recvs), and not empty
+Result<std::vector<PairPiece>> pieces_of(const Planner& planner,
+                                         std::span<const Transfer> transfers);
 
 /// Copies inside the target that fill the second and later places of what a rank has received or
 /// copied. To run after all its deliveries to first places are done.

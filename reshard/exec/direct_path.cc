@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "reshard/exec/direct_path.h"
+
+#include <fmt/format.h>
+
+#include <map>
+
+#include "reshard/exec/agreement.h"
+#include "reshard/exec/delivery_copies.h"
+#include "reshard/exec/memory_table.h"
+#include "reshard/exec/peer_gets.h"
+
+namespace reshard {
+namespace {
+
+/// The memory of one peer, as far as this rank opened it.
+struct Peer {
+  MemoryTable table;
+  std::vector<PeerMemory> memory;  ///< by span.
+};
+
+class DirectPath final : public RankPath {
+ public:
+  explicit DirectPath(const RankWork& work)
+      : transport_(work.transport),
+        control_(work.control),
+        progress_(work.options.progress),
+        pool_(work.options.threads) {}
+
+  std::string_view name() const override { return "direct"; }
+  Index staging_bytes() const override { return gets_.staging_bytes(); }
+
+  /// "", or why this rank cannot reach what it needs.
+  Result<std::string> open_peers(const RankWork& work);
+  Result<> prepare(const RankWork& work);
+  Result<> run(Deadline deadline, RankReport& report) override;
+
+ private:
+  Result<PeerTensor> find(const RankWork& work, Rank r, SlotId slot) const;
+
+  Transport& transport_;
+  ControlPlane& control_;
+  Progress progress_;
+  WorkerPool pool_;
+  std::map<Rank, Peer> peers_;
+  DeliveryCopies copies_;
+  PeerGets gets_;
+};
+
+Result<std::string> DirectPath::open_peers(const RankWork& work) {
+  const MemoryTable mine = RESHARD_TRY(share_sources(work));
+  auto tables = RESHARD_TRY(exchange_tables(work, mine));
+  for (auto& [rank, table] : tables) {
+    if (!table.reason.empty())
+      return fmt::format("rank {} cannot share its memory: {}", rank.value(), table.reason);
+    Peer peer{std::move(table), {}};
+    for (const auto& span : peer.table.spans) {
+      auto opened = transport_.open(rank, span.key);
+      if (!opened && opened.error().code == Code::unsupported)
+        return std::move(opened).error().message;
+      if (!opened) return tl::unexpected(std::move(opened).error());
+      if (opened->size < static_cast<std::size_t>(span.bytes))
+        return fail(Code::corrupt, fmt::format("rank {} shared {} bytes but named {}", rank.value(),
+                                               opened->size, span.bytes));
+      peer.memory.push_back(*opened);
+    }
+    peers_.emplace(rank, std::move(peer));
+  }
+  return std::string();
+}
+
+Result<PeerTensor> DirectPath::find(const RankWork& work, Rank r, SlotId slot) const {
+  const auto peer = peers_.find(r);
+  const auto* place = peer == peers_.end() ? nullptr : peer->second.table.find(slot);
+  if (place == nullptr)
+    return fail(Code::corrupt, fmt::format("rank {} did not share its local tensor '{}'", r.value(),
+                                           work.planner.source().slot(slot).name));
+  return PeerTensor{&peer->second.memory[place->span], place->offset};
+}
+
+Result<> DirectPath::prepare(const RankWork& work) {
+  if (work.part.recvs.empty() && work.part.locals.empty()) return {};
+  if (work.target == nullptr || &work.target->layout() != &work.planner.target())
+    return fail(Code::invalid_argument,
+                fmt::format("rank {} takes part in {} but gave no buffers of it", work.me().value(),
+                            work.planner.target().name()));
+  const SourceAddress source = [&](Rank r, SlotId slot) -> Result<const std::byte*> {
+    if (r == work.me()) {
+      const std::byte* own = work.source == nullptr ? nullptr : work.source->at(r, slot);
+      if (own != nullptr) return own;
+      return tl::unexpected(missing_memory("source", work.planner.source(), r, slot));
+    }
+    const PeerTensor tensor = RESHARD_TRY(find(work, r, slot));
+    std::byte* address = tensor.memory->address;
+    return address == nullptr ? nullptr : address + tensor.offset;
+  };
+  const Rank me = work.me();
+  copies_ = RESHARD_TRY(delivery_copies(work.planner, {&me, 1}, source, *work.target));
+  gets_ = RESHARD_TRY(PeerGets::prepare(
+      copies_.elsewhere, [&](Rank r, SlotId slot) { return *find(work, r, slot); },
+      [&](SlotId slot) { return work.target->at(me, slot); }, me, transport_.size(),
+      work.options.staging_bytes));
+  return {};
+}
+
+Result<> DirectPath::run(Deadline deadline, RankReport& report) {
+  const PhaseClock clock;
+  // Sources are ready once their ranks have come.
+  RESHARD_TRY(control_.barrier(deadline));
+  report.wait_seconds = clock.seconds();
+  ProgressMeter meter("refit", copies_.bytes, progress_, deadline, &control_);
+  run_units(copies_.units, pool_, meter);
+  RESHARD_TRY(gets_.run(transport_, meter));
+  RESHARD_TRY(meter.finish());
+  report.move_seconds = clock.seconds() - report.wait_seconds;
+  report.bytes = copies_.bytes;
+  report.copies = copies_.copies;
+  // Sources may be written again once nobody reads them.
+  return control_.barrier(deadline);
+}
+
+}  // namespace
+
+Result<DirectPathOutcome> make_direct_path(const RankWork& work) {
+  auto path = std::make_unique<DirectPath>(work);
+  const std::string mine = RESHARD_TRY(path->open_peers(work));
+  if (mine.empty()) RESHARD_TRY(path->prepare(work));
+  const std::string reason = RESHARD_TRY(agree_on_reason(mine, work.control, work.deadline));
+  if (!reason.empty()) return DirectPathOutcome{nullptr, reason};
+  return DirectPathOutcome{std::move(path), {}};
+}
+
+}  // namespace reshard

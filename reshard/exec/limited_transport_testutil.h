@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "reshard/transport/transport.h"
+
+namespace reshard {
+
+/// What a limited transport keeps of the one it passes everything on to.
+enum class Limit {
+  none,
+  no_address,     ///< peers' memory is reached by get() only.
+  no_direct,      ///< capabilities() without `direct`.
+  cannot_open,    ///< open() is `unsupported`.
+  cannot_share,   ///< share() is `unsupported`.
+  registers_too,  ///< capabilities() with `registers`: share() is called for all that is received.
+};
+
+/// A transport that can less than the one it wraps, as one over another network would.
+class LimitedTransport final : public Transport {
+ public:
+  LimitedTransport(std::unique_ptr<Transport> inner, Limit limit)
+      : inner_(std::move(inner)), limit_(limit) {}
+
+  std::string_view name() const override { return inner_->name(); }
+  Rank rank() const override { return inner_->rank(); }
+  int size() const override { return inner_->size(); }
+  Capabilities capabilities() const override {
+    Capabilities can = inner_->capabilities();
+    if (limit_ == Limit::no_direct) can.direct = false;
+    if (limit_ == Limit::registers_too) can = {true, false, true};
+    return can;
+  }
+  Result<std::unique_ptr<Event>> exchange(std::span<const Send> sends,
+                                          std::span<const Recv> recvs) override {
+    return inner_->exchange(sends, recvs);
+  }
+  Result<MemoryKey> share(std::span<std::byte> memory) override {
+    if (limit_ == Limit::cannot_share) return fail(Code::unsupported, "this memory stays mine");
+    shared_ += memory.size();
+    return inner_->share(memory);
+  }
+  Result<PeerMemory> open(Rank owner, const MemoryKey& key) override {
+    if (limit_ == Limit::cannot_open) return fail(Code::unsupported, "a wall stands between");
+    PeerMemory memory = RESHARD_TRY(inner_->open(owner, key));
+    if (limit_ != Limit::no_address) return memory;
+    opened_.push_back(memory);
+    return PeerMemory{owner, memory.size, nullptr, opened_.size() - 1};
+  }
+  Result<> get(const PeerMemory& from, std::span<const Get> pieces) override {
+    ++gets_;
+    return inner_->get(limit_ == Limit::no_address ? opened_[from.handle] : from, pieces);
+  }
+  void close() override { inner_->close(); }
+
+  std::size_t shared_bytes() const { return shared_; }
+  std::size_t gets() const { return gets_; }
+
+ private:
+  std::unique_ptr<Transport> inner_;
+  Limit limit_;
+  std::vector<PeerMemory> opened_;
+  std::size_t shared_ = 0, gets_ = 0;
+};
+
+}  // namespace reshard

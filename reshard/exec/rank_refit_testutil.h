@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+// What every transport owes a refit, as a suite that a backend's test program includes once and
+// instantiates: RESHARD_TEST_REFITS(Name, under_test). Ranks may be threads or processes: each has
+// only its own memory, and looks at its own elements.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "reshard/exec/limited_transport_testutil.h"
+#include "reshard/exec/rank_refit.h"
+#include "reshard/exec/value_oracle_testutil.h"
+#include "reshard/model/configs_testutil.h"
+#include "reshard/transport/conformance_ranks_testutil.h"
+
+namespace reshard {
+
+/// Two layouts of one model, and how many ranks run the refit.
+struct RefitLayouts {
+  std::string name;
+  ModelConfig config;
+  std::string from, to;
+  int ranks = 1;
+};
+inline std::ostream& operator<<(std::ostream& out, const RefitLayouts& l) { return out << l.name; }
+
+/// tiny_moe(), with rows long enough that tensors become several messages of the least size.
+inline ModelConfig wide_moe() {
+  ModelConfig c = tiny_moe();
+  c.hidden_size = 96;
+  c.intermediate_size = 120;
+  c.moe_intermediate_size = 40;
+  c.vocab_size = 500;
+  return c;
+}
+
+inline std::vector<RefitLayouts> refit_layouts() {
+  return {
+      {"collocated", wide_moe(), "megatron:tp=2,pp=2,ep=2,etp=1", "vllm:tp=4", 4},
+      {"disjoint_halves", wide_moe(), "megatron:tp=2,pp=2,ep=2,etp=1", "vllm:tp=4,offset=4", 8},
+      {"overlapping", wide_moe(), "megatron:tp=2,pp=2,ep=2,etp=1", "vllm:tp=4,offset=3", 7},
+      {"idle_ranks", tiny_dense(), "megatron:tp=2,offset=1", "vllm:tp=2,offset=4", 8},
+      {"few_to_many", wide_moe(), "hf:shards=1", "vllm:tp=4,offset=1", 5},
+      {"many_to_few", wide_moe(), "megatron:tp=2,pp=4,ep=2,etp=1", "hf:shards=1", 8},
+      {"one_rank", tiny_moe(), "hf:shards=1", "vllm:tp=1", 1},
+      {"mixers", tiny_qwen3_next(), "megatron:tp=2", "vllm:tp=4,offset=1", 5},
+      {"latent", tiny_deepseek(), "megatron:tp=2,pp=2", "vllm:tp=2,offset=4", 6},
+  };
+}
+
+/// One way to run it.
+struct RefitWay {
+  std::string name;
+  Limit limit = Limit::none;
+  RefitPath path = RefitPath::automatic;
+  Index staging_bytes = Index{64} << 20, in_place_bytes = Index{64} << 10;
+  std::string_view takes = "";  ///< the path that must be taken; "": whichever.
+};
+inline std::ostream& operator<<(std::ostream& out, const RefitWay& w) { return out << w.name; }
+
+inline std::vector<RefitWay> refit_ways() {
+  constexpr Index kLeast = Index{32} << 10;
+  return {
+      {"automatic"},
+      {"by_get", Limit::no_address},
+      {"messages", Limit::none, RefitPath::message, Index{64} << 20, Index{64} << 10, "message"},
+      {"least_staging", Limit::no_direct, RefitPath::automatic, kLeast, Index{64} << 10, "message"},
+      {"in_place", Limit::none, RefitPath::message, kLeast, 64, "message"},
+      {"nothing_opens", Limit::cannot_open, RefitPath::automatic, kLeast, 1024, ""},
+  };
+}
+
+/// One rank: a refit with its own memory only, twice, each time into zeros. Expects every element
+/// in place, the path that was to be taken and staging below its cap.
+inline Result<> refit_as_rank(RankEnds& ends, const RefitLayouts& layouts, const RefitWay& way) {
+  const auto model = model_of(layouts.config);
+  const auto from = layout_of(layouts.from, model, layouts.config);
+  const auto to = layout_of(layouts.to, model, layouts.config);
+  const Planner planner = RESHARD_TRY(Planner::make(from, to));
+  const Rank me = ends.rank();
+  const auto mine = [&](const std::shared_ptr<const ModelLayout>& layout) {
+    const std::vector<Rank> ranks(layout->ranks().contains(me) ? 1 : 0, me);
+    return RankBuffers::allocate(layout, ranks);
+  };
+  const RankBuffers source = RESHARD_TRY(mine(from)), target = RESHARD_TRY(mine(to));
+  fill_values(source);
+  LimitedTransport transport(std::move(ends.transport), way.limit);
+  RankRefitOptions options;
+  options.path = way.path;
+  options.staging_bytes = way.staging_bytes;
+  options.in_place_bytes = way.in_place_bytes;
+  RankRefit refit = RESHARD_TRY(RankRefit::prepare(
+      planner, source.ranks().empty() ? nullptr : &source,
+      target.ranks().empty() ? nullptr : &target, transport, *ends.control, options));
+  if (!way.takes.empty()) {
+    EXPECT_EQ(refit.path(), way.takes) << refit.reason();
+  }
+  EXPECT_LE(refit.staging_bytes(), way.staging_bytes);
+  for (int i = 0; i < 2; ++i) {
+    for (const auto memory : target.memory(me)) std::memset(memory.data(), 0, memory.size());
+    RESHARD_TRY(refit.run());
+    EXPECT_EQ(count_wrong_values(planner, target), 0) << "rank " << me.value() << ", run " << i;
+  }
+  RESHARD_TRY(ends.control->quiesce(patient()));
+  return {};
+}
+
+class RefitOverTransport
+    : public testing::TestWithParam<std::tuple<TransportUnderTest, RefitLayouts, RefitWay>> {};
+
+TEST_P(RefitOverTransport, puts_every_element_in_place) {
+  const auto& [transport, layouts, way] = GetParam();
+  const auto ended = transport.run(layouts.ranks, [&](RankEnds& ends) {
+    EXPECT_EQ(outcome(refit_as_rank(ends, layouts, way)), "");
+  });
+  EXPECT_EQ(outcome(ended), "");
+}
+
+inline std::string refit_case_name(
+    const testing::TestParamInfo<RefitOverTransport::ParamType>& info) {
+  return std::get<1>(info.param).name + "_" + std::get<2>(info.param).name;
+}
+
+#define RESHARD_TEST_REFITS(Name, under_test)                                           \
+  INSTANTIATE_TEST_SUITE_P(                                                             \
+      Name, RefitOverTransport,                                                         \
+      testing::Combine(testing::Values(under_test), testing::ValuesIn(refit_layouts()), \
+                       testing::ValuesIn(refit_ways())),                                \
+      refit_case_name)
+
+}  // namespace reshard
