@@ -3,6 +3,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <gtest/gtest-spi.h>
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <signal.h>
@@ -41,11 +42,12 @@ std::pair<FileDescriptor, FileDescriptor> make_pipe() {
   return {FileDescriptor(fds[0]), FileDescriptor(fds[1])};
 }
 
-/// Sends the failures of this process to the one that forked it.
-class FailureReporter final : public testing::EmptyTestEventListener {
+/// Sends the failures of this process to the one that forked it, in place of keeping them.
+class FailureReporter final : public testing::ScopedFakeTestPartResultReporter {
  public:
-  explicit FailureReporter(int fd) : fd_(fd) {}
-  void OnTestPartResult(const testing::TestPartResult& part) override {
+  explicit FailureReporter(int fd)
+      : ScopedFakeTestPartResultReporter(INTERCEPT_ALL_THREADS, nullptr), fd_(fd) {}
+  void ReportTestPartResult(const testing::TestPartResult& part) override {
     if (!part.failed()) return;
     const char* file = part.file_name() == nullptr ? "?" : part.file_name();
     write_all(fd_, std::string(file) + ":" + std::to_string(part.line_number()) + ": " +
@@ -82,9 +84,7 @@ bool single_threaded() {
                            const std::function<void(Rank)>& body) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent) ::_exit(1);
-  auto& listeners = testing::UnitTest::GetInstance()->listeners();
-  delete listeners.Release(listeners.default_result_printer());
-  listeners.Append(new FailureReporter(report));
+  const FailureReporter reporter(report);
   try {
     body(rank);
   } catch (const std::exception& e) {
