@@ -114,7 +114,7 @@ struct Memory {
 };
 
 Result<RankBuffers> buffers_of(const std::shared_ptr<const ModelLayout>& layout) {
-  return RankBuffers::allocate(layout, layout->ranks().members(), 2);
+  return RankBuffers::allocate(layout, layout->ranks().members(), {2});
 }
 
 Result<> measure(const Planner& planner, Memory& memory, Index threads, Rounds rounds,

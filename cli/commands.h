@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "reshard/base/result.h"
+#include "reshard/exec/rank_refit.h"
 #include "reshard/index/interval.h"
 
 /// The subcommands: what the command line asked of each, and `execute`, which does it and prints
@@ -27,16 +28,29 @@ struct PlanArguments {
 };
 
 struct RunArguments {
-  enum class Path { direct, message };
+  enum class Role { any, source, target };
+  /// Ranks first to last.
+  struct Ranks {
+    int first = 0, last = 0;
+  };
   std::string model, from, to;
   std::optional<Index> layers;
   std::set<std::string> ignore;
   Index repeat = 3;
   bool verify = false, json = false;
   int threads = 0;
-  Path path = Path::direct;
+  RefitPath path = RefitPath::automatic;
   Index staging_bytes = Index{64} << 20;
   std::uint64_t seed = 0;
+  std::string transport = "inproc", interface;
+  double deadline_seconds = 60;  ///< of joining, of each refit and of the proof.
+  bool spawn = false;            ///< start the ranks' processes.
+  Role role = Role::any;         ///< the side that this program's ranks are on.
+  std::string rendezvous, secret_file, job = "reshard";
+  std::optional<Ranks> ranks;  ///< those of this program's processes; none: all.
+
+  /// Whether ranks are processes rather than memory of this one.
+  bool in_processes() const { return transport != "inproc"; }
 };
 
 struct ConvertArguments {

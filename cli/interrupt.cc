@@ -24,4 +24,6 @@ void catch_interrupts() {
 
 bool interrupted() { return came; }
 
+void note_interrupt() { came = true; }
+
 }  // namespace reshard::cli

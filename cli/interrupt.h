@@ -10,4 +10,7 @@ void catch_interrupts();
 /// True once one of them came.
 bool interrupted();
 
+/// For who waits for signals himself: interrupted() is true from now on.
+void note_interrupt();
+
 }  // namespace reshard::cli

@@ -6,18 +6,17 @@
 #include <string>
 
 #include "cli/commands.h"
+#include "cli/complain.h"
 #include "cli/interrupt.h"
 #include "cli/options.h"
+#include "cli/place.h"
 
 namespace {
 
 constexpr int kDone = 0, kFailed = 1, kInterrupted = 130;
 
-/// One line, and no more than text: names in files may hold anything.
-int complain(std::string message, int exit_code) {
-  for (char& c : message)
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = ' ';
-  std::fprintf(stderr, "reshard: %s\n", message.c_str());
+int complain(const std::string& message, int exit_code) {
+  reshard::cli::complain(message);
   return exit_code;
 }
 
@@ -31,7 +30,10 @@ int run(int argc, char** argv) {
   const auto command = reshard::cli::parse_command_line(argc, argv);
   if (!command) {
     const auto& stop = command.error();
-    if (stop.exit_code != kDone) return complain(stop.text, stop.exit_code);
+    // Of processes that a launcher started alike, one says what is wrong with the command line.
+    if (stop.exit_code != kDone)
+      return reshard::cli::is_first_of_launch() ? complain(stop.text, stop.exit_code)
+                                                : stop.exit_code;
     std::fputs(stop.text.c_str(), stdout);
     return flush_output(kDone);
   }

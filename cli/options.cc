@@ -83,6 +83,56 @@ CLI::Option* add_text(CLI::App& app, const std::string& name, std::string& to,
   return app.add_option(name, to, help)->type_name(type);
 }
 
+template <class T>
+CLI::Option* add_choice(CLI::App& app, const std::string& name, T& to,
+                        const std::vector<std::pair<std::string, T>>& choices,
+                        const std::string& help) {
+  const auto set = [name, &to, choices](const std::string& text) {
+    std::string known;
+    for (std::size_t i = 0; i < choices.size(); ++i) {
+      if (choices[i].first == text) {
+        to = choices[i].second;
+        return;
+      }
+      known += (i == 0 ? "" : i + 1 == choices.size() ? " or " : ", ") + choices[i].first;
+    }
+    refuse(name, fmt::format("'{}' must be {}", text, known));
+  };
+  return app.add_option_function<std::string>(name, set, help)
+      ->type_name(std::string(1, static_cast<char>(std::toupper(name[2]))));
+}
+
+/// "4-7" or "4".
+RunArguments::Ranks rank_range(const std::string& text) {
+  constexpr const char* kName = "--ranks";
+  const int most = static_cast<int>(kMaxRank);
+  const auto dash = text.find('-', 1);
+  const int first = whole_number(kName, text.substr(0, dash), 0, most);
+  if (dash == std::string::npos) return {first, first};
+  return {first, whole_number(kName, text.substr(dash + 1), first, most)};
+}
+
+double seconds_number(const std::string& option, const std::string& text) {
+  constexpr double kLeast = 0.001, kMost = 1e6;
+  double value = 0;
+  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || stop != text.data() + text.size() ||
+      !(value >= kLeast && value <= kMost))
+    refuse(option, fmt::format("'{}' must be a number of seconds from 0.001 to 1000000", text));
+  return value;
+}
+
+void check_transport(const std::string& text) {
+  constexpr const char* kName = "--transport";
+  if (text == "nccl" || text == "nvshmem")
+    refuse(kName, fmt::format("{} carries the memory of GPUs, and the weights of run are in host "
+                              "memory; give shm, mpi, gloo or ucx",
+                              text));
+  for (const char* known : {"inproc", "shm", "mpi", "gloo", "ucx"})
+    if (text == known) return;
+  refuse(kName, fmt::format("'{}' must be inproc, shm, mpi, gloo or ucx", text));
+}
+
 void add_threads(CLI::App& app, int& threads) {
   add_number<int>(app, "--threads", threads, 1, kMaxThreads,
                   "threads to use; default: one per core");
@@ -166,6 +216,7 @@ class CommandLine {
   tl::expected<Command, Stop> parse(int argc, const char* const* argv) {
     try {
       app_.parse(argc, argv);
+      if (*run_app_) check_run();
     } catch (const CLI::CallForHelp&) {
       return tl::unexpected(Stop{0, help()});
     } catch (const CLI::CallForVersion& e) {
@@ -206,26 +257,88 @@ class CommandLine {
 
   void add_run() {
     CLI::App& s = *(run_app_ = add("run", "--model M --from L --to L [OPTIONS]",
-                                   "a refit of real bytes inside this process"));
+                                   "a refit of real bytes, in this process or over processes"));
     add_refit(s, run_);
     add_number<Index>(s, "--repeat", run_.repeat, 1, 1'000'000, "how often; default 3");
     s.add_flag("--verify", run_.verify, "prove every byte afterwards");
     s.add_flag("--json", run_.json, "print one JSON object");
-    const std::map<std::string, RunArguments::Path> paths = {
-        {"direct", RunArguments::Path::direct}, {"message", RunArguments::Path::message}};
-    const auto path = [this, paths](const std::string& text) {
-      const auto at = paths.find(text);
-      if (at == paths.end()) refuse("--path", fmt::format("'{}' must be direct or message", text));
-      run_.path = at->second;
-    };
-    s.add_option_function<std::string>(
-         "--path", path, "direct: copies; message: packed, as between processes; default direct")
-        ->type_name("P");
+    add_choice<RefitPath>(s, "--path", run_.path,
+                          {{"auto", RefitPath::automatic},
+                           {"direct", RefitPath::direct},
+                           {"message", RefitPath::message}},
+                          "direct: copies from the source's memory; message: packed; auto: direct "
+                          "where every rank can; default auto");
     add_bytes(s, "--staging-bytes", run_.staging_bytes,
               "staging memory of a rank on the message path; default 64MiB");
     add_number<std::uint64_t>(s, "--seed", run_.seed, 0, ~std::uint64_t{0},
                               "of the values where M is a config; default 0");
     add_threads(s, run_.threads);
+    add_run_processes(s);
+  }
+
+  void add_run_processes(CLI::App& s) {
+    constexpr const char* kGroup = "Over processes";
+    const auto transport = [this](const std::string& text) {
+      check_transport(text);
+      run_.transport = text;
+    };
+    s.add_option_function<std::string>(
+         "--transport", transport,
+         "inproc: all ranks in this process; shm, mpi, gloo, ucx: a process each; default inproc")
+        ->type_name("T")
+        ->group(kGroup);
+    s.add_flag("--spawn", run_.spawn, "start the processes here; else mpirun, srun or torchrun did")
+        ->group(kGroup);
+    add_text(s, "--interface", run_.interface, "IF", "network interface or address to use")
+        ->group(kGroup);
+    const auto seconds = [this](const std::string& text) {
+      run_.deadline_seconds = seconds_number("--deadline", text);
+    };
+    s.add_option_function<std::string>("--deadline", seconds,
+                                       "seconds to join, for each refit and to prove; default 60")
+        ->type_name("S")
+        ->group(kGroup);
+    auto* url = add_text(s, "--rendezvous", run_.rendezvous, "URL",
+                         "where processes meet: tcp://HOST:PORT of rank 0, or file:///FOLDER");
+    url->group(kGroup);
+    const auto ranks = [this](const std::string& text) { run_.ranks = rank_range(text); };
+    auto* own = s.add_option_function<std::string>(
+        "--ranks", ranks, "which ranks the processes of this program are: FIRST-LAST");
+    own->type_name("R")->needs(url)->group(kGroup);
+    add_choice<RunArguments::Role>(
+        s, "--role", run_.role,
+        {{"source", RunArguments::Role::source}, {"target", RunArguments::Role::target}},
+        "of two programs, the one with the ranks of --from or of --to")
+        ->needs(url)
+        ->needs(own)
+        ->group(kGroup);
+    add_text(s, "--secret-file", run_.secret_file, "FILE",
+             "what all processes know; readable by its owner only")
+        ->needs(url)
+        ->group(kGroup);
+    add_text(s, "--job", run_.job, "NAME", "tells groups at one rendezvous apart; default reshard")
+        ->needs(url)
+        ->group(kGroup);
+  }
+
+  /// What no single option can know.
+  void check_run() const {
+    const RunArguments& a = run_;
+    if (!a.in_processes()) {
+      for (const char* name : {"--spawn", "--interface", "--deadline", "--rendezvous"})
+        if (run_app_->count(name) > 0)
+          refuse(name, "the ranks of --transport inproc are in this process; give another one");
+      return;
+    }
+    if (a.spawn && a.transport == "mpi")
+      refuse("--spawn", "processes of MPI are started by mpirun or srun, not here");
+    if (a.rendezvous.empty()) return;
+    const bool tcp = a.rendezvous.starts_with("tcp://");
+    if (!tcp && !a.rendezvous.starts_with("file:///"))
+      refuse("--rendezvous", fmt::format("'{}' must be tcp://HOST:PORT or file:///FOLDER",
+                                         without_controls(a.rendezvous)));
+    if (tcp && a.secret_file.empty())
+      refuse("--rendezvous", "tcp:// needs --secret-file, so that nobody else joins");
   }
 
   void add_convert() {

@@ -10,10 +10,13 @@
 #include "cli/layout_source.h"
 #include "cli/measure.h"
 #include "cli/oracle_values.h"
-#include "cli/plan_pair.h"
+#include "cli/own_weights.h"
+#include "cli/place.h"
 #include "cli/progress_bar.h"
+#include "cli/rank_run.h"
+#include "cli/run_job.h"
 #include "cli/run_proof.h"
-#include "cli/run_refit.h"
+#include "cli/spawn.h"
 #include "cli/text.h"
 #include "reshard/exec/direct.h"
 
@@ -23,14 +26,14 @@ namespace {
 /// The plain copy that a refit is measured against uses at most so much memory on either side.
 constexpr Index kPlainCopyBytes = Index{1} << 30;
 
-Index bytes_of_all_ranks(const ModelLayout& layout) {
-  Index total = 0;
-  layout.ranks().for_each([&](Rank r) { total += local_bytes(layout, r); });
-  return total;
+void summarise(RunJob& job) {
+  const Stopwatch watch;
+  job.plan = summarise(*job.pair.planner, job.threads);
+  job.summary_seconds = watch.seconds();
 }
 
 Result<> check_memory(const Model& model, const PlanPair& pair) {
-  const Index source = bytes_of_all_ranks(*pair.source), target = bytes_of_all_ranks(*pair.target);
+  const Index source = total_bytes(*pair.source), target = total_bytes(*pair.target);
   const Index needed = source + target + 2 * std::min(target, kPlainCopyBytes);
   const Index available = available_memory();
   if (available == 0 || needed <= available) return {};
@@ -57,98 +60,82 @@ Result<> fill_from_checkpoint(const Model& model, const RankBuffers& source, int
   return {};
 }
 
-/// What a run found out.
-struct Outcome {
-  PlanSummary plan;
-  double summary_seconds = 0;
-  RefitRuns runs;
-  std::optional<bool> verified;
-  double verify_seconds = 0;
-};
-
-std::string as_json(const PlanPair& pair, const Outcome& o) {
-  const PlanCost cost{pair.layout_seconds + pair.planner_seconds + o.summary_seconds,
-                      peak_rss_bytes()};
-  Json::Object object = plan_object(o.plan, *pair.planner, cost);
-  Json::Array seconds;
-  for (double s : o.runs.seconds) seconds.push_back(json_number(s));
-  object.push_back({"seconds", Json(std::move(seconds))});
-  object.push_back({"gb_per_s", json_number(o.runs.bytes_per_second() / 1e9)});
-  object.push_back({"memcpy_gb_per_s", json_number(o.runs.plain_bytes_per_second() / 1e9)});
-  object.push_back({"copies", Json(o.runs.copies)});
-  object.push_back({"verified", o.verified ? Json(*o.verified) : Json()});
-  return Json(std::move(object)).dump(true) + "\n";
-}
-
-std::string runs_text(const RefitRuns& runs, const Style& style) {
-  Table table({{"run", Table::Align::right},
-               {"seconds", Table::Align::right},
-               {"rate", Table::Align::right}});
-  for (std::size_t i = 0; i < runs.seconds.size(); ++i)
-    table.add({fmt::format("{}", i + 1), human_seconds(runs.seconds[i]),
-               rate(runs.bytes, runs.seconds[i])});
-  const double percent =
-      100 * runs.bytes_per_second() / std::max(runs.plain_bytes_per_second(), 1.0);
-  return table.text(style) +
-         fmt::format(
-             "  best run {}, {:.0f} % of a plain copy of the same bytes ({}); {} copies of "
-             "{} on average\n",
-             rate(runs.bytes, runs.best_seconds()), percent, rate(runs.bytes, runs.plain_seconds),
-             grouped(runs.copies), human_bytes(runs.bytes / std::max<Index>(runs.copies, 1)));
-}
-
-std::string as_text(const Model& model, const PlanPair& pair, const Outcome& o) {
-  const Style style = Style::of_stdout();
-  std::string text = style.title(model_line(model)) + "\n" + sides_table(pair).text(style) + "\n" +
-                     summary_table(o.plan).text(style) + notes_text(*pair.planner, style) + "\n" +
-                     runs_text(o.runs, style);
-  if (!o.verified) return text;
-  const auto proved =
-      fmt::format("verified: {} have the same fingerprint in sources and destinations{}",
-                  plural(model.tensors->size(), "tensor"),
-                  model.weights ? "" : ", every element is the oracle's");
-  return text + fmt::format("  {} ({})\n", style.good(proved), human_seconds(o.verify_seconds));
-}
-
 /// Fills the source, refits, and proves the destination where that was asked for. A destination
 /// that is wrong is in `outcome` and the error.
-Result<> refit(const RunArguments& a, const Model& model, const PlanPair& pair, int threads,
-               Outcome& outcome) {
-  const auto source =
-      RESHARD_TRY(RankBuffers::allocate(pair.source, pair.source->ranks().members(), threads));
-  const auto target =
-      RESHARD_TRY(RankBuffers::allocate(pair.target, pair.target->ranks().members(), threads));
-  RESHARD_TRY(model.weights ? fill_from_checkpoint(model, source, threads)
-                            : fill_from_oracle(source, a.seed, threads, ProgressBar().from()));
-  outcome.runs = RESHARD_TRY(run_refit(*pair.planner, source, target, a, threads));
+Result<> refit(const RunJob& job, Outcome& outcome) {
+  const RunArguments& a = job.arguments;
+  const PlanPair& pair = job.pair;
+  const auto source = RESHARD_TRY(
+      RankBuffers::allocate(pair.source, pair.source->ranks().members(), {job.threads}));
+  const auto target = RESHARD_TRY(
+      RankBuffers::allocate(pair.target, pair.target->ranks().members(), {job.threads}));
+  RESHARD_TRY(job.model.weights
+                  ? fill_from_checkpoint(job.model, source, job.threads)
+                  : fill_from_oracle(source, a.seed, job.threads, ProgressBar().from()));
+  outcome.runs = RESHARD_TRY(run_refit(*pair.planner, source, target, a, job.threads));
   if (!a.verify) return {};
   const Stopwatch proving;
-  const auto oracle_seed = model.weights ? std::nullopt : std::optional(a.seed);
-  auto proved = prove_refit(source, target, oracle_seed, threads);
+  const auto oracle_seed = job.model.weights ? std::nullopt : std::optional(a.seed);
+  auto proved = prove_refit(source, target, oracle_seed, job.threads);
   outcome.verify_seconds = proving.seconds();
   if (proved || !interrupted()) outcome.verified = proved.has_value();
   return proved;
 }
 
+Result<int> run_here(RunJob job) {
+  RESHARD_TRY(check_memory(job.model, job.pair));
+  job.threads = num_threads(job.arguments.threads);
+  summarise(job);
+  catch_interrupts();
+  Outcome outcome;
+  auto done = refit(job, outcome);
+  const bool wrong = outcome.verified == false;
+  if (job.arguments.json && (done || wrong)) print(run_json(job, outcome));
+  if (wrong) return tl::unexpected(std::move(done).error().in("the refit is wrong"));
+  if (!done) return tl::unexpected(std::move(done).error());
+  if (!job.arguments.json) print(run_text(job, outcome));
+  return 0;
+}
+
+/// Starts the processes, once it is known that their job can be done.
+Result<int> run_by_spawning(const RunJob& job) {
+  RESHARD_TRY(check_memory(job.model, job.pair));
+  const auto ranks = RESHARD_TRY(ranks_of_program(job.arguments, *job.pair.planner));
+  if (!job.arguments.secret_file.empty()) RESHARD_TRY(Secret::from_file(job.arguments.secret_file));
+  return spawn_ranks(ranks.first, ranks.last - ranks.first + 1, job.arguments.rendezvous.empty());
+}
+
+Result<int> run_as_rank(RunJob job, const std::optional<Spawned>& spawned) {
+  auto place = RESHARD_TRY(find_place(job.arguments, *job.pair.planner, spawned));
+  const int wanted = num_threads(job.arguments.threads);
+  job.threads = job.arguments.threads > 0 ? wanted : std::max(1, wanted / place.program);
+  if (place.join.rank == place.first) summarise(job);
+  return run_rank(job, place);
+}
+
+Result<int> run(const RunArguments& a, const std::optional<Spawned>& spawned) {
+  const Model model = RESHARD_TRY(open_model(a.model, {.layers = a.layers}));
+  const PlanPair pair = RESHARD_TRY(plan_pair(model, a.from, a.to, a.ignore));
+  const RunJob job{a, model, pair, 1, {}, 0};
+  if (!a.in_processes()) return run_here(job);
+  if (a.spawn && !spawned) return run_by_spawning(job);
+  return run_as_rank(job, spawned);
+}
+
 }  // namespace
 
 Result<int> execute(const RunArguments& a) {
-  const Model model = RESHARD_TRY(open_model(a.model, {.layers = a.layers}));
-  const PlanPair pair = RESHARD_TRY(plan_pair(model, a.from, a.to, a.ignore));
-  RESHARD_TRY(check_memory(model, pair));
-  const int threads = num_threads(a.threads);
-  Outcome outcome;
-  const Stopwatch summing;
-  outcome.plan = summarise(*pair.planner, threads);
-  outcome.summary_seconds = summing.seconds();
-  catch_interrupts();
-  auto done = refit(a, model, pair, threads, outcome);
-  const bool wrong = outcome.verified == false;
-  if (a.json && (done || wrong)) print(as_json(pair, outcome));
-  if (wrong) return tl::unexpected(std::move(done).error().in("the refit is wrong"));
-  if (!done) return tl::unexpected(std::move(done).error());
-  if (!a.json) print(as_text(model, pair, outcome));
-  return 0;
+  const auto spawned = a.spawn ? Spawned::of_environment() : std::nullopt;
+  auto done = run(a, spawned);
+  if (done || !a.in_processes()) return done;
+  if (spawned) {
+    tell_parent(*spawned, done.error());
+    return 1;
+  }
+  // What all processes find alike is said once; files are each host's own.
+  const bool alike = done.error().code != Code::io && done.error().code != Code::corrupt;
+  if (alike && !a.spawn && !is_first_of_launch()) return 1;
+  return done;
 }
 
 }  // namespace reshard::cli

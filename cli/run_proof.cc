@@ -3,11 +3,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <span>
 #include <vector>
 
 #include "cli/oracle_values.h"
 #include "cli/progress_bar.h"
-#include "reshard/exec/proof.h"
 
 namespace reshard::cli {
 namespace {
@@ -18,6 +19,41 @@ std::string what_differs(const Prints::Tensor& source, const Prints::Tensor& tar
   return fmt::format("source {}, target {}", to_string(source.print), to_string(target.print));
 }
 
+/// By TensorId: whether the plan moves it, or was told to ignore it.
+std::vector<bool> moved_tensors(const ModelLayout& source, const ModelLayout& target) {
+  std::vector<bool> moved;
+  for (Index i = 0; i < target.model().size(); ++i) {
+    const TensorId id(static_cast<TensorId::rep>(i));
+    moved.push_back(!source.places(id).empty() && !target.places(id).empty());
+  }
+  return moved;
+}
+
+/// What is wrong with the first tensor that is, or empty.
+std::string first_difference(const ModelSpec& model, const std::vector<bool>& moved,
+                             const Prints& before, const Prints& after) {
+  for (std::size_t i = 0; i < moved.size(); ++i) {
+    const auto &x = before.tensors[i], &y = after.tensors[i];
+    if (!moved[i] || (x.print == y.print && x.agree && y.agree)) continue;
+    return fmt::format("tensor '{}': {}", model.tensors()[i].name, what_differs(x, y));
+  }
+  return "";
+}
+
+/// Enough for one line.
+constexpr std::size_t kMostVerdictBytes = 1024;
+
+/// The first rank's text that is not empty.
+Result<std::string> first_verdict(std::string mine, ControlPlane& control, Deadline deadline) {
+  mine.resize(std::min(mine.size(), kMostVerdictBytes));
+  const auto all = RESHARD_TRY(control.all_gather(std::as_bytes(std::span(mine)), deadline));
+  for (const auto& text : all)
+    if (!text.empty())
+      return std::string(reinterpret_cast<const char*>(text.data()),
+                         std::min(text.size(), kMostVerdictBytes));
+  return std::string();
+}
+
 }  // namespace
 
 Result<> prove_refit(const RankBuffers& source, const RankBuffers& target,
@@ -26,19 +62,34 @@ Result<> prove_refit(const RankBuffers& source, const RankBuffers& target,
   const auto forms = forms_of(target.layout());
   const Prints before = RESHARD_TRY(fingerprints(source, threads, bar.from(), forms));
   const Prints after = RESHARD_TRY(fingerprints(target, threads, bar.from()));
-  const ModelSpec& model = target.layout().model();
-  std::vector<bool> moved;
-  for (Index i = 0; i < model.size(); ++i) {
-    const TensorId id(static_cast<TensorId::rep>(i));
-    moved.push_back(!source.layout().places(id).empty() && !target.layout().places(id).empty());
-    if (!moved.back()) continue;  // the plan was told to ignore it
-    const auto &x = before.tensors[id.index()], &y = after.tensors[id.index()];
-    if (x.print == y.print && x.agree && y.agree) continue;
-    return fail(Code::corrupt, fmt::format("tensor '{}': {}", model[id].name, what_differs(x, y)));
-  }
+  const auto moved = moved_tensors(source.layout(), target.layout());
+  if (auto wrong = first_difference(target.layout().model(), moved, before, after); !wrong.empty())
+    return fail(Code::corrupt, std::move(wrong));
   if (!oracle_seed) return {};
   return check_against_oracle(target, forms_of(source.layout()), moved, *oracle_seed, threads,
                               bar.from());
+}
+
+Result<std::string> prove_rank_refit(const Planner& planner, const RankBuffers* source,
+                                     const RankBuffers* target,
+                                     std::optional<std::uint64_t> oracle_seed, Transport& transport,
+                                     ControlPlane& control, const RankProofOptions& options) {
+  const ModelLayout &from = planner.source(), &to = planner.target();
+  const auto forms = forms_of(to);
+  const Prints before =
+      RESHARD_TRY(rank_fingerprints(from, source, transport, control, options, forms));
+  const Prints after = RESHARD_TRY(rank_fingerprints(to, target, transport, control, options));
+  const auto moved = moved_tensors(from, to);
+  auto wrong = first_difference(to.model(), moved, before, after);
+  if (!oracle_seed || !wrong.empty()) return wrong;
+  Result<> checked;
+  if (target != nullptr)
+    checked = check_against_oracle(*target, forms_of(from), moved, *oracle_seed, options.threads,
+                                   options.progress);
+  if (!checked && checked.error().code != Code::corrupt)
+    return tl::unexpected(std::move(checked).error());
+  return first_verdict(checked ? "" : std::move(checked).error().message, control,
+                       options.deadline);
 }
 
 }  // namespace reshard::cli

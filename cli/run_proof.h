@@ -3,8 +3,10 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 
-#include "reshard/exec/rank_buffers.h"
+#include "reshard/exec/rank_proof.h"
+#include "reshard/plan/planner.h"
 
 namespace reshard::cli {
 
@@ -13,5 +15,13 @@ namespace reshard::cli {
 /// destination element is compared with it. Errors name the first tensor that is wrong.
 Result<> prove_refit(const RankBuffers& source, const RankBuffers& target,
                      std::optional<std::uint64_t> oracle_seed, int threads);
+
+/// The same where every rank has only its own memory: `source` and `target` are null or hold this
+/// rank alone. Collective; empty, or what is wrong, the same text on every rank. Errors end the
+/// group: a rank could not take part.
+Result<std::string> prove_rank_refit(const Planner& planner, const RankBuffers* source,
+                                     const RankBuffers* target,
+                                     std::optional<std::uint64_t> oracle_seed, Transport& transport,
+                                     ControlPlane& control, const RankProofOptions& options);
 
 }  // namespace reshard::cli

@@ -111,7 +111,7 @@ Result<RefitRuns> run_refit(const Planner& planner, const RankBuffers& source,
   options.threads = threads;
   options.progress = bar.from();
   auto direct = RESHARD_TRY(DirectRefit::prepare(planner, source, target, options));
-  if (arguments.path == RunArguments::Path::direct) {
+  if (arguments.path != RefitPath::message) {
     RESHARD_TRY(run_direct(direct, arguments.repeat, runs));
   } else {
     const auto ranks = planner.ranks().members();

@@ -21,7 +21,8 @@ Index bytes_of_local(const ModelLayout& layout, Rank r, SlotId slot) {
 RankBuffers::RankBuffers(std::shared_ptr<const ModelLayout> layout) : layout_(std::move(layout)) {}
 
 Result<RankBuffers> RankBuffers::allocate(std::shared_ptr<const ModelLayout> layout,
-                                          std::span<const Rank> ranks, int prefault_threads) {
+                                          std::span<const Rank> ranks,
+                                          HostBuffer::Options options) {
   RankBuffers out(std::move(layout));
   const auto slots = static_cast<std::size_t>(out.layout_->num_slots());
   for (Rank r : ranks) {
@@ -32,7 +33,7 @@ Result<RankBuffers> RankBuffers::allocate(std::shared_ptr<const ModelLayout> lay
     Index total = 0;
     for (SlotId s : held)
       total += (bytes_of_local(*out.layout_, r, s) + kAlignment - 1) / kAlignment * kAlignment;
-    auto buffer = HostBuffer::allocate(total, {prefault_threads});
+    auto buffer = HostBuffer::allocate(total, options);
     if (!buffer)
       return tl::unexpected(std::move(buffer).error().in(
           fmt::format("weights of rank {} ({} bytes)", r.value(), total)));

@@ -25,10 +25,10 @@ class RankBuffers {
   RankBuffers& operator=(RankBuffers&&) noexcept = default;
 
   /// Memory for every local tensor of these ranks, zeroed, each tensor 64-byte aligned, one buffer
-  /// per rank. `prefault_threads` as HostBuffer. Errors: out of memory (says how many bytes were
-  /// wanted).
+  /// per rank with these options. Errors: out of memory (says how many bytes were wanted).
   static Result<RankBuffers> allocate(std::shared_ptr<const ModelLayout> layout,
-                                      std::span<const Rank> ranks, int prefault_threads = 0);
+                                      std::span<const Rank> ranks,
+                                      HostBuffer::Options options = {});
 
   /// Lends memory for one local tensor. Errors: the size is not that of the local tensor, or the
   /// rank lacks it.

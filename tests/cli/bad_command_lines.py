@@ -7,6 +7,48 @@ PLAN = "plan --model llama-3.1-8b "
 MOE = "plan --model demo-moe "
 RULES = "plan --model {hf} --from hf --to rules:{d}/rules.json"
 
+RUN = "run --model demo-moe --from megatron:tp=2 --to vllm:tp=2,offset=2 "
+JOIN = RUN + "--transport shm --rendezvous "
+
+
+def processes_usage():
+    """Options of `run` over processes that do not fit together."""
+    table = (
+        ("unknown transport", RUN + "--transport tcp", "'tcp'", "shm, mpi, gloo or ucx"),
+        ("nccl", RUN + "--transport nccl", "nccl", "GPUs", "host memory"),
+        ("spawn inproc", RUN + "--spawn", "--spawn", "inproc", "in this process"),
+        ("join inproc", RUN + "--rendezvous file:///x", "--rendezvous", "in this process"),
+        ("interface inproc", RUN + "--interface lo", "--interface", "in this process"),
+        ("deadline inproc", RUN + "--deadline 3", "--deadline", "in this process"),
+        ("spawn mpi", RUN + "--transport mpi --spawn", "--spawn", "mpirun"),
+        ("deadline 0", RUN + "--transport shm --deadline 0", "'0'", "seconds from 0.001"),
+        ("deadline text", RUN + "--transport shm --deadline 1s", "'1s'", "number of seconds"),
+        ("ranks alone", RUN + "--transport shm --ranks 0", "--ranks requires --rendezvous"),
+        ("role alone", RUN + "--transport shm --role source", "--role requires"),
+        ("secret alone", RUN + "--transport shm --secret-file {d}/s", "requires --rendezvous"),
+        ("job alone", RUN + "--transport shm --job x", "--job requires --rendezvous"),
+        ("unknown role", JOIN + "file:///x --ranks 0 --role x", "'x'", "source or target"),
+        ("ranks backwards", JOIN + "file:///x --ranks 3-1", "'1'", "from 3 to"),
+        ("ranks no number", JOIN + "file:///x --ranks a-b", "'a'", "whole number"),
+        ("ranks open", JOIN + "file:///x --ranks 1-", "''", "whole number"),
+        ("tcp without secret", JOIN + "tcp://h:1 --ranks 0", "--secret-file", "nobody else"),
+        ("other rendezvous", JOIN + "http://h:1 --ranks 0", "'http://h:1'", "tcp://HOST:PORT"),
+        ("relative folder", JOIN + "file://x --ranks 0", "'file://x'", "file:///FOLDER"),
+    )
+    return [case(name, arguments, *words, code=2) for name, arguments, *words in table]
+
+
+PLACES = [
+    case("rank beyond", JOIN + "file:///x --ranks 4 --spawn", "--ranks 4-4", "ranks 0 to 3"),
+    case("role of other", JOIN + "file:///x --ranks 1-2 --role source", "rank 2", "target"),
+    case("role of source", JOIN + "file:///x --ranks 0-1 --role target", "rank 0", "source"),
+    case("several by hand", JOIN + "file:///x --ranks 0-1", "2 processes", "mpirun -n 2"),
+    case("nobody else", RUN + "--transport shm", "ranks 0 to 3", "--spawn", "mpirun -n 4"),
+    case("a bad job", JOIN + "file:///x --ranks 0 --job a/b", "job name"),
+    case("no folder", JOIN + "file:///nowhere/x --ranks 0 --deadline 0.2", "/nowhere/x"),
+    case("half a launcher", RUN + "--transport shm", "WORLD_SIZE", env={"RANK": "0"}),
+]
+
 USAGE = [
     case("no command", "", "command is missing", "plan, run, convert", code=2),
     case("unknown command", "reshape", "unknown command 'reshape'", "convert", code=2),
@@ -42,6 +84,7 @@ USAGE = [
         "direct or message",
         code=2,
     ),
+    *processes_usage(),
     case("dot and json", PLAN + "--from hf --to hf --dot --json", "--json excludes --dot", code=2),
     case(
         "transfers of no rank", PLAN + "--from hf --to hf --transfers 3", "requires --rank", code=2
@@ -337,4 +380,4 @@ RULE_FILES = [
     ),
 ]
 
-CASES = USAGE + LAYOUTS + CONFIGS + RULE_FILES
+CASES = USAGE + PLACES + LAYOUTS + CONFIGS + RULE_FILES

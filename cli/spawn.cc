@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/spawn.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <optional>
+#include <vector>
+
+#include "cli/interrupt.h"
+#include "cli/meeting.h"
+#include "cli/spawned.h"
+#include "reshard/base/file_descriptor.h"
+
+namespace reshard::cli {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr auto kGrace = std::chrono::seconds(10);
+
+/// What the system remembers of this program's command line.
+std::vector<std::string> own_arguments() {
+  std::ifstream file("/proc/self/cmdline", std::ios::binary);
+  std::vector<std::string> arguments;
+  for (std::string one; std::getline(file, one, '\0');) arguments.push_back(one);
+  return arguments;
+}
+
+std::vector<char*> pointers(std::vector<std::string>& texts) {
+  std::vector<char*> out;
+  for (std::string& text : texts) out.push_back(text.data());
+  out.push_back(nullptr);
+  return out;
+}
+
+Error system_error(const std::string& what, int number) {
+  return {Code::io, fmt::format("{}: {}", what, std::strerror(number))};
+}
+
+/// Signals that wait() takes in turn instead of having them interrupt anything. Others find them as
+/// they were before.
+class HeldSignals {
+ public:
+  HeldSignals() {
+    ::sigemptyset(&held_);
+    for (int signal : {SIGINT, SIGTERM, SIGHUP, SIGCHLD}) ::sigaddset(&held_, signal);
+    ::sigprocmask(SIG_BLOCK, &held_, &before_);
+  }
+  ~HeldSignals() { ::sigprocmask(SIG_SETMASK, &before_, nullptr); }
+  HeldSignals(const HeldSignals&) = delete;
+  HeldSignals& operator=(const HeldSignals&) = delete;
+
+  /// The next one, or 0 when none came within a tenth of a second.
+  int wait() const {
+    const timespec limit{0, 100'000'000};
+    return std::max(0, ::sigtimedwait(&held_, nullptr, &limit));
+  }
+  const sigset_t& before() const { return before_; }
+
+ private:
+  sigset_t held_{}, before_{};
+};
+
+struct Child {
+  pid_t pid = 0;
+  bool running = true;
+  int status = 0;
+};
+
+class Family {
+ public:
+  Family(int first, int count) : first_(first), count_(count) {}
+  ~Family() {
+    send(SIGKILL);
+    for (Child& c : children_)
+      if (c.running) ::waitpid(c.pid, &c.status, 0);
+  }
+  Family(const Family&) = delete;
+  Family& operator=(const Family&) = delete;
+
+  Result<> start(const std::string& rendezvous) {
+    int ends[2];
+    if (::pipe2(ends, O_CLOEXEC) != 0) return tl::unexpected(system_error("pipe", errno));
+    reports_ = FileDescriptor(ends[0]);
+    FileDescriptor writing(ends[1]);
+    ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
+    for (int i = 0; i < count_; ++i) RESHARD_TRY(start_one({i, count_, writing.get(), rendezvous}));
+    return {};
+  }
+
+  /// Until the last has ended.
+  Result<int> watch() {
+    std::optional<Clock::time_point> end_at;
+    while (running() > 0) {
+      const int signal = signals_.wait();
+      if (signal != 0 && signal != SIGCHLD) {
+        send(interrupts_++ == 0 ? SIGTERM : SIGKILL);
+        if (signal != SIGHUP) note_interrupt();
+      }
+      read_reports();
+      reap();
+      if (!end_at && (interrupts_ > 0 || has_failed())) end_at = Clock::now() + kGrace;
+      if (end_at && Clock::now() >= *end_at) send(SIGKILL);
+    }
+    read_reports();
+    return verdict();
+  }
+
+ private:
+  Result<> start_one(const Spawned& spawned) {
+    posix_spawn_file_actions_t actions;
+    ::posix_spawn_file_actions_init(&actions);
+    // The same number, but open in the new process.
+    ::posix_spawn_file_actions_adddup2(&actions, spawned.report_fd, spawned.report_fd);
+    posix_spawnattr_t attributes;
+    ::posix_spawnattr_init(&attributes);
+    ::posix_spawnattr_setsigmask(&attributes, &signals_.before());
+    ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
+    auto arguments = own_arguments();
+    std::vector<std::string> environment{spawned.environment_entry(::getpid())};
+    for (char** e = ::environ; *e != nullptr; ++e) environment.emplace_back(*e);
+    Child child;
+    const int error = ::posix_spawn(&child.pid, "/proc/self/exe", &actions, &attributes,
+                                    pointers(arguments).data(), pointers(environment).data());
+    ::posix_spawn_file_actions_destroy(&actions);
+    ::posix_spawnattr_destroy(&attributes);
+    if (error != 0)
+      return tl::unexpected(system_error(
+          fmt::format("cannot start the process of rank {}", first_ + spawned.index), error));
+    children_.push_back(child);
+    return {};
+  }
+
+  void read_reports() {
+    char part[4096];
+    for (ssize_t n = 0; (n = ::read(reports_.get(), part, sizeof part)) > 0;)
+      text_.append(part, static_cast<std::size_t>(n));
+    for (auto end = text_.find('\n'); end != std::string::npos; end = text_.find('\n')) {
+      if (auto told = parse_told(text_.substr(0, end))) told_.push_back(*std::move(told));
+      text_.erase(0, end + 1);
+    }
+  }
+
+  void reap() {
+    for (Child& c : children_)
+      if (c.running && ::waitpid(c.pid, &c.status, WNOHANG) == c.pid) {
+        c.running = false;
+        if (WIFSIGNALED(c.status) && !first_killed_ && !killing_)
+          first_killed_ = static_cast<int>(&c - children_.data());
+      }
+  }
+
+  Result<int> verdict() const {
+    if (interrupted()) return fail(Code::aborted, "interrupted");
+    if (first_killed_) {
+      const int signal = WTERMSIG(children_[static_cast<std::size_t>(*first_killed_)].status);
+      return fail(Code::aborted, fmt::format("rank {} was killed by signal {} ({})",
+                                             first_ + *first_killed_, signal, ::strsignal(signal)));
+    }
+    if (!told_.empty()) {
+      // Who was aborted only repeats the reason of another.
+      const auto cause =
+          std::ranges::find_if(told_, [](const Told& t) { return t.error.code != Code::aborted; });
+      return tl::unexpected(cause == told_.end() ? told_.front().error : cause->error);
+    }
+    for (std::size_t i = 0; i < children_.size(); ++i)
+      if (children_[i].status != 0)
+        return fail(
+            Code::aborted,
+            WIFEXITED(children_[i].status)
+                ? fmt::format("rank {} ended with exit code {} and said nothing",
+                              first_ + static_cast<int>(i), WEXITSTATUS(children_[i].status))
+                : fmt::format("rank {} did not end in time and was killed",
+                              first_ + static_cast<int>(i)));
+    return 0;
+  }
+
+  void send(int signal) {
+    killing_ |= signal == SIGKILL;
+    for (const Child& c : children_)
+      if (c.running) ::kill(c.pid, signal);
+  }
+  std::ptrdiff_t running() const {
+    return std::ranges::count_if(children_, [](const Child& c) { return c.running; });
+  }
+  bool has_failed() const {
+    return std::ranges::any_of(children_,
+                               [](const Child& c) { return !c.running && c.status != 0; });
+  }
+
+  int first_, count_;
+  HeldSignals signals_;
+  FileDescriptor reports_;
+  std::vector<Child> children_;
+  std::string text_;
+  std::vector<Told> told_;  ///< in the order in which it came.
+  std::optional<int> first_killed_;
+  bool killing_ = false;
+  int interrupts_ = 0;
+};
+
+}  // namespace
+
+Result<int> spawn_ranks(int first, int count, bool own_rendezvous) {
+  std::optional<TemporaryFolder> folder;
+  if (own_rendezvous) folder.emplace(RESHARD_TRY(TemporaryFolder::make()));
+  Family family(first, count);
+  RESHARD_TRY(family.start(folder ? "file://" + folder->path() : ""));
+  return family.watch();
+}
+
+}  // namespace reshard::cli

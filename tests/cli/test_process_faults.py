@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A rank that dies: all others end in time, with one line, and leave nothing."""
+
+import time
+import unittest
+
+import processes
+from processes import SMALL
+
+LAYOUTS = ("--from", "megatron:tp=2", "--to", "vllm:tp=2,offset=2")
+RANKS = {"source": 1, "target": 3, "first": 0}
+POINTS = ("prepare", "start", "middle", "end", "proof")
+
+
+class Faults(processes.ProcessTest):
+    def check(self, transport):
+        self.need(transport)
+        for who, rank in RANKS.items():
+            for point in POINTS:
+                with self.subTest(f"{who} at {point}"):
+                    start = time.monotonic()
+                    code, out, err = self.run_all(
+                        "run", *SMALL, *LAYOUTS, "--transport", transport, "--spawn", "--verify",
+                        "--json", "--deadline", 30,
+                        env={"RESHARD_TEST_KILL": f"rank={rank},at={point}"},
+                    )  # fmt: skip
+                    self.assertEqual((code, out), (1, ""))
+                    self.one_line(err, f"rank {rank} was killed by signal 9")
+                    self.assertLess(time.monotonic() - start, 40)
+                    self.nothing_left()
+
+    def test_shm(self):
+        self.check("shm")
+
+    def test_gloo(self):
+        self.check("gloo")
+
+    def test_ucx(self):
+        self.check("ucx")
+
+    def test_mpi(self):
+        for library in ("openmpi", "mpich"):
+            with self.subTest(library):
+                self.need_mpi(library)
+                for rank in RANKS.values():
+                    code, out, _ = self.run_all(
+                        "run", *SMALL, *LAYOUTS, "--transport", "mpi", "--verify", "--json",
+                        before=processes.mpirun(library, 4),
+                        env={"RESHARD_TEST_KILL": f"rank={rank},at=middle"},
+                    )  # fmt: skip
+                    self.assertNotEqual(code, 0)
+                    self.assertNotIn('"verified"', out)
+                    self.wait_for(lambda: self.processes() == [], "all ranks to end")
+
+    def test_of_two_programs_both_say_who_died(self):
+        self.need("shm")
+        folder = self.d / "meet"
+        folder.mkdir()
+        for rank in (0, 1, 2, 3):
+            with self.subTest(f"rank {rank}"):
+                runs = [
+                    self.start(
+                        "run", *SMALL, *LAYOUTS, "--transport", "shm", "--spawn", "--role", role,
+                        "--ranks", ranks, "--rendezvous", f"file://{folder}", "--job", f"job{rank}",
+                        env={"RESHARD_TEST_KILL": f"rank={rank},at=start"},
+                    )
+                    for role, ranks in (("source", "0-1"), ("target", "2-3"))
+                ]  # fmt: skip
+                for code, out, err in map(self.end, runs):
+                    self.assertEqual((code, out), (1, ""))
+                    self.one_line(err, f"rank {rank}")
+                self.nothing_left()
+
+    def test_without_a_parent_the_first_that_lives_speaks(self):
+        self.need("shm")
+        folder = self.d / "meet"
+        folder.mkdir()
+        for dead, speaker in ((0, 1), (1, 0), (3, 0)):
+            with self.subTest(f"rank {dead}"):
+                runs = [
+                    self.start(
+                        "run", *SMALL, *LAYOUTS, "--transport", "shm",
+                        "--rendezvous", f"file://{folder}", "--job", f"job{dead}",
+                        env={
+                            "RANK": str(rank),
+                            "WORLD_SIZE": "4",
+                            "RESHARD_TEST_KILL": f"rank={dead},at=start",
+                        },
+                    )
+                    for rank in range(4)
+                ]  # fmt: skip
+                ends = [self.end(run) for run in runs]
+                for rank, (code, out, err) in enumerate(ends):
+                    self.assertEqual(out, "")
+                    self.assertEqual(code, -9 if rank == dead else 1)
+                    if rank == speaker:
+                        self.one_line(err, f"rank {dead}")
+                    else:
+                        self.assertEqual(err, "", f"rank {rank}")
+                self.nothing_left()
+
+    def test_a_hook_in_another_form_is_refused(self):
+        code, _, err = self.run_all(
+            "run", *SMALL, *LAYOUTS, "--transport", "shm", "--spawn",
+            env={"RESHARD_TEST_KILL": "rank=1"},
+        )  # fmt: skip
+        self.assertEqual(code, 1)
+        self.one_line(err, "RESHARD_TEST_KILL=rank=1", "at=")
+
+
+if __name__ == "__main__":
+    unittest.main()
