@@ -1,0 +1,360 @@
+// SPDX-License-Identifier: Apache-2.0
+// Protects: those who belong together become one group, and everybody else is told why not.
+#include "reshard/transport/rendezvous.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <future>
+#include <string>
+#include <vector>
+
+#include "reshard/transport/rank_processes_testutil.h"
+#include "reshard/transport/rendezvous_place.h"
+#include "reshard/transport/socket.h"
+
+namespace reshard {
+namespace {
+
+Join place(const std::string& url, int rank, int size) {
+  Join join;
+  join.url = url;
+  join.rank = Rank{rank};
+  join.size = size;
+  join.deadline = patient();
+  return join;
+}
+
+using Joined = Result<std::unique_ptr<ControlPlane>>;
+
+std::future<Joined> join_soon(const Join& as) {
+  return std::async(std::launch::async, [as] { return join(as); });
+}
+
+/// All at once; the outcomes by position.
+std::vector<Joined> join_all(const std::vector<Join>& all) {
+  std::vector<std::future<Joined>> soon;
+  for (const Join& as : all) soon.push_back(join_soon(as));
+  std::vector<Joined> out;
+  for (auto& one : soon) out.push_back(one.get());
+  return out;
+}
+
+/// A port that nobody listens at.
+int free_port() {
+  const auto listener = tcp::listen_at("127.0.0.1", 0);
+  return listener ? listener->port : 1;
+}
+
+TEST(Rendezvous, ranks_meet_in_a_folder_and_leave_nothing_there) {
+  const RendezvousFolder folder;
+  auto all =
+      join_all({place(folder.url(), 0, 3), place(folder.url(), 1, 3), place(folder.url(), 2, 3)});
+  for (const auto& one : all) EXPECT_TRUE(one) << outcome(one);
+  EXPECT_EQ(folder.files(), std::vector<std::string>{});
+}
+
+TEST(Rendezvous, what_rank_0_writes_is_its_owners_only) {
+  const RendezvousFolder folder;
+  auto late = join_soon(place(folder.url(), 0, 2));
+  const std::string path = folder.path() + "/reshard-reshard";
+  struct stat about{};
+  while (::stat(path.c_str(), &about) != 0) std::this_thread::yield();
+  EXPECT_EQ(about.st_mode & 0777, 0600U);
+  auto other = join(place(folder.url(), 1, 2));
+  EXPECT_TRUE(other) << outcome(other);
+  EXPECT_TRUE(late.get());
+}
+
+TEST(Rendezvous, ranks_meet_over_tcp_with_a_secret) {
+  for (const std::string host : {"127.0.0.1", "localhost"}) {
+    const std::string url = "tcp://" + host + ":" + std::to_string(free_port());
+    std::vector<Join> all;
+    for (const int rank : {2, 1, 0}) all.push_back(place(url, rank, 3));
+    for (Join& as : all) as.secret = *Secret::from_text("sixteen characters");
+    auto joined = join_all(all);
+    for (const auto& one : joined) EXPECT_TRUE(one) << outcome(one);
+  }
+}
+
+TEST(Rendezvous, groups_of_other_names_do_not_mix) {
+  const RendezvousFolder folder;
+  std::vector<Join> all;
+  for (const std::string job : {"a", "b"}) {
+    for (int rank = 0; rank < 2; ++rank) {
+      all.push_back(place(folder.url(), rank, 2));
+      all.back().job = job;
+      all.back().agreement = job;
+    }
+  }
+  for (const auto& one : join_all(all)) EXPECT_TRUE(one) << outcome(one);
+}
+
+TEST(Rendezvous, at_a_tcp_place_that_another_group_holds_a_rank_waits) {
+  const std::string url = "tcp://127.0.0.1:" + std::to_string(free_port());
+  const Secret secret = Secret::random();
+  const auto as = [&](const std::string& job, int rank) {
+    Join out = place(url, rank, 2);
+    out.job = job;
+    out.secret = secret;
+    return out;
+  };
+  auto first = join_soon(as("first", 0));
+  Join early = as("second", 1);
+  early.deadline = Deadline::after(std::chrono::milliseconds(200));
+  expect_error(join(early), Code::deadline, {"rank 0 did not come"});
+  auto second = join_all({as("second", 0), as("second", 1), as("first", 1)});
+  for (const auto& one : second) EXPECT_TRUE(one) << outcome(one);
+  EXPECT_TRUE(first.get());
+}
+
+TEST(Rendezvous, a_wrong_secret_is_told_to_its_owner_and_hurts_nobody) {
+  const std::string url = "tcp://127.0.0.1:" + std::to_string(free_port());
+  std::vector<Join> all{place(url, 0, 2), place(url, 1, 2), place(url, 1, 2)};
+  for (Join& as : all) as.secret = *Secret::from_text("the right secret words");
+  all[1].secret = *Secret::from_text("the wrong secret words");
+  auto zero = join_soon(all[0]);
+  const auto wrong = join(all[1]);
+  expect_error(wrong, Code::aborted, {"secret"});
+  EXPECT_EQ(wrong.error().message.find("words"), std::string::npos);
+  auto right = join(all[2]);
+  EXPECT_TRUE(right) << outcome(right);
+  EXPECT_TRUE(zero.get());
+}
+
+TEST(Rendezvous, in_a_folder_too_a_secret_may_be_brought_and_then_is_needed) {
+  const RendezvousFolder folder;
+  std::vector<Join> all{place(folder.url(), 0, 2), place(folder.url(), 1, 2)};
+  all[0].secret = Secret::random();
+  auto zero = join_soon(all[0]);
+  expect_error(join(all[1]), Code::aborted, {"secret"});
+  all[1].secret = Secret::random();
+  expect_error(join(all[1]), Code::aborted, {"secret"});
+  all[1].secret = all[0].secret;
+  auto right = join(all[1]);
+  EXPECT_TRUE(right) << outcome(right);
+  EXPECT_TRUE(zero.get());
+}
+
+TEST(Rendezvous, differing_agreements_are_named_on_every_rank) {
+  const RendezvousFolder folder;
+  std::vector<Join> all;
+  for (int rank = 0; rank < 3; ++rank) {
+    all.push_back(place(folder.url(), rank, 3));
+    all.back().agreement = rank == 2 ? "plan 17" : "plan 16";
+  }
+  for (const auto& one : join_all(all))
+    expect_error(one, Code::invalid_argument, {"rank 2", "\"plan 17\"", "\"plan 16\""});
+  // A long one is not printed, but told apart.
+  for (Join& as : all) as.agreement = std::string(100'000, as.rank == Rank{1} ? 'x' : 'y');
+  for (const auto& one : join_all(all)) {
+    expect_error(one, Code::invalid_argument, {"rank 1", "100000 bytes with digest"});
+    EXPECT_LT(one.error().message.size(), 300U);
+  }
+  for (Join& as : all) as.agreement = std::string(100'000, 'z');
+  for (const auto& one : join_all(all)) EXPECT_TRUE(one) << outcome(one);
+}
+
+TEST(Rendezvous, differing_sizes_are_named_on_every_rank) {
+  const RendezvousFolder folder;
+  const std::vector<Join> all{place(folder.url(), 0, 4), place(folder.url(), 1, 2)};
+  for (const auto& one : join_all(all))
+    expect_error(one, Code::invalid_argument, {"rank 1", "group of 2", "4"});
+}
+
+TEST(Rendezvous, a_rank_that_is_taken_is_refused_to_the_second) {
+  const RendezvousFolder folder;
+  auto zero = join_soon(place(folder.url(), 0, 3));
+  auto pair =
+      join_all({place(folder.url(), 1, 3), place(folder.url(), 1, 3), place(folder.url(), 2, 3)});
+  EXPECT_NE(pair[0].has_value(), pair[1].has_value());
+  expect_error(pair[0] ? pair[1] : pair[0], Code::invalid_argument, {"rank 1 is taken"});
+  EXPECT_TRUE(pair[2]) << outcome(pair[2]);
+  EXPECT_TRUE(zero.get());
+}
+
+TEST(Rendezvous, the_ranks_that_do_not_come_are_named_at_the_deadline) {
+  const RendezvousFolder folder;
+  std::vector<Join> all{place(folder.url(), 0, 5), place(folder.url(), 3, 5)};
+  auto zero = join_soon(all[0]);
+  while (folder.files() != std::vector<std::string>{"reshard-reshard"}) std::this_thread::yield();
+  all[1].deadline = Deadline::after(std::chrono::seconds(1));
+  expect_error(join(all[1]), Code::deadline, {"ranks 1, 2, 4 did not come"});
+  // Who gave up may come again.
+  std::vector<Join> rest;
+  for (const int rank : {1, 2, 3, 4}) rest.push_back(place(folder.url(), rank, 5));
+  for (const auto& one : join_all(rest)) EXPECT_TRUE(one) << outcome(one);
+  EXPECT_TRUE(zero.get());
+
+  all[0].deadline = brief();
+  expect_error(join(all[0]), Code::deadline, {"ranks 1, 2, 3, 4 did not come"});
+  all[1].deadline = brief();
+  expect_error(join(all[1]), Code::deadline, {"rank 0 did not come"});
+  EXPECT_EQ(folder.files(), std::vector<std::string>{});
+}
+
+TEST(Rendezvous, the_file_of_a_dead_job_does_not_stop_a_new_one) {
+  const RendezvousFolder folder;
+  EXPECT_EQ(
+      outcome(run_processes(1,
+                            [&](Rank) {
+                              auto never = join_soon(place(folder.url(), 0, 2));
+                              while (folder.files() != std::vector<std::string>{"reshard-reshard"})
+                                std::this_thread::yield();
+                              ::raise(SIGKILL);
+                            },
+                            {.doomed = {0}})),
+      "");
+  ASSERT_EQ(folder.files(), std::vector<std::string>{"reshard-reshard"});
+  auto one = join_soon(place(folder.url(), 1, 2));
+  auto zero = join(place(folder.url(), 0, 2));
+  EXPECT_TRUE(zero) << outcome(zero);
+  EXPECT_TRUE(one.get());
+}
+
+TEST(Rendezvous, a_file_that_others_may_have_written_is_not_followed) {
+  const RendezvousFolder folder;
+  const std::string path = folder.path() + "/reshard-reshard";
+  const auto write = [&](mode_t mode) {
+    std::ofstream(path) << tcp::meeting_text({{}, 1, {"127.0.0.1"}, Secret::random()});
+    ::chmod(path.c_str(), mode);
+  };
+  Join as = place(folder.url(), 1, 2);
+  for (const mode_t mode : {0644U, 0660U, 0622U}) {
+    write(mode);
+    as.deadline = brief();
+    expect_error(join(as), Code::deadline, {"rank 0 did not come", "nobody else may read"});
+  }
+  ::unlink(path.c_str());
+  ASSERT_EQ(::symlink("/dev/null", path.c_str()), 0);
+  as.deadline = brief();
+  expect_error(join(as), Code::deadline, {"rank 0 did not come"});
+}
+
+TEST(Rendezvous, wrong_places_names_ranks_and_sizes_are_refused) {
+  const RendezvousFolder folder;
+  const auto refused = [&](auto change, const std::vector<std::string>& parts) {
+    Join as = place(folder.url(), 0, 1);
+    change(as);
+    expect_error(join(as), Code::invalid_argument, parts);
+  };
+  for (const std::string url :
+       {"", "folder", "http://host:1", "tcp://host", "tcp://host:0", "tcp://host:65536",
+        "tcp://:80", "tcp://host:80x", "tcp://::1:80", "file://relative", "file:/x"})
+    refused([&](Join& as) { as.url = url; }, {"tcp://HOST:PORT"});
+  for (const std::string job : {"", "a b", "../x", "a/b", "\xc3\xa4", std::string(65, 'a').c_str()})
+    refused([&](Join& as) { as.job = job; }, {"job name"});
+  refused([](Join& as) { as.url = "tcp://127.0.0.1:80"; }, {"secret"});
+  refused([](Join& as) { as.size = 0; }, {"0 ranks"});
+  refused([](Join& as) { as.size = 65537; }, {"65537"});
+  refused([](Join& as) { as.rank = Rank{1}; }, {"rank 1", "0 to 0"});
+  refused([](Join& as) { as.rank = Rank{-1}; }, {"rank -1"});
+  Join nowhere = place("file:///no/such/folder", 0, 1);
+  expect_error(join(nowhere), Code::not_found, {"/no/such/folder"});
+}
+
+TEST(Rendezvous, calls_in_differing_order_are_an_error_of_who_came_second) {
+  EXPECT_EQ(outcome(run_control_processes(
+                2,
+                [](ControlPlane& me) {
+                  const auto result =
+                      me.rank() == Rank{0}
+                          ? me.barrier(Deadline::never())
+                          : me.all_gather({}, Deadline::never()).map([](const auto&) {});
+                  ASSERT_FALSE(result);
+                  if (result.error().code == Code::invalid_argument) {
+                    expect_error(result, Code::invalid_argument, {"all_gather", "barrier"});
+                    me.abort(result.error().message);
+                  } else {
+                    expect_error(result, Code::aborted, {"aborted: ", "while others are in"});
+                  }
+                })),
+            "");
+}
+
+TEST(Rendezvous, all_gather_carries_megabytes_and_refuses_too_many) {
+  EXPECT_EQ(outcome(run_control_processes(
+                3,
+                [](ControlPlane& me) {
+                  const auto bytes = [](int rank) {
+                    return pattern(Rank{rank}, Rank{0}, MessageId{1},
+                                   static_cast<std::size_t>(rank * 3'000'000 + 1));
+                  };
+                  const auto all = me.all_gather(bytes(me.rank().value()), patient());
+                  ASSERT_TRUE(all) << outcome(all);
+                  for (int r = 0; r < 3; ++r)
+                    EXPECT_TRUE((*all)[static_cast<std::size_t>(r)] == bytes(r));
+                  const Bytes much(std::size_t{24} << 20);
+                  const auto refused = me.all_gather(much, patient());
+                  ASSERT_FALSE(refused);
+                  if (refused.error().code == Code::invalid_argument) {
+                    expect_error(refused, Code::invalid_argument, {"64 MiB"});
+                    me.abort("too much");
+                  }
+                })),
+            "");
+}
+
+TEST(Rendezvous, a_hundred_ranks_join_and_agree) {
+  const RendezvousFolder folder;
+  EXPECT_EQ(outcome(run_ranks(100,
+                              [&](Rank rank) -> Result<> {
+                                auto me = RESHARD_TRY(join(place(folder.url(), rank.value(), 100)));
+                                RESHARD_TRY(me->barrier(patient()));
+                                return me->quiesce(patient());
+                              })),
+            "");
+}
+
+TEST(Rendezvous, nothing_of_a_group_is_left_open) {
+  const auto open_files = [] {
+    int n = 0;
+    for (int fd = 0; fd < 1024; ++fd) n += ::fcntl(fd, F_GETFD) != -1;
+    return n;
+  };
+  EXPECT_EQ(outcome(finish_serving(patient())), "");
+  const int before = open_files();
+  for (int round = 0; round < 3; ++round) {
+    const RendezvousFolder folder;
+    for (const auto& one : join_all({place(folder.url(), 0, 2), place(folder.url(), 1, 2)}))
+      EXPECT_TRUE(one) << outcome(one);
+    EXPECT_EQ(outcome(finish_serving(patient())), "");
+  }
+  EXPECT_EQ(open_files(), before);
+}
+
+TEST(Secret, comes_from_a_file_that_is_its_owners_only) {
+  const RendezvousFolder folder;
+  const std::string path = folder.path() + "/secret";
+  const auto write = [&](const std::string& text, mode_t mode) {
+    std::ofstream(path) << text;
+    ::chmod(path.c_str(), mode);
+  };
+  expect_error(Secret::from_file(path), Code::not_found, {path});
+  write("a secret of one line\nand a comment\n", 0600);
+  auto secret = Secret::from_file(path);
+  ASSERT_TRUE(secret) << outcome(secret);
+  EXPECT_EQ(secret->text(), "a secret of one line");
+  write("a secret of one line\n", 0640);
+  const auto open = Secret::from_file(path);
+  expect_error(open, Code::invalid_argument, {path, "0640", "chmod 600"});
+  EXPECT_EQ(open.error().message.find("one line"), std::string::npos);
+  write("too short\n", 0600);
+  const auto short_one = Secret::from_file(path);
+  expect_error(short_one, Code::invalid_argument, {path, "9 characters"});
+  EXPECT_EQ(short_one.error().message.find("too short"), std::string::npos);
+}
+
+TEST(Secret, random_ones_differ_and_are_long) {
+  const Secret a = Secret::random(), b = Secret::random();
+  EXPECT_EQ(a.text().size(), 64U);
+  EXPECT_NE(a.text(), b.text());
+  EXPECT_TRUE(Secret().empty());
+  EXPECT_FALSE(a.empty());
+}
+
+}  // namespace
+}  // namespace reshard
