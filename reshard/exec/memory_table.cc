@@ -8,6 +8,7 @@
 #include <functional>
 
 #include "reshard/base/bytes.h"
+#include "reshard/base/hash.h"
 #include "reshard/exec/delivery_copies.h"
 #include "reshard/plan/locate.h"
 
@@ -18,6 +19,10 @@ constexpr std::size_t kMostKey = 4096, kMostReason = 400;
 constexpr std::uint64_t kMostTable = std::uint64_t{1} << 28;
 /// Beyond all ids of a refit's messages.
 constexpr std::uint64_t kSizeId = ~std::uint64_t{0}, kTableId = kSizeId - 1;
+
+std::uint64_t digest_of(std::span<const std::byte> bytes) {
+  return hash64({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+}
 
 std::vector<Rank> peers_of(const std::vector<Transfer>& transfers, Rank Transfer::* peer) {
   std::vector<Rank> out;
@@ -101,11 +106,27 @@ std::vector<std::byte> encode(const MemoryTable& table) {
     out.number(place.span);
     out.number(static_cast<std::uint64_t>(place.offset));
   }
-  return std::move(out).finish();
+  auto bytes = std::move(out).finish();
+  const std::uint64_t digest = digest_of(bytes);
+  bytes.resize(bytes.size() + sizeof digest);
+  std::memcpy(bytes.data() + bytes.size() - sizeof digest, &digest, sizeof digest);
+  return bytes;
 }
 
 Result<MemoryTable> decode_memory_table(std::span<const std::byte> bytes, const ModelLayout& layout,
                                         Rank owner) {
+  // A changed address would be memory of the peer's, or of nobody's.
+  std::uint64_t digest = 0;
+  if (bytes.size() < sizeof digest)
+    return fail(Code::corrupt, fmt::format("what rank {} told of its memory: {} bytes, at least {} "
+                                           "are needed",
+                                           owner.value(), bytes.size(), sizeof digest));
+  std::memcpy(&digest, bytes.data() + bytes.size() - sizeof digest, sizeof digest);
+  bytes = bytes.first(bytes.size() - sizeof digest);
+  if (digest != digest_of(bytes))
+    return fail(Code::corrupt, fmt::format("what rank {} told of its memory: it was changed on the "
+                                           "way, its digest is not {}",
+                                           owner.value(), hex(digest)));
   ByteReader in(bytes, fmt::format("what rank {} told of its memory", owner.value()));
   MemoryTable out;
   constexpr std::uint64_t kMost = std::uint64_t{1} << 60;

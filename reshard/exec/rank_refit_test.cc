@@ -13,12 +13,23 @@
 #include "reshard/model/layout_builder.h"
 #include "reshard/model/random_layout_testutil.h"
 #include "reshard/transport/inproc.h"
+#include "reshard/transport/loopback_testutil.h"
 
 namespace reshard {
 namespace {
 
 const TransportUnderTest kInproc{"inproc", run_group_as_threads<InprocGroup>};
 RESHARD_TEST_REFITS(Inproc, kInproc);
+
+// What the backends with an external library have in common: the message engine, over a wire that
+// disturbs it.
+const TransportUnderTest kPull{"pull", run_group_as_threads<LoopbackGroup<LoopbackWay::pull>>};
+const TransportUnderTest kPlace{"place", run_group_as_threads<LoopbackGroup<LoopbackWay::place>>};
+const TransportUnderTest kTagged{"tagged",
+                                 run_group_as_threads<LoopbackGroup<LoopbackWay::tagged>>};
+RESHARD_TEST_REFITS(EnginePull, kPull);
+RESHARD_TEST_REFITS(EnginePlace, kPlace);
+RESHARD_TEST_REFITS(EngineTagged, kTagged);
 
 struct Case {
   std::shared_ptr<const ModelSpec> model = random_model();
@@ -222,6 +233,27 @@ TEST(RankRefit, cancelling_on_one_rank_is_an_error_on_all) {
       auto refit = RESHARD_TRY(
           RankRefit::prepare(planner, &source, &target, *ends.transport, *ends.control, options));
       expect_error(refit.run(), Code::aborted, {"left targets undefined", "cancelled"});
+      return {};
+    });
+}
+
+TEST(RankRefit, a_rank_that_dies_between_runs_is_named_to_all) {
+  const Pair p;
+  const Planner planner = *Planner::make(p.whole, p.halves);
+  const RankBuffers source = allocate_all(p.whole), target = allocate_all(p.halves);
+  for (const RefitPath path : {RefitPath::direct, RefitPath::message})
+    on_ranks(3, [&](RankEnds& ends) -> Result<> {
+      RankRefitOptions options;
+      options.path = path;
+      auto refit = RESHARD_TRY(
+          RankRefit::prepare(planner, &source, &target, *ends.transport, *ends.control, options));
+      RESHARD_TRY(refit.run());
+      if (ends.rank() == Rank(0)) {
+        ends.transport->close();
+        ends.control->close();
+        return {};
+      }
+      expect_error(refit.run(), Code::aborted, {"left targets undefined", "rank 0"});
       return {};
     });
 }
