@@ -59,7 +59,7 @@ struct Join {
 ///
 /// A rank whose process ends without close() has died: its connection ends, and all others learn
 /// within milliseconds, status() and all waits, with `aborted` and its number. A host that vanishes
-/// without a word is noticed within 20 s. When the process of rank 0 dies, all others know only
+/// without a word is noticed within 25 s. When the process of rank 0 dies, all others know only
 /// that.
 Result<std::unique_ptr<ControlPlane>> join(const Join& join);
 
