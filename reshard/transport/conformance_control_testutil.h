@@ -3,6 +3,7 @@
 // memory.
 #pragma once
 
+#include "reshard/memory/host_buffer.h"
 #include "reshard/transport/conformance_ranks_testutil.h"
 
 namespace reshard {
@@ -62,30 +63,38 @@ TEST_P(TransportControl, quiesce_waits_for_every_rank_that_lives) {
   });
 }
 
+/// Every rank shares `memory` of 64 bytes; what any writes through an address, the owner has.
+/// Memory that `may_refuse` may be `unsupported`, by all ranks or none.
+inline void share_and_mark(RankEnds& me, std::span<std::byte> memory, bool may_refuse) {
+  const auto key = me.transport->share(memory);
+  if (!me.transport->capabilities().direct || (may_refuse && !key)) {
+    expect_error(key, Code::unsupported);
+    return;
+  }
+  ASSERT_TRUE(key) << outcome(key);
+  const auto keys = me.control->all_gather(*key, patient());
+  ASSERT_TRUE(keys) << outcome(keys);
+  const auto mark = [](int writer) { return std::byte{static_cast<unsigned char>(writer + 1)}; };
+  bool mapped = true;
+  for (int owner = 0; owner < me.size(); ++owner) {
+    const auto there = me.transport->open(Rank{owner}, (*keys)[static_cast<std::size_t>(owner)]);
+    ASSERT_TRUE(there) << outcome(there);
+    ASSERT_EQ(there->size, memory.size());
+    EXPECT_EQ(there->owner, Rank{owner});
+    mapped &= there->address != nullptr;
+    if (there->address != nullptr) there->address[me.rank().index()] = mark(me.rank().value());
+  }
+  EXPECT_EQ(outcome(me.control->barrier(patient())), "");
+  for (int writer = 0; mapped && writer < me.size(); ++writer)
+    EXPECT_EQ(memory[static_cast<std::size_t>(writer)], mark(writer));
+}
+
 TEST_P(TransportControl, shared_memory_is_one_memory) {
   run(3, [](RankEnds& me) {
+    auto buffer = *HostBuffer::allocate(64, {.shared = true});
+    share_and_mark(me, buffer.bytes(), false);
     Bytes memory(64, std::byte{0});
-    const auto key = me.transport->share(memory);
-    if (!me.transport->capabilities().direct) {
-      expect_error(key, Code::unsupported);
-      return;
-    }
-    ASSERT_TRUE(key) << outcome(key);
-    const auto keys = me.control->all_gather(*key, patient());
-    ASSERT_TRUE(keys) << outcome(keys);
-    const auto mark = [](int writer) { return std::byte{static_cast<unsigned char>(writer + 1)}; };
-    bool mapped = true;
-    for (int owner = 0; owner < me.size(); ++owner) {
-      const auto there = me.transport->open(Rank{owner}, (*keys)[static_cast<std::size_t>(owner)]);
-      ASSERT_TRUE(there) << outcome(there);
-      ASSERT_EQ(there->size, memory.size());
-      EXPECT_EQ(there->owner, Rank{owner});
-      mapped &= there->address != nullptr;
-      if (there->address != nullptr) there->address[me.rank().index()] = mark(me.rank().value());
-    }
-    EXPECT_EQ(outcome(me.control->barrier(patient())), "");
-    for (int writer = 0; mapped && writer < me.size(); ++writer)
-      EXPECT_EQ(memory[static_cast<std::size_t>(writer)], mark(writer));
+    share_and_mark(me, memory, true);
     EXPECT_EQ(outcome(me.control->quiesce(patient())), "");
   });
 }
@@ -94,15 +103,16 @@ TEST_P(TransportControl, get_reads_pieces_of_shared_memory) {
   run(3, [](RankEnds& me) {
     if (!me.transport->capabilities().direct) return;
     const auto content = [](Rank owner) { return pattern(owner, owner, MessageId{9}, 100'000); };
-    Bytes memory = content(me.rank());
-    const auto key = me.transport->share(memory);
+    auto memory = *HostBuffer::allocate(100'000, {.shared = true});
+    std::ranges::copy(content(me.rank()), memory.data());
+    const auto key = me.transport->share(memory.bytes());
     ASSERT_TRUE(key) << outcome(key);
     const auto keys = me.control->all_gather(*key, patient());
     ASSERT_TRUE(keys) << outcome(keys);
     for (int owner = 0; owner < me.size(); ++owner) {
       const auto from = me.transport->open(Rank{owner}, (*keys)[static_cast<std::size_t>(owner)]);
       ASSERT_TRUE(from) << outcome(from);
-      Bytes got(memory.size(), std::byte{0}), want(memory.size(), std::byte{0});
+      Bytes got(100'000, std::byte{0}), want(100'000, std::byte{0});
       const Bytes all = content(Rank{owner});
       // More short pieces than a system call takes at once, an empty one, and the last byte.
       std::vector<Get> pieces{{17, {}}};
@@ -142,8 +152,8 @@ TEST_P(TransportControl, the_lost_are_known_and_the_tally_is_one) {
 
 TEST_P(TransportControl, a_key_of_someone_else_is_refused) {
   run(2, [](RankEnds& me) {
-    Bytes memory(64);
-    const auto key = me.transport->share(memory);
+    auto memory = *HostBuffer::allocate(64, {.shared = true});
+    const auto key = me.transport->share(memory.bytes());
     if (!key) return;
     EXPECT_TRUE(me.transport->open(me.rank(), *key));
     expect_error(me.transport->open(Rank{1 - me.rank().value()}, *key), Code::corrupt);
