@@ -8,6 +8,7 @@
 #include "reshard/transport/built_modules.h"
 #include "reshard/transport/module.h"
 #include "reshard/transport/registry.h"
+#include "reshard/transport/shm.h"
 
 namespace reshard {
 namespace {
@@ -37,6 +38,7 @@ bool has_module(std::string_view name) {
 
 Result<std::unique_ptr<Transport>> make_transport(std::string_view name, ControlPlane& control,
                                                   const TransportOptions& options) {
+  if (name == "shm") return make_shm(control, options);
   if (!has_module(name)) return cannot_make(name);
   const std::string where = fmt::format("transport {}", name);
   Result<const TransportModule*> module = load_module(name);

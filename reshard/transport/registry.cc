@@ -3,6 +3,7 @@
 
 #include "reshard/transport/built_modules.h"
 #include "reshard/transport/module.h"
+#include "reshard/transport/shm.h"
 
 namespace reshard {
 namespace {
@@ -14,15 +15,15 @@ struct Row {
   Kind kind;
   std::string_view text;  ///< the version of a built-in one; why a planned one is not there.
   std::string_view purpose;
+  std::string (*against)() = nullptr;  ///< of a built-in one: why it does not work here, or "".
 };
 
 // A table and no self-registration: what is not built can be listed too, with its reason.
 constexpr Row kRows[] = {
     {"inproc", Kind::builtin, "1",
      "ranks as threads of one process: one copy, or none where memory is shared"},
-    {"shm", Kind::planned,
-     "not part of this build yet: needs memfd segments that both processes map",
-     "ranks as processes of one host"},
+    {"shm", Kind::builtin, "1", "ranks as processes of one host: one copy, without a server",
+     shm_reason},
     {"mpi", Kind::module, "", "clusters that start their ranks with mpirun or srun"},
     {"gloo", Kind::module, "", "TCP between hosts without special hardware"},
     {"ucx", Kind::module, "", "RDMA between hosts, registered once"},
@@ -63,8 +64,10 @@ TransportInfo info_of(const Row& row) {
   info.purpose = row.purpose;
   switch (row.kind) {
     case Kind::builtin:
-      info.built = info.available = true;
+      info.built = true;
       info.version = row.text;
+      if (row.against != nullptr) info.reason = row.against();
+      info.available = info.reason.empty();
       break;
     case Kind::module: ask_modules(info); break;
     case Kind::planned: info.reason = row.text; break;
