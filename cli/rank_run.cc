@@ -95,7 +95,7 @@ class RankRun {
     kill_.at(TestKill::Point::middle);  // of a refit that was over before half of it was seen
     mine_.staging = refit.staging_bytes();
     outcome_.processes.emplace().path = refit.path();
-    outcome_.processes->reason = refit.reason();
+    if (transport_->capabilities().direct) outcome_.processes->reason = refit.reason();
     // Peers read this rank's memory no more.
     return control_->barrier(deadline());
   }

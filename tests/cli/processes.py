@@ -63,7 +63,8 @@ class ProcessTest(unittest.TestCase):
         self.addCleanup(shutil.rmtree, self.d)
         self.temporary = self.d / "tmp"
         self.temporary.mkdir()
-        self.env = {"TMPDIR": str(self.temporary)}
+        # MPICH prints warnings of UCX to standard output.
+        self.env = {"TMPDIR": str(self.temporary), "UCX_LOG_LEVEL": "error"}
         self.shared_memory = set(os.listdir("/dev/shm"))
 
     def need(self, transport):

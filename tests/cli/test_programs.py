@@ -6,7 +6,6 @@ import socket
 import unittest
 
 import processes
-from processes import SMALL
 
 LAYOUTS = ("--from", "megatron:tp=2", "--to", "vllm:tp=2,offset=2")
 
@@ -24,9 +23,9 @@ class Programs(processes.ProcessTest):
         path.chmod(0o600)
         return path
 
-    def arguments(self, role, ranks, url, secret, *more, deadline=20):
+    def arguments(self, role, ranks, url, secret, *more, deadline=20, layers=1):
         return (
-            "run", *SMALL, *LAYOUTS, "--transport", "shm", "--role", role, "--ranks", ranks,
+            "run", "--model", "demo-moe", "--layers", layers, *LAYOUTS, "--transport", "shm", "--role", role, "--ranks", ranks,
             "--rendezvous", url, "--secret-file", secret, "--deadline", deadline, *more,
         )  # fmt: skip
 
@@ -92,7 +91,7 @@ class Programs(processes.ProcessTest):
         self.need("shm")
         url, secret = f"tcp://127.0.0.1:{free_port()}", self.secret()
         source = self.start(*self.arguments("source", "0-1", url, secret, "--spawn"))
-        target = self.start(*self.arguments("target", "2-3", url, secret, "--spawn", "--layers", 2))
+        target = self.start(*self.arguments("target", "2-3", url, secret, "--spawn", layers=2))
         for code, out, err in map(self.end, (source, target)):
             self.assertEqual((code, out), (1, ""))
             self.one_line(err, "plan")
