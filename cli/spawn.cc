@@ -167,12 +167,7 @@ class Family {
       return fail(Code::aborted, fmt::format("rank {} was killed by signal {} ({})",
                                              first_ + *first_killed_, signal, ::strsignal(signal)));
     }
-    if (!told_.empty()) {
-      // Who was aborted only repeats the reason of another.
-      const auto cause =
-          std::ranges::find_if(told_, [](const Told& t) { return t.error.code != Code::aborted; });
-      return tl::unexpected(cause == told_.end() ? told_.front().error : cause->error);
-    }
+    if (!told_.empty()) return tl::unexpected(cause());
     for (std::size_t i = 0; i < children_.size(); ++i)
       if (children_[i].status != 0)
         return fail(
@@ -183,6 +178,16 @@ class Family {
                 : fmt::format("rank {} did not end in time and was killed",
                               first_ + static_cast<int>(i)));
     return 0;
+  }
+
+  /// Who was aborted only repeats the reason of another, and of those who waited in vain the first
+  /// knows best for whom: it is the one that all others come to.
+  Error cause() const {
+    const auto order = [](const Told& t) {
+      if (t.error.code == Code::aborted) return std::pair(2, 0);
+      return t.error.code == Code::deadline ? std::pair(1, t.index) : std::pair(0, 0);
+    };
+    return std::ranges::min_element(told_, {}, order)->error;
   }
 
   void send(int signal) {
