@@ -15,6 +15,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto kTallyEvery = 100ms;
+constexpr auto kAcceptAgain = 100ms;
 constexpr auto kEvictAfter = 250ms;
 /// How long ranks may take to fetch their last frames when the hub ends.
 constexpr auto kFarewell = 1s;
@@ -106,12 +107,13 @@ int Hub::poll_timeout(Clock::time_point now) const {
     if (num_strangers_ >= options_.max_strangers)
       next = std::min(next, std::max(c->since + kEvictAfter, now + 1ms));
   }
+  if (listener_ && now < next_accept_) next = std::min(next, next_accept_);
   if (group_.tallies_due()) next = std::min(next, std::max(next_tallies_, now + 1ms));
   return milliseconds_until(next, now);
 }
 
 bool Hub::may_accept(Clock::time_point now) const {
-  if (!listener_) return false;
+  if (!listener_ || now < next_accept_) return false;
   if (num_strangers_ < options_.max_strangers) return true;
   return std::ranges::any_of(
       connections_, [&](const auto& c) { return !c->rank && now - c->since >= kEvictAfter; });
@@ -119,7 +121,12 @@ bool Hub::may_accept(Clock::time_point now) const {
 
 void Hub::accept_one(Clock::time_point now) {
   FileDescriptor socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-  if (!socket) return;
+  if (!socket) {
+    // Out of files, most likely: the listener stays readable until there are some again.
+    if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED)
+      next_accept_ = now + kAcceptAgain;
+    return;
+  }
   if (num_strangers_ >= options_.max_strangers) {
     // Connections are in order of age.
     const auto oldest =

@@ -90,7 +90,7 @@ class Hub {
   std::vector<Connection*> by_rank_;
   std::size_t num_strangers_ = 0;  ///< connections without a rank.
   std::vector<pollfd> polled_;
-  Clock::time_point next_tallies_{}, end_ = Clock::time_point::max();
+  Clock::time_point next_tallies_{}, next_accept_{}, end_ = Clock::time_point::max();
   std::atomic<bool> stop_{false};
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;

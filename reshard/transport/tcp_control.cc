@@ -251,6 +251,8 @@ bool TcpControl::on_frame(Frame frame) {
 }
 
 void TcpControl::on_hub_gone() {
+  // A hub that ends waits a moment for its ranks to let go.
+  ::shutdown(socket_.get(), SHUT_RDWR);
   const std::lock_guard lock(mutex_);
   hub_gone_ = true;
   changed_.notify_all();
