@@ -38,6 +38,13 @@ function(reshard_transport_module name)
     add_library(${target} MODULE ${sources})
     target_include_directories(${target} SYSTEM PRIVATE ${M_INCLUDES})
     target_link_libraries(${target} PRIVATE reshard_transport fmt::fmt ${M_LIBS} reshard_flags)
+    # The C library of MPI is enough; the old C++ bindings of both would only be in the way.
+    if(M_TRANSPORT STREQUAL mpi)
+      target_compile_definitions(${target} PRIVATE OMPI_SKIP_MPICXX=1 MPICH_SKIP_MPICXX=1)
+    endif()
+    if(NOT RESHARD_SANITIZE)
+      target_link_options(${target} PRIVATE -Wl,-z,defs)
+    endif()
     target_link_options(${target} PRIVATE
       -Wl,--version-script=${CMAKE_SOURCE_DIR}/cmake/module_symbols.map)
     set_target_properties(${target} PROPERTIES
@@ -58,8 +65,7 @@ function(reshard_transport_module name)
   endif()
 endfunction()
 
-# The two MPI libraries are found by hand: find_package(MPI) finds one, and here both may be there. The
-# C library is enough, and the old C++ bindings of both would clash.
+# The two MPI libraries are found by hand: find_package(MPI) finds one, and here both may be there.
 # reshard_find_mpi(<prefix> <compiler wrapper> <library>)
 function(reshard_find_mpi prefix wrapper library)
   find_program(${prefix}_WRAPPER ${wrapper})

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// GoogleTest in processes that one launcher started: all run the same tests in the same order, and
+// what goes wrong in any of them is told with its rank.
+#pragma once
+
+#include <string>
+
+#include "reshard/base/result.h"
+#include "reshard/transport/conformance_ranks_testutil.h"
+
+namespace reshard {
+
+/// Runs `body` on the first `n` processes, as a group of the transport `mpi` that met in a folder;
+/// the others return at once. Every process calls it in the same order. A body that closes its ends
+/// early may do so.
+Result<> run_launched(int n, const RankBody& body);
+
+/// In place of main(): starts all processes of the launcher, runs the tests that were named, and
+/// returns the exit code, the same for all: 1 when any test failed in any process.
+int run_launched_tests(int argc, char** argv);
+
+}  // namespace reshard
