@@ -58,6 +58,7 @@ struct RefitWay {
   RefitPath path = RefitPath::automatic;
   Index staging_bytes = Index{64} << 20, in_place_bytes = Index{64} << 10;
   std::string_view takes = "";  ///< the path that must be taken; "": whichever.
+  bool shared = false;          ///< buffers that other processes can map.
 };
 inline std::ostream& operator<<(std::ostream& out, const RefitWay& w) { return out << w.name; }
 
@@ -65,6 +66,7 @@ inline std::vector<RefitWay> refit_ways() {
   constexpr Index kLeast = Index{32} << 10;
   return {
       {"automatic"},
+      {"shared_memory", Limit::none, RefitPath::automatic, Index{64} << 20, 1024, "", true},
       {"by_get", Limit::no_address},
       {"messages", Limit::none, RefitPath::message, Index{64} << 20, Index{64} << 10, "message"},
       {"least_staging", Limit::no_direct, RefitPath::automatic, kLeast, Index{64} << 10, "message"},
@@ -83,7 +85,7 @@ inline Result<> refit_as_rank(RankEnds& ends, const RefitLayouts& layouts, const
   const Rank me = ends.rank();
   const auto mine = [&](const std::shared_ptr<const ModelLayout>& layout) {
     const std::vector<Rank> ranks(layout->ranks().contains(me) ? 1 : 0, me);
-    return RankBuffers::allocate(layout, ranks);
+    return RankBuffers::allocate(layout, ranks, {.shared = way.shared});
   };
   const RankBuffers source = RESHARD_TRY(mine(from)), target = RESHARD_TRY(mine(to));
   fill_values(source);
