@@ -9,27 +9,14 @@
 #include <thread>
 
 #include "reshard/exec/element_oracle_testutil.h"
-#include "reshard/exec/rank_refit_testutil.h"
+#include "reshard/exec/limited_transport_testutil.h"
 #include "reshard/model/layout_builder.h"
 #include "reshard/model/random_layout_testutil.h"
+#include "reshard/transport/conformance_ranks_testutil.h"
 #include "reshard/transport/inproc.h"
-#include "reshard/transport/loopback_testutil.h"
 
 namespace reshard {
 namespace {
-
-const TransportUnderTest kInproc{"inproc", run_group_as_threads<InprocGroup>};
-RESHARD_TEST_REFITS(Inproc, kInproc);
-
-// What the backends with an external library have in common: the message engine, over a wire that
-// disturbs it.
-const TransportUnderTest kPull{"pull", run_group_as_threads<LoopbackGroup<LoopbackWay::pull>>};
-const TransportUnderTest kPlace{"place", run_group_as_threads<LoopbackGroup<LoopbackWay::place>>};
-const TransportUnderTest kTagged{"tagged",
-                                 run_group_as_threads<LoopbackGroup<LoopbackWay::tagged>>};
-RESHARD_TEST_REFITS(EnginePull, kPull);
-RESHARD_TEST_REFITS(EnginePlace, kPlace);
-RESHARD_TEST_REFITS(EngineTagged, kTagged);
 
 struct Case {
   std::shared_ptr<const ModelSpec> model = random_model();

@@ -77,17 +77,14 @@ inline std::vector<RefitWay> refit_ways() {
 
 /// One rank: a refit with its own memory only, twice, each time into zeros. Expects every element
 /// in place, the path that was to be taken and staging below its cap.
-inline Result<> refit_as_rank(RankEnds& ends, const RefitLayouts& layouts, const RefitWay& way) {
-  const auto model = model_of(layouts.config);
-  const auto from = layout_of(layouts.from, model, layouts.config);
-  const auto to = layout_of(layouts.to, model, layouts.config);
-  const Planner planner = RESHARD_TRY(Planner::make(from, to));
+inline Result<> refit_as_rank(RankEnds& ends, const Planner& planner, const RefitWay& way) {
   const Rank me = ends.rank();
   const auto mine = [&](const std::shared_ptr<const ModelLayout>& layout) {
     const std::vector<Rank> ranks(layout->ranks().contains(me) ? 1 : 0, me);
     return RankBuffers::allocate(layout, ranks, {.shared = way.shared});
   };
-  const RankBuffers source = RESHARD_TRY(mine(from)), target = RESHARD_TRY(mine(to));
+  const RankBuffers source = RESHARD_TRY(mine(planner.shared_source())),
+                    target = RESHARD_TRY(mine(planner.shared_target()));
   fill_values(source);
   LimitedTransport transport(std::move(ends.transport), way.limit);
   RankRefitOptions options;
@@ -110,13 +107,21 @@ inline Result<> refit_as_rank(RankEnds& ends, const RefitLayouts& layouts, const
   return {};
 }
 
+/// The planner of two layouts given as text.
+inline Planner planner_of(const RefitLayouts& layouts) {
+  const auto model = model_of(layouts.config);
+  return *Planner::make(layout_of(layouts.from, model, layouts.config),
+                        layout_of(layouts.to, model, layouts.config));
+}
+
 class RefitOverTransport
     : public testing::TestWithParam<std::tuple<TransportUnderTest, RefitLayouts, RefitWay>> {};
 
 TEST_P(RefitOverTransport, puts_every_element_in_place) {
   const auto& [transport, layouts, way] = GetParam();
+  const Planner planner = planner_of(layouts);
   const auto ended = transport.run(layouts.ranks, [&](RankEnds& ends) {
-    EXPECT_EQ(outcome(refit_as_rank(ends, layouts, way)), "");
+    EXPECT_EQ(outcome(refit_as_rank(ends, planner, way)), "");
   });
   EXPECT_EQ(outcome(ended), "");
 }

@@ -45,6 +45,8 @@ class Planner {
 
   const ModelLayout& source() const { return *source_; }
   const ModelLayout& target() const { return *target_; }
+  const std::shared_ptr<const ModelLayout>& shared_source() const { return source_; }
+  const std::shared_ptr<const ModelLayout>& shared_target() const { return target_; }
 
   /// From how the source stores a tensor's values to how the target does.
   Conversion conversion(TensorId id) const { return {source_->form(id), target_->form(id)}; }
