@@ -18,10 +18,11 @@ JobWatch::~JobWatch() {
   thread_.join();
 }
 
-void JobWatch::begin(std::string_view phase, Index total) {
+void JobWatch::begin(std::string_view phase, Index bytes, Index times) {
   const std::lock_guard lock(mutex_);
   phase_ = phase;
-  total_ = total;
+  bytes_ = bytes;
+  total_ = bytes * times;
   before_ = control_.reported();
   if (draws_) bar_ = std::make_unique<ProgressBar>();
 }
@@ -64,7 +65,7 @@ void JobWatch::look() {
   const Index done = control_.reported() - before_;
   if (bar_) bar_->from()(phase_, std::min(done, total_), total_);
   // A rank that only sends has no bytes of its own to count.
-  if (phase_ == "refit" && 2 * done >= total_) kill_.at(TestKill::Point::middle);
+  if (phase_ == "refit" && 2 * done >= bytes_) kill_.at(TestKill::Point::middle);
 }
 
 void JobWatch::live(const std::stop_token& stop) {

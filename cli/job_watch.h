@@ -23,8 +23,8 @@ class JobWatch {
   JobWatch(const JobWatch&) = delete;
   JobWatch& operator=(const JobWatch&) = delete;
 
-  /// A phase of so many bytes on all ranks begins here. `phase` is static text.
-  void begin(std::string_view phase, Index total);
+  /// A phase begins here that has `bytes` on all ranks, `times` over. `phase` is static text.
+  void begin(std::string_view phase, Index bytes, Index times = 1);
   /// Takes the bar off the terminal, until the next phase.
   void wipe();
   /// To hand to an operation of this rank that does not report its bytes itself: does it for it,
@@ -47,7 +47,7 @@ class JobWatch {
   std::mutex mutex_;
   std::condition_variable_any wake_;
   std::string_view phase_;
-  Index total_ = 0, before_ = 0;
+  Index bytes_ = 0, total_ = 0, before_ = 0;
   bool ended_ = false;
   std::vector<Rank> lost_;
   std::unique_ptr<ProgressBar> bar_;  ///< of the current phase; null on the other processes.

@@ -69,7 +69,7 @@ Result<Meeting> own_meeting(const std::string& interface) {
 
 Result<Meeting> meet_by_mpi(bool is_first, const std::string& interface,
                             const std::string& launcher) {
-  const auto where = fmt::format("processes of {} without --rendezvous meet by MPI", launcher);
+  const auto where = fmt::format("without --rendezvous, processes of {} meet by MPI", launcher);
   auto module = load_module("mpi");
   if (!module) return tl::unexpected(std::move(module).error().in(where));
   if ((*module)->broadcast == nullptr) return fail(Code::unsupported, where + ": it cannot");

@@ -95,6 +95,11 @@ Result<Place> find_place(const RunArguments& a, const Planner& planner,
   place.join.url = a.rendezvous;
   if (a.rendezvous.empty() && spawned) place.join.url = spawned->rendezvous;
   if (place.join.url.empty()) {
+    if (local.launcher.empty() || local.launcher == "torchrun")
+      return fail(Code::invalid_argument,
+                  fmt::format("{} give --rendezvous, so that processes meet",
+                              local.launcher.empty() ? "this is one process: add --spawn, or"
+                                                     : "torchrun does not say where to meet:"));
     Meeting meeting = RESHARD_TRY(meet_by_mpi(local.index == 0, a.interface, local.launcher));
     place.join.url = std::move(meeting.url);
     place.join.secret = std::move(meeting.secret);

@@ -84,10 +84,10 @@ class RankRun {
         RESHARD_TRY(RankRefit::prepare(planner(), weights_.source_or_null(),
                                        weights_.target_or_null(), *transport_, *control_, options));
     mine_.prepare = preparing.seconds();
+    watch_->begin("refit", total_bytes(planner().target()), arguments().repeat);
     for (Index i = 0; i < arguments().repeat; ++i) {
       RESHARD_TRY(control_->barrier(deadline()));
       kill_.at(TestKill::Point::start);
-      watch_->begin("refit", total_bytes(planner().target()));
       const Stopwatch watch;
       const RankReport report = RESHARD_TRY(refit.run());
       keep(report, watch.seconds());

@@ -32,9 +32,9 @@ void summarise(RunJob& job) {
   job.summary_seconds = watch.seconds();
 }
 
-Result<> check_memory(const Model& model, const PlanPair& pair) {
+Result<> check_memory(const Model& model, const PlanPair& pair, Index copy_bytes) {
   const Index source = total_bytes(*pair.source), target = total_bytes(*pair.target);
-  const Index needed = source + target + 2 * std::min(target, kPlainCopyBytes);
+  const Index needed = source + target + 2 * std::min(target, copy_bytes);
   const Index available = available_memory();
   if (available == 0 || needed <= available) return {};
   return fail(Code::io,
@@ -83,7 +83,7 @@ Result<> refit(const RunJob& job, Outcome& outcome) {
 }
 
 Result<int> run_here(RunJob job) {
-  RESHARD_TRY(check_memory(job.model, job.pair));
+  RESHARD_TRY(check_memory(job.model, job.pair, kPlainCopyBytes));
   job.threads = num_threads(job.arguments.threads);
   summarise(job);
   catch_interrupts();
@@ -99,7 +99,7 @@ Result<int> run_here(RunJob job) {
 
 /// Starts the processes, once it is known that their job can be done.
 Result<int> run_by_spawning(const RunJob& job) {
-  RESHARD_TRY(check_memory(job.model, job.pair));
+  RESHARD_TRY(check_memory(job.model, job.pair, 0));
   const auto ranks = RESHARD_TRY(ranks_of_program(job.arguments, *job.pair.planner));
   if (!job.arguments.secret_file.empty()) RESHARD_TRY(Secret::from_file(job.arguments.secret_file));
   return spawn_ranks(ranks.first, ranks.last - ranks.first + 1, job.arguments.rendezvous.empty());

@@ -46,6 +46,19 @@ PLACES = [
     case("nobody else", RUN + "--transport shm", "ranks 0 to 3", "--spawn", "mpirun -n 4"),
     case("a bad job", JOIN + "file:///x --ranks 0 --job a/b", "job name"),
     case("no folder", JOIN + "file:///nowhere/x --ranks 0 --deadline 0.2", "/nowhere/x"),
+    case(
+        "torchrun alone",
+        RUN + "--transport shm",
+        "torchrun",
+        "--rendezvous",
+        env={"RANK": "0", "WORLD_SIZE": "4"},
+    ),
+    case(
+        "one rank alone",
+        "run --model demo-moe --from hf --to vllm:tp=1 --transport shm",
+        "one process",
+        "--spawn",
+    ),
     case("half a launcher", RUN + "--transport shm", "WORLD_SIZE", env={"RANK": "0"}),
 ]
 
