@@ -27,16 +27,6 @@ struct RefitLayouts {
 };
 inline std::ostream& operator<<(std::ostream& out, const RefitLayouts& l) { return out << l.name; }
 
-/// tiny_moe(), with rows long enough that tensors become several messages of the least size.
-inline ModelConfig wide_moe() {
-  ModelConfig c = tiny_moe();
-  c.hidden_size = 96;
-  c.intermediate_size = 120;
-  c.moe_intermediate_size = 40;
-  c.vocab_size = 500;
-  return c;
-}
-
 inline std::vector<RefitLayouts> refit_layouts() {
   return {
       {"collocated", wide_moe(), "megatron:tp=2,pp=2,ep=2,etp=1", "vllm:tp=4", 4},
