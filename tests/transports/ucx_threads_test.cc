@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+// Protects: ucx keeps the promises of every transport where ranks are threads of one process.
+#include "reshard/transport/conformance_testutil.h"
+#include "tests/transports/module_ranks_testutil.h"
+
+namespace reshard {
+namespace {
+
+const TransportUnderTest kThreads{"ucx", module_threads("ucx")};
+const TransportUnderTest kTcpThreads{"ucx", module_threads("ucx", "UCX_TLS", "tcp")};
+RESHARD_TEST_TRANSPORT(UcxThreads, kThreads);
+RESHARD_TEST_TRANSPORT(UcxTcpThreads, kTcpThreads);
+
+}  // namespace
+}  // namespace reshard
