@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+// Protects: gloo keeps the promises of every transport where ranks are threads of one process.
+#include "reshard/transport/conformance_testutil.h"
+#include "tests/transports/module_ranks_testutil.h"
+
+namespace reshard {
+namespace {
+
+const TransportUnderTest kThreads{"gloo", module_threads("gloo")};
+RESHARD_TEST_TRANSPORT(GlooThreads, kThreads);
+
+}  // namespace
+}  // namespace reshard
