@@ -111,6 +111,26 @@ TEST(RankRefit, ranks_with_different_plans_all_get_an_error) {
   });
 }
 
+TEST(RankRefit, requests_that_do_not_fit_each_other_are_errors_on_all) {
+  const Pair p;
+  const Planner planner = *Planner::make(p.whole, p.halves);
+  const RankBuffers source = allocate_all(p.whole), target = allocate_all(p.halves);
+  on_ranks(3, [&](RankEnds& ends) -> Result<> {
+    RankRefitOptions options;
+    if (ends.rank() == Rank(2)) options.path = RefitPath::message;
+    expect_error(
+        RankRefit::prepare(planner, &source, &target, *ends.transport, *ends.control, options),
+        Code::invalid_argument, {"'automatic'", "'message'", "all ranks must ask for the same"});
+    // The group is as good as before.
+    options.path = RefitPath::message;
+    if (ends.rank() == Rank(1)) options.staging_bytes = (Index{32} << 10) - 1;
+    expect_error(
+        RankRefit::prepare(planner, &source, &target, *ends.transport, *ends.control, options),
+        Code::invalid_argument, {"staging of 32767 bytes is too small", "32768"});
+    return ends.control->quiesce(patient());
+  });
+}
+
 TEST(RankRefit, one_rank_that_cannot_open_memory_sends_all_to_messages) {
   const Pair p;
   const Planner planner = *Planner::make(p.whole, p.halves);
