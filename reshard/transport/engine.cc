@@ -51,6 +51,7 @@ class EngineEvent final : public Event {
  private:
   bool settled() {
     if (done_ || (step_.left != 0 && !step_.error)) return done_;
+    if (!step_.error && !core_->told(step_)) return false;
     core_->withdraw(step_);
     return done_ = true;
   }

@@ -44,6 +44,7 @@ struct Step {
   std::size_t left = 0;               ///< messages that are neither whole nor withdrawn.
   std::size_t lent = 0;               ///< messages whose memory is with the wire or a peer.
   std::optional<Error> error;         ///< the first one.
+  std::optional<Deadline> told;       ///< until when it waits for its last words to get out.
 
   void fail(Error what) {
     if (!error) error = std::move(what);
@@ -67,6 +68,8 @@ class Core final : public WireSink {
   void post(Step& step, std::span<const Send> sends, std::span<const Recv> recvs);
   /// Moves a bounded amount without waiting; true when anything moved. Failures go to the steps.
   bool progress();
+  /// False while peers may have to wait for what this rank has told them. @pre the step is whole
+  bool told(Step& step);
   /// Sleeps, or spins if this was called few times in a row, until something may have happened.
   void pause(int times, Deadline deadline);
   /// Gives up what is left of the step. Returns when nobody touches its memory: at once, or after a
@@ -190,6 +193,7 @@ class Core final : public WireSink {
   std::optional<Error> over_;     ///< why nothing moves any more.
   std::optional<Deadline> explain_until_;
   bool closed_ = false, wire_closed_ = false;
+  bool crowded_ = false;  ///< others want this core.
 };
 
 }  // namespace reshard::engine

@@ -20,10 +20,16 @@ constexpr std::chrono::milliseconds kGrace{100};
 constexpr std::chrono::milliseconds kExplain{50};
 /// Not asked again so soon: many messages may end for one reason.
 constexpr std::chrono::seconds kExplainAgain{1};
+/// How long a whole step waits for its last words to get out. Not for ever: the peer that would
+/// have to make room may itself wait for this rank, in the control plane.
+constexpr std::chrono::seconds kTell{1};
 /// A rank that sleeps looks up this often: an abort wakes no wire.
 constexpr std::chrono::milliseconds kNap{1};
 /// Polls in a row that find nothing before a rank yields, and before it sleeps.
 constexpr int kSpins = 64, kYields = 128;
+/// A yield that takes longer gave the core to others: sleeping is then the shorter way back, as the
+/// system runs who is woken before who yielded.
+constexpr std::chrono::microseconds kYieldsFor{20};
 
 }  // namespace
 
@@ -38,13 +44,22 @@ Result<> Core::usable(std::string_view what) const {
 }
 
 void Core::pause(int times, Deadline deadline) {
+  if (times == 0) crowded_ = false;
   if (times < kSpins || wire_closed_) return;
-  if (times < kYields) {
+  if (times < kYields && !crowded_) {
+    const Deadline soon = Deadline::after(kYieldsFor);
     std::this_thread::yield();
+    crowded_ = soon.expired();
     return;
   }
   wire_->idle(std::min(deadline, Deadline::after(kNap)));
   polls_ = 0;
+}
+
+bool Core::told(Step& step) {
+  if (wire_closed_ || wire_->drained()) return true;
+  if (!step.told) step.told = Deadline::after(kTell);
+  return step.told->expired();
 }
 
 bool Core::check_status() {

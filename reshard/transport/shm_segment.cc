@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Layout: header, dirty words, for each rank its ring's counters and bytes, slots. A ring is
 // records one after another: length, kind (4 bytes each), bytes, zeros up to a multiple of 8. The
-// counters only grow; each side keeps its own and checks the other's.
+// counters only grow; each side keeps its own and checks the other's. A writer that finds its ring
+// empty goes back to its begin, so that only as many pages are ever touched as records were
+// waiting: it tells the count that lies there now, which the reader looks at only when there is
+// something.
 #include "reshard/transport/shm_segment.h"
 
 #include <fcntl.h>
@@ -13,6 +16,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <bit>
 #include <cerrno>
 #include <climits>
 #include <cstring>
@@ -24,6 +28,8 @@ namespace {
 constexpr std::uint64_t kMagic = 0x31304d4853445352ULL;
 constexpr std::size_t kPage = 4096;
 constexpr std::size_t kRecord = 8;
+/// A writer goes back to the begin of an empty ring from here on. Bytes.
+constexpr std::uint64_t kRewind = std::uint64_t{64} << 10;
 
 std::size_t round_up(std::size_t value, std::size_t unit) {
   return (value + unit - 1) / unit * unit;
@@ -62,6 +68,7 @@ struct Segment::Header {
 
 struct Segment::Ring {
   alignas(64) std::atomic<std::uint64_t> written;
+  std::atomic<std::uint64_t> base;
   std::atomic<std::uint32_t> wants_room;
   alignas(64) std::atomic<std::uint64_t> read;
   std::byte* bytes() { return reinterpret_cast<std::byte*>(this + 1); }
@@ -71,8 +78,9 @@ static_assert(std::atomic<std::uint64_t>::is_always_lock_free &&
               std::atomic<std::uint32_t>::is_always_lock_free);
 
 std::size_t Segment::ring_bytes(int world) {
-  // Groups beyond a host's usual size get the least that a frame of 4 KiB needs.
-  return std::size_t{world <= 64 ? 64U : 16U} << 10;
+  constexpr std::size_t kAll = std::size_t{1} << 30, kLeast = std::size_t{1} << 20;
+  const auto ranks = static_cast<std::size_t>(world);
+  return std::clamp(kAll / std::bit_ceil(ranks), kLeast, kAll / 16);
 }
 
 std::size_t Segment::bytes_for(int world) {
@@ -86,7 +94,7 @@ Segment& Segment::operator=(Segment&& other) noexcept {
   std::swap(base_, other.base_);
   std::swap(bytes_, other.bytes_);
   std::swap(world_, other.world_);
-  std::swap(counts_, other.counts_);
+  std::swap(sides_, other.sides_);
   return *this;
 }
 
@@ -127,7 +135,7 @@ Result<Segment> Segment::map(FileDescriptor file, int world, Rank owner, std::ui
   s.base_ = static_cast<std::byte*>(p);
   s.file_ = std::move(file);
   s.world_ = world;
-  s.counts_.resize(static_cast<std::size_t>(world));
+  s.sides_.resize(static_cast<std::size_t>(world));
   const Header& header = s.header();
   if (header.magic != kMagic || header.nonce != nonce ||
       header.world != static_cast<std::uint32_t>(world) ||
@@ -160,20 +168,26 @@ std::atomic<std::uint64_t>& Segment::revoked() { return header().revoked; }
 Result<bool> Segment::push(Rank from, Kind kind, std::span<const std::byte> bytes) {
   Ring& r = ring(from);
   const std::size_t capacity = ring_bytes(world_);
-  std::uint64_t& written = counts_[from.index()];
+  auto& [written, base] = sides_[from.index()];
   const std::uint64_t used = written - r.read.load(std::memory_order_acquire);
-  if (used > capacity) return fail(Code::corrupt, "its mailbox says it read what nobody wrote");
+  if (used > capacity || used % 8 != 0)
+    return fail(Code::corrupt, "its mailbox says it read what nobody wrote");
   const std::size_t needed = kRecord + round_up(bytes.size(), 8);
   if (needed > capacity - used) return false;
+  if (used == 0 && written - base >= kRewind) {
+    base = written;
+    r.base.store(base, std::memory_order_relaxed);
+  }
   std::byte record[kRecord];
   const auto length = static_cast<std::uint32_t>(bytes.size());
   std::memcpy(record, &length, sizeof length);
   std::memcpy(record + 4, &kind, sizeof kind);
   std::byte* const ring_begin = r.bytes();
-  std::memcpy(ring_begin + written % capacity, record, kRecord);  // Never around: multiples of 8.
-  around(capacity, written + kRecord, bytes.size(),
-         [&](std::size_t at, std::size_t from_byte, std::size_t n) {
-           if (n != 0) std::memcpy(ring_begin + at, bytes.data() + from_byte, n);
+  const std::uint64_t at = written - base;
+  std::memcpy(ring_begin + at % capacity, record, kRecord);  // Never around: multiples of 8.
+  around(capacity, at + kRecord, bytes.size(),
+         [&](std::size_t to, std::size_t from_byte, std::size_t n) {
+           if (n != 0) std::memcpy(ring_begin + to, bytes.data() + from_byte, n);
          });
   written += needed;
   r.written.store(written, std::memory_order_release);
@@ -184,20 +198,21 @@ Result<bool> Segment::push(Rank from, Kind kind, std::span<const std::byte> byte
 Result<bool> Segment::pop(Rank from, Kind& kind, std::vector<std::byte>& out) {
   Ring& r = ring(from);
   const std::size_t capacity = ring_bytes(world_);
-  std::uint64_t& read = counts_[from.index()];
+  std::uint64_t& read = sides_[from.index()].count;
   const std::uint64_t there = r.written.load(std::memory_order_acquire) - read;
   if (there == 0) return false;
   std::byte* const ring_begin = r.bytes();
+  const std::uint64_t at = (read - r.base.load(std::memory_order_relaxed)) / 8 * 8;
   std::uint32_t length = 0;
-  std::memcpy(&length, ring_begin + read % capacity, sizeof length);
-  std::memcpy(&kind, ring_begin + read % capacity + 4, sizeof kind);
+  std::memcpy(&length, ring_begin + at % capacity, sizeof length);
+  std::memcpy(&kind, ring_begin + at % capacity + 4, sizeof kind);
   const std::size_t taken = kRecord + round_up(length, 8);
   if (there > capacity || there % 8 != 0 || taken > there)
     return fail(Code::corrupt,
                 fmt::format("a record of {} bytes where its ring has {}", length, there));
   out.resize(length);
-  around(capacity, read + kRecord, length, [&](std::size_t at, std::size_t to, std::size_t n) {
-    if (n != 0) std::memcpy(out.data() + to, ring_begin + at, n);
+  around(capacity, at + kRecord, length, [&](std::size_t begin, std::size_t to, std::size_t n) {
+    if (n != 0) std::memcpy(out.data() + to, ring_begin + begin, n);
   });
   read += taken;
   r.read.store(read, std::memory_order_release);

@@ -31,6 +31,8 @@ struct Chunk {
 /// Two are on their way while two are copied; larger ones leave the caches.
 inline constexpr std::size_t kSlotBytes = std::size_t{128} << 10;
 inline constexpr std::uint32_t kSlots = 8;
+/// Bytes of the engine's largest frame.
+inline constexpr std::size_t kMaxFrame = std::size_t{16} << 10;
 
 /// One rank's mailbox: memory that all ranks of the host map. The owner reads its rings, each peer
 /// writes its own. Nobody trusts what another wrote there.
@@ -51,8 +53,9 @@ class Segment {
   /// The file is needed no more once all peers have it.
   void close_file() { file_ = FileDescriptor(); }
 
+  /// Bytes of each ring. So many that a rank which does not read for long stops nobody: what was
+  /// not touched costs addresses only.
   static std::size_t ring_bytes(int world);
-  static std::size_t max_frame(int world) { return ring_bytes(world) / 4; }
 
   /// Appends a record to the ring of `from`. False when there is no room. @pre one thread, the one
   /// of `from`. Errors: `corrupt` when the owner wrote nonsense.
@@ -91,7 +94,11 @@ class Segment {
   std::byte* base_ = nullptr;
   std::size_t bytes_ = 0;
   int world_ = 0;
-  std::vector<std::uint64_t> counts_;  ///< of each ring, this side's: what it wrote, or read.
+  struct Side {
+    std::uint64_t count = 0;  ///< bytes written, or read.
+    std::uint64_t base = 0;   ///< of the writer: the count that lies at the ring's begin.
+  };
+  std::vector<Side> sides_;  ///< this side of each ring.
 };
 
 }  // namespace reshard::shm

@@ -25,9 +25,10 @@ class ShmWire final : public Wire {
   Rank rank() const override { return rank_; }
   int size() const override { return static_cast<int>(all_.peers.size()); }
   Capabilities capabilities() const override;
-  std::size_t max_frame() const override { return Segment::max_frame(size()) - 8; }
+  std::size_t max_frame() const override { return kMaxFrame; }
 
   Result<> send_frame(Rank to, std::span<const std::byte> frame) override;
+  bool drained() const override { return with_outbox_.empty(); }
   Result<> send_bulk(Rank to, std::uint64_t tag, std::span<const std::byte> bytes,
                      BulkId id) override;
   Result<> recv_bulk(Rank from, std::uint64_t tag, std::span<std::byte> bytes, BulkId id) override;
