@@ -4,8 +4,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <optional>
 #include <utility>
+
+#include "reshard/transport/rank_list.h"
 
 namespace reshard::inproc {
 namespace {
@@ -18,15 +19,10 @@ bool wait_until(std::condition_variable& changed, std::unique_lock<std::mutex>& 
   return true;
 }
 
-/// "rank 3" or "ranks 1, 3", of the positions where `in` is true.
+/// Those for whom `in` is true.
 template <class Members, class Predicate>
-std::optional<std::string> ranks_where(const Members& members, Predicate in) {
-  std::string list;
-  int n = 0;
-  for (std::size_t r = 0; r < members.size(); ++r)
-    if (in(members[r])) list += fmt::format("{}{}", n++ == 0 ? "" : ", ", r);
-  if (n == 0) return std::nullopt;
-  return (n == 1 ? "rank " : "ranks ") + list;
+std::string ranks_where(const Members& members, Predicate in) {
+  return list_ranks(members.size(), [&](std::size_t r) { return in(members[r]); });
 }
 
 bool gone(const auto& member) { return member.closed && !member.here; }
@@ -74,14 +70,15 @@ Result<std::shared_ptr<const Meeting::Gathered>> Meeting::meet(Rank rank, std::s
              [&] { return done_ != before || aborted() || std::ranges::any_of(members_, left); });
   if (done_ != before) return gathered_;
   if (aborted()) return tl::unexpected(abort_error_);
-  const auto closed = ranks_where(members_, left);
-  const auto missing = ranks_where(members_, [](const Member& m) { return !m.here; });
+  const bool hopeless = std::ranges::any_of(members_, left);
+  const std::string closed = ranks_where(members_, left);
+  const std::string missing = ranks_where(members_, [](const Member& m) { return !m.here; });
   members_[rank.index()].here = false;
   --num_here_;
-  if (closed)
-    return fail(Code::aborted, fmt::format("{}: {} closed the control plane", what, *closed));
-  return fail(Code::deadline, fmt::format("{}: {} did not come before the deadline", what,
-                                          missing.value_or("no rank")));
+  if (hopeless)
+    return fail(Code::aborted, fmt::format("{}: {} closed the control plane", what, closed));
+  return fail(Code::deadline,
+              fmt::format("{}: {} did not come before the deadline", what, missing));
 }
 
 Result<> Meeting::quiesce(Rank rank, Deadline deadline) {
@@ -97,13 +94,13 @@ Result<> Meeting::quiesce(Rank rank, Deadline deadline) {
   const bool all =
       wait_until(changed_, lock, deadline, [&] { return std::ranges::none_of(members_, late); });
   if (all) return {};
-  const auto missing = ranks_where(members_, late);
+  const std::string missing = ranks_where(members_, late);
   --me.quiesced;
   return fail(
       Code::deadline,
       fmt::format("quiesce: {} did not come before the deadline and may still use this rank's "
                   "memory",
-                  missing.value_or("no rank")));
+                  missing));
 }
 
 void Meeting::close(Rank rank) {
