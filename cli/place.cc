@@ -23,11 +23,6 @@ Result<Local> local_place(const std::optional<Spawned>& spawned) {
   return Local{};
 }
 
-std::string ranks_text(const RunArguments::Ranks& r) {
-  return r.first == r.last ? fmt::format("rank {}", r.first)
-                           : fmt::format("ranks {} to {}", r.first, r.last);
-}
-
 Result<> check_count(const RunArguments& a, const Local& local, const RunArguments::Ranks& ranks) {
   const int wanted = ranks.last - ranks.first + 1;
   if (a.ranks && local.count != wanted)
@@ -80,9 +75,7 @@ Result<Place> find_place(const RunArguments& a, const Planner& planner,
                          std::optional<Spawned> spawned) {
   const Local local = RESHARD_TRY(local_place(spawned));
   const RunArguments::Ranks ranks = RESHARD_TRY(ranks_of_program(a, planner));
-  RESHARD_TRY(check_count(a, local, ranks).map_error([&](Error e) {
-    return std::move(e).in(ranks_text(ranks));
-  }));
+  RESHARD_TRY(check_count(a, local, ranks));
   Place place;
   place.join.rank = Rank(ranks.first + local.index);
   // Processes that a launcher started beyond the layouts' ranks are idle ranks.

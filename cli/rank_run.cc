@@ -187,7 +187,9 @@ class RankRun {
     for (int r = place_.first.value(); r < me_.value(); ++r)
       lower_lives |= !std::ranges::binary_search(lost, Rank(r));
     if (place_.spawned || !lower_lives) say(cause_of(std::move(error)));
-    for (int i = 0; i < 2; ++i) (void)control_->quiesce(Deadline::after(kParting));
+    const int times = place_.spawned ? 1 : 2;
+    for (int i = 0; i < times; ++i)
+      if (!control_->quiesce(Deadline::after(kParting))) break;
     leave();
     return interrupted() ? 130 : 1;
   }

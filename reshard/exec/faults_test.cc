@@ -19,19 +19,10 @@ namespace {
 constexpr Index kStaging = 32 << 10;  // the least: chunks of 4 KiB, so that tensors span many
 constexpr int kRanks = 7;
 
-ModelConfig medium_moe() {
-  ModelConfig c = tiny_moe();
-  c.hidden_size = 96;
-  c.intermediate_size = 120;
-  c.moe_intermediate_size = 40;
-  c.vocab_size = 500;
-  return c;
-}
-
 /// Two trainer stages of two, three engine ranks besides: some ranks send, some receive, one stage
 /// does both.
 struct Job {
-  ModelConfig config = medium_moe();
+  ModelConfig config = wide_moe();
   std::shared_ptr<const ModelSpec> model = model_of(config);
   std::shared_ptr<const ModelLayout> from =
       layout_of("megatron:tp=2,pp=2,ep=2,etp=1", model, config);

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -26,16 +27,6 @@ struct RefitLayouts {
   int ranks = 1;
 };
 inline std::ostream& operator<<(std::ostream& out, const RefitLayouts& l) { return out << l.name; }
-
-/// tiny_moe(), with rows long enough that tensors become several messages of the least size.
-inline ModelConfig wide_moe() {
-  ModelConfig c = tiny_moe();
-  c.hidden_size = 96;
-  c.intermediate_size = 120;
-  c.moe_intermediate_size = 40;
-  c.vocab_size = 500;
-  return c;
-}
 
 inline std::vector<RefitLayouts> refit_layouts() {
   return {
@@ -59,6 +50,7 @@ struct RefitWay {
   Index staging_bytes = Index{64} << 20, in_place_bytes = Index{64} << 10;
   std::string_view takes = "";  ///< the path that must be taken; "": whichever.
   bool shared = false;          ///< buffers that other processes can map.
+  std::function<void()> before_run = {};
 };
 inline std::ostream& operator<<(std::ostream& out, const RefitWay& w) { return out << w.name; }
 
@@ -100,6 +92,7 @@ inline Result<> refit_as_rank(RankEnds& ends, const Planner& planner, const Refi
   EXPECT_LE(refit.staging_bytes(), way.staging_bytes);
   for (int i = 0; i < 2; ++i) {
     for (const auto memory : target.memory(me)) std::memset(memory.data(), 0, memory.size());
+    if (way.before_run) way.before_run();
     RESHARD_TRY(refit.run());
     EXPECT_EQ(count_wrong_values(planner, target), 0) << "rank " << me.value() << ", run " << i;
   }

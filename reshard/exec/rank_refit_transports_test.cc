@@ -4,8 +4,11 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
+#include <csignal>
+
 #include "reshard/exec/rank_refit_testutil.h"
 #include "reshard/model/random_layout_testutil.h"
+#include "reshard/transport/fault.h"
 #include "reshard/transport/inproc.h"
 #include "reshard/transport/loopback_testutil.h"
 #include "reshard/transport/shm_testutil.h"
@@ -43,6 +46,39 @@ RC_GTEST_PROP(RefitOverProcesses, puts_every_element_of_random_layouts_in_place,
       world, [&](RankEnds& ends) { EXPECT_EQ(outcome(refit_as_rank(ends, planner, way)), ""); });
   RC_ASSERT(outcome(ended) == "");
   RC_ASSERT(!testing::Test::HasFailure());
+}
+
+/// Rank 1 of seven is killed before one of its messages, or after `prepare` when that is negative.
+/// Everybody else gets an error that says what became of the targets, or of the preparation.
+void expect_errors_of_all(RefitPath path, int message) {
+  const Planner planner = planner_of(
+      {"overlapping", wide_moe(), "megatron:tp=2,pp=2,ep=2,etp=1", "vllm:tp=4,offset=3"});
+  const Rank doomed(1);
+  ProcessOptions killed;
+  killed.doomed = {doomed.value()};
+  const auto run = shm_processes("mapped,readv,ring", killed);
+  const auto ended = run(7, [&](RankEnds& ends) {
+    const bool dies = ends.rank() == doomed;
+    if (dies && message >= 0) {
+      FaultPlan plan{{{Fault::Kind::kill, static_cast<std::uint64_t>(message), 1}}, 0};
+      plan.on_kill = [] { raise(SIGKILL); };
+      ends.transport = make_faulty(std::move(ends.transport), std::move(plan));
+    }
+    RefitWay way{"killed", Limit::none, path, Index{32} << 10, 1024};
+    way.shared = true;
+    way.before_run = [&] {
+      if (dies && message < 0) raise(SIGKILL);
+    };
+    expect_error(refit_as_rank(ends, planner, way), Code::aborted, {"rank 1"});
+  });
+  EXPECT_EQ(outcome(ended), "");
+}
+
+TEST(RefitOverProcesses, a_killed_rank_is_an_error_of_all_over_messages) {
+  for (const int message : {-1, 0, 7, 40, 100}) expect_errors_of_all(RefitPath::message, message);
+}
+TEST(RefitOverProcesses, a_killed_rank_is_an_error_of_all_from_memory) {
+  for (const int message : {-1, 0, 3}) expect_errors_of_all(RefitPath::direct, message);
 }
 
 }  // namespace

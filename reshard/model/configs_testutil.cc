@@ -36,6 +36,15 @@ ModelConfig tiny_moe() {
   return c;
 }
 
+ModelConfig wide_moe() {
+  ModelConfig c = tiny_moe();
+  c.hidden_size = 96;
+  c.intermediate_size = 120;
+  c.moe_intermediate_size = 40;
+  c.vocab_size = 500;
+  return c;
+}
+
 ModelConfig tiny_deepseek() {
   ModelConfig c = tiny_moe();
   c.architecture = "DeepseekV3ForCausalLM";

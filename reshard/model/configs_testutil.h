@@ -14,6 +14,8 @@ namespace reshard {
 ModelConfig tiny_dense();
 /// The same with 10 experts of 8 in every layer but the first.
 ModelConfig tiny_moe();
+/// tiny_moe() with some hundred rows and columns in each tensor.
+ModelConfig wide_moe();
 /// The other architectures, as small: DeepSeek-V3 and GLM-4.5 with MTP, gpt-oss, Qwen3-Next,
 /// Gemma-3, Nemotron-H with latent experts.
 ModelConfig tiny_deepseek();

@@ -82,24 +82,30 @@ Frame request(const Join& join) {
           {digest.begin(), digest.end()}};
 }
 
+/// Says hello; the hub's verdict, `other_group` when it is none or none came.
+Verdict greet(int socket, const Greeting& greeting, Deadline limit) {
+  std::array<std::byte, 1> verdict{};
+  const bool answered =
+      send_all(socket, greeting.hello(), limit) && receive_all(socket, verdict, limit);
+  for (const Verdict v : {Verdict::welcome, Verdict::wrong_secret})
+    if (answered && verdict[0] == static_cast<std::byte>(v)) return v;
+  return Verdict::other_group;
+}
+
 /// From a connected socket to a rank that waits for the others.
 Attempt enter(const Join& join, FileDescriptor socket, const GroupKey& key,
               const Instance& instance) {
   const Deadline limit = std::min(join.deadline, Deadline::after(kGreetingLimit));
   const Greeting greeting(key, instance);
-  std::array<std::byte, 1> verdict{};
-  std::array<std::byte, kAnswerBytes> bytes{};
-  auto talk = send_all(socket.get(), greeting.hello(), limit);
-  if (talk) talk = receive_all(socket.get(), verdict, limit);
-  if (!talk) return again(std::move(talk).error().message);
-  if (verdict[0] == static_cast<std::byte>(Verdict::wrong_secret))
+  const Verdict verdict = greet(socket.get(), greeting, limit);
+  if (verdict == Verdict::wrong_secret)
     return refused({Code::aborted, "join: the secret is not the one that rank 0 came with"});
-  if (verdict[0] != static_cast<std::byte>(Verdict::welcome))
-    return again("another group is gathering there");
-  talk = receive_all(socket.get(), bytes, limit);
-  if (!talk) return again(std::move(talk).error().message);
-  auto keys = greeting.finish(bytes);
-  if (!keys) return again(std::move(keys).error().message);
+  if (verdict != Verdict::welcome) return again("this group does not gather there");
+  std::array<std::byte, kAnswerBytes> answer{};
+  const auto answered = receive_all(socket.get(), answer, limit);
+  if (!answered) return again(answered.error().message);
+  const auto keys = greeting.finish(answer);
+  if (!keys) return again(keys.error().message);
   auto bell = Bell::make();
   if (!bell) return refused(std::move(bell).error());
   auto control = std::make_unique<TcpControl>(
@@ -108,6 +114,20 @@ Attempt enter(const Join& join, FileDescriptor socket, const GroupKey& key,
   if (!outcome) return again("rank 0 went away before all ranks had come");
   if (!*outcome) return refused(std::move(*outcome).error());
   return {std::move(control), std::nullopt, ""};
+}
+
+/// A hub of this group that gathers there now: rank 0 is taken then.
+Result<> check_not_taken(const Join& join, const std::vector<std::string>& hosts, int port,
+                         const Instance& instance) {
+  const Greeting greeting(group_key(join.job, join.secret), instance);
+  for (const std::string& host : hosts) {
+    const auto socket = connect_to(host, port, kConnectLimit, join.deadline);
+    const Deadline limit = std::min(join.deadline, Deadline::after(kGreetingLimit));
+    if (socket && greet(socket->get(), greeting, limit) != Verdict::other_group)
+      return fail(Code::invalid_argument,
+                  "join: rank 0 is taken: another process has joined as it");
+  }
+  return {};
 }
 
 Attempt enter_at(const Join& join, const std::vector<std::string>& hosts, int port,
@@ -153,14 +173,14 @@ Result<std::unique_ptr<ControlPlane>> join_others(const Join& join, const Place&
 }
 
 /// A port of an earlier group may still be in use by it for a moment.
-Result<Listener> listen_when_free(const Place& place, Deadline deadline) {
+Result<Listener> listen_when_free(const Join& join, const Place& place) {
   for (;;) {
     bool in_use = false;
     auto listener = listen_at(place.host, place.port, &in_use);
-    if (listener || !in_use || deadline.expired()) {
-      if (!listener) return tl::unexpected(std::move(listener).error().in("join"));
-      return listener;
-    }
+    if (listener) return listener;
+    if (in_use) RESHARD_TRY(check_not_taken(join, {place.host}, place.port, Instance{}));
+    if (!in_use || join.deadline.expired())
+      return tl::unexpected(std::move(listener).error().in("join"));
     std::this_thread::sleep_for(kAgain);
   }
 }
@@ -181,7 +201,10 @@ class Notice {
 
 Result<std::unique_ptr<ControlPlane>> join_as_first(const Join& join, const Place& place) {
   make_room_for_files(static_cast<std::size_t>(join.size));
-  Listener listener = RESHARD_TRY(listen_when_free(place, join.deadline));
+  const std::string path = place.folder.empty() ? "" : meeting_path(place.folder, join.job);
+  if (const auto there = read_meeting(path))
+    RESHARD_TRY(check_not_taken(join, there->addresses, there->port, there->instance));
+  Listener listener = RESHARD_TRY(listen_when_free(join, place));
   auto [mine, hubs] = RESHARD_TRY(socket_pair());
   Meeting meeting;
   meeting.instance = random_instance();
@@ -195,8 +218,7 @@ Result<std::unique_ptr<ControlPlane>> join_as_first(const Join& join, const Plac
   auto hub = std::make_unique<Hub>(options, std::move(listener.socket), std::move(hubs),
                                    RESHARD_TRY(Bell::make()));
   std::optional<Notice> notice;
-  if (!place.folder.empty()) {
-    const std::string path = meeting_path(place.folder, join.job);
+  if (!path.empty()) {
     RESHARD_TRY(write_meeting(path, meeting));
     notice.emplace(path, meeting.instance);
   }

@@ -32,7 +32,8 @@ class Secret {
 
 /// Where and as whom a process joins a group.
 struct Join {
-  /// "tcp://HOST:PORT": rank 0 listens there, all others connect; needs a secret.
+  /// "tcp://HOST:PORT": rank 0 listens there, all others connect; needs a secret. Finding the
+  /// address of a host's name takes what the system takes, also beyond the deadline.
   /// "file:///FOLDER": a folder that all processes see; rank 0 writes there (readable by its owner
   /// only) where it listens, and a secret when none was given.
   std::string url;

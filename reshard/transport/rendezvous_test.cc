@@ -176,6 +176,29 @@ TEST(Rendezvous, a_rank_that_is_taken_is_refused_to_the_second) {
   EXPECT_TRUE(zero.get());
 }
 
+TEST(Rendezvous, rank_0_is_taken_while_another_gathers_there) {
+  const RendezvousFolder folder;
+  const std::string tcp = "tcp://127.0.0.1:" + std::to_string(free_port());
+  for (const std::string& url : {folder.url(), tcp}) {
+    std::vector<Join> all;
+    for (int rank = 0; rank < 3; ++rank) {
+      all.push_back(place(url, rank, 3));
+      all.back().secret = *Secret::from_text("sixteen characters");
+    }
+    auto first = join_soon(all[0]);
+    // The second is who comes when the first is there: when it knows whom it waits for.
+    Join probe = all[1];
+    for (bool there = false; !there;) {
+      probe.deadline = Deadline::after(std::chrono::milliseconds(50));
+      const auto left = join(probe);
+      there = !left && left.error().message.find("rank 2 did not come") != std::string::npos;
+    }
+    expect_error(join(all[0]), Code::invalid_argument, {"rank 0 is taken"});
+    for (const auto& one : join_all({all[1], all[2]})) EXPECT_TRUE(one) << outcome(one);
+    EXPECT_TRUE(first.get());
+  }
+}
+
 TEST(Rendezvous, the_ranks_that_do_not_come_are_named_at_the_deadline) {
   const RendezvousFolder folder;
   std::vector<Join> all{place(folder.url(), 0, 5), place(folder.url(), 3, 5)};

@@ -39,7 +39,7 @@ Result<Addresses> resolve(const std::string& host, int port) {
   addrinfo* found = nullptr;
   const int error = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
   if (error != 0) {
-    return fail(Code::invalid_argument,
+    return fail(error == EAI_AGAIN || error == EAI_SYSTEM ? Code::io : Code::invalid_argument,
                 fmt::format("host {} has no address: {}", host, ::gai_strerror(error)));
   }
   return Addresses(found, &::freeaddrinfo);

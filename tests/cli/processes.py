@@ -131,10 +131,10 @@ class ProcessTest(unittest.TestCase):
 
     def nothing_left(self):
         self.assertEqual(self.processes(), [], "processes that run on")
-        left = [path.name for path in self.temporary.iterdir() if "reshard" in path.name]
+        left = [path.name for path in self.temporary.iterdir() if path.name.startswith("reshard")]
         self.assertEqual(left, [], "temporary files")
         now = set(os.listdir("/dev/shm")) - self.shared_memory
-        self.assertEqual({name for name in now if "reshard" in name}, set(), "shared memory")
+        self.assertEqual({name for name in now if name.startswith("reshard")}, set(), "shared memory")
 
     def wait_for(self, condition, what):
         """Polls until condition() holds: for what other processes do."""

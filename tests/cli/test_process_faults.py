@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A rank that dies: all others end in time, with one line, and leave nothing."""
 
+import signal
 import time
 import unittest
 
@@ -51,6 +52,21 @@ class Faults(processes.ProcessTest):
                     self.assertNotEqual(code, 0)
                     self.assertNotIn('"verified"', out)
                     self.wait_for(lambda: self.processes() == [], "all ranks to end")
+
+    def test_a_rank_that_stands_still_is_a_deadline_for_all(self):
+        self.need("shm")
+        for rank in (0, 2):
+            with self.subTest(f"rank {rank}"):
+                run = self.start(
+                    "run", *SMALL, *LAYOUTS, "--transport", "shm", "--spawn", "--repeat", 1000000,
+                    "--deadline", 2,
+                )  # fmt: skip
+                self.wait_for(lambda run=run: len(self.ranks_of(run)) == 4, "all ranks")
+                self.kill(self.ranks_of(run)[rank], signal.SIGSTOP)
+                code, out, err = self.end(run)
+                self.assertEqual((code, out), (1, ""))
+                self.one_line(err, f"rank {rank}")
+                self.nothing_left()
 
     def test_of_two_programs_both_say_who_died(self):
         self.need("shm")

@@ -88,6 +88,19 @@ class Spawned(processes.ProcessTest):
         self.one_line(err, "interrupted")
         self.nothing_left()
 
+    def test_an_interrupt_ends_those_who_wait_for_others(self):
+        run = self.start(
+            "run", *SMALL, "--from", "megatron:tp=2", "--to", "vllm:tp=2,offset=2",
+            "--transport", "shm", "--role", "source", "--ranks", "0-1", "--spawn",
+            "--rendezvous", f"file://{self.d}",
+        )  # fmt: skip
+        self.wait_for(lambda: len(self.ranks_of(run)) == 2, "both ranks")
+        run.send_signal(signal.SIGINT)
+        code, out, err = self.end(run)
+        self.assertEqual((code, out), (130, ""))
+        self.one_line(err, "interrupted")
+        self.nothing_left()
+
     def test_ranks_end_when_their_parent_is_killed(self):
         self.need("shm")
         run = self.start(

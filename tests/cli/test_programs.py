@@ -65,6 +65,20 @@ class Programs(processes.ProcessTest):
         ]
         self.both_prove(runs)
 
+    def test_two_launchers(self):
+        self.need("shm")
+        for library in ("openmpi", "mpich"):
+            self.need_mpi(library)
+        url, secret = f"tcp://127.0.0.1:{free_port()}", self.secret()
+        runs = [
+            self.start(
+                *self.arguments(role, ranks, url, secret, "--verify", "--json"),
+                before=processes.mpirun(library, 2),
+            )
+            for role, ranks, library in (("source", "0-1", "openmpi"), ("target", "2-3", "mpich"))
+        ]
+        self.both_prove(runs)
+
     def test_a_wrong_secret_is_refused_and_harms_nobody(self):
         self.need("shm")
         url, secret = f"tcp://127.0.0.1:{free_port()}", self.secret()

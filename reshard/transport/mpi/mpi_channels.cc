@@ -192,6 +192,32 @@ void give_back_channels(MpiChannels channels) {
   if (channels.made >= unused.made) unused = std::move(channels);
 }
 
+void discard_late_frames() {
+  const Deadline deadline = Deadline::after(std::chrono::milliseconds(100));
+  const std::scoped_lock lock(store().mutex);
+  std::vector<std::byte> frame;
+  for (auto& [members, channels] : store().unused) {
+    for (int found = 1; found != 0 && !deadline.expired();) {
+      MPI_Message message = MPI_MESSAGE_NULL;
+      MPI_Status status;
+      MPI_Request request = MPI_REQUEST_NULL;
+      int bytes = 0, done = 0;
+      if (MPI_Improbe(MPI_ANY_SOURCE, MPI_ANY_TAG, channels.frames, &found, &message, &status) !=
+              MPI_SUCCESS ||
+          found == 0 || MPI_Get_count(&status, MPI_BYTE, &bytes) != MPI_SUCCESS)
+        break;
+      frame.resize(static_cast<std::size_t>(std::max(bytes, 1)));
+      if (MPI_Imrecv(frame.data(), bytes, MPI_BYTE, &message, &request) != MPI_SUCCESS) return;
+      while (done == 0 && !deadline.expired()) MPI_Test(&request, &done, MPI_STATUS_IGNORE);
+      // MPI may write into it until the process ends.
+      if (done == 0) {
+        (void)new std::vector<std::byte>(std::move(frame));
+        return;
+      }
+    }
+  }
+}
+
 int largest_tag(MPI_Comm comm) {
   constexpr int kPromised = 32767;
   void* value = nullptr;

@@ -38,6 +38,10 @@ Result<MpiChannels> take_channels(ControlPlane& control, Deadline deadline);
 /// none was cancelled.
 void give_back_channels(MpiChannels channels);
 
+/// Before MPI_Finalize(): takes the frames that peers sent to groups that this process had left,
+/// which some libraries report as lost.
+void discard_late_frames();
+
 /// The largest tag of a message in `comm`.
 int largest_tag(MPI_Comm comm);
 

@@ -11,6 +11,8 @@
 #include <mutex>
 #include <string_view>
 
+#include "reshard/transport/mpi/mpi_channels.h"
+
 namespace reshard {
 namespace {
 
@@ -36,8 +38,9 @@ std::atomic<bool> started_here{false}, ended_badly{false};
 
 void at_exit() {
   int ended = 0;
-  if (started_here && !ended_badly && MPI_Finalized(&ended) == MPI_SUCCESS && ended == 0)
-    MPI_Finalize();
+  if (!started_here || ended_badly || MPI_Finalized(&ended) != MPI_SUCCESS || ended != 0) return;
+  discard_late_frames();
+  MPI_Finalize();
 }
 
 Result<> check_thread(int level) {

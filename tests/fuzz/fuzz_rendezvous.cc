@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// Protects: what ranks send and what lies at a rendezvous is refused, or is what its format says;
+// no order of frames confuses the hub.
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "reshard/base/check.h"
+#include "reshard/transport/control_frame.h"
+#include "reshard/transport/hub_group.h"
+#include "reshard/transport/rendezvous_place.h"
+
+namespace {
+
+using namespace reshard;
+using namespace reshard::tcp;
+
+template <class T>
+void check_error(const Result<T>& result) {
+  if (result) return;
+  const auto& message = result.error().message;
+  RESHARD_CHECK(!message.empty() && message.size() < 2000);
+}
+
+void check_frame(std::span<const std::byte> bytes) {
+  const auto frame = parse_frame(bytes);
+  check_error(frame);
+  if (!frame) return;
+  const std::vector<std::byte> again = encode(*frame).head;
+  RESHARD_CHECK(std::ranges::equal(again, bytes));
+}
+
+void check_parts(std::span<const std::byte> bytes) {
+  for (const std::size_t count : {std::size_t{0}, std::size_t{3}, std::size_t{1} << 60}) {
+    const auto parts = parse_parts(bytes, count);
+    check_error(parts);
+    if (parts) RESHARD_CHECK(std::ranges::equal(encode_parts(*parts), bytes));
+  }
+}
+
+void check_place(std::string_view text) {
+  check_error(parse_url(text));
+  check_error(check_job(text));
+  const auto meeting = parse_meeting(text);
+  check_error(meeting);
+  if (meeting) {
+    const auto again = parse_meeting(meeting_text(*meeting));
+    RESHARD_CHECK(again && again->port == meeting->port && again->instance == meeting->instance &&
+                  again->addresses == meeting->addresses &&
+                  again->secret.text() == meeting->secret.text());
+  }
+}
+
+/// Three ranks that do what the input says, two bytes a step. Whoever waits gets one answer, and
+/// none who does not.
+void drive_hub(std::span<const std::uint8_t> steps) {
+  constexpr int kRanks = 3;
+  std::vector<int> answers(kRanks, 0), asked(kRanks, 0);
+  HubGroup group(kRanks, [&](Rank to, const EncodedFrame& encoded) {
+    std::vector<std::byte> bytes = encoded.head;
+    if (encoded.body) bytes.insert(bytes.end(), encoded.body->begin(), encoded.body->end());
+    const auto frame = parse_frame(bytes);
+    RESHARD_CHECK(frame.has_value());
+    if (frame->kind == Kind::done || frame->kind == Kind::failed) ++answers[to.index()];
+    RESHARD_CHECK(answers[to.index()] <= asked[to.index()]);
+  });
+  std::vector<bool> seated(kRanks, false);
+  for (; steps.size() >= 2; steps = steps.subspan(2)) {
+    const std::size_t r = steps[0] % kRanks;
+    const Rank rank(static_cast<Rank::rep>(r));
+    Frame frame{static_cast<Kind>(steps[1] % 12), steps[1] / 12U, r, kRanks, "", {}};
+    frame.text = steps[0] >= 128 ? "barrier" : "all_gather";
+    if (!seated[r]) {
+      frame.kind = Kind::join;
+      frame.bytes.resize(32, std::byte{static_cast<unsigned char>(steps[0] >> 7)});
+      Frame refusal;
+      ++asked[r];
+      seated[r] = group.seat(frame, refusal).has_value();
+      if (!seated[r]) --asked[r];
+      group.start_if_complete();
+    } else if (steps[1] >= 252) {
+      group.on_lost(rank);
+      seated[r] = group.started();
+    } else {
+      ++asked[r];
+      if (!group.on_frame(rank, std::move(frame))) seated[r] = group.started();
+    }
+    group.send_tallies([](Rank) { return true; });
+    if (group.finished()) return;
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const std::span input(data, size);
+  check_frame(std::as_bytes(input));
+  check_parts(std::as_bytes(input));
+  check_place({reinterpret_cast<const char*>(data), size});
+  drive_hub(input);
+  return 0;
+}
