@@ -29,12 +29,13 @@ Result<std::shared_ptr<const ModelSpec>> copies_of_one_tensor(Arguments& argumen
   return std::shared_ptr<const ModelSpec>(std::move(model));
 }
 
-/// "DIM:PARTS": every tensor cut alike, part i on rank i.
+/// "DIM:PARTS" or "DIM:PARTS:OFFSET": every tensor cut alike, part i on rank OFFSET + i.
 Result<std::shared_ptr<const ModelLayout>> cut_layout(const std::string& text,
                                                       std::shared_ptr<const ModelSpec> model) {
   const auto cut = RESHARD_TRY(whole_numbers(text, ':'));
-  if (cut.size() != 2 || cut[0] >= kMaxDims)
-    return fail(Code::invalid_argument, fmt::format("'{}': a cut is DIM:PARTS, as 1:8", text));
+  if (cut.size() < 2 || cut.size() > 3 || cut[0] >= kMaxDims)
+    return fail(Code::invalid_argument,
+                fmt::format("'{}': a cut is DIM:PARTS, as 1:8, or DIM:PARTS:OFFSET", text));
   Rule rule;
   rule.match = "*";
   rule.cuts.push_back({.dim = static_cast<int>(cut[0]), .axes = {"part"}});
@@ -42,6 +43,7 @@ Result<std::shared_ptr<const ModelLayout>> cut_layout(const std::string& text,
   LayoutSpec spec;
   spec.family = "rules";
   spec.file = text;
+  if (cut.size() == 3) spec.keys["offset"] = std::to_string(cut[2]);
   return shared(rules_layout(spec, FamilyInput{std::move(model), nullptr}, rules));
 }
 

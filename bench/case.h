@@ -28,7 +28,7 @@ Result<std::shared_ptr<const ModelLayout>> layout_of(const std::string& text,
 /// The case of a command line. Either a model by its config and two layouts,
 ///   --config FILE [--layers N] [--vocab N] --from LAYOUT --to LAYOUT
 /// or copies of one tensor, each cut along one dimension into parts that ranks 0, 1, ... hold,
-///   --tensor 2048x768 --count N --dtype BF16 --from DIM:PARTS --to DIM:PARTS
+///   --tensor 2048x768 --count N --dtype BF16 --from DIM:PARTS[:OFFSET] --to ...
 Result<Case> case_of(Arguments& arguments);
 
 }  // namespace reshard::bench

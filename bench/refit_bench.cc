@@ -6,84 +6,18 @@
 //
 // --rounds 0 measures a round for each line on standard input until that ends (see Rounds).
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 #include <map>
-#include <mutex>
 
 #include "bench/case.h"
 #include "bench/plain_ways.h"
+#include "bench/values.h"
 #include "reshard/exec/direct.h"
 #include "reshard/memory/host_buffer.h"
 #include "reshard/plan/moves.h"
-#include "reshard/transform/oracle.h"
 
 namespace reshard::bench {
 namespace {
-
-constexpr Oracle kOracle{OracleKind::bits, 1};
-
-/// A local tensor of a rank.
-struct Held {
-  Rank rank;
-  SlotId slot;
-};
-
-/// Calls f(canonical tensor, fragment, local tensor's first byte) for each fragment in the buffers,
-/// with all cores. Errors: the first one that f returned.
-template <class F>
-Result<> for_each_fragment(const RankBuffers& buffers, F&& f) {
-  const ModelLayout& layout = buffers.layout();
-  std::vector<Held> all;
-  for (const Rank r : buffers.ranks())
-    for (const SlotId slot : layout.slots_of(r)) all.push_back({r, slot});
-  std::atomic<std::size_t> next{0};
-  std::mutex mutex;
-  Result<> first_error;
-  auto body = [&](int) {
-    for (std::size_t i = next++; i < all.size(); i = next++) {
-      std::byte* const data = buffers.at(all[i].rank, all[i].slot);
-      for (const Fragment& fragment : layout.local(all[i].slot, all[i].rank).fragments) {
-        Result<> done = f(layout.model()[fragment.tensor], fragment, data);
-        const std::lock_guard lock(mutex);
-        if (!done && first_error) first_error = std::move(done);
-      }
-    }
-  };
-  WorkerPool pool(0);
-  pool.run(body);
-  return first_error;
-}
-
-Result<> fill(const RankBuffers& buffers) {
-  return for_each_fragment(
-      buffers, [](const CanonicalTensor& t, const Fragment& f, std::byte* data) {
-        return oracle_fill(kOracle, t.name, t.shape, t.dtype, f.box, f.where, data);
-      });
-}
-
-/// Bytes that were compared. Errors: an element that is not the oracle's.
-Result<Index> check(const RankBuffers& buffers) {
-  std::atomic<Index> bytes{0};
-  const auto compare = [&](const CanonicalTensor& t, const Fragment& f,
-                           const std::byte* data) -> Result<> {
-    const auto wrong =
-        RESHARD_TRY(oracle_check(kOracle, t.name, t.shape, t.dtype, f.box, f.where, data));
-    if (wrong) return fail(Code::corrupt, t.name + ": " + to_string(*wrong));
-    bytes += f.box.volume() * bits(t.dtype) / 8;
-    return {};
-  };
-  RESHARD_TRY(for_each_fragment(buffers, compare));
-  return bytes.load();
-}
-
-/// Overwrites every local tensor, so that what is checked later was written in between.
-void spoil(const RankBuffers& buffers) {
-  for (const Rank r : buffers.ranks())
-    for (const SlotId slot : buffers.layout().slots_of(r))
-      if (std::byte* const data = buffers.at(r, slot); data != nullptr)
-        std::memset(data, 0xA5, static_cast<std::size_t>(buffers.bytes(r, slot)));
-}
 
 /// Bytes delivered in runs of each length.
 Result<std::map<Index, Index>> bytes_by_run(const Planner& planner, const RankBuffers& target) {
@@ -119,7 +53,7 @@ Result<RankBuffers> buffers_of(const std::shared_ptr<const ModelLayout>& layout)
 
 Result<> measure(const Planner& planner, Memory& memory, Index threads, Rounds rounds,
                  JsonLine line) {
-  spoil(memory.target);
+  spoil_values(memory.target);
   DirectOptions options;
   options.threads = static_cast<int>(threads);
   const Stopwatch preparing;
@@ -140,7 +74,7 @@ Result<> measure(const Planner& planner, Memory& memory, Index threads, Rounds r
   line.add("plain_bytes", memory.plain_target.size());
   line.add("copies", report.copies);
   add_seconds(line, contenders, seconds);
-  line.add("checked_bytes", RESHARD_TRY(check(memory.target)));
+  line.add("checked_bytes", RESHARD_TRY(check_values(memory.target)));
   line.add("peak_rss_bytes", peak_rss_bytes());
   line.print();
   return {};
@@ -153,7 +87,7 @@ Result<> run(Arguments& arguments) {
   RESHARD_TRY(arguments.unused());
   const Planner planner = RESHARD_TRY(Planner::make(c.source, c.target));
   Memory memory{RESHARD_TRY(buffers_of(c.source)), RESHARD_TRY(buffers_of(c.target)), {}, {}};
-  RESHARD_TRY(fill(memory.source));
+  RESHARD_TRY(fill_values(memory.source));
 
   const auto by_run = RESHARD_TRY(bytes_by_run(planner, memory.target));
   Index bytes = 0;

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Refits between processes of one host, by turns with plain copies, with MPI and with whole tensors."""
+
+import dataclasses
+
+import jobs
+from machine import Watch, available_memory
+from programs import arguments
+from rows import BenchError, Row, fastest, rates
+
+# Of one copy through shared memory; of the kernel's copy between processes.
+SHARED_TARGET, KERNEL_TARGET = 0.8, 0.8
+# Times the speed of MPI_Alltoallw with derived datatypes, and of packing by hand with MPI_Isend.
+ALLTOALLW_TARGET, ISEND_TARGET = 1.5, 1.0
+STAGING = 64 << 20
+MOST_MEMORY = 12 * 2**30
+
+
+@dataclasses.dataclass
+class Case:
+  name: str
+  ranks: int
+  options: dict
+  quick: bool = False
+
+
+def model_case(model, layers, ranks, source, target, quick=False):
+  options = {"config": model, "layers": layers, "vocab": 8192, "from": source, "to": target}
+  layer = "layer" if layers == 1 else "layers"
+  return Case(f"{model}, {layers} {layer}, {source} to {target}, {ranks} processes", ranks, options, quick)
+
+
+def tensor_case(shape, count, ranks, source, target, quick=False):
+  options = {"tensor": shape, "count": count, "from": source, "to": target}
+  return Case(f"{count} tensors of {shape}, {source} to {target}, {ranks} processes", ranks, options, quick)
+
+
+APART = model_case("qwen3-30b-a3b", 1, 4, "megatron:tp=2,ep=2,etp=1", "vllm:tp=2,offset=2", True)
+CASES = [
+  model_case("llama-3.1-8b", 3, 2, "megatron:tp=2", "vllm:tp=2", True),
+  model_case("llama-3.1-8b", 3, 2, "megatron:tp=1", "vllm:tp=1,offset=1"),
+  model_case("llama-3.1-8b", 2, 4, "megatron:tp=4", "vllm:tp=2"),
+  APART,
+  model_case("qwen3-30b-a3b", 1, 2, "megatron:ep=2,etp=1,dp=2", "vllm:tp=2", True),
+  tensor_case("4096x14336", 6, 4, "1:2", "1:2:2"),
+  tensor_case("2688x1856", 80, 3, "1:3", "0:2", True),
+  tensor_case("2880x2880", 48, 4, "1:4", "1:3"),
+]
+
+
+def job_arguments(programs, case, **more):
+  options = {**case.options, **more}
+  if "config" in options:
+    options["config"] = programs.config(options["config"])
+  return arguments(**options)
+
+
+def checked(case, result):
+  if result["checked_bytes"] < result["bytes"]:
+    raise BenchError(f"{case.name}: {result['checked_bytes']} of {result['bytes']} bytes were checked")
+  if result["staging_bytes"] > STAGING:
+    raise BenchError(f"{case.name}: {result['staging_bytes']} bytes of staging, {STAGING} allowed")
+  return result
+
+
+def note_of(result):
+  staging = result["staging_bytes"] / 2**20
+  return f"{result['path']} path, staging {staging:.0f} of {STAGING >> 20} MiB"
+
+
+def row_of(title, result, against, name, target, noise):
+  """A row with the refit against another way; `against` in GB/s."""
+  median, best = rates(result["seconds_refit"], result["bytes"])
+  samples = {k: v for k, v in result.items() if k.startswith(("seconds_", "bytes", "staging", "most"))}
+  return Row(
+    "process", title, "GB/s", median, best, against, name, median / against, target,
+    noise=noise, note=note_of(result), samples=samples,
+  )  # fmt: skip
+
+
+def shm_row(programs, case, rounds, memory):
+  argv = [programs.path("rank_bench"), *job_arguments(programs, case, transport="shm")]
+  argv += arguments(memory=memory, rounds=rounds, staging=STAGING, ways="pull")
+  watch = Watch()
+  (result,) = jobs.run_by_hand(argv, case.ranks)
+  checked(case, result)
+  ways = [w for w in ("pull_libc", "pull_streaming", "pull_get") if f"seconds_{w}" in result]
+  way, ceiling = fastest(result, ways, result["bytes"])
+  target = SHARED_TARGET if memory == "shared" else KERNEL_TARGET
+  title = f"shm, {memory} memory: {case.name}"
+  return row_of(title, result, ceiling, way.replace("_", " "), target, watch.noise())
+
+
+def mpi_rows(programs, case, rounds, library):
+  argv = [programs.path(f"rank_bench_{library}"), *job_arguments(programs, case, transport="mpi")]
+  argv += arguments(rounds=rounds, staging=STAGING, ways="alltoallw,isend")
+  watch = Watch()
+  (result,) = jobs.run_by_mpi(library, argv, case.ranks)
+  checked(case, result)
+  noise, title = watch.noise(), f"mpi ({library}): {case.name}"
+  for way, words, target in (
+    ("alltoallw", "MPI_Alltoallw, derived datatypes", ALLTOALLW_TARGET),
+    ("isend", "packed by hand, MPI_Isend", ISEND_TARGET),
+  ):
+    other, _ = rates(result[f"seconds_{way}"], result["bytes"])
+    yield row_of(title, result, other, words, target, noise)
+
+
+def whole_rows(programs, case, rounds, transport):
+  """Against what brings whole tensors to every engine rank."""
+  argv = [programs.path("rank_bench"), *job_arguments(programs, case, transport=transport)]
+  argv += arguments(rounds=rounds, staging=STAGING, ways="gather,broadcast")
+  watch = Watch()
+  (result,) = jobs.run_by_hand(argv, case.ranks)
+  checked(case, result)
+  noise = watch.noise()
+  for way, words in (("gather", "gather everything, then slice"), ("broadcast", "broadcast everything")):
+    other, _ = rates(result[f"seconds_{way}"], result["bytes"])
+    yield row_of(f"{transport}: {case.name}", result, other, words, None, noise)
+
+
+def measure(programs, quick):
+  if available_memory() < MOST_MEMORY:
+    yield Row("process", "refits between processes", skipped=f"less than {MOST_MEMORY >> 30} GiB are free")
+    return
+  rounds = 5 if quick else 9
+  cases = [c for c in CASES if c.quick or not quick]
+  for case in cases:
+    yield shm_row(programs, case, rounds, "shared")
+  for case in cases[:2] if quick else cases:
+    yield shm_row(programs, case, rounds, "private")
+  for library in ("openmpi", "mpich"):
+    if not programs.has(f"rank_bench_{library}") or not jobs.has_launcher(library):
+      yield Row("process", f"mpi ({library})", skipped="its library or its launcher is not here")
+      continue
+    for case in cases:
+      yield from mpi_rows(programs, case, rounds, library)
+  for transport in ("shm",) if quick else ("shm", "ucx", "gloo"):
+    yield from whole_rows(programs, APART, 3 if quick else 5, transport)

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+// A refit between processes, by turns with other ways to bring the same bytes over, and checks
+// every destination element afterwards. One process of it per rank, started by mpirun or with RANK
+// and WORLD_SIZE set; rank 0 prints one line.
+//
+//   rank_bench <a job, see rank_job.h> [--rounds N] [--staging BYTES] [--path direct|message]
+//              [--ways pull,gather,broadcast,alltoallw,isend] [--hosts RANKS_PER_HOST]
+//
+// The ways of MPI are in the programs rank_bench_openmpi and rank_bench_mpich.
+#include <algorithm>
+#include <sstream>
+
+#include "bench/mpi_ways.h"
+#include "bench/rank_ways.h"
+#include "bench/values.h"
+
+namespace reshard::bench {
+namespace {
+
+/// The other ways, and what they use.
+struct Ways {
+  std::unique_ptr<PlainPulls> pulls;
+  std::vector<std::unique_ptr<WholeTensors>> whole;
+  std::unique_ptr<MpiWays> mpi;
+  std::vector<Contender> contenders;
+
+  void add(std::vector<Contender> more) {
+    contenders.insert(contenders.end(), more.begin(), more.end());
+  }
+};
+
+Result<> add_way(const RankJob& job, const std::string& name, bool shared, Ways& ways) {
+  if (name == "pull") {
+    ways.pulls = RESHARD_TRY(PlainPulls::make(job, shared));
+    ways.add(ways.pulls->contenders());
+  } else if (name == "gather" || name == "broadcast") {
+    const auto way = name == "gather" ? WholeTensors::Way::gather : WholeTensors::Way::broadcast;
+    ways.whole.push_back(RESHARD_TRY(WholeTensors::make(job, way)));
+    ways.add({ways.whole.back()->contender()});
+  } else if (name == "alltoallw" || name == "isend") {
+    if (!ways.mpi) ways.mpi = RESHARD_TRY(MpiWays::make(job));
+    ways.add({name == "isend" ? ways.mpi->isend() : ways.mpi->alltoallw()});
+  } else {
+    return fail(Code::invalid_argument, "no way '" + name + "'");
+  }
+  return {};
+}
+
+Result<RankRefitOptions> options_of(Arguments& arguments) {
+  RankRefitOptions options;
+  options.seconds = 300;
+  options.staging_bytes = RESHARD_TRY(arguments.integer("staging", options.staging_bytes));
+  const std::string path = arguments.text("path", "automatic");
+  if (path == "direct") options.path = RefitPath::direct;
+  if (path == "message") options.path = RefitPath::message;
+  return options;
+}
+
+/// Bytes that this rank's host sends and receives over its link, from its own transfers.
+struct LinkBytes {
+  Index out = 0, in = 0;
+};
+
+LinkBytes link_bytes(const RankJob& job, Index per_host) {
+  const auto bytes_across = [&](const std::vector<Transfer>& transfers) {
+    Index bytes = 0;
+    for (const Transfer& t : transfers)
+      if (t.src.value() / per_host != t.dst.value() / per_host)
+        bytes += t.box.volume() * bits(job.layouts.source->model()[t.tensor].dtype) / 8;
+    return bytes;
+  };
+  const RankPlan part = job.planner->part(job.rank());
+  return {bytes_across(part.sends), bytes_across(part.recvs)};
+}
+
+/// What the busiest link of a host carries in one direction, with so many ranks on each host.
+Result<Index> busiest_link(const RankJob& job, Index per_host) {
+  const LinkBytes mine = link_bytes(job, per_host);
+  Index most = 0;
+  for (Index host = 0; host * per_host < job.size(); ++host) {
+    const bool here = job.rank().value() / per_host == host;
+    most = std::max(most, RESHARD_TRY(job.sum(here ? mine.out : 0)));
+    most = std::max(most, RESHARD_TRY(job.sum(here ? mine.in : 0)));
+  }
+  return most;
+}
+
+/// When the source ranks that send are done with that, first and last. Seconds of the last refit.
+Result<> add_ends(const RankJob& job, const RankReport& report, JsonLine& line) {
+  const double mine = report.wait_seconds + report.move_seconds;
+  const bool counts = report.sent > 0;
+  const auto microseconds = static_cast<Index>(mine * 1e6);
+  const Index last = RESHARD_TRY(job.max(counts ? microseconds : 0));
+  constexpr Index kNever = Index{1} << 60;
+  const Index first = kNever - RESHARD_TRY(job.max(counts ? kNever - microseconds : 0));
+  line.add("first_done", static_cast<double>(first) / 1e6);
+  line.add("last_done", static_cast<double>(last) / 1e6);
+  return {};
+}
+
+Result<> print(const RankJob& job, const RankRefit& refit, const RankReport& report,
+               const Ways& ways, const std::vector<std::vector<double>>& seconds, Index per_host) {
+  JsonLine line;
+  line.add("transport", job.transport);
+  line.add("path", refit.path());
+  line.add("ranks", Index{job.size()});
+  line.add("bytes", RESHARD_TRY(job.sum(RESHARD_TRY(job.bytes_delivered()))));
+  line.add("bytes_sent", RESHARD_TRY(job.sum(report.sent)));
+  line.add("most_sent", RESHARD_TRY(job.max(report.sent)));
+  line.add("staging_bytes", RESHARD_TRY(job.max(refit.staging_bytes())));
+  if (per_host > 0) line.add("busiest_link_bytes", RESHARD_TRY(busiest_link(job, per_host)));
+  RESHARD_TRY(add_ends(job, report, line));
+  add_seconds(line, ways.contenders, seconds);
+  Index checked = 0;
+  if (job.target) checked = RESHARD_TRY(check_values(*job.target));
+  line.add("checked_bytes", RESHARD_TRY(job.sum(checked)));
+  line.add("most_rss_bytes", RESHARD_TRY(job.max(peak_rss_bytes())));
+  if (job.rank() == Rank{0}) line.print();
+  return {};
+}
+
+Result<> run(Arguments& arguments) {
+  const Index rounds = RESHARD_TRY(arguments.integer("rounds", 7));
+  const bool shared = arguments.text("memory", "shared") == "shared";
+  const auto options = RESHARD_TRY(options_of(arguments));
+  const Index per_host = RESHARD_TRY(arguments.integer("hosts", 0));
+  std::istringstream names(arguments.text("ways"));
+  const RankJob job = RESHARD_TRY(join_job(arguments));
+  RESHARD_TRY(arguments.unused());
+  Ways ways;
+  for (std::string name; std::getline(names, name, ',');)
+    RESHARD_TRY(add_way(job, name, shared, ways));
+  if (job.target) spoil_values(*job.target);
+  auto refit = RESHARD_TRY(RankRefit::prepare(*job.planner, job.source.get(), job.target.get(),
+                                              *job.group.transport, *job.group.control, options));
+  RankReport report;
+  ways.add({together(job, "refit", [&]() -> Result<> {
+    report = RESHARD_TRY(refit.run());
+    return {};
+  })});
+  const auto seconds = RESHARD_TRY(by_turns(ways.contenders, Rounds(rounds)));
+  RESHARD_TRY(print(job, refit, report, ways, seconds, per_host));
+  return job.group.control->quiesce(patient());
+}
+
+}  // namespace
+}  // namespace reshard::bench
+
+int main(int argc, char** argv) {
+  return reshard::bench::run_program(argc, argv, reshard::bench::run);
+}

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a refit between processes is measured against.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "bench/rank_job.h"
+#include "reshard/exec/direct.h"
+#include "reshard/exec/rank_refit.h"
+
+namespace reshard::bench {
+
+/// As many bytes as each rank is delivered, copied in long runs from other ranks' plain memory: the
+/// ceiling of one host. Where peers' memory is mapped, "pull_libc" and "pull_streaming"; else
+/// "pull_get" by the transport's get().
+class PlainPulls {
+ public:
+  /// Collective. `shared` as the job's memory is. The job must outlive it.
+  static Result<std::unique_ptr<PlainPulls>> make(const RankJob& job, bool shared);
+  std::vector<Contender> contenders();
+
+ private:
+  enum class Way { libc, streaming, get };
+  explicit PlainPulls(const RankJob& job) : job_(job) {}
+  Result<> open_peers();
+  Result<> pull(Way way);
+
+  const RankJob& job_;
+  HostBuffer plain_, into_;
+  std::vector<PeerMemory> peers_;
+  Index bytes_ = 0, block_ = 0;
+};
+
+/// What frameworks do that know no layouts, over the same transport: whole tensors are brought
+/// together and every engine rank cuts out its own.
+class WholeTensors {
+ public:
+  enum class Way {
+    broadcast,  ///< every source rank sends all it holds to every target rank.
+    gather,     ///< all to one source rank, from there to every target rank.
+  };
+  /// Collective. The job must outlive it.
+  static Result<std::unique_ptr<WholeTensors>> make(const RankJob& job, Way way);
+  Contender contender();
+
+ private:
+  /// One refit between two of the layouts on the way.
+  struct Step {
+    Planner planner;
+    std::unique_ptr<RankRefit> refit;
+  };
+  WholeTensors(const RankJob& job, Way way) : job_(job), way_(way) {}
+  Result<> add_step(const std::shared_ptr<const ModelLayout>& from, const RankBuffers* source,
+                    const std::shared_ptr<const ModelLayout>& to, const RankBuffers* target);
+
+  const RankJob& job_;
+  Way way_;
+  std::unique_ptr<RankBuffers> gathered_, whole_;
+  std::vector<std::unique_ptr<Step>> steps_;
+};
+
+}  // namespace reshard::bench
