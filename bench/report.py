@@ -14,6 +14,8 @@ TITLES = {
   "balance": "Load of the busiest sender",
   "refit": "Refit in one process",
   "peer": "Refit against what is written by hand",
+  "process": "Refit between processes of one host",
+  "link": "Refit between hosts with links of 1 Gb/s",
   "fingerprint": "Fingerprint",
   "convert": "Conversion of a checkpoint",
   "published": "Whole plans for layouts with published times",

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures reshard against what this machine allows, and says which targets are met.
 
-  bench/run.py [--build build] [--quick] [--only plan,published,refit,fingerprint,convert]
+  bench/run.py [--build build] [--quick] [--only plan,published,refit,process,link,...]
                [--out bench/results] [--scratch DIR]
   bench/run.py --render RESULTS.json     puts committed results into docs/performance.md
   bench/run.py --self-test               checks the driver itself; measures nothing
@@ -19,8 +19,10 @@ import sys
 
 import convert_part
 import fingerprint_part
+import link_part
 import machine
 import plan_part
+import process_part
 import published_part
 import refit_part
 import report
@@ -29,8 +31,8 @@ from rows import BenchError
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "performance.md"
-PARTS = ("plan", "published", "refit", "fingerprint", "convert")
-NEEDED = ("plan_bench", "refit_bench", "fingerprint_bench")
+PARTS = ("plan", "published", "refit", "process", "link", "fingerprint", "convert")
+NEEDED = ("plan_bench", "refit_bench", "rank_bench", "fingerprint_bench")
 
 
 def parse(arguments):
@@ -71,6 +73,10 @@ def measure(chosen):
     yield from published_part.measure(programs, chosen.quick)
   if "refit" in chosen.only:
     yield from refit_part.measure(programs, chosen.build, chosen.quick, threads)
+  if "process" in chosen.only:
+    yield from process_part.measure(programs, chosen.quick)
+  if "link" in chosen.only:
+    yield from link_part.measure(programs, chosen.quick)
   if "fingerprint" in chosen.only:
     yield from fingerprint_part.measure(programs, chosen.quick, threads)
   if "convert" in chosen.only:
