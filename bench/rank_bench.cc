@@ -104,7 +104,8 @@ Result<> print(const RankJob& job, const RankRefit& refit, const RankReport& rep
   line.add("transport", job.transport);
   line.add("path", refit.path());
   line.add("ranks", Index{job.size()});
-  line.add("bytes", RESHARD_TRY(job.sum(RESHARD_TRY(job.bytes_delivered()))));
+  const Index delivered = RESHARD_TRY(job.bytes_delivered());
+  line.add("bytes", RESHARD_TRY(job.sum(delivered)));
   line.add("bytes_sent", RESHARD_TRY(job.sum(report.sent)));
   line.add("most_sent", RESHARD_TRY(job.max(report.sent)));
   line.add("staging_bytes", RESHARD_TRY(job.max(refit.staging_bytes())));

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "bench/plain_ways.h"
+#include "bench/ceiling.h"
 #include "reshard/model/families.h"
 
 namespace reshard::bench {
