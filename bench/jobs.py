@@ -30,7 +30,8 @@ def meeting_place():
 
 
 def finish(processes):
-  """Waits for all; the standard output of the first. Ends them all when one fails."""
+  """Waits for all; what the first printed as lines of JSON, beside what a launcher may say. Ends them
+  all when one fails."""
   try:
     out, _ = processes[0].communicate(timeout=LIMIT_SECONDS)
     for process in processes:
@@ -45,7 +46,7 @@ def finish(processes):
   for rank, process in enumerate(processes):
     if process.returncode != 0:
       raise BenchError(f"{' '.join(process.args)}: rank {rank} ended with {process.returncode}")
-  return out
+  return parse_lines("\n".join(line for line in out.splitlines() if line.startswith("{")))
 
 
 def run_by_hand(argv, ranks, prefix=lambda rank: [], environment=None):
@@ -59,7 +60,7 @@ def run_by_hand(argv, ranks, prefix=lambda rank: [], environment=None):
         command += ["--rendezvous", url]
       pipe = subprocess.PIPE if rank == 0 else subprocess.DEVNULL
       processes.append(subprocess.Popen(command, env=env, stdout=pipe, text=True))
-    return parse_lines(finish(processes))
+    return finish(processes)
 
 
 def run_by_mpi(library, argv, ranks, options=(), environment=None):
@@ -70,7 +71,7 @@ def run_by_mpi(library, argv, ranks, options=(), environment=None):
       command += ["--rendezvous", url]
     env = {**os.environ, **(environment or {})}
     process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True)
-    return parse_lines(finish([process]))
+    return finish([process])
 
 
 def run_by_mpi_on_hosts(library, argv, ranks, hosts, per_host, interface):
@@ -78,7 +79,7 @@ def run_by_mpi_on_hosts(library, argv, ranks, hosts, per_host, interface):
   with tempfile.TemporaryDirectory(prefix="reshard-bench-") as folder:
     agent = os.path.join(folder, "agent")
     cases = "".join(
-      f'{hosts.address(h)}|{hosts.name(h)}) exec {shlex.join(hosts.command(h)[:-1])} "$@";;\n'
+      f'{hosts.address(h)}|{hosts.name(h)}) exec {shlex.join(hosts.command(h))} "$@";;\n'
       for h in range(hosts.count)
     )
     with open(agent, "w") as script:
@@ -101,4 +102,4 @@ def run_by_mpi_on_hosts(library, argv, ranks, hosts, per_host, interface):
     process = subprocess.Popen(
       command, env={**os.environ, **environment}, stdout=subprocess.PIPE, text=True
     )
-    return parse_lines(finish([process]))
+    return finish([process])

@@ -91,6 +91,13 @@ class RealMpiWays final : public MpiWays {
         sends_(static_cast<std::size_t>(job.size())),
         recvs_(static_cast<std::size_t>(job.size())) {}
 
+  ~RealMpiWays() override {
+    int over = 0;
+    MPI_Finalized(&over);
+    for (MPI_Datatype& type : types_)
+      if (over == 0 && type != MPI_BYTE) MPI_Type_free(&type);
+  }
+
   Result<> prepare() {
     int ready = 0;
     MPI_Initialized(&ready);
