@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "reshard/transport/module.h"
+
+#include "reshard/transport/nccl/nccl_transport.h"
+
+extern "C" __attribute__((visibility("default"))) const reshard::TransportModule*
+reshard_transport_module() {
+  static const reshard::TransportModule module{.abi = reshard::kModuleAbi,
+                                               .name = "nccl",
+                                               .version = reshard::nccl_version,
+                                               .reason = reshard::nccl_reason,
+                                               .make = reshard::make_nccl,
+                                               .broadcast = nullptr};
+  return &module;
+}
