@@ -8,7 +8,8 @@ Each run is `reshard run` over processes, sources on ranks 0 and 1, targets on r
 decides who dies and when: at a named point (before the refit is prepared, as it starts, half way, as it
 ends, as it is proved) or at any moment. A run is good when everything has ended by the deadline, nothing
 says that the destination is right, one line names the rank that died, and no process, no shared memory
-and no file is left. Prints a table; exit code 1 when a run was not good.
+and no file is left. Prints a table; exit code 1 when a run was not good, 77 when
+nothing could be tried.
 """
 
 import argparse
@@ -54,7 +55,7 @@ class Outcome:
 
 
 def command(program, backend):
-  work = [program, "run", str(MODEL), *WORK, "--deadline", str(DEADLINE_SECONDS)]
+  work = [program, "run", "--model", str(MODEL), *WORK, "--deadline", str(DEADLINE_SECONDS)]
   if backend in LAUNCHERS:
     return [*LAUNCHERS[backend], "-n", str(RANKS), *work, "--transport", "mpi"]
   return [*work, "--transport", backend, "--spawn"]
@@ -220,11 +221,13 @@ def main(arguments):
         bad += 1
         print(f"{backend} run {i}, rank {outcome.victim} killed at {outcome.point}: {fault}", flush=True)
     rows.append(table_row(backend, outcomes))
+  if not rows:
+    return 77
   print("| backend | runs | sources / targets killed | named by a survivor | ended by the launcher "
         "| done before the kill | longest | not good |")
   print("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
   print("\n".join(rows))
-  return 1 if bad or not rows else 0
+  return 1 if bad else 0
 
 
 if __name__ == "__main__":
