@@ -43,7 +43,8 @@ struct Peer {
   std::uint64_t sent = 0, received = 0;                                    ///< packets, in order.
   std::map<std::uint64_t, std::pair<Kind, std::vector<std::byte>>> early;  ///< by number.
   std::optional<ucs_status_t> failed;
-  std::size_t out = 0;  ///< packets that the library has not sent yet.
+  std::size_t out = 0;     ///< packets that the library has not sent yet.
+  bool unflushed = false;  ///< packets went out that the library may still hold.
   bool hello = false, ready = false, bye = false;
   /// A connection each way: what a peer said before it left may be read after the other one
   /// failed. So a failure counts when nothing has moved for a while, and in any case at the second.

@@ -162,6 +162,7 @@ Result<> UcxWire::send_packet(Rank to, Kind kind, std::span<const std::byte> byt
   operation.packet.assign(bytes.begin(), bytes.end());
   operation.to = &peer;
   ++peer.out;
+  peer.unflushed = true;
   ucp_request_param_t param = completion(operation);
   param.op_attr_mask |= UCP_OP_ATTR_FIELD_FLAGS;
   param.flags = UCP_AM_SEND_FLAG_EAGER;
@@ -345,10 +346,17 @@ Result<bool> UcxWire::poll(WireSink& sink) {
   for (int pass = 0; pass < kPasses && worker_ && worker_->progress(); ++pass) moved = true;
   moved |= deliver(sink);
   sink_ = nullptr;
+  for (Peer& peer : peers_)
+    if (peer.unflushed && peer.out == 0 && !peer.failed) flush(peer);
   if (broken_) return tl::unexpected(*broken_);
   for (std::size_t r = 0; r < peers_.size(); ++r)
     if (peers_[r].failed && !peers_[r].bye) return tl::unexpected(gone(Rank{static_cast<int>(r)}));
   return moved;
+}
+
+bool UcxWire::drained() const {
+  return std::ranges::all_of(
+      peers_, [](const Peer& p) { return p.failed || (p.out == 0 && !p.unflushed); });
 }
 
 void UcxWire::idle(Deadline until) {
@@ -360,6 +368,7 @@ void UcxWire::idle(Deadline until) {
 
 /// What was sent to a peer counts as out when it has left the library's own buffers too.
 void UcxWire::flush(Peer& peer) {
+  peer.unflushed = false;
   Operation& operation = begin(Operation::What::packet, 1);
   operation.to = &peer;
   ++peer.out;
