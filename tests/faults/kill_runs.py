@@ -115,6 +115,18 @@ def wait_until_gone(tag):
   return left
 
 
+def left_in_shared_memory(before):
+  """Files in /dev/shm that are new and that no living process has mapped: others may use it too."""
+  extra = set(os.listdir("/dev/shm")) - before
+  for maps in pathlib.Path("/proc").glob("[0-9]*/maps") if extra else ():
+    try:
+      text = maps.read_text()
+    except OSError:
+      continue
+    extra -= {name for name in extra if f"/dev/shm/{name}" in text}
+  return {name for name in extra if os.path.exists(f"/dev/shm/{name}")}
+
+
 def one_run(argv, backend, point, victim, moment):
   tag = f"{os.getpid()}-{random.SystemRandom().getrandbits(48):x}"
   shared = set(os.listdir("/dev/shm"))
@@ -149,7 +161,7 @@ def one_run(argv, backend, point, victim, moment):
     files = [] if backend in LAUNCHERS else os.listdir(folder)
   if files:
     faults.append(f"left in the temporary folder: {files}")
-  if extra := set(os.listdir("/dev/shm")) - shared:
+  if extra := left_in_shared_memory(shared):
     faults.append(f"left in /dev/shm: {sorted(extra)}")
   return judge(backend, point, victim, seconds, process.returncode, out, err, faults)
 
