@@ -95,6 +95,8 @@ class Link {
   };
   std::optional<Packet> front();
   void pop();
+  /// What was sent is with the library, which brings it out by itself.
+  bool nothing_kept() const { return kept_.empty(); }
   /// Every packet has been taken by the peer.
   bool all_taken() const { return kept_.empty() && freed_ == sent_; }
 

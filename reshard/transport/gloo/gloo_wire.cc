@@ -119,6 +119,11 @@ Result<> GlooWire::send_frame(Rank to, std::span<const std::byte> frame) {
   return within(peers_[to.index()].link->send({.kind = Kind::frame}, frame), to);
 }
 
+bool GlooWire::drained() const {
+  return std::ranges::all_of(
+      peers_, [](const Peer& p) { return !p.link || p.link->nothing_kept() || p.link->ended(); });
+}
+
 Result<> GlooWire::send_bulk(Rank to, std::uint64_t tag, std::span<const std::byte> bytes,
                              BulkId id) {
   if (closed_) return fail(Code::aborted, "the wire is closed");

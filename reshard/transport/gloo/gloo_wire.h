@@ -36,6 +36,7 @@ class GlooWire final : public Wire {
   std::size_t max_frame() const override { return kMaxPacket; }
 
   Result<> send_frame(Rank to, std::span<const std::byte> frame) override;
+  bool drained() const override;
   Result<> send_bulk(Rank to, std::uint64_t tag, std::span<const std::byte> bytes,
                      BulkId id) override;
   Result<> recv_bulk(Rank from, std::uint64_t tag, std::span<std::byte> bytes, BulkId id) override;

@@ -85,6 +85,10 @@ Result<> UcxWire::await(bool Peer::* greeting, const ControlPlane& control, Dead
 
 std::size_t UcxWire::max_frame() const { return kMaxFrame; }
 
+bool UcxWire::drained() const {
+  return std::ranges::none_of(peers_, [](const Peer& p) { return p.out > 0 && !p.failed; });
+}
+
 Error UcxWire::gone(Rank peer) const {
   const auto& failed = peers_[peer.index()].failed;
   return {Code::aborted, fmt::format("rank {}: {}", peer.value(),
@@ -381,8 +385,7 @@ void UcxWire::close() {
   for (int r = 0; r < size(); ++r)
     if (Rank{r} != rank_ && send_packet(Rank{r}, Kind::bye, {})) flush(peers_[Rank{r}.index()]);
   const Deadline parting = Deadline::after(kParting);
-  const auto leaving = [](const Peer& p) { return p.out > 0 && !p.failed; };
-  while (std::ranges::any_of(peers_, leaving) && !parting.expired())
+  while (!drained() && !parting.expired())
     if (!worker_->progress()) idle(parting);
   for (const auto& [key, expected] : expected_)
     if (expected.announced != nullptr) ucp_am_data_release(worker_->handle(), expected.announced);

@@ -48,6 +48,7 @@ class UcxWire final : public Wire {
   Result<> send_frame(Rank to, std::span<const std::byte> frame) override {
     return send_packet(to, Kind::frame, frame);
   }
+  bool drained() const override;
   Result<> send_bulk(Rank to, std::uint64_t tag, std::span<const std::byte> bytes,
                      BulkId id) override;
   Result<> recv_bulk(Rank from, std::uint64_t tag, std::span<std::byte> bytes, BulkId id) override;
