@@ -200,7 +200,11 @@ Result<> MessagePath::run(Deadline deadline, RankReport& report) {
   ProgressMeter meter("refit", total_, progress_, deadline, &control_);
   {
     Flight flight{deadline, meter};
-    RESHARD_TRY(move(flight));
+    if (auto done = move(flight); !done) {
+      // Before the messages under way are given up: peers learn the cause, not its consequence.
+      control_.abort(done.error().message);
+      return done;
+    }
     report.wait_seconds = flight.first;
     report.move_seconds = flight.clock.seconds() - flight.first;
   }
