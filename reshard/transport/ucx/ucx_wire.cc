@@ -69,7 +69,11 @@ Result<> UcxWire::await(bool Peer::* greeting, const ControlPlane& control, Dead
       if (broken_) return tl::unexpected(*broken_);
       missing += fmt::format("{}{}", missing.empty() ? "" : ", ", r);
     }
-    if (missing.empty()) return {};
+    if (missing.empty()) {
+      // Greetings that were answered have left.
+      for (Peer& peer : peers_) peer.unflushed = false;
+      return {};
+    }
     // A peer that is ready may abort at once: that is for the group to report, which is made.
     if (const Result<> status = control.status(); !status) {
       if (greeting == &Peer::ready) return {};
@@ -84,10 +88,6 @@ Result<> UcxWire::await(bool Peer::* greeting, const ControlPlane& control, Dead
 }
 
 std::size_t UcxWire::max_frame() const { return kMaxFrame; }
-
-bool UcxWire::drained() const {
-  return std::ranges::none_of(peers_, [](const Peer& p) { return p.out > 0 && !p.failed; });
-}
 
 Error UcxWire::gone(Rank peer) const {
   const auto& failed = peers_[peer.index()].failed;
@@ -385,7 +385,8 @@ void UcxWire::close() {
   for (int r = 0; r < size(); ++r)
     if (Rank{r} != rank_ && send_packet(Rank{r}, Kind::bye, {})) flush(peers_[Rank{r}.index()]);
   const Deadline parting = Deadline::after(kParting);
-  while (!drained() && !parting.expired())
+  const auto leaving = [](const Peer& p) { return p.out > 0 && !p.failed; };
+  while (std::ranges::any_of(peers_, leaving) && !parting.expired())
     if (!worker_->progress()) idle(parting);
   for (const auto& [key, expected] : expected_)
     if (expected.announced != nullptr) ucp_am_data_release(worker_->handle(), expected.announced);

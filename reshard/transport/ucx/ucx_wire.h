@@ -57,7 +57,6 @@ class UcxWire final : public Wire {
                BulkId id) override;
   Result<MemoryKey> share(std::span<std::byte> memory) override;
   Result<bool> poll(WireSink& sink) override;
-  bool drained() const override;
   void idle(Deadline until) override;
   void close() override;
 
