@@ -268,7 +268,8 @@ TEST(Rendezvous, wrong_places_names_ranks_and_sizes_are_refused) {
        {"", "folder", "http://host:1", "tcp://host", "tcp://host:0", "tcp://host:65536",
         "tcp://:80", "tcp://host:80x", "tcp://::1:80", "file://relative", "file:/x"})
     refused([&](Join& as) { as.url = url; }, {"tcp://HOST:PORT"});
-  for (const std::string job : {"", "a b", "../x", "a/b", "\xc3\xa4", std::string(65, 'a').c_str()})
+  for (const std::string& job :
+       std::vector<std::string>{"", "a b", "../x", "a/b", "\xc3\xa4", std::string(65, 'a')})
     refused([&](Join& as) { as.job = job; }, {"job name"});
   refused([](Join& as) { as.url = "tcp://127.0.0.1:80"; }, {"secret"});
   refused([](Join& as) { as.size = 0; }, {"0 ranks"});
