@@ -166,6 +166,7 @@ class Core final : public WireSink {
   // engine_failures.cc: how it ends early.
   void withdraw_send(std::uint32_t index, Message& send, bool& revoke);
   void withdraw_recv(std::uint32_t index, Message& recv);
+  std::string gave_up(const Message& message) const;
   void settle(Step& step);
   void fail_peer(Rank peer, const Error& error);
   void fail_all(const Error& error);

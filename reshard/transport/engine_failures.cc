@@ -17,7 +17,7 @@ namespace {
 /// the group, so it is not the first choice.
 constexpr std::chrono::milliseconds kGrace{100};
 /// How long the control plane has to tell why a peer went, once the wire has noticed that it did.
-constexpr std::chrono::milliseconds kExplain{50};
+constexpr std::chrono::milliseconds kExplain{500};
 /// Not asked again so soon: many messages may end for one reason.
 constexpr std::chrono::seconds kExplainAgain{1};
 /// How long a whole step waits for its last words to get out. Not for ever: the peer that would
@@ -71,7 +71,7 @@ bool Core::check_status() {
   return true;
 }
 
-/// The data plane sees that a peer went or gave up; why it did, the control plane knows or is about
+/// The wire sees that a peer went; why it did, the control plane knows or is about
 /// to hear.
 Error Core::explained(Error error) {
   const auto again =
@@ -140,11 +140,20 @@ void Core::shut(const Error& why) {
   for (Step* step : steps_) step->fail(why);
 }
 
+/// What the peer is told. An abort is told as it is: every rank names the first cause.
+std::string Core::gave_up(const Message& m) const {
+  const std::optional<Error>& error = m.step->error;
+  if (error && error->code == Code::aborted) return error->message;
+  return fmt::format("rank {} gave up {} before it was whole{}{}", rank_.value(), describe(m),
+                     error ? ": " : "", error ? error->message : "");
+}
+
 void Core::withdraw_send(std::uint32_t index, Message& send, bool& revoke) {
   if (send.lent) return;
+  const std::string why = gave_up(send);
   const bool out = send.state == State::granted && send.way == Way::tagged;
   if (send.state != State::over && !out)
-    answer(send.peer, {Kind::cancel, 0, {messages_.token(index), send.id.value()}});
+    answer(send.peer, {Kind::cancel, 0, {messages_.token(index), send.id.value()}, tail_of(why)});
   revoke |= send.described;
   release(index);
 }
@@ -152,9 +161,7 @@ void Core::withdraw_send(std::uint32_t index, Message& send, bool& revoke) {
 void Core::withdraw_recv(std::uint32_t index, Message& recv) {
   if (recv.lent) return;
   if (recv.state != State::over && recv.state != State::posted) {
-    refuse(recv.peer, recv.remote,
-           {Code::aborted,
-            fmt::format("rank {} gave up {} before it was whole", rank_.value(), describe(recv))});
+    refuse(recv.peer, recv.remote, {Code::aborted, gave_up(recv)});
   }
   release(index);
 }

@@ -31,7 +31,7 @@ Shape shape(Kind kind) {
     case Kind::placed: return {1, 0, 0};
     case Kind::done: return {1, 0, 0};
     case Kind::refuse: return {1, kMaxText, static_cast<std::uint8_t>(Code::aborted)};
-    case Kind::cancel: return {2, 0, 0};
+    case Kind::cancel: return {2, kMaxText, 0};
     case Kind::bye: return {0, kMaxText, 0};
   }
   return {};

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstring>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "reshard/base/result.h"
@@ -22,7 +23,7 @@ enum class Kind : std::uint8_t {
   placed,       ///< the granted bytes are in their place: room.
   done,         ///< the receiver has all bytes: token.
   refuse,       ///< the receiver will not take it: token; `detail` a Code; tail: why.
-  cancel,       ///< the sender gave it up: token, id.
+  cancel,       ///< the sender gave it up: token, id; tail: why.
   bye,          ///< the rank leaves; tail: why, or empty.
 };
 
@@ -48,6 +49,11 @@ std::size_t encoded_bytes(const Record& record);
 
 /// Appends the record. @pre tail.size() < 2^32
 void append(std::vector<std::byte>& frame, const Record& record);
+
+/// An error's text as a record's tail, cut where it is too long. Borrowed.
+inline std::span<const std::byte> tail_of(std::string_view text) {
+  return std::as_bytes(std::span(text.substr(0, kMaxText)));
+}
 
 /// Takes the records of a frame apart. Trusts nothing: what it returns has a known kind, all its
 /// numbers, and a tail that lies in the frame and is not longer than the kind allows.

@@ -11,10 +11,6 @@
 namespace reshard::engine {
 namespace {
 
-std::span<const std::byte> text_bytes(const std::string& text) {
-  return std::as_bytes(std::span(text)).first(std::min(text.size(), kMaxText));
-}
-
 /// A peer's text on one line.
 std::string one_line(std::span<const std::byte> tail) {
   std::string text(reinterpret_cast<const char*>(tail.data()), tail.size());
@@ -35,7 +31,7 @@ void Core::on_frame(Rank from, std::span<const std::byte> frame) {
     if (wrong.empty()) continue;
     const Error error{Code::corrupt, fmt::format("rank {} cannot read a frame of rank {}: {}",
                                                  rank_.value(), from.value(), wrong)};
-    answer(from, {Kind::bye, 0, {}, text_bytes(error.message)});
+    answer(from, {Kind::bye, 0, {}, tail_of(error.message)});
     flush();
     fail_peer(from, error);
   }
@@ -117,7 +113,7 @@ std::string Core::on_announced(Rank from, const Record& record) {
 
 void Core::refuse(Rank to, std::uint64_t token, const Error& error) {
   answer(to,
-         {Kind::refuse, static_cast<std::uint8_t>(error.code), {token}, text_bytes(error.message)});
+         {Kind::refuse, static_cast<std::uint8_t>(error.code), {token}, tail_of(error.message)});
 }
 
 /// What the receiver of a send of this rank says of it.
@@ -147,8 +143,7 @@ std::string Core::on_sender_record(Rank from, const Record& record) {
 }
 
 void Core::on_refuse(Message& send, const Record& record) {
-  Error error{static_cast<Code>(record.detail), one_line(record.tail)};
-  send.step->fail(error.code == Code::aborted ? explained(std::move(error)) : std::move(error));
+  send.step->fail({static_cast<Code>(record.detail), one_line(record.tail)});
   if (!send.lent) close_off(send);
 }
 
@@ -222,8 +217,7 @@ std::string Core::on_cancel(Rank from, const Record& record) {
   }
   Message& recv = messages_[entry->index];
   if (recv.state == State::posted || recv.state == State::over || recv.remote != token) return "";
-  recv.step->fail(explained({Code::aborted, fmt::format("rank {} gave up {} before it was whole",
-                                                        from.value(), describe(recv))}));
+  recv.step->fail({Code::aborted, one_line(record.tail)});
   // A receive that the wire has begun ends with the wire; a peer that gave up places nothing.
   if (recv.lent && recv.way == Way::tagged) return "";
   if (recv.lent) {

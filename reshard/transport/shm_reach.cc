@@ -94,8 +94,8 @@ Result<> Reach::pull(Rank from, std::span<const std::byte> source, std::size_t o
     return fail(Code::unsupported, "no way into that memory");
   }
   // The owner counts up before it gives the memory to others: what was read before that is right.
-  std::atomic_thread_fence(std::memory_order_acquire);
-  if (peer(from).segment.revoked().load() != s.revoked)
+  // Adding nothing is a look that no read before it can come after.
+  if (peer(from).segment.revoked().fetch_add(0, std::memory_order_acq_rel) != s.revoked)
     return fail(Code::unsupported, "the owner took its memory back");
   return {};
 }

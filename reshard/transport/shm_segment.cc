@@ -239,8 +239,8 @@ bool Segment::wanted_room(Rank from) {
 
 void Segment::wake() {
   Header& h = header();
-  // Pairs with sleep(): either it sees what was pushed, or this sees that it sleeps.
-  std::atomic_thread_fence(std::memory_order_seq_cst);
+  // Pairs with sleep(), all four in one order: dirty is set before `sleeping` is read here, and
+  // `sleeping` is set before dirty is read there.
   if (h.sleeping.load() == 0 || h.sleeping.exchange(0) == 0) return;
   h.bell.fetch_add(1);
   futex(h.bell, FUTEX_WAKE, INT_MAX, nullptr);
@@ -250,7 +250,6 @@ void Segment::sleep(Deadline until) {
   Header& h = header();
   const std::uint32_t seen = h.bell.load();
   h.sleeping.store(1);
-  std::atomic_thread_fence(std::memory_order_seq_cst);
   const auto left = until.is_never() ? std::chrono::nanoseconds(std::chrono::seconds(1))
                                      : until.time() - Deadline::Clock::now();
   if (!any_dirty() && left.count() > 0) {

@@ -55,8 +55,8 @@ class Wire {
   /// arrive once, whole, and in order. Errors: the peer is gone.
   virtual Result<> send_frame(Rank to, std::span<const std::byte> frame) = 0;
   /// False while frames of this rank get no further without poll() here. An event is done only when
-  /// it is true (or after a second): the caller may then call nothing for long, while its peers wait
-  /// for what those frames say.
+  /// it is true (or after a second): the caller may then call nothing for long, while its peers
+  /// wait for what those frames say.
   virtual bool drained() const { return true; }
 
   /// Starts to send (receive) exactly bytes.size() > 0 bytes; on_bulk(id) tells when they are out
