@@ -134,7 +134,8 @@ class ProcessTest(unittest.TestCase):
         left = [path.name for path in self.temporary.iterdir() if path.name.startswith("reshard")]
         self.assertEqual(left, [], "temporary files")
         now = set(os.listdir("/dev/shm")) - self.shared_memory
-        self.assertEqual({name for name in now if name.startswith("reshard")}, set(), "shared memory")
+        left = [name for name in now if name.startswith("reshard")]
+        self.assertEqual(left, [], "shared memory")
 
     def wait_for(self, condition, what):
         """Polls until condition() holds: for what other processes do."""

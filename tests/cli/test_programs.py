@@ -25,8 +25,9 @@ class Programs(processes.ProcessTest):
 
     def arguments(self, role, ranks, url, secret, *more, deadline=20, layers=1):
         return (
-            "run", "--model", "demo-moe", "--layers", layers, *LAYOUTS, "--transport", "shm", "--role", role, "--ranks", ranks,
-            "--rendezvous", url, "--secret-file", secret, "--deadline", deadline, *more,
+            "run", "--model", "demo-moe", "--layers", layers, *LAYOUTS, "--transport", "shm",
+            "--role", role, "--ranks", ranks, "--rendezvous", url,
+            "--secret-file", secret, "--deadline", deadline, *more,
         )  # fmt: skip
 
     def pair(self, url, secret, *more):
