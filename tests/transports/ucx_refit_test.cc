@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: a refit puts every element in place over ucx.
+// Protects: a refit puts every element in place over ucx on one host.
 #include "reshard/exec/rank_refit_testutil.h"
 #include "tests/transports/module_ranks_testutil.h"
 
@@ -7,9 +7,7 @@ namespace reshard {
 namespace {
 
 const TransportUnderTest kUcx{"ucx", module_processes("ucx")};
-const TransportUnderTest kTcp{"ucx", module_processes("ucx", "UCX_TLS", "tcp")};
 RESHARD_TEST_REFITS(Ucx, kUcx);
-RESHARD_TEST_REFITS(UcxTcp, kTcp);
 
 }  // namespace
 }  // namespace reshard
