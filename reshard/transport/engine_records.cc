@@ -217,7 +217,8 @@ std::string Core::on_cancel(Rank from, const Record& record) {
   }
   Message& recv = messages_[entry->index];
   if (recv.state == State::posted || recv.state == State::over || recv.remote != token) return "";
-  recv.step->fail({Code::aborted, one_line(record.tail)});
+  recv.step->fail({Code::aborted,
+                   record.tail.empty() ? describe(recv) + " was given up" : one_line(record.tail)});
   // A receive that the wire has begun ends with the wire; a peer that gave up places nothing.
   if (recv.lent && recv.way == Way::tagged) return "";
   if (recv.lent) {
