@@ -42,10 +42,12 @@ void put_to_all(RankEnds& me) {
 }
 
 TEST(UcxPut, messages_into_registered_memory_arrive) {
+  const Setting puts("RESHARD_UCX_PUT", "on");
   for (const int n : {2, 3, 5}) EXPECT_EQ(outcome(module_processes("ucx")(n, put_to_all)), "");
 }
 
 TEST(UcxPut, messages_into_registered_memory_arrive_over_tcp) {
+  const Setting puts("RESHARD_UCX_PUT", "on");
   for (const int n : {2, 3})
     EXPECT_EQ(outcome(module_processes("ucx", "UCX_TLS", "tcp")(n, put_to_all)), "");
 }

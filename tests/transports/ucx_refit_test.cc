@@ -7,7 +7,11 @@ namespace reshard {
 namespace {
 
 const TransportUnderTest kUcx{"ucx", module_processes("ucx")};
+const TransportUnderTest kPuts{"ucx", module_processes("ucx", "RESHARD_UCX_PUT", "on")};
+const TransportUnderTest kTcp{"ucx", module_processes("ucx", "UCX_TLS", "tcp")};
 RESHARD_TEST_REFITS(Ucx, kUcx);
+RESHARD_TEST_REFITS(UcxPuts, kPuts);
+RESHARD_TEST_REFITS(UcxTcp, kTcp);
 
 }  // namespace
 }  // namespace reshard

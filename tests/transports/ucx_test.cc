@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: ucx keeps the promises of every transport, over shared memory and over TCP.
+// Protects: ucx keeps the promises of every transport, over shared memory and over TCP, by
+// rendezvous and by puts.
 #include "reshard/transport/conformance_testutil.h"
 #include "tests/transports/module_ranks_testutil.h"
 
@@ -8,6 +9,8 @@ namespace {
 
 const TransportUnderTest kProcesses{"ucx", module_processes("ucx")};
 const TransportUnderTest kTcp{"ucx", module_processes("ucx", "UCX_TLS", "tcp")};
+const TransportUnderTest kPuts{"ucx", module_processes("ucx", "RESHARD_UCX_PUT", "on")};
+RESHARD_TEST_TRANSPORT(UcxPuts, kPuts);
 RESHARD_TEST_TRANSPORT(UcxProcesses, kProcesses);
 RESHARD_TEST_TRANSPORT(UcxTcpProcesses, kTcp);
 

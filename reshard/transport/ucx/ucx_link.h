@@ -43,14 +43,17 @@ struct Peer {
   std::uint64_t sent = 0, received = 0;                                    ///< packets, in order.
   std::map<std::uint64_t, std::pair<Kind, std::vector<std::byte>>> early;  ///< by number.
   std::optional<ucs_status_t> failed;
-  std::size_t out = 0;     ///< packets that the library has not sent yet.
-  bool unflushed = false;  ///< packets went out that the library may still hold.
+  std::size_t out = 0;                      ///< packets that the library has not sent yet.
+  bool unflushed = false;                   ///< packets went out that the library may still hold.
+  Deadline flushed_by = Deadline::never();  ///< when the last flush counts as done.
   bool hello = false, ready = false, bye = false;
   /// A connection each way: what a peer said before it left may be read after the other one
   /// failed. So a failure counts when nothing has moved for a while, and in any case at the second.
   Deadline goodbye_until = Deadline::never(), gone_at = Deadline::never();
   PeerRegions memory;
 
+  /// Nothing for it waits in the library, as far as can be known.
+  bool drained() const { return !unflushed && (out == 0 || (out == 1 && flushed_by.expired())); }
   void fail(ucs_status_t status) {
     if (failed) return;
     failed = status;

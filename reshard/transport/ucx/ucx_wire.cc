@@ -5,7 +5,11 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <string_view>
+#include <system_error>
 #include <utility>
 
 namespace reshard::ucx {
@@ -17,6 +21,9 @@ constexpr std::size_t kMaxFrame = 8000;
 constexpr unsigned kPackets = 0, kBulks = 1;
 /// How long close() tries to bring out what was sent.
 constexpr std::chrono::milliseconds kParting{200};
+/// A flush over TCP also waits for what the peer says of earlier bulks, when it next looks; the
+/// few packets after those have room in the socket, and are in it after this.
+constexpr std::chrono::milliseconds kFlush{20};
 /// Packets that may come before those that were sent first.
 constexpr std::size_t kMaxEarly = 1024;
 constexpr int kPasses = 8;
@@ -27,6 +34,16 @@ struct Place {
   std::uint32_t reserved = 0;
   std::uint64_t offset = 0;
 };
+
+/// Puts pay where the network writes into memory by itself; over TCP and shared memory the library
+/// carries them in small pieces. RESHARD_UCX_PUT=on or off decides otherwise.
+bool wants_puts() {
+  if (const char* set = std::getenv("RESHARD_UCX_PUT"); set != nullptr && *set != '\0')
+    return std::string_view(set) == "on";
+  std::error_code none;
+  return std::filesystem::directory_iterator("/sys/class/infiniband", none) !=
+         std::filesystem::directory_iterator();
+}
 
 }  // namespace
 
@@ -296,6 +313,7 @@ ucs_status_t UcxWire::on_bulk(void* self, const void* header, std::size_t header
 
 Result<MemoryKey> UcxWire::share(std::span<std::byte> memory) {
   if (!worker_) return fail(Code::invalid_argument, "share() after close()");
+  if (!puts_) return Wire::share(memory);
   const std::uint32_t number = RESHARD_TRY(memory_.add(memory, size()));
   MemoryKey key(sizeof number);
   std::memcpy(key.data(), &number, sizeof number);
@@ -359,8 +377,7 @@ Result<bool> UcxWire::poll(WireSink& sink) {
 }
 
 bool UcxWire::drained() const {
-  return std::ranges::all_of(
-      peers_, [](const Peer& p) { return p.failed || (p.out == 0 && !p.unflushed); });
+  return std::ranges::all_of(peers_, [](const Peer& p) { return p.failed || p.drained(); });
 }
 
 void UcxWire::idle(Deadline until) {
@@ -376,6 +393,7 @@ void UcxWire::flush(Peer& peer) {
   Operation& operation = begin(Operation::What::packet, 1);
   operation.to = &peer;
   ++peer.out;
+  peer.flushed_by = Deadline::after(kFlush);
   const ucp_request_param_t param = completion(operation);
   posted(operation, ucp_ep_flush_nbx(peer.endpoint, &param));
 }
@@ -417,7 +435,8 @@ Result<std::unique_ptr<Wire>> UcxWire::make(ControlPlane& control,
     return fail(Code::aborted,
                 fmt::format("rank {}: {}", r, why.empty() ? "nothing" : why.substr(1)));
   }
-  auto wire = std::make_unique<UcxWire>(std::move(*worker), control.rank(), control.size());
+  auto wire =
+      std::make_unique<UcxWire>(std::move(*worker), control.rank(), control.size(), wants_puts());
   RESHARD_TRY(wire->connect(all, control, options.deadline));
   return wire;
 }

@@ -26,8 +26,10 @@ class UcxWire final : public Wire {
   /// Collective. Errors: what the library says, of this rank or of another; those of
   /// ControlPlane::all_gather().
   static Result<std::unique_ptr<Wire>> make(ControlPlane& control, const TransportOptions& options);
-  UcxWire(std::unique_ptr<Worker> worker, Rank rank, int size)
+  /// `puts`: what is shared is received by the sender's puts.
+  UcxWire(std::unique_ptr<Worker> worker, Rank rank, int size, bool puts)
       : rank_(rank),
+        puts_(puts),
         worker_(std::move(worker)),
         memory_(worker_->context()),
         peers_(static_cast<std::size_t>(size)) {}
@@ -42,7 +44,7 @@ class UcxWire final : public Wire {
   std::string_view name() const override { return "ucx"; }
   Rank rank() const override { return rank_; }
   int size() const override { return static_cast<int>(peers_.size()); }
-  Capabilities capabilities() const override { return {.message = true, .registers = true}; }
+  Capabilities capabilities() const override { return {.message = true, .registers = puts_}; }
   std::size_t max_frame() const override;
 
   Result<> send_frame(Rank to, std::span<const std::byte> frame) override {
@@ -89,6 +91,7 @@ class UcxWire final : public Wire {
   bool deliver(WireSink& sink);
 
   const Rank rank_;
+  const bool puts_;
   std::unique_ptr<Worker> worker_;
   SharedMemory memory_;
   std::vector<Peer> peers_;
