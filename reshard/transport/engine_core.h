@@ -190,8 +190,9 @@ class Core final : public WireSink {
   int bulks_ = 0, framed_ = 0;            ///< granted and not in.
   std::uint64_t next_tag_ = 0;
   std::uint32_t polls_ = 0;
-  std::optional<Error> aborted_;  ///< what control.status() said.
-  std::optional<Error> over_;     ///< why nothing moves any more.
+  std::optional<Error> aborted_;     ///< what control.status() said.
+  std::optional<Error> over_;        ///< why nothing moves any more.
+  std::optional<Error> first_loss_;  ///< why the first peer went that did.
   std::optional<Deadline> explain_until_;
   bool closed_ = false, wire_closed_ = false;
   bool crowded_ = false;  ///< others want this core.

@@ -97,6 +97,7 @@ void Core::fail_peer(Rank peer, const Error& error) {
   Link& link = links_[peer.index()];
   if (link.gone) return;
   link.gone = error;
+  if (!first_loss_) first_loss_ = error;
   link.frame.clear();
   messages_.for_each([&](std::uint32_t, Message& m) {
     if (m.peer == peer && !m.step->error)
@@ -140,9 +141,10 @@ void Core::shut(const Error& why) {
   for (Step* step : steps_) step->fail(why);
 }
 
-/// What the peer is told. An abort is told as it is: every rank names the first cause.
+/// What the peer is told. An abort is told as it is: every rank names the first cause. A step that
+/// was dropped without an error was dropped, most likely, because another one had one.
 std::string Core::gave_up(const Message& m) const {
-  const std::optional<Error>& error = m.step->error;
+  const std::optional<Error>& error = m.step->error ? m.step->error : first_loss_;
   if (error && error->code == Code::aborted) return error->message;
   return fmt::format("rank {} gave up {} before it was whole{}{}", rank_.value(), describe(m),
                      error ? ": " : "", error ? error->message : "");
