@@ -9,14 +9,10 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <chrono>
-#include <condition_variable>
-#include <cstdio>
 #include <cstdlib>
 #include <list>
 #include <mutex>
 #include <string_view>
-#include <thread>
 
 #include "reshard/transport/mpi/mpi_channels.h"
 
@@ -43,47 +39,29 @@ Runtime& runtime() {
 
 std::atomic<bool> started_here{false}, ended_badly{false};
 
-/// MPI_Finalize() of MPICH 4.0 over TCP may wait without end, also in programs of three lines.
-constexpr std::chrono::seconds kFinalizeTime{5};
-
-/// Leaves at once, and as if MPI had ended: mpirun of MPICH kills everybody when a process ends
-/// that has not said so (in the words of PMI 1, on a descriptor that only the library uses).
-[[noreturn]] void leave(int status) {
+/// Tells the launcher that this process is done with MPI, in the words of PMI 1, on the descriptor
+/// that only MPICH's library uses; false when there is none. MPI_Finalize() of MPICH 4.0 over TCP
+/// may wait without end, also in programs of three lines, and its mpirun kills everybody when a
+/// process ends that has said nothing.
+bool say_goodbye() {
   constexpr std::string_view kWords = "cmd=finalize\n";
   const char* descriptor = std::getenv("PMI_FD");
-  if (descriptor != nullptr) {
-    pollfd answer{std::atoi(descriptor), POLLIN, 0};
-    std::array<char, 256> words{};
-    (void)!write(answer.fd, kWords.data(), kWords.size());
-    if (poll(&answer, 1, 1000) == 1) (void)!read(answer.fd, words.data(), words.size());
-  }
-  std::fflush(nullptr);
-  _exit(status);
+  if (descriptor == nullptr) return false;
+  pollfd answer{std::atoi(descriptor), POLLIN, 0};
+  if (write(answer.fd, kWords.data(), kWords.size()) != static_cast<ssize_t>(kWords.size()))
+    return false;
+  std::array<char, 256> words{};
+  if (poll(&answer, 1, 1000) == 1) (void)!read(answer.fd, words.data(), words.size());
+  return true;
 }
 
-void at_exit(int status, void*) {
+void at_exit() {
   int ended = 0;
   if (!started_here || ended_badly || MPI_Finalized(&ended) != MPI_SUCCESS || ended != 0) return;
   discard_late_frames();
+  if (mpi_version().starts_with("MPICH") && say_goodbye()) return;
   // Open MPI waits there for processes that still work, however long, and may.
-  if (!mpi_version().starts_with("MPICH")) {
-    MPI_Finalize();
-    return;
-  }
-  static std::mutex mutex;
-  static std::condition_variable is_over;
-  static bool over = false;
-  std::thread watch([status] {
-    std::unique_lock lock(mutex);
-    if (!is_over.wait_for(lock, kFinalizeTime, [] { return over; })) leave(status);
-  });
   MPI_Finalize();
-  {
-    const std::scoped_lock lock(mutex);
-    over = true;
-  }
-  is_over.notify_one();
-  watch.join();
 }
 
 Result<> check_thread(int level) {
@@ -134,7 +112,7 @@ Result<> start_mpi() {
   RESHARD_TRY(mpi_result(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &level),
                          "MPI_Init_thread"));
   started_here = true;
-  on_exit(at_exit, nullptr);
+  std::atexit(at_exit);
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
   return check_thread(level);
 }
