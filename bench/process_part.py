@@ -2,6 +2,11 @@
 """Refits between processes of one host, by turns with plain copies, with MPI and with whole tensors."""
 
 import dataclasses
+import os
+import shutil
+import statistics
+import subprocess
+import time
 
 import jobs
 from machine import Watch, available_memory
@@ -12,6 +17,8 @@ from rows import BenchError, Row, fastest, rates
 SHARED_TARGET, KERNEL_TARGET = 0.8, 0.8
 # Times the speed of MPI_Alltoallw with derived datatypes, and of packing by hand with MPI_Isend.
 ALLTOALLW_TARGET, ISEND_TARGET = 1.5, 1.0
+# Of UCX's own benchmark, for long runs.
+PERFTEST_TARGET = 0.9
 STAGING = 64 << 20
 MOST_MEMORY = 12 * 2**30
 
@@ -119,6 +126,45 @@ def whole_rows(programs, case, rounds, transport):
     yield row_of(f"{transport}: {case.name}", result, other, words, None, noise)
 
 
+def perftest_rate(test, tls, port):
+  """GB/s of ucx_perftest between two processes of this host, in messages of 64 MiB."""
+  env = {**os.environ, "UCX_TLS": tls}
+  server = subprocess.Popen(["ucx_perftest", "-p", str(port)], env=env, stdout=subprocess.DEVNULL)
+  try:
+    argv = ["ucx_perftest", "-p", str(port), "localhost", "-t", test, "-s", str(64 << 20)]
+    argv += ["-n", "20", "-w", "3", "-v", "-f"]
+    for _ in range(50):  # until the server listens
+      done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=120)
+      lines = [line.split(",") for line in done.stdout.splitlines() if line[:1] in " 0123456789"]
+      if done.returncode == 0 and lines:
+        return float(lines[-1][5]) * 2**20 / 1e9
+      time.sleep(0.1)
+    raise BenchError(f"ucx_perftest {test} over {tls}: {done.stderr.strip() or done.stdout.strip()}")
+  finally:
+    server.kill()
+    server.wait()
+
+
+def ucx_row(programs, tls, rounds):
+  """Long runs over UCX by turns with UCX's own benchmark."""
+  title = f"ucx, UCX_TLS={tls}: 4 tensors of 4096x8192 from one process to another"
+  if shutil.which("ucx_perftest") is None:
+    return Row("process", title, skipped="there is no ucx_perftest (Debian: ucx-utils)")
+  case = tensor_case("4096x8192", 4, 2, "0:1", "0:1:1")
+  argv = [programs.path("rank_bench"), *job_arguments(programs, case, transport="ucx")]
+  argv += arguments(memory="private", rounds=5, staging=STAGING)
+  watch, seconds, peers = Watch(), [], {"tag_bw": [], "ucp_put_bw": []}
+  for turn in range(rounds):
+    for i, test in enumerate(peers):
+      peers[test].append(perftest_rate(test, tls, 42200 + 2 * turn + i))
+    (result,) = jobs.run_by_hand(argv, case.ranks, environment={"UCX_TLS": tls})
+    seconds += checked(case, result)["seconds_refit"]
+  test = max(peers, key=lambda name: statistics.median(peers[name]))
+  result = {**result, "seconds_refit": seconds}
+  peer = statistics.median(peers[test])
+  return row_of(title, result, peer, f"ucx_perftest {test}", PERFTEST_TARGET, watch.noise())
+
+
 def measure(programs, quick):
   if available_memory() < MOST_MEMORY:
     yield Row("process", "refits between processes", skipped=f"less than {MOST_MEMORY >> 30} GiB are free")
@@ -135,5 +181,7 @@ def measure(programs, quick):
       continue
     for case in cases:
       yield from mpi_rows(programs, case, rounds, library)
+  for tls in ("all", "tcp"):
+    yield ucx_row(programs, tls, 3 if quick else 5)
   for transport in ("shm",) if quick else ("shm", "ucx", "gloo"):
     yield from whole_rows(programs, APART, 3 if quick else 5, transport)
