@@ -22,7 +22,7 @@ MAX_FUNCTION_LINES = 60
 # Room -> the only rooms it may include, itself aside, and rooms that no room may include.
 ONLY = {"base": set(), "transport": {"base", "memory"}}
 NEVER = {"plan": {"transport"}}
-TOP_ROOMS = {"io"}
+TOP_ROOMS = {"io", "refit"}
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 UNFINISHED = re.compile(r"\b(T[O]DO|F[I]XME|X[X]X|N[O]COMMIT)\b")

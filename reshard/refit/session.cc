@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+// One refit is: begin (one all_gather: versions and digests), transfer (the job), check (the
+// proof), and commit in two steps. After the first barrier of the commit every rank knows that
+// every rank's check was good, and makes its word whole; after the second it knows that all words
+// are.
+#include "reshard/refit/session.h"
+
+#include <fmt/format.h>
+
+#include "reshard/exec/rank_path.h"
+#include "reshard/refit/session_state.h"
+
+namespace reshard {
+namespace {
+
+/// How long a rank that failed waits for its peers to leave its memory.
+constexpr std::chrono::seconds kLeave{5};
+
+}  // namespace
+
+std::string_view name(SessionPhase phase) {
+  switch (phase) {
+    case SessionPhase::begin: return "begin";
+    case SessionPhase::transfer: return "transfer";
+    case SessionPhase::check: return "check";
+    case SessionPhase::commit: return "commit";
+    case SessionPhase::committed: return "committed";
+  }
+  return "committed";
+}
+
+bool Session::State::has_target() const { return target.buffers != nullptr; }
+
+int Session::State::next_copy() const {
+  const bool doubled = options.buffering == Buffering::doubled;
+  return doubled && has_target() ? 1 - word->held().buffer : 0;
+}
+
+Held Session::State::held() const { return word->held(); }
+
+Deadline Session::State::deadline() const {
+  return Deadline::after(std::chrono::duration<double>(options.refit.seconds));
+}
+
+tl::unexpected<Error> Session::State::finish(Error error) {
+  // Whoever was in a refit's run has waited for its peers there already.
+  const bool ended = job_ended;
+  job_ended = true;
+  control.abort(error.message);
+  if (!ended) {
+    if (const auto left = control.quiesce(Deadline::after(kLeave)); !left)
+      error.message += "; and its memory may still be in use: " + left.error().message;
+  }
+  finished = error;
+  return tl::unexpected(std::move(error));
+}
+
+Error Session::State::explained(Error error, std::int64_t version) const {
+  const Held now = held();
+  std::string holds;
+  if (has_target())
+    holds = fmt::format("; this rank's target is {}", name(now.state)) +
+            (now.state == TargetState::whole ? fmt::format(" at version {}", now.version) : "");
+  error.message += holds;
+  return std::move(error).in(fmt::format("refit of version {} failed at {}", version, name(phase)));
+}
+
+Result<> Session::State::enter(SessionPhase next) {
+  phase = next;
+  if (!options.on_phase) return {};
+  if (auto told = options.on_phase(next); !told) return finish(std::move(told).error());
+  return {};
+}
+
+Result<> Session::State::begin(std::int64_t version, SessionReport& report) {
+  const PhaseClock clock;
+  auto records = exchange_records(record(BeginRecord::Kind::refit, version), control, deadline());
+  if (!records) return finish(std::move(records).error());
+  RESHARD_TRY(same_call(*records));
+  RESHARD_TRY(same_version(*records));
+  const std::string change = first_change(agreed, *records);
+  report.begin_seconds = clock.seconds();
+  if (change.empty() && job) return {};
+  if (!options.replan)
+    return fail(Code::invalid_argument,
+                change + "; prepare a new session, or allow this one to plan anew");
+  RESHARD_TRY(same_job(*records));
+  auto made = make_job(*std::move(records));
+  report.plan_seconds = clock.seconds() - report.begin_seconds;
+  return made;
+}
+
+Result<> Session::State::transfer_and_check(int copy, std::int64_t version, SessionReport& report) {
+  if (has_target() && options.buffering == Buffering::in_place)
+    word->set({TargetState::torn, word->held().version, 0});
+  committed.reset();
+  RESHARD_TRY(enter(SessionPhase::transfer));
+  if (auto moved = job->run(copy, report); !moved) {
+    job_ended = true;
+    return finish(std::move(moved).error());
+  }
+  RESHARD_TRY(enter(SessionPhase::check));
+  const PhaseClock clock;
+  if (options.prove == ProveWhen::always) {
+    auto proved = check(copy);
+    report.check_seconds = clock.seconds();
+    // Every rank has the same verdict, so that all can go on with another refit.
+    if (!proved && proved.error().code != Code::corrupt) return finish(std::move(proved).error());
+    RESHARD_TRY(std::move(proved));
+  }
+  report.version = version;
+  return {};
+}
+
+Result<> Session::State::commit(int copy, std::int64_t version, SessionReport& report) {
+  const PhaseClock clock;
+  RESHARD_TRY(enter(SessionPhase::commit));
+  // All or nobody: whoever failed before has ended the group, and nobody passes.
+  if (auto prepared = control.barrier(deadline()); !prepared)
+    return finish(std::move(prepared).error());
+  if (has_target()) word->set({TargetState::whole, version, copy});
+  RESHARD_TRY(enter(SessionPhase::committed));
+  if (auto all = control.barrier(deadline()); !all) return finish(std::move(all).error());
+  report.commit_seconds = clock.seconds();
+  return {};
+}
+
+Result<SessionReport> Session::State::refit(std::int64_t version) {
+  if (finished)
+    return fail(
+        Code::invalid_argument,
+        "this session's group is finished; prepare one on a new group: " + finished->message);
+  const PhaseClock clock;
+  SessionReport report;
+  RESHARD_TRY(enter(SessionPhase::begin));
+  RESHARD_TRY(begin(version, report));
+  const int copy = next_copy();
+  RESHARD_TRY(transfer_and_check(copy, version, report));
+  RESHARD_TRY(commit(copy, version, report));
+  report.seconds = clock.seconds();
+  return report;
+}
+
+Session::Session(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Session::Session(Session&&) noexcept = default;
+Session& Session::operator=(Session&&) noexcept = default;
+Session::~Session() = default;
+
+Result<SessionReport> Session::refit(std::int64_t version) {
+  auto report = state_->refit(version);
+  if (!report) return tl::unexpected(state_->explained(std::move(report).error(), version));
+  return report;
+}
+
+Result<> Session::prove() { return state_->prove(); }
+Held Session::held() const { return state_->held(); }
+const std::vector<PeerVolume>& Session::peers() const { return state_->job->peers(); }
+std::string_view Session::path() const { return state_->job->path(); }
+const std::string& Session::reason() const { return state_->job->reason(); }
+std::uint64_t Session::digest() const { return state_->digest; }
+Index Session::staging_bytes() const { return state_->job->staging_bytes(); }
+const ConversionCounts& Session::conversions() const { return state_->job->conversions(); }
+
+}  // namespace reshard

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "reshard/exec/proof.h"
+#include "reshard/refit/addresses.h"
+#include "reshard/refit/begin.h"
+#include "reshard/refit/job.h"
+#include "reshard/refit/session.h"
+
+namespace reshard {
+
+/// What a session is, and the steps of its calls.
+struct Session::State {
+  State(Transport& data, ControlPlane& agreement, SessionSide from, SessionSide to,
+        SessionOptions how);
+
+  /// Collective: agrees on everything and makes the job. Errors: as Session::prepare().
+  Result<> prepare();
+  /// Collective: the four phases of a refit.
+  Result<SessionReport> refit(std::int64_t version);
+  Result<> prove();
+
+  Rank me() const { return transport.rank(); }
+  bool has_target() const;
+  /// The copy of the target that the next refit writes.
+  int next_copy() const;
+  Held held() const;
+  Deadline deadline() const;
+
+  // session_prepare.cc
+  BeginRecord record(BeginRecord::Kind kind, std::int64_t version) const;
+  std::string trouble() const;
+  std::uint64_t memory_digest(const Addresses& from, const Addresses& to) const;
+  Result<> make_job(BeginRecords records);
+
+  // session.cc
+  Result<> begin(std::int64_t version, SessionReport& report);
+  Result<> transfer_and_check(int copy, std::int64_t version, SessionReport& report);
+  Result<> commit(int copy, std::int64_t version, SessionReport& report);
+  Result<> enter(SessionPhase phase);
+  /// Ends the group for everybody; the session can do nothing after.
+  tl::unexpected<Error> finish(Error error);
+  Error explained(Error error, std::int64_t version) const;
+
+  // session_proof.cc
+  Result<Prints> prints_of(const SessionSide& side, const RankBuffers* buffers);
+  Result<> check(int copy);
+  Result<> compare(const Prints& source, const Prints& target) const;
+
+  Transport& transport;
+  ControlPlane& control;
+  SessionSide source, target;
+  const SessionOptions options;
+  VersionWord own_word;
+  VersionWord* const word;
+  Addresses source_addresses, target_addresses;
+  BeginRecords agreed;  ///< by rank: what the job was made of.
+  std::optional<Job> job;
+  std::uint64_t digest = 0;
+  SessionPhase phase = SessionPhase::begin;
+  bool job_ended = false;           ///< the group, by the job or by finish().
+  std::optional<Prints> committed;  ///< of what the targets hold, where it was proved.
+  std::optional<Error> finished;    ///< why this session can do nothing any more.
+};
+
+}  // namespace reshard
