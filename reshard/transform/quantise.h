@@ -36,30 +36,39 @@ Index scale_rows(const QuantFormat& format, Index rows);
 Index scale_cols(const QuantFormat& format, Index cols);
 /// Bytes of all scales of a matrix, tiles' padding included where they are swizzled.
 Index scale_bytes(const QuantFormat& format, Index rows, Index cols);
-/// Errors: a format that no kernel knows (dtype pairs, negative blocks); 4-bit data whose rows are
-/// not whole bytes; for swizzled scales block_rows other than 1.
+/// Errors: a format that no kernel knows (dtype pairs and their rules, negative blocks, a factor
+/// beside other scales than f8_e4m3); 4-bit data whose rows or blocks are not whole bytes; for
+/// swizzled scales block_rows other than 1 or scales that are not bytes; sizes that no memory has.
 Result<> check_quant_format(const QuantFormat& format, Index rows, Index cols);
 
 /// The largest magnitude of a matrix as float; 0 of an empty one. NaN where any element is.
 float amax(const FloatMatrix& matrix);
 
 /// Writes data and scales of the blocks in rows [begin, end) of the matrix; begin is a multiple of
-/// block_rows, and so is end unless it is the last row. Threads may work on disjoint row ranges.
-/// Every element is divided by its block's scale in float, rounded to nearest even and saturated;
-/// NaN stays NaN where the dtype has one, else its block's scale becomes NaN. Deterministic: the
-/// same bytes at every SimdLevel. Padding of swizzled tiles in these rows is written as zeros.
+/// block_rows, and so is end unless it is the last row. Blocks of whole columns (block_rows 0) need
+/// all rows at once; a matrix that is one block takes any rows. Threads may work on disjoint row
+/// ranges. A range costs what its rows cost: nothing is prepared for the matrix.
 ///
-/// Formats with one scale for a whole dimension or a tensor factor take amax of it from
-/// `matrix_amax`; others do not look at it. Allocates nothing.
-/// @pre check_quant_format() holds; src and dst have equal rows and cols and do not overlap
+/// Every element is scaled by its block's scale in float, rounded to nearest even and saturated:
+/// divided by an exact f32 scale, multiplied by the inverse of a power of two, and by (1 / factor)
+/// / scale where scales are f8_e4m3. A block with a NaN has a NaN scale and only NaN (E2M1: 6).
+/// docs/quantisation.md has the rest. Deterministic: the same bytes at every SimdLevel. The range
+/// with row 0 writes the factor and the scale of a matrix that is one block; padding of swizzled
+/// tiles is written as zeros, what lies below the last row by the range that has it.
+///
+/// A format with a tensor factor, and one whose block is the whole matrix, take the amax of the
+/// matrix from `matrix_amax`; others do not look at it. Allocates nothing.
+/// @pre check_quant_format() holds; src and dst have equal rows and cols and do not overlap; src is
+/// bf16, f16 or f32
 void quantise_rows(const FloatMatrix& src, const QuantMatrix& dst, Index begin, Index end,
                    float matrix_amax);
 
 /// The whole matrix, by one thread. Allocates nothing.
 void quantise(const FloatMatrix& src, const QuantMatrix& dst);
 
-/// Writes data * scale (* factor), computed in float and rounded to dst's dtype, for rows [begin,
-/// end), any rows. Allocates nothing. @pre as above
+/// Writes data * (scale * factor), computed in float and rounded to dst's dtype, for rows [begin,
+/// end), any rows. Where the scale is NaN, so are all elements of its block. Allocates nothing.
+/// @pre as above
 void dequantise_rows(const QuantMatrix& src, const FloatMatrix& dst, Index begin, Index end);
 
 }  // namespace reshard

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "reshard/base/quant_format.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <vector>
+
+namespace reshard {
+namespace {
+
+struct Row {
+  std::string_view name;
+  QuantFormat format;
+};
+
+constexpr QuantFormat mxfp(DType data, ScaleRule rule, ScaleOrder order) {
+  return {.data = data, .rule = rule, .order = order};
+}
+
+constexpr QuantFormat nvfp4(ScaleOrder order) {
+  return {.data = DType::f4,
+          .scale = DType::f8_e4m3,
+          .block_cols = 16,
+          .rule = ScaleRule::exact,
+          .order = order,
+          .tensor_factor = true};
+}
+
+constexpr QuantFormat fp8(std::int32_t rows, std::int32_t cols, ScaleRule rule) {
+  return {.scale = DType::f32, .block_rows = rows, .block_cols = cols, .rule = rule};
+}
+
+constexpr std::array kRows = {
+    Row{"mxfp8", mxfp(DType::f8_e4m3, ScaleRule::up, ScaleOrder::rows)},
+    Row{"mxfp8_floor", mxfp(DType::f8_e4m3, ScaleRule::floor, ScaleOrder::rows)},
+    Row{"mxfp8_swizzled", mxfp(DType::f8_e4m3, ScaleRule::up, ScaleOrder::swizzled)},
+    Row{"mxfp4", mxfp(DType::f4, ScaleRule::up, ScaleOrder::rows)},
+    Row{"mxfp4_floor", mxfp(DType::f4, ScaleRule::floor, ScaleOrder::rows)},
+    Row{"mxfp4_swizzled", mxfp(DType::f4, ScaleRule::up, ScaleOrder::swizzled)},
+    Row{"nvfp4", nvfp4(ScaleOrder::rows)},
+    Row{"nvfp4_swizzled", nvfp4(ScaleOrder::swizzled)},
+    Row{"fp8_block", fp8(128, 128, ScaleRule::exact)},
+    Row{"fp8_block_pow2", fp8(128, 128, ScaleRule::up)},
+    Row{"fp8_group", fp8(1, 128, ScaleRule::exact)},
+    Row{"fp8_group_pow2", fp8(1, 128, ScaleRule::up)},
+    Row{"fp8_channel", fp8(1, 0, ScaleRule::exact)},
+    Row{"fp8_tensor", fp8(0, 0, ScaleRule::exact)},
+};
+
+std::string_view name(ScaleRule rule) {
+  switch (rule) {
+    case ScaleRule::exact: return "exact";
+    case ScaleRule::up: return "up";
+    case ScaleRule::floor: return "floor";
+  }
+  return "unknown";
+}
+
+std::string side(std::int32_t elements) { return elements == 0 ? "*" : fmt::to_string(elements); }
+
+}  // namespace
+
+std::optional<QuantFormat> quant_format_from_name(std::string_view name) {
+  for (const Row& row : kRows)
+    if (row.name == name) return row.format;
+  return std::nullopt;
+}
+
+std::string to_string(const QuantFormat& format) {
+  for (const Row& row : kRows)
+    if (row.format == format) return std::string(row.name);
+  std::string text = fmt::format("{} {}x{} {} {}", name(format.data), side(format.block_rows),
+                                 side(format.block_cols), name(format.scale), name(format.rule));
+  if (format.order == ScaleOrder::swizzled) text += " swizzled";
+  if (format.tensor_factor) text += " factor";
+  if (format.zero_block != 0) text += fmt::format(" zero {}", format.zero_block);
+  return text;
+}
+
+std::string known_quant_formats() {
+  std::vector<std::string_view> names;
+  for (const Row& row : kRows) names.push_back(row.name);
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+}  // namespace reshard

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rows of blocks are taken band by band, and a band in parts of columns that stay in the caches
+// between the two passes over them: the largest magnitudes, then the casts.
+#include "reshard/transform/quantise.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "reshard/base/check.h"
+#include "reshard/transform/quantise_kernels.h"
+#include "reshard/transform/quantise_scales.h"
+
+namespace reshard {
+namespace {
+
+using detail::BlockScale;
+using detail::QuantiseKernels;
+using detail::ScalePlaces;
+using detail::SmallFloat;
+
+/// Blocks of a part, and bytes of the source that are to stay cached between two passes.
+constexpr Index kPartBlocks = 64, kPartBytes = Index{256} << 10;
+
+const QuantiseKernels::OfSource& kernels_of(DType dtype) {
+  const QuantiseKernels& k = detail::portable_quantise_kernels();
+  return dtype == DType::bf16 ? k.bf16 : dtype == DType::f16 ? k.f16 : k.f32;
+}
+
+Index width(DType dtype) { return dtype == DType::f32 ? 4 : 2; }
+
+bool is_plain(DType dtype) {
+  return dtype == DType::bf16 || dtype == DType::f16 || dtype == DType::f32;
+}
+
+SmallFloat small_float(const QuantFormat& format) {
+  return format.data == DType::f4 ? SmallFloat::e2m1 : SmallFloat::e4m3;
+}
+
+/// Bytes of `cols` elements of the data.
+Index data_bytes(const QuantFormat& format, Index cols) {
+  return format.data == DType::f4 ? cols / 2 : cols;
+}
+
+/// One scale for the whole matrix: its amax must come from the caller.
+bool is_one_block(const QuantFormat& format) {
+  return format.block_rows == 0 && format.block_cols == 0;
+}
+
+detail::ScaleMaker maker_of(const QuantFormat& format, float matrix_amax) {
+  detail::ScaleMaker maker{.kind = detail::scale_kind(format),
+                           .data = small_float(format),
+                           .zero_block = format.zero_block,
+                           .factor = 1.0F,
+                           .inverse_factor = 1.0F};
+  if (format.tensor_factor) {
+    maker.factor = detail::tensor_factor(maker.data, matrix_amax);
+    maker.inverse_factor = detail::inverse_factor(maker.factor);
+  }
+  return maker;
+}
+
+/// Quantises bands of one matrix.
+class Bands {
+ public:
+  Bands(const FloatMatrix& src, const QuantMatrix& dst, float matrix_amax)
+      : src_(src),
+        dst_(dst),
+        kernels_(kernels_of(src.dtype)),
+        maker_(maker_of(dst.format, matrix_amax)),
+        places_(dst),
+        block_(dst.format.block_cols == 0 ? src.cols : dst.format.block_cols),
+        matrix_amax_(detail::float_bits(matrix_amax) & detail::kFloatMagnitude) {}
+
+  /// Rows [begin, end) are a row of blocks, or any rows of a matrix that is one block.
+  void run(Index begin, Index end) {
+    const Index blocks = scale_cols(dst_.format, src_.cols);
+    const Index fit = kPartBytes / (width(src_.dtype) * (end - begin)) / block_;
+    const Index step = std::clamp<Index>(fit, 1, kPartBlocks);
+    for (Index first = 0; first < blocks; first += step)
+      part(begin, end, first, std::min(first + step, blocks));
+  }
+
+  float factor() const { return maker_.factor; }
+
+ private:
+  /// Blocks [first, last) of the band.
+  void part(Index begin, Index end, Index first, Index last) {
+    const Index col = first * block_, n = std::min(last * block_, src_.cols) - col;
+    const std::byte* const src = src_.data + col * width(src_.dtype);
+    std::byte* const data = dst_.data + data_bytes(dst_.format, col);
+    make_scales(src, begin, end, n, last - first);
+    // The range that holds the first row writes the scale of a matrix that is one block.
+    if (!is_one_block(dst_.format) || begin == 0) write_scales(begin, first, last);
+    const auto encode = kernels_.encode[static_cast<std::size_t>(maker_.data)];
+    for (Index r = begin; r < end; ++r)
+      encode(src + r * src_.row_bytes, data + r * dst_.row_bytes, n, block_, scales_.data());
+  }
+
+  void make_scales(const std::byte* src, Index begin, Index end, Index n, Index blocks) {
+    std::array<std::uint32_t, kPartBlocks> maxima;
+    if (is_one_block(dst_.format)) {
+      maxima[0] = matrix_amax_;
+    } else {
+      std::fill_n(maxima.begin(), blocks, 0U);
+      for (Index r = begin; r < end; ++r)
+        kernels_.amaxes(src + r * src_.row_bytes, n, block_, maxima.data());
+    }
+    for (Index b = 0; b < blocks; ++b) {
+      const auto at = static_cast<std::size_t>(b);
+      scales_[at] = detail::block_scale(maker_, maxima[at]);
+    }
+  }
+
+  void write_scales(Index begin, Index first, Index last) {
+    const Index row = dst_.format.block_rows == 0 ? 0 : begin / dst_.format.block_rows;
+    for (Index b = first; b < last; ++b)
+      places_.write(row, b, scales_[static_cast<std::size_t>(b - first)].stored);
+  }
+
+  const FloatMatrix& src_;
+  const QuantMatrix& dst_;
+  const QuantiseKernels::OfSource& kernels_;
+  detail::ScaleMaker maker_;
+  ScalePlaces places_;
+  Index block_;
+  std::uint32_t matrix_amax_;
+  std::array<BlockScale, kPartBlocks> scales_;
+};
+
+}  // namespace
+
+float amax(const FloatMatrix& matrix) {
+  RESHARD_CHECK(is_plain(matrix.dtype));
+  std::uint32_t maximum = 0;
+  if (matrix.cols == 0) return 0;
+  for (Index r = 0; r < matrix.rows; ++r)
+    kernels_of(matrix.dtype)
+        .amaxes(matrix.data + r * matrix.row_bytes, matrix.cols, matrix.cols, &maximum);
+  return detail::bits_float(maximum);
+}
+
+void quantise_rows(const FloatMatrix& src, const QuantMatrix& dst, Index begin, Index end,
+                   float matrix_amax) {
+  RESHARD_CHECK(is_plain(src.dtype));
+  const Index rows = dst.rows, block = dst.format.block_rows;
+  Bands bands(src, dst, matrix_amax);
+  if (dst.format.tensor_factor && begin == 0) {
+    const float factor = bands.factor();
+    std::memcpy(dst.factor, &factor, sizeof factor);
+  }
+  if (begin == end || src.cols == 0) return;
+  if (block == 0) {
+    bands.run(begin, end);
+  } else {
+    for (Index r = begin; r < end; r += block) bands.run(r, std::min(r + block, end));
+  }
+  if (dst.format.order == ScaleOrder::swizzled)
+    detail::write_padding(dst, begin, end == rows ? detail::tile_rows(rows) : end);
+}
+
+void quantise(const FloatMatrix& src, const QuantMatrix& dst) {
+  const bool needed = dst.format.tensor_factor || is_one_block(dst.format);
+  quantise_rows(src, dst, 0, src.rows, needed ? amax(src) : 0);
+}
+
+void dequantise_rows(const QuantMatrix& src, const FloatMatrix& dst, Index begin, Index end) {
+  RESHARD_CHECK(is_plain(dst.dtype));
+  const Index block = src.format.block_cols == 0 ? src.cols : src.format.block_cols;
+  const Index blocks = scale_cols(src.format, src.cols);
+  const ScalePlaces places(src);
+  const detail::ScaleKind kind = detail::scale_kind(src.format);
+  float factor = 1;
+  if (src.format.tensor_factor) std::memcpy(&factor, src.factor, sizeof factor);
+  const auto decode =
+      kernels_of(dst.dtype).decode[static_cast<std::size_t>(small_float(src.format))];
+  std::array<float, kPartBlocks> scales;
+  for (Index r = begin; r < end; ++r) {
+    const Index row = src.format.block_rows == 0 ? 0 : r / src.format.block_rows;
+    for (Index first = 0; first < blocks; first += kPartBlocks) {
+      const Index last = std::min(first + kPartBlocks, blocks), col = first * block;
+      for (Index b = first; b < last; ++b)
+        scales[static_cast<std::size_t>(b - first)] =
+            detail::decoding_scale(kind, places.read(row, b), factor);
+      decode(src.data + r * src.row_bytes + data_bytes(src.format, col),
+             dst.data + r * dst.row_bytes + col * width(dst.dtype),
+             std::min(last * block, src.cols) - col, block, scales.data());
+    }
+  }
+}
+
+}  // namespace reshard

@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+// What one element and one scale become: the arithmetic that all kernels of quantise.h agree on,
+// bit for bit. Plain functions of integers and IEEE floats, without a library, so that a GPU's
+// source can include them.
+//
+// Casts round to nearest even and saturate. Float operations are one multiplication or division
+// each, never an addition after a product, so that no compiler can fuse them.
+#pragma once
+
+#include <cstdint>
+
+#if defined(__CUDACC__) || defined(__HIPCC__)
+#define RESHARD_HOST_DEVICE __host__ __device__
+#else
+#define RESHARD_HOST_DEVICE
+#endif
+
+namespace reshard::detail {
+
+/// Bits of floats.
+inline constexpr std::uint32_t kFloatInfinity = 0x7f800000U, kFloatNan = 0x7fc00000U,
+                               kFloatMagnitude = 0x7fffffffU, kFloatOne = 0x3f800000U,
+                               kFloatLargest = 0x7f7fffffU;
+
+RESHARD_HOST_DEVICE constexpr std::uint32_t float_bits(float value) {
+  return __builtin_bit_cast(std::uint32_t, value);
+}
+RESHARD_HOST_DEVICE constexpr float bits_float(std::uint32_t bits) {
+  return __builtin_bit_cast(float, bits);
+}
+RESHARD_HOST_DEVICE constexpr bool is_nan_bits(std::uint32_t bits) {
+  return (bits & kFloatMagnitude) > kFloatInfinity;
+}
+
+/// The dtypes of data.
+enum class SmallFloat : std::uint8_t { e4m3, e2m1 };
+
+/// A small float in terms of float's bits.
+struct SmallFloatTraits {
+  int mantissa_bits;              ///< of a normal number.
+  int bias;                       ///< of the exponent.
+  std::uint32_t largest;          ///< bits of the largest number as a float.
+  std::uint32_t largest_code;     ///< its code.
+  std::uint32_t nan_code;         ///< what NaN becomes.
+  std::uint32_t sign_code;        ///< the sign's bit.
+  std::uint32_t largest_top;      ///< mantissa of the largest number, in float's bits.
+  std::int32_t largest_exponent;  ///< floor(log2(largest)).
+  float largest_value;
+};
+
+/// E4M3: NaN is 0x7f with its sign. E2M1 has no NaN: it becomes 6, as the hardware's conversion
+/// makes it.
+RESHARD_HOST_DEVICE constexpr SmallFloatTraits traits(SmallFloat kind) {
+  return kind == SmallFloat::e4m3
+             ? SmallFloatTraits{3, 7, 0x43e00000U, 0x7e, 0x7f, 0x80, 0x600000U, 8, 448.0F}
+             : SmallFloatTraits{1, 1, 0x40c00000U, 0x7, 0x7, 0x8, 0x400000U, 2, 6.0F};
+}
+
+/// The code of a float: E4M3's byte, E2M1's nibble.
+RESHARD_HOST_DEVICE constexpr std::uint32_t small_from_float(SmallFloat kind, float value) {
+  const SmallFloatTraits t = traits(kind);
+  const std::uint32_t bits = float_bits(value), magnitude = bits & kFloatMagnitude;
+  const std::uint32_t sign = (bits >> 31) * t.sign_code;
+  if (magnitude > kFloatInfinity) return kind == SmallFloat::e4m3 ? sign | t.nan_code : t.nan_code;
+  if (magnitude >= t.largest) return sign | t.largest_code;
+  const int exponent = static_cast<int>(magnitude >> 23) - 127, least = 1 - t.bias;
+  const std::uint32_t mantissa = (magnitude & 0x7fffffU) | 0x800000U;
+  // Bits to drop: more where the number is subnormal as a small float.
+  const int drop = 23 - t.mantissa_bits + (exponent < least ? least - exponent : 0);
+  if (drop > 24) return sign;
+  const std::uint32_t half = (1U << (drop - 1)) - 1, odd = mantissa >> drop & 1U;
+  const std::uint32_t rounded = (mantissa + half + odd) >> drop;
+  if (exponent < least) return sign | rounded;
+  // The leading bit of a normal number counts one exponent.
+  const auto biased = static_cast<std::uint32_t>(exponent + t.bias - 1);
+  return sign | ((biased << t.mantissa_bits) + rounded);
+}
+
+/// The value of a code. Exact.
+RESHARD_HOST_DEVICE constexpr float small_to_float(SmallFloat kind, std::uint32_t code) {
+  const SmallFloatTraits t = traits(kind);
+  const std::uint32_t sign = (code & t.sign_code) != 0 ? 0x80000000U : 0;
+  const std::uint32_t magnitude = code & (t.sign_code - 1);
+  if (kind == SmallFloat::e4m3 && magnitude == t.nan_code) return bits_float(sign | kFloatNan);
+  const std::uint32_t exponent = magnitude >> t.mantissa_bits;
+  const std::uint32_t mantissa = magnitude & ((1U << t.mantissa_bits) - 1);
+  if (exponent == 0) {
+    const auto least = static_cast<std::uint32_t>(127 + 1 - t.bias - t.mantissa_bits);
+    const float value = static_cast<float>(mantissa) * bits_float(least << 23);
+    return bits_float(sign | float_bits(value));
+  }
+  const auto bias = static_cast<std::uint32_t>(127 - t.bias);
+  return bits_float(sign | (exponent + bias) << 23 | mantissa << (23 - t.mantissa_bits));
+}
+
+/// 2^(byte - 127); 255 is NaN.
+RESHARD_HOST_DEVICE constexpr float e8m0_to_float(std::uint32_t byte) {
+  if (byte == 255) return bits_float(kFloatNan);
+  return bits_float(byte == 0 ? 0x400000U : byte << 23);
+}
+
+/// 1 / e8m0_to_float(byte). @pre byte < 255
+RESHARD_HOST_DEVICE constexpr float e8m0_reciprocal(std::uint32_t byte) {
+  return bits_float(byte == 254 ? 0x400000U : (254 - byte) << 23);
+}
+
+/// How scales are made.
+enum class ScaleKind : std::uint8_t { e8m0_up, e8m0_floor, f32_exact, f32_up, f32_floor, e4m3 };
+
+/// All that makes a scale of a block's amax.
+struct ScaleMaker {
+  ScaleKind kind;
+  SmallFloat data;
+  std::uint8_t zero_block;       ///< E8M0 byte of a block of zeros.
+  float factor, inverse_factor;  ///< the matrix' factor and 1 / factor, or 1. For e4m3.
+};
+
+/// A block's scale as it is stored, and what is done to each of its elements before the cast.
+struct BlockScale {
+  std::uint32_t stored;  ///< a byte, or the bits of a float.
+  float by;              ///< the factor or the divisor.
+  bool divides;
+  bool is_nan;  ///< every element becomes NaN, whatever it is.
+};
+
+/// The power of two that a rule makes of `amax`, as an E8M0 byte. amax / largest is never computed:
+/// comparing mantissas is exact also where that would round or underflow. Infinity: 254 rounded up,
+/// as cvt.rp.satfinite.ue8m0x2 gives. @pre not NaN
+RESHARD_HOST_DEVICE constexpr std::uint32_t power_of_two(SmallFloat data, bool up,
+                                                         std::uint32_t amax) {
+  const SmallFloatTraits t = traits(data);
+  if (up && amax == kFloatInfinity) return 254;
+  const auto exponent = static_cast<std::int32_t>(amax >> 23);
+  const std::int32_t more = up && (amax & 0x7fffffU) > t.largest_top ? 1 : 0;
+  const std::int32_t byte = exponent - t.largest_exponent + more;
+  return byte < 0 ? 0U : static_cast<std::uint32_t>(byte);
+}
+
+/// amax / divisor; 1 where that is 0, and 2^127 where amax is infinite, so that finite elements
+/// keep a value and the infinite ones come back as infinity. @pre not NaN
+RESHARD_HOST_DEVICE constexpr float exact_scale(float amax, float divisor) {
+  if (float_bits(amax) == kFloatInfinity) return bits_float(254U << 23);
+  const float scale = amax / divisor;
+  return scale == 0 ? 1.0F : scale;
+}
+
+/// a / b, at most the largest finite float. @pre both are positive and b is not 0
+RESHARD_HOST_DEVICE constexpr float finite_quotient(float a, float b) {
+  const float quotient = a / b;
+  return float_bits(quotient) == kFloatInfinity ? bits_float(kFloatLargest) : quotient;
+}
+
+/// The factor of a matrix with this amax, as Transformer Engine and torchao define it: its block
+/// scales then reach 448.
+RESHARD_HOST_DEVICE constexpr float tensor_factor(SmallFloat data, float amax) {
+  if (is_nan_bits(float_bits(amax))) return bits_float(kFloatNan);
+  return exact_scale(amax, 448.0F * traits(data).largest_value);
+}
+
+RESHARD_HOST_DEVICE constexpr float inverse_factor(float factor) {
+  return is_nan_bits(float_bits(factor)) ? factor : finite_quotient(1.0F, factor);
+}
+
+RESHARD_HOST_DEVICE constexpr BlockScale e8m0_scale(const ScaleMaker& maker, std::uint32_t amax) {
+  const bool up = maker.kind == ScaleKind::e8m0_up;
+  if (amax == 0) return {maker.zero_block, 1.0F, false, false};
+  const std::uint32_t byte = power_of_two(maker.data, up, amax);
+  // Rounded up, the engines leave elements of the least scale as they are, which makes them 0.
+  return {byte, up && byte == 0 ? 1.0F : e8m0_reciprocal(byte), false, false};
+}
+
+RESHARD_HOST_DEVICE constexpr BlockScale f32_scale(const ScaleMaker& maker, std::uint32_t amax) {
+  if (amax == 0) return {kFloatOne, 1.0F, false, false};
+  if (maker.kind == ScaleKind::f32_exact) {
+    const float scale = exact_scale(bits_float(amax), traits(maker.data).largest_value);
+    return {float_bits(scale), scale, true, false};
+  }
+  const std::uint32_t byte = power_of_two(maker.data, maker.kind == ScaleKind::f32_up, amax);
+  const std::uint32_t normal = byte == 0 ? 1 : byte;
+  return {normal << 23, e8m0_reciprocal(normal), false, false};
+}
+
+/// (amax / largest) / factor as E4M3; elements are multiplied by (1 / factor) / scale: the order of
+/// torchao and Transformer Engine.
+RESHARD_HOST_DEVICE constexpr BlockScale e4m3_scale(const ScaleMaker& maker, std::uint32_t amax) {
+  const float relative = bits_float(amax) / traits(maker.data).largest_value / maker.factor;
+  const std::uint32_t byte = small_from_float(SmallFloat::e4m3, relative);
+  if (byte == 0) return {0, 0.0F, false, false};
+  const float scale = small_to_float(SmallFloat::e4m3, byte);
+  return {byte, finite_quotient(maker.inverse_factor, scale), false, false};
+}
+
+/// The scale of a block. `amax`: bits of its largest magnitude as a float.
+RESHARD_HOST_DEVICE constexpr BlockScale block_scale(const ScaleMaker& maker, std::uint32_t amax) {
+  const bool nan = is_nan_bits(amax);
+  switch (maker.kind) {
+    case ScaleKind::e8m0_up:
+    case ScaleKind::e8m0_floor:
+      return nan ? BlockScale{255, 0.0F, false, true} : e8m0_scale(maker, amax);
+    case ScaleKind::f32_exact:
+    case ScaleKind::f32_up:
+    case ScaleKind::f32_floor:
+      return nan ? BlockScale{kFloatNan, 0.0F, false, true} : f32_scale(maker, amax);
+    case ScaleKind::e4m3: break;
+  }
+  if (nan || is_nan_bits(float_bits(maker.factor))) return {0x7f, 0.0F, false, true};
+  return e4m3_scale(maker, amax);
+}
+
+/// The code of an element.
+RESHARD_HOST_DEVICE constexpr std::uint32_t encoded(SmallFloat kind, float value,
+                                                    const BlockScale& scale) {
+  if (scale.is_nan) return traits(kind).nan_code;
+  return small_from_float(kind, scale.divides ? value / scale.by : value * scale.by);
+}
+
+/// What codes are multiplied by: the stored scale times the factor. NaN has one form.
+RESHARD_HOST_DEVICE constexpr float decoding_scale(ScaleKind kind, std::uint32_t stored,
+                                                   float factor) {
+  const float scale = kind == ScaleKind::e4m3 ? small_to_float(SmallFloat::e4m3, stored) * factor
+                      : kind == ScaleKind::e8m0_up || kind == ScaleKind::e8m0_floor
+                          ? e8m0_to_float(stored)
+                          : bits_float(stored);
+  return is_nan_bits(float_bits(scale)) ? bits_float(kFloatNan) : scale;
+}
+
+/// The value of a code. All elements of a block whose scale is NaN are the same NaN.
+RESHARD_HOST_DEVICE constexpr float decoded(SmallFloat kind, std::uint32_t code, float scale) {
+  if (is_nan_bits(float_bits(scale))) return scale;
+  return small_to_float(kind, code) * scale;
+}
+
+}  // namespace reshard::detail

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// The inner loops behind quantise.h: one table of functions for each instruction set. All give the
+// bytes that quantise_arithmetic.h defines.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "reshard/transform/quantise_arithmetic.h"
+
+namespace reshard::detail {
+
+/// Elements [0, n) of a row, cut into blocks of `block`; the last may be shorter. 4-bit blocks have
+/// an even length, and so have rows. n > 0, block > 0. No alignment is needed.
+struct QuantiseKernels {
+  /// maxima[b] becomes the larger of itself and the largest magnitude of block b, as a float's
+  /// bits; NaN is larger than all others.
+  using Amaxes = void (*)(const std::byte* src, std::ptrdiff_t n, std::ptrdiff_t block,
+                          std::uint32_t* maxima);
+  using Encode = void (*)(const std::byte* src, std::byte* data, std::ptrdiff_t n,
+                          std::ptrdiff_t block, const BlockScale* scales);
+  using Decode = void (*)(const std::byte* data, std::byte* dst, std::ptrdiff_t n,
+                          std::ptrdiff_t block, const float* scales);
+
+  /// For one dtype of plain numbers; encode and decode by SmallFloat.
+  struct OfSource {
+    Amaxes amaxes;
+    std::array<Encode, 2> encode;
+    std::array<Decode, 2> decode;
+  };
+  OfSource bf16, f16, f32;
+};
+
+const QuantiseKernels& portable_quantise_kernels();
+
+}  // namespace reshard::detail
