@@ -1,16 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-# reshard_room(<name> ROOMS <rooms it uses> LIBS <external libraries>)
+# reshard_room(<name> ROOMS <rooms it uses> LIBS <external libraries> FOLDERS <folders of the room>)
 #
-# One library `reshard_<name>` of reshard/<name>/*.cc. With RESHARD_DEV also `reshard_<name>_tests` of
-# *_test.cc (registered with ctest) and `reshard_<name>_bench` of *_bench.cc. *_testutil.cc files are
-# compiled into `reshard_<name>_testutil`, which tests of any room may link.
+# One library `reshard_<name>` of reshard/<name>/*.cc, and of the same in its folders. With RESHARD_DEV also
+# `reshard_<name>_tests` of *_test.cc (registered with ctest) and `reshard_<name>_bench` of *_bench.cc.
+# *_testutil.cc files are compiled into `reshard_<name>_testutil`, which tests of any room may link.
 function(reshard_room name)
-  cmake_parse_arguments(ROOM "" "" "ROOMS;LIBS" ${ARGN})
-  set(dir ${CMAKE_SOURCE_DIR}/reshard/${name})
-  file(GLOB sources CONFIGURE_DEPENDS ${dir}/*.cc)
-  file(GLOB tests CONFIGURE_DEPENDS ${dir}/*_test.cc)
-  file(GLOB benches CONFIGURE_DEPENDS ${dir}/*_bench.cc)
-  file(GLOB utils CONFIGURE_DEPENDS ${dir}/*_testutil.cc)
+  cmake_parse_arguments(ROOM "" "" "ROOMS;LIBS;FOLDERS" ${ARGN})
+  set(dirs ${CMAKE_SOURCE_DIR}/reshard/${name})
+  foreach(folder ${ROOM_FOLDERS})
+    list(APPEND dirs ${CMAKE_SOURCE_DIR}/reshard/${name}/${folder})
+  endforeach()
+  foreach(kind "" _test _bench _testutil)
+    set(patterns ${dirs})
+    list(TRANSFORM patterns APPEND "/*${kind}.cc")
+    file(GLOB found${kind} CONFIGURE_DEPENDS ${patterns})
+  endforeach()
+  set(sources ${found})
+  set(tests ${found_test})
+  set(benches ${found_bench})
+  set(utils ${found_testutil})
   list(REMOVE_ITEM sources ${tests} ${benches} ${utils} "")
   list(TRANSFORM ROOM_ROOMS PREPEND reshard_)
 

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "reshard/refit/megatron/module.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <unordered_set>
+
+namespace reshard::megatron {
+namespace {
+
+tl::unexpected<Error> bad(const std::string& what) { return fail(Code::invalid_argument, what); }
+
+std::string joined(const std::string& path, std::string_view name) {
+  return path.empty() ? std::string(name) : fmt::format("{}.{}", path, name);
+}
+
+Result<> check_memory(std::string_view name, const TensorView& memory) {
+  if (memory.strides.size() != memory.shape.size() || !is_contiguous(memory))
+    return bad(fmt::format("tensor '{}': its memory has gaps", name));
+  if (memory.data == nullptr && memory.num_elements() > 0)
+    return bad(fmt::format("tensor '{}': no memory", name));
+  return {};
+}
+
+void walk(Module& module, const std::string& path, std::unordered_set<const Module*>& seen,
+          std::vector<NamedModule>& out) {
+  if (!seen.insert(&module).second) return;
+  out.push_back({path, &module});
+  for (const Module::Child& c : module.children()) walk(*c.module, joined(path, c.name), seen, out);
+}
+
+template <class Items>
+auto find_named(Items& items, std::string_view name) {
+  return std::ranges::find_if(items, [&](const auto& item) { return item.name == name; });
+}
+
+}  // namespace
+
+TensorDict::TensorDict(std::vector<NamedTensor> items) : items_(std::move(items)) {
+  for (std::size_t i = 0; i < items_.size(); ++i) by_name_.try_emplace(items_[i].name, i);
+}
+
+const TensorPtr* TensorDict::find(std::string_view name) const {
+  const auto it = by_name_.find(name);
+  return it == by_name_.end() ? nullptr : &items_[it->second].tensor;
+}
+
+Result<> Module::check_name(std::string_view name) const {
+  if (name.empty() || name.find('.') != std::string_view::npos)
+    return bad(fmt::format("'{}' is no name of a module's member", name));
+  if (child(name) != nullptr || find_named(parameters_, name) != parameters_.end() ||
+      find_named(buffers_, name) != buffers_.end())
+    return bad(fmt::format("the module has a member '{}' already", name));
+  return {};
+}
+
+Result<> Module::add_child(std::string name, std::shared_ptr<Module> child) {
+  RESHARD_TRY(check_name(name));
+  if (child == nullptr) return bad(fmt::format("child '{}' is null", name));
+  children_.push_back({std::move(name), std::move(child)});
+  return {};
+}
+
+Module& Module::submodule(std::string_view path) {
+  Module* at = this;
+  while (!path.empty()) {
+    const std::size_t dot = std::min(path.find('.'), path.size());
+    const std::string_view name = path.substr(0, dot);
+    path.remove_prefix(std::min(dot + 1, path.size()));
+    Module* next = at->child(name);
+    if (next == nullptr) {
+      at->children_.push_back({std::string(name), std::make_shared<Module>()});
+      next = at->children_.back().module.get();
+    }
+    at = next;
+  }
+  return *at;
+}
+
+Result<TensorPtr> Module::register_parameter(std::string name, const TensorView& memory,
+                                             ParameterAttributes attributes) {
+  RESHARD_TRY(check_memory(name, memory));
+  auto tensor = std::make_shared<Tensor>(Tensor{memory, std::move(attributes)});
+  RESHARD_TRY(share_parameter(std::move(name), tensor));
+  return tensor;
+}
+
+Result<> Module::share_parameter(std::string name, TensorPtr tensor) {
+  RESHARD_TRY(check_name(name));
+  if (tensor == nullptr) return bad(fmt::format("parameter '{}' is null", name));
+  parameters_.push_back({std::move(name), std::move(tensor)});
+  return {};
+}
+
+Result<TensorPtr> Module::register_buffer(std::string name, const TensorView& memory,
+                                          bool persistent) {
+  RESHARD_TRY(check_name(name));
+  RESHARD_TRY(check_memory(name, memory));
+  buffers_.push_back({std::move(name), std::make_shared<Tensor>(Tensor{memory}), persistent});
+  return buffers_.back().tensor;
+}
+
+Result<> Module::replace_buffer(std::string_view name, TensorPtr tensor) {
+  const auto it = find_named(buffers_, name);
+  if (it == buffers_.end() || tensor == nullptr)
+    return fail(Code::not_found, fmt::format("the module has no buffer '{}' to replace", name));
+  it->tensor = std::move(tensor);
+  return {};
+}
+
+Module* Module::child(std::string_view name) const {
+  const auto it = find_named(children_, name);
+  return it == children_.end() ? nullptr : it->module.get();
+}
+
+TensorPtr Module::buffer(std::string_view name) const {
+  const auto it = find_named(buffers_, name);
+  return it == buffers_.end() ? nullptr : it->tensor;
+}
+
+std::vector<NamedModule> named_modules(Module& module) {
+  std::vector<NamedModule> out;
+  std::unordered_set<const Module*> seen;
+  walk(module, "", seen, out);
+  return out;
+}
+
+std::vector<NamedTensor> named_parameters(Module& module) {
+  std::vector<NamedTensor> out;
+  std::unordered_set<const Tensor*> seen;
+  for (const NamedModule& m : named_modules(module))
+    for (const NamedTensor& p : m.module->parameters())
+      if (seen.insert(p.tensor.get()).second) out.push_back({joined(m.name, p.name), p.tensor});
+  return out;
+}
+
+std::vector<NamedBuffer> named_persistent_buffers(Module& module) {
+  std::vector<NamedBuffer> out;
+  for (const NamedModule& m : named_modules(module))
+    for (const Module::Buffer& b : m.module->buffers())
+      if (b.persistent) out.push_back({joined(m.name, b.name), m.module, b.name, b.tensor});
+  return out;
+}
+
+std::vector<NamedTensor> named_refit_tensors(Module& module) {
+  std::vector<NamedTensor> out = named_parameters(module);
+  for (NamedBuffer& b : named_persistent_buffers(module))
+    out.push_back({std::move(b.full_name), std::move(b.tensor)});
+  return out;
+}
+
+std::shared_ptr<const TensorDict> get_refit_tensor_dict(Module& module) {
+  if (module.refit_tensor_cache_ == nullptr)
+    module.refit_tensor_cache_ = std::make_shared<const TensorDict>(named_refit_tensors(module));
+  return module.refit_tensor_cache_;
+}
+
+void invalidate_refit_tensor_cache(Module& module) { module.refit_tensor_cache_ = nullptr; }
+
+Result<Module*> unwrap_model(Module& module) {
+  Module* at = &module;
+  while (at->is_wrapper) {
+    at = at->child("module");
+    if (at == nullptr) return bad("a wrapper has no child 'module'");
+  }
+  return at;
+}
+
+}  // namespace reshard::megatron
