@@ -5,7 +5,6 @@
 
 #include <gtest/gtest.h>
 
-#include "reshard/model/elements_testutil.h"
 #include "reshard/refit/session_testutil.h"
 #include "reshard/transport/inproc.h"
 

@@ -11,6 +11,7 @@
 
 #include "reshard/exec/element_oracle_testutil.h"
 #include "reshard/model/configs_testutil.h"
+#include "reshard/model/elements_testutil.h"
 #include "reshard/refit/session.h"
 #include "reshard/transport/conformance_ranks_testutil.h"
 
@@ -89,6 +90,9 @@ struct SessionLayouts {
     from = layout_of(source, model, config);
     to = layout_of(target, model, config);
   }
+  SessionLayouts(std::shared_ptr<const ModelLayout> source,
+                 std::shared_ptr<const ModelLayout> target, int num_ranks)
+      : from(std::move(source)), to(std::move(target)), ranks(num_ranks) {}
 };
 
 /// Two trainer stages of two ranks, four engine ranks, one of them a trainer's too, and one idle.

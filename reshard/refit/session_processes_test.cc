@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+// Protects: ranks that are processes refit through a session, and one that is killed at any point
+// leaves every reader, in whichever process, with a whole version or one that is marked torn.
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+
+#include <atomic>
+#include <csignal>
+#include <deque>
+#include <new>
+#include <thread>
+
+#include "reshard/refit/session_testutil.h"
+#include "reshard/transport/fault.h"
+#include "reshard/transport/shm_testutil.h"
+
+namespace reshard {
+namespace {
+
+/// What a run leaves for the next one, and for readers, in memory that all processes have.
+class Shared {
+ public:
+  explicit Shared(int ranks) : size_(sizeof(VersionWord) * static_cast<std::size_t>(ranks)) {
+    void* at = ::mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    words_ = static_cast<VersionWord*>(at);
+    for (int r = 0; r < ranks; ++r) new (words_ + r) VersionWord;
+  }
+  ~Shared() { ::munmap(words_, size_); }
+  Shared(const Shared&) = delete;
+  Shared& operator=(const Shared&) = delete;
+  VersionWord& word(Rank r) const { return words_[r.index()]; }
+
+ private:
+  std::size_t size_;
+  VersionWord* words_;
+};
+
+struct World {
+  explicit World(SessionLayouts layouts) : job(std::move(layouts)), shared(job.ranks) {
+    for (int r = 0; r < job.ranks; ++r)
+      memory.emplace_back(job, Rank(r), HostBuffer::Options{.shared = true});
+  }
+  bool has_target(Rank r) const { return memory[r.index()].target_side().buffers != nullptr; }
+
+  SessionLayouts job;
+  Shared shared;
+  std::deque<SessionMemory> memory;
+};
+
+/// As long as it lives a thread reads all targets of the world, as engines would.
+class Reader {
+ public:
+  explicit Reader(const World& world) : thread_([this, &world] { read(world); }) {}
+  ~Reader() {
+    stop_ = true;
+    thread_.join();
+  }
+  Reader(const Reader&) = delete;
+  Reader& operator=(const Reader&) = delete;
+
+ private:
+  void read(const World& world) {
+    std::vector<std::int64_t> last(world.memory.size(), -1);
+    while (!stop_)
+      for (int r = 0; r < world.job.ranks; ++r) {
+        if (!world.has_target(Rank(r))) continue;
+        const Held held = world.shared.word(Rank(r)).held();
+        const Index wrong = world.memory[static_cast<std::size_t>(r)].wrong(held);
+        if (world.shared.word(Rank(r)).held_after_reading() != held) continue;
+        EXPECT_EQ(wrong, 0) << "rank " << r << " holds version " << held.version;
+        EXPECT_GE(held.version, last[static_cast<std::size_t>(r)]);
+        last[static_cast<std::size_t>(r)] = held.version;
+      }
+  }
+  std::atomic<bool> stop_{false};
+  std::thread thread_;
+};
+
+struct Refits {
+  Buffering buffering = Buffering::in_place;
+  RefitPath path = RefitPath::automatic;
+  ProveWhen prove = ProveWhen::never;
+  std::vector<std::int64_t> versions;
+  ProcessOptions processes = {};
+  std::function<void(RankEnds&, SessionOptions&)> sabotage = nullptr;
+};
+
+/// A group of processes that refits these versions. Rank 0 reads all targets meanwhile.
+void run(World& world, const Refits& what) {
+  const bool dies = !what.processes.doomed.empty();
+  const auto processes = shm_processes("mapped,readv,ring", what.processes);
+  const auto ended = processes(world.job.ranks, [&](RankEnds& ends) {
+    SessionMemory& memory = world.memory[ends.rank().index()];
+    SessionOptions options;
+    options.buffering = what.buffering;
+    options.refit.path = what.path;
+    options.refit.staging_bytes = Index{32} << 10;
+    options.refit.in_place_bytes = 1024;
+    options.prove = what.prove;
+    if (what.sabotage) what.sabotage(ends, options);
+    auto session = Session::prepare(*ends.transport, *ends.control, memory.source_side(),
+                                    memory.target_side(&world.shared.word(ends.rank())), options);
+    if (dies && !session) return;
+    ASSERT_EQ(outcome(session), "");
+    std::optional<Reader> reader;
+    if (ends.rank() == Rank(0)) reader.emplace(world);
+    for (const std::int64_t version : what.versions) {
+      memory.source_bytes.fill(memory.source, version);
+      const auto report = session->refit(version);
+      if (dies && version == what.versions.back()) {
+        expect_error(report, Code::aborted,
+                     {"rank " + std::to_string(what.processes.doomed.front())});
+        return;
+      }
+      ASSERT_EQ(outcome(report), "");
+      EXPECT_EQ(report->plan_seconds, 0);
+      EXPECT_EQ(memory.wrong(session->held()), 0);
+    }
+    EXPECT_EQ(outcome(ends.control->quiesce(patient())), "");
+  });
+  EXPECT_EQ(outcome(ended), "");
+}
+
+void expect_no_lie(const World& world, Buffering buffering, std::int64_t old, std::int64_t now,
+                   const std::string& what) {
+  for (int r = 0; r < world.job.ranks; ++r) {
+    if (!world.has_target(Rank(r))) continue;
+    const Held held = world.shared.word(Rank(r)).held();
+    EXPECT_EQ(world.memory[static_cast<std::size_t>(r)].wrong(held), 0) << what << ", rank " << r;
+    EXPECT_TRUE(held.version == old || held.version == now) << what << ", " << held.version;
+    EXPECT_TRUE(held.state == TargetState::whole ||
+                (buffering == Buffering::in_place && held.state == TargetState::torn))
+        << what << ", rank " << r << " is " << name(held.state);
+  }
+}
+
+struct KilledAt {
+  std::string name;
+  Buffering buffering;
+  RefitPath path;
+};
+std::ostream& operator<<(std::ostream& out, const KilledAt& k) { return out << k.name; }
+
+class SessionKills : public testing::TestWithParam<KilledAt> {};
+INSTANTIATE_TEST_SUITE_P(
+    Ways, SessionKills,
+    testing::Values(KilledAt{"in_place_direct", Buffering::in_place, RefitPath::direct},
+                    KilledAt{"in_place_messages", Buffering::in_place, RefitPath::message},
+                    KilledAt{"doubled_direct", Buffering::doubled, RefitPath::direct},
+                    KilledAt{"doubled_messages", Buffering::doubled, RefitPath::message}),
+    [](const auto& tested) { return tested.param.name; });
+
+TEST_P(SessionKills, readers_in_other_processes_see_whole_versions_only) {
+  const auto& [name, buffering, path] = GetParam();
+  for (const ProveWhen prove : {ProveWhen::never, ProveWhen::always}) {
+    World world(overlapping_job());
+    std::vector<std::int64_t> versions;
+    for (std::int64_t v = 0; v < 60; ++v) versions.push_back(v);
+    run(world, {buffering, path, prove, versions});
+    expect_no_lie(world, Buffering::doubled, 59, 59, name);
+  }
+}
+
+/// Rank `doomed` is killed in the refit of version 2 when it comes to `phase`; then a new group of
+/// processes goes on with the same memory and words.
+TEST_P(SessionKills, in_any_phase_leave_whole_or_torn) {
+  const auto& [way, buffering, path] = GetParam();
+  for (const SessionPhase phase : {SessionPhase::begin, SessionPhase::transfer, SessionPhase::check,
+                                   SessionPhase::commit, SessionPhase::committed})
+    for (const int doomed : {1, 3, 6}) {
+      World world(overlapping_job());
+      Refits what{buffering, path, ProveWhen::never, {1, 2}};
+      what.processes.doomed = {doomed};
+      what.sabotage = [&, doomed = doomed](RankEnds& ends, SessionOptions& options) {
+        if (ends.rank() != Rank(doomed)) return;
+        options.on_phase = [&, refits = 0](SessionPhase now) mutable -> Result<> {
+          refits += now == SessionPhase::begin ? 1 : 0;
+          if (refits == 2 && now == phase) raise(SIGKILL);
+          return {};
+        };
+      };
+      run(world, what);
+      const std::string text =
+          way + ", " + std::string(name(phase)) + ", rank " + std::to_string(doomed);
+      expect_no_lie(world, buffering, 1, 2, text);
+      run(world, {buffering, path, ProveWhen::always, {3, 4}});
+      expect_no_lie(world, Buffering::doubled, 4, 4, text);
+    }
+}
+
+/// The same before one of the rank's messages, of which the direct path has some in prepare().
+TEST_P(SessionKills, between_messages_leave_whole_or_torn) {
+  const auto& [way, buffering, path] = GetParam();
+  for (const int doomed : {1, 3})
+    for (const std::uint64_t message : {0UL, 1UL, 5UL, 20UL}) {
+      World world(overlapping_job());
+      Refits what{buffering, path, ProveWhen::never, {1}};
+      run(world, what);
+      what.versions = {2};
+      what.processes.doomed = {doomed};
+      what.sabotage = [&, doomed = doomed](RankEnds& ends, SessionOptions& options) {
+        if (ends.rank() != Rank(doomed)) return;
+        FaultPlan plan{{{Fault::Kind::kill, message, 1}}, 0};
+        plan.on_kill = [] { raise(SIGKILL); };
+        ends.transport = make_faulty(std::move(ends.transport), std::move(plan));
+        // Where it has no message of this number, it dies at the end of its transfer.
+        options.on_phase = [](SessionPhase now) -> Result<> {
+          if (now == SessionPhase::check) raise(SIGKILL);
+          return {};
+        };
+      };
+      run(world, what);
+      const std::string text = way + ", message " + std::to_string(message);
+      expect_no_lie(world, buffering, 1, 2, text);
+      run(world, {buffering, path, ProveWhen::always, {3}});
+      expect_no_lie(world, Buffering::doubled, 3, 3, text);
+    }
+}
+
+}  // namespace
+}  // namespace reshard
