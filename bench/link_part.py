@@ -40,10 +40,10 @@ def run_on_hosts(programs, case, transport, hosts, rounds):
 def run_with_secret(programs, case, transport, hosts, rounds, secret_file):
   argv = [*job_arguments(programs, case, transport=transport.split()[0], interface=INTERFACE)]
   argv += arguments(rounds=rounds, staging=64 << 20, hosts=RANKS_PER_HOST)
-  argv += arguments(rendezvous=f"tcp://{hosts.address(0)}:{PORT}")
+  # Hosts of one machine would find each other's memory: only what a network has is allowed.
+  argv += arguments(path="message", rendezvous=f"tcp://{hosts.address(0)}:{PORT}")
   argv += ["--secret-file", secret_file]
   if not transport.startswith("mpi"):
-    # Hosts of one machine would find each other's memory: only what a network has is allowed.
     environment = {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": INTERFACE}
     argv = [programs.path("rank_bench"), *argv]
     return jobs.run_by_hand(argv, case.ranks, lambda r: hosts.command(r // RANKS_PER_HOST), environment)

@@ -15,8 +15,9 @@ from rows import BenchError, Row, fastest, rates
 
 # Of one copy through shared memory; of the kernel's copy between processes.
 SHARED_TARGET, KERNEL_TARGET = 0.8, 0.8
-# Times the speed of MPI_Alltoallw with derived datatypes, and of packing by hand with MPI_Isend.
-ALLTOALLW_TARGET, ISEND_TARGET = 1.5, 1.0
+# Other ways of MPI: name, words, times its speed that are asked for.
+ALLTOALLW = ("alltoallw", "MPI_Alltoallw, derived datatypes", 1.5)
+ISEND = ("isend", "packed by hand, MPI_Isend", 1.0)
 # Of UCX's own benchmark, for long runs.
 PERFTEST_TARGET = 0.9
 STAGING = 64 << 20
@@ -99,16 +100,19 @@ def shm_row(programs, case, rounds, memory):
 
 
 def mpi_rows(programs, case, rounds, library):
+  """On the path that one host allows, and by messages, as between hosts, where MPI has both ways too."""
+  yield from mpi_path_rows(programs, case, rounds, library, "automatic", (ALLTOALLW,))
+  yield from mpi_path_rows(programs, case, rounds, library, "message", (ISEND,))
+
+
+def mpi_path_rows(programs, case, rounds, library, path, others):
   argv = [programs.path(f"rank_bench_{library}"), *job_arguments(programs, case, transport="mpi")]
-  argv += arguments(rounds=rounds, staging=STAGING, ways="alltoallw,isend")
+  argv += arguments(rounds=rounds, staging=STAGING, path=path, ways=",".join(o[0] for o in others))
   watch = Watch()
   (result,) = jobs.run_by_mpi(library, argv, case.ranks)
   checked(case, result)
   noise, title = watch.noise(), f"mpi ({library}): {case.name}"
-  for way, words, target in (
-    ("alltoallw", "MPI_Alltoallw, derived datatypes", ALLTOALLW_TARGET),
-    ("isend", "packed by hand, MPI_Isend", ISEND_TARGET),
-  ):
+  for way, words, target in others:
     other, _ = rates(result[f"seconds_{way}"], result["bytes"])
     yield row_of(title, result, other, words, target, noise)
 
@@ -116,7 +120,9 @@ def mpi_rows(programs, case, rounds, library):
 def whole_rows(programs, case, rounds, transport):
   """Against what brings whole tensors to every engine rank."""
   argv = [programs.path("rank_bench"), *job_arguments(programs, case, transport=transport)]
-  argv += arguments(rounds=rounds, staging=STAGING, ways="gather,broadcast")
+  # The other ways are messages; shm is where refits need none.
+  path = "automatic" if transport == "shm" else "message"
+  argv += arguments(rounds=rounds, staging=STAGING, path=path, ways="gather,broadcast")
   watch = Watch()
   (result,) = jobs.run_by_hand(argv, case.ranks)
   checked(case, result)
@@ -145,14 +151,15 @@ def perftest_rate(test, tls, port):
     server.wait()
 
 
-def ucx_row(programs, tls, rounds):
-  """Long runs over UCX by turns with UCX's own benchmark."""
-  title = f"ucx, UCX_TLS={tls}: 4 tensors of 4096x8192 from one process to another"
+def ucx_row(programs, tls, rounds, path, target):
+  """Long runs over UCX by turns with UCX's own benchmark. On the direct path, which one host allows,
+  UCX carries nothing but tables: the row says what a refit of its ranks gets there."""
+  title = f"ucx, UCX_TLS={tls}, {path} path: 4 tensors of 4096x8192 from one process to another"
   if shutil.which("ucx_perftest") is None:
     return Row("process", title, skipped="there is no ucx_perftest (Debian: ucx-utils)")
   case = tensor_case("4096x8192", 4, 2, "0:1", "0:1:1")
   argv = [programs.path("rank_bench"), *job_arguments(programs, case, transport="ucx")]
-  argv += arguments(memory="private", rounds=5, staging=STAGING)
+  argv += arguments(memory="private", rounds=5, staging=STAGING, path=path)
   watch, seconds, peers = Watch(), [], {"tag_bw": [], "ucp_put_bw": []}
   for turn in range(rounds):
     for i, test in enumerate(peers):
@@ -162,7 +169,7 @@ def ucx_row(programs, tls, rounds):
   test = max(peers, key=lambda name: statistics.median(peers[name]))
   result = {**result, "seconds_refit": seconds}
   peer = statistics.median(peers[test])
-  return row_of(title, result, peer, f"ucx_perftest {test}", PERFTEST_TARGET, watch.noise())
+  return row_of(title, result, peer, f"ucx_perftest {test}", target, watch.noise())
 
 
 def measure(programs, quick):
@@ -182,6 +189,7 @@ def measure(programs, quick):
     for case in cases:
       yield from mpi_rows(programs, case, rounds, library)
   for tls in ("all", "tcp"):
-    yield ucx_row(programs, tls, 3 if quick else 5)
+    yield ucx_row(programs, tls, 3 if quick else 5, "message", PERFTEST_TARGET)
+  yield ucx_row(programs, "all", 3 if quick else 5, "direct", None)
   for transport in ("shm",) if quick else ("shm", "ucx", "gloo"):
     yield from whole_rows(programs, APART, 3 if quick else 5, transport)

@@ -12,10 +12,10 @@ namespace reshard::cli {
 namespace {
 
 Result<std::optional<RankBuffers>> allocate(const std::shared_ptr<const ModelLayout>& layout,
-                                            Rank rank, const RunJob& job) {
+                                            Rank rank, const RunJob& job, bool shared) {
   if (!layout->ranks().contains(rank)) return std::optional<RankBuffers>();
   HostBuffer::Options options{job.threads};
-  options.shared = job.arguments.transport == "shm";
+  options.shared = shared;
   return RESHARD_TRY(RankBuffers::allocate(layout, {&rank, 1}, options));
 }
 
@@ -41,10 +41,11 @@ Result<> fill_from_files(const RankBuffers& source, Rank rank, const RunJob& job
 
 }  // namespace
 
-Result<OwnWeights> own_weights(const RunJob& job, Rank rank, const Progress& progress) {
+Result<OwnWeights> own_weights(const RunJob& job, Rank rank, bool shared,
+                               const Progress& progress) {
   OwnWeights own;
-  own.source = RESHARD_TRY(allocate(job.pair.source, rank, job));
-  own.target = RESHARD_TRY(allocate(job.pair.target, rank, job));
+  own.source = RESHARD_TRY(allocate(job.pair.source, rank, job, shared));
+  own.target = RESHARD_TRY(allocate(job.pair.target, rank, job, shared));
   if (!own.source) return own;
   RESHARD_TRY(job.model.weights
                   ? fill_from_files(*own.source, rank, job, progress)

@@ -16,10 +16,10 @@ struct OwnWeights {
   const RankBuffers* target_or_null() const { return target ? &*target : nullptr; }
 };
 
-/// Allocates them and fills the source's from the model's weights, reading of their files only what
-/// this rank holds, or from the oracle. Errors: not enough memory (how much); those of the
-/// checkpoint; cancelled.
-Result<OwnWeights> own_weights(const RunJob& job, Rank rank, const Progress& progress);
+/// Allocates them (`shared`: where peers of this host can map them) and fills the source's from the
+/// model's weights, reading of their files only what this rank holds, or from the oracle. Errors:
+/// not enough memory (how much); those of the checkpoint; cancelled.
+Result<OwnWeights> own_weights(const RunJob& job, Rank rank, bool shared, const Progress& progress);
 
 /// Bytes of the local tensors of all ranks.
 Index total_bytes(const ModelLayout& layout);

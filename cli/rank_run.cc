@@ -67,7 +67,8 @@ class RankRun {
   Result<> fill() {
     const Stopwatch filling;
     watch_->begin("fill", total_bytes(planner().source()));
-    weights_ = RESHARD_TRY(own_weights(job_, me_, watch_->reporting()));
+    const bool shared = transport_->capabilities().direct;
+    weights_ = RESHARD_TRY(own_weights(job_, me_, shared, watch_->reporting()));
     mine_.fill = filling.seconds();
     return control_->barrier(deadline());
   }

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <fmt/format.h>
-
 #include <utility>
 
+#include "reshard/transport/access_checks.h"
 #include "reshard/transport/engine_core.h"
 
 namespace reshard {
@@ -75,8 +74,8 @@ class MessageEngine final : public Transport {
   Result<std::unique_ptr<Event>> exchange(std::span<const Send> sends,
                                           std::span<const Recv> recvs) override {
     RESHARD_TRY(core_->usable("exchange"));
-    for (const Send& send : sends) RESHARD_TRY(member("send to", send.to));
-    for (const Recv& recv : recvs) RESHARD_TRY(member("receive from", recv.from));
+    for (const Send& send : sends) RESHARD_TRY(check_member("send to", send.to, size()));
+    for (const Recv& recv : recvs) RESHARD_TRY(check_member("receive from", recv.from, size()));
     return std::make_unique<EngineEvent>(core_, sends, recvs);
   }
 
@@ -87,18 +86,14 @@ class MessageEngine final : public Transport {
 
   Result<PeerMemory> open(Rank owner, const MemoryKey& key) override {
     RESHARD_TRY(core_->usable("open"));
-    RESHARD_TRY(member("open memory of", owner));
+    RESHARD_TRY(check_member("open memory of", owner, size()));
     return wire().open(owner, key);
   }
 
   Result<> get(const PeerMemory& from, std::span<const Get> pieces) override {
     RESHARD_TRY(core_->usable("get"));
-    RESHARD_TRY(member("get from", from.owner));
-    for (const Get& piece : pieces)
-      if (piece.offset > from.size || piece.into.size() > from.size - piece.offset)
-        return fail(Code::invalid_argument,
-                    fmt::format("get of {} bytes at {} from {} bytes of rank {}", piece.into.size(),
-                                piece.offset, from.size, from.owner.value()));
+    RESHARD_TRY(check_member("get from", from.owner, size()));
+    RESHARD_TRY(check_inside(from, pieces));
     return wire().get(from, pieces);
   }
 
@@ -106,12 +101,6 @@ class MessageEngine final : public Transport {
 
  private:
   Wire& wire() const { return core_->wire(); }
-
-  Result<> member(std::string_view what, Rank peer) const {
-    if (peer.value() >= 0 && peer.value() < size()) return {};
-    return fail(Code::invalid_argument, fmt::format("{} rank {}: the group has ranks 0 to {}", what,
-                                                    peer.value(), size() - 1));
-  }
 
   std::shared_ptr<Core> core_;
 };

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "reshard/transport/built_modules.h"
+#include "reshard/transport/host_memory.h"
 #include "reshard/transport/module.h"
 #include "reshard/transport/registry.h"
 #include "reshard/transport/shm.h"
@@ -45,7 +46,9 @@ Result<std::unique_ptr<Transport>> make_transport(std::string_view name, Control
   if (!module) return tl::unexpected(std::move(module).error().in(where));
   if (std::string reason = (*module)->reason(); !reason.empty())
     return tl::unexpected(Error{Code::unsupported, std::move(reason)}.in(where));
-  return (*module)->make(control, options);
+  std::unique_ptr<Transport> made = RESHARD_TRY((*module)->make(control, options));
+  if (!(*module)->host_memory) return made;
+  return with_host_memory(std::move(made), control, options.deadline);
 }
 
 }  // namespace reshard

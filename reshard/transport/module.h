@@ -28,10 +28,13 @@ struct TransportModule {
   /// Only of "mpi", else null: gives rank 0's bytes to all processes of the launcher, so that they
   /// find their rendezvous. `mine` counts on rank 0.
   Result<std::vector<std::byte>> (*broadcast)(std::span<const std::byte> mine) = nullptr;
+  /// Its messages carry memory of the host: ranks of one host may get the direct path beside them
+  /// (host_memory.h).
+  bool host_memory = false;
 };
 
 /// Changes with every change of what crosses the border between program and module.
-inline constexpr std::uint64_t kModuleAbi = 1;
+inline constexpr std::uint64_t kModuleAbi = 2;
 
 /// Name of the one symbol that a module exports: `const TransportModule* ()`, with C linkage.
 inline constexpr const char* kModuleSymbol = "reshard_transport_module";

@@ -86,16 +86,17 @@ struct Mine {
   Segment segment;
   Allowed allowed;
   std::uint64_t probe = 0;
+  int rings = 0;  ///< of each segment.
   Passer passer;
 };
 
-Result<> prepare(Mine& mine, int world, Rank rank) {
+Result<> prepare(Mine& mine, Rank rank) {
   Card& card = mine.card;
   mine.allowed = RESHARD_TRY(allowed_ways());
   if (getrandom(&card.nonce, sizeof card.nonce, 0) != sizeof card.nonce)
     return fail(Code::io, "no random number from the system");
   let_peers_read();
-  mine.segment = RESHARD_TRY(Segment::create(world, rank, card.nonce));
+  mine.segment = RESHARD_TRY(Segment::create(mine.rings, rank, card.nonce));
   card.arena_file = RESHARD_TRY(shared_arena::file());
   card.segment_file = mine.segment.fd();
   mine.probe = card.nonce;
@@ -141,11 +142,11 @@ Result<std::vector<Card>> exchange(ControlPlane& control, const Card& mine, Dead
 }
 
 /// Takes the peer's files from /proc; empty when that is not allowed.
-bool take_from_proc(const Card& card, Peer& peer, int world, Rank rank) {
+bool take_from_proc(const Card& card, Peer& peer, int rings, Rank rank) {
   FileDescriptor file = open_of(card.pid, card.segment_file);
   peer.arena = open_of(card.pid, card.arena_file);
   if (!file || !peer.arena) return false;
-  auto segment = Segment::map(std::move(file), world, rank, card.nonce);
+  auto segment = Segment::map(std::move(file), rings, rank, card.nonce);
   if (!segment) return false;
   peer.segment = std::move(*segment);
   return true;
@@ -196,8 +197,8 @@ Result<> take_passed(Mine& mine, const std::vector<Card>& cards, std::vector<Pee
     if (asked[rank.index()][r] == std::byte{0}) continue;
     const Rank from(static_cast<int>(r));
     PassedFiles files = RESHARD_TRY(mine.passer.take(from, deadline));
-    peers[r].segment = RESHARD_TRY(Segment::map(
-        std::move(files.segment), static_cast<int>(peers.size()), from, cards[r].nonce));
+    peers[r].segment =
+        RESHARD_TRY(Segment::map(std::move(files.segment), mine.rings, from, cards[r].nonce));
     peers[r].arena = std::move(files.arena);
   }
   return {};
@@ -227,11 +228,11 @@ Result<Allowed> allowed_ways() {
   return allowed;
 }
 
-Result<Peers> meet(ControlPlane& control, Deadline deadline) {
-  const int world = control.size();
+Result<Peers> meet(ControlPlane& control, Deadline deadline, Mail mail) {
   const Rank rank = control.rank();
   Mine mine;
-  const Result<> prepared = prepare(mine, world, rank);
+  mine.rings = mail == Mail::rings ? control.size() : 1;
+  const Result<> prepared = prepare(mine, rank);
   mine.card = describe(mine, prepared);
   const std::vector<Card> cards = RESHARD_TRY(exchange(control, mine.card, deadline));
 
@@ -246,7 +247,7 @@ Result<Peers> meet(ControlPlane& control, Deadline deadline) {
     out.group = mix64(out.group + cards[r].nonce);
     if (visible) peer.pid = cards[r].pid;
     if (from == rank ||
-        (visible && mine.allowed.through_proc && take_from_proc(cards[r], peer, world, from)))
+        (visible && mine.allowed.through_proc && take_from_proc(cards[r], peer, mine.rings, from)))
       continue;
     asks[r] = std::byte{1};
     const Result<> asked = mine.passer.ask(from, cards[r].nonce);

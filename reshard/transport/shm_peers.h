@@ -40,10 +40,13 @@ struct Peers {
   std::vector<Peer> peers;  ///< by rank, this one too.
 };
 
+/// Whether the segments have rings for messages, or only say who their owner is.
+enum class Mail : std::uint8_t { none, rings };
+
 /// Collective. Gives every rank every other's files and probes what is allowed between each two.
 /// Errors, the same on all ranks: `unsupported` names who is on another host or cannot be reached
 /// and why; what the control plane says.
-Result<Peers> meet(ControlPlane& control, Deadline deadline);
+Result<Peers> meet(ControlPlane& control, Deadline deadline, Mail mail = Mail::rings);
 
 /// Empty, or why this host cannot do it at all.
 std::string reason_against();

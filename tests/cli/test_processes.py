@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`reshard run` over processes that it starts itself, or that mpirun started."""
 
+import itertools
 import json
 import os
 import signal
@@ -10,15 +11,18 @@ import processes
 import program
 from processes import LAYOUTS, PAIR, SMALL
 
+PATHS = ("direct", "message")
+
 
 class Spawned(processes.ProcessTest):
     def check_layouts(self, transport):
         self.need(transport)
-        for ranks, source, target in LAYOUTS:
-            with self.subTest(f"{source} to {target}"):
+        for (ranks, source, target), path in itertools.product(LAYOUTS, PATHS):
+            with self.subTest(f"{source} to {target}, {path}"):
                 self.proved(
-                    "run", *SMALL, "--from", source, "--to", target, "--repeat", 2,
+                    "run", *SMALL, "--from", source, "--to", target, "--repeat", 2, "--path", path,
                     "--transport", transport, "--spawn", processes=ranks, transport=transport,
+                    path=path,
                 )  # fmt: skip
 
     def test_layouts_over_shm(self):
@@ -32,7 +36,7 @@ class Spawned(processes.ProcessTest):
 
     def test_both_paths_over_shm(self):
         self.need("shm")
-        for path in ("direct", "message"):
+        for path in PATHS:
             said = self.proved(
                 "run", *SMALL, *PAIR, "--transport", "shm", "--spawn", "--path", path, path=path
             )
@@ -116,11 +120,12 @@ class Launched(processes.ProcessTest):
     def check_layouts(self, library, transport):
         self.need_mpi(library)
         self.need(transport)
-        for ranks, source, target in LAYOUTS:
-            with self.subTest(f"{source} to {target}"):
+        for (ranks, source, target), path in itertools.product(LAYOUTS, PATHS):
+            with self.subTest(f"{source} to {target}, {path}"):
                 self.proved(
                     "run", *SMALL, "--from", source, "--to", target, "--transport", transport,
-                    before=processes.mpirun(library, ranks), processes=ranks,
+                    "--path", path, before=processes.mpirun(library, ranks), processes=ranks,
+                    path=path,
                 )  # fmt: skip
 
     def test_open_mpi(self):

@@ -15,6 +15,10 @@ namespace reshard {
 /// early may do so.
 Result<> run_launched(int n, const RankBody& body);
 
+/// This process's place among those of the launcher, which is its rank in every group it is in.
+/// @pre inside run_launched_tests()
+int launched_rank();
+
 /// In place of main(): starts all processes of the launcher, runs the tests that were named, and
 /// returns the exit code, the same for all: 1 when any test failed in any process.
 int run_launched_tests(int argc, char** argv);

@@ -29,10 +29,12 @@ class TwoHosts(processes.ProcessTest):
 
     def program(self, host, transport, secret, job, *more, env=None, deadline=30):
         role, ranks = (("source", "0-1"), ("target", "2-3"))[host]
+        # Both hosts are one kernel, which would let them reach each other's memory.
         return self.start(
             "run", *SMALL, *LAYOUTS, "--transport", transport, "--interface", "eth0",
             "--rendezvous", f"tcp://{self.network.address(0)}:{PORT}", "--secret-file", secret,
-            "--job", job, "--role", role, "--ranks", ranks, "--spawn", "--deadline", deadline, *more,
+            "--job", job, "--role", role, "--ranks", ranks, "--spawn", "--deadline", deadline,
+            "--path", "message", *more,
             before=("ip", "netns", "exec", self.network.hosts[host]), env=env,
         )  # fmt: skip
 

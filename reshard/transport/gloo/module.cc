@@ -33,6 +33,7 @@ reshard_transport_module() {
                                                .name = "gloo",
                                                .version = reshard::version,
                                                .reason = reshard::reason,
-                                               .make = reshard::make};
+                                               .make = reshard::make,
+                                               .host_memory = true};
   return &module;
 }

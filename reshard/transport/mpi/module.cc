@@ -29,6 +29,7 @@ reshard_transport_module() {
                                                .version = reshard::mpi_version,
                                                .reason = reshard::reason,
                                                .make = reshard::make,
-                                               .broadcast = reshard::mpi_broadcast};
+                                               .broadcast = reshard::mpi_broadcast,
+                                               .host_memory = true};
   return &module;
 }

@@ -25,6 +25,7 @@ reshard_transport_module() {
                                                .name = "ucx",
                                                .version = reshard::ucx::library_version,
                                                .reason = reshard::reason,
-                                               .make = reshard::make};
+                                               .make = reshard::make,
+                                               .host_memory = true};
   return &module;
 }
