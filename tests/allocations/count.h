@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// Counts calls of operator new, for tests of what must not allocate. Programs link
+// reshard_count_allocations, which replaces operator new for all that they run.
+#pragma once
+
+#include <cstdint>
+
+namespace reshard {
+
+/// What was allocated since it was made. With RESHARD_TRACE_ALLOCATIONS set, every allocation while
+/// one lives prints where it is made, for whoever looks for it (addresses for addr2line).
+class CountAllocations {
+ public:
+  CountAllocations();
+  ~CountAllocations();
+  CountAllocations(const CountAllocations&) = delete;
+  CountAllocations& operator=(const CountAllocations&) = delete;
+
+  /// Calls by the thread that made it. @pre called by that thread
+  std::uint64_t here() const;
+  /// Calls by all threads of the process.
+  std::uint64_t everywhere() const;
+
+ private:
+  std::uint64_t here_, everywhere_;
+};
+
+}  // namespace reshard

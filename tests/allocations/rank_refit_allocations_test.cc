@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// Protects: in its steady state a refit between ranks allocates nothing, however many pieces it
+// has.
+#include <gtest/gtest.h>
+
+#include "reshard/exec/rank_refit_testutil.h"
+#include "reshard/transport/inproc.h"
+#include "tests/allocations/count.h"
+
+namespace reshard {
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(RefitOverTransport);
+namespace {
+
+constexpr int kWarm = 4, kCounted = 3;
+
+/// Allocations of one rank's thread in its counted runs, after the first ones have made room.
+Result<std::uint64_t> count_as_rank(RankEnds& ends, const Planner& planner, const RefitWay& way) {
+  const Rank me = ends.rank();
+  const auto mine = [&](const std::shared_ptr<const ModelLayout>& layout) {
+    const std::vector<Rank> ranks(layout->ranks().contains(me) ? 1 : 0, me);
+    return RankBuffers::allocate(layout, ranks, {.shared = way.shared});
+  };
+  const RankBuffers source = RESHARD_TRY(mine(planner.shared_source())),
+                    target = RESHARD_TRY(mine(planner.shared_target()));
+  LimitedTransport transport(std::move(ends.transport), way.limit);
+  RankRefitOptions options;
+  options.path = way.path;
+  options.staging_bytes = way.staging_bytes;
+  options.in_place_bytes = way.in_place_bytes;
+  RankRefit refit = RESHARD_TRY(RankRefit::prepare(
+      planner, source.ranks().empty() ? nullptr : &source,
+      target.ranks().empty() ? nullptr : &target, transport, *ends.control, options));
+  EXPECT_EQ(refit.path(), way.takes) << refit.reason();
+  for (int i = 0; i < kWarm; ++i) RESHARD_TRY(refit.run());
+  std::uint64_t here = 0;
+  for (int i = 0; i < kCounted; ++i) {
+    const CountAllocations counted;
+    RESHARD_TRY(refit.run());
+    here += counted.here();
+  }
+  RESHARD_TRY(ends.control->quiesce(patient()));
+  return here;
+}
+
+std::vector<RefitWay> ways() {
+  constexpr Index kMost = Index{64} << 20;
+  return {
+      {"direct", Limit::none, RefitPath::direct, kMost, Index{64} << 10, "direct", true},
+      {"by_get", Limit::no_address, RefitPath::direct, kMost, Index{64} << 10, "direct", true},
+  };
+}
+
+void expect_none(const TransportUnderTest& transport, const RefitWay& way) {
+  SCOPED_TRACE(transport.name + " " + way.name);
+  const Planner planner = planner_of(
+      {"overlapping", wide_moe(), "megatron:tp=2,pp=2,ep=2,etp=1", "vllm:tp=4,offset=3"});
+  const auto ended = transport.run(7, [&](RankEnds& ends) {
+    const auto count = count_as_rank(ends, planner, way);
+    ASSERT_TRUE(count) << outcome(count);
+    EXPECT_EQ(*count, 0U) << "rank " << ends.control->rank().value();
+  });
+  EXPECT_EQ(outcome(ended), "");
+}
+
+TEST(RankRefitAllocations, are_none_between_threads) {
+  for (const RefitWay& way : ways())
+    expect_none({"inproc", run_group_as_threads<InprocGroup>}, way);
+}
+
+}  // namespace
+}  // namespace reshard
