@@ -16,6 +16,15 @@ LayoutBuilder::LayoutBuilder(std::string name, std::shared_ptr<const ModelSpec> 
   layout_.cuts_.push_back(DimCut{});
 }
 
+LayoutBuilder::LayoutBuilder(std::string name, std::shared_ptr<const ModelSpec> model,
+                             const ModelLayout& like)
+    : LayoutBuilder(std::move(name), std::move(model)) {
+  layout_.meshes_ = like.meshes_;
+  layout_.cuts_ = like.cuts_;
+  layout_.ranks_ = like.ranks_;
+  for (const RankSet& ranks : like.rank_sets_) add_ranks(ranks);
+}
+
 MeshId LayoutBuilder::add_mesh(Mesh mesh) {
   layout_.ranks_ =
       layout_.ranks_ | RankSet::range(mesh.first().value(), mesh.first().value() + mesh.size());

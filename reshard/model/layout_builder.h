@@ -16,6 +16,9 @@ namespace reshard {
 class LayoutBuilder {
  public:
   LayoutBuilder(std::string name, std::shared_ptr<const ModelSpec> model);
+  /// With the meshes, cuts and rank sets of another layout, under the same ids, and none of its
+  /// slots.
+  LayoutBuilder(std::string name, std::shared_ptr<const ModelSpec> model, const ModelLayout& like);
 
   const ModelSpec& model() const { return *layout_.model_; }
   MeshId add_mesh(Mesh mesh);

@@ -145,6 +145,10 @@ void add(Digest& d, const DimCut& cut) {
       .add(static_cast<int>(cut.combine))
       .add(cut.granule);
   for (int i = 0; i < cut.num_axes; ++i) d.add(cut.axes[static_cast<std::size_t>(i)]);
+  const BlockCut& b = cut.blocks;
+  if (b.block == 0) return;
+  d.add(b.block).add(b.elements).add(b.window.begin()).add(b.window.end()).add(b.first);
+  d.add(int{b.own_grid}).add(b.times).add(b.multiple);
 }
 
 void add(Digest& d, const Section& section) {

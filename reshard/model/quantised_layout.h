@@ -36,6 +36,12 @@ struct QuantChoice {
 /// [.., block rows, block cols]. Two stored layouts with equal `stored->model()` (compare digests)
 /// move bytes and scales as they are, by an ordinary plan.
 ///
+/// Canonical scales of W [.., M, N] are named W with "_scale_inv" (f32 of blocks of some columns)
+/// or
+/// "_scale" behind it, whatever `scale_suffix` says, of shape [.., ceil(M / block_rows), ceil(N /
+/// block_cols)]; a factor is W with "_scale_2", of shape [.., 1, 1]. In the derived model they
+/// follow W.
+///
 /// A pair is `exact` when every shard of it, on every rank, begins and ends at the grid of the
 /// canonical tensor (or the grid is the tensor's own, BlockGrid::tensor): only then do its slots
 /// refer to canonical tensors of the stored model. The others are declared padding: they are filled
@@ -46,12 +52,19 @@ struct QuantisedLayout {
     SlotId data, scales;  ///< in `stored`.
     SlotId factor{-1};    ///< in `stored`, where the format has one; else -1.
     bool exact = false;
+    /// Every rank holds each block that it has a part of whole: data and scales can be made from
+    /// the rank's own values. Always so with BlockGrid::local; with BlockGrid::tensor not where a
+    /// shard cuts a block (fill those by a plan from a layout where it is whole).
+    bool whole = false;
   };
   QuantChoice choice;
   std::shared_ptr<const ModelLayout> values, stored;
   std::vector<Pair> pairs;    ///< ascending by `values`.
   std::vector<SlotId> plain;  ///< stored slot of each values slot that is not in a pair; -1 else.
 };
+
+/// What follows a tensor's name in that of its scales, where a choice does not say.
+std::string scale_suffix(const QuantFormat& format);
 
 /// Applies a choice to a layout. Every slot that holds a chosen tensor becomes a pair. Errors: a
 /// name that the model lacks; a slot that mixes chosen tensors and others; a tensor with fewer than

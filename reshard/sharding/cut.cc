@@ -37,7 +37,21 @@ Index num_parts(const DimCut& how, const Mesh& mesh) {
   return n;
 }
 
-Interval cut(const DimCut& how, const Mesh& mesh, Index extent, const Dims& coordinates) {
+Interval blocks_of(const BlockCut& blocks, Interval held) {
+  const auto up = [](Index n, Index by) { return (n + by - 1) / by; };
+  if (blocks.own_grid)
+    return Interval{
+        0, up(blocks.times * up(held.size(), blocks.block), blocks.multiple) * blocks.multiple};
+  const Interval mine = intersect(held, blocks.window);
+  if (mine.empty()) return {};
+  const Interval at = shift(mine, blocks.first - blocks.window.begin());
+  const Index origin = blocks.first / blocks.block;
+  return Interval{at.begin() / blocks.block - origin, up(at.end(), blocks.block) - origin};
+}
+
+namespace {
+
+Interval cut_elements(const DimCut& how, const Mesh& mesh, Index extent, const Dims& coordinates) {
   const Index units = (extent + how.granule - 1) / how.granule;
   const auto size_of = [&](int i) {
     return mesh.axes()[static_cast<std::size_t>(how.axes[static_cast<std::size_t>(i)])].size;
@@ -54,6 +68,13 @@ Interval cut(const DimCut& how, const Mesh& mesh, Index extent, const Dims& coor
   }
   if (held.empty()) return {};
   return Interval{held.begin() * how.granule, std::min(extent, held.end() * how.granule)};
+}
+
+}  // namespace
+
+Interval cut(const DimCut& how, const Mesh& mesh, Index extent, const Dims& coordinates) {
+  if (how.blocks.block == 0) return cut_elements(how, mesh, extent, coordinates);
+  return blocks_of(how.blocks, cut_elements(how, mesh, how.blocks.elements, coordinates));
 }
 
 }  // namespace reshard

@@ -17,6 +17,24 @@ enum class CutRule : std::uint8_t {
              ///< under high TP).
 };
 
+/// Says that a dimension counts blocks of elements (scales, one for each block) and is cut where
+/// its elements are: a part holds every block that its elements touch, so neighbours may hold the
+/// same.
+struct BlockCut {
+  Index block = 0;     ///< elements of a block; 0: the dimension is one of elements.
+  Index elements = 0;  ///< of the dimension that the cut cuts.
+  Interval window;     ///< of those elements: whose blocks this dimension has, from 0.
+  Index first = 0;     ///< where window.begin() lies in the grid that blocks are counted in.
+  /// The grid begins anew at each part: n elements have round_up(times * ceil(n / block), multiple)
+  /// blocks, counted from 0. Ignores window and first.
+  bool own_grid = false;
+  Index times = 1, multiple = 1;
+  friend bool operator==(const BlockCut&, const BlockCut&) = default;
+};
+
+/// The blocks of a part that holds these elements. @pre blocks.block >= 1
+Interval blocks_of(const BlockCut& blocks, Interval held);
+
 /// How one dimension of a tensor is cut over axes of a mesh. No axes: every rank holds the whole
 /// dimension.
 ///
@@ -31,6 +49,7 @@ struct DimCut {
   CutRule rule = CutRule::balanced;
   Combine combine = Combine::sequential;
   Index granule = 1;
+  BlockCut blocks = {};
   friend bool operator==(const DimCut&, const DimCut&) = default;
 };
 

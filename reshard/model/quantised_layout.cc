@@ -1,0 +1,386 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "reshard/model/quantised_layout.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "reshard/model/layout_builder.h"
+#include "reshard/model/quant_blocks.h"
+
+namespace reshard {
+
+std::string scale_suffix(const QuantFormat& format) {
+  return format.scale == DType::f32 && format.block_cols > 0 ? "_scale_inv" : "_scale";
+}
+
+namespace {
+
+using detail::block_along;
+using detail::BlockGroup;
+using detail::GroupedSlot;
+
+/// What follows a tensor's name in that of its factor.
+constexpr const char* kFactor = "_scale_2";
+
+/// Blocks of so many rows and columns, 0: all; the scales of a format, or its factor.
+struct Blocks {
+  Index rows = 0, cols = 0;
+  DType dtype = DType::f32;
+};
+
+Index up(Index n, Index by) { return (n + by - 1) / by; }
+
+/// Makes a dimension of elements one of blocks.
+void apply(const BlockCut& blocks, Section& section, int dim, LayoutBuilder& b) {
+  section.extent[dim] = blocks_of(blocks, Interval{0, blocks.elements}).size();
+  CutId& id = section.cuts[static_cast<std::size_t>(dim)];
+  if (id == CutId(0)) return;
+  DimCut how = b.dim_cut(id);
+  how.blocks = blocks;
+  id = b.add_cut(how);
+}
+
+class Quantiser {
+ public:
+  Quantiser(std::shared_ptr<const ModelLayout> layout, QuantChoice choice)
+      : out_{std::move(choice), std::move(layout), nullptr, {}, {}} {}
+  Result<QuantisedLayout> run();
+
+ private:
+  Blocks scales() const { return {f_.block_rows, f_.block_cols, f_.scale}; }
+  Result<> check_format() const;
+  Result<> derive_model();
+  Result<> add_scales_of(const CanonicalTensor& t);
+  Result<bool> is_chosen(const Slot& slot) const;
+  Result<> check(const Slot& slot) const;
+  Result<> check_columns(const Slot& slot);
+  void add_plain(SlotId id, LayoutBuilder& b);
+  Result<> add_pair(SlotId id, LayoutBuilder& b);
+  void judge(const Slot& slot, const std::optional<GroupedSlot>& groups,
+             QuantisedLayout::Pair& pair);
+  Slot data_slot(const Slot& slot, bool placed) const;
+  /// A slot beside the data of `slot`, named after it.
+  Slot beside(const Slot& slot, const std::string& suffix, const Blocks& blocks) const;
+  Slot by_groups(const Slot& slot, const GroupedSlot& groups, const std::string& suffix,
+                 const Blocks& blocks, const std::vector<TensorId>& ids, LayoutBuilder& b) const;
+  Slot by_sections(const Slot& slot, const std::string& suffix, const Blocks& blocks,
+                   LayoutBuilder& b) const;
+  Result<Slot> swizzled(const Slot& slot, const std::string& suffix, LayoutBuilder& b);
+  std::string where(const Slot& slot) const {
+    return fmt::format("{}: local tensor '{}'", v_.name(), slot.name);
+  }
+
+  QuantisedLayout out_;
+  const ModelLayout& v_ = *out_.values;
+  const QuantFormat& f_ = out_.choice.format;
+  detail::PieceTable pieces_{v_};
+  std::shared_ptr<ModelSpec> model_ = std::make_shared<ModelSpec>();
+  std::vector<bool> chosen_;                     // by tensor of the model
+  std::vector<TensorId> data_, scale_, factor_;  // by tensor of the model: in the derived one
+};
+
+Result<> Quantiser::derive_model() {
+  std::size_t found = 0;
+  for (const CanonicalTensor& t : v_.model().tensors()) {
+    const bool chosen = out_.choice.tensors.contains(t.name);
+    found += chosen ? 1 : 0;
+    chosen_.push_back(chosen);
+    data_.push_back(
+        RESHARD_TRY(model_->add(t.name, t.shape, chosen ? f_.data : t.dtype, t.merged)));
+    scale_.emplace_back(-1);
+    factor_.emplace_back(-1);
+    if (chosen) RESHARD_TRY(add_scales_of(t));
+  }
+  if (found == out_.choice.tensors.size()) return {};
+  for (const std::string& name : out_.choice.tensors)
+    if (!v_.model().find(name))
+      return fail(Code::not_found,
+                  fmt::format("'{}' is to be quantised but {} lacks it", name, v_.name()));
+  return {};
+}
+
+Result<> Quantiser::add_scales_of(const CanonicalTensor& t) {
+  const int n = t.shape.size();
+  if (n < 2 || t.merged.bits != 0)
+    return fail(Code::unsupported,
+                fmt::format("'{}' of shape {} cannot be quantised: it is no matrix or stack of "
+                            "matrices as it is stored",
+                            t.name, to_string(t.shape)));
+  const auto shape_of = [&](Index rows, Index cols) {
+    Dims shape = t.shape;
+    shape[n - 2] = up(shape[n - 2], block_along(rows, shape[n - 2]));
+    shape[n - 1] = up(shape[n - 1], block_along(cols, shape[n - 1]));
+    return shape;
+  };
+  scale_.back() = RESHARD_TRY(
+      model_->add(t.name + scale_suffix(f_), shape_of(f_.block_rows, f_.block_cols), f_.scale));
+  if (f_.tensor_factor)
+    factor_.back() = RESHARD_TRY(model_->add(t.name + kFactor, shape_of(0, 0), DType::f32));
+  return {};
+}
+
+Result<bool> Quantiser::is_chosen(const Slot& slot) const {
+  const Placed *yes = nullptr, *no = nullptr;
+  for (const Section& section : slot.sections)
+    for (const Placed& p : section.parts) (chosen_[p.tensor.index()] ? yes : no) = &p;
+  if (yes != nullptr && no != nullptr)
+    return fail(
+        Code::unsupported,
+        fmt::format("{} holds '{}', which is to be quantised, and '{}', which is not", where(slot),
+                    v_.model()[yes->tensor].name, v_.model()[no->tensor].name));
+  return yes != nullptr;
+}
+
+Result<> Quantiser::check(const Slot& slot) const {
+  const auto refuse = [&](std::string why) {
+    return fail(Code::unsupported, fmt::format("{} cannot be quantised: {}", where(slot), why));
+  };
+  if (!is_convertible(slot.dtype))
+    return refuse(
+        fmt::format("its values are {}; F32, BF16 or F16 are quantised", name(slot.dtype)));
+  if (slot.map != ValueMap::identity)
+    return refuse(fmt::format("its values are stored as {}", name(slot.map)));
+  if (slot.merged.bits != 0) return refuse("its rows are those of several dimensions in turn");
+  for (const Section& section : slot.sections) {
+    if (section.extent.size() < 2) return refuse("it has fewer than two dimensions");
+    for (const Placed& p : section.parts) {
+      const auto transposed = detail::is_transposed(section, p);
+      if (!transposed && out_.choice.grid == BlockGrid::tensor)
+        return refuse(fmt::format("rows and columns of '{}' are not its last dimensions",
+                                  v_.model()[p.tensor].name));
+      if (transposed.value_or(false) && f_.block_rows != f_.block_cols)
+        return refuse(
+            fmt::format("it is stored transposed, so that blocks of {} x {} would lie "
+                        "across those of '{}'",
+                        f_.block_rows, f_.block_cols, v_.model()[p.tensor].name));
+    }
+  }
+  return {};
+}
+
+/// Elements below a byte: every piece must be whole bytes in each row.
+Result<> Quantiser::check_columns(const Slot& slot) {
+  if (bits(f_.data) >= 8) return {};
+  const auto odd = [&](const Section& section) {
+    const auto& pieces = pieces_.pieces(slot, section, section.extent.size() - 1);
+    return std::any_of(pieces.begin(), pieces.end(),
+                       [](Interval held) { return (held.begin() | held.end()) % 2 != 0; });
+  };
+  bool bad = std::any_of(slot.sections.begin(), slot.sections.end(), odd);
+  if (const auto groups = detail::group_blocks(v_.model(), slot))
+    for (const BlockGroup& g : groups->groups) bad |= !pieces_.alignment(slot, g, 1, 1).even;
+  if (!bad) return {};
+  return fail(Code::unsupported,
+              fmt::format("{} cannot be quantised: two {} elements share a byte, and some rank's "
+                          "columns begin or end inside one",
+                          where(slot), name(f_.data)));
+}
+
+void Quantiser::add_plain(SlotId id, LayoutBuilder& b) {
+  Slot slot = v_.slot(id);
+  for (Section& section : slot.sections)
+    for (Placed& p : section.parts) p.tensor = data_[p.tensor.index()];
+  out_.plain.push_back(b.add(std::move(slot)));
+}
+
+void Quantiser::judge(const Slot& slot, const std::optional<GroupedSlot>& groups,
+                      QuantisedLayout::Pair& pair) {
+  bool own = groups && !slot.padded && !groups->ragged, whole = true;
+  if (groups) {
+    for (const BlockGroup& g : groups->groups) {
+      detail::Alignment a = pieces_.alignment(slot, g, f_.block_rows, f_.block_cols);
+      if (f_.tensor_factor) {
+        const detail::Alignment f = pieces_.alignment(slot, g, 0, 0);
+        a.whole &= f.whole;
+        a.own &= f.own;
+      }
+      whole &= a.whole;
+      own &= a.own;
+    }
+  }
+  const bool local = out_.choice.grid == BlockGrid::local;
+  pair.exact = !local || (own && f_.order == ScaleOrder::rows);
+  pair.whole = local || whole;
+}
+
+Slot Quantiser::data_slot(const Slot& slot, bool placed) const {
+  Slot data = slot;
+  data.dtype = f_.data;
+  data.casts = false;
+  data.padded |= !placed;
+  for (Section& section : data.sections) {
+    if (!placed) section.parts.clear();
+    for (Placed& p : section.parts) p.tensor = data_[p.tensor.index()];
+  }
+  return data;
+}
+
+Slot Quantiser::beside(const Slot& slot, const std::string& suffix, const Blocks& blocks) const {
+  Slot s{.name = slot.name + suffix, .dtype = blocks.dtype, .mesh = slot.mesh, .ranks = slot.ranks};
+  s.stack_dim = slot.stack_dim;
+  const int n = slot.sections[0].extent.size();
+  if (blocks.rows == 0 && blocks.cols == 0)
+    s.merged.bits = static_cast<std::uint8_t>(1U << (n - 2));
+  return s;
+}
+
+Slot Quantiser::by_groups(const Slot& slot, const GroupedSlot& groups, const std::string& suffix,
+                          const Blocks& blocks, const std::vector<TensorId>& ids,
+                          LayoutBuilder& b) const {
+  Slot out = beside(slot, suffix, blocks);
+  out.stack_dim = groups.stack_dim;
+  out.padded = slot.padded || groups.ragged;
+  for (const BlockGroup& g : groups.groups) {
+    Section section = slot.sections[static_cast<std::size_t>(g.section)];
+    const std::vector<Placed> parts = std::exchange(section.parts, {});
+    const int n = section.extent.size();
+    for (int i = 0; i < 2; ++i) {
+      const detail::Window& w = g.windows[static_cast<std::size_t>(i)];
+      const Index block = block_along(i == 0 ? blocks.rows : blocks.cols, w.whole);
+      const BlockCut cut{block, section.extent[n - 2 + i], w.at, w.first, false, 1, 1};
+      apply(cut, section, n - 2 + i, b);
+    }
+    for (const int index : g.parts) {
+      Placed p = parts[static_cast<std::size_t>(index)];
+      const int m = p.box.rank();
+      for (int i = 0; i < 2; ++i) {
+        const int d = p.dims[static_cast<std::size_t>(m - 2 + i)] - (n - 2);
+        const detail::Window& w = g.windows[static_cast<std::size_t>(d)];
+        const Index block = block_along(d == 0 ? blocks.rows : blocks.cols, w.whole);
+        p.box = p.box.with(m - 2 + i, Interval{w.first / block, up(w.first + w.at.size(), block)});
+        p.at[n - 2 + d] = 0;
+      }
+      p.tensor = ids[p.tensor.index()];
+      section.parts.push_back(std::move(p));
+    }
+    out.sections.push_back(std::move(section));
+  }
+  return out;
+}
+
+Slot Quantiser::by_sections(const Slot& slot, const std::string& suffix, const Blocks& blocks,
+                            LayoutBuilder& b) const {
+  Slot out = beside(slot, suffix, blocks);
+  out.padded = true;
+  // The sections of swizzled scales that are one matrix have one factor.
+  const bool one = f_.order == ScaleOrder::swizzled && detail::is_one_matrix(slot);
+  for (Section section : std::span(slot.sections).first(one ? 1 : slot.sections.size())) {
+    section.parts.clear();
+    const int n = section.extent.size();
+    for (int i = 0; i < 2; ++i) {
+      const Index whole = section.extent[n - 2 + i];
+      const BlockCut cut{
+          block_along(i == 0 ? blocks.rows : blocks.cols, whole), whole, {}, 0, true, 1, 1};
+      apply(cut, section, n - 2 + i, b);
+    }
+    out.sections.push_back(std::move(section));
+  }
+  return out;
+}
+
+Result<Slot> Quantiser::swizzled(const Slot& slot, const std::string& suffix, LayoutBuilder& b) {
+  const Section& first = slot.sections[0];
+  const int n = first.extent.size();
+  const bool one = detail::is_one_matrix(slot);
+  for (const Section& section : slot.sections) {
+    const auto& rows = pieces_.pieces(slot, section, n - 2);
+    const bool tiles = std::all_of(rows.begin(), rows.end(),
+                                   [](Interval i) { return i.size() % detail::kSwizzleRows == 0; });
+    if (one || slot.stack_dim < n - 2 || (slot.stack_dim == n - 2 && tiles)) continue;
+    return fail(
+        Code::unsupported,
+        fmt::format("{} cannot have swizzled scales: the pieces of its fused tensors differ "
+                    "and are no multiples of {} rows; choose scales in rows",
+                    where(slot), detail::kSwizzleRows));
+  }
+  Slot out = beside(slot, suffix, scales());
+  out.padded = true;
+  out.sections.assign(slot.sections.begin(), one ? slot.sections.begin() + 1 : slot.sections.end());
+  for (Section& section : out.sections) {
+    section.parts.clear();
+    for (int i = n - 2; i < n; ++i) {
+      BlockCut cut{1, section.extent[i], {}, 0, true, 1, 1};
+      if (i == n - 1) cut.block = block_along(f_.block_cols, cut.elements);
+      if (i == n - 2 && one) cut.times = static_cast<Index>(slot.sections.size());
+      cut.multiple = i == n - 2 ? detail::kSwizzleRows : detail::kSwizzleCols;
+      apply(cut, section, i, b);
+    }
+  }
+  return out;
+}
+
+Result<> Quantiser::add_pair(SlotId id, LayoutBuilder& b) {
+  const Slot& slot = v_.slot(id);
+  RESHARD_TRY(check(slot));
+  RESHARD_TRY(check_columns(slot));
+  const auto groups = detail::group_blocks(v_.model(), slot);
+  if (!groups && out_.choice.grid == BlockGrid::tensor)
+    return fail(Code::unsupported,
+                fmt::format("{} cannot be quantised: the blocks of its tensors are no stack of "
+                            "matrices",
+                            where(slot)));
+  QuantisedLayout::Pair pair;
+  pair.values = id;
+  judge(slot, groups, pair);
+  pair.data = b.add(data_slot(slot, pair.exact));
+  const std::string suffix =
+      out_.choice.scale_suffix.empty() ? scale_suffix(f_) : out_.choice.scale_suffix;
+  const Blocks factor{};
+  if (f_.order == ScaleOrder::swizzled)
+    pair.scales = b.add(RESHARD_TRY(swizzled(slot, suffix, b)));
+  else
+    pair.scales = b.add(pair.exact ? by_groups(slot, *groups, suffix, scales(), scale_, b)
+                                   : by_sections(slot, suffix, scales(), b));
+  if (f_.tensor_factor)
+    pair.factor = b.add(pair.exact ? by_groups(slot, *groups, kFactor, factor, factor_, b)
+                                   : by_sections(slot, kFactor, factor, b));
+  out_.pairs.push_back(pair);
+  out_.plain.emplace_back(-1);
+  return {};
+}
+
+Result<> Quantiser::check_format() const {
+  if (f_.block_rows < 0 || f_.block_cols < 0)
+    return fail(Code::invalid_argument, fmt::format("blocks of {} x {} elements; neither may be "
+                                                    "negative",
+                                                    f_.block_rows, f_.block_cols));
+  if (f_.order == ScaleOrder::rows) return {};
+  if (f_.block_rows != 1 || bits(f_.scale) != 8)
+    return fail(Code::unsupported, "swizzled scales are of blocks of one row, a byte each");
+  if (out_.choice.grid == BlockGrid::tensor)
+    return fail(Code::unsupported,
+                "swizzled scales belong to the rank that holds them; their grid must be local");
+  return {};
+}
+
+Result<QuantisedLayout> Quantiser::run() {
+  RESHARD_TRY(check_format());
+  RESHARD_TRY(derive_model());
+  LayoutBuilder b(v_.name(), model_, v_);
+  for (Index t = 0; t < v_.model().size(); ++t) {
+    const TensorId id(static_cast<TensorId::rep>(t));
+    if (!v_.omits(id)) continue;
+    for (const TensorId omitted : {data_[id.index()], scale_[id.index()], factor_[id.index()]})
+      if (omitted.value() >= 0) b.omit(omitted);
+  }
+  for (Index i = 0; i < v_.num_slots(); ++i) {
+    const SlotId id(static_cast<SlotId::rep>(i));
+    if (RESHARD_TRY(is_chosen(v_.slot(id))))
+      RESHARD_TRY(add_pair(id, b));
+    else
+      add_plain(id, b);
+  }
+  auto stored = RESHARD_TRY(std::move(b).finish());
+  out_.stored = std::make_shared<const ModelLayout>(std::move(stored));
+  return std::move(out_);
+}
+
+}  // namespace
+
+Result<QuantisedLayout> quantise_layout(std::shared_ptr<const ModelLayout> layout,
+                                        QuantChoice choice) {
+  return Quantiser(std::move(layout), std::move(choice)).run();
+}
+
+}  // namespace reshard
