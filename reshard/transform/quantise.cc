@@ -10,6 +10,7 @@
 #include "reshard/base/check.h"
 #include "reshard/transform/quantise_kernels.h"
 #include "reshard/transform/quantise_scales.h"
+#include "reshard/transform/simd.h"
 
 namespace reshard {
 namespace {
@@ -22,8 +23,20 @@ using detail::SmallFloat;
 /// Blocks of a part, and bytes of the source that are to stay cached between two passes.
 constexpr Index kPartBlocks = 64, kPartBytes = Index{256} << 10;
 
+const QuantiseKernels& kernels() {
+  static const bool has_avx2 = detail::has_avx2_quantise_kernels();
+  switch (simd_level()) {
+    case SimdLevel::avx512: return detail::avx512_quantise_kernels();
+    case SimdLevel::avx2:
+      if (has_avx2) return detail::avx2_quantise_kernels();
+      break;
+    case SimdLevel::portable: break;
+  }
+  return detail::portable_quantise_kernels();
+}
+
 const QuantiseKernels::OfSource& kernels_of(DType dtype) {
-  const QuantiseKernels& k = detail::portable_quantise_kernels();
+  const QuantiseKernels& k = kernels();
   return dtype == DType::bf16 ? k.bf16 : dtype == DType::f16 ? k.f16 : k.f32;
 }
 

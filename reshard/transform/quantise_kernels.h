@@ -33,5 +33,10 @@ struct QuantiseKernels {
 };
 
 const QuantiseKernels& portable_quantise_kernels();
+/// @pre the processor has the instructions; AVX2 with F16C
+const QuantiseKernels& avx2_quantise_kernels();
+bool has_avx2_quantise_kernels();
+/// @pre as above
+const QuantiseKernels& avx512_quantise_kernels();
 
 }  // namespace reshard::detail

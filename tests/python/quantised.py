@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs quantise_file on a tensor, and says with torch, ml_dtypes and torchao what its bytes must be."""
+"""Runs quantise_file on a tensor, and says with real libraries what its bytes must be."""
 
 import dataclasses
 import os

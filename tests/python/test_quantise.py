@@ -133,7 +133,10 @@ def test_fp8_with_exact_scales_is_that_of_torchao(tmp_path, name, block, dtype, 
   same(ours.back, back.to(dtype))
 
 
-@pytest.mark.parametrize("name,block", [("fp8_block_pow2", (128, 128)), ("fp8_group_pow2", (1, 128))])
+@pytest.mark.parametrize("name,block", [
+  ("fp8_block_pow2", (128, 128)),
+  ("fp8_group_pow2", (1, 128)),
+])  # fmt: skip
 def test_powers_of_two_are_the_exact_scales_rounded_up(tmp_path, name, block):
   tensor = weights(256, 512, torch.bfloat16)
   _, exact, _ = quantised.fp8(tensor, block)

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "reshard/transform/quantise_kernels.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+#include <bit>
+
+#include "reshard/transform/convert_kernels.h"
+
+#define RESHARD_TARGET __attribute__((target("avx2,f16c")))
+
+namespace reshard::detail {
+namespace {
+
+constexpr std::ptrdiff_t kLanes = 8;
+
+struct Floats {
+  __m256 v;
+};
+
+struct Ints {
+  __m256i v;
+};
+
+RESHARD_TARGET inline Ints all(std::uint32_t word) {
+  return {_mm256_set1_epi32(static_cast<int>(word))};
+}
+RESHARD_TARGET inline Floats broadcast(float value) { return {_mm256_set1_ps(value)}; }
+RESHARD_TARGET inline Ints bits_of(Floats a) { return {_mm256_castps_si256(a.v)}; }
+RESHARD_TARGET inline Floats floats_of(Ints a) { return {_mm256_castsi256_ps(a.v)}; }
+RESHARD_TARGET inline Floats operator*(Floats a, Floats b) { return {_mm256_mul_ps(a.v, b.v)}; }
+RESHARD_TARGET inline Floats operator/(Floats a, Floats b) { return {_mm256_div_ps(a.v, b.v)}; }
+RESHARD_TARGET inline Floats operator+(Floats a, Floats b) { return {_mm256_add_ps(a.v, b.v)}; }
+RESHARD_TARGET inline Ints operator+(Ints a, Ints b) { return {_mm256_add_epi32(a.v, b.v)}; }
+RESHARD_TARGET inline Ints operator-(Ints a, Ints b) { return {_mm256_sub_epi32(a.v, b.v)}; }
+RESHARD_TARGET inline Ints operator|(Ints a, Ints b) { return {_mm256_or_si256(a.v, b.v)}; }
+RESHARD_TARGET inline Ints operator&(Ints a, std::uint32_t b) {
+  return {_mm256_and_si256(a.v, all(b).v)};
+}
+RESHARD_TARGET inline Ints operator+(Ints a, std::uint32_t b) { return a + all(b); }
+RESHARD_TARGET inline Ints operator-(Ints a, std::uint32_t b) { return a - all(b); }
+RESHARD_TARGET inline Ints operator>>(Ints a, int places) {
+  return {_mm256_srli_epi32(a.v, places)};
+}
+RESHARD_TARGET inline Ints smaller(Ints a, std::uint32_t b) {
+  return {_mm256_min_epu32(a.v, all(b).v)};
+}
+RESHARD_TARGET inline Ints larger(Ints a, std::uint32_t b) {
+  return {_mm256_max_epu32(a.v, all(b).v)};
+}
+/// `word` in the places where `a` is NaN, else `other`.
+RESHARD_TARGET inline Ints where_nan(Floats a, std::uint32_t word, Ints other) {
+  const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(a.v, a.v, _CMP_UNORD_Q));
+  return {_mm256_blendv_epi8(other.v, all(word).v, nan)};
+}
+
+RESHARD_TARGET inline __m128i load_halves(const std::byte* src) {
+  return _mm_loadu_si128(reinterpret_cast<const __m128i*>(src));
+}
+RESHARD_TARGET inline Floats load_f32(const std::byte* src) {
+  return {_mm256_loadu_ps(reinterpret_cast<const float*>(src))};
+}
+RESHARD_TARGET inline Floats load_bf16(const std::byte* src) {
+  return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(load_halves(src)), 16))};
+}
+RESHARD_TARGET inline Floats load_f16(const std::byte* src) {
+  return {_mm256_cvtph_ps(load_halves(src))};
+}
+
+RESHARD_TARGET inline void store_f32(Floats a, std::byte* dst) {
+  _mm256_storeu_ps(reinterpret_cast<float*>(dst), a.v);
+}
+RESHARD_TARGET inline void store_f16(Floats a, std::byte* dst) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(dst),
+                   _mm256_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT));
+}
+RESHARD_TARGET inline void store_bf16(Floats a, std::byte* dst) {
+  const Ints bits = bits_of(a);
+  const Ints rounded = bits + 0x7fffU + ((bits >> 16) & 1U);
+  // NaN of codes and scales has its upper half alone.
+  const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(a.v, a.v, _CMP_UNORD_Q));
+  const Ints kept{_mm256_blendv_epi8(rounded.v, bits.v, nan)};
+  const __m256i halves = (kept >> 16).v;
+  _mm_storeu_si128(
+      reinterpret_cast<__m128i*>(dst),
+      _mm_packus_epi32(_mm256_castsi256_si128(halves), _mm256_extracti128_si256(halves, 1)));
+}
+
+template <SmallFloat kind>
+RESHARD_TARGET inline void store_codes(Ints codes, std::byte* data) {
+  const __m128i halves =
+      _mm_packus_epi32(_mm256_castsi256_si128(codes.v), _mm256_extracti128_si256(codes.v, 1));
+  if constexpr (kind == SmallFloat::e4m3) {
+    _mm_storel_epi64(reinterpret_cast<__m128i*>(data), _mm_packus_epi16(halves, halves));
+  } else {
+    const __m128i pairs = _mm_or_si128(halves, _mm_srli_epi32(halves, 12));
+    const __m128i picked = _mm_shuffle_epi8(
+        pairs, _mm_setr_epi8(0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1));
+    _mm_storeu_si32(data, picked);
+  }
+}
+
+template <SmallFloat kind>
+RESHARD_TARGET inline Floats load_codes(const std::byte* data) {
+  if constexpr (kind == SmallFloat::e4m3) {
+    const Ints words{_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(data)))};
+    const Ints magnitude = words & 0x7fU;
+    // As a half, 2^-8 of the number, subnormal or not.
+    const __m256i shifted = _mm256_slli_epi32(magnitude.v, 7);
+    const __m128i halves =
+        _mm_packus_epi32(_mm256_castsi256_si128(shifted), _mm256_extracti128_si256(shifted, 1));
+    const __m256 value = _mm256_mul_ps(_mm256_cvtph_ps(halves), _mm256_set1_ps(256.0F));
+    const __m256i nan = _mm256_cmpeq_epi32(magnitude.v, all(0x7f).v);
+    const Ints bits{_mm256_blendv_epi8(_mm256_castps_si256(value), all(kFloatNan).v, nan)};
+    return floats_of(bits | Ints{_mm256_slli_epi32((words & 0x80U).v, 24)});
+  } else {
+    // The upper byte of the half that has the value; the lower one is 0.
+    const __m128i table = _mm_setr_epi8(0, 0x38, 0x3c, 0x3e, 0x40, 0x42, 0x44, 0x46, -128, -72, -68,
+                                        -66, -64, -62, -60, -58);
+    const __m128i packed = _mm_loadu_si32(data);
+    const __m128i low = _mm_and_si128(packed, _mm_set1_epi8(15));
+    const __m128i high = _mm_and_si128(_mm_srli_epi16(packed, 4), _mm_set1_epi8(15));
+    const __m128i tops = _mm_shuffle_epi8(table, _mm_unpacklo_epi8(low, high));
+    return {_mm256_cvtph_ps(_mm_unpacklo_epi8(_mm_setzero_si128(), tops))};
+  }
+}
+
+/// The largest magnitude, in the bits of the source.
+class RawMaximum {
+ public:
+  static constexpr std::ptrdiff_t kVectorBytes = 32;
+
+  RESHARD_TARGET RawMaximum() : maximum_(_mm256_setzero_si256()) {}
+
+  template <class Source>
+  RESHARD_TARGET void add(const std::byte* src) {
+    const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(src));
+    if constexpr (Source::kBytes == 2) {
+      const __m256i magnitude = _mm256_and_si256(bits, _mm256_set1_epi16(0x7fff));
+      maximum_ = _mm256_max_epu16(maximum_, magnitude);
+    } else {
+      const __m256i magnitude = _mm256_and_si256(bits, _mm256_set1_epi32(0x7fffffff));
+      maximum_ = _mm256_max_epu32(maximum_, magnitude);
+    }
+  }
+
+  template <class Source>
+  RESHARD_TARGET std::uint32_t float_bits() const;
+
+ private:
+  RESHARD_TARGET std::uint32_t raw16() const {
+    const __m128i eight =
+        _mm_max_epu16(_mm256_castsi256_si128(maximum_), _mm256_extracti128_si256(maximum_, 1));
+    // The least of the complements is that of the largest.
+    const __m128i least = _mm_minpos_epu16(_mm_xor_si128(eight, _mm_set1_epi16(-1)));
+    return ~static_cast<std::uint32_t>(_mm_cvtsi128_si32(least)) & 0xffffU;
+  }
+
+  RESHARD_TARGET std::uint32_t raw32() const {
+    const __m128i four =
+        _mm_max_epu32(_mm256_castsi256_si128(maximum_), _mm256_extracti128_si256(maximum_, 1));
+    const __m128i two = _mm_max_epu32(four, _mm_shuffle_epi32(four, 0x4e));
+    const __m128i one = _mm_max_epu32(two, _mm_shuffle_epi32(two, 0xb1));
+    return static_cast<std::uint32_t>(_mm_cvtsi128_si32(one));
+  }
+
+  __m256i maximum_;
+};
+
+#include "reshard/transform/quantise_kernels.inc"
+
+template <>
+RESHARD_TARGET inline std::uint32_t RawMaximum::float_bits<Bf16>() const {
+  return raw16() << 16;
+}
+template <>
+RESHARD_TARGET inline std::uint32_t RawMaximum::float_bits<F16>() const {
+  return std::bit_cast<std::uint32_t>(from_f16(static_cast<std::uint16_t>(raw16())));
+}
+template <>
+RESHARD_TARGET inline std::uint32_t RawMaximum::float_bits<F32>() const {
+  return raw32();
+}
+
+}  // namespace
+
+bool has_avx2_quantise_kernels() {
+  __builtin_cpu_init();
+  return __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("f16c") != 0;
+}
+
+const QuantiseKernels& avx2_quantise_kernels() {
+  static constexpr QuantiseKernels kKernels = {kernels_of<Bf16>(), kernels_of<F16>(),
+                                               kernels_of<F32>()};
+  return kKernels;
+}
+
+}  // namespace reshard::detail
+#else
+namespace reshard::detail {
+
+bool has_avx2_quantise_kernels() { return false; }
+
+const QuantiseKernels& avx2_quantise_kernels() { return portable_quantise_kernels(); }
+
+}  // namespace reshard::detail
+#endif
