@@ -110,6 +110,7 @@ Result<> HeldCopies::read(int threads, const Progress& progress, Deadline deadli
   };
   pool.run(body);
   RESHARD_TRY(meter.finish());
+  for (HeldCopy& c : copies_) c.print = {};
   for (const Unit& u : units_) copies_[u.copy].print += u.print;
   for (HeldCopy& c : copies_)
     if (c.same_as >= 0) c.print = copies_[static_cast<std::size_t>(c.same_as)].print;

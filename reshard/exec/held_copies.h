@@ -36,7 +36,8 @@ class HeldCopies {
   /// missing in `buffers` (null has none); a tensor that has no fingerprint.
   Result<> find(const RankBuffers* buffers, std::optional<Rank> only);
 
-  /// Reads every copy once. Errors: cancelled; `deadline`.
+  /// Reads every copy once; may be called again, for what the memory holds then. Errors: cancelled;
+  /// `deadline`.
   Result<> read(int threads, const Progress& progress, Deadline deadline = Deadline::never());
   /// Bytes that read() reads.
   Index bytes() const;

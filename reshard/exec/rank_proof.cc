@@ -13,6 +13,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <limits>
@@ -40,61 +41,30 @@ std::uint64_t mixed(const HeldCopy& copy, std::size_t lane) {
 class RankProver {
  public:
   RankProver(const ModelLayout& layout, std::span<const StoredForm> forms, Transport& transport,
-             ControlPlane& control, const RankProofOptions& options)
+             ControlPlane& control)
       : layout_(layout),
         transport_(transport),
         control_(control),
-        options_(options),
         me_(control.rank()),
-        held_(layout, forms) {}
-
-  /// Every rank must prove the same.
-  Result<> agree(std::span<const StoredForm> forms) {
-    Digest digest;
-    digest.add(layout_.digest());
-    for (const StoredForm& form : forms)
-      digest.add(static_cast<int>(form.dtype)).add(static_cast<int>(form.map));
-    const std::uint64_t mine = digest.value();
-    const auto all =
-        RESHARD_TRY(control_.all_gather(std::as_bytes(std::span(&mine, 1)), options_.deadline));
-    for (std::size_t r = 0; r < all.size(); ++r)
-      if (all[r].size() != sizeof mine || std::memcmp(all[r].data(), &mine, sizeof mine) != 0)
-        return fail(Code::invalid_argument,
-                    fmt::format("rank {} proves another layout than rank {} ({}); all ranks must "
-                                "pass equal models, layouts and forms",
-                                r, me_.value(), layout_.name()));
-    return {};
+        held_(layout, forms),
+        sums_(num_tensors() * kWordsPerTensor + 1) {
+    prints_.tensors.resize(num_tensors());
   }
 
-  Result<> read(const RankBuffers* buffers) {
-    RESHARD_TRY(held_.find(buffers, me_));
-    const Progress progress = [this](std::string_view phase, Index done, Index total) {
-      if (!control_.status()) return false;
-      return !options_.progress || options_.progress(phase, done, total);
-    };
-    auto done = held_.read(options_.threads, progress, options_.deadline);
-    // Why it was cancelled, if another rank was the reason.
-    if (!done) RESHARD_TRY(control_.status());
-    return done;
+  Result<> prepare(const RankBuffers* buffers, std::span<const StoredForm> forms,
+                   Deadline deadline) {
+    RESHARD_TRY(agree(forms, deadline));
+    return held_.find(buffers, me_);
   }
 
-  Result<Prints> sum() {
-    std::vector<std::uint64_t> sums(num_tensors() * kWordsPerTensor + 1);
-    for (std::size_t t = 0; t < num_tensors(); ++t)
-      add_own(id(t), std::span(sums).subspan(t * kWordsPerTensor, kWordsPerTensor));
-    sums.back() = static_cast<std::uint64_t>(held_.bytes());
-    RESHARD_TRY(reduce(sums, Reduction::sum));
-    Prints prints;
-    std::vector<TensorId> wrong;
-    for (std::size_t t = 0; t < num_tensors(); ++t) {
-      const auto word = std::span(sums).subspan(t * kWordsPerTensor, kWordsPerTensor);
-      const bool agree = word[2] == 0 && word[3] == 0;
-      prints.tensors.push_back({{{word[0], word[1]}}, held_.replicas(id(t)), agree, ""});
-      if (!agree) wrong.push_back(id(t));
-    }
-    prints.bytes = static_cast<Index>(sums.back());
-    RESHARD_TRY(name_differences(wrong, prints));
-    return prints;
+  /// @pre prepared
+  Result<const Prints*> run(const RankProofOptions& options) {
+    deadline_ = options.deadline;
+    RESHARD_TRY(read(options));
+    RESHARD_TRY(sum());
+    // Nobody goes on before everybody knows the verdict.
+    RESHARD_TRY(control_.barrier(deadline_));
+    return &prints_;
   }
 
  private:
@@ -105,7 +75,52 @@ class RankProver {
   }
   bool owns(const HeldCopy& copy) const { return held_.holders(cell(copy)).count_below(me_) == 0; }
   Result<> reduce(std::span<std::uint64_t> values, Reduction reduction) {
-    return reduce_to_all(values, reduction, transport_, kProofId, options_.deadline);
+    return reduce_to_all(values, reduction, transport_, kProofId, deadline_);
+  }
+
+  /// Every rank must prove the same.
+  Result<> agree(std::span<const StoredForm> forms, Deadline deadline) {
+    Digest digest;
+    digest.add(layout_.digest());
+    for (const StoredForm& form : forms)
+      digest.add(static_cast<int>(form.dtype)).add(static_cast<int>(form.map));
+    const std::uint64_t mine = digest.value();
+    const auto all = RESHARD_TRY(control_.all_gather(std::as_bytes(std::span(&mine, 1)), deadline));
+    for (std::size_t r = 0; r < all.size(); ++r)
+      if (all[r].size() != sizeof mine || std::memcmp(all[r].data(), &mine, sizeof mine) != 0)
+        return fail(Code::invalid_argument,
+                    fmt::format("rank {} proves another layout than rank {} ({}); all ranks must "
+                                "pass equal models, layouts and forms",
+                                r, me_.value(), layout_.name()));
+    return {};
+  }
+
+  Result<> read(const RankProofOptions& options) {
+    const Progress progress = [&](std::string_view phase, Index done, Index total) {
+      if (!control_.status()) return false;
+      return !options.progress || options.progress(phase, done, total);
+    };
+    auto done = held_.read(options.threads, progress, options.deadline);
+    // Why it was cancelled, if another rank was the reason.
+    if (!done) RESHARD_TRY(control_.status());
+    return done;
+  }
+
+  Result<> sum() {
+    std::ranges::fill(sums_, 0);
+    for (std::size_t t = 0; t < num_tensors(); ++t)
+      add_own(id(t), std::span(sums_).subspan(t * kWordsPerTensor, kWordsPerTensor));
+    sums_.back() = static_cast<std::uint64_t>(held_.bytes());
+    RESHARD_TRY(reduce(sums_, Reduction::sum));
+    std::vector<TensorId> wrong;
+    for (std::size_t t = 0; t < num_tensors(); ++t) {
+      const auto word = std::span(sums_).subspan(t * kWordsPerTensor, kWordsPerTensor);
+      const bool agree = word[2] == 0 && word[3] == 0;
+      prints_.tensors[t] = {{{word[0], word[1]}}, held_.replicas(id(t)), agree, ""};
+      if (!agree) wrong.push_back(id(t));
+    }
+    prints_.bytes = static_cast<Index>(sums_.back());
+    return name_differences(wrong, prints_);
   }
 
   /// This rank's part of a tensor's print (words 0 and 1) and of its replicas' agreement (2 and 3).
@@ -176,33 +191,52 @@ class RankProver {
   const ModelLayout& layout_;
   Transport& transport_;
   ControlPlane& control_;
-  const RankProofOptions& options_;
   Rank me_;
   HeldCopies held_;
+  Deadline deadline_ = Deadline::never();  ///< of the run under way.
+  std::vector<std::uint64_t> sums_;
+  Prints prints_;
 };
 
 }  // namespace
+
+struct RankProof::State {
+  ControlPlane& control;
+  RankProver prover;
+};
+
+RankProof::RankProof(std::unique_ptr<State> state) : state_(std::move(state)) {}
+RankProof::RankProof(RankProof&&) noexcept = default;
+RankProof& RankProof::operator=(RankProof&&) noexcept = default;
+RankProof::~RankProof() = default;
+
+Result<RankProof> RankProof::prepare(const ModelLayout& layout, const RankBuffers* buffers,
+                                     Transport& transport, ControlPlane& control, Deadline deadline,
+                                     std::span<const StoredForm> forms) {
+  auto state =
+      std::unique_ptr<State>(new State{control, RankProver(layout, forms, transport, control)});
+  if (auto done = state->prover.prepare(buffers, forms, deadline); !done) {
+    control.abort(done.error().message);
+    return tl::unexpected(std::move(done).error());
+  }
+  return RankProof(std::move(state));
+}
+
+Result<const Prints*> RankProof::run(const RankProofOptions& options) {
+  auto prints = state_->prover.run(options);
+  if (!prints) state_->control.abort(prints.error().message);
+  return prints;
+}
 
 Result<Prints> rank_fingerprints(const ModelLayout& layout, const RankBuffers* buffers,
                                  Transport& transport, ControlPlane& control,
                                  const RankProofOptions& options,
                                  std::span<const StoredForm> forms) {
   const auto start = std::chrono::steady_clock::now();
-  const auto prove = [&]() -> Result<Prints> {
-    RankProver prover(layout, forms, transport, control, options);
-    RESHARD_TRY(prover.agree(forms));
-    RESHARD_TRY(prover.read(buffers));
-    Prints prints = RESHARD_TRY(prover.sum());
-    // Nobody goes on before everybody knows the verdict.
-    RESHARD_TRY(control.barrier(options.deadline));
-    return prints;
-  };
-  auto prints = prove();
-  if (!prints) {
-    control.abort(prints.error().message);
-    return prints;
-  }
-  prints->seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  auto proof =
+      RESHARD_TRY(RankProof::prepare(layout, buffers, transport, control, options.deadline, forms));
+  Prints prints = *RESHARD_TRY(proof.run(options));
+  prints.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return prints;
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <memory>
 #include <span>
 
 #include "reshard/exec/proof.h"
@@ -30,5 +31,27 @@ Result<Prints> rank_fingerprints(const ModelLayout& layout, const RankBuffers* b
                                  Transport& transport, ControlPlane& control,
                                  const RankProofOptions& options = {},
                                  std::span<const StoredForm> forms = {});
+
+/// rank_fingerprints() that is to be called again and again: all that depends on the layout alone
+/// is found once. Collective, as it is; the layout, the buffers and the group must outlive it.
+class RankProof {
+ public:
+  /// Errors: as rank_fingerprints(), after which the group is aborted.
+  static Result<RankProof> prepare(const ModelLayout& layout, const RankBuffers* buffers,
+                                   Transport& transport, ControlPlane& control, Deadline deadline,
+                                   std::span<const StoredForm> forms = {});
+  RankProof(RankProof&&) noexcept;
+  RankProof& operator=(RankProof&&) noexcept;
+  ~RankProof();
+
+  /// Reads the memory as it is now. The answer is the same as rank_fingerprints()'s, and belongs to
+  /// this object until the next call. Allocates nothing per tensor while replicas agree.
+  Result<const Prints*> run(const RankProofOptions& options);
+
+ private:
+  struct State;
+  explicit RankProof(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
 
 }  // namespace reshard

@@ -82,13 +82,12 @@ const char* difference(const BeginRecord& a, const BeginRecord& b) {
 
 }  // namespace
 
-Result<BeginRecords> exchange_records(const BeginRecord& mine, ControlPlane& control,
-                                      Deadline deadline) {
-  const auto all = RESHARD_TRY(gather(mine, control, deadline));
-  BeginRecords out;
-  out.reserve(all.size());
-  for (std::size_t r = 0; r < all.size(); ++r) out.push_back(RESHARD_TRY(decode(all[r], r)));
-  return out;
+Result<> exchange_records(const BeginRecord& mine, ControlPlane& control, Deadline deadline,
+                          BeginRecords& all) {
+  const auto given = RESHARD_TRY(gather(mine, control, deadline));
+  all.resize(given.size());
+  for (std::size_t r = 0; r < given.size(); ++r) all[r] = RESHARD_TRY(decode(given[r], r));
+  return {};
 }
 
 Result<> same_call(const BeginRecords& records) {

@@ -26,9 +26,10 @@ struct BeginRecord {
 /// What all ranks told, by rank.
 using BeginRecords = std::vector<BeginRecord>;
 
-/// Collective: one all_gather of 72 bytes a rank. Errors: its; `corrupt` for what no rank sends.
-Result<BeginRecords> exchange_records(const BeginRecord& mine, ControlPlane& control,
-                                      Deadline deadline);
+/// Collective: one all_gather of 72 bytes a rank, into `all`, whose memory is used again. Errors:
+/// its; `corrupt` for what no rank sends.
+Result<> exchange_records(const BeginRecord& mine, ControlPlane& control, Deadline deadline,
+                          BeginRecords& all);
 
 /// Nothing, or what all ranks find alike: another kind of call, or a rank's trouble.
 /// @pre one record for each rank, as below

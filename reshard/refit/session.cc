@@ -68,32 +68,35 @@ Error Session::State::explained(Error error, std::int64_t version) const {
 Result<> Session::State::enter(SessionPhase next) {
   phase = next;
   if (!options.on_phase) return {};
-  if (auto told = options.on_phase(next); !told) return finish(std::move(told).error());
+  if (auto done = options.on_phase(next); !done) return finish(std::move(done).error());
   return {};
 }
 
 Result<> Session::State::begin(std::int64_t version, SessionReport& report) {
   const PhaseClock clock;
-  auto records = exchange_records(record(BeginRecord::Kind::refit, version), control, deadline());
-  if (!records) return finish(std::move(records).error());
-  RESHARD_TRY(same_call(*records));
-  RESHARD_TRY(same_version(*records));
-  const std::string change = first_change(agreed, *records);
+  if (auto done =
+          exchange_records(record(BeginRecord::Kind::refit, version), control, deadline(), told);
+      !done)
+    return finish(std::move(done).error());
+  RESHARD_TRY(same_call(told));
+  RESHARD_TRY(same_version(told));
+  const std::string change = first_change(agreed, told);
   report.begin_seconds = clock.seconds();
   if (change.empty() && job) return {};
   if (!options.replan)
     return fail(Code::invalid_argument,
                 change + "; prepare a new session, or allow this one to plan anew");
-  RESHARD_TRY(same_job(*records));
-  auto made = make_job(*std::move(records));
+  RESHARD_TRY(same_job(told));
+  auto made = make_job();
   report.plan_seconds = clock.seconds() - report.begin_seconds;
   return made;
 }
 
 Result<> Session::State::transfer_and_check(int copy, std::int64_t version, SessionReport& report) {
-  if (has_target() && options.buffering == Buffering::in_place)
-    word->set({TargetState::torn, word->held().version, 0});
-  committed.reset();
+  if (options.buffering == Buffering::in_place) {
+    if (has_target()) word->set({TargetState::torn, word->held().version, 0});
+    is_committed = false;
+  }
   RESHARD_TRY(enter(SessionPhase::transfer));
   if (auto moved = job->run(copy, report); !moved) {
     job_ended = true;
@@ -119,6 +122,7 @@ Result<> Session::State::commit(int copy, std::int64_t version, SessionReport& r
   if (auto prepared = control.barrier(deadline()); !prepared)
     return finish(std::move(prepared).error());
   if (has_target()) word->set({TargetState::whole, version, copy});
+  is_committed = options.prove == ProveWhen::always;
   RESHARD_TRY(enter(SessionPhase::committed));
   if (auto all = control.barrier(deadline()); !all) return finish(std::move(all).error());
   report.commit_seconds = clock.seconds();

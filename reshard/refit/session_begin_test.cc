@@ -266,7 +266,9 @@ TEST(BeginRecords, refuse_what_no_rank_sends) {
         const std::vector<std::byte> bytes(size, std::byte{7});
         EXPECT_EQ(outcome(ends.control->all_gather(bytes, patient())), "");
       } else {
-        expect_error(exchange_records({}, *ends.control, patient()), Code::corrupt, {"rank 1"});
+        BeginRecords all;
+        expect_error(exchange_records({}, *ends.control, patient(), all), Code::corrupt,
+                     {"rank 1"});
       }
     }
   });

@@ -95,20 +95,24 @@ std::uint64_t Session::State::memory_digest(const Addresses& from, const Address
 }
 
 Result<> Session::State::prepare() {
-  auto records = exchange_records(record(BeginRecord::Kind::prepare, -1), control, deadline());
-  if (!records) return finish(std::move(records).error());
-  RESHARD_TRY(same_call(*records));
-  RESHARD_TRY(same_job(*records));
-  return make_job(*std::move(records));
+  if (auto done =
+          exchange_records(record(BeginRecord::Kind::prepare, -1), control, deadline(), told);
+      !done)
+    return finish(std::move(done).error());
+  RESHARD_TRY(same_call(told));
+  RESHARD_TRY(same_job(told));
+  return make_job();
 }
 
-Result<> Session::State::make_job(BeginRecords records) {
+Result<> Session::State::make_job() {
   job.reset();
-  committed.reset();
+  source_proof.reset();
+  target_proofs = {};
+  is_committed = false;
   source_addresses = Addresses("source", source, me());
   target_addresses = Addresses("target", target, me());
   job = RESHARD_TRY(Job::prepare({transport, control, source, target, options}));
-  agreed = std::move(records);
+  agreed = told;
   Digest all;
   for (const BeginRecord& r : agreed)
     all.add(r.source).add(r.target).add(r.options).add(r.addresses);

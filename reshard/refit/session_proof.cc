@@ -24,32 +24,41 @@ Result<> Session::State::compare(const Prints& from, const Prints& to) const {
   return {};
 }
 
-Result<> Session::State::check(int copy) {
-  const RankProofOptions how{.threads = options.refit.threads, .deadline = deadline()};
+Result<> Session::State::prepare_proofs() {
+  if (source_proof) return {};
   const auto forms = forms_of(*target.values());
-  const RankBuffers* now = copy == 0 ? target.buffers : target.back;
-  const Prints from = RESHARD_TRY(
-      rank_fingerprints(*source.values(), source.buffers, transport, control, how, forms));
-  Prints to = RESHARD_TRY(rank_fingerprints(*target.values(), now, transport, control, how));
-  RESHARD_TRY(compare(from, to));
-  committed = std::move(to);
+  const auto prepare = [&](const SessionSide& side, const RankBuffers* buffers) {
+    return RankProof::prepare(*side.values(), buffers, transport, control, deadline(), forms);
+  };
+  target_proofs[0] = RESHARD_TRY(prepare(target, target.buffers));
+  if (options.buffering == Buffering::doubled)
+    target_proofs[1] = RESHARD_TRY(prepare(target, target.back));
+  source_proof = RESHARD_TRY(prepare(source, source.buffers));
+  return {};
+}
+
+Result<const Prints*> Session::State::read(RankProof& proof) {
+  return proof.run({.threads = options.refit.threads, .deadline = deadline()});
+}
+
+Result<> Session::State::check(int copy) {
+  RESHARD_TRY(prepare_proofs());
+  const Prints* from = RESHARD_TRY(read(*source_proof));
+  const Prints* to = RESHARD_TRY(read(*target_proofs[static_cast<std::size_t>(copy)]));
+  RESHARD_TRY(compare(*from, *to));
+  committed = *to;
   return {};
 }
 
 Result<> Session::State::prove() {
   if (finished)
     return fail(Code::invalid_argument, "this session's group is finished: " + finished->message);
-  const RankProofOptions how{.threads = options.refit.threads, .deadline = deadline()};
-  const int copy = has_target() ? word->held().buffer : 0;
   const auto look = [&]() -> Result<> {
-    const RankBuffers* now = copy == 0 ? target.buffers : target.back;
-    const Prints to =
-        RESHARD_TRY(rank_fingerprints(*target.values(), now, transport, control, how));
-    if (committed) return compare(*committed, to);
-    const auto forms = forms_of(*target.values());
-    return compare(RESHARD_TRY(rank_fingerprints(*source.values(), source.buffers, transport,
-                                                 control, how, forms)),
-                   to);
+    RESHARD_TRY(prepare_proofs());
+    const int copy = has_target() && target_proofs[1] ? word->held().buffer : 0;
+    const Prints* to = RESHARD_TRY(read(*target_proofs[static_cast<std::size_t>(copy)]));
+    if (is_committed) return compare(committed, *to);
+    return compare(*RESHARD_TRY(read(*source_proof)), *to);
   };
   auto done = look();
   if (!done && done.error().code != Code::corrupt) return finish(std::move(done).error());

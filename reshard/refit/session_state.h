@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <memory>
 #include <optional>
 #include <string>
 
-#include "reshard/exec/proof.h"
+#include "reshard/exec/rank_proof.h"
 #include "reshard/refit/addresses.h"
 #include "reshard/refit/begin.h"
 #include "reshard/refit/job.h"
@@ -35,7 +36,7 @@ struct Session::State {
   BeginRecord record(BeginRecord::Kind kind, std::int64_t version) const;
   std::string trouble() const;
   std::uint64_t memory_digest(const Addresses& from, const Addresses& to) const;
-  Result<> make_job(BeginRecords records);
+  Result<> make_job();
 
   // session.cc
   Result<> begin(std::int64_t version, SessionReport& report);
@@ -47,7 +48,8 @@ struct Session::State {
   Error explained(Error error, std::int64_t version) const;
 
   // session_proof.cc
-  Result<Prints> prints_of(const SessionSide& side, const RankBuffers* buffers);
+  Result<> prepare_proofs();
+  Result<const Prints*> read(RankProof& proof);
   Result<> check(int copy);
   Result<> compare(const Prints& source, const Prints& target) const;
 
@@ -59,12 +61,16 @@ struct Session::State {
   VersionWord* const word;
   Addresses source_addresses, target_addresses;
   BeginRecords agreed;  ///< by rank: what the job was made of.
+  BeginRecords told;    ///< by rank: what was told last.
   std::optional<Job> job;
   std::uint64_t digest = 0;
   SessionPhase phase = SessionPhase::begin;
-  bool job_ended = false;           ///< the group, by the job or by finish().
-  std::optional<Prints> committed;  ///< of what the targets hold, where it was proved.
-  std::optional<Error> finished;    ///< why this session can do nothing any more.
+  bool job_ended = false;  ///< the group, by the job or by finish().
+  std::optional<RankProof> source_proof;
+  std::array<std::optional<RankProof>, 2> target_proofs;
+  bool is_committed = false;  ///< then what the targets hold was proved, and has these prints.
+  Prints committed;
+  std::optional<Error> finished;  ///< why this session can do nothing any more.
 };
 
 }  // namespace reshard

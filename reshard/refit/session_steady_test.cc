@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+// Protects: a session that has refitted once does the next thousand in the memory that it has: it
+// plans nothing, allocates nothing of its own, and every version is proved.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "reshard/refit/allocation_count_testutil.h"
+#include "reshard/refit/session_testutil.h"
+#include "reshard/transport/inproc.h"
+#include "reshard/transport/shm_testutil.h"
+
+namespace reshard {
+namespace {
+
+constexpr int kRanks = 4;
+constexpr int kRefits = 1000;
+/// The heap's own play: pages that a thread's arena touches when calls come in another order.
+constexpr std::int64_t kPlay = std::int64_t{512} << 10;
+
+SessionLayouts job_of(const ModelConfig& config) {
+  return {config, "megatron:tp=2,pp=2,ep=1,etp=1", "vllm:tp=4", kRanks};
+}
+
+/// What other ranks do between two counts is counted too: all wait for the count.
+template <class Work>
+std::int64_t allocations_of(RankEnds& ends, Work&& work) {
+  EXPECT_TRUE(ends.control->barrier(patient()));
+  const std::int64_t before = allocations();
+  EXPECT_TRUE(ends.control->barrier(patient()));
+  work();
+  EXPECT_TRUE(ends.control->barrier(patient()));
+  const std::int64_t count = allocations() - before;
+  EXPECT_TRUE(ends.control->barrier(patient()));
+  return count;
+}
+
+/// What a session must call in a refit, and no more.
+Result<> by_hand(RankEnds& ends, RankRefit& refit) {
+  const std::array<std::byte, 72> record{};
+  RESHARD_TRY(ends.control->all_gather(record, patient()));
+  RESHARD_TRY(refit.run());
+  RESHARD_TRY(ends.control->barrier(patient()));
+  return ends.control->barrier(patient());
+}
+
+TEST(SessionSteady, allocates_nothing_beside_the_transport_and_the_control_plane) {
+  for (const ModelConfig& config : {tiny_dense(), tiny_moe(), wide_moe()}) {
+    const SessionLayouts job = job_of(config);
+    const Planner planner = *Planner::make(job.from, job.to);
+    const auto ended = run_group_as_threads<InprocGroup>(kRanks, [&](RankEnds& ends) {
+      const SessionMemory memory(job, ends.rank());
+      SessionOptions options;
+      options.refit.path = RefitPath::direct;
+      auto session = Session::prepare(*ends.transport, *ends.control, memory.source_side(),
+                                      memory.target_side(), options);
+      ASSERT_EQ(outcome(session), "");
+      auto refit = RankRefit::prepare(planner, &memory.source, &memory.target, *ends.transport,
+                                      *ends.control, options.refit);
+      ASSERT_EQ(outcome(refit), "");
+      for (int version = 0; version < 5; ++version) {
+        const auto hand =
+            allocations_of(ends, [&] { EXPECT_EQ(outcome(by_hand(ends, *refit)), ""); });
+        const auto mine =
+            allocations_of(ends, [&] { EXPECT_EQ(outcome(session->refit(version)), ""); });
+        EXPECT_EQ(mine, hand) << "version " << version;
+      }
+      EXPECT_EQ(outcome(ends.control->quiesce(patient())), "");
+    });
+    EXPECT_EQ(outcome(ended), "");
+  }
+}
+
+/// 1000 versions, each proved; memory is counted after the first hundred, when the heap has all
+/// that it needs, and at the end.
+void refit_often(RankEnds& ends, const SessionLayouts& job, Buffering buffering, RefitPath path,
+                 bool whole_process) {
+  const SessionMemory memory(job, ends.rank(), {.shared = true});
+  SessionOptions options;
+  options.buffering = buffering;
+  options.refit.path = path;
+  options.prove = ProveWhen::always;
+  auto session = Session::prepare(*ends.transport, *ends.control, memory.source_side(),
+                                  memory.target_side(), options);
+  ASSERT_EQ(outcome(session), "");
+  const Index staging = session->staging_bytes();
+  std::int64_t resident = 0, most = 0, first_most = 0;
+  for (int version = 0; version < kRefits; ++version) {
+    memory.source_bytes.fill(memory.source, version);
+    const std::int64_t before = allocations();
+    const auto report = session->refit(version);
+    const std::int64_t count = allocations() - before;
+    ASSERT_EQ(outcome(report), "");
+    ASSERT_EQ(report->plan_seconds, 0);
+    ASSERT_EQ(memory.wrong(session->held()), 0) << "version " << version;
+    if (version < 100) continue;
+    std::int64_t& of_half = version < kRefits / 2 ? first_most : most;
+    of_half = std::max(of_half, count);
+    if (version == 100) resident = resident_bytes();
+  }
+  EXPECT_EQ(session->staging_bytes(), staging);
+  EXPECT_LE(resident_bytes() - resident, kPlay);
+  // Threads of one process count each other's calls, which overlap as they like.
+  if (whole_process) {
+    EXPECT_LE(most, first_most + 8);
+  }
+  EXPECT_EQ(outcome(ends.control->quiesce(patient())), "");
+}
+
+class SessionThousand : public testing::TestWithParam<std::tuple<Buffering, RefitPath>> {};
+INSTANTIATE_TEST_SUITE_P(Ways, SessionThousand,
+                         testing::Combine(testing::Values(Buffering::in_place, Buffering::doubled),
+                                          testing::Values(RefitPath::direct, RefitPath::message)));
+
+TEST_P(SessionThousand, refits_between_threads_grow_nothing) {
+  const auto [buffering, path] = GetParam();
+  const SessionLayouts job = job_of(tiny_dense());
+  EXPECT_EQ(outcome(run_group_as_threads<InprocGroup>(
+                kRanks, [&](RankEnds& ends) { refit_often(ends, job, buffering, path, false); })),
+            "");
+}
+
+TEST_P(SessionThousand, refits_between_processes_grow_nothing) {
+  const auto [buffering, path] = GetParam();
+  const SessionLayouts job = job_of(tiny_dense());
+  const auto processes = shm_processes("mapped,readv,ring");
+  EXPECT_EQ(outcome(processes(
+                kRanks, [&](RankEnds& ends) { refit_often(ends, job, buffering, path, true); })),
+            "");
+}
+
+}  // namespace
+}  // namespace reshard
