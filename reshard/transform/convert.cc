@@ -78,6 +78,7 @@ void apply(ValueMap map, Block& block, Index n) {
 void convert_values(const Conversion& c, const std::byte* src, std::byte* dst, Index n,
                     CopyHint hint) {
   RESHARD_CHECK(is_convertible(c.from.dtype) && is_convertible(c.to.dtype));
+  if (n == 0) return;
   const ConvertKernels& k = kernels();
   const bool stream = hint == CopyHint::streaming;
   if (c.from.map == c.to.map && c.to.dtype == DType::f32)
