@@ -34,8 +34,13 @@ bool holds_some(const std::map<TensorId, Region>& held, const Transfer& t) {
 
 class Checker {
  public:
-  Checker(const Planner& planner, const RankPlan& part, const std::set<std::string>& ignored)
-      : p_(planner), part_(part), ignored_(ignored), held_(held_by(planner.source(), part.rank)) {}
+  Checker(const Planner& planner, const RankPlan& part, const std::set<std::string>& ignored,
+          const std::set<std::string>& only)
+      : p_(planner),
+        part_(part),
+        ignored_(ignored),
+        only_(only),
+        held_(held_by(planner.source(), part.rank)) {}
 
   Result<> run() {
     for (const Transfer& t : part_.sends)
@@ -72,10 +77,12 @@ class Checker {
     return {};
   }
 
+  bool asked_for(const std::string& name) const { return only_.empty() || only_.contains(name); }
+
   Result<> compare(const std::map<TensorId, Region>& wanted) const {
     for (const auto& [tensor, region] : wanted) {
       const std::string& name = p_.source().model()[tensor].name;
-      if (ignored_.contains(name)) continue;
+      if (ignored_.contains(name) || !asked_for(name)) continue;
       Region missing = region;
       const auto it = delivered_.find(tensor);
       if (it != delivered_.end())
@@ -87,7 +94,7 @@ class Checker {
     }
     for (const auto& [tensor, boxes] : delivered_)
       for (const Box& b : boxes)
-        if (!wanted.contains(tensor) ||
+        if (!wanted.contains(tensor) || !asked_for(p_.source().model()[tensor].name) ||
             !same_points(intersect(Region(b), wanted.at(tensor)), Region(b)))
           return wrong({tensor, part_.rank, part_.rank, b}, "is delivered but not wanted");
     return {};
@@ -95,7 +102,7 @@ class Checker {
 
   const Planner& p_;
   const RankPlan& part_;
-  const std::set<std::string>& ignored_;
+  const std::set<std::string>&ignored_, &only_;
   std::map<TensorId, Region> held_;
   std::map<TensorId, std::vector<Box>> delivered_;
 };
@@ -103,8 +110,8 @@ class Checker {
 }  // namespace
 
 Result<> check_part(const Planner& planner, const RankPlan& part,
-                    const std::set<std::string>& ignored) {
-  return Checker(planner, part, ignored).run();
+                    const std::set<std::string>& ignored, const std::set<std::string>& only) {
+  return Checker(planner, part, ignored, only).run();
 }
 
 }  // namespace reshard

@@ -11,8 +11,10 @@ namespace reshard {
 /// - ownership: every source holds what it sends, the rank itself holds what it sends and copies;
 /// - least bytes: nothing that the rank holds comes from another.
 /// Errors name rank, tensor and box. Cost: squared in the pieces of one tensor on this rank.
-/// `ignored`: names that PlanOptions::ignore let stay without a source.
+/// `ignored`: names that PlanOptions::ignore let stay without a source. `only`: those that
+/// PlanOptions::only asked for.
 Result<> check_part(const Planner& planner, const RankPlan& part,
-                    const std::set<std::string>& ignored = {});
+                    const std::set<std::string>& ignored = {},
+                    const std::set<std::string>& only = {});
 
 }  // namespace reshard

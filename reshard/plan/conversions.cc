@@ -6,21 +6,13 @@
 #include <algorithm>
 
 namespace reshard {
-namespace {
-
-bool moves(const Planner& planner, TensorId id) {
-  return !planner.source().places(id).empty() && !planner.target().places(id).empty();
-}
-
-}  // namespace
-
 std::vector<ConversionUse> conversions_of(const Planner& planner) {
   std::vector<ConversionUse> uses;
   const ModelSpec& model = planner.source().model();
   for (Index t = 0; t < model.size(); ++t) {
     const TensorId id(static_cast<TensorId::rep>(t));
     const Conversion conversion = planner.conversion(id);
-    if (!conversion.converts() || !moves(planner, id)) continue;
+    if (!conversion.converts() || !planner.moves(id)) continue;
     auto use = std::find_if(uses.begin(), uses.end(),
                             [&](const ConversionUse& u) { return u.conversion == conversion; });
     if (use == uses.end())

@@ -46,7 +46,7 @@ bool by_peer(Rank a_peer, const Transfer& a, Rank b_peer, const Transfer& b) {
 
 Result<Planner> Planner::make(std::shared_ptr<const ModelLayout> source,
                               std::shared_ptr<const ModelLayout> target, PlanOptions options) {
-  RESHARD_CHECK(&source->model() == &target->model());
+  RESHARD_CHECK(source->model().digest() == target->model().digest());
   Planner p;
   p.ranks_ = source->ranks() | target->ranks();
   p.sets_ = std::make_unique<RankSets>();
@@ -68,6 +68,10 @@ StoredForm Planner::wire_form(TensorId id) const {
 
 Result<> Planner::pair_tensors(const PlanOptions& options) {
   const ModelSpec& model = source_->model();
+  for (const std::string& name : options.only)
+    if (!model.find(name))
+      return fail(Code::not_found,
+                  fmt::format("tensor '{}' is to be moved but the model lacks it", name));
   std::map<std::tuple<Holdings::ListId, Holdings::ListId, int>, PairId> known;
   pair_of_.reserve(static_cast<std::size_t>(model.size()));
   for (Index t = 0; t < model.size(); ++t) {
@@ -75,7 +79,8 @@ Result<> Planner::pair_tensors(const PlanOptions& options) {
     const CanonicalTensor& tensor = model[id];
     const bool held = !from_->cells(from_->list(id)).empty(),
                wanted = !to_->cells(to_->list(id)).empty();
-    const bool left_out = !wanted && target_->omits(id);
+    const bool left_out = (!wanted && target_->omits(id)) ||
+                          (!options.only.empty() && !options.only.contains(tensor.name));
     if (volume(tensor.shape) == 0 || (held != wanted && options.ignore.contains(tensor.name)) ||
         (!held && !wanted) || left_out) {
       pair_of_.push_back(PairId(-1));
@@ -163,6 +168,8 @@ void Planner::make_digest(const PlanOptions& options) {
   Digest d;
   d.add(kPlanVersion).add(source_->digest()).add(target_->digest()).add(options.ignore.size());
   for (const std::string& name : options.ignore) d.add(name);
+  d.add(options.only.size());
+  for (const std::string& name : options.only) d.add(name);
   for (std::size_t s = 0; s < supplies_.size(); ++s)
     for (const auto& share : balance_.shares[s]) d.add(share.rank.value()).add(share.begin);
   digest_ = d.value();

@@ -19,6 +19,9 @@ struct PlanOptions {
   /// Canonical names that the destination may lack, or the source; every other one-sided tensor is
   /// an error.
   std::set<std::string> ignore;
+  /// Canonical names of the tensors to move; empty: all. The others are left as they are and need
+  /// no partner on the other side.
+  std::set<std::string> only = {};
 };
 
 /// The plan of one refit: a pure function of two layouts of one model and the options.
@@ -37,9 +40,10 @@ struct PlanOptions {
 ///                   within one row (a slice of the first dimension) per piece boundary
 class Planner {
  public:
-  /// @pre both layouts share one ModelSpec
-  /// Errors: a canonical tensor on one side only (named), unless the target omits it or the options
-  /// ignore it; destination elements without a source (named, with box).
+  /// @pre both layouts' models are equal (one ModelSpec, or equal digests)
+  /// Errors: a name in options.only that the model lacks; a canonical tensor on one side only
+  /// (named), unless the target omits it or the options ignore it; destination elements without a
+  /// source (named, with box).
   static Result<Planner> make(std::shared_ptr<const ModelLayout> source,
                               std::shared_ptr<const ModelLayout> target, PlanOptions options = {});
 
@@ -48,6 +52,8 @@ class Planner {
   const std::shared_ptr<const ModelLayout>& shared_source() const { return source_; }
   const std::shared_ptr<const ModelLayout>& shared_target() const { return target_; }
 
+  /// True when the plan moves the tensor: it is asked for, both sides have it, it is not empty.
+  bool moves(TensorId id) const { return pair_of_[id.index()].value() >= 0; }
   /// From how the source stores a tensor's values to how the target does.
   Conversion conversion(TensorId id) const { return {source_->form(id), target_->form(id)}; }
   /// The form in which values travel: the narrower of both, the target's where both are as wide.
