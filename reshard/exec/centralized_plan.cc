@@ -70,9 +70,10 @@ Result<Reports> read_reports(const std::vector<Bytes>& all) {
   return out;
 }
 
-Result<Planner> plan(const Reports& reports) {
+Result<GatheredPlanner> plan(const Reports& reports) {
   const GatheredPair pair = RESHARD_TRY(gathered_layouts(reports.source, reports.target));
-  return Planner::make(pair.source, pair.target, {pair.ignore});
+  auto planner = RESHARD_TRY(Planner::make(pair.source, pair.target, {pair.ignore}));
+  return GatheredPlanner{std::make_shared<const Planner>(std::move(planner)), pair.ignore};
 }
 
 /// Error unless all ranks plan the same.
@@ -97,7 +98,7 @@ Bytes scattered(const Reports& reports) {
     w.text(planner.error().message);
     return std::move(w).finish();
   }
-  auto plans = centralized_reshard_plans(*planner);
+  auto plans = centralized_reshard_plans(*planner->planner);
   for (const auto& rank : reports.ranks)
     w.text(view(encode_reshard_plan(rank ? plans[*rank] : ReshardPlan{})));
   return std::move(w).finish();
@@ -120,25 +121,47 @@ Result<ReshardPlan> receive_scattered(const Bytes& bytes, int rank) {
 
 }  // namespace
 
-Result<ReshardPlan> build_centralized_reshard_plan(ControlPlane& control, const RankMetadata* src,
-                                                   const RankMetadata* dst, PlannedBy planned_by,
-                                                   Deadline deadline) {
+namespace {
+
+/// What all ranks report, gathered.
+Result<Reports> gather_reports(ControlPlane& control, const RankMetadata* src,
+                               const RankMetadata* dst, Deadline deadline) {
   const auto mine = report(src, dst);
   if (!mine) {
     control.abort(mine.error().message);
     return tl::unexpected(mine.error());
   }
   const auto all = RESHARD_TRY(control.all_gather(*mine, deadline));
-  const Reports reports = RESHARD_TRY(read_reports(all));
+  return read_reports(all);
+}
+
+Result<GatheredPlanner> agreed_planner(ControlPlane& control, const Reports& reports,
+                                       Deadline deadline) {
+  GatheredPlanner out = RESHARD_TRY(plan(reports));
+  RESHARD_TRY(compare_digests(control, out.planner->digest(), deadline));
+  return out;
+}
+
+}  // namespace
+
+Result<ReshardPlan> build_centralized_reshard_plan(ControlPlane& control, const RankMetadata* src,
+                                                   const RankMetadata* dst, PlannedBy planned_by,
+                                                   Deadline deadline) {
+  const Reports reports = RESHARD_TRY(gather_reports(control, src, dst, deadline));
   if (planned_by == PlannedBy::rank_zero) {
     const Bytes sent = control.rank() == Rank(0) ? scattered(reports) : Bytes{};
     const auto received = RESHARD_TRY(control.all_gather(sent, deadline));
     return receive_scattered(received[0], control.rank().value());
   }
-  const Planner planner = RESHARD_TRY(plan(reports));
-  RESHARD_TRY(compare_digests(control, planner.digest(), deadline));
+  const auto agreed = RESHARD_TRY(agreed_planner(control, reports, deadline));
   const auto& rank = reports.ranks[control.rank().index()];
-  return rank ? replayed_reshard_plan(planner, *rank) : ReshardPlan{};
+  return rank ? replayed_reshard_plan(*agreed.planner, *rank) : ReshardPlan{};
+}
+
+Result<GatheredPlanner> gather_planner(ControlPlane& control, const RankMetadata* src,
+                                       const RankMetadata* dst, Deadline deadline) {
+  const Reports reports = RESHARD_TRY(gather_reports(control, src, dst, deadline));
+  return agreed_planner(control, reports, deadline);
 }
 
 }  // namespace reshard

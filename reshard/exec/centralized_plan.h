@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <memory>
+#include <set>
+#include <string>
+
 #include "reshard/base/result.h"
 #include "reshard/model/parameter_metadata.h"
 #include "reshard/plan/reshard_plan.h"
@@ -25,5 +29,16 @@ enum class PlannedBy {
 Result<ReshardPlan> build_centralized_reshard_plan(ControlPlane& control, const RankMetadata* src,
                                                    const RankMetadata* dst, PlannedBy planned_by,
                                                    Deadline deadline);
+
+/// The planner of what all ranks' live modules report, and the canonical names that it ignores.
+struct GatheredPlanner {
+  std::shared_ptr<const Planner> planner;
+  std::set<std::string> ignore;
+};
+
+/// Collective, as build_centralized_reshard_plan() where every rank plans: the planner itself, for
+/// those who run it. Errors: the same.
+Result<GatheredPlanner> gather_planner(ControlPlane& control, const RankMetadata* src,
+                                       const RankMetadata* dst, Deadline deadline);
 
 }  // namespace reshard

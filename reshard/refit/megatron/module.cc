@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <unordered_set>
 
 namespace reshard::megatron {
@@ -44,6 +45,11 @@ TensorDict::TensorDict(std::vector<NamedTensor> items) : items_(std::move(items)
 const TensorPtr* TensorDict::find(std::string_view name) const {
   const auto it = by_name_.find(name);
   return it == by_name_.end() ? nullptr : &items_[it->second].tensor;
+}
+
+Module::Module() {
+  static std::atomic<std::uint64_t> last{0};
+  id_ = ++last;
 }
 
 Result<> Module::check_name(std::string_view name) const {
@@ -89,7 +95,7 @@ Result<TensorPtr> Module::register_parameter(std::string name, const TensorView&
 Result<> Module::share_parameter(std::string name, TensorPtr tensor) {
   RESHARD_TRY(check_name(name));
   if (tensor == nullptr) return bad(fmt::format("parameter '{}' is null", name));
-  parameters_.push_back({std::move(name), std::move(tensor)});
+  parameters_.push_back({std::move(name), std::move(tensor), false});
   return {};
 }
 
@@ -131,7 +137,8 @@ std::vector<NamedTensor> named_parameters(Module& module) {
   std::unordered_set<const Tensor*> seen;
   for (const NamedModule& m : named_modules(module))
     for (const NamedTensor& p : m.module->parameters())
-      if (seen.insert(p.tensor.get()).second) out.push_back({joined(m.name, p.name), p.tensor});
+      if (seen.insert(p.tensor.get()).second)
+        out.push_back({joined(m.name, p.name), p.tensor, false});
   return out;
 }
 
@@ -146,7 +153,7 @@ std::vector<NamedBuffer> named_persistent_buffers(Module& module) {
 std::vector<NamedTensor> named_refit_tensors(Module& module) {
   std::vector<NamedTensor> out = named_parameters(module);
   for (NamedBuffer& b : named_persistent_buffers(module))
-    out.push_back({std::move(b.full_name), std::move(b.tensor)});
+    out.push_back({std::move(b.full_name), std::move(b.tensor), true});
   return out;
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -16,7 +17,7 @@
 /// core.resharding under their names. docs/megatron_api.md lists them.
 namespace reshard::megatron {
 
-struct Mxfp8Tensor;
+struct MXFP8Tensor;
 
 /// What Megatron writes on a parameter; the defaults are what its absence means.
 struct ParameterAttributes {
@@ -35,7 +36,7 @@ struct Tensor {
   ParameterAttributes attributes = {};
   /// Set where the values are kept as MXFP8: `view` then says only their dtype and shape before,
   /// and its memory is neither read nor written.
-  std::shared_ptr<Mxfp8Tensor> mxfp8 = nullptr;
+  std::shared_ptr<MXFP8Tensor> mxfp8 = nullptr;
   /// Memory of `view`, where this owns it.
   std::shared_ptr<const OwnedTensor> owner = nullptr;
 };
@@ -59,6 +60,7 @@ struct TransformerConfig {
 struct NamedTensor {
   std::string name;
   TensorPtr tensor;
+  bool is_buffer = false;
 };
 
 /// Tensors by name, in the order in which the module's walk finds them.
@@ -96,6 +98,14 @@ class Module {
   /// Float16Module, DistributedDataParallel: the model itself is the child "module".
   bool is_wrapper = false;
 
+  Module();
+  Module(const Module&) = delete;
+  Module& operator=(const Module&) = delete;
+  Module(Module&&) = default;
+  Module& operator=(Module&&) = default;
+  /// Of this module and no other of the process, whatever becomes of its address.
+  std::uint64_t id() const { return id_; }
+
   /// Errors: a name that is empty, has a dot or is taken; a null child.
   Result<> add_child(std::string name, std::shared_ptr<Module> child);
   /// The module at this dotted path; those that are missing are made. "" is this one.
@@ -124,6 +134,7 @@ class Module {
   friend void invalidate_refit_tensor_cache(Module& module);
   Result<> check_name(std::string_view name) const;
 
+  std::uint64_t id_;
   std::vector<Child> children_;
   std::vector<NamedTensor> parameters_;
   std::vector<Buffer> buffers_;

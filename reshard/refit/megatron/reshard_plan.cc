@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "reshard/refit/megatron/reshard_plan.h"
+
+#include <fmt/format.h>
+
+#include "reshard/exec/centralized_plan.h"
+
+namespace reshard::megatron {
+namespace {
+
+Deadline after(double seconds) { return Deadline::after(std::chrono::duration<double>(seconds)); }
+
+tl::unexpected<Error> bad(std::string_view name, const std::string& what) {
+  return fail(Code::invalid_argument, fmt::format("parameter '{}': {}", name, what));
+}
+
+Result<std::optional<RankMetadata>> report(Module* module, const RefitGroup& group,
+                                           Index rank_offset, const PlanArguments& arguments) {
+  if (module == nullptr) return std::nullopt;
+  ExtractOptions options;
+  options.num_experts = arguments.num_experts;
+  options.rank_offset = rank_offset;
+  options.world_size = group.control->size() - rank_offset;
+  return RESHARD_TRY(module_metadata(*module, group.rank(), options));
+}
+
+Result<BuiltPlan> planned(const RefitGroup& group, const RankMetadata* src, const RankMetadata* dst,
+                          double seconds) {
+  auto gathered = RESHARD_TRY(gather_planner(*group.control, src, dst, after(seconds)));
+  BuiltPlan out{{}, std::move(gathered.planner), std::move(gathered.ignore)};
+  if (src == nullptr && dst == nullptr) return out;
+  reshard::ReshardPlan mine = replayed_reshard_plan(*out.planner, group.rank());
+  out.plan.send_ops = std::move(mine.send_ops);
+  out.plan.recv_ops = std::move(mine.recv_ops);
+  out.plan.converted = std::move(mine.buffer_dtypes);
+  return out;
+}
+
+/// One refit by operations.
+class Execution {
+ public:
+  Execution(const ReshardPlan& plan, Module* src, Module* dst, CopyService& service,
+            ReshardTransform* transform)
+      : plan_(plan), service_(service), transform_(transform) {
+    if (src != nullptr) src_ = get_refit_tensor_dict(*src);
+    if (dst != nullptr) dst_ = get_refit_tensor_dict(*dst);
+  }
+
+  Result<> submit() {
+    if (transform_ != nullptr) transform_->begin();
+    for (const TransferOp& op : plan_.send_ops)
+      if (src_ != nullptr) RESHARD_TRY(submit_send(op));
+    for (const TransferOp& op : plan_.recv_ops)
+      if (dst_ != nullptr) RESHARD_TRY(submit_recv(op));
+    return {};
+  }
+
+  Result<> finalize() {
+    for (const Received& r : received_)
+      RESHARD_TRY(transform_->finalize_recv(r.op->param_name, r.op->my_slice, r.tensors));
+    return transform_ != nullptr ? transform_->finish() : Result<>{};
+  }
+
+ private:
+  struct Received {
+    const TransferOp* op;
+    std::vector<WireTensor> tensors;
+  };
+
+  bool transforms(const TransferOp& op) const {
+    return transform_ != nullptr && transform_->should_transform(op.param_name);
+  }
+
+  static Result<const Tensor*> find(const TensorDict& tensors, const TransferOp& op) {
+    const TensorPtr* found = tensors.find(op.param_name);
+    if (found == nullptr)
+      return fail(Code::not_found,
+                  fmt::format("parameter '{}' of the plan is not in the module", op.param_name));
+    return found->get();
+  }
+
+  static std::optional<TaskId> id_of(const TransferOp& op, std::size_t part) {
+    return TaskId{op.task_id, static_cast<int>(part)};
+  }
+
+  Result<> submit_send(const TransferOp& op) {
+    const Tensor& tensor = *RESHARD_TRY(find(*src_, op));
+    ReshardTransform plain;
+    ReshardTransform& how = transforms(op) ? *transform_ : plain;
+    auto tensors = RESHARD_TRY(how.prepare_send(op.param_name, op.my_slice, tensor, op.peer_slice));
+    for (std::size_t i = 0; i < tensors.size(); ++i)
+      RESHARD_TRY(service_.submit_send(tensors[i].view, op.peer_rank, id_of(op, i)));
+    for (WireTensor& t : tensors)
+      if (t.owner != nullptr) sent_.push_back(std::move(t.owner));
+    return {};
+  }
+
+  Result<> submit_recv(const TransferOp& op) {
+    if (transforms(op)) {
+      auto tensors = RESHARD_TRY(transform_->prepare_recv(op.param_name, op.my_slice));
+      for (std::size_t i = 0; i < tensors.size(); ++i)
+        RESHARD_TRY(service_.submit_recv(tensors[i].view, op.peer_rank, id_of(op, i)));
+      received_.push_back({&op, std::move(tensors)});
+      return {};
+    }
+    const Tensor& tensor = *RESHARD_TRY(find(*dst_, op));
+    if (tensor.mxfp8 != nullptr)
+      return bad(op.param_name, "it is kept as MXFP8 and no transform takes it");
+    if (const auto from = plan_.converted.find(op.param_name); from != plan_.converted.end())
+      return bad(op.param_name,
+                 fmt::format("{} on the source and {} here; operations copy bytes, values are "
+                             "converted where a refit goes by a backend's name",
+                             name(from->second), name(tensor.view.dtype)));
+    const TensorView view = RESHARD_TRY(slice(tensor.view, op.my_slice));
+    return service_.submit_recv(view, op.peer_rank, id_of(op, 0));
+  }
+
+  const ReshardPlan& plan_;
+  CopyService& service_;
+  ReshardTransform* transform_;
+  std::shared_ptr<const TensorDict> src_, dst_;
+  std::vector<std::shared_ptr<const void>> sent_;
+  std::vector<Received> received_;
+};
+
+Result<> execute(Execution& execution, CopyService& service, const RefitGroup& group,
+                 double seconds) {
+  RESHARD_TRY(execution.submit());
+  RESHARD_TRY(service.run());
+  RESHARD_TRY(group.control->barrier(after(seconds)));
+  return execution.finalize();
+}
+
+}  // namespace
+
+std::string to_string(const ReshardPlan& plan) {
+  return fmt::format("ReshardPlan(sends={}, recvs={})", plan.send_ops.size(), plan.recv_ops.size());
+}
+
+Result<BuiltPlan> build_plan(const RefitGroup& group, Module* src_module, Module* dst_module,
+                             const PlanArguments& arguments) {
+  const auto src = report(src_module, group, arguments.src_rank_offset, arguments);
+  const auto dst = report(dst_module, group, arguments.dst_rank_offset, arguments);
+  if (!src || !dst) {
+    Error error = !src ? Error(src.error()).in("source") : Error(dst.error()).in("destination");
+    group.control->abort(error.message);
+    return tl::unexpected(std::move(error));
+  }
+  return planned(group, *src ? &**src : nullptr, *dst ? &**dst : nullptr, arguments.seconds);
+}
+
+Result<ReshardPlan> build_centralized_reshard_plan(const RefitGroup& group, Module* src_module,
+                                                   Module* dst_module,
+                                                   const PlanArguments& arguments) {
+  return RESHARD_TRY(build_plan(group, src_module, dst_module, arguments)).plan;
+}
+
+Result<> execute_reshard_plan(const ReshardPlan& plan, Module* src_module, Module* dst_module,
+                              CopyService& service, const RefitGroup& group,
+                              ReshardTransform* transform, double seconds) {
+  Execution execution(plan, src_module, dst_module, service, transform);
+  Result<> done = execute(execution, service, group, seconds);
+  if (!done) group.control->abort(done.error().message);
+  return done;
+}
+
+}  // namespace reshard::megatron

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// Protects: swap_model_weights puts every value in place between all layouts that Megatron-Core's
+// own tests refit between, with ranks as threads and as processes.
+#include "reshard/refit/megatron/swap_testutil.h"
+#include "reshard/transport/group.h"
+#include "reshard/transport/inproc.h"
+#include "reshard/transport/rank_processes_testutil.h"
+
+namespace reshard::megatron {
+namespace {
+
+const TransportUnderTest kInproc{"inproc", run_group_as_threads<InprocGroup>};
+RESHARD_TEST_SWAPS(Inproc, kInproc);
+
+const TransportUnderTest kShm{"shm", [](int n, const RankBody& body) {
+                                return run_ranks_as_processes(
+                                    n, [](ControlPlane& c) { return make_transport("shm", c); },
+                                    body);
+                              }};
+RESHARD_TEST_SWAPS(ShmProcesses, kShm);
+
+}  // namespace
+}  // namespace reshard::megatron
