@@ -15,13 +15,12 @@
 namespace reshard {
 namespace {
 
-using detail::BlockScale;
 using detail::QuantiseKernels;
 using detail::ScalePlaces;
 using detail::SmallFloat;
 
 /// Blocks of a part, and bytes of the source that are to stay cached between two passes.
-constexpr Index kPartBlocks = 64, kPartBytes = Index{256} << 10;
+constexpr Index kPartBlocks = 128, kPartBytes = Index{256} << 10;
 
 const QuantiseKernels& kernels() {
   static const bool has_avx2 = detail::has_avx2_quantise_kernels();
@@ -35,8 +34,7 @@ const QuantiseKernels& kernels() {
   return detail::portable_quantise_kernels();
 }
 
-const QuantiseKernels::OfSource& kernels_of(DType dtype) {
-  const QuantiseKernels& k = kernels();
+const QuantiseKernels::OfSource& of_dtype(const QuantiseKernels& k, DType dtype) {
   return dtype == DType::bf16 ? k.bf16 : dtype == DType::f16 ? k.f16 : k.f32;
 }
 
@@ -73,17 +71,34 @@ detail::ScaleMaker maker_of(const QuantFormat& format, float matrix_amax) {
   return maker;
 }
 
+/// True where every block of rows that begin at `first`, `row_bytes` apart, begins at a multiple of
+/// `unit`.
+bool are_aligned(const std::byte* first, Index row_bytes, Index block_bytes, Index unit) {
+  const auto address = static_cast<Index>(reinterpret_cast<std::uintptr_t>(first) & 0xffffU);
+  return address % unit == 0 && row_bytes % unit == 0 && block_bytes % unit == 0;
+}
+
+/// Short pieces of rows end before the processor has begun to read ahead of them by itself.
+constexpr Index kRowsAhead = 3;
+
+void prefetch(const std::byte* first, Index bytes) {
+  for (Index at = 0; at < bytes; at += 64) __builtin_prefetch(first + at);
+}
+
 /// Quantises bands of one matrix.
 class Bands {
  public:
-  Bands(const FloatMatrix& src, const QuantMatrix& dst, float matrix_amax)
+  Bands(const FloatMatrix& src, const QuantMatrix& dst, float matrix_amax, CopyHint hint)
       : src_(src),
         dst_(dst),
-        kernels_(kernels_of(src.dtype)),
+        source_(of_dtype(kernels_, src.dtype)),
         maker_(maker_of(dst.format, matrix_amax)),
         places_(dst),
         block_(dst.format.block_cols == 0 ? src.cols : dst.format.block_cols),
-        matrix_amax_(detail::float_bits(matrix_amax) & detail::kFloatMagnitude) {}
+        matrix_amax_(detail::float_bits(matrix_amax) & detail::kFloatMagnitude),
+        streams_(hint == CopyHint::streaming &&
+                 are_aligned(dst.data, dst.row_bytes, data_bytes(dst.format, block_),
+                             detail::stream_unit(maker_.data))) {}
 
   /// Rows [begin, end) are a row of blocks, or any rows of a matrix that is one block.
   void run(Index begin, Index end) {
@@ -105,40 +120,61 @@ class Bands {
     make_scales(src, begin, end, n, last - first);
     // The range that holds the first row writes the scale of a matrix that is one block.
     if (!is_one_block(dst_.format) || begin == 0) write_scales(begin, first, last);
-    const auto encode = kernels_.encode[static_cast<std::size_t>(maker_.data)];
     for (Index r = begin; r < end; ++r)
-      encode(src + r * src_.row_bytes, data + r * dst_.row_bytes, n, block_, scales_.data());
+      encoder(src + r * src_.row_bytes, n)(src + r * src_.row_bytes, data + r * dst_.row_bytes, n,
+                                           block_, by_.data(), streams_);
   }
 
   void make_scales(const std::byte* src, Index begin, Index end, Index n, Index blocks) {
+    constexpr Index kTogether = detail::kScalesTogether;
+    const Index made = (blocks + kTogether - 1) / kTogether * kTogether;
     std::array<std::uint32_t, kPartBlocks> maxima;
+    std::fill_n(maxima.begin(), blocks, 0U);
+    // Ordinary numbers: zeros would be slower.
+    std::fill_n(maxima.begin() + blocks, made - blocks, detail::kFloatOne);
     if (is_one_block(dst_.format)) {
       maxima[0] = matrix_amax_;
     } else {
-      std::fill_n(maxima.begin(), blocks, 0U);
-      for (Index r = begin; r < end; ++r)
-        kernels_.amaxes(src + r * src_.row_bytes, n, block_, maxima.data());
+      for (Index r = begin; r < end; ++r) {
+        const std::byte* const row = src + r * src_.row_bytes;
+        if (r + kRowsAhead < end)
+          prefetch(row + kRowsAhead * src_.row_bytes, n * width(src_.dtype));
+        source_.amaxes(row, n, block_, maxima.data());
+      }
     }
-    for (Index b = 0; b < blocks; ++b) {
-      const auto at = static_cast<std::size_t>(b);
-      scales_[at] = detail::block_scale(maker_, maxima[at]);
-    }
+    kernels_.scales(maker_, maxima.data(), made, stored_.data(), by_.data());
+  }
+
+  /// How to encode n elements of a row.
+  QuantiseKernels::Encode encoder(const std::byte* src, Index n) const {
+    const auto kind = static_cast<std::size_t>(maker_.data);
+    const auto choose = [&](const QuantiseKernels::OfSource& source) {
+      return detail::divides(maker_.kind) ? source.divide[kind] : source.multiply[kind];
+    };
+    if (!is_one_block(dst_.format)) return choose(source_);
+    // The caller's amax may not know of every NaN.
+    std::uint32_t maximum = 0;
+    source_.amaxes(src, n, n, &maximum);
+    const bool nan = detail::is_nan_bits(maximum);
+    return choose(nan ? of_dtype(detail::portable_quantise_kernels(), src_.dtype) : source_);
   }
 
   void write_scales(Index begin, Index first, Index last) {
     const Index row = dst_.format.block_rows == 0 ? 0 : begin / dst_.format.block_rows;
-    for (Index b = first; b < last; ++b)
-      places_.write(row, b, scales_[static_cast<std::size_t>(b - first)].stored);
+    places_.write(row, first, {stored_.data(), static_cast<std::size_t>(last - first)});
   }
 
   const FloatMatrix& src_;
   const QuantMatrix& dst_;
-  const QuantiseKernels::OfSource& kernels_;
+  const QuantiseKernels& kernels_ = kernels();
+  const QuantiseKernels::OfSource& source_;
   detail::ScaleMaker maker_;
   ScalePlaces places_;
   Index block_;
   std::uint32_t matrix_amax_;
-  std::array<BlockScale, kPartBlocks> scales_;
+  bool streams_;
+  std::array<std::uint32_t, kPartBlocks> stored_;
+  std::array<float, kPartBlocks> by_;
 };
 
 }  // namespace
@@ -148,16 +184,16 @@ float amax(const FloatMatrix& matrix) {
   std::uint32_t maximum = 0;
   if (matrix.cols == 0) return 0;
   for (Index r = 0; r < matrix.rows; ++r)
-    kernels_of(matrix.dtype)
+    of_dtype(kernels(), matrix.dtype)
         .amaxes(matrix.data + r * matrix.row_bytes, matrix.cols, matrix.cols, &maximum);
   return detail::bits_float(maximum);
 }
 
 void quantise_rows(const FloatMatrix& src, const QuantMatrix& dst, Index begin, Index end,
-                   float matrix_amax) {
+                   float matrix_amax, CopyHint hint) {
   RESHARD_CHECK(is_plain(src.dtype));
   const Index rows = dst.rows, block = dst.format.block_rows;
-  Bands bands(src, dst, matrix_amax);
+  Bands bands(src, dst, matrix_amax, hint);
   if (dst.format.tensor_factor && begin == 0) {
     const float factor = bands.factor();
     std::memcpy(dst.factor, &factor, sizeof factor);
@@ -170,14 +206,16 @@ void quantise_rows(const FloatMatrix& src, const QuantMatrix& dst, Index begin, 
   }
   if (dst.format.order == ScaleOrder::swizzled)
     detail::write_padding(dst, begin, end == rows ? detail::tile_rows(rows) : end);
+  copy_fence();
 }
 
-void quantise(const FloatMatrix& src, const QuantMatrix& dst) {
+void quantise(const FloatMatrix& src, const QuantMatrix& dst, CopyHint hint) {
   const bool needed = dst.format.tensor_factor || is_one_block(dst.format);
-  quantise_rows(src, dst, 0, src.rows, needed ? amax(src) : 0);
+  quantise_rows(src, dst, 0, src.rows, needed ? amax(src) : 0, hint);
 }
 
-void dequantise_rows(const QuantMatrix& src, const FloatMatrix& dst, Index begin, Index end) {
+void dequantise_rows(const QuantMatrix& src, const FloatMatrix& dst, Index begin, Index end,
+                     CopyHint hint) {
   RESHARD_CHECK(is_plain(dst.dtype));
   const Index block = src.format.block_cols == 0 ? src.cols : src.format.block_cols;
   const Index blocks = scale_cols(src.format, src.cols);
@@ -186,7 +224,10 @@ void dequantise_rows(const QuantMatrix& src, const FloatMatrix& dst, Index begin
   float factor = 1;
   if (src.format.tensor_factor) std::memcpy(&factor, src.factor, sizeof factor);
   const auto decode =
-      kernels_of(dst.dtype).decode[static_cast<std::size_t>(small_float(src.format))];
+      of_dtype(kernels(), dst.dtype).decode[static_cast<std::size_t>(small_float(src.format))];
+  const bool stream =
+      hint == CopyHint::streaming && are_aligned(dst.data, dst.row_bytes, block * width(dst.dtype),
+                                                 detail::kStreamNumbers * width(dst.dtype));
   std::array<float, kPartBlocks> scales;
   for (Index r = begin; r < end; ++r) {
     const Index row = src.format.block_rows == 0 ? 0 : r / src.format.block_rows;
@@ -197,9 +238,10 @@ void dequantise_rows(const QuantMatrix& src, const FloatMatrix& dst, Index begin
             detail::decoding_scale(kind, places.read(row, b), factor);
       decode(src.data + r * src.row_bytes + data_bytes(src.format, col),
              dst.data + r * dst.row_bytes + col * width(dst.dtype),
-             std::min(last * block, src.cols) - col, block, scales.data());
+             std::min(last * block, src.cols) - col, block, scales.data(), stream);
     }
   }
+  copy_fence();
 }
 
 }  // namespace reshard

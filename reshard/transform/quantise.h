@@ -6,6 +6,7 @@
 #include "reshard/base/quant_format.h"
 #include "reshard/base/result.h"
 #include "reshard/index/interval.h"
+#include "reshard/transform/copy.h"
 
 namespace reshard {
 
@@ -58,17 +59,20 @@ float amax(const FloatMatrix& matrix);
 ///
 /// A format with a tensor factor, and one whose block is the whole matrix, take the amax of the
 /// matrix from `matrix_amax`; others do not look at it. Allocates nothing.
+///
+/// `hint` says where the data go; all stores are ordered when this returns, whatever it says.
 /// @pre check_quant_format() holds; src and dst have equal rows and cols and do not overlap; src is
 /// bf16, f16 or f32
 void quantise_rows(const FloatMatrix& src, const QuantMatrix& dst, Index begin, Index end,
-                   float matrix_amax);
+                   float matrix_amax, CopyHint hint = CopyHint::streaming);
 
 /// The whole matrix, by one thread. Allocates nothing.
-void quantise(const FloatMatrix& src, const QuantMatrix& dst);
+void quantise(const FloatMatrix& src, const QuantMatrix& dst, CopyHint hint = CopyHint::streaming);
 
 /// Writes data * (scale * factor), computed in float and rounded to dst's dtype, for rows [begin,
 /// end), any rows. Where the scale is NaN, so are all elements of its block. Allocates nothing.
 /// @pre as above
-void dequantise_rows(const QuantMatrix& src, const FloatMatrix& dst, Index begin, Index end);
+void dequantise_rows(const QuantMatrix& src, const FloatMatrix& dst, Index begin, Index end,
+                     CopyHint hint = CopyHint::streaming);
 
 }  // namespace reshard

@@ -115,13 +115,15 @@ struct ScaleMaker {
   float factor, inverse_factor;  ///< the matrix' factor and 1 / factor, or 1. For e4m3.
 };
 
-/// A block's scale as it is stored, and what is done to each of its elements before the cast.
+/// A block's scale as it is stored, and what its elements are brought to size with before the cast:
+/// a factor, or a divisor (see divides). NaN: every element becomes NaN, whatever it is.
 struct BlockScale {
   std::uint32_t stored;  ///< a byte, or the bits of a float.
-  float by;              ///< the factor or the divisor.
-  bool divides;
-  bool is_nan;  ///< every element becomes NaN, whatever it is.
+  float by;
 };
+
+/// True where elements are divided.
+RESHARD_HOST_DEVICE constexpr bool divides(ScaleKind kind) { return kind == ScaleKind::f32_exact; }
 
 /// The power of two that a rule makes of `amax`, as an E8M0 byte. amax / largest is never computed:
 /// comparing mantissas is exact also where that would round or underflow. Infinity: 254 rounded up,
@@ -163,21 +165,21 @@ RESHARD_HOST_DEVICE constexpr float inverse_factor(float factor) {
 
 RESHARD_HOST_DEVICE constexpr BlockScale e8m0_scale(const ScaleMaker& maker, std::uint32_t amax) {
   const bool up = maker.kind == ScaleKind::e8m0_up;
-  if (amax == 0) return {maker.zero_block, 1.0F, false, false};
+  if (amax == 0) return {maker.zero_block, 1.0F};
   const std::uint32_t byte = power_of_two(maker.data, up, amax);
   // Rounded up, the engines leave elements of the least scale as they are, which makes them 0.
-  return {byte, up && byte == 0 ? 1.0F : e8m0_reciprocal(byte), false, false};
+  return {byte, up && byte == 0 ? 1.0F : e8m0_reciprocal(byte)};
 }
 
 RESHARD_HOST_DEVICE constexpr BlockScale f32_scale(const ScaleMaker& maker, std::uint32_t amax) {
-  if (amax == 0) return {kFloatOne, 1.0F, false, false};
+  if (amax == 0) return {kFloatOne, 1.0F};
   if (maker.kind == ScaleKind::f32_exact) {
     const float scale = exact_scale(bits_float(amax), traits(maker.data).largest_value);
-    return {float_bits(scale), scale, true, false};
+    return {float_bits(scale), scale};
   }
   const std::uint32_t byte = power_of_two(maker.data, maker.kind == ScaleKind::f32_up, amax);
   const std::uint32_t normal = byte == 0 ? 1 : byte;
-  return {normal << 23, e8m0_reciprocal(normal), false, false};
+  return {normal << 23, e8m0_reciprocal(normal)};
 }
 
 /// (amax / largest) / factor as E4M3; elements are multiplied by (1 / factor) / scale: the order of
@@ -185,9 +187,9 @@ RESHARD_HOST_DEVICE constexpr BlockScale f32_scale(const ScaleMaker& maker, std:
 RESHARD_HOST_DEVICE constexpr BlockScale e4m3_scale(const ScaleMaker& maker, std::uint32_t amax) {
   const float relative = bits_float(amax) / traits(maker.data).largest_value / maker.factor;
   const std::uint32_t byte = small_from_float(SmallFloat::e4m3, relative);
-  if (byte == 0) return {0, 0.0F, false, false};
+  if (byte == 0) return {0, 0.0F};
   const float scale = small_to_float(SmallFloat::e4m3, byte);
-  return {byte, finite_quotient(maker.inverse_factor, scale), false, false};
+  return {byte, finite_quotient(maker.inverse_factor, scale)};
 }
 
 /// The scale of a block. `amax`: bits of its largest magnitude as a float.
@@ -196,22 +198,22 @@ RESHARD_HOST_DEVICE constexpr BlockScale block_scale(const ScaleMaker& maker, st
   switch (maker.kind) {
     case ScaleKind::e8m0_up:
     case ScaleKind::e8m0_floor:
-      return nan ? BlockScale{255, 0.0F, false, true} : e8m0_scale(maker, amax);
+      return nan ? BlockScale{255, bits_float(kFloatNan)} : e8m0_scale(maker, amax);
     case ScaleKind::f32_exact:
     case ScaleKind::f32_up:
     case ScaleKind::f32_floor:
-      return nan ? BlockScale{kFloatNan, 0.0F, false, true} : f32_scale(maker, amax);
+      return nan ? BlockScale{kFloatNan, bits_float(kFloatNan)} : f32_scale(maker, amax);
     case ScaleKind::e4m3: break;
   }
-  if (nan || is_nan_bits(float_bits(maker.factor))) return {0x7f, 0.0F, false, true};
+  if (nan || is_nan_bits(float_bits(maker.factor))) return {0x7f, bits_float(kFloatNan)};
   return e4m3_scale(maker, amax);
 }
 
 /// The code of an element.
-RESHARD_HOST_DEVICE constexpr std::uint32_t encoded(SmallFloat kind, float value,
-                                                    const BlockScale& scale) {
-  if (scale.is_nan) return traits(kind).nan_code;
-  return small_from_float(kind, scale.divides ? value / scale.by : value * scale.by);
+RESHARD_HOST_DEVICE constexpr std::uint32_t encoded(SmallFloat kind, bool divides, float value,
+                                                    float by) {
+  if (is_nan_bits(float_bits(by))) return traits(kind).nan_code;
+  return small_from_float(kind, divides ? value / by : value * by);
 }
 
 /// What codes are multiplied by: the stored scale times the factor. NaN has one form.

@@ -5,8 +5,10 @@
 #include <immintrin.h>
 
 #include <bit>
+#include <cstring>
 
 #include "reshard/transform/convert_kernels.h"
+#include "reshard/transform/unroll.h"
 
 #define RESHARD_TARGET __attribute__((target("avx2,f16c")))
 
@@ -49,10 +51,22 @@ RESHARD_TARGET inline Ints smaller(Ints a, std::uint32_t b) {
 RESHARD_TARGET inline Ints larger(Ints a, std::uint32_t b) {
   return {_mm256_max_epu32(a.v, all(b).v)};
 }
-/// `word` in the places where `a` is NaN, else `other`.
-RESHARD_TARGET inline Ints where_nan(Floats a, std::uint32_t word, Ints other) {
-  const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(a.v, a.v, _CMP_UNORD_Q));
-  return {_mm256_blendv_epi8(other.v, all(word).v, nan)};
+RESHARD_TARGET inline Ints operator<<(Ints a, int places) {
+  return {_mm256_slli_epi32(a.v, places)};
+}
+/// The bits of `mask` from a, the others from b.
+RESHARD_TARGET inline Ints picked(std::uint32_t mask, Ints a, Ints b) {
+  return (a & mask) | (b & ~mask);
+}
+RESHARD_TARGET inline bool all_below(Ints a, std::uint32_t limit) {
+  const __m256i below = _mm256_cmpeq_epi32(smaller(a, limit - 1).v, a.v);
+  return _mm256_movemask_epi8(below) == -1;
+}
+RESHARD_TARGET inline Ints load_words(const std::uint32_t* src) {
+  return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(src))};
+}
+RESHARD_TARGET inline void store_words(Ints a, std::uint32_t* dst) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(dst), a.v);
 }
 
 RESHARD_TARGET inline __m128i load_halves(const std::byte* src) {
@@ -68,63 +82,118 @@ RESHARD_TARGET inline Floats load_f16(const std::byte* src) {
   return {_mm256_cvtph_ps(load_halves(src))};
 }
 
-RESHARD_TARGET inline void store_f32(Floats a, std::byte* dst) {
-  _mm256_storeu_ps(reinterpret_cast<float*>(dst), a.v);
+/// Stores of whole registers, past the caches or not.
+template <bool stream>
+RESHARD_TARGET inline void put(__m256i a, std::byte* dst) {
+  auto* const at = reinterpret_cast<__m256i*>(dst);
+  stream ? _mm256_stream_si256(at, a) : _mm256_storeu_si256(at, a);
 }
-RESHARD_TARGET inline void store_f16(Floats a, std::byte* dst) {
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(dst),
-                   _mm256_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT));
-}
-RESHARD_TARGET inline void store_bf16(Floats a, std::byte* dst) {
-  const Ints bits = bits_of(a);
-  const Ints rounded = bits + 0x7fffU + ((bits >> 16) & 1U);
-  // NaN of codes and scales has its upper half alone.
-  const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(a.v, a.v, _CMP_UNORD_Q));
-  const Ints kept{_mm256_blendv_epi8(rounded.v, bits.v, nan)};
-  const __m256i halves = (kept >> 16).v;
-  _mm_storeu_si128(
-      reinterpret_cast<__m128i*>(dst),
-      _mm_packus_epi32(_mm256_castsi256_si128(halves), _mm256_extracti128_si256(halves, 1)));
+template <bool stream>
+RESHARD_TARGET inline void put(__m128i a, std::byte* dst) {
+  auto* const at = reinterpret_cast<__m128i*>(dst);
+  stream ? _mm_stream_si128(at, a) : _mm_storeu_si128(at, a);
 }
 
-template <SmallFloat kind>
+template <bool stream>
+RESHARD_TARGET inline void store_f32(Floats a, std::byte* dst) {
+  put<stream>(_mm256_castps_si256(a.v), dst);
+}
+template <bool stream>
+RESHARD_TARGET inline void store_f16(Floats a, std::byte* dst) {
+  put<stream>(_mm256_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT), dst);
+}
+/// @pre not NaN
+template <bool stream>
+RESHARD_TARGET inline void store_bf16(Floats a, std::byte* dst) {
+  const Ints bits = bits_of(a);
+  const __m256i halves = ((bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16).v;
+  put<stream>(_mm_packus_epi32(_mm256_castsi256_si128(halves), _mm256_extracti128_si256(halves, 1)),
+              dst);
+}
+
+template <SmallFloat kind, bool stream>
 RESHARD_TARGET inline void store_codes(Ints codes, std::byte* data) {
+  const __m256i clean = (codes & 0xffU).v;
   const __m128i halves =
-      _mm_packus_epi32(_mm256_castsi256_si128(codes.v), _mm256_extracti128_si256(codes.v, 1));
+      _mm_packus_epi32(_mm256_castsi256_si128(clean), _mm256_extracti128_si256(clean, 1));
   if constexpr (kind == SmallFloat::e4m3) {
-    _mm_storel_epi64(reinterpret_cast<__m128i*>(data), _mm_packus_epi16(halves, halves));
+    const __m128i bytes = _mm_packus_epi16(halves, halves);
+    if constexpr (stream) {
+      _mm_stream_si64(reinterpret_cast<long long*>(data), _mm_cvtsi128_si64(bytes));
+    } else {
+      _mm_storel_epi64(reinterpret_cast<__m128i*>(data), bytes);
+    }
   } else {
     const __m128i pairs = _mm_or_si128(halves, _mm_srli_epi32(halves, 12));
-    const __m128i picked = _mm_shuffle_epi8(
+    const __m128i bytes = _mm_shuffle_epi8(
         pairs, _mm_setr_epi8(0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1));
-    _mm_storeu_si32(data, picked);
+    if constexpr (stream) {
+      _mm_stream_si32(reinterpret_cast<int*>(data), _mm_cvtsi128_si32(bytes));
+    } else {
+      _mm_storeu_si32(data, bytes);
+    }
   }
 }
 
+/// E4M3's fields in a half are a number 2^8 smaller, subnormal or not.
 template <SmallFloat kind>
-RESHARD_TARGET inline Floats load_codes(const std::byte* data) {
-  if constexpr (kind == SmallFloat::e4m3) {
-    const Ints words{_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(data)))};
-    const Ints magnitude = words & 0x7fU;
-    // As a half, 2^-8 of the number, subnormal or not.
-    const __m256i shifted = _mm256_slli_epi32(magnitude.v, 7);
-    const __m128i halves =
-        _mm_packus_epi32(_mm256_castsi256_si128(shifted), _mm256_extracti128_si256(shifted, 1));
-    const __m256 value = _mm256_mul_ps(_mm256_cvtph_ps(halves), _mm256_set1_ps(256.0F));
-    const __m256i nan = _mm256_cmpeq_epi32(magnitude.v, all(0x7f).v);
-    const Ints bits{_mm256_blendv_epi8(_mm256_castps_si256(value), all(kFloatNan).v, nan)};
-    return floats_of(bits | Ints{_mm256_slli_epi32((words & 0x80U).v, 24)});
-  } else {
+constexpr float kTooSmall = kind == SmallFloat::e4m3 ? 256.0F : 1.0F;
+
+template <SmallFloat kind>
+constexpr std::ptrdiff_t kCodesTogether = 16;
+
+/// kCodesTogether codes.
+template <SmallFloat kind>
+class Codes;
+
+template <>
+class Codes<SmallFloat::e4m3> {
+ public:
+  RESHARD_TARGET explicit Codes(const std::byte* data)
+      : wide_(_mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(data)))) {}
+
+  RESHARD_TARGET bool any_nan() const {
+    const __m256i magnitude = _mm256_and_si256(wide_, _mm256_set1_epi16(0x7f));
+    return _mm256_movemask_epi8(_mm256_cmpeq_epi16(magnitude, _mm256_set1_epi16(0x7f))) != 0;
+  }
+  /// The numbers, 2^8 smaller, from `first` on.
+  RESHARD_TARGET Floats floats(std::ptrdiff_t first) const {
+    const __m256i magnitude =
+        _mm256_and_si256(_mm256_slli_epi16(wide_, 7), _mm256_set1_epi16(0x3f80));
+    const __m256i sign = _mm256_and_si256(_mm256_slli_epi16(wide_, 8),
+                                          _mm256_set1_epi16(static_cast<short>(0x8000)));
+    const __m256i halves = _mm256_or_si256(magnitude, sign);
+    return {_mm256_cvtph_ps(first == 0 ? _mm256_castsi256_si128(halves)
+                                       : _mm256_extracti128_si256(halves, 1))};
+  }
+
+ private:
+  __m256i wide_;
+};
+
+template <>
+class Codes<SmallFloat::e2m1> {
+ public:
+  RESHARD_TARGET explicit Codes(const std::byte* data) {
     // The upper byte of the half that has the value; the lower one is 0.
     const __m128i table = _mm_setr_epi8(0, 0x38, 0x3c, 0x3e, 0x40, 0x42, 0x44, 0x46, -128, -72, -68,
                                         -66, -64, -62, -60, -58);
-    const __m128i packed = _mm_loadu_si32(data);
+    const __m128i packed = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(data));
     const __m128i low = _mm_and_si128(packed, _mm_set1_epi8(15));
     const __m128i high = _mm_and_si128(_mm_srli_epi16(packed, 4), _mm_set1_epi8(15));
-    const __m128i tops = _mm_shuffle_epi8(table, _mm_unpacklo_epi8(low, high));
-    return {_mm256_cvtph_ps(_mm_unpacklo_epi8(_mm_setzero_si128(), tops))};
+    tops_ = _mm_shuffle_epi8(table, _mm_unpacklo_epi8(low, high));
   }
-}
+
+  RESHARD_TARGET static bool any_nan() { return false; }
+  RESHARD_TARGET Floats floats(std::ptrdiff_t first) const {
+    const __m128i zero = _mm_setzero_si128();
+    return {_mm256_cvtph_ps(first == 0 ? _mm_unpacklo_epi8(zero, tops_)
+                                       : _mm_unpackhi_epi8(zero, tops_))};
+  }
+
+ private:
+  __m128i tops_;
+};
 
 /// The largest magnitude, in the bits of the source.
 class RawMaximum {
@@ -143,6 +212,14 @@ class RawMaximum {
       const __m256i magnitude = _mm256_and_si256(bits, _mm256_set1_epi32(0x7fffffff));
       maximum_ = _mm256_max_epu32(maximum_, magnitude);
     }
+  }
+
+  /// @pre 0 < n, and fewer than a vector has
+  template <class Source>
+  RESHARD_TARGET void add_some(const std::byte* src, std::ptrdiff_t n) {
+    alignas(32) std::byte padded[kVectorBytes] = {};
+    std::memcpy(padded, src, static_cast<std::size_t>(n * Source::kBytes));
+    add<Source>(padded);
   }
 
   template <class Source>
@@ -168,6 +245,20 @@ class RawMaximum {
   __m256i maximum_;
 };
 
+/// AVX2 has no way that is faster than block by block.
+template <class Source>
+inline std::ptrdiff_t several_amaxes(const std::byte*, std::ptrdiff_t, std::ptrdiff_t,
+                                     std::uint32_t*) {
+  return 0;
+}
+
+/// AVX2 lacks shifts by different counts in 16 bits.
+template <class Source, SmallFloat kind, bool stream>
+inline std::ptrdiff_t shift_exponents(const std::byte*, std::byte*, std::ptrdiff_t, std::ptrdiff_t,
+                                      const float*) {
+  return 0;
+}
+
 #include "reshard/transform/quantise_kernels.inc"
 
 template <>
@@ -192,7 +283,7 @@ bool has_avx2_quantise_kernels() {
 
 const QuantiseKernels& avx2_quantise_kernels() {
   static constexpr QuantiseKernels kKernels = {kernels_of<Bf16>(), kernels_of<F16>(),
-                                               kernels_of<F32>()};
+                                               kernels_of<F32>(), scales};
   return kKernels;
 }
 

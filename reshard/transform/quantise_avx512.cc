@@ -7,6 +7,7 @@
 #include <bit>
 
 #include "reshard/transform/convert_kernels.h"
+#include "reshard/transform/unroll.h"
 
 #define RESHARD_TARGET __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl")))
 
@@ -51,9 +52,21 @@ RESHARD_TARGET inline Ints smaller(Ints a, std::uint32_t b) {
 RESHARD_TARGET inline Ints larger(Ints a, std::uint32_t b) {
   return {_mm512_maskz_max_epu32(kAll, a.v, all(b).v)};
 }
-/// `word` in the places where `a` is NaN, else `other`.
-RESHARD_TARGET inline Ints where_nan(Floats a, std::uint32_t word, Ints other) {
-  return {_mm512_mask_mov_epi32(other.v, _mm512_cmp_ps_mask(a.v, a.v, _CMP_UNORD_Q), all(word).v)};
+RESHARD_TARGET inline Ints operator<<(Ints a, int places) {
+  return {_mm512_maskz_slli_epi32(kAll, a.v, static_cast<unsigned>(places))};
+}
+/// The bits of `mask` from a, the others from b.
+RESHARD_TARGET inline Ints picked(std::uint32_t mask, Ints a, Ints b) {
+  return {_mm512_ternarylogic_epi32(all(mask).v, a.v, b.v, 0xca)};
+}
+RESHARD_TARGET inline bool all_below(Ints a, std::uint32_t limit) {
+  return _mm512_cmplt_epu32_mask(a.v, all(limit).v) == kAll;
+}
+RESHARD_TARGET inline Ints load_words(const std::uint32_t* src) {
+  return {_mm512_loadu_si512(src)};
+}
+RESHARD_TARGET inline void store_words(Ints a, std::uint32_t* dst) {
+  _mm512_storeu_si512(dst, a.v);
 }
 
 RESHARD_TARGET inline Floats load_f32(const std::byte* src) { return {_mm512_loadu_ps(src)}; }
@@ -66,57 +79,111 @@ RESHARD_TARGET inline Floats load_f16(const std::byte* src) {
   return {_mm512_maskz_cvtph_ps(kAll, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(src)))};
 }
 
-RESHARD_TARGET inline void store_f32(Floats a, std::byte* dst) { _mm512_storeu_ps(dst, a.v); }
-RESHARD_TARGET inline void store_f16(Floats a, std::byte* dst) {
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(dst),
-                      _mm512_maskz_cvtps_ph(kAll, a.v, _MM_FROUND_TO_NEAREST_INT));
+/// Stores of whole registers, past the caches or not.
+template <bool stream>
+RESHARD_TARGET inline void put(__m512i a, std::byte* dst) {
+  stream ? _mm512_stream_si512(reinterpret_cast<__m512i*>(dst), a) : _mm512_storeu_si512(dst, a);
 }
+template <bool stream>
+RESHARD_TARGET inline void put(__m256i a, std::byte* dst) {
+  auto* const at = reinterpret_cast<__m256i*>(dst);
+  stream ? _mm256_stream_si256(at, a) : _mm256_storeu_si256(at, a);
+}
+template <bool stream>
+RESHARD_TARGET inline void put(__m128i a, std::byte* dst) {
+  auto* const at = reinterpret_cast<__m128i*>(dst);
+  stream ? _mm_stream_si128(at, a) : _mm_storeu_si128(at, a);
+}
+
+template <bool stream>
+RESHARD_TARGET inline void store_f32(Floats a, std::byte* dst) {
+  put<stream>(_mm512_castps_si512(a.v), dst);
+}
+template <bool stream>
+RESHARD_TARGET inline void store_f16(Floats a, std::byte* dst) {
+  put<stream>(_mm512_maskz_cvtps_ph(kAll, a.v, _MM_FROUND_TO_NEAREST_INT), dst);
+}
+/// @pre not NaN
+template <bool stream>
 RESHARD_TARGET inline void store_bf16(Floats a, std::byte* dst) {
   const Ints bits = bits_of(a);
   const Ints rounded = bits + 0x7fffU + ((bits >> 16) & 1U);
-  // NaN of codes and scales has its upper half alone.
-  const __mmask16 nan = _mm512_cmp_ps_mask(a.v, a.v, _CMP_UNORD_Q);
-  const Ints kept{_mm512_mask_mov_epi32(rounded.v, nan, bits.v)};
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(dst),
-                      _mm512_maskz_cvtepi32_epi16(kAll, (kept >> 16).v));
+  put<stream>(_mm512_maskz_cvtepi32_epi16(kAll, (rounded >> 16).v), dst);
 }
 
-template <SmallFloat kind>
+template <SmallFloat kind, bool stream>
 RESHARD_TARGET inline void store_codes(Ints codes, std::byte* data) {
   if constexpr (kind == SmallFloat::e4m3) {
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(data), _mm512_maskz_cvtepi32_epi8(kAll, codes.v));
+    put<stream>(_mm512_maskz_cvtepi32_epi8(kAll, codes.v), data);
   } else {
     const __m512i pairs = _mm512_or_si512(codes.v, _mm512_maskz_srli_epi64(0xff, codes.v, 28));
-    _mm_storel_epi64(reinterpret_cast<__m128i*>(data), _mm512_maskz_cvtepi64_epi8(0xff, pairs));
+    const __m128i bytes = _mm512_maskz_cvtepi64_epi8(0xff, pairs);
+    if constexpr (stream) {
+      _mm_stream_si64(reinterpret_cast<long long*>(data), _mm_cvtsi128_si64(bytes));
+    } else {
+      _mm_storel_epi64(reinterpret_cast<__m128i*>(data), bytes);
+    }
   }
 }
 
+/// E4M3's fields in a half are a number 2^8 smaller, subnormal or not.
 template <SmallFloat kind>
-RESHARD_TARGET inline Floats load_codes(const std::byte* data) {
-  if constexpr (kind == SmallFloat::e4m3) {
-    const __m128i codes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(data));
-    const Ints words{_mm512_maskz_cvtepu8_epi32(kAll, codes)};
-    const Ints magnitude = words & 0x7fU;
-    // As a half, 2^-8 of the number, subnormal or not.
-    const __m256i halves =
-        _mm512_maskz_cvtepi32_epi16(kAll, _mm512_maskz_slli_epi32(kAll, magnitude.v, 7));
-    const __m512 value = _mm512_mul_ps(_mm512_maskz_cvtph_ps(kAll, halves), _mm512_set1_ps(256.0F));
-    const __mmask16 nan = _mm512_cmpeq_epi32_mask(magnitude.v, all(0x7f).v);
-    const Ints bits{_mm512_mask_mov_epi32(_mm512_castps_si512(value), nan, all(kFloatNan).v)};
-    const Ints sign{_mm512_maskz_slli_epi32(kAll, (words & 0x80U).v, 24)};
-    return floats_of(bits | sign);
-  } else {
+constexpr float kTooSmall = kind == SmallFloat::e4m3 ? 256.0F : 1.0F;
+
+template <SmallFloat kind>
+constexpr std::ptrdiff_t kCodesTogether = kind == SmallFloat::e4m3 ? 32 : 16;
+
+/// kCodesTogether codes.
+template <SmallFloat kind>
+class Codes;
+
+template <>
+class Codes<SmallFloat::e4m3> {
+ public:
+  RESHARD_TARGET explicit Codes(const std::byte* data)
+      : wide_(_mm512_cvtepu8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(data)))) {}
+
+  RESHARD_TARGET bool any_nan() const {
+    const __m512i magnitude = _mm512_and_si512(wide_, _mm512_set1_epi16(0x7f));
+    return _mm512_cmpeq_epi16_mask(magnitude, _mm512_set1_epi16(0x7f)) != 0;
+  }
+  /// The numbers, 2^8 smaller, from `first` on.
+  RESHARD_TARGET Floats floats(std::ptrdiff_t first) const {
+    const __m512i magnitude =
+        _mm512_and_si512(_mm512_slli_epi16(wide_, 7), _mm512_set1_epi16(0x3f80));
+    // The sign's bit from the codes a byte higher, the others from the magnitude.
+    const __m512i halves = _mm512_ternarylogic_epi32(_mm512_set1_epi16(static_cast<short>(0x8000)),
+                                                     _mm512_slli_epi16(wide_, 8), magnitude, 0xca);
+    return {_mm512_maskz_cvtph_ps(kAll, first == 0
+                                            ? _mm512_maskz_extracti64x4_epi64(0xff, halves, 0)
+                                            : _mm512_maskz_extracti64x4_epi64(0xff, halves, 1))};
+  }
+
+ private:
+  __m512i wide_;
+};
+
+template <>
+class Codes<SmallFloat::e2m1> {
+ public:
+  RESHARD_TARGET explicit Codes(const std::byte* data) {
     // The upper byte of the half that has the value; the lower one is 0.
     const __m128i table = _mm_setr_epi8(0, 0x38, 0x3c, 0x3e, 0x40, 0x42, 0x44, 0x46, -128, -72, -68,
                                         -66, -64, -62, -60, -58);
     const __m128i packed = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(data));
     const __m128i low = _mm_and_si128(packed, _mm_set1_epi8(15));
     const __m128i high = _mm_and_si128(_mm_srli_epi16(packed, 4), _mm_set1_epi8(15));
-    const __m128i tops = _mm_shuffle_epi8(table, _mm_unpacklo_epi8(low, high));
-    const __m256i halves = _mm256_slli_epi16(_mm256_cvtepu8_epi16(tops), 8);
-    return {_mm512_maskz_cvtph_ps(kAll, halves)};
+    tops_ = _mm_shuffle_epi8(table, _mm_unpacklo_epi8(low, high));
   }
-}
+
+  RESHARD_TARGET static bool any_nan() { return false; }
+  RESHARD_TARGET Floats floats(std::ptrdiff_t) const {
+    return {_mm512_maskz_cvtph_ps(kAll, _mm256_slli_epi16(_mm256_cvtepu8_epi16(tops_), 8))};
+  }
+
+ private:
+  __m128i tops_;
+};
 
 /// The largest magnitude, in the bits of the source.
 class RawMaximum {
@@ -127,7 +194,21 @@ class RawMaximum {
 
   template <class Source>
   RESHARD_TARGET void add(const std::byte* src) {
-    const __m512i bits = _mm512_loadu_si512(src);
+    add_bits<Source>(_mm512_loadu_si512(src));
+  }
+
+  /// @pre 0 < n, and fewer than a vector has
+  template <class Source>
+  RESHARD_TARGET void add_some(const std::byte* src, std::ptrdiff_t n) {
+    add_bits<Source>(_mm512_maskz_loadu_epi8(~0ULL >> (64 - n * Source::kBytes), src));
+  }
+
+  template <class Source>
+  RESHARD_TARGET std::uint32_t float_bits() const;
+
+ private:
+  template <class Source>
+  RESHARD_TARGET void add_bits(__m512i bits) {
     if constexpr (Source::kBytes == 2) {
       const __m512i magnitude = _mm512_and_si512(bits, _mm512_set1_epi16(0x7fff));
       maximum_ = _mm512_max_epu16(maximum_, magnitude);
@@ -137,10 +218,6 @@ class RawMaximum {
     }
   }
 
-  template <class Source>
-  RESHARD_TARGET std::uint32_t float_bits() const;
-
- private:
   RESHARD_TARGET std::uint32_t raw16() const {
     const __m256i half = _mm256_max_epu16(low(), high());
     const __m128i eight =
@@ -165,6 +242,106 @@ class RawMaximum {
   __m512i maximum_;
 };
 
+/// The larger magnitudes of two vectors, each folded once: a's in the lower half, b's in the upper.
+RESHARD_TARGET inline __m512i folded_halves(__m512i a, __m512i b) {
+  return _mm512_max_epu16(_mm512_maskz_shuffle_i64x2(0xff, a, b, 0x44),
+                          _mm512_maskz_shuffle_i64x2(0xff, a, b, 0xee));
+}
+RESHARD_TARGET inline __m512i folded_quarters(__m512i a, __m512i b) {
+  return _mm512_max_epu16(_mm512_maskz_shuffle_i64x2(0xff, a, b, 0x88),
+                          _mm512_maskz_shuffle_i64x2(0xff, a, b, 0xdd));
+}
+RESHARD_TARGET inline __m512i folded_eighths(__m512i a, __m512i b) {
+  return _mm512_max_epu16(_mm512_maskz_unpacklo_epi64(0xff, a, b),
+                          _mm512_maskz_unpackhi_epi64(0xff, a, b));
+}
+
+/// The largest magnitudes of eight blocks of 32 numbers of 16 bits, as 32-bit words.
+RESHARD_TARGET inline __m256i eight_maxima(const std::byte* src) {
+  const auto magnitudes = [src](int block) RESHARD_TARGET {
+    return _mm512_and_si512(_mm512_loadu_si512(src + 64 * block), _mm512_set1_epi16(0x7fff));
+  };
+  const __m512i ab = folded_halves(magnitudes(0), magnitudes(1));
+  const __m512i cd = folded_halves(magnitudes(2), magnitudes(3));
+  const __m512i ef = folded_halves(magnitudes(4), magnitudes(5));
+  const __m512i gh = folded_halves(magnitudes(6), magnitudes(7));
+  // Blocks 0, 4, 1, 5, ... in 64 bits each.
+  const __m512i four = folded_eighths(folded_quarters(ab, cd), folded_quarters(ef, gh));
+  const __m512i two = _mm512_max_epu16(four, _mm512_maskz_srli_epi64(0xff, four, 32));
+  const __m512i one = _mm512_max_epu16(two, _mm512_maskz_srli_epi64(0xff, two, 16));
+  const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 2, 6, 10, 14, 0, 0, 0, 0, 0, 0, 0, 0);
+  const __m512i words = _mm512_maskz_permutexvar_epi32(kAll, order, one);
+  return _mm256_and_si256(_mm512_maskz_extracti64x4_epi64(0xff, words, 0),
+                          _mm256_set1_epi32(0xffff));
+}
+
+/// Blocks of 32, eight at a time. @return the elements that are done
+template <class Source>
+RESHARD_TARGET inline std::ptrdiff_t several_amaxes(const std::byte* src, std::ptrdiff_t n,
+                                                    std::ptrdiff_t block, std::uint32_t* maxima) {
+  constexpr std::ptrdiff_t kTogether = 8;
+  if (Source::kBytes != 2 || block != 32) return 0;
+  std::ptrdiff_t i = 0;
+  for (; i + kTogether * 32 <= n; i += kTogether * 32, maxima += kTogether) {
+    const __m256i words = eight_maxima(src + i * Source::kBytes);
+    const __m256i bits =
+        Source::kIsBf16
+            ? _mm256_slli_epi32(words, 16)
+            : _mm256_castps_si256(_mm256_maskz_cvtph_ps(0xff, _mm256_cvtepi32_epi16(words)));
+    auto* const at = reinterpret_cast<__m256i*>(maxima);
+    _mm256_storeu_si256(at, _mm256_max_epu32(_mm256_loadu_si256(at), bits));
+  }
+  return i;
+}
+
+/// The code of bf16 numbers times a power of two, in 16-bit places: with its exponent moved by that
+/// power (`base`), a number has the fields of E4M3 with four more bits of mantissa.
+RESHARD_TARGET RESHARD_INLINE __m512i moved_codes(__m512i number, __m512i base) {
+  const __m512i one = _mm512_set1_epi16(1);
+  const __m512i magnitude = _mm512_and_si512(number, _mm512_set1_epi16(0x7fff));
+  const __m512i fields = _mm512_sub_epi16(magnitude, base);
+  // The mantissa with its leading bit, which is what subnormal codes count.
+  const __m512i mantissa =
+      _mm512_ternarylogic_epi32(magnitude, _mm512_set1_epi16(0x7f), _mm512_set1_epi16(0x80), 0xea);
+  const __m512i wide = _mm512_max_epi16(fields, mantissa);
+  const __m512i exponent = _mm512_srai_epi16(fields, 7);
+  // Bits to drop, less one: 3 of normal numbers.
+  const __m512i drop =
+      _mm512_max_epi16(_mm512_sub_epi16(_mm512_set1_epi16(4), exponent), _mm512_set1_epi16(3));
+  // Rounds to even by adding half a place, less one where the last place is even.
+  const __m512i half = _mm512_sllv_epi16(one, drop);
+  const __m512i twice = _mm512_srlv_epi16(wide, drop);
+  const __m512i even = _mm512_maskz_andnot_epi32(kAll, _mm512_maskz_srli_epi16(~0U, twice, 1), one);
+  const __m512i sum = _mm512_sub_epi16(_mm512_add_epi16(wide, half), even);
+  const __m512i rounded = _mm512_maskz_srli_epi16(~0U, _mm512_srlv_epi16(sum, drop), 1);
+  const __m512i code = _mm512_min_epu16(rounded, _mm512_set1_epi16(0x7e));
+  return _mm512_ternarylogic_epi32(_mm512_set1_epi16(0x80), _mm512_maskz_srli_epi16(~0U, number, 8),
+                                   code, 0xca);
+}
+
+/// Blocks of bf16 whose scales are powers of two, of whole vectors each, until one is not.
+/// @return the elements that are done
+template <class Source, SmallFloat kind, bool stream>
+RESHARD_TARGET inline std::ptrdiff_t shift_exponents(const std::byte* src, std::byte* data,
+                                                     std::ptrdiff_t n, std::ptrdiff_t block,
+                                                     const float* by) {
+  if (!Source::kIsBf16 || kind != SmallFloat::e4m3 || block % 32 != 0) return 0;
+  std::ptrdiff_t i = 0;
+  for (; i + block <= n; ++by) {
+    const std::uint32_t bits = float_bits(*by);
+    // Under larger powers subnormal numbers would count; they are cast as floats.
+    constexpr std::uint32_t kFrom = 27U << 23, kTo = 227U << 23;
+    if ((bits & 0x7fffffU) != 0 || bits - kFrom >= kTo - kFrom) break;
+    const __m512i base =
+        _mm512_set1_epi16(static_cast<short>((247 - static_cast<int>(bits >> 23)) * 128));
+    for (const std::ptrdiff_t end = i + block; i < end; i += 32) {
+      const __m512i codes = moved_codes(_mm512_loadu_si512(src + 2 * i), base);
+      put<stream>(_mm512_maskz_cvtepi16_epi8(~0U, codes), data + i);
+    }
+  }
+  return i;
+}
+
 #include "reshard/transform/quantise_kernels.inc"
 
 template <>
@@ -184,7 +361,7 @@ RESHARD_TARGET inline std::uint32_t RawMaximum::float_bits<F32>() const {
 
 const QuantiseKernels& avx512_quantise_kernels() {
   static constexpr QuantiseKernels kKernels = {kernels_of<Bf16>(), kernels_of<F16>(),
-                                               kernels_of<F32>()};
+                                               kernels_of<F32>(), scales};
   return kKernels;
 }
 

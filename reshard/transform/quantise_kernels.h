@@ -11,6 +11,14 @@
 
 namespace reshard::detail {
 
+/// Scales are made in arrays whose length is a multiple of this.
+inline constexpr std::ptrdiff_t kScalesTogether = 16;
+
+/// Where blocks are stored past the caches, their places are multiples of as many bytes: of codes,
+/// and of this many plain numbers.
+constexpr std::ptrdiff_t stream_unit(SmallFloat kind) { return kind == SmallFloat::e4m3 ? 32 : 8; }
+inline constexpr std::ptrdiff_t kStreamNumbers = 16;
+
 /// Elements [0, n) of a row, cut into blocks of `block`; the last may be shorter. 4-bit blocks have
 /// an even length, and so have rows. n > 0, block > 0. No alignment is needed.
 struct QuantiseKernels {
@@ -18,18 +26,25 @@ struct QuantiseKernels {
   /// bits; NaN is larger than all others.
   using Amaxes = void (*)(const std::byte* src, std::ptrdiff_t n, std::ptrdiff_t block,
                           std::uint32_t* maxima);
+  /// by[b]: BlockScale::by of block b. Only the portable kernels take NaN in a block whose `by` is
+  /// none. `stream` asks for stores past the caches, weakly ordered.
   using Encode = void (*)(const std::byte* src, std::byte* data, std::ptrdiff_t n,
-                          std::ptrdiff_t block, const BlockScale* scales);
+                          std::ptrdiff_t block, const float* by, bool stream);
+  /// scales[b]: decoding_scale() of block b.
   using Decode = void (*)(const std::byte* data, std::byte* dst, std::ptrdiff_t n,
-                          std::ptrdiff_t block, const float* scales);
+                          std::ptrdiff_t block, const float* scales, bool stream);
 
   /// For one dtype of plain numbers; encode and decode by SmallFloat.
   struct OfSource {
     Amaxes amaxes;
-    std::array<Encode, 2> encode;
+    std::array<Encode, 2> multiply, divide;
     std::array<Decode, 2> decode;
   };
   OfSource bf16, f16, f32;
+
+  /// block_scale() of each maximum. n is a multiple of kScalesTogether.
+  void (*scales)(const ScaleMaker& maker, const std::uint32_t* maxima, std::ptrdiff_t n,
+                 std::uint32_t* stored, float* by);
 };
 
 const QuantiseKernels& portable_quantise_kernels();

@@ -47,18 +47,18 @@ void amaxes(const std::byte* src, std::ptrdiff_t n, std::ptrdiff_t block, std::u
       *maxima = std::max(*maxima, float_bits(load<Source>(src, i)) & kFloatMagnitude);
 }
 
-template <class Source, SmallFloat kind>
+template <class Source, SmallFloat kind, bool divides>
 void encode(const std::byte* src, std::byte* data, std::ptrdiff_t n, std::ptrdiff_t block,
-            const BlockScale* scales) {
-  for (std::ptrdiff_t begin = 0; begin < n; begin += block, ++scales) {
+            const float* by, bool) {
+  for (std::ptrdiff_t begin = 0; begin < n; begin += block, ++by) {
     const std::ptrdiff_t end = std::min(begin + block, n);
     if constexpr (kind == SmallFloat::e4m3) {
       for (std::ptrdiff_t i = begin; i < end; ++i)
-        data[i] = static_cast<std::byte>(encoded(kind, load<Source>(src, i), *scales));
+        data[i] = static_cast<std::byte>(encoded(kind, divides, load<Source>(src, i), *by));
     } else {
       for (std::ptrdiff_t i = begin; i < end; i += 2) {
-        const std::uint32_t low = encoded(kind, load<Source>(src, i), *scales);
-        const std::uint32_t high = encoded(kind, load<Source>(src, i + 1), *scales);
+        const std::uint32_t low = encoded(kind, divides, load<Source>(src, i), *by);
+        const std::uint32_t high = encoded(kind, divides, load<Source>(src, i + 1), *by);
         data[i / 2] = static_cast<std::byte>(low | high << 4);
       }
     }
@@ -73,7 +73,7 @@ std::uint32_t code_at(const std::byte* data, std::ptrdiff_t i) {
 
 template <class Source, SmallFloat kind>
 void decode(const std::byte* data, std::byte* dst, std::ptrdiff_t n, std::ptrdiff_t block,
-            const float* scales) {
+            const float* scales, bool) {
   for (std::ptrdiff_t begin = 0; begin < n; begin += block, ++scales)
     for (std::ptrdiff_t i = begin; i < std::min(begin + block, n); ++i)
       store<Source>(decoded(kind, code_at<kind>(data, i), *scales), dst, i);
@@ -82,15 +82,25 @@ void decode(const std::byte* data, std::byte* dst, std::ptrdiff_t n, std::ptrdif
 template <class Source>
 constexpr QuantiseKernels::OfSource kernels_of() {
   return {amaxes<Source>,
-          {encode<Source, SmallFloat::e4m3>, encode<Source, SmallFloat::e2m1>},
+          {encode<Source, SmallFloat::e4m3, false>, encode<Source, SmallFloat::e2m1, false>},
+          {encode<Source, SmallFloat::e4m3, true>, encode<Source, SmallFloat::e2m1, true>},
           {decode<Source, SmallFloat::e4m3>, decode<Source, SmallFloat::e2m1>}};
+}
+
+void scales(const ScaleMaker& maker, const std::uint32_t* maxima, std::ptrdiff_t n,
+            std::uint32_t* stored, float* by) {
+  for (std::ptrdiff_t b = 0; b < n; ++b) {
+    const BlockScale scale = block_scale(maker, maxima[b]);
+    stored[b] = scale.stored;
+    by[b] = scale.by;
+  }
 }
 
 }  // namespace
 
 const QuantiseKernels& portable_quantise_kernels() {
   static constexpr QuantiseKernels kKernels = {kernels_of<Bf16>(), kernels_of<F16>(),
-                                               kernels_of<F32>()};
+                                               kernels_of<F32>(), scales};
   return kKernels;
 }
 

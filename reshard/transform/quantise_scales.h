@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstring>
+#include <span>
 
 #include "reshard/transform/quantise.h"
 #include "reshard/transform/quantise_arithmetic.h"
@@ -53,12 +54,19 @@ class ScalePlaces {
     return bits;
   }
 
-  void write(Index row, Index col, std::uint32_t stored) const {
-    std::byte* const at = scales_ + place(row, col);
-    if (width_ == 1) {
-      *at = static_cast<std::byte>(stored);
+  /// The scales of a row's columns from `col` on.
+  void write(Index row, Index col, std::span<const std::uint32_t> stored) const {
+    if (width_ == 4) {
+      std::memcpy(scales_ + place(row, col), stored.data(), stored.size_bytes());
+    } else if (!swizzled_) {
+      std::byte* const at = scales_ + place(row, col);
+      for (std::size_t i = 0; i < stored.size(); ++i) at[i] = static_cast<std::byte>(stored[i]);
     } else {
-      std::memcpy(at, &stored, sizeof stored);
+      std::byte* const at = scales_ + place(row, 0);
+      for (const std::uint32_t scale : stored) {
+        at[col / kTileCols * kTileBytes + col % kTileCols] = static_cast<std::byte>(scale);
+        ++col;
+      }
     }
   }
 

@@ -8,3 +8,6 @@
 #else
 #define RESHARD_UNROLL _Pragma("GCC unroll 8")
 #endif
+
+/// For functions whose constants are to be kept in registers by the loop that calls them.
+#define RESHARD_INLINE inline __attribute__((always_inline))
