@@ -25,22 +25,30 @@ std::uint64_t take(std::span<const std::byte>& in, std::size_t bytes) {
   return value;
 }
 
+/// All but the bytes.
+void append_head(std::vector<std::byte>& out, const Frame& frame) {
+  const std::string_view text = std::string_view(frame.text).substr(0, kMaxTextBytes);
+  out.reserve(kHeadBytes + text.size());
+  put(out, static_cast<std::uint64_t>(frame.kind), 1);
+  for (const std::uint64_t value : {frame.id, frame.a, frame.b}) put(out, value, 8);
+  put(out, text.size(), 4);
+  for (const char c : text) out.push_back(static_cast<std::byte>(c));
+}
+
 }  // namespace
 
-EncodedFrame encode(const Frame& frame) {
-  EncodedFrame out = encode(frame, nullptr);
+EncodedFrame encode(const Frame& frame, std::vector<std::byte> room) {
+  EncodedFrame out;
+  out.head = std::move(room);
+  out.head.clear();
+  append_head(out.head, frame);
   out.head.insert(out.head.end(), frame.bytes.begin(), frame.bytes.end());
   return out;
 }
 
 EncodedFrame encode(const Frame& frame, std::shared_ptr<const std::vector<std::byte>> body) {
   EncodedFrame out;
-  const std::string_view text = std::string_view(frame.text).substr(0, kMaxTextBytes);
-  out.head.reserve(kHeadBytes + text.size());
-  put(out.head, static_cast<std::uint64_t>(frame.kind), 1);
-  for (const std::uint64_t value : {frame.id, frame.a, frame.b}) put(out.head, value, 8);
-  put(out.head, text.size(), 4);
-  for (const char c : text) out.head.push_back(static_cast<std::byte>(c));
+  append_head(out.head, frame);
   out.body = std::move(body);
   return out;
 }

@@ -6,6 +6,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "reshard/base/result.h"
@@ -38,6 +39,9 @@ struct Frame {
   std::vector<std::byte> bytes;
 };
 
+/// The text of a `meet` in which nobody gives anything: its answer has no parts.
+inline constexpr std::string_view kBarrier = "barrier";
+
 /// Longest frame, and longest answer of an all_gather over all ranks together.
 inline constexpr std::size_t kMaxFrameBytes = (std::size_t{64} << 20) + 4096;
 /// Longest text of a frame; longer ones are cut when encoded.
@@ -52,7 +56,8 @@ struct EncodedFrame {
   std::size_t size() const { return head.size() + (body ? body->size() : 0); }
 };
 
-EncodedFrame encode(const Frame& frame);
+/// In the memory of `room`, whose content goes.
+EncodedFrame encode(const Frame& frame, std::vector<std::byte> room = {});
 /// With `body` in place of frame.bytes.
 EncodedFrame encode(const Frame& frame, std::shared_ptr<const std::vector<std::byte>> body);
 /// Errors: `corrupt`.

@@ -14,6 +14,8 @@ namespace {
 constexpr std::size_t kTagBytes = crypto_secretstream_xchacha20poly1305_ABYTES;
 constexpr std::size_t kStartBytes = crypto_secretstream_xchacha20poly1305_HEADERBYTES;
 constexpr std::size_t kLengthBytes = 4;
+/// Capacity of a frame that is kept.
+constexpr std::size_t kMostSpare = 4096;
 constexpr unsigned char kMore = 0;
 constexpr unsigned char kLast = crypto_secretstream_xchacha20poly1305_TAG_PUSH;
 
@@ -48,6 +50,7 @@ void SecureWriter::begin_with(std::span<const std::byte> clear) {
 }
 
 void SecureWriter::queue(EncodedFrame frame) { frames_.push_back(std::move(frame)); }
+void SecureWriter::queue(const Frame& frame) { queue(encode(frame, std::move(spare_))); }
 
 void SecureWriter::encrypt_chunk() {
   const EncodedFrame& frame = frames_.front();
@@ -64,6 +67,8 @@ void SecureWriter::encrypt_chunk() {
                                              nullptr, raw(plain.data()), bytes, nullptr, 0,
                                              last ? kLast : kMore);
   if (last) {
+    spare_ = std::move(frames_.front().head);
+    if (spare_.capacity() > kMostSpare) spare_ = {};
     frames_.pop_front();
     encrypted_ = 0;
   }

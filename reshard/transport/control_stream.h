@@ -9,11 +9,11 @@
 #include <sodium/crypto_secretstream_xchacha20poly1305.h>
 
 #include <cstddef>
-#include <deque>
 #include <functional>
 #include <span>
 #include <vector>
 
+#include "reshard/base/ring_queue.h"
 #include "reshard/transport/control_cipher.h"
 #include "reshard/transport/control_frame.h"
 
@@ -36,6 +36,8 @@ class SecureWriter {
   void begin_with(std::span<const std::byte> clear);
   /// No I/O.
   void queue(EncodedFrame frame);
+  /// The same of encode(frame), in memory of frames that are out.
+  void queue(const Frame& frame);
   /// Sends what the socket takes without waiting.
   Flow flush(int socket);
   /// Everything is with the kernel.
@@ -47,8 +49,9 @@ class SecureWriter {
   crypto_secretstream_xchacha20poly1305_state state_;
   std::vector<std::byte> cipher_;  ///< of chunks under way; [sent_, size) is unsent.
   std::size_t sent_ = 0;
-  std::deque<EncodedFrame> frames_;
-  std::size_t encrypted_ = 0;  ///< bytes of the first frame.
+  RingQueue<EncodedFrame> frames_;
+  std::size_t encrypted_ = 0;     ///< bytes of the first frame.
+  std::vector<std::byte> spare_;  ///< of the last frame that is out, if it was short.
 };
 
 /// Receives frames. One thread at a time.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <utility>
 
+#include "reshard/base/keeps_memory.h"
 #include "reshard/transport/access_checks.h"
 #include "reshard/transport/engine_core.h"
 
@@ -10,14 +11,15 @@ namespace {
 using engine::Core;
 using engine::Step;
 
-class EngineEvent final : public Event {
+class EngineEvent final : public Event, public KeepsMemory<EngineEvent> {
  public:
   EngineEvent(std::shared_ptr<Core> core, std::span<const Send> sends, std::span<const Recv> recvs)
-      : core_(std::move(core)) {
+      : core_(std::move(core)), owned_(core_->new_step()), step_(*owned_) {
     core_->post(step_, sends, recvs);
   }
   ~EngineEvent() override {
     if (!done_) core_->withdraw(step_);
+    core_->give_back(std::move(owned_));
   }
 
   Result<bool> test() override {
@@ -56,7 +58,8 @@ class EngineEvent final : public Event {
   }
 
   const std::shared_ptr<Core> core_;
-  Step step_;
+  std::unique_ptr<Step> owned_;
+  Step& step_;
   bool done_ = false;
 };
 

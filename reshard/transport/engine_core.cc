@@ -18,7 +18,10 @@ Core::Core(std::unique_ptr<Wire> wire, ControlPlane& control)
       control_(&control),
       rank_(wire_->rank()),
       size_(wire_->size()),
-      links_(static_cast<std::size_t>(size_)) {}
+      links_(static_cast<std::size_t>(size_)) {
+  to_flush_.reserve(links_.size());
+  flushing_.reserve(links_.size());
+}
 
 std::string Core::describe(Rank from, MessageId id, Rank to) const {
   return fmt::format("message {} from rank {} to rank {}", id.value(), from.value(), to.value());
@@ -53,7 +56,9 @@ void Core::answer(Rank to, const Record& record) {
 
 void Core::flush() {
   // fail_peer() below may queue more; what it queues is sent by the next flush.
-  for (const Rank to : std::exchange(to_flush_, {})) {
+  flushing_.clear();
+  std::swap(flushing_, to_flush_);
+  for (const Rank to : flushing_) {
     Link& link = links_[to.index()];
     link.to_flush = false;
     if (link.frame.empty() || link.gone || wire_closed_) continue;
@@ -63,9 +68,21 @@ void Core::flush() {
   }
 }
 
+std::unique_ptr<Step> Core::new_step() {
+  if (spare_steps_.empty()) return std::make_unique<Step>();
+  std::unique_ptr<Step> step = std::move(spare_steps_.back());
+  spare_steps_.pop_back();
+  return step;
+}
+
+void Core::give_back(std::unique_ptr<Step> step) {
+  step->clear();
+  if (spare_steps_.size() < kSpareSteps) spare_steps_.push_back(std::move(step));
+}
+
 void Core::post(Step& step, std::span<const Send> sends, std::span<const Recv> recvs) {
   steps_.push_back(&step);
-  step.tokens.reserve(sends.size() + recvs.size());
+  step.tokens.reserve(std::max(kLeastRoom, sends.size() + recvs.size()));
   step.left = sends.size() + recvs.size();
   // Receives first: what a rank sends itself then finds them.
   for (const Recv& recv : recvs) post_recv(step, recv);
@@ -90,13 +107,12 @@ void Core::post_send(Step& step, const Send& send) {
   const bool remote = send.to != rank_;
   const bool eager =
       remote && (tiny || (m.bytes <= eager_limit() && m.bytes <= kEagerWindow - link.eager_out));
-  MemoryKey place;
+  Place place;
   if (eager) {
     m.state = State::eager;
     if (!tiny) link.eager_out += m.bytes;
   } else if (remote) {
     place = wire_->describe_source(send.to, send.bytes);
-    if (place.size() > kMaxPlace) place.clear();
     m.described = !place.empty();
   }
   const std::uint64_t token = messages_.add(m);
@@ -104,7 +120,7 @@ void Core::post_send(Step& step, const Send& send) {
   if (eager) {
     answer(send.to, {Kind::payload, 0, {token, send.id.value()}, send.bytes});
   } else {
-    answer(send.to, {Kind::request, 0, {token, send.id.value(), m.bytes}, place});
+    answer(send.to, {Kind::request, 0, {token, send.id.value(), m.bytes}, place.bytes()});
   }
 }
 
@@ -285,8 +301,8 @@ void Core::grant(std::uint32_t index, Message& recv) {
            {Kind::grant, static_cast<std::uint8_t>(Way::framed), {recv.remote, room, 0}});
     return;
   }
-  const MemoryKey place = wire_->describe_target(recv.peer, bytes);
-  const bool placed = !place.empty() && place.size() <= kMaxPlace;
+  const Place place = wire_->describe_target(recv.peer, bytes);
+  const bool placed = !place.empty();
   recv.way = placed ? Way::placed : Way::tagged;
   lend(recv);
   ++bulks_;
@@ -301,10 +317,9 @@ void Core::grant(std::uint32_t index, Message& recv) {
       return;
     }
   }
-  answer(recv.peer, {Kind::grant,
-                     static_cast<std::uint8_t>(recv.way),
-                     {recv.remote, room, tag},
-                     placed ? std::span<const std::byte>(place) : std::span<const std::byte>()});
+  answer(
+      recv.peer,
+      {Kind::grant, static_cast<std::uint8_t>(recv.way), {recv.remote, room, tag}, place.bytes()});
 }
 
 void Core::lend(Message& m) {

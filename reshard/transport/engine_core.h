@@ -4,7 +4,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <optional>
 #include <span>
@@ -12,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "reshard/base/ring_queue.h"
 #include "reshard/transport/engine_frames.h"
 #include "reshard/transport/engine_slab.h"
 #include "reshard/transport/engine_table.h"
@@ -35,10 +35,14 @@ inline constexpr std::size_t kPiece = std::size_t{1} << 20;
 inline constexpr int kMaxBulks = 8;
 /// As kMaxBulks, of small messages that were granted a frame. Together less than kEagerWindow.
 inline constexpr int kMaxFramed = 48;
+/// Room of a step, in messages, so that it need not grow from one use to the next.
+inline constexpr std::size_t kLeastRoom = 32;
+/// Steps that are kept for the next exchange.
+inline constexpr std::size_t kSpareSteps = 64;
 /// Messages that a peer may have announced before this rank expects them.
 inline constexpr std::size_t kMaxArrivals = std::size_t{1} << 22;
 
-/// One exchange. Belongs to its event; used by the rank's thread alone.
+/// One exchange. Lent to its event; used by the rank's thread alone.
 struct Step {
   std::vector<std::uint64_t> tokens;  ///< of all messages; those that are done are stale.
   std::size_t left = 0;               ///< messages that are neither whole nor withdrawn.
@@ -48,6 +52,13 @@ struct Step {
 
   void fail(Error what) {
     if (!error) error = std::move(what);
+  }
+  /// As new, but for the room that it has.
+  void clear() {
+    tokens.clear();
+    left = lent = 0;
+    error.reset();
+    told.reset();
   }
 };
 
@@ -63,6 +74,10 @@ class Core final : public WireSink {
   int size() const { return size_; }
   /// Errors: after close(), an abort, or the end of the wire.
   Result<> usable(std::string_view what) const;
+
+  /// An empty step, to be given back when its event goes. @pre withdrawn, if it was posted
+  std::unique_ptr<Step> new_step();
+  void give_back(std::unique_ptr<Step> step);
 
   /// Starts the messages of a step. What cannot be started fails the step. @pre ranks are in range
   void post(Step& step, std::span<const Send> sends, std::span<const Recv> recvs);
@@ -179,15 +194,16 @@ class Core final : public WireSink {
   const Rank rank_;
   const int size_;
   std::vector<Link> links_;
-  std::vector<Rank> to_flush_;
+  std::vector<Rank> to_flush_, flushing_;
   MessageTable table_;  ///< of receives until they are whole, and arrivals.
   Slab<Message> messages_;
   Slab<Arrival> arrivals_;
   std::vector<std::unique_ptr<std::byte[]>> spare_payloads_;
-  std::deque<std::uint64_t> pulls_;       ///< receives whose bytes can be had, in order.
-  std::deque<std::uint64_t> for_grants_;  ///< receives that wait for a grant.
-  std::vector<Step*> steps_;              ///< undone.
-  int bulks_ = 0, framed_ = 0;            ///< granted and not in.
+  RingQueue<std::uint64_t> pulls_;       ///< receives whose bytes can be had, in order.
+  RingQueue<std::uint64_t> for_grants_;  ///< receives that wait for a grant.
+  std::vector<Step*> steps_;             ///< undone.
+  std::vector<std::unique_ptr<Step>> spare_steps_;
+  int bulks_ = 0, framed_ = 0;  ///< granted and not in.
   std::uint64_t next_tag_ = 0;
   std::uint32_t polls_ = 0;
   std::optional<Error> aborted_;     ///< what control.status() said.

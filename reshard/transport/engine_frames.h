@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "reshard/base/result.h"
+#include "reshard/transport/place.h"
 
 namespace reshard::engine {
 
@@ -30,8 +31,8 @@ enum class Kind : std::uint8_t {
 /// How granted bytes travel.
 enum class Way : std::uint8_t { framed = 1, placed, tagged };
 
-inline constexpr std::size_t kMaxPlace = 64;  ///< bytes that describe memory.
-inline constexpr std::size_t kMaxText = 512;  ///< bytes of an error's text.
+inline constexpr std::size_t kMaxPlace = Place::kMost;  ///< bytes that describe memory.
+inline constexpr std::size_t kMaxText = 512;            ///< bytes of an error's text.
 
 /// One record. Numbers that its kind has not are 0.
 struct Record {

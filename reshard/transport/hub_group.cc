@@ -185,10 +185,13 @@ void HubGroup::meet(Rank from, Frame frame) {
 }
 
 void HubGroup::complete() {
-  std::vector<std::vector<std::byte>> parts;
-  parts.reserve(members_.size());
-  for (Member& m : members_) parts.push_back(std::exchange(m.given, {}));
-  const auto body = std::make_shared<const std::vector<std::byte>>(encode_parts(parts));
+  std::shared_ptr<const std::vector<std::byte>> body;
+  if (what_ != kBarrier) {
+    std::vector<std::vector<std::byte>> parts;
+    parts.reserve(members_.size());
+    for (Member& m : members_) parts.push_back(std::exchange(m.given, {}));
+    body = std::make_shared<const std::vector<std::byte>>(encode_parts(parts));
+  }
   num_here_ = given_bytes_ = 0;
   for (std::size_t r = 0; r < members_.size(); ++r) {
     members_[r].here = false;

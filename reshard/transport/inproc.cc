@@ -15,7 +15,6 @@ namespace {
 
 using inproc::Group;
 using inproc::Member;
-using inproc::StepEvent;
 
 /// What a MemoryKey holds. The group's number keeps keys of other groups and torn bytes apart.
 struct Key {
@@ -40,7 +39,7 @@ class InprocTransport final : public Transport {
     RESHARD_TRY(usable("exchange"));
     for (const Send& send : sends) RESHARD_TRY(member("send to", send.to));
     for (const Recv& recv : recvs) RESHARD_TRY(member("receive from", recv.from));
-    return std::make_unique<StepEvent>(member_, sends, recvs);
+    return std::make_unique<inproc::LentStep>(member_, sends, recvs);
   }
 
   Result<MemoryKey> share(std::span<std::byte> memory) override {
@@ -129,7 +128,7 @@ class InprocControl final : public ControlPlane {
   }
 
   Result<> barrier(Deadline deadline) override {
-    RESHARD_TRY(group_->meeting.meet(rank_, "barrier", {}, deadline));
+    RESHARD_TRY(group_->meeting.meet(rank_, inproc::Meeting::kBarrier, {}, deadline));
     return {};
   }
 

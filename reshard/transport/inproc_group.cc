@@ -12,24 +12,51 @@ namespace {
 /// Small messages that one thread takes at a time; with kGrain, what bounds the work between two
 /// looks.
 constexpr std::size_t kSlices = 256;
+/// Room of a step, in messages, so that it need not grow from one use to the next.
+constexpr std::size_t kLeastRoom = 32;
+/// Steps that are kept for the next exchange.
+constexpr std::size_t kSpareSteps = 64;
 
 }  // namespace
 
-StepEvent::StepEvent(std::shared_ptr<Member> member, std::span<const Send> sends,
-                     std::span<const Recv> recvs)
-    : member_(std::move(member)), group_(*member_->group) {
-  step_.rank = member_->rank;
+Member::Member(std::shared_ptr<Group> whole, Rank me)
+    : group(std::move(whole)), rank(me), wake(group->size) {}
+Member::~Member() = default;
+
+LentStep::LentStep(std::shared_ptr<Member> member, std::span<const Send> sends,
+                   std::span<const Recv> recvs)
+    : member_(std::move(member)) {
+  auto& spare = member_->spare;
+  if (spare.empty()) spare.push_back(std::make_unique<MemberStep>(*member_));
+  step_ = std::move(spare.back());
+  spare.pop_back();
+  step_->begin(sends, recvs);
+}
+
+LentStep::~LentStep() {
+  if (!step_->is_done())
+    step_->give_up({Code::aborted, "the event was destroyed before it was done"});
+  if (member_->spare.size() < kSpareSteps) member_->spare.push_back(std::move(step_));
+}
+
+void MemberStep::begin(std::span<const Send> sends, std::span<const Recv> recvs) {
+  step_.rank = member_.rank;
+  step_.sends.reserve(kLeastRoom);
+  step_.recvs.reserve(kLeastRoom);
   step_.sends.assign(sends.begin(), sends.end());
   step_.recvs.assign(recvs.begin(), recvs.end());
+  step_.forgive();
   if (!std::ranges::is_sorted(step_.sends, {}, &Send::to))
-    std::ranges::stable_sort(step_.sends, {}, &Send::to);
-  member_->undone.push_back(this);
+    std::ranges::sort(step_.sends, {}, &Send::to);
+  mailboxes_.clear();
+  next_mailbox_ = 0;
+  done_ = false;
+  outcome_ = {};
+  member_.undone.push_back(this);
   post();
 }
 
-StepEvent::~StepEvent() { give_up({Code::aborted, "the event was destroyed before it was done"}); }
-
-void StepEvent::post() {
+void MemberStep::post() {
   std::int64_t total = 0;
   for (const Send& send : step_.sends) total += grains(send.bytes.size());
   for (const Recv& recv : step_.recvs) total += grains(recv.bytes.size());
@@ -38,19 +65,19 @@ void StepEvent::post() {
   const Rank me = step_.rank;
   if (!step_.recvs.empty()) {
     mailboxes_.push_back(&group_.mailboxes[me.index()]);
-    mailboxes_.back()->post(std::span<const Recv>(step_.recvs), step_, member_->wake);
+    mailboxes_.back()->post(std::span<const Recv>(step_.recvs), step_, member_.wake);
   }
   for (auto first = step_.sends.begin(); first != step_.sends.end();) {
     const auto last = std::ranges::upper_bound(first, step_.sends.end(), first->to, {}, &Send::to);
     Mailbox* mailbox = &group_.mailboxes[first->to.index()];
     if (first->to != me || mailboxes_.empty()) mailboxes_.push_back(mailbox);
-    mailbox->post(std::span<const Send>(first, last), step_, member_->wake);
+    mailbox->post(std::span<const Send>(first, last), step_, member_.wake);
     first = last;
   }
-  member_->wake.ring(group_.bells);
+  member_.wake.ring(group_.bells);
 }
 
-bool StepEvent::settled() {
+bool MemberStep::settled() {
   if (done_) return true;
   auto error = step_.error();
   // A peer that heard of an abort first gives its messages up: then the abort is the cause to
@@ -65,32 +92,32 @@ bool StepEvent::settled() {
   return done_;
 }
 
-bool StepEvent::work() {
-  member_->slices.resize(kSlices);
+bool MemberStep::work() {
+  member_.slices.resize(kSlices);
   for (std::size_t i = 0; i < mailboxes_.size(); ++i) {
     Mailbox& mailbox = *mailboxes_[next_mailbox_];
-    const std::size_t n = mailbox.has_work() ? mailbox.take(member_->slices) : 0;
+    const std::size_t n = mailbox.has_work() ? mailbox.take(member_.slices) : 0;
     if (n == 0) {
       next_mailbox_ = (next_mailbox_ + 1) % mailboxes_.size();
       continue;
     }
-    const std::span<const Slice> mine = std::span(member_->slices).first(n);
+    const std::span<const Slice> mine = std::span(member_.slices).first(n);
     copy(mine);
-    finish(mine, member_->wake);
-    member_->wake.ring(group_.bells);
+    finish(mine, member_.wake);
+    member_.wake.ring(group_.bells);
     return true;
   }
   return false;
 }
 
-Result<bool> StepEvent::test() {
+Result<bool> MemberStep::test() {
   if (!settled() && work()) (void)settled();
   if (!done_) return false;
   if (!outcome_) return tl::unexpected(outcome_.error());
   return true;
 }
 
-Result<> StepEvent::wait(Deadline deadline) {
+Result<> MemberStep::wait(Deadline deadline) {
   const Bell& bell = group_.bells[step_.rank.index()];
   while (true) {
     const std::uint64_t seen = bell.count();
@@ -104,20 +131,20 @@ Result<> StepEvent::wait(Deadline deadline) {
   }
 }
 
-void StepEvent::give_up(Error error) {
+void MemberStep::give_up(Error error) {
   if (done_) return;
   withdraw();
   done(tl::unexpected(std::move(error)));
 }
 
-Withdrawn StepEvent::withdraw() {
+Withdrawn MemberStep::withdraw() {
   Withdrawn all;
   for (Mailbox* mailbox : mailboxes_) {
-    Withdrawn some = mailbox->withdraw(step_, member_->wake);
+    Withdrawn some = mailbox->withdraw(step_, member_.wake);
     all.messages += some.messages;
     if (!all.unmatched) all.unmatched = std::move(some.unmatched);
   }
-  member_->wake.ring(group_.bells);
+  member_.wake.ring(group_.bells);
   // What is left now is in the hands of threads that are copying it, a grain each: no deadline
   // needed.
   Bell& bell = group_.bells[step_.rank.index()];
@@ -128,13 +155,13 @@ Withdrawn StepEvent::withdraw() {
   }
 }
 
-void StepEvent::done(Result<> outcome) {
+void MemberStep::done(Result<> outcome) {
   outcome_ = std::move(outcome);
   done_ = true;
-  std::erase(member_->undone, this);
+  std::erase(member_.undone, this);
 }
 
-Error StepEvent::late(const Withdrawn& withdrawn) const {
+Error MemberStep::late(const Withdrawn& withdrawn) const {
   const std::size_t total = step_.sends.size() + step_.recvs.size();
   return {Code::deadline,
           fmt::format("deadline passed on rank {} with {} of {} messages missing: {}",

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "reshard/base/keeps_memory.h"
 #include "reshard/transport/inproc_bell.h"
 #include "reshard/transport/inproc_mailbox.h"
 #include "reshard/transport/inproc_meeting.h"
@@ -41,33 +42,35 @@ struct Group {
   std::atomic<std::int64_t> reported{0};
 };
 
-class StepEvent;
+class MemberStep;
 
 /// What the transport and the events of one rank share. Used by that rank's thread alone.
 struct Member {
-  Member(std::shared_ptr<Group> whole, Rank me)
-      : group(std::move(whole)), rank(me), wake(group->size) {}
+  Member(std::shared_ptr<Group> whole, Rank me);
+  ~Member();
 
   const std::shared_ptr<Group> group;
   const Rank rank;
-  std::vector<StepEvent*> undone;
+  std::vector<MemberStep*> undone;
+  std::vector<std::unique_ptr<MemberStep>> spare;  ///< done, to be used again.
   bool closed = false;
   Wake wake;                  ///< empty between calls.
   std::vector<Slice> slices;  ///< scratch of work().
 };
 
-/// The event of one exchange on this group.
-class StepEvent final : public Event {
+/// One exchange of a rank, used again and again.
+class MemberStep {
  public:
-  /// Posts the messages. @pre ranks are in range, the member is not closed
-  StepEvent(std::shared_ptr<Member> member, std::span<const Send> sends,
-            std::span<const Recv> recvs);
-  ~StepEvent() override;
+  /// @pre member outlives it
+  explicit MemberStep(Member& member) : member_(member), group_(*member.group) {}
 
-  Result<bool> test() override;
-  Result<> wait(Deadline deadline) override;
-
-  /// Completes the event with this error, unless it is done.
+  /// Posts the messages. @pre ranks are in range, the member is not closed, what was begun before
+  /// is done
+  void begin(std::span<const Send> sends, std::span<const Recv> recvs);
+  Result<bool> test();
+  Result<> wait(Deadline deadline);
+  bool is_done() const { return done_; }
+  /// Completes it with this error, unless it is done.
   void give_up(Error error);
 
  private:
@@ -78,13 +81,28 @@ class StepEvent final : public Event {
   void done(Result<> outcome);
   Error late(const Withdrawn& withdrawn) const;
 
-  std::shared_ptr<Member> member_;
+  Member& member_;
   Group& group_;
   Step step_;
   std::vector<Mailbox*> mailboxes_;  ///< those that hold messages of this step.
   std::size_t next_mailbox_ = 0;
-  bool done_ = false;
+  bool done_ = true;
   Result<> outcome_;
+};
+
+/// The event of one exchange: a step of its member, lent.
+class LentStep final : public Event, public KeepsMemory<LentStep> {
+ public:
+  LentStep(std::shared_ptr<Member> member, std::span<const Send> sends,
+           std::span<const Recv> recvs);
+  ~LentStep() override;
+
+  Result<bool> test() override { return step_->test(); }
+  Result<> wait(Deadline deadline) override { return step_->wait(deadline); }
+
+ private:
+  const std::shared_ptr<Member> member_;
+  std::unique_ptr<MemberStep> step_;
 };
 
 }  // namespace reshard::inproc

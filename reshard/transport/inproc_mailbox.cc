@@ -28,7 +28,7 @@ void Mailbox::post(std::span<const Send> sends, Step& step, Wake& wake) {
   for (const Send& send : sends) {
     // The one place that drops const: a half of side send is only ever the source of a copy.
     auto* data = const_cast<std::byte*>(send.bytes.data());
-    meet({step.rank, send.id}, {Side::send, data, send.bytes.size(), &step}, wake);
+    meet({step.rank, send.id}, {Side::send, data, send.bytes.size(), &step, step.rank}, wake);
   }
   matched_.store(jobs_.size(), std::memory_order_release);
 }
@@ -38,15 +38,21 @@ void Mailbox::post(std::span<const Recv> recvs, Step& step, Wake& wake) {
   for (const Recv& recv : recvs) {
     const bool closed = closed_[recv.from.index()].load(std::memory_order_acquire);
     if (closed) step.fail(closed_error(recv.from));
-    meet({recv.from, recv.id}, {Side::recv, recv.bytes.data(), recv.bytes.size(), &step}, wake);
+    meet({recv.from, recv.id}, {Side::recv, recv.bytes.data(), recv.bytes.size(), &step, recv.from},
+         wake);
   }
   matched_.store(jobs_.size(), std::memory_order_release);
 }
 
 void Mailbox::meet(Key key, Half mine, Wake& wake) {
-  const auto [it, fresh] = waiting_.try_emplace(key, mine);
-  if (fresh) return;
-  const Half other = it->second;
+  const engine::MessageTable::Entry* found = table_.find(key.from, key.id);
+  if (found == nullptr) {
+    const auto index = engine::Slab<Half>::index(waiting_.add(mine));
+    table_.insert({key.id, key.from, index, engine::MessageTable::Kind::arrival});
+    return;
+  }
+  const std::uint32_t index = found->index;
+  const Half other = waiting_[index];
   if (other.side == mine.side) {
     mine.step->fail({Code::invalid_argument,
                      fmt::format("{} is {} twice; an id is free again when its event is done",
@@ -54,7 +60,8 @@ void Mailbox::meet(Key key, Half mine, Wake& wake) {
     drop(*mine.step, mine.bytes, wake);
     return;
   }
-  waiting_.erase(it);
+  table_.erase(key.from, key.id);
+  waiting_.remove(index);
   const Half& from = mine.side == Side::send ? mine : other;
   const Half& to = mine.side == Side::send ? other : mine;
   if (from.bytes == to.bytes) {
@@ -114,7 +121,7 @@ Withdrawn Mailbox::withdraw(Step& step, Wake& wake) {
                                 recv.id.value(), recv.from.value(), recv.bytes.size());
   }
   out.messages += static_cast<std::int64_t>(
-      std::erase_if(jobs_, [&](const Slice& job) { return withdraw_job(job, step, wake); }));
+      jobs_.erase_if([&](const Slice& job) { return withdraw_job(job, step, wake); }));
   matched_.store(jobs_.size(), std::memory_order_release);
   return out;
 }
@@ -133,21 +140,25 @@ bool Mailbox::withdraw_job(const Slice& job, Step& step, Wake& wake) {
 }
 
 bool Mailbox::withdraw_half(Key key, Side side, Step& step, Wake& wake) {
-  const auto it = waiting_.find(key);
-  if (it == waiting_.end() || it->second.step != &step || it->second.side != side) return false;
-  drop(step, it->second.bytes, wake);
-  waiting_.erase(it);
+  const engine::MessageTable::Entry* found = table_.find(key.from, key.id);
+  if (found == nullptr) return false;
+  const std::uint32_t index = found->index;
+  const Half half = waiting_[index];
+  if (half.step != &step || half.side != side) return false;
+  drop(step, half.bytes, wake);
+  table_.erase(key.from, key.id);
+  waiting_.remove(index);
   return true;
 }
 
 void Mailbox::fail_closed(Rank rank, Wake& wake) {
   const std::lock_guard lock(mutex_);
-  for (const auto& [key, half] : waiting_) {
-    const Rank peer = half.side == Side::send ? owner_ : key.from;
-    if (peer != rank) continue;
+  waiting_.for_each([&](std::uint32_t, const Half& half) {
+    const Rank peer = half.side == Side::send ? owner_ : half.from;
+    if (peer != rank) return;
     half.step->fail(closed_error(rank));
     wake.add(half.step->rank);
-  }
+  });
 }
 
 void copy(std::span<const Slice> slices) {

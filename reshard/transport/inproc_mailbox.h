@@ -3,15 +3,15 @@
 
 #include <atomic>
 #include <cstdint>
-#include <deque>
 #include <mutex>
 #include <optional>
 #include <span>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
-#include "reshard/base/hash.h"
+#include "reshard/base/ring_queue.h"
+#include "reshard/transport/engine_slab.h"
+#include "reshard/transport/engine_table.h"
 #include "reshard/transport/inproc_bell.h"
 #include "reshard/transport/inproc_step.h"
 
@@ -19,11 +19,11 @@ namespace reshard::inproc {
 
 /// A part of a matched message, to be copied by one thread. `bytes` is at most kGrain.
 struct Slice {
-  const std::byte* source;
-  std::byte* target;
-  std::size_t bytes;
-  Step* sender;
-  Step* receiver;
+  const std::byte* source = nullptr;
+  std::byte* target = nullptr;
+  std::size_t bytes = 0;
+  Step* sender = nullptr;
+  Step* receiver = nullptr;
 };
 
 /// What a step left undone in one mailbox.
@@ -60,19 +60,14 @@ class Mailbox {
   struct Key {
     Rank from;
     MessageId id;
-    friend bool operator==(const Key&, const Key&) = default;
-  };
-  struct KeyHash {
-    std::size_t operator()(const Key& key) const {
-      return mix64(key.id.value() + (static_cast<std::uint64_t>(key.from.value()) << 40));
-    }
   };
   enum class Side { send, recv };
   struct Half {
-    Side side;
-    std::byte* data;  ///< only read when side is send.
-    std::size_t bytes;
-    Step* step;
+    Side side = Side::send;
+    std::byte* data = nullptr;  ///< only read when side is send.
+    std::size_t bytes = 0;
+    Step* step = nullptr;
+    Rank from{};
   };
 
   void meet(Key key, Half mine, Wake& wake);
@@ -84,8 +79,9 @@ class Mailbox {
   const Rank owner_;
   const std::span<const std::atomic<bool>> closed_;
   std::mutex mutex_;
-  std::unordered_map<Key, Half, KeyHash> waiting_;
-  std::deque<Slice> jobs_;  ///< here `bytes` is what is left of the message, of any size.
+  engine::MessageTable table_;  ///< of waiting_, as `arrival`s.
+  engine::Slab<Half> waiting_;  ///< halves whose other half has not come.
+  RingQueue<Slice> jobs_;       ///< here `bytes` is what is left of the message, of any size.
   std::atomic<std::size_t> matched_{0};
 };
 

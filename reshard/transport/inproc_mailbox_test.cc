@@ -77,15 +77,15 @@ TEST_F(MailboxTest, withdrawing_leaves_what_is_being_copied) {
   EXPECT_EQ(sender_.left, 0);
 }
 
-TEST(StepEvent, gives_its_memory_back_only_when_nobody_copies_it) {
+TEST(LentStep, gives_its_memory_back_only_when_nobody_copies_it) {
   const auto group = std::make_shared<Group>(2);
   const auto alice = std::make_shared<Member>(group, Rank{0});
   const auto bob = std::make_shared<Member>(group, Rank{1});
   Bytes from(4 * kGrain), to(4 * kGrain);
   const Send send{Rank{1}, MessageId{1}, from};
   const Recv recv{Rank{0}, MessageId{1}, to};
-  StepEvent receiver(bob, {}, {&recv, 1});
-  auto sender = std::make_unique<StepEvent>(alice, std::span(&send, 1), std::span<const Recv>());
+  LentStep receiver(bob, {}, {&recv, 1});
+  auto sender = std::make_unique<LentStep>(alice, std::span(&send, 1), std::span<const Recv>());
   std::array<Slice, 1> slice;
   ASSERT_EQ(group->mailboxes[1].take(slice), 1U);
 

@@ -57,7 +57,10 @@ Result<std::shared_ptr<const Meeting::Gathered>> Meeting::meet(Rank rank, std::s
   given_[rank.index()].assign(mine.begin(), mine.end());
   members_[rank.index()].here = true;
   if (++num_here_ == members_.size()) {
-    gathered_ = std::make_shared<const Gathered>(std::exchange(given_, Gathered(members_.size())));
+    gathered_ = nullptr;
+    if (what != kBarrier)
+      gathered_ =
+          std::make_shared<const Gathered>(std::exchange(given_, Gathered(members_.size())));
     for (Member& member : members_) member.here = false;
     num_here_ = 0;
     ++done_;

@@ -24,9 +24,12 @@ class Meeting {
  public:
   using Gathered = std::vector<std::vector<std::byte>>;
 
+  static constexpr std::string_view kBarrier = "barrier";
+
   explicit Meeting(int size);
 
-  /// Takes part in the next collective. `what` names it, and must be the same on every rank.
+  /// Takes part in the next collective. `what` names it, and must be the same on every rank. A
+  /// kBarrier gathers nothing.
   Result<std::shared_ptr<const Gathered>> meet(Rank rank, std::string_view what,
                                                std::span<const std::byte> mine, Deadline deadline);
   Result<> quiesce(Rank rank, Deadline deadline);

@@ -44,6 +44,12 @@ struct Step {
     return error_;
   }
 
+  /// Forgets the error of an earlier use. @pre no peer has this step
+  void forgive() {
+    error_.reset();
+    failed_.store(false, std::memory_order_relaxed);
+  }
+
   /// True when these were the last grains: the owner must then be woken, and this step not touched
   /// again.
   [[nodiscard]] bool count_down(std::int64_t n) {

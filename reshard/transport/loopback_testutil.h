@@ -87,12 +87,15 @@ class LoopbackWire final : public Wire {
     return {};
   }
 
-  MemoryKey describe_source(Rank, std::span<const std::byte> bytes) override {
+  Place describe_source(Rank, std::span<const std::byte> bytes) override {
     if (hub_->way != LoopbackWay::pull) return {};
-    return encode({const_cast<std::byte*>(bytes.data()), bytes.size(), mine().revoked});
+    return Place::of(
+        LoopbackHub::Place{const_cast<std::byte*>(bytes.data()), bytes.size(), mine().revoked});
   }
-  MemoryKey describe_target(Rank, std::span<std::byte> bytes) override {
-    return hub_->way == LoopbackWay::place ? encode({bytes.data(), bytes.size(), 0}) : MemoryKey();
+  Place describe_target(Rank, std::span<std::byte> bytes) override {
+    return hub_->way == LoopbackWay::place
+               ? Place::of(LoopbackHub::Place{bytes.data(), bytes.size(), 0})
+               : Place();
   }
   Result<> pull(Rank from, std::span<const std::byte> source, std::size_t offset,
                 std::span<std::byte> into) override {
@@ -155,11 +158,6 @@ class LoopbackWire final : public Wire {
   }
 
  private:
-  static MemoryKey encode(LoopbackHub::Place place) {
-    MemoryKey key(sizeof place);
-    std::memcpy(key.data(), &place, sizeof place);
-    return key;
-  }
   static LoopbackHub::Place decode(std::span<const std::byte> key) {
     LoopbackHub::Place place{};
     std::memcpy(&place, key.data(), sizeof place);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <deque>
 #include <memory>
 #include <string_view>
@@ -48,11 +49,11 @@ class ScriptWire final : public Wire {
     script_->bulks.push_back(id);
     return {};
   }
-  MemoryKey describe_source(Rank, std::span<const std::byte>) override {
-    return MemoryKey(script_->describes_sources ? 16 : 0);
+  Place describe_source(Rank, std::span<const std::byte>) override {
+    return script_->describes_sources ? Place::of(std::array<std::byte, 16>{}) : Place();
   }
-  MemoryKey describe_target(Rank, std::span<std::byte>) override {
-    return MemoryKey(script_->describes_targets ? 16 : 0);
+  Place describe_target(Rank, std::span<std::byte>) override {
+    return script_->describes_targets ? Place::of(std::array<std::byte, 16>{}) : Place();
   }
   Result<> pull(Rank, std::span<const std::byte> source, std::size_t,
                 std::span<std::byte>) override {

@@ -68,12 +68,12 @@ void copy_piece(std::byte* to, const std::byte* from, std::size_t bytes) {
 
 }  // namespace
 
-MemoryKey Reach::describe(Rank to, std::span<const std::byte> bytes) {
+Place Reach::describe(Rank to, std::span<const std::byte> bytes) {
   const std::uint8_t ways = peer(to).reached_by;
   const std::uint64_t offset = (ways & kMapped) != 0 ? offset_of(bytes) : kNowhere;
   if (offset == kNowhere && (ways & kReadv) == 0) return {};
-  return encode(Source{reinterpret_cast<std::uint64_t>(bytes.data()), offset, bytes.size(),
-                       peer(rank_).segment.revoked().load()});
+  return Place::of(Source{reinterpret_cast<std::uint64_t>(bytes.data()), offset, bytes.size(),
+                          peer(rank_).segment.revoked().load()});
 }
 
 Result<> Reach::pull(Rank from, std::span<const std::byte> source, std::size_t offset,

@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "reshard/transport/place.h"
 #include "reshard/transport/shm_peers.h"
 #include "reshard/transport/transport.h"
 
@@ -22,7 +23,7 @@ class Reach {
   Reach& operator=(const Reach&) = delete;
 
   /// By which `to` finds the memory; empty when it cannot.
-  MemoryKey describe(Rank to, std::span<const std::byte> bytes);
+  Place describe(Rank to, std::span<const std::byte> bytes);
   /// As Wire::pull.
   Result<> pull(Rank from, std::span<const std::byte> source, std::size_t offset,
                 std::span<std::byte> into);

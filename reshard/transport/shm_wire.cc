@@ -28,7 +28,9 @@ ShmWire::ShmWire(Peers peers, Rank rank)
       rank_(rank),
       reach_(all_, rank),
       links_(all_.peers.size()),
-      pending_(mine().num_words()) {}
+      pending_(mine().num_words()) {
+  record_.reserve(kMaxFrame);
+}
 
 Capabilities ShmWire::capabilities() const {
   bool direct = true;
@@ -222,7 +224,7 @@ void ShmWire::lose(Rank peer, Error why, WireSink& sink) {
   for (auto& slot : slot_of_)
     if (slot == peer) slot.reset();
   std::vector<BulkId> over;
-  std::erase_if(out_, [&](const OutBulk& b) {
+  out_.erase_if([&](const OutBulk& b) {
     if (b.to == peer) over.push_back(b.id);
     return b.to == peer;
   });

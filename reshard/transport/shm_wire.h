@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "reshard/base/ring_queue.h"
 #include "reshard/transport/shm_peers.h"
 #include "reshard/transport/shm_reach.h"
 #include "reshard/transport/wire.h"
@@ -32,7 +33,7 @@ class ShmWire final : public Wire {
   Result<> send_bulk(Rank to, std::uint64_t tag, std::span<const std::byte> bytes,
                      BulkId id) override;
   Result<> recv_bulk(Rank from, std::uint64_t tag, std::span<std::byte> bytes, BulkId id) override;
-  MemoryKey describe_source(Rank to, std::span<const std::byte> bytes) override {
+  Place describe_source(Rank to, std::span<const std::byte> bytes) override {
     return reach_.describe(to, bytes);
   }
   Result<> pull(Rank from, std::span<const std::byte> source, std::size_t offset,
@@ -62,10 +63,10 @@ class ShmWire final : public Wire {
     bool gone = false;
   };
   struct OutBulk {
-    Rank to;
-    std::uint64_t tag;
-    std::span<const std::byte> left;
-    BulkId id;
+    Rank to{};
+    std::uint64_t tag = 0;
+    std::span<const std::byte> left{};
+    BulkId id{};
   };
   struct InBulk {
     Rank from;
@@ -94,7 +95,7 @@ class ShmWire final : public Wire {
   std::vector<Link> links_;
   std::vector<Rank> with_outbox_;
   std::vector<std::uint64_t> pending_;  ///< rings that were not read to their end, as dirty words.
-  std::deque<OutBulk> out_;
+  RingQueue<OutBulk> out_;
   std::vector<InBulk> in_;
   std::optional<Rank> slot_of_[kSlots];  ///< who has yet to empty it.
   std::vector<std::byte> record_;

@@ -68,7 +68,7 @@ Result<std::vector<std::vector<std::byte>>> TcpControl::all_gather(std::span<con
 }
 
 Result<> TcpControl::barrier(Deadline deadline) {
-  RESHARD_TRY(ask(Kind::meet, "barrier", {}, deadline));
+  RESHARD_TRY(ask(Kind::meet, kBarrier, {}, deadline));
   return {};
 }
 
@@ -181,7 +181,7 @@ std::int64_t TcpControl::reported() const {
 void TcpControl::post(const Frame& frame) {
   {
     const std::lock_guard lock(send_mutex_);
-    writer_.queue(encode(frame));
+    writer_.queue(frame);
     if (writer_.flush(socket_.get()) == Flow::open && writer_.idle()) return;
   }
   bell_.ring();

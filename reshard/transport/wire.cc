@@ -12,8 +12,8 @@ tl::unexpected<Error> unsupported(const Wire& wire, std::string_view what) {
 
 }  // namespace
 
-MemoryKey Wire::describe_source(Rank, std::span<const std::byte>) { return {}; }
-MemoryKey Wire::describe_target(Rank, std::span<std::byte>) { return {}; }
+Place Wire::describe_source(Rank, std::span<const std::byte>) { return {}; }
+Place Wire::describe_target(Rank, std::span<std::byte>) { return {}; }
 
 Result<> Wire::pull(Rank, std::span<const std::byte>, std::size_t, std::span<std::byte>) {
   return unsupported(*this, "pull");

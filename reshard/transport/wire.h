@@ -7,6 +7,7 @@
 #include <span>
 #include <string_view>
 
+#include "reshard/transport/place.h"
 #include "reshard/transport/transport.h"
 
 namespace reshard {
@@ -67,10 +68,9 @@ class Wire {
   virtual Result<> recv_bulk(Rank from, std::uint64_t tag, std::span<std::byte> bytes,
                              BulkId id) = 0;
 
-  /// At most 64 bytes by which a peer finds this memory, or none when it cannot. Cheap: called for
-  /// every message.
-  virtual MemoryKey describe_source(Rank to, std::span<const std::byte> bytes);
-  virtual MemoryKey describe_target(Rank from, std::span<std::byte> bytes);
+  /// By which a peer finds this memory, or empty when it cannot. Cheap: called for every message.
+  virtual Place describe_source(Rank to, std::span<const std::byte> bytes);
+  virtual Place describe_target(Rank from, std::span<std::byte> bytes);
   /// Copies into.size() bytes that begin at `offset` of the peer's memory and returns. Errors:
   /// `unsupported` when this memory cannot be had this way (any more): the message then goes by one
   /// of the other ways; else the peer is gone.

@@ -320,7 +320,7 @@ Result<MemoryKey> UcxWire::share(std::span<std::byte> memory) {
   return key;
 }
 
-MemoryKey UcxWire::describe_target(Rank from, std::span<std::byte> bytes) {
+reshard::Place UcxWire::describe_target(Rank from, std::span<std::byte> bytes) {
   const std::int64_t number = memory_.find(bytes);
   if (number < 0) return {};
   auto& region = memory_[static_cast<std::uint32_t>(number)];
@@ -331,9 +331,7 @@ MemoryKey UcxWire::describe_target(Rank from, std::span<std::byte> bytes) {
   }
   const Place place{static_cast<std::uint32_t>(number), 0,
                     static_cast<std::uint64_t>(bytes.data() - region.memory.data())};
-  MemoryKey key(sizeof place);
-  std::memcpy(key.data(), &place, sizeof place);
-  return key;
+  return reshard::Place::of(place);
 }
 
 Result<> UcxWire::put(Rank to, std::span<const std::byte> target, std::span<const std::byte> bytes,

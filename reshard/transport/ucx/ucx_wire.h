@@ -54,7 +54,7 @@ class UcxWire final : public Wire {
   Result<> send_bulk(Rank to, std::uint64_t tag, std::span<const std::byte> bytes,
                      BulkId id) override;
   Result<> recv_bulk(Rank from, std::uint64_t tag, std::span<std::byte> bytes, BulkId id) override;
-  MemoryKey describe_target(Rank from, std::span<std::byte> bytes) override;
+  reshard::Place describe_target(Rank from, std::span<std::byte> bytes) override;
   Result<> put(Rank to, std::span<const std::byte> target, std::span<const std::byte> bytes,
                BulkId id) override;
   Result<MemoryKey> share(std::span<std::byte> memory) override;
