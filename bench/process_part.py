@@ -120,9 +120,7 @@ def mpi_path_rows(programs, case, rounds, library, path, others):
 def whole_rows(programs, case, rounds, transport):
   """Against what brings whole tensors to every engine rank."""
   argv = [programs.path("rank_bench"), *job_arguments(programs, case, transport=transport)]
-  # The other ways are messages; shm is where refits need none.
-  path = "automatic" if transport == "shm" else "message"
-  argv += arguments(rounds=rounds, staging=STAGING, path=path, ways="gather,broadcast")
+  argv += arguments(rounds=rounds, staging=STAGING, ways="gather,broadcast")
   watch = Watch()
   (result,) = jobs.run_by_hand(argv, case.ranks)
   checked(case, result)

@@ -123,6 +123,7 @@ TEST(HostMemory, of_a_killed_process_is_an_error_that_names_it) {
     ASSERT_TRUE(keys) << outcome(keys);
     const auto there = me.transport->open(Rank{1}, (*keys)[1]);
     ASSERT_TRUE(there) << outcome(there);
+    EXPECT_EQ(outcome(me.control->barrier(patient())), "");
     if (me.rank() == Rank{1}) raise(SIGKILL);
     expect_error(me.control->barrier(patient()), Code::aborted, {"rank 1"});
     const Get piece{0, into};
