@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Protects: swap_model_weights puts every value in place between all layouts that Megatron-Core's
 // own tests refit between, with ranks as threads and as processes.
-#include "reshard/refit/megatron/swap_testutil.h"
+#include "reshard/refit/megatron/swap_suite_testutil.h"
 #include "reshard/transport/group.h"
 #include "reshard/transport/inproc.h"
 #include "reshard/transport/rank_processes_testutil.h"

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The layouts that Megatron-Core's own tests refit between, as a suite that a backend's test
-// program includes once and instantiates: RESHARD_TEST_SWAPS(Name, under_test). Ranks may be
-// threads or processes.
+// The layouts that Megatron-Core's own tests refit between, and one rank of a job between them.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -14,6 +12,7 @@
 #include "reshard/refit/megatron/module_testutil.h"
 #include "reshard/refit/megatron/refit.h"
 #include "reshard/transport/conformance_ranks_testutil.h"
+#include "reshard/transport/inproc.h"
 
 namespace reshard::megatron {
 
@@ -139,25 +138,22 @@ inline Result<> swap_as_rank(RankEnds& ends, const SwapLayouts& layouts) {
   return {};
 }
 
-class SwapOverTransport
-    : public testing::TestWithParam<std::tuple<TransportUnderTest, SwapLayouts>> {};
-
-TEST_P(SwapOverTransport, puts_every_value_in_place) {
-  const auto& [transport, layouts] = GetParam();
-  const auto ended = transport.run(
-      layouts.ranks, [&](RankEnds& ends) { EXPECT_EQ(outcome(swap_as_rank(ends, layouts)), ""); });
+/// Runs body(rank's models, ends) on the ranks of a job, as threads.
+inline void run_job(const SwapLayouts& layouts,
+                    const std::function<void(SwapRank&, RankEnds&)>& body) {
+  const auto ended = run_group_as_threads<InprocGroup>(layouts.ranks, [&](RankEnds& ends) {
+    SwapRank me(layouts, ends);
+    body(me, ends);
+    EXPECT_EQ(outcome(ends.control->quiesce(patient())), "");
+    clear_all_caches(*me.context);
+  });
   EXPECT_EQ(outcome(ended), "");
 }
 
-inline std::string swap_case_name(
-    const testing::TestParamInfo<SwapOverTransport::ParamType>& info) {
-  return std::get<1>(info.param).name;
+inline void expect_swap(SwapRank& me, std::uint64_t seed, const RefitMethod& method = "inproc") {
+  me.begin(seed);
+  ASSERT_EQ(outcome(me.swap(method)), "");
+  EXPECT_EQ(me.wrong(seed), "");
 }
-
-#define RESHARD_TEST_SWAPS(Name, under_test)                                            \
-  INSTANTIATE_TEST_SUITE_P(                                                             \
-      Name, SwapOverTransport,                                                          \
-      testing::Combine(testing::Values(under_test), testing::ValuesIn(swap_layouts())), \
-      swap_case_name)
 
 }  // namespace reshard::megatron

@@ -1,0 +1,411 @@
+// SPDX-License-Identifier: Apache-2.0
+// Protects: the calls do what the source document core.resharding.refit says, sentence by sentence,
+// and notice what it does not: changed models, equal sizes, a rank in trouble.
+#include "reshard/refit/megatron/refit.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "reshard/refit/megatron/swap_testutil.h"
+
+namespace reshard::megatron {
+namespace {
+
+using ::testing::HasSubstr;
+
+SwapLayouts tp2_to_tp1() { return {"", tiny_dense(), sized(2, ""), sized(1, ""), 2}; }
+SwapLayouts disjoint() {
+  return {"", tiny_glm(), sized(2, "etp=1"), sized(1, "offset=2"), 4, true};
+}
+
+PlanCacheKey key_of(SwapRank& me, int pool = 0) {
+  const auto cores = unwrap_model_cores(me.src(), me.tgt(), nullptr);
+  EXPECT_TRUE(cores.has_value()) << cores.error().message;
+  return build_plan_cache_key(*cores, me.group, me.arguments, pool);
+}
+
+// 000: "Extract (TP, PP, EP, DP, expt_tp) sizes from a model core"
+TEST(GetConfigTuple, has_the_sizes_of_the_five_groups) {
+  const auto ranks = [](int n) {
+    return std::make_shared<const std::vector<Rank>>(static_cast<std::size_t>(n));
+  };
+  Module m;
+  m.pg_collection = ProcessGroups{ranks(2), ranks(3), ranks(4), ranks(5), ranks(6)};
+  EXPECT_EQ(get_config_tuple(&m), (ConfigTuple{2, 3, 4, 5, 6}));
+  m.pg_collection = ProcessGroups{};
+  EXPECT_EQ(get_config_tuple(&m), (ConfigTuple{1, 1, 1, 1, 1}));
+  EXPECT_EQ(get_config_tuple(nullptr), std::nullopt);
+}
+
+// 000: "Build cache key for reshard plan."
+TEST(BuildPlanCacheKey, has_all_that_is_documented) {
+  run_job(disjoint(), [](SwapRank& me, RankEnds& ends) {
+    const PlanCacheKey key = key_of(me);
+    EXPECT_EQ(key.rank, ends.rank());
+    EXPECT_EQ(key.src_config.has_value(), me.source != nullptr);
+    EXPECT_EQ(key.dst_config.has_value(), me.target != nullptr);
+    EXPECT_EQ(key.num_experts, me.source || me.target ? std::optional<Index>(8) : std::nullopt);
+    EXPECT_EQ(key.src_rank_offset, 0);
+    EXPECT_EQ(key.dst_rank_offset, 2);
+    EXPECT_EQ(key.world_size, 4);
+    EXPECT_EQ(key, key_of(me));
+    EXPECT_NE(key, key_of(me, 1)) << "pools have plans of their own";
+    me.arguments.dst_rank_offset = 3;
+    EXPECT_NE(key, key_of(me)) << "offsets route to other ranks";
+  });
+}
+
+TEST(BuildPlanCacheKey, tells_model_pairs_of_equal_sizes_apart) {
+  run_job(tp2_to_tp1(), [](SwapRank& me, RankEnds& ends) {
+    SwapRank twin(tp2_to_tp1(), ends);
+    EXPECT_EQ(key_of(me).src_config, key_of(twin).src_config);
+    EXPECT_NE(key_of(me), key_of(twin));
+    const PlanCacheKey before = key_of(me);
+    std::array<std::byte, 8> memory{};
+    ASSERT_TRUE(me.source->module().submodule("decoder").register_parameter(
+        "extra", *tensor_view(memory, DType::bf16, {4})));
+    invalidate_refit_tensor_cache(me.source->module());
+    EXPECT_NE(before, key_of(me)) << "the same modules, with another parameter";
+  });
+}
+
+TEST(PlanCache, keeps_the_plans_of_two_pairs_of_equal_sizes) {
+  run_job(tp2_to_tp1(), [](SwapRank& me, RankEnds& ends) {
+    SwapRank twin(tp2_to_tp1(), ends);
+    twin.context.reset();
+    for (std::uint64_t seed : {1U, 2U}) {
+      expect_swap(me, seed);
+      twin.begin(seed + 10);
+      ASSERT_EQ(outcome(swap_model_weights(twin.src(), twin.tgt(), "inproc", twin.arguments,
+                                           *me.context)),
+                "");
+      EXPECT_EQ(twin.wrong(seed + 10), "");
+      EXPECT_EQ(me.wrong(seed), "") << "the other pair's refit left it alone";
+    }
+    EXPECT_EQ(me.context->num_plans(), 2U);
+    EXPECT_EQ(me.context->plans_built(), 2U);
+  });
+}
+
+// 000: "Get or create a cached CopyService instance for the given backend."
+TEST(GetOrCreateService, makes_one_service_for_each_backend) {
+  run_job(tp2_to_tp1(), [](SwapRank& me, RankEnds&) {
+    const auto first = get_or_create_service("inproc", nullptr, *me.context);
+    ASSERT_TRUE(first) << first.error().message;
+    EXPECT_EQ(*get_or_create_service("inproc", &me.group, *me.context), *first);
+    const auto other = get_or_create_service("shm", nullptr, *me.context);
+    ASSERT_TRUE(other) << other.error().message;
+    EXPECT_NE(*other, *first);
+    EXPECT_EQ(me.context->num_services(), 2U);
+    EXPECT_FALSE(get_or_create_service("smoke", nullptr, *me.context));
+    EXPECT_EQ(me.context->num_services(), 2U);
+  });
+}
+
+// 000: "Services are close()-d first so backends owning GPU buffers (NVSHMEM) release them
+// cleanly."
+TEST(ClearServiceCache, closes_services_and_forgets_them) {
+  run_job(tp2_to_tp1(), [](SwapRank& me, RankEnds& ends) {
+    CopyService* service = *get_or_create_service("shm", nullptr, *me.context);
+    std::array<std::byte, 8> memory{};
+    const TensorView view = *tensor_view(memory, DType::u8, {8});
+    if (ends.rank() == Rank(0)) clear_service_cache(*me.context);
+    ASSERT_TRUE(ends.control->barrier(patient()));
+    if (ends.rank() == Rank(0)) {
+      EXPECT_EQ(me.context->num_services(), 0U);
+    } else {
+      // The peer's end is closed, so that its messages are given up.
+      EXPECT_TRUE(service->submit_recv(view, Rank(0), TaskId{1}));
+      EXPECT_FALSE(service->run());
+    }
+  });
+}
+
+TEST(ClearServiceCache, later_refits_make_services_anew) {
+  run_job(tp2_to_tp1(), [](SwapRank& me, RankEnds& ends) {
+    expect_swap(me, 1, "shm");
+    if (ends.rank() == Rank(1)) clear_service_cache(*me.context);
+    expect_swap(me, 2, "shm");
+    clear_all_caches(*me.context);
+    EXPECT_EQ(me.context->num_services(), 0U);
+    EXPECT_EQ(me.context->num_plans(), 0U);
+    expect_swap(me, 3, "shm");
+  });
+}
+
+// 000: "Clear the cached refit plans."
+TEST(ClearPlanCache, forgets_plans_on_one_rank_and_all_plan_anew) {
+  run_job(tp2_to_tp1(), [](SwapRank& me, RankEnds& ends) {
+    expect_swap(me, 1);
+    if (ends.rank() == Rank(0)) {
+      clear_plan_cache(*me.context);
+      EXPECT_EQ(me.context->num_plans(), 0U);
+      EXPECT_EQ(me.context->num_services(), 1U);
+    }
+    expect_swap(me, 2);
+    EXPECT_EQ(me.context->plans_built(), 2U);
+    expect_swap(me, 3);
+    EXPECT_EQ(me.context->plans_built(), 2U);
+  });
+}
+
+/// A module with config and groups, of one rank.
+Module model(std::optional<Index> num_experts, bool with_dp = true) {
+  const auto one = std::make_shared<const std::vector<Rank>>(1);
+  Module m;
+  m.config = TransformerConfig{num_experts};
+  m.pg_collection = ProcessGroups{one, one, one, with_dp ? one : nullptr, one};
+  return m;
+}
+
+// 000: "Handles list-wrapped modules and None (non-collocated) models."
+TEST(UnwrapModelCores, takes_none_modules_lists_and_wrappers) {
+  Module src = model(4), tgt = model(6);
+  auto core = std::make_shared<Module>(model(8));
+  Module wrapper;
+  wrapper.is_wrapper = true;
+  wrapper.config = TransformerConfig{9};
+  ASSERT_TRUE(wrapper.add_child("module", core));
+  EXPECT_EQ(unwrap_model_cores(nullptr, nullptr, nullptr)->num_experts, std::nullopt);
+  const auto both = unwrap_model_cores(std::vector{&src}, tgt, nullptr);
+  ASSERT_TRUE(both);
+  EXPECT_EQ(both->src, &src);
+  EXPECT_EQ(both->tgt, &tgt);
+  EXPECT_EQ(both->num_experts, 4) << "the source's";
+  EXPECT_EQ(unwrap_model_cores(nullptr, tgt, nullptr)->num_experts, 6) << "else the target's";
+  EXPECT_EQ(unwrap_model_cores(wrapper, nullptr, nullptr)->src, core.get());
+  EXPECT_EQ(unwrap_model_cores(wrapper, nullptr, nullptr)->num_experts, 9);
+  EXPECT_FALSE(unwrap_model_cores(std::vector<Module*>{}, nullptr, nullptr));
+  EXPECT_FALSE(unwrap_model_cores(std::vector{&src, &src}, nullptr, nullptr));
+  EXPECT_FALSE(unwrap_model_cores(std::vector<Module*>{nullptr}, nullptr, nullptr));
+}
+
+// 000: "Fills in missing DP groups from Megatron's parallel state on the source."
+TEST(UnwrapModelCores, fills_in_the_missing_dp_group_of_the_source) {
+  Module src = model(std::nullopt, false), tgt = model(std::nullopt, false);
+  const auto dp = std::make_shared<const std::vector<Rank>>(std::vector{Rank(0), Rank(3)});
+  ASSERT_TRUE(unwrap_model_cores(src, tgt, dp));
+  EXPECT_EQ(src.pg_collection->dp, dp);
+  EXPECT_EQ(tgt.pg_collection->dp, nullptr);
+}
+
+TEST(UnwrapModelCores, a_missing_pg_collection_or_config_is_an_error) {
+  Module src = model(4), tgt = model(4);
+  tgt.pg_collection.reset();
+  expect_error(unwrap_model_cores(src, tgt, nullptr), Code::invalid_argument,
+               {"target model has no pg_collection"});
+  src.pg_collection.reset();
+  expect_error(unwrap_model_cores(src, nullptr, nullptr), Code::invalid_argument,
+               {"source model has no pg_collection"});
+  Module bare = model(4);
+  bare.config.reset();
+  EXPECT_FALSE(unwrap_model_cores(bare, nullptr, nullptr));
+}
+
+// 000: "Return the cached reshard plan, building it (collectively) if not yet cached."
+TEST(SwapModelWeights, plans_once_and_prepares_one_session) {
+  run_job(tp2_to_tp1(), [](SwapRank& me, RankEnds&) {
+    for (std::uint64_t seed = 1; seed < 6; ++seed) expect_swap(me, seed);
+    EXPECT_EQ(me.context->plans_built(), 1U);
+    EXPECT_EQ(me.context->sessions_prepared(), 1U);
+    EXPECT_NE(me.context->find_plan(key_of(me)), nullptr);
+  });
+}
+
+// 000: "The plan is stored in the same module-level cache as swap_model_weights, so subsequent
+// calls reuse it"
+TEST(PrepareSwapModelWeights, makes_the_plan_that_swap_model_weights_uses) {
+  run_job(disjoint(), [](SwapRank& me, RankEnds&) {
+    for (int i = 0; i < 2; ++i)
+      ASSERT_EQ(outcome(prepare_swap_model_weights(me.src(), me.tgt(), me.arguments, *me.context)),
+                "");
+    EXPECT_EQ(me.context->plans_built(), 1U);
+    EXPECT_EQ(me.context->num_services(), 0U);
+    expect_swap(me, 1);
+    EXPECT_EQ(me.context->plans_built(), 1U);
+  });
+}
+
+// 000: "refit_method - a string backend name (one of the supported refit backends) or a CopyService
+// instance."
+TEST(SwapModelWeights, takes_a_backends_name_or_a_service) {
+  run_job(tp2_to_tp1(), [](SwapRank& me, RankEnds& ends) {
+    expect_swap(me, 1, "inproc");
+    expect_swap(me, 2, "shm");
+    TransportCopyService service(*ends.transport, *ends.control, 60);
+    expect_swap(me, 3, &service);
+    EXPECT_EQ(me.context->plans_built(), 1U);
+  });
+}
+
+TEST(SwapModelWeights, refuses_backends_that_do_not_work_and_stays_usable) {
+  run_job(tp2_to_tp1(), [](SwapRank& me, RankEnds&) {
+    expect_error(me.swap("smoke"), Code::invalid_argument, {"unknown backend 'smoke'"});
+    expect_error(me.swap("nvshmem"), Code::unsupported, {"backend 'nvshmem'"});
+    expect_error(me.swap(static_cast<CopyService*>(nullptr)), Code::invalid_argument);
+    expect_swap(me, 1);
+  });
+}
+
+TEST(SwapModelWeights, trouble_on_one_rank_is_an_error_on_all_and_leaves_the_group_usable) {
+  run_job(disjoint(), [](SwapRank& me, RankEnds& ends) {
+    std::optional<ProcessGroups> kept;
+    if (ends.rank() == Rank(2)) kept = std::exchange(me.target->module().pg_collection, {});
+    expect_error(me.swap("inproc"), Code::invalid_argument,
+                 {"rank 2: target model has no pg_collection"});
+    if (kept) me.target->module().pg_collection = kept;
+    expect_swap(me, 1);
+  });
+}
+
+TEST(SwapModelWeights, ranks_that_call_differently_are_told) {
+  run_job(tp2_to_tp1(), [](SwapRank& me, RankEnds& ends) {
+    const auto done = ends.rank() == Rank(0)
+                          ? me.swap("inproc")
+                          : prepare_swap_model_weights(me.src(), me.tgt(), {}, *me.context);
+    expect_error(
+        done, Code::invalid_argument,
+        {"rank 0 calls swap_model_weights by 'inproc'", "rank 1 calls prepare_swap_model_weights"});
+  });
+}
+
+TEST(SwapModelWeights, a_parameter_without_source_is_an_error_that_names_it) {
+  run_job(disjoint(), [](SwapRank& me, RankEnds&) {
+    std::array<std::byte, 8> memory{};
+    if (me.target) {
+      ASSERT_TRUE(me.target->module().submodule("decoder").register_parameter(
+          "orphan", *tensor_view(memory, DType::bf16, {4})));
+    }
+    expect_error(me.swap("inproc"), Code::not_found, {"decoder.orphan", "rank 2"});
+  });
+}
+
+// 000: "dst_rank_offset (src_rank_offset /) - Offsets applied to local process group ranks"
+TEST(SwapModelWeights, offsets_make_ranks_of_independent_worlds_unique) {
+  run_job(disjoint(), [](SwapRank& me, RankEnds&) {
+    if (me.target) {
+      EXPECT_EQ((*me.target->module().pg_collection->tp)[0], Rank(0));
+    }
+    expect_swap(me, 1);
+    me.arguments.dst_rank_offset = 0;  // then the target's groups lack the target's ranks
+    const auto wrong = me.swap("inproc");
+    EXPECT_FALSE(wrong);
+  });
+}
+
+// 000, reshard_model_weights: "(src_model, target_model): Both models present (collocated mode)",
+// "(src_model, None): Source rank - only sends data", "(None, target_model): Destination rank -
+// only receives data", "(None, None): Idle rank - participates in collectives but has no transfers"
+TEST(ReshardModelWeights, takes_ranks_with_both_models_one_or_none) {
+  // Ranks 0 to 3 have the source, 3 and 4 the target, 5 and 6 nothing.
+  const SwapLayouts all{"", tiny_dense(), sized(2, "pp=2"), sized(2, "offset=3"), 7};
+  run_job(all, [](SwapRank& me, RankEnds& ends) {
+    const int r = ends.rank().value();
+    EXPECT_EQ(me.source != nullptr, r < 4);
+    EXPECT_EQ(me.target != nullptr, r == 3 || r == 4);
+    CopyService* service = *get_or_create_service("inproc", nullptr, *me.context);
+    me.begin(1);
+    ASSERT_EQ(
+        outcome(reshard_model_weights(me.src(), me.tgt(), *service, me.arguments, *me.context)),
+        "");
+    EXPECT_EQ(me.wrong(1), "");
+    const ReshardPlan& plan = *me.context->find_plan(key_of(me));
+    EXPECT_EQ(plan.send_ops.empty(), me.source == nullptr);
+    EXPECT_EQ(plan.recv_ops.empty(), me.target == nullptr);
+  });
+}
+
+TEST(SwapModelWeights, of_no_model_at_all_is_nothing) {
+  const SwapLayouts far{"", tiny_dense(), sized(1, "offset=4"), sized(1, "offset=4"), 2};
+  run_job(far, [](SwapRank& me, RankEnds&) {
+    EXPECT_EQ(me.source, nullptr);
+    EXPECT_EQ(outcome(me.swap("inproc")), "");
+  });
+}
+
+// "with several destination pools one pass per pool"
+TEST(SwapModelWeights, fills_several_pools_one_after_the_other) {
+  // A trainer on ranks 0 and 1, a pool on rank 2 and one on ranks 3 and 4.
+  const ModelConfig config = tiny_dense();
+  const auto ended = run_group_as_threads<InprocGroup>(5, [&](RankEnds& ends) {
+    const bool second = ends.rank().value() >= 3;
+    SwapRank me({"", config, sized(2, ""), second ? sized(2, "offset=3") : sized(1, "offset=2"), 5},
+                ends);
+    me.arguments.num_dst_pools = 2;
+    me.arguments.dst_pool_index = second ? 1 : 0;
+    for (std::uint64_t seed : {1U, 2U}) expect_swap(me, seed);
+    EXPECT_EQ(me.context->plans_built(), 2U);
+    CopyService* service = *get_or_create_service("inproc", nullptr, *me.context);
+    expect_swap(me, 3, service);
+    EXPECT_EQ(me.context->plans_built(), 2U);
+    me.arguments.dst_pool_index = 2;
+    EXPECT_FALSE(me.swap("inproc"));
+    EXPECT_EQ(outcome(ends.control->quiesce(patient())), "");
+    clear_all_caches(*me.context);
+  });
+  EXPECT_EQ(outcome(ended), "");
+}
+
+TEST(SwapModelWeights, changed_addresses_get_a_new_session_and_no_new_plan) {
+  run_job(tp2_to_tp1(), [](SwapRank& me, RankEnds& ends) {
+    expect_swap(me, 1);
+    OwnedTensor moved;
+    if (ends.rank() == Rank(0)) {
+      Tensor& t =
+          **get_refit_tensor_dict(me.target->module())->find("embedding.word_embeddings.weight");
+      moved = *make_tensor(t.view.dtype, t.view.shape);
+      t.view = moved.view;
+    }
+    expect_swap(me, 2);
+    EXPECT_EQ(me.context->plans_built(), 1U);
+    EXPECT_EQ(me.context->sessions_prepared(), 2U);
+  });
+}
+
+TEST(SwapModelWeights, by_operations_refuses_values_of_another_dtype_and_by_name_converts_them) {
+  run_job(tp2_to_tp1(), [](SwapRank& me, RankEnds& ends) {
+    const std::string name = "decoder.final_layernorm.weight";
+    OwnedTensor wide;
+    if (me.target) {
+      Tensor& t = **get_refit_tensor_dict(me.target->module())->find(name);
+      wide = *make_tensor(DType::f32, t.view.shape);
+      t.view = wide.view;
+    }
+    me.source->fill({OracleKind::weights, 1});
+    ASSERT_EQ(outcome(me.swap("inproc")), "");
+    EXPECT_EQ(me.target ? me.target->wrong({OracleKind::weights, 1}, {name}) : "", "");
+    if (me.target) {
+      float first = 0;
+      std::memcpy(&first, wide.view.data, 4);
+      EXPECT_NE(first, 0);
+    }
+    CopyService* service = *get_or_create_service("inproc", nullptr, *me.context);
+    expect_error(me.swap(service), ends.rank() == Rank(0) ? Code::invalid_argument : Code::aborted,
+                 {name, "BF16 on the source and F32 here"});
+  });
+}
+
+TEST(ModuleUnderTest, sees_values_that_are_wrong) {
+  run_job(disjoint(), [](SwapRank& me, RankEnds&) {
+    expect_swap(me, 1);
+    if (!me.target) return;
+    EXPECT_THAT(me.wrong(2), HasSubstr("want"));
+    for (const NamedTensor& t : get_refit_tensor_dict(me.target->module())->items()) {
+      t.tensor->view.data[0] ^= std::byte{1};
+      EXPECT_THAT(me.wrong(1), HasSubstr(t.name));
+      t.tensor->view.data[0] ^= std::byte{1};
+    }
+    EXPECT_EQ(me.wrong(1), "");
+  });
+}
+
+TEST(DefaultContext, is_one_and_needs_a_world) {
+  EXPECT_EQ(&default_context(), &default_context());
+  EXPECT_FALSE(swap_model_weights(nullptr, nullptr, "shm"));
+  clear_all_caches();
+}
+
+}  // namespace
+}  // namespace reshard::megatron
