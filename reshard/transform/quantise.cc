@@ -120,9 +120,16 @@ class Bands {
     make_scales(src, begin, end, n, last - first);
     // The range that holds the first row writes the scale of a matrix that is one block.
     if (!is_one_block(dst_.format) || begin == 0) write_scales(begin, first, last);
-    for (Index r = begin; r < end; ++r)
-      encoder(src + r * src_.row_bytes, n)(src + r * src_.row_bytes, data + r * dst_.row_bytes, n,
-                                           block_, by_.data(), streams_);
+    // What the next part reads is fetched while this one is encoded: the same rows further on, or
+    // the rows of the next band.
+    const std::byte* next = last * block_ < src_.cols ? src + n * width(src_.dtype)
+                                                      : src_.data + (end - begin) * src_.row_bytes;
+    if (last * block_ >= src_.cols && 2 * end - begin > src_.rows) next = src;
+    for (Index r = begin; r < end; ++r) {
+      const std::byte* const row = src + r * src_.row_bytes;
+      encoder(row, n)(row, data + r * dst_.row_bytes, n, block_, by_.data(), streams_,
+                      next + r * src_.row_bytes);
+    }
   }
 
   void make_scales(const std::byte* src, Index begin, Index end, Index n, Index blocks) {
@@ -220,9 +227,9 @@ void dequantise_rows(const QuantMatrix& src, const FloatMatrix& dst, Index begin
   const Index block = src.format.block_cols == 0 ? src.cols : src.format.block_cols;
   const Index blocks = scale_cols(src.format, src.cols);
   const ScalePlaces places(src);
-  const detail::ScaleKind kind = detail::scale_kind(src.format);
   float factor = 1;
   if (src.format.tensor_factor) std::memcpy(&factor, src.factor, sizeof factor);
+  const detail::DecodingScales decoding(detail::scale_kind(src.format), factor);
   const auto decode =
       of_dtype(kernels(), dst.dtype).decode[static_cast<std::size_t>(small_float(src.format))];
   const bool stream =
@@ -233,9 +240,7 @@ void dequantise_rows(const QuantMatrix& src, const FloatMatrix& dst, Index begin
     const Index row = src.format.block_rows == 0 ? 0 : r / src.format.block_rows;
     for (Index first = 0; first < blocks; first += kPartBlocks) {
       const Index last = std::min(first + kPartBlocks, blocks), col = first * block;
-      for (Index b = first; b < last; ++b)
-        scales[static_cast<std::size_t>(b - first)] =
-            detail::decoding_scale(kind, places.read(row, b), factor);
+      places.read(row, first, decoding, {scales.data(), static_cast<std::size_t>(last - first)});
       decode(src.data + r * src.row_bytes + data_bytes(src.format, col),
              dst.data + r * dst.row_bytes + col * width(dst.dtype),
              std::min(last * block, src.cols) - col, block, scales.data(), stream);

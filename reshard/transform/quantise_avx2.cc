@@ -255,7 +255,7 @@ inline std::ptrdiff_t several_amaxes(const std::byte*, std::ptrdiff_t, std::ptrd
 /// AVX2 lacks shifts by different counts in 16 bits.
 template <class Source, SmallFloat kind, bool stream>
 inline std::ptrdiff_t shift_exponents(const std::byte*, std::byte*, std::ptrdiff_t, std::ptrdiff_t,
-                                      const float*) {
+                                      const float*, const std::byte*) {
   return 0;
 }
 

@@ -4,6 +4,7 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 
+#include <array>
 #include <bit>
 
 #include "reshard/transform/convert_kernels.h"
@@ -294,10 +295,18 @@ RESHARD_TARGET inline std::ptrdiff_t several_amaxes(const std::byte* src, std::p
   return i;
 }
 
-/// The code of bf16 numbers times a power of two, in 16-bit places: with its exponent moved by that
-/// power (`base`), a number has the fields of E4M3 with four more bits of mantissa.
-RESHARD_TARGET RESHARD_INLINE __m512i moved_codes(__m512i number, __m512i base) {
-  const __m512i one = _mm512_set1_epi16(1);
+/// For d bits to drop, half of the last place that is kept, less one. More than 16 leave nothing.
+constexpr std::array<std::uint16_t, 32> kHalves = [] {
+  std::array<std::uint16_t, 32> halves{};
+  for (unsigned d = 1; d <= 16; ++d) halves[d] = static_cast<std::uint16_t>((1U << (d - 1)) - 1);
+  return halves;
+}();
+
+/// The codes of bf16 numbers times a power of two, in 16-bit places: with its exponent moved by
+/// that power, which is `base` lower, a number has the fields of E4M3 with four more bits of
+/// mantissa.
+RESHARD_TARGET RESHARD_INLINE __m512i moved_codes(__m512i number, __m512i base, __m512i halves) {
+  const __m512i one = _mm512_set1_epi16(1), four = _mm512_set1_epi16(4);
   const __m512i magnitude = _mm512_and_si512(number, _mm512_set1_epi16(0x7fff));
   const __m512i fields = _mm512_sub_epi16(magnitude, base);
   // The mantissa with its leading bit, which is what subnormal codes count.
@@ -305,37 +314,46 @@ RESHARD_TARGET RESHARD_INLINE __m512i moved_codes(__m512i number, __m512i base) 
       _mm512_ternarylogic_epi32(magnitude, _mm512_set1_epi16(0x7f), _mm512_set1_epi16(0x80), 0xea);
   const __m512i wide = _mm512_max_epi16(fields, mantissa);
   const __m512i exponent = _mm512_srai_epi16(fields, 7);
-  // Bits to drop, less one: 3 of normal numbers.
-  const __m512i drop =
-      _mm512_max_epi16(_mm512_sub_epi16(_mm512_set1_epi16(4), exponent), _mm512_set1_epi16(3));
-  // Rounds to even by adding half a place, less one where the last place is even.
-  const __m512i half = _mm512_sllv_epi16(one, drop);
-  const __m512i twice = _mm512_srlv_epi16(wide, drop);
-  const __m512i even = _mm512_maskz_andnot_epi32(kAll, _mm512_maskz_srli_epi16(~0U, twice, 1), one);
-  const __m512i sum = _mm512_sub_epi16(_mm512_add_epi16(wide, half), even);
-  const __m512i rounded = _mm512_maskz_srli_epi16(~0U, _mm512_srlv_epi16(sum, drop), 1);
-  const __m512i code = _mm512_min_epu16(rounded, _mm512_set1_epi16(0x7e));
+  const __m512i drop = _mm512_max_epi16(_mm512_sub_epi16(_mm512_set1_epi16(5), exponent), four);
+  const __m512i odd = _mm512_and_si512(_mm512_srlv_epi16(wide, drop), one);
+  const __m512i half = _mm512_maskz_permutexvar_epi16(~0U, drop, halves);
+  const __m512i sum = _mm512_add_epi16(_mm512_add_epi16(wide, half), odd);
+  const __m512i code = _mm512_min_epu16(_mm512_srlv_epi16(sum, drop), _mm512_set1_epi16(0x7e));
   return _mm512_ternarylogic_epi32(_mm512_set1_epi16(0x80), _mm512_maskz_srli_epi16(~0U, number, 8),
                                    code, 0xca);
 }
 
-/// Blocks of bf16 whose scales are powers of two, of whole vectors each, until one is not.
+/// True where n floats are powers of two that can be added to exponents: under larger ones
+/// subnormal numbers would count.
+RESHARD_TARGET inline bool move_exponents(const float* by, std::ptrdiff_t n) {
+  constexpr std::uint32_t kFrom = 27U << 23, kTo = 227U << 23;
+  for (std::ptrdiff_t b = 0; b < n; b += kLanes) {
+    const auto lanes = static_cast<__mmask16>(n - b < kLanes ? (1U << (n - b)) - 1 : 0xffffU);
+    const __m512i bits = _mm512_maskz_loadu_epi32(lanes, by + b);
+    const __mmask16 odd = _mm512_test_epi32_mask(bits, all(0x7fffffU).v);
+    const __mmask16 inside = _mm512_cmplt_epu32_mask((Ints{bits} - kFrom).v, all(kTo - kFrom).v);
+    if (odd != 0 || (inside & lanes) != lanes) return false;
+  }
+  return true;
+}
+
+/// Blocks of bf16 of whole vectors whose scales are all powers of two.
 /// @return the elements that are done
 template <class Source, SmallFloat kind, bool stream>
 RESHARD_TARGET inline std::ptrdiff_t shift_exponents(const std::byte* src, std::byte* data,
                                                      std::ptrdiff_t n, std::ptrdiff_t block,
-                                                     const float* by) {
+                                                     const float* by, const std::byte* next) {
   if (!Source::kIsBf16 || kind != SmallFloat::e4m3 || block % 32 != 0) return 0;
+  if (!move_exponents(by, n / block)) return 0;
+  const __m512i halves = _mm512_loadu_si512(kHalves.data());
   std::ptrdiff_t i = 0;
   for (; i + block <= n; ++by) {
-    const std::uint32_t bits = float_bits(*by);
-    // Under larger powers subnormal numbers would count; they are cast as floats.
-    constexpr std::uint32_t kFrom = 27U << 23, kTo = 227U << 23;
-    if ((bits & 0x7fffffU) != 0 || bits - kFrom >= kTo - kFrom) break;
-    const __m512i base =
-        _mm512_set1_epi16(static_cast<short>((247 - static_cast<int>(bits >> 23)) * 128));
+    // The upper half of the float has its exponent where bf16 has it.
+    const auto power = static_cast<short>(float_bits(*by) >> 16);
+    const __m512i base = _mm512_sub_epi16(_mm512_set1_epi16(247 * 128), _mm512_set1_epi16(power));
     for (const std::ptrdiff_t end = i + block; i < end; i += 32) {
-      const __m512i codes = moved_codes(_mm512_loadu_si512(src + 2 * i), base);
+      __builtin_prefetch(next + 2 * i);
+      const __m512i codes = moved_codes(_mm512_loadu_si512(src + 2 * i), base, halves);
       put<stream>(_mm512_maskz_cvtepi16_epi8(~0U, codes), data + i);
     }
   }

@@ -49,7 +49,7 @@ void amaxes(const std::byte* src, std::ptrdiff_t n, std::ptrdiff_t block, std::u
 
 template <class Source, SmallFloat kind, bool divides>
 void encode(const std::byte* src, std::byte* data, std::ptrdiff_t n, std::ptrdiff_t block,
-            const float* by, bool) {
+            const float* by, bool, const std::byte*) {
   for (std::ptrdiff_t begin = 0; begin < n; begin += block, ++by) {
     const std::ptrdiff_t end = std::min(begin + block, n);
     if constexpr (kind == SmallFloat::e4m3) {

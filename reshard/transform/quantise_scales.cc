@@ -81,6 +81,9 @@ Result<> check_quant_format(const QuantFormat& format, Index rows, Index cols) {
 
 namespace detail {
 
+constexpr DecodingScales::Table DecodingScales::kE8m0 = table(ScaleKind::e8m0_up);
+constexpr DecodingScales::Table DecodingScales::kE4m3 = table(ScaleKind::e4m3);
+
 void write_padding(const QuantMatrix& matrix, Index begin, Index end) {
   const Index cols = scale_cols(matrix.format, matrix.cols);
   for (Index r = begin; r < end; ++r)

@@ -2,6 +2,7 @@
 // Where scales lie and how they are made, for the kernels behind quantise.h.
 #pragma once
 
+#include <array>
 #include <cstring>
 #include <span>
 
@@ -36,6 +37,36 @@ constexpr ScaleKind scale_kind(const QuantFormat& format) {
   return ScaleKind::f32_exact;
 }
 
+/// decoding_scale() without its case distinctions. Costs nothing to make.
+class DecodingScales {
+ public:
+  DecodingScales(ScaleKind kind, float factor)
+      : of_bytes_(kind == ScaleKind::e4m3 ? kE4m3 : kE8m0), factor_(factor) {}
+
+  /// @pre scales are bytes
+  float of_byte(std::byte stored) const {
+    return decoding_scale(ScaleKind::f32_exact,
+                          float_bits(of_bytes_[std::to_integer<std::size_t>(stored)] * factor_), 1);
+  }
+  static float of_float(float stored) {
+    return decoding_scale(ScaleKind::f32_exact, float_bits(stored), 1);
+  }
+
+ private:
+  using Table = std::array<float, 256>;
+
+  static constexpr Table table(ScaleKind kind) {
+    Table values{};
+    for (std::uint32_t byte = 0; byte < values.size(); ++byte)
+      values[byte] = decoding_scale(kind, byte, 1);
+    return values;
+  }
+  static const Table kE8m0, kE4m3;
+
+  const Table& of_bytes_;
+  float factor_;
+};
+
 /// Reads and writes scales of a matrix that is borrowed, as bytes or bits of a float.
 class ScalePlaces {
  public:
@@ -46,12 +77,20 @@ class ScalePlaces {
         width_(matrix.format.scale == DType::f32 ? 4 : 1),
         swizzled_(matrix.format.order == ScaleOrder::swizzled) {}
 
-  std::uint32_t read(Index row, Index col) const {
-    const std::byte* const at = scales_ + place(row, col);
-    if (width_ == 1) return std::to_integer<std::uint32_t>(*at);
-    std::uint32_t bits = 0;
-    std::memcpy(&bits, at, sizeof bits);
-    return bits;
+  /// What codes of a row's blocks from `col` on are multiplied by.
+  void read(Index row, Index col, const DecodingScales& decoding, std::span<float> scales) const {
+    const std::byte* at = scales_ + place(row, swizzled_ ? 0 : col);
+    if (width_ == 4) {
+      std::memcpy(scales.data(), at, scales.size_bytes());
+      for (float& scale : scales) scale = decoding.of_float(scale);
+    } else if (!swizzled_) {
+      for (float& scale : scales) scale = decoding.of_byte(*at++);
+    } else {
+      for (float& scale : scales) {
+        scale = decoding.of_byte(at[col / kTileCols * kTileBytes + col % kTileCols]);
+        ++col;
+      }
+    }
   }
 
   /// The scales of a row's columns from `col` on.
