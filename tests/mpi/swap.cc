@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// Protects: swap_model_weights puts every value in place over `mpi`, between processes that mpirun
+// started.
+#include "reshard/refit/megatron/swap_suite_testutil.h"
+#include "tests/mpi/launched_tests.h"
+
+namespace reshard::megatron {
+namespace {
+
+const TransportUnderTest kMpi{"mpi", run_launched};
+RESHARD_TEST_SWAPS(Mpi, kMpi);
+
+}  // namespace
+}  // namespace reshard::megatron
+
+int main(int argc, char** argv) { return reshard::run_launched_tests(argc, argv); }
