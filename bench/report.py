@@ -17,6 +17,7 @@ TITLES = {
   "process": "Refit between processes of one host",
   "link": "Refit between hosts with links of 1 Gb/s",
   "fingerprint": "Fingerprint",
+  "quantise": "Quantised weights",
   "convert": "Conversion of a checkpoint",
   "published": "Whole plans for layouts with published times",
 }

@@ -24,6 +24,7 @@ import machine
 import plan_part
 import process_part
 import published_part
+import quantise_part
 import refit_part
 import report
 from programs import Programs
@@ -31,8 +32,8 @@ from rows import BenchError
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "performance.md"
-PARTS = ("plan", "published", "refit", "process", "link", "fingerprint", "convert")
-NEEDED = ("plan_bench", "refit_bench", "rank_bench", "fingerprint_bench")
+PARTS = ("plan", "published", "refit", "process", "link", "fingerprint", "quantise", "convert")
+NEEDED = ("plan_bench", "refit_bench", "rank_bench", "fingerprint_bench", "quantise_bench")
 
 
 def parse(arguments):
@@ -79,6 +80,8 @@ def measure(chosen):
     yield from link_part.measure(programs, chosen.quick)
   if "fingerprint" in chosen.only:
     yield from fingerprint_part.measure(programs, chosen.quick, threads)
+  if "quantise" in chosen.only:
+    yield from quantise_part.measure(programs, chosen.quick, threads)
   if "convert" in chosen.only:
     scratch = chosen.scratch or chosen.build / "bench-scratch"
     yield from convert_part.measure(programs, chosen.quick, scratch)

@@ -12,6 +12,7 @@ import convert_part
 import machine
 import plan_part
 import published_part
+import quantise_part
 import refit_part
 import report
 from machine import Noise
@@ -223,6 +224,15 @@ class BuiltPrograms(unittest.TestCase):
       options = ["--tensor", "48x60", "--dtype", "F32", "--columns", columns, "--rounds", "1"]
       (result,) = run_lines(self.argv("fingerprint_bench", *options))
       self.assertEqual(len(result["fingerprint"]), 32)
+
+  def test_quantised_weights_are_those_of_plain_code(self):
+    for name in ("mxfp8_swizzled", "fp8_block", "nvfp4"):
+      options = ["--format", name, "--matrix", "300x160", "--mib", "1", "--threads", "2"]
+      (result,) = run_lines(self.argv("quantise_bench", *options, "--rounds", "1"))
+      self.assertGreater(result["bytes"], 2**20)
+      row = quantise_part.direction_row(name, "quantise", result, QUIET)
+      (seconds,) = result["seconds_quantise"]
+      self.assertAlmostEqual(row.figure, result["plain_bytes"] / seconds / 1e9)
 
   def test_a_plan_tells_its_phases(self):
     options = ["--from", "megatron:tp=2,dp=4", "--to", "vllm:tp=4,offset=8", "--whole", "2"]
