@@ -54,7 +54,7 @@ std::optional<DType> dtype_of(SwapRank& me) {
   return (*get_refit_tensor_dict(module)->find(expert_bias_of(module)))->view.dtype;
 }
 
-// 000: "Bring destination persistent-buffer dtypes into agreement with source."
+// refit: "Bring destination persistent-buffer dtypes into agreement with source."
 TEST(HarmonizeBufferDtypes, replaces_the_targets_buffers_and_later_only_looks) {
   run_job(disjoint(), [](SwapRank& me, RankEnds& ends) {
     CountingControl control(*ends.control);
@@ -120,7 +120,7 @@ TEST(HarmonizeBufferDtypes, keeps_values_and_the_lowest_rank_decides) {
   EXPECT_EQ(outcome(ended), "");
 }
 
-// 000: "Some buffers are upcast to fp32 inside the trainer on first forward"
+// refit: "Some buffers are upcast to fp32 inside the trainer on first forward"
 TEST(SwapModelWeights, notices_a_source_buffer_that_changes_its_dtype_between_refits) {
   SwapLayouts late = disjoint();
   run_job(late, [](SwapRank& me, RankEnds&) {

@@ -50,7 +50,7 @@ TEST(ParameterMetadata, has_the_documented_defaults) {
   EXPECT_EQ(m.global_expert_index, std::nullopt);
 }
 
-// 001: "Extract metadata from a parameter for cross-rank communication."
+// utils: "Extract metadata from a parameter for cross-rank communication."
 TEST(ExtractParamMetadata, takes_name_shape_dtype_and_partition_from_the_parameter) {
   const auto m = extracted(weight({.tensor_model_parallel = true,
                                    .partition_dim = 1,
@@ -110,8 +110,8 @@ TEST(ExtractParamMetadata, a_parameter_that_is_not_tp_still_carries_the_tp_group
   EXPECT_EQ(*m.tensor_parallel_group_ranks, *ranks({0, 1}));
 }
 
-// 000: "Offsets applied to local process group ranks so that metadata contains globally unique rank
-// IDs across independent torch.distributed worlds."
+// refit: "Offsets applied to local process group ranks so that metadata contains globally unique
+// rank IDs across independent torch.distributed worlds."
 TEST(ExtractParamMetadata, rank_offset_is_added_to_the_ranks_of_groups_and_not_to_the_owner) {
   const auto m = extracted(weight(), "norm.weight", groups(), {.rank_offset = 8}, Rank(8));
   EXPECT_EQ(*m.tensor_parallel_group_ranks, *ranks({8, 9}));
@@ -127,7 +127,7 @@ TEST(ExtractParamMetadata, without_a_pipeline_group_it_is_the_whole_world) {
   EXPECT_EQ(*m.pipeline_parallel_group_ranks, *ranks({4, 5, 6}));
 }
 
-// 001: "params sharing the same process group reuse one object"
+// utils: "params sharing the same process group reuse one object"
 TEST(ExtractParamMetadata, rank_list_cache_makes_equal_lists_one_object) {
   RankListCache lists;
   ProcessGroups pg = groups();
@@ -150,7 +150,7 @@ TEST(ExtractParamMetadata, what_is_missing_is_named) {
   EXPECT_FALSE(extract_param_metadata(weight(), "w", Rank(0), groups(), {.rank_offset = -1}));
 }
 
-// 001: "_get_rank_in_group"
+// utils: "_get_rank_in_group"
 TEST(RankInGroup, is_a_position_or_an_error_that_names_both) {
   EXPECT_EQ(*rank_in_group(Rank(5), *ranks({4, 5})), 1);
   const auto missing = rank_in_group(Rank(3), *ranks({4, 5}));
@@ -158,7 +158,7 @@ TEST(RankInGroup, is_a_position_or_an_error_that_names_both) {
   EXPECT_THAT(missing.error().message, HasSubstr("rank 3 is not in process group [4, 5]"));
 }
 
-// 001: "Extract expert index from parameter name for TEGroupedMLP per-expert tensors."
+// utils: "Extract expert index from parameter name for TEGroupedMLP per-expert tensors."
 TEST(DetectExpertIndex, reads_weightK_and_biasK) {
   EXPECT_EQ(detect_expert_index_from_param_name("mlp.experts.linear_fc1.weight12"), 12);
   EXPECT_EQ(detect_expert_index_from_param_name("mlp.experts.linear_fc1.bias3"), 3);
@@ -176,7 +176,7 @@ ParameterMetadata expert(const std::string& name, Rank owner) {
   return m;
 }
 
-// 001: "rank 1 has "weight0" locally, but it's actually global expert 4"
+// utils: "rank 1 has "weight0" locally, but it's actually global expert 4"
 TEST(AssignEpResolvedName, makes_local_expert_numbers_global) {
   ParameterMetadata m = expert("experts.weight0", Rank(1));
   ASSERT_TRUE(assign_ep_resolved_name_inplace(m));
@@ -184,7 +184,7 @@ TEST(AssignEpResolvedName, makes_local_expert_numbers_global) {
   EXPECT_EQ(m.global_expert_index, 4);
 }
 
-// 001: "Sets meta.resolved_name (defaults to base_name/meta.name for non-EP). Sets
+// utils: "Sets meta.resolved_name (defaults to base_name/meta.name for non-EP). Sets
 // meta.global_expert_index for per-expert parameters; otherwise leaves it as None."
 TEST(AssignEpResolvedName, leaves_other_names_as_they_are) {
   ParameterMetadata dense;
@@ -201,7 +201,7 @@ TEST(AssignEpResolvedName, leaves_other_names_as_they_are) {
   EXPECT_EQ(fused.global_expert_index, std::nullopt);
 }
 
-// 001: "It rewrites PP layer indices to global layer indices (when layer_module_prefix_map is
+// utils: "It rewrites PP layer indices to global layer indices (when layer_module_prefix_map is
 // provided) and rewrites EP per-expert indices (weightK/biasK) to global expert indices."
 TEST(AssignResolvedName, makes_layers_and_experts_global) {
   ParameterMetadata m = expert("decoder.layers.0.mlp.experts.linear_fc1.bias1", Rank(1));
@@ -212,7 +212,7 @@ TEST(AssignResolvedName, makes_layers_and_experts_global) {
   EXPECT_EQ(m.resolved_name, "decoder.layers.0.mlp.experts.linear_fc1.bias5");
 }
 
-// 001: ""decoder.layers.0" -> "decoder.layers.16" (if layer_number == 17)"
+// utils: ""decoder.layers.0" -> "decoder.layers.16" (if layer_number == 17)"
 TEST(LayerPrefixMap, comes_from_the_layer_numbers_of_modules) {
   Module m;
   m.submodule("decoder.layers.0").layer_number = 17;
@@ -224,7 +224,7 @@ TEST(LayerPrefixMap, comes_from_the_layer_numbers_of_modules) {
                             {"decoder.layers.1", "decoder.layers.17"}}));
 }
 
-// 001: "Perform a longest-prefix match replacement so we only rewrite the module path portion."
+// utils: "Perform a longest-prefix match replacement so we only rewrite the module path portion."
 TEST(ResolveGlobalLayerNumber, replaces_the_longest_prefix_of_whole_parts) {
   const LayerPrefixMap map{{"decoder.layers.1", "decoder.layers.9"},
                            {"decoder.layers.1.inner.layers.0", "decoder.layers.1.inner.layers.4"}};

@@ -50,7 +50,7 @@ TEST(Module, a_tensor_that_two_modules_hold_is_one_parameter) {
   EXPECT_EQ(named_parameters(m).size(), 3U);
 }
 
-// 001: "Yield (full_name, parent_module, buf_name, tensor) for every persistent buffer in module.
+// utils: "Yield (full_name, parent_module, buf_name, tensor) for every persistent buffer in module.
 // Skips _non_persistent_buffers_set."
 TEST(Module, named_persistent_buffers_yields_persistent_buffers_with_their_parents) {
   Module m = small_model();
@@ -62,7 +62,7 @@ TEST(Module, named_persistent_buffers_yields_persistent_buffers_with_their_paren
   EXPECT_EQ(buffers[0].tensor, buffers[0].parent->buffer("expert_bias"));
 }
 
-// 001: "Yield (name, tensor) pairs for every parameter and persistent buffer."
+// utils: "Yield (name, tensor) pairs for every parameter and persistent buffer."
 TEST(Module, named_refit_tensors_are_parameters_and_persistent_buffers) {
   Module m = small_model();
   EXPECT_THAT(
@@ -71,7 +71,7 @@ TEST(Module, named_refit_tensors_are_parameters_and_persistent_buffers) {
                   "decoder.layers.0.mlp.router.weight", "decoder.layers.0.mlp.router.expert_bias"));
 }
 
-// 001: "Return the cached {name: tensor} dict for module, building it if needed."
+// utils: "Return the cached {name: tensor} dict for module, building it if needed."
 TEST(Module, get_refit_tensor_dict_is_made_once_and_kept_on_the_module) {
   Module m = small_model();
   const auto first = get_refit_tensor_dict(m);
@@ -82,7 +82,7 @@ TEST(Module, get_refit_tensor_dict_is_made_once_and_kept_on_the_module) {
   EXPECT_EQ(get_refit_tensor_dict(m), first);
 }
 
-// 001: "invalidate_refit_tensor_cache must be called whenever a persistent buffer is replaced so
+// utils: "invalidate_refit_tensor_cache must be called whenever a persistent buffer is replaced so
 // the cache picks up the new tensor"; "Drop the cached refit tensor dict so the next call rebuilds
 // it."
 TEST(Module, a_replaced_buffer_is_seen_after_invalidate_refit_tensor_cache) {

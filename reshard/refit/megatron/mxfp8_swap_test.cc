@@ -108,7 +108,7 @@ INSTANTIATE_TEST_SUITE_P(
       return std::get<0>(test.param).name + (std::get<1>(test.param) ? "_tiles" : "_rows");
     });
 
-// 000: "computes which parameters are eligible for MXFP8 conversion, quantizes the target decoder
+// refit: "computes which parameters are eligible for MXFP8 conversion, quantizes the target decoder
 // weights to persistent FlashInfer MXFP8Tensor buffers (whose addresses are later baked into CUDA
 // graphs), creates an MXFP8ReshardTransform that subsequent swap_model_weights calls use
 // automatically."
@@ -136,7 +136,7 @@ TEST_P(Mxfp8Swap, prepare_quantises_the_target_and_swaps_write_it_in_place) {
   });
 }
 
-// 000: "Idempotent: skips re-setup if plan.transform is already populated."
+// refit: "Idempotent: skips re-setup if plan.transform is already populated."
 TEST_P(Mxfp8Swap, preparing_again_changes_nothing) {
   run([](SwapRank& me, RankEnds& ends) {
     ASSERT_EQ(outcome(prepare(me)), "");
@@ -158,8 +158,8 @@ TEST_P(Mxfp8Swap, preparing_again_changes_nothing) {
   });
 }
 
-// 004: "convert_on_send=True ... Both sender and receiver must use the transform so that tensor
-// counts match." Also on the rank itself, and for slices that cut blocks.
+// transforms: "convert_on_send=True ... Both sender and receiver must use the transform so that
+// tensor counts match." Also on the rank itself, and for slices that cut blocks.
 TEST_P(Mxfp8Swap, both_sides_may_convert_on_send) {
   run([](SwapRank& me, RankEnds& ends) {
     ASSERT_EQ(outcome(prepare(me)), "");
@@ -174,15 +174,27 @@ TEST_P(Mxfp8Swap, both_sides_may_convert_on_send) {
           }
     const auto transform =
         std::make_shared<MXFP8ReshardTransform>(names, buffers, "decoder.", true);
-    // 000: a transform that is given explicitly wins over the cached one.
+    // refit: a transform that is given explicitly wins over the cached one.
     me.arguments.transform = transform;
     for (std::uint64_t seed : {1U, 2U}) expect_refit(me, ends, seed);
     EXPECT_TRUE(transform->convert_on_send());
   });
 }
 
-// 004: "Quantized parameter types are dequantized to their original precision": a quantised source
-// feeds a plain target.
+// transforms: "Both sender and receiver must use the transform so that tensor counts match."
+TEST(SwapModelWeights, converting_on_send_on_one_side_alone_is_an_error_on_all) {
+  run_job({"", blocks(), sized(1, ""), sized(1, "offset=1"), 2}, [](SwapRank& me, RankEnds&) {
+    const std::string name = "decoder.layers.0.mlp.linear_fc2.weight";
+    if (me.target)
+      me.arguments.transform = std::make_shared<MXFP8ReshardTransform>(
+          std::set<std::string, std::less<>>{name},
+          PersistentBuffers{{name, *make_mxfp8({64, 96}, false)}}, "", true);
+    EXPECT_FALSE(me.swap("inproc"));
+  });
+}
+
+// transforms: "Quantized parameter types are dequantized to their original precision": a quantised
+// source feeds a plain target.
 TEST(SwapModelWeights, a_quantised_source_is_sent_as_values) {
   const std::string name = "decoder.layers.0.mlp.linear_fc2.weight";
   run_job({"", blocks(), sized(1, ""), sized(2, "offset=1"), 3}, [&](SwapRank& me, RankEnds&) {
@@ -207,7 +219,7 @@ TEST(SwapModelWeights, a_quantised_source_is_sent_as_values) {
   });
 }
 
-// 000: "Check if a model uses FlashInfer MXFP8 inference and needs weight conversion."
+// refit: "Check if a model uses FlashInfer MXFP8 inference and needs weight conversion."
 TEST(NeedsMxfp8Conversion, is_what_two_words_of_the_config_say) {
   Module m;
   EXPECT_FALSE(needs_mxfp8_conversion(nullptr));
@@ -218,6 +230,47 @@ TEST(NeedsMxfp8Conversion, is_what_two_words_of_the_config_say) {
   EXPECT_FALSE(needs_mxfp8_conversion(&m));
   m.config = TransformerConfig{std::nullopt, "transformer_engine", "mxfp8"};
   EXPECT_FALSE(needs_mxfp8_conversion(&m));
+}
+
+/// A model with a weight inside its decoder and one outside, both FP8.
+Module two_weights(std::vector<OwnedTensor>& memory) {
+  Module m;
+  m.config = TransformerConfig{std::nullopt, "inference_optimized", "mxfp8"};
+  for (const char* path : {"decoder.layers.0.linear", "head"}) {
+    memory.push_back(*make_tensor(DType::bf16, {2, 32}));
+    EXPECT_TRUE(
+        m.submodule(path).register_parameter("weight", memory.back().view, {.fp8_weight = true}));
+  }
+  return m;
+}
+
+// refit: "Quantizes the target model's decoder weights to FlashInfer MXFP8Tensor", "Builds an
+// MXFP8ReshardTransform and attaches it to plan.transform."
+TEST(SetupMxfp8TransformOnPlan, takes_the_decoders_weights_by_names_without_decoder) {
+  std::vector<OwnedTensor> memory;
+  Module m = two_weights(memory);
+  ReshardPlan plan;
+  ASSERT_TRUE(setup_mxfp8_transform_on_plan(plan, &m, &m));
+  EXPECT_THAT(mxfp8_names(m), testing::ElementsAre("decoder.layers.0.linear.weight"));
+  const auto transform = std::dynamic_pointer_cast<MXFP8ReshardTransform>(plan.transform);
+  ASSERT_NE(transform, nullptr);
+  EXPECT_TRUE(transform->should_transform("decoder.layers.0.linear.weight"));
+  EXPECT_FALSE(transform->should_transform("head.weight"));
+  EXPECT_TRUE(transform->persistent_buffers().contains("layers.0.linear.weight"));
+  EXPECT_FALSE(transform->convert_on_send());
+  ASSERT_TRUE(setup_mxfp8_transform_on_plan(plan, &m, &m));
+  EXPECT_EQ(plan.transform, transform);
+}
+
+TEST(SetupMxfp8TransformOnPlan, does_nothing_without_a_target_or_where_no_mxfp8_is_wanted) {
+  std::vector<OwnedTensor> memory;
+  Module m = two_weights(memory);
+  m.config->fp8_recipe = "";
+  ReshardPlan plan;
+  ASSERT_TRUE(setup_mxfp8_transform_on_plan(plan, &m, &m));
+  ASSERT_TRUE(setup_mxfp8_transform_on_plan(plan, nullptr, nullptr));
+  EXPECT_EQ(plan.transform, nullptr);
+  EXPECT_TRUE(mxfp8_names(m).empty());
 }
 
 TEST(PrepareSwapModelWeights, weights_whose_columns_are_no_blocks_are_an_error_on_all) {

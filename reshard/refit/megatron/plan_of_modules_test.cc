@@ -25,8 +25,8 @@ PlanArguments arguments_of(const SwapRank& me) {
 Module* src(SwapRank& me) { return me.source ? me.source->get() : nullptr; }
 Module* tgt(SwapRank& me) { return me.target ? me.target->get() : nullptr; }
 
-// 001: "Single logical send/recv operation used in a reshard plan." Members: param_name, peer_rank,
-// is_send, my_slice, peer_slice, task_id.
+// utils: "Single logical send/recv operation used in a reshard plan." Members: param_name,
+// peer_rank, is_send, my_slice, peer_slice, task_id.
 TEST(TransferOps, meet_their_other_side_by_task_id) {
   std::mutex mutex;
   std::map<std::int64_t, std::vector<std::pair<Rank, TransferOp>>> all;
@@ -53,7 +53,7 @@ TEST(TransferOps, meet_their_other_side_by_task_id) {
   }
 }
 
-// 001: "ReshardPlan - operations for this rank": send_ops, recv_ops, transform, buffer_dtypes,
+// utils: "ReshardPlan - operations for this rank": send_ops, recv_ops, transform, buffer_dtypes,
 // __str__.
 TEST(ReshardPlan, has_operations_and_room_for_a_transform_and_dtypes) {
   ReshardPlan plan;
@@ -64,9 +64,9 @@ TEST(ReshardPlan, has_operations_and_room_for_a_transform_and_dtypes) {
   EXPECT_EQ(to_string(plan), "ReshardPlan(sends=3, recvs=2)");
 }
 
-// 002: "src_module=None: Rank doesn't have source model (destination-only)"; "dst_module=None: Rank
-// doesn't have destination model (source-only)"; "Both provided: Rank has both models (collocated
-// mode)". "Each rank provides metadata only for the models it owns".
+// planner: "src_module=None: Rank doesn't have source model (destination-only)"; "dst_module=None:
+// Rank doesn't have destination model (source-only)"; "Both provided: Rank has both models
+// (collocated mode)". "Each rank provides metadata only for the models it owns".
 TEST(BuildCentralizedReshardPlan, takes_ranks_with_one_model_both_or_none) {
   run_job(overlapping(), [](SwapRank& me, RankEnds& ends) {
     const auto plan = build_centralized_reshard_plan(me.group, src(me), tgt(me), arguments_of(me));
@@ -79,6 +79,29 @@ TEST(BuildCentralizedReshardPlan, takes_ranks_with_one_model_both_or_none) {
     std::set<Rank> from;
     for (const TransferOp& op : plan->recv_ops) from.insert(op.peer_rank);
     EXPECT_EQ(from.contains(ends.rank()), r == 3);
+  });
+}
+
+// planner: "Centralized planning: Rank 0 builds complete plan for all ranks, then scatters."
+TEST(BuildCentralizedReshardPlan, is_the_same_from_rank_0_as_from_every_rank_itself) {
+  run_job(overlapping(), [](SwapRank& me, RankEnds&) {
+    PlanArguments how = arguments_of(me);
+    const auto own = build_centralized_reshard_plan(me.group, src(me), tgt(me), how);
+    how.planned_by = PlannedBy::rank_zero;
+    const auto central = build_centralized_reshard_plan(me.group, src(me), tgt(me), how);
+    ASSERT_TRUE(own && central);
+    EXPECT_EQ(own->send_ops, central->send_ops);
+    EXPECT_EQ(own->recv_ops, central->recv_ops);
+  });
+}
+
+TEST(BuildPlan, keeps_the_planner_of_the_operations) {
+  run_job(overlapping(), [](SwapRank& me, RankEnds& ends) {
+    const auto built = build_plan(me.group, src(me), tgt(me), arguments_of(me));
+    ASSERT_TRUE(built) << built.error().message;
+    EXPECT_TRUE(built->ignore.empty());
+    EXPECT_EQ(built->planner->ranks().contains(ends.rank()), me.source || me.target);
+    EXPECT_EQ(built->plan.recv_ops, replayed_reshard_plan(*built->planner, ends.rank()).recv_ops);
   });
 }
 
@@ -179,8 +202,8 @@ class TurnedHalves final : public ReshardTransform {
   std::shared_ptr<const TensorDict> target_;
 };
 
-// 004: "each TransferOp is checked via should_transform(param_name); if True the transform methods
-// are used instead of the default send/recv/writeback logic." 000: "transform - Optional
+// transforms: "each TransferOp is checked via should_transform(param_name); if True the transform
+// methods are used instead of the default send/recv/writeback logic." refit: "transform - Optional
 // ReshardTransform for custom format conversion." Several tensors of one task id stay apart, on the
 // rank itself too.
 TEST(SwapModelWeights, uses_the_transform_that_it_is_given) {

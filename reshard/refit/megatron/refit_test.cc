@@ -26,7 +26,7 @@ PlanCacheKey key_of(SwapRank& me, int pool = 0) {
   return build_plan_cache_key(*cores, me.group, me.arguments, pool);
 }
 
-// 000: "Extract (TP, PP, EP, DP, expt_tp) sizes from a model core"
+// refit: "Extract (TP, PP, EP, DP, expt_tp) sizes from a model core"
 TEST(GetConfigTuple, has_the_sizes_of_the_five_groups) {
   const auto ranks = [](int n) {
     return std::make_shared<const std::vector<Rank>>(static_cast<std::size_t>(n));
@@ -39,7 +39,7 @@ TEST(GetConfigTuple, has_the_sizes_of_the_five_groups) {
   EXPECT_EQ(get_config_tuple(nullptr), std::nullopt);
 }
 
-// 000: "Build cache key for reshard plan."
+// refit: "Build cache key for reshard plan."
 TEST(BuildPlanCacheKey, has_all_that_is_documented) {
   run_job(disjoint(), [](SwapRank& me, RankEnds& ends) {
     const PlanCacheKey key = key_of(me);
@@ -89,7 +89,7 @@ TEST(PlanCache, keeps_the_plans_of_two_pairs_of_equal_sizes) {
   });
 }
 
-// 000: "Get or create a cached CopyService instance for the given backend."
+// refit: "Get or create a cached CopyService instance for the given backend."
 TEST(GetOrCreateService, makes_one_service_for_each_backend) {
   run_job(tp2_to_tp1(), [](SwapRank& me, RankEnds&) {
     const auto first = get_or_create_service("inproc", nullptr, *me.context);
@@ -104,7 +104,7 @@ TEST(GetOrCreateService, makes_one_service_for_each_backend) {
   });
 }
 
-// 000: "Services are close()-d first so backends owning GPU buffers (NVSHMEM) release them
+// refit: "Services are close()-d first so backends owning GPU buffers (NVSHMEM) release them
 // cleanly."
 TEST(ClearServiceCache, closes_services_and_forgets_them) {
   run_job(tp2_to_tp1(), [](SwapRank& me, RankEnds& ends) {
@@ -123,6 +123,8 @@ TEST(ClearServiceCache, closes_services_and_forgets_them) {
   });
 }
 
+// refit: "Call this if you need to invalidate the cache, for example when reinitializing
+// distributed state." "Clear both service and plan caches."
 TEST(ClearServiceCache, later_refits_make_services_anew) {
   run_job(tp2_to_tp1(), [](SwapRank& me, RankEnds& ends) {
     expect_swap(me, 1, "shm");
@@ -135,7 +137,7 @@ TEST(ClearServiceCache, later_refits_make_services_anew) {
   });
 }
 
-// 000: "Clear the cached refit plans."
+// refit: "Clear the cached refit plans."
 TEST(ClearPlanCache, forgets_plans_on_one_rank_and_all_plan_anew) {
   run_job(tp2_to_tp1(), [](SwapRank& me, RankEnds& ends) {
     expect_swap(me, 1);
@@ -160,7 +162,7 @@ Module model(std::optional<Index> num_experts, bool with_dp = true) {
   return m;
 }
 
-// 000: "Handles list-wrapped modules and None (non-collocated) models."
+// refit: "Handles list-wrapped modules and None (non-collocated) models."
 TEST(UnwrapModelCores, takes_none_modules_lists_and_wrappers) {
   Module src = model(4), tgt = model(6);
   auto core = std::make_shared<Module>(model(8));
@@ -182,7 +184,7 @@ TEST(UnwrapModelCores, takes_none_modules_lists_and_wrappers) {
   EXPECT_FALSE(unwrap_model_cores(std::vector<Module*>{nullptr}, nullptr, nullptr));
 }
 
-// 000: "Fills in missing DP groups from Megatron's parallel state on the source."
+// refit: "Fills in missing DP groups from Megatron's parallel state on the source."
 TEST(UnwrapModelCores, fills_in_the_missing_dp_group_of_the_source) {
   Module src = model(std::nullopt, false), tgt = model(std::nullopt, false);
   const auto dp = std::make_shared<const std::vector<Rank>>(std::vector{Rank(0), Rank(3)});
@@ -204,7 +206,7 @@ TEST(UnwrapModelCores, a_missing_pg_collection_or_config_is_an_error) {
   EXPECT_FALSE(unwrap_model_cores(bare, nullptr, nullptr));
 }
 
-// 000: "Return the cached reshard plan, building it (collectively) if not yet cached."
+// refit: "Return the cached reshard plan, building it (collectively) if not yet cached."
 TEST(SwapModelWeights, plans_once_and_prepares_one_session) {
   run_job(tp2_to_tp1(), [](SwapRank& me, RankEnds&) {
     for (std::uint64_t seed = 1; seed < 6; ++seed) expect_swap(me, seed);
@@ -214,7 +216,7 @@ TEST(SwapModelWeights, plans_once_and_prepares_one_session) {
   });
 }
 
-// 000: "The plan is stored in the same module-level cache as swap_model_weights, so subsequent
+// refit: "The plan is stored in the same module-level cache as swap_model_weights, so subsequent
 // calls reuse it"
 TEST(PrepareSwapModelWeights, makes_the_plan_that_swap_model_weights_uses) {
   run_job(disjoint(), [](SwapRank& me, RankEnds&) {
@@ -228,8 +230,8 @@ TEST(PrepareSwapModelWeights, makes_the_plan_that_swap_model_weights_uses) {
   });
 }
 
-// 000: "refit_method - a string backend name (one of the supported refit backends) or a CopyService
-// instance."
+// refit: "refit_method - a string backend name (one of the supported refit backends) or a
+// CopyService instance."
 TEST(SwapModelWeights, takes_a_backends_name_or_a_service) {
   run_job(tp2_to_tp1(), [](SwapRank& me, RankEnds& ends) {
     expect_swap(me, 1, "inproc");
@@ -282,7 +284,7 @@ TEST(SwapModelWeights, a_parameter_without_source_is_an_error_that_names_it) {
   });
 }
 
-// 000: "dst_rank_offset (src_rank_offset /) - Offsets applied to local process group ranks"
+// refit: "dst_rank_offset (src_rank_offset /) - Offsets applied to local process group ranks"
 TEST(SwapModelWeights, offsets_make_ranks_of_independent_worlds_unique) {
   run_job(disjoint(), [](SwapRank& me, RankEnds&) {
     if (me.target) {
@@ -295,7 +297,7 @@ TEST(SwapModelWeights, offsets_make_ranks_of_independent_worlds_unique) {
   });
 }
 
-// 000, reshard_model_weights: "(src_model, target_model): Both models present (collocated mode)",
+// refit, reshard_model_weights: "(src_model, target_model): Both models present (collocated mode)",
 // "(src_model, None): Source rank - only sends data", "(None, target_model): Destination rank -
 // only receives data", "(None, None): Idle rank - participates in collectives but has no transfers"
 TEST(ReshardModelWeights, takes_ranks_with_both_models_one_or_none) {

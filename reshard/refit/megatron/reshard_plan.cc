@@ -3,8 +3,6 @@
 
 #include <fmt/format.h>
 
-#include "reshard/exec/centralized_plan.h"
-
 namespace reshard::megatron {
 namespace {
 
@@ -24,15 +22,37 @@ Result<std::optional<RankMetadata>> report(Module* module, const RefitGroup& gro
   return RESHARD_TRY(module_metadata(*module, group.rank(), options));
 }
 
+/// What this rank has; an error has ended the group.
+struct Reports {
+  std::optional<RankMetadata> src, dst;
+  const RankMetadata* source() const { return src ? &*src : nullptr; }
+  const RankMetadata* target() const { return dst ? &*dst : nullptr; }
+};
+
+Result<Reports> reports(const RefitGroup& group, Module* src_module, Module* dst_module,
+                        const PlanArguments& arguments) {
+  auto src = report(src_module, group, arguments.src_rank_offset, arguments);
+  auto dst = report(dst_module, group, arguments.dst_rank_offset, arguments);
+  if (src && dst) return Reports{*std::move(src), *std::move(dst)};
+  Error error = !src ? Error(src.error()).in("source") : Error(dst.error()).in("destination");
+  group.control->abort(error.message);
+  return tl::unexpected(std::move(error));
+}
+
+ReshardPlan from_operations(reshard::ReshardPlan plan) {
+  ReshardPlan out;
+  out.send_ops = std::move(plan.send_ops);
+  out.recv_ops = std::move(plan.recv_ops);
+  out.converted = std::move(plan.buffer_dtypes);
+  return out;
+}
+
 Result<BuiltPlan> planned(const RefitGroup& group, const RankMetadata* src, const RankMetadata* dst,
                           double seconds) {
   auto gathered = RESHARD_TRY(gather_planner(*group.control, src, dst, after(seconds)));
   BuiltPlan out{{}, std::move(gathered.planner), std::move(gathered.ignore)};
-  if (src == nullptr && dst == nullptr) return out;
-  reshard::ReshardPlan mine = replayed_reshard_plan(*out.planner, group.rank());
-  out.plan.send_ops = std::move(mine.send_ops);
-  out.plan.recv_ops = std::move(mine.recv_ops);
-  out.plan.converted = std::move(mine.buffer_dtypes);
+  if (src != nullptr || dst != nullptr)
+    out.plan = from_operations(replayed_reshard_plan(*out.planner, group.rank()));
   return out;
 }
 
@@ -139,20 +159,18 @@ std::string to_string(const ReshardPlan& plan) {
 
 Result<BuiltPlan> build_plan(const RefitGroup& group, Module* src_module, Module* dst_module,
                              const PlanArguments& arguments) {
-  const auto src = report(src_module, group, arguments.src_rank_offset, arguments);
-  const auto dst = report(dst_module, group, arguments.dst_rank_offset, arguments);
-  if (!src || !dst) {
-    Error error = !src ? Error(src.error()).in("source") : Error(dst.error()).in("destination");
-    group.control->abort(error.message);
-    return tl::unexpected(std::move(error));
-  }
-  return planned(group, *src ? &**src : nullptr, *dst ? &**dst : nullptr, arguments.seconds);
+  const Reports mine = RESHARD_TRY(reports(group, src_module, dst_module, arguments));
+  return planned(group, mine.source(), mine.target(), arguments.seconds);
 }
 
 Result<ReshardPlan> build_centralized_reshard_plan(const RefitGroup& group, Module* src_module,
                                                    Module* dst_module,
                                                    const PlanArguments& arguments) {
-  return RESHARD_TRY(build_plan(group, src_module, dst_module, arguments)).plan;
+  const Reports mine = RESHARD_TRY(reports(group, src_module, dst_module, arguments));
+  auto plan = RESHARD_TRY(
+      reshard::build_centralized_reshard_plan(*group.control, mine.source(), mine.target(),
+                                              arguments.planned_by, after(arguments.seconds)));
+  return from_operations(std::move(plan));
 }
 
 Result<> execute_reshard_plan(const ReshardPlan& plan, Module* src_module, Module* dst_module,

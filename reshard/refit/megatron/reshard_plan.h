@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "reshard/exec/centralized_plan.h"
 #include "reshard/plan/reshard_plan.h"
 #include "reshard/refit/megatron/copy_service.h"
 #include "reshard/refit/megatron/metadata.h"
@@ -35,6 +36,9 @@ struct PlanArguments {
   std::optional<Index> num_experts = std::nullopt;
   Index src_rank_offset = 0, dst_rank_offset = 0;
   double seconds = 60;
+  /// Of build_centralized_reshard_plan(): every rank for itself, or rank 0 for all, which it then
+  /// scatters to. The operations are the same.
+  PlannedBy planned_by = PlannedBy::every_rank;
 };
 
 /// This rank's operations, and the planner that they come from.

@@ -120,7 +120,7 @@ struct SwapRank {
 /// Refits by name and by service, twice each, from other values each time.
 inline Result<> swap_as_rank(RankEnds& ends, const SwapLayouts& layouts) {
   SwapRank me(layouts, ends, {.shared = true});
-  const std::string backend(ends.transport->name());
+  const RefitBackendName backend(ends.transport->name());
   for (std::uint64_t seed : {1U, 2U}) {
     me.begin(seed);
     RESHARD_TRY(me.swap(backend));

@@ -46,7 +46,8 @@ std::vector<SourceSlice> tiled(const ParameterMetadata& src, const ParameterMeta
   return *std::move(slices);
 }
 
-// 002: "Construct sharding descriptors (currently TP) for this parameter based on actual layout."
+// planner: "Construct sharding descriptors (currently TP) for this parameter based on actual
+// layout."
 TEST(BuildDescriptors, are_of_tp_where_either_side_is_cut) {
   const auto d = build_descriptors_for_param(cut(0, 2, 6, 2), cut(4, 3, 4));
   ASSERT_TRUE(d);
@@ -63,7 +64,8 @@ TEST(BuildDescriptors, are_of_tp_where_either_side_is_cut) {
   EXPECT_TRUE(build_descriptors_for_param(alone, cut(4, 3, 4))->empty());
 }
 
-// 002: "Guard TP descriptor with size conservation so we don't mis-classify replicated tensors."
+// planner: "Guard TP descriptor with size conservation so we don't mis-classify replicated
+// tensors."
 TEST(BuildDescriptors, refuse_sizes_that_are_not_conserved_and_name_the_parameter) {
   const auto d = build_descriptors_for_param(cut(0, 2, 6), cut(4, 2, 12));
   ASSERT_FALSE(d);
@@ -80,7 +82,7 @@ TEST(BuildDescriptors, a_replicated_side_has_one_member_though_it_carries_its_gr
   EXPECT_EQ(tiled(whole, cut(4, 2, 6), 5), (std::vector{rows(0, 6, 0, 6)}));
 }
 
-// 002: "TP-only planner using LCM tiling to support strides on source/destination."
+// planner: "TP-only planner using LCM tiling to support strides on source/destination."
 TEST(PlanMultiDimLcm, cuts_the_dimension_in_lcm_units) {
   // Ns = 2, Nd = 3, L = 6: units of 2 rows.
   EXPECT_EQ(tiled(cut(0, 2, 6), cut(4, 3, 4), 5),
@@ -89,7 +91,7 @@ TEST(PlanMultiDimLcm, cuts_the_dimension_in_lcm_units) {
             (std::vector{rows(0, 0, 0, 2), rows(0, 2, 2, 2)}));
 }
 
-// 002: "Supports arbitrary integer strides (contiguous micro-tiles)"
+// planner: "Supports arbitrary integer strides (contiguous micro-tiles)"
 TEST(PlanMultiDimLcm, takes_gate_and_up_apart_by_strides) {
   // 2 members of gate/up pairs (Ns = 4) to 4 (Nd = 8): L = 8 units of 2 rows of 16.
   EXPECT_EQ(tiled(cut(0, 2, 8, 2), cut(4, 4, 4, 2), 5),
@@ -111,7 +113,7 @@ TEST(PlanMultiDimLcm, cuts_packed_parts_one_by_one) {
             (std::vector{rows(0, 0, 0, 2), rows(1, 0, 2, 2), rows(0, 2, 4, 1), rows(1, 2, 5, 1)}));
 }
 
-// 002: "Requires exactly one TP descriptor"
+// planner: "Requires exactly one TP descriptor"
 TEST(PlanMultiDimLcm, requires_exactly_one_tp_descriptor) {
   const auto src = cut(0, 2, 6), dst = cut(4, 3, 4);
   auto d = *build_descriptors_for_param(src, dst);
@@ -141,15 +143,15 @@ TEST(PlanMultiDimLcm, refuses_rows_that_a_stride_does_not_divide_and_names_the_p
   EXPECT_FALSE(plan_multi_dim_lcm("w", src, dst, d, Rank(4)));
 }
 
-// 002: "If the source and destination DP groups match, we return a local full-tensor copy"
+// planner: "If the source and destination DP groups match, we return a local full-tensor copy"
 TEST(FinalizeDpTransfers, equal_groups_copy_the_whole_tensor_locally) {
   auto m = cut(0, 1, 6);
   m.data_parallel_group_ranks = ranks(0, 4);
   EXPECT_EQ(*finalize_dp_transfers("w", m, m, Rank(3)), (std::vector{rows(3, 0, 0, 6)}));
 }
 
-// 002: "otherwise we pick a source rank from the source DP group": of the metadata that was chosen
-// for the destination's rank, its owner.
+// planner: "otherwise we pick a source rank from the source DP group": of the metadata that was
+// chosen for the destination's rank, its owner.
 TEST(FinalizeDpTransfers, other_groups_read_the_whole_tensor_from_the_chosen_owner) {
   auto src = cut(2, 1, 6), dst = cut(8, 1, 6);
   src.data_parallel_group_ranks = ranks(0, 4);
@@ -164,7 +166,7 @@ TEST(FinalizeDpTransfers, refuses_what_is_not_the_same_tensor) {
   EXPECT_FALSE(finalize_dp_transfers("w", none, cut(8, 1, 6), Rank(8)));
 }
 
-// 002: "Route to dimension-specific planner based on parameter sharding type."
+// planner: "Route to dimension-specific planner based on parameter sharding type."
 TEST(DetermineSourceRanks, routes_by_whether_either_side_is_cut) {
   EXPECT_EQ(*determine_source_ranks_for_dst_param("w", cut(0, 2, 6), cut(4, 3, 4), Rank(5)),
             tiled(cut(0, 2, 6), cut(4, 3, 4), 5));
@@ -198,7 +200,7 @@ ParameterMetadata replica(int r, int group, int size) {
   return m;
 }
 
-// 001: "with 4 src DP groups and 128 dst ranks, each src DP group is selected by 32 dst ranks
+// utils: "with 4 src DP groups and 128 dst ranks, each src DP group is selected by 32 dst ranks
 // (128/4=32)."
 TEST(RoundRobinDp, spreads_destinations_over_source_groups) {
   std::vector<ParameterMetadata> all;
@@ -214,7 +216,7 @@ TEST(RoundRobinDp, spreads_destinations_over_source_groups) {
     EXPECT_EQ((*chosen.data_parallel_group_ranks)[0].value(), dst % 4 * 2);
   }
   for (const auto& [group, count] : taken) EXPECT_EQ(count, 32) << group;
-  // 001: "Within the chosen DP group we further cycle across available metadata entries"
+  // utils: "Within the chosen DP group we further cycle across available metadata entries"
   for (const auto& [owner, count] : owners) EXPECT_EQ(count, 16) << owner;
   EXPECT_EQ(round_robin_dp(sources, Rank(4)).owner_rank, Rank(1)) << "group 0, entry 1";
 }
@@ -232,7 +234,7 @@ ParameterMetadata expert(int owner, int first, int size) {
   return m;
 }
 
-// 001: "dst EP local 0 uses src EP local 0 (same global experts)"
+// utils: "dst EP local 0 uses src EP local 0 (same global experts)"
 TEST(FilterByEpLocalRank, equal_sizes_keep_the_sources_at_the_same_position) {
   std::vector<ParameterMetadata> all;
   for (int r = 0; r < 16; ++r) all.push_back(expert(r, r / 8 * 8, 8));
@@ -243,7 +245,7 @@ TEST(FilterByEpLocalRank, equal_sizes_keep_the_sources_at_the_same_position) {
   EXPECT_EQ((*kept)[1]->owner_rank, Rank(13));
 }
 
-// 001: "When EP sizes differ (resharding), expert matching is handled via resolved_name and no
+// utils: "When EP sizes differ (resharding), expert matching is handled via resolved_name and no
 // filter is applied here."
 TEST(FilterByEpLocalRank, other_sizes_keep_all) {
   std::vector<ParameterMetadata> all;
@@ -262,7 +264,7 @@ TEST(FilterByEpLocalRank, says_what_there_is_where_nothing_matches) {
   EXPECT_THAT(kept.error().message, HasSubstr("there are rank 0 at 0"));
 }
 
-// 001: "Selection prefers a local copy when dst_rank itself owns a source replica, then
+// utils: "Selection prefers a local copy when dst_rank itself owns a source replica, then
 // round-robins across source DP groups to balance load."
 TEST(SelectSrcMetadataBalanced, prefers_its_own_replica_then_takes_turns) {
   const std::vector<ParameterMetadata> all{replica(0, 0, 1), replica(1, 1, 1), replica(2, 2, 1)};

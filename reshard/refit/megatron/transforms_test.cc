@@ -46,7 +46,7 @@ TEST(ReshardTransform, transforms_nothing_by_default) {
   EXPECT_FALSE(ReshardTransform().should_transform("decoder.layers.0.weight"));
 }
 
-// 004: "The default implementation sends the BF16 slice unchanged (single tensor)."
+// transforms: "The default implementation sends the BF16 slice unchanged (single tensor)."
 TEST(ReshardTransform, sends_the_slice_unchanged_by_default) {
   const auto memory = numbers({4, 64});
   ReshardTransform transform;
@@ -58,7 +58,7 @@ TEST(ReshardTransform, sends_the_slice_unchanged_by_default) {
   EXPECT_EQ((*sent)[0].view.dtype, DType::bf16);
 }
 
-// 004: "abstractmethod prepare_recv", "abstractmethod finalize_recv"
+// transforms: "abstractmethod prepare_recv", "abstractmethod finalize_recv"
 TEST(ReshardTransform, leaves_receiving_to_who_implements_it) {
   ReshardTransform transform;
   const auto received = transform.prepare_recv("w", Box{{0, 1}});
@@ -68,7 +68,7 @@ TEST(ReshardTransform, leaves_receiving_to_who_implements_it) {
   EXPECT_FALSE(transform.finalize_recv("w", Box{{0, 1}}, {}));
 }
 
-// 004: "All dimensions except the last are passed through unchanged; the last slice has its
+// transforms: "All dimensions except the last are passed through unchanged; the last slice has its
 // start/stop divided by block_size."
 TEST(ScaleSliceFromDataSlice, divides_the_ends_of_the_last_dimension) {
   EXPECT_EQ(*scale_slice_from_data_slice({range(3, 7), range(32, 96)}),
@@ -81,7 +81,7 @@ TEST(ScaleSliceFromDataSlice, divides_the_ends_of_the_last_dimension) {
   EXPECT_EQ(*scale_slice_from_data_slice({range(0, 32)}, 16), (Slice{range(0, 2)}));
 }
 
-// 004: "Integer index on the last dim is converted to scale index as idx // block_size."
+// transforms: "Integer index on the last dim is converted to scale index as idx // block_size."
 TEST(ScaleSliceFromDataSlice, divides_an_index_of_the_last_dimension) {
   EXPECT_EQ(*scale_slice_from_data_slice({range(0, 2), index(95)}), (Slice{range(0, 2), index(2)}));
   EXPECT_EQ(*scale_slice_from_data_slice({index(31)}), (Slice{index(0)}));
@@ -95,8 +95,8 @@ TEST(ScaleSliceFromDataSlice, refuses_ends_inside_a_block) {
   EXPECT_FALSE(scale_slice_from_data_slice({}));
 }
 
-// 004: "Quantized parameter types are dequantized to their original precision (usually BF16).
-// Standard parameters are returned via .data."
+// transforms: "Quantized parameter types are dequantized to their original precision (usually
+// BF16). Standard parameters are returned via .data."
 TEST(EnsureSendable, dequantises_mxfp8_and_lends_plain_memory) {
   const auto memory = numbers({4, 64});
   Tensor t = parameter(memory);
@@ -167,15 +167,15 @@ INSTANTIATE_TEST_SUITE_P(All, Mxfp8Modes, ::testing::Combine(::testing::Bool(), 
                                   (std::get<1>(mode.param) ? "_on_send" : "_on_receive");
                          });
 
-// 004: "set of fully-qualified parameter names that should use this transform"
+// transforms: "set of fully-qualified parameter names that should use this transform"
 TEST_P(Mxfp8Modes, transform_the_parameters_that_are_listed) {
   EXPECT_TRUE(receiver_.should_transform("decoder.w"));
   EXPECT_FALSE(receiver_.should_transform("w"));
 }
 
-// 004: "convert_on_send=False: The sender transmits plain BF16 (one tensor per op, identical to the
-// default reshard path)"; "convert_on_send=True: The sender converts each BF16 slice to MXFP8 and
-// sends two tensors (data + scale) per op."
+// transforms: "convert_on_send=False: The sender transmits plain BF16 (one tensor per op, identical
+// to the default reshard path)"; "convert_on_send=True: The sender converts each BF16 slice to
+// MXFP8 and sends two tensors (data + scale) per op."
 TEST_P(Mxfp8Modes, send_values_or_data_and_scales) {
   const Box box{{2, 5}, {64, 128}};
   const auto sent = sender_.prepare_send("decoder.w", box, source_, box);
@@ -189,11 +189,11 @@ TEST_P(Mxfp8Modes, send_values_or_data_and_scales) {
   EXPECT_EQ((*sent)[0].view.dtype, DType::f8_e4m3);
   EXPECT_EQ((*sent)[0].view.shape, (Dims{3, 64}));
   EXPECT_EQ((*sent)[1].view.shape, (Dims{3, 2}));
-  // 004: "This mode halves wire bandwidth (~1 byte/elem vs 2)."
+  // transforms: "This mode halves wire bandwidth (~1 byte/elem vs 2)."
   EXPECT_EQ(num_bytes((*sent)[0].view) + num_bytes((*sent)[1].view), 3 * 64 + 3 * 2);
 }
 
-// 004: "Count must match prepare_send output."
+// transforms: "Count must match prepare_send output."
 TEST_P(Mxfp8Modes, make_room_for_as_many_tensors_of_the_same_sizes) {
   for (const Box& box : {Box{{2, 5}, {64, 128}}, Box{{2, 5}, {60, 128}}}) {
     const auto sent = sender_.prepare_send("decoder.w", box, source_, box);
@@ -207,8 +207,8 @@ TEST_P(Mxfp8Modes, make_room_for_as_many_tensors_of_the_same_sizes) {
   }
 }
 
-// 004: "Writes received weight data directly into persistent MXFP8Tensor buffers so that CUDA-graph
-// device-pointer captures remain valid across refits."
+// transforms: "Writes received weight data directly into persistent MXFP8Tensor buffers so that
+// CUDA-graph device-pointer captures remain valid across refits."
 TEST_P(Mxfp8Modes, write_in_place_again_and_again) {
   const std::byte *data = got_->data.data, *scale = got_->scale.data;
   for (int round = 0; round < 3; ++round) {
@@ -264,8 +264,8 @@ TEST_P(Mxfp8Modes, fewer_elements_than_the_weight_has_are_an_error) {
   EXPECT_TRUE(receiver_.finish()) << "the next refit begins anew";
 }
 
-// 004: "dict mapping parameter names (without buffer_key_prefix) to MXFP8Tensor objects"; "prefix
-// to strip from param_name when looking up entries in persistent_buffers"
+// transforms: "dict mapping parameter names (without buffer_key_prefix) to MXFP8Tensor objects";
+// "prefix to strip from param_name when looking up entries in persistent_buffers"
 TEST_P(Mxfp8Modes, find_buffers_by_the_name_without_prefix) {
   EXPECT_TRUE(receiver_.prepare_recv("decoder.w", Box{{0, 1}, {0, 32}}));
   const auto other = receiver_.prepare_recv("decoder.v", Box{{0, 1}, {0, 32}});
@@ -273,7 +273,7 @@ TEST_P(Mxfp8Modes, find_buffers_by_the_name_without_prefix) {
   EXPECT_EQ(other.error().code, Code::not_found);
   EXPECT_THAT(other.error().message, HasSubstr("no persistent buffer 'v'"));
   EXPECT_FALSE(receiver_.prepare_recv("decoder.w", Box{{0, 131}, {0, 32}}));
-  // 004: "Empty on the sender when using convert_on_send=True."
+  // transforms: "Empty on the sender when using convert_on_send=True."
   EXPECT_FALSE(sender_.prepare_recv("decoder.w", Box{{0, 1}, {0, 32}}));
 }
 
