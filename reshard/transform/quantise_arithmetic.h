@@ -152,7 +152,7 @@ RESHARD_HOST_DEVICE constexpr float finite_quotient(float a, float b) {
   return float_bits(quotient) == kFloatInfinity ? bits_float(kFloatLargest) : quotient;
 }
 
-/// The factor of a matrix with this amax, as Transformer Engine and torchao define it: its block
+/// The factor of a matrix with this amax, as torchao and ModelOpt define it: its block
 /// scales then reach 448.
 RESHARD_HOST_DEVICE constexpr float tensor_factor(SmallFloat data, float amax) {
   if (is_nan_bits(float_bits(amax))) return bits_float(kFloatNan);
@@ -183,7 +183,7 @@ RESHARD_HOST_DEVICE constexpr BlockScale f32_scale(const ScaleMaker& maker, std:
 }
 
 /// (amax / largest) / factor as E4M3; elements are multiplied by (1 / factor) / scale: the order of
-/// torchao and Transformer Engine.
+/// torchao.
 RESHARD_HOST_DEVICE constexpr BlockScale e4m3_scale(const ScaleMaker& maker, std::uint32_t amax) {
   const float relative = bits_float(amax) / traits(maker.data).largest_value / maker.factor;
   const std::uint32_t byte = small_from_float(SmallFloat::e4m3, relative);
@@ -216,14 +216,17 @@ RESHARD_HOST_DEVICE constexpr std::uint32_t encoded(SmallFloat kind, bool divide
   return small_from_float(kind, divides ? value / by : value * by);
 }
 
-/// What codes are multiplied by: the stored scale times the factor. NaN has one form.
+/// What codes are multiplied by: the stored scale times the factor, which is 1 where a format has
+/// none. NaN has one form.
 RESHARD_HOST_DEVICE constexpr float decoding_scale(ScaleKind kind, std::uint32_t stored,
                                                    float factor) {
-  const float scale = kind == ScaleKind::e4m3 ? small_to_float(SmallFloat::e4m3, stored) * factor
+  const float scale = kind == ScaleKind::e4m3 ? small_to_float(SmallFloat::e4m3, stored)
                       : kind == ScaleKind::e8m0_up || kind == ScaleKind::e8m0_floor
                           ? e8m0_to_float(stored)
                           : bits_float(stored);
-  return is_nan_bits(float_bits(scale)) ? bits_float(kFloatNan) : scale;
+  if (is_nan_bits(float_bits(scale)) || is_nan_bits(float_bits(factor)))
+    return bits_float(kFloatNan);
+  return scale * factor;
 }
 
 /// The value of a code. All elements of a block whose scale is NaN are the same NaN.

@@ -259,6 +259,12 @@ inline std::ptrdiff_t shift_exponents(const std::byte*, std::byte*, std::ptrdiff
   return 0;
 }
 
+template <class Source, SmallFloat kind, bool divides, bool stream>
+inline std::ptrdiff_t encode_wide(const std::byte*, std::byte*, std::ptrdiff_t, Floats,
+                                  const std::byte*) {
+  return 0;
+}
+
 #include "reshard/transform/quantise_kernels.inc"
 
 template <>

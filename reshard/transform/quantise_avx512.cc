@@ -38,7 +38,6 @@ RESHARD_TARGET inline Floats operator/(Floats a, Floats b) { return {_mm512_div_
 RESHARD_TARGET inline Floats operator+(Floats a, Floats b) { return {_mm512_add_ps(a.v, b.v)}; }
 RESHARD_TARGET inline Ints operator+(Ints a, Ints b) { return {_mm512_add_epi32(a.v, b.v)}; }
 RESHARD_TARGET inline Ints operator-(Ints a, Ints b) { return {_mm512_sub_epi32(a.v, b.v)}; }
-RESHARD_TARGET inline Ints operator|(Ints a, Ints b) { return {_mm512_or_si512(a.v, b.v)}; }
 RESHARD_TARGET inline Ints operator&(Ints a, std::uint32_t b) {
   return {_mm512_and_si512(a.v, all(b).v)};
 }
@@ -257,17 +256,19 @@ RESHARD_TARGET inline __m512i folded_eighths(__m512i a, __m512i b) {
                           _mm512_maskz_unpackhi_epi64(0xff, a, b));
 }
 
-/// The largest magnitudes of eight blocks of 32 numbers of 16 bits, as 32-bit words.
+/// The largest magnitudes of eight blocks of 32 or 16 numbers of 16 bits, as 32-bit words.
+template <int block>
 RESHARD_TARGET inline __m256i eight_maxima(const std::byte* src) {
-  const auto magnitudes = [src](int block) RESHARD_TARGET {
-    return _mm512_and_si512(_mm512_loadu_si512(src + 64 * block), _mm512_set1_epi16(0x7fff));
+  const auto magnitudes = [src](int vector) RESHARD_TARGET {
+    return _mm512_and_si512(_mm512_loadu_si512(src + 64 * vector), _mm512_set1_epi16(0x7fff));
   };
-  const __m512i ab = folded_halves(magnitudes(0), magnitudes(1));
-  const __m512i cd = folded_halves(magnitudes(2), magnitudes(3));
-  const __m512i ef = folded_halves(magnitudes(4), magnitudes(5));
-  const __m512i gh = folded_halves(magnitudes(6), magnitudes(7));
+  // Two blocks, a half for each.
+  const auto pair = [&](int i) RESHARD_TARGET {
+    return block == 32 ? folded_halves(magnitudes(2 * i), magnitudes(2 * i + 1)) : magnitudes(i);
+  };
   // Blocks 0, 4, 1, 5, ... in 64 bits each.
-  const __m512i four = folded_eighths(folded_quarters(ab, cd), folded_quarters(ef, gh));
+  const __m512i four =
+      folded_eighths(folded_quarters(pair(0), pair(1)), folded_quarters(pair(2), pair(3)));
   const __m512i two = _mm512_max_epu16(four, _mm512_maskz_srli_epi64(0xff, four, 32));
   const __m512i one = _mm512_max_epu16(two, _mm512_maskz_srli_epi64(0xff, two, 16));
   const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 2, 6, 10, 14, 0, 0, 0, 0, 0, 0, 0, 0);
@@ -276,15 +277,16 @@ RESHARD_TARGET inline __m256i eight_maxima(const std::byte* src) {
                           _mm256_set1_epi32(0xffff));
 }
 
-/// Blocks of 32, eight at a time. @return the elements that are done
+/// Blocks of 32 and 16, eight at a time. @return the elements that are done
 template <class Source>
 RESHARD_TARGET inline std::ptrdiff_t several_amaxes(const std::byte* src, std::ptrdiff_t n,
                                                     std::ptrdiff_t block, std::uint32_t* maxima) {
   constexpr std::ptrdiff_t kTogether = 8;
-  if (Source::kBytes != 2 || block != 32) return 0;
+  if (Source::kBytes != 2 || (block != 32 && block != 16)) return 0;
   std::ptrdiff_t i = 0;
-  for (; i + kTogether * 32 <= n; i += kTogether * 32, maxima += kTogether) {
-    const __m256i words = eight_maxima(src + i * Source::kBytes);
+  for (; i + kTogether * block <= n; i += kTogether * block, maxima += kTogether) {
+    const std::byte* const from = src + i * Source::kBytes;
+    const __m256i words = block == 32 ? eight_maxima<32>(from) : eight_maxima<16>(from);
     const __m256i bits =
         Source::kIsBf16
             ? _mm256_slli_epi32(words, 16)
@@ -356,6 +358,69 @@ RESHARD_TARGET inline std::ptrdiff_t shift_exponents(const std::byte* src, std::
       const __m512i codes = moved_codes(_mm512_loadu_si512(src + 2 * i), base, halves);
       put<stream>(_mm512_maskz_cvtepi16_epi8(~0U, codes), data + i);
     }
+  }
+  return i;
+}
+
+template <SmallFloat kind>
+RESHARD_TARGET RESHARD_INLINE Ints magnitude_code(Ints bits);
+
+/// The words of two vectors that unpacking has made of one, in its order.
+constexpr std::array<std::uint16_t, 32> kRepacked = [] {
+  std::array<std::uint16_t, 32> from{};
+  for (unsigned i = 0; i < 32; ++i)
+    from[i] = static_cast<std::uint16_t>(i % 8 / 4 * 32 + (i / 8 * 4 + i % 4) * 2);
+  return from;
+}();
+
+/// Codes with their signs, in 16-bit places with rubbish above.
+template <SmallFloat kind>
+RESHARD_TARGET RESHARD_INLINE __m512i signed_codes(__m512i number, __m512i codes) {
+  constexpr auto kSign = static_cast<short>(traits(kind).sign_code);
+  constexpr unsigned kShift = kind == SmallFloat::e4m3 ? 8 : 12;
+  return _mm512_ternarylogic_epi32(_mm512_set1_epi16(kSign),
+                                   _mm512_maskz_srli_epi16(~0U, number, kShift), codes, 0xca);
+}
+
+template <SmallFloat kind, bool stream>
+RESHARD_TARGET RESHARD_INLINE void put_codes(__m512i codes, std::byte* data) {
+  if constexpr (kind == SmallFloat::e4m3) {
+    put<stream>(_mm512_maskz_cvtepi16_epi8(~0U, codes), data);
+  } else {
+    const __m512i pairs = _mm512_ternarylogic_epi32(_mm512_set1_epi32(0xf), codes,
+                                                    _mm512_maskz_srli_epi32(kAll, codes, 12), 0xca);
+    const __m128i bytes = _mm512_maskz_cvtepi32_epi8(kAll, pairs);
+    if constexpr (stream) {
+      // Blocks need not begin at multiples of 16 bytes.
+      auto* const at = reinterpret_cast<long long*>(data);
+      _mm_stream_si64(at, _mm_cvtsi128_si64(bytes));
+      _mm_stream_si64(at + 1, _mm_extract_epi64(bytes, 1));
+    } else {
+      put<false>(bytes, data);
+    }
+  }
+}
+
+/// Codes of bf16, 32 at a time: signs stay in their 16 bits, and only magnitudes are made floats.
+/// @return the elements that are done
+template <class Source, SmallFloat kind, bool divides, bool stream>
+RESHARD_TARGET RESHARD_INLINE std::ptrdiff_t encode_wide(const std::byte* src, std::byte* data,
+                                                         std::ptrdiff_t n, Floats by,
+                                                         const std::byte* next) {
+  if (!Source::kIsBf16) return 0;
+  const __m512i repacked = _mm512_loadu_si512(kRepacked.data()), zero = _mm512_setzero_si512();
+  std::ptrdiff_t i = 0;
+  for (; i + 32 <= n; i += 32) {
+    __builtin_prefetch(next + 2 * i);
+    const __m512i number = _mm512_loadu_si512(src + 2 * i);
+    const __m512i magnitude = _mm512_and_si512(number, _mm512_set1_epi16(0x7fff));
+    const Floats low = floats_of({_mm512_unpacklo_epi16(zero, magnitude)});
+    const Floats high = floats_of({_mm512_unpackhi_epi16(zero, magnitude)});
+    const Ints low_code = magnitude_code<kind>(bits_of(divides ? low / by : low * by));
+    const Ints high_code = magnitude_code<kind>(bits_of(divides ? high / by : high * by));
+    const __m512i codes = _mm512_permutex2var_epi16(low_code.v, repacked, high_code.v);
+    put_codes<kind, stream>(signed_codes<kind>(number, codes),
+                            data + (kind == SmallFloat::e4m3 ? i : i / 2));
   }
   return i;
 }
