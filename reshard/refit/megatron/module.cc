@@ -7,6 +7,9 @@
 #include <atomic>
 #include <unordered_set>
 
+#include "reshard/base/hash.h"
+#include "reshard/refit/megatron/metadata.h"
+
 namespace reshard::megatron {
 namespace {
 
@@ -38,8 +41,15 @@ auto find_named(Items& items, std::string_view name) {
 
 }  // namespace
 
-TensorDict::TensorDict(std::vector<NamedTensor> items) : items_(std::move(items)) {
-  for (std::size_t i = 0; i < items_.size(); ++i) by_name_.try_emplace(items_[i].name, i);
+TensorDict::TensorDict(std::vector<NamedTensor> items, LayerPrefixMap layers)
+    : items_(std::move(items)), layers_(std::move(layers)) {
+  Digest digest;
+  for (std::size_t i = 0; i < items_.size(); ++i) {
+    by_name_.try_emplace(items_[i].name, i);
+    digest.add(items_[i].name).add(items_[i].is_buffer);
+  }
+  for (const auto& [local, global] : layers_) digest.add(local).add(global);
+  digest_ = digest.value();
 }
 
 const TensorPtr* TensorDict::find(std::string_view name) const {
@@ -159,7 +169,8 @@ std::vector<NamedTensor> named_refit_tensors(Module& module) {
 
 std::shared_ptr<const TensorDict> get_refit_tensor_dict(Module& module) {
   if (module.refit_tensor_cache_ == nullptr)
-    module.refit_tensor_cache_ = std::make_shared<const TensorDict>(named_refit_tensors(module));
+    module.refit_tensor_cache_ = std::make_shared<const TensorDict>(
+        named_refit_tensors(module), build_layer_module_prefix_map(module));
   return module.refit_tensor_cache_;
 }
 

@@ -63,18 +63,24 @@ struct NamedTensor {
   bool is_buffer = false;
 };
 
-/// Tensors by name, in the order in which the module's walk finds them.
+/// Tensors by name, in the order in which the module's walk finds them, and the numbers of its
+/// layers.
 class TensorDict {
  public:
-  explicit TensorDict(std::vector<NamedTensor> items);
+  TensorDict(std::vector<NamedTensor> items, LayerPrefixMap layers);
   TensorDict(const TensorDict&) = delete;
   TensorDict& operator=(const TensorDict&) = delete;
   const std::vector<NamedTensor>& items() const { return items_; }
   /// Null where there is none of this name.
   const TensorPtr* find(std::string_view name) const;
+  const LayerPrefixMap& layers() const { return layers_; }
+  /// Of names and layers.
+  std::uint64_t digest() const { return digest_; }
 
  private:
   std::vector<NamedTensor> items_;
+  LayerPrefixMap layers_;
+  std::uint64_t digest_ = 0;
   std::unordered_map<std::string_view, std::size_t> by_name_;
 };
 

@@ -42,17 +42,18 @@ void add_groups(Digest& digest, const ProcessGroups& groups) {
 void add_module(Digest& digest, Module* module) {
   if (module == nullptr) return;
   add_groups(digest, *module->pg_collection);
-  for (const auto& [local, global] : build_layer_module_prefix_map(*module))
-    digest.add(local).add(global);
-  for (const NamedTensor& t : get_refit_tensor_dict(*module)->items()) {
+  const auto tensors = get_refit_tensor_dict(*module);
+  digest.add(tensors->digest());
+  for (const NamedTensor& t : tensors->items()) {
     const Tensor& tensor = *t.tensor;
     const ParameterAttributes& a = tensor.attributes;
-    digest.add(t.name).add(t.is_buffer).add(tensor.view.shape.size());
+    digest.add(tensor.view.shape.size());
     for (Index n : tensor.view.shape) digest.add(n);
     digest.add(t.is_buffer ? -1 : static_cast<int>(tensor.view.dtype));
     digest.add(a.tensor_model_parallel).add(a.partition_dim).add(a.partition_stride);
     digest.add(a.allreduce).add(a.partition_sizes ? a.partition_sizes->size() : 0);
-    for (Index n : a.partition_sizes.value_or(std::vector<Index>{})) digest.add(n);
+    if (a.partition_sizes)
+      for (Index n : *a.partition_sizes) digest.add(n);
   }
 }
 

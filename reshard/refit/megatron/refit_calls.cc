@@ -145,7 +145,12 @@ class RefitCalls {
   Result<> build() {
     std::shared_ptr<ReshardTransform> kept;
     if (cached_ != nullptr) kept = cached_->plan.transform;
-    context_.plans_.erase(key_);
+    // Nobody comes back to the plans of what these modules were before.
+    std::erase_if(context_.plans_, [&](const auto& entry) {
+      PlanCacheKey was = entry.first;
+      was.models = key_.models;
+      return was == key_;
+    });
     cached_ = nullptr;
     auto fresh = std::make_unique<CachedPlan>();
     ReshardPlan dtypes;

@@ -366,6 +366,26 @@ TEST(SwapModelWeights, changed_addresses_get_a_new_session_and_no_new_plan) {
   });
 }
 
+TEST(SwapModelWeights, a_changed_model_gets_a_new_plan_and_its_old_one_is_dropped) {
+  run_job(tp2_to_tp1(), [](SwapRank& me, RankEnds&) {
+    expect_swap(me, 1);
+    const OwnedTensor from = *make_tensor(DType::u8, {3}), to = *make_tensor(DType::u8, {3});
+    std::ranges::fill(bytes_of(from.view), std::byte{7});
+    ASSERT_TRUE(me.source->module().register_parameter("late", from.view));
+    invalidate_refit_tensor_cache(me.source->module());
+    if (me.target) {
+      ASSERT_TRUE(me.target->module().register_parameter("late", to.view));
+      invalidate_refit_tensor_cache(me.target->module());
+    }
+    me.source->fill({OracleKind::bits, 2});
+    ASSERT_EQ(outcome(me.swap("inproc")), "");
+    EXPECT_EQ(me.wrong(2), "");
+    EXPECT_EQ(to.view.data[2], std::byte{me.target ? std::uint8_t{7} : std::uint8_t{0}});
+    EXPECT_EQ(me.context->num_plans(), 1U);
+    EXPECT_EQ(me.context->plans_built(), 2U);
+  });
+}
+
 TEST(SwapModelWeights, by_operations_refuses_values_of_another_dtype_and_by_name_converts_them) {
   run_job(tp2_to_tp1(), [](SwapRank& me, RankEnds& ends) {
     const std::string name = "decoder.final_layernorm.weight";
