@@ -35,10 +35,16 @@ HeldCopies::HeldCopies(const ModelLayout& layout, std::span<const StoredForm> fo
   }
 }
 
-Result<> HeldCopies::find(const RankBuffers* buffers, std::optional<Rank> only) {
+Result<> HeldCopies::find(const RankBuffers* buffers, std::optional<Rank> only,
+                          const std::vector<bool>& tensors) {
   const ModelSpec& model = layout_.model();
   for (Index t = 0; t < model.size(); ++t) {
     const TensorId id(static_cast<TensorId::rep>(t));
+    if (!tensors.empty() && !tensors[id.index()]) {
+      keys_.emplace_back();
+      first_copy_.push_back(copies_.size());
+      continue;
+    }
     keys_.push_back(RESHARD_TRY(
         FingerprintKey::make(model[id].name, model[id].shape, conversions_[id.index()].to.dtype)));
     first_copy_.push_back(copies_.size());

@@ -32,9 +32,11 @@ class HeldCopies {
   /// `forms` as fingerprints() takes them. The layout must outlive this.
   HeldCopies(const ModelLayout& layout, std::span<const StoredForm> forms);
 
-  /// Finds all copies of these ranks: of one rank, or of every rank of the layout. Errors: memory
-  /// missing in `buffers` (null has none); a tensor that has no fingerprint.
-  Result<> find(const RankBuffers* buffers, std::optional<Rank> only);
+  /// Finds all copies of these ranks: of one rank, or of every rank of the layout. `tensors` by
+  /// TensorId, empty: all; the others have no copies. Errors: memory missing in `buffers` (null has
+  /// none); a tensor that has no fingerprint.
+  Result<> find(const RankBuffers* buffers, std::optional<Rank> only,
+                const std::vector<bool>& tensors = {});
 
   /// Reads every copy once; may be called again, for what the memory holds then. Errors: cancelled;
   /// `deadline`.

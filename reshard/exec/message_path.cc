@@ -15,13 +15,17 @@ namespace {
 constexpr Index kMostStaged = Index{1} << 20;
 constexpr Index kUnitBytes = Index{1} << 20;
 
+Index most_staged(Index staging_bytes) {
+  return std::min(kMostStaged, staging_bytes / kRingSteps / 64 * 64);
+}
+
 class MessagePath final : public RankPath {
  public:
   explicit MessagePath(const RankWork& work)
       : transport_(work.transport), control_(work.control), progress_(work.options.progress) {}
 
   std::string_view name() const override { return "message"; }
-  Index staging_bytes() const override { return staging_.size(); }
+  Index staging_bytes() const override { return static_cast<Index>(staging_.size()); }
   Result<> prepare(const RankWork& work);
   Result<> run(Deadline deadline, RankReport& report) override;
 
@@ -53,7 +57,8 @@ class MessagePath final : public RankPath {
   MessageSchedule schedule_;
   MessageSteps steps_;
   CopyUnits locals_, repeats_;
-  HostBuffer staging_;
+  HostBuffer own_staging_;
+  std::span<std::byte> staging_;
   Index delivered_ = 0, total_ = 0, copies_ = 0;
 };
 
@@ -103,7 +108,7 @@ Result<> MessagePath::share_memory(const RankWork& work) {
   if (!work.part.recvs.empty()) memory = work.target->memory(work.me());
   if (!work.part.sends.empty())
     for (const auto span : work.source->memory(work.me())) memory.push_back(span);
-  if (!staging_.empty()) memory.push_back(staging_.bytes());
+  if (!staging_.empty()) memory.push_back(staging_);
   for (const auto span : memory) {
     const auto key = transport_.share(span);
     // Memory that cannot be registered, such as a mapped file, still carries messages.
@@ -113,13 +118,19 @@ Result<> MessagePath::share_memory(const RankWork& work) {
 }
 
 Result<> MessagePath::prepare(const RankWork& work) {
-  const Index staged = std::min(kMostStaged, work.options.staging_bytes / 8 / 64 * 64);
+  const Index staged = most_staged(work.options.staging_bytes);
   schedule_ =
       RESHARD_TRY(message_schedule(work.planner, work.part, work.source, work.target,
                                    transport_.size(), {staged, work.options.in_place_bytes}));
   RESHARD_TRY(prepare_locals(work));
   steps_ = group_into_steps(schedule_, staged);
-  staging_ = RESHARD_TRY(HostBuffer::allocate(steps_.staging_bytes, {1}));
+  const auto wanted = static_cast<std::size_t>(steps_.staging_bytes);
+  if (work.options.lent_staging.size() >= wanted) {
+    staging_ = work.options.lent_staging.first(wanted);
+  } else {
+    own_staging_ = RESHARD_TRY(HostBuffer::allocate(steps_.staging_bytes, {1}));
+    staging_ = own_staging_.bytes();
+  }
   place_in_staging(steps_, schedule_, staging_.data());
   for (const MessageStep& step : steps_.steps) {
     delivered_ += step.received;
@@ -216,6 +227,8 @@ Result<> MessagePath::run(Deadline deadline, RankReport& report) {
 }
 
 }  // namespace
+
+Index staging_bound(Index staging_bytes) { return kRingSteps * most_staged(staging_bytes); }
 
 Result<std::unique_ptr<RankPath>> make_message_path(const RankWork& work) {
   auto path = std::make_unique<MessagePath>(work);

@@ -7,7 +7,6 @@ namespace reshard {
 namespace {
 
 constexpr std::size_t kMostOps = 16;
-constexpr Index kRing = 8;  ///< in steps of the most staged bytes.
 
 /// Each chunk begins on a cache line of its own.
 Index staged_bytes(const ChunkOp& op) {
@@ -59,7 +58,7 @@ MessageSteps group_into_steps(const MessageSchedule& schedule, Index most_staged
     all += step.staged_bytes;
     most = std::max(most, step.staged_bytes);
   }
-  out.staging_bytes = std::min(all, kRing * most);
+  out.staging_bytes = std::min(all, kRingSteps * most);
   deal_ring(out.steps, out.staging_bytes);
   for (MessageStep& step : out.steps) {
     step.first_send = out.sends.size();

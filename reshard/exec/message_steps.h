@@ -9,6 +9,8 @@ namespace reshard {
 
 /// Steps of one rank that are under way at once, at most. At least two: see message_schedule().
 inline constexpr std::size_t kWindow = 16;
+/// Size of the ring of staging memory, in steps of the most staged bytes.
+inline constexpr Index kRingSteps = 8;
 
 /// Some chunks that follow each other, given to the transport at once.
 struct MessageStep {

@@ -52,9 +52,9 @@ class RankProver {
   }
 
   Result<> prepare(const RankBuffers* buffers, std::span<const StoredForm> forms,
-                   Deadline deadline) {
-    RESHARD_TRY(agree(forms, deadline));
-    return held_.find(buffers, me_);
+                   const std::vector<bool>& tensors, Deadline deadline) {
+    RESHARD_TRY(agree(forms, tensors, deadline));
+    return held_.find(buffers, me_, tensors);
   }
 
   /// @pre prepared
@@ -79,11 +79,13 @@ class RankProver {
   }
 
   /// Every rank must prove the same.
-  Result<> agree(std::span<const StoredForm> forms, Deadline deadline) {
+  Result<> agree(std::span<const StoredForm> forms, const std::vector<bool>& tensors,
+                 Deadline deadline) {
     Digest digest;
     digest.add(layout_.digest());
     for (const StoredForm& form : forms)
       digest.add(static_cast<int>(form.dtype)).add(static_cast<int>(form.map));
+    for (const bool is_read : tensors) digest.add(is_read ? 1 : 0);
     const std::uint64_t mine = digest.value();
     const auto all = RESHARD_TRY(control_.all_gather(std::as_bytes(std::span(&mine, 1)), deadline));
     for (std::size_t r = 0; r < all.size(); ++r)
@@ -212,10 +214,11 @@ RankProof::~RankProof() = default;
 
 Result<RankProof> RankProof::prepare(const ModelLayout& layout, const RankBuffers* buffers,
                                      Transport& transport, ControlPlane& control, Deadline deadline,
-                                     std::span<const StoredForm> forms) {
+                                     std::span<const StoredForm> forms,
+                                     const std::vector<bool>& tensors) {
   auto state =
       std::unique_ptr<State>(new State{control, RankProver(layout, forms, transport, control)});
-  if (auto done = state->prover.prepare(buffers, forms, deadline); !done) {
+  if (auto done = state->prover.prepare(buffers, forms, tensors, deadline); !done) {
     control.abort(done.error().message);
     return tl::unexpected(std::move(done).error());
   }

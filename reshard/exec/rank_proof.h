@@ -36,10 +36,12 @@ Result<Prints> rank_fingerprints(const ModelLayout& layout, const RankBuffers* b
 /// is found once. Collective, as it is; the layout, the buffers and the group must outlive it.
 class RankProof {
  public:
-  /// Errors: as rank_fingerprints(), after which the group is aborted.
+  /// `tensors` by TensorId, empty: all; of the others nothing is read, their prints are 0. Errors:
+  /// as rank_fingerprints(), after which the group is aborted.
   static Result<RankProof> prepare(const ModelLayout& layout, const RankBuffers* buffers,
                                    Transport& transport, ControlPlane& control, Deadline deadline,
-                                   std::span<const StoredForm> forms = {});
+                                   std::span<const StoredForm> forms = {},
+                                   const std::vector<bool>& tensors = {});
   RankProof(RankProof&&) noexcept;
   RankProof& operator=(RankProof&&) noexcept;
   ~RankProof();

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -29,7 +30,14 @@ struct RankRefitOptions {
   /// shorter is packed together. The most of all ranks counts.
   Index in_place_bytes = Index{64} << 10;
   Progress progress;  ///< of this rank's bytes; the job's are in ControlPlane::reported().
+  /// Memory to stage messages in, borrowed as long as the refit lives; where it is too small, the
+  /// refit has its own. Refits that run one after the other may be lent the same: eight chunks are
+  /// enough for each, see staging_bound().
+  std::span<std::byte> lent_staging = {};
 };
+
+/// The most staging memory that one refit uses for messages where its cap is `staging_bytes`.
+Index staging_bound(Index staging_bytes);
 
 /// One rank's part of a refit between ranks that are processes, or threads, over any transport.
 ///
