@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <map>
+#include <optional>
 
 #include "reshard/exec/agreement.h"
 #include "reshard/exec/delivery_copies.h"
@@ -25,7 +26,9 @@ class DirectPath final : public RankPath {
       : transport_(work.transport),
         control_(work.control),
         progress_(work.options.progress),
-        pool_(work.options.threads) {}
+        pool_(work.options.lent_pool) {
+    if (pool_ == nullptr) pool_ = &own_pool_.emplace(work.options.threads);
+  }
 
   std::string_view name() const override { return "direct"; }
   Index staging_bytes() const override { return gets_.staging_bytes(); }
@@ -41,7 +44,8 @@ class DirectPath final : public RankPath {
   Transport& transport_;
   ControlPlane& control_;
   Progress progress_;
-  WorkerPool pool_;
+  std::optional<WorkerPool> own_pool_;
+  WorkerPool* pool_;
   std::map<Rank, Peer> peers_;
   DeliveryCopies copies_;
   PeerGets gets_;
@@ -109,7 +113,7 @@ Result<> DirectPath::run(Deadline deadline, RankReport& report) {
   RESHARD_TRY(control_.barrier(deadline));
   report.wait_seconds = clock.seconds();
   ProgressMeter meter("refit", copies_.bytes, progress_, deadline, &control_);
-  run_units(copies_.units, pool_, meter);
+  run_units(copies_.units, *pool_, meter);
   RESHARD_TRY(gets_.run(transport_, meter));
   RESHARD_TRY(meter.finish());
   report.move_seconds = clock.seconds() - report.wait_seconds;

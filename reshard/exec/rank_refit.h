@@ -14,6 +14,8 @@
 
 namespace reshard {
 
+class WorkerPool;
+
 enum class RefitPath {
   automatic,  ///< direct where every rank reaches all the memory it needs, else message.
   direct,     ///< destinations copy from the sources' memory; an error where they cannot.
@@ -34,6 +36,8 @@ struct RankRefitOptions {
   /// refit has its own. Refits that run one after the other may be lent the same: eight chunks are
   /// enough for each, see staging_bound().
   std::span<std::byte> lent_staging = {};
+  /// Threads instead of `threads` of its own, borrowed in the same way; null: none are lent.
+  WorkerPool* lent_pool = nullptr;
 };
 
 /// The most staging memory that one refit uses for messages where its cap is `staging_bytes`.

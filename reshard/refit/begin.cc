@@ -17,7 +17,8 @@ static_assert(std::endian::native == std::endian::little);
 
 constexpr std::uint64_t kProtocol = 0x7265666974000001;  ///< "refit", and its version.
 constexpr std::size_t kMostText = 400;
-using Words = std::array<std::uint64_t, 9>;
+constexpr std::uint64_t kMostStaging = std::uint64_t{1} << 60;
+using Words = std::array<std::uint64_t, 10>;
 
 /// Words, then the two texts; nothing is allocated where there are none.
 Result<std::vector<std::vector<std::byte>>> gather(const BeginRecord& mine, ControlPlane& control,
@@ -32,6 +33,7 @@ Result<std::vector<std::vector<std::byte>>> gather(const BeginRecord& mine, Cont
                        mine.target,
                        mine.options,
                        mine.addresses,
+                       mine.staging,
                        trouble.size()};
   std::array<std::byte, sizeof(Words) + 2 * kMostText> bytes;
   std::memcpy(bytes.data(), words.data(), sizeof words);
@@ -57,7 +59,7 @@ Result<BeginRecord> decode(std::span<const std::byte> bytes, std::size_t rank) {
   const std::string_view texts(reinterpret_cast<const char*>(bytes.data()) + sizeof words,
                                bytes.size() - sizeof words);
   if (words[1] != 1 && words[1] != 2) return wrong(fmt::format("kind {}", words[1]));
-  if (words[8] > texts.size()) return wrong("its text is cut");
+  if (words[9] > texts.size()) return wrong("its text is cut");
   return BeginRecord{static_cast<BeginRecord::Kind>(words[1]),
                      static_cast<std::int64_t>(words[2]),
                      static_cast<std::int64_t>(words[3]),
@@ -65,8 +67,9 @@ Result<BeginRecord> decode(std::span<const std::byte> bytes, std::size_t rank) {
                      words[5],
                      words[6],
                      words[7],
-                     std::string(texts.substr(0, words[8])),
-                     std::string(texts.substr(words[8]))};
+                     words[8],
+                     std::string(texts.substr(0, words[9])),
+                     std::string(texts.substr(words[9]))};
 }
 
 const char* call_of(BeginRecord::Kind kind) {
@@ -102,6 +105,12 @@ Result<> same_call(const BeginRecords& records) {
       return fail(Code::invalid_argument, fmt::format("rank {}: {}", r, record.trouble));
   }
   return {};
+}
+
+Index least_staging(const BeginRecords& records) {
+  std::uint64_t least = records.front().staging;
+  for (const BeginRecord& record : records) least = std::min(least, record.staging);
+  return static_cast<Index>(std::min(least, kMostStaging));
 }
 
 Result<> same_job(const BeginRecords& records) {

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "reshard/index/interval.h"
 #include "reshard/refit/version.h"
 #include "reshard/transport/control.h"
 
@@ -19,6 +20,7 @@ struct BeginRecord {
   std::int64_t held = -1;     ///< version that its target holds whole; -1 where none.
   std::uint64_t source = 0, target = 0, options = 0;  ///< digests; those of equal ranks are equal.
   std::uint64_t addresses = 0;                        ///< digest of this rank's memory.
+  std::uint64_t staging = 0;                          ///< cap of staging, bytes.
   std::string trouble = {};                           ///< why this rank cannot; "" where it can.
   std::string change = {};  ///< what changed here since prepare, in words; "" where nothing did.
 };
@@ -26,7 +28,7 @@ struct BeginRecord {
 /// What all ranks told, by rank.
 using BeginRecords = std::vector<BeginRecord>;
 
-/// Collective: one all_gather of 72 bytes a rank, into `all`, whose memory is used again. Errors:
+/// Collective: one all_gather of 80 bytes a rank, into `all`, whose memory is used again. Errors:
 /// its; `corrupt` for what no rank sends.
 Result<> exchange_records(const BeginRecord& mine, ControlPlane& control, Deadline deadline,
                           BeginRecords& all);
@@ -34,6 +36,8 @@ Result<> exchange_records(const BeginRecord& mine, ControlPlane& control, Deadli
 /// Nothing, or what all ranks find alike: another kind of call, or a rank's trouble.
 /// @pre one record for each rank, as below
 Result<> same_call(const BeginRecords& records);
+/// The least cap of staging of all ranks.
+Index least_staging(const BeginRecords& records);
 /// Nothing, or what all ranks find alike: layouts or options that differ.
 Result<> same_job(const BeginRecords& records);
 /// Nothing, or what all ranks find alike: versions that differ, or not above what is held.

@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <array>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "reshard/exec/rank_refit.h"
-#include "reshard/plan/planner.h"
-#include "reshard/refit/session.h"
+#include "reshard/refit/wave.h"
 
 namespace reshard {
 
@@ -20,46 +18,59 @@ struct JobInput {
   const SessionSide& source;
   const SessionSide& target;
   const SessionOptions& options;
-  Rank me() const { return transport.rank(); }
+  Index staging_bytes;  ///< the least of all ranks' caps.
 };
 
-/// What a session runs in each refit: plans and refits that were made once. A job of plain layouts
-/// is one plan.
+/// What a session runs in each refit: plans, conversions and memory that were made once. Tensors
+/// that need no conversion go first, from memory to memory; the others in waves, through landing
+/// memory that all waves share.
 class Job {
  public:
   /// Collective. Errors: as Session::prepare(); those that not all ranks find alike have ended the
   /// group.
-  static Result<Job> prepare(const JobInput& input);
-  Job(Job&&) noexcept = default;
-  Job& operator=(Job&&) noexcept = default;
+  static Result<std::unique_ptr<Job>> prepare(const JobInput& input);
 
-  /// Collective. Moves everything into copy `copy` of the target and adds to the report. On error
-  /// the group is finished, and peers have left this rank's memory.
-  Result<> run(int copy, SessionReport& report);
+  /// Collective. Moves everything into copy `copy` of the target and adds to the report; with
+  /// `proved`, fingerprints what lands before it is converted. Errors: `corrupt`, alike on all
+  /// ranks; after any other the group is finished, and peers have left this rank's memory.
+  Result<> run(int copy, bool proved, SessionReport& report);
+  /// Collective. What run() has not: fingerprints of what went from memory to memory; and remembers
+  /// what the copy holds now. Errors: as Move::check().
+  Result<> check(int copy);
+  /// Collective. The copy holds what check() saw there last where `recorded`; else what came from
+  /// memory is as there now. Errors: as Move::check().
+  Result<> check_again(int copy, bool recorded);
 
   const std::vector<PeerVolume>& peers() const { return peers_; }
-  const ConversionCounts& conversions() const { return conversions_; }
+  const ConversionCounts& conversions() const { return routes_.counts; }
   std::string_view path() const;
   const std::string& reason() const;
   Index staging_bytes() const;
-  /// By TensorId: whether the job moves it.
-  const std::vector<bool>& moved() const { return moved_; }
 
  private:
-  /// One plan, and how it runs into each copy.
-  struct Wave {
-    std::unique_ptr<Planner> planner;
-    std::array<std::optional<RankRefit>, 2> refits;
-  };
+  explicit Job(const JobInput& input);
+  Result<> plan(const JobInput& input);
+  void add_waves(const JobInput& input);
+  Result<> place(const JobInput& input);
+  Result<> prepare_moves();
+  void count_peers();
+  Result<const RankBuffers*> values_view(const SessionSide& side, const RankBuffers* stored);
+  Wave::Memory memory();
+  void find_converted(const std::vector<bool>& converts);
+  std::uint64_t seal(std::size_t i, int copy) const;
 
-  Job() = default;
-  Result<> add_plain(const JobInput& input);
-  void count_peers(const Planner& planner, Rank me);
-
+  JobGroup group_;
+  SessionSide source_, target_;
+  WorkerPool pool_;
+  Routes routes_;
   std::vector<Wave> waves_;
+  std::vector<std::unique_ptr<RankBuffers>> views_;
+  const RankBuffers* source_values_ = nullptr;
+  std::vector<const RankBuffers*> target_values_, target_stored_;  ///< by copy.
+  HostBuffer arena_, staging_;
   std::vector<PeerVolume> peers_;
-  ConversionCounts conversions_;
-  std::vector<bool> moved_;
+  std::vector<SlotId> converted_;      ///< this rank's in the target's memory that no move fills.
+  std::vector<std::uint64_t> sealed_;  ///< digests of them, as check() found them.
 };
 
 }  // namespace reshard

@@ -8,16 +8,10 @@
 #include <fmt/format.h>
 
 #include "reshard/exec/rank_path.h"
+#include "reshard/refit/end_group.h"
 #include "reshard/refit/session_state.h"
 
 namespace reshard {
-namespace {
-
-/// How long a rank that failed waits for its peers to leave its memory.
-constexpr std::chrono::seconds kLeave{5};
-
-}  // namespace
-
 std::string_view name(SessionPhase phase) {
   switch (phase) {
     case SessionPhase::begin: return "begin";
@@ -43,16 +37,9 @@ Deadline Session::State::deadline() const {
 }
 
 tl::unexpected<Error> Session::State::finish(Error error) {
-  // Whoever was in a refit's run has waited for its peers there already.
-  const bool ended = job_ended;
-  job_ended = true;
-  control.abort(error.message);
-  if (!ended) {
-    if (const auto left = control.quiesce(Deadline::after(kLeave)); !left)
-      error.message += "; and its memory may still be in use: " + left.error().message;
-  }
-  finished = error;
-  return tl::unexpected(std::move(error));
+  auto ended = end_group(control, std::move(error));
+  finished = ended.value();
+  return ended;
 }
 
 Error Session::State::explained(Error error, std::int64_t version) const {
@@ -95,21 +82,23 @@ Result<> Session::State::begin(std::int64_t version, SessionReport& report) {
 Result<> Session::State::transfer_and_check(int copy, std::int64_t version, SessionReport& report) {
   if (options.buffering == Buffering::in_place) {
     if (has_target()) word->set({TargetState::torn, word->held().version, 0});
-    is_committed = false;
+    is_recorded = false;
   }
   RESHARD_TRY(enter(SessionPhase::transfer));
-  if (auto moved = job->run(copy, report); !moved) {
-    job_ended = true;
-    return finish(std::move(moved).error());
+  const bool proved = options.prove == ProveWhen::always;
+  if (auto moved = job->run(copy, proved, report); !moved) {
+    // A verdict is the same on every rank, so that all can go on with another refit.
+    if (!is_verdict(control, moved.error())) finished = moved.error();
+    return moved;
   }
   RESHARD_TRY(enter(SessionPhase::check));
-  const PhaseClock clock;
-  if (options.prove == ProveWhen::always) {
-    auto proved = check(copy);
-    report.check_seconds = clock.seconds();
-    // Every rank has the same verdict, so that all can go on with another refit.
-    if (!proved && proved.error().code != Code::corrupt) return finish(std::move(proved).error());
-    RESHARD_TRY(std::move(proved));
+  if (proved) {
+    const PhaseClock clock;
+    auto checked = job->check(copy);
+    report.check_seconds += clock.seconds();
+    if (!checked && !is_verdict(control, checked.error()))
+      return finish(std::move(checked).error());
+    RESHARD_TRY(std::move(checked));
   }
   report.version = version;
   return {};
@@ -122,7 +111,7 @@ Result<> Session::State::commit(int copy, std::int64_t version, SessionReport& r
   if (auto prepared = control.barrier(deadline()); !prepared)
     return finish(std::move(prepared).error());
   if (has_target()) word->set({TargetState::whole, version, copy});
-  is_committed = options.prove == ProveWhen::always;
+  is_recorded = options.prove == ProveWhen::always;
   RESHARD_TRY(enter(SessionPhase::committed));
   if (auto all = control.barrier(deadline()); !all) return finish(std::move(all).error());
   report.commit_seconds = clock.seconds();
@@ -143,6 +132,15 @@ Result<SessionReport> Session::State::refit(std::int64_t version) {
   RESHARD_TRY(commit(copy, version, report));
   report.seconds = clock.seconds();
   return report;
+}
+
+Result<> Session::State::prove() {
+  if (finished)
+    return fail(Code::invalid_argument, "this session's group is finished: " + finished->message);
+  const int copy = has_target() ? word->held().buffer : 0;
+  auto done = job->check_again(copy, is_recorded);
+  if (!done && !is_verdict(control, done.error())) return finish(std::move(done).error());
+  return done;
 }
 
 Session::Session(std::unique_ptr<State> state) : state_(std::move(state)) {}

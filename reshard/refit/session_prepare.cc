@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "reshard/base/hash.h"
 #include "reshard/refit/session_state.h"
 
@@ -21,7 +23,21 @@ std::uint64_t digest_of(const SessionOptions& options) {
 
 std::uint64_t digest_of(const SessionSide& side) {
   Digest digest;
-  if (side.stored() != nullptr) digest.add(side.stored()->digest());
+  if (side.values() == nullptr || side.stored() == nullptr) return 0;
+  digest.add(side.values()->digest()).add(side.stored()->digest());
+  if (side.quantised == nullptr) return digest.value();
+  const QuantChoice& choice = side.quantised->choice;
+  const QuantFormat& format = choice.format;
+  digest.add(static_cast<int>(format.data))
+      .add(static_cast<int>(format.scale))
+      .add(format.block_rows)
+      .add(format.block_cols)
+      .add(static_cast<int>(format.rule))
+      .add(static_cast<int>(format.order))
+      .add(format.zero_block)
+      .add(format.tensor_factor ? 1 : 0)
+      .add(static_cast<int>(choice.grid));
+  for (const std::string& name : choice.tensors) digest.add(name);
   return digest.value();
 }
 
@@ -29,8 +45,8 @@ std::uint64_t digest_of(const SessionSide& side) {
 std::string trouble_of(const char* name, const SessionSide& side, int group_size) {
   if ((side.layout == nullptr) == (side.quantised == nullptr))
     return fmt::format("the {} needs one of `layout` and `quantised`", name);
-  if (side.quantised != nullptr)
-    return fmt::format("the {} is quantised, which this version cannot refit", name);
+  if (side.values() == nullptr || side.stored() == nullptr)
+    return fmt::format("the quantised layout of the {} is not complete", name);
   for (const RankBuffers* buffers : {side.buffers, side.back})
     if (buffers != nullptr && &buffers->layout() != side.stored().get())
       return fmt::format("the {}'s buffers are of another layout object ({}) than the {} ({})",
@@ -56,10 +72,10 @@ Session::State::State(Transport& data, ControlPlane& agreement, SessionSide from
 std::string Session::State::trouble() const {
   for (const auto& [name, side] : {std::pair("source", &source), std::pair("target", &target)})
     if (auto wrong = trouble_of(name, *side, control.size()); !wrong.empty()) return wrong;
-  if (&source.values()->model() != &target.values()->model())
+  if (source.values()->model().digest() != target.values()->model().digest())
     return fmt::format(
-        "source ({}) and target ({}) are layouts of two model objects; make both "
-        "of one",
+        "source ({}) and target ({}) are layouts of two models; both must have the "
+        "same canonical tensors",
         source.values()->name(), target.values()->name());
   if (options.buffering == Buffering::doubled && target.buffers != nullptr &&
       target.back == nullptr)
@@ -73,6 +89,7 @@ BeginRecord Session::State::record(BeginRecord::Kind kind, std::int64_t version)
   out.held = now.state == TargetState::whole ? now.version : -1;
   out.source = digest_of(source);
   out.target = digest_of(target);
+  out.staging = static_cast<std::uint64_t>(std::max<Index>(0, options.refit.staging_bytes));
   out.options = agreed.empty() ? digest_of(options) : agreed[me().index()].options;
   const bool same_layouts = !agreed.empty() && out.source == agreed[me().index()].source &&
                             out.target == agreed[me().index()].target;
@@ -106,12 +123,11 @@ Result<> Session::State::prepare() {
 
 Result<> Session::State::make_job() {
   job.reset();
-  source_proof.reset();
-  target_proofs = {};
-  is_committed = false;
+  is_recorded = false;
   source_addresses = Addresses("source", source, me());
   target_addresses = Addresses("target", target, me());
-  job = RESHARD_TRY(Job::prepare({transport, control, source, target, options}));
+  job =
+      RESHARD_TRY(Job::prepare({transport, control, source, target, options, least_staging(told)}));
   agreed = told;
   Digest all;
   for (const BeginRecord& r : agreed)

@@ -40,8 +40,9 @@ struct ConversionCounts {
   Index direct = 0;       ///< as they are, from memory to memory.
   Index at_sender = 0;    ///< quantised where they are sent from.
   Index at_receiver = 0;  ///< travel as plain values, and are quantised where they arrive.
-  Index fell_back = 0;    ///< of those at the receiver: were to be quantised by the sender, but a
-                          ///< block of theirs is cut there.
+  Index between = 0;      ///< whose blocks are cut on both sides: gathered on a rank each, first.
+  Index fell_back = 0;    ///< of all: were to be quantised by the sender, but a block of theirs is
+                          ///< cut there, or the target's blocks are not the tensor's.
   friend bool operator==(const ConversionCounts&, const ConversionCounts&) = default;
 };
 

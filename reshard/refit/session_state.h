@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <array>
 #include <memory>
 #include <optional>
 #include <string>
 
-#include "reshard/exec/rank_proof.h"
 #include "reshard/refit/addresses.h"
 #include "reshard/refit/begin.h"
 #include "reshard/refit/job.h"
@@ -47,12 +45,6 @@ struct Session::State {
   tl::unexpected<Error> finish(Error error);
   Error explained(Error error, std::int64_t version) const;
 
-  // session_proof.cc
-  Result<> prepare_proofs();
-  Result<const Prints*> read(RankProof& proof);
-  Result<> check(int copy);
-  Result<> compare(const Prints& source, const Prints& target) const;
-
   Transport& transport;
   ControlPlane& control;
   SessionSide source, target;
@@ -62,14 +54,10 @@ struct Session::State {
   Addresses source_addresses, target_addresses;
   BeginRecords agreed;  ///< by rank: what the job was made of.
   BeginRecords told;    ///< by rank: what was told last.
-  std::optional<Job> job;
+  std::unique_ptr<Job> job;
   std::uint64_t digest = 0;
   SessionPhase phase = SessionPhase::begin;
-  bool job_ended = false;  ///< the group, by the job or by finish().
-  std::optional<RankProof> source_proof;
-  std::array<std::optional<RankProof>, 2> target_proofs;
-  bool is_committed = false;  ///< then what the targets hold was proved, and has these prints.
-  Prints committed;
+  bool is_recorded = false;  ///< what the targets hold was proved, and the job knows its prints.
   std::optional<Error> finished;  ///< why this session can do nothing any more.
 };
 

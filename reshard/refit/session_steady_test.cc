@@ -37,7 +37,7 @@ std::int64_t allocations_of(RankEnds& ends, Work&& work) {
 
 /// What a session must call in a refit, and no more.
 Result<> by_hand(RankEnds& ends, RankRefit& refit) {
-  const std::array<std::byte, 72> record{};
+  const std::array<std::byte, 80> record{};
   RESHARD_TRY(ends.control->all_gather(record, patient()));
   RESHARD_TRY(refit.run());
   RESHARD_TRY(ends.control->barrier(patient()));

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "reshard/refit/move.h"
+
+#include <fmt/format.h>
+
+namespace reshard {
+
+Result<Move> Move::plan(std::shared_ptr<const ModelLayout> from,
+                        std::shared_ptr<const ModelLayout> to, const PlanOptions& options) {
+  Move move;
+  move.planner_ = std::make_unique<Planner>(
+      RESHARD_TRY(Planner::make(std::move(from), std::move(to), options)));
+  return move;
+}
+
+Result<> Move::prepare(const JobGroup& group, const RankBuffers* from,
+                       std::vector<const RankBuffers*> into) {
+  from_ = from;
+  into_ = std::move(into);
+  for (const RankBuffers* to : into_)
+    refits_.push_back(RESHARD_TRY(
+        RankRefit::prepare(*planner_, from, to, group.transport, group.control, group.options)));
+  return {};
+}
+
+Result<> Move::run(int copy, SessionReport& report) {
+  const RankReport moved = RESHARD_TRY(refits_[index(copy)].run());
+  report.move_seconds += moved.seconds;
+  report.bytes += moved.bytes;
+  report.sent += moved.sent;
+  report.received += moved.received;
+  report.copied += moved.copied;
+  return {};
+}
+
+Index Move::staging_bytes() const {
+  Index most = 0;
+  for (const RankRefit& refit : refits_) most = std::max(most, refit.staging_bytes());
+  return most;
+}
+
+Result<> Move::prepare_proofs(const JobGroup& group) {
+  if (from_proof_) return {};
+  std::vector<bool> tensors;
+  for (Index i = 0; i < planner_->source().model().size(); ++i)
+    tensors.push_back(planner_->moves(TensorId(static_cast<TensorId::rep>(i))));
+  const auto forms = forms_of(planner_->target());
+  const auto prepare = [&](const ModelLayout& layout, const RankBuffers* buffers) {
+    return RankProof::prepare(layout, buffers, group.transport, group.control, group.deadline(),
+                              forms, tensors);
+  };
+  for (const RankBuffers* to : into_)
+    into_proofs_.push_back(RESHARD_TRY(prepare(planner_->target(), to)));
+  from_proof_ = RESHARD_TRY(prepare(planner_->source(), from_));
+  return {};
+}
+
+Result<const Prints*> Move::read(const JobGroup& group, RankProof& proof) {
+  return proof.run({.threads = group.options.threads, .deadline = group.deadline()});
+}
+
+Result<> Move::compare(const Prints& from, const Prints& to) const {
+  const ModelSpec& model = planner_->source().model();
+  for (std::size_t i = 0; i < from.tensors.size(); ++i) {
+    if (!planner_->moves(TensorId(static_cast<TensorId::rep>(i)))) continue;
+    const std::string& tensor = model.tensors()[i].name;
+    for (const auto& [side, prints] : {std::pair("source", &from), std::pair("target", &to)})
+      if (const auto& print = prints->tensors[i]; !print.agree)
+        return fail(Code::corrupt, fmt::format("tensor '{}': {} replicas do not agree: {}", tensor,
+                                               side, print.disagreement));
+    if (!(from.tensors[i].print == to.tensors[i].print))
+      return fail(Code::corrupt, fmt::format("tensor '{}': fingerprint of the source is {}, of the "
+                                             "target {}",
+                                             tensor, to_string(from.tensors[i].print),
+                                             to_string(to.tensors[i].print)));
+  }
+  return {};
+}
+
+Result<> Move::check(const JobGroup& group, int copy) {
+  RESHARD_TRY(prepare_proofs(group));
+  const Prints* from = RESHARD_TRY(read(group, *from_proof_));
+  const Prints* to = RESHARD_TRY(read(group, into_proofs_[index(copy)]));
+  RESHARD_TRY(compare(*from, *to));
+  recorded_ = *to;
+  return {};
+}
+
+Result<> Move::check_again(const JobGroup& group, int copy, bool recorded) {
+  RESHARD_TRY(prepare_proofs(group));
+  const Prints* to = RESHARD_TRY(read(group, into_proofs_[index(copy)]));
+  if (recorded) return compare(recorded_, *to);
+  return compare(*RESHARD_TRY(read(group, *from_proof_)), *to);
+}
+
+}  // namespace reshard

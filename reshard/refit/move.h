@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "reshard/exec/rank_proof.h"
+#include "reshard/exec/rank_refit.h"
+#include "reshard/plan/planner.h"
+#include "reshard/refit/session_report.h"
+
+namespace reshard {
+
+/// The group that a job runs in, and how.
+struct JobGroup {
+  Transport& transport;
+  ControlPlane& control;
+  RankRefitOptions options;
+  Rank me() const { return transport.rank(); }
+  Deadline deadline() const {
+    return Deadline::after(std::chrono::duration<double>(options.seconds));
+  }
+};
+
+/// One plan over some tensors, and how it runs into one memory or either of two. One of several
+/// that a job does in turn.
+class Move {
+ public:
+  /// What of it depends on the layouts alone. `only`: as PlanOptions. Errors: those of the planner,
+  /// alike on all ranks.
+  static Result<Move> plan(std::shared_ptr<const ModelLayout> from,
+                           std::shared_ptr<const ModelLayout> to, const PlanOptions& options);
+
+  /// Collective. Memory of this rank, null where it has none, `into` of as many copies as given.
+  /// The buffers must outlive the move. Errors: as RankRefit::prepare().
+  Result<> prepare(const JobGroup& group, const RankBuffers* from,
+                   std::vector<const RankBuffers*> into);
+
+  /// Collective. Adds to the report. After an error the group is finished.
+  Result<> run(int copy, SessionReport& report);
+
+  /// Collective. Fingerprints of what was moved into the copy are those of where it came from.
+  /// Errors: `corrupt`, alike on all ranks, which can go on; others, after which the group is
+  /// aborted.
+  Result<> check(const JobGroup& group, int copy);
+  /// Collective. The same, of the copy as it is now, towards the last check() that was good where
+  /// `recorded`, else towards where it came from, as it is now.
+  Result<> check_again(const JobGroup& group, int copy, bool recorded);
+
+  const Planner& planner() const { return *planner_; }
+  const RankRefit& refit() const { return refits_.front(); }
+  Index staging_bytes() const;
+
+ private:
+  Result<> prepare_proofs(const JobGroup& group);
+  Result<const Prints*> read(const JobGroup& group, RankProof& proof);
+  Result<> compare(const Prints& from, const Prints& to) const;
+  std::size_t index(int copy) const {
+    return into_.size() > 1 ? static_cast<std::size_t>(copy) : 0;
+  }
+
+  std::unique_ptr<Planner> planner_;
+  const RankBuffers* from_ = nullptr;
+  std::vector<const RankBuffers*> into_;
+  std::vector<RankRefit> refits_;
+  std::optional<RankProof> from_proof_;
+  std::vector<RankProof> into_proofs_;
+  Prints recorded_;
+};
+
+}  // namespace reshard

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "reshard/refit/wave.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "reshard/exec/rank_path.h"
+#include "reshard/refit/end_group.h"
+
+namespace reshard {
+namespace {
+
+constexpr Index kLine = 64;
+
+/// The slots of data, scales and factors of pairs with these values, ascending.
+std::vector<SlotId> stored_slots(const QuantisedLayout& layout, const std::vector<SlotId>& values) {
+  std::vector<SlotId> slots;
+  for (const QuantisedLayout::Pair& pair : layout.pairs) {
+    if (!std::ranges::binary_search(values, pair.values)) continue;
+    slots.push_back(pair.data);
+    slots.push_back(pair.scales);
+    if (pair.factor.value() >= 0) slots.push_back(pair.factor);
+  }
+  std::ranges::sort(slots);
+  return slots;
+}
+
+std::set<std::string> names_of(const ModelSpec& model, const std::vector<bool>& tensors) {
+  std::set<std::string> names;
+  for (std::size_t i = 0; i < tensors.size(); ++i)
+    if (tensors[i]) names.insert(model.tensors()[i].name);
+  return names;
+}
+
+/// Canonical names of data, scales and factors of pairs that hold these tensors. @pre all are exact
+std::set<std::string> stored_names(const QuantisedLayout& layout,
+                                   const std::vector<bool>& tensors) {
+  std::set<std::string> names;
+  for (const SlotId slot : stored_slots(layout, value_slots(&layout, tensors)))
+    for (const Section& section : layout.stored->slot(slot).sections)
+      for (const Placed& part : section.parts)
+        names.insert(layout.stored->model()[part.tensor].name);
+  return names;
+}
+
+}  // namespace
+
+Index Landing::bytes(Rank me) const {
+  Index bytes = 0;
+  for (const SlotId slot : slots)
+    if (layout->rank_set(layout->slot(slot).ranks).contains(me))
+      bytes += (bytes_of_local(*layout, me, slot) + kLine - 1) / kLine * kLine;
+  return bytes;
+}
+
+Result<std::byte*> Landing::place(Rank me, std::byte* at) {
+  if (layout == nullptr) return at;
+  memory.emplace(layout);
+  for (const SlotId slot : slots) {
+    if (!layout->rank_set(layout->slot(slot).ranks).contains(me)) continue;
+    const Index bytes = bytes_of_local(*layout, me, slot);
+    RESHARD_TRY(memory->bind(me, slot, {at, static_cast<std::size_t>(bytes)}));
+    at += (bytes + kLine - 1) / kLine * kLine;
+  }
+  return at;
+}
+
+void Landing::clear(Rank me) {
+  if (layout == nullptr) return;
+  for (const SlotId slot : slots)
+    if (std::byte* at = memory->at(me, slot); at != nullptr && layout->slot(slot).padded)
+      std::memset(at, 0, static_cast<std::size_t>(memory->bytes(me, slot)));
+}
+
+Result<> Wave::plan(const SessionSide& source, const SessionSide& target, const Routes& routes) {
+  const auto &from = source.values(), &to = target.values();
+  const auto by_value = [&] { return names_of(from->model(), tensors_); };
+  const auto add = [&](const std::shared_ptr<const ModelLayout>& a,
+                       const std::shared_ptr<const ModelLayout>& b,
+                       std::set<std::string> only) -> Result<> {
+    moves_.push_back(RESHARD_TRY(Move::plan(a, b, {.ignore = {}, .only = std::move(only)})));
+    return {};
+  };
+  const auto values_of = [&](const QuantisedLayout& layout) {
+    return Landing{layout.values, value_slots(&layout, tensors_)};
+  };
+  const auto stored_of = [&](const QuantisedLayout& layout) {
+    return Landing{layout.stored, stored_slots(layout, value_slots(&layout, tensors_))};
+  };
+  switch (route_) {
+    case Route::none: return {};
+    case Route::plain: return add(from, to, by_value());
+    case Route::stored:
+      return add(source.stored(), target.stored(), stored_names(*target.quantised, tensors_));
+    case Route::quantise_at_sender:
+      landing_[0] = stored_of(*routes.sender);
+      return add(routes.sender->stored, target.stored(), stored_names(*target.quantised, tensors_));
+    case Route::quantise_at_receiver:
+      landing_[1] = values_of(*target.quantised);
+      return add(from, to, by_value());
+    case Route::quantise_between:
+      landing_[0] = values_of(*routes.between);
+      landing_[1] = stored_of(*routes.between);
+      RESHARD_TRY(add(from, routes.between->values, by_value()));
+      return add(routes.between->stored, target.stored(),
+                 stored_names(*target.quantised, tensors_));
+    case Route::dequantise_at_sender:
+      landing_[0] = values_of(*source.quantised);
+      return add(from, to, by_value());
+    case Route::dequantise_at_receiver:
+      landing_[1] = stored_of(*routes.receiver);
+      return add(source.stored(), routes.receiver->stored,
+                 stored_names(*source.quantised, tensors_));
+    case Route::requantise:
+      landing_[0] = values_of(*source.quantised);
+      landing_[1] = values_of(*target.quantised);
+      return add(from, to, by_value());
+  }
+  return {};
+}
+
+Index Wave::landing_bytes(Rank me) const {
+  Index bytes = 0;
+  for (const Landing& landing : landing_)
+    if (landing.layout != nullptr) bytes += landing.bytes(me);
+  return bytes;
+}
+
+Result<> Wave::place(const Memory& memory, const Routes& routes, Rank me) {
+  std::byte* at = memory.arena;
+  for (Landing& landing : landing_) at = RESHARD_TRY(landing.place(me, at));
+  const auto pass = [&](const QuantisedLayout& layout, const RankBuffers* values,
+                        const RankBuffers* stored, Pass::To to) -> Result<Pass> {
+    if (values == nullptr || stored == nullptr) return Pass();
+    return Pass::make(layout, value_slots(&layout, tensors_), *values, *stored, me, to);
+  };
+  const auto land = [&](std::size_t i) { return &*landing_[i].memory; };
+  const std::size_t copies = memory.target_values.size();
+  switch (route_) {
+    case Route::quantise_at_sender:
+      before_ =
+          RESHARD_TRY(pass(*routes.sender, memory.source_values, land(0), Pass::To::quantised));
+      return {};
+    case Route::quantise_between:
+      between_ = RESHARD_TRY(pass(*routes.between, land(0), land(1), Pass::To::quantised));
+      return {};
+    case Route::requantise:
+    case Route::dequantise_at_sender:
+      before_ = RESHARD_TRY(
+          pass(*memory.source.quantised, land(0), memory.source.buffers, Pass::To::values));
+      break;
+    default: break;
+  }
+  for (std::size_t c = 0; c < copies; ++c) {
+    if (route_ == Route::quantise_at_receiver || route_ == Route::requantise)
+      after_.push_back(RESHARD_TRY(
+          pass(*memory.target.quantised, land(1), memory.target_stored[c], Pass::To::quantised)));
+    if (route_ == Route::dequantise_at_receiver)
+      after_.push_back(
+          RESHARD_TRY(pass(*routes.receiver, memory.target_values[c], land(1), Pass::To::values)));
+  }
+  return {};
+}
+
+Result<> Wave::prepare(const JobGroup& group, const Memory& memory) {
+  const auto land = [&](std::size_t i) -> const RankBuffers* { return &*landing_[i].memory; };
+  switch (route_) {
+    case Route::none: return {};
+    case Route::plain: return moves_[0].prepare(group, memory.source_values, memory.target_values);
+    case Route::stored:
+      return moves_[0].prepare(group, memory.source.buffers, memory.target_stored);
+    case Route::quantise_at_sender: return moves_[0].prepare(group, land(0), memory.target_stored);
+    case Route::quantise_at_receiver:
+      return moves_[0].prepare(group, memory.source_values, {land(1)});
+    case Route::quantise_between:
+      RESHARD_TRY(moves_[0].prepare(group, memory.source_values, {land(0)}));
+      return moves_[1].prepare(group, land(1), memory.target_stored);
+    case Route::dequantise_at_sender:
+      return moves_[0].prepare(group, land(0), memory.target_values);
+    case Route::dequantise_at_receiver:
+      return moves_[0].prepare(group, memory.source.buffers, {land(1)});
+    case Route::requantise: return moves_[0].prepare(group, land(0), {land(1)});
+  }
+  return {};
+}
+
+Result<> Wave::convert(Pass& pass, const JobGroup& group, WorkerPool& pool, double& seconds) {
+  if (pass.empty()) return {};
+  const PhaseClock clock;
+  auto done = pass.run(pool, group.control, group.deadline());
+  seconds += clock.seconds();
+  if (!done) return end_group(group.control, std::move(done).error());
+  return {};
+}
+
+Result<> Wave::run(const JobGroup& group, WorkerPool& pool, int copy, bool proved,
+                   SessionReport& report) {
+  for (Landing& landing : landing_) landing.clear(group.me());
+  RESHARD_TRY(convert(before_, group, pool, report.before_seconds));
+  for (std::size_t m = 0; m < moves_.size(); ++m) {
+    if (m == 1) RESHARD_TRY(convert(between_, group, pool, report.before_seconds));
+    const Index before = report.bytes;
+    RESHARD_TRY(moves_[m].run(copy, report));
+    // What landed is no weight yet.
+    if (m + 1 < moves_.size() || !after_.empty()) report.bytes = before;
+    if (!proved || is_direct()) continue;
+    const PhaseClock clock;
+    auto checked = moves_[m].check(group, copy);
+    report.check_seconds += clock.seconds();
+    if (!checked && !is_verdict(group.control, checked.error()))
+      return end_group(group.control, std::move(checked).error());
+    RESHARD_TRY(std::move(checked));
+  }
+  if (after_.empty()) return {};
+  Pass& after = after_[after_.size() > 1 ? static_cast<std::size_t>(copy) : 0];
+  RESHARD_TRY(convert(after, group, pool, report.after_seconds));
+  report.bytes += after.bytes();
+  return {};
+}
+
+}  // namespace reshard

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "reshard/memory/host_buffer.h"
+#include "reshard/refit/move.h"
+#include "reshard/refit/pass.h"
+#include "reshard/refit/routes.h"
+
+namespace reshard {
+
+/// Local tensors that have memory only while a wave is under way.
+struct Landing {
+  std::shared_ptr<const ModelLayout> layout = nullptr;
+  std::vector<SlotId> slots = {};
+  std::optional<RankBuffers> memory = {};
+
+  /// Bytes of this rank's local tensors, each from a cache line on.
+  Index bytes(Rank me) const;
+  /// Gives them memory from `at` on; returns where it ends. Their bytes are zeros from then on
+  /// where no tensor is (blocks reach into them) if clear() is called before each use.
+  Result<std::byte*> place(Rank me, std::byte* at);
+  /// Zeros what has padding.
+  void clear(Rank me);
+};
+
+/// Tensors that go the same way at the same time.
+class Wave {
+ public:
+  Wave(Route route, std::vector<bool> tensors) : route_(route), tensors_(std::move(tensors)) {}
+
+  /// What of it is alike on all ranks: plans and what lands. Errors: the planner's.
+  Result<> plan(const SessionSide& source, const SessionSide& target, const Routes& routes);
+  /// Bytes of landing memory that it needs on this rank.
+  Index landing_bytes(Rank me) const;
+  /// This rank's memory; `arena` of landing_bytes(). Views are plain values in the sides' memory.
+  struct Memory {
+    const SessionSide& source;
+    const SessionSide& target;
+    const RankBuffers* source_values;
+    std::vector<const RankBuffers*> target_values, target_stored;  ///< by copy.
+    std::byte* arena;
+  };
+  /// Does nothing collective. Errors: memory missing.
+  Result<> place(const Memory& memory, const Routes& routes, Rank me);
+  /// Collective. Errors: as RankRefit::prepare().
+  Result<> prepare(const JobGroup& group, const Memory& memory);
+
+  /// Collective. Errors: `corrupt` where `proved` and what landed is not what was sent, alike on
+  /// all ranks; after any other the group is finished.
+  Result<> run(const JobGroup& group, WorkerPool& pool, int copy, bool proved,
+               SessionReport& report);
+
+  Route route() const { return route_; }
+  bool is_direct() const { return route_ == Route::plain || route_ == Route::stored; }
+  std::vector<Move>& moves() { return moves_; }
+  const std::vector<Move>& moves() const { return moves_; }
+
+ private:
+  Result<> convert(Pass& pass, const JobGroup& group, WorkerPool& pool, double& seconds);
+
+  Route route_;
+  std::vector<bool> tensors_;       ///< by TensorId of the sides' values.
+  std::array<Landing, 2> landing_;  ///< in the order in which the bytes come to them.
+  std::vector<Move> moves_;         ///< one, or two through what lies between.
+  Pass before_, between_;
+  std::vector<Pass> after_;  ///< by copy.
+};
+
+}  // namespace reshard
