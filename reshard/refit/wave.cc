@@ -32,14 +32,15 @@ std::set<std::string> names_of(const ModelSpec& model, const std::vector<bool>& 
   return names;
 }
 
-/// Canonical names of data, scales and factors of pairs that hold these tensors. @pre all are exact
+/// Canonical names of the data, scales and factors of these tensors, as quantise_layout() has them.
 std::set<std::string> stored_names(const QuantisedLayout& layout,
                                    const std::vector<bool>& tensors) {
   std::set<std::string> names;
-  for (const SlotId slot : stored_slots(layout, value_slots(&layout, tensors)))
-    for (const Section& section : layout.stored->slot(slot).sections)
-      for (const Placed& part : section.parts)
-        names.insert(layout.stored->model()[part.tensor].name);
+  for (const std::string& name : names_of(layout.values->model(), tensors)) {
+    names.insert(name);
+    names.insert(name + scale_suffix(layout.choice.format));
+    if (layout.choice.format.tensor_factor) names.insert(name + "_scale_2");
+  }
   return names;
 }
 
