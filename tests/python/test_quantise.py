@@ -93,6 +93,15 @@ def test_blocks_with_infinity_or_nan_have_the_scales_of_torchao(tmp_path, name):
   assert ours.back[0, 3] == np.inf and ours.back[1, 4] == -np.inf
 
 
+def test_scales_are_rounded_up_where_a_logarithm_in_float_is_not(tmp_path):
+  tensor = torch.zeros(2, 32)
+  tensor[:, 0] = torch.tensor([448.0 * 2**20, np.nextafter(np.float32(448.0 * 2**20), np.inf)])
+  _, scales, _ = quantised.rceil(tensor, E4M3)
+  ours = quantised.quantise(tensor, "mxfp8", tmp_path)
+  assert scales.flatten().tolist() == [147, 147], "torchao's logarithm is 20 for both"
+  assert ours.scales.tolist() == [147, 148], "as cvt.rp.satfinite.ue8m0x2.f32 rounds"
+
+
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_nvfp4_is_that_of_torchao(tmp_path, dtype, level):
