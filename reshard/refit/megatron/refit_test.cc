@@ -242,6 +242,44 @@ TEST(SwapModelWeights, takes_a_backends_name_or_a_service) {
   });
 }
 
+/// A service of a user: counts, and lets another do the work.
+class CountingService final : public CopyService {
+ public:
+  explicit CountingService(CopyService& inner) : inner_(inner) {}
+  std::size_t sends = 0, recvs = 0, runs = 0;
+
+  std::string_view name() const override { return "counting"; }
+  Result<> submit_send(const TensorView& tensor, Rank rank, std::optional<TaskId> id) override {
+    ++sends;
+    return inner_.submit_send(tensor, rank, id);
+  }
+  Result<> submit_recv(const TensorView& tensor, Rank rank, std::optional<TaskId> id) override {
+    ++recvs;
+    return inner_.submit_recv(tensor, rank, id);
+  }
+  Result<> run() override {
+    ++runs;
+    return inner_.run();
+  }
+  void close() override { inner_.close(); }
+
+ private:
+  CopyService& inner_;
+};
+
+TEST(SwapModelWeights, takes_a_service_that_a_user_has_written) {
+  run_job(disjoint(), [](SwapRank& me, RankEnds& ends) {
+    TransportCopyService inner(*ends.transport, *ends.control, 60);
+    CountingService service(inner);
+    for (std::uint64_t seed : {1U, 2U}) expect_swap(me, seed, &service);
+    const ReshardPlan& plan = *me.context->find_plan(key_of(me));
+    EXPECT_EQ(service.sends, 2 * plan.send_ops.size());
+    EXPECT_EQ(service.recvs, 2 * plan.recv_ops.size());
+    EXPECT_EQ(service.runs, 2U);
+    EXPECT_EQ(me.context->num_services(), 0U) << "it is the caller's";
+  });
+}
+
 TEST(SwapModelWeights, refuses_backends_that_do_not_work_and_stays_usable) {
   run_job(tp2_to_tp1(), [](SwapRank& me, RankEnds&) {
     expect_error(me.swap("smoke"), Code::invalid_argument, {"unknown backend 'smoke'"});
