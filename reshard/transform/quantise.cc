@@ -23,11 +23,11 @@ using detail::SmallFloat;
 constexpr Index kPartBlocks = 128, kPartBytes = Index{256} << 10;
 
 const QuantiseKernels& kernels() {
-  static const bool has_avx2 = detail::has_avx2_quantise_kernels();
+  static const bool kHasAvx2 = detail::has_avx2_quantise_kernels();
   switch (simd_level()) {
     case SimdLevel::avx512: return detail::avx512_quantise_kernels();
     case SimdLevel::avx2:
-      if (has_avx2) return detail::avx2_quantise_kernels();
+      if (kHasAvx2) return detail::avx2_quantise_kernels();
       break;
     case SimdLevel::portable: break;
   }

@@ -83,42 +83,42 @@ RESHARD_TARGET inline Floats load_f16(const std::byte* src) {
 }
 
 /// Stores of whole registers, past the caches or not.
-template <bool stream>
+template <bool Stream>
 RESHARD_TARGET inline void put(__m256i a, std::byte* dst) {
   auto* const at = reinterpret_cast<__m256i*>(dst);
-  stream ? _mm256_stream_si256(at, a) : _mm256_storeu_si256(at, a);
+  Stream ? _mm256_stream_si256(at, a) : _mm256_storeu_si256(at, a);
 }
-template <bool stream>
+template <bool Stream>
 RESHARD_TARGET inline void put(__m128i a, std::byte* dst) {
   auto* const at = reinterpret_cast<__m128i*>(dst);
-  stream ? _mm_stream_si128(at, a) : _mm_storeu_si128(at, a);
+  Stream ? _mm_stream_si128(at, a) : _mm_storeu_si128(at, a);
 }
 
-template <bool stream>
+template <bool Stream>
 RESHARD_TARGET inline void store_f32(Floats a, std::byte* dst) {
-  put<stream>(_mm256_castps_si256(a.v), dst);
+  put<Stream>(_mm256_castps_si256(a.v), dst);
 }
-template <bool stream>
+template <bool Stream>
 RESHARD_TARGET inline void store_f16(Floats a, std::byte* dst) {
-  put<stream>(_mm256_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT), dst);
+  put<Stream>(_mm256_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT), dst);
 }
 /// @pre not NaN
-template <bool stream>
+template <bool Stream>
 RESHARD_TARGET inline void store_bf16(Floats a, std::byte* dst) {
   const Ints bits = bits_of(a);
   const __m256i halves = ((bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16).v;
-  put<stream>(_mm_packus_epi32(_mm256_castsi256_si128(halves), _mm256_extracti128_si256(halves, 1)),
+  put<Stream>(_mm_packus_epi32(_mm256_castsi256_si128(halves), _mm256_extracti128_si256(halves, 1)),
               dst);
 }
 
-template <SmallFloat kind, bool stream>
+template <SmallFloat Kind, bool Stream>
 RESHARD_TARGET inline void store_codes(Ints codes, std::byte* data) {
   const __m256i clean = (codes & 0xffU).v;
   const __m128i halves =
       _mm_packus_epi32(_mm256_castsi256_si128(clean), _mm256_extracti128_si256(clean, 1));
-  if constexpr (kind == SmallFloat::e4m3) {
+  if constexpr (Kind == SmallFloat::e4m3) {
     const __m128i bytes = _mm_packus_epi16(halves, halves);
-    if constexpr (stream) {
+    if constexpr (Stream) {
       _mm_stream_si64(reinterpret_cast<long long*>(data), _mm_cvtsi128_si64(bytes));
     } else {
       _mm_storel_epi64(reinterpret_cast<__m128i*>(data), bytes);
@@ -127,7 +127,7 @@ RESHARD_TARGET inline void store_codes(Ints codes, std::byte* data) {
     const __m128i pairs = _mm_or_si128(halves, _mm_srli_epi32(halves, 12));
     const __m128i bytes = _mm_shuffle_epi8(
         pairs, _mm_setr_epi8(0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1));
-    if constexpr (stream) {
+    if constexpr (Stream) {
       _mm_stream_si32(reinterpret_cast<int*>(data), _mm_cvtsi128_si32(bytes));
     } else {
       _mm_storeu_si32(data, bytes);
@@ -136,14 +136,14 @@ RESHARD_TARGET inline void store_codes(Ints codes, std::byte* data) {
 }
 
 /// E4M3's fields in a half are a number 2^8 smaller, subnormal or not.
-template <SmallFloat kind>
-constexpr float kTooSmall = kind == SmallFloat::e4m3 ? 256.0F : 1.0F;
+template <SmallFloat Kind>
+constexpr float kTooSmall = Kind == SmallFloat::e4m3 ? 256.0F : 1.0F;
 
-template <SmallFloat kind>
+template <SmallFloat Kind>
 constexpr std::ptrdiff_t kCodesTogether = 16;
 
 /// kCodesTogether codes.
-template <SmallFloat kind>
+template <SmallFloat Kind>
 class Codes;
 
 template <>
@@ -253,13 +253,13 @@ inline std::ptrdiff_t several_amaxes(const std::byte*, std::ptrdiff_t, std::ptrd
 }
 
 /// AVX2 lacks shifts by different counts in 16 bits.
-template <class Source, SmallFloat kind, bool stream>
+template <class Source, SmallFloat Kind, bool Stream>
 inline std::ptrdiff_t shift_exponents(const std::byte*, std::byte*, std::ptrdiff_t, std::ptrdiff_t,
                                       const float*, const std::byte*) {
   return 0;
 }
 
-template <class Source, SmallFloat kind, bool divides, bool stream>
+template <class Source, SmallFloat Kind, bool Divides, bool Stream>
 inline std::ptrdiff_t encode_wide(const std::byte*, std::byte*, std::ptrdiff_t, Floats,
                                   const std::byte*) {
   return 0;

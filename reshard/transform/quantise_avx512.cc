@@ -80,45 +80,45 @@ RESHARD_TARGET inline Floats load_f16(const std::byte* src) {
 }
 
 /// Stores of whole registers, past the caches or not.
-template <bool stream>
+template <bool Stream>
 RESHARD_TARGET inline void put(__m512i a, std::byte* dst) {
-  stream ? _mm512_stream_si512(reinterpret_cast<__m512i*>(dst), a) : _mm512_storeu_si512(dst, a);
+  Stream ? _mm512_stream_si512(reinterpret_cast<__m512i*>(dst), a) : _mm512_storeu_si512(dst, a);
 }
-template <bool stream>
+template <bool Stream>
 RESHARD_TARGET inline void put(__m256i a, std::byte* dst) {
   auto* const at = reinterpret_cast<__m256i*>(dst);
-  stream ? _mm256_stream_si256(at, a) : _mm256_storeu_si256(at, a);
+  Stream ? _mm256_stream_si256(at, a) : _mm256_storeu_si256(at, a);
 }
-template <bool stream>
+template <bool Stream>
 RESHARD_TARGET inline void put(__m128i a, std::byte* dst) {
   auto* const at = reinterpret_cast<__m128i*>(dst);
-  stream ? _mm_stream_si128(at, a) : _mm_storeu_si128(at, a);
+  Stream ? _mm_stream_si128(at, a) : _mm_storeu_si128(at, a);
 }
 
-template <bool stream>
+template <bool Stream>
 RESHARD_TARGET inline void store_f32(Floats a, std::byte* dst) {
-  put<stream>(_mm512_castps_si512(a.v), dst);
+  put<Stream>(_mm512_castps_si512(a.v), dst);
 }
-template <bool stream>
+template <bool Stream>
 RESHARD_TARGET inline void store_f16(Floats a, std::byte* dst) {
-  put<stream>(_mm512_maskz_cvtps_ph(kAll, a.v, _MM_FROUND_TO_NEAREST_INT), dst);
+  put<Stream>(_mm512_maskz_cvtps_ph(kAll, a.v, _MM_FROUND_TO_NEAREST_INT), dst);
 }
 /// @pre not NaN
-template <bool stream>
+template <bool Stream>
 RESHARD_TARGET inline void store_bf16(Floats a, std::byte* dst) {
   const Ints bits = bits_of(a);
   const Ints rounded = bits + 0x7fffU + ((bits >> 16) & 1U);
-  put<stream>(_mm512_maskz_cvtepi32_epi16(kAll, (rounded >> 16).v), dst);
+  put<Stream>(_mm512_maskz_cvtepi32_epi16(kAll, (rounded >> 16).v), dst);
 }
 
-template <SmallFloat kind, bool stream>
+template <SmallFloat Kind, bool Stream>
 RESHARD_TARGET inline void store_codes(Ints codes, std::byte* data) {
-  if constexpr (kind == SmallFloat::e4m3) {
-    put<stream>(_mm512_maskz_cvtepi32_epi8(kAll, codes.v), data);
+  if constexpr (Kind == SmallFloat::e4m3) {
+    put<Stream>(_mm512_maskz_cvtepi32_epi8(kAll, codes.v), data);
   } else {
     const __m512i pairs = _mm512_or_si512(codes.v, _mm512_maskz_srli_epi64(0xff, codes.v, 28));
     const __m128i bytes = _mm512_maskz_cvtepi64_epi8(0xff, pairs);
-    if constexpr (stream) {
+    if constexpr (Stream) {
       _mm_stream_si64(reinterpret_cast<long long*>(data), _mm_cvtsi128_si64(bytes));
     } else {
       _mm_storel_epi64(reinterpret_cast<__m128i*>(data), bytes);
@@ -127,14 +127,14 @@ RESHARD_TARGET inline void store_codes(Ints codes, std::byte* data) {
 }
 
 /// E4M3's fields in a half are a number 2^8 smaller, subnormal or not.
-template <SmallFloat kind>
-constexpr float kTooSmall = kind == SmallFloat::e4m3 ? 256.0F : 1.0F;
+template <SmallFloat Kind>
+constexpr float kTooSmall = Kind == SmallFloat::e4m3 ? 256.0F : 1.0F;
 
-template <SmallFloat kind>
-constexpr std::ptrdiff_t kCodesTogether = kind == SmallFloat::e4m3 ? 32 : 16;
+template <SmallFloat Kind>
+constexpr std::ptrdiff_t kCodesTogether = Kind == SmallFloat::e4m3 ? 32 : 16;
 
 /// kCodesTogether codes.
-template <SmallFloat kind>
+template <SmallFloat Kind>
 class Codes;
 
 template <>
@@ -257,14 +257,14 @@ RESHARD_TARGET inline __m512i folded_eighths(__m512i a, __m512i b) {
 }
 
 /// The largest magnitudes of eight blocks of 32 or 16 numbers of 16 bits, as 32-bit words.
-template <int block>
+template <int Block>
 RESHARD_TARGET inline __m256i eight_maxima(const std::byte* src) {
   const auto magnitudes = [src](int vector) RESHARD_TARGET {
     return _mm512_and_si512(_mm512_loadu_si512(src + 64 * vector), _mm512_set1_epi16(0x7fff));
   };
   // Two blocks, a half for each.
   const auto pair = [&](int i) RESHARD_TARGET {
-    return block == 32 ? folded_halves(magnitudes(2 * i), magnitudes(2 * i + 1)) : magnitudes(i);
+    return Block == 32 ? folded_halves(magnitudes(2 * i), magnitudes(2 * i + 1)) : magnitudes(i);
   };
   // Blocks 0, 4, 1, 5, ... in 64 bits each.
   const __m512i four =
@@ -341,11 +341,11 @@ RESHARD_TARGET inline bool move_exponents(const float* by, std::ptrdiff_t n) {
 
 /// Blocks of bf16 of whole vectors whose scales are all powers of two.
 /// @return the elements that are done
-template <class Source, SmallFloat kind, bool stream>
+template <class Source, SmallFloat Kind, bool Stream>
 RESHARD_TARGET inline std::ptrdiff_t shift_exponents(const std::byte* src, std::byte* data,
                                                      std::ptrdiff_t n, std::ptrdiff_t block,
                                                      const float* by, const std::byte* next) {
-  if (!Source::kIsBf16 || kind != SmallFloat::e4m3 || block % 32 != 0) return 0;
+  if (!Source::kIsBf16 || Kind != SmallFloat::e4m3 || block % 32 != 0) return 0;
   if (!move_exponents(by, n / block)) return 0;
   const __m512i halves = _mm512_loadu_si512(kHalves.data());
   std::ptrdiff_t i = 0;
@@ -356,13 +356,13 @@ RESHARD_TARGET inline std::ptrdiff_t shift_exponents(const std::byte* src, std::
     for (const std::ptrdiff_t end = i + block; i < end; i += 32) {
       __builtin_prefetch(next + 2 * i);
       const __m512i codes = moved_codes(_mm512_loadu_si512(src + 2 * i), base, halves);
-      put<stream>(_mm512_maskz_cvtepi16_epi8(~0U, codes), data + i);
+      put<Stream>(_mm512_maskz_cvtepi16_epi8(~0U, codes), data + i);
     }
   }
   return i;
 }
 
-template <SmallFloat kind>
+template <SmallFloat Kind>
 RESHARD_TARGET RESHARD_INLINE Ints magnitude_code(Ints bits);
 
 /// The words of two vectors that unpacking has made of one, in its order.
@@ -374,23 +374,23 @@ constexpr std::array<std::uint16_t, 32> kRepacked = [] {
 }();
 
 /// Codes with their signs, in 16-bit places with rubbish above.
-template <SmallFloat kind>
+template <SmallFloat Kind>
 RESHARD_TARGET RESHARD_INLINE __m512i signed_codes(__m512i number, __m512i codes) {
-  constexpr auto kSign = static_cast<short>(traits(kind).sign_code);
-  constexpr unsigned kShift = kind == SmallFloat::e4m3 ? 8 : 12;
+  constexpr auto kSign = static_cast<short>(traits(Kind).sign_code);
+  constexpr unsigned kShift = Kind == SmallFloat::e4m3 ? 8 : 12;
   return _mm512_ternarylogic_epi32(_mm512_set1_epi16(kSign),
                                    _mm512_maskz_srli_epi16(~0U, number, kShift), codes, 0xca);
 }
 
-template <SmallFloat kind, bool stream>
+template <SmallFloat Kind, bool Stream>
 RESHARD_TARGET RESHARD_INLINE void put_codes(__m512i codes, std::byte* data) {
-  if constexpr (kind == SmallFloat::e4m3) {
-    put<stream>(_mm512_maskz_cvtepi16_epi8(~0U, codes), data);
+  if constexpr (Kind == SmallFloat::e4m3) {
+    put<Stream>(_mm512_maskz_cvtepi16_epi8(~0U, codes), data);
   } else {
     const __m512i pairs = _mm512_ternarylogic_epi32(_mm512_set1_epi32(0xf), codes,
                                                     _mm512_maskz_srli_epi32(kAll, codes, 12), 0xca);
     const __m128i bytes = _mm512_maskz_cvtepi32_epi8(kAll, pairs);
-    if constexpr (stream) {
+    if constexpr (Stream) {
       // Blocks need not begin at multiples of 16 bytes.
       auto* const at = reinterpret_cast<long long*>(data);
       _mm_stream_si64(at, _mm_cvtsi128_si64(bytes));
@@ -403,7 +403,7 @@ RESHARD_TARGET RESHARD_INLINE void put_codes(__m512i codes, std::byte* data) {
 
 /// Codes of bf16, 32 at a time: signs stay in their 16 bits, and only magnitudes are made floats.
 /// @return the elements that are done
-template <class Source, SmallFloat kind, bool divides, bool stream>
+template <class Source, SmallFloat Kind, bool Divides, bool Stream>
 RESHARD_TARGET RESHARD_INLINE std::ptrdiff_t encode_wide(const std::byte* src, std::byte* data,
                                                          std::ptrdiff_t n, Floats by,
                                                          const std::byte* next) {
@@ -416,11 +416,11 @@ RESHARD_TARGET RESHARD_INLINE std::ptrdiff_t encode_wide(const std::byte* src, s
     const __m512i magnitude = _mm512_and_si512(number, _mm512_set1_epi16(0x7fff));
     const Floats low = floats_of({_mm512_unpacklo_epi16(zero, magnitude)});
     const Floats high = floats_of({_mm512_unpackhi_epi16(zero, magnitude)});
-    const Ints low_code = magnitude_code<kind>(bits_of(divides ? low / by : low * by));
-    const Ints high_code = magnitude_code<kind>(bits_of(divides ? high / by : high * by));
+    const Ints low_code = magnitude_code<Kind>(bits_of(Divides ? low / by : low * by));
+    const Ints high_code = magnitude_code<Kind>(bits_of(Divides ? high / by : high * by));
     const __m512i codes = _mm512_permutex2var_epi16(low_code.v, repacked, high_code.v);
-    put_codes<kind, stream>(signed_codes<kind>(number, codes),
-                            data + (kind == SmallFloat::e4m3 ? i : i / 2));
+    put_codes<Kind, Stream>(signed_codes<Kind>(number, codes),
+                            data + (Kind == SmallFloat::e4m3 ? i : i / 2));
   }
   return i;
 }

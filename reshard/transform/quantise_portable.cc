@@ -47,36 +47,36 @@ void amaxes(const std::byte* src, std::ptrdiff_t n, std::ptrdiff_t block, std::u
       *maxima = std::max(*maxima, float_bits(load<Source>(src, i)) & kFloatMagnitude);
 }
 
-template <class Source, SmallFloat kind, bool divides>
+template <class Source, SmallFloat Kind, bool Divides>
 void encode(const std::byte* src, std::byte* data, std::ptrdiff_t n, std::ptrdiff_t block,
             const float* by, bool, const std::byte*) {
   for (std::ptrdiff_t begin = 0; begin < n; begin += block, ++by) {
     const std::ptrdiff_t end = std::min(begin + block, n);
-    if constexpr (kind == SmallFloat::e4m3) {
+    if constexpr (Kind == SmallFloat::e4m3) {
       for (std::ptrdiff_t i = begin; i < end; ++i)
-        data[i] = static_cast<std::byte>(encoded(kind, divides, load<Source>(src, i), *by));
+        data[i] = static_cast<std::byte>(encoded(Kind, Divides, load<Source>(src, i), *by));
     } else {
       for (std::ptrdiff_t i = begin; i < end; i += 2) {
-        const std::uint32_t low = encoded(kind, divides, load<Source>(src, i), *by);
-        const std::uint32_t high = encoded(kind, divides, load<Source>(src, i + 1), *by);
+        const std::uint32_t low = encoded(Kind, Divides, load<Source>(src, i), *by);
+        const std::uint32_t high = encoded(Kind, Divides, load<Source>(src, i + 1), *by);
         data[i / 2] = static_cast<std::byte>(low | high << 4);
       }
     }
   }
 }
 
-template <SmallFloat kind>
+template <SmallFloat Kind>
 std::uint32_t code_at(const std::byte* data, std::ptrdiff_t i) {
-  if constexpr (kind == SmallFloat::e4m3) return std::to_integer<std::uint32_t>(data[i]);
+  if constexpr (Kind == SmallFloat::e4m3) return std::to_integer<std::uint32_t>(data[i]);
   return std::to_integer<std::uint32_t>(data[i / 2]) >> (i % 2 * 4) & 0xfU;
 }
 
-template <class Source, SmallFloat kind>
+template <class Source, SmallFloat Kind>
 void decode(const std::byte* data, std::byte* dst, std::ptrdiff_t n, std::ptrdiff_t block,
             const float* scales, bool) {
   for (std::ptrdiff_t begin = 0; begin < n; begin += block, ++scales)
     for (std::ptrdiff_t i = begin; i < std::min(begin + block, n); ++i)
-      store<Source>(decoded(kind, code_at<kind>(data, i), *scales), dst, i);
+      store<Source>(decoded(Kind, code_at<Kind>(data, i), *scales), dst, i);
 }
 
 template <class Source>

@@ -31,7 +31,7 @@ std::vector<SimdLevel> levels() {
 }
 
 const std::vector<QuantFormat>& formats() {
-  static const std::vector<QuantFormat> all = [] {
+  static const std::vector<QuantFormat> kAll = [] {
     std::vector<QuantFormat> f;
     for (const char* name :
          {"mxfp8", "mxfp8_floor", "mxfp8_swizzled", "mxfp4", "mxfp4_floor", "mxfp4_swizzled",
@@ -51,7 +51,7 @@ const std::vector<QuantFormat>& formats() {
                  .tensor_factor = true});
     return f;
   }();
-  return all;
+  return kAll;
 }
 
 /// Plain numbers of one dtype, in memory with gaps between rows and without alignment.

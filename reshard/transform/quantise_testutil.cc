@@ -2,6 +2,7 @@
 #include "reshard/transform/quantise_testutil.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -20,8 +21,8 @@ const std::vector<double>& positive_values(DType dtype) {
     for (unsigned code = 0; code < codes; ++code) values.push_back(value_of_code(of, code));
     return values;
   };
-  static const std::vector<double> f4 = table(DType::f4, 8), f8 = table(DType::f8_e4m3, 0x7f);
-  return dtype == DType::f4 ? f4 : f8;
+  static const std::vector<double> kF4 = table(DType::f4, 8), kF8 = table(DType::f8_e4m3, 0x7f);
+  return dtype == DType::f4 ? kF4 : kF8;
 }
 
 /// What a block's scale is, and how elements are brought to its size.
@@ -58,7 +59,7 @@ float quotient_or_largest(double a, double b) {
 }
 
 Scale e4m3_scale(const QuantFormat& format, float amax, float factor) {
-  const auto relative = static_cast<float>(amax / static_cast<float>(largest(format.data)));
+  const float relative = amax / static_cast<float>(largest(format.data));
   const unsigned code =
       nearest_code(DType::f8_e4m3, static_cast<float>(double{relative} / double{factor}));
   const double value = value_of_code(DType::f8_e4m3, code);
@@ -137,7 +138,7 @@ void each_element(const QuantFormat& format, Index rows, Index cols, Index i, In
 
 bool operator==(const QuantBytes& a, const QuantBytes& b) {
   return a.data == b.data && a.scales == b.scales &&
-         std::memcmp(&a.factor, &b.factor, sizeof a.factor) == 0;
+         std::bit_cast<std::uint32_t>(a.factor) == std::bit_cast<std::uint32_t>(b.factor);
 }
 
 QuantMatrix view(const QuantFormat& format, Index rows, Index cols, QuantBytes& bytes) {
