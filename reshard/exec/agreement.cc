@@ -95,6 +95,21 @@ Result<Agreed> agree(const Planner& planner, const RankRefitOptions& options, bo
   return out;
 }
 
+Result<PathCosts> agree_on_costs(const PathCosts& mine, ControlPlane& control, Deadline deadline) {
+  ByteWriter out;
+  out.number(mine.direct);
+  out.number(mine.message);
+  const auto all = RESHARD_TRY(control.all_gather(std::move(out).finish(), deadline));
+  PathCosts most;
+  for (std::size_t r = 0; r < all.size(); ++r) {
+    ByteReader in(all[r], fmt::format("what rank {} sent of its paths' costs", r));
+    most.direct = std::max(most.direct, in.number(~std::uint64_t{0}, "direct"));
+    most.message = std::max(most.message, in.number(~std::uint64_t{0}, "message"));
+    RESHARD_TRY(in.finish());
+  }
+  return most;
+}
+
 Result<std::string> agree_on_reason(const std::string& mine, ControlPlane& control,
                                     Deadline deadline) {
   const std::string text = mine.substr(0, kMostReason);

@@ -128,7 +128,10 @@ Result<> MessagePath::prepare(const RankWork& work) {
   if (work.options.lent_staging.size() >= wanted) {
     staging_ = work.options.lent_staging.first(wanted);
   } else {
-    own_staging_ = RESHARD_TRY(HostBuffer::allocate(steps_.staging_bytes, {1}));
+    // Where peers can map it, they need no system call to read it.
+    HostBuffer::Options options{.prefault_threads = 1};
+    options.shared = transport_.capabilities().direct;
+    own_staging_ = RESHARD_TRY(HostBuffer::allocate(steps_.staging_bytes, options));
     staging_ = own_staging_.bytes();
   }
   place_in_staging(steps_, schedule_, staging_.data());

@@ -5,6 +5,7 @@
 
 #include "reshard/exec/clip.h"
 #include "reshard/exec/copy_units.h"
+#include "reshard/exec/get_costs.h"
 
 namespace reshard {
 namespace {
@@ -12,9 +13,8 @@ namespace {
 constexpr std::size_t kMostPieces = 4096;
 /// Between two looks at the deadline and the group's state.
 constexpr Index kMostBatch = Index{8} << 20;
-/// Shorter runs are read together with what lies between them.
-constexpr Index kLeastRun = 256;
-constexpr Index kMostStaging = Index{1} << 20;
+/// Stays in the cache between reading and copying on.
+constexpr Index kMostStaging = Index{512} << 10;
 
 /// The copy from the runs of `copy` to the same runs side by side, and in `finish` the copy from
 /// there to where `copy` goes.
@@ -53,20 +53,34 @@ StridedCopy without_single_turns(StridedCopy copy) {
   return copy;
 }
 
-/// Cuts the copy until each part can be fetched into `most` bytes, and calls f(fetch, finish).
+/// A part of a copy, and how it is read: where it belongs, or into staging first.
+struct PartRead {
+  StridedCopy fetch, finish;
+  bool staged = false;
+};
+
+/// Cuts the copy until each part is read where it belongs or fits into `most` bytes of staging, by
+/// the cheaper of the two, and calls f(part).
 template <class F>
-void for_each_staged(const StridedCopy& whole, Index most, F&& f) {
+void for_each_part(const StridedCopy& whole, bool converts, Index most, F&& f) {
   const StridedCopy copy = without_single_turns(whole);
   if (copy.bytes() == 0) return;
-  StridedCopy finish;
-  const Index source = copy.runs() * copy.source_bytes(copy.run_bytes);
-  const bool dense = source_span(copy).size() <= 4 * source;
-  const StridedCopy fetch = dense ? whole_span(copy, finish) : side_by_side(copy, finish);
-  if (fetch.bytes() <= most) {
-    f(fetch, finish);
+  if (!converts && (copy.num_loops == 0 || copy.run_bytes >= kLongRun)) {
+    f({copy, {}, false});
     return;
   }
-  for (const Index half : {0, 1}) for_each_staged(part_of_copy(copy, half, 2), most, f);
+  const bool sweeps = cost_of_sweep(copy) < cost_of_runs(copy);
+  if (sweeps || converts) {
+    PartRead part;
+    part.staged = true;
+    part.fetch = sweeps ? whole_span(copy, part.finish) : side_by_side(copy, part.finish);
+    if (part.fetch.bytes() <= most) return f(part);
+  } else if (cost_of_get(copy) >= cost_of_runs(copy)) {
+    f({copy, {}, false});
+    return;
+  }
+  // A part of it may be dense where the whole is not.
+  for (const Index half : {0, 1}) for_each_part(part_of_copy(copy, half, 2), converts, most, f);
 }
 
 }  // namespace
@@ -91,14 +105,13 @@ Result<PeerGets> PeerGets::prepare(std::span<const Move> moves,
     std::byte* to = target(m->dst_slot);
     StridedCopy copy = m->copy;
     copy.src_offset += tensor.offset;
-    if (!m->conversion.converts() && (copy.num_loops == 0 || copy.run_bytes >= kLeastRun)) {
-      out.parts_.push_back({tensor.memory, copy, to, false, {}});
-      continue;
-    }
-    for_each_staged(copy, most, [&](const StridedCopy& fetch, const StridedCopy& finish) {
-      out.parts_.push_back(
-          {tensor.memory, fetch, nullptr, true, {finish, nullptr, to, m->conversion}});
-      staged = std::max(staged, fetch.bytes());
+    for_each_part(copy, m->conversion.converts(), most, [&](const PartRead& part) {
+      out.parts_.push_back({tensor.memory,
+                            part.fetch,
+                            part.staged ? nullptr : to,
+                            part.staged,
+                            {part.finish, nullptr, to, m->conversion}});
+      if (part.staged) staged = std::max(staged, part.fetch.bytes());
     });
   }
   out.staging_ = RESHARD_TRY(HostBuffer::allocate(staged, {1}));

@@ -21,7 +21,8 @@ struct PeerTensor {
 
 /// Copies from peers' memory that only the transport reaches, by Transport::get(): straight into
 /// the destination, thousands of runs per call. What is converted, or has runs so short that asking
-/// for each would cost more than its bytes, is read into a piece of staging memory first.
+/// for each would cost more than reading what lies between them too (get_costs.h), is read into a
+/// piece of staging memory first.
 class PeerGets {
  public:
   PeerGets() = default;

@@ -17,7 +17,9 @@ namespace reshard {
 class WorkerPool;
 
 enum class RefitPath {
-  automatic,  ///< direct where every rank reaches all the memory it needs, else message.
+  /// Direct where every rank reaches all the memory it needs, unless that is not mapped and its runs
+  /// are so short that messages cost far less; else message.
+  automatic,
   direct,     ///< destinations copy from the sources' memory; an error where they cannot.
   message,    ///< pack, send, receive, unpack.
 };
@@ -77,7 +79,7 @@ class RankRefit {
   /// "direct" or "message".
   std::string_view path() const;
   /// Why the path is "message" though it was not asked for: which rank cannot reach whose memory,
-  /// or that the transport cannot. Else empty.
+  /// that the transport cannot, or how much more reading it would cost. Else empty.
   const std::string& reason() const;
   /// Bytes of staging memory in use.
   Index staging_bytes() const;
