@@ -216,22 +216,17 @@ RESHARD_HOST_DEVICE constexpr std::uint32_t encoded(SmallFloat kind, bool divide
   return small_from_float(kind, divides ? value / by : value * by);
 }
 
-/// What codes are multiplied by: the stored scale times the factor, which is 1 where a format has
-/// none. NaN has one form.
-RESHARD_HOST_DEVICE constexpr float decoding_scale(ScaleKind kind, std::uint32_t stored,
-                                                   float factor) {
-  const float scale = kind == ScaleKind::e4m3 ? small_to_float(SmallFloat::e4m3, stored)
-                      : kind == ScaleKind::e8m0_up || kind == ScaleKind::e8m0_floor
-                          ? e8m0_to_float(stored)
-                          : bits_float(stored);
-  if (is_nan_bits(float_bits(scale)) || is_nan_bits(float_bits(factor)))
-    return bits_float(kFloatNan);
-  return scale * factor;
+/// The number that a stored scale is.
+RESHARD_HOST_DEVICE constexpr float scale_to_float(ScaleKind kind, std::uint32_t stored) {
+  if (kind == ScaleKind::e4m3) return small_to_float(SmallFloat::e4m3, stored);
+  const bool byte = kind == ScaleKind::e8m0_up || kind == ScaleKind::e8m0_floor;
+  return byte ? e8m0_to_float(stored) : bits_float(stored);
 }
 
-/// The value of a code. All elements of a block whose scale is NaN are the same NaN.
+/// The value of a code; `scale`: scale_to_float() times the factor, where there is one. All
+/// elements of a block whose scale is NaN are the same NaN.
 RESHARD_HOST_DEVICE constexpr float decoded(SmallFloat kind, std::uint32_t code, float scale) {
-  if (is_nan_bits(float_bits(scale))) return scale;
+  if (is_nan_bits(float_bits(scale))) return bits_float(kFloatNan);
   return small_to_float(kind, code) * scale;
 }
 

@@ -62,8 +62,8 @@ RESHARD_TARGET inline bool all_below(Ints a, std::uint32_t limit) {
   const __m256i below = _mm256_cmpeq_epi32(smaller(a, limit - 1).v, a.v);
   return _mm256_movemask_epi8(below) == -1;
 }
-RESHARD_TARGET inline Ints load_words(const std::uint32_t* src) {
-  return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(src))};
+RESHARD_TARGET inline Ints load_words(const void* src) {
+  return {_mm256_loadu_si256(static_cast<const __m256i*>(src))};
 }
 RESHARD_TARGET inline void store_words(Ints a, std::uint32_t* dst) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(dst), a.v);

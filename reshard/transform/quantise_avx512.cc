@@ -62,9 +62,7 @@ RESHARD_TARGET inline Ints picked(std::uint32_t mask, Ints a, Ints b) {
 RESHARD_TARGET inline bool all_below(Ints a, std::uint32_t limit) {
   return _mm512_cmplt_epu32_mask(a.v, all(limit).v) == kAll;
 }
-RESHARD_TARGET inline Ints load_words(const std::uint32_t* src) {
-  return {_mm512_loadu_si512(src)};
-}
+RESHARD_TARGET inline Ints load_words(const void* src) { return {_mm512_loadu_si512(src)}; }
 RESHARD_TARGET inline void store_words(Ints a, std::uint32_t* dst) {
   _mm512_storeu_si512(dst, a.v);
 }

@@ -32,7 +32,7 @@ struct QuantiseKernels {
   using Encode = void (*)(const std::byte* src, std::byte* data, std::ptrdiff_t n,
                           std::ptrdiff_t block, const float* by, bool stream,
                           const std::byte* next);
-  /// scales[b]: decoding_scale() of block b.
+  /// scales[b]: what the codes of block b are multiplied by.
   using Decode = void (*)(const std::byte* data, std::byte* dst, std::ptrdiff_t n,
                           std::ptrdiff_t block, const float* scales, bool stream);
 

@@ -37,19 +37,15 @@ constexpr ScaleKind scale_kind(const QuantFormat& format) {
   return ScaleKind::f32_exact;
 }
 
-/// decoding_scale() without its case distinctions. Costs nothing to make.
+/// What codes are multiplied by, of scales that are bytes: scale_to_float() times the factor. Costs
+/// nothing to make.
 class DecodingScales {
  public:
   DecodingScales(ScaleKind kind, float factor)
       : of_bytes_(kind == ScaleKind::e4m3 ? kE4m3 : kE8m0), factor_(factor) {}
 
-  /// @pre scales are bytes
-  float of_byte(std::byte stored) const {
-    return decoding_scale(ScaleKind::f32_exact,
-                          float_bits(of_bytes_[std::to_integer<std::size_t>(stored)] * factor_), 1);
-  }
-  static float of_float(float stored) {
-    return decoding_scale(ScaleKind::f32_exact, float_bits(stored), 1);
+  float operator[](std::byte stored) const {
+    return of_bytes_[std::to_integer<std::size_t>(stored)] * factor_;
   }
 
  private:
@@ -58,7 +54,7 @@ class DecodingScales {
   static constexpr Table table(ScaleKind kind) {
     Table values{};
     for (std::uint32_t byte = 0; byte < values.size(); ++byte)
-      values[byte] = decoding_scale(kind, byte, 1);
+      values[byte] = scale_to_float(kind, byte);
     return values;
   }
   static const Table kE8m0, kE4m3;
@@ -82,12 +78,11 @@ class ScalePlaces {
     const std::byte* at = scales_ + place(row, swizzled_ ? 0 : col);
     if (width_ == 4) {
       std::memcpy(scales.data(), at, scales.size_bytes());
-      for (float& scale : scales) scale = decoding.of_float(scale);
     } else if (!swizzled_) {
-      for (float& scale : scales) scale = decoding.of_byte(*at++);
+      for (float& scale : scales) scale = decoding[*at++];
     } else {
       for (float& scale : scales) {
-        scale = decoding.of_byte(at[col / kTileCols * kTileBytes + col % kTileCols]);
+        scale = decoding[at[col / kTileCols * kTileBytes + col % kTileCols]];
         ++col;
       }
     }
