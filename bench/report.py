@@ -18,6 +18,7 @@ TITLES = {
   "link": "Refit between hosts with links of 1 Gb/s",
   "fingerprint": "Fingerprint",
   "quantise": "Quantised weights",
+  "session": "Sessions",
   "convert": "Conversion of a checkpoint",
   "published": "Whole plans for layouts with published times",
 }

@@ -27,13 +27,18 @@ import published_part
 import quantise_part
 import refit_part
 import report
+import session_part
 from programs import Programs
 from rows import BenchError
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "performance.md"
-PARTS = ("plan", "published", "refit", "process", "link", "fingerprint", "quantise", "convert")
-NEEDED = ("plan_bench", "refit_bench", "rank_bench", "fingerprint_bench", "quantise_bench")
+PARTS = (
+  "plan", "published", "refit", "process", "link", "fingerprint", "quantise", "session", "convert",
+)  # fmt: skip
+NEEDED = (
+  "plan_bench", "refit_bench", "rank_bench", "fingerprint_bench", "quantise_bench", "session_bench",
+)  # fmt: skip
 
 
 def parse(arguments):
@@ -82,6 +87,8 @@ def measure(chosen):
     yield from fingerprint_part.measure(programs, chosen.quick, threads)
   if "quantise" in chosen.only:
     yield from quantise_part.measure(programs, chosen.quick, threads)
+  if "session" in chosen.only:
+    yield from session_part.measure(programs, chosen.quick)
   if "convert" in chosen.only:
     scratch = chosen.scratch or chosen.build / "bench-scratch"
     yield from convert_part.measure(programs, chosen.quick, scratch)

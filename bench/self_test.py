@@ -9,6 +9,7 @@ import tempfile
 import unittest
 
 import convert_part
+import jobs
 import machine
 import plan_part
 import published_part
@@ -233,6 +234,14 @@ class BuiltPrograms(unittest.TestCase):
       row = quantise_part.direction_row(name, "quantise", result, QUIET)
       (seconds,) = result["seconds_quantise"]
       self.assertAlmostEqual(row.figure, result["plain_bytes"] / seconds / 1e9)
+
+  def test_sessions_move_what_the_executor_moves(self):
+    argv = self.argv("session_bench", "--transport", "shm", "--tensor", "64x96", "--count", "3")
+    argv += ["--from", "0:2", "--to", "1:2", "--rounds", "1"]
+    (plain,) = jobs.run_by_hand(argv, 2)
+    self.assertEqual((plain["checked_bytes"], plain["bytes"]), (3 * 64 * 96 * 2, 3 * 64 * 96 * 2))
+    (quantised,) = jobs.run_by_hand([*argv, "--format", "mxfp8"], 2)
+    self.assertEqual((quantised["different_bytes"], quantised["at_receiver_receiver"]), (0, 3))
 
   def test_a_plan_tells_its_phases(self):
     options = ["--from", "megatron:tp=2,dp=4", "--to", "vllm:tp=4,offset=8", "--whole", "2"]

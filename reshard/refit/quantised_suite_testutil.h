@@ -19,8 +19,11 @@ namespace reshard::quantised {
 /// Rows and columns that shards of two and four cut at 32 and mostly at 128.
 inline ModelConfig even_moe() {
   ModelConfig c = tiny_moe();
+  c.num_hidden_layers = 2;
+  c.layers.resize(2);
+  c.num_experts = 4;
   c.hidden_size = 256;
-  c.intermediate_size = 1024;
+  c.intermediate_size = 512;
   c.moe_intermediate_size = 256;
   c.vocab_size = 96;
   c.head_dim = 64;

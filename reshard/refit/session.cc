@@ -96,6 +96,8 @@ Result<> Session::State::transfer_and_check(int copy, std::int64_t version, Sess
     const PhaseClock clock;
     auto checked = job->check(copy);
     report.check_seconds += clock.seconds();
+    // What the job remembers now may be of the copy that failed.
+    is_recorded = is_recorded && checked;
     if (!checked && !is_verdict(control, checked.error()))
       return finish(std::move(checked).error());
     RESHARD_TRY(std::move(checked));

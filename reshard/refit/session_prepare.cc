@@ -124,11 +124,11 @@ Result<> Session::State::prepare() {
 Result<> Session::State::make_job() {
   job.reset();
   is_recorded = false;
-  source_addresses = Addresses("source", source, me());
-  target_addresses = Addresses("target", target, me());
   job =
       RESHARD_TRY(Job::prepare({transport, control, source, target, options, least_staging(told)}));
   agreed = told;
+  source_addresses = Addresses("source", source, me());
+  target_addresses = Addresses("target", target, me());
   Digest all;
   for (const BeginRecord& r : agreed)
     all.add(r.source).add(r.target).add(r.options).add(r.addresses);

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// Protects: sessions over `mpi`, between processes that mpirun started: fifty versions of a plain
+// model, each proved, and quantised sides that hold what the oracle says.
+#include "reshard/refit/quantised_suite_testutil.h"
+#include "reshard/refit/session_testutil.h"
+#include "tests/mpi/launched_tests.h"
+
+namespace reshard {
+namespace {
+
+class MpiSessions : public testing::TestWithParam<std::tuple<Buffering, RefitPath>> {};
+INSTANTIATE_TEST_SUITE_P(Ways, MpiSessions,
+                         testing::Combine(testing::Values(Buffering::in_place, Buffering::doubled),
+                                          testing::Values(RefitPath::automatic,
+                                                          RefitPath::message)));
+
+TEST_P(MpiSessions, refit_fifty_versions) {
+  const auto [buffering, path] = GetParam();
+  const SessionLayouts job = overlapping_job();
+  const auto ended =
+      run_launched(job.ranks, [&, buffering = buffering, path = path](RankEnds& ends) {
+        const SessionMemory memory(job, ends.rank(), {.shared = true});
+        SessionOptions options;
+        options.buffering = buffering;
+        options.refit.path = path;
+        options.prove = ProveWhen::always;
+        auto session = Session::prepare(*ends.transport, *ends.control, memory.source_side(),
+                                        memory.target_side(), options);
+        ASSERT_EQ(outcome(session), "");
+        for (std::int64_t version = 0; version < 50; ++version) {
+          memory.source_bytes.fill(memory.source, version);
+          const auto report = session->refit(version);
+          ASSERT_EQ(outcome(report), "");
+          EXPECT_EQ(report->plan_seconds, 0);
+          EXPECT_EQ(memory.wrong(session->held()), 0) << "version " << version;
+        }
+        EXPECT_EQ(outcome(ends.control->quiesce(patient())), "");
+      });
+  EXPECT_EQ(outcome(ended), "");
+}
+
+class MpiQuantised : public testing::TestWithParam<std::tuple<quantised::Case, quantised::Way>> {};
+INSTANTIATE_TEST_SUITE_P(Formats, MpiQuantised,
+                         testing::Combine(testing::ValuesIn(quantised::few_cases()),
+                                          testing::ValuesIn(quantised::ways())));
+
+TEST_P(MpiQuantised, hold_what_the_oracle_says) {
+  const auto& [c, way] = GetParam();
+  quantised::Job job(c);
+  const auto ended = run_launched(c.ranks, [&, &way = way](RankEnds& ends) {
+    quantised::run_as_rank(ends, job, way, 2, false);
+  });
+  EXPECT_EQ(outcome(ended), "");
+}
+
+}  // namespace
+}  // namespace reshard
+
+int main(int argc, char** argv) { return reshard::run_launched_tests(argc, argv); }
