@@ -41,6 +41,7 @@ struct Beside {
   Index row = 0;  ///< elements from row to row
   int stack_dim = 0;
   std::vector<Index> begins;
+  Index stacked = 0;  ///< of all sections along the stack
 
   Beside(const ModelLayout& layout, SlotId id, Rank r) {
     const Slot& slot = layout.slot(id);
@@ -53,6 +54,7 @@ struct Beside {
       const HeldDims held = detail::held_dims(layout, slot, section, r);
       at += held[static_cast<std::size_t>(stack_dim)].size();
     }
+    stacked = at;
   }
   /// Of a point inside section k.
   Index at(std::size_t k, Dims point) const {
@@ -107,8 +109,7 @@ std::vector<QuantBlockArea> Areas::own() && {
     HeldDims local;
     for (std::size_t i = 0; i < static_cast<std::size_t>(n_); ++i)
       local[i] = shift(held[i], -held[i].begin());
-    const Index rows = held[static_cast<std::size_t>(n_ - 2)].size() *
-                       (one ? static_cast<Index>(slot_.sections.size()) : 1);
+    const Index rows = one ? data_.stacked : held[static_cast<std::size_t>(n_ - 2)].size();
     const Index cols = held[static_cast<std::size_t>(n_ - 1)].size();
     if (rows == 0 || cols == 0) continue;
     std::size_t beside = k;

@@ -101,6 +101,10 @@ Result<> Engine::layer(const Layer& l) {
     case Mixer::gated_delta: RESHARD_TRY(gated_delta(l)); break;
     case Mixer::none: break;
   }
+  for (const auto& [hf, scale] : cache_scales(l.at)) {
+    const TensorId id = RESHARD_TRY(find(hf));
+    add(mixer(l, "attn." + scale), 0, sections(whole_tensor(m_, id)), {.dtype = m_[id].dtype});
+  }
   if (kind.ffn == Ffn::experts) RESHARD_TRY(experts(l));
   if (kind.ffn == Ffn::dense)
     RESHARD_TRY(dense(ffn(l, ""), hf_.ffn(l.at, ""), dense_, c_.mlp_bias));

@@ -52,6 +52,15 @@ Result<> FamilyBuilder::replicated(std::string name, const std::string& hf) {
   return {};
 }
 
+std::vector<std::pair<std::string, std::string>> FamilyBuilder::cache_scales(LayerAt at) const {
+  std::vector<std::pair<std::string, std::string>> found;
+  for (const char* module : {"", "attn."})
+    for (const char* scale : {"q_scale", "k_scale", "v_scale"})
+      if (std::string name = hf_.mixer(at, std::string(module) + scale); m_.find(name))
+        found.emplace_back(std::move(name), scale);
+  return found;
+}
+
 Result<> FamilyBuilder::vocabulary(std::string name, const std::string& hf, Index multiple) {
   const TensorId id = RESHARD_TRY(find(hf));
   const Index rows = (c_.vocab_size + multiple - 1) / multiple * multiple;

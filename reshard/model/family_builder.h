@@ -47,6 +47,9 @@ class FamilyBuilder {
   Result<> replicated(std::string name, const std::string& hf);
   /// Says that the layout leaves out everything of the modules for multi-token prediction.
   void omit_mtp();
+  /// The names of the scales of a layer's KV cache that the model has, with the last word of each:
+  /// "model.layers.0.self_attn.k_scale", "k_scale".
+  std::vector<std::pair<std::string, std::string>> cache_scales(LayerAt at) const;
   /// The rows of `hf` cut by tp_, padded to a multiple of `multiple`.
   Result<> vocabulary(std::string name, const std::string& hf, Index multiple);
 

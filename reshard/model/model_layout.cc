@@ -148,7 +148,7 @@ void add(Digest& d, const DimCut& cut) {
   const BlockCut& b = cut.blocks;
   if (b.block == 0) return;
   d.add(b.block).add(b.elements).add(b.window.begin()).add(b.window.end()).add(b.first);
-  d.add(int{b.own_grid}).add(b.times).add(b.multiple);
+  d.add(int{b.own_grid}).add(b.before).add(b.multiple);
 }
 
 void add(Digest& d, const Section& section) {

@@ -21,11 +21,7 @@ HeldDims held_dims(const ModelLayout& layout, const Slot& slot, const Section& s
 }
 
 bool is_one_matrix(const Slot& slot) {
-  const Section& first = slot.sections[0];
-  return slot.stack_dim == first.extent.size() - 2 &&
-         std::all_of(slot.sections.begin(), slot.sections.end(), [&](const Section& s) {
-           return s.extent == first.extent && s.cuts == first.cuts;
-         });
+  return slot.stack_dim == slot.sections[0].extent.size() - 2;
 }
 
 std::optional<bool> is_transposed(const Section& section, const Placed& part) {
@@ -120,6 +116,18 @@ const std::vector<Interval>& PieceTable::pieces(const Slot& slot, const Section&
       found.push_back(held);
   });
   return found;
+}
+
+std::optional<Index> PieceTable::remainder(const Slot& slot, const Section& section, int dim,
+                                           Index divisor) const {
+  std::optional<Index> common;
+  bool same = true;
+  layout_.rank_set(slot.ranks).for_each([&](Rank r) {
+    const Interval held = held_dims(layout_, slot, section, r)[static_cast<std::size_t>(dim)];
+    same &= !common || *common == held.size() % divisor;
+    common = held.size() % divisor;
+  });
+  return same ? common.value_or(0) : std::optional<Index>();
 }
 
 Alignment PieceTable::alignment(const Slot& slot, const BlockGroup& group, Index block_rows,

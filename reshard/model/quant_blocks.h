@@ -15,8 +15,8 @@ namespace reshard::detail {
 
 /// Scales in a tile of swizzled ones.
 inline constexpr Index kSwizzleRows = 128, kSwizzleCols = 4;
-/// True when the sections of a slot are cut alike and stacked by rows: with swizzled scales they
-/// are one matrix, as engines have it.
+/// True when the sections of a slot are stacked by rows: with swizzled scales they are one matrix,
+/// as engines have it.
 bool is_one_matrix(const Slot& slot);
 
 /// What a rank holds of a section's full dimensions.
@@ -72,6 +72,10 @@ class PieceTable {
   explicit PieceTable(const ModelLayout& layout) : layout_(layout) {}
   /// The distinct non-empty pieces of a full dimension over the slot's ranks.
   const std::vector<Interval>& pieces(const Slot& slot, const Section& section, int dim);
+  /// What remains of the size of every rank's piece, empty ones too, after division; none where
+  /// ranks differ.
+  std::optional<Index> remainder(const Slot& slot, const Section& section, int dim,
+                                 Index divisor) const;
   /// Blocks of so many rows and columns, 0: all.
   Alignment alignment(const Slot& slot, const BlockGroup& group, Index block_rows,
                       Index block_cols);

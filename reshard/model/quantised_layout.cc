@@ -220,8 +220,12 @@ Slot Quantiser::beside(const Slot& slot, const std::string& suffix, const Blocks
   Slot s{.name = slot.name + suffix, .dtype = blocks.dtype, .mesh = slot.mesh, .ranks = slot.ranks};
   s.stack_dim = slot.stack_dim;
   const int n = slot.sections[0].extent.size();
-  if (blocks.rows == 0 && blocks.cols == 0)
+  // One number for each matrix: [E, sections] or, where there is one section, [E].
+  if (blocks.rows == 0 && blocks.cols == 0) {
     s.merged.bits = static_cast<std::uint8_t>(1U << (n - 2));
+    if (n > 2 && slot.sections.size() == 1)
+      s.merged.bits = static_cast<std::uint8_t>(s.merged.bits | 1U << (n - 3));
+  }
   return s;
 }
 
@@ -238,7 +242,7 @@ Slot Quantiser::by_groups(const Slot& slot, const GroupedSlot& groups, const std
     for (int i = 0; i < 2; ++i) {
       const detail::Window& w = g.windows[static_cast<std::size_t>(i)];
       const Index block = block_along(i == 0 ? blocks.rows : blocks.cols, w.whole);
-      const BlockCut cut{block, section.extent[n - 2 + i], w.at, w.first, false, 1, 1};
+      const BlockCut cut{block, section.extent[n - 2 + i], w.at, w.first, false, 0, 1};
       apply(cut, section, n - 2 + i, b);
     }
     for (const int index : g.parts) {
@@ -271,7 +275,7 @@ Slot Quantiser::by_sections(const Slot& slot, const std::string& suffix, const B
     for (int i = 0; i < 2; ++i) {
       const Index whole = section.extent[n - 2 + i];
       const BlockCut cut{
-          block_along(i == 0 ? blocks.rows : blocks.cols, whole), whole, {}, 0, true, 1, 1};
+          block_along(i == 0 ? blocks.rows : blocks.cols, whole), whole, {}, 0, true, 0, 1};
       apply(cut, section, n - 2 + i, b);
     }
     out.sections.push_back(std::move(section));
@@ -280,32 +284,33 @@ Slot Quantiser::by_sections(const Slot& slot, const std::string& suffix, const B
 }
 
 Result<Slot> Quantiser::swizzled(const Slot& slot, const std::string& suffix, LayoutBuilder& b) {
-  const Section& first = slot.sections[0];
-  const int n = first.extent.size();
+  const int n = slot.sections[0].extent.size();
   const bool one = detail::is_one_matrix(slot);
-  for (const Section& section : slot.sections) {
-    const auto& rows = pieces_.pieces(slot, section, n - 2);
-    const bool tiles = std::all_of(rows.begin(), rows.end(),
-                                   [](Interval i) { return i.size() % detail::kSwizzleRows == 0; });
-    if (one || slot.stack_dim < n - 2 || (slot.stack_dim == n - 2 && tiles)) continue;
-    return fail(
-        Code::unsupported,
-        fmt::format("{} cannot have swizzled scales: the pieces of its fused tensors differ "
-                    "and are no multiples of {} rows; choose scales in rows",
-                    where(slot), detail::kSwizzleRows));
-  }
+  if (slot.stack_dim == n - 1 && slot.sections.size() > 1)
+    return fail(Code::unsupported,
+                fmt::format("{} cannot have swizzled scales: its fused tensors lie side by side",
+                            where(slot)));
   Slot out = beside(slot, suffix, scales());
   out.padded = true;
-  out.sections.assign(slot.sections.begin(), one ? slot.sections.begin() + 1 : slot.sections.end());
-  for (Section& section : out.sections) {
+  Index before = 0;
+  for (std::size_t k = 0; k < slot.sections.size(); ++k) {
+    Section section = slot.sections[k];
     section.parts.clear();
-    for (int i = n - 2; i < n; ++i) {
-      BlockCut cut{1, section.extent[i], {}, 0, true, 1, 1};
-      if (i == n - 1) cut.block = block_along(f_.block_cols, cut.elements);
-      if (i == n - 2 && one) cut.times = static_cast<Index>(slot.sections.size());
-      cut.multiple = i == n - 2 ? detail::kSwizzleRows : detail::kSwizzleCols;
-      apply(cut, section, i, b);
-    }
+    const bool last = !one || k + 1 == slot.sections.size();
+    const auto rows = pieces_.remainder(slot, section, n - 2, detail::kSwizzleRows);
+    if (!last && !rows)
+      return fail(Code::unsupported,
+                  fmt::format("{} cannot have swizzled scales: ranks hold so different pieces of "
+                              "its fused tensors that no one shape pads them to {} rows",
+                              where(slot), detail::kSwizzleRows));
+    BlockCut cut{1, section.extent[n - 2], {}, 0, true, 0, 1};
+    if (last) cut.before = before, cut.multiple = detail::kSwizzleRows;
+    apply(cut, section, n - 2, b);
+    const Index cols = section.extent[n - 1];
+    apply({block_along(f_.block_cols, cols), cols, {}, 0, true, 0, detail::kSwizzleCols}, section,
+          n - 1, b);
+    out.sections.push_back(std::move(section));
+    before = (before + rows.value_or(0)) % detail::kSwizzleRows;
   }
   return out;
 }
@@ -357,7 +362,7 @@ Result<> Quantiser::check_format() const {
 Result<QuantisedLayout> Quantiser::run() {
   RESHARD_TRY(check_format());
   RESHARD_TRY(derive_model());
-  LayoutBuilder b(v_.name(), model_, v_);
+  LayoutBuilder b(out_.choice.name.empty() ? v_.name() : out_.choice.name, model_, v_);
   for (Index t = 0; t < v_.model().size(); ++t) {
     const TensorId id(static_cast<TensorId::rep>(t));
     if (!v_.omits(id)) continue;

@@ -25,6 +25,7 @@ struct QuantChoice {
   std::set<std::string> tensors;  ///< canonical names; matrices, or stacks of them.
   std::string scale_suffix;       ///< of names of scales; empty: the format's usual one, such as
                                   ///< "_scale_inv" after "weight", "_scale".
+  std::string name = {};          ///< of the stored layout; empty: that of the values'.
 };
 
 /// A layout whose slots are stored quantised, seen in three ways. Slots keep their order.

@@ -86,6 +86,19 @@ std::shared_ptr<const ModelSpec> random_model() {
   return model;
 }
 
+std::shared_ptr<const ModelSpec> random_matrices() {
+  auto model = std::make_shared<ModelSpec>();
+  const Index n = any(1, 4);
+  for (Index i = 0; i < n; ++i) {
+    Dims shape;
+    if (any(0, 3) == 0) shape.push_back(any(1, 4));
+    shape.push_back(any(1, 10));
+    shape.push_back(*rc::gen::element<Index>(3, 6, 6, 8));
+    RESHARD_CHECK(model->add("t" + std::to_string(i), shape, DType::bf16).has_value());
+  }
+  return model;
+}
+
 std::shared_ptr<const ModelLayout> random_layout(std::shared_ptr<const ModelSpec> model,
                                                  RandomForms forms) {
   std::vector<Axis> axes;

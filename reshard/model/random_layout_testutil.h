@@ -11,6 +11,10 @@ namespace reshard {
 /// rapidcheck property.
 std::shared_ptr<const ModelSpec> random_model();
 
+/// A model of one to three tensors of rank 2 or 3 in BF16, with even numbers of columns but for
+/// some.
+std::shared_ptr<const ModelSpec> random_matrices();
+
 enum class RandomForms { as_they_are, any };
 
 /// A random layout of a model on up to 12 ranks from a random first rank: random axes, cuts over

@@ -39,9 +39,10 @@ Index num_parts(const DimCut& how, const Mesh& mesh) {
 
 Interval blocks_of(const BlockCut& blocks, Interval held) {
   const auto up = [](Index n, Index by) { return (n + by - 1) / by; };
-  if (blocks.own_grid)
-    return Interval{
-        0, up(blocks.times * up(held.size(), blocks.block), blocks.multiple) * blocks.multiple};
+  if (blocks.own_grid) {
+    const Index all = blocks.before + up(held.size(), blocks.block);
+    return Interval{0, up(all, blocks.multiple) * blocks.multiple - blocks.before};
+  }
   const Interval mine = intersect(held, blocks.window);
   if (mine.empty()) return {};
   const Interval at = shift(mine, blocks.first - blocks.window.begin());

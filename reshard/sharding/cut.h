@@ -25,10 +25,10 @@ struct BlockCut {
   Index elements = 0;  ///< of the dimension that the cut cuts.
   Interval window;     ///< of those elements: whose blocks this dimension has, from 0.
   Index first = 0;     ///< where window.begin() lies in the grid that blocks are counted in.
-  /// The grid begins anew at each part: n elements have round_up(times * ceil(n / block), multiple)
-  /// blocks, counted from 0. Ignores window and first.
+  /// The grid begins anew at each part: n elements have ceil(n / block) blocks, counted from 0, and
+  /// as many more as make `before` and them a multiple of `multiple`. Ignores window and first.
   bool own_grid = false;
-  Index times = 1, multiple = 1;
+  Index before = 0, multiple = 1;
   friend bool operator==(const BlockCut&, const BlockCut&) = default;
 };
 

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "reshard/model/quant_notation.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+#include "reshard/model/quant_blocks.h"
+
+namespace reshard {
+namespace {
+
+/// Modules that are linear layers in vLLM, SGLang and Megatron's Transformer Engine layers, by the
+/// last word of their canonical names.
+constexpr std::array<std::string_view, 19> kLinear = {"q_proj",
+                                                      "k_proj",
+                                                      "v_proj",
+                                                      "o_proj",
+                                                      "gate_proj",
+                                                      "up_proj",
+                                                      "down_proj",
+                                                      "q_a_proj",
+                                                      "kv_a_proj_with_mqa",
+                                                      "q_b_proj",
+                                                      "kv_b_proj",
+                                                      "w1",
+                                                      "w2",
+                                                      "w3",
+                                                      "in_proj",
+                                                      "out_proj",
+                                                      "in_proj_qkvz",
+                                                      "fc1_latent_proj",
+                                                      "fc2_latent_proj"};
+
+Result<std::vector<std::string>> parts_of(const std::string& text) {
+  std::vector<std::string> parts;
+  for (std::size_t at = 0; at <= text.size();) {
+    const std::size_t end = std::min(text.find('+', at), text.size());
+    if (end == at)
+      return fail(
+          Code::invalid_argument,
+          fmt::format("quant_skip={}: parts of names are written A+B, none of them empty", text));
+    parts.push_back(text.substr(at, end - at));
+    at = end + 1;
+  }
+  return parts;
+}
+
+/// What vLLM's and SGLang's linear layers and experts check when they are built.
+class EngineCheck {
+ public:
+  EngineCheck(const ModelLayout& layout, const QuantFormat& format)
+      : layout_(layout), format_(format), pieces_(layout) {}
+
+  Result<> check(const Slot& slot) {
+    for (std::size_t k = 0; k < slot.sections.size(); ++k) {
+      const Section& section = slot.sections[k];
+      const int n = section.extent.size();
+      const bool rows_cut = is_cut(section, n - 2), last = k + 1 == slot.sections.size();
+      const bool columns_cut = is_cut(section, n - 1);
+      if (rows_cut || !last) RESHARD_TRY(check(slot, section, n - 2, format_.block_rows, "rows"));
+      if (columns_cut) RESHARD_TRY(check(slot, section, n - 1, format_.block_cols, "columns"));
+    }
+    return {};
+  }
+
+ private:
+  bool is_cut(const Section& section, int dim) const {
+    const CutId id = section.cuts[static_cast<std::size_t>(dim)];
+    return id != CutId(0) && layout_.dim_cut(id).num_axes > 0;
+  }
+  Result<> check(const Slot& slot, const Section& section, int dim, Index block, const char* what) {
+    if (block == 0) return {};
+    for (const Interval piece : pieces_.pieces(slot, section, dim)) {
+      if (piece.size() % block == 0 || piece.size() == section.extent[dim]) continue;
+      return fail(Code::invalid_argument,
+                  fmt::format("a rank's {} {} of '{}' are not divisible by the quantisation block "
+                              "of {}, which the engine refuses; cut into fewer parts, or say "
+                              "quant_grid=local or quant_grid=tensor to have it so all the same",
+                              piece.size(), what, slot.name, block));
+    }
+    return {};
+  }
+
+  const ModelLayout& layout_;
+  const QuantFormat& format_;
+  detail::PieceTable pieces_;
+};
+
+}  // namespace
+
+Result<std::optional<QuantNotation>> take_quant(LayoutSpec& spec) {
+  QuantNotation q{spec.family, to_string(spec), {}, {}, {}};
+  const auto take = [&](const char* key) -> std::optional<std::string> {
+    const auto node = spec.keys.extract(key);
+    return node.empty() ? std::nullopt : std::optional(node.mapped());
+  };
+  const auto format = take("quant"), grid = take("quant_grid"), skip = take("quant_skip");
+  if (!format && (grid || skip))
+    return fail(Code::invalid_argument,
+                fmt::format("{}: quant_grid and quant_skip need quant=FORMAT", spec.family));
+  if (!format) return std::optional<QuantNotation>();
+  constexpr std::array<std::string_view, 4> kFamilies = {"hf", "megatron", "vllm", "sglang"};
+  if (std::find(kFamilies.begin(), kFamilies.end(), spec.family) == kFamilies.end())
+    return fail(Code::invalid_argument,
+                fmt::format("{}: quant is a key of hf, megatron, vllm and sglang", spec.family));
+  const auto known = quant_format_from_name(*format);
+  if (!known)
+    return fail(Code::invalid_argument, fmt::format("{}: quant={} is no format; known are {}",
+                                                    spec.family, *format, known_quant_formats()));
+  q.format = *known;
+  if (grid && *grid != "local" && *grid != "tensor")
+    return fail(Code::invalid_argument,
+                fmt::format("{}: quant_grid={} must be local or tensor", spec.family, *grid));
+  if (grid) q.grid = *grid == "local" ? BlockGrid::local : BlockGrid::tensor;
+  if (skip) q.skip = RESHARD_TRY(parts_of(*skip));
+  return std::optional(std::move(q));
+}
+
+std::set<std::string> usually_quantised(const ModelSpec& model, const std::string& family) {
+  std::set<std::string> names;
+  for (const CanonicalTensor& t : model.tensors()) {
+    constexpr std::string_view kWeight = ".weight";
+    std::string_view name = t.name;
+    if (t.shape.size() != 2 || !name.ends_with(kWeight) || !is_convertible(t.dtype)) continue;
+    name.remove_suffix(kWeight.size());
+    const std::size_t dot = name.rfind('.');
+    if (dot != std::string_view::npos) name.remove_prefix(dot + 1);
+    if (std::find(kLinear.begin(), kLinear.end(), name) != kLinear.end() ||
+        (family == "megatron" && name == "in_proj_ba"))
+      names.insert(t.name);
+  }
+  return names;
+}
+
+Result<QuantisedLayout> quantised_as(const QuantNotation& notation,
+                                     std::shared_ptr<const ModelLayout> values,
+                                     const std::set<std::string>* stored) {
+  QuantChoice choice;
+  choice.format = notation.format;
+  choice.grid = notation.grid_or_usual();
+  choice.tensors =
+      stored != nullptr ? *stored : usually_quantised(values->model(), notation.family);
+  choice.name = notation.name;
+  std::erase_if(choice.tensors, [&](const std::string& name) {
+    return std::any_of(notation.skip.begin(), notation.skip.end(), [&](const std::string& part) {
+      return name.find(part) != std::string::npos;
+    });
+  });
+  QuantisedLayout q = RESHARD_TRY(quantise_layout(std::move(values), std::move(choice)));
+  const bool engine = notation.family == "vllm" || notation.family == "sglang";
+  if (!engine || notation.grid) return q;
+  EngineCheck engine_check(*q.values, q.choice.format);
+  for (const QuantisedLayout::Pair& pair : q.pairs)
+    RESHARD_TRY(engine_check.check(q.values->slot(pair.values)));
+  return q;
+}
+
+}  // namespace reshard

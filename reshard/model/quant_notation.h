@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "reshard/model/layout_spec.h"
+#include "reshard/model/quantised_layout.h"
+
+namespace reshard {
+
+/// The keys of a layout's notation that say how it is quantised:
+///   quant=FORMAT                a name of quant_format_from_name()
+///   quant_grid=local|tensor     where block grids begin; else tensor for `hf`, local for others
+///   quant_skip=PART+PART...     leaves out canonical tensors that have a PART in their name
+struct QuantNotation {
+  std::string family, name;  ///< of the layout; its notation with these keys.
+  QuantFormat format;
+  std::optional<BlockGrid> grid;  ///< as written.
+  std::vector<std::string> skip;
+
+  BlockGrid grid_or_usual() const {
+    return grid.value_or(family == "hf" ? BlockGrid::tensor : BlockGrid::local);
+  }
+};
+
+/// Takes these keys out of a layout's; none where `quant` is absent. Errors: an unknown format
+/// (with those there are); a family that is not hf, megatron, vllm or sglang; quant_grid or
+/// quant_skip alone.
+Result<std::optional<QuantNotation>> take_quant(LayoutSpec& spec);
+
+/// The tensors that a family quantises, of those in the model: the weights of linear layers and of
+/// experts, [out, in] each. Not embeddings, heads, norms, routers and their gates, convolutions,
+/// projections of modules for multi-token prediction, and, but for megatron, in_proj_ba of gated
+/// delta nets; nor experts that a checkpoint keeps in one tensor (gpt-oss).
+std::set<std::string> usually_quantised(const ModelSpec& model, const std::string& family);
+
+/// Quantises a layout as its notation says. `stored` are the tensors to choose from instead of
+/// usually_quantised(): those that a checkpoint has in this format. Errors: those of
+/// quantise_layout(); for vllm and sglang, without quant_grid, shards that their linear layers
+/// refuse: rows of a section (of a fused layer that is not cut, of all but its last) or columns
+/// that tensor parallelism cuts inside a block.
+Result<QuantisedLayout> quantised_as(const QuantNotation& notation,
+                                     std::shared_ptr<const ModelLayout> values,
+                                     const std::set<std::string>* stored = nullptr);
+
+}  // namespace reshard

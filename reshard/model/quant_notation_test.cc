@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+// Protects: the keys quant, quant_grid and quant_skip, what each family quantises, and the shards
+// that engines refuse.
+#include "reshard/model/quant_notation.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "reshard/model/configs_testutil.h"
+#include "reshard/model/held_testutil.h"
+
+namespace reshard {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+Result<QuantisedLayout> make(const std::string& text, const ModelConfig& c) {
+  auto spec = parse_layout(text);
+  const auto notation = RESHARD_TRY(take_quant(*spec));
+  if (!notation) return fail(Code::invalid_argument, "plain");
+  return quantised_as(*notation, layout_of(to_string(*spec), model_of(c), c));
+}
+
+std::string error(const std::string& text, const ModelConfig& c) {
+  const auto made = make(text, c);
+  return made ? "none" : made.error().message;
+}
+
+TEST(QuantNotation, keys_are_taken_out_of_the_layouts_own) {
+  auto spec = *parse_layout("vllm:tp=2,quant=mxfp8,quant_grid=tensor,quant_skip=o_proj+layers.0.");
+  const auto q = **take_quant(spec);
+  EXPECT_EQ(to_string(spec), "vllm:tp=2");
+  EXPECT_EQ(q.name, "vllm:quant=mxfp8,quant_grid=tensor,quant_skip=o_proj+layers.0.,tp=2");
+  EXPECT_EQ(q.format, *quant_format_from_name("mxfp8"));
+  EXPECT_EQ(q.grid, BlockGrid::tensor);
+  EXPECT_THAT(q.skip, ElementsAre("o_proj", "layers.0."));
+  EXPECT_FALSE(take_quant(spec)->has_value());
+  EXPECT_EQ((QuantNotation{"hf", "", {}, {}, {}}.grid_or_usual()), BlockGrid::tensor);
+  EXPECT_EQ((QuantNotation{"vllm", "", {}, {}, {}}.grid_or_usual()), BlockGrid::local);
+}
+
+TEST(QuantNotation, what_is_wrong_is_named) {
+  const ModelConfig c = tiny_dense();
+  EXPECT_THAT(error("vllm:quant=fp7", c),
+              AllOf(HasSubstr("vllm: quant=fp7 is no format"), HasSubstr("mxfp8_swizzled")));
+  EXPECT_EQ(error("fsdp:quant=mxfp8", c), "fsdp: quant is a key of hf, megatron, vllm and sglang");
+  EXPECT_EQ(error("hf:quant_skip=a", c), "hf: quant_grid and quant_skip need quant=FORMAT");
+  EXPECT_EQ(error("hf:quant=mxfp8,quant_grid=own", c),
+            "hf: quant_grid=own must be local or tensor");
+  EXPECT_THAT(error("hf:quant=mxfp8,quant_skip=a++b", c), HasSubstr("none of them empty"));
+}
+
+TEST(QuantNotation, linear_layers_and_experts_are_quantised) {
+  const auto names = [](const ModelConfig& c, const char* family) {
+    std::set<std::string> kinds;
+    for (std::string name : usually_quantised(*model_of(c), family)) {
+      name.resize(name.rfind('.'));
+      kinds.insert(name.substr(name.rfind('.') + 1));
+    }
+    return kinds;
+  };
+  EXPECT_THAT(names(tiny_moe(), "vllm"), ElementsAre("down_proj", "gate_proj", "k_proj", "o_proj",
+                                                     "q_proj", "up_proj", "v_proj"));
+  EXPECT_THAT(names(tiny_deepseek(), "vllm"),
+              ElementsAre("down_proj", "gate_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj",
+                          "q_a_proj", "q_b_proj", "up_proj"));
+  EXPECT_FALSE(names(tiny_qwen3_next(), "vllm").contains("in_proj_ba"));
+  EXPECT_TRUE(names(tiny_qwen3_next(), "megatron").contains("in_proj_ba"));
+  EXPECT_FALSE(names(tiny_gpt_oss(), "vllm").contains("experts"));
+}
+
+TEST(QuantNotation, every_family_lays_out_every_model) {
+  for (const ModelConfig& c : tiny_models())
+    for (const char* family : {"hf", "megatron", "vllm", "sglang"})
+      for (const char* format : {"mxfp8", "fp8_block", "fp8_tensor", "fp8_channel"}) {
+        const auto q = make(std::string(family) + ":quant=" + format, c);
+        ASSERT_TRUE(q.has_value()) << c.architecture << " " << family << " " << q.error().message;
+        EXPECT_FALSE(q->pairs.empty());
+        q->stored->ranks().for_each(
+            [&](Rank r) { EXPECT_TRUE(check_shard_map(*q->stored, r).has_value()); });
+      }
+}
+
+TEST(QuantNotation, names_are_those_of_vllms_modules) {
+  const ModelConfig c = wide_moe();
+  const auto q = make("vllm:tp=2,quant=nvfp4,quant_grid=local", c);
+  ASSERT_TRUE(q.has_value()) << q.error().message;
+  EXPECT_THAT(names_on(*q->stored, 1, "layers.1.mlp.experts"),
+              ElementsAre("model.layers.1.mlp.experts.w13_weight",
+                          "model.layers.1.mlp.experts.w13_weight_scale",
+                          "model.layers.1.mlp.experts.w13_weight_scale_2",
+                          "model.layers.1.mlp.experts.w2_weight",
+                          "model.layers.1.mlp.experts.w2_weight_scale",
+                          "model.layers.1.mlp.experts.w2_weight_scale_2"));
+  EXPECT_EQ(shape_on(*q->stored, "model.layers.1.mlp.experts.w13_weight_scale_2", 1), "[10, 2]");
+  EXPECT_EQ(shape_on(*q->stored, "model.layers.1.mlp.experts.w2_weight_scale_2", 1), "[10]");
+  EXPECT_THAT(names_on(*q->stored, 1, "lm_head"), ElementsAre("lm_head.weight"));
+}
+
+// 768 rows over 8 ranks are 96; over 2 they are 3 blocks. DeepSeek's 576 rows of kv_a are the last
+// of a fused layer that is not cut.
+TEST(QuantNotation, engines_refuse_shards_that_cut_blocks) {
+  const ModelConfig c = qwen3_30b();
+  EXPECT_THAT(error("vllm:tp=8,quant=fp8_block", c),
+              HasSubstr("a rank's 96 rows of 'model.layers.0.mlp.experts.w13_weight' are not "
+                        "divisible by the quantisation block of 128"));
+  EXPECT_EQ(error("vllm:tp=2,quant=fp8_block", c), "none");
+  EXPECT_EQ(error("sglang:tp=8,ep=8,quant=fp8_block", c), "none");
+  EXPECT_EQ(error("vllm:tp=8,quant=fp8_block,quant_grid=local", c), "none");
+  EXPECT_EQ(error("vllm:tp=8,quant=fp8_block,quant_grid=tensor", c), "none");
+  EXPECT_EQ(error("vllm:tp=8,quant=mxfp8", c), "none");
+  EXPECT_EQ(error("megatron:tp=8,etp=8,quant=fp8_block", c), "none");
+}
+
+}  // namespace
+}  // namespace reshard
