@@ -89,18 +89,20 @@ std::vector<Clump> clumps_of(std::span<const StagedSlots> sides) {
 std::vector<std::vector<TensorId>> waves_of(std::span<const StagedSlots> sides, Index cap_bytes) {
   std::vector<std::vector<TensorId>> waves;
   RankBytes held;
+  bool full = false;
   for (const Clump& clump : clumps_of(sides)) {
     // The order in which ranks are looked at cannot be seen: any that does not fit says so.
     const bool fits = std::all_of(clump.bytes.begin(), clump.bytes.end(), [&](const auto& b) {
       const auto it = held.find(b.first);
       return b.second + (it == held.end() ? 0 : it->second) <= cap_bytes;
     });
-    if (waves.empty() || !fits) {
+    if (waves.empty() || full || !fits) {
       waves.emplace_back();
       held.clear();
+      full = false;
     }
     waves.back().insert(waves.back().end(), clump.tensors.begin(), clump.tensors.end());
-    for (const auto& [rank, bytes] : clump.bytes) held[rank] += bytes;
+    for (const auto& [rank, bytes] : clump.bytes) full |= (held[rank] += bytes) > cap_bytes;
   }
   for (auto& wave : waves) std::sort(wave.begin(), wave.end());
   return waves;

@@ -19,7 +19,7 @@ struct StagedSlots {
 /// Groups the tensors of staged slots so that one group after the other can be moved
 /// (PlanOptions::only) through little memory: tensors that share a staged slot, on any rank of any
 /// side, are in one group; and no rank's bytes of the staged slots of a group, all sides together,
-/// exceed `cap_bytes`, unless tensors that cannot be parted do.
+/// exceed `cap_bytes`, unless they are of tensors that cannot be parted, which are alone then.
 ///
 /// Groups and what is in them are in the order of the model, each tensor once; tensors in no staged
 /// slot are in none. A pure function of its arguments, so all ranks find the same. Cost:
