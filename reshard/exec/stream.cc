@@ -25,7 +25,7 @@ struct Block {
 
 class Streamer {
  public:
-  Streamer(const Planner& planner, const RankBuffers& source, Rank dst, const StreamSink& sink,
+  Streamer(const Planner& planner, const StreamSource& source, Rank dst, const StreamSink& sink,
            const StreamDone& done)
       : planner_(planner), source_(source), dst_(dst), sink_(sink), done_(done) {}
 
@@ -36,11 +36,6 @@ class Streamer {
     std::stable_sort(moves_.begin(), moves_.end(), [](const Move& a, const Move& b) {
       return std::pair(a.dst_slot, a.copy.dst_offset) < std::pair(b.dst_slot, b.copy.dst_offset);
     });
-    for (const Move& m : moves_)
-      if (source_.at(m.src, m.src_slot) == nullptr)
-        return fail(Code::invalid_argument,
-                    fmt::format("source buffer of local tensor '{}' on rank {} is not set",
-                                planner_.source().slot(m.src_slot).name, m.src.value()));
     for (SlotId slot : slots) add_blocks(slot, block_bytes);
     return {};
   }
@@ -50,16 +45,18 @@ class Streamer {
   Result<> make(const Block& block, std::span<std::byte> buffer) const {
     std::vector<StridedCopy> parts;
     std::vector<CopyTask> tasks;
+    std::vector<std::shared_ptr<const std::byte>> held;
     Index covered = 0;
     const auto bytes = buffer.first(static_cast<std::size_t>(block.end - block.begin));
     for (std::size_t i = block.first_move; i < block.last_move; ++i) {
       const Move& m = moves_[i];
       parts.clear();
       clip_destination(m.copy, block.begin, block.end, parts);
+      if (!parts.empty()) held.push_back(RESHARD_TRY(source_(m.src, m.src_slot)));
       for (StridedCopy& part : parts) {
         part.dst_offset -= block.begin;
         covered += part.bytes();
-        tasks.push_back({part, source_.at(m.src, m.src_slot), bytes.data(), m.conversion});
+        tasks.push_back({part, held.back().get(), bytes.data(), m.conversion});
       }
     }
     // One contiguous run of a source is written from where it is.
@@ -112,7 +109,7 @@ class Streamer {
   }
 
   const Planner& planner_;
-  const RankBuffers& source_;
+  const StreamSource& source_;
   Rank dst_;
   const StreamSink& sink_;
   const StreamDone& done_;
@@ -123,6 +120,20 @@ class Streamer {
 }  // namespace
 
 Result<> stream_rank(const Planner& planner, const RankBuffers& source, Rank dst,
+                     std::span<const SlotId> slots, const StreamSink& sink, const StreamDone& done,
+                     const StreamOptions& options) {
+  const StreamSource lent = [&](Rank r, SlotId slot) -> Result<std::shared_ptr<const std::byte>> {
+    const std::byte* at = source.at(r, slot);
+    if (at == nullptr)
+      return fail(Code::invalid_argument,
+                  fmt::format("source buffer of local tensor '{}' on rank {} is not set",
+                              source.layout().slot(slot).name, r.value()));
+    return std::shared_ptr<const std::byte>(std::shared_ptr<void>(), at);
+  };
+  return stream_rank(planner, lent, dst, slots, sink, done, options);
+}
+
+Result<> stream_rank(const Planner& planner, const StreamSource& source, Rank dst,
                      std::span<const SlotId> slots, const StreamSink& sink, const StreamDone& done,
                      const StreamOptions& options) {
   constexpr Index kPage = 4096, kMostBlock = Index{8} << 20;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <span>
 
 #include "reshard/exec/progress.h"
@@ -27,10 +28,19 @@ using StreamSink =
 /// several threads. May be empty.
 using StreamDone = std::function<void(Rank src, SlotId slot, Index offset, Index bytes)>;
 
+/// The bytes of a source tensor, whole, for as long as what is returned is kept. Called from
+/// several threads, once for each piece that is read. Errors end the stream.
+using StreamSource = std::function<Result<std::shared_ptr<const std::byte>>(Rank src, SlotId slot)>;
+
 /// Produces the local tensors of one destination rank piece by piece, from sources in memory
 /// (mapped files), in bounded memory: for conversions at rest. Slots in the order given. Errors:
 /// those of the sink, first one wins; cancelled.
 Result<> stream_rank(const Planner& planner, const RankBuffers& source, Rank dst,
+                     std::span<const SlotId> slots, const StreamSink& sink, const StreamDone& done,
+                     const StreamOptions& options);
+
+/// The same from sources that are made when they are read.
+Result<> stream_rank(const Planner& planner, const StreamSource& source, Rank dst,
                      std::span<const SlotId> slots, const StreamSink& sink, const StreamDone& done,
                      const StreamOptions& options);
 
