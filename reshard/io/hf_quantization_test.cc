@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// Protects: what a quantization_config says of weights, and that what is written is read again.
+#include "reshard/io/hf_quantization.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace reshard {
+namespace {
+
+using ::testing::HasSubstr;
+
+const QuantFormat kBlock = *quant_format_from_name("fp8_block");
+
+Result<QuantFormat> read(const std::string& members) {
+  return quantised_format(R"({"a": 1, "quantization_config": {)" + members + "}}", "c.json");
+}
+
+TEST(HfQuantization, fp8_is_read_with_blocks_and_without) {
+  EXPECT_EQ(*read(R"("quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128])"),
+            kBlock);
+  EXPECT_EQ(
+      *read(R"("quant_method": "fp8", "weight_block_size": [128, 128], "scale_fmt": "ue8m0")"),
+      *quant_format_from_name("fp8_block_pow2"));
+  EXPECT_EQ(*read(R"("quant_method": "fp8")"), *quant_format_from_name("fp8_tensor"));
+}
+
+TEST(HfQuantization, others_are_refused_by_name) {
+  const auto error = [](const std::string& members) { return read(members).error().message; };
+  EXPECT_THAT(error(R"("quant_method": "mxfp4")"),
+              HasSubstr("c.json: quantization_config: quant_method mxfp4 is not read"));
+  EXPECT_THAT(error(R"("quant_method": "fp8", "fmt": "e5m2")"), HasSubstr("fmt e5m2 is not read"));
+  EXPECT_THAT(error(R"("quant_method": "fp8", "weight_block_size": [128])"),
+              HasSubstr("must be two positive numbers"));
+  EXPECT_THAT(error(R"("quant_method": "fp8", "weight_block_size": [0, 128])"),
+              HasSubstr("must be two positive numbers"));
+  EXPECT_THAT(quantised_format("{}").error().message, HasSubstr("none is not read"));
+}
+
+TEST(HfQuantization, what_is_written_is_read_again) {
+  for (const char* name : {"fp8_block", "fp8_block_pow2", "fp8_tensor"}) {
+    const QuantFormat format = *quant_format_from_name(name);
+    const auto text = config_of_quantised_weights(
+        R"({"a": 1, "quantization_config": {"quant_method": "awq"}, "b": 2})", format, {"lm_head"});
+    ASSERT_TRUE(text.has_value()) << text.error().message;
+    EXPECT_EQ(*quantised_format(*text), format) << *text;
+    EXPECT_THAT(*text, HasSubstr("\"lm_head\""));
+  }
+  EXPECT_THAT(
+      config_of_quantised_weights("{}", *quant_format_from_name("mxfp8"), {}).error().message,
+      HasSubstr("mxfp8 is not read"));
+}
+
+}  // namespace
+}  // namespace reshard
