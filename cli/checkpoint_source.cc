@@ -43,7 +43,9 @@ Result<> CheckpointSource::bind_rank(Rank r) {
                   fmt::format("{}: rank {} has no tensor '{}', which layout '{}' gives it",
                               checkpoint_->folder(), r.value(), name, layout.name()));
     const Dims shape = layout.stored_shape(slot, r);
-    if (tensor->dtype != layout.slot(slot).dtype || tensor->shape != shape)
+    // One number, a scale, is written with any number of dimensions.
+    const bool fits = tensor->shape == shape || (volume(shape) == 1 && volume(tensor->shape) == 1);
+    if (tensor->dtype != layout.slot(slot).dtype || !fits)
       return fail(Code::corrupt,
                   fmt::format("{}: tensor '{}' is {}; by layout '{}' rank {} has {}", file(*tensor),
                               name, described(tensor->dtype, tensor->shape), layout.name(),

@@ -8,6 +8,8 @@
 #include <filesystem>
 #include <vector>
 
+#include "reshard/io/checkpoint_index.h"
+
 namespace reshard::cli {
 namespace {
 
@@ -39,13 +41,14 @@ Result<> copy_file_into(const std::string& path, std::string_view name, OutputDi
   return {};
 }
 
-Result<> copy_companion_files(const std::string& from_folder, OutputDir& folder) {
+Result<> copy_companion_files(const std::string& from_folder, OutputDir& folder, bool but_config) {
   std::error_code error;
   std::vector<std::string> names;
   for (fs::directory_iterator it(from_folder, error), end; !error && it != end;
        it.increment(error)) {
     const auto name = it->path().filename().string();
     std::error_code unreadable;
+    if (but_config && name == kConfigFile) continue;
     if (belongs(name) && it->is_regular_file(unreadable) && it->file_size(unreadable) <= kMaxBytes)
       names.push_back(name);
   }

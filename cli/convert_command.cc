@@ -12,11 +12,18 @@
 #include "cli/interrupt.h"
 #include "cli/layout_source.h"
 #include "cli/measure.h"
+#include "cli/plan_pair.h"
 #include "cli/progress_bar.h"
+#include "cli/quantised_slots.h"
 #include "cli/rank_index.h"
+#include "cli/stored_model.h"
 #include "cli/text.h"
+#include "cli/value_source.h"
 #include "reshard/base/hash.h"
 #include "reshard/exec/stream.h"
+#include "reshard/io/hf_config.h"
+#include "reshard/io/hf_quantization.h"
+#include "reshard/io/json_util.h"
 #include "reshard/plan/planner.h"
 
 namespace reshard::cli {
@@ -35,16 +42,15 @@ Result<LayoutSpec> layout_on_disk(const std::string& text, const char* option) {
 }
 
 /// The input's layout. An explicit one must say the same as the checkpoint itself.
-Result<std::shared_ptr<const ModelLayout>> input_layout(const Model& model,
-                                                        const std::string& from) {
-  auto own = RESHARD_TRY(own_layout(model));
+Result<LayoutSide> input_layout(const Model& model, const std::string& from) {
+  auto own = RESHARD_TRY(own_side(model));
   if (from.empty()) return own;
   const auto spec = RESHARD_TRY(layout_on_disk(from, "--from"));
   const bool is_hf = model.weights->kind() == Checkpoint::Kind::hf;
   bool same = is_hf ? spec.family == "hf" : from == model.weights->layout();
   if (!same && !is_hf && spec.family != "hf") {
     const auto asked = RESHARD_TRY(make_layout(from, model));
-    same = asked->digest() == own->digest();
+    same = asked->digest() == own.stored()->digest();
   }
   if (same) return own;
   return fail(Code::invalid_argument,
@@ -73,36 +79,93 @@ std::string job_key(const Model& model, const ModelLayout& source, const ModelLa
   return hex(d.value());
 }
 
+/// Most bytes of dequantised tensors that are kept for the next pieces.
+constexpr Index kDequantisedBytes = Index{512} << 20;
+
+/// Errors that are better found before anything is written: a checkpoint that no config can
+/// describe.
+Result<> check_output(const Model& model, const LayoutSpec& to, const LayoutSide& side) {
+  if (!side.quantised || to.family != "hf") return {};
+  if (to.keys.contains("quant_grid") && side.quantised->choice.grid == BlockGrid::local)
+    return fail(Code::invalid_argument,
+                fmt::format("--to '{}': the scales of a checkpoint are those of whole tensors; "
+                            "leave quant_grid out",
+                            to_string(to)));
+  if (model.config_path.empty()) return {};
+  return config_of_quantised_weights("{}", side.quantised->choice.format, {}, "--to")
+      .transform([](const std::string&) {});
+}
+
 /// Everything of a conversion but its outcome.
 struct Job {
   const Model& model;
   const Planner& planner;
+  const LayoutSide& target;
+  bool as_stored;  ///< the plan is one of what is stored, else of values
   const CheckpointSource& source;
+  ValueSource& values;
   const ConvertArguments& arguments;
   ProgressBar& bar;
 };
 
 Result<> write_file(const Job& job, Index whole, const OutputFile& file, SafetensorsWriter& writer,
                     Index bytes_before) {
+  const StreamDone done = [&](Rank r, SlotId slot, Index offset, Index bytes) {
+    job.as_stored ? job.source.drop(r, slot, offset, bytes)
+                  : job.values.drop(r, slot, offset, bytes);
+  };
+  StreamOptions options{job.arguments.buffer_bytes, num_threads(job.arguments.threads),
+                        job.bar.from(bytes_before, whole)};
+  if (!job.as_stored && job.target.quantised) {
+    options.progress = [](std::string_view, Index, Index) { return !interrupted(); };
+    return write_quantised(job.planner, job.values.reader(), done, *job.target.quantised, file,
+                           writer, options);
+  }
   std::vector<std::size_t> tensor_of_slot(
       static_cast<std::size_t>(job.planner.target().num_slots()));
   for (std::size_t i = 0; i < file.slots.size(); ++i) tensor_of_slot[file.slots[i].index()] = i;
   const StreamSink sink = [&](Rank, SlotId slot, Index offset, std::span<const std::byte> bytes) {
     return writer.write_at(tensor_of_slot[slot.index()], offset, bytes);
   };
-  const StreamDone done = [&](Rank r, SlotId slot, Index offset, Index bytes) {
-    job.source.drop(r, slot, offset, bytes);
-  };
-  const StreamOptions options{job.arguments.buffer_bytes, num_threads(job.arguments.threads),
-                              job.bar.from(bytes_before, whole)};
-  return stream_rank(job.planner, job.source.buffers(), file.rank, file.slots, sink, done, options);
+  if (job.as_stored)
+    return stream_rank(job.planner, job.source.buffers(), file.rank, file.slots, sink, done,
+                       options);
+  return stream_rank(job.planner, job.values.reader(), file.rank, file.slots, sink, done, options);
+}
+
+/// The config says how the weights beside it are stored; a checkpoint in ranks says so itself.
+Result<> write_config(const Model& model, const LayoutSide& to, bool is_hf, OutputDir& folder) {
+  const auto text = RESHARD_TRY(read_text_file(model.config_path, std::size_t{16} << 20));
+  return folder.write_text(
+      kConfigFile,
+      is_hf && to.quantised
+          ? RESHARD_TRY(config_of_quantised_weights(
+                text, to.quantised->choice.format,
+                plain_modules(*model.tensors, to.quantised->choice), model.config_path))
+          : RESHARD_TRY(config_of_plain_weights(text, model.config_path)));
+}
+
+/// The tensors that a checkpoint in ranks lists: those of the model, but for scales of KV caches
+/// that its layout leaves out.
+ModelSpec recorded_tensors(const ModelLayout& layout) {
+  ModelSpec tensors;
+  for (Index t = 0; t < layout.model().size(); ++t) {
+    const TensorId id(static_cast<TensorId::rep>(t));
+    const CanonicalTensor& tensor = layout.model()[id];
+    if (layout.omits(id) && is_cache_scale(tensor)) continue;
+    (void)tensors.add(tensor.name, tensor.shape, tensor.dtype, tensor.merged);  // was valid there
+  }
+  return tensors;
 }
 
 /// The files beside the weights: configs, tokenizer, and what describes the layout.
-Result<> write_companions(const Model& model, const LayoutSpec& to, const OutputFiles& files,
-                          OutputDir& folder) {
-  if (!model.config_path.empty())
-    RESHARD_TRY(copy_companion_files(model.weights->folder(), folder));
+Result<> write_companions(const Model& model, const LayoutSpec& to, const LayoutSide& side,
+                          const OutputFiles& files, OutputDir& folder) {
+  if (!model.config_path.empty()) {
+    const bool changes = side.quantised || model.stored;
+    RESHARD_TRY(copy_companion_files(model.weights->folder(), folder, changes));
+    if (changes) RESHARD_TRY(write_config(model, side, to.family == "hf", folder));
+  }
   if (to.family == "hf") {
     if (files.files.size() > 1) RESHARD_TRY(folder.write_text(kHfIndexFile, hf_index_of(files)));
     return {};
@@ -116,9 +179,9 @@ Result<> write_companions(const Model& model, const LayoutSpec& to, const Output
     const std::string file = std::exchange(map->second, "expert_map.json");
     RESHARD_TRY(copy_file_into(file, map->second, folder));
   }
-  return folder.write_text(
-      kRankIndexFile,
-      rank_index_text(RankIndex{to_string(recorded), files.of_rank}, *model.tensors));
+  return folder.write_text(kRankIndexFile,
+                           rank_index_text(RankIndex{to_string(recorded), files.of_rank},
+                                           recorded_tensors(*side.stored())));
 }
 
 std::string report(const CheckpointOutput& output, const std::string& target, double seconds) {
@@ -141,23 +204,29 @@ Result<int> execute(const ConvertArguments& a) {
   const Stopwatch watch;
   const LayoutSpec to = RESHARD_TRY(layout_on_disk(a.to, "--to"));
   const Model model = RESHARD_TRY(open_checkpoint(a.input));
-  const auto from_layout = RESHARD_TRY(input_layout(model, a.from));
-  const auto to_layout = RESHARD_TRY(make_layout(a.to, model));
-  const Planner planner = RESHARD_TRY(Planner::make(from_layout, to_layout));
-  const CheckpointSource source = RESHARD_TRY(CheckpointSource::bind(model, from_layout));
-  OutputFiles files = to.family == "hf"
-                          ? RESHARD_TRY(hf_output_files(
-                                *to_layout, to.keys.contains("shards") ? 0 : a.max_shard_bytes))
-                          : RESHARD_TRY(rank_output_files(*to_layout));
-  const std::string key = job_key(model, *from_layout, *to_layout, files);
+  const LayoutSide from_side = RESHARD_TRY(input_layout(model, a.from));
+  const LayoutSide to_side = RESHARD_TRY(make_side(a.to, model));
+  RESHARD_TRY(check_output(model, to, to_side));
+  const bool as_stored = moves_as_stored(from_side, to_side);
+  const Planner planner =
+      RESHARD_TRY(as_stored ? Planner::make(from_side.stored(), to_side.stored())
+                            : Planner::make(from_side.values, to_side.values));
+  const CheckpointSource source = RESHARD_TRY(CheckpointSource::bind(model, from_side.stored()));
+  ValueSource values(from_side, source, kDequantisedBytes);
+  const ModelLayout& stored = *to_side.stored();
+  OutputFiles files =
+      to.family == "hf"
+          ? RESHARD_TRY(hf_output_files(stored, to.keys.contains("shards") ? 0 : a.max_shard_bytes))
+          : RESHARD_TRY(rank_output_files(stored, *to_side.values));
+  const std::string key = job_key(model, *from_side.stored(), stored, files);
   catch_interrupts();
   auto output = RESHARD_TRY(CheckpointOutput::create(a.output, key, std::move(files)));
   ProgressBar bar;
-  const Job job{model, planner, source, a, bar};
+  const Job job{model, planner, to_side, as_stored, source, values, a, bar};
   RESHARD_TRY(output.write([&](const OutputFile& file, SafetensorsWriter& writer, Index before) {
     return write_file(job, output.files().tensor_bytes(), file, writer, before);
   }));
-  RESHARD_TRY(write_companions(model, to, output.files(), output.folder()));
+  RESHARD_TRY(write_companions(model, to, to_side, output.files(), output.folder()));
   RESHARD_TRY(output.commit(a.sync));
   print(report(output, a.output, watch.seconds()));
   return 0;

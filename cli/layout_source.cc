@@ -12,6 +12,7 @@
 #include "reshard/io/expert_map_file.h"
 #include "reshard/io/rules_file.h"
 #include "reshard/model/families.h"
+#include "reshard/model/quant_notation.h"
 
 namespace reshard::cli {
 namespace {
@@ -56,21 +57,57 @@ Result<LayoutSpec> read_layout_text(const std::string& text) {
   return spec;
 }
 
+bool stored_alike(const QuantFormat& from, const QuantFormat& to) {
+  QuantFormat as = from;
+  as.zero_block = to.zero_block;
+  // A scale that is a power of two is a scale; where powers of two are wanted, others are not.
+  if (to.rule == ScaleRule::exact) as.rule = to.rule;
+  return as == to;
+}
+
+namespace {
+
+Result<LayoutSide> side_of(LayoutSpec spec, const Model& model, const std::string& rules_folder) {
+  const auto notation = RESHARD_TRY(take_quant(spec));
+  LayoutSide side{
+      std::make_shared<const ModelLayout>(RESHARD_TRY(build(spec, model, rules_folder)))};
+  if (!notation) return side;
+  const bool alike = model.stored && stored_alike(model.stored->format, notation->format);
+  side.quantised = std::make_shared<const QuantisedLayout>(
+      RESHARD_TRY(quantised_as(*notation, side.values, alike ? &model.stored->tensors : nullptr)));
+  return side;
+}
+
+}  // namespace
+
+Result<LayoutSide> make_side(const std::string& text, const Model& model,
+                             const std::string& rules_folder) {
+  auto side = side_of(RESHARD_TRY(read_layout_text(text)), model, rules_folder);
+  if (side) return side;
+  const std::string& said = side.error().message;
+  if (said.starts_with("layout") || said.starts_with(text))
+    return tl::unexpected(std::move(side).error());
+  return tl::unexpected(std::move(side).error().in(fmt::format("layout '{}'", text)));
+}
+
 Result<std::shared_ptr<const ModelLayout>> make_layout(const std::string& text, const Model& model,
                                                        const std::string& rules_folder) {
-  auto layout = build(RESHARD_TRY(read_layout_text(text)), model, rules_folder);
-  if (!layout) {
-    const std::string& said = layout.error().message;
-    if (said.starts_with("layout") || said.starts_with(text))
-      return tl::unexpected(std::move(layout).error());
-    return tl::unexpected(std::move(layout).error().in(fmt::format("layout '{}'", text)));
-  }
-  return std::make_shared<const ModelLayout>(*std::move(layout));
+  return RESHARD_TRY(make_side(text, model, rules_folder)).stored();
 }
 
 Result<std::shared_ptr<const ModelLayout>> own_layout(const Model& model) {
+  return RESHARD_TRY(own_side(model)).stored();
+}
+
+Result<LayoutSide> own_side(const Model& model) {
   RESHARD_CHECK(model.weights.has_value());
-  if (model.weights->kind() == Checkpoint::Kind::hf) return make_layout("hf", model);
+  if (model.weights->kind() == Checkpoint::Kind::hf) {
+    LayoutSide side = RESHARD_TRY(make_side("hf", model));
+    if (!model.stored) return side;
+    side.quantised = std::make_shared<const QuantisedLayout>(
+        RESHARD_TRY(quantise_layout(side.values, *model.stored)));
+    return side;
+  }
   const auto index = model.name + "/reshard.json";
   // A checkpoint brings its rules along; what it was downloaded with must not name other files.
   if (const auto spec = read_layout_text(model.weights->layout())) {
@@ -82,9 +119,9 @@ Result<std::shared_ptr<const ModelLayout>> own_layout(const Model& model) {
       if (auto plain = check_file_name(file); !plain)
         return tl::unexpected(std::move(plain).error().in(index + ": layout"));
   }
-  auto layout = make_layout(model.weights->layout(), model, model.weights->folder());
-  if (!layout) return tl::unexpected(std::move(layout).error().in(index));
-  return layout;
+  auto side = make_side(model.weights->layout(), model, model.weights->folder());
+  if (!side) return tl::unexpected(std::move(side).error().in(index));
+  return side;
 }
 
 }  // namespace reshard::cli

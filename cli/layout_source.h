@@ -7,6 +7,7 @@
 #include "cli/model_source.h"
 #include "reshard/model/layout_spec.h"
 #include "reshard/model/model_layout.h"
+#include "reshard/model/quantised_layout.h"
 
 namespace reshard::cli {
 
@@ -14,9 +15,28 @@ namespace reshard::cli {
 /// not.
 Result<LayoutSpec> read_layout_text(const std::string& text);
 
-/// The layout of a model. The file of `rules:FILE`, `dtensor:FILE` or `expert_map=FILE` is looked
-/// for in `rules_folder` where its path is relative and the folder is given. Errors: those of the
-/// family; a family that needs a config of a model without.
+/// A layout as the command line means it: plain, or quantised.
+struct LayoutSide {
+  std::shared_ptr<const ModelLayout> values;           ///< as if nothing were quantised.
+  std::shared_ptr<const QuantisedLayout> quantised{};  ///< null: plain.
+  /// What is in memory or in files.
+  const std::shared_ptr<const ModelLayout>& stored() const {
+    return quantised ? quantised->stored : values;
+  }
+};
+
+/// Both sides of make_layout(); `quant=FORMAT` chooses the tensors that a checkpoint stores in that
+/// format or, where it stores none so, those that the family usually quantises.
+Result<LayoutSide> make_side(const std::string& text, const Model& model,
+                             const std::string& rules_folder = "");
+/// Both sides of own_layout().
+Result<LayoutSide> own_side(const Model& model);
+/// True when data and scales stored in the one format are right in the other as they are.
+bool stored_alike(const QuantFormat& from, const QuantFormat& to);
+
+/// The layout of a model, of what is stored. The file of `rules:FILE`, `dtensor:FILE` or
+/// `expert_map=FILE` is looked for in `rules_folder` where its path is relative and the folder is
+/// given. Errors: those of the family; a family that needs a config of a model without.
 Result<std::shared_ptr<const ModelLayout>> make_layout(const std::string& text, const Model& model,
                                                        const std::string& rules_folder = "");
 

@@ -9,16 +9,20 @@
 
 #include "cli/examples.h"
 #include "cli/rank_index.h"
+#include "cli/stored_model.h"
 #include "reshard/io/hf_config.h"
+#include "reshard/io/hf_quantization.h"
 #include "reshard/io/json_util.h"
 #include "reshard/model/canonical.h"
 #include "reshard/model/names.h"
+#include "reshard/model/quant_notation.h"
 
 namespace reshard::cli {
 namespace {
 
 namespace fs = std::filesystem;
 
+constexpr std::size_t kMaxConfigBytes = std::size_t{16} << 20;
 constexpr std::string_view kRouterBias = ".e_score_correction_bias";
 
 bool is_there(const fs::path& path) {
@@ -113,15 +117,61 @@ void forget_missing_mtp(const ModelSpec& stored, ModelConfig& config) {
   config.mtp_block.clear();
 }
 
+/// Takes the scales of quantised weights out of `stored`, and notes how they are stored.
+Result<> take_scales(const ModelConfig& config, ModelSpec& stored, Model& model) {
+  if (model.weights->kind() != Checkpoint::Kind::hf) return {};  // its layout says
+  const auto text = RESHARD_TRY(read_text_file(model.config_path, kMaxConfigBytes));
+  auto format = quantised_format(text, model.config_path);
+  if (!format)
+    return fail(format.error().code,
+                fmt::format("{}; describe the tensors in a layout rules:FILE, or remove the key "
+                            "where the weights are plain",
+                            format.error().message));
+  auto plain = plain_tensors(stored, *format, config.dtype);
+  if (!plain) return tl::unexpected(std::move(plain).error().in(model.name));
+  if (plain->stored.tensors.empty())
+    return fail(
+        Code::unsupported,
+        fmt::format("{}: quantization_config says {}, but no tensor is stored as {}; remove "
+                    "the key where the weights are plain",
+                    model.config_path, in_quotes(config.quantization), name(format->data)));
+  stored = std::move(plain->tensors);
+  model.stored = std::move(plain->stored);
+  return {};
+}
+
+std::vector<CanonicalTensor> take_cache_scales(ModelSpec& stored) {
+  std::vector<CanonicalTensor> scales;
+  std::vector<std::string> names;
+  for (const CanonicalTensor& t : stored.tensors()) {
+    if (!is_cache_scale(t)) continue;
+    scales.push_back(t);
+    names.push_back(t.name);
+  }
+  if (!names.empty()) stored = without(stored, names);
+  return scales;
+}
+
+/// What a checkpoint in ranks has of quantised tensors, by its layout.
+Result<> take_scales_of_ranks(ModelSpec& stored, Model& model) {
+  auto spec = parse_layout(model.weights->layout());
+  if (!spec) return {};  // own_layout() says what is wrong with it
+  const auto notation = take_quant(*spec);
+  if (!notation || !*notation) return {};
+  const auto config_path = model.weights->config_path();
+  const auto config = config_path ? read_config(*config_path) : fail(Code::not_found, "");
+  auto plain = plain_tensors(stored, (*notation)->format, config ? config->dtype : DType::bf16);
+  if (!plain) return tl::unexpected(std::move(plain).error().in(model.name));
+  stored = std::move(plain->tensors);
+  model.stored = std::move(plain->stored);
+  return {};
+}
+
 /// Puts the config of `model.config_path` into the model and its tensors into order.
 Result<> apply_config(ModelSpec stored, Model& model) {
   auto config = RESHARD_TRY(read_config(model.config_path));
-  if (!config.quantization.empty())
-    return fail(Code::unsupported,
-                fmt::format("{}: quantization_config: the {} weights of a quantised checkpoint are "
-                            "not read through a config; describe their tensors in a layout "
-                            "rules:FILE, or remove the key where the weights are plain",
-                            model.config_path, in_quotes(config.quantization)));
+  if (!config.quantization.empty()) RESHARD_TRY(take_scales(config, stored, model));
+  const std::vector<CanonicalTensor> cache_scales = take_cache_scales(stored);
   config.router_expert_bias |=
       std::any_of(stored.tensors().begin(), stored.tensors().end(),
                   [](const CanonicalTensor& t) { return t.name.ends_with(kRouterBias); });
@@ -130,7 +180,10 @@ Result<> apply_config(ModelSpec stored, Model& model) {
   const ModelSpec wanted = RESHARD_TRY(canonical_tensors(config));
   if (auto same = check_against(stored, wanted); !same)
     return tl::unexpected(std::move(same).error().in(model.name));
-  model.tensors = std::make_shared<ModelSpec>(in_order_of(wanted, stored));
+  ModelSpec ordered = in_order_of(wanted, stored);
+  for (const CanonicalTensor& t : cache_scales)
+    RESHARD_TRY(ordered.add(t.name, t.shape, t.dtype, t.merged));
+  model.tensors = std::make_shared<ModelSpec>(std::move(ordered));
   model.config = std::move(config);
   return {};
 }
@@ -149,7 +202,7 @@ Result<Model> config_model(const std::string& text, const std::string& path,
   model.config_path = path;
   model.config = RESHARD_TRY(read_config(path));
   if (options.layers) {
-    const auto text_of_file = RESHARD_TRY(read_text_file(path, std::size_t{16} << 20));
+    const auto text_of_file = RESHARD_TRY(read_text_file(path, kMaxConfigBytes));
     const auto trimmed = RESHARD_TRY(config_with_layers(text_of_file, *options.layers, path));
     model.config = RESHARD_TRY(parse_config(trimmed, path));
   }
@@ -188,6 +241,8 @@ Result<Model> open_checkpoint(const std::string& path, const ModelOptions& optio
   ModelSpec stored = checkpoint.kind() == Checkpoint::Kind::hf
                          ? RESHARD_TRY(stored_tensors(checkpoint))
                          : RESHARD_TRY(read_rank_index_tensors(index_path));
+  if (checkpoint.kind() == Checkpoint::Kind::ranks)
+    RESHARD_TRY(take_scales_of_ranks(stored, model));
   if (stored.size() == 0) return fail(Code::corrupt, fmt::format("{}: holds no tensors", path));
   model.tensors = std::make_shared<ModelSpec>(stored);
   if (is_whole(path)) model.config_path = checkpoint.config_path().value_or("");
@@ -202,6 +257,7 @@ Result<Model> open_checkpoint(const std::string& path, const ModelOptions& optio
   if (options.exact && applied.error().code != Code::unsupported)
     return tl::unexpected(std::move(applied).error());
   model.no_config = applied.error().message;
+  if (checkpoint.kind() == Checkpoint::Kind::hf) model.stored.reset();
   return model;
 }
 

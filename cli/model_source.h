@@ -7,6 +7,7 @@
 
 #include "reshard/io/checkpoint.h"
 #include "reshard/model/config.h"
+#include "reshard/model/quantised_layout.h"
 #include "reshard/model/tensor.h"
 
 namespace reshard::cli {
@@ -20,6 +21,9 @@ struct Model {
   std::string no_config;    ///< why config is empty.
   std::string config_path;  ///< of the config.json, known or not; empty where there is none.
   std::optional<Checkpoint> weights;
+  /// How the weights are stored where they are quantised; `tensors` are then those of plain
+  /// weights.
+  std::optional<QuantChoice> stored;
 
   /// For `make_layout`, which needs it only for some families.
   const ModelConfig* config_or_null() const { return config ? &*config : nullptr; }
@@ -39,9 +43,10 @@ struct ModelOptions {
 /// A checkpoint of tied embeddings that holds lm_head.weight all the same is taken without it when
 /// its bytes are those of the embedding; so are the copies of embedding and head that modules for
 /// multi-token prediction carry, which the layout hf has slots for. Where all of those modules are
-/// missing, the config is taken to have none. A config with a quantization_config is used where it
-/// stands alone; the weights of such a checkpoint are opened without it. Errors: nothing of that
-/// name (with the known examples); those of reading it.
+/// missing, the config is taken to have none. Scales of KV caches are tensors like others, behind
+/// those of the config. A config with a quantization_config is used where it stands alone; the
+/// weights of such a checkpoint are read through it where quantised_format() reads it, and are else
+/// opened without it. Errors: nothing of that name (with the known examples); those of reading it.
 Result<Model> open_model(const std::string& text, const ModelOptions& options = {});
 
 /// The same for checkpoints only. @post the model has weights

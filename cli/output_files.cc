@@ -13,7 +13,7 @@ namespace {
 
 /// True when the two ranks have the same local tensors with the same content.
 bool hold_the_same(const ModelLayout& layout, const std::vector<SlotId>& slots, Rank a, Rank b) {
-  if (layout.slots_of(b) != slots) return false;
+  if (layout.slots_of(a) != layout.slots_of(b)) return false;
   const auto same_fragment = [](const Fragment& x, const Fragment& y) {
     return x.tensor == y.tensor && x.box == y.box && x.where == y.where;
   };
@@ -94,15 +94,16 @@ Result<OutputFiles> hf_output_files(const ModelLayout& layout, Index max_shard_b
   return output;
 }
 
-Result<OutputFiles> rank_output_files(const ModelLayout& layout) {
+Result<OutputFiles> rank_output_files(const ModelLayout& layout, const ModelLayout& values) {
   OutputFiles output;
   std::map<std::uint64_t, std::vector<std::size_t>> by_content;
   for (Rank r : layout.ranks().members()) {
     const auto slots = layout.slots_of(r);
     std::optional<std::size_t> shared;
-    auto& alike = by_content[content_digest(layout, slots, r)];
+    const auto held = values.slots_of(r);
+    auto& alike = by_content[content_digest(values, held, r)];
     for (std::size_t i : alike)
-      if (hold_the_same(layout, output.files[i].slots, output.files[i].rank, r)) shared = i;
+      if (hold_the_same(values, held, output.files[i].rank, r)) shared = i;
     if (!shared) {
       shared = output.files.size();
       alike.push_back(*shared);

@@ -37,7 +37,9 @@ const StringMap& file_metadata();
 Result<OutputFiles> hf_output_files(const ModelLayout& layout, Index max_shard_bytes);
 
 /// One file per rank; ranks that hold the same boxes in the same places share the first one's.
-Result<OutputFiles> rank_output_files(const ModelLayout& layout);
+/// `values` is the layout that says what ranks hold: the same, or that of plain values where
+/// `layout` is of what is made of them.
+Result<OutputFiles> rank_output_files(const ModelLayout& layout, const ModelLayout& values);
 
 /// The model.safetensors.index.json of the files. @pre more than one
 std::string hf_index_of(const OutputFiles& files);

@@ -137,7 +137,7 @@ Result<int> plan_all(const Model& model, const PlanPair& pair, const PlanArgumen
   }
   const Style style = Style::of_stdout();
   print(style.title(model_line(model)) + "\n" + sides_table(pair).text(style) + "\n" +
-        summary_table(sum).text(style) + notes_text(*pair.planner, style) +
+        summary_table(sum).text(style) + notes_text(pair, style) +
         style.quiet(timing_line(pair, "all ranks", seconds)));
   return 0;
 }

@@ -40,7 +40,26 @@ std::string percent(Index part, Index whole) {
   return fmt::format("{:.1f} %", 100 * static_cast<double>(part) / static_cast<double>(whole));
 }
 
+std::string note(const char* what, const QuantisedLayout& q) {
+  return fmt::format("{} {} ({}), such as '{}'", what,
+                     plural(static_cast<Index>(q.choice.tensors.size()), "tensor"),
+                     to_string(q.choice.format),
+                     q.choice.tensors.empty() ? "" : *q.choice.tensors.begin());
+}
+
 }  // namespace
+
+bool moves_as_stored(const LayoutSide& from, const LayoutSide& to) {
+  const auto exact = [](const LayoutSide& side) {
+    return std::all_of(side.quantised->pairs.begin(), side.quantised->pairs.end(),
+                       [](const QuantisedLayout::Pair& pair) { return pair.exact; });
+  };
+  if (!from.quantised && !to.quantised) return true;
+  return from.quantised && to.quantised &&
+         stored_alike(from.quantised->choice.format, to.quantised->choice.format) &&
+         from.stored()->model().digest() == to.stored()->model().digest() && exact(from) &&
+         exact(to);
+}
 
 Result<PlanPair> plan_pair(const Model& model, const std::string& from, const std::string& to,
                            const std::set<std::string>& ignore) {
@@ -51,8 +70,15 @@ Result<PlanPair> plan_pair(const Model& model, const std::string& from, const st
                               model.name));
   PlanPair pair;
   const Stopwatch layouts;
-  pair.source = RESHARD_TRY(make_layout(from, model));
-  pair.target = RESHARD_TRY(make_layout(to, model));
+  const LayoutSide source = RESHARD_TRY(make_side(from, model));
+  const LayoutSide target = RESHARD_TRY(make_side(to, model));
+  const bool as_stored = moves_as_stored(source, target);
+  pair.source = as_stored ? source.stored() : source.values;
+  pair.target = as_stored ? target.stored() : target.values;
+  if (source.quantised && !as_stored) pair.notes.push_back(note("dequantises", *source.quantised));
+  if (target.quantised && !as_stored) pair.notes.push_back(note("quantises", *target.quantised));
+  if (as_stored && target.quantised)
+    pair.notes.push_back(note("moves data and scales of", *target.quantised));
   pair.layout_seconds = layouts.seconds();
   const Stopwatch planning;
   pair.planner = std::make_shared<const Planner>(
@@ -83,8 +109,10 @@ Table sides_table(const PlanPair& pair) {
   return table;
 }
 
-std::string notes_text(const Planner& planner, const Style& style) {
+std::string notes_text(const PlanPair& pair, const Style& style) {
+  const Planner& planner = *pair.planner;
   std::string text;
+  for (const std::string& note : pair.notes) text += style.quiet("  " + note) + "\n";
   for (const ConversionUse& use : conversions_of(planner))
     text += style.quiet("  " + to_string(use)) + "\n";
   const auto omitted = omitted_by(planner);

@@ -4,7 +4,9 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <vector>
 
+#include "cli/layout_source.h"
 #include "cli/model_source.h"
 #include "cli/table.h"
 #include "reshard/io/plan_json.h"
@@ -17,7 +19,13 @@ struct PlanPair {
   std::shared_ptr<const ModelLayout> source, target;
   std::shared_ptr<const Planner> planner;
   double layout_seconds = 0, planner_seconds = 0;
+  /// What becomes of quantised tensors; empty where there are none.
+  std::vector<std::string> notes = {};
 };
+
+/// True where a plan between what is stored moves everything: nothing is quantised, or both sides
+/// are in one format and all scales go along. Else plans are made between values.
+bool moves_as_stored(const LayoutSide& from, const LayoutSide& to);
 
 /// Makes both layouts and the plan. Errors: those of make_layout and Planner::make; a name to
 /// ignore that the model does not have.
@@ -29,7 +37,7 @@ std::string model_line(const Model& model);
 /// Two rows: each side's layout, ranks and what its ranks hold.
 Table sides_table(const PlanPair& pair);
 /// What the plan does to values and what it leaves out, a line each; empty for most plans.
-std::string notes_text(const Planner& planner, const Style& style);
+std::string notes_text(const PlanPair& pair, const Style& style);
 /// What the whole plan moves.
 Table summary_table(const PlanSummary& plan);
 

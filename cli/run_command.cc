@@ -113,9 +113,20 @@ Result<int> run_as_rank(RunJob job, const std::optional<Spawned>& spawned) {
   return run_rank(job, place);
 }
 
+/// A run moves bytes and converts numbers; it does not quantise.
+Result<> check_formats(const Model& model, const PlanPair& pair) {
+  const bool as_stored = pair.source->model().digest() != model.tensors->digest();
+  if (as_stored || (pair.notes.empty() && !model.stored)) return {};
+  return fail(Code::unsupported,
+              fmt::format("{} to {}: a run does not quantise or dequantise; convert does, and a "
+                          "run moves what is stored alike on both sides",
+                          pair.source->name(), pair.target->name()));
+}
+
 Result<int> run(const RunArguments& a, const std::optional<Spawned>& spawned) {
   const Model model = RESHARD_TRY(open_model(a.model, {.layers = a.layers}));
   const PlanPair pair = RESHARD_TRY(plan_pair(model, a.from, a.to, a.ignore));
+  RESHARD_TRY(check_formats(model, pair));
   const RunJob job{a, model, pair, 1, {}, 0};
   if (!a.in_processes()) return run_here(job);
   if (a.spawn && !spawned) return run_by_spawning(job);

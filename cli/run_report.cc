@@ -88,8 +88,8 @@ std::string run_json(const RunJob& job, const Outcome& o) {
 std::string run_text(const RunJob& job, const Outcome& o) {
   const Style style = Style::of_stdout();
   std::string text = style.title(model_line(job.model)) + "\n" + sides_table(job.pair).text(style) +
-                     "\n" + summary_table(job.plan).text(style) +
-                     notes_text(*job.pair.planner, style) + "\n" + runs_table(o.runs, style) +
+                     "\n" + summary_table(job.plan).text(style) + notes_text(job.pair, style) +
+                     "\n" + runs_table(o.runs, style) +
                      (o.processes ? best_text(job, o.runs, *o.processes) : best_text(o.runs));
   if (!o.verified) return text;
   const auto proved =

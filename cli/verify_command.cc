@@ -19,6 +19,7 @@ constexpr std::size_t kShown = 20;
 /// One checkpoint and the fingerprints of its tensors.
 struct Side {
   Model model;
+  std::shared_ptr<const ModelSpec> tensors;  ///< as they are stored: data and scales.
   Prints prints;
   std::vector<StoredForm> forms;  ///< in which values were fingerprinted.
   Index converted = 0;            ///< tensors that are stored in another form.
@@ -41,7 +42,7 @@ std::vector<StoredForm> forms_like(const ModelLayout& layout, const Side* like) 
   auto forms = forms_of(layout);
   if (like == nullptr) return forms;
   for (std::size_t i = 0; i < forms.size(); ++i) {
-    const auto other = like->model.tensors->find(layout.model().tensors()[i].name);
+    const auto other = like->tensors->find(layout.model().tensors()[i].name);
     if (other && is_convertible(forms[i].dtype) &&
         is_convertible(like->forms[other->index()].dtype))
       forms[i] = like->forms[other->index()];
@@ -54,6 +55,7 @@ Result<Side> fingerprint_side(const std::string& path, int threads, const Side* 
   Side side;
   side.model = RESHARD_TRY(open_checkpoint(path, {.layers = {}, .exact = false}));
   const auto layout = RESHARD_TRY(own_layout(side.model));
+  side.tensors = layout->shared_model();
   const auto source = RESHARD_TRY(CheckpointSource::bind(side.model, layout));
   ProgressBar bar;
   side.forms = forms_like(*layout, like);
@@ -71,7 +73,7 @@ const Prints::Tensor& print_of(const Side& side, TensorId id) {
 
 /// What a side has under a name, short enough for a table.
 std::string described(const Side& side, TensorId id) {
-  const CanonicalTensor& t = side.model.tensors->tensors()[id.index()];
+  const CanonicalTensor& t = side.tensors->tensors()[id.index()];
   const auto& print = print_of(side, id);
   if (!print.agree) return print.disagreement;
   return fmt::format("{} {} {}", name(t.dtype), to_string(t.shape), to_string(print.print));
@@ -79,30 +81,30 @@ std::string described(const Side& side, TensorId id) {
 
 Comparison compare(const Side& a, const Side& b) {
   Comparison result;
-  for (Index i = 0; i < a.model.tensors->size(); ++i) {
+  for (Index i = 0; i < a.tensors->size(); ++i) {
     const TensorId id(static_cast<TensorId::rep>(i));
-    const CanonicalTensor& t = (*a.model.tensors)[id];
-    const auto other = b.model.tensors->find(t.name);
+    const CanonicalTensor& t = (*a.tensors)[id];
+    const auto other = b.tensors->find(t.name);
     if (!other) {
       result.only_a.push_back(t.name);
       continue;
     }
     const auto &x = print_of(a, id), &y = print_of(b, *other);
-    if (t == (*b.model.tensors)[*other] && x.print == y.print && x.agree && y.agree) {
+    if (t == (*b.tensors)[*other] && x.print == y.print && x.agree && y.agree) {
       ++result.same;
     } else {
       result.differing.push_back({t.name, described(a, id), described(b, *other)});
     }
   }
-  for (const CanonicalTensor& t : b.model.tensors->tensors())
-    if (!a.model.tensors->find(t.name)) result.only_b.push_back(t.name);
+  for (const CanonicalTensor& t : b.tensors->tensors())
+    if (!a.tensors->find(t.name)) result.only_b.push_back(t.name);
   return result;
 }
 
 Json side_json(const Side& side) {
   return Json(Json::Object{{"path", Json(side.model.name)},
                            {"layout", Json(side.layout)},
-                           {"tensors", Json(side.model.tensors->size())},
+                           {"tensors", Json(side.tensors->size())},
                            {"bytes", Json(side.prints.bytes)},
                            {"seconds", json_number(side.prints.seconds)}});
 }
@@ -150,7 +152,7 @@ std::string as_text(const Side& a, const Side& b, const Comparison& c) {
                {"at", Table::Align::right}});
   for (const auto* side : {&a, &b})
     sides.add({side == &a ? "A" : "B", side->model.name, side->layout,
-               grouped(side->model.tensors->size()), human_bytes(side->prints.bytes),
+               grouped(side->tensors->size()), human_bytes(side->prints.bytes),
                rate(side->prints.bytes, side->prints.seconds)});
   std::string text = sides.text(style);
   if (a.converted > 0)

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/quantised_slots.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+
+#include "cli/interrupt.h"
+#include "reshard/exec/rank_buffers.h"
+#include "reshard/exec/worker_pool.h"
+
+namespace reshard::cli {
+namespace {
+
+using Bytes = std::vector<std::byte>;
+
+/// Rows of one matrix for one worker.
+struct Task {
+  const QuantArea* area = nullptr;
+  Index begin = 0, end = 0;
+};
+
+/// Whole rows of blocks of about so many elements each; a matrix whose scales need all of it at
+/// once stays whole.
+std::vector<Task> tasks_of(const std::vector<QuantArea>& areas) {
+  constexpr Index kElements = Index{1} << 20, kTileRows = 128;
+  std::vector<Task> tasks;
+  for (const QuantArea& a : areas) {
+    const QuantFormat& f = a.quantised.format;
+    Index step = a.values.rows;
+    if (f.block_rows > 0 && f.block_cols > 0 && !f.tensor_factor) {
+      const Index rows = f.order == ScaleOrder::swizzled ? kTileRows : f.block_rows;
+      step = rows * std::max<Index>(1, kElements / (rows * a.values.cols));
+    }
+    for (Index begin = 0; begin < a.values.rows; begin += step)
+      tasks.push_back({&a, begin, std::min(a.values.rows, begin + step)});
+  }
+  return tasks;
+}
+
+void run(const Task& task) {
+  const QuantArea& a = *task.area;
+  if (task.begin == 0 && task.end == a.values.rows)
+    quantise(a.values, a.quantised);
+  else
+    quantise_rows(a.values, a.quantised, task.begin, task.end, 0);
+}
+
+void quantise_all(const std::vector<QuantArea>& areas, int threads) {
+  const std::vector<Task> tasks = tasks_of(areas);
+  std::atomic<std::size_t> next{0};
+  WorkerPool pool(threads);
+  auto body = [&](int) {
+    for (std::size_t i = next++; i < tasks.size(); i = next++) run(tasks[i]);
+  };
+  pool.run(body);
+}
+
+class FileWriter {
+ public:
+  FileWriter(const Planner& planner, const StreamSource& source, const StreamDone& done,
+             const QuantisedLayout& target, const OutputFile& file, SafetensorsWriter& writer,
+             const StreamOptions& options)
+      : planner_(planner),
+        source_(source),
+        done_(done),
+        target_(target),
+        file_(file),
+        writer_(writer),
+        options_(options) {}
+
+  Result<> write() {
+    std::vector<SlotId> plain;
+    std::vector<SlotId> stored_of(static_cast<std::size_t>(target_.values->num_slots()));
+    for (std::size_t v = 0; v < target_.plain.size(); ++v) {
+      stored_of[v] = target_.plain[v];
+      if (stored_of[v].value() >= 0 && index_of(stored_of[v]))
+        plain.emplace_back(static_cast<SlotId::rep>(v));
+    }
+    const StreamSink sink = [&](Rank, SlotId slot, Index offset, std::span<const std::byte> bytes) {
+      return writer_.write_at(*index_of(stored_of[slot.index()]), offset, bytes);
+    };
+    RESHARD_TRY(stream_rank(planner_, source_, file_.rank, plain, sink, done_, options_));
+    for (const QuantisedLayout::Pair& pair : target_.pairs)
+      if (index_of(pair.data) || index_of(pair.scales) || index_of(pair.factor))
+        RESHARD_TRY(write(pair));
+    return {};
+  }
+
+ private:
+  std::optional<std::size_t> index_of(SlotId stored) const {
+    const auto it = std::find(file_.slots.begin(), file_.slots.end(), stored);
+    if (it == file_.slots.end()) return std::nullopt;
+    return static_cast<std::size_t>(it - file_.slots.begin());
+  }
+
+  Bytes room_for(const ModelLayout& layout, SlotId slot) const {
+    const Index bytes = slot.value() < 0 ? 0 : bytes_of_local(layout, file_.rank, slot);
+    return Bytes(static_cast<std::size_t>(bytes));
+  }
+
+  Result<> write(const QuantisedLayout::Pair& pair) {
+    if (!pair.whole)
+      return fail(Code::unsupported,
+                  fmt::format("{}: '{}' cannot be quantised where shards cut its blocks; convert "
+                              "to hf:quant=... first and cut that, or say quant_grid=local",
+                              target_.stored->name(), target_.values->slot(pair.values).name));
+    Bytes values = room_for(*target_.values, pair.values);
+    const StreamSink sink = [&](Rank, SlotId, Index offset,
+                                std::span<const std::byte> bytes) -> Result<> {
+      std::memcpy(values.data() + offset, bytes.data(), bytes.size());
+      return {};
+    };
+    RESHARD_TRY(
+        stream_rank(planner_, source_, file_.rank, {&pair.values, 1}, sink, done_, options_));
+    Bytes data = room_for(*target_.stored, pair.data),
+          scales = room_for(*target_.stored, pair.scales),
+          factor = room_for(*target_.stored, pair.factor);
+    const auto areas = RESHARD_TRY(areas_of(
+        target_, pair, file_.rank, {values.data(), data.data(), scales.data(), factor.data()}));
+    quantise_all(areas, options_.threads);
+    RESHARD_TRY(write(pair.data, data));
+    RESHARD_TRY(write(pair.scales, scales));
+    return pair.factor.value() < 0 ? Result<>() : write(pair.factor, factor);
+  }
+
+  /// Where the file has the slot: the next one may have it.
+  Result<> write(SlotId slot, const Bytes& bytes) {
+    const auto index = index_of(slot);
+    return index ? writer_.write_at(*index, 0, bytes) : Result<>();
+  }
+
+  const Planner& planner_;
+  const StreamSource& source_;
+  const StreamDone& done_;
+  const QuantisedLayout& target_;
+  const OutputFile& file_;
+  SafetensorsWriter& writer_;
+  const StreamOptions& options_;
+};
+
+}  // namespace
+
+Result<std::vector<QuantArea>> areas_of(const QuantisedLayout& layout,
+                                        const QuantisedLayout::Pair& pair, Rank r,
+                                        const SlotMemory& memory) {
+  const QuantFormat& f = layout.choice.format;
+  const DType dtype = layout.values->slot(pair.values).dtype;
+  const auto bytes = [](DType of, Index elements) { return elements * bits(of) / 8; };
+  std::vector<QuantArea> out;
+  for (const QuantBlockArea& a : block_areas(layout, pair, r)) {
+    RESHARD_TRY(check_quant_format(f, a.rows, a.cols));
+    QuantArea area;
+    area.values = {memory.values + bytes(dtype, a.data_offset), dtype, a.rows, a.cols,
+                   bytes(dtype, a.data_row)};
+    area.quantised = {
+        f,
+        memory.data + bytes(f.data, a.data_offset),
+        a.rows,
+        a.cols,
+        bytes(f.data, a.data_row),
+        memory.scales + bytes(f.scale, a.scale_offset),
+        bytes(f.scale, a.scale_row),
+        memory.factor == nullptr ? nullptr : memory.factor + bytes(DType::f32, a.factor_offset)};
+    out.push_back(area);
+  }
+  return out;
+}
+
+Result<> write_quantised(const Planner& planner, const StreamSource& source, const StreamDone& done,
+                         const QuantisedLayout& target, const OutputFile& file,
+                         SafetensorsWriter& writer, const StreamOptions& options) {
+  return FileWriter(planner, source, done, target, file, writer, options).write();
+}
+
+}  // namespace reshard::cli

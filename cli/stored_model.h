@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "reshard/base/result.h"
+#include "reshard/model/quantised_layout.h"
+#include "reshard/model/tensor.h"
+
+namespace reshard::cli {
+
+/// The tensors of a checkpoint as if none were quantised.
+struct PlainTensors {
+  ModelSpec tensors;   ///< what is stored without scales and factors, quantised data as `values`.
+  QuantChoice stored;  ///< which tensors are quantised; their grid is their own.
+};
+
+/// Takes a quantised checkpoint's tensors apart: those in the format's data dtype and of two
+/// dimensions or more have scales (and factors) beside them. Errors: scales that are missing, or of
+/// another dtype or shape than the format's (both named).
+Result<PlainTensors> plain_tensors(const ModelSpec& stored, const QuantFormat& format,
+                                   DType values);
+
+/// True for the scale of a KV cache beside an attention module ("...self_attn.k_scale", one
+/// number): an ordinary tensor that a checkpoint may have beyond those of its config.
+bool is_cache_scale(const CanonicalTensor& tensor);
+
+/// The modules whose matrices a choice leaves as they are, embeddings left out: what a config lists
+/// as modules_to_not_convert.
+std::vector<std::string> plain_modules(const ModelSpec& values, const QuantChoice& choice);
+
+}  // namespace reshard::cli

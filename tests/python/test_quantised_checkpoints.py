@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: Apache-2.0
+"""FP8 checkpoints: what torch writes is read, cut and written back bit for bit, also where tensor
+parallelism cuts blocks; what is quantised on the way is what torch makes of the rank's own values."""
+
+import json
+
+import pytest
+import safetensors.torch
+import torch
+
+import program
+
+E4M3 = torch.float8_e4m3fn
+CONFIG = {
+  "architectures": ["Qwen3MoeForCausalLM"],
+  "model_type": "qwen3_moe",
+  "torch_dtype": "bfloat16",
+  "hidden_size": 320,
+  "intermediate_size": 256,
+  "num_hidden_layers": 2,
+  "num_attention_heads": 4,
+  "num_key_value_heads": 2,
+  "head_dim": 64,
+  "vocab_size": 200,
+  "num_experts": 4,
+  "num_experts_per_tok": 2,
+  "moe_intermediate_size": 192,
+  "mlp_only_layers": [0],
+  "tie_word_embeddings": False,
+}  # fmt: skip
+LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+CACHE = ("k_scale", "v_scale")  # a trainer has none
+FORMATS = {
+  "block": {"weight_block_size": [128, 128]},
+  "odd": {"weight_block_size": [48, 80]},
+  "tensor": {},
+}
+
+
+def is_linear(name):
+  return name.endswith(".weight") and name.split(".")[-2] in LINEAR
+
+
+def blocks(tensor, block):
+  """(slices, row, column) of each block."""
+  rows, cols = block or tensor.shape
+  for i, r in enumerate(range(0, tensor.shape[0], rows)):
+    for j, c in enumerate(range(0, tensor.shape[1], cols)):
+      yield (slice(r, r + rows), slice(c, c + cols)), i, j
+
+
+def quantise(tensor, block):
+  """(data, scales) by the definition: amax / 448, divided in float, rounded to nearest even."""
+  rows, cols = block or tensor.shape
+  shape = (-(-tensor.shape[0] // rows), -(-tensor.shape[1] // cols))
+  data, scales = torch.empty(tensor.shape, dtype=E4M3), torch.ones(shape)
+  for at, i, j in blocks(tensor, block):
+    numbers = tensor[at].float()
+    amax = numbers.abs().max()
+    if amax > 0:
+      scales[i, j] = amax / 448
+    data[at] = (numbers / scales[i, j]).clamp(-448, 448).to(E4M3)
+  return data, scales
+
+
+def dequantise(data, scales, block):
+  out = torch.empty(data.shape, dtype=torch.bfloat16)
+  for at, i, j in blocks(data, block):
+    out[at] = (data[at].float() * scales.reshape(-1)[0 if block is None else i * scales.shape[1] + j]).to(
+      torch.bfloat16
+    )
+  return out
+
+
+def write(folder, tensors, config):
+  folder.mkdir()
+  safetensors.torch.save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+  (folder / "config.json").write_text(json.dumps(config))
+  return folder
+
+
+def read(folder):
+  return safetensors.torch.load_file(folder / "model.safetensors")
+
+
+def same(left, right):
+  assert left.keys() == right.keys()
+  for name, tensor in left.items():
+    other = right[name]
+    assert tensor.dtype == other.dtype, name
+    assert tensor.numel() == 1 or tensor.shape == other.shape, name
+    assert torch.equal(tensor.reshape(-1).view(torch.uint8), other.reshape(-1).view(torch.uint8)), name
+
+
+def command(*arguments, fails=False):
+  done = program.run(*arguments)
+  assert (done.returncode != 0) == fails, f"{arguments}:\n{done.stdout}{done.stderr}"
+  return done.stderr if fails else done.stdout
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+  """A checkpoint of BF16 and its tensors."""
+  root = tmp_path_factory.mktemp("plain")
+  (root / "config.json").write_text(json.dumps(CONFIG))
+  command("synth", root / "config.json", root / "hf")
+  tensors = read(root / "hf")
+  generator = torch.Generator().manual_seed(7)
+  for name, tensor in tensors.items():
+    numbers = torch.randn(tensor.shape, generator=generator)
+    if tensor.dim() == 2:
+      numbers *= torch.exp2(torch.randint(-9, 4, (tensor.shape[0], 1), generator=generator))
+    tensors[name] = numbers.to(tensor.dtype)
+  tensors["model.layers.0.self_attn.q_proj.weight"][:128, :128] = 0
+  return write(root / "bf16", tensors, CONFIG), tensors
+
+
+@pytest.fixture(scope="module", params=FORMATS)
+def stored(request, plain, tmp_path_factory):
+  """(name, folder, tensors) of the same in FP8, by torch."""
+  block = FORMATS[request.param].get("weight_block_size")
+  tensors = {}
+  for name, tensor in plain[1].items():
+    if not is_linear(name):
+      tensors[name] = tensor
+      continue
+    tensors[name], scales = quantise(tensor, block)
+    tensors[name + ("_scale_inv" if block else "_scale")] = scales if block else scales.reshape(())
+  for layer in range(2):
+    for which, scale in (("k", 0.5), ("v", 0.25)):
+      tensors[f"model.layers.{layer}.self_attn.{which}_scale"] = torch.tensor([scale])
+  how = {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic"}
+  config = {**CONFIG, "quantization_config": {**how, **FORMATS[request.param]}}
+  return request.param, write(tmp_path_factory.mktemp("fp8") / "hf", tensors, config), tensors
+
+
+def test_values_of_a_quantised_checkpoint_are_those_of_torch(stored, tmp_path):
+  name, folder, tensors = stored
+  block = FORMATS[name].get("weight_block_size")
+  end = "_scale_inv" if block else "_scale"
+  want = {}
+  for key, tensor in tensors.items():
+    if tensor.dtype == E4M3:
+      want[key] = dequantise(tensor, tensors[key + end], block)
+    elif not key.endswith("weight" + end):
+      want[key] = tensor
+  command("convert", folder, tmp_path / "plain", "--to", "hf")
+  same(read(tmp_path / "plain"), want)
+  assert json.loads((tmp_path / "plain" / "config.json").read_text()) == CONFIG
+  assert "F8_E4M3" in command("inspect", folder, "--rank", "0")
+
+
+# 192 rows over 2 are 96 each and 4 query heads of 64 over 4 are 64 each: both cut blocks of 128.
+@pytest.mark.parametrize("layout", [
+  "megatron:tp=2,pp=2", "megatron:tp=2,ep=2,etp=2,dp=2", "megatron:tp=2,etp=1,ep=2", "vllm:tp=2",
+  "vllm:tp=2,ep=2", "sglang:tp=2", "vllm:tp=1",
+])  # fmt: skip
+def test_data_and_scales_are_cut_and_come_home(stored, layout, tmp_path):
+  name, folder, tensors = stored
+  if name == "odd":
+    pytest.skip("no name for blocks of 48 x 80")
+  quant = "fp8_block" if name == "block" else "fp8_tensor"
+  text = f"{layout},quant={quant},quant_grid=tensor"
+  command("convert", folder, tmp_path / "cut", "--to", text)
+  if "megatron" not in layout:
+    command("verify", folder, tmp_path / "cut")
+  command("convert", tmp_path / "cut", tmp_path / "home", "--to", f"hf:quant={quant}")
+  kept = {k: t for k, t in tensors.items() if "megatron" not in layout or not k.endswith(CACHE)}
+  same(read(tmp_path / "home"), kept)
+  assert "moves data and scales" in command(
+    "plan", "--model", folder, "--from", f"hf:quant={quant}", "--to", text
+  )
+
+
+@pytest.mark.parametrize("quant,block", [("fp8_block", [128, 128]), ("fp8_tensor", None)])
+def test_a_checkpoint_is_quantised_as_torch_does(plain, quant, block, tmp_path):
+  folder, tensors = plain
+  command("convert", folder, tmp_path / "fp8", "--to", f"hf:quant={quant}")
+  want = {}
+  for name, tensor in tensors.items():
+    want[name] = tensor
+    if is_linear(name):
+      want[name], scales = quantise(tensor, block)
+      want[name + ("_scale_inv" if block else "_scale")] = scales
+  same(read(tmp_path / "fp8"), want)
+  config = json.loads((tmp_path / "fp8" / "config.json").read_text())["quantization_config"]
+  assert config["quant_method"] == "fp8" and config.get("weight_block_size") == block
+  assert "lm_head" in config["modules_to_not_convert"]
+  command("convert", tmp_path / "fp8", tmp_path / "again", "--to", f"hf:quant={quant}")
+  same(read(tmp_path / "again"), want)
+
+
+def test_an_engine_quantises_what_its_ranks_hold(plain, tmp_path):
+  folder, _ = plain
+  command("convert", folder, tmp_path / "values", "--to", "vllm:tp=2")
+  message = command("convert", folder, tmp_path / "no", "--to", "vllm:tp=2,quant=fp8_block", fails=True)
+  assert "not divisible by the quantisation block of 128" in message
+  command("convert", folder, tmp_path / "own", "--to", "vllm:tp=2,quant=fp8_block,quant_grid=local")
+  values, own = program.RankFolder(tmp_path / "values"), program.RankFolder(tmp_path / "own")
+  for rank in range(2):
+    a = safetensors.torch.load_file(tmp_path / "values" / values.files[rank])
+    b = safetensors.torch.load_file(tmp_path / "own" / own.files[rank])
+    for name, tensor in a.items():
+      sections = {"qkv_proj": [128, 64, 64], "gate_up_proj": [128, 128], "w13_weight": [96, 96]}
+      short = name.split(".")[-2] if name.endswith(".weight") else name.split(".")[-1]
+      if short not in (*sections, "o_proj", "down_proj", "w2_weight"):
+        assert torch.equal(b[name], tensor), name
+        continue
+      matrices = tensor.reshape(-1, *tensor.shape[-2:])
+      data, scales = [], []
+      for matrix in matrices:
+        parts = [quantise(p, [128, 128]) for p in matrix.split(sections.get(short, matrix.shape[0]))]
+        data.append(torch.cat([p[0] for p in parts]))
+        scales.append(torch.cat([p[1] for p in parts]))
+      got = b[name].view(torch.uint8).reshape(matrices.shape)
+      assert torch.equal(got, torch.stack(data).view(torch.uint8)), name
+      assert torch.equal(b[name + "_scale_inv"].flatten(), torch.stack(scales).flatten()), name
+
+
+@pytest.mark.parametrize("quant", ["mxfp8", "mxfp8_swizzled", "nvfp4", "nvfp4_swizzled", "fp8_channel"])
+def test_every_format_can_be_written_for_an_engine(plain, quant, tmp_path):
+  folder, _ = plain
+  text = f"vllm:tp=2,quant={quant},quant_skip=layers.1+o_proj"
+  command("convert", folder, tmp_path / "own", "--to", text)
+  tensors = safetensors.torch.load_file(tmp_path / "own" / program.RankFolder(tmp_path / "own").files[0])
+  front = "model.layers.0.mlp.gate_up_proj.weight"
+  assert tensors["model.layers.0.self_attn.o_proj.weight"].dtype == torch.bfloat16
+  assert tensors["model.layers.1.self_attn.qkv_proj.weight"].dtype == torch.bfloat16
+  rows = {"fp8_channel": (256, 1), "mxfp8": (256, 10), "nvfp4": (256, 20)}
+  swizzled = {"mxfp8_swizzled": (256, 12), "nvfp4_swizzled": (256, 20)}
+  assert tensors[front + "_scale"].shape == {**rows, **swizzled}[quant]
+
+
+def test_what_is_wrong_with_a_quantised_checkpoint_is_said(stored, tmp_path):
+  name, folder, tensors = stored
+  config = json.loads((folder / "config.json").read_text())
+  lost = next(key for key in tensors if "weight_scale" in key)
+  less = write(tmp_path / "less", {k: t for k, t in tensors.items() if k != lost}, config)
+  assert f"without its scales '{lost}'" in command("convert", less, tmp_path / "a", "--to", "hf", fails=True)
+  wide = write(tmp_path / "wide", {**tensors, lost: torch.ones(7, 9)}, config)
+  assert f"'{lost}' is F32 [7, 9]" in command("convert", wide, tmp_path / "a", "--to", "hf", fails=True)
+  other = {**config, "quantization_config": {"quant_method": "awq"}}
+  awq = write(tmp_path / "awq", tensors, other)
+  assert "quant_method awq is not read" in command("convert", awq, tmp_path / "a", "--to", "vllm:tp=2", fails=True)
