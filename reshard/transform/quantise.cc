@@ -159,11 +159,11 @@ class Bands {
       return detail::divides(maker_.kind) ? source.divide[kind] : source.multiply[kind];
     };
     if (!is_one_block(dst_.format)) return choose(source_);
-    // The caller's amax may not know of every NaN.
+    // The caller's amax may be too small, or not know of every NaN.
     std::uint32_t maximum = 0;
     source_.amaxes(src, n, n, &maximum);
-    const bool nan = detail::is_nan_bits(maximum);
-    return choose(nan ? of_dtype(detail::portable_quantise_kernels(), src_.dtype) : source_);
+    return choose(maximum > matrix_amax_ ? of_dtype(detail::portable_quantise_kernels(), src_.dtype)
+                                         : source_);
   }
 
   void write_scales(Index begin, Index first, Index last) {

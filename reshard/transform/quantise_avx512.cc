@@ -360,7 +360,7 @@ RESHARD_TARGET inline std::ptrdiff_t shift_exponents(const std::byte* src, std::
   return i;
 }
 
-template <SmallFloat Kind>
+template <SmallFloat Kind, bool Saturates>
 RESHARD_TARGET RESHARD_INLINE Ints magnitude_code(Ints bits);
 
 /// The words of two vectors that unpacking has made of one, in its order.
@@ -414,8 +414,8 @@ RESHARD_TARGET RESHARD_INLINE std::ptrdiff_t encode_wide(const std::byte* src, s
     const __m512i magnitude = _mm512_and_si512(number, _mm512_set1_epi16(0x7fff));
     const Floats low = floats_of({_mm512_unpacklo_epi16(zero, magnitude)});
     const Floats high = floats_of({_mm512_unpackhi_epi16(zero, magnitude)});
-    const Ints low_code = magnitude_code<Kind>(bits_of(Divides ? low / by : low * by));
-    const Ints high_code = magnitude_code<Kind>(bits_of(Divides ? high / by : high * by));
+    const Ints low_code = magnitude_code<Kind, !Divides>(bits_of(Divides ? low / by : low * by));
+    const Ints high_code = magnitude_code<Kind, !Divides>(bits_of(Divides ? high / by : high * by));
     const __m512i codes = _mm512_permutex2var_epi16(low_code.v, repacked, high_code.v);
     put_codes<Kind, Stream>(signed_codes<Kind>(number, codes),
                             data + (Kind == SmallFloat::e4m3 ? i : i / 2));

@@ -27,8 +27,8 @@ struct QuantiseKernels {
   using Amaxes = void (*)(const std::byte* src, std::ptrdiff_t n, std::ptrdiff_t block,
                           std::uint32_t* maxima);
   /// by[b]: BlockScale::by of block b. Only the portable kernels take NaN in a block whose `by` is
-  /// none. `stream` asks for stores past the caches, weakly ordered. `next`: n elements to fetch
-  /// meanwhile, or src.
+  /// none, and quotients above the largest number. `stream` asks for stores past the caches, weakly
+  /// ordered. `next`: n elements to fetch meanwhile, or src.
   using Encode = void (*)(const std::byte* src, std::byte* data, std::ptrdiff_t n,
                           std::ptrdiff_t block, const float* by, bool stream,
                           const std::byte* next);

@@ -235,6 +235,8 @@ TEST(Quantise, blocks_of_special_values_are_those_of_the_reference) {
       {"the largest float", {3.4e38F, 1.0F, -1e37F}},
       {"the least float", {1e-45F, -1e-45F}},
       {"subnormal", {1e-40F, 5e-39F, -1e-44F}},
+      {"a scale of one place", {600 * 0x1p-149F, -300 * 0x1p-149F}},
+      {"a scale that is 0", {200 * 0x1p-149F, -2 * 0x1p-149F}},
       {"the least normal", {0x1p-126F, -0x1p-127F}},
       {"just at 2^-127 of 448", {448 * 0x1p-127F, 1.0F * 0x1p-127F}},
       {"just above 2^-127 of 448", {449 * 0x1p-127F, 300 * 0x1p-127F}},
@@ -369,6 +371,30 @@ TEST(Quantise, values_come_back_within_half_a_place) {
       worst = std::max(worst, error);
     }
     EXPECT_GT(worst, 0) << to_string(format);
+  }
+}
+
+TEST(Quantise, an_amax_that_is_too_small_saturates_and_keeps_nan) {
+  std::vector<float> values(80, 0.25F);
+  values[3] = 2.0F;
+  values[35] = -kInfinity;
+  values[70] = kNan;
+  for (const SimdLevel level : levels()) {
+    const KernelScope scope({level, true});
+    for (const DType dtype : {DType::bf16, DType::f16, DType::f32}) {
+      for (const ScaleRule rule : {ScaleRule::exact, ScaleRule::up}) {
+        const QuantFormat format{
+            .scale = DType::f32, .block_rows = 0, .block_cols = 0, .rule = rule};
+        Plain plain(dtype, 2, 40, values);
+        QuantBytes bytes = quant_bytes(format, 2, 40, std::byte{0});
+        quantise_rows(plain.view(), view(format, 2, 40, bytes), 0, 2, 0.4375F);
+        const auto code = [&](std::size_t i) { return std::to_integer<unsigned>(bytes.data[i]); };
+        EXPECT_EQ(code(0), nearest_code(format.data, 256)) << name(level);
+        EXPECT_EQ(code(3), 0x7eU) << name(level);
+        EXPECT_EQ(code(35), 0xfeU) << name(level);
+        EXPECT_EQ(code(70), 0x7fU) << name(level);
+      }
+    }
   }
 }
 
