@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// Protects: the word says exactly what was set, to whoever looks, and a fresh one says that nothing
+// is there; the ceiling of plain copies is measured once.
+#include "reshard/refit/version.h"
+
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include <cstring>
+#include <thread>
+
+#include "reshard/refit/session_report.h"
+
+namespace reshard {
+namespace {
+
+TEST(VersionWord, is_empty_when_fresh_also_as_zeros_of_shared_memory) {
+  EXPECT_EQ(VersionWord().held(), Held{});
+  alignas(VersionWord) std::byte zeros[sizeof(VersionWord)] = {};
+  VersionWord word;
+  EXPECT_EQ(std::memcmp(&word, zeros, sizeof zeros), 0);
+  EXPECT_EQ(sizeof(VersionWord), 8U);
+}
+
+RC_GTEST_PROP(VersionWord, says_what_was_set, ()) {
+  const Held held{
+      *rc::gen::element(TargetState::empty, TargetState::whole, TargetState::torn),
+      *rc::gen::oneOf(rc::gen::inRange<std::int64_t>(-1, 1000),
+                      rc::gen::inRange<std::int64_t>(kMostVersion - 1000, kMostVersion + 1)),
+      *rc::gen::inRange(0, 2)};
+  VersionWord word;
+  word.set(held);
+  RC_ASSERT(word.held() == held);
+  RC_ASSERT(word.held_after_reading() == held);
+}
+
+/// A version never appears with another's state or copy.
+TEST(VersionWord, is_never_seen_mixed) {
+  VersionWord word;
+  constexpr std::int64_t kLast = 20000;
+  std::thread reader([&] {
+    std::int64_t last = -1;
+    while (last < kLast) {
+      const Held held = word.held();
+      if (held.version < 0) continue;
+      EXPECT_GE(held.version, last);
+      last = held.version;
+      EXPECT_EQ(held.buffer, static_cast<int>(held.version % 2));
+      EXPECT_EQ(held.state, held.version % 3 == 0 ? TargetState::torn : TargetState::whole);
+    }
+  });
+  for (std::int64_t v = 0; v <= kLast; ++v)
+    word.set({v % 3 == 0 ? TargetState::torn : TargetState::whole, v, static_cast<int>(v % 2)});
+  reader.join();
+}
+
+TEST(VersionWord, states_have_names) {
+  EXPECT_EQ(name(TargetState::empty), "empty");
+  EXPECT_EQ(name(TargetState::whole), "whole");
+  EXPECT_EQ(name(TargetState::torn), "torn");
+}
+
+TEST(CopyCeiling, is_measured_once) {
+  const double once = copy_ceiling(1);
+  EXPECT_GT(once, 0);
+  EXPECT_EQ(copy_ceiling(1), once);
+}
+
+}  // namespace
+}  // namespace reshard
