@@ -26,7 +26,8 @@ namespace reshard::cli {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr auto kGrace = std::chrono::seconds(10);
+/// How long ranks may live on after one of them ended badly, and after one told its error.
+constexpr auto kGrace = std::chrono::seconds(10), kGraceOfTold = std::chrono::seconds(3);
 
 /// What the system remembers of this program's command line.
 std::vector<std::string> own_arguments() {
@@ -109,6 +110,8 @@ class Family {
       }
       read_reports();
       reap();
+      // Who tells its error has waited for the others before: one that stands still is not coming.
+      if (!end_at && !told_.empty()) end_at = Clock::now() + kGraceOfTold;
       if (!end_at && (interrupts_ > 0 || has_failed())) end_at = Clock::now() + kGrace;
       if (end_at && Clock::now() >= *end_at) send(SIGKILL);
     }

@@ -12,7 +12,7 @@ namespace reshard {
 namespace {
 
 /// How long a rank that failed waits for its peers to leave its memory.
-constexpr std::chrono::seconds kLeave{5};
+constexpr std::chrono::seconds kLeave{2};
 
 /// Ends the group for everyone, and returns once nobody uses this rank's memory.
 tl::unexpected<Error> end_group(ControlPlane& control, Error error) {

@@ -70,7 +70,7 @@ class RankRefit {
   /// Moves this rank's bytes; returns once every rank has its own, so that sources may be written
   /// again. Adds the bytes delivered here to ControlPlane::report() as it goes.
   ///
-  /// On error every rank gets one, at most five seconds after the deadline; it says which rank was
+  /// On error every rank gets one, at most two seconds after the deadline; it says which rank was
   /// the reason, and that targets are undefined now: parts of them are new and parts old. The group
   /// is finished then (docs/threads.md), sources are unchanged, and peers have left this rank's
   /// memory unless the error says otherwise.
