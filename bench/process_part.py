@@ -188,6 +188,6 @@ def measure(programs, quick):
       yield from mpi_rows(programs, case, rounds, library)
   for tls in ("all", "tcp"):
     yield ucx_row(programs, tls, 3 if quick else 5, "message", PERFTEST_TARGET)
-  yield ucx_row(programs, "all", 3 if quick else 5, "direct", None)
+  yield ucx_row(programs, "all", 3 if quick else 5, "direct", PERFTEST_TARGET)
   for transport in ("shm",) if quick else ("shm", "ucx", "gloo"):
     yield from whole_rows(programs, APART, 3 if quick else 5, transport)
