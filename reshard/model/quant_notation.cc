@@ -52,29 +52,31 @@ Result<std::vector<std::string>> parts_of(const std::string& text) {
 class EngineCheck {
  public:
   EngineCheck(const ModelLayout& layout, const QuantFormat& format)
-      : layout_(layout), format_(format), pieces_(layout) {}
+      : format_(format), pieces_(layout) {}
 
   Result<> check(const Slot& slot) {
     for (std::size_t k = 0; k < slot.sections.size(); ++k) {
       const Section& section = slot.sections[k];
       const int n = section.extent.size();
-      const bool rows_cut = is_cut(section, n - 2), last = k + 1 == slot.sections.size();
-      const bool columns_cut = is_cut(section, n - 1);
-      if (rows_cut || !last) RESHARD_TRY(check(slot, section, n - 2, format_.block_rows, "rows"));
-      if (columns_cut) RESHARD_TRY(check(slot, section, n - 1, format_.block_cols, "columns"));
+      const bool last = k + 1 == slot.sections.size();
+      if (!last || is_cut(slot, section, n - 2))
+        RESHARD_TRY(check(slot, section, n - 2, format_.block_rows, "rows"));
+      if (is_cut(slot, section, n - 1))
+        RESHARD_TRY(check(slot, section, n - 1, format_.block_cols, "columns"));
     }
     return {};
   }
 
  private:
-  bool is_cut(const Section& section, int dim) const {
-    const CutId id = section.cuts[static_cast<std::size_t>(dim)];
-    return id != CutId(0) && layout_.dim_cut(id).num_axes > 0;
+  bool is_cut(const Slot& slot, const Section& section, int dim) {
+    const auto& pieces = pieces_.pieces(slot, section, dim);
+    return std::any_of(pieces.begin(), pieces.end(),
+                       [&](Interval p) { return p.size() != section.extent[dim]; });
   }
   Result<> check(const Slot& slot, const Section& section, int dim, Index block, const char* what) {
     if (block == 0) return {};
     for (const Interval piece : pieces_.pieces(slot, section, dim)) {
-      if (piece.size() % block == 0 || piece.size() == section.extent[dim]) continue;
+      if (piece.size() % block == 0) continue;
       return fail(Code::invalid_argument,
                   fmt::format("a rank's {} {} of '{}' are not divisible by the quantisation block "
                               "of {}, which the engine refuses; cut into fewer parts, or say "
@@ -84,7 +86,6 @@ class EngineCheck {
     return {};
   }
 
-  const ModelLayout& layout_;
   const QuantFormat& format_;
   detail::PieceTable pieces_;
 };

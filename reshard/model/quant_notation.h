@@ -40,8 +40,8 @@ std::set<std::string> usually_quantised(const ModelSpec& model, const std::strin
 /// Quantises a layout as its notation says. `stored` are the tensors to choose from instead of
 /// usually_quantised(): those that a checkpoint has in this format. Errors: those of
 /// quantise_layout(); for vllm and sglang, without quant_grid, shards that their linear layers
-/// refuse: rows of a section (of a fused layer that is not cut, of all but its last) or columns
-/// that tensor parallelism cuts inside a block.
+/// refuse: rows of a section that are cut inside a block, or end inside one before the next section
+/// begins; columns that are cut inside a block.
 Result<QuantisedLayout> quantised_as(const QuantNotation& notation,
                                      std::shared_ptr<const ModelLayout> values,
                                      const std::set<std::string>* stored = nullptr);

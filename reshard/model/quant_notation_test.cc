@@ -75,7 +75,7 @@ TEST(QuantNotation, every_family_lays_out_every_model) {
   for (const ModelConfig& c : tiny_models())
     for (const char* family : {"hf", "megatron", "vllm", "sglang"})
       for (const char* format : {"mxfp8", "fp8_block", "fp8_tensor", "fp8_channel"}) {
-        const auto q = make(std::string(family) + ":quant=" + format, c);
+        const auto q = make(std::string(family) + ":quant_grid=local,quant=" + format, c);
         ASSERT_TRUE(q.has_value()) << c.architecture << " " << family << " " << q.error().message;
         EXPECT_FALSE(q->pairs.empty());
         q->stored->ranks().for_each(
@@ -107,6 +107,13 @@ TEST(QuantNotation, engines_refuse_shards_that_cut_blocks) {
               HasSubstr("a rank's 96 rows of 'model.layers.0.mlp.experts.w13_weight' are not "
                         "divisible by the quantisation block of 128"));
   EXPECT_EQ(error("vllm:tp=2,quant=fp8_block", c), "none");
+  ModelConfig narrow = qwen3_30b();
+  narrow.moe_intermediate_size = 192;
+  EXPECT_THAT(error("vllm:quant=fp8_block", narrow), HasSubstr("a rank's 192 rows of"));
+  ModelConfig mla = tiny_deepseek();
+  mla.mla.q_rank = 256;
+  mla.moe_intermediate_size = mla.shared_expert_size = mla.intermediate_size = 128;
+  EXPECT_EQ(error("vllm:quant=fp8_block", mla), "none");
   EXPECT_EQ(error("sglang:tp=8,ep=8,quant=fp8_block", c), "none");
   EXPECT_EQ(error("vllm:tp=8,quant=fp8_block,quant_grid=local", c), "none");
   EXPECT_EQ(error("vllm:tp=8,quant=fp8_block,quant_grid=tensor", c), "none");

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """FP8 checkpoints: what torch writes is read, cut and written back bit for bit, also where tensor
-parallelism cuts blocks; what is quantised on the way is what torch makes of the rank's own values."""
+parallelism cuts blocks; what is quantised on the way is what torch makes of a rank's own values."""
 
 import json
 
@@ -66,9 +66,8 @@ def quantise(tensor, block):
 def dequantise(data, scales, block):
   out = torch.empty(data.shape, dtype=torch.bfloat16)
   for at, i, j in blocks(data, block):
-    out[at] = (data[at].float() * scales.reshape(-1)[0 if block is None else i * scales.shape[1] + j]).to(
-      torch.bfloat16
-    )
+    scale = scales.reshape(()) if block is None else scales[i, j]
+    out[at] = (data[at].float() * scale).to(torch.bfloat16)
   return out
 
 
@@ -83,13 +82,17 @@ def read(folder):
   return safetensors.torch.load_file(folder / "model.safetensors")
 
 
+def bytes_of(tensor):
+  return tensor.reshape(-1).view(torch.uint8)
+
+
 def same(left, right):
   assert left.keys() == right.keys()
   for name, tensor in left.items():
     other = right[name]
     assert tensor.dtype == other.dtype, name
     assert tensor.numel() == 1 or tensor.shape == other.shape, name
-    assert torch.equal(tensor.reshape(-1).view(torch.uint8), other.reshape(-1).view(torch.uint8)), name
+    assert torch.equal(bytes_of(tensor), bytes_of(other)), name
 
 
 def command(*arguments, fails=False):
@@ -219,9 +222,10 @@ def test_a_checkpoint_is_quantised_as_torch_does(plain, quant, block, tmp_path):
 def test_an_engine_quantises_what_its_ranks_hold(plain, tmp_path):
   folder, _ = plain
   command("convert", folder, tmp_path / "values", "--to", "vllm:tp=2")
-  message = command("convert", folder, tmp_path / "no", "--to", "vllm:tp=2,quant=fp8_block", fails=True)
+  refused = "vllm:tp=2,quant=fp8_block"
+  message = command("convert", folder, tmp_path / "no", "--to", refused, fails=True)
   assert "not divisible by the quantisation block of 128" in message
-  command("convert", folder, tmp_path / "own", "--to", "vllm:tp=2,quant=fp8_block,quant_grid=local")
+  command("convert", folder, tmp_path / "own", "--to", f"{refused},quant_grid=local")
   values, own = program.RankFolder(tmp_path / "values"), program.RankFolder(tmp_path / "own")
   for rank in range(2):
     a = safetensors.torch.load_file(tmp_path / "values" / values.files[rank])
@@ -235,7 +239,8 @@ def test_an_engine_quantises_what_its_ranks_hold(plain, tmp_path):
       matrices = tensor.reshape(-1, *tensor.shape[-2:])
       data, scales = [], []
       for matrix in matrices:
-        parts = [quantise(p, [128, 128]) for p in matrix.split(sections.get(short, matrix.shape[0]))]
+        split = matrix.split(sections.get(short, matrix.shape[0]))
+        parts = [quantise(part, [128, 128]) for part in split]
         data.append(torch.cat([p[0] for p in parts]))
         scales.append(torch.cat([p[1] for p in parts]))
       got = b[name].view(torch.uint8).reshape(matrices.shape)
@@ -243,12 +248,15 @@ def test_an_engine_quantises_what_its_ranks_hold(plain, tmp_path):
       assert torch.equal(b[name + "_scale_inv"].flatten(), torch.stack(scales).flatten()), name
 
 
-@pytest.mark.parametrize("quant", ["mxfp8", "mxfp8_swizzled", "nvfp4", "nvfp4_swizzled", "fp8_channel"])
+@pytest.mark.parametrize("quant", [
+  "mxfp8", "mxfp8_swizzled", "nvfp4", "nvfp4_swizzled", "fp8_channel",
+])  # fmt: skip
 def test_every_format_can_be_written_for_an_engine(plain, quant, tmp_path):
   folder, _ = plain
   text = f"vllm:tp=2,quant={quant},quant_skip=layers.1+o_proj"
   command("convert", folder, tmp_path / "own", "--to", text)
-  tensors = safetensors.torch.load_file(tmp_path / "own" / program.RankFolder(tmp_path / "own").files[0])
+  file = program.RankFolder(tmp_path / "own").files[0]
+  tensors = safetensors.torch.load_file(tmp_path / "own" / file)
   front = "model.layers.0.mlp.gate_up_proj.weight"
   assert tensors["model.layers.0.self_attn.o_proj.weight"].dtype == torch.bfloat16
   assert tensors["model.layers.1.self_attn.qkv_proj.weight"].dtype == torch.bfloat16
@@ -262,9 +270,12 @@ def test_what_is_wrong_with_a_quantised_checkpoint_is_said(stored, tmp_path):
   config = json.loads((folder / "config.json").read_text())
   lost = next(key for key in tensors if "weight_scale" in key)
   less = write(tmp_path / "less", {k: t for k, t in tensors.items() if k != lost}, config)
-  assert f"without its scales '{lost}'" in command("convert", less, tmp_path / "a", "--to", "hf", fails=True)
+  refused = ("convert", less, tmp_path / "a", "--to", "hf")
+  assert f"without its scales '{lost}'" in command(*refused, fails=True)
   wide = write(tmp_path / "wide", {**tensors, lost: torch.ones(7, 9)}, config)
-  assert f"'{lost}' is F32 [7, 9]" in command("convert", wide, tmp_path / "a", "--to", "hf", fails=True)
+  refused = ("convert", wide, tmp_path / "a", "--to", "hf")
+  assert f"'{lost}' is F32 [7, 9]" in command(*refused, fails=True)
   other = {**config, "quantization_config": {"quant_method": "awq"}}
   awq = write(tmp_path / "awq", tensors, other)
-  assert "quant_method awq is not read" in command("convert", awq, tmp_path / "a", "--to", "vllm:tp=2", fails=True)
+  refused = ("convert", awq, tmp_path / "a", "--to", "vllm:tp=2")
+  assert "quant_method awq is not read" in command(*refused, fails=True)
