@@ -59,7 +59,7 @@ class Faults(processes.ProcessTest):
             with self.subTest(f"rank {rank}"):
                 run = self.start(
                     "run", *SMALL, *LAYOUTS, "--transport", "shm", "--spawn", "--repeat", 1000000,
-                    "--deadline", 2,
+                    "--deadline", 6,
                 )  # fmt: skip
                 self.wait_for(lambda run=run: len(self.ranks_of(run)) == 4, "all ranks")
                 self.kill(self.ranks_of(run)[rank], signal.SIGSTOP)
