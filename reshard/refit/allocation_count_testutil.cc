@@ -12,11 +12,15 @@ namespace {
 
 std::atomic<std::int64_t> count{0};
 
-void* allocate(std::size_t bytes, std::size_t alignment) {
+void* allocate_or_null(std::size_t bytes, std::size_t alignment) noexcept {
   ++count;
   const std::size_t rounded = (bytes + alignment - 1) / alignment * alignment;
-  void* at = alignment <= __STDCPP_DEFAULT_NEW_ALIGNMENT__ ? std::malloc(bytes == 0 ? 1 : bytes)
-                                                           : std::aligned_alloc(alignment, rounded);
+  return alignment <= __STDCPP_DEFAULT_NEW_ALIGNMENT__ ? std::malloc(bytes == 0 ? 1 : bytes)
+                                                       : std::aligned_alloc(alignment, rounded);
+}
+
+void* allocate(std::size_t bytes, std::size_t alignment) {
+  void* at = allocate_or_null(bytes, alignment);
   if (at == nullptr) throw std::bad_alloc();
   return at;
 }
@@ -30,6 +34,12 @@ void* operator new(std::size_t bytes, std::align_val_t alignment) {
 }
 void* operator new[](std::size_t bytes, std::align_val_t alignment) {
   return allocate(bytes, static_cast<std::size_t>(alignment));
+}
+void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
+  return allocate_or_null(bytes, 1);
+}
+void* operator new[](std::size_t bytes, const std::nothrow_t&) noexcept {
+  return allocate_or_null(bytes, 1);
 }
 void operator delete(void* at) noexcept { std::free(at); }
 void operator delete[](void* at) noexcept { std::free(at); }
