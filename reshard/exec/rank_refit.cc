@@ -5,22 +5,12 @@
 
 #include "reshard/exec/agreement.h"
 #include "reshard/exec/direct_path.h"
+#include "reshard/exec/end_group.h"
 #include "reshard/exec/message_path.h"
 #include "reshard/exec/rank_path.h"
 
 namespace reshard {
 namespace {
-
-/// How long a rank that failed waits for its peers to leave its memory.
-constexpr std::chrono::seconds kLeave{2};
-
-/// Ends the group for everyone, and returns once nobody uses this rank's memory.
-tl::unexpected<Error> end_group(ControlPlane& control, Error error) {
-  control.abort(error.message);
-  if (const auto left = control.quiesce(Deadline::after(kLeave)); !left)
-    error.message += "; and its memory may still be in use: " + left.error().message;
-  return tl::unexpected(std::move(error));
-}
 
 /// Bytes of transfers as they travel.
 Index wire_bytes(const Planner& planner, const std::vector<Transfer>& transfers) {

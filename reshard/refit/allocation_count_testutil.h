@@ -1,13 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
+// Counts calls of operator new, for tests of what must not allocate. It replaces operator new in
+// every program that uses it.
 #pragma once
 
 #include <cstdint>
 
 namespace reshard {
 
-/// Calls of operator new in this process since it began, by all threads. A program that calls it
-/// counts them.
-std::int64_t allocations();
+/// What was allocated since it was made. With RESHARD_TRACE_ALLOCATIONS set, every allocation while
+/// one lives prints where it is made, for whoever looks for it (addresses for addr2line).
+class CountAllocations {
+ public:
+  CountAllocations();
+  ~CountAllocations();
+  CountAllocations(const CountAllocations&) = delete;
+  CountAllocations& operator=(const CountAllocations&) = delete;
+
+  /// Calls by the thread that made it. @pre called by that thread
+  std::int64_t here() const;
+  /// Calls by all threads of the process.
+  std::int64_t everywhere() const;
+
+ private:
+  std::int64_t here_, everywhere_;
+};
+
 /// Bytes of memory that this process has in use.
 std::int64_t resident_bytes();
 

@@ -9,8 +9,8 @@
 
 #include "reshard/base/hash.h"
 #include "reshard/exec/agreement.h"
+#include "reshard/exec/end_group.h"
 #include "reshard/plan/waves.h"
-#include "reshard/refit/end_group.h"
 
 namespace reshard {
 namespace {

@@ -7,9 +7,10 @@
 
 #include <fmt/format.h>
 
+#include "reshard/exec/end_group.h"
 #include "reshard/exec/rank_path.h"
-#include "reshard/refit/end_group.h"
 #include "reshard/refit/session_state.h"
+#include "reshard/refit/verdict.h"
 
 namespace reshard {
 std::string_view name(SessionPhase phase) {

@@ -164,11 +164,11 @@ TEST(QuantisedSteady, allocates_as_much_in_the_last_refit_as_in_the_second) {
       copy_to(*job.source.stored, memory.from, ends.rank());
       for (int version = 0; version < 300; ++version) {
         ASSERT_TRUE(ends.control->barrier(patient()));
-        const std::int64_t before = allocations();
+        const CountAllocations counted;
         ASSERT_TRUE(ends.control->barrier(patient()));
         ASSERT_EQ(outcome(session->refit(version)), "");
         ASSERT_TRUE(ends.control->barrier(patient()));
-        const std::int64_t count = allocations() - before;
+        const std::int64_t count = counted.everywhere();
         ASSERT_TRUE(ends.control->barrier(patient()));
         if (ends.rank() == Rank(0) && version == 1) early = count;
         if (ends.rank() == Rank(0) && version == 299) late = count;

@@ -26,11 +26,11 @@ SessionLayouts job_of(const ModelConfig& config) {
 template <class Work>
 std::int64_t allocations_of(RankEnds& ends, Work&& work) {
   EXPECT_TRUE(ends.control->barrier(patient()));
-  const std::int64_t before = allocations();
+  const CountAllocations counted;
   EXPECT_TRUE(ends.control->barrier(patient()));
   work();
   EXPECT_TRUE(ends.control->barrier(patient()));
-  const std::int64_t count = allocations() - before;
+  const std::int64_t count = counted.everywhere();
   EXPECT_TRUE(ends.control->barrier(patient()));
   return count;
 }
@@ -87,9 +87,9 @@ void refit_often(RankEnds& ends, const SessionLayouts& job, Buffering buffering,
   std::int64_t resident = 0, most = 0, first_most = 0;
   for (int version = 0; version < kRefits; ++version) {
     memory.source_bytes.fill(memory.source, version);
-    const std::int64_t before = allocations();
+    const CountAllocations counted;
     const auto report = session->refit(version);
-    const std::int64_t count = allocations() - before;
+    const std::int64_t count = counted.everywhere();
     ASSERT_EQ(outcome(report), "");
     ASSERT_EQ(report->plan_seconds, 0);
     ASSERT_EQ(memory.wrong(session->held()), 0) << "version " << version;

@@ -4,8 +4,9 @@
 #include <algorithm>
 #include <cstring>
 
+#include "reshard/exec/end_group.h"
 #include "reshard/exec/rank_path.h"
-#include "reshard/refit/end_group.h"
+#include "reshard/refit/verdict.h"
 
 namespace reshard {
 namespace {

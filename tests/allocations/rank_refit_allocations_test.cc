@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "reshard/exec/rank_refit_testutil.h"
+#include "reshard/refit/allocation_count_testutil.h"
 #include "reshard/transport/inproc.h"
 #include "reshard/transport/shm_testutil.h"
-#include "tests/allocations/count.h"
 
 namespace reshard {
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(RefitOverTransport);
@@ -18,8 +18,8 @@ namespace {
 constexpr int kWarm = 4, kCounted = 12;
 
 /// Allocations of one rank's thread in each of its counted runs, after the first have made room.
-Result<std::vector<std::uint64_t>> count_as_rank(RankEnds& ends, const Planner& planner,
-                                                 const RefitWay& way) {
+Result<std::vector<std::int64_t>> count_as_rank(RankEnds& ends, const Planner& planner,
+                                                const RefitWay& way) {
   const Rank me = ends.rank();
   const auto mine = [&](const std::shared_ptr<const ModelLayout>& layout) {
     const std::vector<Rank> ranks(layout->ranks().contains(me) ? 1 : 0, me);
@@ -37,7 +37,7 @@ Result<std::vector<std::uint64_t>> count_as_rank(RankEnds& ends, const Planner& 
       target.ranks().empty() ? nullptr : &target, transport, *ends.control, options));
   EXPECT_EQ(refit.path(), way.takes) << refit.reason();
   for (int i = 0; i < kWarm; ++i) RESHARD_TRY(refit.run());
-  std::vector<std::uint64_t> counts;
+  std::vector<std::int64_t> counts;
   counts.reserve(kCounted);
   for (int i = 0; i < kCounted; ++i) {
     const CountAllocations counted;
