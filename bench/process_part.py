@@ -6,7 +6,6 @@ import os
 import shutil
 import statistics
 import subprocess
-import time
 
 import jobs
 from machine import Watch, available_memory
@@ -133,17 +132,17 @@ def whole_rows(programs, case, rounds, transport):
 def perftest_rate(test, tls, port):
   """GB/s of ucx_perftest between two processes of this host, in messages of 64 MiB."""
   env = {**os.environ, "UCX_TLS": tls}
-  server = subprocess.Popen(["ucx_perftest", "-p", str(port)], env=env, stdout=subprocess.DEVNULL)
+  # A line at a time, so that the one that says that it listens comes at once.
+  server = subprocess.Popen(["stdbuf", "-oL", "ucx_perftest", "-p", str(port)], env=env, stdout=subprocess.PIPE)
   try:
+    server.stdout.readline()
     argv = ["ucx_perftest", "-p", str(port), "localhost", "-t", test, "-s", str(64 << 20)]
     argv += ["-n", "20", "-w", "3", "-v", "-f"]
-    for _ in range(50):  # until the server listens
-      done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=120)
-      lines = [line.split(",") for line in done.stdout.splitlines() if line[:1] in " 0123456789"]
-      if done.returncode == 0 and lines:
-        return float(lines[-1][5]) * 2**20 / 1e9
-      time.sleep(0.1)
-    raise BenchError(f"ucx_perftest {test} over {tls}: {done.stderr.strip() or done.stdout.strip()}")
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=120)
+    lines = [line.split(",") for line in done.stdout.splitlines() if line[:1] in " 0123456789"]
+    if done.returncode != 0 or not lines:
+      raise BenchError(f"ucx_perftest {test} over {tls}: {done.stderr.strip() or done.stdout.strip()}")
+    return float(lines[-1][5]) * 2**20 / 1e9
   finally:
     server.kill()
     server.wait()
