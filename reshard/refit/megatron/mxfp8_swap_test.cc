@@ -158,6 +158,24 @@ TEST_P(Mxfp8Swap, preparing_again_changes_nothing) {
   });
 }
 
+// refit: "created and cached by a prior prepare_swap_model_weights call for the same model pair":
+// another pair of the same context goes plain.
+TEST_P(Mxfp8Swap, another_pair_of_the_context_is_left_plain) {
+  run([](SwapRank& me, RankEnds& ends) {
+    ASSERT_EQ(outcome(prepare(me)), "");
+    SwapRank twin(layouts(), ends);
+    twin.begin(9);
+    ASSERT_EQ(
+        outcome(swap_model_weights(twin.src(), twin.tgt(), "inproc", twin.arguments, *me.context)),
+        "");
+    EXPECT_EQ(twin.wrong(9), "");
+    expect_refit(me, ends, 1);
+    EXPECT_EQ(me.context->plans_built(), 2U);
+    EXPECT_EQ(outcome(ends.control->quiesce(patient())), "");
+    clear_all_caches(*me.context);
+  });
+}
+
 // transforms: "convert_on_send=True ... Both sender and receiver must use the transform so that
 // tensor counts match." Also on the rank itself, and for slices that cut blocks.
 TEST_P(Mxfp8Swap, both_sides_may_convert_on_send) {

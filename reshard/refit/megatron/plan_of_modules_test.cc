@@ -95,6 +95,19 @@ TEST(BuildCentralizedReshardPlan, is_the_same_from_rank_0_as_from_every_rank_its
   });
 }
 
+// planner: "num_experts: int = None": a dense model needs none.
+TEST(BuildCentralizedReshardPlan, of_dense_models_needs_no_number_of_experts) {
+  run_job({"", tiny_dense(), sized(2, ""), sized(1, ""), 2}, [](SwapRank& me, RankEnds& ends) {
+    const auto plan = build_centralized_reshard_plan(me.group, src(me), tgt(me));
+    ASSERT_TRUE(plan) << plan.error().message;
+    EXPECT_EQ(plan->recv_ops.empty(), ends.rank() == Rank(1));
+    TransportCopyService service(*ends.transport, *ends.control, 60);
+    me.begin(1);
+    ASSERT_EQ(outcome(execute_reshard_plan(*plan, src(me), tgt(me), service, me.group)), "");
+    EXPECT_EQ(me.wrong(1), "");
+  });
+}
+
 TEST(BuildPlan, keeps_the_planner_of_the_operations) {
   run_job(overlapping(), [](SwapRank& me, RankEnds& ends) {
     const auto built = build_plan(me.group, src(me), tgt(me), arguments_of(me));

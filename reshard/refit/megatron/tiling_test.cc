@@ -282,5 +282,42 @@ TEST(SelectSrcMetadataBalanced, its_own_replica_counts_only_where_it_has_the_sam
   EXPECT_EQ((*select_src_metadata_balanced(all, dst, Rank(0)))->owner_rank, Rank(1));
 }
 
+// utils: "The selected metadata supplies topology (TP/EP/DP group ranks) to the LCM planner."
+TEST(SelectSrcMetadataBalanced, what_it_selects_is_what_the_planner_reads_from) {
+  // Two source replicas of two members, [0, 1] and [2, 3]; three destination members from 4.
+  std::vector<ParameterMetadata> all;
+  for (int owner = 0; owner < 4; ++owner) {
+    all.push_back(cut(owner / 2 * 2, 2, 6));
+    all.back().owner_rank = Rank(owner);
+    all.back().data_parallel_group_ranks = ranks(owner, 1);
+  }
+  const auto dst = cut(4, 3, 4);
+  for (int me = 4; me < 7; ++me) {
+    const ParameterMetadata& chosen = **select_src_metadata_balanced(all, dst, Rank(me));
+    const int first = chosen.owner_rank.value() / 2 * 2;
+    const auto slices = *determine_source_ranks_for_dst_param("w", chosen, dst, Rank(me));
+    EXPECT_EQ(slices, tiled(cut(first, 2, 6), dst, me));
+    for (const SourceSlice& s : slices) EXPECT_EQ(s.src_rank.value() / 2 * 2, first);
+  }
+}
+
+// planner: "we pick a source rank from the source DP group in a deterministic round-robin manner
+// based on the receiver's global rank for better load distribution."
+TEST(FinalizeDpTransfers, receivers_take_turns_over_the_sources_that_are_chosen_for_them) {
+  std::vector<ParameterMetadata> all;
+  for (int owner = 0; owner < 4; ++owner) all.push_back(cut(owner, 1, 6));
+  std::map<int, int> reads;
+  for (int me = 4; me < 12; ++me) {
+    const auto dst = cut(me, 1, 6);
+    for (int again = 0; again < 2; ++again) {
+      const auto& chosen = **select_src_metadata_balanced(all, dst, Rank(me));
+      const auto slices = *finalize_dp_transfers("w", chosen, dst, Rank(me));
+      EXPECT_EQ(slices, (std::vector{rows(me % 4, 0, 0, 6)}));
+      ++reads[slices[0].src_rank.value()];
+    }
+  }
+  EXPECT_EQ(reads, (std::map<int, int>{{0, 4}, {1, 4}, {2, 4}, {3, 4}}));
+}
+
 }  // namespace
 }  // namespace reshard::megatron

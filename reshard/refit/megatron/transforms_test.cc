@@ -129,6 +129,36 @@ TEST(MXFP8Tensor, scales_are_rows_or_tiles_of_the_same_bytes) {
   EXPECT_FALSE(quantise_part(*slice(memory->view, Box{{0, 4}, {0, 48}}), 0, 0, *rows));
 }
 
+// transforms: "buffer_key_prefix: str = ''", "convert_on_send: bool = False"
+TEST(MXFP8ReshardTransform, converts_on_receive_and_strips_nothing_by_default) {
+  const auto buffer = *make_mxfp8({4, 64}, false);
+  MXFP8ReshardTransform transform({"decoder.w"}, {{"decoder.w", buffer}});
+  EXPECT_FALSE(transform.convert_on_send());
+  EXPECT_TRUE(transform.prepare_recv("decoder.w", Box{{0, 4}, {0, 64}}));
+}
+
+// transforms: "identical to the default reshard path", "Because the wire format is unchanged the
+// sender does not need a transform - only the receiver creates one."
+TEST(MXFP8ReshardTransform, that_converts_on_receive_sends_what_no_transform_sends) {
+  const Tensor source = parameter(numbers({4, 64}));
+  const Box box{{1, 3}, {0, 64}};
+  MXFP8ReshardTransform ours({"w"}, {});
+  ReshardTransform plain;
+  const auto a = ours.prepare_send("w", box, source, box),
+             b = plain.prepare_send("w", box, source, box);
+  ASSERT_TRUE(a && b);
+  ASSERT_EQ(a->size(), b->size());
+  EXPECT_EQ((*a)[0].view.data, (*b)[0].view.data);
+  EXPECT_EQ((*a)[0].view.shape, (*b)[0].view.shape);
+  EXPECT_EQ((*a)[0].view.dtype, (*b)[0].view.dtype);
+  // transforms: "The receiver allocates a BF16 receive buffer"
+  const auto room =
+      MXFP8ReshardTransform({"w"}, {{"w", *make_mxfp8({4, 64}, false)}}).prepare_recv("w", box);
+  ASSERT_TRUE(room);
+  ASSERT_EQ(room->size(), 1U);
+  EXPECT_EQ((*room)[0].view.dtype, DType::bf16);
+}
+
 /// Scales 2-D or 1-D, converted on receive or on send.
 class Mxfp8Modes : public ::testing::TestWithParam<std::tuple<bool, bool>> {
  protected:
