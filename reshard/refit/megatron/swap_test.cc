@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Protects: swap_model_weights puts every value in place between all layouts that Megatron-Core's
-// own tests refit between, with ranks as threads and as processes.
+// own tests refit between, and the numeric examples of the documents move the bytes that they say,
+// with ranks as threads and as processes.
+#include "reshard/refit/megatron/examples_suite_testutil.h"
 #include "reshard/refit/megatron/swap_suite_testutil.h"
 #include "reshard/transport/group.h"
 #include "reshard/transport/inproc.h"
@@ -11,6 +13,7 @@ namespace {
 
 const TransportUnderTest kInproc{"inproc", run_group_as_threads<InprocGroup>};
 RESHARD_TEST_SWAPS(Inproc, kInproc);
+RESHARD_TEST_EXAMPLES(Inproc, kInproc);
 
 const TransportUnderTest kShm{"shm", [](int n, const RankBody& body) {
                                 return run_ranks_as_processes(
@@ -18,6 +21,7 @@ const TransportUnderTest kShm{"shm", [](int n, const RankBody& body) {
                                     body);
                               }};
 RESHARD_TEST_SWAPS(ShmProcesses, kShm);
+RESHARD_TEST_EXAMPLES(ShmProcesses, kShm);
 
 }  // namespace
 }  // namespace reshard::megatron
