@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// Many refits in a row of a changing model with a quantised target, on one rank of any transport:
+// what they hold, plan, prove and allocate.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+#include "reshard/refit/allocation_count_testutil.h"
+#include "reshard/refit/quantised_memory_testutil.h"
+
+namespace reshard::quantised {
+
+/// A model at so many versions that follow each other again and again: any two in a row differ, and
+/// a target that was skipped holds what is seven versions old.
+class ChangingModel {
+ public:
+  explicit ChangingModel(const Case& c) {
+    for (std::int64_t v = 0; v < kVersions; ++v) {
+      jobs_.push_back(std::make_unique<Job>(c));
+      jobs_.back()->fill(v);
+    }
+  }
+  const Job& at(std::int64_t version) const {
+    return *jobs_[static_cast<std::size_t>(version % kVersions)];
+  }
+
+ private:
+  static constexpr std::int64_t kVersions = 7;
+  std::vector<std::unique_ptr<Job>> jobs_;
+};
+
+/// The heap's own play: pages that a thread's arena touches when calls come in another order.
+inline constexpr std::int64_t kHeapPlay = std::int64_t{512} << 10;
+
+/// `refits` versions on one rank, each proved and compared with the oracle. From a tenth of them
+/// on, when the heap has all that it needs, resident memory stays, and so does what a refit
+/// allocates in this process where it has one rank alone (`whole_process`).
+inline void refit_often(RankEnds& ends, const ChangingModel& model, const Way& way, int refits,
+                        bool whole_process) {
+  const Rank me = ends.rank();
+  const Memory memory(model.at(0), me);
+  VersionWord word;
+  auto session = Session::prepare(*ends.transport, *ends.control, memory.source(model.at(0)),
+                                  memory.target(model.at(0), word), options_of(way));
+  ASSERT_EQ(outcome(session), "");
+  const Index staging = session->staging_bytes();
+  std::int64_t resident = 0, most = 0, first_most = 0;
+  for (int version = 0; version < refits; ++version) {
+    const Job& job = model.at(version);
+    copy_to(*job.source.stored, memory.from, me);
+    const CountAllocations counted;
+    const auto report = session->refit(version);
+    const std::int64_t count = counted.everywhere();
+    ASSERT_EQ(outcome(report), "");
+    ASSERT_EQ(report->plan_seconds, 0);
+    ASSERT_EQ(report->version, version);
+    ASSERT_EQ(word.held().version, memory.has_target() ? version : -1);
+    ASSERT_EQ(memory.wrong(word.held(), job), 0) << "version " << version;
+    if (version < refits / 10) continue;
+    std::int64_t& of_half = version < refits / 2 ? first_most : most;
+    of_half = std::max(of_half, count);
+    if (version == refits / 10) resident = resident_bytes();
+  }
+  EXPECT_EQ(session->staging_bytes(), staging);
+  EXPECT_LE(resident_bytes() - resident, kHeapPlay);
+  if (whole_process) {
+    EXPECT_LE(most, first_most + 8);
+  }
+  EXPECT_EQ(outcome(ends.control->quiesce(patient())), "");
+}
+
+}  // namespace reshard::quantised

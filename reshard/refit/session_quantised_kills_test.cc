@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+// Protects: a process that is killed at any point of a refit of quantised weights, wherever they
+// are quantised, leaves every reader, in whichever process, with a whole version or one that is
+// marked torn; and the next group goes on from there.
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+
+#include <atomic>
+#include <csignal>
+#include <deque>
+#include <new>
+#include <thread>
+
+#include "reshard/refit/quantised_memory_testutil.h"
+#include "reshard/transport/fault.h"
+#include "reshard/transport/shm_testutil.h"
+
+namespace reshard::quantised {
+namespace {
+
+/// Whose process reads all targets meanwhile: it has neither side.
+constexpr int kReader = 7;
+
+/// Memory and words of all ranks, in memory that all processes have, and what each version is.
+class World {
+ public:
+  World() : words_(static_cast<VersionWord*>(map())) {
+    for (int r = 0; r < size(); ++r) {
+      memory.emplace_back(job(1), Rank(r));
+      new (words_ + r) VersionWord;
+    }
+  }
+  ~World() { ::munmap(words_, kBytes); }
+  World(const World&) = delete;
+  World& operator=(const World&) = delete;
+
+  static int size() { return small_case().ranks; }
+  /// Made once, before any process is: filling one takes longer than a refit.
+  static const Job& job(std::int64_t version) {
+    static const auto jobs = [] {
+      std::vector<std::unique_ptr<Job>> out;
+      for (std::int64_t v = 0; v < 4; ++v) {
+        out.push_back(std::make_unique<Job>(small_case()));
+        out.back()->fill(v);
+      }
+      return out;
+    }();
+    return *jobs[static_cast<std::size_t>(version)];
+  }
+  VersionWord& word(int rank) const { return words_[rank]; }
+  Index wrong(int rank, const Held& held) const {
+    return held.state == TargetState::whole
+               ? memory[static_cast<std::size_t>(rank)].wrong(held, job(held.version))
+               : 0;
+  }
+
+  std::deque<Memory> memory;
+
+ private:
+  static constexpr std::size_t kBytes = 4096;
+  static void* map() {
+    return ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  }
+  VersionWord* words_;
+};
+
+/// As long as it lives a thread reads all targets of the world, as engines would.
+class Reader {
+ public:
+  explicit Reader(const World& world) : thread_([this, &world] { read(world); }) {}
+  ~Reader() {
+    stop_ = true;
+    thread_.join();
+  }
+  Reader(const Reader&) = delete;
+  Reader& operator=(const Reader&) = delete;
+
+ private:
+  void read(const World& world) {
+    std::vector<std::int64_t> last(world.memory.size(), -1);
+    while (!stop_)
+      for (int r = 0; r < World::size(); ++r) {
+        const Held held = world.word(r).held();
+        const Index wrong = world.wrong(r, held);
+        if (world.word(r).held_after_reading() != held) continue;
+        EXPECT_EQ(wrong, 0) << "rank " << r << " holds version " << held.version;
+        EXPECT_GE(held.version, last[static_cast<std::size_t>(r)]);
+        last[static_cast<std::size_t>(r)] = held.version;
+      }
+  }
+  std::atomic<bool> stop_{false};
+  std::thread thread_;
+};
+
+using Sabotage = std::function<void(RankEnds&, SessionOptions&)>;
+
+/// A group of processes that refits these versions; the last of them is not done where one dies.
+void run(World& world, const Way& way, const std::vector<std::int64_t>& versions, int doomed = -1,
+         const Sabotage& sabotage = nullptr) {
+  ProcessOptions processes;
+  if (doomed >= 0) processes.doomed = {doomed};
+  const auto body = [&](RankEnds& ends) {
+    const Rank me = ends.rank();
+    const Memory& memory = world.memory[me.index()];
+    SessionOptions options = options_of(way);
+    if (me == Rank(doomed)) sabotage(ends, options);
+    auto session = Session::prepare(*ends.transport, *ends.control, memory.source(World::job(1)),
+                                    memory.target(World::job(1), world.word(me.value())), options);
+    if (doomed >= 0 && !session) return;
+    ASSERT_EQ(outcome(session), "");
+    std::optional<Reader> reader;
+    if (me == Rank(kReader)) reader.emplace(world);
+    for (const std::int64_t version : versions) {
+      copy_to(*World::job(version).source.stored, memory.from, me);
+      const auto report = session->refit(version);
+      // Who serves the control plane may die before all have heard that the last one is done.
+      if (doomed >= 0 && (version == versions.back() || (doomed == 0 && !report)))
+        return expect_error(report, Code::aborted, {"rank " + std::to_string(doomed)});
+      ASSERT_EQ(outcome(report), "");
+      EXPECT_EQ(world.wrong(me.value(), session->held()), 0);
+    }
+    EXPECT_EQ(outcome(ends.control->quiesce(patient())), "");
+  };
+  const auto all = shm_processes("mapped,readv,ring", processes);
+  EXPECT_EQ(outcome(all(World::size(), body)), "");
+}
+
+void expect_no_lie(const World& world, Buffering buffering, std::int64_t old, std::int64_t now,
+                   const std::string& what) {
+  for (int r = 0; r < World::size(); ++r) {
+    if (!world.memory[static_cast<std::size_t>(r)].has_target()) continue;
+    const Held held = world.word(r).held();
+    EXPECT_EQ(world.wrong(r, held), 0) << what << ", rank " << r;
+    EXPECT_TRUE(may_be_seen(held, buffering, old, now))
+        << what << ", rank " << r << " is " << name(held.state) << " at " << held.version;
+  }
+}
+
+class QuantisedKills : public testing::TestWithParam<Way> {};
+INSTANTIATE_TEST_SUITE_P(Ways, QuantisedKills, testing::ValuesIn(few_fault_ways()),
+                         [](const auto& tested) { return tested.param.name; });
+
+/// A trainer, a trainer that is an engine, an engine; and rank 0, which serves the control plane.
+TEST_P(QuantisedKills, in_any_phase_leave_whole_or_torn) {
+  for (const SessionPhase phase : {SessionPhase::begin, SessionPhase::transfer, SessionPhase::check,
+                                   SessionPhase::commit, SessionPhase::committed})
+    for (const int doomed : {0, 1, 3, 6}) {
+      World world;
+      run(world, GetParam(), {1, 2}, doomed, [phase](RankEnds&, SessionOptions& options) {
+        options.on_phase = [phase, refits = 0](SessionPhase now) mutable -> Result<> {
+          refits += now == SessionPhase::begin ? 1 : 0;
+          if (refits == 2 && now == phase) raise(SIGKILL);
+          return {};
+        };
+      });
+      const std::string text = std::string(name(phase)) + ", rank " + std::to_string(doomed);
+      expect_no_lie(world, GetParam().buffering, 1, 2, text);
+      run(world, GetParam(), {3});
+      expect_no_lie(world, Buffering::doubled, 3, 3, text);
+    }
+}
+
+/// The same before one of the rank's messages.
+TEST_P(QuantisedKills, between_messages_leave_whole_or_torn) {
+  for (const int doomed : {1, 3})
+    for (const std::uint64_t message : {0UL, 5UL, 30UL, 90UL}) {
+      World world;
+      run(world, GetParam(), {1});
+      run(world, GetParam(), {2}, doomed, [&](RankEnds& ends, SessionOptions& options) {
+        FaultPlan plan{{{Fault::Kind::kill, message, 1}}, 0};
+        plan.on_kill = [] { raise(SIGKILL); };
+        ends.transport = make_faulty(std::move(ends.transport), std::move(plan));
+        // Where it has no message of this number, it dies at the end of its transfer.
+        options.on_phase = [](SessionPhase now) -> Result<> {
+          if (now == SessionPhase::check) raise(SIGKILL);
+          return {};
+        };
+      });
+      const std::string text = "rank " + std::to_string(doomed) + ", " + std::to_string(message);
+      expect_no_lie(world, GetParam().buffering, 1, 2, text);
+      run(world, GetParam(), {3});
+      expect_no_lie(world, Buffering::doubled, 3, 3, text);
+    }
+}
+
+}  // namespace
+}  // namespace reshard::quantised
