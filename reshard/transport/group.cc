@@ -23,11 +23,9 @@ tl::unexpected<Error> cannot_make(std::string_view name) {
   }
   const std::optional<TransportInfo> row = find_transport(name);
   if (row) return fail(Code::unsupported, fmt::format("transport {}: {}", name, row->reason));
-  std::string known;
-  for (const TransportInfo& t : transports())
-    known += fmt::format("{}{}", known.empty() ? "" : ", ", t.name);
   return fail(Code::invalid_argument,
-              fmt::format("transport {}: there is none of this name; known: {}", name, known));
+              fmt::format("transport {}: there is none of this name; known: {}", name,
+                          fmt::join(transport_names(), ", ")));
 }
 
 bool has_module(std::string_view name) {

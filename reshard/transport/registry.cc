@@ -77,6 +77,12 @@ TransportInfo info_of(const Row& row) {
 
 }  // namespace
 
+std::vector<std::string_view> transport_names() {
+  std::vector<std::string_view> out;
+  for (const Row& row : kRows) out.push_back(row.name);
+  return out;
+}
+
 std::vector<TransportInfo> transports() {
   std::vector<TransportInfo> out;
   for (const Row& row : kRows) out.push_back(info_of(row));

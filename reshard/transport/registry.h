@@ -20,6 +20,9 @@ struct TransportInfo {
   std::string_view purpose;  ///< what it is for, in one line. Static.
 };
 
+/// The names of all transports, in the order of the documentation. Loads nothing.
+std::vector<std::string_view> transport_names();
+
 /// Every transport that reshard has or plans, built or not, in the order of the documentation.
 /// Loads the modules to ask them, which starts nothing: no MPI_Init, no device, no output.
 std::vector<TransportInfo> transports();

@@ -18,6 +18,7 @@ TEST(Registry, lists_every_transport_once) {
   for (const TransportInfo& t : transports()) names.emplace_back(t.name);
   EXPECT_THAT(names,
               testing::ElementsAre("inproc", "shm", "mpi", "gloo", "ucx", "nccl", "nvshmem"));
+  EXPECT_THAT(transport_names(), testing::ElementsAreArray(names));
 }
 
 TEST(Registry, a_transport_is_available_or_says_why_not) {

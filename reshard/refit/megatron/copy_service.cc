@@ -206,13 +206,9 @@ void TransportCopyService::close() {
 Result<> check_backend(std::string_view backend, const RefitGroup& group) {
   if (group.transport != nullptr && group.transport->name() == backend) return {};
   const auto info = find_transport(backend);
-  if (!info) {
-    std::string known;
-    for (const TransportInfo& t : transports())
-      known += fmt::format("{}{}", known.empty() ? "" : ", ", t.name);
-    return fail(Code::invalid_argument,
-                fmt::format("unknown backend '{}'; known: {}", backend, known));
-  }
+  if (!info)
+    return fail(Code::invalid_argument, fmt::format("unknown backend '{}'; known: {}", backend,
+                                                    fmt::join(transport_names(), ", ")));
   if (!info->available)
     return fail(Code::unsupported, fmt::format("backend '{}': {}", backend, info->reason));
   if (backend == "inproc")
