@@ -7,14 +7,12 @@
 #include <rapidcheck/gtest.h>
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
 
-#include "reshard/base/hash.h"
 #include "reshard/transform/convert_kernels.h"
-#include "reshard/transform/quantise_testutil.h"
+#include "reshard/transform/quantise_cases_testutil.h"
 #include "reshard/transform/transform_testutil.h"
 
 namespace reshard {
@@ -23,117 +21,11 @@ namespace {
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-std::vector<SimdLevel> levels() {
-  std::vector<SimdLevel> found;
-  for (SimdLevel level : {SimdLevel::portable, SimdLevel::avx2, SimdLevel::avx512})
-    if (level <= best_simd_level()) found.push_back(level);
-  return found;
-}
-
-const std::vector<QuantFormat>& formats() {
-  static const std::vector<QuantFormat> kAll = [] {
-    std::vector<QuantFormat> f;
-    for (const char* name :
-         {"mxfp8", "mxfp8_floor", "mxfp8_swizzled", "mxfp4", "mxfp4_floor", "mxfp4_swizzled",
-          "nvfp4", "nvfp4_swizzled", "fp8_block", "fp8_block_pow2", "fp8_group", "fp8_group_pow2",
-          "fp8_channel", "fp8_tensor"})
-      f.push_back(*quant_format_from_name(name));
-    f.push_back({.zero_block = 127});
-    f.push_back({.scale = DType::f32, .block_rows = 3, .block_cols = 5, .rule = ScaleRule::floor});
-    f.push_back({.scale = DType::f32, .block_rows = 0, .block_cols = 6, .rule = ScaleRule::exact});
-    f.push_back({.block_rows = 7, .block_cols = 0, .zero_block = 1});
-    f.push_back({.data = DType::f4, .scale = DType::f32, .block_rows = 2, .block_cols = 10});
-    f.push_back(
-        {.data = DType::f4, .scale = DType::f8_e4m3, .block_cols = 34, .rule = ScaleRule::exact});
-    f.push_back({.scale = DType::f8_e4m3,
-                 .block_cols = 16,
-                 .rule = ScaleRule::exact,
-                 .tensor_factor = true});
-    return f;
-  }();
-  return kAll;
-}
-
-/// Plain numbers of one dtype, in memory with gaps between rows and without alignment.
-class Plain {
- public:
-  Plain(DType dtype, Index rows, Index cols, const std::vector<float>& values)
-      : dtype_(dtype), rows_(rows), cols_(cols) {
-    for (const float v : values) {
-      if (dtype == DType::f32) put(std::bit_cast<std::uint32_t>(v), 4);
-      if (dtype == DType::bf16) put(detail::to_bf16(v), 2);
-      if (dtype == DType::f16) put(detail::to_f16(v), 2);
-    }
-    row_bytes_ = cols * width() + 5;
-    std::vector<std::byte> spaced(static_cast<std::size_t>(rows * row_bytes_ + 3));
-    for (Index r = 0; r < rows && cols > 0; ++r)
-      std::memcpy(&spaced[static_cast<std::size_t>(r * row_bytes_ + 3)],
-                  &bytes_[static_cast<std::size_t>(r * cols * width())],
-                  static_cast<std::size_t>(cols * width()));
-    bytes_ = std::move(spaced);
-  }
-
-  FloatMatrix view() { return {bytes_.data() + 3, dtype_, rows_, cols_, row_bytes_}; }
-
-  /// The elements as floats, row-major.
-  std::vector<float> values() const {
-    std::vector<float> floats;
-    for (Index r = 0; r < rows_; ++r)
-      for (Index c = 0; c < cols_; ++c) floats.push_back(value(3 + r * row_bytes_ + c * width()));
-    return floats;
-  }
-
- private:
-  Index width() const { return dtype_ == DType::f32 ? 4 : 2; }
-  void put(std::uint32_t bits, int count) {
-    for (int i = 0; i < count; ++i) bytes_.push_back(static_cast<std::byte>(bits >> (8 * i)));
-  }
-  float value(Index at) const {
-    std::uint32_t bits = 0;
-    std::memcpy(&bits, &bytes_[static_cast<std::size_t>(at)], static_cast<std::size_t>(width()));
-    if (dtype_ == DType::f32) return std::bit_cast<float>(bits);
-    const auto half = static_cast<std::uint16_t>(bits);
-    return dtype_ == DType::bf16 ? detail::from_bf16(half) : detail::from_f16(half);
-  }
-
-  DType dtype_;
-  Index rows_, cols_, row_bytes_ = 0;
-  std::vector<std::byte> bytes_;
-};
-
-/// Values of many kinds: weights, all magnitudes, few distinct ones, and sometimes what is special.
-std::vector<float> random_values(Index count, std::uint64_t seed) {
-  const float specials[] = {0.0F,    -0.0F,   1e-40F, -1e-45F, 0x1p-126F, 448.0F,
-                            -464.0F, 0x1p-9F, 6.0F,   5.0F,    1e38F,     -3e38F};
-  std::vector<float> values;
-  const std::uint64_t kind = mix64(seed) % 5;
-  for (Index i = 0; i < count; ++i) {
-    const std::uint64_t word = mix64(mix64(seed ^ 77) + static_cast<std::uint64_t>(i));
-    const auto bits = static_cast<std::uint32_t>(word);
-    const float weight = static_cast<float>(static_cast<std::int32_t>(bits)) * 0x1p-36F;
-    float value = weight;
-    if (kind == 1) value = std::bit_cast<float>(bits);
-    if (kind == 2) value = static_cast<float>(static_cast<int>(word % 29) - 14) * 0.25F;
-    if (kind == 3 && word >> 40 == 0) value = specials[word % std::size(specials)];
-    if (kind == 4) value = (word >> 40) % 4 == 0 ? specials[word % std::size(specials)] : weight;
-    if (std::isnan(value) || std::isinf(value)) value = (word >> 50) % 64 == 0 ? value : weight;
-    values.push_back(value);
-  }
-  return values;
-}
-
-QuantBytes quantised(const QuantFormat& format, Plain& plain) {
-  const FloatMatrix src = plain.view();
-  QuantBytes bytes = quant_bytes(format, src.rows, src.cols, std::byte{0xa5});
-  quantise(src, view(format, src.rows, src.cols, bytes));
-  return bytes;
-}
-
 /// At every level: equal to the reference.
-void expect_reference(const QuantFormat& format, Plain& plain, const std::string& what) {
+void expect_reference(const QuantFormat& format, PlainMatrix& plain, const std::string& what) {
   const FloatMatrix m = plain.view();
   const QuantBytes want = reference_quantise(format, m.rows, m.cols, plain.values());
-  for (const SimdLevel level : levels()) {
+  for (const SimdLevel level : simd_levels()) {
     const KernelScope scope({level, true});
     const QuantBytes got = quantised(format, plain);
     const auto place = [](const auto& a, const auto& b) {
@@ -150,17 +42,17 @@ void expect_reference(const QuantFormat& format, Plain& plain, const std::string
 TEST(Quantise, every_format_of_every_dtype_and_odd_size_is_that_of_the_reference) {
   const std::pair<Index, Index> sizes[] = {{1, 2}, {5, 38}, {130, 66}, {33, 300}, {2, 1030}};
   std::uint64_t seed = 0;
-  for (const QuantFormat& format : formats())
+  for (const QuantFormat& format : quant_formats())
     for (const DType dtype : {DType::bf16, DType::f16, DType::f32})
       for (const auto& [rows, cols] : sizes)
         for (int i = 0; i < 3; ++i, ++seed) {
-          Plain plain(dtype, rows, cols, random_values(rows * cols, seed));
+          PlainMatrix plain(dtype, rows, cols, random_values(rows * cols, seed));
           ASSERT_NO_FATAL_FAILURE(expect_reference(format, plain, std::to_string(seed)));
         }
 }
 
 TEST(Quantise, every_16_bit_number_is_cast_as_the_reference_does) {
-  for (const QuantFormat& format : formats()) {
+  for (const QuantFormat& format : quant_formats()) {
     for (const DType dtype : {DType::bf16, DType::f16}) {
       // In the order of magnitudes, so that blocks are of one size, and far from it.
       for (const unsigned step : {1U, 2049U}) {
@@ -169,7 +61,7 @@ TEST(Quantise, every_16_bit_number_is_cast_as_the_reference_does) {
           const auto half = static_cast<std::uint16_t>(i * step);
           values.push_back(dtype == DType::bf16 ? detail::from_bf16(half) : detail::from_f16(half));
         }
-        Plain plain(dtype, 32, 2048, values);
+        PlainMatrix plain(dtype, 32, 2048, values);
         ASSERT_NO_FATAL_FAILURE(expect_reference(format, plain, "all halves"));
       }
     }
@@ -181,39 +73,18 @@ TEST(Quantise, casts_of_all_halves_under_a_scale_of_one_are_the_nearest_codes) {
   for (const char* name : {"mxfp8", "mxfp4", "fp8_group", "fp8_group_pow2"}) {
     const QuantFormat format = *quant_format_from_name(name);
     const float largest = format.data == DType::f4 ? 6 : 448;
-    for (const SimdLevel level : levels()) {
+    for (const SimdLevel level : simd_levels()) {
       const KernelScope scope({level, true});
       for (unsigned i = 0; i < 65536; ++i) {
         const float value = detail::from_bf16(static_cast<std::uint16_t>(i));
         if (!(std::abs(value) <= largest)) continue;
         std::vector<float> block(static_cast<std::size_t>(format.block_cols), value);
         block[0] = largest;
-        Plain plain(DType::bf16, 1, format.block_cols, block);
+        PlainMatrix plain(DType::bf16, 1, format.block_cols, block);
         const QuantBytes got = quantised(format, plain);
         unsigned want = nearest_code(format.data, value);
         if (format.data == DType::f4) want |= want << 4;
         ASSERT_EQ(std::to_integer<unsigned>(got.data[1]), want) << name << " of " << value;
-      }
-    }
-  }
-}
-
-TEST(Quantise, all_codes_decode_to_their_values) {
-  for (const DType data : {DType::f8_e4m3, DType::f4}) {
-    const QuantFormat format{.data = data, .block_cols = 256};
-    QuantBytes bytes = quant_bytes(format, 1, 256, std::byte{127});
-    for (unsigned i = 0; i < bytes.data.size(); ++i) bytes.data[i] = static_cast<std::byte>(i);
-    for (const SimdLevel level : levels()) {
-      const KernelScope scope({level, true});
-      Plain plain(DType::f32, 1, 256, std::vector<float>(256));
-      dequantise_rows(view(format, 1, 256, bytes), plain.view(), 0, 1);
-      const std::vector<float> got = plain.values();
-      for (unsigned i = 0; i < 256; ++i) {
-        const unsigned byte = data == DType::f4 ? i / 2 : i;
-        const unsigned code = data == DType::f4 ? byte >> (i % 2 * 4) & 15U : byte;
-        const auto want = static_cast<float>(value_of_code(data, code));
-        ASSERT_TRUE(std::isnan(want) ? std::isnan(got[i]) : got[i] == want) << i;
-        ASSERT_EQ(std::signbit(got[i]), (code >> (data == DType::f4 ? 3 : 7)) != 0) << i;
       }
     }
   }
@@ -249,12 +120,12 @@ TEST(Quantise, blocks_of_special_values_are_those_of_the_reference) {
       {"ties of E2M1", {6, 0.25F, 0.75F, 1.25F, 1.75F, 2.5F, 3.5F, 5.0F, -0.25F, -5.0F}},
       {"large beside small", {1e30F, 1e-30F, 1.0F}},
   };
-  for (const QuantFormat& format : formats()) {
+  for (const QuantFormat& format : quant_formats()) {
     for (const DType dtype : {DType::bf16, DType::f16, DType::f32}) {
       for (const Special& special : specials) {
         std::vector<float> values = special.first;
         values.resize(512, 0.0F);
-        Plain wide(dtype, 1, 512, values), tall(dtype, 16, 32, values);
+        PlainMatrix wide(dtype, 1, 512, values), tall(dtype, 16, 32, values);
         ASSERT_NO_FATAL_FAILURE(expect_reference(format, wide, special.what));
         ASSERT_NO_FATAL_FAILURE(expect_reference(format, tall, special.what));
       }
@@ -266,7 +137,7 @@ TEST(Quantise, the_conventions_of_the_page_hold) {
   const auto scale_and_code = [](const char* name, std::vector<float> values) {
     const QuantFormat format = *quant_format_from_name(name);
     values.resize(128, 0.0F);
-    Plain plain(DType::f32, 1, 128, values);
+    PlainMatrix plain(DType::f32, 1, 128, values);
     const QuantBytes bytes = quantised(format, plain);
     return std::pair(std::to_integer<unsigned>(bytes.scales[0]),
                      std::to_integer<unsigned>(bytes.data[0]));
@@ -288,10 +159,11 @@ TEST(Quantise, the_conventions_of_the_page_hold) {
 }
 
 RC_GTEST_PROP(Quantise, any_split_into_rows_gives_the_whole, ()) {
-  const QuantFormat format = formats()[*rc::gen::inRange<std::size_t>(0, formats().size())];
+  const QuantFormat format =
+      quant_formats()[*rc::gen::inRange<std::size_t>(0, quant_formats().size())];
   const Index rows = *rc::gen::inRange<Index>(1, 300), cols = 2 * *rc::gen::inRange<Index>(1, 80);
-  Plain plain(DType::bf16, rows, cols,
-              random_values(rows * cols, *rc::gen::arbitrary<std::uint64_t>()));
+  PlainMatrix plain(DType::bf16, rows, cols,
+                    random_values(rows * cols, *rc::gen::arbitrary<std::uint64_t>()));
   QuantBytes whole = quantised(format, plain);
   QuantBytes pieces = quant_bytes(format, rows, cols, std::byte{0x5a});
   const bool any_rows = format.block_rows == 0 && format.block_cols == 0;
@@ -307,8 +179,9 @@ RC_GTEST_PROP(Quantise, any_split_into_rows_gives_the_whole, ()) {
     quantise_rows(plain.view(), view(format, rows, cols, pieces), begin, end, amax(plain.view()));
   RC_ASSERT(pieces == whole);
 
-  Plain at_once(DType::f16, rows, cols, std::vector<float>(static_cast<std::size_t>(rows * cols)));
-  Plain row_by_row = at_once;
+  PlainMatrix at_once(DType::f16, rows, cols,
+                      std::vector<float>(static_cast<std::size_t>(rows * cols)));
+  PlainMatrix row_by_row = at_once;
   dequantise_rows(view(format, rows, cols, whole), at_once.view(), 0, rows);
   for (Index r = rows; r-- > 0;)
     dequantise_rows(view(format, rows, cols, whole), row_by_row.view(), r, r + 1);
@@ -316,76 +189,18 @@ RC_GTEST_PROP(Quantise, any_split_into_rows_gives_the_whole, ()) {
   RC_ASSERT(std::memcmp(a.data, b.data, static_cast<std::size_t>(rows * a.row_bytes - 5)) == 0);
 }
 
-TEST(Quantise, dequantised_values_are_those_of_the_reference) {
-  std::uint64_t seed = 1000;
-  for (const QuantFormat& format : formats()) {
-    for (int i = 0; i < 20; ++i, ++seed) {
-      const Index rows = 9, cols = 270;
-      // Any bytes: what others wrote, too.
-      QuantBytes bytes = quant_bytes(format, rows, cols, std::byte{0});
-      bytes.data = random_bytes(static_cast<Index>(bytes.data.size()), seed);
-      bytes.scales = random_bytes(static_cast<Index>(bytes.scales.size()), seed + 1);
-      bytes.factor = 0x1.8p-9F;
-      const std::vector<float> want = reference_dequantise(format, rows, cols, bytes);
-      for (const SimdLevel level : levels()) {
-        const KernelScope scope({level, true});
-        for (const DType dtype : {DType::bf16, DType::f16, DType::f32}) {
-          Plain got(dtype, rows, cols, std::vector<float>(want.size()));
-          dequantise_rows(view(format, rows, cols, bytes), got.view(), 0, rows);
-          const std::vector<float> got_values = got.values();
-          const std::vector<float> rounded = Plain(dtype, rows, cols, want).values();
-          for (std::size_t e = 0; e < want.size(); ++e)
-            ASSERT_TRUE(std::isnan(want[e]) ? std::isnan(got_values[e])
-                                            : got_values[e] == rounded[e])
-                << to_string(format) << " " << name(level) << " " << name(dtype) << " at " << e
-                << ": " << got_values[e] << " but " << rounded[e];
-        }
-      }
-    }
-  }
-}
-
-TEST(Quantise, values_come_back_within_half_a_place) {
-  for (const QuantFormat& format : formats()) {
-    const Index rows = 40, cols = 260;
-    std::vector<float> before;
-    for (Index i = 0; i < rows * cols; ++i)
-      before.push_back(
-          static_cast<float>(static_cast<std::int32_t>(mix64(static_cast<std::uint64_t>(i)))) *
-          0x1p-36F);
-    Plain plain(DType::f32, rows, cols, before);
-    QuantBytes bytes = quantised(format, plain);
-    Plain back(DType::f32, rows, cols, std::vector<float>(before.size()));
-    dequantise_rows(view(format, rows, cols, bytes), back.view(), 0, rows);
-    const std::vector<float> after = back.values();
-    // Half a place, or what saturates where the scale is rounded down: 512 becomes 448, 8
-    // becomes 6.
-    const bool down = format.rule == ScaleRule::floor, f4 = format.data == DType::f4;
-    const double relative = f4 ? 0.25 : down ? 0.125 : 1.0 / 17;
-    const double least = amax(plain.view()) * (f4 ? 0.125 : 0x1p-17);
-    double worst = 0;
-    for (std::size_t i = 0; i < before.size(); ++i) {
-      const double error = std::abs(double{before[i]} - double{after[i]});
-      ASSERT_LE(error, std::max(relative * std::abs(double{before[i]}), least))
-          << to_string(format) << " of " << before[i] << " gives " << after[i];
-      worst = std::max(worst, error);
-    }
-    EXPECT_GT(worst, 0) << to_string(format);
-  }
-}
-
 TEST(Quantise, an_amax_that_is_too_small_saturates_and_keeps_nan) {
   std::vector<float> values(80, 0.25F);
   values[3] = 2.0F;
   values[35] = -kInfinity;
   values[70] = kNan;
-  for (const SimdLevel level : levels()) {
+  for (const SimdLevel level : simd_levels()) {
     const KernelScope scope({level, true});
     for (const DType dtype : {DType::bf16, DType::f16, DType::f32}) {
       for (const ScaleRule rule : {ScaleRule::exact, ScaleRule::up}) {
         const QuantFormat format{
             .scale = DType::f32, .block_rows = 0, .block_cols = 0, .rule = rule};
-        Plain plain(dtype, 2, 40, values);
+        PlainMatrix plain(dtype, 2, 40, values);
         QuantBytes bytes = quant_bytes(format, 2, 40, std::byte{0});
         quantise_rows(plain.view(), view(format, 2, 40, bytes), 0, 2, 0.4375F);
         const auto code = [&](std::size_t i) { return std::to_integer<unsigned>(bytes.data[i]); };
@@ -404,7 +219,7 @@ TEST(Quantise, swizzled_scales_are_the_rows_in_tiles_with_zeros_around) {
     const QuantFormat tiles_format = *quant_format_from_name(std::string(name) + "_swizzled");
     for (const auto& [rows, cols] :
          {std::pair<Index, Index>{1, 32}, {128, 128}, {129, 160}, {300, 272}}) {
-      Plain plain(DType::bf16, rows, cols, random_values(rows * cols, 3));
+      PlainMatrix plain(DType::bf16, rows, cols, random_values(rows * cols, 3));
       const QuantBytes flat = quantised(rows_format, plain);
       QuantBytes tiled = quantised(tiles_format, plain);
       EXPECT_EQ(flat.data, tiled.data);
@@ -425,33 +240,33 @@ TEST(Quantise, swizzled_scales_are_the_rows_in_tiles_with_zeros_around) {
 }
 
 TEST(Quantise, amax_is_the_largest_magnitude_and_nan_where_there_is_one) {
-  for (const SimdLevel level : levels()) {
+  for (const SimdLevel level : simd_levels()) {
     const KernelScope scope({level, true});
     for (const DType dtype : {DType::bf16, DType::f16, DType::f32}) {
       std::vector<float> values(99, 0.5F);
       values[98] = -3.0F;
-      EXPECT_EQ(amax(Plain(dtype, 3, 33, values).view()), 3.0F);
+      EXPECT_EQ(amax(PlainMatrix(dtype, 3, 33, values).view()), 3.0F);
       values[40] = kNan;
-      EXPECT_TRUE(std::isnan(amax(Plain(dtype, 3, 33, values).view())));
-      EXPECT_EQ(amax(Plain(dtype, 0, 33, {}).view()), 0.0F);
-      EXPECT_EQ(amax(Plain(dtype, 4, 0, {}).view()), 0.0F);
+      EXPECT_TRUE(std::isnan(amax(PlainMatrix(dtype, 3, 33, values).view())));
+      EXPECT_EQ(amax(PlainMatrix(dtype, 0, 33, {}).view()), 0.0F);
+      EXPECT_EQ(amax(PlainMatrix(dtype, 4, 0, {}).view()), 0.0F);
     }
   }
 }
 
 TEST(Quantise, a_matrix_without_elements_has_no_scales) {
-  for (const QuantFormat& format : formats()) {
+  for (const QuantFormat& format : quant_formats()) {
     for (const auto& [rows, cols] : {std::pair<Index, Index>{0, 64}, {64, 0}, {0, 0}}) {
       EXPECT_TRUE(check_quant_format(format, rows, cols));
       EXPECT_EQ(scale_rows(format, rows) * scale_cols(format, cols), 0);
-      Plain plain(DType::bf16, rows, cols, {});
+      PlainMatrix plain(DType::bf16, rows, cols, {});
       EXPECT_TRUE(quantised(format, plain).data.empty());
     }
   }
 }
 
 TEST(Quantise, formats_that_no_kernel_knows_are_refused) {
-  for (const QuantFormat& format : formats()) EXPECT_TRUE(check_quant_format(format, 7, 62));
+  for (const QuantFormat& format : quant_formats()) EXPECT_TRUE(check_quant_format(format, 7, 62));
   const QuantFormat bad[] = {
       {.data = DType::f8_e5m2},
       {.data = DType::bf16},
