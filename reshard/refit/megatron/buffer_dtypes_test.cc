@@ -5,41 +5,26 @@
 #include <cstring>
 
 #include "reshard/refit/megatron/swap_testutil.h"
+#include "reshard/transport/forwarding_control_testutil.h"
 
 namespace reshard::megatron {
 namespace {
 
-SwapLayouts disjoint() {
-  return {"", tiny_glm(), sized(2, "etp=1"), sized(1, "offset=2"), 4, true};
-}
-
 /// Counts collective calls.
-class CountingControl final : public ControlPlane {
+class CountingControl final : public ForwardingControl {
  public:
-  explicit CountingControl(ControlPlane& inner) : inner_(inner) {}
+  using ForwardingControl::ForwardingControl;
   int gathers = 0, barriers = 0;
 
-  Rank rank() const override { return inner_.rank(); }
-  int size() const override { return inner_.size(); }
   Result<std::vector<std::vector<std::byte>>> all_gather(std::span<const std::byte> mine,
                                                          Deadline deadline) override {
     ++gathers;
-    return inner_.all_gather(mine, deadline);
+    return ForwardingControl::all_gather(mine, deadline);
   }
   Result<> barrier(Deadline deadline) override {
     ++barriers;
-    return inner_.barrier(deadline);
+    return ForwardingControl::barrier(deadline);
   }
-  void abort(std::string_view reason) override { inner_.abort(reason); }
-  Result<> status() const override { return inner_.status(); }
-  std::vector<Rank> lost() const override { return inner_.lost(); }
-  void report(std::int64_t amount) override { inner_.report(amount); }
-  std::int64_t reported() const override { return inner_.reported(); }
-  Result<> quiesce(Deadline deadline) override { return inner_.quiesce(deadline); }
-  void close() override { inner_.close(); }
-
- private:
-  ControlPlane& inner_;
 };
 
 std::string expert_bias_of(Module& module) {

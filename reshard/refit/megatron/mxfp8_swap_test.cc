@@ -12,8 +12,7 @@ namespace {
 using ::testing::HasSubstr;
 
 /// Columns of 64 and 96: halves of the second cut a block of 32.
-ModelConfig blocks() {
-  ModelConfig c = tiny_dense();
+ModelConfig in_blocks(ModelConfig c) {
   c.hidden_size = 64;
   c.head_dim = 8;
   c.intermediate_size = 96;
@@ -22,15 +21,12 @@ ModelConfig blocks() {
   return c;
 }
 
+ModelConfig blocks() { return in_blocks(tiny_dense()); }
+
 /// Experts as well; every linear weight's columns are a multiple of 32 at tp=1.
 ModelConfig expert_blocks() {
-  ModelConfig c = tiny_moe();
-  c.hidden_size = 64;
-  c.head_dim = 8;
-  c.intermediate_size = 96;
+  ModelConfig c = in_blocks(tiny_moe());
   c.moe_intermediate_size = 32;
-  c.num_hidden_layers = 2;
-  c.layers.resize(2);
   return c;
 }
 

@@ -80,6 +80,13 @@ inline std::vector<SwapLayouts> swap_layouts() {
   };
 }
 
+inline SwapLayouts tp2_to_tp1() { return {"", tiny_dense(), sized(2, ""), sized(1, ""), 2}; }
+
+/// A trainer on ranks 0 and 1, an engine on rank 2, and rank 3 idle; experts.
+inline SwapLayouts disjoint() {
+  return {"", tiny_glm(), sized(2, "etp=1"), sized(1, "offset=2"), 4, true};
+}
+
 /// One rank of a job: its models, and a context of its own.
 struct SwapRank {
   std::unique_ptr<ModuleUnderTest> source, target;
@@ -157,6 +164,12 @@ inline void expect_swap(SwapRank& me, std::uint64_t seed, const RefitMethod& met
   me.begin(seed);
   ASSERT_EQ(outcome(me.swap(method)), "");
   EXPECT_EQ(me.wrong(seed), "");
+}
+
+inline PlanCacheKey key_of(SwapRank& me, int pool = 0) {
+  const auto cores = unwrap_model_cores(me.src(), me.tgt(), nullptr);
+  EXPECT_TRUE(cores.has_value()) << cores.error().message;
+  return build_plan_cache_key(*cores, me.group, me.arguments, pool);
 }
 
 }  // namespace reshard::megatron
