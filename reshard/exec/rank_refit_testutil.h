@@ -67,25 +67,44 @@ inline std::vector<RefitWay> refit_ways() {
   };
 }
 
+/// One rank's own memory, and its transport with less than it can.
+struct RefitRank {
+  RankBuffers source, target;
+  LimitedTransport transport;
+
+  /// Takes the transport of `ends`.
+  RefitRank(RankEnds& ends, const Planner& planner, const RefitWay& way)
+      : source(mine(planner.shared_source(), ends.rank(), way)),
+        target(mine(planner.shared_target(), ends.rank(), way)),
+        transport(std::move(ends.transport), way.limit) {}
+
+  /// Collective. A refit of this memory, which has to outlive it.
+  Result<RankRefit> prepare(const Planner& planner, ControlPlane& control, const RefitWay& way) {
+    RankRefitOptions options;
+    options.path = way.path;
+    options.staging_bytes = way.staging_bytes;
+    options.in_place_bytes = way.in_place_bytes;
+    return RankRefit::prepare(planner, source.ranks().empty() ? nullptr : &source,
+                              target.ranks().empty() ? nullptr : &target, transport, control,
+                              options);
+  }
+
+ private:
+  static RankBuffers mine(const std::shared_ptr<const ModelLayout>& layout, Rank me,
+                          const RefitWay& way) {
+    const std::vector<Rank> ranks(layout->ranks().contains(me) ? 1 : 0, me);
+    return *RankBuffers::allocate(layout, ranks, {.shared = way.shared});
+  }
+};
+
 /// One rank: a refit with its own memory only, twice, each time into zeros. Expects every element
 /// in place, the path that was to be taken and staging below its cap.
 inline Result<> refit_as_rank(RankEnds& ends, const Planner& planner, const RefitWay& way) {
+  RefitRank mine(ends, planner, way);
   const Rank me = ends.rank();
-  const auto mine = [&](const std::shared_ptr<const ModelLayout>& layout) {
-    const std::vector<Rank> ranks(layout->ranks().contains(me) ? 1 : 0, me);
-    return RankBuffers::allocate(layout, ranks, {.shared = way.shared});
-  };
-  const RankBuffers source = RESHARD_TRY(mine(planner.shared_source())),
-                    target = RESHARD_TRY(mine(planner.shared_target()));
-  fill_values(source);
-  LimitedTransport transport(std::move(ends.transport), way.limit);
-  RankRefitOptions options;
-  options.path = way.path;
-  options.staging_bytes = way.staging_bytes;
-  options.in_place_bytes = way.in_place_bytes;
-  RankRefit refit = RESHARD_TRY(RankRefit::prepare(
-      planner, source.ranks().empty() ? nullptr : &source,
-      target.ranks().empty() ? nullptr : &target, transport, *ends.control, options));
+  const RankBuffers& target = mine.target;
+  fill_values(mine.source);
+  RankRefit refit = RESHARD_TRY(mine.prepare(planner, *ends.control, way));
   if (!way.takes.empty()) {
     EXPECT_EQ(refit.path(), way.takes) << refit.reason();
   }

@@ -100,8 +100,7 @@ TEST(SessionPrepare, names_a_tensor_that_one_side_lacks) {
         if (ignored) options.ignore.insert((*model)[id].name);
       }
       ASSERT_NE(missing, "");
-      auto session = Session::prepare(*ends.transport, *ends.control, memory.source_side(),
-                                      memory.target_side(), options);
+      auto session = memory.prepare(ends, options);
       if (ignored) {
         ASSERT_EQ(outcome(session), "");
         EXPECT_EQ(outcome(session->refit(1)), "");
@@ -122,8 +121,7 @@ void with_session(bool replan, Buffering buffering,
     SessionOptions options;
     options.buffering = buffering;
     options.replan = replan;
-    auto session = Session::prepare(*ends.transport, *ends.control, memory.source_side(),
-                                    memory.target_side(), options);
+    auto session = memory.prepare(ends, options);
     ASSERT_EQ(outcome(session), "");
     memory.source_bytes.fill(memory.source, 5);
     ASSERT_EQ(outcome(session->refit(5)), "");
@@ -248,9 +246,8 @@ TEST_P(SessionBegin, refuses_a_layout_that_changed_on_one_rank) {
 TEST_P(SessionBegin, tells_calls_apart) {
   with_session(false, GetParam(), [](RankEnds& ends, SessionMemory& memory, Session& session) {
     if (ends.rank() == Rank(2)) {
-      expect_error(Session::prepare(*ends.transport, *ends.control, memory.source_side(),
-                                    memory.target_side(), {}),
-                   Code::invalid_argument, {"rank 2 calls prepare() but rank 0 calls refit()"});
+      expect_error(memory.prepare(ends, {}), Code::invalid_argument,
+                   {"rank 2 calls prepare() but rank 0 calls refit()"});
     } else {
       expect_error(session.refit(6), Code::invalid_argument,
                    {"rank 2 calls prepare() but rank 0 calls refit()"});

@@ -35,13 +35,7 @@ struct Way {
 std::ostream& operator<<(std::ostream& out, const Way& way) { return out << way.name; }
 
 SessionOptions options_of(const Way& way) {
-  SessionOptions options;
-  options.buffering = way.buffering;
-  options.refit.path = way.path;
-  options.refit.staging_bytes = Index{32} << 10;
-  options.refit.in_place_bytes = 1024;
-  options.prove = way.prove;
-  return options;
+  return in_small_messages(session_options(way.buffering, way.path, way.prove));
 }
 
 /// Prepares on a new group and refits these versions; the last one with what `sabotage` does.
@@ -53,8 +47,7 @@ int run_versions(World& world, const Way& way, std::vector<std::int64_t> version
     SessionMemory& memory = world.memory[ends.rank().index()];
     SessionOptions options = options_of(way);
     if (sabotage) sabotage(ends, options);
-    auto session = Session::prepare(*ends.transport, *ends.control, memory.source_side(),
-                                    memory.target_side(&world.words[ends.rank().index()]), options);
+    auto session = memory.prepare(ends, options, &world.words[ends.rank().index()]);
     ASSERT_EQ(outcome(session), "");
     for (const std::int64_t version : versions) {
       memory.source_bytes.fill(memory.source, version);
@@ -213,8 +206,7 @@ TEST(SessionProof, finds_a_changed_bit_and_refits_again) {
         now.at(ends.rank(), slot)[0] ^= std::byte{4};
         return {};
       };
-      auto session = Session::prepare(*ends.transport, *ends.control, memory.source_side(),
-                                      memory.target_side(&word), options);
+      auto session = memory.prepare(ends, options, &word);
       ASSERT_EQ(outcome(session), "");
       memory.source_bytes.fill(memory.source, 1);
       ASSERT_EQ(outcome(session->refit(1)), "");

@@ -91,15 +91,10 @@ void run(World& world, const Refits& what) {
   const auto processes = shm_processes("mapped,readv,ring", what.processes);
   const auto ended = processes(world.job.ranks, [&](RankEnds& ends) {
     SessionMemory& memory = world.memory[ends.rank().index()];
-    SessionOptions options;
-    options.buffering = what.buffering;
-    options.refit.path = what.path;
-    options.refit.staging_bytes = Index{32} << 10;
-    options.refit.in_place_bytes = 1024;
-    options.prove = what.prove;
+    SessionOptions options =
+        in_small_messages(session_options(what.buffering, what.path, what.prove));
     if (what.sabotage) what.sabotage(ends, options);
-    auto session = Session::prepare(*ends.transport, *ends.control, memory.source_side(),
-                                    memory.target_side(&world.shared.word(ends.rank())), options);
+    auto session = memory.prepare(ends, options, &world.shared.word(ends.rank()));
     if (dies && !session) return;
     ASSERT_EQ(outcome(session), "");
     std::optional<Reader> reader;

@@ -15,8 +15,13 @@ namespace {
 
 constexpr int kRanks = 4;
 constexpr int kRefits = 1000;
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+/// What a sanitizer keeps of freed memory, and notes of all memory, is resident too.
+constexpr std::int64_t kPlay = std::int64_t{320} << 20;
+#else
 /// The heap's own play: pages that a thread's arena touches when calls come in another order.
 constexpr std::int64_t kPlay = std::int64_t{512} << 10;
+#endif
 
 SessionLayouts job_of(const ModelConfig& config) {
   return {config, "megatron:tp=2,pp=2,ep=1,etp=1", "vllm:tp=4", kRanks};
@@ -52,8 +57,7 @@ TEST(SessionSteady, allocates_nothing_beside_the_transport_and_the_control_plane
       const SessionMemory memory(job, ends.rank());
       SessionOptions options;
       options.refit.path = RefitPath::direct;
-      auto session = Session::prepare(*ends.transport, *ends.control, memory.source_side(),
-                                      memory.target_side(), options);
+      auto session = memory.prepare(ends, options);
       ASSERT_EQ(outcome(session), "");
       auto refit = RankRefit::prepare(planner, &memory.source, &memory.target, *ends.transport,
                                       *ends.control, options.refit);
@@ -76,12 +80,7 @@ TEST(SessionSteady, allocates_nothing_beside_the_transport_and_the_control_plane
 void refit_often(RankEnds& ends, const SessionLayouts& job, Buffering buffering, RefitPath path,
                  bool whole_process) {
   const SessionMemory memory(job, ends.rank(), {.shared = true});
-  SessionOptions options;
-  options.buffering = buffering;
-  options.refit.path = path;
-  options.prove = ProveWhen::always;
-  auto session = Session::prepare(*ends.transport, *ends.control, memory.source_side(),
-                                  memory.target_side(), options);
+  auto session = memory.prepare(ends, session_options(buffering, path, ProveWhen::always));
   ASSERT_EQ(outcome(session), "");
   const Index staging = session->staging_bytes();
   std::int64_t resident = 0, most = 0, first_most = 0;

@@ -17,11 +17,7 @@ void on_all(int ranks, const RankBody& body) {
 }
 
 SessionOptions options_of(Buffering buffering, RefitPath path = RefitPath::automatic) {
-  SessionOptions options;
-  options.buffering = buffering;
-  options.refit.path = path;
-  options.prove = ProveWhen::always;
-  return options;
+  return session_options(buffering, path, ProveWhen::always);
 }
 
 class Sessions : public testing::TestWithParam<std::tuple<Buffering, RefitPath>> {};
@@ -34,8 +30,7 @@ TEST_P(Sessions, refit_version_after_version) {
   const SessionLayouts job = overlapping_job();
   on_all(job.ranks, [&](RankEnds& ends) {
     const SessionMemory memory(job, ends.rank());
-    auto session = Session::prepare(*ends.transport, *ends.control, memory.source_side(),
-                                    memory.target_side(), options_of(buffering, path));
+    auto session = memory.prepare(ends, options_of(buffering, path));
     ASSERT_EQ(outcome(session), "");
     EXPECT_EQ(session->held(), Held{});
     EXPECT_EQ(session->path(), path == RefitPath::direct ? "direct" : "message");

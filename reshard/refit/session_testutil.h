@@ -100,6 +100,22 @@ inline SessionLayouts overlapping_job() {
   return {tiny_moe(), "megatron:tp=2,pp=2,ep=2,etp=1", "vllm:tp=4,offset=3", 8};
 }
 
+inline SessionOptions session_options(Buffering buffering, RefitPath path,
+                                      ProveWhen prove = ProveWhen::never) {
+  SessionOptions options;
+  options.buffering = buffering;
+  options.refit.path = path;
+  options.prove = prove;
+  return options;
+}
+
+/// The same with so little staging that a small model takes many messages.
+inline SessionOptions in_small_messages(SessionOptions options) {
+  options.refit.staging_bytes = Index{32} << 10;
+  options.refit.in_place_bytes = 1024;
+  return options;
+}
+
 /// One rank's memory of both sides.
 struct SessionMemory {
   RankBuffers source, target, back;
@@ -120,6 +136,12 @@ struct SessionMemory {
             .buffers = given(target),
             .back = given(back),
             .word = word};
+  }
+  /// Collective. A session of both sides.
+  Result<Session> prepare(RankEnds& ends, const SessionOptions& options,
+                          VersionWord* word = nullptr) const {
+    return Session::prepare(*ends.transport, *ends.control, source_side(), target_side(word),
+                            options);
   }
   /// Wrong bytes of what a reader would read at `held`; 0 where it may read nothing.
   Index wrong(const Held& held) const {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "reshard/memory/host_buffer.h"
+#include "reshard/transport/forwarding_control_testutil.h"
 #include "reshard/transport/shm_testutil.h"
 
 namespace reshard {
@@ -82,25 +83,11 @@ TEST(ShmDeath, the_peers_of_a_killed_process_learn_of_it_by_every_way) {
 }
 
 /// A control plane that never hears of a failure.
-class Deaf final : public ControlPlane {
+class Deaf final : public ForwardingControl {
  public:
-  explicit Deaf(ControlPlane& inner) : inner_(inner) {}
-  Rank rank() const override { return inner_.rank(); }
-  int size() const override { return inner_.size(); }
-  Result<std::vector<Bytes>> all_gather(std::span<const std::byte> mine, Deadline d) override {
-    return inner_.all_gather(mine, d);
-  }
-  Result<> barrier(Deadline deadline) override { return inner_.barrier(deadline); }
-  void abort(std::string_view reason) override { inner_.abort(reason); }
+  using ForwardingControl::ForwardingControl;
   Result<> status() const override { return {}; }
   std::vector<Rank> lost() const override { return {}; }
-  void report(std::int64_t amount) override { inner_.report(amount); }
-  std::int64_t reported() const override { return inner_.reported(); }
-  Result<> quiesce(Deadline deadline) override { return inner_.quiesce(deadline); }
-  void close() override { inner_.close(); }
-
- private:
-  ControlPlane& inner_;
 };
 
 TEST(ShmDeath, the_wire_notices_a_death_that_nobody_tells) {

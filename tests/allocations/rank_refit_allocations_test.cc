@@ -20,21 +20,8 @@ constexpr int kWarm = 4, kCounted = 12;
 /// Allocations of one rank's thread in each of its counted runs, after the first have made room.
 Result<std::vector<std::int64_t>> count_as_rank(RankEnds& ends, const Planner& planner,
                                                 const RefitWay& way) {
-  const Rank me = ends.rank();
-  const auto mine = [&](const std::shared_ptr<const ModelLayout>& layout) {
-    const std::vector<Rank> ranks(layout->ranks().contains(me) ? 1 : 0, me);
-    return RankBuffers::allocate(layout, ranks, {.shared = way.shared});
-  };
-  const RankBuffers source = RESHARD_TRY(mine(planner.shared_source())),
-                    target = RESHARD_TRY(mine(planner.shared_target()));
-  LimitedTransport transport(std::move(ends.transport), way.limit);
-  RankRefitOptions options;
-  options.path = way.path;
-  options.staging_bytes = way.staging_bytes;
-  options.in_place_bytes = way.in_place_bytes;
-  RankRefit refit = RESHARD_TRY(RankRefit::prepare(
-      planner, source.ranks().empty() ? nullptr : &source,
-      target.ranks().empty() ? nullptr : &target, transport, *ends.control, options));
+  RefitRank mine(ends, planner, way);
+  RankRefit refit = RESHARD_TRY(mine.prepare(planner, *ends.control, way));
   EXPECT_EQ(refit.path(), way.takes) << refit.reason();
   for (int i = 0; i < kWarm; ++i) RESHARD_TRY(refit.run());
   std::vector<std::int64_t> counts;

@@ -20,12 +20,7 @@ TEST_P(MpiSessions, refit_fifty_versions) {
   const auto ended =
       run_launched(job.ranks, [&, buffering = buffering, path = path](RankEnds& ends) {
         const SessionMemory memory(job, ends.rank(), {.shared = true});
-        SessionOptions options;
-        options.buffering = buffering;
-        options.refit.path = path;
-        options.prove = ProveWhen::always;
-        auto session = Session::prepare(*ends.transport, *ends.control, memory.source_side(),
-                                        memory.target_side(), options);
+        auto session = memory.prepare(ends, session_options(buffering, path, ProveWhen::always));
         ASSERT_EQ(outcome(session), "");
         for (std::int64_t version = 0; version < 50; ++version) {
           memory.source_bytes.fill(memory.source, version);
