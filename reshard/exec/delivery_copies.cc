@@ -52,12 +52,10 @@ Error missing_memory(const char* side, const ModelLayout& layout, Rank r, SlotId
                       layout.slot(slot).name, r.value())};
 }
 
-Result<DeliveryCopies> delivery_copies(const Planner& planner, std::span<const Rank> destinations,
-                                       const SourceAddress& source, const RankBuffers& target) {
+Result<DeliveryTasks> delivery_tasks(const Planner& planner, std::span<const Rank> destinations,
+                                     const SourceAddress& source, const RankBuffers& target) {
   const auto moves = RESHARD_TRY(all_moves(planner, destinations));
-  DeliveryCopies out;
-  std::vector<CopyTask> tasks;
-  std::vector<std::size_t> groups;
+  DeliveryTasks out;
   const Move* last = nullptr;
   for (const Move& m : moves) {
     const std::byte* from = RESHARD_TRY(source(m.src, m.src_slot));
@@ -65,18 +63,24 @@ Result<DeliveryCopies> delivery_copies(const Planner& planner, std::span<const R
     if (to == nullptr)
       return tl::unexpected(missing_memory("target", planner.target(), m.dst, m.dst_slot));
     out.bytes += m.copy.bytes();
-    ++out.copies;
     if (from == nullptr) {
       out.elsewhere.push_back(m);
       continue;
     }
     const bool same = last != nullptr && tensor_of(*last) == tensor_of(m);
-    groups.push_back(last == nullptr ? 0 : groups.back() + (same ? 0 : 1));
-    tasks.push_back({m.copy, from, to, m.conversion});
+    out.groups.push_back(last == nullptr ? 0 : out.groups.back() + (same ? 0 : 1));
+    out.tasks.push_back({m.copy, from, to, m.conversion});
     last = &m;
   }
-  out.units = make_units(tasks, groups, kUnitBytes);
   return out;
+}
+
+Result<DeliveryCopies> delivery_copies(const Planner& planner, std::span<const Rank> destinations,
+                                       const SourceAddress& source, const RankBuffers& target) {
+  auto all = RESHARD_TRY(delivery_tasks(planner, destinations, source, target));
+  const auto copies = static_cast<Index>(all.tasks.size() + all.elsewhere.size());
+  return DeliveryCopies{make_units(all.tasks, all.groups, kUnitBytes), std::move(all.elsewhere),
+                        all.bytes, copies};
 }
 
 void run_units(const CopyUnits& units, WorkerPool& pool, ProgressMeter& meter) {

@@ -17,7 +17,15 @@ namespace reshard {
 /// An error where it is nowhere.
 using SourceAddress = std::function<Result<const std::byte*>(Rank, SlotId)>;
 
-/// All that some destination ranks must copy to have their tensors.
+/// All that some destination ranks must copy to have their tensors, as it is found.
+struct DeliveryTasks {
+  std::vector<CopyTask> tasks;      ///< between addresses of this process.
+  std::vector<std::size_t> groups;  ///< of tasks, as make_units() takes them.
+  std::vector<Move> elsewhere;      ///< whose source has no address here.
+  Index bytes = 0;                  ///< of both, at the destination.
+};
+
+/// The same, cut into units.
 struct DeliveryCopies {
   CopyUnits units;              ///< between addresses of this process.
   std::vector<Move> elsewhere;  ///< whose source has no address here.
@@ -28,6 +36,8 @@ struct DeliveryCopies {
 /// Resolves the deliveries of the destination ranks to addresses, in an order that reads and writes
 /// each line of memory once where it can. Errors: a destination tensor without memory (named);
 /// those of `source`.
+Result<DeliveryTasks> delivery_tasks(const Planner& planner, std::span<const Rank> destinations,
+                                     const SourceAddress& source, const RankBuffers& target);
 Result<DeliveryCopies> delivery_copies(const Planner& planner, std::span<const Rank> destinations,
                                        const SourceAddress& source, const RankBuffers& target);
 

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "reshard/exec/agreement.h"
+#include "reshard/exec/band_copies.h"
 #include "reshard/exec/delivery_copies.h"
 #include "reshard/exec/get_costs.h"
 #include "reshard/exec/memory_table.h"
@@ -37,17 +38,21 @@ class DirectPath final : public RankPath {
   }
 
   std::string_view name() const override { return "direct"; }
-  Index staging_bytes() const override { return gets_.staging_bytes(); }
+  Index staging_bytes() const override {
+    return gets_.staging_bytes() + (bands_ ? bands_->scratch_bytes() : 0);
+  }
 
   /// "", or why this rank cannot reach what it needs.
   Result<std::string> open_peers(const RankWork& work);
-  Result<> prepare(const RankWork& work);
+  /// "", or why what this rank needs cannot be brought in bands.
+  Result<std::string> prepare(const RankWork& work);
   Result<> run(Deadline deadline, RankReport& report) override;
   /// Of what this rank takes from others. @pre prepared
   const PathCosts& costs() const { return costs_; }
 
  private:
   Result<PeerTensor> find(const RankWork& work, Rank r, SlotId slot) const;
+  Result<std::string> prepare_bands(const RankWork& work, const SourceAddress& source);
 
   Transport& transport_;
   ControlPlane& control_;
@@ -58,6 +63,7 @@ class DirectPath final : public RankPath {
   void estimate(const RankWork& work);
 
   DeliveryCopies copies_;
+  std::optional<BandCopies> bands_;  ///< instead of units of copies_, where there is a taker.
   PeerGets gets_;
   PathCosts costs_;
 };
@@ -93,8 +99,18 @@ Result<PeerTensor> DirectPath::find(const RankWork& work, Rank r, SlotId slot) c
   return PeerTensor{&peer->second.memory[place->span], place->offset};
 }
 
-Result<> DirectPath::prepare(const RankWork& work) {
-  if (work.part.recvs.empty() && work.part.locals.empty()) return {};
+Result<std::string> DirectPath::prepare_bands(const RankWork& work, const SourceAddress& source) {
+  const Rank me = work.me();
+  auto all = RESHARD_TRY(delivery_tasks(work.planner, {&me, 1}, source, *work.target));
+  if (!all.elsewhere.empty()) return std::string("peers' memory is not mapped here");
+  copies_.bytes = all.bytes;
+  copies_.copies = static_cast<Index>(all.tasks.size());
+  bands_ = RESHARD_TRY(BandCopies::make(all.tasks, *work.options.bands, pool_->size()));
+  return std::string();
+}
+
+Result<std::string> DirectPath::prepare(const RankWork& work) {
+  if (work.part.recvs.empty() && work.part.locals.empty()) return std::string();
   if (work.target == nullptr || &work.target->layout() != &work.planner.target())
     return fail(Code::invalid_argument,
                 fmt::format("rank {} takes part in {} but gave no buffers of it", work.me().value(),
@@ -109,6 +125,7 @@ Result<> DirectPath::prepare(const RankWork& work) {
     std::byte* address = tensor.memory->address;
     return address == nullptr ? nullptr : address + tensor.offset;
   };
+  if (work.options.bands != nullptr) return prepare_bands(work, source);
   const Rank me = work.me();
   copies_ = RESHARD_TRY(delivery_copies(work.planner, {&me, 1}, source, *work.target));
   gets_ = RESHARD_TRY(PeerGets::prepare(
@@ -116,7 +133,7 @@ Result<> DirectPath::prepare(const RankWork& work) {
       [&](SlotId slot) { return work.target->at(me, slot); }, me, transport_.size(),
       work.options.staging_bytes));
   estimate(work);
-  return {};
+  return std::string();
 }
 
 void DirectPath::estimate(const RankWork& work) {
@@ -139,8 +156,9 @@ Result<> DirectPath::run(Deadline deadline, RankReport& report) {
   // Sources are ready once their ranks have come.
   RESHARD_TRY(control_.barrier(deadline));
   report.wait_seconds = clock.seconds();
-  ProgressMeter meter("refit", copies_.bytes, progress_, deadline, &control_);
-  run_units(copies_.units, *pool_, meter);
+  ProgressMeter meter("refit", bands_ ? bands_->bytes() : copies_.bytes, progress_, deadline,
+                      &control_);
+  bands_ ? bands_->run(*pool_, meter) : run_units(copies_.units, *pool_, meter);
   RESHARD_TRY(gets_.run(transport_, meter));
   RESHARD_TRY(meter.finish());
   report.move_seconds = clock.seconds() - report.wait_seconds;
@@ -154,8 +172,8 @@ Result<> DirectPath::run(Deadline deadline, RankReport& report) {
 
 Result<DirectPathOutcome> make_direct_path(const RankWork& work) {
   auto path = std::make_unique<DirectPath>(work);
-  const std::string mine = RESHARD_TRY(path->open_peers(work));
-  if (mine.empty()) RESHARD_TRY(path->prepare(work));
+  std::string mine = RESHARD_TRY(path->open_peers(work));
+  if (mine.empty()) mine = RESHARD_TRY(path->prepare(work));
   const std::string reason = RESHARD_TRY(agree_on_reason(mine, work.control, work.deadline));
   if (!reason.empty()) return DirectPathOutcome{nullptr, reason};
   if (work.options.path == RefitPath::automatic) {

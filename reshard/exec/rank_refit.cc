@@ -72,6 +72,8 @@ Result<RankRefit> RankRefit::prepare(const Planner& planner, const RankBuffers* 
                                      ControlPlane& control, RankRefitOptions options) {
   const Deadline deadline = Deadline::after(std::chrono::duration<double>(options.seconds));
   const Capabilities can = transport.capabilities();
+  if (options.bands != nullptr && options.path != RefitPath::direct)
+    return end_group(control, {Code::invalid_argument, "bands need the direct path: ask for it"});
   auto agreement = agree(planner, options, can.direct && can.message, control, deadline);
   // What is wrong with the request, every rank has found; anything else only some may know.
   if (!agreement && agreement.error().code == Code::invalid_argument)

@@ -14,6 +14,7 @@
 
 namespace reshard {
 
+class BandTaker;
 class WorkerPool;
 
 enum class RefitPath {
@@ -40,6 +41,10 @@ struct RankRefitOptions {
   std::span<std::byte> lent_staging = {};
   /// Threads instead of `threads` of its own, borrowed in the same way; null: none are lent.
   WorkerPool* lent_pool = nullptr;
+  /// Takes what is delivered here, band by band, instead of target memory; null: nothing does.
+  /// Needs `path = direct`, and peers' memory that is mapped. The target's addresses are names only
+  /// then. Borrowed as long as the refit lives.
+  BandTaker* bands = nullptr;
 };
 
 /// The most staging memory that one refit uses for messages where its cap is `staging_bytes`.
