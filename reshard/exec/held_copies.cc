@@ -118,9 +118,18 @@ Result<> HeldCopies::read(int threads, const Progress& progress, Deadline deadli
   RESHARD_TRY(meter.finish());
   for (HeldCopy& c : copies_) c.print = {};
   for (const Unit& u : units_) copies_[u.copy].print += u.print;
+  share_prints();
+  return {};
+}
+
+void HeldCopies::set(std::span<const Fingerprint> prints) {
+  for (std::size_t i = 0; i < copies_.size(); ++i) copies_[i].print = prints[i];
+  share_prints();
+}
+
+void HeldCopies::share_prints() {
   for (HeldCopy& c : copies_)
     if (c.same_as >= 0) c.print = copies_[static_cast<std::size_t>(c.same_as)].print;
-  return {};
 }
 
 Index HeldCopies::unit_bytes(const Unit& unit) const {

@@ -44,6 +44,17 @@ class HeldCopies {
   /// Bytes that read() reads.
   Index bytes() const;
 
+  /// For prints that are made elsewhere, of layouts whose form is the printed one: all copies, and
+  /// what their prints are made with.
+  std::span<const HeldCopy> copies() const { return copies_; }
+  const FingerprintKey& key(TensorId id) const { return keys_[id.index()]; }
+  int element_bits(const HeldCopy& copy) const {
+    return bits(conversions_[copy.tensor.index()].from.dtype);
+  }
+  /// Instead of read(): prints in the order of copies(); of copies at the address of earlier ones
+  /// they are not looked at.
+  void set(std::span<const Fingerprint> prints);
+
   /// Disjoint boxes that make up what is held of a tensor, and who holds them. On every rank alike.
   std::span<const Cell> cells(TensorId id) const { return holdings_.cells(holdings_.list(id)); }
   const RankSet& holders(const Cell& cell) const { return sets_[cell.ranks]; }
@@ -67,6 +78,7 @@ class HeldCopies {
   Result<> add(const RankBuffers* buffers, TensorId id, std::int32_t cell, Rank r);
   void mark_shared(std::size_t first);
   void cut_into_units(std::size_t first, const Box& box, int element_bits);
+  void share_prints();
   Index unit_bytes(const Unit& unit) const;
   Result<Fingerprint> print_of(const Unit& unit, std::vector<std::byte>& converted) const;
 

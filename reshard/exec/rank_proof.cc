@@ -61,13 +61,23 @@ class RankProver {
   Result<const Prints*> run(const RankProofOptions& options) {
     deadline_ = options.deadline;
     RESHARD_TRY(read(options));
+    return finish();
+  }
+  Result<const Prints*> run_with(std::span<const Fingerprint> prints, Deadline deadline) {
+    deadline_ = deadline;
+    held_.set(prints);
+    return finish();
+  }
+  const HeldCopies& held() const { return held_; }
+
+ private:
+  Result<const Prints*> finish() {
     RESHARD_TRY(sum());
     // Nobody goes on before everybody knows the verdict.
     RESHARD_TRY(control_.barrier(deadline_));
     return &prints_;
   }
 
- private:
   static TensorId id(std::size_t t) { return TensorId(static_cast<TensorId::rep>(t)); }
   std::size_t num_tensors() const { return static_cast<std::size_t>(layout_.model().size()); }
   const Cell& cell(const HeldCopy& copy) const {
@@ -230,6 +240,14 @@ Result<const Prints*> RankProof::run(const RankProofOptions& options) {
   if (!prints) state_->control.abort(prints.error().message);
   return prints;
 }
+
+Result<const Prints*> RankProof::run_with(std::span<const Fingerprint> prints, Deadline deadline) {
+  auto summed = state_->prover.run_with(prints, deadline);
+  if (!summed) state_->control.abort(summed.error().message);
+  return summed;
+}
+
+const HeldCopies& RankProof::held() const { return state_->prover.held(); }
 
 Result<Prints> rank_fingerprints(const ModelLayout& layout, const RankBuffers* buffers,
                                  Transport& transport, ControlPlane& control,

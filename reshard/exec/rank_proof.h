@@ -4,6 +4,7 @@
 #include <memory>
 #include <span>
 
+#include "reshard/exec/held_copies.h"
 #include "reshard/exec/proof.h"
 #include "reshard/transport/transport.h"
 
@@ -49,6 +50,10 @@ class RankProof {
   /// Reads the memory as it is now. The answer is the same as rank_fingerprints()'s, and belongs to
   /// this object until the next call. Allocates nothing per tensor while replicas agree.
   Result<const Prints*> run(const RankProofOptions& options);
+  /// The same of memory that is never there all at once: the caller has read it, and gives the
+  /// prints of held().copies() as HeldCopies::set() takes them.
+  Result<const Prints*> run_with(std::span<const Fingerprint> prints, Deadline deadline);
+  const HeldCopies& held() const;
 
  private:
   struct State;

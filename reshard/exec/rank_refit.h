@@ -18,11 +18,12 @@ class BandTaker;
 class WorkerPool;
 
 enum class RefitPath {
-  /// Direct where every rank reaches all the memory it needs, unless that is not mapped and its runs
+  /// Direct where every rank reaches all the memory it needs, unless that is not mapped and its
+  /// runs
   /// are so short that messages cost far less; else message.
   automatic,
-  direct,     ///< destinations copy from the sources' memory; an error where they cannot.
-  message,    ///< pack, send, receive, unpack.
+  direct,   ///< destinations copy from the sources' memory; an error where they cannot.
+  message,  ///< pack, send, receive, unpack.
 };
 
 struct RankRefitOptions {

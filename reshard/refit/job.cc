@@ -18,6 +18,10 @@ namespace {
 /// Staging of messages beside landing memory: the least that is allowed, and what is enough.
 constexpr Index kLeastStaging = Index{32} << 10, kEnoughStaging = Index{8} << 20;
 
+/// A band's values, what is made of them for a check, and as much to spare, for every thread; and
+/// the least that is worth a turn.
+constexpr Index kBandParts = 3, kLeastUnit = Index{4} << 10;
+
 constexpr Route kConverting[] = {Route::quantise_at_sender,     Route::quantise_at_receiver,
                                  Route::quantise_between,       Route::dequantise_at_sender,
                                  Route::dequantise_at_receiver, Route::requantise};
@@ -26,6 +30,10 @@ std::vector<bool> with(const Routes& routes, Route route) {
   std::vector<bool> tensors;
   for (const Route r : routes.of) tensors.push_back(r == route);
   return tensors;
+}
+
+bool is_at_receiver(Route route) {
+  return route == Route::quantise_at_receiver || route == Route::dequantise_at_receiver;
 }
 
 bool any(const std::vector<bool>& tensors) {
@@ -52,8 +60,9 @@ std::vector<StagedSlots> staged(const SessionSide& source, const SessionSide& ta
 
 }  // namespace
 
-Job::Job(const JobInput& input)
+Job::Job(const JobInput& input, bool banded)
     : group_{input.transport, input.control, input.options.refit},
+      banded_(banded),
       source_(input.source),
       target_(input.target),
       pool_(input.options.refit.threads) {
@@ -62,7 +71,17 @@ Job::Job(const JobInput& input)
 }
 
 Result<std::unique_ptr<Job>> Job::prepare(const JobInput& input) {
-  std::unique_ptr<Job> job(new Job(input));
+  if (input.options.refit.path != RefitPath::message) {
+    auto banded = prepare(input, true);
+    // What every rank finds alike: some rank does not reach its peers' memory.
+    if (banded || banded.error().code != Code::unsupported || !input.control.status())
+      return banded;
+  }
+  return prepare(input, false);
+}
+
+Result<std::unique_ptr<Job>> Job::prepare(const JobInput& input, bool banded) {
+  std::unique_ptr<Job> job(new Job(input, banded));
   RESHARD_TRY(job->plan(input));
   if (auto placed = job->place(input); !placed)
     return end_group(input.control, std::move(placed).error());
@@ -92,11 +111,18 @@ void Job::add_waves(const JobInput& input) {
   for (const Route route : {Route::plain, Route::stored})
     if (auto tensors = with(routes_, route); any(tensors))
       waves_.emplace_back(route, std::move(tensors));
+  std::vector<Route> landing(std::begin(kConverting), std::end(kConverting));
+  if (banded_) {
+    std::erase_if(landing, is_at_receiver);
+    for (const Route route : {Route::quantise_at_receiver, Route::dequantise_at_receiver})
+      if (auto tensors = with(routes_, route); any(tensors))
+        waves_.emplace_back(route, std::move(tensors), true);
+  }
   Index& staging = group_.options.staging_bytes;
-  if (std::ranges::any_of(kConverting, [&](Route r) { return any(with(routes_, r)); }))
+  if (std::ranges::any_of(landing, [&](Route r) { return any(with(routes_, r)); }))
     staging = std::min(staging, std::clamp(staging / 4, kLeastStaging, kEnoughStaging));
   const Index cap = std::max<Index>(0, input.staging_bytes - staging);
-  for (const Route route : kConverting) {
+  for (const Route route : landing) {
     const auto tensors = with(routes_, route);
     if (!any(tensors)) continue;
     for (const auto& group : waves_of(staged(source_, target_, routes_, route, tensors), cap)) {
@@ -124,7 +150,14 @@ Result<const RankBuffers*> Job::values_view(const SessionSide& side, const RankB
 }
 
 Wave::Memory Job::memory() {
-  return {source_, target_, source_values_, target_values_, target_stored_, arena_.data()};
+  const Index each = group_.options.staging_bytes / (kBandParts * pool_.size());
+  return {source_,
+          target_,
+          source_values_,
+          target_values_,
+          target_stored_,
+          arena_.data(),
+          std::clamp(each, kLeastUnit, Pass::kUnitBytes)};
 }
 
 Result<> Job::place(const JobInput& input) {
@@ -224,9 +257,12 @@ Result<> Job::check(int copy) {
 }
 
 Result<> Job::check_again(int copy, bool recorded) {
-  for (Wave& wave : waves_)
+  for (Wave& wave : waves_) {
     if (wave.is_direct())
       for (Move& move : wave.moves()) RESHARD_TRY(move.check_again(group_, copy, recorded));
+    else if (!recorded)
+      RESHARD_TRY(wave.check(group_, pool_, copy));
+  }
   std::string mine;
   for (std::size_t i = 0; i < converted_.size() && recorded && mine.empty(); ++i)
     if (seal(i, copy) != sealed_[i])

@@ -37,8 +37,8 @@ class Job {
   /// Collective. What run() has not: fingerprints of what went from memory to memory; and remembers
   /// what the copy holds now. Errors: as Move::check().
   Result<> check(int copy);
-  /// Collective. The copy holds what check() saw there last where `recorded`; else what came from
-  /// memory is as there now. Errors: as Move::check().
+  /// Collective. The copy holds what check() saw there last where `recorded`; else what the sources
+  /// give now. Errors: as Move::check().
   Result<> check_again(int copy, bool recorded);
 
   const std::vector<PeerVolume>& peers() const { return peers_; }
@@ -48,7 +48,8 @@ class Job {
   Index staging_bytes() const;
 
  private:
-  explicit Job(const JobInput& input);
+  Job(const JobInput& input, bool banded);
+  static Result<std::unique_ptr<Job>> prepare(const JobInput& input, bool banded);
   Result<> plan(const JobInput& input);
   void add_waves(const JobInput& input);
   Result<> place(const JobInput& input);
@@ -60,6 +61,7 @@ class Job {
   std::uint64_t seal(std::size_t i, int copy) const;
 
   JobGroup group_;
+  bool banded_;
   SessionSide source_, target_;
   WorkerPool pool_;
   Routes routes_;

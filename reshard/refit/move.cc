@@ -3,6 +3,9 @@
 
 #include <fmt/format.h>
 
+#include "reshard/exec/agreement.h"
+#include "reshard/exec/end_group.h"
+
 namespace reshard {
 
 Result<Move> Move::plan(std::shared_ptr<const ModelLayout> from,
@@ -23,7 +26,17 @@ Result<> Move::prepare(const JobGroup& group, const RankBuffers* from,
   return {};
 }
 
+Result<> Move::prepare_bands(const JobGroup& group, const RankBuffers* from,
+                             const RankBuffers& names, BandPass& bands) {
+  JobGroup direct = group;
+  direct.options.path = RefitPath::direct;
+  direct.options.bands = &bands;
+  bands_ = &bands;
+  return prepare(direct, from, {&names});
+}
+
 Result<> Move::run(int copy, SessionReport& report) {
+  if (bands_ != nullptr) bands_->begin(copy);
   const RankReport moved = RESHARD_TRY(refits_[index(copy)].run());
   report.move_seconds += moved.seconds;
   report.bytes += moved.bytes;
@@ -77,8 +90,39 @@ Result<> Move::compare(const Prints& from, const Prints& to) const {
   return {};
 }
 
+Result<> agree_on_converted(const JobGroup& group, const std::string& wrong) {
+  const std::string mine =
+      wrong.empty() ? wrong
+                    : fmt::format("local tensor '{}' is not what its source converts to", wrong);
+  const std::string first = RESHARD_TRY(agree_on_reason(mine, group.control, group.deadline()));
+  if (!first.empty()) return fail(Code::corrupt, first);
+  return {};
+}
+
+Result<> Move::bring_again(const JobGroup& group, int copy) {
+  if (bands_ == nullptr) return {};
+  if (auto done = prepare_proofs(group); !done)
+    return end_group(group.control, std::move(done).error());
+  bands_->begin_check(copy, into_proofs_[0].held());
+  RESHARD_TRY(refits_[0].run());
+  return {};
+}
+
+Result<> Move::check_bands(const JobGroup& group) {
+  const Prints* from = RESHARD_TRY(read(group, *from_proof_));
+  auto prints = bands_->prints();
+  if (!prints) {
+    group.control.abort(prints.error().message);
+    return tl::unexpected(std::move(prints).error());
+  }
+  const Prints* to = RESHARD_TRY(into_proofs_[0].run_with(*prints, group.deadline()));
+  RESHARD_TRY(compare(*from, *to));
+  return agree_on_converted(group, bands_->wrong());
+}
+
 Result<> Move::check(const JobGroup& group, int copy) {
   RESHARD_TRY(prepare_proofs(group));
+  if (bands_ != nullptr) return check_bands(group);
   const Prints* from = RESHARD_TRY(read(group, *from_proof_));
   const Prints* to = RESHARD_TRY(read(group, into_proofs_[index(copy)]));
   RESHARD_TRY(compare(*from, *to));

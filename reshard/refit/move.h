@@ -11,6 +11,7 @@
 #include "reshard/exec/rank_proof.h"
 #include "reshard/exec/rank_refit.h"
 #include "reshard/plan/planner.h"
+#include "reshard/refit/band_pass.h"
 #include "reshard/refit/session_report.h"
 
 namespace reshard {
@@ -26,6 +27,10 @@ struct JobGroup {
   }
 };
 
+/// Collective. `wrong`: the local tensor of this rank that is not what it should have been
+/// converted to, or "". Errors: `corrupt` where a rank has one (named), alike on all ranks.
+Result<> agree_on_converted(const JobGroup& group, const std::string& wrong);
+
 /// One plan over some tensors, and how it runs into one memory or either of two. One of several
 /// that a job does in turn.
 class Move {
@@ -39,13 +44,22 @@ class Move {
   /// The buffers must outlive the move. Errors: as RankRefit::prepare().
   Result<> prepare(const JobGroup& group, const RankBuffers* from,
                    std::vector<const RankBuffers*> into);
+  /// Collective. The same where what is moved is converted on the way: `names` is what its values
+  /// would land in, `bands` what takes them instead. Errors: also `unsupported`, alike on all
+  /// ranks, where some rank cannot read its peers' memory in place; the group can be used then.
+  Result<> prepare_bands(const JobGroup& group, const RankBuffers* from, const RankBuffers& names,
+                         BandPass& bands);
 
   /// Collective. Adds to the report. After an error the group is finished.
   Result<> run(int copy, SessionReport& report);
 
-  /// Collective. Fingerprints of what was moved into the copy are those of where it came from.
-  /// Errors: `corrupt`, alike on all ranks, which can go on; others, after which the group is
-  /// aborted.
+  /// Collective, before check(): brings what is converted on the way once more, to compare the copy
+  /// with what it converts to. Does nothing where nothing is. After an error the group is finished.
+  Result<> bring_again(const JobGroup& group, int copy);
+  /// Collective. Fingerprints of what was moved into the copy are those of where it came from; of
+  /// what was converted on the way those of what bring_again() brought are, and the copy is what it
+  /// converts to. Errors: `corrupt`, alike on all ranks, which can go on; others, after which the
+  /// group is aborted.
   Result<> check(const JobGroup& group, int copy);
   /// Collective. The same, of the copy as it is now, towards the last check() that was good where
   /// `recorded`, else towards where it came from, as it is now.
@@ -57,6 +71,7 @@ class Move {
 
  private:
   Result<> prepare_proofs(const JobGroup& group);
+  Result<> check_bands(const JobGroup& group);
   Result<const Prints*> read(const JobGroup& group, RankProof& proof);
   Result<> compare(const Prints& from, const Prints& to) const;
   std::size_t index(int copy) const {
@@ -66,6 +81,7 @@ class Move {
   std::unique_ptr<Planner> planner_;
   const RankBuffers* from_ = nullptr;
   std::vector<const RankBuffers*> into_;
+  BandPass* bands_ = nullptr;
   std::vector<RankRefit> refits_;
   std::optional<RankProof> from_proof_;
   std::vector<RankProof> into_proofs_;

@@ -6,11 +6,11 @@
 #include <algorithm>
 #include <cmath>
 
+#include "reshard/memory/host_buffer.h"
+
 namespace reshard {
 namespace {
 
-/// Values of one unit: enough to be worth a turn, few enough to share among threads.
-constexpr Index kUnitBytes = Index{512} << 10;
 /// Rows of a tile of swizzled scales: threads do not share one.
 constexpr Index kTileRows = 128;
 /// Units between two looks at the group's state.
@@ -37,9 +37,11 @@ tl::unexpected<Error> missing(const RankBuffers& buffers, SlotId slot, Rank me) 
 }  // namespace
 
 Result<Pass> Pass::make(const QuantisedLayout& layout, const std::vector<SlotId>& slots,
-                        const RankBuffers& values, const RankBuffers& stored, Rank me, To to) {
+                        const RankBuffers& values, const RankBuffers& stored, Rank me, To to,
+                        Index unit_bytes) {
   Pass pass;
   pass.to_ = to;
+  pass.layout_ = layout.values;
   const QuantFormat& format = layout.choice.format;
   pass.needs_amax_ = to == To::quantised && (format.tensor_factor || is_one_block(format));
   for (const QuantisedLayout::Pair& pair : layout.pairs) {
@@ -60,29 +62,33 @@ Result<Pass> Pass::make(const QuantisedLayout& layout, const std::vector<SlotId>
       if (has_factor && factor == nullptr) return missing(stored, pair.factor, me);
       RESHARD_TRY(check_quant_format(format, area.rows, area.cols));
       pass.add(
-          {plain + size_of(slot.dtype, area.data_offset), slot.dtype, area.rows, area.cols,
-           size_of(slot.dtype, area.data_row)},
-          {format, data + size_of(format.data, area.data_offset), area.rows, area.cols,
-           size_of(format.data, area.data_row), scales + size_of(format.scale, area.scale_offset),
-           size_of(format.scale, area.scale_row),
-           has_factor ? factor + size_of(DType::f32, area.factor_offset) : nullptr});
+          {{plain + size_of(slot.dtype, area.data_offset), slot.dtype, area.rows, area.cols,
+            size_of(slot.dtype, area.data_row)},
+           {format, data + size_of(format.data, area.data_offset), area.rows, area.cols,
+            size_of(format.data, area.data_row), scales + size_of(format.scale, area.scale_offset),
+            size_of(format.scale, area.scale_row),
+            has_factor ? factor + size_of(DType::f32, area.factor_offset) : nullptr},
+           &slot.name},
+          unit_bytes);
     }
   }
   return pass;
 }
 
-void Pass::add(const FloatMatrix& values, const QuantMatrix& stored) {
-  const Index rows = values.rows, step = row_step(stored.format);
-  const Index fit = std::max<Index>(1, kUnitBytes / size_of(values.dtype, values.cols));
+void Pass::add(Matrix matrix, Index unit_bytes) {
+  const Index rows = matrix.values.rows, cols = matrix.values.cols;
+  const QuantFormat& format = matrix.stored.format;
+  const Index step = row_step(format);
+  const Index fit = std::max<Index>(1, unit_bytes / size_of(matrix.values.dtype, cols));
   const Index each = step == 0 ? rows : std::max(step, fit / step * step);
-  Matrix matrix{values, stored, units_.size(), 0, 0};
+  matrix.first = units_.size();
   for (Index begin = 0; begin < rows; begin += each)
     units_.push_back({matrices_.size(), begin, std::min(rows, begin + each), 0});
   matrix.end = units_.size();
   bytes_ += to_ == To::values
-                ? size_of(values.dtype, rows * values.cols)
-                : size_of(stored.format.data, rows * values.cols) +
-                      scale_bytes(stored.format, rows, values.cols) + (stored.factor ? 4 : 0);
+                ? size_of(matrix.values.dtype, rows * cols)
+                : size_of(format.data, rows * cols) + scale_bytes(format, rows, cols) +
+                      (matrix.stored.factor ? 4 : 0);
   matrices_.push_back(matrix);
 }
 
@@ -91,10 +97,10 @@ Result<> Pass::for_each_unit(WorkerPool& pool, const ControlPlane& control, Dead
                              Work&& work) {
   std::atomic<std::size_t> next{0};
   std::atomic<bool> stopped{false};
-  auto body = [&](int) {
+  auto body = [&](int worker) {
     for (std::size_t i = next++; i < units_.size() && !stopped; i = next++) {
       if (i % kLook == 0 && (!control.status() || deadline.expired())) stopped = true;
-      if (!stopped) work(units_[i]);
+      if (!stopped) work(i, worker);
     }
   };
   pool.run(body);
@@ -103,31 +109,34 @@ Result<> Pass::for_each_unit(WorkerPool& pool, const ControlPlane& control, Dead
   return fail(Code::deadline, "converting local tensors took longer than the deadline allows");
 }
 
-void Pass::convert(const Unit& unit) const {
-  const Matrix& m = matrices_[unit.matrix];
-  if (to_ == To::quantised) {
-    quantise_rows(m.values, m.stored, unit.begin, unit.end, m.amax);
-  } else {
-    dequantise_rows(m.stored, m.values, unit.begin, unit.end);
-  }
+Result<> Pass::find_amaxes(WorkerPool& pool, const ControlPlane& control, Deadline deadline) {
+  if (!needs_amax_) return {};
+  RESHARD_TRY(
+      for_each_unit(pool, control, deadline, [&](std::size_t i, int) { add_amax(i, places(i)); }));
+  end_amax();
+  return {};
 }
 
 Result<> Pass::run(WorkerPool& pool, const ControlPlane& control, Deadline deadline) {
   if (units_.empty()) return {};
-  if (needs_amax_) {
-    RESHARD_TRY(for_each_unit(pool, control, deadline, [&](Unit& unit) {
-      FloatMatrix rows = matrices_[unit.matrix].values;
-      rows.data += unit.begin * rows.row_bytes;
-      rows.rows = unit.end - unit.begin;
-      unit.amax = amax(rows);
-    }));
-    for (Matrix& m : matrices_) {
-      m.amax = 0;
-      for (std::size_t u = m.first; u < m.end; ++u)
-        m.amax = std::isnan(m.amax) || units_[u].amax <= m.amax ? m.amax : units_[u].amax;
+  RESHARD_TRY(find_amaxes(pool, control, deadline));
+  return for_each_unit(pool, control, deadline, [&](std::size_t i, int) { convert(i, places(i)); });
+}
+
+Result<std::string> Pass::compare(WorkerPool& pool, const ControlPlane& control,
+                                  Deadline deadline) {
+  if (units_.empty()) return std::string();
+  RESHARD_TRY(find_amaxes(pool, control, deadline));
+  const Index each = (scratch_bytes() + 63) / 64 * 64;
+  HostBuffer scratch = RESHARD_TRY(HostBuffer::allocate(each * pool.size()));
+  std::atomic<std::size_t> wrong{units_.size()};
+  RESHARD_TRY(for_each_unit(pool, control, deadline, [&](std::size_t i, int worker) {
+    if (is_converted(i, places(i), scratch.data() + each * worker)) return;
+    std::size_t first = wrong.load();
+    while (i < first && !wrong.compare_exchange_weak(first, i)) {
     }
-  }
-  return for_each_unit(pool, control, deadline, [&](Unit& unit) { convert(unit); });
+  }));
+  return wrong < units_.size() ? name(wrong) : std::string();
 }
 
 }  // namespace reshard

@@ -97,7 +97,8 @@ class Session {
   Held held() const;
 
   /// Collective. Fingerprints of what the targets hold: equal to those of the last commit when
-  /// options.prove is always, else to the sources' as they are now; and replicas agree. Errors:
+  /// options.prove is always, else to the sources' as they are now, and what is converted is what
+  /// they convert to; and replicas agree. Errors:
   /// `corrupt` names the tensor (the group can still be used); those of rank_fingerprints().
   Result<> prove();
 

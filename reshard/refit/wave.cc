@@ -124,17 +124,19 @@ Result<> Wave::plan(const SessionSide& source, const SessionSide& target, const 
 Index Wave::landing_bytes(Rank me) const {
   Index bytes = 0;
   for (const Landing& landing : landing_)
-    if (landing.layout != nullptr) bytes += landing.bytes(me);
+    if (!banded_ && landing.layout != nullptr) bytes += landing.bytes(me);
   return bytes;
 }
 
 Result<> Wave::place(const Memory& memory, const Routes& routes, Rank me) {
-  std::byte* at = memory.arena;
+  if (banded_) names_ = RESHARD_TRY(AddressRange::reserve(landing_[1].bytes(me)));
+  std::byte* at = banded_ ? names_.begin() : memory.arena;
   for (Landing& landing : landing_) at = RESHARD_TRY(landing.place(me, at));
   const auto pass = [&](const QuantisedLayout& layout, const RankBuffers* values,
                         const RankBuffers* stored, Pass::To to) -> Result<Pass> {
     if (values == nullptr || stored == nullptr) return Pass();
-    return Pass::make(layout, value_slots(&layout, tensors_), *values, *stored, me, to);
+    return Pass::make(layout, value_slots(&layout, tensors_), *values, *stored, me, to,
+                      memory.unit_bytes);
   };
   const auto land = [&](std::size_t i) { return &*landing_[i].memory; };
   const std::size_t copies = memory.target_values.size();
@@ -161,6 +163,7 @@ Result<> Wave::place(const Memory& memory, const Routes& routes, Rank me) {
       after_.push_back(
           RESHARD_TRY(pass(*routes.receiver, memory.target_values[c], land(1), Pass::To::values)));
   }
+  if (banded_) bands_ = std::make_unique<BandPass>(std::exchange(after_, {}));
   return {};
 }
 
@@ -173,6 +176,7 @@ Result<> Wave::prepare(const JobGroup& group, const Memory& memory) {
       return moves_[0].prepare(group, memory.source.buffers, memory.target_stored);
     case Route::quantise_at_sender: return moves_[0].prepare(group, land(0), memory.target_stored);
     case Route::quantise_at_receiver:
+      if (banded_) return moves_[0].prepare_bands(group, memory.source_values, *land(1), *bands_);
       return moves_[0].prepare(group, memory.source_values, {land(1)});
     case Route::quantise_between:
       RESHARD_TRY(moves_[0].prepare(group, memory.source_values, {land(0)}));
@@ -180,10 +184,16 @@ Result<> Wave::prepare(const JobGroup& group, const Memory& memory) {
     case Route::dequantise_at_sender:
       return moves_[0].prepare(group, land(0), memory.target_values);
     case Route::dequantise_at_receiver:
+      if (banded_) return moves_[0].prepare_bands(group, memory.source.buffers, *land(1), *bands_);
       return moves_[0].prepare(group, memory.source.buffers, {land(1)});
     case Route::requantise: return moves_[0].prepare(group, land(0), {land(1)});
   }
   return {};
+}
+
+bool Wave::converts_before() const {
+  return route_ == Route::quantise_at_sender || route_ == Route::dequantise_at_sender ||
+         route_ == Route::requantise;
 }
 
 Result<> Wave::convert(Pass& pass, const JobGroup& group, WorkerPool& pool, double& seconds) {
@@ -195,29 +205,63 @@ Result<> Wave::convert(Pass& pass, const JobGroup& group, WorkerPool& pool, doub
   return {};
 }
 
-Result<> Wave::run(const JobGroup& group, WorkerPool& pool, int copy, bool proved,
-                   SessionReport& report) {
-  for (Landing& landing : landing_) landing.clear(group.me());
+/// Collective: what a conversion has written is what it writes once more.
+Result<> Wave::compare(Pass& pass, const JobGroup& group, WorkerPool& pool, double& seconds) {
+  const PhaseClock clock;
+  auto wrong = pass.compare(pool, group.control, group.deadline());
+  if (!wrong) return end_group(group.control, std::move(wrong).error());
+  auto agreed = agree_on_converted(group, *wrong);
+  seconds += clock.seconds();
+  if (!agreed && !is_verdict(group.control, agreed.error()))
+    return end_group(group.control, std::move(agreed).error());
+  return agreed;
+}
+
+/// Runs the moves with what comes before them, and proves each. `Moves::again`: into landing memory
+/// only; what has been moved into a copy is proved as it is.
+Result<> Wave::fetch(const JobGroup& group, WorkerPool& pool, int copy, Moves which,
+                     SessionReport& report) {
+  if (!banded_)
+    for (Landing& landing : landing_) landing.clear(group.me());
+  const bool proved = which == Moves::proved;
   RESHARD_TRY(convert(before_, group, pool, report.before_seconds));
+  if (proved && converts_before()) RESHARD_TRY(compare(before_, group, pool, report.check_seconds));
   for (std::size_t m = 0; m < moves_.size(); ++m) {
-    if (m == 1) RESHARD_TRY(convert(between_, group, pool, report.before_seconds));
+    if (m == 1) {
+      RESHARD_TRY(convert(between_, group, pool, report.before_seconds));
+      if (proved) RESHARD_TRY(compare(between_, group, pool, report.check_seconds));
+    }
     const Index before = report.bytes;
-    RESHARD_TRY(moves_[m].run(copy, report));
+    if (which != Moves::again || lands(m)) RESHARD_TRY(moves_[m].run(copy, report));
     // What landed is no weight yet.
-    if (m + 1 < moves_.size() || !after_.empty()) report.bytes = before;
-    if (!proved || is_direct()) continue;
+    if (lands(m) || banded_) report.bytes = before;
+    if (which == Moves::unproved || is_direct()) continue;
     const PhaseClock clock;
+    RESHARD_TRY(moves_[m].bring_again(group, copy));
     auto checked = moves_[m].check(group, copy);
     report.check_seconds += clock.seconds();
     if (!checked && !is_verdict(group.control, checked.error()))
       return end_group(group.control, std::move(checked).error());
     RESHARD_TRY(std::move(checked));
   }
-  if (after_.empty()) return {};
-  Pass& after = after_[after_.size() > 1 ? static_cast<std::size_t>(copy) : 0];
-  RESHARD_TRY(convert(after, group, pool, report.after_seconds));
-  report.bytes += after.bytes();
   return {};
+}
+
+Result<> Wave::run(const JobGroup& group, WorkerPool& pool, int copy, bool proved,
+                   SessionReport& report) {
+  RESHARD_TRY(fetch(group, pool, copy, proved ? Moves::proved : Moves::unproved, report));
+  if (banded_) report.bytes += bands_->bytes();
+  if (after_.empty()) return {};
+  RESHARD_TRY(convert(after(copy), group, pool, report.after_seconds));
+  report.bytes += after(copy).bytes();
+  return proved ? compare(after(copy), group, pool, report.check_seconds) : Result<>();
+}
+
+Result<> Wave::check(const JobGroup& group, WorkerPool& pool, int copy) {
+  SessionReport ignored;
+  RESHARD_TRY(fetch(group, pool, copy, Moves::again, ignored));
+  if (after_.empty()) return {};
+  return compare(after(copy), group, pool, ignored.check_seconds);
 }
 
 }  // namespace reshard

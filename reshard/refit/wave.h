@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "reshard/memory/address_range.h"
 #include "reshard/memory/host_buffer.h"
 #include "reshard/refit/move.h"
 #include "reshard/refit/pass.h"
@@ -33,7 +34,10 @@ struct Landing {
 /// Tensors that go the same way at the same time.
 class Wave {
  public:
-  Wave(Route route, std::vector<bool> tensors) : route_(route), tensors_(std::move(tensors)) {}
+  /// `banded`: receivers convert what they read from their peers' memory as they read it, and
+  /// nothing lands. @pre then the route is one `at_receiver`
+  Wave(Route route, std::vector<bool> tensors, bool banded = false)
+      : route_(route), tensors_(std::move(tensors)), banded_(banded) {}
 
   /// What of it is alike on all ranks: plans and what lands. Errors: the planner's.
   Result<> plan(const SessionSide& source, const SessionSide& target, const Routes& routes);
@@ -46,16 +50,21 @@ class Wave {
     const RankBuffers* source_values;
     std::vector<const RankBuffers*> target_values, target_stored;  ///< by copy.
     std::byte* arena;
+    Index unit_bytes;  ///< of values that are converted at once, about.
   };
   /// Does nothing collective. Errors: memory missing.
   Result<> place(const Memory& memory, const Routes& routes, Rank me);
-  /// Collective. Errors: as RankRefit::prepare().
+  /// Collective. Errors: as RankRefit::prepare(), where banded as Move::prepare_bands().
   Result<> prepare(const JobGroup& group, const Memory& memory);
 
   /// Collective. Errors: `corrupt` where `proved` and what landed is not what was sent, alike on
   /// all ranks; after any other the group is finished.
   Result<> run(const JobGroup& group, WorkerPool& pool, int copy, bool proved,
                SessionReport& report);
+
+  /// Collective. What the copy holds is what the sources give, as they are now: what lands is
+  /// fetched again, fingerprinted, and compared with the copy. Errors: as run().
+  Result<> check(const JobGroup& group, WorkerPool& pool, int copy);
 
   Route route() const { return route_; }
   bool is_direct() const { return route_ == Route::plain || route_ == Route::stored; }
@@ -64,6 +73,13 @@ class Wave {
 
  private:
   Result<> convert(Pass& pass, const JobGroup& group, WorkerPool& pool, double& seconds);
+  Result<> compare(Pass& pass, const JobGroup& group, WorkerPool& pool, double& seconds);
+  enum class Moves : std::uint8_t { unproved, proved, again };
+  Result<> fetch(const JobGroup& group, WorkerPool& pool, int copy, Moves which,
+                 SessionReport& report);
+  bool converts_before() const;
+  bool lands(std::size_t move) const { return move + 1 < moves_.size() || !after_.empty(); }
+  Pass& after(int copy) { return after_[after_.size() > 1 ? static_cast<std::size_t>(copy) : 0]; }
 
   Route route_;
   std::vector<bool> tensors_;       ///< by TensorId of the sides' values.
@@ -71,6 +87,9 @@ class Wave {
   std::vector<Move> moves_;         ///< one, or two through what lies between.
   Pass before_, between_;
   std::vector<Pass> after_;  ///< by copy.
+  bool banded_;
+  AddressRange names_;               ///< of what would land, where banded.
+  std::unique_ptr<BandPass> bands_;  ///< instead of after_, where banded.
 };
 
 }  // namespace reshard

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// Protects: fingerprints of what comes in bands are those of the same bytes in memory, however the
+// bands cut the tensors.
+#include "reshard/refit/band_prints.h"
+
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include <cstring>
+
+#include "reshard/exec/element_oracle_testutil.h"
+#include "reshard/exec/proof.h"
+#include "reshard/model/random_layout_testutil.h"
+
+namespace reshard {
+namespace {
+
+constexpr Index kLine = 64;
+
+/// Pieces of `step` bytes of a rank's local tensors, two a band.
+class Pieces final : public BandTaker {
+ public:
+  Pieces(const RankBuffers& buffers, Rank me, Index step) {
+    for (const SlotId slot : buffers.layout().slots_of(me))
+      for (Index at = 0; at < buffers.bytes(me, slot); at += step)
+        all_.push_back(
+            {buffers.at(me, slot) + at, std::min(step, buffers.bytes(me, slot) - at), 0});
+    stride_ = (step + kLine - 1) / kLine * kLine;
+    for (std::size_t i = 1; i < all_.size(); i += 2) all_[i].at = stride_;
+  }
+  std::size_t size() const override { return (all_.size() + 1) / 2; }
+  std::span<const BandRange> ranges(std::size_t band) const override {
+    return std::span(all_).subspan(band * 2, std::min<std::size_t>(2, all_.size() - band * 2));
+  }
+  Index scratch_bytes() const override { return 2 * stride_; }
+  int sweeps() const override { return 1; }
+  void take(int, std::size_t, std::byte*) override {}
+  void end_sweep(int) override {}
+
+ private:
+  std::vector<BandRange> all_;
+  Index stride_ = 0;
+};
+
+RC_GTEST_PROP(BandPrints, are_those_of_memory, ()) {
+  const auto model = random_model();
+  const auto layout = random_layout(model);
+  const RankBuffers buffers = allocate_all(layout);
+  fill_elements(buffers);
+  const auto forms = forms_of(*layout);
+  const Index step = *rc::gen::element<Index>(8, 24, 64, 4096);
+  for (const Rank me : layout->ranks().members()) {
+    HeldCopies held(*layout, forms);
+    RC_ASSERT(held.find(&buffers, me).has_value());
+    const Pieces pieces(buffers, me, step);
+    BandPrints prints(held, pieces);
+    std::vector<std::byte> scratch(static_cast<std::size_t>(pieces.scratch_bytes()));
+    for (std::size_t band = 0; band < pieces.size(); ++band) {
+      for (const BandRange& range : pieces.ranges(band))
+        std::memcpy(scratch.data() + range.at, range.begin, static_cast<std::size_t>(range.bytes));
+      RC_ASSERT(prints.read(band, scratch.data()).has_value());
+    }
+    const auto sums = prints.sums();
+    RC_ASSERT(held.read(1, {}).has_value());
+    for (std::size_t i = 0; i < sums.size(); ++i)
+      if (held.copies()[i].same_as < 0) RC_ASSERT(sums[i] == held.copies()[i].print);
+  }
+}
+
+TEST(ClipBox, parts_are_disjoint_and_all) {
+  // [3, 4, 5], stored with its second dimension outermost.
+  const PlacedBox whole{Box({Interval{2, 5}, Interval{0, 4}, Interval{7, 12}}),
+                        Strided{100, {5, 30, 1}}};
+  for (Index cut = 90; cut < 240; ++cut) {
+    std::vector<PlacedBox> parts;
+    clip_box(whole, 0, cut, parts);
+    clip_box(whole, cut, 1000, parts);
+    Index volume = 0;
+    for (const PlacedBox& part : parts) volume += part.box.volume();
+    EXPECT_EQ(volume, whole.box.volume()) << cut;
+    parts.clear();
+    clip_box(whole, 0, cut, parts);
+    for (const PlacedBox& part : parts) {
+      Index last = part.where.offset;
+      for (int d = 0; d < 3; ++d) last += (part.box[d].size() - 1) * part.where.strides[d];
+      EXPECT_LT(last, cut);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace reshard
