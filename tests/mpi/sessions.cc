@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: sessions over `mpi`, between processes that mpirun started: fifty versions of a plain
-// model, each proved, and quantised sides that hold what the oracle says.
-#include "reshard/refit/quantised_suite_testutil.h"
+// Protects: sessions over `mpi`, between processes that mpirun started: hundreds of versions of
+// plain and quantised models, each proved; quantised sides that hold what the oracle says, and
+// after a fault a whole version or a torn one.
+#include "reshard/refit/quantised_faults_suite_testutil.h"
+#include "reshard/refit/quantised_steady_testutil.h"
 #include "reshard/refit/session_testutil.h"
 #include "tests/mpi/launched_tests.h"
 
@@ -14,7 +16,7 @@ INSTANTIATE_TEST_SUITE_P(Ways, MpiSessions,
                                           testing::Values(RefitPath::automatic,
                                                           RefitPath::message)));
 
-TEST_P(MpiSessions, refit_fifty_versions) {
+TEST_P(MpiSessions, refit_two_hundred_versions) {
   const auto [buffering, path] = GetParam();
   const SessionLayouts job = overlapping_job();
   const auto ended =
@@ -22,7 +24,7 @@ TEST_P(MpiSessions, refit_fifty_versions) {
         const SessionMemory memory(job, ends.rank(), {.shared = true});
         auto session = memory.prepare(ends, session_options(buffering, path, ProveWhen::always));
         ASSERT_EQ(outcome(session), "");
-        for (std::int64_t version = 0; version < 50; ++version) {
+        for (std::int64_t version = 0; version < 200; ++version) {
           memory.source_bytes.fill(memory.source, version);
           const auto report = session->refit(version);
           ASSERT_EQ(outcome(report), "");
@@ -48,7 +50,24 @@ TEST_P(MpiQuantised, hold_what_the_oracle_says) {
   EXPECT_EQ(outcome(ended), "");
 }
 
+class MpiQuantisedSteady : public testing::TestWithParam<quantised::Way> {};
+INSTANTIATE_TEST_SUITE_P(Ways, MpiQuantisedSteady, testing::ValuesIn(quantised::few_fault_ways()));
+
+TEST_P(MpiQuantisedSteady, refits_grow_nothing) {
+  const quantised::Case c = quantised::small_case();
+  const quantised::ChangingModel model(c);
+  const auto ended = run_launched(
+      c.ranks, [&](RankEnds& ends) { quantised::refit_often(ends, model, GetParam(), 250, true); });
+  EXPECT_EQ(outcome(ended), "");
+}
+
 }  // namespace
+
+namespace quantised {
+const TransportUnderTest kMpi{"mpi", run_launched};
+RESHARD_TEST_QUANTISED_FAULTS(Mpi, kMpi);
+}  // namespace quantised
+
 }  // namespace reshard
 
 int main(int argc, char** argv) { return reshard::run_launched_tests(argc, argv); }

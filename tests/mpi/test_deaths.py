@@ -29,25 +29,34 @@ LAUNCH = {
 }
 
 
-def complaints(library, mpirun, program, victim):
+class Job:
+    """A launcher with the options that let survivors live."""
+
+    def __init__(self, library, mpirun, ranks):
+        options, self.wrapper, self.environment = LAUNCH[library]
+        self.launch = [mpirun, *options, "-n", str(ranks)]
+
+    def run(self, program, *arguments):
+        """What all processes said; `program FOLDER arguments...` in each."""
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                return subprocess.run(
+                    [*self.launch, *self.wrapper, program, folder, *arguments],
+                    env=os.environ | self.environment,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    text=True,
+                    timeout=LIMIT_SECONDS,
+                ).stdout
+            except subprocess.TimeoutExpired as late:
+                return f"still running after {LIMIT_SECONDS} s: {late.stdout}"
+
+
+def complaints(output, ranks, victim):
     """What is wrong after `victim` was killed, one line each."""
-    options, wrapper, environment = LAUNCH[library]
-    with tempfile.TemporaryDirectory() as folder:
-        command = [mpirun, *options, "-n", str(RANKS), *wrapper, program, folder, str(victim)]
-        try:
-            done = subprocess.run(
-                command,
-                env=os.environ | environment,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                timeout=LIMIT_SECONDS,
-            )
-        except subprocess.TimeoutExpired as late:
-            return [f"still running after {LIMIT_SECONDS} s: {late.stdout}"]
     found = []
-    for rank in range(RANKS):
-        said = [line for line in done.stdout.splitlines() if line.startswith(f"rank {rank} ")]
+    for rank in range(ranks):
+        said = [line for line in output.splitlines() if line.startswith(f"rank {rank} ")]
         if rank == victim:
             if said:
                 found.append(f"rank {rank} was killed, but said {said}")
@@ -55,16 +64,20 @@ def complaints(library, mpirun, program, victim):
             found.append(f"rank {rank} was not told that rank {victim} died: {said}")
         elif f"rank {rank} got away" not in said:
             found.append(f"rank {rank} did not get away: {said}")
-    return found + ([done.stdout] if found else [])
+    return found
 
 
 def main():
     library, mpirun, program = sys.argv[1:]
     wrong = 0
     for victim in (2, 0):
-        for line in complaints(library, mpirun, program, victim):
+        said = Job(library, mpirun, RANKS).run(program, str(victim))
+        found = complaints(said, RANKS, victim)
+        for line in found:
             print(f"victim {victim}: {line}")
-            wrong += 1
+        if found:
+            print(said)
+        wrong += len(found)
     return 1 if wrong else 0
 
 
