@@ -28,4 +28,14 @@ class CountAllocations {
 /// Bytes of memory that this process has in use.
 std::int64_t resident_bytes();
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+/// What resident_bytes() may grow by where nothing grows: what a sanitizer keeps of freed memory,
+/// and notes of all memory.
+inline constexpr std::int64_t kHeapPlay = std::int64_t{320} << 20;
+#else
+/// What resident_bytes() may grow by where nothing grows: the heap's own play: pages that a
+/// thread's arena touches when calls come in another order.
+inline constexpr std::int64_t kHeapPlay = std::int64_t{512} << 10;
+#endif
+
 }  // namespace reshard

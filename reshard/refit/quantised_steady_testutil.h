@@ -34,9 +34,6 @@ class ChangingModel {
   std::vector<std::unique_ptr<Job>> jobs_;
 };
 
-/// The heap's own play: pages that a thread's arena touches when calls come in another order.
-inline constexpr std::int64_t kHeapPlay = std::int64_t{512} << 10;
-
 /// `refits` versions on one rank, each proved and compared with the oracle. From a tenth of them
 /// on, when the heap has all that it needs, resident memory stays, and so does the
 /// least that a refit allocates in this process where it has one rank alone (`whole_process`):
@@ -70,8 +67,9 @@ inline void refit_often(RankEnds& ends, const ChangingModel& model, const Way& w
   }
   EXPECT_EQ(session->staging_bytes(), staging);
   EXPECT_LE(resident_bytes() - resident, kHeapPlay);
+  // One more in each refit would be hundreds more by now.
   if (whole_process) {
-    EXPECT_LE(least_late, least_early);
+    EXPECT_LE(least_late, least_early + 8);
   }
   EXPECT_EQ(outcome(ends.control->quiesce(patient())), "");
 }

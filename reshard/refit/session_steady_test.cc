@@ -15,13 +15,6 @@ namespace {
 
 constexpr int kRanks = 4;
 constexpr int kRefits = 1000;
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-/// What a sanitizer keeps of freed memory, and notes of all memory, is resident too.
-constexpr std::int64_t kPlay = std::int64_t{320} << 20;
-#else
-/// The heap's own play: pages that a thread's arena touches when calls come in another order.
-constexpr std::int64_t kPlay = std::int64_t{512} << 10;
-#endif
 
 SessionLayouts job_of(const ModelConfig& config) {
   return {config, "megatron:tp=2,pp=2,ep=1,etp=1", "vllm:tp=4", kRanks};
@@ -98,7 +91,7 @@ void refit_often(RankEnds& ends, const SessionLayouts& job, Buffering buffering,
     if (version == 100) resident = resident_bytes();
   }
   EXPECT_EQ(session->staging_bytes(), staging);
-  EXPECT_LE(resident_bytes() - resident, kPlay);
+  EXPECT_LE(resident_bytes() - resident, kHeapPlay);
   // Threads of one process count each other's calls, which overlap as they like.
   if (whole_process) {
     EXPECT_LE(most, first_most + 8);
