@@ -43,6 +43,10 @@ Result<> Move::run(int copy, SessionReport& report) {
   report.sent += moved.sent;
   report.received += moved.received;
   report.copied += moved.copied;
+  report.wait_seconds += moved.wait_seconds;
+  report.finish_seconds += moved.finish_seconds;
+  report.copies += moved.copies;
+  report.messages += moved.messages;
   return {};
 }
 

@@ -16,12 +16,16 @@ struct SessionReport {
   double plan_seconds = 0;    ///< 0, but in a refit that had to plan anew.
   double before_seconds = 0;  ///< conversions of what is sent.
   double move_seconds = 0;    ///< until everybody's bytes had arrived.
+  /// Of move_seconds: until the sources could be read, and from when this rank's bytes were in place.
+  double wait_seconds = 0, finish_seconds = 0;
   double after_seconds = 0;   ///< conversions of what came.
   double check_seconds = 0;   ///< the proof.
   double commit_seconds = 0;  ///< until everybody had committed.
   Index bytes = 0;            ///< delivered to this rank's target, as it stores them.
   /// To and from other ranks, and from this rank to itself, as they travel.
   Index sent = 0, received = 0, copied = 0;
+  Index copies = 0;    ///< memory copies of what moved, after coalescing.
+  Index messages = 0;  ///< sent and received by this rank; 0 on the direct path.
   /// 10^9 bytes delivered here per second.
   double gigabytes_per_second() const {
     return seconds > 0 ? static_cast<double>(bytes) / seconds * 1e-9 : 0;
