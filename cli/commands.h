@@ -11,6 +11,7 @@
 #include "reshard/base/result.h"
 #include "reshard/exec/rank_refit.h"
 #include "reshard/index/interval.h"
+#include "reshard/refit/session.h"
 
 /// The subcommands: what the command line asked of each, and `execute`, which does it and prints
 /// its report to standard output. The result is the exit code; an error is exit code 1 and one line
@@ -41,6 +42,9 @@ struct RunArguments {
   int threads = 0;
   RefitPath path = RefitPath::automatic;
   Index staging_bytes = Index{64} << 20;
+  ConvertWhere convert = ConvertWhere::receiver;
+  Buffering buffering = Buffering::in_place;
+  bool prove = false;  ///< compare fingerprints before each commit.
   std::uint64_t seed = 0;
   std::string transport = "inproc", interface;
   double deadline_seconds = 60;  ///< of joining, of each refit and of the proof.

@@ -259,7 +259,8 @@ class CommandLine {
     CLI::App& s = *(run_app_ = add("run", "--model M --from L --to L [OPTIONS]",
                                    "a refit of real bytes, in this process or over processes"));
     add_refit(s, run_);
-    add_number<Index>(s, "--repeat", run_.repeat, 1, 1'000'000, "how often; default 3");
+    add_number<Index>(s, "--repeat", run_.repeat, 1, 1'000'000,
+                      "how often, as versions 1, 2, ...; default 3");
     s.add_flag("--verify", run_.verify, "prove every byte afterwards");
     s.add_flag("--json", run_.json, "print one JSON object");
     add_choice<RefitPath>(s, "--path", run_.path,
@@ -269,11 +270,25 @@ class CommandLine {
                           "direct: copies from the source's memory; message: packed; auto: direct "
                           "where every rank can; default auto");
     add_bytes(s, "--staging-bytes", run_.staging_bytes,
-              "staging memory of a rank on the message path; default 64MiB");
+              "memory of a rank for messages and for what is converted on its way; default 64MiB");
+    add_session(s);
     add_number<std::uint64_t>(s, "--seed", run_.seed, 0, ~std::uint64_t{0},
                               "of the values where M is a config; default 0");
     add_threads(s, run_.threads);
     add_run_processes(s);
+  }
+
+  void add_session(CLI::App& s) {
+    add_choice<ConvertWhere>(
+        s, "--convert", run_.convert,
+        {{"receiver", ConvertWhere::receiver}, {"sender", ConvertWhere::sender}},
+        "who quantises and dequantises: receiver, or sender where it can; default receiver");
+    add_choice<Buffering>(
+        s, "--buffering", run_.buffering,
+        {{"in-place", Buffering::in_place}, {"doubled", Buffering::doubled}},
+        "in-place: targets are torn while they are written; doubled: a second copy is written, "
+        "then the two change places; default in-place");
+    s.add_flag("--prove", run_.prove, "compare fingerprints before each version is committed");
   }
 
   void add_run_processes(CLI::App& s) {

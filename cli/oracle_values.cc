@@ -89,6 +89,21 @@ Result<std::vector<std::byte>> values_of(const Oracle& oracle, const CanonicalTe
   return values;
 }
 
+/// The oracle's elements of a fragment after these conversions, to where they belong.
+Result<> fill_fragment(const Oracle& oracle, const Fragment& f, const CanonicalTensor& t,
+                       std::initializer_list<Conversion> steps, std::byte* data) {
+  if (std::none_of(steps.begin(), steps.end(), [](const Conversion& c) { return c.converts(); }))
+    return oracle_fill(oracle, t.name, t.shape, t.dtype, f.box, f.where, data);
+  const DType stored = (steps.end() - 1)->to.dtype;
+  return for_each_slab(f, [&](const Fragment& slab) -> Result<> {
+    const auto values = RESHARD_TRY(values_of(oracle, t, slab.box, steps));
+    const Strided packed{0, row_major(slab.box.shape())};
+    run_copy(RESHARD_TRY(make_copy(slab.box.shape(), packed, slab.where, bits(stored))),
+             values.data(), data, CopyHint::cached);
+    return {};
+  });
+}
+
 /// The first element of a part that is not as the packed values say.
 Result<> compare(const Fragment& slab, const CanonicalTensor& t, DType stored,
                  const std::vector<std::byte>& want, const std::byte* data) {
@@ -108,21 +123,21 @@ Result<> compare(const Fragment& slab, const CanonicalTensor& t, DType stored,
 Result<> fill_from_oracle(const RankBuffers& buffers, std::uint64_t seed, int threads,
                           const Progress& progress) {
   const Oracle oracle{OracleKind::bits, seed};
-  const ModelLayout& layout = buffers.layout();
-  const auto fill = [&](Rank, const Fragment& f, const CanonicalTensor& t,
-                        std::byte* data) -> Result<> {
-    const Conversion stored{{t.dtype}, layout.form(f.tensor)};
-    if (!stored.converts())
-      return oracle_fill(oracle, t.name, t.shape, t.dtype, f.box, f.where, data);
-    return for_each_slab(f, [&](const Fragment& slab) -> Result<> {
-      const auto values = RESHARD_TRY(values_of(oracle, t, slab.box, {stored}));
-      const Strided packed{0, row_major(slab.box.shape())};
-      run_copy(RESHARD_TRY(make_copy(slab.box.shape(), packed, slab.where, bits(stored.to.dtype))),
-               values.data(), data, CopyHint::cached);
-      return {};
-    });
+  const auto fill = [&](Rank, const Fragment& f, const CanonicalTensor& t, std::byte* data) {
+    return fill_fragment(oracle, f, t, {{{t.dtype}, buffers.layout().form(f.tensor)}}, data);
   };
   return for_each_fragment(buffers, threads, "fill", progress, fill);
+}
+
+Result<> fill_local_from_oracle(const Oracle& oracle, const ModelLayout& layout, Rank r,
+                                SlotId slot, const std::vector<StoredForm>& via, std::byte* data) {
+  for (const Fragment& f : layout.local(slot, r).fragments) {
+    const CanonicalTensor& t = layout.model()[f.tensor];
+    const StoredForm first = via.empty() ? layout.form(f.tensor) : via[f.tensor.index()];
+    RESHARD_TRY(
+        fill_fragment(oracle, f, t, {{{t.dtype}, first}, {first, layout.form(f.tensor)}}, data));
+  }
+  return {};
 }
 
 Result<> check_against_oracle(const RankBuffers& buffers, const std::vector<StoredForm>& from,

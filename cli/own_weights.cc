@@ -5,18 +5,33 @@
 
 #include "cli/checkpoint_source.h"
 #include "cli/layout_source.h"
+#include "cli/made_check.h"
+#include "cli/made_sides.h"
 #include "cli/oracle_values.h"
+#include "reshard/exec/direct.h"
 #include "reshard/exec/stream.h"
 
 namespace reshard::cli {
 namespace {
 
+/// Of one rank, or of all.
 Result<std::optional<RankBuffers>> allocate(const std::shared_ptr<const ModelLayout>& layout,
-                                            Rank rank, const RunJob& job, bool shared) {
-  if (!layout->ranks().contains(rank)) return std::optional<RankBuffers>();
+                                            std::optional<Rank> rank, const RunJob& job,
+                                            bool shared) {
+  if (rank && !layout->ranks().contains(*rank)) return std::optional<RankBuffers>();
   HostBuffer::Options options{job.threads};
   options.shared = shared;
-  return RESHARD_TRY(RankBuffers::allocate(layout, {&rank, 1}, options));
+  const auto ranks = rank ? std::vector<Rank>{*rank} : layout->ranks().members();
+  return RESHARD_TRY(RankBuffers::allocate(layout, ranks, options));
+}
+
+Result<OwnWeights> allocate_sides(std::optional<Rank> rank, const RunJob& job, bool shared) {
+  OwnWeights own;
+  own.source = RESHARD_TRY(allocate(job.pair.from.stored(), rank, job, shared));
+  own.target = RESHARD_TRY(allocate(job.pair.to.stored(), rank, job, shared));
+  if (job.arguments.buffering == Buffering::doubled)
+    own.back = RESHARD_TRY(allocate(job.pair.to.stored(), rank, job, shared));
+  return own;
 }
 
 Result<> fill_from_files(const RankBuffers& source, Rank rank, const RunJob& job,
@@ -39,18 +54,48 @@ Result<> fill_from_files(const RankBuffers& source, Rank rank, const RunJob& job
                      options);
 }
 
+/// The same into the memory of all ranks.
+Result<> fill_from_files(const RankBuffers& source, const RunJob& job, const Progress& progress) {
+  const auto own = RESHARD_TRY(own_layout(job.model));
+  const auto files = RESHARD_TRY(CheckpointSource::bind(job.model, own));
+  const Planner planner = RESHARD_TRY(Planner::make(own, source.shared_layout()));
+  DirectOptions options;
+  options.threads = job.threads;
+  options.progress = progress;
+  auto refit = RESHARD_TRY(DirectRefit::prepare(planner, files.buffers(), source, options));
+  RESHARD_TRY(refit.run());
+  return {};
+}
+
+Result<> fill_made(const RankBuffers& source, const RunJob& job, const Progress& progress) {
+  auto sides = RESHARD_TRY(MadeSides::of(job));
+  return fill_from_side(sides.source(), source, job.threads, progress);
+}
+
 }  // namespace
 
 Result<OwnWeights> own_weights(const RunJob& job, Rank rank, bool shared,
                                const Progress& progress) {
-  OwnWeights own;
-  own.source = RESHARD_TRY(allocate(job.pair.source, rank, job, shared));
-  own.target = RESHARD_TRY(allocate(job.pair.target, rank, job, shared));
+  OwnWeights own = RESHARD_TRY(allocate_sides(rank, job, shared));
   if (!own.source) return own;
-  RESHARD_TRY(job.model.weights
-                  ? fill_from_files(*own.source, rank, job, progress)
-                  : fill_from_oracle(*own.source, job.arguments.seed, job.threads, progress));
+  if (job.pair.quantises())
+    RESHARD_TRY(fill_made(*own.source, job, progress));
+  else if (job.model.weights)
+    RESHARD_TRY(fill_from_files(*own.source, rank, job, progress));
+  else
+    RESHARD_TRY(fill_from_oracle(*own.source, job.arguments.seed, job.threads, progress));
   return own;
+}
+
+Result<OwnWeights> all_weights(const RunJob& job, const Progress& progress) {
+  OwnWeights all = RESHARD_TRY(allocate_sides(std::nullopt, job, false));
+  if (job.pair.quantises())
+    RESHARD_TRY(fill_made(*all.source, job, progress));
+  else if (job.model.weights)
+    RESHARD_TRY(fill_from_files(*all.source, job, progress));
+  else
+    RESHARD_TRY(fill_from_oracle(*all.source, job.arguments.seed, job.threads, progress));
+  return all;
 }
 
 Index total_bytes(const ModelLayout& layout) {

@@ -9,12 +9,19 @@
 
 namespace reshard::cli {
 
-/// One rank's local tensors of the layouts that it is in.
+/// Local tensors of both sides, of one rank or of all, as far as they are in the layouts.
 struct OwnWeights {
   std::optional<RankBuffers> source, target;
-  const RankBuffers* source_or_null() const { return source ? &*source : nullptr; }
-  const RankBuffers* target_or_null() const { return target ? &*target : nullptr; }
+  std::optional<RankBuffers> back;  ///< the target's second copy, where there are two.
+
+  /// The copy of the target that readers may use.
+  const std::optional<RankBuffers>& readable(const Held& held) const {
+    return held.buffer == 0 ? target : back;
+  }
 };
+
+/// Those of all ranks, in this process. Errors: as own_weights().
+Result<OwnWeights> all_weights(const RunJob& job, const Progress& progress);
 
 /// Allocates them (`shared`: where peers of this host can map them) and fills the source's from the
 /// model's weights, reading of their files only what this rank holds, or from the oracle. Errors:

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "cli/commands.h"
+#include "cli/conversion_rows.h"
 #include "cli/measure.h"
 #include "cli/plan_pair.h"
 #include "cli/text.h"
@@ -73,8 +74,8 @@ std::string rank_text(const Model& model, const PlanPair& pair, const RankPlan& 
                                               : std::string("nothing");
   };
   Table facts({{""}, {"", Table::Align::right}, {""}});
-  facts.add({"holds before", held(*pair.source), pair.source->name()});
-  facts.add({"holds after", held(*pair.target), pair.target->name()});
+  facts.add({"holds before", held(*pair.from.stored()), pair.from.stored()->name()});
+  facts.add({"holds after", held(*pair.to.stored()), pair.to.stored()->name()});
   facts.add({"sends", human_bytes(sum.bytes_sent), "to " + plural(sum.peers_to, "rank")});
   facts.add(
       {"receives", human_bytes(sum.bytes_received), "from " + plural(sum.peers_from, "rank")});
@@ -130,15 +131,19 @@ Result<int> plan_all(const Model& model, const PlanPair& pair, const PlanArgumen
   const Stopwatch watch;
   const PlanSummary sum = summarise(*pair.planner, num_threads(a.threads));
   const double seconds = watch.seconds();
+  std::vector<ConversionRow> rows;
+  if (pair.quantises()) rows = RESHARD_TRY(conversion_rows(pair, ConvertWhere::receiver));
   if (a.json) {
     const PlanCost cost{pair.layout_seconds + pair.planner_seconds + seconds, peak_rss_bytes()};
-    print(Json(plan_object(sum, *pair.planner, cost)).dump(true) + "\n");
+    auto object = plan_object(sum, *pair.planner, cost);
+    if (pair.quantises()) object.push_back({"routes", conversion_json(rows)});
+    print(Json(std::move(object)).dump(true) + "\n");
     return 0;
   }
   const Style style = Style::of_stdout();
   print(style.title(model_line(model)) + "\n" + sides_table(pair).text(style) + "\n" +
-        summary_table(sum).text(style) + notes_text(pair, style) +
-        style.quiet(timing_line(pair, "all ranks", seconds)));
+        summary_table(sum).text(style) + (rows.empty() ? "" : conversion_table(rows).text(style)) +
+        notes_text(pair, style) + style.quiet(timing_line(pair, "all ranks", seconds)));
   return 0;
 }
 

@@ -73,10 +73,10 @@ Result<PlanPair> plan_pair(const Model& model, const std::string& from, const st
   const LayoutSide source = RESHARD_TRY(make_side(from, model));
   const LayoutSide target = RESHARD_TRY(make_side(to, model));
   const bool as_stored = moves_as_stored(source, target);
-  pair.source = as_stored ? source.stored() : source.values;
-  pair.target = as_stored ? target.stored() : target.values;
-  if (source.quantised && !as_stored) pair.notes.push_back(note("dequantises", *source.quantised));
-  if (target.quantised && !as_stored) pair.notes.push_back(note("quantises", *target.quantised));
+  pair.from = as_stored ? LayoutSide{source.stored()} : source;
+  pair.to = as_stored ? LayoutSide{target.stored()} : target;
+  pair.source = pair.from.values;
+  pair.target = pair.to.values;
   if (as_stored && target.quantised)
     pair.notes.push_back(note("moves data and scales of", *target.quantised));
   pair.layout_seconds = layouts.seconds();
@@ -85,6 +85,11 @@ Result<PlanPair> plan_pair(const Model& model, const std::string& from, const st
       RESHARD_TRY(Planner::make(pair.source, pair.target, PlanOptions{ignore})));
   pair.planner_seconds = planning.seconds();
   return pair;
+}
+
+SessionSide session_side(const LayoutSide& side) {
+  if (side.quantised) return {.quantised = side.quantised};
+  return {.layout = side.values};
 }
 
 std::string model_line(const Model& model) {
@@ -104,8 +109,8 @@ std::string model_line(const Model& model) {
 
 Table sides_table(const PlanPair& pair) {
   Table table({{""}, {""}, {"", Table::Align::right}, {""}, {""}});
-  add_side(table, "from", *pair.source);
-  add_side(table, "to", *pair.target);
+  add_side(table, "from", *pair.from.stored());
+  add_side(table, "to", *pair.to.stored());
   return table;
 }
 

@@ -11,17 +11,26 @@
 #include "cli/table.h"
 #include "reshard/io/plan_json.h"
 #include "reshard/plan/planner.h"
+#include "reshard/refit/session_side.h"
 
 namespace reshard::cli {
 
 /// Two layouts of one model and the plan between them.
 struct PlanPair {
-  std::shared_ptr<const ModelLayout> source, target;
+  std::shared_ptr<const ModelLayout> source, target;  ///< what the plan is between.
+  /// What is in memory. Where a plan between what is stored moves everything, that is plain here.
+  LayoutSide from, to;
   std::shared_ptr<const Planner> planner;
   double layout_seconds = 0, planner_seconds = 0;
   /// What becomes of quantised tensors; empty where there are none.
   std::vector<std::string> notes = {};
+
+  /// Values are quantised or dequantised on their way.
+  bool quantises() const { return from.quantised || to.quantised; }
 };
+
+/// The side as sessions take it, without memory.
+SessionSide session_side(const LayoutSide& side);
 
 /// True where a plan between what is stored moves everything: nothing is quantised, or both sides
 /// are in one format and all scales go along. Else plans are made between values.

@@ -4,15 +4,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
+#include <optional>
 
 #include "cli/complain.h"
 #include "cli/interrupt.h"
 #include "cli/job_watch.h"
 #include "cli/measure.h"
 #include "cli/own_weights.h"
-#include "cli/run_proof.h"
-#include "reshard/exec/rank_refit.h"
+#include "cli/rank_session.h"
 #include "reshard/transport/group.h"
 
 namespace reshard::cli {
@@ -20,12 +19,6 @@ namespace {
 
 /// How long a rank that fails waits for the others to have seen it too.
 constexpr std::chrono::seconds kParting{2};
-
-/// What every rank tells all others at the end.
-struct RankFigures {
-  Index bytes = 0, copies = 0, messages = 0, staging = 0, peak_rss = 0;
-  double join = 0, fill = 0, prepare = 0, wait = 0, move = 0, finish = 0;
-};
 
 class RankRun {
  public:
@@ -46,7 +39,6 @@ class RankRun {
 
  private:
   const RunArguments& arguments() const { return job_.arguments; }
-  const Planner& planner() const { return *job_.pair.planner; }
   bool speaks() const { return me_ == place_.first; }
   Deadline deadline() const {
     return Deadline::after(std::chrono::duration<double>(arguments().deadline_seconds));
@@ -55,116 +47,44 @@ class RankRun {
   Result<> take_part(const Stopwatch& joining) {
     const TransportOptions options{arguments().interface, deadline()};
     transport_ = RESHARD_TRY(make_transport(arguments().transport, *control_, options));
-    mine_.join = joining.seconds();
+    const double joined = joining.seconds();
     kill_.at(TestKill::Point::prepare);
+    const Stopwatch filling;
     RESHARD_TRY(fill());
-    RESHARD_TRY(refit());
+    task_.emplace(RankTask{job_, weights_, *transport_, *control_, job_.threads, watch_->stopping(),
+                           watch_->reporting(), [this](TestKill::Point point) { kill_.at(point); },
+                           [this](std::string_view phase, Index bytes, Index times) {
+                             watch_->begin(phase, bytes, times);
+                           }});
+    RankSession& session = session_.emplace(*task_);
+    session.spent(joined, filling.seconds());
+    RESHARD_TRY(control_->barrier(deadline()));
+    RESHARD_TRY(session.refit());
     kill_.at(TestKill::Point::end);
-    if (arguments().verify) RESHARD_TRY(prove());
-    return gather();
+    if (arguments().verify) RESHARD_TRY(session.verify());
+    return session.gather();
   }
 
   Result<> fill() {
-    const Stopwatch filling;
-    watch_->begin("fill", total_bytes(planner().source()));
+    watch_->begin("fill", total_bytes(*job_.pair.from.stored()));
     const bool shared = transport_->capabilities().direct;
     weights_ = RESHARD_TRY(own_weights(job_, me_, shared, watch_->reporting()));
-    mine_.fill = filling.seconds();
-    return control_->barrier(deadline());
-  }
-
-  Result<> refit() {
-    const Stopwatch preparing;
-    RankRefitOptions options;
-    options.path = arguments().path;
-    options.staging_bytes = arguments().staging_bytes;
-    options.seconds = arguments().deadline_seconds;
-    options.threads = job_.threads;
-    options.progress = watch_->stopping();
-    auto refit =
-        RESHARD_TRY(RankRefit::prepare(planner(), weights_.source_or_null(),
-                                       weights_.target_or_null(), *transport_, *control_, options));
-    mine_.prepare = preparing.seconds();
-    watch_->begin("refit", total_bytes(planner().target()), arguments().repeat);
-    for (Index i = 0; i < arguments().repeat; ++i) {
-      RESHARD_TRY(control_->barrier(deadline()));
-      kill_.at(TestKill::Point::start);
-      const Stopwatch watch;
-      const RankReport report = RESHARD_TRY(refit.run());
-      keep(report, watch.seconds());
-    }
-    kill_.at(TestKill::Point::middle);  // of a refit that was over before half of it was seen
-    mine_.staging = refit.staging_bytes();
-    outcome_.processes.emplace().path = refit.path();
-    if (transport_->capabilities().direct) outcome_.processes->reason = refit.reason();
-    // Peers read this rank's memory no more.
-    return control_->barrier(deadline());
-  }
-
-  void keep(const RankReport& report, double seconds) {
-    auto& all = outcome_.runs.seconds;
-    if (all.empty() || seconds < *std::ranges::min_element(all)) {
-      mine_.wait = report.wait_seconds;
-      mine_.move = report.move_seconds;
-      mine_.finish = report.finish_seconds;
-    }
-    all.push_back(seconds);
-    mine_.bytes = report.bytes;
-    mine_.copies = report.copies;
-    mine_.messages = report.messages;
-  }
-
-  Result<> prove() {
-    kill_.at(TestKill::Point::proof);
-    const Stopwatch proving;
-    watch_->begin("proof", total_bytes(planner().source()) + 2 * total_bytes(planner().target()));
-    const auto seed = job_.model.weights ? std::nullopt : std::optional(arguments().seed);
-    const RankProofOptions options{job_.threads, deadline(), watch_->reporting()};
-    wrong_ = RESHARD_TRY(prove_rank_refit(planner(), weights_.source_or_null(),
-                                          weights_.target_or_null(), seed, *transport_, *control_,
-                                          options));
-    outcome_.verify_seconds = proving.seconds();
-    outcome_.verified = wrong_.empty();
-    return {};
-  }
-
-  /// Adds up what all ranks did; after it, all of them are done.
-  Result<> gather() {
-    mine_.peak_rss = peak_rss_bytes();
-    const auto all =
-        RESHARD_TRY(control_->all_gather(std::as_bytes(std::span(&mine_, 1)), deadline()));
-    ProcessFigures& p = *outcome_.processes;
-    p.processes = control_->size();
-    for (const auto& bytes : all) {
-      RankFigures f;
-      if (bytes.size() != sizeof f)
-        return reshard::fail(Code::corrupt, "a rank's figures are not those of this program");
-      std::memcpy(&f, bytes.data(), sizeof f);
-      outcome_.runs.bytes += f.bytes;
-      outcome_.runs.copies += f.copies;
-      p.messages += f.messages;
-      p.staging_bytes = std::max(p.staging_bytes, f.staging);
-      p.peak_rss_bytes = std::max(p.peak_rss_bytes, f.peak_rss);
-      p.join = std::max(p.join, f.join);
-      p.fill = std::max(p.fill, f.fill);
-      p.prepare = std::max(p.prepare, f.prepare);
-      p.wait = std::max(p.wait, f.wait);
-      p.move = std::max(p.move, f.move);
-      p.finish = std::max(p.finish, f.finish);
-    }
     return {};
   }
 
   /// The report, or that the refit is wrong, which all ranks know.
   int speak() {
     watch_->wipe();
-    if (!speaks()) return wrong_.empty() ? 0 : 1;
-    if (arguments().json) print(run_json(job_, outcome_));
-    if (!wrong_.empty()) {
-      say({Code::corrupt, "the refit is wrong: " + wrong_});
+    Outcome outcome = session_->outcome();
+    if (!speaks()) return outcome.wrong.empty() ? 0 : 1;
+    outcome.runs.plain_seconds =
+        plain_seconds(outcome.runs.bytes, num_threads(arguments().threads));
+    if (arguments().json) print(run_json(job_, outcome));
+    if (!outcome.wrong.empty()) {
+      say({Code::corrupt, "the refit is wrong: " + outcome.wrong});
       return 1;
     }
-    if (!arguments().json) print(run_text(job_, outcome_));
+    if (!arguments().json) print(run_text(job_, outcome));
     return 0;
   }
 
@@ -216,9 +136,8 @@ class RankRun {
   std::unique_ptr<ControlPlane> control_;
   std::unique_ptr<Transport> transport_;
   std::optional<JobWatch> watch_;
-  RankFigures mine_;
-  Outcome outcome_;
-  std::string wrong_;
+  std::optional<RankTask> task_;
+  std::optional<RankSession> session_;
 };
 
 }  // namespace

@@ -4,12 +4,9 @@
 #include <algorithm>
 #include <optional>
 
-#include "cli/checkpoint_source.h"
 #include "cli/commands.h"
 #include "cli/interrupt.h"
-#include "cli/layout_source.h"
 #include "cli/measure.h"
-#include "cli/oracle_values.h"
 #include "cli/own_weights.h"
 #include "cli/place.h"
 #include "cli/progress_bar.h"
@@ -18,7 +15,7 @@
 #include "cli/run_proof.h"
 #include "cli/spawn.h"
 #include "cli/text.h"
-#include "reshard/exec/direct.h"
+#include "cli/thread_run.h"
 
 namespace reshard::cli {
 namespace {
@@ -32,74 +29,75 @@ void summarise(RunJob& job) {
   job.summary_seconds = watch.seconds();
 }
 
-Result<> check_memory(const Model& model, const PlanPair& pair, Index copy_bytes) {
-  const Index source = total_bytes(*pair.source), target = total_bytes(*pair.target);
+Result<> check_memory(const Model& model, const RunJob& job, Index copy_bytes) {
+  const ModelLayout &from = *job.pair.from.stored(), &to = *job.pair.to.stored();
+  const Index copies = job.arguments.buffering == Buffering::doubled ? 2 : 1;
+  const Index source = total_bytes(from), target = copies * total_bytes(to);
   const Index needed = source + target + 2 * std::min(target, copy_bytes);
   const Index available = available_memory();
   if (available == 0 || needed <= available) return {};
   return fail(Code::io,
               fmt::format("{} of memory are needed ({} for the ranks of {}, {} for those of {}), "
                           "{} are available; {}",
-                          human_bytes(needed), human_bytes(source), pair.source->name(),
-                          human_bytes(target), pair.target->name(), human_bytes(available),
+                          human_bytes(needed), human_bytes(source), from.name(),
+                          human_bytes(target), to.name(), human_bytes(available),
                           model.weights ? "use smaller layouts or convert"
                                         : "use --layers N for a model of fewer layers"));
 }
 
-/// Weights of a checkpoint in the ranks of the source layout.
-Result<> fill_from_checkpoint(const Model& model, const RankBuffers& source, int threads) {
-  ProgressBar bar;
-  const auto own = RESHARD_TRY(own_layout(model));
-  const auto files = RESHARD_TRY(CheckpointSource::bind(model, own));
-  const Planner planner = RESHARD_TRY(Planner::make(own, source.shared_layout()));
-  DirectOptions options;
-  options.threads = threads;
-  options.progress = bar.from();
-  auto refit = RESHARD_TRY(DirectRefit::prepare(planner, files.buffers(), source, options));
-  RESHARD_TRY(refit.run());
+/// Whether the ranks have to be threads of a session: one process can copy for all of them where
+/// nothing else is asked for than that bytes move.
+bool needs_session(const RunJob& job) {
+  const RunArguments& a = job.arguments;
+  return job.pair.quantises() || a.path == RefitPath::message ||
+         a.buffering == Buffering::doubled || a.prove;
+}
+
+/// What is wrong is in the outcome. Errors: a proof that could not be made.
+Result<> verify(const RunJob& job, const OwnWeights& weights, const Held& held, Outcome& outcome) {
+  const Stopwatch proving;
+  const auto oracle_seed = job.model.weights ? std::nullopt : std::optional(job.arguments.seed);
+  const RankBuffers& target = *weights.readable(held);
+  auto proved = job.pair.quantises()
+                    ? check_made(job, target, job.threads, ProgressBar().from())
+                    : prove_refit(*weights.source, target, oracle_seed, job.threads);
+  outcome.verify_seconds += proving.seconds();
+  if (!proved && proved.error().code != Code::corrupt) return proved;
+  if (!proved && outcome.wrong.empty()) outcome.wrong = std::move(proved).error().message;
+  outcome.verified = outcome.wrong.empty();
   return {};
 }
 
-/// Fills the source, refits, and proves the destination where that was asked for. A destination
-/// that is wrong is in `outcome` and the error.
-Result<> refit(const RunJob& job, Outcome& outcome) {
-  const RunArguments& a = job.arguments;
-  const PlanPair& pair = job.pair;
-  const auto source = RESHARD_TRY(
-      RankBuffers::allocate(pair.source, pair.source->ranks().members(), {job.threads}));
-  const auto target = RESHARD_TRY(
-      RankBuffers::allocate(pair.target, pair.target->ranks().members(), {job.threads}));
-  RESHARD_TRY(job.model.weights
-                  ? fill_from_checkpoint(job.model, source, job.threads)
-                  : fill_from_oracle(source, a.seed, job.threads, ProgressBar().from()));
-  outcome.runs = RESHARD_TRY(run_refit(*pair.planner, source, target, a, job.threads));
-  if (!a.verify) return {};
-  const Stopwatch proving;
-  const auto oracle_seed = job.model.weights ? std::nullopt : std::optional(a.seed);
-  auto proved = prove_refit(source, target, oracle_seed, job.threads);
-  outcome.verify_seconds = proving.seconds();
-  if (proved || !interrupted()) outcome.verified = proved.has_value();
-  return proved;
+Result<Outcome> refit(const RunJob& job) {
+  Outcome outcome;
+  Held held;
+  const auto weights = RESHARD_TRY(all_weights(job, ProgressBar().from()));
+  if (needs_session(job)) {
+    outcome = RESHARD_TRY(run_threads(job, weights, held));
+    outcome.runs.plain_seconds = plain_seconds(outcome.runs.bytes, job.threads);
+  } else {
+    outcome.runs = RESHARD_TRY(run_direct(*job.pair.planner, *weights.source, *weights.target,
+                                          job.arguments, job.threads));
+  }
+  if (job.arguments.verify) RESHARD_TRY(verify(job, weights, held, outcome));
+  return outcome;
 }
 
 Result<int> run_here(RunJob job) {
-  RESHARD_TRY(check_memory(job.model, job.pair, kPlainCopyBytes));
+  RESHARD_TRY(check_memory(job.model, job, kPlainCopyBytes));
   job.threads = num_threads(job.arguments.threads);
   summarise(job);
   catch_interrupts();
-  Outcome outcome;
-  auto done = refit(job, outcome);
-  const bool wrong = outcome.verified == false;
-  if (job.arguments.json && (done || wrong)) print(run_json(job, outcome));
-  if (wrong) return tl::unexpected(std::move(done).error().in("the refit is wrong"));
-  if (!done) return tl::unexpected(std::move(done).error());
+  const Outcome outcome = RESHARD_TRY(refit(job));
+  if (job.arguments.json) print(run_json(job, outcome));
+  if (!outcome.wrong.empty()) return fail(Code::corrupt, "the refit is wrong: " + outcome.wrong);
   if (!job.arguments.json) print(run_text(job, outcome));
   return 0;
 }
 
 /// Starts the processes, once it is known that their job can be done.
 Result<int> run_by_spawning(const RunJob& job) {
-  RESHARD_TRY(check_memory(job.model, job.pair, 0));
+  RESHARD_TRY(check_memory(job.model, job, 0));
   const auto ranks = RESHARD_TRY(ranks_of_program(job.arguments, *job.pair.planner));
   if (!job.arguments.secret_file.empty()) RESHARD_TRY(Secret::from_file(job.arguments.secret_file));
   return spawn_ranks(ranks.first, ranks.last - ranks.first + 1, job.arguments.rendezvous.empty());
@@ -113,21 +111,12 @@ Result<int> run_as_rank(RunJob job, const std::optional<Spawned>& spawned) {
   return run_rank(job, place);
 }
 
-/// A run moves bytes and converts numbers; it does not quantise.
-Result<> check_formats(const Model& model, const PlanPair& pair) {
-  const bool as_stored = pair.source->model().digest() != model.tensors->digest();
-  if (as_stored || (pair.notes.empty() && !model.stored)) return {};
-  return fail(Code::unsupported,
-              fmt::format("{} to {}: a run does not quantise or dequantise; convert does, and a "
-                          "run moves what is stored alike on both sides",
-                          pair.source->name(), pair.target->name()));
-}
-
 Result<int> run(const RunArguments& a, const std::optional<Spawned>& spawned) {
   const Model model = RESHARD_TRY(open_model(a.model, {.layers = a.layers}));
   const PlanPair pair = RESHARD_TRY(plan_pair(model, a.from, a.to, a.ignore));
-  RESHARD_TRY(check_formats(model, pair));
-  const RunJob job{a, model, pair, 1, {}, 0};
+  std::vector<ConversionRow> conversions;
+  if (pair.quantises()) conversions = RESHARD_TRY(conversion_rows(pair, a.convert));
+  const RunJob job{a, model, pair, std::move(conversions), 1, {}, 0};
   if (!a.in_processes()) return run_here(job);
   if (a.spawn && !spawned) return run_by_spawning(job);
   return run_as_rank(job, spawned);

@@ -7,6 +7,8 @@
 #include <span>
 #include <vector>
 
+#include "cli/made_check.h"
+#include "cli/made_sides.h"
 #include "cli/oracle_values.h"
 #include "cli/progress_bar.h"
 
@@ -86,10 +88,19 @@ Result<std::string> prove_rank_refit(const Planner& planner, const RankBuffers* 
   if (target != nullptr)
     checked = check_against_oracle(*target, forms_of(from), moved, *oracle_seed, options.threads,
                                    options.progress);
-  if (!checked && checked.error().code != Code::corrupt)
-    return tl::unexpected(std::move(checked).error());
-  return first_verdict(checked ? "" : std::move(checked).error().message, control,
-                       options.deadline);
+  return agree_on_verdict(std::move(checked), control, options.deadline);
+}
+
+Result<> check_made(const RunJob& job, const RankBuffers& target, int threads,
+                    const Progress& progress) {
+  auto sides = RESHARD_TRY(MadeSides::of(job));
+  return check_against_side(sides.target(), target,
+                            moved_tensors(*job.pair.source, *job.pair.target), threads, progress);
+}
+
+Result<std::string> agree_on_verdict(Result<> mine, ControlPlane& control, Deadline deadline) {
+  if (!mine && mine.error().code != Code::corrupt) return tl::unexpected(std::move(mine).error());
+  return first_verdict(mine ? "" : std::move(mine).error().message, control, deadline);
 }
 
 }  // namespace reshard::cli

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "cli/run_job.h"
 #include "reshard/exec/rank_proof.h"
 #include "reshard/plan/planner.h"
 
@@ -23,5 +24,15 @@ Result<std::string> prove_rank_refit(const Planner& planner, const RankBuffers* 
                                      const RankBuffers* target,
                                      std::optional<std::uint64_t> oracle_seed, Transport& transport,
                                      ControlPlane& control, const RankProofOptions& options);
+
+/// Proves a refit that quantises: compares every byte of the target's ranks in `target` with what
+/// quantising (or dequantising) the source's values gives. Errors: `corrupt` names tensor and
+/// element; those of making the values; cancelled.
+Result<> check_made(const RunJob& job, const RankBuffers& target, int threads,
+                    const Progress& progress);
+
+/// Collective. What was wrong on the lowest rank where anything was, or empty. Errors: other ones
+/// than `corrupt`, at once; the group's.
+Result<std::string> agree_on_verdict(Result<> mine, ControlPlane& control, Deadline deadline);
 
 }  // namespace reshard::cli

@@ -25,12 +25,12 @@ struct RefitRuns {
   double rate(double s) const { return s > 0 ? static_cast<double>(bytes) / s : 0; }
 };
 
-/// Most ranks of a run on the message path, where each is a thread.
-inline constexpr Index kMaxThreadRanks = 512;
+/// Seconds of a plain copy of so many bytes with so many threads, as copy_ceiling() measures it.
+double plain_seconds(Index bytes, int threads);
 
-/// Refits as often and on the path that the arguments say. Errors: those of the refit; too many
-/// ranks for the path.
-Result<RefitRuns> run_refit(const Planner& planner, const RankBuffers& source,
-                            const RankBuffers& target, const RunArguments& arguments, int threads);
+/// Refits between ranks that are memory of this process, as often as the arguments say. Errors:
+/// those of the refit.
+Result<RefitRuns> run_direct(const Planner& planner, const RankBuffers& source,
+                             const RankBuffers& target, const RunArguments& arguments, int threads);
 
 }  // namespace reshard::cli

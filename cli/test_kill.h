@@ -10,7 +10,7 @@ namespace reshard::cli {
 /// RESHARD_TEST_KILL="rank=R,at=POINT" makes rank R kill itself, as `kill -9` would.
 class TestKill {
  public:
-  enum class Point { never, prepare, start, middle, end, proof };
+  enum class Point { never, prepare, start, middle, check, commit, end, proof };
 
   /// What the environment asks of this rank. Errors: not in that form.
   static Result<TestKill> of_environment(Rank me);

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/conversion_rows.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "cli/text.h"
+#include "reshard/refit/routes.h"
+#include "reshard/transform/quantise.h"
+
+namespace reshard::cli {
+namespace {
+
+struct Spoken {
+  Route route;
+  const char *name, *how;
+};
+constexpr Spoken kRoutes[] = {
+    {Route::plain, "plain", "as they are"},
+    {Route::stored, "stored", "data and scales as they are"},
+    {Route::quantise_at_sender, "quantise_at_sender", "quantised by the sender"},
+    {Route::quantise_at_receiver, "quantise_at_receiver", "quantised by the receiver"},
+    {Route::quantise_between, "quantise_between", "quantised where they are whole"},
+    {Route::dequantise_at_sender, "dequantise_at_sender", "dequantised by the sender"},
+    {Route::dequantise_at_receiver, "dequantise_at_receiver", "dequantised by the receiver"},
+    {Route::requantise, "requantise", "dequantised, then quantised anew"},
+};
+
+/// Bytes of one copy of a tensor as a side stores it.
+Index stored_bytes(const LayoutSide& side, TensorId id) {
+  const CanonicalTensor& t = side.values->model()[id];
+  const Index elements = volume(t.shape);
+  if (!side.quantised || !side.quantised->choice.tensors.contains(t.name))
+    return elements * bits(side.values->form(id).dtype) / 8;
+  const QuantFormat& f = side.quantised->choice.format;
+  const int n = t.shape.size();
+  const Index rows = t.shape[n - 2], cols = t.shape[n - 1];
+  const Index matrices = elements / std::max<Index>(1, rows * cols);
+  const Index factors = f.tensor_factor ? matrices * bits(DType::f32) / 8 : 0;
+  return elements * bits(f.data) / 8 + matrices * scale_bytes(f, rows, cols) + factors;
+}
+
+Result<Routes> routes_of(const PlanPair& pair, ConvertWhere convert) {
+  std::vector<bool> moves;
+  for (Index i = 0; i < pair.source->model().size(); ++i)
+    moves.push_back(pair.planner->moves(TensorId(static_cast<TensorId::rep>(i))));
+  return find_routes(session_side(pair.from), session_side(pair.to), moves, convert);
+}
+
+}  // namespace
+
+Result<std::vector<bool>> moved_as_stored(const PlanPair& pair, ConvertWhere convert) {
+  const Routes routes = RESHARD_TRY(routes_of(pair, convert));
+  std::vector<bool> as_stored;
+  for (const Route route : routes.of) as_stored.push_back(route == Route::stored);
+  return as_stored;
+}
+
+Result<std::vector<ConversionRow>> conversion_rows(const PlanPair& pair, ConvertWhere convert) {
+  const ModelSpec& model = pair.source->model();
+  const Routes routes = RESHARD_TRY(routes_of(pair, convert));
+  std::vector<ConversionRow> rows;
+  for (const Spoken& spoken : kRoutes) {
+    ConversionRow row{.route = spoken.name, .how = spoken.how, .example = {}};
+    for (Index i = 0; i < model.size(); ++i) {
+      const TensorId id(static_cast<TensorId::rep>(i));
+      if (routes.of[id.index()] != spoken.route) continue;
+      if (row.tensors++ == 0) row.example = model[id].name;
+      row.bytes_from += stored_bytes(pair.from, id);
+      row.bytes_to += stored_bytes(pair.to, id);
+    }
+    if (row.tensors > 0) rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
+Table conversion_table(const std::vector<ConversionRow>& rows) {
+  Table table({{""},
+               {"tensors", Table::Align::right},
+               {"from", Table::Align::right},
+               {"to", Table::Align::right},
+               {"such as"}});
+  for (const ConversionRow& row : rows)
+    table.add({row.how, grouped(row.tensors), human_bytes(row.bytes_from),
+               human_bytes(row.bytes_to), row.example});
+  return table;
+}
+
+Json conversion_json(const std::vector<ConversionRow>& rows) {
+  Json::Array list;
+  for (const ConversionRow& row : rows)
+    list.emplace_back(Json::Object{{"route", Json(row.route)},
+                                   {"tensors", Json(row.tensors)},
+                                   {"bytes_from", Json(row.bytes_from)},
+                                   {"bytes_to", Json(row.bytes_to)},
+                                   {"example", Json(row.example)}});
+  return Json(std::move(list));
+}
+
+}  // namespace reshard::cli

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cli/plan_pair.h"
+#include "cli/table.h"
+#include "reshard/io/json_util.h"
+#include "reshard/refit/session.h"
+
+namespace reshard::cli {
+
+/// The tensors of a pair that take the same route.
+struct ConversionRow {
+  std::string route;  ///< "quantise_at_receiver": the name in JSON.
+  std::string how;    ///< the same in words.
+  Index tensors = 0;
+  Index bytes_from = 0, bytes_to = 0;  ///< of one copy of them, scales included, on either side.
+  std::string example;                 ///< the first of them.
+};
+
+/// Where a session quantises and dequantises the tensors of the pair, in the order of the routes.
+/// Errors: as find_routes().
+Result<std::vector<ConversionRow>> conversion_rows(const PlanPair& pair, ConvertWhere convert);
+
+/// By TensorId: whether data and scales of the tensor move as they are. Errors: as find_routes().
+Result<std::vector<bool>> moved_as_stored(const PlanPair& pair, ConvertWhere convert);
+
+Table conversion_table(const std::vector<ConversionRow>& rows);
+Json conversion_json(const std::vector<ConversionRow>& rows);
+
+}  // namespace reshard::cli
