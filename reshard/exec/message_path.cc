@@ -6,6 +6,7 @@
 
 #include "reshard/exec/delivery_copies.h"
 #include "reshard/exec/message_steps.h"
+#include "reshard/exec/message_work.h"
 #include "reshard/memory/host_buffer.h"
 
 namespace reshard {
@@ -57,6 +58,7 @@ class MessagePath final : public RankPath {
   MessageSchedule schedule_;
   MessageSteps steps_;
   CopyUnits locals_, repeats_;
+  MessageWork work_;
   HostBuffer own_staging_;
   std::span<std::byte> staging_;
   Index delivered_ = 0, total_ = 0, copies_ = 0;
@@ -135,6 +137,7 @@ Result<> MessagePath::prepare(const RankWork& work) {
     staging_ = own_staging_.bytes();
   }
   place_in_staging(steps_, schedule_, staging_.data());
+  work_ = MessageWork(work.options.before, work.options.after, schedule_, locals_, repeats_);
   for (const MessageStep& step : steps_.steps) {
     delivered_ += step.received;
     total_ += step.bytes;
@@ -146,6 +149,7 @@ Result<> MessagePath::prepare(const RankWork& work) {
 Result<> MessagePath::begin(Flight& flight, std::size_t i) {
   const MessageStep& step = steps_.steps[i];
   const std::span<const CopyTask> tasks(schedule_.tasks);
+  work_.before_sends(step.first, step.end);
   for (std::size_t o = step.first; o < step.end; ++o)
     if (const ChunkOp& op = schedule_.ops[o]; op.is_send)
       run_copies(tasks.subspan(op.first_task, op.end_task - op.first_task), CopyHint::cached);
@@ -181,12 +185,15 @@ void MessagePath::end_step(Flight& flight) {
   const std::span<const CopyTask> tasks(schedule_.tasks);
   for (std::size_t o = step.first; o < step.end; ++o)
     if (const ChunkOp& op = schedule_.ops[o]; !op.is_send)
-      run_copies(tasks.subspan(op.first_task, op.end_task - op.first_task), CopyHint::streaming);
+      run_copies(tasks.subspan(op.first_task, op.end_task - op.first_task), work_.hint());
+  work_.after_receives(step.first, step.end);
   flight.stopped = !flight.meter.add(0, step.bytes, step.received);
 }
 
 void MessagePath::copy_local(Flight& flight) {
-  run_copies(locals_.tasks_of(flight.locals), CopyHint::streaming);
+  work_.before_local(flight.locals);
+  run_copies(locals_.tasks_of(flight.locals), work_.hint());
+  work_.after_local(flight.locals);
   flight.stopped = !flight.meter.add(0, locals_.bytes[flight.locals++]);
 }
 
@@ -203,9 +210,11 @@ Result<> MessagePath::move(Flight& flight) {
   while (flight.locals < locals_.size() && !flight.stopped) copy_local(flight);
   copy_fence();
   for (std::size_t u = 0; u < repeats_.size() && !flight.stopped; ++u) {
-    run_copies(repeats_.tasks_of(u), CopyHint::streaming);
+    run_copies(repeats_.tasks_of(u), work_.hint());
+    work_.after_repeat(u);
     flight.stopped = !flight.meter.add(0, repeats_.bytes[u]);
   }
+  if (!flight.stopped) work_.finish();
   copy_fence();
   return flight.meter.finish();
 }
@@ -213,6 +222,7 @@ Result<> MessagePath::move(Flight& flight) {
 Result<> MessagePath::run(Deadline deadline, RankReport& report) {
   ProgressMeter meter("refit", total_, progress_, deadline, &control_);
   {
+    work_.restart();
     Flight flight{deadline, meter};
     if (auto done = move(flight); !done) {
       // Before the messages under way are given up: peers learn the cause, not its consequence.

@@ -15,6 +15,7 @@
 namespace reshard {
 
 class BandTaker;
+class RangeWork;
 class WorkerPool;
 
 enum class RefitPath {
@@ -46,6 +47,12 @@ struct RankRefitOptions {
   /// Needs `path = direct`, and peers' memory that is mapped. The target's addresses are names only
   /// then. Borrowed as long as the refit lives.
   BandTaker* bands = nullptr;
+  /// Message path: work of this rank on ranges of its source tensors that is done before bytes of
+  /// them are packed, and on ranges of its target tensors once all that belongs there has come;
+  /// items that nothing comes for included. Items of `before` that nobody needs are not run. The
+  /// direct path does neither. Null: none. Borrowed as long as the refit lives.
+  RangeWork* before = nullptr;
+  RangeWork* after = nullptr;
 };
 
 /// The most staging memory that one refit uses for messages where its cap is `staging_bytes`.

@@ -64,6 +64,9 @@ class Pass {
   /// Any thread, different units at once. `at`: as places(), or where the rows are instead.
   void add_amax(std::size_t unit, const RowPlaces& at);
   void end_amax();
+  /// The same for one matrix, once all its units have been added.
+  void end_amax_of(std::size_t matrix);
+  std::size_t matrix_of(std::size_t unit) const { return units_[unit].matrix; }
   void convert(std::size_t unit, const RowPlaces& at) const;
   /// Converts into `scratch`, of scratch_bytes(), and compares with what is at places(). What is
   /// read is at `at`. False where they differ.

@@ -72,11 +72,14 @@ void Pass::add_amax(std::size_t unit, const RowPlaces& at) {
 }
 
 void Pass::end_amax() {
-  for (Matrix& m : matrices_) {
-    m.amax = 0;
-    for (std::size_t u = m.first; u < m.end; ++u)
-      m.amax = std::isnan(m.amax) || units_[u].amax <= m.amax ? m.amax : units_[u].amax;
-  }
+  for (std::size_t m = 0; m < matrices_.size(); ++m) end_amax_of(m);
+}
+
+void Pass::end_amax_of(std::size_t matrix) {
+  Matrix& m = matrices_[matrix];
+  m.amax = 0;
+  for (std::size_t u = m.first; u < m.end; ++u)
+    m.amax = std::isnan(m.amax) || units_[u].amax <= m.amax ? m.amax : units_[u].amax;
 }
 
 void Pass::convert(std::size_t unit, const RowPlaces& at) const {

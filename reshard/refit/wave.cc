@@ -167,26 +167,43 @@ Result<> Wave::place(const Memory& memory, const Routes& routes, Rank me) {
   return {};
 }
 
+/// What the first move converts while it packs and unpacks, if it does.
+void Wave::make_work(WorkerPool& pool) {
+  if (converts_before())
+    packing_ = std::make_unique<PassWork>(std::vector{&before_}, PassWork::When::before, pool);
+  std::vector<Pass*> following;
+  if (route_ == Route::quantise_between) following.push_back(&between_);
+  for (Pass& pass : after_) following.push_back(&pass);
+  if (!following.empty())
+    unpacking_ = std::make_unique<PassWork>(std::move(following), PassWork::When::after, pool);
+}
+
 Result<> Wave::prepare(const JobGroup& group, const Memory& memory) {
+  JobGroup first = group;
+  if (!is_direct() && !banded_) {
+    make_work(*group.options.lent_pool);
+    first.options.before = packing_.get();
+    first.options.after = unpacking_.get();
+  }
   const auto land = [&](std::size_t i) -> const RankBuffers* { return &*landing_[i].memory; };
   switch (route_) {
     case Route::none: return {};
-    case Route::plain: return moves_[0].prepare(group, memory.source_values, memory.target_values);
+    case Route::plain: return moves_[0].prepare(first, memory.source_values, memory.target_values);
     case Route::stored:
-      return moves_[0].prepare(group, memory.source.buffers, memory.target_stored);
-    case Route::quantise_at_sender: return moves_[0].prepare(group, land(0), memory.target_stored);
+      return moves_[0].prepare(first, memory.source.buffers, memory.target_stored);
+    case Route::quantise_at_sender: return moves_[0].prepare(first, land(0), memory.target_stored);
     case Route::quantise_at_receiver:
       if (banded_) return moves_[0].prepare_bands(group, memory.source_values, *land(1), *bands_);
-      return moves_[0].prepare(group, memory.source_values, {land(1)});
+      return moves_[0].prepare(first, memory.source_values, {land(1)});
     case Route::quantise_between:
-      RESHARD_TRY(moves_[0].prepare(group, memory.source_values, {land(0)}));
+      RESHARD_TRY(moves_[0].prepare(first, memory.source_values, {land(0)}));
       return moves_[1].prepare(group, land(1), memory.target_stored);
     case Route::dequantise_at_sender:
-      return moves_[0].prepare(group, land(0), memory.target_values);
+      return moves_[0].prepare(first, land(0), memory.target_values);
     case Route::dequantise_at_receiver:
       if (banded_) return moves_[0].prepare_bands(group, memory.source.buffers, *land(1), *bands_);
-      return moves_[0].prepare(group, memory.source.buffers, {land(1)});
-    case Route::requantise: return moves_[0].prepare(group, land(0), {land(1)});
+      return moves_[0].prepare(first, memory.source.buffers, {land(1)});
+    case Route::requantise: return moves_[0].prepare(first, land(0), {land(1)});
   }
   return {};
 }
@@ -206,45 +223,59 @@ Result<> Wave::convert(Pass& pass, const JobGroup& group, WorkerPool& pool, doub
 }
 
 /// Collective: what a conversion has written is what it writes once more.
-Result<> Wave::compare(Pass& pass, const JobGroup& group, WorkerPool& pool, double& seconds) {
-  const PhaseClock clock;
+Result<> Wave::compare(Pass& pass, const JobGroup& group, WorkerPool& pool) {
   auto wrong = pass.compare(pool, group.control, group.deadline());
   if (!wrong) return end_group(group.control, std::move(wrong).error());
   auto agreed = agree_on_converted(group, *wrong);
-  seconds += clock.seconds();
   if (!agreed && !is_verdict(group.control, agreed.error()))
     return end_group(group.control, std::move(agreed).error());
   return agreed;
+}
+
+/// Until the first move: landing memory, and what it sends where packing does not convert.
+Result<> Wave::begin_fetch(const JobGroup& group, WorkerPool& pool, int copy, Moves which,
+                           SessionReport& report) {
+  if (!banded_)
+    for (Landing& landing : landing_) landing.clear(group.me());
+  if (packing_) packing_->restart(0);
+  const bool converts = which != Moves::again || route_ == Route::quantise_between;
+  if (unpacking_) converts ? unpacking_->restart(copy) : unpacking_->skip();
+  if (is_fused(0)) return {};
+  return convert(before_, group, pool, report.before_seconds);
 }
 
 /// Runs the moves with what comes before them, and proves each. `Moves::again`: into landing memory
 /// only; what has been moved into a copy is proved as it is.
 Result<> Wave::fetch(const JobGroup& group, WorkerPool& pool, int copy, Moves which,
                      SessionReport& report) {
-  if (!banded_)
-    for (Landing& landing : landing_) landing.clear(group.me());
-  const bool proved = which == Moves::proved;
-  RESHARD_TRY(convert(before_, group, pool, report.before_seconds));
-  if (proved && converts_before()) RESHARD_TRY(compare(before_, group, pool, report.check_seconds));
+  RESHARD_TRY(begin_fetch(group, pool, copy, which, report));
   for (std::size_t m = 0; m < moves_.size(); ++m) {
-    if (m == 1) {
-      RESHARD_TRY(convert(between_, group, pool, report.before_seconds));
-      if (proved) RESHARD_TRY(compare(between_, group, pool, report.check_seconds));
-    }
+    if (m == 1 && !is_fused(0)) RESHARD_TRY(convert(between_, group, pool, report.before_seconds));
     const Index before = report.bytes;
     if (which != Moves::again || lands(m)) RESHARD_TRY(moves_[m].run(copy, report));
     // What landed is no weight yet.
     if (lands(m) || banded_) report.bytes = before;
-    if (which == Moves::unproved || is_direct()) continue;
-    const PhaseClock clock;
-    RESHARD_TRY(moves_[m].bring_again(group, copy));
-    auto checked = moves_[m].check(group, copy);
-    report.check_seconds += clock.seconds();
-    if (!checked && !is_verdict(group.control, checked.error()))
-      return end_group(group.control, std::move(checked).error());
-    RESHARD_TRY(std::move(checked));
+    if (which != Moves::unproved && !is_direct())
+      RESHARD_TRY(prove(group, pool, m, copy, which, report.check_seconds));
   }
   return {};
+}
+
+/// Collective: of one move that has been run, and of the conversion before it.
+Result<> Wave::prove(const JobGroup& group, WorkerPool& pool, std::size_t m, int copy, Moves which,
+                     double& seconds) {
+  const PhaseClock clock;
+  // Also what nobody needed from here is compared with its replicas.
+  if (m == 0 && packing_ && is_fused(0)) packing_->run_rest();
+  if (which == Moves::proved && m == 0 && converts_before())
+    RESHARD_TRY(compare(before_, group, pool));
+  if (which == Moves::proved && m == 1) RESHARD_TRY(compare(between_, group, pool));
+  RESHARD_TRY(moves_[m].bring_again(group, copy));
+  auto checked = moves_[m].check(group, copy);
+  seconds += clock.seconds();
+  if (!checked && !is_verdict(group.control, checked.error()))
+    return end_group(group.control, std::move(checked).error());
+  return checked;
 }
 
 Result<> Wave::run(const JobGroup& group, WorkerPool& pool, int copy, bool proved,
@@ -252,16 +283,20 @@ Result<> Wave::run(const JobGroup& group, WorkerPool& pool, int copy, bool prove
   RESHARD_TRY(fetch(group, pool, copy, proved ? Moves::proved : Moves::unproved, report));
   if (banded_) report.bytes += bands_->bytes();
   if (after_.empty()) return {};
-  RESHARD_TRY(convert(after(copy), group, pool, report.after_seconds));
+  if (!is_fused(0)) RESHARD_TRY(convert(after(copy), group, pool, report.after_seconds));
   report.bytes += after(copy).bytes();
-  return proved ? compare(after(copy), group, pool, report.check_seconds) : Result<>();
+  if (!proved) return {};
+  const PhaseClock clock;
+  auto compared = compare(after(copy), group, pool);
+  report.check_seconds += clock.seconds();
+  return compared;
 }
 
 Result<> Wave::check(const JobGroup& group, WorkerPool& pool, int copy) {
   SessionReport ignored;
   RESHARD_TRY(fetch(group, pool, copy, Moves::again, ignored));
   if (after_.empty()) return {};
-  return compare(after(copy), group, pool, ignored.check_seconds);
+  return compare(after(copy), group, pool);
 }
 
 }  // namespace reshard

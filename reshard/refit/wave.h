@@ -11,7 +11,7 @@
 #include "reshard/memory/address_range.h"
 #include "reshard/memory/host_buffer.h"
 #include "reshard/refit/move.h"
-#include "reshard/refit/pass.h"
+#include "reshard/refit/pass_work.h"
 #include "reshard/refit/routes.h"
 
 namespace reshard {
@@ -72,12 +72,19 @@ class Wave {
   const std::vector<Move>& moves() const { return moves_; }
 
  private:
-  Result<> convert(Pass& pass, const JobGroup& group, WorkerPool& pool, double& seconds);
-  Result<> compare(Pass& pass, const JobGroup& group, WorkerPool& pool, double& seconds);
   enum class Moves : std::uint8_t { unproved, proved, again };
+  Result<> convert(Pass& pass, const JobGroup& group, WorkerPool& pool, double& seconds);
+  Result<> compare(Pass& pass, const JobGroup& group, WorkerPool& pool);
   Result<> fetch(const JobGroup& group, WorkerPool& pool, int copy, Moves which,
                  SessionReport& report);
+  Result<> prove(const JobGroup& group, WorkerPool& pool, std::size_t m, int copy, Moves which,
+                 double& seconds);
   bool converts_before() const;
+  /// Packing and unpacking convert; else passes do, before and after a move.
+  bool is_fused(std::size_t move) const { return moves_[move].refit().path() == "message"; }
+  void make_work(WorkerPool& pool);
+  Result<> begin_fetch(const JobGroup& group, WorkerPool& pool, int copy, Moves which,
+                       SessionReport& report);
   bool lands(std::size_t move) const { return move + 1 < moves_.size() || !after_.empty(); }
   Pass& after(int copy) { return after_[after_.size() > 1 ? static_cast<std::size_t>(copy) : 0]; }
 
@@ -90,6 +97,8 @@ class Wave {
   bool banded_;
   AddressRange names_;               ///< of what would land, where banded.
   std::unique_ptr<BandPass> bands_;  ///< instead of after_, where banded.
+  /// Of the first move: before_, and what follows it (between_ or after_).
+  std::unique_ptr<PassWork> packing_, unpacking_;
 };
 
 }  // namespace reshard
