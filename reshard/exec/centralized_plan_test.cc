@@ -11,15 +11,13 @@
 #include "reshard/model/configs_testutil.h"
 #include "reshard/model/gathered.h"
 #include "reshard/model/metadata_testutil.h"
+#include "reshard/transport/conformance_ranks_testutil.h"
 #include "reshard/transport/inproc.h"
-#include "reshard/transport/rank_threads_testutil.h"
 
 namespace reshard {
 namespace {
 
 using ::testing::HasSubstr;
-
-const Deadline kDeadline = Deadline::after(std::chrono::seconds(60));
 
 /// What each member of a group of `size` gets; member r reports for rank r.
 std::vector<Result<ReshardPlan>> plans(int size, const ModelLayout& source,
@@ -34,7 +32,7 @@ std::vector<Result<ReshardPlan>> plans(int size, const ModelLayout& source,
     if (target.ranks().contains(r)) dst = reported(target, c, r);
     out[r.index()] = build_centralized_reshard_plan(
         *control, source.ranks().contains(r) ? &src : nullptr,
-        target.ranks().contains(r) ? &dst : nullptr, planned_by, kDeadline);
+        target.ranks().contains(r) ? &dst : nullptr, planned_by, patient());
     return {};
   });
   EXPECT_TRUE(ran.has_value()) << ran.error().message;
@@ -102,7 +100,7 @@ TEST(CentralizedPlan, a_refused_report_ends_the_wait_of_the_others) {
       mine.parameters.push_back(p);
     }
     const auto plan =
-        build_centralized_reshard_plan(*control, &mine, nullptr, PlannedBy::every_rank, kDeadline);
+        build_centralized_reshard_plan(*control, &mine, nullptr, PlannedBy::every_rank, patient());
     said[r.index()] = plan ? "" : plan.error().message;
     return {};
   });
