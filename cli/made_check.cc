@@ -39,6 +39,8 @@ Result<> for_each_local(MadeSide& side, const RankBuffers& buffers, int threads,
       total += bytes;
       largest = std::max(largest, bytes);
     }
+  // Ranks that hold parts of the same tensors one after the other: what these are made of is kept.
+  std::ranges::stable_sort(locals, {}, [](const Local& l) { return l.slot; });
   const int outer = static_cast<int>(std::clamp<Index>(kMostBytes / largest, 1, threads));
   const int inner = std::max(1, threads / outer);
   ProgressMeter meter(phase, total, progress);

@@ -2,8 +2,11 @@
 #include "cli/made_sides.h"
 
 #include <algorithm>
+#include <set>
 
 #include "cli/checkpoint_source.h"
+#include "cli/measure.h"
+#include "cli/place.h"
 #include "cli/value_source.h"
 #include "reshard/exec/proof.h"
 
@@ -11,6 +14,35 @@ namespace reshard::cli {
 namespace {
 
 constexpr Index kFileCacheBytes = Index{256} << 20;
+
+/// Bytes of the source's local tensors, as values and as they are stored, that one of the target's
+/// is made of, at most: so much is kept, or the same ones would be made again and again.
+Index most_made_of(const ModelLayout& from, const ModelLayout& to) {
+  Index most = 0;
+  for (Index i = 0; i < to.num_slots(); ++i) {
+    std::set<SlotId> sources;
+    for (const Section& section : to.slot(SlotId(static_cast<SlotId::rep>(i))).sections)
+      for (const Placed& part : section.parts)
+        for (const ModelLayout::Place& place : from.places(part.tensor)) sources.insert(place.slot);
+    Index bytes = 0;
+    for (const SlotId slot : sources)
+      from.rank_set(from.slot(slot).ranks).for_each([&](Rank r) {
+        bytes += 2 * bytes_of_local(from, r, slot);
+      });
+    most = std::max(most, bytes);
+  }
+  return most;
+}
+
+/// What a side may keep: enough for two that are made at a time, within this process's part of the
+/// memory.
+Index cache_bytes(const RunJob& job) {
+  constexpr Index kLeast = Index{64} << 20;
+  const Index ranks = job.arguments.in_processes() ? world_of(*job.pair.planner) : 1;
+  const Index wanted = 2 * most_made_of(*job.pair.from.values, *job.pair.to.values);
+  const Index available = available_memory();
+  return std::max(kLeast, available == 0 ? wanted : std::min(wanted, available / 2 / ranks));
+}
 
 }  // namespace
 
@@ -49,7 +81,7 @@ Result<MadeSides> MadeSides::of(const RunJob& job) {
   } else {
     values = std::make_shared<OracleSideValues>(job.arguments.seed);
   }
-  made.source_ = std::make_unique<MadeSide>(from, values, whole);
+  made.source_ = std::make_unique<MadeSide>(from, values, whole, cache_bytes(job));
   if (made.files_ && from.quantised && moves_as_stored(made.files_->own, from))
     RESHARD_TRY(made.source_->take_as_stored(made.files_->own.stored(), made.files_->stored(),
                                              std::vector<bool>(tensors, true)));

@@ -69,7 +69,7 @@ std::string phases_text(const RunJob& job, const SessionFigures& p) {
   std::string text =
       fmt::format("  at most {} waiting for the first bytes, {} moving, {} waiting for others",
                   human_seconds(p.wait), human_seconds(p.move), human_seconds(p.finish));
-  if (job.pair.quantises())
+  if (p.before + p.after > 0)
     text += fmt::format("; converting {} before, {} after", human_seconds(p.before),
                         human_seconds(p.after));
   if (job.arguments.prove) text += fmt::format("; {} proving", human_seconds(p.check));

@@ -4,9 +4,9 @@
 
   tests/faults/kill_runs.py PROGRAM [--runs 200] [--backends shm,ucx,gloo,openmpi,mpich] [--seed 0]
 
-Each run is `reshard run` over processes, sources on ranks 0 and 1, targets on ranks 2 and 3. The seed
-decides who dies and when: at a named point (before the refit is prepared, as it starts, half way, as it
-ends, as it is proved) or at any moment. A run is good when everything has ended by the deadline, nothing
+Each run is `reshard run` over processes, sources on ranks 0 and 1, targets on ranks 2 and 3, which quantise
+or do not. The seed decides that, and who dies and when: at a named point (before the refit is prepared, as
+it starts, half way, as it is checked, as it commits, as it ends, as it is proved) or at any moment. A run is good when everything has ended by the deadline, nothing
 says that the destination is right, one line names the rank that died, and no process, no shared memory
 and no file is left (but for files that an MPI library leaves in /dev/shm, which are counted). Prints a table; exit code 1 when a run was not good, 77 when
 nothing could be tried.
@@ -27,12 +27,14 @@ import threading
 import time
 
 RANKS, SOURCES = 4, (0, 1)
-POINTS = ("prepare", "start", "middle", "end", "proof")
+POINTS = ("prepare", "start", "middle", "check", "commit", "end", "proof")
 DEADLINE_SECONDS = 10
 # A run that is not over so long after its deadline hangs.
 GRACE_SECONDS = 20
 MODEL = pathlib.Path(__file__).resolve().parent.parent.parent / "examples" / "configs" / "demo-moe.json"
-WORK = ["--from", "megatron:tp=2", "--to", "vllm:tp=2,offset=2", "--repeat", "3", "--verify", "--json"]
+FROM = "megatron:tp=2"
+TARGETS = ("vllm:tp=2,offset=2", "vllm:tp=2,offset=2,quant=fp8_channel")
+WORK = ["--repeat", "3", "--prove", "--verify", "--json"]
 LAUNCHERS = {
   "openmpi": ["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none"],
   "mpich": ["mpirun.mpich"],
@@ -55,8 +57,9 @@ class Outcome:
   faults: list
 
 
-def command(program, backend):
-  work = [program, "run", "--model", str(MODEL), *WORK, "--deadline", str(DEADLINE_SECONDS)]
+def command(program, backend, target):
+  work = [program, "run", "--model", str(MODEL), "--from", FROM, "--to", target, *WORK]
+  work += ["--deadline", str(DEADLINE_SECONDS)]
   if backend in LAUNCHERS:
     return [*LAUNCHERS[backend], "-n", str(RANKS), *work, "--transport", "mpi"]
   return [*work, "--transport", backend, "--spawn"]
@@ -200,12 +203,14 @@ def clean_seconds(argv):
 
 
 def runs_of(program, backend, count, seed):
-  argv = command(program, backend)
-  whole = max(clean_seconds(argv) for _ in range(2))
+  jobs = [command(program, backend, target) for target in TARGETS]
+  whole = [max(clean_seconds(argv) for _ in range(2)) for argv in jobs]
   for i in range(count):
     rng = random.Random(f"{seed}/{backend}/{i}")
     point = rng.choice([*POINTS, "any moment"])
-    outcome = one_run(argv, backend, point, rng.randrange(RANKS), rng.uniform(0, whole))
+    job = rng.randrange(len(jobs))
+    moment = rng.uniform(0, whole[job])
+    outcome = one_run(jobs[job], backend, point, rng.randrange(RANKS), moment)
     yield i, outcome
 
 
