@@ -135,10 +135,6 @@ RESHARD_TARGET inline void store_codes(Ints codes, std::byte* data) {
   }
 }
 
-/// E4M3's fields in a half are a number 2^8 smaller, subnormal or not.
-template <SmallFloat Kind>
-constexpr float kTooSmall = Kind == SmallFloat::e4m3 ? 256.0F : 1.0F;
-
 template <SmallFloat Kind>
 constexpr std::ptrdiff_t kCodesTogether = 16;
 
@@ -266,19 +262,6 @@ inline std::ptrdiff_t encode_wide(const std::byte*, std::byte*, std::ptrdiff_t, 
 }
 
 #include "reshard/transform/quantise_kernels.inc"
-
-template <>
-RESHARD_TARGET inline std::uint32_t RawMaximum::float_bits<Bf16>() const {
-  return raw16() << 16;
-}
-template <>
-RESHARD_TARGET inline std::uint32_t RawMaximum::float_bits<F16>() const {
-  return std::bit_cast<std::uint32_t>(from_f16(static_cast<std::uint16_t>(raw16())));
-}
-template <>
-RESHARD_TARGET inline std::uint32_t RawMaximum::float_bits<F32>() const {
-  return raw32();
-}
 
 }  // namespace
 
