@@ -14,11 +14,12 @@ struct SessionReport {
   double seconds = 0;         ///< of all phases.
   double begin_seconds = 0;   ///< until all had come and agreed.
   double plan_seconds = 0;    ///< 0, but in a refit that had to plan anew.
-  double before_seconds = 0;  ///< conversions of what is sent.
-  double move_seconds = 0;    ///< until everybody's bytes had arrived.
-  /// Of move_seconds: until the sources could be read, and from when this rank's bytes were in place.
+  double before_seconds = 0;  ///< conversions of what is sent, where they are no part of the move.
+  double move_seconds = 0;    ///< until everybody's bytes had arrived; with conversions on the way.
+  /// Of move_seconds: until the sources could be read, and from when this rank's bytes were in
+  /// place.
   double wait_seconds = 0, finish_seconds = 0;
-  double after_seconds = 0;   ///< conversions of what came.
+  double after_seconds = 0;   ///< conversions of what came, where they are no part of the move.
   double check_seconds = 0;   ///< the proof.
   double commit_seconds = 0;  ///< until everybody had committed.
   Index bytes = 0;            ///< delivered to this rank's target, as it stores them.
