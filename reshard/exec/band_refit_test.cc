@@ -2,7 +2,6 @@
 // Protects: what is delivered in bands is, byte for byte, what is delivered into memory, zeros
 // where nothing is, in every sweep; and ranks that cannot do so learn it together.
 #include <gtest/gtest.h>
-#include <rapidcheck/gtest.h>
 
 #include <atomic>
 #include <cstring>
@@ -10,14 +9,11 @@
 #include <optional>
 
 #include "reshard/exec/band_taker.h"
-#include "reshard/exec/element_oracle_testutil.h"
 #include "reshard/exec/limited_transport_testutil.h"
+#include "reshard/exec/random_job_testutil.h"
 #include "reshard/exec/rank_refit.h"
 #include "reshard/memory/address_range.h"
 #include "reshard/model/layout_builder.h"
-#include "reshard/model/random_layout_testutil.h"
-#include "reshard/transport/conformance_ranks_testutil.h"
-#include "reshard/transport/inproc.h"
 
 namespace reshard {
 namespace {
@@ -100,21 +96,12 @@ class Collector final : public BandTaker {
   std::map<const std::byte*, std::byte*> into_;
 };
 
-struct Case {
-  std::shared_ptr<const ModelSpec> model = random_model();
-  std::shared_ptr<const ModelLayout> from = random_layout(model), to = random_layout(model);
-  Planner planner = *Planner::make(from, to);
-  RankBuffers source = allocate_all(from), target = allocate_all(to);
-  int world = planner.ranks().members().back().value() + 1;
+struct Case : RandomJob {
   Index step = *rc::gen::element<Index>(8, 24, 64, 1 << 20);
   std::size_t together = *rc::gen::element<std::size_t>(1, 3);
   int sweeps = *rc::gen::inRange(1, 3), threads = *rc::gen::inRange(1, 3);
   Case() {
-    fill_elements(source);
-    for (const Rank r : target.ranks())
-      for (const SlotId slot : to->slots_of(r))
-        if (target.bytes(r, slot) > 0)
-          std::memset(target.at(r, slot), 0x77, static_cast<std::size_t>(target.bytes(r, slot)));
+    for (const Rank r : target.ranks()) wipe(target, r, 0x77);
   }
 };
 
@@ -157,11 +144,7 @@ Index count_padding_not_zero(const Case& c) {
 
 RC_GTEST_PROP(Bands, have_every_element_and_zeros_elsewhere, ()) {
   const Case c;
-  const auto ended = run_group_as_threads<InprocGroup>(c.world, [&](RankEnds& ends) {
-    const auto done = run_twice(c, ends);
-    EXPECT_EQ(outcome(done), "");
-  });
-  RC_ASSERT(outcome(ended) == "");
+  on_ranks(c.world, [&](RankEnds& ends) { return run_twice(c, ends); });
   RC_ASSERT(!testing::Test::HasFailure());
   RC_ASSERT(count_wrong_elements(c.target) == 0);
   RC_ASSERT(count_padding_not_zero(c) == 0);
@@ -183,7 +166,7 @@ TEST(Bands, of_memory_that_is_not_mapped_are_an_error_on_all) {
   const auto from = whole_on(Rank(0)), to = whole_on(Rank(1));
   const Planner planner = *Planner::make(from, to);
   const RankBuffers source = allocate_all(from), target = allocate_all(to);
-  const auto ended = run_group_as_threads<InprocGroup>(3, [&](RankEnds& ends) {
+  on_ranks(3, [&](RankEnds& ends) -> Result<> {
     const Rank me = ends.transport->rank();
     LimitedTransport transport(std::move(ends.transport), Limit::no_address);
     Collector collector(target, target, Rank(1), 8, 1, 1);
@@ -192,12 +175,12 @@ TEST(Bands, of_memory_that_is_not_mapped_are_an_error_on_all) {
     options.bands = me == Rank(1) ? &collector : nullptr;
     const auto refit =
         RankRefit::prepare(planner, &source, &target, transport, *ends.control, options);
-    ASSERT_FALSE(refit);
+    if (refit) return fail(Code::corrupt, "was prepared");
     EXPECT_EQ(refit.error().code, Code::unsupported);
     EXPECT_NE(refit.error().message.find("rank 1: peers' memory is not mapped"), std::string::npos)
         << refit.error().message;
+    return {};
   });
-  EXPECT_EQ(outcome(ended), "");
 }
 
 }  // namespace

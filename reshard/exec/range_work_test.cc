@@ -4,15 +4,11 @@
 #include "reshard/exec/range_work.h"
 
 #include <gtest/gtest.h>
-#include <rapidcheck/gtest.h>
 
 #include <cstring>
 
-#include "reshard/exec/element_oracle_testutil.h"
+#include "reshard/exec/random_job_testutil.h"
 #include "reshard/exec/rank_refit.h"
-#include "reshard/model/random_layout_testutil.h"
-#include "reshard/transport/conformance_ranks_testutil.h"
-#include "reshard/transport/inproc.h"
 
 namespace reshard {
 namespace {
@@ -52,21 +48,10 @@ class Copies final : public RangeWork {
   std::vector<int> runs_;
 };
 
-void wipe(const RankBuffers& buffers, Rank me, int with) {
-  for (const SlotId slot : buffers.layout().slots_of(me))
-    if (buffers.bytes(me, slot) > 0)
-      std::memset(buffers.at(me, slot), with, static_cast<std::size_t>(buffers.bytes(me, slot)));
-}
-
-struct Case {
-  std::shared_ptr<const ModelSpec> model = random_model();
-  std::shared_ptr<const ModelLayout> from = random_layout(model), to = random_layout(model);
-  Planner planner = *Planner::make(from, to);
+struct Case : RandomJob {
   /// What is sent is copied from `origin` before it is; what came is copied to `final` after it
   /// has.
-  RankBuffers origin = allocate_all(from), source = allocate_all(from);
-  RankBuffers target = allocate_all(to), final = allocate_all(to);
-  int world = planner.ranks().members().back().value() + 1;
+  RankBuffers origin = allocate_all(from), final = allocate_all(to);
   Index step = *rc::gen::element<Index>(1, 8, 24, 4096);
   RankRefitOptions options;
   Case() {
@@ -104,11 +89,7 @@ Result<> run_twice(const Case& c, RankEnds& ends) {
 
 RC_GTEST_PROP(RangeWork, is_done_when_its_bytes_are_needed_or_have_come, ()) {
   const Case c;
-  const auto ended = run_group_as_threads<InprocGroup>(c.world, [&](RankEnds& ends) {
-    const auto done = run_twice(c, ends);
-    EXPECT_EQ(outcome(done), "");
-  });
-  RC_ASSERT(outcome(ended) == "");
+  on_ranks(c.world, [&](RankEnds& ends) { return run_twice(c, ends); });
   RC_ASSERT(!testing::Test::HasFailure());
   RC_ASSERT(count_wrong_elements(c.target) == 0);
   RC_ASSERT(count_wrong_elements(c.final) == 0);

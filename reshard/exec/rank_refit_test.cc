@@ -4,38 +4,17 @@
 #include "reshard/exec/rank_refit.h"
 
 #include <gtest/gtest.h>
-#include <rapidcheck/gtest.h>
 
 #include <thread>
 
-#include "reshard/exec/element_oracle_testutil.h"
 #include "reshard/exec/limited_transport_testutil.h"
+#include "reshard/exec/random_job_testutil.h"
 #include "reshard/model/layout_builder.h"
-#include "reshard/model/random_layout_testutil.h"
-#include "reshard/transport/conformance_ranks_testutil.h"
-#include "reshard/transport/inproc.h"
 
 namespace reshard {
 namespace {
 
-struct Case {
-  std::shared_ptr<const ModelSpec> model = random_model();
-  std::shared_ptr<const ModelLayout> from = random_layout(model), to = random_layout(model);
-  Planner planner = *Planner::make(from, to);
-  RankBuffers source = allocate_all(from), target = allocate_all(to);
-  int world = planner.ranks().members().back().value() + 1;
-  Case() { fill_elements(source); }
-};
-
-/// Runs body(ends) on n threads and expects success.
-template <class Body>
-void on_ranks(int n, Body&& body) {
-  const auto ended = run_group_as_threads<InprocGroup>(
-      n, [&](RankEnds& ends) { EXPECT_EQ(outcome(body(ends)), ""); });
-  EXPECT_EQ(outcome(ended), "");
-}
-
-Result<> run_twice(const Case& c, RankEnds& ends, Limit limit, const RankRefitOptions& options,
+Result<> run_twice(const RandomJob& c, RankEnds& ends, Limit limit, const RankRefitOptions& options,
                    std::string_view path) {
   LimitedTransport transport(std::move(ends.transport), limit);
   auto refit = RESHARD_TRY(
@@ -49,17 +28,13 @@ Result<> run_twice(const Case& c, RankEnds& ends, Limit limit, const RankRefitOp
 }
 
 void check_any(Limit limit, RefitPath asked, std::string_view path) {
-  const Case c;
+  const RandomJob c;
   RankRefitOptions options;
   options.path = asked;
   options.staging_bytes = *rc::gen::element<Index>(32 << 10, 64 << 10, 1 << 20);
   options.in_place_bytes = *rc::gen::element<Index>(1, 16, 256, 64 << 10);
   options.threads = *rc::gen::inRange(1, 3);
-  const auto ended = run_group_as_threads<InprocGroup>(c.world, [&](RankEnds& ends) {
-    const auto done = run_twice(c, ends, limit, options, path);
-    EXPECT_EQ(outcome(done), "");
-  });
-  RC_ASSERT(outcome(ended) == "");
+  on_ranks(c.world, [&](RankEnds& ends) { return run_twice(c, ends, limit, options, path); });
   RC_ASSERT(!testing::Test::HasFailure());
   RC_ASSERT(count_wrong_elements(c.target) == 0);
 }
