@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include "reshard/base/check.h"
+
 namespace reshard::cli {
 namespace {
 
@@ -12,15 +14,15 @@ std::string described(DType dtype, const Dims& shape) {
 
 }  // namespace
 
-Result<CheckpointSource> CheckpointSource::bind(const Model& model,
-                                                std::shared_ptr<const ModelLayout> own) {
+Result<CheckpointSource> CheckpointSource::bind(const Model& model, const LayoutSide& own) {
   const Checkpoint& checkpoint = *model.weights;
-  const Index ranks = own->ranks().size();
-  if (ranks != checkpoint.world_size() || own->ranks() != RankSet::range(0, ranks))
+  const ModelLayout& layout = *own.stored();
+  const Index ranks = layout.ranks().size();
+  if (ranks != checkpoint.world_size() || layout.ranks() != RankSet::range(0, ranks))
     return fail(Code::corrupt,
                 fmt::format("{}: layout '{}' has ranks {}, but the checkpoint lists {}", model.name,
-                            own->name(), to_string(own->ranks()), checkpoint.world_size()));
-  CheckpointSource source(checkpoint, RankBuffers(std::move(own)));
+                            layout.name(), to_string(layout.ranks()), checkpoint.world_size()));
+  CheckpointSource source(checkpoint, RESHARD_TRY(SlotFiles::of(own)), RankBuffers(own.stored()));
   for (Rank r : source.buffers_.layout().ranks().members()) RESHARD_TRY(source.bind_rank(r));
   return source;
 }
@@ -30,26 +32,33 @@ const std::vector<CheckpointTensor>& CheckpointSource::stored(Rank r) const {
                                                      : checkpoint_->tensors(r);
 }
 
+Result<CheckpointSource> CheckpointSource::bind(const Model& model,
+                                                const std::shared_ptr<const ModelLayout>& own) {
+  const LayoutSide side = RESHARD_TRY(own_side(model));
+  RESHARD_CHECK(side.stored()->digest() == own->digest());
+  return bind(model, side);
+}
+
 Result<> CheckpointSource::bind_rank(Rank r) {
   const ModelLayout& layout = buffers_.layout();
   const auto& tensors = stored(r);
   const auto slots = layout.slots_of(r);
   const auto file = [&](const CheckpointTensor& t) { return checkpoint_->files()[t.file].path(); };
   for (SlotId slot : slots) {
-    const std::string& name = layout.slot(slot).name;
-    const auto* tensor = find_tensor(tensors, name);
+    const HeldTensor want = files_.held(slot, r);
+    const auto* tensor = find_tensor(tensors, want.name);
     if (tensor == nullptr)
       return fail(Code::corrupt,
                   fmt::format("{}: rank {} has no tensor '{}', which layout '{}' gives it",
-                              checkpoint_->folder(), r.value(), name, layout.name()));
-    const Dims shape = layout.stored_shape(slot, r);
-    // One number, a scale, is written with any number of dimensions.
-    const bool fits = tensor->shape == shape || (volume(shape) == 1 && volume(tensor->shape) == 1);
-    if (tensor->dtype != layout.slot(slot).dtype || !fits)
+                              checkpoint_->folder(), r.value(), want.name, layout.name()));
+    const bool as_slot = tensor->dtype == layout.slot(slot).dtype &&
+                         same_shape(tensor->shape, layout.stored_shape(slot, r));
+    const bool as_held = tensor->dtype == want.dtype && same_shape(tensor->shape, want.shape);
+    if (!as_slot && !as_held)
       return fail(Code::corrupt,
                   fmt::format("{}: tensor '{}' is {}; by layout '{}' rank {} has {}", file(*tensor),
-                              name, described(tensor->dtype, tensor->shape), layout.name(),
-                              r.value(), described(layout.slot(slot).dtype, shape)));
+                              want.name, described(tensor->dtype, tensor->shape), layout.name(),
+                              r.value(), described(want.dtype, want.shape)));
     RESHARD_TRY(buffers_.bind_read_only(r, slot, checkpoint_->data(*tensor)));
   }
   // A whole checkpoint may have a tied head, which was compared and left out; ranks have what their
@@ -57,7 +66,7 @@ Result<> CheckpointSource::bind_rank(Rank r) {
   if (checkpoint_->kind() == Checkpoint::Kind::hf || tensors.size() == slots.size()) return {};
   for (const CheckpointTensor& tensor : tensors)
     if (std::none_of(slots.begin(), slots.end(),
-                     [&](SlotId s) { return layout.slot(s).name == tensor.name; }))
+                     [&](SlotId s) { return files_.held(s, r).name == tensor.name; }))
       return fail(Code::corrupt,
                   fmt::format("{}: tensor '{}' is not part of layout '{}' on rank {}", file(tensor),
                               tensor.name, layout.name(), r.value()));
@@ -65,7 +74,7 @@ Result<> CheckpointSource::bind_rank(Rank r) {
 }
 
 void CheckpointSource::drop(Rank r, SlotId slot, Index offset, Index bytes) const {
-  const auto* tensor = find_tensor(stored(r), buffers_.layout().slot(slot).name);
+  const auto* tensor = find_tensor(stored(r), files_.held(slot, r).name);
   checkpoint_->files()[tensor->file].mapping().drop(tensor->offset + offset, bytes);
 }
 

@@ -4,7 +4,9 @@
 #include <memory>
 #include <vector>
 
+#include "cli/layout_source.h"
 #include "cli/model_source.h"
+#include "cli/slot_files.h"
 #include "reshard/exec/rank_buffers.h"
 
 namespace reshard::cli {
@@ -12,23 +14,27 @@ namespace reshard::cli {
 /// The local tensors of a checkpoint as memory to read from: its mapped files.
 class CheckpointSource {
  public:
-  /// Binds every local tensor of the checkpoint's own layout to its place in the files. The
+  /// Binds every local tensor that the checkpoint's own side stores to its place in the files. The
   /// checkpoint must outlive the result. Errors: another number of ranks; a local tensor that is
   /// missing, not of the layout, or of another dtype or shape (file and tensor named). @pre
   /// model.weights
-  static Result<CheckpointSource> bind(const Model& model, std::shared_ptr<const ModelLayout> own);
+  static Result<CheckpointSource> bind(const Model& model, const LayoutSide& own);
+  /// The same of own_side(). @pre `own` is own_layout() of the model
+  static Result<CheckpointSource> bind(const Model& model,
+                                       const std::shared_ptr<const ModelLayout>& own);
 
   const RankBuffers& buffers() const { return buffers_; }
   /// Gives the memory of a byte range of a local tensor back; what is read again is fetched again.
   void drop(Rank r, SlotId slot, Index offset, Index bytes) const;
 
  private:
-  CheckpointSource(const Checkpoint& checkpoint, RankBuffers buffers)
-      : checkpoint_(&checkpoint), buffers_(std::move(buffers)) {}
+  CheckpointSource(const Checkpoint& checkpoint, SlotFiles files, RankBuffers buffers)
+      : checkpoint_(&checkpoint), files_(std::move(files)), buffers_(std::move(buffers)) {}
   const std::vector<CheckpointTensor>& stored(Rank r) const;
   Result<> bind_rank(Rank r);
 
   const Checkpoint* checkpoint_;
+  SlotFiles files_;
   RankBuffers buffers_;
 };
 

@@ -91,9 +91,13 @@ Result<> check_output(const Model& model, const LayoutSpec& to, const LayoutSide
                 fmt::format("--to '{}': the scales of a checkpoint are those of whole tensors; "
                             "leave quant_grid out",
                             to_string(to)));
-  if (model.config_path.empty()) return {};
-  return config_of_quantised_weights("{}", side.quantised->choice.format, {}, "--to")
-      .transform([](const std::string&) {});
+  if (!side.method && !model.config_path.empty())
+    return fail(Code::unsupported,
+                fmt::format("--to '{}': no quant_method of a checkpoint has a word for {}; known "
+                            "are {}",
+                            to_string(to), to_string(side.quantised->choice.format),
+                            known_quant_methods()));
+  return {};
 }
 
 /// Everything of a conversion but its outcome.
@@ -140,7 +144,7 @@ Result<> write_config(const Model& model, const LayoutSide& to, bool is_hf, Outp
       kConfigFile,
       is_hf && to.quantised
           ? RESHARD_TRY(config_of_quantised_weights(
-                text, to.quantised->choice.format,
+                text, {*to.method, to.quantised->choice.format},
                 plain_modules(*model.tensors, to.quantised->choice), model.config_path))
           : RESHARD_TRY(config_of_plain_weights(text, model.config_path)));
 }
@@ -211,13 +215,13 @@ Result<int> execute(const ConvertArguments& a) {
   const Planner planner =
       RESHARD_TRY(as_stored ? Planner::make(from_side.stored(), to_side.stored())
                             : Planner::make(from_side.values, to_side.values));
-  const CheckpointSource source = RESHARD_TRY(CheckpointSource::bind(model, from_side.stored()));
+  const CheckpointSource source = RESHARD_TRY(CheckpointSource::bind(model, from_side));
   ValueSource values(from_side, source, kDequantisedBytes);
   const ModelLayout& stored = *to_side.stored();
-  OutputFiles files =
-      to.family == "hf"
-          ? RESHARD_TRY(hf_output_files(stored, to.keys.contains("shards") ? 0 : a.max_shard_bytes))
-          : RESHARD_TRY(rank_output_files(stored, *to_side.values));
+  OutputFiles files = to.family == "hf"
+                          ? RESHARD_TRY(hf_output_files(
+                                to_side, to.keys.contains("shards") ? 0 : a.max_shard_bytes))
+                          : RESHARD_TRY(rank_output_files(to_side));
   const std::string key = job_key(model, *from_side.stored(), stored, files);
   catch_interrupts();
   auto output = RESHARD_TRY(CheckpointOutput::create(a.output, key, std::move(files)));

@@ -39,7 +39,7 @@ std::string dimension_text(const Placed& part, int rank, int full) {
 
 class Explainer {
  public:
-  explicit Explainer(const ModelLayout& layout) : layout_(layout) {}
+  Explainer(const ModelLayout& layout, const SlotFiles& files) : layout_(layout), files_(files) {}
 
   std::vector<KindInLayout> explain() {
     for (Index i = 0; i < layout_.model().size(); ++i) add(TensorId(static_cast<TensorId::rep>(i)));
@@ -56,8 +56,8 @@ class Explainer {
       std::size_t end = i + 1;
       while (end < places.size() && places[end].slot == places[i].slot) ++end;
       const Slot& slot = layout_.slot(places[i].slot);
-      add(pattern, pattern_of(slot.name), how(id, places[i], static_cast<Index>(end - i)),
-          places[i].slot);
+      add(pattern, pattern_of(files_.held(places[i].slot, first_of(slot)).name),
+          how(id, places[i], static_cast<Index>(end - i)), places[i].slot);
       i = end;
     }
   }
@@ -69,12 +69,14 @@ class Explainer {
       if (slot.value() >= 0) {
         const RankSet& ranks = layout_.rank_set(layout_.slot(slot).ranks);
         kind.ranks = ranks.size();
-        kind.shape = layout_.stored_shape(slot, ranks.members().front());
+        kind.shape = files_.held(slot, ranks.members().front()).shape;
       }
       kinds_.push_back(std::move(kind));
     }
     ++kinds_[at->second].count;
   }
+
+  Rank first_of(const Slot& slot) const { return layout_.rank_set(slot.ranks).members().front(); }
 
   std::string how(TensorId id, const ModelLayout::Place& place, Index pieces) {
     const Slot& slot = layout_.slot(place.slot);
@@ -112,6 +114,7 @@ class Explainer {
   }
 
   const ModelLayout& layout_;
+  const SlotFiles& files_;
   std::vector<KindInLayout> kinds_;
   std::map<std::tuple<std::string, std::string, std::string>, std::size_t> known_;
   std::unordered_map<SlotId::rep, Index> tensors_in_;
@@ -119,7 +122,9 @@ class Explainer {
 
 }  // namespace
 
-std::vector<KindInLayout> explain(const ModelLayout& layout) { return Explainer(layout).explain(); }
+std::vector<KindInLayout> explain(const ModelLayout& layout, const SlotFiles& files) {
+  return Explainer(layout, files).explain();
+}
 
 RankBytes bytes_per_rank(const ModelLayout& layout) {
   RankBytes bytes{std::numeric_limits<Index>::max(), 0};
@@ -130,7 +135,8 @@ RankBytes bytes_per_rank(const ModelLayout& layout) {
   return bytes;
 }
 
-std::string explanation_text(const ModelLayout& layout, const Style& style) {
+std::string explanation_text(const ModelLayout& layout, const SlotFiles& files,
+                             const Style& style) {
   const RankBytes bytes = bytes_per_rank(layout);
   Table table({{"tensors"},
                {"count", Table::Align::right},
@@ -138,7 +144,7 @@ std::string explanation_text(const ModelLayout& layout, const Style& style) {
                {"shape"},
                {"ranks", Table::Align::right},
                {"how"}});
-  for (const KindInLayout& kind : explain(layout))
+  for (const KindInLayout& kind : explain(layout, files))
     table.add({kind.pattern, grouped(kind.count), kind.local.empty() ? "-" : kind.local,
                kind.local.empty() ? "-" : to_string(kind.shape), grouped(kind.ranks), kind.how});
   const std::string up_to =
@@ -150,10 +156,10 @@ std::string explanation_text(const ModelLayout& layout, const Style& style) {
          "\n" + table.text(style);
 }
 
-Json explanation_json(const ModelLayout& layout) {
+Json explanation_json(const ModelLayout& layout, const SlotFiles& files) {
   const RankBytes bytes = bytes_per_rank(layout);
   Json::Array kinds;
-  for (const KindInLayout& kind : explain(layout)) {
+  for (const KindInLayout& kind : explain(layout, files)) {
     Json::Array shape;
     for (Index size : kind.shape) shape.emplace_back(size);
     kinds.emplace_back(Json::Object{{"pattern", Json(kind.pattern)},

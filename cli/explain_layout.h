@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/slot_files.h"
 #include "cli/table.h"
 #include "cli/tensor_kinds.h"
 #include "reshard/io/json_util.h"
@@ -18,13 +19,13 @@ struct KindInLayout {
   std::string local;    ///< pattern of the local tensors' names; empty: no rank holds them.
   std::string
       how;     ///< "dim 0 over tp=4; in 8 pieces; beside 2 others; padded; as F32; negated_exp"
-  Dims shape;  ///< of a local tensor, on the first rank that holds it.
+  Dims shape;  ///< of a local tensor as it is held, on the first rank that holds it.
   Index count = 0;  ///< tensors.
   Index ranks = 0;  ///< that hold (a part of) the first of them.
 };
 
 /// In the order of the model's tensors. Cost: proportional to the tensors and their places.
-std::vector<KindInLayout> explain(const ModelLayout& layout);
+std::vector<KindInLayout> explain(const ModelLayout& layout, const SlotFiles& files);
 
 struct RankBytes {
   Index least = 0, most = 0;
@@ -33,8 +34,8 @@ struct RankBytes {
 RankBytes bytes_per_rank(const ModelLayout& layout);
 
 /// A title with ranks and bytes per rank, and a table of `explain`.
-std::string explanation_text(const ModelLayout& layout, const Style& style);
+std::string explanation_text(const ModelLayout& layout, const SlotFiles& files, const Style& style);
 /// The same as one object.
-Json explanation_json(const ModelLayout& layout);
+Json explanation_json(const ModelLayout& layout, const SlotFiles& files);
 
 }  // namespace reshard::cli

@@ -51,7 +51,7 @@ std::vector<KindInLayout> explained() {
              .sections = {whole_tensor(b.model(), TensorId(1), {pairs})}});
   auto layout = std::move(b).finish();
   EXPECT_TRUE(layout) << layout.error().message;
-  return explain(*layout);
+  return explain(*layout, SlotFiles(*layout));
 }
 
 TEST(Explain, says_cut_pieces_neighbours_padding_and_values) {

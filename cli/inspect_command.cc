@@ -164,15 +164,26 @@ std::string ranks_text(const ModelLayout& layout, const Style& style) {
   return "\n" + table.text(style);
 }
 
-using Layouts = std::vector<std::shared_ptr<const ModelLayout>>;
+/// A layout that was asked for, and how files and modules hold its slots.
+struct Inspected {
+  std::shared_ptr<const ModelLayout> layout;
+  SlotFiles files;
+  const ModelLayout* operator->() const { return layout.get(); }
+};
+using Layouts = std::vector<Inspected>;
+
+Result<> add(Layouts& layouts, Result<LayoutSide> side) {
+  if (!side) return tl::unexpected(std::move(side).error());
+  layouts.push_back({side->stored(), RESHARD_TRY(SlotFiles::of(*side))});
+  return {};
+}
 
 /// Those that were asked for or, where none was, the checkpoint's own if it says anything.
 Result<Layouts> layouts_of(const InspectArguments& a, const Model& model) {
   Layouts layouts;
-  for (const std::string& text : a.layouts)
-    layouts.push_back(RESHARD_TRY(make_layout(text, model)));
+  for (const std::string& text : a.layouts) RESHARD_TRY(add(layouts, make_side(text, model)));
   const bool own = model.weights && (a.rank || model.weights->kind() == Checkpoint::Kind::ranks);
-  if (layouts.empty() && own) layouts.push_back(RESHARD_TRY(own_layout(model)));
+  if (layouts.empty() && own) RESHARD_TRY(add(layouts, own_side(model)));
   return layouts;
 }
 
@@ -199,11 +210,12 @@ std::string report_json(const Model& model, const Layouts& layouts, std::optiona
   if (layouts.size() == 1) object.push_back({"layout", Json(layouts[0]->name())});
   if (rank) {
     object.push_back({"rank", Json(Index{rank->value()})});
-    object.push_back({"local", Json(shard_map_json(*layouts[0], *rank))});
+    object.push_back({"local", Json(shard_map_json(*layouts[0].layout, layouts[0].files, *rank))});
   } else if (!layouts.empty()) {
-    if (layouts.size() == 1) object.push_back({"ranks", Json(ranks_list(*layouts[0]))});
+    if (layouts.size() == 1) object.push_back({"ranks", Json(ranks_list(*layouts[0].layout))});
     Json::Array list;
-    for (const auto& layout : layouts) list.push_back(explanation_json(*layout));
+    for (const auto& layout : layouts)
+      list.push_back(explanation_json(*layout.layout, layout.files));
     object.push_back({"layouts", Json(std::move(list))});
   }
   return Json(std::move(object)).dump(true) + "\n";
@@ -212,9 +224,10 @@ std::string report_json(const Model& model, const Layouts& layouts, std::optiona
 std::string report_text(const Model& model, const Layouts& layouts, std::optional<Rank> rank) {
   const Style style = Style::of_stdout();
   std::string text = model_text(model, style);
-  if (rank) return text + shard_map_text(*layouts[0], *rank, style);
+  if (rank) return text + shard_map_text(*layouts[0].layout, layouts[0].files, *rank, style);
   for (const auto& layout : layouts)
-    text += explanation_text(*layout, style) + ranks_text(*layout, style);
+    text +=
+        explanation_text(*layout.layout, layout.files, style) + ranks_text(*layout.layout, style);
   return text;
 }
 

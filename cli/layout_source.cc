@@ -18,8 +18,8 @@ namespace reshard::cli {
 namespace {
 
 Result<ModelLayout> build(const LayoutSpec& spec, const Model& model,
-                          const std::string& rules_folder) {
-  const FamilyInput input{model.tensors, model.config_or_null()};
+                          const std::string& rules_folder, Index expert_block) {
+  const FamilyInput input{model.tensors, model.config_or_null(), nullptr, expert_block};
   if (spec.family == "hf") return hf_layout(spec, input);
   if (spec.family == "fsdp") return fsdp_layout(spec, input);
   const auto path = (std::filesystem::path(rules_folder) / spec.file).string();
@@ -61,7 +61,7 @@ bool stored_alike(const QuantFormat& from, const QuantFormat& to) {
   QuantFormat as = from;
   as.zero_block = to.zero_block;
   // A scale that is a power of two is a scale; where powers of two are wanted, others are not.
-  if (to.rule == ScaleRule::exact) as.rule = to.rule;
+  if (to.rule == ScaleRule::exact || to.scale == DType::f8_e8m0) as.rule = to.rule;
   return as == to;
 }
 
@@ -69,12 +69,21 @@ namespace {
 
 Result<LayoutSide> side_of(LayoutSpec spec, const Model& model, const std::string& rules_folder) {
   const auto notation = RESHARD_TRY(take_quant(spec));
+  const bool alike =
+      notation && model.stored && stored_alike(model.stored->format, notation->format);
+  const std::set<std::string>* stored = alike ? &model.stored->tensors : nullptr;
+  const Index block = notation ? expert_block(*notation, *model.tensors, stored) : 1;
   LayoutSide side{
-      std::make_shared<const ModelLayout>(RESHARD_TRY(build(spec, model, rules_folder)))};
+      std::make_shared<const ModelLayout>(RESHARD_TRY(build(spec, model, rules_folder, block)))};
   if (!notation) return side;
-  const bool alike = model.stored && stored_alike(model.stored->format, notation->format);
   side.quantised = std::make_shared<const QuantisedLayout>(
-      RESHARD_TRY(quantised_as(*notation, side.values, alike ? &model.stored->tensors : nullptr)));
+      RESHARD_TRY(quantised_as(*notation, side.values, stored)));
+  side.values = side.quantised->values;
+  if (spec.family != "hf") return side;
+  side.method = notation->method;
+  if (!side.method && alike && model.stored_method && says(*model.stored_method, notation->format))
+    side.method = model.stored_method;
+  if (!side.method) side.method = usual_quant_method(notation->format);
   return side;
 }
 
@@ -104,8 +113,10 @@ Result<LayoutSide> own_side(const Model& model) {
   if (model.weights->kind() == Checkpoint::Kind::hf) {
     LayoutSide side = RESHARD_TRY(make_side("hf", model));
     if (!model.stored) return side;
+    side.values = RESHARD_TRY(input_last(side.values, model.stored->input_first));
     side.quantised = std::make_shared<const QuantisedLayout>(
         RESHARD_TRY(quantise_layout(side.values, *model.stored)));
+    side.method = model.stored_method;
     return side;
   }
   const auto index = model.name + "/reshard.json";

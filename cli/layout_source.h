@@ -2,11 +2,13 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "cli/model_source.h"
 #include "reshard/model/layout_spec.h"
 #include "reshard/model/model_layout.h"
+#include "reshard/model/quant_files.h"
 #include "reshard/model/quantised_layout.h"
 
 namespace reshard::cli {
@@ -19,6 +21,7 @@ Result<LayoutSpec> read_layout_text(const std::string& text);
 struct LayoutSide {
   std::shared_ptr<const ModelLayout> values;           ///< as if nothing were quantised.
   std::shared_ptr<const QuantisedLayout> quantised{};  ///< null: plain.
+  std::optional<QuantMethod> method{};                 ///< how files of hf hold what is quantised.
   /// What is in memory or in files.
   const std::shared_ptr<const ModelLayout>& stored() const {
     return quantised ? quantised->stored : values;

@@ -121,22 +121,23 @@ void forget_missing_mtp(const ModelSpec& stored, ModelConfig& config) {
 Result<> take_scales(const ModelConfig& config, ModelSpec& stored, Model& model) {
   if (model.weights->kind() != Checkpoint::Kind::hf) return {};  // its layout says
   const auto text = RESHARD_TRY(read_text_file(model.config_path, kMaxConfigBytes));
-  auto format = quantised_format(text, model.config_path);
-  if (!format)
-    return fail(format.error().code,
+  auto weights = stored_weights(text, model.config_path);
+  if (!weights)
+    return fail(weights.error().code,
                 fmt::format("{}; describe the tensors in a layout rules:FILE, or remove the key "
                             "where the weights are plain",
-                            format.error().message));
-  auto plain = plain_tensors(stored, *format, config.dtype);
+                            weights.error().message));
+  auto plain = plain_tensors(stored, weights->format, weights->method, config.dtype);
   if (!plain) return tl::unexpected(std::move(plain).error().in(model.name));
   if (plain->stored.tensors.empty())
     return fail(
         Code::unsupported,
         fmt::format("{}: quantization_config says {}, but no tensor is stored as {}; remove "
                     "the key where the weights are plain",
-                    model.config_path, in_quotes(config.quantization), name(format->data)));
+                    model.config_path, in_quotes(config.quantization), to_string(weights->format)));
   stored = std::move(plain->tensors);
   model.stored = std::move(plain->stored);
+  model.stored_method = weights->method;
   return {};
 }
 
@@ -160,7 +161,8 @@ Result<> take_scales_of_ranks(ModelSpec& stored, Model& model) {
   if (!notation || !*notation) return {};
   const auto config_path = model.weights->config_path();
   const auto config = config_path ? read_config(*config_path) : fail(Code::not_found, "");
-  auto plain = plain_tensors(stored, (*notation)->format, config ? config->dtype : DType::bf16);
+  auto plain = plain_tensors(stored, (*notation)->format, std::nullopt,
+                             config ? config->dtype : DType::bf16);
   if (!plain) return tl::unexpected(std::move(plain).error().in(model.name));
   stored = std::move(plain->tensors);
   model.stored = std::move(plain->stored);
@@ -257,7 +259,10 @@ Result<Model> open_checkpoint(const std::string& path, const ModelOptions& optio
   if (options.exact && applied.error().code != Code::unsupported)
     return tl::unexpected(std::move(applied).error());
   model.no_config = applied.error().message;
-  if (checkpoint.kind() == Checkpoint::Kind::hf) model.stored.reset();
+  if (checkpoint.kind() == Checkpoint::Kind::hf) {
+    model.stored.reset();
+    model.stored_method.reset();
+  }
   return model;
 }
 

@@ -7,6 +7,7 @@
 
 #include "reshard/io/checkpoint.h"
 #include "reshard/model/config.h"
+#include "reshard/model/quant_files.h"
 #include "reshard/model/quantised_layout.h"
 #include "reshard/model/tensor.h"
 
@@ -24,6 +25,7 @@ struct Model {
   /// How the weights are stored where they are quantised; `tensors` are then those of plain
   /// weights.
   std::optional<QuantChoice> stored;
+  std::optional<QuantMethod> stored_method;  ///< and how files say so; none of one in ranks.
 
   /// For `make_layout`, which needs it only for some families.
   const ModelConfig* config_or_null() const { return config ? &*config : nullptr; }
@@ -45,7 +47,7 @@ struct ModelOptions {
 /// multi-token prediction carry, which the layout hf has slots for. Where all of those modules are
 /// missing, the config is taken to have none. Scales of KV caches are tensors like others, behind
 /// those of the config. A config with a quantization_config is used where it stands alone; the
-/// weights of such a checkpoint are read through it where quantised_format() reads it, and are else
+/// weights of such a checkpoint are read through it where stored_weights() reads it, and are else
 /// opened without it. Errors: nothing of that name (with the known examples); those of reading it.
 Result<Model> open_model(const std::string& text, const ModelOptions& options = {});
 

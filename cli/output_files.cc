@@ -4,6 +4,7 @@
 #include <map>
 #include <optional>
 
+#include "cli/slot_files.h"
 #include "reshard/base/hash.h"
 #include "reshard/io/checkpoint_index.h"
 #include "reshard/io/safetensors_writer.h"
@@ -39,11 +40,11 @@ std::uint64_t content_digest(const ModelLayout& layout, const std::vector<SlotId
   return d.value();
 }
 
-void add_slot(const ModelLayout& layout, SlotId slot, OutputFile& file) {
-  const Dims shape = layout.stored_shape(slot, file.rank);
+void add_slot(const SlotFiles& held, SlotId slot, OutputFile& file) {
+  const HeldTensor t = held.held(slot, file.rank);
   file.slots.push_back(slot);
-  file.tensors.push_back({layout.slot(slot).name, layout.slot(slot).dtype, shape});
-  file.tensor_bytes += volume(shape) * bits(layout.slot(slot).dtype) / 8;
+  file.tensors.push_back({t.name, t.dtype, t.shape});
+  file.tensor_bytes += volume(t.shape) * bits(t.dtype) / 8;
 }
 
 Result<> find_file_bytes(OutputFiles& output) {
@@ -74,8 +75,10 @@ const StringMap& file_metadata() {
   return kMetadata;
 }
 
-Result<OutputFiles> hf_output_files(const ModelLayout& layout, Index max_shard_bytes) {
+Result<OutputFiles> hf_output_files(const LayoutSide& side, Index max_shard_bytes) {
   OutputFiles output;
+  const ModelLayout& layout = *side.stored();
+  const SlotFiles held = RESHARD_TRY(SlotFiles::of(side));
   for (Rank r : layout.ranks().members()) {
     bool fresh = true;
     for (SlotId slot : layout.slots_of(r)) {
@@ -84,7 +87,7 @@ Result<OutputFiles> hf_output_files(const ModelLayout& layout, Index max_shard_b
                         output.files.back().tensor_bytes + bytes > max_shard_bytes;
       if (fresh || full) output.files.push_back({"", r, {}, {}, 0, 0});
       fresh = false;
-      add_slot(layout, slot, output.files.back());
+      add_slot(held, slot, output.files.back());
     }
   }
   const int count = static_cast<int>(output.files.size());
@@ -94,8 +97,10 @@ Result<OutputFiles> hf_output_files(const ModelLayout& layout, Index max_shard_b
   return output;
 }
 
-Result<OutputFiles> rank_output_files(const ModelLayout& layout, const ModelLayout& values) {
+Result<OutputFiles> rank_output_files(const LayoutSide& side) {
   OutputFiles output;
+  const ModelLayout &layout = *side.stored(), &values = *side.values;
+  const SlotFiles files = RESHARD_TRY(SlotFiles::of(side));
   std::map<std::uint64_t, std::vector<std::size_t>> by_content;
   for (Rank r : layout.ranks().members()) {
     const auto slots = layout.slots_of(r);
@@ -108,7 +113,7 @@ Result<OutputFiles> rank_output_files(const ModelLayout& layout, const ModelLayo
       shared = output.files.size();
       alike.push_back(*shared);
       output.files.push_back({rank_file_name(r), r, {}, {}, 0, 0});
-      for (SlotId slot : slots) add_slot(layout, slot, output.files.back());
+      for (SlotId slot : slots) add_slot(files, slot, output.files.back());
     }
     output.of_rank.push_back(output.files[*shared].name);
   }

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/layout_source.h"
 #include "reshard/io/safetensors.h"
 #include "reshard/model/model_layout.h"
 
@@ -34,12 +35,10 @@ const StringMap& file_metadata();
 /// A checkpoint as Hugging Face writes it: model.safetensors, or numbered files of at most
 /// `max_shard_bytes` of tensors (a larger tensor has a file of its own) that each hold tensors of
 /// one rank only; `max_shard_bytes` 0: one per rank. Ranks without tensors get no file.
-Result<OutputFiles> hf_output_files(const ModelLayout& layout, Index max_shard_bytes);
+Result<OutputFiles> hf_output_files(const LayoutSide& side, Index max_shard_bytes);
 
 /// One file per rank; ranks that hold the same boxes in the same places share the first one's.
-/// `values` is the layout that says what ranks hold: the same, or that of plain values where
-/// `layout` is of what is made of them.
-Result<OutputFiles> rank_output_files(const ModelLayout& layout, const ModelLayout& values);
+Result<OutputFiles> rank_output_files(const LayoutSide& side);
 
 /// The model.safetensors.index.json of the files. @pre more than one
 std::string hf_index_of(const OutputFiles& files);

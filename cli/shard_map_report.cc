@@ -69,16 +69,20 @@ Json shape_json(const Dims& shape) {
   return Json(std::move(sizes));
 }
 
-Json::Array shard_map_json(const ModelLayout& layout, Rank r) {
+Json::Array shard_map_json(const ModelLayout& layout, const SlotFiles& files, Rank r) {
   Json::Array list;
   for (SlotId id : layout.slots_of(r)) {
     const Slot& slot = layout.slot(id);
     const LocalTensor local = layout.local(id, r);
-    Json::Object tensor = {{"name", Json(slot.name)},
-                           {"dtype", Json(std::string(name(slot.dtype)))}};
+    const HeldTensor held = files.held(id, r);
+    Json::Object tensor = {{"name", Json(held.name)},
+                           {"dtype", Json(std::string(name(held.dtype)))}};
+    // What boxes, cuts and offsets below count.
+    if (held.dtype != slot.dtype)
+      tensor.push_back({"elements", Json(std::string(name(slot.dtype)))});
     if (slot.map != ValueMap::identity)
       tensor.push_back({"map", Json(std::string(name(slot.map)))});
-    tensor.push_back({"shape", shape_json(layout.stored_shape(id, r))});
+    tensor.push_back({"shape", shape_json(held.shape)});
     tensor.push_back({"padding", Json(padding_of(local))});
     tensor.push_back({"cuts", Json(cuts_json(layout, slot))});
     if (slot.sections.size() > 1) tensor.push_back({"stacked", stacked_json(layout, slot, r)});
@@ -94,13 +98,14 @@ Json::Array shard_map_json(const ModelLayout& layout, Rank r) {
   return list;
 }
 
-std::string shard_map_text(const ModelLayout& layout, Rank r, const Style& style) {
+std::string shard_map_text(const ModelLayout& layout, const SlotFiles& files, Rank r,
+                           const Style& style) {
   Table table(
       {{"local tensor"}, {"dtype"}, {"shape"}, {"padding", Table::Align::right}, {"holds"}});
   for (SlotId id : layout.slots_of(r)) {
     const LocalTensor local = layout.local(id, r);
-    std::vector<std::string> row = {layout.slot(id).name, std::string(name(layout.slot(id).dtype)),
-                                    to_string(layout.stored_shape(id, r)),
+    const HeldTensor held = files.held(id, r);
+    std::vector<std::string> row = {held.name, std::string(name(held.dtype)), to_string(held.shape),
                                     grouped(padding_of(local))};
     if (local.fragments.empty()) table.add({row[0], row[1], row[2], row[3], "nothing"});
     for (const Fragment& f : local.fragments) {

@@ -5,69 +5,138 @@
 
 #include <algorithm>
 #include <array>
+#include <set>
 #include <string_view>
+
+#include "reshard/model/quant_notation.h"
 
 namespace reshard::cli {
 namespace {
 
 constexpr std::string_view kFactor = "_scale_2", kWeight = ".weight";
 
-bool is_quantised(const CanonicalTensor& t, const QuantFormat& format) {
-  return t.dtype == format.data && t.shape.size() >= 2;
+/// The data of a quantised tensor among those of a checkpoint.
+struct Found {
+  std::string tensor;  ///< its name where it is plain.
+  Dims held;           ///< of the data, in elements, as they are stored.
+  Dims plain;          ///< of the plain tensor in a checkpoint.
+  bool input_first = false;
+};
+
+/// gpt-oss' X_blocks [matrices, out, in / 32, 16], two elements in a byte.
+std::optional<Found> found_mxfp4(const CanonicalTensor& t) {
+  constexpr std::string_view kBlocks = "_blocks";
+  constexpr Index kBytes = 16;
+  if (t.dtype != DType::u8 || t.shape.size() != 4 || t.shape[3] != kBytes ||
+      !t.name.ends_with(kBlocks))
+    return std::nullopt;
+  const Index cols = t.shape[2] * kBytes * 2;  // as many bits as before: it fits
+  return Found{t.name.substr(0, t.name.size() - kBlocks.size()),
+               {t.shape[0], t.shape[1], cols},
+               {t.shape[0], cols, t.shape[1]},
+               true};
 }
 
-Dims blocks_of(Dims shape, Index rows, Index cols) {
+/// In ranks, tensors are listed as their layout stores them: the input last.
+std::optional<Found> found_as_it_is(const ModelSpec& stored, const CanonicalTensor& t,
+                                    const QuantFormat& format) {
+  if (t.dtype != format.data || t.shape.size() < 2) return std::nullopt;
+  Found found{t.name, t.shape, t.shape, input_first_tensors(stored).contains(t.name)};
+  const int n = t.shape.size();
+  if (found.input_first) std::swap(found.plain[n - 2], found.plain[n - 1]);
+  return found;
+}
+
+std::optional<Found> found(const ModelSpec& stored, const CanonicalTensor& t,
+                           const QuantFormat& format, std::optional<QuantMethod> method) {
+  if (method == QuantMethod::mxfp4) return found_mxfp4(t);
+  return found_as_it_is(stored, t, format);
+}
+
+Dims blocks_of(const Found& found, Index rows, Index cols) {
   const auto up = [](Index n, Index block) {
     return block == 0 ? Index{1} : (n + block - 1) / block;
   };
+  Dims shape = found.held;
   const int n = shape.size();
   shape[n - 2] = up(shape[n - 2], rows);
   shape[n - 1] = up(shape[n - 1], cols);
   return shape;
 }
 
-Result<> check_beside(const ModelSpec& stored, const CanonicalTensor& t, const std::string& name,
-                      DType dtype, const Dims& shape) {
-  const auto id = stored.find(name);
+Result<> check_beside(const ModelSpec& stored, const std::string& tensor, DType data,
+                      const HeldTensor& want) {
+  const auto id = stored.find(want.name);
   if (!id)
-    return fail(Code::corrupt, fmt::format("'{}' is stored as {} without its scales '{}'", t.name,
-                                           reshard::name(t.dtype), name));
+    return fail(Code::corrupt, fmt::format("'{}' is stored as {} without its scales '{}'", tensor,
+                                           reshard::name(data), want.name));
   const CanonicalTensor& s = stored[*id];
-  // One number is written with any number of dimensions.
-  const bool fits = s.shape == shape || (volume(shape) == 1 && volume(s.shape) == 1);
-  if (fits && s.dtype == dtype) return {};
-  return fail(Code::corrupt,
-              fmt::format("'{}' is {} {}; scales of '{}' are {} {}", name, reshard::name(s.dtype),
-                          to_string(s.shape), t.name, reshard::name(dtype), to_string(shape)));
+  if (same_shape(s.shape, want.shape) && s.dtype == want.dtype) return {};
+  return fail(Code::corrupt, fmt::format("'{}' is {} {}; scales of '{}' are {} {}", want.name,
+                                         reshard::name(s.dtype), to_string(s.shape), tensor,
+                                         reshard::name(want.dtype), to_string(want.shape)));
 }
+
+/// Takes checkpoints apart.
+class Separator {
+ public:
+  Separator(const ModelSpec& stored, const QuantFormat& format, std::optional<QuantMethod> method)
+      : stored_(stored), method_(method) {
+    choice_.format = format;
+    choice_.grid = BlockGrid::tensor;
+  }
+
+  Result<PlainTensors> run(DType values) {
+    std::vector<std::optional<Found>> data;
+    for (const CanonicalTensor& t : stored_.tensors()) {
+      data.push_back(found(stored_, t, choice_.format, method_));
+      if (data.back()) RESHARD_TRY(add(*data.back()));
+    }
+    PlainTensors out;
+    for (std::size_t i = 0; i < data.size(); ++i) {
+      const CanonicalTensor& t = stored_.tensors()[i];
+      if (beside_.contains(t.name)) continue;
+      RESHARD_TRY(data[i] ? out.tensors.add(data[i]->tensor, data[i]->plain, values)
+                          : out.tensors.add(t.name, t.shape, t.dtype, t.merged));
+    }
+    out.stored = std::move(choice_);
+    return out;
+  }
+
+ private:
+  Result<> add(const Found& found) {
+    const QuantFormat& f = choice_.format;
+    RESHARD_TRY(take(found, QuantPart::scales, scale_suffix(f), f.scale,
+                     blocks_of(found, f.block_rows, f.block_cols)));
+    if (f.tensor_factor)
+      RESHARD_TRY(
+          take(found, QuantPart::factor, std::string(kFactor), DType::f32, blocks_of(found, 0, 0)));
+    choice_.tensors.insert(found.tensor);
+    if (found.input_first) choice_.input_first.insert(found.tensor);
+    return {};
+  }
+
+  Result<> take(const Found& found, QuantPart part, const std::string& suffix, DType dtype,
+                const Dims& shape) {
+    HeldTensor want{found.tensor + suffix, dtype, shape};
+    if (method_)
+      want = RESHARD_TRY(in_files(*method_, choice_.format, part, found.tensor, dtype, shape));
+    RESHARD_TRY(check_beside(stored_, found.tensor, choice_.format.data, want));
+    beside_.insert(want.name);
+    return {};
+  }
+
+  const ModelSpec& stored_;
+  std::optional<QuantMethod> method_;
+  QuantChoice choice_;
+  std::set<std::string> beside_;
+};
 
 }  // namespace
 
 Result<PlainTensors> plain_tensors(const ModelSpec& stored, const QuantFormat& format,
-                                   DType values) {
-  PlainTensors out;
-  out.stored.format = format;
-  out.stored.grid = BlockGrid::tensor;
-  std::set<std::string> beside;
-  for (const CanonicalTensor& t : stored.tensors()) {
-    if (!is_quantised(t, format)) continue;
-    const std::string scales = t.name + scale_suffix(format);
-    RESHARD_TRY(check_beside(stored, t, scales, format.scale,
-                             blocks_of(t.shape, format.block_rows, format.block_cols)));
-    beside.insert(scales);
-    if (format.tensor_factor) {
-      const std::string factor = t.name + std::string(kFactor);
-      RESHARD_TRY(check_beside(stored, t, factor, DType::f32, blocks_of(t.shape, 0, 0)));
-      beside.insert(factor);
-    }
-    out.stored.tensors.insert(t.name);
-  }
-  for (const CanonicalTensor& t : stored.tensors()) {
-    if (beside.contains(t.name)) continue;
-    const DType dtype = is_quantised(t, format) ? values : t.dtype;
-    RESHARD_TRY(out.tensors.add(t.name, t.shape, dtype, t.merged));
-  }
-  return out;
+                                   std::optional<QuantMethod> method, DType values) {
+  return Separator(stored, format, method).run(values);
 }
 
 bool is_cache_scale(const CanonicalTensor& tensor) {

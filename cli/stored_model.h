@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "reshard/base/result.h"
+#include "reshard/model/quant_files.h"
 #include "reshard/model/quantised_layout.h"
 #include "reshard/model/tensor.h"
 
@@ -16,11 +18,12 @@ struct PlainTensors {
   QuantChoice stored;  ///< which tensors are quantised; their grid is their own.
 };
 
-/// Takes a quantised checkpoint's tensors apart: those in the format's data dtype and of two
-/// dimensions or more have scales (and factors) beside them. Errors: scales that are missing, or of
-/// another dtype or shape than the format's (both named).
+/// Takes a quantised checkpoint's tensors apart. Which are data is what their names, dtypes and
+/// shapes say by `method` or, where there is none, in the names of layouts: those in the format's
+/// data dtype and of two dimensions or more. They have scales (and factors) beside them. Errors:
+/// scales that are missing, or of another dtype or shape than the format's (both named).
 Result<PlainTensors> plain_tensors(const ModelSpec& stored, const QuantFormat& format,
-                                   DType values);
+                                   std::optional<QuantMethod> method, DType values);
 
 /// True for the scale of a KV cache beside an attention module ("...self_attn.k_scale", one
 /// number): an ordinary tensor that a checkpoint may have beyond those of its config.

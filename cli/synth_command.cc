@@ -117,9 +117,9 @@ Result<int> execute(const SynthArguments& a) {
                 fmt::format("{}: is a checkpoint already; give a config.json or a named example",
                             a.config));
   const auto config = RESHARD_TRY(config_text(model, a.layers));
-  const auto layout = RESHARD_TRY(make_layout("hf", model));
+  const LayoutSide side = RESHARD_TRY(make_side("hf", model));
   const Aliases aliases = aliases_of(*model.config);
-  OutputFiles files = RESHARD_TRY(hf_output_files(*layout, a.max_shard_bytes));
+  OutputFiles files = RESHARD_TRY(hf_output_files(side, a.max_shard_bytes));
   const auto key =
       hex(Digest().add("synth 1").add(config).add(a.seed).add(a.max_shard_bytes).value());
   catch_interrupts();

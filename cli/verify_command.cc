@@ -54,9 +54,10 @@ std::vector<StoredForm> forms_like(const ModelLayout& layout, const Side* like) 
 Result<Side> fingerprint_side(const std::string& path, int threads, const Side* like) {
   Side side;
   side.model = RESHARD_TRY(open_checkpoint(path, {.layers = {}, .exact = false}));
-  const auto layout = RESHARD_TRY(own_layout(side.model));
+  const LayoutSide own_files = RESHARD_TRY(own_side(side.model));
+  const auto& layout = own_files.stored();
   side.tensors = layout->shared_model();
-  const auto source = RESHARD_TRY(CheckpointSource::bind(side.model, layout));
+  const auto source = RESHARD_TRY(CheckpointSource::bind(side.model, own_files));
   ProgressBar bar;
   side.forms = forms_like(*layout, like);
   const auto own = forms_of(*layout);

@@ -7,22 +7,30 @@
 
 #include "reshard/base/quant_format.h"
 #include "reshard/base/result.h"
+#include "reshard/model/quant_files.h"
 
 namespace reshard {
 
-/// The format that the quantization_config of a config.json says its weights are stored in:
-/// quant_method fp8, with a weight_block_size (scales `X.weight_scale_inv`; scale_fmt ue8m0 makes
-/// them powers of two) or without (one scale `X.weight_scale` per weight).
+/// How a checkpoint says that its weights are stored.
+struct StoredWeights {
+  QuantMethod method = QuantMethod::fp8;
+  QuantFormat format;
+};
+
+/// What the quantization_config of a config.json says its weights are stored in. By quant_method:
+///   fp8    with a weight_block_size (scale_fmt ue8m0 makes scales powers of two) or without: one
+///          scale for each weight
+///   mxfp4  experts in MXFP4
 ///
 /// Errors begin with `source`: Code::unsupported for other methods and number formats, with what is
 /// read; Code::corrupt for a block size that is none.
-Result<QuantFormat> quantised_format(std::string_view text,
+Result<StoredWeights> stored_weights(std::string_view text,
                                      std::string_view source = "config.json");
 
-/// The same config.json with a quantization_config of this format, in place of the one it has.
-/// `plain` are the modules whose weights stay as they are (modules_to_not_convert). Errors as
-/// above: a format that quantised_format() does not read.
-Result<std::string> config_of_quantised_weights(std::string_view text, const QuantFormat& format,
+/// The same config.json with a quantization_config of this method and format, in place of the one
+/// it has. `plain` are the modules whose weights stay as they are. Errors: a format that the method
+/// has no word for.
+Result<std::string> config_of_quantised_weights(std::string_view text, const StoredWeights& weights,
                                                 const std::vector<std::string>& plain,
                                                 std::string_view source = "config.json");
 

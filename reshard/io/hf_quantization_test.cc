@@ -13,7 +13,8 @@ using ::testing::HasSubstr;
 const QuantFormat kBlock = *quant_format_from_name("fp8_block");
 
 Result<QuantFormat> read(const std::string& members) {
-  return quantised_format(R"({"a": 1, "quantization_config": {)" + members + "}}", "c.json");
+  return stored_weights(R"({"a": 1, "quantization_config": {)" + members + "}}", "c.json")
+      .transform([](const StoredWeights& w) { return w.format; });
 }
 
 TEST(HfQuantization, fp8_is_read_with_blocks_and_without) {
@@ -27,28 +28,38 @@ TEST(HfQuantization, fp8_is_read_with_blocks_and_without) {
 
 TEST(HfQuantization, others_are_refused_by_name) {
   const auto error = [](const std::string& members) { return read(members).error().message; };
-  EXPECT_THAT(error(R"("quant_method": "mxfp4")"),
-              HasSubstr("c.json: quantization_config: quant_method mxfp4 is not read"));
+  EXPECT_THAT(error(R"("quant_method": "awq")"),
+              HasSubstr("c.json: quantization_config: quant_method awq is not read"));
   EXPECT_THAT(error(R"("quant_method": "fp8", "fmt": "e5m2")"), HasSubstr("fmt e5m2 is not read"));
   EXPECT_THAT(error(R"("quant_method": "fp8", "weight_block_size": [128])"),
               HasSubstr("must be two positive numbers"));
   EXPECT_THAT(error(R"("quant_method": "fp8", "weight_block_size": [0, 128])"),
               HasSubstr("must be two positive numbers"));
-  EXPECT_THAT(quantised_format("{}").error().message, HasSubstr("none is not read"));
+  EXPECT_THAT(stored_weights("{}").error().message, HasSubstr("none is not read"));
 }
 
 TEST(HfQuantization, what_is_written_is_read_again) {
-  for (const char* name : {"fp8_block", "fp8_block_pow2", "fp8_tensor"}) {
+  const std::vector<std::pair<QuantMethod, const char*>> kWritten = {
+      {QuantMethod::fp8, "fp8_block"},
+      {QuantMethod::fp8, "fp8_block_pow2"},
+      {QuantMethod::fp8, "fp8_tensor"},
+      {QuantMethod::mxfp4, "mxfp4"},
+  };
+  for (const auto& [method, name] : kWritten) {
     const QuantFormat format = *quant_format_from_name(name);
     const auto text = config_of_quantised_weights(
-        R"({"a": 1, "quantization_config": {"quant_method": "awq"}, "b": 2})", format, {"lm_head"});
+        R"({"a": 1, "quantization_config": {"quant_method": "awq"}, "b": 2})", {method, format},
+        {"lm_head"});
     ASSERT_TRUE(text.has_value()) << text.error().message;
-    EXPECT_EQ(*quantised_format(*text), format) << *text;
+    EXPECT_EQ(stored_weights(*text)->format, format) << *text;
+    EXPECT_EQ(stored_weights(*text)->method, method) << *text;
     EXPECT_THAT(*text, HasSubstr("\"lm_head\""));
   }
   EXPECT_THAT(
-      config_of_quantised_weights("{}", *quant_format_from_name("mxfp8"), {}).error().message,
-      HasSubstr("mxfp8 is not read"));
+      config_of_quantised_weights("{}", {QuantMethod::fp8, *quant_format_from_name("mxfp8")}, {})
+          .error()
+          .message,
+      HasSubstr("mxfp8 of fp8 is not read"));
 }
 
 }  // namespace

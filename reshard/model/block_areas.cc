@@ -76,7 +76,7 @@ class Areas {
         has_factor_(pair.factor.value() >= 0) {
     if (!pair.exact) return;
     // quantise_layout() found groups, or the pair would have a grid of its own.
-    groups_ = *detail::group_blocks(layout_.values->model(), slot_);
+    groups_ = *detail::group_blocks(layout_.values->model(), slot_, layout_.choice.input_first);
   }
 
   /// One for each section and leading index: the grid is the rank's own.
@@ -195,13 +195,34 @@ void Areas::add_pieces(const BlockGroup& group, std::size_t index, const Dims& l
   }
 }
 
+/// Where every row has blocks of its own, matrices whose rows follow each other are one: gate and
+/// up of gpt-oss' experts are two rows each.
+void join(std::vector<QuantBlockArea>& areas) {
+  std::size_t last = 0;
+  for (std::size_t i = 1; i < areas.size(); ++i) {
+    QuantBlockArea& a = areas[last];
+    const QuantBlockArea& b = areas[i];
+    const bool next = b.cols == a.cols && b.data_row == a.data_row && b.scale_row == a.scale_row &&
+                      b.data_offset == a.data_offset + a.rows * a.data_row &&
+                      b.scale_offset == a.scale_offset + a.rows * a.scale_row;
+    if (next)
+      a.rows += b.rows;
+    else
+      areas[++last] = b;
+  }
+  if (!areas.empty()) areas.resize(last + 1);
+}
+
 }  // namespace
 
 std::vector<QuantBlockArea> block_areas(const QuantisedLayout& layout,
                                         const QuantisedLayout::Pair& pair, Rank r) {
   const bool canonical = layout.choice.grid == BlockGrid::tensor && pair.exact;
   Areas areas(layout, pair, r);
-  return canonical ? std::move(areas).canonical() : std::move(areas).own();
+  auto found = canonical ? std::move(areas).canonical() : std::move(areas).own();
+  const QuantFormat& f = layout.choice.format;
+  if (f.block_rows == 1 && f.order == ScaleOrder::rows && !f.tensor_factor) join(found);
+  return found;
 }
 
 }  // namespace reshard

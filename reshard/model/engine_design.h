@@ -42,6 +42,13 @@ struct EngineDesign {
   /// embedding and head from the main one.
   bool nextn = false;
 
+  /// gpt_oss.py of both engines: ceil(blocks / ranks) blocks of the inner width for each rank.
+  void keep_expert_blocks(Index block) {
+    if (block <= 1 || expert_inner.num_axes == 0) return;
+    expert_inner.granule = block;
+    expert_inner.rule = CutRule::ceil;
+  }
+
   std::string prefix;             ///< in front of all names: "language_model." or nothing.
   std::string expert_module;      ///< "experts." or "experts.routed_experts."
   std::string fused_qkv_a;        ///< name of MLA's first projections as one.

@@ -22,6 +22,9 @@ struct FamilyInput {
   std::shared_ptr<const ModelSpec> model;
   const ModelConfig* config = nullptr;
   const ExpertTables* expert_map = nullptr;  ///< what the key expert_map names, read.
+  /// Elements of experts' inner width that vllm and sglang keep on one rank, as many of them to
+  /// each rank but the last as divide up over all (gpt-oss in MXFP4: 32). 1: the family's own cut.
+  Index expert_block = 1;
 };
 
 /// The checkpoint itself. Keys: shards (ranks, each with whole tensors, cut by bytes; 1), offset

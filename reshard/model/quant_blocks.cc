@@ -24,11 +24,16 @@ bool is_one_matrix(const Slot& slot) {
   return slot.stack_dim == slot.sections[0].extent.size() - 2;
 }
 
-std::optional<bool> is_transposed(const Section& section, const Placed& part) {
+MatrixDims matrix_dims(const CanonicalTensor& tensor, const std::set<std::string>& input_first) {
+  const int n = tensor.shape.size();
+  return input_first.contains(tensor.name) ? MatrixDims{n - 1, 1} : MatrixDims{n - 2, n - 1};
+}
+
+std::optional<bool> is_transposed(const Section& section, const Placed& part, MatrixDims dims) {
   const int n = section.extent.size(), m = part.box.rank();
   if (m < 2 || n < 2) return std::nullopt;
-  const int row = part.dims[static_cast<std::size_t>(m - 2)];
-  const int col = part.dims[static_cast<std::size_t>(m - 1)];
+  const int row = part.dims[static_cast<std::size_t>(dims.row)];
+  const int col = part.dims[static_cast<std::size_t>(dims.col)];
   if (row == n - 2 && col == n - 1) return false;
   if (row == n - 1 && col == n - 2) return true;
   return std::nullopt;
@@ -37,13 +42,13 @@ std::optional<bool> is_transposed(const Section& section, const Placed& part) {
 namespace {
 
 /// @pre is_transposed() has a value
-std::array<Window, 2> windows_of(const ModelSpec& model, const Section& section,
-                                 const Placed& part) {
-  const int n = section.extent.size(), m = part.box.rank();
-  const bool transposed = *is_transposed(section, part);
+std::array<Window, 2> windows_of(const ModelSpec& model, const Section& section, const Placed& part,
+                                 MatrixDims dims) {
+  const int n = section.extent.size();
+  const bool transposed = *is_transposed(section, part, dims);
   std::array<Window, 2> windows;
   for (int i = 0; i < 2; ++i) {
-    const int c = m - 2 + (transposed ? 1 - i : i);
+    const int c = (i == 0) != transposed ? dims.row : dims.col;
     const Index at = part.at[n - 2 + i];
     windows[static_cast<std::size_t>(i)] = {Interval{at, at + part.box[c].size()},
                                             part.box[c].begin(), model[part.tensor].shape[c]};
@@ -60,11 +65,14 @@ bool earlier(const BlockGroup& a, const BlockGroup& b) {
 
 /// The groups of one section, in order; none where a part has no rows and columns.
 std::optional<std::vector<BlockGroup>> groups_of(const ModelSpec& model, const Section& section,
-                                                 int index) {
+                                                 int index,
+                                                 const std::set<std::string>& input_first) {
   std::vector<BlockGroup> groups;
   for (std::size_t p = 0; p < section.parts.size(); ++p) {
-    if (!is_transposed(section, section.parts[p])) return std::nullopt;
-    const auto windows = windows_of(model, section, section.parts[p]);
+    const Placed& part = section.parts[p];
+    const MatrixDims dims = matrix_dims(model[part.tensor], input_first);
+    if (!is_transposed(section, part, dims)) return std::nullopt;
+    const auto windows = windows_of(model, section, part, dims);
     auto it = std::find_if(groups.begin(), groups.end(),
                            [&](const BlockGroup& g) { return g.windows == windows; });
     if (it == groups.end()) it = groups.insert(groups.end(), {index, windows, {}});
@@ -76,11 +84,12 @@ std::optional<std::vector<BlockGroup>> groups_of(const ModelSpec& model, const S
 
 }  // namespace
 
-std::optional<GroupedSlot> group_blocks(const ModelSpec& model, const Slot& slot) {
+std::optional<GroupedSlot> group_blocks(const ModelSpec& model, const Slot& slot,
+                                        const std::set<std::string>& input_first) {
   GroupedSlot out{{}, slot.stack_dim, false};
   for (std::size_t k = 0; k < slot.sections.size(); ++k) {
     const Section& section = slot.sections[k];
-    auto groups = groups_of(model, section, static_cast<int>(k));
+    auto groups = groups_of(model, section, static_cast<int>(k), input_first);
     if (!groups || groups->empty()) return std::nullopt;
     const int n = section.extent.size();
     bool rows = false, cols = false;

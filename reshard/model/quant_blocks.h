@@ -5,6 +5,8 @@
 #include <array>
 #include <map>
 #include <optional>
+#include <set>
+#include <string>
 #include <tuple>
 #include <vector>
 
@@ -37,9 +39,17 @@ struct Window {
   friend bool operator==(const Window&, const Window&) = default;
 };
 
-/// True when canonical rows are columns of the full tensor. None where the last two dimensions of
-/// one are not those of the other.
-std::optional<bool> is_transposed(const Section& section, const Placed& part);
+/// Which canonical dimensions are rows and columns of a tensor's matrices: the last two, or the
+/// last and the second of one that is stored input first (see QuantChoice).
+struct MatrixDims {
+  int row = 0, col = 0;
+};
+/// @pre the tensor has two dimensions or more, one that is stored input first three
+MatrixDims matrix_dims(const CanonicalTensor& tensor, const std::set<std::string>& input_first);
+
+/// True when canonical rows are columns of the full tensor. None where those dimensions are not the
+/// last two of the full one.
+std::optional<bool> is_transposed(const Section& section, const Placed& part, MatrixDims dims);
 
 /// Parts of one section with equal windows: their scales are one section of a slot of scales.
 struct BlockGroup {
@@ -57,7 +67,8 @@ struct GroupedSlot {
 
 /// None where parts lie such that their scales are no stack of sections: rows and columns both
 /// differ, or they differ along another dimension than sections are stacked along.
-std::optional<GroupedSlot> group_blocks(const ModelSpec& model, const Slot& slot);
+std::optional<GroupedSlot> group_blocks(const ModelSpec& model, const Slot& slot,
+                                        const std::set<std::string>& input_first);
 
 /// How a group's pieces, over all ranks of its slot, lie towards the blocks.
 struct Alignment {

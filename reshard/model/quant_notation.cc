@@ -48,6 +48,21 @@ Result<std::vector<std::string>> parts_of(const std::string& text) {
   return parts;
 }
 
+Result<QuantMethod> method_of(const std::string& family, const std::string& text,
+                              const QuantFormat& format) {
+  const auto method = quant_method_from_name(text);
+  if (!method)
+    return fail(Code::invalid_argument, fmt::format("{}: quant_method={} is none; known are {}",
+                                                    family, text, known_quant_methods()));
+  if (family != "hf")
+    return fail(Code::invalid_argument,
+                fmt::format("{}: quant_method says how files of hf are written", family));
+  if (!says(*method, format))
+    return fail(Code::unsupported, fmt::format("{}: quant_method={} has no word for {}", family,
+                                               text, to_string(format)));
+  return *method;
+}
+
 /// What vLLM's and SGLang's linear layers and experts check when they are built.
 class EngineCheck {
  public:
@@ -98,10 +113,12 @@ Result<std::optional<QuantNotation>> take_quant(LayoutSpec& spec) {
     const auto node = spec.keys.extract(key);
     return node.empty() ? std::nullopt : std::optional(node.mapped());
   };
-  const auto format = take("quant"), grid = take("quant_grid"), skip = take("quant_skip");
-  if (!format && (grid || skip))
-    return fail(Code::invalid_argument,
-                fmt::format("{}: quant_grid and quant_skip need quant=FORMAT", spec.family));
+  const auto format = take("quant"), grid = take("quant_grid"), skip = take("quant_skip"),
+             method = take("quant_method");
+  if (!format && (grid || skip || method))
+    return fail(
+        Code::invalid_argument,
+        fmt::format("{}: quant_grid, quant_skip and quant_method need quant=FORMAT", spec.family));
   if (!format) return std::optional<QuantNotation>();
   constexpr std::array<std::string_view, 4> kFamilies = {"hf", "megatron", "vllm", "sglang"};
   if (std::find(kFamilies.begin(), kFamilies.end(), spec.family) == kFamilies.end())
@@ -117,11 +134,25 @@ Result<std::optional<QuantNotation>> take_quant(LayoutSpec& spec) {
                 fmt::format("{}: quant_grid={} must be local or tensor", spec.family, *grid));
   if (grid) q.grid = *grid == "local" ? BlockGrid::local : BlockGrid::tensor;
   if (skip) q.skip = RESHARD_TRY(parts_of(*skip));
+  if (method) q.method = RESHARD_TRY(method_of(spec.family, *method, q.format));
   return std::optional(std::move(q));
 }
 
-std::set<std::string> usually_quantised(const ModelSpec& model, const std::string& family) {
+std::set<std::string> input_first_tensors(const ModelSpec& model) {
   std::set<std::string> names;
+  for (const CanonicalTensor& t : model.tensors())
+    if (t.shape.size() >= 3 &&
+        (t.name.ends_with(".experts.gate_up_proj") || t.name.ends_with(".experts.down_proj")))
+      names.insert(t.name);
+  return names;
+}
+
+std::set<std::string> usually_quantised(const ModelSpec& model, const std::string& family,
+                                        const QuantFormat& format) {
+  const bool mxfp4 = format.data == DType::f4 && format.scale == DType::f8_e8m0;
+  std::set<std::string> names = input_first_tensors(model);
+  if (mxfp4 && !names.empty() && family != "megatron") return names;
+  names.clear();
   for (const CanonicalTensor& t : model.tensors()) {
     constexpr std::string_view kWeight = ".weight";
     std::string_view name = t.name;
@@ -136,20 +167,33 @@ std::set<std::string> usually_quantised(const ModelSpec& model, const std::strin
   return names;
 }
 
+Index expert_block(const QuantNotation& notation, const ModelSpec& model,
+                   const std::set<std::string>* stored) {
+  const std::set<std::string> chosen =
+      stored != nullptr ? *stored : usually_quantised(model, notation.family, notation.format);
+  for (const std::string& name : input_first_tensors(model))
+    if (chosen.contains(name)) return std::max<Index>(1, notation.format.block_cols);
+  return 1;
+}
+
 Result<QuantisedLayout> quantised_as(const QuantNotation& notation,
                                      std::shared_ptr<const ModelLayout> values,
                                      const std::set<std::string>* stored) {
   QuantChoice choice;
   choice.format = notation.format;
   choice.grid = notation.grid_or_usual();
-  choice.tensors =
-      stored != nullptr ? *stored : usually_quantised(values->model(), notation.family);
+  choice.tensors = stored != nullptr
+                       ? *stored
+                       : usually_quantised(values->model(), notation.family, notation.format);
   choice.name = notation.name;
   std::erase_if(choice.tensors, [&](const std::string& name) {
     return std::any_of(notation.skip.begin(), notation.skip.end(), [&](const std::string& part) {
       return name.find(part) != std::string::npos;
     });
   });
+  for (const std::string& name : input_first_tensors(values->model()))
+    if (choice.tensors.contains(name)) choice.input_first.insert(name);
+  values = RESHARD_TRY(input_last(std::move(values), choice.input_first));
   QuantisedLayout q = RESHARD_TRY(quantise_layout(std::move(values), std::move(choice)));
   const bool engine = notation.family == "vllm" || notation.family == "sglang";
   if (!engine || notation.grid) return q;

@@ -7,12 +7,14 @@
 #include <vector>
 
 #include "reshard/model/layout_spec.h"
+#include "reshard/model/quant_files.h"
 #include "reshard/model/quantised_layout.h"
 
 namespace reshard {
 
 /// The keys of a layout's notation that say how it is quantised:
 ///   quant=FORMAT                a name of quant_format_from_name()
+///   quant_method=METHOD         of `hf`: how files say so (quant_files.h); else the format's usual
 ///   quant_grid=local|tensor     where block grids begin; else tensor for `hf`, local for others
 ///   quant_skip=PART+PART...     leaves out canonical tensors that have a PART in their name
 struct QuantNotation {
@@ -20,6 +22,7 @@ struct QuantNotation {
   QuantFormat format;
   std::optional<BlockGrid> grid;  ///< as written.
   std::vector<std::string> skip;
+  std::optional<QuantMethod> method = {};  ///< as written.
 
   BlockGrid grid_or_usual() const {
     return grid.value_or(family == "hf" ? BlockGrid::tensor : BlockGrid::local);
@@ -27,15 +30,26 @@ struct QuantNotation {
 };
 
 /// Takes these keys out of a layout's; none where `quant` is absent. Errors: an unknown format
-/// (with those there are); a family that is not hf, megatron, vllm or sglang; quant_grid or
-/// quant_skip alone.
+/// (with those there are); a family that is not hf, megatron, vllm or sglang; quant_grid,
+/// quant_skip or quant_method alone; a method of another family, or one that cannot say the format.
 Result<std::optional<QuantNotation>> take_quant(LayoutSpec& spec);
 
 /// The tensors that a family quantises, of those in the model: the weights of linear layers and of
 /// experts, [out, in] each. Not embeddings, heads, norms, routers and their gates, convolutions,
 /// projections of modules for multi-token prediction, and, but for megatron, in_proj_ba of gated
-/// delta nets; nor experts that a checkpoint keeps in one tensor (gpt-oss).
-std::set<std::string> usually_quantised(const ModelSpec& model, const std::string& family);
+/// delta nets. Of a model whose experts are one tensor (gpt-oss): in MXFP4 these experts and
+/// nothing else, as it is published, and in other formats the linear layers.
+std::set<std::string> usually_quantised(const ModelSpec& model, const std::string& family,
+                                        const QuantFormat& format);
+
+/// The tensors that a checkpoint keeps input first, [experts, in, out]: gpt-oss' experts.
+std::set<std::string> input_first_tensors(const ModelSpec& model);
+
+/// How many elements of experts' inner width engines keep on one rank: a block of the format where
+/// experts are one tensor that is quantised with blocks along that width (gpt-oss in MXFP4),
+/// else 1. `stored` as below. For FamilyInput::expert_block.
+Index expert_block(const QuantNotation& notation, const ModelSpec& model,
+                   const std::set<std::string>* stored);
 
 /// Quantises a layout as its notation says. `stored` are the tensors to choose from instead of
 /// usually_quantised(): those that a checkpoint has in this format. Errors: those of

@@ -46,7 +46,13 @@ TEST(QuantNotation, what_is_wrong_is_named) {
   EXPECT_THAT(error("vllm:quant=fp7", c),
               AllOf(HasSubstr("vllm: quant=fp7 is no format"), HasSubstr("mxfp8_swizzled")));
   EXPECT_EQ(error("fsdp:quant=mxfp8", c), "fsdp: quant is a key of hf, megatron, vllm and sglang");
-  EXPECT_EQ(error("hf:quant_skip=a", c), "hf: quant_grid and quant_skip need quant=FORMAT");
+  EXPECT_EQ(error("hf:quant_skip=a", c),
+            "hf: quant_grid, quant_skip and quant_method need quant=FORMAT");
+  EXPECT_EQ(error("vllm:quant=fp8_block,quant_method=fp8", c),
+            "vllm: quant_method says how files of hf are written");
+  EXPECT_EQ(error("hf:quant=fp8_block,quant_method=mxfp4", c),
+            "hf: quant_method=mxfp4 has no word for fp8_block");
+  EXPECT_THAT(error("hf:quant=fp8_block,quant_method=awq", c), HasSubstr("known are fp8, mxfp4"));
   EXPECT_EQ(error("hf:quant=mxfp8,quant_grid=own", c),
             "hf: quant_grid=own must be local or tensor");
   EXPECT_THAT(error("hf:quant=mxfp8,quant_skip=a++b", c), HasSubstr("none of them empty"));
@@ -55,7 +61,8 @@ TEST(QuantNotation, what_is_wrong_is_named) {
 TEST(QuantNotation, linear_layers_and_experts_are_quantised) {
   const auto names = [](const ModelConfig& c, const char* family) {
     std::set<std::string> kinds;
-    for (std::string name : usually_quantised(*model_of(c), family)) {
+    for (std::string name :
+         usually_quantised(*model_of(c), family, *quant_format_from_name("fp8_block"))) {
       name.resize(name.rfind('.'));
       kinds.insert(name.substr(name.rfind('.') + 1));
     }

@@ -31,6 +31,44 @@ struct Blocks {
 
 Index up(Index n, Index by) { return (n + by - 1) / by; }
 
+/// True where every row has blocks of its own, so that rows may be those of several dimensions.
+bool keeps_rows_apart(const QuantFormat& f) {
+  return f.block_rows == 1 && f.order == ScaleOrder::rows && !f.tensor_factor;
+}
+
+/// True when the last dimension of a slot is merged with the one before.
+bool merges_columns(const Slot& slot) {
+  const int n = slot.sections[0].extent.size();
+  return n > 1 && (slot.merged.bits >> (n - 2) & 1) != 0;
+}
+
+/// The stored model has the input of input-first tensors last, as their bytes have it: dimension 1
+/// behind the others.
+int turned(int dim, int rank) { return dim == 1 ? rank - 1 : dim > 1 ? dim - 1 : dim; }
+
+Dims turned(const Dims& shape) {
+  Dims out = shape;
+  for (int i = 0; i < shape.size(); ++i) out[turned(i, shape.size())] = shape[i];
+  return out;
+}
+
+/// @pre dimension 1 is merged with none
+MergedDims turned(MergedDims merged) {
+  return {static_cast<std::uint8_t>((merged.bits & 1U) | (merged.bits >> 2U) << 1U)};
+}
+
+Placed turned(const Placed& part) {
+  Placed out = part;
+  const int n = part.box.rank();
+  std::array<Interval, kMaxDims> box;
+  for (int i = 0; i < n; ++i) {
+    box[static_cast<std::size_t>(turned(i, n))] = part.box[i];
+    out.dims[static_cast<std::size_t>(turned(i, n))] = part.dims[static_cast<std::size_t>(i)];
+  }
+  out.box = Box(std::span<const Interval>(box.data(), static_cast<std::size_t>(n)));
+  return out;
+}
+
 /// Makes a dimension of elements one of blocks.
 void apply(const BlockCut& blocks, Section& section, int dim, LayoutBuilder& b) {
   section.extent[dim] = blocks_of(blocks, Interval{0, blocks.elements}).size();
@@ -59,6 +97,14 @@ class Quantiser {
   Result<> add_pair(SlotId id, LayoutBuilder& b);
   void judge(const Slot& slot, const std::optional<GroupedSlot>& groups,
              QuantisedLayout::Pair& pair);
+  bool is_turned(const CanonicalTensor& t) const {
+    return out_.choice.input_first.contains(t.name) && out_.choice.tensors.contains(t.name);
+  }
+  /// Makes a part of a tensor one of what is stored of it.
+  void refer(Placed& part, const std::vector<TensorId>& ids) const {
+    if (is_turned(v_.model()[part.tensor])) part = turned(part);
+    part.tensor = ids[part.tensor.index()];
+  }
   Slot data_slot(const Slot& slot, bool placed) const;
   /// A slot beside the data of `slot`, named after it.
   Slot beside(const Slot& slot, const std::string& suffix, const Blocks& blocks) const;
@@ -86,8 +132,9 @@ Result<> Quantiser::derive_model() {
     const bool chosen = out_.choice.tensors.contains(t.name);
     found += chosen ? 1 : 0;
     chosen_.push_back(chosen);
-    data_.push_back(
-        RESHARD_TRY(model_->add(t.name, t.shape, chosen ? f_.data : t.dtype, t.merged)));
+    data_.push_back(RESHARD_TRY(
+        is_turned(t) ? model_->add(t.name, turned(t.shape), f_.data, turned(t.merged))
+                     : model_->add(t.name, t.shape, chosen ? f_.data : t.dtype, t.merged)));
     scale_.emplace_back(-1);
     factor_.emplace_back(-1);
     if (chosen) RESHARD_TRY(add_scales_of(t));
@@ -101,20 +148,25 @@ Result<> Quantiser::derive_model() {
 }
 
 Result<> Quantiser::add_scales_of(const CanonicalTensor& t) {
-  const int n = t.shape.size();
-  if (n < 2 || t.merged.bits != 0)
+  constexpr unsigned kInput = 0b11;  // what merges dimension 1 with its neighbours
+  const bool flipped = is_turned(t);
+  const bool merged =
+      t.merged.bits != 0 && (!flipped || !keeps_rows_apart(f_) || (t.merged.bits & kInput) != 0);
+  if (t.shape.size() < (flipped ? 3 : 2) || merged)
     return fail(Code::unsupported,
-                fmt::format("'{}' of shape {} cannot be quantised: it is no matrix or stack of "
-                            "matrices as it is stored",
-                            t.name, to_string(t.shape)));
+                fmt::format("'{}' of shape {} cannot be quantised as {}: it is no matrix or stack "
+                            "of matrices as it is stored",
+                            t.name, to_string(t.shape), to_string(f_)));
+  const detail::MatrixDims dims = detail::matrix_dims(t, out_.choice.input_first);
   const auto shape_of = [&](Index rows, Index cols) {
     Dims shape = t.shape;
-    shape[n - 2] = up(shape[n - 2], block_along(rows, shape[n - 2]));
-    shape[n - 1] = up(shape[n - 1], block_along(cols, shape[n - 1]));
-    return shape;
+    shape[dims.row] = up(shape[dims.row], block_along(rows, shape[dims.row]));
+    shape[dims.col] = up(shape[dims.col], block_along(cols, shape[dims.col]));
+    return flipped ? turned(shape) : shape;
   };
-  scale_.back() = RESHARD_TRY(
-      model_->add(t.name + scale_suffix(f_), shape_of(f_.block_rows, f_.block_cols), f_.scale));
+  scale_.back() =
+      RESHARD_TRY(model_->add(t.name + scale_suffix(f_), shape_of(f_.block_rows, f_.block_cols),
+                              f_.scale, flipped ? turned(t.merged) : t.merged));
   if (f_.tensor_factor)
     factor_.back() = RESHARD_TRY(model_->add(t.name + kFactor, shape_of(0, 0), DType::f32));
   return {};
@@ -141,11 +193,13 @@ Result<> Quantiser::check(const Slot& slot) const {
         fmt::format("its values are {}; F32, BF16 or F16 are quantised", name(slot.dtype)));
   if (slot.map != ValueMap::identity)
     return refuse(fmt::format("its values are stored as {}", name(slot.map)));
-  if (slot.merged.bits != 0) return refuse("its rows are those of several dimensions in turn");
+  if (slot.merged.bits != 0 && (merges_columns(slot) || !keeps_rows_apart(f_)))
+    return refuse("its rows are those of several dimensions in turn");
   for (const Section& section : slot.sections) {
     if (section.extent.size() < 2) return refuse("it has fewer than two dimensions");
     for (const Placed& p : section.parts) {
-      const auto transposed = detail::is_transposed(section, p);
+      const auto transposed = detail::is_transposed(
+          section, p, detail::matrix_dims(v_.model()[p.tensor], out_.choice.input_first));
       if (!transposed && out_.choice.grid == BlockGrid::tensor)
         return refuse(fmt::format("rows and columns of '{}' are not its last dimensions",
                                   v_.model()[p.tensor].name));
@@ -168,7 +222,7 @@ Result<> Quantiser::check_columns(const Slot& slot) {
                        [](Interval held) { return (held.begin() | held.end()) % 2 != 0; });
   };
   bool bad = std::any_of(slot.sections.begin(), slot.sections.end(), odd);
-  if (const auto groups = detail::group_blocks(v_.model(), slot))
+  if (const auto groups = detail::group_blocks(v_.model(), slot, out_.choice.input_first))
     for (const BlockGroup& g : groups->groups) bad |= !pieces_.alignment(slot, g, 1, 1).even;
   if (!bad) return {};
   return fail(Code::unsupported,
@@ -211,7 +265,7 @@ Slot Quantiser::data_slot(const Slot& slot, bool placed) const {
   data.padded |= !placed;
   for (Section& section : data.sections) {
     if (!placed) section.parts.clear();
-    for (Placed& p : section.parts) p.tensor = data_[p.tensor.index()];
+    for (Placed& p : section.parts) refer(p, data_);
   }
   return data;
 }
@@ -220,6 +274,7 @@ Slot Quantiser::beside(const Slot& slot, const std::string& suffix, const Blocks
   Slot s{.name = slot.name + suffix, .dtype = blocks.dtype, .mesh = slot.mesh, .ranks = slot.ranks};
   s.stack_dim = slot.stack_dim;
   const int n = slot.sections[0].extent.size();
+  s.merged = slot.merged;
   // One number for each matrix: [E, sections] or, where there is one section, [E].
   if (blocks.rows == 0 && blocks.cols == 0) {
     s.merged.bits = static_cast<std::uint8_t>(1U << (n - 2));
@@ -247,15 +302,15 @@ Slot Quantiser::by_groups(const Slot& slot, const GroupedSlot& groups, const std
     }
     for (const int index : g.parts) {
       Placed p = parts[static_cast<std::size_t>(index)];
-      const int m = p.box.rank();
-      for (int i = 0; i < 2; ++i) {
-        const int d = p.dims[static_cast<std::size_t>(m - 2 + i)] - (n - 2);
+      const auto dims = detail::matrix_dims(v_.model()[p.tensor], out_.choice.input_first);
+      for (const int c : {dims.row, dims.col}) {
+        const int d = p.dims[static_cast<std::size_t>(c)] - (n - 2);
         const detail::Window& w = g.windows[static_cast<std::size_t>(d)];
         const Index block = block_along(d == 0 ? blocks.rows : blocks.cols, w.whole);
-        p.box = p.box.with(m - 2 + i, Interval{w.first / block, up(w.first + w.at.size(), block)});
+        p.box = p.box.with(c, Interval{w.first / block, up(w.first + w.at.size(), block)});
         p.at[n - 2 + d] = 0;
       }
-      p.tensor = ids[p.tensor.index()];
+      refer(p, ids);
       section.parts.push_back(std::move(p));
     }
     out.sections.push_back(std::move(section));
@@ -319,7 +374,7 @@ Result<> Quantiser::add_pair(SlotId id, LayoutBuilder& b) {
   const Slot& slot = v_.slot(id);
   RESHARD_TRY(check(slot));
   RESHARD_TRY(check_columns(slot));
-  const auto groups = detail::group_blocks(v_.model(), slot);
+  const auto groups = detail::group_blocks(v_.model(), slot, out_.choice.input_first);
   if (!groups && out_.choice.grid == BlockGrid::tensor)
     return fail(Code::unsupported,
                 fmt::format("{} cannot be quantised: the blocks of its tensors are no stack of "

@@ -26,6 +26,10 @@ struct QuantChoice {
   std::string scale_suffix;       ///< of names of scales; empty: the format's usual one, such as
                                   ///< "_scale_inv" after "weight", "_scale".
   std::string name = {};          ///< of the stored layout; empty: that of the values'.
+  /// Of `tensors`, those whose canonical dimensions are [matrices, in, out..] and not [.., out, in]
+  /// (gpt-oss' experts): blocks run along the second, and the last is rows. Only formats with
+  /// blocks of one row take them where dimensions are merged. See input_last().
+  std::set<std::string> input_first = {};
 };
 
 /// A layout whose slots are stored quantised, seen in three ways. Slots keep their order.
@@ -41,7 +45,7 @@ struct QuantChoice {
 /// or
 /// "_scale" behind it, whatever `scale_suffix` says, of shape [.., ceil(M / block_rows), ceil(N /
 /// block_cols)]; a factor is W with "_scale_2", of shape [.., 1, 1]. In the derived model they
-/// follow W.
+/// follow W. What is stored of input-first tensors has its input last there: [matrices, out.., in].
 ///
 /// A pair is `exact` when every shard of it, on every rank, begins and ends at the grid of the
 /// canonical tensor (or the grid is the tensor's own, BlockGrid::tensor): only then do its slots
@@ -67,10 +71,18 @@ struct QuantisedLayout {
 /// What follows a tensor's name in that of its scales, where a choice does not say.
 std::string scale_suffix(const QuantFormat& format);
 
+/// The layout with these tensors, stored [.., in, out], stored [.., out, in]: the dimension that
+/// blocks run along is the last of their slots, as in memory that holds them quantised. Slots that
+/// have it last stay as they are. Errors: a slot that mixes them and others, or whose input is
+/// merged with another dimension.
+Result<std::shared_ptr<const ModelLayout>> input_last(std::shared_ptr<const ModelLayout> layout,
+                                                      const std::set<std::string>& input_first);
+
 /// Applies a choice to a layout. Every slot that holds a chosen tensor becomes a pair. Errors: a
 /// name that the model lacks; a slot that mixes chosen tensors and others; a tensor with fewer than
-/// two dimensions; a value map or merged dimensions on a chosen slot; transposed storage whose
-/// blocks do not run along the last dimension; a format that its shapes do not allow (named).
+/// two dimensions; a value map or, but for rows of input-first tensors, merged dimensions on a
+/// chosen slot; transposed storage whose blocks do not run along the last dimension; a format that
+/// its shapes do not allow (named).
 Result<QuantisedLayout> quantise_layout(std::shared_ptr<const ModelLayout> layout,
                                         QuantChoice choice);
 

@@ -13,6 +13,7 @@
 #include "reshard/model/configs_testutil.h"
 #include "reshard/model/elements_testutil.h"
 #include "reshard/model/held_testutil.h"
+#include "reshard/model/quant_notation.h"
 #include "reshard/model/random_layout_testutil.h"
 
 namespace reshard {
@@ -171,6 +172,37 @@ RC_GTEST_PROP(QuantisedLayout, every_element_has_the_scale_of_its_block, ()) {
   RC_ASSERT(again->stored->digest() == q.stored->digest());
   const auto other = quantise_layout(random_layout(model), choice);
   RC_ASSERT(other->stored->model().digest() == q.stored->model().digest());
+}
+
+// Experts of one tensor, [E, in, out, 2] and [E, in, out]; blocks run along the second dimension.
+RC_GTEST_PROP(QuantisedLayout, an_input_first_tensor_has_its_scales_along_its_input, ()) {
+  ModelConfig c = tiny_gpt_oss();
+  c.hidden_size = 64;
+  c.moe_intermediate_size = 64;
+  c.num_experts = 2;
+  const auto model = model_of(c);
+  const auto names = input_first_tensors(*model);
+  RC_ASSERT(names.size() == 8);
+  const auto text = *rc::gen::element<std::string>("hf", "hf:shards=3", "vllm:tp=2", "vllm:tp=1",
+                                                   "vllm:tp=2,ep=2", "sglang:tp=2,transposed=1");
+  const BlockGrid grid = *rc::gen::element(BlockGrid::local, BlockGrid::tensor);
+  const auto values = input_last(layout_of(text, model, c), names);
+  RC_ASSERT(values.has_value());
+  const QuantFormat mxfp4 = *quant_format_from_name("mxfp4");
+  const auto q = quantise_layout(*values, {mxfp4, grid, names, "", "", names});
+  if (!q) RC_FAIL(q.error().message);
+  RC_ASSERT(first_missing(**values).empty() && first_missing(*q->stored).empty());
+  q->stored->ranks().for_each([&](Rank r) {
+    RC_ASSERT(check_shard_map(**values, r).has_value());
+    RC_ASSERT(check_shard_map(*q->stored, r).has_value());
+  });
+  const auto& pair = *rc::gen::elementOf(q->pairs);
+  const auto ranks = q->values->rank_set(q->values->slot(pair.values).ranks).members();
+  const Rank r = *rc::gen::elementOf(ranks);
+  RC_ASSERT(pair.exact && pair.whole);
+  check_canonical(*q, pair, r, false);
+  // Rows with blocks of their own are one matrix for the kernels.
+  RC_ASSERT(block_areas(*q, pair, r).size() == 1);
 }
 
 std::set<std::string> weights_with(const ModelSpec& model,

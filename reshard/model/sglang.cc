@@ -166,6 +166,7 @@ Result<ModelLayout> sglang_layout(const LayoutSpec& spec, const FamilyInput& inp
   EngineDesign d;
   RESHARD_TRY(read_names(d, spec, s, c));
   RESHARD_TRY(place_ranks(d, s, c));
+  d.keep_expert_blocks(input.expert_block);
   if (c.num_experts > 0) {
     const ExpertPlacement how{.num_experts = c.num_experts,
                               .redundant = s.redundant,

@@ -143,6 +143,7 @@ Result<ModelLayout> vllm_layout(const LayoutSpec& spec, const FamilyInput& input
   EngineDesign d;
   RESHARD_TRY(read_names(d, spec, c));
   RESHARD_TRY(place_ranks(d, s, c));
+  d.keep_expert_blocks(input.expert_block);
   place_ends(d, c);
   if (c.num_experts > 0) {
     const ExpertPlacement how{.num_experts = c.num_experts,

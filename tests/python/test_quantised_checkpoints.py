@@ -9,6 +9,7 @@ import safetensors.torch
 import torch
 
 import program
+from folders import command, read, same, write
 
 E4M3 = torch.float8_e4m3fn
 CONFIG = {
@@ -69,36 +70,6 @@ def dequantise(data, scales, block):
     scale = scales.reshape(()) if block is None else scales[i, j]
     out[at] = (data[at].float() * scale).to(torch.bfloat16)
   return out
-
-
-def write(folder, tensors, config):
-  folder.mkdir()
-  safetensors.torch.save_file(tensors, folder / "model.safetensors", {"format": "pt"})
-  (folder / "config.json").write_text(json.dumps(config))
-  return folder
-
-
-def read(folder):
-  return safetensors.torch.load_file(folder / "model.safetensors")
-
-
-def bytes_of(tensor):
-  return tensor.reshape(-1).view(torch.uint8)
-
-
-def same(left, right):
-  assert left.keys() == right.keys()
-  for name, tensor in left.items():
-    other = right[name]
-    assert tensor.dtype == other.dtype, name
-    assert tensor.numel() == 1 or tensor.shape == other.shape, name
-    assert torch.equal(bytes_of(tensor), bytes_of(other)), name
-
-
-def command(*arguments, fails=False):
-  done = program.run(*arguments)
-  assert (done.returncode != 0) == fails, f"{arguments}:\n{done.stdout}{done.stderr}"
-  return done.stderr if fails else done.stdout
 
 
 @pytest.fixture(scope="module")

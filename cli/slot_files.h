@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "cli/layout_source.h"
+#include "reshard/model/quant_files.h"
+
+namespace reshard::cli {
+
+/// How files hold the slots of a layout: under their names, dtypes and shapes or, what is stored of
+/// quantised tensors, as the checkpoint's method or the framework's modules do. The bytes are the
+/// slot's either way.
+class SlotFiles {
+ public:
+  /// Borrows side.stored() and side.quantised. Errors: a slot that the method's files cannot hold.
+  static Result<SlotFiles> of(const LayoutSide& side);
+  /// Of a layout whose tensors are not quantised.
+  explicit SlotFiles(const ModelLayout& layout)
+      : layout_(&layout), of_slot_(static_cast<std::size_t>(layout.num_slots())) {}
+
+  /// @pre the rank has the slot
+  HeldTensor held(SlotId slot, Rank r) const;
+  /// True for what is stored of a quantised tensor.
+  bool is_part(SlotId slot) const { return of_slot_[slot.index()].has_value(); }
+
+ private:
+  struct Part {
+    QuantPart part = QuantPart::data;
+    std::string tensor;
+  };
+  Result<HeldTensor> part_held(SlotId slot, Rank r) const;
+
+  const ModelLayout* layout_;
+  std::optional<QuantMethod> method_;
+  QuantFormat format_;
+  std::vector<std::optional<Part>> of_slot_;
+};
+
+}  // namespace reshard::cli

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "reshard/model/quant_files.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <vector>
+
+namespace reshard {
+namespace {
+
+struct Row {
+  QuantMethod method;
+  std::string_view name;
+};
+
+constexpr std::array kMethods = {Row{QuantMethod::fp8, "fp8"}, Row{QuantMethod::mxfp4, "mxfp4"},
+                                 Row{QuantMethod::modelopt, "modelopt"},
+                                 Row{QuantMethod::compressed_tensors, "compressed-tensors"}};
+
+bool is_fp8(const QuantFormat& f) { return f.data == DType::f8_e4m3 && f.scale == DType::f32; }
+
+bool is_mxfp4(const QuantFormat& f) {
+  return f.data == DType::f4 && f.scale == DType::f8_e8m0 && f.block_rows == 1 &&
+         f.block_cols == 32;
+}
+
+Result<HeldTensor> in_mxfp4(QuantPart part, const std::string& tensor, const Dims& shape) {
+  constexpr Index kBlock = 32, kBytes = 16;
+  HeldTensor held{tensor + (part == QuantPart::data ? "_blocks" : "_scales"), DType::u8, shape};
+  if (part != QuantPart::data) return held;
+  Index& cols = held.shape[held.shape.size() - 1];
+  if (cols % kBlock != 0)
+    return fail(Code::unsupported,
+                fmt::format("'{}' has {} inputs; files of mxfp4 hold whole blocks of {}", tensor,
+                            cols, kBlock));
+  if (held.shape.size() == kMaxDims)
+    return fail(Code::unsupported, fmt::format("'{}' has too many dimensions", tensor));
+  cols /= kBlock;
+  held.shape.push_back(kBytes);
+  return held;
+}
+
+}  // namespace
+
+std::string_view name(QuantMethod method) {
+  return kMethods[static_cast<std::size_t>(method)].name;
+}
+
+std::optional<QuantMethod> quant_method_from_name(std::string_view name) {
+  for (const Row& row : kMethods)
+    if (row.name == name) return row.method;
+  return std::nullopt;
+}
+
+std::string known_quant_methods() {
+  std::vector<std::string_view> names;
+  for (const Row& row : kMethods) names.push_back(row.name);
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+bool says(QuantMethod method, const QuantFormat& f) {
+  if (f.order != ScaleOrder::rows) return false;
+  switch (method) {
+    case QuantMethod::fp8: return is_fp8(f) && (f.block_rows > 0) == (f.block_cols > 0);
+    case QuantMethod::mxfp4: return is_mxfp4(f);
+    case QuantMethod::modelopt:
+    case QuantMethod::compressed_tensors: return false;
+  }
+  return false;
+}
+
+std::optional<QuantMethod> usual_quant_method(const QuantFormat& format) {
+  for (const Row& row : kMethods)
+    if (says(row.method, format)) return row.method;
+  return std::nullopt;
+}
+
+Result<HeldTensor> in_files(QuantMethod method, const QuantFormat& format, QuantPart part,
+                            const std::string& tensor, DType dtype, const Dims& shape) {
+  if (method == QuantMethod::mxfp4) return in_mxfp4(part, tensor, shape);
+  constexpr std::array<std::string_view, 3> kEnds = {"", "_scale", "_scale_2"};
+  std::string held = tensor + std::string(kEnds[static_cast<std::size_t>(part)]);
+  if (method == QuantMethod::fp8 && part == QuantPart::scales && format.block_cols > 0)
+    held += "_inv";
+  return in_modules(std::move(held), dtype, shape);
+}
+
+HeldTensor in_modules(std::string name, DType dtype, const Dims& shape) {
+  HeldTensor held{std::move(name), dtype, shape};
+  if (dtype == DType::f8_e8m0 || dtype == DType::f4) held.dtype = DType::u8;
+  if (dtype == DType::f4 && shape.size() > 0) held.shape[shape.size() - 1] /= 2;
+  return held;
+}
+
+bool same_shape(const Dims& a, const Dims& b) {
+  return a == b || (volume(a) == 1 && volume(b) == 1);
+}
+
+}  // namespace reshard
