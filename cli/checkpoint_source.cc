@@ -15,28 +15,30 @@ std::string described(DType dtype, const Dims& shape) {
 }  // namespace
 
 Result<CheckpointSource> CheckpointSource::bind(const Model& model, const LayoutSide& own) {
-  const Checkpoint& checkpoint = *model.weights;
-  const ModelLayout& layout = *own.stored();
-  const Index ranks = layout.ranks().size();
-  if (ranks != checkpoint.world_size() || layout.ranks() != RankSet::range(0, ranks))
-    return fail(Code::corrupt,
-                fmt::format("{}: layout '{}' has ranks {}, but the checkpoint lists {}", model.name,
-                            layout.name(), to_string(layout.ranks()), checkpoint.world_size()));
-  CheckpointSource source(checkpoint, RESHARD_TRY(SlotFiles::of(own)), RankBuffers(own.stored()));
-  for (Rank r : source.buffers_.layout().ranks().members()) RESHARD_TRY(source.bind_rank(r));
-  return source;
-}
-
-const std::vector<CheckpointTensor>& CheckpointSource::stored(Rank r) const {
-  return checkpoint_->kind() == Checkpoint::Kind::hf ? checkpoint_->tensors()
-                                                     : checkpoint_->tensors(r);
+  return bind(model, own.stored(), RESHARD_TRY(SlotFiles::of(own)));
 }
 
 Result<CheckpointSource> CheckpointSource::bind(const Model& model,
                                                 const std::shared_ptr<const ModelLayout>& own) {
   const LayoutSide side = RESHARD_TRY(own_side(model));
   RESHARD_CHECK(side.stored()->digest() == own->digest());
-  return bind(model, side);
+  SlotFiles files = RESHARD_TRY(SlotFiles::of(side));
+  files.borrow(*own);
+  return bind(model, own, std::move(files));
+}
+
+Result<CheckpointSource> CheckpointSource::bind(const Model& model,
+                                                std::shared_ptr<const ModelLayout> own,
+                                                SlotFiles files) {
+  const Checkpoint& checkpoint = *model.weights;
+  const Index ranks = own->ranks().size();
+  if (ranks != checkpoint.world_size() || own->ranks() != RankSet::range(0, ranks))
+    return fail(Code::corrupt,
+                fmt::format("{}: layout '{}' has ranks {}, but the checkpoint lists {}", model.name,
+                            own->name(), to_string(own->ranks()), checkpoint.world_size()));
+  CheckpointSource source(checkpoint, std::move(files), RankBuffers(std::move(own)));
+  for (Rank r : source.buffers_.layout().ranks().members()) RESHARD_TRY(source.bind_rank(r));
+  return source;
 }
 
 Result<> CheckpointSource::bind_rank(Rank r) {

@@ -30,6 +30,8 @@ class CheckpointSource {
  private:
   CheckpointSource(const Checkpoint& checkpoint, SlotFiles files, RankBuffers buffers)
       : checkpoint_(&checkpoint), files_(std::move(files)), buffers_(std::move(buffers)) {}
+  static Result<CheckpointSource> bind(const Model& model, std::shared_ptr<const ModelLayout> own,
+                                       SlotFiles files);
   const std::vector<CheckpointTensor>& stored(Rank r) const;
   Result<> bind_rank(Rank r);
 

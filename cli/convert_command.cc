@@ -138,8 +138,12 @@ Result<> write_file(const Job& job, Index whole, const OutputFile& file, Safeten
 }
 
 /// The config says how the weights beside it are stored; a checkpoint in ranks says so itself.
-Result<> write_config(const Model& model, const LayoutSide& to, bool is_hf, OutputDir& folder) {
+Result<> write_config(const Model& model, const LayoutSide& to, bool is_hf, bool as_stored,
+                      OutputDir& folder) {
   const auto text = RESHARD_TRY(read_text_file(model.config_path, std::size_t{16} << 20));
+  // Of the same data in the same form all that was said of them still holds.
+  const bool same = is_hf && as_stored && model.stored_method && to.method == model.stored_method;
+  if (same && stored_weights(text)) return folder.write_text(kConfigFile, text);
   return folder.write_text(
       kConfigFile,
       is_hf && to.quantised
@@ -149,14 +153,14 @@ Result<> write_config(const Model& model, const LayoutSide& to, bool is_hf, Outp
           : RESHARD_TRY(config_of_plain_weights(text, model.config_path)));
 }
 
-/// The tensors that a checkpoint in ranks lists: those of the model, but for scales of KV caches
+/// The tensors that a checkpoint in ranks lists: those of the model, but for scales of activations
 /// that its layout leaves out.
 ModelSpec recorded_tensors(const ModelLayout& layout) {
   ModelSpec tensors;
   for (Index t = 0; t < layout.model().size(); ++t) {
     const TensorId id(static_cast<TensorId::rep>(t));
     const CanonicalTensor& tensor = layout.model()[id];
-    if (layout.omits(id) && is_cache_scale(tensor)) continue;
+    if (layout.omits(id) && is_activation_scale(tensor, layout.model())) continue;
     (void)tensors.add(tensor.name, tensor.shape, tensor.dtype, tensor.merged);  // was valid there
   }
   return tensors;
@@ -164,11 +168,11 @@ ModelSpec recorded_tensors(const ModelLayout& layout) {
 
 /// The files beside the weights: configs, tokenizer, and what describes the layout.
 Result<> write_companions(const Model& model, const LayoutSpec& to, const LayoutSide& side,
-                          const OutputFiles& files, OutputDir& folder) {
+                          bool as_stored, const OutputFiles& files, OutputDir& folder) {
   if (!model.config_path.empty()) {
     const bool changes = side.quantised || model.stored;
     RESHARD_TRY(copy_companion_files(model.weights->folder(), folder, changes));
-    if (changes) RESHARD_TRY(write_config(model, side, to.family == "hf", folder));
+    if (changes) RESHARD_TRY(write_config(model, side, to.family == "hf", as_stored, folder));
   }
   if (to.family == "hf") {
     if (files.files.size() > 1) RESHARD_TRY(folder.write_text(kHfIndexFile, hf_index_of(files)));
@@ -230,7 +234,7 @@ Result<int> execute(const ConvertArguments& a) {
   RESHARD_TRY(output.write([&](const OutputFile& file, SafetensorsWriter& writer, Index before) {
     return write_file(job, output.files().tensor_bytes(), file, writer, before);
   }));
-  RESHARD_TRY(write_companions(model, to, to_side, output.files(), output.folder()));
+  RESHARD_TRY(write_companions(model, to, to_side, as_stored, output.files(), output.folder()));
   RESHARD_TRY(output.commit(a.sync));
   print(report(output, a.output, watch.seconds()));
   return 0;

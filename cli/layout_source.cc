@@ -18,8 +18,8 @@ namespace reshard::cli {
 namespace {
 
 Result<ModelLayout> build(const LayoutSpec& spec, const Model& model,
-                          const std::string& rules_folder, Index expert_block) {
-  const FamilyInput input{model.tensors, model.config_or_null(), nullptr, expert_block};
+                          const std::string& rules_folder, Index expert_block, bool plain) {
+  const FamilyInput input{model.tensors, model.config_or_null(), nullptr, expert_block, plain};
   if (spec.family == "hf") return hf_layout(spec, input);
   if (spec.family == "fsdp") return fsdp_layout(spec, input);
   const auto path = (std::filesystem::path(rules_folder) / spec.file).string();
@@ -67,14 +67,16 @@ bool stored_alike(const QuantFormat& from, const QuantFormat& to) {
 
 namespace {
 
-Result<LayoutSide> side_of(LayoutSpec spec, const Model& model, const std::string& rules_folder) {
+/// `own`: the checkpoint's own side, which has whatever it stores.
+Result<LayoutSide> side_of(LayoutSpec spec, const Model& model, const std::string& rules_folder,
+                           bool own = false) {
   const auto notation = RESHARD_TRY(take_quant(spec));
   const bool alike =
       notation && model.stored && stored_alike(model.stored->format, notation->format);
   const std::set<std::string>* stored = alike ? &model.stored->tensors : nullptr;
   const Index block = notation ? expert_block(*notation, *model.tensors, stored) : 1;
-  LayoutSide side{
-      std::make_shared<const ModelLayout>(RESHARD_TRY(build(spec, model, rules_folder, block)))};
+  LayoutSide side{std::make_shared<const ModelLayout>(
+      RESHARD_TRY(build(spec, model, rules_folder, block, !notation && !own)))};
   if (!notation) return side;
   side.quantised = std::make_shared<const QuantisedLayout>(
       RESHARD_TRY(quantised_as(*notation, side.values, stored)));
@@ -111,7 +113,8 @@ Result<std::shared_ptr<const ModelLayout>> own_layout(const Model& model) {
 Result<LayoutSide> own_side(const Model& model) {
   RESHARD_CHECK(model.weights.has_value());
   if (model.weights->kind() == Checkpoint::Kind::hf) {
-    LayoutSide side = RESHARD_TRY(make_side("hf", model));
+    const LayoutSpec hf = RESHARD_TRY(read_layout_text("hf"));
+    LayoutSide side = RESHARD_TRY(side_of(hf, model, "", true));
     if (!model.stored) return side;
     side.values = RESHARD_TRY(input_last(side.values, model.stored->input_first));
     side.quantised = std::make_shared<const QuantisedLayout>(

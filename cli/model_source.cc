@@ -117,11 +117,26 @@ void forget_missing_mtp(const ModelSpec& stored, ModelConfig& config) {
   config.mtp_block.clear();
 }
 
+/// The path of ModelOpt's file about a checkpoint whose config does not say how it is stored.
+std::string config_beside(const Model& model) {
+  if (model.weights->kind() != Checkpoint::Kind::hf) return "";
+  const auto path = fs::path(model.weights->folder()) / "hf_quant_config.json";
+  return is_there(path) ? path.string() : "";
+}
+
+Result<StoredWeights> read_stored_weights(const Model& model) {
+  const auto text = RESHARD_TRY(read_text_file(model.config_path, kMaxConfigBytes));
+  const std::string beside = config_beside(model);
+  if (beside.empty() || !RESHARD_TRY(parse_config(text, model.config_path)).quantization.empty())
+    return stored_weights(text, model.config_path);
+  const auto other = RESHARD_TRY(read_text_file(beside, kMaxConfigBytes));
+  return stored_weights_beside(other, beside);
+}
+
 /// Takes the scales of quantised weights out of `stored`, and notes how they are stored.
 Result<> take_scales(const ModelConfig& config, ModelSpec& stored, Model& model) {
   if (model.weights->kind() != Checkpoint::Kind::hf) return {};  // its layout says
-  const auto text = RESHARD_TRY(read_text_file(model.config_path, kMaxConfigBytes));
-  auto weights = stored_weights(text, model.config_path);
+  auto weights = read_stored_weights(model);
   if (!weights)
     return fail(weights.error().code,
                 fmt::format("{}; describe the tensors in a layout rules:FILE, or remove the key "
@@ -141,11 +156,11 @@ Result<> take_scales(const ModelConfig& config, ModelSpec& stored, Model& model)
   return {};
 }
 
-std::vector<CanonicalTensor> take_cache_scales(ModelSpec& stored) {
+std::vector<CanonicalTensor> take_activation_scales(ModelSpec& stored) {
   std::vector<CanonicalTensor> scales;
   std::vector<std::string> names;
   for (const CanonicalTensor& t : stored.tensors()) {
-    if (!is_cache_scale(t)) continue;
+    if (!is_activation_scale(t, stored)) continue;
     scales.push_back(t);
     names.push_back(t.name);
   }
@@ -172,8 +187,11 @@ Result<> take_scales_of_ranks(ModelSpec& stored, Model& model) {
 /// Puts the config of `model.config_path` into the model and its tensors into order.
 Result<> apply_config(ModelSpec stored, Model& model) {
   auto config = RESHARD_TRY(read_config(model.config_path));
+  const std::string beside = config_beside(model);
+  if (config.quantization.empty() && !beside.empty())
+    config.quantization = name(QuantMethod::modelopt);
   if (!config.quantization.empty()) RESHARD_TRY(take_scales(config, stored, model));
-  const std::vector<CanonicalTensor> cache_scales = take_cache_scales(stored);
+  const std::vector<CanonicalTensor> scales = take_activation_scales(stored);
   config.router_expert_bias |=
       std::any_of(stored.tensors().begin(), stored.tensors().end(),
                   [](const CanonicalTensor& t) { return t.name.ends_with(kRouterBias); });
@@ -183,7 +201,7 @@ Result<> apply_config(ModelSpec stored, Model& model) {
   if (auto same = check_against(stored, wanted); !same)
     return tl::unexpected(std::move(same).error().in(model.name));
   ModelSpec ordered = in_order_of(wanted, stored);
-  for (const CanonicalTensor& t : cache_scales)
+  for (const CanonicalTensor& t : scales)
     RESHARD_TRY(ordered.add(t.name, t.shape, t.dtype, t.merged));
   model.tensors = std::make_shared<ModelSpec>(std::move(ordered));
   model.config = std::move(config);

@@ -14,8 +14,10 @@ namespace reshard::cli {
 /// slot's either way.
 class SlotFiles {
  public:
-  /// Borrows side.stored() and side.quantised. Errors: a slot that the method's files cannot hold.
+  /// Borrows side.stored(). Errors: a slot that the method's files cannot hold.
   static Result<SlotFiles> of(const LayoutSide& side);
+  /// Borrows another object of the same layout instead. @pre equal digests
+  void borrow(const ModelLayout& layout) { layout_ = &layout; }
   /// Of a layout whose tensors are not quantised.
   explicit SlotFiles(const ModelLayout& layout)
       : layout_(&layout), of_slot_(static_cast<std::size_t>(layout.num_slots())) {}

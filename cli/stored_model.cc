@@ -37,6 +37,17 @@ std::optional<Found> found_mxfp4(const CanonicalTensor& t) {
                true};
 }
 
+/// Two elements in a byte, under a name of the method's.
+std::optional<Found> found_packed(const CanonicalTensor& t, QuantMethod method) {
+  const std::string_view end = method == QuantMethod::compressed_tensors ? "_packed" : "";
+  if (t.dtype != DType::u8 || t.shape.size() != 2 ||
+      !t.name.ends_with(std::string(kWeight).append(end)))
+    return std::nullopt;
+  Found found{t.name.substr(0, t.name.size() - end.size()), t.shape, t.shape};
+  found.held[1] = found.plain[1] = t.shape[1] * 2;  // as many bits as before: it fits
+  return found;
+}
+
 /// In ranks, tensors are listed as their layout stores them: the input last.
 std::optional<Found> found_as_it_is(const ModelSpec& stored, const CanonicalTensor& t,
                                     const QuantFormat& format) {
@@ -50,6 +61,7 @@ std::optional<Found> found_as_it_is(const ModelSpec& stored, const CanonicalTens
 std::optional<Found> found(const ModelSpec& stored, const CanonicalTensor& t,
                            const QuantFormat& format, std::optional<QuantMethod> method) {
   if (method == QuantMethod::mxfp4) return found_mxfp4(t);
+  if (method && format.data == DType::f4) return found_packed(t, *method);
   return found_as_it_is(stored, t, format);
 }
 
@@ -71,7 +83,7 @@ Result<> check_beside(const ModelSpec& stored, const std::string& tensor, DType 
     return fail(Code::corrupt, fmt::format("'{}' is stored as {} without its scales '{}'", tensor,
                                            reshard::name(data), want.name));
   const CanonicalTensor& s = stored[*id];
-  if (same_shape(s.shape, want.shape) && s.dtype == want.dtype) return {};
+  if (same_shape(s.shape, want.shape) && reads_as(s.dtype, want.dtype)) return {};
   return fail(Code::corrupt, fmt::format("'{}' is {} {}; scales of '{}' are {} {}", want.name,
                                          reshard::name(s.dtype), to_string(s.shape), tensor,
                                          reshard::name(want.dtype), to_string(want.shape)));
@@ -139,9 +151,14 @@ Result<PlainTensors> plain_tensors(const ModelSpec& stored, const QuantFormat& f
   return Separator(stored, format, method).run(values);
 }
 
-bool is_cache_scale(const CanonicalTensor& tensor) {
+bool is_activation_scale(const CanonicalTensor& tensor, const ModelSpec& stored) {
+  if (volume(tensor.shape) != 1) return false;
+  if (is_input_scale(tensor.name)) {
+    const auto module = tensor.name.substr(0, tensor.name.rfind('.'));
+    return stored.find(module + std::string(kWeight)).has_value();
+  }
   constexpr std::array<std::string_view, 3> kScales = {".k_scale", ".v_scale", ".q_scale"};
-  return volume(tensor.shape) == 1 && tensor.name.find(".self_attn.") != std::string::npos &&
+  return tensor.name.find(".self_attn.") != std::string::npos &&
          std::any_of(kScales.begin(), kScales.end(),
                      [&](std::string_view end) { return tensor.name.ends_with(end); });
 }

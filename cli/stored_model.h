@@ -25,9 +25,10 @@ struct PlainTensors {
 Result<PlainTensors> plain_tensors(const ModelSpec& stored, const QuantFormat& format,
                                    std::optional<QuantMethod> method, DType values);
 
-/// True for the scale of a KV cache beside an attention module ("...self_attn.k_scale", one
-/// number): an ordinary tensor that a checkpoint may have beyond those of its config.
-bool is_cache_scale(const CanonicalTensor& tensor);
+/// True for one number that scales activations, an ordinary tensor that a checkpoint may have
+/// beyond those of its config: of a KV cache beside an attention module ("...self_attn.k_scale",
+/// "...self_attn.k_proj.k_scale"), or of the input of a module that `stored` has the weight of.
+bool is_activation_scale(const CanonicalTensor& tensor, const ModelSpec& stored);
 
 /// The modules whose matrices a choice leaves as they are, embeddings left out: what a config lists
 /// as modules_to_not_convert.

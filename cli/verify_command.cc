@@ -34,6 +34,7 @@ struct Comparison {
   std::vector<Difference> differing;
   std::vector<std::string> only_a, only_b;
   Index same = 0;
+  Index left_out = 0;  ///< scales of inputs that one side's layout does not keep.
   bool equal() const { return differing.empty() && only_a.empty() && only_b.empty(); }
 };
 
@@ -87,7 +88,7 @@ Comparison compare(const Side& a, const Side& b) {
     const CanonicalTensor& t = (*a.tensors)[id];
     const auto other = b.tensors->find(t.name);
     if (!other) {
-      result.only_a.push_back(t.name);
+      is_input_scale(t.name) ? void(++result.left_out) : result.only_a.push_back(t.name);
       continue;
     }
     const auto &x = print_of(a, id), &y = print_of(b, *other);
@@ -98,7 +99,8 @@ Comparison compare(const Side& a, const Side& b) {
     }
   }
   for (const CanonicalTensor& t : b.tensors->tensors())
-    if (!a.tensors->find(t.name)) result.only_b.push_back(t.name);
+    if (!a.tensors->find(t.name))
+      is_input_scale(t.name) ? void(++result.left_out) : result.only_b.push_back(t.name);
   return result;
 }
 
@@ -127,6 +129,7 @@ std::string as_json(const Side& a, const Side& b, const Comparison& c) {
                   {"equal", Json(c.equal())},
                   {"same", Json(c.same)},
                   {"converted", Json(a.converted)},
+                  {"left_out", Json(c.left_out)},
                   {"a", side_json(a)},
                   {"b", side_json(b)},
                   {"gb_per_s",
@@ -160,6 +163,11 @@ std::string as_text(const Side& a, const Side& b, const Comparison& c) {
     text += style.quiet(fmt::format("{} of A were compared as B stores them, in another dtype or "
                                     "through a value map",
                                     plural(a.converted, "tensor"))) +
+            "\n";
+  if (c.left_out > 0)
+    text += style.quiet(fmt::format("{} of one side alone: scales of inputs, which layouts of "
+                                    "ranks leave out",
+                                    plural(c.left_out, "tensor"))) +
             "\n";
   if (c.equal())
     return text +

@@ -3,6 +3,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
+
 #include "reshard/io/config_fields.h"
 #include "reshard/io/hf_config.h"
 #include "reshard/io/json_util.h"
@@ -10,12 +13,21 @@
 namespace reshard {
 namespace {
 
-constexpr std::string_view kKey = "quantization_config", kBlock = "weight_block_size";
+constexpr std::string_view kKey = "quantization_config", kBlock = "weight_block_size",
+                           kAlgo = "quant_algo";
+
+/// ModelOpt's word for a format.
+struct Algo {
+  std::string_view name, format;
+};
+constexpr std::array kAlgos = {
+    Algo{"FP8", "fp8_tensor"}, Algo{"FP8_PER_CHANNEL_PER_TOKEN", "fp8_channel"},
+    Algo{"FP8_PB_WO", "fp8_block"}, Algo{"MXFP8", "mxfp8"}, Algo{"NVFP4", "nvfp4"}};
 
 tl::unexpected<Error> unread(std::string_view source, const std::string& what) {
   return fail(Code::unsupported,
               fmt::format("{}: {}: {} is not read; read are fp8 of e4m3 (with a {} or one scale "
-                          "per weight) and mxfp4",
+                          "per weight), mxfp4 and modelopt",
                           source, kKey, what, kBlock));
 }
 
@@ -58,8 +70,32 @@ Json::Object fp8_object(const QuantFormat& format, const std::vector<std::string
   return q;
 }
 
+/// `q`: what has the quant_algo.
+Result<StoredWeights> modelopt(const ConfigFields& q, std::string_view source) {
+  const auto algo = RESHARD_TRY(q.text(kAlgo)).value_or("unknown");
+  const auto known =
+      std::find_if(kAlgos.begin(), kAlgos.end(), [&](const Algo& a) { return a.name == algo; });
+  if (known == kAlgos.end()) return unread(source, fmt::format("{} {}", kAlgo, algo));
+  const StoredWeights weights{QuantMethod::modelopt, *quant_format_from_name(known->format)};
+  const Index group = RESHARD_TRY(q.count("group_size", 0));
+  if (weights.format.data == DType::f4 && group != 0 && group != weights.format.block_cols)
+    return unread(source, fmt::format("{} {} in groups of {}", kAlgo, algo, group));
+  return weights;
+}
+
+Json::Object modelopt_object(const QuantFormat& format, const std::vector<std::string>& plain) {
+  Json::Object q{{"ignore", names_json(plain)}};
+  for (const Algo& a : kAlgos)
+    if (*quant_format_from_name(a.format) == format)
+      q.push_back({std::string(kAlgo), text_json(a.name)});
+  if (format.data == DType::f4) q.push_back({"group_size", Json(std::int64_t{format.block_cols})});
+  q.push_back({"quant_method", text_json(name(QuantMethod::modelopt))});
+  return q;
+}
+
 Json::Object object_of(const StoredWeights& w, const std::vector<std::string>& plain) {
   if (w.method == QuantMethod::fp8) return fp8_object(w.format, plain);
+  if (w.method == QuantMethod::modelopt) return modelopt_object(w.format, plain);
   Json::Object q;
   if (!plain.empty()) q.push_back({"modules_to_not_convert", names_json(plain)});
   q.push_back({"quant_method", text_json(name(w.method))});
@@ -75,7 +111,16 @@ Result<StoredWeights> stored_weights(std::string_view text, std::string_view sou
   const auto method = RESHARD_TRY(q->text("quant_method")).value_or("unknown");
   if (method == "fp8") return StoredWeights{QuantMethod::fp8, RESHARD_TRY(fp8(*q, source))};
   if (method == "mxfp4") return StoredWeights{QuantMethod::mxfp4, *quant_format_from_name("mxfp4")};
-  return unread(source, "quant_method " + method);
+  if (method != "modelopt") return unread(source, "quant_method " + method);
+  const auto inner = RESHARD_TRY(q->object("quantization"));
+  return modelopt(inner ? *inner : *q, source);
+}
+
+Result<StoredWeights> stored_weights_beside(std::string_view text, std::string_view source) {
+  const auto file = RESHARD_TRY(ConfigFields::parse(text, source));
+  const auto q = RESHARD_TRY(file.object("quantization"));
+  if (!q) return file.wrong("has no object 'quantization'");
+  return modelopt(*q, source);
 }
 
 Result<std::string> config_of_quantised_weights(std::string_view text, const StoredWeights& weights,

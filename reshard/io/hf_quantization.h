@@ -21,11 +21,16 @@ struct StoredWeights {
 ///   fp8    with a weight_block_size (scale_fmt ue8m0 makes scales powers of two) or without: one
 ///          scale for each weight
 ///   mxfp4  experts in MXFP4
+///   modelopt  by quant_algo: FP8, FP8_PER_CHANNEL_PER_TOKEN, FP8_PB_WO, MXFP8, NVFP4 (in groups
+///          of 16); also where it stands in a `quantization` inside
 ///
 /// Errors begin with `source`: Code::unsupported for other methods and number formats, with what is
-/// read; Code::corrupt for a block size that is none.
+/// read; Code::corrupt for a block size that is none or a word of another type.
 Result<StoredWeights> stored_weights(std::string_view text,
                                      std::string_view source = "config.json");
+
+/// The same of the hf_quant_config.json that ModelOpt writes beside a config.json.
+Result<StoredWeights> stored_weights_beside(std::string_view text, std::string_view source);
 
 /// The same config.json with a quantization_config of this method and format, in place of the one
 /// it has. `plain` are the modules whose weights stay as they are. Errors: a format that the method

@@ -38,12 +38,26 @@ TEST(HfQuantization, others_are_refused_by_name) {
   EXPECT_THAT(stored_weights("{}").error().message, HasSubstr("none is not read"));
 }
 
+TEST(HfQuantization, modelopt_is_read_wherever_it_stands) {
+  const std::string algo = R"("quant_algo": "NVFP4", "group_size": 16)";
+  const QuantFormat nvfp4 = *quant_format_from_name("nvfp4");
+  EXPECT_EQ(*read(R"("quant_method": "modelopt", )" + algo), nvfp4);
+  EXPECT_EQ(*read(R"("quant_method": "modelopt", "quantization": {)" + algo + "}"), nvfp4);
+  EXPECT_EQ(stored_weights_beside(R"({"quantization": {)" + algo + "}}", "h.json")->format, nvfp4);
+  EXPECT_THAT(stored_weights_beside("{}", "h.json").error().message, HasSubstr("h.json: has no"));
+  const auto error = [](const std::string& members) { return read(members).error().message; };
+  EXPECT_THAT(error(R"("quant_method": "modelopt")"), HasSubstr("quant_algo unknown is not read"));
+  EXPECT_THAT(error(R"("quant_method": "modelopt", "quant_algo": "NVFP4", "group_size": 32)"),
+              HasSubstr("NVFP4 in groups of 32 is not read"));
+}
+
 TEST(HfQuantization, what_is_written_is_read_again) {
   const std::vector<std::pair<QuantMethod, const char*>> kWritten = {
-      {QuantMethod::fp8, "fp8_block"},
-      {QuantMethod::fp8, "fp8_block_pow2"},
-      {QuantMethod::fp8, "fp8_tensor"},
-      {QuantMethod::mxfp4, "mxfp4"},
+      {QuantMethod::fp8, "fp8_block"},       {QuantMethod::fp8, "fp8_block_pow2"},
+      {QuantMethod::fp8, "fp8_tensor"},      {QuantMethod::mxfp4, "mxfp4"},
+      {QuantMethod::modelopt, "fp8_tensor"}, {QuantMethod::modelopt, "fp8_channel"},
+      {QuantMethod::modelopt, "fp8_block"},  {QuantMethod::modelopt, "mxfp8"},
+      {QuantMethod::modelopt, "nvfp4"},
   };
   for (const auto& [method, name] : kWritten) {
     const QuantFormat format = *quant_format_from_name(name);

@@ -40,6 +40,7 @@ Result<ModelLayout> Engine::build(const LayoutSpec& spec) {
     for (Index module = 0; module < c_.num_mtp; ++module) RESHARD_TRY(mtp_module(module));
   else
     omit_mtp();
+  omit_input_scales();
   return std::move(b_).finish();
 }
 

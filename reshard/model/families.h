@@ -25,6 +25,7 @@ struct FamilyInput {
   /// Elements of experts' inner width that vllm and sglang keep on one rank, as many of them to
   /// each rank but the last as divide up over all (gpt-oss in MXFP4: 32). 1: the family's own cut.
   Index expert_block = 1;
+  bool plain = false;  ///< hf leaves scales of inputs out: the weights beside them are plain.
 };
 
 /// The checkpoint itself. Keys: shards (ranks, each with whole tensors, cut by bytes; 1), offset

@@ -4,6 +4,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+
+#include "reshard/model/quant_files.h"
 
 namespace reshard {
 
@@ -54,11 +57,19 @@ Result<> FamilyBuilder::replicated(std::string name, const std::string& hf) {
 
 std::vector<std::pair<std::string, std::string>> FamilyBuilder::cache_scales(LayerAt at) const {
   std::vector<std::pair<std::string, std::string>> found;
-  for (const char* module : {"", "attn."})
-    for (const char* scale : {"q_scale", "k_scale", "v_scale"})
-      if (std::string name = hf_.mixer(at, std::string(module) + scale); m_.find(name))
-        found.emplace_back(std::move(name), scale);
+  for (const std::string scale : {"q_scale", "k_scale", "v_scale"}) {
+    const std::array<std::string, 3> modules = {"", "attn.", scale.substr(0, 1) + "_proj."};
+    const auto there = std::find_if(modules.begin(), modules.end(), [&](const std::string& module) {
+      return m_.find(hf_.mixer(at, module + scale)).has_value();
+    });
+    if (there != modules.end()) found.emplace_back(hf_.mixer(at, *there + scale), scale);
+  }
   return found;
+}
+
+void FamilyBuilder::omit_input_scales() {
+  for (Index i = 0; i < m_.size(); ++i)
+    if (const TensorId id(static_cast<TensorId::rep>(i)); is_input_scale(m_[id].name)) b_.omit(id);
 }
 
 Result<> FamilyBuilder::vocabulary(std::string name, const std::string& hf, Index multiple) {

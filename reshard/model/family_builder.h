@@ -50,6 +50,8 @@ class FamilyBuilder {
   /// The names of the scales of a layer's KV cache that the model has, with the last word of each:
   /// "model.layers.0.self_attn.k_scale", "k_scale".
   std::vector<std::pair<std::string, std::string>> cache_scales(LayerAt at) const;
+  /// Leaves scales of modules' inputs out: they belong to what a checkpoint was calibrated with.
+  void omit_input_scales();
   /// The rows of `hf` cut by tp_, padded to a multiple of `multiple`.
   Result<> vocabulary(std::string name, const std::string& hf, Index multiple);
 

@@ -4,6 +4,7 @@
 #include "reshard/model/families.h"
 #include "reshard/model/layout_builder.h"
 #include "reshard/model/names.h"
+#include "reshard/model/quant_files.h"
 
 namespace reshard {
 namespace {
@@ -39,6 +40,10 @@ Result<ModelLayout> hf_layout(const LayoutSpec& spec, const FamilyInput& input) 
   Index begin = 0;
   for (Index i = 0; i < model.size(); ++i) {
     const TensorId id(static_cast<TensorId::rep>(i));
+    if (input.plain && is_input_scale(model[id].name)) {
+      builder.omit(id);
+      continue;
+    }
     const RankSetId ranks = builder.ranks_where(mesh, {{0, std::min(begin / each, shards - 1)}});
     builder.add(Slot{.name = model[id].name,
                      .dtype = model[id].dtype,

@@ -34,6 +34,7 @@ Result<ModelLayout> MegatronBuilder::build(const LayoutSpec& spec) {
   chunked_ = static_cast<Index>(chunks.size()) > s_.pp;
   for (const PipelineChunk& c : chunks) RESHARD_TRY(chunk(c));
   if (mtp_ < c_.num_mtp) omit_mtp();
+  omit_input_scales();
   // A trainer's modules have no KV cache.
   for (Index i = 0; i < c_.num_hidden_layers; ++i)
     for (const auto& [hf, scale] : cache_scales(LayerAt(i))) b_.omit(RESHARD_TRY(find(hf)));

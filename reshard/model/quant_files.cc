@@ -3,7 +3,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
+#include <initializer_list>
 #include <vector>
 
 namespace reshard {
@@ -23,6 +25,27 @@ bool is_fp8(const QuantFormat& f) { return f.data == DType::f8_e4m3 && f.scale =
 bool is_mxfp4(const QuantFormat& f) {
   return f.data == DType::f4 && f.scale == DType::f8_e8m0 && f.block_rows == 1 &&
          f.block_cols == 32;
+}
+
+bool is_among(const QuantFormat& f, std::initializer_list<std::string_view> names) {
+  return std::any_of(names.begin(), names.end(),
+                     [&](std::string_view name) { return quant_format_from_name(name) == f; });
+}
+
+Dims without_ones(const Dims& shape) {
+  Dims out;
+  for (const Index size : shape)
+    if (size != 1) out.push_back(size);
+  return out;
+}
+
+/// One scale for all is a number, one for each row a list; blocks have a dimension of one behind
+/// each of theirs.
+Dims modelopt_shape(const QuantFormat& f, QuantPart part, const Dims& shape) {
+  const bool one = part == QuantPart::factor || (f.block_rows == 0 && f.block_cols == 0);
+  if (one || shape.size() != 2) return one && volume(shape) == 1 ? Dims{} : shape;
+  if (f.block_cols == 0) return {shape[0]};
+  return f.block_rows > 1 ? Dims{shape[0], 1, shape[1], 1} : shape;
 }
 
 Result<HeldTensor> in_mxfp4(QuantPart part, const std::string& tensor, const Dims& shape) {
@@ -65,6 +88,7 @@ bool says(QuantMethod method, const QuantFormat& f) {
     case QuantMethod::fp8: return is_fp8(f) && (f.block_rows > 0) == (f.block_cols > 0);
     case QuantMethod::mxfp4: return is_mxfp4(f);
     case QuantMethod::modelopt:
+      return is_among(f, {"fp8_tensor", "fp8_channel", "fp8_block", "mxfp8", "nvfp4"});
     case QuantMethod::compressed_tensors: return false;
   }
   return false;
@@ -80,10 +104,22 @@ Result<HeldTensor> in_files(QuantMethod method, const QuantFormat& format, Quant
                             const std::string& tensor, DType dtype, const Dims& shape) {
   if (method == QuantMethod::mxfp4) return in_mxfp4(part, tensor, shape);
   constexpr std::array<std::string_view, 3> kEnds = {"", "_scale", "_scale_2"};
-  std::string held = tensor + std::string(kEnds[static_cast<std::size_t>(part)]);
+  HeldTensor held =
+      in_modules(tensor + std::string(kEnds[static_cast<std::size_t>(part)]), dtype, shape);
   if (method == QuantMethod::fp8 && part == QuantPart::scales && format.block_cols > 0)
-    held += "_inv";
-  return in_modules(std::move(held), dtype, shape);
+    held.name += "_inv";
+  if (method == QuantMethod::modelopt && part != QuantPart::data)
+    held.shape = modelopt_shape(format, part, shape);
+  return held;
+}
+
+bool is_input_scale(std::string_view name) {
+  return name.ends_with(".input_scale") || name.ends_with(".input_global_scale");
+}
+
+bool reads_as(DType stored, DType wanted) {
+  return stored == wanted ||
+         (wanted == DType::f32 && (stored == DType::bf16 || stored == DType::f16));
 }
 
 HeldTensor in_modules(std::string name, DType dtype, const Dims& shape) {
@@ -94,7 +130,7 @@ HeldTensor in_modules(std::string name, DType dtype, const Dims& shape) {
 }
 
 bool same_shape(const Dims& a, const Dims& b) {
-  return a == b || (volume(a) == 1 && volume(b) == 1);
+  return a == b || without_ones(a) == without_ones(b);
 }
 
 }  // namespace reshard

@@ -16,7 +16,8 @@ enum class QuantMethod : std::uint8_t {
   fp8,                 ///< DeepSeek-V3: X.weight, X.weight_scale_inv (or X.weight_scale).
   mxfp4,               ///< gpt-oss: X_blocks [.., out, in / 32, 16], X_scales.
   modelopt,            ///< X.weight (4-bit: U8 [out, in / 2]), X.weight_scale, X.weight_scale_2.
-  compressed_tensors,  ///< X.weight or X.weight_packed, X.weight_scale, X.weight_global_scale.
+  compressed_tensors,  ///< X.weight (4-bit: X.weight_packed), X.weight_scale,
+                       ///< X.weight_global_scale.
 };
 /// "fp8", "mxfp4", "modelopt" or "compressed-tensors".
 std::string_view name(QuantMethod method);
@@ -40,7 +41,8 @@ struct HeldTensor {
 };
 
 /// A part of the quantised tensor `tensor` in a checkpoint's files; `dtype` and `shape` are those
-/// of the part's slot, in elements. Errors: columns of mxfp4's data that are not whole blocks.
+/// of the part's slot, in elements. Errors: columns of mxfp4's data that are not whole blocks; too
+/// many dimensions.
 Result<HeldTensor> in_files(QuantMethod method, const QuantFormat& format, QuantPart part,
                             const std::string& tensor, DType dtype, const Dims& shape);
 
@@ -48,8 +50,13 @@ Result<HeldTensor> in_files(QuantMethod method, const QuantFormat& format, Quant
 /// half the last dimension), and scales that are powers of two are bytes (U8).
 HeldTensor in_modules(std::string name, DType dtype, const Dims& shape);
 
-/// A number of dimensions does not matter to one number: true when the shapes are equal, or hold
-/// one element each.
+/// True for the name of what a calibrated checkpoint scales a module's input by.
+bool is_input_scale(std::string_view name);
+
+/// True when scales of a dtype can be read as another: as they are, or BF16 and F16 as F32.
+bool reads_as(DType stored, DType wanted);
+
+/// Writers disagree about dimensions of one element: true when the shapes are equal but for those.
 bool same_shape(const Dims& a, const Dims& b);
 
 }  // namespace reshard
