@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <span>
 #include <string_view>
 
 #include "reshard/model/quant_blocks.h"
@@ -33,6 +34,14 @@ constexpr std::array<std::string_view, 19> kLinear = {"q_proj",
                                                       "in_proj_qkvz",
                                                       "fc1_latent_proj",
                                                       "fc2_latent_proj"};
+
+/// More that Megatron builds where parameters are made quantised: all of Mamba's input projection,
+/// and the projections of modules for multi-token prediction (checkpoints keep these plain).
+constexpr std::array<std::string_view, 3> kMegatronLinear = {"in_proj_ba", "eh_proj", "fc"};
+
+bool has(std::span<const std::string_view> names, std::string_view name) {
+  return std::ranges::find(names, name) != names.end();
+}
 
 Result<std::vector<std::string>> parts_of(const std::string& text) {
   std::vector<std::string> parts;
@@ -160,8 +169,7 @@ std::set<std::string> usually_quantised(const ModelSpec& model, const std::strin
     name.remove_suffix(kWeight.size());
     const std::size_t dot = name.rfind('.');
     if (dot != std::string_view::npos) name.remove_prefix(dot + 1);
-    if (std::find(kLinear.begin(), kLinear.end(), name) != kLinear.end() ||
-        (family == "megatron" && name == "in_proj_ba"))
+    if (has(kLinear, name) || (family == "megatron" && has(kMegatronLinear, name)))
       names.insert(t.name);
   }
   return names;

@@ -35,9 +35,9 @@ struct QuantNotation {
 Result<std::optional<QuantNotation>> take_quant(LayoutSpec& spec);
 
 /// The tensors that a family quantises, of those in the model: the weights of linear layers and of
-/// experts, [out, in] each. Not embeddings, heads, norms, routers and their gates, convolutions,
-/// projections of modules for multi-token prediction, and, but for megatron, in_proj_ba of gated
-/// delta nets. Of a model whose experts are one tensor (gpt-oss): in MXFP4 these experts and
+/// experts, [out, in] each. Not embeddings, heads, norms, routers and their gates, convolutions, and,
+/// but for megatron, projections of modules for multi-token prediction and in_proj_ba of gated delta
+/// nets. Of a model whose experts are one tensor (gpt-oss): in MXFP4 these experts and
 /// nothing else, as it is published, and in other formats the linear layers.
 std::set<std::string> usually_quantised(const ModelSpec& model, const std::string& family,
                                         const QuantFormat& format);

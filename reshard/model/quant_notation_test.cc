@@ -75,6 +75,9 @@ TEST(QuantNotation, linear_layers_and_experts_are_quantised) {
                           "q_a_proj", "q_b_proj", "up_proj"));
   EXPECT_FALSE(names(tiny_qwen3_next(), "vllm").contains("in_proj_ba"));
   EXPECT_TRUE(names(tiny_qwen3_next(), "megatron").contains("in_proj_ba"));
+  EXPECT_FALSE(names(tiny_deepseek(), "hf").contains("eh_proj"));
+  EXPECT_TRUE(names(tiny_deepseek(), "megatron").contains("eh_proj"));
+  EXPECT_TRUE(names(tiny_qwen3_next(), "megatron").contains("fc"));
   EXPECT_FALSE(names(tiny_gpt_oss(), "vllm").contains("experts"));
 }
 
