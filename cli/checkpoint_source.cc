@@ -18,6 +18,11 @@ Result<CheckpointSource> CheckpointSource::bind(const Model& model, const Layout
   return bind(model, own.stored(), RESHARD_TRY(SlotFiles::of(own)));
 }
 
+const std::vector<CheckpointTensor>& CheckpointSource::stored(Rank r) const {
+  return checkpoint_->kind() == Checkpoint::Kind::hf ? checkpoint_->tensors()
+                                                     : checkpoint_->tensors(r);
+}
+
 Result<CheckpointSource> CheckpointSource::bind(const Model& model,
                                                 const std::shared_ptr<const ModelLayout>& own) {
   const LayoutSide side = RESHARD_TRY(own_side(model));
