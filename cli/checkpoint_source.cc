@@ -46,11 +46,6 @@ Result<CheckpointSource> CheckpointSource::bind(const Model& model,
   return source;
 }
 
-const std::vector<CheckpointTensor>& CheckpointSource::stored(Rank r) const {
-  return checkpoint_->kind() == Checkpoint::Kind::hf ? checkpoint_->tensors()
-                                                     : checkpoint_->tensors(r);
-}
-
 Result<> CheckpointSource::bind_rank(Rank r) {
   const ModelLayout& layout = buffers_.layout();
   const auto& tensors = stored(r);
