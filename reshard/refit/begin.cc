@@ -4,9 +4,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <bit>
-#include <cstring>
+#include <span>
+#include <string>
+#include <string_view>
 
 #include "reshard/base/hash.h"
 
@@ -15,61 +16,71 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little);
 
-constexpr std::uint64_t kProtocol = 0x7265666974000001;  ///< "refit", and its version.
+constexpr std::uint64_t kProtocol = 0x7265666974000002;  ///< "refit", and its version.
 constexpr std::size_t kMostText = 400;
 constexpr std::uint64_t kMostStaging = std::uint64_t{1} << 60;
-using Words = std::array<std::uint64_t, 10>;
 
-/// Words, then the two texts; nothing is allocated where there are none.
-Result<std::vector<std::vector<std::byte>>> gather(const BeginRecord& mine, ControlPlane& control,
-                                                   Deadline deadline) {
-  const std::string_view trouble = std::string_view(mine.trouble).substr(0, kMostText);
-  const std::string_view change = std::string_view(mine.change).substr(0, kMostText);
-  const Words words = {kProtocol,
-                       static_cast<std::uint64_t>(mine.kind),
-                       static_cast<std::uint64_t>(mine.version),
-                       static_cast<std::uint64_t>(mine.held),
-                       mine.source,
-                       mine.target,
-                       mine.options,
-                       mine.addresses,
-                       mine.staging,
-                       trouble.size()};
-  std::array<std::byte, sizeof(Words) + 2 * kMostText> bytes;
-  std::memcpy(bytes.data(), words.data(), sizeof words);
-  std::size_t end = sizeof words;
-  for (const std::string_view text : {trouble, change}) {
-    if (!text.empty()) std::memcpy(bytes.data() + end, text.data(), text.size());
-    end += text.size();
-  }
-  return control.all_gather(std::span(bytes).first(end), deadline);
+BeginWords words_of(const BeginRecord& record) {
+  return {kProtocol,
+          static_cast<std::uint64_t>(record.kind),
+          static_cast<std::uint64_t>(record.version),
+          static_cast<std::uint64_t>(record.held),
+          record.source,
+          record.target,
+          record.options,
+          record.addresses,
+          record.staging,
+          std::min(record.trouble.size(), kMostText),
+          std::min(record.change.size(), kMostText)};
 }
 
-Result<BeginRecord> decode(std::span<const std::byte> bytes, std::size_t rank) {
-  const auto wrong = [&](std::string_view why) {
-    return fail(Code::corrupt, fmt::format("what rank {} sent to begin a refit: {}", rank, why));
-  };
-  Words words;
-  if (bytes.size() < sizeof words || bytes.size() > sizeof words + 2 * kMostText)
-    return wrong(fmt::format("{} bytes", bytes.size()));
-  std::memcpy(words.data(), bytes.data(), sizeof words);
+std::size_t text_bytes(const BeginWords& words) {
+  return static_cast<std::size_t>(words[9] + words[10]);
+}
+
+auto corrupt(std::size_t rank, std::string_view why) {
+  return fail(Code::corrupt, fmt::format("what rank {} sent to begin a refit: {}", rank, why));
+}
+
+Result<> check(const BeginWords& words, std::size_t rank) {
   if (words[0] != kProtocol)
-    return wrong(fmt::format("protocol {}, here {}: another version of reshard, or another call",
-                             hex(words[0]), hex(kProtocol)));
-  const std::string_view texts(reinterpret_cast<const char*>(bytes.data()) + sizeof words,
-                               bytes.size() - sizeof words);
-  if (words[1] != 1 && words[1] != 2) return wrong(fmt::format("kind {}", words[1]));
-  if (words[9] > texts.size()) return wrong("its text is cut");
-  return BeginRecord{static_cast<BeginRecord::Kind>(words[1]),
-                     static_cast<std::int64_t>(words[2]),
-                     static_cast<std::int64_t>(words[3]),
-                     words[4],
-                     words[5],
-                     words[6],
-                     words[7],
-                     words[8],
-                     std::string(texts.substr(0, words[9])),
-                     std::string(texts.substr(words[9]))};
+    return corrupt(rank,
+                   fmt::format("protocol {}, here {}: another version of reshard, or another call",
+                               hex(words[0]), hex(kProtocol)));
+  if (words[1] != 1 && words[1] != 2) return corrupt(rank, fmt::format("kind {}", words[1]));
+  if (words[9] > kMostText || words[10] > kMostText)
+    return corrupt(rank, fmt::format("texts of {} and {} bytes", words[9], words[10]));
+  return {};
+}
+
+/// Into a record whose texts' memory is used again.
+void decode(const BeginWords& words, BeginRecord& record) {
+  record.kind = static_cast<BeginRecord::Kind>(words[1]);
+  record.version = static_cast<std::int64_t>(words[2]);
+  record.held = static_cast<std::int64_t>(words[3]);
+  record.source = words[4];
+  record.target = words[5];
+  record.options = words[6];
+  record.addresses = words[7];
+  record.staging = words[8];
+  record.trouble.clear();
+  record.change.clear();
+}
+
+/// Collective: fills in the texts of all records.
+Result<> exchange_texts(const BeginRecord& mine, ControlPlane& control, Deadline deadline,
+                        BeginRecords& all, const std::vector<BeginWords>& words) {
+  const std::string texts = mine.trouble.substr(0, kMostText) + mine.change.substr(0, kMostText);
+  const auto given = RESHARD_TRY(control.all_gather(std::as_bytes(std::span(texts)), deadline));
+  for (std::size_t r = 0; r < given.size(); ++r) {
+    if (given[r].size() != text_bytes(words[r]))
+      return corrupt(
+          r, fmt::format("{} bytes of text and not {}", given[r].size(), text_bytes(words[r])));
+    const std::string_view text(reinterpret_cast<const char*>(given[r].data()), given[r].size());
+    all[r].trouble = text.substr(0, static_cast<std::size_t>(words[r][9]));
+    all[r].change = text.substr(static_cast<std::size_t>(words[r][9]));
+  }
+  return {};
 }
 
 const char* call_of(BeginRecord::Kind kind) {
@@ -86,10 +97,19 @@ const char* difference(const BeginRecord& a, const BeginRecord& b) {
 }  // namespace
 
 Result<> exchange_records(const BeginRecord& mine, ControlPlane& control, Deadline deadline,
-                          BeginRecords& all) {
-  const auto given = RESHARD_TRY(gather(mine, control, deadline));
-  all.resize(given.size());
-  for (std::size_t r = 0; r < given.size(); ++r) all[r] = RESHARD_TRY(decode(given[r], r));
+                          BeginRecords& all, std::vector<BeginWords>& room) {
+  const BeginWords words = words_of(mine);
+  room.resize(static_cast<std::size_t>(control.size()));
+  RESHARD_TRY(control.all_gather_into(std::as_bytes(std::span(words)),
+                                      std::as_writable_bytes(std::span(room)), deadline));
+  all.resize(room.size());
+  bool texts = false;
+  for (std::size_t r = 0; r < room.size(); ++r) {
+    RESHARD_TRY(check(room[r], r));
+    decode(room[r], all[r]);
+    texts |= text_bytes(room[r]) > 0;
+  }
+  if (texts) return exchange_texts(mine, control, deadline, all, room);
   return {};
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -28,10 +29,14 @@ struct BeginRecord {
 /// What all ranks told, by rank.
 using BeginRecords = std::vector<BeginRecord>;
 
-/// Collective: one all_gather of 80 bytes a rank, into `all`, whose memory is used again. Errors:
-/// its; `corrupt` for what no rank sends.
+/// A record as it travels, but for its texts.
+using BeginWords = std::array<std::uint64_t, 11>;
+
+/// Collective: one all_gather_into of 88 bytes a rank, and where any rank has a text one all_gather
+/// of the texts. Into `all`; memory of both is used again. Errors: theirs; `corrupt` for what no
+/// rank sends.
 Result<> exchange_records(const BeginRecord& mine, ControlPlane& control, Deadline deadline,
-                          BeginRecords& all);
+                          BeginRecords& all, std::vector<BeginWords>& room);
 
 /// Nothing, or what all ranks find alike: another kind of call, or a rank's trouble.
 /// @pre one record for each rank, as below

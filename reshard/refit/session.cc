@@ -62,8 +62,8 @@ Result<> Session::State::enter(SessionPhase next) {
 
 Result<> Session::State::begin(std::int64_t version, SessionReport& report) {
   const PhaseClock clock;
-  if (auto done =
-          exchange_records(record(BeginRecord::Kind::refit, version), control, deadline(), told);
+  if (auto done = exchange_records(record(BeginRecord::Kind::refit, version), control, deadline(),
+                                   told, words);
       !done)
     return finish(std::move(done).error());
   RESHARD_TRY(same_call(told));

@@ -255,17 +255,58 @@ TEST_P(SessionBegin, tells_calls_apart) {
   });
 }
 
-TEST(BeginRecords, refuse_what_no_rank_sends) {
+/// What rank 1 gives of words in place of a record's, and then of texts.
+void expect_corrupt(const BeginWords& odd, const std::string& texts, const std::string& why) {
   on_all([&](RankEnds& ends) {
-    const bool odd = ends.rank() == Rank(1);
-    for (const std::size_t size : {0UL, 8UL, 79UL, 80UL, 5000UL}) {
-      if (odd) {
-        const std::vector<std::byte> bytes(size, std::byte{7});
-        EXPECT_EQ(outcome(ends.control->all_gather(bytes, patient())), "");
-      } else {
-        BeginRecords all;
-        expect_error(exchange_records({}, *ends.control, patient(), all), Code::corrupt,
-                     {"rank 1"});
+    BeginRecords all;
+    std::vector<BeginWords> room(static_cast<std::size_t>(ends.size()));
+    if (ends.rank() == Rank(1)) {
+      EXPECT_TRUE(ends.control->all_gather_into(
+          std::as_bytes(std::span(&odd, 1)), std::as_writable_bytes(std::span(room)), patient()));
+      if (!texts.empty()) {
+        EXPECT_TRUE(ends.control->all_gather(std::as_bytes(std::span(texts)), patient()));
+      }
+    } else {
+      expect_error(exchange_records({}, *ends.control, patient(), all, room), Code::corrupt,
+                   {"what rank 1 sent to begin a refit: " + why});
+    }
+  });
+}
+
+TEST(BeginRecords, refuse_what_no_rank_sends) {
+  BeginWords good{};
+  on_all([&](RankEnds& ends) {
+    BeginRecords all;
+    std::vector<BeginWords> room;
+    EXPECT_EQ(outcome(exchange_records({}, *ends.control, patient(), all, room)), "");
+    if (ends.rank() == Rank(0)) good = room[0];
+  });
+  const auto with = [&](std::size_t at, std::uint64_t value) {
+    BeginWords words = good;
+    words[at] = value;
+    return words;
+  };
+  expect_corrupt(with(0, 7), "", "protocol");
+  expect_corrupt(with(1, 3), "", "kind 3");
+  expect_corrupt(with(9, 401), "", "texts of 401 and 0 bytes");
+  expect_corrupt(with(10, ~std::uint64_t{0}), "", "texts of 0 and");
+  expect_corrupt(with(9, 3), "four", "4 bytes of text and not 3");
+}
+
+TEST(BeginRecords, bring_texts_where_any_rank_has_one) {
+  on_all([](RankEnds& ends) {
+    BeginRecords all;
+    std::vector<BeginWords> room;
+    for (const bool some : {false, true, false}) {
+      BeginRecord mine;
+      mine.version = ends.rank().value();
+      if (some && ends.rank() == Rank(1)) mine.trouble = "no memory";
+      if (some && ends.rank() == Rank(2)) mine.change = std::string(500, 'x');
+      ASSERT_EQ(outcome(exchange_records(mine, *ends.control, patient(), all, room)), "");
+      for (std::size_t r = 0; r < all.size(); ++r) {
+        EXPECT_EQ(all[r].version, static_cast<std::int64_t>(r));
+        EXPECT_EQ(all[r].trouble, some && r == 1 ? "no memory" : "");
+        EXPECT_EQ(all[r].change, some && r == 2 ? std::string(400, 'x') : "");
       }
     }
   });

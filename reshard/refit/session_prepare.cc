@@ -112,8 +112,8 @@ std::uint64_t Session::State::memory_digest(const Addresses& from, const Address
 }
 
 Result<> Session::State::prepare() {
-  if (auto done =
-          exchange_records(record(BeginRecord::Kind::prepare, -1), control, deadline(), told);
+  if (auto done = exchange_records(record(BeginRecord::Kind::prepare, -1), control, deadline(),
+                                   told, words);
       !done)
     return finish(std::move(done).error());
   RESHARD_TRY(same_call(told));

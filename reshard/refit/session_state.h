@@ -52,8 +52,9 @@ struct Session::State {
   VersionWord own_word;
   VersionWord* const word;
   Addresses source_addresses, target_addresses;
-  BeginRecords agreed;  ///< by rank: what the job was made of.
-  BeginRecords told;    ///< by rank: what was told last.
+  BeginRecords agreed;            ///< by rank: what the job was made of.
+  BeginRecords told;              ///< by rank: what was told last.
+  std::vector<BeginWords> words;  ///< room for what is told next.
   std::unique_ptr<Job> job;
   std::uint64_t digest = 0;
   SessionPhase phase = SessionPhase::begin;

@@ -35,6 +35,50 @@ TEST_P(TransportControl, all_gather_gives_what_each_rank_gave) {
   }
 }
 
+TEST_P(TransportControl, all_gather_into_gives_what_each_rank_gave) {
+  for (const int n : {1, 2, 5, 8}) {
+    run(n, [&](RankEnds& me) {
+      for (int round = 0; round < 100; ++round) {
+        const auto bytes = static_cast<std::size_t>(round * 11 % 130);
+        const auto what = [&](int rank) {
+          return pattern(Rank{rank}, Rank{0}, MessageId{static_cast<std::uint64_t>(round)}, bytes);
+        };
+        Bytes all(static_cast<std::size_t>(n) * bytes), want;
+        for (int r = 0; r < n; ++r) {
+          const Bytes part = what(r);
+          want.insert(want.end(), part.begin(), part.end());
+        }
+        ASSERT_EQ(outcome(me.control->all_gather_into(what(me.rank().value()), all, patient())),
+                  "");
+        ASSERT_EQ(all, want) << "round " << round;
+        if (round % 3 != 0) continue;
+        ASSERT_EQ(outcome(me.control->barrier(patient())), "");
+      }
+    });
+  }
+}
+
+TEST_P(TransportControl, all_gather_into_names_a_rank_that_gives_another_number_of_bytes) {
+  run(3, [](RankEnds& me) {
+    for (const bool odd : {true, false, true}) {
+      const Bytes mine(odd && me.rank() == Rank{1} ? 7 : 8, std::byte{5});
+      Bytes all(3 * mine.size());
+      const auto done = me.control->all_gather_into(mine, all, patient());
+      if (!odd) {
+        ASSERT_EQ(outcome(done), "");
+      } else {
+        expect_error(done, Code::invalid_argument,
+                     {me.rank() == Rank{1} ? "rank 0 gives 8 bytes and this one 7"
+                                           : "rank 1 gives 7 bytes and this one 8"});
+      }
+    }
+    Bytes all(23);
+    expect_error(me.control->all_gather_into(Bytes(8), all, patient()), Code::invalid_argument,
+                 {"room for 23 bytes; 8 bytes from each of 3 ranks need 24"});
+    EXPECT_EQ(outcome(me.control->barrier(patient())), "") << "nobody has come to it";
+  });
+}
+
 TEST_P(TransportControl, a_barrier_nobody_comes_to_names_the_absent) {
   run(4, [](RankEnds& me) {
     if (me.rank() == Rank{0})

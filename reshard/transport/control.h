@@ -36,6 +36,15 @@ class ControlPlane {
   virtual Result<std::vector<std::vector<std::byte>>> all_gather(std::span<const std::byte> mine,
                                                                  Deadline deadline) = 0;
 
+  /// Collective. The same of as many bytes on every rank, into `all`: size() times mine.size()
+  /// bytes, by rank. For agreements of every step: once ranks have called it a few times with up to
+  /// 4096 bytes each, and 1 MiB in all, it allocates nothing, and neither does barrier(). Errors:
+  /// also `invalid_argument` where ranks give different numbers of bytes (one is named, `all` is
+  /// undefined and the ranks still agree on what is next), and where `all` is of another size (then
+  /// this rank took no part).
+  virtual Result<> all_gather_into(std::span<const std::byte> mine, std::span<std::byte> all,
+                                   Deadline deadline) = 0;
+
   /// Collective. Returns once every rank has called it; what a rank wrote to memory before is
   /// visible to all after.
   virtual Result<> barrier(Deadline deadline) = 0;

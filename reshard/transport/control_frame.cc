@@ -5,7 +5,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <utility>
+
+#include "reshard/transport/equal_parts.h"
 
 namespace reshard::tcp {
 namespace {
@@ -37,28 +40,27 @@ void append_head(std::vector<std::byte>& out, const Frame& frame) {
 
 }  // namespace
 
-EncodedFrame encode(const Frame& frame, std::vector<std::byte> room) {
+EncodedFrame encode(const Frame& frame, FrameBody body, std::vector<std::byte> room) {
   EncodedFrame out;
   out.head = std::move(room);
   out.head.clear();
   append_head(out.head, frame);
-  out.head.insert(out.head.end(), frame.bytes.begin(), frame.bytes.end());
-  return out;
-}
-
-EncodedFrame encode(const Frame& frame, std::shared_ptr<const std::vector<std::byte>> body) {
-  EncodedFrame out;
-  append_head(out.head, frame);
+  if (!body) out.head.insert(out.head.end(), frame.bytes.begin(), frame.bytes.end());
   out.body = std::move(body);
   return out;
 }
 
 Result<Frame> parse_frame(std::span<const std::byte> in) {
+  Frame frame;
+  RESHARD_TRY(parse_frame(in, frame));
+  return frame;
+}
+
+Result<> parse_frame(std::span<const std::byte> in, Frame& frame) {
   if (in.size() < kHeadBytes || in.size() > kMaxFrameBytes) {
     return fail(Code::corrupt, fmt::format("a control frame of {} bytes: {} to {} are possible",
                                            in.size(), kHeadBytes, kMaxFrameBytes));
   }
-  Frame frame;
   const std::uint64_t kind = take(in, 1);
   if (kind < static_cast<std::uint64_t>(Kind::join) ||
       kind > static_cast<std::uint64_t>(Kind::lost))
@@ -76,7 +78,17 @@ Result<Frame> parse_frame(std::span<const std::byte> in) {
   frame.text.assign(reinterpret_cast<const char*>(text.data()), text.size());
   const auto rest = in.subspan(text.size());
   frame.bytes.assign(rest.begin(), rest.end());
-  return frame;
+  return {};
+}
+
+void forget(std::vector<std::byte>& bytes, std::size_t most) {
+  if (bytes.capacity() > most) bytes = {};
+  bytes.clear();
+}
+
+void append_part(std::vector<std::byte>& out, std::span<const std::byte> part) {
+  put(out, part.size(), 8);
+  out.insert(out.end(), part.begin(), part.end());
 }
 
 std::vector<std::byte> encode_parts(std::span<const std::vector<std::byte>> parts) {
@@ -84,12 +96,29 @@ std::vector<std::byte> encode_parts(std::span<const std::vector<std::byte>> part
   for (const auto& part : parts) total += 8 + part.size();
   std::vector<std::byte> out;
   out.reserve(total);
-  for (const auto& part : parts) {
-    put(out, part.size(), 8);
-    out.insert(out.end(), part.begin(), part.end());
-  }
+  for (const auto& part : parts) append_part(out, part);
   return out;
 }
+
+namespace {
+
+/// The next of `count` parts, part `i`, taken off `in`.
+Result<std::span<const std::byte>> take_part(std::span<const std::byte>& in, std::size_t i,
+                                             std::size_t count) {
+  const std::uint64_t bytes = in.size() < 8 ? in.size() + 1 : take(in, 8);
+  if (bytes > in.size())
+    return fail(Code::corrupt, fmt::format("part {} of {} ends too early", i, count));
+  const auto part = in.first(static_cast<std::size_t>(bytes));
+  in = in.subspan(part.size());
+  return part;
+}
+
+Result<> nothing_behind(std::span<const std::byte> in) {
+  if (in.empty()) return {};
+  return fail(Code::corrupt, fmt::format("{} bytes behind the last part", in.size()));
+}
+
+}  // namespace
 
 Result<std::vector<std::vector<std::byte>>> parse_parts(std::span<const std::byte> in,
                                                         std::size_t count) {
@@ -98,16 +127,27 @@ Result<std::vector<std::vector<std::byte>>> parse_parts(std::span<const std::byt
   std::vector<std::vector<std::byte>> parts;
   parts.reserve(count);
   for (std::size_t i = 0; i < count; ++i) {
-    const std::uint64_t bytes = in.size() < 8 ? in.size() + 1 : take(in, 8);
-    if (bytes > in.size())
-      return fail(Code::corrupt, fmt::format("part {} of {} ends too early", i, count));
-    const auto part = in.first(static_cast<std::size_t>(bytes));
+    const auto part = RESHARD_TRY(take_part(in, i, count));
     parts.emplace_back(part.begin(), part.end());
-    in = in.subspan(part.size());
   }
-  if (!in.empty())
-    return fail(Code::corrupt, fmt::format("{} bytes behind the last part", in.size()));
+  RESHARD_TRY(nothing_behind(in));
   return parts;
+}
+
+Result<> parse_equal_parts(std::span<const std::byte> in, std::size_t count, std::size_t part_bytes,
+                           std::span<std::byte> out) {
+  std::optional<Error> unequal;
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto part = RESHARD_TRY(take_part(in, i, count));
+    if (part.size() != part_bytes) {
+      if (!unequal) unequal = unequal_part(i, part.size(), part_bytes);
+    } else {
+      std::ranges::copy(part, out.begin() + static_cast<std::ptrdiff_t>(i * part_bytes));
+    }
+  }
+  RESHARD_TRY(nothing_behind(in));
+  if (unequal) return tl::unexpected(*std::move(unequal));
+  return {};
 }
 
 }  // namespace reshard::tcp

@@ -49,24 +49,36 @@ inline constexpr std::size_t kMaxTextBytes = 2048;
 /// Longest `bytes` of a join frame, so that little is kept of who is not a member yet.
 inline constexpr std::size_t kMaxJoinBytes = 8192;
 
-/// A frame as bytes. `bytes` may be given apart, shared by the frames to many ranks.
+/// The `bytes` of frames to many ranks, shared by them.
+using FrameBody = std::shared_ptr<const std::vector<std::byte>>;
+
+/// A frame as bytes.
 struct EncodedFrame {
   std::vector<std::byte> head;
-  std::shared_ptr<const std::vector<std::byte>> body;  ///< may be null.
+  FrameBody body = nullptr;  ///< may be null.
   std::size_t size() const { return head.size() + (body ? body->size() : 0); }
 };
 
-/// In the memory of `room`, whose content goes.
-EncodedFrame encode(const Frame& frame, std::vector<std::byte> room = {});
-/// With `body` in place of frame.bytes.
-EncodedFrame encode(const Frame& frame, std::shared_ptr<const std::vector<std::byte>> body);
+/// With `body` in place of frame.bytes, unless it is null; in the memory of `room`, whose content
+/// goes.
+EncodedFrame encode(const Frame& frame, FrameBody body = nullptr, std::vector<std::byte> room = {});
 /// Errors: `corrupt`.
 Result<Frame> parse_frame(std::span<const std::byte> bytes);
+/// The same into a frame, in the memory that it has.
+Result<> parse_frame(std::span<const std::byte> bytes, Frame& into);
+
+/// Empties what is used again, and gives memory back where it is more than `most` bytes.
+void forget(std::vector<std::byte>& bytes, std::size_t most);
 
 /// What each rank gave, in one piece: for each its length, 8 bytes, and its bytes.
 std::vector<std::byte> encode_parts(std::span<const std::vector<std::byte>> parts);
+void append_part(std::vector<std::byte>& out, std::span<const std::byte> part);
 /// Errors: `corrupt` unless it is exactly `count` parts.
 Result<std::vector<std::vector<std::byte>>> parse_parts(std::span<const std::byte> bytes,
                                                         std::size_t count);
+/// Parts of `part_bytes` bytes each into `out`, one after another. Errors: `corrupt`, as above;
+/// those of unequal_part(). @pre out.size() is count * part_bytes
+Result<> parse_equal_parts(std::span<const std::byte> bytes, std::size_t count,
+                           std::size_t part_bytes, std::span<std::byte> out);
 
 }  // namespace reshard::tcp

@@ -14,8 +14,10 @@ namespace {
 constexpr std::size_t kTagBytes = crypto_secretstream_xchacha20poly1305_ABYTES;
 constexpr std::size_t kStartBytes = crypto_secretstream_xchacha20poly1305_HEADERBYTES;
 constexpr std::size_t kLengthBytes = 4;
-/// Capacity of a frame that is kept.
-constexpr std::size_t kMostSpare = 4096;
+/// Of frames that are out: how many are kept, and how long they may be.
+constexpr std::size_t kSpareFrames = 4, kMostSpare = 4096;
+/// Memory of a frame that came which the next one may use.
+constexpr std::size_t kMostKept = std::size_t{2} << 20;
 constexpr unsigned char kMore = 0;
 constexpr unsigned char kLast = crypto_secretstream_xchacha20poly1305_TAG_PUSH;
 
@@ -42,6 +44,7 @@ bool retriable(int error) { return error == EAGAIN || error == EWOULDBLOCK; }
 }  // namespace
 
 SecureWriter::SecureWriter(const Key& key) : cipher_(kStartBytes) {
+  spare_.reserve(kSpareFrames);
   crypto_secretstream_xchacha20poly1305_init_push(&state_, raw(cipher_.data()), raw(key.data()));
 }
 
@@ -49,8 +52,14 @@ void SecureWriter::begin_with(std::span<const std::byte> clear) {
   cipher_.insert(cipher_.begin(), clear.begin(), clear.end());
 }
 
-void SecureWriter::queue(EncodedFrame frame) { frames_.push_back(std::move(frame)); }
-void SecureWriter::queue(const Frame& frame) { queue(encode(frame, std::move(spare_))); }
+void SecureWriter::queue(const Frame& frame, FrameBody body) {
+  std::vector<std::byte> room;
+  if (!spare_.empty()) {
+    room = std::move(spare_.back());
+    spare_.pop_back();
+  }
+  frames_.push_back(encode(frame, std::move(body), std::move(room)));
+}
 
 void SecureWriter::encrypt_chunk() {
   const EncodedFrame& frame = frames_.front();
@@ -67,8 +76,9 @@ void SecureWriter::encrypt_chunk() {
                                              nullptr, raw(plain.data()), bytes, nullptr, 0,
                                              last ? kLast : kMore);
   if (last) {
-    spare_ = std::move(frames_.front().head);
-    if (spare_.capacity() > kMostSpare) spare_ = {};
+    std::vector<std::byte> room = std::move(frames_.front().head);
+    if (spare_.size() < kSpareFrames && room.capacity() <= kMostSpare)
+      spare_.push_back(std::move(room));
     frames_.pop_front();
     encrypted_ = 0;
   }
@@ -91,8 +101,7 @@ Flow SecureWriter::flush(int socket) {
   }
 }
 
-Flow SecureReader::read(int socket, std::size_t max_bytes,
-                        const std::function<bool(Frame)>& on_frame) {
+Flow SecureReader::read(int socket, std::size_t max_bytes, const OnFrame& on_frame) {
   std::array<std::byte, kChunkBytes> buffer;
   // A few rounds and then the others' turn; poll tells when there is more.
   for (int round = 0; round < 8; ++round) {
@@ -108,7 +117,7 @@ Flow SecureReader::read(int socket, std::size_t max_bytes,
 }
 
 Flow SecureReader::feed(std::span<const std::byte> bytes, std::size_t max_bytes,
-                        const std::function<bool(Frame)>& on_frame) {
+                        const OnFrame& on_frame) {
   raw_.insert(raw_.end(), bytes.begin(), bytes.end());
   std::span<const std::byte> rest = raw_;
   if (!started_) {
@@ -134,7 +143,7 @@ Flow SecureReader::feed(std::span<const std::byte> bytes, std::size_t max_bytes,
 }
 
 Flow SecureReader::decrypt_chunk(std::span<const std::byte> cipher, std::size_t max_bytes,
-                                 const std::function<bool(Frame)>& on_frame) {
+                                 const OnFrame& on_frame) {
   const std::size_t plain = cipher.size() - kTagBytes, at = frame_.size();
   if (plain > max_bytes || at > max_bytes - plain) return Flow::ended;
   frame_.resize(at + plain);
@@ -144,9 +153,10 @@ Flow SecureReader::decrypt_chunk(std::span<const std::byte> cipher, std::size_t 
                                                  0) != 0)
     return Flow::ended;
   if (tag == kMore) return Flow::open;
-  auto frame = parse_frame(frame_);
-  frame_.clear();
-  if (!frame || !on_frame(std::move(*frame))) return Flow::ended;
+  const auto whole = parse_frame(frame_, parsed_);
+  forget(frame_, kMostKept);
+  if (!whole || !on_frame(parsed_)) return Flow::ended;
+  forget(parsed_.bytes, kMostKept);
   return Flow::open;
 }
 

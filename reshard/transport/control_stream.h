@@ -34,10 +34,9 @@ class SecureWriter {
   explicit SecureWriter(const Key& key);
   /// Puts clear bytes in front of everything. @pre nothing was queued or flushed
   void begin_with(std::span<const std::byte> clear);
-  /// No I/O.
-  void queue(EncodedFrame frame);
-  /// The same of encode(frame), in memory of frames that are out.
-  void queue(const Frame& frame);
+  /// No I/O. In memory of frames that are out. With `body` in place of frame.bytes, unless it is
+  /// null.
+  void queue(const Frame& frame, FrameBody body = nullptr);
   /// Sends what the socket takes without waiting.
   Flow flush(int socket);
   /// Everything is with the kernel.
@@ -50,30 +49,33 @@ class SecureWriter {
   std::vector<std::byte> cipher_;  ///< of chunks under way; [sent_, size) is unsent.
   std::size_t sent_ = 0;
   RingQueue<EncodedFrame> frames_;
-  std::size_t encrypted_ = 0;     ///< bytes of the first frame.
-  std::vector<std::byte> spare_;  ///< of the last frame that is out, if it was short.
+  std::size_t encrypted_ = 0;                  ///< bytes of the first frame.
+  std::vector<std::vector<std::byte>> spare_;  ///< of short frames that are out.
 };
 
 /// Receives frames. One thread at a time.
 class SecureReader {
  public:
   explicit SecureReader(const Key& key) : key_(key) {}
+  /// What happens to a frame, whose memory the next one is read into: it may be exchanged for
+  /// another.
+  using OnFrame = std::function<bool(Frame&)>;
   /// Reads what is there, a bounded amount, and calls `on_frame` for each whole frame. `ended` also
   /// when on_frame returned false. No frame may be longer than `max_bytes`.
-  Flow read(int socket, std::size_t max_bytes, const std::function<bool(Frame)>& on_frame);
+  Flow read(int socket, std::size_t max_bytes, const OnFrame& on_frame);
   /// The same of bytes that were read elsewhere.
-  Flow feed(std::span<const std::byte> bytes, std::size_t max_bytes,
-            const std::function<bool(Frame)>& on_frame);
+  Flow feed(std::span<const std::byte> bytes, std::size_t max_bytes, const OnFrame& on_frame);
 
  private:
   Flow decrypt_chunk(std::span<const std::byte> cipher, std::size_t max_bytes,
-                     const std::function<bool(Frame)>& on_frame);
+                     const OnFrame& on_frame);
 
   Key key_;
   crypto_secretstream_xchacha20poly1305_state state_;
   bool started_ = false;
   std::vector<std::byte> raw_;    ///< a chunk under way, at most.
   std::vector<std::byte> frame_;  ///< decrypted chunks of the frame under way.
+  Frame parsed_;                  ///< the last whole one; its memory is used again.
 };
 
 }  // namespace reshard::tcp

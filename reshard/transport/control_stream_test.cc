@@ -36,7 +36,7 @@ Bytes sent(const Key& key, const std::vector<Frame>& frames) {
   auto ends = socket_pair();
   EXPECT_TRUE(ends);
   SecureWriter writer(key);
-  for (const Frame& frame : frames) writer.queue(encode(frame));
+  for (const Frame& frame : frames) writer.queue(frame);
   Bytes out;
   for (bool idle = false; !idle;) {
     EXPECT_EQ(writer.flush(ends->first.get()), Flow::open);

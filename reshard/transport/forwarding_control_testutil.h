@@ -21,6 +21,10 @@ class ForwardingControl : public ControlPlane {
                                                          Deadline deadline) override {
     return inner_.all_gather(mine, deadline);
   }
+  Result<> all_gather_into(std::span<const std::byte> mine, std::span<std::byte> all,
+                           Deadline deadline) override {
+    return inner_.all_gather_into(mine, all, deadline);
+  }
   Result<> barrier(Deadline deadline) override { return inner_.barrier(deadline); }
   void abort(std::string_view reason) override { inner_.abort(reason); }
   Result<> status() const override { return inner_.status(); }

@@ -27,9 +27,9 @@ Hub::Hub(const Options& options, FileDescriptor listener, FileDescriptor first, 
       listener_(std::move(listener)),
       bell_(std::move(bell)),
       group_(options.size,
-             [this](Rank to, EncodedFrame frame) {
+             [this](Rank to, const Frame& frame, FrameBody body) {
                if (Connection* c = by_rank_[to.index()]; c != nullptr)
-                 c->writer->queue(std::move(frame));
+                 c->writer->queue(frame, std::move(body));
              }),
       by_rank_(static_cast<std::size_t>(options.size), nullptr) {
   add(std::move(first), Clock::now());
@@ -155,8 +155,8 @@ void Hub::read(Connection& c) {
   }
   if (!c.reader) return greet(c);
   const std::size_t most = c.rank ? kMaxFrameBytes : kMaxJoinBytes;
-  const Flow flow = c.reader->read(c.socket.get(), most,
-                                   [&](Frame frame) { return on_frame(c, std::move(frame)); });
+  const Flow flow =
+      c.reader->read(c.socket.get(), most, [&](Frame& frame) { return on_frame(c, frame); });
   if (flow == Flow::ended && !c.parting) lose(c);
 }
 
@@ -185,7 +185,7 @@ void Hub::greet(Connection& c) {
   c.writer->begin_with(clear);
 }
 
-bool Hub::on_frame(Connection& c, Frame frame) {
+bool Hub::on_frame(Connection& c, Frame& frame) {
   if (c.rank) {
     if (group_.on_frame(*c.rank, std::move(frame))) return true;
     part(c);
@@ -194,7 +194,7 @@ bool Hub::on_frame(Connection& c, Frame frame) {
   Frame refusal;
   c.rank = group_.seat(frame, refusal);
   if (!c.rank) {
-    c.writer->queue(encode(refusal));
+    c.writer->queue(refusal);
     part(c);
     return false;
   }

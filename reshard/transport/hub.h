@@ -76,7 +76,7 @@ class Hub {
   void add(FileDescriptor socket, Clock::time_point now);
   void read(Connection& connection);
   void greet(Connection& connection);
-  bool on_frame(Connection& connection, Frame frame);
+  bool on_frame(Connection& connection, Frame& frame);
   void part(Connection& connection);
   void lose(Connection& connection);
   void flush_and_sweep(Clock::time_point now);

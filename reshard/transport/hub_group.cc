@@ -15,6 +15,8 @@ namespace {
 constexpr std::size_t kDigestBytes = 32;
 constexpr std::size_t kMaxRanks = 65536;
 constexpr std::size_t kMaxGatherBytes = std::size_t{64} << 20;
+/// Memory that is kept for the next collective: of what a rank gave, and of what all gave.
+constexpr std::size_t kMostGiven = 4096, kMostBody = std::size_t{2} << 20;
 
 Frame failed(std::uint64_t id, Code code, std::string text) {
   return {Kind::failed, id, static_cast<std::uint64_t>(code), 0, std::move(text), {}};
@@ -105,10 +107,10 @@ std::optional<std::string> HubGroup::disagreement() const {
   return std::nullopt;
 }
 
-bool HubGroup::on_frame(Rank from, Frame frame) {
+bool HubGroup::on_frame(Rank from, Frame&& frame) {
   Member& me = at(from);
   const Kind kind = frame.kind;
-  if (!me.gone && !(kind == Kind::bye && started_) && take(from, std::move(frame))) return true;
+  if (!me.gone && !(kind == Kind::bye && started_) && take(from, frame)) return true;
   if (kind == Kind::bye && started_ && !me.gone) {
     lose(from, false);
   } else {
@@ -117,7 +119,7 @@ bool HubGroup::on_frame(Rank from, Frame frame) {
   return false;
 }
 
-bool HubGroup::take(Rank from, Frame frame) {
+bool HubGroup::take(Rank from, Frame& frame) {
   Member& me = at(from);
   if (frame.kind == Kind::leave) {
     const bool joining = me.waits == Waits::join;
@@ -128,7 +130,7 @@ bool HubGroup::take(Rank from, Frame frame) {
   switch (frame.kind) {
     case Kind::meet:
       if (me.waits != Waits::no) return false;
-      meet(from, std::move(frame));
+      meet(from, frame);
       return true;
     case Kind::quiesce:
       // An abort ends a collective without an answer, a quiesce never.
@@ -156,7 +158,7 @@ void HubGroup::on_lost(Rank rank) {
   }
 }
 
-void HubGroup::meet(Rank from, Frame frame) {
+void HubGroup::meet(Rank from, Frame& frame) {
   Member& me = at(from);
   me.waits = Waits::meet;
   me.id = frame.id;
@@ -175,8 +177,8 @@ void HubGroup::meet(Rank from, Frame frame) {
                        frame.text, from.value(), frame.bytes.size(), kMaxGatherBytes >> 20));
     return;
   }
-  what_ = std::move(frame.text);
-  me.given = std::move(frame.bytes);
+  what_ = frame.text;
+  me.given.swap(frame.bytes);
   me.here = true;
   ++num_here_;
   given_bytes_ += bytes;
@@ -185,18 +187,25 @@ void HubGroup::meet(Rank from, Frame frame) {
 }
 
 void HubGroup::complete() {
-  std::shared_ptr<const std::vector<std::byte>> body;
-  if (what_ != kBarrier) {
-    std::vector<std::vector<std::byte>> parts;
-    parts.reserve(members_.size());
-    for (Member& m : members_) parts.push_back(std::exchange(m.given, {}));
-    body = std::make_shared<const std::vector<std::byte>>(encode_parts(parts));
-  }
+  const FrameBody body = what_ == kBarrier ? nullptr : all_given();
   num_here_ = given_bytes_ = 0;
   for (std::size_t r = 0; r < members_.size(); ++r) {
     members_[r].here = false;
     if (!members_[r].gone) answer_done(rank_at(r), body);
   }
+}
+
+/// What all gave, in the memory of the last answer if all of that has been sent.
+FrameBody HubGroup::all_given() {
+  if (body_ == nullptr || body_.use_count() > 1 || body_->capacity() > kMostBody)
+    body_ = std::make_shared<std::vector<std::byte>>();
+  body_->clear();
+  body_->reserve(given_bytes_);
+  for (Member& m : members_) {
+    append_part(*body_, m.given);
+    forget(m.given, kMostGiven);
+  }
+  return body_;
 }
 
 void HubGroup::end_if_hopeless() {
@@ -289,7 +298,7 @@ void HubGroup::send_tallies(const std::function<bool(Rank)>& ready) {
       continue;
     }
     m.told = others;
-    out_(rank_at(r), encode({Kind::tally, 0, static_cast<std::uint64_t>(others), 0, "", {}}));
+    out_(rank_at(r), {Kind::tally, 0, static_cast<std::uint64_t>(others), 0, "", {}}, nullptr);
   }
 }
 
@@ -298,18 +307,18 @@ bool HubGroup::finished() const { return refused_ || (started_ && num_gone_ == m
 void HubGroup::answer(Rank to, Code code, std::string text) {
   Member& member = at(to);
   member.waits = Waits::no;
-  out_(to, encode(failed(member.id, code, std::move(text))));
+  out_(to, failed(member.id, code, std::move(text)), nullptr);
 }
 
-void HubGroup::answer_done(Rank to, std::shared_ptr<const std::vector<std::byte>> body) {
+void HubGroup::answer_done(Rank to, FrameBody body) {
   Member& member = at(to);
   member.waits = Waits::no;
-  out_(to, encode({Kind::done, member.id, 0, 0, "", {}}, std::move(body)));
+  out_(to, {Kind::done, member.id, 0, 0, "", {}}, std::move(body));
 }
 
 void HubGroup::to_all(const Frame& frame) {
   for (std::size_t r = 0; r < members_.size(); ++r)
-    if (!members_[r].gone) out_(rank_at(r), encode(frame));
+    if (!members_[r].gone) out_(rank_at(r), frame, nullptr);
 }
 
 }  // namespace reshard::tcp

@@ -18,8 +18,9 @@ namespace reshard::tcp {
 /// One thread at a time. Ranks given to its functions come from seat(), which checks them.
 class HubGroup {
  public:
-  /// Sends a frame to a rank; ranks that are gone ignore it.
-  using Out = std::function<void(Rank to, EncodedFrame frame)>;
+  /// Sends a frame to a rank, with `body` in place of its bytes unless that is null; ranks that are
+  /// gone ignore it.
+  using Out = std::function<void(Rank to, const Frame& frame, FrameBody body)>;
 
   /// `size` is rank 0's, 1 to 65536.
   HubGroup(int size, Out out);
@@ -30,8 +31,9 @@ class HubGroup {
   /// To be called after each seat(), once frames reach that rank.
   void start_if_complete();
   /// A frame of a seated rank. False when that was its last, or none that a rank may send now: the
-  /// rank has then left, and its connection is to be closed once it has got its frames.
-  bool on_frame(Rank from, Frame frame);
+  /// rank has then left, and its connection is to be closed once it has got its frames. The frame
+  /// may have other memory afterwards.
+  bool on_frame(Rank from, Frame&& frame);
   /// The connection of a seated rank is gone: the rank died.
   void on_lost(Rank rank);
 
@@ -60,10 +62,11 @@ class HubGroup {
     std::vector<std::byte> given;
   };
 
-  bool take(Rank from, Frame frame);
+  bool take(Rank from, Frame& frame);
   std::optional<std::string> disagreement() const;
-  void meet(Rank from, Frame frame);
+  void meet(Rank from, Frame& frame);
   void complete();
+  FrameBody all_given();
   void end_if_hopeless();
   void quiesce(Rank from, std::uint64_t id);
   void answer_quiesced();
@@ -72,7 +75,7 @@ class HubGroup {
   void lose(Rank rank, bool died);
 
   void answer(Rank to, Code code, std::string text);
-  void answer_done(Rank to, std::shared_ptr<const std::vector<std::byte>> body = nullptr);
+  void answer_done(Rank to, FrameBody body = nullptr);
   void to_all(const Frame& frame);
   Member& at(Rank rank) { return members_[rank.index()]; }
   template <class Predicate>
@@ -81,7 +84,8 @@ class HubGroup {
   std::vector<Member> members_;
   Out out_;
   bool started_ = false, refused_ = false, aborted_ = false, tallies_due_ = false;
-  std::string what_;  ///< the collective under way.
+  std::string what_;                              ///< the collective under way.
+  std::shared_ptr<std::vector<std::byte>> body_;  ///< of the last collective's answer.
   std::size_t num_seated_ = 0, num_here_ = 0, num_gone_ = 0, given_bytes_ = 0;
 };
 

@@ -28,7 +28,9 @@ struct Seen {
 
 class Group {
  public:
-  Group() : hub_(kRanks, [this](Rank to, const EncodedFrame& f) { receive(to, f); }) {
+  Group()
+      : hub_(kRanks,
+             [this](Rank to, const Frame& f, FrameBody body) { receive(to, encode(f, body)); }) {
     for (std::uint64_t r = 0; r < kRanks; ++r) {
       Frame refusal;
       EXPECT_TRUE(hub_.seat({Kind::join, 0, r, kRanks, "", std::vector<std::byte>(32)}, refusal));

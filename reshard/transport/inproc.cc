@@ -127,6 +127,11 @@ class InprocControl final : public ControlPlane {
     return *RESHARD_TRY(group_->meeting.meet(rank_, "all_gather", mine, deadline));
   }
 
+  Result<> all_gather_into(std::span<const std::byte> mine, std::span<std::byte> all,
+                           Deadline deadline) override {
+    return group_->meeting.meet_into(rank_, mine, all, deadline);
+  }
+
   Result<> barrier(Deadline deadline) override {
     RESHARD_TRY(group_->meeting.meet(rank_, inproc::Meeting::kBarrier, {}, deadline));
     return {};

@@ -6,10 +6,13 @@
 #include <algorithm>
 #include <utility>
 
+#include "reshard/transport/equal_parts.h"
 #include "reshard/transport/rank_list.h"
 
 namespace reshard::inproc {
 namespace {
+
+constexpr std::string_view kInto = "all_gather_into";
 
 template <class Predicate>
 bool wait_until(std::condition_variable& changed, std::unique_lock<std::mutex>& lock,
@@ -29,8 +32,9 @@ bool gone(const auto& member) { return member.closed && !member.here; }
 
 }  // namespace
 
-Meeting::Meeting(int size)
-    : members_(static_cast<std::size_t>(size)), given_(static_cast<std::size_t>(size)) {}
+Meeting::Meeting(int size) : members_(static_cast<std::size_t>(size)), given_(members_.size()) {
+  into_.fill(Gathered(members_.size()));
+}
 
 Result<> Meeting::may_meet(Rank rank, std::string_view what) const {
   if (members_[rank.index()].closed) {
@@ -52,26 +56,55 @@ Result<std::shared_ptr<const Meeting::Gathered>> Meeting::meet(Rank rank, std::s
                                                                std::span<const std::byte> mine,
                                                                Deadline deadline) {
   std::unique_lock lock(mutex_);
+  RESHARD_TRY(join(lock, rank, what, mine, deadline));
+  return gathered_;
+}
+
+Result<> Meeting::meet_into(Rank rank, std::span<const std::byte> mine, std::span<std::byte> all,
+                            Deadline deadline) {
+  if (all.size() % members_.size() != 0 || all.size() / members_.size() != mine.size())
+    return tl::unexpected(wrong_room(all.size(), members_.size(), mine.size()));
+  std::unique_lock lock(mutex_);
+  const std::uint64_t number = RESHARD_TRY(join(lock, rank, kInto, mine, deadline));
+  const Gathered& given = into_[number % 2];
+  for (std::size_t r = 0; r < given.size(); ++r) {
+    if (given[r].size() != mine.size())
+      return tl::unexpected(unequal_part(r, given[r].size(), mine.size()));
+    std::ranges::copy(given[r], all.begin() + static_cast<std::ptrdiff_t>(r * mine.size()));
+  }
+  return {};
+}
+
+/// All have come.
+void Meeting::complete(std::string_view what) {
+  gathered_ = nullptr;
+  if (what == kInto) {
+    std::swap(into_[done_ % 2], given_);
+  } else if (what != kBarrier) {
+    gathered_ = std::make_shared<const Gathered>(std::exchange(given_, Gathered(members_.size())));
+  }
+  for (Member& member : members_) member.here = false;
+  num_here_ = 0;
+  ++done_;
+  changed_.notify_all();
+}
+
+Result<std::uint64_t> Meeting::join(std::unique_lock<std::mutex>& lock, Rank rank,
+                                    std::string_view what, std::span<const std::byte> mine,
+                                    Deadline deadline) {
   RESHARD_TRY(may_meet(rank, what));
   what_ = what;
   given_[rank.index()].assign(mine.begin(), mine.end());
   members_[rank.index()].here = true;
-  if (++num_here_ == members_.size()) {
-    gathered_ = nullptr;
-    if (what != kBarrier)
-      gathered_ =
-          std::make_shared<const Gathered>(std::exchange(given_, Gathered(members_.size())));
-    for (Member& member : members_) member.here = false;
-    num_here_ = 0;
-    ++done_;
-    changed_.notify_all();
-    return gathered_;
-  }
   const std::uint64_t before = done_;
+  if (++num_here_ == members_.size()) {
+    complete(what);
+    return before;
+  }
   const auto left = [](const Member& m) { return gone(m); };
   wait_until(changed_, lock, deadline,
              [&] { return done_ != before || aborted() || std::ranges::any_of(members_, left); });
-  if (done_ != before) return gathered_;
+  if (done_ != before) return before;
   if (aborted()) return tl::unexpected(abort_error_);
   const bool hopeless = std::ranges::any_of(members_, left);
   const std::string closed = ranks_where(members_, left);

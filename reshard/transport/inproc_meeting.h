@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <condition_variable>
 #include <cstddef>
@@ -32,6 +33,9 @@ class Meeting {
   /// kBarrier gathers nothing.
   Result<std::shared_ptr<const Gathered>> meet(Rank rank, std::string_view what,
                                                std::span<const std::byte> mine, Deadline deadline);
+  /// The same of equally many bytes from each rank, into `all`, by rank; in memory of those before.
+  Result<> meet_into(Rank rank, std::span<const std::byte> mine, std::span<std::byte> all,
+                     Deadline deadline);
   Result<> quiesce(Rank rank, Deadline deadline);
   void close(Rank rank);
   /// Ranks that called close(), ascending.
@@ -51,6 +55,10 @@ class Meeting {
   };
 
   Result<> may_meet(Rank rank, std::string_view what) const;
+  /// The number of the collective that this was. @pre lock is held, as it is afterwards
+  Result<std::uint64_t> join(std::unique_lock<std::mutex>& lock, Rank rank, std::string_view what,
+                             std::span<const std::byte> mine, Deadline deadline);
+  void complete(std::string_view what);
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
@@ -60,6 +68,8 @@ class Meeting {
   std::uint64_t done_ = 0;  ///< collectives completed.
   Gathered given_;
   std::shared_ptr<const Gathered> gathered_;
+  /// Of a collective by its number's last bit: nobody begins the next but one before all have read.
+  std::array<Gathered, 2> into_;
   Error abort_error_;
   std::atomic<bool> aborted_{false};
 };

@@ -116,7 +116,7 @@ std::vector<std::byte> rest_of_joining(const SessionKeys& keys) {
   EXPECT_TRUE(ends);
   SecureWriter writer(keys.from_rank);
   const Key digest = digest_of("");
-  writer.queue(encode(Frame{Kind::join, 0, 1, 2, "\"\"", {digest.begin(), digest.end()}}));
+  writer.queue(Frame{Kind::join, 0, 1, 2, "\"\"", {digest.begin(), digest.end()}});
   EXPECT_EQ(writer.flush(ends->first.get()), Flow::open);
   std::vector<std::byte> out(4096);
   const ssize_t n = ::recv(ends->second.get(), out.data(), out.size(), 0);

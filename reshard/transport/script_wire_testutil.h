@@ -89,6 +89,9 @@ class LoneControl final : public ControlPlane {
                                                          Deadline) override {
     return fail(Code::unsupported, "alone");
   }
+  Result<> all_gather_into(std::span<const std::byte>, std::span<std::byte>, Deadline) override {
+    return fail(Code::unsupported, "alone");
+  }
   Result<> barrier(Deadline) override { return {}; }
   void abort(std::string_view) override {}
   Result<> status() const override { return {}; }

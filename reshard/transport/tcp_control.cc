@@ -9,6 +9,7 @@
 #include <array>
 #include <utility>
 
+#include "reshard/transport/equal_parts.h"
 #include "reshard/transport/rank_list.h"
 
 namespace reshard::tcp {
@@ -17,6 +18,9 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto kTallyEvery = 100ms;
+constexpr std::string_view kGatherInto = "all_gather_into";
+/// Memory of a request that is kept for the next.
+constexpr std::size_t kMostRequest = 4096;
 /// How long the hub may take to say who is missing, and to hear that this rank leaves.
 constexpr auto kHubPatience = 1s;
 
@@ -51,7 +55,7 @@ std::optional<Result<>> TcpControl::enter(const Frame& join, Deadline deadline) 
   std::unique_lock lock(mutex_);
   auto outcome = answer(lock, Kind::join, join.id, "join", deadline);
   if (outcome) return Result<>();
-  if (hub_gone_ && !answer_) return std::nullopt;
+  if (hub_gone_ && !is_answered_) return std::nullopt;
   return Result<>(tl::unexpected(std::move(outcome).error()));
 }
 
@@ -63,44 +67,60 @@ Result<> TcpControl::usable(std::string_view what) const {
 
 Result<std::vector<std::vector<std::byte>>> TcpControl::all_gather(std::span<const std::byte> mine,
                                                                    Deadline deadline) {
-  const auto bytes = RESHARD_TRY(ask(Kind::meet, "all_gather", mine, deadline));
+  std::unique_lock lock(mutex_);
+  RESHARD_TRY(ask(lock, Kind::meet, "all_gather", mine, deadline));
+  const std::vector<std::byte> bytes = std::move(answer_.bytes);
+  lock.unlock();
   return parse_parts(bytes, static_cast<std::size_t>(size_));
 }
 
+Result<> TcpControl::all_gather_into(std::span<const std::byte> mine, std::span<std::byte> all,
+                                     Deadline deadline) {
+  const auto ranks = static_cast<std::size_t>(size_);
+  if (all.size() % ranks != 0 || all.size() / ranks != mine.size())
+    return tl::unexpected(wrong_room(all.size(), ranks, mine.size()));
+  std::unique_lock lock(mutex_);
+  RESHARD_TRY(ask(lock, Kind::meet, kGatherInto, mine, deadline));
+  return parse_equal_parts(answer_.bytes, ranks, mine.size(), all);
+}
+
 Result<> TcpControl::barrier(Deadline deadline) {
-  RESHARD_TRY(ask(Kind::meet, kBarrier, {}, deadline));
-  return {};
+  std::unique_lock lock(mutex_);
+  return ask(lock, Kind::meet, kBarrier, {}, deadline);
 }
 
 Result<> TcpControl::quiesce(Deadline deadline) {
-  RESHARD_TRY(ask(Kind::quiesce, "quiesce", {}, deadline));
-  return {};
+  std::unique_lock lock(mutex_);
+  return ask(lock, Kind::quiesce, "quiesce", {}, deadline);
 }
 
-Result<std::vector<std::byte>> TcpControl::ask(Kind kind, std::string_view what,
-                                               std::span<const std::byte> mine, Deadline deadline) {
+Result<> TcpControl::ask(std::unique_lock<std::mutex>& lock, Kind kind, std::string_view what,
+                         std::span<const std::byte> mine, Deadline deadline) {
   if (mine.size() > kMaxFrameBytes - 4096) {
     return fail(Code::invalid_argument,
                 fmt::format("{} of {} bytes: {} MiB over all ranks are possible", what, mine.size(),
                             kMaxFrameBytes >> 20));
   }
-  std::unique_lock lock(mutex_);
   RESHARD_TRY(usable(what));
   if (kind == Kind::meet && aborted_) return tl::unexpected(abort_error_);
   if (hub_gone_) return tl::unexpected(hub_gone_error(what));
   const std::uint64_t id = ++last_id_;
-  answer_.reset();
+  is_answered_ = false;
   lock.unlock();
-  post({kind, id, 0, 0, std::string(what), {mine.begin(), mine.end()}});
+  request_.kind = kind;
+  request_.id = id;
+  request_.text = what;
+  request_.bytes.assign(mine.begin(), mine.end());
+  post(request_);
+  forget(request_.bytes, kMostRequest);
   lock.lock();
   return answer(lock, kind, id, what, deadline);
 }
 
-Result<std::vector<std::byte>> TcpControl::answer(std::unique_lock<std::mutex>& lock, Kind kind,
-                                                  std::uint64_t id, std::string_view what,
-                                                  Deadline deadline) {
+Result<> TcpControl::answer(std::unique_lock<std::mutex>& lock, Kind kind, std::uint64_t id,
+                            std::string_view what, Deadline deadline) {
   const auto over = [&] {
-    return answer_ || hub_gone_ || closed_ || (kind == Kind::meet && aborted_);
+    return is_answered_ || hub_gone_ || closed_ || (kind == Kind::meet && aborted_);
   };
   if (!wait_until(changed_, lock, deadline, over)) {
     // The hub knows who is missing; and it may have sent the answer by now.
@@ -109,8 +129,8 @@ Result<std::vector<std::byte>> TcpControl::answer(std::unique_lock<std::mutex>& 
     lock.lock();
     changed_.wait_for(lock, kHubPatience, over);
   }
-  if (answer_ && answer_->kind == Kind::done) return std::move(answer_->bytes);
-  if (answer_) return fail(code_of(answer_->a), answer_->text);
+  if (is_answered_ && answer_.kind == Kind::done) return {};
+  if (is_answered_) return fail(code_of(answer_.a), answer_.text);
   if (kind == Kind::meet && aborted_) return tl::unexpected(abort_error_);
   RESHARD_TRY(usable(what));
   if (hub_gone_) return tl::unexpected(hub_gone_error(what));
@@ -216,7 +236,7 @@ void TcpControl::listen() {
     if (polled[0].revents != 0) bell_.silence();
     if ((polled[1].revents & ~POLLOUT) != 0) {
       here = reader_.read(socket_.get(), kMaxFrameBytes,
-                          [this](Frame frame) { return on_frame(std::move(frame)); }) == Flow::open;
+                          [this](Frame& frame) { return on_frame(frame); }) == Flow::open;
     }
   }
   on_hub_gone();
@@ -228,7 +248,7 @@ int TcpControl::listen_timeout(Clock::time_point now) const {
   return milliseconds_until(next, now);
 }
 
-bool TcpControl::on_frame(Frame frame) {
+bool TcpControl::on_frame(Frame& frame) {
   if (frame.kind == Kind::tally) {
     others_ = static_cast<std::int64_t>(frame.a);
     return true;
@@ -237,7 +257,10 @@ bool TcpControl::on_frame(Frame frame) {
   switch (frame.kind) {
     case Kind::done:
     case Kind::failed:
-      if (frame.id == last_id_) answer_ = std::move(frame);
+      if (frame.id == last_id_) {
+        std::swap(answer_, frame);
+        is_answered_ = true;
+      }
       break;
     case Kind::aborted: (void)set_aborted(std::move(frame.text)); break;
     case Kind::lost:

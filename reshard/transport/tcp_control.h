@@ -45,6 +45,8 @@ class TcpControl final : public ControlPlane {
   int size() const override { return size_; }
   Result<std::vector<std::vector<std::byte>>> all_gather(std::span<const std::byte> mine,
                                                          Deadline deadline) override;
+  Result<> all_gather_into(std::span<const std::byte> mine, std::span<std::byte> all,
+                           Deadline deadline) override;
   Result<> barrier(Deadline deadline) override;
   void abort(std::string_view reason) override;
   Result<> status() const override;
@@ -59,7 +61,7 @@ class TcpControl final : public ControlPlane {
 
   void listen();
   int listen_timeout(Clock::time_point now) const;
-  bool on_frame(Frame frame);
+  bool on_frame(Frame& frame);
   void on_hub_gone();
   void add_lost(Rank rank);
   /// @pre mutex_ is held
@@ -67,12 +69,13 @@ class TcpControl final : public ControlPlane {
   void send_tally(Clock::time_point now);
 
   Result<> usable(std::string_view what) const;
-  /// Sends a request and waits for its answer.
-  Result<std::vector<std::byte>> ask(Kind kind, std::string_view what,
-                                     std::span<const std::byte> mine, Deadline deadline);
-  /// The answer to request `id`, or what makes it pointless to wait. @pre lock is held
-  Result<std::vector<std::byte>> answer(std::unique_lock<std::mutex>& lock, Kind kind,
-                                        std::uint64_t id, std::string_view what, Deadline deadline);
+  /// Sends a request and waits for its answer. @pre lock is held, as it is afterwards
+  Result<> ask(std::unique_lock<std::mutex>& lock, Kind kind, std::string_view what,
+               std::span<const std::byte> mine, Deadline deadline);
+  /// Waits until answer_ is that to request `id`; its error, or what makes it pointless to wait.
+  /// @pre as above
+  Result<> answer(std::unique_lock<std::mutex>& lock, Kind kind, std::uint64_t id,
+                  std::string_view what, Deadline deadline);
   Error hub_gone_error(std::string_view what) const;
   void post(const Frame& frame);
   bool flush();
@@ -86,10 +89,12 @@ class TcpControl final : public ControlPlane {
   std::mutex send_mutex_;  ///< of what is sent.
   SecureWriter writer_;
   SecureReader reader_;  ///< of the listening thread.
+  Frame request_;        ///< of the thread that asks; its memory is used again.
 
   mutable std::mutex mutex_;  ///< of the following.
   std::condition_variable changed_;
-  std::optional<Frame> answer_;
+  Frame answer_;  ///< to request last_id_, where it is answered; its memory is used again.
+  bool is_answered_ = false;
   std::uint64_t last_id_ = 0;
   bool closed_ = false, hub_gone_ = false;
   Error abort_error_;

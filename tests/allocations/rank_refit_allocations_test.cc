@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <vector>
 
 #include "reshard/exec/rank_refit_testutil.h"
@@ -70,6 +71,37 @@ TEST(RankRefitAllocations, are_none_between_processes) {
   for (const RefitWay& way : ways()) expect_none({"shm", shm_processes("mapped,readv,ring")}, way);
   for (const RefitWay& way : ways())
     if (way.path == RefitPath::message) expect_none({"shm ring", shm_processes("ring")}, way);
+}
+
+/// Ranks as threads that have joined like processes, so that all threads of the control plane are
+/// in this process, the one that serves it among them.
+TEST(RankRefitAllocations, are_none_in_the_threads_of_the_control_plane) {
+  const Planner planner = planner_of(
+      {"overlapping", wide_moe(), "megatron:tp=2,pp=2,ep=2,etp=1", "vllm:tp=4,offset=3"});
+  const auto make = [](ControlPlane& control) { return make_shm(control, {}); };
+  const auto ended = run_joined_threads(7, make, [&](RankEnds& ends) {
+    const RefitWay way = ways().front();
+    RefitRank mine(ends, planner, way);
+    auto refit = mine.prepare(planner, *ends.control, way);
+    ASSERT_EQ(outcome(refit), "");
+    std::array<std::byte, 88> record{};
+    std::array<std::byte, 7 * 88> all{};
+    for (int i = 0; i < kWarm + kCounted; ++i) {
+      ASSERT_TRUE(ends.control->barrier(patient()));
+      const CountAllocations counted;
+      ASSERT_TRUE(ends.control->barrier(patient()));
+      ASSERT_EQ(outcome(refit->run()), "");
+      ASSERT_EQ(outcome(ends.control->all_gather_into(record, all, patient())), "");
+      ASSERT_TRUE(ends.control->barrier(patient()));
+      const std::int64_t count = counted.everywhere();
+      ASSERT_TRUE(ends.control->barrier(patient()));
+      if (i >= kWarm) {
+        EXPECT_EQ(count, 0);
+      }
+    }
+    EXPECT_EQ(outcome(ends.control->quiesce(patient())), "");
+  });
+  EXPECT_EQ(outcome(ended), "");
 }
 
 }  // namespace

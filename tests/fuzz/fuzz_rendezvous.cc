@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Protects: what ranks send and what lies at a rendezvous is refused, or is what its format says;
 // no order of frames confuses the hub.
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <string_view>
@@ -37,6 +38,18 @@ void check_parts(std::span<const std::byte> bytes) {
     check_error(parts);
     if (parts) RESHARD_CHECK(std::ranges::equal(encode_parts(*parts), bytes));
   }
+  // Three parts are told apart alike, whether they are of one size or not.
+  const auto parts = parse_parts(bytes, 3);
+  for (const std::size_t each : {std::size_t{0}, std::size_t{5}}) {
+    std::vector<std::byte> all(3 * each);
+    const auto equal = parse_equal_parts(bytes, 3, each, all);
+    check_error(equal);
+    const bool same =
+        parts && std::ranges::all_of(*parts, [&](const auto& part) { return part.size() == each; });
+    RESHARD_CHECK(equal.has_value() == same);
+    for (std::size_t r = 0; same && r < 3; ++r)
+      RESHARD_CHECK(std::ranges::equal((*parts)[r], std::span(all).subspan(r * each, each)));
+  }
 }
 
 void check_place(std::string_view text) {
@@ -57,7 +70,8 @@ void check_place(std::string_view text) {
 void drive_hub(std::span<const std::uint8_t> steps) {
   constexpr int kRanks = 3;
   std::vector<int> answers(kRanks, 0), asked(kRanks, 0);
-  HubGroup group(kRanks, [&](Rank to, const EncodedFrame& encoded) {
+  HubGroup group(kRanks, [&](Rank to, const Frame& out, FrameBody body) {
+    const EncodedFrame encoded = encode(out, std::move(body));
     std::vector<std::byte> bytes = encoded.head;
     if (encoded.body) bytes.insert(bytes.end(), encoded.body->begin(), encoded.body->end());
     const auto frame = parse_frame(bytes);
