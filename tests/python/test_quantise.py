@@ -2,6 +2,7 @@
 """Quantised bytes are those of the libraries that define them: casts of torch and ml_dtypes, MXFP8,
 MXFP4, NVFP4, FP8 blocks and swizzled scales of torchao."""
 
+import ml_dtypes
 import numpy as np
 import pytest
 import torch
@@ -157,6 +158,63 @@ def test_powers_of_two_are_the_exact_scales_rounded_up(tmp_path, name, block):
   same(ours.data, (tensor.float() / whole).to(torch.float8_e4m3fn).view(torch.uint8))
 
 
+def values_of(codes, largest):
+  """What libraries read in bytes of E4M3 (largest 448) or codes of E2M1."""
+  if largest == 448:
+    return codes.view(torch.float8_e4m3fn).float()
+  return torch.from_numpy(codes.numpy().view(ml_dtypes.float4_e2m1fn).astype(np.float32))
+
+
+def window(dtype, most):
+  """All numbers of 16 bits up to a magnitude, 1024 in a row."""
+  numbers = halves(dtype).flatten()
+  numbers = numbers[numbers.abs() <= most]
+  return torch.cat([numbers, numbers.new_zeros(-len(numbers) % 1024)]).reshape(-1, 1024)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("most", [3.4e38, 2688.0, 1.0])
+@pytest.mark.parametrize("name,block", [
+  ("fp8_block", (128, 128)),
+  ("fp8_group", (1, 128)),
+  ("fp8_channel", (1, 0)),
+  ("fp8_tensor", (0, 0)),
+])  # fmt: skip
+def test_all_halves_in_fp8_are_those_of_torchao(tmp_path, name, block, most, dtype, level):
+  tensor = window(dtype, most)
+  if name == "fp8_block":
+    tensor = torch.cat([tensor, tensor.new_zeros(-len(tensor) % 128, 1024)])
+  data, scales, back = quantised.fp8(tensor, block)
+  ours = quantised.quantise(tensor, name, tmp_path, level)
+  # Ours has the scale 1 where amax / 448 is 0 or is no float; torchao's floor is an epsilon.
+  plain = (scales.flatten() > 2.0**-100) & scales.flatten().isfinite()
+  same(ours.scales.view(torch.int32)[plain], bits_of(scales.flatten())[plain])
+  down, across = (b or n for b, n in zip(block, tensor.shape))
+  whole = plain.reshape(scales.shape).repeat_interleave(down, 0).repeat_interleave(across, 1)
+  assert whole.any()
+  same(ours.data[whole], data[whole])
+  same(ours.back[whole], back.to(dtype)[whole])
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("most", [2688.0, 16.0])
+def test_all_halves_in_nvfp4_are_those_of_torchao(tmp_path, most, dtype, level):
+  tensor = window(dtype, most)
+  # torchao takes no F16; as F32 it is the same numbers.
+  data, scales, factor = quantised.nvfp4(tensor.float())
+  ours = quantised.quantise(tensor, "nvfp4", tmp_path, level)
+  assert ours.factor.item() == factor.item()
+  scales = scales.flatten()
+  # torchao's scales stop at 2^-6, byte 8.
+  normal = ours.scales >= 8
+  assert normal.any()
+  same(ours.scales[normal], scales[normal])
+  blocks = ours.data.reshape(len(scales), 8)
+  same(blocks[normal], data.reshape(len(scales), 8)[normal])
+
+
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_casts_of_all_halves_are_those_of_torch_and_ml_dtypes(tmp_path, dtype, level):
@@ -172,6 +230,9 @@ def test_casts_of_all_halves_are_those_of_torch_and_ml_dtypes(tmp_path, dtype, l
     tensor = torch.cat([block.new_full((len(block), 1), largest), block], dim=1)
     codes = torch.from_numpy(cast(tensor.float()))
     ours = quantised.quantise(tensor, name, tmp_path, level)
+    # Every code but those of NaN, and back as torch and ml_dtypes read it.
+    assert len(codes.unique()) == (254 if largest == 448 else 16)
+    same(ours.back, values_of(codes, largest).to(dtype))
     if largest == 448:
       same(ours.data, codes)
       same(ours.data, tensor.to(torch.float8_e4m3fn).view(torch.uint8))
