@@ -2,15 +2,14 @@
 // Protects: ranks that are processes refit through a session, and one that is killed at any point
 // leaves every reader, in whichever process, with a whole version or one that is marked torn.
 #include <gtest/gtest.h>
-#include <sys/mman.h>
 
-#include <atomic>
 #include <csignal>
 #include <deque>
-#include <new>
-#include <thread>
+#include <functional>
+#include <optional>
 
 #include "reshard/refit/session_testutil.h"
+#include "reshard/refit/targets_reader_testutil.h"
 #include "reshard/transport/fault.h"
 #include "reshard/transport/shm_testutil.h"
 
@@ -18,62 +17,18 @@ namespace reshard {
 namespace {
 
 /// What a run leaves for the next one, and for readers, in memory that all processes have.
-class Shared {
- public:
-  explicit Shared(int ranks) : size_(sizeof(VersionWord) * static_cast<std::size_t>(ranks)) {
-    void* at = ::mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    words_ = static_cast<VersionWord*>(at);
-    for (int r = 0; r < ranks; ++r) new (words_ + r) VersionWord;
-  }
-  ~Shared() { ::munmap(words_, size_); }
-  Shared(const Shared&) = delete;
-  Shared& operator=(const Shared&) = delete;
-  VersionWord& word(Rank r) const { return words_[r.index()]; }
-
- private:
-  std::size_t size_;
-  VersionWord* words_;
-};
-
 struct World {
-  explicit World(SessionLayouts layouts) : job(std::move(layouts)), shared(job.ranks) {
+  explicit World(SessionLayouts layouts) : job(std::move(layouts)), words(job.ranks) {
     for (int r = 0; r < job.ranks; ++r)
       memory.emplace_back(job, Rank(r), HostBuffer::Options{.shared = true});
   }
   bool has_target(Rank r) const { return memory[r.index()].target_side().buffers != nullptr; }
 
+  Index wrong(Rank r, const Held& held) const { return memory[r.index()].wrong(held); }
+
   SessionLayouts job;
-  Shared shared;
+  SharedWords words;
   std::deque<SessionMemory> memory;
-};
-
-/// As long as it lives a thread reads all targets of the world, as engines would.
-class Reader {
- public:
-  explicit Reader(const World& world) : thread_([this, &world] { read(world); }) {}
-  ~Reader() {
-    stop_ = true;
-    thread_.join();
-  }
-  Reader(const Reader&) = delete;
-  Reader& operator=(const Reader&) = delete;
-
- private:
-  void read(const World& world) {
-    std::vector<std::int64_t> last(world.memory.size(), -1);
-    while (!stop_)
-      for (int r = 0; r < world.job.ranks; ++r) {
-        if (!world.has_target(Rank(r))) continue;
-        const Held held = world.shared.word(Rank(r)).held();
-        const Index wrong = world.memory[static_cast<std::size_t>(r)].wrong(held);
-        if (world.shared.word(Rank(r)).held_after_reading() != held) continue;
-        EXPECT_EQ(wrong, 0) << "rank " << r << " holds version " << held.version;
-        EXPECT_GE(held.version, last[static_cast<std::size_t>(r)]);
-        last[static_cast<std::size_t>(r)] = held.version;
-      }
-  }
-  std::atomic<bool> stop_{false};
-  std::thread thread_;
 };
 
 struct Refits {
@@ -94,11 +49,11 @@ void run(World& world, const Refits& what) {
     SessionOptions options =
         in_small_messages(session_options(what.buffering, what.path, what.prove));
     if (what.sabotage) what.sabotage(ends, options);
-    auto session = memory.prepare(ends, options, &world.shared.word(ends.rank()));
+    auto session = memory.prepare(ends, options, &world.words.of(ends.rank()));
     if (dies && !session) return;
     ASSERT_EQ(outcome(session), "");
-    std::optional<Reader> reader;
-    if (ends.rank() == Rank(0)) reader.emplace(world);
+    std::optional<TargetsReader> reader;
+    if (ends.rank() == Rank(0)) reader.emplace(world.words, std::bind_front(&World::wrong, &world));
     for (const std::int64_t version : what.versions) {
       memory.source_bytes.fill(memory.source, version);
       const auto report = session->refit(version);
@@ -120,8 +75,8 @@ void expect_no_lie(const World& world, Buffering buffering, std::int64_t old, st
                    const std::string& what) {
   for (int r = 0; r < world.job.ranks; ++r) {
     if (!world.has_target(Rank(r))) continue;
-    const Held held = world.shared.word(Rank(r)).held();
-    EXPECT_EQ(world.memory[static_cast<std::size_t>(r)].wrong(held), 0) << what << ", rank " << r;
+    const Held held = world.words.of(Rank(r)).held();
+    EXPECT_EQ(world.wrong(Rank(r), held), 0) << what << ", rank " << r;
     EXPECT_TRUE(held.version == old || held.version == now) << what << ", " << held.version;
     EXPECT_TRUE(held.state == TargetState::whole ||
                 (buffering == Buffering::in_place && held.state == TargetState::torn))

@@ -3,15 +3,14 @@
 // are quantised, leaves every reader, in whichever process, with a whole version or one that is
 // marked torn; and the next group goes on from there.
 #include <gtest/gtest.h>
-#include <sys/mman.h>
 
-#include <atomic>
 #include <csignal>
 #include <deque>
-#include <new>
-#include <thread>
+#include <functional>
+#include <optional>
 
 #include "reshard/refit/quantised_memory_testutil.h"
+#include "reshard/refit/targets_reader_testutil.h"
 #include "reshard/transport/fault.h"
 #include "reshard/transport/shm_testutil.h"
 
@@ -24,15 +23,9 @@ constexpr int kReader = 7;
 /// Memory and words of all ranks, in memory that all processes have, and what each version is.
 class World {
  public:
-  World() : words_(static_cast<VersionWord*>(map())) {
-    for (int r = 0; r < size(); ++r) {
-      memory.emplace_back(job(1), Rank(r));
-      new (words_ + r) VersionWord;
-    }
+  World() {
+    for (int r = 0; r < size(); ++r) memory.emplace_back(job(1), Rank(r));
   }
-  ~World() { ::munmap(words_, kBytes); }
-  World(const World&) = delete;
-  World& operator=(const World&) = delete;
 
   static int size() { return small_case().ranks; }
   /// Made once, before any process is: filling one takes longer than a refit.
@@ -47,49 +40,12 @@ class World {
     }();
     return *jobs[static_cast<std::size_t>(version)];
   }
-  VersionWord& word(int rank) const { return words_[rank]; }
-  Index wrong(int rank, const Held& held) const {
-    return held.state == TargetState::whole
-               ? memory[static_cast<std::size_t>(rank)].wrong(held, job(held.version))
-               : 0;
+  Index wrong(Rank r, const Held& held) const {
+    return held.state == TargetState::whole ? memory[r.index()].wrong(held, job(held.version)) : 0;
   }
 
+  SharedWords words{size()};
   std::deque<Memory> memory;
-
- private:
-  static constexpr std::size_t kBytes = 4096;
-  static void* map() {
-    return ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  }
-  VersionWord* words_;
-};
-
-/// As long as it lives a thread reads all targets of the world, as engines would.
-class Reader {
- public:
-  explicit Reader(const World& world) : thread_([this, &world] { read(world); }) {}
-  ~Reader() {
-    stop_ = true;
-    thread_.join();
-  }
-  Reader(const Reader&) = delete;
-  Reader& operator=(const Reader&) = delete;
-
- private:
-  void read(const World& world) {
-    std::vector<std::int64_t> last(world.memory.size(), -1);
-    while (!stop_)
-      for (int r = 0; r < World::size(); ++r) {
-        const Held held = world.word(r).held();
-        const Index wrong = world.wrong(r, held);
-        if (world.word(r).held_after_reading() != held) continue;
-        EXPECT_EQ(wrong, 0) << "rank " << r << " holds version " << held.version;
-        EXPECT_GE(held.version, last[static_cast<std::size_t>(r)]);
-        last[static_cast<std::size_t>(r)] = held.version;
-      }
-  }
-  std::atomic<bool> stop_{false};
-  std::thread thread_;
 };
 
 using Sabotage = std::function<void(RankEnds&, SessionOptions&)>;
@@ -105,11 +61,11 @@ void run(World& world, const Way& way, const std::vector<std::int64_t>& versions
     SessionOptions options = options_of(way);
     if (me == Rank(doomed)) sabotage(ends, options);
     auto session = Session::prepare(*ends.transport, *ends.control, memory.source(World::job(1)),
-                                    memory.target(World::job(1), world.word(me.value())), options);
+                                    memory.target(World::job(1), world.words.of(me)), options);
     if (doomed >= 0 && !session) return;
     ASSERT_EQ(outcome(session), "");
-    std::optional<Reader> reader;
-    if (me == Rank(kReader)) reader.emplace(world);
+    std::optional<TargetsReader> reader;
+    if (me == Rank(kReader)) reader.emplace(world.words, std::bind_front(&World::wrong, &world));
     for (const std::int64_t version : versions) {
       copy_to(*World::job(version).source.stored, memory.from, me);
       const auto report = session->refit(version);
@@ -117,7 +73,7 @@ void run(World& world, const Way& way, const std::vector<std::int64_t>& versions
       if (doomed >= 0 && (version == versions.back() || (doomed == 0 && !report)))
         return expect_error(report, Code::aborted, {"rank " + std::to_string(doomed)});
       ASSERT_EQ(outcome(report), "");
-      EXPECT_EQ(world.wrong(me.value(), session->held()), 0);
+      EXPECT_EQ(world.wrong(me, session->held()), 0);
     }
     EXPECT_EQ(outcome(ends.control->quiesce(patient())), "");
   };
@@ -129,8 +85,8 @@ void expect_no_lie(const World& world, Buffering buffering, std::int64_t old, st
                    const std::string& what) {
   for (int r = 0; r < World::size(); ++r) {
     if (!world.memory[static_cast<std::size_t>(r)].has_target()) continue;
-    const Held held = world.word(r).held();
-    EXPECT_EQ(world.wrong(r, held), 0) << what << ", rank " << r;
+    const Held held = world.words.of(Rank(r)).held();
+    EXPECT_EQ(world.wrong(Rank(r), held), 0) << what << ", rank " << r;
     EXPECT_TRUE(may_be_seen(held, buffering, old, now))
         << what << ", rank " << r << " is " << name(held.state) << " at " << held.version;
   }
