@@ -72,11 +72,17 @@ BandPrints::BandPrints(const HeldCopies& held, const BandTaker& taker)
                           copy.where};
     const Interval span = extent(whole);
     const std::byte* const last = copy.data + span.end() * bits / 8;
+    // Ranges of rows reach over the columns of neighbours: what several bring counts once.
+    const std::byte* done = copy.data;
     auto place = std::ranges::lower_bound(places, copy.data, std::less<>(), begin_of);
     for (; place != places.end() && place->range.begin < last; ++place) {
+      const std::byte* const end = place->range.begin + place->range.bytes;
+      if (end <= done) continue;
       const Index first = (place->range.begin - copy.data) * 8 / bits;
       parts.clear();
-      clip_box(whole, first, first + place->range.bytes * 8 / bits, parts);
+      clip_box(whole, (std::max(done, place->range.begin) - copy.data) * 8 / bits,
+               (end - copy.data) * 8 / bits, parts);
+      done = end;
       for (PlacedBox& part : parts) {
         part.where.offset += place->range.at * 8 / bits - first;
         by_band_[place->band].push_back({c, held.key(copy.tensor), part.box, part.where, {}});

@@ -17,15 +17,15 @@ namespace {
 
 constexpr Index kLine = 64;
 
-/// Pieces of `step` bytes of a rank's local tensors, two a band.
+/// Pieces of `step` bytes of a rank's local tensors, and `over` bytes of the next, two a band.
 class Pieces final : public BandTaker {
  public:
-  Pieces(const RankBuffers& buffers, Rank me, Index step) {
+  Pieces(const RankBuffers& buffers, Rank me, Index step, Index over) {
     for (const SlotId slot : buffers.layout().slots_of(me))
       for (Index at = 0; at < buffers.bytes(me, slot); at += step)
         all_.push_back(
-            {buffers.at(me, slot) + at, std::min(step, buffers.bytes(me, slot) - at), 0});
-    stride_ = (step + kLine - 1) / kLine * kLine;
+            {buffers.at(me, slot) + at, std::min(step + over, buffers.bytes(me, slot) - at), 0});
+    stride_ = (step + over + kLine - 1) / kLine * kLine;
     for (std::size_t i = 1; i < all_.size(); i += 2) all_[i].at = stride_;
   }
   std::size_t size() const override { return (all_.size() + 1) / 2; }
@@ -49,10 +49,11 @@ RC_GTEST_PROP(BandPrints, are_those_of_memory, ()) {
   fill_elements(buffers);
   const auto forms = forms_of(*layout);
   const Index step = *rc::gen::element<Index>(8, 24, 64, 4096);
+  const Index over = *rc::gen::element<Index>(0, 8, 40, 4096);
   for (const Rank me : layout->ranks().members()) {
     HeldCopies held(*layout, forms);
     RC_ASSERT(held.find(&buffers, me).has_value());
-    const Pieces pieces(buffers, me, step);
+    const Pieces pieces(buffers, me, step, over);
     BandPrints prints(held, pieces);
     std::vector<std::byte> scratch(static_cast<std::size_t>(pieces.scratch_bytes()));
     for (std::size_t band = 0; band < pieces.size(); ++band) {
