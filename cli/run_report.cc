@@ -85,10 +85,9 @@ std::string best_text(const RunJob& job, const RefitRuns& runs, const SessionFig
                                  rate(runs.bytes, runs.best_seconds()), plural(p.ranks, "rank"),
                                  job.arguments.transport, p.path, copies_text(runs), messages) +
                      reason + phases_text(job, p);
-  if (job.pair.quantises())
-    text += fmt::format("  {} delivered, {}; {} travelled between ranks, {} on a rank\n",
-                        human_bytes(runs.bytes), percent_text(runs), human_bytes(p.wire),
-                        human_bytes(p.local));
+  text += fmt::format("  {} delivered, {}; {} travelled between ranks, {} on a rank\n",
+                      human_bytes(runs.bytes), percent_text(runs), human_bytes(p.wire),
+                      human_bytes(p.local));
   return text + fmt::format("  version {} is whole on every target\n", p.version);
 }
 
@@ -97,9 +96,9 @@ std::string verified_text(const RunJob& job, const Outcome& o) {
   const std::string proved =
       job.pair.quantises()
           ? fmt::format(
-                "verified: {} and their scales are in every byte what the source's values "
-                "give, computed anew",
-                tensors)
+                "verified: {} are in every byte what the source's values give, {}computed "
+                "anew",
+                tensors, job.pair.to.quantised ? "scales included, " : "")
           : fmt::format("verified: {} have the same fingerprint in sources and destinations{}",
                         tensors, job.model.weights ? "" : ", every element is the oracle's");
   return fmt::format("  {} ({})\n", Style::of_stdout().good(proved),

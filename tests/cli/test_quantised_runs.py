@@ -99,6 +99,17 @@ class OneProcess(QuantisedTest):
             },
         )
 
+    def test_columns_that_begin_inside_a_block(self):
+        # A rank's columns 96 to 191 are parts of two blocks, side by side.
+        config = program.write_json(self.d / "cut.json", CONFIG | {"moe_intermediate_size": 192})
+        for target in ("megatron:tp=2", "vllm:tp=2"):
+            for path in ("direct", "message"):
+                with self.subTest(f"{target}, {path}"):
+                    self.proved(
+                        "run", "--model", config, "--from", "hf:quant=fp8_block", "--to", target,
+                        "--prove", "--path", path,
+                    )  # fmt: skip
+
     def test_paths_copies_and_proofs(self):
         for source, target in (
             (PLAIN, "vllm:tp=2,offset=1,quant=mxfp8"),
@@ -146,7 +157,7 @@ class OneProcess(QuantisedTest):
             "such as",
             "version 2 is whole on every target",
             "% of a plain copy of the same bytes",
-            "in every byte what the source's values give",
+            "in every byte what the source's values give, scales included, computed anew",
         ):
             self.assertIn(words, text)
         plan = program.done(
