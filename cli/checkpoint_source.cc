@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "reshard/base/check.h"
+#include "reshard/transform/convert.h"
 
 namespace reshard::cli {
 namespace {
@@ -58,6 +59,11 @@ Result<> CheckpointSource::bind_rank(Rank r) {
       return fail(Code::corrupt,
                   fmt::format("{}: rank {} has no tensor '{}', which layout '{}' gives it",
                               checkpoint_->folder(), r.value(), want.name, layout.name()));
+    if (files_.is_part(slot) && want.dtype == DType::f32 && tensor->dtype != want.dtype &&
+        reads_as(tensor->dtype, want.dtype) && same_shape(tensor->shape, want.shape)) {
+      RESHARD_TRY(bind_as_float(r, slot, *tensor));
+      continue;
+    }
     const bool as_slot = tensor->dtype == layout.slot(slot).dtype &&
                          same_shape(tensor->shape, layout.stored_shape(slot, r));
     const bool as_held = tensor->dtype == want.dtype && same_shape(tensor->shape, want.shape);
@@ -80,7 +86,22 @@ Result<> CheckpointSource::bind_rank(Rank r) {
   return {};
 }
 
+Result<> CheckpointSource::bind_as_float(Rank r, SlotId slot, const CheckpointTensor& tensor) {
+  constexpr Index kFloat = 4;
+  const Index count = volume(tensor.shape);
+  auto memory = std::make_unique<std::byte[]>(static_cast<std::size_t>(count * kFloat));
+  const std::span<const std::byte> bytes = checkpoint_->data(tensor);
+  const Conversion widen{{tensor.dtype, ValueMap::identity}, {DType::f32, ValueMap::identity}};
+  convert_values(widen, bytes.data(), memory.get(), count);
+  checkpoint_->drop(tensor);
+  is_converted_.emplace(r, slot);
+  converted_.push_back(std::move(memory));
+  return buffers_.bind_read_only(
+      r, slot, {converted_.back().get(), static_cast<std::size_t>(count * kFloat)});
+}
+
 void CheckpointSource::drop(Rank r, SlotId slot, Index offset, Index bytes) const {
+  if (is_converted_.contains({r, slot})) return;
   const auto* tensor = find_tensor(stored(r), files_.held(slot, r).name);
   checkpoint_->files()[tensor->file].mapping().drop(tensor->offset + offset, bytes);
 }

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <memory>
+#include <set>
+#include <utility>
 #include <vector>
 
 #include "cli/layout_source.h"
@@ -35,8 +37,13 @@ class CheckpointSource {
   const std::vector<CheckpointTensor>& stored(Rank r) const;
   Result<> bind_rank(Rank r);
 
+  /// Scales that are stored in BF16 or F16, as the F32 that they are read as.
+  Result<> bind_as_float(Rank r, SlotId slot, const CheckpointTensor& tensor);
+
   const Checkpoint* checkpoint_;
   SlotFiles files_;
+  std::vector<std::unique_ptr<std::byte[]>> converted_;
+  std::set<std::pair<Rank, SlotId>> is_converted_;
   RankBuffers buffers_;
 };
 

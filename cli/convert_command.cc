@@ -120,11 +120,9 @@ Result<> write_file(const Job& job, Index whole, const OutputFile& file, Safeten
   };
   StreamOptions options{job.arguments.buffer_bytes, num_threads(job.arguments.threads),
                         job.bar.from(bytes_before, whole)};
-  if (!job.as_stored && job.target.quantised) {
-    options.progress = [](std::string_view, Index, Index) { return !interrupted(); };
+  if (!job.as_stored && job.target.quantised)
     return write_quantised(job.planner, job.values.reader(), done, *job.target.quantised, file,
                            writer, options);
-  }
   std::vector<std::size_t> tensor_of_slot(
       static_cast<std::size_t>(job.planner.target().num_slots()));
   for (std::size_t i = 0; i < file.slots.size(); ++i) tensor_of_slot[file.slots[i].index()] = i;

@@ -85,7 +85,8 @@ Result<LayoutSide> side_of(LayoutSpec spec, const Model& model, const std::strin
   side.method = notation->method;
   if (!side.method && alike && model.stored_method && says(*model.stored_method, notation->format))
     side.method = model.stored_method;
-  if (!side.method) side.method = usual_quant_method(notation->format);
+  if (!side.method)
+    side.method = usual_quant_method(notation->format, !side.quantised->choice.input_first.empty());
   return side;
 }
 

@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <utility>
 
-#include "cli/interrupt.h"
 #include "reshard/exec/rank_buffers.h"
 #include "reshard/exec/worker_pool.h"
 
@@ -82,7 +82,9 @@ class FileWriter {
     const StreamSink sink = [&](Rank, SlotId slot, Index offset, std::span<const std::byte> bytes) {
       return writer_.write_at(*index_of(stored_of[slot.index()]), offset, bytes);
     };
-    RESHARD_TRY(stream_rank(planner_, source_, file_.rank, plain, sink, done_, options_));
+    Index bytes = 0;
+    for (const SlotId slot : plain) bytes += bytes_in_file(stored_of[slot.index()]);
+    RESHARD_TRY(stream_rank(planner_, source_, file_.rank, plain, sink, done_, options_for(bytes)));
     for (const QuantisedLayout::Pair& pair : target_.pairs)
       if (index_of(pair.data) || index_of(pair.scales) || index_of(pair.factor))
         RESHARD_TRY(write(pair));
@@ -94,6 +96,22 @@ class FileWriter {
     const auto it = std::find(file_.slots.begin(), file_.slots.end(), stored);
     if (it == file_.slots.end()) return std::nullopt;
     return static_cast<std::size_t>(it - file_.slots.begin());
+  }
+
+  Index bytes_in_file(SlotId stored) const {
+    return index_of(stored) ? bytes_of_local(*target_.stored, file_.rank, stored) : 0;
+  }
+
+  /// Options for a stream that makes so many bytes of the file, whatever it streams itself.
+  StreamOptions options_for(Index bytes) {
+    StreamOptions options = options_;
+    const Index before = std::exchange(written_, written_ + bytes);
+    options.progress = [this, before, bytes](std::string_view phase, Index done, Index total) {
+      const double part = total > 0 ? static_cast<double>(done) / static_cast<double>(total) : 1;
+      const auto here = static_cast<Index>(part * static_cast<double>(bytes));
+      return !options_.progress || options_.progress(phase, before + here, file_.tensor_bytes);
+    };
+    return options;
   }
 
   Bytes room_for(const ModelLayout& layout, SlotId slot) const {
@@ -113,8 +131,10 @@ class FileWriter {
       std::memcpy(values.data() + offset, bytes.data(), bytes.size());
       return {};
     };
-    RESHARD_TRY(
-        stream_rank(planner_, source_, file_.rank, {&pair.values, 1}, sink, done_, options_));
+    Index bytes = bytes_in_file(pair.data) + bytes_in_file(pair.scales);
+    if (pair.factor.value() >= 0) bytes += bytes_in_file(pair.factor);
+    RESHARD_TRY(stream_rank(planner_, source_, file_.rank, {&pair.values, 1}, sink, done_,
+                            options_for(bytes)));
     Bytes data = room_for(*target_.stored, pair.data),
           scales = room_for(*target_.stored, pair.scales),
           factor = room_for(*target_.stored, pair.factor);
@@ -139,6 +159,7 @@ class FileWriter {
   const OutputFile& file_;
   SafetensorsWriter& writer_;
   const StreamOptions& options_;
+  Index written_ = 0;  ///< bytes of the file, those of the stream under way included.
 };
 
 }  // namespace

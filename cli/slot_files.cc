@@ -25,7 +25,7 @@ Result<HeldTensor> SlotFiles::part_held(SlotId slot, Rank r) const {
   const Part& part = *of_slot_[slot.index()];
   const Slot& s = layout_->slot(slot);
   const Dims shape = layout_->stored_shape(slot, r);
-  if (!method_) return in_modules(s.name, s.dtype, shape);
+  if (!method_) return in_modules(format_, part.part, s.name, s.dtype, shape);
   return in_files(*method_, format_, part.part, part.tensor, s.dtype, shape);
 }
 

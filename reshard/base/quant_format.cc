@@ -18,13 +18,14 @@ constexpr QuantFormat mxfp(DType data, ScaleRule rule, ScaleOrder order) {
   return {.data = data, .rule = rule, .order = order};
 }
 
-constexpr QuantFormat nvfp4(ScaleOrder order) {
+constexpr QuantFormat nvfp4(ScaleOrder order, bool divides = false) {
   return {.data = DType::f4,
           .scale = DType::f8_e4m3,
           .block_cols = 16,
           .rule = ScaleRule::exact,
           .order = order,
-          .tensor_factor = true};
+          .tensor_factor = true,
+          .factor_divides = divides};
 }
 
 constexpr QuantFormat fp8(std::int32_t rows, std::int32_t cols, ScaleRule rule) {
@@ -40,6 +41,7 @@ constexpr std::array kRows = {
     Row{"mxfp4_swizzled", mxfp(DType::f4, ScaleRule::up, ScaleOrder::swizzled)},
     Row{"nvfp4", nvfp4(ScaleOrder::rows)},
     Row{"nvfp4_swizzled", nvfp4(ScaleOrder::swizzled)},
+    Row{"nvfp4_divisor", nvfp4(ScaleOrder::rows, true)},
     Row{"fp8_block", fp8(128, 128, ScaleRule::exact)},
     Row{"fp8_block_pow2", fp8(128, 128, ScaleRule::up)},
     Row{"fp8_group", fp8(1, 128, ScaleRule::exact)},
@@ -73,7 +75,7 @@ std::string to_string(const QuantFormat& format) {
   std::string text = fmt::format("{} {}x{} {} {}", name(format.data), side(format.block_rows),
                                  side(format.block_cols), name(format.scale), name(format.rule));
   if (format.order == ScaleOrder::swizzled) text += " swizzled";
-  if (format.tensor_factor) text += " factor";
+  if (format.tensor_factor) text += format.factor_divides ? " divisor" : " factor";
   if (format.zero_block != 0) text += fmt::format(" zero {}", format.zero_block);
   return text;
 }

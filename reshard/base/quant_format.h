@@ -41,11 +41,14 @@ struct QuantFormat {
   /// NVFP4: one f32 factor per matrix, amax of the matrix / (448 * 6); block scales are relative to
   /// it.
   bool tensor_factor = false;
+  /// The factor is stored as what scales are divided by (compressed-tensors' weight_global_scale).
+  bool factor_divides = false;
   friend constexpr bool operator==(const QuantFormat&, const QuantFormat&) = default;
 };
 
 /// The formats that have names: "mxfp8" (1 x 32, E8M0 up), "mxfp8_floor", "mxfp8_swizzled",
-/// "mxfp4", "mxfp4_floor", "mxfp4_swizzled", "nvfp4", "nvfp4_swizzled", "fp8_block" (128 x 128,
+/// "mxfp4", "mxfp4_floor", "mxfp4_swizzled", "nvfp4", "nvfp4_swizzled", "nvfp4_divisor" (the factor
+/// divides), "fp8_block" (128 x 128,
 /// f32), "fp8_block_pow2" (f32 powers of two), "fp8_group" (1 x 128, f32), "fp8_group_pow2",
 /// "fp8_channel" (a row, f32), "fp8_tensor" (a matrix, f32). None for another name.
 std::optional<QuantFormat> quant_format_from_name(std::string_view name);

@@ -20,7 +20,7 @@ std::vector<std::string> known_names() {
 
 TEST(QuantFormat, every_known_name_reads_back_to_itself) {
   const std::vector<std::string> names = known_names();
-  EXPECT_EQ(names.size(), 14U);
+  EXPECT_EQ(names.size(), 15U);
   for (const std::string& name : names) {
     const auto format = quant_format_from_name(name);
     ASSERT_TRUE(format) << name;
@@ -56,6 +56,10 @@ TEST(QuantFormat, a_format_without_a_name_is_spelled_out) {
                        .rule = ScaleRule::exact,
                        .tensor_factor = true}),
             "F4 1x32 F8_E4M3 exact factor");
+  QuantFormat divided = *quant_format_from_name("nvfp4_divisor");
+  EXPECT_NE(divided, *quant_format_from_name("nvfp4"));
+  divided.zero_block = 1;
+  EXPECT_EQ(to_string(divided), "F4 1x16 F8_E4M3 exact divisor zero 1");
 }
 
 }  // namespace

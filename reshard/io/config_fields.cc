@@ -117,6 +117,13 @@ Result<std::vector<Index>> ConfigFields::indices(std::string_view key) const {
   return result;
 }
 
+std::vector<std::string> ConfigFields::keys() const {
+  std::vector<std::string> keys;
+  if (json_.object() == nullptr) return keys;
+  for (const Json::Member& member : *json_.object()) keys.push_back(member.key);
+  return keys;
+}
+
 tl::unexpected<Error> ConfigFields::wrong(std::string_view what) const {
   return fail(Code::corrupt, fmt::format("{}: {}", source_, what));
 }

@@ -22,6 +22,9 @@ class ConfigFields {
   static Result<ConfigFields> parse(std::string_view text, std::string_view source);
 
   bool has(std::string_view key) const { return find(key) != nullptr; }
+  /// The keys, in the order of the text.
+  std::vector<std::string> keys() const;
+  bool empty() const { return json_.object() == nullptr || json_.object()->empty(); }
   /// True when the key stands there, be it as a null.
   bool mentions(std::string_view key) const { return json_.find(key) != nullptr; }
   /// A required integer from 1 to `max`.

@@ -7,6 +7,7 @@
 #include <array>
 
 #include "reshard/io/config_fields.h"
+#include "reshard/io/hf_compressed_tensors.h"
 #include "reshard/io/hf_config.h"
 #include "reshard/io/json_util.h"
 
@@ -27,7 +28,7 @@ constexpr std::array kAlgos = {
 tl::unexpected<Error> unread(std::string_view source, const std::string& what) {
   return fail(Code::unsupported,
               fmt::format("{}: {}: {} is not read; read are fp8 of e4m3 (with a {} or one scale "
-                          "per weight), mxfp4 and modelopt",
+                          "per weight), mxfp4, modelopt and compressed-tensors",
                           source, kKey, what, kBlock));
 }
 
@@ -96,6 +97,8 @@ Json::Object modelopt_object(const QuantFormat& format, const std::vector<std::s
 Json::Object object_of(const StoredWeights& w, const std::vector<std::string>& plain) {
   if (w.method == QuantMethod::fp8) return fp8_object(w.format, plain);
   if (w.method == QuantMethod::modelopt) return modelopt_object(w.format, plain);
+  if (w.method == QuantMethod::compressed_tensors)
+    return compressed_tensors_object(w.format, plain);
   Json::Object q;
   if (!plain.empty()) q.push_back({"modules_to_not_convert", names_json(plain)});
   q.push_back({"quant_method", text_json(name(w.method))});
@@ -111,6 +114,9 @@ Result<StoredWeights> stored_weights(std::string_view text, std::string_view sou
   const auto method = RESHARD_TRY(q->text("quant_method")).value_or("unknown");
   if (method == "fp8") return StoredWeights{QuantMethod::fp8, RESHARD_TRY(fp8(*q, source))};
   if (method == "mxfp4") return StoredWeights{QuantMethod::mxfp4, *quant_format_from_name("mxfp4")};
+  if (method == "compressed-tensors")
+    return StoredWeights{QuantMethod::compressed_tensors,
+                         RESHARD_TRY(compressed_tensors_format(*q, source))};
   if (method != "modelopt") return unread(source, "quant_method " + method);
   const auto inner = RESHARD_TRY(q->object("quantization"));
   return modelopt(inner ? *inner : *q, source);

@@ -23,6 +23,7 @@ struct StoredWeights {
 ///   mxfp4  experts in MXFP4
 ///   modelopt  by quant_algo: FP8, FP8_PER_CHANNEL_PER_TOKEN, FP8_PB_WO, MXFP8, NVFP4 (in groups
 ///          of 16); also where it stands in a `quantization` inside
+///   compressed-tensors  hf_compressed_tensors.h
 ///
 /// Errors begin with `source`: Code::unsupported for other methods and number formats, with what is
 /// read; Code::corrupt for a block size that is none or a word of another type.

@@ -51,13 +51,58 @@ TEST(HfQuantization, modelopt_is_read_wherever_it_stands) {
               HasSubstr("NVFP4 in groups of 32 is not read"));
 }
 
+std::string compressed(const std::string& format, const std::string& weights,
+                       const std::string& more = "") {
+  return R"("quant_method": "compressed-tensors", "format": ")" + format +
+         R"(", "config_groups": {"a": {"weights": {)" + weights + "}}" + more + "}";
+}
+
+TEST(HfQuantization, groups_of_compressed_tensors_say_how_weights_are_cut) {
+  const std::string k8 = R"("num_bits": 8, "type": "float")",
+                    k4 = R"("num_bits": 4, "type": "float")";
+  const auto of = [](const std::string& members) { return to_string(*read(members)); };
+  EXPECT_EQ(of(compressed("float-quantized", k8)), "fp8_tensor");
+  EXPECT_EQ(of(compressed("naive-quantized", k8 + R"(, "strategy": "channel")")), "fp8_channel");
+  EXPECT_EQ(of(compressed("float-quantized",
+                          k8 + R"(, "strategy": "block", "block_structure": [64, 32])")),
+            "F8_E4M3 64x32 F32 exact");
+  EXPECT_EQ(of(compressed("mxfp8-quantized", k8 + R"(, "group_size": 32)")), "mxfp8");
+  EXPECT_EQ(of(compressed("mxfp4-pack-quantized", k4 + R"(, "group_size": 32)")), "mxfp4");
+  const std::string nvfp4 = k4 + R"(, "group_size": 16, "strategy": "tensor_group")";
+  EXPECT_EQ(of(compressed("nvfp4-pack-quantized", nvfp4)), "nvfp4_divisor");
+  const auto error = [](const std::string& members) { return read(members).error().message; };
+  EXPECT_THAT(error(compressed("pack-quantized", R"("num_bits": 4, "type": "int")")),
+              HasSubstr("int of 4 bits as pack-quantized is not read"));
+  EXPECT_THAT(error(compressed("nvfp4-pack-quantized", k4 + R"(, "group_size": 32)")),
+              HasSubstr("in groups of 32 is not read"));
+  EXPECT_THAT(error(compressed("float-quantized", R"("type": "float")")),
+              HasSubstr("num_bits is missing"));
+  EXPECT_THAT(error(compressed("float-quantized", k8 + R"(, "strategy": "block")")),
+              HasSubstr("block_structure must be two positive numbers"));
+  EXPECT_THAT(error(compressed("float-quantized", k8, R"(, "b": ["Linear"])")),
+              HasSubstr("group b without weights"));
+  EXPECT_THAT(error(R"("quant_method": "compressed-tensors", "config_groups": {})"),
+              HasSubstr("is empty"));
+}
+
 TEST(HfQuantization, what_is_written_is_read_again) {
   const std::vector<std::pair<QuantMethod, const char*>> kWritten = {
-      {QuantMethod::fp8, "fp8_block"},       {QuantMethod::fp8, "fp8_block_pow2"},
-      {QuantMethod::fp8, "fp8_tensor"},      {QuantMethod::mxfp4, "mxfp4"},
-      {QuantMethod::modelopt, "fp8_tensor"}, {QuantMethod::modelopt, "fp8_channel"},
-      {QuantMethod::modelopt, "fp8_block"},  {QuantMethod::modelopt, "mxfp8"},
+      {QuantMethod::fp8, "fp8_block"},
+      {QuantMethod::fp8, "fp8_block_pow2"},
+      {QuantMethod::fp8, "fp8_tensor"},
+      {QuantMethod::mxfp4, "mxfp4"},
+      {QuantMethod::modelopt, "fp8_tensor"},
+      {QuantMethod::modelopt, "fp8_channel"},
+      {QuantMethod::modelopt, "fp8_block"},
+      {QuantMethod::modelopt, "mxfp8"},
       {QuantMethod::modelopt, "nvfp4"},
+      {QuantMethod::compressed_tensors, "fp8_tensor"},
+      {QuantMethod::compressed_tensors, "fp8_channel"},
+      {QuantMethod::compressed_tensors, "fp8_group"},
+      {QuantMethod::compressed_tensors, "fp8_block"},
+      {QuantMethod::compressed_tensors, "mxfp8"},
+      {QuantMethod::compressed_tensors, "mxfp4"},
+      {QuantMethod::compressed_tensors, "nvfp4_divisor"},
   };
   for (const auto& [method, name] : kWritten) {
     const QuantFormat format = *quant_format_from_name(name);

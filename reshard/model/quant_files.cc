@@ -27,6 +27,16 @@ bool is_mxfp4(const QuantFormat& f) {
          f.block_cols == 32;
 }
 
+constexpr std::string_view kFactor = "_scale_2";
+
+/// compressed-tensors' words for data and factor.
+std::string renamed(QuantPart part, std::string name) {
+  if (part == QuantPart::data) return name + "_packed";
+  if (part != QuantPart::factor || !name.ends_with(kFactor)) return name;
+  name.resize(name.size() - kFactor.size());
+  return name + "_global_scale";
+}
+
 bool is_among(const QuantFormat& f, std::initializer_list<std::string_view> names) {
   return std::any_of(names.begin(), names.end(),
                      [&](std::string_view name) { return quant_format_from_name(name) == f; });
@@ -57,8 +67,6 @@ Result<HeldTensor> in_mxfp4(QuantPart part, const std::string& tensor, const Dim
     return fail(Code::unsupported,
                 fmt::format("'{}' has {} inputs; files of mxfp4 hold whole blocks of {}", tensor,
                             cols, kBlock));
-  if (held.shape.size() == kMaxDims)
-    return fail(Code::unsupported, fmt::format("'{}' has too many dimensions", tensor));
   cols /= kBlock;
   held.shape.push_back(kBytes);
   return held;
@@ -89,23 +97,35 @@ bool says(QuantMethod method, const QuantFormat& f) {
     case QuantMethod::mxfp4: return is_mxfp4(f);
     case QuantMethod::modelopt:
       return is_among(f, {"fp8_tensor", "fp8_channel", "fp8_block", "mxfp8", "nvfp4"});
-    case QuantMethod::compressed_tensors: return false;
+    case QuantMethod::compressed_tensors:
+      return is_mxfp4(f) || is_among(f, {"mxfp8", "nvfp4_divisor"}) ||
+             (is_fp8(f) && (f.block_rows > 0 || f.block_cols == 0));
   }
   return false;
 }
 
-std::optional<QuantMethod> usual_quant_method(const QuantFormat& format) {
-  for (const Row& row : kMethods)
-    if (says(row.method, format)) return row.method;
+std::optional<QuantMethod> usual_quant_method(const QuantFormat& format, bool input_first) {
+  if (input_first)
+    return says(QuantMethod::mxfp4, format) ? std::optional(QuantMethod::mxfp4) : std::nullopt;
+  for (const QuantMethod method :
+       {QuantMethod::fp8, QuantMethod::compressed_tensors, QuantMethod::modelopt})
+    if (says(method, format)) return method;
   return std::nullopt;
 }
 
 Result<HeldTensor> in_files(QuantMethod method, const QuantFormat& format, QuantPart part,
                             const std::string& tensor, DType dtype, const Dims& shape) {
+  const int dims = method == QuantMethod::mxfp4 ? 3 : 2;
+  if (part == QuantPart::data && shape.size() != dims)
+    return fail(Code::unsupported,
+                fmt::format("'{}' is stored as {}; files of {} hold {}", tensor, to_string(shape),
+                            name(method), dims == 2 ? "matrices" : "experts in one tensor each"));
   if (method == QuantMethod::mxfp4) return in_mxfp4(part, tensor, shape);
-  constexpr std::array<std::string_view, 3> kEnds = {"", "_scale", "_scale_2"};
-  HeldTensor held =
-      in_modules(tensor + std::string(kEnds[static_cast<std::size_t>(part)]), dtype, shape);
+  constexpr std::array<std::string_view, 3> kEnds = {"", "_scale", kFactor};
+  HeldTensor held = in_modules(
+      format, part, tensor + std::string(kEnds[static_cast<std::size_t>(part)]), dtype, shape);
+  if (method == QuantMethod::compressed_tensors && part == QuantPart::data && is_mxfp4(format))
+    held.name += "_packed";
   if (method == QuantMethod::fp8 && part == QuantPart::scales && format.block_cols > 0)
     held.name += "_inv";
   if (method == QuantMethod::modelopt && part != QuantPart::data)
@@ -122,8 +142,10 @@ bool reads_as(DType stored, DType wanted) {
          (wanted == DType::f32 && (stored == DType::bf16 || stored == DType::f16));
 }
 
-HeldTensor in_modules(std::string name, DType dtype, const Dims& shape) {
-  HeldTensor held{std::move(name), dtype, shape};
+HeldTensor in_modules(const QuantFormat& format, QuantPart part, std::string name, DType dtype,
+                      const Dims& shape) {
+  HeldTensor held{format.factor_divides ? renamed(part, std::move(name)) : std::move(name), dtype,
+                  shape};
   if (dtype == DType::f8_e8m0 || dtype == DType::f4) held.dtype = DType::u8;
   if (dtype == DType::f4 && shape.size() > 0) held.shape[shape.size() - 1] /= 2;
   return held;

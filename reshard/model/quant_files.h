@@ -28,7 +28,8 @@ std::string known_quant_methods();
 /// True when files of this method can hold the format.
 bool says(QuantMethod method, const QuantFormat& format);
 /// The method that writes a format where nothing else is said; none where no method can.
-std::optional<QuantMethod> usual_quant_method(const QuantFormat& format);
+/// `input_first`: of experts that are one tensor each (QuantChoice::input_first).
+std::optional<QuantMethod> usual_quant_method(const QuantFormat& format, bool input_first);
 
 /// What of a quantised tensor is stored.
 enum class QuantPart : std::uint8_t { data, scales, factor };
@@ -41,14 +42,16 @@ struct HeldTensor {
 };
 
 /// A part of the quantised tensor `tensor` in a checkpoint's files; `dtype` and `shape` are those
-/// of the part's slot, in elements. Errors: columns of mxfp4's data that are not whole blocks; too
-/// many dimensions.
+/// of the part's slot, in elements. Errors: columns of mxfp4's data that are not whole blocks;
+/// data that are no matrix or, of mxfp4, no stack of matrices.
 Result<HeldTensor> in_files(QuantMethod method, const QuantFormat& format, QuantPart part,
                             const std::string& tensor, DType dtype, const Dims& shape);
 
 /// A part of a quantised tensor as frameworks' modules hold it: two 4-bit elements are a byte (U8,
-/// half the last dimension), and scales that are powers of two are bytes (U8).
-HeldTensor in_modules(std::string name, DType dtype, const Dims& shape);
+/// half the last dimension), and scales that are powers of two are bytes (U8). `name` is the
+/// slot's.
+HeldTensor in_modules(const QuantFormat& format, QuantPart part, std::string name, DType dtype,
+                      const Dims& shape);
 
 /// True for the name of what a calibrated checkpoint scales a module's input by.
 bool is_input_scale(std::string_view name);

@@ -66,7 +66,8 @@ detail::ScaleMaker maker_of(const QuantFormat& format, float matrix_amax) {
                            .inverse_factor = 1.0F};
   if (format.tensor_factor) {
     maker.factor = detail::tensor_factor(maker.data, matrix_amax);
-    maker.inverse_factor = detail::inverse_factor(maker.factor);
+    maker.inverse_factor = format.factor_divides ? detail::tensor_divisor(maker.data, matrix_amax)
+                                                 : detail::inverse_factor(maker.factor);
   }
   return maker;
 }
@@ -109,7 +110,8 @@ class Bands {
       part(begin, end, first, std::min(first + step, blocks));
   }
 
-  float factor() const { return maker_.factor; }
+  /// As it is stored.
+  float factor(bool divides) const { return divides ? maker_.inverse_factor : maker_.factor; }
 
  private:
   /// Blocks [first, last) of the band.
@@ -202,7 +204,7 @@ void quantise_rows(const FloatMatrix& src, const QuantMatrix& dst, Index begin, 
   const Index rows = dst.rows, block = dst.format.block_rows;
   Bands bands(src, dst, matrix_amax, hint);
   if (dst.format.tensor_factor && begin == 0) {
-    const float factor = bands.factor();
+    const float factor = bands.factor(dst.format.factor_divides);
     std::memcpy(dst.factor, &factor, sizeof factor);
   }
   if (begin == end || src.cols == 0) return;
@@ -229,7 +231,8 @@ void dequantise_rows(const QuantMatrix& src, const FloatMatrix& dst, Index begin
   const ScalePlaces places(src);
   float factor = 1;
   if (src.format.tensor_factor) std::memcpy(&factor, src.factor, sizeof factor);
-  const detail::DecodingScales decoding(detail::scale_kind(src.format), factor);
+  const detail::DecodingScales decoding(detail::scale_kind(src.format), factor,
+                                        src.format.factor_divides);
   const auto decode =
       of_dtype(kernels(), dst.dtype).decode[static_cast<std::size_t>(small_float(src.format))];
   const bool stream =

@@ -163,6 +163,14 @@ RESHARD_HOST_DEVICE constexpr float inverse_factor(float factor) {
   return is_nan_bits(float_bits(factor)) ? factor : finite_quotient(1.0F, factor);
 }
 
+/// The same as compressed-tensors stores it: what block scales are divided by.
+RESHARD_HOST_DEVICE constexpr float tensor_divisor(SmallFloat data, float amax) {
+  const float factor = tensor_factor(data, amax);
+  const std::uint32_t bits = float_bits(amax);
+  if (bits == 0 || bits >= kFloatInfinity) return inverse_factor(factor);
+  return finite_quotient(448.0F * traits(data).largest_value, amax);
+}
+
 RESHARD_HOST_DEVICE constexpr BlockScale e8m0_scale(const ScaleMaker& maker, std::uint32_t amax) {
   const bool up = maker.kind == ScaleKind::e8m0_up;
   if (amax == 0) return {maker.zero_block, 1.0F};

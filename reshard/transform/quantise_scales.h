@@ -37,15 +37,16 @@ constexpr ScaleKind scale_kind(const QuantFormat& format) {
   return ScaleKind::f32_exact;
 }
 
-/// What codes are multiplied by, of scales that are bytes: scale_to_float() times the factor. Costs
-/// nothing to make.
+/// What codes are multiplied by, of scales that are bytes: scale_to_float() times the factor, or
+/// divided by it. Costs nothing to make.
 class DecodingScales {
  public:
-  DecodingScales(ScaleKind kind, float factor)
-      : of_bytes_(kind == ScaleKind::e4m3 ? kE4m3 : kE8m0), factor_(factor) {}
+  DecodingScales(ScaleKind kind, float factor, bool divides)
+      : of_bytes_(kind == ScaleKind::e4m3 ? kE4m3 : kE8m0), factor_(factor), divides_(divides) {}
 
   float operator[](std::byte stored) const {
-    return of_bytes_[std::to_integer<std::size_t>(stored)] * factor_;
+    const float scale = of_bytes_[std::to_integer<std::size_t>(stored)];
+    return divides_ ? scale / factor_ : scale * factor_;
   }
 
  private:
@@ -61,6 +62,7 @@ class DecodingScales {
 
   const Table& of_bytes_;
   float factor_;
+  bool divides_;
 };
 
 /// Reads and writes scales of a matrix that is borrowed, as bytes or bits of a float.
