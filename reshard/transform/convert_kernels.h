@@ -26,12 +26,12 @@ std::uint16_t to_bf16(float value);
 std::uint16_t to_f16(float value);
 
 /// Elements one by one.
-template <auto one, class From, class To>
+template <auto One, class From, class To>
 void convert_each(const std::byte* src, std::byte* dst, std::ptrdiff_t n) {
   for (std::ptrdiff_t i = 0; i < n; ++i) {
     From from;
     std::memcpy(&from, src + i * static_cast<std::ptrdiff_t>(sizeof from), sizeof from);
-    const To to = one(from);
+    const To to = One(from);
     std::memcpy(dst + i * static_cast<std::ptrdiff_t>(sizeof to), &to, sizeof to);
   }
 }

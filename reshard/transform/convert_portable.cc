@@ -8,9 +8,9 @@ namespace {
 
 constexpr std::uint32_t kInfinity = 0x7f800000U;
 
-template <auto one, class From, class To>
+template <auto One, class From, class To>
 void each(const std::byte* src, std::byte* dst, std::ptrdiff_t n, bool) {
-  convert_each<one, From, To>(src, dst, n);
+  convert_each<One, From, To>(src, dst, n);
 }
 
 /// The float of a subnormal half: mantissa * 2^-24, which is exact.
