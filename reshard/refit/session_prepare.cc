@@ -36,8 +36,10 @@ std::uint64_t digest_of(const SessionSide& side) {
       .add(static_cast<int>(format.order))
       .add(format.zero_block)
       .add(format.tensor_factor ? 1 : 0)
+      .add(format.factor_divides ? 1 : 0)
       .add(static_cast<int>(choice.grid));
-  for (const std::string& name : choice.tensors) digest.add(name);
+  for (const std::string& name : choice.tensors)
+    digest.add(name).add(choice.input_first.contains(name) ? 1 : 0);
   return digest.value();
 }
 

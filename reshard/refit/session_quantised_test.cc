@@ -68,6 +68,33 @@ TEST(SessionRoutes, fall_back_where_a_block_is_cut) {
   EXPECT_EQ(tiles.fell_back, tiles.at_receiver);
 }
 
+TEST(QuantisedPrepare, names_the_rank_whose_format_differs) {
+  // Of each pair the local tensors have the same names, shapes and dtypes.
+  for (const auto& [ours, theirs] :
+       {std::pair("mxfp8", "mxfp8_floor"), std::pair("nvfp4", "nvfp4_divisor")}) {
+    Case c = cases().front(), other = c;
+    c.to_format = ours;
+    other.to_format = theirs;
+    Job job(c), wrong(other);
+    job.fill(1);
+    const auto ended = run_group_as_threads<InprocGroup>(c.ranks, [&](RankEnds& ends) {
+      const Rank me = ends.rank();
+      const Job& mine_of = me == Rank(2) ? wrong : job;
+      const RankBuffers from = mine(*mine_of.source.stored, me),
+                        to = mine(*mine_of.target.stored, me);
+      SessionSide source = mine_of.source.side(), target = mine_of.target.side();
+      source.buffers = from.ranks().empty() ? nullptr : &from;
+      target.buffers = to.ranks().empty() ? nullptr : &to;
+      const auto made = Session::prepare(*ends.transport, *ends.control, source, target, {});
+      ASSERT_FALSE(made) << ours;
+      EXPECT_NE(made.error().message.find("rank 2 has another target layout than rank 0"),
+                std::string::npos)
+          << made.error().message;
+    });
+    EXPECT_EQ(outcome(ended), "");
+  }
+}
+
 TEST(SessionRoutes, gather_blocks_that_both_sides_cut) {
   for (const ConvertWhere convert : {ConvertWhere::sender, ConvertWhere::receiver})
     EXPECT_GT(counts_of("fp8_block_tensor_grid_cut", convert).between, 0);
