@@ -14,6 +14,8 @@ struct BandRange {
   const std::byte* begin = nullptr;  ///< only a name: there need not be memory (AddressRange).
   Index bytes = 0;
   Index at = 0;  ///< in the scratch memory, a multiple of 64.
+  /// Of every `stride` bytes the first `row` are the band's, the others come along; 0: all are.
+  Index row = 0, stride = 0;
 };
 
 /// Takes what a refit delivers band by band, while it is in a cache, instead of target memory that

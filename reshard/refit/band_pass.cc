@@ -18,16 +18,20 @@ BandPass::BandPass(std::vector<Pass> passes) : passes_(std::move(passes)) {
   for (std::size_t u = 0; u < pass.size(); ++u) {
     const RowPlaces from = pass.places(u);
     const RowExtents n = pass.extents(u);
+    Index at = 0;
+    const auto add = [&](const std::byte* begin, const RowExtents::Part& part) {
+      ranges_.push_back({begin, part.bytes, at, part.row, part.stride});
+      at += lines(part.bytes);
+    };
     if (quantises) {
-      ranges_.push_back({from.values, n.values, 0});
+      add(from.values, n.values);
     } else {
-      ranges_.push_back({from.data, n.data, 0});
-      ranges_.push_back({from.scales, n.scales, lines(n.data)});
-      if (from.factor != nullptr)
-        ranges_.push_back({from.factor, n.factor, lines(n.data) + lines(n.scales)});
+      add(from.data, n.data);
+      add(from.scales, n.scales);
+      if (from.factor != nullptr) add(from.factor, n.factor);
     }
     if (u == 0) each_ = ranges_.size();
-    input_bytes_ = std::max(input_bytes_, lines(ranges_.back().at + ranges_.back().bytes));
+    input_bytes_ = std::max(input_bytes_, at);
   }
 }
 

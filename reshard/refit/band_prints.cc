@@ -36,6 +36,16 @@ struct Place {
   std::size_t band;
 };
 
+/// The parts of a range that are the band's own.
+void add_rows(const BandRange& range, std::size_t band, std::vector<Place>& out) {
+  if (range.row == range.stride) {
+    out.push_back({range, band});
+    return;
+  }
+  for (Index at = 0; at < range.bytes; at += range.stride)
+    out.push_back({{range.begin + at, std::min(range.row, range.bytes - at), range.at + at}, band});
+}
+
 }  // namespace
 
 void clip_box(const PlacedBox& whole, Index begin, Index end, std::vector<PlacedBox>& out) {
@@ -60,7 +70,7 @@ BandPrints::BandPrints(const HeldCopies& held, const BandTaker& taker)
     : by_band_(taker.size()), sums_(held.copies().size()) {
   std::vector<Place> places;
   for (std::size_t b = 0; b < taker.size(); ++b)
-    for (const BandRange& range : taker.ranges(b)) places.push_back({range, b});
+    for (const BandRange& range : taker.ranges(b)) add_rows(range, b, places);
   const auto begin_of = [](const Place& p) { return p.range.begin; };
   std::ranges::sort(places, std::less<>(), begin_of);
   std::vector<PlacedBox> parts;
@@ -72,7 +82,7 @@ BandPrints::BandPrints(const HeldCopies& held, const BandTaker& taker)
                           copy.where};
     const Interval span = extent(whole);
     const std::byte* const last = copy.data + span.end() * bits / 8;
-    // Ranges of rows reach over the columns of neighbours: what several bring counts once.
+    // What several bands bring, such as the factor of a matrix, counts once.
     const std::byte* done = copy.data;
     auto place = std::ranges::lower_bound(places, copy.data, std::less<>(), begin_of);
     for (; place != places.end() && place->range.begin < last; ++place) {

@@ -10,6 +10,7 @@
 
 #include "reshard/exec/element_oracle_testutil.h"
 #include "reshard/exec/proof.h"
+#include "reshard/model/layout_builder.h"
 #include "reshard/model/random_layout_testutil.h"
 
 namespace reshard {
@@ -65,6 +66,59 @@ RC_GTEST_PROP(BandPrints, are_those_of_memory, ()) {
     RC_ASSERT(held.read(1, {}).has_value());
     for (std::size_t i = 0; i < sums.size(); ++i)
       if (held.copies()[i].same_as < 0) RC_ASSERT(sums[i] == held.copies()[i].print);
+  }
+}
+
+/// Two bands of one matrix of 6 x 8 bytes: its columns [0, 3) and [3, 8), all that lies between
+/// included.
+class Columns final : public BandTaker {
+ public:
+  explicit Columns(const std::byte* matrix)
+      : ranges_{{matrix, 5 * 8 + 3, 0, 3, 8}, {matrix + 3, 5 * 8 + 5, 0, 5, 8}} {}
+  std::size_t size() const override { return 2; }
+  std::span<const BandRange> ranges(std::size_t band) const override {
+    return std::span(ranges_).subspan(band, 1);
+  }
+  Index scratch_bytes() const override { return 48; }
+  int sweeps() const override { return 1; }
+  void take(int, std::size_t, std::byte*) override {}
+  void end_sweep(int) override {}
+
+ private:
+  std::vector<BandRange> ranges_;
+};
+
+TEST(BandPrints, are_of_the_columns_that_the_band_uses) {
+  auto model = std::make_shared<ModelSpec>();
+  ASSERT_TRUE(model->add("w", {6, 8}, DType::u8));
+  LayoutBuilder b("whole", model);
+  const MeshId mesh = b.add_mesh(*Mesh::make({{"x", 1}}, Rank(0)));
+  b.add(Slot{.name = "w",
+             .dtype = DType::u8,
+             .mesh = mesh,
+             .ranks = b.ranks_where(mesh, {}),
+             .sections = {whole_tensor(*model, TensorId(0), {})}});
+  const auto layout = std::make_shared<const ModelLayout>(*std::move(b).finish());
+  const RankBuffers buffers = allocate_all(layout);
+  fill_elements(buffers);
+  const std::byte* const matrix = buffers.at(Rank(0), SlotId(0));
+  HeldCopies held(*layout, forms_of(*layout));
+  ASSERT_TRUE(held.find(&buffers, Rank(0)));
+  ASSERT_TRUE(held.read(1, {}));
+  const Columns columns(matrix);
+  for (std::size_t wrong = 0; wrong < 3; ++wrong) {
+    BandPrints prints(held, columns);
+    for (std::size_t band = 0; band < 2; ++band) {
+      std::vector<std::byte> scratch(48);
+      std::memcpy(scratch.data(), columns.ranges(band)[0].begin,
+                  static_cast<std::size_t>(columns.ranges(band)[0].bytes));
+      // A byte of row 2 that this band uses.
+      if (band == wrong) scratch[2 * 8 + 1] ^= std::byte{1};
+      // One that comes along.
+      scratch[2 * 8 + 6] ^= std::byte{1};
+      ASSERT_TRUE(prints.read(band, scratch.data()));
+    }
+    EXPECT_EQ(prints.sums()[0] == held.copies()[0].print, wrong == 2) << wrong;
   }
 }
 

@@ -21,9 +21,13 @@ struct RowPlaces {
   std::byte* scales = nullptr;
   std::byte* factor = nullptr;
 };
-/// Bytes from the first to the last of each part, other columns between included.
+/// How much they are.
 struct RowExtents {
-  Index values = 0, data = 0, scales = 0, factor = 0;
+  struct Part {
+    Index bytes = 0;            ///< from the first to the last, other columns between included.
+    Index row = 0, stride = 0;  ///< bytes of a row, and from row to row.
+  };
+  Part values, data, scales, factor;
 };
 
 /// Conversions of some local tensors of one rank between plain values and data with scales, from

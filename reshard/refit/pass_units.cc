@@ -58,9 +58,17 @@ RowExtents Pass::extents(std::size_t unit) const {
   const Unit& u = units_[unit];
   const Matrix& m = matrices_[u.matrix];
   const Index n = u.end - u.begin, cols = m.values.cols;
-  return {span_of(n, m.values.row_bytes, size_of(m.values.dtype, cols)),
-          span_of(n, m.stored.row_bytes, size_of(m.stored.format.data, cols)),
-          scale_span(m.stored, u.begin, u.end).bytes(), m.stored.factor == nullptr ? 0 : 4};
+  const auto rows = [&](DType dtype, Index stride) -> RowExtents::Part {
+    const Index row = size_of(dtype, cols);
+    return {span_of(n, stride, row), row, stride};
+  };
+  const ScaleSpan scales = scale_span(m.stored, u.begin, u.end);
+  RowExtents out{rows(m.values.dtype, m.values.row_bytes),
+                 rows(m.stored.format.data, m.stored.row_bytes),
+                 {scales.bytes(), scales.row_bytes, scales.stride},
+                 {}};
+  if (m.stored.factor != nullptr) out.factor = {4, 4, 4};
+  return out;
 }
 
 void Pass::add_amax(std::size_t unit, const RowPlaces& at) {
@@ -103,7 +111,8 @@ Index Pass::scratch_bytes() const {
   Index most = 0;
   for (std::size_t i = 0; i < units_.size(); ++i) {
     const RowExtents n = extents(i);
-    most = std::max(most, to_ == To::values ? n.values : lines(n.data) + lines(n.scales) + kLine);
+    most = std::max(most, to_ == To::values ? n.values.bytes
+                                            : lines(n.data.bytes) + lines(n.scales.bytes) + kLine);
   }
   return most;
 }
@@ -115,8 +124,8 @@ bool Pass::is_converted(std::size_t unit, const RowPlaces& at, std::byte* scratc
     made.values = scratch;
   } else {
     made.data = scratch;
-    made.scales = made.data + lines(n.data);
-    made.factor = at.factor == nullptr && n.factor == 0 ? nullptr : made.scales + lines(n.scales);
+    made.scales = made.data + lines(n.data.bytes);
+    if (n.factor.bytes > 0) made.factor = made.scales + lines(n.scales.bytes);
   }
   convert(unit, made);
   return equal(unit, made, places(unit));

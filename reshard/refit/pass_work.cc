@@ -17,11 +17,11 @@ PassWork::PassWork(std::vector<Pass*> passes, When when, WorkerPool& pool)
     const RowExtents n = pass.extents(u);
     const std::size_t item = items_.size() - 1;
     if ((when == When::after) == (pass.to() == Pass::To::quantised)) {
-      ranges_.push_back({at.values, n.values, item});
+      ranges_.push_back({at.values, n.values.bytes, item});
     } else {
-      ranges_.push_back({at.data, n.data, item});
-      ranges_.push_back({at.scales, n.scales, item});
-      if (at.factor != nullptr) ranges_.push_back({at.factor, n.factor, item});
+      ranges_.push_back({at.data, n.data.bytes, item});
+      ranges_.push_back({at.scales, n.scales.bytes, item});
+      if (at.factor != nullptr) ranges_.push_back({at.factor, n.factor.bytes, item});
     }
   }
   done_.resize(items_.size());
