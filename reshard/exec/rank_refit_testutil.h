@@ -100,8 +100,8 @@ struct RefitRank {
 /// One rank: a refit with its own memory only, twice, each time into zeros. Expects every element
 /// in place, the path that was to be taken and staging below its cap.
 inline Result<> refit_as_rank(RankEnds& ends, const Planner& planner, const RefitWay& way) {
-  RefitRank mine(ends, planner, way);
   const Rank me = ends.rank();
+  RefitRank mine(ends, planner, way);
   const RankBuffers& target = mine.target;
   fill_values(mine.source);
   RankRefit refit = RESHARD_TRY(mine.prepare(planner, *ends.control, way));
