@@ -147,7 +147,7 @@ def test_a_quantised_config_is_used_alone_and_not_beside_plain_weights(checkpoin
   (copy / "config.json").write_text(json.dumps(config))
   done = program.run("convert", copy, tmp_path / "out", "--from", "hf", "--to", "megatron:tp=1")
   assert done.returncode == 1
-  assert 'says "fp8", but no tensor is stored as F8_E4M3' in done.stderr
+  assert 'says "fp8", but no tensor is stored as fp8_tensor' in done.stderr
   assert inspected(copy / "config.json")["quantization"] == "fp8"
   out = tmp_path / "synth"
   assert program.run("synth", copy / "config.json", out).returncode == 0
