@@ -12,6 +12,7 @@
 #include "cli/measure.h"
 #include "cli/own_weights.h"
 #include "cli/rank_session.h"
+#include "reshard/refit/session_report.h"
 #include "reshard/transport/group.h"
 
 namespace reshard::cli {
@@ -59,6 +60,8 @@ class RankRun {
     RankSession& session = session_.emplace(*task_);
     session.spent(joined, filling.seconds());
     RESHARD_TRY(control_->barrier(deadline()));
+    // Remembered for the report. Now the others wait; at the end they give back their memory.
+    if (speaks()) (void)copy_ceiling(num_threads(arguments().threads));
     RESHARD_TRY(session.refit());
     kill_.at(TestKill::Point::end);
     if (arguments().verify) RESHARD_TRY(session.verify());
