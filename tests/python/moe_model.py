@@ -49,6 +49,19 @@ def plain_checkpoint(root):
   return write(root / "bf16", tensors, CONFIG), tensors
 
 
+def quantised(tensors, parts_of):
+  """(stored, values): of each linear layer's weight what parts_of(name, tensor) gives, its parts by
+  name and its values; others as they are."""
+  stored, values = {}, {}
+  for name, tensor in tensors.items():
+    if is_linear(name):
+      parts, values[name] = parts_of(name, tensor)
+      stored.update(parts)
+    else:
+      stored[name] = values[name] = tensor
+  return stored, values
+
+
 def unpacked(packed):
   """The numbers of E2M1 pairs, the even column in the low nibble."""
   codes = torch.stack((packed & 15, packed >> 4), dim=-1).flatten(-2)

@@ -14,7 +14,7 @@ from compressed_tensors.compressors.nvfp4.base import NVFP4PackedCompressor
 from compressed_tensors.quantization import QuantizationArgs, QuantizationConfig, QuantizationScheme
 
 from folders import command, ranks, read, same, write
-from moe_model import CONFIG, is_linear, packed, plain_checkpoint, random_e4m3
+from moe_model import CONFIG, is_linear, packed, plain_checkpoint, quantised, random_e4m3
 
 FLOAT8 = {"num_bits": 8, "type": "float", "symmetric": True, "dynamic": False}
 FLOAT4 = {**FLOAT8, "num_bits": 4}
@@ -105,17 +105,16 @@ def plain(tmp_path_factory):
 def stored(request, plain, tmp_path_factory):
   """(form, folder, tensors, values)."""
   form, generator = request.param, torch.Generator().manual_seed(5)
-  tensors, values = {}, {}
-  for name, tensor in plain[1].items():
-    if not is_linear(name):
-      tensors[name] = values[name] = tensor
-      continue
+
+  def parts_of(name, tensor):
     parts = stored_of(form, tensor.shape, generator)
-    values[name] = values_of(form, parts)
-    front = name.removesuffix("weight")
-    tensors.update({front + part: t for part, t in parts.items()})
+    value = values_of(form, parts)
     if form == "tensor":
-      tensors[front + "input_scale"] = torch.rand(1, generator=generator)
+      parts["input_scale"] = torch.rand(1, generator=generator)
+    front = name.removesuffix("weight")
+    return {front + part: t for part, t in parts.items()}, value
+
+  tensors, values = quantised(plain[1], parts_of)
   folder = write(tmp_path_factory.mktemp("ct") / "hf", tensors, config_of(form))
   return form, folder, tensors, values
 

@@ -5,10 +5,20 @@ where shards cut blocks, and come home."""
 import json
 
 import pytest
+import safetensors.torch
 import torch
 
 from folders import command, ranks, read, same, write
-from moe_model import CONFIG, E4M3, is_linear, packed, plain_checkpoint, random_e4m3, unpacked
+from moe_model import (
+  CONFIG,
+  E4M3,
+  is_linear,
+  packed,
+  plain_checkpoint,
+  quantised,
+  random_e4m3,
+  unpacked,
+)
 
 # Format, and what scales a weight [out, in] has.
 ALGOS = {
@@ -68,16 +78,15 @@ def plain(tmp_path_factory):
 def stored(request, plain, tmp_path_factory):
   """(algo, folder, tensors, values)."""
   algo, generator = request.param, torch.Generator().manual_seed(11)
-  tensors, values = {}, {}
-  for name, tensor in plain[1].items():
-    if not is_linear(name):
-      tensors[name] = values[name] = tensor
-      continue
+
+  def parts_of(name, tensor):
     parts = stored_of(algo, tensor, generator)
-    values[name] = values_of(algo, parts)
-    tensors.update({name + end: part for end, part in parts.items()})
+    out = {name + end: part for end, part in parts.items()}
     if algo in HAVE_INPUT_SCALES:
-      tensors[name.removesuffix("weight") + "input_scale"] = torch.rand((), generator=generator)
+      out[name.removesuffix("weight") + "input_scale"] = torch.rand((), generator=generator)
+    return out, values_of(algo, parts)
+
+  tensors, values = quantised(plain[1], parts_of)
   how = {
     "quant_method": "modelopt", "quant_algo": algo, "ignore": ["lm_head", "*mlp.gate"],
     "kv_cache_scheme": {"dynamic": False, "num_bits": 8, "type": "float"},
@@ -136,7 +145,7 @@ def test_the_same_form_is_kept_with_all_it_says(stored, tmp_path):
   command("convert", folder, tmp_path / "again", "--to", f"hf:quant={ALGOS[algo]},shards=2")
   again = {}
   for file in sorted((tmp_path / "again").glob("*.safetensors")):
-    again.update(__import__("safetensors.torch").torch.load_file(file))
+    again.update(safetensors.torch.load_file(file))
   same(again, tensors)
   before, after = (json.loads((f / "config.json").read_text()) for f in (folder, tmp_path / "again"))
   assert before == after

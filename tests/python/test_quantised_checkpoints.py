@@ -10,36 +10,14 @@ import torch
 
 import program
 from folders import command, read, same, write
+from moe_model import CONFIG, E4M3, is_linear
 
-E4M3 = torch.float8_e4m3fn
-CONFIG = {
-  "architectures": ["Qwen3MoeForCausalLM"],
-  "model_type": "qwen3_moe",
-  "torch_dtype": "bfloat16",
-  "hidden_size": 320,
-  "intermediate_size": 256,
-  "num_hidden_layers": 2,
-  "num_attention_heads": 4,
-  "num_key_value_heads": 2,
-  "head_dim": 64,
-  "vocab_size": 200,
-  "num_experts": 4,
-  "num_experts_per_tok": 2,
-  "moe_intermediate_size": 192,
-  "mlp_only_layers": [0],
-  "tie_word_embeddings": False,
-}  # fmt: skip
-LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 CACHE = ("k_scale", "v_scale")  # a trainer has none
 FORMATS = {
   "block": {"weight_block_size": [128, 128]},
   "odd": {"weight_block_size": [48, 80]},
   "tensor": {},
 }
-
-
-def is_linear(name):
-  return name.endswith(".weight") and name.split(".")[-2] in LINEAR
 
 
 def blocks(tensor, block):
