@@ -5,7 +5,7 @@ target_include_directories(reshard_flags INTERFACE ${CMAKE_SOURCE_DIR})
 target_compile_options(reshard_flags INTERFACE
   -Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow -Wnon-virtual-dtor
   -Woverloaded-virtual)
-if(RESHARD_DEV AND RESHARD_WARNINGS_ARE_ERRORS)
+if(RESHARD_WARNINGS_ARE_ERRORS)
   target_compile_options(reshard_flags INTERFACE -Werror)
 endif()
 if(RESHARD_SANITIZE)
