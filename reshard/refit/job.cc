@@ -91,8 +91,8 @@ Result<std::unique_ptr<Job>> Job::prepare(const JobInput& input, bool banded) {
 }
 
 Result<> Job::plan(const JobInput& input) {
-  Move whole =
-      RESHARD_TRY(Move::plan(source_.values(), target_.values(), {.ignore = input.options.ignore}));
+  PlannedMove whole = RESHARD_TRY(
+      PlannedMove::plan(source_.values(), target_.values(), {.ignore = input.options.ignore}));
   std::vector<bool> moves;
   for (Index i = 0; i < target_.values()->model().size(); ++i)
     moves.push_back(whole.planner().moves(TensorId(static_cast<TensorId::rep>(i))));
@@ -218,7 +218,7 @@ Result<> Job::prepare_moves() {
 void Job::count_peers() {
   std::map<Rank, PeerVolume> volumes;
   for (const Wave& wave : waves_)
-    for (const Move& move : wave.moves()) {
+    for (const PlannedMove& move : wave.moves()) {
       const Planner& planner = move.planner();
       const RankPlan part = planner.part(group_.me());
       const auto bytes = [&](const Transfer& t) {
@@ -251,7 +251,7 @@ std::uint64_t Job::seal(std::size_t i, int copy) const {
 Result<> Job::check(int copy) {
   for (Wave& wave : waves_)
     if (wave.is_direct())
-      for (Move& move : wave.moves()) RESHARD_TRY(move.check(group_, copy));
+      for (PlannedMove& move : wave.moves()) RESHARD_TRY(move.check(group_, copy));
   for (std::size_t i = 0; i < converted_.size(); ++i) sealed_[i] = seal(i, copy);
   return {};
 }
@@ -259,7 +259,7 @@ Result<> Job::check(int copy) {
 Result<> Job::check_again(int copy, bool recorded) {
   for (Wave& wave : waves_) {
     if (wave.is_direct())
-      for (Move& move : wave.moves()) RESHARD_TRY(move.check_again(group_, copy, recorded));
+      for (PlannedMove& move : wave.moves()) RESHARD_TRY(move.check_again(group_, copy, recorded));
     else if (!recorded)
       RESHARD_TRY(wave.check(group_, pool_, copy));
   }
@@ -285,7 +285,7 @@ const std::string& Job::reason() const {
 Index Job::staging_bytes() const {
   Index most = 0;
   for (const Wave& wave : waves_)
-    for (const Move& move : wave.moves()) most = std::max(most, move.staging_bytes());
+    for (const PlannedMove& move : wave.moves()) most = std::max(most, move.staging_bytes());
   return arena_.size() + most;
 }
 

@@ -35,10 +35,10 @@ class Job {
   /// ranks; after any other the group is finished, and peers have left this rank's memory.
   Result<> run(int copy, bool proved, SessionReport& report);
   /// Collective. What run() has not: fingerprints of what went from memory to memory; and remembers
-  /// what the copy holds now. Errors: as Move::check().
+  /// what the copy holds now. Errors: as PlannedMove::check().
   Result<> check(int copy);
   /// Collective. The copy holds what check() saw there last where `recorded`; else what the sources
-  /// give now. Errors: as Move::check().
+  /// give now. Errors: as PlannedMove::check().
   Result<> check_again(int copy, bool recorded);
 
   const std::vector<PeerVolume>& peers() const { return peers_; }

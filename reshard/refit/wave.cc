@@ -76,7 +76,7 @@ Result<> Wave::plan(const SessionSide& source, const SessionSide& target, const 
   const auto add = [&](const std::shared_ptr<const ModelLayout>& a,
                        const std::shared_ptr<const ModelLayout>& b,
                        std::set<std::string> only) -> Result<> {
-    moves_.push_back(RESHARD_TRY(Move::plan(a, b, {.ignore = {}, .only = std::move(only)})));
+    moves_.push_back(RESHARD_TRY(PlannedMove::plan(a, b, {.ignore = {}, .only = std::move(only)})));
     return {};
   };
   const auto values_of = [&](const QuantisedLayout& layout) {

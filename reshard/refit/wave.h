@@ -10,8 +10,8 @@
 
 #include "reshard/memory/address_range.h"
 #include "reshard/memory/host_buffer.h"
-#include "reshard/refit/move.h"
 #include "reshard/refit/pass_work.h"
+#include "reshard/refit/planned_move.h"
 #include "reshard/refit/routes.h"
 
 namespace reshard {
@@ -54,7 +54,7 @@ class Wave {
   };
   /// Does nothing collective. Errors: memory missing.
   Result<> place(const Memory& memory, const Routes& routes, Rank me);
-  /// Collective. Errors: as RankRefit::prepare(), where banded as Move::prepare_bands().
+  /// Collective. Errors: as RankRefit::prepare(), where banded as PlannedMove::prepare_bands().
   Result<> prepare(const JobGroup& group, const Memory& memory);
 
   /// Collective. Errors: `corrupt` where `proved` and what landed is not what was sent, alike on
@@ -68,8 +68,8 @@ class Wave {
 
   Route route() const { return route_; }
   bool is_direct() const { return route_ == Route::plain || route_ == Route::stored; }
-  std::vector<Move>& moves() { return moves_; }
-  const std::vector<Move>& moves() const { return moves_; }
+  std::vector<PlannedMove>& moves() { return moves_; }
+  const std::vector<PlannedMove>& moves() const { return moves_; }
 
  private:
   enum class Moves : std::uint8_t { unproved, proved, again };
@@ -91,7 +91,7 @@ class Wave {
   Route route_;
   std::vector<bool> tensors_;       ///< by TensorId of the sides' values.
   std::array<Landing, 2> landing_;  ///< in the order in which the bytes come to them.
-  std::vector<Move> moves_;         ///< one, or two through what lies between.
+  std::vector<PlannedMove> moves_;  ///< one, or two through what lies between.
   Pass before_, between_;
   std::vector<Pass> after_;  ///< by copy.
   bool banded_;

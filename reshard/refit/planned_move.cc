@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "reshard/refit/move.h"
+#include "reshard/refit/planned_move.h"
 
 #include <fmt/format.h>
 
@@ -8,16 +8,17 @@
 
 namespace reshard {
 
-Result<Move> Move::plan(std::shared_ptr<const ModelLayout> from,
-                        std::shared_ptr<const ModelLayout> to, const PlanOptions& options) {
-  Move move;
+Result<PlannedMove> PlannedMove::plan(std::shared_ptr<const ModelLayout> from,
+                                      std::shared_ptr<const ModelLayout> to,
+                                      const PlanOptions& options) {
+  PlannedMove move;
   move.planner_ = std::make_unique<Planner>(
       RESHARD_TRY(Planner::make(std::move(from), std::move(to), options)));
   return move;
 }
 
-Result<> Move::prepare(const JobGroup& group, const RankBuffers* from,
-                       std::vector<const RankBuffers*> into) {
+Result<> PlannedMove::prepare(const JobGroup& group, const RankBuffers* from,
+                              std::vector<const RankBuffers*> into) {
   from_ = from;
   into_ = std::move(into);
   for (const RankBuffers* to : into_)
@@ -26,8 +27,8 @@ Result<> Move::prepare(const JobGroup& group, const RankBuffers* from,
   return {};
 }
 
-Result<> Move::prepare_bands(const JobGroup& group, const RankBuffers* from,
-                             const RankBuffers& names, BandPass& bands) {
+Result<> PlannedMove::prepare_bands(const JobGroup& group, const RankBuffers* from,
+                                    const RankBuffers& names, BandPass& bands) {
   JobGroup direct = group;
   direct.options.path = RefitPath::direct;
   direct.options.bands = &bands;
@@ -35,7 +36,7 @@ Result<> Move::prepare_bands(const JobGroup& group, const RankBuffers* from,
   return prepare(direct, from, {&names});
 }
 
-Result<> Move::run(int copy, SessionReport& report) {
+Result<> PlannedMove::run(int copy, SessionReport& report) {
   if (bands_ != nullptr) bands_->begin(copy);
   const RankReport moved = RESHARD_TRY(refits_[index(copy)].run());
   report.move_seconds += moved.seconds;
@@ -50,13 +51,13 @@ Result<> Move::run(int copy, SessionReport& report) {
   return {};
 }
 
-Index Move::staging_bytes() const {
+Index PlannedMove::staging_bytes() const {
   Index most = 0;
   for (const RankRefit& refit : refits_) most = std::max(most, refit.staging_bytes());
   return most;
 }
 
-Result<> Move::prepare_proofs(const JobGroup& group) {
+Result<> PlannedMove::prepare_proofs(const JobGroup& group) {
   if (from_proof_) return {};
   std::vector<bool> tensors;
   for (Index i = 0; i < planner_->source().model().size(); ++i)
@@ -72,11 +73,11 @@ Result<> Move::prepare_proofs(const JobGroup& group) {
   return {};
 }
 
-Result<const Prints*> Move::read(const JobGroup& group, RankProof& proof) {
+Result<const Prints*> PlannedMove::read(const JobGroup& group, RankProof& proof) {
   return proof.run({.threads = group.options.threads, .deadline = group.deadline()});
 }
 
-Result<> Move::compare(const Prints& from, const Prints& to) const {
+Result<> PlannedMove::compare(const Prints& from, const Prints& to) const {
   const ModelSpec& model = planner_->source().model();
   for (std::size_t i = 0; i < from.tensors.size(); ++i) {
     if (!planner_->moves(TensorId(static_cast<TensorId::rep>(i)))) continue;
@@ -103,7 +104,7 @@ Result<> agree_on_converted(const JobGroup& group, const std::string& wrong) {
   return {};
 }
 
-Result<> Move::bring_again(const JobGroup& group, int copy) {
+Result<> PlannedMove::bring_again(const JobGroup& group, int copy) {
   if (bands_ == nullptr) return {};
   if (auto done = prepare_proofs(group); !done)
     return end_group(group.control, std::move(done).error());
@@ -112,7 +113,7 @@ Result<> Move::bring_again(const JobGroup& group, int copy) {
   return {};
 }
 
-Result<> Move::check_bands(const JobGroup& group) {
+Result<> PlannedMove::check_bands(const JobGroup& group) {
   const Prints* from = RESHARD_TRY(read(group, *from_proof_));
   auto prints = bands_->prints();
   if (!prints) {
@@ -124,7 +125,7 @@ Result<> Move::check_bands(const JobGroup& group) {
   return agree_on_converted(group, bands_->wrong());
 }
 
-Result<> Move::check(const JobGroup& group, int copy) {
+Result<> PlannedMove::check(const JobGroup& group, int copy) {
   RESHARD_TRY(prepare_proofs(group));
   if (bands_ != nullptr) return check_bands(group);
   const Prints* from = RESHARD_TRY(read(group, *from_proof_));
@@ -134,7 +135,7 @@ Result<> Move::check(const JobGroup& group, int copy) {
   return {};
 }
 
-Result<> Move::check_again(const JobGroup& group, int copy, bool recorded) {
+Result<> PlannedMove::check_again(const JobGroup& group, int copy, bool recorded) {
   RESHARD_TRY(prepare_proofs(group));
   const Prints* to = RESHARD_TRY(read(group, into_proofs_[index(copy)]));
   if (recorded) return compare(recorded_, *to);

@@ -33,12 +33,13 @@ Result<> agree_on_converted(const JobGroup& group, const std::string& wrong);
 
 /// One plan over some tensors, and how it runs into one memory or either of two. One of several
 /// that a job does in turn.
-class Move {
+class PlannedMove {
  public:
   /// What of it depends on the layouts alone. `only`: as PlanOptions. Errors: those of the planner,
   /// alike on all ranks.
-  static Result<Move> plan(std::shared_ptr<const ModelLayout> from,
-                           std::shared_ptr<const ModelLayout> to, const PlanOptions& options);
+  static Result<PlannedMove> plan(std::shared_ptr<const ModelLayout> from,
+                                  std::shared_ptr<const ModelLayout> to,
+                                  const PlanOptions& options);
 
   /// Collective. Memory of this rank, null where it has none, `into` of as many copies as given.
   /// The buffers must outlive the move. Errors: as RankRefit::prepare().
