@@ -53,15 +53,21 @@ test: build-all python-env megatron-env ## all tests but the slow ones; ends wit
 	@tools/run_tests.sh $(BUILD) -LE slow
 
 .PHONY: test-all
-test-all: build-all python-env megatron-env ## all tests, the slow ones too, flipped rules, and again under the sanitizers
+test-all: build-all python-env megatron-env ## all tests, the slow ones too, flipped rules, unoptimised, and under the sanitizers
 	@RESHARD_SLOW_TESTS=1 tools/run_tests.sh $(BUILD)
 	@$(MAKE) mutants
+	@$(MAKE) debug
 	@$(MAKE) asan
 	@$(MAKE) tsan
 
 .PHONY: mutants
 mutants: build-all python-env ## flip each layout rule and see that a test notices
 	@python3 tests/mutation/run.py $(BUILD)
+
+.PHONY: debug
+debug: deps ## the C++ tests without optimisation: what inlining hides shows there
+	@tools/build.sh $(BUILD)-debug $(JOBS) all $(CMAKE_ARGS) -DCMAKE_BUILD_TYPE=Debug
+	@RESHARD_NO_PYTEST=1 tools/run_tests.sh $(BUILD)-debug -LE slow
 
 .PHONY: asan
 asan: deps ## the C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer
@@ -96,4 +102,4 @@ lint: build-all ## rooms and style, formatting, clang-tidy on what changed (LINT
 
 .PHONY: clean
 clean: ## remove what was built
-	rm -rf $(BUILD) $(BUILD)-asan $(BUILD)-tsan $(BUILD)-fuzz
+	rm -rf $(BUILD) $(BUILD)-debug $(BUILD)-asan $(BUILD)-tsan $(BUILD)-fuzz
