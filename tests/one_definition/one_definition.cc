@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Finds violations of the one-definition rule that no linker reports: two types of one name in one
-// program (g++ then keeps the template instances of one of them, for both), and two inline functions
-// of one name.
+// program (g++ then keeps the template instances of one of them, for both), and two inline
+// functions of one name.
 //
 //   one_definition PROGRAM...     reads the debug information of each, prints each pair, and fails
 //                                 if there is any
@@ -113,9 +113,8 @@ class Program {
     if (is_new || is_same(first->second, found)) return;
     const Definition& other = first->second;
     std::printf("%s: two definitions of %s: %s:%d (%lld bytes) and %s:%d (%lld bytes)\n", path_,
-                name.c_str(), other.file.c_str(), other.line,
-                static_cast<long long>(other.bytes), found.file.c_str(), found.line,
-                static_cast<long long>(found.bytes));
+                name.c_str(), other.file.c_str(), other.line, static_cast<long long>(other.bytes),
+                found.file.c_str(), found.line, static_cast<long long>(found.bytes));
     ++num_violations_;
   }
 
