@@ -6,10 +6,10 @@
 #include <utility>
 #include <vector>
 
-#include "cli/layout_source.h"
-#include "cli/model_source.h"
 #include "cli/slot_files.h"
 #include "reshard/exec/rank_buffers.h"
+#include "reshard/io/make_layout.h"
+#include "reshard/io/open_model.h"
 
 namespace reshard::cli {
 

@@ -10,13 +10,10 @@
 #include "cli/commands.h"
 #include "cli/companion_files.h"
 #include "cli/interrupt.h"
-#include "cli/layout_source.h"
 #include "cli/measure.h"
 #include "cli/plan_pair.h"
 #include "cli/progress_bar.h"
 #include "cli/quantised_slots.h"
-#include "cli/rank_index.h"
-#include "cli/stored_model.h"
 #include "cli/text.h"
 #include "cli/value_source.h"
 #include "reshard/base/hash.h"
@@ -24,6 +21,9 @@
 #include "reshard/io/hf_config.h"
 #include "reshard/io/hf_quantization.h"
 #include "reshard/io/json_util.h"
+#include "reshard/io/make_layout.h"
+#include "reshard/io/rank_index.h"
+#include "reshard/io/stored_model.h"
 #include "reshard/plan/planner.h"
 
 namespace reshard::cli {

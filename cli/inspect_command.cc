@@ -6,12 +6,12 @@
 
 #include "cli/commands.h"
 #include "cli/explain_layout.h"
-#include "cli/layout_source.h"
 #include "cli/measure.h"
 #include "cli/plan_pair.h"
 #include "cli/shard_map_report.h"
 #include "cli/tensor_kinds.h"
 #include "cli/text.h"
+#include "reshard/io/make_layout.h"
 
 namespace reshard::cli {
 namespace {

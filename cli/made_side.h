@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "cli/layout_source.h"
 #include "cli/side_values.h"
+#include "reshard/io/make_layout.h"
 
 namespace reshard::cli {
 

@@ -9,8 +9,8 @@
 #include <map>
 #include <memory>
 
-#include "cli/layout_source.h"
 #include "cli/text.h"
+#include "reshard/io/make_layout.h"
 
 namespace reshard::cli {
 namespace {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "cli/layout_source.h"
+#include "reshard/io/make_layout.h"
 #include "reshard/io/safetensors.h"
 #include "reshard/model/model_layout.h"
 

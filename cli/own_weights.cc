@@ -4,12 +4,12 @@
 #include <cstring>
 
 #include "cli/checkpoint_source.h"
-#include "cli/layout_source.h"
 #include "cli/made_check.h"
 #include "cli/made_sides.h"
 #include "cli/oracle_values.h"
 #include "reshard/exec/direct.h"
 #include "reshard/exec/stream.h"
+#include "reshard/io/make_layout.h"
 
 namespace reshard::cli {
 namespace {

@@ -5,10 +5,10 @@
 
 #include <algorithm>
 
-#include "cli/layout_source.h"
 #include "cli/measure.h"
 #include "cli/text.h"
 #include "reshard/io/json_util.h"
+#include "reshard/io/make_layout.h"
 #include "reshard/plan/conversions.h"
 
 namespace reshard::cli {

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "cli/layout_source.h"
-#include "cli/model_source.h"
 #include "cli/table.h"
+#include "reshard/io/make_layout.h"
+#include "reshard/io/open_model.h"
 #include "reshard/io/plan_json.h"
 #include "reshard/plan/planner.h"
 #include "reshard/refit/session_side.h"

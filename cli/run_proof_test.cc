@@ -6,10 +6,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "cli/layout_source.h"
 #include "cli/oracle_values.h"
 #include "reshard/exec/direct.h"
 #include "reshard/io/hf_config.h"
+#include "reshard/io/make_layout.h"
 #include "reshard/model/canonical.h"
 #include "reshard/transport/inproc.h"
 #include "reshard/transport/rank_threads_testutil.h"

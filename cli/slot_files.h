@@ -4,7 +4,7 @@
 #include <optional>
 #include <vector>
 
-#include "cli/layout_source.h"
+#include "reshard/io/make_layout.h"
 #include "reshard/model/quant_files.h"
 
 namespace reshard::cli {

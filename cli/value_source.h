@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "cli/checkpoint_source.h"
-#include "cli/layout_source.h"
 #include "reshard/exec/stream.h"
+#include "reshard/io/make_layout.h"
 
 namespace reshard::cli {
 

@@ -4,12 +4,12 @@
 #include "cli/checkpoint_source.h"
 #include "cli/commands.h"
 #include "cli/interrupt.h"
-#include "cli/layout_source.h"
 #include "cli/measure.h"
 #include "cli/plan_pair.h"
 #include "cli/progress_bar.h"
 #include "cli/text.h"
 #include "reshard/exec/proof.h"
+#include "reshard/io/make_layout.h"
 
 namespace reshard::cli {
 namespace {

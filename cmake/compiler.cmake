@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Flags that every target of the project shares.
 add_library(reshard_flags INTERFACE)
-target_include_directories(reshard_flags INTERFACE ${CMAKE_SOURCE_DIR})
+target_include_directories(reshard_flags INTERFACE ${PROJECT_SOURCE_DIR})
 target_compile_options(reshard_flags INTERFACE
   -Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow -Wnon-virtual-dtor
   -Woverloaded-virtual)

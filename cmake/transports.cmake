@@ -20,7 +20,7 @@ add_custom_target(reshard_modules)
 function(reshard_transport_module name)
   cmake_parse_arguments(M "" "TRANSPORT;LIBRARY;PACKAGE;FOUND" "INCLUDES;LIBS" ${ARGN})
   string(TOUPPER ${M_TRANSPORT} option)
-  set(dir ${CMAKE_SOURCE_DIR}/reshard/transport/${M_TRANSPORT})
+  set(dir ${PROJECT_SOURCE_DIR}/reshard/transport/${M_TRANSPORT})
   file(GLOB sources CONFIGURE_DEPENDS ${dir}/*.cc)
   file(GLOB not_of_it CONFIGURE_DEPENDS ${dir}/*_test.cc ${dir}/*_bench.cc ${dir}/*_testutil.cc)
   list(REMOVE_ITEM sources ${not_of_it} "")
@@ -46,13 +46,15 @@ function(reshard_transport_module name)
       target_link_options(${target} PRIVATE -Wl,-z,defs)
     endif()
     target_link_options(${target} PRIVATE
-      -Wl,--version-script=${CMAKE_SOURCE_DIR}/cmake/module_symbols.map)
+      -Wl,--version-script=${PROJECT_SOURCE_DIR}/cmake/module_symbols.map)
     set_target_properties(${target} PROPERTIES
       PREFIX "" SUFFIX .so NO_SONAME TRUE
       CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN TRUE
-      LINK_DEPENDS ${CMAKE_SOURCE_DIR}/cmake/module_symbols.map
+      LINK_DEPENDS ${PROJECT_SOURCE_DIR}/cmake/module_symbols.map
       LIBRARY_OUTPUT_DIRECTORY ${CMAKE_RUNTIME_OUTPUT_DIRECTORY})
-    install(TARGETS ${target} LIBRARY DESTINATION lib/reshard)
+    if(RESHARD_INSTALL)
+      install(TARGETS ${target} LIBRARY DESTINATION lib/reshard)
+    endif()
     add_dependencies(reshard_modules ${target})
   endif()
   string(APPEND RESHARD_MODULE_ROWS
@@ -149,6 +151,6 @@ foreach(transport MPI GLOO UCX NCCL)
   endif()
 endforeach()
 
-configure_file(${CMAKE_SOURCE_DIR}/cmake/built_modules.cc.in
-  ${CMAKE_BINARY_DIR}/generated/built_modules.cc @ONLY)
-target_sources(reshard_transport PRIVATE ${CMAKE_BINARY_DIR}/generated/built_modules.cc)
+configure_file(${PROJECT_SOURCE_DIR}/cmake/built_modules.cc.in
+  ${PROJECT_BINARY_DIR}/generated/built_modules.cc @ONLY)
+target_sources(reshard_transport PRIVATE ${PROJECT_BINARY_DIR}/generated/built_modules.cc)

@@ -9,7 +9,7 @@
 /// The canonical tensors of a checkpoint in ranks: reshard.json lists them under "tensors", in
 /// their order, as
 /// {"name", "dtype", "shape"}. The layout alone would not tell them: it is made of them.
-namespace reshard::cli {
+namespace reshard {
 
 /// The text of a reshard.json with its tensors.
 std::string rank_index_text(const RankIndex& index, const ModelSpec& tensors);
@@ -18,4 +18,4 @@ std::string rank_index_text(const RankIndex& index, const ModelSpec& tensors);
 /// which entry.
 Result<ModelSpec> read_rank_index_tensors(const std::string& path);
 
-}  // namespace reshard::cli
+}  // namespace reshard

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The tensors of a checkpoint in ranks are read as they were written, and hostile lists are
 // refused.
-#include "cli/rank_index.h"
+#include "reshard/io/rank_index.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 #include <filesystem>
 #include <fstream>
 
-namespace reshard::cli {
+namespace reshard {
 namespace {
 
 using ::testing::HasSubstr;
@@ -86,4 +86,4 @@ INSTANTIATE_TEST_SUITE_P(
             "named twice"}));
 
 }  // namespace
-}  // namespace reshard::cli
+}  // namespace reshard

@@ -11,7 +11,7 @@
 #include "reshard/model/quantised_layout.h"
 #include "reshard/model/tensor.h"
 
-namespace reshard::cli {
+namespace reshard {
 
 /// What a user means by a model: its canonical tensors, its config where it has one that reshard
 /// understands, and its weights where it is a checkpoint.
@@ -54,4 +54,4 @@ Result<Model> open_model(const std::string& text, const ModelOptions& options = 
 /// The same for checkpoints only. @post the model has weights
 Result<Model> open_checkpoint(const std::string& path, const ModelOptions& options = {});
 
-}  // namespace reshard::cli
+}  // namespace reshard

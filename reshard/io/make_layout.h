@@ -5,13 +5,13 @@
 #include <optional>
 #include <string>
 
-#include "cli/model_source.h"
+#include "reshard/io/open_model.h"
 #include "reshard/model/layout_spec.h"
 #include "reshard/model/model_layout.h"
 #include "reshard/model/quant_files.h"
 #include "reshard/model/quantised_layout.h"
 
-namespace reshard::cli {
+namespace reshard {
 
 /// A layout as the command line takes it. Errors: those of parse_layout, and a family that there is
 /// not.
@@ -46,4 +46,4 @@ Result<std::shared_ptr<const ModelLayout>> make_layout(const std::string& text, 
 /// How a checkpoint is cut: "hf", or what its reshard.json says. @pre model.weights
 Result<std::shared_ptr<const ModelLayout>> own_layout(const Model& model);
 
-}  // namespace reshard::cli
+}  // namespace reshard

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/stored_model.h"
+#include "reshard/io/stored_model.h"
 
 #include <fmt/format.h>
 
@@ -10,7 +10,7 @@
 
 #include "reshard/model/quant_notation.h"
 
-namespace reshard::cli {
+namespace reshard {
 namespace {
 
 constexpr std::string_view kFactor = "_scale_2", kWeight = ".weight";
@@ -172,4 +172,4 @@ std::vector<std::string> plain_modules(const ModelSpec& values, const QuantChoic
   return names;
 }
 
-}  // namespace reshard::cli
+}  // namespace reshard

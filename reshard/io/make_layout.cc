@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/layout_source.h"
+#include "reshard/io/make_layout.h"
 
 #include <fmt/format.h>
 
@@ -14,7 +14,7 @@
 #include "reshard/model/families.h"
 #include "reshard/model/quant_notation.h"
 
-namespace reshard::cli {
+namespace reshard {
 namespace {
 
 Result<ModelLayout> build(const LayoutSpec& spec, const Model& model,
@@ -139,4 +139,4 @@ Result<LayoutSide> own_side(const Model& model) {
   return side;
 }
 
-}  // namespace reshard::cli
+}  // namespace reshard

@@ -7,7 +7,7 @@
 
 /// The named examples: config files that come with the program, known by their file name without
 /// ".json".
-namespace reshard::cli {
+namespace reshard {
 
 /// The path of the example's config, or none. Looked for in the folder $RESHARD_EXAMPLES where that
 /// is set, else in ../share/reshard/configs beside the program and in the source tree that it was
@@ -17,4 +17,4 @@ std::optional<std::string> find_example(const std::string& name);
 /// All names, sorted.
 std::vector<std::string> example_names();
 
-}  // namespace reshard::cli
+}  // namespace reshard

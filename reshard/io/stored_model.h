@@ -10,7 +10,7 @@
 #include "reshard/model/quantised_layout.h"
 #include "reshard/model/tensor.h"
 
-namespace reshard::cli {
+namespace reshard {
 
 /// The tensors of a checkpoint as if none were quantised.
 struct PlainTensors {
@@ -34,4 +34,4 @@ bool is_activation_scale(const CanonicalTensor& tensor, const ModelSpec& stored)
 /// as modules_to_not_convert.
 std::vector<std::string> plain_modules(const ModelSpec& values, const QuantChoice& choice);
 
-}  // namespace reshard::cli
+}  // namespace reshard

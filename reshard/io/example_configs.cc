@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/examples.h"
+#include "reshard/io/example_configs.h"
 
 #include <cstdlib>
 #include <filesystem>
 #include <set>
 
-namespace reshard::cli {
+namespace reshard {
 namespace {
 
 namespace fs = std::filesystem;
@@ -42,4 +42,4 @@ std::vector<std::string> example_names() {
   return {names.begin(), names.end()};
 }
 
-}  // namespace reshard::cli
+}  // namespace reshard

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/rank_index.h"
+#include "reshard/io/rank_index.h"
 
 #include <fmt/format.h>
 
 #include "reshard/io/json_util.h"
 
-namespace reshard::cli {
+namespace reshard {
 namespace {
 
 constexpr JsonLimits kLimits{
@@ -71,4 +71,4 @@ Result<ModelSpec> read_rank_index_tensors(const std::string& path) {
   return tensors;
 }
 
-}  // namespace reshard::cli
+}  // namespace reshard

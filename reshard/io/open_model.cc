@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/model_source.h"
+#include "reshard/io/open_model.h"
 
 #include <fmt/format.h>
 
@@ -7,17 +7,17 @@
 #include <cstring>
 #include <filesystem>
 
-#include "cli/examples.h"
-#include "cli/rank_index.h"
-#include "cli/stored_model.h"
+#include "reshard/io/example_configs.h"
 #include "reshard/io/hf_config.h"
 #include "reshard/io/hf_quantization.h"
 #include "reshard/io/json_util.h"
+#include "reshard/io/rank_index.h"
+#include "reshard/io/stored_model.h"
 #include "reshard/model/canonical.h"
 #include "reshard/model/names.h"
 #include "reshard/model/quant_notation.h"
 
-namespace reshard::cli {
+namespace reshard {
 namespace {
 
 namespace fs = std::filesystem;
@@ -302,4 +302,4 @@ Result<Model> open_model(const std::string& text, const ModelOptions& options) {
   return unknown_model(text);
 }
 
-}  // namespace reshard::cli
+}  // namespace reshard
