@@ -23,6 +23,8 @@ MAX_FUNCTION_LINES = 60
 ONLY = {"base": set(), "transport": {"base", "memory"}}
 NEVER = {"plan": {"transport"}}
 TOP_ROOMS = {"io", "refit"}
+# For users: includes any room, and no room includes it.
+FRONT_DOOR = "reshard/reshard.h"
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 UNFINISHED = re.compile(r"\b(T[O]DO|F[I]XME|X[X]X|N[O]COMMIT)\b")
@@ -57,6 +59,10 @@ def check_own_include(path, target, rooms):
     return f'include "{target}": write the path from the root of the repository'
   if to[0] != "reshard":
     return None if to[0] == top else f'{top}/ must not include "{target}": only {to[0]}/ may'
+  if path.as_posix() == FRONT_DOOR:
+    return None
+  if top == "reshard" and target == FRONT_DOOR:
+    return f'"{target}" is for users: include the headers that {path.name} needs'
   of_test = path.stem.endswith(("_test", "_testutil", "_bench"))
   if top != "reshard" or to[1] == room or (of_test and target.endswith("_testutil.h")):
     return None

@@ -68,6 +68,11 @@ class CheckLayers(unittest.TestCase):
     self.expect("tests/a.cc", '#include "cli/c.h"\n', 2, "only cli/ may")
     self.expect_nothing("cli/a.cc", '#include "cli/c.h"\n#include "reshard/io/i.h"\n')
 
+  def test_the_front_door_opens_to_users_alone(self):
+    self.expect_nothing("reshard/reshard.h", '#pragma once\n#include "reshard/plan/p.h"\n')
+    self.expect("reshard/exec/a.cc", '#include "reshard/reshard.h"\n', 2, "is for users")
+    self.expect_nothing("examples/cpp/a.cc", '#include "reshard/reshard.h"\n')
+
   def test_includes_are_written_from_the_root(self):
     self.expect("reshard/index/a.cc", '#include "box.h"\n', 2, "from the root")
     self.expect("reshard/index/a.cc", '#include "../base/b.h"\n', 2, "from the root")

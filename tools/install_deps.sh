@@ -12,7 +12,7 @@ packages_of() {
     build) echo g++ cmake ninja-build ccache libfmt-dev nlohmann-json3-dev libcli11-dev \
       libexpected-dev libxxhash-dev libspdlog-dev libsodium-dev ;;
     test) echo libgtest-dev libgmock-dev librapidcheck-dev libbenchmark-dev python3 python3-venv \
-      libopenmpi-dev openmpi-bin libmpich-dev mpich libgloo-dev libucx-dev libdw-dev ;;
+      libopenmpi-dev openmpi-bin libmpich-dev mpich libgloo-dev libucx-dev libdw-dev pkg-config ;;
     fuzz) echo clang-19 libclang-rt-19-dev ;;
     lint) echo clang-format-19 clang-tidy-19 clang-tools-19 python3 ;;
     *) echo "install_deps: unknown group '$1'; known: build test fuzz lint" >&2; return 2 ;;

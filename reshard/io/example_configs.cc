@@ -5,6 +5,8 @@
 #include <filesystem>
 #include <set>
 
+#include "reshard/base/own_folders.h"
+
 namespace reshard {
 namespace {
 
@@ -14,9 +16,8 @@ std::vector<fs::path> folders() {
   if (const char* own = std::getenv("RESHARD_EXAMPLES"); own != nullptr && *own != '\0')
     return {own};
   std::vector<fs::path> found;
-  std::error_code error;
-  const fs::path program = fs::read_symlink("/proc/self/exe", error);
-  if (!error) found.push_back(program.parent_path().parent_path() / "share/reshard/configs");
+  for (const fs::path& folder : own_folders())
+    found.push_back(folder.parent_path() / "share/reshard/configs");
   found.emplace_back(RESHARD_SOURCE_CONFIGS);
   return found;
 }

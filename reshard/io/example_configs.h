@@ -10,8 +10,8 @@
 namespace reshard {
 
 /// The path of the example's config, or none. Looked for in the folder $RESHARD_EXAMPLES where that
-/// is set, else in ../share/reshard/configs beside the program and in the source tree that it was
-/// built from.
+/// is set, else in ../share/reshard/configs from the program and from libreshard.so, and in the
+/// source tree that they were built from.
 std::optional<std::string> find_example(const std::string& name);
 
 /// All names, sorted.

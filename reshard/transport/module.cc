@@ -4,11 +4,11 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
 
+#include "reshard/base/own_folders.h"
 #include "reshard/transport/built_modules.h"
 
 namespace reshard {
@@ -40,11 +40,12 @@ std::vector<fs::path> folders() {
   std::vector<fs::path> out;
   if (const char* folder = std::getenv("RESHARD_MODULES"); folder != nullptr && *folder != '\0')
     out.emplace_back(folder);
-  std::error_code failed;
-  const fs::path program = fs::read_symlink("/proc/self/exe", failed);
-  if (failed) return out;
-  out.push_back(program.parent_path());
-  out.push_back(program.parent_path().parent_path() / "lib" / "reshard");
+  const std::vector<fs::path> own = own_folders();
+  if (!own.empty()) out.push_back(own.front());
+  for (const fs::path& folder : own) {
+    out.push_back(folder / "reshard");
+    out.push_back(folder.parent_path() / "lib" / "reshard");
+  }
   return out;
 }
 

@@ -40,10 +40,10 @@ inline constexpr std::uint64_t kModuleAbi = 2;
 inline constexpr const char* kModuleSymbol = "reshard_transport_module";
 
 /// The module of this name, loaded once. Looked for in $RESHARD_MODULES (a folder), beside the
-/// program, and in ../lib/reshard/ from it. `mpi` has one for each library: the one of the launcher
-/// that started this process, else any that is there; "mpi_openmpi" and "mpi_mpich" name one of
-/// them. Errors: `unsupported`: not built (which
-/// package would bring it), not found (where it was looked for), its library does not load (the
+/// program, and in reshard/ and ../lib/reshard/ from the program and from libreshard.so. `mpi` has
+/// one for each library: the one of the launcher that started this process, else any that is there;
+/// "mpi_openmpi" and "mpi_mpich" name one of them. Errors: `unsupported`: not built (with the
+/// package that would bring it), not found (with the folders), its library does not load (with the
 /// system's words), another abi.
 Result<const TransportModule*> load_module(std::string_view name);
 

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// The one header that a program includes. What it reaches is the public interface and is installed;
+// all other headers are internal. examples/cpp/ has complete programs.
+
+// Models and layouts: open_model("qwen3-30b-a3b"), make_layout("megatron:tp=4,ep=8", model).
+#include "reshard/io/make_layout.h"
+#include "reshard/io/open_model.h"
+#include "reshard/io/rules_file.h"
+#include "reshard/model/families.h"
+
+// The plan between two layouts, its cost and its text.
+#include "reshard/plan/planner.h"
+#include "reshard/plan/print.h"
+#include "reshard/plan/summary.h"
+
+// All ranks in one process: memory, the refit, fingerprints of both sides.
+#include "reshard/exec/direct.h"
+#include "reshard/exec/proof.h"
+#include "reshard/exec/rank_buffers.h"
+
+// Ranks that are processes or threads: a group, and the session that it holds between steps.
+#include "reshard/refit/session.h"
+#include "reshard/transport/group.h"
+#include "reshard/transport/inproc.h"
+#include "reshard/transport/registry.h"
+#include "reshard/transport/rendezvous.h"
+
+// Quantisation of one matrix in memory.
+#include "reshard/transform/quantise.h"

@@ -1,0 +1,126 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Builds examples/cpp as a user's project does, runs each program, and checks what it prints.
+
+  test_embed.py --source FOLDER --build FOLDER --link static|shared|pkg-config|subdirectory
+                [--build-type Debug] [--compiler clang++-19]
+"""
+
+import argparse
+import os
+import pathlib
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+
+PRINTS = {
+  "plan": [r"^qwen3-30b-a3b: \d+ bytes to deliver", r"no plan does better than \d+"],
+  "refit_in_process": [r"^\d+ bytes in [\d.]+ ms$", r"^every tensor is the same on both sides$"],
+  "own_layout": [r"^rank 3 of 4 holds engine/\S+ \[\d+, \d+\]$", r"bytes to deliver"],
+  "quantised_target": [r"^rank 0: \d+ bytes of BF16 became \d+ of MXFP8", r"^rank 1: \d+ bytes of BF16"],
+}
+
+
+def run(command, **more):
+  done = subprocess.run([str(part) for part in command], text=True, capture_output=True, **more)
+  if done.returncode != 0:
+    sys.exit(f"{' '.join(map(str, command))}\nexit {done.returncode}\n{done.stdout}{done.stderr}")
+  return done.stdout
+
+
+def check(program, text, patterns):
+  for pattern in patterns:
+    if not re.search(pattern, text, re.MULTILINE):
+      sys.exit(f"{program} printed no line like {pattern}:\n{text}")
+
+
+def check_processes(program, folder, environment):
+  """The four ranks of the example, as processes that meet at a port of this host."""
+  secret = folder / "secret"
+  secret.write_text("0123456789abcdef of this test")
+  secret.chmod(0o600)
+  with socket.socket() as probe:  # any free port
+    probe.bind(("127.0.0.1", 0))
+    url = f"tcp://127.0.0.1:{probe.getsockname()[1]}"
+  ranks = [
+    subprocess.Popen([program, str(rank), url, secret], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                     text=True, env=environment)
+    for rank in range(4)
+  ]
+  outputs = [rank.communicate()[0] for rank in ranks]
+  for number, (rank, output) in enumerate(zip(ranks, outputs)):
+    if rank.returncode != 0:
+      sys.exit(f"rank {number} ended with {rank.returncode}:\n{output}")
+  for number in (2, 3):
+    wanted = [rf"^rank {number} serves version {step} \(whole\), first byte {step}$" for step in (1, 20)]
+    check(program, outputs[number], wanted)
+
+
+def build(arguments, folder):
+  """Configures and builds the examples; the folder with their programs."""
+  prefix, out = folder / "prefix", folder / "build"
+  configure = ["cmake", "-G", "Ninja", "-S", f"{arguments.source}/examples/cpp", "-B", out,
+               f"-DCMAKE_BUILD_TYPE={arguments.build_type}"]
+  if arguments.compiler:
+    configure.append(f"-DCMAKE_CXX_COMPILER={arguments.compiler}")
+  if arguments.link == "subdirectory":
+    run([*configure, f"-DRESHARD_SOURCE={arguments.source}"])
+    for target in run(["ninja", "-C", out, "-t", "targets", "all"]).splitlines():
+      if "_tests:" in target or target.startswith(("bin/reshard:", "install:")):
+        sys.exit(f"as a subdirectory reshard brings what its user did not ask for: {target}")
+  else:
+    run(["cmake", "--install", arguments.build, "--prefix", prefix])
+    check_headers(arguments.source, prefix)
+    if arguments.link == "pkg-config":
+      return build_by_hand(arguments, prefix, out)
+    shared = "ON" if arguments.link == "shared" else "OFF"
+    run([*configure, f"-DCMAKE_PREFIX_PATH={prefix}", f"-DBUILD_SHARED_LIBS={shared}"])
+  run(["ninja", "-C", out, "plan", "refit_in_process", "refit_processes", "own_layout", "quantised_target"])
+  return out
+
+
+def build_by_hand(arguments, prefix, out):
+  """Without CMake: the flags that pkg-config says."""
+  settings = {**os.environ, "PKG_CONFIG_PATH": str(next(prefix.rglob("reshard.pc")).parent)}
+  flags = run(["pkg-config", "--cflags", "--libs", "reshard"], env=settings).split()
+  libraries = run(["pkg-config", "--variable=libdir", "reshard"], env=settings).strip()
+  out.mkdir()
+  for program in [*PRINTS, "refit_processes"]:
+    run([arguments.compiler or "c++", f"{arguments.source}/examples/cpp/{program}.cc", "-o", out / program, *flags,
+         f"-Wl,-rpath,{libraries}"])
+  return out
+
+
+def check_headers(source, prefix):
+  """Only public headers are installed, and all of them are used from there."""
+  installed = {str(path.relative_to(prefix / "include")) for path in (prefix / "include").rglob("*.h")}
+  internal = [name for name in installed if name.endswith(("_testutil.h", "_kernels.h"))]
+  if "reshard/reshard.h" not in installed or internal:
+    sys.exit(f"installed headers are not the public ones: {internal or 'no reshard/reshard.h'}")
+
+
+def main():
+  parser = argparse.ArgumentParser()
+  parser.add_argument("--source", required=True)
+  parser.add_argument("--build", required=True)
+  parser.add_argument("--link", required=True, choices=["static", "shared", "pkg-config", "subdirectory"])
+  parser.add_argument("--build-type", default="RelWithDebInfo")
+  parser.add_argument("--compiler", default="")
+  arguments = parser.parse_args()
+  if arguments.compiler and not shutil.which(arguments.compiler):
+    sys.exit(f"{arguments.compiler} is not installed")
+  with tempfile.TemporaryDirectory() as name:
+    folder = pathlib.Path(name)
+    out = build(arguments, folder)
+    # An installed library must find its example configs beside it; a static one knows its sources.
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("RESHARD_")}
+    for program, patterns in PRINTS.items():
+      check(program, run([out / program], env=environment), patterns)
+    check_processes(out / "refit_processes", folder, environment)
+
+
+if __name__ == "__main__":
+  main()
