@@ -56,6 +56,8 @@ class Engine : private FamilyBuilder {
   /// Weight, and where there is one bias, of a linear layer cut by rows; by columns, bias whole.
   Result<> column(const std::string& name, const std::string& hf, CutId how, bool bias = false);
   Result<> row(const std::string& name, const std::string& hf, CutId how, bool bias = false);
+  /// Says that the engine's modules lack these biases, as both engines' loaders do in silence.
+  void omit_biases(const Layer& l, std::initializer_list<const char*> projections);
   /// The pieces of several projections under one name.
   Result<> stacked(const std::string& name, std::initializer_list<Part> parts, bool bias);
   /// A vector cut by rows; f32: one that the engine creates in float32.

@@ -36,6 +36,8 @@ struct EngineDesign {
   bool transposed = false;  ///< [E, H, 2I] and [E, I, H].
   bool mtp = false;         ///< the modules for multi-token prediction.
   bool f32_router = false, f32_expert_bias = false;
+  /// Biases of attention that its modules have where a checkpoint has them; others are left out.
+  bool qkv_bias = true, output_bias = true;
   /// Shared experts that ranks keep behind their routed ones, as experts of their own; 0: beside.
   Index fused_shared = 0;
   /// Modules for multi-token prediction are a model of its own ("model.decoder.") that takes

@@ -10,8 +10,11 @@ Result<> Engine::attention(const Layer& l) {
   const CutId kv = in_units(d_.heads, c_.head_dim);
   RESHARD_TRY(stacked(mixer(l, "qkv_proj"),
                       {{hf("q_proj"), heads_}, {hf("k_proj"), kv}, {hf("v_proj"), kv}},
-                      c_.attention_bias));
-  RESHARD_TRY(row(mixer(l, "o_proj"), hf("o_proj"), heads_, c_.attention_output_bias));
+                      c_.attention_bias && d_.qkv_bias));
+  RESHARD_TRY(
+      row(mixer(l, "o_proj"), hf("o_proj"), heads_, c_.attention_output_bias && d_.output_bias));
+  if (!d_.qkv_bias) omit_biases(l, {"q_proj", "k_proj", "v_proj"});
+  if (!d_.output_bias) omit_biases(l, {"o_proj"});
   if (c_.attention_sinks) RESHARD_TRY(vector(mixer(l, "sinks"), hf("sinks"), heads_));
   if (!c_.qk_norm) return {};
   RESHARD_TRY(replicated(mixer(l, "q_norm.weight"), hf("q_norm.weight")));
@@ -23,17 +26,23 @@ Result<> Engine::mla(const Layer& l) {
   const CutId whole(0);
   if (c_.mla.q_rank > 0) {
     RESHARD_TRY(stacked(mixer(l, d_.fused_qkv_a),
-                        {{hf("q_a_proj"), whole}, {hf("kv_a_proj_with_mqa"), whole}}, c_.mla.bias));
+                        {{hf("q_a_proj"), whole}, {hf("kv_a_proj_with_mqa"), whole}}, false));
     RESHARD_TRY(replicated(mixer(l, "q_a_layernorm.weight"), hf("q_a_layernorm.weight")));
     RESHARD_TRY(column(mixer(l, "q_b_proj"), hf("q_b_proj"), heads_));
   } else {
     RESHARD_TRY(column(mixer(l, "q_proj"), hf("q_proj"), heads_));
-    RESHARD_TRY(
-        column(mixer(l, "kv_a_proj_with_mqa"), hf("kv_a_proj_with_mqa"), whole, c_.mla.bias));
+    RESHARD_TRY(column(mixer(l, "kv_a_proj_with_mqa"), hf("kv_a_proj_with_mqa"), whole));
   }
   RESHARD_TRY(replicated(mixer(l, "kv_a_layernorm.weight"), hf("kv_a_layernorm.weight")));
   RESHARD_TRY(column(mixer(l, "kv_b_proj"), hf("kv_b_proj"), heads_));
-  return row(mixer(l, "o_proj"), hf("o_proj"), heads_, c_.mla.bias);
+  // Neither engine's modules have biases here, whatever attention_bias says.
+  omit_biases(l, {"q_a_proj", "kv_a_proj_with_mqa", "o_proj"});
+  return row(mixer(l, "o_proj"), hf("o_proj"), heads_);
+}
+
+void Engine::omit_biases(const Layer& l, std::initializer_list<const char*> projections) {
+  for (const char* projection : projections)
+    if (const auto id = m_.find(hf_.mixer(l.at, std::string(projection) + ".bias"))) b_.omit(*id);
 }
 
 Result<> Engine::packed(const std::string& name, const std::string& hf,

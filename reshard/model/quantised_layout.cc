@@ -275,10 +275,10 @@ Slot Quantiser::beside(const Slot& slot, const std::string& suffix, const Blocks
   s.stack_dim = slot.stack_dim;
   const int n = slot.sections[0].extent.size();
   s.merged = slot.merged;
-  // One number for each matrix: [E, sections] or, where there is one section, [E].
+  // One number for each matrix: [E, sections] or, where none are stacked within a matrix, [E].
   if (blocks.rows == 0 && blocks.cols == 0) {
     s.merged.bits = static_cast<std::uint8_t>(1U << (n - 2));
-    if (n > 2 && slot.sections.size() == 1)
+    if (n > 2 && slot.sections.size() == 1 && slot.stack_dim < n - 2)
       s.merged.bits = static_cast<std::uint8_t>(s.merged.bits | 1U << (n - 3));
   }
   return s;

@@ -273,6 +273,23 @@ TEST(QuantisedLayout, scales_of_whole_tensors_are_one_for_each_section) {
   EXPECT_EQ(shape_on(*q.stored, "model.layers.1.mlp.experts.w2_weight_scale", 1), "[10]");
 }
 
+// vLLM 0.32 and SGLang 0.5.23 create [E, shards of w13], one shard where there is no gate.
+TEST(QuantisedLayout, scales_of_experts_without_gates_are_a_column) {
+  QuantFormat f = kBlock;
+  f.block_rows = f.block_cols = 0;
+  const std::string at = "model.layers.1.mixer.experts.";
+  for (const char* layout : {"vllm:tp=2", "sglang:tp=2", "sglang:tp=2,transposed=1"}) {
+    const auto q = quantised(layout, tiny_nemotron(), f, BlockGrid::local, {"mixer.experts"});
+    EXPECT_EQ(shape_on(*q.stored, at + "w13_weight_scale", 1), "[8, 1]") << layout;
+    EXPECT_EQ(shape_on(*q.stored, at + "w2_weight_scale", 1), "[8]") << layout;
+  }
+  const auto nvfp4 =
+      quantised("vllm:tp=1", tiny_nemotron(), *quant_format_from_name("nvfp4"), BlockGrid::local,
+                {"mixer.experts"});
+  EXPECT_EQ(shape_on(*nvfp4.stored, at + "w13_weight_scale_2", 0), "[8, 1]");
+  EXPECT_EQ(shape_on(*nvfp4.stored, at + "w2_weight_scale_2", 0), "[8]");
+}
+
 TEST(QuantisedLayout, swizzled_scales_fill_tiles_and_are_never_planned) {
   const QuantFormat f{.order = ScaleOrder::swizzled};
   const ModelConfig c = qwen3_30b();

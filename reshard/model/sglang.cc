@@ -143,6 +143,7 @@ Result<> read_names(EngineDesign& d, const LayoutSpec& spec, const Sizes& s, con
   d.head_everywhere = among(c, {"llama", "mistral", "qwen3_moe", "mixtral", "glm4_moe", "gpt_oss"});
   d.tied_head = true;
   d.f32_router = c.model_type == "glm4_moe";
+  d.qkv_bias = d.output_bias = c.model_type != "qwen3_next";
   d.f32_expert_bias = true;
   d.nextn = true;
   if (s.fused_shared) d.fused_shared = c.shared_expert_size / c.moe_intermediate_size;

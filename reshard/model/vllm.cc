@@ -124,6 +124,8 @@ Result<> read_names(EngineDesign& d, const LayoutSpec& spec, const ModelConfig& 
         Code::invalid_argument,
         fmt::format("vllm: w13=up_first: {} keeps gate and up rows in turn", c.architecture));
   d.f32_router = c.model_type == "glm4_moe";
+  d.qkv_bias = c.model_type != "qwen3_next";
+  d.output_bias = d.qkv_bias && !among(c, {"qwen3", "qwen3_moe"});
   d.fused_qkv_a = "fused_qkv_a_proj";
   d.sinks_module = "attn";
   d.embedding_module = c.model_type == "gpt_oss" ? "embedding" : "embed_tokens";

@@ -131,15 +131,60 @@ TEST(VllmMla, first_projections_are_one_and_whole) {
   EXPECT_EQ(rows_on(*l, at + "kv_a_layernorm.weight", 3), "kv_a_layernorm[0,8)+0 of 8");
 }
 
+/// What the layout leaves out on purpose, by how names end.
+std::vector<std::string> left_out(const ModelLayout& l, const std::string& end) {
+  std::vector<std::string> names;
+  for (Index t = 0; t < l.model().size(); ++t) {
+    const TensorId id(static_cast<TensorId::rep>(t));
+    const std::string& name = l.model()[id].name;
+    if (l.omits(id) && name.ends_with(end)) names.push_back(name);
+  }
+  return names;
+}
+
 TEST(VllmMla, without_q_rank_there_is_nothing_to_fuse) {
   ModelConfig c = tiny_deepseek();
   c.mla.q_rank = 0;
-  c.mla.bias = true;
   const auto l = vllm("tp=2", c);
   const std::string at = "model.layers.0.self_attn.";
   EXPECT_EQ(rows_on(*l, at + "q_proj.weight", 1), "q_proj[48,96)+0 of 48");
-  EXPECT_EQ(rows_on(*l, at + "kv_a_proj_with_mqa.bias", 1), "kv_a_proj_with_mqa[0,12)+0 of 12");
+  EXPECT_EQ(rows_on(*l, at + "kv_a_proj_with_mqa.weight", 1), "kv_a_proj_with_mqa[0,12)+0 of 12");
   EXPECT_FALSE(slot_named(*l, at + "fused_qkv_a_proj.weight", 0));
+}
+
+TEST(VllmMla, its_modules_have_no_biases_and_leave_a_checkpoints_out) {
+  ModelConfig c = tiny_deepseek();
+  c.num_hidden_layers = 1;
+  c.layers.resize(1);
+  c.num_mtp = 0;
+  c.mla.bias = true;
+  const auto l = vllm("tp=2", c);
+  EXPECT_THAT(names_on(*l, 0, "bias"), ElementsAre());
+  EXPECT_THAT(left_out(*l, ".bias"),
+              ElementsAre("model.layers.0.self_attn.q_a_proj.bias",
+                          "model.layers.0.self_attn.kv_a_proj_with_mqa.bias",
+                          "model.layers.0.self_attn.o_proj.bias"));
+}
+
+TEST(VllmAttention, a_class_without_an_output_bias_leaves_the_checkpoints_out) {
+  ModelConfig c = tiny_dense();
+  c.num_hidden_layers = 1;
+  c.layers.resize(1);
+  c.attention_bias = c.attention_output_bias = true;
+  EXPECT_TRUE(slot_named(*vllm("tp=2", c), "model.layers.0.self_attn.o_proj.bias", 1));
+  for (const char* type : {"qwen3", "qwen3_moe"}) {
+    c.model_type = type;
+    const auto l = vllm("tp=2", c);
+    EXPECT_TRUE(slot_named(*l, "model.layers.0.self_attn.qkv_proj.bias", 1));
+    EXPECT_FALSE(slot_named(*l, "model.layers.0.self_attn.o_proj.bias", 1));
+    EXPECT_THAT(left_out(*l, ".bias"), ElementsAre("model.layers.0.self_attn.o_proj.bias"));
+  }
+  c.model_type = "qwen3_next";
+  EXPECT_THAT(left_out(*vllm("tp=2", c), ".bias"),
+              ElementsAre("model.layers.0.self_attn.q_proj.bias",
+                          "model.layers.0.self_attn.k_proj.bias",
+                          "model.layers.0.self_attn.v_proj.bias",
+                          "model.layers.0.self_attn.o_proj.bias"));
 }
 
 TEST(VllmMamba, packed_parts_are_cut_one_by_one) {

@@ -168,6 +168,15 @@ SPECS = {
     torch.bfloat16,
     False,
   ),
+  # vLLM has no place for the bias of the output projection.
+  "qwen3-bias": (
+    _QWEN3,
+    _sizes(
+      64, 88, 4, 2, 4, 150, head_dim=24, tie_word_embeddings=False, attention_bias=True
+    ),
+    torch.bfloat16,
+    False,
+  ),
   "qwen3-moe": (_QWEN3_MOE, _QWEN3_MOE_SIZES | dict(mlp_only_layers=[1]), torch.bfloat16, False),
   "qwen3-moe-10": (
     _QWEN3_MOE,

@@ -40,7 +40,7 @@ MLA = [
   ("deepseek-noq", "vllm:tp=2"),
   ("deepseek-noq", "vllm:tp=4,ep=4"),
   ("deepseek-noq", "vllm:tp=2,pp=2,dp=2,ep=4"),
-  # Biases on the down-projections and the output, for which Megatron has no place.
+  # Biases on the down-projections and the output, for which neither framework has a place.
   ("deepseek-bias", "vllm:tp=1"),
   ("deepseek-bias", "vllm:tp=4"),
   ("deepseek-bias", "vllm:tp=2,dp=2,ep=4"),
@@ -183,6 +183,13 @@ KEYS = [
   ("llama-gqa-tied", "vllm:tp=2,pp=2"),
   ("qwen2", "vllm:tp=2,pp=2,dp=2"),
   ("qwen3", "vllm:tp=2,pp=3"),
+  # A bias on the output, for which vLLM has no place.
+  ("qwen3-bias", "megatron:tp=1"),
+  ("qwen3-bias", "megatron:tp=2,pp=2"),
+  ("qwen3-bias", "megatron:tp=4,norms=separate"),
+  ("qwen3-bias", "vllm:tp=1"),
+  ("qwen3-bias", "vllm:tp=4"),
+  ("qwen3-bias", "vllm:tp=2,pp=2"),
   # Models whose modules have embeddings, norms or heads on every stage.
   ("qwen3-moe", "vllm:tp=2,pp=2"),
   ("mixtral", "vllm:pp=3"),

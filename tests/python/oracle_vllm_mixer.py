@@ -32,9 +32,12 @@ def tensors(layer, tp, index):
 
 def _attention(layer, tp, index):
   at = f"{layer.attention_module()}."
-  names = ("q_norm.weight", "k_norm.weight", "o_proj.bias")
-  parts = {name: layer.attention(name) for name in names}
-  for kind in ("weight", "bias"):
+  parts = {name: layer.attention(name) for name in ("q_norm.weight", "k_norm.weight")}
+  # models/qwen3.py and qwen3_moe.py build o_proj without a bias, qwen3_next.py all four.
+  model_type = layer.model.kind()
+  if model_type not in ("qwen3", "qwen3_moe", "qwen3_next"):
+    parts["o_proj.bias"] = layer.attention("o_proj.bias")
+  for kind in ("weight",) if model_type == "qwen3_next" else ("weight", "bias"):
     q, k, v = (layer.attention(f"{name}_proj.{kind}") for name in "qkv")
     if q is not None:
       k, v = (kv_shard(part, layer.model.num_kv_heads, tp, index) for part in (k, v))
@@ -48,17 +51,17 @@ def _attention(layer, tp, index):
 
 def _mla(layer, tp, index):
   find, parts = layer.attention, {}
-  for name in ("q_a_layernorm.weight", "kv_a_layernorm.weight", "o_proj.bias"):
+  for name in ("q_a_layernorm.weight", "kv_a_layernorm.weight"):
     parts[name] = find(name)
   for name in ("q_b_proj.weight", "q_proj.weight", "kv_b_proj.weight"):
     if find(name) is not None:
       parts[name] = row_shard(find(name), index, tp)
-  for kind in ("weight", "bias"):
-    q, kv = find(f"q_a_proj.{kind}"), find(f"kv_a_proj_with_mqa.{kind}")
-    if q is not None:
-      parts[f"fused_qkv_a_proj.{kind}"] = concatenate([q, kv])
-    else:
-      parts[f"kv_a_proj_with_mqa.{kind}"] = kv
+  # No linear layer of models/deepseek_v2.py has a bias.
+  q, kv = find("q_a_proj.weight"), find("kv_a_proj_with_mqa.weight")
+  if q is not None:
+    parts["fused_qkv_a_proj.weight"] = concatenate([q, kv])
+  else:
+    parts["kv_a_proj_with_mqa.weight"] = kv
   parts["o_proj.weight"] = column_shard(find("o_proj.weight"), index, tp)
   return {f"self_attn.{name}": part for name, part in parts.items()}
 

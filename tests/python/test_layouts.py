@@ -23,7 +23,9 @@ def rows(table):
 
 @rows(TABLE)
 def test_ranks_hold_what_the_framework_slices(name, layout, checkpoint, home_bytes, tmp_path):
-  check(*checkpoint(name), layout, home_bytes(name), tmp_path)
+  # vLLM's modules have no place for these biases, so nothing leads home from there.
+  lossy = name in ("deepseek-bias", "qwen3-bias") and layout.startswith("vllm")
+  check(*checkpoint(name), layout, None if lossy else home_bytes(name), tmp_path)
 
 
 @rows(MTP)
@@ -42,7 +44,7 @@ def test_tables_of_physical_experts(per_layer, checkpoint, home_bytes, tmp_path)
 
 
 def check(folder, model, layout, home, tmp_path):
-  """Every rank against the oracle, then home again, where the file must be `home`."""
+  """Every rank against the oracle, then home again, where the file must be `home`; none: refused."""
   out = program.convert(folder, tmp_path / "ranks", "hf", layout)
   ranks = expected_ranks(model, layout)
   written = program.RankFolder(out)
@@ -58,6 +60,10 @@ def check(folder, model, layout, home, tmp_path):
     wrong = difference(settle(expected, held), held)
     assert not wrong, f"{layout}, rank {rank} of {len(ranks)}:\n" + "\n".join(wrong)
 
+  if home is None:
+    done = program.run("convert", out, tmp_path / "back", "--from", layout, "--to", "hf")
+    assert done.returncode == 1 and "bias' is wanted by hf but no rank" in done.stderr
+    return
   back = program.convert(out, tmp_path / "back", layout, "hf")
   if (back / "model.safetensors").read_bytes() != home:
     wrong = difference(model.tensors, read_checkpoint(back))
