@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the README shows is what happens: its code stands in the examples, which are built and run, and its commands
+print what it says they print (but for how long that took)."""
+
+import pathlib
+import re
+import shlex
+import textwrap
+import unittest
+
+import program
+
+ROOT = pathlib.Path(__file__).parents[2]
+EXAMPLES = {"cpp": "examples/cpp/*.cc", "python": "examples/by_hand/*.py"}
+
+
+def blocks(language):
+    text = (ROOT / "README.md").read_text()
+    found = re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    return [textwrap.dedent(block) for block in found]
+
+
+def lines_of(text):
+    return [line.strip() for line in text.splitlines() if line.strip()]
+
+
+def holds(example, block):
+    lines, wanted = lines_of(example), lines_of(block)
+    return any(lines[at : at + len(wanted)] == wanted for at in range(len(lines)))
+
+
+class Readme(unittest.TestCase):
+    def test_code_stands_in_an_example(self):
+        for language, pattern in EXAMPLES.items():
+            examples = [path.read_text() for path in sorted(ROOT.glob(pattern))]
+            self.assertTrue(blocks(language), f"no block of {language}")
+            for block in blocks(language):
+                found = any(holds(example, block) for example in examples)
+                self.assertTrue(found, f"no example in {pattern} has these lines:\n{block}")
+
+    def test_commands_print_what_it_says(self):
+        shown = blocks("console")
+        self.assertTrue(shown, "no block of a command and its output")
+        for block in shown:
+            command, _, wanted = block.partition("\n")
+            words = shlex.split(command.removeprefix("$ "))
+            self.assertEqual(words[0], "reshard", command)
+            printed = program.done(*words[1:])
+            without_times = [re.sub(r"^planned in .*; digest", "planned; digest", text, flags=re.MULTILINE)
+                             for text in (wanted, printed)]
+            self.assertEqual(lines_of(without_times[0]), lines_of(without_times[1]))
+
+
+if __name__ == "__main__":
+    unittest.main()
