@@ -4,13 +4,15 @@
 #include <fmt/format.h>
 #include <sys/statvfs.h>
 
+#include "cli/file_print.h"
 #include "cli/interrupt.h"
+#include "cli/test_stop.h"
 #include "cli/text.h"
 
 namespace reshard::cli {
 
-CheckpointOutput::CheckpointOutput(OutputDir folder, OutputFiles files)
-    : folder_(std::move(folder)), files_(std::move(files)) {
+CheckpointOutput::CheckpointOutput(OutputDir folder, OutputFiles files, CheckInputs inputs)
+    : folder_(std::move(folder)), files_(std::move(files)), inputs_(std::move(inputs)) {
   for (const OutputFile& file : files_.files) {
     if (!finished(file)) continue;
     ++kept_files_;
@@ -19,16 +21,17 @@ CheckpointOutput::CheckpointOutput(OutputDir folder, OutputFiles files)
 }
 
 Result<CheckpointOutput> CheckpointOutput::create(const std::string& target,
-                                                  const std::string& resume_key,
-                                                  OutputFiles files) {
-  CheckpointOutput output(RESHARD_TRY(OutputDir::create(target, resume_key)), std::move(files));
+                                                  const std::string& resume_key, OutputFiles files,
+                                                  CheckInputs inputs) {
+  CheckpointOutput output(RESHARD_TRY(OutputDir::create(target, resume_key, print_of_file)),
+                          std::move(files), std::move(inputs));
   RESHARD_TRY(output.check_free_space());
   return output;
 }
 
 bool CheckpointOutput::finished(const OutputFile& file) const {
   const auto at = folder_.finished().find(file.name);
-  return at != folder_.finished().end() && at->second == file.file_bytes;
+  return at != folder_.finished().end() && at->second.bytes == file.file_bytes;
 }
 
 Result<> CheckpointOutput::check_free_space() const {
@@ -49,6 +52,8 @@ Result<> CheckpointOutput::write(const WriteFile& write) {
   for (const OutputFile& file : files_.files) {
     if (!finished(file)) {
       if (auto written = write_file(file, write, before); !written) {
+        // What cannot be read is often met first where it is to be written.
+        RESHARD_TRY(check_inputs());
         Error error = std::move(written).error();
         if (interrupted()) error.message = "interrupted";
         if (!folder_.finished().empty())
@@ -65,11 +70,30 @@ Result<> CheckpointOutput::write(const WriteFile& write) {
 
 Result<> CheckpointOutput::write_file(const OutputFile& file, const WriteFile& write,
                                       Index bytes_before) {
-  auto writer = RESHARD_TRY(
-      SafetensorsWriter::create(folder_.path_of(file.name), file.tensors, file_metadata()));
+  FilePrint print(file.file_bytes);
+  auto writer = RESHARD_TRY(SafetensorsWriter::create(
+      folder_.path_of(file.name), file.tensors, file_metadata(),
+      [&](std::int64_t at, std::span<const std::byte> bytes) { print.add(at, bytes); }));
   RESHARD_TRY(write(file, writer, bytes_before));
   RESHARD_TRY(writer.finish());
-  return folder_.mark_finished(file.name);
+  RESHARD_TRY(check_inputs());
+  RESHARD_TRY(folder_.mark_finished(file.name, print.text()));
+  stop_for_test("file");
+  return {};
+}
+
+/// No later run can go on with another input: its key is another one.
+Result<> CheckpointOutput::check_inputs() {
+  if (!inputs_) return {};
+  auto same = inputs_();
+  if (!same) folder_.give_up();
+  return same;
+}
+
+Result<> CheckpointOutput::commit(bool sync) {
+  stop_for_test("end");
+  RESHARD_TRY(check_inputs());
+  return folder_.commit(sync);
 }
 
 }  // namespace reshard::cli

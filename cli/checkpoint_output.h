@@ -18,10 +18,13 @@ class CheckpointOutput {
   using WriteFile = std::function<Result<>(const OutputFile& file, SafetensorsWriter& writer,
                                            Index bytes_before)>;
 
+  /// Whether what the files are made of is still what it was when the job's key was made.
+  using CheckInputs = std::function<Result<>()>;
+
   /// Errors: those of OutputDir::create; less free space on the disk than the unfinished files
   /// need.
   static Result<CheckpointOutput> create(const std::string& target, const std::string& resume_key,
-                                         OutputFiles files);
+                                         OutputFiles files, CheckInputs inputs = {});
 
   const OutputFiles& files() const { return files_; }
   OutputDir& folder() { return folder_; }
@@ -30,20 +33,23 @@ class CheckpointOutput {
   Index kept_bytes() const { return kept_bytes_; }
 
   /// Calls `write` for each file that is not finished, in order, and finishes it. An error says
-  /// what is kept.
+  /// what is kept; when inputs changed, that is the error, and nothing is.
   Result<> write(const WriteFile& write);
 
-  /// Gives the folder its name; with `sync` only when all data is on the disk.
-  Result<> commit(bool sync) { return folder_.commit(sync); }
+  /// Gives the folder its name; with `sync` only when all data is on the disk. Errors: those of
+  /// OutputDir::commit and of the inputs.
+  Result<> commit(bool sync);
 
  private:
-  CheckpointOutput(OutputDir folder, OutputFiles files);
+  CheckpointOutput(OutputDir folder, OutputFiles files, CheckInputs inputs);
+  Result<> check_inputs();
   Result<> check_free_space() const;
   Result<> write_file(const OutputFile& file, const WriteFile& write, Index bytes_before);
   bool finished(const OutputFile& file) const;
 
   OutputDir folder_;
   OutputFiles files_;
+  CheckInputs inputs_;
   Index kept_files_ = 0, kept_bytes_ = 0;
 };
 

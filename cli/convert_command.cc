@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
-#include <sys/stat.h>
 
 #include <filesystem>
 #include <utility>
@@ -9,11 +8,13 @@
 #include "cli/checkpoint_source.h"
 #include "cli/commands.h"
 #include "cli/companion_files.h"
+#include "cli/input_files.h"
 #include "cli/interrupt.h"
 #include "cli/measure.h"
 #include "cli/plan_pair.h"
 #include "cli/progress_bar.h"
 #include "cli/quantised_slots.h"
+#include "cli/test_stop.h"
 #include "cli/text.h"
 #include "cli/value_source.h"
 #include "reshard/base/hash.h"
@@ -58,22 +59,13 @@ Result<LayoutSide> input_layout(const Model& model, const std::string& from) {
                           model.name, is_hf ? "hf" : model.weights->layout()));
 }
 
-/// What makes two runs the same job: the files read, by size and time, and everything that decides
-/// what is written.
-std::string job_key(const Model& model, const ModelLayout& source, const ModelLayout& target,
+/// What makes two runs the same job: the files read, by identity, size and times, and everything
+/// that decides what is written.
+std::string job_key(const InputFiles& inputs, const ModelLayout& source, const ModelLayout& target,
                     const OutputFiles& out) {
   Digest d;
-  d.add("convert 1").add(source.digest()).add(target.digest());
-  std::vector<std::string> inputs;
-  for (const SafetensorsFile& file : model.weights->files()) inputs.push_back(file.path());
-  if (!model.config_path.empty()) inputs.push_back(model.config_path);
-  for (const std::string& path : inputs) {
-    struct stat status{};
-    ::stat(path.c_str(), &status);
-    std::error_code ignored;
-    d.add(fs::absolute(path, ignored).string()).add(status.st_size);
-    d.add(status.st_mtim.tv_sec).add(status.st_mtim.tv_nsec);
-  }
+  d.add("convert 2").add(source.digest()).add(target.digest());
+  inputs.add_to(d);
   for (const OutputFile& file : out.files)
     d.add(file.name).add(file.file_bytes).add(file.rank.value());
   return hex(d.value());
@@ -117,6 +109,7 @@ Result<> write_file(const Job& job, Index whole, const OutputFile& file, Safeten
   const StreamDone done = [&](Rank r, SlotId slot, Index offset, Index bytes) {
     job.as_stored ? job.source.drop(r, slot, offset, bytes)
                   : job.values.drop(r, slot, offset, bytes);
+    stop_for_test("piece");
   };
   StreamOptions options{job.arguments.buffer_bytes, num_threads(job.arguments.threads),
                         job.bar.from(bytes_before, whole)};
@@ -209,7 +202,13 @@ std::string report(const CheckpointOutput& output, const std::string& target, do
 Result<int> execute(const ConvertArguments& a) {
   const Stopwatch watch;
   const LayoutSpec to = RESHARD_TRY(layout_on_disk(a.to, "--to"));
+  InputFiles inputs(a.input);
+  inputs.add(to, "");
   const Model model = RESHARD_TRY(open_checkpoint(a.input));
+  inputs.add(*model.weights);
+  if (const auto own = parse_layout(model.weights->layout()))
+    inputs.add(*own, model.weights->folder());
+  stop_for_test("start");
   const LayoutSide from_side = RESHARD_TRY(input_layout(model, a.from));
   const LayoutSide to_side = RESHARD_TRY(make_side(a.to, model));
   RESHARD_TRY(check_output(model, to, to_side));
@@ -224,14 +223,16 @@ Result<int> execute(const ConvertArguments& a) {
                           ? RESHARD_TRY(hf_output_files(
                                 to_side, to.keys.contains("shards") ? 0 : a.max_shard_bytes))
                           : RESHARD_TRY(rank_output_files(to_side));
-  const std::string key = job_key(model, *from_side.stored(), stored, files);
+  const std::string key = job_key(inputs, *from_side.stored(), stored, files);
   catch_interrupts();
-  auto output = RESHARD_TRY(CheckpointOutput::create(a.output, key, std::move(files)));
+  auto output = RESHARD_TRY(CheckpointOutput::create(a.output, key, std::move(files),
+                                                     [&] { return inputs.unchanged(); }));
   ProgressBar bar;
   const Job job{model, planner, to_side, as_stored, source, values, a, bar};
   RESHARD_TRY(output.write([&](const OutputFile& file, SafetensorsWriter& writer, Index before) {
     return write_file(job, output.files().tensor_bytes(), file, writer, before);
   }));
+  stop_for_test("files");
   RESHARD_TRY(write_companions(model, to, to_side, as_stored, output.files(), output.folder()));
   RESHARD_TRY(output.commit(a.sync));
   print(report(output, a.output, watch.seconds()));

@@ -10,6 +10,7 @@
 #include "cli/interrupt.h"
 #include "cli/options.h"
 #include "cli/place.h"
+#include "reshard/io/mapping_guard.h"
 
 namespace {
 
@@ -49,6 +50,7 @@ int main(int argc, char** argv) {
   // A file beyond the size limit is then an error of the write, which says which file, and no
   // silent death.
   std::signal(SIGXFSZ, SIG_IGN);
+  reshard::guard_mappings();
   try {
     return run(argc, argv);
   } catch (const std::bad_alloc&) {

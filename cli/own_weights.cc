@@ -7,9 +7,11 @@
 #include "cli/made_check.h"
 #include "cli/made_sides.h"
 #include "cli/oracle_values.h"
+#include "cli/test_stop.h"
 #include "reshard/exec/direct.h"
 #include "reshard/exec/stream.h"
 #include "reshard/io/make_layout.h"
+#include "reshard/io/mapping_guard.h"
 
 namespace reshard::cli {
 namespace {
@@ -72,29 +74,37 @@ Result<> fill_made(const RankBuffers& source, const RunJob& job, const Progress&
   return fill_from_side(sides.source(), source, job.threads, progress);
 }
 
+/// Into the memory of one rank, or of all. What a checkpoint gives counts only when it was the same
+/// all the while.
+Result<> fill(const RankBuffers& source, std::optional<Rank> rank, const RunJob& job,
+              const Progress& progress) {
+  if (!job.pair.quantises() && !job.model.weights)
+    return fill_from_oracle(source, job.arguments.seed, job.threads, progress);
+  guard_mappings();  // a transport may have taken the signal
+  stop_for_test("start");
+  Result<> filled;
+  if (job.pair.quantises())
+    filled = fill_made(source, job, progress);
+  else if (rank)
+    filled = fill_from_files(source, *rank, job, progress);
+  else
+    filled = fill_from_files(source, job, progress);
+  if (job.model.weights) RESHARD_TRY(job.model.weights->unchanged());
+  return filled;
+}
+
 }  // namespace
 
 Result<OwnWeights> own_weights(const RunJob& job, Rank rank, bool shared,
                                const Progress& progress) {
   OwnWeights own = RESHARD_TRY(allocate_sides(rank, job, shared));
-  if (!own.source) return own;
-  if (job.pair.quantises())
-    RESHARD_TRY(fill_made(*own.source, job, progress));
-  else if (job.model.weights)
-    RESHARD_TRY(fill_from_files(*own.source, rank, job, progress));
-  else
-    RESHARD_TRY(fill_from_oracle(*own.source, job.arguments.seed, job.threads, progress));
+  if (own.source) RESHARD_TRY(fill(*own.source, rank, job, progress));
   return own;
 }
 
 Result<OwnWeights> all_weights(const RunJob& job, const Progress& progress) {
   OwnWeights all = RESHARD_TRY(allocate_sides(std::nullopt, job, false));
-  if (job.pair.quantises())
-    RESHARD_TRY(fill_made(*all.source, job, progress));
-  else if (job.model.weights)
-    RESHARD_TRY(fill_from_files(*all.source, job, progress));
-  else
-    RESHARD_TRY(fill_from_oracle(*all.source, job.arguments.seed, job.threads, progress));
+  RESHARD_TRY(fill(*all.source, std::nullopt, job, progress));
   return all;
 }
 

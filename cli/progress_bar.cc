@@ -9,6 +9,7 @@
 
 #include "cli/interrupt.h"
 #include "cli/text.h"
+#include "reshard/io/mapping_guard.h"
 
 namespace reshard::cli {
 namespace {
@@ -32,7 +33,7 @@ Progress ProgressBar::from(Index begin, Index whole) {
 }
 
 bool ProgressBar::show(std::string_view phase, Index done, Index total) {
-  if (interrupted()) return false;
+  if (interrupted() || any_mapping_lost()) return false;
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
   if (!terminal_ || seconds < kSilentSeconds || total <= 0) return true;

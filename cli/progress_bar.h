@@ -9,8 +9,8 @@
 namespace reshard::cli {
 
 /// A line on standard error that shows how far a long operation is: only on a terminal, and only
-/// from its second second on. Also where interrupts cancel the operation, with or without a
-/// terminal.
+/// from its second second on. Also where interrupts, and input that cannot be read any more, cancel
+/// the operation, with or without a terminal.
 class ProgressBar {
  public:
   ProgressBar();

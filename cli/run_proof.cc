@@ -94,8 +94,10 @@ Result<std::string> prove_rank_refit(const Planner& planner, const RankBuffers* 
 Result<> check_made(const RunJob& job, const RankBuffers& target, int threads,
                     const Progress& progress) {
   auto sides = RESHARD_TRY(MadeSides::of(job));
-  return check_against_side(sides.target(), target,
-                            moved_tensors(*job.pair.source, *job.pair.target), threads, progress);
+  auto checked = check_against_side(
+      sides.target(), target, moved_tensors(*job.pair.source, *job.pair.target), threads, progress);
+  if (job.model.weights) RESHARD_TRY(job.model.weights->unchanged());
+  return checked;
 }
 
 Result<std::string> agree_on_verdict(Result<> mine, ControlPlane& control, Deadline deadline) {

@@ -7,6 +7,7 @@
 #include "cli/measure.h"
 #include "cli/plan_pair.h"
 #include "cli/progress_bar.h"
+#include "cli/test_stop.h"
 #include "cli/text.h"
 #include "reshard/exec/proof.h"
 #include "reshard/io/make_layout.h"
@@ -63,8 +64,10 @@ Result<Side> fingerprint_side(const std::string& path, int threads, const Side* 
   side.forms = forms_like(*layout, like);
   const auto own = forms_of(*layout);
   for (std::size_t i = 0; i < own.size(); ++i) side.converted += own[i] == side.forms[i] ? 0 : 1;
-  side.prints =
-      RESHARD_TRY(fingerprints(source.buffers(), num_threads(threads), bar.from(), side.forms));
+  stop_for_test("start");
+  auto prints = fingerprints(source.buffers(), num_threads(threads), bar.from(), side.forms);
+  RESHARD_TRY(side.model.weights->unchanged());
+  side.prints = RESHARD_TRY(std::move(prints));
   side.layout = layout->name();
   return side;
 }

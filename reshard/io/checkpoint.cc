@@ -194,6 +194,11 @@ const std::vector<CheckpointTensor>& Checkpoint::tensors(Rank rank) const {
   return lists_[list_of_rank_[rank.index()]];
 }
 
+Result<> Checkpoint::unchanged() const {
+  for (const SafetensorsFile& file : files_) RESHARD_TRY(file.mapping().unchanged());
+  return {};
+}
+
 std::optional<std::string> Checkpoint::config_path() const {
   const auto path = in_folder(folder_, kConfigFile);
   return exists(path) ? std::optional(path) : std::nullopt;

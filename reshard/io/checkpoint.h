@@ -61,6 +61,9 @@ class Checkpoint {
     files_[tensor.file].mapping().drop(tensor.offset, tensor.bytes);
   }
 
+  /// To ask after reading, before what was read counts: MappedFile::unchanged of all files.
+  Result<> unchanged() const;
+
   /// The path of the config.json in the same folder, if there is one.
   std::optional<std::string> config_path() const;
 

@@ -200,7 +200,9 @@ Result<std::string> read_text_file(const std::string& path, std::size_t max_byte
                 fmt::format("{}: {} bytes, more than the {} that such a file may have", path,
                             file.size(), max_bytes));
   const auto bytes = file.bytes();
-  return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  std::string text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  RESHARD_TRY(file.unchanged());
+  return text;
 }
 
 std::string json_quote(std::string_view text) {

@@ -31,23 +31,46 @@ Result<MappedFile> MappedFile::open(const std::string& path) {
   const auto size = static_cast<std::size_t>(status.st_size);
   void* data = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, fd.get(), 0);
   if (data == MAP_FAILED) return posix_fail(path, "map the file", errno);
-  return MappedFile(path, data, size);
+  const FileStamp stamp = FileStamp::of(status);
+  outlast(stamp);
+  return MappedFile(path, data, stamp);
 }
+
+MappedFile::MappedFile(std::string path, void* data, const FileStamp& stamp)
+    : path_(std::move(path)),
+      data_(data),
+      size_(static_cast<std::size_t>(stamp.bytes)),
+      stamp_(stamp),
+      guarded_(detail::enter_mapping(data, size_)) {}
 
 MappedFile::MappedFile(MappedFile&& other) noexcept
     : path_(std::move(other.path_)),
       data_(std::exchange(other.data_, nullptr)),
-      size_(std::exchange(other.size_, 0)) {}
+      size_(std::exchange(other.size_, 0)),
+      stamp_(other.stamp_),
+      guarded_(std::exchange(other.guarded_, nullptr)) {}
 
 MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   std::swap(path_, other.path_);
   std::swap(data_, other.data_);
   std::swap(size_, other.size_);
+  std::swap(stamp_, other.stamp_);
+  std::swap(guarded_, other.guarded_);
   return *this;
 }
 
 MappedFile::~MappedFile() {
-  if (data_ != nullptr) ::munmap(data_, size_);
+  if (data_ == nullptr) return;
+  detail::leave_mapping(guarded_);
+  ::munmap(data_, size_);
+}
+
+Result<> MappedFile::unchanged() const {
+  RESHARD_TRY(check_unchanged(path_, stamp_));
+  if (!guarded_->lost) return {};
+  return fail(Code::io, fmt::format("{}: a part of it cannot be read; its disk may have failed, or "
+                                    "it was cut for a while",
+                                    path_));
 }
 
 void MappedFile::advise_sequential() const { advise(0, size(), MADV_SEQUENTIAL); }

@@ -7,13 +7,16 @@
 #include <string>
 
 #include "reshard/base/result.h"
+#include "reshard/io/file_stamp.h"
+#include "reshard/io/mapping_guard.h"
 
 namespace reshard {
 
 /// The bytes of a file, mapped read-only and shared with every other reader of it.
 ///
-/// Pages come in when they are first read; a file that another process truncates meanwhile ends
-/// this one with SIGBUS, as for every mapping. Const members may be called from several threads.
+/// Pages come in when they are first read. A file that another process truncates meanwhile ends
+/// this one with SIGBUS, as for every mapping, but not under guard_mappings(). Const members may be
+/// called from several threads.
 class MappedFile {
  public:
   /// @post size() > 0. Errors name the path and the cause: Code::not_found when it does not exist,
@@ -30,6 +33,12 @@ class MappedFile {
   std::int64_t size() const { return static_cast<std::int64_t>(size_); }
   /// All bytes; valid as long as this object or the one it is moved to lives.
   std::span<const std::byte> bytes() const { return {static_cast<const std::byte*>(data_), size_}; }
+  /// Of the file when it was opened.
+  const FileStamp& stamp() const { return stamp_; }
+
+  /// To ask after reading, before what was read counts. Errors name the path: parts of it could not
+  /// be read; its name stands for another file, or for other content, than when it was opened.
+  Result<> unchanged() const;
 
   /// Says that the file will be read from front to back, so that the system reads ahead further.
   void advise_sequential() const;
@@ -41,13 +50,14 @@ class MappedFile {
   void drop(std::int64_t offset, std::int64_t bytes) const;
 
  private:
-  MappedFile(std::string path, void* data, std::size_t size)
-      : path_(std::move(path)), data_(data), size_(size) {}
+  MappedFile(std::string path, void* data, const FileStamp& stamp);
   void advise(std::int64_t offset, std::int64_t bytes, int advice) const;
 
   std::string path_;
   void* data_ = nullptr;
   std::size_t size_ = 0;
+  FileStamp stamp_;
+  detail::GuardedMapping* guarded_ = nullptr;
 };
 
 }  // namespace reshard

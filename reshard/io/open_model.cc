@@ -272,6 +272,7 @@ Result<Model> open_checkpoint(const std::string& path, const ModelOptions& optio
     return model;
   }
   auto applied = apply_config(std::move(stored), model);
+  RESHARD_TRY(checkpoint.unchanged());
   if (applied) return model;
   // Other architectures are for the families that need no config.
   if (options.exact && applied.error().code != Code::unsupported)

@@ -71,6 +71,20 @@ bool is_still(int fd, const std::string& path) {
          ours.st_ino == there.st_ino && ours.st_dev == there.st_dev;
 }
 
+tl::unexpected<Error> of_another_user(const std::string& path, uid_t user) {
+  return fail(Code::invalid_argument,
+              fmt::format("{}: belongs to another user (id {}), whose files are not taken over; "
+                          "choose another output",
+                          path, user));
+}
+
+/// A regular file of this user. What a link leads to, and what others left, is not this job's.
+bool is_own_file(const std::string& path) {
+  struct stat status{};
+  return ::lstat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode) &&
+         status.st_uid == ::geteuid();
+}
+
 /// Renames without replacing anything, also where the file system cannot promise that.
 int rename_to_new(const std::string& from, const std::string& to) {
   if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0) return 0;
@@ -99,10 +113,12 @@ std::string OutputDir::path_of(std::string_view name) const {
 
 std::string OutputDir::journal_path() const { return path_of(kJournal); }
 
-Result<OutputDir> OutputDir::create(const std::string& target, const std::string& resume_key) {
+Result<OutputDir> OutputDir::create(const std::string& target, const std::string& resume_key,
+                                    PrintOf print_of) {
   const auto path = without_trailing_slashes(target);
   RESHARD_TRY(check_target(path));
   auto output = RESHARD_TRY(lock(path));
+  output.print_of_ = std::move(print_of);
   if (auto taken = output.take_over(resume_key); !taken) {
     output.lock_ = FileDescriptor();  // not ours: the destructor must leave it alone
     return tl::unexpected(std::move(taken).error());
@@ -115,8 +131,11 @@ Result<OutputDir> OutputDir::lock(const std::string& target) {
   output.target_ = target;
   output.partial_ = target + ".partial";
   const auto& partial = output.partial_;
-  if (::mkdir(partial.c_str(), 0777) != 0 && errno != EEXIST)
-    return posix_fail(partial, "create the folder", errno);
+  const bool made = ::mkdir(partial.c_str(), 0777) == 0;
+  if (!made && errno != EEXIST) return posix_fail(partial, "create the folder", errno);
+  struct stat status{};
+  if (!made && ::lstat(partial.c_str(), &status) == 0 && status.st_uid != ::geteuid())
+    return of_another_user(partial, status.st_uid);
   FileDescriptor fd(::open(partial.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   if (!fd) return posix_fail(partial, "open the folder", errno);
   if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
@@ -126,6 +145,9 @@ Result<OutputDir> OutputDir::lock(const std::string& target) {
                             "output",
                             partial));
   }
+  // Some file systems give what one user makes to another; what was made here is this job's.
+  if (!made && ::fstat(fd.get(), &status) == 0 && status.st_uid != ::geteuid())
+    return of_another_user(partial, status.st_uid);
   if (!is_still(fd.get(), partial))
     return fail(Code::io,
                 fmt::format("{}: another process finished or removed it just now", partial));
@@ -142,6 +164,10 @@ Result<OutputDir> OutputDir::lock(const std::string& target) {
 Result<> OutputDir::take_over(const std::string& resume_key) {
   ResumeRecord record{resume_key, boot_identity(), {}};
   if (exists(journal_path())) {
+    if (!is_own_file(journal_path()))
+      return fail(Code::invalid_argument,
+                  fmt::format("{}: is no file of this user; remove {} or choose another output",
+                              journal_path(), partial_));
     const auto text = RESHARD_TRY(read_text_file(journal_path(), kMaxJournalBytes));
     auto old = parse_resume_record(text);
     if (!old) return tl::unexpected(std::move(old).error().in(journal_path()));
@@ -177,17 +203,19 @@ Result<> OutputDir::take_over(const std::string& resume_key) {
   return {};
 }
 
-Result<> OutputDir::keep_finished(const std::map<std::string, std::int64_t>& recorded) {
+Result<> OutputDir::keep_finished(const FinishedFiles& recorded) {
   std::error_code error;
   for (fs::directory_iterator it(partial_, error), end; !error && it != end; it.increment(error)) {
     const auto name = it->path().filename().string();
-    struct stat status{};
     const auto found = recorded.find(name);
     if (name == kJournal) continue;
-    if (found != recorded.end() && ::lstat(it->path().c_str(), &status) == 0 &&
-        S_ISREG(status.st_mode) && status.st_size == found->second) {
-      finished_.insert(*found);
-      continue;
+    if (found != recorded.end() && is_own_file(it->path().string())) {
+      const FileStamp stamp = RESHARD_TRY(FileStamp::of(it->path().string()));
+      if (RESHARD_TRY(is_as_recorded(it->path().string(), found->second))) {
+        finished_.insert(*found);
+        stamps_.emplace(name, stamp);
+        continue;
+      }
     }
     std::error_code removed;
     fs::remove_all(it->path(), removed);
@@ -198,6 +226,30 @@ Result<> OutputDir::keep_finished(const std::map<std::string, std::int64_t>& rec
   return {};
 }
 
+/// By its content where there is a way to tell: of the right size is also a file that another
+/// process wrote to.
+Result<bool> OutputDir::is_as_recorded(const std::string& path, const FinishedFile& file) const {
+  if (RESHARD_TRY(FileStamp::of(path)).bytes != file.bytes) return false;
+  if (!print_of_) return file.print.empty();
+  return RESHARD_TRY(print_of_(path)) == file.print;
+}
+
+/// What was finished long ago may have been changed since.
+Result<> OutputDir::check_finished() const {
+  for (const auto& [name, file] : finished_) {
+    const auto path = path_of(name);
+    const auto now = is_own_file(path) ? FileStamp::of(path) : fail(Code::io, "");
+    if (now && *now == stamps_.at(name)) continue;
+    const bool same =
+        now && now->bytes == file.bytes && print_of_ && RESHARD_TRY(is_as_recorded(path, file));
+    if (!same)
+      return fail(Code::io, fmt::format("{}: changed after it was finished; nothing else may write "
+                                        "there; the same command writes it again",
+                                        path));
+  }
+  return {};
+}
+
 OutputDir::OutputDir(OutputDir&&) noexcept = default;
 OutputDir& OutputDir::operator=(OutputDir&& other) noexcept {
   std::swap(target_, other.target_);
@@ -205,7 +257,9 @@ OutputDir& OutputDir::operator=(OutputDir&& other) noexcept {
   std::swap(key_, other.key_);
   std::swap(lock_, other.lock_);
   std::swap(journal_, other.journal_);
+  std::swap(print_of_, other.print_of_);
   std::swap(finished_, other.finished_);
+  std::swap(stamps_, other.stamps_);
   return *this;
 }
 
@@ -215,12 +269,12 @@ OutputDir::~OutputDir() {
   fs::remove_all(partial_, ignored);
 }
 
-Result<> OutputDir::mark_finished(const std::string& name) {
-  const auto path = path_of(name);
-  struct stat status{};
-  if (::lstat(path.c_str(), &status) != 0) return posix_fail(path, "read the file's size", errno);
-  RESHARD_TRY(journal_.append(name, status.st_size));
-  finished_[name] = status.st_size;
+Result<> OutputDir::mark_finished(const std::string& name, const std::string& print) {
+  const FileStamp stamp = RESHARD_TRY(FileStamp::of(path_of(name)));
+  const FinishedFile file{stamp.bytes, print};
+  RESHARD_TRY(journal_.append(name, file));
+  finished_[name] = file;
+  stamps_[name] = stamp;
   return {};
 }
 
@@ -231,6 +285,9 @@ Result<> OutputDir::write_text(std::string_view name, std::string_view text) {
 Result<> OutputDir::commit(bool sync) {
   RESHARD_CHECK(static_cast<bool>(lock_));
   if (sync) RESHARD_TRY(sync_files(partial_));
+  RESHARD_TRY(check_finished());
+  if (!is_still(lock_.get(), partial_))
+    return fail(Code::io, fmt::format("{}: another process moved or removed it", partial_));
   if (const int error = rename_to_new(partial_, target_); error != 0) {
     if (error == EEXIST) return target_exists(target_);
     return posix_fail(target_, "give the finished folder its name", error);

@@ -84,7 +84,7 @@ TEST(OutputDir, the_same_job_resumes_with_its_finished_files_only) {
     ASSERT_TRUE(output.write_text("half", "1"));
   }
   auto output = *OutputDir::create(dir / "out", "key\n\"1\"");
-  EXPECT_EQ(output.finished(), (std::map<std::string, std::int64_t>{{"done", 5}}));
+  EXPECT_EQ(output.finished(), (FinishedFiles{{"done", {5, ""}}}));
   EXPECT_FALSE(fs::exists(output.path_of("half")));
   EXPECT_EQ(testing::read_file(output.path_of("done")), "12345");
   ASSERT_TRUE(output.write_text("half", "whole"));
@@ -117,9 +117,9 @@ TEST(OutputDir, a_record_cut_off_by_a_kill_loses_only_its_last_line) {
   }
   const auto record = dir / "out.partial/.reshard-resume";
   dir.write("out.partial/b", "2");
-  dir.write("out.partial/.reshard-resume", testing::read_file(record) + "1 \"b\"");
+  dir.write("out.partial/.reshard-resume", testing::read_file(record) + "1 - \"b\"");
   const auto output = *OutputDir::create(dir / "out", "k");
-  EXPECT_EQ(output.finished(), (std::map<std::string, std::int64_t>{{"a", 1}}));
+  EXPECT_EQ(output.finished(), (FinishedFiles{{"a", {1, ""}}}));
   EXPECT_FALSE(fs::exists(output.path_of("b")));
 }
 
@@ -139,6 +139,77 @@ TEST(OutputDir, files_that_changed_or_may_have_been_lost_are_written_again) {
   record[boot] = record[boot] == 'f' ? 'e' : 'f';
   dir.write("out.partial/.reshard-resume", record);
   EXPECT_TRUE(OutputDir::create(dir / "out", "k")->finished().empty());
+}
+
+/// A print that shows every difference: the content itself.
+Result<std::string> content_of(const std::string& path) { return testing::read_file(path); }
+
+TEST(OutputDir, a_finished_file_counts_by_its_content_and_not_by_its_size) {
+  const TempDir dir;
+  const auto leave = [&] {
+    auto o = *OutputDir::create(dir / "out", "k", content_of);
+    (void)o.write_text("a", "123");
+    (void)o.mark_finished("a", "123");
+  };
+  leave();
+  EXPECT_EQ(OutputDir::create(dir / "out", "k", content_of)->finished(),
+            (FinishedFiles{{"a", {3, "123"}}}));
+  dir.write("out.partial/a", "124");
+  EXPECT_TRUE(OutputDir::create(dir / "out", "k", content_of)->finished().empty());
+  leave();
+  EXPECT_TRUE(OutputDir::create(dir / "out", "k")->finished().empty()) << "nothing can tell";
+}
+
+TEST(OutputDir, a_finished_file_is_looked_at_again_before_the_commit) {
+  const TempDir dir;
+  auto output = *OutputDir::create(dir / "out", "k", content_of);
+  ASSERT_TRUE(output.write_text("a", "123"));
+  ASSERT_TRUE(output.mark_finished("a", "123"));
+  dir.write("out.partial/a", "124");
+  const auto changed = output.commit();
+  ASSERT_FALSE(changed);
+  EXPECT_THAT(changed.error().message,
+              AllOf(HasSubstr("out.partial/a: "), HasSubstr("changed after it was finished")));
+  EXPECT_EQ(dir.names(), Names{"out.partial"});
+  dir.write("out.partial/a", "123");
+  EXPECT_TRUE(output.commit()) << "the same content is the same file";
+}
+
+TEST(OutputDir, what_nobody_will_resume_does_not_stay) {
+  const TempDir dir;
+  {
+    auto output = *OutputDir::create(dir / "out", "k");
+    ASSERT_TRUE(output.write_text("a", "123"));
+    ASSERT_TRUE(output.mark_finished("a"));
+    output.give_up();
+  }
+  EXPECT_EQ(dir.names(), Names{});
+}
+
+TEST(OutputDir, a_partial_folder_that_was_moved_away_is_not_committed) {
+  const TempDir dir;
+  auto output = *OutputDir::create(dir / "out", "k");
+  fs::rename(dir / "out.partial", dir / "mine");
+  ASSERT_TRUE(fs::create_directory(dir / "out.partial"));
+  dir.write("out.partial/a", "another's");
+  EXPECT_FALSE(output.commit());
+  EXPECT_EQ(dir.names(), (Names{"mine", "out.partial"}));
+  fs::rename(dir / "out.partial", dir / "other");
+  fs::rename(dir / "mine", dir / "out.partial");
+}
+
+TEST(OutputDir, links_are_not_taken_for_the_files_of_a_job) {
+  const TempDir dir;
+  {
+    auto o = *OutputDir::create(dir / "out", "k", content_of);
+    (void)o.write_text("a", "123");
+    (void)o.mark_finished("a", "123");
+  }
+  dir.write("elsewhere", "123");
+  fs::remove(dir / "out.partial/a");
+  fs::create_symlink("../elsewhere", dir / "out.partial/a");
+  EXPECT_TRUE(OutputDir::create(dir / "out", "k", content_of)->finished().empty());
+  EXPECT_EQ(testing::read_file(dir / "elsewhere"), "123");
 }
 
 TEST(OutputDir, other_jobs_folders_are_left_alone) {

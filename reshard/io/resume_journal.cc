@@ -18,7 +18,8 @@
 namespace reshard {
 namespace {
 
-constexpr std::string_view kFirstLine = "reshard-resume 1";
+constexpr std::string_view kNoPrint = "-";
+constexpr std::string_view kFirstLine = "reshard-resume 2";
 
 tl::unexpected<Error> corrupt(std::string_view what) {
   return fail(Code::corrupt, fmt::format("not a resume record that this program wrote: {}", what));
@@ -39,8 +40,27 @@ Result<std::string> parse_string(std::string_view text) {
   return *json.string();
 }
 
-std::string finished_line(const std::string& name, std::int64_t bytes) {
-  return fmt::format("{} {}\n", bytes, json_quote(name));
+std::string finished_line(const std::string& name, const FinishedFile& file) {
+  return fmt::format("{} {} {}\n", file.bytes,
+                     file.print.empty() ? kNoPrint : std::string_view(file.print),
+                     json_quote(name));
+}
+
+/// Adds what a line says of one file.
+Result<> take_finished(std::string_view line, FinishedFiles& files) {
+  FinishedFile file{-1, ""};
+  const auto number = std::from_chars(line.data(), line.data() + line.size(), file.bytes);
+  line.remove_prefix(static_cast<std::size_t>(number.ptr - line.data()));
+  if (number.ec != std::errc() || file.bytes < 0 || !line.starts_with(' '))
+    return corrupt("a line does not begin with a number of bytes");
+  line.remove_prefix(1);
+  const auto space = line.find(' ');
+  if (space == 0 || space == line.npos) return corrupt("a line has no fingerprint");
+  if (line.substr(0, space) != kNoPrint) file.print = line.substr(0, space);
+  auto name = RESHARD_TRY(parse_string(line.substr(space + 1)));
+  RESHARD_TRY(check_file_name(name));
+  files[std::move(name)] = std::move(file);
+  return {};
 }
 
 }  // namespace
@@ -53,16 +73,7 @@ Result<ResumeRecord> parse_resume_record(std::string_view text) {
   record.key = RESHARD_TRY(parse_string(line));
   if (!next_line(text, line)) return corrupt("the boot identity is missing");
   record.boot = RESHARD_TRY(parse_string(line));
-  while (next_line(text, line)) {
-    std::int64_t bytes = -1;
-    const auto number = std::from_chars(line.data(), line.data() + line.size(), bytes);
-    const auto rest = static_cast<std::size_t>(number.ptr - line.data());
-    if (number.ec != std::errc() || bytes < 0 || !line.substr(rest).starts_with(' '))
-      return corrupt("a line does not begin with a number of bytes");
-    auto name = RESHARD_TRY(parse_string(line.substr(rest + 1)));
-    RESHARD_TRY(check_file_name(name));
-    record.finished[std::move(name)] = bytes;
-  }
+  while (next_line(text, line)) RESHARD_TRY(take_finished(line, record.finished));
   return record;
 }
 
@@ -76,7 +87,7 @@ std::string boot_identity() {
 Result<ResumeJournal> ResumeJournal::create(const std::string& path, const ResumeRecord& record) {
   std::string text =
       fmt::format("{}\n{}\n{}\n", kFirstLine, json_quote(record.key), json_quote(record.boot));
-  for (const auto& [name, bytes] : record.finished) text += finished_line(name, bytes);
+  for (const auto& [name, file] : record.finished) text += finished_line(name, file);
   const auto fresh = path + ".new";
   ::unlink(fresh.c_str());
   RESHARD_TRY(write_text_file(fresh, text));
@@ -89,8 +100,8 @@ Result<ResumeJournal> ResumeJournal::create(const std::string& path, const Resum
   return journal;
 }
 
-Result<> ResumeJournal::append(const std::string& name, std::int64_t bytes) {
-  const auto line = finished_line(name, bytes);
+Result<> ResumeJournal::append(const std::string& name, const FinishedFile& file) {
+  const auto line = finished_line(name, file);
   const auto written = ::write(fd_.get(), line.data(), line.size());
   if (written == static_cast<ssize_t>(line.size())) return {};
   return posix_fail(path_, "add to the resume record", written < 0 ? errno : ENOSPC);

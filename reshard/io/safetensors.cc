@@ -207,6 +207,7 @@ Result<SafetensorsHeader> parse_safetensors(std::span<const std::byte> file) {
 Result<SafetensorsFile> SafetensorsFile::open(const std::string& path) {
   auto file = RESHARD_TRY(MappedFile::open(path));
   auto header = parse_safetensors(file.bytes());
+  RESHARD_TRY(file.unchanged());
   if (!header) return tl::unexpected(std::move(header).error().in(path));
   return SafetensorsFile(std::move(file), *std::move(header));
 }

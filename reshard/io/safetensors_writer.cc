@@ -19,6 +19,7 @@ struct SafetensorsWriter::State {
   std::int64_t file_bytes = 0;
   std::atomic<std::int64_t> written = 0;
   bool finished = false;
+  Watcher watcher;
 
   /// Where byte `offset` of the tensor is in the file, after checking that `bytes` more fit.
   std::int64_t place(std::size_t tensor, std::int64_t offset, std::int64_t bytes) const {
@@ -41,7 +42,7 @@ SafetensorsWriter::~SafetensorsWriter() {
 
 Result<SafetensorsWriter> SafetensorsWriter::create(const std::string& path,
                                                     std::vector<TensorSpec> tensors,
-                                                    const StringMap& metadata) {
+                                                    const StringMap& metadata, Watcher watcher) {
   auto plan = plan_safetensors(tensors, metadata);
   if (!plan) return tl::unexpected(std::move(plan).error().in(path));
   auto state = std::make_unique<State>();
@@ -49,7 +50,9 @@ Result<SafetensorsWriter> SafetensorsWriter::create(const std::string& path,
   state->path = path;
   state->tensors = std::move(plan->tensors);
   state->file_bytes = plan->file_bytes;
+  state->watcher = std::move(watcher);
   SafetensorsWriter writer(std::move(state));
+  if (writer.state_->watcher) writer.state_->watcher(0, std::as_bytes(std::span(plan->head)));
   RESHARD_TRY(write_all(writer.state_->fd.get(), path, std::as_bytes(std::span(plan->head)), 0));
   writer.state_->written = static_cast<std::int64_t>(plan->head.size());
   return writer;
@@ -62,6 +65,7 @@ Result<> SafetensorsWriter::write_at(std::size_t tensor, std::int64_t offset,
                                      std::span<const std::byte> data) {
   const auto bytes = static_cast<std::int64_t>(data.size());
   const auto at = state_->place(tensor, offset, bytes);
+  if (state_->watcher) state_->watcher(at, data);
   RESHARD_TRY(write_all(state_->fd.get(), state_->path, data, at));
   state_->written += bytes;
   return {};
@@ -72,6 +76,11 @@ Result<> SafetensorsWriter::write_pieces_at(std::size_t tensor, std::int64_t off
   std::int64_t bytes = 0;
   for (const auto& piece : pieces) bytes += static_cast<std::int64_t>(piece.size());
   const auto at = state_->place(tensor, offset, bytes);
+  std::int64_t next = at;
+  for (const auto& piece : pieces) {
+    if (state_->watcher) state_->watcher(next, piece);
+    next += static_cast<std::int64_t>(piece.size());
+  }
   RESHARD_TRY(write_all(state_->fd.get(), state_->path, pieces, at));
   state_->written += bytes;
   return {};

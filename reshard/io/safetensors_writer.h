@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -37,11 +38,15 @@ Result<SafetensorsPlan> plan_safetensors(std::span<const TensorSpec> tensors,
 /// write_at and write_pieces_at may be called from several threads; the rest may not.
 class SafetensorsWriter {
  public:
+  /// Told of each piece, the header too, where in the file it goes, before it is written; from the
+  /// thread that writes it.
+  using Watcher = std::function<void(std::int64_t offset, std::span<const std::byte> bytes)>;
+
   /// Creates the file, which must not exist, and writes its header.
   /// Errors: those of plan_safetensors; the file exists; its folder does not; permission; too
   /// little free space (checked before a byte is written). On error no file is left.
   static Result<SafetensorsWriter> create(const std::string& path, std::vector<TensorSpec> tensors,
-                                          const StringMap& metadata = {});
+                                          const StringMap& metadata = {}, Watcher watcher = {});
 
   SafetensorsWriter(SafetensorsWriter&&) noexcept;
   SafetensorsWriter& operator=(SafetensorsWriter&&) noexcept;
