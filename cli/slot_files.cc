@@ -7,6 +7,7 @@ Result<SlotFiles> SlotFiles::of(const LayoutSide& side) {
   SlotFiles files(*side.stored());
   if (!side.quantised) return files;
   files.method_ = side.method;
+  files.modules_ = side.modules;
   files.format_ = side.quantised->choice.format;
   for (const QuantisedLayout::Pair& pair : side.quantised->pairs) {
     const std::string& tensor = side.values->slot(pair.values).name;
@@ -25,7 +26,7 @@ Result<HeldTensor> SlotFiles::part_held(SlotId slot, Rank r) const {
   const Part& part = *of_slot_[slot.index()];
   const Slot& s = layout_->slot(slot);
   const Dims shape = layout_->stored_shape(slot, r);
-  if (!method_) return in_modules(format_, part.part, s.name, s.dtype, shape);
+  if (!method_) return in_modules(modules_, format_, part.part, s.name, s.dtype, shape);
   return in_files(*method_, format_, part.part, part.tensor, s.dtype, shape);
 }
 

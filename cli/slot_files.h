@@ -35,7 +35,7 @@ class SlotFiles {
   Result<HeldTensor> part_held(SlotId slot, Rank r) const;
 
   const ModelLayout* layout_;
-  std::optional<QuantMethod> method_;
+  std::optional<QuantMethod> method_, modules_;
   QuantFormat format_;
   std::vector<std::optional<Part>> of_slot_;
 };

@@ -81,8 +81,8 @@ Result<LayoutSide> side_of(LayoutSpec spec, const Model& model, const std::strin
   side.quantised = std::make_shared<const QuantisedLayout>(
       RESHARD_TRY(quantised_as(*notation, side.values, stored)));
   side.values = side.quantised->values;
+  (spec.family == "hf" ? side.method : side.modules) = notation->method;
   if (spec.family != "hf") return side;
-  side.method = notation->method;
   if (!side.method && alike && model.stored_method && says(*model.stored_method, notation->format))
     side.method = model.stored_method;
   if (!side.method)

@@ -22,6 +22,7 @@ struct LayoutSide {
   std::shared_ptr<const ModelLayout> values;           ///< as if nothing were quantised.
   std::shared_ptr<const QuantisedLayout> quantised{};  ///< null: plain.
   std::optional<QuantMethod> method{};                 ///< how files of hf hold what is quantised.
+  std::optional<QuantMethod> modules{};  ///< by whose names and shapes an engine's modules do.
   /// What is in memory or in files.
   const std::shared_ptr<const ModelLayout>& stored() const {
     return quantised ? quantised->stored : values;

@@ -29,9 +29,9 @@ bool is_mxfp4(const QuantFormat& f) {
 
 constexpr std::string_view kFactor = "_scale_2";
 
-/// compressed-tensors' words for data and factor.
-std::string renamed(QuantPart part, std::string name) {
-  if (part == QuantPart::data) return name + "_packed";
+/// compressed-tensors' words for 4-bit data and the factor.
+std::string renamed(const QuantFormat& f, QuantPart part, std::string name) {
+  if (part == QuantPart::data) return bits(f.data) < 8 ? name + "_packed" : name;
   if (part != QuantPart::factor || !name.ends_with(kFactor)) return name;
   name.resize(name.size() - kFactor.size());
   return name + "_global_scale";
@@ -49,11 +49,13 @@ Dims without_ones(const Dims& shape) {
   return out;
 }
 
-/// One scale for all is a number, one for each row a list; blocks have a dimension of one behind
-/// each of theirs.
+bool is_one_number(const QuantFormat& f, QuantPart part) {
+  return part == QuantPart::factor || (f.block_rows == 0 && f.block_cols == 0);
+}
+
+/// Of scales: one for each row is a list; blocks have a dimension of one behind each of theirs.
 Dims modelopt_shape(const QuantFormat& f, QuantPart part, const Dims& shape) {
-  const bool one = part == QuantPart::factor || (f.block_rows == 0 && f.block_cols == 0);
-  if (one || shape.size() != 2) return one && volume(shape) == 1 ? Dims{} : shape;
+  if (is_one_number(f, part) || shape.size() != 2) return shape;
   if (f.block_cols == 0) return {shape[0]};
   return f.block_rows > 1 ? Dims{shape[0], 1, shape[1], 1} : shape;
 }
@@ -122,14 +124,15 @@ Result<HeldTensor> in_files(QuantMethod method, const QuantFormat& format, Quant
                             name(method), dims == 2 ? "matrices" : "experts in one tensor each"));
   if (method == QuantMethod::mxfp4) return in_mxfp4(part, tensor, shape);
   constexpr std::array<std::string_view, 3> kEnds = {"", "_scale", kFactor};
-  HeldTensor held = in_modules(
-      format, part, tensor + std::string(kEnds[static_cast<std::size_t>(part)]), dtype, shape);
-  if (method == QuantMethod::compressed_tensors && part == QuantPart::data && is_mxfp4(format))
-    held.name += "_packed";
+  HeldTensor held =
+      in_modules(method, format, part, tensor + std::string(kEnds[static_cast<std::size_t>(part)]),
+                 dtype, shape);
   if (method == QuantMethod::fp8 && part == QuantPart::scales && format.block_cols > 0)
     held.name += "_inv";
-  if (method == QuantMethod::modelopt && part != QuantPart::data)
-    held.shape = modelopt_shape(format, part, shape);
+  // A scale or factor of the whole is a number.
+  if (method == QuantMethod::modelopt && part != QuantPart::data && is_one_number(format, part) &&
+      volume(shape) == 1)
+    held.shape = {};
   return held;
 }
 
@@ -142,13 +145,21 @@ bool reads_as(DType stored, DType wanted) {
          (wanted == DType::f32 && (stored == DType::bf16 || stored == DType::f16));
 }
 
-HeldTensor in_modules(const QuantFormat& format, QuantPart part, std::string name, DType dtype,
-                      const Dims& shape) {
-  HeldTensor held{format.factor_divides ? renamed(part, std::move(name)) : std::move(name), dtype,
-                  shape};
+HeldTensor in_modules(std::optional<QuantMethod> method, const QuantFormat& format, QuantPart part,
+                      std::string name, DType dtype, const Dims& shape) {
+  HeldTensor held{std::move(name), dtype, shape};
+  if (method == QuantMethod::compressed_tensors || format.factor_divides)
+    held.name = renamed(format, part, std::move(held.name));
+  if (method == QuantMethod::modelopt && part != QuantPart::data)
+    held.shape = modelopt_shape(format, part, shape);
   if (dtype == DType::f8_e8m0 || dtype == DType::f4) held.dtype = DType::u8;
   if (dtype == DType::f4 && shape.size() > 0) held.shape[shape.size() - 1] /= 2;
   return held;
+}
+
+std::string scale_suffix_of(QuantMethod method) {
+  return method == QuantMethod::compressed_tensors || method == QuantMethod::modelopt ? "_scale"
+                                                                                      : "";
 }
 
 bool same_shape(const Dims& a, const Dims& b) {

@@ -48,10 +48,15 @@ Result<HeldTensor> in_files(QuantMethod method, const QuantFormat& format, Quant
                             const std::string& tensor, DType dtype, const Dims& shape);
 
 /// A part of a quantised tensor as frameworks' modules hold it: two 4-bit elements are a byte (U8,
-/// half the last dimension), and scales that are powers of two are bytes (U8). `name` is the
-/// slot's.
-HeldTensor in_modules(const QuantFormat& format, QuantPart part, std::string name, DType dtype,
-                      const Dims& shape);
+/// half the last dimension), and scales that are powers of two are bytes (U8). Names of 4-bit data
+/// and factors, and shapes of linear layers' scales, are those of the method that engines were told
+/// or, where there is none, of the format's usual one. `name` is the slot's.
+HeldTensor in_modules(std::optional<QuantMethod> method, const QuantFormat& format, QuantPart part,
+                      std::string name, DType dtype, const Dims& shape);
+
+/// What follows a tensor's name in that of its scales where a method names it otherwise than
+/// scale_suffix() does; else empty.
+std::string scale_suffix_of(QuantMethod method);
 
 /// True for the name of what a calibrated checkpoint scales a module's input by.
 bool is_input_scale(std::string_view name);

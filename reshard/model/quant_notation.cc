@@ -63,9 +63,10 @@ Result<QuantMethod> method_of(const std::string& family, const std::string& text
   if (!method)
     return fail(Code::invalid_argument, fmt::format("{}: quant_method={} is none; known are {}",
                                                     family, text, known_quant_methods()));
-  if (family != "hf")
+  if (family == "megatron")
     return fail(Code::invalid_argument,
-                fmt::format("{}: quant_method says how files of hf are written", family));
+                "megatron: quant_method says how files of hf are written, and by whose names and "
+                "shapes modules of vllm and sglang hold them");
   if (!says(*method, format))
     return fail(Code::unsupported, fmt::format("{}: quant_method={} has no word for {}", family,
                                                text, to_string(format)));
@@ -194,6 +195,7 @@ Result<QuantisedLayout> quantised_as(const QuantNotation& notation,
                        ? *stored
                        : usually_quantised(values->model(), notation.family, notation.format);
   choice.name = notation.name;
+  if (notation.method) choice.scale_suffix = scale_suffix_of(*notation.method);
   std::erase_if(choice.tensors, [&](const std::string& name) {
     return std::any_of(notation.skip.begin(), notation.skip.end(), [&](const std::string& part) {
       return name.find(part) != std::string::npos;

@@ -14,7 +14,9 @@ namespace reshard {
 
 /// The keys of a layout's notation that say how it is quantised:
 ///   quant=FORMAT                a name of quant_format_from_name()
-///   quant_method=METHOD         of `hf`: how files say so (quant_files.h); else the format's usual
+///   quant_method=METHOD         of `hf`: how files say so (quant_files.h); of vllm and sglang: by
+///                               which method's names and shapes modules hold it; else the format's
+///                               usual
 ///   quant_grid=local|tensor     where block grids begin; else tensor for `hf`, local for others
 ///   quant_skip=PART+PART...     leaves out canonical tensors that have a PART in their name
 struct QuantNotation {
@@ -31,13 +33,14 @@ struct QuantNotation {
 
 /// Takes these keys out of a layout's; none where `quant` is absent. Errors: an unknown format
 /// (with those there are); a family that is not hf, megatron, vllm or sglang; quant_grid,
-/// quant_skip or quant_method alone; a method of another family, or one that cannot say the format.
+/// quant_skip or quant_method alone; a method with
+/// megatron, or one that cannot say the format.
 Result<std::optional<QuantNotation>> take_quant(LayoutSpec& spec);
 
 /// The tensors that a family quantises, of those in the model: the weights of linear layers and of
-/// experts, [out, in] each. Not embeddings, heads, norms, routers and their gates, convolutions, and,
-/// but for megatron, projections of modules for multi-token prediction and in_proj_ba of gated delta
-/// nets. Of a model whose experts are one tensor (gpt-oss): in MXFP4 these experts and
+/// experts, [out, in] each. Not embeddings, heads, norms, routers and their gates, convolutions,
+/// and, but for megatron, projections of modules for multi-token prediction and in_proj_ba of gated
+/// delta nets. Of a model whose experts are one tensor (gpt-oss): in MXFP4 these experts and
 /// nothing else, as it is published, and in other formats the linear layers.
 std::set<std::string> usually_quantised(const ModelSpec& model, const std::string& family,
                                         const QuantFormat& format);

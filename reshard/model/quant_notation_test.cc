@@ -48,8 +48,6 @@ TEST(QuantNotation, what_is_wrong_is_named) {
   EXPECT_EQ(error("fsdp:quant=mxfp8", c), "fsdp: quant is a key of hf, megatron, vllm and sglang");
   EXPECT_EQ(error("hf:quant_skip=a", c),
             "hf: quant_grid, quant_skip and quant_method need quant=FORMAT");
-  EXPECT_EQ(error("vllm:quant=fp8_block,quant_method=fp8", c),
-            "vllm: quant_method says how files of hf are written");
   EXPECT_EQ(error("hf:quant=fp8_block,quant_method=mxfp4", c),
             "hf: quant_method=mxfp4 has no word for fp8_block");
   EXPECT_THAT(error("hf:quant=fp8_block,quant_method=awq", c), HasSubstr("known are fp8, mxfp4"));
@@ -107,6 +105,64 @@ TEST(QuantNotation, names_are_those_of_vllms_modules) {
   EXPECT_EQ(shape_on(*q->stored, "model.layers.1.mlp.experts.w13_weight_scale_2", 1), "[10, 2]");
   EXPECT_EQ(shape_on(*q->stored, "model.layers.1.mlp.experts.w2_weight_scale_2", 1), "[10]");
   EXPECT_THAT(names_on(*q->stored, 1, "lm_head"), ElementsAre("lm_head.weight"));
+}
+
+/// "name DTYPE [shape]" of what a module of vLLM holds of a slot of `layer`'s on rank 1, as the
+/// program's files and inspect have it.
+std::string module_part(const std::string& text, QuantPart part, const std::string& slot) {
+  ModelConfig c = wide_moe();
+  c.hidden_size = c.intermediate_size = c.moe_intermediate_size = 256;
+  c.head_dim = 64;
+  LayoutSpec spec = *parse_layout(text);
+  const auto notation = *take_quant(spec);
+  const auto q = make(text, c);
+  EXPECT_TRUE(q.has_value()) << q.error().message;
+  for (const QuantisedLayout::Pair& pair : q->pairs) {
+    if (q->values->slot(pair.values).name != slot) continue;
+    const SlotId id = part == QuantPart::data     ? pair.data
+                      : part == QuantPart::scales ? pair.scales
+                                                  : pair.factor;
+    const Slot& s = q->stored->slot(id);
+    const HeldTensor held = in_modules(notation->method, notation->format, part, s.name, s.dtype,
+                                       q->stored->stored_shape(id, Rank(1)));
+    return held.name.substr(held.name.rfind('.') + 1) + " " + std::string(name(held.dtype)) + " " +
+           to_string(held.shape);
+  }
+  return "none";
+}
+
+// Recorded from vLLM 0.32's own modules; make vllm-test compares with them.
+TEST(QuantNotation, modules_hold_what_their_quant_method_creates) {
+  using enum QuantPart;
+  const auto module = [](const std::string& quant, QuantPart part, bool experts) {
+    return module_part("vllm:tp=2,quant=" + quant, part,
+                       experts ? "model.layers.1.mlp.experts.w13_weight"
+                               : "model.layers.0.mlp.gate_up_proj.weight");
+  };
+  EXPECT_EQ(module("fp8_block", scales, false), "weight_scale_inv F32 [2, 2]");
+  EXPECT_EQ(module("fp8_block,quant_method=fp8", scales, true),
+            "w13_weight_scale_inv F32 [10, 2, 2]");
+  const std::string compressed = ",quant_method=compressed-tensors";
+  EXPECT_EQ(module("fp8_block" + compressed, data, false), "weight F8_E4M3 [256, 256]");
+  EXPECT_EQ(module("fp8_block" + compressed, scales, false), "weight_scale F32 [2, 2]");
+  EXPECT_EQ(module("fp8_block" + compressed, scales, true), "w13_weight_scale F32 [10, 2, 2]");
+  EXPECT_EQ(module("fp8_channel" + compressed, scales, false), "weight_scale F32 [256, 1]");
+  EXPECT_EQ(module("mxfp4" + compressed, data, false), "weight_packed U8 [256, 128]");
+  EXPECT_EQ(module("mxfp4" + compressed, scales, false), "weight_scale U8 [256, 8]");
+  EXPECT_EQ(module("mxfp4" + compressed, data, true), "w13_weight_packed U8 [10, 256, 128]");
+  EXPECT_EQ(module("nvfp4_divisor" + compressed, factor, true),
+            "w13_weight_global_scale F32 [10, 2]");
+  const std::string modelopt = ",quant_method=modelopt";
+  EXPECT_EQ(module("fp8_tensor" + modelopt, scales, false), "weight_scale F32 [2]");
+  EXPECT_EQ(module("fp8_tensor" + modelopt, scales, true), "w13_weight_scale F32 [10, 2]");
+  EXPECT_EQ(module("fp8_channel" + modelopt, scales, false), "weight_scale F32 [256]");
+  EXPECT_EQ(module("fp8_block" + modelopt, scales, false), "weight_scale F32 [2, 1, 2, 1]");
+  EXPECT_EQ(module("mxfp8" + modelopt, scales, false), "weight_scale U8 [256, 8]");
+  EXPECT_EQ(module("nvfp4" + modelopt, factor, true), "w13_weight_scale_2 F32 [10, 2]");
+  EXPECT_THAT(error("megatron:quant=fp8_block,quant_method=modelopt", wide_moe()),
+              HasSubstr("quant_method says how files"));
+  EXPECT_THAT(error("vllm:quant=fp8_group,quant_method=modelopt", wide_moe()),
+              HasSubstr("quant_method=modelopt has no word for fp8_group"));
 }
 
 // 768 rows over 8 ranks are 96; over 2 they are 3 blocks. DeepSeek's 576 rows of kv_a are the last
