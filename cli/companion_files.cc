@@ -2,6 +2,7 @@
 #include "cli/companion_files.h"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <array>
@@ -9,13 +10,14 @@
 #include <vector>
 
 #include "reshard/io/checkpoint_index.h"
+#include "reshard/io/json_util.h"
 
 namespace reshard::cli {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::uintmax_t kMaxBytes = std::uintmax_t{64} << 20;
+constexpr std::size_t kMaxBytes = std::size_t{64} << 20;
 constexpr std::array<std::string_view, 6> kNames = {
     "config.json", "generation_config.json",  "special_tokens_map.json", "added_tokens.json",
     "vocab.json",  "preprocessor_config.json"};
@@ -33,32 +35,45 @@ bool belongs(std::string_view name) {
 }  // namespace
 
 Result<> copy_file_into(const std::string& path, std::string_view name, OutputDir& folder) {
-  std::error_code error;
-  const auto to = folder.path_of(name);
-  fs::copy_file(path, to, error);
-  if (error)
-    return fail(Code::io, fmt::format("{}: cannot copy it to {}: {}", path, to, error.message()));
-  return {};
+  struct stat status{};
+  if (::stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode) && status.st_size == 0)
+    return folder.write_text(name, "");
+  return folder.write_text(name, RESHARD_TRY(read_text_file(path, kMaxBytes)));
 }
 
-Result<> copy_companion_files(const std::string& from_folder, OutputDir& folder, bool but_config) {
+bool is_of_checkpoint(const std::string& folder, std::string_view name) {
   std::error_code error;
-  std::vector<std::string> names;
+  const fs::path home = fs::canonical(folder, error);
+  if (error) return false;
+  const fs::path file = fs::canonical(home / name, error);
+  if (error) return false;
+  if (const auto inside = file.lexically_relative(home); *inside.begin() != "..") return true;
+  // models--NAME/snapshots/REVISION/config.json -> ../../blobs/HASH
+  return home.parent_path().filename() == "snapshots" &&
+         file.parent_path() == home.parent_path().parent_path() / "blobs";
+}
+
+Result<std::vector<std::string>> copy_companion_files(const std::string& from_folder,
+                                                      OutputDir& folder, bool but_config) {
+  std::error_code error;
+  std::vector<std::string> names, left_out;
   for (fs::directory_iterator it(from_folder, error), end; !error && it != end;
        it.increment(error)) {
     const auto name = it->path().filename().string();
     std::error_code unreadable;
     if (but_config && name == kConfigFile) continue;
-    if (belongs(name) && it->is_regular_file(unreadable) && it->file_size(unreadable) <= kMaxBytes)
-      names.push_back(name);
+    if (!belongs(name) || !it->is_regular_file(unreadable) || it->file_size(unreadable) > kMaxBytes)
+      continue;
+    (is_of_checkpoint(from_folder, name) ? names : left_out).push_back(name);
   }
   if (error)
     return fail(Code::io,
                 fmt::format("{}: cannot list the folder: {}", from_folder, error.message()));
   std::sort(names.begin(), names.end());
+  std::sort(left_out.begin(), left_out.end());
   for (const std::string& name : names)
     RESHARD_TRY(copy_file_into((fs::path(from_folder) / name).string(), name, folder));
-  return {};
+  return left_out;
 }
 
 }  // namespace reshard::cli

@@ -157,17 +157,21 @@ ModelSpec recorded_tensors(const ModelLayout& layout) {
   return tensors;
 }
 
-/// The files beside the weights: configs, tokenizer, and what describes the layout.
-Result<> write_companions(const Model& model, const LayoutSpec& to, const LayoutSide& side,
-                          bool as_stored, const OutputFiles& files, OutputDir& folder) {
+/// The files beside the weights: configs, tokenizer, and what describes the layout. Returns the
+/// names of those that are left out.
+Result<std::vector<std::string>> write_companions(const Model& model, const LayoutSpec& to,
+                                                  const LayoutSide& side, bool as_stored,
+                                                  const OutputFiles& files, OutputDir& folder) {
+  std::vector<std::string> left_out;
   if (!model.config_path.empty()) {
-    const bool changes = side.quantised || model.stored;
-    RESHARD_TRY(copy_companion_files(model.weights->folder(), folder, changes));
+    const std::string& from = model.weights->folder();
+    const bool changes = (side.quantised || model.stored) && is_of_checkpoint(from, kConfigFile);
+    left_out = RESHARD_TRY(copy_companion_files(from, folder, changes));
     if (changes) RESHARD_TRY(write_config(model, side, to.family == "hf", as_stored, folder));
   }
   if (to.family == "hf") {
     if (files.files.size() > 1) RESHARD_TRY(folder.write_text(kHfIndexFile, hf_index_of(files)));
-    return {};
+    return left_out;
   }
   LayoutSpec recorded = to;
   if (takes_file(to.family)) {
@@ -178,12 +182,14 @@ Result<> write_companions(const Model& model, const LayoutSpec& to, const Layout
     const std::string file = std::exchange(map->second, "expert_map.json");
     RESHARD_TRY(copy_file_into(file, map->second, folder));
   }
-  return folder.write_text(kRankIndexFile,
-                           rank_index_text(RankIndex{to_string(recorded), files.of_rank},
-                                           recorded_tensors(*side.stored())));
+  RESHARD_TRY(folder.write_text(kRankIndexFile,
+                                rank_index_text(RankIndex{to_string(recorded), files.of_rank},
+                                                recorded_tensors(*side.stored()))));
+  return left_out;
 }
 
-std::string report(const CheckpointOutput& output, const std::string& target, double seconds) {
+std::string report(const CheckpointOutput& output, const std::string& target,
+                   const std::vector<std::string>& left_out, double seconds) {
   const OutputFiles& files = output.files();
   const Index written = files.tensor_bytes() - output.kept_bytes();
   std::string text = fmt::format("{}: {} in {}", target, human_bytes(files.tensor_bytes()),
@@ -192,6 +198,10 @@ std::string report(const CheckpointOutput& output, const std::string& target, do
     text += fmt::format(" for {}", plural(static_cast<Index>(files.of_rank.size()), "rank"));
   if (output.kept_files() > 0)
     text += fmt::format("; {} of an earlier run kept", plural(output.kept_files(), "file"));
+  if (!left_out.empty())
+    text +=
+        fmt::format("\nleft out {}: links to files outside the checkpoint; copy what belongs to it",
+                    fmt::join(left_out, ", "));
   return text + fmt::format("\nwrote {} in {}, {}; peak memory {}\n", human_bytes(written),
                             human_seconds(seconds), rate(written, seconds),
                             human_bytes(peak_rss_bytes()));
@@ -233,9 +243,10 @@ Result<int> execute(const ConvertArguments& a) {
     return write_file(job, output.files().tensor_bytes(), file, writer, before);
   }));
   stop_for_test("files");
-  RESHARD_TRY(write_companions(model, to, to_side, as_stored, output.files(), output.folder()));
+  const auto left_out =
+      RESHARD_TRY(write_companions(model, to, to_side, as_stored, output.files(), output.folder()));
   RESHARD_TRY(output.commit(a.sync));
-  print(report(output, a.output, watch.seconds()));
+  print(report(output, a.output, left_out, watch.seconds()));
   return 0;
 }
 

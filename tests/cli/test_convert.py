@@ -112,6 +112,49 @@ class Convert(unittest.TestCase):
         for name in belongs:
             self.assertEqual((out / name).read_text(), name)
 
+    def test_files_of_others_are_not_copied_through_links(self):
+        source = self.checkpoint(program.LLAMA)
+        (self.d / "secret").write_text("password")
+        (self.d / "folder").mkdir()
+        (self.d / "folder" / "tokenizer.json").write_text("password")
+        (source / "merges.txt").write_text("merges")
+        (source / "vocab.txt").symlink_to("merges.txt")
+        (source / "secrets.txt").symlink_to("../secret")
+        (source / "tokenizer.model").symlink_to(self.d / "secret")
+        (source / "away").symlink_to("../folder")
+        (source / "tokenizer.json").symlink_to("away/tokenizer.json")
+        report = program.done("convert", source, self.d / "out", "--to", "vllm:tp=2")
+        out = program.files_of(self.d / "out")
+        self.assertEqual((out["merges.txt"], out["vocab.txt"]), (b"merges", b"merges"))
+        self.assertFalse(any(path.is_symlink() for path in (self.d / "out").iterdir()))
+        self.assertFalse(any(b"password" in data for data in out.values()))
+        self.assertIn("left out secrets.txt, tokenizer.json, tokenizer.model: links to", report)
+
+    def test_a_config_of_others_is_not_copied_through_a_link_quantised_or_not(self):
+        source = self.checkpoint(program.LLAMA)
+        (source / "config.json").rename(self.d / "config.json")
+        (source / "config.json").symlink_to("../config.json")
+        for to in ("hf", "hf:quant=fp8_channel"):
+            report = program.done("convert", source, self.d / to, "--to", to)
+            self.assertIn("left out config.json", report)
+            self.assertNotIn("config.json", program.files_of(self.d / to))
+
+    def test_a_snapshot_in_the_cache_of_hugging_face_is_copied_whole(self):
+        source = self.checkpoint(program.LLAMA)
+        (source / "tokenizer.json").write_text("{}")
+        snapshot = self.d / "models--a--b" / "snapshots" / "0123"
+        blobs = self.d / "models--a--b" / "blobs"
+        snapshot.mkdir(parents=True)
+        blobs.mkdir()
+        for number, path in enumerate(sorted(source.iterdir())):
+            shutil.copy(path, blobs / str(number))
+            (snapshot / path.name).symlink_to(f"../../blobs/{number}")
+        (self.d / "models--a--b" / "refs").write_text("password")
+        (snapshot / "merges.txt").symlink_to("../../refs")
+        report = program.done("convert", snapshot, self.d / "out", "--to", "hf")
+        self.assertIn("left out merges.txt", report)
+        self.assertEqual(program.files_of(self.d / "out"), program.files_of(source))
+
     def test_a_tied_model_that_stores_its_head_too(self):
         source = self.checkpoint(program.LLAMA, tie_word_embeddings=True)
         path = source / "model.safetensors"
