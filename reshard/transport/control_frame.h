@@ -18,7 +18,8 @@ namespace reshard::tcp {
 /// once, by `done` or `failed` with the same id, unless the group was aborted.
 enum class Kind : std::uint8_t {
   // From a rank.
-  join = 1,  ///< id 0, a: rank, b: size, text: excerpt and bytes: digest of the agreement.
+  join = 1,  ///< id 0, a: rank, b: size, text: excerpt of the agreement, bytes: its digest and then
+             ///< the settings, names and values by turns, each with a zero byte behind it.
   meet,      ///< id, text: name of the call, bytes: what this rank gives.
   quiesce,   ///< id.
   leave,     ///< id: the rank waits no longer for it.

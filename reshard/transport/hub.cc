@@ -9,6 +9,8 @@
 #include <cerrno>
 #include <utility>
 
+#include "reshard/transport/door.h"
+
 namespace reshard::tcp {
 namespace {
 
@@ -120,10 +122,11 @@ bool Hub::may_accept(Clock::time_point now) const {
 }
 
 void Hub::accept_one(Clock::time_point now) {
-  FileDescriptor socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  auto [socket, last] = accept_caller(listener_.get());
+  if (last) listener_ = {};
   if (!socket) {
     // Out of files, most likely: the listener stays readable until there are some again.
-    if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED)
+    if (!last && errno != EAGAIN && errno != EINTR && errno != ECONNABORTED)
       next_accept_ = now + kAcceptAgain;
     return;
   }

@@ -38,7 +38,7 @@ class Hub {
     std::size_t max_strangers = 256;
   };
 
-  /// `listener` is a listening socket, `first` a connected one (rank 0's).
+  /// `listener` is a listening socket or a door (door.h), `first` a connected one (rank 0's).
   Hub(const Options& options, FileDescriptor listener, FileDescriptor first, Bell bell);
   /// Ends the group for those who are still in it.
   ~Hub();

@@ -30,6 +30,45 @@ std::int64_t difference(std::int64_t a, std::int64_t b) {
   return static_cast<std::int64_t>(static_cast<std::uint64_t>(a) - static_cast<std::uint64_t>(b));
 }
 
+/// The settings of a join frame: names and values by turns.
+std::vector<std::string_view> settings_of(std::string_view agreement) {
+  std::vector<std::string_view> out;
+  agreement.remove_prefix(std::min(agreement.size(), kDigestBytes));
+  for (auto end = agreement.find('\0'); end != std::string_view::npos; end = agreement.find('\0')) {
+    out.push_back(agreement.substr(0, end));
+    agreement.remove_prefix(end + 1);
+  }
+  if (out.size() % 2 != 0) out.pop_back();
+  return out;
+}
+
+std::optional<std::string_view> value_of(const std::vector<std::string_view>& settings,
+                                         std::string_view name) {
+  for (std::size_t i = 0; i < settings.size(); i += 2)
+    if (settings[i] == name) return settings[i + 1];
+  return std::nullopt;
+}
+
+/// The first setting in which rank `r` differs from who is told, in words.
+std::optional<std::string> differing_setting(std::size_t r, std::string_view its,
+                                             std::string_view mine) {
+  const auto theirs = settings_of(its), own = settings_of(mine);
+  for (std::size_t i = 0; i < own.size(); i += 2) {
+    const auto value = value_of(theirs, own[i]);
+    if (!value)
+      return fmt::format("join: rank {} does not know {}, this program has it {}", r, own[i],
+                         own[i + 1]);
+    if (*value != own[i + 1])
+      return fmt::format("join: rank {} has {} {}, this program {}; they must be alike", r, own[i],
+                         *value, own[i + 1]);
+  }
+  for (std::size_t i = 0; i < theirs.size(); i += 2)
+    if (!value_of(own, theirs[i]))
+      return fmt::format("join: rank {} has {} {}, which this program does not know", r, theirs[i],
+                         theirs[i + 1]);
+  return std::nullopt;
+}
+
 Rank rank_at(std::size_t index) { return Rank(static_cast<Rank::rep>(index)); }
 
 }  // namespace
@@ -47,10 +86,14 @@ std::optional<Rank> HubGroup::seat(const Frame& join, Frame& refusal) {
     refusal = failed(join.id, Code::invalid_argument, std::move(text));
     return std::nullopt;
   };
-  if (join.kind != Kind::join || join.bytes.size() != kDigestBytes || join.b > kMaxRanks ||
+  if (join.kind != Kind::join || join.bytes.size() < kDigestBytes || join.b > kMaxRanks ||
       join.a >= join.b)
     return refuse("join: this is no request to join a group");
   if (join.a >= members_.size()) {
+    const std::string_view its(reinterpret_cast<const char*>(join.bytes.data()), join.bytes.size());
+    if (auto wrong =
+            members_[0].seated ? differing_setting(0, members_[0].agreement, its) : std::nullopt)
+      return refuse(*std::move(wrong));
     return refuse(fmt::format("join: rank {} came for a group of {}, rank 0 for one of {}", join.a,
                               join.b, members_.size()));
   }
@@ -63,7 +106,7 @@ std::optional<Rank> HubGroup::seat(const Frame& join, Frame& refusal) {
   member.waits = Waits::join;
   member.id = join.id;
   member.size = join.b;
-  member.digest = join.bytes;
+  member.agreement.assign(reinterpret_cast<const char*>(join.bytes.data()), join.bytes.size());
   member.excerpt = join.text;
   ++num_seated_;
   return rank;
@@ -76,35 +119,47 @@ void HubGroup::start_if_complete() {
   for (const Member& m : members_)
     if (m.seated) least = std::min(least, m.size);
   if (num_seated_ < least || !members_[0].seated) return;
-  const auto wrong = disagreement();
-  started_ = !wrong;
-  refused_ = wrong.has_value();
+  const std::size_t differs = first_to_differ();
+  refused_ = differs > 0;
+  started_ = !refused_;
   for (std::size_t r = 0; r < members_.size(); ++r) {
     if (!members_[r].seated) continue;
-    if (wrong) {
-      answer(rank_at(r), Code::invalid_argument, *wrong);
+    if (refused_) {
+      answer(rank_at(r), Code::invalid_argument, disagreement(r, differs).value_or(""));
     } else {
       answer_done(rank_at(r));
     }
   }
 }
 
-std::optional<std::string> HubGroup::disagreement() const {
+/// The first rank that is here and differs from rank 0, or 0.
+std::size_t HubGroup::first_to_differ() const {
   const Member& zero = members_[0];
   for (std::size_t r = 1; zero.seated && r < members_.size(); ++r) {
     const Member& m = members_[r];
-    if (m.seated && m.size != zero.size) {
-      return fmt::format("join: rank {} came for a group of {}, rank 0 for one of {}", r, m.size,
-                         zero.size);
-    }
-    if (m.seated && m.digest != zero.digest) {
-      return fmt::format(
-          "join: rank {} brings the agreement {}, rank 0 brings {}; every rank must "
-          "bring the same",
-          r, m.excerpt, zero.excerpt);
-    }
+    if (m.seated && (m.size != zero.size || m.agreement != zero.agreement)) return r;
   }
-  return std::nullopt;
+  return 0;
+}
+
+/// What is wrong, as it is told to one rank, when rank `differs` is the first that differs from
+/// rank 0; nothing when none does.
+std::optional<std::string> HubGroup::disagreement(std::size_t told, std::size_t differs) const {
+  if (differs == 0) return std::nullopt;
+  const Member &zero = members_[0], &other = members_[differs], &me = members_[told];
+  // Who differs from rank 0 hears of rank 0, the others of who differs.
+  const bool odd = me.size != zero.size || me.agreement != zero.agreement;
+  const auto setting = odd ? differing_setting(0, zero.agreement, me.agreement)
+                           : differing_setting(differs, other.agreement, me.agreement);
+  if (setting) return setting;
+  if (other.size != zero.size) {
+    return fmt::format("join: rank {} came for a group of {}, rank 0 for one of {}", differs,
+                       other.size, zero.size);
+  }
+  return fmt::format(
+      "join: rank {} brings the agreement {}, rank 0 brings {}; every rank must "
+      "bring the same",
+      differs, other.excerpt, zero.excerpt);
 }
 
 bool HubGroup::on_frame(Rank from, Frame&& frame) {
@@ -246,7 +301,7 @@ void HubGroup::leave(Rank from, std::uint64_t id) {
     return fmt::format("{}: {} did not come before the deadline", what, who);
   };
   if (me.waits == Waits::join) {
-    const auto wrong = disagreement();
+    const auto wrong = disagreement(from.index(), first_to_differ());
     const auto absent = [](const Member& m) { return !m.seated; };
     answer(from, wrong ? Code::invalid_argument : Code::deadline,
            wrong.value_or(late("join", ranks_where(absent))));

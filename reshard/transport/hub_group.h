@@ -57,13 +57,14 @@ class HubGroup {
     std::uint64_t quiesced = 0;  ///< calls of quiesce that did not give up.
     std::int64_t tally = 0, told = 0;
     std::uint64_t size = 0;  ///< as it joined.
-    std::vector<std::byte> digest;
+    std::string agreement;   ///< its digest and then the settings, as they came.
     std::string excerpt;
     std::vector<std::byte> given;
   };
 
   bool take(Rank from, Frame& frame);
-  std::optional<std::string> disagreement() const;
+  std::size_t first_to_differ() const;
+  std::optional<std::string> disagreement(std::size_t told, std::size_t differs) const;
   void meet(Rank from, Frame& frame);
   void complete();
   FrameBody all_given();

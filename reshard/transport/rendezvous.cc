@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "reshard/transport/rendezvous.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
+#include <cstring>
+#include <iterator>
 #include <mutex>
 #include <thread>
 #include <utility>
 
+#include "reshard/transport/door.h"
 #include "reshard/transport/hub.h"
 #include "reshard/transport/rendezvous_place.h"
 #include "reshard/transport/socket.h"
@@ -24,6 +29,8 @@ constexpr int kMaxRanks = 65536;
 constexpr auto kAgain = 10ms;
 constexpr std::chrono::milliseconds kConnectLimit = 2s;
 constexpr auto kGreetingLimit = 5s;
+/// Longest settings as they travel, and longest value that is sent as it is.
+constexpr std::size_t kMostSettings = 4096, kMostValue = 120;
 
 /// Hubs of this process whose rank 0 has left before the others.
 struct Served {
@@ -56,30 +63,53 @@ Result<> check(const Join& join, const Place& place) {
                 fmt::format("join: rank {} in a group of {}: 0 to {} are possible",
                             join.rank.value(), join.size, join.size - 1));
   }
-  if (place.folder.empty() && join.secret.empty())
+  std::size_t bytes = 0;
+  for (const auto& [name, value] : join.settings)
+    bytes += name.size() + std::min(value.size(), kMostValue) + 2;
+  if (bytes > kMostSettings) {
+    return fail(Code::invalid_argument,
+                fmt::format("join: settings of {} bytes: {} are possible", bytes, kMostSettings));
+  }
+  if (!place.host.empty() && join.secret.empty())
     return fail(Code::invalid_argument,
                 "join: a tcp:// rendezvous needs a secret that all ranks have");
   return {};
 }
 
-/// How an agreement is named in a message: itself when it is short and plain.
-std::string excerpt(const std::string& agreement, const Key& digest) {
-  const bool plain = std::ranges::all_of(agreement, [](char c) { return c >= ' ' && c <= '~'; });
-  if (plain && agreement.size() <= 64) return fmt::format("\"{}\"", agreement);
+bool is_plain(std::string_view text, std::size_t most) {
+  return text.size() <= most &&
+         std::ranges::all_of(text, [](char c) { return c >= ' ' && c <= '~'; });
+}
+
+/// How a text that is too long for a message, or not plain, is named in it.
+std::string named_by_digest(const std::string& text, const Key& digest) {
   std::string hex;
   for (const std::byte b : std::span(digest).first(8))
     hex += fmt::format("{:02x}", std::to_integer<unsigned>(b));
-  return fmt::format("of {} bytes with digest {}", agreement.size(), hex);
+  return fmt::format("of {} bytes with digest {}", text.size(), hex);
 }
 
 Frame request(const Join& join) {
   const Key digest = digest_of(join.agreement);
-  return {Kind::join,
-          0,
-          static_cast<std::uint64_t>(join.rank.value()),
-          static_cast<std::uint64_t>(join.size),
-          excerpt(join.agreement, digest),
-          {digest.begin(), digest.end()}};
+  Frame out{Kind::join,
+            0,
+            static_cast<std::uint64_t>(join.rank.value()),
+            static_cast<std::uint64_t>(join.size),
+            is_plain(join.agreement, 64) ? fmt::format("\"{}\"", join.agreement)
+                                         : named_by_digest(join.agreement, digest),
+            {digest.begin(), digest.end()}};
+  const auto add = [&](const std::string& text) {
+    const std::string sent =
+        is_plain(text, kMostValue) ? text : named_by_digest(text, digest_of(text));
+    std::ranges::transform(sent, std::back_inserter(out.bytes),
+                           [](char c) { return static_cast<std::byte>(c); });
+    out.bytes.push_back(std::byte{0});
+  };
+  for (const auto& [name, value] : join.settings) {
+    add(name);
+    add(value);
+  }
+  return out;
 }
 
 /// Says hello; the hub's verdict, `other_group` when it is none or none came.
@@ -98,8 +128,11 @@ Attempt enter(const Join& join, FileDescriptor socket, const GroupKey& key,
   const Deadline limit = std::min(join.deadline, Deadline::after(kGreetingLimit));
   const Greeting greeting(key, instance);
   const Verdict verdict = greet(socket.get(), greeting, limit);
-  if (verdict == Verdict::wrong_secret)
-    return refused({Code::aborted, "join: the secret is not the one that rank 0 came with"});
+  if (verdict == Verdict::wrong_secret) {
+    return refused({Code::aborted, join.secret.empty()
+                                       ? "join: rank 0 came with a secret, and this rank has none"
+                                       : "join: the secret is not the one that rank 0 came with"});
+  }
   if (verdict != Verdict::welcome) return again("this group does not gather there");
   std::array<std::byte, kAnswerBytes> answer{};
   const auto answered = receive_all(socket.get(), answer, limit);
@@ -110,7 +143,7 @@ Attempt enter(const Join& join, FileDescriptor socket, const GroupKey& key,
   if (!bell) return refused(std::move(bell).error());
   auto control = std::make_unique<TcpControl>(
       join.rank, join.size, TcpControl::Line{std::move(socket), *keys}, std::move(*bell));
-  auto outcome = control->enter(request(join), join.deadline);
+  auto outcome = control->enter(request(join), join.deadline, join.gives_up);
   if (!outcome) return again("rank 0 went away before all ranks had come");
   if (!*outcome) return refused(std::move(*outcome).error());
   return {std::move(control), std::nullopt, ""};
@@ -135,7 +168,8 @@ Attempt enter_at(const Join& join, const std::vector<std::string>& hosts, int po
   Attempt last = again("nobody is there");
   for (const std::string& host : hosts) {
     auto socket = connect_to(host, port, kConnectLimit, join.deadline);
-    if (!socket && socket.error().code == Code::invalid_argument)
+    // What a file says may be a dead job's; what the user says stays as it is.
+    if (!socket && socket.error().code == Code::invalid_argument && instance == Instance{})
       return refused(std::move(socket).error().in("join"));
     if (!socket) {
       last = again(fmt::format("{}:{}: {}", host, port, socket.error().message));
@@ -150,16 +184,29 @@ Attempt enter_at(const Join& join, const std::vector<std::string>& hosts, int po
 Attempt enter_by_file(const Join& join, const std::string& path) {
   const auto meeting = read_meeting(path);
   if (!meeting) return again(meeting.error().message);
-  if (join.secret.empty() && meeting->secret.empty())
-    return refused({Code::aborted, "join: rank 0 came with a secret, and this rank has none"});
+  // Where neither has a secret a rank 0 that lives says so; a dead job's file says nothing.
   const GroupKey key = group_key(join.job, join.secret.empty() ? meeting->secret : join.secret);
   return enter_at(join, meeting->addresses, meeting->port, key, meeting->instance);
+}
+
+Attempt enter_by_door(const Join& join, int door, const GroupKey& key) {
+  auto socket = knock(door);
+  if (!socket) return again(socket.error().message);
+  return enter(join, std::move(*socket), key, Instance{});
+}
+
+Result<> go_on(const Join& join) {
+  std::string reason = join.gives_up ? join.gives_up() : "";
+  if (reason.empty()) return {};
+  return fail(Code::aborted, std::move(reason));
 }
 
 Result<std::unique_ptr<ControlPlane>> join_others(const Join& join, const Place& place) {
   const GroupKey key = group_key(join.job, join.secret);
   for (;;) {
-    Attempt attempt = place.folder.empty()
+    RESHARD_TRY(go_on(join));
+    Attempt attempt = place.door >= 0 ? enter_by_door(join, place.door, key)
+                      : place.folder.empty()
                           ? enter_at(join, {place.host}, place.port, key, Instance{})
                           : enter_by_file(join, meeting_path(place.folder, join.job));
     if (attempt.control) return std::move(attempt.control);
@@ -175,6 +222,7 @@ Result<std::unique_ptr<ControlPlane>> join_others(const Join& join, const Place&
 /// A port of an earlier group may still be in use by it for a moment.
 Result<Listener> listen_when_free(const Join& join, const Place& place) {
   for (;;) {
+    RESHARD_TRY(go_on(join));
     bool in_use = false;
     auto listener = listen_at(place.host, place.port, &in_use);
     if (listener) return listener;
@@ -183,6 +231,13 @@ Result<Listener> listen_when_free(const Join& join, const Place& place) {
       return tl::unexpected(std::move(listener).error().in("join"));
     std::this_thread::sleep_for(kAgain);
   }
+}
+
+/// The descriptor stays the caller's.
+Result<Listener> at_door(int door) {
+  FileDescriptor own(::fcntl(door, F_DUPFD_CLOEXEC, 0));
+  if (!own) return fail(Code::io, fmt::format("join: {}", std::strerror(errno)));
+  return Listener{std::move(own), 0};
 }
 
 /// The rendezvous file, for as long as ranks are looked for.
@@ -204,13 +259,14 @@ Result<std::unique_ptr<ControlPlane>> join_as_first(const Join& join, const Plac
   const std::string path = place.folder.empty() ? "" : meeting_path(place.folder, join.job);
   if (const auto there = read_meeting(path))
     RESHARD_TRY(check_not_taken(join, there->addresses, there->port, there->instance));
-  Listener listener = RESHARD_TRY(listen_when_free(join, place));
+  Listener listener =
+      RESHARD_TRY(place.door >= 0 ? at_door(place.door) : listen_when_free(join, place));
   auto [mine, hubs] = RESHARD_TRY(socket_pair());
   Meeting meeting;
   meeting.instance = random_instance();
   meeting.port = listener.port;
   meeting.addresses = own_addresses();
-  if (join.secret.empty()) meeting.secret = Secret::random();
+  if (join.secret.empty() && place.door < 0) meeting.secret = Secret::random();
   Hub::Options options;
   options.size = join.size;
   options.key = group_key(join.job, join.secret.empty() ? meeting.secret : join.secret);
@@ -266,6 +322,16 @@ Result<std::unique_ptr<ControlPlane>> join(const Join& join) {
   const Place place = RESHARD_TRY(parse_url(join.url));
   RESHARD_TRY(check(join, place));
   return join.rank == Rank{0} ? join_as_first(join, place) : join_others(join, place);
+}
+
+void remove_dead_rendezvous(const Join& join) {
+  const auto place = parse_url(join.url);
+  if (!place || place->folder.empty() || !check_job(join.job) || !start_crypto()) return;
+  const std::string path = meeting_path(place->folder, join.job);
+  const auto there = read_meeting(path);
+  if (!there || there->addresses != own_addresses()) return;
+  if (check_not_taken(join, there->addresses, there->port, there->instance))
+    remove_meeting(path, there->instance);
 }
 
 }  // namespace reshard

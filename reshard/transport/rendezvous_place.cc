@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "reshard/base/file_descriptor.h"
+#include "reshard/transport/door.h"
 
 namespace reshard::tcp {
 namespace {
@@ -102,11 +103,19 @@ Result<Place> parse_url(std::string_view url) {
                 fmt::format("rendezvous {}: {}; tcp://HOST:PORT and file:///FOLDER are possible",
                             url.substr(0, 200), why));
   };
+  if (url.starts_with("fd://")) {
+    const std::string_view text = url.substr(5);
+    int door = -1;
+    const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), door);
+    if (failed != std::errc() || end != text.data() + text.size() || !is_door(door))
+      return wrong("no socket of SOCK_SEQPACKET that this process has open");
+    return Place{"", "", 0, door};
+  }
   if (url.starts_with("file://")) {
     const std::string_view folder = url.substr(7);
     if (!folder.starts_with("/")) return wrong("the folder must begin with /");
     if (folder.find('\0') != std::string_view::npos) return wrong("a zero byte in the folder");
-    return Place{std::string(folder), "", 0};
+    return Place{std::string(folder), "", 0, -1};
   }
   if (!url.starts_with("tcp://")) return wrong("unknown kind");
   std::string_view rest = url.substr(6);
@@ -121,7 +130,7 @@ Result<Place> parse_url(std::string_view url) {
     return wrong("write an IPv6 address in brackets");
   }
   if (!printable(host) || host.find('/') != std::string_view::npos) return wrong("no host");
-  return Place{"", std::string(host), *port};
+  return Place{"", std::string(host), *port, -1};
 }
 
 Result<> check_job(std::string_view job) {

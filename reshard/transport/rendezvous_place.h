@@ -12,11 +12,12 @@
 
 namespace reshard::tcp {
 
-/// What a rendezvous URL says: a folder, or a host and port.
+/// What a rendezvous URL says: a folder, a host and port, or a socket that this process has.
 struct Place {
-  std::string folder;  ///< empty for tcp://.
-  std::string host;
+  std::string folder;  ///< empty for the others.
+  std::string host;    ///< empty for the others.
   int port = 0;
+  int door = -1;  ///< -1 for the others.
 };
 /// Errors: `invalid_argument`.
 Result<Place> parse_url(std::string_view url);

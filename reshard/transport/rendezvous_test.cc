@@ -158,6 +158,38 @@ TEST(Rendezvous, differing_agreements_are_named_on_every_rank) {
   for (const auto& one : join_all(all)) EXPECT_TRUE(one) << outcome(one);
 }
 
+TEST(Rendezvous, a_differing_setting_is_told_by_name_with_both_values) {
+  const RendezvousFolder folder;
+  std::vector<Join> all;
+  for (int rank = 0; rank < 4; ++rank) {
+    all.push_back(place(folder.url(), rank, 4));
+    all.back().settings = {{"--seed", "7"}, {"--repeat", rank == 2 ? "5" : "2"}};
+    all.back().agreement = rank == 2 ? "another" : "one";
+  }
+  auto outcomes = join_all(all);
+  for (const std::size_t r : {0U, 1U, 3U})
+    expect_error(outcomes[r], Code::invalid_argument, {"rank 2 has --repeat 5, this program 2"});
+  expect_error(outcomes[2], Code::invalid_argument, {"rank 0 has --repeat 2, this program 5"});
+  // Sizes that follow from a setting do not hide it, nor that a rank has none of its name.
+  all.resize(2);
+  all[0].size = 2;
+  all[1].settings.erase(all[1].settings.begin());
+  outcomes = join_all(all);
+  expect_error(outcomes[0], Code::invalid_argument, {"rank 1 does not know --seed"});
+  expect_error(outcomes[1], Code::invalid_argument, {"rank 0 has --seed 7", "does not know"});
+  // Long ones are compared whole, and are not printed.
+  for (Join& as : all) {
+    as.size = 2;
+    as.settings = {{"--ignore", std::string(100'000, as.rank == Rank{1} ? 'x' : 'y')}};
+  }
+  for (const auto& one : join_all(all)) {
+    expect_error(one, Code::invalid_argument, {"--ignore of 100000 bytes with digest"});
+    EXPECT_LT(one.error().message.size(), 300U);
+  }
+  for (Join& as : all) as.settings = {{"--ignore", std::string(100'000, 'z')}};
+  for (const auto& one : join_all(all)) EXPECT_TRUE(one) << outcome(one);
+}
+
 TEST(Rendezvous, differing_sizes_are_named_on_every_rank) {
   const RendezvousFolder folder;
   const std::vector<Join> all{place(folder.url(), 0, 4), place(folder.url(), 1, 2)};
@@ -219,23 +251,65 @@ TEST(Rendezvous, the_ranks_that_do_not_come_are_named_at_the_deadline) {
   EXPECT_EQ(folder.files(), std::vector<std::string>{});
 }
 
-TEST(Rendezvous, the_file_of_a_dead_job_does_not_stop_a_new_one) {
-  const RendezvousFolder folder;
-  EXPECT_EQ(
-      outcome(run_processes(1,
-                            [&](Rank) {
-                              auto never = join_soon(place(folder.url(), 0, 2));
-                              while (folder.files() != std::vector<std::string>{"reshard-reshard"})
-                                std::this_thread::yield();
-                              ::raise(SIGKILL);
-                            },
-                            {.doomed = {0}})),
-      "");
+/// Leaves what a rank 0 leaves that is killed while it gathers.
+void die_gathering(const RendezvousFolder& folder, const Secret& secret) {
+  const auto body = [&](Rank) {
+    Join as = place(folder.url(), 0, 2);
+    as.secret = secret;
+    auto never = join_soon(as);
+    while (folder.files() != std::vector<std::string>{"reshard-reshard"}) std::this_thread::yield();
+    ::raise(SIGKILL);
+  };
+  EXPECT_EQ(outcome(run_processes(1, body, {.doomed = {0}})), "");
   ASSERT_EQ(folder.files(), std::vector<std::string>{"reshard-reshard"});
-  auto one = join_soon(place(folder.url(), 1, 2));
-  auto zero = join(place(folder.url(), 0, 2));
-  EXPECT_TRUE(zero) << outcome(zero);
-  EXPECT_TRUE(one.get());
+}
+
+TEST(Rendezvous, the_file_of_a_dead_job_does_not_stop_a_new_one) {
+  // With the secret of the dead, and of the living, or without.
+  const Secret none, text = *Secret::from_text("sixteen characters");
+  for (const auto& [dead, living] : {std::pair(none, none), {none, text}, {text, none}}) {
+    const RendezvousFolder folder;
+    die_gathering(folder, dead);
+    std::vector<Join> all{place(folder.url(), 0, 2), place(folder.url(), 1, 2)};
+    for (Join& as : all) as.secret = living;
+    // The second reads what the dead left before a living rank 0 replaces it.
+    Join early = all[1];
+    early.deadline = brief();
+    expect_error(join(early), Code::deadline, {"rank 0 did not come"});
+    auto one = join_soon(all[1]);
+    auto zero = join(all[0]);
+    EXPECT_TRUE(zero) << outcome(zero);
+    auto other = one.get();
+    EXPECT_TRUE(other) << outcome(other);
+  }
+}
+
+TEST(Rendezvous, what_a_dead_job_left_can_be_removed_and_nothing_else) {
+  const RendezvousFolder folder;
+  die_gathering(folder, Secret());
+  remove_dead_rendezvous(place(folder.url(), 0, 2));
+  EXPECT_EQ(folder.files(), std::vector<std::string>{});
+  auto zero = join_soon(place(folder.url(), 0, 2));
+  while (folder.files() != std::vector<std::string>{"reshard-reshard"}) std::this_thread::yield();
+  remove_dead_rendezvous(place(folder.url(), 0, 2));
+  EXPECT_EQ(folder.files(), std::vector<std::string>{"reshard-reshard"});
+  EXPECT_TRUE(join(place(folder.url(), 1, 2)));
+  EXPECT_TRUE(zero.get());
+}
+
+TEST(Rendezvous, who_gives_up_says_so_and_leaves_nothing_behind) {
+  const RendezvousFolder folder;
+  const std::string tcp = "tcp://127.0.0.1:" + std::to_string(free_port());
+  for (const std::string& url : {folder.url(), tcp}) {
+    for (const int rank : {0, 1}) {
+      Join as = place(url, rank, 2);
+      as.secret = *Secret::from_text("sixteen characters");
+      int asked = 0;
+      as.gives_up = [&] { return ++asked > 3 ? "enough" : ""; };
+      expect_error(join(as), Code::aborted, {"enough"});
+      EXPECT_EQ(folder.files(), std::vector<std::string>{});
+    }
+  }
 }
 
 TEST(Rendezvous, a_file_that_others_may_have_written_is_not_followed) {

@@ -23,6 +23,8 @@ constexpr std::string_view kGatherInto = "all_gather_into";
 constexpr std::size_t kMostRequest = 4096;
 /// How long the hub may take to say who is missing, and to hear that this rank leaves.
 constexpr auto kHubPatience = 1s;
+/// How often a rank that waits for the others is asked whether it gives up.
+constexpr auto kAskEvery = 50ms;
 
 template <class Predicate>
 bool wait_until(std::condition_variable& changed, std::unique_lock<std::mutex>& lock,
@@ -50,9 +52,19 @@ TcpControl::TcpControl(Rank rank, int size, Line line, Bell bell)
   thread_ = thread_without_signals([this] { listen(); });
 }
 
-std::optional<Result<>> TcpControl::enter(const Frame& join, Deadline deadline) {
+std::optional<Result<>> TcpControl::enter(const Frame& join, Deadline deadline,
+                                          const std::function<std::string()>& gives_up) {
   post(join);
   std::unique_lock lock(mutex_);
+  while (gives_up && !is_answered_ && !hub_gone_ && !deadline.expired()) {
+    if (std::string reason = gives_up(); !reason.empty()) {
+      // Others for whom the group exists by now learn of it too.
+      lock.unlock();
+      abort(reason);
+      return Result<>(fail(Code::aborted, std::move(reason)));
+    }
+    changed_.wait_for(lock, kAskEvery);
+  }
   auto outcome = answer(lock, Kind::join, join.id, "join", deadline);
   if (outcome) return Result<>();
   if (hub_gone_ && !is_answered_) return std::nullopt;

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -36,8 +37,10 @@ class TcpControl final : public ControlPlane {
   ~TcpControl() override { close(); }
 
   /// Takes the place that `join` asks for, and waits for the others. Once, before all else. Nothing
-  /// when the hub went away, so that another may be looked for. Errors: the hub's.
-  std::optional<Result<>> enter(const Frame& join, Deadline deadline);
+  /// when the hub went away, so that another may be looked for. Errors: the hub's; `aborted` when
+  /// `gives_up`, asked several times a second, has a reason.
+  std::optional<Result<>> enter(const Frame& join, Deadline deadline,
+                                const std::function<std::string()>& gives_up = nullptr);
   /// Of rank 0: the hub that serves this group lives on after close() until all ranks have left.
   void own(std::unique_ptr<Hub> hub) { hub_ = std::move(hub); }
 

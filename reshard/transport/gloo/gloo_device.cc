@@ -7,13 +7,10 @@
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <netinet/in.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <array>
 #include <ctime>
 #include <exception>
-#include <fstream>
 #include <memory>
 
 namespace reshard::gloo_wire {
@@ -67,16 +64,6 @@ SignalsBlocked::~SignalsBlocked() {
     (void)sigtimedwait(&pipe, nullptr, &now);
   }
   pthread_sigmask(SIG_SETMASK, &before_, nullptr);
-}
-
-std::string host_identity() {
-  std::string boot;
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
-  struct stat space{};
-  (void)::stat("/proc/self/ns/net", &space);
-  std::array<char, 256> name{};
-  (void)::gethostname(name.data(), name.size() - 1);
-  return fmt::format("{} {} {}", boot, space.st_ino, name.data());
 }
 
 Result<std::shared_ptr<::gloo::transport::Device>> make_device(const std::string& interface,

@@ -27,9 +27,6 @@ class SignalsBlocked {
   bool pending_ = false;
 };
 
-/// What tells this host (its network namespace) from others.
-std::string host_identity();
-
 /// The library's TCP device, with its thread. `interface`: name or address; empty: loopback where
 /// all ranks are on one host, else the first address that other hosts may know. Errors:
 /// `invalid_argument` for an interface that is not there or not up; what the library says.

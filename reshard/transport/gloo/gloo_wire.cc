@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "reshard/transport/gloo/gloo_device.h"
+#include "reshard/transport/host_identity.h"
 
 namespace reshard::gloo_wire {
 namespace {

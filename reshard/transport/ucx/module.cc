@@ -8,7 +8,7 @@ namespace reshard {
 namespace {
 
 std::string reason() {
-  const auto worker = ucx::Worker::make("");
+  const auto worker = ucx::Worker::make_on_host();
   return worker ? "" : worker.error().message;
 }
 

@@ -83,6 +83,12 @@ Result<std::unique_ptr<Worker>> Worker::make(const std::string& device) {
   return out;
 }
 
+Result<std::unique_ptr<Worker>> Worker::make_on_host() {
+  if (std::getenv("UCX_NET_DEVICES") == nullptr)
+    if (auto out = make("lo")) return out;
+  return make("");
+}
+
 Worker::~Worker() {
   if (worker_ != nullptr) ucp_worker_destroy(worker_);
   if (context_ != nullptr) ucp_cleanup(context_);

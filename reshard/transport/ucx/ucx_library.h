@@ -32,6 +32,9 @@ class Worker {
   /// `device`: network interface, or empty for all. Errors: what the library says;
   /// `invalid_argument` for a device that it does not have.
   static Result<std::unique_ptr<Worker>> make(const std::string& device);
+  /// For ranks that are all on this host: listens on loopback alone, as far as the library can work
+  /// that way and unless UCX_NET_DEVICES names devices. Errors: as above.
+  static Result<std::unique_ptr<Worker>> make_on_host();
   ~Worker();
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;

@@ -12,6 +12,8 @@
 #include <system_error>
 #include <utility>
 
+#include "reshard/transport/host_identity.h"
+
 namespace reshard::ucx {
 namespace {
 
@@ -414,8 +416,13 @@ void UcxWire::close() {
 
 Result<std::unique_ptr<Wire>> UcxWire::make(ControlPlane& control,
                                             const TransportOptions& options) {
+  const std::string host = host_identity();
+  const auto hosts =
+      RESHARD_TRY(control.all_gather(std::as_bytes(std::span(host)), options.deadline));
+  const bool one_host = std::ranges::all_of(hosts, [&](const auto& h) { return h == hosts[0]; });
   // A rank that cannot take part says so to all, so that nobody waits for it.
-  auto worker = Worker::make(options.interface);
+  auto worker = one_host && options.interface.empty() ? Worker::make_on_host()
+                                                      : Worker::make(options.interface);
   Result<std::vector<std::byte>> address =
       worker ? (*worker)->address() : tl::unexpected(worker.error());
   std::vector<std::byte> mine{std::byte{address.has_value()}};
