@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/interrupt.h"
 
+#include <fmt/format.h>
+
 #include <atomic>
 #include <csignal>
+#include <cstring>
 
 namespace reshard::cli {
 namespace {
 
-std::atomic<bool> came = false;
-static_assert(std::atomic<bool>::is_always_lock_free);
+std::atomic<int> came = 0;
+static_assert(std::atomic<int>::is_always_lock_free);
 
-extern "C" void on_interrupt(int) { came = true; }
+extern "C" void on_interrupt(int signal) { came = signal; }
 
 }  // namespace
 
@@ -22,8 +25,14 @@ void catch_interrupts() {
   ::sigaction(SIGTERM, &action, nullptr);
 }
 
-bool interrupted() { return came; }
+bool interrupted() { return came != 0; }
 
-void note_interrupt() { came = true; }
+Error interruption() {
+  const int signal = came;
+  if (signal == SIGINT) return {Code::aborted, "interrupted"};
+  return {Code::aborted, fmt::format("interrupted by signal {} ({})", signal, ::strsignal(signal))};
+}
+
+void note_interrupt(int signal) { came = signal; }
 
 }  // namespace reshard::cli

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "reshard/base/result.h"
+
 namespace reshard::cli {
 
 /// From now on the first SIGINT or SIGTERM only makes interrupted() true, so that a long operation
@@ -10,7 +12,10 @@ void catch_interrupts();
 /// True once one of them came.
 bool interrupted();
 
+/// The error of what it ended: names the signal.
+Error interruption();
+
 /// For who waits for signals himself: interrupted() is true from now on.
-void note_interrupt();
+void note_interrupt(int signal);
 
 }  // namespace reshard::cli

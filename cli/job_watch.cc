@@ -56,7 +56,7 @@ std::vector<Rank> JobWatch::lost() {
 }
 
 void JobWatch::look() {
-  if (interrupted()) control_.abort("interrupted");
+  if (interrupted()) control_.abort(interruption().message);
   const std::lock_guard lock(mutex_);
   if (!ended_ && !control_.status()) {
     ended_ = true;

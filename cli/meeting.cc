@@ -10,7 +10,6 @@
 
 #include <cerrno>
 #include <cstring>
-#include <filesystem>
 #include <optional>
 
 #include "reshard/base/file_descriptor.h"
@@ -85,20 +84,6 @@ Result<Meeting> meet_by_mpi(bool is_first, const std::string& interface,
   const auto end = line.find('\n');
   if (end == std::string::npos) return fail(Code::io, where + ": " + line);
   return Meeting{line.substr(0, end), RESHARD_TRY(Secret::from_text(line.substr(end + 1)))};
-}
-
-Result<TemporaryFolder> TemporaryFolder::make() {
-  const char* base = std::getenv("TMPDIR");
-  std::string path = base != nullptr && base[0] == '/' ? base : "/tmp";
-  path += "/reshard-XXXXXX";
-  if (::mkdtemp(path.data()) == nullptr)
-    return fail(Code::io, fmt::format("{}: {}", path, std::strerror(errno)));
-  return TemporaryFolder(std::move(path));
-}
-
-TemporaryFolder::~TemporaryFolder() {
-  std::error_code ignored;
-  if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
 }
 
 std::string_view version() { return RESHARD_VERSION; }

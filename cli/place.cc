@@ -81,7 +81,7 @@ Result<Place> find_place(const RunArguments& a, const Planner& planner,
   // Processes that a launcher started beyond the layouts' ranks are idle ranks.
   place.join.size = a.ranks ? world_of(planner) : local.count;
   place.join.job = a.job;
-  place.join.agreement = fmt::format("reshard {}, plan {}", version(), hex(planner.digest()));
+  place.join.agreement = fmt::format("plan {}", hex(planner.digest()));
   place.first = Rank(ranks.first);
   place.program = local.count;
   if (!a.secret_file.empty()) place.join.secret = RESHARD_TRY(Secret::from_file(a.secret_file));

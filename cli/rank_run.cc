@@ -28,9 +28,16 @@ class RankRun {
 
   Result<int> live() {
     const Stopwatch joining;
-    control_ = RESHARD_TRY(join(place_.join));
-    watch_.emplace(*control_, speaks(), kill_);
+    // From here on an interrupt ends this in order: what was written for others to come is removed.
     catch_interrupts();
+    Join how = place_.join;
+    how.gives_up = [] { return interrupted() ? interruption().message : ""; };
+    auto joined = join(how);
+    if (!joined && place_.spawned && interrupted())
+      return tl::unexpected(Error{
+          Code::aborted, fmt::format("rank {} aborted: {}", me_.value(), joined.error().message)});
+    control_ = RESHARD_TRY(std::move(joined));
+    watch_.emplace(*control_, speaks(), kill_);
     auto done = take_part(joining);
     if (!done) return fail(std::move(done).error());
     const int code = speak();

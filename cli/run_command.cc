@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "cli/commands.h"
+#include "cli/common_settings.h"
 #include "cli/interrupt.h"
 #include "cli/measure.h"
 #include "cli/own_weights.h"
@@ -100,13 +101,16 @@ Result<int> run_by_spawning(const RunJob& job) {
   RESHARD_TRY(check_memory(job.model, job, 0));
   const auto ranks = RESHARD_TRY(ranks_of_program(job.arguments, *job.pair.planner));
   if (!job.arguments.secret_file.empty()) RESHARD_TRY(Secret::from_file(job.arguments.secret_file));
-  return spawn_ranks(ranks.first, ranks.last - ranks.first + 1, job.arguments.rendezvous.empty());
+  const RunArguments& a = job.arguments;
+  return spawn_ranks(
+      {ranks.first, ranks.last - ranks.first + 1, a.rendezvous, a.job, a.deadline_seconds});
 }
 
 Result<int> run_as_rank(RunJob job, const std::optional<Spawned>& spawned) {
   auto place = RESHARD_TRY(find_place(job.arguments, *job.pair.planner, spawned));
   const int wanted = num_threads(job.arguments.threads);
   job.threads = job.arguments.threads > 0 ? wanted : std::max(1, wanted / place.program);
+  place.join.settings = common_settings(job);
   if (place.join.rank == place.first) summarise(job);
   return run_rank(job, place);
 }

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <spawn.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -18,9 +19,11 @@
 #include <vector>
 
 #include "cli/interrupt.h"
-#include "cli/meeting.h"
+#include "cli/pulse.h"
 #include "cli/spawned.h"
 #include "reshard/base/file_descriptor.h"
+#include "reshard/transport/rank_list.h"
+#include "reshard/transport/rendezvous.h"
 
 namespace reshard::cli {
 namespace {
@@ -28,6 +31,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 /// How long ranks may live on after one of them ended badly, and after one told its error.
 constexpr auto kGrace = std::chrono::seconds(10), kGraceOfTold = std::chrono::seconds(3);
+/// A process of a busy machine may not run for a while: least seconds that count as standing still.
+constexpr double kLeastStill = 5;
 
 /// What the system remembers of this program's command line.
 std::vector<std::string> own_arguments() {
@@ -75,12 +80,25 @@ class HeldSignals {
 struct Child {
   pid_t pid = 0;
   bool running = true;
+  bool stood_still = false;  ///< and was killed for it.
   int status = 0;
 };
 
+/// Both ends of a way to meet without a name: of rank 0, and of all others.
+struct Door {
+  FileDescriptor first, others;
+};
+Result<Door> make_door() {
+  int ends[2];
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0)
+    return tl::unexpected(system_error("socketpair", errno));
+  return Door{FileDescriptor(ends[0]), FileDescriptor(ends[1])};
+}
+
 class Family {
  public:
-  Family(int first, int count) : first_(first), count_(count) {}
+  Family(const Spawning& spawning, Pulses pulses)
+      : spawning_(spawning), pulses_(std::move(pulses)) {}
   ~Family() {
     send(SIGKILL);
     for (Child& c : children_)
@@ -89,13 +107,23 @@ class Family {
   Family(const Family&) = delete;
   Family& operator=(const Family&) = delete;
 
-  Result<> start(const std::string& rendezvous) {
+  Result<> start() {
     int ends[2];
     if (::pipe2(ends, O_CLOEXEC) != 0) return tl::unexpected(system_error("pipe", errno));
     reports_ = FileDescriptor(ends[0]);
     FileDescriptor writing(ends[1]);
     ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
-    for (int i = 0; i < count_; ++i) RESHARD_TRY(start_one({i, count_, writing.get(), rendezvous}));
+    std::optional<Door> door;
+    if (spawning_.rendezvous.empty()) door = RESHARD_TRY(make_door());
+    for (int i = 0; i < spawning_.count; ++i) {
+      Spawned spawned{i, spawning_.count, writing.get(), pulses_.fd(), ""};
+      int meets = -1;
+      if (door) {
+        meets = (spawning_.first + i == 0 ? door->first : door->others).get();
+        spawned.rendezvous = fmt::format("fd://{}", meets);
+      }
+      RESHARD_TRY(start_one(spawned, meets));
+    }
     return {};
   }
 
@@ -106,10 +134,11 @@ class Family {
       const int signal = signals_.wait();
       if (signal != 0 && signal != SIGCHLD) {
         send(interrupts_++ == 0 ? SIGTERM : SIGKILL);
-        if (signal != SIGHUP) note_interrupt();
+        if (signal != SIGHUP) note_interrupt(signal);
       }
       read_reports();
       reap();
+      end_the_still();
       // Who tells its error has waited for the others before: one that stands still is not coming.
       if (!end_at && !told_.empty()) end_at = Clock::now() + kGraceOfTold;
       if (!end_at && (interrupts_ > 0 || has_failed())) end_at = Clock::now() + kGrace;
@@ -120,11 +149,13 @@ class Family {
   }
 
  private:
-  Result<> start_one(const Spawned& spawned) {
+  /// `meets`: the descriptor by which it meets the others, or -1.
+  Result<> start_one(const Spawned& spawned, int meets) {
     posix_spawn_file_actions_t actions;
     ::posix_spawn_file_actions_init(&actions);
-    // The same number, but open in the new process.
-    ::posix_spawn_file_actions_adddup2(&actions, spawned.report_fd, spawned.report_fd);
+    // The same numbers, but open in the new process.
+    for (const int fd : {spawned.report_fd, spawned.pulse_fd, meets})
+      if (fd >= 0) ::posix_spawn_file_actions_adddup2(&actions, fd, fd);
     posix_spawnattr_t attributes;
     ::posix_spawnattr_init(&attributes);
     ::posix_spawnattr_setsigmask(&attributes, &signals_.before());
@@ -139,7 +170,8 @@ class Family {
     ::posix_spawnattr_destroy(&attributes);
     if (error != 0)
       return tl::unexpected(system_error(
-          fmt::format("cannot start the process of rank {}", first_ + spawned.index), error));
+          fmt::format("cannot start the process of rank {}", spawning_.first + spawned.index),
+          error));
     children_.push_back(child);
     return {};
   }
@@ -158,28 +190,52 @@ class Family {
     for (Child& c : children_)
       if (c.running && ::waitpid(c.pid, &c.status, WNOHANG) == c.pid) {
         c.running = false;
-        if (WIFSIGNALED(c.status) && !first_killed_ && !killing_)
+        if (WIFSIGNALED(c.status) && !first_killed_ && !killing_ && !c.stood_still)
           first_killed_ = static_cast<int>(&c - children_.data());
       }
   }
 
+  /// Ranks that do not run at all know no deadline of their own.
+  void end_the_still() {
+    pulses_.look();
+    const std::chrono::duration<double> limit(std::max(spawning_.deadline_seconds, kLeastStill));
+    for (std::size_t i = 0; i < children_.size(); ++i) {
+      Child& c = children_[i];
+      if (!c.running || c.stood_still || !pulses_.silent_for(static_cast<int>(i), limit)) continue;
+      c.stood_still = true;
+      ::kill(c.pid, SIGKILL);
+    }
+  }
+
   Result<int> verdict() const {
-    if (interrupted()) return fail(Code::aborted, "interrupted");
+    if (interrupted()) return tl::unexpected(interruption());
     if (first_killed_) {
       const int signal = WTERMSIG(children_[static_cast<std::size_t>(*first_killed_)].status);
-      return fail(Code::aborted, fmt::format("rank {} was killed by signal {} ({})",
-                                             first_ + *first_killed_, signal, ::strsignal(signal)));
+      return fail(Code::aborted,
+                  fmt::format("rank {} was killed by signal {} ({})",
+                              spawning_.first + *first_killed_, signal, ::strsignal(signal)));
     }
+    const auto still = [&](std::size_t r) {
+      const auto first = static_cast<std::size_t>(spawning_.first);
+      return r >= first && r - first < children_.size() && children_[r - first].stood_still;
+    };
+    if (std::ranges::any_of(children_, &Child::stood_still))
+      return fail(
+          Code::deadline,
+          fmt::format(
+              "{} stood still for {} s and had to be killed",
+              list_ranks(static_cast<std::size_t>(spawning_.first) + children_.size(), still),
+              std::max(spawning_.deadline_seconds, kLeastStill)));
     if (!told_.empty()) return tl::unexpected(cause());
     for (std::size_t i = 0; i < children_.size(); ++i)
       if (children_[i].status != 0)
-        return fail(
-            Code::aborted,
-            WIFEXITED(children_[i].status)
-                ? fmt::format("rank {} ended with exit code {} and said nothing",
-                              first_ + static_cast<int>(i), WEXITSTATUS(children_[i].status))
-                : fmt::format("rank {} did not end in time and was killed",
-                              first_ + static_cast<int>(i)));
+        return fail(Code::aborted,
+                    WIFEXITED(children_[i].status)
+                        ? fmt::format("rank {} ended with exit code {} and said nothing",
+                                      spawning_.first + static_cast<int>(i),
+                                      WEXITSTATUS(children_[i].status))
+                        : fmt::format("rank {} did not end in time and was killed",
+                                      spawning_.first + static_cast<int>(i)));
     return 0;
   }
 
@@ -206,8 +262,9 @@ class Family {
                                [](const Child& c) { return !c.running && c.status != 0; });
   }
 
-  int first_, count_;
+  const Spawning& spawning_;
   HeldSignals signals_;
+  Pulses pulses_;
   FileDescriptor reports_;
   std::vector<Child> children_;
   std::string text_;
@@ -219,12 +276,21 @@ class Family {
 
 }  // namespace
 
-Result<int> spawn_ranks(int first, int count, bool own_rendezvous) {
-  std::optional<TemporaryFolder> folder;
-  if (own_rendezvous) folder.emplace(RESHARD_TRY(TemporaryFolder::make()));
-  Family family(first, count);
-  RESHARD_TRY(family.start(folder ? "file://" + folder->path() : ""));
-  return family.watch();
+Result<int> spawn_ranks(const Spawning& spawning) {
+  Result<int> outcome = 0;
+  {
+    Family family(spawning, RESHARD_TRY(Pulses::make(spawning.count)));
+    RESHARD_TRY(family.start());
+    outcome = family.watch();
+  }
+  // A rank 0 that was killed while it gathered could not take away what it wrote for the others.
+  if (spawning.first == 0 && !spawning.rendezvous.empty()) {
+    Join left;
+    left.url = spawning.rendezvous;
+    left.job = spawning.job;
+    remove_dead_rendezvous(left);
+  }
+  return outcome;
 }
 
 }  // namespace reshard::cli

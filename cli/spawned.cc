@@ -11,12 +11,14 @@
 #include <cstdlib>
 #include <vector>
 
+#include "cli/pulse.h"
+
 namespace reshard::cli {
 namespace {
 
 constexpr const char* kVariable = "RESHARD_SPAWNED";
 
-/// The numbers before the text: "3/8/5/1234/".
+/// The numbers before the text: "3/8/5/6/1234/".
 bool take_numbers(std::string_view& text, std::initializer_list<int*> numbers) {
   for (int* number : numbers) {
     const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), *number);
@@ -34,15 +36,18 @@ std::optional<Spawned> Spawned::of_environment() {
   std::string_view rest = value;
   Spawned s;
   int parent = 0;
-  if (!take_numbers(rest, {&s.index, &s.count, &s.report_fd, &parent})) return std::nullopt;
+  if (!take_numbers(rest, {&s.index, &s.count, &s.report_fd, &s.pulse_fd, &parent}))
+    return std::nullopt;
   s.rendezvous = rest;
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent) std::_Exit(1);
+  keep_pulse(s.pulse_fd, s.index);
   return s;
 }
 
 std::string Spawned::environment_entry(int parent) const {
-  return fmt::format("{}={}/{}/{}/{}/{}", kVariable, index, count, report_fd, parent, rendezvous);
+  return fmt::format("{}={}/{}/{}/{}/{}/{}", kVariable, index, count, report_fd, pulse_fd, parent,
+                     rendezvous);
 }
 
 void tell_parent(const Spawned& spawned, const Error& error) {

@@ -13,9 +13,10 @@ namespace reshard::cli {
 struct Spawned {
   int index = 0, count = 1;  ///< among the processes of the program.
   int report_fd = -1;        ///< where tell_parent() writes.
+  int pulse_fd = -1;         ///< where it shows that it lives (pulse.h).
   std::string rendezvous;    ///< of the program's own making; empty where the user gave one.
 
-  /// What the environment says, if this is one.
+  /// What the environment says, if this is one; its pulse begins then.
   static std::optional<Spawned> of_environment();
   /// The same for the environment of a new process that `parent` starts: "NAME=value".
   std::string environment_entry(int parent) const;

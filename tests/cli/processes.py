@@ -153,9 +153,48 @@ class ProcessTest(unittest.TestCase):
             except OSError:
                 continue
             for entry in environ:
-                if entry.startswith(b"RESHARD_SPAWNED=") and pid != process.pid:
-                    ranks[int(entry.split(b"=")[1].split(b"/")[0])] = pid
+                if entry.startswith(b"RESHARD_SPAWNED="):
+                    index, _, _, _, parent, _ = entry.split(b"=")[1].split(b"/", 5)
+                    if int(parent) == process.pid:
+                        ranks[int(index)] = pid
         return ranks
 
     def kill(self, pid, number=signal.SIGKILL):
         os.kill(pid, number)
+
+    def status_of(self, pid):
+        """What the system says of a process, by field; empty when it is gone."""
+        try:
+            lines = pathlib.Path(f"/proc/{pid}/status").read_text().splitlines()
+        except OSError:
+            return {}
+        return dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+
+    def has_ended(self, pid):
+        """Also of one that its parent has not asked for yet."""
+        return self.status_of(pid).get("State", "Z")[0] == "Z"
+
+    def catches_term(self, pid):
+        """Whether it ends in order when it is told to."""
+        return bool(int(self.status_of(pid).get("SigCgt", "0"), 16) >> (signal.SIGTERM - 1) & 1)
+
+    def listening(self, pid):
+        """Addresses at which a process listens, as "ADDRESS:PORT" in the system's hexadecimal."""
+        sockets = set()
+        try:
+            for link in pathlib.Path(f"/proc/{pid}/fd").iterdir():
+                target = os.readlink(link)
+                if target.startswith("socket:["):
+                    sockets.add(target[len("socket:[") : -1])
+        except OSError:
+            pass  # it ended, or closed it
+        found = set()
+        for table in ("tcp", "tcp6"):
+            try:
+                rows = pathlib.Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]
+            except OSError:
+                continue
+            for fields in map(str.split, rows):
+                if fields[3] == "0A" and fields[9] in sockets:
+                    found.add(fields[1])
+        return found

@@ -70,6 +70,80 @@ class Faults(processes.ProcessTest):
                 self.assertRegex(err, rf"\branks?( \d+,)* {rank}\b")
                 self.nothing_left()
 
+    def test_ranks_that_all_stand_still_are_ended_by_their_parent(self):
+        self.need("shm")
+        run = self.start(
+            "run", *SMALL, *LAYOUTS, "--transport", "shm", "--spawn", "--repeat", 1000000,
+            "--deadline", 5,
+        )  # fmt: skip
+        self.wait_for(lambda: len(self.ranks_of(run)) == 4, "all ranks")
+        for pid in self.ranks_of(run).values():
+            self.kill(pid, signal.SIGSTOP)
+        code, out, err = self.end(run)
+        self.assertEqual((code, out), (1, ""))
+        self.one_line(err, "ranks 0, 1, 2, 3 stood still for 5 s")
+        self.nothing_left()
+
+    def test_of_two_programs_one_that_stands_still_ends_too(self):
+        self.need("shm")
+        folder = self.d / "meet"
+        folder.mkdir()
+        still, other = (
+            self.start(
+                "run", *SMALL, *LAYOUTS, "--transport", "shm", "--spawn", "--role", role,
+                "--ranks", ranks, "--rendezvous", f"file://{folder}", "--repeat", 1000000,
+                "--deadline", 5,
+            )
+            for role, ranks in (("source", "0-1"), ("target", "2-3"))
+        )  # fmt: skip
+        for run in (still, other):
+            self.wait_for(lambda run=run: len(self.ranks_of(run)) == 2, "both ranks")
+        for pid in self.ranks_of(still).values():
+            self.kill(pid, signal.SIGSTOP)
+        code, out, err = self.end(still)
+        self.assertEqual((code, out), (1, ""))
+        self.one_line(err, "ranks 0, 1 stood still for 5 s")
+        code, out, err = self.end(other)
+        self.assertEqual((code, out), (1, ""))
+        # It may have waited for both in vain, or have seen one of them end.
+        self.one_line(err)
+        self.assertRegex(err, r"\branks? [01]\b")
+        self.nothing_left()
+
+    def test_a_parent_that_stood_still_itself_does_not_blame_its_ranks(self):
+        self.need("shm")
+        run = self.start(
+            "run", *SMALL, *LAYOUTS, "--transport", "shm", "--spawn", "--verify", "--json",
+            "--repeat", 2000, "--deadline", 30,
+        )  # fmt: skip
+        self.wait_for(lambda: len(self.ranks_of(run)) == 4, "all ranks")
+        ranks = self.ranks_of(run).values()
+        run.send_signal(signal.SIGSTOP)
+        # Its children have ended, and wait to be asked.
+        self.wait_for(lambda: all(self.has_ended(pid) for pid in ranks), "the ranks to end")
+        run.send_signal(signal.SIGCONT)
+        code, _, err = self.end(run)
+        self.assertEqual((code, err), (0, ""))
+        self.nothing_left()
+
+    def test_a_rank_that_is_told_to_end_says_by_which_signal(self):
+        self.need("shm")
+        for rank in (0, 3):
+            with self.subTest(f"rank {rank}"):
+                run = self.start(
+                    "run", *SMALL, *LAYOUTS, "--transport", "shm", "--spawn", "--repeat", 1000000
+                )
+                self.wait_for(lambda run=run: len(self.ranks_of(run)) == 4, "all ranks")
+                self.wait_for(
+                    lambda run=run: all(map(self.catches_term, self.ranks_of(run).values())),
+                    "all ranks to join",
+                )
+                self.kill(self.ranks_of(run)[rank], signal.SIGTERM)
+                code, out, err = self.end(run)
+                self.assertEqual((code, out), (1, ""))
+                self.one_line(err, f"rank {rank}", "interrupted by signal 15 (Terminated)")
+                self.nothing_left()
+
     def test_of_two_programs_both_say_who_died(self):
         self.need("shm")
         folder = self.d / "meet"

@@ -102,14 +102,56 @@ class Programs(processes.ProcessTest):
         self.one_line(err, "2", "3")
         self.nothing_left()
 
-    def test_another_plan_is_refused(self):
+    def test_another_model_is_refused(self):
         self.need("shm")
         url, secret = f"tcp://127.0.0.1:{free_port()}", self.secret()
         source = self.start(*self.arguments("source", "0-1", url, secret, "--spawn"))
         target = self.start(*self.arguments("target", "2-3", url, secret, "--spawn", layers=2))
         for code, out, err in map(self.end, (source, target)):
             self.assertEqual((code, out), (1, ""))
-            self.one_line(err, "plan")
+            self.one_line(err, "has a model of", "this program")
+        self.nothing_left()
+
+    def test_an_option_that_differs_is_told_by_name_and_both_values(self):
+        self.need("shm")
+        folder = self.d / "meet"
+        folder.mkdir()
+        shared = {
+            "--model": "demo-moe", "--layers": 1, "--from": "megatron:tp=2",
+            "--to": "vllm:tp=2,offset=2", "--repeat": 2, "--transport": "shm", "--deadline": 20,
+            "--rendezvous": f"file://{folder}",
+        }  # fmt: skip
+        to = "vllm:offset=2,tp=2"
+        for change, name, its, mine in (
+            ({"--transport": "gloo"}, "--transport", "gloo", "shm"),
+            ({"--repeat": 5}, "--repeat", "5", "2"),
+            ({"--verify": None}, "--verify", "on", "off"),
+            ({"--prove": None}, "--prove", "on", "off"),
+            ({"--path": "message"}, "--path", "message", "auto"),
+            ({"--convert": "sender"}, "--convert", "sender", "receiver"),
+            ({"--buffering": "doubled"}, "--buffering", "doubled", "in-place"),
+            ({"--to": f"{to},quant=fp8_channel"}, "--to", "vllm:offset=2,quant=fp8_channel,tp=2", to),
+            ({"--to": "vllm:tp=2,offset=3"}, "--to", "vllm:offset=3,tp=2", to),
+            ({"--ignore": "model.norm.weight"}, "--ignore", "model.norm.weight", "nothing"),
+        ):  # fmt: skip
+            with self.subTest(f"{name} {its}"):
+                self.both_say(shared, shared | change, name, its, mine)
+        proved = shared | {"--verify": None}
+        self.both_say(proved, proved | {"--seed": 9}, "--seed", "9", "0")
+
+    def both_say(self, first, second, name, its, mine):
+        """Two programs whose options differ in one."""
+        runs = [
+            self.start(
+                "run", *(x for pair in options.items() for x in pair if x is not None),
+                "--ranks", ranks, "--spawn",
+            )
+            for options, ranks in ((first, "0-1"), (second, "2-3"))
+        ]  # fmt: skip
+        (code, out, err), (code2, out2, err2) = map(self.end, runs)
+        self.assertEqual((code, out, code2, out2), (1, "", 1, ""))
+        self.one_line(err, f"rank 2 has {name} {its}, this program {mine};")
+        self.one_line(err2, f"rank 0 has {name} {mine}, this program {its};")
         self.nothing_left()
 
     def test_bad_secret_files(self):

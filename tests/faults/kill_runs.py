@@ -92,10 +92,10 @@ def tagged(tag):
 
 
 def rank_of(environment):
-  for name in (b"RESHARD_RANK=", b"OMPI_COMM_WORLD_RANK=", b"PMI_RANK="):
+  for name in (b"RESHARD_SPAWNED=", b"OMPI_COMM_WORLD_RANK=", b"PMI_RANK="):
     for field in environment.split(b"\0"):
       if field.startswith(name):
-        return int(field[len(name) :])
+        return int(field[len(name) :].split(b"/")[0])
   return None
 
 

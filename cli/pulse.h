@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "reshard/base/file_descriptor.h"
+#include "reshard/base/result.h"
+
+namespace reshard::cli {
+
+/// Signs of life of the processes that one program starts: each counts in memory that all share,
+/// from a thread that does nothing else, so that only a process that does not run at all is silent.
+class Pulses {
+ public:
+  /// Errors: the system refuses.
+  static Result<Pulses> make(int count);
+  Pulses(Pulses&&) noexcept;
+  Pulses& operator=(Pulses&&) = delete;
+  ~Pulses();
+
+  /// What the processes need to count: to be open in them.
+  int fd() const { return fd_.get(); }
+
+  /// To be called several times a second. Time in which the caller did not run counts for nobody.
+  void look();
+  /// Whether this process has not counted for so long, as look() saw it.
+  bool silent_for(int index, std::chrono::duration<double> limit) const;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct Seen {
+    std::uint64_t count = 0;
+    Clock::duration silent{};
+  };
+  Pulses(FileDescriptor fd, std::span<std::atomic<std::uint64_t>> counts);
+
+  FileDescriptor fd_;
+  std::span<std::atomic<std::uint64_t>> counts_;
+  std::vector<Seen> seen_;
+  Clock::time_point last_ = Clock::now();
+};
+
+/// In the process `index` of those: counts ten times a second for as long as the process lives.
+/// Without effect where `fd` is not what Pulses::fd() was.
+void keep_pulse(int fd, int index);
+
+}  // namespace reshard::cli
