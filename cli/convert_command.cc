@@ -25,6 +25,7 @@
 #include "reshard/io/make_layout.h"
 #include "reshard/io/rank_index.h"
 #include "reshard/io/stored_model.h"
+#include "reshard/model/families.h"
 #include "reshard/plan/planner.h"
 
 namespace reshard::cli {
@@ -173,7 +174,7 @@ Result<std::vector<std::string>> write_companions(const Model& model, const Layo
     if (files.files.size() > 1) RESHARD_TRY(folder.write_text(kHfIndexFile, hf_index_of(files)));
     return left_out;
   }
-  LayoutSpec recorded = to;
+  LayoutSpec recorded = model.config ? spelled_out(to, *model.config) : to;
   if (takes_file(to.family)) {
     recorded.file = to.family + ".json";
     RESHARD_TRY(copy_file_into(to.file, recorded.file, folder));

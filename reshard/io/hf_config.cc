@@ -54,17 +54,17 @@ Result<const Architecture*> find_architecture(const ConfigFields& fields) {
   return unknown(fields, name ? &*name : nullptr, type.value_or(""));
 }
 
-Result<DType> read_dtype(const ConfigFields& fields) {
+Result<std::optional<DType>> read_dtype(const ConfigFields& fields) {
   for (const auto* key : {"dtype", "torch_dtype"}) {
     const auto text = RESHARD_TRY(fields.text(key));
     if (!text) continue;
-    if (const auto dtype = dtype_from_torch_name(*text)) return *dtype;
+    if (const auto dtype = dtype_from_torch_name(*text)) return dtype;
     return fields.wrong(
         fmt::format("{} must be a name such as \"bfloat16\", \"float16\" or \"float32\", "
                     "is {}",
                     key, in_quotes(*text)));
   }
-  return DType::bf16;
+  return std::nullopt;
 }
 
 Result<> read_sizes(const ConfigFields& fields, const Architecture& a, ModelConfig& config) {
@@ -174,7 +174,9 @@ Result<ModelConfig> parse_config(std::string_view text, std::string_view source)
   config.architecture = a.name;
   config.model_type =
       RESHARD_TRY(fields.text("model_type")).value_or(std::string(a.model_types[0]));
-  config.dtype = RESHARD_TRY(read_dtype(fields));
+  const auto dtype = RESHARD_TRY(read_dtype(fields));
+  config.says_dtype = dtype.has_value();
+  config.dtype = dtype.value_or(config.dtype);
   config.quantization = RESHARD_TRY(read_quantization(fields));
   RESHARD_TRY(read_sizes(fields, a, config));
   RESHARD_TRY(read_heads(fields, a, config));

@@ -133,6 +133,12 @@ Result<LayoutSide> own_side(const Model& model) {
     for (const std::string& file : files)
       if (auto plain = check_file_name(file); !plain)
         return tl::unexpected(std::move(plain).error().in(index + ": layout"));
+    if (model.config && spelled_out(*spec, *model.config).keys != spec->keys)
+      return fail(Code::invalid_argument,
+                  fmt::format("{}: layout '{}' does not say what the norms of {} hold; write "
+                              "gamma=zero_centered, as Megatron trains it, or gamma=stored, as the "
+                              "checkpoint has them",
+                              index, model.weights->layout(), model.config->architecture));
   }
   auto side = make_side(model.weights->layout(), model, model.weights->folder());
   if (!side) return tl::unexpected(std::move(side).error().in(index));

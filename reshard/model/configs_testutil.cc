@@ -188,6 +188,18 @@ std::shared_ptr<const ModelSpec> model_of(const ModelConfig& config) {
   return std::make_shared<const ModelSpec>(*std::move(model));
 }
 
+std::shared_ptr<const ModelSpec> model_of(const ModelConfig& config,
+                                          const std::vector<std::string>& ends, DType dtype) {
+  ModelSpec model;
+  const auto usual = model_of(config);
+  for (const CanonicalTensor& t : usual->tensors()) {
+    const bool other = std::any_of(ends.begin(), ends.end(),
+                                   [&](const std::string& end) { return t.name.ends_with(end); });
+    RESHARD_CHECK(model.add(t.name, t.shape, other ? dtype : t.dtype, t.merged).has_value());
+  }
+  return std::make_shared<const ModelSpec>(std::move(model));
+}
+
 Result<ModelLayout> try_layout(const std::string& text, std::shared_ptr<const ModelSpec> model,
                                const ModelConfig& config) {
   const LayoutSpec spec = RESHARD_TRY(parse_layout(text));

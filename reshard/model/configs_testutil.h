@@ -36,6 +36,10 @@ ModelConfig qwen3_235b();
 /// The canonical tensors of a config; aborts on error.
 std::shared_ptr<const ModelSpec> model_of(const ModelConfig& config);
 
+/// The same with the tensors whose names end so stored in another dtype, as some checkpoints do.
+std::shared_ptr<const ModelSpec> model_of(const ModelConfig& config,
+                                          const std::vector<std::string>& ends, DType dtype);
+
 /// A layout of a family from its text ("megatron:tp=2"); not `rules`.
 Result<ModelLayout> try_layout(const std::string& text, std::shared_ptr<const ModelSpec> model,
                                const ModelConfig& config);

@@ -124,7 +124,9 @@ TEST(Fsdp, stores_weights_in_the_dtype_that_is_asked_for) {
   ASSERT_TRUE(l.has_value()) << l.error().message;
   EXPECT_EQ(l->slot(SlotId(0)).dtype, DType::f32);
   EXPECT_EQ(l->slot(SlotId(1)).dtype, DType::i64);
-  EXPECT_EQ(l->slot(SlotId(2)).dtype, DType::bf16);
+  // A buffer that transformers keeps in float32, whatever it loads a model in.
+  EXPECT_EQ(l->slot(SlotId(2)).dtype, DType::f32);
+  EXPECT_EQ(fsdp_layout(*parse_layout("fsdp:shard=2"), {m})->slot(SlotId(2)).dtype, DType::f32);
   EXPECT_THAT(fsdp_layout(*parse_layout("fsdp:dtype=int8"), {m}).error().message,
               HasSubstr("fsdp: dtype=int8 must be float32, bfloat16 or float16"));
 }

@@ -27,7 +27,7 @@ Engine::Engine(const LayoutSpec& spec, const EngineDesign& design, const FamilyI
 }
 
 Result<ModelLayout> Engine::build(const LayoutSpec& spec) {
-  RESHARD_TRY(read_dtype(spec));
+  RESHARD_TRY(read_dtype(spec, model_dtype()));
   const Index last = static_cast<Index>(d_.stages.size()) - 1;
   Index next = 0;
   for (Index stage = 0; stage <= last; ++stage) {
@@ -146,18 +146,21 @@ Result<> Engine::stacked(const std::string& name, std::initializer_list<Part> pa
   return {};
 }
 
-Result<> Engine::vector(const std::string& name, const std::string& hf, CutId how, bool f32,
-                        ValueMap map) {
-  Stored stored = in_f32(f32);
-  stored.map = map;
+Result<> Engine::vector(const std::string& name, const std::string& hf, CutId how, Stored stored) {
   add(name, 0, sections(whole_tensor(m_, RESHARD_TRY(find(hf)), {how})), stored);
   return {};
 }
 
-FamilyBuilder::Stored Engine::in_f32(bool f32) const {
-  Stored stored;
-  if (f32) stored.dtype = DType::f32;
-  return stored;
+std::optional<DType> Engine::config_dtype() const {
+  if (!c_.says_dtype || !is_convertible(c_.dtype)) return std::nullopt;
+  return c_.dtype;
+}
+
+std::optional<DType> Engine::model_dtype() const {
+  if (const auto said = config_dtype()) return said;
+  const auto id = m_.find(hf_.embedding());
+  if (!id || !is_convertible(m_[*id].dtype)) return std::nullopt;
+  return m_[*id].dtype;
 }
 
 CutId Engine::in_units(const DimCut& how, Index granule) {

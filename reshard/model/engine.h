@@ -60,10 +60,16 @@ class Engine : private FamilyBuilder {
   void omit_biases(const Layer& l, std::initializer_list<const char*> projections);
   /// The pieces of several projections under one name.
   Result<> stacked(const std::string& name, std::initializer_list<Part> parts, bool bias);
-  /// A vector cut by rows; f32: one that the engine creates in float32.
-  Result<> vector(const std::string& name, const std::string& hf, CutId how, bool f32 = false,
-                  ValueMap map = ValueMap::identity);
-  Stored in_f32(bool f32) const;
+  /// A tensor cut by rows, and what is not plain about how it is stored.
+  Result<> vector(const std::string& name, const std::string& hf, CutId how, Stored stored = {});
+  /// What a parameter is stored as that the engine creates in this dtype; none: in the model's.
+  static Stored in(std::optional<DType> dtype) { return {.dtype = dtype}; }
+  static Stored in_f32(bool f32) { return f32 ? in(DType::f32) : Stored{}; }
+  /// The dtype that the config names; none where it names none that values are converted to.
+  std::optional<DType> config_dtype() const;
+  /// What the engine creates parameters in whose modules name no dtype: the config's, or where it
+  /// names none the embedding's.
+  std::optional<DType> model_dtype() const;
   CutId in_units(const DimCut& how, Index granule);
 
   // engine_mixers.cc

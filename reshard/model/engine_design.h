@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -38,6 +39,8 @@ struct EngineDesign {
   bool f32_router = false, f32_expert_bias = false;
   /// Biases of attention that its modules have where a checkpoint has them; others are left out.
   bool qkv_bias = true, output_bias = true;
+  /// Created in these whatever the model's dtype is; none: in the model's.
+  std::optional<DType> sinks_dtype, delta_norm_dtype;
   /// Shared experts that ranks keep behind their routed ones, as experts of their own; 0: beside.
   Index fused_shared = 0;
   /// Modules for multi-token prediction are a model of its own ("model.decoder.") that takes

@@ -45,11 +45,11 @@ Result<> Engine::experts(const Layer& l) {
 
 Result<> Engine::beside_experts(const Layer& l) {
   const CutId whole(0);
-  RESHARD_TRY(vector(own(l, hf_.router(l.at)), hf_.router(l.at), whole, d_.f32_router));
+  RESHARD_TRY(vector(own(l, hf_.router(l.at)), hf_.router(l.at), whole, in_f32(d_.f32_router)));
   if (c_.router_bias) RESHARD_TRY(same(l, hf_.router_bias(l.at)));
   if (c_.router_expert_bias) {
     const std::string bias = hf_.router_expert_bias(l.at);
-    RESHARD_TRY(vector(own(l, bias), bias, whole, true));
+    RESHARD_TRY(vector(own(l, bias), bias, whole, in(DType::f32)));
   }
   if (c_.moe_latent_size > 0) {
     RESHARD_TRY(same(l, hf_.ffn(l.at, "fc1_latent_proj.weight")));

@@ -15,7 +15,8 @@ Result<> Engine::attention(const Layer& l) {
       row(mixer(l, "o_proj"), hf("o_proj"), heads_, c_.attention_output_bias && d_.output_bias));
   if (!d_.qkv_bias) omit_biases(l, {"q_proj", "k_proj", "v_proj"});
   if (!d_.output_bias) omit_biases(l, {"o_proj"});
-  if (c_.attention_sinks) RESHARD_TRY(vector(mixer(l, "sinks"), hf("sinks"), heads_));
+  if (c_.attention_sinks)
+    RESHARD_TRY(vector(mixer(l, "sinks"), hf("sinks"), heads_, in(d_.sinks_dtype)));
   if (!c_.qk_norm) return {};
   RESHARD_TRY(replicated(mixer(l, "q_norm.weight"), hf("q_norm.weight")));
   return replicated(mixer(l, "k_norm.weight"), hf("k_norm.weight"));
@@ -80,7 +81,8 @@ Result<> Engine::mamba2(const Layer& l) {
                          hf((std::string("conv1d.") + kind).c_str()),
                          {{inner, heads_}, {groups, group}, {groups, group}}));
   }
-  RESHARD_TRY(vector(mixer(l, "A"), hf("A_log"), heads_, true, ValueMap::negated_exp));
+  RESHARD_TRY(vector(mixer(l, "A"), hf("A_log"), heads_,
+                     {.map = ValueMap::negated_exp, .dtype = DType::f32}));
   RESHARD_TRY(vector(mixer(l, "D"), hf("D"), heads_));
   RESHARD_TRY(vector(mixer(l, "dt_bias"), hf("dt_bias"), heads_));
   RESHARD_TRY(vector(mixer(l, "norm.weight"), hf("norm.weight"), heads_));
@@ -96,9 +98,10 @@ Result<> Engine::gated_delta(const Layer& l) {
   RESHARD_TRY(column(mixer(l, "in_proj_ba"), hf("in_proj_ba"), heads_));
   RESHARD_TRY(packed(mixer(l, "conv1d.weight"), hf("conv1d.weight"),
                      {{keys, heads_}, {keys, heads_}, {values, heads_}}));
-  RESHARD_TRY(vector(mixer(l, "A_log"), hf("A_log"), heads_, true));
+  RESHARD_TRY(vector(mixer(l, "A_log"), hf("A_log"), heads_, in(DType::f32)));
   RESHARD_TRY(vector(mixer(l, "dt_bias"), hf("dt_bias"), heads_));
-  RESHARD_TRY(replicated(mixer(l, "norm.weight"), hf("norm.weight")));
+  RESHARD_TRY(
+      vector(mixer(l, "norm.weight"), hf("norm.weight"), CutId(0), in(d_.delta_norm_dtype)));
   return row(mixer(l, "out_proj"), hf("out_proj"), heads_);
 }
 

@@ -36,6 +36,10 @@ Result<ModelLayout> hf_layout(const LayoutSpec& spec, const FamilyInput& input);
 /// * dp * pp; experts: etp * ep * (expert data parallel) over the tp * cp * dp ranks of a stage.
 Result<ModelLayout> megatron_layout(const LayoutSpec& spec, const FamilyInput& input);
 
+/// The same layout with those keys said whose default is the model class's own and changes values
+/// but no shapes: megatron's gamma for Qwen3-Next. For what is stored beside the values.
+LayoutSpec spelled_out(LayoutSpec spec, const ModelConfig& config);
+
 /// vLLM's modules before any kernel permutes them. Keys: tp, dp (vLLM's own data parallel: experts
 /// without ep are cut by tp * dp), ep (1, tp or tp * dp), pp, replicas (independent engines),
 /// vocab_multiple (64), redundant (experts), expert_map (a file; input.expert_map has its content),

@@ -23,8 +23,9 @@ Result<TensorId> FamilyBuilder::find(const std::string& name) const {
               fmt::format("{}: tensor '{}' is missing from the model", family_, name));
 }
 
-Result<> FamilyBuilder::read_dtype(const LayoutSpec& spec) {
+Result<> FamilyBuilder::read_dtype(const LayoutSpec& spec, std::optional<DType> otherwise) {
   dtype_ = RESHARD_TRY(spec.dtype());
+  if (!dtype_) dtype_ = otherwise;
   return {};
 }
 

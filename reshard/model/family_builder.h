@@ -20,15 +20,17 @@ class FamilyBuilder {
 
   /// Error naming family and tensor when the model lacks it.
   Result<TensorId> find(const std::string& name) const;
-  /// Reads the key dtype: what all floating-point tensors are stored as. To be called first.
-  Result<> read_dtype(const LayoutSpec& spec);
+  /// Reads the key dtype: what all floating-point tensors are stored as. Without the key it is
+  /// `otherwise`, and without that each tensor's own. To be called first.
+  Result<> read_dtype(const LayoutSpec& spec, std::optional<DType> otherwise = std::nullopt);
 
   /// What is not plain about how a local tensor is stored.
   struct Stored {
     bool padded = false;
     MergedDims merged = {};
     ValueMap map = ValueMap::identity;
-    /// Where not given: the key dtype for floating-point tensors, else that of the first part.
+    /// Where not given: what read_dtype found for floating-point tensors, else that of the first
+    /// part.
     std::optional<DType> dtype = std::nullopt;
   };
   /// Adds a local tensor on ranks_ of mesh_.

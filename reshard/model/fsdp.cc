@@ -92,8 +92,10 @@ Result<ModelLayout> fsdp_layout(const LayoutSpec& spec, const FamilyInput& input
   for (Index i = 0; i < model.size(); ++i) {
     const TensorId id(static_cast<TensorId::rep>(i));
     const TensorShards shards = RESHARD_TRY(shards_of(model[id]));
-    const bool casts = is_convertible(model[id].dtype) && !is_buffer(model[id].name);
-    RESHARD_TRY(slots.add(on, id, model[id].name, shards, casts ? dtype : std::nullopt));
+    // The models of transformers keep their buffers in float32, whatever they are loaded in.
+    const auto stored = is_buffer(model[id].name) ? DType::f32 : dtype;
+    const bool casts = is_convertible(model[id].dtype);
+    RESHARD_TRY(slots.add(on, id, model[id].name, shards, casts ? stored : std::nullopt));
   }
   slots.finish();
   return std::move(builder).finish();

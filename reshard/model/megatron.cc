@@ -120,9 +120,13 @@ Result<> MegatronBuilder::word_embeddings(std::string name, const std::string& h
 
 Result<> MegatronBuilder::norm(std::string name, const std::string& hf, bool centred) {
   using Gamma = MegatronSizes::Gamma;
+  // One flag of the config (layernorm_zero_centered_gamma) holds for all norms of a model, also for
+  // those that a checkpoint centred on zero keeps as they are.
+  const bool usual = s_.gamma == Gamma::usual;
+  const bool wanted = usual ? c_.zero_centered_norms : s_.gamma == Gamma::zero_centered;
   ValueMap map = ValueMap::identity;
-  if (s_.gamma == Gamma::plain && centred) map = ValueMap::plus_one;
-  if (s_.gamma == Gamma::zero_centered && !centred) map = ValueMap::minus_one;
+  if (s_.gamma != Gamma::stored && wanted != centred)
+    map = centred ? ValueMap::plus_one : ValueMap::minus_one;
   add(std::move(name), 0, sections(whole_tensor(m_, RESHARD_TRY(find(hf)))), {.map = map});
   return {};
 }
@@ -138,8 +142,8 @@ Result<> MegatronBuilder::parallel(const std::string& name, const std::string& h
   return {};
 }
 
-Section MegatronBuilder::stacked(const std::vector<Rows>& list) const {
-  Section section{m_[list[0].tensor].shape, {tp_}, {}};
+Section MegatronBuilder::stacked(const std::vector<Rows>& list, CutId how) const {
+  Section section{m_[list[0].tensor].shape, {how}, {}};
   section.extent[0] = 0;
   for (const Rows& r : list) section.extent[0] += r.rows.size();
   Dims at = Dims::filled(section.extent.size(), 0);
@@ -148,6 +152,15 @@ Section MegatronBuilder::stacked(const std::vector<Rows>& list) const {
     at[0] += r.rows.size();
   }
   return section;
+}
+
+LayoutSpec spelled_out(LayoutSpec spec, const ModelConfig& c) {
+  const bool mixed =
+      c.zero_centered_norms && std::any_of(c.layers.begin(), c.layers.end(), [](const auto& kind) {
+        return kind.mixer == Mixer::gated_delta;
+      });
+  if (spec.family == "megatron" && mixed) spec.keys.try_emplace("gamma", "zero_centered");
+  return spec;
 }
 
 Result<ModelLayout> megatron_layout(const LayoutSpec& spec, const FamilyInput& input) {

@@ -52,7 +52,12 @@ class MegatronBuilder : private FamilyBuilder {
   /// hf + ".weight" cut on `dim` over tp; with `bias` its bias too, cut alike (0) or whole (1).
   Result<> parallel(const std::string& name, const std::string& hf, int dim, bool bias = false);
   /// Those rows of those tensors, one behind the other, cut into equal runs over tp.
-  Section stacked(const std::vector<Rows>& list) const;
+  Section stacked(const std::vector<Rows>& list) const { return stacked(list, tp_); }
+  /// The same cut another way.
+  Section stacked(const std::vector<Rows>& list, CutId how) const;
+  /// Gate and up rows of an MLP as linear_fc1 stacks them on each rank: all gates, then all ups, or
+  /// in blocks of `interleave` rows in turn.
+  std::vector<Section> gate_up(TensorId gate, TensorId up, Index interleave, CutId how) const;
 
   // megatron_attention.cc
   Result<> attention(const Layer& l);

@@ -77,11 +77,24 @@ Result<> check_mixers(const MegatronSizes& s, const ModelConfig& c, const Kinds&
   return {};
 }
 
+/// @param width gates of one rank; 0: there are none.
+Result<> interleaves(const char* key, Index rows, Index width, const ModelConfig& c) {
+  if (rows == 0) return {};
+  if (!c.gated_mlp || width == 0)
+    return fail(Code::invalid_argument,
+                fmt::format("megatron: {}={}: {} has no such experts with gates", key, rows,
+                            c.architecture));
+  return cuts_evenly(key, rows, "the gates of an expert on one rank", width);
+}
+
 Result<> check_experts(const MegatronSizes& s, const ModelConfig& c) {
   RESHARD_TRY(cuts_evenly("ep", s.ep, "num_experts", c.num_experts));
   RESHARD_TRY(cuts_evenly("etp", s.etp, "moe_intermediate_size", c.moe_intermediate_size));
-  if (c.shared_expert_size == 0) return {};
-  return cuts_evenly("tp", s.tp, "the width of the shared experts", c.shared_expert_size);
+  RESHARD_TRY(interleaves("glu_interleave", s.glu_interleave, c.moe_intermediate_size / s.etp, c));
+  if (c.shared_expert_size > 0)
+    RESHARD_TRY(cuts_evenly("tp", s.tp, "the width of the shared experts", c.shared_expert_size));
+  return interleaves("shared_glu_interleave", s.shared_glu_interleave, c.shared_expert_size / s.tp,
+                     c);
 }
 
 }  // namespace
@@ -95,6 +108,8 @@ Result<> MegatronBuilder::check(const MegatronSizes& s, const ModelConfig& c) {
     RESHARD_TRY(check_experts(s, c));
   } else {
     RESHARD_TRY(check_ep("megatron", s.ep, c));
+    RESHARD_TRY(interleaves("glu_interleave", s.glu_interleave, 0, c));
+    RESHARD_TRY(interleaves("shared_glu_interleave", s.shared_glu_interleave, 0, c));
   }
   // eh_proj is cut on its rows.
   if (s.mtp && c.num_mtp > 0) RESHARD_TRY(cuts_evenly("tp", s.tp, "hidden_size", c.hidden_size));

@@ -36,15 +36,26 @@ Result<> MegatronBuilder::mlp(const Layer& l) {
   return norm(front + "linear_fc2.post_layernorm.weight", hf_.ffn_post_norm(l.at));
 }
 
+std::vector<Section> MegatronBuilder::gate_up(TensorId gate, TensorId up, Index interleave,
+                                              CutId how) const {
+  if (interleave == 0) return sections(whole_tensor(m_, gate, {how}), whole_tensor(m_, up, {how}));
+  std::vector<Rows> turns;
+  const Index rows = m_[gate].shape[0];
+  turns.reserve(static_cast<std::size_t>(2 * rows / interleave));
+  for (Index at = 0; at < rows; at += interleave)
+    for (const TensorId part : {gate, up}) turns.push_back({part, {at, at + interleave}});
+  return sections(stacked(turns, how));
+}
+
 Result<> MegatronBuilder::experts(const Layer& l) {
   const std::string front = l.name + "mlp.";
   RESHARD_TRY(norm(l.name + "pre_mlp_layernorm.weight", hf_.ffn_norm(l.at)));
   RESHARD_TRY(replicated(front + "router.weight", hf_.router(l.at)));
   if (c_.router_bias) RESHARD_TRY(replicated(front + "router.bias", hf_.router_bias(l.at)));
   if (c_.router_expert_bias) {
-    // A buffer, not a weight: the key dtype does not touch it.
+    // A buffer that the router puts back to float32 before each step, whatever the model's dtype.
     const TensorId id = RESHARD_TRY(find(hf_.router_expert_bias(l.at)));
-    add(front + "router.expert_bias", 0, sections(whole_tensor(m_, id)), {.dtype = m_[id].dtype});
+    add(front + "router.expert_bias", 0, sections(whole_tensor(m_, id)), {.dtype = DType::f32});
   }
   if (c_.moe_latent_size > 0)
     for (const char* name : {"fc1_latent_proj.weight", "fc2_latent_proj.weight"})
@@ -81,12 +92,12 @@ Result<> MegatronBuilder::single_expert(const Layer& l, Index e, RankSetId ranks
   const TensorId up = RESHARD_TRY(find(hf_.expert_up(l.at, e)));
   const TensorId down = RESHARD_TRY(find(hf_.expert_down(l.at, e)));
   std::vector<Section> pieces;
-  pieces.reserve(2);
   if (c_.gated_mlp) {
     const TensorId gate = RESHARD_TRY(find(hf_.expert_gate(l.at, e)));
-    pieces.push_back(whole_tensor(m_, gate, {etp_}));
+    pieces = gate_up(gate, up, s_.glu_interleave, etp_);
+  } else {
+    pieces = sections(whole_tensor(m_, up, {etp_}));
   }
-  pieces.push_back(whole_tensor(m_, up, {etp_}));
   add_on(expert_, ranks, expert_name(l, "linear_fc1", "weight", local), 0, std::move(pieces));
   add_on(expert_, ranks, expert_name(l, "linear_fc2", "weight", local), 0,
          sections(whole_tensor(m_, down, {CutId(0), etp_})));
@@ -104,13 +115,21 @@ Result<> MegatronBuilder::stacked_expert(const Layer& l, Index e, RankSetId rank
   const TensorId down = RESHARD_TRY(id("experts.down_proj"));
   const TensorId down_bias = RESHARD_TRY(id("experts.down_proj_bias"));
   const Interval one{e, e + 1};
+  // Without interleaving a section of gates and one of ups; with it one section of both in turn.
+  const Index block = s_.glu_interleave > 0 ? s_.glu_interleave : inner;
+  const Index each = s_.glu_interleave > 0 ? 2 * inner : inner;
   std::vector<Section> weights, biases;
-  for (const Index half : {0, 1}) {
-    const Interval which{half, half + 1};
-    weights.push_back(expert_slice(gate_up, Box{one, {0, h}, {0, inner}, which}, {1, inner, h, 1},
-                                   {0, 2, 1, 3}, {CutId(0), etp_}));
-    biases.push_back(expert_slice(gate_up_bias, Box{one, {0, inner}, which}, {1, inner, 1},
-                                  {0, 1, 2}, {CutId(0), etp_}));
+  for (Index k = 0; k < 2 * inner / block; ++k) {
+    const Index half = k % 2, at = k * block % each;
+    const Interval which{half, half + 1}, columns{k / 2 * block, (k / 2 + 1) * block};
+    if (at == 0) {
+      weights.push_back(Section{{1, each, h, 1}, {CutId(0), etp_}, {}});
+      biases.push_back(Section{{1, each, 1}, {CutId(0), etp_}, {}});
+    }
+    weights.back().parts.push_back(
+        Placed{gate_up, Box{one, {0, h}, columns, which}, {0, at, 0, 0}, {0, 2, 1, 3}});
+    biases.back().parts.push_back(
+        Placed{gate_up_bias, Box{one, columns, which}, {0, at, 0}, {0, 1, 2}});
   }
   const auto put = [&](const char* linear, const char* kind, int stack_dim,
                        std::vector<Section> list, unsigned merged) {
@@ -130,10 +149,13 @@ Result<> MegatronBuilder::stacked_expert(const Layer& l, Index e, RankSetId rank
 
 Result<> MegatronBuilder::shared_expert(const Layer& l) {
   const std::string front = l.name + "mlp.shared_experts.";
+  const TensorId up = RESHARD_TRY(find(hf_.shared_expert(l.at, "up_proj.weight")));
   std::vector<Section> pieces;
-  for (const char* part : {"gate_proj.weight", "up_proj.weight"}) {
-    if (part[0] == 'g' && !c_.gated_mlp) continue;
-    pieces.push_back(whole_tensor(m_, RESHARD_TRY(find(hf_.shared_expert(l.at, part))), {tp_}));
+  if (c_.gated_mlp) {
+    const TensorId gate = RESHARD_TRY(find(hf_.shared_expert(l.at, "gate_proj.weight")));
+    pieces = gate_up(gate, up, s_.shared_glu_interleave, tp_);
+  } else {
+    pieces = sections(whole_tensor(m_, up, {tp_}));
   }
   add(front + "linear_fc1.weight", 0, std::move(pieces));
   RESHARD_TRY(parallel(front + "linear_fc2", hf_.shared_expert(l.at, "down_proj"), 1));

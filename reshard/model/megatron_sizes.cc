@@ -54,6 +54,14 @@ Result<> read_names(const LayoutSpec& spec, MegatronSizes& s) {
                  : down == "sharded" ? Down::sharded
                                      : Down::duplicated;
   }
+  return {};
+}
+
+/// What is stored in another order or by another value where names and shapes are the same.
+Result<> read_values(const LayoutSpec& spec, MegatronSizes& s) {
+  s.glu_interleave = RESHARD_TRY(spec.integer("glu_interleave", 0));
+  s.shared_glu_interleave = RESHARD_TRY(spec.integer("shared_glu_interleave", 0));
+  if (!spec.keys.contains("gamma")) return {};
   const std::string gamma = RESHARD_TRY(spec.word("gamma", {"stored", "plain", "zero_centered"}));
   using Gamma = MegatronSizes::Gamma;
   s.gamma = gamma == "stored"  ? Gamma::stored
@@ -76,7 +84,8 @@ Result<MegatronSizes> read_megatron_sizes(const LayoutSpec& spec) {
                          "gamma",        "mamba_names",
                          "mtp",          "mtp_names",
                          "dtype",        "vocab_multiple",
-                         "offset"}));
+                         "offset",       "glu_interleave",
+                         "shared_glu_interleave"}));
   MegatronSizes s;
   s.tp = RESHARD_TRY(spec.integer("tp", 1));
   s.cp = RESHARD_TRY(spec.integer("cp", 1));
@@ -89,6 +98,7 @@ Result<MegatronSizes> read_megatron_sizes(const LayoutSpec& spec) {
   s.order = RESHARD_TRY(spec.word("order", {"tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp"}));
   RESHARD_TRY(read_pipeline(spec, s));
   RESHARD_TRY(read_names(spec, s));
+  RESHARD_TRY(read_values(spec, s));
   if (s.tp * s.cp * s.dp % grid != 0)
     return fail(
         Code::invalid_argument,

@@ -25,7 +25,11 @@ struct MegatronSizes {
   bool new_mtp_names = false;       ///< mtp_model_layer, not transformer_layer.
   bool mtp = true;                  ///< the layers for multi-token prediction are there.
   enum class MlaDown { duplicated, sharded, fused } mla_down = MlaDown::duplicated;
-  enum class Gamma { stored, plain, zero_centered } gamma = Gamma::stored;
+  /// What norms hold. usual: what Megatron trains the model's class with.
+  enum class Gamma { usual, stored, plain, zero_centered } gamma = Gamma::usual;
+  /// Rows of a block in which gates and ups alternate, of the routed experts' linear_fc1 and of the
+  /// shared one's; 0: all gates, then all ups.
+  Index glu_interleave = 0, shared_glu_interleave = 0;
 };
 
 /// Errors: unknown keys, values out of range, an expert grid that does not fit the ranks of a

@@ -163,7 +163,7 @@ TEST(MegatronGatedDelta, key_heads_are_unpacked_and_cut_part_by_part) {
             "conv1d[56,80)x[0,1)x[0,4)@64 of [40, 1, 4]");
   EXPECT_EQ(at("A_log"), "A_log[4,8)@0 of [4]");
   EXPECT_EQ(at("dt_bias"), "dt_bias[4,8)@0 of [4]");
-  EXPECT_EQ(at("out_norm.weight"), "norm[0,6)@0 of [6]");
+  EXPECT_EQ(at("out_norm.weight"), "norm[0,6)@0 of [6] as minus_one");
   EXPECT_EQ(at("out_proj.weight"), "out_proj[0,16)x[24,48)@0 of [16, 24]");
   EXPECT_EQ(at("in_proj.layer_norm_weight"), "input_layernorm[0,16)@0 of [16]");
 }
@@ -294,11 +294,67 @@ TEST(MegatronValues, gamma_says_what_norms_hold) {
   EXPECT_EQ(text(next, "megatron:gamma=plain", in, 0),
             "input_layernorm[0,16)@0 of [16] as plus_one");
   EXPECT_EQ(text(next, "megatron:gamma=plain", out, 0), "norm[0,6)@0 of [6]");
+  EXPECT_EQ(text(next, "megatron:gamma=stored", out, 0), "norm[0,6)@0 of [6]");
   EXPECT_EQ(text(tiny_dense(), "megatron:gamma=zero_centered", "decoder.final_layernorm.weight", 0),
             "norm[0,16)@0 of [16] as minus_one");
   // A gated norm of a Mamba mixer is not one of the model's norms.
   EXPECT_EQ(text(tiny_nemotron(), "megatron:gamma=zero_centered", kLayer + "mixer.norm.weight", 0),
             "norm[0,32)@0 of [32]");
+}
+
+TEST(MegatronValues, norms_hold_what_megatron_trains_the_class_with) {
+  const ModelConfig next = tiny_qwen3_next();
+  const auto at = [](const ModelConfig& c, const std::string& name) {
+    return text(c, "megatron", name, 0);
+  };
+  // The one norm that the checkpoint of Qwen3-Next does not centre on zero, among those it does.
+  EXPECT_EQ(at(next, kAttention + "out_norm.weight"), "norm[0,6)@0 of [6] as minus_one");
+  EXPECT_EQ(at(next, kAttention + "in_proj.layer_norm_weight"), "input_layernorm[0,16)@0 of [16]");
+  EXPECT_EQ(at(next, "decoder.final_layernorm.weight"), "norm[0,16)@0 of [16]");
+  EXPECT_EQ(at(tiny_gemma3(), "decoder.final_layernorm.weight"), "norm[0,16)@0 of [16]");
+  EXPECT_EQ(at(tiny_dense(), "decoder.final_layernorm.weight"), "norm[0,16)@0 of [16]");
+}
+
+TEST(MegatronValues, a_stored_layout_says_what_norms_hold) {
+  const auto said = [](const char* layout, const ModelConfig& c) {
+    return to_string(spelled_out(*parse_layout(layout), c));
+  };
+  EXPECT_EQ(said("megatron:tp=2", tiny_qwen3_next()), "megatron:gamma=zero_centered,tp=2");
+  EXPECT_EQ(said("megatron:gamma=stored", tiny_qwen3_next()), "megatron:gamma=stored");
+  for (const ModelConfig& c : {tiny_dense(), tiny_gemma3(), tiny_nemotron()})
+    EXPECT_EQ(said("megatron:tp=2", c), "megatron:tp=2");
+  EXPECT_EQ(said("vllm:tp=2", tiny_qwen3_next()), "vllm:tp=2");
+}
+
+TEST(MegatronValues, the_expert_bias_is_float32_whatever_the_checkpoint_stores) {
+  for (const ModelConfig& c : {tiny_deepseek(), tiny_glm(), tiny_nemotron()}) {
+    const auto model = model_of(c, {"e_score_correction_bias"}, DType::bf16);
+    const std::string bias = c.model_type == "nemotron_h"
+                                 ? "decoder.layers.1.mlp.router.expert_bias"
+                                 : "decoder.layers.3.mlp.router.expert_bias";
+    for (const char* layout : {"megatron", "megatron:dtype=bfloat16"})
+      EXPECT_THAT(local_text(*layout_of(layout, model, c), bias, 0), HasSubstr(" F32"));
+  }
+}
+
+TEST(MegatronValues, gates_and_ups_alternate_in_blocks_where_the_fused_experts_want_them) {
+  // Experts of width 8, two ranks: 4 gates and 4 ups each, in turns of 2.
+  const std::string fc1 = "decoder.layers.1.mlp.experts.linear_fc1.weight0";
+  EXPECT_EQ(text(tiny_deepseek(), "megatron:glu_interleave=2,etp=2,tp=2", fc1, 1),
+            "gate_proj[4,6)x[0,16)@0 up_proj[4,6)x[0,16)@32 gate_proj[6,8)x[0,16)@64 "
+            "up_proj[6,8)x[0,16)@96 of [8, 16]");
+  const std::string shared = "decoder.layers.1.mlp.shared_experts.linear_fc1.weight";
+  EXPECT_EQ(text(tiny_deepseek(), "megatron:shared_glu_interleave=4,tp=4", shared, 3),
+            "gate_proj[12,16)x[0,16)@0 up_proj[12,16)x[0,16)@64 of [8, 16]");
+  const ModelConfig oss = tiny_gpt_oss();
+  const std::string stacked = "decoder.layers.0.mlp.experts.linear_fc1.";
+  const auto at = [&](const std::string& keys, const char* kind) {
+    return text(oss, "megatron:" + keys, stacked + kind, 0);
+  };
+  EXPECT_THAT(at("glu_interleave=8", "bias1"), at("etp=1", "bias1"));
+  EXPECT_THAT(at("glu_interleave=4", "bias1"),
+              "gate_up_proj_bias[1,2)x[0,4)x[0,1)@0 gate_up_proj_bias[1,2)x[0,4)x[1,2)@4 "
+              "gate_up_proj_bias[1,2)x[4,8)x[0,1)@8 gate_up_proj_bias[1,2)x[4,8)x[1,2)@12 of [16]");
 }
 
 TEST(MegatronValues, dtype_holds_for_weights_but_not_for_the_expert_bias) {
@@ -320,6 +376,8 @@ TEST(MegatronLayouts, hold_every_element_of_every_model) {
   for (const ModelConfig& c : {tiny_deepseek(), tiny_gpt_oss(), tiny_qwen3_next(), tiny_nemotron()})
     for (const char* layout : {"megatron:ep=4,etp=1,tp=2", "megatron:ep=2,etp=2,dp=8,pp=2"})
       expect_whole(*layout_of(layout, model_of(c), c));
+  for (const ModelConfig& c : {tiny_deepseek(), tiny_gpt_oss()})
+    expect_whole(*layout_of("megatron:glu_interleave=2,etp=2,ep=2,tp=4", model_of(c), c));
   const ModelConfig c = tiny_deepseek();
   for (const char* layout : {"megatron:mla_down=fused,tp=2", "megatron:pp=2,vpp=2,tp=2",
                              "megatron:pp=2,layout=Et|tt|t|mL"})
@@ -347,6 +405,15 @@ TEST(MegatronErrors, name_what_does_not_divide) {
   EXPECT_THAT(message("megatron", mamba), HasSubstr("have no biases on in_proj"));
   EXPECT_THAT(message("megatron:gamma=one", tiny_dense()),
               HasSubstr("gamma=one must be one of stored, plain, zero_centered"));
+  EXPECT_EQ(message("megatron:glu_interleave=3", tiny_deepseek()),
+            "megatron: glu_interleave=3 does not divide the gates of an expert on one rank=8");
+  EXPECT_EQ(message("megatron:glu_interleave=8,etp=2,tp=2", tiny_deepseek()),
+            "megatron: glu_interleave=8 does not divide the gates of an expert on one rank=4");
+  for (const char* key : {"glu_interleave", "shared_glu_interleave"})
+    EXPECT_THAT(message(std::string("megatron:") + key + "=2", tiny_dense()),
+                HasSubstr("=2: LlamaForCausalLM has no such experts with gates"));
+  EXPECT_THAT(message("megatron:glu_interleave=2", tiny_nemotron()),
+              HasSubstr("NemotronHForCausalLM has no such experts with gates"));
   EXPECT_THAT(message("megatron:mtp=2", tiny_dense()), HasSubstr("mtp=2 must be one of 0, 1"));
 }
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <string_view>
 
+#include "reshard/base/value_map.h"
 #include "reshard/model/engine.h"
 
 namespace reshard {
@@ -16,6 +17,7 @@ const std::string kFamily = "sglang";
 struct Sizes {
   Index tp, dp, ep, pp, replicas, vocab_multiple, redundant, offset;
   bool dp_lm_head, whole_dense, whole_shared, fused_shared;
+  std::optional<DType> dtype;
   Index attention_tp() const { return tp / dp; }
   Index expert_tp() const { return tp / ep; }
 };
@@ -31,7 +33,7 @@ Result<bool> flag(const LayoutSpec& spec, const char* key) {
 Result<Sizes> read_sizes(const LayoutSpec& spec) {
   RESHARD_TRY(spec.only({"tp", "dp", "ep", "pp", "replicas", "vocab_multiple", "redundant",
                          "expert_map", "w13", "transposed", "dp_lm_head", "dense", "shared",
-                         "prefix", "mtp", "dtype", "offset"}));
+                         "prefix", "mtp", "dtype", "sinks", "offset"}));
   Sizes s{};
   s.tp = RESHARD_TRY(spec.integer("tp", 1));
   s.dp = RESHARD_TRY(spec.integer("dp", 1));
@@ -46,12 +48,13 @@ Result<Sizes> read_sizes(const LayoutSpec& spec) {
   const std::string shared = RESHARD_TRY(spec.word("shared", {"tp", "whole", "fused"}));
   s.whole_shared = shared == "whole";
   s.fused_shared = shared == "fused";
+  s.dtype = RESHARD_TRY(spec.dtype());
   RESHARD_TRY(Engine::divides(kFamily, "dp", s.dp, "tp", s.tp, "; dp is part of tp"));
   RESHARD_TRY(Engine::divides(kFamily, "ep", s.ep, "tp", s.tp, "; ep is part of tp"));
   return s;
 }
 
-Result<> check_model(const Sizes& s, const ModelConfig& c) {
+Result<> check_model(const LayoutSpec& spec, const Sizes& s, const ModelConfig& c) {
   const auto refuse = [&](const char* key, Index n, const char* why) {
     return fail(Code::unsupported,
                 fmt::format("sglang: {}={}: {}'s modules {}", key, n, c.architecture, why));
@@ -62,6 +65,11 @@ Result<> check_model(const Sizes& s, const ModelConfig& c) {
     return refuse("dp", s.dp,
                   "know no attention data parallel, so dp must be 1 (independent engines are "
                   "replicas=N)");
+  if (s.dtype && c.says_dtype && *s.dtype != c.dtype && c.model_type == "gpt_oss")
+    return fail(Code::unsupported,
+                fmt::format("sglang: dtype={}: {}'s attention and routers are created in the "
+                            "config's dtype, {}, whatever the engine runs in; leave dtype out",
+                            spec.keys.at("dtype"), c.architecture, name(c.dtype)));
   if (s.fused_shared && (c.shared_expert_size == 0 ||
                          c.shared_expert_size % c.moe_intermediate_size != 0 || !c.gated_mlp))
     return fail(Code::invalid_argument,
@@ -71,8 +79,8 @@ Result<> check_model(const Sizes& s, const ModelConfig& c) {
   return {};
 }
 
-Result<> check(const Sizes& s, const ModelConfig& c) {
-  RESHARD_TRY(check_model(s, c));
+Result<> check(const LayoutSpec& spec, const Sizes& s, const ModelConfig& c) {
+  RESHARD_TRY(check_model(spec, s, c));
   const char* attention = s.dp > 1 ? "tp/dp" : "tp";
   RESHARD_TRY(Engine::check_heads(kFamily, attention, s.attention_tp(), c));
   RESHARD_TRY(Engine::check_widths(kFamily, "tp", s.whole_dense ? 1 : s.tp,
@@ -145,6 +153,14 @@ Result<> read_names(EngineDesign& d, const LayoutSpec& spec, const Sizes& s, con
   d.f32_router = c.model_type == "glm4_moe";
   d.qkv_bias = d.output_bias = c.model_type != "qwen3_next";
   d.f32_expert_bias = true;
+  if (c.says_dtype && is_convertible(c.dtype)) d.delta_norm_dtype = c.dtype;
+  d.sinks_dtype = RESHARD_TRY(spec.word("sinks", {"bfloat16", "float32"})) == "float32"
+                      ? DType::f32
+                      : DType::bf16;
+  if (spec.keys.contains("sinks") && !c.attention_sinks)
+    return fail(Code::invalid_argument,
+                fmt::format("sglang: sinks= needs a model with attention sinks; {} has none",
+                            c.architecture));
   d.nextn = true;
   if (s.fused_shared) d.fused_shared = c.shared_expert_size / c.moe_intermediate_size;
   d.expert_module = "experts.";
@@ -163,7 +179,7 @@ Result<ModelLayout> sglang_layout(const LayoutSpec& spec, const FamilyInput& inp
     return fail(Code::invalid_argument, "sglang: needs the model's config.json");
   const ModelConfig& c = *input.config;
   const Sizes s = RESHARD_TRY(read_sizes(spec));
-  RESHARD_TRY(check(s, c));
+  RESHARD_TRY(check(spec, s, c));
   EngineDesign d;
   RESHARD_TRY(read_names(d, spec, s, c));
   RESHARD_TRY(place_ranks(d, s, c));

@@ -111,6 +111,27 @@ TEST(SglangNames, of_mla_and_gpt_oss) {
   EXPECT_EQ(boxes_on(*oss, at + "w2_weight_bias", 1), "");
 }
 
+TEST(SglangDtype, sinks_are_bfloat16_or_what_the_attention_backend_wants) {
+  const ModelConfig c = tiny_gpt_oss();
+  const auto sinks = [&](const char* layout) {
+    const auto l = layout_of(layout, model_of(c, {"sinks"}, DType::f32), c);
+    return l->slot(*slot_named(*l, "model.layers.0.self_attn.sinks", 0)).dtype;
+  };
+  EXPECT_EQ(sinks("sglang"), DType::bf16);
+  EXPECT_EQ(sinks("sglang:dtype=float16"), DType::bf16);
+  EXPECT_EQ(sinks("sglang:sinks=float32"), DType::f32);
+}
+
+TEST(SglangDtype, a_delta_nets_norm_is_in_the_configs) {
+  ModelConfig c = tiny_qwen3_next();
+  c.says_dtype = true;
+  const auto l = layout_of("sglang:dtype=float16", model_of(c), c);
+  const auto dtype = [&](const char* name) { return l->slot(*slot_named(*l, name, 0)).dtype; };
+  EXPECT_EQ(dtype("model.layers.0.linear_attn.norm.weight"), DType::bf16);
+  EXPECT_EQ(dtype("model.layers.0.linear_attn.dt_bias"), DType::f16);
+  EXPECT_EQ(dtype("model.layers.0.linear_attn.A_log"), DType::f32);
+}
+
 TEST(SglangExperts, ep_is_the_slower_part_of_tp) {
   // tp=4, ep=2: rank = 2 * ep + expert rank; 8 experts of 8, 4 whole ones of which 4 columns.
   const auto l = sglang("tp=4,ep=2", tiny_glm());

@@ -22,7 +22,7 @@ struct Sizes {
 Result<Sizes> read_sizes(const LayoutSpec& spec) {
   RESHARD_TRY(spec.only({"tp", "dp", "ep", "pp", "replicas", "vocab_multiple", "redundant",
                          "placement", "expert_map", "w13", "transposed", "experts", "prefix", "mtp",
-                         "dtype", "offset"}));
+                         "dtype", "router", "offset"}));
   Sizes s{};
   s.tp = RESHARD_TRY(spec.integer("tp", 1));
   s.dp = RESHARD_TRY(spec.integer("dp", 1));
@@ -106,6 +106,16 @@ Result<> place_ranks(EngineDesign& d, const Sizes& s, const ModelConfig& c) {
   return {};
 }
 
+/// GLM-4.5's always; Nemotron-H's on GPUs without the kernels that read it in the model's dtype.
+Result<bool> router_in_f32(const LayoutSpec& spec, const ModelConfig& c) {
+  const bool said = RESHARD_TRY(spec.word("router", {"model", "float32"})) == "float32";
+  if (!said || c.model_type == "nemotron_h") return said || c.model_type == "glm4_moe";
+  return fail(Code::invalid_argument,
+              fmt::format("vllm: router=float32 is for Nemotron-H on GPUs whose routers vLLM keeps "
+                          "in float32; {}'s is in one dtype everywhere",
+                          c.architecture));
+}
+
 Result<> read_names(EngineDesign& d, const LayoutSpec& spec, const ModelConfig& c) {
   d.up_first = RESHARD_TRY(spec.word("w13", {"gate_first", "up_first"})) == "up_first";
   d.transposed = RESHARD_TRY(spec.word("transposed", {"0", "1"})) == "1";
@@ -123,7 +133,7 @@ Result<> read_names(EngineDesign& d, const LayoutSpec& spec, const ModelConfig& 
     return fail(
         Code::invalid_argument,
         fmt::format("vllm: w13=up_first: {} keeps gate and up rows in turn", c.architecture));
-  d.f32_router = c.model_type == "glm4_moe";
+  d.f32_router = RESHARD_TRY(router_in_f32(spec, c));
   d.qkv_bias = c.model_type != "qwen3_next";
   d.output_bias = d.qkv_bias && !among(c, {"qwen3", "qwen3_moe"});
   d.fused_qkv_a = "fused_qkv_a_proj";

@@ -286,6 +286,34 @@ TEST(VllmDtype, leaves_what_the_engine_creates_in_float32) {
   EXPECT_EQ(slot(*l, "model.norm_f.weight").dtype, DType::f16);
 }
 
+TEST(VllmDtype, is_the_models_whatever_the_checkpoint_stores_a_parameter_in) {
+  const ModelConfig c = tiny_nemotron();
+  const auto model =
+      model_of(c, {"mixer.D", "dt_bias", "A_log", "mixer.gate.weight", "norm.weight"}, DType::f32);
+  const auto at = [&](const char* layout, const std::string& name) {
+    return slot(*layout_of(layout, model, c), "model.layers." + name).dtype;
+  };
+  for (const char* layout : {"vllm", "sglang"}) {
+    EXPECT_EQ(at(layout, "0.mixer.A"), DType::f32) << layout;
+    for (const char* name : {"0.mixer.D", "0.mixer.dt_bias", "0.mixer.norm.weight", "0.norm.weight",
+                             "1.mixer.gate.weight", "0.mixer.in_proj.weight"})
+      EXPECT_EQ(at(layout, name), DType::bf16) << layout << " " << name;
+  }
+  EXPECT_EQ(at("vllm:dtype=float32", "0.mixer.D"), DType::f32);
+  EXPECT_EQ(at("vllm:router=float32", "1.mixer.gate.weight"), DType::f32);
+}
+
+TEST(VllmDtype, is_what_the_config_says_and_otherwise_that_of_the_embedding) {
+  ModelConfig c = tiny_dense();
+  const auto wide = model_of(c, {"weight"}, DType::f32);
+  const std::string name = "model.layers.0.mlp.down_proj.weight";
+  EXPECT_EQ(slot(*layout_of("vllm", wide, c), name).dtype, DType::f32);
+  c.says_dtype = true;
+  EXPECT_EQ(slot(*layout_of("vllm", wide, c), name).dtype, DType::bf16);
+  c.dtype = DType::f8_e4m3;
+  EXPECT_EQ(slot(*layout_of("vllm", wide, c), name).dtype, DType::f32);
+}
+
 TEST(VllmErrors, say_what_does_not_divide) {
   const auto message = [](const std::string& keys, const ModelConfig& c) {
     const auto l = try_layout("vllm:" + keys, model_of(c), c);
@@ -299,6 +327,7 @@ TEST(VllmErrors, say_what_does_not_divide) {
   EXPECT_THAT(message("mtp=1", tiny_dense()), HasSubstr("LlamaForCausalLM has none"));
   EXPECT_THAT(message("pp=5", tiny_dense()), HasSubstr("pp=5 exceeds num_hidden_layers=4"));
   EXPECT_THAT(message("prefix=x", tiny_dense()), HasSubstr("one of model, language_model"));
+  EXPECT_THAT(message("router=float32", tiny_moe()), HasSubstr("router=float32 is for Nemotron-H"));
 }
 
 }  // namespace

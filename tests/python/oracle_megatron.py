@@ -40,7 +40,7 @@ class MegatronSizes:
   account_loss: int = 0
   experts: str = "grouped"
   mla_down: str = ""
-  gamma: str = "stored"
+  gamma: str = ""
   mamba_names: str = "new"
   mtp: int = 1
   mtp_names: str = "old"
@@ -87,13 +87,11 @@ def rank_tensors(model, sizes, rank):
     prefix = f"model{number}." if len(chunks) > 1 else ""
     parts = _chunk(model, sizes, chunk, place)
     held |= {prefix + name: part for name, part in parts.items() if part is not None}
+  # Megatron keeps the bias of the experts' choice in fp32, whatever the model or checkpoint is.
+  biases = {n: cast(t, "F32") for n, t in held.items() if n.endswith("router.expert_bias")}
   if sizes.dtype:
-    # Megatron keeps the bias of the experts' choice in fp32, whatever the model is.
-    held = {
-      name: part if name.endswith("router.expert_bias") else cast(part, DTYPES[sizes.dtype])
-      for name, part in held.items()
-    }
-  return held
+    held = {name: cast(part, DTYPES[sizes.dtype]) for name, part in held.items()}
+  return held | biases
 
 
 def _chunk(model, sizes, chunk, place):

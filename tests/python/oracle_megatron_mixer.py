@@ -14,8 +14,6 @@ from oracle_megatron_slices import (
 from oracle_tensor import column_shard, concatenate, row_shard
 from oracle_values import add
 
-_SHIFT = {"stored": 0, "plain": 0, "zero_centered": -1}
-
 
 def norm(model, sizes, tensor, zero_centered=None):
   """A norm's weight as the layout's gamma wants it; the checkpoint's may be centred on zero."""
@@ -23,7 +21,9 @@ def norm(model, sizes, tensor, zero_centered=None):
     zero_centered = model.norms_are_zero_centered()
   if sizes.gamma == "stored":
     return tensor
-  return add(tensor, _SHIFT[sizes.gamma] + zero_centered)
+  # Unless the layout says otherwise, one flag for all norms of a class.
+  wanted = sizes.gamma == "zero_centered" if sizes.gamma else model.norms_are_zero_centered()
+  return add(tensor, zero_centered - wanted)
 
 
 def tensors(layer, sizes, tp):

@@ -119,9 +119,10 @@ def rank_tensors(model, sizes, rank):
   held = {name: part for name, part in held.items() if part is not None}
   if sizes.prefix == "language_model":
     held = {f"language_model.{name}": part for name, part in held.items()}
-  if sizes.dtype:
+  # What modules create without saying a dtype is in the model's.
+  if said := sizes.dtype or model.config.get("dtype"):
     held = {
-      name: part if _is_made_in_fp32(model, name) else cast(part, DTYPES[sizes.dtype])
+      name: part if _is_made_in_fp32(model, name) else cast(part, DTYPES[said])
       for name, part in held.items()
     }
   return held

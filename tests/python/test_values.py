@@ -7,11 +7,13 @@ import json
 
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 
+import checkpoints
 import program
 from oracle import expected_ranks, parse
-from oracle_model import read_checkpoint
+from oracle_model import read_checkpoint, read_model
 from oracle_tensor import difference
 from oracle_values import DTYPES, PRECISION_BITS, is_float, settle, to_float
 
@@ -38,6 +40,8 @@ LOSSY = [
   ("qwen3-next", "megatron:tp=2,gamma=plain"),
 ]
 EXACT = [
+  ("gemma3", "megatron:tp=2"),
+  ("qwen3-next", "megatron:tp=2,gamma=stored"),
   ("llama", "megatron:tp=2,dtype=float32"),
   ("llama", "vllm:tp=2,dtype=float32"),
   ("llama-bias", "megatron:tp=2,dtype=float32"),
@@ -76,7 +80,7 @@ def allowed(original, layout):
   _, sizes = parse(layout)
   stored = DTYPES[sizes.dtype] if sizes.dtype else original.dtype
   values = np.abs(to_float(original))
-  if getattr(sizes, "gamma", "stored") != "stored":
+  if getattr(sizes, "gamma", "stored") not in ("", "stored"):
     values = values + 1
   steps = [2.0 ** -PRECISION_BITS[dtype] for dtype in (stored, original.dtype)]
   # Below the smallest normal number of F16 the steps stop shrinking.
@@ -106,6 +110,67 @@ def test_wider_values(name, layout, checkpoint, tmp_path):
   assert planned_losses(folder, layout) == []
   back = stored_and_back(folder, model, layout, tmp_path)
   assert difference(model.tensors, back) == []
+
+
+def restored(folder, ends, dtype):
+  """The checkpoint with the tensors whose names end so in another dtype, as published ones are."""
+  path = folder / "model.safetensors"
+  tensors = safetensors.torch.load_file(path)
+  changed = [name for name in tensors if name.endswith(ends)]
+  assert changed
+  tensors |= {name: tensors[name].to(dtype) for name in changed}
+  safetensors.torch.save_file(tensors, path, metadata={"format": "pt"})
+  return folder
+
+
+def check_ranks(folder, layout, tmp_path):
+  """Checks what every rank holds, dtypes too."""
+  model = read_model(folder)
+  out = program.convert(folder, tmp_path / "ranks", "hf", layout)
+  for rank, expected in enumerate(expected_ranks(model, layout)):
+    held = program.RankFolder(out).rank(rank)
+    wrong = difference(settle(expected, held), held)
+    assert not wrong, f"{layout}, rank {rank}:\n" + "\n".join(wrong)
+
+
+@pytest.mark.parametrize("layout", ["megatron:tp=2,ep=2", "megatron:dtype=bfloat16", "vllm:tp=2"])
+@pytest.mark.parametrize("name", ["deepseek", "glm", "nemotron"])
+def test_the_correction_bias_is_float32_whatever_the_checkpoint_has(name, layout, tmp_path):
+  folder = checkpoints.write_checkpoint(tmp_path / "checkpoint", name)
+  check_ranks(restored(folder, "e_score_correction_bias", torch.bfloat16), layout, tmp_path)
+
+
+@pytest.mark.parametrize("layout", ["vllm:tp=2", "vllm:tp=2,dtype=float32"])
+def test_engines_keep_parameters_in_the_models_dtype(layout, tmp_path):
+  folder = checkpoints.write_checkpoint(tmp_path / "checkpoint", "nemotron")
+  ends = (".D", "dt_bias", "A_log", "mixer.norm.weight", "gate.weight", "layers.0.norm.weight")
+  check_ranks(restored(folder, ends, torch.float32), layout, tmp_path)
+
+
+def test_norms_of_qwen3_next_come_from_megatron_as_vllm_wants_them(checkpoint, tmp_path):
+  """A trainer holds all norms centred on zero; vLLM the delta nets' as the checkpoint has them."""
+  folder, model = checkpoint("qwen3-next")
+  trainer = program.convert(folder, tmp_path / "trainer", "hf", "megatron:tp=2")
+  held = program.RankFolder(trainer).rank(0)
+  engine = program.RankFolder(program.convert(trainer, tmp_path / "engine", "megatron:tp=2", "vllm:tp=2"))
+  for layer in range(3):
+    norm = to_float(model.tensors[f"model.layers.{layer}.linear_attn.norm.weight"])
+    trained = to_float(held[f"decoder.layers.{layer}.self_attention.out_norm.weight"])
+    assert (np.abs(trained + 1 - norm) <= 2.0**-9).all()
+    vllm = to_float(engine.rank(1)[f"model.layers.{layer}.linear_attn.norm.weight"])
+    assert (np.abs(vllm - norm) <= 2.0**-8).all()
+
+
+def test_a_folder_of_ranks_says_what_the_norms_of_qwen3_next_hold(checkpoint, tmp_path):
+  folder, _ = checkpoint("qwen3-next")
+  trainer = program.convert(folder, tmp_path / "trainer", "hf", "megatron:tp=2")
+  index = trainer / "reshard.json"
+  said = json.loads(index.read_text())
+  assert said["layout"] == "megatron:gamma=zero_centered,tp=2"
+  index.write_text(json.dumps(said | {"layout": "megatron:tp=2"}))
+  done = program.run("verify", folder, trainer)
+  assert done.returncode == 1
+  assert "does not say what the norms of Qwen3NextForCausalLM hold" in done.stderr
 
 
 @pytest.mark.parametrize("layout", ["vllm:tp=4", "vllm:tp=2,dp=2,ep=4"])
