@@ -13,6 +13,8 @@ import pathlib
 import re
 import sys
 
+import type_names
+
 FOLDERS = ("reshard", "cli", "python", "bench", "tests", "examples", "tools", "cmake")
 SOURCES = {".h", ".cc", ".cu", ".cuh"}
 TEXTS = SOURCES | {".py", ".sh", ".cmake"}
@@ -23,6 +25,8 @@ MAX_FUNCTION_LINES = 60
 ONLY = {"base": set(), "transport": {"base", "memory"}}
 NEVER = {"plan": {"transport"}}
 TOP_ROOMS = {"io", "refit"}
+# A program that has two types of one name on purpose.
+TWO_TYPES = "tests/one_definition/example/"
 # For users: includes any room, and no room includes it.
 FRONT_DOOR = "reshard/reshard.h"
 
@@ -155,18 +159,22 @@ def check_file(path, text, rooms):
 def check_tree(root):
   """Every violation under `root` as a line "file:line: what"."""
   rooms = reachable_rooms((root / "CMakeLists.txt").read_text())
-  found, cli11 = [], []
+  found, cli11, sources = [], [], {}
   paths = [p for top in FOLDERS for p in sorted((root / top).rglob("*"))]
   for file in paths:
     path = file.relative_to(root)
     if file.suffix not in TEXTS and file.name != "CMakeLists.txt" or not file.is_file():
       continue
     text = file.read_text(encoding="utf-8")
+    if file.suffix in SOURCES and not path.as_posix().startswith(TWO_TYPES):
+      sources[path.as_posix()] = text
     if re.search(r"^\s*#\s*include\s*<CLI/", text, re.MULTILINE):
       cli11.append(path)
     found += [f"{path.as_posix()}:{n}: {what}" for n, what in check_file(path, text, rooms)]
   for path in cli11[1:]:
     found.append(f"{path.as_posix()}:1: CLI11 is already included by {cli11[0].as_posix()}")
+  for path, line, name, first in type_names.defined_twice(sources):
+    found.append(f"{path}:{line}: {first} defines {name}, too; rename one, or give it a namespace")
   return found
 
 

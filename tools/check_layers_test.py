@@ -99,6 +99,17 @@ class CheckLayers(unittest.TestCase):
     found = self.found({"cli/a.cc": include, "cli/b.cc": include})
     self.assertEqual(found, ["cli/b.cc:1: CLI11 is already included by cli/a.cc"])
 
+  def test_two_types_of_one_name_are_reported(self):
+    one = "#pragma once\nnamespace reshard {\nstruct Move {\n  enum class Kind { a };\n};\n}\n"
+    other = "#pragma once\nnamespace reshard {\nclass Move final : public Base {\n};\n}\n"
+    found = self.found({"reshard/base/a.h": one, "reshard/index/b.h": other})
+    self.assertEqual(found, ["reshard/index/b.h:4: reshard/base/a.h defines reshard::Move, too; rename one, or give it "
+                             "a namespace"])
+    for inside in ("namespace reshard::other {\n%s}\n", "namespace reshard {\nnamespace {\n%s}\n}\n",
+                   "namespace reshard {\nvoid f() {\n%s}\n}\n", "namespace reshard { struct Outer {\n%s}; }\n"):
+      text = "#pragma once\n" + inside % "class Move {\n};\n"
+      self.assertEqual(self.found({"reshard/base/a.h": one, "reshard/index/b.h": text}), [])
+
   def test_licence_and_header_guard(self):
     self.expect("reshard/base/a.cc", b"int x;\n", 1, "SPDX")
     self.expect("tools/a.sh", b"#!/bin/bash\n\n", 1, "SPDX")
