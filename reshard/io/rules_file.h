@@ -13,7 +13,7 @@ namespace reshard {
 /// Most rules of a file, and most characters of a pattern or name in it.
 inline constexpr std::size_t kMaxRules = 4096;
 inline constexpr std::size_t kMaxRulePattern = 512;
-/// Most '*' and '#' of one pattern: matching takes time that grows with their power.
+/// Most '*' and '#' of one pattern.
 inline constexpr int kMaxWildcards = 4;
 
 /// How many '*' and '#' a pattern has.

@@ -10,6 +10,7 @@
 
 #include "reshard/base/check.h"
 #include "reshard/io/json_util.h"
+#include "reshard/model/name_pattern.h"
 
 namespace reshard {
 namespace {
@@ -191,6 +192,7 @@ Result<SafetensorsHeader> parse_safetensors(std::span<const std::byte> file) {
       header.metadata = RESHARD_TRY(parse_metadata(value));
       continue;
     }
+    if (key.size() > kMaxTensorName) return corrupt("{}", check_tensor_name(key).error().message);
     auto tensor = parse_tensor(value, data_bytes);
     if (!tensor) return tl::unexpected(std::move(tensor).error().in("tensor " + in_quotes(key)));
     tensor->name = key;

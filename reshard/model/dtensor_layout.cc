@@ -6,6 +6,7 @@
 #include "reshard/base/value_map.h"
 #include "reshard/model/dtensor_slots.h"
 #include "reshard/model/families.h"
+#include "reshard/model/name_pattern.h"
 
 namespace reshard {
 namespace {
@@ -36,11 +37,11 @@ Result<TensorShards> shards_of(const DTensorRule& rule, const Dims& shape) {
   return shards;
 }
 
-Result<> add_tensor(DTensorSlots& slots, std::optional<DType> dtype,
+Result<> add_tensor(DTensorSlots& slots, PatternMatcher& matcher, std::optional<DType> dtype,
                     const std::vector<std::size_t>& meshes, const DTensorSet& set,
                     const LayoutSpec& spec, const ModelSpec& model, TensorId id) {
   for (const DTensorRule& rule : set.rules) {
-    const auto groups = match_pattern(rule.match, model[id].name);
+    const auto groups = RESHARD_TRY(matcher.match(rule.match, model[id].name));
     if (!groups || !in_range(rule, *groups)) continue;
     const std::string name =
         rule.name.empty() ? model[id].name : RESHARD_TRY(substituted(rule.name, *groups));
@@ -62,6 +63,7 @@ Result<ModelLayout> dtensor_layout(const LayoutSpec& spec, const FamilyInput& in
   const auto dtype = RESHARD_TRY(spec.dtype());
   LayoutBuilder builder(to_string(spec), input.model);
   DTensorSlots slots(builder);
+  PatternMatcher matcher;
   std::vector<std::size_t> meshes;
   for (const DTensorMesh& mesh : set.meshes) {
     auto added = slots.add_mesh(mesh, offset);
@@ -71,7 +73,7 @@ Result<ModelLayout> dtensor_layout(const LayoutSpec& spec, const FamilyInput& in
   const ModelSpec& model = *input.model;
   for (Index i = 0; i < model.size(); ++i) {
     const TensorId id(static_cast<TensorId::rep>(i));
-    if (auto added = add_tensor(slots, dtype, meshes, set, spec, model, id); !added)
+    if (auto added = add_tensor(slots, matcher, dtype, meshes, set, spec, model, id); !added)
       return tl::unexpected(
           std::move(added).error().in(fmt::format("dtensor: tensor '{}'", model[id].name)));
   }

@@ -237,14 +237,6 @@ TEST(LayoutSpec, parses_and_prints) {
     EXPECT_FALSE(parse_layout(bad).has_value() && std::string(bad) != "rules") << bad;
 }
 
-TEST(Rules, patterns_match_whole_names) {
-  EXPECT_THAT(*match_pattern("a.#.b.*", "a.12.b.c.d"), ElementsAre("12", "c.d"));
-  EXPECT_FALSE(match_pattern("a.#.b", "a.x.b"));
-  EXPECT_FALSE(match_pattern("a.#", "a."));
-  EXPECT_THAT(*match_pattern("*.weight", "x.weight"), ElementsAre("x"));
-  EXPECT_FALSE(match_pattern("*.weight", "x.weights"));
-}
-
 TEST(Rules, cut_place_and_rename) {
   const ModelConfig c = tiny_dense();
   RuleSet set;

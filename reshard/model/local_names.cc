@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include "reshard/model/name_pattern.h"
+
 namespace reshard {
 
 Result<std::string> substituted(const std::string& text, const std::vector<std::string>& groups) {
@@ -18,6 +20,7 @@ Result<std::string> substituted(const std::string& text, const std::vector<std::
                   fmt::format("name '{}' uses ${} but its pattern matches {} parts", text, k,
                               groups.size()));
     out += groups[k - 1];
+    RESHARD_TRY(check_tensor_name(out));
   }
   return out;
 }

@@ -9,36 +9,10 @@
 #include "reshard/model/families.h"
 #include "reshard/model/layout_builder.h"
 #include "reshard/model/local_names.h"
+#include "reshard/model/name_pattern.h"
 
 namespace reshard {
 namespace {
-
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
-
-/// Backtracks over every '*': the reader of rules files bounds how many a pattern has.
-bool match_from(std::string_view pattern, std::string_view name, std::vector<std::string>& groups) {
-  while (!pattern.empty() && pattern[0] != '*' && pattern[0] != '#') {
-    if (name.empty() || name[0] != pattern[0]) return false;
-    pattern.remove_prefix(1);
-    name.remove_prefix(1);
-  }
-  if (pattern.empty()) return name.empty();
-  const bool digits = pattern[0] == '#';
-  pattern.remove_prefix(1);
-  std::size_t longest = name.size();
-  if (digits)
-    for (longest = 0; longest < name.size() && is_digit(name[longest]);) ++longest;
-  const std::size_t depth = groups.size();
-  // '#' takes all digits there are; '*' the shortest run that lets the rest match.
-  for (std::size_t n = digits ? longest : 0; n <= longest; ++n) {
-    if (digits && n == 0) return false;
-    groups.resize(depth);
-    groups.emplace_back(name.substr(0, n));
-    if (match_from(pattern, name.substr(n), groups)) return true;
-  }
-  groups.resize(depth);
-  return false;
-}
 
 class Rules {
  public:
@@ -52,9 +26,11 @@ class Rules {
       const Rule* found = nullptr;
       std::vector<std::string> groups;
       for (const Rule& rule : rules_.rules) {
-        if (auto matched = match_pattern(rule.match, m_[id].name)) {
+        auto matched = matcher_.match(rule.match, m_[id].name);
+        if (!matched) return tl::unexpected(std::move(matched).error().in(spec_.file));
+        if (*matched) {
           found = &rule;
-          groups = std::move(*matched);
+          groups = std::move(**matched);
           break;
         }
       }
@@ -188,17 +164,11 @@ class Rules {
   const ModelSpec& m_;
   LayoutBuilder b_;
   MeshId mesh_;
+  PatternMatcher matcher_;
   LocalNames names_;
 };
 
 }  // namespace
-
-std::optional<std::vector<std::string>> match_pattern(std::string_view pattern,
-                                                      std::string_view name) {
-  std::vector<std::string> groups;
-  if (!match_from(pattern, name, groups)) return std::nullopt;
-  return groups;
-}
 
 Result<ModelLayout> rules_layout(const LayoutSpec& spec, const FamilyInput& input,
                                  const RuleSet& rules) {

@@ -42,9 +42,4 @@ struct RuleSet {
   std::vector<Rule> rules;
 };
 
-/// What each '*' and '#' of a pattern matched, in order; none if the name does not match. Shortest
-/// matches first.
-std::optional<std::vector<std::string>> match_pattern(std::string_view pattern,
-                                                      std::string_view name);
-
 }  // namespace reshard

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "reshard/base/hash.h"
+#include "reshard/model/name_pattern.h"
 
 namespace reshard {
 namespace {
@@ -19,6 +20,7 @@ std::optional<Index> checked_volume(const Dims& shape) {
 }  // namespace
 
 Result<TensorId> ModelSpec::add(std::string name, Dims shape, DType dtype, MergedDims merged) {
+  RESHARD_TRY(check_tensor_name(name));
   const auto elements = checked_volume(shape);
   const auto bytes = elements ? bytes_of(dtype, *elements) : std::nullopt;
   Index total = 0;

@@ -295,6 +295,39 @@ class Inputs(unittest.TestCase):
     self.assertNotIn("kept", program.done(*self.convert()))
     self.assertEqual({path.stat().st_uid for path in self.out.iterdir()}, {os.geteuid()})
 
+  # Files that come with a checkpoint of others.
+
+  def hostile_ranks(self, rng, layout):
+    """A checkpoint in ranks with long names, whose layout's file is to be written."""
+    letter = rng.choice("abc123")
+    names = [letter * rng.randrange(300, 400) + str(i) + "x" for i in range(20)]
+    source = self.d / f"names-{rng.random()}.safetensors"
+    program.write_safetensors(source, {name: ("F32", [1], bytes(4)) for name in names})
+    plain = program.write_json(self.d / f"{layout}.json", PLAIN[layout])
+    shutil.rmtree(self.out, ignore_errors=True)
+    program.done("convert", source, self.out, "--to", f"{layout}:{plain}")
+    return letter
+
+  @for_each_seed
+  def test_hostile_patterns_that_come_with_a_checkpoint_do_not_stall(self, rng):
+    for layout, plain in PLAIN.items():
+      letter = self.hostile_ranks(rng, layout)
+      wild = "#" if letter.isdigit() and rng.random() < 0.5 else "*"
+      match = "*" + f"{letter}*" * 3 + "b" if wild == "*" else "*#*#b"
+      [last] = plain["rules"]
+      rules = [last | {"match": match}] * 10 + [last]
+      program.write_json(self.out / f"{layout}.json", plain | {"rules": rules})
+      program.done("inspect", self.out, "--json")
+
+
+PLAIN = {
+  "rules": {"axes": [], "rules": [{"match": "*"}]},
+  "dtensor": {
+    "meshes": [{"name": "all", "shape": [1]}],
+    "rules": [{"match": "*", "mesh": "all", "placements": ["R"]}],
+  },
+}
+
 
 if __name__ == "__main__":
   unittest.main()
