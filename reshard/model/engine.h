@@ -90,6 +90,8 @@ class Engine : private FamilyBuilder {
   Result<Section> expert_section(const Layer& l, Projection which) const;
   Result<> stacked_experts(const Layer& l);
   Result<> stacked_biases(const Layer& l);
+  /// The experts' inner width with what ranks hold behind it so that all hold as many blocks.
+  Index held_inner() const;
   void add_experts(std::string name, int stack_dim, std::vector<Section> parts, Stored how);
 
   // engine_mtp.cc

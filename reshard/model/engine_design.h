@@ -47,11 +47,10 @@ struct EngineDesign {
   /// embedding and head from the main one.
   bool nextn = false;
 
-  /// gpt_oss.py of both engines: ceil(blocks / ranks) blocks of the inner width for each rank.
+  /// gpt_oss.py of both engines: ceil(blocks / ranks) blocks of the inner width for each rank,
+  /// zeros where they run out.
   void keep_expert_blocks(Index block) {
-    if (block <= 1 || expert_inner.num_axes == 0) return;
-    expert_inner.granule = block;
-    expert_inner.rule = CutRule::ceil;
+    if (block > 1 && expert_inner.num_axes > 0) expert_inner.granule = block;
   }
 
   std::string prefix;             ///< in front of all names: "language_model." or nothing.

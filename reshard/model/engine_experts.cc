@@ -110,15 +110,15 @@ Result<> Engine::single_experts(const Layer& l) {
 
 Result<> Engine::stacked_experts(const Layer& l) {
   const Index n = static_cast<Index>(order_->size()), h = c_.hidden_size,
-              inner = c_.moe_intermediate_size;
+              inner = c_.moe_intermediate_size, held = held_inner();
   const TensorId both = RESHARD_TRY(find(hf_.ffn(l.at, "experts.gate_up_proj")));
   const TensorId down = RESHARD_TRY(find(hf_.ffn(l.at, "experts.down_proj")));
   // [E, I, 2, H]: gate and up rows keep alternating, and follow their column when I is cut.
-  Section w13{{n, inner, 2, h}, {outer_, inner_}, {}};
-  Section w2{{n, h, inner}, {outer_, CutId(0), inner_}, {}};
+  Section w13{{n, held, 2, h}, {outer_, inner_}, {}};
+  Section w2{{n, h, held}, {outer_, CutId(0), inner_}, {}};
   if (d_.transposed) {
-    w13 = Section{{n, h, inner, 2}, {outer_, CutId(0), inner_}, {}};
-    w2 = Section{{n, inner, h}, {outer_, inner_}, {}};
+    w13 = Section{{n, h, held, 2}, {outer_, CutId(0), inner_}, {}};
+    w2 = Section{{n, held, h}, {outer_, inner_}, {}};
   }
   for (const Run& run : runs_of(*order_)) {
     const Interval e{run.expert, run.expert + run.size};
@@ -133,19 +133,26 @@ Result<> Engine::stacked_experts(const Layer& l) {
   }
   const std::string at = ffn(l, d_.expert_module);
   const MergedDims merged{static_cast<std::uint8_t>(d_.transposed ? 1U << 2 : 1U << 1)};
-  add_experts(at + "w13_weight", 0, sections(std::move(w13)), {.merged = merged});
-  add_experts(at + "w2_weight", 0, sections(std::move(w2)), {});
+  const bool padded = held != inner;
+  add_experts(at + "w13_weight", 0, sections(std::move(w13)), {.padded = padded, .merged = merged});
+  add_experts(at + "w2_weight", 0, sections(std::move(w2)), {.padded = padded});
   return stacked_biases(l);
+}
+
+Index Engine::held_inner() const {
+  const Index unit = d_.expert_inner.granule * num_parts(d_.expert_inner, d_.expert_mesh);
+  const Index inner = c_.moe_intermediate_size;
+  return d_.expert_inner.granule == 1 ? inner : (inner + unit - 1) / unit * unit;
 }
 
 Result<> Engine::stacked_biases(const Layer& l) {
   const Index n = static_cast<Index>(order_->size()), h = c_.hidden_size,
-              inner = c_.moe_intermediate_size;
+              inner = c_.moe_intermediate_size, held = held_inner();
   const TensorId both = RESHARD_TRY(find(hf_.ffn(l.at, "experts.gate_up_proj_bias")));
   const TensorId down = RESHARD_TRY(find(hf_.ffn(l.at, "experts.down_proj_bias")));
   // Ranks that share an expert add up what they compute: the first has the bias, the others zeros.
   const Index sharers = num_parts(d_.expert_inner, d_.expert_mesh);
-  Section w13{{n, inner, 2}, {outer_, inner_}, {}};
+  Section w13{{n, held, 2}, {outer_, inner_}, {}};
   Section w2{{n * sharers, h}, {sharers > 1 ? inner_ : outer_}, {}};
   for (const Run& run : runs_of(*order_)) {
     const Interval e{run.expert, run.expert + run.size};
@@ -155,6 +162,7 @@ Result<> Engine::stacked_biases(const Layer& l) {
   const std::string at = ffn(l, d_.expert_module);
   Stored stored = in_f32(d_.f32_expert_bias);
   stored.merged = {1U << 1};
+  stored.padded = held != inner;
   add_experts(at + d_.w13_bias, 0, sections(std::move(w13)), stored);
   stored.merged = {};
   stored.padded = sharers > 1;

@@ -31,8 +31,8 @@ Result<> Engine::mtp_module(Index module) {
     RESHARD_TRY(same(first, names.embedding_norm));
     RESHARD_TRY(same(first, names.hidden_norm));
     // Nemotron-H's is created in the config's dtype, whatever the rest of the model is in.
-    RESHARD_TRY(vector(own(first, names.projection), names.projection,
-                       trailing ? CutId(0) : dense_, in(trailing ? std::nullopt : config_dtype())));
+    RESHARD_TRY(vector(own(first, names.projection), names.projection, trailing ? CutId(0) : dense_,
+                       in(trailing ? std::nullopt : config_dtype())));
     RESHARD_TRY(same(last, names.final_norm));
   }
   if (trailing && !d_.nextn)

@@ -69,6 +69,15 @@ Placed turned(const Placed& part) {
   return out;
 }
 
+/// True where the tensors of each section are one group that begins where the section does: padding
+/// can only follow.
+bool is_alone(const GroupedSlot& groups, const Slot& slot) {
+  return groups.groups.size() == slot.sections.size() &&
+         std::ranges::all_of(groups.groups, [](const BlockGroup& g) {
+           return g.windows[0].at.begin() == 0 && g.windows[1].at.begin() == 0;
+         });
+}
+
 /// Makes a dimension of elements one of blocks.
 void apply(const BlockCut& blocks, Section& section, int dim, LayoutBuilder& b) {
   section.extent[dim] = blocks_of(blocks, Interval{0, blocks.elements}).size();
@@ -95,6 +104,7 @@ class Quantiser {
   Result<> check_columns(const Slot& slot);
   void add_plain(SlotId id, LayoutBuilder& b);
   Result<> add_pair(SlotId id, LayoutBuilder& b);
+  bool pads_blocks(const Slot& slot, const GroupedSlot& groups);
   void judge(const Slot& slot, const std::optional<GroupedSlot>& groups,
              QuantisedLayout::Pair& pair);
   bool is_turned(const CanonicalTensor& t) const {
@@ -238,9 +248,23 @@ void Quantiser::add_plain(SlotId id, LayoutBuilder& b) {
   out_.plain.push_back(b.add(std::move(slot)));
 }
 
+/// True where what follows the tensors of a padded slot is padding by whole blocks on every rank.
+bool Quantiser::pads_blocks(const Slot& slot, const GroupedSlot& groups) {
+  if (!is_alone(groups, slot)) return false;
+  for (const Section& section : slot.sections)
+    for (int i = 0; i < 2; ++i) {
+      const int dim = section.extent.size() - 2 + i;
+      const Index block = block_along(i == 0 ? f_.block_rows : f_.block_cols, section.extent[dim]);
+      for (const Interval piece : pieces_.pieces(slot, section, dim))
+        if (piece.begin() % block != 0) return false;
+    }
+  return true;
+}
+
 void Quantiser::judge(const Slot& slot, const std::optional<GroupedSlot>& groups,
                       QuantisedLayout::Pair& pair) {
-  bool own = groups && !slot.padded && !groups->ragged, whole = true;
+  bool own = groups && !groups->ragged && (!slot.padded || pads_blocks(slot, *groups)),
+       whole = true;
   if (groups) {
     for (const BlockGroup& g : groups->groups) {
       detail::Alignment a = pieces_.alignment(slot, g, f_.block_rows, f_.block_cols);
@@ -290,6 +314,7 @@ Slot Quantiser::by_groups(const Slot& slot, const GroupedSlot& groups, const std
   Slot out = beside(slot, suffix, blocks);
   out.stack_dim = groups.stack_dim;
   out.padded = slot.padded || groups.ragged;
+  const bool alone = slot.padded && is_alone(groups, slot);
   for (const BlockGroup& g : groups.groups) {
     Section section = slot.sections[static_cast<std::size_t>(g.section)];
     const std::vector<Placed> parts = std::exchange(section.parts, {});
@@ -297,8 +322,9 @@ Slot Quantiser::by_groups(const Slot& slot, const GroupedSlot& groups, const std
     for (int i = 0; i < 2; ++i) {
       const detail::Window& w = g.windows[static_cast<std::size_t>(i)];
       const Index block = block_along(i == 0 ? blocks.rows : blocks.cols, w.whole);
-      const BlockCut cut{block, section.extent[n - 2 + i], w.at, w.first, false, 0, 1};
-      apply(cut, section, n - 2 + i, b);
+      const Index elements = section.extent[n - 2 + i];
+      const Interval window = alone ? Interval{0, elements} : w.at;
+      apply({block, elements, window, w.first, false, 0, 1}, section, n - 2 + i, b);
     }
     for (const int index : g.parts) {
       Placed p = parts[static_cast<std::size_t>(index)];

@@ -12,6 +12,7 @@
 
 #include "reshard/model/configs_testutil.h"
 #include "reshard/model/elements_testutil.h"
+#include "reshard/model/families.h"
 #include "reshard/model/held_testutil.h"
 #include "reshard/model/quant_notation.h"
 #include "reshard/model/random_layout_testutil.h"
@@ -205,6 +206,38 @@ RC_GTEST_PROP(QuantisedLayout, an_input_first_tensor_has_its_scales_along_its_in
   RC_ASSERT(block_areas(*q, pair, r).size() == 1);
 }
 
+// gpt_oss.py of vLLM 0.32 creates experts' parameters as large on every rank and gives each
+// ceil(blocks / ranks) blocks: 3 blocks of 32 over 2 ranks.
+TEST(QuantisedLayout, blocks_that_ranks_do_not_divide_are_as_many_on_each) {
+  ModelConfig c = tiny_gpt_oss();
+  c.hidden_size = 64;
+  c.moe_intermediate_size = 96;
+  const auto model = model_of(c);
+  const std::string at = "model.layers.0.mlp.experts.";
+  for (const char* grid : {"", ",quant_grid=tensor"}) {
+    LayoutSpec spec = *parse_layout(std::string("vllm:tp=2,quant=mxfp4") + grid);
+    const QuantNotation notation = **take_quant(spec);
+    const FamilyInput input{model, &c, nullptr, expert_block(notation, *model, nullptr)};
+    const auto values = std::make_shared<const ModelLayout>(*vllm_layout(spec, input));
+    const auto q = quantised_as(notation, values);
+    ASSERT_TRUE(q.has_value()) << q.error().message;
+    for (const int rank : {0, 1}) {
+      EXPECT_EQ(shape_on(*q->stored, at + "w13_weight", rank), "[4, 128, 64]");
+      EXPECT_EQ(shape_on(*q->stored, at + "w13_weight_scale", rank), "[4, 128, 2]");
+      EXPECT_EQ(shape_on(*q->stored, at + "w2_weight", rank), "[4, 64, 64]");
+      EXPECT_EQ(shape_on(*q->stored, at + "w2_weight_scale", rank), "[4, 64, 2]");
+      EXPECT_EQ(shape_on(*q->stored, at + "w13_bias", rank), "[4, 128]");
+      EXPECT_TRUE(check_shard_map(*q->values, Rank(rank)).has_value());
+      EXPECT_TRUE(check_shard_map(*q->stored, Rank(rank)).has_value());
+    }
+    // The second rank's own: the third block.
+    EXPECT_EQ(boxes_on(*q->stored, at + "w2_weight_scale", 1),
+              "down_proj_scale[0,4)x[0,64)x[2,3)@0:128,2,1");
+    EXPECT_TRUE(first_missing(*q->stored).empty());
+    for (const QuantisedLayout::Pair& pair : q->pairs) EXPECT_TRUE(pair.exact && pair.whole);
+  }
+}
+
 std::set<std::string> weights_with(const ModelSpec& model,
                                    std::initializer_list<const char*> parts) {
   std::set<std::string> names;
@@ -283,9 +316,8 @@ TEST(QuantisedLayout, scales_of_experts_without_gates_are_a_column) {
     EXPECT_EQ(shape_on(*q.stored, at + "w13_weight_scale", 1), "[8, 1]") << layout;
     EXPECT_EQ(shape_on(*q.stored, at + "w2_weight_scale", 1), "[8]") << layout;
   }
-  const auto nvfp4 =
-      quantised("vllm:tp=1", tiny_nemotron(), *quant_format_from_name("nvfp4"), BlockGrid::local,
-                {"mixer.experts"});
+  const auto nvfp4 = quantised("vllm:tp=1", tiny_nemotron(), *quant_format_from_name("nvfp4"),
+                               BlockGrid::local, {"mixer.experts"});
   EXPECT_EQ(shape_on(*nvfp4.stored, at + "w13_weight_scale_2", 0), "[8, 1]");
   EXPECT_EQ(shape_on(*nvfp4.stored, at + "w2_weight_scale_2", 0), "[8]");
 }
