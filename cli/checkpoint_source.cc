@@ -59,6 +59,7 @@ Result<> CheckpointSource::bind_rank(Rank r) {
       return fail(Code::corrupt,
                   fmt::format("{}: rank {} has no tensor '{}', which layout '{}' gives it",
                               checkpoint_->folder(), r.value(), want.name, layout.name()));
+    compare_shape(r, *tensor, layout.stored_shape(slot, r), want.shape);
     if (files_.is_part(slot) && want.dtype == DType::f32 && tensor->dtype != want.dtype &&
         reads_as(tensor->dtype, want.dtype) && same_shape(tensor->shape, want.shape)) {
       RESHARD_TRY(bind_as_float(r, slot, *tensor));
@@ -84,6 +85,15 @@ Result<> CheckpointSource::bind_rank(Rank r) {
                   fmt::format("{}: tensor '{}' is not part of layout '{}' on rank {}", file(tensor),
                               tensor.name, layout.name(), r.value()));
   return {};
+}
+
+void CheckpointSource::compare_shape(Rank r, const CheckpointTensor& tensor, const Dims& as_slot,
+                                     const Dims& held) {
+  if (checkpoint_->kind() == Checkpoint::Kind::hf) return;
+  if (tensor.shape == as_slot || tensor.shape == held) return;
+  other_shapes_.push_back(fmt::format("rank {}: tensor '{}' is {}; by layout '{}' it is {}",
+                                      r.value(), tensor.name, to_string(tensor.shape),
+                                      buffers_.layout().name(), to_string(held)));
 }
 
 Result<> CheckpointSource::bind_as_float(Rank r, SlotId slot, const CheckpointTensor& tensor) {

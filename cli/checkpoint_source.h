@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -26,6 +27,10 @@ class CheckpointSource {
                                        const std::shared_ptr<const ModelLayout>& own);
 
   const RankBuffers& buffers() const { return buffers_; }
+  /// Local tensors of ranks whose shape in the files is the layout's but for dimensions of one
+  /// element, a line each; bind() reads over those. None of a checkpoint of kind hf, whose writers
+  /// disagree about them.
+  const std::vector<std::string>& other_shapes() const { return other_shapes_; }
   /// Gives the memory of a byte range of a local tensor back; what is read again is fetched again.
   void drop(Rank r, SlotId slot, Index offset, Index bytes) const;
 
@@ -36,6 +41,7 @@ class CheckpointSource {
                                        SlotFiles files);
   const std::vector<CheckpointTensor>& stored(Rank r) const;
   Result<> bind_rank(Rank r);
+  void compare_shape(Rank r, const CheckpointTensor& tensor, const Dims& as_slot, const Dims& held);
 
   /// Scales that are stored in BF16 or F16, as the F32 that they are read as.
   Result<> bind_as_float(Rank r, SlotId slot, const CheckpointTensor& tensor);
@@ -45,6 +51,7 @@ class CheckpointSource {
   std::vector<std::unique_ptr<std::byte[]>> converted_;
   std::set<std::pair<Rank, SlotId>> is_converted_;
   RankBuffers buffers_;
+  std::vector<std::string> other_shapes_;
 };
 
 }  // namespace reshard::cli

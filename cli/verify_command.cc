@@ -25,6 +25,7 @@ struct Side {
   std::vector<StoredForm> forms;  ///< in which values were fingerprinted.
   Index converted = 0;            ///< tensors that are stored in another form.
   std::string layout;
+  std::vector<std::string> other_shapes;  ///< than the layout or the config has, a line each.
 };
 
 struct Difference {
@@ -36,7 +37,10 @@ struct Comparison {
   std::vector<std::string> only_a, only_b;
   Index same = 0;
   Index left_out = 0;  ///< scales of inputs that one side's layout does not keep.
-  bool equal() const { return differing.empty() && only_a.empty() && only_b.empty(); }
+  std::vector<std::string> other_shapes = {};
+  bool equal() const {
+    return differing.empty() && only_a.empty() && only_b.empty() && other_shapes.empty();
+  }
 };
 
 /// The forms of `like`'s tensors for those of `model` with the same names.
@@ -60,6 +64,8 @@ Result<Side> fingerprint_side(const std::string& path, int threads, const Side* 
   const auto& layout = own_files.stored();
   side.tensors = layout->shared_model();
   const auto source = RESHARD_TRY(CheckpointSource::bind(side.model, own_files));
+  side.other_shapes = source.other_shapes();
+  if (!side.model.misshapen.empty()) side.other_shapes.push_back(side.model.misshapen);
   ProgressBar bar;
   side.forms = forms_like(*layout, like);
   const auto own = forms_of(*layout);
@@ -86,6 +92,9 @@ std::string described(const Side& side, TensorId id) {
 
 Comparison compare(const Side& a, const Side& b) {
   Comparison result;
+  for (const Side* side : {&a, &b})
+    for (const std::string& line : side->other_shapes)
+      result.other_shapes.push_back(fmt::format("{}: {}", side->model.name, line));
   for (Index i = 0; i < a.tensors->size(); ++i) {
     const TensorId id(static_cast<TensorId::rep>(i));
     const CanonicalTensor& t = (*a.tensors)[id];
@@ -139,7 +148,8 @@ std::string as_json(const Side& a, const Side& b, const Comparison& c) {
                    json_number(seconds > 0 ? static_cast<double>(bytes) / seconds / 1e9 : 0)},
                   {"differing", Json(std::move(differing))},
                   {"only_a", names_json(c.only_a)},
-                  {"only_b", names_json(c.only_b)}})
+                  {"only_b", names_json(c.only_b)},
+                  {"other_shapes", names_json(c.other_shapes)}})
              .dump(true) +
          "\n";
 }
@@ -181,10 +191,16 @@ std::string as_text(const Side& a, const Side& b, const Comparison& c) {
     table.add({c.differing[i].name, c.differing[i].a, c.differing[i].b});
   add_missing(table, c.only_a, true);
   add_missing(table, c.only_b, false);
-  text += table.text(style);
+  if (!table.empty()) text += table.text(style);
+  for (std::size_t i = 0; i < c.other_shapes.size() && i < kShown; ++i)
+    text += "  " + c.other_shapes[i] + "\n";
+  const auto shapes = c.other_shapes.empty()
+                          ? ""
+                          : fmt::format(", {} stored in another shape", c.other_shapes.size());
   return text +
-         style.bad(fmt::format("not the same: {} differ, {} only in A, {} only in B, {} agree",
-                               c.differing.size(), c.only_a.size(), c.only_b.size(), c.same)) +
+         style.bad(fmt::format("not the same: {} differ, {} only in A, {} only in B, {} agree{}",
+                               c.differing.size(), c.only_a.size(), c.only_b.size(), c.same,
+                               shapes)) +
          "\n";
 }
 

@@ -198,8 +198,10 @@ Result<> apply_config(ModelSpec stored, Model& model) {
   forget_missing_mtp(stored, config);
   RESHARD_TRY(take_copies(model, config, stored));
   const ModelSpec wanted = RESHARD_TRY(canonical_tensors(config));
-  if (auto same = check_against(stored, wanted); !same)
+  if (auto same = check_against(stored, wanted); !same) {
+    if (same.error().code == Code::corrupt) model.misshapen = same.error().message;
     return tl::unexpected(std::move(same).error().in(model.name));
+  }
   ModelSpec ordered = in_order_of(wanted, stored);
   for (const CanonicalTensor& t : scales)
     RESHARD_TRY(ordered.add(t.name, t.shape, t.dtype, t.merged));

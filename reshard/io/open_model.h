@@ -20,6 +20,7 @@ struct Model {
   std::shared_ptr<const ModelSpec> tensors;
   std::optional<ModelConfig> config;
   std::string no_config;    ///< why config is empty.
+  std::string misshapen;    ///< a tensor whose shape is not the config's, in words; else empty.
   std::string config_path;  ///< of the config.json, known or not; empty where there is none.
   std::optional<Checkpoint> weights;
   /// How the weights are stored where they are quantised; `tensors` are then those of plain

@@ -21,16 +21,28 @@ struct Run {
   Index at, expert, size;
 };
 
-std::vector<Run> runs_of(const std::vector<Index>& order) {
+/// None goes on past a multiple of `each`.
+std::vector<Run> runs_of(const std::vector<Index>& order, Index each) {
   std::vector<Run> runs;
-  for (std::size_t f = 0; f < order.size(); ++f) {
-    const bool follows = !runs.empty() && runs.back().expert + runs.back().size == order[f];
-    if (follows)
+  for (Index at = 0; at < static_cast<Index>(order.size()); ++at) {
+    const Index expert = order[static_cast<std::size_t>(at)];
+    const bool follows = !runs.empty() && runs.back().expert + runs.back().size == expert;
+    if (follows && at % each != 0)
       ++runs.back().size;
     else
-      runs.push_back({static_cast<Index>(f), order[f], 1});
+      runs.push_back({at, expert, 1});
   }
   return runs;
+}
+
+/// Cuts what is as large for all ranks of the experts: those of different experts, and in each of
+/// these parts those that share them. @pre the ranks hold equally many experts
+DimCut over_both(const EngineDesign& d) {
+  DimCut both = d.expert_outer;
+  for (int i = 0; i < d.expert_inner.num_axes; ++i)
+    both.axes[static_cast<std::size_t>(both.num_axes++)] =
+        d.expert_inner.axes[static_cast<std::size_t>(i)];
+  return both;
 }
 
 }  // namespace
@@ -120,7 +132,7 @@ Result<> Engine::stacked_experts(const Layer& l) {
     w13 = Section{{n, h, held, 2}, {outer_, CutId(0), inner_}, {}};
     w2 = Section{{n, held, h}, {outer_, inner_}, {}};
   }
-  for (const Run& run : runs_of(*order_)) {
+  for (const Run& run : runs_of(*order_, n)) {
     const Interval e{run.expert, run.expert + run.size};
     const Box box13{e, {0, h}, {0, inner}, {0, 2}}, box2{e, {0, inner}, {0, h}};
     if (d_.transposed) {
@@ -150,14 +162,15 @@ Result<> Engine::stacked_biases(const Layer& l) {
               inner = c_.moe_intermediate_size, held = held_inner();
   const TensorId both = RESHARD_TRY(find(hf_.ffn(l.at, "experts.gate_up_proj_bias")));
   const TensorId down = RESHARD_TRY(find(hf_.ffn(l.at, "experts.down_proj_bias")));
+  Section w13{{n, held, 2}, {outer_, inner_}, {}};
   // Ranks that share an expert add up what they compute: the first has the bias, the others zeros.
   const Index sharers = num_parts(d_.expert_inner, d_.expert_mesh);
-  Section w13{{n, held, 2}, {outer_, inner_}, {}};
-  Section w2{{n * sharers, h}, {sharers > 1 ? inner_ : outer_}, {}};
-  for (const Run& run : runs_of(*order_)) {
+  const Index each = sharers > 1 ? n / num_parts(d_.expert_outer, d_.expert_mesh) : n;
+  Section w2{{n * sharers, h}, {sharers > 1 ? b_.add_cut(over_both(d_)) : outer_}, {}};
+  for (const Run& run : runs_of(*order_, each)) {
     const Interval e{run.expert, run.expert + run.size};
     place(w13, both, Box{e, {0, inner}, {0, 2}}, {run.at, 0, 0});
-    place(w2, down, Box{e, {0, h}}, {run.at, 0});
+    place(w2, down, Box{e, {0, h}}, {run.at / each * each * sharers + run.at % each, 0});
   }
   const std::string at = ffn(l, d_.expert_module);
   Stored stored = in_f32(d_.f32_expert_bias);

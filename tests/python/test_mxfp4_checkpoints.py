@@ -5,9 +5,11 @@ layout, bytes are moved as they are to ranks that hold the same, and come home."
 import json
 
 import pytest
+import safetensors.torch
 import torch
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
+import program
 from folders import bytes_of, command, ranks, read, same, write
 
 E, H, I, LAYERS = 4, 64, 96, 2
@@ -137,6 +139,50 @@ def test_ranks_hold_what_the_engine_loads(stored, tmp_path):
         assert got.dtype == torch.uint8 and got.shape[dim] == per_rank * unit[name], name
         real, padding = got.split([tensor.shape[dim], got.shape[dim] - tensor.shape[dim]], dim)
         assert torch.equal(real, tensor) and not padding.any(), name
+
+
+# Every rank has a bias for each of its experts: vLLM's tensor and data parallelism share all of
+# them, SGLang's four ranks share each half of them between two.
+@pytest.mark.parametrize("layout,experts,sharers", [
+  ("vllm:tp=2", E, 2), ("vllm:tp=2,dp=2", E, 4), ("vllm:tp=2,ep=2", E // 2, 1),
+  ("sglang:tp=2", E, 2), ("sglang:tp=4,ep=2", E // 2, 2),
+])  # fmt: skip
+@pytest.mark.parametrize("quant", ["", ",quant=mxfp4"])
+def test_ranks_that_share_experts_have_their_biases_or_as_many_zeros(
+  stored, layout, experts, sharers, quant, tmp_path
+):
+  folder, tensors = stored
+  command("convert", folder, tmp_path / "cut", "--to", layout + quant)
+  end = "w2_bias" if layout.startswith("vllm") else "w2_weight_bias"
+  for rank, held in ranks(tmp_path / "cut").items():
+    begin = rank // sharers * experts
+    for layer in range(LAYERS):
+      front = f"model.layers.{layer}.mlp.experts."
+      want = tensors[front + "down_proj_bias"][begin : begin + experts].float()
+      got = held[front + end]
+      assert got.shape == (experts, H), (rank, got.shape)
+      assert torch.equal(got.float(), want if rank % sharers == 0 else torch.zeros_like(want))
+
+
+def test_verify_sees_a_local_tensor_of_another_shape_than_the_layouts(stored, tmp_path):
+  folder, _ = stored
+  command("convert", folder, tmp_path / "cut", "--to", "vllm:tp=2,quant=mxfp4")
+  name = "model.layers.0.mlp.experts.w2_bias"
+  path = tmp_path / "cut" / "rank-00000.safetensors"
+  tensors = safetensors.torch.load_file(path)
+  bias = tensors[name]
+  for shape, words in (
+    ((2 * E, H), f"'{name}' is BF16 [{2 * E}, {H}]; by layout"),  # as it once was written
+    ((E, H, 1), f"rank 0: tensor '{name}' is [{E}, {H}, 1]; by layout"),
+  ):
+    other = torch.zeros(shape, dtype=bias.dtype)
+    other.reshape(-1)[: bias.numel()] = bias.reshape(-1)
+    safetensors.torch.save_file({**tensors, name: other}, path)
+    done = program.run("verify", folder, tmp_path / "cut")
+    assert done.returncode == 1 and words in done.stdout + done.stderr, done.stdout + done.stderr
+    assert "the same:" not in done.stdout.replace("not the same:", "")
+  said = json.loads(program.run("verify", folder, tmp_path / "cut", "--json").stdout)
+  assert said["equal"] is False and len(said["other_shapes"]) == 1 and not said["differing"]
 
 
 def test_reports_say_what_files_and_engines_hold(stored):
