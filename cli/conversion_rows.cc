@@ -33,9 +33,12 @@ Index stored_bytes(const LayoutSide& side, TensorId id) {
   const Index elements = volume(t.shape);
   if (!side.quantised || !side.quantised->choice.tensors.contains(t.name))
     return elements * bits(side.values->form(id).dtype) / 8;
+  // As it is stored: the input of input-first tensors is last, dimensions that are merged are one.
+  const ModelSpec& stored = side.quantised->stored->model();
   const QuantFormat& f = side.quantised->choice.format;
-  const int n = t.shape.size();
-  const Index rows = t.shape[n - 2], cols = t.shape[n - 1];
+  const Dims shape = stored[*stored.find(t.name)].stored_shape();
+  const int n = shape.size();
+  const Index rows = shape[n - 2], cols = shape[n - 1];
   const Index matrices = elements / std::max<Index>(1, rows * cols);
   const Index factors = f.tensor_factor ? matrices * bits(DType::f32) / 8 : 0;
   return elements * bits(f.data) / 8 + matrices * scale_bytes(f, rows, cols) + factors;

@@ -175,6 +175,24 @@ class OneProcess(QuantisedTest):
                 # Two bytes an element become one, and one for each 32.
                 self.assertEqual(row["bytes_to"] * 64, row["bytes_from"] * 33)
 
+    def test_reports_count_the_bytes_that_are_stored(self):
+        # On one rank every tensor is held once: what the routes add up to is what the rank holds.
+        # Experts that are one tensor are stored input last, in blocks along their input.
+        for model, packed in (("gpt-oss-20b", 32 * 3 * 2880 * 2880 * 17 // 32), ("qwen3-30b-a3b", 0)):
+            for name in ("mxfp4", "mxfp8", "mxfp8_swizzled", "fp8_block", "fp8_group", "fp8_channel"):
+                for layout in ("hf:", "vllm:tp=1,", "sglang:tp=1,"):
+                    with self.subTest(f"{model} {layout}{name}"):
+                        to = f"{layout}quant={name},quant_grid=local"
+                        of = ("--layers", 1, "--json")
+                        said = json.loads(program.done(
+                            "plan", "--model", model, "--from", "hf", "--to", to, *of))
+                        held = json.loads(program.done("inspect", model, "--layout", to, *of))
+                        total = sum(row["bytes_to"] for row in said["routes"])
+                        self.assertEqual(total, held["ranks"][0]["bytes"])
+                        if packed and name == "mxfp4":
+                            row = said["routes"][-1]
+                            self.assertEqual((row["tensors"], row["bytes_to"]), (2, packed))
+
     def test_blocks_that_nobody_has_whole_are_one_line(self):
         code, out, err = self.run_all(
             *self.pair("vllm:tp=2,quant=mxfp8", "vllm:tp=4,quant=fp8_block,quant_grid=tensor")
