@@ -73,13 +73,25 @@ Result<QuantMethod> method_of(const std::string& family, const std::string& text
   return *method;
 }
 
-/// What vLLM's and SGLang's linear layers and experts check when they are built.
-class EngineCheck {
+/// True where rows are cut into blocks whose scales are a byte each. Kernels and the libraries that
+/// write such files take whole blocks only.
+bool has_micro_blocks(const QuantFormat& f) {
+  return f.block_rows == 1 && f.block_cols > 0 && bits(f.scale) == 8;
+}
+
+/// What a family's linear layers and experts check when they are built.
+class ShapeCheck {
  public:
-  EngineCheck(const ModelLayout& layout, const QuantFormat& format)
-      : format_(format), pieces_(layout) {}
+  ShapeCheck(const std::string& family, const ModelLayout& layout, const QuantFormat& format)
+      : family_(family), format_(format), layout_(layout), pieces_(layout) {}
 
   Result<> check(const Slot& slot) {
+    if (has_micro_blocks(format_)) return check_micro(slot);
+    return family_ == "vllm" || family_ == "sglang" ? check_engine(slot) : Result<>();
+  }
+
+ private:
+  Result<> check_engine(const Slot& slot) {
     for (std::size_t k = 0; k < slot.sections.size(); ++k) {
       const Section& section = slot.sections[k];
       const int n = section.extent.size();
@@ -92,7 +104,34 @@ class EngineCheck {
     return {};
   }
 
- private:
+  Result<> check_micro(const Slot& slot) {
+    for (const Section& section : slot.sections)
+      RESHARD_TRY(check(slot, section, section.extent.size() - 1, format_.block_cols, "columns"));
+    // Transformer Engine keeps each weight a second time, quantised along its columns.
+    return family_ == "megatron" ? check_all_rows(slot) : Result<>();
+  }
+
+  /// A module's whole weight on every rank.
+  Result<> check_all_rows(const Slot& slot) {
+    const int rows = slot.sections[0].extent.size() - 2;
+    const Index block = format_.block_cols;
+    const auto whole = [&](const Section& section) {
+      const auto& pieces = pieces_.pieces(slot, section, rows);
+      return std::ranges::all_of(pieces, [&](Interval p) { return p.size() % block == 0; });
+    };
+    if (std::ranges::all_of(slot.sections, whole)) return {};
+    std::optional<Index> bad;
+    layout_.rank_set(slot.ranks).for_each([&](Rank r) {
+      Index held = 0;
+      for (const Section& section : slot.sections) {
+        const Index here = detail::held_dims(layout_, slot, section, r)[std::size_t(rows)].size();
+        held = slot.stack_dim == rows ? held + here : std::max(held, here);
+      }
+      if (held % block != 0) bad = held;
+    });
+    return bad ? refuse(slot, *bad, "rows", block, true) : Result<>();
+  }
+
   bool is_cut(const Slot& slot, const Section& section, int dim) {
     const auto& pieces = pieces_.pieces(slot, section, dim);
     return std::any_of(pieces.begin(), pieces.end(),
@@ -100,18 +139,26 @@ class EngineCheck {
   }
   Result<> check(const Slot& slot, const Section& section, int dim, Index block, const char* what) {
     if (block == 0) return {};
-    for (const Interval piece : pieces_.pieces(slot, section, dim)) {
-      if (piece.size() % block == 0) continue;
-      return fail(Code::invalid_argument,
-                  fmt::format("a rank's {} {} of '{}' are not divisible by the quantisation block "
-                              "of {}, which the engine refuses; cut into fewer parts, or say "
-                              "quant_grid=local or quant_grid=tensor to have it so all the same",
-                              piece.size(), what, slot.name, block));
-    }
+    for (const Interval piece : pieces_.pieces(slot, section, dim))
+      if (piece.size() % block != 0)
+        return refuse(slot, piece.size(), what, block, is_cut(slot, section, dim));
     return {};
   }
+  Result<> refuse(const Slot& slot, Index size, const char* what, Index block, bool cut) const {
+    const char* who = family_ == "hf"         ? "readers of such files refuse"
+                      : family_ == "megatron" ? "Transformer Engine refuses"
+                                              : "the engine refuses";
+    return fail(Code::invalid_argument,
+                fmt::format("a rank's {} {} of '{}' are not divisible by the quantisation block "
+                            "of {}, which {}; {}, or say quant_grid=local or quant_grid=tensor to "
+                            "have it so all the same",
+                            size, what, slot.name, block, who,
+                            cut ? "cut into fewer parts" : "leave it out by quant_skip"));
+  }
 
+  const std::string& family_;
   const QuantFormat& format_;
+  const ModelLayout& layout_;
   detail::PieceTable pieces_;
 };
 
@@ -205,11 +252,11 @@ Result<QuantisedLayout> quantised_as(const QuantNotation& notation,
     if (choice.tensors.contains(name)) choice.input_first.insert(name);
   values = RESHARD_TRY(input_last(std::move(values), choice.input_first));
   QuantisedLayout q = RESHARD_TRY(quantise_layout(std::move(values), std::move(choice)));
-  const bool engine = notation.family == "vllm" || notation.family == "sglang";
-  if (!engine || notation.grid) return q;
-  EngineCheck engine_check(*q.values, q.choice.format);
+  const bool is_there = notation.family == "hf" && stored != nullptr;
+  if (is_there || notation.grid) return q;
+  ShapeCheck shapes(notation.family, *q.values, q.choice.format);
   for (const QuantisedLayout::Pair& pair : q.pairs)
-    RESHARD_TRY(engine_check.check(q.values->slot(pair.values)));
+    RESHARD_TRY(shapes.check(q.values->slot(pair.values)));
   return q;
 }
 

@@ -24,10 +24,12 @@ struct QuantNotation {
   QuantFormat format;
   std::optional<BlockGrid> grid;  ///< as written.
   std::vector<std::string> skip;
-  std::optional<QuantMethod> method = {};  ///< as written.
+  std::optional<QuantMethod> method = {};   ///< as written.
+  std::optional<BlockGrid> otherwise = {};  ///< the grid where none is written; none: the family's.
 
   BlockGrid grid_or_usual() const {
-    return grid.value_or(family == "hf" ? BlockGrid::tensor : BlockGrid::local);
+    const BlockGrid usual = family == "hf" ? BlockGrid::tensor : BlockGrid::local;
+    return grid.value_or(otherwise.value_or(usual));
   }
 };
 
@@ -56,9 +58,11 @@ Index expert_block(const QuantNotation& notation, const ModelSpec& model,
 
 /// Quantises a layout as its notation says. `stored` are the tensors to choose from instead of
 /// usually_quantised(): those that a checkpoint has in this format. Errors: those of
-/// quantise_layout(); for vllm and sglang, without quant_grid, shards that their linear layers
-/// refuse: rows of a section that are cut inside a block, or end inside one before the next section
-/// begins; columns that are cut inside a block.
+/// quantise_layout(); without quant_grid, what has no kernel: of formats with a byte of scale for
+/// each block (MXFP8, MXFP4, NVFP4) columns of a rank that are not whole blocks and, for megatron,
+/// rows that are not a multiple of the block; of others, for vllm and sglang, rows of a section
+/// that are cut inside a block, or end inside one before the next section begins, and columns that
+/// are cut inside a block.
 Result<QuantisedLayout> quantised_as(const QuantNotation& notation,
                                      std::shared_ptr<const ModelLayout> values,
                                      const std::set<std::string>* stored = nullptr);

@@ -187,5 +187,43 @@ TEST(QuantNotation, engines_refuse_shards_that_cut_blocks) {
   EXPECT_EQ(error("megatron:tp=8,etp=8,quant=fp8_block", c), "none");
 }
 
+ModelConfig one_layer_of(ModelConfig c) {
+  c.num_hidden_layers = 1;
+  c.layers.resize(1);
+  return c;
+}
+
+// Kernels, Transformer Engine and the writers of checkpoints take whole blocks of 32 or 16 only.
+TEST(QuantNotation, blocks_with_a_byte_of_scale_must_be_whole_cut_or_not) {
+  ModelConfig odd = one_layer_of(qwen3_30b());
+  odd.hidden_size = 2056;  // 64 blocks of 32 and a quarter, 128 of 16 and a half
+  for (const char* format : {"mxfp8", "mxfp4", "nvfp4", "nvfp4_divisor"})
+    for (const char* layout : {"hf:", "vllm:", "vllm:tp=2,", "sglang:tp=2,", "megatron:tp=2,"})
+      EXPECT_THAT(error(std::string(layout) + "quant=" + format, odd),
+                  AllOf(HasSubstr("a rank's 2056 columns of "), HasSubstr("by quant_skip")));
+  EXPECT_THAT(error("vllm:quant=mxfp8_swizzled", odd), HasSubstr("a rank's 2056 columns of "));
+  EXPECT_EQ(error("vllm:quant=mxfp8,quant_grid=local", odd), "none");
+  EXPECT_EQ(error("vllm:quant=fp8_channel", odd), "none");
+  ModelConfig narrow = one_layer_of(qwen3_30b());
+  narrow.moe_intermediate_size = 96;
+  EXPECT_EQ(error("vllm:quant=mxfp8", narrow), "none");
+  EXPECT_THAT(error("vllm:tp=2,quant=mxfp8", narrow),
+              AllOf(HasSubstr("a rank's 48 columns of 'model.layers.0.mlp.experts.w2_weight'"),
+                    HasSubstr("block of 32, which the engine refuses; cut into fewer parts")));
+  EXPECT_EQ(error("vllm:tp=2,quant=nvfp4", narrow), "none");
+}
+
+// It keeps every weight twice, quantised along its rows and along its columns.
+TEST(QuantNotation, transformer_engine_takes_whole_blocks_of_rows_too) {
+  ModelConfig c = one_layer_of(qwen3_30b());
+  c.head_dim = 17;  // 544 columns of o_proj, 680 rows of q, k and v
+  EXPECT_THAT(error("megatron:quant=mxfp8", c),
+              HasSubstr("a rank's 680 rows of 'decoder.layers.0.self_attention.linear_qkv.weight' "
+                        "are not divisible by the quantisation block of 32, which Transformer "
+                        "Engine refuses"));
+  EXPECT_EQ(error("vllm:quant=mxfp8", c), "none");
+  EXPECT_EQ(error("megatron:tp=2,ep=8,etp=1,quant=mxfp8", one_layer_of(qwen3_30b())), "none");
+}
+
 }  // namespace
 }  // namespace reshard
