@@ -51,8 +51,11 @@ Result<LayoutSide> input_layout(const Model& model, const std::string& from) {
   const bool is_hf = model.weights->kind() == Checkpoint::Kind::hf;
   bool same = is_hf ? spec.family == "hf" : from == model.weights->layout();
   if (!same && !is_hf && spec.family != "hf") {
-    const auto asked = RESHARD_TRY(make_layout(from, model));
-    same = asked->digest() == own.stored()->digest();
+    for (const BlockGrid grid : {BlockGrid::local, BlockGrid::tensor}) {
+      const auto asked = make_side(from, model, "", grid);
+      if (!asked && grid == BlockGrid::local) return asked;
+      same |= asked && asked->stored()->digest() == own.stored()->digest();
+    }
   }
   if (same) return own;
   return fail(Code::invalid_argument,
@@ -175,6 +178,8 @@ Result<std::vector<std::string>> write_companions(const Model& model, const Layo
     return left_out;
   }
   LayoutSpec recorded = model.config ? spelled_out(to, *model.config) : to;
+  if (leaves_grid_open(to) && side.quantised->choice.grid == BlockGrid::tensor)
+    recorded.keys["quant_grid"] = "tensor";
   if (takes_file(to.family)) {
     recorded.file = to.family + ".json";
     RESHARD_TRY(copy_file_into(to.file, recorded.file, folder));
@@ -221,7 +226,7 @@ Result<int> execute(const ConvertArguments& a) {
     inputs.add(*own, model.weights->folder());
   stop_for_test("start");
   const LayoutSide from_side = RESHARD_TRY(input_layout(model, a.from));
-  const LayoutSide to_side = RESHARD_TRY(make_side(a.to, model));
+  const LayoutSide to_side = RESHARD_TRY(make_target(a.to, model, from_side));
   RESHARD_TRY(check_output(model, to, to_side));
   const bool as_stored = moves_as_stored(from_side, to_side);
   const Planner planner =
@@ -248,6 +253,7 @@ Result<int> execute(const ConvertArguments& a) {
       RESHARD_TRY(write_companions(model, to, to_side, as_stored, output.files(), output.folder()));
   RESHARD_TRY(output.commit(a.sync));
   print(report(output, a.output, left_out, watch.seconds()));
+  if (const auto note = requantised_note(from_side, to_side); !note.empty()) print(note + "\n");
   return 0;
 }
 

@@ -47,22 +47,61 @@ std::string note(const char* what, const QuantisedLayout& q) {
                      q.choice.tensors.empty() ? "" : *q.choice.tensors.begin());
 }
 
+/// True where all scales are those of blocks of the canonical tensors. @pre it is quantised
+bool is_exact(const LayoutSide& side) {
+  return std::all_of(side.quantised->pairs.begin(), side.quantised->pairs.end(),
+                     [](const QuantisedLayout::Pair& pair) { return pair.exact; });
+}
+
+/// False where a checkpoint's weights must be quantised, or otherwise, to become those of the side.
+Result<bool> weights_are_stored_as(const LayoutSide& side, const Model& model) {
+  if (!model.weights) return true;
+  const LayoutSide own = RESHARD_TRY(own_side(model));
+  return own.stored()->model().digest() == side.stored()->model().digest();
+}
+
 }  // namespace
 
 bool moves_as_stored(const LayoutSide& from, const LayoutSide& to) {
-  const auto exact = [](const LayoutSide& side) {
-    return std::all_of(side.quantised->pairs.begin(), side.quantised->pairs.end(),
-                       [](const QuantisedLayout::Pair& pair) { return pair.exact; });
-  };
   if (!from.quantised && !to.quantised) return true;
   return from.quantised && to.quantised &&
          stored_alike(from.quantised->choice.format, to.quantised->choice.format) &&
-         from.stored()->model().digest() == to.stored()->model().digest() && exact(from) &&
-         exact(to);
+         from.stored()->model().digest() == to.stored()->model().digest() && is_exact(from) &&
+         is_exact(to);
+}
+
+Result<LayoutSide> make_target(const std::string& text, const Model& model,
+                               const LayoutSide& from) {
+  const LayoutSpec spec = RESHARD_TRY(read_layout_text(text));
+  if (from.quantised && leaves_grid_open(spec)) {
+    auto side = make_side(text, model, "", BlockGrid::tensor);
+    if (side && moves_as_stored(from, *side)) return side;
+  }
+  return make_side(text, model);
+}
+
+std::string requantised_note(const LayoutSide& from, const LayoutSide& to) {
+  if (!from.quantised || !to.quantised || moves_as_stored(from, to)) return "";
+  const QuantChoice &have = from.quantised->choice, &want = to.quantised->choice;
+  const auto both =
+      std::count_if(want.tensors.begin(), want.tensors.end(),
+                    [&](const std::string& name) { return have.tensors.contains(name); });
+  if (both == 0) return "";
+  std::string why = "not the same tensors are quantised on both sides";
+  if (!stored_alike(have.format, want.format))
+    why = fmt::format("from {} to {}", to_string(have.format), to_string(want.format));
+  else if (!is_exact(from))
+    why = "the source's ranks counted blocks from their own pieces";
+  else if (!is_exact(to))
+    why =
+        "the target's ranks count blocks from their own pieces; with quant_grid=tensor they "
+        "would move as they are";
+  return fmt::format("{} dequantised and quantised anew, which loses precision: {}",
+                     plural(both, "tensor"), why);
 }
 
 Result<PlanPair> plan_pair(const Model& model, const std::string& from, const std::string& to,
-                           const std::set<std::string>& ignore) {
+                           const std::set<std::string>& ignore, bool filled) {
   for (const std::string& name : ignore)
     if (!model.tensors->find(name))
       return fail(Code::not_found,
@@ -71,10 +110,11 @@ Result<PlanPair> plan_pair(const Model& model, const std::string& from, const st
   PlanPair pair;
   const Stopwatch layouts;
   const LayoutSide source = RESHARD_TRY(make_side(from, model));
-  const LayoutSide target = RESHARD_TRY(make_side(to, model));
+  const LayoutSide target = RESHARD_TRY(make_target(to, model, source));
   const bool as_stored = moves_as_stored(source, target);
-  pair.from = as_stored ? LayoutSide{source.stored()} : source;
-  pair.to = as_stored ? LayoutSide{target.stored()} : target;
+  const bool plain = as_stored && (!filled || RESHARD_TRY(weights_are_stored_as(source, model)));
+  pair.from = plain ? LayoutSide{source.stored()} : source;
+  pair.to = plain ? LayoutSide{target.stored()} : target;
   pair.source = pair.from.values;
   pair.target = pair.to.values;
   if (as_stored && target.quantised)

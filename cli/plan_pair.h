@@ -36,10 +36,19 @@ SessionSide session_side(const LayoutSide& side);
 /// are in one format and all scales go along. Else plans are made between values.
 bool moves_as_stored(const LayoutSide& from, const LayoutSide& to);
 
+/// The target of a source, as make_side() has it. Where the notation leaves open where blocks are
+/// counted from, they are counted so that data and scales move as they are, if any grid lets them.
+Result<LayoutSide> make_target(const std::string& text, const Model& model, const LayoutSide& from);
+
+/// Says how many tensors are quantised on both sides and cannot move as they are, and why; empty
+/// where there are none.
+std::string requantised_note(const LayoutSide& from, const LayoutSide& to);
+
 /// Makes both layouts and the plan. Errors: those of make_layout and Planner::make; a name to
-/// ignore that the model does not have.
+/// ignore that the model does not have. `filled`: the source is filled from the model's weights;
+/// one that these must be quantised for stays a quantised side.
 Result<PlanPair> plan_pair(const Model& model, const std::string& from, const std::string& to,
-                           const std::set<std::string>& ignore);
+                           const std::set<std::string>& ignore, bool filled = false);
 
 /// "qwen3-4b: 36 layers, 4.02 B parameters in 398 tensors, 8.04 GB"
 std::string model_line(const Model& model);

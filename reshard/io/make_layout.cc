@@ -57,6 +57,12 @@ Result<LayoutSpec> read_layout_text(const std::string& text) {
   return spec;
 }
 
+constexpr const char* kGridKey = "quant_grid";
+
+bool leaves_grid_open(const LayoutSpec& spec) {
+  return spec.keys.contains("quant") && !spec.keys.contains(kGridKey);
+}
+
 bool stored_alike(const QuantFormat& from, const QuantFormat& to) {
   QuantFormat as = from;
   as.zero_block = to.zero_block;
@@ -67,10 +73,23 @@ bool stored_alike(const QuantFormat& from, const QuantFormat& to) {
 
 namespace {
 
+/// The notation with a grid that the text leaves open, which its name says where it is not what the
+/// family has anyway.
+Result<std::optional<QuantNotation>> take_notation(LayoutSpec& spec,
+                                                   std::optional<BlockGrid> grid) {
+  LayoutSpec said = spec;
+  auto notation = RESHARD_TRY(take_quant(spec));
+  if (!notation || notation->grid || !grid || notation->grid_or_usual() == *grid) return notation;
+  notation->otherwise = grid;
+  said.keys[kGridKey] = *grid == BlockGrid::tensor ? "tensor" : "local";
+  notation->name = to_string(said);
+  return notation;
+}
+
 /// `own`: the checkpoint's own side, which has whatever it stores.
 Result<LayoutSide> side_of(LayoutSpec spec, const Model& model, const std::string& rules_folder,
-                           bool own = false) {
-  const auto notation = RESHARD_TRY(take_quant(spec));
+                           std::optional<BlockGrid> grid, bool own = false) {
+  const auto notation = RESHARD_TRY(take_notation(spec, grid));
   const bool alike =
       notation && model.stored && stored_alike(model.stored->format, notation->format);
   const std::set<std::string>* stored = alike ? &model.stored->tensors : nullptr;
@@ -93,8 +112,8 @@ Result<LayoutSide> side_of(LayoutSpec spec, const Model& model, const std::strin
 }  // namespace
 
 Result<LayoutSide> make_side(const std::string& text, const Model& model,
-                             const std::string& rules_folder) {
-  auto side = side_of(RESHARD_TRY(read_layout_text(text)), model, rules_folder);
+                             const std::string& rules_folder, std::optional<BlockGrid> grid) {
+  auto side = side_of(RESHARD_TRY(read_layout_text(text)), model, rules_folder, grid);
   if (side) return side;
   const std::string& said = side.error().message;
   if (said.starts_with("layout") || said.starts_with(text))
@@ -115,7 +134,7 @@ Result<LayoutSide> own_side(const Model& model) {
   RESHARD_CHECK(model.weights.has_value());
   if (model.weights->kind() == Checkpoint::Kind::hf) {
     const LayoutSpec hf = RESHARD_TRY(read_layout_text("hf"));
-    LayoutSide side = RESHARD_TRY(side_of(hf, model, "", true));
+    LayoutSide side = RESHARD_TRY(side_of(hf, model, "", std::nullopt, true));
     if (!model.stored) return side;
     side.values = RESHARD_TRY(input_last(side.values, model.stored->input_first));
     side.quantised = std::make_shared<const QuantisedLayout>(

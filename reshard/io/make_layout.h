@@ -30,9 +30,13 @@ struct LayoutSide {
 };
 
 /// Both sides of make_layout(); `quant=FORMAT` chooses the tensors that a checkpoint stores in that
-/// format or, where it stores none so, those that the family usually quantises.
+/// format or, where it stores none so, those that the family usually quantises. `grid`: where
+/// blocks are counted from if the text leaves it open; none: where the family does.
 Result<LayoutSide> make_side(const std::string& text, const Model& model,
-                             const std::string& rules_folder = "");
+                             const std::string& rules_folder = "",
+                             std::optional<BlockGrid> grid = {});
+/// True for a layout that is quantised and does not say where blocks are counted from.
+bool leaves_grid_open(const LayoutSpec& spec);
 /// Both sides of own_layout().
 Result<LayoutSide> own_side(const Model& model);
 /// True when data and scales stored in the one format are right in the other as they are.

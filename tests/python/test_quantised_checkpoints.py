@@ -124,6 +124,63 @@ def test_data_and_scales_are_cut_and_come_home(stored, layout, tmp_path):
   )
 
 
+# Rows are cut by column parallelism, columns by row parallelism: there a rank's own grid would be
+# another than the checkpoint's.
+@pytest.mark.parametrize("layout", [
+  "vllm:tp=2", "sglang:tp=2", "vllm:tp=2,ep=2", "megatron:tp=2,pp=2",
+])  # fmt: skip
+@pytest.mark.parametrize("quant", ["fp8_channel", "fp8_tensor"])
+def test_the_same_format_in_and_out_moves_bytes_where_no_grid_is_said(
+  plain, layout, quant, tmp_path
+):
+  folder, tensors = plain
+  command("convert", folder, tmp_path / "fp8", "--to", f"hf:quant={quant}")
+  text = f"{layout},quant={quant}"
+  said = command("convert", tmp_path / "fp8", tmp_path / "cut", "--to", text)
+  assert "loses precision" not in said
+  assert "the same" in command("verify", tmp_path / "fp8", tmp_path / "cut")
+  index = json.loads((tmp_path / "cut" / "reshard.json").read_text())
+  assert "quant_grid=tensor" in index["layout"]
+  # From ranks on, in any number, with the layout said as it was asked for.
+  command("convert", tmp_path / "cut", tmp_path / "on", "--from", text, "--to", f"sglang:quant={quant}")
+  command("convert", tmp_path / "on", tmp_path / "home", "--to", f"hf:quant={quant}")
+  same(read(tmp_path / "home"), read(tmp_path / "fp8"))
+  for model, source in ((tmp_path / "fp8", f"hf:quant={quant}"), (folder, f"hf:quant={quant}")):
+    pair = ("--model", model, "--from", source, "--to", text)
+    assert "moves data and scales" in command("plan", *pair)
+    said = command("run", *pair, "--verify")
+    assert "verified" in said and "quantised anew" not in said
+
+
+def test_what_is_quantised_anew_says_that_it_loses_precision(plain, tmp_path):
+  folder, _ = plain
+  command("convert", folder, tmp_path / "fp8", "--to", "hf:quant=fp8_channel")
+  convert = ("convert", tmp_path / "fp8")
+  own = "vllm:tp=2,quant=fp8_channel,quant_grid=local"
+  said = command(*convert, tmp_path / "own", "--to", own)
+  assert "quantised anew, which loses precision" in said and "quant_grid=tensor" in said
+  said = command(*convert, tmp_path / "other", "--to", "vllm:tp=2,quant=mxfp8")
+  assert "23 tensors dequantised and quantised anew" in said
+  assert "from fp8_channel to mxfp8" in said
+  home = ("convert", tmp_path / "own", tmp_path / "home", "--to", "hf:quant=fp8_channel")
+  assert "the source's ranks counted blocks from their own pieces" in command(*home)
+  # What engines make of plain weights is theirs: a grid of each rank's own, and nothing to say.
+  said = command("convert", folder, tmp_path / "plain", "--to", "vllm:tp=2,quant=fp8_channel")
+  assert "precision" not in said
+  index = json.loads((tmp_path / "plain" / "reshard.json").read_text())
+  assert "quant_grid" not in index["layout"]
+
+
+def test_verify_sees_shapes_that_contradict_the_config_on_both_sides(plain, tmp_path):
+  folder, tensors = plain
+  name = "model.layers.0.self_attn.q_proj.weight"
+  turned = {**tensors, name: tensors[name].reshape(tensors[name].shape[::-1]).contiguous()}
+  for side in "ab":
+    write(tmp_path / side, turned, CONFIG)
+  done = program.run("verify", tmp_path / "a", tmp_path / "b")
+  assert done.returncode == 1 and "by the config it is" in done.stdout, done.stdout + done.stderr
+
+
 def test_blocks_of_a_tensor_are_quantised_where_they_are_whole(plain, tmp_path):
   folder, _ = plain
   cut = "megatron:tp=2,quant=fp8_block,quant_grid=tensor"
