@@ -3,13 +3,17 @@
 # Makes the Python environment of the tests, once for each content of their requirements file.
 #
 #   tools/python_env.sh <folder of the environment> <requirements.txt>
+#
+# What stands in requirements-alone.txt beside that file is installed without what it requires.
 set -euo pipefail
 venv=$1
 requirements=$2
+alone=${requirements%.txt}-alone.txt
+[ -f "$alone" ] || alone=/dev/null
 stamp=$venv/.requirements
 
 [ -f "$requirements" ] || exit 0
-want=$(sha256sum <"$requirements")
+want=$(cat "$requirements" "$alone" | sha256sum)
 [ "$(cat "$stamp" 2>/dev/null)" != "$want" ] || exit 0
 
 SECONDS=0
@@ -18,8 +22,9 @@ log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 rm -rf "$venv"
 python3 -m venv "$venv"
-if ! "$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
-    --requirement "$requirements" >"$log" 2>&1; then
+pip() { "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "$@" >>"$log" 2>&1; }
+if ! pip --requirement "$requirements" ||
+  { [ -s "$alone" ] && ! pip --no-deps --requirement "$alone"; }; then
   tail -n 15 "$log" >&2
   echo "python: pip could not install $requirements" >&2
   exit 1
