@@ -284,6 +284,13 @@ TEST(VllmDtype, leaves_what_the_engine_creates_in_float32) {
   EXPECT_EQ(slot(*l, "model.layers.0.mixer.D").dtype, DType::f16);
   EXPECT_EQ(slot(*l, "model.layers.1.mixer.gate.e_score_correction_bias").dtype, DType::f32);
   EXPECT_EQ(slot(*l, "model.norm_f.weight").dtype, DType::f16);
+  ModelConfig c = tiny_nemotron();
+  c.says_dtype = true;
+  for (const char* engine : {"vllm:dtype=float16,mtp=1", "sglang:dtype=float16,mtp=1"}) {
+    const auto draft = layout_of(engine, model_of(c), c);
+    EXPECT_EQ(slot(*draft, "mtp.layers.0.eh_proj.weight").dtype, DType::bf16) << engine;
+    EXPECT_EQ(slot(*draft, "mtp.layers.0.hnorm.weight").dtype, DType::f16) << engine;
+  }
 }
 
 TEST(VllmDtype, is_the_models_whatever_the_checkpoint_stores_a_parameter_in) {

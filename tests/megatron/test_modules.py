@@ -10,6 +10,7 @@ import re
 import subprocess
 
 import pytest
+import torch
 from world import rank_of
 
 # After world, which lets them be imported without a GPU.
@@ -56,6 +57,9 @@ STAGES = {
 }
 
 
+DTYPES = {torch.bfloat16: "BF16", torch.float32: "F32"}
+
+
 def keys_of(text):
   pairs = [pair.split("=", 1) for pair in text.split(",") if pair]
   return {key: int(value) if value.isdigit() else value for key, value in pairs}
@@ -91,6 +95,11 @@ class Built:
   experts: dict = dataclasses.field(default_factory=dict)  # "...local_experts.0.": global number
 
   def add(self, front, module):
+    # As training begins: Float16Module casts all, and routers take their bias back to float32.
+    module.bfloat16()
+    for part in module.modules():
+      if hasattr(part, "_maintain_float32_expert_bias"):
+        part._maintain_float32_expert_bias()
     own = module.state_dict(keep_vars=True)
     self.tensors |= {front + n: t for n, t in own.items() if not n.endswith("_extra_state")}
     self.packed |= {front + n: sizes for n, sizes in packed_parts(module).items()}
@@ -134,6 +143,7 @@ def packed_parts(module):
 
 def check_tensor(name, tensor, said, packed, strides):
   assert said["shape"] == list(tensor.shape), name
+  assert said["dtype"] == DTYPES[tensor.dtype], name
   cuts = said["cuts"]
   is_tp = getattr(tensor, "tensor_model_parallel", False)
   if hasattr(tensor, "partition_dim") or not name.endswith("softmax_offset"):

@@ -147,6 +147,31 @@ def test_engines_keep_parameters_in_the_models_dtype(layout, tmp_path):
   check_ranks(restored(folder, ends, torch.float32), layout, tmp_path)
 
 
+@pytest.mark.parametrize("name", ["qwen3-moe", "gpt-oss", "deepseek"])
+def test_blocks_of_gates_and_ups_alternate(name, checkpoint, tmp_path):
+  """Undone as megatron-core's GroupedMLP undoes it, they are all gates, then all ups."""
+  folder, model = checkpoint(name)
+  keys = "glu_interleave=8" + (",shared_glu_interleave=16" if name == "deepseek" else "")
+  plain = program.convert(folder, tmp_path / "plain", "hf", "megatron:tp=2,ep=2")
+  layout = f"megatron:tp=2,ep=2,{keys}"
+  turns = program.convert(folder, tmp_path / "turns", "hf", layout)
+  compared = 0
+  for rank in range(4):
+    want, have = (program.RankFolder(ranks).rank(rank) for ranks in (plain, turns))
+    assert want.keys() == have.keys()
+    for tensor, expected in want.items():
+      data = have[tensor].data
+      if "experts.linear_fc1" in tensor:
+        rows = 16 if "shared" in tensor else 8
+        blocks = data.reshape(-1, 2, rows, *data.shape[1:])
+        data = blocks.swapaxes(0, 1).reshape(data.shape)
+        compared += 1
+      assert np.array_equal(data, expected.data), f"rank {rank}: {tensor}"
+  assert compared > 0
+  back = read_checkpoint(program.convert(turns, tmp_path / "back", layout, "hf"))
+  assert difference(model.tensors, back) == []
+
+
 def test_norms_of_qwen3_next_come_from_megatron_as_vllm_wants_them(checkpoint, tmp_path):
   """A trainer holds all norms centred on zero; vLLM the delta nets' as the checkpoint has them."""
   folder, model = checkpoint("qwen3-next")
