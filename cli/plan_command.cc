@@ -5,6 +5,7 @@
 #include <map>
 
 #include "cli/commands.h"
+#include "cli/complain.h"
 #include "cli/conversion_rows.h"
 #include "cli/measure.h"
 #include "cli/plan_pair.h"
@@ -19,6 +20,8 @@ namespace {
 constexpr std::size_t kPeersShown = 16;
 /// Most ranks of a graph that a person can still read.
 constexpr Index kMaxDotRanks = 256;
+/// So many take some seconds to add up.
+constexpr Index kManyTransfers = 50'000'000;
 
 std::string timing_line(const PlanPair& pair, const char* last_phase, double last_seconds) {
   return fmt::format("planned in {}: layouts {}, plan {}, {} {}; peak memory {}; digest {}\n",
@@ -127,7 +130,17 @@ Result<int> plan_graph(const Planner& planner) {
   return 0;
 }
 
+/// What takes more than some seconds is said before.
+void announce(const Planner& planner) {
+  const Index transfers = planner.least_transfers();
+  if (transfers < kManyTransfers) return;
+  complain(
+      fmt::format("adding up {} transfers of {}, which takes a while; --rank R plans one alone",
+                  human_count(transfers), plural(planner.ranks().size(), "rank")));
+}
+
 Result<int> plan_all(const Model& model, const PlanPair& pair, const PlanArguments& a) {
+  announce(*pair.planner);
   const Stopwatch watch;
   const PlanSummary sum = summarise(*pair.planner, num_threads(a.threads));
   const double seconds = watch.seconds();

@@ -164,6 +164,18 @@ TEST(Safetensors, a_writer_overwrites_nothing_and_leaves_nothing_half_written) {
   EXPECT_EQ(dir.names(), std::vector<std::string>{"there"});
 }
 
+TEST(Safetensors, a_header_of_more_tensors_than_whole_models_have_is_refused_before_it_is_kept) {
+  std::string header = R"({"a": [0)";
+  for (int i = 0; i < 2 << 20; ++i) header += ",0";
+  header += "]}";
+  std::string file(8, '\0');
+  for (std::size_t i = 0; i < 8; ++i) file[i] = static_cast<char>(header.size() >> (8 * i) & 0xff);
+  file += header;
+  const auto parsed = parse_safetensors(std::as_bytes(std::span(file)));
+  ASSERT_FALSE(parsed);
+  EXPECT_THAT(parsed.error().message, HasSubstr("more than 2097152 JSON values"));
+}
+
 TEST(Safetensors, a_full_disk_is_an_error_before_the_first_byte) {
   const TempDir dir;
   const auto writer = SafetensorsWriter::create(dir / "huge", {{"t", DType::u8, {Index{1} << 59}}});

@@ -49,6 +49,10 @@ Result<Planner> Planner::make(std::shared_ptr<const ModelLayout> source,
   RESHARD_CHECK(source->model().digest() == target->model().digest());
   Planner p;
   p.ranks_ = source->ranks() | target->ranks();
+  if (p.ranks_.size() > kMostPlannedRanks)
+    return fail(Code::unsupported,
+                fmt::format("{} and {} have {} ranks together: at most {} are planned for",
+                            source->name(), target->name(), p.ranks_.size(), kMostPlannedRanks));
   p.sets_ = std::make_unique<RankSets>();
   p.from_ = std::make_unique<Holdings>(*source, *p.sets_);
   p.to_ = std::make_unique<Holdings>(*target, *p.sets_);
@@ -59,6 +63,16 @@ Result<Planner> Planner::make(std::shared_ptr<const ModelLayout> source,
   p.balance_ = balance(p.supplies_);
   p.make_digest(options);
   return p;
+}
+
+Index Planner::least_transfers() const {
+  Index all = 0;
+  for (std::size_t p = 0; p < pieces_.size(); ++p) {
+    Index of_a_tensor = 0;
+    for (const Piece& piece : pieces_[p]) of_a_tensor += (*sets_)[piece.wanting].size();
+    all += of_a_tensor * tensors_of_pair_[p];
+  }
+  return all;
 }
 
 StoredForm Planner::wire_form(TensorId id) const {

@@ -14,6 +14,10 @@
 
 namespace reshard {
 
+/// Most ranks of a plan, both sides together: what a plan of all ranks costs grows with them, to
+/// some seconds and some hundred MB for so many.
+inline constexpr Index kMostPlannedRanks = Index{1} << 17;
+
 /// What a caller may ask of a plan. All ranks must pass equal options.
 struct PlanOptions {
   /// Canonical names that the destination may lack, or the source; every other one-sided tensor is
@@ -43,7 +47,7 @@ class Planner {
   /// @pre both layouts' models are equal (one ModelSpec, or equal digests)
   /// Errors: a name in options.only that the model lacks; a canonical tensor on one side only
   /// (named), unless the target omits it or the options ignore it; destination elements without a
-  /// source (named, with box).
+  /// source (named, with box); more than kMostPlannedRanks.
   static Result<Planner> make(std::shared_ptr<const ModelLayout> source,
                               std::shared_ptr<const ModelLayout> target, PlanOptions options = {});
 
@@ -66,6 +70,9 @@ class Planner {
 
   /// Calls f for each recv and local of a rank, ordered by tensor, without storing them.
   void for_each_delivery(Rank dst, const std::function<void(const Transfer&)>& f) const;
+
+  /// How many transfers all ranks have together, at least: known without making them.
+  Index least_transfers() const;
 
   /// Ranks of either layout.
   const RankSet& ranks() const { return ranks_; }

@@ -171,6 +171,8 @@ LAYOUTS = [
         "tp-cp-ep-dp-pp",
     ),
     case("too many ranks", PLAN + "--from hf --to megatron:dp=1048577", "dp=1048577", "1048576"),
+    case("more ranks than are planned for", PLAN + "--from fsdp:shard=131073 --to vllm:tp=2",
+         "131073 ranks together", "at most 131072"),
     case("rank in neither layout", PLAN + "--from hf --to vllm:tp=8 --rank 8", "rank 8", "{0-7}"),
     case(
         "rank not in layout", "inspect llama-3.1-8b --layout vllm:tp=8 --rank 9", "rank 9", "{0-7}"
