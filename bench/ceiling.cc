@@ -31,19 +31,6 @@ std::uint64_t read_words(const std::byte* src, Index bytes) {
 #if defined(__x86_64__)
 bool wide() { return __builtin_cpu_supports("avx512f") != 0; }
 
-RESHARD_BENCH_WIDE void stream_wide(std::byte* dst, const std::byte* src, Index bytes) {
-  for (Index at = 0; at < bytes; at += kVector)
-    _mm512_stream_si512(reinterpret_cast<__m512i*>(dst + at), _mm512_loadu_si512(src + at));
-  _mm_sfence();
-}
-
-void stream_narrow(std::byte* dst, const std::byte* src, Index bytes) {
-  for (Index at = 0; at < bytes; at += 16)
-    _mm_stream_si128(reinterpret_cast<__m128i*>(dst + at),
-                     _mm_loadu_si128(reinterpret_cast<const __m128i*>(src + at)));
-  _mm_sfence();
-}
-
 /// Vector k of eight is `stride` bytes after vector k - 1; the next eight are `step` further on.
 RESHARD_BENCH_WIDE __m512i read_block(__m512i sum, const std::byte* src, Index stride, Index step,
                                       Index count) {
@@ -74,24 +61,6 @@ RESHARD_BENCH_WIDE std::uint64_t read_wide(const std::byte* src, Index bytes, bo
 #endif
 
 }  // namespace
-
-void streaming_copy(std::byte* dst, const std::byte* src, Index bytes) {
-#if defined(__x86_64__)
-  const auto misaligned = static_cast<Index>(reinterpret_cast<std::uintptr_t>(dst) % kVector);
-  const Index head = misaligned == 0 ? 0 : std::min(bytes, kVector - misaligned);
-  std::memcpy(dst, src, static_cast<std::size_t>(head));
-  const Index body = (bytes - head) / kVector * kVector;
-  if (wide()) {
-    stream_wide(dst + head, src + head, body);
-  } else {
-    stream_narrow(dst + head, src + head, body);
-  }
-  const Index done = head + body;
-  std::memcpy(dst + done, src + done, static_cast<std::size_t>(bytes - done));
-#else
-  std::memcpy(dst, src, static_cast<std::size_t>(bytes));
-#endif
-}
 
 std::uint64_t read_in_order(const std::byte* src, Index bytes) {
 #if defined(__x86_64__)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What memory allows: plain ways to copy and to read, written here and sharing nothing with what is
-// measured.
+// What memory allows: plain ways to read, written here and sharing nothing with what is measured.
+// Those to copy are in reshard/exec/plain_copy.h.
 #pragma once
 
 #include <cstddef>
@@ -9,9 +9,6 @@
 #include "reshard/index/interval.h"
 
 namespace reshard::bench {
-
-/// Streaming stores of whole vectors, one after the other: the textbook copy past the caches.
-void streaming_copy(std::byte* dst, const std::byte* src, Index bytes);
 
 /// Reads every byte once, from the first to the last; a word that depends on all of them.
 std::uint64_t read_in_order(const std::byte* src, Index bytes);

@@ -8,12 +8,8 @@
 
 namespace reshard::bench {
 
-/// Part `worker` of `workers` of [0, bytes), beginning at a multiple of a page.
-Interval share_of(Index bytes, int worker, int workers);
-
-/// The plain copies of `bytes` from `src` to `dst` with all threads of the pool: "libc" (memcpy),
-/// "streaming" (the textbook's), "streams" (reshard's own contiguous copy). The pool and the memory
-/// are borrowed.
+/// The plain copies of `bytes` from `src` to `dst` with all threads of the pool: plain_ways(). The
+/// pool and the memory are borrowed.
 std::vector<Contender> plain_copies(WorkerPool& pool, std::byte* dst, const std::byte* src,
                                     Index bytes);
 

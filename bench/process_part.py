@@ -91,7 +91,7 @@ def shm_row(programs, case, rounds, memory):
   watch = Watch()
   (result,) = jobs.run_by_hand(argv, case.ranks)
   checked(case, result)
-  ways = [w for w in ("pull_libc", "pull_streaming", "pull_get") if f"seconds_{w}" in result]
+  ways = [w for w in ("pull_libc", "pull_streaming", "pull_streams", "pull_get") if f"seconds_{w}" in result]
   way, ceiling = fastest(result, ways, result["bytes"])
   target = SHARED_TARGET if memory == "shared" else KERNEL_TARGET
   title = f"shm, {memory} memory: {case.name}"

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "bench/ceiling.h"
 #include "reshard/model/families.h"
 
 namespace reshard::bench {
@@ -58,18 +57,16 @@ Result<> PlainPulls::open_peers() {
   return {};
 }
 
-Result<> PlainPulls::pull(Way way) {
+Result<> PlainPulls::pull(const PlainWay* way) {
   std::size_t peer = 0;
   for (Index left = bytes_; left > 0; peer = (peer + 1) % peers_.size()) {
     const Index n = std::min(left, block_);
     const PeerMemory& from = peers_[peer];
-    if (way == Way::get) {
+    if (way == nullptr) {
       const Get piece{0, into_.bytes().first(static_cast<std::size_t>(n))};
       RESHARD_TRY(job_.group.transport->get(from, {&piece, 1}));
-    } else if (way == Way::libc) {
-      std::memcpy(into_.data(), from.address, static_cast<std::size_t>(n));
     } else {
-      streaming_copy(into_.data(), from.address, n);
+      way->copy(into_.data(), from.address, n);
     }
     left -= n;
   }
@@ -77,13 +74,16 @@ Result<> PlainPulls::pull(Way way) {
 }
 
 std::vector<Contender> PlainPulls::contenders() {
-  const auto contender = [this](const char* name, Way way) {
+  const auto contender = [this](const std::string& name, const PlainWay* way) {
     return together(job_, name, [this, way] { return pull(way); });
   };
   const bool mapped =
       std::ranges::all_of(peers_, [](const PeerMemory& peer) { return peer.address != nullptr; });
-  if (!mapped) return {contender("pull_get", Way::get)};
-  return {contender("pull_libc", Way::libc), contender("pull_streaming", Way::streaming)};
+  if (!mapped) return {contender("pull_get", nullptr)};
+  std::vector<Contender> out;
+  for (const PlainWay& way : plain_ways())
+    out.push_back(contender(std::string("pull_") + way.name, &way));
+  return out;
 }
 
 Result<std::unique_ptr<WholeTensors>> WholeTensors::make(const RankJob& job, Way way) {

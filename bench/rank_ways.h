@@ -7,13 +7,14 @@
 
 #include "bench/rank_job.h"
 #include "reshard/exec/direct.h"
+#include "reshard/exec/plain_copy.h"
 #include "reshard/exec/rank_refit.h"
 
 namespace reshard::bench {
 
 /// As many bytes as each rank is delivered, copied in long runs from other ranks' plain memory: the
-/// ceiling of one host. Where peers' memory is mapped, "pull_libc" and "pull_streaming"; else
-/// "pull_get" by the transport's get().
+/// ceiling of one host. Where peers' memory is mapped, "pull_libc" and so on, one for each of
+/// plain_ways(); else "pull_get" by the transport's get().
 class PlainPulls {
  public:
   /// Collective. `shared` as the job's memory is. The job must outlive it.
@@ -21,10 +22,10 @@ class PlainPulls {
   std::vector<Contender> contenders();
 
  private:
-  enum class Way { libc, streaming, get };
   explicit PlainPulls(const RankJob& job) : job_(job) {}
   Result<> open_peers();
-  Result<> pull(Way way);
+  /// By the transport's get() where there is no way.
+  Result<> pull(const PlainWay* way);
 
   const RankJob& job_;
   HostBuffer plain_, into_;

@@ -67,8 +67,6 @@ class RankRun {
     RankSession& session = session_.emplace(*task_);
     session.spent(joined, filling.seconds());
     RESHARD_TRY(control_->barrier(deadline()));
-    // Remembered for the report. Now the others wait; at the end they give back their memory.
-    if (speaks()) (void)copy_ceiling(num_threads(arguments().threads));
     RESHARD_TRY(session.refit());
     kill_.at(TestKill::Point::end);
     if (arguments().verify) RESHARD_TRY(session.verify());
@@ -87,8 +85,6 @@ class RankRun {
     watch_->wipe();
     Outcome outcome = session_->outcome();
     if (!speaks()) return outcome.wrong.empty() ? 0 : 1;
-    outcome.runs.plain_seconds =
-        plain_seconds(outcome.runs.bytes, num_threads(arguments().threads));
     if (arguments().json) print(run_json(job_, outcome));
     if (!outcome.wrong.empty()) {
       say({Code::corrupt, "the refit is wrong: " + outcome.wrong});

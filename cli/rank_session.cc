@@ -6,6 +6,7 @@
 
 #include "cli/measure.h"
 #include "cli/run_proof.h"
+#include "reshard/exec/plain_copy.h"
 
 namespace reshard::cli {
 namespace {
@@ -82,6 +83,7 @@ Result<> RankSession::refit() {
   Session session = RESHARD_TRY(Session::prepare(
       task_.transport, task_.control, side(pair.from, task_.weights.source), target, options()));
   mine_.prepare = preparing.seconds();
+  RESHARD_TRY(measure_plain());
   task_.begin_phase("refit", total_bytes(*pair.to.stored()), arguments().repeat);
   RESHARD_TRY(run(session));
   mine_.staging = session.staging_bytes();
@@ -98,6 +100,16 @@ Result<> RankSession::refit() {
   }
   // Peers read this rank's memory no more.
   return task_.control.barrier(deadline());
+}
+
+/// Before the refits, while the memory of all ranks is there as it will be then.
+Result<> RankSession::measure_plain() {
+  const ModelLayout& target = *task_.job.pair.to.stored();
+  const Rank me = task_.transport.rank();
+  mine_.plain_bytes = target.ranks().contains(me) ? local_bytes(target, me) : 0;
+  plain_seconds_ =
+      RESHARD_TRY(plain_copy_seconds(task_.control, mine_.plain_bytes, task_.threads, deadline()));
+  return {};
 }
 
 Result<> RankSession::run(Session& session) {
@@ -168,6 +180,7 @@ Result<> RankSession::gather() {
   const auto all =
       RESHARD_TRY(task_.control.all_gather(std::as_bytes(std::span(&mine_, 1)), deadline()));
   outcome_.session->ranks = task_.control.size();
+  Index copied = 0;
   for (const auto& bytes : all) {
     Figures f;
     if (bytes.size() != sizeof f)
@@ -175,8 +188,12 @@ Result<> RankSession::gather() {
     std::memcpy(&f, bytes.data(), sizeof f);
     outcome_.runs.bytes += f.bytes;
     outcome_.runs.copies += f.copies;
+    copied += f.plain_bytes;
     add(*outcome_.session, f);
   }
+  if (copied > 0)
+    outcome_.runs.plain_seconds =
+        plain_seconds_ * static_cast<double>(outcome_.runs.bytes) / static_cast<double>(copied);
   return {};
 }
 

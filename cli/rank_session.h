@@ -50,6 +50,7 @@ class RankSession {
   /// What every rank tells all others at the end.
   struct Figures {
     Index bytes = 0, copies = 0, messages = 0, staging = 0, peak_rss = 0, wire = 0, local = 0;
+    Index plain_bytes = 0;  ///< of the plain copy that the refits are measured against.
     double join = 0, fill = 0, prepare = 0;
     double begin = 0, before = 0, wait = 0, move = 0, finish = 0, after = 0, check = 0, commit = 0;
   };
@@ -58,6 +59,7 @@ class RankSession {
   Deadline deadline() const;
   SessionOptions options() const;
   SessionSide side(const LayoutSide& side, const std::optional<RankBuffers>& buffers) const;
+  Result<> measure_plain();
   Result<> run(Session& session);
   void keep(const SessionReport& report, double seconds);
   Result<> take_verdict(Result<> proved);
@@ -65,6 +67,7 @@ class RankSession {
   const RankTask& task_;
   Held held_;
   Figures mine_;
+  double plain_seconds_ = 0;  ///< of all ranks' plain copies, at the same time.
   Outcome outcome_;
 };
 

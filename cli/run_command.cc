@@ -22,7 +22,7 @@ namespace reshard::cli {
 namespace {
 
 /// The plain copy that a refit is measured against uses at most so much memory on either side.
-constexpr Index kPlainCopyBytes = Index{1} << 30;
+constexpr Index kPlainCopyBytes = Index{512} << 20;
 
 void summarise(RunJob& job) {
   const Stopwatch watch;
@@ -75,7 +75,6 @@ Result<Outcome> refit(const RunJob& job) {
   const auto weights = RESHARD_TRY(all_weights(job, ProgressBar().from()));
   if (needs_session(job)) {
     outcome = RESHARD_TRY(run_threads(job, weights, held));
-    outcome.runs.plain_seconds = plain_seconds(outcome.runs.bytes, job.threads);
   } else {
     outcome.runs = RESHARD_TRY(run_direct(*job.pair.planner, *weights.source, *weights.target,
                                           job.arguments, job.threads));
@@ -98,7 +97,7 @@ Result<int> run_here(RunJob job) {
 
 /// Starts the processes, once it is known that their job can be done.
 Result<int> run_by_spawning(const RunJob& job) {
-  RESHARD_TRY(check_memory(job.model, job, 0));
+  RESHARD_TRY(check_memory(job.model, job, kPlainCopyBytes));
   const auto ranks = RESHARD_TRY(ranks_of_program(job.arguments, *job.pair.planner));
   if (!job.arguments.secret_file.empty()) RESHARD_TRY(Secret::from_file(job.arguments.secret_file));
   const RunArguments& a = job.arguments;

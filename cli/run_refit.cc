@@ -3,14 +3,9 @@
 
 #include "cli/progress_bar.h"
 #include "reshard/exec/direct.h"
-#include "reshard/refit/session_report.h"
+#include "reshard/exec/plain_copy.h"
 
 namespace reshard::cli {
-
-double plain_seconds(Index bytes, int threads) {
-  const double ceiling = copy_ceiling(threads);
-  return ceiling > 0 ? static_cast<double>(bytes) * 1e-9 / ceiling : 0;
-}
 
 Result<RefitRuns> run_direct(const Planner& planner, const RankBuffers& source,
                              const RankBuffers& target, const RunArguments& arguments,
@@ -27,7 +22,8 @@ Result<RefitRuns> run_direct(const Planner& planner, const RankBuffers& source,
     runs.bytes = report.bytes;
     runs.copies = report.copies;
   }
-  runs.plain_seconds = RESHARD_TRY(refit.plain_copy_seconds());
+  // What several ranks are delivered is read once from memory, and then from caches.
+  runs.plain_seconds = plain_copy_seconds(runs.bytes, planner.source().model().bytes(), threads);
   return runs;
 }
 

@@ -15,7 +15,7 @@ struct RefitRuns {
   std::vector<double> seconds;  ///< of each.
   Index bytes = 0;              ///< delivered by each.
   Index copies = 0;             ///< memory copies of each.
-  double plain_seconds = 0;     ///< of a plain copy of as many bytes with the same threads.
+  double plain_seconds = 0;     ///< of a plain copy (plain_copy.h) of as many bytes; 0: unknown.
 
   double best_seconds() const { return *std::min_element(seconds.begin(), seconds.end()); }
   double bytes_per_second() const { return rate(best_seconds()); }
@@ -24,9 +24,6 @@ struct RefitRuns {
  private:
   double rate(double s) const { return s > 0 ? static_cast<double>(bytes) / s : 0; }
 };
-
-/// Seconds of a plain copy of so many bytes with so many threads, as copy_ceiling() measures it.
-double plain_seconds(Index bytes, int threads);
 
 /// Refits between ranks that are memory of this process, as often as the arguments say. Errors:
 /// those of the refit.

@@ -53,8 +53,8 @@ std::string copies_text(const RefitRuns& runs) {
 }
 
 std::string percent_text(const RefitRuns& runs) {
-  const double percent =
-      100 * runs.bytes_per_second() / std::max(runs.plain_bytes_per_second(), 1.0);
+  if (runs.plain_seconds <= 0) return "without the memory for a plain copy to compare with";
+  const double percent = 100 * runs.bytes_per_second() / runs.plain_bytes_per_second();
   return fmt::format("{:.0f} % of a plain copy of the same bytes ({})", percent,
                      rate(runs.bytes, runs.plain_seconds));
 }

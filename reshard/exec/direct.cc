@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "reshard/exec/direct.h"
 
-#include <algorithm>
 #include <chrono>
-#include <cstring>
 
 #include "reshard/exec/delivery_copies.h"
 
@@ -52,31 +50,6 @@ Result<RefitReport> DirectRefit::run() {
   const double seconds = seconds_since(start);
   RESHARD_TRY(meter.finish());
   return RefitReport{seconds, s.all.bytes, s.all.copies};
-}
-
-Result<double> DirectRefit::plain_copy_seconds(Index most_bytes) const {
-  State& s = *state_;
-  const Index share = std::max<Index>(1, std::min(s.all.bytes, most_bytes) / s.pool.size());
-  auto from = RESHARD_TRY(HostBuffer::allocate(share * s.pool.size(), {s.pool.size()}));
-  auto to = RESHARD_TRY(HostBuffer::allocate(share * s.pool.size(), {s.pool.size()}));
-  double best = 0;
-  for (int round = 0; round < 6; ++round) {
-    auto body = [&](int worker) {
-      std::byte* dst = to.data() + share * worker;
-      const std::byte* src = from.data() + share * worker;
-      if (round % 2 == 0) {
-        std::memcpy(dst, src, static_cast<std::size_t>(share));
-      } else {
-        copy_bytes(dst, src, share, CopyHint::streaming);
-        copy_fence();
-      }
-    };
-    const auto start = Clock::now();
-    s.pool.run(body);
-    const double seconds = seconds_since(start);
-    best = round == 0 ? seconds : std::min(best, seconds);
-  }
-  return best * static_cast<double>(s.all.bytes) / static_cast<double>(share * s.pool.size());
 }
 
 }  // namespace reshard

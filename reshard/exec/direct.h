@@ -37,12 +37,6 @@ class DirectRefit {
   /// undefined.
   Result<RefitReport> run();
 
-  /// A plain copy of as many bytes with the same threads: the ceiling that run() is measured
-  /// against. Copies from and to buffers of its own, at most `most_bytes` (repeated until the
-  /// refit's bytes are reached), with the faster of libc and streaming stores. Seconds for the
-  /// refit's bytes.
-  Result<double> plain_copy_seconds(Index most_bytes = Index{1} << 30) const;
-
  private:
   struct State;
   explicit DirectRefit(std::unique_ptr<State> state);

@@ -53,9 +53,8 @@ struct ConversionCounts {
 
 /// Bytes of a plain copy per second, in 10^9, read and written bytes counted once: the most that
 /// moving weights inside this machine can reach with so many threads (as WorkerPool). Measured at
-/// the first call for each number of threads (about 50 ms, 128 MiB of memory), then remembered; 0
-/// where there is no memory for it. Any
-/// thread.
+/// the first call for each number of threads (half a second, 512 MiB of memory), in the best of the
+/// ways known (exec/plain_copy.h), then remembered; 0 where there is no memory for it. Any thread.
 double copy_ceiling(int threads);
 
 }  // namespace reshard
