@@ -278,7 +278,7 @@ class OverProcesses(QuantisedTest):
         ]  # fmt: skip
         for code, out, err in map(self.end, runs):
             self.assertEqual((code, out), (1, ""))
-            self.one_line(err, "rank 1", "options")
+            self.one_line(err, "--convert", "this program")
         self.nothing_left()
 
 
@@ -313,8 +313,11 @@ class Faults(QuantisedTest):
             "run", "--model", "demo-moe", "--from", PLAIN, "--to", "vllm:tp=2,quant=mxfp8",
             "--repeat", 1000000,
         )  # fmt: skip
-        # The ranks are threads: more than the program alone has before and after.
-        self.wait_for(lambda: self.threads(run) > 2, "the ranks")
+        # The ranks are threads: more than the program alone has before and after. Others, which add
+        # up the plan, are there before it ends in order.
+        self.wait_for(
+            lambda: self.catches_term(run.pid) and self.threads(run) > 2, "the ranks"
+        )
         run.send_signal(signal.SIGINT)
         code, out, err = self.end(run)
         self.assertEqual((code, out), (130, ""))
