@@ -93,7 +93,15 @@ Result<> check_output(const Model& model, const LayoutSpec& to, const LayoutSide
                             "are {}",
                             to_string(to), to_string(side.quantised->choice.format),
                             known_quant_methods()));
-  return {};
+  const QuantChoice& choice = side.quantised->choice;
+  if (side.method != QuantMethod::modelopt || model.stored_method == QuantMethod::modelopt ||
+      choice.format.block_rows > 0 || has_input_scales(*side.stored(), choice.tensors))
+    return {};
+  return fail(Code::unsupported,
+              fmt::format("--to '{}': ModelOpt's FP8 has an input_scale for every module, without "
+                          "which engines compute nonsense, and {} has none; quant_method=fp8 and "
+                          "compressed-tensors scale inputs when they come",
+                          to_string(to), model.name));
 }
 
 /// Everything of a conversion but its outcome.
@@ -143,7 +151,9 @@ Result<> write_config(const Model& model, const LayoutSide& to, bool is_hf, bool
       kConfigFile,
       is_hf && to.quantised
           ? RESHARD_TRY(config_of_quantised_weights(
-                text, {*to.method, to.quantised->choice.format},
+                text,
+                {*to.method, to.quantised->choice.format,
+                 has_input_scales(*to.stored(), to.quantised->choice.tensors)},
                 plain_modules(*model.tensors, to.quantised->choice), model.config_path))
           : RESHARD_TRY(config_of_plain_weights(text, model.config_path)));
 }

@@ -109,7 +109,8 @@ Words words_of(const QuantFormat& f) {
   if (f.tensor_factor) return {"nvfp4-pack-quantized", "tensor_group", ""};
   if (f.data == DType::f4) return {"mxfp4-pack-quantized", "group", ""};
   if (f.scale == DType::f8_e8m0) return {"mxfp8-quantized", "group", "group"};
-  if (f.block_rows == 0) return {"float-quantized", "tensor", "token"};
+  // vLLM loads experts of these two pairs, and of blocks, alone (compressed_tensors_moe_w8a8_fp8).
+  if (f.block_rows == 0) return {"float-quantized", "tensor", "tensor"};
   if (f.block_cols == 0) return {"float-quantized", "channel", "token"};
   return {"float-quantized", f.block_rows == 1 ? "group" : "block", "group"};
 }
@@ -139,14 +140,15 @@ Result<QuantFormat> compressed_tensors_format(const ConfigFields& config, std::s
   return *found;
 }
 
-Json::Object compressed_tensors_object(const QuantFormat& format,
+Json::Object compressed_tensors_object(const QuantFormat& format, bool static_inputs,
                                        const std::vector<std::string>& plain) {
   const Words words = words_of(format);
   Json::Array targets, ignore;
   targets.push_back(text_json("Linear"));
   for (const std::string& name : plain) ignore.emplace_back(name);
   Json activations;
-  if (!words.activations.empty()) activations = Json(arguments(format, words.activations, true));
+  if (!words.activations.empty())
+    activations = Json(arguments(format, words.activations, !static_inputs));
   Json::Object group{{"format", text_json(words.format)},
                      {"input_activations", std::move(activations)},
                      {"output_activations", Json()},

@@ -17,13 +17,17 @@ namespace {
 constexpr std::string_view kKey = "quantization_config", kBlock = "weight_block_size",
                            kAlgo = "quant_algo";
 
+/// Of weights beside inputs that stay as they are; NVFP4 alone wants an input_scale of each module.
+constexpr std::string_view kNvfp4WeightsOnly = "W4A16_NVFP4";
+
 /// ModelOpt's word for a format.
 struct Algo {
   std::string_view name, format;
 };
 constexpr std::array kAlgos = {
-    Algo{"FP8", "fp8_tensor"}, Algo{"FP8_PER_CHANNEL_PER_TOKEN", "fp8_channel"},
-    Algo{"FP8_PB_WO", "fp8_block"}, Algo{"MXFP8", "mxfp8"}, Algo{"NVFP4", "nvfp4"}};
+    Algo{"FP8", "fp8_tensor"},      Algo{"FP8_PER_CHANNEL_PER_TOKEN", "fp8_channel"},
+    Algo{"FP8_PB_WO", "fp8_block"}, Algo{"MXFP8", "mxfp8"},
+    Algo{"NVFP4", "nvfp4"},         Algo{kNvfp4WeightsOnly, "nvfp4"}};
 
 tl::unexpected<Error> unread(std::string_view source, const std::string& what) {
   return fail(Code::unsupported,
@@ -58,8 +62,10 @@ Result<QuantFormat> fp8(const ConfigFields& q, std::string_view source) {
   return f;
 }
 
-Json::Object fp8_object(const QuantFormat& format, const std::vector<std::string>& plain) {
-  Json::Object q{{"activation_scheme", text_json("dynamic")}, {"fmt", text_json("e4m3")}};
+Json::Object fp8_object(const StoredWeights& w, const std::vector<std::string>& plain) {
+  const QuantFormat& format = w.format;
+  Json::Object q{{"activation_scheme", text_json(w.static_inputs ? "static" : "dynamic")},
+                 {"fmt", text_json("e4m3")}};
   if (!plain.empty()) q.push_back({"modules_to_not_convert", names_json(plain)});
   q.push_back({"quant_method", text_json("fp8")});
   if (format.rule != ScaleRule::exact) q.push_back({"scale_fmt", text_json("ue8m0")});
@@ -84,21 +90,24 @@ Result<StoredWeights> modelopt(const ConfigFields& q, std::string_view source) {
   return weights;
 }
 
-Json::Object modelopt_object(const QuantFormat& format, const std::vector<std::string>& plain) {
-  Json::Object q{{"ignore", names_json(plain)}};
-  for (const Algo& a : kAlgos)
-    if (*quant_format_from_name(a.format) == format)
-      q.push_back({std::string(kAlgo), text_json(a.name)});
+Json::Object modelopt_object(const StoredWeights& w, const std::vector<std::string>& plain) {
+  const QuantFormat& format = w.format;
+  const auto known = std::find_if(kAlgos.begin(), kAlgos.end(), [&](const Algo& a) {
+    return *quant_format_from_name(a.format) == format;
+  });
+  const bool weights_only = format.data == DType::f4 && !w.static_inputs;
+  Json::Object q{{"ignore", names_json(plain)},
+                 {std::string(kAlgo), text_json(weights_only ? kNvfp4WeightsOnly : known->name)}};
   if (format.data == DType::f4) q.push_back({"group_size", Json(std::int64_t{format.block_cols})});
   q.push_back({"quant_method", text_json(name(QuantMethod::modelopt))});
   return q;
 }
 
 Json::Object object_of(const StoredWeights& w, const std::vector<std::string>& plain) {
-  if (w.method == QuantMethod::fp8) return fp8_object(w.format, plain);
-  if (w.method == QuantMethod::modelopt) return modelopt_object(w.format, plain);
+  if (w.method == QuantMethod::fp8) return fp8_object(w, plain);
+  if (w.method == QuantMethod::modelopt) return modelopt_object(w, plain);
   if (w.method == QuantMethod::compressed_tensors)
-    return compressed_tensors_object(w.format, plain);
+    return compressed_tensors_object(w.format, w.static_inputs, plain);
   Json::Object q;
   if (!plain.empty()) q.push_back({"modules_to_not_convert", names_json(plain)});
   q.push_back({"quant_method", text_json(name(w.method))});

@@ -85,6 +85,33 @@ TEST(HfQuantization, groups_of_compressed_tensors_say_how_weights_are_cut) {
               HasSubstr("is empty"));
 }
 
+std::string written(QuantMethod method, const char* format, bool static_inputs) {
+  return *config_of_quantised_weights("{}",
+                                      {method, *quant_format_from_name(format), static_inputs}, {});
+}
+
+// vLLM refuses experts of one scale for each weight with inputs scaled by token.
+TEST(HfQuantization, inputs_are_scaled_as_vllm_takes_them_beside_the_weights) {
+  const auto strategy_of_inputs = [](const char* format) {
+    const std::string text = written(QuantMethod::compressed_tensors, format, false);
+    const auto at = text.find("strategy", text.find("input_activations"));
+    return text.substr(at + 12, text.find('"', at + 12) - at - 12);
+  };
+  EXPECT_EQ(strategy_of_inputs("fp8_tensor"), "tensor");
+  EXPECT_EQ(strategy_of_inputs("fp8_channel"), "token");
+  EXPECT_EQ(strategy_of_inputs("fp8_block"), "group");
+  EXPECT_EQ(strategy_of_inputs("mxfp8"), "group");
+  for (const char* format : {"mxfp4", "nvfp4_divisor"})
+    EXPECT_THAT(written(QuantMethod::compressed_tensors, format, false),
+                HasSubstr("\"input_activations\": null"));
+  const std::string still = written(QuantMethod::compressed_tensors, "fp8_tensor", true);
+  EXPECT_EQ(still.find("\"dynamic\": true"), std::string::npos);
+  EXPECT_THAT(written(QuantMethod::fp8, "fp8_tensor", true), HasSubstr("\"static\""));
+  EXPECT_THAT(written(QuantMethod::fp8, "fp8_tensor", false), HasSubstr("\"dynamic\""));
+  EXPECT_THAT(written(QuantMethod::modelopt, "nvfp4", true), HasSubstr("\"NVFP4\""));
+  EXPECT_THAT(written(QuantMethod::modelopt, "nvfp4", false), HasSubstr("\"W4A16_NVFP4\""));
+}
+
 TEST(HfQuantization, what_is_written_is_read_again) {
   const std::vector<std::pair<QuantMethod, const char*>> kWritten = {
       {QuantMethod::fp8, "fp8_block"},

@@ -11,6 +11,7 @@
 #include "reshard/io/dtensor_file.h"
 #include "reshard/io/expert_map_file.h"
 #include "reshard/io/rules_file.h"
+#include "reshard/io/stored_model.h"
 #include "reshard/model/families.h"
 #include "reshard/model/quant_notation.h"
 
@@ -86,6 +87,16 @@ Result<std::optional<QuantNotation>> take_notation(LayoutSpec& spec,
   return notation;
 }
 
+/// Scales of inputs mean something beside the weights that they were found with: in files of the
+/// same method, or of one scale for each weight, where all modules have one.
+bool keeps_input_scales(const QuantNotation& notation, const Model& model) {
+  const auto& method = model.stored_method;
+  if (method && says(*method, notation.format) && notation.method.value_or(*method) == *method)
+    return true;
+  const bool one_scale = notation.format.block_rows == 0 && notation.format.block_cols == 0;
+  return one_scale && has_input_scales(*model.tensors, model.stored->tensors);
+}
+
 /// `own`: the checkpoint's own side, which has whatever it stores.
 Result<LayoutSide> side_of(LayoutSpec spec, const Model& model, const std::string& rules_folder,
                            std::optional<BlockGrid> grid, bool own = false) {
@@ -95,7 +106,8 @@ Result<LayoutSide> side_of(LayoutSpec spec, const Model& model, const std::strin
   const std::set<std::string>* stored = alike ? &model.stored->tensors : nullptr;
   const Index block = notation ? expert_block(*notation, *model.tensors, stored) : 1;
   LayoutSide side{std::make_shared<const ModelLayout>(
-      RESHARD_TRY(build(spec, model, rules_folder, block, !notation && !own)))};
+      RESHARD_TRY(build(spec, model, rules_folder, block,
+                        !own && !(alike && keeps_input_scales(*notation, model)))))};
   if (!notation) return side;
   side.quantised = std::make_shared<const QuantisedLayout>(
       RESHARD_TRY(quantised_as(*notation, side.values, stored)));

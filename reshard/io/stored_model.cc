@@ -163,6 +163,28 @@ bool is_activation_scale(const CanonicalTensor& tensor, const ModelSpec& stored)
                      [&](std::string_view end) { return tensor.name.ends_with(end); });
 }
 
+namespace {
+
+/// @pre `weight` is "X.weight"
+std::string input_scale_of(const std::string& weight) {
+  return weight.substr(0, weight.rfind('.')) + ".input_scale";
+}
+
+}  // namespace
+
+bool has_input_scales(const ModelSpec& tensors, const std::set<std::string>& weights) {
+  return !weights.empty() && std::ranges::all_of(weights, [&](const std::string& weight) {
+    return tensors.find(input_scale_of(weight)).has_value();
+  });
+}
+
+bool has_input_scales(const ModelLayout& layout, const std::set<std::string>& weights) {
+  return has_input_scales(layout.model(), weights) &&
+         std::ranges::none_of(weights, [&](const std::string& weight) {
+           return layout.omits(*layout.model().find(input_scale_of(weight)));
+         });
+}
+
 std::vector<std::string> plain_modules(const ModelSpec& values, const QuantChoice& choice) {
   std::vector<std::string> names;
   for (const CanonicalTensor& t : values.tensors())

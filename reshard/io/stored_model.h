@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,10 @@ Result<PlainTensors> plain_tensors(const ModelSpec& stored, const QuantFormat& f
 /// beyond those of its config: of a KV cache beside an attention module ("...self_attn.k_scale",
 /// "...self_attn.k_proj.k_scale"), or of the input of a module that `stored` has the weight of.
 bool is_activation_scale(const CanonicalTensor& tensor, const ModelSpec& stored);
+
+/// True when the module of each of these weights has a scale of its input in the layout.
+bool has_input_scales(const ModelLayout& layout, const std::set<std::string>& weights);
+bool has_input_scales(const ModelSpec& tensors, const std::set<std::string>& weights);
 
 /// The modules whose matrices a choice leaves as they are, embeddings left out: what a config lists
 /// as modules_to_not_convert.

@@ -190,10 +190,24 @@ def test_engines_hold_what_vllm_names(stored, tmp_path):
   assert held["model.layers.1.mlp.experts.w13_weight_packed"].shape == (4, 384, 160)
 
 
+def vllm_loads_experts(weights, inputs):
+  """vLLM's CompressedTensorsMoEMethod.get_moe_method and CompressedTensorsW8A8Fp8MoEMethod (0.32):
+  FP8 only in blocks or in two pairs of strategies; NVFP4 with inputs as they are or in NVFP4 too."""
+  if weights.num_bits == 4 or weights.strategy == "group":
+    mx = weights.strategy == "group" and weights.group_size == 32
+    nv = weights.strategy == "tensor_group" and weights.group_size == 16 and inputs is None
+    return nv or (mx and (weights.num_bits == 4 or weights.scale_dtype == torch.uint8))
+  pairs = {("tensor", "tensor"), ("channel", "token")}
+  return weights.strategy == "block" or (weights.strategy, inputs.strategy) in pairs
+
+
 def test_plain_weights_are_written_and_the_library_reads_them(plain, stored, tmp_path):
   form, _, tensors, _ = stored
   text = f"hf:quant={FORMS[form][0]},quant_method=compressed-tensors"
   command("convert", plain[0], tmp_path / "packed", "--to", text)
+  config = json.loads((tmp_path / "packed" / "config.json").read_text())["quantization_config"]
+  group = QuantizationConfig.model_validate(config).config_groups["group_0"]
+  assert vllm_loads_experts(group.weights, group.input_activations)
   made = read(tmp_path / "packed")
   assert made.keys() == {name for name in tensors if not name.endswith("input_scale")}
   command("convert", tmp_path / "packed", tmp_path / "back", "--to", "hf")

@@ -7,6 +7,7 @@ import json
 import pytest
 import safetensors.torch
 import torch
+from compressed_tensors.quantization import QuantizationConfig
 
 from folders import command, ranks, read, same, write
 from moe_model import (
@@ -132,12 +133,59 @@ def test_data_and_scales_are_cut_and_come_home(stored, layout, tmp_path):
   assert "same fingerprint" in command(*run)
   command("convert", folder, tmp_path / "cut", "--to", text)
   home = f"hf:quant={quant},quant_method=modelopt"
+  if algo == "FP8":
+    no = command("convert", tmp_path / "cut", tmp_path / "no", "--to", home, fails=True)
+    assert "an input_scale for every module" in no
+    home = f"hf:quant={quant},quant_method=fp8"
   command("convert", tmp_path / "cut", tmp_path / "home", "--to", home)
   left = ("input_scale", "k_scale", "v_scale") if "megatron" in layout else "input_scale"
   same(read(tmp_path / "home"), {k: t for k, t in tensors.items() if not k.endswith(left)})
   config = json.loads((tmp_path / "home" / "config.json").read_text())["quantization_config"]
-  assert (config["quant_method"], config["quant_algo"]) == ("modelopt", algo)
+  if algo == "FP8":
+    assert config["activation_scheme"] == "dynamic"
+    return
+  # Ranks leave scales of inputs out: weights alone are in NVFP4 then.
+  written = "W4A16_NVFP4" if algo == "NVFP4" else algo
+  assert (config["quant_method"], config["quant_algo"]) == ("modelopt", written)
   assert "lm_head" in config["ignore"]
+
+
+def is_input_scale(name):
+  return name.endswith("input_scale")
+
+
+@pytest.mark.parametrize("method", ["fp8", "compressed-tensors"])
+def test_scales_of_inputs_go_along_where_the_other_method_has_them(stored, method, tmp_path):
+  algo, folder, tensors, _ = stored
+  if algo != "FP8":
+    return
+  to = ("--to", f"hf:quant=fp8_tensor,quant_method={method}")
+  command("convert", folder, tmp_path / "all", *to)
+  same(read(tmp_path / "all"), tensors)
+  how = json.loads((tmp_path / "all" / "config.json").read_text())["quantization_config"]
+  if method == "fp8":
+    assert how["activation_scheme"] == "static"
+  else:
+    inputs = QuantizationConfig.model_validate(how).config_groups["group_0"].input_activations
+    assert (inputs.strategy, inputs.dynamic) == ("tensor", False)
+  # Where a module lacks its own, all are scaled when they come.
+  lost = next(filter(is_input_scale, tensors))
+  config = json.loads((folder / "config.json").read_text())
+  write(tmp_path / "some", {k: t for k, t in tensors.items() if k != lost}, config)
+  command("convert", tmp_path / "some", tmp_path / "none", *to)
+  made = read(tmp_path / "none")
+  assert not any(map(is_input_scale, made))
+  how = json.loads((tmp_path / "none" / "config.json").read_text())["quantization_config"]
+  if method == "fp8":
+    assert how["activation_scheme"] == "dynamic"
+
+
+def test_scales_of_inputs_stay_out_of_other_formats(stored, tmp_path):
+  algo, folder, tensors, _ = stored
+  if algo not in HAVE_INPUT_SCALES:
+    return
+  command("convert", folder, tmp_path / "other", "--to", "hf:quant=fp8_channel")
+  assert not any(map(is_input_scale, read(tmp_path / "other")))
 
 
 def test_the_same_form_is_kept_with_all_it_says(stored, tmp_path):
@@ -187,6 +235,10 @@ def test_the_config_may_lie_beside(stored, tmp_path):
 def test_plain_weights_are_written_and_read_again(plain, stored, tmp_path):
   algo, _, tensors, _ = stored
   text = f"hf:quant={ALGOS[algo]},quant_method=modelopt"
+  if algo == "FP8":
+    no = command("convert", plain[0], tmp_path / "packed", "--to", text, fails=True)
+    assert "an input_scale for every module" in no
+    return
   command("convert", plain[0], tmp_path / "packed", "--to", text)
   made = read(tmp_path / "packed")
   ends = ("input_scale", "k_scale", "v_scale")
