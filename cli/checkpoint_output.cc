@@ -56,16 +56,20 @@ Result<> CheckpointOutput::write(const WriteFile& write) {
         RESHARD_TRY(check_inputs());
         Error error = std::move(written).error();
         if (interrupted()) error.message = "interrupted";
-        if (!folder_.finished().empty())
-          error.message +=
-              fmt::format("; {} of {} files are kept in {}, the same command goes on from there",
-                          folder_.finished().size(), files_.files.size(), folder_.partial());
-        return tl::unexpected(std::move(error));
+        return tl::unexpected(with_what_is_kept(std::move(error)));
       }
     }
     before += file.tensor_bytes;
   }
   return {};
+}
+
+Error CheckpointOutput::with_what_is_kept(Error error) const {
+  if (!folder_.finished().empty())
+    error.message +=
+        fmt::format("; {} of {} files are kept in {}, the same command goes on from there",
+                    folder_.finished().size(), files_.files.size(), folder_.partial());
+  return error;
 }
 
 Result<> CheckpointOutput::write_file(const OutputFile& file, const WriteFile& write,

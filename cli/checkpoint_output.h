@@ -35,6 +35,8 @@ class CheckpointOutput {
   /// Calls `write` for each file that is not finished, in order, and finishes it. An error says
   /// what is kept; when inputs changed, that is the error, and nothing is.
   Result<> write(const WriteFile& write);
+  /// The error, and what a later run finds finished.
+  Error with_what_is_kept(Error error) const;
 
   /// Gives the folder its name; with `sync` only when all data is on the disk. Errors: those of
   /// OutputDir::commit and of the inputs.

@@ -259,8 +259,10 @@ Result<int> execute(const ConvertArguments& a) {
     return write_file(job, output.files().tensor_bytes(), file, writer, before);
   }));
   stop_for_test("files");
-  const auto left_out =
-      RESHARD_TRY(write_companions(model, to, to_side, as_stored, output.files(), output.folder()));
+  auto companions =
+      write_companions(model, to, to_side, as_stored, output.files(), output.folder());
+  if (!companions) return tl::unexpected(output.with_what_is_kept(std::move(companions).error()));
+  const auto left_out = *std::move(companions);
   RESHARD_TRY(output.commit(a.sync));
   print(report(output, a.output, left_out, watch.seconds()));
   if (const auto note = requantised_note(from_side, to_side); !note.empty()) print(note + "\n");

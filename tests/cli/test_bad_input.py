@@ -92,6 +92,27 @@ class BadInput(unittest.TestCase):
         finally:
             subprocess.run(["umount", str(disk)], check=True)
 
+    def test_a_disk_that_is_full_for_the_last_small_files_keeps_the_others(self):
+        place = self.place()
+        source = place.copy(place.hf)
+        needed = sum(path.stat().st_size for path in source.iterdir())
+        (source / "tokenizer.json").write_bytes(b" " * (4 << 20))
+        disk = place.folder / "disk"
+        disk.mkdir()
+        size = f"size={needed + (1 << 20)}"
+        mount = ["mount", "-t", "tmpfs", "-o", size, "tmpfs", str(disk)]
+        if subprocess.run(mount, stderr=subprocess.DEVNULL, check=False).returncode != 0:
+            self.skipTest("mounting a small disk needs root")
+        try:
+            result = program.run("convert", source, disk / "out", "--to", "hf")
+            words = ("tokenizer.json", "disk is full", "are kept in", "the same command goes on")
+            self.refuses(result, 1, words)
+            subprocess.run(["mount", "-o", "remount,size=64m", str(disk)], check=True)
+            self.assertIn("kept", program.done("convert", source, disk / "out", "--to", "hf"))
+            self.assertEqual((disk / "out" / "tokenizer.json").stat().st_size, 4 << 20)
+        finally:
+            subprocess.run(["umount", str(disk)], check=True)
+
     def test_no_permission(self):
         place = self.place()
         user, binary = None, None
