@@ -85,31 +85,42 @@ MEGATRON = [
   megatron("linear_fc2 is cut on columns", "_ffn", '"down_proj"), 1, c_.mlp_bias', '"down_proj"), 0, c_.mlp_bias'),
   megatron(
     "an expert's linear_fc1 is gate, up", "_ffn",
-    "    pieces.push_back(whole_tensor(m_, gate, {etp_}));\n  }\n  pieces.push_back(whole_tensor(m_, up, {etp_}));",
-    "    pieces.push_back(whole_tensor(m_, up, {etp_}));\n    pieces.push_back(whole_tensor(m_, gate, {etp_}));\n  } else\n"
-    "    pieces.push_back(whole_tensor(m_, up, {etp_}));",
+    "gate_up(gate, up, s_.glu_interleave, etp_)", "gate_up(up, gate, s_.glu_interleave, etp_)",
+  ),
+  megatron(
+    "blocks of gates and ups begin with gates", "_ffn",
+    "for (const TensorId part : {gate, up}) turns", "for (const TensorId part : {up, gate}) turns",
   ),
   megatron(
     "an expert's linear_fc2 is cut on columns", "_ffn",
     "whole_tensor(m_, down, {CutId(0), etp_})", "whole_tensor(m_, down, {etp_})",
   ),
-  megatron("stacked experts alternate gate, up", "_ffn", "for (const Index half : {0, 1})", "for (const Index half : {1, 0})"),
+  megatron("stacked experts alternate gate, up", "_ffn", "half = k % 2", "half = 1 - k % 2"),
   megatron(
     "shared experts are gate, up", "_ffn",
-    '{"gate_proj.weight", "up_proj.weight"}', '{"up_proj.weight", "gate_proj.weight"}',
+    "gate_up(gate, up, s_.shared_glu_interleave, tp_)", "gate_up(up, gate, s_.shared_glu_interleave, tp_)",
   ),
   megatron(
     "shared experts are cut over tp", "_ffn",
-    "whole_tensor(m_, RESHARD_TRY(find(hf_.shared_expert(l.at, part))), {tp_})",
-    "whole_tensor(m_, RESHARD_TRY(find(hf_.shared_expert(l.at, part))))",
+    "gate_up(gate, up, s_.shared_glu_interleave, tp_)", "gate_up(gate, up, s_.shared_glu_interleave, CutId(0))",
   ),
   megatron("the vocabulary is padded to a multiple of tp", "", "s_.vocab_multiple * s_.tp", "s_.vocab_multiple"),
   megatron(
     "a tied output layer lives on the last stage alone", "",
     "(c_.tie_word_embeddings && chunk.embedding)", "(c_.tie_word_embeddings && !chunk.embedding)",
   ),
-  megatron("gamma=plain adds 1", "", "map = ValueMap::plus_one", "map = ValueMap::minus_one"),
-  megatron("gamma=zero_centered takes 1 off", "", "map = ValueMap::minus_one", "map = ValueMap::plus_one"),
+  megatron(
+    "gamma=plain adds 1, gamma=zero_centered takes 1 off", "",
+    "centred ? ValueMap::plus_one : ValueMap::minus_one", "centred ? ValueMap::minus_one : ValueMap::plus_one",
+  ),
+  megatron(
+    "norms are centred where the class is trained so", "",
+    "usual ? c_.zero_centered_norms :", "usual ? centred :",
+  ),
+  megatron(
+    "the expert bias is float32", "_ffn",
+    "sections(whole_tensor(m_, id)), {.dtype = DType::f32}", "sections(whole_tensor(m_, id)), {.dtype = m_[id].dtype}",
+  ),
   megatron(
     "a delta net's norm is not centred", "_mixers",
     '"norm.weight"), false)', '"norm.weight"), c_.zero_centered_norms)',
@@ -181,8 +192,13 @@ VLLM = [
   ),
   Rule(
     "vllm", "A is negated and exponentiated", "reshard/model/engine_mixers.cc",
-    "heads_, true, ValueMap::negated_exp",
-    "heads_, true, ValueMap::identity",
+    "{.map = ValueMap::negated_exp, .dtype",
+    "{.map = ValueMap::identity, .dtype",
+  ),
+  Rule(
+    "vllm", "parameters are in the model's dtype", "reshard/model/engine.cc",
+    "read_dtype(spec, model_dtype())",
+    "read_dtype(spec)",
   ),
   Rule(
     "vllm", "runs of packed rows follow each other", "reshard/model/engine_mixers.cc",
@@ -221,7 +237,7 @@ VLLM = [
   ),
   Rule(
     "vllm", "a bias that is summed is on one rank", "reshard/model/engine_experts.cc",
-    "sharers > 1 ? inner_ : outer_",
+    "sharers > 1 ? b_.add_cut(over_both(d_)) : outer_",
     "outer_",
   ),
   Rule(

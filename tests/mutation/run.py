@@ -3,6 +3,7 @@
 """Flips one layout rule after the other and says which flips no test notices.
 
   tests/mutation/run.py BUILD [--only WORD]
+  tests/mutation/run.py --applies              says which rules' texts no longer stand in their files, and flips nothing
 
 BUILD is the build folder whose Python environment is used. Works on a copy of the sources in BUILD/mutants, so the
 checkout stays as it is. Each rule of rules.py is a text that stands exactly once in its file, and what it is replaced by:
@@ -81,10 +82,10 @@ def noticed_by(copy, python):
 
 def check(rule, copy, python):
   """What became of one flip: (noticed, words)."""
+  if words := stands(rule, copy):
+    return False, words
   path = copy / rule.file
   text = path.read_text()
-  if text.count(rule.find) != 1:
-    return False, f"its text stands {text.count(rule.find)} times in {rule.file}, must be once"
   try:
     path.write_text(text.replace(rule.find, rule.replace))
     error = build(copy)
@@ -98,11 +99,30 @@ def check(rule, copy, python):
     path.write_text(text)
 
 
+def stands(rule, root):
+  """None where the rule's text stands once in its file, else what is wrong."""
+  count = (root / rule.file).read_text().count(rule.find)
+  return None if count == 1 else f"its text stands {count} times in {rule.file}, must be once"
+
+
+def applies():
+  """Whether every rule's text stands where it says; prints those that do not."""
+  wrong = [(rule, words) for rule in rules.RULES if (words := stands(rule, ROOT))]
+  for rule, words in wrong:
+    print(f"FAIL {rule.family}: {rule.name}: {words}")
+  return not wrong
+
+
 def main(arguments):
   parser = argparse.ArgumentParser(prog="tests/mutation/run.py", description=__doc__.split("\n")[0])
-  parser.add_argument("build", type=pathlib.Path)
+  parser.add_argument("build", type=pathlib.Path, nargs="?")
+  parser.add_argument("--applies", action="store_true", help="only look whether the rules' texts are there")
   parser.add_argument("--only", default="", help="rules whose family or name contains this")
   chosen = parser.parse_args(arguments)
+  if chosen.applies:
+    return 0 if applies() else 1
+  if chosen.build is None:
+    parser.error("BUILD is missing")
   copy = chosen.build.resolve() / "mutants"
   python = str(chosen.build.resolve() / "venv" / "bin" / "python")
   copy_sources(copy)
