@@ -24,7 +24,7 @@ constexpr Spoken kRoutes[] = {
     {Route::quantise_between, "quantise_between", "quantised where they are whole"},
     {Route::dequantise_at_sender, "dequantise_at_sender", "dequantised by the sender"},
     {Route::dequantise_at_receiver, "dequantise_at_receiver", "dequantised by the receiver"},
-    {Route::requantise, "requantise", "dequantised, then quantised anew"},
+    {Route::requantise, "requantise", "dequantised, then quantised anew (loses precision)"},
 };
 
 /// Bytes of one copy of a tensor as a side stores it.

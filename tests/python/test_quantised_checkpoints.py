@@ -157,6 +157,9 @@ def test_what_is_quantised_anew_says_that_it_loses_precision(plain, tmp_path):
   command("convert", folder, tmp_path / "fp8", "--to", "hf:quant=fp8_channel")
   convert = ("convert", tmp_path / "fp8")
   own = "vllm:tp=2,quant=fp8_channel,quant_grid=local"
+  pair = ("--model", folder, "--from", "hf:quant=fp8_channel", "--to")
+  assert "quantised anew (loses precision)" in command("plan", *pair, own)
+  assert "loses precision" not in command("plan", *pair, "vllm:tp=2,quant=fp8_channel")
   said = command(*convert, tmp_path / "own", "--to", own)
   assert "quantised anew, which loses precision" in said and "quant_grid=tensor" in said
   said = command(*convert, tmp_path / "other", "--to", "vllm:tp=2,quant=mxfp8")
