@@ -92,6 +92,20 @@ Result<Index> rank_in_group(Rank rank, const std::vector<Rank>& group) {
 
 LayerPrefixMap build_layer_module_prefix_map(Module& module) {
   LayerPrefixMap map;
+  if (module.is_chunk_list) {
+    for (const Module::Child& chunk : module.children()) {
+      const std::string front = chunk.name + ".";
+      const auto leave_out = [&](const std::string& member) {
+        map.emplace(front + member, member);
+      };
+      for (const Module::Child& c : chunk.module->children()) leave_out(c.name);
+      for (const NamedTensor& p : chunk.module->parameters()) leave_out(p.name);
+      for (const Module::Buffer& b : chunk.module->buffers()) leave_out(b.name);
+      for (const auto& [local, global] : build_layer_module_prefix_map(*chunk.module))
+        map.insert_or_assign(front + local, global);
+    }
+    return map;
+  }
   for (const NamedModule& m : named_modules(module))
     if (!m.name.empty() && m.module->layer_number)
       add_layer_module(map, m.name, *m.module->layer_number);

@@ -25,7 +25,8 @@ using RankListCache = std::map<std::vector<Rank>, GroupRanks>;
 Result<Index> rank_in_group(Rank rank, const std::vector<Rank>& group);
 
 /// "decoder.layers.0" -> "decoder.layers.16" for each module that has a layer_number (17) and whose
-/// last name is a number.
+/// last name is a number. Of a chunk list "model1.decoder.layers.0" -> "decoder.layers.16" and
+/// "model1.decoder" -> "decoder".
 LayerPrefixMap build_layer_module_prefix_map(Module& module);
 
 /// What extract_param_metadata knows beside the parameter.

@@ -34,6 +34,20 @@ void walk(Module& module, const std::string& path, std::unordered_set<const Modu
   for (const Module::Child& c : module.children()) walk(*c.module, joined(path, c.name), seen, out);
 }
 
+bool same_groups(const ProcessGroups& a, const ProcessGroups& b) {
+  const auto same = [](const GroupRanks& x, const GroupRanks& y) {
+    return x == y || (x != nullptr && y != nullptr && *x == *y);
+  };
+  return same(a.tp, b.tp) && same(a.pp, b.pp) && same(a.ep, b.ep) && same(a.dp, b.dp) &&
+         same(a.expt_tp, b.expt_tp);
+}
+
+std::vector<std::uint64_t> ids_of(const std::vector<Module*>& modules) {
+  std::vector<std::uint64_t> ids;
+  for (const Module* m : modules) ids.push_back(m->id());
+  return ids;
+}
+
 template <class Items>
 auto find_named(Items& items, std::string_view name) {
   return std::ranges::find_if(items, [&](const auto& item) { return item.name == name; });
@@ -168,13 +182,53 @@ std::vector<NamedTensor> named_refit_tensors(Module& module) {
 }
 
 std::shared_ptr<const TensorDict> get_refit_tensor_dict(Module& module) {
+  if (module.is_chunk_list) {
+    std::vector<std::shared_ptr<const TensorDict>> now;
+    for (const Module::Child& c : module.children())
+      now.push_back(get_refit_tensor_dict(*c.module));
+    if (now != module.chunk_caches_) module.refit_tensor_cache_ = nullptr;
+    module.chunk_caches_ = std::move(now);
+  }
   if (module.refit_tensor_cache_ == nullptr)
     module.refit_tensor_cache_ = std::make_shared<const TensorDict>(
         named_refit_tensors(module), build_layer_module_prefix_map(module));
   return module.refit_tensor_cache_;
 }
 
-void invalidate_refit_tensor_cache(Module& module) { module.refit_tensor_cache_ = nullptr; }
+void invalidate_refit_tensor_cache(Module& module) {
+  module.refit_tensor_cache_ = nullptr;
+  if (!module.is_chunk_list) return;
+  for (const Module::Child& c : module.children()) invalidate_refit_tensor_cache(*c.module);
+}
+
+Result<Module*> chunk_list(const std::vector<Module*>& chunks) {
+  Module& first = *chunks.front();
+  for (std::size_t i = 1; i < chunks.size(); ++i) {
+    if (std::find(chunks.begin(), chunks.begin() + static_cast<std::ptrdiff_t>(i), chunks[i]) !=
+        chunks.begin() + static_cast<std::ptrdiff_t>(i))
+      return bad(fmt::format("chunk {} of a model stands twice in its list", i));
+    if (!same_groups(*first.pg_collection, *chunks[i]->pg_collection))
+      return bad(fmt::format("chunk {} of a model has other process groups than chunk 0", i));
+  }
+  const auto& known = first.chunk_list_;
+  const bool same =
+      known != nullptr &&
+      std::ranges::equal(known->children(), chunks,
+                         [](const auto& child, Module* m) { return child.module.get() == m; }) &&
+      known->chunk_ids_ == ids_of(chunks);
+  if (!same) {
+    first.chunk_list_ = std::make_shared<Module>();
+    first.chunk_list_->is_chunk_list = true;
+    first.chunk_list_->chunk_ids_ = ids_of(chunks);
+    // Borrowed: the chunks outlive every call, and the list is the first one's own.
+    for (std::size_t i = 0; i < chunks.size(); ++i)
+      RESHARD_TRY(first.chunk_list_->add_child(
+          fmt::format("model{}", i), std::shared_ptr<Module>(std::shared_ptr<void>(), chunks[i])));
+  }
+  first.chunk_list_->pg_collection = first.pg_collection;
+  first.chunk_list_->config = first.config;
+  return first.chunk_list_.get();
+}
 
 Result<Module*> unwrap_model(Module& module) {
   Module* at = &module;

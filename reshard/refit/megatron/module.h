@@ -103,6 +103,9 @@ class Module {
   std::optional<ProcessGroups> pg_collection = std::nullopt;
   /// Float16Module, DistributedDataParallel: the model itself is the child "module".
   bool is_wrapper = false;
+  /// The children are the chunks of a virtual pipeline on one rank: resolved names leave out their
+  /// names. See chunk_list().
+  bool is_chunk_list = false;
 
   Module();
   Module(const Module&) = delete;
@@ -138,6 +141,7 @@ class Module {
  private:
   friend std::shared_ptr<const TensorDict> get_refit_tensor_dict(Module& module);
   friend void invalidate_refit_tensor_cache(Module& module);
+  friend Result<Module*> chunk_list(const std::vector<Module*>& chunks);
   Result<> check_name(std::string_view name) const;
 
   std::uint64_t id_;
@@ -145,6 +149,11 @@ class Module {
   std::vector<NamedTensor> parameters_;
   std::vector<Buffer> buffers_;
   std::shared_ptr<const TensorDict> refit_tensor_cache_;
+  /// Of a chunk list: the chunks' own, of which refit_tensor_cache_ was made.
+  std::vector<std::shared_ptr<const TensorDict>> chunk_caches_;
+  std::vector<std::uint64_t>
+      chunk_ids_;                       ///< of a chunk list: its chunks, whatever their addresses.
+  std::shared_ptr<Module> chunk_list_;  ///< whose first chunk this is.
 };
 
 /// A module of the tree and its dotted path; "" for the root.
@@ -175,6 +184,12 @@ std::vector<NamedTensor> named_refit_tensors(Module& module);
 /// invalidate_refit_tensor_cache(), which whoever replaces a buffer calls.
 std::shared_ptr<const TensorDict> get_refit_tensor_dict(Module& module);
 void invalidate_refit_tensor_cache(Module& module);
+
+/// The chunks of a virtual pipeline as one module with the children "model0", "model1", ..., in
+/// this order; groups and config are those of the first, as they are now. It is kept on the first
+/// chunk: the same for the same list. Errors: a chunk that stands twice; one whose groups differ
+/// from those of the first. @pre several chunks, none null, each with a pg_collection
+Result<Module*> chunk_list(const std::vector<Module*>& chunks);
 
 /// The model inside its wrappers. Errors: a wrapper without the child "module".
 Result<Module*> unwrap_model(Module& module);

@@ -118,10 +118,20 @@ GroupRanks ModuleUnderTest::group(int mesh_id, const char* axis_name) const {
 }
 
 void ModuleUnderTest::add_groups(const ModelConfig& config) {
-  module_->pg_collection =
-      ProcessGroups{group(0, "tp"), group(0, "pp"), group(1, "ep"), group(0, "dp"), group(1, "tp")};
-  module_->config = TransformerConfig{};
-  if (config.is_moe()) module_->config->num_moe_experts = config.num_experts;
+  for (Module* m : chunks()) {
+    m->pg_collection = ProcessGroups{group(0, "tp"), group(0, "pp"), group(1, "ep"), group(0, "dp"),
+                                     group(1, "tp")};
+    m->config = TransformerConfig{};
+    if (config.is_moe()) m->config->num_moe_experts = config.num_experts;
+  }
+}
+
+std::vector<Module*> ModuleUnderTest::chunks() {
+  std::vector<Module*> found;
+  while (Module* chunk = module_->child("model" + std::to_string(found.size())))
+    found.push_back(chunk);
+  if (found.empty()) found.push_back(module_.get());
+  return found;
 }
 
 void ModuleUnderTest::number_layers() {
@@ -132,7 +142,7 @@ void ModuleUnderTest::number_layers() {
     if (at == std::string::npos) continue;
     const std::size_t end = slot.name.find('.', at + kKey.size());
     const auto& part = slot.sections[0].parts[0];
-    const bool mtp = slot.name.starts_with("mtp.");
+    const bool mtp = slot.name.find("mtp.layers.") != std::string::npos;
     const Index layer = layer_of(mtp ? slot.name : layout_->model()[part.tensor].name);
     if (layer >= 0)
       module_->submodule(std::string_view(slot.name).substr(0, end)).layer_number = layer + 1;
@@ -140,6 +150,7 @@ void ModuleUnderTest::number_layers() {
 }
 
 void ModuleUnderTest::fill(const Oracle& oracle) {
+  invalidate_chunks();
   const auto tensors = get_refit_tensor_dict(*module_);
   for (SlotId id : layout_->slots_of(rank_)) {
     const TensorPtr* tensor = tensors->find(layout_->slot(id).name);
@@ -155,6 +166,7 @@ void ModuleUnderTest::fill(const Oracle& oracle) {
 std::string ModuleUnderTest::wrong(const Oracle& oracle, const std::vector<std::string>& except) {
   std::string text;
   int found = 0;
+  invalidate_chunks();
   const auto tensors = get_refit_tensor_dict(*module_);
   for (SlotId id : layout_->slots_of(rank_)) {
     const std::string& name = layout_->slot(id).name;
@@ -172,7 +184,12 @@ std::string ModuleUnderTest::wrong(const Oracle& oracle, const std::vector<std::
   return text;
 }
 
+void ModuleUnderTest::invalidate_chunks() {
+  if (chunks().front() != module_.get()) invalidate_refit_tensor_cache(*module_);
+}
+
 void ModuleUnderTest::clear() {
+  invalidate_chunks();
   for (const NamedTensor& t : get_refit_tensor_dict(*module_)->items())
     if (t.tensor->mxfp8 == nullptr) std::ranges::fill(bytes_of(t.tensor->view), std::byte{0});
 }

@@ -25,12 +25,15 @@ struct ModuleOptions {
 /// One rank's model and its memory.
 class ModuleUnderTest {
  public:
-  /// @pre the layout is of the family megatron and has the rank; no vpp
+  /// @pre the layout is of the family megatron and has the rank
   ModuleUnderTest(std::shared_ptr<const ModelLayout> layout, const ModelConfig& config, Rank rank,
                   const ModuleOptions& options = {});
 
+  /// Of a layout with virtual stages the parent of the chunks, which no call is given.
   Module& module() { return *module_; }
   Module* get() { return module_.get(); }
+  /// The chunks of a virtual pipeline, each a model of its own; of others the one module.
+  std::vector<Module*> chunks();
 
   /// Writes the oracle's values into all parameters and persistent buffers.
   void fill(const Oracle& oracle);
@@ -46,6 +49,8 @@ class ModuleUnderTest {
   ParameterAttributes attributes_of(SlotId slot) const;
   GroupRanks group(int mesh, const char* axis) const;
   void number_layers();
+  /// A refit that replaces a buffer of a chunk does not know this parent.
+  void invalidate_chunks();
 
   std::shared_ptr<const ModelLayout> layout_;
   Rank rank_;

@@ -3,6 +3,8 @@
 // place.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "reshard/refit/megatron/refit.h"
 
 namespace reshard::megatron {
@@ -19,9 +21,21 @@ std::vector<NamedTensor> fp8_weights(const Module* model, Module* core, std::str
   if (!needs_mxfp8_conversion(configured)) return out;
   swizzled = configured->config->swizzled_scales;
   // Without a decoder all of the model is one.
-  prefix = core->child("decoder") != nullptr ? kDecoder : "";
+  const auto decoder = [](const Module& m) {
+    return std::string(m.child("decoder") != nullptr ? kDecoder : "");
+  };
+  std::vector<std::string> decoders;
+  if (core->is_chunk_list) {
+    for (const Module::Child& c : core->children())
+      decoders.push_back(c.name + "." + decoder(*c.module));
+  } else {
+    prefix = decoder(*core);
+    decoders.push_back(prefix);
+  }
   for (NamedTensor& p : named_parameters(*core))
-    if (p.tensor->attributes.fp8_weight && p.name.starts_with(prefix)) out.push_back(std::move(p));
+    if (p.tensor->attributes.fp8_weight &&
+        std::ranges::any_of(decoders, [&](const auto& d) { return p.name.starts_with(d); }))
+      out.push_back(std::move(p));
   return out;
 }
 

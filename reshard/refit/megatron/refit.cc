@@ -19,15 +19,20 @@ Index size_of(const GroupRanks& group) {
 /// The model's core and its experts; checked.
 Result<Module*> core_of(const ModelArgument& argument, const char* which,
                         std::optional<Index>& num_experts) {
-  Module* model = RESHARD_TRY(argument.module());
-  if (model == nullptr) return nullptr;
-  Module* core = RESHARD_TRY(unwrap_model(*model));
-  const auto& config = model->config ? model->config : core->config;
-  if (!config) return bad(fmt::format("{} model has no config", which));
-  if (!core->pg_collection)
-    return bad(fmt::format("{} model has no pg_collection, which a refit needs", which));
-  if (!num_experts) num_experts = config->num_moe_experts;
-  return core;
+  const std::vector<Module*> models = RESHARD_TRY(argument.modules());
+  if (models.empty()) return nullptr;
+  std::vector<Module*> cores;
+  for (Module* model : models) {
+    Module* core = RESHARD_TRY(unwrap_model(*model));
+    const auto& config = model->config ? model->config : core->config;
+    const std::string chunk = models.size() == 1 ? "" : fmt::format("'s chunk {}", cores.size());
+    if (!config) return bad(fmt::format("{} model{} has no config", which, chunk));
+    if (!core->pg_collection)
+      return bad(fmt::format("{} model{} has no pg_collection, which a refit needs", which, chunk));
+    if (!num_experts) num_experts = config->num_moe_experts;
+    cores.push_back(core);
+  }
+  return cores.size() == 1 ? cores.front() : chunk_list(cores);
 }
 
 void add_groups(Digest& digest, const ProcessGroups& groups) {
@@ -59,11 +64,11 @@ void add_module(Digest& digest, Module* module) {
 
 }  // namespace
 
-Result<Module*> ModelArgument::module() const {
-  if (!is_list_) return modules_.empty() ? nullptr : modules_[0];
-  if (modules_.size() == 1 && modules_[0] != nullptr) return modules_[0];
-  return bad(fmt::format("a model is one module or a list of one, not a list of {}{}",
-                         modules_.size(), modules_.size() == 1 ? " null" : ""));
+Result<std::vector<Module*>> ModelArgument::modules() const {
+  if (is_list_ && modules_.empty()) return bad("a list of modules is empty");
+  for (std::size_t i = 0; i < modules_.size(); ++i)
+    if (modules_[i] == nullptr) return bad(fmt::format("module {} of a list is null", i));
+  return modules_;
 }
 
 Result<ModelCores> unwrap_model_cores(const ModelArgument& src_model,

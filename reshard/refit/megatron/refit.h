@@ -22,7 +22,8 @@ namespace reshard::megatron {
 /// "inproc", "shm", "mpi", "gloo", "ucx", "nccl": as `reshard transports` lists them.
 using RefitBackendName = std::string;
 
-/// A model as callers hold it: none, one, or a list of one. Wrappers are taken off.
+/// A model as callers hold it: none, one, or a list, of one or of the chunks of a virtual pipeline
+/// in their order. Wrappers are taken off.
 class ModelArgument {
  public:
   ModelArgument(std::nullptr_t) {}  // NOLINT
@@ -31,8 +32,8 @@ class ModelArgument {
   }  // NOLINT
   ModelArgument(Module& module) : modules_{&module} {}                                     // NOLINT
   ModelArgument(std::vector<Module*> list) : modules_(std::move(list)), is_list_(true) {}  // NOLINT
-  /// The module, or null for none. Errors: a list of none or several, or of null.
-  Result<Module*> module() const;
+  /// The modules; empty for none. Errors: a list of none, or with a null.
+  Result<std::vector<Module*>> modules() const;
 
  private:
   std::vector<Module*> modules_;
@@ -46,9 +47,9 @@ struct ModelCores {
   std::optional<Index> num_experts = std::nullopt;  ///< the source's, else the target's.
 };
 
-/// Handles lists, wrappers and missing models. A source whose pg_collection has no data parallel
-/// group gets `data_parallel_group`. Errors: a model without config or pg_collection (which is
-/// named), ModelArgument::module()'s.
+/// Handles lists, wrappers and missing models: several chunks become a chunk_list(). A source whose
+/// pg_collection has no data parallel group gets `data_parallel_group`. Errors: a model without
+/// config or pg_collection (which is named), ModelArgument::modules()'s, chunk_list()'s.
 Result<ModelCores> unwrap_model_cores(const ModelArgument& src_model,
                                       const ModelArgument& target_model,
                                       const GroupRanks& data_parallel_group);

@@ -107,6 +107,48 @@ TEST(SwapModelWeights, takes_lists_of_one_module) {
   });
 }
 
+// Chunks of a virtual pipeline: where Python takes the first and loses the others.
+TEST(SwapModelWeights, takes_the_chunks_of_a_virtual_pipeline) {
+  const SwapLayouts layouts{"", tiny_dense(), sized(1, "pp=2,vpp=2"), sized(2, ""), 2};
+  run_job(layouts, [](SwapRank& me, RankEnds& ends) {
+    ASSERT_EQ(me.source->chunks().size(), 2U);
+    ASSERT_EQ(outcome(prepare_swap_model_weights(me.src(), me.tgt(), {}, *me.context)), "");
+    for (std::uint64_t seed : {1U, 2U}) expect_swap(me, seed);
+    TransportCopyService service(*ends.transport, *ends.control, 60);
+    expect_swap(me, 3, &service);
+    EXPECT_EQ(me.context->plans_built(), 1U);
+    EXPECT_EQ(me.context->sessions_prepared(), 1U);
+    // A chunk that changes is noticed: another plan.
+    Module& chunk = *me.source->chunks()[1];
+    ASSERT_EQ(outcome(chunk.submodule("decoder.layers.0")
+                          .register_buffer("seen", *tensor_view({}, DType::f32, {0}))),
+              "");
+    invalidate_refit_tensor_cache(chunk);
+    expect_swap(me, 4);
+    EXPECT_EQ(me.context->plans_built(), 2U);
+  });
+}
+
+TEST(ModelArgument, lists_that_are_no_model_are_errors) {
+  run_job(tp2_to_tp1(), [](SwapRank& me, RankEnds&) {
+    if (!me.source) return;
+    Module& one = me.source->module();
+    Module other;
+    other.config = one.config;
+    const auto error = [](std::vector<Module*> list) {
+      return unwrap_model_cores(ModelArgument(std::move(list)), nullptr, nullptr).error().message;
+    };
+    EXPECT_EQ(error({}), "a list of modules is empty");
+    EXPECT_EQ(error({&one, nullptr}), "module 1 of a list is null");
+    EXPECT_EQ(error({&one, &one}), "chunk 1 of a model stands twice in its list");
+    EXPECT_EQ(error({&one, &other}),
+              "source model's chunk 1 has no pg_collection, which a refit needs");
+    other.pg_collection = one.pg_collection;
+    other.pg_collection->tp = nullptr;
+    EXPECT_EQ(error({&one, &other}), "chunk 1 of a model has other process groups than chunk 0");
+  });
+}
+
 // refit: "subsequent calls reuse it without needing to inspect named_parameters() again."
 TEST(SwapModelWeights, keeps_the_tensor_dict_that_prepare_made) {
   run_job(tp2_to_tp1(), [](SwapRank& me, RankEnds&) {

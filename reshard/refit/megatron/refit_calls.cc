@@ -117,7 +117,8 @@ class RefitCalls {
         for (const NamedTensor& t : get_refit_tensor_dict(*core)->items())
           if (t.tensor->mxfp8 != nullptr)
             (core == cores_.tgt ? target_is_mxfp8_ : source_is_mxfp8_) = true;
-    model_ = RESHARD_TRY(tgt.module());
+    const std::vector<Module*> targets = RESHARD_TRY(tgt.modules());
+    model_ = targets.empty() ? nullptr : targets.front();
     mine.by_operations = arguments_.transform != nullptr || target_is_mxfp8_ || source_is_mxfp8_;
     key_ = build_plan_cache_key(cores_, *group_, arguments_, pool_);
     const auto it = context_.plans_.find(key_);

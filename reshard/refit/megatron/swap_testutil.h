@@ -60,6 +60,11 @@ inline std::vector<SwapLayouts> swap_layouts() {
       {"latent_tp2_tp1", latent, sized(2, "ep=2,etp=1"), sized(1, "ep=1,etp=1"), 2},
       {"latent_ep2_tp2", latent, sized(1, "ep=2,etp=1"), sized(2, "ep=1,etp=1,dp=1"), 2},
       {"mtp_pp2_tp2", mla, sized(1, "pp=2,ep=1,etp=1"), sized(2, "ep=2,etp=1"), 2},
+      {"chunks_tp2", dense, sized(1, "pp=2,vpp=2"), sized(2, ""), 2},
+      {"chunks_chunks", dense, sized(2, "pp=2,vpp=2"), sized(1, "pp=4,layout=Et|t||t|t|||L"), 4},
+      {"chunks_mtp_ep2_tp2", mla, sized(1, "pp=2,vpp=2,ep=1,etp=1"), sized(2, "ep=2,etp=1"), 2},
+      {"chunks_expert_bias", mla, sized(1, "pp=2,vpp=2,ep=2,etp=1,dp=2"),
+       sized(1, "pp=2,vpp=2,ep=1,etp=1"), 4, true},
       {"mamba_tp2_tp1", latent, sized(2, "etp=1"), sized(1, ""), 2},
       {"mamba_tp1_tp2", latent, sized(1, ""), sized(2, "etp=1"), 2},
       {"mamba_tp2_tp4", latent, sized(2, "etp=1"), sized(4, "etp=1"), 4},
@@ -111,8 +116,14 @@ struct SwapRank {
     context = std::make_unique<RefitContext>(RefitContext::Defaults{.world = group});
   }
 
-  ModelArgument src() { return source ? ModelArgument(source->get()) : nullptr; }
-  ModelArgument tgt() { return target ? ModelArgument(target->get()) : nullptr; }
+  ModelArgument src() { return argument(source.get()); }
+  ModelArgument tgt() { return argument(target.get()); }
+  /// As trainers hold it: several chunks of a virtual pipeline are a list.
+  static ModelArgument argument(ModuleUnderTest* model) {
+    if (model == nullptr) return nullptr;
+    const auto chunks = model->chunks();
+    return chunks.size() == 1 ? ModelArgument(chunks[0]) : ModelArgument(chunks);
+  }
 
   Result<> swap(const RefitMethod& method) {
     return swap_model_weights(src(), tgt(), method, arguments, *context);
