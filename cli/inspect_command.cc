@@ -168,13 +168,14 @@ std::string ranks_text(const ModelLayout& layout, const Style& style) {
 struct Inspected {
   std::shared_ptr<const ModelLayout> layout;
   SlotFiles files;
+  std::vector<std::string> notes;  ///< what the layout decided by rules.
   const ModelLayout* operator->() const { return layout.get(); }
 };
 using Layouts = std::vector<Inspected>;
 
 Result<> add(Layouts& layouts, Result<LayoutSide> side) {
   if (!side) return tl::unexpected(std::move(side).error());
-  layouts.push_back({side->stored(), RESHARD_TRY(SlotFiles::of(*side))});
+  layouts.push_back({side->stored(), RESHARD_TRY(SlotFiles::of(*side)), side->notes});
   return {};
 }
 
@@ -205,6 +206,12 @@ Result<std::optional<Rank>> rank_of(const InspectArguments& a, const Model& mode
                           layouts[0]->name(), to_string(layouts[0]->ranks())));
 }
 
+Json notes_list(const std::vector<std::string>& notes) {
+  Json::Array list;
+  for (const std::string& note : notes) list.emplace_back(note);
+  return Json(std::move(list));
+}
+
 std::string report_json(const Model& model, const Layouts& layouts, std::optional<Rank> rank) {
   Json::Object object = model_object(model);
   if (layouts.size() == 1) object.push_back({"layout", Json(layouts[0]->name())});
@@ -214,8 +221,12 @@ std::string report_json(const Model& model, const Layouts& layouts, std::optiona
   } else if (!layouts.empty()) {
     if (layouts.size() == 1) object.push_back({"ranks", Json(ranks_list(*layouts[0].layout))});
     Json::Array list;
-    for (const auto& layout : layouts)
-      list.push_back(explanation_json(*layout.layout, layout.files));
+    for (const auto& layout : layouts) {
+      Json explanation = explanation_json(*layout.layout, layout.files);
+      if (!layout.notes.empty())
+        explanation.object()->push_back({"notes", notes_list(layout.notes)});
+      list.push_back(std::move(explanation));
+    }
     object.push_back({"layouts", Json(std::move(list))});
   }
   return Json(std::move(object)).dump(true) + "\n";
@@ -224,10 +235,15 @@ std::string report_json(const Model& model, const Layouts& layouts, std::optiona
 std::string report_text(const Model& model, const Layouts& layouts, std::optional<Rank> rank) {
   const Style style = Style::of_stdout();
   std::string text = model_text(model, style);
-  if (rank) return text + shard_map_text(*layouts[0].layout, layouts[0].files, *rank, style);
-  for (const auto& layout : layouts)
-    text +=
-        explanation_text(*layout.layout, layout.files, style) + ranks_text(*layout.layout, style);
+  if (rank) {
+    for (const std::string& note : layouts[0].notes) text += style.quiet("  " + note) + "\n";
+    return text + shard_map_text(*layouts[0].layout, layouts[0].files, *rank, style);
+  }
+  for (const auto& layout : layouts) {
+    text += explanation_text(*layout.layout, layout.files, style);
+    for (const std::string& note : layout.notes) text += style.quiet("  " + note) + "\n";
+    text += ranks_text(*layout.layout, style);
+  }
   return text;
 }
 

@@ -93,8 +93,16 @@ std::string rank_text(const Model& model, const PlanPair& pair, const RankPlan& 
     text += peers.text(style);
     if (left_out > 0) text += fmt::format("  and {} more with less\n", left_out);
   }
+  for (const std::string& note : pair.notes) text += style.quiet("  " + note) + "\n";
   if (a.transfers != 0) text += to_text(*pair.planner, part, most_transfers(a));
   return text + style.quiet(timing_line(pair, "rank's part", seconds));
+}
+
+void add_notes(Json::Object& object, const PlanPair& pair) {
+  if (pair.notes.empty()) return;
+  Json::Array notes;
+  for (const std::string& note : pair.notes) notes.emplace_back(note);
+  object.push_back({"notes", Json(std::move(notes))});
 }
 
 Result<int> plan_rank(const Model& model, const PlanPair& pair, const PlanArguments& a) {
@@ -115,6 +123,7 @@ Result<int> plan_rank(const Model& model, const PlanPair& pair, const PlanArgume
       sum, *pair.planner, {pair.layout_seconds + pair.planner_seconds + seconds, peak_rss_bytes()});
   if (a.transfers != 0)
     object.push_back({"list", Json(transfer_list(*pair.planner, part, most_transfers(a)))});
+  add_notes(object, pair);
   print(Json(std::move(object)).dump(true) + "\n");
   return 0;
 }
@@ -150,6 +159,7 @@ Result<int> plan_all(const Model& model, const PlanPair& pair, const PlanArgumen
     const PlanCost cost{pair.layout_seconds + pair.planner_seconds + seconds, peak_rss_bytes()};
     auto object = plan_object(sum, *pair.planner, cost);
     if (pair.quantises()) object.push_back({"routes", conversion_json(rows)});
+    add_notes(object, pair);
     print(Json(std::move(object)).dump(true) + "\n");
     return 0;
   }

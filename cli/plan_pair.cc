@@ -112,6 +112,9 @@ Result<PlanPair> plan_pair(const Model& model, const std::string& from, const st
   const LayoutSide source = RESHARD_TRY(make_side(from, model));
   const LayoutSide target = RESHARD_TRY(make_target(to, model, source));
   const bool as_stored = moves_as_stored(source, target);
+  for (const LayoutSide* side : {&source, &target})
+    for (const std::string& note : side->notes)
+      pair.notes.push_back(side->stored()->name() + " " + note);
   const bool plain = as_stored && (!filled || RESHARD_TRY(weights_are_stored_as(source, model)));
   pair.from = plain ? LayoutSide{source.stored()} : source;
   pair.to = plain ? LayoutSide{target.stored()} : target;

@@ -22,7 +22,8 @@ struct PlanPair {
   LayoutSide from, to;
   std::shared_ptr<const Planner> planner;
   double layout_seconds = 0, planner_seconds = 0;
-  /// What becomes of quantised tensors; empty where there are none.
+  /// What the layouts decided by rules, and what becomes of quantised tensors; empty for most
+  /// plans.
   std::vector<std::string> notes = {};
 
   /// Values are quantised or dequantised on their way.

@@ -226,6 +226,16 @@ TEST(HfArchitectures, nemotron_defaults_are_those_of_its_class) {
   EXPECT_EQ(c.num_mtp, 0);
 }
 
+TEST(HfArchitectures, nemotron_heads_are_as_wide_as_either_key_says) {
+  const auto width = [](const std::string& keys) {
+    return parse("NemotronHForCausalLM", R"(, "hybrid_override_pattern": "M*")" + keys).head_dim;
+  };
+  EXPECT_EQ(width(R"(, "attention_head_dim": 48)"), 48);
+  EXPECT_EQ(width(R"(, "attention_head_dim": 48, "head_dim": null)"), 48);
+  EXPECT_EQ(width(R"(, "attention_head_dim": 48, "head_dim": 96)"), 96);
+  EXPECT_EQ(width(""), 128);
+}
+
 TEST(HfArchitectures, nemotron_reads_every_key_of_its_own) {
   const auto c = parse("NemotronHForCausalLM",
                        R"(, "hybrid_override_pattern": "ME-", "num_local_experts": 6,

@@ -30,12 +30,12 @@ tl::unexpected<Error> unknown(const ConfigFields& fields, const std::string* arc
   if (architecture != nullptr && *architecture == "Gemma3ForConditionalGeneration")
     return fields.unsupported(
         "architecture \"Gemma3ForConditionalGeneration\" has a vision tower beside its decoder; "
-        "give "
-        "its text_config alone with architectures [\"Gemma3ForCausalLM\"], or describe the whole "
-        "in "
-        "a layout rules:FILE");
+        "give its text_config alone with architectures [\"Gemma3ForCausalLM\"], or read the whole, "
+        "as a checkpoint, by hf or rules:FILE");
   return fields.unsupported(fmt::format(
-      "{} {} is not known; known are {}; describe others in a layout rules:FILE",
+      "{} {} is not known; known are {}; of others a checkpoint can be read all the same, but no "
+      "config alone: by the layouts hf, fsdp, dtensor:FILE and rules:FILE, which cut tensors one "
+      "by one and fuse none",
       architecture != nullptr ? "architecture" : "model_type",
       in_quotes(architecture != nullptr ? *architecture : type), known_architectures()));
 }

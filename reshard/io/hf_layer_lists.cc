@@ -143,6 +143,10 @@ Result<> read_linear_layers(const ConfigFields& fields, ModelConfig& config) {
 Result<> read_nemotron_h(const ConfigFields& fields, ModelConfig& config) {
   RESHARD_TRY(read_hybrid_layers(fields, config));
   RESHARD_TRY(read_mamba2(fields, config));
+  // What the class was published with.
+  if (!fields.has("head_dim"))
+    config.head_dim =
+        RESHARD_TRY(fields.optional_size("attention_head_dim")).value_or(config.head_dim);
   config.gated_mlp = false;
   // Its class has no tied head, whatever the key says.
   config.tie_word_embeddings = false;

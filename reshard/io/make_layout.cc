@@ -108,6 +108,7 @@ Result<LayoutSide> side_of(LayoutSpec spec, const Model& model, const std::strin
   LayoutSide side{std::make_shared<const ModelLayout>(
       RESHARD_TRY(build(spec, model, rules_folder, block,
                         !own && !(alike && keeps_input_scales(*notation, model)))))};
+  side.notes = RESHARD_TRY(layout_notes(spec, model.config_or_null()));
   if (!notation) return side;
   side.quantised = std::make_shared<const QuantisedLayout>(
       RESHARD_TRY(quantised_as(*notation, side.values, stored)));

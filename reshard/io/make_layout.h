@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "reshard/io/open_model.h"
 #include "reshard/model/layout_spec.h"
@@ -23,6 +24,7 @@ struct LayoutSide {
   std::shared_ptr<const QuantisedLayout> quantised{};  ///< null: plain.
   std::optional<QuantMethod> method{};                 ///< how files of hf hold what is quantised.
   std::optional<QuantMethod> modules{};  ///< by whose names and shapes an engine's modules do.
+  std::vector<std::string> notes{};      ///< layout_notes().
   /// What is in memory or in files.
   const std::shared_ptr<const ModelLayout>& stored() const {
     return quantised ? quantised->stored : values;

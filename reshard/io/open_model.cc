@@ -91,9 +91,10 @@ Result<> take_copies(const Model& model, ModelConfig& config, ModelSpec& stored)
     copies.push_back(names.lm_head());
   }
   for (const auto& [alias, name] : names.aliases()) {
-    auto there = check_copy(checkpoint, alias, name,
-                            "modules for multi-token prediction share that tensor: remove the copy "
-                            "or describe the model in a layout rules:FILE");
+    auto there =
+        check_copy(checkpoint, alias, name,
+                   "modules for multi-token prediction share that tensor: remove the copy, "
+                   "or the config.json, without which rules:FILE reads all tensors");
     if (!there) return tl::unexpected(std::move(there).error().in(model.name));
     if (*there) copies.push_back(alias);
     if (!*there) config.mtp_copies = false;
@@ -195,6 +196,7 @@ Result<> apply_config(ModelSpec stored, Model& model) {
   config.router_expert_bias |=
       std::any_of(stored.tensors().begin(), stored.tensors().end(),
                   [](const CanonicalTensor& t) { return t.name.ends_with(kRouterBias); });
+  take_prefixes(stored, config);
   forget_missing_mtp(stored, config);
   RESHARD_TRY(take_copies(model, config, stored));
   const ModelSpec wanted = RESHARD_TRY(canonical_tensors(config));

@@ -108,10 +108,20 @@ struct ModelConfig {
   MtpNames mtp_names = MtpNames::trailing;
   bool mtp_copies = true;  ///< trailing modules repeat embedding and head, as published ones do.
 
+  /// What a checkpoint has in front of the decoder's names ("model.language_model.") and of
+  /// lm_head.weight; empty: the class's own, "model." or "backbone.", and nothing.
+  std::string decoder_prefix, head_prefix;
+
   bool is_moe() const { return num_experts > 0; }
   const LayerKind& kind(Index i) const { return layers[static_cast<std::size_t>(i)]; }
   /// True when layer i (from 0) has experts instead of a dense MLP.
   bool is_moe_layer(Index i) const { return kind(i).ffn == Ffn::experts; }
+  /// The kinds of all layers, those of modules for multi-token prediction too where `mtp` says so.
+  std::vector<LayerKind> kinds(bool mtp) const {
+    std::vector<LayerKind> all = layers;
+    if (mtp && num_mtp > 0) all.insert(all.end(), mtp_block.begin(), mtp_block.end());
+    return all;
+  }
   /// Input and output width of the routed experts.
   Index expert_width() const { return moe_latent_size > 0 ? moe_latent_size : hidden_size; }
 };

@@ -8,8 +8,15 @@
 namespace reshard {
 namespace {
 
-/// "backbone.norm_f.weight" as the engines call it: their decoder is always "model".
-std::string in_model(const std::string& hf) { return "model" + hf.substr(hf.find('.')); }
+bool has(const std::vector<LayerKind>& kinds, Mixer mixer) {
+  return std::any_of(kinds.begin(), kinds.end(),
+                     [&](const LayerKind& kind) { return kind.mixer == mixer; });
+}
+
+bool has(const std::vector<LayerKind>& kinds, Ffn ffn) {
+  return std::any_of(kinds.begin(), kinds.end(),
+                     [&](const LayerKind& kind) { return kind.ffn == ffn; });
+}
 
 }  // namespace
 
@@ -58,8 +65,9 @@ Result<> Engine::ends(bool first, bool last) {
     RESHARD_TRY(vocabulary(d_.prefix + "model." + d_.embedding_module + ".weight", hf_.embedding(),
                            embedding_, d_.embedding_rows));
   if (last || d_.norm_everywhere)
-    RESHARD_TRY(replicated(d_.prefix + in_model(hf_.final_norm()), hf_.final_norm()));
-  const std::string name = d_.prefix + hf_.lm_head();
+    RESHARD_TRY(replicated(d_.prefix + "model." + hf_.final_norm().substr(hf_.decoder().size()),
+                           hf_.final_norm()));
+  const std::string name = d_.prefix + "lm_head.weight";
   if (!tied && (last || d_.head_everywhere))
     return vocabulary(name, hf_.lm_head(), head_, d_.head_rows);
   if (tied && d_.tied_head && last && !first)
@@ -170,42 +178,42 @@ CutId Engine::in_units(const DimCut& how, Index granule) {
   return b_.add_cut(cut);
 }
 
-Result<> Engine::check_heads(const std::string& family, const char* key, Index n,
-                             const ModelConfig& c) {
-  const auto has = [&](Mixer mixer) {
-    return std::any_of(c.layers.begin(), c.layers.end(),
-                       [&](const LayerKind& kind) { return kind.mixer == mixer; });
-  };
-  if (has(Mixer::attention) || has(Mixer::mla))
-    RESHARD_TRY(divides(family, key, n, "num_attention_heads", c.num_attention_heads));
-  if (has(Mixer::attention) && c.num_key_value_heads % n != 0 && n % c.num_key_value_heads != 0)
-    return fail(
-        Code::invalid_argument,
-        fmt::format("{}: {}={} is neither a multiple nor a divisor of num_key_value_heads={}",
-                    family, key, n, c.num_key_value_heads));
-  if (has(Mixer::mamba2)) {
-    RESHARD_TRY(divides(family, key, n, "mamba_num_heads", c.mamba2.heads));
+void Engine::check_heads(const std::string& family, const char* key, Index n, const ModelConfig& c,
+                         const std::vector<LayerKind>& kinds, Violations& wrong) {
+  if (has(kinds, Mixer::attention) || has(kinds, Mixer::mla))
+    wrong.add(divides(family, key, n, "num_attention_heads", c.num_attention_heads));
+  if (has(kinds, Mixer::attention)) wrong.add(check_groups(family, key, n, c));
+  if (has(kinds, Mixer::mamba2)) {
+    wrong.add(divides(family, key, n, "mamba_num_heads", c.mamba2.heads));
     if (c.mamba2.groups != 1)
-      RESHARD_TRY(divides(family, key, n, "n_groups", c.mamba2.groups,
-                          "; only a single group is repeated"));
+      wrong.add(divides(family, key, n, "n_groups", c.mamba2.groups,
+                        "; only a single group is repeated"));
   }
-  if (!has(Mixer::gated_delta)) return {};
-  return divides(family, key, n, "linear_num_key_heads", c.gated_delta.key_heads);
+  if (has(kinds, Mixer::gated_delta))
+    wrong.add(divides(family, key, n, "linear_num_key_heads", c.gated_delta.key_heads));
 }
 
-Result<> Engine::check_widths(const std::string& family, const char* key, Index n,
-                              bool whole_shared, const ModelConfig& c) {
-  const bool dense = std::any_of(c.layers.begin(), c.layers.end(),
-                                 [](const LayerKind& kind) { return kind.ffn == Ffn::dense; });
-  if (dense) RESHARD_TRY(divides(family, key, n, "intermediate_size", c.intermediate_size));
-  if (whole_shared || c.shared_expert_size == 0) return {};
-  return divides(family, key, n, "the shared experts' width", c.shared_expert_size);
+void Engine::check_widths(const std::string& family, const char* key, Index n, bool whole_shared,
+                          const ModelConfig& c, const std::vector<LayerKind>& kinds,
+                          Violations& wrong) {
+  if (has(kinds, Ffn::dense))
+    wrong.add(divides(family, key, n, "intermediate_size", c.intermediate_size));
+  if (!whole_shared && has(kinds, Ffn::experts) && c.shared_expert_size > 0)
+    wrong.add(divides(family, key, n, "the shared experts' width", c.shared_expert_size));
 }
 
-Result<> Engine::check_experts(const std::string& family, const char* key, Index n,
-                               const ModelConfig& c, const char* hint) {
-  if (!has_experts(c)) return {};
-  return divides(family, key, n, "moe_intermediate_size", c.moe_intermediate_size, hint);
+void Engine::check_experts(const std::string& family, const char* key, Index n,
+                           const ModelConfig& c, const std::vector<LayerKind>& kinds,
+                           const char* hint, Violations& wrong) {
+  if (has(kinds, Ffn::experts))
+    wrong.add(divides(family, key, n, "moe_intermediate_size", c.moe_intermediate_size, hint));
+}
+
+void Engine::check_tp_of_experts(Index tp, const ModelConfig& c,
+                                 const std::vector<LayerKind>& kinds, Violations& wrong) {
+  if (!has(kinds, Ffn::experts) || tp <= c.num_experts) return;
+  wrong.refuse(fmt::format("tp={} exceeds num_experts={}, which {}'s modules refuse", tp,
+                           c.num_experts, c.architecture));
 }
 
 }  // namespace reshard

@@ -7,6 +7,7 @@
 
 #include "reshard/model/engine_design.h"
 #include "reshard/model/family_builder.h"
+#include "reshard/model/violations.h"
 
 namespace reshard {
 
@@ -19,17 +20,23 @@ class Engine : private FamilyBuilder {
   Engine(const LayoutSpec& spec, const EngineDesign& design, const FamilyInput& input);
   Result<ModelLayout> build(const LayoutSpec& spec);
 
-  /// Errors where `n` ranks cannot share a model's heads (attention, Mamba, gated delta nets), or
-  /// its dense and shared widths; `key` is what the user wrote, as "tp".
-  static Result<> check_heads(const std::string& family, const char* key, Index n,
-                              const ModelConfig& config);
-  static Result<> check_widths(const std::string& family, const char* key, Index n,
-                               bool whole_shared, const ModelConfig& config);
-  static Result<> check_experts(const std::string& family, const char* key, Index n,
-                                const ModelConfig& config, const char* hint);
+  /// Notes where `n` ranks cannot share a model's heads (attention, Mamba, gated delta nets), its
+  /// dense and shared widths, or one expert; `kinds` are the layers that the layout has, `key` is
+  /// what the user wrote, as "tp".
+  static void check_heads(const std::string& family, const char* key, Index n,
+                          const ModelConfig& config, const std::vector<LayerKind>& kinds,
+                          Violations& wrong);
+  static void check_widths(const std::string& family, const char* key, Index n, bool whole_shared,
+                           const ModelConfig& config, const std::vector<LayerKind>& kinds,
+                           Violations& wrong);
+  static void check_experts(const std::string& family, const char* key, Index n,
+                            const ModelConfig& config, const std::vector<LayerKind>& kinds,
+                            const char* hint, Violations& wrong);
+  /// Notes a tp above the number of experts, for models whose modules refuse it.
+  static void check_tp_of_experts(Index tp, const ModelConfig& config,
+                                  const std::vector<LayerKind>& kinds, Violations& wrong);
   using FamilyBuilder::check_ep;
   using FamilyBuilder::divides;
-  using FamilyBuilder::has_experts;
 
  private:
   /// A layer, and the engine's name of it: "model.layers.3.".

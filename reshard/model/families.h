@@ -43,8 +43,9 @@ LayoutSpec spelled_out(LayoutSpec spec, const ModelConfig& config);
 /// vLLM's modules before any kernel permutes them. Keys: tp, dp (vLLM's own data parallel: experts
 /// without ep are cut by tp * dp), ep (1, tp or tp * dp), pp, replicas (independent engines),
 /// vocab_multiple (64), redundant (experts), expert_map (a file; input.expert_map has its content),
-/// placement (linear | round_robin), w13 (gate_first | up_first), transposed (0), experts (experts
-/// | routed_experts), prefix (model | language_model), mtp (0), dtype, offset. World: tp * pp * dp
+/// placement (linear | round_robin), w13 (gate_first | up_first), transposed (0), experts
+/// (routed_experts | experts), prefix (model | language_model), mtp (0), dtype, offset. World: tp *
+/// pp * dp
 /// * replicas, tp fastest.
 Result<ModelLayout> vllm_layout(const LayoutSpec& spec, const FamilyInput& input);
 
@@ -68,6 +69,10 @@ Result<ModelLayout> fsdp_layout(const LayoutSpec& spec, const FamilyInput& input
 /// Any model as DTensors on device meshes, by the placements of a file. Keys: dtype, offset.
 Result<ModelLayout> dtensor_layout(const LayoutSpec& spec, const FamilyInput& input,
                                    const DTensorSet& set);
+
+/// What a layout decided by a rule where the notation says nothing, a line each; none for most.
+/// @pre the family made a layout of it
+Result<std::vector<std::string>> layout_notes(const LayoutSpec& spec, const ModelConfig* config);
 
 /// The names of the families, for messages.
 std::string known_families();

@@ -160,7 +160,7 @@ TEST(Vllm, experts_without_ep_are_cut_over_tp_and_dp) {
   const auto l = layout_of("vllm:tp=2,dp=2", model_of(c), c);
   const auto w13 = [&](int rank) {
     for (SlotId id : l->slots_of(Rank(rank)))
-      if (l->slot(id).name == "model.layers.1.mlp.experts.w13_weight")
+      if (l->slot(id).name == "model.layers.1.mlp.experts.routed_experts.w13_weight")
         return l->local(id, Rank(rank));
     return LocalTensor{};
   };
@@ -177,7 +177,7 @@ TEST(Vllm, experts_that_do_not_divide_go_to_the_first_ranks) {
   std::vector<Index> sizes;
   for (int r = 0; r < 4; ++r)
     for (SlotId id : l->slots_of(Rank(r)))
-      if (l->slot(id).name == "model.layers.2.mlp.experts.w2_weight")
+      if (l->slot(id).name == "model.layers.2.mlp.experts.routed_experts.w2_weight")
         sizes.push_back(l->local_shape(id, Rank(r))[0]);
   EXPECT_THAT(sizes, ElementsAre(3, 3, 2, 2));
 }
@@ -207,10 +207,12 @@ TEST(Families, say_what_is_wrong_and_what_would_be_right) {
     const auto l = try_layout(text, model_of(c), c);
     return l ? std::string("accepted") : l.error().message;
   };
-  EXPECT_EQ(message("megatron:tp=3", dense),
-            "megatron: tp=3 does not divide num_attention_heads=8");
+  EXPECT_EQ(
+      message("megatron:tp=3", dense),
+      "megatron: tp=3 does not divide num_attention_heads=8; tp=3 is neither a multiple nor a "
+      "divisor of num_key_value_heads=4; tp=3 does not divide the rows of linear_qkv=64");
   EXPECT_THAT(message("megatron:pp=2,first=4", dense),
-              HasSubstr("pp=2 does not divide num_hidden_layers=4 with first=4"));
+              HasSubstr("first=4 leaves 0 of num_hidden_layers=4 to 1 other stage"));
   EXPECT_THAT(message("megatron:pp=5", dense), HasSubstr("does not divide num_hidden_layers=4"));
   EXPECT_THAT(message("megatron:tpp=2", dense),
               HasSubstr("unknown key 'tpp'; it knows account_embedding, "));
@@ -226,6 +228,74 @@ TEST(Families, say_what_is_wrong_and_what_would_be_right) {
   EXPECT_THAT(message("vllm:tp=2,dp=8", moe), HasSubstr("replicas=N"));
   EXPECT_THAT(message("vllm:tp=2,dp=2,ep=3", moe), HasSubstr("ep=3 must be 1, tp=2 or tp*dp=4"));
   EXPECT_THAT(message("hf:shards=0", dense), HasSubstr("shards=0"));
+}
+
+TEST(Families, experts_that_no_layer_has_ask_for_nothing) {
+  // As DeepSeek-V3 with --layers 2: it counts experts, and its first layers are dense.
+  ModelConfig c = tiny_deepseek();
+  c.layers.assign(2, {Mixer::mla, Ffn::dense});
+  c.num_hidden_layers = 2;
+  c.num_experts = 7;
+  c.shared_expert_size = 7;
+  for (const char* text : {"megatron:tp=2,ep=2,etp=1,mtp=0", "vllm:tp=2,ep=2", "vllm:tp=8",
+                           "sglang:tp=4,ep=2", "sglang:tp=8"})
+    expect_valid(text, c);
+  const auto error = [&](const char* text) {
+    const auto l = try_layout(text, model_of(c), c);
+    return l ? std::string("accepted") : l.error().message;
+  };
+  // Modules for multi-token prediction have some.
+  for (const char* text : {"megatron:tp=2,ep=2,etp=1", "vllm:tp=2,mtp=1", "sglang:tp=2,mtp=1"})
+    EXPECT_THAT(error(text), HasSubstr("experts"));
+}
+
+TEST(Families, engines_refuse_more_tensor_ranks_than_experts_where_their_modules_do) {
+  ModelConfig moe = tiny_moe(), mixtral = tiny_moe();
+  moe.num_experts = mixtral.num_experts = 4;
+  mixtral.model_type = "mixtral";
+  const auto error = [](const char* text, const ModelConfig& c) {
+    const auto l = try_layout(text, model_of(c), c);
+    return l ? std::string("accepted") : l.error().message;
+  };
+  for (const char* text : {"vllm:tp=8", "sglang:tp=8"}) {
+    EXPECT_THAT(error(text, moe), HasSubstr("tp=8 exceeds num_experts=4")) << text;
+    EXPECT_EQ(error(text, mixtral), "accepted") << text;
+  }
+  EXPECT_EQ(error("vllm:tp=4", moe), "accepted");
+  moe.layers.assign(4, {Mixer::attention, Ffn::dense});
+  EXPECT_EQ(error("vllm:tp=8", moe), "accepted");
+}
+
+TEST(Families, heads_must_divide_in_hybrids_without_attention_too) {
+  ModelConfig c = tiny_nemotron();
+  std::erase_if(c.layers, [](const LayerKind& k) { return k.mixer == Mixer::attention; });
+  c.num_hidden_layers = static_cast<Index>(c.layers.size());
+  c.num_mtp = 0;
+  c.mtp_block.clear();
+  c.num_attention_heads = c.num_key_value_heads = 3;
+  for (const char* text : {"vllm:tp=2", "megatron:tp=2,etp=1"}) {
+    const auto l = try_layout(text, model_of(c), c);
+    ASSERT_FALSE(l) << text;
+    EXPECT_THAT(l.error().message, HasSubstr("tp=2 does not divide num_attention_heads=3"));
+  }
+}
+
+TEST(Families, all_violations_of_a_layout_are_said) {
+  const ModelConfig c = tiny_moe();
+  const auto message = [&](const std::string& text) {
+    return try_layout(text, model_of(c), c).error().message;
+  };
+  EXPECT_EQ(message("vllm:tp=x,pp=0,qq=1,zz=2,dtype=int8").substr(0, 30),
+            "vllm: unknown keys 'qq', 'zz';");
+  for (const char* part : {"tp=x must be", "pp=0 must be", "dtype=int8 must be"})
+    EXPECT_THAT(message("vllm:tp=x,pp=0,qq=1,zz=2,dtype=int8"), HasSubstr(part));
+  for (const char* part :
+       {"etp*ep=12 does not divide tp*cp*dp=9", "tp=3 does not divide num_attention_heads=8",
+        "ep=4 does not divide num_experts=10", "pp=5 does not divide num_hidden_layers=4"})
+    EXPECT_THAT(message("megatron:tp=3,ep=4,dp=3,pp=5"), HasSubstr(part));
+  for (const char* part : {"dp=2 does not divide tp=5", "tp=5 does not divide intermediate_size=24",
+                           "pp=9 exceeds num_hidden_layers=4"})
+    EXPECT_THAT(message("sglang:tp=5,dp=2,pp=9"), HasSubstr(part));
 }
 
 TEST(LayoutSpec, parses_and_prints) {

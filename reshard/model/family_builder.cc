@@ -106,26 +106,16 @@ Result<> FamilyBuilder::divides(const std::string& family, const char* part, Ind
               fmt::format("{}: {}={} does not divide {}={}{}", family, part, n, whole, size, hint));
 }
 
-Result<> FamilyBuilder::check_tp(const std::string& family, Index tp, const ModelConfig& c) {
-  RESHARD_TRY(divides(family, "tp", tp, "num_attention_heads", c.num_attention_heads));
-  if (c.num_key_value_heads % tp != 0 && tp % c.num_key_value_heads != 0)
-    return fail(
-        Code::invalid_argument,
-        fmt::format("{}: tp={} is neither a multiple nor a divisor of num_key_value_heads={}",
-                    family, tp, c.num_key_value_heads));
-  for (const LayerKind& kind : c.layers)
-    if (kind.ffn == Ffn::dense)
-      return divides(family, "tp", tp, "intermediate_size", c.intermediate_size);
-  return {};
-}
-
-bool FamilyBuilder::has_experts(const ModelConfig& c) {
-  return std::any_of(c.layers.begin(), c.layers.end(),
-                     [](const LayerKind& kind) { return kind.ffn == Ffn::experts; });
+Result<> FamilyBuilder::check_groups(const std::string& family, const char* part, Index n,
+                                     const ModelConfig& c) {
+  if (c.num_key_value_heads % n == 0 || n % c.num_key_value_heads == 0) return {};
+  return fail(Code::invalid_argument,
+              fmt::format("{}: {}={} is neither a multiple nor a divisor of num_key_value_heads={}",
+                          family, part, n, c.num_key_value_heads));
 }
 
 Result<> FamilyBuilder::check_ep(const std::string& family, Index ep, const ModelConfig& c) {
-  if (ep == 1 || has_experts(c)) return {};
+  if (ep == 1 || c.is_moe()) return {};
   return fail(Code::invalid_argument,
               fmt::format("{}: ep={} needs a model with experts; {} has none, so ep must be 1",
                           family, ep, c.architecture));

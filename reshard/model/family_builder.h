@@ -60,12 +60,11 @@ class FamilyBuilder {
   /// Error unless n divides size: "megatron: tp=3 does not divide num_attention_heads=32".
   static Result<> divides(const std::string& family, const char* part, Index n, const char* whole,
                           Index size, const char* hint = "");
-  /// What attention and the MLPs of this model ask of tp.
-  static Result<> check_tp(const std::string& family, Index tp, const ModelConfig& config);
-  /// Error when ep > 1 and the model has no experts.
+  /// Error unless n is a multiple or a divisor of the number of KV heads.
+  static Result<> check_groups(const std::string& family, const char* part, Index n,
+                               const ModelConfig& config);
+  /// Error when ep > 1 and the model counts no experts.
   static Result<> check_ep(const std::string& family, Index ep, const ModelConfig& config);
-  /// True if some layer has experts.
-  static bool has_experts(const ModelConfig& config);
 
   const std::string& family_;
   const ModelConfig& c_;

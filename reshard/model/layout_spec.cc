@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <vector>
 
 #include "reshard/base/value_map.h"
 
@@ -18,6 +19,8 @@ std::string joined(auto begin, auto end) {
 }
 
 constexpr Index kLargest = Index{1} << 20;
+/// Most unknown keys that a message names.
+constexpr std::size_t kMostUnknown = 8;
 
 }  // namespace
 
@@ -55,11 +58,17 @@ Result<std::optional<DType>> LayoutSpec::dtype() const {
 }
 
 Result<> LayoutSpec::only(const std::set<std::string>& known) const {
+  std::vector<std::string> unknown;
   for (const auto& [key, value] : keys)
-    if (!known.contains(key))
-      return fail(Code::invalid_argument, fmt::format("{}: unknown key '{}'; it knows {}", family,
-                                                      key, joined(known.begin(), known.end())));
-  return {};
+    if (!known.contains(key)) unknown.push_back("'" + key + "'");
+  if (unknown.empty()) return {};
+  const std::size_t more = unknown.size() - std::min(unknown.size(), kMostUnknown);
+  unknown.resize(unknown.size() - more);
+  return fail(Code::invalid_argument, fmt::format("{}: unknown key{} {}{}; it knows {}", family,
+                                                  unknown.size() + more > 1 ? "s" : "",
+                                                  joined(unknown.begin(), unknown.end()),
+                                                  more > 0 ? fmt::format(" and {} more", more) : "",
+                                                  joined(known.begin(), known.end())));
 }
 
 bool takes_file(std::string_view family) { return family == "rules" || family == "dtensor"; }

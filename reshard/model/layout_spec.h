@@ -28,7 +28,7 @@ struct LayoutSpec {
   /// The key dtype: what floating-point tensors are stored as; none when absent. Error: not
   /// float32, bfloat16 or float16.
   Result<std::optional<DType>> dtype() const;
-  /// Error naming the first key that is not among `known`, and those that are.
+  /// Error naming the keys that are not among `known`, and those that are.
   Result<> only(const std::set<std::string>& known) const;
 };
 

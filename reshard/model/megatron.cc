@@ -27,9 +27,12 @@ MegatronBuilder::MegatronBuilder(const LayoutSpec& spec, const MegatronSizes& si
       mtp_(sizes.mtp ? c_.num_mtp : 0) {}
 
 Result<ModelLayout> MegatronBuilder::build(const LayoutSpec& spec) {
-  RESHARD_TRY(read_dtype(spec));
+  Violations wrong("megatron");
+  check(s_, c_, wrong);
+  const auto chunks = wrong.take(pipeline_chunks(s_, c_.num_hidden_layers, mtp_, hybrid_));
+  wrong.add(read_dtype(spec));
+  RESHARD_TRY(wrong.result());
   RESHARD_TRY(make_meshes());
-  const auto chunks = RESHARD_TRY(pipeline_chunks(s_, c_.num_hidden_layers, mtp_));
   // Not of vpp: the key `layout` alone says as much.
   chunked_ = static_cast<Index>(chunks.size()) > s_.pp;
   for (const PipelineChunk& c : chunks) RESHARD_TRY(chunk(c));
@@ -167,8 +170,20 @@ Result<ModelLayout> megatron_layout(const LayoutSpec& spec, const FamilyInput& i
   if (input.config == nullptr)
     return fail(Code::invalid_argument, "megatron: needs the model's config.json");
   const MegatronSizes sizes = RESHARD_TRY(read_megatron_sizes(spec));
-  RESHARD_TRY(MegatronBuilder::check(sizes, *input.config));
   return MegatronBuilder(spec, sizes, input).build(spec);
+}
+
+Result<std::vector<std::string>> layout_notes(const LayoutSpec& spec, const ModelConfig* config) {
+  std::vector<std::string> notes;
+  if (spec.family != "megatron" || config == nullptr) return notes;
+  const MegatronSizes s = RESHARD_TRY(read_megatron_sizes(spec));
+  const Index layers = config->num_hidden_layers;
+  if (accounts_by_rule(s, layers, is_hybrid(*config)))
+    notes.push_back(fmt::format(
+        "counts embedding and loss as a layer each: pp*vpp={} divides num_hidden_layers={} plus 2 "
+        "(account_for_embedding_in_pipeline_split, account_for_loss_in_pipeline_split)",
+        s.pp * s.vpp, layers));
+  return notes;
 }
 
 }  // namespace reshard

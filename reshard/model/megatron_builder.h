@@ -7,6 +7,7 @@
 #include "reshard/model/family_builder.h"
 #include "reshard/model/megatron_sizes.h"
 #include "reshard/model/megatron_stages.h"
+#include "reshard/model/violations.h"
 
 namespace reshard {
 
@@ -18,15 +19,15 @@ namespace reshard {
 /// Rules, sources and worked examples: docs/layouts.md.
 class MegatronBuilder : private FamilyBuilder {
  public:
-  /// All arguments are borrowed. @pre check passed
+  /// All arguments are borrowed.
   MegatronBuilder(const LayoutSpec& spec, const MegatronSizes& sizes, const FamilyInput& input);
 
-  /// Errors: sizes that do not divide; what Megatron's modules cannot hold.
-  static Result<> check(const MegatronSizes& s, const ModelConfig& c);
-
+  /// Errors, all of them at once: sizes that do not divide; what Megatron's modules cannot hold.
   Result<ModelLayout> build(const LayoutSpec& spec);
 
  private:
+  static void check(const MegatronSizes& s, const ModelConfig& c, Violations& wrong);
+
   /// A layer and the front of its names: "decoder.layers.3.".
   struct Layer {
     LayerAt at;

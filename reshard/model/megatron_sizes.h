@@ -32,8 +32,8 @@ struct MegatronSizes {
   Index glu_interleave = 0, shared_glu_interleave = 0;
 };
 
-/// Errors: unknown keys, values out of range, an expert grid that does not fit the ranks of a
-/// stage, vpp without pp.
+/// Errors, all of them at once: unknown keys, values out of range, keys that exclude each other,
+/// vpp without pp.
 Result<MegatronSizes> read_megatron_sizes(const LayoutSpec& spec);
 
 }  // namespace reshard

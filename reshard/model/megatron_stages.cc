@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // How Megatron-Core shares layers among pipeline stages: transformer_block.py
 // get_num_layers_to_build, transformer_layer.py get_transformer_layer_offset,
-// pipeline_parallel_layer_layout.py (megatron-core 0.16.1).
+// pipeline_parallel_layer_layout.py (megatron-core 0.16.1); hybrids: ssm/mamba_block.py (0.16.1),
+// models/hybrid/hybrid_layer_allocation.py select_pipeline_segment (0.19.2).
 #include "reshard/model/megatron_stages.h"
 
 #include <fmt/format.h>
@@ -95,10 +96,14 @@ Result<> check_rows(const MegatronSizes& s, const std::vector<std::string>& rows
   return {};
 }
 
-Result<std::vector<PipelineChunk>> explicit_chunks(const MegatronSizes& s, Index layers,
-                                                   Index mtp) {
+Result<std::vector<PipelineChunk>> explicit_chunks(const MegatronSizes& s, Index layers, Index mtp,
+                                                   bool hybrid) {
   const auto rows = RESHARD_TRY(parse_pipeline_layout(s.pipeline));
   RESHARD_TRY(check_rows(s, rows, layers, mtp));
+  if (hybrid && count(rows.back(), 'm') != mtp)
+    return fail(
+        Code::invalid_argument,
+        fmt::format("megatron: layout={}: a hybrid has its MTP layers (m) beside L", s.pipeline));
   std::vector<PipelineChunk> chunks;
   Index layer = 0;
   for (const std::string& row : rows) {
@@ -120,21 +125,54 @@ struct Shares {
   bool embedding = false, loss = false;
 };
 
-Result<Shares> stage_shares(const MegatronSizes& s, Index layers) {
-  Shares out{{}, s.account_embedding, s.account_loss};
-  const bool given = s.first > 0 || s.last > 0 || s.accounts_given;
-  if (!given && s.pp > 1 && layers % (s.pp * s.vpp) != 0 && (layers + 2) % (s.pp * s.vpp) == 0)
-    out.embedding = out.loss = true;
-  const Index all = layers + (out.embedding ? 1 : 0) + (out.loss ? 1 : 0);
-  const Index first = s.first, last = s.pp > 1 ? s.last : 0;
-  const Index rest = all - first - last, free = s.pp - (first > 0 ? 1 : 0) - (last > 0 ? 1 : 0);
-  const bool fits = free == 0 ? rest == 0 : rest >= free && rest % free == 0;
-  if (!fits || (s.pp == 1 && s.last > 0 && s.last != layers))
+/// Why the stages other than the first and last, which may be given, cannot share `rest` layers.
+std::string misfit(const MegatronSizes& s, Index layers, Index accounted, Index rest, Index free) {
+  std::string given;
+  if (s.first > 0) given += fmt::format(" first={}", s.first);
+  if (s.last > 0) given += fmt::format(" last={}", s.last);
+  if (free == 0)
+    return fmt::format("megatron: pp={} with{} has {} layers, must have num_hidden_layers={}", s.pp,
+                       given, layers - rest, layers);
+  const std::string others =
+      fmt::format("{} {}stage{}", free, given.empty() ? "" : "other ", free == 1 ? "" : "s");
+  if (rest < free && !given.empty())
+    return fmt::format(
+        "megatron: pp={} with{} leaves {} of num_hidden_layers={} to {}, fewer than one each", s.pp,
+        given, std::max<Index>(rest, 0), layers, others);
+  return fmt::format(
+      "megatron: pp={} does not divide num_hidden_layers={}: {} cannot share {} layers{} equally; "
+      "give first= and last= so that they can, or layout=",
+      s.pp, layers, others, rest,
+      accounted > 0 ? fmt::format(" ({} for embedding and loss)", accounted) : "");
+}
+
+Result<> check_hybrid(const MegatronSizes& s) {
+  if (s.vpp > 1)
     return fail(Code::invalid_argument,
-                fmt::format("megatron: pp={} does not divide num_hidden_layers={} with first={} "
-                            "last={} and {} more for embedding and loss; give first= and last= "
-                            "so that the {} other stages share {} layers equally, or layout=",
-                            s.pp, layers, s.first, s.last, all - layers, free, rest));
+                fmt::format("megatron: vpp={}: a hybrid has virtual stages only by layout=, as by "
+                            "the '|' of Megatron's hybrid_layer_pattern",
+                            s.vpp));
+  if (s.pp > 1 && (s.account_embedding || s.account_loss))
+    return fail(Code::invalid_argument,
+                "megatron: a hybrid's stages do not count embedding and loss as layers; leave out "
+                "account_embedding and account_loss");
+  return {};
+}
+
+Result<Shares> stage_shares(const MegatronSizes& s, Index layers, bool hybrid) {
+  if (hybrid) RESHARD_TRY(check_hybrid(s));
+  Shares out{{}, s.account_embedding, s.account_loss};
+  if (accounts_by_rule(s, layers, hybrid)) out.embedding = out.loss = true;
+  const Index accounted = (out.embedding ? 1 : 0) + (out.loss ? 1 : 0);
+  const Index first = s.first, last = s.pp > 1 ? s.last : 0;
+  const Index rest = layers + accounted - first - last,
+              free = s.pp - (first > 0 ? 1 : 0) - (last > 0 ? 1 : 0);
+  const bool fits = free == 0 ? rest == 0 : rest >= free && rest % free == 0;
+  if (s.pp == 1 && s.last > 0 && s.last != layers)
+    return fail(Code::invalid_argument,
+                fmt::format("megatron: last={}, but the one stage of pp=1 has num_hidden_layers={}",
+                            s.last, layers));
+  if (!fits) return fail(Code::invalid_argument, misfit(s, layers, accounted, rest, free));
   out.stages.assign(static_cast<std::size_t>(s.pp), free > 0 ? rest / free : 0);
   if (first > 0) out.stages.front() = first;
   if (last > 0) out.stages.back() = last;
@@ -161,10 +199,16 @@ Result<std::vector<std::string>> parse_pipeline_layout(std::string_view text) {
   return rows;
 }
 
-Result<std::vector<PipelineChunk>> pipeline_chunks(const MegatronSizes& s, Index layers,
-                                                   Index mtp) {
-  if (!s.pipeline.empty()) return explicit_chunks(s, layers, mtp);
-  const Shares shares = RESHARD_TRY(stage_shares(s, layers));
+bool accounts_by_rule(const MegatronSizes& s, Index layers, bool hybrid) {
+  if (hybrid || !s.pipeline.empty() || s.first > 0 || s.last > 0 || s.accounts_given) return false;
+  const Index chunks = s.pp * s.vpp;
+  return s.pp > 1 && layers % chunks != 0 && (layers + 2) % chunks == 0;
+}
+
+Result<std::vector<PipelineChunk>> pipeline_chunks(const MegatronSizes& s, Index layers, Index mtp,
+                                                   bool hybrid) {
+  if (!s.pipeline.empty()) return explicit_chunks(s, layers, mtp, hybrid);
+  const Shares shares = RESHARD_TRY(stage_shares(s, layers, hybrid));
   std::vector<PipelineChunk> chunks;
   Index layer = 0;
   for (Index chunk = 0; chunk < s.vpp; ++chunk) {

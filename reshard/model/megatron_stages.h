@@ -24,10 +24,17 @@ struct PipelineChunk {
 ///
 /// Without `layout`: first and last as given, the other stages in equal parts, each stage cut into
 /// vpp equal chunks; the embedding (loss) takes one layer's place in the first (last) chunk where
-/// it is accounted for, and both do where nothing is given, the layers do not divide and two more
-/// would (Megatron's account_for_*_in_pipeline_split). MTP is with the loss. With `layout`: as it
-/// says. Errors: what does not divide; a layout that is not one of this model, pp and vpp.
-Result<std::vector<PipelineChunk>> pipeline_chunks(const MegatronSizes& s, Index layers, Index mtp);
+/// it is accounted for, and both do where accounts_by_rule(). MTP is with the loss. With `layout`:
+/// as it says. Errors: what does not divide; a layout that is not one of this model, pp and vpp.
+///
+/// Hybrids (MambaModel, HybridModel) share layers by themselves: embedding and loss take no place
+/// and vpp needs `layout` (there the '|' of hybrid_layer_pattern), in whose last chunk all MTP is.
+Result<std::vector<PipelineChunk>> pipeline_chunks(const MegatronSizes& s, Index layers, Index mtp,
+                                                   bool hybrid = false);
+
+/// True where nothing is given, the layers do not divide and two more would: then embedding and
+/// loss are accounted for (Megatron's account_for_*_in_pipeline_split). Never for hybrids.
+bool accounts_by_rule(const MegatronSizes& s, Index layers, bool hybrid);
 
 /// The (virtual) stages of Megatron's pipeline_model_parallel_layout notation, one string of E, t,
 /// m, L each: "Et*2|(t|)*2mL" is Ett, t, t, mL. Errors: other characters, open parentheses, more

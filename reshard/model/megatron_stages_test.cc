@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "reshard/model/configs_testutil.h"
+#include "reshard/model/families.h"
 #include "reshard/model/local_text_testutil.h"
 
 namespace reshard {
@@ -17,10 +18,10 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 /// "0.0:E[0,2) 1.0:[2,4)L": stage.chunk and what it has, or the error.
-std::string chunks(const std::string& keys, Index layers, Index mtp = 0) {
+std::string chunks(const std::string& keys, Index layers, Index mtp = 0, bool hybrid = false) {
   const auto sizes = read_megatron_sizes(*parse_layout("megatron:" + keys));
   if (!sizes) return sizes.error().message;
-  const auto list = pipeline_chunks(*sizes, layers, mtp);
+  const auto list = pipeline_chunks(*sizes, layers, mtp, hybrid);
   if (!list) return list.error().message;
   std::string text;
   for (const PipelineChunk& c : *list)
@@ -48,6 +49,53 @@ TEST(MegatronStages, embedding_and_loss_count_as_layers) {
   EXPECT_EQ(chunks("pp=2,vpp=2", 6), "0.0:E[0,1) 1.0:[1,3) 0.1:[3,5) 1.1:[5,6)L");
   EXPECT_EQ(chunks("pp=4", 6), "0.0:E[0,1) 1.0:[1,3) 2.0:[3,5) 3.0:[5,6)L");
   EXPECT_THAT(chunks("pp=4,account_embedding=0", 6), HasSubstr("pp=4 does not divide"));
+}
+
+// hybrid_layer_allocation.py select_pipeline_segment: "Number of layers must be evenly divisible by
+// pipeline-model-parallel-size", "Virtual pipeline parallelism is not supported when
+// hybrid_layer_pattern has no pipe separators".
+TEST(MegatronStages, hybrids_share_layers_without_places_for_embedding_and_loss) {
+  const auto hybrid = [](const std::string& keys, Index layers, Index mtp = 0) {
+    return chunks(keys, layers, mtp, true);
+  };
+  EXPECT_EQ(hybrid("pp=2", 6, 1), "0.0:E[0,3) 1.0:[3,6)mL");
+  EXPECT_EQ(hybrid("pp=3,first=1,last=3", 6), "0.0:E[0,1) 1.0:[1,3) 2.0:[3,6)L");
+  EXPECT_THAT(hybrid("pp=4", 6), HasSubstr("4 stages cannot share 6 layers equally"));
+  EXPECT_THAT(hybrid("pp=4,account_embedding=1,account_loss=1", 6), HasSubstr("leave out account"));
+  EXPECT_THAT(hybrid("pp=2,vpp=2", 8), HasSubstr("vpp=2: a hybrid has virtual stages only by"));
+  EXPECT_EQ(hybrid("pp=2,layout=Et|tt|t|ttL", 6), "0.0:E[0,1) 1.0:[1,3) 0.1:[3,4) 1.1:[4,6)L");
+  EXPECT_THAT(hybrid("pp=4,layout=Et|t|m|L", 2, 1), HasSubstr("has its MTP layers (m) beside L"));
+  const auto of_gpt = *read_megatron_sizes(*parse_layout("megatron:pp=4"));
+  EXPECT_TRUE(accounts_by_rule(of_gpt, 6, false));
+  EXPECT_FALSE(accounts_by_rule(of_gpt, 6, true));
+  EXPECT_FALSE(accounts_by_rule(of_gpt, 8, false));
+}
+
+TEST(MegatronStages, notes_say_that_embedding_and_loss_were_counted) {
+  ModelConfig c = tiny_dense();
+  const auto notes = [&](const std::string& text) {
+    return layout_notes(*parse_layout(text), &c)->size();
+  };
+  c.num_hidden_layers = 6;
+  c.layers.assign(6, c.layers[0]);
+  EXPECT_THAT(*layout_notes(*parse_layout("megatron:pp=4"), &c),
+              ElementsAre(HasSubstr("counts embedding and loss as a layer each: pp*vpp=4 divides "
+                                    "num_hidden_layers=6 plus 2")));
+  for (const char* text : {"megatron:pp=3", "megatron:pp=4,first=1,last=1", "vllm:pp=4",
+                           "megatron:pp=4,account_embedding=1,account_loss=1"})
+    EXPECT_EQ(notes(text), 0U) << text;
+  c.layers.assign(6, {Mixer::attention, Ffn::none});
+  EXPECT_EQ(notes("megatron:pp=4"), 0U);
+}
+
+TEST(MegatronStages, say_how_many_layers_are_left_for_the_others) {
+  EXPECT_EQ(chunks("pp=2,first=5", 2),
+            "megatron: pp=2 with first=5 leaves 0 of num_hidden_layers=2 to 1 other stage, fewer "
+            "than one each");
+  EXPECT_EQ(chunks("pp=2,first=3,last=4", 8),
+            "megatron: pp=2 with first=3 last=4 has 7 layers, must have num_hidden_layers=8");
+  EXPECT_EQ(chunks("last=3", 8),
+            "megatron: last=3, but the one stage of pp=1 has num_hidden_layers=8");
 }
 
 TEST(MegatronStages, an_explicit_layout_says_everything) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "reshard/model/names.h"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 
@@ -29,14 +30,18 @@ std::string joined(std::string_view root, Index number, std::string_view rest) {
 HfNames::HfNames(const ModelConfig& config)
     : c_(config),
       mixtral_(config.model_type == "mixtral"),
-      nemotron_(config.model_type == "nemotron_h") {}
+      nemotron_(config.model_type == "nemotron_h"),
+      decoder_(!config.decoder_prefix.empty() ? config.decoder_prefix
+               : nemotron_                    ? "backbone."
+                                              : "model."),
+      layers_(decoder_ + "layers.") {}
 
 std::string HfNames::embedding() const {
-  return nemotron_ ? "backbone.embeddings.weight" : "model.embed_tokens.weight";
+  return decoder_ + (nemotron_ ? "embeddings.weight" : "embed_tokens.weight");
 }
 
 std::string HfNames::final_norm() const {
-  return nemotron_ ? "backbone.norm_f.weight" : "model.norm.weight";
+  return decoder_ + (nemotron_ ? "norm_f.weight" : "norm.weight");
 }
 
 const LayerKind& HfNames::kind(LayerAt at) const {
@@ -44,10 +49,9 @@ const LayerKind& HfNames::kind(LayerAt at) const {
 }
 
 std::string HfNames::layer(LayerAt at, std::string_view rest) const {
-  if (at.mtp < 0) return joined(nemotron_ ? "backbone.layers." : "model.layers.", at.i, rest);
+  if (at.mtp < 0) return joined(layers_, at.i, rest);
   const Index block = static_cast<Index>(c_.mtp_block.size()), k = at.mtp * block + at.i;
-  if (c_.mtp_names == MtpNames::trailing)
-    return joined("model.layers.", c_.num_hidden_layers + k, rest);
+  if (c_.mtp_names == MtpNames::trailing) return joined(layers_, c_.num_hidden_layers + k, rest);
   return joined("mtp.layers.", k, rest);
 }
 
@@ -150,6 +154,31 @@ std::vector<std::pair<std::string, std::string>> HfNames::aliases() const {
     out.emplace_back(layer({0, m}, "shared_head.head.weight"), head);
   }
   return out;
+}
+
+void take_prefixes(const ModelSpec& stored, ModelConfig& config) {
+  const HfNames usual(config);
+  if (stored.find(usual.embedding())) return;
+  const auto behind = [&](const std::string& name) { return name.substr(usual.decoder().size()); };
+  const std::string embedding = behind(usual.embedding()), norm = behind(usual.final_norm());
+  std::vector<std::string> found;
+  for (const CanonicalTensor& t : stored.tensors()) {
+    const std::string prefix(std::string_view(t.name).substr(
+        0, t.name.size() - std::min(t.name.size(), embedding.size())));
+    if (prefix.ends_with('.') && t.name.ends_with(embedding) && stored.find(prefix + norm))
+      found.push_back(prefix);
+  }
+  if (found.size() != 1) return;
+  config.decoder_prefix = found[0];
+  // The head stands beside the decoder, or at an outer level: "language_model.lm_head.weight".
+  for (std::string outer = found[0]; !outer.empty();) {
+    if (stored.find(outer + usual.lm_head())) {
+      config.head_prefix = outer;
+      return;
+    }
+    const std::size_t dot = outer.rfind('.', outer.size() - 2);
+    outer.resize(dot == std::string::npos ? 0 : dot + 1);
+  }
 }
 
 }  // namespace reshard

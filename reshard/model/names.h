@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "reshard/model/config.h"
+#include "reshard/model/tensor.h"
 
 namespace reshard {
 
@@ -28,7 +29,9 @@ class HfNames {
 
   std::string embedding() const;
   std::string final_norm() const;
-  std::string lm_head() const { return "lm_head.weight"; }
+  std::string lm_head() const { return c_.head_prefix + "lm_head.weight"; }
+  /// In front of the decoder's names: "model.", "backbone.", "model.language_model.".
+  const std::string& decoder() const { return decoder_; }
 
   const LayerKind& kind(LayerAt at) const;
   /// "model.layers.3." + rest
@@ -76,6 +79,12 @@ class HfNames {
   std::string expert(LayerAt at, Index e, std::string_view projection) const;
   const ModelConfig& c_;
   bool mixtral_, nemotron_;
+  std::string decoder_, layers_;
 };
+
+/// Sets the config's decoder_prefix and head_prefix to those of a checkpoint with these tensors:
+/// what stands before its embedding and final norm, where they are not under the class's own names,
+/// and one prefix alone has both.
+void take_prefixes(const ModelSpec& stored, ModelConfig& config);
 
 }  // namespace reshard

@@ -96,14 +96,16 @@ TEST(QuantNotation, names_are_those_of_vllms_modules) {
   const auto q = make("vllm:tp=2,quant=nvfp4,quant_grid=local", c);
   ASSERT_TRUE(q.has_value()) << q.error().message;
   EXPECT_THAT(names_on(*q->stored, 1, "layers.1.mlp.experts"),
-              ElementsAre("model.layers.1.mlp.experts.w13_weight",
-                          "model.layers.1.mlp.experts.w13_weight_scale",
-                          "model.layers.1.mlp.experts.w13_weight_scale_2",
-                          "model.layers.1.mlp.experts.w2_weight",
-                          "model.layers.1.mlp.experts.w2_weight_scale",
-                          "model.layers.1.mlp.experts.w2_weight_scale_2"));
-  EXPECT_EQ(shape_on(*q->stored, "model.layers.1.mlp.experts.w13_weight_scale_2", 1), "[10, 2]");
-  EXPECT_EQ(shape_on(*q->stored, "model.layers.1.mlp.experts.w2_weight_scale_2", 1), "[10]");
+              ElementsAre("model.layers.1.mlp.experts.routed_experts.w13_weight",
+                          "model.layers.1.mlp.experts.routed_experts.w13_weight_scale",
+                          "model.layers.1.mlp.experts.routed_experts.w13_weight_scale_2",
+                          "model.layers.1.mlp.experts.routed_experts.w2_weight",
+                          "model.layers.1.mlp.experts.routed_experts.w2_weight_scale",
+                          "model.layers.1.mlp.experts.routed_experts.w2_weight_scale_2"));
+  EXPECT_EQ(shape_on(*q->stored, "model.layers.1.mlp.experts.routed_experts.w13_weight_scale_2", 1),
+            "[10, 2]");
+  EXPECT_EQ(shape_on(*q->stored, "model.layers.1.mlp.experts.routed_experts.w2_weight_scale_2", 1),
+            "[10]");
   EXPECT_THAT(names_on(*q->stored, 1, "lm_head"), ElementsAre("lm_head.weight"));
 }
 
@@ -136,7 +138,7 @@ TEST(QuantNotation, modules_hold_what_their_quant_method_creates) {
   using enum QuantPart;
   const auto module = [](const std::string& quant, QuantPart part, bool experts) {
     return module_part("vllm:tp=2,quant=" + quant, part,
-                       experts ? "model.layers.1.mlp.experts.w13_weight"
+                       experts ? "model.layers.1.mlp.experts.routed_experts.w13_weight"
                                : "model.layers.0.mlp.gate_up_proj.weight");
   };
   EXPECT_EQ(module("fp8_block", scales, false), "weight_scale_inv F32 [2, 2]");
@@ -169,9 +171,11 @@ TEST(QuantNotation, modules_hold_what_their_quant_method_creates) {
 // of a fused layer that is not cut.
 TEST(QuantNotation, engines_refuse_shards_that_cut_blocks) {
   const ModelConfig c = qwen3_30b();
-  EXPECT_THAT(error("vllm:tp=8,quant=fp8_block", c),
-              HasSubstr("a rank's 96 rows of 'model.layers.0.mlp.experts.w13_weight' are not "
-                        "divisible by the quantisation block of 128"));
+  EXPECT_THAT(
+      error("vllm:tp=8,quant=fp8_block", c),
+      HasSubstr(
+          "a rank's 96 rows of 'model.layers.0.mlp.experts.routed_experts.w13_weight' are not "
+          "divisible by the quantisation block of 128"));
   EXPECT_EQ(error("vllm:tp=2,quant=fp8_block", c), "none");
   ModelConfig narrow = qwen3_30b();
   narrow.moe_intermediate_size = 192;
@@ -207,9 +211,11 @@ TEST(QuantNotation, blocks_with_a_byte_of_scale_must_be_whole_cut_or_not) {
   ModelConfig narrow = one_layer_of(qwen3_30b());
   narrow.moe_intermediate_size = 96;
   EXPECT_EQ(error("vllm:quant=mxfp8", narrow), "none");
-  EXPECT_THAT(error("vllm:tp=2,quant=mxfp8", narrow),
-              AllOf(HasSubstr("a rank's 48 columns of 'model.layers.0.mlp.experts.w2_weight'"),
-                    HasSubstr("block of 32, which the engine refuses; cut into fewer parts")));
+  EXPECT_THAT(
+      error("vllm:tp=2,quant=mxfp8", narrow),
+      AllOf(
+          HasSubstr("a rank's 48 columns of 'model.layers.0.mlp.experts.routed_experts.w2_weight'"),
+          HasSubstr("block of 32, which the engine refuses; cut into fewer parts")));
   EXPECT_EQ(error("vllm:tp=2,quant=nvfp4", narrow), "none");
 }
 

@@ -213,7 +213,7 @@ TEST(QuantisedLayout, blocks_that_ranks_do_not_divide_are_as_many_on_each) {
   c.hidden_size = 64;
   c.moe_intermediate_size = 96;
   const auto model = model_of(c);
-  const std::string at = "model.layers.0.mlp.experts.";
+  const std::string at = "model.layers.0.mlp.experts.routed_experts.";
   for (const char* grid : {"", ",quant_grid=tensor"}) {
     LayoutSpec spec = *parse_layout(std::string("vllm:tp=2,quant=mxfp4") + grid);
     const QuantNotation notation = **take_quant(spec);
@@ -302,31 +302,38 @@ TEST(QuantisedLayout, scales_of_whole_tensors_are_one_for_each_section) {
   const auto q =
       quantised("vllm:tp=2", c, f, BlockGrid::local, {"q_proj", "k_proj", "v_proj", "experts"});
   EXPECT_EQ(shape_on(*q.stored, "model.layers.1.self_attn.qkv_proj.weight_scale", 1), "[3]");
-  EXPECT_EQ(shape_on(*q.stored, "model.layers.1.mlp.experts.w13_weight_scale", 1), "[10, 2]");
-  EXPECT_EQ(shape_on(*q.stored, "model.layers.1.mlp.experts.w2_weight_scale", 1), "[10]");
+  EXPECT_EQ(shape_on(*q.stored, "model.layers.1.mlp.experts.routed_experts.w13_weight_scale", 1),
+            "[10, 2]");
+  EXPECT_EQ(shape_on(*q.stored, "model.layers.1.mlp.experts.routed_experts.w2_weight_scale", 1),
+            "[10]");
 }
 
 // vLLM 0.32 and SGLang 0.5.23 create [E, shards of w13], one shard where there is no gate.
 TEST(QuantisedLayout, scales_of_experts_without_gates_are_a_column) {
   QuantFormat f = kBlock;
   f.block_rows = f.block_cols = 0;
-  const std::string at = "model.layers.1.mixer.experts.";
   for (const char* layout : {"vllm:tp=2", "sglang:tp=2", "sglang:tp=2,transposed=1"}) {
     const auto q = quantised(layout, tiny_nemotron(), f, BlockGrid::local, {"mixer.experts"});
+    const std::string at =
+        std::string("model.layers.1.mixer.experts.") + (layout[0] == 'v' ? "routed_experts." : "");
     EXPECT_EQ(shape_on(*q.stored, at + "w13_weight_scale", 1), "[8, 1]") << layout;
     EXPECT_EQ(shape_on(*q.stored, at + "w2_weight_scale", 1), "[8]") << layout;
   }
   const auto nvfp4 = quantised("vllm:tp=1", tiny_nemotron(), *quant_format_from_name("nvfp4"),
                                BlockGrid::local, {"mixer.experts"});
-  EXPECT_EQ(shape_on(*nvfp4.stored, at + "w13_weight_scale_2", 0), "[8, 1]");
-  EXPECT_EQ(shape_on(*nvfp4.stored, at + "w2_weight_scale_2", 0), "[8]");
+  EXPECT_EQ(
+      shape_on(*nvfp4.stored, "model.layers.1.mixer.experts.routed_experts.w13_weight_scale_2", 0),
+      "[8, 1]");
+  EXPECT_EQ(
+      shape_on(*nvfp4.stored, "model.layers.1.mixer.experts.routed_experts.w2_weight_scale_2", 0),
+      "[8]");
 }
 
 TEST(QuantisedLayout, swizzled_scales_fill_tiles_and_are_never_planned) {
   const QuantFormat f{.order = ScaleOrder::swizzled};
   const ModelConfig c = qwen3_30b();
   const auto q = quantised("vllm:tp=8", c, f, BlockGrid::local, {"experts"});
-  const std::string w13 = "model.layers.0.mlp.experts.w13_weight";
+  const std::string w13 = "model.layers.0.mlp.experts.routed_experts.w13_weight";
   EXPECT_EQ(shape_on(*q.stored, w13, 0), "[128, 192, 2048]");
   EXPECT_EQ(shape_on(*q.stored, w13 + "_scale", 0), "[128, 256, 64]");
   EXPECT_FALSE(q.pairs[0].exact);

@@ -26,70 +26,75 @@ bool among(const ModelConfig& c, std::initializer_list<std::string_view> types) 
   return std::find(types.begin(), types.end(), c.model_type) != types.end();
 }
 
-Result<bool> flag(const LayoutSpec& spec, const char* key) {
-  return RESHARD_TRY(spec.word(key, {"0", "1"})) == "1";
+bool flag(const LayoutSpec& spec, const char* key, Violations& wrong) {
+  return wrong.take(spec.word(key, {"0", "1"})) == "1";
 }
 
-Result<Sizes> read_sizes(const LayoutSpec& spec) {
-  RESHARD_TRY(spec.only({"tp", "dp", "ep", "pp", "replicas", "vocab_multiple", "redundant",
-                         "expert_map", "w13", "transposed", "dp_lm_head", "dense", "shared",
-                         "prefix", "mtp", "dtype", "sinks", "offset"}));
+Sizes read_sizes(const LayoutSpec& spec, Violations& wrong) {
+  wrong.add(spec.only({"tp", "dp", "ep", "pp", "replicas", "vocab_multiple", "redundant",
+                       "expert_map", "w13", "transposed", "dp_lm_head", "dense", "shared", "prefix",
+                       "mtp", "dtype", "sinks", "offset"}));
   Sizes s{};
-  s.tp = RESHARD_TRY(spec.integer("tp", 1));
-  s.dp = RESHARD_TRY(spec.integer("dp", 1));
-  s.ep = RESHARD_TRY(spec.integer("ep", 1));
-  s.pp = RESHARD_TRY(spec.integer("pp", 1));
-  s.replicas = RESHARD_TRY(spec.integer("replicas", 1));
-  s.vocab_multiple = RESHARD_TRY(spec.integer("vocab_multiple", 64));
-  s.redundant = RESHARD_TRY(spec.integer("redundant", 0, 0));
-  s.offset = RESHARD_TRY(spec.integer("offset", 0, 0));
-  s.dp_lm_head = RESHARD_TRY(flag(spec, "dp_lm_head"));
-  s.whole_dense = RESHARD_TRY(spec.word("dense", {"tp", "whole"})) == "whole";
-  const std::string shared = RESHARD_TRY(spec.word("shared", {"tp", "whole", "fused"}));
+  s.tp = wrong.take(spec.integer("tp", 1), Index{1});
+  s.dp = wrong.take(spec.integer("dp", 1), Index{1});
+  s.ep = wrong.take(spec.integer("ep", 1), Index{1});
+  s.pp = wrong.take(spec.integer("pp", 1), Index{1});
+  s.replicas = wrong.take(spec.integer("replicas", 1), Index{1});
+  s.vocab_multiple = wrong.take(spec.integer("vocab_multiple", 64), Index{64});
+  s.redundant = wrong.take(spec.integer("redundant", 0, 0));
+  s.offset = wrong.take(spec.integer("offset", 0, 0));
+  s.dp_lm_head = flag(spec, "dp_lm_head", wrong);
+  s.whole_dense = wrong.take(spec.word("dense", {"tp", "whole"})) == "whole";
+  const std::string shared = wrong.take(spec.word("shared", {"tp", "whole", "fused"}));
   s.whole_shared = shared == "whole";
   s.fused_shared = shared == "fused";
-  s.dtype = RESHARD_TRY(spec.dtype());
-  RESHARD_TRY(Engine::divides(kFamily, "dp", s.dp, "tp", s.tp, "; dp is part of tp"));
-  RESHARD_TRY(Engine::divides(kFamily, "ep", s.ep, "tp", s.tp, "; ep is part of tp"));
+  s.dtype = wrong.take(spec.dtype());
   return s;
 }
 
-Result<> check_model(const LayoutSpec& spec, const Sizes& s, const ModelConfig& c) {
+void check_model(const LayoutSpec& spec, const Sizes& s, const ModelConfig& c, Violations& wrong) {
   const auto refuse = [&](const char* key, Index n, const char* why) {
-    return fail(Code::unsupported,
-                fmt::format("sglang: {}={}: {}'s modules {}", key, n, c.architecture, why));
+    wrong.add(fail(Code::unsupported,
+                   fmt::format("{}={}: {}'s modules {}", key, n, c.architecture, why)));
   };
   if (s.pp > 1 && among(c, {"gemma3_text", "qwen3_next"}))
-    return refuse("pp", s.pp, "know no pipeline stages, so pp must be 1");
+    refuse("pp", s.pp, "know no pipeline stages, so pp must be 1");
   if (s.dp > 1 && among(c, {"llama", "mistral", "qwen2", "mixtral", "gemma3_text"}))
-    return refuse("dp", s.dp,
-                  "know no attention data parallel, so dp must be 1 (independent engines are "
-                  "replicas=N)");
+    refuse("dp", s.dp,
+           "know no attention data parallel, so dp must be 1 (independent engines are "
+           "replicas=N)");
   if (s.dtype && c.says_dtype && *s.dtype != c.dtype && c.model_type == "gpt_oss")
-    return fail(Code::unsupported,
-                fmt::format("sglang: dtype={}: {}'s attention and routers are created in the "
-                            "config's dtype, {}, whatever the engine runs in; leave dtype out",
-                            spec.keys.at("dtype"), c.architecture, name(c.dtype)));
+    wrong.add(fail(Code::unsupported,
+                   fmt::format("dtype={}: {}'s attention and routers are created in the config's "
+                               "dtype, {}, whatever the engine runs in; leave dtype out",
+                               spec.keys.at("dtype"), c.architecture, name(c.dtype))));
   if (s.fused_shared && (c.shared_expert_size == 0 ||
                          c.shared_expert_size % c.moe_intermediate_size != 0 || !c.gated_mlp))
-    return fail(Code::invalid_argument,
-                fmt::format("sglang: shared=fused needs shared experts of the routed ones' width; "
-                            "{} has {} of {}",
-                            c.architecture, c.shared_expert_size, c.moe_intermediate_size));
-  return {};
+    wrong.refuse(
+        fmt::format("shared=fused needs shared experts of the routed ones' width; {} has {} of {}",
+                    c.architecture, c.shared_expert_size, c.moe_intermediate_size));
 }
 
-Result<> check(const LayoutSpec& spec, const Sizes& s, const ModelConfig& c) {
-  RESHARD_TRY(check_model(spec, s, c));
-  const char* attention = s.dp > 1 ? "tp/dp" : "tp";
-  RESHARD_TRY(Engine::check_heads(kFamily, attention, s.attention_tp(), c));
-  RESHARD_TRY(Engine::check_widths(kFamily, "tp", s.whole_dense ? 1 : s.tp,
-                                   s.whole_shared || s.fused_shared, c));
-  RESHARD_TRY(Engine::check_ep(kFamily, s.ep, c));
+void check(const LayoutSpec& spec, const Sizes& s, const ModelConfig& c, bool mtp,
+           Violations& wrong) {
+  const std::vector<LayerKind> kinds = c.kinds(mtp);
+  check_model(spec, s, c, wrong);
+  // Attention and experts have tp / dp and tp / ep ranks.
+  const auto dp_fits = Engine::divides(kFamily, "dp", s.dp, "tp", s.tp, "; dp is part of tp");
+  const auto ep_fits = Engine::divides(kFamily, "ep", s.ep, "tp", s.tp, "; ep is part of tp");
+  wrong.add(dp_fits);
+  wrong.add(ep_fits);
+  if (dp_fits)
+    Engine::check_heads(kFamily, s.dp > 1 ? "tp/dp" : "tp", s.attention_tp(), c, kinds, wrong);
+  Engine::check_widths(kFamily, "tp", s.whole_dense ? 1 : s.tp, s.whole_shared || s.fused_shared, c,
+                       kinds, wrong);
+  wrong.add(Engine::check_ep(kFamily, s.ep, c));
+  if (among(c, {"qwen3_moe", "qwen3_next", "deepseek_v3", "kimi_k2", "glm4_moe"}))
+    Engine::check_tp_of_experts(s.tp, c, kinds, wrong);
   if (s.pp > c.num_hidden_layers)
-    return fail(Code::invalid_argument, fmt::format("sglang: pp={} exceeds num_hidden_layers={}",
-                                                    s.pp, c.num_hidden_layers));
-  return Engine::check_experts(kFamily, s.ep > 1 ? "tp/ep" : "tp", s.expert_tp(), c, "");
+    wrong.refuse(fmt::format("pp={} exceeds num_hidden_layers={}", s.pp, c.num_hidden_layers));
+  if (ep_fits)
+    Engine::check_experts(kFamily, s.ep > 1 ? "tp/ep" : "tp", s.expert_tp(), c, kinds, "", wrong);
 }
 
 /// Layers that do not divide go to the last stages, one each (distributed/utils.py,
@@ -133,20 +138,18 @@ Result<> place_ranks(EngineDesign& d, const Sizes& s, const ModelConfig& c) {
   return {};
 }
 
-Result<> read_names(EngineDesign& d, const LayoutSpec& spec, const Sizes& s, const ModelConfig& c) {
-  d.up_first = RESHARD_TRY(spec.word("w13", {"gate_first", "up_first"})) == "up_first";
-  d.transposed = RESHARD_TRY(flag(spec, "transposed"));
-  d.mtp = RESHARD_TRY(flag(spec, "mtp"));
+void read_names(EngineDesign& d, const LayoutSpec& spec, const Sizes& s, const ModelConfig& c,
+                Violations& wrong) {
+  d.up_first = wrong.take(spec.word("w13", {"gate_first", "up_first"})) == "up_first";
+  d.transposed = flag(spec, "transposed", wrong);
+  d.mtp = flag(spec, "mtp", wrong);
   if (d.mtp && c.num_mtp != 1)
-    return fail(Code::invalid_argument,
-                fmt::format("sglang: mtp=1 needs a model with one module for multi-token "
-                            "prediction; {} has {}",
-                            c.architecture, c.num_mtp));
+    wrong.refuse(
+        fmt::format("mtp=1 needs a model with one module for multi-token prediction; {} has {}",
+                    c.architecture, c.num_mtp));
   if (d.up_first && c.stacked_experts)
-    return fail(Code::invalid_argument, fmt::format("sglang: w13=up_first: {} keeps gate and up "
-                                                    "rows in turn",
-                                                    c.architecture));
-  if (RESHARD_TRY(spec.word("prefix", {"model", "language_model"})) == "language_model")
+    wrong.refuse(fmt::format("w13=up_first: {} keeps gate and up rows in turn", c.architecture));
+  if (wrong.take(spec.word("prefix", {"model", "language_model"})) == "language_model")
     d.prefix = "language_model.";
   d.head_everywhere = among(c, {"llama", "mistral", "qwen3_moe", "mixtral", "glm4_moe", "gpt_oss"});
   d.tied_head = true;
@@ -154,22 +157,21 @@ Result<> read_names(EngineDesign& d, const LayoutSpec& spec, const Sizes& s, con
   d.qkv_bias = d.output_bias = c.model_type != "qwen3_next";
   d.f32_expert_bias = true;
   if (c.says_dtype && is_convertible(c.dtype)) d.delta_norm_dtype = c.dtype;
-  d.sinks_dtype = RESHARD_TRY(spec.word("sinks", {"bfloat16", "float32"})) == "float32"
+  d.sinks_dtype = wrong.take(spec.word("sinks", {"bfloat16", "float32"})) == "float32"
                       ? DType::f32
                       : DType::bf16;
   if (spec.keys.contains("sinks") && !c.attention_sinks)
-    return fail(Code::invalid_argument,
-                fmt::format("sglang: sinks= needs a model with attention sinks; {} has none",
-                            c.architecture));
+    wrong.refuse(
+        fmt::format("sinks= needs a model with attention sinks; {} has none", c.architecture));
   d.nextn = true;
-  if (s.fused_shared) d.fused_shared = c.shared_expert_size / c.moe_intermediate_size;
+  if (s.fused_shared && c.moe_intermediate_size > 0)
+    d.fused_shared = c.shared_expert_size / c.moe_intermediate_size;
   d.expert_module = "experts.";
   d.fused_qkv_a = "fused_qkv_a_proj_with_mqa";
   d.sinks_module = "self_attn";
   d.embedding_module = "embed_tokens";
   d.w13_bias = "w13_weight_bias";
   d.w2_bias = "w2_weight_bias";
-  return {};
 }
 
 }  // namespace
@@ -178,13 +180,15 @@ Result<ModelLayout> sglang_layout(const LayoutSpec& spec, const FamilyInput& inp
   if (input.config == nullptr)
     return fail(Code::invalid_argument, "sglang: needs the model's config.json");
   const ModelConfig& c = *input.config;
-  const Sizes s = RESHARD_TRY(read_sizes(spec));
-  RESHARD_TRY(check(spec, s, c));
+  Violations wrong(kFamily);
+  const Sizes s = read_sizes(spec, wrong);
   EngineDesign d;
-  RESHARD_TRY(read_names(d, spec, s, c));
+  read_names(d, spec, s, c, wrong);
+  check(spec, s, c, d.mtp, wrong);
+  RESHARD_TRY(wrong.result());
   RESHARD_TRY(place_ranks(d, s, c));
   d.keep_expert_blocks(input.expert_block);
-  if (c.num_experts > 0) {
+  if (num_expert_layers(c, d.mtp) > 0) {
     const ExpertPlacement how{.num_experts = c.num_experts,
                               .redundant = s.redundant,
                               .ep = s.ep,

@@ -17,11 +17,12 @@ std::shared_ptr<const ModelLayout> vllm(const std::string& keys, const ModelConf
   return layout_of("vllm:" + keys, model_of(c), c);
 }
 
-const std::string kExperts = "model.layers.1.mlp.experts.";
+const std::string kExperts = "model.layers.1.mlp.experts.routed_experts.";
 
 /// The logical experts of a rank's w2_weight, in order.
 std::vector<int> experts_of(const ModelLayout& l, int rank, const std::string& layer = "1") {
-  const auto id = slot_named(l, "model.layers." + layer + ".mlp.experts.w2_weight", rank);
+  const auto id =
+      slot_named(l, "model.layers." + layer + ".mlp.experts.routed_experts.w2_weight", rank);
   std::vector<int> experts;
   for (const Fragment& f : l.local(*id, Rank(rank)).fragments) {
     const std::string& name = l.model()[f.tensor].name;
@@ -51,10 +52,11 @@ TEST(VllmExperts, transposed_storage_swaps_the_strides) {
               ::testing::StartsWith("down_proj[0,16)x[4,8)@0:1,16 down_proj[0,16)x[4,8)@64:1,16"));
 }
 
-TEST(VllmExperts, names_of_newer_releases) {
-  const auto l = vllm("experts=routed_experts", tiny_moe());
-  EXPECT_TRUE(slot_named(*l, kExperts + "routed_experts.w13_weight", 0));
-  EXPECT_FALSE(slot_named(*l, kExperts + "w13_weight", 0));
+TEST(VllmExperts, names_are_those_of_the_newest_release) {
+  const auto l = vllm("tp=1", tiny_moe()), older = vllm("experts=experts", tiny_moe());
+  EXPECT_TRUE(slot_named(*l, kExperts + "w13_weight", 0));
+  EXPECT_FALSE(slot_named(*l, "model.layers.1.mlp.experts.w13_weight", 0));
+  EXPECT_TRUE(slot_named(*older, "model.layers.1.mlp.experts.w13_weight", 0));
 }
 
 TEST(VllmExperts, linear_and_round_robin) {
@@ -145,10 +147,10 @@ TEST(VllmExperts, without_gates_w13_is_up_alone) {
   // 8 latent experts of 8 x 12 over tp=2.
   const auto l = vllm("tp=2", tiny_nemotron());
   const std::string at = "model.layers.1.mixer.";
-  EXPECT_EQ(shape_on(*l, at + "experts.w13_weight", 1), "[8, 4, 12]");
-  EXPECT_THAT(boxes_on(*l, at + "experts.w13_weight", 1),
+  EXPECT_EQ(shape_on(*l, at + "experts.routed_experts.w13_weight", 1), "[8, 4, 12]");
+  EXPECT_THAT(boxes_on(*l, at + "experts.routed_experts.w13_weight", 1),
               ::testing::StartsWith("up_proj[4,8)x[0,12)@0:12,1 up_proj[4,8)x[0,12)@48:12,1"));
-  EXPECT_EQ(shape_on(*l, at + "experts.w2_weight", 1), "[8, 12, 4]");
+  EXPECT_EQ(shape_on(*l, at + "experts.routed_experts.w2_weight", 1), "[8, 12, 4]");
   EXPECT_EQ(rows_on(*l, at + "fc2_latent_proj.weight", 1), "fc2_latent_proj[0,16)+0 of 16");
 }
 
@@ -204,7 +206,7 @@ TEST(Vllm, every_rank_of_every_layout_is_valid_and_together_they_hold_all) {
     if (c.is_moe())
       for (const char* keys :
            {"tp=4,ep=4", "tp=2,dp=2,ep=4", "tp=2,pp=2,dp=2,ep=4,transposed=1", "tp=2,transposed=1",
-            "dp=2,ep=2,placement=round_robin", "tp=2,ep=2,redundant=6,experts=routed_experts",
+            "dp=2,ep=2,placement=round_robin", "tp=2,ep=2,redundant=6,experts=experts",
             "tp=4,ep=4,redundant=2,dp=2"}) {
         if (std::string(keys).find("redundant=2") != std::string::npos && c.num_experts % 4 != 2)
           continue;

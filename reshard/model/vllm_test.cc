@@ -263,7 +263,7 @@ TEST(VllmMtp, qwen_and_nemotron_cut_the_projection) {
   EXPECT_EQ(rows_on(*hybrid, "mtp.layers.0.eh_proj.weight", 1), "eh_proj[8,16)+0 of 8");
   EXPECT_TRUE(slot_named(*hybrid, "mtp.layers.0.hnorm.weight", 1));
   EXPECT_TRUE(slot_named(*hybrid, "mtp.layers.1.final_layernorm.weight", 1));
-  EXPECT_TRUE(slot_named(*hybrid, "mtp.layers.1.mixer.experts.w13_weight", 1));
+  EXPECT_TRUE(slot_named(*hybrid, "mtp.layers.1.mixer.experts.routed_experts.w13_weight", 1));
 }
 
 TEST(VllmMtp, is_left_out_unless_asked_for) {

@@ -132,6 +132,25 @@ LAYOUTS = [
     case("tp 0", PLAN + "--from hf --to megatron:tp=0", "tp=0", "from 1 to"),
     case("tp negative", PLAN + "--from hf --to vllm:tp=-2", "tp=-2", "from 1 to"),
     case("tp no number", PLAN + "--from hf --to vllm:tp=two", "tp=two", "whole number"),
+    case(
+        "several things",
+        PLAN + "--from hf --to vllm:tp=5,ep=3,pp=99",
+        "tp=5 does not divide num_attention_heads=32; ",
+        "ep=3 must be 1, tp=5",
+        "pp=99 exceeds num_hidden_layers=32",
+    ),
+    case(
+        "virtual stages of a hybrid",
+        "plan --model nemotron-3-nano-30b-a3b --from hf --to megatron:pp=2,vpp=2",
+        "vpp=2",
+        "layout=",
+    ),
+    case(
+        "pp of a hybrid",
+        "plan --model nemotron-3-nano-30b-a3b --from hf --to megatron:pp=6",
+        "pp=6 does not divide num_hidden_layers=52",
+        "first=",
+    ),
     case("unknown key", PLAN + "--from hf --to megatron:tq=2", "'tq'", "cp", "ep"),
     case("unknown key of hf", PLAN + "--from hf:tp=2 --to hf", "'tp'", "shards"),
     case(
@@ -271,6 +290,7 @@ CONFIGS = [
         "inspect {d}/config.json",
         "MambaForCausalLM",
         "LlamaForCausalLM",
+        "of others a checkpoint can be read all the same, but no config alone",
         "rules:FILE",
         prepare=config_file(architectures=["MambaForCausalLM"], model_type="mamba"),
     ),

@@ -4,6 +4,7 @@
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -204,6 +205,64 @@ class Convert(unittest.TestCase):
         self.assertEqual(
             program.files_of(back)["model.safetensors"],
             program.files_of(source)["model.safetensors"],
+        )
+
+    def renamed(self, source, decoder, head):
+        """The checkpoint as a part of a larger model: another front for its decoder and its head."""
+        path = source / "model.safetensors"
+        tensors = program.read_safetensors(path)
+        fronts = {"model.": decoder, "lm_head.": head + "lm_head."}
+        program.write_safetensors(
+            path,
+            {
+                next(new + name[len(old) :] for old, new in fronts.items() if name.startswith(old)): t
+                for name, t in tensors.items()
+            },
+        )
+        return source
+
+    def test_a_decoder_inside_a_larger_model_is_read_by_its_prefix(self):
+        plain = self.convert(self.checkpoint(program.MOE, "plain"), "whole", "--to", "vllm:tp=2")
+        for number, fronts in enumerate(
+            [("model.language_model.", ""), ("language_model.model.", "language_model.")]
+        ):
+            with self.subTest(fronts=fronts):
+                source = self.renamed(self.checkpoint(program.MOE, f"in{number}"), *fronts)
+                engine = self.convert(source, f"engine{number}", "--to", "vllm:tp=2")
+                for name in ("rank-00000.safetensors", "rank-00001.safetensors"):
+                    self.assertEqual(
+                        program.read_safetensors(engine / name), program.read_safetensors(plain / name)
+                    )
+                named = self.convert(
+                    source, f"named{number}", "--to", "vllm:tp=2,prefix=language_model"
+                )
+                held = program.read_safetensors(named / "rank-00000.safetensors")
+                self.assertEqual({name.split(".")[0] for name in held}, {"language_model"})
+                trainer = self.convert(named, f"trainer{number}", "--to", "megatron:tp=2,ep=2,etp=1")
+                back = self.convert(trainer, f"back{number}", "--to", "hf")
+                self.assertEqual(
+                    program.read_safetensors(back / "model.safetensors"),
+                    program.read_safetensors(source / "model.safetensors"),
+                )
+
+    def test_the_documented_index_of_ranks_is_read(self):
+        page = (program.ROOT / "docs" / "checkpoints.md").read_text()
+        (text,) = re.findall(r"```json\n(\{.*?\n\})\n```", page, re.DOTALL)
+        index = json.loads(text)
+        folder = self.d / "ranks"
+        folder.mkdir()
+        (folder / "reshard.json").write_text(text)
+        (tensor,) = index["tensors"]
+        rows, columns = tensor["shape"]
+        data, each = bytes(range(2 * rows * columns)), 2 * columns * rows // index["world_size"]
+        for entry in index["ranks"]:
+            begin = entry["rank"] * each
+            held = ("BF16", [rows // index["world_size"], columns], data[begin : begin + each])
+            program.write_safetensors(folder / entry["file"], {tensor["name"]: held})
+        back = self.convert(folder, "back", "--to", "hf")
+        self.assertEqual(
+            program.read_safetensors(back / "model.safetensors"),
+            {tensor["name"]: ("BF16", [rows, columns], data)},
         )
 
     def stop(self, sign, *command):

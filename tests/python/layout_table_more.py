@@ -31,7 +31,7 @@ MLA = [
   ("deepseek", "vllm:tp=4,ep=4,placement=round_robin"),
   ("deepseek", "vllm:tp=2,w13=up_first"),
   ("deepseek", "vllm:tp=2,ep=2,transposed=1"),
-  ("deepseek", "vllm:tp=2,experts=routed_experts"),
+  ("deepseek", "vllm:tp=2,experts=experts"),
   ("deepseek", "vllm:tp=2,prefix=language_model"),
   ("deepseek-noq", "megatron:tp=2"),
   ("deepseek-noq", "megatron:tp=4,norms=separate"),
@@ -214,7 +214,7 @@ KEYS = [
   ("qwen3-moe", "vllm:tp=4,ep=4,placement=round_robin"),
   ("qwen3-moe-10", "vllm:tp=4,ep=4,placement=round_robin"),
   ("qwen3-moe-10", "vllm:tp=4,ep=4,redundant=2"),
-  ("mixtral", "vllm:tp=2,experts=routed_experts"),
+  ("mixtral", "vllm:tp=2,experts=experts"),
   ("llama", "vllm:tp=2,prefix=language_model"),
   # The same values in another dtype, and back.
   ("llama", "megatron:tp=2,dtype=float32"),

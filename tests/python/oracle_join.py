@@ -197,7 +197,7 @@ class VllmJoin:
     }
 
   def _experts(self, name):
-    prefix, leaf = name.rsplit(".", 1)
+    prefix, leaf = name.replace(".routed_experts", "").rsplit(".", 1)
     gate_name, up_name, down_name = _EXPERT_PARTS[prefix.split(".")[-2]]
     singles = [[Tensor(held[name].dtype, one) for one in held[name].data] for held in self.ranks]
     if self.sizes.ep > 1:

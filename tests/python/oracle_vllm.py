@@ -39,7 +39,7 @@ class VllmSizes:
   replicas: int = 1
   vocab_multiple: int = 64
   w13: str = "gate_first"
-  experts: str = "experts"
+  experts: str = "routed_experts"
   transposed: int = 0
   redundant: int = 0
   expert_map: str = ""

@@ -187,7 +187,7 @@ def test_engines_hold_what_vllm_names(stored, tmp_path):
   assert torch.equal(held[front + "qkv_proj.weight_packed"], torch.cat((q, k, v)))
   factors = [tensors[f"{front}{which}_proj.weight_global_scale"] for which in "qkv"]
   assert torch.equal(held[front + "qkv_proj.weight_global_scale"], torch.cat(factors))
-  assert held["model.layers.1.mlp.experts.w13_weight_packed"].shape == (4, 384, 160)
+  assert held["model.layers.1.mlp.experts.routed_experts.w13_weight_packed"].shape == (4, 384, 160)
 
 
 def vllm_loads_experts(weights, inputs):

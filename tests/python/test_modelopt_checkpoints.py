@@ -208,9 +208,9 @@ def test_engines_hold_bytes(stored, tmp_path):
   front = "model.layers.1.self_attn."
   q, k, v = (tensors[f"{front}{which}_proj.weight"] for which in "qkv")
   assert torch.equal(held[front + "qkv_proj.weight"], torch.cat((q, k, v)))
-  w13 = held["model.layers.1.mlp.experts.w13_weight"]
+  w13 = held["model.layers.1.mlp.experts.routed_experts.w13_weight"]
   assert w13.dtype == torch.uint8 and w13.shape == (4, 384, 160)
-  assert held["model.layers.1.mlp.experts.w13_weight_scale_2"].shape == (4, 2)
+  assert held["model.layers.1.mlp.experts.routed_experts.w13_weight_scale_2"].shape == (4, 2)
   assert held[front + "qkv_proj.weight_scale"].dtype == E4M3
 
 

@@ -133,7 +133,7 @@ def test_ranks_hold_what_the_engine_loads(stored, tmp_path):
         "w2_weight_scale": scales[..., begin // 32 : end // 32],
       }
       for name, tensor in want.items():
-        got = held[front + name]
+        got = held[f"{front}routed_experts.{name}"]
         unit = {"w13_weight": 2, "w13_weight_scale": 2, "w2_weight": 1 / 2, "w2_weight_scale": 1 / 32}
         dim = 1 if name.startswith("w13") else 2
         assert got.dtype == torch.uint8 and got.shape[dim] == per_rank * unit[name], name
@@ -153,7 +153,7 @@ def test_ranks_that_share_experts_have_their_biases_or_as_many_zeros(
 ):
   folder, tensors = stored
   command("convert", folder, tmp_path / "cut", "--to", layout + quant)
-  end = "w2_bias" if layout.startswith("vllm") else "w2_weight_bias"
+  end = "routed_experts.w2_bias" if layout.startswith("vllm") else "w2_weight_bias"
   for rank, held in ranks(tmp_path / "cut").items():
     begin = rank // sharers * experts
     for layer in range(LAYERS):
@@ -167,7 +167,7 @@ def test_ranks_that_share_experts_have_their_biases_or_as_many_zeros(
 def test_verify_sees_a_local_tensor_of_another_shape_than_the_layouts(stored, tmp_path):
   folder, _ = stored
   command("convert", folder, tmp_path / "cut", "--to", "vllm:tp=2,quant=mxfp4")
-  name = "model.layers.0.mlp.experts.w2_bias"
+  name = "model.layers.0.mlp.experts.routed_experts.w2_bias"
   path = tmp_path / "cut" / "rank-00000.safetensors"
   tensors = safetensors.torch.load_file(path)
   bias = tensors[name]
@@ -196,11 +196,11 @@ def test_reports_say_what_files_and_engines_hold(stored):
   layout = ("--layout", "vllm:tp=2,quant=mxfp4")
   said = json.loads(command("inspect", folder, *layout, "--rank", "1", "--json"))
   held = {tensor["name"]: tensor for tensor in said["local"]}
-  w13 = held["model.layers.0.mlp.experts.w13_weight"]
+  w13 = held["model.layers.0.mlp.experts.routed_experts.w13_weight"]
   assert (w13["dtype"], w13["shape"]) == ("U8", [E, 128, H // 2])
   said = json.loads(command("inspect", folder, *layout, "--json"))
   shapes = {kind["local"]: kind["shape"] for kind in said["layouts"][0]["kinds"]}
-  assert shapes["model.layers.N.mlp.experts.w2_weight"] == [E, H, 32]
+  assert shapes["model.layers.N.mlp.experts.routed_experts.w2_weight"] == [E, H, 32]
   assert "qkv_proj" in command("inspect", folder, *layout)
 
 

@@ -102,7 +102,7 @@ def test_vllm_stacked_experts(keys):
     mine = experts_of(EXPERTS, sizes.ep, rank) if sizes.ep > 1 else range(EXPERTS)
     route = x @ held[f"{at}router.weight"].data.T + held[f"{at}router.bias"].data
     names = ("w13_weight", "w13_bias", "w2_weight", "w2_bias")
-    w13, w13_bias, w2, w2_bias = (held[f"{at}experts.{name}"].data for name in names)
+    w13, w13_bias, w2, w2_bias = (held[f"{at}experts.routed_experts.{name}"].data for name in names)
     if sizes.transposed:
       w13, w2 = w13.swapaxes(1, 2), w2.swapaxes(1, 2)
     for local, e in enumerate(mine):
@@ -170,7 +170,7 @@ def test_vllm_latent_experts(keys):
     small, route, latent = x @ part("fc1_latent_proj.weight").T, x @ part("gate.weight").T, 0
     mine = experts_of(EXPERTS, sizes.ep, rank) if sizes.ep > 1 else range(EXPERTS)
     for local, e in enumerate(mine):
-      parts = (part(f"experts.{name}_weight")[local] for name in ("w13", "w2"))
+      parts = (part(f"experts.routed_experts.{name}_weight")[local] for name in ("w13", "w2"))
       latent = latent + route[:, [e]] * squared_mlp(small, *parts)
     total = total + latent @ part("fc2_latent_proj.weight").T
     whole = len(part("shared_experts.up_proj.weight")) == INNER
@@ -206,8 +206,8 @@ def expert_parts(model, e):
 def test_vllm_placement(keys, table):
   model = gated_model()
   for held, experts in zip(expected_ranks(model, f"vllm:{keys}"), table, strict=True):
-    w13 = held["model.layers.0.mlp.experts.w13_weight"].data
-    w2 = held["model.layers.0.mlp.experts.w2_weight"].data
+    w13 = held["model.layers.0.mlp.experts.routed_experts.w13_weight"].data
+    w2 = held["model.layers.0.mlp.experts.routed_experts.w2_weight"].data
     assert len(w13) == len(w2) == len(experts)
     for local, e in enumerate(experts):
       gate, up, down = expert_parts(model, e)
@@ -220,7 +220,7 @@ def test_vllm_table_of_experts(tmp_path):
   path.write_text(json.dumps([[3, 2, 1, 0, 0, 3]]))
   ranks = expected_ranks(gated_model(), f"vllm:tp=2,ep=2,redundant=2,expert_map={path}")
   for held, experts in zip(ranks, [[3, 2, 1], [0, 0, 3]], strict=True):
-    w2 = held["model.layers.0.mlp.experts.w2_weight"].data
+    w2 = held["model.layers.0.mlp.experts.routed_experts.w2_weight"].data
     for local, e in enumerate(experts):
       np.testing.assert_array_equal(w2[local], expert_parts(gated_model(), e)[2])
 
@@ -228,8 +228,8 @@ def test_vllm_table_of_experts(tmp_path):
 def test_vllm_order_and_storage():
   model = gated_model()
   gate, up, down = expert_parts(model, 1)
-  held = expected_ranks(model, "vllm:tp=2,w13=up_first,transposed=1,experts=routed_experts")[1]
-  at = "model.layers.0.mlp.experts.routed_experts."
+  held = expected_ranks(model, "vllm:tp=2,w13=up_first,transposed=1,experts=experts")[1]
+  at = "model.layers.0.mlp.experts."
   half = slice(INNER // 2, INNER)
   expected = np.concatenate([up[half], gate[half]]).T
   np.testing.assert_array_equal(held[f"{at}w13_weight"].data[1], expected)

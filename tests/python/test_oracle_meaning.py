@@ -172,8 +172,8 @@ def test_vllm_experts(layout):
   for rank, held in enumerate(expected_ranks(model, layout)):
     mine = experts_of(EXPERTS, sizes.ep, rank) if sizes.ep > 1 else range(EXPERTS)
     route = x @ held["model.layers.0.mlp.gate.weight"].data.T
-    w13 = held["model.layers.0.mlp.experts.w13_weight"].data
-    w2 = held["model.layers.0.mlp.experts.w2_weight"].data
+    w13 = held["model.layers.0.mlp.experts.routed_experts.w13_weight"].data
+    w2 = held["model.layers.0.mlp.experts.routed_experts.w2_weight"].data
     assert len(w13) == len(w2) == len(mine)
     for expert, fused, down in zip(mine, w13, w2, strict=True):
       total += route[:, [expert]] * local_mlp(x, fused, down)

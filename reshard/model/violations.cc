@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "reshard/model/violations.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace reshard {
+
+void Violations::add(const Error& error) {
+  std::string message = error.message;
+  if (message.starts_with(start_)) message.erase(0, start_.size());
+  if (std::find(messages_.begin(), messages_.end(), message) != messages_.end()) return;
+  if (messages_.empty()) code_ = error.code;
+  messages_.push_back(std::move(message));
+}
+
+Result<> Violations::result() const {
+  if (messages_.empty()) return {};
+  const std::size_t said = std::min(messages_.size(), kMost);
+  std::string text = start_;
+  for (std::size_t i = 0; i < said; ++i) text += (i == 0 ? "" : "; ") + messages_[i];
+  if (said < messages_.size()) text += fmt::format("; and {} more", messages_.size() - said);
+  return fail(code_, std::move(text));
+}
+
+}  // namespace reshard
