@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
+import transformers
 
 import checkpoints
 import program
@@ -138,6 +139,20 @@ def check_ranks(folder, layout, tmp_path):
 def test_the_correction_bias_is_float32_whatever_the_checkpoint_has(name, layout, tmp_path):
   folder = checkpoints.write_checkpoint(tmp_path / "checkpoint", name)
   check_ranks(restored(folder, "e_score_correction_bias", torch.bfloat16), layout, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["deepseek", "glm"])
+def test_fsdp_has_the_correction_bias_as_transformers_loads_it(name, tmp_path):
+  folder = checkpoints.write_checkpoint(tmp_path / "checkpoint", name)
+  restored(folder, "e_score_correction_bias", torch.bfloat16)
+  model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
+  loaded = {n: t for n, t in model.named_buffers() if n.endswith("e_score_correction_bias")}
+  ranks = program.RankFolder(program.convert(folder, tmp_path / "ranks", "hf", "fsdp:shard=2"))
+  assert loaded
+  for tensor, want in loaded.items():
+    held = ranks.rank(1)[tensor]
+    assert (held.dtype, want.dtype) == ("F32", torch.float32)
+    assert np.array_equal(to_float(held), want.numpy())
 
 
 @pytest.mark.parametrize("layout", ["vllm:tp=2", "vllm:tp=2,dtype=float32"])
