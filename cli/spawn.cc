@@ -16,10 +16,13 @@
 #include <fstream>
 #include <iterator>
 #include <optional>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "cli/interrupt.h"
 #include "cli/pulse.h"
+#include "cli/shared_names.h"
 #include "cli/spawned.h"
 #include "reshard/base/file_descriptor.h"
 #include "reshard/transport/rank_list.h"
@@ -103,6 +106,7 @@ class Family {
     send(SIGKILL);
     for (Child& c : children_)
       if (c.running) ::waitpid(c.pid, &c.status, 0);
+    for (const std::string& name : left_) ::unlink(name.c_str());
   }
   Family(const Family&) = delete;
   Family& operator=(const Family&) = delete;
@@ -203,7 +207,7 @@ class Family {
       Child& c = children_[i];
       if (!c.running || c.stood_still || !pulses_.silent_for(static_cast<int>(i), limit)) continue;
       c.stood_still = true;
-      ::kill(c.pid, SIGKILL);
+      kill_one(c);
     }
   }
 
@@ -251,8 +255,18 @@ class Family {
 
   void send(int signal) {
     killing_ |= signal == SIGKILL;
-    for (const Child& c : children_)
-      if (c.running) ::kill(c.pid, signal);
+    for (const Child& c : children_) {
+      if (!c.running) continue;
+      if (signal == SIGKILL) {
+        kill_one(c);
+      } else {
+        ::kill(c.pid, signal);
+      }
+    }
+  }
+  void kill_one(const Child& child) {
+    left_.merge(names_of_shared_memory(child.pid));
+    ::kill(child.pid, SIGKILL);
   }
   std::ptrdiff_t running() const {
     return std::ranges::count_if(children_, [](const Child& c) { return c.running; });
@@ -267,6 +281,7 @@ class Family {
   Pulses pulses_;
   FileDescriptor reports_;
   std::vector<Child> children_;
+  std::set<std::string> left_;  ///< names that a killed process may not have taken away.
   std::string text_;
   std::vector<Told> told_;  ///< in the order in which it came.
   std::optional<int> first_killed_;
