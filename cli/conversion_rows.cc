@@ -44,11 +44,16 @@ Index stored_bytes(const LayoutSide& side, TensorId id) {
   return elements * bits(f.data) / 8 + matrices * scale_bytes(f, rows, cols) + factors;
 }
 
-Result<Routes> routes_of(const PlanPair& pair, ConvertWhere convert) {
+Result<Routes> routes_of(const LayoutSide& from, const LayoutSide& to, const Planner& planner,
+                         ConvertWhere convert) {
   std::vector<bool> moves;
-  for (Index i = 0; i < pair.source->model().size(); ++i)
-    moves.push_back(pair.planner->moves(TensorId(static_cast<TensorId::rep>(i))));
-  return find_routes(session_side(pair.from), session_side(pair.to), moves, convert);
+  for (Index i = 0; i < planner.source().model().size(); ++i)
+    moves.push_back(planner.moves(TensorId(static_cast<TensorId::rep>(i))));
+  return find_routes(session_side(from), session_side(to), moves, convert);
+}
+
+Result<Routes> routes_of(const PlanPair& pair, ConvertWhere convert) {
+  return routes_of(pair.from, pair.to, *pair.planner, convert);
 }
 
 }  // namespace
@@ -76,6 +81,37 @@ Result<std::vector<ConversionRow>> conversion_rows(const PlanPair& pair, Convert
     if (row.tensors > 0) rows.push_back(std::move(row));
   }
   return rows;
+}
+
+Result<StoredPart> stored_part(const LayoutSide& from, const LayoutSide& to,
+                               const Planner& values) {
+  StoredPart part;
+  if (!from.quantised || !to.quantised) return part;
+  const auto routes = routes_of(from, to, values, ConvertWhere::receiver);
+  if (!routes) {
+    for (const std::string& name : to.quantised->choice.tensors)
+      part.requantised += from.quantised->choice.tensors.contains(name) ? 1 : 0;
+    return part;
+  }
+  std::vector<bool> as_stored;
+  for (const Route route : routes->of) {
+    as_stored.push_back(route == Route::stored);
+    part.requantised += route == Route::requantise ? 1 : 0;
+  }
+  PlanOptions options;
+  for (const QuantisedLayout::Pair& pair : to.quantised->pairs)
+    for (const SlotId slot : {pair.data, pair.scales, pair.factor}) {
+      if (slot.value() < 0) continue;
+      const auto& sections = to.quantised->values->slot(pair.values).sections;
+      if (!as_stored[sections[0].parts[0].tensor.index()]) continue;
+      for (const Section& section : to.stored()->slot(slot).sections)
+        for (const Placed& p : section.parts)
+          options.only.insert(to.stored()->model()[p.tensor].name);
+    }
+  if (options.only.empty()) return part;
+  part.planner = std::make_shared<const Planner>(
+      RESHARD_TRY(Planner::make(from.stored(), to.stored(), options)));
+  return part;
 }
 
 Table conversion_table(const std::vector<ConversionRow>& rows) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,16 @@ Result<std::vector<ConversionRow>> conversion_rows(const PlanPair& pair, Convert
 
 /// By TensorId: whether data and scales of the tensor move as they are. Errors: as find_routes().
 Result<std::vector<bool>> moved_as_stored(const PlanPair& pair, ConvertWhere convert);
+
+/// What of a conversion between two quantised sides moves as it is stored, though not all of it
+/// does.
+struct StoredPart {
+  std::shared_ptr<const Planner> planner;  ///< between what is stored; null: nothing does.
+  Index requantised = 0;                   ///< tensors that are quantised anew.
+};
+/// Nothing where one side is plain, or where local tensors mix what is quantised on both sides and
+/// what is not. `values`: the plan between both sides' values. Errors: those of Planner::make.
+Result<StoredPart> stored_part(const LayoutSide& from, const LayoutSide& to, const Planner& values);
 
 Table conversion_table(const std::vector<ConversionRow>& rows);
 Json conversion_json(const std::vector<ConversionRow>& rows);

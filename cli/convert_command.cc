@@ -8,6 +8,7 @@
 #include "cli/checkpoint_source.h"
 #include "cli/commands.h"
 #include "cli/companion_files.h"
+#include "cli/conversion_rows.h"
 #include "cli/input_files.h"
 #include "cli/interrupt.h"
 #include "cli/measure.h"
@@ -109,7 +110,8 @@ struct Job {
   const Model& model;
   const Planner& planner;
   const LayoutSide& target;
-  bool as_stored;  ///< the plan is one of what is stored, else of values
+  bool as_stored;         ///< the plan is one of what is stored, else of values
+  const Planner* stored;  ///< what else moves as it is stored; null: nothing
   const CheckpointSource& source;
   ValueSource& values;
   const ConvertArguments& arguments;
@@ -126,8 +128,11 @@ Result<> write_file(const Job& job, Index whole, const OutputFile& file, Safeten
   StreamOptions options{job.arguments.buffer_bytes, num_threads(job.arguments.threads),
                         job.bar.from(bytes_before, whole)};
   if (!job.as_stored && job.target.quantised)
-    return write_quantised(job.planner, job.values.reader(), done, *job.target.quantised, file,
-                           writer, options);
+    return write_quantised(
+        job.planner, job.values.reader(), done,
+        {job.stored, &job.source.buffers(),
+         [&](Rank r, SlotId slot, Index at, Index n) { job.source.drop(r, slot, at, n); }},
+        *job.target.quantised, file, writer, options);
   std::vector<std::size_t> tensor_of_slot(
       static_cast<std::size_t>(job.planner.target().num_slots()));
   for (std::size_t i = 0; i < file.slots.size(); ++i) tensor_of_slot[file.slots[i].index()] = i;
@@ -242,6 +247,8 @@ Result<int> execute(const ConvertArguments& a) {
   const Planner planner =
       RESHARD_TRY(as_stored ? Planner::make(from_side.stored(), to_side.stored())
                             : Planner::make(from_side.values, to_side.values));
+  const StoredPart part =
+      as_stored ? StoredPart{} : RESHARD_TRY(stored_part(from_side, to_side, planner));
   const CheckpointSource source = RESHARD_TRY(CheckpointSource::bind(model, from_side));
   ValueSource values(from_side, source, kDequantisedBytes);
   const ModelLayout& stored = *to_side.stored();
@@ -254,7 +261,7 @@ Result<int> execute(const ConvertArguments& a) {
   auto output = RESHARD_TRY(CheckpointOutput::create(a.output, key, std::move(files),
                                                      [&] { return inputs.unchanged(); }));
   ProgressBar bar;
-  const Job job{model, planner, to_side, as_stored, source, values, a, bar};
+  const Job job{model, planner, to_side, as_stored, part.planner.get(), source, values, a, bar};
   RESHARD_TRY(output.write([&](const OutputFile& file, SafetensorsWriter& writer, Index before) {
     return write_file(job, output.files().tensor_bytes(), file, writer, before);
   }));
@@ -265,7 +272,8 @@ Result<int> execute(const ConvertArguments& a) {
   const auto left_out = *std::move(companions);
   RESHARD_TRY(output.commit(a.sync));
   print(report(output, a.output, left_out, watch.seconds()));
-  if (const auto note = requantised_note(from_side, to_side); !note.empty()) print(note + "\n");
+  if (const auto note = requantised_note(from_side, to_side, part.requantised); !note.empty())
+    print(note + "\n");
   return 0;
 }
 

@@ -80,13 +80,9 @@ Result<LayoutSide> make_target(const std::string& text, const Model& model,
   return make_side(text, model);
 }
 
-std::string requantised_note(const LayoutSide& from, const LayoutSide& to) {
-  if (!from.quantised || !to.quantised || moves_as_stored(from, to)) return "";
+std::string requantised_note(const LayoutSide& from, const LayoutSide& to, Index tensors) {
+  if (tensors == 0) return "";
   const QuantChoice &have = from.quantised->choice, &want = to.quantised->choice;
-  const auto both =
-      std::count_if(want.tensors.begin(), want.tensors.end(),
-                    [&](const std::string& name) { return have.tensors.contains(name); });
-  if (both == 0) return "";
   std::string why = "not the same tensors are quantised on both sides";
   if (!stored_alike(have.format, want.format))
     why = fmt::format("from {} to {}", to_string(have.format), to_string(want.format));
@@ -97,7 +93,7 @@ std::string requantised_note(const LayoutSide& from, const LayoutSide& to) {
         "the target's ranks count blocks from their own pieces; with quant_grid=tensor they "
         "would move as they are";
   return fmt::format("{} dequantised and quantised anew, which loses precision: {}",
-                     plural(both, "tensor"), why);
+                     plural(tensors, "tensor"), why);
 }
 
 Result<PlanPair> plan_pair(const Model& model, const std::string& from, const std::string& to,

@@ -41,9 +41,9 @@ bool moves_as_stored(const LayoutSide& from, const LayoutSide& to);
 /// counted from, they are counted so that data and scales move as they are, if any grid lets them.
 Result<LayoutSide> make_target(const std::string& text, const Model& model, const LayoutSide& from);
 
-/// Says how many tensors are quantised on both sides and cannot move as they are, and why; empty
-/// where there are none.
-std::string requantised_note(const LayoutSide& from, const LayoutSide& to);
+/// Says that so many tensors, quantised on both sides, cannot move as they are, and why; empty
+/// for none.
+std::string requantised_note(const LayoutSide& from, const LayoutSide& to, Index tensors);
 
 /// Makes both layouts and the plan. Errors: those of make_layout and Planner::make; a name to
 /// ignore that the model does not have. `filled`: the source is filled from the model's weights;

@@ -61,11 +61,12 @@ void quantise_all(const std::vector<QuantArea>& areas, int threads) {
 class FileWriter {
  public:
   FileWriter(const Planner& planner, const StreamSource& source, const StreamDone& done,
-             const QuantisedLayout& target, const OutputFile& file, SafetensorsWriter& writer,
-             const StreamOptions& options)
+             const StoredSource& stored, const QuantisedLayout& target, const OutputFile& file,
+             SafetensorsWriter& writer, const StreamOptions& options)
       : planner_(planner),
         source_(source),
         done_(done),
+        stored_(stored),
         target_(target),
         file_(file),
         writer_(writer),
@@ -119,7 +120,29 @@ class FileWriter {
     return Bytes(static_cast<std::size_t>(bytes));
   }
 
+  bool is_stored(const QuantisedLayout::Pair& pair) const {
+    const auto& parts = target_.stored->slot(pair.data).sections[0].parts;
+    return stored_.planner != nullptr && !parts.empty() && stored_.planner->moves(parts[0].tensor);
+  }
+
+  /// What of a pair is in the file, as it is stored in the source.
+  Result<> move(const QuantisedLayout::Pair& pair) {
+    std::vector<SlotId> slots;
+    Index bytes = 0;
+    for (const SlotId slot : {pair.data, pair.scales, pair.factor}) {
+      if (!index_of(slot)) continue;
+      slots.push_back(slot);
+      bytes += bytes_in_file(slot);
+    }
+    const StreamSink sink = [&](Rank, SlotId slot, Index offset, std::span<const std::byte> part) {
+      return writer_.write_at(*index_of(slot), offset, part);
+    };
+    return stream_rank(*stored_.planner, *stored_.buffers, file_.rank, slots, sink, stored_.done,
+                       options_for(bytes));
+  }
+
   Result<> write(const QuantisedLayout::Pair& pair) {
+    if (is_stored(pair)) return move(pair);
     if (!pair.whole)
       return fail(Code::unsupported,
                   fmt::format("{}: '{}' cannot be quantised where shards cut its blocks; convert "
@@ -155,6 +178,7 @@ class FileWriter {
   const Planner& planner_;
   const StreamSource& source_;
   const StreamDone& done_;
+  const StoredSource& stored_;
   const QuantisedLayout& target_;
   const OutputFile& file_;
   SafetensorsWriter& writer_;
@@ -191,9 +215,10 @@ Result<std::vector<QuantArea>> areas_of(const QuantisedLayout& layout,
 }
 
 Result<> write_quantised(const Planner& planner, const StreamSource& source, const StreamDone& done,
-                         const QuantisedLayout& target, const OutputFile& file,
-                         SafetensorsWriter& writer, const StreamOptions& options) {
-  return FileWriter(planner, source, done, target, file, writer, options).write();
+                         const StoredSource& stored, const QuantisedLayout& target,
+                         const OutputFile& file, SafetensorsWriter& writer,
+                         const StreamOptions& options) {
+  return FileWriter(planner, source, done, stored, target, file, writer, options).write();
 }
 
 }  // namespace reshard::cli

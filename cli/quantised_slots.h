@@ -27,12 +27,21 @@ Result<std::vector<QuantArea>> areas_of(const QuantisedLayout& layout,
                                         const QuantisedLayout::Pair& pair, Rank r,
                                         const SlotMemory& memory);
 
+/// What moves as it is stored: a plan between stored layouts, and the source's. Null: nothing.
+struct StoredSource {
+  const Planner* planner = nullptr;
+  const RankBuffers* buffers = nullptr;
+  StreamDone done = {};
+};
+
 /// Writes the slots of one file of a quantised target. `planner` is one to target.values; values of
-/// a pair come into memory as a whole, and its data and scales are made of them. Errors: those of
+/// a pair come into memory as a whole, and its data and scales are made of them, but for pairs that
+/// `stored` moves. Errors: those of
 /// streaming and writing; a pair whose blocks are cut by shards (they must be quantised where they
 /// are whole).
 Result<> write_quantised(const Planner& planner, const StreamSource& source, const StreamDone& done,
-                         const QuantisedLayout& target, const OutputFile& file,
-                         SafetensorsWriter& writer, const StreamOptions& options);
+                         const StoredSource& stored, const QuantisedLayout& target,
+                         const OutputFile& file, SafetensorsWriter& writer,
+                         const StreamOptions& options);
 
 }  // namespace reshard::cli

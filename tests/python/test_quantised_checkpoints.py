@@ -9,7 +9,7 @@ import safetensors.torch
 import torch
 
 import program
-from folders import command, read, same, write
+from folders import command, ranks, read, same, write
 from moe_model import CONFIG, E4M3, is_linear
 
 CACHE = ("k_scale", "v_scale")  # a trainer has none
@@ -166,7 +166,17 @@ def test_what_is_quantised_anew_says_that_it_loses_precision(plain, tmp_path):
   assert "23 tensors dequantised and quantised anew" in said
   assert "from fp8_channel to mxfp8" in said
   home = ("convert", tmp_path / "own", tmp_path / "home", "--to", "hf:quant=fp8_channel")
-  assert "the source's ranks counted blocks from their own pieces" in command(*home)
+  said = command(*home)
+  # Each layer's o_proj, and what the dense layer and four experts have of down_proj: what tensor
+  # parallelism cuts along rows. The rest is as it was in the ranks, which made it of all of a row.
+  assert "7 tensors dequantised and quantised anew" in said
+  assert "the source's ranks counted blocks from their own pieces" in said
+  cut, back = ranks(tmp_path / "own"), read(tmp_path / "home")
+  for name, rows in (("q_proj", slice(0, 128)), ("k_proj", slice(128, 192))):
+    front = "model.layers.0.self_attn."
+    for end in ("weight", "weight_scale"):
+      held = torch.cat([cut[r][f"{front}qkv_proj.{end}"].view(torch.uint8)[rows] for r in range(2)])
+      assert torch.equal(back[f"{front}{name}.{end}"].view(torch.uint8), held), (name, end)
   # What engines make of plain weights is theirs: a grid of each rank's own, and nothing to say.
   said = command("convert", folder, tmp_path / "plain", "--to", "vllm:tp=2,quant=fp8_channel")
   assert "precision" not in said
