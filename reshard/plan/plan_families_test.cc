@@ -116,6 +116,21 @@ TEST(PlanFamilies, one_sided_tensors_are_errors_that_name_them) {
   EXPECT_TRUE(Planner::make(all, less, {{"lm_head.weight"}}));
 }
 
+TEST(PlanFamilies, how_long_a_sum_over_all_takes_is_known_before_it_starts) {
+  const auto model = model_of(llama_8b());
+  const auto engine = layout_of("vllm:tp=2", model, llama_8b());
+  for (const char* from : {"fsdp:shards=4", "fsdp:shards=300", "megatron:tp=2,dp=4"}) {
+    const Planner planner = plan(llama_8b(), from, "vllm:tp=2");
+    const Index least = planner.least_transfers(), all = summarise(planner).transfers;
+    EXPECT_LE(least, all) << from;
+    EXPECT_GE(2 * least, all) << from;
+  }
+  const auto too_many = Planner::make(layout_of("fsdp:shards=131073", model, llama_8b()), engine);
+  ASSERT_FALSE(too_many);
+  EXPECT_EQ(too_many.error().code, Code::unsupported);
+  EXPECT_THAT(too_many.error().message, ::testing::HasSubstr("131073 ranks together: at most"));
+}
+
 TEST(PlanFamilies, digests_tell_plans_apart) {
   const ModelConfig c = tiny_dense();
   const auto a = plan(c, "megatron:tp=2", "vllm:tp=2").digest();
