@@ -60,6 +60,14 @@ test-all: build-all python-env megatron-env ## all tests, the slow ones too, fli
 	@$(MAKE) asan
 	@$(MAKE) tsan
 
+# Opt-in: its environment takes 3.5 GB and some minutes.
+.PHONY: vllm-test
+vllm-test: build ## vLLM's own model classes load, rank by rank, what reshard converts; compared byte by byte
+	@tools/install_deps.sh test
+	@tools/python_env.sh $(BUILD)/vllm-venv tests/vllm/requirements.txt
+	@RESHARD_BIN=$(abspath $(PROGRAM)) $(BUILD)/vllm-venv/bin/python -m pytest -q --no-header \
+	  -p no:cacheprovider -rs --disable-warnings tests/vllm
+
 .PHONY: mutants
 mutants: build-all python-env ## flip each layout rule and see that a test notices
 	@python3 tests/mutation/run.py $(BUILD)

@@ -5,6 +5,7 @@
 #   tools/python_env.sh <folder of the environment> <requirements.txt>
 #
 # What stands in requirements-alone.txt beside that file is installed without what it requires.
+# A line "# without: a b" names packages that others bring along and that must not stay.
 set -euo pipefail
 venv=$1
 requirements=$2
@@ -29,6 +30,8 @@ if ! pip --requirement "$requirements" ||
   echo "python: pip could not install $requirements" >&2
   exit 1
 fi
+read -ra without < <(sed -n 's/^# without: //p' "$requirements") || true
+[ ${#without[@]} = 0 ] || "$venv/bin/python" -m pip uninstall --quiet --yes "${without[@]}"
 # Written last, so that an interrupted run is made again.
 echo "$want" >"$stamp"
 echo "python: ready in $SECONDS s"
