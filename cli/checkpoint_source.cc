@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "reshard/base/check.h"
+#include "reshard/model/name_pattern.h"
 #include "reshard/transform/convert.h"
 
 namespace reshard::cli {
@@ -42,7 +43,7 @@ Result<CheckpointSource> CheckpointSource::bind(const Model& model,
     return fail(Code::corrupt,
                 fmt::format("{}: layout '{}' has ranks {}, but the checkpoint lists {}", model.name,
                             own->name(), to_string(own->ranks()), checkpoint.world_size()));
-  CheckpointSource source(checkpoint, std::move(files), RankBuffers(std::move(own)));
+  CheckpointSource source(model, std::move(files), RankBuffers(std::move(own)));
   for (Rank r : source.buffers_.layout().ranks().members()) RESHARD_TRY(source.bind_rank(r));
   return source;
 }
@@ -80,7 +81,10 @@ Result<> CheckpointSource::bind_rank(Rank r) {
   if (checkpoint_->kind() == Checkpoint::Kind::hf || tensors.size() == slots.size()) return {};
   for (const CheckpointTensor& tensor : tensors)
     if (std::none_of(slots.begin(), slots.end(),
-                     [&](SlotId s) { return files_.held(s, r).name == tensor.name; }))
+                     [&](SlotId s) { return files_.held(s, r).name == tensor.name; }) &&
+        std::none_of(ignore_.begin(), ignore_.end(), [&](const std::string& pattern) {
+          return match_pattern(pattern, tensor.name).has_value();
+        }))
       return fail(Code::corrupt,
                   fmt::format("{}: tensor '{}' is not part of layout '{}' on rank {}", file(tensor),
                               tensor.name, layout.name(), r.value()));

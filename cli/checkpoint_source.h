@@ -19,8 +19,8 @@ class CheckpointSource {
  public:
   /// Binds every local tensor that the checkpoint's own side stores to its place in the files. The
   /// checkpoint must outlive the result. Errors: another number of ranks; a local tensor that is
-  /// missing, not of the layout, or of another dtype or shape (file and tensor named). @pre
-  /// model.weights
+  /// missing, not of the layout (nor to be ignored), or of another dtype or shape (file and tensor
+  /// named). @pre model.weights
   static Result<CheckpointSource> bind(const Model& model, const LayoutSide& own);
   /// The same of own_side(). @pre `own` is own_layout() of the model
   static Result<CheckpointSource> bind(const Model& model,
@@ -35,8 +35,11 @@ class CheckpointSource {
   void drop(Rank r, SlotId slot, Index offset, Index bytes) const;
 
  private:
-  CheckpointSource(const Checkpoint& checkpoint, SlotFiles files, RankBuffers buffers)
-      : checkpoint_(&checkpoint), files_(std::move(files)), buffers_(std::move(buffers)) {}
+  CheckpointSource(const Model& model, SlotFiles files, RankBuffers buffers)
+      : checkpoint_(&*model.weights),
+        ignore_(model.ignore),
+        files_(std::move(files)),
+        buffers_(std::move(buffers)) {}
   static Result<CheckpointSource> bind(const Model& model, std::shared_ptr<const ModelLayout> own,
                                        SlotFiles files);
   const std::vector<CheckpointTensor>& stored(Rank r) const;
@@ -47,6 +50,7 @@ class CheckpointSource {
   Result<> bind_as_float(Rank r, SlotId slot, const CheckpointTensor& tensor);
 
   const Checkpoint* checkpoint_;
+  std::set<std::string> ignore_;  ///< patterns of tensors that files of ranks may have besides.
   SlotFiles files_;
   std::vector<std::unique_ptr<std::byte[]>> converted_;
   std::set<std::pair<Rank, SlotId>> is_converted_;

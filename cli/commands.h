@@ -21,7 +21,7 @@ namespace reshard::cli {
 struct PlanArguments {
   std::string model, from, to;
   std::optional<Index> layers;
-  std::set<std::string> ignore;
+  std::set<std::string> ignore;  ///< here and below: ModelOptions::ignore.
   std::optional<Index> rank;
   Index transfers = 0;  ///< how many to list; -1: all.
   bool json = false, dot = false;
@@ -59,6 +59,7 @@ struct RunArguments {
 
 struct ConvertArguments {
   std::string input, output, from, to;  ///< from: empty for the input's own layout.
+  std::set<std::string> ignore;
   Index buffer_bytes = Index{64} << 20;
   Index max_shard_bytes = 5'000'000'000;
   bool sync = false;  ///< wait for the disk.
@@ -67,6 +68,7 @@ struct ConvertArguments {
 
 struct VerifyArguments {
   std::string a, b;
+  std::set<std::string> ignore;
   bool json = false;
   int threads = 0;
 };
@@ -76,6 +78,7 @@ struct InspectArguments {
   std::vector<std::string> layouts;
   std::optional<Index> layers;
   std::optional<Index> rank;  ///< of the only layout.
+  std::set<std::string> ignore;
   bool json = false;
 };
 

@@ -27,6 +27,7 @@
 #include "reshard/io/rank_index.h"
 #include "reshard/io/stored_model.h"
 #include "reshard/model/families.h"
+#include "reshard/plan/conversions.h"
 #include "reshard/plan/planner.h"
 
 namespace reshard::cli {
@@ -103,6 +104,17 @@ Result<> check_output(const Model& model, const LayoutSpec& to, const LayoutSide
                           "which engines compute nonsense, and {} has none; quant_method=fp8 and "
                           "compressed-tensors scale inputs when they come",
                           to_string(to), model.name));
+}
+
+/// Tensors to ignore that the target may lack. What the source lacks, the target would have as
+/// zeros.
+std::set<std::string> to_leave_out(const ModelLayout& source,
+                                   const std::set<std::string>& patterns) {
+  std::set<std::string> names = matching_names(source.model(), patterns);
+  std::erase_if(names, [&](const std::string& name) {
+    return source.places(*source.model().find(name)).empty();
+  });
+  return names;
 }
 
 /// Everything of a conversion but its outcome.
@@ -209,16 +221,22 @@ Result<std::vector<std::string>> write_companions(const Model& model, const Layo
   return left_out;
 }
 
-std::string report(const CheckpointOutput& output, const std::string& target,
+std::string report(const Job& job, const CheckpointOutput& output,
                    const std::vector<std::string>& left_out, double seconds) {
   const OutputFiles& files = output.files();
   const Index written = files.tensor_bytes() - output.kept_bytes();
-  std::string text = fmt::format("{}: {} in {}", target, human_bytes(files.tensor_bytes()),
-                                 plural(static_cast<Index>(files.files.size()), "file"));
+  std::string text =
+      fmt::format("{}: {} in {}", job.arguments.output, human_bytes(files.tensor_bytes()),
+                  plural(static_cast<Index>(files.files.size()), "file"));
   if (!files.of_rank.empty())
     text += fmt::format(" for {}", plural(static_cast<Index>(files.of_rank.size()), "rank"));
   if (output.kept_files() > 0)
     text += fmt::format("; {} of an earlier run kept", plural(output.kept_files(), "file"));
+  if (!job.model.left_out.empty()) text += "\n" + left_out_text(job.model);
+  if (const auto omitted = omitted_by(job.planner); !omitted.empty())
+    text += fmt::format("\nleft out {}, which {} does not hold, such as '{}'",
+                        plural(static_cast<Index>(omitted.size()), "tensor"),
+                        job.planner.target().name(), omitted.front());
   if (!left_out.empty())
     text +=
         fmt::format("\nleft out {}: links to files outside the checkpoint; copy what belongs to it",
@@ -235,7 +253,8 @@ Result<int> execute(const ConvertArguments& a) {
   const LayoutSpec to = RESHARD_TRY(layout_on_disk(a.to, "--to"));
   InputFiles inputs(a.input);
   inputs.add(to, "");
-  const Model model = RESHARD_TRY(open_checkpoint(a.input));
+  const Model model = RESHARD_TRY(open_checkpoint(a.input, {.ignore = a.ignore}));
+  RESHARD_TRY(check_ignored(model));
   inputs.add(*model.weights);
   if (const auto own = parse_layout(model.weights->layout()))
     inputs.add(*own, model.weights->folder());
@@ -244,9 +263,10 @@ Result<int> execute(const ConvertArguments& a) {
   const LayoutSide to_side = RESHARD_TRY(make_target(a.to, model, from_side));
   RESHARD_TRY(check_output(model, to, to_side));
   const bool as_stored = moves_as_stored(from_side, to_side);
+  const auto& planned_from = as_stored ? from_side.stored() : from_side.values;
   const Planner planner =
-      RESHARD_TRY(as_stored ? Planner::make(from_side.stored(), to_side.stored())
-                            : Planner::make(from_side.values, to_side.values));
+      RESHARD_TRY(Planner::make(planned_from, as_stored ? to_side.stored() : to_side.values,
+                                PlanOptions{.ignore = to_leave_out(*planned_from, model.ignore)}));
   const StoredPart part =
       as_stored ? StoredPart{} : RESHARD_TRY(stored_part(from_side, to_side, planner));
   const CheckpointSource source = RESHARD_TRY(CheckpointSource::bind(model, from_side));
@@ -271,7 +291,7 @@ Result<int> execute(const ConvertArguments& a) {
   if (!companions) return tl::unexpected(output.with_what_is_kept(std::move(companions).error()));
   const auto left_out = *std::move(companions);
   RESHARD_TRY(output.commit(a.sync));
-  print(report(output, a.output, left_out, watch.seconds()));
+  print(report(job, output, left_out, watch.seconds()));
   if (const auto note = requantised_note(from_side, to_side, part.requantised); !note.empty())
     print(note + "\n");
   return 0;

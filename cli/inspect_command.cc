@@ -100,6 +100,9 @@ Json::Object model_object(const Model& model) {
                                     {"shape", shape_json(kind.shape)},
                                     {"bytes", Json(kind.bytes)}});
   object.push_back({"kinds", Json(std::move(kinds))});
+  Json::Array left_out;
+  for (const std::string& stray : model.left_out) left_out.emplace_back(stray);
+  if (!left_out.empty()) object.push_back({"left_out", Json(std::move(left_out))});
   return object;
 }
 
@@ -250,7 +253,9 @@ std::string report_text(const Model& model, const Layouts& layouts, std::optiona
 }  // namespace
 
 Result<int> execute(const InspectArguments& a) {
-  const Model model = RESHARD_TRY(open_model(a.model, {.layers = a.layers, .exact = false}));
+  const Model model =
+      RESHARD_TRY(open_model(a.model, {.layers = a.layers, .exact = false, .ignore = a.ignore}));
+  RESHARD_TRY(check_ignored(model));
   const Layouts layouts = RESHARD_TRY(layouts_of(a, model));
   const auto rank = RESHARD_TRY(rank_of(a, model, layouts));
   print(a.json ? report_json(model, layouts, rank) : report_text(model, layouts, rank));

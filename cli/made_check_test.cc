@@ -28,7 +28,7 @@ class Made {
   Made(const std::string& from, const std::string& to) {
     model_.config = parse_config(kConfig).value();
     model_.tensors = std::make_shared<ModelSpec>(canonical_tensors(*model_.config).value());
-    pair_ = plan_pair(model_, from, to, {}).value();
+    pair_ = plan_pair(model_, from, to).value();
     const auto& stored = pair_.to.stored();
     target_ = RankBuffers::allocate(stored, stored->ranks().members()).value();
     auto sides = MadeSides::of(job()).value();

@@ -11,6 +11,7 @@
 
 #include "cli/text.h"
 #include "reshard/io/make_layout.h"
+#include "reshard/model/name_pattern.h"
 
 namespace reshard::cli {
 namespace {
@@ -138,11 +139,19 @@ void add_threads(CLI::App& app, int& threads) {
                   "threads to use; default: one per core");
 }
 
-void add_ignore(CLI::App& app, std::set<std::string>& ignore) {
-  app.add_option("--ignore", ignore, "tensors that one side may lack")
-      ->type_name("NAME")
+/// Several after one --ignore only where no other argument can follow.
+void add_ignore(CLI::App& app, std::set<std::string>& ignore, int most, const char* help) {
+  const auto add = [&ignore](const std::vector<std::string>& patterns) {
+    for (const std::string& pattern : patterns)
+      if (const auto fits = check_tensor_name(pattern); !fits)
+        refuse("--ignore", fits.error().message);
+    ignore.insert(patterns.begin(), patterns.end());
+  };
+  app.add_option_function<std::vector<std::string>>("--ignore", add, help)
+      ->type_name("PATTERN")
       ->type_size(1)
-      ->expected(1, -1);
+      ->expected(1, most)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
 }
 
 /// The three options that say what moves.
@@ -153,7 +162,9 @@ void add_refit(CLI::App& app, Arguments& a) {
   add_layout(app, "--to", a.to, "the layout that they go to")->required();
   add_number<Index>(app, "--layers", a.layers, 1, kMaxLayers,
                     "use a config with this many layers instead of its own");
-  add_ignore(app, a.ignore);
+  add_ignore(app, a.ignore, -1,
+             "tensors that one side may lack, or M have beside those of its config: * is any text, "
+             "# a number");
 }
 
 std::string without_controls(std::string text) {
@@ -368,6 +379,10 @@ class CommandLine {
               "memory for bytes on their way; default 64MiB");
     add_bytes(s, "--max-shard-bytes", convert_.max_shard_bytes,
               "most tensor bytes in a file of layout hf; default 5GB");
+    add_ignore(
+        s, convert_.ignore, 1,
+        "tensors that OUT's layout may lack, or IN have beside those of its config: * is any "
+        "text, # a number");
     s.add_flag("--sync", convert_.sync, "wait until all of OUT is on the disk");
     add_threads(s, convert_.threads);
   }
@@ -378,6 +393,7 @@ class CommandLine {
                             "whether two checkpoints in any layouts hold the same values"));
     add_text(s, "A", verify_.a, "", "a checkpoint")->required();
     add_text(s, "B", verify_.b, "", "another")->required();
+    add_ignore(s, verify_.ignore, 1, "tensors not to compare: * is any text, # a number");
     s.add_flag("--json", verify_.json, "print one JSON object");
     add_threads(s, verify_.threads);
   }
@@ -394,6 +410,8 @@ class CommandLine {
                       "list the local tensors of this rank");
     add_number<Index>(s, "--layers", inspect_.layers, 1, kMaxLayers,
                       "use a config with this many layers instead of its own");
+    add_ignore(s, inspect_.ignore, 1,
+               "tensors that M may have beside those of its config: * is any text, # a number");
     s.add_flag("--json", inspect_.json, "print one JSON object");
   }
 

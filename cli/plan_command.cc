@@ -173,8 +173,8 @@ Result<int> plan_all(const Model& model, const PlanPair& pair, const PlanArgumen
 }  // namespace
 
 Result<int> execute(const PlanArguments& a) {
-  const Model model = RESHARD_TRY(open_model(a.model, {.layers = a.layers}));
-  const PlanPair pair = RESHARD_TRY(plan_pair(model, a.from, a.to, a.ignore));
+  const Model model = RESHARD_TRY(open_model(a.model, {.layers = a.layers, .ignore = a.ignore}));
+  const PlanPair pair = RESHARD_TRY(plan_pair(model, a.from, a.to));
   if (a.dot) return plan_graph(*pair.planner);
   return a.rank ? plan_rank(model, pair, a) : plan_all(model, pair, a);
 }

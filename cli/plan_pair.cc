@@ -9,6 +9,7 @@
 #include "cli/text.h"
 #include "reshard/io/json_util.h"
 #include "reshard/io/make_layout.h"
+#include "reshard/io/stored_model.h"
 #include "reshard/plan/conversions.h"
 
 namespace reshard::cli {
@@ -60,7 +61,38 @@ Result<bool> weights_are_stored_as(const LayoutSide& side, const Model& model) {
   return own.stored()->model().digest() == side.stored()->model().digest();
 }
 
+/// A trainer has no calibrated scales of KV caches: what the target has of them stays as it is.
+/// Returns what to say of that, if there are such.
+std::string leave_cache_scales(PlanPair& pair) {
+  const ModelSpec& model = pair.source->model();
+  std::string first;
+  Index count = 0;
+  for (Index i = 0; i < model.size(); ++i) {
+    const TensorId id(static_cast<TensorId::rep>(i));
+    if (!is_cache_scale(model[id]) || !pair.source->places(id).empty() ||
+        pair.target->places(id).empty())
+      continue;
+    if (count++ == 0) first = model[id].name;
+    pair.ignore.insert(model[id].name);
+  }
+  if (count == 0) return "";
+  return fmt::format("{} keeps its own {} of KV caches, which {} does not hold, such as '{}'",
+                     pair.target->name(), plural(count, "scale"), pair.source->name(), first);
+}
+
+/// What is said behind a model whose checkpoint has tensors that are none of its own.
+std::string left_out(const Model& model) {
+  if (model.left_out.empty()) return "";
+  return fmt::format("; {}", left_out_text(model));
+}
+
 }  // namespace
+
+std::string left_out_text(const Model& model) {
+  return fmt::format("{} of the checkpoint left out, such as '{}'",
+                     plural(static_cast<Index>(model.left_out.size()), "tensor"),
+                     model.left_out.front());
+}
 
 bool moves_as_stored(const LayoutSide& from, const LayoutSide& to) {
   if (!from.quantised && !to.quantised) return true;
@@ -97,12 +129,8 @@ std::string requantised_note(const LayoutSide& from, const LayoutSide& to, Index
 }
 
 Result<PlanPair> plan_pair(const Model& model, const std::string& from, const std::string& to,
-                           const std::set<std::string>& ignore, bool filled) {
-  for (const std::string& name : ignore)
-    if (!model.tensors->find(name))
-      return fail(Code::not_found,
-                  fmt::format("tensor '{}' is to be ignored, but {} has none of that name", name,
-                              model.name));
+                           bool filled) {
+  RESHARD_TRY(check_ignored(model));
   PlanPair pair;
   const Stopwatch layouts;
   const LayoutSide source = RESHARD_TRY(make_side(from, model));
@@ -118,10 +146,12 @@ Result<PlanPair> plan_pair(const Model& model, const std::string& from, const st
   pair.target = pair.to.values;
   if (as_stored && target.quantised)
     pair.notes.push_back(note("moves data and scales of", *target.quantised));
+  pair.ignore = matching_names(pair.source->model(), model.ignore);
+  if (auto note = leave_cache_scales(pair); !note.empty()) pair.notes.push_back(std::move(note));
   pair.layout_seconds = layouts.seconds();
   const Stopwatch planning;
   pair.planner = std::make_shared<const Planner>(
-      RESHARD_TRY(Planner::make(pair.source, pair.target, PlanOptions{ignore})));
+      RESHARD_TRY(Planner::make(pair.source, pair.target, PlanOptions{pair.ignore})));
   pair.planner_seconds = planning.seconds();
   return pair;
 }
@@ -141,9 +171,9 @@ std::string model_line(const Model& model) {
           ? fmt::format(" as {} (its checkpoint is in {})", name(model.config->dtype),
                         in_quotes(model.config->quantization))
           : "";
-  return fmt::format("{}: {}{} parameters in {}, {}{}", model.name, layers, human_count(parameters),
-                     plural(model.tensors->size(), "tensor"), human_bytes(model.tensors->bytes()),
-                     plain);
+  return fmt::format("{}: {}{} parameters in {}, {}{}{}", model.name, layers,
+                     human_count(parameters), plural(model.tensors->size(), "tensor"),
+                     human_bytes(model.tensors->bytes()), plain, left_out(model));
 }
 
 Table sides_table(const PlanPair& pair) {

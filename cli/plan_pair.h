@@ -22,8 +22,10 @@ struct PlanPair {
   LayoutSide from, to;
   std::shared_ptr<const Planner> planner;
   double layout_seconds = 0, planner_seconds = 0;
-  /// What the layouts decided by rules, and what becomes of quantised tensors; empty for most
-  /// plans.
+  /// Tensors that one side may lack.
+  std::set<std::string> ignore = {};
+  /// What the layouts decided by rules, and what becomes of quantised tensors and of what the source
+  /// lacks; empty for most plans.
   std::vector<std::string> notes = {};
 
   /// Values are quantised or dequantised on their way.
@@ -45,12 +47,15 @@ Result<LayoutSide> make_target(const std::string& text, const Model& model, cons
 /// for none.
 std::string requantised_note(const LayoutSide& from, const LayoutSide& to, Index tensors);
 
-/// Makes both layouts and the plan. Errors: those of make_layout and Planner::make; a name to
-/// ignore that the model does not have. `filled`: the source is filled from the model's weights;
-/// one that these must be quantised for stays a quantised side.
+/// Makes both layouts and the plan. The target keeps its own scales of KV caches where the source
+/// has none, as no trainer has. Errors: those of make_layout, Planner::make and check_ignored.
+/// `filled`: the source is filled from the model's weights; one that these must be quantised for
+/// stays a quantised side.
 Result<PlanPair> plan_pair(const Model& model, const std::string& from, const std::string& to,
-                           const std::set<std::string>& ignore, bool filled = false);
+                           bool filled = false);
 
+/// "2 tensors of the checkpoint left out, such as '...'" @pre there are such
+std::string left_out_text(const Model& model);
 /// "qwen3-4b: 36 layers, 4.02 B parameters in 398 tensors, 8.04 GB"
 std::string model_line(const Model& model);
 /// Two rows: each side's layout, ranks and what its ranks hold.

@@ -53,7 +53,7 @@ SessionOptions RankSession::options() const {
   options.buffering = a.buffering;
   options.prove = a.prove ? ProveWhen::always : ProveWhen::never;
   options.convert = a.convert;
-  options.ignore = a.ignore;
+  options.ignore = task_.job.pair.ignore;
   options.on_phase = [this](SessionPhase phase) -> Result<> {
     if (phase == SessionPhase::check) task_.at(TestKill::Point::check);
     if (phase == SessionPhase::commit) task_.at(TestKill::Point::commit);

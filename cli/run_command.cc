@@ -115,8 +115,8 @@ Result<int> run_as_rank(RunJob job, const std::optional<Spawned>& spawned) {
 }
 
 Result<int> run(const RunArguments& a, const std::optional<Spawned>& spawned) {
-  const Model model = RESHARD_TRY(open_model(a.model, {.layers = a.layers}));
-  const PlanPair pair = RESHARD_TRY(plan_pair(model, a.from, a.to, a.ignore, true));
+  const Model model = RESHARD_TRY(open_model(a.model, {.layers = a.layers, .ignore = a.ignore}));
+  const PlanPair pair = RESHARD_TRY(plan_pair(model, a.from, a.to, true));
   std::vector<ConversionRow> conversions;
   if (pair.quantises()) conversions = RESHARD_TRY(conversion_rows(pair, a.convert));
   const RunJob job{a, model, pair, std::move(conversions), 1, {}, 0};

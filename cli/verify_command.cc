@@ -36,6 +36,7 @@ struct Comparison {
   std::vector<Difference> differing;
   std::vector<std::string> only_a, only_b;
   Index same = 0;
+  std::vector<std::string> ignored = {};  ///< not compared: asked for, or none of the model's.
   Index left_out = 0;  ///< scales of inputs that one side's layout does not keep.
   std::vector<std::string> other_shapes = {};
   bool equal() const {
@@ -57,9 +58,10 @@ std::vector<StoredForm> forms_like(const ModelLayout& layout, const Side* like) 
 }
 
 /// Fingerprints a checkpoint's tensors, in the forms of another's where there is one.
-Result<Side> fingerprint_side(const std::string& path, int threads, const Side* like) {
+Result<Side> fingerprint_side(const std::string& path, const VerifyArguments& a, const Side* like) {
   Side side;
-  side.model = RESHARD_TRY(open_checkpoint(path, {.layers = {}, .exact = false}));
+  side.model =
+      RESHARD_TRY(open_checkpoint(path, {.layers = {}, .exact = false, .ignore = a.ignore}));
   const LayoutSide own_files = RESHARD_TRY(own_side(side.model));
   const auto& layout = own_files.stored();
   side.tensors = layout->shared_model();
@@ -71,7 +73,7 @@ Result<Side> fingerprint_side(const std::string& path, int threads, const Side* 
   const auto own = forms_of(*layout);
   for (std::size_t i = 0; i < own.size(); ++i) side.converted += own[i] == side.forms[i] ? 0 : 1;
   stop_for_test("start");
-  auto prints = fingerprints(source.buffers(), num_threads(threads), bar.from(), side.forms);
+  auto prints = fingerprints(source.buffers(), num_threads(a.threads), bar.from(), side.forms);
   RESHARD_TRY(side.model.weights->unchanged());
   side.prints = RESHARD_TRY(std::move(prints));
   side.layout = layout->name();
@@ -90,15 +92,21 @@ std::string described(const Side& side, TensorId id) {
   return fmt::format("{} {} {}", name(t.dtype), to_string(t.shape), to_string(print.print));
 }
 
-Comparison compare(const Side& a, const Side& b) {
+Comparison compare(const Side& a, const Side& b, const std::set<std::string>& ignore) {
   Comparison result;
   for (const Side* side : {&a, &b})
     for (const std::string& line : side->other_shapes)
       result.other_shapes.push_back(fmt::format("{}: {}", side->model.name, line));
+  auto ignored = matching_names(*a.tensors, ignore);
+  ignored.merge(matching_names(*b.tensors, ignore));
+  for (const auto* side : {&a, &b})
+    ignored.insert(side->model.left_out.begin(), side->model.left_out.end());
+  result.ignored.assign(ignored.begin(), ignored.end());
   for (Index i = 0; i < a.tensors->size(); ++i) {
     const TensorId id(static_cast<TensorId::rep>(i));
     const CanonicalTensor& t = (*a.tensors)[id];
     const auto other = b.tensors->find(t.name);
+    if (ignored.contains(t.name)) continue;
     if (!other) {
       is_input_scale(t.name) ? void(++result.left_out) : result.only_a.push_back(t.name);
       continue;
@@ -111,7 +119,7 @@ Comparison compare(const Side& a, const Side& b) {
     }
   }
   for (const CanonicalTensor& t : b.tensors->tensors())
-    if (!a.tensors->find(t.name))
+    if (!a.tensors->find(t.name) && !ignored.contains(t.name))
       is_input_scale(t.name) ? void(++result.left_out) : result.only_b.push_back(t.name);
   return result;
 }
@@ -142,6 +150,7 @@ std::string as_json(const Side& a, const Side& b, const Comparison& c) {
                   {"same", Json(c.same)},
                   {"converted", Json(a.converted)},
                   {"left_out", Json(c.left_out)},
+                  {"ignored", names_json(c.ignored)},
                   {"a", side_json(a)},
                   {"b", side_json(b)},
                   {"gb_per_s",
@@ -177,6 +186,11 @@ std::string as_text(const Side& a, const Side& b, const Comparison& c) {
                                     "through a value map",
                                     plural(a.converted, "tensor"))) +
             "\n";
+  if (!c.ignored.empty())
+    text += style.quiet(fmt::format("{} not compared, such as '{}'",
+                                    plural(static_cast<Index>(c.ignored.size()), "tensor"),
+                                    c.ignored.front())) +
+            "\n";
   if (c.left_out > 0)
     text += style.quiet(fmt::format("{} of one side alone: scales of inputs, which layouts of "
                                     "ranks leave out",
@@ -210,9 +224,10 @@ Result<int> execute(const VerifyArguments& a) {
   catch_interrupts();
   // What A stores in another form is compared as B stores it: as a refit from A to B would leave
   // it.
-  const Side right = RESHARD_TRY(fingerprint_side(a.b, a.threads, nullptr));
-  const Side left = RESHARD_TRY(fingerprint_side(a.a, a.threads, &right));
-  const Comparison c = compare(left, right);
+  const Side right = RESHARD_TRY(fingerprint_side(a.b, a, nullptr));
+  const Side left = RESHARD_TRY(fingerprint_side(a.a, a, &right));
+  RESHARD_TRY(check_ignored(left.model, &right.model));
+  const Comparison c = compare(left, right, a.ignore);
   print(a.json ? as_json(left, right, c) : as_text(left, right, c));
   return c.equal() ? 0 : 1;
 }

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <filesystem>
 
@@ -14,6 +15,7 @@
 #include "reshard/io/rank_index.h"
 #include "reshard/io/stored_model.h"
 #include "reshard/model/canonical.h"
+#include "reshard/model/name_pattern.h"
 #include "reshard/model/names.h"
 #include "reshard/model/quant_notation.h"
 
@@ -44,11 +46,57 @@ Result<ModelSpec> stored_tensors(const Checkpoint& checkpoint) {
 
 /// The tensors but these.
 ModelSpec without(const ModelSpec& spec, const std::vector<std::string>& names) {
+  const std::set<std::string_view> out(names.begin(), names.end());
   ModelSpec rest;
   for (const CanonicalTensor& t : spec.tensors())
-    if (std::find(names.begin(), names.end(), t.name) == names.end())
+    if (!out.contains(t.name))
       (void)rest.add(t.name, t.shape, t.dtype, t.merged);  // was valid in `spec`
   return rest;
+}
+
+/// Rotary embeddings are computed; early transformers stored their tables in every layer.
+bool is_stray_buffer(std::string_view name) {
+  constexpr std::array<std::string_view, 3> kEndings = {
+      ".rotary_emb.inv_freq", ".rotary_emb.cos_cached", ".rotary_emb.sin_cached"};
+  return std::any_of(kEndings.begin(), kEndings.end(),
+                     [&](std::string_view end) { return name.ends_with(end); });
+}
+
+bool matches_any(const std::set<std::string>& patterns, std::string_view name) {
+  return std::any_of(patterns.begin(), patterns.end(), [&](const std::string& pattern) {
+    return match_pattern(pattern, name).has_value();
+  });
+}
+
+/// Among the model's tensors, or as its files store them.
+bool has_name_like(const Model& model, const std::string& pattern) {
+  if (!matching_names(*model.tensors, {pattern}).empty()) return true;
+  if (!model.weights) return false;
+  const auto& files = model.weights->files();
+  return std::any_of(files.begin(), files.end(), [&](const SafetensorsFile& file) {
+    return std::any_of(file.tensors().begin(), file.tensors().end(), [&](const StoredTensor& t) {
+      return match_pattern(pattern, t.name).has_value();
+    });
+  });
+}
+
+/// Takes what the config has no place for and may be left out from `stored`.
+void leave_out_strays(const ModelSpec& config, ModelSpec& stored, Model& model) {
+  std::vector<std::string> strays;
+  for (const CanonicalTensor& t : stored.tensors())
+    if (!config.find(t.name) && (is_stray_buffer(t.name) || matches_any(model.ignore, t.name)))
+      strays.push_back(t.name);
+  if (strays.empty()) return;
+  stored = without(stored, strays);
+  model.left_out = std::move(strays);
+}
+
+/// The model of a checkpoint without a config: all its tensors but those to ignore.
+void leave_out_ignored(Model& model) {
+  const auto names = matching_names(*model.tensors, model.ignore);
+  if (names.empty()) return;
+  model.left_out.assign(names.begin(), names.end());
+  model.tensors = std::make_shared<ModelSpec>(without(*model.tensors, model.left_out));
 }
 
 /// The tensors in the order of the config, with the dtypes of the checkpoint. @pre check_against
@@ -200,6 +248,7 @@ Result<> apply_config(ModelSpec stored, Model& model) {
   forget_missing_mtp(stored, config);
   RESHARD_TRY(take_copies(model, config, stored));
   const ModelSpec wanted = RESHARD_TRY(canonical_tensors(config));
+  leave_out_strays(wanted, stored, model);
   if (auto same = check_against(stored, wanted); !same) {
     if (same.error().code == Code::corrupt) model.misshapen = same.error().message;
     return tl::unexpected(std::move(same).error().in(model.name));
@@ -223,6 +272,7 @@ Result<Model> config_model(const std::string& text, const std::string& path,
                            const ModelOptions& options) {
   Model model;
   model.name = text;
+  model.ignore = options.ignore;
   model.config_path = path;
   model.config = RESHARD_TRY(read_config(path));
   if (options.layers) {
@@ -249,6 +299,26 @@ tl::unexpected<Error> unknown_model(const std::string& text) {
 
 }  // namespace
 
+std::set<std::string> matching_names(const ModelSpec& tensors,
+                                     const std::set<std::string>& patterns) {
+  std::set<std::string> names;
+  for (const CanonicalTensor& t : tensors.tensors())
+    if (matches_any(patterns, t.name)) names.insert(t.name);
+  return names;
+}
+
+Result<> check_ignored(const Model& model, const Model* other) {
+  for (const std::string& pattern : model.ignore) {
+    if (has_name_like(model, pattern) || (other != nullptr && has_name_like(*other, pattern)))
+      continue;
+    const std::string both = other == nullptr ? "" : " nor " + other->name;
+    return fail(Code::not_found,
+                fmt::format("tensor '{}' is to be ignored, but {}{} has none of that name", pattern,
+                            model.name, both));
+  }
+  return {};
+}
+
 Result<Model> open_checkpoint(const std::string& path, const ModelOptions& options) {
   if (options.layers)
     return fail(
@@ -268,11 +338,13 @@ Result<Model> open_checkpoint(const std::string& path, const ModelOptions& optio
   if (checkpoint.kind() == Checkpoint::Kind::ranks)
     RESHARD_TRY(take_scales_of_ranks(stored, model));
   if (stored.size() == 0) return fail(Code::corrupt, fmt::format("{}: holds no tensors", path));
+  model.ignore = options.ignore;
   model.tensors = std::make_shared<ModelSpec>(stored);
   if (is_whole(path)) model.config_path = checkpoint.config_path().value_or("");
   if (model.config_path.empty()) {
     model.no_config = is_whole(path) ? fmt::format("{} has no config.json beside it", path)
                                      : fmt::format("{} is one file of a checkpoint", path);
+    leave_out_ignored(model);
     return model;
   }
   auto applied = apply_config(std::move(stored), model);
@@ -286,6 +358,7 @@ Result<Model> open_checkpoint(const std::string& path, const ModelOptions& optio
     model.stored.reset();
     model.stored_method.reset();
   }
+  leave_out_ignored(model);
   return model;
 }
 

@@ -151,16 +151,20 @@ Result<PlainTensors> plain_tensors(const ModelSpec& stored, const QuantFormat& f
   return Separator(stored, format, method).run(values);
 }
 
+bool is_cache_scale(const CanonicalTensor& tensor) {
+  constexpr std::array<std::string_view, 3> kScales = {".k_scale", ".v_scale", ".q_scale"};
+  return volume(tensor.shape) == 1 && tensor.name.find(".self_attn.") != std::string::npos &&
+         std::any_of(kScales.begin(), kScales.end(),
+                     [&](std::string_view end) { return tensor.name.ends_with(end); });
+}
+
 bool is_activation_scale(const CanonicalTensor& tensor, const ModelSpec& stored) {
   if (volume(tensor.shape) != 1) return false;
   if (is_input_scale(tensor.name)) {
     const auto module = tensor.name.substr(0, tensor.name.rfind('.'));
     return stored.find(module + std::string(kWeight)).has_value();
   }
-  constexpr std::array<std::string_view, 3> kScales = {".k_scale", ".v_scale", ".q_scale"};
-  return tensor.name.find(".self_attn.") != std::string::npos &&
-         std::any_of(kScales.begin(), kScales.end(),
-                     [&](std::string_view end) { return tensor.name.ends_with(end); });
+  return is_cache_scale(tensor);
 }
 
 namespace {

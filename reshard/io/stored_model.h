@@ -26,6 +26,11 @@ struct PlainTensors {
 Result<PlainTensors> plain_tensors(const ModelSpec& stored, const QuantFormat& format,
                                    std::optional<QuantMethod> method, DType values);
 
+/// True for one number that scales a KV cache, beside an attention module
+/// ("...self_attn.k_scale", "...self_attn.k_proj.k_scale"): an engine has one of its own where it
+/// is given none.
+bool is_cache_scale(const CanonicalTensor& tensor);
+
 /// True for one number that scales activations, an ordinary tensor that a checkpoint may have
 /// beyond those of its config: of a KV cache beside an attention module ("...self_attn.k_scale",
 /// "...self_attn.k_proj.k_scale"), or of the input of a module that `stored` has the weight of.

@@ -19,7 +19,8 @@ struct ConversionUse {
 /// What a plan does to values, in the order of the model's tensors; empty where all bits stay.
 std::vector<ConversionUse> conversions_of(const Planner& planner);
 
-/// The tensors that the source holds and the target leaves out on purpose (ModelLayout::omits).
+/// The tensors that the source holds and the target does not: it leaves them out on purpose
+/// (ModelLayout::omits), or the plan was told to ignore them.
 std::vector<std::string> omitted_by(const Planner& planner);
 
 /// "converts 310 tensors from F32 to BF16 (loses precision), such as 'model.norm.weight'"

@@ -156,6 +156,86 @@ class Convert(unittest.TestCase):
         self.assertIn("left out merges.txt", report)
         self.assertEqual(program.files_of(self.d / "out"), program.files_of(source))
 
+    def with_strays(self, source, name, strays, indexed=False):
+        """A copy of a checkpoint with more tensors."""
+        folder = shutil.copytree(source, self.d / name)
+        tensors = program.read_safetensors(source / "model.safetensors")
+        more = {stray: ("F32", [2], b"strays!!") for stray in strays}
+        program.write_safetensors(folder / "model.safetensors", tensors | more)
+        return folder
+
+    def test_buffers_that_all_loaders_skip_do_not_make_a_checkpoint_unreadable(self):
+        source = self.checkpoint(program.LLAMA)
+        right = self.convert(source, "right", "--to", "vllm:tp=2")
+        names = [f"model.layers.{i}.self_attn.rotary_emb.inv_freq" for i in range(2)]
+        old = self.with_strays(source, "old", names)
+        report = program.done("convert", old, self.d / "out", "--to", "vllm:tp=2")
+        self.assertEqual(program.files_of(self.d / "out"), program.files_of(right))
+        said = f"2 tensors of the checkpoint left out, such as '{names[0]}'"
+        self.assertIn(said, report)
+        plan = ("--model", old, "--from", "megatron:tp=2", "--to", "vllm:tp=2")
+        self.assertIn(said, program.done("plan", *plan))
+        self.assertIn(said, program.done("run", *plan, "--verify"))
+        self.assertIn(said, program.done("inspect", old))
+        self.assertIn("2 tensors not compared", program.done("verify", old, source))
+
+    def test_what_a_config_does_not_name_is_left_out_when_it_is_to_be_ignored(self):
+        source = self.checkpoint(program.LLAMA)
+        strays = ["model.layers.0.extra.weight", "model.layers.1.extra.weight", "vision.tower"]
+        more = self.with_strays(source, "more", strays)
+        commands = [
+            ("convert", more, self.d / "out", "--to", "hf"),
+            ("plan", "--model", more, "--from", "hf", "--to", "vllm:tp=2"),
+            ("run", "--model", more, "--from", "hf", "--to", "vllm:tp=2", "--verify"),
+            ("verify", more, source),
+        ]
+        ignore = ("--ignore", "model.layers.#.extra.weight", "--ignore", "vision.*")
+        for command in commands:
+            result = program.run(*command)
+            self.assertEqual(result.returncode, 1, command)
+            shown = program.done(*command, *ignore)
+            self.assertIn("3 tensors", shown, command)
+        inspected = json.loads(program.done("inspect", more, "--json", *ignore))
+        self.assertEqual(inspected["left_out"], sorted(strays))
+        self.assertEqual(program.files_of(self.d / "out"), program.files_of(source))
+        result = program.run(*commands[0], *ignore, "--ignore", "visoin.*")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("'visoin.*'", result.stderr)
+
+    def test_what_is_ignored_of_an_unknown_architecture_is_left_out(self):
+        source = self.checkpoint(program.LLAMA)
+        (source / "config.json").unlink()
+        out = self.d / "out"
+        program.done("convert", source, out, "--to", "hf", "--ignore", "model.layers.1.*")
+        left = program.read_safetensors(out / "model.safetensors")
+        whole = program.read_safetensors(source / "model.safetensors")
+        self.assertEqual(left, {n: t for n, t in whole.items() if ".layers.1." not in n})
+
+    def with_cache_scales(self):
+        source = self.checkpoint(program.LLAMA)
+        tensors = program.read_safetensors(source / "model.safetensors")
+        for layer in range(2):
+            for scale in "kv":
+                name = f"model.layers.{layer}.self_attn.{scale}_proj.{scale}_scale"
+                tensors[name] = ("F32", [], b"\0\0\x80\x3f")
+        program.write_safetensors(source / "model.safetensors", tensors)
+        return source
+
+    def test_an_engine_keeps_its_own_scales_of_kv_caches_where_a_trainer_has_none(self):
+        source = self.with_cache_scales()
+        plan = ("--model", source, "--from", "megatron:tp=2", "--to", "vllm:tp=2")
+        for command in (("plan", *plan), ("run", *plan, "--verify")):
+            report = program.done(*command)
+            self.assertIn("keeps its own 4 scales of KV caches, which megatron:tp=2 does not", report)
+        run = ("run", *plan, "--transport", "shm", "--spawn", "--verify")
+        self.assertIn("keeps its own 4 scales", program.done(*run))
+
+    def test_scales_of_kv_caches_that_a_layout_leaves_out_are_said_when_it_is_written(self):
+        report = program.done(
+            "convert", self.with_cache_scales(), self.d / "out", "--to", "megatron:tp=2"
+        )
+        self.assertIn("left out 4 tensors, which megatron:tp=2 does not hold", report)
+
     def test_a_tied_model_that_stores_its_head_too(self):
         source = self.checkpoint(program.LLAMA, tie_word_embeddings=True)
         path = source / "model.safetensors"
