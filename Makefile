@@ -48,6 +48,16 @@ python-env: deps
 megatron-env: deps
 	@tools/python_env.sh $(BUILD)/megatron-venv tests/megatron/requirements.txt
 
+.PHONY: transformers-env
+transformers-env: deps
+	@tools/python_env.sh $(BUILD)/transformers4-venv tests/transformers4/requirements.txt
+
+# Without conftest.py, which needs classes of transformers 5.
+.PHONY: transformers-test
+transformers-test: build transformers-env ## what fully_shard leaves of the modules of transformers 4 (`make test`: of 5)
+	@RESHARD_BIN=$(PROGRAM) $(BUILD)/transformers4-venv/bin/python -m pytest -q --noconftest \
+	  -p no:cacheprovider tests/python/test_fsdp_modules.py
+
 .PHONY: test
 test: build-all python-env megatron-env ## all tests but the slow ones; ends with "N passed, N failed"
 	@tools/run_tests.sh $(BUILD) -LE slow

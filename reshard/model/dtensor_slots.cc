@@ -222,16 +222,22 @@ bool DTensorSlots::add_closed(std::size_t mesh, TensorId tensor, const std::stri
   return true;
 }
 
-Result<> DTensorSlots::add_explicit(const MeshUse& mesh, TensorId tensor, const std::string& name,
-                                    const std::vector<StoredDim>& dims,
-                                    const TensorShards& shards) {
-  std::map<std::vector<std::vector<Index>>, RankSet> alike;
+DTensorSlots::RanksAlike DTensorSlots::ranks_alike(const MeshUse& mesh,
+                                                   const std::vector<StoredDim>& dims,
+                                                   const TensorShards& shards) const {
+  RanksAlike alike;
   for (std::size_t i = 0; i < mesh.ranks.size(); ++i) {
     std::vector<std::vector<Index>> at;
     for (std::size_t d = 0; d < dims.size(); ++d) at.push_back(coordinates(mesh, i, shards[d]));
     alike[at].insert(mesh.ranks[i]);
   }
-  for (const auto& [at, ranks] : alike) {
+  return alike;
+}
+
+Result<> DTensorSlots::add_explicit(const MeshUse& mesh, TensorId tensor, const std::string& name,
+                                    const std::vector<StoredDim>& dims,
+                                    const TensorShards& shards) {
+  for (const auto& [at, ranks] : ranks_alike(mesh, dims, shards)) {
     std::vector<std::vector<Interval>> held;
     for (std::size_t d = 0; d < dims.size(); ++d)
       held.push_back(runs(mesh, dims[d], shards[d], at[d]));
@@ -244,10 +250,8 @@ Result<ExplicitTensor> DTensorSlots::local_tensor(TensorId tensor, const std::st
                                                   const std::vector<StoredDim>& dims,
                                                   const std::vector<std::vector<Interval>>& held) {
   const CanonicalTensor& t = b_.model()[tensor];
-  ExplicitTensor out{.name = name,
-                     .dtype = dtype_.value_or(t.dtype),
-                     .merged = t.merged,
-                     .casts = dtype_.has_value()};
+  ExplicitTensor out = named(tensor, name);
+  out.merged = t.merged;
   std::vector<Piece> whole{Piece{}};
   for (std::size_t d = 0; d < dims.size(); ++d) {
     const HeldDim mine(t, dims[d], held[d]);
@@ -262,14 +266,11 @@ Result<ExplicitTensor> DTensorSlots::local_tensor(TensorId tensor, const std::st
         for (Index i : tail.at) joined.at.push_back(i);
         longer.push_back(std::move(joined));
       }
-      if (num_pieces_ + longer.size() > kMaxPieces)
-        return fail(
-            Code::unsupported,
-            fmt::format("the placements cut the model into more than {} pieces", kMaxPieces));
+      if (num_pieces_ + longer.size() > kMaxPieces) RESHARD_TRY(count_pieces(longer.size()));
     }
     whole = std::move(longer);
   }
-  num_pieces_ += whole.size();
+  RESHARD_TRY(count_pieces(whole.size()));
   for (Piece& piece : whole) {
     if (piece.box.empty()) continue;
     Placed placed{tensor, piece.box, piece.at, {}};
@@ -277,6 +278,113 @@ Result<ExplicitTensor> DTensorSlots::local_tensor(TensorId tensor, const std::st
     out.parts.push_back(placed);
   }
   return out;
+}
+
+ExplicitTensor DTensorSlots::named(TensorId tensor, const std::string& name) const {
+  return {.name = name,
+          .dtype = dtype_.value_or(b_.model()[tensor].dtype),
+          .casts = dtype_.has_value()};
+}
+
+Result<> DTensorSlots::count_pieces(std::size_t more) {
+  num_pieces_ += more;
+  if (num_pieces_ <= kMaxPieces) return {};
+  return fail(Code::unsupported,
+              fmt::format("the placements cut the model into more than {} pieces", kMaxPieces));
+}
+
+Result<> DTensorSlots::add_stack(std::size_t mesh, const Section& stack, const std::string& name,
+                                 const TensorShards& shards, std::optional<DType> dtype) {
+  dtype_ = dtype;
+  RESHARD_TRY(names_.take(name, meshes_[mesh].set));
+  std::vector<StoredDim> dims;
+  for (int d = 0; d < stack.extent.size(); ++d) dims.push_back({d, 1, stack.extent[d], 1});
+  Section section = stack;
+  bool closed = meshes_[mesh].closed.has_value();
+  for (std::size_t d = 0; closed && d < dims.size(); ++d) {
+    const auto how = closed_cut(mesh, dims[d], shards[d]);
+    closed = how.has_value();
+    if (closed) section.cuts[d] = *how;
+  }
+  if (!closed) return add_stacked_ranks(meshes_[mesh], stack, name, dims, shards);
+  b_.add(Slot{.name = name,
+              .dtype = dtype_.value_or(b_.model()[stack.parts[0].tensor].dtype),
+              .mesh = *meshes_[mesh].closed,
+              .ranks = b_.add_ranks(meshes_[mesh].set),
+              .sections = {std::move(section)},
+              .casts = dtype_.has_value()});
+  return {};
+}
+
+namespace {
+
+/// What a rank holds of a stack: runs of each dimension, one behind the other.
+using HeldRuns = std::vector<std::vector<Interval>>;
+
+/// The part of a placed tensor in a box of the stack, moved to where the box lies in memory; none
+/// where they do not meet.
+std::optional<Placed> clipped(const Placed& part, const std::vector<Interval>& box,
+                              const Dims& at) {
+  Placed out = part;
+  std::vector<Interval> canonical;
+  for (int i = 0; i < part.box.rank(); ++i) canonical.push_back(part.box[i]);
+  for (int d = 0; d < part.at.size(); ++d) {
+    const Interval& run = box[static_cast<std::size_t>(d)];
+    int from = -1;  // the canonical dimension that lies along d
+    for (int i = 0; i < part.box.rank(); ++i)
+      if (part.dims[static_cast<std::size_t>(i)] == d) from = i;
+    const Index size = from < 0 ? 1 : part.box[from].size();
+    const Interval held = intersect(run, Interval{part.at[d], part.at[d] + size});
+    if (held.empty()) return std::nullopt;
+    if (from >= 0)
+      canonical[static_cast<std::size_t>(from)] = shift(held, part.box[from].begin() - part.at[d]);
+    out.at[d] = at[d] + held.begin() - run.begin();
+  }
+  out.box = Box(canonical);
+  return out;
+}
+
+/// Calls visit(box, where it begins in memory) for each combination of runs.
+template <class Visit>
+void each_box(const HeldRuns& held, std::vector<Interval>& box, const Dims& at,
+              const Visit& visit) {
+  const std::size_t d = box.size();
+  if (d == held.size()) return visit(box, at);
+  Index begin = 0;
+  for (const Interval& run : held[d]) {
+    Dims next = at;
+    next.push_back(begin);
+    box.push_back(run);
+    each_box(held, box, next, visit);
+    box.pop_back();
+    begin += run.size();
+  }
+}
+
+}  // namespace
+
+Result<> DTensorSlots::add_stacked_ranks(const MeshUse& mesh, const Section& stack,
+                                         const std::string& name,
+                                         const std::vector<StoredDim>& dims,
+                                         const TensorShards& shards) {
+  for (const auto& [where, ranks] : ranks_alike(mesh, dims, shards)) {
+    HeldRuns held;
+    ExplicitTensor out = named(stack.parts[0].tensor, name);
+    for (std::size_t d = 0; d < dims.size(); ++d) {
+      held.push_back(runs(mesh, dims[d], shards[d], where[d]));
+      Index size = 0;
+      for (const Interval& run : held.back()) size += run.size();
+      out.shape.push_back(size);
+    }
+    std::vector<Interval> box;
+    each_box(held, box, Dims{}, [&](const std::vector<Interval>& there, const Dims& begin) {
+      for (const Placed& part : stack.parts)
+        if (auto piece = clipped(part, there, begin)) out.parts.push_back(*std::move(piece));
+    });
+    RESHARD_TRY(count_pieces(out.parts.size()));
+    explicit_.add(ranks, std::move(out));
+  }
+  return {};
 }
 
 }  // namespace reshard

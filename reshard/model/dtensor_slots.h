@@ -38,6 +38,9 @@ class DTensorSlots {
   /// layout can have (2^22).
   Result<> add(std::size_t mesh, TensorId tensor, const std::string& name,
                const TensorShards& shards, std::optional<DType> dtype = std::nullopt);
+  /// The same with several canonical tensors stacked into one, whose dimensions the shards cut.
+  Result<> add_stack(std::size_t mesh, const Section& stack, const std::string& name,
+                     const TensorShards& shards, std::optional<DType> dtype = std::nullopt);
   /// To be called once, after all tensors.
   void finish() { explicit_.finish(); }
 
@@ -73,6 +76,14 @@ class DTensorSlots {
                   const std::vector<StoredDim>& dims, const TensorShards& shards);
   Result<> add_explicit(const MeshUse& mesh, TensorId tensor, const std::string& name,
                         const std::vector<StoredDim>& dims, const TensorShards& shards);
+  /// Ranks by their coordinates on what cuts each dimension.
+  using RanksAlike = std::map<std::vector<std::vector<Index>>, RankSet>;
+  RanksAlike ranks_alike(const MeshUse& mesh, const std::vector<StoredDim>& dims,
+                         const TensorShards& shards) const;
+  ExplicitTensor named(TensorId tensor, const std::string& name) const;
+  Result<> add_stacked_ranks(const MeshUse& mesh, const Section& stack, const std::string& name,
+                             const std::vector<StoredDim>& dims, const TensorShards& shards);
+  Result<> count_pieces(std::size_t more);
   Result<ExplicitTensor> local_tensor(TensorId tensor, const std::string& name,
                                       const std::vector<StoredDim>& dims,
                                       const std::vector<std::vector<Interval>>& held);

@@ -62,11 +62,12 @@ Result<ModelLayout> rules_layout(const LayoutSpec& spec, const FamilyInput& inpu
 
 /// torch's fully_shard (FSDP2): each parameter cut by rows over `shard` as torch.chunk does, within
 /// what tensor parallelism leaves (the usual plans: projections, embedding and head; the rest is
-/// whole over tp). Names are the model's own. Keys: shard, replicate (HSDP), tp, dtype, offset.
-/// World: replicate * shard * tp, tp fastest.
+/// whole over tp). Names are those of transformers' modules. Keys: shard, replicate (HSDP), tp,
+/// dtype, transformers (5 | 4), offset. World: replicate * shard * tp, tp fastest.
 Result<ModelLayout> fsdp_layout(const LayoutSpec& spec, const FamilyInput& input);
 
-/// Any model as DTensors on device meshes, by the placements of a file. Keys: dtype, offset.
+/// Any model as DTensors on device meshes, by the placements of a file. Keys: dtype, offset,
+/// transformers (5 | 4; where not given, the one whose experts a rule of the file names first).
 Result<ModelLayout> dtensor_layout(const LayoutSpec& spec, const FamilyInput& input,
                                    const DTensorSet& set);
 

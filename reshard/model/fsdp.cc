@@ -10,6 +10,7 @@
 #include "reshard/base/value_map.h"
 #include "reshard/model/dtensor_slots.h"
 #include "reshard/model/families.h"
+#include "reshard/model/transformers_modules.h"
 
 namespace reshard {
 namespace {
@@ -54,6 +55,13 @@ bool is_buffer(std::string_view tensor) { return tensor.ends_with(".e_score_corr
 
 enum MeshDim : int { kReplicate, kShard, kTp };
 
+/// Stacked experts are cut by experts; no usual plan of parallelize_module knows them.
+TensorShards shards_of_stack() {
+  TensorShards shards;
+  shards[0].push_back({kShard, 1});
+  return shards;
+}
+
 Result<TensorShards> shards_of(const CanonicalTensor& t) {
   TensorShards shards;
   if (is_buffer(t.name)) return shards;
@@ -72,12 +80,13 @@ Result<TensorShards> shards_of(const CanonicalTensor& t) {
 }  // namespace
 
 Result<ModelLayout> fsdp_layout(const LayoutSpec& spec, const FamilyInput& input) {
-  RESHARD_TRY(spec.only({"shard", "replicate", "tp", "dtype", "offset"}));
+  RESHARD_TRY(spec.only({"shard", "replicate", "tp", "dtype", "transformers", "offset"}));
   const Index tp = RESHARD_TRY(spec.integer("tp", 1));
   const Index shard = RESHARD_TRY(spec.integer("shard", 1));
   const Index replicate = RESHARD_TRY(spec.integer("replicate", 1));
   const Index offset = RESHARD_TRY(spec.integer("offset", 0, 0));
   const auto dtype = RESHARD_TRY(spec.dtype());
+  const auto release = RESHARD_TRY(transformers_release(spec));
   LayoutBuilder builder(to_string(spec), input.model);
   DTensorSlots slots(builder);
   DTensorMesh mesh{"fsdp", {replicate, shard, tp}, {}, {"replicate", "shard", "tp"}};
@@ -89,13 +98,18 @@ Result<ModelLayout> fsdp_layout(const LayoutSpec& spec, const FamilyInput& input
     mesh.ranks.emplace_back(static_cast<Rank::rep>(r));
   const std::size_t on = RESHARD_TRY(slots.add_mesh(mesh, offset));
   const ModelSpec& model = *input.model;
-  for (Index i = 0; i < model.size(); ++i) {
-    const TensorId id(static_cast<TensorId::rep>(i));
-    const TensorShards shards = RESHARD_TRY(shards_of(model[id]));
+  for (const ModuleTensor& t :
+       transformers_modules(model, input.config, release.value_or(kNewestTransformers))) {
+    const CanonicalTensor& first = model[t.tensor];
     // The models of transformers keep their buffers in float32, whatever they are loaded in.
-    const auto stored = is_buffer(model[id].name) ? DType::f32 : dtype;
-    const bool casts = is_convertible(model[id].dtype);
-    RESHARD_TRY(slots.add(on, id, model[id].name, shards, casts ? stored : std::nullopt));
+    auto stored = is_buffer(first.name) ? DType::f32 : dtype;
+    if (!is_convertible(first.dtype)) stored = std::nullopt;
+    if (t.stack) {
+      RESHARD_TRY(slots.add_stack(on, *t.stack, t.name, shards_of_stack(), stored));
+      continue;
+    }
+    const TensorShards shards = RESHARD_TRY(shards_of(first));
+    RESHARD_TRY(slots.add(on, t.tensor, t.name, shards, stored));
   }
   slots.finish();
   return std::move(builder).finish();

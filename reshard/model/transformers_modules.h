@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "reshard/model/config.h"
+#include "reshard/model/layout_spec.h"
+#include "reshard/model/model_layout.h"
+
+namespace reshard {
+
+/// A tensor as a module of transformers holds it: one of the checkpoint, or all experts of a layer
+/// stacked.
+struct ModuleTensor {
+  std::string name;
+  TensorId tensor;                              ///< the tensor, or the first of those stacked.
+  std::optional<Section> stack = std::nullopt;  ///< the whole stack, cut nowhere.
+};
+
+/// The newest release of transformers that is known, and so the default.
+inline constexpr int kNewestTransformers = 5;
+
+/// The key transformers, 4 or 5; none where it is not given. Errors: another.
+Result<std::optional<int>> transformers_release(const LayoutSpec& spec);
+
+/// The model's tensors as the modules of transformers 4 or 5 hold them, in the model's order. In 4
+/// they are those of the checkpoint. In 5 the routed experts of a layer are two tensors
+/// (conversion_mapping.py, 5.23): experts.gate_up_proj [E, 2I, H], gates first, or without gates
+/// experts.up_proj [E, I, H]; and experts.down_proj [E, H, I]. Mixtral's block_sparse_moe is mlp
+/// there, and Nemotron-H's backbone is model.
+///
+/// Experts that are not all there, or not all alike, stay as they are; so do those that the
+/// checkpoint itself has in one tensor (gpt-oss). `config` may be null.
+std::vector<ModuleTensor> transformers_modules(const ModelSpec& model, const ModelConfig* config,
+                                               int major);
+
+}  // namespace reshard
