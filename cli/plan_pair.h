@@ -24,8 +24,8 @@ struct PlanPair {
   double layout_seconds = 0, planner_seconds = 0;
   /// Tensors that one side may lack.
   std::set<std::string> ignore = {};
-  /// What the layouts decided by rules, and what becomes of quantised tensors and of what the source
-  /// lacks; empty for most plans.
+  /// What the layouts decided by rules, and what becomes of quantised tensors and of what the
+  /// source lacks; empty for most plans.
   std::vector<std::string> notes = {};
 
   /// Values are quantised or dequantised on their way.
