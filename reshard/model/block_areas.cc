@@ -73,7 +73,8 @@ class Areas {
         data_(*layout.values, pair.values, r),
         scales_(*layout.stored, pair.scales, r),
         factor_(*layout.stored, pair.factor.value() < 0 ? pair.scales : pair.factor, r),
-        has_factor_(pair.factor.value() >= 0) {
+        has_factor_(pair.factor.value() >= 0),
+        refined_(pair.refined) {
     if (!pair.exact) return;
     // quantise_layout() found groups, or the pair would have a grid of its own.
     groups_ = *detail::group_blocks(layout_.values->model(), slot_, layout_.choice.input_first);
@@ -96,6 +97,7 @@ class Areas {
   int n_;
   Beside data_, scales_, factor_;
   bool has_factor_;
+  Index refined_;
   detail::GroupedSlot groups_;  ///< the sections of scales; none: those of the slot
   std::vector<QuantBlockArea> out_;
 };
@@ -162,13 +164,23 @@ void Areas::add_pieces(const BlockGroup& group, std::size_t index, const Dims& l
   const QuantFormat& f = layout_.choice.format;
   std::array<std::vector<Interval>, 2>
       cuts;  // full dimensions: up to the grid's next line, the rest
-  std::array<Index, 2> shift_to{}, block{}, origin{};
+  std::array<Index, 2> shift_to{}, block{}, unit{}, origin{};
   for (std::size_t i = 0; i < 2; ++i) {
     const detail::Window& w = group.windows[i];
     block[i] = detail::block_along(i == 0 ? f.block_rows : f.block_cols, w.whole);
     shift_to[i] = w.first - w.at.begin();
     const Index begin = mine[i].begin() + shift_to[i];
-    origin[i] = begin / block[i];
+    unit[i] = refined_ > 0 ? refined_ : block[i];
+    origin[i] = begin / unit[i];
+    if (refined_ > 0) {
+      // Every scale is there more than once, so that no area goes on past a line.
+      for (Index from = mine[i].begin(); from < mine[i].end();) {
+        const Index to = std::min(mine[i].end(), from + block[i] - (from + shift_to[i]) % block[i]);
+        cuts[i].push_back({from, to});
+        from = to;
+      }
+      continue;
+    }
     const Index line = begin % block[i] == 0
                            ? mine[i].begin()
                            : std::min(mine[i].end(), mine[i].begin() + block[i] - begin % block[i]);
@@ -186,8 +198,8 @@ void Areas::add_pieces(const BlockGroup& group, std::size_t index, const Dims& l
   for (const Interval rows : cuts[0]) {
     for (const Interval cols : cuts[1]) {
       const Dims here = at(rows.begin() - held[r].begin(), cols.begin() - held[r + 1].begin());
-      const Dims there = at((rows.begin() + shift_to[0]) / block[0] - origin[0],
-                            (cols.begin() + shift_to[1]) / block[1] - origin[1]);
+      const Dims there = at((rows.begin() + shift_to[0]) / unit[0] - origin[0],
+                            (cols.begin() + shift_to[1]) / unit[1] - origin[1]);
       out_.push_back({data_.at(k, here), rows.size(), cols.size(), data_.row,
                       scales_.at(index, there), scales_.row,
                       has_factor_ ? factor_.at(index, at(0, 0)) : 0});
@@ -217,7 +229,8 @@ void join(std::vector<QuantBlockArea>& areas) {
 
 std::vector<QuantBlockArea> block_areas(const QuantisedLayout& layout,
                                         const QuantisedLayout::Pair& pair, Rank r) {
-  const bool canonical = layout.choice.grid == BlockGrid::tensor && pair.exact;
+  const bool canonical =
+      (layout.choice.grid == BlockGrid::tensor && pair.exact) || pair.refined > 0;
   Areas areas(layout, pair, r);
   auto found = canonical ? std::move(areas).canonical() : std::move(areas).own();
   const QuantFormat& f = layout.choice.format;

@@ -8,9 +8,9 @@
 namespace reshard {
 namespace {
 
-/// The box that a fragment occupies in its row-major local tensor; local dimensions it does not
-/// span have size 1.
-Box occupied(const Fragment& f, const Dims& shape) {
+/// The boxes that a fragment occupies in its row-major local tensor; local dimensions it does not
+/// span have size 1. One, but where it leaves gaps.
+std::vector<Box> occupied(const Fragment& f, const Dims& shape) {
   const Dims strides = row_major(shape);
   std::array<Interval, kMaxDims> dims;
   Index rest = f.where.offset;
@@ -19,17 +19,23 @@ Box occupied(const Fragment& f, const Dims& shape) {
     rest %= strides[k];
     dims[static_cast<std::size_t>(k)] = Interval{begin, begin + 1};
   }
+  std::vector<Box> boxes{
+      Box(std::span<const Interval>(dims.data(), static_cast<std::size_t>(shape.size())))};
   for (int i = 0; i < f.box.rank(); ++i) {
-    if (f.box[i].size() == 1) continue;
-    for (int k = 0; k < shape.size(); ++k) {
-      auto& d = dims[static_cast<std::size_t>(k)];
-      if (strides[k] == f.where.strides[i] && shape[k] > 1) {
-        d = Interval{d.begin(), d.begin() + f.box[i].size()};
-        break;
+    const Index size = f.box[i].size(), stride = f.where.strides[i];
+    int k = 0;
+    while (k < shape.size() && (strides[k] > stride || shape[k] == 1)) ++k;
+    if (size == 1 || k == shape.size() || stride % strides[k] != 0) continue;
+    const Index step = stride / strides[k], runs = step == 1 ? 1 : size;
+    std::vector<Box> all;
+    for (const Box& box : boxes)
+      for (Index run = 0; run < runs; ++run) {
+        const Index begin = box[k].begin() + run * step;
+        all.push_back(box.with(k, Interval{begin, begin + (step == 1 ? size : 1)}));
       }
-    }
+    boxes = std::move(all);
   }
-  return Box(std::span<const Interval>(dims.data(), static_cast<std::size_t>(shape.size())));
+  return boxes;
 }
 
 }  // namespace
@@ -44,10 +50,16 @@ Result<> check_shard_map(const ModelLayout& layout, Rank r) {
     std::vector<Box> boxes;
     Index covered = 0;
     for (const Fragment& f : local.fragments) {
-      boxes.push_back(occupied(f, local.shape));
+      const std::vector<Box> here = occupied(f, local.shape);
+      boxes.insert(boxes.end(), here.begin(), here.end());
       covered += f.box.volume();
-      if (boxes.back().volume() != f.box.volume() ||
-          !contains(Box::whole(local.shape), boxes.back()))
+      Index elements = 0;
+      bool inside = true;
+      for (const Box& box : here) {
+        elements += box.volume();
+        inside = inside && contains(Box::whole(local.shape), box);
+      }
+      if (elements != f.box.volume() || !inside)
         return fail(Code::invalid_argument,
                     fmt::format("{}: a fragment of '{}' reaches outside shape {}", where(),
                                 layout.model()[f.tensor].name, to_string(local.shape)));

@@ -18,6 +18,16 @@ Dims coordinates_of(const Mesh& mesh, Rank r) {
 
 }  // namespace
 
+Interval Placed::within(int i, Interval held) const {
+  const Index first = at[dims[static_cast<std::size_t>(i)]], by = step(i);
+  const auto reach = [&](Index full) {
+    return std::clamp<Index>((full - first + by - 1) / by, 0, box[i].size());
+  };
+  return shift(Interval{held.begin() <= first ? 0 : reach(held.begin()),
+                        held.end() <= first ? 0 : reach(held.end())},
+               box[i].begin());
+}
+
 /// What a rank holds of a section's full tensor; an interval per full dimension, any of them may be
 /// empty.
 struct ModelLayout::Held {
@@ -107,11 +117,12 @@ std::optional<Fragment> ModelLayout::fragment(Place place, Rank r) const {
   for (int i = 0; i < p.box.rank(); ++i) {
     const int k = p.dims[static_cast<std::size_t>(i)];
     mapped[static_cast<std::size_t>(k)] = true;
-    const Interval common = intersect(mine[k], Interval{p.at[k], p.at[k] + p.box[i].size()});
+    const Interval common = p.within(i, mine[k]);
     if (common.empty()) return std::nullopt;
-    box[static_cast<std::size_t>(i)] = shift(common, p.box[i].begin() - p.at[k]);
-    f.where.offset += (common.begin() - mine[k].begin()) * full_strides[k];
-    f.where.strides[i] = full_strides[k];
+    box[static_cast<std::size_t>(i)] = common;
+    const Index full = p.at[k] + (common.begin() - p.box[i].begin()) * p.step(i);
+    f.where.offset += (full - mine[k].begin()) * full_strides[k];
+    f.where.strides[i] = full_strides[k] * p.step(i);
   }
   for (int k = 0; k < shape.size(); ++k) {
     if (mapped[static_cast<std::size_t>(k)]) continue;
@@ -160,6 +171,8 @@ void add(Digest& d, const Section& section) {
     for (int i = 0; i < p.box.rank(); ++i)
       d.add(p.box[i].begin()).add(p.box[i].end()).add(p.dims[static_cast<std::size_t>(i)]);
     for (Index i : p.at) d.add(i);
+    for (int i = 0; i < p.box.rank(); ++i)
+      if (p.step(i) != 1) d.add(-i - 1).add(p.step(i));
   }
 }
 

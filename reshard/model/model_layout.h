@@ -24,13 +24,20 @@ using CutId = StrongInt<struct CutIdTag, std::int16_t>;
 
 /// A box of a canonical tensor, placed in the index space of a section's full tensor.
 ///
-/// Canonical index c (inside `box`) is full index f with f[dims[i]] = at[dims[i]] + c[i] -
-/// box[i].begin(), and f[k] = at[k] for the full dimensions k that no canonical dimension maps to.
+/// Canonical index c (inside `box`) is full index f with f[dims[i]] = at[dims[i]] + (c[i] -
+/// box[i].begin()) * (1 + gaps[i]), and f[k] = at[k] for the full dimensions k that no canonical
+/// dimension maps to. What is repeated k times in a row is k parts with gaps of k - 1.
 struct Placed {
   TensorId tensor;
   Box box;
   Dims at;                                   ///< as many entries as the full tensor has dimensions.
   std::array<std::int8_t, kMaxDims> dims{};  ///< canonical dimension -> full dimension.
+  /// Full indices between those of neighbours along a canonical dimension.
+  std::array<std::int16_t, kMaxDims> gaps{};
+
+  Index step(int i) const { return 1 + gaps[static_cast<std::size_t>(i)]; }
+  /// The canonical indices along dimension i whose full index is in `held`.
+  Interval within(int i, Interval held) const;
 };
 
 /// A full tensor made of canonical ones, and how ranks cut it. What no part covers is padding.

@@ -96,4 +96,15 @@ class PieceTable {
   std::map<std::tuple<int, int, int, Index>, std::vector<Interval>> known_;
 };
 
+/// vLLM's refine_fp8_moe_block_shape: where ranks' shards of experts, [E, out, in], are no multiple
+/// of a format's square blocks, the smaller block that divides blocks, shards and the other width,
+/// if it has 32 elements or more; each scale is repeated for its parts. 0: none is needed, or none
+/// does.
+Index refined_block(PieceTable& pieces, const Slot& slot, const std::optional<GroupedSlot>& groups,
+                    const QuantFormat& format);
+
+/// Adds a part of canonical scales to a section in which each of them is there `times` x `times`
+/// times. @pre its rows and columns are the section's last dimensions
+void add_repeated(const Placed& part, Index times, Section& section);
+
 }  // namespace reshard::detail

@@ -243,6 +243,8 @@ Result<QuantisedLayout> quantised_as(const QuantNotation& notation,
                        : usually_quantised(values->model(), notation.family, notation.format);
   choice.name = notation.name;
   if (notation.method) choice.scale_suffix = scale_suffix_of(*notation.method);
+  choice.refines = notation.family == "vllm" && notation.grid != BlockGrid::local &&
+                   notation.method.value_or(QuantMethod::fp8) == QuantMethod::fp8;
   std::erase_if(choice.tensors, [&](const std::string& name) {
     return std::any_of(notation.skip.begin(), notation.skip.end(), [&](const std::string& part) {
       return name.find(part) != std::string::npos;
@@ -256,7 +258,7 @@ Result<QuantisedLayout> quantised_as(const QuantNotation& notation,
   if (is_there || notation.grid) return q;
   ShapeCheck shapes(notation.family, *q.values, q.choice.format);
   for (const QuantisedLayout::Pair& pair : q.pairs)
-    RESHARD_TRY(shapes.check(q.values->slot(pair.values)));
+    if (pair.refined == 0) RESHARD_TRY(shapes.check(q.values->slot(pair.values)));
   return q;
 }
 

@@ -167,19 +167,23 @@ TEST(QuantNotation, modules_hold_what_their_quant_method_creates) {
               HasSubstr("quant_method=modelopt has no word for fp8_group"));
 }
 
-// 768 rows over 8 ranks are 96; over 2 they are 3 blocks. DeepSeek's 576 rows of kv_a are the last
-// of a fused layer that is not cut.
+// 768 rows over 32 ranks are 24, which no block of 32 divides; over 2 they are 3 blocks. DeepSeek's
+// 576 rows of kv_a are the last of a fused layer that is not cut.
 TEST(QuantNotation, engines_refuse_shards_that_cut_blocks) {
   const ModelConfig c = qwen3_30b();
   EXPECT_THAT(
-      error("vllm:tp=8,quant=fp8_block", c),
-      HasSubstr(
-          "a rank's 96 rows of 'model.layers.0.mlp.experts.routed_experts.w13_weight' are not "
-          "divisible by the quantisation block of 128"));
+      error("vllm:tp=32,quant=fp8_block", c),
+      HasSubstr("a rank's 24 rows of 'model.layers.0.mlp.experts.routed_experts.w13_weight' "
+                "are not divisible by the quantisation block of 128"));
+  EXPECT_THAT(error("sglang:tp=8,quant=fp8_block", c), HasSubstr("a rank's 96 rows of"));
+  EXPECT_THAT(error("vllm:tp=8,quant=fp8_block,quant_method=compressed-tensors", c),
+              HasSubstr("a rank's 96 rows of"));
   EXPECT_EQ(error("vllm:tp=2,quant=fp8_block", c), "none");
   ModelConfig narrow = qwen3_30b();
   narrow.moe_intermediate_size = 192;
-  EXPECT_THAT(error("vllm:quant=fp8_block", narrow), HasSubstr("a rank's 192 rows of"));
+  for (const char* engine : {"sglang", "vllm"})
+    EXPECT_THAT(error(std::string(engine) + ":quant=fp8_block", narrow),
+                HasSubstr("a rank's 192 rows of"));
   ModelConfig mla = tiny_deepseek();
   mla.mla.q_rank = 256;
   mla.moe_intermediate_size = mla.shared_expert_size = mla.intermediate_size = 128;

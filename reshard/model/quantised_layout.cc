@@ -27,6 +27,7 @@ constexpr const char* kFactor = "_scale_2";
 struct Blocks {
   Index rows = 0, cols = 0;
   DType dtype = DType::f32;
+  Index refined = 0;  ///< see Pair::refined.
 };
 
 Index up(Index n, Index by) { return (n + by - 1) / by; }
@@ -95,7 +96,7 @@ class Quantiser {
   Result<QuantisedLayout> run();
 
  private:
-  Blocks scales() const { return {f_.block_rows, f_.block_cols, f_.scale}; }
+  Blocks scales() const { return {f_.block_rows, f_.block_cols, f_.scale, 0}; }
   Result<> check_format() const;
   Result<> derive_model();
   Result<> add_scales_of(const CanonicalTensor& t);
@@ -278,8 +279,9 @@ void Quantiser::judge(const Slot& slot, const std::optional<GroupedSlot>& groups
     }
   }
   const bool local = out_.choice.grid == BlockGrid::local;
-  pair.exact = !local || (own && f_.order == ScaleOrder::rows);
-  pair.whole = local || whole;
+  if (out_.choice.refines) pair.refined = detail::refined_block(pieces_, slot, groups, f_);
+  pair.exact = !local || (own && f_.order == ScaleOrder::rows) || pair.refined > 0;
+  pair.whole = (local || whole) && pair.refined == 0;
 }
 
 Slot Quantiser::data_slot(const Slot& slot, bool placed) const {
@@ -324,7 +326,8 @@ Slot Quantiser::by_groups(const Slot& slot, const GroupedSlot& groups, const std
       const Index block = block_along(i == 0 ? blocks.rows : blocks.cols, w.whole);
       const Index elements = section.extent[n - 2 + i];
       const Interval window = alone ? Interval{0, elements} : w.at;
-      apply({block, elements, window, w.first, false, 0, 1}, section, n - 2 + i, b);
+      const Index stored = blocks.refined > 0 ? blocks.refined : block;
+      apply({stored, elements, window, w.first, false, 0, 1}, section, n - 2 + i, b);
     }
     for (const int index : g.parts) {
       Placed p = parts[static_cast<std::size_t>(index)];
@@ -337,7 +340,10 @@ Slot Quantiser::by_groups(const Slot& slot, const GroupedSlot& groups, const std
         p.at[n - 2 + d] = 0;
       }
       refer(p, ids);
-      section.parts.push_back(std::move(p));
+      if (blocks.refined > 0)
+        detail::add_repeated(p, blocks.rows / blocks.refined, section);
+      else
+        section.parts.push_back(std::move(p));
     }
     out.sections.push_back(std::move(section));
   }
@@ -413,10 +419,12 @@ Result<> Quantiser::add_pair(SlotId id, LayoutBuilder& b) {
   const std::string suffix =
       out_.choice.scale_suffix.empty() ? scale_suffix(f_) : out_.choice.scale_suffix;
   const Blocks factor{};
+  Blocks blocks = scales();
+  blocks.refined = pair.refined;
   if (f_.order == ScaleOrder::swizzled)
     pair.scales = b.add(RESHARD_TRY(swizzled(slot, suffix, b)));
   else
-    pair.scales = b.add(pair.exact ? by_groups(slot, *groups, suffix, scales(), scale_, b)
+    pair.scales = b.add(pair.exact ? by_groups(slot, *groups, suffix, blocks, scale_, b)
                                    : by_sections(slot, suffix, scales(), b));
   if (f_.tensor_factor)
     pair.factor = b.add(pair.exact ? by_groups(slot, *groups, kFactor, factor, factor_, b)

@@ -30,6 +30,9 @@ struct QuantChoice {
   /// (gpt-oss' experts): blocks run along the second, and the last is rows. Only formats with
   /// blocks of one row take them where dimensions are merged. See input_last().
   std::set<std::string> input_first = {};
+  /// Experts' scales are those of smaller blocks where shards cut the format's, as vLLM's loaders
+  /// repeat them (Pair::refined).
+  bool refines = false;
 };
 
 /// A layout whose slots are stored quantised, seen in three ways. Slots keep their order.
@@ -61,6 +64,10 @@ struct QuantisedLayout {
     /// the rank's own values. Always so with BlockGrid::local; with BlockGrid::tensor not where a
     /// shard cuts a block (fill those by a plan from a layout where it is whole).
     bool whole = false;
+    /// Elements of the blocks, down and across, that `scales` has one for each of, where they are
+    /// smaller than the format's: each canonical scale is there for every part of its block. Such a
+    /// pair is exact, and not whole. Else 0.
+    Index refined = 0;
   };
   QuantChoice choice;
   std::shared_ptr<const ModelLayout> values, stored;

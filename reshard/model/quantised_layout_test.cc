@@ -238,6 +238,46 @@ TEST(QuantisedLayout, blocks_that_ranks_do_not_divide_are_as_many_on_each) {
   }
 }
 
+// refine_fp8_moe_block_shape of vLLM 0.32: 384 rows over 4 ranks are 96, and 32 divides these, 128
+// and the width.
+TEST(QuantisedLayout, scales_of_blocks_that_experts_shards_cut_are_there_for_each_part) {
+  ModelConfig c = wide_moe();
+  c.hidden_size = c.intermediate_size = 256;
+  c.moe_intermediate_size = 384;
+  c.num_experts = 4;
+  c.head_dim = 64;
+  const auto model = model_of(c);
+  LayoutSpec spec = *parse_layout("vllm:tp=2,dp=2,quant=fp8_block");
+  const QuantNotation notation = **take_quant(spec);
+  const auto q = quantised_as(notation, layout_of(to_string(spec), model, c));
+  ASSERT_TRUE(q.has_value()) << q.error().message;
+  const std::string at = "model.layers.1.mlp.experts.routed_experts.";
+  EXPECT_EQ(shape_on(*q->stored, at + "w13_weight_scale_inv", 1), "[4, 6, 8]");
+  EXPECT_EQ(shape_on(*q->stored, at + "w2_weight_scale_inv", 1), "[4, 8, 3]");
+  EXPECT_TRUE(first_missing(*q->stored).empty());
+  for (const QuantisedLayout::Pair& pair : q->pairs) {
+    if (pair.refined == 0) continue;
+    EXPECT_EQ(pair.refined, 32);
+    EXPECT_TRUE(pair.exact && !pair.whole);
+    for (const Rank r : {Rank(0), Rank(3)}) {
+      EXPECT_TRUE(check_shard_map(*q->stored, r).has_value());
+      const auto data = elements_of(*q->stored, pair.data, r);
+      const auto scales = elements_of(*q->stored, pair.scales, r);
+      const auto areas = by_areas(*q, pair, r, false);
+      const Dims shape = q->stored->local_shape(pair.data, r);
+      const Dims of = q->stored->local_shape(pair.scales, r);
+      ASSERT_EQ(static_cast<Index>(scales.size()), volume(of));
+      for (const auto& [local, element] : data) {
+        const auto& tensor = q->stored->model()[TensorId(element.first)];
+        const auto& stored = q->stored->model()[TensorId(element.first + 1)];
+        const Index want = block_of(tensor.shape, element.second, stored.shape, 128, 128);
+        ASSERT_EQ(scales.at(block_of(shape, local, of, 32, 32)).second, want);
+        ASSERT_EQ(scales.at(areas.at(local)).second, want);
+      }
+    }
+  }
+}
+
 std::set<std::string> weights_with(const ModelSpec& model,
                                    std::initializer_list<const char*> parts) {
   std::set<std::string> names;

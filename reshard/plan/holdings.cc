@@ -112,6 +112,7 @@ class Expander {
       word(out, cut.value());
       if (cut == CutId(0)) continue;
       word(out, p.at[k]);
+      word(out, p.step(i));
       word(out, section.extent[k]);
     }
     for (int k = 0; k < section.extent.size(); ++k) {
@@ -150,7 +151,7 @@ class Expander {
   /// negative, one position.
   static std::vector<Held> split(const std::vector<Held>& held, const Placed& p, int dim, int k,
                                  const CutPieces& cut) {
-    const Index size = dim < 0 ? 1 : p.box[dim].size();
+    const Index size = dim < 0 ? 1 : (p.box[dim].size() - 1) * p.step(dim) + 1;
     const Interval wanted{p.at[k], p.at[k] + size};
     std::vector<Held> out;
     for (std::size_t i = cut.at(wanted.begin()); i < cut.pieces.size(); ++i) {
@@ -159,8 +160,7 @@ class Expander {
       for (const Held& h : held) {
         RankSet ranks = h.second & cut.pieces[i].second;
         if (ranks.empty()) continue;
-        const Box box =
-            dim < 0 ? h.first : h.first.with(dim, shift(common, p.box[dim].begin() - p.at[k]));
+        const Box box = dim < 0 ? h.first : h.first.with(dim, p.within(dim, common));
         out.emplace_back(box, std::move(ranks));
       }
     }

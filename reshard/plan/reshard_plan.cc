@@ -59,6 +59,8 @@ std::optional<Sliced> slice_at(const ModelLayout& layout, const ModelLayout::Pla
   }
   const Placed& placed = layout.placed(place);
   for (int i = 0; i < box.rank(); ++i)
+    if (placed.step(i) != 1 && box[i].size() > 1) return std::nullopt;
+  for (int i = 0; i < box.rank(); ++i)
     size[placed.dims[static_cast<std::size_t>(i)]] = box[i].size();
   const auto slice = merged_box(begin, size, shape, layout.slot(place.slot).merged);
   if (!slice) return std::nullopt;

@@ -298,3 +298,48 @@ def test_what_is_wrong_with_a_quantised_checkpoint_is_said(stored, tmp_path):
   awq = write(tmp_path / "awq", tensors, other)
   refused = ("convert", awq, tmp_path / "a", "--to", "vllm:tp=2")
   assert "quant_method awq is not read" in command(*refused, fails=True)
+
+
+@pytest.mark.parametrize("dp, block", [(1, 64), (2, 32)])
+def test_blocks_of_experts_that_shards_cut_are_refined_as_vllm_does(dp, block, tmp_path):
+  """384 rows over 2 or 4 ranks are no whole blocks of 128: the greatest common divisor with the
+  width of 256 is, and each scale is there for every part of its block."""
+  sizes = {"num_key_value_heads": 4, "hidden_size": 256, "moe_intermediate_size": 384}
+  config = {**CONFIG, **sizes}
+  (tmp_path / "config.json").write_text(json.dumps(config))
+  command("synth", tmp_path / "config.json", tmp_path / "plain")
+  command("convert", tmp_path / "plain", tmp_path / "hf", "--to", "hf:quant=fp8_block")
+  text = f"vllm:tp=2,dp={dp},quant=fp8_block"
+  command("convert", tmp_path / "hf", tmp_path / "cut", "--to", text)
+  command("verify", tmp_path / "hf", tmp_path / "cut")
+  tensors, width = read(tmp_path / "hf"), 384 // (2 * dp)
+
+  def refined(expert, which, rank, dim):
+    scales = tensors[f"model.layers.1.mlp.experts.{expert}.{which}.weight_scale_inv"]
+    for d in range(2):
+      size = 384 if d == dim else 256
+      scales = scales.repeat_interleave(128 // block, d).narrow(d, 0, size // block)
+    return scales.narrow(dim, rank * width // block, width // block)
+
+  for rank, held in ranks(tmp_path / "cut").items():
+    front = "model.layers.1.mlp.experts.routed_experts."
+    for expert in range(4):
+      both = [refined(expert, which, rank, 0) for which in ("gate_proj", "up_proj")]
+      assert torch.equal(held[front + "w13_weight_scale_inv"][expert], torch.cat(both))
+      down = refined(expert, "down_proj", rank, 1)
+      assert torch.equal(held[front + "w2_weight_scale_inv"][expert], down)
+      up = tensors[f"model.layers.1.mlp.experts.{expert}.up_proj.weight"][rank * width : (rank + 1) * width]
+      data = held[front + "w13_weight"][expert][width:]
+      assert torch.equal(data.view(torch.uint8), up.view(torch.uint8))
+  command("convert", tmp_path / "cut", tmp_path / "home", "--to", "hf:quant=fp8_block")
+  same(read(tmp_path / "home"), tensors)
+  command("convert", tmp_path / "cut", tmp_path / "values", "--to", "hf")
+  command("convert", tmp_path / "hf", tmp_path / "expected", "--to", "hf")
+  same(read(tmp_path / "values"), read(tmp_path / "expected"))
+  said = command(
+    "run", "--model", tmp_path / "hf", "--from", "hf:quant=fp8_block", "--to", text, "--verify"
+  )
+  assert "same fingerprint" in said
+  # What is quantised on the way has whole blocks only.
+  refused = command("convert", tmp_path / "plain", tmp_path / "x", "--to", text, fails=True)
+  assert "convert to hf:quant=... first" in refused

@@ -106,6 +106,8 @@ MODELS = {
   "qwen3": _model("Qwen3ForCausalLM", "qwen3"),
   "qwen3-bias": _model("Qwen3ForCausalLM", "qwen3", attention_bias=True),
   "qwen3-moe": _QWEN3_MOE,
+  # Shards of these experts cut FP8 blocks.
+  "qwen3-moe-384": _QWEN3_MOE | {"moe_intermediate_size": 384},
   "qwen3-moe-bias": _QWEN3_MOE | {"attention_bias": True},
   "qwen3-next": _model(
     "Qwen3NextForCausalLM",
