@@ -120,7 +120,7 @@ class Quantiser {
   /// A slot beside the data of `slot`, named after it.
   Slot beside(const Slot& slot, const std::string& suffix, const Blocks& blocks) const;
   Slot by_groups(const Slot& slot, const GroupedSlot& groups, const std::string& suffix,
-                 const Blocks& blocks, const std::vector<TensorId>& ids, LayoutBuilder& b) const;
+                 const Blocks& blocks, const std::vector<TensorId>& ids, LayoutBuilder& b);
   Slot by_sections(const Slot& slot, const std::string& suffix, const Blocks& blocks,
                    LayoutBuilder& b) const;
   Result<Slot> swizzled(const Slot& slot, const std::string& suffix, LayoutBuilder& b);
@@ -312,11 +312,11 @@ Slot Quantiser::beside(const Slot& slot, const std::string& suffix, const Blocks
 
 Slot Quantiser::by_groups(const Slot& slot, const GroupedSlot& groups, const std::string& suffix,
                           const Blocks& blocks, const std::vector<TensorId>& ids,
-                          LayoutBuilder& b) const {
+                          LayoutBuilder& b) {
   Slot out = beside(slot, suffix, blocks);
   out.stack_dim = groups.stack_dim;
   out.padded = slot.padded || groups.ragged;
-  const bool alone = slot.padded && is_alone(groups, slot);
+  const bool padded_by_blocks = slot.padded && pads_blocks(slot, groups);
   for (const BlockGroup& g : groups.groups) {
     Section section = slot.sections[static_cast<std::size_t>(g.section)];
     const std::vector<Placed> parts = std::exchange(section.parts, {});
@@ -325,7 +325,8 @@ Slot Quantiser::by_groups(const Slot& slot, const GroupedSlot& groups, const std
       const detail::Window& w = g.windows[static_cast<std::size_t>(i)];
       const Index block = block_along(i == 0 ? blocks.rows : blocks.cols, w.whole);
       const Index elements = section.extent[n - 2 + i];
-      const Interval window = alone ? Interval{0, elements} : w.at;
+      const bool in_blocks = padded_by_blocks && (i == 0 ? blocks.rows : blocks.cols) != 0;
+      const Interval window = in_blocks ? Interval{0, elements} : w.at;
       const Index stored = blocks.refined > 0 ? blocks.refined : block;
       apply({stored, elements, window, w.first, false, 0, 1}, section, n - 2 + i, b);
     }
