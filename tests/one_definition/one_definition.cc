@@ -65,7 +65,6 @@ class Program {
     return any;
   }
 
-  int num_types() const { return static_cast<int>(types_.size()); }
   int num_violations() const { return num_violations_; }
 
  private:
@@ -131,8 +130,8 @@ int main(int argc, char** argv) {
   if (argc < 2) std::fprintf(stderr, "usage: one_definition PROGRAM...\n");
   for (int i = 1; i < argc; ++i) {
     reshard::one_definition::Program program(argv[i]);
-    if (!program.read() || program.num_types() == 0) {
-      std::fprintf(stderr, "%s: no debug information of this project; build it with -g\n", argv[i]);
+    if (!program.read()) {
+      std::fprintf(stderr, "%s: no debug information; build it with -g\n", argv[i]);
       return 2;
     }
     num_violations += program.num_violations();
