@@ -64,6 +64,7 @@ test: build-all python-env megatron-env ## all tests but the slow ones; ends wit
 
 .PHONY: test-all
 test-all: build-all python-env megatron-env ## all tests, the slow ones too, flipped rules, unoptimised, and under the sanitizers
+	@tools/install_deps.sh fuzz # clang, for the test that embeds reshard in a project of its own
 	@RESHARD_SLOW_TESTS=1 tools/run_tests.sh $(BUILD)
 	@$(MAKE) mutants
 	@$(MAKE) debug
