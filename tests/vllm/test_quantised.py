@@ -33,7 +33,6 @@ _ROWS = [
   ("qwen3-moe", "nvfp4_divisor", "compressed-tensors", dict(tp=2, dp=2, ep=True)),
   ("llama", "fp8_block", "modelopt", dict(tp=2)),
   ("llama", "fp8_channel", "modelopt", dict(tp=2)),
-  ("qwen3-moe", "fp8_tensor", "modelopt", dict(tp=2)),
   ("qwen3-moe", "mxfp8", "modelopt", dict(tp=2, ep=True)),
   ("qwen3-moe", "nvfp4", "modelopt", dict(tp=2)),
   ("nemotron", "nvfp4", "modelopt", dict(tp=2)),
