@@ -20,7 +20,7 @@ namespace {
 constexpr std::size_t kPeersShown = 16;
 /// Most ranks of a graph that a person can still read.
 constexpr Index kMaxDotRanks = 256;
-/// So many take some seconds to add up.
+/// From this many transfers on, adding them up takes seconds, and the command says so first.
 constexpr Index kManyTransfers = 50'000'000;
 
 std::string timing_line(const PlanPair& pair, const char* last_phase, double last_seconds) {

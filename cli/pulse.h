@@ -12,8 +12,8 @@
 
 namespace reshard::cli {
 
-/// Signs of life of the processes that one program starts: each counts in memory that all share,
-/// from a thread that does nothing else, so that only a process that does not run at all is silent.
+/// Heartbeats of the processes that one program starts. A thread of each process increments a
+/// counter in shared memory and does nothing else, so that only a stopped process is silent.
 class Pulses {
  public:
   /// Errors: the system refuses.
@@ -25,7 +25,8 @@ class Pulses {
   /// What the processes need to count: to be open in them.
   int fd() const { return fd_.get(); }
 
-  /// To be called several times a second. Time in which the caller did not run counts for nobody.
+  /// Reads all counters; call it several times a second. Time in which the caller itself was
+  /// stopped is not counted as silence of the processes.
   void look();
   /// Whether this process has not counted for so long, as look() saw it.
   bool silent_for(int index, std::chrono::duration<double> limit) const;
@@ -44,7 +45,7 @@ class Pulses {
   Clock::time_point last_ = Clock::now();
 };
 
-/// In the process `index` of those: counts ten times a second for as long as the process lives.
+/// Called in process `index`: starts its heartbeat, ten times a second until the process ends.
 /// Without effect where `fd` is not what Pulses::fd() was.
 void keep_pulse(int fd, int index);
 

@@ -199,7 +199,7 @@ class Family {
       }
   }
 
-  /// Ranks that do not run at all know no deadline of their own.
+  /// Kills ranks that are stopped: they cannot notice that their own deadline has passed.
   void end_the_still() {
     pulses_.look();
     const std::chrono::duration<double> limit(std::max(spawning_.deadline_seconds, kLeastStill));

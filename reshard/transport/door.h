@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A way into a group that has no name and no address: rank 0 holds one end of a socketpair() of
-// SOCK_SEQPACKET, all others the other end. Who wants in makes a connection of its own and passes
-// one end of it through.
+// How spawned ranks connect to rank 0 without an address: rank 0 holds one end of an inherited
+// socketpair() of SOCK_SEQPACKET, all other ranks hold the other end. To connect, a rank makes a
+// socket pair of its own and sends one end of it through (SCM_RIGHTS).
 #pragma once
 
 #include "reshard/base/file_descriptor.h"
@@ -9,17 +9,17 @@
 
 namespace reshard::tcp {
 
-/// Whether this process has such an end open under this number.
+/// True if the descriptor is an end of such a socket pair.
 bool is_door(int fd);
 
 /// Passes one end of a new connection through and returns the other, non-blocking. Errors: `io`:
-/// the other side is gone, or has too many that wait.
+/// the other side is gone, or too many connections are waiting there.
 Result<FileDescriptor> knock(int door);
 
-/// Who was waiting at a listening socket or at a door.
+/// A connection accepted from a listening socket or from a door.
 struct Caller {
-  FileDescriptor socket;  ///< non-blocking; nothing when nobody was there, and errno says why.
-  bool last = false;      ///< nobody can come any more.
+  FileDescriptor socket;  ///< non-blocking; empty when none was waiting, errno says why.
+  bool last = false;      ///< no rank can connect any more: all other ends are closed.
 };
 Caller accept_caller(int listener);
 

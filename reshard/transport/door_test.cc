@@ -17,7 +17,7 @@
 namespace reshard {
 namespace {
 
-/// Both ends, as a parent makes them.
+/// Both ends of the socket pair that a launcher makes for its ranks.
 struct Ends {
   FileDescriptor first, others;
   Ends() {
