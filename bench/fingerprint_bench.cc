@@ -9,8 +9,8 @@
 // Afterwards the fingerprint is computed again with the plain C++ kernels and must be the same.
 #include <cstring>
 
-#include "bench/arguments.h"
-#include "bench/plain_ways.h"
+#include "bench/common/arguments.h"
+#include "bench/common/plain_ways.h"
 #include "reshard/memory/host_buffer.h"
 #include "reshard/transform/fingerprint.h"
 #include "reshard/transform/oracle.h"
@@ -22,7 +22,7 @@ namespace {
 constexpr const char* kName = "model.layers.0.mlp.down_proj.weight";
 
 /// A matrix of which the columns [columns.begin(), columns.end()) are in memory.
-struct Held {
+struct TargetVersion {
   FingerprintKey key;
   Index rows, width_bits;
   Interval columns;
@@ -37,7 +37,7 @@ struct Held {
   }
 };
 
-Result<Held> held(Arguments& arguments) {
+Result<TargetVersion> held(Arguments& arguments) {
   const auto sizes = RESHARD_TRY(arguments.integers("tensor", "", 'x'));
   const auto dtype = dtype_from_name(arguments.text("dtype", "BF16"));
   if (sizes.size() != 2 || !dtype)
@@ -50,12 +50,12 @@ Result<Held> held(Arguments& arguments) {
   auto memory = RESHARD_TRY(HostBuffer::allocate(sizes[0] * part.size() * bits(*dtype) / 8, {2}));
   RESHARD_TRY(oracle_fill(Oracle{OracleKind::bits, 1}, kName, shape, *dtype,
                           Box{{0, sizes[0]}, part}, Strided{0, {part.size(), 1}}, memory.data()));
-  return Held{RESHARD_TRY(FingerprintKey::make(kName, shape, *dtype)), sizes[0], bits(*dtype), part,
-              std::move(memory)};
+  return TargetVersion{RESHARD_TRY(FingerprintKey::make(kName, shape, *dtype)), sizes[0],
+                       bits(*dtype), part, std::move(memory)};
 }
 
 /// The whole matrix, rows shared out among the threads.
-Result<Fingerprint> print_in_threads(const Held& tensor, WorkerPool& pool) {
+Result<Fingerprint> print_in_threads(const TargetVersion& tensor, WorkerPool& pool) {
   std::vector<Result<Fingerprint>> parts(static_cast<std::size_t>(pool.size()));
   auto body = [&](int worker) {
     const Index begin = tensor.rows * worker / pool.size();
@@ -68,7 +68,7 @@ Result<Fingerprint> print_in_threads(const Held& tensor, WorkerPool& pool) {
   return sum;
 }
 
-Result<Fingerprint> print_portably(const Held& tensor) {
+Result<Fingerprint> print_portably(const TargetVersion& tensor) {
   const SimdLevel level = simd_level();
   set_simd_level(SimdLevel::portable);
   WorkerPool pool(0);
@@ -77,7 +77,8 @@ Result<Fingerprint> print_portably(const Held& tensor) {
   return sum;
 }
 
-Result<> measure(const Held& tensor, Index threads, Index rounds, const Fingerprint& wanted) {
+Result<> measure(const TargetVersion& tensor, Index threads, Index rounds,
+                 const Fingerprint& wanted) {
   WorkerPool pool(static_cast<int>(threads));
   std::vector<Contender> contenders = read_passes(pool, tensor.memory.data(), tensor.bytes());
   Fingerprint found;
@@ -100,7 +101,7 @@ Result<> measure(const Held& tensor, Index threads, Index rounds, const Fingerpr
 }
 
 Result<> run(Arguments& arguments) {
-  const Held tensor = RESHARD_TRY(held(arguments));
+  const TargetVersion tensor = RESHARD_TRY(held(arguments));
   const auto threads = RESHARD_TRY(arguments.integers("threads", "1"));
   const Index rounds = RESHARD_TRY(arguments.integer("rounds", 7));
   RESHARD_TRY(arguments.unused());

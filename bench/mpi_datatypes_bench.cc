@@ -6,8 +6,8 @@
 //
 //   mpirun -n 2 mpi_datatypes_bench_LIBRARY [rounds]
 //
-// Prints one JSON object to a line: the median and the best time of each way, all ways taken in
-// turns.
+// ModelFingerprints one JSON object to a line: the median and the best time of each way, all ways
+// taken in turns.
 #include <mpi.h>
 
 #include <algorithm>

@@ -102,7 +102,7 @@ class RealMpiWays final : public MpiWays {
     int ready = 0;
     MPI_Initialized(&ready);
     if (ready == 0) MPI_Init(nullptr, nullptr);
-    const RankPlan part = job_.planner->part(job_.rank());
+    const RankPlan part = job_.planner->rank_plan(job_.rank());
     RESHARD_TRY(add(part.sends, true, sends_));
     RESHARD_TRY(add(part.recvs, false, recvs_));
     RESHARD_TRY(add(part.locals, true, sends_));
@@ -149,7 +149,7 @@ class RealMpiWays final : public MpiWays {
     for (std::size_t r = 0; r < peers.size(); ++r) {
       if (by_peer[r].empty()) continue;
       Peer& peer = peers[r];
-      peer.moves = RESHARD_TRY(moves_of(*job_.planner, by_peer[r]));
+      peer.moves = RESHARD_TRY(copy_ops(*job_.planner, by_peer[r]));
       for (const Move& m : peer.moves) {
         if (m.conversion.converts()) return fail(Code::unsupported, "MPI converts no values");
         const RankBuffers& buffers = sends ? *job_.source : *job_.target;

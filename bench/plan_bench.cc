@@ -12,8 +12,8 @@
 #include <algorithm>
 #include <map>
 
-#include "bench/case.h"
-#include "bench/turns.h"
+#include "bench/common/case.h"
+#include "bench/common/turns.h"
 #include "reshard/model/canonical.h"
 #include "reshard/plan/planner.h"
 #include "reshard/plan/summary.h"
@@ -48,7 +48,7 @@ PartSize slowest_part(const Planner& planner, const ModelLayout& side) {
   PartSize slowest;
   for (const Rank r : {ranks.front(), ranks[ranks.size() / 2], ranks.back()}) {
     const Stopwatch watch;
-    const RankPlan part = planner.part(r);
+    const RankPlan part = planner.rank_plan(r);
     const double seconds = watch.seconds();
     const auto transfers =
         static_cast<Index>(part.sends.size() + part.recvs.size() + part.locals.size());

@@ -9,8 +9,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "bench/arguments.h"
-#include "bench/plain_ways.h"
+#include "bench/common/arguments.h"
+#include "bench/common/plain_ways.h"
 #include "reshard/base/hash.h"
 #include "reshard/memory/host_buffer.h"
 #include "reshard/transform/quantise.h"

@@ -10,9 +10,9 @@
 #include <algorithm>
 #include <sstream>
 
+#include "bench/common/values.h"
 #include "bench/mpi_ways.h"
 #include "bench/rank_ways.h"
-#include "bench/values.h"
 
 namespace reshard::bench {
 namespace {
@@ -69,7 +69,7 @@ LinkBytes link_bytes(const RankJob& job, Index per_host) {
         bytes += t.box.volume() * bits(job.layouts.source->model()[t.tensor].dtype) / 8;
     return bytes;
   };
-  const RankPlan part = job.planner->part(job.rank());
+  const RankPlan part = job.planner->rank_plan(job.rank());
   return {bytes_across(part.sends), bytes_across(part.recvs)};
 }
 

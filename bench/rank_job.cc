@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "bench/values.h"
+#include "bench/common/values.h"
 #include "reshard/plan/moves.h"
 
 namespace reshard::bench {
@@ -39,7 +39,7 @@ Result<Index> RankJob::bytes_delivered() const {
   std::vector<Transfer> deliveries;
   planner->for_each_delivery(rank(), [&](const Transfer& t) { deliveries.push_back(t); });
   Index bytes = 0;
-  for (const Move& m : RESHARD_TRY(moves_of(*planner, deliveries))) bytes += m.copy.bytes();
+  for (const Move& m : RESHARD_TRY(copy_ops(*planner, deliveries))) bytes += m.copy.bytes();
   return bytes;
 }
 
@@ -63,7 +63,7 @@ Result<RankJob> join_job(Arguments& arguments) {
   const auto place = RESHARD_TRY(launched());
   if (!place)
     return fail(Code::invalid_argument, "start this by mpirun, or with RANK and WORLD_SIZE set");
-  Join join;
+  RendezvousOptions join;
   join.url = arguments.text("rendezvous");
   join.rank = Rank(place->rank);
   join.size = place->size;

@@ -5,8 +5,8 @@
 #include <memory>
 #include <string>
 
-#include "bench/case.h"
-#include "bench/turns.h"
+#include "bench/common/case.h"
+#include "bench/common/turns.h"
 #include "reshard/exec/rank_buffers.h"
 #include "reshard/plan/planner.h"
 #include "reshard/transport/group.h"
@@ -17,7 +17,7 @@ namespace reshard::bench {
 /// the layouts, its own memory on both sides (none where it is not a rank of that side).
 struct RankJob {
   std::string transport;
-  Group group;
+  ProcessGroup group;
   Case layouts;
   std::unique_ptr<Planner> planner;
   std::unique_ptr<RankBuffers> source, target;

@@ -47,7 +47,7 @@ Result<std::unique_ptr<PlainPulls>> PlainPulls::make(const RankJob& job, bool sh
 }
 
 Result<> PlainPulls::open_peers() {
-  const Group& group = job_.group;
+  const ProcessGroup& group = job_.group;
   const auto key = RESHARD_TRY(group.transport->share(plain_.bytes()));
   const auto keys = RESHARD_TRY(group.control->all_gather(key, patient()));
   for (int r = 1; r < job_.size(); ++r) {
@@ -61,7 +61,7 @@ Result<> PlainPulls::pull(const PlainWay* way) {
   std::size_t peer = 0;
   for (Index left = bytes_; left > 0; peer = (peer + 1) % peers_.size()) {
     const Index n = std::min(left, block_);
-    const PeerMemory& from = peers_[peer];
+    const RemoteMemory& from = peers_[peer];
     if (way == nullptr) {
       const Get piece{0, into_.bytes().first(static_cast<std::size_t>(n))};
       RESHARD_TRY(job_.group.transport->get(from, {&piece, 1}));
@@ -78,7 +78,7 @@ std::vector<Contender> PlainPulls::contenders() {
     return together(job_, name, [this, way] { return pull(way); });
   };
   const bool mapped =
-      std::ranges::all_of(peers_, [](const PeerMemory& peer) { return peer.address != nullptr; });
+      std::ranges::all_of(peers_, [](const RemoteMemory& peer) { return peer.address != nullptr; });
   if (!mapped) return {contender("pull_get", nullptr)};
   std::vector<Contender> out;
   for (const PlainWay& way : plain_ways())

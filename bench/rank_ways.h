@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "bench/rank_job.h"
-#include "reshard/exec/direct.h"
+#include "reshard/exec/in_process.h"
 #include "reshard/exec/plain_copy.h"
 #include "reshard/exec/rank_refit.h"
 
@@ -29,7 +29,7 @@ class PlainPulls {
 
   const RankJob& job_;
   HostBuffer plain_, into_;
-  std::vector<PeerMemory> peers_;
+  std::vector<RemoteMemory> peers_;
   Index bytes_ = 0, block_ = 0;
 };
 

@@ -9,10 +9,10 @@
 #include <cstring>
 #include <map>
 
-#include "bench/case.h"
-#include "bench/plain_ways.h"
-#include "bench/values.h"
-#include "reshard/exec/direct.h"
+#include "bench/common/case.h"
+#include "bench/common/plain_ways.h"
+#include "bench/common/values.h"
+#include "reshard/exec/in_process.h"
 #include "reshard/memory/host_buffer.h"
 #include "reshard/plan/moves.h"
 
@@ -25,7 +25,7 @@ Result<std::map<Index, Index>> bytes_by_run(const Planner& planner, const RankBu
   for (const Rank r : target.ranks()) {
     std::vector<Transfer> deliveries;
     planner.for_each_delivery(r, [&](const Transfer& t) { deliveries.push_back(t); });
-    for (const Move& move : RESHARD_TRY(moves_of(planner, deliveries)))
+    for (const Move& move : RESHARD_TRY(copy_ops(planner, deliveries)))
       out[move.copy.run_bytes] += move.copy.bytes();
   }
   return out;
@@ -54,11 +54,11 @@ Result<RankBuffers> buffers_of(const std::shared_ptr<const ModelLayout>& layout)
 Result<> measure(const Planner& planner, Memory& memory, Index threads, Rounds rounds,
                  JsonLine line) {
   spoil_values(memory.target);
-  DirectOptions options;
+  InProcessOptions options;
   options.threads = static_cast<int>(threads);
   const Stopwatch preparing;
-  DirectRefit refit =
-      RESHARD_TRY(DirectRefit::prepare(planner, memory.source, memory.target, std::move(options)));
+  InProcessRefit refit = RESHARD_TRY(
+      InProcessRefit::prepare(planner, memory.source, memory.target, std::move(options)));
   line.add("prepare_seconds", preparing.seconds());
   RefitReport report;
   WorkerPool pool(static_cast<int>(threads));

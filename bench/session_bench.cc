@@ -6,11 +6,11 @@
 //   session_bench <a job, see rank_job.h> [--rounds N] [--path direct|message] [--format mxfp8]
 #include <cstring>
 
+#include "bench/common/values.h"
 #include "bench/rank_job.h"
-#include "bench/values.h"
 #include "reshard/base/check.h"
-#include "reshard/refit/pass.h"
-#include "reshard/refit/routes.h"
+#include "reshard/refit/conversion/pass.h"
+#include "reshard/refit/conversion/routes.h"
 #include "reshard/refit/session.h"
 
 namespace reshard::bench {
@@ -165,9 +165,9 @@ Result<> run_quantised(const RankJob& job, SessionOptions options, const QuantFo
                        Rounds rounds) {
   const auto layout = std::make_shared<const QuantisedLayout>(RESHARD_TRY(
       quantise_layout(job.layouts.target, choice_of(job.layouts.target->model(), format))));
-  options.convert = ConvertWhere::receiver;
+  options.convert = ConversionSide::receiver;
   auto receiver = RESHARD_TRY(session_of(job, options, layout));
-  options.convert = ConvertWhere::sender;
+  options.convert = ConversionSide::sender;
   auto sender = RESHARD_TRY(session_of(job, options, layout));
   auto hand = RESHARD_TRY(ByHand::make(job, options.refit, *layout));
   const std::vector<Contender> contenders = {receiver->contender(job, "receiver"),

@@ -5,8 +5,8 @@
 #include <string>
 
 #include "cli/output_files.h"
-#include "reshard/io/output_dir.h"
-#include "reshard/io/safetensors_writer.h"
+#include "reshard/io/checkpoint/safetensors_writer.h"
+#include "reshard/io/files/output_dir.h"
 
 namespace reshard::cli {
 

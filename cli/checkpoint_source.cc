@@ -54,7 +54,7 @@ Result<> CheckpointSource::bind_rank(Rank r) {
   const auto slots = layout.slots_of(r);
   const auto file = [&](const CheckpointTensor& t) { return checkpoint_->files()[t.file].path(); };
   for (SlotId slot : slots) {
-    const HeldTensor want = files_.held(slot, r);
+    const FileTensor want = files_.held(slot, r);
     const auto* tensor = find_tensor(tensors, want.name);
     if (tensor == nullptr)
       return fail(Code::corrupt,

@@ -42,7 +42,7 @@ struct RunArguments {
   int threads = 0;
   RefitPath path = RefitPath::automatic;
   Index staging_bytes = Index{64} << 20;
-  ConvertWhere convert = ConvertWhere::receiver;
+  ConversionSide convert = ConversionSide::receiver;
   Buffering buffering = Buffering::in_place;
   bool prove = false;  ///< compare fingerprints before each commit.
   std::uint64_t seed = 0;

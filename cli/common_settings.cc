@@ -32,7 +32,7 @@ std::string model_text(const ModelSpec& model) {
 
 }  // namespace
 
-std::vector<Join::Setting> common_settings(const RunJob& job) {
+std::vector<RendezvousOptions::Setting> common_settings(const RunJob& job) {
   const RunArguments& a = job.arguments;
   const std::string ignored =
       a.ignore.empty() ? "nothing" : fmt::format("{}", fmt::join(a.ignore, " "));
@@ -48,7 +48,7 @@ std::vector<Join::Setting> common_settings(const RunJob& job) {
       {"--prove", on_or_off(a.prove)},
       {"--seed", values_text(job)},
       {"--path", path_text(a.path)},
-      {"--convert", a.convert == ConvertWhere::sender ? "sender" : "receiver"},
+      {"--convert", a.convert == ConversionSide::sender ? "sender" : "receiver"},
       {"--buffering", a.buffering == Buffering::doubled ? "doubled" : "in-place"},
   };
 }

@@ -10,6 +10,6 @@ namespace reshard::cli {
 
 /// What all programs of a run must have alike, under the names that the command line gives it, most
 /// telling first: join() names the first that differs.
-std::vector<Join::Setting> common_settings(const RunJob& job);
+std::vector<RendezvousOptions::Setting> common_settings(const RunJob& job);
 
 }  // namespace reshard::cli

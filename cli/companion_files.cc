@@ -9,8 +9,8 @@
 #include <filesystem>
 #include <vector>
 
-#include "reshard/io/checkpoint_index.h"
-#include "reshard/io/json_util.h"
+#include "reshard/io/checkpoint/index.h"
+#include "reshard/io/files/json.h"
 
 namespace reshard::cli {
 namespace {

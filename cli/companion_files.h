@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "reshard/io/output_dir.h"
+#include "reshard/io/files/output_dir.h"
 
 namespace reshard::cli {
 

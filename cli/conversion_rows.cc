@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "cli/text.h"
-#include "reshard/refit/routes.h"
+#include "reshard/refit/conversion/routes.h"
 #include "reshard/transform/quantise.h"
 
 namespace reshard::cli {
@@ -45,27 +45,27 @@ Index stored_bytes(const LayoutSide& side, TensorId id) {
 }
 
 Result<Routes> routes_of(const LayoutSide& from, const LayoutSide& to, const Planner& planner,
-                         ConvertWhere convert) {
+                         ConversionSide convert) {
   std::vector<bool> moves;
   for (Index i = 0; i < planner.source().model().size(); ++i)
     moves.push_back(planner.moves(TensorId(static_cast<TensorId::rep>(i))));
   return find_routes(session_side(from), session_side(to), moves, convert);
 }
 
-Result<Routes> routes_of(const PlanPair& pair, ConvertWhere convert) {
+Result<Routes> routes_of(const PlanPair& pair, ConversionSide convert) {
   return routes_of(pair.from, pair.to, *pair.planner, convert);
 }
 
 }  // namespace
 
-Result<std::vector<bool>> moved_as_stored(const PlanPair& pair, ConvertWhere convert) {
+Result<std::vector<bool>> moved_as_stored(const PlanPair& pair, ConversionSide convert) {
   const Routes routes = RESHARD_TRY(routes_of(pair, convert));
   std::vector<bool> as_stored;
   for (const Route route : routes.of) as_stored.push_back(route == Route::stored);
   return as_stored;
 }
 
-Result<std::vector<ConversionRow>> conversion_rows(const PlanPair& pair, ConvertWhere convert) {
+Result<std::vector<ConversionRow>> conversion_rows(const PlanPair& pair, ConversionSide convert) {
   const ModelSpec& model = pair.source->model();
   const Routes routes = RESHARD_TRY(routes_of(pair, convert));
   std::vector<ConversionRow> rows;
@@ -87,7 +87,7 @@ Result<StoredPart> stored_part(const LayoutSide& from, const LayoutSide& to,
                                const Planner& values) {
   StoredPart part;
   if (!from.quantised || !to.quantised) return part;
-  const auto routes = routes_of(from, to, values, ConvertWhere::receiver);
+  const auto routes = routes_of(from, to, values, ConversionSide::receiver);
   if (!routes) {
     for (const std::string& name : to.quantised->choice.tensors)
       part.requantised += from.quantised->choice.tensors.contains(name) ? 1 : 0;
@@ -105,7 +105,7 @@ Result<StoredPart> stored_part(const LayoutSide& from, const LayoutSide& to,
       const auto& sections = to.quantised->values->slot(pair.values).sections;
       if (!as_stored[sections[0].parts[0].tensor.index()]) continue;
       for (const Section& section : to.stored()->slot(slot).sections)
-        for (const Placed& p : section.parts)
+        for (const PlacedBox& p : section.parts)
           options.only.insert(to.stored()->model()[p.tensor].name);
     }
   if (options.only.empty()) return part;

@@ -7,7 +7,7 @@
 
 #include "cli/plan_pair.h"
 #include "cli/table.h"
-#include "reshard/io/json_util.h"
+#include "reshard/io/files/json.h"
 #include "reshard/refit/session.h"
 
 namespace reshard::cli {
@@ -23,10 +23,10 @@ struct ConversionRow {
 
 /// Where a session quantises and dequantises the tensors of the pair, in the order of the routes.
 /// Errors: as find_routes().
-Result<std::vector<ConversionRow>> conversion_rows(const PlanPair& pair, ConvertWhere convert);
+Result<std::vector<ConversionRow>> conversion_rows(const PlanPair& pair, ConversionSide convert);
 
 /// By TensorId: whether data and scales of the tensor move as they are. Errors: as find_routes().
-Result<std::vector<bool>> moved_as_stored(const PlanPair& pair, ConvertWhere convert);
+Result<std::vector<bool>> moved_as_stored(const PlanPair& pair, ConversionSide convert);
 
 /// What of a conversion between two quantised sides moves as it is stored, though not all of it
 /// does.

@@ -31,7 +31,7 @@ void append(std::string& text, const std::string& more) {
 }
 
 /// The name of the canonical dimension that full dimension `full` holds.
-std::string dimension_text(const Placed& part, int rank, int full) {
+std::string dimension_text(const PlacedBox& part, int rank, int full) {
   for (int i = 0; i < rank; ++i)
     if (part.dims[static_cast<std::size_t>(i)] == full) return fmt::format("dim {}", i);
   return "among those stacked";
@@ -81,7 +81,7 @@ class Explainer {
   std::string how(TensorId id, const ModelLayout::Place& place, Index pieces) {
     const Slot& slot = layout_.slot(place.slot);
     const Section& section = slot.sections[static_cast<std::size_t>(place.section)];
-    const Placed& part = section.parts[static_cast<std::size_t>(place.part)];
+    const PlacedBox& part = section.parts[static_cast<std::size_t>(place.part)];
     const CanonicalTensor& tensor = layout_.model()[id];
     std::string text;
     for (int d = 0; d < section.extent.size(); ++d) {
@@ -109,7 +109,7 @@ class Explainer {
     if (!fresh) return at->second;
     std::set<TensorId::rep> tensors;
     for (const Section& section : layout_.slot(id).sections)
-      for (const Placed& part : section.parts) tensors.insert(part.tensor.value());
+      for (const PlacedBox& part : section.parts) tensors.insert(part.tensor.value());
     return at->second = static_cast<Index>(tensors.size());
   }
 

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "reshard/io/mapped_file.h"
+#include "reshard/io/files/mapped_file.h"
 
 namespace reshard::cli {
 

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "reshard/base/hash.h"
-#include "reshard/io/checkpoint.h"
-#include "reshard/io/file_stamp.h"
+#include "reshard/io/checkpoint/checkpoint.h"
+#include "reshard/io/files/file_stamp.h"
 #include "reshard/model/layout_spec.h"
 
 namespace reshard::cli {

@@ -19,7 +19,7 @@ namespace {
 /// What local tensors may take together while they are made.
 constexpr Index kMostBytes = Index{1} << 30;
 
-struct Local {
+struct LocalCopy {
   Rank rank;
   SlotId slot;  ///< of values.
 };
@@ -30,7 +30,7 @@ template <class Visit>
 Result<> for_each_local(MadeSide& side, const RankBuffers& buffers, int threads, const char* phase,
                         const Progress& progress, Visit&& visit) {
   const ModelLayout& values = *side.side().values;
-  std::vector<Local> locals;
+  std::vector<LocalCopy> locals;
   Index total = 0, largest = 1;
   for (const Rank r : buffers.ranks())
     for (const SlotId slot : values.slots_of(r)) {
@@ -40,7 +40,7 @@ Result<> for_each_local(MadeSide& side, const RankBuffers& buffers, int threads,
       largest = std::max(largest, bytes);
     }
   // Ranks that hold parts of the same tensors one after the other: what these are made of is kept.
-  std::ranges::stable_sort(locals, {}, [](const Local& l) { return l.slot; });
+  std::ranges::stable_sort(locals, {}, [](const LocalCopy& l) { return l.slot; });
   const int outer = static_cast<int>(std::clamp<Index>(kMostBytes / largest, 1, threads));
   const int inner = std::max(1, threads / outer);
   ProgressMeter meter(phase, total, progress);
@@ -178,7 +178,7 @@ Result<> check_against_side(MadeSide& side, const RankBuffers& buffers,
   const ModelLayout& values = *side.side().values;
   const auto check = [&](Rank r, SlotId slot, int inner) -> Result<> {
     for (const Section& section : values.slot(slot).sections)
-      for (const Placed& part : section.parts)
+      for (const PlacedBox& part : section.parts)
         if (!moved[part.tensor.index()]) return {};
     const auto local = RESHARD_TRY(side.make(r, slot, inner));
     Result<> same;

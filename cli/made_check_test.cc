@@ -8,7 +8,7 @@
 
 #include "cli/made_sides.h"
 #include "cli/run_proof.h"
-#include "reshard/io/hf_config.h"
+#include "reshard/io/hf/config.h"
 #include "reshard/model/canonical.h"
 
 namespace reshard::cli {

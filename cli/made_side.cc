@@ -136,7 +136,7 @@ MadeLocal MadeSide::room_for(Rank r, const Pair& pair) const {
 Result<MadeLocal> MadeSide::quantised(Rank r, const Pair& pair, int threads) {
   bool as_stored = stored_plan_ != nullptr;
   for (const Section& section : side_.values->slot(pair.values).sections)
-    for (const Placed& part : section.parts)
+    for (const PlacedBox& part : section.parts)
       as_stored = as_stored && moved_as_stored_[part.tensor.index()];
   if (as_stored) return streamed(*stored_plan_, stored_from_, r, pair, threads);
   if (!pair.whole) {

@@ -8,7 +8,7 @@
 #include "cli/measure.h"
 #include "cli/place.h"
 #include "cli/value_source.h"
-#include "reshard/exec/proof.h"
+#include "reshard/exec/verify/fingerprints.h"
 
 namespace reshard::cli {
 namespace {
@@ -22,7 +22,7 @@ Index most_made_of(const ModelLayout& from, const ModelLayout& to) {
   for (Index i = 0; i < to.num_slots(); ++i) {
     std::set<SlotId> sources;
     for (const Section& section : to.slot(SlotId(static_cast<SlotId::rep>(i))).sections)
-      for (const Placed& part : section.parts)
+      for (const PlacedBox& part : section.parts)
         for (const ModelLayout::Place& place : from.places(part.tensor)) sources.insert(place.slot);
     Index bytes = 0;
     for (const SlotId slot : sources)

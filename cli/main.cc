@@ -10,7 +10,7 @@
 #include "cli/interrupt.h"
 #include "cli/options.h"
 #include "cli/place.h"
-#include "reshard/io/mapping_guard.h"
+#include "reshard/io/files/mapping_guard.h"
 
 namespace {
 

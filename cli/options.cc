@@ -290,9 +290,9 @@ class CommandLine {
   }
 
   void add_session(CLI::App& s) {
-    add_choice<ConvertWhere>(
+    add_choice<ConversionSide>(
         s, "--convert", run_.convert,
-        {{"receiver", ConvertWhere::receiver}, {"sender", ConvertWhere::sender}},
+        {{"receiver", ConversionSide::receiver}, {"sender", ConversionSide::sender}},
         "who quantises and dequantises: receiver, or sender where it can; default receiver");
     add_choice<Buffering>(
         s, "--buffering", run_.buffering,

@@ -17,7 +17,7 @@
 namespace reshard::cli {
 namespace {
 
-struct Local {
+struct LocalRows {
   Rank rank;
   SlotId slot;
 };
@@ -28,7 +28,7 @@ template <class Visit>
 Result<> for_each_fragment(const RankBuffers& buffers, int threads, const char* phase,
                            const Progress& progress, Visit&& visit) {
   const ModelLayout& layout = buffers.layout();
-  std::vector<Local> locals;
+  std::vector<LocalRows> locals;
   Index total = 0;
   for (Rank r : buffers.ranks()) {
     for (SlotId slot : layout.slots_of(r)) {

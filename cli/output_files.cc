@@ -6,8 +6,8 @@
 
 #include "cli/slot_files.h"
 #include "reshard/base/hash.h"
-#include "reshard/io/checkpoint_index.h"
-#include "reshard/io/safetensors_writer.h"
+#include "reshard/io/checkpoint/index.h"
+#include "reshard/io/checkpoint/safetensors_writer.h"
 
 namespace reshard::cli {
 namespace {
@@ -41,7 +41,7 @@ std::uint64_t content_digest(const ModelLayout& layout, const std::vector<SlotId
 }
 
 void add_slot(const SlotFiles& held, SlotId slot, OutputFile& file) {
-  const HeldTensor t = held.held(slot, file.rank);
+  const FileTensor t = held.held(slot, file.rank);
   file.slots.push_back(slot);
   file.tensors.push_back({t.name, t.dtype, t.shape});
   file.tensor_bytes += volume(t.shape) * bits(t.dtype) / 8;

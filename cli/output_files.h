@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "reshard/io/checkpoint/safetensors.h"
 #include "reshard/io/make_layout.h"
-#include "reshard/io/safetensors.h"
 #include "reshard/model/model_layout.h"
 
 namespace reshard::cli {

@@ -8,10 +8,10 @@
 #include "cli/made_sides.h"
 #include "cli/oracle_values.h"
 #include "cli/test_stop.h"
-#include "reshard/exec/direct.h"
+#include "reshard/exec/in_process.h"
 #include "reshard/exec/stream.h"
+#include "reshard/io/files/mapping_guard.h"
 #include "reshard/io/make_layout.h"
-#include "reshard/io/mapping_guard.h"
 
 namespace reshard::cli {
 namespace {
@@ -61,10 +61,10 @@ Result<> fill_from_files(const RankBuffers& source, const RunJob& job, const Pro
   const auto own = RESHARD_TRY(own_layout(job.model));
   const auto files = RESHARD_TRY(CheckpointSource::bind(job.model, own));
   const Planner planner = RESHARD_TRY(Planner::make(own, source.shared_layout()));
-  DirectOptions options;
+  InProcessOptions options;
   options.threads = job.threads;
   options.progress = progress;
-  auto refit = RESHARD_TRY(DirectRefit::prepare(planner, files.buffers(), source, options));
+  auto refit = RESHARD_TRY(InProcessRefit::prepare(planner, files.buffers(), source, options));
   RESHARD_TRY(refit.run());
   return {};
 }

@@ -15,7 +15,7 @@ struct OwnWeights {
   std::optional<RankBuffers> back;  ///< the target's second copy, where there are two.
 
   /// The copy of the target that readers may use.
-  const std::optional<RankBuffers>& readable(const Held& held) const {
+  const std::optional<RankBuffers>& readable(const TargetVersion& held) const {
     return held.buffer == 0 ? target : back;
   }
 };

@@ -11,19 +11,20 @@ namespace reshard::cli {
 namespace {
 
 /// This process among those of its program.
-struct Local {
+struct LaunchedRank {
   int index = 0, count = 1;
   std::string launcher;
 };
 
-Result<Local> local_place(const std::optional<Spawned>& spawned) {
-  if (spawned) return Local{spawned->index, spawned->count, "--spawn"};
+Result<LaunchedRank> local_place(const std::optional<Spawned>& spawned) {
+  if (spawned) return LaunchedRank{spawned->index, spawned->count, "--spawn"};
   const auto by_launcher = RESHARD_TRY(launched());
-  if (by_launcher) return Local{by_launcher->rank, by_launcher->size, by_launcher->launcher};
-  return Local{};
+  if (by_launcher) return LaunchedRank{by_launcher->rank, by_launcher->size, by_launcher->launcher};
+  return LaunchedRank{};
 }
 
-Result<> check_count(const RunArguments& a, const Local& local, const RunArguments::Ranks& ranks) {
+Result<> check_count(const RunArguments& a, const LaunchedRank& local,
+                     const RunArguments::Ranks& ranks) {
   const int wanted = ranks.last - ranks.first + 1;
   if (a.ranks && local.count != wanted)
     return fail(Code::invalid_argument,
@@ -73,7 +74,7 @@ Result<RunArguments::Ranks> ranks_of_program(const RunArguments& a, const Planne
 
 Result<Place> find_place(const RunArguments& a, const Planner& planner,
                          std::optional<Spawned> spawned) {
-  const Local local = RESHARD_TRY(local_place(spawned));
+  const LaunchedRank local = RESHARD_TRY(local_place(spawned));
   const RunArguments::Ranks ranks = RESHARD_TRY(ranks_of_program(a, planner));
   RESHARD_TRY(check_count(a, local, ranks));
   Place place;

@@ -12,9 +12,9 @@ namespace reshard::cli {
 
 /// Where this process stands in a run over processes.
 struct Place {
-  Join join;        ///< its rank, the group's size, and where the group meets.
-  Rank first;       ///< the lowest rank of this program's processes, which speaks for them.
-  int program = 1;  ///< processes of this program.
+  RendezvousOptions join;  ///< its rank, the group's size, and where the group meets.
+  Rank first;              ///< the lowest rank of this program's processes, which speaks for them.
+  int program = 1;         ///< processes of this program.
   std::optional<Spawned> spawned;
 };
 

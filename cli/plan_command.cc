@@ -112,7 +112,7 @@ Result<int> plan_rank(const Model& model, const PlanPair& pair, const PlanArgume
                 fmt::format("rank {} is in neither layout; their ranks are {}", rank.value(),
                             to_string(pair.planner->ranks())));
   const Stopwatch watch;
-  const RankPlan part = pair.planner->part(rank);
+  const RankPlan part = pair.planner->rank_plan(rank);
   const double seconds = watch.seconds();
   const RankSummary sum = summarise_rank(*pair.planner, part);
   if (!a.json) {
@@ -154,7 +154,7 @@ Result<int> plan_all(const Model& model, const PlanPair& pair, const PlanArgumen
   const PlanSummary sum = summarise(*pair.planner, num_threads(a.threads));
   const double seconds = watch.seconds();
   std::vector<ConversionRow> rows;
-  if (pair.quantises()) rows = RESHARD_TRY(conversion_rows(pair, ConvertWhere::receiver));
+  if (pair.quantises()) rows = RESHARD_TRY(conversion_rows(pair, ConversionSide::receiver));
   if (a.json) {
     const PlanCost cost{pair.layout_seconds + pair.planner_seconds + seconds, peak_rss_bytes()};
     auto object = plan_object(sum, *pair.planner, cost);

@@ -7,9 +7,9 @@
 
 #include "cli/measure.h"
 #include "cli/text.h"
-#include "reshard/io/json_util.h"
+#include "reshard/io/checkpoint/stored_model.h"
+#include "reshard/io/files/json.h"
 #include "reshard/io/make_layout.h"
-#include "reshard/io/stored_model.h"
 #include "reshard/plan/conversions.h"
 
 namespace reshard::cli {

@@ -11,7 +11,7 @@
 #include "reshard/io/open_model.h"
 #include "reshard/io/plan_json.h"
 #include "reshard/plan/planner.h"
-#include "reshard/refit/session_side.h"
+#include "reshard/refit/session/side.h"
 
 namespace reshard::cli {
 

@@ -9,7 +9,7 @@
 
 #include "cli/interrupt.h"
 #include "cli/text.h"
-#include "reshard/io/mapping_guard.h"
+#include "reshard/io/files/mapping_guard.h"
 
 namespace reshard::cli {
 namespace {

@@ -5,8 +5,8 @@
 
 #include "cli/output_files.h"
 #include "reshard/exec/stream.h"
-#include "reshard/io/safetensors_writer.h"
-#include "reshard/model/quantised_layout.h"
+#include "reshard/io/checkpoint/safetensors_writer.h"
+#include "reshard/model/quant/quantised_layout.h"
 #include "reshard/transform/quantise.h"
 
 namespace reshard::cli {

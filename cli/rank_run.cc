@@ -30,7 +30,7 @@ class RankRun {
     const Stopwatch joining;
     // From here on an interrupt ends this in order: what was written for others to come is removed.
     catch_interrupts();
-    Join how = place_.join;
+    RendezvousOptions how = place_.join;
     how.gives_up = [] { return interrupted() ? interruption().message : ""; };
     auto joined = join(how);
     if (!joined && place_.spawned && interrupted())

@@ -51,7 +51,7 @@ SessionOptions RankSession::options() const {
   options.refit.threads = task_.threads;
   options.refit.progress = task_.moving;
   options.buffering = a.buffering;
-  options.prove = a.prove ? ProveWhen::always : ProveWhen::never;
+  options.prove = a.prove ? VerifyMode::always : VerifyMode::never;
   options.convert = a.convert;
   options.ignore = task_.job.pair.ignore;
   options.on_phase = [this](SessionPhase phase) -> Result<> {
@@ -91,7 +91,7 @@ Result<> RankSession::refit() {
   figures.path = session.path();
   if (task_.transport.capabilities().direct) figures.reason = session.reason();
   figures.version = arguments().repeat;
-  held_ = session.held();
+  held_ = session.target_version();
   if (arguments().verify && pair.quantises()) {
     task_.at(TestKill::Point::proof);
     const Stopwatch proving;
@@ -165,7 +165,7 @@ Result<> RankSession::verify() {
     if (outcome_.wrong.empty()) outcome_.wrong = first;
   } else {
     const auto seed = task_.job.model.weights ? std::nullopt : std::optional(arguments().seed);
-    const RankProofOptions how{task_.threads, deadline(), task_.reading};
+    const FingerprintOptions how{task_.threads, deadline(), task_.reading};
     outcome_.wrong =
         RESHARD_TRY(prove_rank_refit(*pair.planner, side(pair.from, task_.weights.source).buffers,
                                      target, seed, task_.transport, task_.control, how));

@@ -44,7 +44,7 @@ class RankSession {
 
   const Outcome& outcome() const { return outcome_; }
   /// What this rank's target holds after refit().
-  Held held() const { return held_; }
+  TargetVersion target_version() const { return held_; }
 
  private:
   /// What every rank tells all others at the end.
@@ -65,7 +65,7 @@ class RankSession {
   Result<> take_verdict(Result<> proved);
 
   const RankTask& task_;
-  Held held_;
+  TargetVersion held_;
   Figures mine_;
   double plain_seconds_ = 0;  ///< of all ranks' plain copies, at the same time.
   Outcome outcome_;

@@ -55,7 +55,8 @@ bool needs_session(const RunJob& job) {
 }
 
 /// What is wrong is in the outcome. Errors: a proof that could not be made.
-Result<> verify(const RunJob& job, const OwnWeights& weights, const Held& held, Outcome& outcome) {
+Result<> verify(const RunJob& job, const OwnWeights& weights, const TargetVersion& held,
+                Outcome& outcome) {
   const Stopwatch proving;
   const auto oracle_seed = job.model.weights ? std::nullopt : std::optional(job.arguments.seed);
   const RankBuffers& target = *weights.readable(held);
@@ -71,7 +72,7 @@ Result<> verify(const RunJob& job, const OwnWeights& weights, const Held& held, 
 
 Result<Outcome> refit(const RunJob& job) {
   Outcome outcome;
-  Held held;
+  TargetVersion held;
   const auto weights = RESHARD_TRY(all_weights(job, ProgressBar().from()));
   if (needs_session(job)) {
     outcome = RESHARD_TRY(run_threads(job, weights, held));

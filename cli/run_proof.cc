@@ -15,7 +15,8 @@
 namespace reshard::cli {
 namespace {
 
-std::string what_differs(const Prints::Tensor& source, const Prints::Tensor& target) {
+std::string what_differs(const ModelFingerprints::Tensor& source,
+                         const ModelFingerprints::Tensor& target) {
   if (!source.agree) return "source: " + source.disagreement;
   if (!target.agree) return "target: " + target.disagreement;
   return fmt::format("source {}, target {}", to_string(source.print), to_string(target.print));
@@ -33,7 +34,7 @@ std::vector<bool> moved_tensors(const ModelLayout& source, const ModelLayout& ta
 
 /// What is wrong with the first tensor that is, or empty.
 std::string first_difference(const ModelSpec& model, const std::vector<bool>& moved,
-                             const Prints& before, const Prints& after) {
+                             const ModelFingerprints& before, const ModelFingerprints& after) {
   for (std::size_t i = 0; i < moved.size(); ++i) {
     const auto &x = before.tensors[i], &y = after.tensors[i];
     if (!moved[i] || (x.print == y.print && x.agree && y.agree)) continue;
@@ -62,8 +63,8 @@ Result<> prove_refit(const RankBuffers& source, const RankBuffers& target,
                      std::optional<std::uint64_t> oracle_seed, int threads) {
   ProgressBar bar;
   const auto forms = forms_of(target.layout());
-  const Prints before = RESHARD_TRY(fingerprints(source, threads, bar.from(), forms));
-  const Prints after = RESHARD_TRY(fingerprints(target, threads, bar.from()));
+  const ModelFingerprints before = RESHARD_TRY(fingerprints(source, threads, bar.from(), forms));
+  const ModelFingerprints after = RESHARD_TRY(fingerprints(target, threads, bar.from()));
   const auto moved = moved_tensors(source.layout(), target.layout());
   if (auto wrong = first_difference(target.layout().model(), moved, before, after); !wrong.empty())
     return fail(Code::corrupt, std::move(wrong));
@@ -75,12 +76,13 @@ Result<> prove_refit(const RankBuffers& source, const RankBuffers& target,
 Result<std::string> prove_rank_refit(const Planner& planner, const RankBuffers* source,
                                      const RankBuffers* target,
                                      std::optional<std::uint64_t> oracle_seed, Transport& transport,
-                                     ControlPlane& control, const RankProofOptions& options) {
+                                     ControlPlane& control, const FingerprintOptions& options) {
   const ModelLayout &from = planner.source(), &to = planner.target();
   const auto forms = forms_of(to);
-  const Prints before =
+  const ModelFingerprints before =
       RESHARD_TRY(rank_fingerprints(from, source, transport, control, options, forms));
-  const Prints after = RESHARD_TRY(rank_fingerprints(to, target, transport, control, options));
+  const ModelFingerprints after =
+      RESHARD_TRY(rank_fingerprints(to, target, transport, control, options));
   const auto moved = moved_tensors(from, to);
   auto wrong = first_difference(to.model(), moved, before, after);
   if (!oracle_seed || !wrong.empty()) return wrong;

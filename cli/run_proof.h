@@ -6,7 +6,7 @@
 #include <string>
 
 #include "cli/run_job.h"
-#include "reshard/exec/rank_proof.h"
+#include "reshard/exec/verify/fingerprint_verifier.h"
 #include "reshard/plan/planner.h"
 
 namespace reshard::cli {
@@ -23,7 +23,7 @@ Result<> prove_refit(const RankBuffers& source, const RankBuffers& target,
 Result<std::string> prove_rank_refit(const Planner& planner, const RankBuffers* source,
                                      const RankBuffers* target,
                                      std::optional<std::uint64_t> oracle_seed, Transport& transport,
-                                     ControlPlane& control, const RankProofOptions& options);
+                                     ControlPlane& control, const FingerprintOptions& options);
 
 /// Proves a refit that quantises: compares every byte of the target's ranks in `target` with what
 /// quantising (or dequantising) the source's values gives. Errors: `corrupt` names tensor and

@@ -7,12 +7,12 @@
 #include <gtest/gtest.h>
 
 #include "cli/oracle_values.h"
-#include "reshard/exec/direct.h"
-#include "reshard/io/hf_config.h"
+#include "reshard/exec/in_process.h"
+#include "reshard/io/hf/config.h"
 #include "reshard/io/make_layout.h"
 #include "reshard/model/canonical.h"
-#include "reshard/transport/inproc.h"
-#include "reshard/transport/rank_threads_testutil.h"
+#include "reshard/transport/inproc/inproc.h"
+#include "reshard/transport/testing/rank_threads_testutil.h"
 
 namespace reshard::cli {
 namespace {
@@ -38,7 +38,7 @@ class RunProof : public ::testing::Test {
   RunProof() : source_(allocate("megatron:tp=2,pp=2")), target_(allocate("vllm:tp=2,replicas=2")) {
     EXPECT_TRUE(fill_from_oracle(source_, kSeed, 2, {}).has_value());
     const auto planner = Planner::make(source_.shared_layout(), target_.shared_layout()).value();
-    auto refit = DirectRefit::prepare(planner, source_, target_).value();
+    auto refit = InProcessRefit::prepare(planner, source_, target_).value();
     EXPECT_TRUE(refit.run().has_value());
   }
 

@@ -2,7 +2,7 @@
 #include "cli/run_refit.h"
 
 #include "cli/progress_bar.h"
-#include "reshard/exec/direct.h"
+#include "reshard/exec/in_process.h"
 #include "reshard/exec/plain_copy.h"
 
 namespace reshard::cli {
@@ -12,10 +12,10 @@ Result<RefitRuns> run_direct(const Planner& planner, const RankBuffers& source,
                              int threads) {
   RefitRuns runs;
   ProgressBar bar;
-  DirectOptions options;
+  InProcessOptions options;
   options.threads = threads;
   options.progress = bar.from();
-  auto refit = RESHARD_TRY(DirectRefit::prepare(planner, source, target, options));
+  auto refit = RESHARD_TRY(InProcessRefit::prepare(planner, source, target, options));
   for (Index i = 0; i < arguments.repeat; ++i) {
     const RefitReport report = RESHARD_TRY(refit.run());
     runs.seconds.push_back(report.seconds);

@@ -74,7 +74,7 @@ Json::Array shard_map_json(const ModelLayout& layout, const SlotFiles& files, Ra
   for (SlotId id : layout.slots_of(r)) {
     const Slot& slot = layout.slot(id);
     const LocalTensor local = layout.local(id, r);
-    const HeldTensor held = files.held(id, r);
+    const FileTensor held = files.held(id, r);
     Json::Object tensor = {{"name", Json(held.name)},
                            {"dtype", Json(std::string(name(held.dtype)))}};
     // What boxes, cuts and offsets below count.
@@ -104,7 +104,7 @@ std::string shard_map_text(const ModelLayout& layout, const SlotFiles& files, Ra
       {{"local tensor"}, {"dtype"}, {"shape"}, {"padding", Table::Align::right}, {"holds"}});
   for (SlotId id : layout.slots_of(r)) {
     const LocalTensor local = layout.local(id, r);
-    const HeldTensor held = files.held(id, r);
+    const FileTensor held = files.held(id, r);
     std::vector<std::string> row = {held.name, std::string(name(held.dtype)), to_string(held.shape),
                                     grouped(padding_of(local))};
     if (local.fragments.empty()) table.add({row[0], row[1], row[2], row[3], "nothing"});

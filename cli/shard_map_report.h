@@ -5,7 +5,7 @@
 
 #include "cli/slot_files.h"
 #include "cli/table.h"
-#include "reshard/io/json_util.h"
+#include "reshard/io/files/json.h"
 #include "reshard/model/model_layout.h"
 
 namespace reshard::cli {

@@ -22,7 +22,7 @@ Result<SlotFiles> SlotFiles::of(const LayoutSide& side) {
   return files;
 }
 
-Result<HeldTensor> SlotFiles::part_held(SlotId slot, Rank r) const {
+Result<FileTensor> SlotFiles::part_held(SlotId slot, Rank r) const {
   const Part& part = *of_slot_[slot.index()];
   const Slot& s = layout_->slot(slot);
   const Dims shape = layout_->stored_shape(slot, r);
@@ -30,7 +30,7 @@ Result<HeldTensor> SlotFiles::part_held(SlotId slot, Rank r) const {
   return in_files(*method_, format_, part.part, part.tensor, s.dtype, shape);
 }
 
-HeldTensor SlotFiles::held(SlotId slot, Rank r) const {
+FileTensor SlotFiles::held(SlotId slot, Rank r) const {
   if (is_part(slot))
     if (auto held = part_held(slot, r)) return *std::move(held);
   const Slot& s = layout_->slot(slot);

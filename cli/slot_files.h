@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "reshard/io/make_layout.h"
-#include "reshard/model/quant_files.h"
+#include "reshard/model/quant/files.h"
 
 namespace reshard::cli {
 
@@ -23,7 +23,7 @@ class SlotFiles {
       : layout_(&layout), of_slot_(static_cast<std::size_t>(layout.num_slots())) {}
 
   /// @pre the rank has the slot
-  HeldTensor held(SlotId slot, Rank r) const;
+  FileTensor held(SlotId slot, Rank r) const;
   /// True for what is stored of a quantised tensor.
   bool is_part(SlotId slot) const { return of_slot_[slot.index()].has_value(); }
 
@@ -32,7 +32,7 @@ class SlotFiles {
     QuantPart part = QuantPart::data;
     std::string tensor;
   };
-  Result<HeldTensor> part_held(SlotId slot, Rank r) const;
+  Result<FileTensor> part_held(SlotId slot, Rank r) const;
 
   const ModelLayout* layout_;
   std::optional<QuantMethod> method_, modules_;

@@ -300,7 +300,7 @@ Result<int> spawn_ranks(const Spawning& spawning) {
   }
   // A rank 0 that was killed while it gathered could not take away what it wrote for the others.
   if (spawning.first == 0 && !spawning.rendezvous.empty()) {
-    Join left;
+    RendezvousOptions left;
     left.url = spawning.rendezvous;
     left.job = spawning.job;
     remove_dead_rendezvous(left);

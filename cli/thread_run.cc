@@ -10,7 +10,7 @@
 #include "cli/interrupt.h"
 #include "cli/place.h"
 #include "cli/rank_session.h"
-#include "reshard/transport/inproc.h"
+#include "reshard/transport/inproc/inproc.h"
 
 namespace reshard::cli {
 namespace {
@@ -21,7 +21,7 @@ class ThreadRun {
   ThreadRun(const RunJob& job, const OwnWeights& weights, InprocGroup group)
       : job_(job), weights_(weights), group_(std::move(group)) {}
 
-  Result<Outcome> run(Held& held) {
+  Result<Outcome> run(TargetVersion& held) {
     {
       std::vector<std::jthread> ranks;
       for (int r = 0; r < group_.size(); ++r)
@@ -58,7 +58,7 @@ class ThreadRun {
     const std::lock_guard lock(mutex_);
     if (r == Rank(0)) outcome_ = session.outcome();
     // Ranks that hold nothing of the target say nothing of it.
-    if (session.held().state == TargetState::whole) held_ = session.held();
+    if (session.target_version().state == TargetState::whole) held_ = session.target_version();
     return {};
   }
 
@@ -76,14 +76,14 @@ class ThreadRun {
   InprocGroup group_;
   std::mutex mutex_;
   Outcome outcome_;
-  Held held_;
+  TargetVersion held_;
   bool failed_ = false;
   Error error_;
 };
 
 }  // namespace
 
-Result<Outcome> run_threads(const RunJob& job, const OwnWeights& weights, Held& held) {
+Result<Outcome> run_threads(const RunJob& job, const OwnWeights& weights, TargetVersion& held) {
   const int world = world_of(*job.pair.planner);
   if (world > kMaxThreadRanks)
     return fail(Code::unsupported,

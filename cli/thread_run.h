@@ -12,6 +12,6 @@ inline constexpr Index kMaxThreadRanks = 512;
 /// Refits by a session between ranks that are threads of this process, and proves what the session
 /// can prove. `weights` hold all ranks. `held` is what the targets hold then. Errors: those of the
 /// session; too many ranks.
-Result<Outcome> run_threads(const RunJob& job, const OwnWeights& weights, Held& held);
+Result<Outcome> run_threads(const RunJob& job, const OwnWeights& weights, TargetVersion& held);
 
 }  // namespace reshard::cli

@@ -2,7 +2,7 @@
 #include "cli/commands.h"
 #include "cli/measure.h"
 #include "cli/table.h"
-#include "reshard/io/json_util.h"
+#include "reshard/io/files/json.h"
 #include "reshard/transport/registry.h"
 
 namespace reshard::cli {

@@ -9,7 +9,7 @@
 #include "cli/progress_bar.h"
 #include "cli/test_stop.h"
 #include "cli/text.h"
-#include "reshard/exec/proof.h"
+#include "reshard/exec/verify/fingerprints.h"
 #include "reshard/io/make_layout.h"
 
 namespace reshard::cli {
@@ -21,7 +21,7 @@ constexpr std::size_t kShown = 20;
 struct Side {
   Model model;
   std::shared_ptr<const ModelSpec> tensors;  ///< as they are stored: data and scales.
-  Prints prints;
+  ModelFingerprints prints;
   std::vector<StoredForm> forms;  ///< in which values were fingerprinted.
   Index converted = 0;            ///< tensors that are stored in another form.
   std::string layout;
@@ -80,7 +80,7 @@ Result<Side> fingerprint_side(const std::string& path, const VerifyArguments& a,
   return side;
 }
 
-const Prints::Tensor& print_of(const Side& side, TensorId id) {
+const ModelFingerprints::Tensor& print_of(const Side& side, TensorId id) {
   return side.prints.tensors[id.index()];
 }
 

@@ -22,5 +22,6 @@ endif()
 
 find_program(RESHARD_CCACHE ccache)
 if(RESHARD_CCACHE)
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${RESHARD_CCACHE})
+  # Without these ccache does not keep what uses a precompiled header; we use neither __TIME__ nor such macros.
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${RESHARD_CCACHE})
 endif()

@@ -25,6 +25,7 @@ function(reshard_room name)
   set(target reshard_${name})
   if(sources)
     add_library(${target} STATIC ${sources})
+    reshard_unity(${target} ${sources})
     target_link_libraries(${target} PUBLIC ${ROOM_ROOMS} ${ROOM_LIBS} PRIVATE reshard_flags)
     target_include_directories(${target} PUBLIC ${PROJECT_SOURCE_DIR})
   else()
@@ -55,12 +56,43 @@ function(reshard_room name)
   endif()
 endfunction()
 
+# reshard_unity(<target> <source>...): compiles the sources a dozen at a time, so that each header is parsed once for them;
+# one by one with RESHARD_UNITY=OFF. Kernels, compiled for one instruction set each, always stay alone.
+function(reshard_unity target)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ${RESHARD_UNITY} UNITY_BUILD_BATCH_SIZE 12)
+  if(RESHARD_UNITY AND CMAKE_CXX_COMPILER_ID STREQUAL GNU)
+    # A type of an anonymous namespace is in a source here, whatever file includes that.
+    target_compile_options(${target} PRIVATE -Wno-subobject-linkage)
+  endif()
+  set(kernels ${ARGN})
+  list(FILTER kernels INCLUDE REGEX "/kernels/")
+  set_source_files_properties(${kernels} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+endfunction()
+
+# The headers of the tests' libraries, compiled once for all programs of tests.
+function(reshard_test_headers)
+  if(TARGET reshard_test_headers)
+    return()
+  endif()
+  set(source ${PROJECT_BINARY_DIR}/generated/test_headers.cc)
+  file(CONFIGURE OUTPUT ${source} CONTENT "")
+  add_library(reshard_test_headers OBJECT ${source})
+  target_link_libraries(reshard_test_headers PRIVATE reshard_flags rapidcheck GTest::gmock)
+  # As for the programs that use it.
+  set_target_properties(reshard_test_headers PROPERTIES POSITION_INDEPENDENT_CODE OFF)
+  target_compile_options(reshard_test_headers PRIVATE -fPIE)
+  target_precompile_headers(reshard_test_headers PRIVATE <algorithm> <functional> <map> <memory> <optional> <string>
+    <thread> <vector> <gmock/gmock.h> <gtest/gtest.h> <rapidcheck.h> <rapidcheck/gtest.h>)
+endfunction()
+
 # reshard_test(<target> FILES ... LIBS ... LABELS ...): a GoogleTest program with rapidcheck, each of its
 # tests known to ctest. Test utilities of the linked rooms come along where they exist.
 function(reshard_test target)
   cmake_parse_arguments(T "" "" "FILES;LIBS;LABELS" ${ARGN})
   add_executable(${target} ${T_FILES})
   target_link_libraries(${target} PRIVATE ${T_LIBS} reshard_flags rapidcheck GTest::gmock GTest::gtest_main)
+  reshard_test_headers()
+  target_precompile_headers(${target} REUSE_FROM reshard_test_headers)
   foreach(room base index layout sharding model plan memory transform transport exec refit io)
     if(TARGET reshard_${room}_testutil)
       target_link_libraries(${target} PRIVATE reshard_${room}_testutil)

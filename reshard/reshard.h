@@ -16,14 +16,14 @@
 #include "reshard/plan/summary.h"
 
 // All ranks in one process: memory, the refit, fingerprints of both sides.
-#include "reshard/exec/direct.h"
-#include "reshard/exec/proof.h"
+#include "reshard/exec/in_process.h"
 #include "reshard/exec/rank_buffers.h"
+#include "reshard/exec/verify/fingerprints.h"
 
 // Ranks that are processes or threads: a group, and the session that it holds between steps.
 #include "reshard/refit/session.h"
 #include "reshard/transport/group.h"
-#include "reshard/transport/inproc.h"
+#include "reshard/transport/inproc/inproc.h"
 #include "reshard/transport/registry.h"
 #include "reshard/transport/rendezvous.h"
 

@@ -27,7 +27,7 @@ reshard::Result<> run(const std::string& name, const std::string& from, const st
 
   // Every rank makes its own part alone. Here: the first rank of the engine, its first transfers.
   const reshard::Rank rank = engine->ranks().members().front();
-  std::printf("%s", reshard::to_text(planner, planner.part(rank), 4).c_str());
+  std::printf("%s", reshard::to_text(planner, planner.rank_plan(rank), 4).c_str());
   return {};
 }
 

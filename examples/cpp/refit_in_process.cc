@@ -29,14 +29,14 @@ reshard::Result<> run() {
   train(source);
 
   const auto planner = RESHARD_TRY(reshard::Planner::make(trainer, engine));
-  auto refit = RESHARD_TRY(reshard::DirectRefit::prepare(planner, source, target));
+  auto refit = RESHARD_TRY(reshard::InProcessRefit::prepare(planner, source, target));
   const reshard::RefitReport report = RESHARD_TRY(refit.run());
   std::printf("%lld bytes in %.1f ms\n", static_cast<long long>(report.bytes),
               report.seconds * 1e3);
 
   const auto sent = RESHARD_TRY(reshard::fingerprints(source));
   const auto received = RESHARD_TRY(reshard::fingerprints(target));
-  RESHARD_TRY(reshard::same_prints(*model.tensors, sent, received));
+  RESHARD_TRY(reshard::compare_fingerprints(*model.tensors, sent, received));
   std::printf("every tensor is the same on both sides\n");
   return {};
 }

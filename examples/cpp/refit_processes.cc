@@ -34,7 +34,7 @@ void train(reshard::RankBuffers& weights, reshard::Rank rank, int step) {
 // Stands for serving: says what the engine would compute with.
 void serve(const reshard::Session& session, const reshard::RankBuffers& weights,
            reshard::Rank rank) {
-  const reshard::Held held = session.held();
+  const reshard::TargetVersion held = session.target_version();
   const reshard::SlotId slot = weights.layout().slots_of(rank).front();
   std::printf("rank %d serves version %lld (%s), first byte %d\n", rank.value(),
               static_cast<long long>(held.version), std::string(name(held.state)).c_str(),
@@ -51,12 +51,12 @@ reshard::Result<> run(const Arguments& arguments) {
   const bool trains = trainer->ranks().contains(me);
   auto weights = RESHARD_TRY(reshard::RankBuffers::allocate(trains ? trainer : engine, {{me}}));
 
-  reshard::Join join;
+  reshard::RendezvousOptions join;
   join.url = arguments.url;
   join.rank = me;
   join.size = kRanks;
   join.secret = RESHARD_TRY(reshard::Secret::from_file(arguments.secret));
-  reshard::Group group = RESHARD_TRY(reshard::join_group(arguments.transport, join));
+  reshard::ProcessGroup group = RESHARD_TRY(reshard::join_group(arguments.transport, join));
 
   const reshard::SessionSide source{.layout = trainer, .buffers = trains ? &weights : nullptr};
   const reshard::SessionSide target{.layout = engine, .buffers = trains ? nullptr : &weights};

@@ -2,7 +2,7 @@
 #pragma once
 
 namespace reshard::detail {
-/// Prints the failed condition with its place and aborts.
+/// ModelFingerprints the failed condition with its place and aborts.
 [[noreturn]] void check_failed(const char* condition, const char* file, int line);
 }  // namespace reshard::detail
 

@@ -9,7 +9,7 @@
 namespace reshard {
 namespace {
 
-struct Row {
+struct FormatRow {
   std::string_view name;
   QuantFormat format;
 };
@@ -32,22 +32,22 @@ constexpr QuantFormat fp8(std::int32_t rows, std::int32_t cols, ScaleRule rule) 
   return {.scale = DType::f32, .block_rows = rows, .block_cols = cols, .rule = rule};
 }
 
-constexpr std::array kRows = {
-    Row{"mxfp8", mxfp(DType::f8_e4m3, ScaleRule::up, ScaleOrder::rows)},
-    Row{"mxfp8_floor", mxfp(DType::f8_e4m3, ScaleRule::floor, ScaleOrder::rows)},
-    Row{"mxfp8_swizzled", mxfp(DType::f8_e4m3, ScaleRule::up, ScaleOrder::swizzled)},
-    Row{"mxfp4", mxfp(DType::f4, ScaleRule::up, ScaleOrder::rows)},
-    Row{"mxfp4_floor", mxfp(DType::f4, ScaleRule::floor, ScaleOrder::rows)},
-    Row{"mxfp4_swizzled", mxfp(DType::f4, ScaleRule::up, ScaleOrder::swizzled)},
-    Row{"nvfp4", nvfp4(ScaleOrder::rows)},
-    Row{"nvfp4_swizzled", nvfp4(ScaleOrder::swizzled)},
-    Row{"nvfp4_divisor", nvfp4(ScaleOrder::rows, true)},
-    Row{"fp8_block", fp8(128, 128, ScaleRule::exact)},
-    Row{"fp8_block_pow2", fp8(128, 128, ScaleRule::up)},
-    Row{"fp8_group", fp8(1, 128, ScaleRule::exact)},
-    Row{"fp8_group_pow2", fp8(1, 128, ScaleRule::up)},
-    Row{"fp8_channel", fp8(1, 0, ScaleRule::exact)},
-    Row{"fp8_tensor", fp8(0, 0, ScaleRule::exact)},
+constexpr std::array kFormatRows = {
+    FormatRow{"mxfp8", mxfp(DType::f8_e4m3, ScaleRule::up, ScaleOrder::rows)},
+    FormatRow{"mxfp8_floor", mxfp(DType::f8_e4m3, ScaleRule::floor, ScaleOrder::rows)},
+    FormatRow{"mxfp8_swizzled", mxfp(DType::f8_e4m3, ScaleRule::up, ScaleOrder::swizzled)},
+    FormatRow{"mxfp4", mxfp(DType::f4, ScaleRule::up, ScaleOrder::rows)},
+    FormatRow{"mxfp4_floor", mxfp(DType::f4, ScaleRule::floor, ScaleOrder::rows)},
+    FormatRow{"mxfp4_swizzled", mxfp(DType::f4, ScaleRule::up, ScaleOrder::swizzled)},
+    FormatRow{"nvfp4", nvfp4(ScaleOrder::rows)},
+    FormatRow{"nvfp4_swizzled", nvfp4(ScaleOrder::swizzled)},
+    FormatRow{"nvfp4_divisor", nvfp4(ScaleOrder::rows, true)},
+    FormatRow{"fp8_block", fp8(128, 128, ScaleRule::exact)},
+    FormatRow{"fp8_block_pow2", fp8(128, 128, ScaleRule::up)},
+    FormatRow{"fp8_group", fp8(1, 128, ScaleRule::exact)},
+    FormatRow{"fp8_group_pow2", fp8(1, 128, ScaleRule::up)},
+    FormatRow{"fp8_channel", fp8(1, 0, ScaleRule::exact)},
+    FormatRow{"fp8_tensor", fp8(0, 0, ScaleRule::exact)},
 };
 
 std::string_view name(ScaleRule rule) {
@@ -64,13 +64,13 @@ std::string side(std::int32_t elements) { return elements == 0 ? "*" : fmt::to_s
 }  // namespace
 
 std::optional<QuantFormat> quant_format_from_name(std::string_view name) {
-  for (const Row& row : kRows)
+  for (const FormatRow& row : kFormatRows)
     if (row.name == name) return row.format;
   return std::nullopt;
 }
 
 std::string to_string(const QuantFormat& format) {
-  for (const Row& row : kRows)
+  for (const FormatRow& row : kFormatRows)
     if (row.format == format) return std::string(row.name);
   std::string text = fmt::format("{} {}x{} {} {}", name(format.data), side(format.block_rows),
                                  side(format.block_cols), name(format.scale), name(format.rule));
@@ -82,7 +82,7 @@ std::string to_string(const QuantFormat& format) {
 
 std::string known_quant_formats() {
   std::vector<std::string_view> names;
-  for (const Row& row : kRows) names.push_back(row.name);
+  for (const FormatRow& row : kFormatRows) names.push_back(row.name);
   return fmt::format("{}", fmt::join(names, ", "));
 }
 

@@ -7,8 +7,8 @@
 #include <optional>
 
 #include "reshard/base/bytes.h"
-#include "reshard/model/gathered.h"
-#include "reshard/model/metadata_codec.h"
+#include "reshard/model/reported/gathered.h"
+#include "reshard/model/reported/metadata_codec.h"
 
 namespace reshard {
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "reshard/base/result.h"
-#include "reshard/model/parameter_metadata.h"
+#include "reshard/model/reported/parameter_metadata.h"
 #include "reshard/plan/reshard_plan.h"
 #include "reshard/transport/control.h"
 

@@ -9,10 +9,10 @@
 #include <mutex>
 
 #include "reshard/model/configs_testutil.h"
-#include "reshard/model/gathered.h"
-#include "reshard/model/metadata_testutil.h"
-#include "reshard/transport/conformance_ranks_testutil.h"
-#include "reshard/transport/inproc.h"
+#include "reshard/model/reported/gathered.h"
+#include "reshard/model/reported/metadata_testutil.h"
+#include "reshard/transport/inproc/inproc.h"
+#include "reshard/transport/testing/conformance_ranks_testutil.h"
 
 namespace reshard {
 namespace {

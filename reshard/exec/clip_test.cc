@@ -8,7 +8,7 @@
 
 #include <map>
 
-#include "reshard/exec/copy_units.h"
+#include "reshard/exec/direct/copy_units.h"
 
 namespace reshard {
 namespace {

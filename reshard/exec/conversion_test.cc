@@ -7,17 +7,17 @@
 #include <cstring>
 #include <mutex>
 
-#include "reshard/exec/direct.h"
 #include "reshard/exec/element_oracle_testutil.h"
+#include "reshard/exec/in_process.h"
 #include "reshard/exec/limited_transport_testutil.h"
-#include "reshard/exec/proof.h"
 #include "reshard/exec/rank_refit.h"
 #include "reshard/exec/stream.h"
 #include "reshard/exec/value_oracle_testutil.h"
+#include "reshard/exec/verify/fingerprints.h"
 #include "reshard/model/layout_builder.h"
 #include "reshard/model/random_layout_testutil.h"
-#include "reshard/transport/conformance_ranks_testutil.h"
-#include "reshard/transport/inproc.h"
+#include "reshard/transport/inproc/inproc.h"
+#include "reshard/transport/testing/conformance_ranks_testutil.h"
 
 namespace reshard {
 namespace {
@@ -36,7 +36,7 @@ struct Case {
 
 RC_GTEST_PROP(Conversion, direct_refits_convert_every_element, ()) {
   const Case c;
-  RC_ASSERT(DirectRefit::prepare(c.planner, c.source, c.target)->run().has_value());
+  RC_ASSERT(InProcessRefit::prepare(c.planner, c.source, c.target)->run().has_value());
   RC_ASSERT(c.count_wrong(c.target) == 0);
 }
 
@@ -95,11 +95,11 @@ RC_GTEST_PROP(Conversion, streams_convert_every_element, ()) {
 
 RC_GTEST_PROP(Conversion, the_proof_compares_in_the_targets_form, ()) {
   const Case c;
-  RC_ASSERT(DirectRefit::prepare(c.planner, c.source, c.target)->run().has_value());
+  RC_ASSERT(InProcessRefit::prepare(c.planner, c.source, c.target)->run().has_value());
   const auto forms = forms_of(*c.to);
   const auto before = fingerprints(c.source, 2, {}, forms), after = fingerprints(c.target, 2);
   RC_ASSERT(before.has_value() && after.has_value());
-  const auto same = same_prints(*c.model, *before, *after);
+  const auto same = compare_fingerprints(*c.model, *before, *after);
   if (!same) RC_FAIL(same.error().message);
 }
 
@@ -128,7 +128,7 @@ TEST(Conversion, chunks_and_units_end_between_elements) {
   const Planner planner = *Planner::make(from, to);
   const RankBuffers source = allocate_all(from), direct = allocate_all(to);
   fill_values(source);
-  ASSERT_TRUE(DirectRefit::prepare(planner, source, direct)->run().has_value());
+  ASSERT_TRUE(InProcessRefit::prepare(planner, source, direct)->run().has_value());
   EXPECT_EQ(count_wrong_values(planner, direct), 0);
   for (const Index staging : {Index{32} << 10, Index{64} << 10})
     for (const Limit limit : {Limit::no_direct, Limit::no_address, Limit::none}) {

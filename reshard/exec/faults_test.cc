@@ -6,12 +6,12 @@
 #include <atomic>
 
 #include "reshard/exec/element_oracle_testutil.h"
-#include "reshard/exec/proof.h"
 #include "reshard/exec/rank_refit.h"
+#include "reshard/exec/verify/fingerprints.h"
 #include "reshard/model/configs_testutil.h"
-#include "reshard/transport/fault.h"
-#include "reshard/transport/inproc.h"
-#include "reshard/transport/rank_threads_testutil.h"
+#include "reshard/transport/inproc/inproc.h"
+#include "reshard/transport/testing/fault.h"
+#include "reshard/transport/testing/rank_threads_testutil.h"
 
 namespace reshard {
 namespace {
@@ -152,8 +152,8 @@ TEST_P(Faults, a_flipped_bit_is_found_by_fingerprint) {
       return r == Rank(1) ? FaultPlan{{{Fault::Kind::corrupt, seed, 1}}, seed} : FaultPlan{};
     };
     EXPECT_EQ(run(GetParam(), job, 60, plan), kRanks);
-    EXPECT_FALSE(
-        same_prints(*job.model, *fingerprints(job.source, 1), *fingerprints(job.target, 1)));
+    EXPECT_FALSE(compare_fingerprints(*job.model, *fingerprints(job.source, 1),
+                                      *fingerprints(job.target, 1)));
   }
 }
 

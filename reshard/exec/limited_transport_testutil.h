@@ -38,19 +38,19 @@ class LimitedTransport final : public Transport {
                                           std::span<const Recv> recvs) override {
     return inner_->exchange(sends, recvs);
   }
-  Result<MemoryKey> share(std::span<std::byte> memory) override {
+  Result<RemoteKey> share(std::span<std::byte> memory) override {
     if (limit_ == Limit::cannot_share) return fail(Code::unsupported, "this memory stays mine");
     shared_ += memory.size();
     return inner_->share(memory);
   }
-  Result<PeerMemory> open(Rank owner, const MemoryKey& key) override {
+  Result<RemoteMemory> open(Rank owner, const RemoteKey& key) override {
     if (limit_ == Limit::cannot_open) return fail(Code::unsupported, "a wall stands between");
-    PeerMemory memory = RESHARD_TRY(inner_->open(owner, key));
+    RemoteMemory memory = RESHARD_TRY(inner_->open(owner, key));
     if (limit_ != Limit::no_address) return memory;
     opened_.push_back(memory);
-    return PeerMemory{owner, memory.size, nullptr, opened_.size() - 1};
+    return RemoteMemory{owner, memory.size, nullptr, opened_.size() - 1};
   }
-  Result<> get(const PeerMemory& from, std::span<const Get> pieces) override {
+  Result<> get(const RemoteMemory& from, std::span<const Get> pieces) override {
     ++gets_;
     return inner_->get(limit_ == Limit::no_address ? opened_[from.handle] : from, pieces);
   }
@@ -62,7 +62,7 @@ class LimitedTransport final : public Transport {
  private:
   std::unique_ptr<Transport> inner_;
   Limit limit_;
-  std::vector<PeerMemory> opened_;
+  std::vector<RemoteMemory> opened_;
   std::size_t shared_ = 0, gets_ = 0;
 };
 

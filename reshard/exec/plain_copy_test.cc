@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "reshard/base/hash.h"
-#include "reshard/transport/inproc.h"
+#include "reshard/transport/inproc/inproc.h"
 
 namespace reshard {
 namespace {

@@ -11,8 +11,8 @@
 #include "reshard/exec/element_oracle_testutil.h"
 #include "reshard/model/random_layout_testutil.h"
 #include "reshard/plan/planner.h"
-#include "reshard/transport/conformance_ranks_testutil.h"
-#include "reshard/transport/inproc.h"
+#include "reshard/transport/inproc/inproc.h"
+#include "reshard/transport/testing/conformance_ranks_testutil.h"
 
 namespace reshard {
 

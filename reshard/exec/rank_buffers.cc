@@ -10,7 +10,7 @@ namespace reshard {
 namespace {
 
 constexpr Index kAlignment = 64;
-constexpr std::uintptr_t kPage = 4096;
+constexpr std::uintptr_t kPageBytes = 4096;
 
 }  // namespace
 
@@ -95,8 +95,8 @@ std::vector<std::span<std::byte>> RankBuffers::memory(Rank r) const {
   };
   for (std::size_t i = 0; i < ranges.size(); ++i) {
     // All of the gap lies in pages that hold bytes of both neighbours: it is there as they are.
-    const bool joins =
-        i + 1 < ranges.size() && ranges[i + 1].begin / kPage <= (ranges[i].end - 1) / kPage + 1;
+    const bool joins = i + 1 < ranges.size() &&
+                       ranges[i + 1].begin / kPageBytes <= (ranges[i].end - 1) / kPageBytes + 1;
     if (!joins) {
       close(ranges[i]);
       continue;

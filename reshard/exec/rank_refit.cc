@@ -4,9 +4,9 @@
 #include <chrono>
 
 #include "reshard/exec/agreement.h"
-#include "reshard/exec/direct_path.h"
+#include "reshard/exec/direct/direct_path.h"
 #include "reshard/exec/end_group.h"
-#include "reshard/exec/message_path.h"
+#include "reshard/exec/message/message_path.h"
 #include "reshard/exec/rank_path.h"
 
 namespace reshard {
@@ -80,7 +80,7 @@ Result<RankRefit> RankRefit::prepare(const Planner& planner, const RankBuffers* 
     return tl::unexpected(std::move(agreement).error());
   if (!agreement) return end_group(control, std::move(agreement).error());
   const Agreed agreed = *std::move(agreement);
-  const RankPlan part = planner.part(transport.rank());
+  const RankPlan part = planner.rank_plan(transport.rank());
   const RankWork work{planner, part, source, target, transport, control, agreed.options, deadline};
   bool alike = false;
   auto prepared = choose_path(work, agreed.direct, alike);

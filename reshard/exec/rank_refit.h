@@ -14,7 +14,7 @@
 
 namespace reshard {
 
-class BandTaker;
+class TileConsumer;
 class RangeWork;
 class WorkerPool;
 
@@ -46,7 +46,7 @@ struct RankRefitOptions {
   /// Takes what is delivered here, band by band, instead of target memory; null: nothing does.
   /// Needs `path = direct`, and peers' memory that is mapped. The target's addresses are names only
   /// then. Borrowed as long as the refit lives.
-  BandTaker* bands = nullptr;
+  TileConsumer* bands = nullptr;
   /// Message path: work of this rank on ranges of its source tensors that is done before bytes of
   /// them are packed, and on ranges of its target tensors once all that belongs there has come;
   /// items that nothing comes for included. Items of `before` that nobody needs are not run. The

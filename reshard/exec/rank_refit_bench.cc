@@ -11,8 +11,8 @@
 #include "reshard/exec/limited_transport_testutil.h"
 #include "reshard/exec/rank_refit.h"
 #include "reshard/model/configs_testutil.h"
-#include "reshard/transport/inproc.h"
-#include "reshard/transport/rank_threads_testutil.h"
+#include "reshard/transport/inproc/inproc.h"
+#include "reshard/transport/testing/rank_threads_testutil.h"
 
 namespace reshard {
 namespace {

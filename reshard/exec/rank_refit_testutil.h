@@ -15,7 +15,7 @@
 #include "reshard/exec/rank_refit.h"
 #include "reshard/exec/value_oracle_testutil.h"
 #include "reshard/model/configs_testutil.h"
-#include "reshard/transport/conformance_ranks_testutil.h"
+#include "reshard/transport/testing/conformance_ranks_testutil.h"
 
 namespace reshard {
 

@@ -8,10 +8,10 @@
 
 #include "reshard/exec/rank_refit_testutil.h"
 #include "reshard/model/random_layout_testutil.h"
-#include "reshard/transport/fault.h"
-#include "reshard/transport/inproc.h"
-#include "reshard/transport/loopback_testutil.h"
-#include "reshard/transport/shm_testutil.h"
+#include "reshard/transport/inproc/inproc.h"
+#include "reshard/transport/shm/shm_testutil.h"
+#include "reshard/transport/testing/fault.h"
+#include "reshard/transport/testing/loopback_testutil.h"
 
 namespace reshard {
 namespace {

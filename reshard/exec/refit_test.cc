@@ -8,10 +8,10 @@
 #include <map>
 #include <mutex>
 
-#include "reshard/exec/direct.h"
 #include "reshard/exec/element_oracle_testutil.h"
-#include "reshard/exec/proof.h"
+#include "reshard/exec/in_process.h"
 #include "reshard/exec/stream.h"
+#include "reshard/exec/verify/fingerprints.h"
 #include "reshard/model/random_layout_testutil.h"
 
 namespace reshard {
@@ -25,11 +25,11 @@ struct Case {
   Case() { fill_elements(source); }
 };
 
-RC_GTEST_PROP(DirectRefit, puts_every_element_in_place, ()) {
+RC_GTEST_PROP(InProcessRefit, puts_every_element_in_place, ()) {
   const Case c;
-  DirectOptions options;
+  InProcessOptions options;
   options.threads = *rc::gen::inRange(1, 4);
-  auto refit = *DirectRefit::prepare(c.planner, c.source, c.target, options);
+  auto refit = *InProcessRefit::prepare(c.planner, c.source, c.target, options);
   for (int i = 0; i < 2; ++i) {
     const auto report = refit.run();
     RC_ASSERT(report.has_value());
@@ -37,12 +37,12 @@ RC_GTEST_PROP(DirectRefit, puts_every_element_in_place, ()) {
   }
 }
 
-RC_GTEST_PROP(DirectRefit, there_and_back_gives_the_first_bytes, ()) {
+RC_GTEST_PROP(InProcessRefit, there_and_back_gives_the_first_bytes, ()) {
   const Case c;
   const RankBuffers back = allocate_all(c.from);
-  RC_ASSERT(DirectRefit::prepare(c.planner, c.source, c.target)->run().has_value());
+  RC_ASSERT(InProcessRefit::prepare(c.planner, c.source, c.target)->run().has_value());
   const Planner reverse = *Planner::make(c.to, c.from);
-  RC_ASSERT(DirectRefit::prepare(reverse, c.target, back)->run().has_value());
+  RC_ASSERT(InProcessRefit::prepare(reverse, c.target, back)->run().has_value());
   RC_ASSERT(count_wrong_elements(back) == 0);
 }
 
@@ -76,10 +76,10 @@ RC_GTEST_PROP(Stream, makes_every_byte_once_with_zero_padding, ()) {
 
 RC_GTEST_PROP(Proof, says_whether_source_and_target_are_equal, ()) {
   const Case c;
-  RC_ASSERT(DirectRefit::prepare(c.planner, c.source, c.target)->run().has_value());
+  RC_ASSERT(InProcessRefit::prepare(c.planner, c.source, c.target)->run().has_value());
   const auto before = fingerprints(c.source, 2), after = fingerprints(c.target, 2);
   RC_ASSERT(before.has_value() && after.has_value());
-  const auto same = same_prints(*c.model, *before, *after);
+  const auto same = compare_fingerprints(*c.model, *before, *after);
   if (!same) RC_FAIL(same.error().message);
   // One changed byte of one fragment on one rank is found, whether the piece has replicas or not.
   const auto ranks = c.to->ranks().members();
@@ -90,7 +90,7 @@ RC_GTEST_PROP(Proof, says_whether_source_and_target_are_equal, ()) {
     if (fragments.empty()) continue;
     const Index width = bits(c.to->slot(slot).dtype) / 8;
     c.target.at(r, slot)[fragments[0].where.offset * width] ^= std::byte{0x40};
-    RC_ASSERT(!same_prints(*c.model, *before, *fingerprints(c.target, 1)).has_value());
+    RC_ASSERT(!compare_fingerprints(*c.model, *before, *fingerprints(c.target, 1)).has_value());
     return;
   }
 }

@@ -32,7 +32,7 @@ class Streamer {
   Result<> prepare(std::span<const SlotId> slots, Index block_bytes) {
     std::vector<Transfer> deliveries;
     planner_.for_each_delivery(dst_, [&](const Transfer& t) { deliveries.push_back(t); });
-    moves_ = RESHARD_TRY(moves_of(planner_, deliveries));
+    moves_ = RESHARD_TRY(copy_ops(planner_, deliveries));
     std::stable_sort(moves_.begin(), moves_.end(), [](const Move& a, const Move& b) {
       return std::pair(a.dst_slot, a.copy.dst_offset) < std::pair(b.dst_slot, b.copy.dst_offset);
     });

@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "reshard/base/result.h"
-#include "reshard/model/dtensor.h"
+#include "reshard/model/families/dtensor.h"
 
 /// Files of DTensor placements, as JSON. docs/dtensor.md describes every key.
 namespace reshard {

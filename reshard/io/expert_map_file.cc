@@ -3,12 +3,12 @@
 
 #include <fmt/format.h>
 
-#include "reshard/io/json_util.h"
+#include "reshard/io/files/json.h"
 
 namespace reshard {
 namespace {
 
-constexpr std::size_t kMaxFileBytes = std::size_t{16} << 20;
+constexpr std::size_t kMaxExpertMapFile = std::size_t{16} << 20;
 constexpr Index kMaxExperts = Index{1} << 20;
 
 Result<std::vector<Index>> parse_table(const Json::Array& list, std::size_t at) {
@@ -49,7 +49,7 @@ Result<ExpertTables> parse_expert_map(std::string_view text) {
 }
 
 Result<ExpertTables> read_expert_map(const std::string& path) {
-  const auto text = RESHARD_TRY(read_text_file(path, kMaxFileBytes));
+  const auto text = RESHARD_TRY(read_text_file(path, kMaxExpertMapFile));
   auto tables = parse_expert_map(text);
   if (!tables) return tl::unexpected(std::move(tables).error().in(path));
   return tables;

@@ -8,12 +8,12 @@
 #include <filesystem>
 
 #include "reshard/base/check.h"
+#include "reshard/io/checkpoint/stored_model.h"
 #include "reshard/io/dtensor_file.h"
 #include "reshard/io/expert_map_file.h"
 #include "reshard/io/rules_file.h"
-#include "reshard/io/stored_model.h"
 #include "reshard/model/families.h"
-#include "reshard/model/quant_notation.h"
+#include "reshard/model/quant/notation.h"
 
 namespace reshard {
 namespace {

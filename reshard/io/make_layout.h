@@ -9,8 +9,8 @@
 #include "reshard/io/open_model.h"
 #include "reshard/model/layout_spec.h"
 #include "reshard/model/model_layout.h"
-#include "reshard/model/quant_files.h"
-#include "reshard/model/quantised_layout.h"
+#include "reshard/model/quant/files.h"
+#include "reshard/model/quant/quantised_layout.h"
 
 namespace reshard {
 

@@ -8,16 +8,16 @@
 #include <cstring>
 #include <filesystem>
 
+#include "reshard/io/checkpoint/rank_index.h"
+#include "reshard/io/checkpoint/stored_model.h"
 #include "reshard/io/example_configs.h"
-#include "reshard/io/hf_config.h"
-#include "reshard/io/hf_quantization.h"
-#include "reshard/io/json_util.h"
-#include "reshard/io/rank_index.h"
-#include "reshard/io/stored_model.h"
+#include "reshard/io/files/json.h"
+#include "reshard/io/hf/config.h"
+#include "reshard/io/hf/quantization.h"
 #include "reshard/model/canonical.h"
 #include "reshard/model/name_pattern.h"
 #include "reshard/model/names.h"
-#include "reshard/model/quant_notation.h"
+#include "reshard/model/quant/notation.h"
 
 namespace reshard {
 namespace {

@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "reshard/io/checkpoint.h"
+#include "reshard/io/checkpoint/checkpoint.h"
 #include "reshard/model/config.h"
-#include "reshard/model/quant_files.h"
-#include "reshard/model/quantised_layout.h"
+#include "reshard/model/quant/files.h"
+#include "reshard/model/quant/quantised_layout.h"
 #include "reshard/model/tensor.h"
 
 namespace reshard {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "reshard/io/json_util.h"
+#include "reshard/io/files/json.h"
 #include "reshard/plan/conversions.h"
 #include "reshard/plan/summary.h"
 

@@ -6,17 +6,12 @@
 #include <algorithm>
 #include <set>
 
-#include "reshard/io/json_fields.h"
+#include "reshard/io/files/json_fields.h"
 
 namespace reshard {
 namespace {
 
-template <class... Args>
-tl::unexpected<Error> corrupt(fmt::format_string<Args...> format, Args&&... args) {
-  return fail(Code::corrupt, fmt::format(format, std::forward<Args>(args)...));
-}
-
-constexpr std::size_t kMaxFileBytes = std::size_t{16} << 20;
+constexpr std::size_t kMaxRulesFile = std::size_t{16} << 20;
 constexpr Index kMaxAxis = Index{1} << 20;
 constexpr Index kMaxNumber = Index{1} << 40;
 constexpr std::size_t kMaxAxisName = 32;
@@ -38,10 +33,12 @@ Result<std::vector<Axis>> parse_axes(const Fields& root) {
         RESHARD_TRY(Fields::of(entry, fmt::format("axis {}", axes.size() + 1), {"name", "size"}));
     Axis axis{RESHARD_TRY(fields.text("name")), RESHARD_TRY(fields.integer("size", 1, kMaxAxis))};
     if (!is_axis_name(axis.name))
-      return corrupt("{}: name must be letters, digits and _, at most {}, is {}", fields.where(),
-                     kMaxAxisName, in_quotes(axis.name));
+      return fail(Code::corrupt,
+                  fmt::format("{}: name must be letters, digits and _, at most {}, is {}",
+                              fields.where(), kMaxAxisName, in_quotes(axis.name)));
     if (!seen.insert(axis.name).second)
-      return corrupt("{}: name {} is taken", fields.where(), in_quotes(axis.name));
+      return fail(Code::corrupt,
+                  fmt::format("{}: name {} is taken", fields.where(), in_quotes(axis.name)));
     axes.push_back(std::move(axis));
   }
   return axes;
@@ -55,8 +52,10 @@ class RuleParser {
   Result<Rule> parse() {
     rule_.match = RESHARD_TRY(fields_.text("match"));
     if (count_wildcards(rule_.match) > kMaxWildcards)
-      return corrupt("{}: match {} has {} of * and #, at most {} are allowed", fields_.where(),
-                     in_quotes(rule_.match), count_wildcards(rule_.match), kMaxWildcards);
+      return fail(
+          Code::corrupt,
+          fmt::format("{}: match {} has {} of * and #, at most {} are allowed", fields_.where(),
+                      in_quotes(rule_.match), count_wildcards(rule_.match), kMaxWildcards));
     if (fields_.has("name")) rule_.name = RESHARD_TRY(fields_.text("name"));
     RESHARD_TRY(check_local_name(rule_.name, rule_.match, fields_.where()));
     for (const Json& cut : RESHARD_TRY(fields_.list("cuts", kMaxDims))) RESHARD_TRY(add_cut(cut));
@@ -74,12 +73,13 @@ class RuleParser {
     if (known == axes_.end()) {
       std::vector<std::string_view> names;
       for (const Axis& axis : axes_) names.push_back(axis.name);
-      return corrupt("{}: axis {} is not among the file's axes ({})", where, in_quotes(name),
-                     fmt::join(names, ", "));
+      return fail(Code::corrupt, fmt::format("{}: axis {} is not among the file's axes ({})", where,
+                                             in_quotes(name), fmt::join(names, ", ")));
     }
     if (!used_.insert(name).second)
-      return corrupt("{}: axis {} is used twice; a rule may use each axis once", where,
-                     in_quotes(name));
+      return fail(Code::corrupt,
+                  fmt::format("{}: axis {} is used twice; a rule may use each axis once", where,
+                              in_quotes(name)));
     return {};
   }
 
@@ -89,15 +89,18 @@ class RuleParser {
         RESHARD_TRY(Fields::of(json, where, {"dim", "axes", "rule", "combine", "granule"}));
     Rule::Cut cut;
     cut.dim = static_cast<int>(RESHARD_TRY(fields.integer("dim", -kMaxDims, kMaxDims - 1)));
-    if (!dims_.insert(cut.dim).second) return corrupt("{}: dim {} is cut twice", where, cut.dim);
+    if (!dims_.insert(cut.dim).second)
+      return fail(Code::corrupt, fmt::format("{}: dim {} is cut twice", where, cut.dim));
     for (const Json& axis : RESHARD_TRY(fields.list("axes", DimCut{}.axes.size()))) {
       if (axis.string() == nullptr)
-        return corrupt("{}: axes must be a list of axis names, one is {}", where, axis.describe());
+        return fail(Code::corrupt, fmt::format("{}: axes must be a list of axis names, one is {}",
+                                               where, axis.describe()));
       RESHARD_TRY(use_axis(*axis.string(), where));
       cut.axes.push_back(*axis.string());
     }
     if (cut.axes.empty())
-      return corrupt("{}: axes is missing, must name what cuts dim {}", where, cut.dim);
+      return fail(Code::corrupt,
+                  fmt::format("{}: axes is missing, must name what cuts dim {}", where, cut.dim));
     constexpr CutRule kRules[] = {CutRule::balanced, CutRule::ceil, CutRule::spread};
     cut.rule = kRules[RESHARD_TRY(fields.word("rule", {"balanced", "ceil", "spread"}))];
     const auto combine = RESHARD_TRY(fields.word("combine", {"sequential", "flattened"}));
@@ -114,13 +117,15 @@ class RuleParser {
     where.axis = RESHARD_TRY(fields.text("axis"));
     RESHARD_TRY(use_axis(where.axis, place));
     if (fields.has("at") == fields.has("number"))
-      return corrupt("{}: must have either at or number", place);
+      return fail(Code::corrupt, fmt::format("{}: must have either at or number", place));
     if (fields.has("at")) {
-      if (fields.has("per")) return corrupt("{}: per belongs to number, not to at", place);
+      if (fields.has("per"))
+        return fail(Code::corrupt, fmt::format("{}: per belongs to number, not to at", place));
       where.at = RESHARD_TRY(fields.integer("at", 0, kMaxAxis - 1));
     } else {
       if (count_wildcards(rule_.match) == 0)
-        return corrupt("{}: number needs a # in match {}", place, in_quotes(rule_.match));
+        return fail(Code::corrupt,
+                    fmt::format("{}: number needs a # in match {}", place, in_quotes(rule_.match)));
       where.number =
           static_cast<int>(RESHARD_TRY(fields.integer("number", 1, count_wildcards(rule_.match))));
       where.per = RESHARD_TRY(fields.integer_or("per", 1, 1, kMaxNumber));
@@ -148,8 +153,9 @@ Result<> check_local_name(std::string_view name, std::string_view match, std::st
     const int digit = name[i + 1] - '0';
     if (name[i] != '$' || digit < 0 || digit > 9) continue;
     if (digit == 0 || digit > count_wildcards(match))
-      return corrupt("{}: name uses ${}, but match {} has {} of * and #", where, digit,
-                     in_quotes(match), count_wildcards(match));
+      return fail(Code::corrupt,
+                  fmt::format("{}: name uses ${}, but match {} has {} of * and #", where, digit,
+                              in_quotes(match), count_wildcards(match)));
   }
   return {};
 }
@@ -161,7 +167,8 @@ Result<RuleSet> parse_rules(std::string_view text) {
   set.axes = RESHARD_TRY(parse_axes(root));
   const auto rules = RESHARD_TRY(root.list("rules", kMaxRules));
   if (rules.empty())
-    return corrupt("rules is missing or empty, must be a list of {{\"match\": ...}}");
+    return fail(Code::corrupt,
+                fmt::format("rules is missing or empty, must be a list of {{\"match\": ...}}"));
   for (const Json& entry : rules) {
     const auto fields = RESHARD_TRY(Fields::of(entry, fmt::format("rule {}", set.rules.size() + 1),
                                                {"match", "name", "cuts", "where"}));
@@ -171,7 +178,7 @@ Result<RuleSet> parse_rules(std::string_view text) {
 }
 
 Result<RuleSet> read_rules(const std::string& path) {
-  const auto text = RESHARD_TRY(read_text_file(path, kMaxFileBytes));
+  const auto text = RESHARD_TRY(read_text_file(path, kMaxRulesFile));
   auto rules = parse_rules(text);
   if (!rules) return tl::unexpected(std::move(rules).error().in(path));
   return rules;

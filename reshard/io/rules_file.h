@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "reshard/base/result.h"
-#include "reshard/model/rules.h"
+#include "reshard/model/families/rules.h"
 
 /// Rules files: how the tensors of any model are cut, as JSON. docs/rules.md describes every key.
 namespace reshard {

@@ -7,14 +7,14 @@
 namespace reshard {
 namespace {
 
-constexpr Index kMaxBytes = Index{1} << 46;
+constexpr Index kMaxReservedBytes = Index{1} << 46;
 
 }  // namespace
 
 Result<AddressRange> AddressRange::reserve(Index bytes) {
-  if (bytes < 0 || bytes > kMaxBytes)
+  if (bytes < 0 || bytes > kMaxReservedBytes)
     return fail(Code::invalid_argument,
-                fmt::format("addresses for {} bytes: must be 0 to {}", bytes, kMaxBytes));
+                fmt::format("addresses for {} bytes: must be 0 to {}", bytes, kMaxReservedBytes));
   if (bytes == 0) return AddressRange();
   void* const p = mmap(nullptr, static_cast<std::size_t>(bytes), PROT_NONE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

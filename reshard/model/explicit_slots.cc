@@ -7,7 +7,7 @@
 namespace reshard {
 namespace {
 
-bool same(const Placed& a, const Placed& b) {
+bool same(const PlacedBox& a, const PlacedBox& b) {
   return a.tensor == b.tensor && a.box == b.box && a.at == b.at && a.dims == b.dims;
 }
 
@@ -25,7 +25,7 @@ std::uint64_t digest(const ExplicitTensor& t) {
   Digest d;
   d.add(t.name).add(t.parts.size());
   for (Index i : t.shape) d.add(i);
-  for (const Placed& p : t.parts) {
+  for (const PlacedBox& p : t.parts) {
     d.add(p.tensor.value());
     for (int i = 0; i < p.box.rank(); ++i) d.add(p.box[i].begin()).add(p.box[i].end());
     for (Index i : p.at) d.add(i);
@@ -60,7 +60,7 @@ void ExplicitSlots::finish() {
   if (all.empty()) return;
   // Nothing is cut by coordinates, so a mesh without axes serves all slots.
   const MeshId mesh = builder_.add_mesh(*Mesh::make({}, all[0]));
-  for (Held& h : held_) {
+  for (TargetVersion& h : held_) {
     ExplicitTensor& t = h.tensor;
     Section section{t.shape, {}, std::move(t.parts)};
     std::vector<Section> sections;

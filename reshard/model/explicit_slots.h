@@ -14,8 +14,8 @@ namespace reshard {
 struct ExplicitTensor {
   std::string name;
   DType dtype = DType::bf16;
-  Dims shape = {};                 ///< as the parts count; `merged` makes the module's of it.
-  std::vector<Placed> parts = {};  ///< boxes of canonical tensors, placed in the local tensor.
+  Dims shape = {};                    ///< as the parts count; `merged` makes the module's of it.
+  std::vector<PlacedBox> parts = {};  ///< boxes of canonical tensors, placed in the local tensor.
   bool padded = false;
   MergedDims merged = {};
   ValueMap map = ValueMap::identity;
@@ -37,13 +37,13 @@ class ExplicitSlots {
   void finish();
 
  private:
-  struct Held {
+  struct TargetVersion {
     ExplicitTensor tensor;
     RankSet ranks;
   };
   LayoutBuilder& builder_;
   RankSet ranks_;
-  std::vector<Held> held_;
+  std::vector<TargetVersion> held_;
   std::unordered_map<std::uint64_t, std::vector<std::size_t>> by_digest_;
 };
 

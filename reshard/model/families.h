@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "reshard/model/config.h"
-#include "reshard/model/dtensor.h"
+#include "reshard/model/families/dtensor.h"
+#include "reshard/model/families/rules.h"
 #include "reshard/model/layout_spec.h"
 #include "reshard/model/model_layout.h"
-#include "reshard/model/rules.h"
 
 namespace reshard {
 

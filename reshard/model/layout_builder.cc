@@ -108,7 +108,7 @@ Result<ModelLayout> LayoutBuilder::finish() && {
     const Slot& slot = l.slots_[s];
     l.slots_of_set_[slot.ranks.index()].push_back(SlotId(static_cast<SlotId::rep>(s)));
     for (const Section& section : slot.sections) {
-      for (const Placed& p : section.parts) {
+      for (const PlacedBox& p : section.parts) {
         RESHARD_TRY(check_form(slot, p.tensor, first[p.tensor.index()]));
         first[p.tensor.index()] = &slot;
         ++l.first_place_[p.tensor.index() + 1];
@@ -139,7 +139,7 @@ Section whole_tensor(const ModelSpec& model, TensorId id, std::initializer_list<
 }
 
 void place(Section& section, TensorId id, const Box& box, Dims at, int first_dim) {
-  Placed p{id, box, at, {}};
+  PlacedBox p{id, box, at, {}};
   RESHARD_CHECK(at.size() == section.extent.size() && first_dim + box.rank() <= at.size());
   for (int i = 0; i < box.rank(); ++i) {
     p.dims[static_cast<std::size_t>(i)] = static_cast<std::int8_t>(first_dim + i);

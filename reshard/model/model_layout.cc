@@ -18,7 +18,7 @@ Dims coordinates_of(const Mesh& mesh, Rank r) {
 
 }  // namespace
 
-Interval Placed::within(int i, Interval held) const {
+Interval PlacedBox::within(int i, Interval held) const {
   const Index first = at[dims[static_cast<std::size_t>(i)]], by = step(i);
   const auto reach = [&](Index full) {
     return std::clamp<Index>((full - first + by - 1) / by, 0, box[i].size());
@@ -30,7 +30,7 @@ Interval Placed::within(int i, Interval held) const {
 
 /// What a rank holds of a section's full tensor; an interval per full dimension, any of them may be
 /// empty.
-struct ModelLayout::Held {
+struct ModelLayout::TargetVersion {
   std::array<Interval, kMaxDims> dims;
   Interval operator[](int i) const { return dims[static_cast<std::size_t>(i)]; }
 
@@ -42,9 +42,9 @@ struct ModelLayout::Held {
   }
 };
 
-ModelLayout::Held ModelLayout::held(const Slot& slot, const Section& section,
-                                    const Dims& coordinates) const {
-  Held h;
+ModelLayout::TargetVersion ModelLayout::held(const Slot& slot, const Section& section,
+                                             const Dims& coordinates) const {
+  TargetVersion h;
   for (int i = 0; i < section.extent.size(); ++i) {
     const CutId id = section.cuts[static_cast<std::size_t>(i)];
     h.dims[static_cast<std::size_t>(i)] =
@@ -68,7 +68,7 @@ Dims ModelLayout::local_shape(SlotId id, Rank r) const {
   const Dims coordinates = coordinates_of(mesh(s.mesh), r);
   Dims shape;
   for (std::size_t k = 0; k < s.sections.size(); ++k) {
-    const Held h = held(s, s.sections[k], coordinates);
+    const TargetVersion h = held(s, s.sections[k], coordinates);
     h.stack_on(shape, s.stack_dim, s.sections[k].extent.size(), k == 0);
   }
   return shape;
@@ -87,7 +87,7 @@ StoredForm ModelLayout::form(TensorId id) const {
   return {s.dtype, s.map};
 }
 
-const Placed& ModelLayout::placed(Place p) const {
+const PlacedBox& ModelLayout::placed(Place p) const {
   return slot(p.slot)
       .sections[static_cast<std::size_t>(p.section)]
       .parts[static_cast<std::size_t>(p.part)];
@@ -99,14 +99,14 @@ std::optional<Fragment> ModelLayout::fragment(Place place, Rank r) const {
   const Dims coordinates = coordinates_of(mesh(s.mesh), r);
   Dims shape;
   Index stacked = 0;
-  Held mine;
+  TargetVersion mine;
   for (std::size_t k = 0; k < s.sections.size(); ++k) {
-    const Held h = held(s, s.sections[k], coordinates);
+    const TargetVersion h = held(s, s.sections[k], coordinates);
     h.stack_on(shape, s.stack_dim, s.sections[k].extent.size(), k == 0);
     if (static_cast<int>(k) < place.section) stacked += h[s.stack_dim].size();
     if (static_cast<int>(k) == place.section) mine = h;
   }
-  const Placed& p = placed(place);
+  const PlacedBox& p = placed(place);
   const Dims full_strides = row_major(shape);
   Fragment f{p.tensor,
              place.slot,
@@ -166,7 +166,7 @@ void add(Digest& d, const Section& section) {
   d.add(section.extent.size()).add(section.parts.size());
   for (int i = 0; i < section.extent.size(); ++i)
     d.add(section.extent[i]).add(section.cuts[static_cast<std::size_t>(i)].value());
-  for (const Placed& p : section.parts) {
+  for (const PlacedBox& p : section.parts) {
     d.add(p.tensor.value());
     for (int i = 0; i < p.box.rank(); ++i)
       d.add(p.box[i].begin()).add(p.box[i].end()).add(p.dims[static_cast<std::size_t>(i)]);

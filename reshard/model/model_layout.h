@@ -27,7 +27,7 @@ using CutId = StrongInt<struct CutIdTag, std::int16_t>;
 /// Canonical index c (inside `box`) is full index f with f[dims[i]] = at[dims[i]] + (c[i] -
 /// box[i].begin()) * (1 + gaps[i]), and f[k] = at[k] for the full dimensions k that no canonical
 /// dimension maps to. What is repeated k times in a row is k parts with gaps of k - 1.
-struct Placed {
+struct PlacedBox {
   TensorId tensor;
   Box box;
   Dims at;                                   ///< as many entries as the full tensor has dimensions.
@@ -44,7 +44,7 @@ struct Placed {
 struct Section {
   Dims extent;
   std::array<CutId, kMaxDims> cuts{};  ///< per full dimension; CutId 0 cuts nothing.
-  std::vector<Placed> parts;           ///< disjoint in the full index space.
+  std::vector<PlacedBox> parts;        ///< disjoint in the full index space.
 };
 
 /// A local tensor that each rank of a set holds: the held pieces of its sections, stacked along one
@@ -119,7 +119,7 @@ class ModelLayout {
   /// piece is empty.
   std::optional<Fragment> fragment(Place place, Rank r) const;
   /// The canonical tensor and the box that this place refers to, over all ranks.
-  const Placed& placed(Place p) const;
+  const PlacedBox& placed(Place p) const;
   /// How all places of the tensor store its values; as it is where no rank holds it.
   StoredForm form(TensorId id) const;
   /// True when the layout says that it leaves this tensor out on purpose (mtp=0, say).
@@ -131,8 +131,8 @@ class ModelLayout {
 
  private:
   friend class LayoutBuilder;
-  struct Held;
-  Held held(const Slot& slot, const Section& section, const Dims& coordinates) const;
+  struct TargetVersion;
+  TargetVersion held(const Slot& slot, const Section& section, const Dims& coordinates) const;
   std::uint64_t make_digest() const;
 
   std::string name_;

@@ -99,7 +99,7 @@ class Solver {
   Ids try_load(const Ids& block, const Ids& atoms, Index bytes, Index ranks,
                std::vector<Part>& parts) const {
     std::vector<std::size_t> node_of(atoms_.size(), 0);
-    Flow flow(2 + block.size() + atoms.size());
+    MaxFlow flow(2 + block.size() + atoms.size());
     for (std::size_t i = 0; i < atoms.size(); ++i) {
       node_of[atoms[i]] = 2 + block.size() + i;
       flow.add_edge(node_of[atoms[i]], 1,

@@ -5,7 +5,7 @@
 
 namespace reshard {
 
-std::size_t Flow::add_edge(std::size_t from, std::size_t to, Int128 capacity) {
+std::size_t MaxFlow::add_edge(std::size_t from, std::size_t to, Int128 capacity) {
   edges_.push_back({to, first_[from], capacity});
   first_[from] = edges_.size() - 1;
   edges_.push_back({from, first_[to], 0});
@@ -13,7 +13,7 @@ std::size_t Flow::add_edge(std::size_t from, std::size_t to, Int128 capacity) {
   return edges_.size() - 2;
 }
 
-bool Flow::find_levels(std::size_t source, std::size_t sink) {
+bool MaxFlow::find_levels(std::size_t source, std::size_t sink) {
   level_.assign(first_.size(), -1);
   level_[source] = 0;
   std::vector<std::size_t> queue{source};
@@ -29,7 +29,7 @@ bool Flow::find_levels(std::size_t source, std::size_t sink) {
 
 /// Sends flow along one path of the level graph; zero when there is none left. Iterative: graphs
 /// may be deep.
-Int128 Flow::push(std::size_t source, std::size_t sink) {
+Int128 MaxFlow::push(std::size_t source, std::size_t sink) {
   std::vector<std::size_t> path;
   std::size_t node = source;
   while (node != sink) {
@@ -55,7 +55,7 @@ Int128 Flow::push(std::size_t source, std::size_t sink) {
   return least;
 }
 
-Int128 Flow::run(std::size_t source, std::size_t sink) {
+Int128 MaxFlow::run(std::size_t source, std::size_t sink) {
   Int128 total = 0;
   while (find_levels(source, sink)) {
     current_ = first_;

@@ -9,9 +9,9 @@
 namespace reshard {
 
 /// Max-flow of Dinic on a small directed graph; capacities are exact 128-bit integers.
-class Flow {
+class MaxFlow {
  public:
-  explicit Flow(std::size_t nodes) : first_(nodes, kNone) {}
+  explicit MaxFlow(std::size_t nodes) : first_(nodes, kNone) {}
 
   /// Adds an edge and returns its id.
   std::size_t add_edge(std::size_t from, std::size_t to, Int128 capacity);

@@ -4,9 +4,9 @@
 #include <benchmark/benchmark.h>
 
 #include "reshard/model/configs_testutil.h"
-#include "reshard/model/gathered.h"
-#include "reshard/model/metadata_codec.h"
-#include "reshard/model/metadata_testutil.h"
+#include "reshard/model/reported/gathered.h"
+#include "reshard/model/reported/metadata_codec.h"
+#include "reshard/model/reported/metadata_testutil.h"
 #include "reshard/plan/planner.h"
 #include "reshard/plan/reshard_plan.h"
 
@@ -61,7 +61,7 @@ void plan_one_rank(benchmark::State& state) {
   for (auto _ : state) {
     const auto planner = Planner::make(pair->source, pair->target, {pair->ignore});
     if (!planner) return state.SkipWithError(planner.error().message.c_str());
-    benchmark::DoNotOptimize(planner->part(Rank(513)));
+    benchmark::DoNotOptimize(planner->rank_plan(Rank(513)));
   }
 }
 BENCHMARK(plan_one_rank)->Unit(benchmark::kMillisecond);

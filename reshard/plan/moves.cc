@@ -69,7 +69,7 @@ void coalesce(std::vector<Move>& sorted) {
   if (!sorted.empty()) sorted.resize(kept + 1);
 }
 
-Result<std::vector<Move>> moves_of(const Planner& planner, std::span<const Transfer> deliveries) {
+Result<std::vector<Move>> copy_ops(const Planner& planner, std::span<const Transfer> deliveries) {
   std::vector<Move> out;
   for (const Transfer& t : deliveries) {
     const Located from = first_place(planner.source(), t.tensor, t.src, t.box);

@@ -23,7 +23,7 @@ struct Move {
 /// included (a tensor may stand in several local tensors of a rank). Sorted by (src, src slot, dst
 /// slot, offset) and coalesced: copies that are adjacent on both sides are one. Errors:
 /// Code::unsupported where sub-byte elements begin inside a byte.
-Result<std::vector<Move>> moves_of(const Planner& planner, std::span<const Transfer> deliveries);
+Result<std::vector<Move>> copy_ops(const Planner& planner, std::span<const Transfer> deliveries);
 
 /// Merges adjacent moves of a sorted list in place; the bytes moved stay the same.
 void coalesce(std::vector<Move>& sorted);

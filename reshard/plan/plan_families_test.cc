@@ -67,7 +67,7 @@ TEST(PlanFamilies, parts_of_real_shapes_pass_the_checker) {
     const Planner planner = plan(p.config, p.from, p.to);
     const auto ranks = planner.ranks().members();
     for (std::size_t i : {std::size_t{0}, ranks.size() / 2 + 1, ranks.size() - 1}) {
-      const auto ok = check_part(planner, planner.part(ranks[i]));
+      const auto ok = check_part(planner, planner.rank_plan(ranks[i]));
       EXPECT_TRUE(ok) << p.from << " -> " << p.to << ": " << ok.error().message;
     }
   }
@@ -81,7 +81,7 @@ TEST(PlanFamilies, every_part_of_tiny_models_passes_the_checker) {
          {"vllm:tp=8", "vllm:tp=4,ep=4,offset=3", "megatron:pp=4,offset=100", "hf"}) {
       const Planner planner = plan(c, from, to);
       planner.ranks().for_each([&](Rank r) {
-        const auto ok = check_part(planner, planner.part(r));
+        const auto ok = check_part(planner, planner.rank_plan(r));
         EXPECT_TRUE(ok) << from << " -> " << to << ": " << ok.error().message;
       });
     }
@@ -92,7 +92,7 @@ TEST(PlanFamilies, engines_plan_every_architecture_from_training) {
     for (const char* to : {"vllm:tp=2,pp=2,offset=2", "vllm:tp=4", "sglang:tp=2,transposed=1"}) {
       const Planner planner = plan(c, "megatron:tp=2,pp=2", to);
       planner.ranks().for_each([&](Rank r) {
-        const auto ok = check_part(planner, planner.part(r));
+        const auto ok = check_part(planner, planner.rank_plan(r));
         EXPECT_TRUE(ok) << c.model_type << " -> " << to << ": " << ok.error().message;
       });
     }
@@ -144,7 +144,7 @@ TEST(PlanFamilies, printing_is_unchanged) {
   ModelConfig c = tiny_dense();
   c.num_hidden_layers = 1;
   const Planner p = plan(c, "megatron:tp=2", "vllm:tp=1,offset=1");
-  EXPECT_EQ(to_text(p, p.part(Rank(1)), 3),
+  EXPECT_EQ(to_text(p, p.rank_plan(Rank(1)), 3),
             "copy 1  model.layers.0.self_attn.q_proj.weight [16,24)x[0,16)\n"
             "copy 1  model.layers.0.self_attn.q_proj.weight [24,32)x[0,16)\n"
             "copy 1  model.layers.0.self_attn.k_proj.weight [8,12)x[0,16)\n"
@@ -153,7 +153,7 @@ TEST(PlanFamilies, printing_is_unchanged) {
             "recv 1 <- 0  model.layers.0.self_attn.q_proj.weight [0,8)x[0,16)\n"
             "recv 1 <- 0  model.layers.0.self_attn.q_proj.weight [8,16)x[0,16)\n"
             "... and 9 more\n");
-  EXPECT_EQ(to_text(p, p.part(Rank(0)), 1),
+  EXPECT_EQ(to_text(p, p.rank_plan(Rank(0)), 1),
             "send 0 -> 1  model.embed_tokens.weight [0,100)x[0,16)\n"
             "... and 11 more\n");
   const std::string dot = to_dot(p);

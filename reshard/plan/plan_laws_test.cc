@@ -25,7 +25,7 @@ RC_GTEST_PROP(PlanLaws, every_wanted_element_arrives_once_from_an_owner_itself_f
   const auto want = reference::plan(*c.source, *c.target);
   std::map<std::pair<Rank, reference::Element>, Rank> got;
   c.planner.ranks().for_each([&](Rank r) {
-    const RankPlan part = c.planner.part(r);
+    const RankPlan part = c.planner.rank_plan(r);
     for (const auto* list : {&part.recvs, &part.locals})
       for (const Transfer& t : *list)
         reference::for_each_element(*c.model, t.tensor, t.box, [&](reference::Element e) {
@@ -41,7 +41,7 @@ RC_GTEST_PROP(PlanLaws, sender_and_receiver_plan_the_same_sequence, ()) {
   const Case c;
   std::map<std::pair<Rank, Rank>, std::vector<Transfer>> sent, received;
   c.planner.ranks().for_each([&](Rank r) {
-    const RankPlan part = c.planner.part(r);
+    const RankPlan part = c.planner.rank_plan(r);
     for (const Transfer& t : part.sends) sent[{t.src, t.dst}].push_back(t);
     for (const Transfer& t : part.recvs) received[{t.src, t.dst}].push_back(t);
     for (const Transfer& t : part.sends) RC_ASSERT(t.src == r && t.dst != r);
@@ -64,7 +64,7 @@ RC_GTEST_PROP(PlanLaws, busiest_sender_is_at_the_optimum, ()) {
   for (const auto& [to, from] : want) supplies.insert(from);
   c.planner.ranks().for_each([&](Rank r) {
     Index load = 0;
-    for (const Transfer& t : c.planner.part(r).sends)
+    for (const Transfer& t : c.planner.rank_plan(r).sends)
       load += t.box.volume() * bits((*c.model)[t.tensor].dtype) / 8;
     busiest = std::max(busiest, load);
   });
@@ -75,7 +75,7 @@ RC_GTEST_PROP(PlanLaws, busiest_sender_is_at_the_optimum, ()) {
 RC_GTEST_PROP(PlanLaws, the_checker_agrees, ()) {
   const Case c;
   c.planner.ranks().for_each([&](Rank r) {
-    const auto ok = check_part(c.planner, c.planner.part(r));
+    const auto ok = check_part(c.planner, c.planner.rank_plan(r));
     if (!ok) RC_FAIL(ok.error().message);
   });
 }
@@ -83,7 +83,7 @@ RC_GTEST_PROP(PlanLaws, the_checker_agrees, ()) {
 RC_GTEST_PROP(PlanLaws, the_checker_finds_what_is_wrong, ()) {
   const Case c;
   const auto ranks = c.planner.ranks().members();
-  RankPlan part = c.planner.part(ranks[static_cast<std::size_t>(
+  RankPlan part = c.planner.rank_plan(ranks[static_cast<std::size_t>(
       *rc::gen::inRange<Index>(0, static_cast<Index>(ranks.size())))]);
   auto& list = part.recvs.empty() ? part.locals : part.recvs;
   RC_PRE(!list.empty());
@@ -102,7 +102,7 @@ RC_GTEST_PROP(PlanLaws, equal_layouts_give_local_copies_only, ()) {
   const auto layout = random_layout(model);
   const Planner p = *Planner::make(layout, layout);
   p.ranks().for_each(
-      [&](Rank r) { RC_ASSERT(p.part(r).sends.empty() && p.part(r).recvs.empty()); });
+      [&](Rank r) { RC_ASSERT(p.rank_plan(r).sends.empty() && p.rank_plan(r).recvs.empty()); });
 }
 
 RC_GTEST_PROP(PlanLaws, random_layouts_have_valid_shard_maps, ()) {

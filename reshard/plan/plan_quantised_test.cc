@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
-#include "reshard/model/quantised_layout.h"
+#include "reshard/model/quant/quantised_layout.h"
 #include "reshard/model/random_layout_testutil.h"
 #include "reshard/plan/check.h"
 #include "reshard/plan/planner.h"
@@ -30,7 +30,7 @@ RC_GTEST_PROP(PlanQuantised, data_and_scales_arrive_once_from_their_holders, ())
   if (!planner) RC_FAIL(planner.error().message);
   std::map<std::pair<Rank, reference::Element>, Rank> got;
   planner->ranks().for_each([&](Rank r) {
-    const RankPlan part = planner->part(r);
+    const RankPlan part = planner->rank_plan(r);
     const auto ok = check_part(*planner, part);
     if (!ok) RC_FAIL(ok.error().message);
     for (const auto* list : {&part.recvs, &part.locals})

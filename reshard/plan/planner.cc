@@ -54,8 +54,8 @@ Result<Planner> Planner::make(std::shared_ptr<const ModelLayout> source,
                 fmt::format("{} and {} have {} ranks together: at most {} are planned for",
                             source->name(), target->name(), p.ranks_.size(), kMostPlannedRanks));
   p.sets_ = std::make_unique<RankSets>();
-  p.from_ = std::make_unique<Holdings>(*source, *p.sets_);
-  p.to_ = std::make_unique<Holdings>(*target, *p.sets_);
+  p.from_ = std::make_unique<ReplicaMap>(*source, *p.sets_);
+  p.to_ = std::make_unique<ReplicaMap>(*target, *p.sets_);
   p.source_ = std::move(source);
   p.target_ = std::move(target);
   RESHARD_TRY(p.pair_tensors(options));
@@ -86,7 +86,7 @@ Result<> Planner::pair_tensors(const PlanOptions& options) {
     if (!model.find(name))
       return fail(Code::not_found,
                   fmt::format("tensor '{}' is to be moved but the model lacks it", name));
-  std::map<std::tuple<Holdings::ListId, Holdings::ListId, int>, PairId> known;
+  std::map<std::tuple<ReplicaMap::ListId, ReplicaMap::ListId, int>, PairId> known;
   pair_of_.reserve(static_cast<std::size_t>(model.size()));
   for (Index t = 0; t < model.size(); ++t) {
     const TensorId id(static_cast<TensorId::rep>(t));
@@ -120,8 +120,9 @@ Result<> Planner::pair_tensors(const PlanOptions& options) {
   return {};
 }
 
-Result<std::vector<Planner::Piece>> Planner::intersect_cells(TensorId tensor, Holdings::ListId from,
-                                                             Holdings::ListId to) {
+Result<std::vector<Planner::Piece>> Planner::intersect_cells(TensorId tensor,
+                                                             ReplicaMap::ListId from,
+                                                             ReplicaMap::ListId to) {
   const int width = element_bits(tensor);
   std::vector<Piece> pieces;
   for (const Cell& want : to_->cells(to)) {
@@ -283,7 +284,7 @@ void Planner::add_sends(Rank r, std::vector<Transfer>& out) const {
   }
 }
 
-RankPlan Planner::part(Rank r) const {
+RankPlan Planner::rank_plan(Rank r) const {
   RankPlan plan{r, {}, {}, {}};
   for_each_delivery(
       r, [&](const Transfer& t) { (t.src == r ? plan.locals : plan.recvs).push_back(t); });

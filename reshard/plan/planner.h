@@ -9,7 +9,7 @@
 
 #include "reshard/model/model_layout.h"
 #include "reshard/plan/balance.h"
-#include "reshard/plan/holdings.h"
+#include "reshard/plan/replica_map.h"
 #include "reshard/plan/transfer.h"
 
 namespace reshard {
@@ -66,7 +66,7 @@ class Planner {
   int element_bits(TensorId id) const { return bits(wire_form(id).dtype); }
 
   /// The operations of one rank; empty for a rank that is in neither layout.
-  RankPlan part(Rank r) const;
+  RankPlan rank_plan(Rank r) const;
 
   /// Calls f for each recv and local of a rank, ordered by tensor, without storing them.
   void for_each_delivery(Rank dst, const std::function<void(const Transfer&)>& f) const;
@@ -104,8 +104,8 @@ class Planner {
 
   Planner() = default;
   Result<> pair_tensors(const PlanOptions& options);
-  Result<std::vector<Piece>> intersect_cells(TensorId tensor, Holdings::ListId from,
-                                             Holdings::ListId to);
+  Result<std::vector<Piece>> intersect_cells(TensorId tensor, ReplicaMap::ListId from,
+                                             ReplicaMap::ListId to);
   void find_demand();
   void make_digest(const PlanOptions& options);
   void add_sends(Rank r, std::vector<Transfer>& out) const;
@@ -113,7 +113,7 @@ class Planner {
   std::shared_ptr<const ModelLayout> source_, target_;
   RankSet ranks_;
   std::unique_ptr<RankSets> sets_;
-  std::unique_ptr<Holdings> from_, to_;
+  std::unique_ptr<ReplicaMap> from_, to_;
   std::vector<PairId> pair_of_;             ///< per tensor; -1 where nothing moves.
   std::vector<std::vector<Piece>> pieces_;  ///< per pair.
   std::vector<Index> tensors_of_pair_;      ///< per pair: how many tensors.

@@ -57,7 +57,7 @@ std::optional<Sliced> slice_at(const ModelLayout& layout, const ModelLayout::Pla
     begin.push_back(rest / strides[k]);
     rest %= strides[k];
   }
-  const Placed& placed = layout.placed(place);
+  const PlacedBox& placed = layout.placed(place);
   for (int i = 0; i < box.rank(); ++i)
     if (placed.step(i) != 1 && box[i].size() > 1) return std::nullopt;
   for (int i = 0; i < box.rank(); ++i)
@@ -145,7 +145,7 @@ std::string to_string(const ReshardPlan& plan) {
 ReshardPlan replayed_reshard_plan(const Planner& planner, Rank r) {
   ReshardPlan plan;
   std::vector<Rank> to{r};
-  for (const Transfer& t : planner.part(r).sends)
+  for (const Transfer& t : planner.rank_plan(r).sends)
     if (to.back() != t.dst) to.push_back(t.dst);
   std::sort(to.begin(), to.end());
   for (Rank dst : to) {

@@ -11,9 +11,9 @@
 
 #include "reshard/model/configs_testutil.h"
 #include "reshard/model/elements_testutil.h"
-#include "reshard/model/gathered.h"
-#include "reshard/model/metadata_testutil.h"
 #include "reshard/model/random_layout_testutil.h"
+#include "reshard/model/reported/gathered.h"
+#include "reshard/model/reported/metadata_testutil.h"
 
 namespace reshard {
 namespace {

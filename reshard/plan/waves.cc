@@ -31,7 +31,7 @@ class Joined {
 template <class F>
 void for_each_part(const Slot& slot, F&& f) {
   for (const Section& section : slot.sections)
-    for (const Placed& p : section.parts) f(p.tensor.index());
+    for (const PlacedBox& p : section.parts) f(p.tensor.index());
 }
 
 /// Bytes of staged slots by rank.

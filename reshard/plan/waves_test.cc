@@ -42,7 +42,7 @@ std::vector<int> wave_of(const Waves& waves, Index tensors) {
 std::set<TensorId> tensors_of(const ModelLayout& layout, SlotId id) {
   std::set<TensorId> out;
   for (const Section& section : layout.slot(id).sections)
-    for (const Placed& p : section.parts) out.insert(p.tensor);
+    for (const PlacedBox& p : section.parts) out.insert(p.tensor);
   return out;
 }
 
@@ -119,7 +119,7 @@ RC_GTEST_PROP(PlanOfSomeTensors, moves_those_and_no_others, ()) {
   const Planner planner = *Planner::make(source, target, options);
   std::map<std::pair<Rank, reference::Element>, Rank> got;
   planner.ranks().for_each([&](Rank r) {
-    const RankPlan part = planner.part(r);
+    const RankPlan part = planner.rank_plan(r);
     const auto ok = check_part(planner, part, {}, options.only);
     if (!ok) RC_FAIL(ok.error().message);
     for (const auto* list : {&part.recvs, &part.locals})

@@ -9,8 +9,8 @@
 
 #include "reshard/exec/end_group.h"
 #include "reshard/exec/rank_path.h"
-#include "reshard/refit/session_state.h"
-#include "reshard/refit/verdict.h"
+#include "reshard/refit/session/state.h"
+#include "reshard/refit/session/verdict.h"
 
 namespace reshard {
 std::string_view name(SessionPhase phase) {
@@ -28,10 +28,10 @@ bool Session::State::has_target() const { return target.buffers != nullptr; }
 
 int Session::State::next_copy() const {
   const bool doubled = options.buffering == Buffering::doubled;
-  return doubled && has_target() ? 1 - word->held().buffer : 0;
+  return doubled && has_target() ? 1 - published->target_version().buffer : 0;
 }
 
-Held Session::State::held() const { return word->held(); }
+TargetVersion Session::State::target_version() const { return published->target_version(); }
 
 Deadline Session::State::deadline() const {
   return Deadline::after(std::chrono::duration<double>(options.refit.seconds));
@@ -44,7 +44,7 @@ tl::unexpected<Error> Session::State::finish(Error error) {
 }
 
 Error Session::State::explained(Error error, std::int64_t version) const {
-  const Held now = held();
+  const TargetVersion now = target_version();
   std::string holds;
   if (has_target())
     holds = fmt::format("; this rank's target is {}", name(now.state)) +
@@ -82,11 +82,11 @@ Result<> Session::State::begin(std::int64_t version, SessionReport& report) {
 
 Result<> Session::State::transfer_and_check(int copy, std::int64_t version, SessionReport& report) {
   if (options.buffering == Buffering::in_place) {
-    if (has_target()) word->set({TargetState::torn, word->held().version, 0});
+    if (has_target()) published->set({TargetState::torn, published->target_version().version, 0});
     is_recorded = false;
   }
   RESHARD_TRY(enter(SessionPhase::transfer));
-  const bool proved = options.prove == ProveWhen::always;
+  const bool proved = options.prove == VerifyMode::always;
   if (auto moved = job->run(copy, proved, report); !moved) {
     // A verdict is the same on every rank, so that all can go on with another refit.
     if (!is_verdict(control, moved.error())) finished = moved.error();
@@ -113,8 +113,8 @@ Result<> Session::State::commit(int copy, std::int64_t version, SessionReport& r
   // All or nobody: whoever failed before has ended the group, and nobody passes.
   if (auto prepared = control.barrier(deadline()); !prepared)
     return finish(std::move(prepared).error());
-  if (has_target()) word->set({TargetState::whole, version, copy});
-  is_recorded = options.prove == ProveWhen::always;
+  if (has_target()) published->set({TargetState::whole, version, copy});
+  is_recorded = options.prove == VerifyMode::always;
   RESHARD_TRY(enter(SessionPhase::committed));
   if (auto all = control.barrier(deadline()); !all) return finish(std::move(all).error());
   report.commit_seconds = clock.seconds();
@@ -140,7 +140,7 @@ Result<SessionReport> Session::State::refit(std::int64_t version) {
 Result<> Session::State::prove() {
   if (finished)
     return fail(Code::invalid_argument, "this session's group is finished: " + finished->message);
-  const int copy = has_target() ? word->held().buffer : 0;
+  const int copy = has_target() ? published->target_version().buffer : 0;
   auto done = job->check_again(copy, is_recorded);
   if (!done && !is_verdict(control, done.error())) return finish(std::move(done).error());
   return done;
@@ -158,7 +158,7 @@ Result<SessionReport> Session::refit(std::int64_t version) {
 }
 
 Result<> Session::prove() { return state_->prove(); }
-Held Session::held() const { return state_->held(); }
+TargetVersion Session::target_version() const { return state_->target_version(); }
 const std::vector<PeerVolume>& Session::peers() const { return state_->job->peers(); }
 std::string_view Session::path() const { return state_->job->path(); }
 const std::string& Session::reason() const { return state_->job->reason(); }

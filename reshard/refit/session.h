@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "reshard/exec/rank_refit.h"
+#include "reshard/refit/session/side.h"
 #include "reshard/refit/session_report.h"
-#include "reshard/refit/session_side.h"
 
 namespace reshard {
 
@@ -19,12 +19,12 @@ enum class Buffering : std::uint8_t {
   in_place,  ///< one copy, torn while it is written.
   doubled,   ///< two copies: one is written while the other stays whole, then they change places.
 };
-enum class ProveWhen : std::uint8_t {
+enum class VerifyMode : std::uint8_t {
   never,   ///< only when prove() is called.
   always,  ///< before each commit.
 };
 /// Where plain values become quantised ones.
-enum class ConvertWhere : std::uint8_t {
+enum class ConversionSide : std::uint8_t {
   receiver,  ///< values travel.
   sender,    ///< data and scales travel, of tensors whose blocks are whole at every sender; of the
              ///< others values.
@@ -44,8 +44,8 @@ std::string_view name(SessionPhase phase);
 struct SessionOptions {
   RankRefitOptions refit;  ///< path, staging and landing memory, deadline of each step, threads.
   Buffering buffering = Buffering::in_place;
-  ProveWhen prove = ProveWhen::never;
-  ConvertWhere convert = ConvertWhere::receiver;
+  VerifyMode prove = VerifyMode::never;
+  ConversionSide convert = ConversionSide::receiver;
   std::set<std::string> ignore;  ///< canonical names that one side may lack.
   /// Plan anew where shapes, addresses or layouts changed since prepare(); else that is an error.
   bool replan = false;
@@ -59,7 +59,7 @@ struct SessionOptions {
 /// a step, which plans nothing and allocates nothing per tensor. See docs/session.md.
 ///
 /// Collective calls are made by every rank of the group, in the same order, ranks that hold nothing
-/// included. One thread at a time; held() from any thread.
+/// included. One thread at a time; target_version() from any thread.
 class Session {
  public:
   /// Collective. Plans, shares memory, allocates what is needed; all ranks agree on layouts,
@@ -94,7 +94,7 @@ class Session {
   void update(SessionSide source, SessionSide target);
 
   /// What this rank's target holds; `empty` where it has none. From any thread.
-  Held held() const;
+  TargetVersion target_version() const;
 
   /// Collective. Fingerprints of what the targets hold: equal to those of the last commit when
   /// options.prove is always, else to the sources' as they are now, and what is converted is what

@@ -5,8 +5,8 @@
 
 #include <gtest/gtest.h>
 
-#include "reshard/refit/session_testutil.h"
-#include "reshard/transport/inproc.h"
+#include "reshard/refit/session/session_testutil.h"
+#include "reshard/transport/inproc/inproc.h"
 
 namespace reshard {
 namespace {
@@ -17,7 +17,7 @@ void on_all(int ranks, const RankBody& body) {
 }
 
 SessionOptions options_of(Buffering buffering, RefitPath path = RefitPath::automatic) {
-  return session_options(buffering, path, ProveWhen::always);
+  return session_options(buffering, path, VerifyMode::always);
 }
 
 class Sessions : public testing::TestWithParam<std::tuple<Buffering, RefitPath>> {};
@@ -32,7 +32,7 @@ TEST_P(Sessions, refit_version_after_version) {
     const SessionMemory memory(job, ends.rank());
     auto session = memory.prepare(ends, options_of(buffering, path));
     ASSERT_EQ(outcome(session), "");
-    EXPECT_EQ(session->held(), Held{});
+    EXPECT_EQ(session->target_version(), TargetVersion{});
     EXPECT_EQ(session->path(), path == RefitPath::direct ? "direct" : "message");
     for (const std::int64_t version : {0, 1, 2, 7}) {
       memory.source_bytes.fill(memory.source, version);
@@ -41,9 +41,10 @@ TEST_P(Sessions, refit_version_after_version) {
       EXPECT_EQ(report->version, version);
       EXPECT_EQ(report->plan_seconds, 0);
       const bool has_target = memory.target_side().buffers != nullptr;
-      EXPECT_EQ(session->held().state, has_target ? TargetState::whole : TargetState::empty);
-      EXPECT_EQ(session->held().version, has_target ? version : -1);
-      EXPECT_EQ(memory.wrong(session->held()), 0);
+      EXPECT_EQ(session->target_version().state,
+                has_target ? TargetState::whole : TargetState::empty);
+      EXPECT_EQ(session->target_version().version, has_target ? version : -1);
+      EXPECT_EQ(memory.wrong(session->target_version()), 0);
       EXPECT_EQ(outcome(session->prove()), "");
     }
     EXPECT_EQ(outcome(ends.control->quiesce(patient())), "");

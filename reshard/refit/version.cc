@@ -10,8 +10,8 @@ namespace {
 
 constexpr int kStateBits = 2, kBufferBits = 1;
 
-Held unpack(std::uint64_t word) {
-  Held out;
+TargetVersion unpack(std::uint64_t word) {
+  TargetVersion out;
   out.state = static_cast<TargetState>(word & ((1U << kStateBits) - 1));
   out.buffer = static_cast<int>(word >> kStateBits & 1);
   out.version = static_cast<std::int64_t>(word >> (kStateBits + kBufferBits)) - 1;
@@ -29,14 +29,16 @@ std::string_view name(TargetState state) {
   return "torn";
 }
 
-Held VersionWord::held() const { return unpack(word_.load(std::memory_order_acquire)); }
+TargetVersion PublishedVersion::target_version() const {
+  return unpack(word_.load(std::memory_order_acquire));
+}
 
-Held VersionWord::held_after_reading() const {
+TargetVersion PublishedVersion::target_version_after_reading() const {
   std::atomic_thread_fence(std::memory_order_acquire);
   return unpack(word_.load(std::memory_order_relaxed));
 }
 
-void VersionWord::set(Held held) {
+void PublishedVersion::set(TargetVersion held) {
   RESHARD_CHECK(held.version >= -1 && held.version <= kMostVersion);
   RESHARD_CHECK(held.buffer == 0 || held.buffer == 1);
   const std::uint64_t word = static_cast<std::uint64_t>(held.version + 1)

@@ -18,12 +18,12 @@ enum class TargetState : std::uint8_t {
 std::string_view name(TargetState state);
 
 /// What is readable on one rank.
-struct Held {
+struct TargetVersion {
   TargetState state = TargetState::empty;
   /// Of the whole target; of a torn one, the last that was whole; -1 where none was.
   std::int64_t version = -1;
   int buffer = 0;  ///< which of two copies to read: 0 SessionSide::buffers, 1 SessionSide::back.
-  friend constexpr bool operator==(const Held&, const Held&) = default;
+  friend constexpr bool operator==(const TargetVersion&, const TargetVersion&) = default;
 };
 
 /// Versions are 0 to this.
@@ -34,23 +34,23 @@ inline constexpr std::int64_t kMostVersion = (std::int64_t{1} << 60) - 2;
 /// memory that processes share (construct it there with placement new). Written by the session's
 /// thread, read from any thread or process.
 ///
-/// A reader that must not be overtaken reads held() before and after: where both are equal and
-/// whole, what it read in between was that version. Its second read is ordered after what it read
-/// when it was made with held_after_reading().
-class VersionWord {
+/// A reader that must not be overtaken reads target_version() before and after: where both are
+/// equal and whole, what it read in between was that version. Its second read is ordered after what
+/// it read when it was made with target_version_after_reading().
+class PublishedVersion {
  public:
-  VersionWord() = default;
-  VersionWord(const VersionWord&) = delete;
-  VersionWord& operator=(const VersionWord&) = delete;
+  PublishedVersion() = default;
+  PublishedVersion(const PublishedVersion&) = delete;
+  PublishedVersion& operator=(const PublishedVersion&) = delete;
 
-  Held held() const;
-  /// held(), after all of this thread's earlier reads.
-  Held held_after_reading() const;
+  TargetVersion target_version() const;
+  /// target_version(), after all of this thread's earlier reads.
+  TargetVersion target_version_after_reading() const;
 
   /// What this thread wrote before is seen by whoever sees `held`, and what it writes after set()
   /// is seen by nobody who does not: so a target is torn before its first byte changes. @pre
   /// -1 <= version <= kMostVersion, buffer is 0 or 1
-  void set(Held held);
+  void set(TargetVersion held);
 
  private:
   std::atomic<std::uint64_t> word_{0};

@@ -14,34 +14,34 @@
 namespace reshard {
 namespace {
 
-TEST(VersionWord, is_empty_when_fresh_also_as_zeros_of_shared_memory) {
-  EXPECT_EQ(VersionWord().held(), Held{});
-  alignas(VersionWord) std::byte zeros[sizeof(VersionWord)] = {};
-  VersionWord word;
-  EXPECT_EQ(std::memcmp(&word, zeros, sizeof zeros), 0);
-  EXPECT_EQ(sizeof(VersionWord), 8U);
+TEST(PublishedVersion, is_empty_when_fresh_also_as_zeros_of_shared_memory) {
+  EXPECT_EQ(PublishedVersion().target_version(), TargetVersion{});
+  alignas(PublishedVersion) std::byte zeros[sizeof(PublishedVersion)] = {};
+  PublishedVersion published;
+  EXPECT_EQ(std::memcmp(&published, zeros, sizeof zeros), 0);
+  EXPECT_EQ(sizeof(PublishedVersion), 8U);
 }
 
-RC_GTEST_PROP(VersionWord, says_what_was_set, ()) {
-  const Held held{
+RC_GTEST_PROP(PublishedVersion, says_what_was_set, ()) {
+  const TargetVersion held{
       *rc::gen::element(TargetState::empty, TargetState::whole, TargetState::torn),
       *rc::gen::oneOf(rc::gen::inRange<std::int64_t>(-1, 1000),
                       rc::gen::inRange<std::int64_t>(kMostVersion - 1000, kMostVersion + 1)),
       *rc::gen::inRange(0, 2)};
-  VersionWord word;
-  word.set(held);
-  RC_ASSERT(word.held() == held);
-  RC_ASSERT(word.held_after_reading() == held);
+  PublishedVersion published;
+  published.set(held);
+  RC_ASSERT(published.target_version() == held);
+  RC_ASSERT(published.target_version_after_reading() == held);
 }
 
 /// A version never appears with another's state or copy.
-TEST(VersionWord, is_never_seen_mixed) {
-  VersionWord word;
+TEST(PublishedVersion, is_never_seen_mixed) {
+  PublishedVersion published;
   constexpr std::int64_t kLast = 20000;
   std::thread reader([&] {
     std::int64_t last = -1;
     while (last < kLast) {
-      const Held held = word.held();
+      const TargetVersion held = published.target_version();
       if (held.version < 0) continue;
       EXPECT_GE(held.version, last);
       last = held.version;
@@ -50,11 +50,12 @@ TEST(VersionWord, is_never_seen_mixed) {
     }
   });
   for (std::int64_t v = 0; v <= kLast; ++v)
-    word.set({v % 3 == 0 ? TargetState::torn : TargetState::whole, v, static_cast<int>(v % 2)});
+    published.set(
+        {v % 3 == 0 ? TargetState::torn : TargetState::whole, v, static_cast<int>(v % 2)});
   reader.join();
 }
 
-TEST(VersionWord, states_have_names) {
+TEST(PublishedVersion, states_have_names) {
   EXPECT_EQ(name(TargetState::empty), "empty");
   EXPECT_EQ(name(TargetState::whole), "whole");
   EXPECT_EQ(name(TargetState::torn), "torn");

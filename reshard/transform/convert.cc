@@ -8,7 +8,7 @@
 #include <span>
 
 #include "reshard/base/check.h"
-#include "reshard/transform/convert_kernels.h"
+#include "reshard/transform/kernels/convert_kernels.h"
 #include "reshard/transform/simd.h"
 
 namespace reshard {

@@ -10,7 +10,7 @@
 #include <cstring>
 #include <limits>
 
-#include "reshard/transform/convert_kernels.h"
+#include "reshard/transform/kernels/convert_kernels.h"
 #include "reshard/transform/transform_testutil.h"
 
 namespace reshard {

@@ -6,8 +6,8 @@
 #include <cstring>
 
 #include "reshard/transform/convert.h"
-#include "reshard/transform/copy_kernels.h"
-#include "reshard/transform/copy_tiny.h"
+#include "reshard/transform/kernels/copy_kernels.h"
+#include "reshard/transform/kernels/copy_tiny.h"
 #include "reshard/transform/simd.h"
 
 #if defined(__x86_64__)
@@ -27,7 +27,7 @@ constexpr int kMaxGroup = 16;
 constexpr Index kFarAhead = 32768;
 
 /// The streaming kernels, or null where there are none.
-const CopyKernels* kernels() {
+const CopyKernels* copy_kernels() {
   switch (simd_level()) {
     case SimdLevel::avx512: return &detail::avx512_copy_kernels();
     case SimdLevel::avx2: return &detail::avx2_copy_kernels();
@@ -77,7 +77,7 @@ void add_long(const CopyKernels& k, detail::PieceBatch& batch, const StridedCopy
 
 /// Tasks with equal loop counts whose runs lie side by side. `near`: the source is read (almost) as
 /// it lies.
-struct Group {
+struct ProcessGroup {
   RowTask rows[kMaxGroup];
   int size = 0;
   bool near = false;
@@ -115,7 +115,7 @@ bool may_follow(const CopyTask& a, const CopyTask& b) {
 }
 
 /// Links each task to the one whose run follows its own in the destination.
-void link_destinations(std::span<const CopyTask> tasks, Group& group) {
+void link_destinations(std::span<const CopyTask> tasks, ProcessGroup& group) {
   const auto link = [&](std::size_t from, std::size_t to, int row) {
     group.rows[from].next = static_cast<int>(to);
     group.rows[from].next_row = row;
@@ -150,8 +150,8 @@ bool read_nearly_all(std::span<const CopyTask> tasks) {
   return std::abs(inner_loop(tasks[0].copy).src_stride) <= together + together / 2;
 }
 
-Group make_group(std::span<const CopyTask> tasks) {
-  Group group;
+ProcessGroup make_group(std::span<const CopyTask> tasks) {
+  ProcessGroup group;
   group.size = static_cast<int>(tasks.size());
   const Loop first = inner_loop(tasks[0].copy);
   const Index together = read_together(tasks);
@@ -173,7 +173,8 @@ Group make_group(std::span<const CopyTask> tasks) {
 }
 
 /// Sets where the group's rows begin, at these indices of the outer loops.
-void place(std::span<const CopyTask> tasks, const std::array<Index, kMaxDims>& at, Group& group) {
+void place(std::span<const CopyTask> tasks, const std::array<Index, kMaxDims>& at,
+           ProcessGroup& group) {
   for (std::size_t i = 0; i < tasks.size(); ++i) {
     const StridedCopy& copy = tasks[i].copy;
     group.rows[i].src = tasks[i].src + copy.src_offset;
@@ -187,7 +188,7 @@ void place(std::span<const CopyTask> tasks, const std::array<Index, kMaxDims>& a
 }
 
 void copy_rows(const CopyKernels& k, std::span<const CopyTask> tasks) {
-  Group group = make_group(tasks);
+  ProcessGroup group = make_group(tasks);
   const StridedCopy& first = tasks[0].copy;
   std::array<Index, kMaxDims> at{};
   while (true) {
@@ -257,7 +258,7 @@ void copy_fence() {
 }
 
 void copy_bytes(std::byte* dst, const std::byte* src, Index n, CopyHint hint) {
-  const CopyKernels* const k = hint == CopyHint::streaming ? kernels() : nullptr;
+  const CopyKernels* const k = hint == CopyHint::streaming ? copy_kernels() : nullptr;
   if (n == 0) return;
   if (k == nullptr) {
     std::memcpy(dst, src, static_cast<std::size_t>(n));
@@ -274,7 +275,7 @@ void run_copy(const StridedCopy& copy, const std::byte* src, std::byte* dst, Cop
 }
 
 void run_copies(std::span<const CopyTask> tasks, CopyHint hint) {
-  const CopyKernels* const k = hint == CopyHint::streaming ? kernels() : nullptr;
+  const CopyKernels* const k = hint == CopyHint::streaming ? copy_kernels() : nullptr;
   if (k != nullptr) return run_streaming(*k, tasks);
   for (const CopyTask& t : tasks) {
     if (t.conversion.converts()) {

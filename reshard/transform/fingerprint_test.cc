@@ -12,7 +12,7 @@
 
 #include "reshard/base/hash.h"
 #include "reshard/transform/copy.h"
-#include "reshard/transform/fingerprint_kernels.h"
+#include "reshard/transform/kernels/fingerprint_kernels.h"
 #include "reshard/transform/transform_testutil.h"
 
 namespace reshard {

@@ -8,7 +8,7 @@
 #include <cstring>
 
 #include "reshard/base/check.h"
-#include "reshard/transform/quantise_kernels.h"
+#include "reshard/transform/kernels/quantise_kernels.h"
 #include "reshard/transform/quantise_scales.h"
 #include "reshard/transform/simd.h"
 
@@ -20,9 +20,9 @@ using detail::ScalePlaces;
 using detail::SmallFloat;
 
 /// Blocks of a part, and bytes of the source that are to stay cached between two passes.
-constexpr Index kPartBlocks = 128, kPartBytes = Index{256} << 10;
+constexpr Index kPartBlocks = 128, kQuantisePartBytes = Index{256} << 10;
 
-const QuantiseKernels& kernels() {
+const QuantiseKernels& quantise_kernels() {
   static const bool kHasAvx2 = detail::has_avx2_quantise_kernels();
   switch (simd_level()) {
     case SimdLevel::avx512: return detail::avx512_quantise_kernels();
@@ -38,7 +38,7 @@ const QuantiseKernels::OfSource& of_dtype(const QuantiseKernels& k, DType dtype)
   return dtype == DType::bf16 ? k.bf16 : dtype == DType::f16 ? k.f16 : k.f32;
 }
 
-Index width(DType dtype) { return dtype == DType::f32 ? 4 : 2; }
+Index bytes_of_element(DType dtype) { return dtype == DType::f32 ? 4 : 2; }
 
 bool is_plain(DType dtype) {
   return dtype == DType::bf16 || dtype == DType::f16 || dtype == DType::f32;
@@ -104,7 +104,7 @@ class Bands {
   /// Rows [begin, end) are a row of blocks, or any rows of a matrix that is one block.
   void run(Index begin, Index end) {
     const Index blocks = scale_cols(dst_.format, src_.cols);
-    const Index fit = kPartBytes / (width(src_.dtype) * (end - begin)) / block_;
+    const Index fit = kQuantisePartBytes / (bytes_of_element(src_.dtype) * (end - begin)) / block_;
     const Index step = std::clamp<Index>(fit, 1, kPartBlocks);
     for (Index first = 0; first < blocks; first += step)
       part(begin, end, first, std::min(first + step, blocks));
@@ -117,14 +117,14 @@ class Bands {
   /// Blocks [first, last) of the band.
   void part(Index begin, Index end, Index first, Index last) {
     const Index col = first * block_, n = std::min(last * block_, src_.cols) - col;
-    const std::byte* const src = src_.data + col * width(src_.dtype);
+    const std::byte* const src = src_.data + col * bytes_of_element(src_.dtype);
     std::byte* const data = dst_.data + data_bytes(dst_.format, col);
     make_scales(src, begin, end, n, last - first);
     // The range that holds the first row writes the scale of a matrix that is one block.
     if (!is_one_block(dst_.format) || begin == 0) write_scales(begin, first, last);
     // What the next part reads is fetched while this one is encoded: the same rows further on, or
     // the rows of the next band.
-    const std::byte* next = last * block_ < src_.cols ? src + n * width(src_.dtype)
+    const std::byte* next = last * block_ < src_.cols ? src + n * bytes_of_element(src_.dtype)
                                                       : src_.data + (end - begin) * src_.row_bytes;
     if (last * block_ >= src_.cols && 2 * end - begin > src_.rows) next = src;
     for (Index r = begin; r < end; ++r) {
@@ -147,7 +147,7 @@ class Bands {
       for (Index r = begin; r < end; ++r) {
         const std::byte* const row = src + r * src_.row_bytes;
         if (r + kRowsAhead < end)
-          prefetch(row + kRowsAhead * src_.row_bytes, n * width(src_.dtype));
+          prefetch(row + kRowsAhead * src_.row_bytes, n * bytes_of_element(src_.dtype));
         source_.amaxes(row, n, block_, maxima.data());
       }
     }
@@ -175,7 +175,7 @@ class Bands {
 
   const FloatMatrix& src_;
   const QuantMatrix& dst_;
-  const QuantiseKernels& kernels_ = kernels();
+  const QuantiseKernels& kernels_ = quantise_kernels();
   const QuantiseKernels::OfSource& source_;
   detail::ScaleMaker maker_;
   ScalePlaces places_;
@@ -193,7 +193,7 @@ float amax(const FloatMatrix& matrix) {
   std::uint32_t maximum = 0;
   if (matrix.cols == 0) return 0;
   for (Index r = 0; r < matrix.rows; ++r)
-    of_dtype(kernels(), matrix.dtype)
+    of_dtype(quantise_kernels(), matrix.dtype)
         .amaxes(matrix.data + r * matrix.row_bytes, matrix.cols, matrix.cols, &maximum);
   return detail::bits_float(maximum);
 }
@@ -233,11 +233,11 @@ void dequantise_rows(const QuantMatrix& src, const FloatMatrix& dst, Index begin
   if (src.format.tensor_factor) std::memcpy(&factor, src.factor, sizeof factor);
   const detail::DecodingScales decoding(detail::scale_kind(src.format), factor,
                                         src.format.factor_divides);
-  const auto decode =
-      of_dtype(kernels(), dst.dtype).decode[static_cast<std::size_t>(small_float(src.format))];
-  const bool stream =
-      hint == CopyHint::streaming && are_aligned(dst.data, dst.row_bytes, block * width(dst.dtype),
-                                                 detail::kStreamNumbers * width(dst.dtype));
+  const auto decode = of_dtype(quantise_kernels(), dst.dtype)
+                          .decode[static_cast<std::size_t>(small_float(src.format))];
+  const bool stream = hint == CopyHint::streaming &&
+                      are_aligned(dst.data, dst.row_bytes, block * bytes_of_element(dst.dtype),
+                                  detail::kStreamNumbers * bytes_of_element(dst.dtype));
   std::array<float, kPartBlocks> scales;
   for (Index r = begin; r < end; ++r) {
     const Index row = src.format.block_rows == 0 ? 0 : r / src.format.block_rows;
@@ -245,7 +245,7 @@ void dequantise_rows(const QuantMatrix& src, const FloatMatrix& dst, Index begin
       const Index last = std::min(first + kPartBlocks, blocks), col = first * block;
       places.read(row, first, decoding, {scales.data(), static_cast<std::size_t>(last - first)});
       decode(src.data + r * src.row_bytes + data_bytes(src.format, col),
-             dst.data + r * dst.row_bytes + col * width(dst.dtype),
+             dst.data + r * dst.row_bytes + col * bytes_of_element(dst.dtype),
              std::min(last * block, src.cols) - col, block, scales.data(), stream);
     }
   }

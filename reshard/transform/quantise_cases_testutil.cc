@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "reshard/base/hash.h"
-#include "reshard/transform/convert_kernels.h"
+#include "reshard/transform/kernels/convert_kernels.h"
 #include "reshard/transform/quantise.h"
 
 namespace reshard {

@@ -6,8 +6,8 @@
 #include <cstring>
 #include <span>
 
+#include "reshard/transform/kernels/quantise_arithmetic.h"
 #include "reshard/transform/quantise.h"
-#include "reshard/transform/quantise_arithmetic.h"
 
 namespace reshard::detail {
 

@@ -8,7 +8,7 @@
 #include <cmath>
 #include <limits>
 
-#include "reshard/transform/convert_kernels.h"
+#include "reshard/transform/kernels/convert_kernels.h"
 #include "reshard/transform/quantise.h"
 #include "reshard/transform/quantise_cases_testutil.h"
 #include "reshard/transform/transform_testutil.h"

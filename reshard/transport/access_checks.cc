@@ -11,7 +11,7 @@ Result<> check_member(std::string_view what, Rank peer, int size) {
               fmt::format("{} rank {}: the group has ranks 0 to {}", what, peer.value(), size - 1));
 }
 
-Result<> check_inside(const PeerMemory& from, std::span<const Get> pieces) {
+Result<> check_inside(const RemoteMemory& from, std::span<const Get> pieces) {
   for (const Get& piece : pieces)
     if (piece.offset > from.size || piece.into.size() > from.size - piece.offset)
       return fail(Code::invalid_argument,

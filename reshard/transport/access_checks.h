@@ -12,6 +12,6 @@ namespace reshard {
 Result<> check_member(std::string_view what, Rank peer, int size);
 
 /// Errors: `invalid_argument` for the first piece that is not inside the peer's memory.
-Result<> check_inside(const PeerMemory& from, std::span<const Get> pieces);
+Result<> check_inside(const RemoteMemory& from, std::span<const Get> pieces);
 
 }  // namespace reshard

@@ -6,10 +6,10 @@
 #include <algorithm>
 
 #include "reshard/transport/built_modules.h"
-#include "reshard/transport/host_memory.h"
 #include "reshard/transport/module.h"
 #include "reshard/transport/registry.h"
-#include "reshard/transport/shm.h"
+#include "reshard/transport/shm/host_memory.h"
+#include "reshard/transport/shm/shm.h"
 
 namespace reshard {
 namespace {

@@ -12,7 +12,7 @@
 namespace reshard {
 
 /// Both ends of one rank. The transport goes first.
-struct Group {
+struct ProcessGroup {
   std::unique_ptr<ControlPlane> control;
   std::unique_ptr<Transport> transport;
 };
@@ -33,8 +33,8 @@ Result<std::unique_ptr<Transport>> make_transport(std::string_view name, Control
                                                   const TransportOptions& options = {});
 
 /// join() and make_transport().
-Result<Group> join_group(std::string_view transport, const Join& join,
-                         const TransportOptions& options = {});
+Result<ProcessGroup> join_group(std::string_view transport, const RendezvousOptions& join,
+                                const TransportOptions& options = {});
 
 /// This process's place among those that one launcher started.
 struct Launched {

@@ -3,9 +3,9 @@
 
 namespace reshard {
 
-Result<Group> join_group(std::string_view transport, const Join& join_as,
-                         const TransportOptions& options) {
-  Group group;
+Result<ProcessGroup> join_group(std::string_view transport, const RendezvousOptions& join_as,
+                                const TransportOptions& options) {
+  ProcessGroup group;
   group.control = RESHARD_TRY(join(join_as));
   group.transport = RESHARD_TRY(make_transport(transport, *group.control, options));
   return group;

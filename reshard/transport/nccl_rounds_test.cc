@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Protects: ranks that give their messages to NCCL group by group neither wait for each other in a
 // circle nor mistake one message for another.
-#include "reshard/transport/nccl/nccl_rounds.h"
+#include "reshard/transport/nccl/rounds.h"
 
 #include <gtest/gtest.h>
 

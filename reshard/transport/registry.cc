@@ -3,16 +3,16 @@
 
 #include "reshard/transport/built_modules.h"
 #include "reshard/transport/module.h"
-#include "reshard/transport/shm.h"
+#include "reshard/transport/shm/shm.h"
 
 namespace reshard {
 namespace {
 
-enum class Kind { builtin, module, planned };
+enum class Origin { builtin, module, planned };
 
 struct Row {
   std::string_view name;
-  Kind kind;
+  Origin kind;
   std::string_view text;  ///< the version of a built-in one; why a planned one is not there.
   std::string_view purpose;
   std::string (*against)() = nullptr;  ///< of a built-in one: why it does not work here, or "".
@@ -20,15 +20,15 @@ struct Row {
 
 // A table and no self-registration: what is not built can be listed too, with its reason.
 constexpr Row kRows[] = {
-    {"inproc", Kind::builtin, "1",
+    {"inproc", Origin::builtin, "1",
      "ranks as threads of one process: one copy, or none where memory is shared"},
-    {"shm", Kind::builtin, "1", "ranks as processes of one host: one copy, without a server",
+    {"shm", Origin::builtin, "1", "ranks as processes of one host: one copy, without a server",
      shm_reason},
-    {"mpi", Kind::module, "", "clusters that start their ranks with mpirun or srun"},
-    {"gloo", Kind::module, "", "TCP between hosts without special hardware"},
-    {"ucx", Kind::module, "", "RDMA between hosts, registered once"},
-    {"nccl", Kind::module, "", "GPU memory over NVLink and InfiniBand, in steps on a stream"},
-    {"nvshmem", Kind::planned, "not part of this build yet: needs CUDA and a symmetric heap",
+    {"mpi", Origin::module, "", "clusters that start their ranks with mpirun or srun"},
+    {"gloo", Origin::module, "", "TCP between hosts without special hardware"},
+    {"ucx", Origin::module, "", "RDMA between hosts, registered once"},
+    {"nccl", Origin::module, "", "GPU memory over NVLink and InfiniBand, in steps on a stream"},
+    {"nvshmem", Origin::planned, "not part of this build yet: needs CUDA and a symmetric heap",
      "GPU memory, written by kernels"},
 };
 
@@ -63,14 +63,14 @@ TransportInfo info_of(const Row& row) {
   info.name = row.name;
   info.purpose = row.purpose;
   switch (row.kind) {
-    case Kind::builtin:
+    case Origin::builtin:
       info.built = true;
       info.version = row.text;
       if (row.against != nullptr) info.reason = row.against();
       info.available = info.reason.empty();
       break;
-    case Kind::module: ask_modules(info); break;
-    case Kind::planned: info.reason = row.text; break;
+    case Origin::module: ask_modules(info); break;
+    case Origin::planned: info.reason = row.text; break;
   }
   return info;
 }

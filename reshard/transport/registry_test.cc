@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "reshard/transport/inproc.h"
+#include "reshard/transport/inproc/inproc.h"
 
 namespace reshard {
 namespace {

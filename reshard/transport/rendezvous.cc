@@ -13,11 +13,11 @@
 #include <thread>
 #include <utility>
 
-#include "reshard/transport/door.h"
-#include "reshard/transport/hub.h"
-#include "reshard/transport/rendezvous_place.h"
-#include "reshard/transport/socket.h"
-#include "reshard/transport/tcp_control.h"
+#include "reshard/transport/tcp/control.h"
+#include "reshard/transport/tcp/coordinator.h"
+#include "reshard/transport/tcp/door.h"
+#include "reshard/transport/tcp/rendezvous_address.h"
+#include "reshard/transport/tcp/socket.h"
 
 namespace reshard {
 namespace {
@@ -35,7 +35,7 @@ constexpr std::size_t kMostSettings = 4096, kMostValue = 120;
 /// Hubs of this process whose rank 0 has left before the others.
 struct Served {
   std::mutex mutex;
-  std::vector<std::unique_ptr<Hub>> hubs;
+  std::vector<std::unique_ptr<Coordinator>> hubs;
 };
 Served& served() {
   static Served all;
@@ -51,7 +51,7 @@ struct Attempt {
 Attempt again(std::string why) { return {nullptr, std::nullopt, std::move(why)}; }
 Attempt refused(Error error) { return {nullptr, std::move(error), ""}; }
 
-Result<> check(const Join& join, const Place& place) {
+Result<> check(const RendezvousOptions& join, const RendezvousAddress& place) {
   RESHARD_TRY(check_job(join.job));
   if (join.size < 1 || join.size > kMaxRanks) {
     return fail(
@@ -89,7 +89,7 @@ std::string named_by_digest(const std::string& text, const Key& digest) {
   return fmt::format("of {} bytes with digest {}", text.size(), hex);
 }
 
-Frame request(const Join& join) {
+Frame request(const RendezvousOptions& join) {
   const Key digest = digest_of(join.agreement);
   Frame out{Kind::join,
             0,
@@ -123,7 +123,7 @@ Verdict greet(int socket, const Greeting& greeting, Deadline limit) {
 }
 
 /// From a connected socket to a rank that waits for the others.
-Attempt enter(const Join& join, FileDescriptor socket, const GroupKey& key,
+Attempt enter(const RendezvousOptions& join, FileDescriptor socket, const GroupKey& key,
               const Instance& instance) {
   const Deadline limit = std::min(join.deadline, Deadline::after(kGreetingLimit));
   const Greeting greeting(key, instance);
@@ -150,8 +150,8 @@ Attempt enter(const Join& join, FileDescriptor socket, const GroupKey& key,
 }
 
 /// A hub of this group that gathers there now: rank 0 is taken then.
-Result<> check_not_taken(const Join& join, const std::vector<std::string>& hosts, int port,
-                         const Instance& instance) {
+Result<> check_not_taken(const RendezvousOptions& join, const std::vector<std::string>& hosts,
+                         int port, const Instance& instance) {
   const Greeting greeting(group_key(join.job, join.secret), instance);
   for (const std::string& host : hosts) {
     const auto socket = connect_to(host, port, kConnectLimit, join.deadline);
@@ -163,7 +163,7 @@ Result<> check_not_taken(const Join& join, const std::vector<std::string>& hosts
   return {};
 }
 
-Attempt enter_at(const Join& join, const std::vector<std::string>& hosts, int port,
+Attempt enter_at(const RendezvousOptions& join, const std::vector<std::string>& hosts, int port,
                  const GroupKey& key, const Instance& instance) {
   Attempt last = again("nobody is there");
   for (const std::string& host : hosts) {
@@ -181,7 +181,7 @@ Attempt enter_at(const Join& join, const std::vector<std::string>& hosts, int po
   return last;
 }
 
-Attempt enter_by_file(const Join& join, const std::string& path) {
+Attempt enter_by_file(const RendezvousOptions& join, const std::string& path) {
   const auto meeting = read_meeting(path);
   if (!meeting) return again(meeting.error().message);
   // Where neither has a secret a rank 0 that lives says so; a dead job's file says nothing.
@@ -189,19 +189,20 @@ Attempt enter_by_file(const Join& join, const std::string& path) {
   return enter_at(join, meeting->addresses, meeting->port, key, meeting->instance);
 }
 
-Attempt enter_by_door(const Join& join, int door, const GroupKey& key) {
+Attempt enter_by_door(const RendezvousOptions& join, int door, const GroupKey& key) {
   auto socket = knock(door);
   if (!socket) return again(socket.error().message);
   return enter(join, std::move(*socket), key, Instance{});
 }
 
-Result<> go_on(const Join& join) {
+Result<> go_on(const RendezvousOptions& join) {
   std::string reason = join.gives_up ? join.gives_up() : "";
   if (reason.empty()) return {};
   return fail(Code::aborted, std::move(reason));
 }
 
-Result<std::unique_ptr<ControlPlane>> join_others(const Join& join, const Place& place) {
+Result<std::unique_ptr<ControlPlane>> join_others(const RendezvousOptions& join,
+                                                  const RendezvousAddress& place) {
   const GroupKey key = group_key(join.job, join.secret);
   for (;;) {
     RESHARD_TRY(go_on(join));
@@ -220,7 +221,7 @@ Result<std::unique_ptr<ControlPlane>> join_others(const Join& join, const Place&
 }
 
 /// A port of an earlier group may still be in use by it for a moment.
-Result<Listener> listen_when_free(const Join& join, const Place& place) {
+Result<Listener> listen_when_free(const RendezvousOptions& join, const RendezvousAddress& place) {
   for (;;) {
     RESHARD_TRY(go_on(join));
     bool in_use = false;
@@ -254,7 +255,8 @@ class Notice {
   Instance instance_;
 };
 
-Result<std::unique_ptr<ControlPlane>> join_as_first(const Join& join, const Place& place) {
+Result<std::unique_ptr<ControlPlane>> join_as_first(const RendezvousOptions& join,
+                                                    const RendezvousAddress& place) {
   make_room_for_files(static_cast<std::size_t>(join.size));
   const std::string path = place.folder.empty() ? "" : meeting_path(place.folder, join.job);
   if (const auto there = read_meeting(path))
@@ -262,17 +264,17 @@ Result<std::unique_ptr<ControlPlane>> join_as_first(const Join& join, const Plac
   Listener listener =
       RESHARD_TRY(place.door >= 0 ? at_door(place.door) : listen_when_free(join, place));
   auto [mine, hubs] = RESHARD_TRY(socket_pair());
-  Meeting meeting;
+  RendezvousPoint meeting;
   meeting.instance = random_instance();
   meeting.port = listener.port;
   meeting.addresses = own_addresses();
   if (join.secret.empty() && place.door < 0) meeting.secret = Secret::random();
-  Hub::Options options;
+  Coordinator::Options options;
   options.size = join.size;
   options.key = group_key(join.job, join.secret.empty() ? meeting.secret : join.secret);
   options.instance = meeting.instance;
-  auto hub = std::make_unique<Hub>(options, std::move(listener.socket), std::move(hubs),
-                                   RESHARD_TRY(Bell::make()));
+  auto hub = std::make_unique<Coordinator>(options, std::move(listener.socket), std::move(hubs),
+                                           RESHARD_TRY(Bell::make()));
   std::optional<Notice> notice;
   if (!path.empty()) {
     RESHARD_TRY(write_meeting(path, meeting));
@@ -290,7 +292,7 @@ Result<std::unique_ptr<ControlPlane>> join_as_first(const Join& join, const Plac
 
 namespace tcp {
 
-void keep_serving(std::unique_ptr<Hub> hub) {
+void keep_serving(std::unique_ptr<Coordinator> hub) {
   Served& all = served();
   const std::lock_guard lock(all.mutex);
   std::erase_if(all.hubs, [](const auto& h) { return h->finished(); });
@@ -301,7 +303,7 @@ void keep_serving(std::unique_ptr<Hub> hub) {
 
 Result<> finish_serving(Deadline deadline) {
   Served& all = served();
-  std::vector<std::unique_ptr<Hub>> hubs;
+  std::vector<std::unique_ptr<Coordinator>> hubs;
   {
     const std::lock_guard lock(all.mutex);
     hubs.swap(all.hubs);
@@ -317,14 +319,14 @@ Result<> finish_serving(Deadline deadline) {
               fmt::format("ranks of {} groups that this process serves have not left", late));
 }
 
-Result<std::unique_ptr<ControlPlane>> join(const Join& join) {
+Result<std::unique_ptr<ControlPlane>> join(const RendezvousOptions& join) {
   RESHARD_TRY(start_crypto());
-  const Place place = RESHARD_TRY(parse_url(join.url));
+  const RendezvousAddress place = RESHARD_TRY(parse_url(join.url));
   RESHARD_TRY(check(join, place));
   return join.rank == Rank{0} ? join_as_first(join, place) : join_others(join, place);
 }
 
-void remove_dead_rendezvous(const Join& join) {
+void remove_dead_rendezvous(const RendezvousOptions& join) {
   const auto place = parse_url(join.url);
   if (!place || place->folder.empty() || !check_job(join.job) || !start_crypto()) return;
   const std::string path = meeting_path(place->folder, join.job);

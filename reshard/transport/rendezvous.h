@@ -33,7 +33,7 @@ class Secret {
 };
 
 /// Where and as whom a process joins a group.
-struct Join {
+struct RendezvousOptions {
   /// "tcp://HOST:PORT": rank 0 listens there, all others connect; needs a secret. Finding the
   /// address of a host's name takes what the system takes, also beyond the deadline.
   /// "file:///FOLDER": a folder that all processes see; rank 0 writes there (readable by its owner
@@ -77,11 +77,11 @@ struct Join {
 /// within milliseconds, status() and all waits, with `aborted` and its number. A host that vanishes
 /// without a word is noticed within 25 s. When the process of rank 0 dies, all others know only
 /// that.
-Result<std::unique_ptr<ControlPlane>> join(const Join& join);
+Result<std::unique_ptr<ControlPlane>> join(const RendezvousOptions& join);
 
 /// Removes what a rank 0 of this host that was killed while it gathered has left in the folder of a
 /// file:// rendezvous. Leaves alone what a living process wrote, and every other kind of place.
-void remove_dead_rendezvous(const Join& join);
+void remove_dead_rendezvous(const RendezvousOptions& join);
 
 /// The process of rank 0 serves its group until the last rank has left, also after its own close().
 /// Returns when no group is left that this process serves: call it before the process of rank 0

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Protects: ranks that joined over TCP keep the promises of every control plane, as threads and as
 // processes.
-#include "reshard/transport/conformance_testutil.h"
-#include "reshard/transport/rank_processes_testutil.h"
+#include "reshard/transport/testing/conformance_testutil.h"
+#include "reshard/transport/testing/rank_processes_testutil.h"
 
 namespace reshard {
 namespace {

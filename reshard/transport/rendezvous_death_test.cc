@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "reshard/transport/rank_processes_testutil.h"
+#include "reshard/transport/testing/rank_processes_testutil.h"
 
 namespace reshard {
 namespace {
@@ -116,7 +116,7 @@ TEST(RendezvousDeath, the_survivors_make_a_new_group) {
   const RendezvousFolder folder;
   ProcessEvent calling;
   const auto join_as = [&](const std::string& job, int rank, int size) {
-    Join place;
+    RendezvousOptions place;
     place.url = folder.url();
     place.job = job;
     place.rank = Rank{rank};

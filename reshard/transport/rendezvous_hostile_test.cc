@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "reshard/base/hash.h"
-#include "reshard/transport/conformance_ranks_testutil.h"
-#include "reshard/transport/hub.h"
 #include "reshard/transport/rendezvous.h"
-#include "reshard/transport/socket.h"
+#include "reshard/transport/tcp/coordinator.h"
+#include "reshard/transport/tcp/socket.h"
+#include "reshard/transport/testing/conformance_ranks_testutil.h"
 
 namespace reshard {
 namespace {
@@ -29,8 +29,8 @@ class Gathering {
     const auto listener = listen_at("127.0.0.1", 0);
     port_ = listener ? listener->port : 0;
   }
-  Join as(int rank) const {
-    Join join;
+  RendezvousOptions as(int rank) const {
+    RendezvousOptions join;
     join.url = "tcp://127.0.0.1:" + std::to_string(port_);
     join.rank = Rank{rank};
     join.size = size_;
@@ -49,7 +49,7 @@ class Gathering {
   /// The group comes together all the same.
   void expect_success() {
     std::vector<std::future<Result<>>> others;
-    const auto live = [](const Join& as) -> Result<> {
+    const auto live = [](const RendezvousOptions& as) -> Result<> {
       auto me = RESHARD_TRY(join(as));
       return me->barrier(patient());
     };
@@ -178,13 +178,14 @@ TEST(RendezvousHostile, who_is_silent_for_too_long_is_cut_off_and_who_is_slow_is
   auto ends = socket_pair();
   ASSERT_TRUE(listener && ends);
   const int port = listener->port;
-  Hub::Options options;
+  Coordinator::Options options;
   options.size = 2;
   options.key = group_key("job", Secret::random());
   options.patience = std::chrono::milliseconds(200);
   auto bell = Bell::make();
   ASSERT_TRUE(bell);
-  const Hub hub(options, std::move(listener->socket), std::move(ends->second), std::move(*bell));
+  const Coordinator hub(options, std::move(listener->socket), std::move(ends->second),
+                        std::move(*bell));
   {
     auto silent = connect_to("127.0.0.1", port, kSecond, patient());
     ASSERT_TRUE(silent);

@@ -12,15 +12,15 @@
 #include <string>
 #include <vector>
 
-#include "reshard/transport/rank_processes_testutil.h"
-#include "reshard/transport/rendezvous_place.h"
-#include "reshard/transport/socket.h"
+#include "reshard/transport/tcp/rendezvous_address.h"
+#include "reshard/transport/tcp/socket.h"
+#include "reshard/transport/testing/rank_processes_testutil.h"
 
 namespace reshard {
 namespace {
 
-Join place(const std::string& url, int rank, int size) {
-  Join join;
+RendezvousOptions place(const std::string& url, int rank, int size) {
+  RendezvousOptions join;
   join.url = url;
   join.rank = Rank{rank};
   join.size = size;
@@ -30,14 +30,14 @@ Join place(const std::string& url, int rank, int size) {
 
 using Joined = Result<std::unique_ptr<ControlPlane>>;
 
-std::future<Joined> join_soon(const Join& as) {
+std::future<Joined> join_soon(const RendezvousOptions& as) {
   return std::async(std::launch::async, [as] { return join(as); });
 }
 
 /// All at once; the outcomes by position.
-std::vector<Joined> join_all(const std::vector<Join>& all) {
+std::vector<Joined> join_all(const std::vector<RendezvousOptions>& all) {
   std::vector<std::future<Joined>> soon;
-  for (const Join& as : all) soon.push_back(join_soon(as));
+  for (const RendezvousOptions& as : all) soon.push_back(join_soon(as));
   std::vector<Joined> out;
   for (auto& one : soon) out.push_back(one.get());
   return out;
@@ -72,9 +72,9 @@ TEST(Rendezvous, what_rank_0_writes_is_its_owners_only) {
 TEST(Rendezvous, ranks_meet_over_tcp_with_a_secret) {
   for (const std::string host : {"127.0.0.1", "localhost"}) {
     const std::string url = "tcp://" + host + ":" + std::to_string(free_port());
-    std::vector<Join> all;
+    std::vector<RendezvousOptions> all;
     for (const int rank : {2, 1, 0}) all.push_back(place(url, rank, 3));
-    for (Join& as : all) as.secret = *Secret::from_text("sixteen characters");
+    for (RendezvousOptions& as : all) as.secret = *Secret::from_text("sixteen characters");
     auto joined = join_all(all);
     for (const auto& one : joined) EXPECT_TRUE(one) << outcome(one);
   }
@@ -82,7 +82,7 @@ TEST(Rendezvous, ranks_meet_over_tcp_with_a_secret) {
 
 TEST(Rendezvous, groups_of_other_names_do_not_mix) {
   const RendezvousFolder folder;
-  std::vector<Join> all;
+  std::vector<RendezvousOptions> all;
   for (const std::string job : {"a", "b"}) {
     for (int rank = 0; rank < 2; ++rank) {
       all.push_back(place(folder.url(), rank, 2));
@@ -97,13 +97,13 @@ TEST(Rendezvous, at_a_tcp_place_that_another_group_holds_a_rank_waits) {
   const std::string url = "tcp://127.0.0.1:" + std::to_string(free_port());
   const Secret secret = Secret::random();
   const auto as = [&](const std::string& job, int rank) {
-    Join out = place(url, rank, 2);
+    RendezvousOptions out = place(url, rank, 2);
     out.job = job;
     out.secret = secret;
     return out;
   };
   auto first = join_soon(as("first", 0));
-  Join early = as("second", 1);
+  RendezvousOptions early = as("second", 1);
   early.deadline = Deadline::after(std::chrono::milliseconds(200));
   expect_error(join(early), Code::deadline, {"rank 0 did not come"});
   auto second = join_all({as("second", 0), as("second", 1), as("first", 1)});
@@ -113,8 +113,8 @@ TEST(Rendezvous, at_a_tcp_place_that_another_group_holds_a_rank_waits) {
 
 TEST(Rendezvous, a_wrong_secret_is_told_to_its_owner_and_hurts_nobody) {
   const std::string url = "tcp://127.0.0.1:" + std::to_string(free_port());
-  std::vector<Join> all{place(url, 0, 2), place(url, 1, 2), place(url, 1, 2)};
-  for (Join& as : all) as.secret = *Secret::from_text("the right secret words");
+  std::vector<RendezvousOptions> all{place(url, 0, 2), place(url, 1, 2), place(url, 1, 2)};
+  for (RendezvousOptions& as : all) as.secret = *Secret::from_text("the right secret words");
   all[1].secret = *Secret::from_text("the wrong secret words");
   auto zero = join_soon(all[0]);
   const auto wrong = join(all[1]);
@@ -127,7 +127,7 @@ TEST(Rendezvous, a_wrong_secret_is_told_to_its_owner_and_hurts_nobody) {
 
 TEST(Rendezvous, in_a_folder_too_a_secret_may_be_brought_and_then_is_needed) {
   const RendezvousFolder folder;
-  std::vector<Join> all{place(folder.url(), 0, 2), place(folder.url(), 1, 2)};
+  std::vector<RendezvousOptions> all{place(folder.url(), 0, 2), place(folder.url(), 1, 2)};
   all[0].secret = Secret::random();
   auto zero = join_soon(all[0]);
   expect_error(join(all[1]), Code::aborted, {"secret"});
@@ -141,7 +141,7 @@ TEST(Rendezvous, in_a_folder_too_a_secret_may_be_brought_and_then_is_needed) {
 
 TEST(Rendezvous, differing_agreements_are_named_on_every_rank) {
   const RendezvousFolder folder;
-  std::vector<Join> all;
+  std::vector<RendezvousOptions> all;
   for (int rank = 0; rank < 3; ++rank) {
     all.push_back(place(folder.url(), rank, 3));
     all.back().agreement = rank == 2 ? "plan 17" : "plan 16";
@@ -149,18 +149,19 @@ TEST(Rendezvous, differing_agreements_are_named_on_every_rank) {
   for (const auto& one : join_all(all))
     expect_error(one, Code::invalid_argument, {"rank 2", "\"plan 17\"", "\"plan 16\""});
   // A long one is not printed, but told apart.
-  for (Join& as : all) as.agreement = std::string(100'000, as.rank == Rank{1} ? 'x' : 'y');
+  for (RendezvousOptions& as : all)
+    as.agreement = std::string(100'000, as.rank == Rank{1} ? 'x' : 'y');
   for (const auto& one : join_all(all)) {
     expect_error(one, Code::invalid_argument, {"rank 1", "100000 bytes with digest"});
     EXPECT_LT(one.error().message.size(), 300U);
   }
-  for (Join& as : all) as.agreement = std::string(100'000, 'z');
+  for (RendezvousOptions& as : all) as.agreement = std::string(100'000, 'z');
   for (const auto& one : join_all(all)) EXPECT_TRUE(one) << outcome(one);
 }
 
 TEST(Rendezvous, a_differing_setting_is_told_by_name_with_both_values) {
   const RendezvousFolder folder;
-  std::vector<Join> all;
+  std::vector<RendezvousOptions> all;
   for (int rank = 0; rank < 4; ++rank) {
     all.push_back(place(folder.url(), rank, 4));
     all.back().settings = {{"--seed", "7"}, {"--repeat", rank == 2 ? "5" : "2"}};
@@ -178,7 +179,7 @@ TEST(Rendezvous, a_differing_setting_is_told_by_name_with_both_values) {
   expect_error(outcomes[0], Code::invalid_argument, {"rank 1 does not know --seed"});
   expect_error(outcomes[1], Code::invalid_argument, {"rank 0 has --seed 7", "does not know"});
   // Long ones are compared whole, and are not printed.
-  for (Join& as : all) {
+  for (RendezvousOptions& as : all) {
     as.size = 2;
     as.settings = {{"--ignore", std::string(100'000, as.rank == Rank{1} ? 'x' : 'y')}};
   }
@@ -186,13 +187,13 @@ TEST(Rendezvous, a_differing_setting_is_told_by_name_with_both_values) {
     expect_error(one, Code::invalid_argument, {"--ignore of 100000 bytes with digest"});
     EXPECT_LT(one.error().message.size(), 300U);
   }
-  for (Join& as : all) as.settings = {{"--ignore", std::string(100'000, 'z')}};
+  for (RendezvousOptions& as : all) as.settings = {{"--ignore", std::string(100'000, 'z')}};
   for (const auto& one : join_all(all)) EXPECT_TRUE(one) << outcome(one);
 }
 
 TEST(Rendezvous, differing_sizes_are_named_on_every_rank) {
   const RendezvousFolder folder;
-  const std::vector<Join> all{place(folder.url(), 0, 4), place(folder.url(), 1, 2)};
+  const std::vector<RendezvousOptions> all{place(folder.url(), 0, 4), place(folder.url(), 1, 2)};
   for (const auto& one : join_all(all))
     expect_error(one, Code::invalid_argument, {"rank 1", "group of 2", "4"});
 }
@@ -212,14 +213,14 @@ TEST(Rendezvous, rank_0_is_taken_while_another_gathers_there) {
   const RendezvousFolder folder;
   const std::string tcp = "tcp://127.0.0.1:" + std::to_string(free_port());
   for (const std::string& url : {folder.url(), tcp}) {
-    std::vector<Join> all;
+    std::vector<RendezvousOptions> all;
     for (int rank = 0; rank < 3; ++rank) {
       all.push_back(place(url, rank, 3));
       all.back().secret = *Secret::from_text("sixteen characters");
     }
     auto first = join_soon(all[0]);
     // The second is who comes when the first is there: when it knows whom it waits for.
-    Join probe = all[1];
+    RendezvousOptions probe = all[1];
     for (bool there = false; !there;) {
       probe.deadline = Deadline::after(std::chrono::milliseconds(50));
       const auto left = join(probe);
@@ -233,13 +234,13 @@ TEST(Rendezvous, rank_0_is_taken_while_another_gathers_there) {
 
 TEST(Rendezvous, the_ranks_that_do_not_come_are_named_at_the_deadline) {
   const RendezvousFolder folder;
-  std::vector<Join> all{place(folder.url(), 0, 5), place(folder.url(), 3, 5)};
+  std::vector<RendezvousOptions> all{place(folder.url(), 0, 5), place(folder.url(), 3, 5)};
   auto zero = join_soon(all[0]);
   while (folder.files() != std::vector<std::string>{"reshard-reshard"}) std::this_thread::yield();
   all[1].deadline = Deadline::after(std::chrono::seconds(1));
   expect_error(join(all[1]), Code::deadline, {"ranks 1, 2, 4 did not come"});
   // Who gave up may come again.
-  std::vector<Join> rest;
+  std::vector<RendezvousOptions> rest;
   for (const int rank : {1, 2, 3, 4}) rest.push_back(place(folder.url(), rank, 5));
   for (const auto& one : join_all(rest)) EXPECT_TRUE(one) << outcome(one);
   EXPECT_TRUE(zero.get());
@@ -254,7 +255,7 @@ TEST(Rendezvous, the_ranks_that_do_not_come_are_named_at_the_deadline) {
 /// Leaves what a rank 0 leaves that is killed while it gathers.
 void die_gathering(const RendezvousFolder& folder, const Secret& secret) {
   const auto body = [&](Rank) {
-    Join as = place(folder.url(), 0, 2);
+    RendezvousOptions as = place(folder.url(), 0, 2);
     as.secret = secret;
     auto never = join_soon(as);
     while (folder.files() != std::vector<std::string>{"reshard-reshard"}) std::this_thread::yield();
@@ -270,10 +271,10 @@ TEST(Rendezvous, the_file_of_a_dead_job_does_not_stop_a_new_one) {
   for (const auto& [dead, living] : {std::pair(none, none), {none, text}, {text, none}}) {
     const RendezvousFolder folder;
     die_gathering(folder, dead);
-    std::vector<Join> all{place(folder.url(), 0, 2), place(folder.url(), 1, 2)};
-    for (Join& as : all) as.secret = living;
+    std::vector<RendezvousOptions> all{place(folder.url(), 0, 2), place(folder.url(), 1, 2)};
+    for (RendezvousOptions& as : all) as.secret = living;
     // The second reads what the dead left before a living rank 0 replaces it.
-    Join early = all[1];
+    RendezvousOptions early = all[1];
     early.deadline = brief();
     expect_error(join(early), Code::deadline, {"rank 0 did not come"});
     auto one = join_soon(all[1]);
@@ -302,7 +303,7 @@ TEST(Rendezvous, who_gives_up_says_so_and_leaves_nothing_behind) {
   const std::string tcp = "tcp://127.0.0.1:" + std::to_string(free_port());
   for (const std::string& url : {folder.url(), tcp}) {
     for (const int rank : {0, 1}) {
-      Join as = place(url, rank, 2);
+      RendezvousOptions as = place(url, rank, 2);
       as.secret = *Secret::from_text("sixteen characters");
       int asked = 0;
       as.gives_up = [&] { return ++asked > 3 ? "enough" : ""; };
@@ -319,7 +320,7 @@ TEST(Rendezvous, a_file_that_others_may_have_written_is_not_followed) {
     std::ofstream(path) << tcp::meeting_text({{}, 1, {"127.0.0.1"}, Secret::random()});
     ::chmod(path.c_str(), mode);
   };
-  Join as = place(folder.url(), 1, 2);
+  RendezvousOptions as = place(folder.url(), 1, 2);
   for (const mode_t mode : {0644U, 0660U, 0622U}) {
     write(mode);
     as.deadline = brief();
@@ -334,23 +335,23 @@ TEST(Rendezvous, a_file_that_others_may_have_written_is_not_followed) {
 TEST(Rendezvous, wrong_places_names_ranks_and_sizes_are_refused) {
   const RendezvousFolder folder;
   const auto refused = [&](auto change, const std::vector<std::string>& parts) {
-    Join as = place(folder.url(), 0, 1);
+    RendezvousOptions as = place(folder.url(), 0, 1);
     change(as);
     expect_error(join(as), Code::invalid_argument, parts);
   };
   for (const std::string url :
        {"", "folder", "http://host:1", "tcp://host", "tcp://host:0", "tcp://host:65536",
         "tcp://:80", "tcp://host:80x", "tcp://::1:80", "file://relative", "file:/x"})
-    refused([&](Join& as) { as.url = url; }, {"tcp://HOST:PORT"});
+    refused([&](RendezvousOptions& as) { as.url = url; }, {"tcp://HOST:PORT"});
   for (const std::string& job :
        std::vector<std::string>{"", "a b", "../x", "a/b", "\xc3\xa4", std::string(65, 'a')})
-    refused([&](Join& as) { as.job = job; }, {"job name"});
-  refused([](Join& as) { as.url = "tcp://127.0.0.1:80"; }, {"secret"});
-  refused([](Join& as) { as.size = 0; }, {"0 ranks"});
-  refused([](Join& as) { as.size = 65537; }, {"65537"});
-  refused([](Join& as) { as.rank = Rank{1}; }, {"rank 1", "0 to 0"});
-  refused([](Join& as) { as.rank = Rank{-1}; }, {"rank -1"});
-  Join nowhere = place("file:///no/such/folder", 0, 1);
+    refused([&](RendezvousOptions& as) { as.job = job; }, {"job name"});
+  refused([](RendezvousOptions& as) { as.url = "tcp://127.0.0.1:80"; }, {"secret"});
+  refused([](RendezvousOptions& as) { as.size = 0; }, {"0 ranks"});
+  refused([](RendezvousOptions& as) { as.size = 65537; }, {"65537"});
+  refused([](RendezvousOptions& as) { as.rank = Rank{1}; }, {"rank 1", "0 to 0"});
+  refused([](RendezvousOptions& as) { as.rank = Rank{-1}; }, {"rank -1"});
+  RendezvousOptions nowhere = place("file:///no/such/folder", 0, 1);
   expect_error(join(nowhere), Code::not_found, {"/no/such/folder"});
 }
 

@@ -73,11 +73,11 @@ class Event {
 };
 
 /// The name of shared memory, given by its owner's share(), for ControlPlane::all_gather(). Opaque.
-using MemoryKey = std::vector<std::byte>;
+using RemoteKey = std::vector<std::byte>;
 
 /// A peer's memory as this rank reaches it, from Transport::open(). A value; what it names belongs
 /// to the transport and lives until its close().
-struct PeerMemory {
+struct RemoteMemory {
   Rank owner;
   std::size_t size = 0;          ///< bytes.
   std::byte* address = nullptr;  ///< where it is mapped here; null when only get() reaches it.
@@ -127,19 +127,19 @@ class Transport {
   /// from a successful ControlPlane::quiesce() that follows the peers' last use, or called close().
   /// Errors: `unsupported` when neither capabilities().direct nor .registers, or such memory cannot
   /// be shared.
-  virtual Result<MemoryKey> share(std::span<std::byte> memory) = 0;
+  virtual Result<RemoteKey> share(std::span<std::byte> memory) = 0;
 
   /// The memory that `owner` shared. Where it is mapped, reads and writes through its address are
   /// ordered with the owner's only by the control plane: barrier() makes what came before it
   /// visible. Errors: `corrupt` when the key is not one of this group; `unsupported` when
   /// capabilities().direct is false, or this rank may not reach that memory (the text says what
   /// forbids it).
-  virtual Result<PeerMemory> open(Rank owner, const MemoryKey& key) = 0;
+  virtual Result<RemoteMemory> open(Rank owner, const RemoteKey& key) = 0;
 
   /// Reads pieces of a peer's memory, mapped or not, and returns when all bytes are here. One copy;
   /// made for many short pieces in ascending order of offset. Errors: `invalid_argument` for a
   /// piece beyond the memory's end (nothing is read then); `aborted` when the owner is gone.
-  virtual Result<> get(const PeerMemory& from, std::span<const Get> pieces) = 0;
+  virtual Result<> get(const RemoteMemory& from, std::span<const Get> pieces) = 0;
 
   /// Leaves the group: undone events of this rank fail with `aborted`, and so does every message
   /// that a peer has or will have with it. A rank that waited for all its events leaves without

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "reshard/exec/rank_refit_testutil.h"
-#include "reshard/refit/allocation_count_testutil.h"
-#include "reshard/transport/inproc.h"
-#include "reshard/transport/shm_testutil.h"
+#include "reshard/refit/session/allocation_count_testutil.h"
+#include "reshard/transport/inproc/inproc.h"
+#include "reshard/transport/shm/shm_testutil.h"
 
 namespace reshard {
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(RefitOverTransport);

@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "reshard/base/check.h"
-#include "reshard/io/hf_config.h"
+#include "reshard/io/hf/config.h"
 #include "reshard/model/canonical.h"
 
 namespace {

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "reshard/base/check.h"
-#include "reshard/transport/engine_frames.h"
-#include "reshard/transport/script_wire_testutil.h"
+#include "reshard/transport/messages/frames.h"
+#include "reshard/transport/testing/script_wire_testutil.h"
 
 namespace {
 

@@ -5,8 +5,8 @@
 #include <string_view>
 
 #include "reshard/base/check.h"
-#include "reshard/io/checkpoint_index.h"
-#include "reshard/io/resume_journal.h"
+#include "reshard/io/checkpoint/index.h"
+#include "reshard/io/checkpoint/resume_journal.h"
 
 namespace {
 

@@ -5,8 +5,8 @@
 #include <span>
 
 #include "reshard/base/check.h"
-#include "reshard/model/gathered.h"
-#include "reshard/model/metadata_codec.h"
+#include "reshard/model/reported/gathered.h"
+#include "reshard/model/reported/metadata_codec.h"
 
 namespace {
 

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "reshard/base/check.h"
-#include "reshard/transport/control_frame.h"
-#include "reshard/transport/hub_group.h"
-#include "reshard/transport/rendezvous_place.h"
+#include "reshard/transport/tcp/coordinator_state.h"
+#include "reshard/transport/tcp/frame.h"
+#include "reshard/transport/tcp/rendezvous_address.h"
 
 namespace {
 
@@ -70,7 +70,7 @@ void check_place(std::string_view text) {
 void drive_hub(std::span<const std::uint8_t> steps) {
   constexpr int kRanks = 3;
   std::vector<int> answers(kRanks, 0), asked(kRanks, 0);
-  HubGroup group(kRanks, [&](Rank to, const Frame& out, FrameBody body) {
+  CoordinatorState group(kRanks, [&](Rank to, const Frame& out, FrameBody body) {
     const EncodedFrame encoded = encode(out, std::move(body));
     std::vector<std::byte> bytes = encoded.head;
     if (encoded.body) bytes.insert(bytes.end(), encoded.body->begin(), encoded.body->end());

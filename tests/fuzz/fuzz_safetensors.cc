@@ -7,8 +7,8 @@
 #include <string>
 
 #include "reshard/base/check.h"
-#include "reshard/io/safetensors.h"
-#include "reshard/io/safetensors_writer.h"
+#include "reshard/io/checkpoint/safetensors.h"
+#include "reshard/io/checkpoint/safetensors_writer.h"
 
 namespace {
 

@@ -6,8 +6,8 @@
 #include <filesystem>
 #include <functional>
 
-#include "reshard/io/checkpoint.h"
-#include "reshard/io/temp_dir_testutil.h"
+#include "reshard/io/checkpoint/checkpoint.h"
+#include "reshard/io/files/temp_dir_testutil.h"
 
 namespace reshard {
 namespace {

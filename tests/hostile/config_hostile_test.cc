@@ -6,8 +6,8 @@
 
 #include <map>
 
-#include "reshard/io/hf_config.h"
-#include "reshard/io/temp_dir_testutil.h"
+#include "reshard/io/files/temp_dir_testutil.h"
+#include "reshard/io/hf/config.h"
 
 namespace reshard {
 namespace {

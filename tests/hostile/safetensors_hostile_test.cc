@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <fstream>
 
-#include "reshard/io/safetensors.h"
-#include "reshard/io/temp_dir_testutil.h"
+#include "reshard/io/checkpoint/safetensors.h"
+#include "reshard/io/files/temp_dir_testutil.h"
 
 namespace reshard {
 namespace {
@@ -149,7 +149,8 @@ std::vector<Case> cover_cases() {
        "\"k\" must be a string, is 1"},
       {"control_characters_in_a_name", several(entry("\\n\\u001b[31m", 0, 9), 8),
        "tensor \"\\n\\u001b[31m\""},
-      {"very_long_name", several(entry(std::string(100'000, 'n'), 0, 9), 8), "has 100000 bytes, at most 1024 are allowed"},
+      {"very_long_name", several(entry(std::string(100'000, 'n'), 0, 9), 8),
+       "has 100000 bytes, at most 1024 are allowed"},
   };
 }
 

@@ -6,7 +6,7 @@
 #include <cstdlib>
 
 #include "reshard/transport/group.h"
-#include "reshard/transport/inproc.h"
+#include "reshard/transport/inproc/inproc.h"
 #include "reshard/transport/module.h"
 #include "reshard/transport/registry.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Protects: the transport `mpi` keeps the promises of every transport, between processes that
 // mpirun started.
-#include "reshard/transport/conformance_testutil.h"
+#include "reshard/transport/testing/conformance_testutil.h"
 #include "tests/mpi/launched_tests.h"
 
 namespace reshard {

@@ -23,7 +23,7 @@ std::string text(const Result<>& result) {
                 : std::string(name(result.error().code)) + ": " + result.error().message;
 }
 
-Result<> step(Group& group, std::uint64_t round, bool dies) {
+Result<> step(ProcessGroup& group, std::uint64_t round, bool dies) {
   const int rank = group.transport->rank().value(), size = group.transport->size();
   std::vector<std::byte> out(kBytes), in(kBytes);
   const Send send{Rank{(rank + 1) % size}, MessageId{round}, out};
@@ -39,11 +39,11 @@ Result<> step(Group& group, std::uint64_t round, bool dies) {
 Result<> ring(const std::string& folder, int victim) {
   const auto place = RESHARD_TRY(launched());
   if (!place) return fail(Code::invalid_argument, "start it with mpirun");
-  Join join_as;
+  RendezvousOptions join_as;
   join_as.url = "file://" + folder;
   join_as.rank = Rank{place->rank};
   join_as.size = place->size;
-  Group group = RESHARD_TRY(join_group("mpi", join_as));
+  ProcessGroup group = RESHARD_TRY(join_group("mpi", join_as));
   Result<> told;
   for (std::uint64_t round = 0; told; ++round)
     told = step(group, round, round == kLastRound && place->rank == victim);

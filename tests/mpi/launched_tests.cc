@@ -26,7 +26,7 @@ World world;
 Deadline for_all() { return Deadline::after(std::chrono::minutes(10)); }
 
 Result<std::unique_ptr<ControlPlane>> meet(int n) {
-  Join join_as;
+  RendezvousOptions join_as;
   join_as.url = "file://" + world.folder;
   join_as.job = "group-" + std::to_string(world.groups);
   join_as.rank = Rank{world.rank};

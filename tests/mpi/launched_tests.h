@@ -6,7 +6,7 @@
 #include <string>
 
 #include "reshard/base/result.h"
-#include "reshard/transport/conformance_ranks_testutil.h"
+#include "reshard/transport/testing/conformance_ranks_testutil.h"
 
 namespace reshard {
 

@@ -10,7 +10,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "reshard/refit/quantised_memory_testutil.h"
+#include "reshard/refit/session/quantised_memory_testutil.h"
 #include "reshard/transport/group.h"
 
 namespace reshard::quantised {
@@ -31,8 +31,8 @@ void say(int rank, const std::string& what) {
 }
 
 /// What was told of version 2, which never comes about.
-Result<> refit_both(const Arguments& arguments, Group& group, const Memory& memory,
-                    VersionWord& word, const Job& first, const Job& second) {
+Result<> refit_both(const Arguments& arguments, ProcessGroup& group, const Memory& memory,
+                    PublishedVersion& published, const Job& first, const Job& second) {
   const Rank me = group.transport->rank();
   SessionOptions options = options_of(arguments.way);
   const bool dies = me == Rank(arguments.victim);
@@ -41,8 +41,9 @@ Result<> refit_both(const Arguments& arguments, Group& group, const Memory& memo
     if (dies && refits == 2 && name(now) == arguments.phase) raise(SIGKILL);
     return {};
   };
-  auto session = RESHARD_TRY(Session::prepare(
-      *group.transport, *group.control, memory.source(first), memory.target(first, word), options));
+  auto session =
+      RESHARD_TRY(Session::prepare(*group.transport, *group.control, memory.source(first),
+                                   memory.target(first, published), options));
   copy_to(*first.source.stored, memory.from, me);
   RESHARD_TRY(session.refit(1));
   copy_to(*second.source.stored, memory.from, me);
@@ -56,18 +57,18 @@ Result<> live(const Arguments& arguments) {
   Job first(small_case()), second(small_case());
   first.fill(1);
   second.fill(2);
-  Join join_as;
+  RendezvousOptions join_as;
   join_as.url = "file://" + arguments.folder;
   join_as.rank = Rank{place->rank};
   join_as.size = place->size;
-  Group group = RESHARD_TRY(join_group("mpi", join_as));
+  ProcessGroup group = RESHARD_TRY(join_group("mpi", join_as));
   const Memory memory(first, Rank(place->rank));
-  VersionWord word;
-  const Result<> told = refit_both(arguments, group, memory, word, first, second);
+  PublishedVersion published;
+  const Result<> told = refit_both(arguments, group, memory, published, first, second);
   say(place->rank,
       "was told: " +
           (told ? "nothing" : std::string(name(told.error().code)) + ": " + told.error().message));
-  const Held held = word.held();
+  const TargetVersion held = published.target_version();
   const Index wrong = memory.wrong(held, held.version == 2 ? second : first);
   if (memory.has_target())
     say(place->rank, "holds " + std::string(name(held.state)) + " " + std::to_string(held.version) +

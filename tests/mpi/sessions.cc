@@ -2,9 +2,9 @@
 // Protects: sessions over `mpi`, between processes that mpirun started: hundreds of versions of
 // plain and quantised models, each proved; quantised sides that hold what the oracle says, and
 // after a fault a whole version or a torn one.
-#include "reshard/refit/quantised_faults_suite_testutil.h"
-#include "reshard/refit/quantised_steady_testutil.h"
-#include "reshard/refit/session_testutil.h"
+#include "reshard/refit/session/quantised_faults_suite_testutil.h"
+#include "reshard/refit/session/quantised_steady_testutil.h"
+#include "reshard/refit/session/session_testutil.h"
 #include "tests/mpi/launched_tests.h"
 
 namespace reshard {
@@ -22,14 +22,14 @@ TEST_P(MpiSessions, refit_two_hundred_versions) {
   const auto ended =
       run_launched(job.ranks, [&, buffering = buffering, path = path](RankEnds& ends) {
         const SessionMemory memory(job, ends.rank(), {.shared = true});
-        auto session = memory.prepare(ends, session_options(buffering, path, ProveWhen::always));
+        auto session = memory.prepare(ends, session_options(buffering, path, VerifyMode::always));
         ASSERT_EQ(outcome(session), "");
         for (std::int64_t version = 0; version < 200; ++version) {
           memory.source_bytes.fill(memory.source, version);
           const auto report = session->refit(version);
           ASSERT_EQ(outcome(report), "");
           EXPECT_EQ(report->plan_seconds, 0);
-          EXPECT_EQ(memory.wrong(session->held()), 0) << "version " << version;
+          EXPECT_EQ(memory.wrong(session->target_version()), 0) << "version " << version;
         }
         EXPECT_EQ(outcome(ends.control->quiesce(patient())), "");
       });

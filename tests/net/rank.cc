@@ -41,7 +41,7 @@ Result<> wait(ControlPlane& me) {
 }
 
 Result<> run(char** arguments) {
-  Join as;
+  RendezvousOptions as;
   as.url = arguments[1];
   as.rank = Rank{std::atoi(arguments[2])};
   as.size = std::atoi(arguments[3]);

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "reshard/transport/conformance_ranks_testutil.h"
+#include "reshard/transport/testing/conformance_ranks_testutil.h"
 #include "tests/transports/module_ranks_testutil.h"
 
 namespace reshard {

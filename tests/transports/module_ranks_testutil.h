@@ -7,9 +7,9 @@
 #include <functional>
 #include <string>
 
-#include "reshard/transport/conformance_ranks_testutil.h"
 #include "reshard/transport/group.h"
-#include "reshard/transport/rank_processes_testutil.h"
+#include "reshard/transport/testing/conformance_ranks_testutil.h"
+#include "reshard/transport/testing/rank_processes_testutil.h"
 
 namespace reshard {
 

@@ -4,7 +4,7 @@
 
 #include "reshard/base/bytes.h"
 #include "reshard/base/value_map.h"
-#include "reshard/model/gathered_metadata.h"
+#include "reshard/model/reported/gathered_metadata.h"
 #include "reshard/refit/megatron/reshard_plan.h"
 #include "reshard/transform/convert.h"
 

@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "reshard/refit/megatron/swap_testutil.h"
-#include "reshard/transport/forwarding_control_testutil.h"
+#include "reshard/transport/testing/forwarding_control_testutil.h"
 
 namespace reshard::megatron {
 namespace {

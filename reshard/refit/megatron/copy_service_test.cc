@@ -6,8 +6,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "reshard/transport/conformance_ranks_testutil.h"
-#include "reshard/transport/inproc.h"
+#include "reshard/transport/inproc/inproc.h"
+#include "reshard/transport/testing/conformance_ranks_testutil.h"
 
 namespace reshard::megatron {
 namespace {

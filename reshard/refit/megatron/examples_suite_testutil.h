@@ -14,7 +14,7 @@
 #include "reshard/refit/megatron/reshard_plan.h"
 #include "reshard/refit/megatron/source_choice.h"
 #include "reshard/refit/megatron/tiling.h"
-#include "reshard/transport/conformance_ranks_testutil.h"
+#include "reshard/transport/testing/conformance_ranks_testutil.h"
 
 namespace reshard::megatron {
 

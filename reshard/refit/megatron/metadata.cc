@@ -12,10 +12,6 @@ namespace {
 
 constexpr Index kMaxRank = std::numeric_limits<Rank::rep>::max();
 
-tl::unexpected<Error> bad(std::string_view name, std::string_view what) {
-  return fail(Code::invalid_argument, fmt::format("parameter '{}': {}", name, what));
-}
-
 /// A part weightK or biasK: one expert's tensor of grouped experts.
 bool is_grouped_expert(std::string_view name) {
   return detect_expert_index_from_param_name(name) &&
@@ -34,8 +30,9 @@ class RankLists {
     for (Rank r : *group) {
       const Index global = r.value() + options_.rank_offset;
       if (global < 0 || global > kMaxRank)
-        return bad(name, fmt::format("rank {} of a process group and rank_offset {} are no rank",
-                                     r.value(), options_.rank_offset));
+        return invalid_parameter(
+            name, fmt::format("rank {} of a process group and rank_offset {} are no rank",
+                              r.value(), options_.rank_offset));
       ranks.emplace_back(static_cast<Rank::rep>(global));
     }
     return unique(std::move(ranks));
@@ -44,7 +41,7 @@ class RankLists {
   Result<GroupRanks> whole_world(std::string_view name) {
     std::vector<Rank> ranks;
     if (options_.world_size < 1 || options_.rank_offset > kMaxRank - options_.world_size)
-      return bad(name, "the world has no ranks or too many");
+      return invalid_parameter(name, "the world has no ranks or too many");
     for (Index r = 0; r < options_.world_size; ++r)
       ranks.emplace_back(static_cast<Rank::rep>(r + options_.rank_offset));
     return unique(std::move(ranks));
@@ -66,13 +63,14 @@ Result<> add_groups(ParameterMetadata& meta, const ProcessGroups& pg, const Extr
   const std::string& name = meta.name;
   const bool of_expert = meta.is_ep || (options.num_experts && is_grouped_expert(name));
   if (meta.is_ep) {
-    if (pg.ep == nullptr) return bad(name, "an expert's parameter needs pg_collection.ep");
+    if (pg.ep == nullptr)
+      return invalid_parameter(name, "an expert's parameter needs pg_collection.ep");
     meta.expert_parallel_group_ranks = RESHARD_TRY(lists.of(pg.ep, name));
   }
   const GroupRanks& tensor = of_expert && pg.expt_tp != nullptr ? pg.expt_tp : pg.tp;
   meta.tensor_parallel_group_ranks = RESHARD_TRY(lists.of(tensor, name));
   if (of_expert && tensor != nullptr && tensor->size() > 1) meta.is_tp = true;
-  if (pg.dp == nullptr) return bad(name, "pg_collection.dp is missing");
+  if (pg.dp == nullptr) return invalid_parameter(name, "pg_collection.dp is missing");
   meta.data_parallel_group_ranks = RESHARD_TRY(lists.of(pg.dp, name));
   meta.pipeline_parallel_group_ranks =
       pg.pp != nullptr ? RESHARD_TRY(lists.of(pg.pp, name)) : RESHARD_TRY(lists.whole_world(name));

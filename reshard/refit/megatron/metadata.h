@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "reshard/model/parameter_metadata.h"
+#include "reshard/model/reported/parameter_metadata.h"
 #include "reshard/refit/megatron/module.h"
 
 namespace reshard::megatron {

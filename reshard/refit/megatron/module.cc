@@ -13,17 +13,15 @@
 namespace reshard::megatron {
 namespace {
 
-tl::unexpected<Error> bad(const std::string& what) { return fail(Code::invalid_argument, what); }
-
 std::string joined(const std::string& path, std::string_view name) {
   return path.empty() ? std::string(name) : fmt::format("{}.{}", path, name);
 }
 
 Result<> check_memory(std::string_view name, const TensorView& memory) {
   if (memory.strides.size() != memory.shape.size() || !is_contiguous(memory))
-    return bad(fmt::format("tensor '{}': its memory has gaps", name));
+    return invalid(fmt::format("tensor '{}': its memory has gaps", name));
   if (memory.data == nullptr && memory.num_elements() > 0)
-    return bad(fmt::format("tensor '{}': no memory", name));
+    return invalid(fmt::format("tensor '{}': no memory", name));
   return {};
 }
 
@@ -78,16 +76,16 @@ Module::Module() {
 
 Result<> Module::check_name(std::string_view name) const {
   if (name.empty() || name.find('.') != std::string_view::npos)
-    return bad(fmt::format("'{}' is no name of a module's member", name));
+    return invalid(fmt::format("'{}' is no name of a module's member", name));
   if (child(name) != nullptr || find_named(parameters_, name) != parameters_.end() ||
       find_named(buffers_, name) != buffers_.end())
-    return bad(fmt::format("the module has a member '{}' already", name));
+    return invalid(fmt::format("the module has a member '{}' already", name));
   return {};
 }
 
 Result<> Module::add_child(std::string name, std::shared_ptr<Module> child) {
   RESHARD_TRY(check_name(name));
-  if (child == nullptr) return bad(fmt::format("child '{}' is null", name));
+  if (child == nullptr) return invalid(fmt::format("child '{}' is null", name));
   children_.push_back({std::move(name), std::move(child)});
   return {};
 }
@@ -118,7 +116,7 @@ Result<TensorPtr> Module::register_parameter(std::string name, const TensorView&
 
 Result<> Module::share_parameter(std::string name, TensorPtr tensor) {
   RESHARD_TRY(check_name(name));
-  if (tensor == nullptr) return bad(fmt::format("parameter '{}' is null", name));
+  if (tensor == nullptr) return invalid(fmt::format("parameter '{}' is null", name));
   parameters_.push_back({std::move(name), std::move(tensor), false});
   return {};
 }
@@ -206,9 +204,9 @@ Result<Module*> chunk_list(const std::vector<Module*>& chunks) {
   for (std::size_t i = 1; i < chunks.size(); ++i) {
     if (std::find(chunks.begin(), chunks.begin() + static_cast<std::ptrdiff_t>(i), chunks[i]) !=
         chunks.begin() + static_cast<std::ptrdiff_t>(i))
-      return bad(fmt::format("chunk {} of a model stands twice in its list", i));
+      return invalid(fmt::format("chunk {} of a model stands twice in its list", i));
     if (!same_groups(*first.pg_collection, *chunks[i]->pg_collection))
-      return bad(fmt::format("chunk {} of a model has other process groups than chunk 0", i));
+      return invalid(fmt::format("chunk {} of a model has other process groups than chunk 0", i));
   }
   const auto& known = first.chunk_list_;
   const bool same =
@@ -234,7 +232,7 @@ Result<Module*> unwrap_model(Module& module) {
   Module* at = &module;
   while (at->is_wrapper) {
     at = at->child("module");
-    if (at == nullptr) return bad("a wrapper has no child 'module'");
+    if (at == nullptr) return invalid("a wrapper has no child 'module'");
   }
   return at;
 }

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "reshard/model/parameter_metadata.h"
+#include "reshard/model/reported/parameter_metadata.h"
 #include "reshard/refit/megatron/tensor_view.h"
 
 /// Megatron-Core's refit as C++: a model as its modules show it, and the calls of

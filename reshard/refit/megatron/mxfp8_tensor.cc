@@ -9,8 +9,6 @@
 namespace reshard::megatron {
 namespace {
 
-tl::unexpected<Error> bad(const std::string& what) { return fail(Code::invalid_argument, what); }
-
 QuantFormat format_of(bool swizzled) {
   QuantFormat format;
   format.order = swizzled ? ScaleOrder::swizzled : ScaleOrder::rows;
@@ -37,11 +35,11 @@ Result<> check_part(const Dims& shape, Index row, Index col, Index per_col,
   const bool inside = shape.size() == 2 && row >= 0 && col >= 0 && shape[0] <= into.rows() - row &&
                       shape[1] * per_col <= into.cols() - col;
   if (!inside)
-    return bad(fmt::format("{} at row {}, column {} is not in an MXFP8 tensor {}", to_string(shape),
-                           row, col, to_string(into.data.shape)));
+    return invalid(fmt::format("{} at row {}, column {} is not in an MXFP8 tensor {}",
+                               to_string(shape), row, col, to_string(into.data.shape)));
   if (col % kMxfp8Block != 0 || shape[1] * per_col % kMxfp8Block != 0)
-    return bad(fmt::format("columns [{}, {}) cut a block of {}", col, col + shape[1] * per_col,
-                           kMxfp8Block));
+    return invalid(fmt::format("columns [{}, {}) cut a block of {}", col, col + shape[1] * per_col,
+                               kMxfp8Block));
   return {};
 }
 
@@ -49,8 +47,9 @@ Result<> check_part(const Dims& shape, Index row, Index col, Index per_col,
 
 Result<std::shared_ptr<MXFP8Tensor>> make_mxfp8(const Dims& shape, bool swizzled) {
   if (shape.size() != 2 || shape[0] < 0 || shape[1] < 0 || shape[1] % kMxfp8Block != 0)
-    return bad(fmt::format("an MXFP8 tensor is a matrix whose columns are a multiple of {}, not {}",
-                           kMxfp8Block, to_string(shape)));
+    return invalid(
+        fmt::format("an MXFP8 tensor is a matrix whose columns are a multiple of {}, not {}",
+                    kMxfp8Block, to_string(shape)));
   auto out = std::make_shared<MXFP8Tensor>();
   RESHARD_TRY(check_quant_format(format_of(swizzled), shape[0], shape[1]));
   const Index scales = scale_bytes(format_of(swizzled), shape[0], shape[1]);
@@ -68,7 +67,7 @@ Result<> check_mxfp8(const MXFP8Tensor& t) {
   const auto& [data, scale] = std::pair(t.data, t.scale);
   if (data.dtype != DType::f8_e4m3 || data.shape.size() != 2 || !is_contiguous(data) ||
       data.shape[1] % kMxfp8Block != 0)
-    return bad(
+    return invalid(
         fmt::format("MXFP8 data is {} {}; it is a matrix of F8_E4M3 without gaps whose "
                     "columns are a multiple of {}",
                     name(data.dtype), to_string(data.shape), kMxfp8Block));
@@ -77,15 +76,16 @@ Result<> check_mxfp8(const MXFP8Tensor& t) {
                                  : Dims{t.rows(), t.cols() / kMxfp8Block};
   const bool bytes = scale.dtype == DType::f8_e8m0 || scale.dtype == DType::u8;
   if (!bytes || !(scale.shape == want) || !is_contiguous(scale))
-    return bad(fmt::format("MXFP8 scales are {} {}; those of {} are F8_E8M0 {}", name(scale.dtype),
-                           to_string(scale.shape), to_string(data.shape), to_string(want)));
+    return invalid(fmt::format("MXFP8 scales are {} {}; those of {} are F8_E8M0 {}",
+                               name(scale.dtype), to_string(scale.shape), to_string(data.shape),
+                               to_string(want)));
   return {};
 }
 
 Result<> quantise_part(const TensorView& values, Index row, Index col, const MXFP8Tensor& into) {
   RESHARD_TRY(check_part(values.shape, row, col, 1, into));
   if (!is_convertible(values.dtype) || values.strides[1] != 1)
-    return bad(
+    return invalid(
         fmt::format("{} is quantised to MXFP8 from BF16, F16 and F32 alone", name(values.dtype)));
   if (values.num_elements() == 0) return {};
   if (values.shape == into.data.shape) {

@@ -9,10 +9,6 @@
 namespace reshard::megatron {
 namespace {
 
-tl::unexpected<Error> bad(std::string_view name, const std::string& what) {
-  return fail(Code::invalid_argument, fmt::format("parameter '{}': {}", name, what));
-}
-
 bool whole_blocks(const Box& slice) {
   return slice.rank() == 2 && slice[1].begin() % kMxfp8Block == 0 &&
          slice[1].end() % kMxfp8Block == 0;
@@ -95,8 +91,9 @@ Result<MXFP8Tensor*> MXFP8ReshardTransform::buffer_of(std::string_view param_nam
   MXFP8Tensor& tensor = *it->second;
   RESHARD_TRY(check_mxfp8(tensor));
   if (dst_slice.rank() != 2 || !contains(Box::whole(tensor.data.shape), dst_slice))
-    return bad(param_name, fmt::format("slice {} is not in its buffer {}", to_string(dst_slice),
-                                       to_string(tensor.data.shape)));
+    return invalid_parameter(param_name,
+                             fmt::format("slice {} is not in its buffer {}", to_string(dst_slice),
+                                         to_string(tensor.data.shape)));
   return &tensor;
 }
 
@@ -128,14 +125,15 @@ Result<> MXFP8ReshardTransform::finalize_recv(std::string_view param_name, const
   const MXFP8Tensor& into = *RESHARD_TRY(buffer_of(param_name, dst_slice));
   const bool quantised = quantised_on_wire(dst_slice);
   if (recv_buffers.size() != (quantised ? 2 : 1))
-    return bad(param_name, fmt::format("{} tensors arrived, {} expected", recv_buffers.size(),
-                                       quantised ? 2 : 1));
+    return invalid_parameter(param_name, fmt::format("{} tensors arrived, {} expected",
+                                                     recv_buffers.size(), quantised ? 2 : 1));
   const auto at = pending_.try_emplace(std::string(param_name)).first;
   Pending& pending = at->second;
   pending.arrived += dst_slice.volume();
   if (pending.arrived > into.data.num_elements())
-    return bad(param_name, fmt::format("{} elements arrived, {} expected: a slice came twice",
-                                       pending.arrived, into.data.num_elements()));
+    return invalid_parameter(param_name,
+                             fmt::format("{} elements arrived, {} expected: a slice came twice",
+                                         pending.arrived, into.data.num_elements()));
   if (quantised) {
     const TensorView place = RESHARD_TRY(slice(into.data, dst_slice));
     if (place.data != recv_buffers[0].view.data) RESHARD_TRY(copy(recv_buffers[0].view, place));
@@ -195,8 +193,9 @@ Result<> MXFP8ReshardTransform::finish() {
   for (const auto& [name, weight] : pending) {
     const MXFP8Tensor& into = *RESHARD_TRY(buffer_of(name, Box{{0, 0}, {0, 0}}));
     if (weight.arrived != into.data.num_elements())
-      return bad(name, fmt::format("{} elements arrived, {} expected: a slice is missing",
-                                   weight.arrived, into.data.num_elements()));
+      return invalid_parameter(
+          name, fmt::format("{} elements arrived, {} expected: a slice is missing", weight.arrived,
+                            into.data.num_elements()));
   }
   return {};
 }

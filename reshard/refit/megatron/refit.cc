@@ -10,8 +10,6 @@
 namespace reshard::megatron {
 namespace {
 
-tl::unexpected<Error> bad(const std::string& what) { return fail(Code::invalid_argument, what); }
-
 Index size_of(const GroupRanks& group) {
   return group == nullptr ? 1 : static_cast<Index>(group->size());
 }
@@ -26,9 +24,10 @@ Result<Module*> core_of(const ModelArgument& argument, const char* which,
     Module* core = RESHARD_TRY(unwrap_model(*model));
     const auto& config = model->config ? model->config : core->config;
     const std::string chunk = models.size() == 1 ? "" : fmt::format("'s chunk {}", cores.size());
-    if (!config) return bad(fmt::format("{} model{} has no config", which, chunk));
+    if (!config) return invalid(fmt::format("{} model{} has no config", which, chunk));
     if (!core->pg_collection)
-      return bad(fmt::format("{} model{} has no pg_collection, which a refit needs", which, chunk));
+      return invalid(
+          fmt::format("{} model{} has no pg_collection, which a refit needs", which, chunk));
     if (!num_experts) num_experts = config->num_moe_experts;
     cores.push_back(core);
   }
@@ -65,9 +64,9 @@ void add_module(Digest& digest, Module* module) {
 }  // namespace
 
 Result<std::vector<Module*>> ModelArgument::modules() const {
-  if (is_list_ && modules_.empty()) return bad("a list of modules is empty");
+  if (is_list_ && modules_.empty()) return invalid("a list of modules is empty");
   for (std::size_t i = 0; i < modules_.size(); ++i)
-    if (modules_[i] == nullptr) return bad(fmt::format("module {} of a list is null", i));
+    if (modules_[i] == nullptr) return invalid(fmt::format("module {} of a list is null", i));
   return modules_;
 }
 

@@ -8,10 +8,6 @@ namespace {
 
 Deadline after(double seconds) { return Deadline::after(std::chrono::duration<double>(seconds)); }
 
-tl::unexpected<Error> bad(std::string_view name, const std::string& what) {
-  return fail(Code::invalid_argument, fmt::format("parameter '{}': {}", name, what));
-}
-
 Result<std::optional<RankMetadata>> report(Module* module, const RefitGroup& group,
                                            Index rank_offset, const PlanArguments& arguments) {
   if (module == nullptr) return std::nullopt;
@@ -125,12 +121,13 @@ class Execution {
     }
     const Tensor& tensor = *RESHARD_TRY(find(*dst_, op));
     if (tensor.mxfp8 != nullptr)
-      return bad(op.param_name, "it is kept as MXFP8 and no transform takes it");
+      return invalid_parameter(op.param_name, "it is kept as MXFP8 and no transform takes it");
     if (const auto from = plan_.converted.find(op.param_name); from != plan_.converted.end())
-      return bad(op.param_name,
-                 fmt::format("{} on the source and {} here; operations copy bytes, values are "
-                             "converted where a refit goes by a backend's name",
-                             name(from->second), name(tensor.view.dtype)));
+      return invalid_parameter(
+          op.param_name,
+          fmt::format("{} on the source and {} here; operations copy bytes, values are "
+                      "converted where a refit goes by a backend's name",
+                      name(from->second), name(tensor.view.dtype)));
     const TensorView view = RESHARD_TRY(slice(tensor.view, op.my_slice));
     return service_.submit_recv(view, op.peer_rank, id_of(op, 0));
   }

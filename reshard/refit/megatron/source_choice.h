@@ -4,7 +4,7 @@
 #include <span>
 #include <vector>
 
-#include "reshard/model/parameter_metadata.h"
+#include "reshard/model/reported/parameter_metadata.h"
 
 /// Which of several source replicas a destination reads, as Megatron-Core chooses: for those who
 /// plan by themselves. The planner below build_centralized_reshard_plan balances bytes instead.

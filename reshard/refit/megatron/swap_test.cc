@@ -5,8 +5,8 @@
 #include "reshard/refit/megatron/examples_suite_testutil.h"
 #include "reshard/refit/megatron/swap_suite_testutil.h"
 #include "reshard/transport/group.h"
-#include "reshard/transport/inproc.h"
-#include "reshard/transport/rank_processes_testutil.h"
+#include "reshard/transport/inproc/inproc.h"
+#include "reshard/transport/testing/rank_processes_testutil.h"
 
 namespace reshard::megatron {
 namespace {

@@ -11,8 +11,8 @@
 #include "reshard/model/configs_testutil.h"
 #include "reshard/refit/megatron/module_testutil.h"
 #include "reshard/refit/megatron/refit.h"
-#include "reshard/transport/conformance_ranks_testutil.h"
-#include "reshard/transport/inproc.h"
+#include "reshard/transport/inproc/inproc.h"
+#include "reshard/transport/testing/conformance_ranks_testutil.h"
 
 namespace reshard::megatron {
 

@@ -5,6 +5,8 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "reshard/base/dtype.h"
@@ -71,5 +73,9 @@ struct OwnedTensor {
 };
 /// Zeros. Errors: a shape that is negative or overflows.
 Result<OwnedTensor> make_tensor(DType dtype, const Dims& shape);
+
+/// An argument is wrong: `what`; or that of a parameter by name.
+tl::unexpected<Error> invalid(const std::string& what);
+tl::unexpected<Error> invalid_parameter(std::string_view name, std::string_view what);
 
 }  // namespace reshard::megatron

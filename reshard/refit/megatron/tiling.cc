@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "reshard/model/gathered.h"
+#include "reshard/model/reported/gathered.h"
 #include "reshard/plan/reshard_plan.h"
 #include "reshard/refit/megatron/metadata.h"
 
@@ -14,10 +14,6 @@ namespace reshard::megatron {
 namespace {
 
 using Slices = std::vector<SourceSlice>;
-
-tl::unexpected<Error> bad(std::string_view name, const std::string& what) {
-  return fail(Code::invalid_argument, fmt::format("parameter '{}': {}", name, what));
-}
 
 /// A stretch of the cut dimension that members share by themselves.
 struct Block {
@@ -45,8 +41,9 @@ class Tiling {
     }
     const std::size_t count = from ? from->size() : to->size();
     if (from && to && from->size() != to->size())
-      return bad(name_, fmt::format("partition_sizes of {} blocks on the source, {} on the target",
-                                    from->size(), to->size()));
+      return invalid_parameter(
+          name_, fmt::format("partition_sizes of {} blocks on the source, {} on the target",
+                             from->size(), to->size()));
     std::vector<Block> out;
     Index src_offset = 0, dst_offset = 0;
     for (std::size_t i = 0; i < count; ++i) {
@@ -66,9 +63,10 @@ class Tiling {
     const Index ns = src_world() * b.src_stride, nd = dst_world() * b.dst_stride;
     const Index l = std::lcm(ns, nd);
     if (b.length % l != 0)
-      return bad(name_, fmt::format("{} rows of dimension {} are not {} equal units (lcm of {} and "
-                                    "{} segments)",
-                                    b.length, d_.dim, l, ns, nd));
+      return invalid_parameter(
+          name_, fmt::format("{} rows of dimension {} are not {} equal units (lcm of {} and "
+                             "{} segments)",
+                             b.length, d_.dim, l, ns, nd));
     const Index unit = b.length / l, per_src = l / ns, per_dst = l / nd;
     Slices out;
     for (Index k = 0; k < b.dst_stride; ++k)
@@ -91,8 +89,8 @@ class Tiling {
   }
   Result<> conserved(const std::string& what, Index src, Index dst) const {
     if (src * src_world() == dst * dst_world()) return {};
-    return bad(name_, fmt::format("{} is {}*{} on the source and {}*{} on the target", what,
-                                  src_world(), src, dst_world(), dst));
+    return invalid_parameter(name_, fmt::format("{} is {}*{} on the source and {}*{} on the target",
+                                                what, src_world(), src, dst_world(), dst));
   }
 
   std::string_view name_;
@@ -163,7 +161,7 @@ Result<Slices> plan_multi_dim_lcm(std::string_view param_name,
   if (at == d.dst_dim_ranks.end()) return Slices{};
   if (d.dim < 0 || d.dim >= src_metadata.shape.size() || d.dim >= dst_metadata.shape.size() ||
       d.src_dim_ranks.empty())
-    return bad(param_name, "the descriptor is not of these tensors");
+    return invalid_parameter(param_name, "the descriptor is not of these tensors");
   const Tiling tiling(param_name, src_metadata, dst_metadata, d);
   Slices out;
   for (const Block& block : RESHARD_TRY(tiling.blocks())) {
@@ -179,12 +177,13 @@ Result<Slices> finalize_dp_transfers(std::string_view param_name,
                                      const ParameterMetadata& dst_metadata, Rank my_global_rank) {
   const GroupRanks& from = src_metadata.data_parallel_group_ranks;
   const GroupRanks& to = dst_metadata.data_parallel_group_ranks;
-  if (from == nullptr || to == nullptr) return bad(param_name, "a side has no data parallel group");
+  if (from == nullptr || to == nullptr)
+    return invalid_parameter(param_name, "a side has no data parallel group");
   if (!rank_in_group(my_global_rank, *to)) return Slices{};
   if (!(src_metadata.shape == dst_metadata.shape))
-    return bad(param_name,
-               fmt::format("{} on the source and {} on the target, and neither cuts it",
-                           to_string(src_metadata.shape), to_string(dst_metadata.shape)));
+    return invalid_parameter(
+        param_name, fmt::format("{} on the source and {} on the target, and neither cuts it",
+                                to_string(src_metadata.shape), to_string(dst_metadata.shape)));
   const bool local = *from == *to;
   const Box whole = Box::whole(dst_metadata.shape);
   return Slices{{local ? my_global_rank : src_metadata.owner_rank, whole, whole}};

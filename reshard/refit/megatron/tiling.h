@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "reshard/index/box.h"
-#include "reshard/model/parameter_metadata.h"
+#include "reshard/model/reported/parameter_metadata.h"
 
 /// One parameter between one source and one destination replica, in Megatron-Core's terms: for
 /// those who plan by themselves.

@@ -3,8 +3,8 @@
 
 #include <gloo/config.h>
 
-#include "reshard/transport/gloo/gloo_device.h"
-#include "reshard/transport/gloo/gloo_wire.h"
+#include "reshard/transport/gloo/device.h"
+#include "reshard/transport/gloo/wire.h"
 
 namespace reshard {
 namespace {

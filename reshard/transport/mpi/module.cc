@@ -3,8 +3,8 @@
 
 #include <mpi.h>
 
-#include "reshard/transport/mpi/mpi_runtime.h"
-#include "reshard/transport/mpi/mpi_wire.h"
+#include "reshard/transport/mpi/runtime.h"
+#include "reshard/transport/mpi/wire.h"
 
 namespace reshard {
 namespace {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "reshard/transport/module.h"
 
-#include "reshard/transport/nccl/nccl_transport.h"
+#include "reshard/transport/nccl/transport.h"
 
 extern "C" __attribute__((visibility("default"))) const reshard::TransportModule*
 reshard_transport_module() {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "reshard/transport/module.h"
 
-#include "reshard/transport/ucx/ucx_library.h"
-#include "reshard/transport/ucx/ucx_wire.h"
+#include "reshard/transport/ucx/library.h"
+#include "reshard/transport/ucx/wire.h"
 
 namespace reshard {
 namespace {

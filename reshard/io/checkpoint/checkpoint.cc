@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "reshard/io/checkpoint/checkpoint.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <tuple>
+
+#include "reshard/base/check.h"
+#include "reshard/io/files/json.h"
+
+namespace reshard {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kMaxIndexBytes = 100'000'000;
+
+std::string folder_of(const std::string& path) {
+  const auto parent = fs::path(path).parent_path();
+  return parent.empty() ? "." : parent.string();
+}
+
+std::string in_folder(const std::string& folder, std::string_view name) {
+  return (fs::path(folder) / name).string();
+}
+
+bool exists(const std::string& path) {
+  std::error_code ignored;
+  return fs::exists(path, ignored);
+}
+
+/// What else the folder holds that may explain why no checkpoint was found there, or "".
+std::string hint(const std::string& folder) {
+  std::error_code error;
+  std::string first_safetensors, first_other;
+  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
+    const auto name = it->path().filename().string();
+    auto& first = name.ends_with(".safetensors") ? first_safetensors : first_other;
+    const bool weights = name.ends_with(".safetensors") || name.ends_with(".bin") ||
+                         name.ends_with(".pt") || name.ends_with(".pth") ||
+                         name.ends_with(".distcp");
+    if (weights && (first.empty() || name < first)) first = name;
+  }
+  if (!first_safetensors.empty())
+    return fmt::format("; it has {}, but no index that lists it", in_quotes(first_safetensors));
+  if (!first_other.empty())
+    return fmt::format("; it has {}, but only safetensors files are read", in_quotes(first_other));
+  return "";
+}
+
+/// The one of the three kinds of entry that the folder has.
+Result<std::string> find_entry(const std::string& folder) {
+  std::vector<std::string> found;
+  for (const auto name : {kRankIndexFile, kHfIndexFile, kHfFile})
+    if (exists(in_folder(folder, name))) found.push_back(in_folder(folder, name));
+  if (found.empty())
+    return fail(Code::not_found,
+                fmt::format("{}: holds no checkpoint: looked for {}, {} and {}{}", folder,
+                            kRankIndexFile, kHfIndexFile, kHfFile, hint(folder)));
+  if (found.size() > 1)
+    return fail(
+        Code::invalid_argument,
+        fmt::format("{}: holds two checkpoints; name one of {} and {} instead of the folder",
+                    folder, found[0], found[1]));
+  return found[0];
+}
+
+/// Opens each file once, in name order, and tells where in the result each is.
+Result<std::vector<SafetensorsFile>> open_files(const std::string& index_path,
+                                                std::map<std::string, std::size_t>& names) {
+  std::vector<SafetensorsFile> files;
+  for (auto& [name, place] : names) {
+    const auto path = in_folder(folder_of(index_path), name);
+    auto file = SafetensorsFile::open(path);
+    if (!file && file.error().code == Code::not_found)
+      return fail(Code::not_found, fmt::format("{}: lists file {}, which does not exist beside it",
+                                               index_path, in_quotes(name)));
+    if (!file) return tl::unexpected(std::move(file).error());
+    place = files.size();
+    files.push_back(*std::move(file));
+  }
+  return files;
+}
+
+void sort_by_name(std::vector<CheckpointTensor>& tensors) {
+  std::sort(tensors.begin(), tensors.end(), [](const auto& a, const auto& b) {
+    return std::tie(a.name, a.file) < std::tie(b.name, b.file);
+  });
+}
+
+/// Checks that the index lists exactly these tensors, sorted by name, each in the file that has it.
+Result<> check_weight_map(const std::string& index_path, const WeightMap& weight_map,
+                          const std::map<std::string, std::size_t>& names,
+                          const std::vector<CheckpointTensor>& tensors,
+                          const std::vector<SafetensorsFile>& files) {
+  const auto wrong = [&](const std::string& message) {
+    return fail(Code::corrupt, fmt::format("{}: {}", index_path, message));
+  };
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const auto& tensor = tensors[i];
+    const auto quoted_name = in_quotes(tensor.name);
+    if (i > 0 && tensors[i - 1].name == tensor.name)
+      return wrong(fmt::format("tensor {} is in two files, {} and {}", quoted_name,
+                               files[tensors[i - 1].file].path(), files[tensor.file].path()));
+    const auto listed = weight_map.find(tensor.name);
+    if (listed == weight_map.end())
+      return wrong(fmt::format("tensor {} is in {} but is not listed", quoted_name,
+                               files[tensor.file].path()));
+    if (names.at(listed->second) != tensor.file)
+      return wrong(fmt::format("tensor {} is listed for {} but is in {}", quoted_name,
+                               in_quotes(listed->second), files[tensor.file].path()));
+  }
+  for (const auto& [name, file] : weight_map)
+    if (find_tensor(tensors, name) == nullptr)
+      return wrong(fmt::format("tensor {} is listed for {} but is not in it", in_quotes(name),
+                               in_quotes(file)));
+  return {};
+}
+
+}  // namespace
+
+Result<Checkpoint> Checkpoint::open(const std::string& path) {
+  std::error_code ignored;
+  const auto entry = fs::is_directory(path, ignored) ? RESHARD_TRY(find_entry(path)) : path;
+  if (entry.ends_with(".index.json")) return open_hf_index(entry);
+  if (entry.ends_with(".json")) return open_rank_index(entry);
+  return open_file(entry);
+}
+
+Checkpoint::List Checkpoint::list_file(std::size_t file) const {
+  List tensors;
+  for (const auto& tensor : files_[file].tensors()) tensors.push_back({tensor, file});
+  sort_by_name(tensors);
+  return tensors;
+}
+
+Result<Checkpoint> Checkpoint::open_file(const std::string& path) {
+  Checkpoint checkpoint;
+  checkpoint.folder_ = folder_of(path);
+  checkpoint.files_.push_back(RESHARD_TRY(SafetensorsFile::open(path)));
+  checkpoint.lists_.push_back(checkpoint.list_file(0));
+  checkpoint.list_of_rank_ = {0};
+  return checkpoint;
+}
+
+Result<Checkpoint> Checkpoint::open_hf_index(const std::string& path) {
+  const auto text = RESHARD_TRY(read_text_file(path, kMaxIndexBytes));
+  auto weight_map = parse_hf_index(text);
+  if (!weight_map) return tl::unexpected(std::move(weight_map).error().in(path));
+  std::map<std::string, std::size_t> names;
+  for (const auto& [tensor, file] : *weight_map) names.emplace(file, 0);
+  Checkpoint checkpoint;
+  checkpoint.folder_ = folder_of(path);
+  checkpoint.files_ = RESHARD_TRY(open_files(path, names));
+  List all;
+  for (std::size_t i = 0; i < checkpoint.files_.size(); ++i) {
+    auto list = checkpoint.list_file(i);
+    std::move(list.begin(), list.end(), std::back_inserter(all));
+  }
+  sort_by_name(all);
+  RESHARD_TRY(check_weight_map(path, *weight_map, names, all, checkpoint.files_));
+  checkpoint.lists_.push_back(std::move(all));
+  checkpoint.list_of_rank_ = {0};
+  return checkpoint;
+}
+
+Result<Checkpoint> Checkpoint::open_rank_index(const std::string& path) {
+  const auto text = RESHARD_TRY(read_text_file(path, kMaxIndexBytes));
+  auto index = parse_rank_index(text);
+  if (!index) return tl::unexpected(std::move(index).error().in(path));
+  std::map<std::string, std::size_t> names;
+  for (const auto& file : index->files) names.emplace(file, 0);
+  Checkpoint checkpoint;
+  checkpoint.kind_ = Kind::ranks;
+  checkpoint.folder_ = folder_of(path);
+  checkpoint.layout_ = index->layout;
+  checkpoint.files_ = RESHARD_TRY(open_files(path, names));
+  for (std::size_t i = 0; i < checkpoint.files_.size(); ++i)
+    checkpoint.lists_.push_back(checkpoint.list_file(i));
+  for (const auto& file : index->files) checkpoint.list_of_rank_.push_back(names.at(file));
+  return checkpoint;
+}
+
+const std::vector<CheckpointTensor>& Checkpoint::tensors() const {
+  RESHARD_CHECK(kind_ == Kind::hf);
+  return lists_[0];
+}
+
+const std::vector<CheckpointTensor>& Checkpoint::tensors(Rank rank) const {
+  RESHARD_CHECK(kind_ == Kind::ranks && rank.value() >= 0 && rank.value() < world_size());
+  return lists_[list_of_rank_[rank.index()]];
+}
+
+Result<> Checkpoint::unchanged() const {
+  for (const SafetensorsFile& file : files_) RESHARD_TRY(file.mapping().unchanged());
+  return {};
+}
+
+std::optional<std::string> Checkpoint::config_path() const {
+  const auto path = in_folder(folder_, kConfigFile);
+  return exists(path) ? std::optional(path) : std::nullopt;
+}
+
+const CheckpointTensor* find_tensor(const std::vector<CheckpointTensor>& tensors,
+                                    std::string_view name) {
+  const auto at = std::lower_bound(tensors.begin(), tensors.end(), name,
+                                   [](const auto& tensor, auto key) { return tensor.name < key; });
+  return at != tensors.end() && at->name == name ? &*at : nullptr;
+}
+
+}  // namespace reshard

@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "reshard/io/files/json.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "reshard/io/files/mapped_file.h"
+#include "reshard/io/files/utf8.h"
+
+namespace reshard {
+namespace {
+
+constexpr std::size_t kMessageText = 100;
+
+/// The first key that an object has twice, or null. Sorted, because a hostile object may have
+/// millions.
+const std::string* find_twice(const Json::Object& members) {
+  std::vector<const std::string*> keys;
+  keys.reserve(members.size());
+  for (const auto& member : members) keys.push_back(&member.key);
+  std::sort(keys.begin(), keys.end(), [](auto* a, auto* b) { return *a < *b; });
+  const auto twice =
+      std::adjacent_find(keys.begin(), keys.end(), [](auto* a, auto* b) { return *a == *b; });
+  return twice == keys.end() ? nullptr : *twice;
+}
+
+/// "[json.exception.parse_error.101] parse error at line 1, column 2: what" -> "what".
+std::string_view cause(std::string_view what) {
+  const auto column = what.find("column ");
+  const auto colon = what.find(": ", column == what.npos ? 0 : column);
+  return colon == what.npos ? what : what.substr(colon + 2);
+}
+
+/// Builds a Json from the parser's events and stops at the first thing that is not allowed.
+class Builder : public nlohmann::json_sax<nlohmann::json> {
+ public:
+  explicit Builder(const JsonLimits& limits) : limits_(limits) {}
+
+  bool null() override { return add(Json()); }
+  bool boolean(bool value) override { return add(Json(value)); }
+  bool number_integer(std::int64_t value) override { return add(Json(value)); }
+  bool number_unsigned(std::uint64_t value) override {
+    const auto as_signed = static_cast<std::int64_t>(value);
+    return as_signed >= 0 ? add(Json(as_signed)) : add(Json(value));
+  }
+  bool number_float(double, const std::string& spelling) override {
+    return add(Json(Json::Number{spelling}));
+  }
+  bool string(std::string& value) override { return add(Json(std::move(value))); }
+  bool binary(nlohmann::json::binary_t&) override { return false; }
+  bool start_object(std::size_t) override { return open(Json(Json::Object{})); }
+  bool start_array(std::size_t) override { return open(Json(Json::Array{})); }
+  bool key(std::string& name) override {
+    keys_.push_back(std::move(name));
+    return true;
+  }
+  bool end_object() override {
+    if (const std::string* key = find_twice(*open_.back().object()))
+      return stop(fmt::format("key {} stands twice in one object", in_quotes(*key)));
+    return close();
+  }
+  bool end_array() override { return close(); }
+  bool parse_error(std::size_t position, const std::string&,
+                   const nlohmann::json::exception& error) override {
+    std::string text(cause(error.what()));
+    if (text.size() > 2 * kMessageText) text = cut_utf8(text, 2 * kMessageText) + "...";
+    return stop(fmt::format("not JSON at byte {}: {}", position == 0 ? 0 : position - 1, text));
+  }
+
+  Result<Json> take() && {
+    if (!error_.empty()) return fail(Code::corrupt, std::move(error_));
+    return std::move(root_);
+  }
+
+ private:
+  bool stop(std::string message) {
+    if (error_.empty()) error_ = std::move(message);
+    return false;
+  }
+  bool add(Json value) {
+    if (++values_ > limits_.values)
+      return stop(fmt::format("more than {} JSON values", limits_.values));
+    if (open_.empty()) {
+      root_ = std::move(value);
+    } else if (auto* array = open_.back().array()) {
+      array->push_back(std::move(value));
+    } else {
+      open_.back().object()->push_back({std::move(keys_.back()), std::move(value)});
+      keys_.pop_back();
+    }
+    return true;
+  }
+  bool open(Json value) {
+    if (open_.size() >= static_cast<std::size_t>(limits_.depth))
+      return stop(fmt::format("JSON nested deeper than {} levels", limits_.depth));
+    open_.push_back(std::move(value));
+    return true;
+  }
+  bool close() {
+    Json value = std::move(open_.back());
+    open_.pop_back();
+    return add(std::move(value));
+  }
+
+  JsonLimits limits_;
+  Json root_;
+  std::vector<Json> open_;
+  std::vector<std::string> keys_;
+  std::size_t values_ = 0;
+  std::string error_;
+};
+
+/// One item of a list or object per line when pretty, else all on one line.
+template <class Items, class WriteItem>
+void write_items(const Items& items, const char* brackets, bool pretty, int level, std::string& out,
+                 WriteItem&& write_item) {
+  out += brackets[0];
+  bool first = true;
+  for (const auto& item : items) {
+    if (!first) out += pretty ? "," : ", ";
+    if (pretty) out.append(1, '\n').append(2 * static_cast<std::size_t>(level + 1), ' ');
+    write_item(item);
+    first = false;
+  }
+  if (pretty && !first) out.append(1, '\n').append(2 * static_cast<std::size_t>(level), ' ');
+  out += brackets[1];
+}
+
+}  // namespace
+
+std::optional<std::int64_t> Json::integer() const {
+  const auto* value = std::get_if<std::int64_t>(&value_);
+  return value ? std::optional(*value) : std::nullopt;
+}
+
+const Json* Json::find(std::string_view key) const {
+  if (const auto* members = object())
+    for (const auto& member : *members)
+      if (member.key == key) return &member.value;
+  return nullptr;
+}
+
+std::string Json::dump(bool pretty) const {
+  std::string out;
+  struct Writer {
+    std::string& out;
+    bool pretty;
+    int level;
+    void operator()(std::monostate) const { out += "null"; }
+    void operator()(bool value) const { out += value ? "true" : "false"; }
+    void operator()(std::int64_t value) const { out += std::to_string(value); }
+    void operator()(std::uint64_t value) const { out += std::to_string(value); }
+    void operator()(const Number& value) const { out += value.spelling; }
+    void operator()(const std::string& value) const { out += json_quote(value); }
+    void operator()(const Array& values) const {
+      write_items(values, "[]", pretty, level, out, [this](const Json& value) {
+        std::visit(Writer{out, pretty, level + 1}, value.value_);
+      });
+    }
+    void operator()(const Object& members) const {
+      write_items(members, "{}", pretty, level, out, [this](const Member& member) {
+        out += json_quote(member.key);
+        out += ": ";
+        std::visit(Writer{out, pretty, level + 1}, member.value.value_);
+      });
+    }
+  };
+  std::visit(Writer{out, pretty, 0}, value_);
+  return out;
+}
+
+std::string Json::describe() const {
+  if (object()) return "an object";
+  if (array()) return "a list";
+  if (const auto* text = string()) return in_quotes(*text);
+  std::string text = dump();
+  return text.size() <= kMessageText ? text : text.substr(0, kMessageText) + "...";
+}
+
+Result<Json> parse_json(std::string_view text, const JsonLimits& limits) {
+  if (text.size() > limits.bytes)
+    return fail(Code::corrupt, fmt::format("{} bytes of JSON, more than the {} allowed",
+                                           text.size(), limits.bytes));
+  if (const auto at = find_invalid_utf8(text))
+    return fail(Code::corrupt, fmt::format("not UTF-8 at byte {}", *at));
+  // The parser would take a NUL for the end of the text and never look at what follows it.
+  if (const auto at = text.find('\0'); at != text.npos)
+    return fail(Code::corrupt, fmt::format("not JSON at byte {}: a NUL byte", at));
+  Builder builder(limits);
+  nlohmann::json::sax_parse(text.begin(), text.end(), &builder);
+  return std::move(builder).take();
+}
+
+Result<std::string> read_text_file(const std::string& path, std::size_t max_bytes) {
+  const auto file = RESHARD_TRY(MappedFile::open(path));
+  if (static_cast<std::size_t>(file.size()) > max_bytes)
+    return fail(Code::corrupt,
+                fmt::format("{}: {} bytes, more than the {} that such a file may have", path,
+                            file.size(), max_bytes));
+  const auto bytes = file.bytes();
+  std::string text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  RESHARD_TRY(file.unchanged());
+  return text;
+}
+
+std::string json_quote(std::string_view text) {
+  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+std::string in_quotes(std::string_view text) {
+  if (text.size() <= kMessageText) return json_quote(text);
+  return json_quote(cut_utf8(text, kMessageText)) + "...";
+}
+
+std::string is_what(const Json* value) { return value ? "is " + value->describe() : "is missing"; }
+
+}  // namespace reshard

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+// Protects: what parse_json accepts is exactly UTF-8 JSON within the limits, and is kept unchanged.
+#include "reshard/io/files/json.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include "reshard/io/files/utf8.h"
+
+namespace reshard {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string error_of(std::string_view text, const JsonLimits& limits = {}) {
+  const auto json = parse_json(text, limits);
+  return json ? "no error" : json.error().message;
+}
+
+TEST(Json, numbers_and_order_survive_a_round_trip) {
+  const std::string text =
+      R"({"z": 1e-06, "a": [18446744073709551615, -9223372036854775808, 1.0], "é\n": null, "o": {}})";
+  const auto json = parse_json(text);
+  ASSERT_TRUE(json) << json.error().message;
+  EXPECT_EQ(json->dump(), text);
+  EXPECT_EQ(parse_json(json->dump(true))->dump(), text);
+}
+
+TEST(Json, integers_are_those_that_fit_in_64_bits) {
+  const auto json = parse_json("[9223372036854775807, 9223372036854775808, 3.0, true, \"4\"]");
+  ASSERT_TRUE(json);
+  const auto& values = *json->array();
+  EXPECT_EQ(values[0].integer(), INT64_MAX);
+  for (std::size_t i = 1; i < values.size(); ++i) EXPECT_FALSE(values[i].integer()) << i;
+}
+
+TEST(Json, pretty_text_has_two_spaces_per_level) {
+  EXPECT_EQ(parse_json(R"({"a":[1,2],"b":[]})")->dump(true),
+            "{\n  \"a\": [\n    1,\n    2\n  ],\n  \"b\": []\n}");
+}
+
+TEST(Json, errors_name_the_byte_and_stay_on_one_line) {
+  EXPECT_EQ(error_of("{\"a\": 1,}").substr(0, 18), "not JSON at byte 8");
+  EXPECT_THAT(error_of("[1] 2"), HasSubstr("not JSON at byte 4"));
+  EXPECT_THAT(error_of(""), HasSubstr("not JSON"));
+  EXPECT_EQ(error_of("[\"\xff\"]"), "not UTF-8 at byte 2");
+  EXPECT_EQ(error_of(std::string_view("{}\0x", 4)), "not JSON at byte 2: a NUL byte");
+  EXPECT_EQ(error_of("[\"a\nb\"]").find('\n'), std::string::npos);
+  EXPECT_LT(error_of("\"" + std::string(5000, 'x')).size(), 300u);
+}
+
+TEST(Json, limits_hold) {
+  const std::string deep = std::string(5, '[') + std::string(5, ']');
+  EXPECT_EQ(error_of(deep, {.depth = 5}), "no error");
+  EXPECT_EQ(error_of(deep, {.depth = 4}), "JSON nested deeper than 4 levels");
+  EXPECT_EQ(error_of("[1,2,3]", {.values = 4}), "no error");
+  EXPECT_EQ(error_of("[1,2,3]", {.values = 3}), "more than 3 JSON values");
+  EXPECT_EQ(error_of("[1,2]", {.bytes = 4}), "5 bytes of JSON, more than the 4 allowed");
+  EXPECT_THAT(error_of(std::string(1'000'000, '[')), HasSubstr("deeper than 64"));
+}
+
+TEST(Json, a_key_may_not_stand_twice_in_one_object) {
+  EXPECT_EQ(error_of(R"({"a": {"b": 1}, "b": {"b": 2}})"), "no error");
+  EXPECT_EQ(error_of(R"({"a": {"b": 1, "c": 0, "b": 1}})"),
+            R"(key "b" stands twice in one object)");
+  EXPECT_EQ(error_of(R"({"a": 1, "\u0061": 2})"), R"(key "a" stands twice in one object)");
+}
+
+RC_GTEST_PROP(Json, any_text_survives_quoting, ()) {
+  static const std::vector<std::string> kPieces = {
+      "a",      "\"", "\\",       "\n",           "\x01",
+      "\x7f",   "/",  "\xc3\xa9", "\xe2\x80\xa8", "\xf0\x9f\x98\x80",
+      "\\u0041"};
+  std::string text;
+  for (const auto& piece :
+       *rc::gen::container<std::vector<std::string>>(rc::gen::elementOf(kPieces)))
+    text += piece;
+  const auto back = parse_json(json_quote(text));
+  RC_ASSERT(back && back->string() != nullptr && *back->string() == text);
+}
+
+TEST(Utf8, overlong_forms_surrogates_and_cut_characters_are_refused) {
+  EXPECT_FALSE(
+      find_invalid_utf8("a\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80\xed\x9f\xbf\xf4\x8f\xbf\xbf"));
+  for (std::string_view bad :
+       {"\x80", "\xc0\xaf", "\xc1\xbf", "\xe0\x9f\xbf", "\xed\xa0\x80", "\xf0\x8f\xbf\xbf",
+        "\xf4\x90\x80\x80", "\xf5\x80\x80\x80", "\xc3", "\xe2\x82", "\xf0\x9f\x98"})
+    EXPECT_EQ(find_invalid_utf8("ab" + std::string(bad)), 2u) << json_quote(bad);
+}
+
+TEST(Utf8, cutting_keeps_characters_whole) {
+  EXPECT_EQ(cut_utf8("a\xe2\x82\xac", 3), "a");
+  EXPECT_EQ(cut_utf8("a\xe2\x82\xac", 4), "a\xe2\x82\xac");
+  EXPECT_FALSE(
+      find_invalid_utf8(in_quotes(std::string(99, 'a') + "\xe2\x82\xac" + std::string(9, 'b'))));
+}
+
+}  // namespace
+}  // namespace reshard

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "reshard/io/hf/compressed_tensors.h"
+
+#include <fmt/format.h>
+
+#include <optional>
+
+namespace reshard {
+namespace {
+
+constexpr std::string_view kGroups = "config_groups";
+constexpr Index kMost = 1 << 20;
+
+QuantFormat named(std::string_view name) { return *quant_format_from_name(name); }
+
+tl::unexpected<Error> unread(std::string_view source, const std::string& what) {
+  return fail(Code::unsupported,
+              fmt::format("{}: quantization_config: {} is not read; of compressed-tensors, float "
+                          "weights of 8 bits and NVFP4 and MXFP4 are",
+                          source, what));
+}
+
+/// How weights are cut into blocks where the config does not name it.
+std::string strategy_of(const std::optional<std::string>& said, Index group) {
+  if (said) return *said;
+  return group > 0 ? "group" : "tensor";
+}
+
+Result<QuantFormat> of_8_bits(const ConfigFields& weights, const std::string& strategy, Index group,
+                              bool mx, std::string_view source) {
+  if (strategy == "tensor") return named("fp8_tensor");
+  if (strategy == "channel") return named("fp8_channel");
+  QuantFormat f = named("fp8_block");
+  if (strategy == "group" && mx && group == named("mxfp8").block_cols) return named("mxfp8");
+  if (strategy == "group" && !mx && group > 0) {
+    f.block_rows = 1;
+    f.block_cols = static_cast<std::int32_t>(group);
+    return f;
+  }
+  if (strategy != "block")
+    return unread(source, fmt::format("strategy {} in groups of {}", strategy, group));
+  const auto block = RESHARD_TRY(weights.indices("block_structure"));
+  if (block.size() != 2 || block[0] < 1 || block[1] < 1 || block[0] > kMost || block[1] > kMost)
+    return fail(Code::corrupt,
+                fmt::format("{}: quantization_config: block_structure must be two positive "
+                            "numbers, rows and columns",
+                            source));
+  f.block_rows = static_cast<std::int32_t>(block[0]);
+  f.block_cols = static_cast<std::int32_t>(block[1]);
+  return f;
+}
+
+Result<QuantFormat> of_weights(const ConfigFields& weights, const std::string& format,
+                               std::string_view source) {
+  const Index bits = RESHARD_TRY(weights.size("num_bits", kMost));
+  const auto type = RESHARD_TRY(weights.text("type")).value_or("int");
+  const std::string what = fmt::format("{} of {} bits as {}", type, bits, format);
+  if (type != "float") return unread(source, what);
+  if (!RESHARD_TRY(weights.boolean("symmetric", true)))
+    return unread(source, "weights that are not symmetric");
+  const Index group = RESHARD_TRY(weights.count("group_size", 0, kMost));
+  const std::string strategy = strategy_of(RESHARD_TRY(weights.text("strategy")), group);
+  const bool float8 = format == "float-quantized" || format == "naive-quantized";
+  if (bits == 8 && (float8 || format == "mxfp8-quantized"))
+    return of_8_bits(weights, strategy, group, !float8, source);
+  for (const char* name : {"nvfp4_divisor", "mxfp4"}) {
+    const QuantFormat f = named(name);
+    const std::string_view packed =
+        f.tensor_factor ? "nvfp4-pack-quantized" : "mxfp4-pack-quantized";
+    if (bits == 4 && format == packed && group == f.block_cols) return f;
+  }
+  return unread(source, fmt::format("{} in groups of {}", what, group));
+}
+
+/// True for an object (or list) with something in it.
+bool says_something(const ConfigFields& config, std::string_view key) {
+  const auto object = config.object(key);
+  if (!object) return true;  // another type: not what is left away
+  return *object && !(*object)->empty();
+}
+
+Json text_json(std::string_view text) { return Json(std::string(text)); }
+
+/// The arguments of weights, or of what goes into modules.
+Json::Object arguments(const QuantFormat& f, std::string_view strategy, bool dynamic) {
+  const bool mx = f.scale == DType::f8_e8m0;
+  Json::Object q{{"dynamic", Json(dynamic)}};
+  if (strategy == "group" || strategy == "tensor_group")
+    q.push_back({"group_size", Json(std::int64_t{f.block_cols})});
+  q.push_back({"num_bits", Json(std::int64_t{f.data == DType::f4 ? 4 : 8})});
+  if (mx) q.push_back({"scale_dtype", text_json("torch.uint8")});
+  q.push_back({"strategy", text_json(strategy)});
+  if (strategy == "block") {
+    Json::Array block;
+    block.emplace_back(std::int64_t{f.block_rows});
+    block.emplace_back(std::int64_t{f.block_cols});
+    q.push_back({"block_structure", Json(std::move(block))});
+  }
+  q.push_back({"symmetric", Json(true)});
+  q.push_back({"type", text_json("float")});
+  return q;
+}
+
+struct Words {
+  std::string_view format, strategy, activations;  ///< strategies; no activations: as they are.
+};
+
+Words words_of(const QuantFormat& f) {
+  if (f.tensor_factor) return {"nvfp4-pack-quantized", "tensor_group", ""};
+  if (f.data == DType::f4) return {"mxfp4-pack-quantized", "group", ""};
+  if (f.scale == DType::f8_e8m0) return {"mxfp8-quantized", "group", "group"};
+  // vLLM loads experts of these two pairs, and of blocks, alone (compressed_tensors_moe_w8a8_fp8).
+  if (f.block_rows == 0) return {"float-quantized", "tensor", "tensor"};
+  if (f.block_cols == 0) return {"float-quantized", "channel", "token"};
+  return {"float-quantized", f.block_rows == 1 ? "group" : "block", "group"};
+}
+
+}  // namespace
+
+Result<QuantFormat> compressed_tensors_format(const ConfigFields& config, std::string_view source) {
+  for (const std::string_view key : {"sparsity_config", "transform_config"})
+    if (says_something(config, key)) return unread(source, std::string(key));
+  const auto groups = RESHARD_TRY(config.object(kGroups));
+  if (!groups) return config.wrong(fmt::format("has no object '{}'", kGroups));
+  const auto usual = RESHARD_TRY(config.text("format")).value_or("unknown");
+  std::optional<QuantFormat> found;
+  for (const std::string& name : groups->keys()) {
+    const auto group = groups->object(name);
+    if (!group || !*group) return unread(source, fmt::format("group {} without weights", name));
+    const auto weights = RESHARD_TRY((*group)->object("weights"));
+    if (!weights) return unread(source, fmt::format("group {} without weights", name));
+    const auto format = RESHARD_TRY((*group)->text("format")).value_or(usual);
+    const QuantFormat f = RESHARD_TRY(of_weights(*weights, format, source));
+    if (found && *found != f)
+      return unread(source,
+                    fmt::format("weights in both {} and {}", to_string(*found), to_string(f)));
+    found = f;
+  }
+  if (!found) return config.wrong(fmt::format("'{}' is empty", kGroups));
+  return *found;
+}
+
+Json::Object compressed_tensors_object(const QuantFormat& format, bool static_inputs,
+                                       const std::vector<std::string>& plain) {
+  const Words words = words_of(format);
+  Json::Array targets, ignore;
+  targets.push_back(text_json("Linear"));
+  for (const std::string& name : plain) ignore.emplace_back(name);
+  Json activations;
+  if (!words.activations.empty())
+    activations = Json(arguments(format, words.activations, !static_inputs));
+  Json::Object group{{"format", text_json(words.format)},
+                     {"input_activations", std::move(activations)},
+                     {"output_activations", Json()},
+                     {"targets", Json(std::move(targets))},
+                     {"weights", Json(arguments(format, words.strategy, false))}};
+  return {{std::string(kGroups), Json(Json::Object{{"group_0", Json(std::move(group))}})},
+          {"format", text_json(words.format)},
+          {"ignore", Json(std::move(ignore))},
+          {"kv_cache_scheme", Json()},
+          {"quant_method", text_json("compressed-tensors")},
+          {"quantization_status", text_json("compressed")}};
+}
+
+}  // namespace reshard

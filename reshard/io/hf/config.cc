@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "reshard/io/hf/config.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "reshard/io/hf/architectures.h"
+#include "reshard/io/hf/config_fields.h"
+
+namespace reshard {
+namespace {
+
+constexpr std::size_t kMaxConfigBytes = std::size_t{16} << 20;
+constexpr std::string_view kQuantization = "quantization_config";
+
+std::string known_architectures() {
+  std::string names;
+  for (const auto& a : architectures()) names += (names.empty() ? "" : ", ") + std::string(a.name);
+  return names;
+}
+
+bool is_of_type(const Architecture& a, std::string_view type) {
+  return !type.empty() && (type == a.model_types[0] || type == a.model_types[1]);
+}
+
+tl::unexpected<Error> unknown(const ConfigFields& fields, const std::string* architecture,
+                              const std::string& type) {
+  if (architecture != nullptr && *architecture == "Gemma3ForConditionalGeneration")
+    return fields.unsupported(
+        "architecture \"Gemma3ForConditionalGeneration\" has a vision tower beside its decoder; "
+        "give its text_config alone with architectures [\"Gemma3ForCausalLM\"], or read the whole, "
+        "as a checkpoint, by hf or rules:FILE");
+  return fields.unsupported(fmt::format(
+      "{} {} is not known; known are {}; of others a checkpoint can be read all the same, but no "
+      "config alone: by the layouts hf, fsdp, dtensor:FILE and rules:FILE, which cut tensors one "
+      "by one and fuse none",
+      architecture != nullptr ? "architecture" : "model_type",
+      in_quotes(architecture != nullptr ? *architecture : type), known_architectures()));
+}
+
+Result<const Architecture*> find_architecture(const ConfigFields& fields) {
+  const auto name = RESHARD_TRY(fields.first_text("architectures"));
+  const auto type = RESHARD_TRY(fields.text("model_type"));
+  if (!name && !type) return fields.wrong("architectures is missing, must be a list with a name");
+  for (const auto& a : architectures()) {
+    if (name ? *name != a.name : !is_of_type(a, *type)) continue;
+    if (type && !is_of_type(a, *type))
+      return fields.wrong(fmt::format("model_type is {}, must be \"{}\" for {}", in_quotes(*type),
+                                      a.model_types[0], a.name));
+    return &a;
+  }
+  return unknown(fields, name ? &*name : nullptr, type.value_or(""));
+}
+
+Result<std::optional<DType>> read_dtype(const ConfigFields& fields) {
+  for (const auto* key : {"dtype", "torch_dtype"}) {
+    const auto text = RESHARD_TRY(fields.text(key));
+    if (!text) continue;
+    if (const auto dtype = dtype_from_torch_name(*text)) return dtype;
+    return fields.wrong(
+        fmt::format("{} must be a name such as \"bfloat16\", \"float16\" or \"float32\", "
+                    "is {}",
+                    key, in_quotes(*text)));
+  }
+  return std::nullopt;
+}
+
+Result<> read_sizes(const ConfigFields& fields, const Architecture& a, ModelConfig& config) {
+  config.hidden_size = RESHARD_TRY(fields.size("hidden_size"));
+  config.intermediate_size = a.intermediate_size;
+  if (a.intermediate_size == 0 || fields.has("intermediate_size"))
+    config.intermediate_size = RESHARD_TRY(fields.size("intermediate_size"));
+  config.num_attention_heads = RESHARD_TRY(fields.size("num_attention_heads"));
+  config.vocab_size = RESHARD_TRY(fields.size("vocab_size"));
+  if (a.listed_layers) return {};
+  config.num_hidden_layers = RESHARD_TRY(fields.size("num_hidden_layers", kMaxLayers));
+  config.layers.resize(static_cast<std::size_t>(config.num_hidden_layers));
+  return {};
+}
+
+Result<> read_heads(const ConfigFields& fields, const Architecture& a, ModelConfig& config) {
+  const Index heads = config.num_attention_heads;
+  const auto kv_heads = RESHARD_TRY(fields.optional_size("num_key_value_heads"));
+  const bool by_default = !fields.mentions("num_key_value_heads") && a.key_value_heads > 0;
+  config.num_key_value_heads = kv_heads.value_or(by_default ? a.key_value_heads : heads);
+  if (heads % config.num_key_value_heads != 0)
+    return fields.wrong(fmt::format(
+        "num_attention_heads must be a multiple of num_key_value_heads, is {} with {}{}", heads,
+        config.num_key_value_heads,
+        by_default ? fmt::format(" (absent, {}'s default)", a.name) : std::string()));
+  const auto head_dim = RESHARD_TRY(fields.optional_size("head_dim"));
+  if (!head_dim && a.head_dim == 0 && config.hidden_size % heads != 0)
+    return fields.wrong(
+        fmt::format("hidden_size must be a multiple of num_attention_heads where head_dim "
+                    "is absent, is {} with {}",
+                    config.hidden_size, heads));
+  config.head_dim = head_dim.value_or(a.head_dim > 0 ? a.head_dim : config.hidden_size / heads);
+  return {};
+}
+
+Result<> read_biases(const ConfigFields& fields, const Architecture& a, ModelConfig& config) {
+  using enum AttentionBias;
+  const bool said = RESHARD_TRY(fields.boolean("attention_bias", a.attention_bias_default));
+  const bool mlp = RESHARD_TRY(fields.boolean("mlp_bias", false));
+  const AttentionBias which = a.attention_bias;
+  config.attention_bias =
+      which == qkv || (said && (which == qkv_configured || which == all_configured));
+  config.attention_output_bias = said && which == all_configured;
+  config.mlp_bias = a.mlp_bias && mlp;
+  config.qk_norm = a.qk_norm;
+  config.tie_word_embeddings = RESHARD_TRY(fields.boolean("tie_word_embeddings", a.tied_default));
+  return {};
+}
+
+Result<std::string> read_quantization(const ConfigFields& fields) {
+  const auto quantization = RESHARD_TRY(fields.object(kQuantization));
+  if (!quantization) return std::string();
+  const auto method = RESHARD_TRY(quantization->text("quant_method"));
+  return method && !method->empty() ? *method : "unknown";
+}
+
+/// How many layers the config has by its number or, where there is none, by its list.
+Result<Index> number_of_layers(const ConfigFields& fields) {
+  if (const auto said = RESHARD_TRY(fields.optional_size("num_hidden_layers", kMaxLayers)))
+    return *said;
+  for (const std::string_view key : kLayerLists)
+    if (const auto words = RESHARD_TRY(fields.texts(key)); words && !words->empty())
+      return std::ssize(*words);
+  if (const auto letters = RESHARD_TRY(fields.text(kLayerPattern)); letters && !letters->empty())
+    return std::ssize(*letters);
+  return fields.wrong("num_hidden_layers is missing, must be a positive integer");
+}
+
+/// Cuts or repeats a string or list of `size` entries.
+template <class Entries>
+void fit(Entries& entries, std::size_t size) {
+  const std::size_t old = entries.size();
+  for (std::size_t i = old; i < size; ++i)
+    entries.push_back(typename Entries::value_type(entries[i % old]));
+  entries.resize(size);
+}
+
+/// Cuts or repeats what has an entry per layer.
+void fit_layers(Json::Object& members, Index old_layers, Index layers) {
+  const auto size = static_cast<std::size_t>(layers);
+  for (auto& [key, value] : members) {
+    if (key == "num_hidden_layers" && !value.is_null()) value = Json(layers);
+    if (key == "max_window_layers" && value.integer().value_or(0) > layers) value = Json(layers);
+    if (key == kLayerPattern && value.string() != nullptr) {
+      std::string pattern = *value.string();
+      if (std::ssize(pattern) == old_layers) fit(pattern, size);
+      value = Json(std::move(pattern));
+    }
+    auto* list = value.array();
+    if (list == nullptr) continue;
+    if (key == "mlp_only_layers") {
+      std::erase_if(*list,
+                    [&](const Json& layer) { return layer.integer().value_or(0) >= layers; });
+    } else if (key.find("layer") != key.npos && !key.starts_with("mtp_") &&
+               std::ssize(*list) == old_layers) {
+      fit(*list, size);
+    }
+  }
+}
+
+}  // namespace
+
+Result<ModelConfig> parse_config(std::string_view text, std::string_view source) {
+  const auto fields = RESHARD_TRY(ConfigFields::parse(text, source));
+  const Architecture& a = *RESHARD_TRY(find_architecture(fields));
+  ModelConfig config;
+  config.architecture = a.name;
+  config.model_type =
+      RESHARD_TRY(fields.text("model_type")).value_or(std::string(a.model_types[0]));
+  const auto dtype = RESHARD_TRY(read_dtype(fields));
+  config.says_dtype = dtype.has_value();
+  config.dtype = dtype.value_or(config.dtype);
+  config.quantization = RESHARD_TRY(read_quantization(fields));
+  RESHARD_TRY(read_sizes(fields, a, config));
+  RESHARD_TRY(read_heads(fields, a, config));
+  RESHARD_TRY(read_biases(fields, a, config));
+  if (a.read != nullptr) RESHARD_TRY(a.read(fields, config));
+  RESHARD_TRY(check_weights(fields, config));
+  return config;
+}
+
+Result<ModelConfig> read_config(const std::string& path) {
+  return parse_config(RESHARD_TRY(read_text_file(path, kMaxConfigBytes)), path);
+}
+
+Result<std::string> config_with_layers(std::string_view text, Index layers,
+                                       std::string_view source) {
+  auto fields = RESHARD_TRY(ConfigFields::parse(text, source));
+  if (layers < 1 || layers > kMaxLayers)
+    return fail(Code::invalid_argument,
+                fmt::format("number of layers must be from 1 to {}, is {}", kMaxLayers, layers));
+  const Index old_layers = RESHARD_TRY(number_of_layers(fields));
+  Json json = std::move(fields).take();
+  fit_layers(*json.object(), old_layers, layers);
+  return json.dump(true) + "\n";
+}
+
+Result<std::string> config_of_plain_weights(std::string_view text, std::string_view source) {
+  auto fields = RESHARD_TRY(ConfigFields::parse(text, source));
+  if (!fields.has(kQuantization)) return std::string(text);
+  Json json = std::move(fields).take();
+  std::erase_if(*json.object(), [](const Json::Member& m) { return m.key == kQuantization; });
+  return json.dump(true) + "\n";
+}
+
+}  // namespace reshard

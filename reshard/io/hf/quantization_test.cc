@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+// Protects: what a quantization_config says of weights, and that what is written is read again.
+#include "reshard/io/hf/quantization.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace reshard {
+namespace {
+
+using ::testing::HasSubstr;
+
+const QuantFormat kBlock = *quant_format_from_name("fp8_block");
+
+Result<QuantFormat> read(const std::string& members) {
+  return stored_weights(R"({"a": 1, "quantization_config": {)" + members + "}}", "c.json")
+      .transform([](const StoredWeights& w) { return w.format; });
+}
+
+TEST(HfQuantization, fp8_is_read_with_blocks_and_without) {
+  EXPECT_EQ(*read(R"("quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128])"),
+            kBlock);
+  EXPECT_EQ(
+      *read(R"("quant_method": "fp8", "weight_block_size": [128, 128], "scale_fmt": "ue8m0")"),
+      *quant_format_from_name("fp8_block_pow2"));
+  EXPECT_EQ(*read(R"("quant_method": "fp8")"), *quant_format_from_name("fp8_tensor"));
+}
+
+TEST(HfQuantization, others_are_refused_by_name) {
+  const auto error = [](const std::string& members) { return read(members).error().message; };
+  EXPECT_THAT(error(R"("quant_method": "awq")"),
+              HasSubstr("c.json: quantization_config: quant_method awq is not read"));
+  EXPECT_THAT(error(R"("quant_method": "fp8", "fmt": "e5m2")"), HasSubstr("fmt e5m2 is not read"));
+  EXPECT_THAT(error(R"("quant_method": "fp8", "weight_block_size": [128])"),
+              HasSubstr("must be two positive numbers"));
+  EXPECT_THAT(error(R"("quant_method": "fp8", "weight_block_size": [0, 128])"),
+              HasSubstr("must be two positive numbers"));
+  EXPECT_THAT(stored_weights("{}").error().message, HasSubstr("none is not read"));
+}
+
+TEST(HfQuantization, modelopt_is_read_wherever_it_stands) {
+  const std::string algo = R"("quant_algo": "NVFP4", "group_size": 16)";
+  const QuantFormat nvfp4 = *quant_format_from_name("nvfp4");
+  EXPECT_EQ(*read(R"("quant_method": "modelopt", )" + algo), nvfp4);
+  EXPECT_EQ(*read(R"("quant_method": "modelopt", "quantization": {)" + algo + "}"), nvfp4);
+  EXPECT_EQ(stored_weights_beside(R"({"quantization": {)" + algo + "}}", "h.json")->format, nvfp4);
+  EXPECT_THAT(stored_weights_beside("{}", "h.json").error().message, HasSubstr("h.json: has no"));
+  const auto error = [](const std::string& members) { return read(members).error().message; };
+  EXPECT_THAT(error(R"("quant_method": "modelopt")"), HasSubstr("quant_algo unknown is not read"));
+  EXPECT_THAT(error(R"("quant_method": "modelopt", "quant_algo": "NVFP4", "group_size": 32)"),
+              HasSubstr("NVFP4 in groups of 32 is not read"));
+}
+
+std::string compressed(const std::string& format, const std::string& weights,
+                       const std::string& more = "") {
+  return R"("quant_method": "compressed-tensors", "format": ")" + format +
+         R"(", "config_groups": {"a": {"weights": {)" + weights + "}}" + more + "}";
+}
+
+TEST(HfQuantization, groups_of_compressed_tensors_say_how_weights_are_cut) {
+  const std::string k8 = R"("num_bits": 8, "type": "float")",
+                    k4 = R"("num_bits": 4, "type": "float")";
+  const auto of = [](const std::string& members) { return to_string(*read(members)); };
+  EXPECT_EQ(of(compressed("float-quantized", k8)), "fp8_tensor");
+  EXPECT_EQ(of(compressed("naive-quantized", k8 + R"(, "strategy": "channel")")), "fp8_channel");
+  EXPECT_EQ(of(compressed("float-quantized",
+                          k8 + R"(, "strategy": "block", "block_structure": [64, 32])")),
+            "F8_E4M3 64x32 F32 exact");
+  EXPECT_EQ(of(compressed("mxfp8-quantized", k8 + R"(, "group_size": 32)")), "mxfp8");
+  EXPECT_EQ(of(compressed("mxfp4-pack-quantized", k4 + R"(, "group_size": 32)")), "mxfp4");
+  const std::string nvfp4 = k4 + R"(, "group_size": 16, "strategy": "tensor_group")";
+  EXPECT_EQ(of(compressed("nvfp4-pack-quantized", nvfp4)), "nvfp4_divisor");
+  const auto error = [](const std::string& members) { return read(members).error().message; };
+  EXPECT_THAT(error(compressed("pack-quantized", R"("num_bits": 4, "type": "int")")),
+              HasSubstr("int of 4 bits as pack-quantized is not read"));
+  EXPECT_THAT(error(compressed("nvfp4-pack-quantized", k4 + R"(, "group_size": 32)")),
+              HasSubstr("in groups of 32 is not read"));
+  EXPECT_THAT(error(compressed("float-quantized", R"("type": "float")")),
+              HasSubstr("num_bits is missing"));
+  EXPECT_THAT(error(compressed("float-quantized", k8 + R"(, "strategy": "block")")),
+              HasSubstr("block_structure must be two positive numbers"));
+  EXPECT_THAT(error(compressed("float-quantized", k8, R"(, "b": ["Linear"])")),
+              HasSubstr("group b without weights"));
+  EXPECT_THAT(error(R"("quant_method": "compressed-tensors", "config_groups": {})"),
+              HasSubstr("is empty"));
+}
+
+std::string written(QuantMethod method, const char* format, bool static_inputs) {
+  return *config_of_quantised_weights("{}",
+                                      {method, *quant_format_from_name(format), static_inputs}, {});
+}
+
+// vLLM refuses experts of one scale for each weight with inputs scaled by token.
+TEST(HfQuantization, inputs_are_scaled_as_vllm_takes_them_beside_the_weights) {
+  const auto strategy_of_inputs = [](const char* format) {
+    const std::string text = written(QuantMethod::compressed_tensors, format, false);
+    const auto at = text.find("strategy", text.find("input_activations"));
+    return text.substr(at + 12, text.find('"', at + 12) - at - 12);
+  };
+  EXPECT_EQ(strategy_of_inputs("fp8_tensor"), "tensor");
+  EXPECT_EQ(strategy_of_inputs("fp8_channel"), "token");
+  EXPECT_EQ(strategy_of_inputs("fp8_block"), "group");
+  EXPECT_EQ(strategy_of_inputs("mxfp8"), "group");
+  for (const char* format : {"mxfp4", "nvfp4_divisor"})
+    EXPECT_THAT(written(QuantMethod::compressed_tensors, format, false),
+                HasSubstr("\"input_activations\": null"));
+  const std::string still = written(QuantMethod::compressed_tensors, "fp8_tensor", true);
+  EXPECT_EQ(still.find("\"dynamic\": true"), std::string::npos);
+  EXPECT_THAT(written(QuantMethod::fp8, "fp8_tensor", true), HasSubstr("\"static\""));
+  EXPECT_THAT(written(QuantMethod::fp8, "fp8_tensor", false), HasSubstr("\"dynamic\""));
+  EXPECT_THAT(written(QuantMethod::modelopt, "nvfp4", true), HasSubstr("\"NVFP4\""));
+  EXPECT_THAT(written(QuantMethod::modelopt, "nvfp4", false), HasSubstr("\"W4A16_NVFP4\""));
+}
+
+TEST(HfQuantization, what_is_written_is_read_again) {
+  const std::vector<std::pair<QuantMethod, const char*>> kWritten = {
+      {QuantMethod::fp8, "fp8_block"},
+      {QuantMethod::fp8, "fp8_block_pow2"},
+      {QuantMethod::fp8, "fp8_tensor"},
+      {QuantMethod::mxfp4, "mxfp4"},
+      {QuantMethod::modelopt, "fp8_tensor"},
+      {QuantMethod::modelopt, "fp8_channel"},
+      {QuantMethod::modelopt, "fp8_block"},
+      {QuantMethod::modelopt, "mxfp8"},
+      {QuantMethod::modelopt, "nvfp4"},
+      {QuantMethod::compressed_tensors, "fp8_tensor"},
+      {QuantMethod::compressed_tensors, "fp8_channel"},
+      {QuantMethod::compressed_tensors, "fp8_group"},
+      {QuantMethod::compressed_tensors, "fp8_block"},
+      {QuantMethod::compressed_tensors, "mxfp8"},
+      {QuantMethod::compressed_tensors, "mxfp4"},
+      {QuantMethod::compressed_tensors, "nvfp4_divisor"},
+  };
+  for (const auto& [method, name] : kWritten) {
+    const QuantFormat format = *quant_format_from_name(name);
+    const auto text = config_of_quantised_weights(
+        R"({"a": 1, "quantization_config": {"quant_method": "awq"}, "b": 2})", {method, format},
+        {"lm_head"});
+    ASSERT_TRUE(text.has_value()) << text.error().message;
+    EXPECT_EQ(stored_weights(*text)->format, format) << *text;
+    EXPECT_EQ(stored_weights(*text)->method, method) << *text;
+    EXPECT_THAT(*text, HasSubstr("\"lm_head\""));
+  }
+  EXPECT_THAT(
+      config_of_quantised_weights("{}", {QuantMethod::fp8, *quant_format_from_name("mxfp8")}, {})
+          .error()
+          .message,
+      HasSubstr("mxfp8 of fp8 is not read"));
+}
+
+}  // namespace
+}  // namespace reshard

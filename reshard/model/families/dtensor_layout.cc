@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <charconv>
+
+#include "reshard/base/value_map.h"
+#include "reshard/model/families.h"
+#include "reshard/model/families/dtensor_slots.h"
+#include "reshard/model/families/transformers_modules.h"
+#include "reshard/model/name_pattern.h"
+
+namespace reshard {
+namespace {
+
+/// True where the rule's number, if it asks for one, is in its range.
+bool in_range(const DTensorRule& rule, const std::vector<std::string>& groups) {
+  if (rule.number == 0) return true;
+  const auto k = static_cast<std::size_t>(rule.number - 1);
+  if (k >= groups.size()) return false;
+  Index value = 0;
+  const char* end = groups[k].data() + groups[k].size();
+  const auto [stop, error] = std::from_chars(groups[k].data(), end, value);
+  return error == std::errc() && stop == end && rule.from <= value && value < rule.to;
+}
+
+/// The rule's placements as cuts of a stored tensor of this shape.
+Result<TensorShards> shards_of(const DTensorRule& rule, const Dims& shape) {
+  TensorShards shards;
+  for (std::size_t i = 0; i < rule.placements.size(); ++i) {
+    const Placement& p = rule.placements[i];
+    if (p.kind == Placement::Kind::replicate) continue;
+    const int dim = p.dim < 0 ? p.dim + shape.size() : p.dim;
+    if (dim < 0 || dim >= shape.size())
+      return fail(Code::invalid_argument, fmt::format("placement {} but the tensor's shape is {}",
+                                                      to_string(p), to_string(shape)));
+    shards[static_cast<std::size_t>(dim)].push_back({static_cast<int>(i), p.split_factor});
+  }
+  return shards;
+}
+
+/// A rule of the file, and what its wildcards matched.
+struct Matched {
+  std::size_t rule = 0;
+  std::vector<std::string> groups;
+};
+
+/// Places the tensors of a model by the rules of a file.
+class Placer {
+ public:
+  Placer(DTensorSlots& slots, const LayoutSpec& spec, const ModelSpec& model, const DTensorSet& set,
+         std::optional<DType> dtype)
+      : slots_(slots), spec_(spec), model_(model), set_(set), dtype_(dtype) {}
+
+  Result<> add_meshes(Index offset) {
+    for (const DTensorMesh& mesh : set_.meshes)
+      meshes_.push_back(RESHARD_TRY(slots_.add_mesh(mesh, offset)));
+    return {};
+  }
+
+  /// The form whose experts a rule names before one matches the other form's.
+  Result<int> release_of(const std::vector<ModuleTensor>& newest) {
+    for (const ModuleTensor& t : newest) {
+      if (!t.stack) continue;
+      const auto stacked = RESHARD_TRY(find(t.name));
+      const auto single = RESHARD_TRY(find(model_[t.tensor].name));
+      return single && (!stacked || single->rule < stacked->rule) ? 4 : kNewestTransformers;
+    }
+    return kNewestTransformers;
+  }
+
+  Result<> add(const ModuleTensor& t) {
+    const auto matched = RESHARD_TRY(find(t.name));
+    if (!matched)
+      return fail(Code::not_found,
+                  fmt::format("no rule of '{}' matches; add one, or a last rule that matches *",
+                              spec_.file));
+    const DTensorRule& rule = set_.rules[matched->rule];
+    const std::string name =
+        rule.name.empty() ? t.name : RESHARD_TRY(substituted(rule.name, matched->groups));
+    const auto stored = is_convertible(model_[t.tensor].dtype) ? dtype_ : std::nullopt;
+    const Dims shape = t.stack ? t.stack->extent : model_[t.tensor].stored_shape();
+    const TensorShards shards = RESHARD_TRY(shards_of(rule, shape));
+    return t.stack ? slots_.add_stack(meshes_[rule.mesh], *t.stack, name, shards, stored)
+                   : slots_.add(meshes_[rule.mesh], t.tensor, name, shards, stored);
+  }
+
+ private:
+  Result<std::optional<Matched>> find(const std::string& name) {
+    for (std::size_t i = 0; i < set_.rules.size(); ++i) {
+      auto groups = RESHARD_TRY(matcher_.match(set_.rules[i].match, name));
+      if (groups && in_range(set_.rules[i], *groups)) return Matched{i, *std::move(groups)};
+    }
+    return std::optional<Matched>();
+  }
+
+  DTensorSlots& slots_;
+  const LayoutSpec& spec_;
+  const ModelSpec& model_;
+  const DTensorSet& set_;
+  const std::optional<DType> dtype_;
+  PatternMatcher matcher_;
+  std::vector<std::size_t> meshes_;
+};
+
+}  // namespace
+
+Result<ModelLayout> dtensor_layout(const LayoutSpec& spec, const FamilyInput& input,
+                                   const DTensorSet& set) {
+  RESHARD_TRY(spec.only({"dtype", "transformers", "offset"}));
+  const Index offset = RESHARD_TRY(spec.integer("offset", 0, 0));
+  const auto dtype = RESHARD_TRY(spec.dtype());
+  auto release = RESHARD_TRY(transformers_release(spec));
+  LayoutBuilder builder(to_string(spec), input.model);
+  DTensorSlots slots(builder);
+  const ModelSpec& model = *input.model;
+  Placer placer(slots, spec, model, set, dtype);
+  if (auto added = placer.add_meshes(offset); !added)
+    return tl::unexpected(std::move(added).error().in("dtensor"));
+  auto tensors = transformers_modules(model, input.config, kNewestTransformers);
+  if (!release) release = RESHARD_TRY(placer.release_of(tensors));
+  if (*release != kNewestTransformers)
+    tensors = transformers_modules(model, input.config, *release);
+  for (const ModuleTensor& t : tensors)
+    if (auto added = placer.add(t); !added)
+      return tl::unexpected(
+          std::move(added).error().in(fmt::format("dtensor: tensor '{}'", t.name)));
+  slots.finish();
+  return std::move(builder).finish();
+}
+
+}  // namespace reshard

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+// SGLang 0.5.23: its keys, its ranks, and which of its models keep what where. tp is all ranks of a
+// stage; attention divides them into dp groups of tp / dp, experts into ep groups of tp / ep.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string_view>
+
+#include "reshard/base/value_map.h"
+#include "reshard/model/families/engines/engine_layout_builder.h"
+
+namespace reshard {
+namespace {
+
+const std::string kFamily = "sglang";
+
+struct Sizes {
+  Index tp, dp, ep, pp, replicas, vocab_multiple, redundant, offset;
+  bool dp_lm_head, whole_dense, whole_shared, fused_shared;
+  std::optional<DType> dtype;
+  Index attention_tp() const { return tp / dp; }
+  Index expert_tp() const { return tp / ep; }
+};
+
+bool among(const ModelConfig& c, std::initializer_list<std::string_view> types) {
+  return std::find(types.begin(), types.end(), c.model_type) != types.end();
+}
+
+bool flag(const LayoutSpec& spec, const char* key, Violations& wrong) {
+  return wrong.take(spec.word(key, {"0", "1"})) == "1";
+}
+
+Sizes read_sizes(const LayoutSpec& spec, Violations& wrong) {
+  wrong.add(spec.only({"tp", "dp", "ep", "pp", "replicas", "vocab_multiple", "redundant",
+                       "expert_map", "w13", "transposed", "dp_lm_head", "dense", "shared", "prefix",
+                       "mtp", "dtype", "sinks", "offset"}));
+  Sizes s{};
+  s.tp = wrong.take(spec.integer("tp", 1), Index{1});
+  s.dp = wrong.take(spec.integer("dp", 1), Index{1});
+  s.ep = wrong.take(spec.integer("ep", 1), Index{1});
+  s.pp = wrong.take(spec.integer("pp", 1), Index{1});
+  s.replicas = wrong.take(spec.integer("replicas", 1), Index{1});
+  s.vocab_multiple = wrong.take(spec.integer("vocab_multiple", 64), Index{64});
+  s.redundant = wrong.take(spec.integer("redundant", 0, 0));
+  s.offset = wrong.take(spec.integer("offset", 0, 0));
+  s.dp_lm_head = flag(spec, "dp_lm_head", wrong);
+  s.whole_dense = wrong.take(spec.word("dense", {"tp", "whole"})) == "whole";
+  const std::string shared = wrong.take(spec.word("shared", {"tp", "whole", "fused"}));
+  s.whole_shared = shared == "whole";
+  s.fused_shared = shared == "fused";
+  s.dtype = wrong.take(spec.dtype());
+  return s;
+}
+
+void check_model(const LayoutSpec& spec, const Sizes& s, const ModelConfig& c, Violations& wrong) {
+  const auto refuse = [&](const char* key, Index n, const char* why) {
+    wrong.add(fail(Code::unsupported,
+                   fmt::format("{}={}: {}'s modules {}", key, n, c.architecture, why)));
+  };
+  if (s.pp > 1 && among(c, {"gemma3_text", "qwen3_next"}))
+    refuse("pp", s.pp, "know no pipeline stages, so pp must be 1");
+  if (s.dp > 1 && among(c, {"llama", "mistral", "qwen2", "mixtral", "gemma3_text"}))
+    refuse("dp", s.dp,
+           "know no attention data parallel, so dp must be 1 (independent engines are "
+           "replicas=N)");
+  if (s.dtype && c.says_dtype && *s.dtype != c.dtype && c.model_type == "gpt_oss")
+    wrong.add(fail(Code::unsupported,
+                   fmt::format("dtype={}: {}'s attention and routers are created in the config's "
+                               "dtype, {}, whatever the engine runs in; leave dtype out",
+                               spec.keys.at("dtype"), c.architecture, name(c.dtype))));
+  if (s.fused_shared && (c.shared_expert_size == 0 ||
+                         c.shared_expert_size % c.moe_intermediate_size != 0 || !c.gated_mlp))
+    wrong.refuse(
+        fmt::format("shared=fused needs shared experts of the routed ones' width; {} has {} of {}",
+                    c.architecture, c.shared_expert_size, c.moe_intermediate_size));
+}
+
+void check(const LayoutSpec& spec, const Sizes& s, const ModelConfig& c, bool mtp,
+           Violations& wrong) {
+  const std::vector<LayerKind> kinds = c.kinds(mtp);
+  check_model(spec, s, c, wrong);
+  // Attention and experts have tp / dp and tp / ep ranks.
+  const auto dp_fits =
+      EngineLayoutBuilder::divides(kFamily, "dp", s.dp, "tp", s.tp, "; dp is part of tp");
+  const auto ep_fits =
+      EngineLayoutBuilder::divides(kFamily, "ep", s.ep, "tp", s.tp, "; ep is part of tp");
+  wrong.add(dp_fits);
+  wrong.add(ep_fits);
+  if (dp_fits)
+    EngineLayoutBuilder::check_heads(kFamily, s.dp > 1 ? "tp/dp" : "tp", s.attention_tp(), c, kinds,
+                                     wrong);
+  EngineLayoutBuilder::check_widths(kFamily, "tp", s.whole_dense ? 1 : s.tp,
+                                    s.whole_shared || s.fused_shared, c, kinds, wrong);
+  wrong.add(EngineLayoutBuilder::check_ep(kFamily, s.ep, c));
+  if (among(c, {"qwen3_moe", "qwen3_next", "deepseek_v3", "kimi_k2", "glm4_moe"}))
+    EngineLayoutBuilder::check_tp_of_experts(s.tp, c, kinds, wrong);
+  if (s.pp > c.num_hidden_layers)
+    wrong.refuse(fmt::format("pp={} exceeds num_hidden_layers={}", s.pp, c.num_hidden_layers));
+  if (ep_fits)
+    EngineLayoutBuilder::check_experts(kFamily, s.ep > 1 ? "tp/ep" : "tp", s.expert_tp(), c, kinds,
+                                       "", wrong);
+}
+
+/// Layers that do not divide go to the last stages, one each (distributed/utils.py,
+/// get_pp_indices).
+std::vector<Index> stages_of(Index layers, Index pp) {
+  std::vector<Index> stages(static_cast<std::size_t>(pp), layers / pp);
+  for (Index i = 0; i < layers % pp; ++i) ++stages[static_cast<std::size_t>(pp - 1 - i)];
+  return stages;
+}
+
+/// Padded to the multiple, or where ranks do not divide that, to the multiple times the ranks.
+Index padded_rows(Index rows, Index multiple, Index ranks) {
+  const auto up = [&](Index to) { return (rows + to - 1) / to * to; };
+  return up(multiple) % ranks == 0 ? up(multiple) : up(multiple * ranks);
+}
+
+Result<> place_ranks(EngineDesign& d, const Sizes& s, const ModelConfig& c) {
+  const Rank first(static_cast<Rank::rep>(s.offset));
+  d.mesh = RESHARD_TRY(Mesh::make(
+      {{"attention_tp", s.attention_tp()}, {"dp", s.dp}, {"pp", s.pp}, {"replica", s.replicas}},
+      first));
+  d.expert_mesh = RESHARD_TRY(Mesh::make(
+      {{"expert_tp", s.expert_tp()}, {"ep", s.ep}, {"pp", s.pp}, {"replica", s.replicas}}, first));
+  d.heads = cut_over(d.mesh.axis("attention_tp"));
+  DimCut tp = cut_over(d.mesh.axis("dp"));
+  tp.axes[1] = static_cast<std::int8_t>(d.mesh.axis("attention_tp"));
+  tp.num_axes = 2;
+  tp.combine = DimCut::Combine::flattened;
+  if (!s.whole_dense) d.dense = tp;
+  if (!s.whole_shared) d.shared = tp;
+  d.head = s.dp_lm_head ? d.heads : tp;
+  d.head_rows = padded_rows(c.vocab_size, s.vocab_multiple, s.dp_lm_head ? s.attention_tp() : s.tp);
+  // Gemma-3 has a plain embedding.
+  const bool plain = c.model_type == "gemma3_text";
+  if (!plain) d.embedding = d.heads;
+  d.embedding_rows =
+      plain ? c.vocab_size : padded_rows(c.vocab_size, s.vocab_multiple, s.attention_tp());
+  d.expert_inner = cut_over(d.expert_mesh.axis("expert_tp"));
+  d.expert_outer = cut_over(d.expert_mesh.axis("ep"));
+  d.stages = stages_of(c.num_hidden_layers, s.pp);
+  return {};
+}
+
+void read_names(EngineDesign& d, const LayoutSpec& spec, const Sizes& s, const ModelConfig& c,
+                Violations& wrong) {
+  d.up_first = wrong.take(spec.word("w13", {"gate_first", "up_first"})) == "up_first";
+  d.transposed = flag(spec, "transposed", wrong);
+  d.mtp = flag(spec, "mtp", wrong);
+  if (d.mtp && c.num_mtp != 1)
+    wrong.refuse(
+        fmt::format("mtp=1 needs a model with one module for multi-token prediction; {} has {}",
+                    c.architecture, c.num_mtp));
+  if (d.up_first && c.stacked_experts)
+    wrong.refuse(fmt::format("w13=up_first: {} keeps gate and up rows in turn", c.architecture));
+  if (wrong.take(spec.word("prefix", {"model", "language_model"})) == "language_model")
+    d.prefix = "language_model.";
+  d.head_everywhere = among(c, {"llama", "mistral", "qwen3_moe", "mixtral", "glm4_moe", "gpt_oss"});
+  d.tied_head = true;
+  d.f32_router = c.model_type == "glm4_moe";
+  d.qkv_bias = d.output_bias = c.model_type != "qwen3_next";
+  d.f32_expert_bias = true;
+  if (c.says_dtype && is_convertible(c.dtype)) d.delta_norm_dtype = c.dtype;
+  d.sinks_dtype = wrong.take(spec.word("sinks", {"bfloat16", "float32"})) == "float32"
+                      ? DType::f32
+                      : DType::bf16;
+  if (spec.keys.contains("sinks") && !c.attention_sinks)
+    wrong.refuse(
+        fmt::format("sinks= needs a model with attention sinks; {} has none", c.architecture));
+  d.nextn = true;
+  if (s.fused_shared && c.moe_intermediate_size > 0)
+    d.fused_shared = c.shared_expert_size / c.moe_intermediate_size;
+  d.expert_module = "experts.";
+  d.fused_qkv_a = "fused_qkv_a_proj_with_mqa";
+  d.sinks_module = "self_attn";
+  d.embedding_module = "embed_tokens";
+  d.w13_bias = "w13_weight_bias";
+  d.w2_bias = "w2_weight_bias";
+}
+
+}  // namespace
+
+Result<ModelLayout> sglang_layout(const LayoutSpec& spec, const FamilyInput& input) {
+  if (input.config == nullptr)
+    return fail(Code::invalid_argument, "sglang: needs the model's config.json");
+  const ModelConfig& c = *input.config;
+  Violations wrong(kFamily);
+  const Sizes s = read_sizes(spec, wrong);
+  EngineDesign d;
+  read_names(d, spec, s, c, wrong);
+  check(spec, s, c, d.mtp, wrong);
+  RESHARD_TRY(wrong.result());
+  RESHARD_TRY(place_ranks(d, s, c));
+  d.keep_expert_blocks(input.expert_block);
+  if (num_expert_layers(c, d.mtp) > 0) {
+    const ExpertPlacement how{.num_experts = c.num_experts,
+                              .redundant = s.redundant,
+                              .ep = s.ep,
+                              .even = true,
+                              .fused_shared = d.fused_shared,
+                              .num_layers = num_expert_layers(c, d.mtp)};
+    d.experts = RESHARD_TRY(expert_orders(kFamily, how, input.expert_map));
+  }
+  return EngineLayoutBuilder(spec, d, input).build(spec);
+}
+
+}  // namespace reshard

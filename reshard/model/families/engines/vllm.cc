@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+// vLLM 0.33.0: its keys, its ranks, and which of its models keep what where.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <numeric>
+#include <string_view>
+
+#include "reshard/model/families/engines/engine_layout_builder.h"
+
+namespace reshard {
+namespace {
+
+const std::string kFamily = "vllm";
+
+struct Sizes {
+  Index tp, dp, ep, pp, replicas, vocab_multiple, redundant, offset;
+  bool round_robin, redundancy;
+};
+
+Sizes read_sizes(const LayoutSpec& spec, Violations& wrong) {
+  wrong.add(spec.only({"tp", "dp", "ep", "pp", "replicas", "vocab_multiple", "redundant",
+                       "placement", "expert_map", "w13", "transposed", "experts", "prefix", "mtp",
+                       "dtype", "router", "offset"}));
+  Sizes s{};
+  s.tp = wrong.take(spec.integer("tp", 1), Index{1});
+  s.dp = wrong.take(spec.integer("dp", 1), Index{1});
+  s.ep = wrong.take(spec.integer("ep", 1), Index{1});
+  s.pp = wrong.take(spec.integer("pp", 1), Index{1});
+  s.replicas = wrong.take(spec.integer("replicas", 1), Index{1});
+  s.vocab_multiple = wrong.take(spec.integer("vocab_multiple", 64), Index{64});
+  s.redundant = wrong.take(spec.integer("redundant", 0, 0));
+  s.offset = wrong.take(spec.integer("offset", 0, 0));
+  s.round_robin = wrong.take(spec.word("placement", {"linear", "round_robin"})) == "round_robin";
+  s.redundancy = s.redundant > 0 || spec.keys.contains("expert_map");
+  return s;
+}
+
+/// What the sizes ask of each other.
+void check_sizes(const Sizes& s, Violations& wrong) {
+  if (s.ep != 1 && s.ep != s.tp && s.ep != s.tp * s.dp)
+    wrong.refuse(fmt::format("ep={} must be 1, tp={} or tp*dp={}", s.ep, s.tp, s.tp * s.dp));
+  if (s.redundancy && s.ep == 1) wrong.refuse("redundant experts and expert_map need ep above 1");
+  if (s.redundancy && s.round_robin)
+    wrong.refuse("placement=round_robin excludes redundant experts and expert_map");
+}
+
+bool among(const ModelConfig& c, std::initializer_list<std::string_view> types) {
+  return std::find(types.begin(), types.end(), c.model_type) != types.end();
+}
+
+/// True when experts run sequence parallel: then the ranks of tp have different tokens, and shared
+/// experts are whole on each (ParallelConfig.use_sequence_parallel_moe). GLM-4.5 does without.
+bool whole_shared(const Sizes& s, const ModelConfig& c) {
+  return s.ep > 1 && s.ep == s.tp * s.dp && s.tp > 1 && s.dp > 1 && c.model_type != "glm4_moe";
+}
+
+/// What the model asks of the sizes.
+void check(const Sizes& s, const ModelConfig& c, bool mtp, Violations& wrong) {
+  const std::vector<LayerKind> kinds = c.kinds(mtp);
+  // Whatever its layers are (config/model.py, verify_with_parallel_config).
+  wrong.add(EngineLayoutBuilder::divides(kFamily, "tp", s.tp, "num_attention_heads",
+                                         c.num_attention_heads));
+  EngineLayoutBuilder::check_heads(kFamily, "tp", s.tp, c, kinds, wrong);
+  EngineLayoutBuilder::check_widths(kFamily, "tp", s.tp, whole_shared(s, c), c, kinds, wrong);
+  wrong.add(EngineLayoutBuilder::check_ep(kFamily, s.ep, c));
+  if (among(c, {"qwen3_moe", "qwen3_next"}))
+    EngineLayoutBuilder::check_tp_of_experts(s.tp, c, kinds, wrong);
+  if (s.pp > c.num_hidden_layers)
+    wrong.refuse(fmt::format("pp={} exceeds num_hidden_layers={}", s.pp, c.num_hidden_layers));
+  if (s.ep == 1)
+    EngineLayoutBuilder::check_experts(
+        kFamily, "tp*dp", s.tp * s.dp, c, kinds,
+        "; without ep vLLM cuts experts over tp*dp (independent engines are replicas=N)", wrong);
+}
+
+/// Layers that do not divide go, one each, to the last stage but one and those before it
+/// (distributed/utils.py, get_pp_indices).
+std::vector<Index> stages_of(Index layers, Index pp) {
+  std::vector<Index> stages(static_cast<std::size_t>(pp), layers / pp);
+  for (Index i = 0; i < layers % pp; ++i) ++stages[static_cast<std::size_t>(pp - 2 - i)];
+  return stages;
+}
+
+/// What models build on every stage, whether or not it is used there.
+void place_ends(EngineDesign& d, const ModelConfig& c) {
+  d.embedding_everywhere =
+      among(c, {"qwen3_moe", "mixtral", "gpt_oss", "nemotron_h", "gemma3_text", "qwen3_next"});
+  d.head_everywhere = d.embedding_everywhere;
+  d.norm_everywhere = d.embedding_everywhere && c.model_type != "qwen3_next";
+}
+
+Result<> place_ranks(EngineDesign& d, const Sizes& s, const ModelConfig& c) {
+  const Rank first(static_cast<Rank::rep>(s.offset));
+  d.mesh = RESHARD_TRY(
+      Mesh::make({{"tp", s.tp}, {"pp", s.pp}, {"dp", s.dp}, {"replica", s.replicas}}, first));
+  d.expert_mesh = d.mesh;
+  const int tp = d.mesh.axis("tp");
+  d.heads = d.dense = d.embedding = d.head = cut_over(tp);
+  if (!whole_shared(s, c)) d.shared = d.dense;
+  DimCut both = cut_over(d.mesh.axis("dp"));
+  both.axes[1] = static_cast<std::int8_t>(tp);
+  both.num_axes = 2;
+  both.combine = DimCut::Combine::flattened;
+  if (s.ep == 1)
+    d.expert_inner = both;
+  else
+    d.expert_outer = s.ep == s.tp * s.dp ? both : cut_over(tp);
+  const Index multiple = std::lcm(s.vocab_multiple, s.tp);
+  d.embedding_rows = d.head_rows = (c.vocab_size + multiple - 1) / multiple * multiple;
+  d.stages = stages_of(c.num_hidden_layers, s.pp);
+  return {};
+}
+
+/// GLM-4.5's always; Nemotron-H's on GPUs without the kernels that read it in the model's dtype.
+bool router_in_f32(const LayoutSpec& spec, const ModelConfig& c, Violations& wrong) {
+  const bool said = wrong.take(spec.word("router", {"model", "float32"})) == "float32";
+  if (said && c.model_type != "nemotron_h")
+    wrong.refuse(
+        fmt::format("router=float32 is for Nemotron-H on GPUs whose routers vLLM keeps in "
+                    "float32; {}'s is in one dtype everywhere",
+                    c.architecture));
+  return said || c.model_type == "glm4_moe";
+}
+
+void read_names(EngineDesign& d, const LayoutSpec& spec, const ModelConfig& c, Violations& wrong) {
+  d.up_first = wrong.take(spec.word("w13", {"gate_first", "up_first"})) == "up_first";
+  d.transposed = wrong.take(spec.word("transposed", {"0", "1"})) == "1";
+  d.mtp = wrong.take(spec.word("mtp", {"0", "1"})) == "1";
+  if (d.mtp && c.num_mtp == 0)
+    wrong.refuse(
+        fmt::format("mtp=1 needs a model with modules for multi-token prediction; {} has none",
+                    c.architecture));
+  const std::string experts = wrong.take(spec.word("experts", {"routed_experts", "experts"}));
+  d.expert_module = experts == "experts" ? "experts." : "experts.routed_experts.";
+  const std::string prefix = wrong.take(spec.word("prefix", {"model", "language_model"}));
+  if (prefix == "language_model") d.prefix = "language_model.";
+  if (d.up_first && c.stacked_experts)
+    wrong.refuse(fmt::format("w13=up_first: {} keeps gate and up rows in turn", c.architecture));
+  d.f32_router = router_in_f32(spec, c, wrong);
+  d.qkv_bias = c.model_type != "qwen3_next";
+  d.output_bias = d.qkv_bias && !among(c, {"qwen3", "qwen3_moe"});
+  d.fused_qkv_a = "fused_qkv_a_proj";
+  d.sinks_module = "attn";
+  d.embedding_module = c.model_type == "gpt_oss" ? "embedding" : "embed_tokens";
+  d.w13_bias = "w13_bias";
+  d.w2_bias = "w2_bias";
+}
+
+}  // namespace
+
+Result<ModelLayout> vllm_layout(const LayoutSpec& spec, const FamilyInput& input) {
+  if (input.config == nullptr)
+    return fail(Code::invalid_argument, "vllm: needs the model's config.json");
+  const ModelConfig& c = *input.config;
+  Violations wrong(kFamily);
+  const Sizes s = read_sizes(spec, wrong);
+  EngineDesign d;
+  read_names(d, spec, c, wrong);
+  wrong.add(spec.dtype());
+  check_sizes(s, wrong);
+  check(s, c, d.mtp, wrong);
+  RESHARD_TRY(wrong.result());
+  RESHARD_TRY(place_ranks(d, s, c));
+  d.keep_expert_blocks(input.expert_block);
+  place_ends(d, c);
+  if (num_expert_layers(c, d.mtp) > 0) {
+    const ExpertPlacement how{.num_experts = c.num_experts,
+                              .redundant = s.redundant,
+                              .ep = s.ep,
+                              .round_robin = s.round_robin,
+                              .num_layers = num_expert_layers(c, d.mtp)};
+    d.experts = RESHARD_TRY(expert_orders(kFamily, how, input.expert_map));
+  }
+  return EngineLayoutBuilder(spec, d, input).build(spec);
+}
+
+}  // namespace reshard

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+// torch's fully_shard (FSDP2) over a mesh (replicate, shard, tp), the last fastest. Each parameter
+// is cut by rows over `shard` as torch.chunk does; where tensor parallelism cuts rows too, tp comes
+// first (torch writes that as _StridedShard over shard, Shard over tp).
+#include <fmt/format.h>
+
+#include <array>
+#include <string_view>
+
+#include "reshard/base/value_map.h"
+#include "reshard/model/families.h"
+#include "reshard/model/families/dtensor_slots.h"
+#include "reshard/model/families/transformers_modules.h"
+
+namespace reshard {
+namespace {
+
+constexpr Index kMaxRanks = Index{1} << 20;
+
+/// What the usual plans of parallelize_module do to a module's parameters.
+enum class Style { colwise, rowwise, none };
+
+struct Module {
+  std::string_view name;
+  Style style;
+};
+
+// Embeddings under RowwiseParallel and heads under ColwiseParallel are both cut by vocabulary rows.
+constexpr std::array kModules = {
+    Module{"q_proj", Style::colwise},    Module{"k_proj", Style::colwise},
+    Module{"v_proj", Style::colwise},    Module{"q_b_proj", Style::colwise},
+    Module{"kv_b_proj", Style::colwise}, Module{"gate_proj", Style::colwise},
+    Module{"up_proj", Style::colwise},   Module{"w1", Style::colwise},
+    Module{"w3", Style::colwise},        Module{"embed_tokens", Style::colwise},
+    Module{"lm_head", Style::colwise},   Module{"o_proj", Style::rowwise},
+    Module{"down_proj", Style::rowwise}, Module{"w2", Style::rowwise},
+};
+
+/// "model.layers.0.mlp.up_proj.weight" -> module "up_proj", parameter "weight".
+Style style_of(std::string_view tensor) {
+  const std::size_t dot = tensor.rfind('.');
+  if (dot == std::string_view::npos) return Style::none;
+  std::string_view module = tensor.substr(0, dot);
+  const std::string_view parameter = tensor.substr(dot + 1);
+  module.remove_prefix(module.rfind('.') == std::string_view::npos ? 0 : module.rfind('.') + 1);
+  if (parameter != "weight" && parameter != "bias") return Style::none;
+  for (const Module& m : kModules)
+    if (m.name == module)
+      return m.style == Style::rowwise && parameter == "bias" ? Style::none : m.style;
+  return Style::none;
+}
+
+/// A buffer of its module, and fully_shard leaves buffers alone.
+bool is_buffer(std::string_view tensor) { return tensor.ends_with(".e_score_correction_bias"); }
+
+enum MeshDim : int { kReplicate, kShard, kTp };
+
+/// Stacked experts are cut by experts; no usual plan of parallelize_module knows them.
+TensorShards shards_of_stack() {
+  TensorShards shards;
+  shards[0].push_back({kShard, 1});
+  return shards;
+}
+
+Result<TensorShards> shards_of(const CanonicalTensor& t) {
+  TensorShards shards;
+  if (is_buffer(t.name)) return shards;
+  if (t.shape.size() == 0)
+    return fail(Code::unsupported,
+                fmt::format("fsdp: tensor '{}' is a scalar, which fully_shard does not take; use "
+                            "dtensor:FILE and replicate it",
+                            t.name));
+  const Style style = style_of(t.name);
+  if (style == Style::colwise) shards[0].push_back({kTp, 1});
+  if (style == Style::rowwise && t.stored_shape().size() > 1) shards[1].push_back({kTp, 1});
+  shards[0].push_back({kShard, 1});
+  return shards;
+}
+
+}  // namespace
+
+Result<ModelLayout> fsdp_layout(const LayoutSpec& spec, const FamilyInput& input) {
+  RESHARD_TRY(spec.only({"shard", "replicate", "tp", "dtype", "transformers", "offset"}));
+  const Index tp = RESHARD_TRY(spec.integer("tp", 1));
+  const Index shard = RESHARD_TRY(spec.integer("shard", 1));
+  const Index replicate = RESHARD_TRY(spec.integer("replicate", 1));
+  const Index offset = RESHARD_TRY(spec.integer("offset", 0, 0));
+  const auto dtype = RESHARD_TRY(spec.dtype());
+  const auto release = RESHARD_TRY(transformers_release(spec));
+  LayoutBuilder builder(to_string(spec), input.model);
+  DTensorSlots slots(builder);
+  DTensorMesh mesh{"fsdp", {replicate, shard, tp}, {}, {"replicate", "shard", "tp"}};
+  if (replicate * shard > kMaxRanks || replicate * shard * tp > kMaxRanks)
+    return fail(Code::invalid_argument,
+                fmt::format("fsdp: replicate*shard*tp={}*{}*{} is more than {} ranks", replicate,
+                            shard, tp, kMaxRanks));
+  for (Index r = 0; r < replicate * shard * tp; ++r)
+    mesh.ranks.emplace_back(static_cast<Rank::rep>(r));
+  const std::size_t on = RESHARD_TRY(slots.add_mesh(mesh, offset));
+  const ModelSpec& model = *input.model;
+  for (const ModuleTensor& t :
+       transformers_modules(model, input.config, release.value_or(kNewestTransformers))) {
+    const CanonicalTensor& first = model[t.tensor];
+    // The models of transformers keep their buffers in float32, whatever they are loaded in.
+    auto stored = is_buffer(first.name) ? DType::f32 : dtype;
+    if (!is_convertible(first.dtype)) stored = std::nullopt;
+    if (t.stack) {
+      RESHARD_TRY(slots.add_stack(on, *t.stack, t.name, shards_of_stack(), stored));
+      continue;
+    }
+    const TensorShards shards = RESHARD_TRY(shards_of(first));
+    RESHARD_TRY(slots.add(on, t.tensor, t.name, shards, stored));
+  }
+  slots.finish();
+  return std::move(builder).finish();
+}
+
+}  // namespace reshard

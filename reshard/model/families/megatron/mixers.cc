@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// Mamba-2 and gated delta nets: megatron/core/ssm/mamba_mixer.py, gated_delta_net.py
+// (megatron-core 0.16.1; conv1d_weight: Megatron-LM's main branch). What a module packs has a
+// section for each part, so that every part is cut over tp by itself.
+#include "reshard/model/families/megatron/builder.h"
+
+namespace reshard {
+
+Result<> MegatronBuilder::mamba2(const Layer& l) {
+  const Mamba2Config& m = c_.mamba2;
+  const std::string front = l.name + "mixer.";
+  const Index inner = m.inner(), state = m.groups * m.state;
+  RESHARD_TRY(norm(s_.fused_norms ? front + "in_proj.layer_norm_weight" : l.name + "norm.weight",
+                   hf_.mixer_norm(l.at)));
+  const auto packed = [&](const std::string& name, const std::string& hf,
+                          std::initializer_list<Index> parts) -> Result<> {
+    const TensorId id = RESHARD_TRY(find(hf_.mixer(l.at, hf)));
+    std::vector<Section> list;
+    Index at = 0;
+    for (Index rows : parts) {
+      list.push_back(stacked({{id, {at, at + rows}}}));
+      at += rows;
+    }
+    add(front + name, 0, std::move(list));
+    return {};
+  };
+  RESHARD_TRY(packed("in_proj.weight", "in_proj.weight", {inner, inner, state, state, m.heads}));
+  RESHARD_TRY(packed(s_.old_mamba_names ? "conv1d.weight" : "conv1d_weight", "conv1d.weight",
+                     {inner, state, state}));
+  if (m.conv_bias)
+    RESHARD_TRY(packed(s_.old_mamba_names ? "conv1d.bias" : "conv1d_bias", "conv1d.bias",
+                       {inner, state, state}));
+  for (const char* per_head : {"A_log", "D", "dt_bias"})
+    RESHARD_TRY(packed(per_head, per_head, {m.heads}));
+  RESHARD_TRY(packed("norm.weight", "norm.weight", {inner}));
+  return parallel(front + "out_proj", hf_.mixer(l.at, "out_proj"), 1);
+}
+
+/// q, k, v, z, b, a: each of all heads, out of the checkpoint's rows per key head.
+Result<std::vector<Section>> MegatronBuilder::gated_delta_rows(LayerAt at) {
+  const GatedDeltaConfig& g = c_.gated_delta;
+  const TensorId qkvz = RESHARD_TRY(find(hf_.mixer(at, "in_proj_qkvz.weight")));
+  const TensorId ba = RESHARD_TRY(find(hf_.mixer(at, "in_proj_ba.weight")));
+  const Index heads = g.value_heads / g.key_heads, values = heads * g.value_dim;
+  std::vector<Section> list;
+  const auto part = [&](TensorId id, Index block, Index first, Index rows) {
+    std::vector<Rows> taken;
+    for (Index head = 0; head < g.key_heads; ++head)
+      taken.push_back({id, {head * block + first, head * block + first + rows}});
+    list.push_back(stacked(taken));
+  };
+  const Index block = 2 * g.key_dim + 2 * values;
+  part(qkvz, block, 0, g.key_dim);
+  part(qkvz, block, g.key_dim, g.key_dim);
+  part(qkvz, block, 2 * g.key_dim, values);
+  part(qkvz, block, 2 * g.key_dim + values, values);
+  part(ba, 2 * heads, 0, heads);
+  part(ba, 2 * heads, heads, heads);
+  return list;
+}
+
+Result<> MegatronBuilder::gated_delta(const Layer& l) {
+  const GatedDeltaConfig& g = c_.gated_delta;
+  const std::string front = l.name + "self_attention.";
+  const Index keys = g.key_heads * g.key_dim, values = g.value_heads * g.value_dim;
+  RESHARD_TRY(
+      norm(s_.fused_norms ? front + "in_proj.layer_norm_weight" : l.name + "input_layernorm.weight",
+           hf_.mixer_norm(l.at)));
+  add(front + "in_proj.weight", 0, RESHARD_TRY(gated_delta_rows(l.at)));
+  const TensorId conv = RESHARD_TRY(find(hf_.mixer(l.at, "conv1d.weight")));
+  std::vector<Section> parts;
+  for (const Interval rows :
+       {Interval{0, keys}, Interval{keys, 2 * keys}, Interval{2 * keys, 2 * keys + values}})
+    parts.push_back(stacked({{conv, rows}}));
+  add(front + "conv1d.weight", 0, std::move(parts));
+  for (const char* per_head : {"A_log", "dt_bias"}) {
+    const TensorId id = RESHARD_TRY(find(hf_.mixer(l.at, per_head)));
+    add(front + per_head, 0, sections(whole_tensor(m_, id, {tp_})));
+  }
+  // The checkpoint keeps this one as it is, whatever its other norms do.
+  RESHARD_TRY(norm(front + "out_norm.weight", hf_.mixer(l.at, "norm.weight"), false));
+  return parallel(front + "out_proj", hf_.mixer(l.at, "out_proj"), 1);
+}
+
+}  // namespace reshard

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "reshard/model/quant/files.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <initializer_list>
+#include <vector>
+
+namespace reshard {
+namespace {
+
+struct Row {
+  QuantMethod method;
+  std::string_view name;
+};
+
+constexpr std::array kMethods = {Row{QuantMethod::fp8, "fp8"}, Row{QuantMethod::mxfp4, "mxfp4"},
+                                 Row{QuantMethod::modelopt, "modelopt"},
+                                 Row{QuantMethod::compressed_tensors, "compressed-tensors"}};
+
+bool is_fp8(const QuantFormat& f) { return f.data == DType::f8_e4m3 && f.scale == DType::f32; }
+
+bool is_mxfp4(const QuantFormat& f) {
+  return f.data == DType::f4 && f.scale == DType::f8_e8m0 && f.block_rows == 1 &&
+         f.block_cols == 32;
+}
+
+constexpr std::string_view kFactorSuffix = "_scale_2";
+
+/// compressed-tensors' words for 4-bit data and the factor.
+std::string renamed(const QuantFormat& f, QuantPart part, std::string name) {
+  if (part == QuantPart::data) return bits(f.data) < 8 ? name + "_packed" : name;
+  if (part != QuantPart::factor || !name.ends_with(kFactorSuffix)) return name;
+  name.resize(name.size() - kFactorSuffix.size());
+  return name + "_global_scale";
+}
+
+bool is_among(const QuantFormat& f, std::initializer_list<std::string_view> names) {
+  return std::any_of(names.begin(), names.end(),
+                     [&](std::string_view name) { return quant_format_from_name(name) == f; });
+}
+
+Dims without_ones(const Dims& shape) {
+  Dims out;
+  for (const Index size : shape)
+    if (size != 1) out.push_back(size);
+  return out;
+}
+
+bool is_one_number(const QuantFormat& f, QuantPart part) {
+  return part == QuantPart::factor || (f.block_rows == 0 && f.block_cols == 0);
+}
+
+/// Of scales: one for each row is a list; blocks have a dimension of one behind each of theirs.
+Dims modelopt_shape(const QuantFormat& f, QuantPart part, const Dims& shape) {
+  if (is_one_number(f, part) || shape.size() != 2) return shape;
+  if (f.block_cols == 0) return {shape[0]};
+  return f.block_rows > 1 ? Dims{shape[0], 1, shape[1], 1} : shape;
+}
+
+Result<FileTensor> in_mxfp4(QuantPart part, const std::string& tensor, const Dims& shape) {
+  constexpr Index kBlock = 32, kBytes = 16;
+  FileTensor held{tensor + (part == QuantPart::data ? "_blocks" : "_scales"), DType::u8, shape};
+  if (part != QuantPart::data) return held;
+  Index& cols = held.shape[held.shape.size() - 1];
+  if (cols % kBlock != 0)
+    return fail(Code::unsupported,
+                fmt::format("'{}' has {} inputs; files of mxfp4 hold whole blocks of {}", tensor,
+                            cols, kBlock));
+  cols /= kBlock;
+  held.shape.push_back(kBytes);
+  return held;
+}
+
+}  // namespace
+
+std::string_view name(QuantMethod method) {
+  return kMethods[static_cast<std::size_t>(method)].name;
+}
+
+std::optional<QuantMethod> quant_method_from_name(std::string_view name) {
+  for (const Row& row : kMethods)
+    if (row.name == name) return row.method;
+  return std::nullopt;
+}
+
+std::string known_quant_methods() {
+  std::vector<std::string_view> names;
+  for (const Row& row : kMethods) names.push_back(row.name);
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+bool says(QuantMethod method, const QuantFormat& f) {
+  if (f.order != ScaleOrder::rows) return false;
+  switch (method) {
+    case QuantMethod::fp8: return is_fp8(f) && (f.block_rows > 0) == (f.block_cols > 0);
+    case QuantMethod::mxfp4: return is_mxfp4(f);
+    case QuantMethod::modelopt:
+      return is_among(f, {"fp8_tensor", "fp8_channel", "fp8_block", "mxfp8", "nvfp4"});
+    case QuantMethod::compressed_tensors:
+      return is_mxfp4(f) || is_among(f, {"mxfp8", "nvfp4_divisor"}) ||
+             (is_fp8(f) && (f.block_rows > 0 || f.block_cols == 0));
+  }
+  return false;
+}
+
+std::optional<QuantMethod> usual_quant_method(const QuantFormat& format, bool input_first) {
+  if (input_first)
+    return says(QuantMethod::mxfp4, format) ? std::optional(QuantMethod::mxfp4) : std::nullopt;
+  for (const QuantMethod method :
+       {QuantMethod::fp8, QuantMethod::compressed_tensors, QuantMethod::modelopt})
+    if (says(method, format)) return method;
+  return std::nullopt;
+}
+
+Result<FileTensor> in_files(QuantMethod method, const QuantFormat& format, QuantPart part,
+                            const std::string& tensor, DType dtype, const Dims& shape) {
+  const int dims = method == QuantMethod::mxfp4 ? 3 : 2;
+  if (part == QuantPart::data && shape.size() != dims)
+    return fail(Code::unsupported,
+                fmt::format("'{}' is stored as {}; files of {} hold {}", tensor, to_string(shape),
+                            name(method), dims == 2 ? "matrices" : "experts in one tensor each"));
+  if (method == QuantMethod::mxfp4) return in_mxfp4(part, tensor, shape);
+  constexpr std::array<std::string_view, 3> kEnds = {"", "_scale", kFactorSuffix};
+  FileTensor held =
+      in_modules(method, format, part, tensor + std::string(kEnds[static_cast<std::size_t>(part)]),
+                 dtype, shape);
+  if (method == QuantMethod::fp8 && part == QuantPart::scales && format.block_cols > 0)
+    held.name += "_inv";
+  // A scale or factor of the whole is a number.
+  if (method == QuantMethod::modelopt && part != QuantPart::data && is_one_number(format, part) &&
+      volume(shape) == 1)
+    held.shape = {};
+  return held;
+}
+
+bool is_input_scale(std::string_view name) {
+  return name.ends_with(".input_scale") || name.ends_with(".input_global_scale");
+}
+
+bool reads_as(DType stored, DType wanted) {
+  return stored == wanted ||
+         (wanted == DType::f32 && (stored == DType::bf16 || stored == DType::f16));
+}
+
+FileTensor in_modules(std::optional<QuantMethod> method, const QuantFormat& format, QuantPart part,
+                      std::string name, DType dtype, const Dims& shape) {
+  FileTensor held{std::move(name), dtype, shape};
+  if (method == QuantMethod::compressed_tensors || format.factor_divides)
+    held.name = renamed(format, part, std::move(held.name));
+  if (method == QuantMethod::modelopt && part != QuantPart::data)
+    held.shape = modelopt_shape(format, part, shape);
+  if (dtype == DType::f8_e8m0 || dtype == DType::f4) held.dtype = DType::u8;
+  if (dtype == DType::f4 && shape.size() > 0) held.shape[shape.size() - 1] /= 2;
+  return held;
+}
+
+std::string scale_suffix_of(QuantMethod method) {
+  return method == QuantMethod::compressed_tensors || method == QuantMethod::modelopt ? "_scale"
+                                                                                      : "";
+}
+
+bool same_shape(const Dims& a, const Dims& b) {
+  return a == b || without_ones(a) == without_ones(b);
+}
+
+}  // namespace reshard

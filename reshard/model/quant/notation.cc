@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "reshard/model/quant/notation.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <span>
+#include <string_view>
+
+#include "reshard/model/quant/blocks.h"
+
+namespace reshard {
+namespace {
+
+/// Modules that are linear layers in vLLM, SGLang and Megatron's Transformer Engine layers, by the
+/// last word of their canonical names.
+constexpr std::array<std::string_view, 19> kLinear = {"q_proj",
+                                                      "k_proj",
+                                                      "v_proj",
+                                                      "o_proj",
+                                                      "gate_proj",
+                                                      "up_proj",
+                                                      "down_proj",
+                                                      "q_a_proj",
+                                                      "kv_a_proj_with_mqa",
+                                                      "q_b_proj",
+                                                      "kv_b_proj",
+                                                      "w1",
+                                                      "w2",
+                                                      "w3",
+                                                      "in_proj",
+                                                      "out_proj",
+                                                      "in_proj_qkvz",
+                                                      "fc1_latent_proj",
+                                                      "fc2_latent_proj"};
+
+/// More that Megatron builds where parameters are made quantised: all of Mamba's input projection,
+/// and the projections of modules for multi-token prediction (checkpoints keep these plain).
+constexpr std::array<std::string_view, 3> kMegatronLinear = {"in_proj_ba", "eh_proj", "fc"};
+
+bool has(std::span<const std::string_view> names, std::string_view name) {
+  return std::ranges::find(names, name) != names.end();
+}
+
+Result<std::vector<std::string>> parts_of(const std::string& text) {
+  std::vector<std::string> parts;
+  for (std::size_t at = 0; at <= text.size();) {
+    const std::size_t end = std::min(text.find('+', at), text.size());
+    if (end == at)
+      return fail(
+          Code::invalid_argument,
+          fmt::format("quant_skip={}: parts of names are written A+B, none of them empty", text));
+    parts.push_back(text.substr(at, end - at));
+    at = end + 1;
+  }
+  return parts;
+}
+
+Result<QuantMethod> method_of(const std::string& family, const std::string& text,
+                              const QuantFormat& format) {
+  const auto method = quant_method_from_name(text);
+  if (!method)
+    return fail(Code::invalid_argument, fmt::format("{}: quant_method={} is none; known are {}",
+                                                    family, text, known_quant_methods()));
+  if (family == "megatron")
+    return fail(Code::invalid_argument,
+                "megatron: quant_method says how files of hf are written, and by whose names and "
+                "shapes modules of vllm and sglang hold them");
+  if (!says(*method, format))
+    return fail(Code::unsupported, fmt::format("{}: quant_method={} has no word for {}", family,
+                                               text, to_string(format)));
+  return *method;
+}
+
+/// True where rows are cut into blocks whose scales are a byte each. Kernels and the libraries that
+/// write such files take whole blocks only.
+bool has_micro_blocks(const QuantFormat& f) {
+  return f.block_rows == 1 && f.block_cols > 0 && bits(f.scale) == 8;
+}
+
+/// What a family's linear layers and experts check when they are built.
+class ShapeCheck {
+ public:
+  ShapeCheck(const std::string& family, const ModelLayout& layout, const QuantFormat& format)
+      : family_(family), format_(format), layout_(layout), pieces_(layout) {}
+
+  Result<> check(const Slot& slot) {
+    if (has_micro_blocks(format_)) return check_micro(slot);
+    return family_ == "vllm" || family_ == "sglang" ? check_engine(slot) : Result<>();
+  }
+
+ private:
+  Result<> check_engine(const Slot& slot) {
+    for (std::size_t k = 0; k < slot.sections.size(); ++k) {
+      const Section& section = slot.sections[k];
+      const int n = section.extent.size();
+      const bool last = k + 1 == slot.sections.size();
+      if (!last || is_cut(slot, section, n - 2))
+        RESHARD_TRY(check(slot, section, n - 2, format_.block_rows, "rows"));
+      if (is_cut(slot, section, n - 1))
+        RESHARD_TRY(check(slot, section, n - 1, format_.block_cols, "columns"));
+    }
+    return {};
+  }
+
+  Result<> check_micro(const Slot& slot) {
+    for (const Section& section : slot.sections)
+      RESHARD_TRY(check(slot, section, section.extent.size() - 1, format_.block_cols, "columns"));
+    // Transformer Engine keeps each weight a second time, quantised along its columns.
+    return family_ == "megatron" ? check_all_rows(slot) : Result<>();
+  }
+
+  /// A module's whole weight on every rank.
+  Result<> check_all_rows(const Slot& slot) {
+    const int rows = slot.sections[0].extent.size() - 2;
+    const Index block = format_.block_cols;
+    const auto whole = [&](const Section& section) {
+      const auto& pieces = pieces_.pieces(slot, section, rows);
+      return std::ranges::all_of(pieces, [&](Interval p) { return p.size() % block == 0; });
+    };
+    if (std::ranges::all_of(slot.sections, whole)) return {};
+    std::optional<Index> bad;
+    layout_.rank_set(slot.ranks).for_each([&](Rank r) {
+      Index held = 0;
+      for (const Section& section : slot.sections) {
+        const Index here = detail::held_dims(layout_, slot, section, r)[std::size_t(rows)].size();
+        held = slot.stack_dim == rows ? held + here : std::max(held, here);
+      }
+      if (held % block != 0) bad = held;
+    });
+    return bad ? refuse(slot, *bad, "rows", block, true) : Result<>();
+  }
+
+  bool is_cut(const Slot& slot, const Section& section, int dim) {
+    const auto& pieces = pieces_.pieces(slot, section, dim);
+    return std::any_of(pieces.begin(), pieces.end(),
+                       [&](Interval p) { return p.size() != section.extent[dim]; });
+  }
+  Result<> check(const Slot& slot, const Section& section, int dim, Index block, const char* what) {
+    if (block == 0) return {};
+    for (const Interval piece : pieces_.pieces(slot, section, dim))
+      if (piece.size() % block != 0)
+        return refuse(slot, piece.size(), what, block, is_cut(slot, section, dim));
+    return {};
+  }
+  Result<> refuse(const Slot& slot, Index size, const char* what, Index block, bool cut) const {
+    const char* who = family_ == "hf"         ? "readers of such files refuse"
+                      : family_ == "megatron" ? "Transformer Engine refuses"
+                                              : "the engine refuses";
+    return fail(Code::invalid_argument,
+                fmt::format("a rank's {} {} of '{}' are not divisible by the quantisation block "
+                            "of {}, which {}; {}, or say quant_grid=local or quant_grid=tensor to "
+                            "have it so all the same",
+                            size, what, slot.name, block, who,
+                            cut ? "cut into fewer parts" : "leave it out by quant_skip"));
+  }
+
+  const std::string& family_;
+  const QuantFormat& format_;
+  const ModelLayout& layout_;
+  detail::PieceTable pieces_;
+};
+
+}  // namespace
+
+Result<std::optional<QuantNotation>> take_quant(LayoutSpec& spec) {
+  QuantNotation q{spec.family, to_string(spec), {}, {}, {}};
+  const auto take = [&](const char* key) -> std::optional<std::string> {
+    const auto node = spec.keys.extract(key);
+    return node.empty() ? std::nullopt : std::optional(node.mapped());
+  };
+  const auto format = take("quant"), grid = take("quant_grid"), skip = take("quant_skip"),
+             method = take("quant_method");
+  if (!format && (grid || skip || method))
+    return fail(
+        Code::invalid_argument,
+        fmt::format("{}: quant_grid, quant_skip and quant_method need quant=FORMAT", spec.family));
+  if (!format) return std::optional<QuantNotation>();
+  constexpr std::array<std::string_view, 4> kFamilies = {"hf", "megatron", "vllm", "sglang"};
+  if (std::find(kFamilies.begin(), kFamilies.end(), spec.family) == kFamilies.end())
+    return fail(Code::invalid_argument,
+                fmt::format("{}: quant is a key of hf, megatron, vllm and sglang", spec.family));
+  const auto known = quant_format_from_name(*format);
+  if (!known)
+    return fail(Code::invalid_argument, fmt::format("{}: quant={} is no format; known are {}",
+                                                    spec.family, *format, known_quant_formats()));
+  q.format = *known;
+  if (grid && *grid != "local" && *grid != "tensor")
+    return fail(Code::invalid_argument,
+                fmt::format("{}: quant_grid={} must be local or tensor", spec.family, *grid));
+  if (grid) q.grid = *grid == "local" ? BlockGrid::local : BlockGrid::tensor;
+  if (skip) q.skip = RESHARD_TRY(parts_of(*skip));
+  if (method) q.method = RESHARD_TRY(method_of(spec.family, *method, q.format));
+  return std::optional(std::move(q));
+}
+
+std::set<std::string> input_first_tensors(const ModelSpec& model) {
+  std::set<std::string> names;
+  for (const CanonicalTensor& t : model.tensors())
+    if (t.shape.size() >= 3 &&
+        (t.name.ends_with(".experts.gate_up_proj") || t.name.ends_with(".experts.down_proj")))
+      names.insert(t.name);
+  return names;
+}
+
+std::set<std::string> usually_quantised(const ModelSpec& model, const std::string& family,
+                                        const QuantFormat& format) {
+  const bool mxfp4 = format.data == DType::f4 && format.scale == DType::f8_e8m0;
+  std::set<std::string> names = input_first_tensors(model);
+  if (mxfp4 && !names.empty() && family != "megatron") return names;
+  names.clear();
+  for (const CanonicalTensor& t : model.tensors()) {
+    constexpr std::string_view kWeight = ".weight";
+    std::string_view name = t.name;
+    if (t.shape.size() != 2 || !name.ends_with(kWeight) || !is_convertible(t.dtype)) continue;
+    name.remove_suffix(kWeight.size());
+    const std::size_t dot = name.rfind('.');
+    if (dot != std::string_view::npos) name.remove_prefix(dot + 1);
+    if (has(kLinear, name) || (family == "megatron" && has(kMegatronLinear, name)))
+      names.insert(t.name);
+  }
+  return names;
+}
+
+Index expert_block(const QuantNotation& notation, const ModelSpec& model,
+                   const std::set<std::string>* stored) {
+  const std::set<std::string> chosen =
+      stored != nullptr ? *stored : usually_quantised(model, notation.family, notation.format);
+  for (const std::string& name : input_first_tensors(model))
+    if (chosen.contains(name)) return std::max<Index>(1, notation.format.block_cols);
+  return 1;
+}
+
+Result<QuantisedLayout> quantised_as(const QuantNotation& notation,
+                                     std::shared_ptr<const ModelLayout> values,
+                                     const std::set<std::string>* stored) {
+  QuantChoice choice;
+  choice.format = notation.format;
+  choice.grid = notation.grid_or_usual();
+  choice.tensors = stored != nullptr
+                       ? *stored
+                       : usually_quantised(values->model(), notation.family, notation.format);
+  choice.name = notation.name;
+  if (notation.method) choice.scale_suffix = scale_suffix_of(*notation.method);
+  choice.refines = notation.family == "vllm" && notation.grid != BlockGrid::local &&
+                   notation.method.value_or(QuantMethod::fp8) == QuantMethod::fp8;
+  std::erase_if(choice.tensors, [&](const std::string& name) {
+    return std::any_of(notation.skip.begin(), notation.skip.end(), [&](const std::string& part) {
+      return name.find(part) != std::string::npos;
+    });
+  });
+  for (const std::string& name : input_first_tensors(values->model()))
+    if (choice.tensors.contains(name)) choice.input_first.insert(name);
+  values = RESHARD_TRY(input_last(std::move(values), choice.input_first));
+  QuantisedLayout q = RESHARD_TRY(quantise_layout(std::move(values), std::move(choice)));
+  const bool is_there = notation.family == "hf" && stored != nullptr;
+  if (is_there || notation.grid) return q;
+  ShapeCheck shapes(notation.family, *q.values, q.choice.format);
+  for (const QuantisedLayout::Pair& pair : q.pairs)
+    if (pair.refined == 0) RESHARD_TRY(shapes.check(q.values->slot(pair.values)));
+  return q;
+}
+
+}  // namespace reshard

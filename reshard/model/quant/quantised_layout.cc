@@ -1,0 +1,481 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "reshard/model/quant/quantised_layout.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "reshard/model/layout_builder.h"
+#include "reshard/model/quant/blocks.h"
+
+namespace reshard {
+
+std::string scale_suffix(const QuantFormat& format) {
+  return format.scale == DType::f32 && format.block_cols > 0 ? "_scale_inv" : "_scale";
+}
+
+namespace {
+
+using detail::block_along;
+using detail::BlockGroup;
+using detail::GroupedSlot;
+
+/// What follows a tensor's name in that of its factor.
+constexpr const char* kFactor = "_scale_2";
+
+/// Blocks of so many rows and columns, 0: all; the scales of a format, or its factor.
+struct Blocks {
+  Index rows = 0, cols = 0;
+  DType dtype = DType::f32;
+  Index refined = 0;  ///< see Pair::refined.
+};
+
+Index up(Index n, Index by) { return (n + by - 1) / by; }
+
+/// True where every row has blocks of its own, so that rows may be those of several dimensions.
+bool keeps_rows_apart(const QuantFormat& f) {
+  return f.block_rows == 1 && f.order == ScaleOrder::rows && !f.tensor_factor;
+}
+
+/// True when the last dimension of a slot is merged with the one before.
+bool merges_columns(const Slot& slot) {
+  const int n = slot.sections[0].extent.size();
+  return n > 1 && (slot.merged.bits >> (n - 2) & 1) != 0;
+}
+
+/// The stored model has the input of input-first tensors last, as their bytes have it: dimension 1
+/// behind the others.
+int turned(int dim, int rank) { return dim == 1 ? rank - 1 : dim > 1 ? dim - 1 : dim; }
+
+Dims turned(const Dims& shape) {
+  Dims out = shape;
+  for (int i = 0; i < shape.size(); ++i) out[turned(i, shape.size())] = shape[i];
+  return out;
+}
+
+/// @pre dimension 1 is merged with none
+MergedDims turned(MergedDims merged) {
+  return {static_cast<std::uint8_t>((merged.bits & 1U) | (merged.bits >> 2U) << 1U)};
+}
+
+PlacedBox turned(const PlacedBox& part) {
+  PlacedBox out = part;
+  const int n = part.box.rank();
+  std::array<Interval, kMaxDims> box;
+  for (int i = 0; i < n; ++i) {
+    box[static_cast<std::size_t>(turned(i, n))] = part.box[i];
+    out.dims[static_cast<std::size_t>(turned(i, n))] = part.dims[static_cast<std::size_t>(i)];
+  }
+  out.box = Box(std::span<const Interval>(box.data(), static_cast<std::size_t>(n)));
+  return out;
+}
+
+/// True where the tensors of each section are one group that begins where the section does: padding
+/// can only follow.
+bool is_alone(const GroupedSlot& groups, const Slot& slot) {
+  return groups.groups.size() == slot.sections.size() &&
+         std::ranges::all_of(groups.groups, [](const BlockGroup& g) {
+           return g.windows[0].at.begin() == 0 && g.windows[1].at.begin() == 0;
+         });
+}
+
+/// Makes a dimension of elements one of blocks.
+void apply(const BlockCut& blocks, Section& section, int dim, LayoutBuilder& b) {
+  section.extent[dim] = blocks_of(blocks, Interval{0, blocks.elements}).size();
+  CutId& id = section.cuts[static_cast<std::size_t>(dim)];
+  if (id == CutId(0)) return;
+  DimCut how = b.dim_cut(id);
+  how.blocks = blocks;
+  id = b.add_cut(how);
+}
+
+class Quantiser {
+ public:
+  Quantiser(std::shared_ptr<const ModelLayout> layout, QuantChoice choice)
+      : out_{std::move(choice), std::move(layout), nullptr, {}, {}} {}
+  Result<QuantisedLayout> run();
+
+ private:
+  Blocks scales() const { return {f_.block_rows, f_.block_cols, f_.scale, 0}; }
+  Result<> check_format() const;
+  Result<> derive_model();
+  Result<> add_scales_of(const CanonicalTensor& t);
+  Result<bool> is_chosen(const Slot& slot) const;
+  Result<> check(const Slot& slot) const;
+  Result<> check_columns(const Slot& slot);
+  void add_plain(SlotId id, LayoutBuilder& b);
+  Result<> add_pair(SlotId id, LayoutBuilder& b);
+  bool pads_blocks(const Slot& slot, const GroupedSlot& groups);
+  void judge(const Slot& slot, const std::optional<GroupedSlot>& groups,
+             QuantisedLayout::Pair& pair);
+  bool is_turned(const CanonicalTensor& t) const {
+    return out_.choice.input_first.contains(t.name) && out_.choice.tensors.contains(t.name);
+  }
+  /// Makes a part of a tensor one of what is stored of it.
+  void refer(PlacedBox& part, const std::vector<TensorId>& ids) const {
+    if (is_turned(v_.model()[part.tensor])) part = turned(part);
+    part.tensor = ids[part.tensor.index()];
+  }
+  Slot data_slot(const Slot& slot, bool placed) const;
+  /// A slot beside the data of `slot`, named after it.
+  Slot beside(const Slot& slot, const std::string& suffix, const Blocks& blocks) const;
+  Slot by_groups(const Slot& slot, const GroupedSlot& groups, const std::string& suffix,
+                 const Blocks& blocks, const std::vector<TensorId>& ids, LayoutBuilder& b);
+  Slot by_sections(const Slot& slot, const std::string& suffix, const Blocks& blocks,
+                   LayoutBuilder& b) const;
+  Result<Slot> swizzled(const Slot& slot, const std::string& suffix, LayoutBuilder& b);
+  std::string where(const Slot& slot) const {
+    return fmt::format("{}: local tensor '{}'", v_.name(), slot.name);
+  }
+
+  QuantisedLayout out_;
+  const ModelLayout& v_ = *out_.values;
+  const QuantFormat& f_ = out_.choice.format;
+  detail::PieceTable pieces_{v_};
+  std::shared_ptr<ModelSpec> model_ = std::make_shared<ModelSpec>();
+  std::vector<bool> chosen_;                     // by tensor of the model
+  std::vector<TensorId> data_, scale_, factor_;  // by tensor of the model: in the derived one
+};
+
+Result<> Quantiser::derive_model() {
+  std::size_t found = 0;
+  for (const CanonicalTensor& t : v_.model().tensors()) {
+    const bool chosen = out_.choice.tensors.contains(t.name);
+    found += chosen ? 1 : 0;
+    chosen_.push_back(chosen);
+    data_.push_back(RESHARD_TRY(
+        is_turned(t) ? model_->add(t.name, turned(t.shape), f_.data, turned(t.merged))
+                     : model_->add(t.name, t.shape, chosen ? f_.data : t.dtype, t.merged)));
+    scale_.emplace_back(-1);
+    factor_.emplace_back(-1);
+    if (chosen) RESHARD_TRY(add_scales_of(t));
+  }
+  if (found == out_.choice.tensors.size()) return {};
+  for (const std::string& name : out_.choice.tensors)
+    if (!v_.model().find(name))
+      return fail(Code::not_found,
+                  fmt::format("'{}' is to be quantised but {} lacks it", name, v_.name()));
+  return {};
+}
+
+Result<> Quantiser::add_scales_of(const CanonicalTensor& t) {
+  constexpr unsigned kInput = 0b11;  // what merges dimension 1 with its neighbours
+  const bool flipped = is_turned(t);
+  const bool merged =
+      t.merged.bits != 0 && (!flipped || !keeps_rows_apart(f_) || (t.merged.bits & kInput) != 0);
+  if (t.shape.size() < (flipped ? 3 : 2) || merged)
+    return fail(Code::unsupported,
+                fmt::format("'{}' of shape {} cannot be quantised as {}: it is no matrix or stack "
+                            "of matrices as it is stored",
+                            t.name, to_string(t.shape), to_string(f_)));
+  const detail::MatrixDims dims = detail::matrix_dims(t, out_.choice.input_first);
+  const auto shape_of = [&](Index rows, Index cols) {
+    Dims shape = t.shape;
+    shape[dims.row] = up(shape[dims.row], block_along(rows, shape[dims.row]));
+    shape[dims.col] = up(shape[dims.col], block_along(cols, shape[dims.col]));
+    return flipped ? turned(shape) : shape;
+  };
+  scale_.back() =
+      RESHARD_TRY(model_->add(t.name + scale_suffix(f_), shape_of(f_.block_rows, f_.block_cols),
+                              f_.scale, flipped ? turned(t.merged) : t.merged));
+  if (f_.tensor_factor)
+    factor_.back() = RESHARD_TRY(model_->add(t.name + kFactor, shape_of(0, 0), DType::f32));
+  return {};
+}
+
+Result<bool> Quantiser::is_chosen(const Slot& slot) const {
+  const PlacedBox *yes = nullptr, *no = nullptr;
+  for (const Section& section : slot.sections)
+    for (const PlacedBox& p : section.parts) (chosen_[p.tensor.index()] ? yes : no) = &p;
+  if (yes != nullptr && no != nullptr)
+    return fail(
+        Code::unsupported,
+        fmt::format("{} holds '{}', which is to be quantised, and '{}', which is not", where(slot),
+                    v_.model()[yes->tensor].name, v_.model()[no->tensor].name));
+  return yes != nullptr;
+}
+
+Result<> Quantiser::check(const Slot& slot) const {
+  const auto refuse = [&](std::string why) {
+    return fail(Code::unsupported, fmt::format("{} cannot be quantised: {}", where(slot), why));
+  };
+  if (!is_convertible(slot.dtype))
+    return refuse(
+        fmt::format("its values are {}; F32, BF16 or F16 are quantised", name(slot.dtype)));
+  if (slot.map != ValueMap::identity)
+    return refuse(fmt::format("its values are stored as {}", name(slot.map)));
+  if (slot.merged.bits != 0 && (merges_columns(slot) || !keeps_rows_apart(f_)))
+    return refuse("its rows are those of several dimensions in turn");
+  for (const Section& section : slot.sections) {
+    if (section.extent.size() < 2) return refuse("it has fewer than two dimensions");
+    for (const PlacedBox& p : section.parts) {
+      const auto transposed = detail::is_transposed(
+          section, p, detail::matrix_dims(v_.model()[p.tensor], out_.choice.input_first));
+      if (!transposed && out_.choice.grid == BlockGrid::tensor)
+        return refuse(fmt::format("rows and columns of '{}' are not its last dimensions",
+                                  v_.model()[p.tensor].name));
+      if (transposed.value_or(false) && f_.block_rows != f_.block_cols)
+        return refuse(
+            fmt::format("it is stored transposed, so that blocks of {} x {} would lie "
+                        "across those of '{}'",
+                        f_.block_rows, f_.block_cols, v_.model()[p.tensor].name));
+    }
+  }
+  return {};
+}
+
+/// Elements below a byte: every piece must be whole bytes in each row.
+Result<> Quantiser::check_columns(const Slot& slot) {
+  if (bits(f_.data) >= 8) return {};
+  const auto odd = [&](const Section& section) {
+    const auto& pieces = pieces_.pieces(slot, section, section.extent.size() - 1);
+    return std::any_of(pieces.begin(), pieces.end(),
+                       [](Interval held) { return (held.begin() | held.end()) % 2 != 0; });
+  };
+  bool bad = std::any_of(slot.sections.begin(), slot.sections.end(), odd);
+  if (const auto groups = detail::group_blocks(v_.model(), slot, out_.choice.input_first))
+    for (const BlockGroup& g : groups->groups) bad |= !pieces_.alignment(slot, g, 1, 1).even;
+  if (!bad) return {};
+  return fail(Code::unsupported,
+              fmt::format("{} cannot be quantised: two {} elements share a byte, and some rank's "
+                          "columns begin or end inside one",
+                          where(slot), name(f_.data)));
+}
+
+void Quantiser::add_plain(SlotId id, LayoutBuilder& b) {
+  Slot slot = v_.slot(id);
+  for (Section& section : slot.sections)
+    for (PlacedBox& p : section.parts) p.tensor = data_[p.tensor.index()];
+  out_.plain.push_back(b.add(std::move(slot)));
+}
+
+/// True where what follows the tensors of a padded slot is padding by whole blocks on every rank.
+bool Quantiser::pads_blocks(const Slot& slot, const GroupedSlot& groups) {
+  if (!is_alone(groups, slot)) return false;
+  for (const Section& section : slot.sections)
+    for (int i = 0; i < 2; ++i) {
+      const int dim = section.extent.size() - 2 + i;
+      const Index block = block_along(i == 0 ? f_.block_rows : f_.block_cols, section.extent[dim]);
+      for (const Interval piece : pieces_.pieces(slot, section, dim))
+        if (piece.begin() % block != 0) return false;
+    }
+  return true;
+}
+
+void Quantiser::judge(const Slot& slot, const std::optional<GroupedSlot>& groups,
+                      QuantisedLayout::Pair& pair) {
+  bool own = groups && !groups->ragged && (!slot.padded || pads_blocks(slot, *groups)),
+       whole = true;
+  if (groups) {
+    for (const BlockGroup& g : groups->groups) {
+      detail::Alignment a = pieces_.alignment(slot, g, f_.block_rows, f_.block_cols);
+      if (f_.tensor_factor) {
+        const detail::Alignment f = pieces_.alignment(slot, g, 0, 0);
+        a.whole &= f.whole;
+        a.own &= f.own;
+      }
+      whole &= a.whole;
+      own &= a.own;
+    }
+  }
+  const bool local = out_.choice.grid == BlockGrid::local;
+  if (out_.choice.refines) pair.refined = detail::refined_block(pieces_, slot, groups, f_);
+  pair.exact = !local || (own && f_.order == ScaleOrder::rows) || pair.refined > 0;
+  pair.whole = (local || whole) && pair.refined == 0;
+}
+
+Slot Quantiser::data_slot(const Slot& slot, bool placed) const {
+  Slot data = slot;
+  data.dtype = f_.data;
+  data.casts = false;
+  data.padded |= !placed;
+  for (Section& section : data.sections) {
+    if (!placed) section.parts.clear();
+    for (PlacedBox& p : section.parts) refer(p, data_);
+  }
+  return data;
+}
+
+Slot Quantiser::beside(const Slot& slot, const std::string& suffix, const Blocks& blocks) const {
+  Slot s{.name = slot.name + suffix, .dtype = blocks.dtype, .mesh = slot.mesh, .ranks = slot.ranks};
+  s.stack_dim = slot.stack_dim;
+  const int n = slot.sections[0].extent.size();
+  s.merged = slot.merged;
+  // One number for each matrix: [E, sections] or, where none are stacked within a matrix, [E].
+  if (blocks.rows == 0 && blocks.cols == 0) {
+    s.merged.bits = static_cast<std::uint8_t>(1U << (n - 2));
+    if (n > 2 && slot.sections.size() == 1 && slot.stack_dim < n - 2)
+      s.merged.bits = static_cast<std::uint8_t>(s.merged.bits | 1U << (n - 3));
+  }
+  return s;
+}
+
+Slot Quantiser::by_groups(const Slot& slot, const GroupedSlot& groups, const std::string& suffix,
+                          const Blocks& blocks, const std::vector<TensorId>& ids,
+                          LayoutBuilder& b) {
+  Slot out = beside(slot, suffix, blocks);
+  out.stack_dim = groups.stack_dim;
+  out.padded = slot.padded || groups.ragged;
+  const bool padded_by_blocks = slot.padded && pads_blocks(slot, groups);
+  for (const BlockGroup& g : groups.groups) {
+    Section section = slot.sections[static_cast<std::size_t>(g.section)];
+    const std::vector<PlacedBox> parts = std::exchange(section.parts, {});
+    const int n = section.extent.size();
+    for (int i = 0; i < 2; ++i) {
+      const detail::Window& w = g.windows[static_cast<std::size_t>(i)];
+      const Index block = block_along(i == 0 ? blocks.rows : blocks.cols, w.whole);
+      const Index elements = section.extent[n - 2 + i];
+      const bool in_blocks = padded_by_blocks && (i == 0 ? blocks.rows : blocks.cols) != 0;
+      const Interval window = in_blocks ? Interval{0, elements} : w.at;
+      const Index stored = blocks.refined > 0 ? blocks.refined : block;
+      apply({stored, elements, window, w.first, false, 0, 1}, section, n - 2 + i, b);
+    }
+    for (const int index : g.parts) {
+      PlacedBox p = parts[static_cast<std::size_t>(index)];
+      const auto dims = detail::matrix_dims(v_.model()[p.tensor], out_.choice.input_first);
+      for (const int c : {dims.row, dims.col}) {
+        const int d = p.dims[static_cast<std::size_t>(c)] - (n - 2);
+        const detail::Window& w = g.windows[static_cast<std::size_t>(d)];
+        const Index block = block_along(d == 0 ? blocks.rows : blocks.cols, w.whole);
+        p.box = p.box.with(c, Interval{w.first / block, up(w.first + w.at.size(), block)});
+        p.at[n - 2 + d] = 0;
+      }
+      refer(p, ids);
+      if (blocks.refined > 0)
+        detail::add_repeated(p, blocks.rows / blocks.refined, section);
+      else
+        section.parts.push_back(std::move(p));
+    }
+    out.sections.push_back(std::move(section));
+  }
+  return out;
+}
+
+Slot Quantiser::by_sections(const Slot& slot, const std::string& suffix, const Blocks& blocks,
+                            LayoutBuilder& b) const {
+  Slot out = beside(slot, suffix, blocks);
+  out.padded = true;
+  // The sections of swizzled scales that are one matrix have one factor.
+  const bool one = f_.order == ScaleOrder::swizzled && detail::is_one_matrix(slot);
+  for (Section section : std::span(slot.sections).first(one ? 1 : slot.sections.size())) {
+    section.parts.clear();
+    const int n = section.extent.size();
+    for (int i = 0; i < 2; ++i) {
+      const Index whole = section.extent[n - 2 + i];
+      const BlockCut cut{
+          block_along(i == 0 ? blocks.rows : blocks.cols, whole), whole, {}, 0, true, 0, 1};
+      apply(cut, section, n - 2 + i, b);
+    }
+    out.sections.push_back(std::move(section));
+  }
+  return out;
+}
+
+Result<Slot> Quantiser::swizzled(const Slot& slot, const std::string& suffix, LayoutBuilder& b) {
+  const int n = slot.sections[0].extent.size();
+  const bool one = detail::is_one_matrix(slot);
+  if (slot.stack_dim == n - 1 && slot.sections.size() > 1)
+    return fail(Code::unsupported,
+                fmt::format("{} cannot have swizzled scales: its fused tensors lie side by side",
+                            where(slot)));
+  Slot out = beside(slot, suffix, scales());
+  out.padded = true;
+  Index before = 0;
+  for (std::size_t k = 0; k < slot.sections.size(); ++k) {
+    Section section = slot.sections[k];
+    section.parts.clear();
+    const bool last = !one || k + 1 == slot.sections.size();
+    const auto rows = pieces_.remainder(slot, section, n - 2, detail::kSwizzleRows);
+    if (!last && !rows)
+      return fail(Code::unsupported,
+                  fmt::format("{} cannot have swizzled scales: ranks hold so different pieces of "
+                              "its fused tensors that no one shape pads them to {} rows",
+                              where(slot), detail::kSwizzleRows));
+    BlockCut cut{1, section.extent[n - 2], {}, 0, true, 0, 1};
+    if (last) cut.before = before, cut.multiple = detail::kSwizzleRows;
+    apply(cut, section, n - 2, b);
+    const Index cols = section.extent[n - 1];
+    apply({block_along(f_.block_cols, cols), cols, {}, 0, true, 0, detail::kSwizzleCols}, section,
+          n - 1, b);
+    out.sections.push_back(std::move(section));
+    before = (before + rows.value_or(0)) % detail::kSwizzleRows;
+  }
+  return out;
+}
+
+Result<> Quantiser::add_pair(SlotId id, LayoutBuilder& b) {
+  const Slot& slot = v_.slot(id);
+  RESHARD_TRY(check(slot));
+  RESHARD_TRY(check_columns(slot));
+  const auto groups = detail::group_blocks(v_.model(), slot, out_.choice.input_first);
+  if (!groups && out_.choice.grid == BlockGrid::tensor)
+    return fail(Code::unsupported,
+                fmt::format("{} cannot be quantised: the blocks of its tensors are no stack of "
+                            "matrices",
+                            where(slot)));
+  QuantisedLayout::Pair pair;
+  pair.values = id;
+  judge(slot, groups, pair);
+  pair.data = b.add(data_slot(slot, pair.exact));
+  const std::string suffix =
+      out_.choice.scale_suffix.empty() ? scale_suffix(f_) : out_.choice.scale_suffix;
+  const Blocks factor{};
+  Blocks blocks = scales();
+  blocks.refined = pair.refined;
+  if (f_.order == ScaleOrder::swizzled)
+    pair.scales = b.add(RESHARD_TRY(swizzled(slot, suffix, b)));
+  else
+    pair.scales = b.add(pair.exact ? by_groups(slot, *groups, suffix, blocks, scale_, b)
+                                   : by_sections(slot, suffix, scales(), b));
+  if (f_.tensor_factor)
+    pair.factor = b.add(pair.exact ? by_groups(slot, *groups, kFactor, factor, factor_, b)
+                                   : by_sections(slot, kFactor, factor, b));
+  out_.pairs.push_back(pair);
+  out_.plain.emplace_back(-1);
+  return {};
+}
+
+Result<> Quantiser::check_format() const {
+  if (f_.block_rows < 0 || f_.block_cols < 0)
+    return fail(Code::invalid_argument, fmt::format("blocks of {} x {} elements; neither may be "
+                                                    "negative",
+                                                    f_.block_rows, f_.block_cols));
+  if (f_.order == ScaleOrder::rows) return {};
+  if (f_.block_rows != 1 || bits(f_.scale) != 8)
+    return fail(Code::unsupported, "swizzled scales are of blocks of one row, a byte each");
+  if (out_.choice.grid == BlockGrid::tensor)
+    return fail(Code::unsupported,
+                "swizzled scales belong to the rank that holds them; their grid must be local");
+  return {};
+}
+
+Result<QuantisedLayout> Quantiser::run() {
+  RESHARD_TRY(check_format());
+  RESHARD_TRY(derive_model());
+  LayoutBuilder b(out_.choice.name.empty() ? v_.name() : out_.choice.name, model_, v_);
+  for (Index t = 0; t < v_.model().size(); ++t) {
+    const TensorId id(static_cast<TensorId::rep>(t));
+    if (!v_.omits(id)) continue;
+    for (const TensorId omitted : {data_[id.index()], scale_[id.index()], factor_[id.index()]})
+      if (omitted.value() >= 0) b.omit(omitted);
+  }
+  for (Index i = 0; i < v_.num_slots(); ++i) {
+    const SlotId id(static_cast<SlotId::rep>(i));
+    if (RESHARD_TRY(is_chosen(v_.slot(id))))
+      RESHARD_TRY(add_pair(id, b));
+    else
+      add_plain(id, b);
+  }
+  auto stored = RESHARD_TRY(std::move(b).finish());
+  out_.stored = std::make_shared<const ModelLayout>(std::move(stored));
+  return std::move(out_);
+}
+
+}  // namespace
+
+Result<QuantisedLayout> quantise_layout(std::shared_ptr<const ModelLayout> layout,
+                                        QuantChoice choice) {
+  return Quantiser(std::move(layout), std::move(choice)).run();
+}
+
+}  // namespace reshard

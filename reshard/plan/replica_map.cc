@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a list of cells is found without looking at ranks one by one: a tensor's places are reduced
+// to a key of what decides the boxes and their ranks (rank set, cuts, positions along cut
+// dimensions); equal keys, equal cells.
+#include "reshard/plan/replica_map.h"
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <tuple>
+#include <unordered_map>
+
+#include "reshard/index/region.h"
+
+namespace reshard {
+
+SetId RankSets::intern(const RankSet& ranks) {
+  auto& bucket = by_hash_[ranks.hash()];
+  for (SetId id : bucket)
+    if (sets_[id.index()] == ranks) return id;
+  const SetId id(static_cast<SetId::rep>(sets_.size()));
+  bucket.push_back(id);
+  sets_.push_back(ranks);
+  return id;
+}
+
+namespace {
+
+using TargetVersion = std::pair<Box, RankSet>;
+
+/// Adds a box to disjoint ones, splitting where they overlap in part.
+void overlay(std::vector<TargetVersion>& disjoint, const TargetVersion& fresh) {
+  std::vector<Box> rest{fresh.first};
+  const std::size_t n = disjoint.size();
+  for (std::size_t i = 0; i < n && !rest.empty(); ++i) {
+    const Box common = intersect(disjoint[i].first, fresh.first);
+    if (common.empty()) continue;
+    for (const Box& b : difference(disjoint[i].first, common))
+      disjoint.emplace_back(b, disjoint[i].second);
+    disjoint[i] = {common, disjoint[i].second | fresh.second};
+    std::vector<Box> left;
+    for (const Box& r : rest)
+      for (const Box& b : difference(r, common)) left.push_back(b);
+    rest = std::move(left);
+  }
+  for (const Box& b : rest) disjoint.emplace_back(b, fresh.second);
+}
+
+/// True if sorted boxes differ in one dimension at most and follow each other there: then they are
+/// disjoint.
+bool is_one_row(const std::vector<TargetVersion>& sorted) {
+  for (std::size_t i = 1; i < sorted.size(); ++i) {
+    const Box &a = sorted[i - 1].first, &b = sorted[i].first;
+    int differing = -1;
+    for (int d = 0; d < a.rank(); ++d) {
+      if (a[d] == b[d]) continue;
+      if (differing >= 0 || a[d].end() > b[d].begin()) return false;
+      differing = d;
+    }
+    if (i > 1)
+      for (int d = 0; d < a.rank(); ++d)
+        if (d != differing && sorted[0].first[d] != b[d]) return false;
+  }
+  return true;
+}
+
+/// The pieces that one cut makes of a dimension, each with the ranks that hold it; sorted and
+/// disjoint.
+struct CutPieces {
+  std::vector<std::pair<Interval, RankSet>> pieces;
+
+  CutPieces(const DimCut& how, const Mesh& mesh, Index extent) {
+    std::map<std::pair<Index, Index>, RankSet> by_interval;
+    for (Index i = 0; i < mesh.size(); ++i) {
+      const Rank r(static_cast<Rank::rep>(mesh.first().value() + i));
+      Dims coordinates;
+      for (int a = 0; a < static_cast<int>(mesh.axes().size()); ++a)
+        coordinates.push_back(mesh.coordinate(r, a));
+      const Interval held = cut(how, mesh, extent, coordinates);
+      if (!held.empty()) by_interval[{held.begin(), held.end()}].insert(r);
+    }
+    for (auto& [interval, ranks] : by_interval)
+      pieces.emplace_back(Interval{interval.first, interval.second}, std::move(ranks));
+  }
+
+  /// The first piece that ends after position i.
+  std::size_t at(Index i) const {
+    const auto it = std::partition_point(pieces.begin(), pieces.end(),
+                                         [&](const auto& p) { return p.first.end() <= i; });
+    return static_cast<std::size_t>(it - pieces.begin());
+  }
+};
+
+class Expander {
+ public:
+  explicit Expander(const ModelLayout& layout) : layout_(layout) {}
+
+  /// Appends what decides the cells of this place.
+  void key(const ModelLayout::Place& place, std::string& out) {
+    const Slot& slot = layout_.slot(place.slot);
+    const Section& section = slot.sections[static_cast<std::size_t>(place.section)];
+    const PlacedBox& p = section.parts[static_cast<std::size_t>(place.part)];
+    word(out, slot.ranks.value());
+    word(out, slot.mesh.value());
+    std::array<bool, kMaxDims> mapped{};
+    for (int i = 0; i < p.box.rank(); ++i) {
+      const int k = p.dims[static_cast<std::size_t>(i)];
+      mapped[static_cast<std::size_t>(k)] = true;
+      const CutId cut = section.cuts[static_cast<std::size_t>(k)];
+      word(out, p.box[i].begin());
+      word(out, p.box[i].end());
+      word(out, cut.value());
+      if (cut == CutId(0)) continue;
+      word(out, p.at[k]);
+      word(out, p.step(i));
+      word(out, section.extent[k]);
+    }
+    for (int k = 0; k < section.extent.size(); ++k) {
+      const CutId cut = section.cuts[static_cast<std::size_t>(k)];
+      if (mapped[static_cast<std::size_t>(k)] || cut == CutId(0)) continue;
+      word(out, cut.value());
+      word(out, section.extent[k]);
+      word(out, static_cast<Index>(pieces(slot.mesh, cut, section.extent[k]).at(p.at[k])));
+    }
+    word(out, -1);
+  }
+
+  void expand(const ModelLayout::Place& place, std::vector<TargetVersion>& out) {
+    const Slot& slot = layout_.slot(place.slot);
+    const Section& section = slot.sections[static_cast<std::size_t>(place.section)];
+    const PlacedBox& p = section.parts[static_cast<std::size_t>(place.part)];
+    std::vector<TargetVersion> held{{p.box, layout_.rank_set(slot.ranks)}};
+    for (int k = 0; k < section.extent.size(); ++k) {
+      const CutId cut = section.cuts[static_cast<std::size_t>(k)];
+      if (cut == CutId(0)) continue;
+      int dim = -1;
+      for (int i = 0; i < p.box.rank(); ++i)
+        if (p.dims[static_cast<std::size_t>(i)] == k) dim = i;
+      held = split(held, p, dim, k, pieces(slot.mesh, cut, section.extent[k]));
+    }
+    for (TargetVersion& h : held)
+      if (!h.first.empty() && !h.second.empty()) out.push_back(std::move(h));
+  }
+
+ private:
+  static void word(std::string& out, Index value) {
+    out.append(reinterpret_cast<const char*>(&value), sizeof value);
+  }
+
+  /// Cuts what is held along full dimension k, which is canonical dimension `dim` or, when
+  /// negative, one position.
+  static std::vector<TargetVersion> split(const std::vector<TargetVersion>& held,
+                                          const PlacedBox& p, int dim, int k,
+                                          const CutPieces& cut) {
+    const Index size = dim < 0 ? 1 : (p.box[dim].size() - 1) * p.step(dim) + 1;
+    const Interval wanted{p.at[k], p.at[k] + size};
+    std::vector<TargetVersion> out;
+    for (std::size_t i = cut.at(wanted.begin()); i < cut.pieces.size(); ++i) {
+      const Interval common = intersect(cut.pieces[i].first, wanted);
+      if (common.empty()) break;
+      for (const TargetVersion& h : held) {
+        RankSet ranks = h.second & cut.pieces[i].second;
+        if (ranks.empty()) continue;
+        const Box box = dim < 0 ? h.first : h.first.with(dim, p.within(dim, common));
+        out.emplace_back(box, std::move(ranks));
+      }
+    }
+    return out;
+  }
+
+  const CutPieces& pieces(MeshId mesh, CutId cut, Index extent) {
+    const auto key = std::tuple(mesh.value(), cut.value(), extent);
+    auto it = pieces_.find(key);
+    if (it == pieces_.end())
+      it = pieces_.emplace(key, CutPieces(layout_.dim_cut(cut), layout_.mesh(mesh), extent)).first;
+    return it->second;
+  }
+
+  const ModelLayout& layout_;
+  std::map<std::tuple<int, int, Index>, CutPieces> pieces_;
+};
+
+}  // namespace
+
+std::vector<Cell> disjoint_cells(std::vector<TargetVersion> held, RankSets& sets) {
+  std::sort(held.begin(), held.end(), [](const TargetVersion& a, const TargetVersion& b) {
+    return before(a.first, b.first);
+  });
+  std::vector<TargetVersion> unique;
+  for (TargetVersion& h : held) {
+    if (!unique.empty() && unique.back().first == h.first) {
+      unique.back().second = unique.back().second | h.second;
+    } else {
+      unique.push_back(std::move(h));
+    }
+  }
+  if (!is_one_row(unique)) {
+    std::vector<TargetVersion> disjoint;
+    for (const TargetVersion& h : unique) overlay(disjoint, h);
+    std::sort(disjoint.begin(), disjoint.end(), [](const TargetVersion& a, const TargetVersion& b) {
+      return before(a.first, b.first);
+    });
+    unique = std::move(disjoint);
+  }
+  std::vector<Cell> cells;
+  for (const TargetVersion& h : unique) cells.push_back({h.first, sets.intern(h.second)});
+  return cells;
+}
+
+ReplicaMap::ReplicaMap(const ModelLayout& layout, RankSets& sets) {
+  Expander expander(layout);
+  std::unordered_map<std::string, ListId> known;
+  std::string key;
+  lists_.reserve(static_cast<std::size_t>(layout.model().size()));
+  for (Index t = 0; t < layout.model().size(); ++t) {
+    const TensorId id(static_cast<TensorId::rep>(t));
+    key.clear();
+    for (const auto& place : layout.places(id)) expander.key(place, key);
+    const auto [it, fresh] =
+        known.try_emplace(key, ListId(static_cast<ListId::rep>(cells_.size())));
+    if (fresh) {
+      std::vector<TargetVersion> held;
+      for (const auto& place : layout.places(id)) expander.expand(place, held);
+      cells_.push_back(disjoint_cells(std::move(held), sets));
+    }
+    lists_.push_back(it->second);
+  }
+}
+
+}  // namespace reshard

@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "reshard/refit/conversion/pass.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "reshard/memory/host_buffer.h"
+
+namespace reshard {
+namespace {
+
+/// Rows of a tile of swizzled scales: threads do not share one.
+constexpr Index kTileRows = 128;
+/// Units between two looks at the group's state.
+constexpr std::size_t kLook = 8;
+
+bool is_one_block(const QuantFormat& format) {
+  return format.block_rows == 0 && format.block_cols == 0;
+}
+
+/// Rows that a unit is a multiple of; 0: all.
+Index row_step(const QuantFormat& format) {
+  if (is_one_block(format)) return 1;
+  return format.order == ScaleOrder::swizzled ? kTileRows : format.block_rows;
+}
+
+Index size_of(DType dtype, Index elements) { return elements * bits(dtype) / 8; }
+
+tl::unexpected<Error> missing(const RankBuffers& buffers, SlotId slot, Rank me) {
+  return fail(Code::invalid_argument,
+              fmt::format("{}: no memory for local tensor '{}' of rank {}", buffers.layout().name(),
+                          buffers.layout().slot(slot).name, me.value()));
+}
+
+/// Bytes of n rows, `stride` apart, of which the last one has `last` bytes.
+Index span_of(Index n, Index stride, Index last) { return n == 0 ? 0 : (n - 1) * stride + last; }
+
+/// Rows of scales, or of tiles of them, that some rows of a matrix have.
+struct ScaleSpan {
+  Index offset = 0, rows = 0, stride = 0, row_bytes = 0;
+  Index bytes() const { return span_of(rows, stride, row_bytes); }
+};
+
+ScaleSpan scale_span(const QuantMatrix& m, Index begin, Index end) {
+  const bool tiled = m.format.order == ScaleOrder::swizzled;
+  const Index step = tiled ? kTileRows : m.format.block_rows;
+  ScaleSpan out;
+  out.row_bytes = tiled ? scale_bytes(m.format, kTileRows, m.cols)
+                        : size_of(m.format.scale, scale_cols(m.format, m.cols));
+  out.stride = tiled ? out.row_bytes : m.scale_row_bytes;
+  const Index first = step == 0 ? 0 : begin / step;
+  out.rows = step == 0 ? 1 : (end + step - 1) / step - first;
+  out.offset = first * out.stride;
+  return out;
+}
+
+bool equal_rows(const std::byte* a, const std::byte* b, Index rows, Index stride, Index bytes) {
+  for (Index r = 0; r < rows; ++r)
+    if (std::memcmp(a + r * stride, b + r * stride, static_cast<std::size_t>(bytes)) != 0)
+      return false;
+  return true;
+}
+
+}  // namespace
+
+Result<Pass> Pass::make(const QuantisedLayout& layout, const std::vector<SlotId>& slots,
+                        const RankBuffers& values, const RankBuffers& stored, Rank me, To to,
+                        Index unit_bytes) {
+  Pass pass;
+  pass.to_ = to;
+  pass.layout_ = layout.values;
+  const QuantFormat& format = layout.choice.format;
+  pass.needs_amax_ = to == To::quantised && (format.tensor_factor || is_one_block(format));
+  for (const QuantisedLayout::Pair& pair : layout.pairs) {
+    const Slot& slot = layout.values->slot(pair.values);
+    if (!std::ranges::binary_search(slots, pair.values) ||
+        !layout.values->rank_set(slot.ranks).contains(me))
+      continue;
+    std::byte* const plain = values.at(me, pair.values);
+    std::byte* const data = stored.at(me, pair.data);
+    std::byte* const scales = stored.at(me, pair.scales);
+    const bool has_factor = pair.factor.value() >= 0;
+    std::byte* const factor = has_factor ? stored.at(me, pair.factor) : nullptr;
+    for (const QuantBlockArea& area : block_areas(layout, pair, me)) {
+      if (area.rows == 0 || area.cols == 0) continue;
+      if (plain == nullptr) return missing(values, pair.values, me);
+      if (data == nullptr) return missing(stored, pair.data, me);
+      if (scales == nullptr) return missing(stored, pair.scales, me);
+      if (has_factor && factor == nullptr) return missing(stored, pair.factor, me);
+      RESHARD_TRY(check_quant_format(format, area.rows, area.cols));
+      pass.add(
+          {{plain + size_of(slot.dtype, area.data_offset), slot.dtype, area.rows, area.cols,
+            size_of(slot.dtype, area.data_row)},
+           {format, data + size_of(format.data, area.data_offset), area.rows, area.cols,
+            size_of(format.data, area.data_row), scales + size_of(format.scale, area.scale_offset),
+            size_of(format.scale, area.scale_row),
+            has_factor ? factor + size_of(DType::f32, area.factor_offset) : nullptr},
+           &slot.name},
+          unit_bytes);
+    }
+  }
+  return pass;
+}
+
+void Pass::add(Matrix matrix, Index unit_bytes) {
+  const Index rows = matrix.values.rows, cols = matrix.values.cols;
+  const QuantFormat& format = matrix.stored.format;
+  const Index step = row_step(format);
+  const Index fit = std::max<Index>(1, unit_bytes / size_of(matrix.values.dtype, cols));
+  const Index each = step == 0 ? rows : std::max(step, fit / step * step);
+  matrix.first = units_.size();
+  for (Index begin = 0; begin < rows; begin += each)
+    units_.push_back({matrices_.size(), begin, std::min(rows, begin + each), 0});
+  matrix.end = units_.size();
+  bytes_ += to_ == To::values
+                ? size_of(matrix.values.dtype, rows * cols)
+                : size_of(format.data, rows * cols) + scale_bytes(format, rows, cols) +
+                      (matrix.stored.factor ? 4 : 0);
+  matrices_.push_back(matrix);
+}
+
+template <class Work>
+Result<> Pass::for_each_unit(WorkerPool& pool, const ControlPlane& control, Deadline deadline,
+                             Work&& work) {
+  std::atomic<std::size_t> next{0};
+  std::atomic<bool> stopped{false};
+  auto body = [&](int worker) {
+    for (std::size_t i = next++; i < units_.size() && !stopped; i = next++) {
+      if (i % kLook == 0 && (!control.status() || deadline.expired())) stopped = true;
+      if (!stopped) work(i, worker);
+    }
+  };
+  pool.run(body);
+  if (!stopped) return {};
+  RESHARD_TRY(control.status());
+  return fail(Code::deadline, "converting local tensors took longer than the deadline allows");
+}
+
+Result<> Pass::find_amaxes(WorkerPool& pool, const ControlPlane& control, Deadline deadline) {
+  if (!needs_amax_) return {};
+  RESHARD_TRY(
+      for_each_unit(pool, control, deadline, [&](std::size_t i, int) { add_amax(i, places(i)); }));
+  end_amax();
+  return {};
+}
+
+Result<> Pass::run(WorkerPool& pool, const ControlPlane& control, Deadline deadline) {
+  if (units_.empty()) return {};
+  RESHARD_TRY(find_amaxes(pool, control, deadline));
+  return for_each_unit(pool, control, deadline, [&](std::size_t i, int) { convert(i, places(i)); });
+}
+
+Result<std::string> Pass::compare(WorkerPool& pool, const ControlPlane& control,
+                                  Deadline deadline) {
+  if (units_.empty()) return std::string();
+  RESHARD_TRY(find_amaxes(pool, control, deadline));
+  const Index each = (scratch_bytes() + 63) / 64 * 64;
+  HostBuffer scratch = RESHARD_TRY(HostBuffer::allocate(each * pool.size()));
+  std::atomic<std::size_t> wrong{units_.size()};
+  RESHARD_TRY(for_each_unit(pool, control, deadline, [&](std::size_t i, int worker) {
+    if (is_converted(i, places(i), scratch.data() + each * worker)) return;
+    std::size_t first = wrong.load();
+    while (i < first && !wrong.compare_exchange_weak(first, i)) {
+    }
+  }));
+  return wrong < units_.size() ? name(wrong) : std::string();
+}
+
+RowPlaces Pass::places(std::size_t unit) const {
+  const Unit& u = units_[unit];
+  const Matrix& m = matrices_[u.matrix];
+  return {m.values.data + u.begin * m.values.row_bytes,
+          m.stored.data + u.begin * m.stored.row_bytes,
+          m.stored.scales + scale_span(m.stored, u.begin, u.end).offset, m.stored.factor};
+}
+
+RowExtents Pass::extents(std::size_t unit) const {
+  const Unit& u = units_[unit];
+  const Matrix& m = matrices_[u.matrix];
+  const Index n = u.end - u.begin, cols = m.values.cols;
+  const auto rows = [&](DType dtype, Index stride) -> RowExtents::Part {
+    const Index row = size_of(dtype, cols);
+    return {span_of(n, stride, row), row, stride};
+  };
+  const ScaleSpan scales = scale_span(m.stored, u.begin, u.end);
+  RowExtents out{rows(m.values.dtype, m.values.row_bytes),
+                 rows(m.stored.format.data, m.stored.row_bytes),
+                 {scales.bytes(), scales.row_bytes, scales.stride},
+                 {}};
+  if (m.stored.factor != nullptr) out.factor = {4, 4, 4};
+  return out;
+}
+
+void Pass::add_amax(std::size_t unit, const RowPlaces& at) {
+  Unit& u = units_[unit];
+  FloatMatrix rows = matrices_[u.matrix].values;
+  rows.data = at.values;
+  rows.rows = u.end - u.begin;
+  u.amax = amax(rows);
+}
+
+void Pass::end_amax() {
+  for (std::size_t m = 0; m < matrices_.size(); ++m) end_amax_of(m);
+}
+
+void Pass::end_amax_of(std::size_t matrix) {
+  Matrix& m = matrices_[matrix];
+  m.amax = 0;
+  for (std::size_t u = m.first; u < m.end; ++u)
+    m.amax = std::isnan(m.amax) || units_[u].amax <= m.amax ? m.amax : units_[u].amax;
+}
+
+void Pass::convert(std::size_t unit, const RowPlaces& at) const {
+  const Unit& u = units_[unit];
+  const Matrix& m = matrices_[u.matrix];
+  // The kernels count rows from the matrix' first.
+  FloatMatrix values = m.values;
+  QuantMatrix stored = m.stored;
+  values.data = at.values - u.begin * m.values.row_bytes;
+  stored.data = at.data - u.begin * m.stored.row_bytes;
+  stored.scales = at.scales - scale_span(m.stored, u.begin, u.end).offset;
+  stored.factor = at.factor;
+  if (to_ == To::quantised) {
+    quantise_rows(values, stored, u.begin, u.end, m.amax);
+  } else {
+    dequantise_rows(stored, values, u.begin, u.end);
+  }
+}
+
+Index Pass::scratch_bytes() const {
+  Index most = 0;
+  for (std::size_t i = 0; i < units_.size(); ++i) {
+    const RowExtents n = extents(i);
+    most = std::max(most, to_ == To::values ? n.values.bytes
+                                            : lines(n.data.bytes) + lines(n.scales.bytes) + kLine);
+  }
+  return most;
+}
+
+bool Pass::is_converted(std::size_t unit, const RowPlaces& at, std::byte* scratch) const {
+  const RowExtents n = extents(unit);
+  RowPlaces made = at;
+  if (to_ == To::values) {
+    made.values = scratch;
+  } else {
+    made.data = scratch;
+    made.scales = made.data + lines(n.data.bytes);
+    if (n.factor.bytes > 0) made.factor = made.scales + lines(n.scales.bytes);
+  }
+  convert(unit, made);
+  return equal(unit, made, places(unit));
+}
+
+/// Whether what a conversion of the unit writes is the same in two places.
+bool Pass::equal(std::size_t unit, const RowPlaces& a, const RowPlaces& b) const {
+  const Unit& u = units_[unit];
+  const Matrix& m = matrices_[u.matrix];
+  const Index n = u.end - u.begin, cols = m.values.cols;
+  if (to_ == To::values)
+    return equal_rows(a.values, b.values, n, m.values.row_bytes, size_of(m.values.dtype, cols));
+  if (!equal_rows(a.data, b.data, n, m.stored.row_bytes, size_of(m.stored.format.data, cols)))
+    return false;
+  // The rows with the first one write the scale of a matrix that is one block, and the factor.
+  const bool is_first = u.begin == 0;
+  const ScaleSpan scales = scale_span(m.stored, u.begin, u.end);
+  if ((is_first || m.stored.format.block_rows > 0) &&
+      !equal_rows(a.scales, b.scales, scales.rows, scales.stride, scales.row_bytes))
+    return false;
+  return !is_first || m.stored.factor == nullptr || std::memcmp(a.factor, b.factor, 4) == 0;
+}
+
+const std::string& Pass::name(std::size_t unit) const {
+  return *matrices_[units_[unit].matrix].name;
+}
+
+}  // namespace reshard

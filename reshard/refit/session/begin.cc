@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "reshard/refit/session/begin.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "reshard/base/hash.h"
+
+namespace reshard {
+namespace {
+
+static_assert(std::endian::native == std::endian::little);
+
+constexpr std::uint64_t kProtocol = 0x7265666974000002;  ///< "refit", and its version.
+constexpr std::size_t kMostText = 400;
+constexpr std::uint64_t kMostStaging = std::uint64_t{1} << 60;
+
+BeginWords words_of(const BeginRecord& record) {
+  return {kProtocol,
+          static_cast<std::uint64_t>(record.kind),
+          static_cast<std::uint64_t>(record.version),
+          static_cast<std::uint64_t>(record.held),
+          record.source,
+          record.target,
+          record.options,
+          record.addresses,
+          record.staging,
+          std::min(record.trouble.size(), kMostText),
+          std::min(record.change.size(), kMostText)};
+}
+
+std::size_t text_bytes(const BeginWords& words) {
+  return static_cast<std::size_t>(words[9] + words[10]);
+}
+
+auto corrupt(std::size_t rank, std::string_view why) {
+  return fail(Code::corrupt, fmt::format("what rank {} sent to begin a refit: {}", rank, why));
+}
+
+Result<> check(const BeginWords& words, std::size_t rank) {
+  if (words[0] != kProtocol)
+    return corrupt(rank,
+                   fmt::format("protocol {}, here {}: another version of reshard, or another call",
+                               hex(words[0]), hex(kProtocol)));
+  if (words[1] != 1 && words[1] != 2) return corrupt(rank, fmt::format("kind {}", words[1]));
+  if (words[9] > kMostText || words[10] > kMostText)
+    return corrupt(rank, fmt::format("texts of {} and {} bytes", words[9], words[10]));
+  return {};
+}
+
+/// Into a record whose texts' memory is used again.
+void decode(const BeginWords& words, BeginRecord& record) {
+  record.kind = static_cast<BeginRecord::Kind>(words[1]);
+  record.version = static_cast<std::int64_t>(words[2]);
+  record.held = static_cast<std::int64_t>(words[3]);
+  record.source = words[4];
+  record.target = words[5];
+  record.options = words[6];
+  record.addresses = words[7];
+  record.staging = words[8];
+  record.trouble.clear();
+  record.change.clear();
+}
+
+/// Collective: fills in the texts of all records.
+Result<> exchange_texts(const BeginRecord& mine, ControlPlane& control, Deadline deadline,
+                        BeginRecords& all, const std::vector<BeginWords>& words) {
+  const std::string texts = mine.trouble.substr(0, kMostText) + mine.change.substr(0, kMostText);
+  const auto given = RESHARD_TRY(control.all_gather(std::as_bytes(std::span(texts)), deadline));
+  for (std::size_t r = 0; r < given.size(); ++r) {
+    if (given[r].size() != text_bytes(words[r]))
+      return corrupt(
+          r, fmt::format("{} bytes of text and not {}", given[r].size(), text_bytes(words[r])));
+    const std::string_view text(reinterpret_cast<const char*>(given[r].data()), given[r].size());
+    all[r].trouble = text.substr(0, static_cast<std::size_t>(words[r][9]));
+    all[r].change = text.substr(static_cast<std::size_t>(words[r][9]));
+  }
+  return {};
+}
+
+const char* call_of(BeginRecord::Kind kind) {
+  return kind == BeginRecord::Kind::prepare ? "prepare()" : "refit()";
+}
+
+/// What of a job two ranks do not have alike; null where they do.
+const char* difference(const BeginRecord& a, const BeginRecord& b) {
+  if (a.source != b.source) return "source layout";
+  if (a.target != b.target) return "target layout";
+  return a.options != b.options ? "session options" : nullptr;
+}
+
+}  // namespace
+
+Result<> exchange_records(const BeginRecord& mine, ControlPlane& control, Deadline deadline,
+                          BeginRecords& all, std::vector<BeginWords>& room) {
+  const BeginWords words = words_of(mine);
+  room.resize(static_cast<std::size_t>(control.size()));
+  RESHARD_TRY(control.all_gather_into(std::as_bytes(std::span(words)),
+                                      std::as_writable_bytes(std::span(room)), deadline));
+  all.resize(room.size());
+  bool texts = false;
+  for (std::size_t r = 0; r < room.size(); ++r) {
+    RESHARD_TRY(check(room[r], r));
+    decode(room[r], all[r]);
+    texts |= text_bytes(room[r]) > 0;
+  }
+  if (texts) return exchange_texts(mine, control, deadline, all, room);
+  return {};
+}
+
+Result<> same_call(const BeginRecords& records) {
+  for (std::size_t r = 0; r < records.size(); ++r) {
+    const BeginRecord& record = records[r];
+    if (record.kind != records.front().kind)
+      return fail(Code::invalid_argument,
+                  fmt::format("rank {} calls {} but rank 0 calls {}; all ranks must make the same "
+                              "calls in the same order",
+                              r, call_of(record.kind), call_of(records.front().kind)));
+    if (!record.trouble.empty())
+      return fail(Code::invalid_argument, fmt::format("rank {}: {}", r, record.trouble));
+  }
+  return {};
+}
+
+Index least_staging(const BeginRecords& records) {
+  std::uint64_t least = records.front().staging;
+  for (const BeginRecord& record : records) least = std::min(least, record.staging);
+  return static_cast<Index>(std::min(least, kMostStaging));
+}
+
+Result<> same_job(const BeginRecords& records) {
+  for (std::size_t r = 0; r < records.size(); ++r)
+    if (const char* what = difference(records[r], records.front()))
+      return fail(Code::invalid_argument,
+                  fmt::format("rank {} has another {} than rank 0; all ranks must pass equal "
+                              "models, layouts, formats and options",
+                              r, what));
+  return {};
+}
+
+Result<> same_version(const BeginRecords& records) {
+  const std::int64_t version = records.front().version;
+  for (std::size_t r = 0; r < records.size(); ++r)
+    if (records[r].version != version)
+      return fail(Code::invalid_argument,
+                  fmt::format("rank {} refits version {} but rank 0 version {}; all ranks must "
+                              "pass the same",
+                              r, records[r].version, version));
+  if (version < 0 || version > kMostVersion)
+    return fail(Code::invalid_argument,
+                fmt::format("version {} is not from 0 to {}", version, kMostVersion));
+  for (std::size_t r = 0; r < records.size(); ++r)
+    if (records[r].held >= version)
+      return fail(Code::invalid_argument,
+                  fmt::format("version {} is not above version {}, which rank {} holds", version,
+                              records[r].held, r));
+  return {};
+}
+
+std::string first_change(const BeginRecords& before, const BeginRecords& now) {
+  for (std::size_t r = 0; r < now.size(); ++r) {
+    if (const char* what = difference(before[r], now[r]))
+      return fmt::format("rank {} has another {} than when it prepared", r, what);
+    if (!now[r].change.empty()) return fmt::format("rank {}: {}", r, now[r].change);
+    if (before[r].addresses != now[r].addresses)
+      return fmt::format("rank {} has other memory than when it prepared", r);
+  }
+  return "";
+}
+
+}  // namespace reshard

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// The inner loops behind quantise.h: one table of functions for each instruction set. All give the
+// bytes that quantise_arithmetic.h defines.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "reshard/transform/kernels/quantise_arithmetic.h"
+
+namespace reshard::detail {
+
+/// Scales are made in arrays whose length is a multiple of this.
+inline constexpr std::ptrdiff_t kScalesTogether = 16;
+
+/// Where blocks are stored past the caches, their places are multiples of as many bytes: of codes,
+/// and of this many plain numbers.
+constexpr std::ptrdiff_t stream_unit(SmallFloat kind) { return kind == SmallFloat::e4m3 ? 32 : 8; }
+inline constexpr std::ptrdiff_t kStreamNumbers = 16;
+
+/// Elements [0, n) of a row, cut into blocks of `block`; the last may be shorter. 4-bit blocks have
+/// an even length, and so have rows. n > 0, block > 0. No alignment is needed.
+struct QuantiseKernels {
+  /// maxima[b] becomes the larger of itself and the largest magnitude of block b, as a float's
+  /// bits; NaN is larger than all others.
+  using Amaxes = void (*)(const std::byte* src, std::ptrdiff_t n, std::ptrdiff_t block,
+                          std::uint32_t* maxima);
+  /// by[b]: BlockScale::by of block b. Only the portable kernels take NaN in a block whose `by` is
+  /// none, and quotients above the largest number. `stream` asks for stores past the caches, weakly
+  /// ordered. `next`: n elements to fetch meanwhile, or src.
+  using Encode = void (*)(const std::byte* src, std::byte* data, std::ptrdiff_t n,
+                          std::ptrdiff_t block, const float* by, bool stream,
+                          const std::byte* next);
+  /// scales[b]: what the codes of block b are multiplied by.
+  using Decode = void (*)(const std::byte* data, std::byte* dst, std::ptrdiff_t n,
+                          std::ptrdiff_t block, const float* scales, bool stream);
+
+  /// For one dtype of plain numbers; encode and decode by SmallFloat.
+  struct OfSource {
+    Amaxes amaxes;
+    std::array<Encode, 2> multiply, divide;
+    std::array<Decode, 2> decode;
+  };
+  OfSource bf16, f16, f32;
+
+  /// block_scale() of each maximum. n is a multiple of kScalesTogether.
+  void (*scales)(const ScaleMaker& maker, const std::uint32_t* maxima, std::ptrdiff_t n,
+                 std::uint32_t* stored, float* by);
+};
+
+const QuantiseKernels& portable_quantise_kernels();
+/// @pre the processor has the instructions; AVX2 with F16C
+const QuantiseKernels& avx2_quantise_kernels();
+bool has_avx2_quantise_kernels();
+/// @pre as above
+const QuantiseKernels& avx512_quantise_kernels();
+
+}  // namespace reshard::detail

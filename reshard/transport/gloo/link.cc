@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+// A ring of packets each way, in the library's bound buffers: those are written where the sender
+// says, in the order in which it sends, on one connection; and, other than unbound ones, all of
+// them are told when it breaks, also the one that is just being filled. What the library does with
+// a buffer that is too small for what comes, or with one that is destroyed while it is filled, is
+// to end the process; so sizes are agreed on by packets first, and buffers outlive what fills them.
+#include "reshard/transport/gloo/link.h"
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+
+#include "reshard/transport/gloo/device.h"
+
+namespace reshard::gloo_wire {
+namespace {
+
+constexpr std::int32_t kRingSlot = 0;
+
+std::size_t ring_offset(std::uint64_t number) {
+  return static_cast<std::size_t>((number - 1) % kPackets) * kSlotBytes;
+}
+
+/// The library's texts begin with a place in its sources.
+std::string readable(const std::exception& e) {
+  std::string text = e.what();
+  const std::size_t end = text.starts_with('[') ? text.find("] ") : std::string::npos;
+  if (end != std::string::npos) text.erase(0, end + 2);
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  return text;
+}
+
+}  // namespace
+
+Link::Link(::gloo::transport::Pair& pair, Doorbell& bell)
+    : pair_(pair),
+      bell_(bell),
+      in_(kPackets * kSlotBytes),
+      out_(kPackets * kSlotBytes),
+      receiver_(pair.createRecvBuffer(kRingSlot, in_.data(), in_.size())),
+      sender_(pair.createSendBuffer(kRingSlot, out_.data(), out_.size())) {}
+
+void Link::start(std::vector<char> address) {
+  const SignalsBlocked blocked(SignalsBlocked::Which::all);
+  reader_ = std::thread([this, address = std::move(address)] { read(address); });
+}
+
+void Link::read(const std::vector<char>& address) {
+  std::string why;
+  try {
+    pair_.connect(address);
+    {
+      const std::lock_guard lock(mutex_);
+      connected_ = true;
+    }
+    bell_.ring();
+    while (true) {
+      receiver_->waitRecv();
+      {
+        const std::lock_guard lock(mutex_);
+        ++arrived_;
+      }
+      bell_.ring();
+    }
+  } catch (const std::exception& e) {
+    why = readable(e);
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    ended_ = why;
+  }
+  bell_.ring();
+}
+
+bool Link::connected() const {
+  const std::lock_guard lock(mutex_);
+  return connected_;
+}
+
+std::optional<std::string> Link::ended() const {
+  const std::lock_guard lock(mutex_);
+  return ended_;
+}
+
+bool Link::room_for(Kind kind) const {
+  return sent_ - freed_ < (kind == Kind::credit ? kPackets : kPackets - kForCredit);
+}
+
+Result<> Link::send(Header header, std::span<const std::byte> bytes) {
+  if (closed_) return fail(Code::aborted, "the connection is closed");
+  if (const auto why = ended()) return fail(Code::aborted, *why);
+  if (!kept_.empty() || !room_for(header.kind)) {
+    kept_.push_back({header, {bytes.begin(), bytes.end()}});
+    return {};
+  }
+  write(header, bytes);
+  return {};
+}
+
+void Link::write(Header header, std::span<const std::byte> bytes) {
+  header.number = ++sent_;
+  header.taken = told_ = taken_;
+  header.bytes = static_cast<std::uint32_t>(bytes.size());
+  const std::size_t at = ring_offset(header.number);
+  std::byte* to = out_.data() + at;
+  std::memcpy(to, &header, sizeof header);
+  if (!bytes.empty()) std::memcpy(to + sizeof header, bytes.data(), bytes.size());
+  std::memcpy(to + sizeof header + bytes.size(), &header.number, sizeof header.number);
+  try {
+    const SignalsBlocked blocked(SignalsBlocked::Which::pipe);
+    sender_->send(at, sizeof header + bytes.size() + sizeof header.number, at);
+  } catch (const std::exception&) {
+    // The reader is told too, and says it.
+  }
+}
+
+void Link::push(bool tell) {
+  if (closed_ || ended()) return;
+  while (!kept_.empty() && room_for(kept_.front().header.kind)) {
+    write(kept_.front().header, kept_.front().bytes);
+    kept_.pop_front();
+  }
+  tell |= taken_ - told_ >= kPackets / 2;
+  if (tell && room_for(Kind::credit)) write({.kind = Kind::credit}, {});
+}
+
+/// The ring has all of this packet. @pre the connection has ended, so that nobody writes there
+bool Link::holds(std::uint64_t number) const {
+  const std::byte* at = in_.data() + ring_offset(number);
+  Header header;
+  std::memcpy(&header, at, sizeof header);
+  if (header.number != number || header.bytes > kMaxPacket) return false;
+  std::uint64_t after = 0;
+  std::memcpy(&after, at + sizeof header + header.bytes, sizeof after);
+  return after == number;
+}
+
+std::optional<Link::Packet> Link::front() {
+  if (closed_) return std::nullopt;
+  {
+    const std::lock_guard lock(mutex_);
+    // The library forgets to tell of packets that came right before the connection ended.
+    if (taken_ == arrived_ && !(ended_ && holds(taken_ + 1))) return std::nullopt;
+  }
+  Packet out;
+  const std::byte* at = in_.data() + ring_offset(taken_ + 1);
+  std::memcpy(&out.header, at, sizeof out.header);
+  out.header.bytes = std::min<std::uint32_t>(out.header.bytes, kMaxPacket);
+  out.bytes = {at + sizeof out.header, out.header.bytes};
+  const std::uint64_t freed = std::min(out.header.taken, sent_);
+  for (; freed_ < freed; ++freed_) {
+    // Counts down what the library counts up; it has been sent, so this does not wait.
+    try {
+      sender_->waitSend();
+    } catch (const std::exception&) {
+    }
+  }
+  return out;
+}
+
+void Link::pop() { ++taken_; }
+
+std::unique_ptr<::gloo::transport::Buffer> Link::room(std::int32_t slot,
+                                                      std::span<std::byte> bytes) {
+  return pair_.createRecvBuffer(slot, bytes.data(), bytes.size());
+}
+
+Result<std::unique_ptr<::gloo::transport::Buffer>> Link::fill(std::int32_t slot,
+                                                              std::span<const std::byte> bytes) {
+  try {
+    const SignalsBlocked blocked(SignalsBlocked::Which::pipe);
+    auto buffer = pair_.createSendBuffer(slot, const_cast<std::byte*>(bytes.data()), bytes.size());
+    buffer->send(0, bytes.size(), 0);
+    return buffer;
+  } catch (const std::exception& e) {
+    return fail(Code::aborted, readable(e));
+  }
+}
+
+void Link::close() {
+  if (closed_) return;
+  closed_ = true;
+  const SignalsBlocked blocked(SignalsBlocked::Which::pipe);
+  try {
+    pair_.close();
+    // Closing wakes nobody who waits for a buffer; sending on what is closed does.
+    sender_->send(0, 1, 0);
+  } catch (const std::exception&) {
+  }
+  if (reader_.joinable()) reader_.join();
+}
+
+}  // namespace reshard::gloo_wire

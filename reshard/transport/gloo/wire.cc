@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "reshard/transport/gloo/wire.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <limits>
+
+#include "reshard/transport/gloo/device.h"
+#include "reshard/transport/host_identity.h"
+
+namespace reshard::gloo_wire {
+namespace {
+
+/// How long close() waits for peers to take what was sent to them.
+constexpr std::chrono::milliseconds kParting{200};
+/// How long connections that are being made may still take after an abort.
+constexpr std::chrono::seconds kAfterAbort{1};
+/// Between two looks at what rings no bell.
+constexpr std::chrono::milliseconds kNap{5};
+/// Slots are numbers below twice this one; 0 and 1 are not for bulks.
+constexpr std::int32_t kMaxSlot = std::numeric_limits<std::int32_t>::max() / 4;
+/// Of an address, in what a rank tells all: its bytes, filled up.
+constexpr std::size_t kAddressBytes = 256;
+
+Result<> within(const Result<>& result, Rank peer) {
+  if (result) return result;
+  return tl::unexpected(Error(result.error()).in(fmt::format("rank {}", peer.value())));
+}
+
+/// What each rank gave, or the error of this rank or the first that has one.
+Result<std::vector<std::vector<std::byte>>> gather_all(ControlPlane& control,
+                                                       const Result<std::vector<std::byte>>& mine,
+                                                       Deadline deadline) {
+  std::vector<std::byte> bytes{std::byte{mine.has_value()}};
+  const std::string text = mine ? "" : mine.error().message;
+  const auto rest = mine ? std::span<const std::byte>(*mine) : std::as_bytes(std::span(text));
+  bytes.insert(bytes.end(), rest.begin(), rest.end());
+  auto all = RESHARD_TRY(control.all_gather(bytes, deadline));
+  if (!mine) return tl::unexpected(mine.error());
+  for (std::size_t r = 0; r < all.size(); ++r) {
+    if (all[r].empty() || all[r][0] != std::byte{1}) {
+      const std::string why(reinterpret_cast<const char*>(all[r].data()), all[r].size());
+      return fail(Code::aborted, fmt::format("rank {}: {}", r, why.empty() ? why : why.substr(1)));
+    }
+    all[r].erase(all[r].begin());
+  }
+  return all;
+}
+
+}  // namespace
+
+Result<std::vector<std::byte>> GlooWire::listen() {
+  std::vector<std::byte> out(peers_.size() * kAddressBytes);
+  try {
+    const SignalsBlocked blocked(SignalsBlocked::Which::all);
+    context_ = device_->createContext(rank_.value(), size());
+    // None: every wait here has its own end. (0 is the library's word for that.)
+    context_->setTimeout(std::chrono::milliseconds::zero());
+    for (std::size_t r = 0; r < peers_.size(); ++r) {
+      if (r == rank_.index()) continue;
+      auto& pair = context_->createPair(static_cast<int>(r));
+      const std::vector<char> address = pair->address().bytes();
+      if (address.size() > kAddressBytes - 1) return fail(Code::io, "gloo: a long address");
+      out[r * kAddressBytes] = static_cast<std::byte>(address.size());
+      std::transform(address.begin(), address.end(),
+                     out.begin() + static_cast<std::ptrdiff_t>(r * kAddressBytes + 1),
+                     [](char c) { return static_cast<std::byte>(c); });
+      peers_[r].link = std::make_unique<Link>(*pair, bell_);
+    }
+  } catch (const std::exception& e) {
+    return fail(Code::io, fmt::format("gloo: listening: {}", e.what()));
+  }
+  return out;
+}
+
+Result<> GlooWire::connect(std::span<const std::vector<std::byte>> addresses,
+                           const ControlPlane& control, Deadline deadline) {
+  for (std::size_t r = 0; r < peers_.size(); ++r) {
+    if (r == rank_.index()) continue;
+    const std::vector<std::byte>& all = addresses[r];
+    if (all.size() != peers_.size() * kAddressBytes)
+      return fail(Code::corrupt, fmt::format("gloo: rank {} told no addresses", r));
+    const std::byte* mine = all.data() + rank_.index() * kAddressBytes;
+    std::vector<char> address(static_cast<std::size_t>(mine[0]));
+    for (std::size_t i = 0; i < address.size(); ++i) address[i] = static_cast<char>(mine[1 + i]);
+    peers_[r].link->start(std::move(address));
+  }
+  return await_all(control, deadline);
+}
+
+Result<> GlooWire::await_all(const ControlPlane& control, Deadline deadline) {
+  std::optional<Deadline> aborted;
+  while (true) {
+    std::string missing;
+    for (std::size_t r = 0; r < peers_.size(); ++r) {
+      const auto& link = peers_[r].link;
+      if (!link || link->connected()) continue;
+      if (const auto why = link->ended())
+        return fail(Code::aborted, fmt::format("gloo: rank {}: {}", r, *why));
+      missing += fmt::format("{}{}", missing.empty() ? "" : ", ", r);
+    }
+    if (missing.empty()) return {};
+    // Who is connected may abort at once: that is for the group to report, which is made.
+    const Result<> status = control.status();
+    if (!status && !aborted) aborted = Deadline::after(kAfterAbort);
+    if (aborted && aborted->expired()) return status;
+    if (deadline.expired()) {
+      return fail(Code::deadline, fmt::format("gloo: rank {} could not connect to ranks {} in time",
+                                              rank_.value(), missing));
+    }
+    idle(deadline);
+  }
+}
+
+Result<> GlooWire::send_frame(Rank to, std::span<const std::byte> frame) {
+  if (closed_) return fail(Code::aborted, "the wire is closed");
+  return within(peers_[to.index()].link->send({.kind = Kind::frame}, frame), to);
+}
+
+bool GlooWire::drained() const {
+  return std::ranges::all_of(
+      peers_, [](const Peer& p) { return !p.link || p.link->nothing_kept() || p.link->ended(); });
+}
+
+Result<> GlooWire::send_bulk(Rank to, std::uint64_t tag, std::span<const std::byte> bytes,
+                             BulkId id) {
+  if (closed_) return fail(Code::aborted, "the wire is closed");
+  Peer& peer = peers_[to.index()];
+  if (const auto why = peer.link->ended()) return within(fail(Code::aborted, *why), to);
+  Bulk& bulk = peer.out[tag] = {.bytes = bytes, .id = id, .buffer = nullptr};
+  const auto room = peer.rooms.find(tag);
+  if (room == peer.rooms.end()) return {};
+  const Result<> filled = fill(to, tag, bulk, room->second);
+  peer.rooms.erase(room);
+  if (!filled) peer.out.erase(tag);
+  return filled;
+}
+
+Result<> GlooWire::fill(Rank to, std::uint64_t tag, Bulk& bulk, Room room) {
+  Link& link = *peers_[to.index()].link;
+  if (room.size != bulk.bytes.size()) {
+    return fail(Code::corrupt, fmt::format("gloo: rank {} has room for {} of {} bytes", to.value(),
+                                           room.size, bulk.bytes.size()));
+  }
+  auto buffer = link.fill(room.slot, bulk.bytes);
+  if (!buffer) return within(tl::unexpected(buffer.error()), to);
+  bulk.buffer = std::move(*buffer);
+  return within(link.send({.kind = Kind::filled, .tag = tag}, {}), to);
+}
+
+Result<> GlooWire::recv_bulk(Rank from, std::uint64_t tag, std::span<std::byte> bytes, BulkId id) {
+  if (closed_) return fail(Code::aborted, "the wire is closed");
+  Peer& peer = peers_[from.index()];
+  if (const auto why = peer.link->ended()) return within(fail(Code::aborted, *why), from);
+  // Even ones of one side, odd ones of the other: destroying a buffer that sends to a slot makes
+  // the library forget the one that receives in this slot.
+  const std::int32_t slot = 2 * next_slot_ + (rank_ < from ? 1 : 0);
+  next_slot_ = next_slot_ == kMaxSlot ? 1 : next_slot_ + 1;
+  Bulk& bulk = peer.in[tag] = {.bytes = bytes, .id = id, .buffer = nullptr};
+  bulk.buffer = peer.link->room(slot, bytes);
+  return within(
+      peer.link->send({.kind = Kind::room, .tag = tag, .size = bytes.size(), .slot = slot}, {}),
+      from);
+}
+
+Result<> GlooWire::take_one(Rank from, Peer& peer, const Link::Packet& packet, WireSink* sink) {
+  const Header& head = packet.header;
+  switch (head.kind) {
+    case Kind::credit: return {};
+    case Kind::bye: peer.bye = true; return {};
+    case Kind::frame:
+      if (sink != nullptr) sink->on_frame(from, packet.bytes);
+      return {};
+    case Kind::room: {
+      const auto bulk = peer.out.find(head.tag);
+      if (bulk != peer.out.end()) return fill(from, head.tag, bulk->second, {head.slot, head.size});
+      peer.rooms[head.tag] = {head.slot, head.size};
+      return {};
+    }
+    case Kind::filled:
+    case Kind::taken: {
+      auto& bulks = head.kind == Kind::filled ? peer.in : peer.out;
+      const auto bulk = bulks.find(head.tag);
+      if (bulk == bulks.end() || !bulk->second.buffer)
+        return fail(Code::corrupt,
+                    fmt::format("gloo: rank {} names a bulk of nobody", from.value()));
+      const BulkId id = bulk->second.id;
+      bulks.erase(bulk);
+      if (head.kind == Kind::filled)
+        (void)peer.link->send({.kind = Kind::taken, .tag = head.tag}, {});
+      if (sink != nullptr) sink->on_bulk(id, {});
+      return {};
+    }
+  }
+  return fail(Code::corrupt, fmt::format("gloo: rank {} sent an unknown packet", from.value()));
+}
+
+bool GlooWire::take(Rank from, Peer& peer, WireSink* sink) {
+  bool moved = false;
+  const bool told = peer.bye;
+  // Bounded, so that all peers get their turn.
+  for (std::uint64_t i = 0; i < kPackets && !closed_ && !broken_; ++i) {
+    const auto packet = peer.link->front();
+    if (!packet) break;
+    moved = true;
+    if (const Result<> taken = take_one(from, peer, *packet, sink); !taken && !peer.link->ended())
+      broken_ = taken.error();
+    peer.link->pop();
+  }
+  // Who leaves waits for a word that all has come.
+  peer.link->push(peer.bye && !told);
+  return moved;
+}
+
+/// The connection is over and all that came is taken: so are its bulks.
+void GlooWire::bury(Rank rank, Peer& peer, WireSink& sink) {
+  peer.buried = true;
+  peer.link->close();
+  const Error error{Code::aborted, fmt::format("rank {}: {}", rank.value(),
+                                               peer.link->ended().value_or("it has closed"))};
+  std::vector<BulkId> lost;
+  for (auto* bulks : {&peer.out, &peer.in}) {
+    for (const auto& [tag, bulk] : *bulks) lost.push_back(bulk.id);
+    bulks->clear();
+  }
+  for (const BulkId id : lost) sink.on_bulk(id, tl::unexpected(error));
+  if (!peer.bye && !broken_) broken_ = error;
+}
+
+Result<bool> GlooWire::poll(WireSink& sink) {
+  if (closed_) return fail(Code::aborted, "the wire is closed");
+  bool moved = false;
+  for (int r = 0; r < size() && !closed_; ++r) {
+    Peer& peer = peers_[Rank{r}.index()];
+    if (!peer.link || peer.buried) continue;
+    const bool over = peer.link->ended().has_value();
+    const bool took = take(Rank{r}, peer, &sink);
+    if (over && !took && !closed_) bury(Rank{r}, peer, sink);
+    moved |= took;
+  }
+  if (broken_) return tl::unexpected(*broken_);
+  return moved;
+}
+
+void GlooWire::idle(Deadline until) {
+  const Deadline end = std::min(until, Deadline::after(kNap));
+  std::unique_lock lock(bell_.mutex);
+  bell_.rung.wait_until(lock, end.time(), [&] { return bell_.times != seen_; });
+  seen_ = bell_.times;
+}
+
+void GlooWire::close() {
+  if (closed_) return;
+  const auto live = [](const Peer& p) { return p.link && !p.buried && !p.link->ended(); };
+  for (Peer& peer : peers_)
+    if (live(peer) && peer.link->connected()) (void)peer.link->send({.kind = Kind::bye}, {});
+  const auto waited_for = [&](const Peer& p) {
+    return live(p) && p.link->connected() && !p.bye && !p.link->all_taken();
+  };
+  const Deadline parting = Deadline::after(kParting);
+  while (std::ranges::any_of(peers_, waited_for) && !parting.expired()) {
+    for (int r = 0; r < size(); ++r)
+      if (Peer& peer = peers_[Rank{r}.index()]; live(peer)) (void)take(Rank{r}, peer, nullptr);
+    idle(parting);
+  }
+  closed_ = true;
+  for (Peer& peer : peers_)
+    if (peer.link) peer.link->close();
+  // Buffers, then the links' own, then the pairs, then the thread that served them.
+  for (Peer& peer : peers_) peer = Peer{};
+  context_.reset();
+  device_.reset();
+}
+
+Result<std::unique_ptr<Wire>> GlooWire::make(ControlPlane& control,
+                                             const TransportOptions& options) {
+  const std::string host = host_identity();
+  const auto host_bytes = std::as_bytes(std::span(host));
+  const auto hosts = RESHARD_TRY(control.all_gather(host_bytes, options.deadline));
+  const bool one_host = std::ranges::all_of(hosts, [&](const auto& h) { return h == hosts[0]; });
+  std::unique_ptr<GlooWire> wire(new GlooWire(control.rank(), control.size()));
+  auto device = make_device(options.interface, one_host);
+  Result<std::vector<std::byte>> addresses;
+  if (device) {
+    wire->device_ = std::move(*device);
+    addresses = wire->listen();
+  } else {
+    addresses = tl::unexpected(device.error());
+  }
+  const auto all = RESHARD_TRY(gather_all(control, addresses, options.deadline));
+  RESHARD_TRY(wire->connect(all, control, options.deadline));
+  return wire;
+}
+
+}  // namespace reshard::gloo_wire

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <gloo/transport/context.h>
+#include <gloo/transport/device.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "reshard/transport/gloo/link.h"
+#include "reshard/transport/group.h"
+#include "reshard/transport/messages/wire.h"
+
+namespace reshard::gloo_wire {
+
+/// A wire over Gloo's TCP transport: a connection with each peer, and a thread for each.
+class GlooWire final : public Wire {
+ public:
+  /// Collective. Errors: `invalid_argument` for an interface that is not there; `deadline` names
+  /// who did not connect; what the library says, of this rank or of another; those of
+  /// ControlPlane::all_gather().
+  static Result<std::unique_ptr<Wire>> make(ControlPlane& control, const TransportOptions& options);
+  ~GlooWire() override { close(); }
+
+  std::string_view name() const override { return "gloo"; }
+  Rank rank() const override { return rank_; }
+  int size() const override { return static_cast<int>(peers_.size()); }
+  Capabilities capabilities() const override { return {.message = true}; }
+  std::size_t max_frame() const override { return kMaxPacket; }
+
+  Result<> send_frame(Rank to, std::span<const std::byte> frame) override;
+  bool drained() const override;
+  Result<> send_bulk(Rank to, std::uint64_t tag, std::span<const std::byte> bytes,
+                     BulkId id) override;
+  Result<> recv_bulk(Rank from, std::uint64_t tag, std::span<std::byte> bytes, BulkId id) override;
+  Result<bool> poll(WireSink& sink) override;
+  void idle(Deadline until) override;
+  void close() override;
+
+ private:
+  using Buffer = std::unique_ptr<::gloo::transport::Buffer>;
+  /// A bulk of this rank, by its tag.
+  struct Bulk {
+    std::span<const std::byte> bytes;
+    BulkId id{};
+    Buffer buffer;  ///< null while the peer has no room yet.
+  };
+  struct Room {
+    std::int32_t slot = 0;
+    std::uint64_t size = 0;
+  };
+  struct Peer {
+    std::unique_ptr<Link> link;  ///< null: this rank itself.
+    std::map<std::uint64_t, Bulk> out, in;
+    std::map<std::uint64_t, Room> rooms;  ///< that came before their bulks.
+    bool bye = false, buried = false;
+  };
+
+  GlooWire(Rank rank, int size) : rank_(rank), peers_(static_cast<std::size_t>(size)) {}
+  /// Listens for each peer. Errors: what the library says.
+  Result<std::vector<std::byte>> listen();
+  Result<> connect(std::span<const std::vector<std::byte>> addresses, const ControlPlane& control,
+                   Deadline deadline);
+  Result<> await_all(const ControlPlane& control, Deadline deadline);
+  bool take(Rank from, Peer& peer, WireSink* sink);
+  Result<> take_one(Rank from, Peer& peer, const Link::Packet& packet, WireSink* sink);
+  Result<> fill(Rank to, std::uint64_t tag, Bulk& bulk, Room room);
+  void bury(Rank rank, Peer& peer, WireSink& sink);
+
+  const Rank rank_;
+  Doorbell bell_;
+  std::shared_ptr<::gloo::transport::Device> device_;
+  std::shared_ptr<::gloo::transport::Context> context_;
+  std::vector<Peer> peers_;
+  std::int32_t next_slot_ = 1;
+  std::uint64_t seen_ = 0;  ///< of bell_.times.
+  std::optional<Error> broken_;
+  bool closed_ = false;
+};
+
+}  // namespace reshard::gloo_wire

@@ -1,0 +1,375 @@
+// SPDX-License-Identifier: Apache-2.0
+// A send is announced to its receiver; the receiver finds its receive (or keeps the announcement
+// until that is posted), compares the sizes, and then has the bytes come by the best way there is.
+// Every message is finished by the receiver's word, so that no sender takes for done what nobody
+// has. All lookups take constant time; records to one peer travel together.
+#include "reshard/transport/messages/core.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace reshard::engine {
+
+Core::Core(std::unique_ptr<Wire> wire, ControlPlane& control)
+    : wire_(std::move(wire)),
+      control_(&control),
+      rank_(wire_->rank()),
+      size_(wire_->size()),
+      links_(static_cast<std::size_t>(size_)) {
+  to_flush_.reserve(links_.size());
+  flushing_.reserve(links_.size());
+}
+
+std::string Core::describe(Rank from, MessageId id, Rank to) const {
+  return fmt::format("message {} from rank {} to rank {}", id.value(), from.value(), to.value());
+}
+
+std::string Core::describe(const Message& m) const {
+  return m.side == Side::send ? describe(rank_, m.id, m.peer) : describe(m.peer, m.id, rank_);
+}
+
+/// What fits into a frame of the wire beside its record.
+std::size_t Core::eager_limit() const { return std::min(kEagerBytes, wire_->max_frame() - 32); }
+
+void Core::answer(Rank to, const Record& record) {
+  Link& link = links_[to.index()];
+  if (to == rank_) {
+    (void)handle(rank_, record);
+    return;
+  }
+  if (link.gone || wire_closed_) return;
+  const std::size_t bytes = encoded_bytes(record);
+  if (link.frame.size() + bytes > wire_->max_frame()) {
+    const Result<> sent = wire_->send_frame(to, link.frame);
+    link.frame.clear();
+    if (!sent) {
+      fail_peer(to, explained(sent.error()));
+      return;
+    }
+  }
+  append(link.frame, record);
+  if (!std::exchange(link.to_flush, true)) to_flush_.push_back(to);
+}
+
+void Core::flush() {
+  // fail_peer() below may queue more; what it queues is sent by the next flush.
+  flushing_.clear();
+  std::swap(flushing_, to_flush_);
+  for (const Rank to : flushing_) {
+    Link& link = links_[to.index()];
+    link.to_flush = false;
+    if (link.frame.empty() || link.gone || wire_closed_) continue;
+    const Result<> sent = wire_->send_frame(to, link.frame);
+    link.frame.clear();
+    if (!sent) fail_peer(to, explained(sent.error()));
+  }
+}
+
+std::unique_ptr<Step> Core::new_step() {
+  if (spare_steps_.empty()) return std::make_unique<Step>();
+  std::unique_ptr<Step> step = std::move(spare_steps_.back());
+  spare_steps_.pop_back();
+  return step;
+}
+
+void Core::give_back(std::unique_ptr<Step> step) {
+  step->clear();
+  if (spare_steps_.size() < kSpareSteps) spare_steps_.push_back(std::move(step));
+}
+
+void Core::post(Step& step, std::span<const Send> sends, std::span<const Recv> recvs) {
+  steps_.push_back(&step);
+  step.tokens.reserve(std::max(kLeastRoom, sends.size() + recvs.size()));
+  step.left = sends.size() + recvs.size();
+  // Receives first: what a rank sends itself then finds them.
+  for (const Recv& recv : recvs) post_recv(step, recv);
+  for (const Send& send : sends) post_send(step, send);
+  flush();
+}
+
+void Core::post_send(Step& step, const Send& send) {
+  Link& link = links_[send.to.index()];
+  if (link.gone) {
+    step.fail(Error(*link.gone).in(describe(rank_, send.id, send.to)));
+    return;
+  }
+  Message m{.data = const_cast<std::byte*>(send.bytes.data()),
+            .bytes = send.bytes.size(),
+            .step = &step,
+            .id = send.id,
+            .peer = send.to,
+            .side = Side::send,
+            .state = State::rts_sent};
+  const bool tiny = m.bytes <= kTinyBytes;
+  const bool remote = send.to != rank_;
+  const bool eager =
+      remote && (tiny || (m.bytes <= eager_limit() && m.bytes <= kEagerWindow - link.eager_out));
+  WireAddress place;
+  if (eager) {
+    m.state = State::eager;
+    if (!tiny) link.eager_out += m.bytes;
+  } else if (remote) {
+    place = wire_->describe_source(send.to, send.bytes);
+    m.described = !place.empty();
+  }
+  const std::uint64_t token = messages_.add(m);
+  step.tokens.push_back(token);
+  if (eager) {
+    answer(send.to, {Kind::payload, 0, {token, send.id.value()}, send.bytes});
+  } else {
+    answer(send.to, {Kind::rts, 0, {token, send.id.value(), m.bytes}, place.bytes()});
+  }
+}
+
+void Core::post_recv(Step& step, const Recv& recv) {
+  Link& link = links_[recv.from.index()];
+  if (link.gone) {
+    step.fail(Error(*link.gone).in(describe(recv.from, recv.id, rank_)));
+    return;
+  }
+  MessageTable::Entry* entry = table_.find(recv.from, recv.id);
+  if (entry != nullptr && entry->kind == MessageTable::Kind::recv) {
+    step.fail({Code::invalid_argument,
+               describe(recv.from, recv.id, rank_) +
+                   " is received twice; an id is free again when its event is done"});
+    return;
+  }
+  const std::uint64_t token = messages_.add({.data = recv.bytes.data(),
+                                             .bytes = recv.bytes.size(),
+                                             .step = &step,
+                                             .id = recv.id,
+                                             .peer = recv.from,
+                                             .side = Side::recv});
+  const std::uint32_t index = Slab<Message>::index(token);
+  step.tokens.push_back(token);
+  if (entry == nullptr) {
+    table_.insert({recv.id, recv.from, index, MessageTable::Kind::recv});
+    return;
+  }
+  const std::uint32_t at = entry->index;
+  *entry = {recv.id, recv.from, index, MessageTable::Kind::recv};
+  UnexpectedMessage arrival = std::move(arrivals_[at]);
+  if (arrival.eager && arrival.bytes > kTinyBytes) link.eager_in -= arrival.bytes;
+  --link.arrivals;
+  arrivals_.remove(at);
+  const std::byte* kept = arrival.payload ? arrival.payload.get() : arrival.inlined.data();
+  match(index, arrival, {kept, arrival.eager ? arrival.bytes : 0});
+  if (arrival.payload) spare_payloads_.push_back(std::move(arrival.payload));
+}
+
+/// Takes the announcement of a message that no receive waits for into store.
+void Core::arrive(Rank from, UnexpectedMessage arrival, std::span<const std::byte> bytes,
+                  Link& link) {
+  if (bytes.size() > kTinyBytes) {
+    link.eager_in += bytes.size();
+    if (spare_payloads_.empty())
+      spare_payloads_.push_back(std::make_unique_for_overwrite<std::byte[]>(kEagerBytes));
+    arrival.payload = std::move(spare_payloads_.back());
+    spare_payloads_.pop_back();
+    std::memcpy(arrival.payload.get(), bytes.data(), bytes.size());
+  } else if (!bytes.empty()) {
+    std::memcpy(arrival.inlined.data(), bytes.data(), bytes.size());
+  }
+  ++link.arrivals;
+  const MessageId id = arrival.id;
+  const auto at = Slab<UnexpectedMessage>::index(arrivals_.add(std::move(arrival)));
+  table_.insert({id, from, at, MessageTable::Kind::arrival});
+}
+
+void Core::drop_arrival(std::uint32_t index) {
+  UnexpectedMessage& arrival = arrivals_[index];
+  Link& link = links_[arrival.from.index()];
+  if (arrival.eager && arrival.bytes > kTinyBytes) link.eager_in -= arrival.bytes;
+  --link.arrivals;
+  if (arrival.payload) spare_payloads_.push_back(std::move(arrival.payload));
+  table_.erase(arrival.from, arrival.id);
+  arrivals_.remove(index);
+}
+
+/// A receive and an announcement have met; `bytes` when they came along.
+void Core::match(std::uint32_t index, UnexpectedMessage& arrival,
+                 std::span<const std::byte> bytes) {
+  Message& recv = messages_[index];
+  recv.remote = arrival.token;
+  if (arrival.bytes != recv.bytes) {
+    const Error error{Code::invalid_argument,
+                      fmt::format("{}: the sender has {} bytes, the receiver expects {}; both must "
+                                  "give the same size",
+                                  describe(recv), arrival.bytes, recv.bytes)};
+    recv.state = State::over;
+    recv.step->fail(error);
+    refuse(recv.peer, arrival.token, error);
+    return;
+  }
+  if (arrival.eager) {
+    if (!bytes.empty()) std::memcpy(recv.data, bytes.data(), bytes.size());
+    finish_recv(index);
+    return;
+  }
+  recv.state = State::rts_sent;
+  if (arrival.inline_bytes != 0) {
+    recv.described = true;
+    recv.arrival = Slab<UnexpectedMessage>::index(arrivals_.add(std::move(arrival)));
+  }
+  auto& queue = recv.described || recv.peer == rank_ ? pulls_ : for_cts_;
+  queue.push_back(messages_.token(index));
+}
+
+bool Core::progress() {
+  if (wire_closed_) return false;
+  if (polls_++ % 64 == 0 && check_status()) return true;
+  const Result<bool> polled = wire_->poll(*this);
+  if (!polled) {
+    fail_all(explained(polled.error()));
+    return true;
+  }
+  bool moved = *polled;
+  moved |= move_pulls();
+  moved |= grant_some();
+  flush();
+  return moved;
+}
+
+bool Core::move_pulls() {
+  bool moved = false;
+  for (std::size_t budget = kPiece; budget > 0 && !pulls_.empty();) {
+    Message* recv = messages_.find(pulls_.front());
+    const std::uint32_t index = Slab<Message>::index(pulls_.front());
+    if (recv == nullptr || recv->state != State::rts_sent || recv->step->error) {
+      pulls_.pop_front();
+      continue;
+    }
+    moved = true;
+    if (!pull_piece(index, *recv, budget)) pulls_.pop_front();
+  }
+  return moved;
+}
+
+/// True when more of the message is to be had.
+bool Core::pull_piece(std::uint32_t index, Message& recv, std::size_t& budget) {
+  const std::size_t bytes = std::min(budget, recv.bytes - recv.moved);
+  const std::span<std::byte> into(recv.data + recv.moved, bytes);
+  if (recv.peer == rank_) {
+    if (bytes != 0) std::memcpy(into.data(), messages_.find(recv.remote)->data + recv.moved, bytes);
+  } else {
+    const UnexpectedMessage& from = arrivals_[recv.arrival];
+    const Result<> pulled =
+        wire_->pull(recv.peer, std::span(from.inlined).first(from.inline_bytes), recv.moved, into);
+    if (!pulled && pulled.error().code == Code::unsupported) {
+      recv.state = State::again;
+      recv.moved = 0;
+      answer(recv.peer, {Kind::again, 0, {recv.remote}});
+      return false;
+    }
+    if (!pulled) {
+      fail_peer(recv.peer, explained(pulled.error()));
+      return false;
+    }
+  }
+  // An empty or small message costs time too.
+  budget -= std::min(budget, std::max<std::size_t>(bytes, 256));
+  recv.moved += bytes;
+  if (recv.moved < recv.bytes) return true;
+  finish_recv(index);
+  return false;
+}
+
+bool Core::grant_some() {
+  bool moved = false;
+  while (!for_cts_.empty()) {
+    Message* recv = messages_.find(for_cts_.front());
+    const std::uint32_t index = Slab<Message>::index(for_cts_.front());
+    if (recv != nullptr && recv->state == State::rts_sent && !recv->step->error) {
+      if (recv->bytes <= eager_limit() ? framed_ >= kMaxFramed : bulks_ >= kMaxBulks) return moved;
+      send_cts(index, *recv);
+      moved = true;
+    }
+    for_cts_.pop_front();
+  }
+  return moved;
+}
+
+void Core::send_cts(std::uint32_t index, Message& recv) {
+  const std::uint64_t room = messages_.token(index);
+  const std::span<std::byte> bytes(recv.data, recv.bytes);
+  recv.state = State::granted;
+  if (recv.bytes <= eager_limit()) {
+    recv.way = Way::framed;
+    ++framed_;
+    answer(recv.peer, {Kind::cts, static_cast<std::uint8_t>(Way::framed), {recv.remote, room, 0}});
+    return;
+  }
+  const WireAddress place = wire_->describe_target(recv.peer, bytes);
+  const bool placed = !place.empty();
+  recv.way = placed ? Way::placed : Way::tagged;
+  lend(recv);
+  ++bulks_;
+  const std::uint64_t tag = next_tag_++;
+  if (!placed) {
+    const Result<> started = wire_->recv_bulk(recv.peer, tag, bytes, BulkId{room});
+    if (!started) {
+      unlend(recv);
+      --bulks_;
+      recv.state = State::over;
+      fail_peer(recv.peer, explained(started.error()));
+      return;
+    }
+  }
+  answer(recv.peer,
+         {Kind::cts, static_cast<std::uint8_t>(recv.way), {recv.remote, room, tag}, place.bytes()});
+}
+
+void Core::lend(Message& m) {
+  m.lent = true;
+  ++m.step->lent;
+}
+
+void Core::unlend(Message& m) {
+  if (!std::exchange(m.lent, false)) return;
+  --m.step->lent;
+}
+
+void Core::finish_recv(std::uint32_t index) {
+  const Message& recv = messages_[index];
+  answer(recv.peer, {Kind::done, 0, {recv.remote}});
+  finish(index);
+}
+
+void Core::finish(std::uint32_t index) {
+  --messages_[index].step->left;
+  release(index);
+}
+
+void Core::release(std::uint32_t index) {
+  Message& m = messages_[index];
+  close_off(m);
+  if (m.side == Side::recv) {
+    table_.erase(m.peer, m.id);
+    if (m.described) arrivals_.remove(m.arrival);
+  }
+  messages_.remove(index);
+}
+
+void Core::on_bulk(BulkId id, Result<> outcome) {
+  Message* m = messages_.find(id.value());
+  if (m == nullptr || !m->lent) return;
+  const std::uint32_t index = Slab<Message>::index(id.value());
+  unlend(*m);
+  if (m->side == Side::recv) --bulks_;
+  if (!outcome) {
+    m->state = State::over;
+    fail_peer(m->peer, explained(outcome.error()));
+  } else if (m->side == Side::recv) {
+    finish_recv(index);
+  } else if (m->way == Way::placed) {
+    answer(m->peer, {Kind::placed, 0, {m->remote}});
+    finish(index);
+  } else if (m->answered) {
+    finish(index);
+  }
+}
+
+}  // namespace reshard::engine

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "reshard/transport/mpi/runtime.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstdlib>
+#include <list>
+#include <mutex>
+#include <string_view>
+
+#include "reshard/transport/mpi/channels.h"
+
+namespace reshard {
+namespace {
+
+constexpr std::size_t kMaxBroadcastBytes = 64 * 1024;
+
+struct Orphan {
+  MPI_Request request;
+  std::vector<std::byte> frame;
+};
+
+// Everything that outlives a group. Never destroyed: MPI may use the orphans until the process
+// ends.
+struct Runtime {
+  std::mutex mutex;
+  std::list<Orphan> orphans;
+};
+Runtime& runtime() {
+  static Runtime* const r = new Runtime;
+  return *r;
+}
+
+std::atomic<bool> started_here{false}, ended_badly{false};
+
+/// Tells the launcher that this process is done with MPI, in the words of PMI 1, on the descriptor
+/// that only MPICH's library uses; false when there is none. MPI_Finalize() of MPICH 4.0 over TCP
+/// may wait without end, also in programs of three lines, and its mpirun kills everybody when a
+/// process ends that has said nothing.
+bool say_goodbye() {
+  constexpr std::string_view kWords = "cmd=finalize\n";
+  const char* descriptor = std::getenv("PMI_FD");
+  if (descriptor == nullptr) return false;
+  pollfd answer{std::atoi(descriptor), POLLIN, 0};
+  if (write(answer.fd, kWords.data(), kWords.size()) != static_cast<ssize_t>(kWords.size()))
+    return false;
+  std::array<char, 256> words{};
+  if (poll(&answer, 1, 1000) == 1) (void)!read(answer.fd, words.data(), words.size());
+  return true;
+}
+
+void at_exit() {
+  int ended = 0;
+  if (!started_here || ended_badly || MPI_Finalized(&ended) != MPI_SUCCESS || ended != 0) return;
+  discard_late_frames();
+  if (mpi_version().starts_with("MPICH") && say_goodbye()) return;
+  // Open MPI waits there for processes that still work, however long, and may.
+  MPI_Finalize();
+}
+
+Result<> check_thread(int level) {
+  int is_main = 0;
+  MPI_Is_thread_main(&is_main);
+  if (level >= MPI_THREAD_SERIALIZED || (level == MPI_THREAD_FUNNELED && is_main != 0)) return {};
+  return fail(Code::unsupported,
+              "mpi: the program started MPI for a single thread; start it with "
+              "MPI_THREAD_SERIALIZED or MPI_THREAD_MULTIPLE");
+}
+
+/// The first word run of MPI_Get_library_version(), whose layout each library chose for itself:
+/// "Open MPI v4.1.4, package: ..." and "MPICH Version:\t4.0.2\n...".
+std::string short_version(std::string_view text) {
+  const auto after = [&](std::string_view mark) -> std::string_view {
+    const std::size_t at = text.find(mark);
+    if (at == std::string_view::npos) return {};
+    std::string_view rest = text.substr(at + mark.size());
+    rest.remove_prefix(std::min(rest.find_first_not_of(" \t"), rest.size()));
+    return rest.substr(0, rest.find_first_of(", \t\r\n"));
+  };
+  if (const std::string_view v = after("Open MPI v"); !v.empty())
+    return fmt::format("Open MPI {}", v);
+  if (const std::string_view v = after("MPICH Version:"); !v.empty())
+    return fmt::format("MPICH {}", v);
+  return std::string(text.substr(0, text.find_first_of("\r\n")));
+}
+
+}  // namespace
+
+std::string mpi_version() {
+  std::array<char, MPI_MAX_LIBRARY_VERSION_STRING> text{};
+  int length = 0;
+  if (MPI_Get_library_version(text.data(), &length) != MPI_SUCCESS || length <= 0) return "MPI";
+  return short_version({text.data(), static_cast<std::size_t>(length)});
+}
+
+Result<> start_mpi() {
+  const std::scoped_lock lock(runtime().mutex);
+  int ended = 0, started = 0, level = 0;
+  MPI_Finalized(&ended);
+  if (ended != 0) return fail(Code::unsupported, "mpi: this process has already ended its MPI");
+  MPI_Initialized(&started);
+  if (started != 0) {
+    MPI_Query_thread(&level);
+    return check_thread(level);
+  }
+  RESHARD_TRY(mpi_result(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &level),
+                         "MPI_Init_thread"));
+  started_here = true;
+  std::atexit(at_exit);
+  MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+  return check_thread(level);
+}
+
+void group_ended(bool well, bool whole_world) {
+  if (!well) ended_badly = true;
+  if (well && whole_world) ended_badly = false;
+}
+
+Result<> mpi_result(int code, std::string_view what) {
+  if (code == MPI_SUCCESS) return {};
+  std::array<char, MPI_MAX_ERROR_STRING> text{};
+  int length = 0;
+  if (MPI_Error_string(code, text.data(), &length) != MPI_SUCCESS) length = 0;
+  std::string words(text.data(), static_cast<std::size_t>(length));
+  for (char& c : words)
+    if (c == '\n' || c == '\r' || c == '\t') c = ' ';
+  return fail(Code::aborted, fmt::format("mpi: {}: {}", what, words));
+}
+
+Result<std::vector<std::byte>> mpi_broadcast(std::span<const std::byte> mine) {
+  RESHARD_TRY(start_mpi());
+  int rank = 0;
+  RESHARD_TRY(mpi_result(MPI_Comm_rank(MPI_COMM_WORLD, &rank), "MPI_Comm_rank"));
+  std::uint64_t bytes = rank == 0 ? mine.size() : 0;
+  RESHARD_TRY(mpi_result(MPI_Bcast(&bytes, 1, MPI_UINT64_T, 0, MPI_COMM_WORLD), "MPI_Bcast"));
+  if (bytes > kMaxBroadcastBytes) {
+    return fail(Code::invalid_argument,
+                fmt::format("mpi: broadcast of {} bytes; at most {} are possible", bytes,
+                            kMaxBroadcastBytes));
+  }
+  std::vector<std::byte> out(bytes);
+  if (rank == 0) std::copy(mine.begin(), mine.end(), out.begin());
+  RESHARD_TRY(mpi_result(
+      MPI_Bcast(out.data(), static_cast<int>(bytes), MPI_BYTE, 0, MPI_COMM_WORLD), "MPI_Bcast"));
+  return out;
+}
+
+void orphan_frame(MPI_Request request, std::vector<std::byte> frame) {
+  const std::scoped_lock lock(runtime().mutex);
+  std::list<Orphan>& orphans = runtime().orphans;
+  orphans.push_back({request, std::move(frame)});
+  std::erase_if(orphans, [](Orphan& orphan) {
+    int done = 0;
+    return MPI_Test(&orphan.request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS || done != 0;
+  });
+}
+
+}  // namespace reshard

@@ -1,0 +1,438 @@
+// SPDX-License-Identifier: Apache-2.0
+// Frames are MPI messages of one tag, found with MPI_Improbe because a receiver does not know their
+// number. Bulks are synchronous sends in pieces: what a peer never received stays visibly
+// unfinished, so that close() knows whether the channels are clean. Pieces of one bulk share a tag:
+// MPI keeps the order of messages of one tag, and few at a time bound what is under way when a
+// group ends.
+#include "reshard/transport/mpi/wire.h"
+
+#include <fmt/format.h>
+#include <sched.h>
+#include <time.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <limits>
+
+#include "reshard/transport/mpi/channels.h"
+#include "reshard/transport/mpi/runtime.h"
+
+namespace reshard {
+namespace {
+
+constexpr std::size_t kMaxFrame = 16 * 1024;
+constexpr std::size_t kPieceBytes = std::size_t{16} << 20;
+constexpr int kPiecesAtOnce = 4;
+constexpr int kFrameTag = 0;
+constexpr int kFramesAPoll = 64;
+constexpr std::size_t kHeader = 3 * sizeof(std::uint64_t);
+constexpr std::size_t kSpareFrames = 64;
+constexpr std::chrono::milliseconds kCloseTime{1000};
+
+/// What a frame begins with.
+struct Header {
+  std::uint64_t group = 0;  ///< the group it belongs to, as frames of an earlier one may be left.
+  /// Bulks from this frame's receiver that had ended at its sender by then. MPI may tell the end of
+  /// a bulk to its sender after a frame that was sent later; the frame then waits for it.
+  std::uint64_t bulks_here = 0;
+  std::uint64_t bye = 0;  ///< not 0: the wire's own "I take no more bulks from you".
+};
+
+struct OutFrame {
+  MPI_Request request;
+  std::vector<std::byte> bytes;
+};
+
+/// A frame that has been matched and is on its way here.
+struct InFrame {
+  MPI_Request request;
+  std::vector<std::byte> bytes;
+};
+
+/// What this rank knows of a peer.
+struct Peer {
+  std::deque<InFrame> incoming;  ///< delivered in order.
+  std::uint64_t sent = 0;        ///< bulks to it that have begun, and
+  std::uint64_t sent_ended = 0;  ///< that have ended here.
+  std::uint64_t received = 0;    ///< bulks from it that are whole here.
+  bool bye = false;
+};
+
+struct Bulk {
+  BulkId id;
+  bool sending;
+  int peer;
+  int tag;
+  std::byte* next;   ///< where the next piece begins.
+  std::size_t left;  ///< bytes in pieces that are not started.
+  int in_flight = 0;
+  Result<> outcome;
+};
+
+Result<> with_peer(int code, std::string_view what, int peer) {
+  return mpi_result(code, fmt::format("{} rank {}", what, peer));
+}
+
+class MpiWire final : public Wire {
+ public:
+  MpiWire(ControlPlane& control, MpiChannels channels, int tags)
+      : control_(control),
+        rank_(control.rank()),
+        size_(control.size()),
+        channels_(std::move(channels)),
+        tags_(tags),
+        peers_(static_cast<std::size_t>(size_)) {}
+  ~MpiWire() override { close(); }
+
+  std::string_view name() const override { return "mpi"; }
+  Rank rank() const override { return rank_; }
+  int size() const override { return size_; }
+  Capabilities capabilities() const override { return {.message = true}; }
+  std::size_t max_frame() const override { return kMaxFrame; }
+
+  Result<> send_frame(Rank to, std::span<const std::byte> frame) override;
+  Result<> send_bulk(Rank to, std::uint64_t tag, std::span<const std::byte> bytes,
+                     BulkId id) override {
+    // MPI takes what it only reads as memory that it may write.
+    return start(true, to, tag, const_cast<std::byte*>(bytes.data()), bytes.size(), id);
+  }
+  Result<> recv_bulk(Rank from, std::uint64_t tag, std::span<std::byte> bytes, BulkId id) override {
+    return start(false, from, tag, bytes.data(), bytes.size(), id);
+  }
+  Result<bool> poll(WireSink& sink) override;
+  void idle(Deadline until) override;
+  void close() override;
+
+ private:
+  Peer& peer(int rank) { return peers_[static_cast<std::size_t>(rank)]; }
+  Result<> post_frame(int to, bool bye, std::span<const std::byte> frame);
+  Result<> start(bool sending, Rank peer, std::uint64_t tag, std::byte* bytes, std::size_t size,
+                 BulkId id);
+  Result<> start_pieces(std::size_t bulk);
+  Result<bool> take_frames(WireSink& sink);
+  Result<bool> take_frame(WireSink& sink, MPI_Message message, const MPI_Status& status);
+  Result<bool> deliver(WireSink& sink, int from);
+  Result<> let_go_of_frames();
+  Result<bool> take_pieces(WireSink* sink);
+  void cancel_receives();
+  bool drain(Deadline deadline);
+  bool nothing_owed() const;
+
+  ControlPlane& control_;
+  const Rank rank_;
+  const int size_;
+  MpiChannels channels_;
+  const int tags_;  ///< bulk tags are 1 to tags_.
+  bool closed_ = false;
+  bool clean_ = true;
+  int idle_rounds_ = 0;
+  std::deque<OutFrame> outgoing_;
+  std::vector<Peer> peers_;  ///< by rank.
+  std::size_t num_incoming_ = 0;
+  std::vector<std::vector<std::byte>> spare_;  ///< memory of frames that are out.
+  std::vector<std::byte> room_;                ///< for a frame that is here at once.
+  // Requests apart from what they are for: MPI wants them in one array.
+  std::vector<MPI_Request> requests_;
+  std::vector<std::size_t> bulk_of_;
+  std::vector<int> done_;
+  std::vector<MPI_Status> statuses_;
+  std::vector<std::size_t> over_;  ///< bulks that ended in this poll.
+  std::vector<Bulk> bulks_;
+  std::vector<std::size_t> free_;
+};
+
+Result<> MpiWire::send_frame(Rank to, std::span<const std::byte> frame) {
+  if (closed_) return fail(Code::aborted, "mpi: used after close");
+  return post_frame(to.value(), false, frame);
+}
+
+Result<> MpiWire::post_frame(int to, bool bye, std::span<const std::byte> frame) {
+  std::vector<std::byte> bytes;
+  if (!spare_.empty()) {
+    bytes = std::move(spare_.back());
+    spare_.pop_back();
+  }
+  bytes.resize(kHeader + frame.size());
+  const Header header{channels_.group, peer(to).received, bye ? 1U : 0U};
+  std::memcpy(bytes.data(), &header, kHeader);
+  std::ranges::copy(frame, bytes.begin() + kHeader);
+  OutFrame out{MPI_REQUEST_NULL, std::move(bytes)};
+  RESHARD_TRY(mpi_result(MPI_Isend(out.bytes.data(), static_cast<int>(out.bytes.size()), MPI_BYTE,
+                                   to, kFrameTag, channels_.frames, &out.request),
+                         "MPI_Isend of a frame"));
+  outgoing_.push_back(std::move(out));
+  return {};
+}
+
+Result<> MpiWire::start(bool sending, Rank peer, std::uint64_t tag, std::byte* bytes,
+                        std::size_t size, BulkId id) {
+  if (closed_) return fail(Code::aborted, "mpi: used after close");
+  const int mpi_tag = 1 + static_cast<int>(tag % static_cast<std::uint64_t>(tags_));
+  std::size_t at = bulks_.size();
+  if (free_.empty()) {
+    bulks_.emplace_back();
+  } else {
+    at = free_.back();
+    free_.pop_back();
+  }
+  bulks_[at] = {id, sending, peer.value(), mpi_tag, bytes, size, 0, {}};
+  Result<> started = start_pieces(at);
+  if (sending) ++this->peer(peer.value()).sent;
+  // With pieces under way its end is told by poll(), like that of any other.
+  if (!started && bulks_[at].in_flight == 0) {
+    free_.push_back(at);
+    return started;
+  }
+  return {};
+}
+
+Result<> MpiWire::start_pieces(std::size_t at) {
+  Bulk& bulk = bulks_[at];
+  while (bulk.left > 0 && bulk.in_flight < kPiecesAtOnce && bulk.outcome) {
+    const std::size_t bytes = std::min(bulk.left, kPieceBytes);
+    const int count = static_cast<int>(bytes);
+    MPI_Request request = MPI_REQUEST_NULL;
+    const int code =
+        bulk.sending
+            ? MPI_Issend(bulk.next, count, MPI_BYTE, bulk.peer, bulk.tag, channels_.bulks, &request)
+            : MPI_Irecv(bulk.next, count, MPI_BYTE, bulk.peer, bulk.tag, channels_.bulks, &request);
+    if (code != MPI_SUCCESS) {
+      clean_ = false;
+      bulk.outcome = with_peer(code, bulk.sending ? "MPI_Issend to" : "MPI_Irecv from", bulk.peer);
+      return bulk.outcome;
+    }
+    bulk.next += bytes;
+    bulk.left -= bytes;
+    ++bulk.in_flight;
+    requests_.push_back(request);
+    bulk_of_.push_back(at);
+  }
+  return {};
+}
+
+Result<bool> MpiWire::poll(WireSink& sink) {
+  if (closed_) return fail(Code::aborted, "mpi: used after close");
+  bool moved = RESHARD_TRY(take_frames(sink));
+  if (RESHARD_TRY(take_pieces(&sink))) moved = true;
+  RESHARD_TRY(let_go_of_frames());
+  if (moved) idle_rounds_ = 0;
+  return moved;
+}
+
+Result<bool> MpiWire::take_frames(WireSink& sink) {
+  bool moved = false;
+  for (int i = 0; i < kFramesAPoll; ++i) {
+    int found = 0;
+    MPI_Message message = MPI_MESSAGE_NULL;
+    MPI_Status status;
+    RESHARD_TRY(mpi_result(
+        MPI_Improbe(MPI_ANY_SOURCE, kFrameTag, channels_.frames, &found, &message, &status),
+        "MPI_Improbe"));
+    if (found == 0) break;
+    RESHARD_TRY(take_frame(sink, message, status));
+    moved = true;
+  }
+  for (int from = 0; num_incoming_ > 0 && from < size_; ++from)
+    if (!peer(from).incoming.empty() && RESHARD_TRY(deliver(sink, from))) moved = true;
+  return moved;
+}
+
+Result<bool> MpiWire::take_frame(WireSink& sink, MPI_Message message, const MPI_Status& status) {
+  int bytes = 0;
+  const int from = status.MPI_SOURCE;
+  RESHARD_TRY(mpi_result(MPI_Get_count(&status, MPI_BYTE, &bytes), "MPI_Get_count"));
+  const auto size = static_cast<std::size_t>(std::max(bytes, 0));
+  if (from < 0 || from >= size_ || bytes < 0 || size < kHeader || size > kHeader + kMaxFrame) {
+    return fail(Code::corrupt,
+                fmt::format("mpi: a frame of {} bytes from rank {}; they have {} to {}", bytes,
+                            from, kHeader, kHeader + kMaxFrame));
+  }
+  std::deque<InFrame>& queue = peer(from).incoming;
+  InFrame in{MPI_REQUEST_NULL, std::move(room_)};
+  in.bytes.resize(size);
+  RESHARD_TRY(mpi_result(MPI_Imrecv(in.bytes.data(), bytes, MPI_BYTE, &message, &in.request),
+                         "MPI_Imrecv"));
+  queue.push_back(std::move(in));
+  ++num_incoming_;
+  return deliver(sink, from);
+}
+
+Result<bool> MpiWire::deliver(WireSink& sink, int from) {
+  std::deque<InFrame>& queue = peer(from).incoming;
+  bool moved = false;
+  while (!queue.empty()) {
+    int done = 0;
+    const int code = MPI_Test(&queue.front().request, &done, MPI_STATUS_IGNORE);
+    if (code != MPI_SUCCESS) RESHARD_TRY(with_peer(code, "a frame from", from));
+    if (done == 0) break;
+    Header header;
+    std::memcpy(&header, queue.front().bytes.data(), kHeader);
+    // What a rank of an earlier group in these channels still sent to one that had left.
+    const bool ours = header.group == channels_.group;
+    if (ours && header.bulks_here > peer(from).sent) {
+      return fail(Code::corrupt, fmt::format("mpi: rank {} has {} bulks of the {} that were sent",
+                                             from, header.bulks_here, peer(from).sent));
+    }
+    if (ours && header.bulks_here > peer(from).sent_ended && header.bye == 0) break;
+    std::vector<std::byte> bytes = std::move(queue.front().bytes);
+    queue.pop_front();
+    --num_incoming_;
+    if (ours && header.bye != 0) peer(from).bye = true;
+    if (ours && header.bye == 0) sink.on_frame(Rank{from}, std::span(bytes).subspan(kHeader));
+    room_ = std::move(bytes);
+    moved = true;
+  }
+  return moved;
+}
+
+Result<> MpiWire::let_go_of_frames() {
+  while (!outgoing_.empty()) {
+    int done = 0;
+    RESHARD_TRY(mpi_result(MPI_Test(&outgoing_.front().request, &done, MPI_STATUS_IGNORE),
+                           "a frame that is sent"));
+    if (done == 0) break;
+    if (spare_.size() < kSpareFrames) spare_.push_back(std::move(outgoing_.front().bytes));
+    outgoing_.pop_front();
+  }
+  return {};
+}
+
+Result<bool> MpiWire::take_pieces(WireSink* sink) {
+  if (requests_.empty()) return false;
+  done_.resize(requests_.size());
+  statuses_.resize(requests_.size());
+  int count = 0;
+  const int code = MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &count,
+                                done_.data(), statuses_.data());
+  if (code != MPI_SUCCESS && code != MPI_ERR_IN_STATUS) {
+    clean_ = false;
+    RESHARD_TRY(mpi_result(code, "MPI_Testsome"));
+  }
+  if (count == MPI_UNDEFINED || count <= 0) return false;
+  const auto finished = std::span(done_).first(static_cast<std::size_t>(count));
+  over_.clear();
+  for (std::size_t i = 0; i < finished.size(); ++i) {
+    const std::size_t at = bulk_of_[static_cast<std::size_t>(finished[i])];
+    Bulk& bulk = bulks_[at];
+    --bulk.in_flight;
+    if (code == MPI_ERR_IN_STATUS && bulk.outcome)
+      bulk.outcome =
+          with_peer(statuses_[i].MPI_ERROR, bulk.sending ? "a bulk to" : "a bulk from", bulk.peer);
+    if (!bulk.outcome) clean_ = false;
+    if (!closed_) (void)start_pieces(at);
+    if (bulk.in_flight == 0 && (bulk.left == 0 || !bulk.outcome || closed_)) over_.push_back(at);
+  }
+  // start_pieces() appended; what is finished is MPI_REQUEST_NULL now.
+  std::size_t kept = 0;
+  for (std::size_t i = 0; i < requests_.size(); ++i) {
+    if (requests_[i] == MPI_REQUEST_NULL) continue;
+    requests_[kept] = requests_[i];
+    bulk_of_[kept++] = bulk_of_[i];
+  }
+  requests_.resize(kept);
+  bulk_of_.resize(kept);
+  for (const std::size_t at : over_) {
+    const BulkId id = bulks_[at].id;
+    Peer& with = peer(bulks_[at].peer);
+    if (bulks_[at].sending) ++with.sent_ended;
+    if (!bulks_[at].sending && bulks_[at].outcome && bulks_[at].left == 0 && !closed_)
+      ++with.received;
+    Result<> outcome = std::move(bulks_[at].outcome);
+    free_.push_back(at);
+    if (sink != nullptr) sink->on_bulk(id, std::move(outcome));
+  }
+  return true;
+}
+
+void MpiWire::idle(Deadline until) {
+  // MPI has no wait with a deadline. A few turns for others, then short sleeps: a bulk needs this
+  // process to move on, an idle group does not.
+  constexpr int kYields = 20;
+  if (++idle_rounds_ <= kYields) {
+    sched_yield();
+    return;
+  }
+  const std::int64_t longest = requests_.empty() ? 500'000 : 50'000;
+  const std::int64_t wish = std::min<std::int64_t>(longest, 5'000 * (idle_rounds_ - kYields));
+  std::int64_t left = std::numeric_limits<std::int64_t>::max();
+  if (!until.is_never())
+    left = (until.time() - Deadline::Clock::now()) / std::chrono::nanoseconds(1);
+  const timespec time{0, static_cast<long>(std::clamp<std::int64_t>(left, 0, wish))};
+  nanosleep(&time, nullptr);
+}
+
+void MpiWire::cancel_receives() {
+  std::vector<bool> tell(static_cast<std::size_t>(size_), false);
+  for (std::size_t i = 0; i < requests_.size(); ++i) {
+    const Bulk& bulk = bulks_[bulk_of_[i]];
+    clean_ = false;
+    if (bulk.sending) continue;
+    MPI_Cancel(&requests_[i]);
+    tell[static_cast<std::size_t>(bulk.peer)] = true;
+  }
+  // Those that are matched already come to their end first: wait for them before telling the peer
+  // that its memory is not read any more.
+  const Deadline deadline = Deadline::after(kCloseTime);
+  const auto receiving = [&] {
+    return std::ranges::any_of(bulk_of_, [&](std::size_t at) { return !bulks_[at].sending; });
+  };
+  while (receiving() && !deadline.expired()) {
+    const Result<bool> moved = take_pieces(nullptr);
+    if (!moved) break;
+    if (!*moved) idle(deadline);
+  }
+  for (int r = 0; r < size_; ++r)
+    if (tell[static_cast<std::size_t>(r)]) (void)post_frame(r, true, {});
+}
+
+bool MpiWire::nothing_owed() const {
+  return outgoing_.empty() && std::ranges::all_of(bulk_of_, [&](std::size_t at) {
+           return peers_[static_cast<std::size_t>(bulks_[at].peer)].bye;
+         });
+}
+
+/// Moves things until all sends are done or given up by their receivers.
+bool MpiWire::drain(Deadline deadline) {
+  struct Deaf final : WireSink {
+    void on_frame(Rank, std::span<const std::byte>) override {}
+    void on_bulk(BulkId, Result<>) override {}
+    void on_gone(Rank, Error) override {}
+  } deaf;
+  idle_rounds_ = 0;
+  while (!nothing_owed()) {
+    const Result<bool> frames = take_frames(deaf);
+    const Result<bool> pieces = take_pieces(nullptr);
+    if (!frames || !pieces || !let_go_of_frames()) return false;
+    if (deadline.expired()) return false;
+    if (!*frames && !*pieces) idle(deadline);
+  }
+  return true;
+}
+
+void MpiWire::close() {
+  if (closed_) return;
+  closed_ = true;
+  cancel_receives();
+  if (!drain(Deadline::after(kCloseTime))) clean_ = false;
+  // Frames to a rank that is gone stay with the library, which has our copy; bulks that nobody
+  // receives stay behind in channels that no group uses again.
+  for (OutFrame& frame : outgoing_) orphan_frame(frame.request, std::move(frame.bytes));
+  outgoing_.clear();
+  if (!requests_.empty() || num_incoming_ > 0) clean_ = false;
+  group_ended(clean_ && control_.status(), channels_.whole_world);
+  if (clean_) give_back_channels(std::move(channels_));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Wire>> make_mpi_wire(ControlPlane& control,
+                                            const TransportOptions& options) {
+  MpiChannels channels = RESHARD_TRY(take_channels(control, options.deadline));
+  const int tags = largest_tag(channels.bulks);
+  return std::unique_ptr<Wire>(std::make_unique<MpiWire>(control, std::move(channels), tags));
+}
+
+}  // namespace reshard

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// Messages go by the inner transport, untouched; memory by the reach of shm, without its mailboxes.
+// This is the program's, not the module's: the arena that peers map is one per process, and a
+// module has a copy of its own of what it is linked with.
+#include "reshard/transport/shm/host_memory.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "reshard/transport/access_checks.h"
+#include "reshard/transport/shm/peers.h"
+#include "reshard/transport/shm/reach.h"
+
+namespace reshard {
+namespace {
+
+class WithHostMemory final : public Transport {
+ public:
+  WithHostMemory(std::unique_ptr<Transport> messages, shm::Peers peers, ControlPlane& control)
+      : messages_(std::move(messages)),
+        control_(&control),
+        peers_(std::move(peers)),
+        reach_(peers_, messages_->rank()) {}
+  ~WithHostMemory() override { close(); }
+
+  std::string_view name() const override { return messages_->name(); }
+  Rank rank() const override { return messages_->rank(); }
+  int size() const override { return messages_->size(); }
+  Capabilities capabilities() const override {
+    Capabilities can = messages_->capabilities();
+    can.direct = true;
+    return can;
+  }
+
+  Result<std::unique_ptr<Event>> exchange(std::span<const Send> sends,
+                                          std::span<const Recv> recvs) override {
+    return messages_->exchange(sends, recvs);
+  }
+
+  Result<RemoteKey> share(std::span<std::byte> memory) override {
+    RESHARD_TRY(usable("share"));
+    return reach_.share(memory);
+  }
+
+  Result<RemoteMemory> open(Rank owner, const RemoteKey& key) override {
+    RESHARD_TRY(usable("open"));
+    RESHARD_TRY(check_member("open memory of", owner, size()));
+    return reach_.open(owner, key);
+  }
+
+  Result<> get(const RemoteMemory& from, std::span<const Get> pieces) override {
+    RESHARD_TRY(usable("get"));
+    RESHARD_TRY(check_member("get from", from.owner, size()));
+    RESHARD_TRY(check_inside(from, pieces));
+    return reach_.get(from, pieces);
+  }
+
+  void close() override {
+    if (std::exchange(control_, nullptr) == nullptr) return;
+    messages_->close();
+    reach_.close();
+    peers_.peers.clear();
+  }
+
+ private:
+  Result<> usable(std::string_view what) const {
+    if (control_ == nullptr)
+      return fail(Code::invalid_argument,
+                  fmt::format("{} on rank {} after close()", what, rank().value()));
+    return control_->status();
+  }
+
+  const std::unique_ptr<Transport> messages_;
+  ControlPlane* control_;  ///< null once closed.
+  shm::Peers peers_;
+  shm::Reach reach_;
+};
+
+bool reaches_all(const shm::Peers& all, Rank me) {
+  for (std::size_t r = 0; r < all.peers.size(); ++r)
+    if (r != me.index() && (all.peers[r].reach & all.peers[r].reached_by) == 0) return false;
+  return true;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Transport>> with_host_memory(std::unique_ptr<Transport> messages,
+                                                    ControlPlane& control, Deadline deadline) {
+  auto peers = shm::meet(control, deadline, shm::Mail::none);
+  if (!peers && peers.error().code != Code::unsupported)
+    return tl::unexpected(std::move(peers).error());
+  const Capabilities can = messages->capabilities();
+  // share() can serve one purpose: where it registers, the network was given precedence.
+  if (!peers || can.direct || can.registers || !reaches_all(*peers, control.rank()))
+    return messages;
+  return std::make_unique<WithHostMemory>(std::move(messages), *std::move(peers), control);
+}
+
+}  // namespace reshard

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+// A peer's arena is mapped in windows, as it is read: the file only grows, so a window stays right
+// for ever, whatever buffers come and go in it. Nothing beyond the file's size, which is looked up
+// again when needed, is ever touched: such a touch would be a fault.
+#include "reshard/transport/shm/reach.h"
+
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+
+#include "reshard/memory/shared_arena.h"
+#include "reshard/memory/stream_copy.h"
+#include "reshard/transport/shm/readv.h"
+
+namespace reshard::shm {
+namespace {
+
+constexpr std::size_t kWindow = std::size_t{1} << 30;
+constexpr std::uint64_t kPage = 4096;
+/// From this size on a piece is written past the caches: it does not fit into them with the rest.
+constexpr std::size_t kStreamed = std::size_t{256} << 10;
+constexpr std::uint64_t kNowhere = ~std::uint64_t{0};
+/// More than any file: keeps sums of offsets far from overflow.
+constexpr std::uint64_t kMostOffset = std::uint64_t{1} << 56;
+
+/// What describe() gives.
+struct Source {
+  std::uint64_t address;  ///< in the owner's process.
+  std::uint64_t offset;   ///< in its arena, or kNowhere.
+  std::uint64_t bytes;
+  std::uint64_t revoked;  ///< the owner's count when it was given.
+};
+
+/// What a RemoteKey holds. The group's number keeps other groups' keys and torn bytes apart.
+struct Key {
+  std::uint64_t group;
+  std::uint64_t owner;
+  std::uint64_t address;
+  std::uint64_t offset;
+  std::uint64_t bytes;
+};
+
+template <class T>
+RemoteKey encode(const T& value) {
+  RemoteKey bytes(sizeof value);
+  std::memcpy(bytes.data(), &value, sizeof value);
+  return bytes;
+}
+
+std::uint64_t offset_of(std::span<const std::byte> memory) {
+  const auto place = shared_arena::find(memory);
+  return place ? place->offset : kNowhere;
+}
+
+void copy_piece(std::byte* to, const std::byte* from, std::size_t bytes) {
+  if (bytes >= kStreamed) {
+    stream_copy(to, from, bytes);
+  } else if (bytes != 0) {
+    std::memcpy(to, from, bytes);
+  }
+}
+
+}  // namespace
+
+WireAddress Reach::describe(Rank to, std::span<const std::byte> bytes) {
+  const std::uint8_t ways = peer(to).reached_by;
+  const std::uint64_t offset = (ways & kMapped) != 0 ? offset_of(bytes) : kNowhere;
+  if (offset == kNowhere && (ways & kReadv) == 0) return {};
+  return WireAddress::of(Source{reinterpret_cast<std::uint64_t>(bytes.data()), offset, bytes.size(),
+                                peer(rank_).segment.revoked().load()});
+}
+
+Result<> Reach::pull(Rank from, std::span<const std::byte> source, std::size_t offset,
+                     std::span<std::byte> into) {
+  Source s{};
+  if (source.size() != sizeof s) return fail(Code::corrupt, "a place of another size");
+  std::memcpy(&s, source.data(), sizeof s);
+  if (offset > s.bytes || into.size() > s.bytes - offset)
+    return fail(Code::corrupt, "a place that is smaller than its message");
+  if (s.offset != kNowhere && (peer(from).reach & kMapped) != 0) {
+    if (!inside(from, s.offset, s.bytes))
+      return fail(Code::corrupt, "a place outside the file of its owner");
+    RESHARD_TRY(copy_mapped(from, s.offset + offset, into));
+  } else if ((peer(from).reach & kReadv) != 0) {
+    const Get piece{offset, into};
+    RESHARD_TRY(read_memory(peer(from).pid, from, s.address, {&piece, 1}));
+  } else {
+    return fail(Code::unsupported, "no way into that memory");
+  }
+  // The owner counts up before it gives the memory to others: what was read before that is right.
+  // Adding nothing is a look that no read before it can come after.
+  if (peer(from).segment.revoked().fetch_add(0, std::memory_order_acq_rel) != s.revoked)
+    return fail(Code::unsupported, "the owner took its memory back");
+  return {};
+}
+
+/// True when the range lies inside the owner's file.
+bool Reach::inside(Rank owner, std::uint64_t offset, std::uint64_t bytes) {
+  if (offset > kMostOffset || bytes > kMostOffset) return false;
+  View& view = views_[owner.index()];
+  if (offset + bytes <= view.size) return true;
+  struct stat s{};
+  if (fstat(peer(owner).arena.get(), &s) != 0 || s.st_size < 0) return false;
+  view.size = static_cast<std::uint64_t>(s.st_size);
+  return offset + bytes <= view.size;
+}
+
+Result<std::byte*> Reach::window(Rank from, std::size_t number) {
+  View& view = views_[from.index()];
+  if (number >= view.windows.size()) view.windows.resize(number + 1);
+  if (view.windows[number] == nullptr) {
+    void* p = mmap(nullptr, kWindow, PROT_READ, MAP_SHARED, peer(from).arena.get(),
+                   static_cast<off_t>(number * kWindow));
+    if (p == MAP_FAILED)
+      return fail(Code::unsupported,
+                  fmt::format("mapping memory of rank {}: {}", from.value(), std::strerror(errno)));
+    madvise(p, kWindow, MADV_HUGEPAGE);
+    view.windows[number] = static_cast<std::byte*>(p);
+  }
+  return view.windows[number];
+}
+
+/// @pre inside(from, offset, into.size())
+Result<> Reach::copy_mapped(Rank from, std::uint64_t offset, std::span<std::byte> into) {
+  while (!into.empty()) {
+    const std::size_t at = offset % kWindow;
+    const std::size_t bytes = std::min(into.size(), kWindow - at);
+    copy_piece(into.data(), RESHARD_TRY(window(from, offset / kWindow)) + at, bytes);
+    offset += bytes;
+    into = into.subspan(bytes);
+  }
+  return {};
+}
+
+Result<RemoteKey> Reach::share(std::span<std::byte> memory) {
+  const std::uint64_t offset = offset_of(memory);
+  for (std::size_t r = 0; r < all_.peers.size(); ++r) {
+    const std::uint8_t ways = all_.peers[r].reached_by;
+    if (r == rank_.index() || (ways & kReadv) != 0 ||
+        ((ways & kMapped) != 0 && offset != kNowhere) || memory.empty())
+      continue;
+    return fail(Code::unsupported,
+                fmt::format("rank {} cannot reach this memory: {}", r,
+                            (ways & kMapped) != 0
+                                ? "it is not in a shared buffer, and reading it across processes "
+                                  "is not allowed"
+                                : "neither mapping nor reading across processes is allowed"));
+  }
+  return encode(Key{all_.group, static_cast<std::uint64_t>(rank_.value()),
+                    reinterpret_cast<std::uint64_t>(memory.data()), offset, memory.size()});
+}
+
+Result<RemoteMemory> Reach::open(Rank owner, const RemoteKey& bytes) {
+  Key key{};
+  if (bytes.size() == sizeof key) std::memcpy(&key, bytes.data(), sizeof key);
+  if (bytes.size() != sizeof key || key.group != all_.group ||
+      key.owner != static_cast<std::uint64_t>(owner.value()) || key.bytes > kMostOffset) {
+    return fail(Code::corrupt,
+                fmt::format("a memory key of {} bytes was not made by rank {} of this group; pass "
+                            "on what its share() returned",
+                            bytes.size(), owner.value()));
+  }
+  RemoteMemory memory{owner, key.bytes, nullptr, opened_.size()};
+  const std::uint8_t reach = peer(owner).reach;
+  if (owner == rank_) {
+    memory.address = reinterpret_cast<std::byte*>(key.address);
+  } else if (key.offset != kNowhere && (reach & kMapped) != 0 && key.bytes != 0) {
+    if (!inside(owner, key.offset, key.bytes)) {
+      return fail(Code::corrupt, fmt::format("a memory key of rank {} names {} bytes at {} of a "
+                                             "smaller file",
+                                             owner.value(), key.bytes, key.offset));
+    }
+    memory.address = RESHARD_TRY(map_whole(owner, key.offset, key.bytes));
+  } else if ((reach & kReadv) == 0 && key.bytes != 0) {
+    return fail(Code::unsupported, fmt::format("rank {} may not read memory of rank {}",
+                                               rank_.value(), owner.value()));
+  }
+  opened_.push_back({owner, key.address, key.bytes});
+  return memory;
+}
+
+Result<std::byte*> Reach::map_whole(Rank owner, std::uint64_t offset, std::uint64_t bytes) {
+  const std::uint64_t begin = offset / kPage * kPage;
+  const std::size_t size = offset - begin + bytes;
+  void* p = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, peer(owner).arena.get(),
+                 static_cast<off_t>(begin));
+  if (p == MAP_FAILED)
+    return fail(Code::unsupported, fmt::format("mapping {} bytes of rank {}: {}", bytes,
+                                               owner.value(), std::strerror(errno)));
+  madvise(p, size, MADV_HUGEPAGE);
+  mappings_.push_back({static_cast<std::byte*>(p), size});
+  return mappings_.back().base + (offset - begin);
+}
+
+Result<> Reach::get(const RemoteMemory& from, std::span<const Get> pieces) {
+  if (from.handle >= opened_.size() || opened_[from.handle].owner != from.owner ||
+      from.size > opened_[from.handle].bytes)
+    return fail(Code::invalid_argument, "get from memory that this transport did not open");
+  if (from.address != nullptr) {
+    for (const Get& piece : pieces)
+      copy_piece(piece.into.data(), from.address + piece.offset, piece.into.size());
+    return {};
+  }
+  const Result<> read =
+      read_memory(peer(from.owner).pid, from.owner, opened_[from.handle].address, pieces);
+  if (read || read.error().code == Code::aborted) return read;
+  return fail(Code::aborted, read.error().message);
+}
+
+void Reach::close() {
+  for (View& view : views_)
+    for (std::byte* window : view.windows)
+      if (window != nullptr) munmap(window, kWindow);
+  for (const Mapping& mapping : mappings_) munmap(mapping.base, mapping.bytes);
+  views_.clear();
+  mappings_.clear();
+}
+
+}  // namespace reshard::shm

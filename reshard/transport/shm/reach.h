@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "reshard/transport/messages/wire_address.h"
+#include "reshard/transport/shm/peers.h"
+#include "reshard/transport/transport.h"
+
+namespace reshard::shm {
+
+/// How one rank reads its peers' memory: by mapping the files of their shared arenas, or through
+/// the kernel.
+class Reach {
+ public:
+  /// `peers` outlives it.
+  Reach(Peers& peers, Rank rank) : all_(peers), rank_(rank), views_(peers.peers.size()) {}
+  ~Reach() { close(); }
+  Reach(const Reach&) = delete;
+  Reach& operator=(const Reach&) = delete;
+
+  /// By which `to` finds the memory; empty when it cannot.
+  WireAddress describe(Rank to, std::span<const std::byte> bytes);
+  /// As Wire::pull.
+  Result<> pull(Rank from, std::span<const std::byte> source, std::size_t offset,
+                std::span<std::byte> into);
+  /// As Transport::share, open, get. @pre of get: pieces lie inside the memory
+  Result<RemoteKey> share(std::span<std::byte> memory);
+  Result<RemoteMemory> open(Rank owner, const RemoteKey& key);
+  Result<> get(const RemoteMemory& from, std::span<const Get> pieces);
+  /// Unmaps all.
+  void close();
+
+ private:
+  /// A peer's arena as far as it was looked at.
+  struct View {
+    std::uint64_t size = 0;           ///< of the file, as last seen.
+    std::vector<std::byte*> windows;  ///< by offset / kWindow; null where nothing was read.
+  };
+  struct Opened {
+    Rank owner;
+    std::uint64_t address;
+    std::uint64_t bytes;
+  };
+  struct Mapping {
+    std::byte* base;
+    std::size_t bytes;
+  };
+
+  Peer& peer(Rank rank) { return all_.peers[rank.index()]; }
+  bool inside(Rank owner, std::uint64_t offset, std::uint64_t bytes);
+  Result<> copy_mapped(Rank from, std::uint64_t offset, std::span<std::byte> into);
+  Result<std::byte*> window(Rank from, std::size_t number);
+  Result<std::byte*> map_whole(Rank owner, std::uint64_t offset, std::uint64_t bytes);
+
+  Peers& all_;
+  const Rank rank_;
+  std::vector<View> views_;
+  std::vector<Opened> opened_;
+  std::vector<Mapping> mappings_;
+};
+
+}  // namespace reshard::shm

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "reshard/base/file_descriptor.h"
+#include "reshard/transport/control.h"
+#include "reshard/transport/tcp/coordinator.h"
+#include "reshard/transport/tcp/socket.h"
+#include "reshard/transport/tcp/stream.h"
+
+namespace reshard::tcp {
+
+/// A rank's end of a control plane that a Coordinator serves. One thread of its own listens, so
+/// that aborts, deaths and tallies are known without a call; whoever calls sends.
+class TcpControl final : public ControlPlane {
+ public:
+  /// What the hub's answer to a hello gave.
+  struct Line {
+    FileDescriptor socket;
+    SessionKeys keys;
+  };
+
+  TcpControl(Rank rank, int size, Line line, Bell bell);
+  ~TcpControl() override { close(); }
+
+  /// Takes the place that `join` asks for, and waits for the others. Once, before all else. Nothing
+  /// when the hub went away, so that another may be looked for. Errors: the hub's; `aborted` when
+  /// `gives_up`, asked several times a second, has a reason.
+  std::optional<Result<>> enter(const Frame& join, Deadline deadline,
+                                const std::function<std::string()>& gives_up = nullptr);
+  /// Of rank 0: the hub that serves this group lives on after close() until all ranks have left.
+  void own(std::unique_ptr<Coordinator> hub) { hub_ = std::move(hub); }
+
+  Rank rank() const override { return rank_; }
+  int size() const override { return size_; }
+  Result<std::vector<std::vector<std::byte>>> all_gather(std::span<const std::byte> mine,
+                                                         Deadline deadline) override;
+  Result<> all_gather_into(std::span<const std::byte> mine, std::span<std::byte> all,
+                           Deadline deadline) override;
+  Result<> barrier(Deadline deadline) override;
+  void abort(std::string_view reason) override;
+  Result<> status() const override;
+  std::vector<Rank> lost() const override;
+  void report(std::int64_t amount) override;
+  std::int64_t reported() const override;
+  Result<> quiesce(Deadline deadline) override;
+  void close() override;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  void listen();
+  int listen_timeout(Clock::time_point now) const;
+  bool on_frame(Frame& frame);
+  void on_hub_gone();
+  void add_lost(Rank rank);
+  /// @pre mutex_ is held
+  bool set_aborted(std::string text);
+  void send_tally(Clock::time_point now);
+
+  Result<> usable(std::string_view what) const;
+  /// Sends a request and waits for its answer. @pre lock is held, as it is afterwards
+  Result<> ask(std::unique_lock<std::mutex>& lock, Kind kind, std::string_view what,
+               std::span<const std::byte> mine, Deadline deadline);
+  /// Waits until answer_ is that to request `id`; its error, or what makes it pointless to wait.
+  /// @pre as above
+  Result<> answer(std::unique_lock<std::mutex>& lock, Kind kind, std::uint64_t id,
+                  std::string_view what, Deadline deadline);
+  Error hub_gone_error(std::string_view what) const;
+  void post(const Frame& frame);
+  bool flush();
+
+  const Rank rank_;
+  const int size_;
+  const FileDescriptor socket_;
+  const Bell bell_;
+  std::unique_ptr<Coordinator> hub_;
+
+  std::mutex send_mutex_;  ///< of what is sent.
+  SecureWriter writer_;
+  SecureReader reader_;  ///< of the listening thread.
+  Frame request_;        ///< of the thread that asks; its memory is used again.
+
+  mutable std::mutex mutex_;  ///< of the following.
+  std::condition_variable changed_;
+  Frame answer_;  ///< to request last_id_, where it is answered; its memory is used again.
+  bool is_answered_ = false;
+  std::uint64_t last_id_ = 0;
+  bool closed_ = false, hub_gone_ = false;
+  Error abort_error_;
+  std::vector<Rank> lost_;
+
+  std::atomic<bool> aborted_{false}, closing_{false}, tally_due_{false};
+  std::atomic<std::int64_t> mine_{0}, others_{0};
+  Clock::time_point next_tally_{}, closing_end_ = Clock::time_point::max();
+  std::thread thread_;
+};
+
+/// Keeps a hub until its ranks have left, or the process ends.
+void keep_serving(std::unique_ptr<Coordinator> hub);
+
+}  // namespace reshard::tcp

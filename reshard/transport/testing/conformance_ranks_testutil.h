@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the tests of the conformance suite are written with: groups of ranks, messages,
+// expectations.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <ostream>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "reshard/base/hash.h"
+#include "reshard/transport/testing/rank_threads_testutil.h"
+#include "reshard/transport/transport.h"
+
+namespace reshard {
+
+/// The two ends that one rank holds, the control plane outliving the transport. The runner owns
+/// them; the body may reset them to die early.
+struct RankEnds {
+  std::unique_ptr<ControlPlane> control;
+  std::unique_ptr<Transport> transport;
+  Rank rank() const { return transport->rank(); }
+  int size() const { return transport->size(); }
+};
+
+using RankBody = std::function<void(RankEnds&)>;
+
+/// A backend as the suite sees it.
+struct TransportUnderTest {
+  std::string name;
+  /// Makes a group of n ranks, runs the body on each at the same time, as threads or as processes,
+  /// and destroys a rank's ends when its body returns. Bodies report with gtest's EXPECT and
+  /// ASSERT.
+  std::function<Result<>(int n, const RankBody& body)> run;
+};
+
+inline std::ostream& operator<<(std::ostream& out, const TransportUnderTest& t) {
+  return out << t.name;
+}
+
+/// TransportUnderTest::run for backends whose ProcessGroup has create(n), control(rank) and, called
+/// after it, transport(rank).
+template <class ProcessGroup>
+Result<> run_group_as_threads(int n, const RankBody& body) {
+  ProcessGroup group = RESHARD_TRY(ProcessGroup::create(n));
+  return run_ranks(n, [&](Rank rank) -> Result<> {
+    RankEnds ends{RESHARD_TRY(group.control(rank)), RESHARD_TRY(group.transport(rank))};
+    body(ends);
+    return {};
+  });
+}
+
+/// Long enough for every step of the suite on a loaded machine; reached only by a bug.
+inline Deadline patient() { return Deadline::after(std::chrono::seconds(60)); }
+/// For waits that must end in a deadline error.
+inline Deadline brief() { return Deadline::after(std::chrono::milliseconds(20)); }
+
+using Bytes = std::vector<std::byte>;
+
+/// The bytes of a message, different for each message.
+inline Bytes pattern(Rank from, Rank to, MessageId id, std::size_t bytes) {
+  Bytes out(bytes);
+  const auto ranks =
+      static_cast<std::uint64_t>(from.value()) << 32 | static_cast<std::uint64_t>(to.value());
+  const std::uint64_t seed = mix64(ranks) ^ id.value();
+  for (std::size_t i = 0; i < bytes; i += 8) {
+    const std::uint64_t word = mix64(seed + i);
+    std::memcpy(out.data() + i, &word, std::min<std::size_t>(8, bytes - i));
+  }
+  return out;
+}
+
+/// Memory for one received message, in the middle of bytes that must stay as they are.
+class Room {
+ public:
+  Room(Rank from, MessageId id, std::size_t bytes)
+      : from_(from), id_(id), memory_(bytes + 2 * kMargin, kUntouched) {}
+
+  Recv recv() {
+    return {from_, id_, std::span(memory_).subspan(kMargin, memory_.size() - 2 * kMargin)};
+  }
+
+  /// Holds exactly pattern(from, to, id), and nothing beside it was touched.
+  bool holds_pattern(Rank to) const {
+    Bytes want(kMargin, kUntouched);
+    const Bytes message = pattern(from_, to, id_, memory_.size() - 2 * kMargin);
+    want.insert(want.end(), message.begin(), message.end());
+    want.insert(want.end(), kMargin, kUntouched);
+    return memory_ == want;
+  }
+
+ private:
+  static constexpr std::size_t kMargin = 16;
+  static constexpr std::byte kUntouched{0xa5};
+  Rank from_;
+  MessageId id_;
+  Bytes memory_;
+};
+
+/// Exchanges and waits; an error of either call is the result.
+inline Result<> step(Transport& transport, std::span<const Send> sends, std::span<const Recv> recvs,
+                     Deadline deadline = patient()) {
+  auto event = RESHARD_TRY(transport.exchange(sends, recvs));
+  return event->wait(deadline);
+}
+
+/// "" for success, else "code: message": prints well in an assertion.
+template <class T>
+std::string outcome(const Result<T>& result) {
+  if (result) return "";
+  return std::string(name(result.error().code)) + ": " + result.error().message;
+}
+
+/// Expects an error of this code whose message has all these parts.
+template <class T>
+void expect_error(const Result<T>& result, Code code, const std::vector<std::string>& parts = {}) {
+  ASSERT_FALSE(result) << "expected " << name(code) << ", got success";
+  EXPECT_EQ(name(result.error().code), name(code)) << result.error().message;
+  for (const std::string& part : parts)
+    EXPECT_NE(result.error().message.find(part), std::string::npos)
+        << "\"" << part << "\" is not in \"" << result.error().message << "\"";
+}
+
+/// Tests of one backend in groups of the sizes that are told.
+class TransportMessages : public testing::TestWithParam<std::tuple<TransportUnderTest, int>> {
+ protected:
+  void run(const RankBody& body) {
+    const auto& [transport, ranks] = GetParam();
+    EXPECT_EQ(outcome(transport.run(ranks, body)), "");
+  }
+};
+
+/// Tests of one backend that choose their own group size.
+class TransportFailures : public testing::TestWithParam<TransportUnderTest> {
+ protected:
+  void run(int ranks, const RankBody& body) { EXPECT_EQ(outcome(GetParam().run(ranks, body)), ""); }
+};
+class TransportControl : public TransportFailures {};
+class TransportSlow : public TransportFailures {};
+
+inline std::string case_name(const testing::TestParamInfo<TransportMessages::ParamType>& info) {
+  return std::to_string(std::get<1>(info.param)) + "_ranks";
+}
+
+}  // namespace reshard

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// The one place where the tests of the suite are compiled.
+#include "reshard/transport/testing/conformance_testutil.h"
+
+#include "reshard/transport/testing/conformance_control_testutil.h"
+#include "reshard/transport/testing/conformance_failures_testutil.h"
+#include "reshard/transport/testing/conformance_messages_testutil.h"
+
+namespace reshard {
+
+// A program may instantiate a part only.
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(TransportMessages);
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(TransportFailures);
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(TransportControl);
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(TransportSlow);
+
+int conformance_suite() { return 0; }
+
+}  // namespace reshard
