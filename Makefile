@@ -99,6 +99,16 @@ tsan: deps ## the C++ tests under ThreadSanitizer
 	@$(NO_ASLR) tools/build.sh $(BUILD)-tsan $(JOBS) all $(CMAKE_ARGS) -DRESHARD_SANITIZE=thread
 	@RESHARD_NO_PYTEST=1 $(NO_ASLR) tools/run_tests.sh $(BUILD)-tsan -LE 'slow|style|cross|faults'
 
+# Its own build folder, but the Python environments of $(BUILD).
+.PHONY: coverage
+coverage: deps python-env megatron-env ## lines and branches that the tests run, by room; fails below 90 % of a room's lines
+	@tools/install_deps.sh coverage
+	@tools/build.sh $(BUILD)-coverage $(JOBS) all $(CMAKE_ARGS) \
+	  -DCMAKE_BUILD_TYPE=None -DRESHARD_DEV=ON -DRESHARD_INSTALL=OFF -DRESHARD_COVERAGE=ON
+	@ln -sfn $(abspath $(BUILD)/venv) $(BUILD)-coverage/venv
+	@ln -sfn $(abspath $(BUILD)/megatron-venv) $(BUILD)-coverage/megatron-venv
+	@tools/coverage.sh $(BUILD)-coverage $(JOBS)
+
 .PHONY: bench
 bench: build-all ## the benchmarks; their reports go to build/bench-reports/
 	@tools/bench.sh $(BUILD) $(JOBS)
@@ -121,4 +131,4 @@ lint: build-all ## rooms and style, formatting, clang-tidy on what changed (LINT
 
 .PHONY: clean
 clean: ## remove what was built
-	rm -rf $(BUILD) $(BUILD)-debug $(BUILD)-asan $(BUILD)-tsan $(BUILD)-fuzz
+	rm -rf $(BUILD) $(BUILD)-debug $(BUILD)-asan $(BUILD)-tsan $(BUILD)-coverage $(BUILD)-fuzz

@@ -20,6 +20,14 @@ if(RESHARD_SANITIZE)
   target_link_options(reshard_flags INTERFACE -fsanitize=${RESHARD_SANITIZE})
 endif()
 
+# For every target, of tests and modules too: of an inline function that several objects have, the linker keeps one.
+# Counters are atomic because the counts of threads would be lost otherwise, and with them lines that did run.
+if(RESHARD_COVERAGE)
+  string(APPEND CMAKE_CXX_FLAGS " -O0 --coverage -fprofile-update=atomic")
+  add_library(reshard_coverage_exit STATIC ${PROJECT_SOURCE_DIR}/cmake/coverage_exit.cc)
+  target_link_libraries(reshard_flags INTERFACE reshard_coverage_exit)
+endif()
+
 find_program(RESHARD_CCACHE ccache)
 if(RESHARD_CCACHE)
   # Without these ccache does not keep what uses a precompiled header; we use neither __TIME__ nor such macros.

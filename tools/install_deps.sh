@@ -4,7 +4,7 @@
 #
 #   tools/install_deps.sh build            what the program needs
 #   tools/install_deps.sh build test       ... and its tests
-#   groups: build test fuzz lint
+#   groups: build test coverage fuzz lint
 set -euo pipefail
 
 packages_of() {
@@ -13,9 +13,10 @@ packages_of() {
       libexpected-dev libxxhash-dev libspdlog-dev libsodium-dev ;;
     test) echo libgtest-dev libgmock-dev librapidcheck-dev libbenchmark-dev python3 python3-venv \
       libopenmpi-dev openmpi-bin libmpich-dev mpich libgloo-dev libucx-dev libdw-dev pkg-config ;;
+    coverage) echo gcovr ;;
     fuzz) echo clang-19 libclang-rt-19-dev ;;
     lint) echo clang-format-19 clang-tidy-19 clang-tools-19 python3 ;;
-    *) echo "install_deps: unknown group '$1'; known: build test fuzz lint" >&2; return 2 ;;
+    *) echo "install_deps: unknown group '$1'; known: build test coverage fuzz lint" >&2; return 2 ;;
   esac
 }
 
