@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // Plans one refit again and again in one process and prints the seconds of each phase.
 //
-//   plan_bench --config FILE --from LAYOUT --to LAYOUT [--layers N] [--repeat N] [--side
-//   both|source|target]
-//              [--whole THREADS]
+//   plan_bench --config FILE --from LAYOUT --to LAYOUT [--layers N] [--repeat N]
+//              [--side both|source|target] [--whole THREADS]
 //
-// A part's seconds are those of the slowest of three ranks: the first, the middle and the last of
-// its side. With
-// --repeat 1 there is no warm-up, so that peak_rss_bytes is that of a process that planned once.
-// --whole plans every rank's deliveries as often, and adds them up.
+// The time of a part is that of the slowest of three ranks: the first, the middle and the last of
+// its side. --repeat 1 skips the warm-up, so that peak_rss_bytes is that of a process that planned
+// once. --whole also plans and adds up every rank's deliveries in each repetition.
 #include <algorithm>
 #include <map>
 
 #include "bench/common/case.h"
 #include "bench/common/turns.h"
+#include "reshard/io/make_layout.h"
 #include "reshard/model/canonical.h"
 #include "reshard/plan/planner.h"
 #include "reshard/plan/summary.h"
@@ -22,7 +21,7 @@ namespace reshard::bench {
 namespace {
 
 struct Request {
-  ModelConfig config;
+  Model model;
   std::string from, to, side;
   Index repeat = 10, whole_threads = 0;
 };
@@ -67,14 +66,15 @@ void add_summary(JsonLine& line, const PlanSummary& sum, Index source_ranks) {
   line.add("optimal_max_egress_bytes", sum.optimal_max_egress_bytes);
 }
 
-/// Plans once. The summary is added to `line` when this is the last time.
-Result<> plan_once(const Request& request, Phases& phases, JsonLine& line, bool last) {
-  auto tensors = timed(phases, "model", [&] { return canonical_tensors(request.config); });
-  const auto model = std::make_shared<const ModelSpec>(RESHARD_TRY(std::move(tensors)));
-  const auto source = RESHARD_TRY(timed(
-      phases, "source_layout", [&] { return layout_of(request.from, request.config, model); }));
-  const auto target = RESHARD_TRY(
-      timed(phases, "target_layout", [&] { return layout_of(request.to, request.config, model); }));
+/// Plans once, from the config on. Adds the summary to `line` in the `last` repetition.
+Result<> plan_once(Request& request, Phases& phases, JsonLine& line, bool last) {
+  Model& model = request.model;
+  auto tensors = timed(phases, "model", [&] { return canonical_tensors(*model.config); });
+  model.tensors = std::make_shared<const ModelSpec>(RESHARD_TRY(std::move(tensors)));
+  const auto source =
+      RESHARD_TRY(timed(phases, "source_layout", [&] { return make_layout(request.from, model); }));
+  const auto target =
+      RESHARD_TRY(timed(phases, "target_layout", [&] { return make_layout(request.to, model); }));
   const Planner planner =
       RESHARD_TRY(timed(phases, "planner", [&] { return Planner::make(source, target); }));
   for (const auto& [side, layout] : {std::pair("source", &source), std::pair("target", &target)}) {
@@ -94,7 +94,10 @@ Result<> plan_once(const Request& request, Phases& phases, JsonLine& line, bool 
 
 Result<> run(Arguments& arguments) {
   Request request;
-  request.config = RESHARD_TRY(config_of(arguments));
+  request.model = RESHARD_TRY(model_of(arguments));
+  if (!request.model.config)
+    return fail(Code::invalid_argument,
+                "--config: give a config or an example; " + request.model.no_config);
   request.from = arguments.text("from");
   request.to = arguments.text("to");
   request.side = arguments.text("side", "both");

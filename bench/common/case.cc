@@ -3,16 +3,12 @@
 
 #include <fmt/format.h>
 
-#include "reshard/io/hf/config.h"
+#include "reshard/io/make_layout.h"
 #include "reshard/model/canonical.h"
 #include "reshard/model/families.h"
 
 namespace reshard::bench {
 namespace {
-
-Result<std::shared_ptr<const ModelLayout>> shared(Result<ModelLayout> layout) {
-  return std::make_shared<const ModelLayout>(RESHARD_TRY(std::move(layout)));
-}
 
 Result<std::shared_ptr<const ModelSpec>> copies_of_one_tensor(Arguments& arguments) {
   const auto sizes = RESHARD_TRY(arguments.integers("tensor", "", 'x'));
@@ -44,37 +40,32 @@ Result<std::shared_ptr<const ModelLayout>> cut_layout(const std::string& text,
   spec.family = "rules";
   spec.file = text;
   if (cut.size() == 3) spec.keys["offset"] = std::to_string(cut[2]);
-  return shared(rules_layout(spec, FamilyInput{std::move(model), nullptr}, rules));
+  return std::make_shared<const ModelLayout>(
+      RESHARD_TRY(rules_layout(spec, FamilyInput{std::move(model), nullptr}, rules)));
 }
 
 }  // namespace
 
-Result<ModelConfig> config_of(Arguments& arguments) {
-  ModelConfig config = RESHARD_TRY(read_config(arguments.text("config")));
-  config.num_hidden_layers = RESHARD_TRY(arguments.integer("layers", config.num_hidden_layers));
-  config.vocab_size = RESHARD_TRY(arguments.integer("vocab", config.vocab_size));
-  return config;
-}
-
-Result<std::shared_ptr<const ModelLayout>> layout_of(const std::string& text,
-                                                     const ModelConfig& config,
-                                                     std::shared_ptr<const ModelSpec> model) {
-  const LayoutSpec spec = RESHARD_TRY(parse_layout(text));
-  const FamilyInput input{std::move(model), &config};
-  if (spec.family == "megatron") return shared(megatron_layout(spec, input));
-  if (spec.family == "vllm") return shared(vllm_layout(spec, input));
-  if (spec.family == "hf") return shared(hf_layout(spec, input));
-  return fail(Code::invalid_argument,
-              fmt::format("layout '{}': give one of megatron, vllm, hf", text));
+Result<Model> model_of(Arguments& arguments) {
+  ModelOptions options;
+  if (const Index layers = RESHARD_TRY(arguments.integer("layers", 0)); layers > 0)
+    options.layers = layers;
+  Model model = RESHARD_TRY(open_model(arguments.text("config"), options));
+  const Index vocab = RESHARD_TRY(arguments.integer("vocab", 0));
+  if (vocab == 0) return model;
+  if (!model.config)
+    return fail(Code::invalid_argument,
+                fmt::format("--vocab needs a model with a config, and {}", model.no_config));
+  model.config->vocab_size = vocab;
+  model.tensors = std::make_shared<const ModelSpec>(RESHARD_TRY(canonical_tensors(*model.config)));
+  return model;
 }
 
 Result<Case> case_of(Arguments& arguments) {
   const std::string from = arguments.text("from"), to = arguments.text("to");
   if (arguments.text("tensor").empty()) {
-    const ModelConfig config = RESHARD_TRY(config_of(arguments));
-    const auto model = std::make_shared<const ModelSpec>(RESHARD_TRY(canonical_tensors(config)));
-    return Case{RESHARD_TRY(layout_of(from, config, model)),
-                RESHARD_TRY(layout_of(to, config, model))};
+    const Model model = RESHARD_TRY(model_of(arguments));
+    return Case{RESHARD_TRY(make_layout(from, model)), RESHARD_TRY(make_layout(to, model))};
   }
   const auto model = RESHARD_TRY(copies_of_one_tensor(arguments));
   return Case{RESHARD_TRY(cut_layout(from, model)), RESHARD_TRY(cut_layout(to, model))};

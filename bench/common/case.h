@@ -5,7 +5,7 @@
 #include <string>
 
 #include "bench/common/arguments.h"
-#include "reshard/model/config.h"
+#include "reshard/io/open_model.h"
 #include "reshard/model/model_layout.h"
 
 namespace reshard::bench {
@@ -15,19 +15,13 @@ struct Case {
   std::shared_ptr<const ModelLayout> source, target;
 };
 
-/// The config that `--config` names, with `--layers` and `--vocab` in place of its own where they
-/// are given. Errors: those of reading it.
-Result<ModelConfig> config_of(Arguments& arguments);
+/// The model that `--config` names (a config file or an example), with `--layers` and `--vocab` in
+/// place of its own sizes where they are given. Errors: those of open_model().
+Result<Model> model_of(Arguments& arguments);
 
-/// A layout of one of the families that need nothing but a config. Errors: another family; the
-/// family's.
-Result<std::shared_ptr<const ModelLayout>> layout_of(const std::string& text,
-                                                     const ModelConfig& config,
-                                                     std::shared_ptr<const ModelSpec> model);
-
-/// The case of a command line. Either a model by its config and two layouts,
+/// The case of a command line: either a model and two layouts of it,
 ///   --config FILE [--layers N] [--vocab N] --from LAYOUT --to LAYOUT
-/// or copies of one tensor, each cut along one dimension into parts that ranks 0, 1, ... hold,
+/// or copies of one tensor, each cut along one dimension into one part per rank,
 ///   --tensor 2048x768 --count N --dtype BF16 --from DIM:PARTS[:OFFSET] --to ...
 Result<Case> case_of(Arguments& arguments);
 

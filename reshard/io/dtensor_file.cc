@@ -16,8 +16,8 @@ constexpr std::size_t kMaxDtensorFile = std::size_t{16} << 20;
 constexpr Index kMaxRanks = Index{1} << 20;
 constexpr Index kMaxNumber = Index{1} << 40;
 
-Result<std::vector<Index>> integers(const Fields& fields, std::string_view key, std::size_t most,
-                                    Index least, Index greatest) {
+Result<std::vector<Index>> integers(const files::Fields& fields, std::string_view key,
+                                    std::size_t most, Index least, Index greatest) {
   std::vector<Index> numbers;
   for (const Json& entry : RESHARD_TRY(fields.list(key, most))) {
     const auto n = entry.integer();
@@ -30,7 +30,7 @@ Result<std::vector<Index>> integers(const Fields& fields, std::string_view key, 
   return numbers;
 }
 
-Result<DTensorMesh> parse_mesh(const Fields& fields) {
+Result<DTensorMesh> parse_mesh(const files::Fields& fields) {
   DTensorMesh mesh;
   mesh.name = RESHARD_TRY(fields.text("name"));
   mesh.shape = RESHARD_TRY(integers(fields, "shape", kMaxDims, 1, kMaxRanks));
@@ -62,7 +62,7 @@ Result<DTensorMesh> parse_mesh(const Fields& fields) {
 
 class RuleParser {
  public:
-  RuleParser(const Fields& fields, const std::vector<DTensorMesh>& meshes)
+  RuleParser(const files::Fields& fields, const std::vector<DTensorMesh>& meshes)
       : fields_(fields), meshes_(meshes) {}
 
   Result<DTensorRule> parse() {
@@ -129,7 +129,7 @@ class RuleParser {
     return {};
   }
 
-  const Fields& fields_;
+  const files::Fields& fields_;
   const std::vector<DTensorMesh>& meshes_;
 };
 
@@ -137,12 +137,12 @@ class RuleParser {
 
 Result<DTensorSet> parse_dtensor(std::string_view text) {
   const Json json = RESHARD_TRY(parse_json(text));
-  const auto root = RESHARD_TRY(Fields::of(json, "the file", {"meshes", "rules"}));
+  const auto root = RESHARD_TRY(files::Fields::of(json, "the file", {"meshes", "rules"}));
   DTensorSet set;
   std::set<std::string> names;
   for (const Json& entry : RESHARD_TRY(root.list("meshes", kMaxDTensorMeshes))) {
-    const auto fields = RESHARD_TRY(Fields::of(entry, fmt::format("mesh {}", set.meshes.size() + 1),
-                                               {"name", "shape", "first", "ranks"}));
+    const auto fields = RESHARD_TRY(files::Fields::of(
+        entry, fmt::format("mesh {}", set.meshes.size() + 1), {"name", "shape", "first", "ranks"}));
     set.meshes.push_back(RESHARD_TRY(parse_mesh(fields)));
     if (!names.insert(set.meshes.back().name).second)
       return fail(Code::corrupt, fmt::format("{}: name {} is taken", fields.where(),
@@ -159,9 +159,9 @@ Result<DTensorSet> parse_dtensor(std::string_view text) {
                 fmt::format("rules is missing or empty, must be a list of {{\"match\": ..., "
                             "\"placements\": [...]}}"));
   for (const Json& entry : rules) {
-    const auto fields =
-        RESHARD_TRY(Fields::of(entry, fmt::format("rule {}", set.rules.size() + 1),
-                               {"match", "name", "mesh", "placements", "number", "from", "to"}));
+    const auto fields = RESHARD_TRY(
+        files::Fields::of(entry, fmt::format("rule {}", set.rules.size() + 1),
+                          {"match", "name", "mesh", "placements", "number", "from", "to"}));
     set.rules.push_back(RESHARD_TRY(RuleParser(fields, set.meshes).parse()));
   }
   return set;

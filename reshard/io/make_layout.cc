@@ -11,6 +11,7 @@
 #include "reshard/io/checkpoint/stored_model.h"
 #include "reshard/io/dtensor_file.h"
 #include "reshard/io/expert_map_file.h"
+#include "reshard/io/files/disk.h"
 #include "reshard/io/rules_file.h"
 #include "reshard/model/families.h"
 #include "reshard/model/quant/notation.h"
@@ -163,7 +164,7 @@ Result<LayoutSide> own_side(const Model& model) {
     if (const auto map = spec->keys.find("expert_map"); map != spec->keys.end())
       files.push_back(map->second);
     for (const std::string& file : files)
-      if (auto plain = check_file_name(file); !plain)
+      if (auto plain = files::check_file_name(file); !plain)
         return tl::unexpected(std::move(plain).error().in(index + ": layout"));
     if (model.config && spelled_out(*spec, *model.config).keys != spec->keys)
       return fail(Code::invalid_argument,

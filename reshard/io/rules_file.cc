@@ -15,7 +15,7 @@ constexpr std::size_t kMaxRulesFile = std::size_t{16} << 20;
 constexpr Index kMaxAxis = Index{1} << 20;
 constexpr Index kMaxNumber = Index{1} << 40;
 constexpr std::size_t kMaxAxisName = 32;
-static_assert(kMaxRulePattern == kMaxFieldText);
+static_assert(kMaxRulePattern == files::kMaxFieldText);
 
 bool is_axis_name(std::string_view name) {
   const auto allowed = [](char c) {
@@ -25,12 +25,12 @@ bool is_axis_name(std::string_view name) {
          std::all_of(name.begin(), name.end(), allowed);
 }
 
-Result<std::vector<Axis>> parse_axes(const Fields& root) {
+Result<std::vector<Axis>> parse_axes(const files::Fields& root) {
   std::vector<Axis> axes;
   std::set<std::string> seen{"offset"};  // a key of every layout
   for (const Json& entry : RESHARD_TRY(root.list("axes", kMaxDims))) {
-    const auto fields =
-        RESHARD_TRY(Fields::of(entry, fmt::format("axis {}", axes.size() + 1), {"name", "size"}));
+    const auto fields = RESHARD_TRY(
+        files::Fields::of(entry, fmt::format("axis {}", axes.size() + 1), {"name", "size"}));
     Axis axis{RESHARD_TRY(fields.text("name")), RESHARD_TRY(fields.integer("size", 1, kMaxAxis))};
     if (!is_axis_name(axis.name))
       return fail(Code::corrupt,
@@ -47,7 +47,8 @@ Result<std::vector<Axis>> parse_axes(const Fields& root) {
 /// Reads one rule and checks what its parts say of each other.
 class RuleParser {
  public:
-  RuleParser(const Fields& fields, const std::vector<Axis>& axes) : fields_(fields), axes_(axes) {}
+  RuleParser(const files::Fields& fields, const std::vector<Axis>& axes)
+      : fields_(fields), axes_(axes) {}
 
   Result<Rule> parse() {
     rule_.match = RESHARD_TRY(fields_.text("match"));
@@ -86,7 +87,7 @@ class RuleParser {
   Result<> add_cut(const Json& json) {
     const auto where = fmt::format("{}, cut {}", fields_.where(), rule_.cuts.size() + 1);
     const auto fields =
-        RESHARD_TRY(Fields::of(json, where, {"dim", "axes", "rule", "combine", "granule"}));
+        RESHARD_TRY(files::Fields::of(json, where, {"dim", "axes", "rule", "combine", "granule"}));
     Rule::Cut cut;
     cut.dim = static_cast<int>(RESHARD_TRY(fields.integer("dim", -kMaxDims, kMaxDims - 1)));
     if (!dims_.insert(cut.dim).second)
@@ -112,7 +113,8 @@ class RuleParser {
 
   Result<> add_where(const Json& json) {
     const auto place = fmt::format("{}, where {}", fields_.where(), rule_.where.size() + 1);
-    const auto fields = RESHARD_TRY(Fields::of(json, place, {"axis", "at", "number", "per"}));
+    const auto fields =
+        RESHARD_TRY(files::Fields::of(json, place, {"axis", "at", "number", "per"}));
     Rule::Where where;
     where.axis = RESHARD_TRY(fields.text("axis"));
     RESHARD_TRY(use_axis(where.axis, place));
@@ -134,7 +136,7 @@ class RuleParser {
     return {};
   }
 
-  const Fields& fields_;
+  const files::Fields& fields_;
   const std::vector<Axis>& axes_;
   Rule rule_;
   std::set<std::string> used_;
@@ -162,7 +164,7 @@ Result<> check_local_name(std::string_view name, std::string_view match, std::st
 
 Result<RuleSet> parse_rules(std::string_view text) {
   const Json json = RESHARD_TRY(parse_json(text));
-  const auto root = RESHARD_TRY(Fields::of(json, "the file", {"axes", "rules"}));
+  const auto root = RESHARD_TRY(files::Fields::of(json, "the file", {"axes", "rules"}));
   RuleSet set;
   set.axes = RESHARD_TRY(parse_axes(root));
   const auto rules = RESHARD_TRY(root.list("rules", kMaxRules));
@@ -170,8 +172,8 @@ Result<RuleSet> parse_rules(std::string_view text) {
     return fail(Code::corrupt,
                 fmt::format("rules is missing or empty, must be a list of {{\"match\": ...}}"));
   for (const Json& entry : rules) {
-    const auto fields = RESHARD_TRY(Fields::of(entry, fmt::format("rule {}", set.rules.size() + 1),
-                                               {"match", "name", "cuts", "where"}));
+    const auto fields = RESHARD_TRY(files::Fields::of(
+        entry, fmt::format("rule {}", set.rules.size() + 1), {"match", "name", "cuts", "where"}));
     set.rules.push_back(RESHARD_TRY(RuleParser(fields, set.axes).parse()));
   }
   return set;

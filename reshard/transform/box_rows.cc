@@ -9,7 +9,7 @@
 #include "reshard/base/check.h"
 #include "reshard/transform/copy.h"
 
-namespace reshard::detail {
+namespace reshard {
 namespace {
 
 /// Blocks that are copies: columns and bytes of the largest one. A square of cache lines or more,
@@ -152,4 +152,4 @@ Result<> for_each_row_block(const ByteMatrix& matrix, const Box& box, const Stri
   return {};
 }
 
-}  // namespace reshard::detail
+}  // namespace reshard

@@ -7,7 +7,7 @@
 #include "reshard/base/result.h"
 #include "reshard/layout/strided.h"
 
-namespace reshard::detail {
+namespace reshard {
 
 /// A canonical tensor as a matrix of bytes: a row for each index of the leading dimensions, in
 /// row-major order; a column for each byte of the last dimension as it is packed. A scalar is one
@@ -44,4 +44,4 @@ Result<> for_each_row_block(const ByteMatrix& matrix, const Box& box, const Stri
                             std::byte* data, Access access,
                             const std::function<bool(const RowBlock&)>& f);
 
-}  // namespace reshard::detail
+}  // namespace reshard

@@ -14,13 +14,13 @@
 namespace reshard {
 namespace {
 
-using detail::ConvertKernels;
-using detail::kConvertBlock;
+using kernels::ConvertKernels;
+using kernels::kConvertBlock;
 
-const ConvertKernels& kernels() {
-  static const bool fast = detail::has_avx2_convert_kernels();
-  return fast && simd_level() >= SimdLevel::avx2 ? detail::avx2_convert_kernels()
-                                                 : detail::portable_convert_kernels();
+const ConvertKernels& convert_kernels() {
+  static const bool fast = kernels::has_avx2_convert_kernels();
+  return fast && simd_level() >= SimdLevel::avx2 ? kernels::avx2_convert_kernels()
+                                                 : kernels::portable_convert_kernels();
 }
 
 /// Some elements on their way, as floats.
@@ -79,7 +79,7 @@ void convert_values(const Conversion& c, const std::byte* src, std::byte* dst, I
                     CopyHint hint) {
   RESHARD_CHECK(is_convertible(c.from.dtype) && is_convertible(c.to.dtype));
   if (n == 0) return;
-  const ConvertKernels& k = kernels();
+  const ConvertKernels& k = convert_kernels();
   const bool stream = hint == CopyHint::streaming;
   if (c.from.map == c.to.map && c.to.dtype == DType::f32)
     return load(k, c.from.dtype, src, dst, n, stream);

@@ -17,8 +17,8 @@
 namespace reshard {
 namespace {
 
-using detail::CopyKernels;
-using detail::RowTask;
+using kernels::CopyKernels;
+using kernels::RowTask;
 using Loop = StridedCopy::Loop;
 
 /// Most tasks that are copied row by row together.
@@ -29,8 +29,8 @@ constexpr Index kFarAhead = 32768;
 /// The streaming kernels, or null where there are none.
 const CopyKernels* copy_kernels() {
   switch (simd_level()) {
-    case SimdLevel::avx512: return &detail::avx512_copy_kernels();
-    case SimdLevel::avx2: return &detail::avx2_copy_kernels();
+    case SimdLevel::avx512: return &kernels::avx512_copy_kernels();
+    case SimdLevel::avx2: return &kernels::avx2_copy_kernels();
     case SimdLevel::portable: return nullptr;
   }
   return nullptr;
@@ -54,7 +54,7 @@ void copy_plain(const StridedCopy& copy, const std::byte* src, std::byte* dst) {
 
 /// Long runs: all go to the batch; runs that follow each other in the destination share their
 /// border's line.
-void add_long(const CopyKernels& k, detail::PieceBatch& batch, const StridedCopy& copy,
+void add_long(const CopyKernels& k, kernels::PieceBatch& batch, const StridedCopy& copy,
               const std::byte* src, std::byte* dst) {
   const auto bytes = static_cast<std::size_t>(copy.run_bytes);
   if (copy.num_loops == 0) {
@@ -104,8 +104,8 @@ bool may_follow(const CopyTask& a, const CopyTask& b) {
   if (a.copy.num_loops == 0 || a.copy.num_loops != b.copy.num_loops) return false;
   if (b.conversion.converts()) return false;
   for (const CopyTask* t : {&a, &b})
-    if (t->copy.run_bytes < detail::kTinyRun ||
-        t->copy.run_bytes >= detail::copy_tuning().longest_row)
+    if (t->copy.run_bytes < kernels::kTinyRun ||
+        t->copy.run_bytes >= kernels::copy_tuning().longest_row)
       return false;
   for (int i = 0; i < a.copy.num_loops; ++i) {
     const auto k = static_cast<std::size_t>(i);
@@ -165,7 +165,7 @@ ProcessGroup make_group(std::span<const CopyTask> tasks) {
         .bytes = static_cast<std::size_t>(tasks[i].copy.run_bytes),
         .src_stride = loop.src_stride,
         .dst_stride = loop.dst_stride,
-        .ahead = group.near ? detail::copy_tuning().near_ahead : rows_ahead * loop.src_stride,
+        .ahead = group.near ? kernels::copy_tuning().near_ahead : rows_ahead * loop.src_stride,
         .ahead_until = group.near ? loop.count : loop.count - rows_ahead};
   }
   link_destinations(tasks, group);
@@ -211,19 +211,19 @@ std::size_t group_size(std::span<const CopyTask> tasks) {
   while (n < tasks.size() && n < kMaxGroup && may_follow(tasks[n - 1], tasks[n])) ++n;
   const StridedCopy& copy = tasks[0].copy;
   if (copy.num_loops == 0) return 0;
-  if (copy.run_bytes < Index{detail::kLongRun}) return n;
-  return copy.run_bytes < detail::copy_tuning().longest_row && read_nearly_all(tasks.first(n)) ? n
-                                                                                               : 0;
+  if (copy.run_bytes < Index{kernels::kLongRun}) return n;
+  return copy.run_bytes < kernels::copy_tuning().longest_row && read_nearly_all(tasks.first(n)) ? n
+                                                                                                : 0;
 }
 
 void run_streaming(const CopyKernels& k, std::span<const CopyTask> tasks) {
-  detail::PieceBatch batch;
+  kernels::PieceBatch batch;
   while (!tasks.empty()) {
     const CopyTask& t = tasks[0];
     std::size_t done = 1;
     if (t.conversion.converts()) {
       run_conversion(t.copy, t.conversion, t.src, t.dst, CopyHint::streaming);
-    } else if (t.copy.run_bytes >= detail::kTinyRun && t.copy.runs() > 0) {
+    } else if (t.copy.run_bytes >= kernels::kTinyRun && t.copy.runs() > 0) {
       const std::size_t group = group_size(tasks);
       if (group == 0) {
         add_long(k, batch, t.copy, t.src, t.dst);
@@ -232,7 +232,7 @@ void run_streaming(const CopyKernels& k, std::span<const CopyTask> tasks) {
         done = group;
       }
     } else if (t.copy.bytes() > 0) {
-      detail::copy_tiny(t.copy, t.src, t.dst, CopyHint::streaming);
+      kernels::copy_tiny(t.copy, t.src, t.dst, CopyHint::streaming);
     }
     tasks = tasks.subspan(done);
   }
@@ -241,7 +241,7 @@ void run_streaming(const CopyKernels& k, std::span<const CopyTask> tasks) {
 
 }  // namespace
 
-namespace detail {
+namespace kernels {
 
 const CopyTuning& copy_tuning() {
   static constexpr CopyTuning kSeveral{.pieces = kPieces, .longest_row = 4096, .near_ahead = 2048};
@@ -249,7 +249,7 @@ const CopyTuning& copy_tuning() {
   return reads_best_in_order() ? kInOrder : kSeveral;
 }
 
-}  // namespace detail
+}  // namespace kernels
 
 void copy_fence() {
 #if defined(__x86_64__)
@@ -264,7 +264,7 @@ void copy_bytes(std::byte* dst, const std::byte* src, Index n, CopyHint hint) {
     std::memcpy(dst, src, static_cast<std::size_t>(n));
     return;
   }
-  detail::PieceBatch batch;
+  kernels::PieceBatch batch;
   k->add_run(batch, {.src = src, .dst = dst, .bytes = static_cast<std::size_t>(n)});
   k->flush(batch);
 }
@@ -280,8 +280,8 @@ void run_copies(std::span<const CopyTask> tasks, CopyHint hint) {
   for (const CopyTask& t : tasks) {
     if (t.conversion.converts()) {
       run_conversion(t.copy, t.conversion, t.src, t.dst, hint);
-    } else if (t.copy.run_bytes > 0 && t.copy.run_bytes < detail::kTinyRun) {
-      if (t.copy.runs() > 0) detail::copy_tiny(t.copy, t.src, t.dst, hint);
+    } else if (t.copy.run_bytes > 0 && t.copy.run_bytes < kernels::kTinyRun) {
+      if (t.copy.runs() > 0) kernels::copy_tiny(t.copy, t.src, t.dst, hint);
     } else {
       copy_plain(t.copy, t.src, t.dst);
     }

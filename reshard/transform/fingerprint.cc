@@ -8,7 +8,7 @@
 #include "reshard/transform/simd.h"
 
 namespace reshard {
-namespace detail {
+namespace kernels {
 namespace {
 
 constexpr std::uint64_t kTableSeed = 0x7265736861726421ULL;
@@ -32,24 +32,24 @@ const ColumnTable& column_table() {
   return table;
 }
 
-}  // namespace detail
+}  // namespace kernels
 
 namespace {
 
-using detail::kPartBytes;
-using detail::PartBlock;
+using kernels::kPartBytes;
+using kernels::PartBlock;
 
-detail::FingerprintKernel kernel() {
+kernels::FingerprintKernel kernel() {
   switch (simd_level()) {
-    case SimdLevel::avx512: return detail::fingerprint_avx512;
-    case SimdLevel::avx2: return detail::fingerprint_avx2;
+    case SimdLevel::avx512: return kernels::fingerprint_avx512;
+    case SimdLevel::avx2: return kernels::fingerprint_avx2;
     case SimdLevel::portable: break;
   }
-  return detail::fingerprint_portable;
+  return kernels::fingerprint_portable;
 }
 
 /// Sum over the bytes before `byte` of B_l[p / 4] * 2^(8 (p mod 4)).
-std::uint64_t ones_before(const detail::ColumnTable& table, std::size_t lane, std::size_t byte) {
+std::uint64_t ones_before(const kernels::ColumnTable& table, std::size_t lane, std::size_t byte) {
   constexpr std::uint64_t kOnes = 0x01010101;
   const std::uint64_t in_word = kOnes & ((1ULL << (8 * (byte % 4))) - 1);
   return table.before[lane][byte / 4] * kOnes + table.weight[lane][byte / 4] * in_word;
@@ -61,7 +61,7 @@ class Adder {
   Adder(const FingerprintKey& key, Fingerprint& total) : key_(key), total_(total) {}
 
   /// Cuts the block's rows at the borders of parts.
-  void add(const detail::RowBlock& block) {
+  void add(const RowBlock& block) {
     const auto begin = static_cast<std::size_t>(block.begin);
     const std::size_t end = begin + static_cast<std::size_t>(block.bytes);
     if (begin / kPartBytes == (end - 1) / kPartBytes) {
@@ -92,7 +92,7 @@ class Adder {
   /// Columns [begin, end) of `row`, which lie in one part, and of the parts that follow at `step`.
   void add_parts(const std::byte* data, Index stride, Index rows, Index row, std::size_t begin,
                  std::size_t end, std::uint64_t step) {
-    const detail::ColumnTable& table = detail::column_table();
+    const kernels::ColumnTable& table = kernels::column_table();
     PartBlock block{.table = &table,
                     .data = data,
                     .stride = stride,
@@ -111,7 +111,7 @@ class Adder {
 
   const FingerprintKey& key_;
   Fingerprint& total_;
-  detail::FingerprintKernel kernel_ = kernel();
+  kernels::FingerprintKernel kernel_ = kernel();
 };
 
 }  // namespace
@@ -133,7 +133,7 @@ std::optional<Fingerprint> fingerprint_from_string(std::string_view text) {
 
 Result<FingerprintKey> FingerprintKey::make(std::string_view name, const Dims& shape, DType dtype) {
   FingerprintKey key;
-  key.matrix_ = RESHARD_TRY(detail::ByteMatrix::make(shape, dtype));
+  key.matrix_ = RESHARD_TRY(ByteMatrix::make(shape, dtype));
   key.parts_ =
       std::max<Index>((key.matrix_.row_bytes + Index{kPartBytes} - 1) / Index{kPartBytes}, 1);
   for (std::size_t l = 0; l < 2; ++l) {
@@ -154,11 +154,11 @@ Result<Fingerprint> fingerprint(const FingerprintKey& key, const Box& box, const
   Fingerprint total;
   Adder adder(key, total);
   // Access::read: the blocks are only read.
-  RESHARD_TRY(detail::for_each_row_block(key.matrix(), box, where, const_cast<std::byte*>(data),
-                                         detail::Access::read, [&](const detail::RowBlock& block) {
-                                           adder.add(block);
-                                           return true;
-                                         }));
+  RESHARD_TRY(for_each_row_block(key.matrix(), box, where, const_cast<std::byte*>(data),
+                                 Access::read, [&](const RowBlock& block) {
+                                   adder.add(block);
+                                   return true;
+                                 }));
   return total;
 }
 

@@ -71,14 +71,14 @@ class FingerprintKey {
   static Result<FingerprintKey> make(std::string_view name, const Dims& shape, DType dtype);
 
   const Dims& shape() const { return matrix_.shape; }
-  const detail::ByteMatrix& matrix() const { return matrix_; }
+  const ByteMatrix& matrix() const { return matrix_; }
   /// key_l of the definition.
   std::uint64_t lane_key(std::size_t lane) const { return keys_[lane]; }
   /// Parts of a row.
   Index parts() const { return parts_; }
 
  private:
-  detail::ByteMatrix matrix_;
+  ByteMatrix matrix_;
   std::array<std::uint64_t, 2> keys_{};
   Index parts_ = 1;
 };

@@ -23,7 +23,7 @@ constexpr DType kAnyDType[] = {DType::u8,  DType::bf16, DType::f32,
 
 /// The definition, byte by byte.
 Fingerprint by_definition(const FingerprintKey& key, const std::vector<std::byte>& tensor) {
-  const auto& table = detail::column_table();
+  const auto& table = kernels::column_table();
   const Index row_bytes = key.matrix().row_bytes;
   Fingerprint f;
   for (Index i = 0; i < static_cast<Index>(tensor.size()); ++i) {
@@ -174,9 +174,9 @@ TEST(Fingerprint, of_nothing_is_zero) {
 }
 
 TEST(Fingerprint, column_weights_are_odd_and_different) {
-  for (const auto& lane : detail::column_table().weight) {
+  for (const auto& lane : kernels::column_table().weight) {
     std::set<std::uint32_t> seen;
-    for (std::size_t w = 0; w < detail::kPartWords; ++w) {
+    for (std::size_t w = 0; w < kernels::kPartWords; ++w) {
       EXPECT_EQ(lane[w] % 2, 1u);
       EXPECT_TRUE(seen.insert(lane[w]).second);
     }

@@ -14,10 +14,6 @@
 namespace reshard {
 namespace {
 
-using detail::Access;
-using detail::ByteMatrix;
-using detail::RowBlock;
-
 /// Bits of an element that stay random, and bits that are set: `(random & keep) | set`.
 struct Pattern {
   std::uint64_t keep = ~0ULL, set = 0;
@@ -147,13 +143,12 @@ Result<> oracle_fill(const Oracle& oracle, std::string_view name, const Dims& sh
                      const Box& box, const Strided& where, std::byte* data) {
   const ByteMatrix matrix = RESHARD_TRY(ByteMatrix::make(shape, dtype));
   const Stream stream(oracle, name, dtype);
-  return detail::for_each_row_block(
-      matrix, box, where, data, Access::write, [&](const RowBlock& block) {
-        for (Index r = 0; r < block.rows; ++r)
-          stream.write((block.first + r) * matrix.row_bytes + block.begin, block.bytes,
-                       block.data + r * block.stride);
-        return true;
-      });
+  return for_each_row_block(matrix, box, where, data, Access::write, [&](const RowBlock& block) {
+    for (Index r = 0; r < block.rows; ++r)
+      stream.write((block.first + r) * matrix.row_bytes + block.begin, block.bytes,
+                   block.data + r * block.stride);
+    return true;
+  });
 }
 
 std::string to_string(const OracleMismatch& mismatch) {
@@ -169,7 +164,7 @@ Result<std::optional<OracleMismatch>> oracle_check(const Oracle& oracle, std::st
   std::optional<OracleMismatch> first;
   Index first_block_row = 0;
   // Access::read: the blocks are only read.
-  RESHARD_TRY(detail::for_each_row_block(
+  RESHARD_TRY(for_each_row_block(
       matrix, box, where, const_cast<std::byte*>(data), Access::read, [&](const RowBlock& block) {
         if (first && block.first != first_block_row) return false;
         for (Index r = 0; r < block.rows; ++r) {

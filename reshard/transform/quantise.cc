@@ -3,35 +3,37 @@
 // between the two passes over them: the largest magnitudes, then the casts.
 #include "reshard/transform/quantise.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cstring>
 
 #include "reshard/base/check.h"
 #include "reshard/transform/kernels/quantise_kernels.h"
-#include "reshard/transform/quantise_scales.h"
+#include "reshard/transform/kernels/quantise_scales.h"
 #include "reshard/transform/simd.h"
 
 namespace reshard {
 namespace {
 
-using detail::QuantiseKernels;
-using detail::ScalePlaces;
-using detail::SmallFloat;
+using kernels::QuantiseKernels;
+using kernels::ScalePlaces;
+using kernels::SmallFloat;
 
 /// Blocks of a part, and bytes of the source that are to stay cached between two passes.
 constexpr Index kPartBlocks = 128, kQuantisePartBytes = Index{256} << 10;
 
 const QuantiseKernels& quantise_kernels() {
-  static const bool kHasAvx2 = detail::has_avx2_quantise_kernels();
+  static const bool kHasAvx2 = kernels::has_avx2_quantise_kernels();
   switch (simd_level()) {
-    case SimdLevel::avx512: return detail::avx512_quantise_kernels();
+    case SimdLevel::avx512: return kernels::avx512_quantise_kernels();
     case SimdLevel::avx2:
-      if (kHasAvx2) return detail::avx2_quantise_kernels();
+      if (kHasAvx2) return kernels::avx2_quantise_kernels();
       break;
     case SimdLevel::portable: break;
   }
-  return detail::portable_quantise_kernels();
+  return kernels::portable_quantise_kernels();
 }
 
 const QuantiseKernels::OfSource& of_dtype(const QuantiseKernels& k, DType dtype) {
@@ -58,16 +60,16 @@ bool is_one_block(const QuantFormat& format) {
   return format.block_rows == 0 && format.block_cols == 0;
 }
 
-detail::ScaleMaker maker_of(const QuantFormat& format, float matrix_amax) {
-  detail::ScaleMaker maker{.kind = detail::scale_kind(format),
-                           .data = small_float(format),
-                           .zero_block = format.zero_block,
-                           .factor = 1.0F,
-                           .inverse_factor = 1.0F};
+kernels::ScaleMaker maker_of(const QuantFormat& format, float matrix_amax) {
+  kernels::ScaleMaker maker{.kind = kernels::scale_kind(format),
+                            .data = small_float(format),
+                            .zero_block = format.zero_block,
+                            .factor = 1.0F,
+                            .inverse_factor = 1.0F};
   if (format.tensor_factor) {
-    maker.factor = detail::tensor_factor(maker.data, matrix_amax);
-    maker.inverse_factor = format.factor_divides ? detail::tensor_divisor(maker.data, matrix_amax)
-                                                 : detail::inverse_factor(maker.factor);
+    maker.factor = kernels::tensor_factor(maker.data, matrix_amax);
+    maker.inverse_factor = format.factor_divides ? kernels::tensor_divisor(maker.data, matrix_amax)
+                                                 : kernels::inverse_factor(maker.factor);
   }
   return maker;
 }
@@ -96,10 +98,10 @@ class Bands {
         maker_(maker_of(dst.format, matrix_amax)),
         places_(dst),
         block_(dst.format.block_cols == 0 ? src.cols : dst.format.block_cols),
-        matrix_amax_(detail::float_bits(matrix_amax) & detail::kFloatMagnitude),
+        matrix_amax_(kernels::float_bits(matrix_amax) & kernels::kFloatMagnitude),
         streams_(hint == CopyHint::streaming &&
                  are_aligned(dst.data, dst.row_bytes, data_bytes(dst.format, block_),
-                             detail::stream_unit(maker_.data))) {}
+                             kernels::stream_unit(maker_.data))) {}
 
   /// Rows [begin, end) are a row of blocks, or any rows of a matrix that is one block.
   void run(Index begin, Index end) {
@@ -135,12 +137,12 @@ class Bands {
   }
 
   void make_scales(const std::byte* src, Index begin, Index end, Index n, Index blocks) {
-    constexpr Index kTogether = detail::kScalesTogether;
+    constexpr Index kTogether = kernels::kScalesTogether;
     const Index made = (blocks + kTogether - 1) / kTogether * kTogether;
     std::array<std::uint32_t, kPartBlocks> maxima;
     std::fill_n(maxima.begin(), blocks, 0U);
     // Ordinary numbers: zeros would be slower.
-    std::fill_n(maxima.begin() + blocks, made - blocks, detail::kFloatOne);
+    std::fill_n(maxima.begin() + blocks, made - blocks, kernels::kFloatOne);
     if (is_one_block(dst_.format)) {
       maxima[0] = matrix_amax_;
     } else {
@@ -158,14 +160,15 @@ class Bands {
   QuantiseKernels::Encode encoder(const std::byte* src, Index n) const {
     const auto kind = static_cast<std::size_t>(maker_.data);
     const auto choose = [&](const QuantiseKernels::OfSource& source) {
-      return detail::divides(maker_.kind) ? source.divide[kind] : source.multiply[kind];
+      return kernels::divides(maker_.kind) ? source.divide[kind] : source.multiply[kind];
     };
     if (!is_one_block(dst_.format)) return choose(source_);
     // The caller's amax may be too small, or not know of every NaN.
     std::uint32_t maximum = 0;
     source_.amaxes(src, n, n, &maximum);
-    return choose(maximum > matrix_amax_ ? of_dtype(detail::portable_quantise_kernels(), src_.dtype)
-                                         : source_);
+    return choose(maximum > matrix_amax_
+                      ? of_dtype(kernels::portable_quantise_kernels(), src_.dtype)
+                      : source_);
   }
 
   void write_scales(Index begin, Index first, Index last) {
@@ -177,7 +180,7 @@ class Bands {
   const QuantMatrix& dst_;
   const QuantiseKernels& kernels_ = quantise_kernels();
   const QuantiseKernels::OfSource& source_;
-  detail::ScaleMaker maker_;
+  kernels::ScaleMaker maker_;
   ScalePlaces places_;
   Index block_;
   std::uint32_t matrix_amax_;
@@ -186,7 +189,75 @@ class Bands {
   std::array<float, kPartBlocks> by_;
 };
 
+Index blocks(Index size, std::int32_t block) {
+  if (size == 0) return 0;
+  return block == 0 ? 1 : (size - 1) / block + 1;
+}
+
+bool is_known(const QuantFormat& f) {
+  if (f.data != DType::f8_e4m3 && f.data != DType::f4) return false;
+  switch (f.scale) {
+    case DType::f8_e8m0: return f.rule == ScaleRule::up || f.rule == ScaleRule::floor;
+    case DType::f8_e4m3: return f.rule == ScaleRule::exact;
+    case DType::f32:
+      return f.rule == ScaleRule::exact || f.rule == ScaleRule::up || f.rule == ScaleRule::floor;
+    default: return false;
+  }
+}
+
+Result<> check_format(const QuantFormat& f) {
+  const auto bad = [&](std::string_view what) {
+    return fail(Code::invalid_argument, fmt::format("quantised format {}: {}", to_string(f), what));
+  };
+  if (!is_known(f)) {
+    return bad(
+        "no kernel knows these dtypes and this rule; data is F8_E4M3 or F4, and scales are F8_E8M0 "
+        "(up, floor), F32 (exact, up, floor) or F8_E4M3 (exact)");
+  }
+  if (f.block_rows < 0 || f.block_cols < 0) return bad("a block has a negative side");
+  if (f.data == DType::f4 && f.block_cols % 2 != 0) return bad("4-bit blocks need even columns");
+  if (f.order != ScaleOrder::rows && f.order != ScaleOrder::swizzled)
+    return bad("the order of scales is neither rows nor swizzled");
+  if (f.order == ScaleOrder::swizzled && (f.block_rows != 1 || f.scale == DType::f32))
+    return bad("swizzled scales are bytes of blocks of one row");
+  if (f.tensor_factor && f.scale != DType::f8_e4m3)
+    return bad("only F8_E4M3 scales have a factor beside them");
+  if (f.zero_block != 0 && f.zero_block != 1 && f.zero_block != 127)
+    return bad("the scale of a block of zeros is 0, 1 or 127");
+  return {};
+}
+
 }  // namespace
+
+Index scale_rows(const QuantFormat& format, Index rows) { return blocks(rows, format.block_rows); }
+
+Index scale_cols(const QuantFormat& format, Index cols) { return blocks(cols, format.block_cols); }
+
+Index scale_bytes(const QuantFormat& format, Index rows, Index cols) {
+  const Index down = scale_rows(format, rows), across = scale_cols(format, cols);
+  if (format.order == ScaleOrder::swizzled) return scale_tile_rows(down) * scale_tile_cols(across);
+  return down * across * (format.scale == DType::f32 ? 4 : 1);
+}
+
+Result<> check_quant_format(const QuantFormat& format, Index rows, Index cols) {
+  RESHARD_TRY(check_format(format));
+  // A quarter of what fits, so that no size in bytes overflows.
+  constexpr Index kMost = Index{1} << 60;
+  Index elements = 0;
+  if (rows < 0 || cols < 0 || rows > kMost || cols > kMost ||
+      __builtin_mul_overflow(std::max<Index>(rows, kScaleTileRows),
+                             std::max<Index>(cols, kScaleTileCols), &elements) ||
+      elements > kMost) {
+    return fail(Code::invalid_argument,
+                fmt::format("quantised matrix [{}, {}]: no memory has this size", rows, cols));
+  }
+  if (format.data == DType::f4 && cols % 2 != 0) {
+    return fail(
+        Code::invalid_argument,
+        fmt::format("quantised matrix [{}, {}]: rows of 4-bit data need even columns", rows, cols));
+  }
+  return {};
+}
 
 float amax(const FloatMatrix& matrix) {
   RESHARD_CHECK(is_plain(matrix.dtype));
@@ -195,7 +266,7 @@ float amax(const FloatMatrix& matrix) {
   for (Index r = 0; r < matrix.rows; ++r)
     of_dtype(quantise_kernels(), matrix.dtype)
         .amaxes(matrix.data + r * matrix.row_bytes, matrix.cols, matrix.cols, &maximum);
-  return detail::bits_float(maximum);
+  return kernels::bits_float(maximum);
 }
 
 void quantise_rows(const FloatMatrix& src, const QuantMatrix& dst, Index begin, Index end,
@@ -214,7 +285,7 @@ void quantise_rows(const FloatMatrix& src, const QuantMatrix& dst, Index begin, 
     for (Index r = begin; r < end; r += block) bands.run(r, std::min(r + block, end));
   }
   if (dst.format.order == ScaleOrder::swizzled)
-    detail::write_padding(dst, begin, end == rows ? detail::tile_rows(rows) : end);
+    kernels::write_padding(dst, begin, end == rows ? scale_tile_rows(rows) : end);
   copy_fence();
 }
 
@@ -231,13 +302,13 @@ void dequantise_rows(const QuantMatrix& src, const FloatMatrix& dst, Index begin
   const ScalePlaces places(src);
   float factor = 1;
   if (src.format.tensor_factor) std::memcpy(&factor, src.factor, sizeof factor);
-  const detail::DecodingScales decoding(detail::scale_kind(src.format), factor,
-                                        src.format.factor_divides);
+  const kernels::DecodingScales decoding(kernels::scale_kind(src.format), factor,
+                                         src.format.factor_divides);
   const auto decode = of_dtype(quantise_kernels(), dst.dtype)
                           .decode[static_cast<std::size_t>(small_float(src.format))];
   const bool stream = hint == CopyHint::streaming &&
                       are_aligned(dst.data, dst.row_bytes, block * bytes_of_element(dst.dtype),
-                                  detail::kStreamNumbers * bytes_of_element(dst.dtype));
+                                  kernels::kStreamNumbers * bytes_of_element(dst.dtype));
   std::array<float, kPartBlocks> scales;
   for (Index r = begin; r < end; ++r) {
     const Index row = src.format.block_rows == 0 ? 0 : r / src.format.block_rows;
@@ -252,4 +323,17 @@ void dequantise_rows(const QuantMatrix& src, const FloatMatrix& dst, Index begin
   copy_fence();
 }
 
+namespace kernels {
+
+constexpr DecodingScales::Table DecodingScales::kE8m0 = table(ScaleKind::e8m0_up);
+constexpr DecodingScales::Table DecodingScales::kE4m3 = table(ScaleKind::e4m3);
+
+void write_padding(const QuantMatrix& matrix, Index begin, Index end) {
+  const Index cols = scale_cols(matrix.format, matrix.cols);
+  for (Index r = begin; r < end; ++r)
+    for (Index c = r < matrix.rows ? cols : 0; c < scale_tile_cols(cols); ++c)
+      matrix.scales[swizzled_scale_offset(r, c, cols)] = std::byte{0};
+}
+
+}  // namespace kernels
 }  // namespace reshard

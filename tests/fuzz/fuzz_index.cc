@@ -6,7 +6,8 @@
 
 #include "reshard/base/check.h"
 #include "reshard/io/checkpoint/index.h"
-#include "reshard/io/checkpoint/resume_journal.h"
+#include "reshard/io/files/disk.h"
+#include "reshard/io/files/resume_journal.h"
 
 namespace {
 
@@ -27,13 +28,14 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const auto weight_map = parse_hf_index(text);
   check_error(weight_map);
   if (weight_map) {
-    for (const auto& [name, file] : *weight_map) RESHARD_CHECK(check_file_name(file).has_value());
+    for (const auto& [name, file] : *weight_map)
+      RESHARD_CHECK(files::check_file_name(file).has_value());
     RESHARD_CHECK(*parse_hf_index(hf_index_text(*weight_map, 0)) == *weight_map);
   }
   const auto ranks = parse_rank_index(text);
   check_error(ranks);
   if (ranks) {
-    for (const auto& file : ranks->files) RESHARD_CHECK(check_file_name(file).has_value());
+    for (const auto& file : ranks->files) RESHARD_CHECK(files::check_file_name(file).has_value());
     RESHARD_CHECK(*parse_rank_index(rank_index_text(*ranks)) == *ranks);
   }
   check_error(parse_resume_record(text));

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "reshard/io/files/disk.h"
 #include "reshard/io/files/json.h"
 
 namespace reshard {
@@ -12,7 +13,6 @@ namespace {
 
 constexpr std::string_view kFormat = "reshard-checkpoint";
 constexpr std::int64_t kVersion = 1;
-constexpr std::size_t kMaxFileName = 255;
 constexpr JsonLimits kIndexLimits{
     .bytes = std::size_t{100'000'000}, .values = std::size_t{4} << 20, .depth = 16};
 
@@ -26,7 +26,7 @@ Result<Json> parse_object(std::string_view text) {
 Result<std::string> file_name(const Json* value, const std::string& what) {
   if (value == nullptr || value->string() == nullptr)
     return fail(Code::corrupt, fmt::format("{} must be a file name, {}", what, is_what(value)));
-  if (auto ok = check_file_name(*value->string()); !ok)
+  if (auto ok = files::check_file_name(*value->string()); !ok)
     return tl::unexpected(std::move(ok).error().in(what));
   return *value->string();
 }
@@ -122,15 +122,6 @@ std::string rank_index_text(const RankIndex& index) {
     text += fmt::format("{}\n    {{\"rank\": {}, \"file\": {}}}", i == 0 ? "" : ",", i,
                         json_quote(index.files[i]));
   return text + "\n  ]\n}\n";
-}
-
-Result<> check_file_name(std::string_view name) {
-  const auto control = [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; };
-  if (name.empty() || name == "." || name == ".." || name.size() > kMaxFileName ||
-      name.find_first_of("/\\") != name.npos || std::any_of(name.begin(), name.end(), control))
-    return fail(Code::corrupt, fmt::format("file name {} must be a plain name in the same folder",
-                                           in_quotes(name)));
-  return {};
 }
 
 std::string rank_file_name(Rank rank) {

@@ -45,10 +45,6 @@ Result<RankIndex> parse_rank_index(std::string_view text);
 /// The text of that file.
 std::string rank_index_text(const RankIndex& index);
 
-/// Refuses what could lead out of the checkpoint's folder: a file name that is empty, "." or "..",
-/// longer than 255 bytes, or has a slash, a backslash or a control character.
-Result<> check_file_name(std::string_view name);
-
 /// "rank-00003.safetensors"
 std::string rank_file_name(Rank rank);
 /// "model-00002-of-00005.safetensors", for shard 1 of 5; "model.safetensors" when there is one.

@@ -88,12 +88,12 @@ void read_and_write(benchmark::State& state) {
   std::vector<std::byte> buffer(1 << 17);
   measure(state, [&](const Files& files) {
     const FileDescriptor from(::open(files.source.c_str(), O_RDONLY | O_CLOEXEC));
-    const auto to = *create_file(files.target, 0);
+    const auto to = *files::create_file(files.target, 0);
     for (std::int64_t at = 0;;) {
       const auto n = ::read(from.get(), buffer.data(), buffer.size());
       if (n <= 0) break;
-      RESHARD_CHECK(write_all(to.get(), files.target,
-                              std::span(buffer).first(static_cast<std::size_t>(n)), at)
+      RESHARD_CHECK(files::write_all(to.get(), files.target,
+                                     std::span(buffer).first(static_cast<std::size_t>(n)), at)
                         .has_value());
       at += n;
     }
@@ -104,7 +104,7 @@ BENCHMARK(read_and_write)->UseRealTime();
 void copy_in_the_kernel(benchmark::State& state) {
   measure(state, [&](const Files& files) {
     const FileDescriptor from(::open(files.source.c_str(), O_RDONLY | O_CLOEXEC));
-    const auto to = *create_file(files.target, 0);
+    const auto to = *files::create_file(files.target, 0);
     while (::copy_file_range(from.get(), nullptr, to.get(), nullptr, kBytes, 0) > 0) {
     }
   });
@@ -114,7 +114,7 @@ BENCHMARK(copy_in_the_kernel)->UseRealTime();
 void shared_mapping(benchmark::State& state) {
   measure(state, [&](const Files& files) {
     const auto from = *MappedFile::open(files.source);
-    const auto to = *create_file(files.target, from.size());
+    const auto to = *files::create_file(files.target, from.size());
     void* data =
         ::mmap(nullptr, from.bytes().size(), PROT_READ | PROT_WRITE, MAP_SHARED, to.get(), 0);
     RESHARD_CHECK(data != MAP_FAILED);

@@ -11,10 +11,13 @@
 #include <array>
 #include <cerrno>
 
+#include "reshard/io/files/json.h"
 #include "reshard/io/files/posix_error.h"
 
-namespace reshard {
+namespace reshard::files {
 namespace {
+
+constexpr std::size_t kMaxFileName = 255;
 
 /// Refuses before the first byte what the disk cannot hold: filling it would harm others too.
 Result<> check_free_space(int fd, const std::string& path, std::int64_t bytes) {
@@ -46,6 +49,15 @@ tl::unexpected<Error> write_failed(const std::string& path, ssize_t result) {
 }
 
 }  // namespace
+
+Result<> check_file_name(std::string_view name) {
+  const auto control = [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; };
+  if (name.empty() || name == "." || name == ".." || name.size() > kMaxFileName ||
+      name.find_first_of("/\\") != name.npos || std::any_of(name.begin(), name.end(), control))
+    return fail(Code::corrupt, fmt::format("file name {} must be a plain name in the same folder",
+                                           in_quotes(name)));
+  return {};
+}
 
 Result<FileDescriptor> create_file(const std::string& path, std::int64_t bytes) {
   FileDescriptor fd(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
@@ -129,4 +141,4 @@ Result<> write_text_file(const std::string& path, std::string_view text, bool sy
   return done;
 }
 
-}  // namespace reshard
+}  // namespace reshard::files

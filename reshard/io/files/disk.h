@@ -5,11 +5,16 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "reshard/base/file_descriptor.h"
 #include "reshard/base/result.h"
 
-namespace reshard {
+namespace reshard::files {
+
+/// Refuses what could lead out of the folder: a file name that is empty, "." or "..",
+/// longer than 255 bytes, or has a slash, a backslash or a control character.
+Result<> check_file_name(std::string_view name);
 
 /// Creates `path` for writing, of `bytes` bytes, all of them allocated where the file system can do
 /// that. Errors name the path: it exists, its folder does not, permission, less than `bytes` free
@@ -34,4 +39,4 @@ Result<> sync_folder(const std::string& path);
 /// left.
 Result<> write_text_file(const std::string& path, std::string_view text, bool sync = false);
 
-}  // namespace reshard
+}  // namespace reshard::files

@@ -37,7 +37,7 @@ FileStamp FileStamp::of(const struct stat& status) {
 
 Result<FileStamp> FileStamp::of(const std::string& path) {
   struct stat status{};
-  if (::stat(path.c_str(), &status) != 0) return posix_fail(path, "look at the file", errno);
+  if (::stat(path.c_str(), &status) != 0) return files::posix_fail(path, "look at the file", errno);
   return of(status);
 }
 

@@ -65,7 +65,7 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
   bool parse_error(std::size_t position, const std::string&,
                    const nlohmann::json::exception& error) override {
     std::string text(cause(error.what()));
-    if (text.size() > 2 * kMessageText) text = cut_utf8(text, 2 * kMessageText) + "...";
+    if (text.size() > 2 * kMessageText) text = files::cut_utf8(text, 2 * kMessageText) + "...";
     return stop(fmt::format("not JSON at byte {}: {}", position == 0 ? 0 : position - 1, text));
   }
 
@@ -183,7 +183,7 @@ Result<Json> parse_json(std::string_view text, const JsonLimits& limits) {
   if (text.size() > limits.bytes)
     return fail(Code::corrupt, fmt::format("{} bytes of JSON, more than the {} allowed",
                                            text.size(), limits.bytes));
-  if (const auto at = find_invalid_utf8(text))
+  if (const auto at = files::find_invalid_utf8(text))
     return fail(Code::corrupt, fmt::format("not UTF-8 at byte {}", *at));
   // The parser would take a NUL for the end of the text and never look at what follows it.
   if (const auto at = text.find('\0'); at != text.npos)
@@ -211,7 +211,7 @@ std::string json_quote(std::string_view text) {
 
 std::string in_quotes(std::string_view text) {
   if (text.size() <= kMessageText) return json_quote(text);
-  return json_quote(cut_utf8(text, kMessageText)) + "...";
+  return json_quote(files::cut_utf8(text, kMessageText)) + "...";
 }
 
 std::string is_what(const Json* value) { return value ? "is " + value->describe() : "is missing"; }

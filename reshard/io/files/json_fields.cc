@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-namespace reshard {
+namespace reshard::files {
 Result<Fields> Fields::of(const Json& json, std::string where,
                           std::initializer_list<std::string_view> known) {
   if (json.object() == nullptr)
@@ -60,4 +60,4 @@ Result<Json::Array> Fields::list(std::string_view key, std::size_t most) const {
   return *value->array();
 }
 
-}  // namespace reshard
+}  // namespace reshard::files

@@ -10,7 +10,7 @@
 #include "reshard/index/interval.h"
 #include "reshard/io/files/json.h"
 
-namespace reshard {
+namespace reshard::files {
 
 /// Most characters of a text in a layout file.
 inline constexpr std::size_t kMaxFieldText = 512;
@@ -45,4 +45,4 @@ class Fields {
   std::string where_;
 };
 
-}  // namespace reshard
+}  // namespace reshard::files

@@ -81,19 +81,19 @@ RC_GTEST_PROP(Json, any_text_survives_quoting, ()) {
 }
 
 TEST(Utf8, overlong_forms_surrogates_and_cut_characters_are_refused) {
-  EXPECT_FALSE(
-      find_invalid_utf8("a\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80\xed\x9f\xbf\xf4\x8f\xbf\xbf"));
+  EXPECT_FALSE(files::find_invalid_utf8(
+      "a\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80\xed\x9f\xbf\xf4\x8f\xbf\xbf"));
   for (std::string_view bad :
        {"\x80", "\xc0\xaf", "\xc1\xbf", "\xe0\x9f\xbf", "\xed\xa0\x80", "\xf0\x8f\xbf\xbf",
         "\xf4\x90\x80\x80", "\xf5\x80\x80\x80", "\xc3", "\xe2\x82", "\xf0\x9f\x98"})
-    EXPECT_EQ(find_invalid_utf8("ab" + std::string(bad)), 2u) << json_quote(bad);
+    EXPECT_EQ(files::find_invalid_utf8("ab" + std::string(bad)), 2u) << json_quote(bad);
 }
 
 TEST(Utf8, cutting_keeps_characters_whole) {
-  EXPECT_EQ(cut_utf8("a\xe2\x82\xac", 3), "a");
-  EXPECT_EQ(cut_utf8("a\xe2\x82\xac", 4), "a\xe2\x82\xac");
-  EXPECT_FALSE(
-      find_invalid_utf8(in_quotes(std::string(99, 'a') + "\xe2\x82\xac" + std::string(9, 'b'))));
+  EXPECT_EQ(files::cut_utf8("a\xe2\x82\xac", 3), "a");
+  EXPECT_EQ(files::cut_utf8("a\xe2\x82\xac", 4), "a\xe2\x82\xac");
+  EXPECT_FALSE(files::find_invalid_utf8(
+      in_quotes(std::string(99, 'a') + "\xe2\x82\xac" + std::string(9, 'b'))));
 }
 
 }  // namespace

@@ -19,9 +19,10 @@ namespace reshard {
 Result<MappedFile> MappedFile::open(const std::string& path) {
   // O_NONBLOCK: opening a pipe would wait for a writer; regular files ignore it.
   const FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!fd) return posix_fail(path, "open the file", errno);
+  if (!fd) return files::posix_fail(path, "open the file", errno);
   struct stat status{};
-  if (::fstat(fd.get(), &status) != 0) return posix_fail(path, "read the file's size", errno);
+  if (::fstat(fd.get(), &status) != 0)
+    return files::posix_fail(path, "read the file's size", errno);
   if (S_ISDIR(status.st_mode))
     return fail(Code::invalid_argument, fmt::format("{}: is a folder, must be a file", path));
   if (!S_ISREG(status.st_mode))
@@ -30,7 +31,7 @@ Result<MappedFile> MappedFile::open(const std::string& path) {
   if (status.st_size == 0) return fail(Code::corrupt, fmt::format("{}: the file is empty", path));
   const auto size = static_cast<std::size_t>(status.st_size);
   void* data = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, fd.get(), 0);
-  if (data == MAP_FAILED) return posix_fail(path, "map the file", errno);
+  if (data == MAP_FAILED) return files::posix_fail(path, "map the file", errno);
   const FileStamp stamp = FileStamp::of(status);
   outlast(stamp);
   return MappedFile(path, data, stamp);
@@ -41,7 +42,7 @@ MappedFile::MappedFile(std::string path, void* data, const FileStamp& stamp)
       data_(data),
       size_(static_cast<std::size_t>(stamp.bytes)),
       stamp_(stamp),
-      guarded_(detail::enter_mapping(data, size_)) {}
+      guarded_(files::enter_mapping(data, size_)) {}
 
 MappedFile::MappedFile(MappedFile&& other) noexcept
     : path_(std::move(other.path_)),
@@ -61,7 +62,7 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
 
 MappedFile::~MappedFile() {
   if (data_ == nullptr) return;
-  detail::leave_mapping(guarded_);
+  files::leave_mapping(guarded_);
   ::munmap(data_, size_);
 }
 

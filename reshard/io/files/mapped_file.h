@@ -57,7 +57,7 @@ class MappedFile {
   void* data_ = nullptr;
   std::size_t size_ = 0;
   FileStamp stamp_;
-  detail::GuardedMapping* guarded_ = nullptr;
+  files::GuardedMapping* guarded_ = nullptr;
 };
 
 }  // namespace reshard

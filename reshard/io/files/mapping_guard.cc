@@ -13,7 +13,7 @@
 namespace reshard {
 namespace {
 
-using detail::GuardedMapping;
+using files::GuardedMapping;
 
 std::atomic<GuardedMapping*> guarded_mappings = nullptr;
 std::atomic<bool> any_lost = false;
@@ -65,7 +65,7 @@ void guard_mappings() {
 
 bool any_mapping_lost() { return any_lost; }
 
-namespace detail {
+namespace files {
 
 GuardedMapping* enter_mapping(const void* data, std::size_t size) {
   const auto begin = reinterpret_cast<std::uintptr_t>(data);
@@ -85,5 +85,5 @@ GuardedMapping* enter_mapping(const void* data, std::size_t size) {
 
 void leave_mapping(GuardedMapping* mapping) { mapping->begin = 0; }
 
-}  // namespace detail
+}  // namespace files
 }  // namespace reshard

@@ -19,7 +19,7 @@ void guard_mappings();
 /// Whether any mapping was lost since the process began. From any thread.
 bool any_mapping_lost();
 
-namespace detail {
+namespace files {
 
 /// A mapping as the handler of the signal sees it. Never freed: another mapping takes it over.
 struct GuardedMapping {
@@ -33,5 +33,5 @@ struct GuardedMapping {
 GuardedMapping* enter_mapping(const void* data, std::size_t size);
 void leave_mapping(GuardedMapping* mapping);
 
-}  // namespace detail
+}  // namespace files
 }  // namespace reshard

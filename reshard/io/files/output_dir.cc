@@ -13,7 +13,6 @@
 #include <optional>
 
 #include "reshard/base/check.h"
-#include "reshard/io/checkpoint/index.h"
 #include "reshard/io/files/disk.h"
 #include "reshard/io/files/json.h"
 #include "reshard/io/files/posix_error.h"
@@ -50,7 +49,7 @@ std::string parent_of(const std::string& path) {
 
 Result<> check_target(const std::string& target) {
   const auto name = fs::path(target).filename().string();
-  if (auto ok = check_file_name(name + ".partial");
+  if (auto ok = files::check_file_name(name + ".partial");
       name.empty() || name == "." || name == ".." || !ok)
     return fail(Code::invalid_argument,
                 fmt::format("output {} must end in the name of a new folder", in_quotes(target)));
@@ -98,16 +97,17 @@ Result<> sync_files(const std::string& folder) {
   for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
     const auto path = it->path().string();
     FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
-    if (!fd || ::fsync(fd.get()) != 0) return posix_fail(path, "bring the file to the disk", errno);
+    if (!fd || ::fsync(fd.get()) != 0)
+      return files::posix_fail(path, "bring the file to the disk", errno);
   }
-  if (error) return posix_fail(folder, "list the folder", error.value());
-  return sync_folder(folder);
+  if (error) return files::posix_fail(folder, "list the folder", error.value());
+  return files::sync_folder(folder);
 }
 
 }  // namespace
 
 std::string OutputDir::path_of(std::string_view name) const {
-  RESHARD_CHECK(check_file_name(name).has_value());
+  RESHARD_CHECK(files::check_file_name(name).has_value());
   return partial_ + "/" + std::string(name);
 }
 
@@ -132,14 +132,14 @@ Result<OutputDir> OutputDir::lock(const std::string& target) {
   output.partial_ = target + ".partial";
   const auto& partial = output.partial_;
   const bool made = ::mkdir(partial.c_str(), 0777) == 0;
-  if (!made && errno != EEXIST) return posix_fail(partial, "create the folder", errno);
+  if (!made && errno != EEXIST) return files::posix_fail(partial, "create the folder", errno);
   struct stat status{};
   if (!made && ::lstat(partial.c_str(), &status) == 0 && status.st_uid != ::geteuid())
     return of_another_user(partial, status.st_uid);
   FileDescriptor fd(::open(partial.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-  if (!fd) return posix_fail(partial, "open the folder", errno);
+  if (!fd) return files::posix_fail(partial, "open the folder", errno);
   if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
-    if (errno != EWOULDBLOCK) return posix_fail(partial, "lock the folder", errno);
+    if (errno != EWOULDBLOCK) return files::posix_fail(partial, "lock the folder", errno);
     return fail(Code::io,
                 fmt::format("{}: another process is writing it; wait for that or choose another "
                             "output",
@@ -185,7 +185,7 @@ Result<> OutputDir::take_over(const std::string& resume_key) {
     ::unlink((journal_path() + ".new").c_str());
     std::error_code error;
     const bool empty = fs::is_empty(partial_, error);
-    if (error) return posix_fail(partial_, "list the folder", error.value());
+    if (error) return files::posix_fail(partial_, "list the folder", error.value());
     if (!empty)
       return fail(
           Code::invalid_argument,
@@ -220,9 +220,9 @@ Result<> OutputDir::keep_finished(const FinishedFiles& recorded) {
     std::error_code removed;
     fs::remove_all(it->path(), removed);
     if (removed)
-      return posix_fail(it->path().string(), "remove the unfinished file", removed.value());
+      return files::posix_fail(it->path().string(), "remove the unfinished file", removed.value());
   }
-  if (error) return posix_fail(partial_, "list the folder", error.value());
+  if (error) return files::posix_fail(partial_, "list the folder", error.value());
   return {};
 }
 
@@ -279,7 +279,7 @@ Result<> OutputDir::mark_finished(const std::string& name, const std::string& pr
 }
 
 Result<> OutputDir::write_text(std::string_view name, std::string_view text) {
-  return write_text_file(path_of(name), text);
+  return files::write_text_file(path_of(name), text);
 }
 
 Result<> OutputDir::commit(bool sync) {
@@ -290,12 +290,12 @@ Result<> OutputDir::commit(bool sync) {
     return fail(Code::io, fmt::format("{}: another process moved or removed it", partial_));
   if (const int error = rename_to_new(partial_, target_); error != 0) {
     if (error == EEXIST) return target_exists(target_);
-    return posix_fail(target_, "give the finished folder its name", error);
+    return files::posix_fail(target_, "give the finished folder its name", error);
   }
   // Only after the rename: without its record the partial folder could not be resumed.
   ::unlink((target_ + "/" + std::string(kJournal)).c_str());
   lock_ = FileDescriptor();
-  return sync_folder(parent_of(target_));
+  return files::sync_folder(parent_of(target_));
 }
 
 }  // namespace reshard

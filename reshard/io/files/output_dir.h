@@ -8,8 +8,8 @@
 
 #include "reshard/base/file_descriptor.h"
 #include "reshard/base/result.h"
-#include "reshard/io/checkpoint/resume_journal.h"
 #include "reshard/io/files/file_stamp.h"
+#include "reshard/io/files/resume_journal.h"
 
 namespace reshard {
 

@@ -6,7 +6,7 @@
 #include <cerrno>
 #include <system_error>
 
-namespace reshard {
+namespace reshard::files {
 namespace {
 
 std::string cause(int error_number) {
@@ -34,4 +34,4 @@ tl::unexpected<Error> posix_fail(std::string_view path, std::string_view action,
               fmt::format("{}: cannot {}: {}", path, action, cause(error_number)));
 }
 
-}  // namespace reshard
+}  // namespace reshard::files

@@ -6,10 +6,10 @@
 
 #include "reshard/base/result.h"
 
-namespace reshard {
+namespace reshard::files {
 
 /// "PATH: cannot ACTION: what errno means, and what would help where that is known".
 /// Code::not_found for a missing file or folder, else Code::io.
 tl::unexpected<Error> posix_fail(std::string_view path, std::string_view action, int error_number);
 
-}  // namespace reshard
+}  // namespace reshard::files

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-namespace reshard {
+namespace reshard::files {
 namespace {
 
 std::uint8_t byte_at(std::string_view text, std::size_t i) {
@@ -46,4 +46,4 @@ std::string cut_utf8(std::string_view text, std::size_t bytes) {
   return std::string(text.substr(0, bytes));
 }
 
-}  // namespace reshard
+}  // namespace reshard::files

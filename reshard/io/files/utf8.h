@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-namespace reshard {
+namespace reshard::files {
 
 /// The first byte that does not belong to valid UTF-8 (no surrogates, no overlong forms, at most
 /// U+10FFFF), or none.
@@ -15,4 +15,4 @@ std::optional<std::size_t> find_invalid_utf8(std::string_view text);
 /// At most the first `bytes` bytes of `text`, not ending inside a character.
 std::string cut_utf8(std::string_view text, std::size_t bytes);
 
-}  // namespace reshard
+}  // namespace reshard::files

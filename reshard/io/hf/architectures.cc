@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-namespace reshard {
+namespace reshard::hf {
 namespace {
 
 using enum AttentionBias;
@@ -149,4 +149,4 @@ Result<> check_weights(const ConfigFields& fields, const ModelConfig& config) {
   return {};
 }
 
-}  // namespace reshard
+}  // namespace reshard::hf

@@ -14,7 +14,7 @@
 /// The model classes of transformers that hf_config knows. Internal to io. Defaults were read from
 /// transformers 5.23 (models/*/configuration_*.py); which projections have biases, from
 /// modeling_*.py there.
-namespace reshard {
+namespace reshard::hf {
 
 /// Which projections of attention have biases.
 enum class AttentionBias : std::uint8_t {
@@ -78,4 +78,4 @@ Result<> check_weights(const ConfigFields& fields, const ModelConfig& config);
 inline constexpr std::array<std::string_view, 2> kLayerLists = {"layers_block_type", "layer_types"};
 inline constexpr std::string_view kLayerPattern = "hybrid_override_pattern";
 
-}  // namespace reshard
+}  // namespace reshard::hf

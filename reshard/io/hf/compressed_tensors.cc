@@ -5,7 +5,7 @@
 
 #include <optional>
 
-namespace reshard {
+namespace reshard::hf {
 namespace {
 
 constexpr std::string_view kGroups = "config_groups";
@@ -162,4 +162,4 @@ Json::Object compressed_tensors_object(const QuantFormat& format, bool static_in
           {"quantization_status", text_json("compressed")}};
 }
 
-}  // namespace reshard
+}  // namespace reshard::hf

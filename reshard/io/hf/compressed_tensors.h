@@ -9,7 +9,7 @@
 #include "reshard/base/result.h"
 #include "reshard/io/hf/config_fields.h"
 
-namespace reshard {
+namespace reshard::hf {
 
 /// What a quantization_config of compressed-tensors says of weights. Internal to io. All its
 /// config_groups must say the same of weights; which modules they are about is what the files hold
@@ -28,4 +28,4 @@ Result<QuantFormat> compressed_tensors_format(const ConfigFields& config, std::s
 Json::Object compressed_tensors_object(const QuantFormat& format, bool static_inputs,
                                        const std::vector<std::string>& plain);
 
-}  // namespace reshard
+}  // namespace reshard::hf

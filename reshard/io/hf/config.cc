@@ -17,15 +17,16 @@ constexpr std::string_view kQuantization = "quantization_config";
 
 std::string known_architectures() {
   std::string names;
-  for (const auto& a : architectures()) names += (names.empty() ? "" : ", ") + std::string(a.name);
+  for (const auto& a : hf::architectures())
+    names += (names.empty() ? "" : ", ") + std::string(a.name);
   return names;
 }
 
-bool is_of_type(const Architecture& a, std::string_view type) {
+bool is_of_type(const hf::Architecture& a, std::string_view type) {
   return !type.empty() && (type == a.model_types[0] || type == a.model_types[1]);
 }
 
-tl::unexpected<Error> unknown(const ConfigFields& fields, const std::string* architecture,
+tl::unexpected<Error> unknown(const hf::ConfigFields& fields, const std::string* architecture,
                               const std::string& type) {
   if (architecture != nullptr && *architecture == "Gemma3ForConditionalGeneration")
     return fields.unsupported(
@@ -40,11 +41,11 @@ tl::unexpected<Error> unknown(const ConfigFields& fields, const std::string* arc
       in_quotes(architecture != nullptr ? *architecture : type), known_architectures()));
 }
 
-Result<const Architecture*> find_architecture(const ConfigFields& fields) {
+Result<const hf::Architecture*> find_architecture(const hf::ConfigFields& fields) {
   const auto name = RESHARD_TRY(fields.first_text("architectures"));
   const auto type = RESHARD_TRY(fields.text("model_type"));
   if (!name && !type) return fields.wrong("architectures is missing, must be a list with a name");
-  for (const auto& a : architectures()) {
+  for (const auto& a : hf::architectures()) {
     if (name ? *name != a.name : !is_of_type(a, *type)) continue;
     if (type && !is_of_type(a, *type))
       return fields.wrong(fmt::format("model_type is {}, must be \"{}\" for {}", in_quotes(*type),
@@ -54,7 +55,7 @@ Result<const Architecture*> find_architecture(const ConfigFields& fields) {
   return unknown(fields, name ? &*name : nullptr, type.value_or(""));
 }
 
-Result<std::optional<DType>> read_dtype(const ConfigFields& fields) {
+Result<std::optional<DType>> read_dtype(const hf::ConfigFields& fields) {
   for (const auto* key : {"dtype", "torch_dtype"}) {
     const auto text = RESHARD_TRY(fields.text(key));
     if (!text) continue;
@@ -67,7 +68,8 @@ Result<std::optional<DType>> read_dtype(const ConfigFields& fields) {
   return std::nullopt;
 }
 
-Result<> read_sizes(const ConfigFields& fields, const Architecture& a, ModelConfig& config) {
+Result<> read_sizes(const hf::ConfigFields& fields, const hf::Architecture& a,
+                    ModelConfig& config) {
   config.hidden_size = RESHARD_TRY(fields.size("hidden_size"));
   config.intermediate_size = a.intermediate_size;
   if (a.intermediate_size == 0 || fields.has("intermediate_size"))
@@ -75,12 +77,13 @@ Result<> read_sizes(const ConfigFields& fields, const Architecture& a, ModelConf
   config.num_attention_heads = RESHARD_TRY(fields.size("num_attention_heads"));
   config.vocab_size = RESHARD_TRY(fields.size("vocab_size"));
   if (a.listed_layers) return {};
-  config.num_hidden_layers = RESHARD_TRY(fields.size("num_hidden_layers", kMaxLayers));
+  config.num_hidden_layers = RESHARD_TRY(fields.size("num_hidden_layers", hf::kMaxLayers));
   config.layers.resize(static_cast<std::size_t>(config.num_hidden_layers));
   return {};
 }
 
-Result<> read_heads(const ConfigFields& fields, const Architecture& a, ModelConfig& config) {
+Result<> read_heads(const hf::ConfigFields& fields, const hf::Architecture& a,
+                    ModelConfig& config) {
   const Index heads = config.num_attention_heads;
   const auto kv_heads = RESHARD_TRY(fields.optional_size("num_key_value_heads"));
   const bool by_default = !fields.mentions("num_key_value_heads") && a.key_value_heads > 0;
@@ -100,11 +103,12 @@ Result<> read_heads(const ConfigFields& fields, const Architecture& a, ModelConf
   return {};
 }
 
-Result<> read_biases(const ConfigFields& fields, const Architecture& a, ModelConfig& config) {
-  using enum AttentionBias;
+Result<> read_biases(const hf::ConfigFields& fields, const hf::Architecture& a,
+                     ModelConfig& config) {
+  using enum hf::AttentionBias;
   const bool said = RESHARD_TRY(fields.boolean("attention_bias", a.attention_bias_default));
   const bool mlp = RESHARD_TRY(fields.boolean("mlp_bias", false));
-  const AttentionBias which = a.attention_bias;
+  const hf::AttentionBias which = a.attention_bias;
   config.attention_bias =
       which == qkv || (said && (which == qkv_configured || which == all_configured));
   config.attention_output_bias = said && which == all_configured;
@@ -114,7 +118,7 @@ Result<> read_biases(const ConfigFields& fields, const Architecture& a, ModelCon
   return {};
 }
 
-Result<std::string> read_quantization(const ConfigFields& fields) {
+Result<std::string> read_quantization(const hf::ConfigFields& fields) {
   const auto quantization = RESHARD_TRY(fields.object(kQuantization));
   if (!quantization) return std::string();
   const auto method = RESHARD_TRY(quantization->text("quant_method"));
@@ -122,13 +126,14 @@ Result<std::string> read_quantization(const ConfigFields& fields) {
 }
 
 /// How many layers the config has by its number or, where there is none, by its list.
-Result<Index> number_of_layers(const ConfigFields& fields) {
-  if (const auto said = RESHARD_TRY(fields.optional_size("num_hidden_layers", kMaxLayers)))
+Result<Index> number_of_layers(const hf::ConfigFields& fields) {
+  if (const auto said = RESHARD_TRY(fields.optional_size("num_hidden_layers", hf::kMaxLayers)))
     return *said;
-  for (const std::string_view key : kLayerLists)
+  for (const std::string_view key : hf::kLayerLists)
     if (const auto words = RESHARD_TRY(fields.texts(key)); words && !words->empty())
       return std::ssize(*words);
-  if (const auto letters = RESHARD_TRY(fields.text(kLayerPattern)); letters && !letters->empty())
+  if (const auto letters = RESHARD_TRY(fields.text(hf::kLayerPattern));
+      letters && !letters->empty())
     return std::ssize(*letters);
   return fields.wrong("num_hidden_layers is missing, must be a positive integer");
 }
@@ -148,7 +153,7 @@ void fit_layers(Json::Object& members, Index old_layers, Index layers) {
   for (auto& [key, value] : members) {
     if (key == "num_hidden_layers" && !value.is_null()) value = Json(layers);
     if (key == "max_window_layers" && value.integer().value_or(0) > layers) value = Json(layers);
-    if (key == kLayerPattern && value.string() != nullptr) {
+    if (key == hf::kLayerPattern && value.string() != nullptr) {
       std::string pattern = *value.string();
       if (std::ssize(pattern) == old_layers) fit(pattern, size);
       value = Json(std::move(pattern));
@@ -168,8 +173,8 @@ void fit_layers(Json::Object& members, Index old_layers, Index layers) {
 }  // namespace
 
 Result<ModelConfig> parse_config(std::string_view text, std::string_view source) {
-  const auto fields = RESHARD_TRY(ConfigFields::parse(text, source));
-  const Architecture& a = *RESHARD_TRY(find_architecture(fields));
+  const auto fields = RESHARD_TRY(hf::ConfigFields::parse(text, source));
+  const hf::Architecture& a = *RESHARD_TRY(find_architecture(fields));
   ModelConfig config;
   config.architecture = a.name;
   config.model_type =
@@ -182,7 +187,7 @@ Result<ModelConfig> parse_config(std::string_view text, std::string_view source)
   RESHARD_TRY(read_heads(fields, a, config));
   RESHARD_TRY(read_biases(fields, a, config));
   if (a.read != nullptr) RESHARD_TRY(a.read(fields, config));
-  RESHARD_TRY(check_weights(fields, config));
+  RESHARD_TRY(hf::check_weights(fields, config));
   return config;
 }
 
@@ -192,10 +197,10 @@ Result<ModelConfig> read_config(const std::string& path) {
 
 Result<std::string> config_with_layers(std::string_view text, Index layers,
                                        std::string_view source) {
-  auto fields = RESHARD_TRY(ConfigFields::parse(text, source));
-  if (layers < 1 || layers > kMaxLayers)
-    return fail(Code::invalid_argument,
-                fmt::format("number of layers must be from 1 to {}, is {}", kMaxLayers, layers));
+  auto fields = RESHARD_TRY(hf::ConfigFields::parse(text, source));
+  if (layers < 1 || layers > hf::kMaxLayers)
+    return fail(Code::invalid_argument, fmt::format("number of layers must be from 1 to {}, is {}",
+                                                    hf::kMaxLayers, layers));
   const Index old_layers = RESHARD_TRY(number_of_layers(fields));
   Json json = std::move(fields).take();
   fit_layers(*json.object(), old_layers, layers);
@@ -203,7 +208,7 @@ Result<std::string> config_with_layers(std::string_view text, Index layers,
 }
 
 Result<std::string> config_of_plain_weights(std::string_view text, std::string_view source) {
-  auto fields = RESHARD_TRY(ConfigFields::parse(text, source));
+  auto fields = RESHARD_TRY(hf::ConfigFields::parse(text, source));
   if (!fields.has(kQuantization)) return std::string(text);
   Json json = std::move(fields).take();
   std::erase_if(*json.object(), [](const Json::Member& m) { return m.key == kQuantization; });

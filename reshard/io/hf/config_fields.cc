@@ -3,7 +3,7 @@
 
 #include <fmt/format.h>
 
-namespace reshard {
+namespace reshard::hf {
 
 Result<ConfigFields> ConfigFields::parse(std::string_view text, std::string_view source) {
   auto json = parse_json(text);
@@ -132,4 +132,4 @@ tl::unexpected<Error> ConfigFields::unsupported(std::string_view what) const {
   return fail(Code::unsupported, fmt::format("{}: {}", source_, what));
 }
 
-}  // namespace reshard
+}  // namespace reshard::hf

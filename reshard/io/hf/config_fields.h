@@ -10,7 +10,7 @@
 #include "reshard/index/interval.h"
 #include "reshard/io/files/json.h"
 
-namespace reshard {
+namespace reshard::hf {
 
 /// The keys of one JSON object with the types that a config asks of them. A null counts as absent.
 /// Internal to io. Errors are Code::corrupt unless said otherwise and begin with the source's name.
@@ -57,4 +57,4 @@ class ConfigFields {
   std::string source_;
 };
 
-}  // namespace reshard
+}  // namespace reshard::hf

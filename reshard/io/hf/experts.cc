@@ -6,7 +6,7 @@
 
 #include "reshard/io/hf/architectures.h"
 
-namespace reshard {
+namespace reshard::hf {
 namespace {
 
 void all_layers_have_experts(ModelConfig& config) {
@@ -141,4 +141,4 @@ Result<> read_qwen3_next(const ConfigFields& fields, ModelConfig& config) {
   return read_mtp(fields, 1, MtpNames::qwen, {{Mixer::attention, Ffn::experts}}, config);
 }
 
-}  // namespace reshard
+}  // namespace reshard::hf

@@ -5,7 +5,7 @@
 
 #include "reshard/io/hf/architectures.h"
 
-namespace reshard {
+namespace reshard::hf {
 namespace {
 
 /// A layer of Nemotron-H: a letter in a pattern, and its names in lists, of which transformers
@@ -165,4 +165,4 @@ Result<> read_nemotron_h(const ConfigFields& fields, ModelConfig& config) {
   return {};
 }
 
-}  // namespace reshard
+}  // namespace reshard::hf

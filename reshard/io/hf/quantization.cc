@@ -44,7 +44,7 @@ Json names_json(const std::vector<std::string>& names) {
   return Json(std::move(list));
 }
 
-Result<QuantFormat> fp8(const ConfigFields& q, std::string_view source) {
+Result<QuantFormat> fp8(const hf::ConfigFields& q, std::string_view source) {
   const auto numbers = RESHARD_TRY(q.text("fmt")).value_or("e4m3");
   if (numbers != "e4m3") return unread(source, "fmt " + numbers);
   QuantFormat f = *quant_format_from_name("fp8_tensor");
@@ -78,7 +78,7 @@ Json::Object fp8_object(const StoredWeights& w, const std::vector<std::string>& 
 }
 
 /// `q`: what has the quant_algo.
-Result<StoredWeights> modelopt(const ConfigFields& q, std::string_view source) {
+Result<StoredWeights> modelopt(const hf::ConfigFields& q, std::string_view source) {
   const auto algo = RESHARD_TRY(q.text(kAlgo)).value_or("unknown");
   const auto known =
       std::find_if(kAlgos.begin(), kAlgos.end(), [&](const Algo& a) { return a.name == algo; });
@@ -107,7 +107,7 @@ Json::Object object_of(const StoredWeights& w, const std::vector<std::string>& p
   if (w.method == QuantMethod::fp8) return fp8_object(w, plain);
   if (w.method == QuantMethod::modelopt) return modelopt_object(w, plain);
   if (w.method == QuantMethod::compressed_tensors)
-    return compressed_tensors_object(w.format, w.static_inputs, plain);
+    return hf::compressed_tensors_object(w.format, w.static_inputs, plain);
   Json::Object q;
   if (!plain.empty()) q.push_back({"modules_to_not_convert", names_json(plain)});
   q.push_back({"quant_method", text_json(name(w.method))});
@@ -117,7 +117,7 @@ Json::Object object_of(const StoredWeights& w, const std::vector<std::string>& p
 }  // namespace
 
 Result<StoredWeights> stored_weights(std::string_view text, std::string_view source) {
-  const auto config = RESHARD_TRY(ConfigFields::parse(text, source));
+  const auto config = RESHARD_TRY(hf::ConfigFields::parse(text, source));
   const auto q = RESHARD_TRY(config.object(kKey));
   if (!q) return unread(source, "none");
   const auto method = RESHARD_TRY(q->text("quant_method")).value_or("unknown");
@@ -125,14 +125,14 @@ Result<StoredWeights> stored_weights(std::string_view text, std::string_view sou
   if (method == "mxfp4") return StoredWeights{QuantMethod::mxfp4, *quant_format_from_name("mxfp4")};
   if (method == "compressed-tensors")
     return StoredWeights{QuantMethod::compressed_tensors,
-                         RESHARD_TRY(compressed_tensors_format(*q, source))};
+                         RESHARD_TRY(hf::compressed_tensors_format(*q, source))};
   if (method != "modelopt") return unread(source, "quant_method " + method);
   const auto inner = RESHARD_TRY(q->object("quantization"));
   return modelopt(inner ? *inner : *q, source);
 }
 
 Result<StoredWeights> stored_weights_beside(std::string_view text, std::string_view source) {
-  const auto file = RESHARD_TRY(ConfigFields::parse(text, source));
+  const auto file = RESHARD_TRY(hf::ConfigFields::parse(text, source));
   const auto q = RESHARD_TRY(file.object("quantization"));
   if (!q) return file.wrong("has no object 'quantization'");
   return modelopt(*q, source);
@@ -144,7 +144,7 @@ Result<std::string> config_of_quantised_weights(std::string_view text, const Sto
   if (!says(weights.method, weights.format))
     return unread(source, fmt::format("{} of {}", to_string(weights.format), name(weights.method)));
   const std::string without = RESHARD_TRY(config_of_plain_weights(text, source));
-  auto fields = RESHARD_TRY(ConfigFields::parse(without, source));
+  auto fields = RESHARD_TRY(hf::ConfigFields::parse(without, source));
   Json json = std::move(fields).take();
   json.object()->push_back({std::string(kKey), Json(object_of(weights, plain))});
   return json.dump(true) + "\n";

@@ -4,7 +4,8 @@
 #include <fmt/format.h>
 
 #include "reshard/base/value_map.h"
-#include "reshard/transform/quantise_scales.h"
+#include "reshard/transform/quantise.h"
+#include "reshard/transform/swizzled_scales.h"
 
 namespace reshard::megatron {
 namespace {
@@ -121,7 +122,7 @@ Result<> put_scales(const TensorView& scales, Index row, Index col, const MXFP8T
   }
   for (Index r = 0; r < scales.shape[0]; ++r)
     for (Index c = 0; c < scales.shape[1]; ++c)
-      into.scale.data[detail::swizzled_place(row + r, first + c, into.cols() / kMxfp8Block)] =
+      into.scale.data[swizzled_scale_offset(row + r, first + c, into.cols() / kMxfp8Block)] =
           scales.data[r * scales.strides[0] + c * scales.strides[1]];
   return {};
 }

@@ -6,7 +6,7 @@
 
 #define RESHARD_TARGET __attribute__((target("avx2,f16c")))
 
-namespace reshard::detail {
+namespace reshard::kernels {
 namespace {
 
 /// Sixteen elements at a time: a register of halves.
@@ -122,13 +122,13 @@ const ConvertKernels& avx2_convert_kernels() {
   return kKernels;
 }
 
-}  // namespace reshard::detail
+}  // namespace reshard::kernels
 #else
-namespace reshard::detail {
+namespace reshard::kernels {
 
 bool has_avx2_convert_kernels() { return false; }
 
 const ConvertKernels& avx2_convert_kernels() { return portable_convert_kernels(); }
 
-}  // namespace reshard::detail
+}  // namespace reshard::kernels
 #endif

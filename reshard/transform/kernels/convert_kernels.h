@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <cstring>
 
-namespace reshard::detail {
+namespace reshard::kernels {
 
 /// Elements that are converted at once where a map works on them; their floats stay in the
 /// first-level cache.
@@ -41,4 +41,4 @@ const ConvertKernels& portable_convert_kernels();
 const ConvertKernels& avx2_convert_kernels();
 bool has_avx2_convert_kernels();
 
-}  // namespace reshard::detail
+}  // namespace reshard::kernels

@@ -3,7 +3,7 @@
 
 #include "reshard/transform/kernels/convert_kernels.h"
 
-namespace reshard::detail {
+namespace reshard::kernels {
 namespace {
 
 constexpr std::uint32_t kInfinity = 0x7f800000U;
@@ -72,9 +72,9 @@ std::uint16_t to_f16(float value) {
 
 const ConvertKernels& portable_convert_kernels() {
   static constexpr ConvertKernels kKernels = {
-      each<detail::from_bf16, std::uint16_t, float>, each<detail::from_f16, std::uint16_t, float>,
-      each<detail::to_bf16, float, std::uint16_t>, each<detail::to_f16, float, std::uint16_t>};
+      each<kernels::from_bf16, std::uint16_t, float>, each<kernels::from_f16, std::uint16_t, float>,
+      each<kernels::to_bf16, float, std::uint16_t>, each<kernels::to_f16, float, std::uint16_t>};
   return kKernels;
 }
 
-}  // namespace reshard::detail
+}  // namespace reshard::kernels

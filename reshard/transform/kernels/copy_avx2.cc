@@ -11,7 +11,7 @@
 
 #define RESHARD_TARGET __attribute__((target("avx2")))
 
-namespace reshard::detail {
+namespace reshard::kernels {
 namespace {
 
 struct Line {
@@ -46,9 +46,9 @@ RESHARD_TARGET inline void store_some(std::byte* dst, const std::byte* src, std:
 
 const CopyKernels& avx2_copy_kernels() { return kKernels; }
 
-}  // namespace reshard::detail
+}  // namespace reshard::kernels
 #else
-const reshard::detail::CopyKernels& reshard::detail::avx2_copy_kernels() {
+const reshard::kernels::CopyKernels& reshard::kernels::avx2_copy_kernels() {
   check_failed("x86-64", __FILE__, __LINE__);
 }
 #endif

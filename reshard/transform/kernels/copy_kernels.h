@@ -16,7 +16,7 @@
 
 #include "reshard/transform/simd.h"
 
-namespace reshard::detail {
+namespace reshard::kernels {
 
 inline constexpr std::size_t kLine = 64;
 /// Pieces that advance together.
@@ -95,4 +95,4 @@ struct CopyKernels {
 const CopyKernels& avx2_copy_kernels();
 const CopyKernels& avx512_copy_kernels();
 
-}  // namespace reshard::detail
+}  // namespace reshard::kernels

@@ -10,7 +10,7 @@
 #include <immintrin.h>
 #endif
 
-namespace reshard::detail {
+namespace reshard::kernels {
 namespace {
 
 using Loop = StridedCopy::Loop;
@@ -143,4 +143,4 @@ void copy_tiny(const StridedCopy& copy, const std::byte* src, std::byte* dst, Co
   }
 }
 
-}  // namespace reshard::detail
+}  // namespace reshard::kernels

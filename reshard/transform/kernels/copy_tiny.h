@@ -4,7 +4,7 @@
 #include "reshard/layout/strided.h"
 #include "reshard/transform/copy.h"
 
-namespace reshard::detail {
+namespace reshard::kernels {
 
 /// Runs shorter than this go to copy_tiny. Bytes.
 inline constexpr Index kTinyRun = 64;
@@ -15,4 +15,4 @@ inline constexpr Index kTinyRun = 64;
 /// @pre 0 < copy.run_bytes < kTinyRun, and what run_copy asks for
 void copy_tiny(const StridedCopy& copy, const std::byte* src, std::byte* dst, CopyHint hint);
 
-}  // namespace reshard::detail
+}  // namespace reshard::kernels

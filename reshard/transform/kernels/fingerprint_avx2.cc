@@ -11,7 +11,7 @@
 
 #define RESHARD_TARGET __attribute__((target("avx2")))
 
-namespace reshard::detail {
+namespace reshard::kernels {
 namespace {
 
 constexpr std::size_t kRows = 4;
@@ -63,9 +63,9 @@ void fingerprint_avx2(const PartBlock& block, std::array<std::uint64_t, 2>& sum)
   add_block(block, sum);
 }
 
-}  // namespace reshard::detail
+}  // namespace reshard::kernels
 #else
-void reshard::detail::fingerprint_avx2(const PartBlock&, std::array<std::uint64_t, 2>&) {
+void reshard::kernels::fingerprint_avx2(const PartBlock&, std::array<std::uint64_t, 2>&) {
   check_failed("x86-64", __FILE__, __LINE__);
 }
 #endif

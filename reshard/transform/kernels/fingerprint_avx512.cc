@@ -10,7 +10,7 @@
 
 #define RESHARD_TARGET __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,bmi2")))
 
-namespace reshard::detail {
+namespace reshard::kernels {
 namespace {
 
 constexpr std::size_t kRows = 4;
@@ -61,9 +61,9 @@ void fingerprint_avx512(const PartBlock& block, std::array<std::uint64_t, 2>& su
   add_block(block, sum);
 }
 
-}  // namespace reshard::detail
+}  // namespace reshard::kernels
 #else
-void reshard::detail::fingerprint_avx512(const PartBlock&, std::array<std::uint64_t, 2>&) {
+void reshard::kernels::fingerprint_avx512(const PartBlock&, std::array<std::uint64_t, 2>&) {
   check_failed("x86-64", __FILE__, __LINE__);
 }
 #endif

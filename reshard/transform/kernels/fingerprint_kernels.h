@@ -9,7 +9,7 @@
 #include "reshard/base/hash.h"
 #include "reshard/transform/simd.h"
 
-namespace reshard::detail {
+namespace reshard::kernels {
 
 /// Bytes of a part of a row, and the 32-bit words in it.
 inline constexpr std::size_t kPartBytes = 16384, kPartWords = kPartBytes / 4;
@@ -53,4 +53,4 @@ void fingerprint_portable(const PartBlock& block, std::array<std::uint64_t, 2>& 
 void fingerprint_avx2(const PartBlock& block, std::array<std::uint64_t, 2>& sum);
 void fingerprint_avx512(const PartBlock& block, std::array<std::uint64_t, 2>& sum);
 
-}  // namespace reshard::detail
+}  // namespace reshard::kernels

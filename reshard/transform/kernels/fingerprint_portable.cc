@@ -5,7 +5,7 @@
 
 #include "reshard/transform/kernels/fingerprint_kernels.h"
 
-namespace reshard::detail {
+namespace reshard::kernels {
 namespace {
 
 /// Bytes [from, to) of a little-endian word, which begin at `p`; the others 0.
@@ -45,4 +45,4 @@ void fingerprint_portable(const PartBlock& block, std::array<std::uint64_t, 2>& 
   }
 }
 
-}  // namespace reshard::detail
+}  // namespace reshard::kernels

@@ -15,7 +15,7 @@
 #define RESHARD_HOST_DEVICE
 #endif
 
-namespace reshard::detail {
+namespace reshard::kernels {
 
 /// Bits of floats.
 inline constexpr std::uint32_t kFloatInfinity = 0x7f800000U, kFloatNan = 0x7fc00000U,
@@ -238,4 +238,4 @@ RESHARD_HOST_DEVICE constexpr float decoded(SmallFloat kind, std::uint32_t code,
   return small_to_float(kind, code) * scale;
 }
 
-}  // namespace reshard::detail
+}  // namespace reshard::kernels

@@ -12,7 +12,7 @@
 
 #define RESHARD_TARGET __attribute__((target("avx2,f16c")))
 
-namespace reshard::detail {
+namespace reshard::kernels {
 namespace {
 
 constexpr std::ptrdiff_t kLanes = 8;
@@ -276,13 +276,13 @@ const QuantiseKernels& avx2_quantise_kernels() {
   return kKernels;
 }
 
-}  // namespace reshard::detail
+}  // namespace reshard::kernels
 #else
-namespace reshard::detail {
+namespace reshard::kernels {
 
 bool has_avx2_quantise_kernels() { return false; }
 
 const QuantiseKernels& avx2_quantise_kernels() { return portable_quantise_kernels(); }
 
-}  // namespace reshard::detail
+}  // namespace reshard::kernels
 #endif

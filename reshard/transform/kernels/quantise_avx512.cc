@@ -12,7 +12,7 @@
 
 #define RESHARD_TARGET __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl")))
 
-namespace reshard::detail {
+namespace reshard::kernels {
 namespace {
 
 constexpr std::ptrdiff_t kLanes = 16;
@@ -247,11 +247,11 @@ const QuantiseKernels& avx512_quantise_kernels() {
   return kKernels;
 }
 
-}  // namespace reshard::detail
+}  // namespace reshard::kernels
 #else
-namespace reshard::detail {
+namespace reshard::kernels {
 
 const QuantiseKernels& avx512_quantise_kernels() { return portable_quantise_kernels(); }
 
-}  // namespace reshard::detail
+}  // namespace reshard::kernels
 #endif

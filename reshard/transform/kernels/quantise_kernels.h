@@ -9,7 +9,7 @@
 
 #include "reshard/transform/kernels/quantise_arithmetic.h"
 
-namespace reshard::detail {
+namespace reshard::kernels {
 
 /// Scales are made in arrays whose length is a multiple of this.
 inline constexpr std::ptrdiff_t kScalesTogether = 16;
@@ -56,4 +56,4 @@ bool has_avx2_quantise_kernels();
 /// @pre as above
 const QuantiseKernels& avx512_quantise_kernels();
 
-}  // namespace reshard::detail
+}  // namespace reshard::kernels

@@ -6,7 +6,7 @@
 #include "reshard/transform/kernels/convert_kernels.h"
 #include "reshard/transform/kernels/quantise_kernels.h"
 
-namespace reshard::detail {
+namespace reshard::kernels {
 namespace {
 
 struct Bf16 {
@@ -104,4 +104,4 @@ const QuantiseKernels& portable_quantise_kernels() {
   return kKernels;
 }
 
-}  // namespace reshard::detail
+}  // namespace reshard::kernels

@@ -8,22 +8,9 @@
 
 #include "reshard/transform/kernels/quantise_arithmetic.h"
 #include "reshard/transform/quantise.h"
+#include "reshard/transform/swizzled_scales.h"
 
-namespace reshard::detail {
-
-/// Tiles of swizzled scales: rows and columns of scales, and their bytes.
-inline constexpr Index kTileRows = 128, kTileCols = 4, kTileBytes = 512;
-
-/// `rows` rounded up to whole tiles.
-constexpr Index tile_rows(Index rows) { return (rows + kTileRows - 1) / kTileRows * kTileRows; }
-constexpr Index tile_cols(Index cols) { return (cols + kTileCols - 1) / kTileCols * kTileCols; }
-
-/// The byte of a swizzled scale, in a matrix of `cols` scales across.
-constexpr Index swizzled_place(Index row, Index col, Index cols) {
-  const Index tile = row / kTileRows * (tile_cols(cols) / kTileCols) + col / kTileCols;
-  const Index r = row % kTileRows;
-  return tile * kTileBytes + r % 32 * 16 + r / 32 * 4 + col % kTileCols;
-}
+namespace reshard::kernels {
 
 /// @pre check_quant_format() holds
 constexpr ScaleKind scale_kind(const QuantFormat& format) {
@@ -84,7 +71,7 @@ class ScalePlaces {
       for (float& scale : scales) scale = decoding[*at++];
     } else {
       for (float& scale : scales) {
-        scale = decoding[at[col / kTileCols * kTileBytes + col % kTileCols]];
+        scale = decoding[at[col / kScaleTileCols * kScaleTileBytes + col % kScaleTileCols]];
         ++col;
       }
     }
@@ -100,7 +87,8 @@ class ScalePlaces {
     } else {
       std::byte* const at = scales_ + place(row, 0);
       for (const std::uint32_t scale : stored) {
-        at[col / kTileCols * kTileBytes + col % kTileCols] = static_cast<std::byte>(scale);
+        at[col / kScaleTileCols * kScaleTileBytes + col % kScaleTileCols] =
+            static_cast<std::byte>(scale);
         ++col;
       }
     }
@@ -108,7 +96,7 @@ class ScalePlaces {
 
  private:
   Index place(Index row, Index col) const {
-    return swizzled_ ? swizzled_place(row, col, cols_) : row * row_bytes_ + col * width_;
+    return swizzled_ ? swizzled_scale_offset(row, col, cols_) : row * row_bytes_ + col * width_;
   }
 
   std::byte* scales_;
@@ -119,4 +107,4 @@ class ScalePlaces {
 /// Writes zeros to the places of swizzled tiles in rows [begin, end) of scales that no block has.
 void write_padding(const QuantMatrix& matrix, Index begin, Index end);
 
-}  // namespace reshard::detail
+}  // namespace reshard::kernels

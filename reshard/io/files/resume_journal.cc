@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "reshard/io/checkpoint/resume_journal.h"
+#include "reshard/io/files/resume_journal.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -10,7 +10,6 @@
 #include <cstdio>
 #include <fstream>
 
-#include "reshard/io/checkpoint/index.h"
 #include "reshard/io/files/disk.h"
 #include "reshard/io/files/json.h"
 #include "reshard/io/files/posix_error.h"
@@ -58,7 +57,7 @@ Result<> take_finished(std::string_view line, FinishedFiles& files) {
   if (space == 0 || space == line.npos) return corrupt("a line has no fingerprint");
   if (line.substr(0, space) != kNoPrint) file.print = line.substr(0, space);
   auto name = RESHARD_TRY(parse_string(line.substr(space + 1)));
-  RESHARD_TRY(check_file_name(name));
+  RESHARD_TRY(files::check_file_name(name));
   files[std::move(name)] = std::move(file);
   return {};
 }
@@ -90,13 +89,13 @@ Result<ResumeJournal> ResumeJournal::create(const std::string& path, const Resum
   for (const auto& [name, file] : record.finished) text += finished_line(name, file);
   const auto fresh = path + ".new";
   ::unlink(fresh.c_str());
-  RESHARD_TRY(write_text_file(fresh, text));
+  RESHARD_TRY(files::write_text_file(fresh, text));
   if (std::rename(fresh.c_str(), path.c_str()) != 0)
-    return posix_fail(path, "put the resume record in place", errno);
+    return files::posix_fail(path, "put the resume record in place", errno);
   ResumeJournal journal;
   journal.path_ = path;
   journal.fd_ = FileDescriptor(::open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC));
-  if (!journal.fd_) return posix_fail(path, "open the resume record", errno);
+  if (!journal.fd_) return files::posix_fail(path, "open the resume record", errno);
   return journal;
 }
 
@@ -104,7 +103,7 @@ Result<> ResumeJournal::append(const std::string& name, const FinishedFile& file
   const auto line = finished_line(name, file);
   const auto written = ::write(fd_.get(), line.data(), line.size());
   if (written == static_cast<ssize_t>(line.size())) return {};
-  return posix_fail(path_, "add to the resume record", written < 0 ? errno : ENOSPC);
+  return files::posix_fail(path_, "add to the resume record", written < 0 ? errno : ENOSPC);
 }
 
 }  // namespace reshard

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where swizzled scales lie: the order that block-scaled matrix products of Blackwell read
+// (cuBLASLt's 128x4 tiles).
+#pragma once
+
+#include "reshard/index/interval.h"
+
+namespace reshard {
+
+/// Tiles of swizzled scales: rows and columns of scales, and their bytes.
+inline constexpr Index kScaleTileRows = 128, kScaleTileCols = 4, kScaleTileBytes = 512;
+
+/// `rows` rounded up to whole tiles.
+constexpr Index scale_tile_rows(Index rows) {
+  return (rows + kScaleTileRows - 1) / kScaleTileRows * kScaleTileRows;
+}
+constexpr Index scale_tile_cols(Index cols) {
+  return (cols + kScaleTileCols - 1) / kScaleTileCols * kScaleTileCols;
+}
+
+/// The byte of a swizzled scale, in a matrix of `cols` scales across.
+constexpr Index swizzled_scale_offset(Index row, Index col, Index cols) {
+  const Index tile =
+      row / kScaleTileRows * (scale_tile_cols(cols) / kScaleTileCols) + col / kScaleTileCols;
+  const Index r = row % kScaleTileRows;
+  return tile * kScaleTileBytes + r % 32 * 16 + r / 32 * 4 + col % kScaleTileCols;
+}
+
+}  // namespace reshard
