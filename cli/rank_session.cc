@@ -51,7 +51,7 @@ SessionOptions RankSession::options() const {
   options.refit.threads = task_.threads;
   options.refit.progress = task_.moving;
   options.buffering = a.buffering;
-  options.prove = a.prove ? VerifyMode::always : VerifyMode::never;
+  options.verify = a.prove ? VerifyMode::always : VerifyMode::never;
   options.convert = a.convert;
   options.ignore = task_.job.pair.ignore;
   options.on_phase = [this](SessionPhase phase) -> Result<> {
@@ -95,7 +95,7 @@ Result<> RankSession::refit() {
   if (arguments().verify && pair.quantises()) {
     task_.at(TestKill::Point::proof);
     const Stopwatch proving;
-    RESHARD_TRY(take_verdict(session.prove()));
+    RESHARD_TRY(take_verdict(session.verify()));
     outcome_.verify_seconds = proving.seconds();
   }
   // Peers read this rank's memory no more.

@@ -35,7 +35,7 @@ reshard::Result<> run(const Layouts& layouts, reshard::InprocGroup& group, resha
     std::memset(weights.at(me, slot), 0x3c, static_cast<std::size_t>(weights.bytes(me, slot)));
 
   reshard::SessionOptions options;
-  options.prove = reshard::VerifyMode::always;
+  options.verify = reshard::VerifyMode::always;
   auto session = RESHARD_TRY(reshard::Session::prepare(
       *transport, *control, {.layout = layouts.trainer, .buffers = &weights},
       {.quantised = layouts.engine.quantised, .buffers = &engine}, options));

@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "reshard/exec/rank_refit.h"
+#include "reshard/exec/rank_refit_hooks.h"
 #include "reshard/plan/planner.h"
 #include "reshard/transport/deadline.h"
 
@@ -21,6 +21,7 @@ struct RankWork {
   Transport& transport;
   ControlPlane& control;
   const RankRefitOptions& options;  ///< where ranks must agree on one, the agreed.
+  const RankRefitHooks& hooks;
   Deadline deadline;
   Rank me() const { return part.rank; }
 };

@@ -69,11 +69,18 @@ Result<Prepared> choose_path(const RankWork& work, bool direct, bool& alike) {
 
 Result<RankRefit> RankRefit::prepare(const Planner& planner, const RankBuffers* source,
                                      const RankBuffers* target, Transport& transport,
-                                     ControlPlane& control, RankRefitOptions options) {
+                                     ControlPlane& control, const RankRefitOptions& options) {
+  return prepare(planner, source, target, transport, control, options, RankRefitHooks{});
+}
+
+Result<RankRefit> RankRefit::prepare(const Planner& planner, const RankBuffers* source,
+                                     const RankBuffers* target, Transport& transport,
+                                     ControlPlane& control, const RankRefitOptions& options,
+                                     const RankRefitHooks& hooks) {
   const Deadline deadline = Deadline::after(std::chrono::duration<double>(options.seconds));
   const Capabilities can = transport.capabilities();
-  if (options.bands != nullptr && options.path != RefitPath::direct)
-    return end_group(control, {Code::invalid_argument, "bands need the direct path: ask for it"});
+  if (hooks.tiles != nullptr && options.path != RefitPath::direct)
+    return end_group(control, {Code::invalid_argument, "a tile consumer needs path = direct"});
   auto agreement = agree(planner, options, can.direct && can.message, control, deadline);
   // What is wrong with the request, every rank has found; anything else only some may know.
   if (!agreement && agreement.error().code == Code::invalid_argument)
@@ -81,7 +88,8 @@ Result<RankRefit> RankRefit::prepare(const Planner& planner, const RankBuffers* 
   if (!agreement) return end_group(control, std::move(agreement).error());
   const Agreed agreed = *std::move(agreement);
   const RankPlan part = planner.rank_plan(transport.rank());
-  const RankWork work{planner, part, source, target, transport, control, agreed.options, deadline};
+  const RankWork work{planner, part,           source, target,  transport,
+                      control, agreed.options, hooks,  deadline};
   bool alike = false;
   auto prepared = choose_path(work, agreed.direct, alike);
   if (!prepared && alike) return tl::unexpected(std::move(prepared).error());

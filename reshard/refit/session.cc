@@ -86,7 +86,7 @@ Result<> Session::State::transfer_and_check(int copy, std::int64_t version, Sess
     is_recorded = false;
   }
   RESHARD_TRY(enter(SessionPhase::transfer));
-  const bool proved = options.prove == VerifyMode::always;
+  const bool proved = options.verify == VerifyMode::always;
   if (auto moved = job->run(copy, proved, report); !moved) {
     // A verdict is the same on every rank, so that all can go on with another refit.
     if (!is_verdict(control, moved.error())) finished = moved.error();
@@ -114,7 +114,7 @@ Result<> Session::State::commit(int copy, std::int64_t version, SessionReport& r
   if (auto prepared = control.barrier(deadline()); !prepared)
     return finish(std::move(prepared).error());
   if (has_target()) published->set({TargetState::whole, version, copy});
-  is_recorded = options.prove == VerifyMode::always;
+  is_recorded = options.verify == VerifyMode::always;
   RESHARD_TRY(enter(SessionPhase::committed));
   if (auto all = control.barrier(deadline()); !all) return finish(std::move(all).error());
   report.commit_seconds = clock.seconds();
@@ -137,7 +137,7 @@ Result<SessionReport> Session::State::refit(std::int64_t version) {
   return report;
 }
 
-Result<> Session::State::prove() {
+Result<> Session::State::verify() {
   if (finished)
     return fail(Code::invalid_argument, "this session's group is finished: " + finished->message);
   const int copy = has_target() ? published->target_version().buffer : 0;
@@ -157,7 +157,7 @@ Result<SessionReport> Session::refit(std::int64_t version) {
   return report;
 }
 
-Result<> Session::prove() { return state_->prove(); }
+Result<> Session::verify() { return state_->verify(); }
 TargetVersion Session::target_version() const { return state_->target_version(); }
 const std::vector<PeerVolume>& Session::peers() const { return state_->job->peers(); }
 std::string_view Session::path() const { return state_->job->path(); }

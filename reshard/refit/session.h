@@ -20,7 +20,7 @@ enum class Buffering : std::uint8_t {
   doubled,   ///< two copies: one is written while the other stays whole, then they change places.
 };
 enum class VerifyMode : std::uint8_t {
-  never,   ///< only when prove() is called.
+  never,   ///< only when verify() is called.
   always,  ///< before each commit.
 };
 /// Where plain values become quantised ones.
@@ -44,7 +44,7 @@ std::string_view name(SessionPhase phase);
 struct SessionOptions {
   RankRefitOptions refit;  ///< path, staging and landing memory, deadline of each step, threads.
   Buffering buffering = Buffering::in_place;
-  VerifyMode prove = VerifyMode::never;
+  VerifyMode verify = VerifyMode::never;
   ConversionSide convert = ConversionSide::receiver;
   std::set<std::string> ignore;  ///< canonical names that one side may lack.
   /// Plan anew where shapes, addresses or layouts changed since prepare(); else that is an error.
@@ -97,10 +97,10 @@ class Session {
   TargetVersion target_version() const;
 
   /// Collective. Fingerprints of what the targets hold: equal to those of the last commit when
-  /// options.prove is always, else to the sources' as they are now, and what is converted is what
+  /// options.verify is always, else to the sources' as they are now, and what is converted is what
   /// they convert to; and replicas agree. Errors:
   /// `corrupt` names the tensor (the group can still be used); those of rank_fingerprints().
-  Result<> prove();
+  Result<> verify();
 
   /// What this rank sends and receives in every refit, ascending by peer.
   const std::vector<PeerVolume>& peers() const;

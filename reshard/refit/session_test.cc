@@ -45,7 +45,7 @@ TEST_P(Sessions, refit_version_after_version) {
                 has_target ? TargetState::whole : TargetState::empty);
       EXPECT_EQ(session->target_version().version, has_target ? version : -1);
       EXPECT_EQ(memory.wrong(session->target_version()), 0);
-      EXPECT_EQ(outcome(session->prove()), "");
+      EXPECT_EQ(outcome(session->verify()), "");
     }
     EXPECT_EQ(outcome(ends.control->quiesce(patient())), "");
   });

@@ -11,7 +11,7 @@
 #include "reshard/exec/direct/tile_consumer.h"
 #include "reshard/exec/limited_transport_testutil.h"
 #include "reshard/exec/random_job_testutil.h"
-#include "reshard/exec/rank_refit.h"
+#include "reshard/exec/rank_refit_hooks.h"
 #include "reshard/memory/address_range.h"
 #include "reshard/model/layout_builder.h"
 
@@ -114,9 +114,10 @@ Result<> run_twice(const Case& c, RankEnds& ends) {
   RankRefitOptions options;
   options.path = RefitPath::direct;
   options.threads = c.threads;
-  options.bands = has ? &*collector : nullptr;
+  RankRefitHooks hooks;
+  hooks.tiles = has ? &*collector : nullptr;
   auto refit = RESHARD_TRY(RankRefit::prepare(c.planner, &c.source, &names.buffers, *ends.transport,
-                                              *ends.control, options));
+                                              *ends.control, options, hooks));
   const RankPlan part = c.planner.rank_plan(me);
   const bool comes = !part.recvs.empty() || !part.locals.empty();
   for (int i = 0; i < 2; ++i) {
@@ -172,9 +173,10 @@ TEST(Bands, of_memory_that_is_not_mapped_are_an_error_on_all) {
     Collector collector(target, target, Rank(1), 8, 1, 1);
     RankRefitOptions options;
     options.path = RefitPath::direct;
-    options.bands = me == Rank(1) ? &collector : nullptr;
+    RankRefitHooks hooks;
+    hooks.tiles = me == Rank(1) ? &collector : nullptr;
     const auto refit =
-        RankRefit::prepare(planner, &source, &target, transport, *ends.control, options);
+        RankRefit::prepare(planner, &source, &target, transport, *ends.control, options, hooks);
     if (refit) return fail(Code::corrupt, "was prepared");
     EXPECT_EQ(refit.error().code, Code::unsupported);
     EXPECT_NE(refit.error().message.find("rank 1: peers' memory is not mapped"), std::string::npos)

@@ -33,7 +33,7 @@ class DirectPath final : public RankPath {
       : transport_(work.transport),
         control_(work.control),
         progress_(work.options.progress),
-        pool_(work.options.lent_pool) {
+        pool_(work.hooks.pool) {
     if (pool_ == nullptr) pool_ = &own_pool_.emplace(work.options.threads);
   }
 
@@ -105,7 +105,7 @@ Result<std::string> DirectPath::prepare_bands(const RankWork& work, const Source
   if (!all.elsewhere.empty()) return std::string("peers' memory is not mapped here");
   copies_.bytes = all.bytes;
   copies_.copies = static_cast<Index>(all.tasks.size());
-  bands_ = RESHARD_TRY(BandCopies::make(all.tasks, *work.options.bands, pool_->size()));
+  bands_ = RESHARD_TRY(BandCopies::make(all.tasks, *work.hooks.tiles, pool_->size()));
   return std::string();
 }
 
@@ -125,7 +125,7 @@ Result<std::string> DirectPath::prepare(const RankWork& work) {
     std::byte* address = tensor.memory->address;
     return address == nullptr ? nullptr : address + tensor.offset;
   };
-  if (work.options.bands != nullptr) return prepare_bands(work, source);
+  if (work.hooks.tiles != nullptr) return prepare_bands(work, source);
   const Rank me = work.me();
   copies_ = RESHARD_TRY(delivery_copies(work.planner, {&me, 1}, source, *work.target));
   gets_ = RESHARD_TRY(PeerGets::prepare(

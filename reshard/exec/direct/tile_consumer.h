@@ -20,7 +20,7 @@ struct BandRange {
 
 /// Takes what a refit delivers band by band, while it is in a cache, instead of target memory that
 /// holds all of it: how a conversion is made one with the copy. Borrowed by a RankRefit
-/// (RankRefitOptions::bands). Ranges, sweeps and sizes stay as they are while it is lent.
+/// (RankRefitHooks::tiles). Ranges, sweeps and sizes stay as they are while it is lent.
 class TileConsumer {
  public:
   virtual ~TileConsumer() = default;

@@ -127,8 +127,8 @@ Result<> MessagePath::prepare(const RankWork& work) {
   RESHARD_TRY(prepare_locals(work));
   steps_ = group_into_steps(schedule_, staged);
   const auto wanted = static_cast<std::size_t>(steps_.staging_bytes);
-  if (work.options.lent_staging.size() >= wanted) {
-    staging_ = work.options.lent_staging.first(wanted);
+  if (work.hooks.staging.size() >= wanted) {
+    staging_ = work.hooks.staging.first(wanted);
   } else {
     // Where peers can map it, they need no system call to read it.
     HostBuffer::Options options{.prefault_threads = 1};
@@ -137,7 +137,7 @@ Result<> MessagePath::prepare(const RankWork& work) {
     staging_ = own_staging_.bytes();
   }
   place_in_staging(steps_, schedule_, staging_.data());
-  work_ = MessageWork(work.options.before, work.options.after, schedule_, locals_, repeats_);
+  work_ = MessageWork(work.hooks.before, work.hooks.after, schedule_, locals_, repeats_);
   for (const MessageStep& step : steps_.steps) {
     delivered_ += step.received;
     total_ += step.bytes;

@@ -14,7 +14,7 @@ namespace reshard {
 class MessageWork {
  public:
   MessageWork() = default;
-  /// `before` and `after` as in RankRefitOptions; tasks of sends have their sources, and tasks of
+  /// `before` and `after` as in RankRefitHooks; tasks of sends have their sources, and tasks of
   /// receives their destinations.
   MessageWork(RangeWork* before, RangeWork* after, const MessageSchedule& schedule,
               const CopyUnits& locals, const CopyUnits& repeats);

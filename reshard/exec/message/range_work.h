@@ -20,7 +20,7 @@ struct ItemRange {
 
 /// Work that goes with ranges of local tensors: how a conversion is made one with packing and
 /// unpacking, while the bytes are in a cache and others are on their way. Borrowed by a RankRefit
-/// (RankRefitOptions::before, after). Ranges and sizes stay as they are while it is lent.
+/// (RankRefitHooks::before, after). Ranges and sizes stay as they are while it is lent.
 class RangeWork {
  public:
   virtual ~RangeWork() = default;

@@ -8,7 +8,7 @@
 #include <cstring>
 
 #include "reshard/exec/random_job_testutil.h"
-#include "reshard/exec/rank_refit.h"
+#include "reshard/exec/rank_refit_hooks.h"
 
 namespace reshard {
 namespace {
@@ -68,11 +68,11 @@ Result<> run_twice(const Case& c, RankEnds& ends) {
   std::optional<Copies> before, after;
   if (sends) before.emplace(c.origin, c.source, c.source, me, c.step);
   if (receives) after.emplace(c.target, c.final, c.target, me, c.step);
-  RankRefitOptions options = c.options;
-  options.before = sends ? &*before : nullptr;
-  options.after = receives ? &*after : nullptr;
-  auto refit = RESHARD_TRY(
-      RankRefit::prepare(c.planner, &c.source, &c.target, *ends.transport, *ends.control, options));
+  RankRefitHooks hooks;
+  hooks.before = sends ? &*before : nullptr;
+  hooks.after = receives ? &*after : nullptr;
+  auto refit = RESHARD_TRY(RankRefit::prepare(c.planner, &c.source, &c.target, *ends.transport,
+                                              *ends.control, c.options, hooks));
   for (int i = 0; i < 2; ++i) {
     if (sends) wipe(c.source, me, 0x33);
     if (receives) wipe(c.target, me, 0x44);

@@ -61,13 +61,13 @@ std::vector<StagedSlots> staged(const SessionSide& source, const SessionSide& ta
 }  // namespace
 
 Job::Job(const JobInput& input, bool banded)
-    : group_{input.transport, input.control, input.options.refit},
+    : group_{input.transport, input.control, input.options.refit, {}},
       banded_(banded),
       source_(input.source),
       target_(input.target),
       pool_(input.options.refit.threads) {
   group_.options.staging_bytes = input.staging_bytes;
-  group_.options.lent_pool = &pool_;
+  group_.hooks.pool = &pool_;
 }
 
 Result<std::unique_ptr<Job>> Job::prepare(const JobInput& input) {
@@ -177,7 +177,7 @@ Result<> Job::place(const JobInput& input) {
   arena_ = RESHARD_TRY(HostBuffer::allocate(landing, {.prefault_threads = 1, .shared = true}));
   if (refits > 1) {
     staging_ = RESHARD_TRY(HostBuffer::allocate(staging_bound(group_.options.staging_bytes)));
-    group_.options.lent_staging = staging_.bytes();
+    group_.hooks.staging = staging_.bytes();
   }
   const Wave::Memory all = memory();
   for (Wave& wave : waves_) RESHARD_TRY(wave.place(all, routes_, group_.me()));

@@ -22,8 +22,8 @@ Result<> PlannedMove::prepare(const JobGroup& group, const RankBuffers* from,
   from_ = from;
   into_ = std::move(into);
   for (const RankBuffers* to : into_)
-    refits_.push_back(RESHARD_TRY(
-        RankRefit::prepare(*planner_, from, to, group.transport, group.control, group.options)));
+    refits_.push_back(RESHARD_TRY(RankRefit::prepare(*planner_, from, to, group.transport,
+                                                     group.control, group.options, group.hooks)));
   return {};
 }
 
@@ -31,7 +31,7 @@ Result<> PlannedMove::prepare_bands(const JobGroup& group, const RankBuffers* fr
                                     const RankBuffers& names, BandPass& bands) {
   JobGroup direct = group;
   direct.options.path = RefitPath::direct;
-  direct.options.bands = &bands;
+  direct.hooks.tiles = &bands;
   bands_ = &bands;
   return prepare(direct, from, {&names});
 }

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "reshard/exec/rank_refit.h"
+#include "reshard/exec/rank_refit_hooks.h"
 #include "reshard/exec/verify/fingerprint_verifier.h"
 #include "reshard/plan/planner.h"
 #include "reshard/refit/conversion/band_pass.h"
@@ -21,6 +21,7 @@ struct JobGroup {
   Transport& transport;
   ControlPlane& control;
   RankRefitOptions options;
+  RankRefitHooks hooks;
   Rank me() const { return transport.rank(); }
   Deadline deadline() const {
     return Deadline::after(std::chrono::duration<double>(options.seconds));

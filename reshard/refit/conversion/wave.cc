@@ -175,9 +175,9 @@ void Wave::make_work(WorkerPool& pool) {
 Result<> Wave::prepare(const JobGroup& group, const Memory& memory) {
   JobGroup first = group;
   if (!is_direct() && !banded_) {
-    make_work(*group.options.lent_pool);
-    first.options.before = packing_.get();
-    first.options.after = unpacking_.get();
+    make_work(*group.hooks.pool);
+    first.hooks.before = packing_.get();
+    first.hooks.after = unpacking_.get();
   }
   const auto land = [&](std::size_t i) -> const RankBuffers* { return &*landing_[i].memory; };
   switch (route_) {

@@ -48,7 +48,7 @@ TEST(SessionPrepare, names_the_rank_whose_layout_differs) {
 
 TEST(SessionPrepare, names_the_rank_whose_options_differ) {
   expect_refused([](SessionMemory&, SessionSide&, SessionSide&,
-                    SessionOptions& options) { options.prove = VerifyMode::always; },
+                    SessionOptions& options) { options.verify = VerifyMode::always; },
                  {"rank 2 has another session options than rank 0"});
 }
 
@@ -104,7 +104,7 @@ TEST(SessionPrepare, names_a_tensor_that_one_side_lacks) {
       if (ignored) {
         ASSERT_EQ(outcome(session), "");
         EXPECT_EQ(outcome(session->refit(1)), "");
-        EXPECT_EQ(outcome(session->prove()), "");
+        EXPECT_EQ(outcome(session->verify()), "");
         EXPECT_EQ(outcome(ends.control->quiesce(patient())), "");
       } else {
         expect_error(session, Code::not_found, {missing});

@@ -30,12 +30,12 @@ struct Way {
   std::string name;
   Buffering buffering;
   RefitPath path;
-  VerifyMode prove = VerifyMode::never;
+  VerifyMode verify = VerifyMode::never;
 };
 std::ostream& operator<<(std::ostream& out, const Way& way) { return out << way.name; }
 
 SessionOptions options_of(const Way& way) {
-  return in_small_messages(session_options(way.buffering, way.path, way.prove));
+  return in_small_messages(session_options(way.buffering, way.path, way.verify));
 }
 
 /// Prepares on a new group and refits these versions; the last one with what `sabotage` does.
@@ -229,7 +229,7 @@ TEST(SessionProof, finds_a_changed_bit_and_refits_again) {
   }
 }
 
-/// What changes after the commit is found by prove().
+/// What changes after the commit is found by verify().
 TEST(SessionProof, finds_a_bit_that_changed_later) {
   for (const VerifyMode when : {VerifyMode::always, VerifyMode::never}) {
     World world(overlapping_job());
@@ -241,20 +241,20 @@ TEST(SessionProof, finds_a_bit_that_changed_later) {
       ASSERT_EQ(outcome(session), "");
       memory.source_bytes.fill(memory.source, 1);
       ASSERT_EQ(outcome(session->refit(1)), "");
-      EXPECT_EQ(outcome(session->prove()), "");
+      EXPECT_EQ(outcome(session->verify()), "");
       // The next step's weights change nothing of what was committed and recorded.
       memory.source_bytes.fill(memory.source, 2);
       if (when == VerifyMode::always) {
-        EXPECT_EQ(outcome(session->prove()), "");
+        EXPECT_EQ(outcome(session->verify()), "");
       } else {
-        expect_error(session->prove(), Code::corrupt, {"tensor '"});
+        expect_error(session->verify(), Code::corrupt, {"tensor '"});
       }
       memory.source_bytes.fill(memory.source, 1);
       if (ends.rank() == Rank(4)) {
         const SlotId slot = memory.target.layout().slots_of(ends.rank()).front();
         memory.target.at(ends.rank(), slot)[1] ^= std::byte{1};
       }
-      expect_error(session->prove(), Code::corrupt, {"tensor '"});
+      expect_error(session->verify(), Code::corrupt, {"tensor '"});
       EXPECT_EQ(outcome(ends.control->quiesce(patient())), "");
     });
     EXPECT_EQ(outcome(ended), "");

@@ -12,7 +12,7 @@ namespace {
 std::uint64_t digest_of(const SessionOptions& options) {
   Digest digest;
   digest.add(static_cast<int>(options.buffering))
-      .add(static_cast<int>(options.prove))
+      .add(static_cast<int>(options.verify))
       .add(static_cast<int>(options.convert))
       .add(static_cast<int>(options.refit.path))
       .add(options.replan ? 1 : 0)

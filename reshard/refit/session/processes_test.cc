@@ -34,7 +34,7 @@ struct World {
 struct Refits {
   Buffering buffering = Buffering::in_place;
   RefitPath path = RefitPath::automatic;
-  VerifyMode prove = VerifyMode::never;
+  VerifyMode verify = VerifyMode::never;
   std::vector<std::int64_t> versions;
   ProcessOptions processes = {};
   std::function<void(RankEnds&, SessionOptions&)> sabotage = nullptr;
@@ -47,7 +47,7 @@ void run(World& world, const Refits& what) {
   const auto ended = processes(world.job.ranks, [&](RankEnds& ends) {
     SessionMemory& memory = world.memory[ends.rank().index()];
     SessionOptions options =
-        in_small_messages(session_options(what.buffering, what.path, what.prove));
+        in_small_messages(session_options(what.buffering, what.path, what.verify));
     if (what.sabotage) what.sabotage(ends, options);
     auto session = memory.prepare(ends, options, &world.words.of(ends.rank()));
     if (dies && !session) return;
@@ -102,11 +102,11 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST_P(SessionKills, readers_in_other_processes_see_whole_versions_only) {
   const auto& [name, buffering, path] = GetParam();
-  for (const VerifyMode prove : {VerifyMode::never, VerifyMode::always}) {
+  for (const VerifyMode verify : {VerifyMode::never, VerifyMode::always}) {
     World world(overlapping_job());
     std::vector<std::int64_t> versions;
     for (std::int64_t v = 0; v < 60; ++v) versions.push_back(v);
-    run(world, {buffering, path, prove, versions});
+    run(world, {buffering, path, verify, versions});
     expect_no_lie(world, Buffering::doubled, 59, 59, name);
   }
 }

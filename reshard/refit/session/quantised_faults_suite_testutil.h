@@ -110,7 +110,7 @@ TEST_P(QuantisedFaults, a_changed_byte_is_found) {
     ASSERT_EQ(outcome(session), "");
     copy_to(*job.source.stored, memory.from, me);
     ASSERT_EQ(outcome(session->refit(1)), "");
-    EXPECT_EQ(outcome(session->prove()), "");
+    EXPECT_EQ(outcome(session->verify()), "");
     for (const bool scales : {false, true}) {
       const QuantisedLayout& layout = *job.target.quantised;
       const auto& pair = layout.pairs.back();
@@ -118,10 +118,10 @@ TEST_P(QuantisedFaults, a_changed_byte_is_found) {
       const SlotId slot = scales ? pair.scales : pair.data;
       const bool has = !now.ranks().empty() && now.at(me, slot) != nullptr && me == Rank(6);
       if (has) now.at(me, slot)[1] ^= std::byte{8};
-      expect_error(session->prove(), Code::corrupt,
+      expect_error(session->verify(), Code::corrupt,
                    {"rank 6", "local tensor '" + layout.stored->slot(slot).name + "'"});
       if (has) now.at(me, slot)[1] ^= std::byte{8};
-      EXPECT_EQ(outcome(session->prove()), "");
+      EXPECT_EQ(outcome(session->verify()), "");
     }
     EXPECT_EQ(outcome(ends.control->quiesce(patient())), "");
   });

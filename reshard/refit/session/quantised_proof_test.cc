@@ -67,15 +67,15 @@ TEST_P(ConvertedProof, finds_a_wrong_byte_and_names_its_tensor) {
   const auto ended = run_group_as_threads<InprocGroup>(
       job.of.ranks, [&, &way = way, &when = when](RankEnds& ends) {
         SessionOptions options = options_of(way);
-        options.prove = when;
+        options.verify = when;
         Fixture f(ends, job, options);
         std::int64_t version = 0;
         for (const bool scales : {false, true}) {
           ASSERT_EQ(outcome(f.session->refit(version++)), "");
-          ASSERT_EQ(outcome(f.session->prove()), "");
+          ASSERT_EQ(outcome(f.session->verify()), "");
           const SlotId slot = converted_slot(job, scales);
           if (ends.rank() == spoiler) f.now().at(spoiler, slot)[1] ^= std::byte{4};
-          const auto proved = f.session->prove();
+          const auto proved = f.session->verify();
           ASSERT_FALSE(proved);
           EXPECT_EQ(proved.error().code, Code::corrupt) << proved.error().message;
           EXPECT_NE(proved.error().message.find("tensor '"), std::string::npos);
@@ -83,7 +83,7 @@ TEST_P(ConvertedProof, finds_a_wrong_byte_and_names_its_tensor) {
         }
         // The group goes on.
         ASSERT_EQ(outcome(f.session->refit(version++)), "");
-        EXPECT_EQ(outcome(f.session->prove()), "");
+        EXPECT_EQ(outcome(f.session->verify()), "");
         EXPECT_EQ(outcome(ends.control->quiesce(patient())), "");
       });
   EXPECT_EQ(outcome(ended), "");
@@ -95,7 +95,7 @@ TEST(ConvertedProofs, find_a_source_that_is_another_one) {
     job.fill(1);
     const auto ended = run_group_as_threads<InprocGroup>(job.of.ranks, [&](RankEnds& ends) {
       SessionOptions options = options_of(way);
-      options.prove = VerifyMode::never;
+      options.verify = VerifyMode::never;
       Fixture f(ends, job, options);
       ASSERT_EQ(outcome(f.session->refit(0)), "") << way.name;
       ASSERT_TRUE(ends.control->barrier(patient()));
@@ -103,7 +103,7 @@ TEST(ConvertedProofs, find_a_source_that_is_another_one) {
       ASSERT_TRUE(ends.control->barrier(patient()));
       copy_to(*job.source.stored, f.from, ends.rank());
       ASSERT_TRUE(ends.control->barrier(patient()));
-      const auto proved = f.session->prove();
+      const auto proved = f.session->verify();
       ASSERT_FALSE(proved) << way.name;
       EXPECT_EQ(proved.error().code, Code::corrupt);
       EXPECT_EQ(outcome(ends.control->quiesce(patient())), "");

@@ -25,7 +25,7 @@ TEST(QuantisedSteady, allocates_nothing) {
       const Memory memory(job, ends.rank());
       PublishedVersion published;
       SessionOptions options = options_of(way);
-      options.prove = VerifyMode::never;
+      options.verify = VerifyMode::never;
       auto session = Session::prepare(*ends.transport, *ends.control, memory.source(job),
                                       memory.target(job, published), options);
       ASSERT_EQ(outcome(session), "");

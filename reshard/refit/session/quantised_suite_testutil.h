@@ -140,7 +140,7 @@ inline SessionOptions options_of(const Way& way) {
   options.refit.staging_bytes = way.staging;
   options.refit.threads = way.threads;
   options.buffering = way.buffering;
-  options.prove = VerifyMode::always;
+  options.verify = VerifyMode::always;
   return options;
 }
 
@@ -183,7 +183,7 @@ inline void run_as_rank(RankEnds& ends, Job& job, const Way& way, int versions,
       const RankBuffers& now = session->target_version().buffer == 0 ? to : back;
       EXPECT_EQ(different_bytes(now, *job.target.stored, me), 0) << "version " << version;
     }
-    EXPECT_EQ(outcome(session->prove()), "");
+    EXPECT_EQ(outcome(session->verify()), "");
     ASSERT_TRUE(ends.control->barrier(patient()));
   }
   const ConversionCounts& counts = session->conversions();

@@ -101,11 +101,11 @@ inline SessionLayouts overlapping_job() {
 }
 
 inline SessionOptions session_options(Buffering buffering, RefitPath path,
-                                      VerifyMode prove = VerifyMode::never) {
+                                      VerifyMode verify = VerifyMode::never) {
   SessionOptions options;
   options.buffering = buffering;
   options.refit.path = path;
-  options.prove = prove;
+  options.verify = verify;
   return options;
 }
 

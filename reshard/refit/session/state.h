@@ -21,7 +21,7 @@ struct Session::State {
   Result<> prepare();
   /// Collective: the four phases of a refit.
   Result<SessionReport> refit(std::int64_t version);
-  Result<> prove();
+  Result<> verify();
 
   Rank me() const { return transport.rank(); }
   bool has_target() const;
