@@ -112,7 +112,7 @@ std::set<std::string> to_leave_out(const ModelLayout& source,
                                    const std::set<std::string>& patterns) {
   std::set<std::string> names = matching_names(source.model(), patterns);
   std::erase_if(names, [&](const std::string& name) {
-    return source.places(*source.model().find(name)).empty();
+    return source.parts_of(*source.model().find(name)).empty();
   });
   return names;
 }
@@ -204,7 +204,7 @@ Result<std::vector<std::string>> write_companions(const Model& model, const Layo
     if (files.files.size() > 1) RESHARD_TRY(folder.write_text(kHfIndexFile, hf_index_of(files)));
     return left_out;
   }
-  LayoutSpec recorded = model.config ? spelled_out(to, *model.config) : to;
+  LayoutSpec recorded = model.config ? with_explicit_defaults(to, *model.config) : to;
   if (leaves_grid_open(to) && side.quantised->choice.grid == BlockGrid::tensor)
     recorded.keys["quant_grid"] = "tensor";
   if (takes_file(to.family)) {

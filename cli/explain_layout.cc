@@ -49,7 +49,7 @@ class Explainer {
  private:
   void add(TensorId id) {
     const std::string pattern = pattern_of(layout_.model()[id].name);
-    const auto places = layout_.places(id);
+    const auto places = layout_.parts_of(id);
     if (places.empty()) add(pattern, "", "no rank holds it", SlotId(-1));
     // Places of one slot are neighbours: they are ascending.
     for (std::size_t i = 0; i < places.size();) {
@@ -78,7 +78,7 @@ class Explainer {
 
   Rank first_of(const Slot& slot) const { return layout_.rank_set(slot.ranks).members().front(); }
 
-  std::string how(TensorId id, const ModelLayout::Place& place, Index pieces) {
+  std::string how(TensorId id, const PartId& place, Index pieces) {
     const Slot& slot = layout_.slot(place.slot);
     const Section& section = slot.sections[static_cast<std::size_t>(place.section)];
     const PlacedBox& part = section.parts[static_cast<std::size_t>(place.part)];

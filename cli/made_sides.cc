@@ -23,7 +23,7 @@ Index most_made_of(const ModelLayout& from, const ModelLayout& to) {
     std::set<SlotId> sources;
     for (const Section& section : to.slot(SlotId(static_cast<SlotId::rep>(i))).sections)
       for (const PlacedBox& part : section.parts)
-        for (const ModelLayout::Place& place : from.places(part.tensor)) sources.insert(place.slot);
+        for (const PartId& place : from.parts_of(part.tensor)) sources.insert(place.slot);
     Index bytes = 0;
     for (const SlotId slot : sources)
       from.rank_set(from.slot(slot).ranks).for_each([&](Rank r) {

@@ -141,7 +141,7 @@ Result<int> plan_graph(const Planner& planner) {
 
 /// What takes more than some seconds is said before.
 void announce(const Planner& planner) {
-  const Index transfers = planner.least_transfers();
+  const Index transfers = planner.min_transfers();
   if (transfers < kManyTransfers) return;
   complain(
       fmt::format("adding up {} transfers of {}, which takes a while; --rank R plans one alone",

@@ -69,8 +69,8 @@ std::string leave_cache_scales(PlanPair& pair) {
   Index count = 0;
   for (Index i = 0; i < model.size(); ++i) {
     const TensorId id(static_cast<TensorId::rep>(i));
-    if (!is_cache_scale(model[id]) || !pair.source->places(id).empty() ||
-        pair.target->places(id).empty())
+    if (!is_cache_scale(model[id]) || !pair.source->parts_of(id).empty() ||
+        pair.target->parts_of(id).empty())
       continue;
     if (count++ == 0) first = model[id].name;
     pair.ignore.insert(model[id].name);

@@ -27,7 +27,7 @@ std::vector<bool> moved_tensors(const ModelLayout& source, const ModelLayout& ta
   std::vector<bool> moved;
   for (Index i = 0; i < target.model().size(); ++i) {
     const TensorId id(static_cast<TensorId::rep>(i));
-    moved.push_back(!source.places(id).empty() && !target.places(id).empty());
+    moved.push_back(!source.parts_of(id).empty() && !target.parts_of(id).empty());
   }
   return moved;
 }

@@ -92,7 +92,7 @@ class RunProof : public ::testing::Test {
   /// Flips one bit of an element of the tensor on a rank.
   void damage(const RankBuffers& buffers, Rank r, const std::string& tensor) const {
     const ModelLayout& layout = buffers.layout();
-    for (const auto& place : layout.places(model_.tensors->find(tensor).value())) {
+    for (const auto& place : layout.parts_of(model_.tensors->find(tensor).value())) {
       const auto fragment = layout.fragment(place, r);
       if (!fragment) continue;
       const Index at = fragment->where.offset * bits(layout.slot(place.slot).dtype) / 8;

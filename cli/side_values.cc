@@ -31,7 +31,7 @@ Result<std::shared_ptr<const Planner>> plan_of_both(std::shared_ptr<const ModelL
   PlanOptions options;
   for (Index i = 0; i < from->model().size(); ++i) {
     const TensorId id(static_cast<TensorId::rep>(i));
-    if (from->places(id).empty() || to->places(id).empty())
+    if (from->parts_of(id).empty() || to->parts_of(id).empty())
       options.ignore.insert(from->model()[id].name);
   }
   return std::make_shared<const Planner>(

@@ -28,8 +28,8 @@ std::vector<Result<ReshardPlan>> plans(int size, const ModelLayout& source,
   const auto ran = run_ranks(size, [&](Rank r) -> Result<> {
     const auto control = RESHARD_TRY(group.control(r));
     RankMetadata src, dst;
-    if (source.ranks().contains(r)) src = reported(source, c, r);
-    if (target.ranks().contains(r)) dst = reported(target, c, r);
+    if (source.ranks().contains(r)) src = reported_by(source, c, r);
+    if (target.ranks().contains(r)) dst = reported_by(target, c, r);
     out[r.index()] = build_centralized_reshard_plan(
         *control, source.ranks().contains(r) ? &src : nullptr,
         target.ranks().contains(r) ? &dst : nullptr, planned_by, patient());
@@ -46,7 +46,7 @@ TEST_P(CentralizedPlan, is_the_same_whoever_plans) {
   const auto model = model_of(c);
   const auto source = layout_of(GetParam().first, model, c);
   const auto target = layout_of(GetParam().second, model, c);
-  const auto pair = gathered_layouts(reported(*source, c), reported(*target, c));
+  const auto pair = gathered_layouts(reported_by(*source, c), reported_by(*target, c));
   ASSERT_TRUE(pair.has_value()) << pair.error().message;
   const auto planner = Planner::make(pair->source, pair->target, {pair->ignore});
   ASSERT_TRUE(planner.has_value()) << planner.error().message;

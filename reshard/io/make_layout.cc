@@ -81,7 +81,7 @@ Result<std::optional<QuantNotation>> take_notation(LayoutSpec& spec,
                                                    std::optional<BlockGrid> grid) {
   LayoutSpec said = spec;
   auto notation = RESHARD_TRY(take_quant(spec));
-  if (!notation || notation->grid || !grid || notation->grid_or_usual() == *grid) return notation;
+  if (!notation || notation->grid || !grid || notation->effective_grid() == *grid) return notation;
   notation->otherwise = grid;
   said.keys[kGridKey] = *grid == BlockGrid::tensor ? "tensor" : "local";
   notation->name = to_string(said);
@@ -92,7 +92,7 @@ Result<std::optional<QuantNotation>> take_notation(LayoutSpec& spec,
 /// same method, or of one scale for each weight, where all modules have one.
 bool keeps_input_scales(const QuantNotation& notation, const Model& model) {
   const auto& method = model.stored_method;
-  if (method && says(*method, notation.format) && notation.method.value_or(*method) == *method)
+  if (method && supports(*method, notation.format) && notation.method.value_or(*method) == *method)
     return true;
   const bool one_scale = notation.format.block_rows == 0 && notation.format.block_cols == 0;
   return one_scale && has_input_scales(*model.tensors, model.stored->tensors);
@@ -116,10 +116,12 @@ Result<LayoutSide> side_of(LayoutSpec spec, const Model& model, const std::strin
   side.values = side.quantised->values;
   (spec.family == "hf" ? side.method : side.modules) = notation->method;
   if (spec.family != "hf") return side;
-  if (!side.method && alike && model.stored_method && says(*model.stored_method, notation->format))
+  if (!side.method && alike && model.stored_method &&
+      supports(*model.stored_method, notation->format))
     side.method = model.stored_method;
   if (!side.method)
-    side.method = usual_quant_method(notation->format, !side.quantised->choice.input_first.empty());
+    side.method =
+        default_quant_method(notation->format, !side.quantised->choice.input_first.empty());
   return side;
 }
 
@@ -166,7 +168,7 @@ Result<LayoutSide> own_side(const Model& model) {
     for (const std::string& file : files)
       if (auto plain = files::check_file_name(file); !plain)
         return tl::unexpected(std::move(plain).error().in(index + ": layout"));
-    if (model.config && spelled_out(*spec, *model.config).keys != spec->keys)
+    if (model.config && with_explicit_defaults(*spec, *model.config).keys != spec->keys)
       return fail(Code::invalid_argument,
                   fmt::format("{}: layout '{}' does not say what the norms of {} hold; write "
                               "gamma=zero_centered, as Megatron trains it, or gamma=stored, as the "

@@ -244,7 +244,7 @@ Result<> apply_config(ModelSpec stored, Model& model) {
   config.router_expert_bias |=
       std::any_of(stored.tensors().begin(), stored.tensors().end(),
                   [](const CanonicalTensor& t) { return t.name.ends_with(kRouterBias); });
-  take_prefixes(stored, config);
+  detect_prefixes(stored, config);
   forget_missing_mtp(stored, config);
   RESHARD_TRY(take_copies(model, config, stored));
   const ModelSpec wanted = RESHARD_TRY(canonical_tensors(config));

@@ -63,7 +63,7 @@ struct ModelConfig {
   std::string architecture;   ///< architectures[0], as "Qwen3MoeForCausalLM".
   std::string model_type;     ///< as "qwen3_moe".
   DType dtype = DType::bf16;  ///< torch_dtype or dtype; bfloat16 when absent.
-  bool says_dtype = false;    ///< the file names it.
+  bool has_dtype = false;     ///< the file names it.
   /// quant_method of the quantization_config of a checkpoint whose weights are not plain numbers of
   /// that dtype ("fp8", "mxfp4"); empty for plain ones. The sizes here are those of plain weights.
   std::string quantization;

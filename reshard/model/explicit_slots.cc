@@ -39,12 +39,12 @@ void ExplicitSlots::add(const RankSet& ranks, ExplicitTensor tensor) {
   add_ranks(ranks);
   auto& bucket = by_digest_[digest(tensor)];
   for (std::size_t i : bucket) {
-    if (!same(held_[i].tensor, tensor)) continue;
-    held_[i].ranks = held_[i].ranks | ranks;
+    if (!same(entries_[i].tensor, tensor)) continue;
+    entries_[i].ranks = entries_[i].ranks | ranks;
     return;
   }
-  bucket.push_back(held_.size());
-  held_.push_back({std::move(tensor), ranks});
+  bucket.push_back(entries_.size());
+  entries_.push_back({std::move(tensor), ranks});
 }
 
 void ExplicitSlots::finish() {
@@ -60,22 +60,22 @@ void ExplicitSlots::finish() {
   if (all.empty()) return;
   // Nothing is cut by coordinates, so a mesh without axes serves all slots.
   const MeshId mesh = builder_.add_mesh(*Mesh::make({}, all[0]));
-  for (TargetVersion& h : held_) {
-    ExplicitTensor& t = h.tensor;
+  for (Entry& entry : entries_) {
+    ExplicitTensor& t = entry.tensor;
     Section section{t.shape, {}, std::move(t.parts)};
     std::vector<Section> sections;
     sections.push_back(std::move(section));
     builder_.add(Slot{.name = std::move(t.name),
                       .dtype = t.dtype,
                       .mesh = mesh,
-                      .ranks = builder_.add_ranks(std::move(h.ranks)),
+                      .ranks = builder_.add_ranks(std::move(entry.ranks)),
                       .padded = t.padded,
                       .sections = std::move(sections),
                       .merged = t.merged,
                       .map = t.map,
                       .casts = t.casts});
   }
-  held_.clear();
+  entries_.clear();
   by_digest_.clear();
 }
 

@@ -37,13 +37,13 @@ class ExplicitSlots {
   void finish();
 
  private:
-  struct TargetVersion {
+  struct Entry {
     ExplicitTensor tensor;
     RankSet ranks;
   };
   LayoutBuilder& builder_;
   RankSet ranks_;
-  std::vector<TargetVersion> held_;
+  std::vector<Entry> entries_;
   std::unordered_map<std::uint64_t, std::vector<std::size_t>> by_digest_;
 };
 

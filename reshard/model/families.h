@@ -38,7 +38,7 @@ Result<ModelLayout> megatron_layout(const LayoutSpec& spec, const FamilyInput& i
 
 /// The same layout with those keys said whose default is the model class's own and changes values
 /// but no shapes: megatron's gamma for Qwen3-Next. For what is stored beside the values.
-LayoutSpec spelled_out(LayoutSpec spec, const ModelConfig& config);
+LayoutSpec with_explicit_defaults(LayoutSpec spec, const ModelConfig& config);
 
 /// vLLM's modules before any kernel permutes them. Keys: tp, dp (vLLM's own data parallel: experts
 /// without ep are cut by tp * dp), ep (1, tp or tp * dp), pp, replicas (independent engines),

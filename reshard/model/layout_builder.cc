@@ -101,7 +101,7 @@ Result<> LayoutBuilder::check_form(const Slot& slot, TensorId id, const Slot* fi
 
 Result<ModelLayout> LayoutBuilder::finish() && {
   ModelLayout& l = layout_;
-  l.first_place_.assign(static_cast<std::size_t>(model().size()) + 1, 0);
+  l.first_part_.assign(static_cast<std::size_t>(model().size()) + 1, 0);
   l.slots_of_set_.resize(l.rank_sets_.size());
   std::vector<const Slot*> first(static_cast<std::size_t>(model().size()));
   for (std::size_t s = 0; s < l.slots_.size(); ++s) {
@@ -111,18 +111,17 @@ Result<ModelLayout> LayoutBuilder::finish() && {
       for (const PlacedBox& p : section.parts) {
         RESHARD_TRY(check_form(slot, p.tensor, first[p.tensor.index()]));
         first[p.tensor.index()] = &slot;
-        ++l.first_place_[p.tensor.index() + 1];
+        ++l.first_part_[p.tensor.index() + 1];
       }
     }
   }
-  for (std::size_t i = 1; i < l.first_place_.size(); ++i)
-    l.first_place_[i] += l.first_place_[i - 1];
-  l.places_.resize(static_cast<std::size_t>(l.first_place_.back()));
-  auto next = l.first_place_;
+  for (std::size_t i = 1; i < l.first_part_.size(); ++i) l.first_part_[i] += l.first_part_[i - 1];
+  l.part_ids_.resize(static_cast<std::size_t>(l.first_part_.back()));
+  auto next = l.first_part_;
   for (std::size_t s = 0; s < l.slots_.size(); ++s)
     for (std::size_t k = 0; k < l.slots_[s].sections.size(); ++k)
       for (std::size_t p = 0; p < l.slots_[s].sections[k].parts.size(); ++p)
-        l.places_[static_cast<std::size_t>(
+        l.part_ids_[static_cast<std::size_t>(
             next[l.slots_[s].sections[k].parts[p].tensor.index()]++)] = {
             SlotId(static_cast<SlotId::rep>(s)), static_cast<std::int32_t>(k),
             static_cast<std::int32_t>(p)};

@@ -20,7 +20,7 @@ std::string joined(auto begin, auto end) {
 
 constexpr Index kLargest = Index{1} << 20;
 /// Most unknown keys that a message names.
-constexpr std::size_t kMostUnknown = 8;
+constexpr std::size_t kMaxShown = 8;
 
 }  // namespace
 
@@ -37,8 +37,8 @@ Result<Index> LayoutSpec::integer(const std::string& key, Index otherwise, Index
   return value;
 }
 
-Result<std::string> LayoutSpec::word(const std::string& key,
-                                     std::initializer_list<std::string_view> allowed) const {
+Result<std::string> LayoutSpec::one_of(const std::string& key,
+                                       std::initializer_list<std::string_view> allowed) const {
   const auto it = keys.find(key);
   if (it == keys.end()) return std::string(*allowed.begin());
   if (std::find(allowed.begin(), allowed.end(), it->second) == allowed.end())
@@ -57,12 +57,12 @@ Result<std::optional<DType>> LayoutSpec::dtype() const {
               fmt::format("{}: dtype={} must be float32, bfloat16 or float16", family, it->second));
 }
 
-Result<> LayoutSpec::only(const std::set<std::string>& known) const {
+Result<> LayoutSpec::check_keys(const std::set<std::string>& known) const {
   std::vector<std::string> unknown;
   for (const auto& [key, value] : keys)
     if (!known.contains(key)) unknown.push_back("'" + key + "'");
   if (unknown.empty()) return {};
-  const std::size_t more = unknown.size() - std::min(unknown.size(), kMostUnknown);
+  const std::size_t more = unknown.size() - std::min(unknown.size(), kMaxShown);
   unknown.resize(unknown.size() - more);
   return fail(Code::invalid_argument, fmt::format("{}: unknown key{} {}{}; it knows {}", family,
                                                   unknown.size() + more > 1 ? "s" : "",

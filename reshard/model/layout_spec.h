@@ -23,13 +23,13 @@ struct LayoutSpec {
   /// An integer key, or `otherwise` when absent. Errors: not a whole number from `least` to 2^20.
   Result<Index> integer(const std::string& key, Index otherwise, Index least = 1) const;
   /// A key with one of these words, or the first of them when absent.
-  Result<std::string> word(const std::string& key,
-                           std::initializer_list<std::string_view> allowed) const;
+  Result<std::string> one_of(const std::string& key,
+                             std::initializer_list<std::string_view> allowed) const;
   /// The key dtype: what floating-point tensors are stored as; none when absent. Error: not
   /// float32, bfloat16 or float16.
   Result<std::optional<DType>> dtype() const;
   /// Error naming the keys that are not among `known`, and those that are.
-  Result<> only(const std::set<std::string>& known) const;
+  Result<> check_keys(const std::set<std::string>& known) const;
 };
 
 /// True for the families that are read from a file: "rules:FILE", "dtensor:FILE".

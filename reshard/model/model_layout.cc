@@ -30,7 +30,7 @@ Interval PlacedBox::within(int i, Interval held) const {
 
 /// What a rank holds of a section's full tensor; an interval per full dimension, any of them may be
 /// empty.
-struct ModelLayout::TargetVersion {
+struct ModelLayout::LocalPiece {
   std::array<Interval, kMaxDims> dims;
   Interval operator[](int i) const { return dims[static_cast<std::size_t>(i)]; }
 
@@ -42,9 +42,9 @@ struct ModelLayout::TargetVersion {
   }
 };
 
-ModelLayout::TargetVersion ModelLayout::held(const Slot& slot, const Section& section,
-                                             const Dims& coordinates) const {
-  TargetVersion h;
+ModelLayout::LocalPiece ModelLayout::local_piece(const Slot& slot, const Section& section,
+                                                 const Dims& coordinates) const {
+  LocalPiece h;
   for (int i = 0; i < section.extent.size(); ++i) {
     const CutId id = section.cuts[static_cast<std::size_t>(i)];
     h.dims[static_cast<std::size_t>(i)] =
@@ -68,50 +68,48 @@ Dims ModelLayout::local_shape(SlotId id, Rank r) const {
   const Dims coordinates = coordinates_of(mesh(s.mesh), r);
   Dims shape;
   for (std::size_t k = 0; k < s.sections.size(); ++k) {
-    const TargetVersion h = held(s, s.sections[k], coordinates);
+    const LocalPiece h = local_piece(s, s.sections[k], coordinates);
     h.stack_on(shape, s.stack_dim, s.sections[k].extent.size(), k == 0);
   }
   return shape;
 }
 
-std::span<const ModelLayout::Place> ModelLayout::places(TensorId id) const {
-  const auto begin = first_place_[id.index()], end = first_place_[id.index() + 1];
-  return std::span(places_).subspan(static_cast<std::size_t>(begin),
-                                    static_cast<std::size_t>(end - begin));
+std::span<const PartId> ModelLayout::parts_of(TensorId id) const {
+  const auto begin = first_part_[id.index()], end = first_part_[id.index() + 1];
+  return std::span(part_ids_).subspan(static_cast<std::size_t>(begin),
+                                      static_cast<std::size_t>(end - begin));
 }
 
 StoredForm ModelLayout::form(TensorId id) const {
-  const auto held = places(id);
-  if (held.empty()) return {model()[id].dtype, ValueMap::identity};
-  const Slot& s = slot(held[0].slot);
+  const auto parts = parts_of(id);
+  if (parts.empty()) return {model()[id].dtype, ValueMap::identity};
+  const Slot& s = slot(parts[0].slot);
   return {s.dtype, s.map};
 }
 
-const PlacedBox& ModelLayout::placed(Place p) const {
-  return slot(p.slot)
-      .sections[static_cast<std::size_t>(p.section)]
-      .parts[static_cast<std::size_t>(p.part)];
+const PlacedBox& ModelLayout::part(PartId id) const {
+  return slot(id.slot)
+      .sections[static_cast<std::size_t>(id.section)]
+      .parts[static_cast<std::size_t>(id.part)];
 }
 
-std::optional<Fragment> ModelLayout::fragment(Place place, Rank r) const {
-  const Slot& s = slot(place.slot);
+std::optional<Fragment> ModelLayout::fragment(PartId id, Rank r) const {
+  const Slot& s = slot(id.slot);
   if (!rank_set(s.ranks).contains(r)) return std::nullopt;
   const Dims coordinates = coordinates_of(mesh(s.mesh), r);
   Dims shape;
   Index stacked = 0;
-  TargetVersion mine;
+  LocalPiece mine;
   for (std::size_t k = 0; k < s.sections.size(); ++k) {
-    const TargetVersion h = held(s, s.sections[k], coordinates);
+    const LocalPiece h = local_piece(s, s.sections[k], coordinates);
     h.stack_on(shape, s.stack_dim, s.sections[k].extent.size(), k == 0);
-    if (static_cast<int>(k) < place.section) stacked += h[s.stack_dim].size();
-    if (static_cast<int>(k) == place.section) mine = h;
+    if (static_cast<int>(k) < id.section) stacked += h[s.stack_dim].size();
+    if (static_cast<int>(k) == id.section) mine = h;
   }
-  const PlacedBox& p = placed(place);
+  const PlacedBox& p = part(id);
   const Dims full_strides = row_major(shape);
-  Fragment f{p.tensor,
-             place.slot,
-             {},
-             {stacked * full_strides[s.stack_dim], Dims::filled(p.box.rank(), 0)}};
+  Fragment f{
+      p.tensor, id.slot, {}, {stacked * full_strides[s.stack_dim], Dims::filled(p.box.rank(), 0)}};
   std::array<bool, kMaxDims> mapped{};
   std::array<Interval, kMaxDims> box;
   for (int i = 0; i < p.box.rank(); ++i) {
@@ -198,6 +196,81 @@ Index local_bytes(const ModelLayout& layout, Rank r) {
   for (SlotId id : layout.slots_of(r))
     total += volume(layout.local_shape(id, r)) * bits(layout.slot(id).dtype) / 8;
   return total;
+}
+
+namespace {
+
+/// The boxes that a fragment occupies in its row-major local tensor; local dimensions it does not
+/// span have size 1. One, but where it leaves gaps.
+std::vector<Box> occupied(const Fragment& f, const Dims& shape) {
+  const Dims strides = row_major(shape);
+  std::array<Interval, kMaxDims> dims;
+  Index rest = f.where.offset;
+  for (int k = 0; k < shape.size(); ++k) {
+    const Index begin = rest / strides[k];
+    rest %= strides[k];
+    dims[static_cast<std::size_t>(k)] = Interval{begin, begin + 1};
+  }
+  std::vector<Box> boxes{
+      Box(std::span<const Interval>(dims.data(), static_cast<std::size_t>(shape.size())))};
+  for (int i = 0; i < f.box.rank(); ++i) {
+    const Index size = f.box[i].size(), stride = f.where.strides[i];
+    int k = 0;
+    while (k < shape.size() && (strides[k] > stride || shape[k] == 1)) ++k;
+    if (size == 1 || k == shape.size() || stride % strides[k] != 0) continue;
+    const Index step = stride / strides[k], runs = step == 1 ? 1 : size;
+    std::vector<Box> all;
+    for (const Box& box : boxes)
+      for (Index run = 0; run < runs; ++run) {
+        const Index begin = box[k].begin() + run * step;
+        all.push_back(box.with(k, Interval{begin, begin + (step == 1 ? size : 1)}));
+      }
+    boxes = std::move(all);
+  }
+  return boxes;
+}
+
+}  // namespace
+
+Result<> check_shard_map(const ModelLayout& layout, Rank r) {
+  for (SlotId id : layout.slots_of(r)) {
+    const LocalTensor local = layout.local(id, r);
+    const Slot& slot = layout.slot(id);
+    const auto where = [&] {
+      return fmt::format("{}: rank {}: local tensor '{}'", layout.name(), r.value(), slot.name);
+    };
+    std::vector<Box> boxes;
+    Index covered = 0;
+    for (const Fragment& f : local.fragments) {
+      const std::vector<Box> here = occupied(f, local.shape);
+      boxes.insert(boxes.end(), here.begin(), here.end());
+      covered += f.box.volume();
+      Index elements = 0;
+      bool inside = true;
+      for (const Box& box : here) {
+        elements += box.volume();
+        inside = inside && contains(Box::whole(local.shape), box);
+      }
+      if (elements != f.box.volume() || !inside)
+        return fail(Code::invalid_argument,
+                    fmt::format("{}: a fragment of '{}' reaches outside shape {}", where(),
+                                layout.model()[f.tensor].name, to_string(local.shape)));
+    }
+    std::sort(boxes.begin(), boxes.end(), before);
+    for (std::size_t i = 0; i < boxes.size(); ++i)
+      for (std::size_t j = i + 1; j < boxes.size() && boxes[j][0].begin() < boxes[i][0].end(); ++j)
+        if (!intersect(boxes[i], boxes[j]).empty())
+          return fail(Code::invalid_argument,
+                      fmt::format("{}: two fragments overlap at {}", where(),
+                                  to_string(intersect(boxes[i], boxes[j]))));
+    if (covered != volume(local.shape) && !slot.padded)
+      return fail(
+          Code::invalid_argument,
+          fmt::format(
+              "{}: {} of {} elements belong to no canonical tensor and are not declared padding",
+              where(), volume(local.shape) - covered, volume(local.shape)));
+  }
+  return {};
 }
 
 }  // namespace reshard

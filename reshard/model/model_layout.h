@@ -78,17 +78,18 @@ struct LocalTensor {
   std::vector<Fragment> fragments;
 };
 
+/// Names a part of a layout: part `part` of section `section` of a slot. Over all ranks: a rank of
+/// the slot holds of it a fragment or nothing.
+struct PartId {
+  SlotId slot;
+  std::int32_t section = 0, part = 0;
+};
+
 /// Which rank holds which canonical boxes where: any rank's shard map in closed form.
 ///
 /// Immutable once built; safe to read from any thread. Holds its ModelSpec alive.
 class ModelLayout {
  public:
-  /// A position of a canonical tensor among the slots.
-  struct Place {
-    SlotId slot;
-    std::int32_t section = 0, part = 0;
-  };
-
   const std::string& name() const { return name_; }
   const ModelSpec& model() const { return *model_; }
   const std::shared_ptr<const ModelSpec>& shared_model() const { return model_; }
@@ -114,12 +115,12 @@ class ModelLayout {
   /// @pre the rank is in the slot's rank set
   LocalTensor local(SlotId id, Rank r) const;
   /// Where the canonical tensor appears, over all ranks, ascending.
-  std::span<const Place> places(TensorId id) const;
+  std::span<const PartId> parts_of(TensorId id) const;
   /// The fragment of this place on this rank; none where the rank is not among the slot's or its
   /// piece is empty.
-  std::optional<Fragment> fragment(Place place, Rank r) const;
+  std::optional<Fragment> fragment(PartId id, Rank r) const;
   /// The canonical tensor and the box that this place refers to, over all ranks.
-  const PlacedBox& placed(Place p) const;
+  const PlacedBox& part(PartId id) const;
   /// How all places of the tensor store its values; as it is where no rank holds it.
   StoredForm form(TensorId id) const;
   /// True when the layout says that it leaves this tensor out on purpose (mtp=0, say).
@@ -131,8 +132,8 @@ class ModelLayout {
 
  private:
   friend class LayoutBuilder;
-  struct TargetVersion;
-  TargetVersion held(const Slot& slot, const Section& section, const Dims& coordinates) const;
+  struct LocalPiece;
+  LocalPiece local_piece(const Slot& slot, const Section& section, const Dims& coordinates) const;
   std::uint64_t make_digest() const;
 
   std::string name_;
@@ -142,8 +143,8 @@ class ModelLayout {
   std::vector<RankSet> rank_sets_;
   std::vector<std::vector<SlotId>> slots_of_set_;
   std::vector<Slot> slots_;
-  std::vector<Place> places_;
-  std::vector<std::int64_t> first_place_;
+  std::vector<PartId> part_ids_;
+  std::vector<std::int64_t> first_part_;
   std::vector<bool> omitted_;  ///< by TensorId; empty: none.
   RankSet ranks_;
   std::uint64_t digest_ = 0;

@@ -24,8 +24,8 @@ Result<> check_tensor_name(std::string_view name);
 /// of their lengths of steps, each a character compared, and all together no more than is allowed.
 class PatternMatcher {
  public:
-  static constexpr std::uint64_t kMostSteps = std::uint64_t{1} << 32;
-  explicit PatternMatcher(std::uint64_t most_steps = kMostSteps) : left_(most_steps) {}
+  static constexpr std::uint64_t kMaxSteps = std::uint64_t{1} << 32;
+  explicit PatternMatcher(std::uint64_t max_steps = kMaxSteps) : left_(max_steps) {}
 
   /// What each '*' and '#' matched, in order, the shortest for the first '*' that lets the rest
   /// match, then for the next; none if the name does not match. Error: no steps are left.

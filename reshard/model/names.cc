@@ -156,7 +156,7 @@ std::vector<std::pair<std::string, std::string>> HfNames::aliases() const {
   return out;
 }
 
-void take_prefixes(const ModelSpec& stored, ModelConfig& config) {
+void detect_prefixes(const ModelSpec& stored, ModelConfig& config) {
   const HfNames usual(config);
   if (stored.find(usual.embedding())) return;
   const auto behind = [&](const std::string& name) { return name.substr(usual.decoder().size()); };

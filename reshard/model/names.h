@@ -85,6 +85,6 @@ class HfNames {
 /// Sets the config's decoder_prefix and head_prefix to those of a checkpoint with these tensors:
 /// what stands before its embedding and final norm, where they are not under the class's own names,
 /// and one prefix alone has both.
-void take_prefixes(const ModelSpec& stored, ModelConfig& config);
+void detect_prefixes(const ModelSpec& stored, ModelConfig& config);
 
 }  // namespace reshard

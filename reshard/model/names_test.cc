@@ -25,9 +25,9 @@ ModelSpec renamed(const ModelConfig& c, const std::string& decoder, const std::s
   return out;
 }
 
-/// "decoder|head" of what take_prefixes() found.
+/// "decoder|head" of what detect_prefixes() found.
 std::string prefixes(const ModelSpec& stored, ModelConfig c) {
-  take_prefixes(stored, c);
+  detect_prefixes(stored, c);
   if (!c.decoder_prefix.empty()) {
     EXPECT_TRUE(check_against(stored, *canonical_tensors(c)));
   }
@@ -54,7 +54,7 @@ TEST(Names, what_is_no_decoder_gives_no_prefix) {
   for (const char* name : {"b.embed_tokens.weight", "b.norm.weight"})
     ASSERT_TRUE(two.add(name, {2, 2}, DType::bf16));
   ModelConfig found = c;
-  take_prefixes(two, found);
+  detect_prefixes(two, found);
   EXPECT_EQ(found.decoder_prefix, "") << "two could be meant";
 }
 

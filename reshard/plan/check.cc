@@ -19,7 +19,7 @@ std::map<TensorId, Region> held_by(const ModelLayout& layout, Rank r) {
 }
 
 bool holds(const ModelLayout& layout, TensorId tensor, Rank r, const Box& box) {
-  for (const auto& place : layout.places(tensor))
+  for (const auto& place : layout.parts_of(tensor))
     if (const auto f = layout.fragment(place, r); f && contains(f->box, box)) return true;
   return false;
 }
@@ -109,8 +109,8 @@ class Checker {
 
 }  // namespace
 
-Result<> check_part(const Planner& planner, const RankPlan& part,
-                    const std::set<std::string>& ignored, const std::set<std::string>& only) {
+Result<> check_rank_plan(const Planner& planner, const RankPlan& part,
+                         const std::set<std::string>& ignored, const std::set<std::string>& only) {
   return Checker(planner, part, ignored, only).run();
 }
 

@@ -13,8 +13,8 @@ namespace reshard {
 /// Errors name rank, tensor and box. Cost: squared in the pieces of one tensor on this rank.
 /// `ignored`: names that PlanOptions::ignore let stay without a source. `only`: those that
 /// PlanOptions::only asked for.
-Result<> check_part(const Planner& planner, const RankPlan& part,
-                    const std::set<std::string>& ignored = {},
-                    const std::set<std::string>& only = {});
+Result<> check_rank_plan(const Planner& planner, const RankPlan& part,
+                         const std::set<std::string>& ignored = {},
+                         const std::set<std::string>& only = {});
 
 }  // namespace reshard

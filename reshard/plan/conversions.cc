@@ -28,7 +28,7 @@ std::vector<std::string> omitted_by(const Planner& planner) {
   const ModelSpec& model = planner.source().model();
   for (Index t = 0; t < model.size(); ++t) {
     const TensorId id(static_cast<TensorId::rep>(t));
-    if (!planner.source().places(id).empty() && planner.target().places(id).empty())
+    if (!planner.source().parts_of(id).empty() && planner.target().parts_of(id).empty())
       names.push_back(model[id].name);
   }
   return names;

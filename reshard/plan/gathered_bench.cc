@@ -25,11 +25,11 @@ struct Gathered {
     const auto to = layout_of("megatron:tp=8,ep=64,etp=1,dp=128,vocab_multiple=64", model, c);
     from->ranks().for_each([&](Rank r) {
       MetadataGatherer one;
-      if (one.add(reported(*from, c, r)))
+      if (one.add(reported_by(*from, c, r)))
         sent_bytes += encode_metadata(std::move(one).finish()).size();
     });
-    source = reported(*from, c);
-    target = reported(*to, c);
+    source = reported_by(*from, c);
+    target = reported_by(*to, c);
   }
 };
 

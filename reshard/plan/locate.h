@@ -14,8 +14,8 @@ struct Located {
 
 /// Calls f(Located) for each place on the rank that holds all of the box, in a fixed order.
 template <class F>
-void for_each_place(const ModelLayout& layout, TensorId tensor, Rank r, const Box& box, F&& f) {
-  for (const auto& place : layout.places(tensor)) {
+void for_each_location(const ModelLayout& layout, TensorId tensor, Rank r, const Box& box, F&& f) {
+  for (const auto& place : layout.parts_of(tensor)) {
     const auto found = layout.fragment(place, r);
     if (!found || !contains(found->box, box)) continue;
     Dims inside;
@@ -24,11 +24,11 @@ void for_each_place(const ModelLayout& layout, TensorId tensor, Rank r, const Bo
   }
 }
 
-/// The first place that for_each_place finds. @pre there is one: the box lies in a cell that the
+/// The first place that for_each_location finds. @pre there is one: the box lies in a cell that the
 /// rank holds
-inline Located first_place(const ModelLayout& layout, TensorId tensor, Rank r, const Box& box) {
+inline Located first_location(const ModelLayout& layout, TensorId tensor, Rank r, const Box& box) {
   std::optional<Located> first;
-  for_each_place(layout, tensor, r, box, [&](const Located& l) {
+  for_each_location(layout, tensor, r, box, [&](const Located& l) {
     if (!first) first = l;
   });
   RESHARD_CHECK(first.has_value());

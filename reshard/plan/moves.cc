@@ -72,10 +72,10 @@ void coalesce(std::vector<Move>& sorted) {
 Result<std::vector<Move>> copy_ops(const Planner& planner, std::span<const Transfer> deliveries) {
   std::vector<Move> out;
   for (const Transfer& t : deliveries) {
-    const Located from = first_place(planner.source(), t.tensor, t.src, t.box);
+    const Located from = first_location(planner.source(), t.tensor, t.src, t.box);
     const Conversion conversion = planner.conversion(t.tensor);
     Result<> status;
-    for_each_place(planner.target(), t.tensor, t.dst, t.box, [&](const Located& to) {
+    for_each_location(planner.target(), t.tensor, t.dst, t.box, [&](const Located& to) {
       auto copy = copy_between(conversion, t.box.shape(), from.where, to.where);
       if (!copy) {
         status =
@@ -96,7 +96,7 @@ Result<std::vector<PairPiece>> pieces_of(const Planner& planner,
                                          std::span<const Transfer> transfers) {
   const auto packing = [&](const ModelLayout& layout, Rank r,
                            const Transfer& t) -> Result<Packing> {
-    const Located local = first_place(layout, t.tensor, r, t.box);
+    const Located local = first_location(layout, t.tensor, r, t.box);
     const Conversion mine{layout.form(t.tensor), planner.wire_form(t.tensor)};
     const Strided row_major_box{0, row_major(t.box.shape())};
     return Packing{local.slot,
@@ -121,12 +121,13 @@ Result<std::vector<PairPiece>> pieces_of(const Planner& planner,
   return out;
 }
 
-Result<std::vector<Move>> repeats_of(const Planner& planner, std::span<const Transfer> deliveries) {
+Result<std::vector<Move>> duplicate_copies(const Planner& planner,
+                                           std::span<const Transfer> deliveries) {
   std::vector<Move> out;
   for (const Transfer& t : deliveries) {
     std::vector<Located> places;
-    for_each_place(planner.target(), t.tensor, t.dst, t.box,
-                   [&](const Located& to) { places.push_back(to); });
+    for_each_location(planner.target(), t.tensor, t.dst, t.box,
+                      [&](const Located& to) { places.push_back(to); });
     for (std::size_t i = 1; i < places.size(); ++i) {
       const StoredForm form = planner.target().form(t.tensor);
       const auto copy =

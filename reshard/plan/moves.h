@@ -55,6 +55,7 @@ Result<std::vector<PairPiece>> pieces_of(const Planner& planner,
 
 /// Copies inside the target that fill the second and later places of what a rank has received or
 /// copied. To run after all its deliveries to first places are done.
-Result<std::vector<Move>> repeats_of(const Planner& planner, std::span<const Transfer> deliveries);
+Result<std::vector<Move>> duplicate_copies(const Planner& planner,
+                                           std::span<const Transfer> deliveries);
 
 }  // namespace reshard

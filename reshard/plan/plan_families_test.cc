@@ -67,7 +67,7 @@ TEST(PlanFamilies, parts_of_real_shapes_pass_the_checker) {
     const Planner planner = plan(p.config, p.from, p.to);
     const auto ranks = planner.ranks().members();
     for (std::size_t i : {std::size_t{0}, ranks.size() / 2 + 1, ranks.size() - 1}) {
-      const auto ok = check_part(planner, planner.rank_plan(ranks[i]));
+      const auto ok = check_rank_plan(planner, planner.rank_plan(ranks[i]));
       EXPECT_TRUE(ok) << p.from << " -> " << p.to << ": " << ok.error().message;
     }
   }
@@ -81,7 +81,7 @@ TEST(PlanFamilies, every_part_of_tiny_models_passes_the_checker) {
          {"vllm:tp=8", "vllm:tp=4,ep=4,offset=3", "megatron:pp=4,offset=100", "hf"}) {
       const Planner planner = plan(c, from, to);
       planner.ranks().for_each([&](Rank r) {
-        const auto ok = check_part(planner, planner.rank_plan(r));
+        const auto ok = check_rank_plan(planner, planner.rank_plan(r));
         EXPECT_TRUE(ok) << from << " -> " << to << ": " << ok.error().message;
       });
     }
@@ -92,7 +92,7 @@ TEST(PlanFamilies, engines_plan_every_architecture_from_training) {
     for (const char* to : {"vllm:tp=2,pp=2,offset=2", "vllm:tp=4", "sglang:tp=2,transposed=1"}) {
       const Planner planner = plan(c, "megatron:tp=2,pp=2", to);
       planner.ranks().for_each([&](Rank r) {
-        const auto ok = check_part(planner, planner.rank_plan(r));
+        const auto ok = check_rank_plan(planner, planner.rank_plan(r));
         EXPECT_TRUE(ok) << c.model_type << " -> " << to << ": " << ok.error().message;
       });
     }
@@ -121,7 +121,7 @@ TEST(PlanFamilies, how_long_a_sum_over_all_takes_is_known_before_it_starts) {
   const auto engine = layout_of("vllm:tp=2", model, llama_8b());
   for (const char* from : {"fsdp:shards=4", "fsdp:shards=300", "megatron:tp=2,dp=4"}) {
     const Planner planner = plan(llama_8b(), from, "vllm:tp=2");
-    const Index least = planner.least_transfers(), all = summarise(planner).transfers;
+    const Index least = planner.min_transfers(), all = summarise(planner).transfers;
     EXPECT_LE(least, all) << from;
     EXPECT_GE(2 * least, all) << from;
   }

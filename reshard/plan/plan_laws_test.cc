@@ -75,7 +75,7 @@ RC_GTEST_PROP(PlanLaws, busiest_sender_is_at_the_optimum, ()) {
 RC_GTEST_PROP(PlanLaws, the_checker_agrees, ()) {
   const Case c;
   c.planner.ranks().for_each([&](Rank r) {
-    const auto ok = check_part(c.planner, c.planner.rank_plan(r));
+    const auto ok = check_rank_plan(c.planner, c.planner.rank_plan(r));
     if (!ok) RC_FAIL(ok.error().message);
   });
 }
@@ -94,7 +94,7 @@ RC_GTEST_PROP(PlanLaws, the_checker_finds_what_is_wrong, ()) {
     case 2: at->dst = Rank(at->dst.value() + 1); break;
     case 3: at->src = Rank(1000); break;
   }
-  RC_ASSERT(!check_part(c.planner, part).has_value());
+  RC_ASSERT(!check_rank_plan(c.planner, part).has_value());
 }
 
 RC_GTEST_PROP(PlanLaws, equal_layouts_give_local_copies_only, ()) {

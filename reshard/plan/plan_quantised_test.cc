@@ -31,7 +31,7 @@ RC_GTEST_PROP(PlanQuantised, data_and_scales_arrive_once_from_their_holders, ())
   std::map<std::pair<Rank, reference::Element>, Rank> got;
   planner->ranks().for_each([&](Rank r) {
     const RankPlan part = planner->rank_plan(r);
-    const auto ok = check_part(*planner, part);
+    const auto ok = check_rank_plan(*planner, part);
     if (!ok) RC_FAIL(ok.error().message);
     for (const auto* list : {&part.recvs, &part.locals})
       for (const Transfer& t : *list)

@@ -10,12 +10,13 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <unordered_map>
 
 #include "reshard/base/check.h"
 #include "reshard/base/hash.h"
+#include "reshard/base/int128.h"
 #include "reshard/index/region.h"
-#include "reshard/plan/split.h"
 
 namespace reshard {
 namespace {
@@ -36,6 +37,50 @@ void for_each_overlap(const std::vector<Entry>& line, Index line_end, Index begi
   }
 }
 
+/// Where a box may be cut in two: slices of its first dimension that has more than one index.
+///
+/// A byte position x of the box's row-major bytes becomes the nearest slice border, so that
+/// consecutive byte ranges become consecutive, disjoint sub-boxes that cover it. Sub-byte elements
+/// are cut at whole bytes only.
+class Slices {
+ public:
+  Slices(const Box& box, int element_bits);
+  /// The slices of the byte range [begin, end) of the box; may be empty. @pre 0 <= begin <= end <=
+  /// bytes of the box
+  Box of(Index begin, Index end) const;
+
+ private:
+  Index border(Index byte) const;
+  Box box_;
+  int dim_ = 0;
+  Index count_ = 1, granule_ = 1, bytes_ = 0;
+};
+
+Slices::Slices(const Box& box, int element_bits)
+    : box_(box), bytes_(box.volume() * element_bits / 8) {
+  while (dim_ + 1 < box.rank() && box[dim_].size() == 1) ++dim_;
+  if (box.rank() == 0) return;
+  count_ = box[dim_].size();
+  const Index slice_bits = box.volume() / count_ * element_bits;
+  granule_ = 8 / std::gcd(slice_bits, Index{8});
+}
+
+Index Slices::border(Index byte) const {
+  if (byte == 0) return 0;
+  if (byte == bytes_) return count_;
+  // The nearest multiple of the granule to byte * count / bytes; halves go up.
+  const Int128 unit = Int128{bytes_} * granule_;
+  const auto nearest =
+      static_cast<Index>((2 * Int128{byte} * count_ + unit) / (2 * unit)) * granule_;
+  return std::min(nearest, count_);
+}
+
+Box Slices::of(Index begin, Index end) const {
+  const Interval slices{border(begin), border(end)};
+  if (box_.rank() == 0) return slices.empty() ? Box{Interval{}} : box_;
+  return box_.with(dim_, shift(slices, box_[dim_].begin()));
+}
+
 bool by_peer(Rank a_peer, const Transfer& a, Rank b_peer, const Transfer& b) {
   if (a_peer != b_peer) return a_peer < b_peer;
   if (a.tensor != b.tensor) return a.tensor < b.tensor;
@@ -49,10 +94,10 @@ Result<Planner> Planner::make(std::shared_ptr<const ModelLayout> source,
   RESHARD_CHECK(source->model().digest() == target->model().digest());
   Planner p;
   p.ranks_ = source->ranks() | target->ranks();
-  if (p.ranks_.size() > kMostPlannedRanks)
+  if (p.ranks_.size() > kMaxPlanRanks)
     return fail(Code::unsupported,
                 fmt::format("{} and {} have {} ranks together: at most {} are planned for",
-                            source->name(), target->name(), p.ranks_.size(), kMostPlannedRanks));
+                            source->name(), target->name(), p.ranks_.size(), kMaxPlanRanks));
   p.sets_ = std::make_unique<RankSets>();
   p.from_ = std::make_unique<ReplicaMap>(*source, *p.sets_);
   p.to_ = std::make_unique<ReplicaMap>(*target, *p.sets_);
@@ -65,7 +110,7 @@ Result<Planner> Planner::make(std::shared_ptr<const ModelLayout> source,
   return p;
 }
 
-Index Planner::least_transfers() const {
+Index Planner::min_transfers() const {
   Index all = 0;
   for (std::size_t p = 0; p < pieces_.size(); ++p) {
     Index of_a_tensor = 0;

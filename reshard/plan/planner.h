@@ -10,13 +10,12 @@
 #include "reshard/model/model_layout.h"
 #include "reshard/plan/balance.h"
 #include "reshard/plan/replica_map.h"
-#include "reshard/plan/transfer.h"
 
 namespace reshard {
 
 /// Most ranks of a plan, both sides together: what a plan of all ranks costs grows with them, to
 /// some seconds and some hundred MB for so many.
-inline constexpr Index kMostPlannedRanks = Index{1} << 17;
+inline constexpr Index kMaxPlanRanks = Index{1} << 17;
 
 /// What a caller may ask of a plan. All ranks must pass equal options.
 struct PlanOptions {
@@ -26,6 +25,23 @@ struct PlanOptions {
   /// Canonical names of the tensors to move; empty: all. The others are left as they are and need
   /// no partner on the other side.
   std::set<std::string> only = {};
+};
+
+/// A box of one canonical tensor that goes from one rank to one rank; src == dst is a local copy.
+struct Transfer {
+  TensorId tensor;
+  Rank src, dst;
+  Box box;
+  friend bool operator==(const Transfer&, const Transfer&) = default;
+};
+
+/// What one rank does in a refit. Sends are ordered by (dst, tensor, box), recvs by (src, tensor,
+/// box): the bytes between two ranks are the same sequence on both sides.
+struct RankPlan {
+  Rank rank;
+  std::vector<Transfer> sends;   ///< to other ranks.
+  std::vector<Transfer> recvs;   ///< from other ranks.
+  std::vector<Transfer> locals;  ///< from this rank to itself; never on the wire.
 };
 
 /// The plan of one refit: a pure function of two layouts of one model and the options.
@@ -47,7 +63,7 @@ class Planner {
   /// @pre both layouts' models are equal (one ModelSpec, or equal digests)
   /// Errors: a name in options.only that the model lacks; a canonical tensor on one side only
   /// (named), unless the target omits it or the options ignore it; destination elements without a
-  /// source (named, with box); more than kMostPlannedRanks.
+  /// source (named, with box); more than kMaxPlanRanks.
   static Result<Planner> make(std::shared_ptr<const ModelLayout> source,
                               std::shared_ptr<const ModelLayout> target, PlanOptions options = {});
 
@@ -72,7 +88,7 @@ class Planner {
   void for_each_delivery(Rank dst, const std::function<void(const Transfer&)>& f) const;
 
   /// How many transfers all ranks have together, at least: known without making them.
-  Index least_transfers() const;
+  Index min_transfers() const;
 
   /// Ranks of either layout.
   const RankSet& ranks() const { return ranks_; }

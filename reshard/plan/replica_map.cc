@@ -26,31 +26,29 @@ SetId RankSets::intern(const RankSet& ranks) {
 
 namespace {
 
-using TargetVersion = std::pair<Box, RankSet>;
-
 /// Adds a box to disjoint ones, splitting where they overlap in part.
-void overlay(std::vector<TargetVersion>& disjoint, const TargetVersion& fresh) {
-  std::vector<Box> rest{fresh.first};
+void overlay(std::vector<Replica>& disjoint, const Replica& fresh) {
+  std::vector<Box> rest{fresh.box};
   const std::size_t n = disjoint.size();
   for (std::size_t i = 0; i < n && !rest.empty(); ++i) {
-    const Box common = intersect(disjoint[i].first, fresh.first);
+    const Box common = intersect(disjoint[i].box, fresh.box);
     if (common.empty()) continue;
-    for (const Box& b : difference(disjoint[i].first, common))
-      disjoint.emplace_back(b, disjoint[i].second);
-    disjoint[i] = {common, disjoint[i].second | fresh.second};
+    for (const Box& b : difference(disjoint[i].box, common))
+      disjoint.push_back({b, disjoint[i].ranks});
+    disjoint[i] = {common, disjoint[i].ranks | fresh.ranks};
     std::vector<Box> left;
     for (const Box& r : rest)
       for (const Box& b : difference(r, common)) left.push_back(b);
     rest = std::move(left);
   }
-  for (const Box& b : rest) disjoint.emplace_back(b, fresh.second);
+  for (const Box& b : rest) disjoint.push_back({b, fresh.ranks});
 }
 
 /// True if sorted boxes differ in one dimension at most and follow each other there: then they are
 /// disjoint.
-bool is_one_row(const std::vector<TargetVersion>& sorted) {
+bool is_one_row(const std::vector<Replica>& sorted) {
   for (std::size_t i = 1; i < sorted.size(); ++i) {
-    const Box &a = sorted[i - 1].first, &b = sorted[i].first;
+    const Box &a = sorted[i - 1].box, &b = sorted[i].box;
     int differing = -1;
     for (int d = 0; d < a.rank(); ++d) {
       if (a[d] == b[d]) continue;
@@ -59,7 +57,7 @@ bool is_one_row(const std::vector<TargetVersion>& sorted) {
     }
     if (i > 1)
       for (int d = 0; d < a.rank(); ++d)
-        if (d != differing && sorted[0].first[d] != b[d]) return false;
+        if (d != differing && sorted[0].box[d] != b[d]) return false;
   }
   return true;
 }
@@ -96,40 +94,40 @@ class Expander {
   explicit Expander(const ModelLayout& layout) : layout_(layout) {}
 
   /// Appends what decides the cells of this place.
-  void key(const ModelLayout::Place& place, std::string& out) {
+  void key(const PartId& place, std::string& out) {
     const Slot& slot = layout_.slot(place.slot);
     const Section& section = slot.sections[static_cast<std::size_t>(place.section)];
     const PlacedBox& p = section.parts[static_cast<std::size_t>(place.part)];
-    word(out, slot.ranks.value());
-    word(out, slot.mesh.value());
+    append(out, slot.ranks.value());
+    append(out, slot.mesh.value());
     std::array<bool, kMaxDims> mapped{};
     for (int i = 0; i < p.box.rank(); ++i) {
       const int k = p.dims[static_cast<std::size_t>(i)];
       mapped[static_cast<std::size_t>(k)] = true;
       const CutId cut = section.cuts[static_cast<std::size_t>(k)];
-      word(out, p.box[i].begin());
-      word(out, p.box[i].end());
-      word(out, cut.value());
+      append(out, p.box[i].begin());
+      append(out, p.box[i].end());
+      append(out, cut.value());
       if (cut == CutId(0)) continue;
-      word(out, p.at[k]);
-      word(out, p.step(i));
-      word(out, section.extent[k]);
+      append(out, p.at[k]);
+      append(out, p.step(i));
+      append(out, section.extent[k]);
     }
     for (int k = 0; k < section.extent.size(); ++k) {
       const CutId cut = section.cuts[static_cast<std::size_t>(k)];
       if (mapped[static_cast<std::size_t>(k)] || cut == CutId(0)) continue;
-      word(out, cut.value());
-      word(out, section.extent[k]);
-      word(out, static_cast<Index>(pieces(slot.mesh, cut, section.extent[k]).at(p.at[k])));
+      append(out, cut.value());
+      append(out, section.extent[k]);
+      append(out, static_cast<Index>(pieces(slot.mesh, cut, section.extent[k]).at(p.at[k])));
     }
-    word(out, -1);
+    append(out, -1);
   }
 
-  void expand(const ModelLayout::Place& place, std::vector<TargetVersion>& out) {
+  void expand(const PartId& place, std::vector<Replica>& out) {
     const Slot& slot = layout_.slot(place.slot);
     const Section& section = slot.sections[static_cast<std::size_t>(place.section)];
     const PlacedBox& p = section.parts[static_cast<std::size_t>(place.part)];
-    std::vector<TargetVersion> held{{p.box, layout_.rank_set(slot.ranks)}};
+    std::vector<Replica> held{{p.box, layout_.rank_set(slot.ranks)}};
     for (int k = 0; k < section.extent.size(); ++k) {
       const CutId cut = section.cuts[static_cast<std::size_t>(k)];
       if (cut == CutId(0)) continue;
@@ -138,31 +136,30 @@ class Expander {
         if (p.dims[static_cast<std::size_t>(i)] == k) dim = i;
       held = split(held, p, dim, k, pieces(slot.mesh, cut, section.extent[k]));
     }
-    for (TargetVersion& h : held)
-      if (!h.first.empty() && !h.second.empty()) out.push_back(std::move(h));
+    for (Replica& h : held)
+      if (!h.box.empty() && !h.ranks.empty()) out.push_back(std::move(h));
   }
 
  private:
-  static void word(std::string& out, Index value) {
+  static void append(std::string& out, Index value) {
     out.append(reinterpret_cast<const char*>(&value), sizeof value);
   }
 
   /// Cuts what is held along full dimension k, which is canonical dimension `dim` or, when
   /// negative, one position.
-  static std::vector<TargetVersion> split(const std::vector<TargetVersion>& held,
-                                          const PlacedBox& p, int dim, int k,
-                                          const CutPieces& cut) {
+  static std::vector<Replica> split(const std::vector<Replica>& held, const PlacedBox& p, int dim,
+                                    int k, const CutPieces& cut) {
     const Index size = dim < 0 ? 1 : (p.box[dim].size() - 1) * p.step(dim) + 1;
     const Interval wanted{p.at[k], p.at[k] + size};
-    std::vector<TargetVersion> out;
+    std::vector<Replica> out;
     for (std::size_t i = cut.at(wanted.begin()); i < cut.pieces.size(); ++i) {
       const Interval common = intersect(cut.pieces[i].first, wanted);
       if (common.empty()) break;
-      for (const TargetVersion& h : held) {
-        RankSet ranks = h.second & cut.pieces[i].second;
+      for (const Replica& h : held) {
+        RankSet ranks = h.ranks & cut.pieces[i].second;
         if (ranks.empty()) continue;
-        const Box box = dim < 0 ? h.first : h.first.with(dim, p.within(dim, common));
-        out.emplace_back(box, std::move(ranks));
+        const Box box = dim < 0 ? h.box : h.box.with(dim, p.within(dim, common));
+        out.push_back({box, std::move(ranks)});
       }
     }
     return out;
@@ -182,28 +179,26 @@ class Expander {
 
 }  // namespace
 
-std::vector<Cell> disjoint_cells(std::vector<TargetVersion> held, RankSets& sets) {
-  std::sort(held.begin(), held.end(), [](const TargetVersion& a, const TargetVersion& b) {
-    return before(a.first, b.first);
-  });
-  std::vector<TargetVersion> unique;
-  for (TargetVersion& h : held) {
-    if (!unique.empty() && unique.back().first == h.first) {
-      unique.back().second = unique.back().second | h.second;
+std::vector<Cell> disjoint_cells(std::vector<Replica> replicas, RankSets& sets) {
+  std::sort(replicas.begin(), replicas.end(),
+            [](const Replica& a, const Replica& b) { return before(a.box, b.box); });
+  std::vector<Replica> unique;
+  for (Replica& h : replicas) {
+    if (!unique.empty() && unique.back().box == h.box) {
+      unique.back().ranks = unique.back().ranks | h.ranks;
     } else {
       unique.push_back(std::move(h));
     }
   }
   if (!is_one_row(unique)) {
-    std::vector<TargetVersion> disjoint;
-    for (const TargetVersion& h : unique) overlay(disjoint, h);
-    std::sort(disjoint.begin(), disjoint.end(), [](const TargetVersion& a, const TargetVersion& b) {
-      return before(a.first, b.first);
-    });
+    std::vector<Replica> disjoint;
+    for (const Replica& h : unique) overlay(disjoint, h);
+    std::sort(disjoint.begin(), disjoint.end(),
+              [](const Replica& a, const Replica& b) { return before(a.box, b.box); });
     unique = std::move(disjoint);
   }
   std::vector<Cell> cells;
-  for (const TargetVersion& h : unique) cells.push_back({h.first, sets.intern(h.second)});
+  for (const Replica& h : unique) cells.push_back({h.box, sets.intern(h.ranks)});
   return cells;
 }
 
@@ -215,12 +210,12 @@ ReplicaMap::ReplicaMap(const ModelLayout& layout, RankSets& sets) {
   for (Index t = 0; t < layout.model().size(); ++t) {
     const TensorId id(static_cast<TensorId::rep>(t));
     key.clear();
-    for (const auto& place : layout.places(id)) expander.key(place, key);
+    for (const auto& place : layout.parts_of(id)) expander.key(place, key);
     const auto [it, fresh] =
         known.try_emplace(key, ListId(static_cast<ListId::rep>(cells_.size())));
     if (fresh) {
-      std::vector<TargetVersion> held;
-      for (const auto& place : layout.places(id)) expander.expand(place, held);
+      std::vector<Replica> held;
+      for (const auto& place : layout.parts_of(id)) expander.expand(place, held);
       cells_.push_back(disjoint_cells(std::move(held), sets));
     }
     lists_.push_back(it->second);

@@ -3,12 +3,29 @@
 
 #include <memory>
 #include <span>
+#include <unordered_map>
 #include <vector>
 
 #include "reshard/model/model_layout.h"
-#include "reshard/plan/rank_sets.h"
+#include "reshard/sharding/rank_set.h"
 
 namespace reshard {
+
+/// A rank set of a plan: its position in a RankSets table.
+using SetId = StrongInt<struct SetIdTag>;
+
+/// Rank sets, each stored once; ids are given in the order of first sight, so they are
+/// deterministic.
+class RankSets {
+ public:
+  SetId intern(const RankSet& ranks);
+  const RankSet& operator[](SetId id) const { return sets_[id.index()]; }
+  Index size() const { return static_cast<Index>(sets_.size()); }
+
+ private:
+  std::vector<RankSet> sets_;
+  std::unordered_map<std::uint64_t, std::vector<SetId>> by_hash_;
+};
 
 /// A box of a canonical tensor and all ranks that hold every element of it.
 struct Cell {
@@ -16,10 +33,16 @@ struct Cell {
   SetId ranks;
 };
 
+/// A box and the ranks that hold it.
+struct Replica {
+  Box box;
+  RankSet ranks;
+};
+
 /// Cuts overlapping boxes so that the results are disjoint, sorted by `before`, and each point
 /// keeps exactly the ranks of the input boxes it lies in. @pre all boxes have one rank and none is
 /// empty
-std::vector<Cell> disjoint_cells(std::vector<std::pair<Box, RankSet>> held, RankSets& sets);
+std::vector<Cell> disjoint_cells(std::vector<Replica> replicas, RankSets& sets);
 
 /// Who holds what of every canonical tensor of a layout, in cells. Tensors that are held alike
 /// share one list, so that the cost is one look-up per tensor plus one expansion per distinct list.

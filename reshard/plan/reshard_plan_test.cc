@@ -130,7 +130,7 @@ TEST_P(MegatronRefit, delivers_by_slices_of_named_parameters) {
   const auto closed = Planner::make(source, target);
   ASSERT_TRUE(closed.has_value()) << closed.error().message;
   EXPECT_EQ(problem_of(*closed), "");
-  const auto pair = gathered_layouts(reported(*source, c), reported(*target, c));
+  const auto pair = gathered_layouts(reported_by(*source, c), reported_by(*target, c));
   ASSERT_TRUE(pair.has_value()) << pair.error().message;
   const auto gathered = Planner::make(pair->source, pair->target, {pair->ignore});
   ASSERT_TRUE(gathered.has_value()) << gathered.error().message;

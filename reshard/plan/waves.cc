@@ -10,9 +10,9 @@
 namespace reshard {
 namespace {
 
-class Joined {
+class DisjointSets {
  public:
-  explicit Joined(std::size_t n) : parent_(n) {
+  explicit DisjointSets(std::size_t n) : parent_(n) {
     std::iota(parent_.begin(), parent_.end(), std::size_t{0});
   }
   std::size_t root(std::size_t i) {
@@ -38,15 +38,15 @@ void for_each_part(const Slot& slot, F&& f) {
 using RankBytes = std::unordered_map<Rank, Index>;
 
 /// What cannot be parted: tensors, ascending, and what they take.
-struct Clump {
+struct Component {
   std::vector<TensorId> tensors;
   RankBytes bytes;
 };
 
-std::vector<Clump> clumps_of(std::span<const StagedSlots> sides) {
+std::vector<Component> components_of(std::span<const StagedSlots> sides) {
   if (sides.empty()) return {};
   const auto n = static_cast<std::size_t>(sides[0].layout->model().size());
-  Joined joined(n);
+  DisjointSets joined(n);
   std::vector<bool> staged(n);
   for (const StagedSlots& side : sides) {
     for (const SlotId id : side.slots) {
@@ -58,16 +58,16 @@ std::vector<Clump> clumps_of(std::span<const StagedSlots> sides) {
       });
     }
   }
-  std::vector<Clump> clumps;
+  std::vector<Component> components;
   std::vector<std::size_t> of(n);
   for (std::size_t t = 0; t < n; ++t) {
     if (!staged[t]) continue;
     const std::size_t root = joined.root(t);  // the least of them, so it comes first
     if (root == t) {
-      of[t] = clumps.size();
-      clumps.emplace_back();
+      of[t] = components.size();
+      components.emplace_back();
     }
-    clumps[of[root]].tensors.emplace_back(static_cast<TensorId::rep>(t));
+    components[of[root]].tensors.emplace_back(static_cast<TensorId::rep>(t));
   }
   for (const StagedSlots& side : sides) {
     for (const SlotId id : side.slots) {
@@ -75,13 +75,13 @@ std::vector<Clump> clumps_of(std::span<const StagedSlots> sides) {
       std::size_t first = n;
       for_each_part(slot, [&](std::size_t t) { first = std::min(first, t); });
       if (first == n) continue;
-      RankBytes& bytes = clumps[of[joined.root(first)]].bytes;
+      RankBytes& bytes = components[of[joined.root(first)]].bytes;
       side.layout->rank_set(slot.ranks).for_each([&](Rank r) {
         bytes[r] += volume(side.layout->local_shape(id, r)) * bits(slot.dtype) / 8;
       });
     }
   }
-  return clumps;
+  return components;
 }
 
 }  // namespace
@@ -90,19 +90,20 @@ std::vector<std::vector<TensorId>> waves_of(std::span<const StagedSlots> sides, 
   std::vector<std::vector<TensorId>> waves;
   RankBytes held;
   bool full = false;
-  for (const Clump& clump : clumps_of(sides)) {
+  for (const Component& component : components_of(sides)) {
     // The order in which ranks are looked at cannot be seen: any that does not fit says so.
-    const bool fits = std::all_of(clump.bytes.begin(), clump.bytes.end(), [&](const auto& b) {
-      const auto it = held.find(b.first);
-      return b.second + (it == held.end() ? 0 : it->second) <= cap_bytes;
-    });
+    const bool fits =
+        std::all_of(component.bytes.begin(), component.bytes.end(), [&](const auto& b) {
+          const auto it = held.find(b.first);
+          return b.second + (it == held.end() ? 0 : it->second) <= cap_bytes;
+        });
     if (waves.empty() || full || !fits) {
       waves.emplace_back();
       held.clear();
       full = false;
     }
-    waves.back().insert(waves.back().end(), clump.tensors.begin(), clump.tensors.end());
-    for (const auto& [rank, bytes] : clump.bytes) full |= (held[rank] += bytes) > cap_bytes;
+    waves.back().insert(waves.back().end(), component.tensors.begin(), component.tensors.end());
+    for (const auto& [rank, bytes] : component.bytes) full |= (held[rank] += bytes) > cap_bytes;
   }
   for (auto& wave : waves) std::sort(wave.begin(), wave.end());
   return waves;

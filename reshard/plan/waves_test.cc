@@ -120,7 +120,7 @@ RC_GTEST_PROP(PlanOfSomeTensors, moves_those_and_no_others, ()) {
   std::map<std::pair<Rank, reference::Element>, Rank> got;
   planner.ranks().for_each([&](Rank r) {
     const RankPlan part = planner.rank_plan(r);
-    const auto ok = check_part(planner, part, {}, options.only);
+    const auto ok = check_rank_plan(planner, part, {}, options.only);
     if (!ok) RC_FAIL(ok.error().message);
     for (const auto* list : {&part.recvs, &part.locals})
       for (const Transfer& t : *list)

@@ -3,7 +3,9 @@
 
 import dataclasses
 
-MODEL = "reshard/model/"
+MODEL = "reshard/model/families/"
+ENGINES = MODEL + "engines/"
+REPORTED = "reshard/model/reported/"
 
 
 @dataclasses.dataclass
@@ -16,131 +18,131 @@ class Rule:
 
 
 def megatron(name, file, find, replace):
-  return Rule("megatron", name, f"{MODEL}megatron{file}.cc", find, replace)
+  return Rule("megatron", name, f"{MODEL}megatron/{file}.cc", find, replace)
 
 
 MEGATRON = [
-  megatron("experts lie in runs over ep", "_ffn", "{expert_ep_, e / each}", "{expert_ep_, e % s_.ep}"),
+  megatron("experts lie in runs over ep", "ffn", "{expert_ep_, e / each}", "{expert_ep_, e % s_.ep}"),
   megatron(
-    "names count a rank's own experts", "_ffn",
+    "names count a rank's own experts", "ffn",
     "const Index local = e % (c_.num_experts / s_.ep);\n  const TensorId up",
     "const Index local = e / s_.ep;\n  const TensorId up",
   ),
   megatron(
-    "the expert grid has ep inside dp", "",
+    "the expert grid has ep inside dp", "megatron",
     '{"ep", s_.ep}, {"dp", edp}, {"pp", s_.pp}}, first)));\n  dense_pp_',
     '{"dp", s_.ep}, {"ep", edp}, {"pp", s_.pp}}, first)));\n  dense_pp_',
   ),
-  megatron("experts are cut over tp by default", "_sizes", 'integer("etp", s.tp)', 'integer("etp", 1)'),
+  megatron("experts are cut over tp by default", "sizes", 'integer("etp", s.tp)', 'integer("etp", 1)'),
   megatron(
-    "a query group is q, k, v", "_attention",
+    "a query group is q, k, v", "mixers",
     "list.push_back({k, {g * rows, (g + 1) * rows}});\n    list.push_back({v,",
     "list.push_back({v, {g * rows, (g + 1) * rows}});\n    list.push_back({k,",
   ),
   megatron(
-    "a gated group is all queries, then all gates", "_attention",
+    "a gated group is all queries, then all gates", "mixers",
     "for (const Index part : {0, 1})\n        for (Index i = head; i < head + heads; ++i)",
     "for (Index i = head; i < head + heads; ++i)\n        for (const Index part : {0, 1})",
   ),
-  megatron("sinks are cut by heads", "_attention", "whole_tensor(m_, sinks, {tp_})", "whole_tensor(m_, sinks)"),
+  megatron("sinks are cut by heads", "mixers", "whole_tensor(m_, sinks, {tp_})", "whole_tensor(m_, sinks)"),
   megatron(
-    "MLA's down-projections are duplicated by Transformer Engine, cut by the local spec", "_sizes",
+    "MLA's down-projections are duplicated by Transformer Engine, cut by the local spec", "sizes",
     "s.fused_norms ? Down::duplicated : Down::sharded", "s.fused_norms ? Down::sharded : Down::duplicated",
   ),
   megatron(
-    "the fused down-projection is q, kv", "_attention",
+    "the fused down-projection is q, kv", "mixers",
     "sections(whole_tensor(m_, q, {cut}), whole_tensor(m_, kv, {cut}))",
     "sections(whole_tensor(m_, kv, {cut}), whole_tensor(m_, q, {cut}))",
   ),
   megatron(
-    "norms of MLA's latents are inside the up-projections", "_attention",
+    "norms of MLA's latents are inside the up-projections", "mixers",
     '"linear_q_up_proj.layer_norm_weight" : "q_layernorm.weight"',
     '"q_layernorm.weight" : "linear_q_up_proj.layer_norm_weight"',
   ),
   megatron(
-    "in_proj packs z, x, B, C, dt", "_mixers",
+    "in_proj packs z, x, B, C, dt", "mixers",
     "{inner, inner, state, state, m.heads}", "{inner, state, inner, state, m.heads}",
   ),
   megatron(
-    "conv1d packs x, B, C", "_mixers",
+    "conv1d packs x, B, C", "mixers",
     '"conv1d.weight",\n                     {inner, state, state}', '"conv1d.weight",\n                     {state, inner, state}',
   ),
   megatron(
-    "parts of what is packed are cut each by itself", "_mixers",
+    "parts of what is packed are cut each by itself", "mixers",
     "list.push_back(stacked({{id, {at, at + rows}}}));\n      at += rows;\n    }",
     "at += rows;\n    }\n    list.push_back(stacked({{id, {0, at}}}));",
   ),
   megatron(
-    "a delta net's in_proj has values before gates", "_mixers",
+    "a delta net's in_proj has values before gates", "mixers",
     "part(qkvz, block, 2 * g.key_dim, values);\n  part(qkvz, block, 2 * g.key_dim + values, values);",
     "part(qkvz, block, 2 * g.key_dim + values, values);\n  part(qkvz, block, 2 * g.key_dim, values);",
   ),
   megatron(
-    "a delta net's in_proj has b before a", "_mixers",
+    "a delta net's in_proj has b before a", "mixers",
     "part(ba, 2 * heads, 0, heads);\n  part(ba, 2 * heads, heads, heads);",
     "part(ba, 2 * heads, heads, heads);\n  part(ba, 2 * heads, 0, heads);",
   ),
-  megatron("a delta net's rows go by key heads", "_mixers", "head * block + first, head * block", "head * rows + first, head * rows"),
-  megatron("linear_fc1 is gate, up", "_ffn", '{"gate_proj.", "up_proj."}', '{"up_proj.", "gate_proj."}'),
-  megatron("linear_fc2 is cut on columns", "_ffn", '"down_proj"), 1, c_.mlp_bias', '"down_proj"), 0, c_.mlp_bias'),
+  megatron("a delta net's rows go by key heads", "mixers", "head * block + first, head * block", "head * rows + first, head * rows"),
+  megatron("linear_fc1 is gate, up", "ffn", '{"gate_proj.", "up_proj."}', '{"up_proj.", "gate_proj."}'),
+  megatron("linear_fc2 is cut on columns", "ffn", '"down_proj"), 1, c_.mlp_bias', '"down_proj"), 0, c_.mlp_bias'),
   megatron(
-    "an expert's linear_fc1 is gate, up", "_ffn",
+    "an expert's linear_fc1 is gate, up", "ffn",
     "gate_up(gate, up, s_.glu_interleave, etp_)", "gate_up(up, gate, s_.glu_interleave, etp_)",
   ),
   megatron(
-    "blocks of gates and ups begin with gates", "_ffn",
+    "blocks of gates and ups begin with gates", "ffn",
     "for (const TensorId part : {gate, up}) turns", "for (const TensorId part : {up, gate}) turns",
   ),
   megatron(
-    "an expert's linear_fc2 is cut on columns", "_ffn",
+    "an expert's linear_fc2 is cut on columns", "ffn",
     "whole_tensor(m_, down, {CutId(0), etp_})", "whole_tensor(m_, down, {etp_})",
   ),
-  megatron("stacked experts alternate gate, up", "_ffn", "half = k % 2", "half = 1 - k % 2"),
+  megatron("stacked experts alternate gate, up", "ffn", "half = k % 2", "half = 1 - k % 2"),
   megatron(
-    "shared experts are gate, up", "_ffn",
+    "shared experts are gate, up", "ffn",
     "gate_up(gate, up, s_.shared_glu_interleave, tp_)", "gate_up(up, gate, s_.shared_glu_interleave, tp_)",
   ),
   megatron(
-    "shared experts are cut over tp", "_ffn",
+    "shared experts are cut over tp", "ffn",
     "gate_up(gate, up, s_.shared_glu_interleave, tp_)", "gate_up(gate, up, s_.shared_glu_interleave, CutId(0))",
   ),
-  megatron("the vocabulary is padded to a multiple of tp", "", "s_.vocab_multiple * s_.tp", "s_.vocab_multiple"),
+  megatron("the vocabulary is padded to a multiple of tp", "megatron", "s_.vocab_multiple * s_.tp", "s_.vocab_multiple"),
   megatron(
-    "a tied output layer lives on the last stage alone", "",
+    "a tied output layer lives on the last stage alone", "megatron",
     "(c_.tie_word_embeddings && chunk.embedding)", "(c_.tie_word_embeddings && !chunk.embedding)",
   ),
   megatron(
-    "gamma=plain adds 1, gamma=zero_centered takes 1 off", "",
+    "gamma=plain adds 1, gamma=zero_centered takes 1 off", "megatron",
     "centred ? ValueMap::plus_one : ValueMap::minus_one", "centred ? ValueMap::minus_one : ValueMap::plus_one",
   ),
   megatron(
-    "norms are centred where the class is trained so", "",
+    "norms are centred where the class is trained so", "megatron",
     "usual ? c_.zero_centered_norms :", "usual ? centred :",
   ),
   megatron(
-    "the expert bias is float32", "_ffn",
+    "the expert bias is float32", "ffn",
     "sections(whole_tensor(m_, id)), {.dtype = DType::f32}", "sections(whole_tensor(m_, id)), {.dtype = m_[id].dtype}",
   ),
   megatron(
-    "a delta net's norm is not centred", "_mixers",
+    "a delta net's norm is not centred", "mixers",
     '"norm.weight"), false)', '"norm.weight"), c_.zero_centered_norms)',
   ),
   megatron(
-    "eh_proj is cut on rows", "",
+    "eh_proj is cut on rows", "megatron",
     "whole_tensor(m_, RESHARD_TRY(find(names.projection)), {tp_})", "whole_tensor(m_, RESHARD_TRY(find(names.projection)))",
   ),
   megatron(
-    "with MTP the final norm stays with the last decoder layer", "",
+    "with MTP the final norm stays with the last decoder layer", "megatron",
     "mtp_ > 0 && !hybrid_ ? last_layer : chunk.loss", "mtp_ > 0 && hybrid_ ? last_layer : chunk.loss",
   ),
   megatron(
-    "virtual stages go round the stages", "_stages",
+    "virtual stages go round the stages", "stages",
     "for (Index chunk = 0; chunk < s.vpp; ++chunk) {\n    for (Index stage = 0; stage < s.pp; ++stage) {",
     "for (Index stage = 0; stage < s.pp; ++stage) {\n    for (Index chunk = 0; chunk < s.vpp; ++chunk) {",
   ),
-  megatron("explicit stages go round the stages", "_stages", ".stage = i % s.pp", ".stage = i * s.pp / std::ssize(rows)"),
-  megatron("the embedding counts on the first stage", "_stages", "(c.embedding && shares.embedding ? 1 : 0)", "(c.loss && shares.embedding ? 1 : 0)"),
-  megatron("first= is the first stage", "_stages", "out.stages.front() = first", "out.stages.back() = first"),
+  megatron("explicit stages go round the stages", "stages", ".stage = i % s.pp", ".stage = i * s.pp / std::ssize(rows)"),
+  megatron("the embedding counts on the first stage", "stages", "(c.embedding && shares.embedding ? 1 : 0)", "(c.loss && shares.embedding ? 1 : 0)"),
+  megatron("first= is the first stage", "stages", "out.stages.front() = first", "out.stages.back() = first"),
 ]  # fmt: skip
 
 FSDP = [
@@ -166,167 +168,167 @@ FSDP = [
 
 VLLM = [
   Rule(
-    "vllm", "KV heads repeat tp / heads times in a row", "reshard/model/families/engines/mixers.cc",
+    "vllm", "KV heads repeat tp / heads times in a row", ENGINES + "engine_layout_builder.cc",
     "in_units(d_.heads, c_.head_dim)",
     "in_units(d_.heads, 1)",
   ),
   Rule(
-    "vllm", "q stands before k", "reshard/model/families/engines/mixers.cc",
+    "vllm", "q stands before k", ENGINES + "engine_layout_builder.cc",
     '{{hf("q_proj"), heads_}, {hf("k_proj"), kv}',
     '{{hf("k_proj"), kv}, {hf("q_proj"), heads_}',
   ),
   Rule(
-    "vllm", "q_a stands before kv_a", "reshard/model/families/engines/mixers.cc",
+    "vllm", "q_a stands before kv_a", ENGINES + "engine_layout_builder.cc",
     '{{hf("q_a_proj"), whole}, {hf("kv_a_proj_with_mqa"), whole}}',
     '{{hf("kv_a_proj_with_mqa"), whole}, {hf("q_a_proj"), whole}}',
   ),
   Rule(
-    "vllm", "fused_qkv_a_proj is whole", "reshard/model/families/engines/mixers.cc",
+    "vllm", "fused_qkv_a_proj is whole", ENGINES + "engine_layout_builder.cc",
     '{hf("kv_a_proj_with_mqa"), whole}}',
     '{hf("kv_a_proj_with_mqa"), heads_}}',
   ),
   Rule(
-    "vllm", "a Mamba group stays whole", "reshard/model/families/engines/mixers.cc",
+    "vllm", "a Mamba group stays whole", ENGINES + "engine_layout_builder.cc",
     "in_units(d_.heads, m.state)",
     "in_units(d_.heads, 1)",
   ),
   Rule(
-    "vllm", "A is negated and exponentiated", "reshard/model/families/engines/mixers.cc",
+    "vllm", "A is negated and exponentiated", ENGINES + "engine_layout_builder.cc",
     "{.map = ValueMap::negated_exp, .dtype",
     "{.map = ValueMap::identity, .dtype",
   ),
   Rule(
-    "vllm", "parameters are in the model's dtype", "reshard/model/families/engines/engine_layout_builder.cc",
+    "vllm", "parameters are in the model's dtype", ENGINES + "engine_layout_builder.cc",
     "read_dtype(spec, model_dtype())",
     "read_dtype(spec)",
   ),
   Rule(
-    "vllm", "runs of packed rows follow each other", "reshard/model/families/engines/mixers.cc",
+    "vllm", "runs of packed rows follow each other", ENGINES + "engine_layout_builder.cc",
     "begin += rows;",
     "begin += 0;",
   ),
   Rule(
-    "vllm", "gate stands before up", "reshard/model/families/engines/engine_layout_builder.cc",
+    "vllm", "gate stands before up", ENGINES + "engine_layout_builder.cc",
     '{{hf + "gate_proj", how}, {hf + "up_proj", how}}',
     '{{hf + "up_proj", how}, {hf + "gate_proj", how}}',
   ),
   Rule(
-    "vllm", "row-parallel weights are cut on columns", "reshard/model/families/engines/engine_layout_builder.cc",
+    "vllm", "row-parallel weights are cut on columns", ENGINES + "engine_layout_builder.cc",
     "whole_tensor(m_, id, {CutId(0), how})",
     "whole_tensor(m_, id, {how})",
   ),
   Rule(
-    "vllm", "w13 has gate first", "reshard/model/families/engines/experts.cc",
+    "vllm", "w13 has gate first", ENGINES + "experts.cc",
     "d_.up_first ? w13.end() : w13.begin()",
     "d_.up_first ? w13.begin() : w13.end()",
   ),
   Rule(
-    "vllm", "down_proj's width is its columns", "reshard/model/families/engines/experts.cc",
+    "vllm", "down_proj's width is its columns", ENGINES + "experts.cc",
     "down ? columns : rows",
     "down ? rows : columns",
   ),
   Rule(
-    "vllm", "transposed storage swaps both", "reshard/model/families/engines/experts.cc",
+    "vllm", "transposed storage swaps both", ENGINES + "experts.cc",
     "rows = d_.transposed ? 2 : 1",
     "rows = 1",
   ),
   Rule(
-    "vllm", "gpt-oss keeps gate and up rows in turn", "reshard/model/families/engines/experts.cc",
+    "vllm", "gpt-oss keeps gate and up rows in turn", ENGINES + "experts.cc",
     "{0, 3, 1, 2}",
     "{0, 3, 2, 1}",
   ),
   Rule(
-    "vllm", "a bias that is summed is on one rank", "reshard/model/families/engines/experts.cc",
+    "vllm", "a bias that is summed is on one rank", ENGINES + "experts.cc",
     "sharers > 1 ? b_.add_cut(over_both(d_)) : outer_",
     "outer_",
   ),
   Rule(
-    "vllm", "redundant experts begin again", "reshard/model/families/engines/design.cc",
+    "vllm", "redundant experts begin again", ENGINES + "design.cc",
     "p % how.num_experts",
     "how.num_experts - 1 - p % how.num_experts",
   ),
   Rule(
-    "vllm", "round robin deals one by one", "reshard/model/families/engines/design.cc",
+    "vllm", "round robin deals one by one", ENGINES + "design.cc",
     "round_robin ? ep : 1",
     "round_robin ? 1 : ep",
   ),
   Rule(
-    "vllm", "the rest of the layers goes before the last stage", "reshard/model/families/engines/vllm.cc",
+    "vllm", "the rest of the layers goes before the last stage", ENGINES + "vllm.cc",
     "pp - 2 - i",
     "pp - 1 - i",
   ),
   Rule(
-    "vllm", "experts are dealt over dp first", "reshard/model/families/engines/vllm.cc",
+    "vllm", "experts are dealt over dp first", ENGINES + "vllm.cc",
     'DimCut both = cut_over(d.mesh.axis("dp"));\n  both.axes[1] = static_cast<std::int8_t>(tp);',
     'DimCut both = cut_over(tp);\n  both.axes[1] = static_cast<std::int8_t>(d.mesh.axis("dp"));',
   ),
   Rule(
-    "vllm", "tp is the fastest axis, then pp", "reshard/model/families/engines/vllm.cc",
+    "vllm", "tp is the fastest axis, then pp", ENGINES + "vllm.cc",
     '{"pp", s.pp}, {"dp", s.dp}',
     '{"dp", s.dp}, {"pp", s.pp}',
   ),
   Rule(
-    "vllm", "shared experts are whole with dp and ep", "reshard/model/families/engines/vllm.cc",
+    "vllm", "shared experts are whole with dp and ep", ENGINES + "vllm.cc",
     "s.tp > 1 && s.dp > 1 &&",
     "s.tp > 1 && s.dp > 9 &&",
   ),
   Rule(
-    "vllm", "GLM's shared experts are cut", "reshard/model/families/engines/vllm.cc",
+    "vllm", "GLM's shared experts are cut", ENGINES + "vllm.cc",
     'c.model_type != "glm4_moe";',
     'c.model_type != "glm4";',
   ),
   Rule(
-    "vllm", "vocabulary is padded to 64", "reshard/model/families/engines/vllm.cc",
+    "vllm", "vocabulary is padded to 64", ENGINES + "design.cc",
     '"vocab_multiple", 64',
     '"vocab_multiple", 32',
   ),
   Rule(
-    "vllm", "eh_proj of DeepSeek is whole", "reshard/model/families/engines/mtp.cc",
+    "vllm", "eh_proj of DeepSeek is whole", ENGINES + "engine_layout_builder.cc",
     "trailing ? CutId(0) : dense_",
     "trailing ? dense_ : CutId(0)",
   ),
   Rule(
-    "sglang", "heads are cut by tp / dp", "reshard/model/families/engines/sglang.cc",
+    "sglang", "heads are cut by tp / dp", ENGINES + "sglang.cc",
     'd.heads = cut_over(d.mesh.axis("attention_tp"));',
     'd.heads = cut_over(d.mesh.axis("dp"));',
   ),
   Rule(
-    "sglang", "dense widths are cut over dp first", "reshard/model/families/engines/sglang.cc",
+    "sglang", "dense widths are cut over dp first", ENGINES + "sglang.cc",
     'DimCut tp = cut_over(d.mesh.axis("dp"));\n  tp.axes[1] = static_cast<std::int8_t>(d.mesh.axis("attention_tp"));',
     'DimCut tp = cut_over(d.mesh.axis("attention_tp"));\n  tp.axes[1] = static_cast<std::int8_t>(d.mesh.axis("dp"));',
   ),
   Rule(
-    "sglang", "expert ranks are slower than what cuts an expert", "reshard/model/families/engines/sglang.cc",
+    "sglang", "expert ranks are slower than what cuts an expert", ENGINES + "sglang.cc",
     '{{"expert_tp", s.expert_tp()}, {"ep", s.ep}',
     '{{"ep", s.ep}, {"expert_tp", s.expert_tp()}',
   ),
   Rule(
-    "sglang", "the last stages have the rest", "reshard/model/families/engines/sglang.cc",
+    "sglang", "the last stages have the rest", ENGINES + "sglang.cc",
     "pp - 1 - i",
     "i",
   ),
   Rule(
-    "sglang", "rows that ranks do not divide are padded to more", "reshard/model/families/engines/sglang.cc",
+    "sglang", "rows that ranks do not divide are padded to more", ENGINES + "sglang.cc",
     "up(multiple * ranks)",
     "up(ranks)",
   ),
   Rule(
-    "sglang", "the embedding follows attention", "reshard/model/families/engines/sglang.cc",
+    "sglang", "the embedding follows attention", ENGINES + "sglang.cc",
     "if (!plain) d.embedding = d.heads;",
     "if (!plain) d.embedding = tp;",
   ),
   Rule(
-    "sglang", "fused shared experts stand behind a rank's own", "reshard/model/families/engines/design.cc",
+    "sglang", "fused shared experts stand behind a rank's own", ENGINES + "design.cc",
     "++of_rank < physical / how.ep",
     "++of_rank < physical",
   ),
   Rule(
-    "sglang", "shared experts are parts of one tensor", "reshard/model/families/engines/experts.cc",
+    "sglang", "shared experts are parts of one tensor", ENGINES + "experts.cc",
     "std::max<Index>(0, e - c_.num_experts) * inner",
     "std::max<Index>(0, e - c_.num_experts) * 0",
   ),
   Rule(
-    "sglang", "Qwen3-Next's fc is whole", "reshard/model/families/engines/mtp.cc",
+    "sglang", "Qwen3-Next's fc is whole", ENGINES + "engine_layout_builder.cc",
     "d_.nextn ? CutId(0) : dense_",
     "d_.nextn ? dense_ : CutId(0)",
   ),
@@ -334,42 +336,42 @@ VLLM = [
 
 GATHERED = [
   Rule(
-    "gathered", "layer numbers count from one", MODEL + "parameter_metadata.cc",
+    "gathered", "layer numbers count from one", REPORTED + "parameter_metadata.cc",
     "layer_number - 1",
     "layer_number",
   ),
   Rule(
-    "gathered", "experts count over the group", MODEL + "parameter_metadata.cc",
+    "gathered", "experts count over the group", REPORTED + "parameter_metadata.cc",
     "position * each + local",
     "local * group_size + position",
   ),
   Rule(
-    "gathered", "members follow each other", MODEL + "gathered_side.cc",
+    "gathered", "members follow each other", REPORTED + "gathered_side.cc",
     "if (m < static_cast<std::size_t>(at.at)) offset",
     "if (m > static_cast<std::size_t>(at.at)) offset",
   ),
   Rule(
-    "gathered", "blocks follow each other", MODEL + "gathered_side.cc",
+    "gathered", "blocks follow each other", REPORTED + "gathered_side.cc",
     "begin += shared.members[m][b];",
     "begin += 0;",
   ),
   Rule(
-    "gathered", "partition_stride blocks are cut one by one", MODEL + "gathered_side.cc",
+    "gathered", "partition_stride blocks are cut one by one", REPORTED + "gathered_side.cc",
     "return Blocks(static_cast<std::size_t>(p.partition_stride), local / p.partition_stride);",
     "return Blocks{local};",
   ),
   Rule(
-    "gathered", "blocks are stored one after the other", MODEL + "gathered_side.cc",
+    "gathered", "blocks are stored one after the other", REPORTED + "gathered_side.cc",
     "local += mine[b];",
     "local += 0;",
   ),
   Rule(
-    "gathered", "stacked experts follow the group", MODEL + "gathered_side.cc",
+    "gathered", "stacked experts follow the group", REPORTED + "gathered_side.cc",
     ".at * p.shape[0]",
     ".at * 0",
   ),
   Rule(
-    "gathered", "a tied head is the embedding's", MODEL + "gathered.cc",
+    "gathered", "a tied head is the embedding's", REPORTED + "gathered.cc",
     "if (const int tied = source.find(embedding); tied >= 0) return tied;",
     "",
   ),
@@ -397,18 +399,18 @@ GATHERED = [
 
 SGLANG = [
   Rule(
-    "sglang", "attention dp is outside attention tp", MODEL + "sglang.cc",
+    "sglang", "attention dp is outside attention tp", ENGINES + "sglang.cc",
     '{{"attention_tp", s.attention_tp()}, {"dp", s.dp},', '{{"dp", s.dp}, {"attention_tp", s.attention_tp()},',
   ),
   Rule(
-    "sglang", "expert tp is inside ep", MODEL + "sglang.cc",
+    "sglang", "expert tp is inside ep", ENGINES + "sglang.cc",
     '{{"expert_tp", s.expert_tp()}, {"ep", s.ep},', '{{"ep", s.ep}, {"expert_tp", s.expert_tp()},',
   ),
-  Rule("sglang", "MLPs are cut over all of tp", MODEL + "sglang.cc", "if (!s.whole_dense) d.dense = tp;", "if (!s.whole_dense) d.dense = d.heads;"),
-  Rule("sglang", "the head is cut over all of tp", MODEL + "sglang.cc", "d.head = s.dp_lm_head ? d.heads : tp;", "d.head = s.dp_lm_head ? tp : d.heads;"),
-  Rule("sglang", "layers left over go to the last stages", MODEL + "sglang.cc", "++stages[static_cast<std::size_t>(pp - 1 - i)]", "++stages[static_cast<std::size_t>(i)]"),
+  Rule("sglang", "MLPs are cut over all of tp", ENGINES + "sglang.cc", "if (!s.whole_dense) d.dense = tp;", "if (!s.whole_dense) d.dense = d.heads;"),
+  Rule("sglang", "the head is cut over all of tp", ENGINES + "sglang.cc", "d.head = s.dp_lm_head ? d.heads : tp;", "d.head = s.dp_lm_head ? tp : d.heads;"),
+  Rule("sglang", "layers left over go to the last stages", ENGINES + "sglang.cc", "++stages[static_cast<std::size_t>(pp - 1 - i)]", "++stages[static_cast<std::size_t>(i)]"),
   Rule(
-    "sglang", "a vocabulary that ranks do not divide is padded to the multiple times the ranks", MODEL + "sglang.cc",
+    "sglang", "a vocabulary that ranks do not divide is padded to the multiple times the ranks", ENGINES + "sglang.cc",
     "up(multiple) : up(multiple * ranks)", "up(multiple) : up(ranks)",
   ),
 ]  # fmt: skip

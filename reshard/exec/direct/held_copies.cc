@@ -80,7 +80,7 @@ const std::vector<std::int32_t>& HeldCopies::cells_of(TensorId id, std::optional
 Result<> HeldCopies::add(const RankBuffers* buffers, TensorId id, std::int32_t cell, Rank r) {
   const Box& box = cells(id)[static_cast<std::size_t>(cell)].box;
   std::optional<SlotId> missing;
-  for_each_place(layout_, id, r, box, [&](const Located& at) {
+  for_each_location(layout_, id, r, box, [&](const Located& at) {
     const std::byte* data = buffers == nullptr ? nullptr : buffers->at(r, at.slot);
     if (data == nullptr) missing = at.slot;
     copies_.push_back({id, cell, r, at.where, data, {}, -1});

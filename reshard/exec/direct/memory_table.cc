@@ -34,7 +34,7 @@ std::vector<Rank> peers_of(const std::vector<Transfer>& transfers, Rank Transfer
 std::vector<SlotId> slots_sent(const RankWork& work) {
   std::vector<SlotId> slots;
   for (const Transfer& t : work.part.sends)
-    slots.push_back(first_place(work.planner.source(), t.tensor, t.src, t.box).slot);
+    slots.push_back(first_location(work.planner.source(), t.tensor, t.src, t.box).slot);
   std::sort(slots.begin(), slots.end());
   slots.erase(std::unique(slots.begin(), slots.end()), slots.end());
   return slots;

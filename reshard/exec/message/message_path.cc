@@ -91,7 +91,7 @@ Result<CopyUnits> units_between(const std::vector<Move>& moves, const RankBuffer
 
 Result<> MessagePath::prepare_locals(const RankWork& work) {
   const auto locals = RESHARD_TRY(copy_ops(work.planner, work.part.locals));
-  const auto repeats = RESHARD_TRY(repeats_of(work.planner, work.part.recvs));
+  const auto repeats = RESHARD_TRY(duplicate_copies(work.planner, work.part.recvs));
   locals_ = RESHARD_TRY(units_between(locals, work.source, work.target, "source"));
   repeats_ = RESHARD_TRY(units_between(repeats, work.target, work.target, "target"));
   copies_ = static_cast<Index>(locals.size() + repeats.size());

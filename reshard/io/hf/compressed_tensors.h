@@ -24,7 +24,7 @@ Result<QuantFormat> compressed_tensors_format(const ConfigFields& config, std::s
 
 /// The quantization_config of weights in this format, activations as the format's engines want
 /// them: scaled when they come (FP8, MXFP8) or as they are; of one scale for each weight with
-/// `static_inputs` by the scales that are stored. @pre says(compressed_tensors, format)
+/// `static_inputs` by the scales that are stored. @pre supports(compressed_tensors, format)
 Json::Object compressed_tensors_object(const QuantFormat& format, bool static_inputs,
                                        const std::vector<std::string>& plain);
 

@@ -180,7 +180,7 @@ Result<ModelConfig> parse_config(std::string_view text, std::string_view source)
   config.model_type =
       RESHARD_TRY(fields.text("model_type")).value_or(std::string(a.model_types[0]));
   const auto dtype = RESHARD_TRY(read_dtype(fields));
-  config.says_dtype = dtype.has_value();
+  config.has_dtype = dtype.has_value();
   config.dtype = dtype.value_or(config.dtype);
   config.quantization = RESHARD_TRY(read_quantization(fields));
   RESHARD_TRY(read_sizes(fields, a, config));

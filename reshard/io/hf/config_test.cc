@@ -31,7 +31,7 @@ TEST(HfConfig, llama_defaults_are_those_of_its_class) {
   EXPECT_EQ(c.architecture, "LlamaForCausalLM");
   EXPECT_EQ(c.model_type, "llama");
   EXPECT_EQ(c.dtype, DType::bf16);
-  EXPECT_FALSE(c.says_dtype);
+  EXPECT_FALSE(c.has_dtype);
   EXPECT_EQ(c.hidden_size, 256);
   EXPECT_EQ(c.intermediate_size, 512);
   EXPECT_EQ(c.num_hidden_layers, 4);
@@ -51,7 +51,7 @@ TEST(HfConfig, llama_attention_bias_means_all_four_projections) {
   EXPECT_EQ(c.head_dim, 16);
   EXPECT_EQ(c.num_key_value_heads, 8);
   EXPECT_EQ(c.dtype, DType::f16);
-  EXPECT_TRUE(c.says_dtype);
+  EXPECT_TRUE(c.has_dtype);
 }
 
 TEST(HfConfig, mistral_and_mixtral_have_no_biases_and_8_key_value_heads) {

@@ -141,7 +141,7 @@ Result<StoredWeights> stored_weights_beside(std::string_view text, std::string_v
 Result<std::string> config_of_quantised_weights(std::string_view text, const StoredWeights& weights,
                                                 const std::vector<std::string>& plain,
                                                 std::string_view source) {
-  if (!says(weights.method, weights.format))
+  if (!supports(weights.method, weights.format))
     return unread(source, fmt::format("{} of {}", to_string(weights.format), name(weights.method)));
   const std::string without = RESHARD_TRY(config_of_plain_weights(text, source));
   auto fields = RESHARD_TRY(hf::ConfigFields::parse(without, source));

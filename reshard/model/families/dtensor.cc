@@ -95,8 +95,8 @@ std::string to_string(const Placement& p) {
   return "R";
 }
 
-std::vector<Interval> held_runs(Index extent, std::span<const DimShard> shards,
-                                std::span<const Index> coordinates) {
+std::vector<Interval> local_runs(Index extent, std::span<const DimShard> shards,
+                                 std::span<const Index> coordinates) {
   std::vector<Interval> runs;
   if (extent > 0) runs.push_back(Interval{0, extent});
   for (std::size_t i = 0; i < shards.size(); ++i) {

@@ -71,8 +71,8 @@ struct DimShard {
 /// `shards` in the order of the mesh's dimensions, each applied to what the ones before left;
 /// `coordinates[i]` is the rank's on the dimension of shards[i]. This is the definition (torch
 /// 2.13, placement_types.py: Shard and _StridedShard); no run is empty, none touches the next.
-std::vector<Interval> held_runs(Index extent, std::span<const DimShard> shards,
-                                std::span<const Index> coordinates);
+std::vector<Interval> local_runs(Index extent, std::span<const DimShard> shards,
+                                 std::span<const Index> coordinates);
 
 /// The order, as positions in `shards`, in which plain shards over the same mesh dimensions would
 /// hold the same where everything divides: a strided shard stands behind so many others that their

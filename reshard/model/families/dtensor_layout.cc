@@ -9,7 +9,7 @@
 #include "reshard/model/families/transformers_modules.h"
 #include "reshard/model/name_pattern.h"
 
-namespace reshard {
+namespace reshard::families {
 namespace {
 
 /// True where the rule's number, if it asks for one, is in its range.
@@ -104,9 +104,14 @@ class Placer {
 
 }  // namespace
 
+}  // namespace reshard::families
+
+namespace reshard {
+
 Result<ModelLayout> dtensor_layout(const LayoutSpec& spec, const FamilyInput& input,
                                    const DTensorSet& set) {
-  RESHARD_TRY(spec.only({"dtype", "transformers", "offset"}));
+  using namespace families;
+  RESHARD_TRY(spec.check_keys({"dtype", "transformers", "offset"}));
   const Index offset = RESHARD_TRY(spec.integer("offset", 0, 0));
   const auto dtype = RESHARD_TRY(spec.dtype());
   auto release = RESHARD_TRY(transformers_release(spec));

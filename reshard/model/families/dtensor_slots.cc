@@ -6,10 +6,9 @@
 #include <algorithm>
 #include <numeric>
 
-namespace reshard {
+namespace reshard::families {
 namespace {
 
-constexpr Index kMaxRanks = Index{1} << 20;
 constexpr std::size_t kMaxPieces = std::size_t{1} << 22;
 
 }  // namespace
@@ -22,11 +21,11 @@ struct DTensorSlots::Piece {
 };
 
 /// What a rank holds of a stored dimension.
-struct DTensorSlots::HeldDim {
+struct DTensorSlots::LocalDim {
   Dims shape;  ///< of the local tensor, over the canonical dimensions.
   std::vector<Piece> pieces;
 
-  HeldDim(const CanonicalTensor& tensor, const StoredDim& dim, const std::vector<Interval>& runs) {
+  LocalDim(const CanonicalTensor& tensor, const StoredDim& dim, const std::vector<Interval>& runs) {
     const auto whole = [&](const Interval& r) {
       return r.begin() % dim.minor == 0 && r.end() % dim.minor == 0;
     };
@@ -153,7 +152,7 @@ std::vector<Interval> DTensorSlots::runs(const MeshUse& mesh, const StoredDim& d
   std::vector<DimShard> sizes;
   for (const AppliedShard& s : shards)
     sizes.push_back({mesh.shape[static_cast<std::size_t>(s.mesh_dim)], s.split_factor});
-  return held_runs(dim.extent, sizes, at);
+  return local_runs(dim.extent, sizes, at);
 }
 
 std::optional<CutId> DTensorSlots::closed_cut(std::size_t mesh, const StoredDim& dim,
@@ -184,7 +183,7 @@ std::optional<CutId> DTensorSlots::find_cut(const MeshUse& mesh, const StoredDim
     Dims coordinates = Dims::filled(last + 1, 0);
     for (std::size_t i = 0; i < at.size(); ++i) coordinates[last - shards[i].mesh_dim] = at[i];
     const Interval guess = cut(how, grid, dim.extent / dim.minor, coordinates);
-    const auto held = held_runs(dim.extent, sizes, at);
+    const auto held = local_runs(dim.extent, sizes, at);
     if (held.size() > 1 || guess.empty() != held.empty() ||
         (!held.empty() && held[0] != Interval{guess.begin() * dim.minor, guess.end() * dim.minor}))
       return std::nullopt;
@@ -222,10 +221,10 @@ bool DTensorSlots::add_closed(std::size_t mesh, TensorId tensor, const std::stri
   return true;
 }
 
-DTensorSlots::RanksAlike DTensorSlots::ranks_alike(const MeshUse& mesh,
-                                                   const std::vector<StoredDim>& dims,
-                                                   const TensorShards& shards) const {
-  RanksAlike alike;
+DTensorSlots::RankClasses DTensorSlots::rank_classes(const MeshUse& mesh,
+                                                     const std::vector<StoredDim>& dims,
+                                                     const TensorShards& shards) const {
+  RankClasses alike;
   for (std::size_t i = 0; i < mesh.ranks.size(); ++i) {
     std::vector<std::vector<Index>> at;
     for (std::size_t d = 0; d < dims.size(); ++d) at.push_back(coordinates(mesh, i, shards[d]));
@@ -237,7 +236,7 @@ DTensorSlots::RanksAlike DTensorSlots::ranks_alike(const MeshUse& mesh,
 Result<> DTensorSlots::add_explicit(const MeshUse& mesh, TensorId tensor, const std::string& name,
                                     const std::vector<StoredDim>& dims,
                                     const TensorShards& shards) {
-  for (const auto& [at, ranks] : ranks_alike(mesh, dims, shards)) {
+  for (const auto& [at, ranks] : rank_classes(mesh, dims, shards)) {
     std::vector<std::vector<Interval>> held;
     for (std::size_t d = 0; d < dims.size(); ++d)
       held.push_back(runs(mesh, dims[d], shards[d], at[d]));
@@ -254,7 +253,7 @@ Result<ExplicitTensor> DTensorSlots::local_tensor(TensorId tensor, const std::st
   out.merged = t.merged;
   std::vector<Piece> whole{Piece{}};
   for (std::size_t d = 0; d < dims.size(); ++d) {
-    const HeldDim mine(t, dims[d], held[d]);
+    const LocalDim mine(t, dims[d], held[d]);
     for (Index n : mine.shape) out.shape.push_back(n);
     std::vector<Piece> longer;
     for (const Piece& head : whole) {
@@ -319,7 +318,7 @@ Result<> DTensorSlots::add_stack(std::size_t mesh, const Section& stack, const s
 namespace {
 
 /// What a rank holds of a stack: runs of each dimension, one behind the other.
-using HeldRuns = std::vector<std::vector<Interval>>;
+using LocalRuns = std::vector<std::vector<Interval>>;
 
 /// The part of a placed tensor in a box of the stack, moved to where the box lies in memory; none
 /// where they do not meet.
@@ -346,7 +345,7 @@ std::optional<PlacedBox> clipped(const PlacedBox& part, const std::vector<Interv
 
 /// Calls visit(box, where it begins in memory) for each combination of runs.
 template <class Visit>
-void each_box(const HeldRuns& held, std::vector<Interval>& box, const Dims& at,
+void each_box(const LocalRuns& held, std::vector<Interval>& box, const Dims& at,
               const Visit& visit) {
   const std::size_t d = box.size();
   if (d == held.size()) return visit(box, at);
@@ -367,8 +366,8 @@ Result<> DTensorSlots::add_stacked_ranks(const MeshUse& mesh, const Section& sta
                                          const std::string& name,
                                          const std::vector<StoredDim>& dims,
                                          const TensorShards& shards) {
-  for (const auto& [where, ranks] : ranks_alike(mesh, dims, shards)) {
-    HeldRuns held;
+  for (const auto& [where, ranks] : rank_classes(mesh, dims, shards)) {
+    LocalRuns held;
     ExplicitTensor out = named(stack.parts[0].tensor, name);
     for (std::size_t d = 0; d < dims.size(); ++d) {
       held.push_back(runs(mesh, dims[d], shards[d], where[d]));
@@ -387,4 +386,4 @@ Result<> DTensorSlots::add_stacked_ranks(const MeshUse& mesh, const Section& sta
   return {};
 }
 
-}  // namespace reshard
+}  // namespace reshard::families

@@ -9,9 +9,12 @@
 
 #include "reshard/model/explicit_slots.h"
 #include "reshard/model/families/dtensor.h"
-#include "reshard/model/local_names.h"
+#include "reshard/model/families/local_names.h"
 
-namespace reshard {
+namespace reshard::families {
+
+/// Most ranks of a device mesh, and one more than the largest rank.
+inline constexpr Index kMaxRanks = Index{1} << 20;
 
 /// A mesh dimension that cuts a tensor dimension.
 struct AppliedShard {
@@ -23,7 +26,7 @@ struct AppliedShard {
 using TensorShards = std::array<std::vector<AppliedShard>, kMaxDims>;
 
 /// Adds the local tensors of torch meshes to a builder: as one slot with cuts where each rank holds
-/// one run of each dimension by a closed rule (checked against held_runs for every coordinate),
+/// one run of each dimension by a closed rule (checked against local_runs for every coordinate),
 /// else as one slot for each different local tensor.
 class DTensorSlots {
  public:
@@ -59,7 +62,7 @@ class DTensorSlots {
   };
   using CutKey = std::tuple<std::size_t, Index, Index, std::vector<AppliedShard>>;
   struct Piece;
-  struct HeldDim;
+  struct LocalDim;
 
   static std::vector<StoredDim> stored_dims(const CanonicalTensor& tensor);
   static Index coordinate(const MeshUse& mesh, std::size_t rank, int dim);
@@ -77,9 +80,9 @@ class DTensorSlots {
   Result<> add_explicit(const MeshUse& mesh, TensorId tensor, const std::string& name,
                         const std::vector<StoredDim>& dims, const TensorShards& shards);
   /// Ranks by their coordinates on what cuts each dimension.
-  using RanksAlike = std::map<std::vector<std::vector<Index>>, RankSet>;
-  RanksAlike ranks_alike(const MeshUse& mesh, const std::vector<StoredDim>& dims,
-                         const TensorShards& shards) const;
+  using RankClasses = std::map<std::vector<std::vector<Index>>, RankSet>;
+  RankClasses rank_classes(const MeshUse& mesh, const std::vector<StoredDim>& dims,
+                           const TensorShards& shards) const;
   ExplicitTensor named(TensorId tensor, const std::string& name) const;
   Result<> add_stacked_ranks(const MeshUse& mesh, const Section& stack, const std::string& name,
                              const std::vector<StoredDim>& dims, const TensorShards& shards);
@@ -97,4 +100,4 @@ class DTensorSlots {
   std::optional<DType> dtype_;  ///< of the tensor that is being added.
 };
 
-}  // namespace reshard
+}  // namespace reshard::families

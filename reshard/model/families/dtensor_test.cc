@@ -17,7 +17,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 std::vector<Interval> runs(Index extent, std::vector<DimShard> shards, std::vector<Index> at) {
-  return held_runs(extent, shards, at);
+  return local_runs(extent, shards, at);
 }
 
 TEST(DTensor, shards_follow_torch_chunk) {

@@ -340,7 +340,7 @@ TEST(Rules, dimensions_behind_merged_ones_count_on) {
   set.rules = {all};
   const auto l = rules_layout(*parse_layout("rules:x.json"), {model}, set);
   ASSERT_TRUE(l) << l.error().message;
-  EXPECT_EQ(to_string(l->fragment(l->places(TensorId(0))[0], Rank(1))->box), "[0,2)x[0,3)x[2,4)");
+  EXPECT_EQ(to_string(l->fragment(l->parts_of(TensorId(0))[0], Rank(1))->box), "[0,2)x[0,3)x[2,4)");
 }
 
 TEST(Hf, shards_are_equal_parts_by_bytes) {
@@ -387,7 +387,7 @@ TEST(Rules, dimensions_are_those_of_the_stored_tensor) {
   const auto held = [&](const std::string& layout) {
     const auto l = rules_layout(*parse_layout(layout), {model}, set);
     if (!l) return l.error().message;
-    const auto place = l->places(id)[0];
+    const auto place = l->parts_of(id)[0];
     return to_string(l->fragment(place, Rank(1))->box) + " as " +
            to_string(l->stored_shape(place.slot, Rank(1)));
   };

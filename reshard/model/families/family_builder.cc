@@ -8,7 +8,7 @@
 
 #include "reshard/model/quant/files.h"
 
-namespace reshard {
+namespace reshard::families {
 
 FamilyBuilder::FamilyBuilder(const LayoutSpec& spec, const FamilyInput& input)
     : family_(spec.family),
@@ -121,6 +121,16 @@ Result<> FamilyBuilder::check_ep(const std::string& family, Index ep, const Mode
                           family, ep, c.architecture));
 }
 
+bool has(const std::vector<LayerKind>& kinds, Mixer mixer) {
+  return std::any_of(kinds.begin(), kinds.end(),
+                     [&](const LayerKind& kind) { return kind.mixer == mixer; });
+}
+
+bool has(const std::vector<LayerKind>& kinds, Ffn ffn) {
+  return std::any_of(kinds.begin(), kinds.end(),
+                     [&](const LayerKind& kind) { return kind.ffn == ffn; });
+}
+
 std::vector<Section> sections(Section first) {
   std::vector<Section> list;
   list.push_back(std::move(first));
@@ -135,4 +145,4 @@ std::vector<Section> sections(Section first, Section second) {
   return list;
 }
 
-}  // namespace reshard
+}  // namespace reshard::families

@@ -9,7 +9,11 @@
 #include "reshard/model/layout_builder.h"
 #include "reshard/model/names.h"
 
-namespace reshard {
+namespace reshard::families {
+
+/// True if one of the layers has this mixer, this feed-forward part.
+bool has(const std::vector<LayerKind>& kinds, Mixer mixer);
+bool has(const std::vector<LayerKind>& kinds, Ffn ffn);
 
 /// What the framework families share: the model's tensors by name, and the slots that all of them
 /// have.
@@ -83,4 +87,4 @@ class FamilyBuilder {
 std::vector<Section> sections(Section first);
 std::vector<Section> sections(Section first, Section second);
 
-}  // namespace reshard
+}  // namespace reshard::families

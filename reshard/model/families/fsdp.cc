@@ -12,10 +12,8 @@
 #include "reshard/model/families/dtensor_slots.h"
 #include "reshard/model/families/transformers_modules.h"
 
-namespace reshard {
+namespace reshard::families {
 namespace {
-
-constexpr Index kMaxRanks = Index{1} << 20;
 
 /// What the usual plans of parallelize_module do to a module's parameters.
 enum class Style { colwise, rowwise, none };
@@ -79,8 +77,13 @@ Result<TensorShards> shards_of(const CanonicalTensor& t) {
 
 }  // namespace
 
+}  // namespace reshard::families
+
+namespace reshard {
+
 Result<ModelLayout> fsdp_layout(const LayoutSpec& spec, const FamilyInput& input) {
-  RESHARD_TRY(spec.only({"shard", "replicate", "tp", "dtype", "transformers", "offset"}));
+  using namespace families;
+  RESHARD_TRY(spec.check_keys({"shard", "replicate", "tp", "dtype", "transformers", "offset"}));
   const Index tp = RESHARD_TRY(spec.integer("tp", 1));
   const Index shard = RESHARD_TRY(spec.integer("shard", 1));
   const Index replicate = RESHARD_TRY(spec.integer("replicate", 1));

@@ -27,7 +27,7 @@ void add_aliases(LayoutBuilder& builder, const ModelConfig& config, MeshId mesh,
 }  // namespace
 
 Result<ModelLayout> hf_layout(const LayoutSpec& spec, const FamilyInput& input) {
-  RESHARD_TRY(spec.only({"shards", "offset"}));
+  RESHARD_TRY(spec.check_keys({"shards", "offset"}));
   const ModelSpec& model = *input.model;
   const Index shards = RESHARD_TRY(spec.integer("shards", 1));
   const Index offset = RESHARD_TRY(spec.integer("offset", 0, 0));

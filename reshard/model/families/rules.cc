@@ -7,11 +7,11 @@
 #include <set>
 
 #include "reshard/model/families.h"
+#include "reshard/model/families/local_names.h"
 #include "reshard/model/layout_builder.h"
-#include "reshard/model/local_names.h"
 #include "reshard/model/name_pattern.h"
 
-namespace reshard {
+namespace reshard::families {
 namespace {
 
 class Rules {
@@ -53,7 +53,7 @@ class Rules {
       known.insert(axis.name);
       axis.size = RESHARD_TRY(spec_.integer(axis.name, axis.size));
     }
-    RESHARD_TRY(spec_.only(known));
+    RESHARD_TRY(spec_.check_keys(known));
     const Index offset = RESHARD_TRY(spec_.integer("offset", 0, 0));
     mesh_ =
         b_.add_mesh(RESHARD_TRY(Mesh::make(std::move(axes), Rank(static_cast<Rank::rep>(offset)))));
@@ -170,8 +170,13 @@ class Rules {
 
 }  // namespace
 
+}  // namespace reshard::families
+
+namespace reshard {
+
 Result<ModelLayout> rules_layout(const LayoutSpec& spec, const FamilyInput& input,
                                  const RuleSet& rules) {
+  using namespace families;
   return Rules(spec, input, rules).build();
 }
 

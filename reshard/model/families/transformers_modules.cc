@@ -7,7 +7,7 @@
 #include <numeric>
 #include <string_view>
 
-namespace reshard {
+namespace reshard::families {
 namespace {
 
 enum Projection : std::size_t { kGate, kUp, kDown, kProjections };
@@ -130,7 +130,7 @@ class NewNames {
 
 Result<std::optional<int>> transformers_release(const LayoutSpec& spec) {
   if (!spec.keys.contains("transformers")) return std::nullopt;
-  return RESHARD_TRY(spec.word("transformers", {"5", "4"})) == "4" ? 4 : 5;
+  return RESHARD_TRY(spec.one_of("transformers", {"5", "4"})) == "4" ? 4 : 5;
 }
 
 std::vector<ModuleTensor> transformers_modules(const ModelSpec& model, const ModelConfig* config,
@@ -162,4 +162,4 @@ std::vector<ModuleTensor> transformers_modules(const ModelSpec& model, const Mod
   return out;
 }
 
-}  // namespace reshard
+}  // namespace reshard::families

@@ -9,7 +9,7 @@
 #include "reshard/model/layout_spec.h"
 #include "reshard/model/model_layout.h"
 
-namespace reshard {
+namespace reshard::families {
 
 /// A tensor as a module of transformers holds it: one of the checkpoint, or all experts of a layer
 /// stacked.
@@ -36,4 +36,4 @@ Result<std::optional<int>> transformers_release(const LayoutSpec& spec);
 std::vector<ModuleTensor> transformers_modules(const ModelSpec& model, const ModelConfig* config,
                                                int major);
 
-}  // namespace reshard
+}  // namespace reshard::families

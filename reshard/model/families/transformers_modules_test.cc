@@ -11,7 +11,7 @@
 #include "reshard/model/families.h"
 #include "reshard/model/local_text_testutil.h"
 
-namespace reshard {
+namespace reshard::families {
 namespace {
 
 using ::testing::HasSubstr;
@@ -139,4 +139,4 @@ TEST(TransformersModules, the_form_is_the_one_that_a_rule_names_first) {
 }
 
 }  // namespace
-}  // namespace reshard
+}  // namespace reshard::families

@@ -4,15 +4,12 @@
 #include "reshard/model/quant/blocks.h"
 #include "reshard/model/quant/quantised_layout.h"
 
-namespace reshard {
+namespace reshard::quant {
 namespace {
-
-using detail::BlockGroup;
-using detail::HeldDims;
 
 /// Calls f(leading indices) for each index of the first `n` dimensions of a box.
 template <class F>
-void for_each_leading(const HeldDims& box, int n, F&& f) {
+void for_each_leading(const LocalDims& box, int n, F&& f) {
   Dims at;
   for (int i = 0; i < n; ++i) {
     if (box[static_cast<std::size_t>(i)].empty()) return;
@@ -36,14 +33,14 @@ Index offset(const Dims& strides, const Dims& at) {
 }
 
 /// A slot of `stored` on one rank, and where its sections begin along the stack.
-struct Beside {
+struct StoredSlot {
   Dims strides;
   Index row = 0;  ///< elements from row to row
   int stack_dim = 0;
   std::vector<Index> begins;
   Index stacked = 0;  ///< of all sections along the stack
 
-  Beside(const ModelLayout& layout, SlotId id, Rank r) {
+  StoredSlot(const ModelLayout& layout, SlotId id, Rank r) {
     const Slot& slot = layout.slot(id);
     strides = row_major(layout.local_shape(id, r));
     row = strides[strides.size() - 2];
@@ -51,7 +48,7 @@ struct Beside {
     Index at = 0;
     for (const Section& section : slot.sections) {
       begins.push_back(at);
-      const HeldDims held = detail::held_dims(layout, slot, section, r);
+      const LocalDims held = local_dims(layout, slot, section, r);
       at += held[static_cast<std::size_t>(stack_dim)].size();
     }
     stacked = at;
@@ -77,7 +74,7 @@ class Areas {
         refined_(pair.refined) {
     if (!pair.exact) return;
     // quantise_layout() found groups, or the pair would have a grid of its own.
-    groups_ = *detail::group_blocks(layout_.values->model(), slot_, layout_.choice.input_first);
+    groups_ = *group_blocks(layout_.values->model(), slot_, layout_.choice.input_first);
   }
 
   /// One for each section and leading index: the grid is the rank's own.
@@ -87,41 +84,40 @@ class Areas {
 
  private:
   void add_part(const BlockGroup& group, std::size_t index, const PlacedBox& part,
-                const HeldDims& held);
+                const LocalDims& held);
   void add_pieces(const BlockGroup& group, std::size_t index, const Dims& leading,
-                  const std::array<Interval, 2>& mine, const HeldDims& held);
+                  const std::array<Interval, 2>& mine, const LocalDims& held);
 
   const QuantisedLayout& layout_;
   const Slot& slot_;
   Rank rank_;
   int n_;
-  Beside data_, scales_, factor_;
+  StoredSlot data_, scales_, factor_;
   bool has_factor_;
   Index refined_;
-  detail::GroupedSlot groups_;  ///< the sections of scales; none: those of the slot
+  GroupedSlot groups_;  ///< the sections of scales; none: those of the slot
   std::vector<QuantBlockArea> out_;
 };
 
 std::vector<QuantBlockArea> Areas::own() && {
-  const bool one =
-      layout_.choice.format.order == ScaleOrder::swizzled && detail::is_one_matrix(slot_);
+  const bool one = layout_.choice.format.order == ScaleOrder::swizzled && is_one_matrix(slot_);
   const std::size_t matrices = one ? 1 : slot_.sections.size();
   for (std::size_t k = 0; k < matrices; ++k) {
-    const HeldDims held = detail::held_dims(*layout_.values, slot_, slot_.sections[k], rank_);
-    HeldDims local;
+    const LocalDims held = local_dims(*layout_.values, slot_, slot_.sections[k], rank_);
+    LocalDims local;
     for (std::size_t i = 0; i < static_cast<std::size_t>(n_); ++i)
       local[i] = shift(held[i], -held[i].begin());
     const Index rows = one ? data_.stacked : held[static_cast<std::size_t>(n_ - 2)].size();
     const Index cols = held[static_cast<std::size_t>(n_ - 1)].size();
     if (rows == 0 || cols == 0) continue;
-    std::size_t beside = k;
+    std::size_t matrix = k;
     for (std::size_t g = groups_.groups.size(); g-- > 0;)
-      if (groups_.groups[g].section == static_cast<int>(k)) beside = g;
+      if (groups_.groups[g].section == static_cast<int>(k)) matrix = g;
     for_each_leading(local, n_ - 2, [&](Dims at) {
       at.push_back(0);
       at.push_back(0);
-      out_.push_back({data_.at(k, at), rows, cols, data_.row, scales_.at(beside, at), scales_.row,
-                      has_factor_ ? factor_.at(beside, at) : 0});
+      out_.push_back({data_.at(k, at), rows, cols, data_.row, scales_.at(matrix, at), scales_.row,
+                      has_factor_ ? factor_.at(matrix, at) : 0});
     });
   }
   return std::move(out_);
@@ -131,7 +127,7 @@ std::vector<QuantBlockArea> Areas::canonical() && {
   for (std::size_t g = 0; g < groups_.groups.size(); ++g) {
     const BlockGroup& group = groups_.groups[g];
     const Section& section = slot_.sections[static_cast<std::size_t>(group.section)];
-    const HeldDims held = detail::held_dims(*layout_.values, slot_, section, rank_);
+    const LocalDims held = local_dims(*layout_.values, slot_, section, rank_);
     for (const int p : group.parts)
       add_part(group, g, section.parts[static_cast<std::size_t>(p)], held);
   }
@@ -139,8 +135,8 @@ std::vector<QuantBlockArea> Areas::canonical() && {
 }
 
 void Areas::add_part(const BlockGroup& group, std::size_t index, const PlacedBox& part,
-                     const HeldDims& held) {
-  HeldDims box;
+                     const LocalDims& held) {
+  LocalDims box;
   for (std::size_t i = 0; i < static_cast<std::size_t>(n_); ++i)
     box[i] = Interval{part.at[static_cast<int>(i)], part.at[static_cast<int>(i)] + 1};
   for (int i = 0; i < part.box.rank(); ++i) {
@@ -160,14 +156,14 @@ void Areas::add_part(const BlockGroup& group, std::size_t index, const PlacedBox
 }
 
 void Areas::add_pieces(const BlockGroup& group, std::size_t index, const Dims& leading,
-                       const std::array<Interval, 2>& mine, const HeldDims& held) {
+                       const std::array<Interval, 2>& mine, const LocalDims& held) {
   const QuantFormat& f = layout_.choice.format;
   std::array<std::vector<Interval>, 2>
       cuts;  // full dimensions: up to the grid's next line, the rest
   std::array<Index, 2> shift_to{}, block{}, unit{}, origin{};
   for (std::size_t i = 0; i < 2; ++i) {
-    const detail::Window& w = group.windows[i];
-    block[i] = detail::block_along(i == 0 ? f.block_rows : f.block_cols, w.whole);
+    const Window& w = group.windows[i];
+    block[i] = block_along(i == 0 ? f.block_rows : f.block_cols, w.whole);
     shift_to[i] = w.first - w.at.begin();
     const Index begin = mine[i].begin() + shift_to[i];
     unit[i] = refined_ > 0 ? refined_ : block[i];
@@ -226,15 +222,18 @@ void join(std::vector<QuantBlockArea>& areas) {
 }
 
 }  // namespace
+}  // namespace reshard::quant
+
+namespace reshard {
 
 std::vector<QuantBlockArea> block_areas(const QuantisedLayout& layout,
                                         const QuantisedLayout::Pair& pair, Rank r) {
   const bool canonical =
       (layout.choice.grid == BlockGrid::tensor && pair.exact) || pair.refined > 0;
-  Areas areas(layout, pair, r);
+  quant::Areas areas(layout, pair, r);
   auto found = canonical ? std::move(areas).canonical() : std::move(areas).own();
   const QuantFormat& f = layout.choice.format;
-  if (f.block_rows == 1 && f.order == ScaleOrder::rows && !f.tensor_factor) join(found);
+  if (f.block_rows == 1 && f.order == ScaleOrder::rows && !f.tensor_factor) quant::join(found);
   return found;
 }
 

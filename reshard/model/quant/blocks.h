@@ -13,7 +13,7 @@
 #include "reshard/base/quant_format.h"
 #include "reshard/model/model_layout.h"
 
-namespace reshard::detail {
+namespace reshard::quant {
 
 /// Scales in a tile of swizzled ones.
 inline constexpr Index kSwizzleRows = 128, kSwizzleCols = 4;
@@ -22,8 +22,8 @@ inline constexpr Index kSwizzleRows = 128, kSwizzleCols = 4;
 bool is_one_matrix(const Slot& slot);
 
 /// What a rank holds of a section's full dimensions.
-using HeldDims = std::array<Interval, kMaxDims>;
-HeldDims held_dims(const ModelLayout& layout, const Slot& slot, const Section& section, Rank r);
+using LocalDims = std::array<Interval, kMaxDims>;
+LocalDims local_dims(const ModelLayout& layout, const Slot& slot, const Section& section, Rank r);
 
 /// Elements of a block along a dimension of `whole` elements.
 constexpr Index block_along(Index block, Index whole) {
@@ -107,4 +107,4 @@ Index refined_block(PieceTable& pieces, const Slot& slot, const std::optional<Gr
 /// times. @pre its rows and columns are the section's last dimensions
 void add_repeated(const PlacedBox& part, Index times, Section& section);
 
-}  // namespace reshard::detail
+}  // namespace reshard::quant

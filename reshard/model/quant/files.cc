@@ -92,7 +92,7 @@ std::string known_quant_methods() {
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
-bool says(QuantMethod method, const QuantFormat& f) {
+bool supports(QuantMethod method, const QuantFormat& f) {
   if (f.order != ScaleOrder::rows) return false;
   switch (method) {
     case QuantMethod::fp8: return is_fp8(f) && (f.block_rows > 0) == (f.block_cols > 0);
@@ -106,12 +106,12 @@ bool says(QuantMethod method, const QuantFormat& f) {
   return false;
 }
 
-std::optional<QuantMethod> usual_quant_method(const QuantFormat& format, bool input_first) {
+std::optional<QuantMethod> default_quant_method(const QuantFormat& format, bool input_first) {
   if (input_first)
-    return says(QuantMethod::mxfp4, format) ? std::optional(QuantMethod::mxfp4) : std::nullopt;
+    return supports(QuantMethod::mxfp4, format) ? std::optional(QuantMethod::mxfp4) : std::nullopt;
   for (const QuantMethod method :
        {QuantMethod::fp8, QuantMethod::compressed_tensors, QuantMethod::modelopt})
-    if (says(method, format)) return method;
+    if (supports(method, format)) return method;
   return std::nullopt;
 }
 

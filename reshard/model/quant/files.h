@@ -26,10 +26,10 @@ std::optional<QuantMethod> quant_method_from_name(std::string_view name);
 std::string known_quant_methods();
 
 /// True when files of this method can hold the format.
-bool says(QuantMethod method, const QuantFormat& format);
+bool supports(QuantMethod method, const QuantFormat& format);
 /// The method that writes a format where nothing else is said; none where no method can.
 /// `input_first`: of experts that are one tensor each (QuantChoice::input_first).
-std::optional<QuantMethod> usual_quant_method(const QuantFormat& format, bool input_first);
+std::optional<QuantMethod> default_quant_method(const QuantFormat& format, bool input_first);
 
 /// What of a quantised tensor is stored.
 enum class QuantPart : std::uint8_t { data, scales, factor };

@@ -67,7 +67,7 @@ Result<QuantMethod> method_of(const std::string& family, const std::string& text
     return fail(Code::invalid_argument,
                 "megatron: quant_method says how files of hf are written, and by whose names and "
                 "shapes modules of vllm and sglang hold them");
-  if (!says(*method, format))
+  if (!supports(*method, format))
     return fail(Code::unsupported, fmt::format("{}: quant_method={} has no word for {}", family,
                                                text, to_string(format)));
   return *method;
@@ -124,7 +124,7 @@ class ShapeCheck {
     layout_.rank_set(slot.ranks).for_each([&](Rank r) {
       Index held = 0;
       for (const Section& section : slot.sections) {
-        const Index here = detail::held_dims(layout_, slot, section, r)[std::size_t(rows)].size();
+        const Index here = quant::local_dims(layout_, slot, section, r)[std::size_t(rows)].size();
         held = slot.stack_dim == rows ? held + here : std::max(held, here);
       }
       if (held % block != 0) bad = held;
@@ -159,7 +159,7 @@ class ShapeCheck {
   const std::string& family_;
   const QuantFormat& format_;
   const ModelLayout& layout_;
-  detail::PieceTable pieces_;
+  quant::PieceTable pieces_;
 };
 
 }  // namespace
@@ -204,7 +204,7 @@ std::set<std::string> input_first_tensors(const ModelSpec& model) {
   return names;
 }
 
-std::set<std::string> usually_quantised(const ModelSpec& model, const std::string& family,
+std::set<std::string> default_quantised(const ModelSpec& model, const std::string& family,
                                         const QuantFormat& format) {
   const bool mxfp4 = format.data == DType::f4 && format.scale == DType::f8_e8m0;
   std::set<std::string> names = input_first_tensors(model);
@@ -226,7 +226,7 @@ std::set<std::string> usually_quantised(const ModelSpec& model, const std::strin
 Index expert_block(const QuantNotation& notation, const ModelSpec& model,
                    const std::set<std::string>* stored) {
   const std::set<std::string> chosen =
-      stored != nullptr ? *stored : usually_quantised(model, notation.family, notation.format);
+      stored != nullptr ? *stored : default_quantised(model, notation.family, notation.format);
   for (const std::string& name : input_first_tensors(model))
     if (chosen.contains(name)) return std::max<Index>(1, notation.format.block_cols);
   return 1;
@@ -237,10 +237,10 @@ Result<QuantisedLayout> quantised_as(const QuantNotation& notation,
                                      const std::set<std::string>* stored) {
   QuantChoice choice;
   choice.format = notation.format;
-  choice.grid = notation.grid_or_usual();
+  choice.grid = notation.effective_grid();
   choice.tensors = stored != nullptr
                        ? *stored
-                       : usually_quantised(values->model(), notation.family, notation.format);
+                       : default_quantised(values->model(), notation.family, notation.format);
   choice.name = notation.name;
   if (notation.method) choice.scale_suffix = scale_suffix_of(*notation.method);
   choice.refines = notation.family == "vllm" && notation.grid != BlockGrid::local &&

@@ -27,7 +27,7 @@ struct QuantNotation {
   std::optional<QuantMethod> method = {};   ///< as written.
   std::optional<BlockGrid> otherwise = {};  ///< the grid where none is written; none: the family's.
 
-  BlockGrid grid_or_usual() const {
+  BlockGrid effective_grid() const {
     const BlockGrid usual = family == "hf" ? BlockGrid::tensor : BlockGrid::local;
     return grid.value_or(otherwise.value_or(usual));
   }
@@ -44,7 +44,7 @@ Result<std::optional<QuantNotation>> take_quant(LayoutSpec& spec);
 /// and, but for megatron, projections of modules for multi-token prediction and in_proj_ba of gated
 /// delta nets. Of a model whose experts are one tensor (gpt-oss): in MXFP4 these experts and
 /// nothing else, as it is published, and in other formats the linear layers.
-std::set<std::string> usually_quantised(const ModelSpec& model, const std::string& family,
+std::set<std::string> default_quantised(const ModelSpec& model, const std::string& family,
                                         const QuantFormat& format);
 
 /// The tensors that a checkpoint keeps input first, [experts, in, out]: gpt-oss' experts.
@@ -57,7 +57,7 @@ Index expert_block(const QuantNotation& notation, const ModelSpec& model,
                    const std::set<std::string>* stored);
 
 /// Quantises a layout as its notation says. `stored` are the tensors to choose from instead of
-/// usually_quantised(): those that a checkpoint has in this format. Errors: those of
+/// default_quantised(): those that a checkpoint has in this format. Errors: those of
 /// quantise_layout(); without quant_grid, what has no kernel: of formats with a byte of scale for
 /// each block (MXFP8, MXFP4, NVFP4) columns of a rank that are not whole blocks and, for megatron,
 /// rows that are not a multiple of the block; of others, for vllm and sglang, rows of a section

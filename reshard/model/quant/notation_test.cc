@@ -37,8 +37,8 @@ TEST(QuantNotation, keys_are_taken_out_of_the_layouts_own) {
   EXPECT_EQ(q.grid, BlockGrid::tensor);
   EXPECT_THAT(q.skip, ElementsAre("o_proj", "layers.0."));
   EXPECT_FALSE(take_quant(spec)->has_value());
-  EXPECT_EQ((QuantNotation{"hf", "", {}, {}, {}}.grid_or_usual()), BlockGrid::tensor);
-  EXPECT_EQ((QuantNotation{"vllm", "", {}, {}, {}}.grid_or_usual()), BlockGrid::local);
+  EXPECT_EQ((QuantNotation{"hf", "", {}, {}, {}}.effective_grid()), BlockGrid::tensor);
+  EXPECT_EQ((QuantNotation{"vllm", "", {}, {}, {}}.effective_grid()), BlockGrid::local);
 }
 
 TEST(QuantNotation, what_is_wrong_is_named) {
@@ -60,7 +60,7 @@ TEST(QuantNotation, linear_layers_and_experts_are_quantised) {
   const auto names = [](const ModelConfig& c, const char* family) {
     std::set<std::string> kinds;
     for (std::string name :
-         usually_quantised(*model_of(c), family, *quant_format_from_name("fp8_block"))) {
+         default_quantised(*model_of(c), family, *quant_format_from_name("fp8_block"))) {
       name.resize(name.rfind('.'));
       kinds.insert(name.substr(name.rfind('.') + 1));
     }

@@ -7,18 +7,10 @@
 
 #include "reshard/model/layout_builder.h"
 #include "reshard/model/quant/blocks.h"
+#include "reshard/model/quant/input_first.h"
 
-namespace reshard {
-
-std::string scale_suffix(const QuantFormat& format) {
-  return format.scale == DType::f32 && format.block_cols > 0 ? "_scale_inv" : "_scale";
-}
-
+namespace reshard::quant {
 namespace {
-
-using detail::block_along;
-using detail::BlockGroup;
-using detail::GroupedSlot;
 
 /// What follows a tensor's name in that of its factor.
 constexpr const char* kFactor = "_scale_2";
@@ -41,33 +33,6 @@ bool keeps_rows_apart(const QuantFormat& f) {
 bool merges_columns(const Slot& slot) {
   const int n = slot.sections[0].extent.size();
   return n > 1 && (slot.merged.bits >> (n - 2) & 1) != 0;
-}
-
-/// The stored model has the input of input-first tensors last, as their bytes have it: dimension 1
-/// behind the others.
-int turned(int dim, int rank) { return dim == 1 ? rank - 1 : dim > 1 ? dim - 1 : dim; }
-
-Dims turned(const Dims& shape) {
-  Dims out = shape;
-  for (int i = 0; i < shape.size(); ++i) out[turned(i, shape.size())] = shape[i];
-  return out;
-}
-
-/// @pre dimension 1 is merged with none
-MergedDims turned(MergedDims merged) {
-  return {static_cast<std::uint8_t>((merged.bits & 1U) | (merged.bits >> 2U) << 1U)};
-}
-
-PlacedBox turned(const PlacedBox& part) {
-  PlacedBox out = part;
-  const int n = part.box.rank();
-  std::array<Interval, kMaxDims> box;
-  for (int i = 0; i < n; ++i) {
-    box[static_cast<std::size_t>(turned(i, n))] = part.box[i];
-    out.dims[static_cast<std::size_t>(turned(i, n))] = part.dims[static_cast<std::size_t>(i)];
-  }
-  out.box = Box(std::span<const Interval>(box.data(), static_cast<std::size_t>(n)));
-  return out;
 }
 
 /// True where the tensors of each section are one group that begins where the section does: padding
@@ -106,19 +71,19 @@ class Quantiser {
   void add_plain(SlotId id, LayoutBuilder& b);
   Result<> add_pair(SlotId id, LayoutBuilder& b);
   bool pads_blocks(const Slot& slot, const GroupedSlot& groups);
-  void judge(const Slot& slot, const std::optional<GroupedSlot>& groups,
-             QuantisedLayout::Pair& pair);
-  bool is_turned(const CanonicalTensor& t) const {
+  void classify(const Slot& slot, const std::optional<GroupedSlot>& groups,
+                QuantisedLayout::Pair& pair);
+  bool is_input_first(const CanonicalTensor& t) const {
     return out_.choice.input_first.contains(t.name) && out_.choice.tensors.contains(t.name);
   }
   /// Makes a part of a tensor one of what is stored of it.
   void refer(PlacedBox& part, const std::vector<TensorId>& ids) const {
-    if (is_turned(v_.model()[part.tensor])) part = turned(part);
+    if (is_input_first(v_.model()[part.tensor])) part = with_input_last(part);
     part.tensor = ids[part.tensor.index()];
   }
   Slot data_slot(const Slot& slot, bool placed) const;
   /// A slot beside the data of `slot`, named after it.
-  Slot beside(const Slot& slot, const std::string& suffix, const Blocks& blocks) const;
+  Slot companion(const Slot& slot, const std::string& suffix, const Blocks& blocks) const;
   Slot by_groups(const Slot& slot, const GroupedSlot& groups, const std::string& suffix,
                  const Blocks& blocks, const std::vector<TensorId>& ids, LayoutBuilder& b);
   Slot by_sections(const Slot& slot, const std::string& suffix, const Blocks& blocks,
@@ -131,7 +96,7 @@ class Quantiser {
   QuantisedLayout out_;
   const ModelLayout& v_ = *out_.values;
   const QuantFormat& f_ = out_.choice.format;
-  detail::PieceTable pieces_{v_};
+  PieceTable pieces_{v_};
   std::shared_ptr<ModelSpec> model_ = std::make_shared<ModelSpec>();
   std::vector<bool> chosen_;                     // by tensor of the model
   std::vector<TensorId> data_, scale_, factor_;  // by tensor of the model: in the derived one
@@ -144,8 +109,9 @@ Result<> Quantiser::derive_model() {
     found += chosen ? 1 : 0;
     chosen_.push_back(chosen);
     data_.push_back(RESHARD_TRY(
-        is_turned(t) ? model_->add(t.name, turned(t.shape), f_.data, turned(t.merged))
-                     : model_->add(t.name, t.shape, chosen ? f_.data : t.dtype, t.merged)));
+        is_input_first(t)
+            ? model_->add(t.name, with_input_last(t.shape), f_.data, with_input_last(t.merged))
+            : model_->add(t.name, t.shape, chosen ? f_.data : t.dtype, t.merged)));
     scale_.emplace_back(-1);
     factor_.emplace_back(-1);
     if (chosen) RESHARD_TRY(add_scales_of(t));
@@ -159,25 +125,25 @@ Result<> Quantiser::derive_model() {
 }
 
 Result<> Quantiser::add_scales_of(const CanonicalTensor& t) {
-  constexpr unsigned kInput = 0b11;  // what merges dimension 1 with its neighbours
-  const bool flipped = is_turned(t);
-  const bool merged =
-      t.merged.bits != 0 && (!flipped || !keeps_rows_apart(f_) || (t.merged.bits & kInput) != 0);
-  if (t.shape.size() < (flipped ? 3 : 2) || merged)
+  constexpr unsigned kInputBits = 0b11;  // what merges dimension 1 with its neighbours
+  const bool input_first = is_input_first(t);
+  const bool merged = t.merged.bits != 0 &&
+                      (!input_first || !keeps_rows_apart(f_) || (t.merged.bits & kInputBits) != 0);
+  if (t.shape.size() < (input_first ? 3 : 2) || merged)
     return fail(Code::unsupported,
                 fmt::format("'{}' of shape {} cannot be quantised as {}: it is no matrix or stack "
                             "of matrices as it is stored",
                             t.name, to_string(t.shape), to_string(f_)));
-  const detail::MatrixDims dims = detail::matrix_dims(t, out_.choice.input_first);
+  const MatrixDims dims = matrix_dims(t, out_.choice.input_first);
   const auto shape_of = [&](Index rows, Index cols) {
     Dims shape = t.shape;
     shape[dims.row] = up(shape[dims.row], block_along(rows, shape[dims.row]));
     shape[dims.col] = up(shape[dims.col], block_along(cols, shape[dims.col]));
-    return flipped ? turned(shape) : shape;
+    return input_first ? with_input_last(shape) : shape;
   };
   scale_.back() =
       RESHARD_TRY(model_->add(t.name + scale_suffix(f_), shape_of(f_.block_rows, f_.block_cols),
-                              f_.scale, flipped ? turned(t.merged) : t.merged));
+                              f_.scale, input_first ? with_input_last(t.merged) : t.merged));
   if (f_.tensor_factor)
     factor_.back() = RESHARD_TRY(model_->add(t.name + kFactor, shape_of(0, 0), DType::f32));
   return {};
@@ -209,8 +175,8 @@ Result<> Quantiser::check(const Slot& slot) const {
   for (const Section& section : slot.sections) {
     if (section.extent.size() < 2) return refuse("it has fewer than two dimensions");
     for (const PlacedBox& p : section.parts) {
-      const auto transposed = detail::is_transposed(
-          section, p, detail::matrix_dims(v_.model()[p.tensor], out_.choice.input_first));
+      const auto transposed =
+          is_transposed(section, p, matrix_dims(v_.model()[p.tensor], out_.choice.input_first));
       if (!transposed && out_.choice.grid == BlockGrid::tensor)
         return refuse(fmt::format("rows and columns of '{}' are not its last dimensions",
                                   v_.model()[p.tensor].name));
@@ -233,7 +199,7 @@ Result<> Quantiser::check_columns(const Slot& slot) {
                        [](Interval held) { return (held.begin() | held.end()) % 2 != 0; });
   };
   bool bad = std::any_of(slot.sections.begin(), slot.sections.end(), odd);
-  if (const auto groups = detail::group_blocks(v_.model(), slot, out_.choice.input_first))
+  if (const auto groups = group_blocks(v_.model(), slot, out_.choice.input_first))
     for (const BlockGroup& g : groups->groups) bad |= !pieces_.alignment(slot, g, 1, 1).even;
   if (!bad) return {};
   return fail(Code::unsupported,
@@ -262,15 +228,15 @@ bool Quantiser::pads_blocks(const Slot& slot, const GroupedSlot& groups) {
   return true;
 }
 
-void Quantiser::judge(const Slot& slot, const std::optional<GroupedSlot>& groups,
-                      QuantisedLayout::Pair& pair) {
+void Quantiser::classify(const Slot& slot, const std::optional<GroupedSlot>& groups,
+                         QuantisedLayout::Pair& pair) {
   bool own = groups && !groups->ragged && (!slot.padded || pads_blocks(slot, *groups)),
        whole = true;
   if (groups) {
     for (const BlockGroup& g : groups->groups) {
-      detail::Alignment a = pieces_.alignment(slot, g, f_.block_rows, f_.block_cols);
+      Alignment a = pieces_.alignment(slot, g, f_.block_rows, f_.block_cols);
       if (f_.tensor_factor) {
-        const detail::Alignment f = pieces_.alignment(slot, g, 0, 0);
+        const Alignment f = pieces_.alignment(slot, g, 0, 0);
         a.whole &= f.whole;
         a.own &= f.own;
       }
@@ -279,7 +245,7 @@ void Quantiser::judge(const Slot& slot, const std::optional<GroupedSlot>& groups
     }
   }
   const bool local = out_.choice.grid == BlockGrid::local;
-  if (out_.choice.refines) pair.refined = detail::refined_block(pieces_, slot, groups, f_);
+  if (out_.choice.refines) pair.refined = refined_block(pieces_, slot, groups, f_);
   pair.exact = !local || (own && f_.order == ScaleOrder::rows) || pair.refined > 0;
   pair.whole = (local || whole) && pair.refined == 0;
 }
@@ -296,7 +262,7 @@ Slot Quantiser::data_slot(const Slot& slot, bool placed) const {
   return data;
 }
 
-Slot Quantiser::beside(const Slot& slot, const std::string& suffix, const Blocks& blocks) const {
+Slot Quantiser::companion(const Slot& slot, const std::string& suffix, const Blocks& blocks) const {
   Slot s{.name = slot.name + suffix, .dtype = blocks.dtype, .mesh = slot.mesh, .ranks = slot.ranks};
   s.stack_dim = slot.stack_dim;
   const int n = slot.sections[0].extent.size();
@@ -313,7 +279,7 @@ Slot Quantiser::beside(const Slot& slot, const std::string& suffix, const Blocks
 Slot Quantiser::by_groups(const Slot& slot, const GroupedSlot& groups, const std::string& suffix,
                           const Blocks& blocks, const std::vector<TensorId>& ids,
                           LayoutBuilder& b) {
-  Slot out = beside(slot, suffix, blocks);
+  Slot out = companion(slot, suffix, blocks);
   out.stack_dim = groups.stack_dim;
   out.padded = slot.padded || groups.ragged;
   const bool padded_by_blocks = slot.padded && pads_blocks(slot, groups);
@@ -322,7 +288,7 @@ Slot Quantiser::by_groups(const Slot& slot, const GroupedSlot& groups, const std
     const std::vector<PlacedBox> parts = std::exchange(section.parts, {});
     const int n = section.extent.size();
     for (int i = 0; i < 2; ++i) {
-      const detail::Window& w = g.windows[static_cast<std::size_t>(i)];
+      const Window& w = g.windows[static_cast<std::size_t>(i)];
       const Index block = block_along(i == 0 ? blocks.rows : blocks.cols, w.whole);
       const Index elements = section.extent[n - 2 + i];
       const bool in_blocks = padded_by_blocks && (i == 0 ? blocks.rows : blocks.cols) != 0;
@@ -332,17 +298,17 @@ Slot Quantiser::by_groups(const Slot& slot, const GroupedSlot& groups, const std
     }
     for (const int index : g.parts) {
       PlacedBox p = parts[static_cast<std::size_t>(index)];
-      const auto dims = detail::matrix_dims(v_.model()[p.tensor], out_.choice.input_first);
+      const auto dims = matrix_dims(v_.model()[p.tensor], out_.choice.input_first);
       for (const int c : {dims.row, dims.col}) {
         const int d = p.dims[static_cast<std::size_t>(c)] - (n - 2);
-        const detail::Window& w = g.windows[static_cast<std::size_t>(d)];
+        const Window& w = g.windows[static_cast<std::size_t>(d)];
         const Index block = block_along(d == 0 ? blocks.rows : blocks.cols, w.whole);
         p.box = p.box.with(c, Interval{w.first / block, up(w.first + w.at.size(), block)});
         p.at[n - 2 + d] = 0;
       }
       refer(p, ids);
       if (blocks.refined > 0)
-        detail::add_repeated(p, blocks.rows / blocks.refined, section);
+        add_repeated(p, blocks.rows / blocks.refined, section);
       else
         section.parts.push_back(std::move(p));
     }
@@ -353,10 +319,10 @@ Slot Quantiser::by_groups(const Slot& slot, const GroupedSlot& groups, const std
 
 Slot Quantiser::by_sections(const Slot& slot, const std::string& suffix, const Blocks& blocks,
                             LayoutBuilder& b) const {
-  Slot out = beside(slot, suffix, blocks);
+  Slot out = companion(slot, suffix, blocks);
   out.padded = true;
   // The sections of swizzled scales that are one matrix have one factor.
-  const bool one = f_.order == ScaleOrder::swizzled && detail::is_one_matrix(slot);
+  const bool one = f_.order == ScaleOrder::swizzled && is_one_matrix(slot);
   for (Section section : std::span(slot.sections).first(one ? 1 : slot.sections.size())) {
     section.parts.clear();
     const int n = section.extent.size();
@@ -373,32 +339,32 @@ Slot Quantiser::by_sections(const Slot& slot, const std::string& suffix, const B
 
 Result<Slot> Quantiser::swizzled(const Slot& slot, const std::string& suffix, LayoutBuilder& b) {
   const int n = slot.sections[0].extent.size();
-  const bool one = detail::is_one_matrix(slot);
+  const bool one = is_one_matrix(slot);
   if (slot.stack_dim == n - 1 && slot.sections.size() > 1)
     return fail(Code::unsupported,
                 fmt::format("{} cannot have swizzled scales: its fused tensors lie side by side",
                             where(slot)));
-  Slot out = beside(slot, suffix, scales());
+  Slot out = companion(slot, suffix, scales());
   out.padded = true;
   Index before = 0;
   for (std::size_t k = 0; k < slot.sections.size(); ++k) {
     Section section = slot.sections[k];
     section.parts.clear();
     const bool last = !one || k + 1 == slot.sections.size();
-    const auto rows = pieces_.remainder(slot, section, n - 2, detail::kSwizzleRows);
+    const auto rows = pieces_.remainder(slot, section, n - 2, kSwizzleRows);
     if (!last && !rows)
       return fail(Code::unsupported,
                   fmt::format("{} cannot have swizzled scales: ranks hold so different pieces of "
                               "its fused tensors that no one shape pads them to {} rows",
-                              where(slot), detail::kSwizzleRows));
+                              where(slot), kSwizzleRows));
     BlockCut cut{1, section.extent[n - 2], {}, 0, true, 0, 1};
-    if (last) cut.before = before, cut.multiple = detail::kSwizzleRows;
+    if (last) cut.before = before, cut.multiple = kSwizzleRows;
     apply(cut, section, n - 2, b);
     const Index cols = section.extent[n - 1];
-    apply({block_along(f_.block_cols, cols), cols, {}, 0, true, 0, detail::kSwizzleCols}, section,
-          n - 1, b);
+    apply({block_along(f_.block_cols, cols), cols, {}, 0, true, 0, kSwizzleCols}, section, n - 1,
+          b);
     out.sections.push_back(std::move(section));
-    before = (before + rows.value_or(0)) % detail::kSwizzleRows;
+    before = (before + rows.value_or(0)) % kSwizzleRows;
   }
   return out;
 }
@@ -407,7 +373,7 @@ Result<> Quantiser::add_pair(SlotId id, LayoutBuilder& b) {
   const Slot& slot = v_.slot(id);
   RESHARD_TRY(check(slot));
   RESHARD_TRY(check_columns(slot));
-  const auto groups = detail::group_blocks(v_.model(), slot, out_.choice.input_first);
+  const auto groups = group_blocks(v_.model(), slot, out_.choice.input_first);
   if (!groups && out_.choice.grid == BlockGrid::tensor)
     return fail(Code::unsupported,
                 fmt::format("{} cannot be quantised: the blocks of its tensors are no stack of "
@@ -415,7 +381,7 @@ Result<> Quantiser::add_pair(SlotId id, LayoutBuilder& b) {
                             where(slot)));
   QuantisedLayout::Pair pair;
   pair.values = id;
-  judge(slot, groups, pair);
+  classify(slot, groups, pair);
   pair.data = b.add(data_slot(slot, pair.exact));
   const std::string suffix =
       out_.choice.scale_suffix.empty() ? scale_suffix(f_) : out_.choice.scale_suffix;
@@ -472,10 +438,17 @@ Result<QuantisedLayout> Quantiser::run() {
 }
 
 }  // namespace
+}  // namespace reshard::quant
+
+namespace reshard {
+
+std::string scale_suffix(const QuantFormat& format) {
+  return format.scale == DType::f32 && format.block_cols > 0 ? "_scale_inv" : "_scale";
+}
 
 Result<QuantisedLayout> quantise_layout(std::shared_ptr<const ModelLayout> layout,
                                         QuantChoice choice) {
-  return Quantiser(std::move(layout), std::move(choice)).run();
+  return quant::Quantiser(std::move(layout), std::move(choice)).run();
 }
 
 }  // namespace reshard

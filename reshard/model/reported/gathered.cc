@@ -27,7 +27,8 @@ std::string embedding_of(const std::string& name) {
 }
 
 /// Positions in the expert group, of groups of this size, at which the source has the tensor.
-std::string expert_positions(const GatheredSide& source, const GatheredSide::Tensor& wanted) {
+std::string expert_positions(const reported::GatheredSide& source,
+                             const reported::GatheredSide::Tensor& wanted) {
   const std::string base = wanted.name.substr(0, wanted.name.rfind("@expert_rank"));
   std::string text;
   for (const auto& t : source.tensors())
@@ -38,7 +39,8 @@ std::string expert_positions(const GatheredSide& source, const GatheredSide::Ten
 }
 
 /// The source tensor that a target tensor is filled from.
-Result<int> source_of(const GatheredSide& source, const GatheredSide::Tensor& wanted) {
+Result<int> source_of(const reported::GatheredSide& source,
+                      const reported::GatheredSide::Tensor& wanted) {
   if (const int same = source.find(wanted.name); same >= 0) return same;
   if (const std::string embedding = embedding_of(wanted.name); !embedding.empty())
     if (const int tied = source.find(embedding); tied >= 0) return tied;
@@ -53,7 +55,8 @@ Result<int> source_of(const GatheredSide& source, const GatheredSide::Tensor& wa
                                            wanted.name, wanted.first.value()));
 }
 
-Result<> check_sizes(const GatheredSide::Tensor& from, const GatheredSide::Tensor& to) {
+Result<> check_sizes(const reported::GatheredSide::Tensor& from,
+                     const reported::GatheredSide::Tensor& to) {
   if (!(from.shape == to.shape))
     return bad(to.name, fmt::format("its parts sum to {} on the source and {} on the target; "
                                     "sizes are not conserved",
@@ -64,7 +67,8 @@ Result<> check_sizes(const GatheredSide::Tensor& from, const GatheredSide::Tenso
   return {};
 }
 
-Result<std::shared_ptr<const ModelLayout>> layout_of(const GatheredSide& side, std::string name,
+Result<std::shared_ptr<const ModelLayout>> layout_of(const reported::GatheredSide& side,
+                                                     std::string name,
                                                      const std::vector<TensorId>& ids,
                                                      std::shared_ptr<const ModelSpec> model) {
   LayoutBuilder builder(std::move(name), model);
@@ -78,7 +82,7 @@ Result<std::shared_ptr<const ModelLayout>> layout_of(const GatheredSide& side, s
 
 Result<GatheredPair> gathered_layouts(const GatheredMetadata& source,
                                       const GatheredMetadata& target) {
-  GatheredSide from(source, "source"), to(target, "target");
+  reported::GatheredSide from(source, "source"), to(target, "target");
   RESHARD_TRY(from.read());
   RESHARD_TRY(to.read());
   GatheredPair pair;

@@ -47,9 +47,9 @@ std::uint32_t intern(std::vector<T>& table, std::vector<std::uint32_t>& bucket, 
 }
 
 /// The template of a rank's report, and the groups that it names.
-class Reduced {
+class RankReport {
  public:
-  explicit Reduced(const RankMetadata& rank) : rank_(rank) {}
+  explicit RankReport(const RankMetadata& rank) : rank_(rank) {}
 
   Result<> run() {
     std::set<std::string_view> names;
@@ -154,11 +154,11 @@ Result<> check_parameter(const Parameter& p) {
 }
 
 Result<> MetadataGatherer::add(const RankMetadata& rank) {
-  Reduced reduced(rank);
-  RESHARD_TRY(reduced.run());
+  RankReport report(rank);
+  RESHARD_TRY(report.run());
   std::vector<std::uint32_t> ids;
-  for (const GroupRanks& g : reduced.groups) ids.push_back(group_id(*g));
-  return add(rank.rank, template_id(std::move(reduced.layout)), std::move(ids));
+  for (const GroupRanks& g : report.groups) ids.push_back(group_id(*g));
+  return add(rank.rank, template_id(std::move(report.layout)), std::move(ids));
 }
 
 Result<> MetadataGatherer::add(const GatheredMetadata& other) {

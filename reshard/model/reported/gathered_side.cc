@@ -7,7 +7,7 @@
 #include <numeric>
 #include <set>
 
-namespace reshard {
+namespace reshard::reported {
 namespace {
 
 /// True for [num_experts / group, ...]: the rank's experts in one tensor.
@@ -47,13 +47,13 @@ GatheredSide::Position GatheredSide::position(const GatheredMetadata::Entry& ent
   return {at, static_cast<Index>(group.size()), id};
 }
 
-GatheredSide::Position GatheredSide::cut_over(const Alike& alike, const Parameter& p) const {
-  return p.is_tp ? position(all_.ranks[alike.entry], p.tensor_group) : Position{};
+GatheredSide::Position GatheredSide::cut_over(const RankClass& peers, const Parameter& p) const {
+  return p.is_tp ? position(all_.ranks[peers.entry], p.tensor_group) : Position{};
 }
 
-void GatheredSide::group_alike(bool by_group) {
+void GatheredSide::find_classes(bool by_group) {
   by_group_ = by_group;
-  alike_.clear();
+  classes_.clear();
   std::vector<std::set<std::int8_t>> slots;  // per template: groups whose positions matter
   for (const auto& t : all_.templates) {
     slots.emplace_back();
@@ -70,9 +70,9 @@ void GatheredSide::group_alike(bool by_group) {
       const Position p = position(entry, slot);
       key.insert(key.end(), {p.at, p.size, by_group ? static_cast<Index>(p.group) : 0});
     }
-    const auto [it, fresh] = known.try_emplace(std::move(key), alike_.size());
-    if (fresh) alike_.push_back({entry.layout, i, {}, {}});
-    alike_[it->second].ranks.insert(entry.rank);
+    const auto [it, fresh] = known.try_emplace(std::move(key), classes_.size());
+    if (fresh) classes_.push_back({entry.layout, i, {}, {}});
+    classes_[it->second].ranks.insert(entry.rank);
   }
 }
 
@@ -88,10 +88,10 @@ GatheredSide::Blocks GatheredSide::blocks_of(const Parameter& p) {
 }
 
 Result<> GatheredSide::read() {
-  group_alike(false);
+  find_classes(false);
   if (RESHARD_TRY(read_once())) return sum_up();
   // Groups of one size share some tensor in different ways: look at each group by itself.
-  group_alike(true);
+  find_classes(true);
   RESHARD_TRY(read_once());
   return sum_up();
 }
@@ -108,12 +108,12 @@ Result<bool> GatheredSide::read_once() {
       bases.back().push_back(
           resolve_global_layer_number_in_name(p.name, t.layer_module_prefix_map));
   }
-  for (Alike& alike : alike_) {
-    const auto& parameters = all_.templates[alike.layout].parameters;
+  for (RankClass& peers : classes_) {
+    const auto& parameters = all_.templates[peers.layout].parameters;
     for (std::size_t i = 0; i < parameters.size(); ++i) {
-      const int tensor = RESHARD_TRY(tensor_of(alike, parameters[i], bases[alike.layout][i]));
-      alike.tensors.push_back(tensor);
-      const bool fits = RESHARD_TRY(note(alike, parameters[i], tensor));
+      const int tensor = RESHARD_TRY(tensor_of(peers, parameters[i], bases[peers.layout][i]));
+      peers.tensors.push_back(tensor);
+      const bool fits = RESHARD_TRY(note(peers, parameters[i], tensor));
       if (!fits) return false;
     }
   }
@@ -121,22 +121,21 @@ Result<bool> GatheredSide::read_once() {
 }
 
 /// The tensor that a parameter is a part of, made known when it is new.
-Result<int> GatheredSide::tensor_of(const Alike& alike, const Parameter& p,
+Result<int> GatheredSide::tensor_of(const RankClass& peers, const Parameter& p,
                                     const std::string& base) {
-  const Rank rank = all_.ranks[alike.entry].rank;
+  const Rank rank = all_.ranks[peers.entry].rank;
   std::string name = base;
   Index position_of = -1, size = 0;
   if (p.is_ep) {
-    const Position ep = position(all_.ranks[alike.entry], p.expert_group);
+    const Position ep = position(all_.ranks[peers.entry], p.expert_group);
     if (const auto local = detect_expert_index_from_param_name(base)) {
       if (p.expert_group < 0)
         return fail(Code::invalid_argument,
                     fmt::format("parameter '{}' of rank {}: an expert parameter needs "
                                 "expert_parallel_group_ranks",
                                 p.name, rank.value()));
-      const Index expert =
-          RESHARD_TRY(detail::global_expert(base, p.num_experts, ep.size, ep.at, *local));
-      name = detail::with_expert_index(base, expert);
+      const Index expert = RESHARD_TRY(global_expert(base, p.num_experts, ep.size, ep.at, *local));
+      name = with_expert_index(base, expert);
     } else if (ep.size > 1 && !stacks_experts(p, ep.size)) {
       position_of = ep.at;
       size = ep.size;
@@ -156,16 +155,16 @@ Result<int> GatheredSide::tensor_of(const Alike& alike, const Parameter& p,
                         false});
     Tensor& t = tensors_.back();
     t.stacked = p.is_ep && !detect_expert_index_from_param_name(base) && position_of < 0 &&
-                stacks_experts(p, position(all_.ranks[alike.entry], p.expert_group).size);
+                stacks_experts(p, position(all_.ranks[peers.entry], p.expert_group).size);
     if (t.stacked) t.shape[0] = *p.num_experts;
   }
   return it->second;
 }
 
 /// Writes down what this position holds of the tensor; false when it was written down otherwise.
-Result<bool> GatheredSide::note(const Alike& alike, const Parameter& p, int tensor) {
+Result<bool> GatheredSide::note(const RankClass& peers, const Parameter& p, int tensor) {
   Tensor& t = tensors_[static_cast<std::size_t>(tensor)];
-  const Rank rank = all_.ranks[alike.entry].rank;
+  const Rank rank = all_.ranks[peers.entry].rank;
   if (p.dtype != t.dtype || p.shape.size() != t.shape.size())
     return bad(t,
                fmt::format("rank {} has {} {}, rank {} has {} {}", t.first.value(), name(t.dtype),
@@ -173,7 +172,7 @@ Result<bool> GatheredSide::note(const Alike& alike, const Parameter& p, int tens
   if (p.is_tp && t.dim < 0) t.dim = p.partition_dim;
   if (p.is_tp && t.dim != p.partition_dim)
     return bad(t, fmt::format("it is cut along dimensions {} and {}", t.dim, p.partition_dim));
-  const Position at = cut_over(alike, p);
+  const Position at = cut_over(peers, p);
   Shared& shared = shared_[{tensor, share_key(at)}];
   shared.members.resize(static_cast<std::size_t>(at.size));
   shared.reported.resize(shared.members.size());
@@ -197,17 +196,17 @@ Result<> GatheredSide::sum_up() {
     RESHARD_TRY(sum_group(tensors_[i], shared, is_first));
     seen[i] = true;
   }
-  for (const Alike& alike : alike_) {
-    const auto& parameters = all_.templates[alike.layout].parameters;
+  for (const RankClass& peers : classes_) {
+    const auto& parameters = all_.templates[peers.layout].parameters;
     for (std::size_t i = 0; i < parameters.size(); ++i) {
-      const Tensor& t = tensors_[static_cast<std::size_t>(alike.tensors[i])];
+      const Tensor& t = tensors_[static_cast<std::size_t>(peers.tensors[i])];
       for (int d = 0; d < t.shape.size(); ++d) {
         if (d == t.dim || parameters[i].shape[d] == t.shape[d]) continue;
-        const Position ep = position(all_.ranks[alike.entry], parameters[i].expert_group);
+        const Position ep = position(all_.ranks[peers.entry], parameters[i].expert_group);
         if (d == 0 && t.stacked && stacks_experts(parameters[i], ep.size)) continue;
         return bad(
             t, fmt::format("shape {} of rank {} is no part of {}", to_string(parameters[i].shape),
-                           all_.ranks[alike.entry].rank.value(), to_string(t.shape)));
+                           all_.ranks[peers.entry].rank.value(), to_string(t.shape)));
       }
     }
   }
@@ -238,13 +237,13 @@ Result<> GatheredSide::sum_group(Tensor& t, const Shared& shared, bool& is_first
   return {};
 }
 
-ExplicitTensor GatheredSide::local_tensor(const Alike& alike, const Parameter& p, int tensor,
+ExplicitTensor GatheredSide::local_tensor(const RankClass& peers, const Parameter& p, int tensor,
                                           TensorId id, const ModelSpec& model) const {
   const Dims& whole = model[id].shape;
   ExplicitTensor out{.name = p.name, .dtype = p.dtype, .shape = p.shape, .casts = true};
   Box box = Box::whole(whole);
   if (tensors_[static_cast<std::size_t>(tensor)].stacked) {
-    const Index first = position(all_.ranks[alike.entry], p.expert_group).at * p.shape[0];
+    const Index first = position(all_.ranks[peers.entry], p.expert_group).at * p.shape[0];
     box = box.with(0, Interval{first, first + p.shape[0]});
   }
   const auto put = [&](const Box& part, int dim, Index local) {
@@ -258,7 +257,7 @@ ExplicitTensor GatheredSide::local_tensor(const Alike& alike, const Parameter& p
     put(box, -1, 0);
     return out;
   }
-  const Position at = cut_over(alike, p);
+  const Position at = cut_over(peers, p);
   const Shared& shared = shared_.at({tensor, share_key(at)});
   const auto& mine = shared.members[static_cast<std::size_t>(at.at)];
   Index begin = 0, local = 0;
@@ -286,15 +285,15 @@ ExplicitTensor GatheredSide::local_tensor(const Alike& alike, const Parameter& p
 
 void GatheredSide::add_slots(const std::vector<TensorId>& ids, const ModelSpec& model,
                              ExplicitSlots& slots) const {
-  for (const Alike& alike : alike_) {
-    slots.add_ranks(alike.ranks);
-    const auto& parameters = all_.templates[alike.layout].parameters;
+  for (const RankClass& peers : classes_) {
+    slots.add_ranks(peers.ranks);
+    const auto& parameters = all_.templates[peers.layout].parameters;
     for (std::size_t i = 0; i < parameters.size(); ++i) {
-      const int tensor = alike.tensors[i];
-      slots.add(alike.ranks, local_tensor(alike, parameters[i], tensor,
+      const int tensor = peers.tensors[i];
+      slots.add(peers.ranks, local_tensor(peers, parameters[i], tensor,
                                           ids[static_cast<std::size_t>(tensor)], model));
     }
   }
 }
 
-}  // namespace reshard
+}  // namespace reshard::reported

@@ -9,7 +9,7 @@
 #include "reshard/model/explicit_slots.h"
 #include "reshard/model/reported/gathered_metadata.h"
 
-namespace reshard {
+namespace reshard::reported {
 
 /// One model's reports with names resolved and sizes summed over groups. Internal to
 /// gathered_layouts.
@@ -48,7 +48,7 @@ class GatheredSide {
   using Parameter = GatheredMetadata::Parameter;
   /// Ranks of one template at the same positions of groups of the same sizes (of the same groups,
   /// where groups differ in how they share): they hold the same.
-  struct Alike {
+  struct RankClass {
     std::uint32_t layout = 0;
     std::size_t entry = 0;  ///< the first of them.
     RankSet ranks;
@@ -65,27 +65,27 @@ class GatheredSide {
   };
   using SharedKey = std::pair<int, std::uint64_t>;
 
-  void group_alike(bool by_group);
+  void find_classes(bool by_group);
   Position position(const GatheredMetadata::Entry& entry, std::int8_t slot) const;
-  Position cut_over(const Alike& alike, const Parameter& p) const;
+  Position cut_over(const RankClass& peers, const Parameter& p) const;
   static Blocks blocks_of(const Parameter& p);
   std::uint64_t share_key(const Position& position) const;
   Result<bool> read_once();
-  Result<int> tensor_of(const Alike& alike, const Parameter& p, const std::string& base);
-  Result<bool> note(const Alike& alike, const Parameter& p, int tensor);
+  Result<int> tensor_of(const RankClass& peers, const Parameter& p, const std::string& base);
+  Result<bool> note(const RankClass& peers, const Parameter& p, int tensor);
   Result<> sum_up();
   Result<> sum_group(Tensor& tensor, const Shared& shared, bool& is_first);
-  ExplicitTensor local_tensor(const Alike& alike, const Parameter& p, int tensor, TensorId id,
+  ExplicitTensor local_tensor(const RankClass& peers, const Parameter& p, int tensor, TensorId id,
                               const ModelSpec& model) const;
   tl::unexpected<Error> bad(const Tensor& tensor, const std::string& what) const;
 
   const GatheredMetadata& all_;
   std::string label_;
   bool by_group_ = false;
-  std::vector<Alike> alike_;
+  std::vector<RankClass> classes_;
   std::vector<Tensor> tensors_;
   std::unordered_map<std::string, int> by_name_;
   std::map<SharedKey, Shared> shared_;
 };
 
-}  // namespace reshard
+}  // namespace reshard::reported

@@ -72,7 +72,7 @@ TEST_P(Refit, gathered_layouts_are_those_of_the_family) {
   const ModelConfig c = moe ? tiny_moe() : tiny_dense();
   const auto model = model_of(c);
   const auto source = layout_of(from, model, c), target = layout_of(to, model, c);
-  const auto pair = gathered_layouts(reported(*source, c), reported(*target, c));
+  const auto pair = gathered_layouts(reported_by(*source, c), reported_by(*target, c));
   ASSERT_TRUE(pair.has_value()) << pair.error().message;
   std::map<std::pair<int, Index>, std::pair<int, Index>> meaning;
   expect_same(*pair->source, *source, meaning);
@@ -331,10 +331,10 @@ TEST(Gatherer, refuses_reports_that_contradict_themselves) {
 TEST(Gatherer, expands_what_a_rank_reported) {
   const ModelConfig c = tiny_moe();
   const auto l = layout_of("megatron:tp=2,ep=2,pp=2", model_of(c), c);
-  const GatheredMetadata all = reported(*l, c);
+  const GatheredMetadata all = reported_by(*l, c);
   EXPECT_EQ(all.templates.size(), 2u);  // one per stage
   for (std::size_t i = 0; i < all.ranks.size(); ++i) {
-    const RankMetadata want = reported(*l, c, all.ranks[i].rank);
+    const RankMetadata want = reported_by(*l, c, all.ranks[i].rank);
     const auto got = expand(all, i);
     ASSERT_TRUE(got.has_value()) << got.error().message;
     ASSERT_EQ(got->parameters.size(), want.parameters.size());

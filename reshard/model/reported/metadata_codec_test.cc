@@ -18,7 +18,7 @@ using ::testing::HasSubstr;
 
 GatheredMetadata tiny(const char* layout) {
   const ModelConfig c = tiny_moe();
-  return reported(*layout_of(layout, model_of(c), c), c);
+  return reported_by(*layout_of(layout, model_of(c), c), c);
 }
 
 TEST(MetadataCodec, gives_back_what_was_gathered) {
@@ -40,12 +40,12 @@ TEST(MetadataCodec, ranks_sent_one_by_one_gather_into_the_same) {
   MetadataGatherer gatherer;
   layout->ranks().for_each([&](Rank r) {
     MetadataGatherer one;
-    ASSERT_TRUE(one.add(reported(*layout, c, r)).has_value());
+    ASSERT_TRUE(one.add(reported_by(*layout, c, r)).has_value());
     const auto sent = decode_metadata(encode_metadata(std::move(one).finish()));
     ASSERT_TRUE(sent.has_value()) << sent.error().message;
     ASSERT_TRUE(gatherer.add(*sent).has_value());
   });
-  EXPECT_EQ(std::move(gatherer).finish(), reported(*layout, c));
+  EXPECT_EQ(std::move(gatherer).finish(), reported_by(*layout, c));
 }
 
 TEST(MetadataCodec, a_thousand_ranks_of_a_large_model_are_small) {
@@ -56,7 +56,7 @@ TEST(MetadataCodec, a_thousand_ranks_of_a_large_model_are_small) {
   std::size_t one_by_one = 0;
   MetadataGatherer gatherer;
   for (int r = 0; r < 1024; ++r) {
-    const RankMetadata mine = reported(*layout, c, Rank(r));
+    const RankMetadata mine = reported_by(*layout, c, Rank(r));
     ASSERT_TRUE(gatherer.add(mine).has_value());
     if (r % 64 != 0) continue;  // every stage
     MetadataGatherer one;

@@ -100,14 +100,14 @@ class Reporter {
 
 }  // namespace
 
-RankMetadata reported(const ModelLayout& layout, const ModelConfig& config, Rank r) {
+RankMetadata reported_by(const ModelLayout& layout, const ModelConfig& config, Rank r) {
   return Reporter(layout, config, r).run();
 }
 
-GatheredMetadata reported(const ModelLayout& layout, const ModelConfig& config) {
+GatheredMetadata reported_by(const ModelLayout& layout, const ModelConfig& config) {
   MetadataGatherer gatherer;
   layout.ranks().for_each([&](Rank r) {
-    const auto added = gatherer.add(reported(layout, config, r));
+    const auto added = gatherer.add(reported_by(layout, config, r));
     if (!added) std::fprintf(stderr, "%s\n", added.error().message.c_str());
     RESHARD_CHECK(added.has_value());
   });

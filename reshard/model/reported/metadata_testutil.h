@@ -13,9 +13,9 @@ namespace reshard {
 /// layer numbers, the attributes of its parameters, the groups of its process grid.
 /// @pre a megatron layout of attention models whose vocabulary needs no padding, or whose sides pad
 /// alike
-RankMetadata reported(const ModelLayout& layout, const ModelConfig& config, Rank r);
+RankMetadata reported_by(const ModelLayout& layout, const ModelConfig& config, Rank r);
 
 /// The same of all ranks, gathered; aborts on error.
-GatheredMetadata reported(const ModelLayout& layout, const ModelConfig& config);
+GatheredMetadata reported_by(const ModelLayout& layout, const ModelConfig& config);
 
 }  // namespace reshard

@@ -69,15 +69,15 @@ std::optional<Index> detect_expert_index_from_param_name(std::string_view name) 
   return digits ? std::optional<Index>(digits->value) : std::nullopt;
 }
 
-std::string detail::with_expert_index(std::string_view name, Index expert) {
+std::string reported::with_expert_index(std::string_view name, Index expert) {
   const auto digits = expert_digits(name);
   std::string out(name.substr(0, digits->begin));
   return out.append(fmt::format_int(expert).str())
       .append(name.substr(digits->begin + digits->size));
 }
 
-Result<Index> detail::global_expert(std::string_view name, std::optional<Index> num_experts,
-                                    Index group_size, Index position, Index local) {
+Result<Index> reported::global_expert(std::string_view name, std::optional<Index> num_experts,
+                                      Index group_size, Index position, Index local) {
   if (!num_experts) return bad(name, "an expert parameter needs num_experts");
   if (group_size < 1 || *num_experts % group_size != 0)
     return bad(name, fmt::format("an expert parallel group of {} ranks does not divide {} experts",
@@ -104,10 +104,10 @@ Result<> assign_ep_resolved_name_inplace(ParameterMetadata& meta, std::string_vi
     return bad(base,
                fmt::format("rank {} is not in its expert parallel group", meta.owner_rank.value()));
   const Index global =
-      RESHARD_TRY(detail::global_expert(base, meta.num_experts, static_cast<Index>(group.size()),
-                                        static_cast<Index>(at - group.begin()), *local));
+      RESHARD_TRY(reported::global_expert(base, meta.num_experts, static_cast<Index>(group.size()),
+                                          static_cast<Index>(at - group.begin()), *local));
   meta.global_expert_index = global;
-  meta.resolved_name = detail::with_expert_index(base, global);
+  meta.resolved_name = reported::with_expert_index(base, global);
   return {};
 }
 

@@ -95,12 +95,12 @@ struct ShardingDescriptor {
 Result<std::optional<ShardingDescriptor>> sharding_descriptor(const ParameterMetadata& src,
                                                               const ParameterMetadata& dst);
 
-namespace detail {
+namespace reported {
 /// `name` with its expert number replaced. @pre detect_expert_index_from_param_name finds one
 std::string with_expert_index(std::string_view name, Index expert);
 /// The global number of local expert `local`. Errors as of assign_ep_resolved_name_inplace.
 Result<Index> global_expert(std::string_view name, std::optional<Index> num_experts,
                             Index group_size, Index position, Index local);
-}  // namespace detail
+}  // namespace reported
 
 }  // namespace reshard

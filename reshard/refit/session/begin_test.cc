@@ -95,7 +95,7 @@ TEST(SessionPrepare, names_a_tensor_that_one_side_lacks) {
       std::string missing;
       for (Index t = 0; t < model->size(); ++t) {
         const TensorId id(static_cast<TensorId::rep>(t));
-        if (!job.from->places(id).empty() || job.to->places(id).empty()) continue;
+        if (!job.from->parts_of(id).empty() || job.to->parts_of(id).empty()) continue;
         if (missing.empty()) missing = (*model)[id].name;
         if (ignored) options.ignore.insert((*model)[id].name);
       }

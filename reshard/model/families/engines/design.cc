@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-namespace reshard {
+namespace reshard::families {
 namespace {
 
 Result<> check_table(const std::string& family, const ExpertPlacement& how, Index physical,
@@ -38,6 +38,23 @@ std::vector<Index> physical_order(Index physical, Index ep, bool round_robin) {
 }
 
 }  // namespace
+
+EngineSizes read_engine_sizes(const LayoutSpec& spec, Violations& wrong) {
+  EngineSizes s;
+  s.tp = wrong.take(spec.integer("tp", 1), Index{1});
+  s.dp = wrong.take(spec.integer("dp", 1), Index{1});
+  s.ep = wrong.take(spec.integer("ep", 1), Index{1});
+  s.pp = wrong.take(spec.integer("pp", 1), Index{1});
+  s.replicas = wrong.take(spec.integer("replicas", 1), Index{1});
+  s.vocab_multiple = wrong.take(spec.integer("vocab_multiple", 64), Index{64});
+  s.redundant = wrong.take(spec.integer("redundant", 0, 0));
+  s.offset = wrong.take(spec.integer("offset", 0, 0));
+  return s;
+}
+
+bool has_type(const ModelConfig& c, std::initializer_list<std::string_view> types) {
+  return std::find(types.begin(), types.end(), c.model_type) != types.end();
+}
 
 Result<std::vector<std::vector<Index>>> expert_orders(const std::string& family,
                                                       const ExpertPlacement& how,
@@ -89,4 +106,4 @@ Index num_expert_layers(const ModelConfig& config, bool mtp) {
   return count(config.layers) + (mtp ? config.num_mtp * count(config.mtp_block) : 0);
 }
 
-}  // namespace reshard
+}  // namespace reshard::families

@@ -1,16 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <initializer_list>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "reshard/model/config.h"
 #include "reshard/model/families.h"
+#include "reshard/model/families/violations.h"
 #include "reshard/sharding/cut.h"
 #include "reshard/sharding/mesh.h"
 
-namespace reshard {
+namespace reshard::families {
+
+/// The keys that all engines have, with their defaults filled in. What `dp` and `ep` mean differs.
+struct EngineSizes {
+  Index tp = 1, dp = 1, ep = 1, pp = 1, replicas = 1;
+  Index vocab_multiple = 64, redundant = 0, offset = 0;
+};
+EngineSizes read_engine_sizes(const LayoutSpec& spec, Violations& wrong);
+
+/// True if config.model_type is one of these.
+bool has_type(const ModelConfig& config, std::initializer_list<std::string_view> types);
 
 /// What one inference engine decides about a model's tensors: where its ranks are, what they cut,
 /// and its names. Filled by a family (vllm, sglang), carried out by EngineLayoutBuilder.
@@ -82,4 +95,4 @@ Result<std::vector<std::vector<Index>>> expert_orders(const std::string& family,
 /// How many layers have experts; with `mtp` those of its modules too.
 Index num_expert_layers(const ModelConfig& config, bool mtp);
 
-}  // namespace reshard
+}  // namespace reshard::families

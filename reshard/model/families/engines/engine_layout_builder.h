@@ -7,9 +7,9 @@
 
 #include "reshard/model/families/engines/design.h"
 #include "reshard/model/families/family_builder.h"
-#include "reshard/model/violations.h"
+#include "reshard/model/families/violations.h"
 
-namespace reshard {
+namespace reshard::families {
 
 /// Makes the slots of an inference engine's modules, as its weight loaders fill them, by its
 /// design. Engines agree on more than they differ in: q, k and v heads stacked, gate and up pieces
@@ -113,4 +113,4 @@ class EngineLayoutBuilder : private FamilyBuilder {
   std::size_t expert_layer_ = 0;               ///< layers with experts so far.
 };
 
-}  // namespace reshard
+}  // namespace reshard::families

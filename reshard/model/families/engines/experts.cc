@@ -5,7 +5,7 @@
 
 #include "reshard/model/families/engines/engine_layout_builder.h"
 
-namespace reshard {
+namespace reshard::families {
 namespace {
 
 /// place() with any order of dimensions: canonical dimension i becomes full dimension dims[i].
@@ -185,4 +185,4 @@ Result<> EngineLayoutBuilder::stacked_biases(const Layer& l) {
   return {};
 }
 
-}  // namespace reshard
+}  // namespace reshard::families

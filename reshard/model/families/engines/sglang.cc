@@ -9,43 +9,30 @@
 #include "reshard/base/value_map.h"
 #include "reshard/model/families/engines/engine_layout_builder.h"
 
-namespace reshard {
+namespace reshard::families::sglang {
 namespace {
 
 const std::string kFamily = "sglang";
 
-struct Sizes {
-  Index tp, dp, ep, pp, replicas, vocab_multiple, redundant, offset;
-  bool dp_lm_head, whole_dense, whole_shared, fused_shared;
-  std::optional<DType> dtype;
+struct Sizes : EngineSizes {
+  bool dp_lm_head = false, whole_dense = false, whole_shared = false, fused_shared = false;
+  std::optional<DType> dtype = std::nullopt;
   Index attention_tp() const { return tp / dp; }
   Index expert_tp() const { return tp / ep; }
 };
 
-bool among(const ModelConfig& c, std::initializer_list<std::string_view> types) {
-  return std::find(types.begin(), types.end(), c.model_type) != types.end();
-}
-
 bool flag(const LayoutSpec& spec, const char* key, Violations& wrong) {
-  return wrong.take(spec.word(key, {"0", "1"})) == "1";
+  return wrong.take(spec.one_of(key, {"0", "1"})) == "1";
 }
 
 Sizes read_sizes(const LayoutSpec& spec, Violations& wrong) {
-  wrong.add(spec.only({"tp", "dp", "ep", "pp", "replicas", "vocab_multiple", "redundant",
-                       "expert_map", "w13", "transposed", "dp_lm_head", "dense", "shared", "prefix",
-                       "mtp", "dtype", "sinks", "offset"}));
-  Sizes s{};
-  s.tp = wrong.take(spec.integer("tp", 1), Index{1});
-  s.dp = wrong.take(spec.integer("dp", 1), Index{1});
-  s.ep = wrong.take(spec.integer("ep", 1), Index{1});
-  s.pp = wrong.take(spec.integer("pp", 1), Index{1});
-  s.replicas = wrong.take(spec.integer("replicas", 1), Index{1});
-  s.vocab_multiple = wrong.take(spec.integer("vocab_multiple", 64), Index{64});
-  s.redundant = wrong.take(spec.integer("redundant", 0, 0));
-  s.offset = wrong.take(spec.integer("offset", 0, 0));
+  wrong.add(spec.check_keys({"tp", "dp", "ep", "pp", "replicas", "vocab_multiple", "redundant",
+                             "expert_map", "w13", "transposed", "dp_lm_head", "dense", "shared",
+                             "prefix", "mtp", "dtype", "sinks", "offset"}));
+  Sizes s{read_engine_sizes(spec, wrong)};
   s.dp_lm_head = flag(spec, "dp_lm_head", wrong);
-  s.whole_dense = wrong.take(spec.word("dense", {"tp", "whole"})) == "whole";
-  const std::string shared = wrong.take(spec.word("shared", {"tp", "whole", "fused"}));
+  s.whole_dense = wrong.take(spec.one_of("dense", {"tp", "whole"})) == "whole";
+  const std::string shared = wrong.take(spec.one_of("shared", {"tp", "whole", "fused"}));
   s.whole_shared = shared == "whole";
   s.fused_shared = shared == "fused";
   s.dtype = wrong.take(spec.dtype());
@@ -57,13 +44,13 @@ void check_model(const LayoutSpec& spec, const Sizes& s, const ModelConfig& c, V
     wrong.add(fail(Code::unsupported,
                    fmt::format("{}={}: {}'s modules {}", key, n, c.architecture, why)));
   };
-  if (s.pp > 1 && among(c, {"gemma3_text", "qwen3_next"}))
+  if (s.pp > 1 && has_type(c, {"gemma3_text", "qwen3_next"}))
     refuse("pp", s.pp, "know no pipeline stages, so pp must be 1");
-  if (s.dp > 1 && among(c, {"llama", "mistral", "qwen2", "mixtral", "gemma3_text"}))
+  if (s.dp > 1 && has_type(c, {"llama", "mistral", "qwen2", "mixtral", "gemma3_text"}))
     refuse("dp", s.dp,
            "know no attention data parallel, so dp must be 1 (independent engines are "
            "replicas=N)");
-  if (s.dtype && c.says_dtype && *s.dtype != c.dtype && c.model_type == "gpt_oss")
+  if (s.dtype && c.has_dtype && *s.dtype != c.dtype && c.model_type == "gpt_oss")
     wrong.add(fail(Code::unsupported,
                    fmt::format("dtype={}: {}'s attention and routers are created in the config's "
                                "dtype, {}, whatever the engine runs in; leave dtype out",
@@ -92,7 +79,7 @@ void check(const LayoutSpec& spec, const Sizes& s, const ModelConfig& c, bool mt
   EngineLayoutBuilder::check_widths(kFamily, "tp", s.whole_dense ? 1 : s.tp,
                                     s.whole_shared || s.fused_shared, c, kinds, wrong);
   wrong.add(EngineLayoutBuilder::check_ep(kFamily, s.ep, c));
-  if (among(c, {"qwen3_moe", "qwen3_next", "deepseek_v3", "kimi_k2", "glm4_moe"}))
+  if (has_type(c, {"qwen3_moe", "qwen3_next", "deepseek_v3", "kimi_k2", "glm4_moe"}))
     EngineLayoutBuilder::check_tp_of_experts(s.tp, c, kinds, wrong);
   if (s.pp > c.num_hidden_layers)
     wrong.refuse(fmt::format("pp={} exceeds num_hidden_layers={}", s.pp, c.num_hidden_layers));
@@ -144,7 +131,7 @@ Result<> place_ranks(EngineDesign& d, const Sizes& s, const ModelConfig& c) {
 
 void read_names(EngineDesign& d, const LayoutSpec& spec, const Sizes& s, const ModelConfig& c,
                 Violations& wrong) {
-  d.up_first = wrong.take(spec.word("w13", {"gate_first", "up_first"})) == "up_first";
+  d.up_first = wrong.take(spec.one_of("w13", {"gate_first", "up_first"})) == "up_first";
   d.transposed = flag(spec, "transposed", wrong);
   d.mtp = flag(spec, "mtp", wrong);
   if (d.mtp && c.num_mtp != 1)
@@ -153,15 +140,16 @@ void read_names(EngineDesign& d, const LayoutSpec& spec, const Sizes& s, const M
                     c.architecture, c.num_mtp));
   if (d.up_first && c.stacked_experts)
     wrong.refuse(fmt::format("w13=up_first: {} keeps gate and up rows in turn", c.architecture));
-  if (wrong.take(spec.word("prefix", {"model", "language_model"})) == "language_model")
+  if (wrong.take(spec.one_of("prefix", {"model", "language_model"})) == "language_model")
     d.prefix = "language_model.";
-  d.head_everywhere = among(c, {"llama", "mistral", "qwen3_moe", "mixtral", "glm4_moe", "gpt_oss"});
+  d.head_everywhere =
+      has_type(c, {"llama", "mistral", "qwen3_moe", "mixtral", "glm4_moe", "gpt_oss"});
   d.tied_head = true;
   d.f32_router = c.model_type == "glm4_moe";
   d.qkv_bias = d.output_bias = c.model_type != "qwen3_next";
   d.f32_expert_bias = true;
-  if (c.says_dtype && is_convertible(c.dtype)) d.delta_norm_dtype = c.dtype;
-  d.sinks_dtype = wrong.take(spec.word("sinks", {"bfloat16", "float32"})) == "float32"
+  if (c.has_dtype && is_convertible(c.dtype)) d.delta_norm_dtype = c.dtype;
+  d.sinks_dtype = wrong.take(spec.one_of("sinks", {"bfloat16", "float32"})) == "float32"
                       ? DType::f32
                       : DType::bf16;
   if (spec.keys.contains("sinks") && !c.attention_sinks)
@@ -179,8 +167,13 @@ void read_names(EngineDesign& d, const LayoutSpec& spec, const Sizes& s, const M
 }
 
 }  // namespace
+}  // namespace reshard::families::sglang
+
+namespace reshard {
 
 Result<ModelLayout> sglang_layout(const LayoutSpec& spec, const FamilyInput& input) {
+  using namespace families;
+  using namespace families::sglang;
   if (input.config == nullptr)
     return fail(Code::invalid_argument, "sglang: needs the model's config.json");
   const ModelConfig& c = *input.config;

@@ -124,7 +124,7 @@ TEST(SglangDtype, sinks_are_bfloat16_or_what_the_attention_backend_wants) {
 
 TEST(SglangDtype, a_delta_nets_norm_is_in_the_configs) {
   ModelConfig c = tiny_qwen3_next();
-  c.says_dtype = true;
+  c.has_dtype = true;
   const auto l = layout_of("sglang:dtype=float16", model_of(c), c);
   const auto dtype = [&](const char* name) { return l->slot(*slot_named(*l, name, 0)).dtype; };
   EXPECT_EQ(dtype("model.layers.0.linear_attn.norm.weight"), DType::bf16);

@@ -9,30 +9,21 @@
 
 #include "reshard/model/families/engines/engine_layout_builder.h"
 
-namespace reshard {
+namespace reshard::families::vllm {
 namespace {
 
 const std::string kFamily = "vllm";
 
-struct Sizes {
-  Index tp, dp, ep, pp, replicas, vocab_multiple, redundant, offset;
-  bool round_robin, redundancy;
+struct Sizes : EngineSizes {
+  bool round_robin = false, redundancy = false;
 };
 
 Sizes read_sizes(const LayoutSpec& spec, Violations& wrong) {
-  wrong.add(spec.only({"tp", "dp", "ep", "pp", "replicas", "vocab_multiple", "redundant",
-                       "placement", "expert_map", "w13", "transposed", "experts", "prefix", "mtp",
-                       "dtype", "router", "offset"}));
-  Sizes s{};
-  s.tp = wrong.take(spec.integer("tp", 1), Index{1});
-  s.dp = wrong.take(spec.integer("dp", 1), Index{1});
-  s.ep = wrong.take(spec.integer("ep", 1), Index{1});
-  s.pp = wrong.take(spec.integer("pp", 1), Index{1});
-  s.replicas = wrong.take(spec.integer("replicas", 1), Index{1});
-  s.vocab_multiple = wrong.take(spec.integer("vocab_multiple", 64), Index{64});
-  s.redundant = wrong.take(spec.integer("redundant", 0, 0));
-  s.offset = wrong.take(spec.integer("offset", 0, 0));
-  s.round_robin = wrong.take(spec.word("placement", {"linear", "round_robin"})) == "round_robin";
+  wrong.add(spec.check_keys({"tp", "dp", "ep", "pp", "replicas", "vocab_multiple", "redundant",
+                             "placement", "expert_map", "w13", "transposed", "experts", "prefix",
+                             "mtp", "dtype", "router", "offset"}));
+  Sizes s{read_engine_sizes(spec, wrong)};
+  s.round_robin = wrong.take(spec.one_of("placement", {"linear", "round_robin"})) == "round_robin";
   s.redundancy = s.redundant > 0 || spec.keys.contains("expert_map");
   return s;
 }
@@ -44,10 +35,6 @@ void check_sizes(const Sizes& s, Violations& wrong) {
   if (s.redundancy && s.ep == 1) wrong.refuse("redundant experts and expert_map need ep above 1");
   if (s.redundancy && s.round_robin)
     wrong.refuse("placement=round_robin excludes redundant experts and expert_map");
-}
-
-bool among(const ModelConfig& c, std::initializer_list<std::string_view> types) {
-  return std::find(types.begin(), types.end(), c.model_type) != types.end();
 }
 
 /// True when experts run sequence parallel: then the ranks of tp have different tokens, and shared
@@ -65,7 +52,7 @@ void check(const Sizes& s, const ModelConfig& c, bool mtp, Violations& wrong) {
   EngineLayoutBuilder::check_heads(kFamily, "tp", s.tp, c, kinds, wrong);
   EngineLayoutBuilder::check_widths(kFamily, "tp", s.tp, whole_shared(s, c), c, kinds, wrong);
   wrong.add(EngineLayoutBuilder::check_ep(kFamily, s.ep, c));
-  if (among(c, {"qwen3_moe", "qwen3_next"}))
+  if (has_type(c, {"qwen3_moe", "qwen3_next"}))
     EngineLayoutBuilder::check_tp_of_experts(s.tp, c, kinds, wrong);
   if (s.pp > c.num_hidden_layers)
     wrong.refuse(fmt::format("pp={} exceeds num_hidden_layers={}", s.pp, c.num_hidden_layers));
@@ -86,7 +73,7 @@ std::vector<Index> stages_of(Index layers, Index pp) {
 /// What models build on every stage, whether or not it is used there.
 void place_ends(EngineDesign& d, const ModelConfig& c) {
   d.embedding_everywhere =
-      among(c, {"qwen3_moe", "mixtral", "gpt_oss", "nemotron_h", "gemma3_text", "qwen3_next"});
+      has_type(c, {"qwen3_moe", "mixtral", "gpt_oss", "nemotron_h", "gemma3_text", "qwen3_next"});
   d.head_everywhere = d.embedding_everywhere;
   d.norm_everywhere = d.embedding_everywhere && c.model_type != "qwen3_next";
 }
@@ -115,7 +102,7 @@ Result<> place_ranks(EngineDesign& d, const Sizes& s, const ModelConfig& c) {
 
 /// GLM-4.5's always; Nemotron-H's on GPUs without the kernels that read it in the model's dtype.
 bool router_in_f32(const LayoutSpec& spec, const ModelConfig& c, Violations& wrong) {
-  const bool said = wrong.take(spec.word("router", {"model", "float32"})) == "float32";
+  const bool said = wrong.take(spec.one_of("router", {"model", "float32"})) == "float32";
   if (said && c.model_type != "nemotron_h")
     wrong.refuse(
         fmt::format("router=float32 is for Nemotron-H on GPUs whose routers vLLM keeps in "
@@ -125,22 +112,22 @@ bool router_in_f32(const LayoutSpec& spec, const ModelConfig& c, Violations& wro
 }
 
 void read_names(EngineDesign& d, const LayoutSpec& spec, const ModelConfig& c, Violations& wrong) {
-  d.up_first = wrong.take(spec.word("w13", {"gate_first", "up_first"})) == "up_first";
-  d.transposed = wrong.take(spec.word("transposed", {"0", "1"})) == "1";
-  d.mtp = wrong.take(spec.word("mtp", {"0", "1"})) == "1";
+  d.up_first = wrong.take(spec.one_of("w13", {"gate_first", "up_first"})) == "up_first";
+  d.transposed = wrong.take(spec.one_of("transposed", {"0", "1"})) == "1";
+  d.mtp = wrong.take(spec.one_of("mtp", {"0", "1"})) == "1";
   if (d.mtp && c.num_mtp == 0)
     wrong.refuse(
         fmt::format("mtp=1 needs a model with modules for multi-token prediction; {} has none",
                     c.architecture));
-  const std::string experts = wrong.take(spec.word("experts", {"routed_experts", "experts"}));
+  const std::string experts = wrong.take(spec.one_of("experts", {"routed_experts", "experts"}));
   d.expert_module = experts == "experts" ? "experts." : "experts.routed_experts.";
-  const std::string prefix = wrong.take(spec.word("prefix", {"model", "language_model"}));
+  const std::string prefix = wrong.take(spec.one_of("prefix", {"model", "language_model"}));
   if (prefix == "language_model") d.prefix = "language_model.";
   if (d.up_first && c.stacked_experts)
     wrong.refuse(fmt::format("w13=up_first: {} keeps gate and up rows in turn", c.architecture));
   d.f32_router = router_in_f32(spec, c, wrong);
   d.qkv_bias = c.model_type != "qwen3_next";
-  d.output_bias = d.qkv_bias && !among(c, {"qwen3", "qwen3_moe"});
+  d.output_bias = d.qkv_bias && !has_type(c, {"qwen3", "qwen3_moe"});
   d.fused_qkv_a = "fused_qkv_a_proj";
   d.sinks_module = "attn";
   d.embedding_module = c.model_type == "gpt_oss" ? "embedding" : "embed_tokens";
@@ -149,8 +136,13 @@ void read_names(EngineDesign& d, const LayoutSpec& spec, const ModelConfig& c, V
 }
 
 }  // namespace
+}  // namespace reshard::families::vllm
+
+namespace reshard {
 
 Result<ModelLayout> vllm_layout(const LayoutSpec& spec, const FamilyInput& input) {
+  using namespace families;
+  using namespace families::vllm;
   if (input.config == nullptr)
     return fail(Code::invalid_argument, "vllm: needs the model's config.json");
   const ModelConfig& c = *input.config;

@@ -283,7 +283,7 @@ TEST(VllmDtype, leaves_what_the_engine_creates_in_float32) {
   EXPECT_EQ(slot(*l, "model.layers.1.mixer.gate.e_score_correction_bias").dtype, DType::f32);
   EXPECT_EQ(slot(*l, "model.norm_f.weight").dtype, DType::f16);
   ModelConfig c = tiny_nemotron();
-  c.says_dtype = true;
+  c.has_dtype = true;
   for (const char* engine : {"vllm:dtype=float16,mtp=1", "sglang:dtype=float16,mtp=1"}) {
     const auto draft = layout_of(engine, model_of(c), c);
     EXPECT_EQ(slot(*draft, "mtp.layers.0.eh_proj.weight").dtype, DType::bf16) << engine;
@@ -313,7 +313,7 @@ TEST(VllmDtype, is_what_the_config_says_and_otherwise_that_of_the_embedding) {
   const auto wide = model_of(c, {"weight"}, DType::f32);
   const std::string name = "model.layers.0.mlp.down_proj.weight";
   EXPECT_EQ(slot(*layout_of("vllm", wide, c), name).dtype, DType::f32);
-  c.says_dtype = true;
+  c.has_dtype = true;
   EXPECT_EQ(slot(*layout_of("vllm", wide, c), name).dtype, DType::bf16);
   c.dtype = DType::f8_e4m3;
   EXPECT_EQ(slot(*layout_of("vllm", wide, c), name).dtype, DType::f32);

@@ -7,9 +7,9 @@
 #include "reshard/model/families/family_builder.h"
 #include "reshard/model/families/megatron/sizes.h"
 #include "reshard/model/families/megatron/stages.h"
-#include "reshard/model/violations.h"
+#include "reshard/model/families/violations.h"
 
-namespace reshard {
+namespace reshard::families {
 
 /// Megatron-Core's GPTModel and MambaModel as slots. Column-parallel projections are cut on
 /// dimension 0, row-parallel ones on 1, over tp (routed experts: etp); what a module packs is cut
@@ -92,4 +92,4 @@ class MegatronBuilder : private FamilyBuilder {
   bool chunked_ = false;  ///< stages have several chunks, whose names begin with "model<c>.".
 };
 
-}  // namespace reshard
+}  // namespace reshard::families

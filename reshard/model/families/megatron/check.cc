@@ -5,19 +5,10 @@
 
 #include "reshard/model/families/megatron/builder.h"
 
-namespace reshard {
+namespace reshard::families {
 namespace {
 
 using Kinds = std::vector<LayerKind>;
-
-bool has(const Kinds& kinds, Mixer mixer) {
-  return std::any_of(kinds.begin(), kinds.end(),
-                     [&](const LayerKind& k) { return k.mixer == mixer; });
-}
-
-bool has(const Kinds& kinds, Ffn ffn) {
-  return std::any_of(kinds.begin(), kinds.end(), [&](const LayerKind& k) { return k.ffn == ffn; });
-}
 
 /// Notes what a model asks of the sizes.
 class MegatronCheck {
@@ -118,4 +109,4 @@ void MegatronBuilder::check(const MegatronSizes& s, const ModelConfig& c, Violat
   wrong.add(check_ep("megatron", s.ep, c));
 }
 
-}  // namespace reshard
+}  // namespace reshard::families

@@ -4,7 +4,7 @@
 // models/gpt_oss/gpt_oss_bridge.py.
 #include "reshard/model/families/megatron/builder.h"
 
-namespace reshard {
+namespace reshard::families {
 namespace {
 
 /// Expert e of a tensor that stacks all experts on dimension 0, as a section of these extents:
@@ -163,4 +163,4 @@ Result<> MegatronBuilder::shared_expert(const Layer& l) {
   return replicated(front + "gate_weight", hf_.ffn(l.at, "shared_expert_gate.weight"));
 }
 
-}  // namespace reshard
+}  // namespace reshard::families

@@ -8,7 +8,7 @@
 
 #include "reshard/model/families/megatron/builder.h"
 
-namespace reshard {
+namespace reshard::families {
 namespace {
 
 bool is_hybrid(const ModelConfig& c) {
@@ -157,7 +157,11 @@ Section MegatronBuilder::stacked(const std::vector<Rows>& list, CutId how) const
   return section;
 }
 
-LayoutSpec spelled_out(LayoutSpec spec, const ModelConfig& c) {
+}  // namespace reshard::families
+
+namespace reshard {
+
+LayoutSpec with_explicit_defaults(LayoutSpec spec, const ModelConfig& c) {
   const bool mixed = c.zero_centered_norms &&
                      std::any_of(c.layers.begin(), c.layers.end(),
                                  [](const auto& kind) { return kind.mixer == Mixer::gated_delta; });
@@ -166,6 +170,7 @@ LayoutSpec spelled_out(LayoutSpec spec, const ModelConfig& c) {
 }
 
 Result<ModelLayout> megatron_layout(const LayoutSpec& spec, const FamilyInput& input) {
+  using namespace families;
   if (input.config == nullptr)
     return fail(Code::invalid_argument, "megatron: needs the model's config.json");
   const MegatronSizes sizes = RESHARD_TRY(read_megatron_sizes(spec));
@@ -173,6 +178,7 @@ Result<ModelLayout> megatron_layout(const LayoutSpec& spec, const FamilyInput& i
 }
 
 Result<std::vector<std::string>> layout_notes(const LayoutSpec& spec, const ModelConfig* config) {
+  using namespace families;
   std::vector<std::string> notes;
   if (spec.family != "megatron" || config == nullptr) return notes;
   const MegatronSizes s = RESHARD_TRY(read_megatron_sizes(spec));

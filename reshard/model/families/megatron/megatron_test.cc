@@ -317,7 +317,7 @@ TEST(MegatronValues, norms_hold_what_megatron_trains_the_class_with) {
 
 TEST(MegatronValues, a_stored_layout_says_what_norms_hold) {
   const auto said = [](const char* layout, const ModelConfig& c) {
-    return to_string(spelled_out(*parse_layout(layout), c));
+    return to_string(with_explicit_defaults(*parse_layout(layout), c));
   };
   EXPECT_EQ(said("megatron:tp=2", tiny_qwen3_next()), "megatron:gamma=zero_centered,tp=2");
   EXPECT_EQ(said("megatron:gamma=stored", tiny_qwen3_next()), "megatron:gamma=stored");

@@ -5,14 +5,14 @@
 
 #include <numeric>
 
-#include "reshard/model/violations.h"
+#include "reshard/model/families/violations.h"
 
-namespace reshard {
+namespace reshard::families {
 namespace {
 
 bool flag(const LayoutSpec& spec, const char* key, bool otherwise, Violations& wrong) {
   if (!spec.keys.contains(key)) return otherwise;
-  return wrong.take(spec.word(key, {"0", "1"})) == "1";
+  return wrong.take(spec.one_of(key, {"0", "1"})) == "1";
 }
 
 void read_pipeline(const LayoutSpec& spec, MegatronSizes& s, Violations& wrong) {
@@ -38,16 +38,17 @@ void read_pipeline(const LayoutSpec& spec, MegatronSizes& s, Violations& wrong) 
 }
 
 void read_names(const LayoutSpec& spec, MegatronSizes& s, Violations& wrong) {
-  s.fused_norms = wrong.take(spec.word("norms", {"fused", "separate"})) == "fused";
+  s.fused_norms = wrong.take(spec.one_of("norms", {"fused", "separate"})) == "fused";
   s.sequential_experts =
-      wrong.take(spec.word("experts", {"grouped", "sequential"})) == "sequential";
-  s.old_mamba_names = wrong.take(spec.word("mamba_names", {"new", "old"})) == "old";
-  s.new_mtp_names = wrong.take(spec.word("mtp_names", {"old", "new"})) == "new";
+      wrong.take(spec.one_of("experts", {"grouped", "sequential"})) == "sequential";
+  s.old_mamba_names = wrong.take(spec.one_of("mamba_names", {"new", "old"})) == "old";
+  s.new_mtp_names = wrong.take(spec.one_of("mtp_names", {"old", "new"})) == "new";
   s.mtp = flag(spec, "mtp", true, wrong);
   using Down = MegatronSizes::MlaDown;
   s.mla_down = s.fused_norms ? Down::duplicated : Down::sharded;
   if (spec.keys.contains("mla_down")) {
-    const std::string down = wrong.take(spec.word("mla_down", {"duplicated", "sharded", "fused"}));
+    const std::string down =
+        wrong.take(spec.one_of("mla_down", {"duplicated", "sharded", "fused"}));
     s.mla_down = down == "fused"     ? Down::fused
                  : down == "sharded" ? Down::sharded
                                      : Down::duplicated;
@@ -59,7 +60,7 @@ void read_values(const LayoutSpec& spec, MegatronSizes& s, Violations& wrong) {
   s.glu_interleave = wrong.take(spec.integer("glu_interleave", 0));
   s.shared_glu_interleave = wrong.take(spec.integer("shared_glu_interleave", 0));
   if (!spec.keys.contains("gamma")) return;
-  const std::string gamma = wrong.take(spec.word("gamma", {"stored", "plain", "zero_centered"}));
+  const std::string gamma = wrong.take(spec.one_of("gamma", {"stored", "plain", "zero_centered"}));
   using Gamma = MegatronSizes::Gamma;
   s.gamma = gamma == "stored"  ? Gamma::stored
             : gamma == "plain" ? Gamma::plain
@@ -70,31 +71,31 @@ void read_values(const LayoutSpec& spec, MegatronSizes& s, Violations& wrong) {
 
 Result<MegatronSizes> read_megatron_sizes(const LayoutSpec& spec) {
   Violations wrong("megatron");
-  wrong.add(spec.only({"tp",
-                       "cp",
-                       "ep",
-                       "etp",
-                       "dp",
-                       "pp",
-                       "vpp",
-                       "first",
-                       "last",
-                       "layout",
-                       "order",
-                       "account_embedding",
-                       "account_loss",
-                       "norms",
-                       "experts",
-                       "mla_down",
-                       "gamma",
-                       "mamba_names",
-                       "mtp",
-                       "mtp_names",
-                       "dtype",
-                       "vocab_multiple",
-                       "offset",
-                       "glu_interleave",
-                       "shared_glu_interleave"}));
+  wrong.add(spec.check_keys({"tp",
+                             "cp",
+                             "ep",
+                             "etp",
+                             "dp",
+                             "pp",
+                             "vpp",
+                             "first",
+                             "last",
+                             "layout",
+                             "order",
+                             "account_embedding",
+                             "account_loss",
+                             "norms",
+                             "experts",
+                             "mla_down",
+                             "gamma",
+                             "mamba_names",
+                             "mtp",
+                             "mtp_names",
+                             "dtype",
+                             "vocab_multiple",
+                             "offset",
+                             "glu_interleave",
+                             "shared_glu_interleave"}));
   MegatronSizes s;
   s.tp = wrong.take(spec.integer("tp", 1), Index{1});
   s.cp = wrong.take(spec.integer("cp", 1), Index{1});
@@ -104,7 +105,7 @@ Result<MegatronSizes> read_megatron_sizes(const LayoutSpec& spec) {
   s.dp = wrong.take(spec.integer("dp", grid / std::gcd(s.tp * s.cp, grid)), Index{1});
   s.vocab_multiple = wrong.take(spec.integer("vocab_multiple", 128));
   s.offset = wrong.take(spec.integer("offset", 0, 0));
-  s.order = wrong.take(spec.word("order", {"tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp"}));
+  s.order = wrong.take(spec.one_of("order", {"tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp"}));
   read_pipeline(spec, s, wrong);
   read_names(spec, s, wrong);
   read_values(spec, s, wrong);
@@ -112,4 +113,4 @@ Result<MegatronSizes> read_megatron_sizes(const LayoutSpec& spec) {
   return s;
 }
 
-}  // namespace reshard
+}  // namespace reshard::families

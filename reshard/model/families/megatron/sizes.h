@@ -5,7 +5,7 @@
 
 #include "reshard/model/layout_spec.h"
 
-namespace reshard {
+namespace reshard::families {
 
 /// The keys of a megatron layout, with their defaults filled in.
 struct MegatronSizes {
@@ -36,4 +36,4 @@ struct MegatronSizes {
 /// vpp without pp.
 Result<MegatronSizes> read_megatron_sizes(const LayoutSpec& spec);
 
-}  // namespace reshard
+}  // namespace reshard::families

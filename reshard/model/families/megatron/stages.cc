@@ -10,7 +10,7 @@
 #include <algorithm>
 #include <charconv>
 
-namespace reshard {
+namespace reshard::families {
 namespace {
 
 constexpr std::size_t kLongest = std::size_t{1} << 16;
@@ -232,4 +232,4 @@ Result<std::vector<PipelineChunk>> pipeline_chunks(const MegatronSizes& s, Index
   return chunks;
 }
 
-}  // namespace reshard
+}  // namespace reshard::families

@@ -7,7 +7,7 @@
 
 #include "reshard/model/families/megatron/sizes.h"
 
-namespace reshard {
+namespace reshard::families {
 
 /// What one pipeline stage runs at a time: chunk `chunk` of stage `stage`. Layers follow each other
 /// over chunks in the order (chunk, stage): with 8 layers, pp=2 and vpp=2, stage 0 has 0, 1 and
@@ -41,4 +41,4 @@ bool accounts_by_rule(const MegatronSizes& s, Index layers, bool hybrid);
 /// than 2^16 characters when written out.
 Result<std::vector<std::string>> parse_pipeline_layout(std::string_view text);
 
-}  // namespace reshard
+}  // namespace reshard::families

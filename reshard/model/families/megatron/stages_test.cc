@@ -10,7 +10,7 @@
 #include "reshard/model/families.h"
 #include "reshard/model/local_text_testutil.h"
 
-namespace reshard {
+namespace reshard::families {
 namespace {
 
 using ::testing::ElementsAre;
@@ -157,4 +157,4 @@ TEST(MegatronStages, a_stage_of_its_own_for_mtp_has_no_final_norm) {
 }
 
 }  // namespace
-}  // namespace reshard
+}  // namespace reshard::families

@@ -6,13 +6,13 @@
 
 #include "reshard/base/result.h"
 
-namespace reshard {
+namespace reshard::families {
 
 /// Collects all that is wrong with one request, so that it is said at once.
 class Violations {
  public:
   /// How many are said in full.
-  static constexpr std::size_t kMost = 8;
+  static constexpr std::size_t kMaxShown = 8;
 
   /// `family` begins every message ("megatron: "), and is said once.
   explicit Violations(std::string family) : start_(std::move(family) + ": ") {}
@@ -43,4 +43,4 @@ class Violations {
   std::vector<std::string> messages_;
 };
 
-}  // namespace reshard
+}  // namespace reshard::families

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "reshard/model/local_names.h"
+#include "reshard/model/families/local_names.h"
 
 #include <fmt/format.h>
 
 #include "reshard/model/name_pattern.h"
 
-namespace reshard {
+namespace reshard::families {
 
 Result<std::string> substituted(const std::string& text, const std::vector<std::string>& groups) {
   std::string out;
@@ -35,4 +35,4 @@ Result<> LocalNames::take(const std::string& name, const RankSet& held) {
   return {};
 }
 
-}  // namespace reshard
+}  // namespace reshard::families

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "reshard/model/quant/input_first.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -6,19 +8,22 @@
 #include "reshard/model/layout_builder.h"
 #include "reshard/model/quant/quantised_layout.h"
 
-namespace reshard {
+namespace reshard::quant {
 namespace {
 
+/// Where dimension `dim` of a tensor of this rank goes when dimension 1 goes last.
+int moved(int dim, int rank) { return dim == 1 ? rank - 1 : dim > 1 ? dim - 1 : dim; }
+
 /// The canonical dimension of an input-first tensor that blocks run along.
-constexpr std::size_t kInput = 1;
+constexpr std::size_t kInputDim = 1;
 
 /// The full dimension that holds the input of all parts; none where they differ.
 std::optional<int> input_dim(const Slot& slot) {
   std::optional<int> dim;
   for (const Section& section : slot.sections)
     for (const PlacedBox& p : section.parts) {
-      if (dim && *dim != p.dims[kInput]) return std::nullopt;
-      dim = p.dims[kInput];
+      if (dim && *dim != p.dims[kInputDim]) return std::nullopt;
+      dim = p.dims[kInputDim];
     }
   return dim;
 }
@@ -27,10 +32,10 @@ bool is_merged(MergedDims merged, int first) {
   return first >= 0 && (merged.bits >> static_cast<unsigned>(first) & 1) != 0;
 }
 
-/// The slot with full dimension `moved` behind the others. @pre it is merged with none
-Slot with_last(Slot slot, int moved) {
+/// The slot with full dimension `last` behind the others. @pre it is merged with none
+Slot with_dim_last(Slot slot, int last) {
   const int n = slot.sections[0].extent.size();
-  const auto place = [&](int d) { return d == moved ? n - 1 : d < moved ? d : d - 1; };
+  const auto place = [&](int d) { return d == last ? n - 1 : d < last ? d : d - 1; };
   const auto at = [](int d) { return static_cast<std::size_t>(d); };
   for (Section& section : slot.sections) {
     const Section old = section;
@@ -53,7 +58,7 @@ Slot with_last(Slot slot, int moved) {
   return slot;
 }
 
-Result<Slot> turned(const ModelLayout& layout, const Slot& slot,
+Result<Slot> slot_with_input_last(const ModelLayout& layout, const Slot& slot,
                     const std::set<std::string>& input_first) {
   std::size_t chosen = 0, parts = 0;
   for (const Section& section : slot.sections)
@@ -66,7 +71,7 @@ Result<Slot> turned(const ModelLayout& layout, const Slot& slot,
   const int last = slot.sections[0].extent.size() - 1;
   if (dim && *dim == last) return slot;
   if (dim && !is_merged(slot.merged, *dim) && !is_merged(slot.merged, *dim - 1))
-    return with_last(slot, *dim);
+    return with_dim_last(slot, *dim);
   return fail(Code::unsupported,
               fmt::format("{}: local tensor '{}' cannot be quantised: its blocks would run along a "
                           "dimension that it merges with others or mixes with other tensors'",
@@ -74,6 +79,32 @@ Result<Slot> turned(const ModelLayout& layout, const Slot& slot,
 }
 
 }  // namespace
+
+Dims with_input_last(const Dims& shape) {
+  Dims out = shape;
+  for (int i = 0; i < shape.size(); ++i) out[moved(i, shape.size())] = shape[i];
+  return out;
+}
+
+MergedDims with_input_last(MergedDims merged) {
+  return {static_cast<std::uint8_t>((merged.bits & 1U) | (merged.bits >> 2U) << 1U)};
+}
+
+PlacedBox with_input_last(const PlacedBox& part) {
+  PlacedBox out = part;
+  const int n = part.box.rank();
+  std::array<Interval, kMaxDims> box;
+  for (int i = 0; i < n; ++i) {
+    box[static_cast<std::size_t>(moved(i, n))] = part.box[i];
+    out.dims[static_cast<std::size_t>(moved(i, n))] = part.dims[static_cast<std::size_t>(i)];
+  }
+  out.box = Box(std::span<const Interval>(box.data(), static_cast<std::size_t>(n)));
+  return out;
+}
+
+}  // namespace reshard::quant
+
+namespace reshard {
 
 Result<std::shared_ptr<const ModelLayout>> input_last(std::shared_ptr<const ModelLayout> layout,
                                                       const std::set<std::string>& input_first) {
@@ -85,7 +116,7 @@ Result<std::shared_ptr<const ModelLayout>> input_last(std::shared_ptr<const Mode
   }
   for (Index i = 0; i < layout->num_slots(); ++i)
     b.add(RESHARD_TRY(
-        turned(*layout, layout->slot(SlotId(static_cast<SlotId::rep>(i))), input_first)));
+        quant::slot_with_input_last(*layout, layout->slot(SlotId(static_cast<SlotId::rep>(i))), input_first)));
   return std::make_shared<const ModelLayout>(RESHARD_TRY(std::move(b).finish()));
 }
 

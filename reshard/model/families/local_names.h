@@ -8,7 +8,7 @@
 #include "reshard/base/result.h"
 #include "reshard/sharding/rank_set.h"
 
-namespace reshard {
+namespace reshard::families {
 
 /// `text` with "$1" .. "$9" replaced by what the wildcards of a pattern matched. Error: a number
 /// that the pattern does not have.
@@ -24,4 +24,4 @@ class LocalNames {
   std::unordered_map<std::string, RankSet> taken_;
 };
 
-}  // namespace reshard
+}  // namespace reshard::families

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "reshard/model/violations.h"
+#include "reshard/model/families/violations.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 
-namespace reshard {
+namespace reshard::families {
 
 void Violations::add(const Error& error) {
   std::string message = error.message;
@@ -17,11 +17,11 @@ void Violations::add(const Error& error) {
 
 Result<> Violations::result() const {
   if (messages_.empty()) return {};
-  const std::size_t said = std::min(messages_.size(), kMost);
+  const std::size_t shown = std::min(messages_.size(), kMaxShown);
   std::string text = start_;
-  for (std::size_t i = 0; i < said; ++i) text += (i == 0 ? "" : "; ") + messages_[i];
-  if (said < messages_.size()) text += fmt::format("; and {} more", messages_.size() - said);
+  for (std::size_t i = 0; i < shown; ++i) text += (i == 0 ? "" : "; ") + messages_[i];
+  if (shown < messages_.size()) text += fmt::format("; and {} more", messages_.size() - shown);
   return fail(code_, std::move(text));
 }
 
-}  // namespace reshard
+}  // namespace reshard::families

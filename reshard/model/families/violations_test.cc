@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Protects: a message says all that is wrong, each once, and stays bounded.
-#include "reshard/model/violations.h"
+#include "reshard/model/families/violations.h"
 
 #include <gtest/gtest.h>
 
-namespace reshard {
+namespace reshard::families {
 namespace {
 
 TEST(Violations, are_said_once_each_in_order) {
@@ -23,9 +23,9 @@ TEST(Violations, are_said_once_each_in_order) {
 
 TEST(Violations, beyond_the_most_are_counted) {
   Violations wrong("hf");
-  for (std::size_t i = 0; i < Violations::kMost + 3; ++i) wrong.refuse(std::to_string(i));
+  for (std::size_t i = 0; i < Violations::kMaxShown + 3; ++i) wrong.refuse(std::to_string(i));
   EXPECT_EQ(wrong.result().error().message, "hf: 0; 1; 2; 3; 4; 5; 6; 7; and 3 more");
 }
 
 }  // namespace
-}  // namespace reshard
+}  // namespace reshard::families
