@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the README shows is what happens: its code stands in the examples, which are built and run, and its commands
-print what it says they print (but for the line of times)."""
+"""The README is true: its code is part of the examples, which are built and run; its plan prints the output shown
+(except for the line of times); and its other commands work, on a smaller model."""
 
+import os
 import pathlib
 import re
 import shlex
+import subprocess
+import tempfile
 import textwrap
 import unittest
 
@@ -49,6 +52,22 @@ class Readme(unittest.TestCase):
             self.assertRegex(printed, r"(?m)^planned in .*; digest [0-9a-f]{16}$")
             shown, there = ([line for line in lines_of(text) if not line.startswith("planned in ")] for text in (wanted, printed))
             self.assertEqual(shown, there)
+
+
+    def test_commands_work_in_their_order(self):
+        """`reshard` commands alone: mpirun and cmake have tests of their own (tests/mpi, tests/embed)."""
+        lines = re.findall(r"^    \$ (reshard .*)$", (ROOT / "README.md").read_text(), re.MULTILINE)
+        self.assertEqual(8, len(lines))
+        with tempfile.TemporaryDirectory() as folder:
+            script = "\n".join(lines).replace("qwen3-30b-a3b", "demo-moe").replace("/tmp", folder)
+            done = subprocess.run(
+                ["bash", "-e", "-c", f"reshard() {{ {shlex.quote(program.BINARY)} \"$@\"; }}\n{script}\nwait $!\n"],
+                capture_output=True,
+                text=True,
+                timeout=240,
+                env=os.environ,
+            )
+        self.assertEqual(0, done.returncode, done.stdout + done.stderr)
 
 
 if __name__ == "__main__":
