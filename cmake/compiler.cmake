@@ -21,9 +21,9 @@ if(RESHARD_SANITIZE)
 endif()
 
 # For every target, of tests and modules too: of an inline function that several objects have, the linker keeps one.
-# Counters are atomic because the counts of threads would be lost otherwise, and with them lines that did run.
+# With -pthread g++ counts atomically, as threads need it; ccache would refuse -fprofile-update=atomic.
 if(RESHARD_COVERAGE)
-  string(APPEND CMAKE_CXX_FLAGS " -O0 --coverage -fprofile-update=atomic")
+  string(APPEND CMAKE_CXX_FLAGS " -O0 --coverage -pthread")
   add_library(reshard_coverage_exit STATIC ${PROJECT_SOURCE_DIR}/cmake/coverage_exit.cc)
   target_link_libraries(reshard_flags INTERFACE reshard_coverage_exit)
 endif()
