@@ -9,6 +9,9 @@
 #include <vector>
 
 #include "reshard/base/result.h"
+#include "reshard/convert/convert.h"
+#include "reshard/convert/synthesize.h"
+#include "reshard/convert/verify.h"
 #include "reshard/exec/rank_refit.h"
 #include "reshard/index/interval.h"
 #include "reshard/refit/session.h"
@@ -58,19 +61,12 @@ struct RunArguments {
 };
 
 struct ConvertArguments {
-  std::string input, output, from, to;  ///< from: empty for the input's own layout.
-  std::set<std::string> ignore;
-  Index buffer_bytes = Index{64} << 20;
-  Index max_shard_bytes = 5'000'000'000;
-  bool sync = false;  ///< wait for the disk.
-  int threads = 0;
+  ConvertOptions options;
 };
 
 struct VerifyArguments {
-  std::string a, b;
-  std::set<std::string> ignore;
+  VerifyOptions options;
   bool json = false;
-  int threads = 0;
 };
 
 struct InspectArguments {
@@ -83,11 +79,7 @@ struct InspectArguments {
 };
 
 struct SynthArguments {
-  std::string config, output;
-  std::optional<Index> layers;
-  std::uint64_t seed = 0;
-  Index max_shard_bytes = 5'000'000'000;
-  int threads = 0;
+  SynthesizeOptions options;
 };
 
 struct TransportsArguments {

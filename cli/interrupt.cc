@@ -6,6 +6,7 @@
 #include <atomic>
 #include <csignal>
 #include <cstring>
+#include <string_view>
 
 namespace reshard::cli {
 namespace {
@@ -31,6 +32,13 @@ Error interruption() {
   const int signal = came;
   if (signal == SIGINT) return {Code::aborted, "interrupted"};
   return {Code::aborted, fmt::format("interrupted by signal {} ({})", signal, ::strsignal(signal))};
+}
+
+Error as_interrupted(Error error) {
+  constexpr std::string_view kCancelled = "cancelled";
+  if (interrupted() && error.message.starts_with(kCancelled))
+    error.message.replace(0, kCancelled.size(), "interrupted");
+  return error;
 }
 
 void note_interrupt(int signal) { came = signal; }

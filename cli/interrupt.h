@@ -15,6 +15,9 @@ bool interrupted();
 /// The error of what it ended: names the signal.
 Error interruption();
 
+/// The error, with "cancelled" at its beginning replaced by "interrupted" if an interrupt did it.
+Error as_interrupted(Error error);
+
 /// For who waits for signals himself: interrupted() is true from now on.
 void note_interrupt(int signal);
 

@@ -9,7 +9,7 @@
 #include "cli/complain.h"
 #include "cli/interrupt.h"
 #include "cli/options.h"
-#include "cli/place.h"
+#include "cli/run/processes/rank_place.h"
 #include "reshard/io/files/mapping_guard.h"
 
 namespace {

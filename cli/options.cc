@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The only file that includes CLI11: it takes longer to compile than all others together.
+// Only this file includes CLI11, which is slow to compile.
 #include "cli/options.h"
 
 #include <fmt/format.h>
@@ -9,7 +9,7 @@
 #include <map>
 #include <memory>
 
-#include "cli/text.h"
+#include "reshard/base/number_text.h"
 #include "reshard/io/make_layout.h"
 #include "reshard/model/name_pattern.h"
 
@@ -347,7 +347,6 @@ class CommandLine {
         ->group(kGroup);
   }
 
-  /// What no single option can know.
   void check_run() const {
     const RunArguments& a = run_;
     if (!a.in_processes()) {
@@ -368,34 +367,35 @@ class CommandLine {
   }
 
   void add_convert() {
+    ConvertOptions& o = convert_.options;
     CLI::App& s =
         *(convert_app_ = add("convert", "IN OUT [--from L] --to L [OPTIONS]",
                              "a checkpoint into another layout; streams, resumes after a kill"));
-    add_text(s, "IN", convert_.input, "", "the checkpoint's folder or file")->required();
-    add_text(s, "OUT", convert_.output, "", "the folder to write; must not exist")->required();
-    add_layout(s, "--from", convert_.from, "the layout of IN; default: its own");
-    add_layout(s, "--to", convert_.to, "the layout of OUT")->required();
-    add_bytes(s, "--buffer-bytes", convert_.buffer_bytes,
-              "memory for bytes on their way; default 64MiB");
-    add_bytes(s, "--max-shard-bytes", convert_.max_shard_bytes,
+    add_text(s, "IN", o.input, "", "the checkpoint's folder or file")->required();
+    add_text(s, "OUT", o.output, "", "the folder to write; must not exist")->required();
+    add_layout(s, "--from", o.from, "the layout of IN; default: its own");
+    add_layout(s, "--to", o.to, "the layout of OUT")->required();
+    add_bytes(s, "--buffer-bytes", o.buffer_bytes, "memory for bytes on their way; default 64MiB");
+    add_bytes(s, "--max-shard-bytes", o.max_shard_bytes,
               "most tensor bytes in a file of layout hf; default 5GB");
     add_ignore(
-        s, convert_.ignore, 1,
+        s, o.ignore, 1,
         "tensors that OUT's layout may lack, or IN have beside those of its config: * is any "
         "text, # a number");
-    s.add_flag("--sync", convert_.sync, "wait until all of OUT is on the disk");
-    add_threads(s, convert_.threads);
+    s.add_flag("--sync", o.sync, "wait until all of OUT is on the disk");
+    add_threads(s, o.threads);
   }
 
   void add_verify() {
+    VerifyOptions& o = verify_.options;
     CLI::App& s =
         *(verify_app_ = add("verify", "A B [OPTIONS]",
                             "whether two checkpoints in any layouts hold the same values"));
-    add_text(s, "A", verify_.a, "", "a checkpoint")->required();
-    add_text(s, "B", verify_.b, "", "another")->required();
-    add_ignore(s, verify_.ignore, 1, "tensors not to compare: * is any text, # a number");
+    add_text(s, "A", o.a, "", "a checkpoint")->required();
+    add_text(s, "B", o.b, "", "another")->required();
+    add_ignore(s, o.ignore, 1, "tensors not to compare: * is any text, # a number");
     s.add_flag("--json", verify_.json, "print one JSON object");
-    add_threads(s, verify_.threads);
+    add_threads(s, o.threads);
   }
 
   void add_inspect() {
@@ -416,18 +416,19 @@ class CommandLine {
   }
 
   void add_synth() {
+    SynthesizeOptions& o = synth_.options;
     CLI::App& s =
         *(synth_app_ = add("synth", "CONFIG OUT [OPTIONS]",
                            "a valid checkpoint of a config's structure, with made-up values"));
-    add_text(s, "CONFIG", synth_.config, "", "config.json or named example")->required();
-    add_text(s, "OUT", synth_.output, "", "the folder to write; must not exist")->required();
-    add_number<Index>(s, "--layers", synth_.layers, 1, kMaxLayers,
+    add_text(s, "CONFIG", o.config, "", "config.json or named example")->required();
+    add_text(s, "OUT", o.output, "", "the folder to write; must not exist")->required();
+    add_number<Index>(s, "--layers", o.layers, 1, kMaxLayers,
                       "this many layers instead of the config's");
-    add_number<std::uint64_t>(s, "--seed", synth_.seed, 0, ~std::uint64_t{0},
+    add_number<std::uint64_t>(s, "--seed", o.seed, 0, ~std::uint64_t{0},
                               "of the values; default 0");
-    add_bytes(s, "--max-shard-bytes", synth_.max_shard_bytes,
+    add_bytes(s, "--max-shard-bytes", o.max_shard_bytes,
               "most tensor bytes in a file; default 5GB");
-    add_threads(s, synth_.threads);
+    add_threads(s, o.threads);
   }
 
   void add_transports() {

@@ -8,7 +8,7 @@
 #include <cstdio>
 
 #include "cli/interrupt.h"
-#include "cli/text.h"
+#include "reshard/base/number_text.h"
 #include "reshard/io/files/mapping_guard.h"
 
 namespace reshard::cli {
@@ -26,7 +26,7 @@ ProgressBar::~ProgressBar() {
   if (drawn_) std::fputs("\r\x1b[K", stderr);
 }
 
-Progress ProgressBar::from(Index begin, Index whole) {
+Progress ProgressBar::progress(Index begin, Index whole) {
   return [this, begin, whole](std::string_view phase, Index done, Index total) {
     return show(phase, begin + done, whole > 0 ? whole : total);
   };

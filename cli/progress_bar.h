@@ -21,7 +21,7 @@ class ProgressBar {
 
   /// What to hand to an operation; refers to this object. Bytes count from `begin` out of `whole`,
   /// so that one bar covers several operations; a `whole` of 0 takes the operation's own total.
-  Progress from(Index begin = 0, Index whole = 0);
+  Progress progress(Index begin = 0, Index whole = 0);
 
  private:
   bool show(std::string_view phase, Index done, Index total);

@@ -27,5 +27,11 @@
 #include "reshard/transport/registry.h"
 #include "reshard/transport/rendezvous.h"
 
+// Checkpoints at rest: convert_checkpoint(), verify_checkpoints(), load_weights().
+#include "reshard/convert/convert.h"
+#include "reshard/convert/load_weights.h"
+#include "reshard/convert/synthesize.h"
+#include "reshard/convert/verify.h"
+
 // Quantisation of one matrix in memory.
 #include "reshard/transform/quantise.h"

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+#include "cli/commands.h"
+#include "cli/complain.h"
+#include "cli/measure.h"
+#include "cli/plan_text.h"
+#include "reshard/base/hash.h"
+#include "reshard/base/number_text.h"
+#include "reshard/convert/conversion_routes.h"
+#include "reshard/convert/layout_pair.h"
+#include "reshard/io/plan_json.h"
+#include "reshard/plan/print.h"
+#include "reshard/plan/summary.h"
+
+namespace reshard::cli {
+namespace {
+
+/// Most peers that the text form lists.
+constexpr std::size_t kPeersShown = 16;
+/// Most ranks of a graph that a person can still read.
+constexpr Index kMaxDotRanks = 256;
+/// From this many transfers on, adding them up takes seconds, and the command says so first.
+constexpr Index kManyTransfers = 50'000'000;
+
+std::string timing_line(const LayoutPair& pair, const char* last_phase, double last_seconds) {
+  return fmt::format("planned in {}: layouts {}, plan {}, {} {}; peak memory {}; digest {}\n",
+                     human_seconds(pair.layout_seconds + pair.planner_seconds + last_seconds),
+                     human_seconds(pair.layout_seconds), human_seconds(pair.planner_seconds),
+                     last_phase, human_seconds(last_seconds), human_bytes(peak_rss_bytes()),
+                     hex(pair.planner->digest()));
+}
+
+struct Peer {
+  Index sent = 0, received = 0, transfers = 0;
+};
+
+Table peers_table(const Planner& planner, const RankPlan& part, std::size_t& left_out) {
+  std::map<Rank, Peer> peers;
+  const auto bytes = [&](const Transfer& t) {
+    return t.box.volume() * planner.element_bits(t.tensor) / 8;
+  };
+  for (const Transfer& t : part.sends) {
+    peers[t.dst].sent += bytes(t);
+    ++peers[t.dst].transfers;
+  }
+  for (const Transfer& t : part.recvs) {
+    peers[t.src].received += bytes(t);
+    ++peers[t.src].transfers;
+  }
+  std::vector<std::pair<Rank, Peer>> sorted(peers.begin(), peers.end());
+  std::stable_sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) {
+    return a.second.sent + a.second.received > b.second.sent + b.second.received;
+  });
+  left_out = sorted.size() - std::min(sorted.size(), kPeersShown);
+  sorted.resize(sorted.size() - left_out);
+  Table table({{"peer"},
+               {"sends it", Table::Align::right},
+               {"receives", Table::Align::right},
+               {"transfers", Table::Align::right}});
+  for (const auto& [rank, peer] : sorted)
+    table.add({fmt::format("rank {}", rank.value()), human_bytes(peer.sent),
+               human_bytes(peer.received), grouped(peer.transfers)});
+  return table;
+}
+
+/// How many transfers to list; all where the argument says so.
+std::size_t most_transfers(const PlanArguments& a) {
+  return a.transfers < 0 ? std::size_t(-1) : static_cast<std::size_t>(a.transfers);
+}
+
+std::string rank_text(const Model& model, const LayoutPair& pair, const RankPlan& part,
+                      const RankSummary& sum, const PlanArguments& a, double seconds) {
+  const Style style = Style::of_stdout();
+  const auto held = [&](const ModelLayout& layout) {
+    return layout.ranks().contains(part.rank) ? human_bytes(local_bytes(layout, part.rank))
+                                              : std::string("nothing");
+  };
+  Table facts({{""}, {"", Table::Align::right}, {""}});
+  facts.add({"holds before", held(*pair.from.stored()), pair.from.stored()->name()});
+  facts.add({"holds after", held(*pair.to.stored()), pair.to.stored()->name()});
+  facts.add({"sends", human_bytes(sum.bytes_sent), "to " + plural(sum.peers_to, "rank")});
+  facts.add(
+      {"receives", human_bytes(sum.bytes_received), "from " + plural(sum.peers_from, "rank")});
+  facts.add({"copies locally", human_bytes(sum.bytes_local), ""});
+  facts.add({"transfers", grouped(sum.transfers), ""});
+  std::string text = style.title(model_line(model)) + "\n";
+  text +=
+      style.title(fmt::format("rank {} of {}", part.rank.value(), pair.planner->ranks().size())) +
+      "\n" + facts.text(style);
+  std::size_t left_out = 0;
+  if (const Table peers = peers_table(*pair.planner, part, left_out); !peers.empty()) {
+    text += peers.text(style);
+    if (left_out > 0) text += fmt::format("  and {} more with less\n", left_out);
+  }
+  for (const std::string& note : pair.notes) text += style.quiet("  " + note) + "\n";
+  if (a.transfers != 0) text += to_text(*pair.planner, part, most_transfers(a));
+  return text + style.quiet(timing_line(pair, "rank's part", seconds));
+}
+
+void add_notes(Json::Object& object, const LayoutPair& pair) {
+  if (pair.notes.empty()) return;
+  Json::Array notes;
+  for (const std::string& note : pair.notes) notes.emplace_back(note);
+  object.push_back({"notes", Json(std::move(notes))});
+}
+
+Result<int> plan_rank(const Model& model, const LayoutPair& pair, const PlanArguments& a) {
+  const Rank rank(static_cast<Rank::rep>(*a.rank));
+  if (!pair.planner->ranks().contains(rank))
+    return fail(Code::invalid_argument,
+                fmt::format("rank {} is in neither layout; their ranks are {}", rank.value(),
+                            to_string(pair.planner->ranks())));
+  const Stopwatch watch;
+  const RankPlan part = pair.planner->rank_plan(rank);
+  const double seconds = watch.seconds();
+  const RankSummary sum = summarise_rank(*pair.planner, part);
+  if (!a.json) {
+    print(rank_text(model, pair, part, sum, a, seconds));
+    return 0;
+  }
+  auto object = plan_object(
+      sum, *pair.planner, {pair.layout_seconds + pair.planner_seconds + seconds, peak_rss_bytes()});
+  if (a.transfers != 0)
+    object.push_back({"list", Json(transfer_list(*pair.planner, part, most_transfers(a)))});
+  add_notes(object, pair);
+  print(Json(std::move(object)).dump(true) + "\n");
+  return 0;
+}
+
+Result<int> plan_graph(const Planner& planner) {
+  if (planner.ranks().size() > kMaxDotRanks)
+    return fail(
+        Code::unsupported,
+        fmt::format("a graph of {} ranks cannot be read, at most {} are drawn; leave --dot out "
+                    "for the summary, or ask for one --rank",
+                    planner.ranks().size(), kMaxDotRanks));
+  print(to_dot(planner));
+  return 0;
+}
+
+/// What takes more than some seconds is said before.
+void announce(const Planner& planner) {
+  const Index transfers = planner.min_transfers();
+  if (transfers < kManyTransfers) return;
+  complain(
+      fmt::format("adding up {} transfers of {}, which takes a while; --rank R plans one alone",
+                  human_count(transfers), plural(planner.ranks().size(), "rank")));
+}
+
+Result<int> plan_all(const Model& model, const LayoutPair& pair, const PlanArguments& a) {
+  announce(*pair.planner);
+  const Stopwatch watch;
+  const PlanSummary sum = summarise(*pair.planner, num_threads(a.threads));
+  const double seconds = watch.seconds();
+  std::vector<ConversionRow> rows;
+  if (pair.quantises()) rows = RESHARD_TRY(conversion_rows(pair, ConversionSide::receiver));
+  if (a.json) {
+    const PlanCost cost{pair.layout_seconds + pair.planner_seconds + seconds, peak_rss_bytes()};
+    auto object = plan_object(sum, *pair.planner, cost);
+    if (pair.quantises()) object.push_back({"routes", conversion_json(rows)});
+    add_notes(object, pair);
+    print(Json(std::move(object)).dump(true) + "\n");
+    return 0;
+  }
+  const Style style = Style::of_stdout();
+  print(style.title(model_line(model)) + "\n" + sides_table(pair).text(style) + "\n" +
+        summary_table(sum).text(style) + (rows.empty() ? "" : conversion_table(rows).text(style)) +
+        notes_text(pair, style) + style.quiet(timing_line(pair, "all ranks", seconds)));
+  return 0;
+}
+
+}  // namespace
+
+Result<int> execute(const PlanArguments& a) {
+  const Model model = RESHARD_TRY(open_model(a.model, {.layers = a.layers, .ignore = a.ignore}));
+  const LayoutPair pair = RESHARD_TRY(make_layout_pair(model, a.from, a.to));
+  if (a.dot) return plan_graph(*pair.planner);
+  return a.rank ? plan_rank(model, pair, a) : plan_all(model, pair, a);
+}
+
+}  // namespace reshard::cli

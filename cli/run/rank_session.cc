@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/run/rank_session.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "cli/measure.h"
+#include "reshard/convert/reference/refit_check.h"
+#include "reshard/exec/plain_copy.h"
+
+namespace reshard::cli {
+namespace {
+
+/// Of refits where nobody can die, and an interrupt is seen.
+constexpr double kDay = 86400;
+
+/// Adds what a rank did, or keeps the worst of it.
+template <class Figures>
+void add(SessionFigures& all, const Figures& f) {
+  all.messages += f.messages;
+  all.wire += f.wire;
+  all.local += f.local;
+  all.staging_bytes = std::max(all.staging_bytes, f.staging);
+  all.peak_rss_bytes = std::max(all.peak_rss_bytes, f.peak_rss);
+  for (const auto& [most, mine] : {std::pair(&all.join, f.join),
+                                   {&all.fill, f.fill},
+                                   {&all.prepare, f.prepare},
+                                   {&all.begin, f.begin},
+                                   {&all.before, f.before},
+                                   {&all.wait, f.wait},
+                                   {&all.move, f.move},
+                                   {&all.finish, f.finish},
+                                   {&all.after, f.after},
+                                   {&all.check, f.check},
+                                   {&all.commit, f.commit}})
+    *most = std::max(*most, mine);
+}
+
+}  // namespace
+
+Deadline RankSession::deadline() const {
+  return Deadline::after(std::chrono::duration<double>(options().refit.seconds));
+}
+
+SessionOptions RankSession::options() const {
+  const RunArguments& a = arguments();
+  SessionOptions options;
+  options.refit.path = a.path;
+  options.refit.staging_bytes = a.staging_bytes;
+  options.refit.seconds = a.in_processes() ? a.deadline_seconds : kDay;
+  options.refit.threads = task_.threads;
+  options.refit.progress = task_.moving;
+  options.buffering = a.buffering;
+  options.verify = a.prove ? VerifyMode::always : VerifyMode::never;
+  options.convert = a.convert;
+  options.ignore = task_.job.pair.ignore;
+  options.on_phase = [this](SessionPhase phase) -> Result<> {
+    if (phase == SessionPhase::check) task_.at(TestKill::Point::check);
+    if (phase == SessionPhase::commit) task_.at(TestKill::Point::commit);
+    return {};
+  };
+  return options;
+}
+
+SessionSide RankSession::side(const LayoutSide& side,
+                              const std::optional<RankBuffers>& buffers) const {
+  SessionSide out = session_side(side);
+  const Rank me = task_.transport.rank();
+  if (buffers && side.stored()->ranks().contains(me)) out.buffers = &*buffers;
+  return out;
+}
+
+void RankSession::spent(double join, double fill) {
+  mine_.join = join;
+  mine_.fill = fill;
+}
+
+Result<> RankSession::refit() {
+  const LayoutPair& pair = task_.job.pair;
+  const Stopwatch preparing;
+  SessionSide target = side(pair.to, task_.weights.target);
+  target.back = side(pair.to, task_.weights.back).buffers;
+  Session session = RESHARD_TRY(Session::prepare(
+      task_.transport, task_.control, side(pair.from, task_.weights.source), target, options()));
+  mine_.prepare = preparing.seconds();
+  RESHARD_TRY(measure_plain());
+  task_.begin_phase("refit", total_bytes(*pair.to.stored()), arguments().repeat);
+  RESHARD_TRY(run(session));
+  mine_.staging = session.staging_bytes();
+  SessionFigures& figures = outcome_.session.emplace();
+  figures.path = session.path();
+  if (task_.transport.capabilities().direct) figures.reason = session.reason();
+  figures.version = arguments().repeat;
+  held_ = session.target_version();
+  if (arguments().verify && pair.quantises()) {
+    task_.at(TestKill::Point::proof);
+    const Stopwatch proving;
+    RESHARD_TRY(take_verdict(session.verify()));
+    outcome_.verify_seconds = proving.seconds();
+  }
+  // Peers read this rank's memory no more.
+  return task_.control.barrier(deadline());
+}
+
+/// Before the refits, while the memory of all ranks is there as it will be then.
+Result<> RankSession::measure_plain() {
+  const ModelLayout& target = *task_.job.pair.to.stored();
+  const Rank me = task_.transport.rank();
+  mine_.plain_bytes = target.ranks().contains(me) ? local_bytes(target, me) : 0;
+  plain_seconds_ =
+      RESHARD_TRY(plain_copy_seconds(task_.control, mine_.plain_bytes, task_.threads, deadline()));
+  return {};
+}
+
+Result<> RankSession::run(Session& session) {
+  for (Index i = 0; i < arguments().repeat; ++i) {
+    RESHARD_TRY(task_.control.barrier(deadline()));
+    task_.at(TestKill::Point::start);
+    const Stopwatch watch;
+    const SessionReport report = RESHARD_TRY(session.refit(i + 1));
+    keep(report, watch.seconds());
+  }
+  task_.at(TestKill::Point::middle);  // of a refit that was over before half of it was seen
+  return {};
+}
+
+void RankSession::keep(const SessionReport& report, double seconds) {
+  auto& all = outcome_.runs.seconds;
+  if (all.empty() || seconds < *std::ranges::min_element(all)) {
+    mine_.begin = report.begin_seconds;
+    mine_.before = report.before_seconds;
+    mine_.wait = report.wait_seconds;
+    mine_.move = report.move_seconds - report.wait_seconds - report.finish_seconds;
+    mine_.finish = report.finish_seconds;
+    mine_.after = report.after_seconds;
+    mine_.check = report.check_seconds;
+    mine_.commit = report.commit_seconds;
+  }
+  all.push_back(seconds);
+  mine_.bytes = report.bytes;
+  mine_.copies = report.copies;
+  mine_.messages = report.messages;
+  mine_.wire = report.received;
+  mine_.local = report.copied;
+}
+
+Result<> RankSession::take_verdict(Result<> proved) {
+  if (proved) return {};
+  if (proved.error().code != Code::corrupt) return proved;
+  if (outcome_.wrong.empty()) outcome_.wrong = std::move(proved).error().message;
+  return {};
+}
+
+Result<> RankSession::verify() {
+  task_.at(TestKill::Point::proof);
+  const Stopwatch proving;
+  const LayoutPair& pair = task_.job.pair;
+  task_.begin_phase("proof", total_bytes(*pair.from.stored()) + 2 * total_bytes(*pair.to.stored()),
+                    1);
+  const RankBuffers* const target = side(pair.to, task_.weights.readable(held_)).buffers;
+  if (pair.quantises()) {
+    Result<> same;
+    if (target != nullptr)
+      same = check_quantised_refit(reference_job(task_.job), *target, task_.threads, task_.reading);
+    const auto first = RESHARD_TRY(agree_on_verdict(std::move(same), task_.control, deadline()));
+    if (outcome_.wrong.empty()) outcome_.wrong = first;
+  } else {
+    const auto seed = task_.job.model.weights ? std::nullopt : std::optional(arguments().seed);
+    const FingerprintOptions how{task_.threads, deadline(), task_.reading};
+    outcome_.wrong =
+        RESHARD_TRY(check_rank_refit(*pair.planner, side(pair.from, task_.weights.source).buffers,
+                                     target, seed, task_.transport, task_.control, how));
+  }
+  outcome_.verify_seconds += proving.seconds();
+  outcome_.verified = outcome_.wrong.empty();
+  return {};
+}
+
+Result<> RankSession::gather() {
+  mine_.peak_rss = peak_rss_bytes();
+  const auto all =
+      RESHARD_TRY(task_.control.all_gather(std::as_bytes(std::span(&mine_, 1)), deadline()));
+  outcome_.session->ranks = task_.control.size();
+  Index copied = 0;
+  for (const auto& bytes : all) {
+    Figures f;
+    if (bytes.size() != sizeof f)
+      return fail(Code::corrupt, "a rank's figures are not those of this program");
+    std::memcpy(&f, bytes.data(), sizeof f);
+    outcome_.runs.bytes += f.bytes;
+    outcome_.runs.copies += f.copies;
+    copied += f.plain_bytes;
+    add(*outcome_.session, f);
+  }
+  if (copied > 0)
+    outcome_.runs.plain_seconds =
+        plain_seconds_ * static_cast<double>(outcome_.runs.bytes) / static_cast<double>(copied);
+  return {};
+}
+
+}  // namespace reshard::cli

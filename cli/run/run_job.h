@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/commands.h"
+#include "cli/run/run_refit.h"
+#include "reshard/convert/conversion_routes.h"
+#include "reshard/convert/layout_pair.h"
+#include "reshard/plan/summary.h"
+
+namespace reshard::cli {
+
+/// What a run is about, before anything moves.
+struct RunJob {
+  const RunArguments& arguments;
+  const Model& model;
+  const LayoutPair& pair;
+  std::vector<ConversionRow> conversions;  ///< what a session does to tensors on their way.
+  int threads = 1;                         ///< of this process.
+  PlanSummary plan;
+  double summary_seconds = 0;
+};
+
+/// Of a run whose ranks refit by a session, added up over them or at worst.
+struct SessionFigures {
+  int ranks = 0;              ///< of the group, idle ones included.
+  std::string path, reason;   ///< the path taken, and why not the one hoped for.
+  std::int64_t version = -1;  ///< committed last.
+  Index staging_bytes = 0;    ///< most of any rank.
+  Index peak_rss_bytes = 0;   ///< most of any rank.
+  Index messages = 0;
+  Index wire = 0, local = 0;  ///< bytes between ranks, and on a rank, as they travel.
+  /// Seconds of the slowest rank in each phase of the run.
+  double join = 0, fill = 0, prepare = 0;
+  /// Of the fastest refit, on the rank where each took longest.
+  double begin = 0, before = 0, wait = 0, move = 0, finish = 0, after = 0, check = 0, commit = 0;
+};
+
+/// What a run found out.
+struct Outcome {
+  RefitRuns runs;
+  std::optional<bool> verified;
+  std::string wrong;  ///< what the proof found, the same text on every rank; else empty.
+  double verify_seconds = 0;
+  std::optional<SessionFigures> session;  ///< none where one process copied for all ranks.
+};
+
+/// The reports of a run, ending in a newline.
+std::string run_json(const RunJob& job, const Outcome& outcome);
+std::string run_text(const RunJob& job, const Outcome& outcome);
+
+}  // namespace reshard::cli

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "cli/measure.h"
+#include "cli/plan_text.h"
+#include "cli/run/run_job.h"
+#include "reshard/base/number_text.h"
+#include "reshard/io/plan_json.h"
+
+namespace reshard::cli {
+namespace {
+
+void add_session(Json::Object& object, const RunJob& job, const Outcome& o) {
+  const SessionFigures& p = *o.session;
+  object.push_back({"transport", Json(job.arguments.transport)});
+  object.push_back({"path", Json(p.path)});
+  object.push_back({"path_reason", Json(p.reason)});
+  object.push_back({"processes", Json(job.arguments.in_processes() ? Index{p.ranks} : 1)});
+  object.push_back({"version", Json(p.version)});
+  object.push_back({"bytes_delivered", Json(o.runs.bytes)});
+  object.push_back({"bytes_moved_wire", Json(p.wire)});
+  object.push_back({"bytes_moved_local", Json(p.local)});
+  object.push_back({"refit_messages", Json(p.messages)});
+  object.push_back({"staging_bytes", Json(p.staging_bytes)});
+  object.push_back({"most_peak_rss_bytes", Json(p.peak_rss_bytes)});
+  object.push_back({"phases", Json(Json::Object{{"join", json_number(p.join)},
+                                                {"fill", json_number(p.fill)},
+                                                {"prepare", json_number(p.prepare)},
+                                                {"begin", json_number(p.begin)},
+                                                {"before", json_number(p.before)},
+                                                {"wait", json_number(p.wait)},
+                                                {"move", json_number(p.move)},
+                                                {"finish", json_number(p.finish)},
+                                                {"after", json_number(p.after)},
+                                                {"check", json_number(p.check)},
+                                                {"commit", json_number(p.commit)},
+                                                {"verify", json_number(o.verify_seconds)}})});
+}
+
+std::string runs_table(const RefitRuns& runs, const Style& style) {
+  Table table({{"run", Table::Align::right},
+               {"seconds", Table::Align::right},
+               {"rate", Table::Align::right}});
+  for (std::size_t i = 0; i < runs.seconds.size(); ++i)
+    table.add({fmt::format("{}", i + 1), human_seconds(runs.seconds[i]),
+               rate(runs.bytes, runs.seconds[i])});
+  return table.text(style);
+}
+
+std::string copies_text(const RefitRuns& runs) {
+  return fmt::format("{} copies of {} on average", grouped(runs.copies),
+                     human_bytes(runs.bytes / std::max<Index>(runs.copies, 1)));
+}
+
+std::string percent_text(const RefitRuns& runs) {
+  if (runs.plain_seconds <= 0) return "without the memory for a plain copy to compare with";
+  const double percent = 100 * runs.bytes_per_second() / runs.plain_bytes_per_second();
+  return fmt::format("{:.0f} % of a plain copy of the same bytes ({})", percent,
+                     rate(runs.bytes, runs.plain_seconds));
+}
+
+std::string best_text(const RefitRuns& runs) {
+  return fmt::format("  best run {}, {}; {}\n", rate(runs.bytes, runs.best_seconds()),
+                     percent_text(runs), copies_text(runs));
+}
+
+/// Where the seconds of the best refit went.
+std::string phases_text(const RunJob& job, const SessionFigures& p) {
+  std::string text =
+      fmt::format("  at most {} waiting for the first bytes, {} moving, {} waiting for others",
+                  human_seconds(p.wait), human_seconds(p.move), human_seconds(p.finish));
+  if (p.before + p.after > 0)
+    text += fmt::format("; converting {} before, {} after", human_seconds(p.before),
+                        human_seconds(p.after));
+  if (job.arguments.prove) text += fmt::format("; {} proving", human_seconds(p.check));
+  return text + "\n";
+}
+
+std::string best_text(const RunJob& job, const RefitRuns& runs, const SessionFigures& p) {
+  const std::string messages =
+      p.messages > 0 ? fmt::format("; {} in all", plural(p.messages, "message")) : "";
+  const std::string reason =
+      p.reason.empty() ? "" : fmt::format("  no direct path: {}\n", p.reason);
+  std::string text = fmt::format("  best run {} between {} over {}, {} path; {}{}\n",
+                                 rate(runs.bytes, runs.best_seconds()), plural(p.ranks, "rank"),
+                                 job.arguments.transport, p.path, copies_text(runs), messages) +
+                     reason + phases_text(job, p);
+  text += fmt::format("  {} delivered, {}; {} travelled between ranks, {} on a rank\n",
+                      human_bytes(runs.bytes), percent_text(runs), human_bytes(p.wire),
+                      human_bytes(p.local));
+  return text + fmt::format("  version {} is whole on every target\n", p.version);
+}
+
+std::string verified_text(const RunJob& job, const Outcome& o) {
+  const std::string tensors = plural(job.model.tensors->size(), "tensor");
+  const std::string proved =
+      job.pair.quantises()
+          ? fmt::format(
+                "verified: {} are in every byte what the source's values give, {}computed "
+                "anew",
+                tensors, job.pair.to.quantised ? "scales included, " : "")
+          : fmt::format("verified: {} have the same fingerprint in sources and destinations{}",
+                        tensors, job.model.weights ? "" : ", every element is the oracle's");
+  return fmt::format("  {} ({})\n", Style::of_stdout().good(proved),
+                     human_seconds(o.verify_seconds));
+}
+
+}  // namespace
+
+std::string run_json(const RunJob& job, const Outcome& o) {
+  const LayoutPair& pair = job.pair;
+  const PlanCost cost{pair.layout_seconds + pair.planner_seconds + job.summary_seconds,
+                      peak_rss_bytes()};
+  Json::Object object = plan_object(job.plan, *pair.planner, cost);
+  Json::Array seconds;
+  for (double s : o.runs.seconds) seconds.push_back(json_number(s));
+  object.push_back({"seconds", Json(std::move(seconds))});
+  object.push_back({"gb_per_s", json_number(o.runs.bytes_per_second() / 1e9)});
+  object.push_back({"memcpy_gb_per_s", json_number(o.runs.plain_bytes_per_second() / 1e9)});
+  if (o.session) add_session(object, job, o);
+  if (job.pair.quantises()) object.push_back({"routes", conversion_json(job.conversions)});
+  object.push_back({"copies", Json(o.runs.copies)});
+  object.push_back({"verified", o.verified ? Json(*o.verified) : Json()});
+  return Json(std::move(object)).dump(true) + "\n";
+}
+
+std::string run_text(const RunJob& job, const Outcome& o) {
+  const Style style = Style::of_stdout();
+  std::string text =
+      style.title(model_line(job.model)) + "\n" + sides_table(job.pair).text(style) + "\n";
+  text += job.pair.quantises() ? conversion_table(job.conversions).text(style)
+                               : summary_table(job.plan).text(style);
+  text += notes_text(job.pair, style) + "\n" + runs_table(o.runs, style);
+  text += o.session ? best_text(job, o.runs, *o.session) : best_text(o.runs);
+  return o.verified ? text + verified_text(job, o) : text;
+}
+
+}  // namespace reshard::cli

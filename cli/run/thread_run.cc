@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/run/thread_run.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <mutex>
+#include <thread>
+
+#include "cli/interrupt.h"
+#include "cli/run/processes/rank_place.h"
+#include "cli/run/rank_session.h"
+#include "reshard/transport/inproc/inproc.h"
+
+namespace reshard::cli {
+namespace {
+
+/// Threads that share the group and what they found out.
+class ThreadRun {
+ public:
+  ThreadRun(const RunJob& job, const RankWeights& weights, InprocGroup group)
+      : job_(job), weights_(weights), group_(std::move(group)) {}
+
+  Result<Outcome> run(TargetVersion& held) {
+    {
+      std::vector<std::jthread> ranks;
+      for (int r = 0; r < group_.size(); ++r)
+        ranks.emplace_back([this, r] { keep(live(Rank(r))); });
+    }
+    if (failed_) return tl::unexpected(error_);
+    held = held_;
+    return std::move(outcome_);
+  }
+
+ private:
+  Result<> live(Rank r) {
+    const auto transport = RESHARD_TRY(group_.transport(r));
+    const auto control = RESHARD_TRY(group_.control(r));
+    auto done = refit(r, *transport, *control);
+    if (!done) control->abort(done.error().message);
+    return done;
+  }
+
+  Result<> refit(Rank r, Transport& transport, ControlPlane& control) {
+    const Progress go_on = [](std::string_view, Index, Index) { return !interrupted(); };
+    const RankTask task{job_,
+                        weights_,
+                        transport,
+                        control,
+                        std::max(1, job_.threads / group_.size()),
+                        go_on,
+                        go_on,
+                        [](TestKill::Point) {},
+                        [](std::string_view, Index, Index) {}};
+    RankSession session(task);
+    RESHARD_TRY(session.refit());
+    RESHARD_TRY(session.gather());
+    const std::lock_guard lock(mutex_);
+    if (r == Rank(0)) outcome_ = session.outcome();
+    // Ranks that hold nothing of the target say nothing of it.
+    if (session.target_version().state == TargetState::whole) held_ = session.target_version();
+    return {};
+  }
+
+  /// Keeps the error that came first: the others only say that some rank failed.
+  void keep(const Result<>& outcome) {
+    if (outcome) return;
+    const std::lock_guard lock(mutex_);
+    if (failed_ && (error_.code != Code::aborted || outcome.error().code == Code::aborted)) return;
+    failed_ = true;
+    error_ = outcome.error();
+  }
+
+  const RunJob& job_;
+  const RankWeights& weights_;
+  InprocGroup group_;
+  std::mutex mutex_;
+  Outcome outcome_;
+  TargetVersion held_;
+  bool failed_ = false;
+  Error error_;
+};
+
+}  // namespace
+
+Result<Outcome> run_threads(const RunJob& job, const RankWeights& weights, TargetVersion& held) {
+  const int world = world_of(*job.pair.planner);
+  if (world > kMaxThreadRanks)
+    return fail(Code::unsupported,
+                fmt::format("{} ranks would be as many threads, at most {} are run; leave --path "
+                            "message, --buffering doubled and --prove out, or use fewer ranks",
+                            world, kMaxThreadRanks));
+  return ThreadRun(job, weights, RESHARD_TRY(InprocGroup::create(world))).run(held);
+}
+
+}  // namespace reshard::cli

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "cli/run/rank_weights.h"
+#include "cli/run/run_job.h"
+
+namespace reshard::cli {
+
+/// Most ranks of a run whose ranks are threads.
+inline constexpr Index kMaxThreadRanks = 512;
+
+/// Refits by a session between ranks that are threads of this process, and proves what the session
+/// can prove. `weights` hold all ranks. `held` is what the targets hold then. Errors: those of the
+/// session; too many ranks.
+Result<Outcome> run_threads(const RunJob& job, const RankWeights& weights, TargetVersion& held);
+
+}  // namespace reshard::cli

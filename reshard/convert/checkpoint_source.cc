@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "reshard/convert/checkpoint_source.h"
+
+#include <fmt/format.h>
+
+#include "reshard/base/check.h"
+#include "reshard/model/name_pattern.h"
+#include "reshard/transform/convert.h"
+
+namespace reshard {
+namespace {
+
+std::string described(DType dtype, const Dims& shape) {
+  return fmt::format("{} {}", name(dtype), to_string(shape));
+}
+
+}  // namespace
+
+Result<CheckpointSource> CheckpointSource::bind(const Model& model, const LayoutSide& own) {
+  return bind(model, own.stored(), RESHARD_TRY(SlotFiles::of(own)));
+}
+
+const std::vector<CheckpointTensor>& CheckpointSource::stored(Rank r) const {
+  return checkpoint_->kind() == Checkpoint::Kind::hf ? checkpoint_->tensors()
+                                                     : checkpoint_->tensors(r);
+}
+
+Result<CheckpointSource> CheckpointSource::bind(const Model& model,
+                                                const std::shared_ptr<const ModelLayout>& own) {
+  const LayoutSide side = RESHARD_TRY(own_side(model));
+  RESHARD_CHECK(side.stored()->digest() == own->digest());
+  SlotFiles files = RESHARD_TRY(SlotFiles::of(side));
+  files.borrow(*own);
+  return bind(model, own, std::move(files));
+}
+
+Result<CheckpointSource> CheckpointSource::bind(const Model& model,
+                                                std::shared_ptr<const ModelLayout> own,
+                                                SlotFiles files) {
+  const Checkpoint& checkpoint = *model.weights;
+  const Index ranks = own->ranks().size();
+  if (ranks != checkpoint.world_size() || own->ranks() != RankSet::range(0, ranks))
+    return fail(Code::corrupt,
+                fmt::format("{}: layout '{}' has ranks {}, but the checkpoint lists {}", model.name,
+                            own->name(), to_string(own->ranks()), checkpoint.world_size()));
+  CheckpointSource source(model, std::move(files), RankBuffers(std::move(own)));
+  for (Rank r : source.buffers_.layout().ranks().members()) RESHARD_TRY(source.bind_rank(r));
+  return source;
+}
+
+Result<> CheckpointSource::bind_rank(Rank r) {
+  const ModelLayout& layout = buffers_.layout();
+  const auto& tensors = stored(r);
+  const auto slots = layout.slots_of(r);
+  const auto file = [&](const CheckpointTensor& t) { return checkpoint_->files()[t.file].path(); };
+  for (SlotId slot : slots) {
+    const FileTensor want = files_.held(slot, r);
+    const auto* tensor = find_tensor(tensors, want.name);
+    if (tensor == nullptr)
+      return fail(Code::corrupt,
+                  fmt::format("{}: rank {} has no tensor '{}', which layout '{}' gives it",
+                              checkpoint_->folder(), r.value(), want.name, layout.name()));
+    compare_shape(r, *tensor, layout.stored_shape(slot, r), want.shape);
+    if (files_.is_part(slot) && want.dtype == DType::f32 && tensor->dtype != want.dtype &&
+        reads_as(tensor->dtype, want.dtype) && same_shape(tensor->shape, want.shape)) {
+      RESHARD_TRY(bind_as_float(r, slot, *tensor));
+      continue;
+    }
+    const bool as_slot = tensor->dtype == layout.slot(slot).dtype &&
+                         same_shape(tensor->shape, layout.stored_shape(slot, r));
+    const bool as_held = tensor->dtype == want.dtype && same_shape(tensor->shape, want.shape);
+    if (!as_slot && !as_held)
+      return fail(Code::corrupt,
+                  fmt::format("{}: tensor '{}' is {}; by layout '{}' rank {} has {}", file(*tensor),
+                              want.name, described(tensor->dtype, tensor->shape), layout.name(),
+                              r.value(), described(want.dtype, want.shape)));
+    RESHARD_TRY(buffers_.bind_read_only(r, slot, checkpoint_->data(*tensor)));
+  }
+  // A whole checkpoint may have a tied head, which was compared and left out; ranks have what their
+  // layout says.
+  if (checkpoint_->kind() == Checkpoint::Kind::hf || tensors.size() == slots.size()) return {};
+  for (const CheckpointTensor& tensor : tensors)
+    if (std::none_of(slots.begin(), slots.end(),
+                     [&](SlotId s) { return files_.held(s, r).name == tensor.name; }) &&
+        std::none_of(ignore_.begin(), ignore_.end(), [&](const std::string& pattern) {
+          return match_pattern(pattern, tensor.name).has_value();
+        }))
+      return fail(Code::corrupt,
+                  fmt::format("{}: tensor '{}' is not part of layout '{}' on rank {}", file(tensor),
+                              tensor.name, layout.name(), r.value()));
+  return {};
+}
+
+void CheckpointSource::compare_shape(Rank r, const CheckpointTensor& tensor, const Dims& as_slot,
+                                     const Dims& held) {
+  if (checkpoint_->kind() == Checkpoint::Kind::hf) return;
+  if (tensor.shape == as_slot || tensor.shape == held) return;
+  other_shapes_.push_back(fmt::format("rank {}: tensor '{}' is {}; by layout '{}' it is {}",
+                                      r.value(), tensor.name, to_string(tensor.shape),
+                                      buffers_.layout().name(), to_string(held)));
+}
+
+Result<> CheckpointSource::bind_as_float(Rank r, SlotId slot, const CheckpointTensor& tensor) {
+  constexpr Index kFloat = 4;
+  const Index count = volume(tensor.shape);
+  auto memory = std::make_unique<std::byte[]>(static_cast<std::size_t>(count * kFloat));
+  const std::span<const std::byte> bytes = checkpoint_->data(tensor);
+  const Conversion widen{{tensor.dtype, ValueMap::identity}, {DType::f32, ValueMap::identity}};
+  convert_values(widen, bytes.data(), memory.get(), count);
+  checkpoint_->drop(tensor);
+  is_converted_.emplace(r, slot);
+  converted_.push_back(std::move(memory));
+  return buffers_.bind_read_only(
+      r, slot, {converted_.back().get(), static_cast<std::size_t>(count * kFloat)});
+}
+
+void CheckpointSource::drop(Rank r, SlotId slot, Index offset, Index bytes) const {
+  if (is_converted_.contains({r, slot})) return;
+  const auto* tensor = find_tensor(stored(r), files_.held(slot, r).name);
+  checkpoint_->files()[tensor->file].mapping().drop(tensor->offset + offset, bytes);
+}
+
+}  // namespace reshard

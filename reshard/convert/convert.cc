@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "reshard/convert/convert.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "reshard/base/hash.h"
+#include "reshard/base/stopwatch.h"
+#include "reshard/convert/checkpoint_source.h"
+#include "reshard/convert/conversion_routes.h"
+#include "reshard/convert/hooks.h"
+#include "reshard/convert/layout_pair.h"
+#include "reshard/convert/output/checkpoint_output.h"
+#include "reshard/convert/output/companion_files.h"
+#include "reshard/convert/output/input_files.h"
+#include "reshard/convert/output/quantised_file.h"
+#include "reshard/convert/value_source.h"
+#include "reshard/exec/stream.h"
+#include "reshard/io/checkpoint/rank_index.h"
+#include "reshard/io/checkpoint/stored_model.h"
+#include "reshard/io/files/json.h"
+#include "reshard/io/hf/config.h"
+#include "reshard/io/hf/quantization.h"
+#include "reshard/io/make_layout.h"
+#include "reshard/model/families.h"
+#include "reshard/plan/conversions.h"
+#include "reshard/plan/planner.h"
+
+namespace reshard {
+namespace {
+
+/// A checkpoint's ranks begin at 0: an offset in a live group has no meaning in it.
+Result<LayoutSpec> layout_on_disk(const std::string& text, const char* side) {
+  auto spec = RESHARD_TRY(read_layout_text(text));
+  if (!spec.keys.contains("offset")) return spec;
+  return fail(Code::invalid_argument,
+              fmt::format("{} '{}': offset is for live ranks; those of a checkpoint begin at 0; "
+                          "leave it out",
+                          side, text));
+}
+
+/// The input's layout. An explicit one must say the same as the checkpoint itself.
+Result<LayoutSide> input_layout(const Model& model, const std::string& from) {
+  auto own = RESHARD_TRY(own_side(model));
+  if (from.empty()) return own;
+  const auto spec = RESHARD_TRY(layout_on_disk(from, "from"));
+  const bool is_hf = model.weights->kind() == Checkpoint::Kind::hf;
+  bool same = is_hf ? spec.family == "hf" : from == model.weights->layout();
+  if (!same && !is_hf && spec.family != "hf") {
+    for (const BlockGrid grid : {BlockGrid::local, BlockGrid::tensor}) {
+      const auto asked = make_side(from, model, "", grid);
+      if (!asked && grid == BlockGrid::local) return asked;
+      same |= asked && asked->stored()->digest() == own.stored()->digest();
+    }
+  }
+  if (same) return own;
+  return fail(Code::invalid_argument,
+              fmt::format("from '{}': {} is in layout '{}'; give that one or none", from,
+                          model.name, is_hf ? "hf" : model.weights->layout()));
+}
+
+/// What makes two runs the same job: the files read, by identity, size and times, and everything
+/// that decides what is written.
+std::string job_key(const output::InputFiles& inputs, const ModelLayout& source,
+                    const ModelLayout& target, const output::OutputFiles& out) {
+  Digest d;
+  d.add("convert 2").add(source.digest()).add(target.digest());
+  inputs.add_to(d);
+  for (const output::OutputFile& file : out.files)
+    d.add(file.name).add(file.file_bytes).add(file.rank.value());
+  return hex(d.value());
+}
+
+/// Most bytes of dequantised tensors that are kept for the next pieces.
+constexpr Index kDequantisedBytes = Index{512} << 20;
+
+/// Errors that are better found before anything is written: a checkpoint that no config can
+/// describe.
+Result<> check_output(const Model& model, const LayoutSpec& to, const LayoutSide& side) {
+  if (!side.quantised || to.family != "hf") return {};
+  if (to.keys.contains("quant_grid") && side.quantised->choice.grid == BlockGrid::local)
+    return fail(Code::invalid_argument,
+                fmt::format("to '{}': the scales of a checkpoint are those of whole tensors; "
+                            "leave quant_grid out",
+                            to_string(to)));
+  if (!side.method && !model.config_path.empty())
+    return fail(Code::unsupported,
+                fmt::format("to '{}': no quant_method of a checkpoint has a word for {}; known "
+                            "are {}",
+                            to_string(to), to_string(side.quantised->choice.format),
+                            known_quant_methods()));
+  const QuantChoice& choice = side.quantised->choice;
+  if (side.method != QuantMethod::modelopt || model.stored_method == QuantMethod::modelopt ||
+      choice.format.block_rows > 0 || has_input_scales(*side.stored(), choice.tensors))
+    return {};
+  return fail(Code::unsupported,
+              fmt::format("to '{}': ModelOpt's FP8 has an input_scale for every module, without "
+                          "which engines compute nonsense, and {} has none; quant_method=fp8 and "
+                          "compressed-tensors scale inputs when they come",
+                          to_string(to), model.name));
+}
+
+/// Tensors to ignore that the target may lack. What the source lacks, the target would have as
+/// zeros.
+std::set<std::string> to_leave_out(const ModelLayout& source,
+                                   const std::set<std::string>& patterns) {
+  std::set<std::string> names = matching_names(source.model(), patterns);
+  std::erase_if(names, [&](const std::string& name) {
+    return source.parts_of(*source.model().find(name)).empty();
+  });
+  return names;
+}
+
+/// A conversion under way; borrows everything.
+struct ConvertJob {
+  const Model& model;
+  const Planner& planner;
+  const LayoutSide& target;
+  bool as_stored;         ///< the plan is between stored layouts, else between values.
+  const Planner* stored;  ///< what else moves as it is stored; null: nothing does.
+  const CheckpointSource& source;
+  ValueSource& values;
+  const ConvertOptions& options;
+  const ConvertHook& hook;
+};
+
+Result<> write_file(const ConvertJob& job, const output::OutputFile& file,
+                    SafetensorsWriter& writer, const Progress& progress) {
+  const StreamDone done = [&](Rank r, SlotId slot, Index offset, Index bytes) {
+    job.as_stored ? job.source.drop(r, slot, offset, bytes)
+                  : job.values.drop(r, slot, offset, bytes);
+    if (job.hook) job.hook("piece");
+  };
+  StreamOptions options{job.options.buffer_bytes, job.options.threads, progress};
+  if (!job.as_stored && job.target.quantised)
+    return output::write_quantised(
+        job.planner, job.values.reader(), done,
+        {job.stored, &job.source.buffers(),
+         [&](Rank r, SlotId slot, Index at, Index n) { job.source.drop(r, slot, at, n); }},
+        *job.target.quantised, file, writer, options);
+  std::vector<std::size_t> tensor_of_slot(
+      static_cast<std::size_t>(job.planner.target().num_slots()));
+  for (std::size_t i = 0; i < file.slots.size(); ++i) tensor_of_slot[file.slots[i].index()] = i;
+  const StreamSink sink = [&](Rank, SlotId slot, Index offset, std::span<const std::byte> bytes) {
+    return writer.write_at(tensor_of_slot[slot.index()], offset, bytes);
+  };
+  if (job.as_stored)
+    return stream_rank(job.planner, job.source.buffers(), file.rank, file.slots, sink, done,
+                       options);
+  return stream_rank(job.planner, job.values.reader(), file.rank, file.slots, sink, done, options);
+}
+
+/// The config says how the weights beside it are stored; a checkpoint in ranks says so itself.
+Result<> write_config(const Model& model, const LayoutSide& to, bool is_hf, bool as_stored,
+                      OutputDir& folder) {
+  const auto text = RESHARD_TRY(read_text_file(model.config_path, std::size_t{16} << 20));
+  // Of the same data in the same form all that was said of them still holds.
+  const bool same = is_hf && as_stored && model.stored_method && to.method == model.stored_method;
+  if (same && stored_weights(text)) return folder.write_text(kConfigFile, text);
+  return folder.write_text(
+      kConfigFile,
+      is_hf && to.quantised
+          ? RESHARD_TRY(config_of_quantised_weights(
+                text,
+                {*to.method, to.quantised->choice.format,
+                 has_input_scales(*to.stored(), to.quantised->choice.tensors)},
+                plain_modules(*model.tensors, to.quantised->choice), model.config_path))
+          : RESHARD_TRY(config_of_plain_weights(text, model.config_path)));
+}
+
+/// The tensors that a checkpoint in ranks lists: those of the model, but for scales of activations
+/// that its layout leaves out.
+ModelSpec recorded_tensors(const ModelLayout& layout) {
+  ModelSpec tensors;
+  for (Index t = 0; t < layout.model().size(); ++t) {
+    const TensorId id(static_cast<TensorId::rep>(t));
+    const CanonicalTensor& tensor = layout.model()[id];
+    if (layout.omits(id) && is_activation_scale(tensor, layout.model())) continue;
+    (void)tensors.add(tensor.name, tensor.shape, tensor.dtype, tensor.merged);  // was valid there
+  }
+  return tensors;
+}
+
+/// The files beside the weights: configs, tokenizer, and what describes the layout. Returns the
+/// names of those that are left out.
+Result<std::vector<std::string>> write_companions(const Model& model, const LayoutSpec& to,
+                                                  const LayoutSide& side, bool as_stored,
+                                                  const output::OutputFiles& files,
+                                                  OutputDir& folder) {
+  std::vector<std::string> left_out;
+  if (!model.config_path.empty()) {
+    const std::string& from = model.weights->folder();
+    const bool changes =
+        (side.quantised || model.stored) && output::is_of_checkpoint(from, kConfigFile);
+    left_out = RESHARD_TRY(output::copy_companion_files(from, folder, changes));
+    if (changes) RESHARD_TRY(write_config(model, side, to.family == "hf", as_stored, folder));
+  }
+  if (to.family == "hf") {
+    if (files.files.size() > 1)
+      RESHARD_TRY(folder.write_text(kHfIndexFile, output::hf_index_of(files)));
+    return left_out;
+  }
+  LayoutSpec recorded = model.config ? with_explicit_defaults(to, *model.config) : to;
+  if (leaves_grid_open(to) && side.quantised->choice.grid == BlockGrid::tensor)
+    recorded.keys["quant_grid"] = "tensor";
+  if (takes_file(to.family)) {
+    recorded.file = to.family + ".json";
+    RESHARD_TRY(output::copy_file_into(to.file, recorded.file, folder));
+  }
+  if (const auto map = recorded.keys.find("expert_map"); map != recorded.keys.end()) {
+    const std::string file = std::exchange(map->second, "expert_map.json");
+    RESHARD_TRY(output::copy_file_into(file, map->second, folder));
+  }
+  RESHARD_TRY(folder.write_text(kRankIndexFile,
+                                rank_index_text(RankIndex{to_string(recorded), files.of_rank},
+                                                recorded_tensors(*side.stored()))));
+  return left_out;
+}
+
+/// What a finished conversion reports.
+ConvertReport report_of(const ConvertJob& job, const output::CheckpointOutput& out,
+                        std::vector<std::string> links, double seconds) {
+  const output::OutputFiles& files = out.files();
+  ConvertReport report;
+  report.bytes = files.tensor_bytes();
+  report.files = static_cast<Index>(files.files.size());
+  report.ranks = static_cast<Index>(files.of_rank.size());
+  report.kept_files = out.kept_files();
+  report.kept_bytes = out.kept_bytes();
+  report.ignored = job.model.left_out;
+  report.omitted = omitted_by(job.planner);
+  report.links = std::move(links);
+  report.layout = job.planner.target().name();
+  report.seconds = seconds;
+  return report;
+}
+
+}  // namespace
+
+Result<ConvertReport> convert_checkpoint(const ConvertOptions& options) {
+  return convert_checkpoint(options, {});
+}
+
+Result<ConvertReport> convert_checkpoint(const ConvertOptions& a, const ConvertHook& hook) {
+  const Stopwatch watch;
+  const LayoutSpec to = RESHARD_TRY(layout_on_disk(a.to, "to"));
+  output::InputFiles inputs(a.input);
+  inputs.add(to, "");
+  const Model model = RESHARD_TRY(open_checkpoint(a.input, {.ignore = a.ignore}));
+  RESHARD_TRY(check_ignored(model));
+  inputs.add(*model.weights);
+  if (const auto own = parse_layout(model.weights->layout()))
+    inputs.add(*own, model.weights->folder());
+  if (hook) hook("start");
+  const LayoutSide from_side = RESHARD_TRY(input_layout(model, a.from));
+  const LayoutSide to_side = RESHARD_TRY(make_target(a.to, model, from_side));
+  RESHARD_TRY(check_output(model, to, to_side));
+  const bool as_stored = moves_as_stored(from_side, to_side);
+  const auto& planned_from = as_stored ? from_side.stored() : from_side.values;
+  const Planner planner =
+      RESHARD_TRY(Planner::make(planned_from, as_stored ? to_side.stored() : to_side.values,
+                                PlanOptions{.ignore = to_leave_out(*planned_from, model.ignore)}));
+  const StoredPart part =
+      as_stored ? StoredPart{} : RESHARD_TRY(stored_part(from_side, to_side, planner));
+  const CheckpointSource source = RESHARD_TRY(CheckpointSource::bind(model, from_side));
+  ValueSource values(from_side, source, kDequantisedBytes);
+  const ModelLayout& stored = *to_side.stored();
+  output::OutputFiles files =
+      to.family == "hf" ? RESHARD_TRY(output::hf_output_files(
+                              to_side, to.keys.contains("shards") ? 0 : a.max_shard_bytes))
+                        : RESHARD_TRY(output::rank_output_files(to_side));
+  const std::string key = job_key(inputs, *from_side.stored(), stored, files);
+  auto out = RESHARD_TRY(output::CheckpointOutput::create(a.output, key, std::move(files), hook,
+                                                          [&] { return inputs.unchanged(); }));
+  const ConvertJob job{model,  planner, to_side, as_stored, part.planner.get(),
+                       source, values,  a,       hook};
+  RESHARD_TRY(out.write(a.progress, [&](const output::OutputFile& file, SafetensorsWriter& writer,
+                                        const Progress& progress) {
+    return write_file(job, file, writer, progress);
+  }));
+  if (hook) hook("files");
+  auto companions = write_companions(model, to, to_side, as_stored, out.files(), out.folder());
+  if (!companions) return tl::unexpected(out.with_what_is_kept(std::move(companions).error()));
+  RESHARD_TRY(out.commit(a.sync));
+  auto report = report_of(job, out, *std::move(companions), watch.seconds());
+  report.requantised = requantised_note(from_side, to_side, part.requantised);
+  return report;
+}
+
+}  // namespace reshard

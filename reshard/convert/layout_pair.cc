@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "reshard/convert/layout_pair.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "reshard/base/number_text.h"
+#include "reshard/base/stopwatch.h"
+#include "reshard/io/checkpoint/stored_model.h"
+#include "reshard/io/make_layout.h"
+
+namespace reshard {
+namespace {
+
+std::string note(const char* what, const QuantisedLayout& q) {
+  return fmt::format("{} {} ({}), such as '{}'", what,
+                     plural(static_cast<Index>(q.choice.tensors.size()), "tensor"),
+                     to_string(q.choice.format),
+                     q.choice.tensors.empty() ? "" : *q.choice.tensors.begin());
+}
+
+/// True where all scales are those of blocks of the canonical tensors. @pre it is quantised
+bool is_exact(const LayoutSide& side) {
+  return std::all_of(side.quantised->pairs.begin(), side.quantised->pairs.end(),
+                     [](const QuantisedLayout::Pair& pair) { return pair.exact; });
+}
+
+/// False where a checkpoint's weights must be quantised, or otherwise, to become those of the side.
+Result<bool> weights_are_stored_as(const LayoutSide& side, const Model& model) {
+  if (!model.weights) return true;
+  const LayoutSide own = RESHARD_TRY(own_side(model));
+  return own.stored()->model().digest() == side.stored()->model().digest();
+}
+
+/// A trainer has no calibrated scales of KV caches: what the target has of them stays as it is.
+/// Returns what to say of that, if there are such.
+std::string leave_cache_scales(LayoutPair& pair) {
+  const ModelSpec& model = pair.source->model();
+  std::string first;
+  Index count = 0;
+  for (Index i = 0; i < model.size(); ++i) {
+    const TensorId id(static_cast<TensorId::rep>(i));
+    if (!is_cache_scale(model[id]) || !pair.source->parts_of(id).empty() ||
+        pair.target->parts_of(id).empty())
+      continue;
+    if (count++ == 0) first = model[id].name;
+    pair.ignore.insert(model[id].name);
+  }
+  if (count == 0) return "";
+  return fmt::format("{} keeps its own {} of KV caches, which {} does not hold, such as '{}'",
+                     pair.target->name(), plural(count, "scale"), pair.source->name(), first);
+}
+
+}  // namespace
+
+bool moves_as_stored(const LayoutSide& from, const LayoutSide& to) {
+  if (!from.quantised && !to.quantised) return true;
+  return from.quantised && to.quantised &&
+         stored_alike(from.quantised->choice.format, to.quantised->choice.format) &&
+         from.stored()->model().digest() == to.stored()->model().digest() && is_exact(from) &&
+         is_exact(to);
+}
+
+Result<LayoutSide> make_target(const std::string& text, const Model& model,
+                               const LayoutSide& from) {
+  const LayoutSpec spec = RESHARD_TRY(read_layout_text(text));
+  if (from.quantised && leaves_grid_open(spec)) {
+    auto side = make_side(text, model, "", BlockGrid::tensor);
+    if (side && moves_as_stored(from, *side)) return side;
+  }
+  return make_side(text, model);
+}
+
+std::string requantised_note(const LayoutSide& from, const LayoutSide& to, Index tensors) {
+  if (tensors == 0) return "";
+  const QuantChoice &have = from.quantised->choice, &want = to.quantised->choice;
+  std::string why = "not the same tensors are quantised on both sides";
+  if (!stored_alike(have.format, want.format))
+    why = fmt::format("from {} to {}", to_string(have.format), to_string(want.format));
+  else if (!is_exact(from))
+    why = "the source's ranks counted blocks from their own pieces";
+  else if (!is_exact(to))
+    why =
+        "the target's ranks count blocks from their own pieces; with quant_grid=tensor they "
+        "would move as they are";
+  return fmt::format("{} dequantised and quantised anew, which loses precision: {}",
+                     plural(tensors, "tensor"), why);
+}
+
+Result<LayoutPair> make_layout_pair(const Model& model, const std::string& from,
+                                    const std::string& to, bool filled) {
+  RESHARD_TRY(check_ignored(model));
+  LayoutPair pair;
+  const Stopwatch layouts;
+  const LayoutSide source = RESHARD_TRY(make_side(from, model));
+  const LayoutSide target = RESHARD_TRY(make_target(to, model, source));
+  const bool as_stored = moves_as_stored(source, target);
+  for (const LayoutSide* side : {&source, &target})
+    for (const std::string& note : side->notes)
+      pair.notes.push_back(side->stored()->name() + " " + note);
+  const bool plain = as_stored && (!filled || RESHARD_TRY(weights_are_stored_as(source, model)));
+  pair.from = plain ? LayoutSide{source.stored()} : source;
+  pair.to = plain ? LayoutSide{target.stored()} : target;
+  pair.source = pair.from.values;
+  pair.target = pair.to.values;
+  if (as_stored && target.quantised)
+    pair.notes.push_back(note("moves data and scales of", *target.quantised));
+  pair.ignore = matching_names(pair.source->model(), model.ignore);
+  if (auto note = leave_cache_scales(pair); !note.empty()) pair.notes.push_back(std::move(note));
+  pair.layout_seconds = layouts.seconds();
+  const Stopwatch planning;
+  pair.planner = std::make_shared<const Planner>(
+      RESHARD_TRY(Planner::make(pair.source, pair.target, PlanOptions{pair.ignore})));
+  pair.planner_seconds = planning.seconds();
+  return pair;
+}
+
+SessionSide session_side(const LayoutSide& side) {
+  if (side.quantised) return {.quantised = side.quantised};
+  return {.layout = side.values};
+}
+
+}  // namespace reshard

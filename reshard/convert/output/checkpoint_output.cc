@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "reshard/convert/output/checkpoint_output.h"
+
+#include <fmt/format.h>
+#include <sys/statvfs.h>
+
+#include "reshard/base/number_text.h"
+#include "reshard/convert/output/file_fingerprint.h"
+
+namespace reshard::output {
+
+CheckpointOutput::CheckpointOutput(OutputDir folder, OutputFiles files, ConvertHook hook,
+                                   CheckInputs inputs)
+    : folder_(std::move(folder)),
+      files_(std::move(files)),
+      hook_(std::move(hook)),
+      inputs_(std::move(inputs)) {
+  for (const OutputFile& file : files_.files) {
+    if (!finished(file)) continue;
+    ++kept_files_;
+    kept_bytes_ += file.tensor_bytes;
+  }
+}
+
+Result<CheckpointOutput> CheckpointOutput::create(const std::string& target,
+                                                  const std::string& resume_key, OutputFiles files,
+                                                  ConvertHook hook, CheckInputs inputs) {
+  CheckpointOutput output(RESHARD_TRY(OutputDir::create(target, resume_key, fingerprint_of_file)),
+                          std::move(files), std::move(hook), std::move(inputs));
+  RESHARD_TRY(output.check_free_space());
+  return output;
+}
+
+bool CheckpointOutput::finished(const OutputFile& file) const {
+  const auto at = folder_.finished().find(file.name);
+  return at != folder_.finished().end() && at->second.bytes == file.file_bytes;
+}
+
+Result<> CheckpointOutput::check_free_space() const {
+  struct statvfs disk{};
+  if (::statvfs(folder_.partial().c_str(), &disk) != 0) return {};  // the writes will tell
+  Index needed = 0, free = 0;
+  for (const OutputFile& file : files_.files)
+    if (!finished(file)) needed += file.file_bytes;
+  const bool huge = __builtin_mul_overflow(disk.f_bavail, disk.f_frsize, &free);
+  if (huge || needed <= free) return {};
+  return fail(Code::io,
+              fmt::format("{}: the disk is full: {} ({} bytes) are needed, {} ({} bytes) are free",
+                          folder_.target(), human_bytes(needed), needed, human_bytes(free), free));
+}
+
+Result<> CheckpointOutput::write(const Progress& progress, const WriteFile& write) {
+  const Index whole = files_.tensor_bytes();
+  Index before = 0;
+  Progress part;
+  if (progress)
+    part = [&](std::string_view phase, Index done, Index) {
+      return progress(phase, before + done, whole);
+    };
+  for (const OutputFile& file : files_.files) {
+    if (!finished(file)) {
+      if (auto written = write_file(file, write, part); !written) {
+        // An input that changed is the cause, not what it made fail.
+        RESHARD_TRY(check_inputs());
+        Error error = std::move(written).error();
+        if (error.code == Code::aborted) error.message = "cancelled";
+        return tl::unexpected(with_what_is_kept(std::move(error)));
+      }
+    }
+    before += file.tensor_bytes;
+  }
+  return {};
+}
+
+Error CheckpointOutput::with_what_is_kept(Error error) const {
+  if (!folder_.finished().empty())
+    error.message +=
+        fmt::format("; {} of {} files are kept in {}, the same command goes on from there",
+                    folder_.finished().size(), files_.files.size(), folder_.partial());
+  return error;
+}
+
+Result<> CheckpointOutput::write_file(const OutputFile& file, const WriteFile& write,
+                                      const Progress& progress) {
+  FileFingerprint print(file.file_bytes);
+  auto writer = RESHARD_TRY(SafetensorsWriter::create(
+      folder_.path_of(file.name), file.tensors, file_metadata(),
+      [&](std::int64_t at, std::span<const std::byte> bytes) { print.add(at, bytes); }));
+  RESHARD_TRY(write(file, writer, progress));
+  RESHARD_TRY(writer.finish());
+  RESHARD_TRY(check_inputs());
+  RESHARD_TRY(folder_.mark_finished(file.name, print.text()));
+  if (hook_) hook_("file");
+  return {};
+}
+
+/// No later run can go on with another input: its key is another one.
+Result<> CheckpointOutput::check_inputs() {
+  if (!inputs_) return {};
+  auto same = inputs_();
+  if (!same) folder_.give_up();
+  return same;
+}
+
+Result<> CheckpointOutput::commit(bool sync) {
+  if (hook_) hook_("end");
+  RESHARD_TRY(check_inputs());
+  return folder_.commit(sync);
+}
+
+}  // namespace reshard::output

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "reshard/convert/output/input_files.h"
+
+#include <filesystem>
+
+namespace reshard::output {
+namespace {
+
+namespace fs = std::filesystem;
+
+void add_file(Digest& digest, const std::string& path, const FileStamp& stamp) {
+  std::error_code ignored;
+  digest.add(fs::absolute(path, ignored).string());
+  digest.add(stamp.device).add(stamp.inode).add(stamp.bytes);
+  digest.add(stamp.modified_ns).add(stamp.changed_ns);
+}
+
+}  // namespace
+
+InputFiles::InputFiles(const std::string& path) {
+  std::error_code ignored;
+  const fs::path folder =
+      fs::is_directory(path, ignored) ? fs::path(path) : fs::path(path).parent_path();
+  for (const std::string_view name :
+       {kConfigFile, kHfIndexFile, kRankIndexFile, std::string_view("hf_quant_config.json")})
+    note((folder / name).string());
+}
+
+void InputFiles::note(const std::string& path) {
+  // One that is not there is missed, if it is needed, by whoever reads it.
+  if (const auto stamp = FileStamp::of(path)) {
+    outlast(*stamp);
+    files_.push_back({path, *stamp});
+  }
+}
+
+void InputFiles::add(const LayoutSpec& layout, const std::string& folder) {
+  if (!layout.file.empty()) note((fs::path(folder) / layout.file).string());
+  if (const auto map = layout.keys.find("expert_map"); map != layout.keys.end())
+    note((fs::path(folder) / map->second).string());
+}
+
+void InputFiles::add(const Checkpoint& checkpoint) { weights_ = &checkpoint; }
+
+void InputFiles::add_to(Digest& digest) const {
+  for (const File& file : files_) add_file(digest, file.path, file.stamp);
+  if (weights_ == nullptr) return;
+  for (const SafetensorsFile& file : weights_->files())
+    add_file(digest, file.path(), file.mapping().stamp());
+}
+
+Result<> InputFiles::unchanged() const {
+  for (const File& file : files_) RESHARD_TRY(check_unchanged(file.path, file.stamp));
+  return weights_ == nullptr ? Result<>() : weights_->unchanged();
+}
+
+}  // namespace reshard::output

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <vector>
+
+#include "reshard/convert/reference/reference_tensors.h"
+#include "reshard/exec/progress.h"
+#include "reshard/exec/rank_buffers.h"
+
+namespace reshard {
+
+/// Fills the local tensors of the ranks in `buffers` with what a side makes. Errors: the side's;
+/// cancelled. @pre `buffers` are of side.side().stored()
+Result<> fill_from_reference(ReferenceTensors& side, const RankBuffers& buffers, int threads,
+                             const Progress& progress);
+
+/// Compares every byte of the local tensors of the ranks in `buffers` with what a side makes;
+/// `corrupt` names rank, local tensor, tensor and element of one that differs. Leaves local tensors
+/// out that have a tensor which `moved` (by TensorId of side.side().values) does not say. Errors:
+/// the side's; cancelled. @pre as above
+Result<> check_against_reference(ReferenceTensors& side, const RankBuffers& buffers,
+                                 const std::vector<bool>& moved, int threads,
+                                 const Progress& progress);
+
+}  // namespace reshard

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "reshard/convert/slot_files.h"
+
+namespace reshard {
+
+Result<SlotFiles> SlotFiles::of(const LayoutSide& side) {
+  SlotFiles files(*side.stored());
+  if (!side.quantised) return files;
+  files.method_ = side.method;
+  files.modules_ = side.modules;
+  files.format_ = side.quantised->choice.format;
+  for (const QuantisedLayout::Pair& pair : side.quantised->pairs) {
+    const std::string& tensor = side.values->slot(pair.values).name;
+    files.of_slot_[pair.data.index()] = {QuantPart::data, tensor};
+    files.of_slot_[pair.scales.index()] = {QuantPart::scales, tensor};
+    if (pair.factor.value() >= 0) files.of_slot_[pair.factor.index()] = {QuantPart::factor, tensor};
+  }
+  if (!side.method) return files;
+  for (Rank r : files.layout_->ranks().members())
+    for (SlotId slot : files.layout_->slots_of(r))
+      if (files.is_part(slot)) RESHARD_TRY(files.part_held(slot, r));
+  return files;
+}
+
+Result<FileTensor> SlotFiles::part_held(SlotId slot, Rank r) const {
+  const Part& part = *of_slot_[slot.index()];
+  const Slot& s = layout_->slot(slot);
+  const Dims shape = layout_->stored_shape(slot, r);
+  if (!method_) return in_modules(modules_, format_, part.part, s.name, s.dtype, shape);
+  return in_files(*method_, format_, part.part, part.tensor, s.dtype, shape);
+}
+
+FileTensor SlotFiles::held(SlotId slot, Rank r) const {
+  if (is_part(slot))
+    if (auto held = part_held(slot, r)) return *std::move(held);
+  const Slot& s = layout_->slot(slot);
+  return {s.name, s.dtype, layout_->stored_shape(slot, r)};
+}
+
+}  // namespace reshard

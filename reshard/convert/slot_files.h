@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "reshard/io/make_layout.h"
+#include "reshard/model/quant/files.h"
+
+namespace reshard {
+
+/// How files hold the slots of a layout: under their names, dtypes and shapes or, what is stored of
+/// quantised tensors, as the checkpoint's method or the framework's modules do. The bytes are the
+/// slot's either way.
+class SlotFiles {
+ public:
+  /// Borrows side.stored(). Errors: a slot that the method's files cannot hold.
+  static Result<SlotFiles> of(const LayoutSide& side);
+  /// Borrows another object of the same layout instead. @pre equal digests
+  void borrow(const ModelLayout& layout) { layout_ = &layout; }
+  /// Of a layout whose tensors are not quantised.
+  explicit SlotFiles(const ModelLayout& layout)
+      : layout_(&layout), of_slot_(static_cast<std::size_t>(layout.num_slots())) {}
+
+  /// @pre the rank has the slot
+  FileTensor held(SlotId slot, Rank r) const;
+  /// True for what is stored of a quantised tensor.
+  bool is_part(SlotId slot) const { return of_slot_[slot.index()].has_value(); }
+
+ private:
+  struct Part {
+    QuantPart part = QuantPart::data;
+    std::string tensor;
+  };
+  Result<FileTensor> part_held(SlotId slot, Rank r) const;
+
+  const ModelLayout* layout_;
+  std::optional<QuantMethod> method_, modules_;
+  QuantFormat format_;
+  std::vector<std::optional<Part>> of_slot_;
+};
+
+}  // namespace reshard

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "reshard/convert/verify.h"
+
+#include <fmt/format.h>
+
+#include "reshard/convert/checkpoint_source.h"
+#include "reshard/convert/hooks.h"
+#include "reshard/exec/verify/fingerprints.h"
+#include "reshard/io/make_layout.h"
+
+namespace reshard {
+namespace {
+
+/// One checkpoint and the fingerprints of its tensors.
+struct FingerprintedSide {
+  Model model;
+  std::shared_ptr<const ModelSpec> tensors;  ///< as they are stored: data and scales.
+  ModelFingerprints prints;
+  std::vector<StoredForm> forms;  ///< in which values were fingerprinted.
+  Index converted = 0;            ///< tensors that are stored in another form.
+  std::string layout;
+  std::vector<std::string> other_shapes;  ///< than the layout or the config has, a line each.
+};
+
+/// The forms of `like`'s tensors for those of `model` with the same names.
+std::vector<StoredForm> forms_like(const ModelLayout& layout, const FingerprintedSide* like) {
+  auto forms = forms_of(layout);
+  if (like == nullptr) return forms;
+  for (std::size_t i = 0; i < forms.size(); ++i) {
+    const auto other = like->tensors->find(layout.model().tensors()[i].name);
+    if (other && is_convertible(forms[i].dtype) &&
+        is_convertible(like->forms[other->index()].dtype))
+      forms[i] = like->forms[other->index()];
+  }
+  return forms;
+}
+
+/// Fingerprints a checkpoint's tensors, in the forms of another's where there is one.
+Result<FingerprintedSide> fingerprint_side(const std::string& path, const VerifyOptions& a,
+                                           const FingerprintedSide* like, const ConvertHook& hook) {
+  FingerprintedSide side;
+  side.model =
+      RESHARD_TRY(open_checkpoint(path, {.layers = {}, .exact = false, .ignore = a.ignore}));
+  const LayoutSide own_files = RESHARD_TRY(own_side(side.model));
+  const auto& layout = own_files.stored();
+  side.tensors = layout->shared_model();
+  const auto source = RESHARD_TRY(CheckpointSource::bind(side.model, own_files));
+  side.other_shapes = source.other_shapes();
+  if (!side.model.misshapen.empty()) side.other_shapes.push_back(side.model.misshapen);
+  side.forms = forms_like(*layout, like);
+  const auto own = forms_of(*layout);
+  for (std::size_t i = 0; i < own.size(); ++i) side.converted += own[i] == side.forms[i] ? 0 : 1;
+  if (hook) hook("start");
+  auto prints = fingerprints(source.buffers(), a.threads, a.progress, side.forms);
+  RESHARD_TRY(side.model.weights->unchanged());
+  side.prints = RESHARD_TRY(std::move(prints));
+  side.layout = layout->name();
+  return side;
+}
+
+const ModelFingerprints::Tensor& print_of(const FingerprintedSide& side, TensorId id) {
+  return side.prints.tensors[id.index()];
+}
+
+/// What a side has under a name, short enough for a table.
+std::string described(const FingerprintedSide& side, TensorId id) {
+  const CanonicalTensor& t = side.tensors->tensors()[id.index()];
+  const auto& print = print_of(side, id);
+  if (!print.agree) return print.disagreement;
+  return fmt::format("{} {} {}", name(t.dtype), to_string(t.shape), to_string(print.print));
+}
+
+VerifiedCheckpoint summary_of(const FingerprintedSide& side) {
+  return {side.model.name, side.layout, side.tensors->size(), side.prints.bytes,
+          side.prints.seconds};
+}
+
+VerifyReport compare_sides(const FingerprintedSide& a, const FingerprintedSide& b,
+                           const std::set<std::string>& ignore) {
+  VerifyReport result;
+  result.a = summary_of(a);
+  result.b = summary_of(b);
+  result.converted = a.converted;
+  for (const FingerprintedSide* side : {&a, &b})
+    for (const std::string& line : side->other_shapes)
+      result.other_shapes.push_back(fmt::format("{}: {}", side->model.name, line));
+  auto ignored = matching_names(*a.tensors, ignore);
+  ignored.merge(matching_names(*b.tensors, ignore));
+  for (const auto* side : {&a, &b})
+    ignored.insert(side->model.left_out.begin(), side->model.left_out.end());
+  result.ignored.assign(ignored.begin(), ignored.end());
+  for (Index i = 0; i < a.tensors->size(); ++i) {
+    const TensorId id(static_cast<TensorId::rep>(i));
+    const CanonicalTensor& t = (*a.tensors)[id];
+    const auto other = b.tensors->find(t.name);
+    if (ignored.contains(t.name)) continue;
+    if (!other) {
+      is_input_scale(t.name) ? void(++result.left_out) : result.only_a.push_back(t.name);
+      continue;
+    }
+    const auto &x = print_of(a, id), &y = print_of(b, *other);
+    if (t == (*b.tensors)[*other] && x.print == y.print && x.agree && y.agree) {
+      ++result.same;
+    } else {
+      result.differing.push_back({t.name, described(a, id), described(b, *other)});
+    }
+  }
+  for (const CanonicalTensor& t : b.tensors->tensors())
+    if (!a.tensors->find(t.name) && !ignored.contains(t.name))
+      is_input_scale(t.name) ? void(++result.left_out) : result.only_b.push_back(t.name);
+  return result;
+}
+
+}  // namespace
+
+Result<VerifyReport> verify_checkpoints(const VerifyOptions& options) {
+  return verify_checkpoints(options, {});
+}
+
+Result<VerifyReport> verify_checkpoints(const VerifyOptions& options, const ConvertHook& hook) {
+  // What A stores in another form is compared as B stores it: as a refit from A to B would leave
+  // it.
+  const auto b = RESHARD_TRY(fingerprint_side(options.b, options, nullptr, hook));
+  const auto a = RESHARD_TRY(fingerprint_side(options.a, options, &b, hook));
+  RESHARD_TRY(check_ignored(a.model, &b.model));
+  return compare_sides(a, b, options.ignore);
+}
+
+}  // namespace reshard
