@@ -84,7 +84,7 @@ class RuleParser {
   }
 
  private:
-  /// The mesh of that name; the only one where the key is absent.
+  /// The index of the named mesh; if the key is absent, of the only one.
   Result<std::size_t> mesh() const {
     if (!fields_.has("mesh") && meshes_.size() == 1) return std::size_t{0};
     const std::string name = RESHARD_TRY(fields_.text("mesh"));
@@ -102,7 +102,7 @@ class RuleParser {
     for (const Json& entry : RESHARD_TRY(fields_.list("placements", kMaxDims))) {
       if (entry.string() == nullptr)
         return fail(Code::corrupt,
-                    fmt::format("{}: placements must be texts such as \"S(0)\", one is {}",
+                    fmt::format("{}: placements must be strings such as \"S(0)\", one is {}",
                                 fields_.where(), entry.describe()));
       const auto placement = parse_placement(*entry.string());
       if (!placement)

@@ -61,7 +61,7 @@ TEST(DTensorFile, errors_say_where_and_what) {
       {mesh + R"json({"match": "*", "mesh": "n", "placements": ["R"]}]})json",
        "mesh \"n\" is not among the file's meshes (m)"},
       {mesh + R"json({"match": "*", "placements": ["P"]}]})json", "rule 1: placement 'P' must be"},
-      {mesh + R"json({"match": "*", "placements": [1]}]})json", "placements must be texts"},
+      {mesh + R"json({"match": "*", "placements": [1]}]})json", "placements must be strings"},
       {mesh + R"json({"match": "*", "name": "$2", "placements": ["R"]}]})json", "name uses $2"},
       {mesh + R"json({"match": "a", "from": 1, "placements": ["R"]}]})json", "need a # in match"},
       {mesh + R"json({"match": "*****", "placements": ["R"]}]})json", "at most 4 are allowed"},

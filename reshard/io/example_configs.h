@@ -5,16 +5,16 @@
 #include <string>
 #include <vector>
 
-/// The named examples: config files that come with the program, known by their file name without
+/// The example configs that come with the program. An example's name is its file name without
 /// ".json".
 namespace reshard {
 
-/// The path of the example's config, or none. Looked for in the folder $RESHARD_EXAMPLES where that
-/// is set, else in ../share/reshard/configs from the program and from libreshard.so, and in the
-/// source tree that they were built from.
+/// The path of the example's config, or none. Searches the folder $RESHARD_EXAMPLES if that is set;
+/// else ../share/reshard/configs beside the program and beside libreshard.so, and then the source
+/// tree that they were built from.
 std::optional<std::string> find_example(const std::string& name);
 
-/// All names, sorted.
+/// The names of all examples, sorted.
 std::vector<std::string> example_names();
 
 }  // namespace reshard

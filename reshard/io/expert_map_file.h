@@ -9,12 +9,12 @@
 
 namespace reshard {
 
-/// The tables in `text`: a JSON list of logical experts, [0, 1, 2, 0], which stands for all layers;
-/// or a list of such lists, one per layer with experts. Errors are Code::corrupt, say which entry,
-/// and do not name the file.
+/// Parses an expert map: a JSON list that gives the logical expert of each physical one, such as
+/// [0, 1, 2, 0], for all layers; or a list of such lists, one per layer with experts. Errors are
+/// Code::corrupt and name the entry but not the file.
 Result<ExpertTables> parse_expert_map(std::string_view text);
 
-/// parse_expert_map of a file of at most 16 MiB; errors begin with its path.
+/// parse_expert_map() of a file of at most 16 MiB. Errors begin with its path.
 Result<ExpertTables> read_expert_map(const std::string& path);
 
 }  // namespace reshard

@@ -28,11 +28,10 @@ Result<ModelLayout> build(const LayoutSpec& spec, const Model& model,
   if (spec.family == "rules") return rules_layout(spec, input, RESHARD_TRY(read_rules(path)));
   if (spec.family == "dtensor") return dtensor_layout(spec, input, RESHARD_TRY(read_dtensor(path)));
   if (!model.config)
-    return fail(
-        Code::unsupported,
-        fmt::format("the family '{}' is made from a config, and {}; hf, fsdp, dtensor:FILE and "
-                    "rules:FILE need none",
-                    spec.family, model.no_config));
+    return fail(Code::unsupported,
+                fmt::format("the family '{}' needs a config, but {}; hf, fsdp, dtensor:FILE and "
+                            "rules:FILE need none",
+                            spec.family, model.no_config));
   if (spec.family == "megatron") return megatron_layout(spec, input);
   FamilyInput engine = input;
   ExpertTables tables;
@@ -68,15 +67,15 @@ bool leaves_grid_open(const LayoutSpec& spec) {
 bool stored_alike(const QuantFormat& from, const QuantFormat& to) {
   QuantFormat as = from;
   as.zero_block = to.zero_block;
-  // A scale that is a power of two is a scale; where powers of two are wanted, others are not.
+  // Powers of two are valid scales everywhere; other scales only where powers are not required.
   if (to.rule == ScaleRule::exact || to.scale == DType::f8_e8m0) as.rule = to.rule;
   return as == to;
 }
 
 namespace {
 
-/// The notation with a grid that the text leaves open, which its name says where it is not what the
-/// family has anyway.
+/// Takes the notation out of `spec`, with `grid` if the text leaves the grid open. Its name
+/// mentions the grid if that is not the family's default.
 Result<std::optional<QuantNotation>> take_notation(LayoutSpec& spec,
                                                    std::optional<BlockGrid> grid) {
   LayoutSpec said = spec;
@@ -88,8 +87,8 @@ Result<std::optional<QuantNotation>> take_notation(LayoutSpec& spec,
   return notation;
 }
 
-/// Scales of inputs mean something beside the weights that they were found with: in files of the
-/// same method, or of one scale for each weight, where all modules have one.
+/// Input scales are valid only with the weights that they were calibrated with: in files of the
+/// same method, or with per-tensor scales if every module has one.
 bool keeps_input_scales(const QuantNotation& notation, const Model& model) {
   const auto& method = model.stored_method;
   if (method && supports(*method, notation.format) && notation.method.value_or(*method) == *method)
@@ -98,7 +97,7 @@ bool keeps_input_scales(const QuantNotation& notation, const Model& model) {
   return one_scale && has_input_scales(*model.tensors, model.stored->tensors);
 }
 
-/// `own`: the checkpoint's own side, which has whatever it stores.
+/// `own`: the side that the checkpoint itself is, with all that it stores.
 Result<LayoutSide> side_of(LayoutSpec spec, const Model& model, const std::string& rules_folder,
                            std::optional<BlockGrid> grid, bool own = false) {
   const auto notation = RESHARD_TRY(take_notation(spec, grid));
@@ -159,7 +158,7 @@ Result<LayoutSide> own_side(const Model& model) {
     return side;
   }
   const auto index = model.name + "/reshard.json";
-  // A checkpoint brings its rules along; what it was downloaded with must not name other files.
+  // A checkpoint contains its rules. A downloaded one must not name files outside its folder.
   if (const auto spec = read_layout_text(model.weights->layout())) {
     std::vector<std::string> files;
     if (!spec->file.empty()) files.push_back(spec->file);

@@ -14,43 +14,48 @@
 
 namespace reshard {
 
-/// A layout as the command line takes it. Errors: those of parse_layout, and a family that there is
-/// not.
+/// Parses a layout's notation, such as "megatron:tp=4,ep=8", and checks that its family exists.
+/// Errors: those of parse_layout(), an unknown family, a family whose file is missing.
 Result<LayoutSpec> read_layout_text(const std::string& text);
 
-/// A layout as the command line means it: plain, or quantised.
+/// One side of a plan: a plain or a quantised layout.
 struct LayoutSide {
-  std::shared_ptr<const ModelLayout> values;           ///< as if nothing were quantised.
-  std::shared_ptr<const QuantisedLayout> quantised{};  ///< null: plain.
-  std::optional<QuantMethod> method{};                 ///< how files of hf hold what is quantised.
-  std::optional<QuantMethod> modules{};  ///< by whose names and shapes an engine's modules do.
+  std::shared_ptr<const ModelLayout> values;           ///< the layout of the dequantised values.
+  std::shared_ptr<const QuantisedLayout> quantised{};  ///< null for a plain layout.
+  std::optional<QuantMethod> method{};                 ///< family hf: the files' quant_method.
+  std::optional<QuantMethod> modules{};  ///< other families: whose modules' names and shapes.
   std::vector<std::string> notes{};      ///< layout_notes().
-  /// What is in memory or in files.
+  /// The layout of the tensors that are in memory or in files.
   const std::shared_ptr<const ModelLayout>& stored() const {
     return quantised ? quantised->stored : values;
   }
 };
 
-/// Both sides of make_layout(); `quant=FORMAT` chooses the tensors that a checkpoint stores in that
-/// format or, where it stores none so, those that the family usually quantises. `grid`: where
-/// blocks are counted from if the text leaves it open; none: where the family does.
+/// make_layout() with both the values and what is stored. `quant=FORMAT` quantises the tensors that
+/// the model's checkpoint stores in that format or, if there are none, those that the family
+/// usually quantises. `grid` says where blocks are counted from if the text does not; none: the
+/// family's default.
 Result<LayoutSide> make_side(const std::string& text, const Model& model,
                              const std::string& rules_folder = "",
                              std::optional<BlockGrid> grid = {});
-/// True for a layout that is quantised and does not say where blocks are counted from.
+/// True if the layout is quantised and does not say where blocks are counted from.
 bool leaves_grid_open(const LayoutSpec& spec);
-/// Both sides of own_layout().
+/// own_layout() with both the values and what is stored. @pre model.weights
 Result<LayoutSide> own_side(const Model& model);
-/// True when data and scales stored in the one format are right in the other as they are.
+/// True if data and scales stored as `from` are also valid as `to`, unchanged.
 bool stored_alike(const QuantFormat& from, const QuantFormat& to);
 
-/// The layout of a model, of what is stored. The file of `rules:FILE`, `dtensor:FILE` or
-/// `expert_map=FILE` is looked for in `rules_folder` where its path is relative and the folder is
-/// given. Errors: those of the family; a family that needs a config of a model without.
+/// Makes a model's layout from its notation, such as "vllm:tp=8,offset=16" (docs/layouts.md). For a
+/// quantised layout this is the layout of what is stored: data and scales.
+///
+/// A relative path in `rules:FILE`, `dtensor:FILE` or `expert_map=FILE` is resolved in
+/// `rules_folder` if that is not empty. Errors: those of the family; a family that needs a config,
+/// for a model without one.
 Result<std::shared_ptr<const ModelLayout>> make_layout(const std::string& text, const Model& model,
                                                        const std::string& rules_folder = "");
 
-/// How a checkpoint is cut: "hf", or what its reshard.json says. @pre model.weights
+/// The layout that a checkpoint is stored in: "hf", or the one in its reshard.json.
+/// @pre model.weights
 Result<std::shared_ptr<const ModelLayout>> own_layout(const Model& model);
 
 }  // namespace reshard

@@ -32,7 +32,7 @@ bool is_there(const fs::path& path) {
   return fs::exists(path, ignored);
 }
 
-/// The checkpoint's tensors in the order of its files.
+/// All tensors of the files, in their order.
 Result<ModelSpec> stored_tensors(const Checkpoint& checkpoint) {
   ModelSpec spec;
   for (const SafetensorsFile& file : checkpoint.files()) {
@@ -44,7 +44,7 @@ Result<ModelSpec> stored_tensors(const Checkpoint& checkpoint) {
   return spec;
 }
 
-/// The tensors but these.
+/// A copy without these tensors.
 ModelSpec without(const ModelSpec& spec, const std::vector<std::string>& names) {
   const std::set<std::string_view> out(names.begin(), names.end());
   ModelSpec rest;
@@ -54,7 +54,7 @@ ModelSpec without(const ModelSpec& spec, const std::vector<std::string>& names) 
   return rest;
 }
 
-/// Rotary embeddings are computed; early transformers stored their tables in every layer.
+/// True for the tables of rotary embeddings that early transformers stored in every layer.
 bool is_stray_buffer(std::string_view name) {
   constexpr std::array<std::string_view, 3> kEndings = {
       ".rotary_emb.inv_freq", ".rotary_emb.cos_cached", ".rotary_emb.sin_cached"};
@@ -68,7 +68,7 @@ bool matches_any(const std::set<std::string>& patterns, std::string_view name) {
   });
 }
 
-/// Among the model's tensors, or as its files store them.
+/// True if a tensor of the model or of its files matches.
 bool has_name_like(const Model& model, const std::string& pattern) {
   if (!matching_names(*model.tensors, {pattern}).empty()) return true;
   if (!model.weights) return false;
@@ -80,7 +80,7 @@ bool has_name_like(const Model& model, const std::string& pattern) {
   });
 }
 
-/// Takes what the config has no place for and may be left out from `stored`.
+/// Removes from `stored` the tensors that the config lacks and that may be left out.
 void leave_out_strays(const ModelSpec& config, ModelSpec& stored, Model& model) {
   std::vector<std::string> strays;
   for (const CanonicalTensor& t : stored.tensors())
@@ -91,7 +91,7 @@ void leave_out_strays(const ModelSpec& config, ModelSpec& stored, Model& model) 
   model.left_out = std::move(strays);
 }
 
-/// The model of a checkpoint without a config: all its tensors but those to ignore.
+/// Removes the tensors to ignore from a model without a config.
 void leave_out_ignored(Model& model) {
   const auto names = matching_names(*model.tensors, model.ignore);
   if (names.empty()) return;
@@ -108,8 +108,8 @@ ModelSpec in_order_of(const ModelSpec& config, const ModelSpec& checkpoint) {
   return ordered;
 }
 
-/// Some writers store a tensor again under another name. It is the same or the file contradicts its
-/// config; `advice` says what then. True when the copy is there.
+/// Some writers store a tensor again under another name. Checks that the copy is equal; the error
+/// ends with `advice`. @return whether the copy exists
 Result<bool> check_copy(const Checkpoint& checkpoint, const std::string& copy,
                         const std::string& original, const std::string& advice) {
   const auto* a = find_tensor(checkpoint.tensors(), copy);
@@ -125,7 +125,7 @@ Result<bool> check_copy(const Checkpoint& checkpoint, const std::string& copy,
               fmt::format("'{}' is stored and differs from '{}'; {}", copy, original, advice));
 }
 
-/// Takes the copies that the config explains out of `stored`, and notes in the config whether
+/// Removes from `stored` the copies that the config explains, and records in the config whether the
 /// modules for multi-token prediction have theirs.
 Result<> take_copies(const Model& model, ModelConfig& config, ModelSpec& stored) {
   const Checkpoint& checkpoint = *model.weights;
@@ -151,8 +151,7 @@ Result<> take_copies(const Model& model, ModelConfig& config, ModelSpec& stored)
   return {};
 }
 
-/// transformers drops all modules for multi-token prediction, and leaves their number in the
-/// config.
+/// transformers drops all modules for multi-token prediction but keeps their number in the config.
 void forget_missing_mtp(const ModelSpec& stored, ModelConfig& config) {
   if (config.num_mtp == 0) return;
   const HfNames names(config);
@@ -233,7 +232,7 @@ Result<> take_scales_of_ranks(ModelSpec& stored, Model& model) {
   return {};
 }
 
-/// Puts the config of `model.config_path` into the model and its tensors into order.
+/// Reads the config at `model.config_path` into the model, and orders the tensors by it.
 Result<> apply_config(ModelSpec stored, Model& model) {
   auto config = RESHARD_TRY(read_config(model.config_path));
   const std::string beside = config_beside(model);
@@ -261,7 +260,7 @@ Result<> apply_config(ModelSpec stored, Model& model) {
   return {};
 }
 
-/// A file that is only a part of a checkpoint says nothing about the config beside it.
+/// False for a single file of a checkpoint, to which the config beside it need not apply.
 bool is_whole(const std::string& path) {
   std::error_code ignored;
   const auto name = fs::path(path).filename().string();
@@ -311,22 +310,19 @@ Result<> check_ignored(const Model& model, const Model* other) {
   for (const std::string& pattern : model.ignore) {
     if (has_name_like(model, pattern) || (other != nullptr && has_name_like(*other, pattern)))
       continue;
-    const std::string both = other == nullptr ? "" : " nor " + other->name;
-    return fail(Code::not_found,
-                fmt::format("tensor '{}' is to be ignored, but {}{} has none of that name", pattern,
-                            model.name, both));
+    const std::string both = other == nullptr ? "" : " or " + other->name;
+    return fail(Code::not_found, fmt::format("pattern '{}' to ignore matches no tensor of {}{}",
+                                             pattern, model.name, both));
   }
   return {};
 }
 
 Result<Model> open_checkpoint(const std::string& path, const ModelOptions& options) {
   if (options.layers)
-    return fail(
-        Code::invalid_argument,
-        fmt::format(
-            "{}: is a checkpoint, whose layers are what they are; layers can be chosen for a "
-            "config.json only",
-            path));
+    return fail(Code::invalid_argument,
+                fmt::format("{}: is a checkpoint; the number of layers can be chosen for a "
+                            "config.json only",
+                            path));
   Model model;
   model.name = path;
   model.weights = RESHARD_TRY(Checkpoint::open(path));
@@ -350,7 +346,7 @@ Result<Model> open_checkpoint(const std::string& path, const ModelOptions& optio
   auto applied = apply_config(std::move(stored), model);
   RESHARD_TRY(checkpoint.unchanged());
   if (applied) return model;
-  // Other architectures are for the families that need no config.
+  // Families that need no config serve other architectures.
   if (options.exact && applied.error().code != Code::unsupported)
     return tl::unexpected(std::move(applied).error());
   model.no_config = applied.error().message;

@@ -15,63 +15,70 @@
 
 namespace reshard {
 
-/// What a user means by a model: its canonical tensors, its config where it has one that reshard
-/// understands, and its weights where it is a checkpoint.
+/// A model: its canonical tensors, its config if reshard understands one, and its weights if it is
+/// a checkpoint.
 struct Model {
-  std::string name;  ///< as the user wrote it.
+  std::string name;  ///< as given to open_model().
   std::shared_ptr<const ModelSpec> tensors;
   std::optional<ModelConfig> config;
-  std::string no_config;    ///< why config is empty.
-  std::string misshapen;    ///< a tensor whose shape is not the config's, in words; else empty.
-  std::string config_path;  ///< of the config.json, known or not; empty where there is none.
+  std::string no_config;    ///< why `config` is empty.
+  std::string misshapen;    ///< names a tensor whose shape contradicts the config; else empty.
+  std::string config_path;  ///< of the config.json, understood or not; empty if there is none.
   std::optional<Checkpoint> weights;
-  /// How the weights are stored where they are quantised; `tensors` are then those of plain
-  /// weights.
+  /// Set if the weights are quantised: which tensors are, and in which format. `tensors` are then
+  /// those of the dequantised weights.
   std::optional<QuantChoice> stored;
-  std::optional<QuantMethod> stored_method;  ///< and how files say so; none of one in ranks.
+  std::optional<QuantMethod> stored_method;  ///< the files' quant_method; none for rank files.
   std::set<std::string> ignore;              ///< ModelOptions::ignore.
-  /// Tensors of the checkpoint that are none of the model's, by name.
+  /// Names of the checkpoint's tensors that do not belong to the model and were left out.
   std::vector<std::string> left_out;
 
-  /// For `make_layout`, which needs it only for some families.
+  /// The config, or null. Owned by this object.
   const ModelConfig* config_or_null() const { return config ? &*config : nullptr; }
 };
 
 struct ModelOptions {
-  /// Replaces num_hidden_layers of a config; an error for checkpoints.
+  /// Replaces num_hidden_layers of a config. An error for checkpoints.
   std::optional<Index> layers = {};
-  /// A checkpoint whose tensors are not exactly those of its config is an error. Otherwise it is
-  /// opened as it is, without its config.
+  /// If true, a checkpoint whose tensors are not exactly those of its config is an error. If false,
+  /// such a checkpoint is opened without its config.
   bool exact = true;
-  /// Patterns of tensors ('*' any characters, '#' digits) that a checkpoint may have beside those
-  /// of its config, and that are left out then; without a config all that match are. Those of the
-  /// config stay: that a side of a plan may lack them is for the plan.
+  /// Name patterns ('*' matches any characters, '#' digits) of tensors that a checkpoint may have
+  /// in addition to those of its config. They are left out of the model. Without a config, all
+  /// matching tensors are left out. Matching tensors of the config stay in the model; whether a
+  /// side of a plan may lack them is up to the plan.
   std::set<std::string> ignore = {};
 };
 
-/// The names among the tensors that one of the patterns matches.
+/// The names of all tensors that match one of the patterns.
 std::set<std::string> matching_names(const ModelSpec& tensors,
                                      const std::set<std::string>& patterns);
 
-/// Error for the first of Model::ignore that matches no tensor of the model or of its files, nor of
-/// the other's: it is misspelt.
+/// Checks that every pattern of Model::ignore matches a tensor of the model or of its files, or of
+/// `other`'s. Error: the first pattern that does not, which must be misspelt.
 Result<> check_ignored(const Model& model, const Model* other = nullptr);
 
-/// Opens a config file, a checkpoint's folder or one of its files, any safetensors file, or a named
-/// example.
+/// Opens a model by the path of a config.json, a checkpoint folder, one of its files or any
+/// safetensors file, or by the name of an example (example_names()).
 ///
-/// A checkpoint of tied embeddings that holds lm_head.weight all the same is taken without it when
-/// its bytes are those of the embedding; so are the copies of embedding and head that modules for
-/// multi-token prediction carry, which the layout hf has slots for. Where all of those modules are
-/// missing, the config is taken to have none. Buffers that old versions of frameworks stored and
-/// all loaders skip (rotary_emb.inv_freq) are left out. Scales of KV caches are tensors like
-/// others, behind those of the config. A config with a quantization_config is used where it stands
-/// alone; the weights of such a checkpoint are read through it where stored_weights() reads it, and
-/// are else opened without it. Errors: nothing of that name (with the known examples); those of
-/// reading it.
+/// The tensors of a checkpoint must be those of its config, with these exceptions:
+/// - A stored lm_head.weight of a model with tied embeddings is left out; it must equal the
+/// embedding
+///   bit for bit. The same holds for the copies of embedding and head in modules for multi-token
+///   prediction, for which the layout `hf` has slots.
+/// - If all modules for multi-token prediction are missing, the config is taken to have none.
+/// - Buffers that old framework versions stored and all loaders skip (rotary_emb.inv_freq) are left
+///   out.
+/// - Scales of KV caches are ordinary tensors, after those of the config.
+///
+/// A checkpoint whose architecture or quantization_config is not supported is opened without its
+/// config. A config without weights is used as one of plain weights.
+///
+/// Errors: nothing of that name exists (the message lists the examples); those of reading the
+/// files.
 Result<Model> open_model(const std::string& text, const ModelOptions& options = {});
 
-/// The same for checkpoints only. @post the model has weights
+/// open_model() for checkpoints only. @post the model has weights
 Result<Model> open_checkpoint(const std::string& path, const ModelOptions& options = {});
 
 }  // namespace reshard

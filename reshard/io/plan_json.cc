@@ -30,7 +30,7 @@ Json omitted_json(const Planner& planner) {
   return Json(std::move(list));
 }
 
-/// Peers of a list that is sorted by peer, and the bytes of all transfers in it.
+/// Adds the number of peers and of bytes in a list sorted by peer.
 template <class Peer>
 void add_up(const Planner& planner, const std::vector<Transfer>& sorted, Peer&& peer, Index& peers,
             Index& bytes) {

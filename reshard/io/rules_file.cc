@@ -44,7 +44,7 @@ Result<std::vector<Axis>> parse_axes(const files::Fields& root) {
   return axes;
 }
 
-/// Reads one rule and checks what its parts say of each other.
+/// Parses one rule and checks that its parts are consistent.
 class RuleParser {
  public:
   RuleParser(const files::Fields& fields, const std::vector<Axis>& axes)
@@ -66,8 +66,7 @@ class RuleParser {
   }
 
  private:
-  /// Takes an axis for this rule. An axis that cut two dimensions would leave out what is off the
-  /// diagonal.
+  /// Marks an axis as used. An axis that cut two dimensions would cover only the diagonal blocks.
   Result<> use_axis(const std::string& name, const std::string& where) {
     const auto known =
         std::find_if(axes_.begin(), axes_.end(), [&](const Axis& a) { return a.name == name; });

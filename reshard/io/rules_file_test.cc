@@ -96,12 +96,12 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{R"({"name": "a", "size": 1.5})", R"({"match": "*"})", "size must be a whole number"},
         Wrong{R"({"name": "a", "size": 2097152})", R"({"match": "*"})", "to 1048576"},
         Wrong{kTp, "", "rules is missing or empty"}, Wrong{kTp, "[]", "rule 1 must be an object"},
-        Wrong{kTp, "{}", "rule 1: match must be a text"},
-        Wrong{kTp, R"({"match": ""})", "rule 1: match must be a text"},
+        Wrong{kTp, "{}", "rule 1: match must be a string"},
+        Wrong{kTp, R"({"match": ""})", "rule 1: match must be a string"},
         Wrong{kTp, R"({"match": "*#*#*"})", "at most 4 are allowed"},
         Wrong{kTp, R"({"match": "*"}, {"match": "*", "nome": "x"})",
               "rule 2: unknown key \"nome\""},
-        Wrong{kTp, R"({"match": "*", "name": 5})", "rule 1: name must be a text"},
+        Wrong{kTp, R"({"match": "*", "name": 5})", "rule 1: name must be a string"},
         Wrong{kTp, R"({"match": "*", "name": "a$0"})", "name uses $0"},
         Wrong{kTp, R"({"match": "*", "name": "a$2"})", "name uses $2"},
         Wrong{kTp, R"({"match": "*", "cuts": {}})", "cuts must be a list"},
@@ -120,7 +120,7 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{R"({"name": "a", "size": 2}, {"name": "b", "size": 2})",
               R"({"match": "*", "cuts": [{"dim": 0, "axes": ["a"]}, {"dim": 0, "axes": ["b"]}]})",
               "dim 0 is cut twice"},
-        Wrong{kTp, R"({"match": "*", "where": [{"at": 0}]})", "axis must be a text"},
+        Wrong{kTp, R"({"match": "*", "where": [{"at": 0}]})", "axis must be a string"},
         Wrong{kTp, R"({"match": "*", "where": [{"axis": "tp", "at": 0, "number": 1}]})",
               "either at or number"},
         Wrong{kTp, R"({"match": "*", "where": [{"axis": "tp", "at": -1}]})",
@@ -147,7 +147,7 @@ TEST(RulesFile, bounds_what_it_reads) {
   const auto too_long =
       parse_rules(R"({"rules": [{"match": ")" + std::string(kMaxRulePattern + 1, 'a') + R"("}]})");
   ASSERT_FALSE(too_long.has_value());
-  EXPECT_THAT(too_long.error().message, HasSubstr("match must be a text of 1 to 512 characters"));
+  EXPECT_THAT(too_long.error().message, HasSubstr("match must be a string of 1 to 512 characters"));
 }
 
 TEST(RulesFile, that_is_not_there_is_named) {

@@ -290,7 +290,7 @@ CONFIGS = [
         "inspect {d}/config.json",
         "MambaForCausalLM",
         "LlamaForCausalLM",
-        "of others a checkpoint can be read all the same, but no config alone",
+        "a checkpoint of another architecture can be read, though not a config alone",
         "rules:FILE",
         prepare=config_file(architectures=["MambaForCausalLM"], model_type="mamba"),
     ),

@@ -297,7 +297,7 @@ def test_what_is_wrong_with_a_quantised_checkpoint_is_said(stored, tmp_path):
   other = {**config, "quantization_config": {"quant_method": "awq"}}
   awq = write(tmp_path / "awq", tensors, other)
   refused = ("convert", awq, tmp_path / "a", "--to", "vllm:tp=2")
-  assert "quant_method awq is not read" in command(*refused, fails=True)
+  assert "quant_method awq is not supported" in command(*refused, fails=True)
 
 
 @pytest.mark.parametrize("dp, block", [(1, 64), (2, 32)])

@@ -32,7 +32,7 @@ bool exists(const std::string& path) {
   return fs::exists(path, ignored);
 }
 
-/// What else the folder holds that may explain why no checkpoint was found there, or "".
+/// Names a file in the folder that may explain why no checkpoint was found, or "".
 std::string hint(const std::string& folder) {
   std::error_code error;
   std::string first_safetensors, first_other;
@@ -51,7 +51,7 @@ std::string hint(const std::string& folder) {
   return "";
 }
 
-/// The one of the three kinds of entry that the folder has.
+/// The path of the folder's index or only file.
 Result<std::string> find_entry(const std::string& folder) {
   std::vector<std::string> found;
   for (const auto name : {kRankIndexFile, kHfIndexFile, kHfFile})
@@ -68,7 +68,7 @@ Result<std::string> find_entry(const std::string& folder) {
   return found[0];
 }
 
-/// Opens each file once, in name order, and tells where in the result each is.
+/// Opens each file once, in name order, and stores its index in the result in `names`.
 Result<std::vector<SafetensorsFile>> open_files(const std::string& index_path,
                                                 std::map<std::string, std::size_t>& names) {
   std::vector<SafetensorsFile> files;

@@ -15,29 +15,29 @@
 
 namespace reshard {
 
-/// A tensor of a checkpoint: what it is, and where its bytes are in files()[file].
+/// A tensor of a checkpoint. Its bytes are in files()[file].
 struct CheckpointTensor : StoredTensor {
   std::size_t file = 0;
 };
 
-/// A checkpoint on disk, open for reading: its files are mapped and their headers checked, and what
-/// the index and the files say agrees. Const members may be called from several threads.
+/// A checkpoint on disk, open for reading: its files are mapped, their headers checked, and the
+/// index agrees with them. Const members may be called from several threads.
 class Checkpoint {
  public:
   enum class Kind {
-    hf,     ///< Whole tensors under Hugging Face names, in one file or several.
-    ranks,  ///< Local tensors, one file per rank, cut as layout() says.
+    hf,     ///< whole tensors under Hugging Face names, in one or more files.
+    ranks,  ///< local tensors in the layout layout(), one file per rank.
   };
 
   /// Opens a folder with reshard.json, model.safetensors.index.json or model.safetensors, or one of
-  /// those files itself, or any one safetensors file. A folder with two of them is refused: name
-  /// one instead. Errors name the path: nothing of this kind there; a listed file or tensor
-  /// missing; a tensor not listed, or in two files; and those of parse_hf_index, parse_rank_index
-  /// and SafetensorsFile::open.
+  /// those files, or any safetensors file. A folder with two of them is refused; name one instead.
+  /// Errors name the path: it contains no checkpoint; a listed file or tensor is missing; a tensor
+  /// is not listed, or is in two files; and those of parse_hf_index, parse_rank_index and
+  /// SafetensorsFile::open.
   static Result<Checkpoint> open(const std::string& path);
 
   Kind kind() const { return kind_; }
-  /// The folder that the files are in.
+  /// The folder of the files.
   const std::string& folder() const { return folder_; }
   const std::vector<SafetensorsFile>& files() const { return files_; }
 
@@ -46,25 +46,25 @@ class Checkpoint {
   /// The local tensors of a rank, sorted by name. @pre kind() == Kind::ranks, 0 <= rank <
   /// world_size()
   const std::vector<CheckpointTensor>& tensors(Rank rank) const;
-  /// The layout as the command line takes it; empty for Kind::hf.
+  /// The layout's notation; empty for Kind::hf.
   const std::string& layout() const { return layout_; }
-  /// Ranks of the checkpoint; 1 for Kind::hf.
+  /// The number of ranks; 1 for Kind::hf.
   int world_size() const { return static_cast<int>(list_of_rank_.size()); }
 
-  /// The tensor's bytes; valid as long as this object or the one it is moved to lives.
+  /// The tensor's bytes. Valid while this object, or the one it is moved to, lives.
   /// @pre `tensor` is one of this checkpoint's
   std::span<const std::byte> data(const CheckpointTensor& tensor) const {
     return files_[tensor.file].data(tensor);
   }
-  /// Gives the memory of the tensor's bytes back once they are read; see MappedFile::drop.
+  /// Releases the memory of the tensor's bytes after they were read; see MappedFile::drop.
   void drop(const CheckpointTensor& tensor) const {
     files_[tensor.file].mapping().drop(tensor.offset, tensor.bytes);
   }
 
-  /// To ask after reading, before what was read counts: MappedFile::unchanged of all files.
+  /// MappedFile::unchanged() of all files: call it after reading, before relying on what was read.
   Result<> unchanged() const;
 
-  /// The path of the config.json in the same folder, if there is one.
+  /// The path of the config.json in the folder, or none.
   std::optional<std::string> config_path() const;
 
  private:
@@ -83,7 +83,7 @@ class Checkpoint {
   std::vector<std::size_t> list_of_rank_;
 };
 
-/// The tensor of that name in a list sorted by name, or null.
+/// Finds a tensor in a list sorted by name, or null.
 const CheckpointTensor* find_tensor(const std::vector<CheckpointTensor>& tensors,
                                     std::string_view name);
 

@@ -54,7 +54,7 @@ Result<> add_rank(const Json& entry, RankIndex& index) {
                             count - 1, is_what(rank)));
   auto& file = index.files[static_cast<std::size_t>(*rank->integer())];
   if (!file.empty())
-    return fail(Code::corrupt, fmt::format("rank {} stands twice in ranks", *rank->integer()));
+    return fail(Code::corrupt, fmt::format("rank {} appears twice in ranks", *rank->integer()));
   file =
       RESHARD_TRY(file_name(entry.find("file"), fmt::format("file of rank {}", *rank->integer())));
   return {};
@@ -92,7 +92,7 @@ Result<RankIndex> parse_rank_index(std::string_view text) {
   RankIndex index;
   const Json* layout = json.find("layout");
   if (layout == nullptr || layout->string() == nullptr || layout->string()->empty())
-    return fail(Code::corrupt, fmt::format("layout must be a text such as \"megatron:tp=2\", {}",
+    return fail(Code::corrupt, fmt::format("layout must be a string such as \"megatron:tp=2\", {}",
                                            is_what(layout)));
   index.layout = *layout->string();
   const Json* size = json.find("world_size");

@@ -18,7 +18,7 @@ Result<> add_tensor(const Json& entry, ModelSpec& tensors) {
   };
   const Json *name = entry.find("name"), *dtype = entry.find("dtype"), *shape = entry.find("shape");
   if (name == nullptr || name->string() == nullptr || name->string()->empty())
-    return wrong("name must be a text");
+    return wrong("name must be a string");
   const auto type = dtype && dtype->string() ? dtype_from_name(*dtype->string()) : std::nullopt;
   if (!type) return wrong("dtype must be one of safetensors, such as \"BF16\"");
   if (shape == nullptr || shape->array() == nullptr ||
@@ -28,7 +28,7 @@ Result<> add_tensor(const Json& entry, ModelSpec& tensors) {
   for (const Json& size : *shape->array()) {
     if (!size.integer() || *size.integer() < 0 || *size.integer() > kMaxDim)
       return wrong(
-          fmt::format("a size in shape must be a whole number from 0, is {}", size.describe()));
+          fmt::format("a size in shape must be an integer from 0, is {}", size.describe()));
     dims.push_back(*size.integer());
   }
   RESHARD_TRY(tensors.add(*name->string(), dims, *type));
@@ -50,8 +50,7 @@ Result<ModelSpec> parse_tensors(std::string_view text) {
 
 std::string rank_index_text(const RankIndex& index, const ModelSpec& tensors) {
   std::string text = reshard::rank_index_text(index);
-  // Before the closing brace: the list has one tensor per line, where a generic writer would take
-  // ten.
+  // Inserted before the closing brace, with one line per tensor; a generic writer would need ten.
   text.erase(text.find_last_of('}'));
   text.erase(text.find_last_not_of(" \n") + 1);
   text += ",\n  \"tensors\": [";

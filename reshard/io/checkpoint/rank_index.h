@@ -6,16 +6,14 @@
 #include "reshard/io/checkpoint/index.h"
 #include "reshard/model/tensor.h"
 
-/// The canonical tensors of a checkpoint in ranks: reshard.json lists them under "tensors", in
-/// their order, as
-/// {"name", "dtype", "shape"}. The layout alone would not tell them: it is made of them.
+/// The canonical tensors of a checkpoint of local tensors. reshard.json lists them in order under
+/// "tensors", as {"name", "dtype", "shape"}: a layout is made from them and cannot tell them.
 namespace reshard {
 
-/// The text of a reshard.json with its tensors.
+/// The text of a reshard.json that lists these tensors.
 std::string rank_index_text(const RankIndex& index, const ModelSpec& tensors);
 
-/// The tensors that the reshard.json at `path` lists. Errors name the path and what is wrong with
-/// which entry.
+/// Reads the tensors that the reshard.json at `path` lists. Errors name the path and the entry.
 Result<ModelSpec> read_rank_index_tensors(const std::string& path);
 
 }  // namespace reshard

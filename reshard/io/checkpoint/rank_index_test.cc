@@ -69,7 +69,7 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{R"({"tensors": []})", "tensors must be the list"},
         Wrong{R"({"tensors": [3]})", "entry 1 of tensors: name"},
         Wrong{R"({"tensors": [{"name": "", "dtype": "BF16", "shape": []}]})",
-              "name must be a text"},
+              "name must be a string"},
         Wrong{R"({"tensors": [{"name": "a", "dtype": "bf16", "shape": []}]})", "dtype must be"},
         Wrong{R"({"tensors": [{"name": "a", "dtype": "BF16", "shape": 3}]})",
               "shape must be a list"},

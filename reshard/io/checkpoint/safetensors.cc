@@ -16,8 +16,8 @@ namespace reshard {
 namespace {
 
 constexpr std::size_t kLengthBytes = 8;
-// A tensor takes about eight JSON values, so that this is a quarter of a million tensors in one
-// file: more than whole models have with all their scales, and read in a few seconds.
+// About eight JSON values per tensor, so a quarter of a million tensors per file: more than whole
+// models have with all their scales, and parsed within seconds.
 constexpr JsonLimits kHeaderLimits{
     .bytes = std::size_t{kMaxSafetensorsHeader}, .values = std::size_t{2} << 20, .depth = 8};
 
@@ -154,7 +154,7 @@ Result<StringMap> parse_metadata(const Json& value) {
   return metadata;
 }
 
-/// Checks that the tensors, sorted by their offsets in the data, cover it exactly.
+/// Checks that the tensors, sorted by offset, cover the data exactly.
 Result<> check_cover(const std::vector<StoredTensor>& tensors, std::int64_t data_bytes) {
   std::int64_t end = 0;
   const StoredTensor* last = nullptr;

@@ -14,16 +14,16 @@
 #include "reshard/index/box.h"
 #include "reshard/io/files/mapped_file.h"
 
-/// The safetensors format: 8 bytes little-endian N; N bytes of JSON, an object of tensor name ->
-/// {"dtype", "shape", "data_offsets": [begin, end)} and "__metadata__" of strings; then the data,
-/// to which the offsets count and which the tensors cover exactly: no holes, no overlaps, nothing
-/// left over.
+/// The safetensors format: a length N (8 bytes, little-endian); N bytes of JSON, an object of
+/// tensor name -> {"dtype", "shape", "data_offsets": [begin, end)} and "__metadata__", an object of
+/// strings; then the data. Offsets count from the beginning of the data. The tensors cover the data
+/// exactly: no holes, no overlaps, no trailing bytes.
 namespace reshard {
 
-/// Most bytes of JSON that a header may have.
+/// The largest header. Bytes of JSON.
 inline constexpr std::int64_t kMaxSafetensorsHeader = 100'000'000;
 
-/// A tensor as someone wants it stored.
+/// Name, dtype and shape of a tensor to store.
 struct TensorSpec {
   std::string name;
   DType dtype = DType::bf16;
@@ -31,52 +31,50 @@ struct TensorSpec {
   friend bool operator==(const TensorSpec&, const TensorSpec&) = default;
 };
 
-/// A tensor and where its bytes are, row-major, from the beginning of its file. Unit: bytes.
+/// A stored tensor, row-major, at byte `offset` from the beginning of its file.
 ///
-/// Invariant: `bytes` is what dtype and shape ask for, the range lies inside the file, and the
-/// product of the shape (zeros counted as ones) times the dtype's bits fits in int64.
+/// Invariant: `bytes` follows from dtype and shape, the range lies inside the file, and the product
+/// of the shape (zeros counted as ones) times the dtype's bits fits in int64.
 struct StoredTensor : TensorSpec {
   std::int64_t offset = 0;
   std::int64_t bytes = 0;
   friend bool operator==(const StoredTensor&, const StoredTensor&) = default;
 };
 
-/// Bytes of a tensor of this dtype and shape, row-major and without gaps. Errors: a negative entry,
-/// a product (zeros counted as ones) that does not fit in int64 bits, or 4- and 6-bit elements that
-/// fill no whole number of bytes.
+/// The bytes of a contiguous tensor. Errors: a negative entry; a size in bits (zeros counted as
+/// ones) that does not fit in int64; 4- or 6-bit elements that do not fill whole bytes.
 Result<std::int64_t> stored_bytes(DType dtype, const Dims& shape);
 
 using StringMap = std::map<std::string, std::string>;
 
-/// What the header of a safetensors file says, all of it checked against the file.
+/// The header of a safetensors file, checked against the file.
 struct SafetensorsHeader {
-  std::vector<StoredTensor>
-      tensors;  ///< In the order of the file: their ranges follow one another.
+  std::vector<StoredTensor> tensors;  ///< in the order of their bytes in the file.
   StringMap metadata;
-  std::int64_t data_offset = 0;  ///< Where the tensors' bytes begin.
+  std::int64_t data_offset = 0;  ///< of the first tensor's first byte.
 };
 
-/// The header of the file with these bytes; of the tensor data only the amount is looked at.
-/// Errors are Code::corrupt, or Code::unsupported for a dtype or number of dimensions that reshard
-/// does not know; they name the tensor but not the file.
+/// Parses the header of a safetensors file. Of the tensor data only the size is used. Errors are
+/// Code::corrupt, or Code::unsupported for an unknown dtype or too many dimensions; they name the
+/// tensor but not the file.
 Result<SafetensorsHeader> parse_safetensors(std::span<const std::byte> file);
 
 /// A safetensors file open for reading. Const members may be called from several threads.
 class SafetensorsFile {
  public:
-  /// Errors of MappedFile::open and parse_safetensors, with the path in front.
+  /// Errors: those of MappedFile::open and parse_safetensors, prefixed with the path.
   static Result<SafetensorsFile> open(const std::string& path);
 
   const std::string& path() const { return file_.path(); }
   /// In the order of the file.
   const std::vector<StoredTensor>& tensors() const { return header_.tensors; }
   const StringMap& metadata() const { return header_.metadata; }
-  /// The tensor of that name, or null; valid as long as this object stays where it is.
+  /// Finds a tensor by name, or null. Valid until this object is moved or destroyed.
   const StoredTensor* find(std::string_view name) const;
-  /// The tensor's bytes; valid as long as this object or the one it is moved to lives.
+  /// The tensor's bytes. Valid while this object, or the one it is moved to, lives.
   /// @pre `tensor` is one of tensors()
   std::span<const std::byte> data(const StoredTensor& tensor) const;
-  /// The file itself, to steer what stays in memory.
+  /// The mapped file, for prefetching and dropping pages.
   const MappedFile& mapping() const { return file_; }
 
  private:

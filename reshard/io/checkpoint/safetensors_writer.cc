@@ -43,8 +43,7 @@ Result<> check_names(std::span<const TensorSpec> tensors) {
   return {};
 }
 
-/// The order of the file: wider elements first, so that each tensor begins at a multiple of its
-/// element.
+/// The order in the file: wider elements first, so that each tensor is aligned to its element.
 std::vector<std::size_t> file_order(std::span<const TensorSpec> tensors) {
   std::vector<std::size_t> order(tensors.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
@@ -116,7 +115,7 @@ struct SafetensorsWriter::State {
   bool finished = false;
   Watcher watcher;
 
-  /// Where byte `offset` of the tensor is in the file, after checking that `bytes` more fit.
+  /// The place in the file of byte `offset` of the tensor. Checks that `bytes` bytes fit there.
   std::int64_t place(std::size_t tensor, std::int64_t offset, std::int64_t bytes) const {
     RESHARD_CHECK(tensor < tensors.size());
     const auto& to = tensors[tensor];

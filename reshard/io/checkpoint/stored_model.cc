@@ -15,15 +15,15 @@ namespace {
 
 constexpr std::string_view kFactor = "_scale_2", kWeight = ".weight";
 
-/// The data of a quantised tensor among those of a checkpoint.
+/// The quantised data of one tensor, as a checkpoint stores it.
 struct Found {
-  std::string tensor;  ///< its name where it is plain.
-  Dims held;           ///< of the data, in elements, as they are stored.
-  Dims plain;          ///< of the plain tensor in a checkpoint.
+  std::string tensor;  ///< its name if it were plain.
+  Dims held;           ///< shape of the stored data, in elements.
+  Dims plain;          ///< shape of the plain tensor in a checkpoint.
   bool input_first = false;
 };
 
-/// gpt-oss' X_blocks [matrices, out, in / 32, 16], two elements in a byte.
+/// gpt-oss' X_blocks [matrices, out, in / 32, 16], two elements per byte.
 std::optional<Found> found_mxfp4(const CanonicalTensor& t) {
   constexpr std::string_view kBlocks = "_blocks";
   constexpr Index kBytes = 16;
@@ -37,7 +37,7 @@ std::optional<Found> found_mxfp4(const CanonicalTensor& t) {
                true};
 }
 
-/// Two elements in a byte, under a name of the method's.
+/// Two elements per byte, under the method's name.
 std::optional<Found> found_packed(const CanonicalTensor& t, QuantMethod method) {
   const std::string_view end = method == QuantMethod::compressed_tensors ? "_packed" : "";
   if (t.dtype != DType::u8 || t.shape.size() != 2 ||
@@ -48,7 +48,7 @@ std::optional<Found> found_packed(const CanonicalTensor& t, QuantMethod method) 
   return found;
 }
 
-/// In ranks, tensors are listed as their layout stores them: the input last.
+/// A checkpoint of local tensors lists them as the layout stores them: input dimension last.
 std::optional<Found> found_as_it_is(const ModelSpec& stored, const CanonicalTensor& t,
                                     const QuantFormat& format) {
   if (t.dtype != format.data || t.shape.size() < 2) return std::nullopt;
@@ -84,12 +84,12 @@ Result<> check_beside(const ModelSpec& stored, const std::string& tensor, DType 
                                            reshard::name(data), want.name));
   const CanonicalTensor& s = stored[*id];
   if (same_shape(s.shape, want.shape) && reads_as(s.dtype, want.dtype)) return {};
-  return fail(Code::corrupt, fmt::format("'{}' is {} {}; scales of '{}' are {} {}", want.name,
-                                         reshard::name(s.dtype), to_string(s.shape), tensor,
-                                         reshard::name(want.dtype), to_string(want.shape)));
+  return fail(Code::corrupt, fmt::format("'{}' is {} {}; the scales of '{}' must be {} {}",
+                                         want.name, reshard::name(s.dtype), to_string(s.shape),
+                                         tensor, reshard::name(want.dtype), to_string(want.shape)));
 }
 
-/// Takes checkpoints apart.
+/// Separates quantised data from scales and factors.
 class Separator {
  public:
   Separator(const ModelSpec& stored, const QuantFormat& format, std::optional<QuantMethod> method)

@@ -13,35 +13,34 @@
 
 namespace reshard {
 
-/// The tensors of a checkpoint as if none were quantised.
+/// The tensors of a quantised checkpoint as they are after dequantisation.
 struct PlainTensors {
-  ModelSpec tensors;   ///< what is stored without scales and factors, quantised data as `values`.
-  QuantChoice stored;  ///< which tensors are quantised; their grid is their own.
+  ModelSpec tensors;   ///< without scales and factors; quantised ones have the dtype `values`.
+  QuantChoice stored;  ///< which tensors are quantised; each has its own block grid.
 };
 
-/// Takes a quantised checkpoint's tensors apart. Which are data is what their names, dtypes and
-/// shapes say by `method` or, where there is none, in the names of layouts: those in the format's
-/// data dtype and of two dimensions or more. They have scales (and factors) beside them. Errors:
-/// scales that are missing, or of another dtype or shape than the format's (both named).
+/// Separates the quantised data of a checkpoint from its scales and factors. Data are recognised by
+/// name, dtype and shape as `method` stores them or, without a method, as layouts do: tensors of
+/// the format's data dtype with two dimensions or more. Errors: scales that are missing, or of
+/// another dtype or shape than the format's (both are named).
 Result<PlainTensors> plain_tensors(const ModelSpec& stored, const QuantFormat& format,
                                    std::optional<QuantMethod> method, DType values);
 
-/// True for one number that scales a KV cache, beside an attention module
-/// ("...self_attn.k_scale", "...self_attn.k_proj.k_scale"): an engine has one of its own where it
-/// is given none.
+/// True for the scale of a KV cache: one number beside an attention module ("...self_attn.k_scale",
+/// "...self_attn.k_proj.k_scale"). An engine that is given none keeps its own.
 bool is_cache_scale(const CanonicalTensor& tensor);
 
-/// True for one number that scales activations, an ordinary tensor that a checkpoint may have
-/// beyond those of its config: of a KV cache beside an attention module ("...self_attn.k_scale",
-/// "...self_attn.k_proj.k_scale"), or of the input of a module that `stored` has the weight of.
+/// True for the scale of activations, one number that a checkpoint may have in addition to the
+/// tensors of its config: a scale of a KV cache, or the input scale of a module whose weight is in
+/// `stored`.
 bool is_activation_scale(const CanonicalTensor& tensor, const ModelSpec& stored);
 
-/// True when the module of each of these weights has a scale of its input in the layout.
+/// True if the module of each of these weights has an input scale in the layout.
 bool has_input_scales(const ModelLayout& layout, const std::set<std::string>& weights);
 bool has_input_scales(const ModelSpec& tensors, const std::set<std::string>& weights);
 
-/// The modules whose matrices a choice leaves as they are, embeddings left out: what a config lists
-/// as modules_to_not_convert.
+/// The modules whose matrices are not quantised, except embeddings: a config's
+/// modules_to_not_convert.
 std::vector<std::string> plain_modules(const ModelSpec& values, const QuantChoice& choice);
 
 }  // namespace reshard

@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::size_t kMaxFileName = 255;
 
-/// Refuses before the first byte what the disk cannot hold: filling it would harm others too.
+/// Checks the space before writing: filling the disk would harm other processes too.
 Result<> check_free_space(int fd, const std::string& path, std::int64_t bytes) {
   struct statvfs disk{};
   if (::fstatvfs(fd, &disk) != 0) return posix_fail(path, "read the free space of the disk", errno);
@@ -39,7 +39,7 @@ Result<> allocate(int fd, const std::string& path, std::int64_t bytes) {
   } while (status != 0 && errno == EINTR);
   if (status == 0) return {};
   if (errno != EOPNOTSUPP) return posix_fail(path, fmt::format("allocate {} bytes", bytes), errno);
-  // posix_fallocate would now write every block; such file systems are better left to grow.
+  // posix_fallocate would now write every block; let the file grow instead.
   if (::ftruncate(fd, bytes) != 0) return posix_fail(path, "set the file's size", errno);
   return {};
 }
@@ -119,7 +119,7 @@ Result<> write_all(int fd, const std::string& path,
 }
 
 Result<> close_written(FileDescriptor fd, const std::string& path, bool sync) {
-  if (sync && ::fsync(fd.get()) != 0) return posix_fail(path, "bring the file to the disk", errno);
+  if (sync && ::fsync(fd.get()) != 0) return posix_fail(path, "flush the file to the disk", errno);
   // Some file systems report a full disk or quota only here.
   if (::close(fd.release()) != 0) return posix_fail(path, "close the written file", errno);
   return {};
@@ -128,7 +128,7 @@ Result<> close_written(FileDescriptor fd, const std::string& path, bool sync) {
 Result<> sync_folder(const std::string& path) {
   const FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!fd) return posix_fail(path, "open the folder", errno);
-  if (::fsync(fd.get()) != 0) return posix_fail(path, "bring the folder to the disk", errno);
+  if (::fsync(fd.get()) != 0) return posix_fail(path, "flush the folder to the disk", errno);
   return {};
 }
 

@@ -12,7 +12,7 @@ namespace reshard {
 namespace {
 
 constexpr std::int64_t kSecond = 1'000'000'000;
-/// Longer than any tick; a stamp further ahead is from another machine's clock.
+/// Longer than any tick. A stamp further ahead comes from the clock of another machine.
 constexpr std::int64_t kMostTick = 20'000'000;
 
 std::int64_t nanoseconds(const timespec& time) {
@@ -37,7 +37,8 @@ FileStamp FileStamp::of(const struct stat& status) {
 
 Result<FileStamp> FileStamp::of(const std::string& path) {
   struct stat status{};
-  if (::stat(path.c_str(), &status) != 0) return files::posix_fail(path, "look at the file", errno);
+  if (::stat(path.c_str(), &status) != 0)
+    return files::posix_fail(path, "get the status of the file", errno);
   return of(status);
 }
 
@@ -57,7 +58,7 @@ Result<> check_unchanged(const std::string& path, const FileStamp& before) {
   const std::string what = now ? difference(before, *now) : "it is gone";
   if (now && *now == before) return {};
   return fail(Code::io,
-              fmt::format("{}: changed while it was read: {}; run the command again when nothing "
+              fmt::format("{}: changed while it was read: {}; run the command again once nothing "
                           "changes it any more",
                           path, what));
 }

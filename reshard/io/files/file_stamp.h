@@ -10,26 +10,26 @@
 
 namespace reshard {
 
-/// Which content of a file one has to do with: a file that is written to, cut or replaced later has
-/// another stamp. Only what a program writes through a mapping of its own may leave it as it is, on
-/// some file systems.
+/// Identifies a file's content: writing to, truncating or replacing the file changes its stamp.
+/// Only writes through a shared mapping may leave it unchanged, on file systems that keep no time
+/// of them.
 struct FileStamp {
   std::uint64_t device = 0, inode = 0;
   std::int64_t bytes = 0;
   std::int64_t modified_ns = 0, changed_ns = 0;  ///< mtime and ctime, since 1970.
 
   static FileStamp of(const struct stat& status);
-  /// Of the file behind that name, links followed. Errors name the path.
+  /// Of the file at `path`; follows links. Errors name the path.
   static Result<FileStamp> of(const std::string& path);
 
   friend bool operator==(const FileStamp&, const FileStamp&) = default;
 };
 
-/// Returns once a change of the file would get another stamp: the clock that files are stamped with
-/// ticks every few milliseconds, so that one changed just now could change again unseen.
+/// Waits until any later change of the file changes its stamp. File times tick every few
+/// milliseconds, so a file changed just now could otherwise change again unnoticed.
 void outlast(const FileStamp& stamp);
 
-/// Error, naming the path and what is different, when the file has another stamp by now.
+/// Checks that the file still has this stamp. The error names the path and the difference.
 Result<> check_unchanged(const std::string& path, const FileStamp& before);
 
 }  // namespace reshard

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::size_t kMessageText = 100;
 
-/// The first key that an object has twice, or null. Sorted, because a hostile object may have
+/// The first duplicate key of an object, or null. Sorts, because a hostile object may have
 /// millions.
 const std::string* find_twice(const Json::Object& members) {
   std::vector<const std::string*> keys;
@@ -33,7 +33,7 @@ std::string_view cause(std::string_view what) {
   return colon == what.npos ? what : what.substr(colon + 2);
 }
 
-/// Builds a Json from the parser's events and stops at the first thing that is not allowed.
+/// Builds a Json from the parser's events; stops at the first violation.
 class Builder : public nlohmann::json_sax<nlohmann::json> {
  public:
   explicit Builder(const JsonLimits& limits) : limits_(limits) {}
@@ -58,7 +58,7 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
   }
   bool end_object() override {
     if (const std::string* key = find_twice(*open_.back().object()))
-      return stop(fmt::format("key {} stands twice in one object", in_quotes(*key)));
+      return stop(fmt::format("key {} appears twice in one object", in_quotes(*key)));
     return close();
   }
   bool end_array() override { return close(); }
@@ -112,7 +112,7 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
   std::string error_;
 };
 
-/// One item of a list or object per line when pretty, else all on one line.
+/// Prints the items of a list or object: one per line if pretty, else on one line.
 template <class Items, class WriteItem>
 void write_items(const Items& items, const char* brackets, bool pretty, int level, std::string& out,
                  WriteItem&& write_item) {
@@ -185,7 +185,7 @@ Result<Json> parse_json(std::string_view text, const JsonLimits& limits) {
                                            text.size(), limits.bytes));
   if (const auto at = files::find_invalid_utf8(text))
     return fail(Code::corrupt, fmt::format("not UTF-8 at byte {}", *at));
-  // The parser would take a NUL for the end of the text and never look at what follows it.
+  // The parser would take a NUL for the end of the text and ignore the rest.
   if (const auto at = text.find('\0'); at != text.npos)
     return fail(Code::corrupt, fmt::format("not JSON at byte {}: a NUL byte", at));
   Builder builder(limits);

@@ -13,11 +13,10 @@
 
 namespace reshard {
 
-/// A JSON value as it stood in the text. Internal to the rooms that read files; not a public
-/// format.
+/// A JSON value as written in the text. Used by the rooms that read files; not a public interface.
 ///
-/// Objects keep the order of the text and have no two equal keys. Integers that fit keep all 64
-/// bits; every other number keeps its spelling, so that writing a value back changes nothing in it.
+/// Objects keep the order of the text and have no duplicate keys. Integers that fit keep all 64
+/// bits; every other number keeps its spelling, so that writing a value back does not change it.
 class Json {
  public:
   struct Member;
@@ -38,15 +37,15 @@ class Json {
   const Object* object() const { return std::get_if<Object>(&value_); }
   Array* array() { return std::get_if<Array>(&value_); }
   Object* object() { return std::get_if<Object>(&value_); }
-  /// The integer, when it is one and fits.
+  /// The value if it is an integer that fits in int64.
   std::optional<std::int64_t> integer() const;
-  /// The member of that key, or null; linear in the members. Null when this is no object.
+  /// The member with that key, or null; null if this is not an object. Linear in the members.
   const Json* find(std::string_view key) const;
 
-  /// The value as JSON text: on one line, or with two spaces per level and each value on its own
+  /// The value as JSON text: on one line, or `pretty`, indented by two spaces with one value per
   /// line.
   std::string dump(bool pretty = false) const;
-  /// For a message: the value on one line, shortened, or "an object" / "a list" when it is one.
+  /// For error messages: the value on one line, shortened; "an object" or "a list" for those.
   std::string describe() const;
 
  private:
@@ -60,29 +59,29 @@ struct Json::Member {
   Json value;
 };
 
-/// For a message: "is " and the value's description, or "is missing".
+/// For error messages: "is " and the value's description, or "is missing" for null.
 std::string is_what(const Json* value);
 
-/// What parse_json accepts at most. Memory used is at most about 100 bytes per value plus the text.
+/// Limits of parse_json. It uses at most about 100 bytes of memory per value, plus the text.
 struct JsonLimits {
   std::size_t bytes = std::size_t{16} << 20;
   std::size_t values = std::size_t{4} << 20;
   int depth = 64;
 };
 
-/// The value of `text`, checked: UTF-8 without NUL, one JSON value and nothing after it, within
-/// `limits`, no key twice in an object. Errors are Code::corrupt, name the byte (from 0) and do not
-/// name the file.
+/// Parses one JSON value. `text` must be UTF-8 without NUL, contain nothing after the value, stay
+/// within `limits`, and have no duplicate keys. Errors are Code::corrupt and name the byte (counted
+/// from 0), but not the file.
 Result<Json> parse_json(std::string_view text, const JsonLimits& limits = {});
 
-/// The content of a text file of at most `max_bytes`; errors name the path.
+/// The content of a text file of at most `max_bytes` bytes. Errors name the path.
 Result<std::string> read_text_file(const std::string& path, std::size_t max_bytes);
 
-/// `text` as a JSON string with its quotation marks: one line, control characters escaped. Bytes
-/// that are not UTF-8 are replaced.
+/// `text` as a JSON string, with quotation marks, on one line. Escapes control characters and
+/// replaces invalid UTF-8.
 std::string json_quote(std::string_view text);
 
-/// `text` quoted for an error message: as json_quote, cut after about 100 characters.
+/// json_quote() for error messages: cut after about 100 characters.
 std::string in_quotes(std::string_view text);
 
 }  // namespace reshard

@@ -31,7 +31,7 @@ Result<std::string> Fields::text(std::string_view key) const {
   const Json* value = json_->find(key);
   if (value == nullptr || value->string() == nullptr || value->string()->empty() ||
       value->string()->size() > kMaxFieldText)
-    return fail(Code::corrupt, fmt::format("{}: {} must be a text of 1 to {} characters, {}",
+    return fail(Code::corrupt, fmt::format("{}: {} must be a string of 1 to {} characters, {}",
                                            where_, key, kMaxFieldText, is_what(value)));
   return *value->string();
 }

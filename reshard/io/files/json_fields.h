@@ -12,30 +12,30 @@
 
 namespace reshard::files {
 
-/// Most characters of a text in a layout file.
+/// The largest number of characters of a string in a layout file.
 inline constexpr std::size_t kMaxFieldText = 512;
 
-/// One JSON object of a layout file (rules, DTensor placements). Errors are Code::corrupt and begin
-/// with `where`. Internal to this room.
+/// Typed access to one JSON object of a layout file (rules, DTensor placements). Errors are
+/// Code::corrupt and begin with `where`. Borrows the object.
 class Fields {
  public:
-  /// Error when `json` is no object or has a key that is not among `known`.
+  /// Errors: `json` is not an object, or has a key that is not in `known`.
   static Result<Fields> of(const Json& json, std::string where,
                            std::initializer_list<std::string_view> known);
 
   const std::string& where() const { return where_; }
   bool has(std::string_view key) const { return json_->find(key) != nullptr; }
-  /// A whole number from `least` to `most`.
+  /// An integer from `least` to `most`.
   Result<Index> integer(std::string_view key, Index least, Index most) const;
   Result<Index> integer_or(std::string_view key, Index otherwise, Index least, Index most) const {
     return has(key) ? integer(key, least, most) : Result<Index>(otherwise);
   }
-  /// A text of 1 to kMaxFieldText characters.
+  /// A string of 1 to kMaxFieldText characters.
   Result<std::string> text(std::string_view key) const;
-  /// The position of the text among `words`; 0 where the key is absent.
+  /// The index of the value in `words`; 0 if the key is absent.
   Result<std::size_t> word(std::string_view key,
                            std::initializer_list<std::string_view> words) const;
-  /// A list of at most `most` entries; an empty one where the key is absent.
+  /// A list of at most `most` entries; empty if the key is absent.
   Result<Json::Array> list(std::string_view key, std::size_t most) const;
 
  private:

@@ -63,8 +63,8 @@ TEST(Json, limits_hold) {
 TEST(Json, a_key_may_not_stand_twice_in_one_object) {
   EXPECT_EQ(error_of(R"({"a": {"b": 1}, "b": {"b": 2}})"), "no error");
   EXPECT_EQ(error_of(R"({"a": {"b": 1, "c": 0, "b": 1}})"),
-            R"(key "b" stands twice in one object)");
-  EXPECT_EQ(error_of(R"({"a": 1, "\u0061": 2})"), R"(key "a" stands twice in one object)");
+            R"(key "b" appears twice in one object)");
+  EXPECT_EQ(error_of(R"({"a": 1, "\u0061": 2})"), R"(key "a" appears twice in one object)");
 }
 
 RC_GTEST_PROP(Json, any_text_survives_quoting, ()) {

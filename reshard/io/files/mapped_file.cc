@@ -69,9 +69,10 @@ MappedFile::~MappedFile() {
 Result<> MappedFile::unchanged() const {
   RESHARD_TRY(check_unchanged(path_, stamp_));
   if (!guarded_->lost) return {};
-  return fail(Code::io, fmt::format("{}: a part of it cannot be read; its disk may have failed, or "
-                                    "it was cut for a while",
-                                    path_));
+  return fail(Code::io,
+              fmt::format("{}: part of it cannot be read; the disk may have failed, or it "
+                          "was truncated for a while",
+                          path_));
 }
 
 void MappedFile::advise_sequential() const { advise(0, size(), MADV_SEQUENTIAL); }
@@ -84,8 +85,7 @@ void MappedFile::drop(std::int64_t offset, std::int64_t bytes) const {
 
 void MappedFile::advise(std::int64_t offset, std::int64_t bytes, int advice) const {
   if (bytes <= 0 || offset < 0 || offset >= size()) return;
-  // Rounded outwards to whole pages: ranges that meet inside a page would otherwise leave it in
-  // memory.
+  // Rounded outwards to whole pages: ranges that share a page would otherwise leave it in memory.
   const std::int64_t page = ::sysconf(_SC_PAGESIZE);
   const std::int64_t begin = offset / page * page;
   const std::int64_t end = offset + std::min(bytes, size() - offset);

@@ -12,16 +12,16 @@
 
 namespace reshard {
 
-/// The bytes of a file, mapped read-only and shared with every other reader of it.
+/// A file mapped read-only, shared with all other readers of it.
 ///
-/// Pages come in when they are first read. A file that another process truncates meanwhile ends
-/// this one with SIGBUS, as for every mapping, but not under guard_mappings(). Const members may be
-/// called from several threads.
+/// Pages are loaded when first read. If another process truncates the file, reading beyond its new
+/// end raises SIGBUS, as with any mapping, unless guard_mappings() is in force. Const members may
+/// be called from several threads.
 class MappedFile {
  public:
-  /// @post size() > 0. Errors name the path and the cause: Code::not_found when it does not exist,
-  /// Code::corrupt when it is empty, Code::invalid_argument when it is a folder or no regular file,
-  /// else Code::io. Never blocks on a pipe or device.
+  /// Opens and maps a file. Errors name the path: Code::not_found if it does not exist,
+  /// Code::corrupt if it is empty, Code::invalid_argument if it is a folder or not a regular file,
+  /// else Code::io. Never blocks on a pipe or device. @post size() > 0
   static Result<MappedFile> open(const std::string& path);
 
   MappedFile(MappedFile&& other) noexcept;
@@ -29,24 +29,24 @@ class MappedFile {
   ~MappedFile();
 
   const std::string& path() const { return path_; }
-  /// Bytes of the file when it was opened.
+  /// The file's size when it was opened. Bytes.
   std::int64_t size() const { return static_cast<std::int64_t>(size_); }
-  /// All bytes; valid as long as this object or the one it is moved to lives.
+  /// All bytes. Valid while this object, or the one it is moved to, lives.
   std::span<const std::byte> bytes() const { return {static_cast<const std::byte*>(data_), size_}; }
-  /// Of the file when it was opened.
+  /// The file's stamp when it was opened.
   const FileStamp& stamp() const { return stamp_; }
 
-  /// To ask after reading, before what was read counts. Errors name the path: parts of it could not
-  /// be read; its name stands for another file, or for other content, than when it was opened.
+  /// Call this after reading, before relying on what was read. Errors name the path: parts of the
+  /// file could not be read; its name refers to another file or other content than when it was
+  /// opened.
   Result<> unchanged() const;
 
-  /// Says that the file will be read from front to back, so that the system reads ahead further.
+  /// Announces a sequential read, so that the system reads ahead further.
   void advise_sequential() const;
-  /// Asks the system to start reading this byte range now. The range may reach past the end.
+  /// Asks the system to load this byte range now. The range may extend past the end.
   void prefetch(std::int64_t offset, std::int64_t bytes) const;
-  /// Gives the memory of this byte range back; what is read again is fetched again. Calling it
-  /// behind a pass over the file keeps the resident memory bounded. The range may reach past the
-  /// end.
+  /// Releases the memory of this byte range; reading it again loads it again. Calling this behind a
+  /// pass over the file bounds the resident memory. The range may extend past the end.
   void drop(std::int64_t offset, std::int64_t bytes) const;
 
  private:

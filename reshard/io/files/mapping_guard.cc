@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The handler walks a list without locks: guarded_mappings are pushed in front and never taken out.
-// It calls mmap, which POSIX does not list as safe in handlers, but which is one system call here.
+// The handler walks a list without locks: mappings are pushed to its front and never removed. It
+// calls mmap, which POSIX does not list as safe in handlers but which is a plain system call here.
 #include "reshard/io/files/mapping_guard.h"
 
 #include <sys/mman.h>
@@ -22,7 +22,7 @@ struct sigaction previous{};
 std::uintptr_t page_bytes = 4096;
 static_assert(std::atomic<std::uintptr_t>::is_always_lock_free);
 
-/// Puts zeros where the mapping cannot be read, from the page at `at` to its end.
+/// Replaces the mapping by zeros from the page at `at` to its end.
 bool give_up(GuardedMapping& mapping, std::uintptr_t at, std::uintptr_t end) {
   const std::uintptr_t begin = at / page_bytes * page_bytes;
   void* const zeros =
@@ -42,7 +42,7 @@ extern "C" void on_bus_error(int, siginfo_t* signal, void*) {
     const std::uintptr_t begin = m->begin, end = m->end;
     ours = begin != 0 && at >= begin && at < end && give_up(*m, at, end);
   }
-  // Back to the instruction that failed, under whatever was there before.
+  // Not ours: the failed instruction runs again under the previous handler.
   if (!ours) ::sigaction(SIGBUS, &previous, nullptr);
   errno = error;
 }

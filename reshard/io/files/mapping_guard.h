@@ -5,23 +5,23 @@
 #include <cstddef>
 #include <cstdint>
 
-/// A read of a mapped file beyond its end, which another process has cut meanwhile, or of a page
-/// that the disk cannot give, raises SIGBUS. Under the guard the reader goes on instead: the rest
-/// of the mapping becomes zeros and is marked as lost. Whoever reads mapped files asks
-/// MappedFile::unchanged() before the result counts. Reads cost what they cost without it.
+/// Reading a mapped file beyond its end (after another process truncated it), or a page that the
+/// disk cannot deliver, raises SIGBUS. The guard lets the reader continue instead: the rest of the
+/// mapping becomes zeros and is marked as lost. So call MappedFile::unchanged() after reading and
+/// before relying on the result. The guard does not slow down reads.
 namespace reshard {
 
-/// Takes SIGBUS in mappings of this process's MappedFiles, those that are open and those to come,
-/// in all threads. For programs, not for libraries: SIGBUS elsewhere goes to the handler that was
-/// there before. Call it again after a library that may have put its own handler in place.
+/// Handles SIGBUS in all present and future MappedFiles of this process, in all threads. For
+/// programs, not for libraries: SIGBUS elsewhere goes to the previous handler. Call it again after
+/// loading a library that may have installed its own handler.
 void guard_mappings();
 
-/// Whether any mapping was lost since the process began. From any thread.
+/// True if any mapping was lost since the process began. May be called from any thread.
 bool any_mapping_lost();
 
 namespace files {
 
-/// A mapping as the handler of the signal sees it. Never freed: another mapping takes it over.
+/// A mapping as the signal handler sees it. Never freed, but reused for another mapping.
 struct GuardedMapping {
   std::atomic<std::uintptr_t> begin = 0;  ///< 0: free.
   std::atomic<std::uintptr_t> end = 0;
@@ -29,7 +29,7 @@ struct GuardedMapping {
   GuardedMapping* next = nullptr;
 };
 
-/// Enters a mapping; leave() before it is unmapped.
+/// Registers a mapping with the handler. Call leave_mapping() before unmapping it.
 GuardedMapping* enter_mapping(const void* data, std::size_t size);
 void leave_mapping(GuardedMapping* mapping);
 

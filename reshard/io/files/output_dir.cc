@@ -31,7 +31,7 @@ tl::unexpected<Error> target_exists(const std::string& target) {
       fmt::format("{}: exists and is not overwritten; remove it or choose another output", target));
 }
 
-/// True also for a link that leads nowhere.
+/// True also for a dangling link.
 bool exists(const std::string& path) {
   struct stat status{};
   return ::lstat(path.c_str(), &status) == 0;
@@ -63,7 +63,7 @@ Result<> check_target(const std::string& target) {
   return {};
 }
 
-/// True when `fd` is still the folder of that name: its last owner may have renamed or removed it.
+/// True if `fd` is still the folder at `path`: its last owner may have renamed or removed it.
 bool is_still(int fd, const std::string& path) {
   struct stat ours{}, there{};
   return ::fstat(fd, &ours) == 0 && ::lstat(path.c_str(), &there) == 0 &&
@@ -77,14 +77,14 @@ tl::unexpected<Error> of_another_user(const std::string& path, uid_t user) {
                           path, user));
 }
 
-/// A regular file of this user. What a link leads to, and what others left, is not this job's.
+/// True for a regular file of this user. Links, and files of other users, are not this job's.
 bool is_own_file(const std::string& path) {
   struct stat status{};
   return ::lstat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode) &&
          status.st_uid == ::geteuid();
 }
 
-/// Renames without replacing anything, also where the file system cannot promise that.
+/// Renames without replacing an existing target, even if the file system cannot guarantee that.
 int rename_to_new(const std::string& from, const std::string& to) {
   if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0) return 0;
   if (errno != EINVAL && errno != ENOSYS) return errno;
@@ -98,7 +98,7 @@ Result<> sync_files(const std::string& folder) {
     const auto path = it->path().string();
     FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
     if (!fd || ::fsync(fd.get()) != 0)
-      return files::posix_fail(path, "bring the file to the disk", errno);
+      return files::posix_fail(path, "flush the file to the disk", errno);
   }
   if (error) return files::posix_fail(folder, "list the folder", error.value());
   return files::sync_folder(folder);
@@ -145,15 +145,15 @@ Result<OutputDir> OutputDir::lock(const std::string& target) {
                             "output",
                             partial));
   }
-  // Some file systems give what one user makes to another; what was made here is this job's.
+  // Some file systems change the owner of new files; a folder created here is this job's.
   if (!made && ::fstat(fd.get(), &status) == 0 && status.st_uid != ::geteuid())
     return of_another_user(partial, status.st_uid);
   if (!is_still(fd.get(), partial))
     return fail(Code::io,
                 fmt::format("{}: another process finished or removed it just now", partial));
   if (exists(target)) {
-    // Another process committed between our first look and the lock; an empty folder is the one we
-    // made.
+    // Another process committed between our first check and the lock; an empty folder is the one
+    // created here.
     ::rmdir(partial.c_str());
     return target_exists(target);
   }
@@ -166,7 +166,7 @@ Result<> OutputDir::take_over(const std::string& resume_key) {
   if (exists(journal_path())) {
     if (!is_own_file(journal_path()))
       return fail(Code::invalid_argument,
-                  fmt::format("{}: is no file of this user; remove {} or choose another output",
+                  fmt::format("{}: is not a file of this user; remove {} or choose another output",
                               journal_path(), partial_));
     const auto text = RESHARD_TRY(read_text_file(journal_path(), kMaxJournalBytes));
     auto old = parse_resume_record(text);
@@ -226,15 +226,15 @@ Result<> OutputDir::keep_finished(const FinishedFiles& recorded) {
   return {};
 }
 
-/// By its content where there is a way to tell: of the right size is also a file that another
-/// process wrote to.
+/// Compares the content if there is a fingerprint: a file that another process wrote to may have
+/// the right size.
 Result<bool> OutputDir::is_as_recorded(const std::string& path, const FinishedFile& file) const {
   if (RESHARD_TRY(FileStamp::of(path)).bytes != file.bytes) return false;
   if (!print_of_) return file.print.empty();
   return RESHARD_TRY(print_of_(path)) == file.print;
 }
 
-/// What was finished long ago may have been changed since.
+/// A file that was finished long ago may have been changed since.
 Result<> OutputDir::check_finished() const {
   for (const auto& [name, file] : finished_) {
     const auto path = path_of(name);

@@ -13,51 +13,51 @@
 
 namespace reshard {
 
-/// A folder that appears under its name complete or not at all.
+/// An output folder that appears complete or not at all.
 ///
 /// Files are written to "OUT.partial" beside it, which commit() renames to OUT. Only one process at
-/// a time may write one OUT (an advisory lock on the partial folder, which ends with the process).
-/// A partial folder outlives its writer only when that was given a key and had completed a file, or
-/// was killed; a later writer of the same user with the same key takes it over, and no other writer
-/// touches it. Not for use by several threads.
+/// a time can write to OUT: it holds an advisory lock on the partial folder, which ends with the
+/// process. A partial folder outlives its writer only if the writer was killed, or had a resume key
+/// and had finished a file. A later writer of the same user with the same key resumes it; no other
+/// writer touches it. Not thread-safe.
 class OutputDir {
  public:
-  /// The fingerprint of a file's content, one word. Errors name the path.
+  /// Computes the fingerprint of a file's content, a string without spaces. Errors name the path.
   using PrintOf = std::function<Result<std::string>(const std::string& path)>;
 
-  /// Prepares to write the folder `target`. `resume_key` stands for the whole job (a digest of its
-  /// inputs and options); "" means that it cannot be resumed. With a partial folder of the same key
-  /// there, finished() names its complete files, whose content `print_of` finds as it was recorded,
-  /// and everything else in it is removed. Errors: `target` exists; its parent folder does not;
-  /// permission; another process is writing it; a partial folder of another job or user is there.
+  /// Prepares to write the folder `target`. `resume_key` identifies the job (a digest of its inputs
+  /// and options); "" means that it cannot be resumed. If there is a partial folder with the same
+  /// key, finished() lists the files whose fingerprint by `print_of` is still the recorded one, and
+  /// everything else in the folder is removed. Errors: `target` exists; its parent folder does not;
+  /// permission; another process is writing it; there is a partial folder of another job or user.
   static Result<OutputDir> create(const std::string& target, const std::string& resume_key = "",
                                   PrintOf print_of = {});
 
   OutputDir(OutputDir&&) noexcept;
   OutputDir& operator=(OutputDir&&) noexcept;
-  /// Without commit: removes the partial folder unless it can be resumed.
+  /// Removes the partial folder unless it was committed or can be resumed.
   ~OutputDir();
-  /// Nobody will resume this job: without commit nothing of it stays.
+  /// Makes this job impossible to resume: without commit() nothing of it stays.
   void give_up() { key_.clear(); }
 
   const std::string& target() const { return target_; }
   /// The folder to write to until commit().
   const std::string& partial() const { return partial_; }
-  /// Where to write the file of that name. @pre `name` is a plain file name
+  /// The path to write a file to. @pre `name` is a plain file name
   std::string path_of(std::string_view name) const;
 
-  /// Complete files: those of an earlier run and those of mark_finished.
+  /// The complete files: those of an interrupted run and those of mark_finished().
   const FinishedFiles& finished() const { return finished_; }
-  /// Records that the file of that name is complete and closed and what `print_of` will find it to
-  /// be, so that a later run need not write it again.
+  /// Records that a file is complete and closed, and its fingerprint by `print_of`, so that a
+  /// resumed run need not write it again.
   Result<> mark_finished(const std::string& name, const std::string& print = "");
   /// Writes a small file.
   Result<> write_text(std::string_view name, std::string_view text);
 
-  /// Gives the folder its name; returns when the name is on the disk, and with `sync` all data too.
-  /// Errors: a finished file is no longer what it was; `target` exists by now (the partial folder
-  /// is then treated as without commit); another process took the partial folder away; the disk.
-  /// Call it once, last.
+  /// Renames the partial folder to `target`. Returns when the name is on the disk and, with `sync`,
+  /// all data too. Errors: a finished file has changed; `target` exists by now (the partial folder
+  /// is then treated as uncommitted); another process removed the partial folder; the disk. Call it
+  /// once, last.
   Result<> commit(bool sync = false);
 
  private:
@@ -74,7 +74,7 @@ class OutputDir {
   ResumeJournal journal_;
   PrintOf print_of_;
   FinishedFiles finished_;
-  std::map<std::string, FileStamp> stamps_;  ///< of finished_ when they were last looked at.
+  std::map<std::string, FileStamp> stamps_;  ///< of finished_, when last checked.
 };
 
 }  // namespace reshard

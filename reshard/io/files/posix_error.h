@@ -8,7 +8,7 @@
 
 namespace reshard::files {
 
-/// "PATH: cannot ACTION: what errno means, and what would help where that is known".
+/// "PATH: cannot ACTION: CAUSE", with the cause of `error_number` and a remedy if one is known.
 /// Code::not_found for a missing file or folder, else Code::io.
 tl::unexpected<Error> posix_fail(std::string_view path, std::string_view action, int error_number);
 

@@ -24,7 +24,7 @@ tl::unexpected<Error> corrupt(std::string_view what) {
   return fail(Code::corrupt, fmt::format("not a resume record that this program wrote: {}", what));
 }
 
-/// The next complete line, taken off the front of `text`; false when there is none.
+/// Removes the next complete line from the front of `text`; false if there is none.
 bool next_line(std::string_view& text, std::string_view& line) {
   const auto end = text.find('\n');
   if (end == text.npos) return false;
@@ -45,7 +45,7 @@ std::string finished_line(const std::string& name, const FinishedFile& file) {
                      json_quote(name));
 }
 
-/// Adds what a line says of one file.
+/// Parses the line of one file.
 Result<> take_finished(std::string_view line, FinishedFiles& files) {
   FinishedFile file{-1, ""};
   const auto number = std::from_chars(line.data(), line.data() + line.size(), file.bytes);
@@ -67,7 +67,7 @@ Result<> take_finished(std::string_view line, FinishedFiles& files) {
 Result<ResumeRecord> parse_resume_record(std::string_view text) {
   ResumeRecord record;
   std::string_view line;
-  if (!next_line(text, line) || line != kFirstLine) return corrupt("its first line is another");
+  if (!next_line(text, line) || line != kFirstLine) return corrupt("its first line is wrong");
   if (!next_line(text, line)) return corrupt("the key is missing");
   record.key = RESHARD_TRY(parse_string(line));
   if (!next_line(text, line)) return corrupt("the boot identity is missing");

@@ -11,39 +11,40 @@
 
 namespace reshard {
 
-/// A file that was complete, and how to see that it still is.
+/// Size and fingerprint of a file that was complete, to check that it still is.
 struct FinishedFile {
   std::int64_t bytes = 0;
-  std::string print;  ///< of its content, one word; "" where none is known.
+  std::string print;  ///< of its content, without spaces; "" if unknown.
   friend bool operator==(const FinishedFile&, const FinishedFile&) = default;
 };
 
-/// File name -> what it was.
+/// By file name.
 using FinishedFiles = std::map<std::string, FinishedFile>;
 
-/// What an unfinished output folder knows of itself: whose job it is, and which files are complete.
+/// The record of an unfinished output folder: which job it belongs to, and which files are
+/// complete.
 ///
-/// A text file: a line of format and version, the key, the identity of the system's boot, then one
-/// line "BYTES PRINT NAME" per complete file, appended as it is completed ("-" for no print);
-/// strings are JSON strings. A last line without its end was cut off by a kill and does not count.
+/// A text file: a line with format and version, the key, the boot ID, then one line "BYTES PRINT
+/// NAME" per complete file, appended when the file is complete ("-" for no print). Strings are JSON
+/// strings. A last line without a line break was cut off by a kill and is ignored.
 struct ResumeRecord {
   std::string key;
-  std::string boot;  ///< Page cache outlives a killed process but no reboot: files of another boot
-                     ///< are lost.
+  std::string boot;  ///< the page cache survives a kill but not a reboot: files of another boot are
+                     ///< lost.
   FinishedFiles finished;
 };
 
-/// The record in `text`. Errors are Code::corrupt and do not name the file.
+/// Parses a record. Errors are Code::corrupt and do not name the file.
 Result<ResumeRecord> parse_resume_record(std::string_view text);
 
-/// The identity of this boot of the system; "" when it tells none.
+/// The boot ID of the system; "" if it has none.
 std::string boot_identity();
 
-/// The record on disk, to append to. Not for use by several threads at once.
+/// A record on disk that is appended to. Not thread-safe.
 class ResumeJournal {
  public:
   ResumeJournal() = default;
-  /// Writes the file with this record, replacing what was there in one step, and keeps it open.
+  /// Writes the record, atomically replacing an existing file, and keeps it open.
   static Result<ResumeJournal> create(const std::string& path, const ResumeRecord& record);
   /// Adds one complete file.
   Result<> append(const std::string& name, const FinishedFile& file);

@@ -10,7 +10,7 @@
 
 namespace reshard::testing {
 
-/// A new empty folder that is removed with everything in it.
+/// A new empty folder, removed with its contents at the end of its scope.
 class TempDir {
  public:
   TempDir();
@@ -19,24 +19,23 @@ class TempDir {
   TempDir& operator=(const TempDir&) = delete;
 
   const std::string& path() const { return path_; }
-  /// The path of that name in the folder.
+  /// The path of a file in the folder.
   std::string operator/(std::string_view name) const { return path_ + "/" + std::string(name); }
-  /// Writes a file, replacing one of that name, and returns its path.
+  /// Writes a file, replacing an existing one, and returns its path.
   std::string write(std::string_view name, std::string_view content) const;
-  /// The names in the folder, hidden ones too, sorted.
+  /// The names in the folder, including hidden ones, sorted.
   std::vector<std::string> names() const;
 
  private:
   std::string path_;
 };
 
-/// The whole content of a file, "" when there is none.
+/// The content of a file; "" if it does not exist.
 std::string read_file(const std::string& path);
 
-/// A safetensors file of this header text, its right length in front, and `data_bytes` zeros behind
-/// it.
+/// The bytes of a safetensors file: the header's length, the header, and `data_bytes` zeros.
 std::string safetensors_file(std::string_view header, std::size_t data_bytes);
-/// The same with any length in front.
+/// The same with any length field.
 std::string safetensors_file(std::uint64_t length, std::string_view header, std::size_t data_bytes);
 
 inline std::span<const std::byte> bytes_of(std::string_view text) {

@@ -10,7 +10,7 @@ std::uint8_t byte_at(std::string_view text, std::size_t i) {
   return i < text.size() ? static_cast<std::uint8_t>(text[i]) : std::uint8_t{0};
 }
 
-/// Bytes of the character that starts at `i`, or 0 when none does (table 3-7 of the Unicode
+/// The length of the character at `i` in bytes, or 0 if it is invalid (table 3-7 of the Unicode
 /// standard).
 std::size_t character_bytes(std::string_view text, std::size_t i) {
   const auto lead = byte_at(text, i), second = byte_at(text, i + 1);

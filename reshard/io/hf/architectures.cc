@@ -44,7 +44,7 @@ constexpr std::array kArchitectures = {
                  .model_types = {"mixtral"},
                  .key_value_heads = 8,
                  .read = read_mixtral},
-    // The head_dim of a config of latent attention is not that of its projections.
+    // With latent attention, head_dim is not the width of the projections.
     Architecture{.name = "DeepseekV3ForCausalLM",
                  .model_types = {"deepseek_v3", "kimi_k2"},
                  .head_dim = 64,
@@ -84,7 +84,7 @@ struct Weight {
   std::array<Index, 4> sizes;
 };
 
-/// Wide enough for every weight of a mixer that packs several parts.
+/// Upper bounds that include the fused weights of mixers.
 std::vector<Weight> mixer_weights(const ModelConfig& c) {
   const Index heads = c.num_attention_heads, hidden = c.hidden_size;
   const MlaConfig& mla = c.mla;
@@ -139,7 +139,7 @@ Result<> check_weights(const ConfigFields& fields, const ModelConfig& config) {
     return fields.wrong(fmt::format("num_experts times num_hidden_layers must be at most {}, is {}",
                                     kMaxLayerExperts, config.num_experts * layers));
   for (const Weight& weight : all_weights(config)) {
-    // Eight bytes an element, and room for four such parts in one tensor.
+    // Eight bytes per element, and four such parts fused into one tensor.
     Index bytes = 8 * 4;
     for (Index size : weight.sizes)
       if (__builtin_mul_overflow(bytes, size, &bytes))

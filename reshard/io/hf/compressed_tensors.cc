@@ -15,12 +15,12 @@ QuantFormat named(std::string_view name) { return *quant_format_from_name(name);
 
 tl::unexpected<Error> unread(std::string_view source, const std::string& what) {
   return fail(Code::unsupported,
-              fmt::format("{}: quantization_config: {} is not read; of compressed-tensors, float "
-                          "weights of 8 bits and NVFP4 and MXFP4 are",
+              fmt::format("{}: quantization_config: {} is not supported; compressed-tensors "
+                          "weights must be 8-bit floats, MXFP4 or NVFP4",
                           source, what));
 }
 
-/// How weights are cut into blocks where the config does not name it.
+/// The strategy, or its default if the config does not name one.
 std::string strategy_of(const std::optional<std::string>& said, Index group) {
   if (said) return *said;
   return group > 0 ? "group" : "tensor";
@@ -72,16 +72,16 @@ Result<QuantFormat> of_weights(const ConfigFields& weights, const std::string& f
   return unread(source, fmt::format("{} in groups of {}", what, group));
 }
 
-/// True for an object (or list) with something in it.
+/// True for a non-empty object or list.
 bool says_something(const ConfigFields& config, std::string_view key) {
   const auto object = config.object(key);
-  if (!object) return true;  // another type: not what is left away
+  if (!object) return true;  // of another type, so not empty
   return *object && !(*object)->empty();
 }
 
 Json text_json(std::string_view text) { return Json(std::string(text)); }
 
-/// The arguments of weights, or of what goes into modules.
+/// The quantisation arguments of weights or of input activations.
 Json::Object arguments(const QuantFormat& f, std::string_view strategy, bool dynamic) {
   const bool mx = f.scale == DType::f8_e8m0;
   Json::Object q{{"dynamic", Json(dynamic)}};
@@ -102,14 +102,14 @@ Json::Object arguments(const QuantFormat& f, std::string_view strategy, bool dyn
 }
 
 struct Words {
-  std::string_view format, strategy, activations;  ///< strategies; no activations: as they are.
+  std::string_view format, strategy, activations;  ///< strategies; no activations: not quantised.
 };
 
 Words words_of(const QuantFormat& f) {
   if (f.tensor_factor) return {"nvfp4-pack-quantized", "tensor_group", ""};
   if (f.data == DType::f4) return {"mxfp4-pack-quantized", "group", ""};
   if (f.scale == DType::f8_e8m0) return {"mxfp8-quantized", "group", "group"};
-  // vLLM loads experts of these two pairs, and of blocks, alone (compressed_tensors_moe_w8a8_fp8).
+  // vLLM loads experts only with these two pairs and with blocks (compressed_tensors_moe_w8a8_fp8).
   if (f.block_rows == 0) return {"float-quantized", "tensor", "tensor"};
   if (f.block_cols == 0) return {"float-quantized", "channel", "token"};
   return {"float-quantized", f.block_rows == 1 ? "group" : "block", "group"};

@@ -11,20 +11,18 @@
 
 namespace reshard::hf {
 
-/// What a quantization_config of compressed-tensors says of weights. Internal to io. All its
-/// config_groups must say the same of weights; which modules they are about is what the files hold
-/// (targets and ignore are not read). By the arguments of weights: float of 8 bits by tensor,
-/// channel, block or group (in groups of 32 with scales of uint8: MXFP8), of 4 bits in groups of 32
-/// (MXFP4) or, with a global scale, of 16 (NVFP4).
+/// The weight format of a compressed-tensors quantization_config. All its config_groups must have
+/// the same one. `targets` and `ignore` are not read: the files tell which modules are quantised.
+/// Formats: 8-bit floats per tensor, channel, block or group (MXFP8 in groups of 32 with uint8
+/// scales), and 4-bit floats in groups of 32 (MXFP4) or, with a global scale, of 16 (NVFP4).
 ///
 /// Errors begin with `source`: Code::unsupported for other weights, for groups that differ or are
-/// presets, and for weights that were made sparse or transformed; Code::corrupt for what is no such
-/// config.
+/// presets, and for sparse or transformed weights; Code::corrupt for a malformed config.
 Result<QuantFormat> compressed_tensors_format(const ConfigFields& config, std::string_view source);
 
-/// The quantization_config of weights in this format, activations as the format's engines want
-/// them: scaled when they come (FP8, MXFP8) or as they are; of one scale for each weight with
-/// `static_inputs` by the scales that are stored. @pre supports(compressed_tensors, format)
+/// The quantization_config of weights in this format. Activations are declared as engines expect
+/// them: quantised dynamically (FP8, MXFP8) or not at all (4-bit formats); per-tensor FP8 with
+/// `static_inputs`: by stored scales. @pre supports(compressed_tensors, format)
 Json::Object compressed_tensors_object(const QuantFormat& format, bool static_inputs,
                                        const std::vector<std::string>& plain);
 

@@ -31,11 +31,13 @@ tl::unexpected<Error> unknown(const hf::ConfigFields& fields, const std::string*
   if (architecture != nullptr && *architecture == "Gemma3ForConditionalGeneration")
     return fields.unsupported(
         "architecture \"Gemma3ForConditionalGeneration\" has a vision tower beside its decoder; "
-        "give its text_config alone with architectures [\"Gemma3ForCausalLM\"], or read the whole, "
-        "as a checkpoint, by hf or rules:FILE");
+        "give its text_config alone with architectures [\"Gemma3ForCausalLM\"], or read the whole "
+        "checkpoint with hf or rules:FILE");
   return fields.unsupported(fmt::format(
-      "{} {} is not known; known are {}; of others a checkpoint can be read all the same, but no "
-      "config alone: by the layouts hf, fsdp, dtensor:FILE and rules:FILE, which cut tensors one "
+      "{} {} is not known; known are {}; a checkpoint of another architecture can be read, though "
+      "not "
+      "a config alone, with the layouts hf, fsdp, dtensor:FILE and rules:FILE, which cut tensors "
+      "one "
       "by one and fuse none",
       architecture != nullptr ? "architecture" : "model_type",
       in_quotes(architecture != nullptr ? *architecture : type), known_architectures()));
@@ -125,7 +127,7 @@ Result<std::string> read_quantization(const hf::ConfigFields& fields) {
   return method && !method->empty() ? *method : "unknown";
 }
 
-/// How many layers the config has by its number or, where there is none, by its list.
+/// The number of layers according to num_hidden_layers or, if that is absent, to the list.
 Result<Index> number_of_layers(const hf::ConfigFields& fields) {
   if (const auto said = RESHARD_TRY(fields.optional_size("num_hidden_layers", hf::kMaxLayers)))
     return *said;
@@ -138,7 +140,7 @@ Result<Index> number_of_layers(const hf::ConfigFields& fields) {
   return fields.wrong("num_hidden_layers is missing, must be a positive integer");
 }
 
-/// Cuts or repeats a string or list of `size` entries.
+/// Truncates or repeats a string or list to `size` entries.
 template <class Entries>
 void fit(Entries& entries, std::size_t size) {
   const std::size_t old = entries.size();
@@ -147,7 +149,7 @@ void fit(Entries& entries, std::size_t size) {
   entries.resize(size);
 }
 
-/// Cuts or repeats what has an entry per layer.
+/// Truncates or repeats all lists and patterns with one entry per layer.
 void fit_layers(Json::Object& members, Index old_layers, Index layers) {
   const auto size = static_cast<std::size_t>(layers);
   for (auto& [key, value] : members) {

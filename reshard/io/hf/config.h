@@ -9,39 +9,37 @@
 
 namespace reshard {
 
-/// What a Hugging Face config.json says of a decoder, read as `transformers` reads it: a key that
-/// is absent has that model class's default there (num_key_value_heads: num_attention_heads for
-/// Llama, 8 for Mistral, Mixtral, GLM-4.5, gpt-oss and Nemotron-H, 32 for Qwen2 and Qwen3, 4 for
-/// Qwen3-MoE and Gemma-3, 2 for Qwen3-Next; hf_architectures.cc has all of them), except that the
-/// sizes no model can guess must be there. A null counts as absent, for num_key_value_heads as
-/// num_attention_heads, for q_lora_rank and n_shared_experts as none.
+/// Parses the config.json of a Hugging Face decoder as `transformers` does. An absent key has the
+/// default of the model class (architectures.cc lists them; num_key_value_heads, for example, is
+/// num_attention_heads for Llama, 8 for Mistral and 32 for Qwen3), except that sizes without a
+/// sensible default are required. A null counts as absent; for num_key_value_heads it means
+/// num_attention_heads, for q_lora_rank and n_shared_experts none.
 ///
-/// Modules for multi-token prediction are those of num_nextn_predict_layers; a config of
-/// Qwen3-Next that does not speak of them has one, as its published checkpoints do.
+/// num_nextn_predict_layers is the number of modules for multi-token prediction. If a Qwen3-Next
+/// config lacks that key the model has one, as the published checkpoints do.
 ///
-/// A quantization_config is only noted (ModelConfig::quantization): the sizes are those of plain
-/// weights.
+/// A quantization_config is only recorded (ModelConfig::quantization); sizes are those of the
+/// dequantised weights.
 ///
+/// Errors begin with `source`: Code::corrupt for text that is not JSON and for values of the wrong
+/// type, out of range or contradictory; Code::unsupported for an unknown architecture (the message
+/// lists the known ones).
 /// @post no product of two sizes, and no single weight's bytes, overflow int64
-/// Errors begin with `source`: Code::corrupt for what is not JSON, of the wrong type, out of range
-/// or contradictory; Code::unsupported for an unknown architecture, which the message names with
-/// the known ones.
 Result<ModelConfig> parse_config(std::string_view text, std::string_view source = "config.json");
 
-/// parse_config of a file of at most 16 MiB; errors name its path.
+/// parse_config() of a file of at most 16 MiB. Errors name its path.
 Result<ModelConfig> read_config(const std::string& path);
 
-/// The same config.json with num_hidden_layers replaced. Lists with an entry per layer (their key
-/// speaks of layers and their length is the old number) and a hybrid_override_pattern are cut or
-/// repeated to the new length; those of multi-token prediction stay;
-/// mlp_only_layers loses layers that are gone, max_window_layers is at most the new number;
-/// everything else stays, in its order.
-/// @pre layers > 0. Errors as parse_config for what is not a JSON object with a number of layers.
+/// A config.json with num_hidden_layers replaced. Lists with one entry per layer (the key contains
+/// "layer" and the length is the old number) and a hybrid_override_pattern are truncated or
+/// repeated to the new length, except those of multi-token prediction. mlp_only_layers loses the
+/// layers that no longer exist, and max_window_layers is capped. All else stays, in its order.
+/// Errors as parse_config, for text that is not a JSON object with a number of layers. @pre layers
+/// > 0
 Result<std::string> config_with_layers(std::string_view text, Index layers,
                                        std::string_view source = "config.json");
 
-/// The same config.json without its quantization_config, for weights that are plain numbers; the
-/// text itself where it has none.
+/// A config.json without its quantization_config, for plain weights; the same text if it has none.
 Result<std::string> config_of_plain_weights(std::string_view text,
                                             std::string_view source = "config.json");
 

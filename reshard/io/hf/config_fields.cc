@@ -42,7 +42,7 @@ Result<Index> ConfigFields::count(std::string_view key, Index otherwise, Index m
   if (value == nullptr) return otherwise;
   const auto count = value->integer();
   if (!count || *count < 0)
-    return wrong(fmt::format("{} must be an integer from 0 on, is {}", key, value->describe()));
+    return wrong(fmt::format("{} must be an integer from 0, is {}", key, value->describe()));
   if (*count > max) return wrong(fmt::format("{} must be at most {}, is {}", key, max, *count));
   return *count;
 }
@@ -111,7 +111,7 @@ Result<std::vector<Index>> ConfigFields::indices(std::string_view key) const {
     const auto index = entry.integer();
     if (!index || *index < 0 || *index > kMaxSize)
       return wrong(
-          fmt::format("{} must be a list of integers from 0 on, one is {}", key, entry.describe()));
+          fmt::format("{} must be a list of integers from 0, one is {}", key, entry.describe()));
     result.push_back(*index);
   }
   return result;

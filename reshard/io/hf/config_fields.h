@@ -12,8 +12,8 @@
 
 namespace reshard::hf {
 
-/// The keys of one JSON object with the types that a config asks of them. A null counts as absent.
-/// Internal to io. Errors are Code::corrupt unless said otherwise and begin with the source's name.
+/// Typed access to the keys of one JSON object of a config. A null counts as absent. Errors are
+/// Code::corrupt unless noted, and begin with the source's name.
 class ConfigFields {
  public:
   static constexpr Index kMaxSize = Index{1} << 31;
@@ -22,29 +22,29 @@ class ConfigFields {
   static Result<ConfigFields> parse(std::string_view text, std::string_view source);
 
   bool has(std::string_view key) const { return find(key) != nullptr; }
-  /// The keys, in the order of the text.
+  /// All keys, in the order of the text.
   std::vector<std::string> keys() const;
   bool empty() const { return json_.object() == nullptr || json_.object()->empty(); }
-  /// True when the key stands there, be it as a null.
+  /// True if the key is present, even with a null.
   bool mentions(std::string_view key) const { return json_.find(key) != nullptr; }
   /// A required integer from 1 to `max`.
   Result<Index> size(std::string_view key, Index max = kMaxSize) const;
-  /// The same, or none where it is absent.
+  /// The same, or none if absent.
   Result<std::optional<Index>> optional_size(std::string_view key, Index max = kMaxSize) const;
-  /// An integer from 0 to `max`, or `otherwise` where it is absent.
+  /// An integer from 0 to `max`, or `otherwise` if absent.
   Result<Index> count(std::string_view key, Index otherwise, Index max = kMaxSize) const;
   Result<bool> boolean(std::string_view key, bool otherwise) const;
   Result<std::optional<std::string>> text(std::string_view key) const;
-  /// The first entry of a list of strings; none where the list is absent or empty.
+  /// The first entry of a list of strings; none if the list is absent or empty.
   Result<std::optional<std::string>> first_text(std::string_view key) const;
-  /// A list of strings; none where it is absent.
+  /// A list of strings; none if absent.
   Result<std::optional<std::vector<std::string>>> texts(std::string_view key) const;
-  /// The keys of an object; none where it is absent. Errors in it begin with "source: key".
+  /// A nested object; none if absent. Errors in it begin with "source: key".
   Result<std::optional<ConfigFields>> object(std::string_view key) const;
-  /// A list of integers from 0 to kMaxSize; empty where it is absent.
+  /// A list of integers from 0 to kMaxSize; empty if absent.
   Result<std::vector<Index>> indices(std::string_view key) const;
 
-  /// An error of this source.
+  /// An error with this source's name.
   tl::unexpected<Error> wrong(std::string_view what) const;
   /// The same with Code::unsupported.
   tl::unexpected<Error> unsupported(std::string_view what) const;

@@ -13,7 +13,7 @@ void all_layers_have_experts(ModelConfig& config) {
   for (LayerKind& kind : config.layers) kind.ffn = Ffn::experts;
 }
 
-/// Experts in every decoder_sparse_step-th layer, save mlp_only_layers (Qwen).
+/// Experts in every decoder_sparse_step-th layer, except mlp_only_layers (Qwen).
 Result<> read_sparse_layers(const ConfigFields& fields, ModelConfig& config) {
   const Index step = RESHARD_TRY(fields.optional_size("decoder_sparse_step")).value_or(1);
   const auto dense = RESHARD_TRY(fields.indices("mlp_only_layers"));
@@ -137,7 +137,7 @@ Result<> read_qwen3_next(const ConfigFields& fields, ModelConfig& config) {
         "linear_num_value_heads must be a multiple of linear_num_key_heads, is {} with {}",
         g.value_heads, g.key_heads));
   RESHARD_TRY(read_linear_layers(fields, config));
-  // Published checkpoints have a module that their config.json does not speak of.
+  // Published checkpoints have a module that their config.json does not mention.
   return read_mtp(fields, 1, MtpNames::qwen, {{Mixer::attention, Ffn::experts}}, config);
 }
 

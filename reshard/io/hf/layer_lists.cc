@@ -8,8 +8,8 @@
 namespace reshard::hf {
 namespace {
 
-/// A layer of Nemotron-H: a letter in a pattern, and its names in lists, of which transformers
-/// before 5.0 wrote the second.
+/// A kind of layer of Nemotron-H: its letter in patterns and its names in lists. transformers
+/// before 5.0 wrote the second name.
 struct HybridLayer {
   char letter;
   std::array<std::string_view, 2> words;
@@ -56,7 +56,7 @@ Result<std::vector<LayerKind>> kinds_of_pattern(const ConfigFields& fields, std:
   return kinds;
 }
 
-/// The layers of a list or, where there is none, of a pattern; empty where there is neither.
+/// The layers by a list or, if there is none, by a pattern; empty if there is neither.
 Result<std::vector<LayerKind>> hybrid_layers(const ConfigFields& fields,
                                              std::span<const std::string_view> lists,
                                              std::string_view pattern) {
@@ -85,7 +85,7 @@ Result<> read_hybrid_layers(const ConfigFields& fields, ModelConfig& config) {
   return {};
 }
 
-/// As transformers does: a list other than the usual one wins over a pattern.
+/// As transformers does: a list wins over a pattern, unless it is the default list.
 Result<std::vector<LayerKind>> read_mtp_block(const ConfigFields& fields) {
   constexpr std::array<std::string_view, 1> kList = {"mtp_layers_block_type"};
   constexpr std::string_view kPattern = "mtp_hybrid_override_pattern";
@@ -143,12 +143,12 @@ Result<> read_linear_layers(const ConfigFields& fields, ModelConfig& config) {
 Result<> read_nemotron_h(const ConfigFields& fields, ModelConfig& config) {
   RESHARD_TRY(read_hybrid_layers(fields, config));
   RESHARD_TRY(read_mamba2(fields, config));
-  // What the class was published with.
+  // The key under which the class was first published.
   if (!fields.has("head_dim"))
     config.head_dim =
         RESHARD_TRY(fields.optional_size("attention_head_dim")).value_or(config.head_dim);
   config.gated_mlp = false;
-  // Its class has no tied head, whatever the key says.
+  // The class never ties its head, whatever the key says.
   config.tie_word_embeddings = false;
   auto block = RESHARD_TRY(read_mtp_block(fields));
   RESHARD_TRY(read_mtp(fields, 0, MtpNames::nemotron, std::move(block), config));

@@ -17,10 +17,10 @@ namespace {
 constexpr std::string_view kKey = "quantization_config", kBlock = "weight_block_size",
                            kAlgo = "quant_algo";
 
-/// Of weights beside inputs that stay as they are; NVFP4 alone wants an input_scale of each module.
+/// Weights only; plain NVFP4 needs an input_scale for each module.
 constexpr std::string_view kNvfp4WeightsOnly = "W4A16_NVFP4";
 
-/// ModelOpt's word for a format.
+/// ModelOpt's name of a format.
 struct Algo {
   std::string_view name, format;
 };
@@ -31,8 +31,8 @@ constexpr std::array kAlgos = {
 
 tl::unexpected<Error> unread(std::string_view source, const std::string& what) {
   return fail(Code::unsupported,
-              fmt::format("{}: {}: {} is not read; read are fp8 of e4m3 (with a {} or one scale "
-                          "per weight), mxfp4, modelopt and compressed-tensors",
+              fmt::format("{}: {}: {} is not supported; supported are fp8 in e4m3 (with a {} or "
+                          "one scale per weight), mxfp4, modelopt and compressed-tensors",
                           source, kKey, what, kBlock));
 }
 
@@ -77,7 +77,7 @@ Json::Object fp8_object(const StoredWeights& w, const std::vector<std::string>& 
   return q;
 }
 
-/// `q`: what has the quant_algo.
+/// `q`: the object that has the quant_algo.
 Result<StoredWeights> modelopt(const hf::ConfigFields& q, std::string_view source) {
   const auto algo = RESHARD_TRY(q.text(kAlgo)).value_or("unknown");
   const auto known =

@@ -11,33 +11,34 @@
 
 namespace reshard {
 
-/// How a checkpoint says that its weights are stored.
+/// The quantisation of a checkpoint's weights according to its config.
 struct StoredWeights {
   QuantMethod method = QuantMethod::fp8;
   QuantFormat format;
-  bool static_inputs = false;  ///< every quantised module's input has a scale of its own stored.
+  bool static_inputs = false;  ///< an input scale is stored for every quantised module.
 };
 
-/// What the quantization_config of a config.json says its weights are stored in. By quant_method:
-///   fp8    with a weight_block_size (scale_fmt ue8m0 makes scales powers of two) or without: one
-///          scale for each weight
-///   mxfp4  experts in MXFP4
-///   modelopt  by quant_algo: FP8, FP8_PER_CHANNEL_PER_TOKEN, FP8_PB_WO, MXFP8, NVFP4 and
-///          W4A16_NVFP4 (in groups of 16); also where it stands in a `quantization` inside
-///   compressed-tensors  hf_compressed_tensors.h
+/// Reads the quantization_config of a config.json. By quant_method:
+///   fp8                 weight_block_size, or one scale per weight without it; scale_fmt ue8m0
+///   means
+///                       that scales are powers of two
+///   mxfp4               experts in MXFP4
+///   modelopt            by quant_algo: FP8, FP8_PER_CHANNEL_PER_TOKEN, FP8_PB_WO, MXFP8, NVFP4 and
+///                       W4A16_NVFP4 (in groups of 16); also inside a nested `quantization`
+///   compressed-tensors  see compressed_tensors.h
 ///
-/// Errors begin with `source`: Code::unsupported for other methods and number formats, with what is
-/// read; Code::corrupt for a block size that is none or a word of another type.
+/// Errors begin with `source`: Code::unsupported for other methods and formats (the message lists
+/// the supported ones); Code::corrupt for an invalid block size or a value of the wrong type.
 Result<StoredWeights> stored_weights(std::string_view text,
                                      std::string_view source = "config.json");
 
-/// The same of the hf_quant_config.json that ModelOpt writes beside a config.json.
+/// The same for the hf_quant_config.json that ModelOpt writes beside a config.json.
 Result<StoredWeights> stored_weights_beside(std::string_view text, std::string_view source);
 
-/// The same config.json with a quantization_config of this method and format, in place of the one
-/// it has. `plain` are the modules whose weights stay as they are. Errors: a format that the method
-/// has no word for. Of what goes into modules it says what vLLM takes: scaled by what is stored
-/// (`weights.static_inputs`), else scaled when it comes or, of 4 bits, as it is.
+/// A config.json with its quantization_config replaced by one for this method and format. `plain`
+/// lists the modules whose weights are not quantised. Activations are declared as vLLM expects
+/// them: quantised by stored scales (`weights.static_inputs`), else dynamically or, for 4-bit
+/// formats, not at all. Errors: a format that the method cannot express.
 Result<std::string> config_of_quantised_weights(std::string_view text, const StoredWeights& weights,
                                                 const std::vector<std::string>& plain,
                                                 std::string_view source = "config.json");

@@ -29,13 +29,14 @@ TEST(HfQuantization, fp8_is_read_with_blocks_and_without) {
 TEST(HfQuantization, others_are_refused_by_name) {
   const auto error = [](const std::string& members) { return read(members).error().message; };
   EXPECT_THAT(error(R"("quant_method": "awq")"),
-              HasSubstr("c.json: quantization_config: quant_method awq is not read"));
-  EXPECT_THAT(error(R"("quant_method": "fp8", "fmt": "e5m2")"), HasSubstr("fmt e5m2 is not read"));
+              HasSubstr("c.json: quantization_config: quant_method awq is not supported"));
+  EXPECT_THAT(error(R"("quant_method": "fp8", "fmt": "e5m2")"),
+              HasSubstr("fmt e5m2 is not supported"));
   EXPECT_THAT(error(R"("quant_method": "fp8", "weight_block_size": [128])"),
               HasSubstr("must be two positive numbers"));
   EXPECT_THAT(error(R"("quant_method": "fp8", "weight_block_size": [0, 128])"),
               HasSubstr("must be two positive numbers"));
-  EXPECT_THAT(stored_weights("{}").error().message, HasSubstr("none is not read"));
+  EXPECT_THAT(stored_weights("{}").error().message, HasSubstr("none is not supported"));
 }
 
 TEST(HfQuantization, modelopt_is_read_wherever_it_stands) {
@@ -46,9 +47,10 @@ TEST(HfQuantization, modelopt_is_read_wherever_it_stands) {
   EXPECT_EQ(stored_weights_beside(R"({"quantization": {)" + algo + "}}", "h.json")->format, nvfp4);
   EXPECT_THAT(stored_weights_beside("{}", "h.json").error().message, HasSubstr("h.json: has no"));
   const auto error = [](const std::string& members) { return read(members).error().message; };
-  EXPECT_THAT(error(R"("quant_method": "modelopt")"), HasSubstr("quant_algo unknown is not read"));
+  EXPECT_THAT(error(R"("quant_method": "modelopt")"),
+              HasSubstr("quant_algo unknown is not supported"));
   EXPECT_THAT(error(R"("quant_method": "modelopt", "quant_algo": "NVFP4", "group_size": 32)"),
-              HasSubstr("NVFP4 in groups of 32 is not read"));
+              HasSubstr("NVFP4 in groups of 32 is not supported"));
 }
 
 std::string compressed(const std::string& format, const std::string& weights,
@@ -72,9 +74,9 @@ TEST(HfQuantization, groups_of_compressed_tensors_say_how_weights_are_cut) {
   EXPECT_EQ(of(compressed("nvfp4-pack-quantized", nvfp4)), "nvfp4_divisor");
   const auto error = [](const std::string& members) { return read(members).error().message; };
   EXPECT_THAT(error(compressed("pack-quantized", R"("num_bits": 4, "type": "int")")),
-              HasSubstr("int of 4 bits as pack-quantized is not read"));
+              HasSubstr("int of 4 bits as pack-quantized is not supported"));
   EXPECT_THAT(error(compressed("nvfp4-pack-quantized", k4 + R"(, "group_size": 32)")),
-              HasSubstr("in groups of 32 is not read"));
+              HasSubstr("in groups of 32 is not supported"));
   EXPECT_THAT(error(compressed("float-quantized", R"("type": "float")")),
               HasSubstr("num_bits is missing"));
   EXPECT_THAT(error(compressed("float-quantized", k8 + R"(, "strategy": "block")")),
@@ -145,7 +147,7 @@ TEST(HfQuantization, what_is_written_is_read_again) {
       config_of_quantised_weights("{}", {QuantMethod::fp8, *quant_format_from_name("mxfp8")}, {})
           .error()
           .message,
-      HasSubstr("mxfp8 of fp8 is not read"));
+      HasSubstr("mxfp8 of fp8 is not supported"));
 }
 
 }  // namespace
