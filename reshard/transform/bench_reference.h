@@ -12,29 +12,29 @@
 
 namespace reshard {
 
-/// The buffer of this many bytes, prefaulted and filled with pseudo-random words; one per name,
-/// kept for the next benchmark that asks for at most as many. Ends the program when there is no
-/// memory.
+/// A buffer of at least `bytes` bytes, prefaulted and filled with pseudo-random words. There is one
+/// per name, reused by later benchmarks. Ends the program if memory runs out.
 HostBuffer& bench_buffer(const std::string& name, Index bytes);
 
-/// Plain streaming stores of whole vectors, one after the other: the textbook copy past the caches.
+/// The textbook copy past the caches: streaming stores of whole vectors, in order.
 /// @pre bytes is a multiple of 64; dst is 64-byte aligned
 void textbook_streaming_copy(std::byte* dst, const std::byte* src, Index bytes);
 
-/// Reads all bytes in whole vectors and returns a word that depends on each. @pre bytes % 512 == 0
+/// Reads all bytes in whole vectors. @return a word that depends on each of them
+/// @pre bytes % 512 == 0
 std::uint64_t read_only_pass(const std::byte* src, Index bytes);
 
-/// One way to move or read some bytes.
+/// A way to move or read some bytes, to be measured.
 struct Contender {
   std::string name;
-  Index bytes = 0;  ///< that one run handles
+  Index bytes = 0;  ///< per run.
   std::function<void()> run;
 };
 
-/// Runs the contenders by turns, after one warm-up, as often as `state` iterates. Sets the counters
-/// "<name>" (median) and "<name>_min" (lowest rate), in GB/s, of each, and "ratio": the first one's
-/// median over the highest median of the `references` that follow it. An iteration's time is the
-/// first one's.
+/// Runs the contenders in turn in every iteration of `state`, after one warm-up. Sets for each the
+/// counters "<name>" (median) and "<name>_min" (lowest rate) in GB/s, and "ratio": the first
+/// contender's median over the highest median of the `references` contenders that follow it. The
+/// time of an iteration is that of the first contender.
 void measure_by_turns(benchmark::State& state, const std::vector<Contender>& contenders,
                       std::size_t references);
 

@@ -12,20 +12,20 @@
 namespace reshard {
 namespace {
 
-/// Blocks that are copies: columns and bytes of the largest one. A square of cache lines or more,
-/// so that a transposed tensor is read in whole lines; small enough for the second-level cache.
+/// The largest block that is a copy: columns and bytes. At least a square of cache lines, so that a
+/// transposed tensor is read in whole lines, and small enough for the L2 cache.
 constexpr Index kBlockColumns = 1024, kBlockBytes = Index{64} << 10;
 constexpr Index kMaxBytes = Index{1} << 62;
 
-/// One row of blocks: everything about a box but the leading index.
+/// One plane of a box: its rows along the last leading dimension.
 struct Plane {
-  Index first = 0;   ///< row of the block's first row
-  Index rows = 1;    ///< along the last leading dimension
-  Index offset = 0;  ///< of its first element, in elements of the local tensor
-  Index stride = 0;  ///< from row to row, in elements
+  Index first = 0;   ///< matrix row of the plane's first row.
+  Index rows = 1;    ///< along the last leading dimension.
+  Index offset = 0;  ///< of its first element, in elements of the local tensor.
+  Index stride = 0;  ///< between rows, in elements.
 };
 
-/// Calls f(plane) for every index of the leading dimensions but the last of them.
+/// Calls f(plane) for every index of the leading dimensions except the last of them.
 template <class F>
 bool for_each_plane(const ByteMatrix& matrix, const Box& box, const Strided& where, F f) {
   const int leading = box.rank() - 1;
@@ -61,7 +61,7 @@ bool whole_bytes(const ByteMatrix& matrix, const Box& box, const Strided& where)
          box[last].begin() * matrix.bits % 8 == 0 && box[last].size() * matrix.bits % 8 == 0;
 }
 
-/// The blocks of a plane whose last dimension is not contiguous, through `staging`.
+/// Visits the blocks of a plane whose last dimension is not contiguous, by way of `staging`.
 bool staged_blocks(const ByteMatrix& matrix, Interval columns, Index column_stride,
                    const Plane& plane, std::byte* data, Access access, std::byte* staging,
                    const std::function<bool(const RowBlock&)>& f) {

@@ -9,21 +9,20 @@
 
 namespace reshard {
 
-/// A canonical tensor as a matrix of bytes: a row for each index of the leading dimensions, in
-/// row-major order; a column for each byte of the last dimension as it is packed. A scalar is one
-/// row.
+/// A canonical tensor as a matrix of bytes: one row per index of the leading dimensions, in
+/// row-major order, and one column per byte of the packed last dimension. A scalar is one row.
 struct ByteMatrix {
-  Dims shape;  ///< of the tensor, in elements
+  Dims shape;  ///< of the tensor, in elements.
   int bits = 8;
   Index rows = 1, row_bytes = 1;
 
-  /// Errors: unsupported when rows are not whole bytes, invalid_argument when a dimension is
-  /// negative or the tensor has 2^62 bytes or more.
+  /// Errors: unsupported if rows are not whole bytes; invalid_argument if a dimension is negative
+  /// or the tensor has 2^62 bytes or more.
   static Result<ByteMatrix> make(const Dims& shape, DType dtype);
 };
 
-/// Rows `first`, `first` + 1, ... of a ByteMatrix, columns [begin, begin + bytes): the row i from
-/// `first` on lies at data + i * stride, contiguous.
+/// Rows [first, first + rows) and columns [begin, begin + bytes) of a ByteMatrix. Row first + i is
+/// contiguous at data + i * stride.
 struct RowBlock {
   Index first = 0, rows = 0;
   Index begin = 0, bytes = 0;
@@ -33,13 +32,13 @@ struct RowBlock {
 
 enum class Access { read, write };
 
-/// Calls f for blocks that make up `box`, each byte once, in row-major order of blocks' first rows.
+/// Calls f for blocks that together cover `box`, each byte once, ordered by their first rows.
 ///
-/// The box lives at `where` in the tensor whose first byte is `data`. Where its last dimension is
-/// contiguous there, blocks are views of it. Elsewhere, blocks are copies of bounded size: with
-/// Access::read filled before f, with Access::write stored after f. f returns false to stop early.
-/// Errors: unsupported when elements below 8 bits do not lie in whole bytes.
-/// @pre box lies in the tensor; where has a stride for each dimension
+/// The box lies at `where` in the local tensor that begins at `data`. If its last dimension is
+/// contiguous there, blocks are views of that memory. Otherwise they are copies of bounded size,
+/// filled before f (Access::read) or stored after f (Access::write). f returns false to stop early.
+/// Errors: unsupported if elements below 8 bits do not fill whole bytes.
+/// @pre box lies in the tensor; where has one stride per dimension
 Result<> for_each_row_block(const ByteMatrix& matrix, const Box& box, const Strided& where,
                             std::byte* data, Access access,
                             const std::function<bool(const RowBlock&)>& f);

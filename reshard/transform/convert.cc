@@ -23,7 +23,7 @@ const ConvertKernels& convert_kernels() {
                                                  : kernels::portable_convert_kernels();
 }
 
-/// Some elements on their way, as floats.
+/// Elements in transit, as floats.
 using Block = std::array<float, kConvertBlock>;
 
 /// @pre is_convertible(dtype)
@@ -52,7 +52,7 @@ void each(Block& block, Index n, F f) {
   for (float& value : std::span(block).first(static_cast<std::size_t>(n))) value = f(value);
 }
 
-/// Stored values to canonical ones.
+/// Turns stored values into canonical ones.
 void undo(ValueMap map, Block& block, Index n) {
   switch (map) {
     case ValueMap::identity: return;
@@ -101,7 +101,7 @@ void convert_values(const Conversion& c, const std::byte* src, std::byte* dst, I
 void run_conversion(const StridedCopy& copy, const Conversion& conversion, const std::byte* src,
                     std::byte* dst, CopyHint hint) {
   const Index to = width(conversion.to.dtype);
-  // Streaming stores of short runs would leave many lines half written.
+  // Streaming stores of short runs would leave many cache lines partly written.
   constexpr Index kLeastStreamed = 1024;
   if (copy.run_bytes < kLeastStreamed) hint = CopyHint::cached;
   for_each_run(copy, [&](Index s, Index d, Index bytes) {

@@ -21,12 +21,12 @@ using kernels::CopyKernels;
 using kernels::RowTask;
 using Loop = StridedCopy::Loop;
 
-/// Most tasks that are copied row by row together.
+/// The largest number of tasks that are copied together, row by row.
 constexpr int kMaxGroup = 16;
 /// How far ahead to prefetch over rows with gaps. Bytes copied.
 constexpr Index kFarAhead = 32768;
 
-/// The streaming kernels, or null where there are none.
+/// The streaming kernels, or null if there are none.
 const CopyKernels* copy_kernels() {
   switch (simd_level()) {
     case SimdLevel::avx512: return &kernels::avx512_copy_kernels();
@@ -52,8 +52,8 @@ void copy_plain(const StridedCopy& copy, const std::byte* src, std::byte* dst) {
   });
 }
 
-/// Long runs: all go to the batch; runs that follow each other in the destination share their
-/// border's line.
+/// Adds long runs to the batch; runs that are adjacent in the destination share the line between
+/// them.
 void add_long(const CopyKernels& k, kernels::PieceBatch& batch, const StridedCopy& copy,
               const std::byte* src, std::byte* dst) {
   const auto bytes = static_cast<std::size_t>(copy.run_bytes);
@@ -75,15 +75,14 @@ void add_long(const CopyKernels& k, kernels::PieceBatch& batch, const StridedCop
   });
 }
 
-/// Tasks with equal loop counts whose runs lie side by side. `near`: the source is read (almost) as
-/// it lies.
+/// Tasks with equal loop counts and adjacent runs. `near`: the source is read (almost) in order.
 struct ProcessGroup {
   RowTask rows[kMaxGroup];
   int size = 0;
   bool near = false;
 };
 
-/// True when b's runs begin where a's end, in the source and in every row.
+/// True if b's runs begin where a's end in the source, in every row.
 bool side_by_side_in_source(const CopyTask& a, const CopyTask& b) {
   for (int i = 0; i < a.copy.num_loops; ++i) {
     const auto k = static_cast<std::size_t>(i);
@@ -114,7 +113,7 @@ bool may_follow(const CopyTask& a, const CopyTask& b) {
   return side_by_side_in_source(a, b) || side_by_side_in_destination(a, b);
 }
 
-/// Links each task to the one whose run follows its own in the destination.
+/// Links each task to the one whose runs follow its own in the destination.
 void link_destinations(std::span<const CopyTask> tasks, ProcessGroup& group) {
   const auto link = [&](std::size_t from, std::size_t to, int row) {
     group.rows[from].next = static_cast<int>(to);
@@ -136,7 +135,7 @@ void link_destinations(std::span<const CopyTask> tasks, ProcessGroup& group) {
   }
 }
 
-/// Bytes that the group reads of each row of its first task's source.
+/// Bytes that the group reads from each row of its first task's source.
 Index read_together(std::span<const CopyTask> tasks) {
   Index bytes = tasks[0].copy.run_bytes;
   for (std::size_t i = 1; i < tasks.size() && side_by_side_in_source(tasks[i - 1], tasks[i]); ++i)
@@ -144,7 +143,7 @@ Index read_together(std::span<const CopyTask> tasks) {
   return bytes;
 }
 
-/// True when the group reads its source rows (almost) as they lie.
+/// True if the group reads its source rows (almost) in order.
 bool read_nearly_all(std::span<const CopyTask> tasks) {
   const Index together = read_together(tasks);
   return std::abs(inner_loop(tasks[0].copy).src_stride) <= together + together / 2;
@@ -172,7 +171,7 @@ ProcessGroup make_group(std::span<const CopyTask> tasks) {
   return group;
 }
 
-/// Sets where the group's rows begin, at these indices of the outer loops.
+/// Sets the beginning of the group's rows for these indices of the outer loops.
 void place(std::span<const CopyTask> tasks, const std::array<Index, kMaxDims>& at,
            ProcessGroup& group) {
   for (std::size_t i = 0; i < tasks.size(); ++i) {
@@ -204,8 +203,8 @@ void copy_rows(const CopyKernels& k, std::span<const CopyTask> tasks) {
   }
 }
 
-/// How many tasks from the first on are copied row by row together; 0 when the first is better cut
-/// into pieces by itself.
+/// The number of tasks, from the first on, to copy together row by row; 0 if the first is better
+/// cut into pieces by itself.
 std::size_t group_size(std::span<const CopyTask> tasks) {
   std::size_t n = 1;
   while (n < tasks.size() && n < kMaxGroup && may_follow(tasks[n - 1], tasks[n])) ++n;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Copies of 256 MiB in the shapes that a refit has, each by turns with the best plain copies of as
-// many bytes: libc's, and textbook streaming stores. "ratio" is ours over the better of the two;
-// "plain" is our own contiguous copy. With threads, every thread does its part of the same work at
-// the same time.
+// Copies of 256 MiB in the shapes of a refit, each in turn with plain copies of as many bytes:
+// libc's, and textbook streaming stores. "ratio" compares with the better of the two; "plain" is
+// reshard's own contiguous copy. With threads, each thread does its part of the same work at the
+// same time.
 #include <cstring>
 #include <thread>
 #include <vector>
@@ -24,7 +24,7 @@ void in_threads(int threads, F f) {
   f(0);
 }
 
-/// Measures `tasks`, split into equal consecutive parts of `unit` tasks, one part for each thread.
+/// Measures `tasks`, split into one part of consecutive tasks per thread, in multiples of `unit`.
 void measure(benchmark::State& state, const std::vector<CopyTask>& tasks, std::size_t unit,
              int threads) {
   std::byte* const dst = bench_buffer("dst", kBytes).data();
@@ -92,7 +92,7 @@ void column_slices(benchmark::State& state, bool gather) {
 void BM_from_columns(benchmark::State& state) { column_slices(state, true); }
 void BM_into_columns(benchmark::State& state) { column_slices(state, false); }
 
-/// Contiguous copies of one size between places in pseudo-random order.
+/// Contiguous copies of one size, in pseudo-random order.
 void BM_contiguous(benchmark::State& state) {
   const Index bytes = state.range(0), count = kBytes / bytes;
   std::byte* const dst = bench_buffer("dst", kBytes).data();

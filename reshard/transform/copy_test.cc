@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: every kind of copy writes the bytes that the definition of StridedCopy says, and no
-// others, at every instruction set, size, alignment and hint.
+// Protects: every kind of copy writes exactly the bytes that the definition of StridedCopy says, at
+// every instruction set, size, alignment and hint.
 #include "reshard/transform/copy.h"
 
 #include <gtest/gtest.h>

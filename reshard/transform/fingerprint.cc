@@ -60,7 +60,7 @@ class Adder {
  public:
   Adder(const FingerprintKey& key, Fingerprint& total) : key_(key), total_(total) {}
 
-  /// Cuts the block's rows at the borders of parts.
+  /// Cuts the block's rows at part boundaries.
   void add(const RowBlock& block) {
     const auto begin = static_cast<std::size_t>(block.begin);
     const std::size_t end = begin + static_cast<std::size_t>(block.bytes);
@@ -74,7 +74,7 @@ class Adder {
   }
 
  private:
-  /// A row that lies in several parts: the whole ones together.
+  /// Adds a row that spans several parts; whole parts in one call.
   void add_long_row(const std::byte* data, Index row, std::size_t begin, std::size_t end) {
     std::size_t at = begin;
     if (at % kPartBytes != 0) {
@@ -89,7 +89,8 @@ class Adder {
     if (at < end) add_parts(data + (at - begin), 0, 1, row, at, end, 0);
   }
 
-  /// Columns [begin, end) of `row`, which lie in one part, and of the parts that follow at `step`.
+  /// Adds columns [begin, end) of `row`, which lie in one part, and of the following parts at
+  /// `step`.
   void add_parts(const std::byte* data, Index stride, Index rows, Index row, std::size_t begin,
                  std::size_t end, std::uint64_t step) {
     const kernels::ColumnTable& table = kernels::column_table();

@@ -1,34 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 // A fingerprint of a tensor that does not depend on how the tensor is cut.
 //
-// Definition. A canonical tensor is seen as a matrix of bytes: its rows are the leading dimensions
-// in row-major order, its columns the bytes of the last dimension, packed and little-endian as the
-// tensor is stored. A row longer than 16384 bytes is folded into parts of 16384: byte c of row r is
-// byte p = c mod 16384 of part q = r * parts + c / 16384. With lanes l in {0, 1}, all modulo 2^64:
+// Definition. View a canonical tensor as a matrix of bytes: its rows are the leading dimensions in
+// row-major order, its columns the bytes of the last dimension, packed and little-endian. Fold rows
+// longer than 16384 bytes into parts of 16384: byte c of row r is byte p = c mod 16384 of part
+// q = r * parts + c / 16384. For the lanes l in {0, 1}, modulo 2^64:
 //
 //   F_l = sum over bytes (q, p)  A_l[q] * B_l[p / 4] * 2^(8 (p mod 4)) * (byte + 1)
 //
-//   A_l[q]  odd 64-bit words: mix64(key_l + q) | 1, with key_l drawn from name, shape, dtype and l
-//   B_l[w]  odd 32-bit words, all different within a lane, from a table that is the same for all
-//   tensors
+//   A_l[q]  odd 64-bit words: mix64(key_l + q) | 1; key_l is derived from name, shape, dtype and l
+//   B_l[w]  odd 32-bit words, distinct within a lane, from a table shared by all tensors
 //
-// So a 32-bit word of the row counts as one number, whatever the dtype, and costs one
-// multiplication a lane.
+// So a 32-bit word of a row counts as one number, whatever the dtype, and costs one multiplication
+// per lane.
 //
-// What it says. The sum over any set of disjoint boxes, in any order, is the fingerprint of their
-// union; of boxes that make up the tensor, the tensor's. Everything below holds for both sides'
-// sums, so that a box counted twice or left out shows like any other difference, even where its
-// bytes are zero (hence the + 1).
-// - A change inside one aligned 4-byte word (so any one element of up to 32 bits that is at an
-// aligned
-//   place), and two different words of one part exchanged: always found, as the difference is an
-//   odd number times something smaller than 2^64 and not 0.
-// - Anything else (64-bit elements, elements, rows, columns, experts, shards or whole tensors
-// exchanged,
-//   moved, lost, doubled) goes unnoticed with a probability, over the draw of the keys, of about
-//   2^-62 at worst, where the values differ by multiples of high powers of two (a sign bit), and
-//   2^-126 else.
-// It is no defence against somebody who chooses the bytes to deceive it.
+// Properties. The sum over any disjoint boxes, in any order, is the fingerprint of their union; the
+// sum over boxes that cover the tensor is the tensor's fingerprint. A box that is counted twice or
+// left out changes the sum like any other difference, even if its bytes are zero (hence the + 1).
+// - Always detected: a change inside one aligned 4-byte word (so of any aligned element of up to 32
+//   bits), and two different words of one part exchanged. The difference is an odd number times a
+//   non-zero number below 2^64.
+// - All else (64-bit elements; elements, rows, columns, experts, shards or whole tensors exchanged,
+//   moved, lost or duplicated) is missed with a probability, over the choice of keys, of at most
+//   about 2^-62, if values differ by multiples of high powers of two (a sign bit), and 2^-126
+//   otherwise.
+// It does not protect against an adversary who chooses the bytes.
 #pragma once
 
 #include <array>
@@ -45,11 +41,11 @@
 
 namespace reshard {
 
-/// Two lanes of a sum modulo 2^64. The default is that of no elements.
+/// Two lanes of a sum modulo 2^64. The default is the fingerprint of no elements.
 struct Fingerprint {
   std::array<std::uint64_t, 2> lane{};
 
-  /// The fingerprint of both operands' elements together.
+  /// The fingerprint of the union of both operands' elements.
   Fingerprint& operator+=(const Fingerprint& other) {
     for (std::size_t l = 0; l < 2; ++l) lane[l] += other.lane[l];
     return *this;
@@ -63,10 +59,10 @@ std::string to_string(const Fingerprint& fingerprint);
 /// The inverse of to_string, or none for any other text.
 std::optional<Fingerprint> fingerprint_from_string(std::string_view text);
 
-/// What the weights of one canonical tensor are drawn from. A value; safe to share between threads.
+/// The weights of one canonical tensor's fingerprint. A value; may be shared between threads.
 class FingerprintKey {
  public:
-  /// Errors: unsupported when the last dimension is not whole bytes (4- and 6-bit elements),
+  /// Errors: unsupported if the last dimension does not fill whole bytes (4- and 6-bit elements);
   /// invalid_argument for a negative dimension or a tensor too large for 64-bit arithmetic.
   static Result<FingerprintKey> make(std::string_view name, const Dims& shape, DType dtype);
 
@@ -74,7 +70,7 @@ class FingerprintKey {
   const ByteMatrix& matrix() const { return matrix_; }
   /// key_l of the definition.
   std::uint64_t lane_key(std::size_t lane) const { return keys_[lane]; }
-  /// Parts of a row.
+  /// The number of parts per row.
   Index parts() const { return parts_; }
 
  private:
@@ -83,16 +79,16 @@ class FingerprintKey {
   Index parts_ = 1;
 };
 
-/// The fingerprint of the elements in `box` of the key's tensor, which live at `where` in the local
-/// tensor that begins at `data`. Reads each element once; many threads may work on one tensor.
+/// The fingerprint of the elements in `box` of the key's tensor, which lie at `where` in the local
+/// tensor that begins at `data`. Reads each element once. Several threads may work on one tensor.
 ///
-/// Errors: unsupported when 4- or 6-bit elements do not lie in whole bytes.
-/// @pre `box` lies in the tensor; `where` has a stride for each dimension and stays inside the
-/// local tensor
+/// Errors: unsupported if 4- or 6-bit elements do not fill whole bytes.
+/// @pre `box` lies in the tensor; `where` has one stride per dimension and stays inside the local
+/// tensor
 Result<Fingerprint> fingerprint(const FingerprintKey& key, const Box& box, const Strided& where,
                                 const std::byte* data);
 
-/// The fingerprint of a whole tensor that is stored row-major.
+/// The fingerprint of a whole contiguous tensor.
 Result<Fingerprint> fingerprint(const FingerprintKey& key, const std::byte* data);
 
 }  // namespace reshard

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fingerprints of 512 MiB of tensors, by turns with a read-only pass over the same bytes. "ratio"
-// is ours over the read-only pass.
+// Fingerprints of 512 MiB of tensors, in turn with a read-only pass over the same bytes. "ratio"
+// compares with the read-only pass.
 #include <cstdio>
 #include <cstdlib>
 
@@ -13,7 +13,7 @@ namespace {
 
 constexpr Index kBytes = Index{512} << 20;
 
-/// Tensors of this shape, one after the other; of each the box of its first `columns` columns.
+/// Fingerprints the first `columns` columns of tensors of this shape, one after the other.
 void measure(benchmark::State& state, DType dtype, const Dims& shape, Index columns,
              bool transposed) {
   const std::byte* const src = bench_buffer("src", kBytes).data();

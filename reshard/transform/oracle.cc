@@ -19,7 +19,7 @@ struct Pattern {
   std::uint64_t keep = ~0ULL, set = 0;
 };
 
-/// Floats keep sign, mantissa and the lowest two bits of the exponent; the others are those of
+/// Floats keep sign, mantissa and the lowest two bits of the exponent; its other bits are those of
 /// 2^-11.
 Pattern pattern_of(OracleKind kind, DType dtype) {
   if (kind == OracleKind::bits) return {};
@@ -30,7 +30,7 @@ Pattern pattern_of(OracleKind kind, DType dtype) {
     case DType::f32:
     case DType::c64: return {0x81ffffff, 0x3a000000};
     case DType::f64: return {0x803fffffffffffff, 0x3f40000000000000};
-    // No exponent above that of 1, and none of 0, which with a sign is the NaN of the fnuz types.
+    // No exponent above that of 1, and never 0, which with a sign is the NaN of the fnuz types.
     case DType::f8_e5m2:
     case DType::f8_e4m3:
     case DType::f8_e4m3fnuz:
@@ -40,10 +40,10 @@ Pattern pattern_of(OracleKind kind, DType dtype) {
   }
 }
 
-/// Bits after which a dtype's pattern repeats.
+/// The period of a dtype's pattern in bits.
 int period(DType dtype) { return dtype == DType::c64 ? 32 : bits(dtype); }
 
-/// The pattern of an element in every place of a 64-bit word. Elements of 4 and 6 bits have none.
+/// The pattern repeated through a 64-bit word. Elements of 4 and 6 bits have none.
 Pattern repeated(Pattern p, int width) {
   if (p.set == 0 && p.keep == ~0ULL) return p;
   for (; width < 64; width *= 2) {
@@ -53,7 +53,7 @@ Pattern repeated(Pattern p, int width) {
   return p;
 }
 
-/// The bytes of one tensor.
+/// Generates the bytes of one tensor.
 class Stream {
  public:
   Stream(const Oracle& oracle, std::string_view name, DType dtype)
@@ -79,7 +79,7 @@ class Stream {
     return std::endian::native == std::endian::little ? value : __builtin_bswap64(value);
   }
 
-  /// Some bytes of one word.
+  /// Writes some bytes of one word.
   void write_part(Index begin, Index n, std::byte* out) const {
     const std::uint64_t value = word_at(static_cast<std::uint64_t>(begin / 8));
     std::byte bytes[8];
@@ -97,7 +97,7 @@ std::uint64_t read_bits(const std::byte* p, Index bytes) {
   return value;
 }
 
-/// The mismatch of the element that holds byte `column` of `row`.
+/// The mismatch of the element that contains byte `column` of `row`.
 OracleMismatch mismatch_at(const ByteMatrix& matrix, const Stream& stream, Index row, Index column,
                            const std::byte* byte) {
   const Index element = std::max(matrix.bits / 8, 1);
@@ -117,8 +117,8 @@ OracleMismatch mismatch_at(const ByteMatrix& matrix, const Stream& stream, Index
   return m;
 }
 
-/// Compares one row in pieces that fit in the first-level cache. @return the first wrong byte's
-/// offset or -1
+/// Compares one row in pieces that fit in the L1 cache. @return the offset of the first wrong byte,
+/// or -1
 Index first_difference(const Stream& stream, Index begin, Index bytes, const std::byte* data) {
   constexpr Index kPiece = 4096;
   std::array<std::byte, kPiece> want;
@@ -131,7 +131,7 @@ Index first_difference(const Stream& stream, Index begin, Index bytes, const std
   return -1;
 }
 
-/// True when mismatch a comes before b in row-major order.
+/// True if mismatch a comes before b in row-major order.
 bool comes_before(const OracleMismatch& a, const OracleMismatch& b) {
   return std::lexicographical_compare(a.index.begin(), a.index.end(), b.index.begin(),
                                       b.index.end());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of blocks are taken band by band, and a band in parts of columns that stay in the caches
-// between the two passes over them: the largest magnitudes, then the casts.
+// Processes one band (row of blocks) at a time, in parts of columns that stay in the caches between
+// two passes: the largest magnitudes, then the casts.
 #include "reshard/transform/quantise.h"
 
 #include <fmt/format.h>
@@ -21,7 +21,7 @@ using kernels::QuantiseKernels;
 using kernels::ScalePlaces;
 using kernels::SmallFloat;
 
-/// Blocks of a part, and bytes of the source that are to stay cached between two passes.
+/// Blocks per part, and bytes of the source that must stay cached between both passes.
 constexpr Index kPartBlocks = 128, kQuantisePartBytes = Index{256} << 10;
 
 const QuantiseKernels& quantise_kernels() {
@@ -55,7 +55,7 @@ Index data_bytes(const QuantFormat& format, Index cols) {
   return format.data == DType::f4 ? cols / 2 : cols;
 }
 
-/// One scale for the whole matrix: its amax must come from the caller.
+/// True if the whole matrix has one scale; the caller then provides its amax.
 bool is_one_block(const QuantFormat& format) {
   return format.block_rows == 0 && format.block_cols == 0;
 }
@@ -74,14 +74,14 @@ kernels::ScaleMaker maker_of(const QuantFormat& format, float matrix_amax) {
   return maker;
 }
 
-/// True where every block of rows that begin at `first`, `row_bytes` apart, begins at a multiple of
-/// `unit`.
+/// True if every block of the rows that begin at `first`, `row_bytes` apart, begins at a multiple
+/// of `unit`.
 bool are_aligned(const std::byte* first, Index row_bytes, Index block_bytes, Index unit) {
   const auto address = static_cast<Index>(reinterpret_cast<std::uintptr_t>(first) & 0xffffU);
   return address % unit == 0 && row_bytes % unit == 0 && block_bytes % unit == 0;
 }
 
-/// Short pieces of rows end before the processor has begun to read ahead of them by itself.
+/// Short pieces of rows end before the hardware prefetcher starts.
 constexpr Index kRowsAhead = 3;
 
 void prefetch(const std::byte* first, Index bytes) {
@@ -103,7 +103,7 @@ class Bands {
                  are_aligned(dst.data, dst.row_bytes, data_bytes(dst.format, block_),
                              kernels::stream_unit(maker_.data))) {}
 
-  /// Rows [begin, end) are a row of blocks, or any rows of a matrix that is one block.
+  /// Rows [begin, end): one row of blocks, or any rows of a single-block matrix.
   void run(Index begin, Index end) {
     const Index blocks = scale_cols(dst_.format, src_.cols);
     const Index fit = kQuantisePartBytes / (bytes_of_element(src_.dtype) * (end - begin)) / block_;
@@ -112,20 +112,20 @@ class Bands {
       part(begin, end, first, std::min(first + step, blocks));
   }
 
-  /// As it is stored.
+  /// As stored.
   float factor(bool divides) const { return divides ? maker_.inverse_factor : maker_.factor; }
 
  private:
-  /// Blocks [first, last) of the band.
+  /// Quantises blocks [first, last) of the band.
   void part(Index begin, Index end, Index first, Index last) {
     const Index col = first * block_, n = std::min(last * block_, src_.cols) - col;
     const std::byte* const src = src_.data + col * bytes_of_element(src_.dtype);
     std::byte* const data = dst_.data + data_bytes(dst_.format, col);
     make_scales(src, begin, end, n, last - first);
-    // The range that holds the first row writes the scale of a matrix that is one block.
+    // The range that contains the first row writes the scale of a single-block matrix.
     if (!is_one_block(dst_.format) || begin == 0) write_scales(begin, first, last);
-    // What the next part reads is fetched while this one is encoded: the same rows further on, or
-    // the rows of the next band.
+    // While this part is encoded, the source of the next one is prefetched: the same rows further
+    // on, or the rows of the next band.
     const std::byte* next = last * block_ < src_.cols ? src + n * bytes_of_element(src_.dtype)
                                                       : src_.data + (end - begin) * src_.row_bytes;
     if (last * block_ >= src_.cols && 2 * end - begin > src_.rows) next = src;
@@ -141,7 +141,7 @@ class Bands {
     const Index made = (blocks + kTogether - 1) / kTogether * kTogether;
     std::array<std::uint32_t, kPartBlocks> maxima;
     std::fill_n(maxima.begin(), blocks, 0U);
-    // Ordinary numbers: zeros would be slower.
+    // Pads with ordinary numbers: zeros would be slower.
     std::fill_n(maxima.begin() + blocks, made - blocks, kernels::kFloatOne);
     if (is_one_block(dst_.format)) {
       maxima[0] = matrix_amax_;
@@ -156,14 +156,14 @@ class Bands {
     kernels_.scales(maker_, maxima.data(), made, stored_.data(), by_.data());
   }
 
-  /// How to encode n elements of a row.
+  /// The function that encodes n elements of a row.
   QuantiseKernels::Encode encoder(const std::byte* src, Index n) const {
     const auto kind = static_cast<std::size_t>(maker_.data);
     const auto choose = [&](const QuantiseKernels::OfSource& source) {
       return kernels::divides(maker_.kind) ? source.divide[kind] : source.multiply[kind];
     };
     if (!is_one_block(dst_.format)) return choose(source_);
-    // The caller's amax may be too small, or not know of every NaN.
+    // The caller's amax may be too small, or miss a NaN.
     std::uint32_t maximum = 0;
     source_.amaxes(src, n, n, &maximum);
     return choose(maximum > matrix_amax_
@@ -241,7 +241,7 @@ Index scale_bytes(const QuantFormat& format, Index rows, Index cols) {
 
 Result<> check_quant_format(const QuantFormat& format, Index rows, Index cols) {
   RESHARD_TRY(check_format(format));
-  // A quarter of what fits, so that no size in bytes overflows.
+  // A quarter of the range, so that no size in bytes overflows.
   constexpr Index kMost = Index{1} << 60;
   Index elements = 0;
   if (rows < 0 || cols < 0 || rows > kMost || cols > kMost ||

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What tests of quantising go through: formats, instruction sets, plain matrices and their values.
+// Test cases of quantisation: formats, instruction sets, plain matrices and their values.
 #pragma once
 
 #include <cstdint>
@@ -10,13 +10,13 @@
 
 namespace reshard {
 
-/// Every instruction set that works here.
+/// All instruction sets that this machine supports.
 std::vector<SimdLevel> simd_levels();
 
-/// All named formats, and some with blocks that no vector has.
+/// All named formats, and some with block sizes that are not multiples of a vector.
 const std::vector<QuantFormat>& quant_formats();
 
-/// Plain numbers of one dtype, in memory with gaps between rows and without alignment.
+/// A plain matrix in unaligned memory with gaps between rows.
 class PlainMatrix {
  public:
   /// `values` row-major, rounded to the dtype.
@@ -37,10 +37,11 @@ class PlainMatrix {
   std::vector<std::byte> bytes_;
 };
 
-/// Values of many kinds: weights, all magnitudes, few distinct ones, and sometimes what is special.
+/// Values of many kinds: like weights, of all magnitudes, with few distinct values, and special
+/// ones.
 std::vector<float> random_values(Index count, std::uint64_t seed);
 
-/// quantise() of the whole matrix, into memory that was not zero.
+/// quantise() of the whole matrix, into non-zero memory.
 QuantBytes quantised(const QuantFormat& format, PlainMatrix& plain);
 
 }  // namespace reshard

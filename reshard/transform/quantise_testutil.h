@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A slow quantiser by the definitions of the formats: tables of values, nearest by search, scales
-// by trying exponents. Shares no arithmetic with the kernels.
+// A slow reference quantiser that follows the definitions of the formats: tables of values, nearest
+// value by search, scales by trial of exponents. Shares no arithmetic with the kernels.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace reshard {
 
-/// Memory of a quantised matrix, scales in the format's order.
+/// A quantised matrix in owned memory, with scales in the format's order.
 struct QuantBytes {
   std::vector<std::byte> data, scales;
   float factor = 0;
@@ -23,21 +23,21 @@ QuantMatrix view(const QuantFormat& format, Index rows, Index cols, QuantBytes& 
 /// Memory for a matrix, filled with `fill`.
 QuantBytes quant_bytes(const QuantFormat& format, Index rows, Index cols, std::byte fill);
 
-/// The value of a code of F8_E4M3, F8_E8M0 or F4, by the definition of its fields.
+/// The value of a code of F8_E4M3, F8_E8M0 or F4, from its bit fields.
 double value_of_code(DType dtype, unsigned code);
 
 /// The code of the nearest value, ties to the even code, saturated. NaN: 0x7f or 0xff, F4 7.
 unsigned nearest_code(DType dtype, double value);
 
-/// The whole matrix, `values` row-major. The order of operations in float is that of quantise.h.
+/// Quantises a matrix; `values` are row-major. Float operations are in the order of quantise.h.
 QuantBytes reference_quantise(const QuantFormat& format, Index rows, Index cols,
                               const std::vector<float>& values);
 
-/// Row-major floats.
+/// Dequantises a matrix. Row-major.
 std::vector<float> reference_dequantise(const QuantFormat& format, Index rows, Index cols,
                                         const QuantBytes& bytes);
 
-/// Where scale (row, col) lies in `QuantBytes::scales`, by the definition of the tiles.
+/// The index of scale (row, col) in `QuantBytes::scales`, from the definition of the tiles.
 std::size_t reference_scale_place(const QuantFormat& format, Index cols, Index row, Index col);
 
 }  // namespace reshard

@@ -6,8 +6,7 @@
 
 namespace reshard {
 
-/// Instruction sets that the kernels of this room are written for, weakest first. Every level gives
-/// the same bytes and the same fingerprints.
+/// The instruction sets that kernels are written for, weakest first. All give identical results.
 enum class SimdLevel : std::uint8_t {
   portable,  ///< Plain C++.
   avx2,      ///< AVX2.
@@ -17,22 +16,23 @@ enum class SimdLevel : std::uint8_t {
 /// "portable", "avx2", "avx512".
 std::string_view name(SimdLevel level);
 
-/// The strongest level that this processor and operating system support; asked once per process.
+/// The strongest level that processor and operating system support; determined once per process.
 SimdLevel best_simd_level();
 
-/// The level in use: best_simd_level(), or a weaker one named by the environment variable
-/// RESHARD_SIMD at the first call, or what set_simd_level chose last.
+/// The level in use: the last one given to set_simd_level(), else the one that the environment
+/// variable RESHARD_SIMD names at the first call, else best_simd_level(). Never above
+/// best_simd_level().
 SimdLevel simd_level();
 
-/// Chooses the level from now on, for tests and measurements. Not to be called while kernels run.
-/// @return what is used: `level`, or best_simd_level() where that is weaker
+/// Sets the level, for tests and benchmarks. Must not be called while kernels run.
+/// @return the level in use: `level`, or best_simd_level() if that is weaker
 SimdLevel set_simd_level(SimdLevel level);
 
-/// True where memory is fastest as one stream in order, as on EPYC; false where several streams
-/// side by side are faster, as on Xeon. Asked once per process. Changes speed only.
+/// True if memory is fastest as one stream in order (EPYC), false if several parallel streams are
+/// faster (Xeon). Determined once per process. Affects speed only.
 bool reads_best_in_order();
 
-/// Chooses the answer from now on, for tests and measurements. Not to be called while kernels run.
+/// Sets the answer, for tests and benchmarks. Must not be called while kernels run.
 void set_reads_best_in_order(bool value);
 
 }  // namespace reshard

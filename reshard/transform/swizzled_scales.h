@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where swizzled scales lie: the order that block-scaled matrix products of Blackwell read
-// (cuBLASLt's 128x4 tiles).
+// The order of swizzled scales: tiles of 128 x 4, as block-scaled matrix products on Blackwell read
+// them (cuBLASLt).
 #pragma once
 
 #include "reshard/index/interval.h"
 
 namespace reshard {
 
-/// Tiles of swizzled scales: rows and columns of scales, and their bytes.
+/// Size of a tile of swizzled scales: rows and columns of scales, and bytes.
 inline constexpr Index kScaleTileRows = 128, kScaleTileCols = 4, kScaleTileBytes = 512;
 
 /// `rows` rounded up to whole tiles.
@@ -18,7 +18,7 @@ constexpr Index scale_tile_cols(Index cols) {
   return (cols + kScaleTileCols - 1) / kScaleTileCols * kScaleTileCols;
 }
 
-/// The byte of a swizzled scale, in a matrix of `cols` scales across.
+/// The offset of a swizzled scale in bytes. `cols`: the matrix' number of scales across.
 constexpr Index swizzled_scale_offset(Index row, Index col, Index cols) {
   const Index tile =
       row / kScaleTileRows * (scale_tile_cols(cols) / kScaleTileCols) + col / kScaleTileCols;

@@ -9,16 +9,16 @@
 
 namespace reshard {
 
-/// What decides which loops run: both change speed only.
+/// The settings that select kernels. Both affect speed only.
 struct KernelChoice {
   SimdLevel level;
   bool in_order;  ///< see reads_best_in_order
 };
 
-/// Every level that this machine can run, weakest first, with both ways to read memory.
+/// All levels that this machine supports, weakest first, each with both ways to read memory.
 std::vector<KernelChoice> kernel_choices();
 
-/// Makes a choice until the end of its scope, then the one before. One at a time, in one thread.
+/// Selects kernels until the end of the scope, then restores the previous choice. Not thread-safe.
 class KernelScope {
  public:
   explicit KernelScope(KernelChoice choice) : before_{simd_level(), reads_best_in_order()} {
@@ -36,7 +36,7 @@ class KernelScope {
   KernelChoice before_;
 };
 
-/// `size` bytes that depend on `seed` alone.
+/// `size` pseudo-random bytes that depend only on `seed`.
 std::vector<std::byte> random_bytes(Index size, std::uint64_t seed);
 
 }  // namespace reshard

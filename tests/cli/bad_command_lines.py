@@ -208,7 +208,7 @@ LAYOUTS = [
         "unknown tensor to ignore",
         PLAN + "--from hf --to hf --ignore lm_hed.weight",
         "'lm_hed.weight'",
-        "none",
+        "matches no tensor",
     ),
     case(
         "more memory than there is",

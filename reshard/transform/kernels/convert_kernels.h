@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Floats of 16 bits to and from floats of 32: the inner loops behind convert.h.
+// The inner loops behind convert.h: 16-bit floats to and from 32-bit floats.
 #pragma once
 
 #include <cstddef>
@@ -8,24 +8,23 @@
 
 namespace reshard::kernels {
 
-/// Elements that are converted at once where a map works on them; their floats stay in the
-/// first-level cache.
+/// Elements that are converted at a time if a value map applies; their floats stay in the L1 cache.
 inline constexpr int kConvertBlock = 512;
 
-/// Any n; no alignment is needed. `stream` allows stores past the caches.
+/// Any n; no alignment is required. `stream` permits stores past the caches.
 struct ConvertKernels {
   using Function = void (*)(const std::byte* src, std::byte* dst, std::ptrdiff_t n, bool stream);
-  Function from_bf16, from_f16;  ///< to floats
-  Function to_bf16, to_f16;      ///< from floats
+  Function from_bf16, from_f16;  ///< to floats.
+  Function to_bf16, to_f16;      ///< from floats.
 };
 
-/// One element, in plain C++; all kernels give these bits.
+/// One element, in plain C++. All kernels produce these bits.
 float from_bf16(std::uint16_t bits);
 float from_f16(std::uint16_t bits);
 std::uint16_t to_bf16(float value);
 std::uint16_t to_f16(float value);
 
-/// Elements one by one.
+/// Converts element by element.
 template <auto One, class From, class To>
 void convert_each(const std::byte* src, std::byte* dst, std::ptrdiff_t n) {
   for (std::ptrdiff_t i = 0; i < n; ++i) {

@@ -31,7 +31,7 @@ Vector interleave(Vector a, Vector b) {
   }(std::make_index_sequence<16>{});
 }
 
-/// Turns the square of 16/E by 16/E elements: row i of the result is column i.
+/// Transposes a square of 16/E by 16/E elements.
 template <std::size_t E>
 void turn(const std::byte* src, Index src_stride, std::byte* dst, Index dst_stride) {
   constexpr std::size_t n = kVector / E;
@@ -64,8 +64,8 @@ void write_line(std::byte* dst, const std::byte* line, bool streaming) {
   std::memcpy(dst, line, kLineBytes);
 }
 
-/// A two-dimensional transposition of elements of E bytes: `across` is contiguous in the source,
-/// `along` in the destination.
+/// Transposes two dimensions of elements of E bytes: `across` is contiguous in the source, `along`
+/// in the destination.
 template <std::size_t E>
 void transpose(const Loop& across, const Loop& along, const std::byte* src, std::byte* dst,
                bool streaming) {
@@ -91,7 +91,7 @@ void transpose(const Loop& across, const Loop& along, const std::byte* src, std:
     for (Index j = whole_along; j < along.count; ++j) element(i, j);
 }
 
-/// Run by run; E is the run's size where it is known when compiling, else 0.
+/// Copies run by run. E: the size of a run if known at compile time, else 0.
 template <std::size_t E>
 void copy_each(const StridedCopy& copy, const std::byte* src, std::byte* dst) {
   if (copy.num_loops == 0) {

@@ -23,11 +23,11 @@ struct Vector {
   RESHARD_TARGET static Vector zero() { return {_mm256_setzero_si256()}; }
   RESHARD_TARGET static Vector load(const void* p) {
     Vector a{_mm256_loadu_si256(static_cast<const __m256i*>(p))};
-    // Keeps it one load, as in the AVX-512 form.
+    // Keeps it a single load, as in the AVX-512 kernel.
     asm("" : "+x"(a.v));
     return a;
   }
-  /// Bytes [from, to), which begin at `p`, the others 0.
+  /// Bytes [from, to), which begin at `p`; all others 0.
   RESHARD_TARGET static Vector load_some(const std::byte* p, std::size_t from, std::size_t to) {
     alignas(32) std::byte bytes[kBytes] = {};
     std::memcpy(bytes + from, p, to - from);
@@ -37,7 +37,7 @@ struct Vector {
 
 RESHARD_TARGET inline Vector odd_words(Vector a) { return {_mm256_srli_epi64(a.v, 32)}; }
 RESHARD_TARGET inline Vector plus(Vector a, Vector b) { return {_mm256_add_epi64(a.v, b.v)}; }
-/// The products of the low halves of the 64-bit places.
+/// The products of the low halves of the 64-bit lanes.
 RESHARD_TARGET inline Vector multiply_words(Vector a, Vector b) {
   return {_mm256_mul_epu32(a.v, b.v)};
 }

@@ -22,11 +22,11 @@ struct Vector {
   RESHARD_TARGET static Vector zero() { return {_mm512_setzero_si512()}; }
   RESHARD_TARGET static Vector load(const void* p) {
     Vector a{_mm512_loadu_si512(p)};
-    // Keeps it one load. Folded into each of the three uses, it is slower by a fifth.
+    // Keeps it a single load. Folded into each of its three uses, it is slower by a fifth.
     asm("" : "+v"(a.v));
     return a;
   }
-  /// Bytes [from, to), which begin at `p`, the others 0.
+  /// Bytes [from, to), which begin at `p`; all others 0.
   RESHARD_TARGET static Vector load_some(const std::byte* p, std::size_t from, std::size_t to) {
     const __mmask64 mask = _bzhi_u64(~0ULL, static_cast<unsigned>(to)) & (~0ULL << from);
     const auto shifted = reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(p) - from);
@@ -34,12 +34,12 @@ struct Vector {
   }
 };
 
-// The forms with a mask of all places: g++ 12 warns that the others read something uninitialised.
+// Masked intrinsics with a full mask: g++ 12 warns that the plain ones read uninitialised values.
 RESHARD_TARGET inline Vector odd_words(Vector a) {
   return {_mm512_maskz_srli_epi64(0xff, a.v, 32)};
 }
 RESHARD_TARGET inline Vector plus(Vector a, Vector b) { return {_mm512_add_epi64(a.v, b.v)}; }
-/// The products of the low halves of the 64-bit places.
+/// The products of the low halves of the 64-bit lanes.
 RESHARD_TARGET inline Vector multiply_words(Vector a, Vector b) {
   return {_mm512_maskz_mul_epu32(0xff, a.v, b.v)};
 }

@@ -11,22 +11,22 @@
 
 namespace reshard::kernels {
 
-/// Bytes of a part of a row, and the 32-bit words in it.
+/// Bytes per part of a row, and 32-bit words per part.
 inline constexpr std::size_t kPartBytes = 16384, kPartWords = kPartBytes / 4;
 
 /// B_l of the definition.
 struct ColumnTable {
-  /// Words after the first kPartWords are there to be loaded, and multiplied by 0.
+  /// Words beyond the first kPartWords are loaded but multiplied by 0.
   alignas(64) std::array<std::array<std::uint32_t, kPartWords + 16>, 2> weight;
-  /// Sum of the weights before each.
+  /// Prefix sums of the weights.
   std::array<std::array<std::uint64_t, kPartWords + 1>, 2> before;
 };
 
-/// The table, built once. Thread-safe.
+/// The table, computed once. Thread-safe.
 const ColumnTable& column_table();
 
-/// Bytes [begin, begin + bytes) of `rows` parts: those of part `first + i * step` are at data + i *
-/// stride.
+/// Bytes [begin, begin + bytes) of `rows` parts. Those of part first + i * step are at
+/// data + i * stride.
 struct PartBlock {
   const ColumnTable* table;  ///< column_table()
   const std::byte* data;
@@ -35,7 +35,7 @@ struct PartBlock {
   std::size_t begin, bytes;  ///< bytes > 0, begin + bytes <= kPartBytes
   std::uint64_t first, step;
   std::array<std::uint64_t, 2> keys;
-  /// What the "+ 1" of all bytes adds to each part's sum over columns.
+  /// The contribution of the "+ 1" of all bytes to each part's sum over columns.
   std::array<std::uint64_t, 2> ones;
   bool in_order = reads_best_in_order();
 };
@@ -45,7 +45,7 @@ constexpr std::uint64_t part_weight(std::uint64_t key, std::uint64_t part) {
   return mix64(key + part) | 1;
 }
 
-/// Adds the block's part of F_l to sum[l].
+/// Adds the block's contribution to F_l to sum[l].
 using FingerprintKernel = void (*)(const PartBlock&, std::array<std::uint64_t, 2>& sum);
 
 void fingerprint_portable(const PartBlock& block, std::array<std::uint64_t, 2>& sum);

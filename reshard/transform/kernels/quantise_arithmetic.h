@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// What one element and one scale become: the arithmetic that all kernels of quantise.h agree on,
-// bit for bit. Plain functions of integers and IEEE floats, without a library, so that a GPU's
-// source can include them.
+// The arithmetic of one element and one scale. All kernels of quantise.h agree with it bit for bit.
+// Plain functions of integers and IEEE floats without a library, so that GPU sources can include
+// them.
 //
-// Casts round to nearest even and saturate. Float operations are one multiplication or division
-// each, never an addition after a product, so that no compiler can fuse them.
+// Casts round to nearest even and saturate. No addition follows a product, so that no compiler can
+// fuse float operations.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@
 
 namespace reshard::kernels {
 
-/// Bits of floats.
+/// Bit patterns of floats.
 inline constexpr std::uint32_t kFloatInfinity = 0x7f800000U, kFloatNan = 0x7fc00000U,
                                kFloatMagnitude = 0x7fffffffU, kFloatOne = 0x3f800000U,
                                kFloatLargest = 0x7f7fffffU;
@@ -35,21 +35,20 @@ RESHARD_HOST_DEVICE constexpr bool is_nan_bits(std::uint32_t bits) {
 /// The dtypes of data.
 enum class SmallFloat : std::uint8_t { e4m3, e2m1 };
 
-/// A small float in terms of float's bits.
+/// Properties of a small float, in terms of float's bits.
 struct SmallFloatTraits {
   int mantissa_bits;              ///< of a normal number.
   int bias;                       ///< of the exponent.
   std::uint32_t largest;          ///< bits of the largest number as a float.
   std::uint32_t largest_code;     ///< its code.
-  std::uint32_t nan_code;         ///< what NaN becomes.
-  std::uint32_t sign_code;        ///< the sign's bit.
+  std::uint32_t nan_code;         ///< of NaN.
+  std::uint32_t sign_code;        ///< the sign bit.
   std::uint32_t largest_top;      ///< mantissa of the largest number, in float's bits.
   std::int32_t largest_exponent;  ///< floor(log2(largest)).
   float largest_value;
 };
 
-/// E4M3: NaN is 0x7f with its sign. E2M1 has no NaN: it becomes 6, as the hardware's conversion
-/// makes it.
+/// E4M3: NaN is 0x7f with its sign. E2M1 has no NaN: it becomes 6, as in hardware conversions.
 RESHARD_HOST_DEVICE constexpr SmallFloatTraits traits(SmallFloat kind) {
   return kind == SmallFloat::e4m3
              ? SmallFloatTraits{3, 7, 0x43e00000U, 0x7e, 0x7f, 0x80, 0x600000U, 8, 448.0F}
@@ -65,7 +64,7 @@ RESHARD_HOST_DEVICE constexpr std::uint32_t small_from_float(SmallFloat kind, fl
   if (magnitude >= t.largest) return sign | t.largest_code;
   const int exponent = static_cast<int>(magnitude >> 23) - 127, least = 1 - t.bias;
   const std::uint32_t mantissa = (magnitude & 0x7fffffU) | 0x800000U;
-  // Bits to drop: more where the number is subnormal as a small float.
+  // Bits to drop: more if the result is subnormal.
   const int drop = 23 - t.mantissa_bits + (exponent < least ? least - exponent : 0);
   if (drop > 24) return sign;
   const std::uint32_t half = (1U << (drop - 1)) - 1, odd = mantissa >> drop & 1U;
@@ -104,30 +103,30 @@ RESHARD_HOST_DEVICE constexpr float e8m0_reciprocal(std::uint32_t byte) {
   return bits_float(byte == 254 ? 0x400000U : (254 - byte) << 23);
 }
 
-/// How scales are made.
+/// Dtype and rounding rule of scales.
 enum class ScaleKind : std::uint8_t { e8m0_up, e8m0_floor, f32_exact, f32_up, f32_floor, e4m3 };
 
-/// All that makes a scale of a block's amax.
+/// The parameters that turn a block's amax into its scale.
 struct ScaleMaker {
   ScaleKind kind;
   SmallFloat data;
-  std::uint8_t zero_block;       ///< E8M0 byte of a block of zeros.
+  std::uint8_t zero_block;       ///< E8M0 scale of a block of zeros.
   float factor, inverse_factor;  ///< the matrix' factor and 1 / factor, or 1. For e4m3.
 };
 
-/// A block's scale as it is stored, and what its elements are brought to size with before the cast:
-/// a factor, or a divisor (see divides). NaN: every element becomes NaN, whatever it is.
+/// A block's scale as stored, and the multiplier or divisor (see divides) that is applied to its
+/// elements before the cast. If that is NaN, every element becomes NaN.
 struct BlockScale {
   std::uint32_t stored;  ///< a byte, or the bits of a float.
   float by;
 };
 
-/// True where elements are divided.
+/// True if elements are divided by BlockScale::by, not multiplied.
 RESHARD_HOST_DEVICE constexpr bool divides(ScaleKind kind) { return kind == ScaleKind::f32_exact; }
 
-/// The power of two that a rule makes of `amax`, as an E8M0 byte. amax / largest is never computed:
-/// comparing mantissas is exact also where that would round or underflow. Infinity: 254 rounded up,
-/// as cvt.rp.satfinite.ue8m0x2 gives. @pre not NaN
+/// The power-of-two scale for `amax`, as an E8M0 byte. Compares mantissas instead of computing
+/// amax / largest, which could round or underflow. Infinity rounds up to 254, as in
+/// cvt.rp.satfinite.ue8m0x2. @pre not NaN
 RESHARD_HOST_DEVICE constexpr std::uint32_t power_of_two(SmallFloat data, bool up,
                                                          std::uint32_t amax) {
   const SmallFloatTraits t = traits(data);
@@ -138,8 +137,8 @@ RESHARD_HOST_DEVICE constexpr std::uint32_t power_of_two(SmallFloat data, bool u
   return byte < 0 ? 0U : static_cast<std::uint32_t>(byte);
 }
 
-/// amax / divisor; 1 where that is 0, and 2^127 where amax is infinite, so that finite elements
-/// keep a value and the infinite ones come back as infinity. @pre not NaN
+/// amax / divisor; 1 if that is 0; 2^127 if amax is infinite, so that finite elements keep a value
+/// and infinite ones come back as infinity. @pre not NaN
 RESHARD_HOST_DEVICE constexpr float exact_scale(float amax, float divisor) {
   if (float_bits(amax) == kFloatInfinity) return bits_float(254U << 23);
   const float scale = amax / divisor;
@@ -163,7 +162,7 @@ RESHARD_HOST_DEVICE constexpr float inverse_factor(float factor) {
   return is_nan_bits(float_bits(factor)) ? factor : finite_quotient(1.0F, factor);
 }
 
-/// The same as compressed-tensors stores it: what block scales are divided by.
+/// The factor as compressed-tensors stores it: block scales are divided by it.
 RESHARD_HOST_DEVICE constexpr float tensor_divisor(SmallFloat data, float amax) {
   const float factor = tensor_factor(data, amax);
   const std::uint32_t bits = float_bits(amax);
@@ -175,7 +174,7 @@ RESHARD_HOST_DEVICE constexpr BlockScale e8m0_scale(const ScaleMaker& maker, std
   const bool up = maker.kind == ScaleKind::e8m0_up;
   if (amax == 0) return {maker.zero_block, 1.0F};
   const std::uint32_t byte = power_of_two(maker.data, up, amax);
-  // Rounded up, the engines leave elements of the least scale as they are, which makes them 0.
+  // When rounding up, engines do not scale elements of blocks with the least scale: they become 0.
   return {byte, up && byte == 0 ? 1.0F : e8m0_reciprocal(byte)};
 }
 
@@ -190,8 +189,8 @@ RESHARD_HOST_DEVICE constexpr BlockScale f32_scale(const ScaleMaker& maker, std:
   return {normal << 23, e8m0_reciprocal(normal)};
 }
 
-/// (amax / largest) / factor as E4M3; elements are multiplied by (1 / factor) / scale: the order of
-/// torchao.
+/// (amax / largest) / factor as E4M3; elements are multiplied by (1 / factor) / scale, in the order
+/// of torchao.
 RESHARD_HOST_DEVICE constexpr BlockScale e4m3_scale(const ScaleMaker& maker, std::uint32_t amax) {
   const float relative = bits_float(amax) / traits(maker.data).largest_value / maker.factor;
   const std::uint32_t byte = small_from_float(SmallFloat::e4m3, relative);
@@ -200,7 +199,7 @@ RESHARD_HOST_DEVICE constexpr BlockScale e4m3_scale(const ScaleMaker& maker, std
   return {byte, finite_quotient(maker.inverse_factor, scale)};
 }
 
-/// The scale of a block. `amax`: bits of its largest magnitude as a float.
+/// The scale of a block. `amax`: the bits of its largest magnitude as a float.
 RESHARD_HOST_DEVICE constexpr BlockScale block_scale(const ScaleMaker& maker, std::uint32_t amax) {
   const bool nan = is_nan_bits(amax);
   switch (maker.kind) {
@@ -224,15 +223,15 @@ RESHARD_HOST_DEVICE constexpr std::uint32_t encoded(SmallFloat kind, bool divide
   return small_from_float(kind, divides ? value / by : value * by);
 }
 
-/// The number that a stored scale is.
+/// The value of a stored scale.
 RESHARD_HOST_DEVICE constexpr float scale_to_float(ScaleKind kind, std::uint32_t stored) {
   if (kind == ScaleKind::e4m3) return small_to_float(SmallFloat::e4m3, stored);
   const bool byte = kind == ScaleKind::e8m0_up || kind == ScaleKind::e8m0_floor;
   return byte ? e8m0_to_float(stored) : bits_float(stored);
 }
 
-/// The value of a code; `scale`: scale_to_float() times the factor, where there is one. All
-/// elements of a block whose scale is NaN are the same NaN.
+/// The value of a code. `scale`: scale_to_float() times the factor, if there is one. All elements
+/// of a block with a NaN scale are the same NaN.
 RESHARD_HOST_DEVICE constexpr float decoded(SmallFloat kind, std::uint32_t code, float scale) {
   if (is_nan_bits(float_bits(scale))) return bits_float(kFloatNan);
   return small_to_float(kind, code) * scale;

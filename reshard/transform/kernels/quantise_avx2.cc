@@ -54,7 +54,7 @@ RESHARD_TARGET inline Ints larger(Ints a, std::uint32_t b) {
 RESHARD_TARGET inline Ints operator<<(Ints a, int places) {
   return {_mm256_slli_epi32(a.v, places)};
 }
-/// The bits of `mask` from a, the others from b.
+/// The bits in `mask` from a, the others from b.
 RESHARD_TARGET inline Ints picked(std::uint32_t mask, Ints a, Ints b) {
   return (a & mask) | (b & ~mask);
 }
@@ -82,7 +82,7 @@ RESHARD_TARGET inline Floats load_f16(const std::byte* src) {
   return {_mm256_cvtph_ps(load_halves(src))};
 }
 
-/// Stores of whole registers, past the caches or not.
+/// Stores whole registers, past the caches or not.
 template <bool Stream>
 RESHARD_TARGET inline void put(__m256i a, std::byte* dst) {
   auto* const at = reinterpret_cast<__m256i*>(dst);
@@ -152,7 +152,7 @@ class Codes<SmallFloat::e4m3> {
     const __m256i magnitude = _mm256_and_si256(wide_, _mm256_set1_epi16(0x7f));
     return _mm256_movemask_epi8(_mm256_cmpeq_epi16(magnitude, _mm256_set1_epi16(0x7f))) != 0;
   }
-  /// The numbers, 2^8 smaller, from `first` on.
+  /// The numbers from `first` on, 2^8 too small.
   RESHARD_TARGET Floats floats(std::ptrdiff_t first) const {
     const __m256i magnitude =
         _mm256_and_si256(_mm256_slli_epi16(wide_, 7), _mm256_set1_epi16(0x3f80));
@@ -171,7 +171,7 @@ template <>
 class Codes<SmallFloat::e2m1> {
  public:
   RESHARD_TARGET explicit Codes(const std::byte* data) {
-    // The upper byte of the half that has the value; the lower one is 0.
+    // The code is the upper byte of the half; the lower byte is 0.
     const __m128i table = _mm_setr_epi8(0, 0x38, 0x3c, 0x3e, 0x40, 0x42, 0x44, 0x46, -128, -72, -68,
                                         -66, -64, -62, -60, -58);
     const __m128i packed = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(data));
@@ -191,7 +191,7 @@ class Codes<SmallFloat::e2m1> {
   __m128i tops_;
 };
 
-/// The largest magnitude, in the bits of the source.
+/// The largest magnitude, as bits of the source dtype.
 class RawMaximum {
  public:
   static constexpr std::ptrdiff_t kVectorBytes = 32;
@@ -210,7 +210,7 @@ class RawMaximum {
     }
   }
 
-  /// @pre 0 < n, and fewer than a vector has
+  /// @pre n > 0 is less than the elements of a vector
   template <class Source>
   RESHARD_TARGET void add_some(const std::byte* src, std::ptrdiff_t n) {
     alignas(32) std::byte padded[kVectorBytes] = {};
@@ -225,7 +225,7 @@ class RawMaximum {
   RESHARD_TARGET std::uint32_t raw16() const {
     const __m128i eight =
         _mm_max_epu16(_mm256_castsi256_si128(maximum_), _mm256_extracti128_si256(maximum_, 1));
-    // The least of the complements is that of the largest.
+    // The minimum of the complements is the complement of the maximum.
     const __m128i least = _mm_minpos_epu16(_mm_xor_si128(eight, _mm_set1_epi16(-1)));
     return ~static_cast<std::uint32_t>(_mm_cvtsi128_si32(least)) & 0xffffU;
   }
@@ -241,14 +241,14 @@ class RawMaximum {
   __m256i maximum_;
 };
 
-/// AVX2 has no way that is faster than block by block.
+/// With AVX2 nothing is faster than block by block.
 template <class Source>
 inline std::ptrdiff_t several_amaxes(const std::byte*, std::ptrdiff_t, std::ptrdiff_t,
                                      std::uint32_t*) {
   return 0;
 }
 
-/// AVX2 lacks shifts by different counts in 16 bits.
+/// AVX2 lacks variable shifts of 16-bit lanes.
 template <class Source, SmallFloat Kind, bool Stream>
 inline std::ptrdiff_t shift_exponents(const std::byte*, std::byte*, std::ptrdiff_t, std::ptrdiff_t,
                                       const float*, const std::byte*) {

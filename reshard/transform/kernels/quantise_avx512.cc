@@ -16,7 +16,7 @@ namespace reshard::kernels {
 namespace {
 
 constexpr std::ptrdiff_t kLanes = 16;
-/// All lanes. The forms with a mask: g++ 12 warns that the others read something uninitialised.
+/// A full mask. Masked intrinsics: g++ 12 warns that the plain ones read uninitialised values.
 constexpr __mmask16 kAll = 0xffff;
 
 struct Floats {
@@ -55,7 +55,7 @@ RESHARD_TARGET inline Ints larger(Ints a, std::uint32_t b) {
 RESHARD_TARGET inline Ints operator<<(Ints a, int places) {
   return {_mm512_maskz_slli_epi32(kAll, a.v, static_cast<unsigned>(places))};
 }
-/// The bits of `mask` from a, the others from b.
+/// The bits in `mask` from a, the others from b.
 RESHARD_TARGET inline Ints picked(std::uint32_t mask, Ints a, Ints b) {
   return {_mm512_ternarylogic_epi32(all(mask).v, a.v, b.v, 0xca)};
 }
@@ -77,7 +77,7 @@ RESHARD_TARGET inline Floats load_f16(const std::byte* src) {
   return {_mm512_maskz_cvtph_ps(kAll, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(src)))};
 }
 
-/// Stores of whole registers, past the caches or not.
+/// Stores whole registers, past the caches or not.
 template <bool Stream>
 RESHARD_TARGET inline void put(__m512i a, std::byte* dst) {
   Stream ? _mm512_stream_si512(reinterpret_cast<__m512i*>(dst), a) : _mm512_storeu_si512(dst, a);
@@ -141,11 +141,11 @@ class Codes<SmallFloat::e4m3> {
     const __m512i magnitude = _mm512_and_si512(wide_, _mm512_set1_epi16(0x7f));
     return _mm512_cmpeq_epi16_mask(magnitude, _mm512_set1_epi16(0x7f)) != 0;
   }
-  /// The numbers, 2^8 smaller, from `first` on.
+  /// The numbers from `first` on, 2^8 too small.
   RESHARD_TARGET Floats floats(std::ptrdiff_t first) const {
     const __m512i magnitude =
         _mm512_and_si512(_mm512_slli_epi16(wide_, 7), _mm512_set1_epi16(0x3f80));
-    // The sign's bit from the codes a byte higher, the others from the magnitude.
+    // The sign bit comes from the codes one byte higher, the other bits from the magnitude.
     const __m512i halves = _mm512_ternarylogic_epi32(_mm512_set1_epi16(static_cast<short>(0x8000)),
                                                      _mm512_slli_epi16(wide_, 8), magnitude, 0xca);
     return {_mm512_maskz_cvtph_ps(kAll, first == 0
@@ -161,7 +161,7 @@ template <>
 class Codes<SmallFloat::e2m1> {
  public:
   RESHARD_TARGET explicit Codes(const std::byte* data) {
-    // The upper byte of the half that has the value; the lower one is 0.
+    // The code is the upper byte of the half; the lower byte is 0.
     const __m128i table = _mm_setr_epi8(0, 0x38, 0x3c, 0x3e, 0x40, 0x42, 0x44, 0x46, -128, -72, -68,
                                         -66, -64, -62, -60, -58);
     const __m128i packed = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(data));
@@ -179,7 +179,7 @@ class Codes<SmallFloat::e2m1> {
   __m128i tops_;
 };
 
-/// The largest magnitude, in the bits of the source.
+/// The largest magnitude, as bits of the source dtype.
 class RawMaximum {
  public:
   static constexpr std::ptrdiff_t kVectorBytes = 64;
@@ -191,7 +191,7 @@ class RawMaximum {
     add_bits<Source>(_mm512_loadu_si512(src));
   }
 
-  /// @pre 0 < n, and fewer than a vector has
+  /// @pre n > 0 is less than the elements of a vector
   template <class Source>
   RESHARD_TARGET void add_some(const std::byte* src, std::ptrdiff_t n) {
     add_bits<Source>(_mm512_maskz_loadu_epi8(~0ULL >> (64 - n * Source::kBytes), src));
@@ -216,7 +216,7 @@ class RawMaximum {
     const __m256i half = _mm256_max_epu16(low(), high());
     const __m128i eight =
         _mm_max_epu16(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1));
-    // The least of the complements is that of the largest.
+    // The minimum of the complements is the complement of the maximum.
     const __m128i least = _mm_minpos_epu16(_mm_xor_si128(eight, _mm_set1_epi16(-1)));
     return ~static_cast<std::uint32_t>(_mm_cvtsi128_si32(least)) & 0xffffU;
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The inner loops behind quantise.h: one table of functions for each instruction set. All give the
-// bytes that quantise_arithmetic.h defines.
+// The inner loops behind quantise.h: one table of functions for each instruction set. All produce
+// the bytes that quantise_arithmetic.h defines.
 #pragma once
 
 #include <array>
@@ -11,7 +11,7 @@
 
 namespace reshard::kernels {
 
-/// Scales are made in arrays whose length is a multiple of this.
+/// Arrays of scales have a length that is a multiple of this.
 inline constexpr std::ptrdiff_t kScalesTogether = 16;
 
 /// Where blocks are stored past the caches, their places are multiples of as many bytes: of codes,
@@ -26,17 +26,17 @@ struct QuantiseKernels {
   /// bits; NaN is larger than all others.
   using Amaxes = void (*)(const std::byte* src, std::ptrdiff_t n, std::ptrdiff_t block,
                           std::uint32_t* maxima);
-  /// by[b]: BlockScale::by of block b. Only the portable kernels take NaN in a block whose `by` is
-  /// none, and quotients above the largest number. `stream` asks for stores past the caches, weakly
-  /// ordered. `next`: n elements to fetch meanwhile, or src.
+  /// by[b]: BlockScale::by of block b. Only the portable kernels accept NaN in a block whose `by`
+  /// is not NaN, and quotients above the largest number. `stream` requests stores past the caches,
+  /// which are weakly ordered. `next`: n elements to prefetch meanwhile, or src.
   using Encode = void (*)(const std::byte* src, std::byte* data, std::ptrdiff_t n,
                           std::ptrdiff_t block, const float* by, bool stream,
                           const std::byte* next);
-  /// scales[b]: what the codes of block b are multiplied by.
+  /// scales[b]: the multiplier of the codes of block b.
   using Decode = void (*)(const std::byte* data, std::byte* dst, std::ptrdiff_t n,
                           std::ptrdiff_t block, const float* scales, bool stream);
 
-  /// For one dtype of plain numbers; encode and decode by SmallFloat.
+  /// The functions for one plain dtype; encode and decode are indexed by SmallFloat.
   struct OfSource {
     Amaxes amaxes;
     std::array<Encode, 2> multiply, divide;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where scales lie and how they are made, for the kernels behind quantise.h.
+// Access to the scales of a matrix, for the kernels behind quantise.h.
 #pragma once
 
 #include <array>
@@ -24,8 +24,8 @@ constexpr ScaleKind scale_kind(const QuantFormat& format) {
   return ScaleKind::f32_exact;
 }
 
-/// What codes are multiplied by, of scales that are bytes: scale_to_float() times the factor, or
-/// divided by it. Costs nothing to make.
+/// The multipliers of codes for one-byte scales: scale_to_float() times or divided by the factor.
+/// Cheap to construct.
 class DecodingScales {
  public:
   DecodingScales(ScaleKind kind, float factor, bool divides)
@@ -52,7 +52,7 @@ class DecodingScales {
   bool divides_;
 };
 
-/// Reads and writes scales of a matrix that is borrowed, as bytes or bits of a float.
+/// Reads and writes the scales of a borrowed matrix, as bytes or as the bits of floats.
 class ScalePlaces {
  public:
   explicit ScalePlaces(const QuantMatrix& matrix)
@@ -62,7 +62,7 @@ class ScalePlaces {
         width_(matrix.format.scale == DType::f32 ? 4 : 1),
         swizzled_(matrix.format.order == ScaleOrder::swizzled) {}
 
-  /// What codes of a row's blocks from `col` on are multiplied by.
+  /// Reads the multipliers of a row's blocks, starting at block `col`.
   void read(Index row, Index col, const DecodingScales& decoding, std::span<float> scales) const {
     const std::byte* at = scales_ + place(row, swizzled_ ? 0 : col);
     if (width_ == 4) {
@@ -77,7 +77,7 @@ class ScalePlaces {
     }
   }
 
-  /// The scales of a row's columns from `col` on.
+  /// Writes the scales of a row, starting at column `col`.
   void write(Index row, Index col, std::span<const std::uint32_t> stored) const {
     if (width_ == 4) {
       std::memcpy(scales_ + place(row, col), stored.data(), stored.size_bytes());
@@ -104,7 +104,7 @@ class ScalePlaces {
   bool swizzled_;
 };
 
-/// Writes zeros to the places of swizzled tiles in rows [begin, end) of scales that no block has.
+/// Writes zeros to the padding of swizzled tiles in rows [begin, end) of scales.
 void write_padding(const QuantMatrix& matrix, Index begin, Index end);
 
 }  // namespace reshard::kernels
