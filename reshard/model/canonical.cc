@@ -8,7 +8,7 @@
 namespace reshard {
 namespace {
 
-/// Adds the tensors of one model in order; the first error stops all later adds.
+/// Adds the tensors of one model, in order.
 class Writer {
  public:
   Writer(const ModelConfig& config, ModelSpec& model) : c_(config), names_(config), model_(model) {}
@@ -158,7 +158,7 @@ class Writer {
     return {};
   }
 
-  /// Gate and up columns alternate: the index space has a dimension of 2 of its own.
+  /// Gate and up columns alternate, so the index space has an extra dimension of size 2.
   Result<> stacked_experts(LayerAt at) {
     const Index n = c_.num_experts, h = c_.hidden_size, inner = c_.moe_intermediate_size;
     RESHARD_TRY(add(names_.ffn(at, "experts.gate_up_proj"), {n, h, inner, 2}, c_.dtype, {1U << 2}));
@@ -199,7 +199,7 @@ Result<ModelSpec> canonical_tensors(const ModelConfig& config) {
   if (static_cast<Index>(config.layers.size()) < config.num_hidden_layers)
     return fail(
         Code::invalid_argument,
-        fmt::format("the config has {} layers, and says what {} of them are made of; say it of all",
+        fmt::format("the config has {} layers but describes only {}; it must describe all of them",
                     config.num_hidden_layers, config.layers.size()));
   ModelSpec model;
   RESHARD_TRY(Writer(config, model).write());
@@ -211,10 +211,10 @@ Result<> check_against(const ModelSpec& checkpoint, const ModelSpec& config) {
     const auto id = checkpoint.find(want.name);
     if (!id)
       return fail(Code::not_found,
-                  fmt::format("tensor '{}' is missing; the config wants it with shape {}",
+                  fmt::format("tensor '{}' is missing; the config requires it with shape {}",
                               want.name, to_string(want.stored_shape())));
     if (checkpoint[*id].stored_shape() != want.stored_shape())
-      return fail(Code::corrupt, fmt::format("tensor '{}' has shape {}; by the config it is {}",
+      return fail(Code::corrupt, fmt::format("tensor '{}' has shape {} but the config says {}",
                                              want.name, to_string(checkpoint[*id].stored_shape()),
                                              to_string(want.stored_shape())));
   }

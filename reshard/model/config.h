@@ -10,7 +10,7 @@
 
 namespace reshard {
 
-/// What mixes positions in a layer.
+/// The part of a layer that mixes positions.
 enum class Mixer : std::uint8_t { attention, mla, mamba2, gated_delta, none };
 /// The feed-forward part of a layer.
 enum class Ffn : std::uint8_t { dense, experts, none };
@@ -23,15 +23,15 @@ struct LayerKind {
 
 /// Multi-head latent attention (DeepSeek). Sizes in elements.
 struct MlaConfig {
-  Index q_rank = 0;  ///< rank of q_a_proj; 0: one q_proj.
+  Index q_rank = 0;  ///< rank of q_a_proj; 0: there is a single q_proj.
   Index kv_rank = 0;
   Index nope_dim = 0, rope_dim = 0;  ///< of a query or key head: without and with position.
   Index value_dim = 0;               ///< of a value head.
   bool bias = false;                 ///< q_a_proj, kv_a_proj_with_mqa and o_proj have biases.
 };
 
-/// A Mamba-2 mixer. in_proj packs z, x (heads * head_dim rows each), B, C (groups * state each), dt
-/// (heads); conv1d packs x, B, C.
+/// A Mamba-2 mixer. in_proj packs z and x (heads * head_dim rows each), B and C (groups * state
+/// each) and dt (heads); conv1d packs x, B and C.
 struct Mamba2Config {
   Index heads = 0, head_dim = 0, groups = 0, state = 0, kernel = 0;
   bool bias = false;  ///< in_proj and out_proj.
@@ -39,9 +39,9 @@ struct Mamba2Config {
   Index inner() const { return heads * head_dim; }
 };
 
-/// A gated delta net (Qwen3-Next). in_proj_qkvz packs per key head q, k (key_dim rows each), v, z
-/// (value_heads / key_heads * value_dim each); in_proj_ba packs per key head b, a (value_heads /
-/// key_heads each); conv1d packs q, k, v of all heads.
+/// A gated delta net (Qwen3-Next). Per key head, in_proj_qkvz packs q, k (key_dim rows each), v, z
+/// (value_heads / key_heads * value_dim each), and in_proj_ba packs b, a (value_heads / key_heads
+/// each). conv1d packs q, k, v of all heads.
 struct GatedDeltaConfig {
   Index key_heads = 0, value_heads = 0, key_dim = 0, value_dim = 0, kernel = 0;
 };
@@ -53,26 +53,26 @@ enum class MtpNames : std::uint8_t {
   nemotron,  ///< mtp.layers.k, counted over all modules' layers (Nemotron-H).
 };
 
-/// What a Hugging Face config.json says of a decoder, in the words of that file. Read by
-/// io/hf_config.h.
+/// A decoder as a Hugging Face config.json describes it, with the names of that file. Read by
+/// io/hf/config.h.
 ///
-/// Invariant (checked by the reader): sizes are positive and small enough that no product of two
-/// overflows; `layers` has num_hidden_layers entries; mla, mamba2, gated_delta are filled in where
-/// a layer has that mixer, and the expert sizes where one has experts.
+/// Invariants, checked by the reader: sizes are positive and small enough that no product of two
+/// overflows; `layers` has num_hidden_layers entries; mla, mamba2 and gated_delta are set if a
+/// layer has that mixer, the expert sizes if a layer has experts.
 struct ModelConfig {
   std::string architecture;   ///< architectures[0], as "Qwen3MoeForCausalLM".
   std::string model_type;     ///< as "qwen3_moe".
   DType dtype = DType::bf16;  ///< torch_dtype or dtype; bfloat16 when absent.
-  bool has_dtype = false;     ///< the file names it.
-  /// quant_method of the quantization_config of a checkpoint whose weights are not plain numbers of
-  /// that dtype ("fp8", "mxfp4"); empty for plain ones. The sizes here are those of plain weights.
+  bool has_dtype = false;     ///< the file gives the dtype.
+  /// quant_method of the quantization_config ("fp8", "mxfp4"); empty for weights stored in `dtype`.
+  /// All sizes here are those of the unquantised weights.
   std::string quantization;
 
   Index hidden_size = 0;
   Index intermediate_size = 0;  ///< of the dense MLP; 0 where no layer has one.
-  Index num_hidden_layers = 0;  ///< without those for multi-token prediction.
+  Index num_hidden_layers = 0;  ///< without layers for multi-token prediction.
   Index num_attention_heads = 0;
-  Index num_key_value_heads = 0;  ///< when absent, what transformers takes for the class.
+  Index num_key_value_heads = 0;  ///< when absent, transformers' default for the class.
   Index head_dim = 0;             ///< when absent, hidden_size / num_attention_heads; Qwen3: 128.
   Index vocab_size = 0;
   bool tie_word_embeddings = false;
@@ -81,8 +81,8 @@ struct ModelConfig {
       false;  ///< o_proj has a bias too (Llama's attention_bias means both).
   bool mlp_bias = false;
   bool qk_norm = false;              ///< per-head RMSNorm on q and k (Qwen3).
-  bool attention_sinks = false;      ///< one per head (gpt-oss).
-  bool attention_gate = false;       ///< q_proj gives query and gate, head by head (Qwen3-Next).
+  bool attention_sinks = false;      ///< one sink per head (gpt-oss).
+  bool attention_gate = false;       ///< q_proj has query and gate rows, head by head (Qwen3-Next).
   bool gated_mlp = true;             ///< gate_proj and up_proj; false: up_proj alone (Nemotron-H).
   bool sandwich_norms = false;       ///< norms after attention and MLP too (Gemma-3).
   bool zero_centered_norms = false;  ///< norms store their weight minus 1 (Gemma-3, Qwen3-Next).
@@ -94,29 +94,31 @@ struct ModelConfig {
 
   Index num_experts = 0;            ///< 0: dense. num_experts, num_local_experts, n_routed_experts.
   Index moe_intermediate_size = 0;  ///< Mixtral, gpt-oss: intermediate_size.
-  Index moe_latent_size = 0;     ///< experts work on this width (Nemotron-3 Super); 0: hidden_size.
-  Index shared_expert_size = 0;  ///< width of all shared experts together; 0: none.
-  bool shared_expert_gate = false;  ///< a row that weighs the shared expert (Qwen3-Next).
-  bool router_expert_bias = false;  ///< the router carries e_score_correction_bias (fp32).
-  bool router_bias = false;         ///< the router is a linear layer with bias (gpt-oss).
-  /// All experts in one tensor each, [E, H, 2I] with gate and up columns alternating, and [E, I,
-  /// H], with biases (gpt-oss). Else one tensor per expert and projection.
+  Index moe_latent_size = 0;        ///< width of expert inputs (Nemotron-3 Super); 0: hidden_size.
+  Index shared_expert_size = 0;     ///< total width of the shared experts; 0: none.
+  bool shared_expert_gate = false;  ///< one row that gates the shared expert (Qwen3-Next).
+  bool router_expert_bias = false;  ///< the router has an e_score_correction_bias (fp32).
+  bool router_bias = false;         ///< the router is a linear layer with a bias (gpt-oss).
+  /// Each projection of all experts is one tensor: gate_up [E, H, 2I] with alternating gate and up
+  /// columns, down [E, I, H], both with biases (gpt-oss). Otherwise each expert and projection has
+  /// its own tensor.
   bool stacked_experts = false;
 
   Index num_mtp = 0;                 ///< modules for multi-token prediction.
   std::vector<LayerKind> mtp_block;  ///< the layers of each.
   MtpNames mtp_names = MtpNames::trailing;
-  bool mtp_copies = true;  ///< trailing modules repeat embedding and head, as published ones do.
+  bool mtp_copies =
+      true;  ///< trailing modules repeat embedding and head, as published checkpoints do.
 
-  /// What a checkpoint has in front of the decoder's names ("model.language_model.") and of
-  /// lm_head.weight; empty: the class's own, "model." or "backbone.", and nothing.
+  /// Prefix of the decoder's names ("model.language_model.") and of lm_head.weight. Empty: the
+  /// prefix of the class ("model." or "backbone."), and none for the head.
   std::string decoder_prefix, head_prefix;
 
   bool is_moe() const { return num_experts > 0; }
   const LayerKind& kind(Index i) const { return layers[static_cast<std::size_t>(i)]; }
-  /// True when layer i (from 0) has experts instead of a dense MLP.
+  /// True if layer i (from 0) has experts instead of a dense MLP.
   bool is_moe_layer(Index i) const { return kind(i).ffn == Ffn::experts; }
-  /// The kinds of all layers, those of modules for multi-token prediction too where `mtp` says so.
+  /// The kinds of all layers; with `mtp` also those of the modules for multi-token prediction.
   std::vector<LayerKind> kinds(bool mtp) const {
     std::vector<LayerKind> all = layers;
     if (mtp && num_mtp > 0) all.insert(all.end(), mtp_block.begin(), mtp_block.end());

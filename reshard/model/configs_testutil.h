@@ -14,9 +14,9 @@ namespace reshard {
 ModelConfig tiny_dense();
 /// The same with 10 experts of 8 in every layer but the first.
 ModelConfig tiny_moe();
-/// tiny_moe() with some hundred rows and columns in each tensor.
+/// tiny_moe() with a few hundred rows and columns per tensor.
 ModelConfig wide_moe();
-/// The other architectures, as small: DeepSeek-V3 and GLM-4.5 with MTP, gpt-oss, Qwen3-Next,
+/// Other architectures of the same size: DeepSeek-V3 and GLM-4.5 with MTP, gpt-oss, Qwen3-Next,
 /// Gemma-3, Nemotron-H with latent experts.
 ModelConfig tiny_deepseek();
 ModelConfig tiny_glm();
@@ -36,7 +36,8 @@ ModelConfig qwen3_235b();
 /// The canonical tensors of a config; aborts on error.
 std::shared_ptr<const ModelSpec> model_of(const ModelConfig& config);
 
-/// The same with the tensors whose names end so stored in another dtype, as some checkpoints do.
+/// The same with another dtype for the tensors whose names end with one of `ends`, as in some
+/// checkpoints.
 std::shared_ptr<const ModelSpec> model_of(const ModelConfig& config,
                                           const std::vector<std::string>& ends, DType dtype);
 

@@ -6,7 +6,8 @@
 namespace reshard {
 
 /// Calls f(element of the whole canonical tensor, row-major; element of the local tensor) for each
-/// element of a fragment, one by one: what judges plans and copies must be plain.
+/// element of a fragment. Element by element, because code that judges plans and copies must be
+/// simple.
 template <class F>
 void for_each_element(const ModelSpec& model, const Fragment& fragment, F&& f) {
   const Dims whole = row_major(model[fragment.tensor].shape);

@@ -48,7 +48,7 @@ void ExplicitSlots::add(const RankSet& ranks, ExplicitTensor tensor) {
 }
 
 void ExplicitSlots::finish() {
-  // A mesh says which ranks there are; one per run of consecutive ones.
+  // Meshes define the ranks of the layout: one per run of consecutive ranks.
   const std::vector<Rank> all = ranks_.members();
   for (std::size_t i = 0, begin = 0; i < all.size(); ++i) {
     if (i + 1 < all.size() && all[i + 1].value() == all[i].value() + 1) continue;
@@ -58,7 +58,7 @@ void ExplicitSlots::finish() {
     begin = i + 1;
   }
   if (all.empty()) return;
-  // Nothing is cut by coordinates, so a mesh without axes serves all slots.
+  // No cut uses coordinates, so a mesh without axes serves all slots.
   const MeshId mesh = builder_.add_mesh(*Mesh::make({}, all[0]));
   for (Entry& entry : entries_) {
     ExplicitTensor& t = entry.tensor;

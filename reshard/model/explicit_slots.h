@@ -9,31 +9,32 @@
 
 namespace reshard {
 
-/// A local tensor given fragment by fragment, with no closed form behind it. Equal ones on many
-/// ranks become one slot.
+/// A local tensor given fragment by fragment, without a closed form. Equal tensors of several ranks
+/// become one slot.
 struct ExplicitTensor {
   std::string name;
   DType dtype = DType::bf16;
-  Dims shape = {};                    ///< as the parts count; `merged` makes the module's of it.
+  Dims shape = {};  ///< before `merged` is applied, which gives the module's shape.
   std::vector<PlacedBox> parts = {};  ///< boxes of canonical tensors, placed in the local tensor.
   bool padded = false;
   MergedDims merged = {};
   ValueMap map = ValueMap::identity;
-  bool casts = false;  ///< as Slot::casts.
+  bool casts = false;  ///< see Slot::casts.
 };
 
-/// Collects the local tensors of ranks and adds a slot to a builder for each distinct one, with the
-/// set of ranks that hold it. Nothing symmetrical is assumed.
+/// Collects the local tensors of ranks and adds one slot to a builder for each distinct tensor,
+/// with the set of ranks that hold it. Assumes no symmetry.
 class ExplicitSlots {
  public:
-  /// Both are borrowed.
+  /// Borrows the builder.
   explicit ExplicitSlots(LayoutBuilder& builder) : builder_(builder) {}
 
-  /// Says that a rank belongs to the layout, whether it holds something or not.
+  /// Adds ranks to the layout, whether they hold something or not.
   void add_ranks(const RankSet& ranks) { ranks_ = ranks_ | ranks; }
-  /// These ranks hold this local tensor. They belong to the layout.
+  /// Adds a local tensor that these ranks hold, and the ranks to the layout.
   void add(const RankSet& ranks, ExplicitTensor tensor);
-  /// Adds the meshes and slots, in the order in which their tensors first came.
+  /// Adds the meshes and slots to the builder, in the order in which their tensors were first
+  /// added.
   void finish();
 
  private:

@@ -13,46 +13,50 @@
 
 namespace reshard {
 
-/// Which logical expert each physical one is: one list for all layers with experts, or one each.
+/// The logical expert of each physical one: one list for all layers with experts, or one list per
+/// layer.
 using ExpertTables = std::vector<std::vector<Index>>;
 
-/// What a family makes a layout of. `config` may be null for `hf`, `fsdp`, `dtensor` and
-/// `rules`, which need the tensors alone.
+/// The input of a family. `config` may be null for hf, fsdp, dtensor and rules, which need only the
+/// tensors.
 struct FamilyInput {
   std::shared_ptr<const ModelSpec> model;
   const ModelConfig* config = nullptr;
-  const ExpertTables* expert_map = nullptr;  ///< what the key expert_map names, read.
-  /// Elements of experts' inner width that vllm and sglang keep on one rank, as many of them to
-  /// each rank but the last as divide up over all (gpt-oss in MXFP4: 32). 1: the family's own cut.
+  const ExpertTables* expert_map = nullptr;  ///< the file that the key expert_map names.
+  /// vllm and sglang cut the inner width of experts at multiples of this many elements, the same
+  /// number of multiples on each rank but the last (32 for gpt-oss in MXFP4). 1: the family's own
+  /// cut.
   Index expert_block = 1;
-  bool plain = false;  ///< hf leaves scales of inputs out: the weights beside them are plain.
+  bool plain = false;  ///< hf omits input scales, because the weights are not quantised.
 };
 
-/// The checkpoint itself. Keys: shards (ranks, each with whole tensors, cut by bytes; 1), offset
-/// (0).
+/// The checkpoint itself. Keys: shards (1; ranks, each with whole tensors, about equal bytes),
+/// offset (0).
 Result<ModelLayout> hf_layout(const LayoutSpec& spec, const FamilyInput& input);
 
-/// Megatron-Core's GPTModel and MambaModel. Keys: megatron_sizes.h; docs/layouts.md. World: tp * cp
-/// * dp * pp; experts: etp * ep * (expert data parallel) over the tp * cp * dp ranks of a stage.
+/// Megatron-Core's GPTModel and MambaModel. Keys: docs/layouts.md and families/megatron/sizes.h.
+/// World: tp * cp * dp * pp; experts: etp * ep * (expert data parallel) over the tp * cp * dp ranks
+/// of a stage.
 Result<ModelLayout> megatron_layout(const LayoutSpec& spec, const FamilyInput& input);
 
-/// The same layout with those keys said whose default is the model class's own and changes values
-/// but no shapes: megatron's gamma for Qwen3-Next. For what is stored beside the values.
+/// The same layout, with explicit values for those keys whose default depends on the model class
+/// and changes values but no shapes (gamma of megatron for Qwen3-Next). Used for the notation that
+/// is stored beside the values.
 LayoutSpec with_explicit_defaults(LayoutSpec spec, const ModelConfig& config);
 
-/// vLLM's modules before any kernel permutes them. Keys: tp, dp (vLLM's own data parallel: experts
-/// without ep are cut by tp * dp), ep (1, tp or tp * dp), pp, replicas (independent engines),
-/// vocab_multiple (64), redundant (experts), expert_map (a file; input.expert_map has its content),
+/// vLLM's modules, before any kernel permutes them. Keys: tp, dp (vLLM's data parallelism: without
+/// ep, experts are cut by tp * dp), ep (1, tp or tp * dp), pp, replicas (independent engines),
+/// vocab_multiple (64), redundant (experts), expert_map (a file, read into input.expert_map),
 /// placement (linear | round_robin), w13 (gate_first | up_first), transposed (0), experts
-/// (routed_experts | experts), prefix (model | language_model), mtp (0), dtype, offset. World: tp *
-/// pp * dp
-/// * replicas, tp fastest.
+/// (routed_experts | experts), prefix (model | language_model), mtp (0), dtype, router (model |
+/// float32), offset. World: tp * pp * dp * replicas, tp fastest.
 Result<ModelLayout> vllm_layout(const LayoutSpec& spec, const FamilyInput& input);
 
-/// SGLang's modules likewise. Keys: tp (all ranks of a stage), dp (attention data parallel: heads
-/// are cut by tp / dp), ep (experts are cut by tp / ep), pp, replicas, vocab_multiple (64),
-/// redundant, expert_map, w13, transposed, dp_lm_head (0), dense (tp | whole), shared (tp | whole |
-/// fused), prefix, mtp (0), dtype, offset. World: tp * pp * replicas, tp fastest.
+/// SGLang's modules, before any kernel permutes them. Keys: tp (all ranks of a stage), dp
+/// (attention data parallelism: heads are cut by tp / dp), ep (experts are cut by tp / ep), pp,
+/// replicas, vocab_multiple (64), redundant, expert_map, w13, transposed, dp_lm_head (0), dense (tp
+/// | whole), shared (tp | whole | fused), prefix, mtp (0), sinks (bfloat16 | float32), dtype,
+/// offset. World: tp * pp * replicas, tp fastest.
 Result<ModelLayout> sglang_layout(const LayoutSpec& spec, const FamilyInput& input);
 
 /// Any model, by the rules of a file. Keys: offset, and the sizes of the file's axes. @pre
@@ -60,22 +64,22 @@ Result<ModelLayout> sglang_layout(const LayoutSpec& spec, const FamilyInput& inp
 Result<ModelLayout> rules_layout(const LayoutSpec& spec, const FamilyInput& input,
                                  const RuleSet& rules);
 
-/// torch's fully_shard (FSDP2): each parameter cut by rows over `shard` as torch.chunk does, within
-/// what tensor parallelism leaves (the usual plans: projections, embedding and head; the rest is
+/// torch's fully_shard (FSDP2): each parameter is cut by rows over `shard` as by torch.chunk, after
+/// tensor parallelism with the usual plans (projections, embedding and head; other parameters are
 /// whole over tp). Names are those of transformers' modules. Keys: shard, replicate (HSDP), tp,
 /// dtype, transformers (5 | 4), offset. World: replicate * shard * tp, tp fastest.
 Result<ModelLayout> fsdp_layout(const LayoutSpec& spec, const FamilyInput& input);
 
 /// Any model as DTensors on device meshes, by the placements of a file. Keys: dtype, offset,
-/// transformers (5 | 4; where not given, the one whose experts a rule of the file names first).
+/// transformers (5 | 4; by default the one whose expert names a rule of the file matches first).
 Result<ModelLayout> dtensor_layout(const LayoutSpec& spec, const FamilyInput& input,
                                    const DTensorSet& set);
 
-/// What a layout decided by a rule where the notation says nothing, a line each; none for most.
-/// @pre the family made a layout of it
+/// Choices that the layout makes where the notation is silent, one line each; usually none. @pre
+/// the family accepts the layout
 Result<std::vector<std::string>> layout_notes(const LayoutSpec& spec, const ModelConfig* config);
 
-/// The names of the families, for messages.
+/// The names of the families, for error messages.
 std::string known_families();
 
 }  // namespace reshard

@@ -92,11 +92,10 @@ Result<> LayoutBuilder::check_form(const Slot& slot, TensorId id, const Slot* fi
                             "F32, BF16 and F16 only",
                             slot.name, to_string(form), t.name, name(t.dtype)));
   if (first == nullptr || form == StoredForm{first->dtype, first->map}) return {};
-  return fail(Code::unsupported,
-              fmt::format("'{}' is stored as {} in local tensor '{}' and as {} in '{}'; one layout "
-                          "stores a tensor in one way",
-                          t.name, to_string({first->dtype, first->map}), first->name,
-                          to_string(form), slot.name));
+  return fail(Code::unsupported, fmt::format("'{}' is stored as {} in local tensor '{}' and as {} "
+                                             "in '{}'; a layout must store a tensor in one form",
+                                             t.name, to_string({first->dtype, first->map}),
+                                             first->name, to_string(form), slot.name));
 }
 
 Result<ModelLayout> LayoutBuilder::finish() && {

@@ -19,7 +19,7 @@ std::string joined(auto begin, auto end) {
 }
 
 constexpr Index kLargest = Index{1} << 20;
-/// Most unknown keys that a message names.
+/// The number of unknown keys that a message lists.
 constexpr std::size_t kMaxShown = 8;
 
 }  // namespace
@@ -64,8 +64,8 @@ Result<> LayoutSpec::check_keys(const std::set<std::string>& known) const {
   if (unknown.empty()) return {};
   const std::size_t more = unknown.size() - std::min(unknown.size(), kMaxShown);
   unknown.resize(unknown.size() - more);
-  return fail(Code::invalid_argument, fmt::format("{}: unknown key{} {}{}; it knows {}", family,
-                                                  unknown.size() + more > 1 ? "s" : "",
+  return fail(Code::invalid_argument, fmt::format("{}: unknown key{} {}{}; known keys are {}",
+                                                  family, unknown.size() + more > 1 ? "s" : "",
                                                   joined(unknown.begin(), unknown.end()),
                                                   more > 0 ? fmt::format(" and {} more", more) : "",
                                                   joined(known.begin(), known.end())));

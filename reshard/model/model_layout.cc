@@ -28,14 +28,12 @@ Interval PlacedBox::within(int i, Interval held) const {
                box[i].begin());
 }
 
-/// What a rank holds of a section's full tensor; an interval per full dimension, any of them may be
-/// empty.
+/// A rank's piece of a section's full tensor: an interval per full dimension, possibly empty.
 struct ModelLayout::LocalPiece {
   std::array<Interval, kMaxDims> dims;
   Interval operator[](int i) const { return dims[static_cast<std::size_t>(i)]; }
 
-  /// Makes `shape` that of the local tensor with this piece, of `rank` dimensions, behind those
-  /// before it.
+  /// Extends the shape of a local tensor by this piece of rank `rank`.
   void stack_on(Dims& shape, int stack_dim, int rank, bool is_first) const {
     for (int i = 0; i < rank && is_first; ++i) shape.push_back((*this)[i].size());
     if (!is_first) shape[stack_dim] += (*this)[stack_dim].size();
@@ -200,8 +198,8 @@ Index local_bytes(const ModelLayout& layout, Rank r) {
 
 namespace {
 
-/// The boxes that a fragment occupies in its row-major local tensor; local dimensions it does not
-/// span have size 1. One, but where it leaves gaps.
+/// The boxes that a fragment occupies in its row-major local tensor; local dimensions that it does
+/// not span have size 1. More than one if the fragment has gaps.
 std::vector<Box> occupied(const Fragment& f, const Dims& shape) {
   const Dims strides = row_major(shape);
   std::array<Interval, kMaxDims> dims;

@@ -24,43 +24,45 @@ using CutId = StrongInt<struct CutIdTag, std::int16_t>;
 
 /// A box of a canonical tensor, placed in the index space of a section's full tensor.
 ///
-/// Canonical index c (inside `box`) is full index f with f[dims[i]] = at[dims[i]] + (c[i] -
-/// box[i].begin()) * (1 + gaps[i]), and f[k] = at[k] for the full dimensions k that no canonical
-/// dimension maps to. What is repeated k times in a row is k parts with gaps of k - 1.
+/// Canonical index c (in `box`) is full index f with f[dims[i]] = at[dims[i]] + (c[i] -
+/// box[i].begin()) * (1 + gaps[i]), and f[k] = at[k] for full dimensions k that no canonical
+/// dimension maps to. A tensor whose elements are repeated k times in a row is k parts with gaps of
+/// k - 1.
 struct PlacedBox {
   TensorId tensor;
   Box box;
-  Dims at;                                   ///< as many entries as the full tensor has dimensions.
+  Dims at;                                   ///< one entry per dimension of the full tensor.
   std::array<std::int8_t, kMaxDims> dims{};  ///< canonical dimension -> full dimension.
-  /// Full indices between those of neighbours along a canonical dimension.
+  /// Full indices that are skipped between neighbours along a canonical dimension.
   std::array<std::int16_t, kMaxDims> gaps{};
 
   Index step(int i) const { return 1 + gaps[static_cast<std::size_t>(i)]; }
-  /// The canonical indices along dimension i whose full index is in `held`.
-  Interval within(int i, Interval held) const;
+  /// The canonical indices along dimension i whose full index is in `full`.
+  Interval within(int i, Interval full) const;
 };
 
-/// A full tensor made of canonical ones, and how ranks cut it. What no part covers is padding.
+/// A full tensor composed of canonical boxes, and how ranks cut it. Elements that no part covers
+/// are padding.
 struct Section {
   Dims extent;
-  std::array<CutId, kMaxDims> cuts{};  ///< per full dimension; CutId 0 cuts nothing.
+  std::array<CutId, kMaxDims> cuts{};  ///< per full dimension; CutId 0 means uncut.
   std::vector<PlacedBox> parts;        ///< disjoint in the full index space.
 };
 
-/// A local tensor that each rank of a set holds: the held pieces of its sections, stacked along one
-/// dimension, stored row-major.
+/// A local tensor that each rank of a set holds: the rank's pieces of the sections, stacked along
+/// one dimension and stored row-major.
 struct Slot {
-  std::string name;  ///< the framework's own, as its module reports it on those ranks.
+  std::string name;  ///< the parameter name in the framework's module on those ranks.
   DType dtype = DType::bf16;
-  MeshId mesh;  ///< whose coordinates the cuts mean.
+  MeshId mesh;  ///< the mesh whose axes the cuts refer to.
   RankSetId ranks;
   int stack_dim = 0;
-  bool padded = false;  ///< declares that some local elements belong to no canonical tensor.
+  bool padded = false;  ///< some local elements belong to no canonical tensor.
   std::vector<Section> sections = {};
-  MergedDims merged = {};  ///< dimensions of the sections that the module reports as one.
-  /// What is stored of the canonical values.
+  MergedDims merged = {};  ///< dimensions that the module reports as one.
+  /// Applied to the canonical values before they are stored.
   ValueMap map = ValueMap::identity;
-  bool casts = false;  ///< values of canonical tensors of another dtype are rounded to this one.
+  bool casts = false;  ///< canonical tensors of another dtype are rounded to `dtype`.
 };
 
 /// One canonical box inside one local tensor of one rank.
@@ -71,30 +73,31 @@ struct Fragment {
   Strided where;  ///< of the local tensor, in elements.
 };
 
-/// A rank's local tensor: its slot, shape and fragments. Uncovered elements are declared padding.
+/// A rank's local tensor: its slot, shape and fragments. Elements that no fragment covers are
+/// declared padding.
 struct LocalTensor {
   SlotId slot;
   Dims shape;
   std::vector<Fragment> fragments;
 };
 
-/// Names a part of a layout: part `part` of section `section` of a slot. Over all ranks: a rank of
-/// the slot holds of it a fragment or nothing.
+/// Identifies a part of a layout: part `part` of section `section` of a slot. A part spans all
+/// ranks; each rank of the slot holds one fragment of it, or nothing.
 struct PartId {
   SlotId slot;
   std::int32_t section = 0, part = 0;
 };
 
-/// Which rank holds which canonical boxes where: any rank's shard map in closed form.
+/// Which rank holds which canonical boxes, and where: the shard map of any rank in closed form.
 ///
-/// Immutable once built; safe to read from any thread. Holds its ModelSpec alive.
+/// Immutable once built; safe to read from any thread. Keeps its ModelSpec alive.
 class ModelLayout {
  public:
   const std::string& name() const { return name_; }
   const ModelSpec& model() const { return *model_; }
   const std::shared_ptr<const ModelSpec>& shared_model() const { return model_; }
 
-  /// All ranks of the layout, those that hold nothing included.
+  /// All ranks of the layout, including those that hold nothing.
   const RankSet& ranks() const { return ranks_; }
   Index num_slots() const { return static_cast<Index>(slots_.size()); }
   const Slot& slot(SlotId id) const { return slots_[id.index()]; }
@@ -102,8 +105,8 @@ class ModelLayout {
   const DimCut& dim_cut(CutId id) const { return cuts_[id.index()]; }
   const RankSet& rank_set(RankSetId id) const { return rank_sets_[id.index()]; }
 
-  /// The slots that this rank holds, ascending. Cost: proportional to their number and that of rank
-  /// sets.
+  /// The slots that this rank holds, ascending. Cost: proportional to their number and the number
+  /// of rank sets.
   std::vector<SlotId> slots_of(Rank r) const;
   /// @pre the rank is in the slot's rank set
   Dims local_shape(SlotId id, Rank r) const;
@@ -114,20 +117,20 @@ class ModelLayout {
   }
   /// @pre the rank is in the slot's rank set
   LocalTensor local(SlotId id, Rank r) const;
-  /// Where the canonical tensor appears, over all ranks, ascending.
+  /// The parts that belong to a canonical tensor, over all ranks, ascending.
   std::span<const PartId> parts_of(TensorId id) const;
-  /// The fragment of this place on this rank; none where the rank is not among the slot's or its
-  /// piece is empty.
+  /// The fragment of a part on this rank; none if the rank does not hold the slot or its piece is
+  /// empty.
   std::optional<Fragment> fragment(PartId id, Rank r) const;
-  /// The canonical tensor and the box that this place refers to, over all ranks.
+  /// The canonical tensor and box of a part.
   const PlacedBox& part(PartId id) const;
-  /// How all places of the tensor store its values; as it is where no rank holds it.
+  /// The form in which all parts store the tensor's values; the canonical form if no rank holds the
+  /// tensor.
   StoredForm form(TensorId id) const;
-  /// True when the layout says that it leaves this tensor out on purpose (mtp=0, say).
+  /// True if the layout omits this tensor on purpose (with mtp=0, for example).
   bool omits(TensorId id) const { return !omitted_.empty() && omitted_[id.index()]; }
 
-  /// A digest of the model and of everything above: equal layouts of equal models give equal
-  /// digests.
+  /// Equal layouts of equal models have equal digests.
   std::uint64_t digest() const { return digest_; }
 
  private:
@@ -150,11 +153,11 @@ class ModelLayout {
   std::uint64_t digest_ = 0;
 };
 
-/// Checks one rank's shard map: fragments are disjoint in each local tensor and inside it, what
-/// they leave uncovered is declared padding.
+/// Checks the shard map of one rank: the fragments of each local tensor are disjoint and lie inside
+/// it, and elements that they leave uncovered are declared padding.
 Result<> check_shard_map(const ModelLayout& layout, Rank r);
 
-/// Bytes of all local tensors of a rank, padding included.
+/// Bytes of all local tensors of a rank, including padding.
 Index local_bytes(const ModelLayout& layout, Rank r);
 
 }  // namespace reshard

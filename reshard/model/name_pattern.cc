@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A pattern is segments between '*'. Where a segment begins decides where it ends, since '#' takes
-// all digits there are, and the later it begins the later it ends. So the first place at which a
-// segment fits leaves the most to those behind it, and nothing has to be tried again: only the last
-// segment, which must end with the name, is the first that does.
+// A pattern is a list of segments separated by '*'. The begin of a segment determines its end,
+// because '#' takes all digits; a later begin gives a later end. So the first position where a
+// segment fits leaves the most for the following segments, and matching needs no backtracking. Only
+// the last segment must end with the name; it takes the first position where it does.
 #include "reshard/model/name_pattern.h"
 
 #include <fmt/format.h>
@@ -15,7 +15,7 @@ namespace {
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-/// Takes the segment before the first '*' off the pattern; true when there was a '*'.
+/// Removes the segment before the first '*' from the pattern; true if there was a '*'.
 bool next_segment(std::string_view& pattern, std::string_view& segment) {
   const auto star = pattern.find('*');
   segment = pattern.substr(0, star);
@@ -23,7 +23,7 @@ bool next_segment(std::string_view& pattern, std::string_view& segment) {
   return star != segment.npos;
 }
 
-/// Adds what each '#' of a segment matches that fits at `begin`.
+/// Adds the matches of the '#' of a segment that fits at `begin`.
 void add_numbers(std::string_view segment, std::string_view name, std::size_t begin,
                  std::vector<std::string>& groups) {
   for (const char c : segment) {
@@ -44,7 +44,7 @@ Result<> check_tensor_name(std::string_view name) {
                           kShown, name.size(), kMaxTensorName));
 }
 
-/// Whether the segment fits at `at`, which then becomes its end.
+/// True if the segment fits at `at`, which then becomes its end.
 bool PatternMatcher::fit(std::string_view segment, std::string_view name, std::size_t& at) {
   std::size_t to = at;
   bool fits = true;
@@ -57,8 +57,8 @@ bool PatternMatcher::fit(std::string_view segment, std::string_view name, std::s
   return fits;
 }
 
-/// The first place from `at` on where the segment fits, and with `to_end` ends with the name; `at`
-/// becomes that place.
+/// Moves `at` to the first position, from `at` on, where the segment fits (and, with `to_end`, ends
+/// with the name); false if there is none.
 bool PatternMatcher::fit_first(std::string_view segment, std::string_view name, std::size_t& at,
                                bool to_end) {
   const bool fixed = segment.find('#') == segment.npos;
@@ -102,8 +102,8 @@ Result<std::optional<std::vector<std::string>>> PatternMatcher::match(std::strin
   }
   if (left_ == 0)
     return fail(Code::unsupported,
-                "matching patterns with names takes too long; use fewer patterns, or such that "
-                "begin with what their names begin with");
+                "matching patterns with names takes too long; use fewer patterns, or patterns that "
+                "begin with a literal prefix");
   return fits ? std::optional<Groups>(std::move(groups)) : std::nullopt;
 }
 

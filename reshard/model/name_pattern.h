@@ -10,25 +10,25 @@
 
 #include "reshard/base/result.h"
 
-/// Patterns of tensor names: '*' matches any run of characters, '#' a run of digits, all of them;
-/// anything else matches itself, and the whole name must match.
+/// Patterns of tensor names: '*' matches any run of characters, '#' a maximal run of digits, any
+/// other character itself. A pattern must match the whole name.
 namespace reshard {
 
-/// Most bytes of the name of a tensor, in a file and in a layout.
+/// The maximal length of a tensor name in bytes, in files and layouts.
 inline constexpr std::size_t kMaxTensorName = 1024;
 
-/// Error when the name has more. It shows the name's beginning.
+/// Fails if the name is longer; the error shows its beginning.
 Result<> check_tensor_name(std::string_view name);
 
-/// Matches patterns and names that may come from anywhere: one pair takes at most about the product
-/// of their lengths of steps, each a character compared, and all together no more than is allowed.
+/// Matches untrusted patterns and names within a budget of steps (character comparisons). One match
+/// takes at most about the product of both lengths; all matches together take at most `max_steps`.
 class PatternMatcher {
  public:
   static constexpr std::uint64_t kMaxSteps = std::uint64_t{1} << 32;
   explicit PatternMatcher(std::uint64_t max_steps = kMaxSteps) : left_(max_steps) {}
 
-  /// What each '*' and '#' matched, in order, the shortest for the first '*' that lets the rest
-  /// match, then for the next; none if the name does not match. Error: no steps are left.
+  /// What each '*' and '#' matched, in order; none if the name does not match. Each '*' from left
+  /// to right matches as little as lets the rest match. Errors: the budget is exhausted.
   Result<std::optional<std::vector<std::string>>> match(std::string_view pattern,
                                                         std::string_view name);
 
@@ -37,10 +37,11 @@ class PatternMatcher {
   bool fit_first(std::string_view segment, std::string_view name, std::size_t& at, bool to_end);
 
   std::uint64_t left_;
-  std::vector<std::size_t> run_end_;  ///< of the digits from each place of the name on.
+  std::vector<std::size_t>
+      run_end_;  ///< per position of the name: the end of the run of digits there.
 };
 
-/// The same without an account of steps, for patterns of the program's own and its user.
+/// The same without a budget, for patterns of the program and its user.
 std::optional<std::vector<std::string>> match_pattern(std::string_view pattern,
                                                       std::string_view name);
 

@@ -8,7 +8,7 @@
 namespace reshard {
 namespace {
 
-/// Appends a number without a string of its own: models have tens of thousands of names.
+/// Appends a number without a temporary string: models have tens of thousands of names.
 void append(std::string& text, Index number) {
   std::array<char, 24> digits;
   const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), number).ptr;
@@ -170,7 +170,7 @@ void detect_prefixes(const ModelSpec& stored, ModelConfig& config) {
   }
   if (found.size() != 1) return;
   config.decoder_prefix = found[0];
-  // The head stands beside the decoder, or at an outer level: "language_model.lm_head.weight".
+  // The head is beside the decoder or at an outer level: "language_model.lm_head.weight".
   for (std::string outer = found[0]; !outer.empty();) {
     if (stored.find(outer + usual.lm_head())) {
       config.head_prefix = outer;

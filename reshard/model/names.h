@@ -11,8 +11,7 @@
 
 namespace reshard {
 
-/// A layer: number `i` of the decoder from 0, or of the block of module `mtp` for multi-token
-/// prediction.
+/// A layer: decoder layer `i` (from 0), or layer `i` of multi-token prediction module `mtp`.
 struct LayerAt {
   Index i = 0;
   Index mtp = -1;
@@ -21,7 +20,7 @@ struct LayerAt {
   LayerAt(Index layer, Index module) : i(layer), mtp(module) {}
 };
 
-/// Hugging Face names of the tensors of one architecture; e is an expert from 0.
+/// Hugging Face names of the tensors of one architecture. Experts e count from 0.
 class HfNames {
  public:
   /// The config must outlive the names.
@@ -30,7 +29,7 @@ class HfNames {
   std::string embedding() const;
   std::string final_norm() const;
   std::string lm_head() const { return c_.head_prefix + "lm_head.weight"; }
-  /// In front of the decoder's names: "model.", "backbone.", "model.language_model.".
+  /// The prefix of the decoder's names: "model.", "backbone.", "model.language_model.".
   const std::string& decoder() const { return decoder_; }
 
   const LayerKind& kind(LayerAt at) const;
@@ -45,11 +44,11 @@ class HfNames {
   /// "mlp", "block_sparse_moe" or "mixer".
   std::string_view ffn_module() const;
 
-  /// The norm before the mixer, and the one before the MLP; one and the same where a layer has only
-  /// one of both.
+  /// The norms before the mixer and before the MLP; the same norm in layers that have only one of
+  /// both.
   std::string mixer_norm(LayerAt at) const;
   std::string ffn_norm(LayerAt at) const;
-  /// The norms behind both. @pre config.sandwich_norms
+  /// The norms after the mixer and after the MLP. @pre config.sandwich_norms
   std::string mixer_post_norm(LayerAt at) const;
   std::string ffn_post_norm(LayerAt at) const;
 
@@ -64,15 +63,15 @@ class HfNames {
   /// "…shared_experts." + rest
   std::string shared_expert(LayerAt at, std::string_view rest) const;
 
-  /// What a module for multi-token prediction has beside its layers.
+  /// The tensors of a multi-token prediction module outside its layers.
   struct Mtp {
     std::string embedding_norm, hidden_norm;  ///< enorm, hnorm
-    std::string projection;                   ///< eh_proj [hidden, 2 * hidden]: embedding, hidden
-    std::string final_norm;                   ///< one for all modules where mtp_names is qwen.
+    std::string projection;  ///< eh_proj [hidden, 2 * hidden]; columns: embedding, hidden.
+    std::string final_norm;  ///< shared by all modules if mtp_names is qwen.
   };
   Mtp mtp(Index module) const;
 
-  /// Names under which a checkpoint repeats another tensor: (alias, canonical name).
+  /// Copies of tensors that a checkpoint stores under a second name: (alias, canonical name).
   std::vector<std::pair<std::string, std::string>> aliases() const;
 
  private:
@@ -82,9 +81,9 @@ class HfNames {
   std::string decoder_, layers_;
 };
 
-/// Sets the config's decoder_prefix and head_prefix to those of a checkpoint with these tensors:
-/// what stands before its embedding and final norm, where they are not under the class's own names,
-/// and one prefix alone has both.
+/// Sets decoder_prefix and head_prefix of the config from the tensors of a checkpoint. Looks for
+/// one prefix that has both the embedding and the final norm; does nothing if these have the
+/// class's own names or if several prefixes qualify.
 void detect_prefixes(const ModelSpec& stored, ModelConfig& config);
 
 }  // namespace reshard

@@ -9,7 +9,7 @@
 namespace reshard {
 namespace {
 
-/// Elements of a shape, or none when it is negative or overflows.
+/// The number of elements of a shape; none if it is negative or overflows.
 std::optional<Index> checked_volume(const Dims& shape) {
   Index v = 1;
   for (Index d : shape)

@@ -14,11 +14,11 @@
 
 namespace reshard {
 
-/// A parameter or buffer of a model as a whole, under its Hugging Face name.
+/// A whole parameter or buffer of a model, under its Hugging Face name.
 ///
-/// Where a framework addresses every second row of a tensor, say, its index space here has one
-/// dimension more than the stored tensor: [E, H, I, 2] for gpt-oss' gate_up_proj, stored as [E, H,
-/// 2I]. The bytes are the same.
+/// If a framework addresses, say, every second row of a tensor, its index space here has one
+/// dimension more than the stored tensor: [E, H, I, 2] for gate_up_proj of gpt-oss, stored as [E,
+/// H, 2I]. The bytes are the same.
 struct CanonicalTensor {
   std::string name;
   Dims shape;
@@ -26,12 +26,12 @@ struct CanonicalTensor {
   MergedDims merged;
   /// The shape in a file.
   Dims stored_shape() const { return merged_shape(shape, merged); }
-  /// Whole bytes: checked when the tensor was added to a ModelSpec.
+  /// A whole number: checked when the tensor was added to a ModelSpec.
   Index bytes() const { return volume(shape) * bits(dtype) / 8; }
   friend bool operator==(const CanonicalTensor&, const CanonicalTensor&) = default;
 };
 
-/// The canonical tensors of one model, in a fixed order; a TensorId is a position in it.
+/// The canonical tensors of one model, in a fixed order. A TensorId is a position in it.
 class ModelSpec {
  public:
   /// Adds a tensor. Errors: a name twice, more than kMaxDims dimensions, a negative dimension, a
@@ -43,7 +43,7 @@ class ModelSpec {
   Index size() const { return static_cast<Index>(tensors_.size()); }
   const CanonicalTensor& operator[](TensorId id) const { return tensors_[id.index()]; }
   const std::vector<CanonicalTensor>& tensors() const { return tensors_; }
-  /// Bytes of all tensors, each once.
+  /// Total bytes of the tensors.
   Index bytes() const { return bytes_; }
   /// Equal models (names, shapes, dtypes, order) have equal digests.
   std::uint64_t digest() const { return digest_; }

@@ -11,7 +11,7 @@
 namespace reshard {
 namespace {
 
-/// Max-flow of Dinic on a small directed graph; capacities are exact 128-bit integers.
+/// Maximum flow by Dinic's algorithm on a small directed graph, with exact 128-bit capacities.
 class MaxFlow {
  public:
   explicit MaxFlow(std::size_t nodes) : first_(nodes, kNone) {}
@@ -21,8 +21,8 @@ class MaxFlow {
   Int128 run(std::size_t source, std::size_t sink);
   /// @pre run() was called
   Int128 flow(std::size_t edge) const { return edges_[edge ^ 1].left; }
-  /// True if the node is still reachable from the source: the source side of a minimum cut. @pre
-  /// run() was called
+  /// True if the node is reachable from the source in the residual graph (the source side of a
+  /// minimum cut). @pre run() was called
   bool on_source_side(std::size_t node) const { return level_[node] >= 0; }
 
  private:
@@ -61,8 +61,8 @@ bool MaxFlow::find_levels(std::size_t source, std::size_t sink) {
   return level_[sink] >= 0;
 }
 
-/// Sends flow along one path of the level graph; zero when there is none left. Iterative: graphs
-/// may be deep.
+/// Sends flow along one path of the level graph and returns it; zero if no path is left. Iterative,
+/// because graphs may be deep.
 Int128 MaxFlow::push(std::size_t source, std::size_t sink) {
   std::vector<std::size_t> path;
   std::size_t node = source;
@@ -98,7 +98,7 @@ Int128 MaxFlow::run(std::size_t source, std::size_t sink) {
   return total;
 }
 
-/// Ranks that are holders of the same supplies.
+/// Ranks that hold the same supplies.
 struct Atom {
   std::vector<Rank> ranks;
   std::vector<std::size_t> supplies;
@@ -119,7 +119,7 @@ std::vector<Atom> find_atoms(const std::vector<Supply>& supplies) {
   return atoms;
 }
 
-/// Bytes of one supply sent by one atom, as a fraction with the solve's common denominator.
+/// Bytes of one supply that one atom sends, as a fraction with the denominator of the solution.
 struct Part {
   std::size_t supply, atom;
   Int128 amount, denominator;
@@ -180,9 +180,9 @@ class Solver {
     return n;
   }
 
-  /// One max-flow of `block` into `atoms` with every rank's load at most bytes / ranks. When all
-  /// bytes fit, their parts go to `parts` and the result is empty; else it is the supplies that
-  /// make the cut.
+  /// Solves one max-flow of `block` into `atoms` with the load of every rank at most bytes / ranks.
+  /// If all bytes fit, adds their parts to `parts` and returns nothing; otherwise returns the
+  /// supplies of the minimum cut.
   Ids try_load(const Ids& block, const Ids& atoms, Index bytes, Index ranks,
                std::vector<Part>& parts) const {
     std::vector<std::size_t> node_of(atoms_.size(), 0);
@@ -214,8 +214,8 @@ class Solver {
     return cut;
   }
 
-  /// Finds the supplies with the highest unavoidable load per rank, fixes their parts, and takes
-  /// them and their atoms out of the problem.
+  /// Finds the supplies with the highest unavoidable load per rank, fixes their parts, and removes
+  /// them and their atoms from the problem.
   void fix_bottleneck(Ids& block, Ids& atoms) {
     Ids tight = block, tight_atoms = atoms;
     while (true) {

@@ -10,7 +10,7 @@
 namespace reshard {
 namespace {
 
-/// What the rank's local tensors hold of each canonical tensor.
+/// The region of each canonical tensor that the rank holds.
 std::map<TensorId, Region> held_by(const ModelLayout& layout, Rank r) {
   std::map<TensorId, Region> out;
   for (SlotId slot : layout.slots_of(r))
@@ -34,37 +34,37 @@ bool holds_some(const std::map<TensorId, Region>& held, const Transfer& t) {
 
 class Checker {
  public:
-  Checker(const Planner& planner, const RankPlan& part, const std::set<std::string>& ignored,
+  Checker(const Planner& planner, const RankPlan& plan, const std::set<std::string>& ignored,
           const std::set<std::string>& only)
       : p_(planner),
-        part_(part),
+        plan_(plan),
         ignored_(ignored),
         only_(only),
-        held_(held_by(planner.source(), part.rank)) {}
+        held_(held_by(planner.source(), plan.rank)) {}
 
   Result<> run() {
-    for (const Transfer& t : part_.sends)
-      if (t.src != part_.rank || t.dst == part_.rank || !holds(p_.source(), t.tensor, t.src, t.box))
+    for (const Transfer& t : plan_.sends)
+      if (t.src != plan_.rank || t.dst == plan_.rank || !holds(p_.source(), t.tensor, t.src, t.box))
         return wrong(t, "is sent by a rank that does not hold it");
-    for (const auto* list : {&part_.recvs, &part_.locals}) {
+    for (const auto* list : {&plan_.recvs, &plan_.locals}) {
       for (const Transfer& t : *list) {
-        const bool local = list == &part_.locals;
-        if (t.dst != part_.rank || (t.src == t.dst) != local)
+        const bool local = list == &plan_.locals;
+        if (t.dst != plan_.rank || (t.src == t.dst) != local)
           return wrong(t, "is in the wrong list");
         if (!holds(p_.source(), t.tensor, t.src, t.box))
           return wrong(t, "comes from a rank that does not hold it");
         if (!local && holds_some(held_, t))
-          return wrong(t, "comes from another rank although this one holds some of it");
+          return wrong(t, "comes from another rank although this rank holds part of it");
         RESHARD_TRY(deliver(t));
       }
     }
-    return compare(held_by(p_.target(), part_.rank));
+    return compare(held_by(p_.target(), plan_.rank));
   }
 
  private:
   tl::unexpected<Error> wrong(const Transfer& t, const char* what) const {
     return fail(Code::corrupt,
-                fmt::format("plan of rank {}: {} of '{}' ({} -> {}) {}", part_.rank.value(),
+                fmt::format("plan of rank {}: {} of '{}' ({} -> {}) {}", plan_.rank.value(),
                             to_string(t.box), p_.source().model()[t.tensor].name, t.src.value(),
                             t.dst.value(), what));
   }
@@ -89,19 +89,19 @@ class Checker {
         for (const Box& b : it->second) missing.subtract(b);
       if (!missing.empty())
         return fail(Code::corrupt,
-                    fmt::format("plan of rank {}: {} of '{}' is not delivered", part_.rank.value(),
+                    fmt::format("plan of rank {}: {} of '{}' is not delivered", plan_.rank.value(),
                                 to_string(missing.boxes()[0]), name));
     }
     for (const auto& [tensor, boxes] : delivered_)
       for (const Box& b : boxes)
         if (!wanted.contains(tensor) || !asked_for(p_.source().model()[tensor].name) ||
             !same_points(intersect(Region(b), wanted.at(tensor)), Region(b)))
-          return wrong({tensor, part_.rank, part_.rank, b}, "is delivered but not wanted");
+          return wrong({tensor, plan_.rank, plan_.rank, b}, "is delivered but not needed");
     return {};
   }
 
   const Planner& p_;
-  const RankPlan& part_;
+  const RankPlan& plan_;
   const std::set<std::string>&ignored_, &only_;
   std::map<TensorId, Region> held_;
   std::map<TensorId, std::vector<Box>> delivered_;
@@ -109,9 +109,9 @@ class Checker {
 
 }  // namespace
 
-Result<> check_rank_plan(const Planner& planner, const RankPlan& part,
+Result<> check_rank_plan(const Planner& planner, const RankPlan& plan,
                          const std::set<std::string>& ignored, const std::set<std::string>& only) {
-  return Checker(planner, part, ignored, only).run();
+  return Checker(planner, plan, ignored, only).run();
 }
 
 }  // namespace reshard

@@ -5,15 +5,14 @@
 
 namespace reshard {
 
-/// Checks one rank's part against the shard maps alone, without trusting how it was planned:
-/// - cover: its recvs and locals are disjoint and are together exactly the boxes that its fragments
-/// ask for;
-/// - ownership: every source holds what it sends, the rank itself holds what it sends and copies;
-/// - least bytes: nothing that the rank holds comes from another.
-/// Errors name rank, tensor and box. Cost: squared in the pieces of one tensor on this rank.
-/// `ignored`: names that PlanOptions::ignore let stay without a source. `only`: those that
-/// PlanOptions::only asked for.
-Result<> check_rank_plan(const Planner& planner, const RankPlan& part,
+/// Checks the plan of one rank against the shard maps alone, independently of how it was made:
+/// - cover: recvs and locals are disjoint, and together exactly the boxes of the rank's fragments;
+/// - ownership: every sender holds what it sends;
+/// - least bytes: nothing that the rank holds comes from another rank.
+///
+/// Errors name rank, tensor and box. Cost: quadratic in the pieces of one tensor on this rank.
+/// `ignored` and `only` are those of PlanOptions.
+Result<> check_rank_plan(const Planner& planner, const RankPlan& plan,
                          const std::set<std::string>& ignored = {},
                          const std::set<std::string>& only = {});
 

@@ -8,19 +8,19 @@
 
 namespace reshard {
 
-/// Tensors that one plan converts in one way.
+/// The tensors of a plan with the same conversion.
 struct ConversionUse {
   Conversion conversion;
-  Index tensors = 0, elements = 0;  ///< each canonical element once.
+  Index tensors = 0, elements = 0;  ///< canonical elements, each counted once.
   bool loses_precision = false;
-  std::string example;  ///< the first of the tensors.
+  std::string example;  ///< the name of the first tensor.
 };
 
-/// What a plan does to values, in the order of the model's tensors; empty where all bits stay.
+/// The conversions of a plan, in the order of the model's tensors; empty if no bits change.
 std::vector<ConversionUse> conversions_of(const Planner& planner);
 
-/// The tensors that the source holds and the target does not: it leaves them out on purpose
-/// (ModelLayout::omits), or the plan was told to ignore them.
+/// The tensors that the source holds and the target does not, because the target omits them
+/// (ModelLayout::omits) or PlanOptions::ignore lists them.
 std::vector<std::string> omitted_by(const Planner& planner);
 
 /// "converts 310 tensors from F32 to BF16 (loses precision), such as 'model.norm.weight'"

@@ -6,13 +6,13 @@
 
 namespace reshard {
 
-/// Where a box of a canonical tensor stands in a local tensor, in elements.
+/// The location of a box of a canonical tensor in a local tensor, in elements.
 struct Located {
   SlotId slot;
   Strided where;
 };
 
-/// Calls f(Located) for each place on the rank that holds all of the box, in a fixed order.
+/// Calls f(Located) for each location on the rank that holds the whole box, in a fixed order.
 template <class F>
 void for_each_location(const ModelLayout& layout, TensorId tensor, Rank r, const Box& box, F&& f) {
   for (const auto& place : layout.parts_of(tensor)) {
@@ -24,8 +24,8 @@ void for_each_location(const ModelLayout& layout, TensorId tensor, Rank r, const
   }
 }
 
-/// The first place that for_each_location finds. @pre there is one: the box lies in a cell that the
-/// rank holds
+/// The first location that for_each_location finds. @pre there is one: the box lies in a cell that
+/// the rank holds
 inline Located first_location(const ModelLayout& layout, TensorId tensor, Rank r, const Box& box) {
   std::optional<Located> first;
   for_each_location(layout, tensor, r, box, [&](const Located& l) {

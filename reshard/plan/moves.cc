@@ -9,7 +9,7 @@
 namespace reshard {
 namespace {
 
-/// The copy of a box between two forms of its values.
+/// The copy of a box, with a conversion of its values.
 Result<StridedCopy> copy_between(const Conversion& conversion, const Dims& shape,
                                  const Strided& src, const Strided& dst) {
   const int from = bits(conversion.from.dtype), to = bits(conversion.to.dtype);
@@ -29,8 +29,8 @@ bool same_loops(const StridedCopy& a, const StridedCopy& b, int from = 0) {
   return true;
 }
 
-/// Makes `a` the union of both when `b` follows it at the same distance on both sides: after its
-/// run, or after the last turn of its outermost loop.
+/// Merges `b` into `a` if it continues `a` at the same distance on both sides: after its run, or
+/// after the last iteration of its outermost loop.
 bool absorb(StridedCopy& a, const StridedCopy& b) {
   const Index src = b.src_offset - a.src_offset, dst = b.dst_offset - a.dst_offset;
   if (src == a.source_bytes(a.run_bytes) && dst == a.run_bytes && same_loops(a, b)) {
@@ -46,7 +46,7 @@ bool absorb(StridedCopy& a, const StridedCopy& b) {
   return true;
 }
 
-/// True when `next` lies right after `last` on both sides.
+/// True if `next` directly follows `last` on both sides.
 bool follows(const PairPiece& last, const PairPiece& next) {
   const auto one_run = [](const Packing& a, const Packing& b) {
     return a.slot == b.slot && a.in_one_run() && b.in_one_run() &&

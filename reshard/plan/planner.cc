@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Terms. A piece is the common box of a source cell and a destination cell. A supply is a set of
-// source ranks (the holders) with all bytes that only they hold and others want. The bytes of a
-// supply stand on one line, destination ranks ascending, each rank's pieces in order of (tensor,
-// piece). The balance cuts the line into one share per holder. So who sends what to whom is where
-// shares and demands overlap: any rank finds its own part from two cuts of one line.
+// Terms. A piece is the intersection of a source cell and a destination cell. A supply is a set of
+// source ranks (the holders) with all bytes that only they hold and other ranks want. The bytes of
+// a supply are on one line: destination ranks ascending, and the pieces of each rank in the order
+// (tensor, piece). The balance cuts the line into one share per holder. A holder sends to a
+// destination what lies in both the holder's share and the destination's part of the line, so any
+// rank finds its own transfers from two cuts of one line.
 #include "reshard/plan/planner.h"
 
 #include <fmt/format.h>
@@ -21,7 +22,7 @@
 namespace reshard {
 namespace {
 
-/// Changes when the same layouts would be planned in another way.
+/// Changes whenever the same layouts get another plan.
 constexpr int kPlanVersion = 1;
 
 /// Calls f(rank, begin, end) for each entry of a line that overlaps [begin, end), clipped to it.
@@ -37,11 +38,11 @@ void for_each_overlap(const std::vector<Entry>& line, Index line_end, Index begi
   }
 }
 
-/// Where a box may be cut in two: slices of its first dimension that has more than one index.
+/// Cuts a box at slices of its first dimension that has more than one index.
 ///
-/// A byte position x of the box's row-major bytes becomes the nearest slice border, so that
-/// consecutive byte ranges become consecutive, disjoint sub-boxes that cover it. Sub-byte elements
-/// are cut at whole bytes only.
+/// A byte position of the box's row-major bytes is mapped to the nearest slice boundary, so
+/// consecutive byte ranges become consecutive, disjoint sub-boxes that cover the box. Sub-byte
+/// elements are cut only at whole bytes.
 class Slices {
  public:
   Slices(const Box& box, int element_bits);
@@ -96,7 +97,7 @@ Result<Planner> Planner::make(std::shared_ptr<const ModelLayout> source,
   p.ranks_ = source->ranks() | target->ranks();
   if (p.ranks_.size() > kMaxPlanRanks)
     return fail(Code::unsupported,
-                fmt::format("{} and {} have {} ranks together: at most {} are planned for",
+                fmt::format("{} and {} have {} ranks together; at most {} are supported",
                             source->name(), target->name(), p.ranks_.size(), kMaxPlanRanks));
   p.sets_ = std::make_unique<RankSets>();
   p.from_ = std::make_unique<ReplicaMap>(*source, *p.sets_);
@@ -130,7 +131,7 @@ Result<> Planner::pair_tensors(const PlanOptions& options) {
   for (const std::string& name : options.only)
     if (!model.find(name))
       return fail(Code::not_found,
-                  fmt::format("tensor '{}' is to be moved but the model lacks it", name));
+                  fmt::format("tensor '{}' is selected but not in the model", name));
   std::map<std::tuple<ReplicaMap::ListId, ReplicaMap::ListId, int>, PairId> known;
   pair_of_.reserve(static_cast<std::size_t>(model.size()));
   for (Index t = 0; t < model.size(); ++t) {
@@ -147,12 +148,13 @@ Result<> Planner::pair_tensors(const PlanOptions& options) {
     }
     if (!held)
       return fail(Code::not_found,
-                  fmt::format("tensor '{}' is wanted by {} but no rank of {} holds it", tensor.name,
+                  fmt::format("tensor '{}' is needed by {} but no rank of {} holds it", tensor.name,
                               target_->name(), source_->name()));
     if (!wanted)
-      return fail(Code::not_found, fmt::format("tensor '{}' is held by {} but has no place in {}; "
-                                               "list it as ignored if that is meant",
-                                               tensor.name, source_->name(), target_->name()));
+      return fail(
+          Code::not_found,
+          fmt::format("tensor '{}' is in {} but not in {}; list it as ignored if this is intended",
+                      tensor.name, source_->name(), target_->name()));
     const auto [it, fresh] = known.try_emplace({from_->list(id), to_->list(id), element_bits(id)},
                                                PairId(static_cast<PairId::rep>(pieces_.size())));
     if (fresh) {
@@ -188,7 +190,7 @@ Result<std::vector<Planner::Piece>> Planner::intersect_cells(TensorId tensor,
     Region missing(want.box);
     for (const Cell& have : from_->cells(from)) missing.subtract(have.box);
     return fail(Code::not_found,
-                fmt::format("tensor '{}': {} wants {} but no rank of {} holds {}",
+                fmt::format("tensor '{}': {} needs {} but no rank of {} holds {}",
                             source_->model()[tensor].name, target_->name(), to_string(want.box),
                             source_->name(), to_string(missing.boxes()[0])));
   }
@@ -269,12 +271,12 @@ void Planner::for_each_delivery(Rank dst, const std::function<void(const Transfe
   }
 }
 
-/// One supply that a rank has a share of, and the destinations whose demand overlaps that share.
+/// A supply that a rank has a share of, with the destinations that receive from this share.
 struct Planner::SendContext {
-  Index begin = 0, end = 0;  ///< this rank's share of the line.
+  Index begin = 0, end = 0;  ///< the rank's share of the line.
   struct To {
     Rank rank;
-    Index at;  ///< position of that destination's next piece on the line.
+    Index at;  ///< position of the destination's next piece on the line.
   };
   std::vector<To> to;
 };

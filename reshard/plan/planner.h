@@ -13,21 +13,20 @@
 
 namespace reshard {
 
-/// Most ranks of a plan, both sides together: what a plan of all ranks costs grows with them, to
-/// some seconds and some hundred MB for so many.
+/// The maximal number of ranks of a plan, both sides together. The cost of planning for all ranks
+/// grows with them: some seconds and some hundred MB for this many.
 inline constexpr Index kMaxPlanRanks = Index{1} << 17;
 
-/// What a caller may ask of a plan. All ranks must pass equal options.
+/// Options of a plan. All ranks must pass equal options.
 struct PlanOptions {
-  /// Canonical names that the destination may lack, or the source; every other one-sided tensor is
-  /// an error.
+  /// Canonical names that one side may lack. Any other tensor on one side only is an error.
   std::set<std::string> ignore;
-  /// Canonical names of the tensors to move; empty: all. The others are left as they are and need
-  /// no partner on the other side.
+  /// Canonical names of the tensors to move; empty: all. Other tensors are left as they are and may
+  /// lack a counterpart.
   std::set<std::string> only = {};
 };
 
-/// A box of one canonical tensor that goes from one rank to one rank; src == dst is a local copy.
+/// A box of one canonical tensor that one rank sends to another; src == dst is a local copy.
 struct Transfer {
   TensorId tensor;
   Rank src, dst;
@@ -35,35 +34,35 @@ struct Transfer {
   friend bool operator==(const Transfer&, const Transfer&) = default;
 };
 
-/// What one rank does in a refit. Sends are ordered by (dst, tensor, box), recvs by (src, tensor,
-/// box): the bytes between two ranks are the same sequence on both sides.
+/// The transfers of one rank. Sends are ordered by (dst, tensor, box), recvs by (src, tensor, box),
+/// so both ranks of a pair see the bytes between them in the same order.
 struct RankPlan {
   Rank rank;
   std::vector<Transfer> sends;   ///< to other ranks.
   std::vector<Transfer> recvs;   ///< from other ranks.
-  std::vector<Transfer> locals;  ///< from this rank to itself; never on the wire.
+  std::vector<Transfer> locals;  ///< from this rank to itself, not over the wire.
 };
 
 /// The plan of one refit: a pure function of two layouts of one model and the options.
 ///
-/// Construction does what all ranks must agree on (who holds what, who sends how much of each
-/// replicated piece); its cost grows with tensors and distinct pieces, not with ranks times
-/// tensors. `part(r)` then makes one rank's operations alone. Immutable and safe to use from any
-/// thread.
+/// Construction computes what all ranks must agree on: who holds what, and who sends how much of
+/// each replicated piece. Its cost grows with tensors and distinct pieces, not with ranks times
+/// tensors. `rank_plan(r)` then makes the transfers of one rank alone. Immutable; safe to use from
+/// any thread.
 ///
 /// Laws (tests: plan_laws_test.cc):
-///   1 exact cover   every destination element is in exactly one of the rank's recvs and locals
-///   2 ownership     a sender holds what it sends; what a rank holds comes from itself
-///   3 same plan     part(s).sends to d == part(d).recvs from s, on every machine
-///   4 least bytes   no rank receives an element twice; the busiest sender is at the optimum for
-///   the given replicas,
-///                   within one row (a slice of the first dimension) per piece boundary
+///   1 exact cover   each destination element is in exactly one of the rank's recvs and locals
+///   2 ownership     a sender holds what it sends; a rank copies what it holds from itself
+///   3 same plan     rank_plan(s).sends to d == rank_plan(d).recvs from s, on every machine
+///   4 least bytes   no rank receives an element twice; the load of the busiest sender is optimal
+///                   for the given replicas, within one row (a slice of the first dimension) per
+///                   piece boundary
 class Planner {
  public:
-  /// @pre both layouts' models are equal (one ModelSpec, or equal digests)
+  /// @pre both layouts have equal models (one ModelSpec, or equal digests)
   /// Errors: a name in options.only that the model lacks; a canonical tensor on one side only
   /// (named), unless the target omits it or the options ignore it; destination elements without a
-  /// source (named, with box); more than kMaxPlanRanks.
+  /// source (named, with their box); more than kMaxPlanRanks ranks.
   static Result<Planner> make(std::shared_ptr<const ModelLayout> source,
                               std::shared_ptr<const ModelLayout> target, PlanOptions options = {});
 
@@ -72,46 +71,47 @@ class Planner {
   const std::shared_ptr<const ModelLayout>& shared_source() const { return source_; }
   const std::shared_ptr<const ModelLayout>& shared_target() const { return target_; }
 
-  /// True when the plan moves the tensor: it is asked for, both sides have it, it is not empty.
+  /// True if the plan moves the tensor: it is selected, not empty, and on both sides.
   bool moves(TensorId id) const { return pair_of_[id.index()].value() >= 0; }
-  /// From how the source stores a tensor's values to how the target does.
+  /// From the stored form of the source to that of the target.
   Conversion conversion(TensorId id) const { return {source_->form(id), target_->form(id)}; }
-  /// The form in which values travel: the narrower of both, the target's where both are as wide.
+  /// The form of the values on the wire: the narrower of both sides; the target's if both have the
+  /// same width.
   StoredForm wire_form(TensorId id) const;
-  /// Bits of an element on the wire; all bytes of a plan are counted so.
+  /// Bits of an element on the wire. All byte counts of a plan use this width.
   int element_bits(TensorId id) const { return bits(wire_form(id).dtype); }
 
-  /// The operations of one rank; empty for a rank that is in neither layout.
+  /// The transfers of one rank; empty for a rank in neither layout.
   RankPlan rank_plan(Rank r) const;
 
-  /// Calls f for each recv and local of a rank, ordered by tensor, without storing them.
+  /// Calls f for each recv and local copy of a rank, ordered by tensor, without storing them.
   void for_each_delivery(Rank dst, const std::function<void(const Transfer&)>& f) const;
 
-  /// How many transfers all ranks have together, at least: known without making them.
+  /// A lower bound of the number of transfers of all ranks, known without making them.
   Index min_transfers() const;
 
   /// Ranks of either layout.
   const RankSet& ranks() const { return ranks_; }
-  /// The least load of the busiest sender for the given replicas, in bytes (see
+  /// The least possible load of the busiest sender for the given replicas, in bytes (see
   /// Balance::optimal_max).
   Index optimal_max_egress_bytes() const { return balance_.optimal_max; }
 
-  /// Equal on all ranks if and only if they plan the same: compared before the first byte moves.
+  /// Equal on all ranks if and only if their plans are equal. Compared before the first byte moves.
   std::uint64_t digest() const { return digest_; }
 
  private:
-  /// The common part of a source cell and a destination cell.
+  /// The intersection of a source cell and a destination cell.
   struct Piece {
     Box box;
     Index bytes = 0;
     SetId wanting;  ///< all destination ranks.
     std::int32_t supply = -1;
-    SetId holders, remote;  ///< source ranks; destination ranks that are not among them.
+    SetId holders, remote;  ///< source ranks; destination ranks that do not hold the piece.
   };
-  /// All pieces of the tensors that have one source list, one destination list and one element
+  /// Identifies the pieces of all tensors with the same source list, destination list and element
   /// size.
   using PairId = StrongInt<struct PairTag>;
-  /// A destination's part of a supply's bytes: from `begin` to the next entry's.
+  /// The share of a supply's bytes that a destination receives: from `begin` to the next entry's.
   struct Demand {
     Rank rank;
     Index begin = 0;
@@ -130,9 +130,9 @@ class Planner {
   RankSet ranks_;
   std::unique_ptr<RankSets> sets_;
   std::unique_ptr<ReplicaMap> from_, to_;
-  std::vector<PairId> pair_of_;             ///< per tensor; -1 where nothing moves.
+  std::vector<PairId> pair_of_;             ///< per tensor; -1 if it does not move.
   std::vector<std::vector<Piece>> pieces_;  ///< per pair.
-  std::vector<Index> tensors_of_pair_;      ///< per pair: how many tensors.
+  std::vector<Index> tensors_of_pair_;      ///< per pair: number of tensors.
   std::vector<Supply> supplies_;
   std::vector<std::vector<Demand>> demand_;  ///< per supply, by rank ascending.
   Balance balance_;

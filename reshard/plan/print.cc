@@ -16,11 +16,11 @@ std::string to_string(const Planner& planner, const Transfer& t, Rank seen_from)
   return fmt::format("recv {} <- {}  {}", t.dst.value(), t.src.value(), what);
 }
 
-std::string to_text(const Planner& planner, const RankPlan& part, std::size_t most) {
+std::string to_text(const Planner& planner, const RankPlan& plan, std::size_t most) {
   std::string text;
-  for (const auto* list : {&part.locals, &part.recvs, &part.sends}) {
+  for (const auto* list : {&plan.locals, &plan.recvs, &plan.sends}) {
     for (std::size_t i = 0; i < list->size() && i < most; ++i)
-      text += to_string(planner, (*list)[i], part.rank) + "\n";
+      text += to_string(planner, (*list)[i], plan.rank) + "\n";
     if (list->size() > most) text += fmt::format("... and {} more\n", list->size() - most);
   }
   return text;

@@ -10,14 +10,15 @@ namespace reshard {
 /// "recv 3 <- 1  model.norm.weight [0,64)"; one line without line end.
 std::string to_string(const Planner& planner, const Transfer& transfer, Rank seen_from);
 
-/// One rank's part as lines of text: locals, recvs, sends, in order; at most `most` transfers of
-/// each kind, then how many were left out. Equal plans print equal text on every machine.
-std::string to_text(const Planner& planner, const RankPlan& part,
+/// The plan of one rank as text: locals, recvs, sends, in order, one per line; at most `most`
+/// transfers of each kind, then the number of those left out. Equal plans print equal text on every
+/// machine.
+std::string to_text(const Planner& planner, const RankPlan& plan,
                     std::size_t most = static_cast<std::size_t>(-1));
 
-/// The whole plan as a Graphviz digraph: a node per rank, an edge per pair of ranks labelled with
-/// its bytes.
-/// @pre few ranks: the text grows with pairs
+/// The whole plan as a Graphviz digraph: a node per rank, and an edge per pair of ranks with its
+/// bytes.
+/// @pre few ranks: the text grows with the number of pairs
 std::string to_dot(const Planner& planner);
 
 }  // namespace reshard

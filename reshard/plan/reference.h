@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The naive reference planner: the definition of a right plan, element by element. Slow on purpose
-// and independent of cells, supplies and lines; tests compare the planner with it for ever.
+// The naive reference planner: the definition of a correct plan, element by element. Slow on
+// purpose, and independent of cells, supplies and lines. Tests compare the planner with it.
 #pragma once
 
 #include <map>
@@ -28,7 +28,7 @@ void for_each_element(const ModelSpec& model, TensorId id, const Box& box, F&& f
   }
 }
 
-/// Which ranks hold each element, from the shard maps of all ranks.
+/// The ranks that hold each element, from the shard maps of all ranks.
 inline std::map<Element, std::set<Rank>> holders(const ModelLayout& layout) {
   std::map<Element, std::set<Rank>> out;
   layout.ranks().for_each([&](Rank r) {
@@ -39,8 +39,8 @@ inline std::map<Element, std::set<Rank>> holders(const ModelLayout& layout) {
   return out;
 }
 
-/// For each destination rank and element: the ranks it may come from. Itself, if it holds the
-/// element.
+/// For each destination rank and element, the ranks that may send it: the rank itself if it holds
+/// the element.
 using Plan = std::map<std::pair<Rank, Element>, std::set<Rank>>;
 
 inline Plan plan(const ModelLayout& source, const ModelLayout& target) {
@@ -54,8 +54,9 @@ inline Plan plan(const ModelLayout& source, const ModelLayout& target) {
   return out;
 }
 
-/// The least load of the busiest sender in bytes (Hall): over all sets of source ranks, the bytes
-/// that only they can send, divided by their number. @pre at most 20 source ranks send anything
+/// The least possible load of the busiest sender in bytes (Hall): the maximum over all sets of
+/// source ranks of the bytes that only they can send, divided by their number. @pre at most 20
+/// source ranks send
 inline double optimal_max_egress(const Plan& plan, const ModelSpec& model) {
   std::map<std::set<Rank>, double> bytes;
   std::set<Rank> senders;

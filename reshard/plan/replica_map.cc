@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a list of cells is found without looking at ranks one by one: a tensor's places are reduced
-// to a key of what decides the boxes and their ranks (rank set, cuts, positions along cut
-// dimensions); equal keys, equal cells.
+// How a list of cells is found without looking at each rank: the parts of a tensor are reduced to a
+// key of everything that determines the boxes and their ranks (rank set, cuts, positions along cut
+// dimensions). Equal keys have equal cells.
 #include "reshard/plan/replica_map.h"
 
 #include <algorithm>
@@ -26,7 +26,7 @@ SetId RankSets::intern(const RankSet& ranks) {
 
 namespace {
 
-/// Adds a box to disjoint ones, splitting where they overlap in part.
+/// Adds a box to disjoint ones and splits those that overlap in part.
 void overlay(std::vector<Replica>& disjoint, const Replica& fresh) {
   std::vector<Box> rest{fresh.box};
   const std::size_t n = disjoint.size();
@@ -44,8 +44,8 @@ void overlay(std::vector<Replica>& disjoint, const Replica& fresh) {
   for (const Box& b : rest) disjoint.push_back({b, fresh.ranks});
 }
 
-/// True if sorted boxes differ in one dimension at most and follow each other there: then they are
-/// disjoint.
+/// True if sorted boxes differ in at most one dimension and follow each other there, which makes
+/// them disjoint.
 bool is_one_row(const std::vector<Replica>& sorted) {
   for (std::size_t i = 1; i < sorted.size(); ++i) {
     const Box &a = sorted[i - 1].box, &b = sorted[i].box;
@@ -62,8 +62,7 @@ bool is_one_row(const std::vector<Replica>& sorted) {
   return true;
 }
 
-/// The pieces that one cut makes of a dimension, each with the ranks that hold it; sorted and
-/// disjoint.
+/// The pieces that a cut makes of a dimension, with the ranks that hold each; sorted and disjoint.
 struct CutPieces {
   std::vector<std::pair<Interval, RankSet>> pieces;
 
@@ -93,7 +92,7 @@ class Expander {
  public:
   explicit Expander(const ModelLayout& layout) : layout_(layout) {}
 
-  /// Appends what decides the cells of this place.
+  /// Appends everything that determines the cells of this part.
   void key(const PartId& place, std::string& out) {
     const Slot& slot = layout_.slot(place.slot);
     const Section& section = slot.sections[static_cast<std::size_t>(place.section)];
@@ -145,8 +144,8 @@ class Expander {
     out.append(reinterpret_cast<const char*>(&value), sizeof value);
   }
 
-  /// Cuts what is held along full dimension k, which is canonical dimension `dim` or, when
-  /// negative, one position.
+  /// Cuts replicas along full dimension k, which is canonical dimension `dim` or, if that is
+  /// negative, a single position.
   static std::vector<Replica> split(const std::vector<Replica>& held, const PlacedBox& p, int dim,
                                     int k, const CutPieces& cut) {
     const Index size = dim < 0 ? 1 : (p.box[dim].size() - 1) * p.step(dim) + 1;

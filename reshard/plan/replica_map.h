@@ -11,11 +11,10 @@
 
 namespace reshard {
 
-/// A rank set of a plan: its position in a RankSets table.
+/// A rank set of a plan, as a position in a RankSets table.
 using SetId = StrongInt<struct SetIdTag>;
 
-/// Rank sets, each stored once; ids are given in the order of first sight, so they are
-/// deterministic.
+/// Distinct rank sets. Ids are assigned in the order of first use, so they are deterministic.
 class RankSets {
  public:
   SetId intern(const RankSet& ranks);
@@ -39,13 +38,12 @@ struct Replica {
   RankSet ranks;
 };
 
-/// Cuts overlapping boxes so that the results are disjoint, sorted by `before`, and each point
-/// keeps exactly the ranks of the input boxes it lies in. @pre all boxes have one rank and none is
-/// empty
+/// Cuts overlapping boxes into disjoint ones, sorted by `before`; each point keeps exactly the
+/// ranks of the input boxes that contain it. @pre all boxes have one rank and none is empty
 std::vector<Cell> disjoint_cells(std::vector<Replica> replicas, RankSets& sets);
 
-/// Who holds what of every canonical tensor of a layout, in cells. Tensors that are held alike
-/// share one list, so that the cost is one look-up per tensor plus one expansion per distinct list.
+/// The replicas of every canonical tensor of a layout, as cells. Tensors with the same replicas
+/// share a list, so the cost is one look-up per tensor and one expansion per distinct list.
 class ReplicaMap {
  public:
   using ListId = StrongInt<struct CellListTag>;

@@ -21,8 +21,8 @@ struct Sliced {
   Box slice;
 };
 
-/// The box [begin, begin + size) of a row-major index space as a box of the same space with merged
-/// dimensions; none where it is several.
+/// The box [begin, begin + size) of a row-major index space in the space with merged dimensions;
+/// none if it becomes several boxes.
 std::optional<Box> merged_box(const Dims& begin, const Dims& size, const Dims& shape,
                               MergedDims merged) {
   std::vector<Interval> dims;
@@ -43,8 +43,8 @@ std::optional<Box> merged_box(const Dims& begin, const Dims& size, const Dims& s
   return Box(dims);
 }
 
-/// What a canonical box is at one place of a rank's local tensors, or none where it is not held
-/// there as one slice; `held` says whether it is held there at all.
+/// A canonical box as a slice of a local tensor, at one part of the layout; none if the rank does
+/// not hold it there as one slice. `held`: whether the rank holds it there at all.
 std::optional<Sliced> slice_at(const ModelLayout& layout, const PartId& place, Rank r,
                                const Box& box, bool& held) {
   const auto found = layout.fragment(place, r);
@@ -69,13 +69,13 @@ std::optional<Sliced> slice_at(const ModelLayout& layout, const PartId& place, R
   return Sliced{place.slot, *slice};
 }
 
-/// One operation as its destination sees it.
+/// One operation, seen from its destination.
 struct Delivery {
   Rank src;
   Sliced from, to;
 };
 
-/// All operations of one destination, in the order that gives their task ids.
+/// The operations of one destination, in the order of their task ids.
 class Deliveries {
  public:
   Deliveries(const Planner& planner, Rank dst) : planner_(planner), dst_(dst) {
@@ -90,8 +90,8 @@ class Deliveries {
   std::vector<Delivery> all;
 
  private:
-  /// The box as one operation for each destination place, or its parts along the first dimension
-  /// that has any.
+  /// Adds one operation per destination location, or splits the box along its first dimension of
+  /// more than one index.
   void add(TensorId tensor, Rank src, const Box& box) {
     std::optional<Sliced> from;
     bool held = false;
@@ -270,7 +270,7 @@ std::vector<std::byte> encode_reshard_plan(const ReshardPlan& plan) {
 Result<ReshardPlan> decode_reshard_plan(std::span<const std::byte> bytes) {
   ByteReader r(bytes, "reshard plan");
   if (const auto version = r.number(kMaxIndex, "the version"); r.ok() && version != kVersion)
-    r.fail("another version");
+    r.fail("unknown version");
   std::vector<std::string> names;
   const std::size_t n = r.count(1, "the number of names");
   for (std::size_t i = 0; i < n && r.ok(); ++i) names.emplace_back(r.text(kMaxName, "a name"));

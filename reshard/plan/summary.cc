@@ -8,7 +8,7 @@
 namespace reshard {
 namespace {
 
-/// One thread's sums; `seen[src]` is the last destination that counted a message from src.
+/// The sums of one thread. `seen[src]` is the last destination that counted a message from src.
 struct Sums {
   explicit Sums(std::size_t ranks) : egress(ranks, 0), ingress(ranks, 0), seen(ranks, -1) {}
 

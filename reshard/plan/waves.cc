@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensors that share slots are joined (union by least id), then taken in the order of the model
-// into a group for as long as every rank's bytes fit.
+// Tensors that share slots are joined (union-find, least id as root), then added to a group in
+// model order for as long as every rank's bytes fit.
 #include "reshard/plan/waves.h"
 
 #include <algorithm>
@@ -37,7 +37,7 @@ void for_each_part(const Slot& slot, F&& f) {
 /// Bytes of staged slots by rank.
 using RankBytes = std::unordered_map<Rank, Index>;
 
-/// What cannot be parted: tensors, ascending, and what they take.
+/// Tensors that share slots, ascending, and their bytes.
 struct Component {
   std::vector<TensorId> tensors;
   RankBytes bytes;
@@ -91,7 +91,7 @@ std::vector<std::vector<TensorId>> waves_of(std::span<const StagedSlots> sides, 
   RankBytes held;
   bool full = false;
   for (const Component& component : components_of(sides)) {
-    // The order in which ranks are looked at cannot be seen: any that does not fit says so.
+    // The order of iteration has no effect on the result.
     const bool fits =
         std::all_of(component.bytes.begin(), component.bytes.end(), [&](const auto& b) {
           const auto it = held.find(b.first);

@@ -9,21 +9,21 @@
 
 namespace reshard {
 
-/// Slots of a layout that have memory only while their tensors are on the way (a landing copy of
-/// what is then quantised).
+/// Slots of a layout that have memory only while their tensors are in transit (a staging copy of
+/// tensors that are then quantised).
 struct StagedSlots {
   std::shared_ptr<const ModelLayout> layout;
   std::vector<SlotId> slots;
 };
 
-/// Groups the tensors of staged slots so that one group after the other can be moved
-/// (PlanOptions::only) through little memory: tensors that share a staged slot, on any rank of any
-/// side, are in one group; and no rank's bytes of the staged slots of a group, all sides together,
-/// exceed `cap_bytes`, unless they are of tensors that cannot be parted, which are alone then.
+/// Groups the tensors of staged slots so that the groups can be moved one after another
+/// (PlanOptions::only) with little memory. Tensors that share a staged slot, on any rank of any
+/// side, are in one group. The staged bytes of a group on any rank, over all sides, do not exceed
+/// `cap_bytes`, unless inseparable tensors alone exceed it; these form a group of their own.
 ///
-/// Groups and what is in them are in the order of the model, each tensor once; tensors in no staged
-/// slot are in none. A pure function of its arguments, so all ranks find the same. Cost:
-/// proportional to slots times the ranks that hold them.
+/// Groups and their tensors are in model order; each tensor of a staged slot is in one group, other
+/// tensors are in none. A pure function of its arguments, so all ranks compute the same groups.
+/// Cost: proportional to slots times the ranks that hold them.
 /// @pre the layouts' models are equal
 std::vector<std::vector<TensorId>> waves_of(std::span<const StagedSlots> sides, Index cap_bytes);
 

@@ -154,7 +154,7 @@ TEST(PlanOfSomeTensors, needs_no_partner_for_the_others_and_knows_every_name) {
   const auto planner = Planner::make(source, target, options);
   ASSERT_FALSE(planner);
   EXPECT_EQ(planner.error().message,
-            "tensor 'model.norms.weight' is to be moved but the model lacks it");
+            "tensor 'model.norms.weight' is selected but not in the model");
 }
 
 }  // namespace

@@ -62,7 +62,7 @@ def check(folder, model, layout, home, tmp_path):
 
   if home is None:
     done = program.run("convert", out, tmp_path / "back", "--from", layout, "--to", "hf")
-    assert done.returncode == 1 and "bias' is wanted by hf but no rank" in done.stderr
+    assert done.returncode == 1 and "bias' is needed by hf but no rank" in done.stderr
     return
   back = program.convert(out, tmp_path / "back", layout, "hf")
   if (back / "model.safetensors").read_bytes() != home:

@@ -191,7 +191,7 @@ def test_verify_sees_shapes_that_contradict_the_config_on_both_sides(plain, tmp_
   for side in "ab":
     write(tmp_path / side, turned, CONFIG)
   done = program.run("verify", tmp_path / "a", tmp_path / "b")
-  assert done.returncode == 1 and "by the config it is" in done.stdout, done.stdout + done.stderr
+  assert done.returncode == 1 and "but the config says" in done.stdout, done.stdout + done.stderr
 
 
 def test_blocks_of_a_tensor_are_quantised_where_they_are_whole(plain, tmp_path):

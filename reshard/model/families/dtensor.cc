@@ -18,7 +18,7 @@ std::string_view trimmed(std::string_view text) {
   return text;
 }
 
-/// The number of "2" or, where a word of `keys` stands before it, of "dim=2".
+/// The number in "2" or in "dim=2" with one of `keys` as the key; none otherwise.
 std::optional<Index> number(std::string_view text, std::initializer_list<std::string_view> keys) {
   text = trimmed(text);
   if (const std::size_t equals = text.find('='); equals != std::string_view::npos) {
@@ -32,7 +32,7 @@ std::optional<Index> number(std::string_view text, std::initializer_list<std::st
   return value;
 }
 
-/// What stands between the parentheses of "name(...)", or none.
+/// The text between the parentheses of "name(...)", or none.
 std::optional<std::string_view> arguments(std::string_view text, std::string_view name) {
   if (!text.starts_with(name) || !text.ends_with(')')) return std::nullopt;
   text.remove_prefix(name.size());
@@ -59,7 +59,7 @@ std::optional<Placement> placement_of(std::string_view text) {
   return std::nullopt;
 }
 
-/// The part [part.begin(), part.end()) of the stored positions, in runs.
+/// Appends the stored positions `part` of the runs, as runs.
 void append_slice(const std::vector<Interval>& runs, Interval part, std::vector<Interval>& out) {
   Index at = 0;
   for (const Interval& run : runs) {

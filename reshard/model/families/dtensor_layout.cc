@@ -12,7 +12,7 @@
 namespace reshard::families {
 namespace {
 
-/// True where the rule's number, if it asks for one, is in its range.
+/// True if the rule has no number range or the matched number is in it.
 bool in_range(const DTensorRule& rule, const std::vector<std::string>& groups) {
   if (rule.number == 0) return true;
   const auto k = static_cast<std::size_t>(rule.number - 1);
@@ -38,7 +38,7 @@ Result<TensorShards> shards_of(const DTensorRule& rule, const Dims& shape) {
   return shards;
 }
 
-/// A rule of the file, and what its wildcards matched.
+/// A rule of the file, with the matches of its wildcards.
 struct Matched {
   std::size_t rule = 0;
   std::vector<std::string> groups;
@@ -57,7 +57,7 @@ class Placer {
     return {};
   }
 
-  /// The form whose experts a rule names before one matches the other form's.
+  /// The major release of transformers whose expert names a rule matches first.
   Result<int> release_of(const std::vector<ModuleTensor>& newest) {
     for (const ModuleTensor& t : newest) {
       if (!t.stack) continue;

@@ -13,14 +13,14 @@ constexpr std::size_t kMaxPieces = std::size_t{1} << 22;
 
 }  // namespace
 
-/// A run of a stored dimension as intervals of its canonical dimensions, and where each begins in
-/// the local tensor.
+/// A run of a stored dimension as intervals of its canonical dimensions, and its begin in the local
+/// tensor.
 struct DTensorSlots::Piece {
   Box box;
   Dims at;
 };
 
-/// What a rank holds of a stored dimension.
+/// The part of a stored dimension that a rank holds.
 struct DTensorSlots::LocalDim {
   Dims shape;  ///< of the local tensor, over the canonical dimensions.
   std::vector<Piece> pieces;
@@ -53,7 +53,7 @@ struct DTensorSlots::LocalDim {
     for (int i = 1; i < dim.count; ++i) shape.push_back(t.shape[dim.first + i]);
   }
 
-  /// Any runs: one piece for each stretch along the last canonical dimension.
+  /// Any runs: one piece per run along the last canonical dimension.
   void by_last(const CanonicalTensor& t, const StoredDim& dim, const std::vector<Interval>& runs) {
     const Index last = t.shape[dim.first + dim.count - 1];
     Index at = 0;
@@ -317,11 +317,11 @@ Result<> DTensorSlots::add_stack(std::size_t mesh, const Section& stack, const s
 
 namespace {
 
-/// What a rank holds of a stack: runs of each dimension, one behind the other.
+/// The runs of each dimension of a stack that a rank holds, in storage order.
 using LocalRuns = std::vector<std::vector<Interval>>;
 
-/// The part of a placed tensor in a box of the stack, moved to where the box lies in memory; none
-/// where they do not meet.
+/// The intersection of a part with a box of the stack, moved to the box's position in memory; none
+/// if empty.
 std::optional<PlacedBox> clipped(const PlacedBox& part, const std::vector<Interval>& box,
                                  const Dims& at) {
   PlacedBox out = part;
@@ -343,7 +343,7 @@ std::optional<PlacedBox> clipped(const PlacedBox& part, const std::vector<Interv
   return out;
 }
 
-/// Calls visit(box, where it begins in memory) for each combination of runs.
+/// Calls visit(box, its begin in memory) for each combination of runs.
 template <class Visit>
 void each_box(const LocalRuns& held, std::vector<Interval>& box, const Dims& at,
               const Visit& visit) {

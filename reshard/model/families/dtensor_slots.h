@@ -13,7 +13,7 @@
 
 namespace reshard::families {
 
-/// Most ranks of a device mesh, and one more than the largest rank.
+/// The maximal number of ranks of a device mesh; ranks are below it.
 inline constexpr Index kMaxRanks = Index{1} << 20;
 
 /// A mesh dimension that cuts a tensor dimension.
@@ -22,29 +22,29 @@ struct AppliedShard {
   Index split_factor = 1;
   friend auto operator<=>(const AppliedShard&, const AppliedShard&) = default;
 };
-/// Per dimension of the stored tensor: what cuts it, in the order in which it is applied.
+/// Per dimension of the stored tensor: the shards that cut it, in the order of application.
 using TensorShards = std::array<std::vector<AppliedShard>, kMaxDims>;
 
-/// Adds the local tensors of torch meshes to a builder: as one slot with cuts where each rank holds
-/// one run of each dimension by a closed rule (checked against local_runs for every coordinate),
-/// else as one slot for each different local tensor.
+/// Adds the local tensors of torch meshes to a builder. A tensor becomes one slot with cuts if each
+/// rank holds one run of each dimension, given by a closed rule (checked against local_runs for
+/// every coordinate); otherwise one slot per distinct local tensor.
 class DTensorSlots {
  public:
-  /// Borrowed.
+  /// Borrows the builder.
   explicit DTensorSlots(LayoutBuilder& builder) : b_(builder), explicit_(builder) {}
 
-  /// Adds a mesh, its ranks moved up by `offset`; returns its number. Errors: sizes that do not
-  /// fit, ranks twice, negative or beyond 2^20.
+  /// Adds a mesh with its ranks moved up by `offset` and returns its number. Errors: a shape that
+  /// does not match the ranks; ranks that are repeated, negative or not below kMaxRanks.
   Result<std::size_t> add_mesh(const DTensorMesh& mesh, Index offset);
-  /// Adds a canonical tensor under a local name, stored as `dtype` where that is given. @pre mesh
-  /// dimensions exist, each used once Errors: the name is taken on a rank; more pieces than a
-  /// layout can have (2^22).
+  /// Adds a canonical tensor under a local name, stored as `dtype` if given. Errors: the name is in
+  /// use on a rank; more pieces than a layout may have (2^22). @pre the mesh dimensions of the
+  /// shards exist, and each is used once
   Result<> add(std::size_t mesh, TensorId tensor, const std::string& name,
                const TensorShards& shards, std::optional<DType> dtype = std::nullopt);
-  /// The same with several canonical tensors stacked into one, whose dimensions the shards cut.
+  /// The same for several canonical tensors stacked into one, whose dimensions the shards cut.
   Result<> add_stack(std::size_t mesh, const Section& stack, const std::string& name,
                      const TensorShards& shards, std::optional<DType> dtype = std::nullopt);
-  /// To be called once, after all tensors.
+  /// Adds the remaining slots. To be called once, after all tensors.
   void finish() { explicit_.finish(); }
 
  private:
@@ -52,7 +52,7 @@ class DTensorSlots {
     std::vector<Index> shape;
     std::vector<Rank> ranks;
     RankSet set;
-    std::optional<MeshId> closed;  ///< where the ranks are consecutive.
+    std::optional<MeshId> closed;  ///< if the ranks are consecutive.
   };
   /// A dimension of the stored tensor: canonical dimensions [first, first + count).
   struct StoredDim {
@@ -79,7 +79,7 @@ class DTensorSlots {
                   const std::vector<StoredDim>& dims, const TensorShards& shards);
   Result<> add_explicit(const MeshUse& mesh, TensorId tensor, const std::string& name,
                         const std::vector<StoredDim>& dims, const TensorShards& shards);
-  /// Ranks by their coordinates on what cuts each dimension.
+  /// Ranks by their coordinates on the mesh dimensions that cut each tensor dimension.
   using RankClasses = std::map<std::vector<std::vector<Index>>, RankSet>;
   RankClasses rank_classes(const MeshUse& mesh, const std::vector<StoredDim>& dims,
                            const TensorShards& shards) const;
@@ -97,7 +97,7 @@ class DTensorSlots {
   std::vector<MeshUse> meshes_;
   std::map<CutKey, std::optional<CutId>> cuts_;
   std::size_t num_pieces_ = 0;
-  std::optional<DType> dtype_;  ///< of the tensor that is being added.
+  std::optional<DType> dtype_;  ///< of the tensor being added.
 };
 
 }  // namespace reshard::families

@@ -113,7 +113,7 @@ TEST(Canonical, every_layer_must_be_described) {
   c.num_hidden_layers = 6;
   const auto model = canonical_tensors(c);
   ASSERT_FALSE(model);
-  EXPECT_THAT(model.error().message, testing::HasSubstr("6 layers, and says what 4 of them"));
+  EXPECT_THAT(model.error().message, testing::HasSubstr("6 layers but describes only 4"));
 }
 
 TEST(Megatron, layers_that_do_not_divide_count_embedding_and_loss) {
@@ -215,7 +215,7 @@ TEST(Families, say_what_is_wrong_and_what_would_be_right) {
               HasSubstr("first=4 leaves 0 of num_hidden_layers=4 to 1 other stage"));
   EXPECT_THAT(message("megatron:pp=5", dense), HasSubstr("does not divide num_hidden_layers=4"));
   EXPECT_THAT(message("megatron:tpp=2", dense),
-              HasSubstr("unknown key 'tpp'; it knows account_embedding, "));
+              HasSubstr("unknown key 'tpp'; known keys are account_embedding, "));
   EXPECT_THAT(message("megatron:tp=0", dense), HasSubstr("tp=0 must be a whole number from 1"));
   EXPECT_THAT(message("megatron:tp=x", dense), HasSubstr("tp=x"));
   EXPECT_THAT(message("megatron:ep=2", dense), HasSubstr("LlamaForCausalLM has none"));

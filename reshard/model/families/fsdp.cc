@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // torch's fully_shard (FSDP2) over a mesh (replicate, shard, tp), the last fastest. Each parameter
-// is cut by rows over `shard` as torch.chunk does; where tensor parallelism cuts rows too, tp comes
-// first (torch writes that as _StridedShard over shard, Shard over tp).
+// is cut by rows over `shard` as by torch.chunk; if tensor parallelism cuts rows too, tp comes
+// first (in torch: _StridedShard over shard, Shard over tp).
 #include <fmt/format.h>
 
 #include <array>
@@ -15,7 +15,7 @@
 namespace reshard::families {
 namespace {
 
-/// What the usual plans of parallelize_module do to a module's parameters.
+/// The usual plans of parallelize_module for the parameters of a module.
 enum class Style { colwise, rowwise, none };
 
 struct Module {
@@ -48,12 +48,12 @@ Style style_of(std::string_view tensor) {
   return Style::none;
 }
 
-/// A buffer of its module, and fully_shard leaves buffers alone.
+/// True for buffers, which fully_shard does not touch.
 bool is_buffer(std::string_view tensor) { return tensor.ends_with(".e_score_correction_bias"); }
 
 enum MeshDim : int { kReplicate, kShard, kTp };
 
-/// Stacked experts are cut by experts; no usual plan of parallelize_module knows them.
+/// Stacked experts are cut by experts; the usual plans of parallelize_module do not cover them.
 TensorShards shards_of_stack() {
   TensorShards shards;
   shards[0].push_back({kShard, 1});
@@ -64,10 +64,11 @@ Result<TensorShards> shards_of(const CanonicalTensor& t) {
   TensorShards shards;
   if (is_buffer(t.name)) return shards;
   if (t.shape.size() == 0)
-    return fail(Code::unsupported,
-                fmt::format("fsdp: tensor '{}' is a scalar, which fully_shard does not take; use "
-                            "dtensor:FILE and replicate it",
-                            t.name));
+    return fail(
+        Code::unsupported,
+        fmt::format("fsdp: tensor '{}' is a scalar, which fully_shard does not support; use "
+                    "dtensor:FILE and replicate it",
+                    t.name));
   const Style style = style_of(t.name);
   if (style == Style::colwise) shards[0].push_back({kTp, 1});
   if (style == Style::rowwise && t.stored_shape().size() > 1) shards[1].push_back({kTp, 1});
@@ -104,7 +105,8 @@ Result<ModelLayout> fsdp_layout(const LayoutSpec& spec, const FamilyInput& input
   for (const ModuleTensor& t :
        transformers_modules(model, input.config, release.value_or(kNewestTransformers))) {
     const CanonicalTensor& first = model[t.tensor];
-    // The models of transformers keep their buffers in float32, whatever they are loaded in.
+    // Models of transformers keep their buffers in float32, regardless of the dtype they are loaded
+    // in.
     auto stored = is_buffer(first.name) ? DType::f32 : dtype;
     if (!is_convertible(first.dtype)) stored = std::nullopt;
     if (t.stack) {

@@ -9,7 +9,7 @@
 namespace reshard {
 namespace {
 
-/// The names under which the checkpoint repeats tensors, on the shard of the last layers.
+/// Adds the copies that the checkpoint stores under a second name, on the shard of the last layers.
 void add_aliases(LayoutBuilder& builder, const ModelConfig& config, MeshId mesh, Index shard) {
   const ModelSpec& model = builder.model();
   const RankSetId ranks = builder.ranks_where(mesh, {{0, shard}});
@@ -34,7 +34,7 @@ Result<ModelLayout> hf_layout(const LayoutSpec& spec, const FamilyInput& input) 
   LayoutBuilder builder(to_string(spec), input.model);
   const MeshId mesh = builder.add_mesh(
       RESHARD_TRY(Mesh::make({{"shard", shards}}, Rank(static_cast<Rank::rep>(offset)))));
-  // A tensor goes to the shard in which its first byte falls when all bytes are cut into equal
+  // A tensor goes to the shard that contains its first byte, when all bytes are cut into equal
   // parts.
   const Index each = std::max<Index>(1, (model.bytes() + shards - 1) / shards);
   Index begin = 0;

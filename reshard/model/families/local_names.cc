@@ -17,7 +17,7 @@ Result<std::string> substituted(const std::string& text, const std::vector<std::
     const auto k = static_cast<std::size_t>(text[++i] - '0');
     if (k == 0 || k > groups.size())
       return fail(Code::invalid_argument,
-                  fmt::format("name '{}' uses ${} but its pattern matches {} parts", text, k,
+                  fmt::format("name '{}' uses ${} but its pattern has {} wildcards", text, k,
                               groups.size()));
     out += groups[k - 1];
     RESHARD_TRY(check_tensor_name(out));
@@ -25,13 +25,13 @@ Result<std::string> substituted(const std::string& text, const std::vector<std::
   return out;
 }
 
-Result<> LocalNames::take(const std::string& name, const RankSet& held) {
+Result<> LocalNames::take(const std::string& name, const RankSet& ranks) {
   RankSet& taken = taken_[name];
-  if (const RankSet twice = taken & held; !twice.empty())
+  if (const RankSet twice = taken & ranks; !twice.empty())
     return fail(Code::invalid_argument,
                 fmt::format("local name '{}' is given to two tensors of rank {}", name,
                             twice.members()[0].value()));
-  taken = taken | held;
+  taken = taken | ranks;
   return {};
 }
 

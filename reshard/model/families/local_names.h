@@ -10,15 +10,15 @@
 
 namespace reshard::families {
 
-/// `text` with "$1" .. "$9" replaced by what the wildcards of a pattern matched. Error: a number
-/// that the pattern does not have.
+/// `text` with "$1" .. "$9" replaced by what the wildcards of a pattern matched. Errors: a number
+/// without a wildcard.
 Result<std::string> substituted(const std::string& text, const std::vector<std::string>& groups);
 
-/// Which local names ranks have given away.
+/// The local names in use on each rank.
 class LocalNames {
  public:
-  /// Error when a rank of `held` has a tensor of this name already; names that rank.
-  Result<> take(const std::string& name, const RankSet& held);
+  /// Reserves a name on these ranks. Errors: a rank already uses it (named).
+  Result<> take(const std::string& name, const RankSet& ranks);
 
  private:
   std::unordered_map<std::string, RankSet> taken_;

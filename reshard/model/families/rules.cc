@@ -83,7 +83,7 @@ class Rules {
     return b_.add_cut(how);
   }
 
-  /// Coordinates that `where` pins, as one rank set.
+  /// The ranks with the coordinates that `where` requires.
   Result<RankSet> ranks(const Rule& rule, const std::vector<std::string>& groups) {
     const Mesh& mesh = b_.mesh(mesh_);
     RankSet held = RankSet::range(mesh.first().value(), mesh.first().value() + mesh.size());
@@ -93,7 +93,7 @@ class Rules {
       if (!w.at) {
         if (w.number < 1 || static_cast<std::size_t>(w.number) > groups.size())
           return fail(Code::invalid_argument,
-                      fmt::format("where: number {} but the pattern matches {} parts", w.number,
+                      fmt::format("where: number {} but the pattern has {} wildcards", w.number,
                                   groups.size()));
         const std::string& text = groups[static_cast<std::size_t>(w.number - 1)];
         const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), at);
@@ -114,8 +114,8 @@ class Rules {
     return held;
   }
 
-  /// Cuts a dimension of the stored tensor. Where it is several of the index space, the cuts must
-  /// fall between indices of the first of them.
+  /// Cuts a dimension of the stored tensor. If it is several dimensions of the index space, cuts
+  /// must fall between indices of the first of them.
   Result<> cut_stored(Section& section, const CanonicalTensor& tensor, int dim, Rule::Cut cut) {
     int first = 0;
     for (int at = 0; at < dim; ++at, ++first)

@@ -10,7 +10,7 @@
 
 namespace reshard {
 
-/// One entry of a rules file: what happens to the canonical tensors whose names match a pattern.
+/// One entry of a rules file: the layout of the canonical tensors whose names match a pattern.
 struct Rule {
   struct Cut {
     int dim = 0;                    ///< negative counts from the last.
@@ -19,8 +19,8 @@ struct Rule {
     DimCut::Combine combine = DimCut::Combine::sequential;
     Index granule = 1;
   };
-  /// Which ranks hold the tensor: those whose coordinate on `axis` is `at`, or is that of the
-  /// number that the pattern's `number`-th '#' matched: floor(value / per).
+  /// Restricts the tensor to some ranks: those whose coordinate on `axis` is `at`, or, without
+  /// `at`, floor(v / per) for the number v that wildcard `number` (from 1) of the pattern matched.
   struct Where {
     std::string axis;
     std::optional<Index> at;
@@ -35,8 +35,7 @@ struct Rule {
   std::vector<Where> where;
 };
 
-/// A rules file: mesh axes, fastest first, and rules in order; the first that matches a tensor
-/// decides.
+/// A rules file: mesh axes, fastest first, and rules. The first rule that matches a tensor applies.
 struct RuleSet {
   std::vector<Axis> axes;
   std::vector<Rule> rules;

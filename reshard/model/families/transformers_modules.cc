@@ -51,8 +51,8 @@ class Block {
     ++num_tensors_;
   }
 
-  /// True when experts 0, 1, ... all have a matrix for each projection that the first has, of one
-  /// shape and dtype, up and down among them, and gates as large as ups.
+  /// True if experts 0, 1, ... have the same projections, with up and down among them, as matrices
+  /// of one shape and dtype per projection, and gates as large as ups.
   bool stacks(const ModelSpec& model) const {
     const ExpertTensors& one = first();
     if (experts_.begin()->first != 0 || !one[kUp] || !one[kDown]) return false;

@@ -11,28 +11,28 @@
 
 namespace reshard::families {
 
-/// A tensor as a module of transformers holds it: one of the checkpoint, or all experts of a layer
-/// stacked.
+/// A tensor as a module of transformers holds it: a tensor of the checkpoint, or all experts of a
+/// layer stacked.
 struct ModuleTensor {
   std::string name;
-  TensorId tensor;                              ///< the tensor, or the first of those stacked.
-  std::optional<Section> stack = std::nullopt;  ///< the whole stack, cut nowhere.
+  TensorId tensor;                              ///< the tensor, or the first of the stack.
+  std::optional<Section> stack = std::nullopt;  ///< the whole stack, uncut.
 };
 
-/// The newest release of transformers that is known, and so the default.
+/// The newest known major release of transformers, and the default.
 inline constexpr int kNewestTransformers = 5;
 
-/// The key transformers, 4 or 5; none where it is not given. Errors: another.
+/// The key transformers, 4 or 5; none if absent. Errors: any other value.
 Result<std::optional<int>> transformers_release(const LayoutSpec& spec);
 
-/// The model's tensors as the modules of transformers 4 or 5 hold them, in the model's order. In 4
-/// they are those of the checkpoint. In 5 the routed experts of a layer are two tensors
-/// (conversion_mapping.py, 5.23): experts.gate_up_proj [E, 2I, H], gates first, or without gates
-/// experts.up_proj [E, I, H]; and experts.down_proj [E, H, I]. Mixtral's block_sparse_moe is mlp
-/// there, and Nemotron-H's backbone is model.
+/// The model's tensors as the modules of transformers 4 or 5 hold them, in the order of the model.
+/// In 4 they are the tensors of the checkpoint. In 5 the routed experts of a layer are two tensors
+/// (conversion_mapping.py, 5.23): experts.gate_up_proj [E, 2I, H], gates first (or, without gates,
+/// experts.up_proj [E, I, H]), and experts.down_proj [E, H, I]; Mixtral's block_sparse_moe is named
+/// mlp, and Nemotron-H's backbone is named model.
 ///
-/// Experts that are not all there, or not all alike, stay as they are; so do those that the
-/// checkpoint itself has in one tensor (gpt-oss). `config` may be null.
+/// Experts that are incomplete or differ in shape or dtype stay single; experts that the checkpoint
+/// already stacks (gpt-oss) stay as they are. `config` may be null.
 std::vector<ModuleTensor> transformers_modules(const ModelSpec& model, const ModelConfig* config,
                                                int major);
 

@@ -8,13 +8,13 @@
 
 namespace reshard::families {
 
-/// Collects all that is wrong with one request, so that it is said at once.
+/// Collects the errors of one request, so that the user sees all of them at once.
 class Violations {
  public:
-  /// How many are said in full.
+  /// The number of errors that a message lists.
   static constexpr std::size_t kMaxShown = 8;
 
-  /// `family` begins every message ("megatron: "), and is said once.
+  /// `family` is the prefix of the messages ("megatron: "); the combined message has it once.
   explicit Violations(std::string family) : start_(std::move(family) + ": ") {}
 
   template <class T>
@@ -22,17 +22,17 @@ class Violations {
     if (!result) add(result.error());
   }
   void add(const tl::unexpected<Error>& error) { add(error.value()); }
-  /// Notes a wrong argument.
+  /// Adds an error with Code::invalid_argument.
   void refuse(std::string message) { add(Error{Code::invalid_argument, std::move(message)}); }
-  /// The value; `otherwise` where the result is an error, which is noted.
+  /// The value of a result; on error adds the error and returns `otherwise`.
   template <class T>
   T take(Result<T> result, T otherwise = {}) {
     if (result) return *std::move(result);
     add(result.error());
     return otherwise;
   }
-  /// An error that says each violation once, in the order in which they were added, or nothing. Its
-  /// code is that of the first.
+  /// The combined error: each message once, in the order of addition, with the code of the first.
+  /// Success if there are none.
   Result<> result() const;
 
  private:

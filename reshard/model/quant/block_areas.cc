@@ -32,7 +32,7 @@ Index offset(const Dims& strides, const Dims& at) {
   return sum;
 }
 
-/// A slot of `stored` on one rank, and where its sections begin along the stack.
+/// A slot on one rank, and the offsets of its sections along the stack.
 struct StoredSlot {
   Dims strides;
   Index row = 0;  ///< elements from row to row
@@ -53,7 +53,7 @@ struct StoredSlot {
     }
     stacked = at;
   }
-  /// Of a point inside section k.
+  /// The offset of a point inside section k.
   Index at(std::size_t k, Dims point) const {
     point[stack_dim] += begins[k];
     return offset(strides, point);
@@ -73,13 +73,13 @@ class Areas {
         has_factor_(pair.factor.value() >= 0),
         refined_(pair.refined) {
     if (!pair.exact) return;
-    // quantise_layout() found groups, or the pair would have a grid of its own.
+    // quantise_layout() found groups; otherwise the pair would have a grid of its own.
     groups_ = *group_blocks(layout_.values->model(), slot_, layout_.choice.input_first);
   }
 
-  /// One for each section and leading index: the grid is the rank's own.
+  /// One area per section and leading index: the grid is the rank's own.
   std::vector<QuantBlockArea> own() &&;
-  /// The blocks of canonical tensors.
+  /// Areas of the blocks of canonical tensors.
   std::vector<QuantBlockArea> canonical() &&;
 
  private:
@@ -169,7 +169,7 @@ void Areas::add_pieces(const BlockGroup& group, std::size_t index, const Dims& l
     unit[i] = refined_ > 0 ? refined_ : block[i];
     origin[i] = begin / unit[i];
     if (refined_ > 0) {
-      // Every scale is there more than once, so that no area goes on past a line.
+      // Scales are repeated, so no area may cross a grid line.
       for (Index from = mine[i].begin(); from < mine[i].end();) {
         const Index to = std::min(mine[i].end(), from + block[i] - (from + shift_to[i]) % block[i]);
         cuts[i].push_back({from, to});
@@ -203,8 +203,8 @@ void Areas::add_pieces(const BlockGroup& group, std::size_t index, const Dims& l
   }
 }
 
-/// Where every row has blocks of its own, matrices whose rows follow each other are one: gate and
-/// up of gpt-oss' experts are two rows each.
+/// If every row has its own blocks, adjacent matrices are joined: gate and up of an expert of
+/// gpt-oss are two rows each.
 void join(std::vector<QuantBlockArea>& areas) {
   std::size_t last = 0;
   for (std::size_t i = 1; i < areas.size(); ++i) {

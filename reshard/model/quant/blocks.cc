@@ -64,7 +64,7 @@ bool earlier(const BlockGroup& a, const BlockGroup& b) {
   return false;
 }
 
-/// The groups of one section, in order; none where a part has no rows and columns.
+/// The groups of one section, in order; none if a part has no rows and columns.
 std::optional<std::vector<BlockGroup>> groups_of(const ModelSpec& model, const Section& section,
                                                  int index,
                                                  const std::set<std::string>& input_first) {
@@ -169,8 +169,8 @@ namespace {
 
 constexpr Index kLeastBlock = 32;
 
-/// True where a group is all of its section, as the canonical tensor has it, and whole blocks: the
-/// loader repeats the scales of all before it cuts.
+/// True if a group is the whole section as in the canonical tensor, in whole blocks: the loader
+/// repeats the scales before it cuts.
 bool is_as_stored(const BlockGroup& g, const Section& section, Index block) {
   const int n = section.extent.size();
   for (int i = 0; i < 2; ++i) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the blocks of canonical tensors lie in slots: what quantised_layout.h is made of.
+// The blocks of canonical tensors in slots; internals of quantised_layout.h.
 #pragma once
 
 #include <array>
@@ -15,79 +15,78 @@
 
 namespace reshard::quant {
 
-/// Scales in a tile of swizzled ones.
+/// The size of a tile of swizzled scales, in scales.
 inline constexpr Index kSwizzleRows = 128, kSwizzleCols = 4;
-/// True when the sections of a slot are stacked by rows: with swizzled scales they are one matrix,
-/// as engines have it.
+/// True if the sections of a slot are stacked by rows. With swizzled scales they are then one
+/// matrix, as in engines.
 bool is_one_matrix(const Slot& slot);
 
-/// What a rank holds of a section's full dimensions.
+/// The intervals of a section's full dimensions that a rank holds.
 using LocalDims = std::array<Interval, kMaxDims>;
 LocalDims local_dims(const ModelLayout& layout, const Slot& slot, const Section& section, Rank r);
 
-/// Elements of a block along a dimension of `whole` elements.
+/// The size of a block along a dimension of `whole` elements; `block` 0 means all of it.
 constexpr Index block_along(Index block, Index whole) {
   return block > 0 ? block : std::max<Index>(1, whole);
 }
 
-/// Rows (0) or columns (1) of a part: where they are in the full dimension and in the canonical
-/// one.
+/// The rows (0) or columns (1) of a part, in the full and in the canonical dimension.
 struct Window {
-  Interval at;      ///< full dimension.
+  Interval at;      ///< in the full dimension.
   Index first = 0;  ///< canonical index of at.begin().
-  Index whole = 0;  ///< the canonical dimension.
+  Index whole = 0;  ///< size of the canonical dimension.
   friend bool operator==(const Window&, const Window&) = default;
 };
 
-/// Which canonical dimensions are rows and columns of a tensor's matrices: the last two, or the
-/// last and the second of one that is stored input first (see QuantChoice).
+/// The canonical dimensions that are rows and columns of a tensor's matrices: the last two or, for
+/// input-first tensors (see QuantChoice), the last and the second.
 struct MatrixDims {
   int row = 0, col = 0;
 };
-/// @pre the tensor has two dimensions or more, one that is stored input first three
+/// @pre the tensor has at least two dimensions, an input-first tensor three
 MatrixDims matrix_dims(const CanonicalTensor& tensor, const std::set<std::string>& input_first);
 
-/// True when canonical rows are columns of the full tensor. None where those dimensions are not the
-/// last two of the full one.
+/// True if canonical rows are columns of the full tensor; none if the dimensions are not the last
+/// two of the full tensor.
 std::optional<bool> is_transposed(const Section& section, const PlacedBox& part, MatrixDims dims);
 
-/// Parts of one section with equal windows: their scales are one section of a slot of scales.
+/// Parts of one section with equal windows. Their scales are one section of a scale slot.
 struct BlockGroup {
   int section = 0;
   std::array<Window, 2> windows;
   std::vector<int> parts;
 };
 
-/// A slot's groups in the order in which their scales are stacked.
+/// The groups of a slot, in the order in which their scales are stacked.
 struct GroupedSlot {
   std::vector<BlockGroup> groups;
   int stack_dim = 0;
-  bool ragged = false;  ///< groups of one section lie at different leading positions.
+  bool ragged = false;  ///< groups of a section are at different leading positions.
 };
 
-/// None where parts lie such that their scales are no stack of sections: rows and columns both
-/// differ, or they differ along another dimension than sections are stacked along.
+/// None if the scales of the parts are no stack of sections: both rows and columns differ, or they
+/// differ along another dimension than the one along which sections are stacked.
 std::optional<GroupedSlot> group_blocks(const ModelSpec& model, const Slot& slot,
                                         const std::set<std::string>& input_first);
 
-/// How a group's pieces, over all ranks of its slot, lie towards the blocks.
+/// How the pieces of a group on all ranks of its slot are aligned with blocks.
 struct Alignment {
-  bool whole = true;  ///< each rank holds each block that it touches whole.
-  bool own = true;    ///< moreover, a grid that begins at the rank's piece has the same blocks.
-  bool even = true;   ///< every piece begins and ends at an even column, here and there.
+  bool whole = true;  ///< every rank holds whole blocks only.
+  bool own = true;    ///< and a grid that begins at the rank's piece has the same blocks.
+  bool even = true;   ///< pieces begin and end at even columns, locally and canonically.
 };
 
-/// Remembers how cuts cut the ranks of slots.
+/// Caches the pieces into which cuts divide dimensions.
 class PieceTable {
  public:
   explicit PieceTable(const ModelLayout& layout) : layout_(layout) {}
-  /// The distinct non-empty pieces of a full dimension over the slot's ranks.
+  /// The distinct non-empty pieces of a full dimension on the ranks of the slot.
   const std::vector<Interval>& pieces(const Slot& slot, const Section& section, int dim);
-  /// What remains of the size of every rank's piece, empty ones too, after division; none where
+  /// The remainder of the piece sizes of all ranks (also of empty pieces) modulo `divisor`; none if
   /// ranks differ.
   std::optional<Index> remainder(const Slot& slot, const Section& section, int dim,
                                  Index divisor) const;
-  /// Blocks of so many rows and columns, 0: all.
+  /// @param block_rows,block_cols size of a block; 0: the whole dimension
   Alignment alignment(const Slot& slot, const BlockGroup& group, Index block_rows,
                       Index block_cols);
 
@@ -96,15 +95,15 @@ class PieceTable {
   std::map<std::tuple<int, int, int, Index>, std::vector<Interval>> known_;
 };
 
-/// vLLM's refine_fp8_moe_block_shape: where ranks' shards of experts, [E, out, in], are no multiple
-/// of a format's square blocks, the smaller block that divides blocks, shards and the other width,
-/// if it has 32 elements or more; each scale is repeated for its parts. 0: none is needed, or none
-/// does.
+/// vLLM's refine_fp8_moe_block_shape: if shards of experts, [E, out, in], are no multiple of the
+/// format's square blocks, the smaller block size that divides blocks, shards and the other width,
+/// and has at least 32 elements. Each scale is repeated for the parts of its block. 0: not needed,
+/// or no size fits.
 Index refined_block(PieceTable& pieces, const Slot& slot, const std::optional<GroupedSlot>& groups,
                     const QuantFormat& format);
 
-/// Adds a part of canonical scales to a section in which each of them is there `times` x `times`
-/// times. @pre its rows and columns are the section's last dimensions
+/// Adds a part of canonical scales to a section, with each scale repeated `times` x `times`. @pre
+/// its rows and columns are the last dimensions of the section
 void add_repeated(const PlacedBox& part, Index times, Section& section);
 
 }  // namespace reshard::quant

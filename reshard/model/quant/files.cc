@@ -29,7 +29,7 @@ bool is_mxfp4(const QuantFormat& f) {
 
 constexpr std::string_view kFactorSuffix = "_scale_2";
 
-/// compressed-tensors' words for 4-bit data and the factor.
+/// The names of compressed-tensors for 4-bit data and the factor.
 std::string renamed(const QuantFormat& f, QuantPart part, std::string name) {
   if (part == QuantPart::data) return bits(f.data) < 8 ? name + "_packed" : name;
   if (part != QuantPart::factor || !name.ends_with(kFactorSuffix)) return name;
@@ -53,7 +53,8 @@ bool is_one_number(const QuantFormat& f, QuantPart part) {
   return part == QuantPart::factor || (f.block_rows == 0 && f.block_cols == 0);
 }
 
-/// Of scales: one for each row is a list; blocks have a dimension of one behind each of theirs.
+/// The shape of scales: one scale per row is a vector; blocks have a dimension of size 1 after each
+/// of theirs.
 Dims modelopt_shape(const QuantFormat& f, QuantPart part, const Dims& shape) {
   if (is_one_number(f, part) || shape.size() != 2) return shape;
   if (f.block_cols == 0) return {shape[0]};
@@ -62,16 +63,16 @@ Dims modelopt_shape(const QuantFormat& f, QuantPart part, const Dims& shape) {
 
 Result<FileTensor> in_mxfp4(QuantPart part, const std::string& tensor, const Dims& shape) {
   constexpr Index kBlock = 32, kBytes = 16;
-  FileTensor held{tensor + (part == QuantPart::data ? "_blocks" : "_scales"), DType::u8, shape};
-  if (part != QuantPart::data) return held;
-  Index& cols = held.shape[held.shape.size() - 1];
+  FileTensor out{tensor + (part == QuantPart::data ? "_blocks" : "_scales"), DType::u8, shape};
+  if (part != QuantPart::data) return out;
+  Index& cols = out.shape[out.shape.size() - 1];
   if (cols % kBlock != 0)
     return fail(Code::unsupported,
                 fmt::format("'{}' has {} inputs; files of mxfp4 hold whole blocks of {}", tensor,
                             cols, kBlock));
   cols /= kBlock;
-  held.shape.push_back(kBytes);
-  return held;
+  out.shape.push_back(kBytes);
+  return out;
 }
 
 }  // namespace
@@ -124,16 +125,16 @@ Result<FileTensor> in_files(QuantMethod method, const QuantFormat& format, Quant
                             name(method), dims == 2 ? "matrices" : "experts in one tensor each"));
   if (method == QuantMethod::mxfp4) return in_mxfp4(part, tensor, shape);
   constexpr std::array<std::string_view, 3> kEnds = {"", "_scale", kFactorSuffix};
-  FileTensor held =
+  FileTensor out =
       in_modules(method, format, part, tensor + std::string(kEnds[static_cast<std::size_t>(part)]),
                  dtype, shape);
   if (method == QuantMethod::fp8 && part == QuantPart::scales && format.block_cols > 0)
-    held.name += "_inv";
-  // A scale or factor of the whole is a number.
+    out.name += "_inv";
+  // A scale or factor of the whole tensor is a scalar.
   if (method == QuantMethod::modelopt && part != QuantPart::data && is_one_number(format, part) &&
       volume(shape) == 1)
-    held.shape = {};
-  return held;
+    out.shape = {};
+  return out;
 }
 
 bool is_input_scale(std::string_view name) {
@@ -147,14 +148,14 @@ bool reads_as(DType stored, DType wanted) {
 
 FileTensor in_modules(std::optional<QuantMethod> method, const QuantFormat& format, QuantPart part,
                       std::string name, DType dtype, const Dims& shape) {
-  FileTensor held{std::move(name), dtype, shape};
+  FileTensor out{std::move(name), dtype, shape};
   if (method == QuantMethod::compressed_tensors || format.factor_divides)
-    held.name = renamed(format, part, std::move(held.name));
+    out.name = renamed(format, part, std::move(out.name));
   if (method == QuantMethod::modelopt && part != QuantPart::data)
-    held.shape = modelopt_shape(format, part, shape);
-  if (dtype == DType::f8_e8m0 || dtype == DType::f4) held.dtype = DType::u8;
-  if (dtype == DType::f4 && shape.size() > 0) held.shape[shape.size() - 1] /= 2;
-  return held;
+    out.shape = modelopt_shape(format, part, shape);
+  if (dtype == DType::f8_e8m0 || dtype == DType::f4) out.dtype = DType::u8;
+  if (dtype == DType::f4 && shape.size() > 0) out.shape[shape.size() - 1] /= 2;
+  return out;
 }
 
 std::string scale_suffix_of(QuantMethod method) {

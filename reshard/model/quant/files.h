@@ -11,7 +11,8 @@
 
 namespace reshard {
 
-/// How a checkpoint's files hold quantised weights: quant_method of its quantization_config.
+/// The format of quantised weights in the files of a checkpoint: quant_method of its
+/// quantization_config.
 enum class QuantMethod : std::uint8_t {
   fp8,                 ///< DeepSeek-V3: X.weight, X.weight_scale_inv (or X.weight_scale).
   mxfp4,               ///< gpt-oss: X_blocks [.., out, in / 32, 16], X_scales.
@@ -22,49 +23,50 @@ enum class QuantMethod : std::uint8_t {
 /// "fp8", "mxfp4", "modelopt" or "compressed-tensors".
 std::string_view name(QuantMethod method);
 std::optional<QuantMethod> quant_method_from_name(std::string_view name);
-/// All names, for messages.
+/// All names, for error messages.
 std::string known_quant_methods();
 
-/// True when files of this method can hold the format.
+/// True if files of this method can hold the format.
 bool supports(QuantMethod method, const QuantFormat& format);
-/// The method that writes a format where nothing else is said; none where no method can.
-/// `input_first`: of experts that are one tensor each (QuantChoice::input_first).
+/// The default method for a format; none if no method supports it. `input_first`: for experts
+/// stacked in one tensor (QuantChoice::input_first).
 std::optional<QuantMethod> default_quant_method(const QuantFormat& format, bool input_first);
 
-/// What of a quantised tensor is stored.
+/// The stored parts of a quantised tensor.
 enum class QuantPart : std::uint8_t { data, scales, factor };
 
-/// A tensor as a file or a framework's module has it: the same bytes, under their name for them.
+/// A tensor as a file or a framework's module holds it: the same bytes, under the name, dtype and
+/// shape used there.
 struct FileTensor {
   std::string name;
   DType dtype = DType::u8;
   Dims shape;
 };
 
-/// A part of the quantised tensor `tensor` in a checkpoint's files; `dtype` and `shape` are those
-/// of the part's slot, in elements. Errors: columns of mxfp4's data that are not whole blocks;
-/// data that are no matrix or, of mxfp4, no stack of matrices.
+/// A part of the quantised tensor `tensor` in the files of a checkpoint. `dtype` and `shape` are
+/// those of the part's slot, in elements. Errors: columns of mxfp4 data that are not whole blocks;
+/// data that are not a matrix or, for mxfp4, a stack of matrices.
 Result<FileTensor> in_files(QuantMethod method, const QuantFormat& format, QuantPart part,
                             const std::string& tensor, DType dtype, const Dims& shape);
 
-/// A part of a quantised tensor as frameworks' modules hold it: two 4-bit elements are a byte (U8,
-/// half the last dimension), and scales that are powers of two are bytes (U8). Names of 4-bit data
-/// and factors, and shapes of linear layers' scales, are those of the method that engines were told
-/// or, where there is none, of the format's usual one. `name` is the slot's.
+/// A part of a quantised tensor in the modules of frameworks: two 4-bit elements are one byte (U8,
+/// half the last dimension), and power-of-two scales are bytes (U8). Names of 4-bit data and
+/// factors, and scale shapes of linear layers, are those of `method`, by default that of the
+/// format. `name` is the name of the slot.
 FileTensor in_modules(std::optional<QuantMethod> method, const QuantFormat& format, QuantPart part,
                       std::string name, DType dtype, const Dims& shape);
 
-/// What follows a tensor's name in that of its scales where a method names it otherwise than
-/// scale_suffix() does; else empty.
+/// The suffix that a method gives to the names of scales; empty if it is scale_suffix().
 std::string scale_suffix_of(QuantMethod method);
 
-/// True for the name of what a calibrated checkpoint scales a module's input by.
+/// True for the name of the input scale that a calibrated checkpoint stores beside a module.
 bool is_input_scale(std::string_view name);
 
-/// True when scales of a dtype can be read as another: as they are, or BF16 and F16 as F32.
+/// True if scales stored as `stored` can be read as `wanted`: the same dtype, or BF16 and F16 as
+/// F32.
 bool reads_as(DType stored, DType wanted);
 
-/// Writers disagree about dimensions of one element: true when the shapes are equal but for those.
+/// True if the shapes are equal except for dimensions of size 1, which writers add or omit.
 bool same_shape(const Dims& a, const Dims& b);
 
 }  // namespace reshard

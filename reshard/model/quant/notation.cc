@@ -14,7 +14,7 @@ namespace reshard {
 namespace {
 
 /// Modules that are linear layers in vLLM, SGLang and Megatron's Transformer Engine layers, by the
-/// last word of their canonical names.
+/// last component of their canonical names.
 constexpr std::array<std::string_view, 19> kLinear = {"q_proj",
                                                       "k_proj",
                                                       "v_proj",
@@ -35,8 +35,9 @@ constexpr std::array<std::string_view, 19> kLinear = {"q_proj",
                                                       "fc1_latent_proj",
                                                       "fc2_latent_proj"};
 
-/// More that Megatron builds where parameters are made quantised: all of Mamba's input projection,
-/// and the projections of modules for multi-token prediction (checkpoints keep these plain).
+/// Further modules that Megatron quantises when it creates quantised parameters: all of Mamba's
+/// input projection, and the projections of modules for multi-token prediction (checkpoints keep
+/// these unquantised).
 constexpr std::array<std::string_view, 3> kMegatronLinear = {"in_proj_ba", "eh_proj", "fc"};
 
 bool has(std::span<const std::string_view> names, std::string_view name) {
@@ -50,7 +51,7 @@ Result<std::vector<std::string>> parts_of(const std::string& text) {
     if (end == at)
       return fail(
           Code::invalid_argument,
-          fmt::format("quant_skip={}: parts of names are written A+B, none of them empty", text));
+          fmt::format("quant_skip={}: write parts of names as A+B; no part may be empty", text));
     parts.push_back(text.substr(at, end - at));
     at = end + 1;
   }
@@ -61,25 +62,24 @@ Result<QuantMethod> method_of(const std::string& family, const std::string& text
                               const QuantFormat& format) {
   const auto method = quant_method_from_name(text);
   if (!method)
-    return fail(Code::invalid_argument, fmt::format("{}: quant_method={} is none; known are {}",
-                                                    family, text, known_quant_methods()));
-  if (family == "megatron")
     return fail(Code::invalid_argument,
-                "megatron: quant_method says how files of hf are written, and by whose names and "
-                "shapes modules of vllm and sglang hold them");
+                fmt::format("{}: quant_method={} is unknown; known methods are {}", family, text,
+                            known_quant_methods()));
+  if (family == "megatron")
+    return fail(Code::invalid_argument, "megatron: quant_method is a key of hf, vllm and sglang");
   if (!supports(*method, format))
-    return fail(Code::unsupported, fmt::format("{}: quant_method={} has no word for {}", family,
+    return fail(Code::unsupported, fmt::format("{}: quant_method={} does not support {}", family,
                                                text, to_string(format)));
   return *method;
 }
 
-/// True where rows are cut into blocks whose scales are a byte each. Kernels and the libraries that
-/// write such files take whole blocks only.
+/// True if rows are cut into blocks with one byte of scale each. Kernels, and the libraries that
+/// write such files, accept whole blocks only.
 bool has_micro_blocks(const QuantFormat& f) {
   return f.block_rows == 1 && f.block_cols > 0 && bits(f.scale) == 8;
 }
 
-/// What a family's linear layers and experts check when they are built.
+/// The shape checks of a family's linear layers and experts.
 class ShapeCheck {
  public:
   ShapeCheck(const std::string& family, const ModelLayout& layout, const QuantFormat& format)
@@ -107,11 +107,11 @@ class ShapeCheck {
   Result<> check_micro(const Slot& slot) {
     for (const Section& section : slot.sections)
       RESHARD_TRY(check(slot, section, section.extent.size() - 1, format_.block_cols, "columns"));
-    // Transformer Engine keeps each weight a second time, quantised along its columns.
+    // Transformer Engine keeps a second copy of each weight, quantised along its columns.
     return family_ == "megatron" ? check_all_rows(slot) : Result<>();
   }
 
-  /// A module's whole weight on every rank.
+  /// Checks the rows of the whole local weight on every rank.
   Result<> check_all_rows(const Slot& slot) {
     const int rows = slot.sections[0].extent.size() - 2;
     const Index block = format_.block_cols;
@@ -145,15 +145,15 @@ class ShapeCheck {
     return {};
   }
   Result<> refuse(const Slot& slot, Index size, const char* what, Index block, bool cut) const {
-    const char* who = family_ == "hf"         ? "readers of such files refuse"
-                      : family_ == "megatron" ? "Transformer Engine refuses"
-                                              : "the engine refuses";
+    const char* who = family_ == "hf"         ? "readers of such files reject"
+                      : family_ == "megatron" ? "Transformer Engine rejects"
+                                              : "the engine rejects";
     return fail(Code::invalid_argument,
                 fmt::format("a rank's {} {} of '{}' are not divisible by the quantisation block "
-                            "of {}, which {}; {}, or say quant_grid=local or quant_grid=tensor to "
-                            "have it so all the same",
+                            "of {}, which {}; {}, or set quant_grid=local or quant_grid=tensor to "
+                            "quantise it nevertheless",
                             size, what, slot.name, block, who,
-                            cut ? "cut into fewer parts" : "leave it out by quant_skip"));
+                            cut ? "cut into fewer parts" : "exclude it with quant_skip"));
   }
 
   const std::string& family_;
@@ -183,7 +183,7 @@ Result<std::optional<QuantNotation>> take_quant(LayoutSpec& spec) {
                 fmt::format("{}: quant is a key of hf, megatron, vllm and sglang", spec.family));
   const auto known = quant_format_from_name(*format);
   if (!known)
-    return fail(Code::invalid_argument, fmt::format("{}: quant={} is no format; known are {}",
+    return fail(Code::invalid_argument, fmt::format("{}: quant={} is unknown; known formats are {}",
                                                     spec.family, *format, known_quant_formats()));
   q.format = *known;
   if (grid && *grid != "local" && *grid != "tensor")

@@ -12,20 +12,19 @@
 
 namespace reshard {
 
-/// The keys of a layout's notation that say how it is quantised:
-///   quant=FORMAT                a name of quant_format_from_name()
-///   quant_method=METHOD         of `hf`: how files say so (quant_files.h); of vllm and sglang: by
-///                               which method's names and shapes modules hold it; else the format's
-///                               usual
-///   quant_grid=local|tensor     where block grids begin; else tensor for `hf`, local for others
-///   quant_skip=PART+PART...     leaves out canonical tensors that have a PART in their name
+/// The keys of a layout's notation that describe its quantisation:
+///   quant=FORMAT              a name of quant_format_from_name()
+///   quant_method=METHOD       hf: the method of the files (files.h); vllm and sglang: the method
+///                             whose names and shapes modules use; default: that of the format
+///   quant_grid=local|tensor   where block grids begin; default: tensor for hf, otherwise local
+///   quant_skip=PART+PART...   skips canonical tensors whose names contain a PART
 struct QuantNotation {
-  std::string family, name;  ///< of the layout; its notation with these keys.
+  std::string family, name;  ///< of the layout: its family, its notation with these keys.
   QuantFormat format;
-  std::optional<BlockGrid> grid;  ///< as written.
+  std::optional<BlockGrid> grid;  ///< as given.
   std::vector<std::string> skip;
-  std::optional<QuantMethod> method = {};   ///< as written.
-  std::optional<BlockGrid> otherwise = {};  ///< the grid where none is written; none: the family's.
+  std::optional<QuantMethod> method = {};   ///< as given.
+  std::optional<BlockGrid> otherwise = {};  ///< the default grid; none: that of the family.
 
   BlockGrid effective_grid() const {
     const BlockGrid usual = family == "hf" ? BlockGrid::tensor : BlockGrid::local;
@@ -33,36 +32,36 @@ struct QuantNotation {
   }
 };
 
-/// Takes these keys out of a layout's; none where `quant` is absent. Errors: an unknown format
-/// (with those there are); a family that is not hf, megatron, vllm or sglang; quant_grid,
-/// quant_skip or quant_method alone; a method with
-/// megatron, or one that cannot say the format.
+/// Removes these keys from a layout's and returns them; none if `quant` is absent. Errors: an
+/// unknown format (the known ones are named); a family other than hf, megatron, vllm and sglang;
+/// quant_grid, quant_skip or quant_method without quant; a method with megatron, or one that does
+/// not support the format.
 Result<std::optional<QuantNotation>> take_quant(LayoutSpec& spec);
 
-/// The tensors that a family quantises, of those in the model: the weights of linear layers and of
-/// experts, [out, in] each. Not embeddings, heads, norms, routers and their gates, convolutions,
-/// and, but for megatron, projections of modules for multi-token prediction and in_proj_ba of gated
-/// delta nets. Of a model whose experts are one tensor (gpt-oss): in MXFP4 these experts and
-/// nothing else, as it is published, and in other formats the linear layers.
+/// The tensors of the model that a family quantises by default: the weights of linear layers and
+/// experts, [out, in] each. Excluded are embeddings, heads, norms, routers and their gates,
+/// convolutions and, except for megatron, projections of modules for multi-token prediction and
+/// in_proj_ba of gated delta nets. For models whose experts are one tensor (gpt-oss): in MXFP4 only
+/// these experts, as published; in other formats only the linear layers.
 std::set<std::string> default_quantised(const ModelSpec& model, const std::string& family,
                                         const QuantFormat& format);
 
-/// The tensors that a checkpoint keeps input first, [experts, in, out]: gpt-oss' experts.
+/// The tensors that a checkpoint stores input first, [experts, in, out] (experts of gpt-oss).
 std::set<std::string> input_first_tensors(const ModelSpec& model);
 
-/// How many elements of experts' inner width engines keep on one rank: a block of the format where
-/// experts are one tensor that is quantised with blocks along that width (gpt-oss in MXFP4),
-/// else 1. `stored` as below. For FamilyInput::expert_block.
+/// FamilyInput::expert_block for this notation: the block size of the format if experts are one
+/// tensor that is quantised in blocks along their inner width (gpt-oss in MXFP4), otherwise 1.
+/// `stored`: see quantised_as.
 Index expert_block(const QuantNotation& notation, const ModelSpec& model,
                    const std::set<std::string>* stored);
 
-/// Quantises a layout as its notation says. `stored` are the tensors to choose from instead of
-/// default_quantised(): those that a checkpoint has in this format. Errors: those of
-/// quantise_layout(); without quant_grid, what has no kernel: of formats with a byte of scale for
-/// each block (MXFP8, MXFP4, NVFP4) columns of a rank that are not whole blocks and, for megatron,
-/// rows that are not a multiple of the block; of others, for vllm and sglang, rows of a section
-/// that are cut inside a block, or end inside one before the next section begins, and columns that
-/// are cut inside a block.
+/// Quantises a layout as its notation says. `stored`: the tensors that a checkpoint has in this
+/// format, used instead of default_quantised(). Errors: those of quantise_layout(). Without
+/// quant_grid also shapes that no kernel supports: for formats with one byte of scale per block
+/// (MXFP8, MXFP4, NVFP4), columns of a rank that are not whole blocks and, for megatron, rows that
+/// are not a multiple of the block; for other formats with vllm and sglang, rows of a section that
+/// are cut inside a block or end inside one before the next section begins, and columns that are
+/// cut inside a block.
 Result<QuantisedLayout> quantised_as(const QuantNotation& notation,
                                      std::shared_ptr<const ModelLayout> values,
                                      const std::set<std::string>* stored = nullptr);

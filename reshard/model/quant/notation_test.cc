@@ -49,11 +49,12 @@ TEST(QuantNotation, what_is_wrong_is_named) {
   EXPECT_EQ(error("hf:quant_skip=a", c),
             "hf: quant_grid, quant_skip and quant_method need quant=FORMAT");
   EXPECT_EQ(error("hf:quant=fp8_block,quant_method=mxfp4", c),
-            "hf: quant_method=mxfp4 has no word for fp8_block");
-  EXPECT_THAT(error("hf:quant=fp8_block,quant_method=awq", c), HasSubstr("known are fp8, mxfp4"));
+            "hf: quant_method=mxfp4 does not support fp8_block");
+  EXPECT_THAT(error("hf:quant=fp8_block,quant_method=awq", c),
+              HasSubstr("known methods are fp8, mxfp4"));
   EXPECT_EQ(error("hf:quant=mxfp8,quant_grid=own", c),
             "hf: quant_grid=own must be local or tensor");
-  EXPECT_THAT(error("hf:quant=mxfp8,quant_skip=a++b", c), HasSubstr("none of them empty"));
+  EXPECT_THAT(error("hf:quant=mxfp8,quant_skip=a++b", c), HasSubstr("no part may be empty"));
 }
 
 TEST(QuantNotation, linear_layers_and_experts_are_quantised) {
@@ -164,7 +165,7 @@ TEST(QuantNotation, modules_hold_what_their_quant_method_creates) {
   EXPECT_THAT(error("megatron:quant=fp8_block,quant_method=modelopt", wide_moe()),
               HasSubstr("quant_method says how files"));
   EXPECT_THAT(error("vllm:quant=fp8_group,quant_method=modelopt", wide_moe()),
-              HasSubstr("quant_method=modelopt has no word for fp8_group"));
+              HasSubstr("quant_method=modelopt does not support fp8_group"));
 }
 
 // 768 rows over 32 ranks are 24, which no block of 32 divides; over 2 they are 3 blocks. DeepSeek's
@@ -219,7 +220,7 @@ TEST(QuantNotation, blocks_with_a_byte_of_scale_must_be_whole_cut_or_not) {
       error("vllm:tp=2,quant=mxfp8", narrow),
       AllOf(
           HasSubstr("a rank's 48 columns of 'model.layers.0.mlp.experts.routed_experts.w2_weight'"),
-          HasSubstr("block of 32, which the engine refuses; cut into fewer parts")));
+          HasSubstr("block of 32, which the engine rejects; cut into fewer parts")));
   EXPECT_EQ(error("vllm:tp=2,quant=nvfp4", narrow), "none");
 }
 
@@ -230,7 +231,7 @@ TEST(QuantNotation, transformer_engine_takes_whole_blocks_of_rows_too) {
   EXPECT_THAT(error("megatron:quant=mxfp8", c),
               HasSubstr("a rank's 680 rows of 'decoder.layers.0.self_attention.linear_qkv.weight' "
                         "are not divisible by the quantisation block of 32, which Transformer "
-                        "Engine refuses"));
+                        "Engine rejects"));
   EXPECT_EQ(error("vllm:quant=mxfp8", c), "none");
   EXPECT_EQ(error("megatron:tp=2,ep=8,etp=1,quant=mxfp8", one_layer_of(qwen3_30b())), "none");
 }

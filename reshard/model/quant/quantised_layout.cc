@@ -12,10 +12,11 @@
 namespace reshard::quant {
 namespace {
 
-/// What follows a tensor's name in that of its factor.
+/// The suffix of the name of a factor.
 constexpr const char* kFactor = "_scale_2";
 
-/// Blocks of so many rows and columns, 0: all; the scales of a format, or its factor.
+/// The size of blocks, 0: whole dimensions, and the dtype of what is stored per block: scales, or
+/// the factor.
 struct Blocks {
   Index rows = 0, cols = 0;
   DType dtype = DType::f32;
@@ -24,19 +25,19 @@ struct Blocks {
 
 Index up(Index n, Index by) { return (n + by - 1) / by; }
 
-/// True where every row has blocks of its own, so that rows may be those of several dimensions.
+/// True if every row has its own blocks, so that rows may come from several dimensions.
 bool keeps_rows_apart(const QuantFormat& f) {
   return f.block_rows == 1 && f.order == ScaleOrder::rows && !f.tensor_factor;
 }
 
-/// True when the last dimension of a slot is merged with the one before.
+/// True if the last dimension of a slot is merged with the one before.
 bool merges_columns(const Slot& slot) {
   const int n = slot.sections[0].extent.size();
   return n > 1 && (slot.merged.bits >> (n - 2) & 1) != 0;
 }
 
-/// True where the tensors of each section are one group that begins where the section does: padding
-/// can only follow.
+/// True if the tensors of each section are one group that begins where the section does, so that
+/// padding can only follow.
 bool is_alone(const GroupedSlot& groups, const Slot& slot) {
   return groups.groups.size() == slot.sections.size() &&
          std::ranges::all_of(groups.groups, [](const BlockGroup& g) {
@@ -44,7 +45,7 @@ bool is_alone(const GroupedSlot& groups, const Slot& slot) {
          });
 }
 
-/// Makes a dimension of elements one of blocks.
+/// Turns a dimension of elements into one of blocks.
 void apply(const BlockCut& blocks, Section& section, int dim, LayoutBuilder& b) {
   section.extent[dim] = blocks_of(blocks, Interval{0, blocks.elements}).size();
   CutId& id = section.cuts[static_cast<std::size_t>(dim)];
@@ -76,13 +77,13 @@ class Quantiser {
   bool is_input_first(const CanonicalTensor& t) const {
     return out_.choice.input_first.contains(t.name) && out_.choice.tensors.contains(t.name);
   }
-  /// Makes a part of a tensor one of what is stored of it.
+  /// Turns a part of a tensor into a part of its stored form.
   void refer(PlacedBox& part, const std::vector<TensorId>& ids) const {
     if (is_input_first(v_.model()[part.tensor])) part = with_input_last(part);
     part.tensor = ids[part.tensor.index()];
   }
   Slot data_slot(const Slot& slot, bool placed) const;
-  /// A slot beside the data of `slot`, named after it.
+  /// A slot for scales or a factor, named after the data slot.
   Slot companion(const Slot& slot, const std::string& suffix, const Blocks& blocks) const;
   Slot by_groups(const Slot& slot, const GroupedSlot& groups, const std::string& suffix,
                  const Blocks& blocks, const std::vector<TensorId>& ids, LayoutBuilder& b);
@@ -130,10 +131,9 @@ Result<> Quantiser::add_scales_of(const CanonicalTensor& t) {
   const bool merged = t.merged.bits != 0 &&
                       (!input_first || !keeps_rows_apart(f_) || (t.merged.bits & kInputBits) != 0);
   if (t.shape.size() < (input_first ? 3 : 2) || merged)
-    return fail(Code::unsupported,
-                fmt::format("'{}' of shape {} cannot be quantised as {}: it is no matrix or stack "
-                            "of matrices as it is stored",
-                            t.name, to_string(t.shape), to_string(f_)));
+    return fail(Code::unsupported, fmt::format("'{}' of shape {} cannot be quantised as {}: its "
+                                               "stored form is not a matrix or a stack of matrices",
+                                               t.name, to_string(t.shape), to_string(f_)));
   const MatrixDims dims = matrix_dims(t, out_.choice.input_first);
   const auto shape_of = [&](Index rows, Index cols) {
     Dims shape = t.shape;
@@ -167,11 +167,11 @@ Result<> Quantiser::check(const Slot& slot) const {
   };
   if (!is_convertible(slot.dtype))
     return refuse(
-        fmt::format("its values are {}; F32, BF16 or F16 are quantised", name(slot.dtype)));
+        fmt::format("its values are {}; only F32, BF16 and F16 are quantised", name(slot.dtype)));
   if (slot.map != ValueMap::identity)
     return refuse(fmt::format("its values are stored as {}", name(slot.map)));
   if (slot.merged.bits != 0 && (merges_columns(slot) || !keeps_rows_apart(f_)))
-    return refuse("its rows are those of several dimensions in turn");
+    return refuse("its rows come from several dimensions");
   for (const Section& section : slot.sections) {
     if (section.extent.size() < 2) return refuse("it has fewer than two dimensions");
     for (const PlacedBox& p : section.parts) {
@@ -182,7 +182,7 @@ Result<> Quantiser::check(const Slot& slot) const {
                                   v_.model()[p.tensor].name));
       if (transposed.value_or(false) && f_.block_rows != f_.block_cols)
         return refuse(
-            fmt::format("it is stored transposed, so that blocks of {} x {} would lie "
+            fmt::format("it is stored transposed, so blocks of {} x {} would lie "
                         "across those of '{}'",
                         f_.block_rows, f_.block_cols, v_.model()[p.tensor].name));
     }
@@ -190,7 +190,7 @@ Result<> Quantiser::check(const Slot& slot) const {
   return {};
 }
 
-/// Elements below a byte: every piece must be whole bytes in each row.
+/// For sub-byte elements every piece must be whole bytes in each row.
 Result<> Quantiser::check_columns(const Slot& slot) {
   if (bits(f_.data) >= 8) return {};
   const auto odd = [&](const Section& section) {
@@ -215,7 +215,7 @@ void Quantiser::add_plain(SlotId id, LayoutBuilder& b) {
   out_.plain.push_back(b.add(std::move(slot)));
 }
 
-/// True where what follows the tensors of a padded slot is padding by whole blocks on every rank.
+/// True if the padding of a slot is whole blocks on every rank.
 bool Quantiser::pads_blocks(const Slot& slot, const GroupedSlot& groups) {
   if (!is_alone(groups, slot)) return false;
   for (const Section& section : slot.sections)
@@ -267,7 +267,7 @@ Slot Quantiser::companion(const Slot& slot, const std::string& suffix, const Blo
   s.stack_dim = slot.stack_dim;
   const int n = slot.sections[0].extent.size();
   s.merged = slot.merged;
-  // One number for each matrix: [E, sections] or, where none are stacked within a matrix, [E].
+  // One number per matrix: [E, sections] or, if a matrix has no stacked sections, [E].
   if (blocks.rows == 0 && blocks.cols == 0) {
     s.merged.bits = static_cast<std::uint8_t>(1U << (n - 2));
     if (n > 2 && slot.sections.size() == 1 && slot.stack_dim < n - 2)
@@ -321,7 +321,7 @@ Slot Quantiser::by_sections(const Slot& slot, const std::string& suffix, const B
                             LayoutBuilder& b) const {
   Slot out = companion(slot, suffix, blocks);
   out.padded = true;
-  // The sections of swizzled scales that are one matrix have one factor.
+  // With swizzled scales, sections that are one matrix share one factor.
   const bool one = f_.order == ScaleOrder::swizzled && is_one_matrix(slot);
   for (Section section : std::span(slot.sections).first(one ? 1 : slot.sections.size())) {
     section.parts.clear();
@@ -341,9 +341,10 @@ Result<Slot> Quantiser::swizzled(const Slot& slot, const std::string& suffix, La
   const int n = slot.sections[0].extent.size();
   const bool one = is_one_matrix(slot);
   if (slot.stack_dim == n - 1 && slot.sections.size() > 1)
-    return fail(Code::unsupported,
-                fmt::format("{} cannot have swizzled scales: its fused tensors lie side by side",
-                            where(slot)));
+    return fail(
+        Code::unsupported,
+        fmt::format("{} cannot have swizzled scales: its fused tensors are stacked by columns",
+                    where(slot)));
   Slot out = companion(slot, suffix, scales());
   out.padded = true;
   Index before = 0;
@@ -354,8 +355,8 @@ Result<Slot> Quantiser::swizzled(const Slot& slot, const std::string& suffix, La
     const auto rows = pieces_.remainder(slot, section, n - 2, kSwizzleRows);
     if (!last && !rows)
       return fail(Code::unsupported,
-                  fmt::format("{} cannot have swizzled scales: ranks hold so different pieces of "
-                              "its fused tensors that no one shape pads them to {} rows",
+                  fmt::format("{} cannot have swizzled scales: no common shape pads the pieces "
+                              "that ranks hold of its fused tensors to {} rows",
                               where(slot), kSwizzleRows));
     BlockCut cut{1, section.extent[n - 2], {}, 0, true, 0, 1};
     if (last) cut.before = before, cut.multiple = kSwizzleRows;
@@ -375,10 +376,10 @@ Result<> Quantiser::add_pair(SlotId id, LayoutBuilder& b) {
   RESHARD_TRY(check_columns(slot));
   const auto groups = group_blocks(v_.model(), slot, out_.choice.input_first);
   if (!groups && out_.choice.grid == BlockGrid::tensor)
-    return fail(Code::unsupported,
-                fmt::format("{} cannot be quantised: the blocks of its tensors are no stack of "
-                            "matrices",
-                            where(slot)));
+    return fail(
+        Code::unsupported,
+        fmt::format("{} cannot be quantised: the blocks of its tensors are not a stack of matrices",
+                    where(slot)));
   QuantisedLayout::Pair pair;
   pair.values = id;
   classify(slot, groups, pair);
@@ -408,7 +409,8 @@ Result<> Quantiser::check_format() const {
                                                     f_.block_rows, f_.block_cols));
   if (f_.order == ScaleOrder::rows) return {};
   if (f_.block_rows != 1 || bits(f_.scale) != 8)
-    return fail(Code::unsupported, "swizzled scales are of blocks of one row, a byte each");
+    return fail(Code::unsupported,
+                "swizzled scales need blocks of one row with one byte of scale each");
   if (out_.choice.grid == BlockGrid::tensor)
     return fail(Code::unsupported,
                 "swizzled scales belong to the rank that holds them; their grid must be local");

@@ -14,90 +14,89 @@ namespace reshard {
 
 /// Where the block grid of a shard begins.
 enum class BlockGrid : std::uint8_t {
-  local,   ///< at the shard (of each section of a fused tensor): an engine quantises what it holds.
-  tensor,  ///< at the canonical tensor: a checkpoint's scales, cut with the data.
+  local,   ///< at the shard (of each section of a fused tensor): an engine quantises its shards.
+  tensor,  ///< at the canonical tensor: scales of a checkpoint, cut with the data.
 };
 
-/// What of a model is quantised, and how.
+/// Which tensors of a model are quantised, and how.
 struct QuantChoice {
   QuantFormat format;
   BlockGrid grid = BlockGrid::local;
   std::set<std::string> tensors;  ///< canonical names; matrices, or stacks of them.
-  std::string scale_suffix;       ///< of names of scales; empty: the format's usual one, such as
+  std::string scale_suffix;       ///< of the names of scales; empty: that of the format, such as
                                   ///< "_scale_inv" after "weight", "_scale".
-  std::string name = {};          ///< of the stored layout; empty: that of the values'.
-  /// Of `tensors`, those whose canonical dimensions are [matrices, in, out..] and not [.., out, in]
-  /// (gpt-oss' experts): blocks run along the second, and the last is rows. Only formats with
-  /// blocks of one row take them where dimensions are merged. See input_last().
+  std::string name = {};          ///< of the stored layout; empty: as the layout of values.
+  /// The `tensors` whose canonical dimensions are [matrices, in, out..] instead of [.., out, in]
+  /// (experts of gpt-oss): blocks run along the second dimension, and the last is rows. If
+  /// dimensions are merged, only formats with blocks of one row accept them. See input_last().
   std::set<std::string> input_first = {};
-  /// Experts' scales are those of smaller blocks where shards cut the format's, as vLLM's loaders
-  /// repeat them (Pair::refined).
+  /// Scales of experts are those of smaller blocks if shards cut the blocks of the format, as
+  /// vLLM's loaders repeat them (Pair::refined).
   bool refines = false;
 };
 
-/// A layout whose slots are stored quantised, seen in three ways. Slots keep their order.
+/// A layout whose slots are stored quantised. Slots keep their order.
 ///
-/// `values` is the layout as if nothing were quantised: canonical tensors of the model, slots in
-/// the dtype that values have before. What a plan between different formats is made of.
-/// `stored` is what is in memory: data slots and scale slots, over a model of its own in which the
-/// data of tensor W are a canonical tensor W of the data dtype, and its scales one of their own
-/// [.., block rows, block cols]. Two stored layouts with equal `stored->model()` (compare digests)
-/// move bytes and scales as they are, by an ordinary plan.
+/// `values` is the unquantised layout: canonical tensors of the model, and slots in the dtype that
+/// values have before quantisation. Plans between different formats use it.
+/// `stored` is the memory: data slots and scale slots, over a derived model in which the data of
+/// tensor W are a canonical tensor W of the data dtype, and the scales of W another canonical
+/// tensor [.., block rows, block cols]. Two stored layouts with equal `stored->model()` (compare
+/// digests) exchange bytes and scales unchanged, by an ordinary plan.
 ///
-/// Canonical scales of W [.., M, N] are named W with "_scale_inv" (f32 of blocks of some columns)
-/// or
-/// "_scale" behind it, whatever `scale_suffix` says, of shape [.., ceil(M / block_rows), ceil(N /
-/// block_cols)]; a factor is W with "_scale_2", of shape [.., 1, 1]. In the derived model they
-/// follow W. What is stored of input-first tensors has its input last there: [matrices, out.., in].
+/// The canonical scales of W [.., M, N] are named W + "_scale_inv" (f32 of blocks of some columns)
+/// or W + "_scale", whatever `scale_suffix` is, with shape [.., ceil(M / block_rows), ceil(N /
+/// block_cols)]; a factor is W + "_scale_2" with shape [.., 1, 1]. In the derived model they follow
+/// W. Input-first tensors have their input last there: [matrices, out.., in].
 ///
-/// A pair is `exact` when every shard of it, on every rank, begins and ends at the grid of the
-/// canonical tensor (or the grid is the tensor's own, BlockGrid::tensor): only then do its slots
-/// refer to canonical tensors of the stored model. The others are declared padding: they are filled
-/// from `values` and never planned.
+/// A pair is `exact` if every shard of it, on every rank, begins and ends at the grid of the
+/// canonical tensor, or if the grid is that of the tensor (BlockGrid::tensor). Only slots of exact
+/// pairs refer to canonical tensors of the derived model. Those of other pairs are declared
+/// padding: they are filled from `values` and never planned.
 struct QuantisedLayout {
   struct Pair {
     SlotId values;        ///< in `values`.
     SlotId data, scales;  ///< in `stored`.
-    SlotId factor{-1};    ///< in `stored`, where the format has one; else -1.
+    SlotId factor{-1};    ///< in `stored`, if the format has one; otherwise -1.
     bool exact = false;
-    /// Every rank holds each block that it has a part of whole: data and scales can be made from
-    /// the rank's own values. Always so with BlockGrid::local; with BlockGrid::tensor not where a
-    /// shard cuts a block (fill those by a plan from a layout where it is whole).
+    /// Every rank holds whole blocks only, so data and scales can be computed from its own values.
+    /// Always true with BlockGrid::local; false with BlockGrid::tensor if a shard cuts a block
+    /// (fill such pairs by a plan from a layout where the blocks are whole).
     bool whole = false;
-    /// Elements of the blocks, down and across, that `scales` has one for each of, where they are
-    /// smaller than the format's: each canonical scale is there for every part of its block. Such a
-    /// pair is exact, and not whole. Else 0.
+    /// The size in elements, in both dimensions, of the blocks that `scales` describes, if smaller
+    /// than the format's: each canonical scale is repeated for every part of its block. Such a pair
+    /// is exact, and not whole. Otherwise 0.
     Index refined = 0;
   };
   QuantChoice choice;
   std::shared_ptr<const ModelLayout> values, stored;
   std::vector<Pair> pairs;    ///< ascending by `values`.
-  std::vector<SlotId> plain;  ///< stored slot of each values slot that is not in a pair; -1 else.
+  std::vector<SlotId> plain;  ///< per slot of `values`: its stored slot if not in a pair, else -1.
 };
 
-/// What follows a tensor's name in that of its scales, where a choice does not say.
+/// The suffix of the names of scales, if a choice gives none.
 std::string scale_suffix(const QuantFormat& format);
 
-/// The layout with these tensors, stored [.., in, out], stored [.., out, in]: the dimension that
-/// blocks run along is the last of their slots, as in memory that holds them quantised. Slots that
-/// have it last stay as they are. Errors: a slot that mixes them and others, or whose input is
-/// merged with another dimension.
+/// The layout with these tensors, stored [.., in, out], stored [.., out, in]: the dimension along
+/// which blocks run becomes the last of their slots, as in memory that holds them quantised. Slots
+/// that have it last stay as they are. Errors: a slot that mixes these tensors and others, or whose
+/// input is merged with another dimension.
 Result<std::shared_ptr<const ModelLayout>> input_last(std::shared_ptr<const ModelLayout> layout,
                                                       const std::set<std::string>& input_first);
 
-/// Applies a choice to a layout. Every slot that holds a chosen tensor becomes a pair. Errors: a
-/// name that the model lacks; a slot that mixes chosen tensors and others; a tensor with fewer than
-/// two dimensions; a value map or, but for rows of input-first tensors, merged dimensions on a
-/// chosen slot; transposed storage whose blocks do not run along the last dimension; a format that
-/// its shapes do not allow (named).
+/// Quantises a layout. Every slot that holds a chosen tensor becomes a pair. Errors: a name that
+/// the model lacks; a slot that mixes chosen tensors and others; a tensor with fewer than two
+/// dimensions; on a chosen slot a value map or merged dimensions (except rows of input-first
+/// tensors); transposed storage whose blocks do not run along the last dimension; a format that the
+/// shapes do not allow (named).
 Result<QuantisedLayout> quantise_layout(std::shared_ptr<const ModelLayout> layout,
                                         QuantChoice choice);
 
-/// The matrices of one quantised local tensor on one rank, for the kernels: the grid begins anew at
-/// each. Offsets in elements of data and scales.
+/// A matrix of a quantised local tensor on one rank, for the kernels; a block grid begins at each.
+/// Offsets are in elements of data and scales.
 struct QuantBlockArea {
-  Index data_offset = 0, rows = 0, cols = 0, data_row = 0;  ///< data_row: elements row to row.
-  Index scale_offset = 0, scale_row = 0;                    ///< scales; unused when swizzled.
+  Index data_offset = 0, rows = 0, cols = 0, data_row = 0;  ///< data_row: row stride of the data.
+  Index scale_offset = 0, scale_row = 0;  ///< row stride of the scales; unused if swizzled.
   Index factor_offset = 0;
 };
 /// @pre the rank has the slot

@@ -18,7 +18,7 @@ tl::unexpected<Error> bad(const std::string& name, const std::string& what) {
   return fail(Code::invalid_argument, fmt::format("parameter '{}': {}", name, what));
 }
 
-/// The embedding that a tied output layer repeats; empty for other names.
+/// The name of the embedding that a tied output layer copies; empty for other names.
 std::string embedding_of(const std::string& name) {
   if (!name.ends_with(kHead)) return {};
   const std::size_t prefix = name.size() - kHead.size();
@@ -26,7 +26,7 @@ std::string embedding_of(const std::string& name) {
   return name.substr(0, prefix) + std::string(kEmbedding);
 }
 
-/// Positions in the expert group, of groups of this size, at which the source has the tensor.
+/// The positions in expert groups at which the source has the tensor.
 std::string expert_positions(const reported::GatheredSide& source,
                              const reported::GatheredSide::Tensor& wanted) {
   const std::string base = wanted.name.substr(0, wanted.name.rfind("@expert_rank"));
@@ -38,7 +38,7 @@ std::string expert_positions(const reported::GatheredSide& source,
   return text.empty() ? "none" : text;
 }
 
-/// The source tensor that a target tensor is filled from.
+/// The source tensor of a target tensor.
 Result<int> source_of(const reported::GatheredSide& source,
                       const reported::GatheredSide::Tensor& wanted) {
   if (const int same = source.find(wanted.name); same >= 0) return same;
@@ -58,12 +58,11 @@ Result<int> source_of(const reported::GatheredSide& source,
 Result<> check_sizes(const reported::GatheredSide::Tensor& from,
                      const reported::GatheredSide::Tensor& to) {
   if (!(from.shape == to.shape))
-    return bad(to.name, fmt::format("its parts sum to {} on the source and {} on the target; "
-                                    "sizes are not conserved",
+    return bad(to.name, fmt::format("its total shape is {} on the source but {} on the target",
                                     to_string(from.shape), to_string(to.shape)));
   const bool packed = from.blocks.size() > 1 && to.blocks.size() > 1;
   if (packed && from.blocks.size() == to.blocks.size() && from.blocks != to.blocks)
-    return bad(to.name, "the blocks of partition_sizes sum to different sizes on both sides");
+    return bad(to.name, "the totals of partition_sizes differ between source and target");
   return {};
 }
 

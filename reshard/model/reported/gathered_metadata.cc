@@ -36,7 +36,8 @@ std::uint64_t digest(const std::vector<Rank>& ranks) {
 
 tl::unexpected<Error> bad(const std::string& what) { return fail(Code::invalid_argument, what); }
 
-/// Finds what equals `value` in the bucket of its digest, or adds it at the end of `table`.
+/// The index of the value in `table`, which is extended if needed; `bucket` lists candidates with
+/// the same digest.
 template <class T>
 std::uint32_t intern(std::vector<T>& table, std::vector<std::uint32_t>& bucket, T value) {
   for (std::uint32_t id : bucket)
@@ -46,7 +47,7 @@ std::uint32_t intern(std::vector<T>& table, std::vector<std::uint32_t>& bucket, 
   return bucket.back();
 }
 
-/// The template of a rank's report, and the groups that it names.
+/// The template and the groups of the report of a rank.
 class RankReport {
  public:
   explicit RankReport(const RankMetadata& rank) : rank_(rank) {}
@@ -57,7 +58,7 @@ class RankReport {
     layout.parameters.reserve(rank_.parameters.size());
     for (const ParameterMetadata& p : rank_.parameters) {
       const auto added =
-          names.insert(p.name).second ? add(p) : Result<>(bad("the rank reports two of this name"));
+          names.insert(p.name).second ? add(p) : Result<>(bad("the rank reports this name twice"));
       if (!added)
         return tl::unexpected(
             Error(added.error())
@@ -109,7 +110,7 @@ class RankReport {
 
   Result<> holds_me(const std::vector<Rank>& ranks) const {
     if (std::count(ranks.begin(), ranks.end(), rank_.rank) == 1) return {};
-    return bad("the rank does not stand once in its parallel group");
+    return bad("the rank must be in its parallel group exactly once");
   }
 
   const RankMetadata& rank_;

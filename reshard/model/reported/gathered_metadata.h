@@ -11,11 +11,11 @@
 
 namespace reshard {
 
-/// What all ranks of one model report, each fact once: ranks that report the same but for their
+/// The reports of all ranks of one model, without repetition: ranks whose reports differ only in
 /// rank and groups share a template.
 ///
-/// Invariant (kept by MetadataGatherer and decode_metadata): numbers are inside their tables, ranks
-/// ascend, every rank stands in each of its tensor and expert groups, shapes do not overflow.
+/// Invariants, kept by MetadataGatherer and decode_metadata: indices are inside their tables; ranks
+/// ascend; every rank is a member of each of its tensor and expert groups; shapes do not overflow.
 struct GatheredMetadata {
   struct Parameter {
     std::string name;
@@ -26,7 +26,7 @@ struct GatheredMetadata {
     Index partition_stride = 1;
     std::optional<std::vector<Index>> partition_sizes;
     std::optional<Index> num_experts;
-    /// Positions among the rank's groups; -1: none.
+    /// Indices into the rank's groups; -1: none.
     std::int8_t tensor_group = -1, expert_group = -1, data_group = -1, pipeline_group = -1;
     friend bool operator==(const Parameter&, const Parameter&) = default;
   };
@@ -37,8 +37,8 @@ struct GatheredMetadata {
   };
   struct Entry {
     Rank rank;
-    std::uint32_t layout = 0;           ///< a position in `templates`.
-    std::vector<std::uint32_t> groups;  ///< positions in `groups`.
+    std::uint32_t layout = 0;           ///< index into `templates`.
+    std::vector<std::uint32_t> groups;  ///< indices into `groups`.
     friend bool operator==(const Entry&, const Entry&) = default;
   };
   std::vector<Template> templates;
@@ -47,22 +47,22 @@ struct GatheredMetadata {
   friend bool operator==(const GatheredMetadata&, const GatheredMetadata&) = default;
 };
 
-/// The most groups that the parameters of one rank may name.
+/// The maximal number of groups that the parameters of one rank may name.
 inline constexpr std::size_t kMaxGroupsOfRank = 64;
-/// The most characters of a parameter's name.
+/// The maximal length of a parameter name in bytes.
 inline constexpr std::size_t kMaxParameterName = 4096;
 
 /// Builds GatheredMetadata rank by rank.
 class MetadataGatherer {
  public:
-  /// Adds a rank's report. Errors name rank and parameter: a rank twice, an owner that is not the
-  /// rank, a rank that is not in a tensor or expert group it names, a name twice or too long, a
-  /// shape that overflows, an element size that is not the dtype's, a partition that is not the
-  /// shape's.
+  /// Adds the report of a rank. Errors name rank and parameter: a repeated rank; an owner that is
+  /// not the rank; a tensor or expert group without the rank; a name that is repeated or too long;
+  /// a shape that overflows; an element size that is not that of the dtype; a partition that does
+  /// not match the shape.
   Result<> add(const RankMetadata& rank);
-  /// Adds what was gathered elsewhere. Errors: a rank twice.
+  /// Adds gathered reports. Errors: a repeated rank.
   Result<> add(const GatheredMetadata& other);
-  /// All that was added; ranks ascending.
+  /// All reports that were added; ranks ascending.
   GatheredMetadata finish() &&;
 
  private:
@@ -75,11 +75,11 @@ class MetadataGatherer {
   std::unordered_map<Rank, bool> seen_;
 };
 
-/// The report of one rank, resolved names assigned. @pre i < all.ranks.size() Errors: those of
-/// assign_resolved_name_inplace.
+/// The report of one rank, with resolved names. Errors: those of assign_resolved_name_inplace. @pre
+/// i < all.ranks.size()
 Result<RankMetadata> expand(const GatheredMetadata& all, std::size_t i);
 
-/// Checks one parameter by itself: name, shape, partition. Errors do not name rank or parameter.
+/// Checks the name, shape and partition of one parameter. Errors do not name rank or parameter.
 Result<> check_parameter(const GatheredMetadata::Parameter& parameter);
 
 }  // namespace reshard

@@ -10,16 +10,16 @@
 namespace reshard::reported {
 namespace {
 
-/// True for [num_experts / group, ...]: the rank's experts in one tensor.
+/// True for [num_experts / group, ...]: all experts of the rank in one tensor.
 bool stacks_experts(const GatheredMetadata::Parameter& p, Index group_size) {
   return p.num_experts && p.shape.size() > 0 && *p.num_experts % group_size == 0 &&
          p.shape[0] == *p.num_experts / group_size && !(p.is_tp && p.partition_dim == 0);
 }
 
-/// More rows than any tensor has: sums stop here, far from overflow.
+/// More rows than any tensor has. Sums saturate here, far from overflow.
 constexpr Index kTooMany = Index{1} << 60;
 
-/// The sum, or kTooMany where it would be more. @pre no value is more than kTooMany
+/// The saturated sum. @pre no value exceeds kTooMany
 Index sum_of(const std::vector<Index>& values) {
   Index sum = 0;
   for (Index v : values) sum = std::min(sum + v, kTooMany);
@@ -90,13 +90,13 @@ GatheredSide::Blocks GatheredSide::blocks_of(const Parameter& p) {
 Result<> GatheredSide::read() {
   find_classes(false);
   if (RESHARD_TRY(read_once())) return sum_up();
-  // Groups of one size share some tensor in different ways: look at each group by itself.
+  // Groups of one size share some tensor in different ways: key by group instead.
   find_classes(true);
   RESHARD_TRY(read_once());
   return sum_up();
 }
 
-/// False when positions alone do not say how a group shares a tensor.
+/// False if positions alone do not determine how a group shares a tensor.
 Result<bool> GatheredSide::read_once() {
   tensors_.clear();
   by_name_.clear();
@@ -120,7 +120,7 @@ Result<bool> GatheredSide::read_once() {
   return true;
 }
 
-/// The tensor that a parameter is a part of, made known when it is new.
+/// The index of the tensor that a parameter is a part of; adds the tensor if new.
 Result<int> GatheredSide::tensor_of(const RankClass& peers, const Parameter& p,
                                     const std::string& base) {
   const Rank rank = all_.ranks[peers.entry].rank;
@@ -161,7 +161,7 @@ Result<int> GatheredSide::tensor_of(const RankClass& peers, const Parameter& p,
   return it->second;
 }
 
-/// Writes down what this position holds of the tensor; false when it was written down otherwise.
+/// Records the blocks of this position; false if other blocks are recorded there.
 Result<bool> GatheredSide::note(const RankClass& peers, const Parameter& p, int tensor) {
   Tensor& t = tensors_[static_cast<std::size_t>(tensor)];
   const Rank rank = all_.ranks[peers.entry].rank;
@@ -181,7 +181,8 @@ Result<bool> GatheredSide::note(const RankClass& peers, const Parameter& p, int 
   if (mine.empty()) mine = {t.dim < 0 ? 0 : p.shape[t.dim]};
   if (shared.reported[i] && shared.members[i] != mine) {
     if (!by_group_ && at.size > 1) return false;
-    return bad(t, fmt::format("rank {} reports other sizes than the rest", rank.value()));
+    return bad(t, fmt::format("the sizes that rank {} reports differ from those of other ranks",
+                              rank.value()));
   }
   shared.reported[i] = true;
   shared.members[i] = std::move(mine);
@@ -204,16 +205,16 @@ Result<> GatheredSide::sum_up() {
         if (d == t.dim || parameters[i].shape[d] == t.shape[d]) continue;
         const Position ep = position(all_.ranks[peers.entry], parameters[i].expert_group);
         if (d == 0 && t.stacked && stacks_experts(parameters[i], ep.size)) continue;
-        return bad(
-            t, fmt::format("shape {} of rank {} is no part of {}", to_string(parameters[i].shape),
-                           all_.ranks[peers.entry].rank.value(), to_string(t.shape)));
+        return bad(t, fmt::format("shape {} of rank {} does not fit into {}",
+                                  to_string(parameters[i].shape),
+                                  all_.ranks[peers.entry].rank.value(), to_string(t.shape)));
       }
     }
   }
   return {};
 }
 
-/// Adds up the members of one group and compares with the groups before.
+/// Sums up the members of one group and compares with other groups.
 Result<> GatheredSide::sum_group(Tensor& t, const Shared& shared, bool& is_first) {
   Blocks total;
   for (std::size_t i = 0; i < shared.members.size(); ++i) {

@@ -11,34 +11,35 @@
 
 namespace reshard::reported {
 
-/// One model's reports with names resolved and sizes summed over groups. Internal to
+/// The reports of one side, with names resolved and sizes summed over groups. Internal to
 /// gathered_layouts.
 class GatheredSide {
  public:
-  /// Rows along the cut dimension: of each block, of one member of a group.
+  /// Rows along the cut dimension, per block, of one member of a group.
   using Blocks = std::vector<Index>;
 
-  /// All that is known of a resolved name.
+  /// A tensor, under its resolved name.
   struct Tensor {
     std::string name;
     DType dtype = DType::bf16;
-    Dims shape;     ///< of the whole; along `dim` the sum over members and blocks.
-    int dim = -1;   ///< that is cut; -1: none.
-    Blocks blocks;  ///< of the whole, where partition_sizes say; else empty.
+    Dims shape;     ///< global; along `dim` the sum over members and blocks.
+    int dim = -1;   ///< the cut dimension; -1: none.
+    Blocks blocks;  ///< global blocks, if partition_sizes are given; otherwise empty.
     Rank first;     ///< a rank that reports it.
-    /// An expert tensor that is matched by position in the expert group.
+    /// Set for expert tensors that are matched by position in the expert group.
     Index expert_position = -1, expert_group_size = 0;
-    bool stacked = false;  ///< [num_experts, ...], parts by position in the expert group.
+    bool stacked =
+        false;  ///< [num_experts, ...]; a rank's part is given by its position in the expert group.
   };
 
-  /// @param label "source" or "target", for messages. Borrows `all`.
+  /// @param label "source" or "target", for error messages. Borrows `all`.
   GatheredSide(const GatheredMetadata& all, std::string label)
       : all_(all), label_(std::move(label)) {}
 
-  /// Resolves and sums. Errors: see gathered_layouts.
+  /// Resolves names and sums up sizes. Errors: see gathered_layouts.
   Result<> read();
   const std::vector<Tensor>& tensors() const { return tensors_; }
-  /// The position of a resolved name, or -1.
+  /// The index of a resolved name in tensors(), or -1.
   int find(const std::string& name) const;
   /// Adds every rank's local tensors. `ids[i]` is the canonical tensor of tensors()[i].
   void add_slots(const std::vector<TensorId>& ids, const ModelSpec& model,
@@ -46,11 +47,11 @@ class GatheredSide {
 
  private:
   using Parameter = GatheredMetadata::Parameter;
-  /// Ranks of one template at the same positions of groups of the same sizes (of the same groups,
-  /// where groups differ in how they share): they hold the same.
+  /// Ranks that hold the same: of one template, and at the same positions of groups of the same
+  /// sizes (of the same groups, if groups share tensors in different ways).
   struct RankClass {
     std::uint32_t layout = 0;
-    std::size_t entry = 0;  ///< the first of them.
+    std::size_t entry = 0;  ///< of the first rank.
     RankSet ranks;
     std::vector<int> tensors;  ///< per parameter of the template.
   };
@@ -58,7 +59,7 @@ class GatheredSide {
     Index at = 0, size = 1;
     std::uint32_t group = 0;
   };
-  /// How one group shares a tensor: per member its blocks; empty where it has not reported.
+  /// How one group shares a tensor: the blocks of each member; empty until it has reported.
   struct Shared {
     std::vector<Blocks> members;
     std::vector<bool> reported;

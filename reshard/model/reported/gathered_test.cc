@@ -285,7 +285,7 @@ TEST(Gathered, errors_name_the_parameter) {
               HasSubstr("'b' on rank 3 of the target has no source"));
   EXPECT_THAT(said(gathered({{0, cut("a", {4}, two)}, {1, cut("a", {4}, two)}}),
                    gathered({{0, cut("a", {4}, one)}})),
-              HasSubstr("'a': its parts sum to [8] on the source and [4] on the target"));
+              HasSubstr("'a': its total shape is [8] on the source but [4] on the target"));
   EXPECT_THAT(said(gathered({{0, cut("a", {4}, two)}}), gathered({{0, cut("a", {8}, one)}})),
               HasSubstr("member 1 of a tensor parallel group of 2 does not report it"));
   auto f32 = cut("a", {4}, two);

@@ -183,7 +183,7 @@ class Decoder {
       auto sorted = ranks;
       std::sort(sorted.begin(), sorted.end());
       if (std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end())
-        r_.fail("a group has a rank twice");
+        r_.fail("a group repeats a rank");
       all_.groups.push_back(std::move(ranks));
     }
   }
@@ -238,7 +238,7 @@ class Decoder {
       for (std::size_t k = 0; k < prefixes && r_.ok(); ++k) {
         const auto local = string_id(), global = string_id();
         if (r_.ok() && !t.layer_module_prefix_map.emplace(string(local), string(global)).second)
-          r_.fail("a layer prefix stands twice");
+          r_.fail("a layer prefix is repeated");
       }
       const std::size_t count = r_.count(2, "the number of parameters");
       if ((parameters += count) > kMaxParameters) r_.fail("too many parameters");
@@ -249,7 +249,7 @@ class Decoder {
         at += r_.signed_number(-at, std::max<std::int64_t>(0, last - at), "a name's number");
         const auto kind = r_.number(kinds_.empty() ? 0 : kinds_.size() - 1, "a kind's number");
         if (at > last || kinds_.empty()) r_.fail("a parameter without name or kind");
-        if (!seen.insert(at).second) r_.fail("two parameters of one name");
+        if (!seen.insert(at).second) r_.fail("two parameters have one name");
         if (!r_.ok()) break;
         t.parameters.push_back(kinds_[kind]);
         Parameter& p = t.parameters.back();
@@ -296,11 +296,11 @@ class Decoder {
     for (std::int8_t slot : need.holding) {
       const auto& group = all_.groups[entry.groups[static_cast<std::size_t>(slot)]];
       if (std::find(group.begin(), group.end(), entry.rank) == group.end())
-        return r_.fail(fmt::format("rank {} does not stand in its group", entry.rank.value()));
+        return r_.fail(fmt::format("rank {} is not in its group", entry.rank.value()));
     }
   }
 
-  /// What the parameters of a template ask of a rank.
+  /// The requirements of a template for the groups of a rank.
   struct Need {
     std::size_t slots = 0;
     std::set<std::int8_t> holding;

@@ -9,17 +9,17 @@
 
 namespace reshard {
 
-/// The version that encode_metadata writes; decode_metadata reads it and no other.
+/// The format version; decode_metadata accepts no other.
 inline constexpr int kMetadataVersion = 1;
 
-/// The compact binary form: a table of names (sorted, each with the length it shares with the one
-/// before), of groups, of what parameters are like but for their name, of templates, then the
+/// Encodes metadata compactly: tables of names (sorted, with the prefix length shared with the
+/// previous one), of groups, of parameter attributes without names, and of templates, then the
 /// ranks. Equal metadata give equal bytes on every machine.
 std::vector<std::byte> encode_metadata(const GatheredMetadata& all);
 
-/// The metadata of bytes that any peer may have sent. Errors are Code::corrupt and say at which
-/// byte, or which parameter, what is wrong; the invariants of GatheredMetadata hold afterwards.
-/// Memory used: at most about 1 GiB, whatever the bytes say.
+/// Decodes untrusted bytes. Errors are Code::corrupt and name the byte or parameter that is wrong.
+/// The result satisfies the invariants of GatheredMetadata. Uses at most about 1 GiB of memory,
+/// whatever the input.
 Result<GatheredMetadata> decode_metadata(std::span<const std::byte> bytes);
 
 }  // namespace reshard

@@ -109,7 +109,7 @@ TEST(MetadataCodec, refuses_what_does_not_hold_together) {
   EXPECT_THAT(said({100}), HasSubstr("the number of names is 100, at most 0"));
   EXPECT_THAT(said({2, 0, 1, 'b', 0, 1, 'a', 0, 0, 0, 0}), HasSubstr("names are not in order"));
   EXPECT_THAT(said({1, 1, 1, 'b', 0, 0, 0, 0}), HasSubstr("shared length is 1, at most 0"));
-  EXPECT_THAT(said({0, 1, 2, 2, 0, 0, 0, 0}), HasSubstr("a group has a rank twice"));
+  EXPECT_THAT(said({0, 1, 2, 2, 0, 0, 0, 0}), HasSubstr("a group repeats a rank"));
   EXPECT_THAT(said({0, 1, 1, 1, 0, 0, 0}), HasSubstr("a rank of a group is -1"));
   // partition_dim 1 of a tensor of one dimension.
   EXPECT_THAT(
@@ -118,7 +118,7 @@ TEST(MetadataCodec, refuses_what_does_not_hold_together) {
   // Rank 1 in a group of rank 0.
   EXPECT_THAT(
       said({1, 0, 1, 'a', 1, 1, 0, 1, 1, 4, 1, 4, 0, 2, 1, 0, 0, 0, 1, 0, 1, 0, 0, 1, 1, 0, 1, 0}),
-      HasSubstr("rank 1 does not stand in its group"));
+      HasSubstr("rank 1 is not in its group"));
   // No groups for a parameter that names one.
   EXPECT_THAT(
       said({1, 0, 1, 'a', 1, 1, 0, 1, 1, 4, 1, 4, 0, 2, 1, 0, 0, 0, 1, 0, 1, 0, 0, 1, 0, 0, 0}),

@@ -9,13 +9,13 @@
 
 namespace reshard {
 
-/// What rank r of a live Megatron model with this layout would report: names with the stage's own
-/// layer numbers, the attributes of its parameters, the groups of its process grid.
-/// @pre a megatron layout of attention models whose vocabulary needs no padding, or whose sides pad
-/// alike
+/// The report of rank r of a live Megatron model with this layout: names with the stage's own layer
+/// numbers, the attributes of its parameters, and the groups of its process grid.
+/// @pre a megatron layout of attention models without vocabulary padding, or with the same padding
+/// on both sides
 RankMetadata reported_by(const ModelLayout& layout, const ModelConfig& config, Rank r);
 
-/// The same of all ranks, gathered; aborts on error.
+/// The gathered reports of all ranks; aborts on error.
 GatheredMetadata reported_by(const ModelLayout& layout, const ModelConfig& config);
 
 }  // namespace reshard

@@ -18,7 +18,7 @@ std::optional<Index> number(std::string_view text) {
   return value;
 }
 
-/// Where the digits of an expert number stand in a name.
+/// The position of an expert number in a name.
 struct ExpertDigits {
   std::size_t begin = 0, size = 0;
   Index value = 0;

@@ -25,10 +25,10 @@ Result<> check_table(const std::string& family, const ExpertPlacement& how, Inde
   }
   const auto missing = std::find(seen.begin(), seen.end(), false);
   if (missing == seen.end()) return {};
-  return wrong(fmt::format("lacks expert {}; each must be in it", missing - seen.begin()));
+  return wrong(fmt::format("lacks expert {}; every expert must be in it", missing - seen.begin()));
 }
 
-/// Physical experts in the order in which consecutive runs of them belong to ranks 0, 1, ...
+/// Physical experts, ordered so that consecutive runs belong to ranks 0, 1, ...
 std::vector<Index> physical_order(Index physical, Index ep, bool round_robin) {
   std::vector<Index> order;
   const Index step = round_robin ? ep : 1;
@@ -81,7 +81,7 @@ Result<std::vector<std::vector<Index>>> expert_orders(const std::string& family,
   if (even && physical % how.ep != 0)
     return fail(Code::invalid_argument,
                 fmt::format("{}: ep={} does not divide num_experts+redundant={}; all ranks must "
-                            "hold as many",
+                            "hold equally many experts",
                             family, how.ep, physical));
   const std::vector<Index> order = physical_order(physical, how.ep, how.round_robin);
   for (std::vector<Index>& table : logical) {

@@ -45,7 +45,7 @@ void EngineLayoutBuilder::enter_stage(Index stage) {
 
 Result<> EngineLayoutBuilder::ends(bool first, bool last) {
   const bool tied = c_.tie_word_embeddings;
-  // A draft model on the last stage embeds for itself.
+  // A draft model on the last stage has its own embedding.
   const bool draft = d_.mtp && c_.num_mtp > 0 && c_.mtp_names == MtpNames::trailing;
   const bool again = last && ((tied && !d_.tied_head) || draft);
   if (first || d_.embedding_everywhere || again)
@@ -207,12 +207,12 @@ void EngineLayoutBuilder::check_tp_of_experts(Index tp, const ModelConfig& c,
                                               const std::vector<LayerKind>& kinds,
                                               Violations& wrong) {
   if (!has(kinds, Ffn::experts) || tp <= c.num_experts) return;
-  wrong.refuse(fmt::format("tp={} exceeds num_experts={}, which {}'s modules refuse", tp,
-                           c.num_experts, c.architecture));
+  wrong.refuse(fmt::format("tp={} exceeds num_experts={}, which the modules of {} do not support",
+                           tp, c.num_experts, c.architecture));
 }
 
-// Mixers. Attention stacks the rank's q, k and v heads, MLA keeps its first projections whole,
-// Mamba and gated delta nets cut packed parameters part by part.
+// Mixers. Attention stacks the rank's q, k and v heads; MLA keeps its down-projections whole; Mamba
+// and gated delta nets cut packed parameters part by part.
 
 Result<> EngineLayoutBuilder::attention(const Layer& l) {
   const auto hf = [&](const char* rest) { return hf_.mixer(l.at, rest); };
@@ -245,7 +245,7 @@ Result<> EngineLayoutBuilder::mla(const Layer& l) {
   }
   RESHARD_TRY(replicated(mixer(l, "kv_a_layernorm.weight"), hf("kv_a_layernorm.weight")));
   RESHARD_TRY(column(mixer(l, "kv_b_proj"), hf("kv_b_proj"), heads_));
-  // Neither engine's modules have biases here, whatever attention_bias says.
+  // The modules of both engines have no biases here, regardless of attention_bias.
   omit_biases(l, {"q_a_proj", "kv_a_proj_with_mqa", "o_proj"});
   return row(mixer(l, "o_proj"), hf("o_proj"), heads_);
 }
@@ -278,7 +278,7 @@ Result<> EngineLayoutBuilder::mamba2(const Layer& l) {
   const Mamba2Config& m = c_.mamba2;
   const auto hf = [&](const char* rest) { return hf_.mixer(l.at, rest); };
   const Index inner = m.inner(), groups = m.groups * m.state;
-  // B and C follow the heads of their group: a single group is whole on every rank.
+  // B and C follow the heads of their group; a single group is whole on every rank.
   const CutId group = in_units(d_.heads, m.state);
   for (const char* kind : {"weight", "bias"}) {
     const bool bias = kind[0] == 'b';
@@ -303,7 +303,7 @@ Result<> EngineLayoutBuilder::gated_delta(const Layer& l) {
   const GatedDeltaConfig& g = c_.gated_delta;
   const auto hf = [&](const char* rest) { return hf_.mixer(l.at, rest); };
   const Index keys = g.key_heads * g.key_dim, values = g.value_heads * g.value_dim;
-  // Both are interleaved by key head in the checkpoint: runs of rows are runs of heads.
+  // The checkpoint interleaves both by key head, so runs of rows are runs of heads.
   RESHARD_TRY(column(mixer(l, "in_proj_qkvz"), hf("in_proj_qkvz"), heads_));
   RESHARD_TRY(column(mixer(l, "in_proj_ba"), hf("in_proj_ba"), heads_));
   RESHARD_TRY(packed(mixer(l, "conv1d.weight"), hf("conv1d.weight"),
@@ -315,7 +315,7 @@ Result<> EngineLayoutBuilder::gated_delta(const Layer& l) {
   return row(mixer(l, "out_proj"), hf("out_proj"), heads_);
 }
 
-// Modules for multi-token prediction: a draft model of its own beside the last stage.
+// Modules for multi-token prediction: a separate draft model beside the last stage.
 
 Result<> EngineLayoutBuilder::mtp_module(Index module) {
   const HfNames::Mtp names = hf_.mtp(module);
@@ -331,7 +331,7 @@ Result<> EngineLayoutBuilder::mtp_module(Index module) {
   const bool trailing = c_.mtp_names == MtpNames::trailing;
   const Layer first = in_block(0), last = in_block(block - 1);
   if (c_.mtp_names == MtpNames::qwen) {
-    // One module repeats; what is outside its layers is there once.
+    // The modules share what is outside their layers.
     if (module == 0) {
       for (const std::string& hf : {names.embedding_norm, names.hidden_norm, names.final_norm})
         RESHARD_TRY(replicated(d_.prefix + hf, hf));
@@ -341,7 +341,7 @@ Result<> EngineLayoutBuilder::mtp_module(Index module) {
   } else {
     RESHARD_TRY(same(first, names.embedding_norm));
     RESHARD_TRY(same(first, names.hidden_norm));
-    // Nemotron-H's is created in the config's dtype, whatever the rest of the model is in.
+    // Nemotron-H creates it in the dtype of the config, regardless of the dtype of the model.
     RESHARD_TRY(vector(own(first, names.projection), names.projection, trailing ? CutId(0) : dense_,
                        in(trailing ? std::nullopt : config_dtype())));
     RESHARD_TRY(same(last, names.final_norm));

@@ -12,17 +12,17 @@
 namespace reshard::families {
 
 /// Makes the slots of an inference engine's modules, as its weight loaders fill them, by its
-/// design. Engines agree on more than they differ in: q, k and v heads stacked, gate and up pieces
-/// stacked, experts stacked along a first dimension, packed Mamba parameters cut part by part.
+/// design. Common to the engines: q, k and v heads are stacked; gate and up pieces are stacked;
+/// experts are stacked along a first dimension; packed Mamba parameters are cut part by part.
 class EngineLayoutBuilder : private FamilyBuilder {
  public:
   /// @pre design is valid for the config. All arguments are borrowed.
   EngineLayoutBuilder(const LayoutSpec& spec, const EngineDesign& design, const FamilyInput& input);
   Result<ModelLayout> build(const LayoutSpec& spec);
 
-  /// Notes where `n` ranks cannot share a model's heads (attention, Mamba, gated delta nets), its
-  /// dense and shared widths, or one expert; `kinds` are the layers that the layout has, `key` is
-  /// what the user wrote, as "tp".
+  /// Add an error for each size of the model that `n` ranks cannot divide: heads (attention, Mamba,
+  /// gated delta nets), dense and shared widths, the width of an expert. `kinds` are the layers of
+  /// the layout, `key` is the user's spelling of `n`, such as "tp".
   static void check_heads(const std::string& family, const char* key, Index n,
                           const ModelConfig& config, const std::vector<LayerKind>& kinds,
                           Violations& wrong);
@@ -32,23 +32,23 @@ class EngineLayoutBuilder : private FamilyBuilder {
   static void check_experts(const std::string& family, const char* key, Index n,
                             const ModelConfig& config, const std::vector<LayerKind>& kinds,
                             const char* hint, Violations& wrong);
-  /// Notes a tp above the number of experts, for models whose modules refuse it.
+  /// Adds an error if tp exceeds the number of experts, for models whose modules reject that.
   static void check_tp_of_experts(Index tp, const ModelConfig& config,
                                   const std::vector<LayerKind>& kinds, Violations& wrong);
   using FamilyBuilder::check_ep;
   using FamilyBuilder::divides;
 
  private:
-  /// A layer, and the engine's name of it: "model.layers.3.".
+  /// A layer, and the prefix of its names in the engine: "model.layers.3.".
   struct Layer {
     LayerAt at;
     std::string name;
   };
   enum class Projection : std::uint8_t { gate, up, down };
-  /// A module under its Hugging Face name without ".weight", and how its rows are cut.
+  /// A module by its Hugging Face name without ".weight", and the cut of its rows.
   using Part = std::pair<std::string, CutId>;
 
-  // engine.cc: what is outside layers, layers, and what all parts use.
+  // The ends of the model, layers, and what all parts use.
   void enter_stage(Index stage);
   Result<> ends(bool first, bool last);
   Result<> vocabulary(const std::string& name, const std::string& hf, CutId how, Index rows);
@@ -57,51 +57,53 @@ class EngineLayoutBuilder : private FamilyBuilder {
   Layer decoder_layer(Index i) const;
   std::string mixer(const Layer& l, const std::string& rest) const;
   std::string ffn(const Layer& l, const std::string& rest) const;
-  /// The engine's name of a tensor of this layer that it calls as Hugging Face does.
+  /// The engine's name of a tensor of this layer whose last components are those of Hugging Face.
   std::string own(const Layer& l, const std::string& hf) const;
   Result<> same(const Layer& l, const std::string& hf) { return replicated(own(l, hf), hf); }
-  /// Weight, and where there is one bias, of a linear layer cut by rows; by columns, bias whole.
+  /// A linear layer cut by rows (column parallel), or by columns with the bias whole (row
+  /// parallel).
   Result<> column(const std::string& name, const std::string& hf, CutId how, bool bias = false);
   Result<> row(const std::string& name, const std::string& hf, CutId how, bool bias = false);
-  /// Says that the engine's modules lack these biases, as both engines' loaders do in silence.
+  /// Omits biases that the engine's modules lack; the loaders of both engines skip these silently.
   void omit_biases(const Layer& l, std::initializer_list<const char*> projections);
-  /// The pieces of several projections under one name.
+  /// Several projections stacked under one name.
   Result<> stacked(const std::string& name, std::initializer_list<Part> parts, bool bias);
-  /// A tensor cut by rows, and what is not plain about how it is stored.
+  /// A tensor cut by rows.
   Result<> vector(const std::string& name, const std::string& hf, CutId how, Stored stored = {});
-  /// What a parameter is stored as that the engine creates in this dtype; none: in the model's.
+  /// How a parameter is stored that the engine creates in this dtype; none: in the dtype of the
+  /// model.
   static Stored in(std::optional<DType> dtype) { return {.dtype = dtype}; }
   static Stored in_f32(bool f32) { return f32 ? in(DType::f32) : Stored{}; }
-  /// The dtype that the config names; none where it names none that values are converted to.
+  /// The dtype of the config; none if it gives none that values are converted to.
   std::optional<DType> config_dtype() const;
-  /// What the engine creates parameters in whose modules name no dtype: the config's, or where it
-  /// names none the embedding's.
+  /// The dtype of parameters whose modules give none: that of the config or, without one, of the
+  /// embedding.
   std::optional<DType> model_dtype() const;
   CutId in_units(const DimCut& how, Index granule);
 
-  // engine_mixers.cc
+  // Mixers.
   Result<> attention(const Layer& l);
   Result<> mla(const Layer& l);
   Result<> mamba2(const Layer& l);
   Result<> gated_delta(const Layer& l);
-  /// Consecutive runs of rows of one tensor, each cut by itself: (rows, cut).
+  /// Consecutive runs of rows of one tensor, each with its own cut: (rows, cut).
   Result<> packed(const std::string& name, const std::string& hf,
                   std::initializer_list<std::pair<Index, CutId>> runs);
 
-  // engine_experts.cc
+  // experts.cc
   Result<> experts(const Layer& l);
   Result<> beside_experts(const Layer& l);
   Result<> single_experts(const Layer& l);
-  /// Of a routed expert, or from num_experts on of a shared one.
+  /// The tensor of a routed expert or, from num_experts on, of a shared one.
   Result<TensorId> expert_tensor(const Layer& l, Projection which, Index e) const;
   Result<Section> expert_section(const Layer& l, Projection which) const;
   Result<> stacked_experts(const Layer& l);
   Result<> stacked_biases(const Layer& l);
-  /// The experts' inner width with what ranks hold behind it so that all hold as many blocks.
+  /// The inner width of experts, including the padding that gives all ranks equally many blocks.
   Index held_inner() const;
   void add_experts(std::string name, int stack_dim, std::vector<Section> parts, Stored how);
 
-  // engine_mtp.cc
+  // Multi-token prediction.
   Result<> mtp_module(Index module);
   void omit_mtp();
 
@@ -109,7 +111,7 @@ class EngineLayoutBuilder : private FamilyBuilder {
   MeshId expert_mesh_;
   RankSetId expert_ranks_;
   CutId heads_, dense_, shared_, embedding_, head_, outer_, inner_;
-  const std::vector<Index>* order_ = nullptr;  ///< of the experts of the layer at hand.
+  const std::vector<Index>* order_ = nullptr;  ///< of the experts of the current layer.
   std::size_t expert_layer_ = 0;               ///< layers with experts so far.
 };
 

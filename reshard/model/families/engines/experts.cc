@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The experts of an engine: w13 [E, 2I, H] stacks gate and up (or has up alone), w2 is [E, H, I];
-// E counts the rank's own physical experts.
+// The experts of an engine: w13 [E, 2I, H] stacks gate and up (or has only up), w2 is [E, H, I]. E
+// counts the physical experts of the rank.
 #include <algorithm>
 
 #include "reshard/model/families/engines/engine_layout_builder.h"
@@ -8,7 +8,8 @@
 namespace reshard::families {
 namespace {
 
-/// place() with any order of dimensions: canonical dimension i becomes full dimension dims[i].
+/// Like place(), with any order of dimensions: canonical dimension i becomes full dimension
+/// dims[i].
 void place_as(Section& section, TensorId id, const Box& box, const Dims& at,
               std::initializer_list<std::int8_t> dims) {
   PlacedBox p{id, box, at, {}};
@@ -16,12 +17,12 @@ void place_as(Section& section, TensorId id, const Box& box, const Dims& at,
   section.parts.push_back(std::move(p));
 }
 
-/// A run of the order whose experts follow each other in the checkpoint too.
+/// A run of the order with consecutive experts.
 struct Run {
   Index at, expert, size;
 };
 
-/// None goes on past a multiple of `each`.
+/// Splits the order into runs. No run crosses a multiple of `each`.
 std::vector<Run> runs_of(const std::vector<Index>& order, Index each) {
   std::vector<Run> runs;
   for (Index at = 0; at < static_cast<Index>(order.size()); ++at) {
@@ -35,8 +36,8 @@ std::vector<Run> runs_of(const std::vector<Index>& order, Index each) {
   return runs;
 }
 
-/// Cuts what is as large for all ranks of the experts: those of different experts, and in each of
-/// these parts those that share them. @pre the ranks hold equally many experts
+/// The cut of a tensor with equal parts for all ranks of the experts: by experts first, then among
+/// ranks that share experts. @pre the ranks hold equally many experts
 DimCut over_both(const EngineDesign& d) {
   DimCut both = d.expert_outer;
   for (int i = 0; i < d.expert_inner.num_axes; ++i)
@@ -102,7 +103,7 @@ Result<Section> EngineLayoutBuilder::expert_section(const Layer& l, Projection w
   section.cuts[static_cast<std::size_t>(down ? columns : rows)] = inner_;
   for (Index f = 0; f < n; ++f) {
     const Index e = (*order_)[static_cast<std::size_t>(f)];
-    // Shared experts stand side by side in one tensor.
+    // Shared experts are slices of one tensor.
     const Index shared = std::max<Index>(0, e - c_.num_experts) * inner;
     const Box box = Box::whole(one).with(down ? 1 : 0, Interval{shared, shared + inner});
     place_as(section, RESHARD_TRY(expert_tensor(l, which, e)), box, {f, 0, 0}, {rows, columns});
@@ -127,7 +128,7 @@ Result<> EngineLayoutBuilder::stacked_experts(const Layer& l) {
               inner = c_.moe_intermediate_size, held = held_inner();
   const TensorId both = RESHARD_TRY(find(hf_.ffn(l.at, "experts.gate_up_proj")));
   const TensorId down = RESHARD_TRY(find(hf_.ffn(l.at, "experts.down_proj")));
-  // [E, I, 2, H]: gate and up rows keep alternating, and follow their column when I is cut.
+  // [E, I, 2, H]: gate and up rows alternate, and stay together when I is cut.
   Section w13{{n, held, 2, h}, {outer_, inner_}, {}};
   Section w2{{n, h, held}, {outer_, CutId(0), inner_}, {}};
   if (d_.transposed) {
@@ -165,7 +166,7 @@ Result<> EngineLayoutBuilder::stacked_biases(const Layer& l) {
   const TensorId both = RESHARD_TRY(find(hf_.ffn(l.at, "experts.gate_up_proj_bias")));
   const TensorId down = RESHARD_TRY(find(hf_.ffn(l.at, "experts.down_proj_bias")));
   Section w13{{n, held, 2}, {outer_, inner_}, {}};
-  // Ranks that share an expert add up what they compute: the first has the bias, the others zeros.
+  // Ranks that share an expert sum their results: the first has the bias, the others zeros.
   const Index sharers = num_parts(d_.expert_inner, d_.expert_mesh);
   const Index each = sharers > 1 ? n / num_parts(d_.expert_outer, d_.expert_mesh) : n;
   Section w2{{n * sharers, h}, {sharers > 1 ? b_.add_cut(over_both(d_)) : outer_}, {}};

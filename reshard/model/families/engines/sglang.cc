@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// SGLang 0.5.23: its keys, its ranks, and which of its models keep what where. tp is all ranks of a
+// SGLang 0.5.23: its keys, its ranks, and what is special in its models. tp is all ranks of a
 // stage; attention divides them into dp groups of tp / dp, experts into ep groups of tp / ep.
 #include <fmt/format.h>
 
@@ -45,20 +45,21 @@ void check_model(const LayoutSpec& spec, const Sizes& s, const ModelConfig& c, V
                    fmt::format("{}={}: {}'s modules {}", key, n, c.architecture, why)));
   };
   if (s.pp > 1 && has_type(c, {"gemma3_text", "qwen3_next"}))
-    refuse("pp", s.pp, "know no pipeline stages, so pp must be 1");
+    refuse("pp", s.pp, "have no pipeline stages, so pp must be 1");
   if (s.dp > 1 && has_type(c, {"llama", "mistral", "qwen2", "mixtral", "gemma3_text"}))
     refuse("dp", s.dp,
-           "know no attention data parallel, so dp must be 1 (independent engines are "
-           "replicas=N)");
+           "do not support attention data parallelism, so dp must be 1 (for independent engines "
+           "use replicas=N)");
   if (s.dtype && c.has_dtype && *s.dtype != c.dtype && c.model_type == "gpt_oss")
     wrong.add(fail(Code::unsupported,
-                   fmt::format("dtype={}: {}'s attention and routers are created in the config's "
-                               "dtype, {}, whatever the engine runs in; leave dtype out",
+                   fmt::format("dtype={}: {} creates attention and routers in the config's dtype, "
+                               "{}, whatever dtype the engine runs in; omit dtype",
                                spec.keys.at("dtype"), c.architecture, name(c.dtype))));
   if (s.fused_shared && (c.shared_expert_size == 0 ||
                          c.shared_expert_size % c.moe_intermediate_size != 0 || !c.gated_mlp))
     wrong.refuse(
-        fmt::format("shared=fused needs shared experts of the routed ones' width; {} has {} of {}",
+        fmt::format("shared=fused needs shared experts whose width is a multiple of that of routed "
+                    "ones; {} has {} and {}",
                     c.architecture, c.shared_expert_size, c.moe_intermediate_size));
 }
 
@@ -66,7 +67,7 @@ void check(const LayoutSpec& spec, const Sizes& s, const ModelConfig& c, bool mt
            Violations& wrong) {
   const std::vector<LayerKind> kinds = c.kinds(mtp);
   check_model(spec, s, c, wrong);
-  // Attention and experts have tp / dp and tp / ep ranks.
+  // Attention and experts are cut over tp / dp and tp / ep ranks.
   const auto dp_fits =
       EngineLayoutBuilder::divides(kFamily, "dp", s.dp, "tp", s.tp, "; dp is part of tp");
   const auto ep_fits =
@@ -88,7 +89,7 @@ void check(const LayoutSpec& spec, const Sizes& s, const ModelConfig& c, bool mt
                                        "", wrong);
 }
 
-/// Layers that do not divide go to the last stages, one each (distributed/utils.py,
+/// The last stages get one more layer each if the layers do not divide (distributed/utils.py,
 /// get_pp_indices).
 std::vector<Index> stages_of(Index layers, Index pp) {
   std::vector<Index> stages(static_cast<std::size_t>(pp), layers / pp);
@@ -96,7 +97,7 @@ std::vector<Index> stages_of(Index layers, Index pp) {
   return stages;
 }
 
-/// Padded to the multiple, or where ranks do not divide that, to the multiple times the ranks.
+/// Padded to the multiple or, if ranks do not divide the result, to the multiple times the ranks.
 Index padded_rows(Index rows, Index multiple, Index ranks) {
   const auto up = [&](Index to) { return (rows + to - 1) / to * to; };
   return up(multiple) % ranks == 0 ? up(multiple) : up(multiple * ranks);
@@ -118,7 +119,7 @@ Result<> place_ranks(EngineDesign& d, const Sizes& s, const ModelConfig& c) {
   if (!s.whole_shared) d.shared = tp;
   d.head = s.dp_lm_head ? d.heads : tp;
   d.head_rows = padded_rows(c.vocab_size, s.vocab_multiple, s.dp_lm_head ? s.attention_tp() : s.tp);
-  // Gemma-3 has a plain embedding.
+  // The embedding of Gemma-3 is not parallel.
   const bool plain = c.model_type == "gemma3_text";
   if (!plain) d.embedding = d.heads;
   d.embedding_rows =
@@ -139,7 +140,7 @@ void read_names(EngineDesign& d, const LayoutSpec& spec, const Sizes& s, const M
         fmt::format("mtp=1 needs a model with one module for multi-token prediction; {} has {}",
                     c.architecture, c.num_mtp));
   if (d.up_first && c.stacked_experts)
-    wrong.refuse(fmt::format("w13=up_first: {} keeps gate and up rows in turn", c.architecture));
+    wrong.refuse(fmt::format("w13=up_first: {} alternates gate and up rows", c.architecture));
   if (wrong.take(spec.one_of("prefix", {"model", "language_model"})) == "language_model")
     d.prefix = "language_model.";
   d.head_everywhere =

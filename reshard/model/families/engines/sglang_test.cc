@@ -182,8 +182,9 @@ TEST(Sglang, says_what_its_models_cannot) {
   };
   EXPECT_THAT(message("dp=2", tiny_dense()),
               HasSubstr("dp=2 does not divide tp=1; dp is part of tp"));
-  EXPECT_THAT(message("tp=2,dp=2", tiny_dense()), HasSubstr("know no attention data parallel"));
-  EXPECT_THAT(message("pp=2", tiny_qwen3_next()), HasSubstr("know no pipeline stages"));
+  EXPECT_THAT(message("tp=2,dp=2", tiny_dense()),
+              HasSubstr("do not support attention data parallelism"));
+  EXPECT_THAT(message("pp=2", tiny_qwen3_next()), HasSubstr("have no pipeline stages"));
   EXPECT_THAT(message("tp=4,ep=4", tiny_moe()),
               HasSubstr("ep=4 does not divide num_experts+redundant=10"));
   EXPECT_THAT(message("tp=4,ep=3", tiny_moe()), HasSubstr("ep=3 does not divide tp=4"));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// vLLM 0.33.0: its keys, its ranks, and which of its models keep what where.
+// vLLM 0.33.0: its keys, its ranks, and what is special in its models.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -28,7 +28,7 @@ Sizes read_sizes(const LayoutSpec& spec, Violations& wrong) {
   return s;
 }
 
-/// What the sizes ask of each other.
+/// Checks the sizes against each other.
 void check_sizes(const Sizes& s, Violations& wrong) {
   if (s.ep != 1 && s.ep != s.tp && s.ep != s.tp * s.dp)
     wrong.refuse(fmt::format("ep={} must be 1, tp={} or tp*dp={}", s.ep, s.tp, s.tp * s.dp));
@@ -37,16 +37,16 @@ void check_sizes(const Sizes& s, Violations& wrong) {
     wrong.refuse("placement=round_robin excludes redundant experts and expert_map");
 }
 
-/// True when experts run sequence parallel: then the ranks of tp have different tokens, and shared
-/// experts are whole on each (ParallelConfig.use_sequence_parallel_moe). GLM-4.5 does without.
+/// True if experts run sequence parallel: the ranks of tp then have different tokens, and shared
+/// experts are whole on each (ParallelConfig.use_sequence_parallel_moe). GLM-4.5 does not.
 bool whole_shared(const Sizes& s, const ModelConfig& c) {
   return s.ep > 1 && s.ep == s.tp * s.dp && s.tp > 1 && s.dp > 1 && c.model_type != "glm4_moe";
 }
 
-/// What the model asks of the sizes.
+/// Checks the sizes against the model.
 void check(const Sizes& s, const ModelConfig& c, bool mtp, Violations& wrong) {
   const std::vector<LayerKind> kinds = c.kinds(mtp);
-  // Whatever its layers are (config/model.py, verify_with_parallel_config).
+  // Required for all models (config/model.py, verify_with_parallel_config).
   wrong.add(EngineLayoutBuilder::divides(kFamily, "tp", s.tp, "num_attention_heads",
                                          c.num_attention_heads));
   EngineLayoutBuilder::check_heads(kFamily, "tp", s.tp, c, kinds, wrong);
@@ -59,10 +59,11 @@ void check(const Sizes& s, const ModelConfig& c, bool mtp, Violations& wrong) {
   if (s.ep == 1)
     EngineLayoutBuilder::check_experts(
         kFamily, "tp*dp", s.tp * s.dp, c, kinds,
-        "; without ep vLLM cuts experts over tp*dp (independent engines are replicas=N)", wrong);
+        "; without ep vLLM cuts experts over tp*dp (for independent engines use replicas=N)",
+        wrong);
 }
 
-/// Layers that do not divide go, one each, to the last stage but one and those before it
+/// If the layers do not divide, the stages before the last get one more each, from the end
 /// (distributed/utils.py, get_pp_indices).
 std::vector<Index> stages_of(Index layers, Index pp) {
   std::vector<Index> stages(static_cast<std::size_t>(pp), layers / pp);
@@ -70,7 +71,7 @@ std::vector<Index> stages_of(Index layers, Index pp) {
   return stages;
 }
 
-/// What models build on every stage, whether or not it is used there.
+/// Modules that models create on every stage, used there or not.
 void place_ends(EngineDesign& d, const ModelConfig& c) {
   d.embedding_everywhere =
       has_type(c, {"qwen3_moe", "mixtral", "gpt_oss", "nemotron_h", "gemma3_text", "qwen3_next"});
@@ -100,13 +101,14 @@ Result<> place_ranks(EngineDesign& d, const Sizes& s, const ModelConfig& c) {
   return {};
 }
 
-/// GLM-4.5's always; Nemotron-H's on GPUs without the kernels that read it in the model's dtype.
+/// Whether the router is in float32: always for GLM-4.5; for Nemotron-H on GPUs without kernels
+/// that read it in the dtype of the model.
 bool router_in_f32(const LayoutSpec& spec, const ModelConfig& c, Violations& wrong) {
   const bool said = wrong.take(spec.one_of("router", {"model", "float32"})) == "float32";
   if (said && c.model_type != "nemotron_h")
     wrong.refuse(
-        fmt::format("router=float32 is for Nemotron-H on GPUs whose routers vLLM keeps in "
-                    "float32; {}'s is in one dtype everywhere",
+        fmt::format("router=float32 is only for Nemotron-H, on GPUs where vLLM keeps its router in "
+                    "float32; the router of {} has one dtype on all GPUs",
                     c.architecture));
   return said || c.model_type == "glm4_moe";
 }
@@ -124,7 +126,7 @@ void read_names(EngineDesign& d, const LayoutSpec& spec, const ModelConfig& c, V
   const std::string prefix = wrong.take(spec.one_of("prefix", {"model", "language_model"}));
   if (prefix == "language_model") d.prefix = "language_model.";
   if (d.up_first && c.stacked_experts)
-    wrong.refuse(fmt::format("w13=up_first: {} keeps gate and up rows in turn", c.architecture));
+    wrong.refuse(fmt::format("w13=up_first: {} alternates gate and up rows", c.architecture));
   d.f32_router = router_in_f32(spec, c, wrong);
   d.qkv_bias = c.model_type != "qwen3_next";
   d.output_bias = d.qkv_bias && !has_type(c, {"qwen3", "qwen3_moe"});

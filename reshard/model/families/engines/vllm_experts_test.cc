@@ -193,7 +193,7 @@ TEST(VllmExperts, routers_are_whole_and_some_in_float32) {
 TEST(VllmExperts, up_first_means_nothing_where_rows_alternate) {
   const ModelConfig c = tiny_gpt_oss();
   EXPECT_THAT(try_layout("vllm:w13=up_first", model_of(c), c).error().message,
-              HasSubstr("keeps gate and up rows in turn"));
+              HasSubstr("alternates gate and up rows"));
 }
 
 TEST(Vllm, every_rank_of_every_layout_is_valid_and_together_they_hold_all) {

@@ -12,8 +12,8 @@
 namespace reshard::families {
 
 /// Megatron-Core's GPTModel and MambaModel as slots. Column-parallel projections are cut on
-/// dimension 0, row-parallel ones on 1, over tp (routed experts: etp); what a module packs is cut
-/// part by part. Names are those of the Transformer Engine spec, or with norms=separate those of
+/// dimension 0, row-parallel ones on dimension 1, over tp (routed experts: etp); packed parameters
+/// are cut part by part. Names are those of the Transformer Engine spec or, with norms=separate, of
 /// the local spec. Layer numbers in names count within a chunk of a pipeline stage.
 ///
 /// Rules, sources and worked examples: docs/layouts.md.
@@ -22,13 +22,13 @@ class MegatronBuilder : private FamilyBuilder {
   /// All arguments are borrowed.
   MegatronBuilder(const LayoutSpec& spec, const MegatronSizes& sizes, const FamilyInput& input);
 
-  /// Errors, all of them at once: sizes that do not divide; what Megatron's modules cannot hold.
+  /// Errors, all at once: sizes that do not divide; parameters that Megatron's modules cannot hold.
   Result<ModelLayout> build(const LayoutSpec& spec);
 
  private:
   static void check(const MegatronSizes& s, const ModelConfig& c, Violations& wrong);
 
-  /// A layer and the front of its names: "decoder.layers.3.".
+  /// A layer and the prefix of its names: "decoder.layers.3.".
   struct Layer {
     LayerAt at;
     std::string name;
@@ -50,28 +50,27 @@ class MegatronBuilder : private FamilyBuilder {
   Result<> norm(std::string name, const std::string& hf) {
     return norm(std::move(name), hf, c_.zero_centered_norms);
   }
-  /// hf + ".weight" cut on `dim` over tp; with `bias` its bias too, cut alike (0) or whole (1).
+  /// hf + ".weight" cut on `dim` over tp; with `bias` also its bias, cut (dim 0) or whole (dim 1).
   Result<> parallel(const std::string& name, const std::string& hf, int dim, bool bias = false);
-  /// Those rows of those tensors, one behind the other, cut into equal runs over tp.
+  /// The rows in the list, concatenated and cut into equal runs over tp.
   Section stacked(const std::vector<Rows>& list) const { return stacked(list, tp_); }
-  /// The same cut another way.
+  /// The same with another cut.
   Section stacked(const std::vector<Rows>& list, CutId how) const;
   /// Gate and up rows of an MLP as linear_fc1 stacks them on each rank: all gates, then all ups, or
-  /// in blocks of `interleave` rows in turn.
+  /// alternating in blocks of `interleave` rows.
   std::vector<Section> gate_up(TensorId gate, TensorId up, Index interleave, CutId how) const;
 
-  // megatron_attention.cc
+  // mixers.cc
   Result<> attention(const Layer& l);
   Result<Section> interleaved_qkv(LayerAt at, const std::string& kind);
   Result<> mla(const Layer& l);
   Result<> mla_down(const Layer& l, const std::string& front);
 
-  // megatron_mixers.cc
   Result<> mamba2(const Layer& l);
   Result<> gated_delta(const Layer& l);
   Result<std::vector<Section>> gated_delta_rows(LayerAt at);
 
-  // megatron_ffn.cc
+  // ffn.cc
   Result<> mlp(const Layer& l);
   Result<> experts(const Layer& l);
   Result<> routed_experts(const Layer& l);
@@ -83,13 +82,13 @@ class MegatronBuilder : private FamilyBuilder {
   std::string expert_name(const Layer& l, const char* linear, const char* kind, Index local) const;
 
   const MegatronSizes& s_;
-  const bool hybrid_;  ///< layers are mixers or MLPs alone (MambaModel).
-  const Index mtp_;    ///< modules for multi-token prediction that the layout has.
+  const bool hybrid_;  ///< layers are either mixers or MLPs (MambaModel).
+  const Index mtp_;    ///< number of modules for multi-token prediction in the layout.
   MeshId expert_;
   int dense_pp_ = 0, expert_pp_ = 0, expert_ep_ = 0;
   CutId etp_;
   Index stage_ = 0;
-  bool chunked_ = false;  ///< stages have several chunks, whose names begin with "model<c>.".
+  bool chunked_ = false;  ///< stages have several chunks, with names "model<c>. ...".
 };
 
 }  // namespace reshard::families

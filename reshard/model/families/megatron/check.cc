@@ -10,7 +10,7 @@ namespace {
 
 using Kinds = std::vector<LayerKind>;
 
-/// Notes what a model asks of the sizes.
+/// Checks the sizes against the model.
 class MegatronCheck {
  public:
   MegatronCheck(const MegatronSizes& s, const ModelConfig& c, Violations& wrong)
@@ -30,7 +30,7 @@ class MegatronCheck {
                 routed ? c_.moe_intermediate_size / s_.etp : 0);
     interleaves("shared_glu_interleave", s_.shared_glu_interleave,
                 routed ? c_.shared_expert_size / s_.tp : 0);
-    // eh_proj is cut on its rows.
+    // eh_proj is cut by rows.
     if (s_.mtp && c_.num_mtp > 0) cuts_evenly("tp", s_.tp, "hidden_size", c_.hidden_size);
   }
 
@@ -41,7 +41,7 @@ class MegatronCheck {
   }
 
   void mixers() {
-    // TransformerConfig asks for it, whatever the layers are.
+    // Required by TransformerConfig for all models.
     cuts_evenly("tp", s_.tp, "num_attention_heads", c_.num_attention_heads);
     const Index groups = c_.num_key_value_heads;
     if (!has(kinds_, Mixer::mla) && groups % s_.tp != 0 && s_.tp % groups != 0)
@@ -55,8 +55,8 @@ class MegatronCheck {
     if (has(kinds_, Mixer::mamba2)) {
       if (c_.mamba2.bias)
         wrong_.add(fail(Code::unsupported,
-                        "its Mamba mixers have no biases on in_proj and out_proj, but the model "
-                        "has (use_bias)"));
+                        "its Mamba mixers have no biases in in_proj and out_proj, but the model "
+                        "does (use_bias)"));
       cuts_evenly("tp", s_.tp, "mamba_num_heads", c_.mamba2.heads);
       cuts_evenly("tp", s_.tp, "n_groups", c_.mamba2.groups);
     }
@@ -71,7 +71,7 @@ class MegatronCheck {
     const MlaConfig& m = c_.mla;
     if (m.bias)
       wrong_.add(fail(Code::unsupported,
-                      "its MLA projections have no biases, but the model has (attention_bias)"));
+                      "its MLA projections have no biases, but the model does (attention_bias)"));
     if (s_.mla_down == Down::fused && m.q_rank == 0)
       wrong_.refuse("mla_down=fused needs q_lora_rank; without it use duplicated or sharded");
     if (s_.mla_down == Down::duplicated) return;
@@ -86,12 +86,12 @@ class MegatronCheck {
       cuts_evenly("tp", s_.tp, "the width of the shared experts", c_.shared_expert_size);
   }
 
-  /// @param width gates of one rank; 0: there are none.
+  /// @param width number of gates on one rank; 0: none
   void interleaves(const char* key, Index rows, Index width) {
     if (rows == 0) return;
     if (!c_.gated_mlp || width == 0)
-      wrong_.refuse(
-          fmt::format("{}={}: {} has no such experts with gates", key, rows, c_.architecture));
+      wrong_.refuse(fmt::format("{}={}: {} has no such experts with gate projections", key, rows,
+                                c_.architecture));
     else
       cuts_evenly(key, rows, "the gates of an expert on one rank", width);
   }

@@ -7,7 +7,7 @@
 namespace reshard::families {
 namespace {
 
-/// Expert e of a tensor that stacks all experts on dimension 0, as a section of these extents:
+/// One expert of a tensor that stacks all experts on dimension 0, as a section of these extents:
 /// canonical dimension i becomes dims[i].
 Section expert_slice(TensorId id, Box box, Dims extent, std::array<std::int8_t, kMaxDims> dims,
                      std::array<CutId, kMaxDims> cuts) {
@@ -53,7 +53,8 @@ Result<> MegatronBuilder::experts(const Layer& l) {
   RESHARD_TRY(replicated(front + "router.weight", hf_.router(l.at)));
   if (c_.router_bias) RESHARD_TRY(replicated(front + "router.bias", hf_.router_bias(l.at)));
   if (c_.router_expert_bias) {
-    // A buffer that the router puts back to float32 before each step, whatever the model's dtype.
+    // The router casts this buffer to float32 before each step, regardless of the dtype of the
+    // model.
     const TensorId id = RESHARD_TRY(find(hf_.router_expert_bias(l.at)));
     add(front + "router.expert_bias", 0, sections(whole_tensor(m_, id)), {.dtype = DType::f32});
   }
@@ -104,8 +105,8 @@ Result<> MegatronBuilder::single_expert(const Layer& l, Index e, RankSetId ranks
   return {};
 }
 
-/// Canonical gate_up_proj [E, H, I, 2] and its bias [E, I, 2], down_proj [E, I, H] and its bias [E,
-/// H]; Megatron's are [2I, H] (gates first), [2I], [H, I], [H].
+/// Canonical: gate_up_proj [E, H, I, 2] with bias [E, I, 2], down_proj [E, I, H] with bias [E, H].
+/// Megatron, per expert: [2I, H] (gates first), [2I], [H, I], [H].
 Result<> MegatronBuilder::stacked_expert(const Layer& l, Index e, RankSetId ranks) {
   const Index local = e % (c_.num_experts / s_.ep), h = c_.hidden_size,
               inner = c_.moe_intermediate_size;
@@ -115,7 +116,8 @@ Result<> MegatronBuilder::stacked_expert(const Layer& l, Index e, RankSetId rank
   const TensorId down = RESHARD_TRY(id("experts.down_proj"));
   const TensorId down_bias = RESHARD_TRY(id("experts.down_proj_bias"));
   const Interval one{e, e + 1};
-  // Without interleaving a section of gates and one of ups; with it one section of both in turn.
+  // Without interleaving: a section of gates and one of ups; with it: one section of alternating
+  // blocks.
   const Index block = s_.glu_interleave > 0 ? s_.glu_interleave : inner;
   const Index each = s_.glu_interleave > 0 ? 2 * inner : inner;
   std::vector<Section> weights, biases;

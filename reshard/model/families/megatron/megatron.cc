@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The frame of Megatron-Core's models: megatron/core/models/gpt/gpt_model.py,
+// The structure of Megatron-Core's models: megatron/core/models/gpt/gpt_model.py,
 // models/mamba/mamba_model.py, transformer/transformer_block.py, multi_token_prediction.py
 // (megatron-core 0.16.1).
 #include <fmt/format.h>
@@ -33,7 +33,7 @@ Result<ModelLayout> MegatronBuilder::build(const LayoutSpec& spec) {
   wrong.add(read_dtype(spec));
   RESHARD_TRY(wrong.result());
   RESHARD_TRY(make_meshes());
-  // Not of vpp: the key `layout` alone says as much.
+  // Not vpp > 1: the key `layout` alone also makes chunks.
   chunked_ = static_cast<Index>(chunks.size()) > s_.pp;
   for (const PipelineChunk& c : chunks) RESHARD_TRY(chunk(c));
   if (mtp_ < c_.num_mtp) omit_mtp();
@@ -63,7 +63,7 @@ Result<> MegatronBuilder::chunk(const PipelineChunk& chunk) {
   stage_ = chunk.stage;
   ranks_ = b_.ranks_where(mesh_, {{dense_pp_, chunk.stage}});
   const std::string front = chunked_ ? fmt::format("model{}.", chunk.chunk) : "";
-  // The stage of the MTP layers looks tokens up too: it has an embedding of its own.
+  // The stage of the MTP layers has its own embedding.
   if (chunk.embedding || chunk.mtp)
     RESHARD_TRY(word_embeddings(front + "embedding.word_embeddings.weight", hf_.embedding()));
   for (Index i = 0; i < chunk.num_layers; ++i)
@@ -123,8 +123,8 @@ Result<> MegatronBuilder::word_embeddings(std::string name, const std::string& h
 
 Result<> MegatronBuilder::norm(std::string name, const std::string& hf, bool centred) {
   using Gamma = MegatronSizes::Gamma;
-  // One flag of the config (layernorm_zero_centered_gamma) holds for all norms of a model, also for
-  // those that a checkpoint centred on zero keeps as they are.
+  // One flag of the config (layernorm_zero_centered_gamma) applies to all norms of a model,
+  // including those that a zero-centred checkpoint stores as they are.
   const bool usual = s_.gamma == Gamma::usual;
   const bool wanted = usual ? c_.zero_centered_norms : s_.gamma == Gamma::zero_centered;
   ValueMap map = ValueMap::identity;

@@ -401,7 +401,7 @@ TEST(MegatronErrors, name_what_does_not_divide) {
   EXPECT_EQ(message("megatron:etp=16", tiny_deepseek()),
             "megatron: etp=16 does not divide moe_intermediate_size=8");
   EXPECT_THAT(message("megatron:mla_down=fused", narrow), HasSubstr("needs q_lora_rank"));
-  EXPECT_THAT(message("megatron", biased), HasSubstr("have no biases, but the model has"));
+  EXPECT_THAT(message("megatron", biased), HasSubstr("have no biases, but the model does"));
   EXPECT_THAT(message("megatron", mamba), HasSubstr("have no biases on in_proj"));
   EXPECT_THAT(message("megatron:gamma=one", tiny_dense()),
               HasSubstr("gamma=one must be one of stored, plain, zero_centered"));
@@ -411,9 +411,9 @@ TEST(MegatronErrors, name_what_does_not_divide) {
             "megatron: glu_interleave=8 does not divide the gates of an expert on one rank=4");
   for (const char* key : {"glu_interleave", "shared_glu_interleave"})
     EXPECT_THAT(message(std::string("megatron:") + key + "=2", tiny_dense()),
-                HasSubstr("=2: LlamaForCausalLM has no such experts with gates"));
+                HasSubstr("=2: LlamaForCausalLM has no such experts with gate projections"));
   EXPECT_THAT(message("megatron:glu_interleave=2", tiny_nemotron()),
-              HasSubstr("NemotronHForCausalLM has no such experts with gates"));
+              HasSubstr("NemotronHForCausalLM has no such experts with gate projections"));
   EXPECT_THAT(message("megatron:mtp=2", tiny_dense()), HasSubstr("mtp=2 must be one of 0, 1"));
 }
 

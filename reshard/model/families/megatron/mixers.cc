@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Mamba-2 and gated delta nets: megatron/core/ssm/mamba_mixer.py, gated_delta_net.py
-// (megatron-core 0.16.1; conv1d_weight: Megatron-LM's main branch). What a module packs has a
-// section for each part, so that every part is cut over tp by itself.
+// Attention, Mamba-2 and gated delta nets: megatron/core/transformer/attention.py,
+// multi_latent_attention.py, ssm/mamba_mixer.py, gated_delta_net.py (megatron-core 0.16.1; the
+// fused down-projection and conv1d_weight: Megatron-LM's main branch). A packed parameter has a
+// section for each part, so that each part is cut over tp separately.
 #include "reshard/model/families/megatron/builder.h"
 
 namespace reshard::families {
 
-/// Per query group: its query rows, head by head; with a gate its gate rows, head by head; k; v.
+/// Per query group: its query rows, head by head; with a gate its gate rows, head by head; then k;
+/// then v.
 Result<Section> MegatronBuilder::interleaved_qkv(LayerAt at, const std::string& kind) {
   const TensorId q = RESHARD_TRY(find(hf_.mixer(at, "q_proj." + kind)));
   const TensorId k = RESHARD_TRY(find(hf_.mixer(at, "k_proj." + kind)));
@@ -17,7 +19,7 @@ Result<Section> MegatronBuilder::interleaved_qkv(LayerAt at, const std::string& 
   for (Index g = 0; g < groups; ++g) {
     const Index head = g * heads;
     if (c_.attention_gate) {
-      // The checkpoint's rows alternate, query and gate of one head after the other.
+      // The checkpoint alternates query and gate rows, head by head.
       for (const Index part : {0, 1})
         for (Index i = head; i < head + heads; ++i)
           list.push_back({q, {(2 * i + part) * rows, (2 * i + part + 1) * rows}});
@@ -122,7 +124,7 @@ Result<> MegatronBuilder::mamba2(const Layer& l) {
   return parallel(front + "out_proj", hf_.mixer(l.at, "out_proj"), 1);
 }
 
-/// q, k, v, z, b, a: each of all heads, out of the checkpoint's rows per key head.
+/// q, k, v, z, b, a: each for all heads, from the checkpoint's rows per key head.
 Result<std::vector<Section>> MegatronBuilder::gated_delta_rows(LayerAt at) {
   const GatedDeltaConfig& g = c_.gated_delta;
   const TensorId qkvz = RESHARD_TRY(find(hf_.mixer(at, "in_proj_qkvz.weight")));
@@ -163,7 +165,7 @@ Result<> MegatronBuilder::gated_delta(const Layer& l) {
     const TensorId id = RESHARD_TRY(find(hf_.mixer(l.at, per_head)));
     add(front + per_head, 0, sections(whole_tensor(m_, id, {tp_})));
   }
-  // The checkpoint keeps this one as it is, whatever its other norms do.
+  // The checkpoint stores this norm as it is, even if its other norms are centred.
   RESHARD_TRY(norm(front + "out_norm.weight", hf_.mixer(l.at, "norm.weight"), false));
   return parallel(front + "out_proj", hf_.mixer(l.at, "out_proj"), 1);
 }

@@ -55,7 +55,7 @@ void read_names(const LayoutSpec& spec, MegatronSizes& s, Violations& wrong) {
   }
 }
 
-/// What is stored in another order or by another value where names and shapes are the same.
+/// Reads the keys that change the order or values of elements but no names or shapes.
 void read_values(const LayoutSpec& spec, MegatronSizes& s, Violations& wrong) {
   s.glu_interleave = wrong.take(spec.integer("glu_interleave", 0));
   s.shared_glu_interleave = wrong.take(spec.integer("shared_glu_interleave", 0));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How Megatron-Core shares layers among pipeline stages: transformer_block.py
-// get_num_layers_to_build, transformer_layer.py get_transformer_layer_offset,
-// pipeline_parallel_layer_layout.py (megatron-core 0.16.1); hybrids: ssm/mamba_block.py (0.16.1),
+// Pipeline stages of Megatron-Core: transformer_block.py get_num_layers_to_build,
+// transformer_layer.py get_transformer_layer_offset, pipeline_parallel_layer_layout.py
+// (megatron-core 0.16.1); hybrids: ssm/mamba_block.py (0.16.1),
 // models/hybrid/hybrid_layer_allocation.py select_pipeline_segment (0.19.2).
 #include "reshard/model/families/megatron/stages.h"
 
@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::size_t kLongest = std::size_t{1} << 16;
 
-/// Reads "*N" at `at`, which moves behind it; 1 where there is none.
+/// Reads "*N" at `at` and moves `at` behind it; 1 if there is none.
 Result<std::size_t> repetitions(std::string_view text, std::size_t& at) {
   if (at >= text.size() || text[at] != '*') return 1;
   std::size_t n = 0;
@@ -29,7 +29,7 @@ Result<std::size_t> repetitions(std::string_view text, std::size_t& at) {
   return n;
 }
 
-/// The text with every repetition written out.
+/// The text with all repetitions expanded.
 Result<std::string> written_out(std::string_view text) {
   std::string out;
   for (std::size_t at = 0; at < text.size();) {
@@ -53,9 +53,9 @@ Result<std::string> written_out(std::string_view text) {
     ++at;
     for (std::size_t n = RESHARD_TRY(repetitions(text, at)); n > 0; --n) {
       if (out.size() + part.size() > kLongest)
-        return fail(
-            Code::invalid_argument,
-            fmt::format("megatron: layout={}: longer than {} when written out", text, kLongest));
+        return fail(Code::invalid_argument,
+                    fmt::format("megatron: layout={}: longer than {} characters when expanded",
+                                text, kLongest));
       out += part;
     }
   }
@@ -103,7 +103,8 @@ Result<std::vector<PipelineChunk>> explicit_chunks(const MegatronSizes& s, Index
   if (hybrid && count(rows.back(), 'm') != mtp)
     return fail(
         Code::invalid_argument,
-        fmt::format("megatron: layout={}: a hybrid has its MTP layers (m) beside L", s.pipeline));
+        fmt::format("megatron: layout={}: the MTP layers (m) of a hybrid must be in the stage of L",
+                    s.pipeline));
   std::vector<PipelineChunk> chunks;
   Index layer = 0;
   for (const std::string& row : rows) {
@@ -125,7 +126,7 @@ struct Shares {
   bool embedding = false, loss = false;
 };
 
-/// Why the stages other than the first and last, which may be given, cannot share `rest` layers.
+/// Why the stages other than the first and last (if these are given) cannot share `rest` layers.
 std::string misfit(const MegatronSizes& s, Index layers, Index accounted, Index rest, Index free) {
   std::string given;
   if (s.first > 0) given += fmt::format(" first={}", s.first);
@@ -141,7 +142,7 @@ std::string misfit(const MegatronSizes& s, Index layers, Index accounted, Index 
         given, std::max<Index>(rest, 0), layers, others);
   return fmt::format(
       "megatron: pp={} does not divide num_hidden_layers={}: {} cannot share {} layers{} equally; "
-      "give first= and last= so that they can, or layout=",
+      "set first= and last= so that they can, or layout=",
       s.pp, layers, others, rest,
       accounted > 0 ? fmt::format(" ({} for embedding and loss)", accounted) : "");
 }
@@ -149,8 +150,8 @@ std::string misfit(const MegatronSizes& s, Index layers, Index accounted, Index 
 Result<> check_hybrid(const MegatronSizes& s) {
   if (s.vpp > 1)
     return fail(Code::invalid_argument,
-                fmt::format("megatron: vpp={}: a hybrid has virtual stages only by layout=, as by "
-                            "the '|' of Megatron's hybrid_layer_pattern",
+                fmt::format("megatron: vpp={}: virtual stages of a hybrid need layout= (in "
+                            "Megatron the '|' of hybrid_layer_pattern)",
                             s.vpp));
   if (s.pp > 1 && (s.account_embedding || s.account_loss))
     return fail(Code::invalid_argument,
@@ -220,11 +221,10 @@ Result<std::vector<PipelineChunk>> pipeline_chunks(const MegatronSizes& s, Index
       c.num_layers = shares.stages[static_cast<std::size_t>(stage)] / s.vpp -
                      (c.embedding && shares.embedding ? 1 : 0) - (c.loss && shares.loss ? 1 : 0);
       if (c.num_layers < 0)
-        return fail(
-            Code::invalid_argument,
-            fmt::format("megatron: pp={} vpp={} leaves no place for both embedding and loss "
-                        "among num_hidden_layers={}",
-                        s.pp, s.vpp, layers));
+        return fail(Code::invalid_argument,
+                    fmt::format("megatron: pp={} vpp={} leaves no room for both embedding and loss "
+                                "in num_hidden_layers={}",
+                                s.pp, s.vpp, layers));
       layer += c.num_layers;
       chunks.push_back(c);
     }
