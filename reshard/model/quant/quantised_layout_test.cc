@@ -395,7 +395,7 @@ TEST(QuantisedLayout, what_cannot_be_quantised_says_why) {
   const std::string q = "model.layers.0.self_attn.q_proj.weight";
   EXPECT_THAT(error("hf", kBlock, {"model.nothing"}),
               HasSubstr("'model.nothing' is to be quantis"));
-  EXPECT_THAT(error("hf", kBlock, {"model.norm.weight"}), HasSubstr("no matrix or stack of"));
+  EXPECT_THAT(error("hf", kBlock, {"model.norm.weight"}), HasSubstr("not a matrix or a stack of"));
   EXPECT_THAT(error("vllm:tp=1", kBlock, {q}),
               HasSubstr("holds '" + q + "', which is to be quantised, and 'model.layers.0."));
   EXPECT_THAT(error("hf", {.order = ScaleOrder::swizzled}, {q}, BlockGrid::tensor),

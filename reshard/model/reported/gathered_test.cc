@@ -165,7 +165,7 @@ TEST(Gathered, partition_sizes_cut_each_packed_part_by_itself) {
   whole.partition_sizes = std::vector<Index>{6, 6, 2};
   EXPECT_THAT(
       gathered_layouts(gathered({{4, whole}}), gathered({{0, half}, {1, half}})).error().message,
-      HasSubstr("'in_proj': the blocks of partition_sizes"));
+      HasSubstr("'in_proj': the totals of partition_sizes"));
 }
 
 TEST(Gathered, members_may_hold_different_amounts) {
@@ -304,7 +304,8 @@ TEST(Gatherer, refuses_reports_that_contradict_themselves) {
   const auto one = group({0});
   EXPECT_EQ(said(cut("a", {4}, one), 0), "");
   EXPECT_THAT(said(cut("a", {4}, one), 1), HasSubstr("rank 1: parameter 'a': its owner is rank 0"));
-  EXPECT_THAT(said(cut("a", {4}, group({1})), 0), HasSubstr("does not stand once"));
+  EXPECT_THAT(said(cut("a", {4}, group({1})), 0),
+              HasSubstr("must be in its parallel group exactly once"));
   EXPECT_THAT(said(cut("a", {4}, nullptr), 0), HasSubstr("names no tensor parallel group"));
   auto p = cut("a", {4}, one);
   p.partition_dim = 1;
@@ -325,7 +326,7 @@ TEST(Gatherer, refuses_reports_that_contradict_themselves) {
   EXPECT_THAT(g.add(r).error().message, HasSubstr("rank 0 reports twice"));
   MetadataGatherer h;
   const RankMetadata twice{Rank(0), {cut("a", {4}, one), cut("a", {4}, one)}, {}};
-  EXPECT_THAT(h.add(twice).error().message, HasSubstr("two of this name"));
+  EXPECT_THAT(h.add(twice).error().message, HasSubstr("reports this name twice"));
 }
 
 TEST(Gatherer, expands_what_a_rank_reported) {

@@ -332,7 +332,8 @@ TEST(VllmErrors, say_what_does_not_divide) {
   EXPECT_THAT(message("mtp=1", tiny_dense()), HasSubstr("LlamaForCausalLM has none"));
   EXPECT_THAT(message("pp=5", tiny_dense()), HasSubstr("pp=5 exceeds num_hidden_layers=4"));
   EXPECT_THAT(message("prefix=x", tiny_dense()), HasSubstr("one of model, language_model"));
-  EXPECT_THAT(message("router=float32", tiny_moe()), HasSubstr("router=float32 is for Nemotron-H"));
+  EXPECT_THAT(message("router=float32", tiny_moe()),
+              HasSubstr("router=float32 is only for Nemotron-H"));
 }
 
 }  // namespace

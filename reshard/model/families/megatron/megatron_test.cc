@@ -402,7 +402,7 @@ TEST(MegatronErrors, name_what_does_not_divide) {
             "megatron: etp=16 does not divide moe_intermediate_size=8");
   EXPECT_THAT(message("megatron:mla_down=fused", narrow), HasSubstr("needs q_lora_rank"));
   EXPECT_THAT(message("megatron", biased), HasSubstr("have no biases, but the model does"));
-  EXPECT_THAT(message("megatron", mamba), HasSubstr("have no biases on in_proj"));
+  EXPECT_THAT(message("megatron", mamba), HasSubstr("have no biases in in_proj"));
   EXPECT_THAT(message("megatron:gamma=one", tiny_dense()),
               HasSubstr("gamma=one must be one of stored, plain, zero_centered"));
   EXPECT_EQ(message("megatron:glu_interleave=3", tiny_deepseek()),

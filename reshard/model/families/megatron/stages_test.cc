@@ -62,7 +62,7 @@ TEST(MegatronStages, hybrids_share_layers_without_places_for_embedding_and_loss)
   EXPECT_EQ(hybrid("pp=3,first=1,last=3", 6), "0.0:E[0,1) 1.0:[1,3) 2.0:[3,6)L");
   EXPECT_THAT(hybrid("pp=4", 6), HasSubstr("4 stages cannot share 6 layers equally"));
   EXPECT_THAT(hybrid("pp=4,account_embedding=1,account_loss=1", 6), HasSubstr("leave out account"));
-  EXPECT_THAT(hybrid("pp=2,vpp=2", 8), HasSubstr("vpp=2: a hybrid has virtual stages only by"));
+  EXPECT_THAT(hybrid("pp=2,vpp=2", 8), HasSubstr("vpp=2: virtual stages of a hybrid need layout="));
   EXPECT_EQ(hybrid("pp=2,layout=Et|tt|t|ttL", 6), "0.0:E[0,1) 1.0:[1,3) 0.1:[3,4) 1.1:[4,6)L");
   EXPECT_THAT(hybrid("pp=4,layout=Et|t|m|L", 2, 1), HasSubstr("must be in the stage of L"));
   const auto of_gpt = *read_megatron_sizes(*parse_layout("megatron:pp=4"));
