@@ -16,9 +16,8 @@
 #include "reshard/index/interval.h"
 #include "reshard/refit/session.h"
 
-/// The subcommands: what the command line asked of each, and `execute`, which does it and prints
-/// its report to standard output. The result is the exit code; an error is exit code 1 and one line
-/// on standard error.
+/// The arguments of each subcommand, and execute(), which runs it and prints its report to standard
+/// output. The result is the exit code; an error means exit code 1 and one line on standard error.
 namespace reshard::cli {
 
 struct PlanArguments {
@@ -26,7 +25,7 @@ struct PlanArguments {
   std::optional<Index> layers;
   std::set<std::string> ignore;  ///< here and below: ModelOptions::ignore.
   std::optional<Index> rank;
-  Index transfers = 0;  ///< how many to list; -1: all.
+  Index transfers = 0;  ///< number to list; -1: all.
   bool json = false, dot = false;
   int threads = 0;  ///< 0: one per core.
 };
@@ -47,16 +46,16 @@ struct RunArguments {
   Index staging_bytes = Index{64} << 20;
   ConversionSide convert = ConversionSide::receiver;
   Buffering buffering = Buffering::in_place;
-  bool prove = false;  ///< compare fingerprints before each commit.
+  bool check_fingerprints = false;  ///< compare fingerprints before each commit.
   std::uint64_t seed = 0;
   std::string transport = "inproc", interface;
-  double deadline_seconds = 60;  ///< of joining, of each refit and of the proof.
+  double deadline_seconds = 60;  ///< for joining, for each refit and for verification.
   bool spawn = false;            ///< start the ranks' processes.
-  Role role = Role::any;         ///< the side that this program's ranks are on.
+  Role role = Role::any;         ///< the side of this program's ranks.
   std::string rendezvous, secret_file, job = "reshard";
   std::optional<Ranks> ranks;  ///< those of this program's processes; none: all.
 
-  /// Whether ranks are processes rather than memory of this one.
+  /// True if ranks are processes, false if they are memory of this one.
   bool in_processes() const { return transport != "inproc"; }
 };
 

@@ -5,8 +5,8 @@
 
 namespace reshard::cli {
 
-/// Writes "reshard: message" to standard error: one line, and no more than text, as names in files
-/// may hold anything.
+/// Writes "reshard: message" to standard error as one line. Replaces control characters, which
+/// names in files may contain.
 void complain(std::string message);
 
 }  // namespace reshard::cli

@@ -21,7 +21,7 @@ int complain(const std::string& message, int exit_code) {
   return exit_code;
 }
 
-/// A report that did not reach its reader is a failure: "reshard plan > /dev/full".
+/// A report that cannot be written is a failure: "reshard plan > /dev/full".
 int flush_output(int exit_code) {
   const bool lost = std::fflush(stdout) != 0 || std::ferror(stdout) != 0;
   return lost ? complain("cannot write to standard output", kFailed) : exit_code;
@@ -31,7 +31,7 @@ int run(int argc, char** argv) {
   const auto command = reshard::cli::parse_command_line(argc, argv);
   if (!command) {
     const auto& stop = command.error();
-    // Of processes that a launcher started alike, one says what is wrong with the command line.
+    // Of the processes of a launcher, one reports a wrong command line.
     if (stop.exit_code != kDone)
       return reshard::cli::is_first_of_launch() ? complain(stop.text, stop.exit_code)
                                                 : stop.exit_code;
@@ -47,8 +47,8 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  // A file beyond the size limit is then an error of the write, which says which file, and no
-  // silent death.
+  // Then a file beyond the size limit is an error of the write that names the file, not a silent
+  // death.
   std::signal(SIGXFSZ, SIG_IGN);
   reshard::guard_mappings();
   try {

@@ -8,15 +8,13 @@
 
 namespace reshard::cli {
 
-/// The command line asked for nothing to be done: help (exit code 0), or it cannot be understood
-/// (2).
+/// There is nothing to do: the command line asks for help (exit code 0) or is wrong (2).
 struct Stop {
   int exit_code = 0;
-  std::string
-      text;  ///< help, or one line that says what is wrong; no newline at the end of the latter.
+  std::string text;  ///< the help, or one line without a newline that says what is wrong.
 };
 
-/// What the command line asks for. Layouts in it are well-formed and of known families.
+/// Parses the command line. Layouts in the result are well-formed and of known families.
 tl::expected<Command, Stop> parse_command_line(int argc, const char* const* argv);
 
 }  // namespace reshard::cli

@@ -8,19 +8,19 @@
 
 namespace reshard::cli {
 
-/// A line on standard error that shows how far a long operation is: only on a terminal, and only
-/// from its second second on. Also where interrupts, and input that cannot be read any more, cancel
-/// the operation, with or without a terminal.
+/// A line on standard error that shows the progress of a long operation: only on a terminal, and
+/// only after one second. Cancels the operation after an interrupt, or when a mapped input can no
+/// longer be read, with or without a terminal.
 class ProgressBar {
  public:
   ProgressBar();
-  /// Wipes the line.
+  /// Erases the line.
   ~ProgressBar();
   ProgressBar(const ProgressBar&) = delete;
   ProgressBar& operator=(const ProgressBar&) = delete;
 
-  /// What to hand to an operation; refers to this object. Bytes count from `begin` out of `whole`,
-  /// so that one bar covers several operations; a `whole` of 0 takes the operation's own total.
+  /// The callback for an operation; refers to this object. Counts from `begin` out of `whole`
+  /// bytes, so that one bar can cover several operations; `whole` 0: the operation's own total.
   Progress progress(Index begin = 0, Index whole = 0);
 
  private:

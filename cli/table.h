@@ -10,7 +10,7 @@ namespace reshard::cli {
 /// Colours of a terminal, or none.
 class Style {
  public:
-  /// For standard output: colours on a terminal, unless the environment has NO_COLOR or TERM=dumb.
+  /// For standard output: colours on a terminal unless the environment sets NO_COLOR or TERM=dumb.
   static Style of_stdout();
   static Style plain() { return Style(false); }
   explicit Style(bool colours) : colours_(colours) {}
@@ -30,12 +30,13 @@ class Table {
  public:
   enum class Align { left, right };
   struct Column {
-    std::string title;  ///< no title line is printed where all are empty.
+    std::string title;  ///< without any titles, no title line is printed.
     Align align = Align::left;
   };
 
   explicit Table(std::vector<Column> columns) : columns_(std::move(columns)) {}
-  /// Control characters become '?': names in files may hold anything. @pre as many cells as columns
+  /// Replaces control characters, which names in files may contain, by '?'. @pre as many cells as
+  /// columns
   void add(std::vector<std::string> cells);
   bool empty() const { return rows_.empty(); }
   /// Each line ends in a newline and begins with `indent` spaces; titles are bold.

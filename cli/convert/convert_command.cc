@@ -36,6 +36,13 @@ std::string convert_text(const ConvertReport& r, const std::string& output) {
   return r.requantised.empty() ? text : text + r.requantised + "\n";
 }
 
+/// Errors of the layouts name ConvertOptions' fields: here they are options.
+Error with_option_names(Error error) {
+  if (error.message.starts_with("to '") || error.message.starts_with("from '"))
+    error.message.insert(0, "--");
+  return error;
+}
+
 }  // namespace
 
 Result<int> execute(const ConvertArguments& a) {
@@ -44,7 +51,7 @@ Result<int> execute(const ConvertArguments& a) {
   ConvertOptions options = a.options;
   options.progress = bar.progress();
   const auto report = convert_checkpoint(options, stop_for_test);
-  if (!report) return tl::unexpected(as_interrupted(report.error()));
+  if (!report) return tl::unexpected(as_interrupted(with_option_names(report.error())));
   print(convert_text(*report, options.output));
   return 0;
 }

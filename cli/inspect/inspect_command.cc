@@ -56,7 +56,7 @@ std::string spoken(const LayerKind& kind) {
   return fmt::format("{}{}{}", mixer, mixer.empty() || ffn.empty() ? "" : " and ", ffn);
 }
 
-/// How many layers are of which kind, in the order of the first of each.
+/// Number of layers of each kind, in the order of the first of each.
 std::vector<std::pair<std::string, Index>> layer_kinds(const ModelConfig& config) {
   std::vector<std::pair<std::string, Index>> kinds;
   for (const LayerKind& layer : config.layers) {
@@ -155,7 +155,7 @@ Json::Array ranks_list(const ModelLayout& layout) {
 }
 
 std::string ranks_text(const ModelLayout& layout, const Style& style) {
-  // Ranks that hold equally much, in order of the first of each.
+  // Ranks with equal bytes, in the order of the first of each.
   std::map<Index, RankSet> ranks;
   std::vector<Index> order;
   layout.ranks().for_each([&](Rank r) {
@@ -169,11 +169,11 @@ std::string ranks_text(const ModelLayout& layout, const Style& style) {
   return "\n" + table.text(style);
 }
 
-/// A layout that was asked for, and how files and modules hold its slots.
+/// A layout to show, and how files and modules hold its slots.
 struct Inspected {
   std::shared_ptr<const ModelLayout> layout;
   SlotFiles files;
-  std::vector<std::string> notes;  ///< what the layout decided by rules.
+  std::vector<std::string> notes;  ///< choices that the layout made by rules.
   const ModelLayout* operator->() const { return layout.get(); }
 };
 using Layouts = std::vector<Inspected>;
@@ -184,7 +184,7 @@ Result<> add(Layouts& layouts, Result<LayoutSide> side) {
   return {};
 }
 
-/// Those that were asked for or, where none was, the checkpoint's own if it says anything.
+/// The layouts asked for or, if none was, the checkpoint's own.
 Result<Layouts> layouts_of(const InspectArguments& a, const Model& model) {
   Layouts layouts;
   for (const std::string& text : a.layouts) RESHARD_TRY(add(layouts, make_side(text, model)));
@@ -193,7 +193,7 @@ Result<Layouts> layouts_of(const InspectArguments& a, const Model& model) {
   return layouts;
 }
 
-/// The rank that was asked for. Errors: no layout or several; a rank that is not of it.
+/// The rank asked for. Errors: no layout or several; a rank that the layout lacks.
 Result<std::optional<Rank>> rank_of(const InspectArguments& a, const Model& model,
                                     const Layouts& layouts) {
   if (!a.rank) return std::optional<Rank>();

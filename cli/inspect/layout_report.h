@@ -9,9 +9,9 @@
 
 namespace reshard::cli {
 
-/// A title with ranks and bytes per rank, and a table of `explain`.
+/// A title with ranks and bytes per rank, and a table of explain_layout().
 std::string explanation_text(const ModelLayout& layout, const SlotFiles& files, const Style& style);
-/// The same as one object.
+/// The same as a JSON object.
 Json explanation_json(const ModelLayout& layout, const SlotFiles& files);
 
 }  // namespace reshard::cli

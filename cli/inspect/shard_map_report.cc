@@ -51,12 +51,12 @@ Json stacked_json(const ModelLayout& layout, const Slot& slot, Rank r) {
   const int dim = module_dim(slot, slot.stack_dim);
   Json::Array sizes;
   for (const Section& section : slot.sections) {
-    Dims held;
+    Dims sizes_here;
     for (int i = 0; i < section.extent.size(); ++i)
-      held.push_back(cut(layout.dim_cut(section.cuts[static_cast<std::size_t>(i)]), mesh,
-                         section.extent[i], coordinates)
-                         .size());
-    sizes.emplace_back(merged_shape(held, slot.merged)[dim]);
+      sizes_here.push_back(cut(layout.dim_cut(section.cuts[static_cast<std::size_t>(i)]), mesh,
+                               section.extent[i], coordinates)
+                               .size());
+    sizes.emplace_back(merged_shape(sizes_here, slot.merged)[dim]);
   }
   return Json(Json::Object{{"dim", Json(Index{dim})}, {"sizes", Json(std::move(sizes))}});
 }
@@ -74,15 +74,15 @@ Json::Array shard_map_json(const ModelLayout& layout, const SlotFiles& files, Ra
   for (SlotId id : layout.slots_of(r)) {
     const Slot& slot = layout.slot(id);
     const LocalTensor local = layout.local(id, r);
-    const FileTensor held = files.held(id, r);
-    Json::Object tensor = {{"name", Json(held.name)},
-                           {"dtype", Json(std::string(name(held.dtype)))}};
-    // What boxes, cuts and offsets below count.
-    if (held.dtype != slot.dtype)
+    const FileTensor tensor_in_file = files.file_tensor(id, r);
+    Json::Object tensor = {{"name", Json(tensor_in_file.name)},
+                           {"dtype", Json(std::string(name(tensor_in_file.dtype)))}};
+    // The dtype whose elements boxes, cuts and offsets below count.
+    if (tensor_in_file.dtype != slot.dtype)
       tensor.push_back({"elements", Json(std::string(name(slot.dtype)))});
     if (slot.map != ValueMap::identity)
       tensor.push_back({"map", Json(std::string(name(slot.map)))});
-    tensor.push_back({"shape", shape_json(held.shape)});
+    tensor.push_back({"shape", shape_json(tensor_in_file.shape)});
     tensor.push_back({"padding", Json(padding_of(local))});
     tensor.push_back({"cuts", Json(cuts_json(layout, slot))});
     if (slot.sections.size() > 1) tensor.push_back({"stacked", stacked_json(layout, slot, r)});
@@ -104,9 +104,9 @@ std::string shard_map_text(const ModelLayout& layout, const SlotFiles& files, Ra
       {{"local tensor"}, {"dtype"}, {"shape"}, {"padding", Table::Align::right}, {"holds"}});
   for (SlotId id : layout.slots_of(r)) {
     const LocalTensor local = layout.local(id, r);
-    const FileTensor held = files.held(id, r);
-    std::vector<std::string> row = {held.name, std::string(name(held.dtype)), to_string(held.shape),
-                                    grouped(padding_of(local))};
+    const FileTensor tensor_in_file = files.file_tensor(id, r);
+    std::vector<std::string> row = {tensor_in_file.name, std::string(name(tensor_in_file.dtype)),
+                                    to_string(tensor_in_file.shape), grouped(padding_of(local))};
     if (local.fragments.empty()) table.add({row[0], row[1], row[2], row[3], "nothing"});
     for (const Fragment& f : local.fragments) {
       row.push_back(fmt::format("{} {}", layout.model()[f.tensor].name, to_string(f.box)));

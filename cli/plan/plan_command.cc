@@ -19,11 +19,11 @@
 namespace reshard::cli {
 namespace {
 
-/// Most peers that the text form lists.
+/// Peers that the text form lists at most.
 constexpr std::size_t kPeersShown = 16;
-/// Most ranks of a graph that a person can still read.
+/// Ranks of a graph that a person can still read.
 constexpr Index kMaxDotRanks = 256;
-/// From this many transfers on, adding them up takes seconds, and the command says so first.
+/// Adding up more transfers takes seconds, so the command announces it.
 constexpr Index kManyTransfers = 50'000'000;
 
 std::string timing_line(const LayoutPair& pair, const char* last_phase, double last_seconds) {
@@ -67,7 +67,7 @@ Table peers_table(const Planner& planner, const RankPlan& part, std::size_t& lef
   return table;
 }
 
-/// How many transfers to list; all where the argument says so.
+/// Number of transfers to list.
 std::size_t most_transfers(const PlanArguments& a) {
   return a.transfers < 0 ? std::size_t(-1) : static_cast<std::size_t>(a.transfers);
 }
@@ -75,13 +75,13 @@ std::size_t most_transfers(const PlanArguments& a) {
 std::string rank_text(const Model& model, const LayoutPair& pair, const RankPlan& part,
                       const RankSummary& sum, const PlanArguments& a, double seconds) {
   const Style style = Style::of_stdout();
-  const auto held = [&](const ModelLayout& layout) {
+  const auto bytes_on = [&](const ModelLayout& layout) {
     return layout.ranks().contains(part.rank) ? human_bytes(local_bytes(layout, part.rank))
                                               : std::string("nothing");
   };
   Table facts({{""}, {"", Table::Align::right}, {""}});
-  facts.add({"holds before", held(*pair.from.stored()), pair.from.stored()->name()});
-  facts.add({"holds after", held(*pair.to.stored()), pair.to.stored()->name()});
+  facts.add({"holds before", bytes_on(*pair.from.stored()), pair.from.stored()->name()});
+  facts.add({"holds after", bytes_on(*pair.to.stored()), pair.to.stored()->name()});
   facts.add({"sends", human_bytes(sum.bytes_sent), "to " + plural(sum.peers_to, "rank")});
   facts.add(
       {"receives", human_bytes(sum.bytes_received), "from " + plural(sum.peers_from, "rank")});
@@ -142,7 +142,7 @@ Result<int> plan_graph(const Planner& planner) {
   return 0;
 }
 
-/// What takes more than some seconds is said before.
+/// Announces work of more than some seconds.
 void announce(const Planner& planner) {
   const Index transfers = planner.min_transfers();
   if (transfers < kManyTransfers) return;

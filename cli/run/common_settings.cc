@@ -18,7 +18,7 @@ std::string path_text(RefitPath path) {
   return path == RefitPath::direct ? "direct" : "message";
 }
 
-/// Where the proof makes the source's values again it needs what they were made from.
+/// Verification recomputes the source's values, so their origin must agree.
 std::string values_text(const RunJob& job) {
   if (!job.arguments.verify) return "any";
   return job.model.weights ? "none, the weights are a checkpoint's"
@@ -45,7 +45,7 @@ std::vector<RendezvousOptions::Setting> common_settings(const RunJob& job) {
       {"--transport", a.transport},
       {"--repeat", fmt::format("{}", a.repeat)},
       {"--verify", on_or_off(a.verify)},
-      {"--prove", on_or_off(a.prove)},
+      {"--check-fingerprints", on_or_off(a.check_fingerprints)},
       {"--seed", values_text(job)},
       {"--path", path_text(a.path)},
       {"--convert", a.convert == ConversionSide::sender ? "sender" : "receiver"},

@@ -8,8 +8,8 @@
 
 namespace reshard::cli {
 
-/// What all programs of a run must have alike, under the names that the command line gives it, most
-/// telling first: join() names the first that differs.
+/// The settings that all programs of a run must share, named as on the command line, the most
+/// telling first: join() reports the first that differs.
 std::vector<RendezvousOptions::Setting> common_settings(const RunJob& job);
 
 }  // namespace reshard::cli

@@ -11,10 +11,10 @@
 namespace reshard::cli {
 namespace {
 
-/// Of refits where nobody can die, and an interrupt is seen.
+/// A deadline for refits within one process, where no rank can die and interrupts are seen.
 constexpr double kDay = 86400;
 
-/// Adds what a rank did, or keeps the worst of it.
+/// Adds a rank's figures, or keeps the maximum.
 template <class Figures>
 void add(SessionFigures& all, const Figures& f) {
   all.messages += f.messages;
@@ -51,7 +51,7 @@ SessionOptions RankSession::options() const {
   options.refit.threads = task_.threads;
   options.refit.progress = task_.moving;
   options.buffering = a.buffering;
-  options.verify = a.prove ? VerifyMode::always : VerifyMode::never;
+  options.verify = a.check_fingerprints ? VerifyMode::always : VerifyMode::never;
   options.convert = a.convert;
   options.ignore = task_.job.pair.ignore;
   options.on_phase = [this](SessionPhase phase) -> Result<> {
@@ -91,18 +91,18 @@ Result<> RankSession::refit() {
   figures.path = session.path();
   if (task_.transport.capabilities().direct) figures.reason = session.reason();
   figures.version = arguments().repeat;
-  held_ = session.target_version();
+  target_version_ = session.target_version();
   if (arguments().verify && pair.quantises()) {
     task_.at(TestKill::Point::proof);
     const Stopwatch proving;
     RESHARD_TRY(take_verdict(session.verify()));
     outcome_.verify_seconds = proving.seconds();
   }
-  // Peers read this rank's memory no more.
+  // From here on no peer reads this rank's memory.
   return task_.control.barrier(deadline());
 }
 
-/// Before the refits, while the memory of all ranks is there as it will be then.
+/// Runs before the refits, with the memory of all ranks allocated as in them.
 Result<> RankSession::measure_plain() {
   const ModelLayout& target = *task_.job.pair.to.stored();
   const Rank me = task_.transport.rank();
@@ -120,7 +120,7 @@ Result<> RankSession::run(Session& session) {
     const SessionReport report = RESHARD_TRY(session.refit(i + 1));
     keep(report, watch.seconds());
   }
-  task_.at(TestKill::Point::middle);  // of a refit that was over before half of it was seen
+  task_.at(TestKill::Point::middle);  // the refit may have ended before half of it was seen
   return {};
 }
 
@@ -157,7 +157,7 @@ Result<> RankSession::verify() {
   const LayoutPair& pair = task_.job.pair;
   task_.begin_phase("proof", total_bytes(*pair.from.stored()) + 2 * total_bytes(*pair.to.stored()),
                     1);
-  const RankBuffers* const target = side(pair.to, task_.weights.readable(held_)).buffers;
+  const RankBuffers* const target = side(pair.to, task_.weights.readable(target_version_)).buffers;
   if (pair.quantises()) {
     Result<> same;
     if (target != nullptr)

@@ -14,43 +14,43 @@
 
 namespace reshard::cli {
 
-/// What one rank's refits need; borrowed.
+/// What one rank's refits need. Borrows everything.
 struct RankTask {
   const RunJob& job;
   const RankWeights& weights;
   Transport& transport;
   ControlPlane& control;
   int threads = 1;
-  Progress moving, reading;  ///< of work whose bytes the group is told of, and of other work.
-  std::function<void(TestKill::Point)> at;                          ///< told how far it is.
-  std::function<void(std::string_view, Index, Index)> begin_phase;  ///< as JobWatch::begin()
+  Progress moving, reading;  ///< of work that reports its bytes to the group, and of other work.
+  std::function<void(TestKill::Point)> at;  ///< called at points where tests kill a rank.
+  std::function<void(std::string_view, Index, Index)> begin_phase;  ///< as JobWatch::begin().
 };
 
-/// One rank's part of a run in a group: the session, its refits, the proof. Collective, in this
-/// order. Errors end the group.
+/// One rank's part of a run in a group: the session, its refits, verification. Collective, in this
+/// order. Errors abort the group.
 class RankSession {
  public:
   explicit RankSession(const RankTask& task) : task_(task) {}
 
-  /// Seconds that it took to come together, and to fill the source.
+  /// Records the seconds of joining and of filling the source.
   void spent(double join, double fill);
-  /// Prepares and refits, as versions 1, 2, ...
+  /// Prepares the session and refits, as versions 1, 2, ...
   Result<> refit();
-  /// Proves what was committed last; the outcome says what is wrong. @pre the weights are those of
-  /// this rank alone
+  /// Verifies the version committed last; the outcome says what is wrong. @pre the weights are
+  /// those of this rank alone
   Result<> verify();
-  /// Adds up what all ranks did; after it, all of them are done.
+  /// Gathers the figures of all ranks; afterwards all of them are done.
   Result<> gather();
 
   const Outcome& outcome() const { return outcome_; }
-  /// What this rank's target holds after refit().
-  TargetVersion target_version() const { return held_; }
+  /// The version of this rank's target after refit().
+  TargetVersion target_version() const { return target_version_; }
 
  private:
-  /// What every rank tells all others at the end.
+  /// What every rank sends to all others at the end.
   struct Figures {
     Index bytes = 0, copies = 0, messages = 0, staging = 0, peak_rss = 0, wire = 0, local = 0;
-    Index plain_bytes = 0;  ///< of the plain copy that the refits are measured against.
+    Index plain_bytes = 0;  ///< of the plain copy that refits are compared with.
     double join = 0, fill = 0, prepare = 0;
     double begin = 0, before = 0, wait = 0, move = 0, finish = 0, after = 0, check = 0, commit = 0;
   };
@@ -65,7 +65,7 @@ class RankSession {
   Result<> take_verdict(Result<> proved);
 
   const RankTask& task_;
-  TargetVersion held_;
+  TargetVersion target_version_;
   Figures mine_;
   double plain_seconds_ = 0;  ///< of all ranks' plain copies, at the same time.
   Outcome outcome_;

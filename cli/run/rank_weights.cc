@@ -38,13 +38,12 @@ Result<> fill_from_reference_side(const RankBuffers& source, const RunJob& job,
   return fill_from_reference(sides.source(), source, job.threads, progress);
 }
 
-/// Into the memory of one rank, or of all. What a checkpoint gives counts only when it was the same
-/// all the while.
+/// Fills the memory of one rank, or of all. A checkpoint must not change meanwhile.
 Result<> fill(const RankBuffers& source, std::optional<Rank> rank, const RunJob& job,
               const Progress& progress) {
   if (!job.pair.quantises() && !job.model.weights)
     return fill_from_oracle(source, job.arguments.seed, job.threads, progress);
-  guard_mappings();  // a transport may have taken the signal
+  guard_mappings();  // a transport may have replaced the signal handler
   stop_for_test("start");
   if (!job.pair.quantises()) return load_weights(job.model, source, rank, {job.threads, progress});
   auto filled = fill_from_reference_side(source, job, progress);

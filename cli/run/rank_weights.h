@@ -10,23 +10,24 @@
 
 namespace reshard::cli {
 
-/// Local tensors of both sides, of one rank or of all, as far as they are in the layouts.
+/// Local tensors of both sides, of one rank or of all; empty for a side that does not have the
+/// rank.
 struct RankWeights {
   std::optional<RankBuffers> source, target;
-  std::optional<RankBuffers> back;  ///< the target's second copy, where there are two.
+  std::optional<RankBuffers> back;  ///< the target's second copy, if double-buffered.
 
-  /// The copy of the target that readers may use.
-  const std::optional<RankBuffers>& readable(const TargetVersion& held) const {
-    return held.buffer == 0 ? target : back;
+  /// The copy of the target that readers use.
+  const std::optional<RankBuffers>& readable(const TargetVersion& version) const {
+    return version.buffer == 0 ? target : back;
   }
 };
 
-/// Those of all ranks, in this process. Errors: as rank_weights().
+/// Allocates and fills those of all ranks in this process. Errors: those of rank_weights().
 Result<RankWeights> all_weights(const RunJob& job, const Progress& progress);
 
-/// Allocates them (`shared`: where peers of this host can map them) and fills the source's from the
-/// model's weights, reading of their files only what this rank holds, or from the oracle. Errors:
-/// not enough memory (how much); those of the checkpoint; cancelled.
+/// Allocates those of one rank (`shared`: in memory that peers on this host can map) and fills the
+/// source from the model's weights, of which only this rank's bytes are read, or from the oracle.
+/// Errors: not enough memory (names the amount); those of the checkpoint; cancelled.
 Result<RankWeights> rank_weights(const RunJob& job, Rank rank, bool shared,
                                  const Progress& progress);
 

@@ -21,7 +21,7 @@
 namespace reshard::cli {
 namespace {
 
-/// The plain copy that a refit is measured against uses at most so much memory on either side.
+/// Memory on either side for the plain copy that a refit is compared with.
 constexpr Index kPlainCopyBytes = Index{512} << 20;
 
 void summarise(RunJob& job) {
@@ -46,20 +46,19 @@ Result<> check_memory(const Model& model, const RunJob& job, Index copy_bytes) {
                                         : "use --layers N for a model of fewer layers"));
 }
 
-/// Whether the ranks have to be threads of a session: one process can copy for all of them where
-/// nothing else is asked for than that bytes move.
+/// True if the ranks must be threads of a session. Otherwise one process copies for all of them.
 bool needs_session(const RunJob& job) {
   const RunArguments& a = job.arguments;
   return job.pair.quantises() || a.path == RefitPath::message ||
-         a.buffering == Buffering::doubled || a.prove;
+         a.buffering == Buffering::doubled || a.check_fingerprints;
 }
 
-/// What is wrong is in the outcome. Errors: a proof that could not be made.
-Result<> verify(const RunJob& job, const RankWeights& weights, const TargetVersion& held,
+/// Writes what is wrong to the outcome. Errors: verification could not run.
+Result<> verify(const RunJob& job, const RankWeights& weights, const TargetVersion& version,
                 Outcome& outcome) {
   const Stopwatch proving;
   const auto oracle_seed = job.model.weights ? std::nullopt : std::optional(job.arguments.seed);
-  const RankBuffers& target = *weights.readable(held);
+  const RankBuffers& target = *weights.readable(version);
   auto proved = job.pair.quantises() ? check_quantised_refit(reference_job(job), target,
                                                              job.threads, ProgressBar().progress())
                                      : check_refit(*weights.source, target, oracle_seed,
@@ -73,15 +72,15 @@ Result<> verify(const RunJob& job, const RankWeights& weights, const TargetVersi
 
 Result<Outcome> refit(const RunJob& job) {
   Outcome outcome;
-  TargetVersion held;
+  TargetVersion version;
   const auto weights = RESHARD_TRY(all_weights(job, ProgressBar().progress()));
   if (needs_session(job)) {
-    outcome = RESHARD_TRY(run_threads(job, weights, held));
+    outcome = RESHARD_TRY(run_threads(job, weights, version));
   } else {
     outcome.runs = RESHARD_TRY(run_direct(*job.pair.planner, *weights.source, *weights.target,
                                           job.arguments, job.threads));
   }
-  if (job.arguments.verify) RESHARD_TRY(verify(job, weights, held, outcome));
+  if (job.arguments.verify) RESHARD_TRY(verify(job, weights, version, outcome));
   return outcome;
 }
 
@@ -97,7 +96,7 @@ Result<int> run_here(RunJob job) {
   return 0;
 }
 
-/// Starts the processes, once it is known that their job can be done.
+/// Starts the processes, after checks that need only one process.
 Result<int> run_by_spawning(const RunJob& job) {
   RESHARD_TRY(check_memory(job.model, job, kPlainCopyBytes));
   const auto ranks = RESHARD_TRY(ranks_of_program(job.arguments, *job.pair.planner));
@@ -134,10 +133,10 @@ Result<int> execute(const RunArguments& a) {
   auto done = run(a, spawned);
   if (done || !a.in_processes()) return done;
   if (spawned) {
-    tell_parent(*spawned, done.error());
+    report_to_parent(*spawned, done.error());
     return 1;
   }
-  // What all processes find alike is said once; files are each host's own.
+  // An error that all processes find is printed once; files are each host's own.
   const bool alike = done.error().code != Code::io && done.error().code != Code::corrupt;
   if (alike && !a.spawn && !is_first_of_launch()) return 1;
   return done;

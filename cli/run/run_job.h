@@ -14,21 +14,21 @@
 
 namespace reshard::cli {
 
-/// What a run is about, before anything moves.
+/// A run before anything moves. Borrows arguments, model and pair.
 struct RunJob {
   const RunArguments& arguments;
   const Model& model;
   const LayoutPair& pair;
-  std::vector<ConversionRow> conversions;  ///< what a session does to tensors on their way.
+  std::vector<ConversionRow> conversions;  ///< what a session does to tensors on the way.
   int threads = 1;                         ///< of this process.
   PlanSummary plan;
   double summary_seconds = 0;
 };
 
-/// Of a run whose ranks refit by a session, added up over them or at worst.
+/// Figures of a run by a session: sums or maxima over its ranks.
 struct SessionFigures {
   int ranks = 0;              ///< of the group, idle ones included.
-  std::string path, reason;   ///< the path taken, and why not the one hoped for.
+  std::string path, reason;   ///< the path taken, and why it is not the direct one.
   std::int64_t version = -1;  ///< committed last.
   Index staging_bytes = 0;    ///< most of any rank.
   Index peak_rss_bytes = 0;   ///< most of any rank.
@@ -40,13 +40,13 @@ struct SessionFigures {
   double begin = 0, before = 0, wait = 0, move = 0, finish = 0, after = 0, check = 0, commit = 0;
 };
 
-/// What a run found out.
+/// The results of a run.
 struct Outcome {
   RefitRuns runs;
   std::optional<bool> verified;
-  std::string wrong;  ///< what the proof found, the same text on every rank; else empty.
+  std::string wrong;  ///< what verification found wrong, identical on all ranks; else empty.
   double verify_seconds = 0;
-  std::optional<SessionFigures> session;  ///< none where one process copied for all ranks.
+  std::optional<SessionFigures> session;  ///< none if one process copied for all ranks.
 };
 
 /// The reports of a run, ending in a newline.

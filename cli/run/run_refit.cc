@@ -22,7 +22,7 @@ Result<RefitRuns> run_direct(const Planner& planner, const RankBuffers& source,
     runs.bytes = report.bytes;
     runs.copies = report.copies;
   }
-  // What several ranks are delivered is read once from memory, and then from caches.
+  // Bytes that several ranks receive are read once from memory and then from caches.
   runs.plain_seconds = plain_copy_seconds(runs.bytes, planner.source().model().bytes(), threads);
   return runs;
 }

@@ -10,7 +10,7 @@
 
 namespace reshard::cli {
 
-/// What repeated refits took.
+/// The costs of repeated refits.
 struct RefitRuns {
   std::vector<double> seconds;  ///< of each.
   Index bytes = 0;              ///< delivered by each.
@@ -25,8 +25,8 @@ struct RefitRuns {
   double rate(double s) const { return s > 0 ? static_cast<double>(bytes) / s : 0; }
 };
 
-/// Refits between ranks that are memory of this process, as often as the arguments say. Errors:
-/// those of the refit.
+/// Refits between ranks that are memory of this process, arguments.repeat times. Errors: those of
+/// the refit.
 Result<RefitRuns> run_direct(const Planner& planner, const RankBuffers& source,
                              const RankBuffers& target, const RunArguments& arguments, int threads);
 

@@ -74,7 +74,7 @@ std::string phases_text(const RunJob& job, const SessionFigures& p) {
   if (p.before + p.after > 0)
     text += fmt::format("; converting {} before, {} after", human_seconds(p.before),
                         human_seconds(p.after));
-  if (job.arguments.prove) text += fmt::format("; {} proving", human_seconds(p.check));
+  if (job.arguments.check_fingerprints) text += fmt::format("; {} proving", human_seconds(p.check));
   return text + "\n";
 }
 

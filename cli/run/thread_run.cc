@@ -15,20 +15,20 @@
 namespace reshard::cli {
 namespace {
 
-/// Threads that share the group and what they found out.
+/// Ranks as threads that share a group.
 class ThreadRun {
  public:
   ThreadRun(const RunJob& job, const RankWeights& weights, InprocGroup group)
       : job_(job), weights_(weights), group_(std::move(group)) {}
 
-  Result<Outcome> run(TargetVersion& held) {
+  Result<Outcome> run(TargetVersion& version) {
     {
       std::vector<std::jthread> ranks;
       for (int r = 0; r < group_.size(); ++r)
         ranks.emplace_back([this, r] { keep(live(Rank(r))); });
     }
     if (failed_) return tl::unexpected(error_);
-    held = held_;
+    version = target_version_;
     return std::move(outcome_);
   }
 
@@ -57,12 +57,13 @@ class ThreadRun {
     RESHARD_TRY(session.gather());
     const std::lock_guard lock(mutex_);
     if (r == Rank(0)) outcome_ = session.outcome();
-    // Ranks that hold nothing of the target say nothing of it.
-    if (session.target_version().state == TargetState::whole) held_ = session.target_version();
+    // Ranks that hold nothing of the target have no version.
+    if (session.target_version().state == TargetState::whole)
+      target_version_ = session.target_version();
     return {};
   }
 
-  /// Keeps the error that came first: the others only say that some rank failed.
+  /// Keeps the first error: the others only say that some rank failed.
   void keep(const Result<>& outcome) {
     if (outcome) return;
     const std::lock_guard lock(mutex_);
@@ -76,21 +77,22 @@ class ThreadRun {
   InprocGroup group_;
   std::mutex mutex_;
   Outcome outcome_;
-  TargetVersion held_;
+  TargetVersion target_version_;
   bool failed_ = false;
   Error error_;
 };
 
 }  // namespace
 
-Result<Outcome> run_threads(const RunJob& job, const RankWeights& weights, TargetVersion& held) {
+Result<Outcome> run_threads(const RunJob& job, const RankWeights& weights, TargetVersion& version) {
   const int world = world_of(*job.pair.planner);
   if (world > kMaxThreadRanks)
-    return fail(Code::unsupported,
-                fmt::format("{} ranks would be as many threads, at most {} are run; leave --path "
-                            "message, --buffering doubled and --prove out, or use fewer ranks",
-                            world, kMaxThreadRanks));
-  return ThreadRun(job, weights, RESHARD_TRY(InprocGroup::create(world))).run(held);
+    return fail(
+        Code::unsupported,
+        fmt::format("{} ranks would be as many threads, at most {} are run; leave --path "
+                    "message, --buffering doubled and --check-fingerprints out, or use fewer ranks",
+                    world, kMaxThreadRanks));
+  return ThreadRun(job, weights, RESHARD_TRY(InprocGroup::create(world))).run(version);
 }
 
 }  // namespace reshard::cli

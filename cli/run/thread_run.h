@@ -10,8 +10,8 @@ namespace reshard::cli {
 inline constexpr Index kMaxThreadRanks = 512;
 
 /// Refits by a session between ranks that are threads of this process, and proves what the session
-/// can prove. `weights` hold all ranks. `held` is what the targets hold then. Errors: those of the
-/// session; too many ranks.
-Result<Outcome> run_threads(const RunJob& job, const RankWeights& weights, TargetVersion& held);
+/// can prove. `weights` hold all ranks. `version` is what the targets hold then. Errors: those of
+/// the session; too many ranks.
+Result<Outcome> run_threads(const RunJob& job, const RankWeights& weights, TargetVersion& version);
 
 }  // namespace reshard::cli

@@ -54,7 +54,7 @@ Result<> CheckpointSource::bind_rank(Rank r) {
   const auto slots = layout.slots_of(r);
   const auto file = [&](const CheckpointTensor& t) { return checkpoint_->files()[t.file].path(); };
   for (SlotId slot : slots) {
-    const FileTensor want = files_.held(slot, r);
+    const FileTensor want = files_.file_tensor(slot, r);
     const auto* tensor = find_tensor(tensors, want.name);
     if (tensor == nullptr)
       return fail(Code::corrupt,
@@ -68,20 +68,20 @@ Result<> CheckpointSource::bind_rank(Rank r) {
     }
     const bool as_slot = tensor->dtype == layout.slot(slot).dtype &&
                          same_shape(tensor->shape, layout.stored_shape(slot, r));
-    const bool as_held = tensor->dtype == want.dtype && same_shape(tensor->shape, want.shape);
-    if (!as_slot && !as_held)
+    const bool as_in_file = tensor->dtype == want.dtype && same_shape(tensor->shape, want.shape);
+    if (!as_slot && !as_in_file)
       return fail(Code::corrupt,
                   fmt::format("{}: tensor '{}' is {}; by layout '{}' rank {} has {}", file(*tensor),
                               want.name, described(tensor->dtype, tensor->shape), layout.name(),
                               r.value(), described(want.dtype, want.shape)));
     RESHARD_TRY(buffers_.bind_read_only(r, slot, checkpoint_->data(*tensor)));
   }
-  // A whole checkpoint may have a tied head, which was compared and left out; ranks have what their
-  // layout says.
+  // A checkpoint of kind hf may have a tied head, which was compared and left out; files of ranks
+  // have exactly the tensors of their layout.
   if (checkpoint_->kind() == Checkpoint::Kind::hf || tensors.size() == slots.size()) return {};
   for (const CheckpointTensor& tensor : tensors)
     if (std::none_of(slots.begin(), slots.end(),
-                     [&](SlotId s) { return files_.held(s, r).name == tensor.name; }) &&
+                     [&](SlotId s) { return files_.file_tensor(s, r).name == tensor.name; }) &&
         std::none_of(ignore_.begin(), ignore_.end(), [&](const std::string& pattern) {
           return match_pattern(pattern, tensor.name).has_value();
         }))
@@ -92,12 +92,12 @@ Result<> CheckpointSource::bind_rank(Rank r) {
 }
 
 void CheckpointSource::compare_shape(Rank r, const CheckpointTensor& tensor, const Dims& as_slot,
-                                     const Dims& held) {
+                                     const Dims& in_file) {
   if (checkpoint_->kind() == Checkpoint::Kind::hf) return;
-  if (tensor.shape == as_slot || tensor.shape == held) return;
+  if (tensor.shape == as_slot || tensor.shape == in_file) return;
   other_shapes_.push_back(fmt::format("rank {}: tensor '{}' is {}; by layout '{}' it is {}",
                                       r.value(), tensor.name, to_string(tensor.shape),
-                                      buffers_.layout().name(), to_string(held)));
+                                      buffers_.layout().name(), to_string(in_file)));
 }
 
 Result<> CheckpointSource::bind_as_float(Rank r, SlotId slot, const CheckpointTensor& tensor) {
@@ -116,7 +116,7 @@ Result<> CheckpointSource::bind_as_float(Rank r, SlotId slot, const CheckpointTe
 
 void CheckpointSource::drop(Rank r, SlotId slot, Index offset, Index bytes) const {
   if (is_converted_.contains({r, slot})) return;
-  const auto* tensor = find_tensor(stored(r), files_.held(slot, r).name);
+  const auto* tensor = find_tensor(stored(r), files_.file_tensor(slot, r).name);
   checkpoint_->files()[tensor->file].mapping().drop(tensor->offset + offset, bytes);
 }
 

@@ -14,24 +14,24 @@
 
 namespace reshard {
 
-/// The local tensors of a checkpoint as memory to read from: its mapped files.
+/// The local tensors of a checkpoint as read-only memory: its mapped files.
 class CheckpointSource {
  public:
-  /// Binds every local tensor that the checkpoint's own side stores to its place in the files. The
-  /// checkpoint must outlive the result. Errors: another number of ranks; a local tensor that is
-  /// missing, not of the layout (nor to be ignored), or of another dtype or shape (file and tensor
-  /// named). @pre model.weights
+  /// Binds every local tensor of `own`, the checkpoint's own side, to its bytes in the files. The
+  /// checkpoint must outlive the result. Errors, which name file and tensor: a local tensor that is
+  /// missing, that the layout lacks and nobody ignored, or of another dtype or shape; another
+  /// number of ranks. @pre model.weights
   static Result<CheckpointSource> bind(const Model& model, const LayoutSide& own);
-  /// The same of own_side(). @pre `own` is own_layout() of the model
+  /// The same for own_side(). @pre `own` is own_layout() of the model
   static Result<CheckpointSource> bind(const Model& model,
                                        const std::shared_ptr<const ModelLayout>& own);
 
   const RankBuffers& buffers() const { return buffers_; }
-  /// Local tensors of ranks whose shape in the files is the layout's but for dimensions of one
-  /// element, a line each; bind() reads over those. None of a checkpoint of kind hf, whose writers
-  /// disagree about them.
+  /// Local tensors whose shape in the files differs from the layout's by dimensions of one element,
+  /// which bind() accepts; a line each. Empty for checkpoints of kind hf, whose writers disagree
+  /// about such dimensions.
   const std::vector<std::string>& other_shapes() const { return other_shapes_; }
-  /// Gives the memory of a byte range of a local tensor back; what is read again is fetched again.
+  /// Lets the kernel reclaim a byte range of a local tensor; a later read fetches it again.
   void drop(Rank r, SlotId slot, Index offset, Index bytes) const;
 
  private:
@@ -44,13 +44,14 @@ class CheckpointSource {
                                        SlotFiles files);
   const std::vector<CheckpointTensor>& stored(Rank r) const;
   Result<> bind_rank(Rank r);
-  void compare_shape(Rank r, const CheckpointTensor& tensor, const Dims& as_slot, const Dims& held);
+  void compare_shape(Rank r, const CheckpointTensor& tensor, const Dims& as_slot,
+                     const Dims& in_file);
 
-  /// Scales that are stored in BF16 or F16, as the F32 that they are read as.
+  /// Binds scales that are stored in BF16 or F16, widened to F32.
   Result<> bind_as_float(Rank r, SlotId slot, const CheckpointTensor& tensor);
 
   const Checkpoint* checkpoint_;
-  std::set<std::string> ignore_;  ///< patterns of tensors that files of ranks may have besides.
+  std::set<std::string> ignore_;  ///< patterns of extra tensors that files of ranks may have.
   SlotFiles files_;
   std::vector<std::unique_ptr<std::byte[]>> converted_;
   std::set<std::pair<Rank, SlotId>> is_converted_;

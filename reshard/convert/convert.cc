@@ -40,7 +40,7 @@ Result<LayoutSpec> layout_on_disk(const std::string& text, const char* side) {
                           side, text));
 }
 
-/// The input's layout. An explicit one must say the same as the checkpoint itself.
+/// The input's layout. An explicit one must agree with the checkpoint's own.
 Result<LayoutSide> input_layout(const Model& model, const std::string& from) {
   auto own = RESHARD_TRY(own_side(model));
   if (from.empty()) return own;
@@ -60,8 +60,8 @@ Result<LayoutSide> input_layout(const Model& model, const std::string& from) {
                           model.name, is_hf ? "hf" : model.weights->layout()));
 }
 
-/// What makes two runs the same job: the files read, by identity, size and times, and everything
-/// that decides what is written.
+/// The resume key: two runs are the same job if they read the same files (inode, size, times) and
+/// write the same output.
 std::string job_key(const output::InputFiles& inputs, const ModelLayout& source,
                     const ModelLayout& target, const output::OutputFiles& out) {
   Digest d;
@@ -72,11 +72,10 @@ std::string job_key(const output::InputFiles& inputs, const ModelLayout& source,
   return hex(d.value());
 }
 
-/// Most bytes of dequantised tensors that are kept for the next pieces.
+/// Cache of dequantised tensors, in bytes.
 constexpr Index kDequantisedBytes = Index{512} << 20;
 
-/// Errors that are better found before anything is written: a checkpoint that no config can
-/// describe.
+/// Refuses, before anything is written, a checkpoint that no config can describe.
 Result<> check_output(const Model& model, const LayoutSpec& to, const LayoutSide& side) {
   if (!side.quantised || to.family != "hf") return {};
   if (to.keys.contains("quant_grid") && side.quantised->choice.grid == BlockGrid::local)
@@ -101,8 +100,8 @@ Result<> check_output(const Model& model, const LayoutSpec& to, const LayoutSide
                           to_string(to), model.name));
 }
 
-/// Tensors to ignore that the target may lack. What the source lacks, the target would have as
-/// zeros.
+/// Tensors that the target may lack. One that the source lacks is not among them: the target would
+/// store zeros.
 std::set<std::string> to_leave_out(const ModelLayout& source,
                                    const std::set<std::string>& patterns) {
   std::set<std::string> names = matching_names(source.model(), patterns);
@@ -151,11 +150,11 @@ Result<> write_file(const ConvertJob& job, const output::OutputFile& file,
   return stream_rank(job.planner, job.values.reader(), file.rank, file.slots, sink, done, options);
 }
 
-/// The config says how the weights beside it are stored; a checkpoint in ranks says so itself.
+/// Writes the config that says how the weights are stored; reshard.json says it for files of ranks.
 Result<> write_config(const Model& model, const LayoutSide& to, bool is_hf, bool as_stored,
                       OutputDir& folder) {
   const auto text = RESHARD_TRY(read_text_file(model.config_path, std::size_t{16} << 20));
-  // Of the same data in the same form all that was said of them still holds.
+  // Weights that are copied as they are keep their config.
   const bool same = is_hf && as_stored && model.stored_method && to.method == model.stored_method;
   if (same && stored_weights(text)) return folder.write_text(kConfigFile, text);
   return folder.write_text(
@@ -169,8 +168,8 @@ Result<> write_config(const Model& model, const LayoutSide& to, bool is_hf, bool
           : RESHARD_TRY(config_of_plain_weights(text, model.config_path)));
 }
 
-/// The tensors that a checkpoint in ranks lists: those of the model, but for scales of activations
-/// that its layout leaves out.
+/// The tensors that reshard.json lists: those of the model without activation scales that the
+/// layout omits.
 ModelSpec recorded_tensors(const ModelLayout& layout) {
   ModelSpec tensors;
   for (Index t = 0; t < layout.model().size(); ++t) {
@@ -182,8 +181,8 @@ ModelSpec recorded_tensors(const ModelLayout& layout) {
   return tensors;
 }
 
-/// The files beside the weights: configs, tokenizer, and what describes the layout. Returns the
-/// names of those that are left out.
+/// Writes the files beside the weights: configs, tokenizer, and the description of the layout.
+/// Returns the names of links that were not copied.
 Result<std::vector<std::string>> write_companions(const Model& model, const LayoutSpec& to,
                                                   const LayoutSide& side, bool as_stored,
                                                   const output::OutputFiles& files,

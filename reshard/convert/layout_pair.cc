@@ -20,21 +20,22 @@ std::string note(const char* what, const QuantisedLayout& q) {
                      q.choice.tensors.empty() ? "" : *q.choice.tensors.begin());
 }
 
-/// True where all scales are those of blocks of the canonical tensors. @pre it is quantised
+/// True if all scales belong to blocks of the canonical tensors. @pre side.quantised
 bool is_exact(const LayoutSide& side) {
   return std::all_of(side.quantised->pairs.begin(), side.quantised->pairs.end(),
                      [](const QuantisedLayout::Pair& pair) { return pair.exact; });
 }
 
-/// False where a checkpoint's weights must be quantised, or otherwise, to become those of the side.
+/// False if a checkpoint's weights must be quantised, or quantised anew, to become those of the
+/// side.
 Result<bool> weights_are_stored_as(const LayoutSide& side, const Model& model) {
   if (!model.weights) return true;
   const LayoutSide own = RESHARD_TRY(own_side(model));
   return own.stored()->model().digest() == side.stored()->model().digest();
 }
 
-/// A trainer has no calibrated scales of KV caches: what the target has of them stays as it is.
-/// Returns what to say of that, if there are such.
+/// Ignores calibrated KV-cache scales that only the target has: a trainer has none. Returns the
+/// note about them, or empty.
 std::string leave_cache_scales(LayoutPair& pair) {
   const ModelSpec& model = pair.source->model();
   std::string first;

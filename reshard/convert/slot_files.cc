@@ -18,11 +18,11 @@ Result<SlotFiles> SlotFiles::of(const LayoutSide& side) {
   if (!side.method) return files;
   for (Rank r : files.layout_->ranks().members())
     for (SlotId slot : files.layout_->slots_of(r))
-      if (files.is_part(slot)) RESHARD_TRY(files.part_held(slot, r));
+      if (files.is_part(slot)) RESHARD_TRY(files.part_tensor(slot, r));
   return files;
 }
 
-Result<FileTensor> SlotFiles::part_held(SlotId slot, Rank r) const {
+Result<FileTensor> SlotFiles::part_tensor(SlotId slot, Rank r) const {
   const Part& part = *of_slot_[slot.index()];
   const Slot& s = layout_->slot(slot);
   const Dims shape = layout_->stored_shape(slot, r);
@@ -30,9 +30,9 @@ Result<FileTensor> SlotFiles::part_held(SlotId slot, Rank r) const {
   return in_files(*method_, format_, part.part, part.tensor, s.dtype, shape);
 }
 
-FileTensor SlotFiles::held(SlotId slot, Rank r) const {
+FileTensor SlotFiles::file_tensor(SlotId slot, Rank r) const {
   if (is_part(slot))
-    if (auto held = part_held(slot, r)) return *std::move(held);
+    if (auto tensor = part_tensor(slot, r)) return *std::move(tensor);
   const Slot& s = layout_->slot(slot);
   return {s.name, s.dtype, layout_->stored_shape(slot, r)};
 }

@@ -9,22 +9,22 @@
 
 namespace reshard {
 
-/// How files hold the slots of a layout: under their names, dtypes and shapes or, what is stored of
-/// quantised tensors, as the checkpoint's method or the framework's modules do. The bytes are the
-/// slot's either way.
+/// How files hold the slots of a layout: with the slot's name, dtype and shape or, for data and
+/// scales of quantised tensors, as the checkpoint's method or the framework's modules store them.
+/// The bytes are those of the slot either way.
 class SlotFiles {
  public:
-  /// Borrows side.stored(). Errors: a slot that the method's files cannot hold.
+  /// Borrows side.stored(). Errors: a slot that files of the method cannot hold.
   static Result<SlotFiles> of(const LayoutSide& side);
   /// Borrows another object of the same layout instead. @pre equal digests
   void borrow(const ModelLayout& layout) { layout_ = &layout; }
-  /// Of a layout whose tensors are not quantised.
+  /// For a layout whose tensors are not quantised.
   explicit SlotFiles(const ModelLayout& layout)
       : layout_(&layout), of_slot_(static_cast<std::size_t>(layout.num_slots())) {}
 
   /// @pre the rank has the slot
-  FileTensor held(SlotId slot, Rank r) const;
-  /// True for what is stored of a quantised tensor.
+  FileTensor file_tensor(SlotId slot, Rank r) const;
+  /// True for data, scales and factors of quantised tensors.
   bool is_part(SlotId slot) const { return of_slot_[slot.index()].has_value(); }
 
  private:
@@ -32,7 +32,7 @@ class SlotFiles {
     QuantPart part = QuantPart::data;
     std::string tensor;
   };
-  Result<FileTensor> part_held(SlotId slot, Rank r) const;
+  Result<FileTensor> part_tensor(SlotId slot, Rank r) const;
 
   const ModelLayout* layout_;
   std::optional<QuantMethod> method_, modules_;

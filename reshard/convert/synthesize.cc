@@ -25,7 +25,7 @@ namespace {
 
 constexpr Index kChunkBytes = Index{4} << 20;
 
-/// Rows of one tensor, made and written by one thread at a time.
+/// Rows of one tensor, computed and written by one thread.
 struct SynthChunk {
   std::size_t tensor;
   Index first = 0, rows = 0;
@@ -47,7 +47,7 @@ std::vector<SynthChunk> chunks_of(const output::OutputFile& file) {
   return chunks;
 }
 
-/// Stored name -> the name whose values it has: another one for a repeated tensor.
+/// Stored name -> the name from which its values are computed; they differ for repeated tensors.
 using Aliases = std::map<std::string, std::string>;
 
 Aliases aliases_of(const ModelConfig& config) {
@@ -56,7 +56,7 @@ Aliases aliases_of(const ModelConfig& config) {
   return aliases;
 }
 
-/// What all chunks of a file need.
+/// What every chunk of a file needs.
 struct SynthValues {
   const Aliases& aliases;
   std::uint64_t seed;

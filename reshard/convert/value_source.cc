@@ -38,8 +38,8 @@ Result<std::shared_ptr<const std::byte>> ValueSource::open(Rank r, SlotId slot) 
     }
     entry = entries_[{r, slot}];
   }
-  std::call_once(entry->made, [&] {
-    auto bytes = dequantised(r, *pair);
+  std::call_once(entry->once, [&] {
+    auto bytes = dequantise(r, *pair);
     if (bytes)
       entry->bytes = *std::move(bytes);
     else
@@ -49,7 +49,7 @@ Result<std::shared_ptr<const std::byte>> ValueSource::open(Rank r, SlotId slot) 
   return std::shared_ptr<const std::byte>(entry->bytes, entry->bytes->data());
 }
 
-Result<std::shared_ptr<const ValueSource::Bytes>> ValueSource::dequantised(
+Result<std::shared_ptr<const ValueSource::Bytes>> ValueSource::dequantise(
     Rank r, const QuantisedLayout::Pair& pair) const {
   const QuantisedLayout& q = *side_.quantised;
   auto values =

@@ -14,34 +14,34 @@
 
 namespace reshard {
 
-/// The plain values of a checkpoint's local tensors: its mapped files where they are stored plain;
-/// else dequantised, a whole local tensor at once, when it is first read. What was dequantised last
-/// is kept for the next pieces, up to `cache_bytes`.
+/// The plain values of a checkpoint's local tensors. Plain ones are the mapped files; quantised
+/// ones are dequantised as a whole on their first read, and the most recent are kept, up to
+/// `cache_bytes`.
 class ValueSource {
  public:
   /// Both are borrowed. @pre `files` binds side.stored()
   ValueSource(const LayoutSide& side, const CheckpointSource& files, Index cache_bytes);
 
-  /// The bytes of a slot of side.values on a rank. From any thread. Errors: a format that no kernel
-  /// knows for that shape.
+  /// The bytes of a slot of side.values on a rank. Thread-safe. Errors: a format that no kernel
+  /// supports for that shape.
   Result<std::shared_ptr<const std::byte>> open(Rank r, SlotId slot);
-  /// As stream_rank() takes it; this object must outlive it.
+  /// For stream_rank(); refers to this object.
   StreamSource reader() {
     return [this](Rank r, SlotId slot) { return open(r, slot); };
   }
-  /// Gives the memory of mapped bytes back that have been read.
+  /// Lets the kernel reclaim mapped bytes that have been read.
   void drop(Rank r, SlotId slot, Index offset, Index bytes) const;
 
  private:
   using Bytes = std::vector<std::byte>;
   struct Entry {
-    std::once_flag made;
+    std::once_flag once;
     Result<> outcome;
     std::shared_ptr<const Bytes> bytes;
   };
   using Key = std::pair<Rank, SlotId>;
 
-  Result<std::shared_ptr<const Bytes>> dequantised(Rank r, const QuantisedLayout::Pair& pair) const;
+  Result<std::shared_ptr<const Bytes>> dequantise(Rank r, const QuantisedLayout::Pair& pair) const;
 
   const LayoutSide& side_;
   const CheckpointSource& files_;

@@ -14,12 +14,13 @@ namespace {
 /// One checkpoint and the fingerprints of its tensors.
 struct FingerprintedSide {
   Model model;
-  std::shared_ptr<const ModelSpec> tensors;  ///< as they are stored: data and scales.
-  ModelFingerprints prints;
-  std::vector<StoredForm> forms;  ///< in which values were fingerprinted.
-  Index converted = 0;            ///< tensors that are stored in another form.
+  std::shared_ptr<const ModelSpec> tensors;  ///< as stored: data and scales.
+  ModelFingerprints fingerprints;
+  std::vector<StoredForm> forms;  ///< in which the values were fingerprinted.
+  Index converted = 0;            ///< tensors stored in another form than fingerprinted.
   std::string layout;
-  std::vector<std::string> other_shapes;  ///< than the layout or the config has, a line each.
+  std::vector<std::string>
+      other_shapes;  ///< tensors of another shape than the layout's or the config's, a line each.
 };
 
 /// The forms of `like`'s tensors for those of `model` with the same names.
@@ -35,7 +36,7 @@ std::vector<StoredForm> forms_like(const ModelLayout& layout, const Fingerprinte
   return forms;
 }
 
-/// Fingerprints a checkpoint's tensors, in the forms of another's where there is one.
+/// Fingerprints a checkpoint's tensors, in the forms of `like` if given.
 Result<FingerprintedSide> fingerprint_side(const std::string& path, const VerifyOptions& a,
                                            const FingerprintedSide* like, const ConvertHook& hook) {
   FingerprintedSide side;
@@ -51,28 +52,28 @@ Result<FingerprintedSide> fingerprint_side(const std::string& path, const Verify
   const auto own = forms_of(*layout);
   for (std::size_t i = 0; i < own.size(); ++i) side.converted += own[i] == side.forms[i] ? 0 : 1;
   if (hook) hook("start");
-  auto prints = fingerprints(source.buffers(), a.threads, a.progress, side.forms);
+  auto computed = fingerprints(source.buffers(), a.threads, a.progress, side.forms);
   RESHARD_TRY(side.model.weights->unchanged());
-  side.prints = RESHARD_TRY(std::move(prints));
+  side.fingerprints = RESHARD_TRY(std::move(computed));
   side.layout = layout->name();
   return side;
 }
 
-const ModelFingerprints::Tensor& print_of(const FingerprintedSide& side, TensorId id) {
-  return side.prints.tensors[id.index()];
+const ModelFingerprints::Tensor& fingerprint_of(const FingerprintedSide& side, TensorId id) {
+  return side.fingerprints.tensors[id.index()];
 }
 
-/// What a side has under a name, short enough for a table.
+/// A tensor's dtype, shape and fingerprint, or how its replicas disagree.
 std::string described(const FingerprintedSide& side, TensorId id) {
   const CanonicalTensor& t = side.tensors->tensors()[id.index()];
-  const auto& print = print_of(side, id);
+  const auto& print = fingerprint_of(side, id);
   if (!print.agree) return print.disagreement;
   return fmt::format("{} {} {}", name(t.dtype), to_string(t.shape), to_string(print.print));
 }
 
 VerifiedCheckpoint summary_of(const FingerprintedSide& side) {
-  return {side.model.name, side.layout, side.tensors->size(), side.prints.bytes,
-          side.prints.seconds};
+  return {side.model.name, side.layout, side.tensors->size(), side.fingerprints.bytes,
+          side.fingerprints.seconds};
 }
 
 VerifyReport compare_sides(const FingerprintedSide& a, const FingerprintedSide& b,
@@ -98,7 +99,7 @@ VerifyReport compare_sides(const FingerprintedSide& a, const FingerprintedSide& 
       is_input_scale(t.name) ? void(++result.left_out) : result.only_a.push_back(t.name);
       continue;
     }
-    const auto &x = print_of(a, id), &y = print_of(b, *other);
+    const auto &x = fingerprint_of(a, id), &y = fingerprint_of(b, *other);
     if (t == (*b.tensors)[*other] && x.print == y.print && x.agree && y.agree) {
       ++result.same;
     } else {
@@ -118,8 +119,7 @@ Result<VerifyReport> verify_checkpoints(const VerifyOptions& options) {
 }
 
 Result<VerifyReport> verify_checkpoints(const VerifyOptions& options, const ConvertHook& hook) {
-  // What A stores in another form is compared as B stores it: as a refit from A to B would leave
-  // it.
+  // A tensor that A stores in another form is compared as a refit from A to B would leave it.
   const auto b = RESHARD_TRY(fingerprint_side(options.b, options, nullptr, hook));
   const auto a = RESHARD_TRY(fingerprint_side(options.a, options, &b, hook));
   RESHARD_TRY(check_ignored(a.model, &b.model));

@@ -126,7 +126,7 @@ class Programs(processes.ProcessTest):
             ({"--transport": "gloo"}, "--transport", "gloo", "shm"),
             ({"--repeat": 5}, "--repeat", "5", "2"),
             ({"--verify": None}, "--verify", "on", "off"),
-            ({"--prove": None}, "--prove", "on", "off"),
+            ({"--check-fingerprints": None}, "--check-fingerprints", "on", "off"),
             ({"--path": "message"}, "--path", "message", "auto"),
             ({"--convert": "sender"}, "--convert", "sender", "receiver"),
             ({"--buffering": "doubled"}, "--buffering", "doubled", "in-place"),

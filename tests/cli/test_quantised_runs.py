@@ -107,7 +107,7 @@ class OneProcess(QuantisedTest):
                 with self.subTest(f"{target}, {path}"):
                     self.proved(
                         "run", "--model", config, "--from", "hf:quant=fp8_block", "--to", target,
-                        "--prove", "--path", path,
+                        "--check-fingerprints", "--path", path,
                     )  # fmt: skip
 
     def test_paths_copies_and_proofs(self):
@@ -119,7 +119,7 @@ class OneProcess(QuantisedTest):
                 for buffering in ("in-place", "doubled"):
                     with self.subTest(f"{target}, {path}, {buffering}"):
                         said = self.proved(
-                            *self.pair(source, target, repeat=3), "--path", path, "--prove",
+                            *self.pair(source, target, repeat=3), "--path", path, "--check-fingerprints",
                             "--buffering", buffering, path=path, version=3,
                         )  # fmt: skip
                         self.assertGreater(said["phases"]["check"], 0)
@@ -213,7 +213,7 @@ class OverProcesses(QuantisedTest):
         for ranks, source, target in LAYOUTS:
             with self.subTest(f"{source} to {target}"):
                 self.proved(
-                    *self.pair(source, target), "--prove", "--transport", transport,
+                    *self.pair(source, target), "--check-fingerprints", "--transport", transport,
                     *(() if before else ("--spawn",)),
                     before=processes.mpirun(before, ranks) if before else (),
                     processes=ranks, transport=transport, version=2,
@@ -290,7 +290,7 @@ class Faults(QuantisedTest):
                 with self.subTest(f"rank {rank} at {point}"):
                     start = time.monotonic()
                     code, out, err = self.run_all(
-                        *self.pair("megatron:tp=2", "vllm:tp=1,offset=2,quant=mxfp8"), "--prove",
+                        *self.pair("megatron:tp=2", "vllm:tp=1,offset=2,quant=mxfp8"), "--check-fingerprints",
                         "--verify", "--json", "--transport", transport, "--spawn", "--deadline", 30,
                         env={"RESHARD_TEST_KILL": f"rank={rank},at={point}"},
                     )  # fmt: skip

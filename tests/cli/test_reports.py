@@ -73,6 +73,13 @@ class Reports(unittest.TestCase):
             with self.subTest(command):
                 self.golden(f"help_{command}.txt", program.done(command, "--help"))
 
+    def test_old_spellings_work_and_are_not_in_the_help(self):
+        self.assertNotIn("--prove", program.done("run", "--help"))
+        refit = (*REFIT, "--repeat", 1)
+        report = json.loads(program.done("run", *refit, "--prove", "--json"))
+        self.assertEqual(report["path"], "direct")  # of a session: a plain run has none
+        self.assertNotIn("path", json.loads(program.done("run", *refit, "--json")))
+
     def test_version(self):
         self.assertRegex(program.done("--version"), r"^reshard \d+\.\d+\.\d+\n$")
 

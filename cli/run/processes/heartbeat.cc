@@ -20,10 +20,10 @@ using Count = std::atomic<std::uint64_t>;
 static_assert(Count::is_always_lock_free && sizeof(Count) == sizeof(std::uint64_t));
 
 constexpr auto kEvery = std::chrono::milliseconds(100);
-/// Most time between two looks that counts.
+/// Time between two looks that counts at most.
 constexpr auto kMostGap = std::chrono::milliseconds(500);
 
-/// The counts in a file, or null.
+/// Maps the counters; null if that fails.
 Count* mapped(int fd, std::size_t bytes) {
   void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   return memory == MAP_FAILED ? nullptr : static_cast<Count*>(memory);
@@ -32,7 +32,7 @@ Count* mapped(int fd, std::size_t bytes) {
 }  // namespace
 
 Result<Heartbeats> Heartbeats::make(int count) {
-  FileDescriptor fd(::memfd_create("reshard-pulses", MFD_CLOEXEC));
+  FileDescriptor fd(::memfd_create("reshard-heartbeats", MFD_CLOEXEC));
   const auto size = static_cast<std::size_t>(count);
   if (!fd || ::ftruncate(fd.get(), static_cast<off_t>(size * sizeof(Count))) != 0)
     return fail(Code::io, fmt::format("shared memory of a page: {}", std::strerror(errno)));

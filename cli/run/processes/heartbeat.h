@@ -22,13 +22,13 @@ class Heartbeats {
   Heartbeats& operator=(Heartbeats&&) = delete;
   ~Heartbeats();
 
-  /// What the processes need to count: to be open in them.
+  /// The descriptor to inherit: the processes count through it.
   int fd() const { return fd_.get(); }
 
   /// Reads all counters; call it several times a second. Time in which the caller itself was
   /// stopped is not counted as silence of the processes.
   void look();
-  /// Whether this process has not counted for so long, as look() saw it.
+  /// True if look() has not seen this process count for so long.
   bool silent_for(int index, std::chrono::duration<double> limit) const;
 
  private:
@@ -45,8 +45,8 @@ class Heartbeats {
   Clock::time_point last_ = Clock::now();
 };
 
-/// Called in process `index`: starts its heartbeat, ten times a second until the process ends.
-/// Without effect where `fd` is not what Heartbeats::fd() was.
+/// Starts the heartbeat of process `index`: ten times a second until the process ends. Does nothing
+/// if `fd` is not that of Heartbeats.
 void start_heartbeat(int fd, int index);
 
 }  // namespace reshard::cli

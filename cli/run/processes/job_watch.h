@@ -13,8 +13,8 @@
 
 namespace reshard::cli {
 
-/// A thread beside the one that works: it ends the group when this process is interrupted, knows
-/// who was lost when the group ended, and on one process draws a bar of the whole job.
+/// A background thread: aborts the group when this process is interrupted, records which ranks were
+/// lost when the group ended, and on one process draws a bar of the whole job.
 class JobWatch {
  public:
   /// `control` must outlive this.
@@ -23,14 +23,14 @@ class JobWatch {
   JobWatch(const JobWatch&) = delete;
   JobWatch& operator=(const JobWatch&) = delete;
 
-  /// A phase begins here that has `bytes` on all ranks, `times` over. `phase` is static text.
+  /// Begins a phase that moves `bytes` over all ranks, `times` times. `phase` is static text.
   void begin(std::string_view phase, Index bytes, Index times = 1);
-  /// Takes the bar off the terminal, until the next phase.
+  /// Erases the bar until the next phase.
   void wipe();
-  /// To hand to an operation of this rank that does not report its bytes itself: does it for it,
-  /// and stops it when the group has ended.
+  /// The callback for an operation of this rank that does not report to the group itself: reports
+  /// its bytes, and cancels it when the group has ended.
   Progress reporting();
-  /// The same for one that does.
+  /// The same for an operation that does.
   Progress stopping();
 
   /// The error that ended the group, or success.

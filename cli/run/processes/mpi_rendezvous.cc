@@ -18,7 +18,7 @@
 namespace reshard::cli {
 namespace {
 
-/// The IPv4 address of an interface, or of the first one that other hosts may know.
+/// The IPv4 address of an interface; for an empty name, of the first that is up and not loopback.
 std::optional<in_addr> address_of(const std::string& interface) {
   in_addr wanted{};
   if (::inet_pton(AF_INET, interface.c_str(), &wanted) == 1) return wanted;
@@ -38,7 +38,7 @@ std::optional<in_addr> address_of(const std::string& interface) {
   return found;
 }
 
-/// A port of this address that nobody uses now.
+/// A free port of this address.
 Result<int> free_port(in_addr address) {
   const FileDescriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in at{};
@@ -72,15 +72,15 @@ Result<MpiRendezvous> rendezvous_by_mpi(bool is_first, const std::string& interf
   auto module = load_module("mpi");
   if (!module) return tl::unexpected(std::move(module).error().in(where));
   if ((*module)->broadcast == nullptr) return fail(Code::unsupported, where + ": it cannot");
-  // What the first cannot do is told to the others too, who wait for it.
+  // The others wait for the broadcast, so an error of the first is broadcast, too.
   std::string line;
   if (is_first) {
     const auto own = own_rendezvous(interface);
     line = own ? fmt::format("{}\n{}", own->url, own->secret.text()) : own.error().message;
   }
-  auto told = (*module)->broadcast(std::as_bytes(std::span(line)));
-  if (!told) return tl::unexpected(std::move(told).error().in(where));
-  line.assign(reinterpret_cast<const char*>(told->data()), told->size());
+  auto received = (*module)->broadcast(std::as_bytes(std::span(line)));
+  if (!received) return tl::unexpected(std::move(received).error().in(where));
+  line.assign(reinterpret_cast<const char*>(received->data()), received->size());
   const auto end = line.find('\n');
   if (end == std::string::npos) return fail(Code::io, where + ": " + line);
   return MpiRendezvous{line.substr(0, end), RESHARD_TRY(Secret::from_text(line.substr(end + 1)))};

@@ -7,19 +7,19 @@
 
 namespace reshard::cli {
 
-/// Where processes meet that nobody gave a rendezvous.
+/// A rendezvous for processes that were not given one.
 struct MpiRendezvous {
   std::string url;
   Secret secret;
 };
 
-/// The first process chooses an address of its host and a secret, MPI tells the others. Collective
-/// over the processes of `launcher`. `interface` names one of the host's, or is empty. Errors: no
-/// MPI to ask; no such interface.
+/// The first process chooses an address of its host and a secret, and broadcasts them by MPI.
+/// Collective over the processes of `launcher`. `interface`: a network interface of the host, or
+/// empty. Errors: no MPI; no such interface.
 Result<MpiRendezvous> rendezvous_by_mpi(bool is_first, const std::string& interface,
                                         const std::string& launcher);
 
-/// Of this build, as `reshard --version` prints it: "0.1.0".
+/// The version of this build: "0.1.0".
 std::string_view version();
 
 }  // namespace reshard::cli

@@ -10,7 +10,7 @@
 namespace reshard::cli {
 namespace {
 
-/// This process among those of its program.
+/// This process's index among those of its program.
 struct LaunchedRank {
   int index = 0, count = 1;
   std::string launcher;
@@ -72,14 +72,14 @@ Result<RunArguments::Ranks> ranks_of_program(const RunArguments& a, const Planne
   return ranks;
 }
 
-Result<Place> find_rank_place(const RunArguments& a, const Planner& planner,
-                              std::optional<Spawned> spawned) {
+Result<RankPlace> find_rank_place(const RunArguments& a, const Planner& planner,
+                                  std::optional<Spawned> spawned) {
   const LaunchedRank local = RESHARD_TRY(local_place(spawned));
   const RunArguments::Ranks ranks = RESHARD_TRY(ranks_of_program(a, planner));
   RESHARD_TRY(check_count(a, local, ranks));
-  Place place;
+  RankPlace place;
   place.join.rank = Rank(ranks.first + local.index);
-  // Processes that a launcher started beyond the layouts' ranks are idle ranks.
+  // Processes beyond the layouts' ranks are idle ranks.
   place.join.size = a.ranks ? world_of(planner) : local.count;
   place.join.job = a.job;
   place.join.agreement = fmt::format("plan {}", hex(planner.digest()));

@@ -10,19 +10,19 @@
 
 namespace reshard::cli {
 
-/// Where this process stands in a run over processes.
-struct Place {
-  RendezvousOptions join;  ///< its rank, the group's size, and where the group meets.
-  Rank first;              ///< the lowest rank of this program's processes, which speaks for them.
+/// This process's rank and group in a run over processes.
+struct RankPlace {
+  RendezvousOptions join;  ///< its rank, the group's size, and the rendezvous.
+  Rank first;              ///< the lowest rank of this program's processes, which prints for them.
   int program = 1;         ///< processes of this program.
   std::optional<Spawned> spawned;
 };
 
-/// Decides it from the arguments, who started this process, and the plan. With MPI and without
-/// --rendezvous the processes are told by MPI where to meet, so this is collective then. Errors:
-/// too few processes, ranks that the plan does not have or that are not of the role, no rendezvous.
-Result<Place> find_rank_place(const RunArguments& arguments, const Planner& planner,
-                              std::optional<Spawned> spawned);
+/// Derives it from the arguments, the launcher and the plan. Under MPI without --rendezvous this is
+/// collective, as MPI broadcasts the rendezvous. Errors: too few processes; ranks that the plan
+/// lacks or that are not of the role; no rendezvous.
+Result<RankPlace> find_rank_place(const RunArguments& arguments, const Planner& planner,
+                                  std::optional<Spawned> spawned);
 
 /// The ranks of this program's processes: --ranks, or all. Errors: not of the plan, not of the
 /// role.
@@ -31,8 +31,8 @@ Result<RunArguments::Ranks> ranks_of_program(const RunArguments& arguments, cons
 /// Ranks of the group that the plan needs: 0 to the last rank of either layout.
 int world_of(const Planner& planner);
 
-/// False for the second and later processes of one launch, which are silent about what all of them
-/// find alike.
+/// False for all but the first process of one launch, which do not repeat errors that all of them
+/// find.
 bool is_first_of_launch();
 
 }  // namespace reshard::cli

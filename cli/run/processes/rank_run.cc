@@ -18,17 +18,17 @@
 namespace reshard::cli {
 namespace {
 
-/// How long a rank that fails waits for the others to have seen it too.
+/// How long a failing rank waits until the others have seen the failure.
 constexpr std::chrono::seconds kParting{2};
 
 class RankRun {
  public:
-  RankRun(const RunJob& job, const Place& place, TestKill kill)
+  RankRun(const RunJob& job, const RankPlace& place, TestKill kill)
       : job_(job), place_(place), kill_(kill), me_(place.join.rank) {}
 
   Result<int> live() {
     const Stopwatch joining;
-    // From here on an interrupt ends this in order: what was written for others to come is removed.
+    // From here on an interrupt cleans up, including what was written for ranks that join later.
     catch_interrupts();
     RendezvousOptions how = place_.join;
     how.gives_up = [] { return interrupted() ? interruption().message : ""; };
@@ -80,7 +80,7 @@ class RankRun {
     return {};
   }
 
-  /// The report, or that the refit is wrong, which all ranks know.
+  /// Prints the report, or that the refit is wrong, which all ranks know.
   int speak() {
     watch_->wipe();
     Outcome outcome = session_->outcome();
@@ -96,19 +96,18 @@ class RankRun {
 
   void say(const Error& error) const {
     if (place_.spawned) {
-      tell_parent(*place_.spawned, error);
+      report_to_parent(*place_.spawned, error);
     } else {
       complain(error.message);
     }
   }
 
-  /// Tells the group and, where it falls to this rank, the user.
+  /// Tells the group and, if it is this rank's turn, the user.
   int fail(Error error) {
     control_->abort(error.message);
     watch_->wipe();
-    // Lower ranks of this program that are gone cannot speak; the others do. To leave is to be
-    // gone as well, so nobody leaves before all others have looked: the refit may have made them
-    // quiesce once already, hence twice.
+    // The lowest living rank of this program prints. A rank that leaves counts as gone, so nobody
+    // leaves before all others have looked. The refit may have quiesced once already, hence twice.
     const auto lost = watch_->lost();
     bool lower_lives = false;
     for (int r = place_.first.value(); r < me_.value(); ++r)
@@ -127,7 +126,7 @@ class RankRun {
     (void)finish_serving(Deadline::after(kParting));
   }
 
-  /// What ended the group, where this rank's own error is only a consequence of it.
+  /// The error that ended the group, if this rank's own is only a consequence of it.
   Error cause_of(Error error) const {
     if (error.code != Code::aborted) return error;
     const auto end = watch_->end();
@@ -135,7 +134,7 @@ class RankRun {
   }
 
   const RunJob& job_;
-  const Place& place_;
+  const RankPlace& place_;
   TestKill kill_;
   Rank me_;
   RankWeights weights_;
@@ -148,7 +147,7 @@ class RankRun {
 
 }  // namespace
 
-Result<int> run_rank(const RunJob& job, const Place& place) {
+Result<int> run_rank(const RunJob& job, const RankPlace& place) {
   const TestKill kill = RESHARD_TRY(TestKill::of_environment(place.join.rank));
   return RankRun(job, place, kill).live();
 }

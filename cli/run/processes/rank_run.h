@@ -6,12 +6,11 @@
 
 namespace reshard::cli {
 
-/// The life of one rank of a run over processes: joins the others, fills its part of the source,
-/// refits, proves. Returns the exit code once it has said what there is to say: of the processes of
-/// one program the first prints the report, and where the run fails one line comes of them all,
-/// from the first that lives, or from the parent that started them.
+/// Runs one rank over processes: joins the group, fills its part of the source, refits, verifies.
+/// Returns the exit code after printing: of a program's processes the first prints the report, and
+/// if the run fails, the first that is alive, or the parent that started them, prints one line.
 ///
-/// `job.plan` is needed on the first process only. Errors: those from before the group exists.
-Result<int> run_rank(const RunJob& job, const Place& place);
+/// Only the first process needs `job.plan`. Errors: those from before the group exists.
+Result<int> run_rank(const RunJob& job, const RankPlace& place);
 
 }  // namespace reshard::cli

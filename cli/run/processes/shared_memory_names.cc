@@ -16,7 +16,7 @@ std::set<std::string> shared_memory_names(int pid) {
   for (fs::directory_iterator it(fmt::format("/proc/{}/fd", pid), error), end; !error && it != end;
        it.increment(error)) {
     std::error_code gone;
-    // Of a file without a name the system says "... (deleted)".
+    // An unlinked file reads "... (deleted)".
     const std::string path = fs::read_symlink(it->path(), gone).string();
     if (!gone && path.starts_with(kBeginning) && path.find(' ') == std::string::npos)
       out.insert(path);

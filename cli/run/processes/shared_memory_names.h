@@ -6,9 +6,9 @@
 
 namespace reshard::cli {
 
-/// Files in /dev/shm, by path, that a process of this user has open while UCX makes its shared
-/// memory. The library takes their names away in a moment; a process that is killed before that
-/// leaves them behind, where memory is taken until somebody removes them.
+/// Paths of files in /dev/shm that a process of this user has open while UCX creates its shared
+/// memory. UCX unlinks them at once; a process that is killed before that leaves them, and their
+/// memory, behind.
 std::set<std::string> shared_memory_names(int pid);
 
 }  // namespace reshard::cli

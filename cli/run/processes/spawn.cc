@@ -32,12 +32,13 @@ namespace reshard::cli {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-/// How long ranks may live on after one of them ended badly, and after one told its error.
+/// How long ranks may live on after one of them failed, and after one reported its error.
 constexpr auto kGrace = std::chrono::seconds(10), kGraceOfTold = std::chrono::seconds(3);
-/// A process of a busy machine may not run for a while: least seconds that count as standing still.
+/// Fewer seconds without a heartbeat do not count: a busy machine may not run a process for a
+/// while.
 constexpr double kLeastStill = 5;
 
-/// What the system remembers of this program's command line.
+/// This program's command line, as the system recorded it.
 std::vector<std::string> own_arguments() {
   std::ifstream file("/proc/self/cmdline", std::ios::binary);
   std::vector<std::string> arguments;
@@ -56,8 +57,7 @@ Error system_error(const std::string& what, int number) {
   return {Code::io, fmt::format("{}: {}", what, std::strerror(number))};
 }
 
-/// Signals that wait() takes in turn instead of having them interrupt anything. Others find them as
-/// they were before.
+/// Blocks signals, which wait() then takes one by one; restores them at the end.
 class HeldSignals {
  public:
   HeldSignals() {
@@ -69,7 +69,7 @@ class HeldSignals {
   HeldSignals(const HeldSignals&) = delete;
   HeldSignals& operator=(const HeldSignals&) = delete;
 
-  /// The next one, or 0 when none came within a tenth of a second.
+  /// The next signal, or 0 if none came within a tenth of a second.
   int wait() const {
     const timespec limit{0, 100'000'000};
     return std::max(0, ::sigtimedwait(&held_, nullptr, &limit));
@@ -87,7 +87,7 @@ struct Child {
   int status = 0;
 };
 
-/// Both ends of a way to meet without a name: of rank 0, and of all others.
+/// Both ends of an unnamed rendezvous: rank 0's and all others'.
 struct Door {
   FileDescriptor first, others;
 };
@@ -100,8 +100,8 @@ Result<Door> make_door() {
 
 class Family {
  public:
-  Family(const Spawning& spawning, Heartbeats pulses)
-      : spawning_(spawning), pulses_(std::move(pulses)) {}
+  Family(const Spawning& spawning, Heartbeats heartbeats)
+      : spawning_(spawning), heartbeats_(std::move(heartbeats)) {}
   ~Family() {
     send(SIGKILL);
     for (Child& c : children_)
@@ -120,7 +120,7 @@ class Family {
     std::optional<Door> door;
     if (spawning_.rendezvous.empty()) door = RESHARD_TRY(make_door());
     for (int i = 0; i < spawning_.count; ++i) {
-      Spawned spawned{i, spawning_.count, writing.get(), pulses_.fd(), ""};
+      Spawned spawned{i, spawning_.count, writing.get(), heartbeats_.fd(), ""};
       int meets = -1;
       if (door) {
         meets = (spawning_.first + i == 0 ? door->first : door->others).get();
@@ -131,7 +131,7 @@ class Family {
     return {};
   }
 
-  /// Until the last has ended.
+  /// Waits until the last has ended.
   Result<int> watch() {
     std::optional<Clock::time_point> end_at;
     while (running() > 0) {
@@ -143,8 +143,9 @@ class Family {
       read_reports();
       reap();
       end_the_still();
-      // Who tells its error has waited for the others before: one that stands still is not coming.
-      if (!end_at && !told_.empty()) end_at = Clock::now() + kGraceOfTold;
+      // A rank that reports its error has waited for the others, so one that still stands still is
+      // stuck.
+      if (!end_at && !reported_.empty()) end_at = Clock::now() + kGraceOfTold;
       if (!end_at && (interrupts_ > 0 || has_failed())) end_at = Clock::now() + kGrace;
       if (end_at && Clock::now() >= *end_at) send(SIGKILL);
     }
@@ -153,11 +154,11 @@ class Family {
   }
 
  private:
-  /// `meets`: the descriptor by which it meets the others, or -1.
+  /// `meets`: the descriptor of the rendezvous, or -1.
   Result<> start_one(const Spawned& spawned, int meets) {
     posix_spawn_file_actions_t actions;
     ::posix_spawn_file_actions_init(&actions);
-    // The same numbers, but open in the new process.
+    // The same descriptor numbers, without close-on-exec.
     for (const int fd : {spawned.report_fd, spawned.heartbeat_fd, meets})
       if (fd >= 0) ::posix_spawn_file_actions_adddup2(&actions, fd, fd);
     posix_spawnattr_t attributes;
@@ -185,7 +186,8 @@ class Family {
     for (ssize_t n = 0; (n = ::read(reports_.get(), part, sizeof part)) > 0;)
       text_.append(part, static_cast<std::size_t>(n));
     for (auto end = text_.find('\n'); end != std::string::npos; end = text_.find('\n')) {
-      if (auto told = parse_told(text_.substr(0, end))) told_.push_back(*std::move(told));
+      if (auto error = parse_reported_error(text_.substr(0, end)))
+        reported_.push_back(*std::move(error));
       text_.erase(0, end + 1);
     }
   }
@@ -199,13 +201,14 @@ class Family {
       }
   }
 
-  /// Kills ranks that are stopped: they cannot notice that their own deadline has passed.
+  /// Kills ranks that are stopped: they cannot notice that their deadline has passed.
   void end_the_still() {
-    pulses_.look();
+    heartbeats_.look();
     const std::chrono::duration<double> limit(std::max(spawning_.deadline_seconds, kLeastStill));
     for (std::size_t i = 0; i < children_.size(); ++i) {
       Child& c = children_[i];
-      if (!c.running || c.stood_still || !pulses_.silent_for(static_cast<int>(i), limit)) continue;
+      if (!c.running || c.stood_still || !heartbeats_.silent_for(static_cast<int>(i), limit))
+        continue;
       c.stood_still = true;
       kill_one(c);
     }
@@ -230,7 +233,7 @@ class Family {
               "{} stood still for {} s and had to be killed",
               list_ranks(static_cast<std::size_t>(spawning_.first) + children_.size(), still),
               std::max(spawning_.deadline_seconds, kLeastStill)));
-    if (!told_.empty()) return tl::unexpected(cause());
+    if (!reported_.empty()) return tl::unexpected(cause());
     for (std::size_t i = 0; i < children_.size(); ++i)
       if (children_[i].status != 0)
         return fail(Code::aborted,
@@ -246,11 +249,11 @@ class Family {
   /// Who was aborted only repeats the reason of another, and of those who waited in vain the first
   /// knows best for whom: it is the one that all others come to.
   Error cause() const {
-    const auto order = [](const Told& t) {
+    const auto order = [](const ReportedError& t) {
       if (t.error.code == Code::aborted) return std::pair(2, 0);
       return t.error.code == Code::deadline ? std::pair(1, t.index) : std::pair(0, 0);
     };
-    return std::ranges::min_element(told_, {}, order)->error;
+    return std::ranges::min_element(reported_, {}, order)->error;
   }
 
   void send(int signal) {
@@ -278,12 +281,12 @@ class Family {
 
   const Spawning& spawning_;
   HeldSignals signals_;
-  Heartbeats pulses_;
+  Heartbeats heartbeats_;
   FileDescriptor reports_;
   std::vector<Child> children_;
-  std::set<std::string> left_;  ///< names that a killed process may not have taken away.
+  std::set<std::string> left_;  ///< names that a killed process may not have removed.
   std::string text_;
-  std::vector<Told> told_;  ///< in the order in which it came.
+  std::vector<ReportedError> reported_;  ///< in the order of arrival.
   std::optional<int> first_killed_;
   bool killing_ = false;
   int interrupts_ = 0;
@@ -298,7 +301,7 @@ Result<int> spawn_ranks(const Spawning& spawning) {
     RESHARD_TRY(family.start());
     outcome = family.watch();
   }
-  // A rank 0 that was killed while it gathered could not take away what it wrote for the others.
+  // A rank 0 that was killed during the rendezvous could not remove its files.
   if (spawning.first == 0 && !spawning.rendezvous.empty()) {
     RendezvousOptions left;
     left.url = spawning.rendezvous;

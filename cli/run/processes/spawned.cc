@@ -50,7 +50,7 @@ std::string Spawned::environment_entry(int parent) const {
                      parent, rendezvous);
 }
 
-void tell_parent(const Spawned& spawned, const Error& error) {
+void report_to_parent(const Spawned& spawned, const Error& error) {
   std::string line =
       fmt::format("{}/{}/{}", spawned.index, static_cast<int>(error.code), error.message);
   for (char& c : line)
@@ -61,13 +61,13 @@ void tell_parent(const Spawned& spawned, const Error& error) {
   (void)!::write(spawned.report_fd, line.data(), line.size());
 }
 
-std::optional<Told> parse_told(const std::string& line) {
-  Told told;
+std::optional<ReportedError> parse_reported_error(const std::string& line) {
+  ReportedError reported;
   std::string_view rest = line;
   int code = 0;
-  if (!take_numbers(rest, {&told.index, &code})) return std::nullopt;
-  told.error = {static_cast<Code>(code), std::string(rest)};
-  return told;
+  if (!take_numbers(rest, {&reported.index, &code})) return std::nullopt;
+  reported.error = {static_cast<Code>(code), std::string(rest)};
+  return reported;
 }
 
 }  // namespace reshard::cli

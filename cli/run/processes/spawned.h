@@ -6,30 +6,30 @@
 
 #include "reshard/base/result.h"
 
-/// What passes between a program that started its ranks' processes (spawn.h) and these.
+/// Messages between a program that started its ranks' processes (spawn.h) and these processes.
 namespace reshard::cli {
 
-/// A process that --spawn started. Such a process does not outlive the one that started it.
+/// A process that --spawn started. It does not outlive its parent.
 struct Spawned {
   int index = 0, count = 1;  ///< among the processes of the program.
-  int report_fd = -1;        ///< where tell_parent() writes.
-  int heartbeat_fd = -1;     ///< where it shows that it lives (pulse.h).
-  std::string rendezvous;    ///< of the program's own making; empty where the user gave one.
+  int report_fd = -1;        ///< where report_to_parent() writes.
+  int heartbeat_fd = -1;     ///< of its heartbeat (heartbeat.h).
+  std::string rendezvous;    ///< made by the parent; empty if the user gave one.
 
-  /// What the environment says, if this is one; its pulse begins then.
+  /// Reads the environment; starts the heartbeat if this is such a process.
   static std::optional<Spawned> of_environment();
-  /// The same for the environment of a new process that `parent` starts: "NAME=value".
+  /// The entry "NAME=value" for the environment of a process that `parent` starts.
   std::string environment_entry(int parent) const;
 };
 
-/// Tells the parent why this process fails: it prints one line for all.
-void tell_parent(const Spawned& spawned, const Error& error);
+/// Reports this process's error to the parent, which prints one line for all.
+void report_to_parent(const Spawned& spawned, const Error& error);
 
-/// What tell_parent() wrote.
-struct Told {
+/// What report_to_parent() wrote.
+struct ReportedError {
   int index = 0;
   Error error;
 };
-std::optional<Told> parse_told(const std::string& line);
+std::optional<ReportedError> parse_reported_error(const std::string& line);
 
 }  // namespace reshard::cli

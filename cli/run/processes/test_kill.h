@@ -6,16 +6,16 @@
 
 namespace reshard::cli {
 
-/// For tests of what the others do when a rank dies: the environment's
-/// RESHARD_TEST_KILL="rank=R,at=POINT" makes rank R kill itself, as `kill -9` would.
+/// For tests of a dying rank: the environment's RESHARD_TEST_KILL="rank=R,at=POINT" makes rank R
+/// kill itself, as `kill -9` would.
 class TestKill {
  public:
   enum class Point { never, prepare, start, middle, check, commit, end, proof };
 
-  /// What the environment asks of this rank. Errors: not in that form.
+  /// Reads the environment for this rank. Errors: not in that form.
   static Result<TestKill> of_environment(Rank me);
 
-  /// Kills this process where that is what was asked for.
+  /// Kills this process if the environment asks for it at this point.
   void at(Point point) const;
   bool waits_for(Point point) const { return point_ == point; }
 

@@ -54,7 +54,7 @@ class Explainer {
       std::size_t end = i + 1;
       while (end < places.size() && places[end].slot == places[i].slot) ++end;
       const Slot& slot = layout_.slot(places[i].slot);
-      add(pattern, pattern_of(files_.held(places[i].slot, first_of(slot)).name),
+      add(pattern, pattern_of(files_.file_tensor(places[i].slot, first_of(slot)).name),
           how(id, places[i], static_cast<Index>(end - i)), places[i].slot);
       i = end;
     }
@@ -67,7 +67,7 @@ class Explainer {
       if (slot.value() >= 0) {
         const RankSet& ranks = layout_.rank_set(layout_.slot(slot).ranks);
         kind.ranks = ranks.size();
-        kind.shape = files_.held(slot, ranks.members().front()).shape;
+        kind.shape = files_.file_tensor(slot, ranks.members().front()).shape;
       }
       kinds_.push_back(std::move(kind));
     }

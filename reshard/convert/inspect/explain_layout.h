@@ -10,16 +10,16 @@
 
 namespace reshard {
 
-/// What a layout does to tensors of one kind: those that become the same part of local tensors of
-/// one pattern.
+/// How a layout stores tensors of one kind: those that become the same part of local tensors of one
+/// pattern.
 struct KindInLayout {
-  std::string pattern;  ///< of the canonical names; as TensorKind's.
+  std::string pattern;  ///< of the canonical names, as in TensorKind.
   std::string local;    ///< pattern of the local tensors' names; empty: no rank holds them.
   std::string
       how;     ///< "dim 0 over tp=4; in 8 pieces; beside 2 others; padded; as F32; negated_exp"
-  Dims shape;  ///< of a local tensor as it is held, on the first rank that holds it.
+  Dims shape;  ///< of a local tensor in memory, on the first rank that has it.
   Index count = 0;  ///< tensors.
-  Index ranks = 0;  ///< that hold (a part of) the first of them.
+  Index ranks = 0;  ///< that hold a part of the first of them.
 };
 
 /// In the order of the model's tensors. Cost: proportional to the tensors and their places.

@@ -9,7 +9,7 @@
 
 namespace reshard {
 
-/// Tensors of one dtype and shape whose names differ in numbers only.
+/// Tensors of one dtype and shape whose names differ only in numbers.
 struct TensorKind {
   std::string pattern;  ///< "model.layers.N.mlp.experts.N.up_proj.weight"
   DType dtype = DType::bf16;
@@ -17,8 +17,8 @@ struct TensorKind {
   Index count = 0, bytes = 0;
 };
 
-/// The name with each part between dots that is a number replaced by N, and the numbers of
-/// "weight7", "bias7" and "model1" (grouped experts, virtual stages).
+/// The name with every number between dots replaced by N, and those of "weight7", "bias7" and
+/// "model1" (grouped experts, virtual stages).
 std::string pattern_of(std::string_view name);
 
 /// The kinds of a model in the order of their first tensors.

@@ -94,7 +94,7 @@ Result<> CheckpointOutput::write_file(const OutputFile& file, const WriteFile& w
   return {};
 }
 
-/// No later run can go on with another input: its key is another one.
+/// A changed input changes the resume key, so no later run could use what is written.
 Result<> CheckpointOutput::check_inputs() {
   if (!inputs_) return {};
   auto same = inputs_();

@@ -11,8 +11,7 @@
 
 namespace reshard::output {
 
-/// A checkpoint folder that is being written, file by file; see OutputDir for what a failure
-/// leaves.
+/// Writes a checkpoint folder file by file. OutputDir says what a failure leaves behind.
 class CheckpointOutput {
  public:
   /// Writes the tensors of one file. `progress` takes the file's bytes and reports them as part of
@@ -20,29 +19,28 @@ class CheckpointOutput {
   using WriteFile = std::function<Result<>(const OutputFile& file, SafetensorsWriter& writer,
                                            const Progress& progress)>;
 
-  /// Whether what the files are made of is still what it was when the job's key was made.
+  /// Fails if an input changed since the resume key was computed.
   using CheckInputs = std::function<Result<>()>;
 
-  /// Errors: those of OutputDir::create; less free space on the disk than the unfinished files
-  /// need.
+  /// Errors: those of OutputDir::create(); less free disk space than the unfinished files need.
   static Result<CheckpointOutput> create(const std::string& target, const std::string& resume_key,
                                          OutputFiles files, ConvertHook hook,
                                          CheckInputs inputs = {});
 
   const OutputFiles& files() const { return files_; }
   OutputDir& folder() { return folder_; }
-  /// Files and their tensor bytes that an earlier run had finished.
+  /// Files that an earlier run had finished, and their tensor bytes.
   Index kept_files() const { return kept_files_; }
   Index kept_bytes() const { return kept_bytes_; }
 
-  /// Calls `write` for each file that is not finished, in order, and finishes it. An error says
-  /// what is kept; when inputs changed, that is the error, and nothing is.
+  /// Calls `write` for each unfinished file, in order, and finishes it. An error says what a later
+  /// run can resume from; if an input changed, that is the error, and nothing is kept.
   Result<> write(const Progress& progress, const WriteFile& write);
-  /// The error, and what a later run finds finished.
+  /// Appends to the error what a later run can resume from.
   Error with_what_is_kept(Error error) const;
 
-  /// Gives the folder its name; with `sync` only when all data is on the disk. Errors: those of
-  /// OutputDir::commit and of the inputs.
+  /// Gives the folder its name; with `sync`, once all data is on the disk. Errors: those of
+  /// OutputDir::commit(); an input that changed.
   Result<> commit(bool sync);
 
  private:

@@ -11,15 +11,15 @@
 
 namespace reshard::output {
 
-/// The fingerprint of a file's content, added up from pieces in any order and from any thread.
+/// The fingerprint of a file's content, summed over pieces in any order. Thread-safe.
 class FileFingerprint {
  public:
-  /// Of a file of so many bytes. @pre bytes >= 0
+  /// For a file of `bytes` bytes. @pre bytes >= 0
   explicit FileFingerprint(std::int64_t bytes);
 
-  /// Adds the bytes from `offset` on. @pre they lie in the file, and none was added before
+  /// Adds the bytes at `offset`. @pre they lie in the file, and none was added before
   void add(std::int64_t offset, std::span<const std::byte> piece);
-  /// One word, the same however the file was cut.
+  /// One word of text, independent of how the file was cut.
   std::string text() const;
 
  private:
@@ -28,7 +28,7 @@ class FileFingerprint {
   Fingerprint sum_;
 };
 
-/// The same of a whole file. Errors: those of MappedFile.
+/// The fingerprint of a whole file. Errors: those of MappedFile.
 Result<std::string> fingerprint_of_file(const std::string& path);
 
 }  // namespace reshard::output

@@ -27,7 +27,7 @@ InputFiles::InputFiles(const std::string& path) {
 }
 
 void InputFiles::note(const std::string& path) {
-  // One that is not there is missed, if it is needed, by whoever reads it.
+  // If a missing file is needed, its reader reports it.
   if (const auto stamp = FileStamp::of(path)) {
     outlast(*stamp);
     files_.push_back({path, *stamp});

@@ -11,20 +11,19 @@
 
 namespace reshard::output {
 
-/// The files that a conversion reads, as they were before it read them. What is written counts only
-/// while they are still the same.
+/// Stamps of the files that a conversion reads, taken before it reads them. The output is valid
+/// only if they still match.
 class InputFiles {
  public:
-  /// Notes the configs and indexes of the checkpoint at `path`, a folder or a file in one, as far
-  /// as they are there. To call before any of them is read.
+  /// Stamps the configs and indexes that exist for the checkpoint at `path`, a folder or a file in
+  /// one. Construct before any of them is read.
   explicit InputFiles(const std::string& path);
-  /// Notes the files that a layout names, relative to `folder`. To call before they are read.
+  /// Stamps the files that a layout names, relative to `folder`. Call before they are read.
   void add(const LayoutSpec& layout, const std::string& folder);
-  /// Notes the files of weights as they were when they were opened. @pre the checkpoint outlives
-  /// this object
+  /// Adds the files of weights, stamped when they were opened. Borrows the checkpoint.
   void add(const Checkpoint& checkpoint);
 
-  /// Names, sizes, times and identities, for the key of a job.
+  /// Adds names, sizes, times and inodes to the resume key of a job.
   void add_to(Digest& digest) const;
   /// Errors: those of MappedFile::unchanged() and check_unchanged().
   Result<> unchanged() const;

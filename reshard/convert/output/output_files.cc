@@ -12,8 +12,9 @@
 namespace reshard::output {
 namespace {
 
-/// True when the two ranks have the same local tensors with the same content.
-bool hold_the_same(const ModelLayout& layout, const std::vector<SlotId>& slots, Rank a, Rank b) {
+/// True if the two ranks have the same local tensors with the same content.
+bool have_same_content(const ModelLayout& layout, const std::vector<SlotId>& slots, Rank a,
+                       Rank b) {
   if (layout.slots_of(a) != layout.slots_of(b)) return false;
   const auto same_fragment = [](const Fragment& x, const Fragment& y) {
     return x.tensor == y.tensor && x.box == y.box && x.where == y.where;
@@ -27,7 +28,7 @@ bool hold_the_same(const ModelLayout& layout, const std::vector<SlotId>& slots, 
   return true;
 }
 
-/// Equal for ranks that hold the same.
+/// Equal for ranks with the same content.
 std::uint64_t content_digest(const ModelLayout& layout, const std::vector<SlotId>& slots, Rank r) {
   Digest d;
   for (SlotId slot : slots) {
@@ -40,8 +41,8 @@ std::uint64_t content_digest(const ModelLayout& layout, const std::vector<SlotId
   return d.value();
 }
 
-void add_slot(const SlotFiles& held, SlotId slot, OutputFile& file) {
-  const FileTensor t = held.held(slot, file.rank);
+void add_slot(const SlotFiles& slot_files, SlotId slot, OutputFile& file) {
+  const FileTensor t = slot_files.file_tensor(slot, file.rank);
   file.slots.push_back(slot);
   file.tensors.push_back({t.name, t.dtype, t.shape});
   file.tensor_bytes += volume(t.shape) * bits(t.dtype) / 8;
@@ -78,7 +79,7 @@ const StringMap& file_metadata() {
 Result<OutputFiles> hf_output_files(const LayoutSide& side, Index max_shard_bytes) {
   OutputFiles output;
   const ModelLayout& layout = *side.stored();
-  const SlotFiles held = RESHARD_TRY(SlotFiles::of(side));
+  const SlotFiles slot_files = RESHARD_TRY(SlotFiles::of(side));
   for (Rank r : layout.ranks().members()) {
     bool fresh = true;
     for (SlotId slot : layout.slots_of(r)) {
@@ -87,7 +88,7 @@ Result<OutputFiles> hf_output_files(const LayoutSide& side, Index max_shard_byte
                         output.files.back().tensor_bytes + bytes > max_shard_bytes;
       if (fresh || full) output.files.push_back({"", r, {}, {}, 0, 0});
       fresh = false;
-      add_slot(held, slot, output.files.back());
+      add_slot(slot_files, slot, output.files.back());
     }
   }
   const int count = static_cast<int>(output.files.size());
@@ -105,13 +106,13 @@ Result<OutputFiles> rank_output_files(const LayoutSide& side) {
   for (Rank r : layout.ranks().members()) {
     const auto slots = layout.slots_of(r);
     std::optional<std::size_t> shared;
-    const auto held = values.slots_of(r);
-    auto& alike = by_content[content_digest(values, held, r)];
-    for (std::size_t i : alike)
-      if (hold_the_same(values, held, output.files[i].rank, r)) shared = i;
+    const auto value_slots = values.slots_of(r);
+    auto& same_digest = by_content[content_digest(values, value_slots, r)];
+    for (std::size_t i : same_digest)
+      if (have_same_content(values, value_slots, output.files[i].rank, r)) shared = i;
     if (!shared) {
       shared = output.files.size();
-      alike.push_back(*shared);
+      same_digest.push_back(*shared);
       output.files.push_back({rank_file_name(r), r, {}, {}, 0, 0});
       for (SlotId slot : slots) add_slot(files, slot, output.files.back());
     }

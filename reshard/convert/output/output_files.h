@@ -10,7 +10,7 @@
 
 namespace reshard::output {
 
-/// One safetensors file to write: local tensors of one rank.
+/// One safetensors file to write; it holds local tensors of one rank.
 struct OutputFile {
   std::string name;
   Rank rank;
@@ -20,7 +20,7 @@ struct OutputFile {
   Index file_bytes = 0;             ///< with it.
 };
 
-/// The files that a layout is written to.
+/// The files of a layout.
 struct OutputFiles {
   std::vector<OutputFile> files;
   std::vector<std::string> of_rank;  ///< the file of each rank, from rank 0.
@@ -29,18 +29,18 @@ struct OutputFiles {
   Index tensor_bytes() const;
 };
 
-/// The mark that loaders of `transformers` want in each file.
+/// The metadata that loaders of `transformers` require in each file.
 const StringMap& file_metadata();
 
-/// A checkpoint as Hugging Face writes it: model.safetensors, or numbered files of at most
-/// `max_shard_bytes` of tensors (a larger tensor has a file of its own) that each hold tensors of
-/// one rank only; `max_shard_bytes` 0: one per rank. Ranks without tensors get no file.
+/// Files as Hugging Face names them: model.safetensors, or numbered files with at most
+/// `max_shard_bytes` of tensors each (a larger tensor has its own file), every file from one rank.
+/// `max_shard_bytes` 0: one file per rank. Ranks without tensors get no file.
 Result<OutputFiles> hf_output_files(const LayoutSide& side, Index max_shard_bytes);
 
-/// One file per rank; ranks that hold the same boxes in the same places share the first one's.
+/// One file per rank; ranks with identical local tensors share the file of the first.
 Result<OutputFiles> rank_output_files(const LayoutSide& side);
 
-/// The model.safetensors.index.json of the files. @pre more than one
+/// The text of model.safetensors.index.json. @pre more than one file
 std::string hf_index_of(const OutputFiles& files);
 
 }  // namespace reshard::output

@@ -23,8 +23,8 @@ struct Task {
   Index begin = 0, end = 0;
 };
 
-/// Whole rows of blocks of about so many elements each; a matrix whose scales need all of it at
-/// once stays whole.
+/// Splits into whole rows of blocks of about kElements elements. A matrix whose scales depend on
+/// all of it stays whole.
 std::vector<Task> tasks_of(const std::vector<QuantArea>& areas) {
   constexpr Index kElements = Index{1} << 20, kTileRows = 128;
   std::vector<Task> tasks;
@@ -104,7 +104,7 @@ class FileWriter {
     return index_of(stored) ? bytes_of_local(*target_.stored, file_.rank, stored) : 0;
   }
 
-  /// Options for a stream that makes so many bytes of the file, whatever it streams itself.
+  /// Options for a stream that accounts for `bytes` of the file, whatever it reads itself.
   StreamOptions options_for(Index bytes) {
     StreamOptions options = options_;
     const Index before = std::exchange(written_, written_ + bytes);
@@ -126,7 +126,7 @@ class FileWriter {
     return stored_.planner != nullptr && !parts.empty() && stored_.planner->moves(parts[0].tensor);
   }
 
-  /// What of a pair is in the file, as it is stored in the source.
+  /// Moves those slots of a pair that are in this file as the source stores them.
   Result<> move(const QuantisedLayout::Pair& pair) {
     std::vector<SlotId> slots;
     Index bytes = 0;
@@ -170,7 +170,7 @@ class FileWriter {
     return pair.factor.value() < 0 ? Result<>() : write(pair.factor, factor);
   }
 
-  /// Where the file has the slot: the next one may have it.
+  /// Does nothing if another file has the slot.
   Result<> write(SlotId slot, const Bytes& bytes) {
     const auto index = index_of(slot);
     return index ? writer_.write_at(*index, 0, bytes) : Result<>();
@@ -184,7 +184,7 @@ class FileWriter {
   const OutputFile& file_;
   SafetensorsWriter& writer_;
   const StreamOptions& options_;
-  Index written_ = 0;  ///< bytes of the file, those of the stream under way included.
+  Index written_ = 0;  ///< bytes of the file, including those of the current stream.
 };
 
 }  // namespace

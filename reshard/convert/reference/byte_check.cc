@@ -16,7 +16,7 @@
 namespace reshard {
 namespace {
 
-/// What local tensors may take together while they are made.
+/// Memory for the local tensors that are computed at a time.
 constexpr Index kMostBytes = Index{1} << 30;
 
 struct LocalCopy {
@@ -24,7 +24,7 @@ struct LocalCopy {
   SlotId slot;  ///< of values.
 };
 
-/// Calls visit(rank, slot of values, threads) for every local tensor, some at a time, as memory
+/// Calls visit(rank, slot of values, threads) for every local tensor, several at a time as memory
 /// allows.
 template <class Visit>
 Result<> for_each_local(ReferenceTensors& side, const RankBuffers& buffers, int threads,
@@ -39,7 +39,7 @@ Result<> for_each_local(ReferenceTensors& side, const RankBuffers& buffers, int 
       total += bytes;
       largest = std::max(largest, bytes);
     }
-  // Ranks that hold parts of the same tensors one after the other: what these are made of is kept.
+  // Ranks with parts of the same tensors come one after another, so that the cache serves them.
   std::ranges::stable_sort(locals, {}, [](const LocalCopy& l) { return l.slot; });
   const int outer = static_cast<int>(std::clamp<Index>(kMostBytes / largest, 1, threads));
   const int inner = std::max(1, threads / outer);
@@ -57,7 +57,7 @@ Result<> for_each_local(ReferenceTensors& side, const RankBuffers& buffers, int 
   return meter.finish();
 }
 
-/// Calls f(stored slot, its bytes) for each part of what is stored of a slot of values.
+/// Calls f(stored slot, its bytes) for each stored part of a slot of values.
 template <class F>
 void for_each_part(const ReferenceTensors& side, SlotId values_slot, const ReferenceTensor& local,
                    F&& f) {
@@ -76,7 +76,7 @@ struct Element {
 
 std::optional<Element> element_at(const ModelLayout& values, Rank r, SlotId slot, Index offset) {
   for (const Fragment& f : values.local(slot, r).fragments) {
-    // The widest steps first: a fragment is a box in a row-major local tensor.
+    // Largest stride first: a fragment is a box in a row-major local tensor.
     std::vector<int> dims(static_cast<std::size_t>(f.box.rank()));
     std::iota(dims.begin(), dims.end(), 0);
     std::ranges::stable_sort(dims,
@@ -102,8 +102,8 @@ std::string at_element(const ModelLayout& values, Rank r, SlotId slot, Index off
                      to_string(found->index));
 }
 
-/// The first element of the block whose scale is at an offset, in scales, of the local tensor of
-/// scales; none where it is padding of swizzled tiles.
+/// The first element of the block whose scale is at `offset`, in scales, of the local tensor of
+/// scales; none if that is padding of swizzled tiles.
 std::optional<Index> first_of_block(const QuantisedLayout& layout,
                                     const QuantisedLayout::Pair& pair, Rank r, Index offset) {
   constexpr Index kTileRows = 128, kTileCols = 4, kTile = kTileRows * kTileCols;
@@ -127,9 +127,9 @@ std::optional<Index> first_of_block(const QuantisedLayout& layout,
   return std::nullopt;
 }
 
-/// What the byte at an offset of a stored local tensor is part of.
-std::string place_of(const ReferenceTensors& side, Rank r, SlotId values_slot, SlotId stored,
-                     Index byte) {
+/// Describes what the byte at an offset of a stored local tensor belongs to.
+std::string describe_byte(const ReferenceTensors& side, Rank r, SlotId values_slot, SlotId stored,
+                          Index byte) {
   const ModelLayout& values = *side.side().values;
   const auto element = [&](SlotId slot) {
     return byte * 8 / bits(side.side().stored()->slot(slot).dtype);
@@ -156,7 +156,7 @@ Result<> compare(const ReferenceTensors& side, Rank r, SlotId values_slot, SlotI
   return fail(Code::corrupt,
               fmt::format("rank {}, local tensor '{}', {}: want byte {:#04x}, got {:#04x}",
                           r.value(), side.side().stored()->slot(stored).name,
-                          place_of(side, r, values_slot, stored, first),
+                          describe_byte(side, r, values_slot, stored, first),
                           std::to_integer<int>(want[static_cast<std::size_t>(first)]),
                           std::to_integer<int>(got[first])));
 }

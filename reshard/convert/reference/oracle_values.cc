@@ -52,10 +52,10 @@ Result<> for_each_fragment(const RankBuffers& buffers, int threads, const char* 
   return meter.finish();
 }
 
-/// Elements of a fragment whose values are converted at once.
+/// Elements converted at a time.
 constexpr Index kSlabElements = Index{1} << 20;
 
-/// Calls f for the parts of a fragment, cut along the first dimension into about kSlabElements.
+/// Calls f for parts of a fragment of about kSlabElements each, cut along the first dimension.
 template <class F>
 Result<> for_each_slab(const Fragment& fragment, F&& f) {
   const Box& box = fragment.box;
@@ -70,7 +70,7 @@ Result<> for_each_slab(const Fragment& fragment, F&& f) {
   return {};
 }
 
-/// The oracle's elements of a box, packed, after these conversions, of which the first is from the
+/// The oracle's elements of a box, packed, after these conversions; the first converts from the
 /// canonical form.
 Result<std::vector<std::byte>> values_of(const Oracle& oracle, const CanonicalTensor& t,
                                          const Box& box, std::initializer_list<Conversion> steps) {
@@ -89,7 +89,7 @@ Result<std::vector<std::byte>> values_of(const Oracle& oracle, const CanonicalTe
   return values;
 }
 
-/// The oracle's elements of a fragment after these conversions, to where they belong.
+/// Writes the oracle's elements of a fragment after these conversions.
 Result<> fill_fragment(const Oracle& oracle, const Fragment& f, const CanonicalTensor& t,
                        std::initializer_list<Conversion> steps, std::byte* data) {
   if (std::none_of(steps.begin(), steps.end(), [](const Conversion& c) { return c.converts(); }))
@@ -104,7 +104,7 @@ Result<> fill_fragment(const Oracle& oracle, const Fragment& f, const CanonicalT
   });
 }
 
-/// The first element of a part that is not as the packed values say.
+/// Fails if an element of the slab differs from the packed values `want`.
 Result<> compare(const Fragment& slab, const CanonicalTensor& t, DType stored,
                  const std::vector<std::byte>& want, const std::byte* data) {
   const StridedCopy copy = RESHARD_TRY(

@@ -46,7 +46,7 @@ Index cache_bytes(const ReferenceJob& job) {
 
 }  // namespace
 
-/// A checkpoint to read from. Does not move: readers refer to it.
+/// The checkpoint to read from. Must not move: readers refer to it.
 struct ReferenceSides::Files {
   LayoutSide own;
   CheckpointSource source;
@@ -85,7 +85,7 @@ Result<ReferenceSides> ReferenceSides::of(const ReferenceJob& job) {
   if (sides.files_ && from.quantised && moves_as_stored(sides.files_->own, from))
     RESHARD_TRY(sides.source_->take_as_stored(sides.files_->own.stored(), sides.files_->stored(),
                                               std::vector<bool>(tensors, true)));
-  // From a plain source the oracle says itself what every element is, without a plan.
+  // The oracle gives every element of a plain source directly, without a plan.
   const bool direct = !job.model.weights && !from.quantised;
   if (direct)
     values = std::make_shared<OracleReferenceValues>(job.seed, forms_of(*from.values));

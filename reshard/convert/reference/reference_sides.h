@@ -9,13 +9,14 @@
 
 namespace reshard {
 
-/// A refit between two layouts whose reference is wanted. Model and pair are borrowed.
+/// The refit whose reference tensors are wanted. Borrows model and pair.
 struct ReferenceJob {
   const Model& model;
   const LayoutPair& pair;
-  std::uint64_t seed = 0;  ///< of the oracle's values where the model has no weights.
-  ConversionSide convert = ConversionSide::receiver;  ///< as the session converts.
-  Index processes = 1;  ///< of this host that make references at the same time, each with a cache.
+  std::uint64_t seed = 0;  ///< of the oracle's values if the model has no weights.
+  ConversionSide convert = ConversionSide::receiver;  ///< as in the session.
+  Index processes =
+      1;  ///< on this host that compute references at the same time, each with its own cache.
 };
 
 /// The reference tensors of both sides of a refit that quantises: computed from the model's weights

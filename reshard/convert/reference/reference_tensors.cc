@@ -34,7 +34,7 @@ std::vector<std::byte> zeros(const ModelLayout& layout, Rank r, SlotId slot) {
 }  // namespace
 
 struct ReferenceTensors::Entry {
-  std::once_flag made;
+  std::once_flag once;
   std::optional<Error> error;
   std::shared_ptr<const ReferenceTensor> local;
 };
@@ -78,7 +78,8 @@ SlotId ReferenceTensors::plain_slot(SlotId values_slot) const {
 }
 
 template <class Make>
-Result<std::shared_ptr<const ReferenceTensor>> ReferenceTensors::kept(const Key& key, Make&& make) {
+Result<std::shared_ptr<const ReferenceTensor>> ReferenceTensors::cached(const Key& key,
+                                                                        Make&& make) {
   std::shared_ptr<Entry> entry;
   {
     const std::lock_guard lock(mutex_);
@@ -86,7 +87,7 @@ Result<std::shared_ptr<const ReferenceTensor>> ReferenceTensors::kept(const Key&
     if (!known) known = std::make_shared<Entry>();
     entry = known;
   }
-  std::call_once(entry->made, [&] {
+  std::call_once(entry->once, [&] {
     auto local = make();
     if (!local) {
       entry->error = std::move(local).error();
@@ -109,7 +110,7 @@ Result<std::shared_ptr<const ReferenceTensor>> ReferenceTensors::kept(const Key&
 
 Result<std::shared_ptr<const ReferenceTensor>> ReferenceTensors::make(Rank r, SlotId values_slot,
                                                                       int threads) {
-  return kept({r, values_slot, false}, [&] { return made(r, values_slot, threads); });
+  return cached({r, values_slot, false}, [&] { return compute(r, values_slot, threads); });
 }
 
 Result<std::shared_ptr<const ReferenceTensor>> ReferenceTensors::make_values(Rank r,
@@ -117,37 +118,38 @@ Result<std::shared_ptr<const ReferenceTensor>> ReferenceTensors::make_values(Ran
                                                                              int threads) {
   const Pair* const pair = pair_of(values_slot);
   if (pair == nullptr) return make(r, values_slot, threads);
-  return kept({r, values_slot, true}, [&] { return dequantised(r, *pair, threads); });
+  return cached({r, values_slot, true}, [&] { return dequantise_tensor(r, *pair, threads); });
 }
 
-Result<ReferenceTensor> ReferenceTensors::made(Rank r, SlotId slot, int threads) {
-  if (const Pair* const pair = pair_of(slot); pair != nullptr) return quantised(r, *pair, threads);
+Result<ReferenceTensor> ReferenceTensors::compute(Rank r, SlotId slot, int threads) {
+  if (const Pair* const pair = pair_of(slot); pair != nullptr)
+    return quantise_tensor(r, *pair, threads);
   ReferenceTensor local;
   local.data = zeros(*side_.values, r, slot);
   RESHARD_TRY(values_->write(side_.values, r, slot, local.data, threads));
   return local;
 }
 
-ReferenceTensor ReferenceTensors::room_for(Rank r, const Pair& pair) const {
+ReferenceTensor ReferenceTensors::allocate(Rank r, const Pair& pair) const {
   const ModelLayout& stored = *side_.quantised->stored;
   ReferenceTensor local{zeros(stored, r, pair.data), zeros(stored, r, pair.scales), {}};
   if (pair.factor.value() >= 0) local.factor = zeros(stored, r, pair.factor);
   return local;
 }
 
-Result<ReferenceTensor> ReferenceTensors::quantised(Rank r, const Pair& pair, int threads) {
+Result<ReferenceTensor> ReferenceTensors::quantise_tensor(Rank r, const Pair& pair, int threads) {
   bool as_stored = stored_plan_ != nullptr;
   for (const Section& section : side_.values->slot(pair.values).sections)
     for (const PlacedBox& part : section.parts)
       as_stored = as_stored && moved_as_stored_[part.tensor.index()];
-  if (as_stored) return streamed(*stored_plan_, stored_from_, r, pair, threads);
+  if (as_stored) return stream_tensor(*stored_plan_, stored_from_, r, pair, threads);
   if (!pair.whole) {
     ReferenceTensors* const whole = RESHARD_TRY(whole_side());
-    return streamed(*whole_plan_, whole->stored_reader(), r, pair, threads);
+    return stream_tensor(*whole_plan_, whole->stored_reader(), r, pair, threads);
   }
   auto values = zeros(*side_.values, r, pair.values);
   RESHARD_TRY(values_->write(side_.values, r, pair.values, values, threads));
-  ReferenceTensor local = room_for(r, pair);
+  ReferenceTensor local = allocate(r, pair);
   const auto areas = RESHARD_TRY(areas_of(*side_.quantised, pair, r,
                                           {values.data(), local.data.data(), local.scales.data(),
                                            local.factor.empty() ? nullptr : local.factor.data()}));
@@ -155,10 +157,10 @@ Result<ReferenceTensor> ReferenceTensors::quantised(Rank r, const Pair& pair, in
   return local;
 }
 
-Result<ReferenceTensor> ReferenceTensors::streamed(const Planner& planner,
-                                                   const StreamSource& source, Rank r,
-                                                   const Pair& pair, int threads) {
-  ReferenceTensor local = room_for(r, pair);
+Result<ReferenceTensor> ReferenceTensors::stream_tensor(const Planner& planner,
+                                                        const StreamSource& source, Rank r,
+                                                        const Pair& pair, int threads) {
+  ReferenceTensor local = allocate(r, pair);
   RESHARD_TRY(stream_into(planner, source, r, pair.data, local.data, threads));
   RESHARD_TRY(stream_into(planner, source, r, pair.scales, local.scales, threads));
   if (pair.factor.value() >= 0)
@@ -166,7 +168,7 @@ Result<ReferenceTensor> ReferenceTensors::streamed(const Planner& planner,
   return local;
 }
 
-Result<ReferenceTensor> ReferenceTensors::dequantised(Rank r, const Pair& pair, int threads) {
+Result<ReferenceTensor> ReferenceTensors::dequantise_tensor(Rank r, const Pair& pair, int threads) {
   const auto stored = RESHARD_TRY(make(r, pair.values, threads));
   ReferenceTensor values;
   values.data = zeros(*side_.values, r, pair.values);

@@ -14,41 +14,40 @@
 
 namespace reshard {
 
-/// What is stored of one slot of plain values on a rank.
+/// The stored form of one slot of plain values on a rank.
 struct ReferenceTensor {
-  std::vector<std::byte> data;            ///< or the plain values, where they are stored so.
-  std::vector<std::byte> scales, factor;  ///< empty where there are none.
+  std::vector<std::byte> data;            ///< or the plain values, if stored plain.
+  std::vector<std::byte> scales, factor;  ///< empty if there are none.
 };
 
-/// The local tensors of a side, plain or quantised, made one at a time from plain values that come
-/// from anywhere: to fill memory with, and to compare memory with. Nothing of a session is used.
-/// From any thread.
+/// The local tensors of a side, plain or quantised, computed one at a time from given plain values,
+/// without a session: to fill memory with, and to compare memory with. Thread-safe.
 class ReferenceTensors {
  public:
-  /// `whole`: a layout in which every tensor is whole on a rank; blocks that the side's shards cut
-  /// are made there. What was made last is kept, up to `cache_bytes`.
+  /// `whole`: a layout in which some rank holds each tensor whole; blocks that the side's shards
+  /// cut are computed there. The most recent tensors are kept, up to `cache_bytes`.
   ReferenceTensors(LayoutSide side, std::shared_ptr<ReferenceValues> values,
                    std::shared_ptr<const ModelLayout> whole, Index cache_bytes = Index{256} << 20);
 
-  /// From now on pairs whose tensors `moved` says (by TensorId) get data and scales as they are,
-  /// from local tensors of `from` that `stored` gives. Errors: those of Planner::make().
+  /// Takes data and scales of pairs whose tensors are in `moved`, by TensorId, as they are from
+  /// local tensors of `from`, which `stored` reads. Errors: those of Planner::make().
   Result<> take_as_stored(const std::shared_ptr<const ModelLayout>& from, StreamSource stored,
                           std::vector<bool> moved);
 
   const LayoutSide& side() const { return side_; }
-  /// What is stored of a slot of side().values. Errors: of the values; a format that its shape does
-  /// not allow.
+  /// The stored form of a slot of side().values. Errors: those of the values; a format that its
+  /// shape does not allow.
   Result<std::shared_ptr<const ReferenceTensor>> make(Rank r, SlotId values_slot, int threads);
-  /// Plain values, dequantised where they are stored quantised.
+  /// Its plain values, dequantised if stored quantised.
   Result<std::shared_ptr<const ReferenceTensor>> make_values(Rank r, SlotId values_slot,
                                                              int threads);
-  /// Sources of side().values and of side().stored().
+  /// Readers of side().values and of side().stored(); they refer to this object.
   StreamSource values_reader();
   StreamSource stored_reader();
 
-  /// The pair of a slot of side().values; null where it is stored plain.
+  /// The pair of a slot of side().values; null if stored plain.
   const QuantisedLayout::Pair* pair_of(SlotId values_slot) const;
-  /// The slot of side().stored() of one that is stored plain.
+  /// The slot of side().stored() that stores a slot of side().values plain.
   SlotId plain_slot(SlotId values_slot) const;
 
  private:
@@ -61,14 +60,14 @@ class ReferenceTensors {
   };
   using Pair = QuantisedLayout::Pair;
   template <class Make>
-  Result<std::shared_ptr<const ReferenceTensor>> kept(const Key& key, Make&& make);
-  Result<ReferenceTensor> made(Rank r, SlotId slot, int threads);
-  Result<ReferenceTensor> quantised(Rank r, const Pair& pair, int threads);
-  Result<ReferenceTensor> streamed(const Planner& planner, const StreamSource& stored, Rank r,
-                                   const Pair& pair, int threads);
-  Result<ReferenceTensor> dequantised(Rank r, const Pair& pair, int threads);
+  Result<std::shared_ptr<const ReferenceTensor>> cached(const Key& key, Make&& make);
+  Result<ReferenceTensor> compute(Rank r, SlotId slot, int threads);
+  Result<ReferenceTensor> quantise_tensor(Rank r, const Pair& pair, int threads);
+  Result<ReferenceTensor> stream_tensor(const Planner& planner, const StreamSource& stored, Rank r,
+                                        const Pair& pair, int threads);
+  Result<ReferenceTensor> dequantise_tensor(Rank r, const Pair& pair, int threads);
   Result<ReferenceTensors*> whole_side();
-  ReferenceTensor room_for(Rank r, const Pair& pair) const;
+  ReferenceTensor allocate(Rank r, const Pair& pair) const;
 
   LayoutSide side_;
   std::shared_ptr<ReferenceValues> values_;

@@ -12,8 +12,7 @@
 
 namespace reshard {
 
-/// Plain values of local tensors of any layout of one model, made when they are asked for. From any
-/// thread.
+/// Computes plain values of local tensors of any layout of one model. Thread-safe.
 class ReferenceValues {
  public:
   virtual ~ReferenceValues() = default;
@@ -21,16 +20,17 @@ class ReferenceValues {
   ReferenceValues(const ReferenceValues&) = delete;
   ReferenceValues& operator=(const ReferenceValues&) = delete;
 
-  /// Writes the canonical elements of a local tensor, in the form in which its layout stores them,
-  /// with so many threads. @pre `to` has the local tensor's size, and zeros
+  /// Writes the canonical elements of a local tensor, in the form in which its layout stores them.
+  /// @pre `to` has the local tensor's size and is zero
   virtual Result<> write(const std::shared_ptr<const ModelLayout>& layout, Rank r, SlotId slot,
                          std::span<std::byte> to, int threads) = 0;
 };
 
-/// What the oracle says, finite values: they are to be quantised.
+/// The oracle's finite values, which can be quantised.
 class OracleReferenceValues final : public ReferenceValues {
  public:
-  /// `via`: how a source stores what it hands on, by TensorId; empty: nothing lies between.
+  /// `via`, by TensorId: the forms in which a source stores the values that it passes on; empty: no
+  /// source between.
   explicit OracleReferenceValues(std::uint64_t seed, std::vector<StoredForm> via = {})
       : seed_(seed), via_(std::move(via)) {}
   Result<> write(const std::shared_ptr<const ModelLayout>& layout, Rank r, SlotId slot,
@@ -41,10 +41,10 @@ class OracleReferenceValues final : public ReferenceValues {
   std::vector<StoredForm> via_;
 };
 
-/// What a source would hand on, as a plan says.
+/// The values that a source passes on by a plan.
 class StreamedReferenceValues final : public ReferenceValues {
  public:
-  /// `source` gives the local tensors of `from`.
+  /// `source` reads the local tensors of `from`.
   StreamedReferenceValues(std::shared_ptr<const ModelLayout> from, StreamSource source)
       : from_(std::move(from)), source_(std::move(source)) {}
   /// Errors: those of Planner::make() and stream_rank().
@@ -60,7 +60,7 @@ class StreamedReferenceValues final : public ReferenceValues {
   std::map<const ModelLayout*, std::shared_ptr<const Planner>> planners_;
 };
 
-/// The plan of what both layouts hold. Errors: those of Planner::make().
+/// The plan of the tensors that both layouts hold. Errors: those of Planner::make().
 Result<std::shared_ptr<const Planner>> plan_of_both(std::shared_ptr<const ModelLayout> from,
                                                     std::shared_ptr<const ModelLayout> to);
 

@@ -20,7 +20,7 @@ std::string what_differs(const ModelFingerprints::Tensor& source,
   return fmt::format("source {}, target {}", to_string(source.print), to_string(target.print));
 }
 
-/// By TensorId: whether the plan moves it, or was told to ignore it.
+/// By TensorId: whether both sides hold the tensor.
 std::vector<bool> moved_tensors(const ModelLayout& source, const ModelLayout& target) {
   std::vector<bool> moved;
   for (Index i = 0; i < target.model().size(); ++i) {
@@ -30,7 +30,7 @@ std::vector<bool> moved_tensors(const ModelLayout& source, const ModelLayout& ta
   return moved;
 }
 
-/// What is wrong with the first tensor that is, or empty.
+/// Describes the first tensor that differs; empty if none does.
 std::string first_difference(const ModelSpec& model, const std::vector<bool>& moved,
                              const ModelFingerprints& before, const ModelFingerprints& after) {
   for (std::size_t i = 0; i < moved.size(); ++i) {
@@ -44,7 +44,7 @@ std::string first_difference(const ModelSpec& model, const std::vector<bool>& mo
 /// Enough for one line.
 constexpr std::size_t kMostVerdictBytes = 1024;
 
-/// The first rank's text that is not empty.
+/// The lowest rank's text that is not empty.
 Result<std::string> first_verdict(std::string mine, ControlPlane& control, Deadline deadline) {
   mine.resize(std::min(mine.size(), kMostVerdictBytes));
   const auto all = RESHARD_TRY(control.all_gather(std::as_bytes(std::span(mine)), deadline));

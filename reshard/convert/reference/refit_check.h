@@ -12,29 +12,29 @@
 
 namespace reshard {
 
-/// Proves a refit: sources and destinations of every tensor that both sides hold have the same
-/// fingerprint, replicas agree, and where the sources were filled from the oracle of a seed every
-/// destination element is compared with it. Errors name the first tensor that is wrong.
+/// Verifies a refit: every tensor that both sides hold has the same fingerprint on both, and
+/// replicas agree. With `oracle_seed`, from which the sources were filled, every destination
+/// element is compared with the oracle too. Errors name the first tensor that is wrong.
 Result<> check_refit(const RankBuffers& source, const RankBuffers& target,
                      std::optional<std::uint64_t> oracle_seed, int threads,
                      const Progress& progress);
 
-/// The same where every rank has only its own memory: `source` and `target` are null or hold this
-/// rank alone. Collective; empty, or what is wrong, the same text on every rank. Errors end the
-/// group: a rank could not take part.
+/// The same if every rank has only its own memory: `source` and `target` are null or hold this rank
+/// alone. Collective. Returns what is wrong, identical on all ranks, or empty. An error, which
+/// aborts the group, means that a rank could not take part.
 Result<std::string> check_rank_refit(const Planner& planner, const RankBuffers* source,
                                      const RankBuffers* target,
                                      std::optional<std::uint64_t> oracle_seed, Transport& transport,
                                      ControlPlane& control, const FingerprintOptions& options);
 
-/// Proves a refit that quantises: compares every byte of the target's ranks in `target` with what
-/// quantising (or dequantising) the source's values gives. Errors: `corrupt` names tensor and
-/// element; those of making the values; cancelled.
+/// Verifies a refit that quantises: compares every byte of the ranks in `target` with the source's
+/// values, quantised or dequantised without a session. Errors: `corrupt` names tensor and element;
+/// those of computing the values; cancelled. @pre job.pair.quantises()
 Result<> check_quantised_refit(const ReferenceJob& job, const RankBuffers& target, int threads,
                                const Progress& progress);
 
-/// Collective. What was wrong on the lowest rank where anything was, or empty. Errors: other ones
-/// than `corrupt`, at once; the group's.
+/// Collective. The `corrupt` error of the lowest rank that has one, or empty. Errors: any other
+/// error of this rank, at once; those of the group.
 Result<std::string> agree_on_verdict(Result<> mine, ControlPlane& control, Deadline deadline);
 
 }  // namespace reshard

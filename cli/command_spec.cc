@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/command_spec.h"
+
+#include <fmt/format.h>
+
+#include "reshard/base/number_text.h"
+#include "reshard/io/make_layout.h"
+#include "reshard/model/name_pattern.h"
+
+namespace reshard::cli {
+namespace {
+
+constexpr int kMaxThreads = 1024;
+
+}  // namespace
+
+Result<> refuse(const std::string& option, const std::string& why) {
+  return fail(Code::invalid_argument, fmt::format("{}: {}", option, why));
+}
+
+Option& OptionList::value(std::string name, std::string type, std::string help,
+                          std::function<Result<>(const std::string&)> set) {
+  Option option{.name = std::move(name),
+                .type = std::move(type),
+                .help = std::move(help),
+                .set = std::move(set)};
+  return options_.emplace_back(std::move(option));
+}
+
+Option& OptionList::flag(std::string name, bool& to, std::string help) {
+  Option& option = value(std::move(name), "", std::move(help), {});
+  option.raise = [&to] { to = true; };
+  return option;
+}
+
+Option& OptionList::text(std::string name, std::string& to, std::string type, std::string help) {
+  return value(std::move(name), std::move(type), std::move(help),
+               [&to](const std::string& s) -> Result<> { return to = s, Result<>(); });
+}
+
+Option& OptionList::bytes(std::string name, Index& to, std::string help) {
+  return value(std::move(name), "BYTES", std::move(help), [&to](const std::string& s) -> Result<> {
+    to = RESHARD_TRY(parse_bytes(s));
+    return {};
+  });
+}
+
+Option& OptionList::layout(std::string name, std::string& to, std::string help) {
+  return value(std::move(name), "L", std::move(help), [&to](const std::string& s) -> Result<> {
+    RESHARD_TRY(read_layout_text(s));
+    to = s;
+    return {};
+  });
+}
+
+Option& OptionList::layouts(std::string name, std::vector<std::string>& to, std::string help) {
+  Option& option =
+      value(std::move(name), "L", std::move(help), [&to](const std::string& s) -> Result<> {
+        RESHARD_TRY(read_layout_text(s));
+        to.push_back(s);
+        return {};
+      });
+  option.repeats = 1;
+  return option;
+}
+
+Option& OptionList::threads(int& to) {
+  return number<int>("--threads", to, 1, kMaxThreads, "number of threads; default: one per core");
+}
+
+Option& OptionList::ignore(std::set<std::string>& to, int repeats, std::string help) {
+  Option& option =
+      value("--ignore", "PATTERN", std::move(help), [&to](const std::string& s) -> Result<> {
+        RESHARD_TRY(check_tensor_name(s));
+        to.insert(s);
+        return {};
+      });
+  option.repeats = repeats;
+  return option;
+}
+
+tl::unexpected<Error> OptionList::not_a_number(const std::string& text, const std::string& least,
+                                               const std::string& most) {
+  return tl::unexpected(
+      Error{Code::invalid_argument,
+            fmt::format("'{}' must be a whole number from {} to {}", text, least, most)});
+}
+
+Result<> OptionList::not_one_of(const std::string& text, const std::vector<std::string>& words) {
+  std::string known;
+  for (std::size_t i = 0; i < words.size(); ++i)
+    known += (i == 0 ? "" : i + 1 == words.size() ? " or " : ", ") + words[i];
+  return fail(Code::invalid_argument, fmt::format("'{}' must be {}", text, known));
+}
+
+}  // namespace reshard::cli

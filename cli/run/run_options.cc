@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <charconv>
+#include <memory>
+
+#include "cli/command_spec.h"
+
+namespace reshard::cli {
+namespace {
+
+constexpr const char* kProcesses = "Over processes";
+
+/// "4-7" or "4".
+Result<RunArguments::Ranks> parse_ranks(const std::string& text) {
+  const int most = static_cast<int>(kMaxRank);
+  const auto dash = text.find('-', 1);
+  const int first = RESHARD_TRY(OptionList::parse_number(text.substr(0, dash), 0, most));
+  if (dash == std::string::npos) return RunArguments::Ranks{first, first};
+  const int last = RESHARD_TRY(OptionList::parse_number(text.substr(dash + 1), first, most));
+  return RunArguments::Ranks{first, last};
+}
+
+Result<double> parse_seconds(const std::string& text) {
+  constexpr double kLeast = 0.001, kMost = 1e6;
+  double value = 0;
+  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error == std::errc() && stop == text.data() + text.size() && value >= kLeast &&
+      value <= kMost)
+    return value;
+  return fail(Code::invalid_argument,
+              fmt::format("'{}' must be a number of seconds from 0.001 to 1000000", text));
+}
+
+Result<> check_transport(const std::string& text) {
+  if (text == "nccl" || text == "nvshmem")
+    return fail(Code::invalid_argument,
+                fmt::format("{} carries the memory of GPUs, and the weights of run are in host "
+                            "memory; give shm, mpi, gloo or ucx",
+                            text));
+  for (const char* known : {"inproc", "shm", "mpi", "gloo", "ucx"})
+    if (text == known) return {};
+  return fail(Code::invalid_argument,
+              fmt::format("'{}' must be inproc, shm, mpi, gloo or ucx", text));
+}
+
+void add_session(OptionList& options, RunArguments& a) {
+  options.choice<ConversionSide>(
+      "--convert", a.convert,
+      {{"receiver", ConversionSide::receiver}, {"sender", ConversionSide::sender}},
+      "the side that quantises and dequantises: receiver, or sender where it can; default "
+      "receiver");
+  options.choice<Buffering>("--buffering", a.buffering,
+                            {{"in-place", Buffering::in_place}, {"doubled", Buffering::doubled}},
+                            "in-place: overwrite targets, which are torn meanwhile; doubled: write "
+                            "a second copy, then swap; default in-place");
+  options.flag("--check-fingerprints", a.check_fingerprints,
+               "compare fingerprints before each version is committed");
+  options.flag("--prove", a.check_fingerprints, "").hidden();
+}
+
+void add_processes(OptionList& options, RunArguments& a) {
+  options
+      .value("--transport", "T",
+             "inproc: all ranks in this process; shm, mpi, gloo, ucx: one process per rank; "
+             "default inproc",
+             [&a](const std::string& text) -> Result<> {
+               RESHARD_TRY(check_transport(text));
+               a.transport = text;
+               return {};
+             })
+      .under(kProcesses);
+  options
+      .flag("--spawn", a.spawn,
+            "start the processes; otherwise mpirun, srun or torchrun starts them")
+      .under(kProcesses);
+  options.text("--interface", a.interface, "IF", "network interface or address to use")
+      .under(kProcesses);
+  options
+      .value("--deadline", "S",
+             "seconds for joining, for each refit and for verification; default 60",
+             [&a](const std::string& text) -> Result<> {
+               a.deadline_seconds = RESHARD_TRY(parse_seconds(text));
+               return {};
+             })
+      .under(kProcesses);
+  options
+      .text("--rendezvous", a.rendezvous, "URL",
+            "where processes find each other: tcp://HOST:PORT of rank 0, or file:///FOLDER")
+      .under(kProcesses);
+  options
+      .value("--ranks", "R", "ranks of this program's processes: FIRST-LAST",
+             [&a](const std::string& text) -> Result<> {
+               a.ranks = RESHARD_TRY(parse_ranks(text));
+               return {};
+             })
+      .needs("--rendezvous")
+      .under(kProcesses);
+  options
+      .choice<RunArguments::Role>(
+          "--role", a.role,
+          {{"source", RunArguments::Role::source}, {"target", RunArguments::Role::target}},
+          "of two programs, this one has the ranks of --from (source) or --to (target)")
+      .needs("--rendezvous")
+      .needs("--ranks")
+      .under(kProcesses);
+  options
+      .text("--secret-file", a.secret_file, "FILE",
+            "file with the secret that all processes share; readable by its owner only")
+      .needs("--rendezvous")
+      .under(kProcesses);
+  options
+      .text("--job", a.job, "NAME",
+            "name of the group, if several share a rendezvous; default reshard")
+      .needs("--rendezvous")
+      .under(kProcesses);
+}
+
+Result<> check_options(const RunArguments& a, const std::set<std::string>& given) {
+  if (!a.in_processes()) {
+    for (const char* name : {"--spawn", "--interface", "--deadline", "--rendezvous"})
+      if (given.contains(name))
+        return refuse(name,
+                      "the ranks of --transport inproc are in this process; give another one");
+    return {};
+  }
+  if (a.spawn && a.transport == "mpi")
+    return refuse("--spawn", "processes of MPI are started by mpirun or srun, not here");
+  if (a.rendezvous.empty()) return {};
+  const bool tcp = a.rendezvous.starts_with("tcp://");
+  if (!tcp && !a.rendezvous.starts_with("file:///"))
+    return refuse("--rendezvous",
+                  fmt::format("'{}' must be tcp://HOST:PORT or file:///FOLDER", a.rendezvous));
+  if (tcp && a.secret_file.empty())
+    return refuse("--rendezvous", "tcp:// needs --secret-file, so that nobody else joins");
+  return {};
+}
+
+}  // namespace
+
+CommandSpec run_spec() {
+  CommandSpec spec{"run", "--model M --from L --to L [OPTIONS]",
+                   "runs a refit on real memory, in this process or over several"};
+  const auto a = std::make_shared<RunArguments>();
+  OptionList& options = spec.options;
+  add_what_moves(options, *a);
+  options.number<Index>("--repeat", a->repeat, 1, 1'000'000,
+                        "number of refits, as versions 1, 2, ...; default 3");
+  options.flag("--verify", a->verify, "verify every byte afterwards");
+  options.flag("--json", a->json, "print one JSON object");
+  options.choice<RefitPath>("--path", a->path,
+                            {{"auto", RefitPath::automatic},
+                             {"direct", RefitPath::direct},
+                             {"message", RefitPath::message}},
+                            "direct: copy from the source's memory; message: send packed messages; "
+                            "auto: direct if every rank can; default auto");
+  options.bytes("--staging-bytes", a->staging_bytes,
+                "memory of each rank for messages and conversions; default 64MiB");
+  add_session(options, *a);
+  options.number<std::uint64_t>("--seed", a->seed, 0, ~std::uint64_t{0},
+                                "seed of the values if M is a config; default 0");
+  options.threads(a->threads);
+  add_processes(options, *a);
+  spec.command = [a] { return *a; };
+  spec.check = [a](const std::set<std::string>& given) { return check_options(*a, given); };
+  return spec;
+}
+
+}  // namespace reshard::cli
