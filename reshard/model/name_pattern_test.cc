@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: patterns match what their definition says, and no pattern or name takes long.
+// Protects: patterns match as defined, and no pattern or name takes long.
 #include "reshard/model/name_pattern.h"
 
 #include <gmock/gmock.h>

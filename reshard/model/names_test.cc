@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: a decoder inside a larger model is found under whatever prefix its checkpoint gives it.
+// Protects: a decoder inside a larger model is found under any prefix of its checkpoint.
 #include "reshard/model/names.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects law 4: the busiest sender carries no more than the optimum for the given replicas.
+// Protects law 4: the load of the busiest sender is optimal for the given replicas.
 #include "reshard/plan/balance.h"
 
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a rank pays for planning from gathered metadata: Qwen3-235B-A22B, 1024 ranks that train and
-// the same ranks that generate.
+// The cost of planning from gathered metadata on one rank: Qwen3-235B-A22B, with 1024 ranks that
+// train and generate.
 #include <benchmark/benchmark.h>
 
 #include "reshard/model/configs_testutil.h"

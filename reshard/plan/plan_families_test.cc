@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: plans of real shapes between the frameworks' layouts are right, and their busiest
-// sender is at the optimum, also where today's planners leave most senders idle.
+// Protects: plans of real shapes between the layouts of frameworks are correct, and the load of
+// their busiest sender is optimal, also where current planners leave most senders idle.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

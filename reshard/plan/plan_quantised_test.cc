@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Protects: plans between quantised layouts deliver data and scales, each once, from ranks that
-// hold them, where shards cut blocks too.
+// hold them, also where shards cut blocks.
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: planning for all and planning alone give the same operations, and running them as
+// Protects: planning for all ranks and for one rank give the same operations, and executing them as
 // slices of named parameters delivers every element.
 #include "reshard/plan/reshard_plan.h"
 

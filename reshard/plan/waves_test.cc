@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: plans of some tensors, and the groups in which tensors are moved through little memory.
+// Protects: plans of a subset of tensors, and the groups in which tensors are moved through little
+// memory.
 #include "reshard/plan/waves.h"
 
 #include <gmock/gmock.h>

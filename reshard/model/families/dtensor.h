@@ -77,8 +77,8 @@ std::vector<Interval> local_runs(Index extent, std::span<const DimShard> shards,
                                  std::span<const Index> coordinates);
 
 /// The order, as positions in `shards`, in which plain shards over the same mesh dimensions hold
-/// the same indices if all sizes divide: a strided shard comes after as many others as make the
-/// product of their sizes its split factor. Empty if there is no such order.
+/// the same indices if all sizes divide: a strided shard comes after other shards whose sizes
+/// multiply to its split factor. Empty if there is no such order.
 std::vector<int> plain_order(std::span<const DimShard> shards);
 
 }  // namespace reshard

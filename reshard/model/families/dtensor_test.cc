@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: what torch's DTensor and fully_shard put on each rank, by hand-worked numbers; the same
-// against torch itself is tests/python/test_dtensor.py.
+// Protects: the shards of torch's DTensor and fully_shard on each rank, by hand-worked numbers.
+// tests/python/test_dtensor.py compares with torch itself.
 #include "reshard/model/families/dtensor.h"
 
 #include <gmock/gmock.h>

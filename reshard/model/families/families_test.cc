@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: the frameworks' own rules, by hand-worked numbers, and the messages of what they
-// refuse.
+// Protects: the rules of each framework, by hand-worked numbers, and the messages of rejected
+// layouts.
 #include "reshard/model/families.h"
 
 #include <gmock/gmock.h>

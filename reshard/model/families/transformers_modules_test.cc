@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: experts stand in their modules' tensors as both forms of transformers have them,
-// however ranks cut them. tests/python/test_fsdp_modules.py compares with the modules themselves.
+// Protects: experts are in module parameters as in transformers 4 and 5, however ranks cut them.
+// tests/python/test_fsdp_modules.py compares with the modules themselves.
 #include "reshard/model/families/transformers_modules.h"
 
 #include <gmock/gmock.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: a message says all that is wrong, each once, and stays bounded.
+// Protects: a message contains all errors, each once, and stays bounded.
 #include "reshard/model/families/violations.h"
 
 #include <gtest/gtest.h>

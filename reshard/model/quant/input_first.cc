@@ -11,13 +11,13 @@
 namespace reshard::quant {
 namespace {
 
-/// Where dimension `dim` of a tensor of this rank goes when dimension 1 goes last.
+/// The position of dimension `dim` of a tensor of this rank after dimension 1 moved to the end.
 int moved(int dim, int rank) { return dim == 1 ? rank - 1 : dim > 1 ? dim - 1 : dim; }
 
 /// The canonical dimension of an input-first tensor that blocks run along.
 constexpr std::size_t kInputDim = 1;
 
-/// The full dimension that holds the input of all parts; none where they differ.
+/// The full dimension of the input of all parts; none if they differ.
 std::optional<int> input_dim(const Slot& slot) {
   std::optional<int> dim;
   for (const Section& section : slot.sections)
@@ -32,7 +32,7 @@ bool is_merged(MergedDims merged, int first) {
   return first >= 0 && (merged.bits >> static_cast<unsigned>(first) & 1) != 0;
 }
 
-/// The slot with full dimension `last` behind the others. @pre it is merged with none
+/// The slot with full dimension `last` moved to the end. @pre it is merged with none
 Slot with_dim_last(Slot slot, int last) {
   const int n = slot.sections[0].extent.size();
   const auto place = [&](int d) { return d == last ? n - 1 : d < last ? d : d - 1; };
@@ -59,7 +59,7 @@ Slot with_dim_last(Slot slot, int last) {
 }
 
 Result<Slot> slot_with_input_last(const ModelLayout& layout, const Slot& slot,
-                    const std::set<std::string>& input_first) {
+                                  const std::set<std::string>& input_first) {
   std::size_t chosen = 0, parts = 0;
   for (const Section& section : slot.sections)
     for (const PlacedBox& p : section.parts) {
@@ -115,8 +115,8 @@ Result<std::shared_ptr<const ModelLayout>> input_last(std::shared_ptr<const Mode
     if (layout->omits(id)) b.omit(id);
   }
   for (Index i = 0; i < layout->num_slots(); ++i)
-    b.add(RESHARD_TRY(
-        quant::slot_with_input_last(*layout, layout->slot(SlotId(static_cast<SlotId::rep>(i))), input_first)));
+    b.add(RESHARD_TRY(quant::slot_with_input_last(
+        *layout, layout->slot(SlotId(static_cast<SlotId::rep>(i))), input_first)));
   return std::make_shared<const ModelLayout>(RESHARD_TRY(std::move(b).finish()));
 }
 

@@ -8,8 +8,8 @@
 
 namespace reshard::quant {
 
-/// Moves dimension 1 behind the others: of a shape; of merged dimensions, @pre none is merged with
-/// dimension 1; of the canonical side of a part.
+/// Moves dimension 1 to the end: of a shape, of merged dimensions (@pre dimension 1 is not merged),
+/// and of the canonical side of a part.
 Dims with_input_last(const Dims& shape);
 MergedDims with_input_last(MergedDims merged);
 PlacedBox with_input_last(const PlacedBox& part);

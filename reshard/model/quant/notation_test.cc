@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Protects: the keys quant, quant_grid and quant_skip, what each family quantises, and the shards
-// that engines refuse.
+// that engines reject.
 #include "reshard/model/quant/notation.h"
 
 #include <gmock/gmock.h>

@@ -15,7 +15,7 @@ namespace {
 /// The suffix of the name of a factor.
 constexpr const char* kFactor = "_scale_2";
 
-/// The size of blocks, 0: whole dimensions, and the dtype of what is stored per block: scales, or
+/// Block sizes (0: the whole dimension), and the dtype of the number stored per block: a scale or
 /// the factor.
 struct Blocks {
   Index rows = 0, cols = 0;

@@ -77,10 +77,10 @@ struct QuantisedLayout {
 /// The suffix of the names of scales, if a choice gives none.
 std::string scale_suffix(const QuantFormat& format);
 
-/// The layout with these tensors, stored [.., in, out], stored [.., out, in]: the dimension along
-/// which blocks run becomes the last of their slots, as in memory that holds them quantised. Slots
-/// that have it last stay as they are. Errors: a slot that mixes these tensors and others, or whose
-/// input is merged with another dimension.
+/// Permutes slots that store these tensors [.., in, out] to [.., out, in], so that the dimension
+/// along which blocks run is the last, as in quantised memory. Slots that have it last stay as they
+/// are. Errors: a slot that mixes these tensors and others, or whose input is merged with another
+/// dimension.
 Result<std::shared_ptr<const ModelLayout>> input_last(std::shared_ptr<const ModelLayout> layout,
                                                       const std::set<std::string>& input_first);
 

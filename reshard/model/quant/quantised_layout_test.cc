@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: where scales lie. Every element has the scale of its block, by a slow look at each
-// element, on every rank of random layouts, for both grids.
+// Protects: the positions of scales. Every element has the scale of its block, checked element by
+// element on every rank of random layouts, for both grids.
 #include "reshard/model/quant/quantised_layout.h"
 
 #include <gmock/gmock.h>

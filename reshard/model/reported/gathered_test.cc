@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: layouts made of what ranks report are the layouts that the families know in closed
-// form, and everything documented as an error is one.
+// Protects: layouts built from reports equal those of the families, and all documented errors are
+// errors.
 #include "reshard/model/reported/gathered.h"
 
 #include <gmock/gmock.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: metadata come back from their bytes as they were, stay small at scale, and no bytes
-// make more of themselves than an error.
+// Protects: metadata survive a round trip, their encoding stays small at scale, and corrupt bytes
+// cause nothing but an error.
 #include "reshard/model/reported/metadata_codec.h"
 
 #include <gmock/gmock.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: how vLLM 0.33.0 divides, orders and stores experts, by numbers worked out by hand.
+// Protects: how vLLM 0.33.0 divides, orders and stores experts, by hand-worked numbers.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

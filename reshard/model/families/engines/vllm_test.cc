@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: what vLLM 0.33.0 keeps where outside the experts, by numbers worked out by hand from
-// its modules.
+// Protects: the layout of vLLM 0.33.0 outside the experts, by hand-worked numbers from its modules.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: what Megatron's modules hold on each rank, by hand-worked numbers on the tiny models
-// (hidden size 16, 8 heads of 4); the same against Megatron-Core's own modules is
-// tests/megatron/test_modules.py.
+// Protects: the contents of Megatron's modules on each rank, by hand-worked numbers on the tiny
+// models (hidden size 16, 8 heads of 4). tests/megatron/test_modules.py compares with Megatron-Core
+// itself.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -122,7 +122,7 @@ Result<std::vector<PipelineChunk>> explicit_chunks(const MegatronSizes& s, Index
 }
 
 struct Shares {
-  std::vector<Index> stages;  ///< layers of each, what is accounted for included.
+  std::vector<Index> stages;  ///< layers of each, including embedding and loss if accounted for.
   bool embedding = false, loss = false;
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: which chunk of which pipeline stage has which layers, by the examples of
-// Megatron-Core's own comments and by hand.
+// Protects: the layers of each chunk of each pipeline stage, by the examples in comments of
+// Megatron-Core and by hand.
 #include "reshard/model/families/megatron/stages.h"
 
 #include <gmock/gmock.h>
