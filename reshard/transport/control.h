@@ -17,7 +17,7 @@ namespace reshard {
 /// per rank. Collective calls are made by every rank in the same order, from one thread at a time;
 /// abort() and status() may be called from any thread at any time.
 ///
-/// Errors of collective calls: `deadline` names the ranks that did not come; `aborted` when some
+/// Errors of collective calls: `deadline` names the ranks that did not arrive; `aborted` when some
 /// rank called abort() or close(); `invalid_argument` after close() on this rank. After an error
 /// the ranks no longer agree on which collective is next, so the only ways on are abort(),
 /// quiesce() and close().

@@ -2,8 +2,12 @@
 #include "reshard/transport/group.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
 
 #include "reshard/transport/built_modules.h"
 #include "reshard/transport/module.h"
@@ -14,23 +18,49 @@
 namespace reshard {
 namespace {
 
-/// A transport that has no module: the words for why it cannot be made this way.
+/// Why a transport without a module cannot be made this way.
 tl::unexpected<Error> cannot_make(std::string_view name) {
   if (name == "inproc") {
     return fail(Code::unsupported,
                 "transport inproc: its ranks are threads of one process, made by InprocGroup; "
-                "between processes take another");
+                "use another transport between processes");
   }
   const std::optional<TransportInfo> row = find_transport(name);
   if (row) return fail(Code::unsupported, fmt::format("transport {}: {}", name, row->reason));
-  return fail(Code::invalid_argument,
-              fmt::format("transport {}: there is none of this name; known: {}", name,
-                          fmt::join(transport_names(), ", ")));
+  return fail(Code::invalid_argument, fmt::format("transport {}: unknown; known are {}", name,
+                                                  fmt::join(transport_names(), ", ")));
 }
 
 bool has_module(std::string_view name) {
   return std::ranges::any_of(built_modules(),
                              [&](const BuiltModule& m) { return m.transport == name; });
+}
+
+struct Launcher {
+  const char* name;
+  const char* rank;
+  const char* size;
+};
+
+// The first match counts: mpirun may itself run under Slurm, and a script may run mpirun with
+// torchrun's variables set. Slurm sets SLURM_PROCID for the batch script, too, where it means
+// nothing; only srun sets the variable of the step.
+constexpr Launcher kLaunchers[] = {
+    {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
+    {"MPICH", "PMI_RANK", "PMI_SIZE"},
+    {"Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"},
+    {"torchrun", "RANK", "WORLD_SIZE"},
+};
+
+Result<int> number(const char* variable, const char* text) {
+  int value = -1;
+  const char* end = text + std::strlen(text);
+  const auto [stop, failed] = std::from_chars(text, end, value);
+  if (failed != std::errc() || stop != end || value < 0) {
+    return fail(Code::invalid_argument,
+                fmt::format("environment: {}={} is not a number of ranks", variable, text));
+  }
+  return value;
 }
 
 }  // namespace
@@ -47,6 +77,36 @@ Result<std::unique_ptr<Transport>> make_transport(std::string_view name, Control
   std::unique_ptr<Transport> made = RESHARD_TRY((*module)->make(control, options));
   if (!(*module)->host_memory) return made;
   return with_host_memory(std::move(made), control, options.deadline);
+}
+
+Result<ProcessGroup> join_group(std::string_view transport, const RendezvousOptions& rendezvous,
+                                const TransportOptions& options) {
+  ProcessGroup group;
+  group.control = RESHARD_TRY(join(rendezvous));
+  group.transport = RESHARD_TRY(make_transport(transport, *group.control, options));
+  return group;
+}
+
+Result<std::optional<Launched>> launched() {
+  for (const Launcher& l : kLaunchers) {
+    const char* rank = std::getenv(l.rank);
+    const char* size = std::getenv(l.size);
+    const bool batch_script = std::string_view(l.name) == "Slurm" && size == nullptr;
+    if ((rank == nullptr && size == nullptr) || batch_script) continue;
+    if (rank == nullptr || size == nullptr) {
+      return fail(Code::invalid_argument,
+                  fmt::format("environment: {} is set but {} is not; {} sets both",
+                              rank != nullptr ? l.rank : l.size, rank != nullptr ? l.size : l.rank,
+                              l.name));
+    }
+    Launched out{RESHARD_TRY(number(l.rank, rank)), RESHARD_TRY(number(l.size, size)), l.name};
+    if (out.rank >= out.size) {
+      return fail(Code::invalid_argument,
+                  fmt::format("environment: {}={} but {}={}", l.rank, out.rank, l.size, out.size));
+    }
+    return out;
+  }
+  return std::optional<Launched>();
 }
 
 }  // namespace reshard

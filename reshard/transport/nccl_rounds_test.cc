@@ -9,7 +9,7 @@
 #include <array>
 #include <map>
 
-namespace reshard {
+namespace reshard::nccl {
 namespace {
 
 constexpr std::size_t kAtOnce = 3;
@@ -39,16 +39,16 @@ std::vector<Step> random_steps(int ranks) {
 /// over when all its messages have met.
 struct Nccl {
   using Pair = std::pair<int, int>;
-  std::map<Pair, std::vector<NcclHalf>> sent, received;
+  std::map<Pair, std::vector<Half>> sent, received;
 
-  void post(int rank, const NcclHalf& half) {
+  void post(int rank, const Half& half) {
     if (half.sending) {
       sent[{rank, half.peer.value()}].push_back(half);
     } else {
       received[{half.peer.value(), rank}].push_back(half);
     }
   }
-  bool has_met(int rank, const NcclHalf& half) {
+  bool has_met(int rank, const Half& half) {
     const Pair pair = half.sending ? Pair{rank, half.peer.value()} : Pair{half.peer.value(), rank};
     auto& mine = half.sending ? sent[pair] : received[pair];
     auto& theirs = half.sending ? received[pair] : sent[pair];
@@ -61,11 +61,11 @@ struct Nccl {
 RC_GTEST_PROP(NcclRounds, every_message_meets_its_own_half_and_nobody_waits_for_ever, ()) {
   const int ranks = *rc::gen::inRange(1, 9);
   const std::vector<Step> steps = random_steps(ranks);
-  std::vector<std::vector<NcclHalf>> plans;
-  std::vector<std::span<const NcclHalf>> left, current(static_cast<std::size_t>(ranks));
+  std::vector<std::vector<Half>> plans;
+  std::vector<std::span<const Half>> left, current(static_cast<std::size_t>(ranks));
   for (int r = 0; r < ranks; ++r) {
     const Step& step = steps[static_cast<std::size_t>(r)];
-    plans.push_back(nccl_rounds(Rank{r}, ranks, step.sends, step.recvs, kAtOnce));
+    plans.push_back(plan_rounds(Rank{r}, ranks, step.sends, step.recvs, kAtOnce));
   }
   for (const auto& plan : plans) left.emplace_back(plan);
   Nccl nccl;
@@ -73,15 +73,14 @@ RC_GTEST_PROP(NcclRounds, every_message_meets_its_own_half_and_nobody_waits_for_
     moved = false;
     for (std::size_t r = 0; r < left.size(); ++r) {
       const int rank = static_cast<int>(r);
-      if (!std::ranges::all_of(current[r],
-                               [&](const NcclHalf& h) { return nccl.has_met(rank, h); }))
+      if (!std::ranges::all_of(current[r], [&](const Half& h) { return nccl.has_met(rank, h); }))
         continue;
       current[r] = {};
       if (left[r].empty()) continue;
-      current[r] = nccl_group(left[r]);
+      current[r] = next_group(left[r]);
       left[r] = left[r].subspan(current[r].size());
       RC_ASSERT(current[r].size() <= 2 * kAtOnce);
-      for (const NcclHalf& half : current[r]) nccl.post(rank, half);
+      for (const Half& half : current[r]) nccl.post(rank, half);
       moved = true;
     }
   }
@@ -90,8 +89,8 @@ RC_GTEST_PROP(NcclRounds, every_message_meets_its_own_half_and_nobody_waits_for_
 
 TEST(NcclRounds, messages_of_zero_bytes_are_left_out) {
   const Send send{Rank{1}, MessageId{4}, {}};
-  EXPECT_TRUE(nccl_rounds(Rank{0}, 2, {&send, 1}, {}, kAtOnce).empty());
+  EXPECT_TRUE(plan_rounds(Rank{0}, 2, {&send, 1}, {}, kAtOnce).empty());
 }
 
 }  // namespace
-}  // namespace reshard
+}  // namespace reshard::nccl

@@ -15,7 +15,7 @@
 
 #include "reshard/transport/tcp/control.h"
 #include "reshard/transport/tcp/coordinator.h"
-#include "reshard/transport/tcp/door.h"
+#include "reshard/transport/tcp/fd_socket.h"
 #include "reshard/transport/tcp/rendezvous_address.h"
 #include "reshard/transport/tcp/socket.h"
 
@@ -28,21 +28,21 @@ using namespace tcp;
 constexpr int kMaxRanks = 65536;
 constexpr auto kAgain = 10ms;
 constexpr std::chrono::milliseconds kConnectLimit = 2s;
-constexpr auto kGreetingLimit = 5s;
-/// Longest settings as they travel, and longest value that is sent as it is.
-constexpr std::size_t kMostSettings = 4096, kMostValue = 120;
+constexpr auto kHandshakeTimeout = 5s;
+/// Most bytes of the encoded settings, and of a value that is sent verbatim.
+constexpr std::size_t kMaxSettingsBytes = 4096, kMaxValueBytes = 120;
 
-/// Hubs of this process whose rank 0 has left before the others.
+/// The coordinators of this process whose rank 0 has left before the other ranks.
 struct Served {
   std::mutex mutex;
-  std::vector<std::unique_ptr<Coordinator>> hubs;
+  std::vector<std::unique_ptr<Coordinator>> coordinators;
 };
 Served& served() {
   static Served all;
   return all;
 }
 
-/// A try to join: the control plane, an error that ends it all, or why to try again.
+/// The outcome of an attempt to join: the control plane, a final error, or why to try again.
 struct Attempt {
   std::unique_ptr<TcpControl> control;
   std::optional<Error> error;
@@ -51,26 +51,25 @@ struct Attempt {
 Attempt again(std::string why) { return {nullptr, std::nullopt, std::move(why)}; }
 Attempt refused(Error error) { return {nullptr, std::move(error), ""}; }
 
-Result<> check(const RendezvousOptions& join, const RendezvousAddress& place) {
+Result<> check(const RendezvousOptions& join, const RendezvousAddress& address) {
   RESHARD_TRY(check_job(join.job));
   if (join.size < 1 || join.size > kMaxRanks) {
-    return fail(
-        Code::invalid_argument,
-        fmt::format("join: a group of {} ranks: 1 to {} are possible", join.size, kMaxRanks));
+    return fail(Code::invalid_argument,
+                fmt::format("join: a group of {} ranks: must be 1 to {}", join.size, kMaxRanks));
   }
   if (join.rank.value() < 0 || join.rank.value() >= join.size) {
     return fail(Code::invalid_argument,
-                fmt::format("join: rank {} in a group of {}: 0 to {} are possible",
-                            join.rank.value(), join.size, join.size - 1));
+                fmt::format("join: rank {} in a group of {}: must be 0 to {}", join.rank.value(),
+                            join.size, join.size - 1));
   }
   std::size_t bytes = 0;
   for (const auto& [name, value] : join.settings)
-    bytes += name.size() + std::min(value.size(), kMostValue) + 2;
-  if (bytes > kMostSettings) {
+    bytes += name.size() + std::min(value.size(), kMaxValueBytes) + 2;
+  if (bytes > kMaxSettingsBytes) {
     return fail(Code::invalid_argument,
-                fmt::format("join: settings of {} bytes: {} are possible", bytes, kMostSettings));
+                fmt::format("join: settings of {} bytes: at most {}", bytes, kMaxSettingsBytes));
   }
-  if (!place.host.empty() && join.secret.empty())
+  if (!address.host.empty() && join.secret.empty())
     return fail(Code::invalid_argument,
                 "join: a tcp:// rendezvous needs a secret that all ranks have");
   return {};
@@ -81,8 +80,8 @@ bool is_plain(std::string_view text, std::size_t most) {
          std::ranges::all_of(text, [](char c) { return c >= ' ' && c <= '~'; });
 }
 
-/// How a text that is too long for a message, or not plain, is named in it.
-std::string named_by_digest(const std::string& text, const Key& digest) {
+/// Describes a text that is too long for a message or not printable.
+std::string describe_by_digest(const std::string& text, const Key& digest) {
   std::string hex;
   for (const std::byte b : std::span(digest).first(8))
     hex += fmt::format("{:02x}", std::to_integer<unsigned>(b));
@@ -96,11 +95,11 @@ Frame request(const RendezvousOptions& join) {
             static_cast<std::uint64_t>(join.rank.value()),
             static_cast<std::uint64_t>(join.size),
             is_plain(join.agreement, 64) ? fmt::format("\"{}\"", join.agreement)
-                                         : named_by_digest(join.agreement, digest),
+                                         : describe_by_digest(join.agreement, digest),
             {digest.begin(), digest.end()}};
   const auto add = [&](const std::string& text) {
     const std::string sent =
-        is_plain(text, kMostValue) ? text : named_by_digest(text, digest_of(text));
+        is_plain(text, kMaxValueBytes) ? text : describe_by_digest(text, digest_of(text));
     std::ranges::transform(sent, std::back_inserter(out.bytes),
                            [](char c) { return static_cast<std::byte>(c); });
     out.bytes.push_back(std::byte{0});
@@ -112,51 +111,51 @@ Frame request(const RendezvousOptions& join) {
   return out;
 }
 
-/// Says hello; the hub's verdict, `other_group` when it is none or none came.
-Verdict greet(int socket, const Greeting& greeting, Deadline limit) {
+/// Sends a hello and returns the verdict; `other_group` also if there is no valid answer.
+Verdict exchange_hello(int socket, const ClientHandshake& handshake, Deadline limit) {
   std::array<std::byte, 1> verdict{};
   const bool answered =
-      send_all(socket, greeting.hello(), limit) && receive_all(socket, verdict, limit);
+      send_all(socket, handshake.hello(), limit) && receive_all(socket, verdict, limit);
   for (const Verdict v : {Verdict::welcome, Verdict::wrong_secret})
     if (answered && verdict[0] == static_cast<std::byte>(v)) return v;
   return Verdict::other_group;
 }
 
-/// From a connected socket to a rank that waits for the others.
+/// Authenticates a connection, joins, and waits for the other ranks.
 Attempt enter(const RendezvousOptions& join, FileDescriptor socket, const GroupKey& key,
               const Instance& instance) {
-  const Deadline limit = std::min(join.deadline, Deadline::after(kGreetingLimit));
-  const Greeting greeting(key, instance);
-  const Verdict verdict = greet(socket.get(), greeting, limit);
+  const Deadline limit = std::min(join.deadline, Deadline::after(kHandshakeTimeout));
+  const ClientHandshake handshake(key, instance);
+  const Verdict verdict = exchange_hello(socket.get(), handshake, limit);
   if (verdict == Verdict::wrong_secret) {
     return refused({Code::aborted, join.secret.empty()
-                                       ? "join: rank 0 came with a secret, and this rank has none"
-                                       : "join: the secret is not the one that rank 0 came with"});
+                                       ? "join: rank 0 has a secret, and this rank has none"
+                                       : "join: the secret is not that of rank 0"});
   }
-  if (verdict != Verdict::welcome) return again("this group does not gather there");
+  if (verdict != Verdict::welcome) return again("this group is not forming there");
   std::array<std::byte, kAnswerBytes> answer{};
   const auto answered = receive_all(socket.get(), answer, limit);
   if (!answered) return again(answered.error().message);
-  const auto keys = greeting.finish(answer);
+  const auto keys = handshake.finish(answer);
   if (!keys) return again(keys.error().message);
-  auto bell = Bell::make();
-  if (!bell) return refused(std::move(bell).error());
+  auto wake_fd = WakeFd::make();
+  if (!wake_fd) return refused(std::move(wake_fd).error());
   auto control = std::make_unique<TcpControl>(
-      join.rank, join.size, TcpControl::Line{std::move(socket), *keys}, std::move(*bell));
+      join.rank, join.size, TcpControl::Channel{std::move(socket), *keys}, std::move(*wake_fd));
   auto outcome = control->enter(request(join), join.deadline, join.gives_up);
-  if (!outcome) return again("rank 0 went away before all ranks had come");
+  if (!outcome) return again("rank 0 left before all ranks had joined");
   if (!*outcome) return refused(std::move(*outcome).error());
   return {std::move(control), std::nullopt, ""};
 }
 
-/// A hub of this group that gathers there now: rank 0 is taken then.
+/// Errors: `invalid_argument` if a coordinator of this group listens there: rank 0 is taken then.
 Result<> check_not_taken(const RendezvousOptions& join, const std::vector<std::string>& hosts,
                          int port, const Instance& instance) {
-  const Greeting greeting(group_key(join.job, join.secret), instance);
+  const ClientHandshake handshake(group_key(join.job, join.secret), instance);
   for (const std::string& host : hosts) {
     const auto socket = connect_to(host, port, kConnectLimit, join.deadline);
-    const Deadline limit = std::min(join.deadline, Deadline::after(kGreetingLimit));
-    if (socket && greet(socket->get(), greeting, limit) != Verdict::other_group)
+    const Deadline limit = std::min(join.deadline, Deadline::after(kHandshakeTimeout));
+    if (socket && exchange_hello(socket->get(), handshake, limit) != Verdict::other_group)
       return fail(Code::invalid_argument,
                   "join: rank 0 is taken: another process has joined as it");
   }
@@ -165,10 +164,10 @@ Result<> check_not_taken(const RendezvousOptions& join, const std::vector<std::s
 
 Attempt enter_at(const RendezvousOptions& join, const std::vector<std::string>& hosts, int port,
                  const GroupKey& key, const Instance& instance) {
-  Attempt last = again("nobody is there");
+  Attempt last = again("nothing listens there");
   for (const std::string& host : hosts) {
     auto socket = connect_to(host, port, kConnectLimit, join.deadline);
-    // What a file says may be a dead job's; what the user says stays as it is.
+    // An address from a file may be stale, one from the user is final.
     if (!socket && socket.error().code == Code::invalid_argument && instance == Instance{})
       return refused(std::move(socket).error().in("join"));
     if (!socket) {
@@ -182,109 +181,112 @@ Attempt enter_at(const RendezvousOptions& join, const std::vector<std::string>& 
 }
 
 Attempt enter_by_file(const RendezvousOptions& join, const std::string& path) {
-  const auto meeting = read_meeting(path);
-  if (!meeting) return again(meeting.error().message);
-  // Where neither has a secret a rank 0 that lives says so; a dead job's file says nothing.
-  const GroupKey key = group_key(join.job, join.secret.empty() ? meeting->secret : join.secret);
-  return enter_at(join, meeting->addresses, meeting->port, key, meeting->instance);
+  const auto file = read_rendezvous_file(path);
+  if (!file) return again(file.error().message);
+  // Without a secret here and in the file, a living rank 0 refuses with the reason; a dead one is
+  // retried.
+  const GroupKey key = group_key(join.job, join.secret.empty() ? file->secret : join.secret);
+  return enter_at(join, file->addresses, file->port, key, file->instance);
 }
 
-Attempt enter_by_door(const RendezvousOptions& join, int door, const GroupKey& key) {
-  auto socket = knock(door);
+Attempt enter_by_fd(const RendezvousOptions& join, int fd, const GroupKey& key) {
+  auto socket = connect_through(fd);
   if (!socket) return again(socket.error().message);
   return enter(join, std::move(*socket), key, Instance{});
 }
 
-Result<> go_on(const RendezvousOptions& join) {
+Result<> check_not_cancelled(const RendezvousOptions& join) {
   std::string reason = join.gives_up ? join.gives_up() : "";
   if (reason.empty()) return {};
   return fail(Code::aborted, std::move(reason));
 }
 
 Result<std::unique_ptr<ControlPlane>> join_others(const RendezvousOptions& join,
-                                                  const RendezvousAddress& place) {
+                                                  const RendezvousAddress& address) {
   const GroupKey key = group_key(join.job, join.secret);
   for (;;) {
-    RESHARD_TRY(go_on(join));
-    Attempt attempt = place.door >= 0 ? enter_by_door(join, place.door, key)
-                      : place.folder.empty()
-                          ? enter_at(join, {place.host}, place.port, key, Instance{})
-                          : enter_by_file(join, meeting_path(place.folder, join.job));
+    RESHARD_TRY(check_not_cancelled(join));
+    Attempt attempt = address.fd >= 0 ? enter_by_fd(join, address.fd, key)
+                      : address.folder.empty()
+                          ? enter_at(join, {address.host}, address.port, key, Instance{})
+                          : enter_by_file(join, rendezvous_file_path(address.folder, join.job));
     if (attempt.control) return std::move(attempt.control);
     if (attempt.error) return tl::unexpected(std::move(*attempt.error));
     if (join.deadline.expired()) {
-      return fail(Code::deadline,
-                  fmt::format("join: rank 0 did not come before the deadline ({})", attempt.again));
+      return fail(
+          Code::deadline,
+          fmt::format("join: rank 0 did not arrive before the deadline ({})", attempt.again));
     }
     std::this_thread::sleep_for(kAgain);
   }
 }
 
-/// A port of an earlier group may still be in use by it for a moment.
-Result<Listener> listen_when_free(const RendezvousOptions& join, const RendezvousAddress& place) {
+/// Retries while the port is in use: an earlier group may hold it for a moment.
+Result<Listener> listen_when_free(const RendezvousOptions& join, const RendezvousAddress& address) {
   for (;;) {
-    RESHARD_TRY(go_on(join));
+    RESHARD_TRY(check_not_cancelled(join));
     bool in_use = false;
-    auto listener = listen_at(place.host, place.port, &in_use);
+    auto listener = listen_at(address.host, address.port, &in_use);
     if (listener) return listener;
-    if (in_use) RESHARD_TRY(check_not_taken(join, {place.host}, place.port, Instance{}));
+    if (in_use) RESHARD_TRY(check_not_taken(join, {address.host}, address.port, Instance{}));
     if (!in_use || join.deadline.expired())
       return tl::unexpected(std::move(listener).error().in("join"));
     std::this_thread::sleep_for(kAgain);
   }
 }
 
-/// The descriptor stays the caller's.
-Result<Listener> at_door(int door) {
-  FileDescriptor own(::fcntl(door, F_DUPFD_CLOEXEC, 0));
+/// Duplicates the descriptor, which stays the caller's.
+Result<Listener> listen_at_fd(int fd) {
+  FileDescriptor own(::fcntl(fd, F_DUPFD_CLOEXEC, 0));
   if (!own) return fail(Code::io, fmt::format("join: {}", std::strerror(errno)));
   return Listener{std::move(own), 0};
 }
 
-/// The rendezvous file, for as long as ranks are looked for.
-class Notice {
+/// Removes the rendezvous file at the end of its scope.
+class RendezvousFileGuard {
  public:
-  Notice(std::string path, const Instance& instance)
+  RendezvousFileGuard(std::string path, const Instance& instance)
       : path_(std::move(path)), instance_(instance) {}
-  ~Notice() { remove_meeting(path_, instance_); }
-  Notice(const Notice&) = delete;
-  Notice& operator=(const Notice&) = delete;
+  ~RendezvousFileGuard() { remove_rendezvous_file(path_, instance_); }
+  RendezvousFileGuard(const RendezvousFileGuard&) = delete;
+  RendezvousFileGuard& operator=(const RendezvousFileGuard&) = delete;
 
  private:
   std::string path_;
   Instance instance_;
 };
 
-Result<std::unique_ptr<ControlPlane>> join_as_first(const RendezvousOptions& join,
-                                                    const RendezvousAddress& place) {
-  make_room_for_files(static_cast<std::size_t>(join.size));
-  const std::string path = place.folder.empty() ? "" : meeting_path(place.folder, join.job);
-  if (const auto there = read_meeting(path))
+Result<std::unique_ptr<ControlPlane>> join_as_rank_0(const RendezvousOptions& join,
+                                                     const RendezvousAddress& address) {
+  raise_file_limit(static_cast<std::size_t>(join.size));
+  const std::string path =
+      address.folder.empty() ? "" : rendezvous_file_path(address.folder, join.job);
+  if (const auto there = read_rendezvous_file(path))
     RESHARD_TRY(check_not_taken(join, there->addresses, there->port, there->instance));
   Listener listener =
-      RESHARD_TRY(place.door >= 0 ? at_door(place.door) : listen_when_free(join, place));
-  auto [mine, hubs] = RESHARD_TRY(socket_pair());
-  RendezvousPoint meeting;
-  meeting.instance = random_instance();
-  meeting.port = listener.port;
-  meeting.addresses = own_addresses();
-  if (join.secret.empty() && place.door < 0) meeting.secret = Secret::random();
+      RESHARD_TRY(address.fd >= 0 ? listen_at_fd(address.fd) : listen_when_free(join, address));
+  auto [mine, coordinators] = RESHARD_TRY(socket_pair());
+  RendezvousFile file;
+  file.instance = random_instance();
+  file.port = listener.port;
+  file.addresses = own_addresses();
+  if (join.secret.empty() && address.fd < 0) file.secret = Secret::random();
   Coordinator::Options options;
   options.size = join.size;
-  options.key = group_key(join.job, join.secret.empty() ? meeting.secret : join.secret);
-  options.instance = meeting.instance;
-  auto hub = std::make_unique<Coordinator>(options, std::move(listener.socket), std::move(hubs),
-                                           RESHARD_TRY(Bell::make()));
-  std::optional<Notice> notice;
+  options.key = group_key(join.job, join.secret.empty() ? file.secret : join.secret);
+  options.instance = file.instance;
+  auto coordinator = std::make_unique<Coordinator>(
+      options, std::move(listener.socket), std::move(coordinators), RESHARD_TRY(WakeFd::make()));
+  std::optional<RendezvousFileGuard> guard;
   if (!path.empty()) {
-    RESHARD_TRY(write_meeting(path, meeting));
-    notice.emplace(path, meeting.instance);
+    RESHARD_TRY(write_rendezvous_file(path, file));
+    guard.emplace(path, file.instance);
   }
   Attempt attempt = enter(join, std::move(mine), options.key, options.instance);
   if (attempt.error) return tl::unexpected(std::move(*attempt.error));
   if (!attempt.control)
-    return fail(Code::io, fmt::format("join: rank 0 cannot reach itself: {}", attempt.again));
-  attempt.control->own(std::move(hub));
+    return fail(Code::io, fmt::format("join: rank 0 cannot connect to itself: {}", attempt.again));
+  attempt.control->own(std::move(coordinator));
   return std::move(attempt.control);
 }
 
@@ -292,26 +294,26 @@ Result<std::unique_ptr<ControlPlane>> join_as_first(const RendezvousOptions& joi
 
 namespace tcp {
 
-void keep_serving(std::unique_ptr<Coordinator> hub) {
+void keep_serving(std::unique_ptr<Coordinator> coordinator) {
   Served& all = served();
   const std::lock_guard lock(all.mutex);
-  std::erase_if(all.hubs, [](const auto& h) { return h->finished(); });
-  all.hubs.push_back(std::move(hub));
+  std::erase_if(all.coordinators, [](const auto& c) { return c->finished(); });
+  all.coordinators.push_back(std::move(coordinator));
 }
 
 }  // namespace tcp
 
 Result<> finish_serving(Deadline deadline) {
   Served& all = served();
-  std::vector<std::unique_ptr<Coordinator>> hubs;
+  std::vector<std::unique_ptr<Coordinator>> coordinators;
   {
     const std::lock_guard lock(all.mutex);
-    hubs.swap(all.hubs);
+    coordinators.swap(all.coordinators);
   }
   std::size_t late = 0;
-  for (auto& hub : hubs) {
-    if (hub->wait_finished(deadline)) continue;
-    keep_serving(std::move(hub));
+  for (auto& coordinator : coordinators) {
+    if (coordinator->wait_finished(deadline)) continue;
+    keep_serving(std::move(coordinator));
     ++late;
   }
   if (late == 0) return {};
@@ -321,19 +323,19 @@ Result<> finish_serving(Deadline deadline) {
 
 Result<std::unique_ptr<ControlPlane>> join(const RendezvousOptions& join) {
   RESHARD_TRY(start_crypto());
-  const RendezvousAddress place = RESHARD_TRY(parse_url(join.url));
-  RESHARD_TRY(check(join, place));
-  return join.rank == Rank{0} ? join_as_first(join, place) : join_others(join, place);
+  const RendezvousAddress address = RESHARD_TRY(parse_url(join.url));
+  RESHARD_TRY(check(join, address));
+  return join.rank == Rank{0} ? join_as_rank_0(join, address) : join_others(join, address);
 }
 
 void remove_dead_rendezvous(const RendezvousOptions& join) {
-  const auto place = parse_url(join.url);
-  if (!place || place->folder.empty() || !check_job(join.job) || !start_crypto()) return;
-  const std::string path = meeting_path(place->folder, join.job);
-  const auto there = read_meeting(path);
+  const auto address = parse_url(join.url);
+  if (!address || address->folder.empty() || !check_job(join.job) || !start_crypto()) return;
+  const std::string path = rendezvous_file_path(address->folder, join.job);
+  const auto there = read_rendezvous_file(path);
   if (!there || there->addresses != own_addresses()) return;
   if (check_not_taken(join, there->addresses, there->port, there->instance))
-    remove_meeting(path, there->instance);
+    remove_rendezvous_file(path, there->instance);
 }
 
 }  // namespace reshard

@@ -100,8 +100,8 @@ TEST(RendezvousHostile, junk_behind_a_good_beginning_is_cut_off) {
   for (std::size_t good = 8; good < kHelloBytes; good += 16) {
     const FileDescriptor socket = group.connect();
     auto hello = junk(kHelloBytes, good);
-    const Greeting greeting(group.key(), Instance{});
-    std::copy_n(greeting.hello().begin(), good, hello.begin());
+    const ClientHandshake handshake(group.key(), Instance{});
+    std::copy_n(handshake.hello().begin(), good, hello.begin());
     EXPECT_TRUE(send_all(socket.get(), hello, patient()));
     const auto heard = hear_until_closed(socket);
     ASSERT_EQ(heard.size(), 1U);
@@ -127,19 +127,19 @@ std::vector<std::byte> rest_of_joining(const SessionKeys& keys) {
 TEST(RendezvousHostile, a_recorded_conversation_joins_nobody) {
   Gathering group(2);
   group.start();
-  const Greeting greeting(group.key(), Instance{});
+  const ClientHandshake handshake(group.key(), Instance{});
   std::array<std::byte, 1 + kAnswerBytes> answer;
   std::vector<std::byte> recorded;
   {
     const FileDescriptor socket = group.connect();
-    ASSERT_TRUE(send_all(socket.get(), greeting.hello(), patient()));
+    ASSERT_TRUE(send_all(socket.get(), handshake.hello(), patient()));
     ASSERT_TRUE(receive_all(socket.get(), answer, patient()));
-    const auto keys = greeting.finish(std::span(answer).last<kAnswerBytes>());
+    const auto keys = handshake.finish(std::span(answer).last<kAnswerBytes>());
     ASSERT_TRUE(keys);
     recorded = rest_of_joining(*keys);
   }
   const FileDescriptor socket = group.connect();
-  ASSERT_TRUE(send_all(socket.get(), greeting.hello(), patient()));
+  ASSERT_TRUE(send_all(socket.get(), handshake.hello(), patient()));
   ASSERT_TRUE(receive_all(socket.get(), answer, patient()));
   EXPECT_EQ(answer[0], static_cast<std::byte>(Verdict::welcome));
   ASSERT_TRUE(send_all(socket.get(), recorded, patient()));
@@ -161,9 +161,9 @@ TEST(RendezvousHostile, a_flood_is_cut_off) {
   group.start();
   for (const bool welcome : {false, true}) {
     const FileDescriptor socket = group.connect();
-    const Greeting greeting(group.key(), Instance{});
+    const ClientHandshake handshake(group.key(), Instance{});
     if (welcome) {
-      ASSERT_TRUE(send_all(socket.get(), greeting.hello(), patient()));
+      ASSERT_TRUE(send_all(socket.get(), handshake.hello(), patient()));
     }
     const auto much = junk(1 << 20, 1);
     bool refused = false;
@@ -181,11 +181,11 @@ TEST(RendezvousHostile, who_is_silent_for_too_long_is_cut_off_and_who_is_slow_is
   Coordinator::Options options;
   options.size = 2;
   options.key = group_key("job", Secret::random());
-  options.patience = std::chrono::milliseconds(200);
-  auto bell = Bell::make();
-  ASSERT_TRUE(bell);
-  const Coordinator hub(options, std::move(listener->socket), std::move(ends->second),
-                        std::move(*bell));
+  options.handshake_timeout = std::chrono::milliseconds(200);
+  auto wake_fd = WakeFd::make();
+  ASSERT_TRUE(wake_fd);
+  const Coordinator coordinator(options, std::move(listener->socket), std::move(ends->second),
+                                std::move(*wake_fd));
   {
     auto silent = connect_to("127.0.0.1", port, kSecond, patient());
     ASSERT_TRUE(silent);
@@ -194,19 +194,19 @@ TEST(RendezvousHostile, who_is_silent_for_too_long_is_cut_off_and_who_is_slow_is
     for (const std::size_t said : {std::size_t{40}, kHelloBytes}) {
       auto half = connect_to("127.0.0.1", port, kSecond, patient());
       ASSERT_TRUE(half);
-      const Greeting greeting(options.key, Instance{});
-      ASSERT_TRUE(send_all(half->get(), greeting.hello().first(said), patient()));
+      const ClientHandshake handshake(options.key, Instance{});
+      ASSERT_TRUE(send_all(half->get(), handshake.hello().first(said), patient()));
       EXPECT_EQ(hear_until_closed(*half).empty(), said < kHelloBytes);
     }
   }
   auto slow = connect_to("127.0.0.1", port, kSecond, patient());
   ASSERT_TRUE(slow);
-  const Greeting greeting(options.key, Instance{});
-  for (const std::byte& one : greeting.hello())
+  const ClientHandshake handshake(options.key, Instance{});
+  for (const std::byte& one : handshake.hello())
     ASSERT_TRUE(send_all(slow->get(), {&one, 1}, patient()));
   std::array<std::byte, 1 + kAnswerBytes> answer;
   ASSERT_TRUE(receive_all(slow->get(), answer, patient()));
-  EXPECT_TRUE(greeting.finish(std::span(answer).last<kAnswerBytes>()));
+  EXPECT_TRUE(handshake.finish(std::span(answer).last<kAnswerBytes>()));
 }
 
 }  // namespace

@@ -105,7 +105,7 @@ TEST(Rendezvous, at_a_tcp_place_that_another_group_holds_a_rank_waits) {
   auto first = join_soon(as("first", 0));
   RendezvousOptions early = as("second", 1);
   early.deadline = Deadline::after(std::chrono::milliseconds(200));
-  expect_error(join(early), Code::deadline, {"rank 0 did not come"});
+  expect_error(join(early), Code::deadline, {"rank 0 did not arrive"});
   auto second = join_all({as("second", 0), as("second", 1), as("first", 1)});
   for (const auto& one : second) EXPECT_TRUE(one) << outcome(one);
   EXPECT_TRUE(first.get());
@@ -224,7 +224,7 @@ TEST(Rendezvous, rank_0_is_taken_while_another_gathers_there) {
     for (bool there = false; !there;) {
       probe.deadline = Deadline::after(std::chrono::milliseconds(50));
       const auto left = join(probe);
-      there = !left && left.error().message.find("rank 2 did not come") != std::string::npos;
+      there = !left && left.error().message.find("rank 2 did not arrive") != std::string::npos;
     }
     expect_error(join(all[0]), Code::invalid_argument, {"rank 0 is taken"});
     for (const auto& one : join_all({all[1], all[2]})) EXPECT_TRUE(one) << outcome(one);
@@ -238,7 +238,7 @@ TEST(Rendezvous, the_ranks_that_do_not_come_are_named_at_the_deadline) {
   auto zero = join_soon(all[0]);
   while (folder.files() != std::vector<std::string>{"reshard-reshard"}) std::this_thread::yield();
   all[1].deadline = Deadline::after(std::chrono::seconds(1));
-  expect_error(join(all[1]), Code::deadline, {"ranks 1, 2, 4 did not come"});
+  expect_error(join(all[1]), Code::deadline, {"ranks 1, 2, 4 did not arrive"});
   // Who gave up may come again.
   std::vector<RendezvousOptions> rest;
   for (const int rank : {1, 2, 3, 4}) rest.push_back(place(folder.url(), rank, 5));
@@ -246,9 +246,9 @@ TEST(Rendezvous, the_ranks_that_do_not_come_are_named_at_the_deadline) {
   EXPECT_TRUE(zero.get());
 
   all[0].deadline = brief();
-  expect_error(join(all[0]), Code::deadline, {"ranks 1, 2, 3, 4 did not come"});
+  expect_error(join(all[0]), Code::deadline, {"ranks 1, 2, 3, 4 did not arrive"});
   all[1].deadline = brief();
-  expect_error(join(all[1]), Code::deadline, {"rank 0 did not come"});
+  expect_error(join(all[1]), Code::deadline, {"rank 0 did not arrive"});
   EXPECT_EQ(folder.files(), std::vector<std::string>{});
 }
 
@@ -276,7 +276,7 @@ TEST(Rendezvous, the_file_of_a_dead_job_does_not_stop_a_new_one) {
     // The second reads what the dead left before a living rank 0 replaces it.
     RendezvousOptions early = all[1];
     early.deadline = brief();
-    expect_error(join(early), Code::deadline, {"rank 0 did not come"});
+    expect_error(join(early), Code::deadline, {"rank 0 did not arrive"});
     auto one = join_soon(all[1]);
     auto zero = join(all[0]);
     EXPECT_TRUE(zero) << outcome(zero);
@@ -317,19 +317,19 @@ TEST(Rendezvous, a_file_that_others_may_have_written_is_not_followed) {
   const RendezvousFolder folder;
   const std::string path = folder.path() + "/reshard-reshard";
   const auto write = [&](mode_t mode) {
-    std::ofstream(path) << tcp::meeting_text({{}, 1, {"127.0.0.1"}, Secret::random()});
+    std::ofstream(path) << tcp::format_rendezvous_file({{}, 1, {"127.0.0.1"}, Secret::random()});
     ::chmod(path.c_str(), mode);
   };
   RendezvousOptions as = place(folder.url(), 1, 2);
   for (const mode_t mode : {0644U, 0660U, 0622U}) {
     write(mode);
     as.deadline = brief();
-    expect_error(join(as), Code::deadline, {"rank 0 did not come", "nobody else may read"});
+    expect_error(join(as), Code::deadline, {"rank 0 did not arrive", "with mode 0600"});
   }
   ::unlink(path.c_str());
   ASSERT_EQ(::symlink("/dev/null", path.c_str()), 0);
   as.deadline = brief();
-  expect_error(join(as), Code::deadline, {"rank 0 did not come"});
+  expect_error(join(as), Code::deadline, {"rank 0 did not arrive"});
 }
 
 TEST(Rendezvous, wrong_places_names_ranks_and_sizes_are_refused) {

@@ -35,7 +35,7 @@ Secret Secret::random() {
 Result<Secret> Secret::from_text(std::string_view text) {
   if (text.size() < kLeastCharacters || text.size() > kMostCharacters) {
     return fail(Code::invalid_argument,
-                fmt::format("a secret of {} characters: {} to {} are possible", text.size(),
+                fmt::format("a secret of {} characters: must be {} to {}", text.size(),
                             kLeastCharacters, kMostCharacters));
   }
   Secret secret;
@@ -53,10 +53,11 @@ Result<Secret> Secret::from_file(const std::string& path) {
   struct stat about{};
   if (::fstat(file.get(), &about) != 0) return system(errno);
   if ((about.st_mode & 077) != 0) {
-    return fail(Code::invalid_argument,
-                fmt::format("secret file {}: others than its owner may use it (mode {:04o}); chmod "
-                            "600 it, and make a new secret if they may have read this one",
-                            path, about.st_mode & 07777));
+    return fail(
+        Code::invalid_argument,
+        fmt::format("secret file {}: accessible to others than its owner (mode {:04o}); chmod "
+                    "600 it, and make a new secret if others may have read this one",
+                    path, about.st_mode & 07777));
   }
   std::string text(kMostCharacters + 1, '\0');
   std::size_t size = 0;

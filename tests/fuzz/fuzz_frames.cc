@@ -30,15 +30,15 @@ std::deque<WireScript::Frame> frames_in(std::span<const std::byte> input) {
 }
 
 void read_all(std::span<const std::byte> frame) {
-  engine::FrameReader reader(frame);
+  messages::FrameReader reader(frame);
   std::vector<std::byte> again;
   while (!reader.at_end()) {
     const auto record = reader.next();
     if (!record) return;
     again.clear();
-    engine::append(again, *record);
-    RESHARD_CHECK(again.size() == engine::encoded_bytes(*record));
-    RESHARD_CHECK(engine::FrameReader(again).next().has_value());
+    messages::append(again, *record);
+    RESHARD_CHECK(again.size() == messages::encoded_bytes(*record));
+    RESHARD_CHECK(messages::FrameReader(again).next().has_value());
   }
 }
 
@@ -54,7 +54,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   for (const auto& frame : script->to_deliver) read_all(frame.bytes);
 
   LoneControl control(3);
-  const auto transport = make_message_engine(std::make_unique<ScriptWire>(script, 3), control);
+  const auto transport = messages::make_transport(std::make_unique<ScriptWire>(script, 3), control);
   std::vector<std::byte> memory(40'000);
   constexpr std::array<std::size_t, 5> kSizes = {0, 8, 100, 3000, 5000};
   std::vector<Send> sends;

@@ -55,19 +55,19 @@ void check_parts(std::span<const std::byte> bytes) {
 void check_place(std::string_view text) {
   check_error(parse_url(text));
   check_error(check_job(text));
-  const auto meeting = parse_meeting(text);
-  check_error(meeting);
-  if (meeting) {
-    const auto again = parse_meeting(meeting_text(*meeting));
-    RESHARD_CHECK(again && again->port == meeting->port && again->instance == meeting->instance &&
-                  again->addresses == meeting->addresses &&
-                  again->secret.text() == meeting->secret.text());
+  const auto file = parse_rendezvous_file(text);
+  check_error(file);
+  if (file) {
+    const auto again = parse_rendezvous_file(format_rendezvous_file(*file));
+    RESHARD_CHECK(again && again->port == file->port && again->instance == file->instance &&
+                  again->addresses == file->addresses &&
+                  again->secret.text() == file->secret.text());
   }
 }
 
 /// Three ranks that do what the input says, two bytes a step. Whoever waits gets one answer, and
 /// none who does not.
-void drive_hub(std::span<const std::uint8_t> steps) {
+void drive_coordinator(std::span<const std::uint8_t> steps) {
   constexpr int kRanks = 3;
   std::vector<int> answers(kRanks, 0), asked(kRanks, 0);
   CoordinatorState group(kRanks, [&](Rank to, const Frame& out, FrameBody body) {
@@ -112,6 +112,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   check_frame(std::as_bytes(input));
   check_parts(std::as_bytes(input));
   check_place({reinterpret_cast<const char*>(data), size});
-  drive_hub(input);
+  drive_coordinator(input);
   return 0;
 }

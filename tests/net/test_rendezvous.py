@@ -57,7 +57,7 @@ class Rendezvous(unittest.TestCase):
         zero = self.start(0, 0, 2, "talk")
         wrong = self.start(1, 1, 2, "talk", self.write_secret("other", "what only that job knows"))
         self.assertEqual(
-            wrong.stdout.read(), "join: the secret is not the one that rank 0 came with\n"
+            wrong.stdout.read(), "join: the secret is not that of rank 0\n"
         )
         right = self.start(2, 1, 2, "talk")
         self.assertEqual(right.stdout.read(), "joined\ndone\n")

@@ -25,7 +25,7 @@
 #include "cli/run/processes/shared_memory_names.h"
 #include "cli/run/processes/spawned.h"
 #include "reshard/base/file_descriptor.h"
-#include "reshard/transport/rank_list.h"
+#include "reshard/transport/checks.h"
 #include "reshard/transport/rendezvous.h"
 
 namespace reshard::cli {

@@ -210,10 +210,10 @@ TEST(FingerprintVerifier, a_rank_that_does_not_come_is_named_at_the_deadline) {
         *job.layout, &job.all, *transport, *control,
         {.threads = 1, .deadline = Deadline::after(std::chrono::milliseconds(50))});
     if (prints) return fail(Code::corrupt, "proved without rank 3");
-    // Others may be late as well on a busy machine: "ranks 0, 3 did not come".
+    // Others may be late as well on a busy machine: "ranks 0, 3 did not arrive".
     const std::string& what = prints.error().message;
     EXPECT_NE(what.find(" 3"), std::string::npos) << what;
-    EXPECT_NE(what.find("did not come"), std::string::npos) << what;
+    EXPECT_NE(what.find("did not arrive"), std::string::npos) << what;
     return {};
   });
   EXPECT_TRUE(ended) << ended.error().message;

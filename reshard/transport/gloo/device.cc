@@ -13,7 +13,7 @@
 #include <exception>
 #include <memory>
 
-namespace reshard::gloo_wire {
+namespace reshard::gloo {
 namespace {
 
 struct FreeAddresses {
@@ -84,4 +84,4 @@ Result<std::shared_ptr<::gloo::transport::Device>> make_device(const std::string
   }
 }
 
-}  // namespace reshard::gloo_wire
+}  // namespace reshard::gloo

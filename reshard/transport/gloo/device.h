@@ -9,7 +9,7 @@
 
 #include "reshard/base/result.h"
 
-namespace reshard::gloo_wire {
+namespace reshard::gloo {
 
 /// Blocks signals on this thread as long as it lives: all of them while threads are started that
 /// must not run a program's handlers, or SIGPIPE while the library writes to sockets, which it does
@@ -33,4 +33,4 @@ class SignalsBlocked {
 Result<std::shared_ptr<::gloo::transport::Device>> make_device(const std::string& interface,
                                                                bool one_host);
 
-}  // namespace reshard::gloo_wire
+}  // namespace reshard::gloo

@@ -12,7 +12,7 @@
 
 #include "reshard/transport/gloo/device.h"
 
-namespace reshard::gloo_wire {
+namespace reshard::gloo {
 namespace {
 
 constexpr std::int32_t kRingSlot = 0;
@@ -32,9 +32,9 @@ std::string readable(const std::exception& e) {
 
 }  // namespace
 
-Link::Link(::gloo::transport::Pair& pair, Doorbell& bell)
+Link::Link(::gloo::transport::Pair& pair, Notifier& notifier)
     : pair_(pair),
-      bell_(bell),
+      notifier_(notifier),
       in_(kPackets * kSlotBytes),
       out_(kPackets * kSlotBytes),
       receiver_(pair.createRecvBuffer(kRingSlot, in_.data(), in_.size())),
@@ -53,14 +53,14 @@ void Link::read(const std::vector<char>& address) {
       const std::lock_guard lock(mutex_);
       connected_ = true;
     }
-    bell_.ring();
+    notifier_.notify();
     while (true) {
       receiver_->waitRecv();
       {
         const std::lock_guard lock(mutex_);
         ++arrived_;
       }
-      bell_.ring();
+      notifier_.notify();
     }
   } catch (const std::exception& e) {
     why = readable(e);
@@ -69,7 +69,7 @@ void Link::read(const std::vector<char>& address) {
     const std::lock_guard lock(mutex_);
     ended_ = why;
   }
-  bell_.ring();
+  notifier_.notify();
 }
 
 bool Link::connected() const {
@@ -99,7 +99,7 @@ Result<> Link::send(Header header, std::span<const std::byte> bytes) {
 
 void Link::write(Header header, std::span<const std::byte> bytes) {
   header.number = ++sent_;
-  header.taken = told_ = taken_;
+  header.acknowledged = acknowledged_ = taken_;
   header.bytes = static_cast<std::uint32_t>(bytes.size());
   const std::size_t at = ring_offset(header.number);
   std::byte* to = out_.data() + at;
@@ -114,14 +114,14 @@ void Link::write(Header header, std::span<const std::byte> bytes) {
   }
 }
 
-void Link::push(bool tell) {
+void Link::push(bool acknowledge) {
   if (closed_ || ended()) return;
   while (!kept_.empty() && room_for(kept_.front().header.kind)) {
     write(kept_.front().header, kept_.front().bytes);
     kept_.pop_front();
   }
-  tell |= taken_ - told_ >= kPackets / 2;
-  if (tell && room_for(Kind::credit)) write({.kind = Kind::credit}, {});
+  acknowledge |= taken_ - acknowledged_ >= kPackets / 2;
+  if (acknowledge && room_for(Kind::credit)) write({.kind = Kind::credit}, {});
 }
 
 /// The ring has all of this packet. @pre the connection has ended, so that nobody writes there
@@ -147,7 +147,7 @@ std::optional<Link::Packet> Link::front() {
   std::memcpy(&out.header, at, sizeof out.header);
   out.header.bytes = std::min<std::uint32_t>(out.header.bytes, kMaxPacket);
   out.bytes = {at + sizeof out.header, out.header.bytes};
-  const std::uint64_t freed = std::min(out.header.taken, sent_);
+  const std::uint64_t freed = std::min(out.header.acknowledged, sent_);
   for (; freed_ < freed; ++freed_) {
     // Counts down what the library counts up; it has been sent, so this does not wait.
     try {
@@ -160,13 +160,13 @@ std::optional<Link::Packet> Link::front() {
 
 void Link::pop() { ++taken_; }
 
-std::unique_ptr<::gloo::transport::Buffer> Link::room(std::int32_t slot,
-                                                      std::span<std::byte> bytes) {
+std::unique_ptr<::gloo::transport::Buffer> Link::bind_receive(std::int32_t slot,
+                                                              std::span<std::byte> bytes) {
   return pair_.createRecvBuffer(slot, bytes.data(), bytes.size());
 }
 
-Result<std::unique_ptr<::gloo::transport::Buffer>> Link::fill(std::int32_t slot,
-                                                              std::span<const std::byte> bytes) {
+Result<std::unique_ptr<::gloo::transport::Buffer>> Link::send_bulk(
+    std::int32_t slot, std::span<const std::byte> bytes) {
   try {
     const SignalsBlocked blocked(SignalsBlocked::Which::pipe);
     auto buffer = pair_.createSendBuffer(slot, const_cast<std::byte*>(bytes.data()), bytes.size());
@@ -190,4 +190,4 @@ void Link::close() {
   if (reader_.joinable()) reader_.join();
 }
 
-}  // namespace reshard::gloo_wire
+}  // namespace reshard::gloo

@@ -21,14 +21,14 @@
 #include "reshard/base/result.h"
 #include "reshard/transport/deadline.h"
 
-namespace reshard::gloo_wire {
+namespace reshard::gloo {
 
 /// What a packet brings.
 enum class Kind : std::uint32_t {
   frame = 1,  ///< a frame of the wire's user.
-  room,       ///< a bulk may come: tag, slot, bytes.
-  filled,     ///< the bulk with this tag has been sent; on the connection it goes before.
-  taken,      ///< ... and is there.
+  cts,        ///< a bulk may come: tag, slot, bytes.
+  sent,       ///< the bulk with this tag has been sent; on the connection it goes before.
+  received,   ///< ... and is there.
   credit,     ///< nothing but Header::taken.
   bye,        ///< the rank closes.
 };
@@ -36,7 +36,8 @@ enum class Kind : std::uint32_t {
 /// Before a packet's bytes; Header::number comes after them once more.
 struct Header {
   std::uint64_t number = 0;  ///< of the packet, from 1.
-  std::uint64_t taken = 0;   ///< packets of the other direction that the sender has done with.
+  std::uint64_t acknowledged =
+      0;  ///< packets of the other direction that the sender has done with.
   Kind kind{};
   std::uint32_t bytes = 0;
   std::uint64_t tag = 0;
@@ -52,16 +53,16 @@ inline constexpr std::uint64_t kForCredit = 2;
 inline constexpr std::size_t kSlotBytes = sizeof(Header) + kMaxPacket + sizeof(std::uint64_t);
 
 /// Wakes the rank's thread from the threads of its links.
-struct Doorbell {
+struct Notifier {
   std::mutex mutex;
-  std::condition_variable rung;
-  std::uint64_t times = 0;
-  void ring() {
+  std::condition_variable changed;
+  std::uint64_t count = 0;
+  void notify() {
     {
       const std::lock_guard lock(mutex);
-      ++times;
+      ++count;
     }
-    rung.notify_all();
+    changed.notify_all();
   }
 };
 
@@ -71,7 +72,7 @@ struct Doorbell {
 class Link {
  public:
   /// Borrows the pair and the bell.
-  Link(::gloo::transport::Pair& pair, Doorbell& bell);
+  Link(::gloo::transport::Pair& pair, Notifier& notifier);
   /// As close().
   ~Link() { close(); }
   Link(const Link&) = delete;
@@ -87,7 +88,7 @@ class Link {
   Result<> send(Header header, std::span<const std::byte> bytes);
   /// Sends what was kept, as far as there is room, and tells the peer what was taken: now and then,
   /// or now.
-  void push(bool tell);
+  void push(bool acknowledge);
   /// The next packet that has come, in order; its bytes live until pop().
   struct Packet {
     Header header;
@@ -101,10 +102,11 @@ class Link {
   bool all_taken() const { return kept_.empty() && freed_ == sent_; }
 
   /// Room for a bulk in memory that is the library's until `taken` is dropped.
-  std::unique_ptr<::gloo::transport::Buffer> room(std::int32_t slot, std::span<std::byte> bytes);
+  std::unique_ptr<::gloo::transport::Buffer> bind_receive(std::int32_t slot,
+                                                          std::span<std::byte> bytes);
   /// Sends a bulk into the peer's slot. The buffer lives until the peer has it, or after close().
-  Result<std::unique_ptr<::gloo::transport::Buffer>> fill(std::int32_t slot,
-                                                          std::span<const std::byte> bytes);
+  Result<std::unique_ptr<::gloo::transport::Buffer>> send_bulk(std::int32_t slot,
+                                                               std::span<const std::byte> bytes);
 
   /// Breaks the connection: afterwards the library touches neither the rings nor a bulk's memory.
   void close();
@@ -120,12 +122,12 @@ class Link {
   bool holds(std::uint64_t number) const;
 
   ::gloo::transport::Pair& pair_;
-  Doorbell& bell_;
+  Notifier& notifier_;
   std::vector<std::byte> in_, out_;
   std::unique_ptr<::gloo::transport::Buffer> receiver_, sender_;
   std::deque<Kept> kept_;
-  std::uint64_t sent_ = 0, freed_ = 0;  ///< packets out, and those that the peer has taken.
-  std::uint64_t taken_ = 0, told_ = 0;  ///< packets in, and how many the peer knows of.
+  std::uint64_t sent_ = 0, freed_ = 0;          ///< packets out, and those that the peer has taken.
+  std::uint64_t taken_ = 0, acknowledged_ = 0;  ///< packets in, and how many the peer knows of.
   bool closed_ = false;
 
   mutable std::mutex mutex_;  ///< guards what follows.
@@ -135,4 +137,4 @@ class Link {
   std::thread reader_;
 };
 
-}  // namespace reshard::gloo_wire
+}  // namespace reshard::gloo

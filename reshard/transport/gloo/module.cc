@@ -6,7 +6,7 @@
 #include "reshard/transport/gloo/device.h"
 #include "reshard/transport/gloo/wire.h"
 
-namespace reshard {
+namespace reshard::gloo {
 namespace {
 
 /// The library cannot say at run time what it is; its header says what it was built as.
@@ -16,24 +16,24 @@ std::string version() {
 }
 
 std::string reason() {
-  const auto device = gloo_wire::make_device("", true);
+  const auto device = make_device("", true);
   return device ? "" : device.error().message;
 }
 
 Result<std::unique_ptr<Transport>> make(ControlPlane& control, const TransportOptions& options) {
-  return make_message_engine(RESHARD_TRY(gloo_wire::GlooWire::make(control, options)), control);
+  return messages::make_transport(RESHARD_TRY(GlooWire::make(control, options)), control);
 }
 
 }  // namespace
-}  // namespace reshard
+}  // namespace reshard::gloo
 
 extern "C" __attribute__((visibility("default"))) const reshard::TransportModule*
 reshard_transport_module() {
   static const reshard::TransportModule module{.abi = reshard::kModuleAbi,
                                                .name = "gloo",
-                                               .version = reshard::version,
-                                               .reason = reshard::reason,
-                                               .make = reshard::make,
+                                               .version = reshard::gloo::version,
+                                               .reason = reshard::gloo::reason,
+                                               .make = reshard::gloo::make,
                                                .host_memory = true};
   return &module;
 }

@@ -11,7 +11,7 @@
 #include "reshard/transport/gloo/device.h"
 #include "reshard/transport/host_identity.h"
 
-namespace reshard::gloo_wire {
+namespace reshard::gloo {
 namespace {
 
 /// How long close() waits for peers to take what was sent to them.
@@ -68,7 +68,7 @@ Result<std::vector<std::byte>> GlooWire::listen() {
       std::transform(address.begin(), address.end(),
                      out.begin() + static_cast<std::ptrdiff_t>(r * kAddressBytes + 1),
                      [](char c) { return static_cast<std::byte>(c); });
-      peers_[r].link = std::make_unique<Link>(*pair, bell_);
+      peers_[r].link = std::make_unique<Link>(*pair, notifier_);
     }
   } catch (const std::exception& e) {
     return fail(Code::io, fmt::format("gloo: listening: {}", e.what()));
@@ -126,32 +126,33 @@ bool GlooWire::drained() const {
 }
 
 Result<> GlooWire::send_bulk(Rank to, std::uint64_t tag, std::span<const std::byte> bytes,
-                             BulkId id) {
+                             messages::BulkId id) {
   if (closed_) return fail(Code::aborted, "the wire is closed");
   Peer& peer = peers_[to.index()];
   if (const auto why = peer.link->ended()) return within(fail(Code::aborted, *why), to);
   Bulk& bulk = peer.out[tag] = {.bytes = bytes, .id = id, .buffer = nullptr};
-  const auto room = peer.rooms.find(tag);
-  if (room == peer.rooms.end()) return {};
-  const Result<> filled = fill(to, tag, bulk, room->second);
-  peer.rooms.erase(room);
+  const auto room = peer.recv_slots.find(tag);
+  if (room == peer.recv_slots.end()) return {};
+  const Result<> filled = start_send(to, tag, bulk, room->second);
+  peer.recv_slots.erase(room);
   if (!filled) peer.out.erase(tag);
   return filled;
 }
 
-Result<> GlooWire::fill(Rank to, std::uint64_t tag, Bulk& bulk, Room room) {
+Result<> GlooWire::start_send(Rank to, std::uint64_t tag, Bulk& bulk, RecvSlot room) {
   Link& link = *peers_[to.index()].link;
   if (room.size != bulk.bytes.size()) {
     return fail(Code::corrupt, fmt::format("gloo: rank {} has room for {} of {} bytes", to.value(),
                                            room.size, bulk.bytes.size()));
   }
-  auto buffer = link.fill(room.slot, bulk.bytes);
+  auto buffer = link.send_bulk(room.slot, bulk.bytes);
   if (!buffer) return within(tl::unexpected(buffer.error()), to);
   bulk.buffer = std::move(*buffer);
-  return within(link.send({.kind = Kind::filled, .tag = tag}, {}), to);
+  return within(link.send({.kind = Kind::sent, .tag = tag}, {}), to);
 }
 
-Result<> GlooWire::recv_bulk(Rank from, std::uint64_t tag, std::span<std::byte> bytes, BulkId id) {
+Result<> GlooWire::recv_bulk(Rank from, std::uint64_t tag, std::span<std::byte> bytes,
+                             messages::BulkId id) {
   if (closed_) return fail(Code::aborted, "the wire is closed");
   Peer& peer = peers_[from.index()];
   if (const auto why = peer.link->ended()) return within(fail(Code::aborted, *why), from);
@@ -160,13 +161,14 @@ Result<> GlooWire::recv_bulk(Rank from, std::uint64_t tag, std::span<std::byte> 
   const std::int32_t slot = 2 * next_slot_ + (rank_ < from ? 1 : 0);
   next_slot_ = next_slot_ == kMaxSlot ? 1 : next_slot_ + 1;
   Bulk& bulk = peer.in[tag] = {.bytes = bytes, .id = id, .buffer = nullptr};
-  bulk.buffer = peer.link->room(slot, bytes);
+  bulk.buffer = peer.link->bind_receive(slot, bytes);
   return within(
-      peer.link->send({.kind = Kind::room, .tag = tag, .size = bytes.size(), .slot = slot}, {}),
+      peer.link->send({.kind = Kind::cts, .tag = tag, .size = bytes.size(), .slot = slot}, {}),
       from);
 }
 
-Result<> GlooWire::take_one(Rank from, Peer& peer, const Link::Packet& packet, WireSink* sink) {
+Result<> GlooWire::take_one(Rank from, Peer& peer, const Link::Packet& packet,
+                            messages::WireSink* sink) {
   const Header& head = packet.header;
   switch (head.kind) {
     case Kind::credit: return {};
@@ -174,23 +176,24 @@ Result<> GlooWire::take_one(Rank from, Peer& peer, const Link::Packet& packet, W
     case Kind::frame:
       if (sink != nullptr) sink->on_frame(from, packet.bytes);
       return {};
-    case Kind::room: {
+    case Kind::cts: {
       const auto bulk = peer.out.find(head.tag);
-      if (bulk != peer.out.end()) return fill(from, head.tag, bulk->second, {head.slot, head.size});
-      peer.rooms[head.tag] = {head.slot, head.size};
+      if (bulk != peer.out.end())
+        return start_send(from, head.tag, bulk->second, {head.slot, head.size});
+      peer.recv_slots[head.tag] = {head.slot, head.size};
       return {};
     }
-    case Kind::filled:
-    case Kind::taken: {
-      auto& bulks = head.kind == Kind::filled ? peer.in : peer.out;
+    case Kind::sent:
+    case Kind::received: {
+      auto& bulks = head.kind == Kind::sent ? peer.in : peer.out;
       const auto bulk = bulks.find(head.tag);
       if (bulk == bulks.end() || !bulk->second.buffer)
         return fail(Code::corrupt,
                     fmt::format("gloo: rank {} names a bulk of nobody", from.value()));
-      const BulkId id = bulk->second.id;
+      const messages::BulkId id = bulk->second.id;
       bulks.erase(bulk);
-      if (head.kind == Kind::filled)
-        (void)peer.link->send({.kind = Kind::taken, .tag = head.tag}, {});
+      if (head.kind == Kind::sent)
+        (void)peer.link->send({.kind = Kind::received, .tag = head.tag}, {});
       if (sink != nullptr) sink->on_bulk(id, {});
       return {};
     }
@@ -198,9 +201,9 @@ Result<> GlooWire::take_one(Rank from, Peer& peer, const Link::Packet& packet, W
   return fail(Code::corrupt, fmt::format("gloo: rank {} sent an unknown packet", from.value()));
 }
 
-bool GlooWire::take(Rank from, Peer& peer, WireSink* sink) {
+bool GlooWire::take(Rank from, Peer& peer, messages::WireSink* sink) {
   bool moved = false;
-  const bool told = peer.bye;
+  const bool had_bye = peer.bye;
   // Bounded, so that all peers get their turn.
   for (std::uint64_t i = 0; i < kPackets && !closed_ && !broken_; ++i) {
     const auto packet = peer.link->front();
@@ -211,34 +214,34 @@ bool GlooWire::take(Rank from, Peer& peer, WireSink* sink) {
     peer.link->pop();
   }
   // Who leaves waits for a word that all has come.
-  peer.link->push(peer.bye && !told);
+  peer.link->push(peer.bye && !had_bye);
   return moved;
 }
 
 /// The connection is over and all that came is taken: so are its bulks.
-void GlooWire::bury(Rank rank, Peer& peer, WireSink& sink) {
-  peer.buried = true;
+void GlooWire::retire(Rank rank, Peer& peer, messages::WireSink& sink) {
+  peer.retired = true;
   peer.link->close();
   const Error error{Code::aborted, fmt::format("rank {}: {}", rank.value(),
                                                peer.link->ended().value_or("it has closed"))};
-  std::vector<BulkId> lost;
+  std::vector<messages::BulkId> lost;
   for (auto* bulks : {&peer.out, &peer.in}) {
     for (const auto& [tag, bulk] : *bulks) lost.push_back(bulk.id);
     bulks->clear();
   }
-  for (const BulkId id : lost) sink.on_bulk(id, tl::unexpected(error));
+  for (const messages::BulkId id : lost) sink.on_bulk(id, tl::unexpected(error));
   if (!peer.bye && !broken_) broken_ = error;
 }
 
-Result<bool> GlooWire::poll(WireSink& sink) {
+Result<bool> GlooWire::poll(messages::WireSink& sink) {
   if (closed_) return fail(Code::aborted, "the wire is closed");
   bool moved = false;
   for (int r = 0; r < size() && !closed_; ++r) {
     Peer& peer = peers_[Rank{r}.index()];
-    if (!peer.link || peer.buried) continue;
+    if (!peer.link || peer.retired) continue;
     const bool over = peer.link->ended().has_value();
     const bool took = take(Rank{r}, peer, &sink);
-    if (over && !took && !closed_) bury(Rank{r}, peer, sink);
+    if (over && !took && !closed_) retire(Rank{r}, peer, sink);
     moved |= took;
   }
   if (broken_) return tl::unexpected(*broken_);
@@ -247,14 +250,14 @@ Result<bool> GlooWire::poll(WireSink& sink) {
 
 void GlooWire::idle(Deadline until) {
   const Deadline end = std::min(until, Deadline::after(kNap));
-  std::unique_lock lock(bell_.mutex);
-  bell_.rung.wait_until(lock, end.time(), [&] { return bell_.times != seen_; });
-  seen_ = bell_.times;
+  std::unique_lock lock(notifier_.mutex);
+  notifier_.changed.wait_until(lock, end.time(), [&] { return notifier_.count != seen_; });
+  seen_ = notifier_.count;
 }
 
 void GlooWire::close() {
   if (closed_) return;
-  const auto live = [](const Peer& p) { return p.link && !p.buried && !p.link->ended(); };
+  const auto live = [](const Peer& p) { return p.link && !p.retired && !p.link->ended(); };
   for (Peer& peer : peers_)
     if (live(peer) && peer.link->connected()) (void)peer.link->send({.kind = Kind::bye}, {});
   const auto waited_for = [&](const Peer& p) {
@@ -275,8 +278,8 @@ void GlooWire::close() {
   device_.reset();
 }
 
-Result<std::unique_ptr<Wire>> GlooWire::make(ControlPlane& control,
-                                             const TransportOptions& options) {
+Result<std::unique_ptr<messages::Wire>> GlooWire::make(ControlPlane& control,
+                                                       const TransportOptions& options) {
   const std::string host = host_identity();
   const auto host_bytes = std::as_bytes(std::span(host));
   const auto hosts = RESHARD_TRY(control.all_gather(host_bytes, options.deadline));
@@ -295,4 +298,4 @@ Result<std::unique_ptr<Wire>> GlooWire::make(ControlPlane& control,
   return wire;
 }
 
-}  // namespace reshard::gloo_wire
+}  // namespace reshard::gloo

@@ -18,15 +18,16 @@
 #include "reshard/transport/group.h"
 #include "reshard/transport/messages/wire.h"
 
-namespace reshard::gloo_wire {
+namespace reshard::gloo {
 
 /// A wire over Gloo's TCP transport: a connection with each peer, and a thread for each.
-class GlooWire final : public Wire {
+class GlooWire final : public messages::Wire {
  public:
   /// Collective. Errors: `invalid_argument` for an interface that is not there; `deadline` names
   /// who did not connect; what the library says, of this rank or of another; those of
   /// ControlPlane::all_gather().
-  static Result<std::unique_ptr<Wire>> make(ControlPlane& control, const TransportOptions& options);
+  static Result<std::unique_ptr<messages::Wire>> make(ControlPlane& control,
+                                                      const TransportOptions& options);
   ~GlooWire() override { close(); }
 
   std::string_view name() const override { return "gloo"; }
@@ -38,9 +39,10 @@ class GlooWire final : public Wire {
   Result<> send_frame(Rank to, std::span<const std::byte> frame) override;
   bool drained() const override;
   Result<> send_bulk(Rank to, std::uint64_t tag, std::span<const std::byte> bytes,
-                     BulkId id) override;
-  Result<> recv_bulk(Rank from, std::uint64_t tag, std::span<std::byte> bytes, BulkId id) override;
-  Result<bool> poll(WireSink& sink) override;
+                     messages::BulkId id) override;
+  Result<> recv_bulk(Rank from, std::uint64_t tag, std::span<std::byte> bytes,
+                     messages::BulkId id) override;
+  Result<bool> poll(messages::WireSink& sink) override;
   void idle(Deadline until) override;
   void close() override;
 
@@ -49,18 +51,18 @@ class GlooWire final : public Wire {
   /// A bulk of this rank, by its tag.
   struct Bulk {
     std::span<const std::byte> bytes;
-    BulkId id{};
+    messages::BulkId id{};
     Buffer buffer;  ///< null while the peer has no room yet.
   };
-  struct Room {
+  struct RecvSlot {
     std::int32_t slot = 0;
     std::uint64_t size = 0;
   };
   struct Peer {
     std::unique_ptr<Link> link;  ///< null: this rank itself.
     std::map<std::uint64_t, Bulk> out, in;
-    std::map<std::uint64_t, Room> rooms;  ///< that came before their bulks.
-    bool bye = false, buried = false;
+    std::map<std::uint64_t, RecvSlot> recv_slots;  ///< that came before their bulks.
+    bool bye = false, retired = false;
   };
 
   GlooWire(Rank rank, int size) : rank_(rank), peers_(static_cast<std::size_t>(size)) {}
@@ -69,13 +71,13 @@ class GlooWire final : public Wire {
   Result<> connect(std::span<const std::vector<std::byte>> addresses, const ControlPlane& control,
                    Deadline deadline);
   Result<> await_all(const ControlPlane& control, Deadline deadline);
-  bool take(Rank from, Peer& peer, WireSink* sink);
-  Result<> take_one(Rank from, Peer& peer, const Link::Packet& packet, WireSink* sink);
-  Result<> fill(Rank to, std::uint64_t tag, Bulk& bulk, Room room);
-  void bury(Rank rank, Peer& peer, WireSink& sink);
+  bool take(Rank from, Peer& peer, messages::WireSink* sink);
+  Result<> take_one(Rank from, Peer& peer, const Link::Packet& packet, messages::WireSink* sink);
+  Result<> start_send(Rank to, std::uint64_t tag, Bulk& bulk, RecvSlot room);
+  void retire(Rank rank, Peer& peer, messages::WireSink& sink);
 
   const Rank rank_;
-  Doorbell bell_;
+  Notifier notifier_;
   std::shared_ptr<::gloo::transport::Device> device_;
   std::shared_ptr<::gloo::transport::Context> context_;
   std::vector<Peer> peers_;
@@ -85,4 +87,4 @@ class GlooWire final : public Wire {
   bool closed_ = false;
 };
 
-}  // namespace reshard::gloo_wire
+}  // namespace reshard::gloo

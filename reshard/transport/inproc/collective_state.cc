@@ -6,8 +6,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "reshard/transport/equal_parts.h"
-#include "reshard/transport/rank_list.h"
+#include "reshard/transport/checks.h"
 
 namespace reshard::inproc {
 namespace {
@@ -22,7 +21,7 @@ bool wait_until(std::condition_variable& changed, std::unique_lock<std::mutex>& 
   return true;
 }
 
-/// Those for whom `in` is true.
+/// Lists the ranks for which `in` is true.
 template <class Members, class Predicate>
 std::string ranks_where(const Members& members, Predicate in) {
   return list_ranks(members.size(), [&](std::size_t r) { return in(members[r]); });
@@ -46,9 +45,10 @@ Result<> CollectiveState::may_meet(Rank rank, std::string_view what) const {
   if (num_here_ != 0 && what != what_) {
     return fail(
         Code::invalid_argument,
-        fmt::format("rank {} calls {} while others are in {}; collective calls come in the same "
-                    "order on every rank",
-                    rank.value(), what, what_));
+        fmt::format(
+            "rank {} calls {} while others are in {}; every rank must make collective calls "
+            "in the same order",
+            rank.value(), what, what_));
   }
   return {};
 }
@@ -63,7 +63,7 @@ Result<std::shared_ptr<const CollectiveState::Gathered>> CollectiveState::meet(
 Result<> CollectiveState::meet_into(Rank rank, std::span<const std::byte> mine,
                                     std::span<std::byte> all, Deadline deadline) {
   if (all.size() % members_.size() != 0 || all.size() / members_.size() != mine.size())
-    return tl::unexpected(wrong_room(all.size(), members_.size(), mine.size()));
+    return tl::unexpected(wrong_output_size(all.size(), members_.size(), mine.size()));
   std::unique_lock lock(mutex_);
   const std::uint64_t number = RESHARD_TRY(join(lock, rank, kInto, mine, deadline));
   const Gathered& given = into_[number % 2];
@@ -75,7 +75,7 @@ Result<> CollectiveState::meet_into(Rank rank, std::span<const std::byte> mine,
   return {};
 }
 
-/// All have come.
+/// Called when all ranks have arrived.
 void CollectiveState::complete(std::string_view what) {
   gathered_ = nullptr;
   if (what == kInto) {
@@ -114,7 +114,7 @@ Result<std::uint64_t> CollectiveState::join(std::unique_lock<std::mutex>& lock, 
   if (hopeless)
     return fail(Code::aborted, fmt::format("{}: {} closed the control plane", what, closed));
   return fail(Code::deadline,
-              fmt::format("{}: {} did not come before the deadline", what, missing));
+              fmt::format("{}: {} did not arrive before the deadline", what, missing));
 }
 
 Result<> CollectiveState::quiesce(Rank rank, Deadline deadline) {
@@ -134,7 +134,7 @@ Result<> CollectiveState::quiesce(Rank rank, Deadline deadline) {
   --me.quiesced;
   return fail(
       Code::deadline,
-      fmt::format("quiesce: {} did not come before the deadline and may still use this rank's "
+      fmt::format("quiesce: {} did not arrive before the deadline and may still use this rank's "
                   "memory",
                   missing));
 }

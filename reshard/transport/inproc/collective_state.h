@@ -19,8 +19,8 @@
 
 namespace reshard::inproc {
 
-/// Where the control planes of one group meet: the collective calls, and the abort that all share.
-/// Any thread may call anything; each rank calls the collective ones from one thread at a time.
+/// The shared state behind the control planes of one group: the collective call in progress and the
+/// abort. Thread-safe; each rank makes collective calls from one thread at a time.
 class CollectiveState {
  public:
   using Gathered = std::vector<std::vector<std::byte>>;
@@ -29,19 +29,20 @@ class CollectiveState {
 
   explicit CollectiveState(int size);
 
-  /// Takes part in the next collective. `what` names it, and must be the same on every rank. A
-  /// kBarrier gathers nothing.
+  /// Takes part in the next collective call, which `what` names alike on every rank. kBarrier
+  /// gathers nothing.
   Result<std::shared_ptr<const Gathered>> meet(Rank rank, std::string_view what,
                                                std::span<const std::byte> mine, Deadline deadline);
-  /// The same of equally many bytes from each rank, into `all`, by rank; in memory of those before.
+  /// Gathers equally many bytes of each rank into `all`, by rank. Reuses the memory of earlier
+  /// calls.
   Result<> meet_into(Rank rank, std::span<const std::byte> mine, std::span<std::byte> all,
                      Deadline deadline);
   Result<> quiesce(Rank rank, Deadline deadline);
   void close(Rank rank);
-  /// Ranks that called close(), ascending.
+  /// The ranks that called close(), ascending.
   std::vector<Rank> closed() const;
 
-  /// True when this was the first abort.
+  /// True if this was the first abort.
   bool abort(Rank rank, std::string_view reason);
   bool aborted() const { return aborted_.load(std::memory_order_acquire); }
   /// @pre aborted()
@@ -49,13 +50,13 @@ class CollectiveState {
 
  private:
   struct Member {
-    bool here = false;  ///< in the collective under way.
+    bool here = false;  ///< in the collective in progress.
     bool closed = false;
-    std::uint64_t quiesced = 0;  ///< calls of quiesce() that did not give up.
+    std::uint64_t quiesced = 0;  ///< calls of quiesce() that did not time out.
   };
 
   Result<> may_meet(Rank rank, std::string_view what) const;
-  /// The number of the collective that this was. @pre lock is held, as it is afterwards
+  /// Returns the number of the collective. @pre the lock is held, as it is afterwards
   Result<std::uint64_t> join(std::unique_lock<std::mutex>& lock, Rank rank, std::string_view what,
                              std::span<const std::byte> mine, Deadline deadline);
   void complete(std::string_view what);
@@ -68,7 +69,8 @@ class CollectiveState {
   std::uint64_t done_ = 0;  ///< collectives completed.
   Gathered given_;
   std::shared_ptr<const Gathered> gathered_;
-  /// Of a collective by its number's last bit: nobody begins the next but one before all have read.
+  /// The results of the last two collectives, by the parity of their numbers: no rank starts the
+  /// next but one before all have read.
   std::array<Gathered, 2> into_;
   Error abort_error_;
   std::atomic<bool> aborted_{false};

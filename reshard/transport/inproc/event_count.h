@@ -12,15 +12,15 @@
 
 namespace reshard::inproc {
 
-/// Wakes the threads that wait for something to change at one rank. Any thread may call anything.
+/// An event count: lets threads wait until some state of one rank has changed. Thread-safe.
 ///
-/// Read count(), look at the state, and wait for a later count: a change between look and wait is
-/// not lost, because whoever changes the state rings after it.
+/// Read count(), check the state, then wait() for a later count. No change between the check and
+/// the wait is lost, because whoever changes the state calls notify() afterwards.
 class EventCount {
  public:
   std::uint64_t count() const { return count_.load(std::memory_order_acquire); }
 
-  void ring() {
+  void notify() {
     {
       const std::lock_guard lock(mutex_);
       count_.fetch_add(1, std::memory_order_release);
@@ -31,11 +31,11 @@ class EventCount {
   /// Returns once count() differs from `seen`, or at the deadline.
   void wait(std::uint64_t seen, Deadline deadline) {
     std::unique_lock lock(mutex_);
-    const auto rung = [&] { return count() != seen; };
+    const auto is_new = [&] { return count() != seen; };
     if (deadline.is_never()) {
-      changed_.wait(lock, rung);
+      changed_.wait(lock, is_new);
     } else {
-      changed_.wait_until(lock, deadline.time(), rung);
+      changed_.wait_until(lock, deadline.time(), is_new);
     }
   }
 
@@ -45,7 +45,7 @@ class EventCount {
   std::atomic<std::uint64_t> count_{0};
 };
 
-/// Ranks to wake, collected while a lock is held and rung after it: one ring for a rank, not for a
+/// The ranks to wake, collected under a lock and notified after it: once per rank, not once per
 /// message.
 class Wake {
  public:
@@ -57,12 +57,12 @@ class Wake {
     ranks_.push_back(rank);
   }
 
-  /// Rings bells[rank] for each rank added since the last call.
-  template <class Bells>
-  void ring(Bells& bells) {
+  /// Notifies event_counts[rank] for each rank added since the last call.
+  template <class EventCounts>
+  void notify(EventCounts& event_counts) {
     for (const Rank rank : ranks_) {
       marked_[rank.index()] = false;
-      bells[rank.index()].ring();
+      event_counts[rank.index()].notify();
     }
     ranks_.clear();
   }

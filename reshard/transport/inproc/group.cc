@@ -9,18 +9,18 @@
 namespace reshard::inproc {
 namespace {
 
-/// Small messages that one thread takes at a time; with kGrain, what bounds the work between two
-/// looks.
+/// Most small messages that one thread takes at a time; with kGrain, bounds the work between two
+/// checks.
 constexpr std::size_t kSlices = 256;
-/// Room of a step, in messages, so that it need not grow from one use to the next.
-constexpr std::size_t kLeastRoom = 32;
-/// Steps that are kept for the next exchange.
+/// Initial capacity of a step in messages, so that it rarely grows.
+constexpr std::size_t kInitialCapacity = 32;
+/// Most steps that are kept for reuse.
 constexpr std::size_t kSpareSteps = 64;
 
 }  // namespace
 
-Member::Member(std::shared_ptr<SharedGroup> whole, Rank me)
-    : group(std::move(whole)), rank(me), wake(group->size) {}
+Member::Member(std::shared_ptr<SharedGroup> shared, Rank me)
+    : group(std::move(shared)), rank(me), wake(group->size) {}
 Member::~Member() = default;
 
 LentStep::LentStep(std::shared_ptr<Member> member, std::span<const Send> sends,
@@ -35,17 +35,17 @@ LentStep::LentStep(std::shared_ptr<Member> member, std::span<const Send> sends,
 
 LentStep::~LentStep() {
   if (!step_->is_done())
-    step_->give_up({Code::aborted, "the event was destroyed before it was done"});
+    step_->abandon({Code::aborted, "the event was destroyed before it was done"});
   if (member_->spare.size() < kSpareSteps) member_->spare.push_back(std::move(step_));
 }
 
 void MemberStep::begin(std::span<const Send> sends, std::span<const Recv> recvs) {
   step_.rank = member_.rank;
-  step_.sends.reserve(kLeastRoom);
-  step_.recvs.reserve(kLeastRoom);
+  step_.sends.reserve(kInitialCapacity);
+  step_.recvs.reserve(kInitialCapacity);
   step_.sends.assign(sends.begin(), sends.end());
   step_.recvs.assign(recvs.begin(), recvs.end());
-  step_.forgive();
+  step_.clear_error();
   if (!std::ranges::is_sorted(step_.sends, {}, &Send::to))
     std::ranges::sort(step_.sends, {}, &Send::to);
   mailboxes_.clear();
@@ -74,18 +74,17 @@ void MemberStep::post() {
     mailbox->post(std::span<const Send>(first, last), step_, member_.wake);
     first = last;
   }
-  member_.wake.ring(group_.bells);
+  member_.wake.notify(group_.event_counts);
 }
 
 bool MemberStep::settled() {
   if (done_) return true;
   auto error = step_.error();
-  // A peer that heard of an abort first gives its messages up: then the abort is the cause to
-  // report.
-  if ((!error || error->code == Code::aborted) && group_.meeting.aborted())
-    error = group_.meeting.abort_error();
+  // A peer may have withdrawn its messages because of an abort: report the abort then.
+  if ((!error || error->code == Code::aborted) && group_.collectives.aborted())
+    error = group_.collectives.abort_error();
   if (error) {
-    give_up(std::move(*error));
+    abandon(std::move(*error));
   } else if (step_.left.load(std::memory_order_acquire) == 0) {
     done({});
   }
@@ -104,7 +103,7 @@ bool MemberStep::work() {
     const std::span<const Slice> mine = std::span(member_.slices).first(n);
     copy(mine);
     finish(mine, member_.wake);
-    member_.wake.ring(group_.bells);
+    member_.wake.notify(group_.event_counts);
     return true;
   }
   return false;
@@ -118,20 +117,20 @@ Result<bool> MemberStep::test() {
 }
 
 Result<> MemberStep::wait(Deadline deadline) {
-  const EventCount& bell = group_.bells[step_.rank.index()];
+  const EventCount& event_count = group_.event_counts[step_.rank.index()];
   while (true) {
-    const std::uint64_t seen = bell.count();
+    const std::uint64_t seen = event_count.count();
     if (settled()) return outcome_;
     if (deadline.expired()) {
       const Withdrawn withdrawn = withdraw();
-      done(tl::unexpected(late(withdrawn)));
+      done(tl::unexpected(deadline_error(withdrawn)));
       return outcome_;
     }
-    if (!work()) group_.bells[step_.rank.index()].wait(seen, deadline);
+    if (!work()) group_.event_counts[step_.rank.index()].wait(seen, deadline);
   }
 }
 
-void MemberStep::give_up(Error error) {
+void MemberStep::abandon(Error error) {
   if (done_) return;
   withdraw();
   done(tl::unexpected(std::move(error)));
@@ -144,14 +143,13 @@ Withdrawn MemberStep::withdraw() {
     all.messages += some.messages;
     if (!all.unmatched) all.unmatched = std::move(some.unmatched);
   }
-  member_.wake.ring(group_.bells);
-  // What is left now is in the hands of threads that are copying it, a grain each: no deadline
-  // needed.
-  EventCount& bell = group_.bells[step_.rank.index()];
+  member_.wake.notify(group_.event_counts);
+  // Other threads are copying what is left now, a grain each, so this needs no deadline.
+  EventCount& event_count = group_.event_counts[step_.rank.index()];
   while (true) {
-    const std::uint64_t seen = bell.count();
+    const std::uint64_t seen = event_count.count();
     if (step_.left.load(std::memory_order_acquire) == 0) return all;
-    bell.wait(seen, Deadline::never());
+    event_count.wait(seen, Deadline::never());
   }
 }
 
@@ -161,7 +159,7 @@ void MemberStep::done(Result<> outcome) {
   std::erase(member_.undone, this);
 }
 
-Error MemberStep::late(const Withdrawn& withdrawn) const {
+Error MemberStep::deadline_error(const Withdrawn& withdrawn) const {
   const std::size_t total = step_.sends.size() + step_.recvs.size();
   return {Code::deadline,
           fmt::format("deadline passed on rank {} with {} of {} messages missing: {}",

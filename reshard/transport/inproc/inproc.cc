@@ -8,6 +8,7 @@
 #include <mutex>
 #include <utility>
 
+#include "reshard/transport/checks.h"
 #include "reshard/transport/inproc/group.h"
 
 namespace reshard {
@@ -16,7 +17,8 @@ namespace {
 using inproc::Member;
 using inproc::SharedGroup;
 
-/// What a RemoteKey holds. The group's number keeps keys of other groups and torn bytes apart.
+/// The content of a RemoteKey. The group's number tells it from keys of other groups and from
+/// damaged ones.
 struct Key {
   std::uint64_t group;
   std::uint64_t owner;
@@ -37,8 +39,8 @@ class InprocTransport final : public Transport {
   Result<std::unique_ptr<Event>> exchange(std::span<const Send> sends,
                                           std::span<const Recv> recvs) override {
     RESHARD_TRY(usable("exchange"));
-    for (const Send& send : sends) RESHARD_TRY(member("send to", send.to));
-    for (const Recv& recv : recvs) RESHARD_TRY(member("receive from", recv.from));
+    for (const Send& send : sends) RESHARD_TRY(check_member("send to", send.to, size()));
+    for (const Recv& recv : recvs) RESHARD_TRY(check_member("receive from", recv.from, size()));
     return std::make_unique<inproc::LentStep>(member_, sends, recvs);
   }
 
@@ -53,7 +55,7 @@ class InprocTransport final : public Transport {
 
   Result<RemoteMemory> open(Rank owner, const RemoteKey& bytes) override {
     RESHARD_TRY(usable("open"));
-    RESHARD_TRY(member("open memory of", owner));
+    RESHARD_TRY(check_member("open memory of", owner, size()));
     Key key{};
     if (bytes.size() == sizeof key) std::memcpy(&key, bytes.data(), sizeof key);
     if (key.group != member_->group->number ||
@@ -69,11 +71,7 @@ class InprocTransport final : public Transport {
 
   Result<> get(const RemoteMemory& from, std::span<const Get> pieces) override {
     RESHARD_TRY(usable("get"));
-    for (const Get& piece : pieces)
-      if (piece.offset > from.size || piece.into.size() > from.size - piece.offset)
-        return fail(Code::invalid_argument,
-                    fmt::format("get of {} bytes at {} from {} bytes of rank {}", piece.into.size(),
-                                piece.offset, from.size, from.owner.value()));
+    RESHARD_TRY(check_inside(from, pieces));
     for (const Get& piece : pieces)
       if (!piece.into.empty())
         std::memcpy(piece.into.data(), from.address + piece.offset, piece.into.size());
@@ -84,14 +82,14 @@ class InprocTransport final : public Transport {
     if (member_->closed) return;
     member_->closed = true;
     SharedGroup& group = *member_->group;
-    // Before the mailboxes are searched: a half that is posted after the search sees the flag.
+    // Set before the mailboxes are searched: what is posted after the search sees the flag.
     group.closed[rank().index()].store(true, std::memory_order_release);
     const Error error{
         Code::aborted,
         fmt::format("rank {} closed its transport before this was done", rank().value())};
-    while (!member_->undone.empty()) member_->undone.back()->give_up(error);
-    for (auto& mailbox : group.mailboxes) mailbox.fail_closed(rank(), member_->wake);
-    member_->wake.ring(group.bells);
+    while (!member_->undone.empty()) member_->undone.back()->abandon(error);
+    for (auto& mailbox : group.mailboxes) mailbox.fail_messages_of(rank(), member_->wake);
+    member_->wake.notify(group.event_counts);
   }
 
  private:
@@ -100,15 +98,9 @@ class InprocTransport final : public Transport {
       return fail(Code::invalid_argument,
                   fmt::format("{} on rank {} after close()", what, rank().value()));
     }
-    const auto& meeting = member_->group->meeting;
-    if (meeting.aborted()) return tl::unexpected(meeting.abort_error());
+    const auto& collectives = member_->group->collectives;
+    if (collectives.aborted()) return tl::unexpected(collectives.abort_error());
     return {};
-  }
-
-  Result<> member(std::string_view what, Rank peer) const {
-    if (peer.value() >= 0 && peer.value() < size()) return {};
-    return fail(Code::invalid_argument, fmt::format("{} rank {}: the group has ranks 0 to {}", what,
-                                                    peer.value(), size() - 1));
   }
 
   std::shared_ptr<Member> member_;
@@ -125,34 +117,36 @@ class InprocControl final : public ControlPlane {
 
   Result<std::vector<std::vector<std::byte>>> all_gather(std::span<const std::byte> mine,
                                                          Deadline deadline) override {
-    return *RESHARD_TRY(group_->meeting.meet(rank_, "all_gather", mine, deadline));
+    return *RESHARD_TRY(group_->collectives.meet(rank_, "all_gather", mine, deadline));
   }
 
   Result<> all_gather_into(std::span<const std::byte> mine, std::span<std::byte> all,
                            Deadline deadline) override {
-    return group_->meeting.meet_into(rank_, mine, all, deadline);
+    return group_->collectives.meet_into(rank_, mine, all, deadline);
   }
 
   Result<> barrier(Deadline deadline) override {
-    RESHARD_TRY(group_->meeting.meet(rank_, inproc::CollectiveState::kBarrier, {}, deadline));
+    RESHARD_TRY(group_->collectives.meet(rank_, inproc::CollectiveState::kBarrier, {}, deadline));
     return {};
   }
 
   void abort(std::string_view reason) override {
-    if (group_->meeting.abort(rank_, reason)) group_->ring_all();
+    if (group_->collectives.abort(rank_, reason)) group_->notify_all_ranks();
   }
 
   Result<> status() const override {
-    if (group_->meeting.aborted()) return tl::unexpected(group_->meeting.abort_error());
+    if (group_->collectives.aborted()) return tl::unexpected(group_->collectives.abort_error());
     return {};
   }
 
-  std::vector<Rank> lost() const override { return group_->meeting.closed(); }
+  std::vector<Rank> lost() const override { return group_->collectives.closed(); }
   void report(std::int64_t amount) override { group_->reported += amount; }
   std::int64_t reported() const override { return group_->reported; }
 
-  Result<> quiesce(Deadline deadline) override { return group_->meeting.quiesce(rank_, deadline); }
-  void close() override { group_->meeting.close(rank_); }
+  Result<> quiesce(Deadline deadline) override {
+    return group_->collectives.quiesce(rank_, deadline);
+  }
+  void close() override { group_->collectives.close(rank_); }
 
  private:
   std::shared_ptr<SharedGroup> group_;
@@ -191,7 +185,7 @@ Result<InprocGroup> InprocGroup::create(int size) {
   constexpr int kMaxRanks = 65536;
   if (size < 1 || size > kMaxRanks) {
     return fail(Code::invalid_argument,
-                fmt::format("a group of {} ranks: 1 to {} are possible", size, kMaxRanks));
+                fmt::format("a group of {} ranks: must be 1 to {}", size, kMaxRanks));
   }
   return InprocGroup(std::make_shared<State>(size));
 }

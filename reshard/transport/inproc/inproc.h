@@ -8,12 +8,12 @@
 
 namespace reshard {
 
-/// Ranks as threads of one process. A message is copied once, from the sender's memory into the
-/// receiver's, by the threads that wait for it: either side alone, or both with a part each. No
-/// thread of its own, no staging, no limit on the number or the size of messages.
+/// A group whose ranks are threads of one process. A message is copied once, from the sender's
+/// memory to the receiver's, by the threads that wait for it: either side alone, or both in parts.
+/// There are no extra threads, no staging, and no limit on the number or size of messages.
 ///
-/// create() makes the meeting point; each rank's thread takes its two ends from it, once.
-/// The ends outlive the InprocGroup. Any thread may call anything here.
+/// Each rank's thread takes its transport and its control plane from the group, once. They may
+/// outlive the InprocGroup. Thread-safe.
 class InprocGroup {
  public:
   /// A group of `size` ranks, 1 to 65536. Errors: `invalid_argument`.
@@ -21,12 +21,12 @@ class InprocGroup {
 
   int size() const;
 
-  /// Rank's end of the data plane, `message` and `direct`.
-  /// Errors: `invalid_argument` when there is no such rank, or its end was taken.
+  /// The data plane of a rank, with the capabilities `message` and `direct`. Errors:
+  /// `invalid_argument` if there is no such rank or its transport was taken before.
   Result<std::unique_ptr<Transport>> transport(Rank rank);
 
-  /// Rank's end of the control plane; its abort() reaches the transports of this group too. Errors:
-  /// as above.
+  /// The control plane of a rank; its abort() also ends the transports of this group. Errors: as
+  /// transport().
   Result<std::unique_ptr<ControlPlane>> control(Rank rank);
 
  private:

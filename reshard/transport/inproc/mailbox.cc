@@ -26,7 +26,7 @@ void Mailbox::post(std::span<const Send> sends, Step& step, Wake& wake) {
   const std::lock_guard lock(mutex_);
   if (closed_[owner_.index()].load(std::memory_order_acquire)) step.fail(closed_error(owner_));
   for (const Send& send : sends) {
-    // The one place that drops const: a half of side send is only ever the source of a copy.
+    // Dropping const is safe: a half of side send is only ever the source of a copy.
     auto* data = const_cast<std::byte*>(send.bytes.data());
     meet({step.rank, send.id}, {Side::send, data, send.bytes.size(), &step, step.rank}, wake);
   }
@@ -45,17 +45,17 @@ void Mailbox::post(std::span<const Recv> recvs, Step& step, Wake& wake) {
 }
 
 void Mailbox::meet(Key key, Half mine, Wake& wake) {
-  const engine::MessageTable::Entry* found = table_.find(key.from, key.id);
+  const messages::MessageTable::Entry* found = table_.find(key.from, key.id);
   if (found == nullptr) {
-    const auto index = engine::Slab<Half>::index(waiting_.add(mine));
-    table_.insert({key.id, key.from, index, engine::MessageTable::Kind::arrival});
+    const auto index = messages::Slab<Half>::index(waiting_.add(mine));
+    table_.insert({key.id, key.from, index, messages::MessageTable::Kind::unexpected});
     return;
   }
   const std::uint32_t index = found->index;
   const Half other = waiting_[index];
   if (other.side == mine.side) {
     mine.step->fail({Code::invalid_argument,
-                     fmt::format("{} is {} twice; an id is free again when its event is done",
+                     fmt::format("{} is {} twice; an id may be used again once its event is done",
                                  describe(key), mine.side == Side::send ? "sent" : "received")});
     drop(*mine.step, mine.bytes, wake);
     return;
@@ -130,9 +130,10 @@ bool Mailbox::withdraw_job(const Slice& job, Step& step, Wake& wake) {
   if (job.sender != &step && job.receiver != &step) return false;
   Step& other = job.sender == &step ? *job.receiver : *job.sender;
   if (&other != &step) {
-    other.fail({Code::aborted,
-                fmt::format("rank {} gave up a message from rank {} to rank {} before it was whole",
-                            step.rank.value(), job.sender->rank.value(), owner_.value())});
+    other.fail(
+        {Code::aborted,
+         fmt::format("rank {} gave up a message from rank {} to rank {} before it was complete",
+                     step.rank.value(), job.sender->rank.value(), owner_.value())});
   }
   drop(step, job.bytes, wake);
   drop(other, job.bytes, wake);
@@ -140,7 +141,7 @@ bool Mailbox::withdraw_job(const Slice& job, Step& step, Wake& wake) {
 }
 
 bool Mailbox::withdraw_half(Key key, Side side, Step& step, Wake& wake) {
-  const engine::MessageTable::Entry* found = table_.find(key.from, key.id);
+  const messages::MessageTable::Entry* found = table_.find(key.from, key.id);
   if (found == nullptr) return false;
   const std::uint32_t index = found->index;
   const Half half = waiting_[index];
@@ -151,7 +152,7 @@ bool Mailbox::withdraw_half(Key key, Side side, Step& step, Wake& wake) {
   return true;
 }
 
-void Mailbox::fail_closed(Rank rank, Wake& wake) {
+void Mailbox::fail_messages_of(Rank rank, Wake& wake) {
   const std::lock_guard lock(mutex_);
   waiting_.for_each([&](std::uint32_t, const Half& half) {
     const Rank peer = half.side == Side::send ? owner_ : half.from;

@@ -70,7 +70,7 @@ TEST_F(MailboxTest, withdrawing_leaves_what_is_being_copied) {
   // The sender hears who gave up; the one who gave up knows.
   ASSERT_TRUE(sender_.error());
   EXPECT_EQ(sender_.error()->message,
-            "rank 1 gave up a message from rank 0 to rank 1 before it was whole");
+            "rank 1 gave up a message from rank 0 to rank 1 before it was complete");
   EXPECT_FALSE(receiver_.error());
   finish(std::span(slices_).first(n), wake_);
   EXPECT_EQ(receiver_.left, 0);
@@ -96,7 +96,7 @@ TEST(LentStep, gives_its_memory_back_only_when_nobody_copies_it) {
     copied = true;
     Wake wake(2);
     finish(slice, wake);
-    wake.ring(group->bells);
+    wake.notify(group->event_counts);
   });
   going = true;
   going.notify_all();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A send is announced to its receiver; the receiver finds its receive (or keeps the announcement
-// until that is posted), compares the sizes, and then has the bytes come by the best way there is.
-// Every message is finished by the receiver's word, so that no sender takes for done what nobody
-// has. All lookups take constant time; records to one peer travel together.
+// A sender announces each message to its receiver. The receiver finds the matching receive (or
+// stores the announcement until one is posted), compares the sizes, and chooses the best method to
+// move the bytes. The receiver ends every message, so a send completes only after its bytes have
+// arrived. All lookups take constant time; records to one peer share frames.
 #include "reshard/transport/messages/core.h"
 
 #include <fmt/format.h>
@@ -11,7 +11,7 @@
 #include <cstring>
 #include <utility>
 
-namespace reshard::engine {
+namespace reshard::messages {
 
 Core::Core(std::unique_ptr<Wire> wire, ControlPlane& control)
     : wire_(std::move(wire)),
@@ -31,7 +31,7 @@ std::string Core::describe(const Message& m) const {
   return m.side == Side::send ? describe(rank_, m.id, m.peer) : describe(m.peer, m.id, rank_);
 }
 
-/// What fits into a frame of the wire beside its record.
+/// The largest payload that fits into one frame with its record. Bytes.
 std::size_t Core::eager_limit() const { return std::min(kEagerBytes, wire_->max_frame() - 32); }
 
 void Core::answer(Rank to, const Record& record) {
@@ -46,7 +46,7 @@ void Core::answer(Rank to, const Record& record) {
     const Result<> sent = wire_->send_frame(to, link.frame);
     link.frame.clear();
     if (!sent) {
-      fail_peer(to, explained(sent.error()));
+      fail_peer(to, cause_of(sent.error()));
       return;
     }
   }
@@ -55,7 +55,7 @@ void Core::answer(Rank to, const Record& record) {
 }
 
 void Core::flush() {
-  // fail_peer() below may queue more; what it queues is sent by the next flush.
+  // fail_peer() below may queue more records; the next flush sends them.
   flushing_.clear();
   std::swap(flushing_, to_flush_);
   for (const Rank to : flushing_) {
@@ -64,7 +64,7 @@ void Core::flush() {
     if (link.frame.empty() || link.gone || wire_closed_) continue;
     const Result<> sent = wire_->send_frame(to, link.frame);
     link.frame.clear();
-    if (!sent) fail_peer(to, explained(sent.error()));
+    if (!sent) fail_peer(to, cause_of(sent.error()));
   }
 }
 
@@ -82,9 +82,9 @@ void Core::give_back(std::unique_ptr<Step> step) {
 
 void Core::post(Step& step, std::span<const Send> sends, std::span<const Recv> recvs) {
   steps_.push_back(&step);
-  step.tokens.reserve(std::max(kLeastRoom, sends.size() + recvs.size()));
+  step.tokens.reserve(std::max(kInitialCapacity, sends.size() + recvs.size()));
   step.left = sends.size() + recvs.size();
-  // Receives first: what a rank sends itself then finds them.
+  // Receives first, so that messages to this rank itself match at once.
   for (const Recv& recv : recvs) post_recv(step, recv);
   for (const Send& send : sends) post_send(step, send);
   flush();
@@ -106,21 +106,21 @@ void Core::post_send(Step& step, const Send& send) {
   const bool tiny = m.bytes <= kTinyBytes;
   const bool remote = send.to != rank_;
   const bool eager =
-      remote && (tiny || (m.bytes <= eager_limit() && m.bytes <= kEagerWindow - link.eager_out));
-  WireAddress place;
+      remote && (tiny || (m.bytes <= eager_limit() && m.bytes <= kEagerWindow - link.eager_sent));
+  WireAddress address;
   if (eager) {
     m.state = State::eager;
-    if (!tiny) link.eager_out += m.bytes;
+    if (!tiny) link.eager_sent += m.bytes;
   } else if (remote) {
-    place = wire_->describe_source(send.to, send.bytes);
-    m.described = !place.empty();
+    address = wire_->describe_source(send.to, send.bytes);
+    m.described = !address.empty();
   }
   const std::uint64_t token = messages_.add(m);
   step.tokens.push_back(token);
   if (eager) {
     answer(send.to, {Kind::payload, 0, {token, send.id.value()}, send.bytes});
   } else {
-    answer(send.to, {Kind::rts, 0, {token, send.id.value(), m.bytes}, place.bytes()});
+    answer(send.to, {Kind::rts, 0, {token, send.id.value(), m.bytes}, address.bytes()});
   }
 }
 
@@ -134,7 +134,7 @@ void Core::post_recv(Step& step, const Recv& recv) {
   if (entry != nullptr && entry->kind == MessageTable::Kind::recv) {
     step.fail({Code::invalid_argument,
                describe(recv.from, recv.id, rank_) +
-                   " is received twice; an id is free again when its event is done"});
+                   " is received twice; an id may be used again once its event is done"});
     return;
   }
   const std::uint64_t token = messages_.add({.data = recv.bytes.data(),
@@ -151,68 +151,67 @@ void Core::post_recv(Step& step, const Recv& recv) {
   }
   const std::uint32_t at = entry->index;
   *entry = {recv.id, recv.from, index, MessageTable::Kind::recv};
-  UnexpectedMessage arrival = std::move(arrivals_[at]);
-  if (arrival.eager && arrival.bytes > kTinyBytes) link.eager_in -= arrival.bytes;
-  --link.arrivals;
-  arrivals_.remove(at);
-  const std::byte* kept = arrival.payload ? arrival.payload.get() : arrival.inlined.data();
-  match(index, arrival, {kept, arrival.eager ? arrival.bytes : 0});
-  if (arrival.payload) spare_payloads_.push_back(std::move(arrival.payload));
+  UnexpectedMessage rts = std::move(unexpected_[at]);
+  if (rts.eager && rts.bytes > kTinyBytes) link.eager_held -= rts.bytes;
+  --link.num_unexpected;
+  unexpected_.remove(at);
+  const std::byte* kept = rts.payload ? rts.payload.get() : rts.inlined.data();
+  match(index, rts, {kept, rts.eager ? rts.bytes : 0});
+  if (rts.payload) spare_payloads_.push_back(std::move(rts.payload));
 }
 
-/// Takes the announcement of a message that no receive waits for into store.
-void Core::arrive(Rank from, UnexpectedMessage arrival, std::span<const std::byte> bytes,
-                  Link& link) {
+/// Stores a message that no receive waits for.
+void Core::store_unexpected(Rank from, UnexpectedMessage rts, std::span<const std::byte> bytes,
+                            Link& link) {
   if (bytes.size() > kTinyBytes) {
-    link.eager_in += bytes.size();
+    link.eager_held += bytes.size();
     if (spare_payloads_.empty())
       spare_payloads_.push_back(std::make_unique_for_overwrite<std::byte[]>(kEagerBytes));
-    arrival.payload = std::move(spare_payloads_.back());
+    rts.payload = std::move(spare_payloads_.back());
     spare_payloads_.pop_back();
-    std::memcpy(arrival.payload.get(), bytes.data(), bytes.size());
+    std::memcpy(rts.payload.get(), bytes.data(), bytes.size());
   } else if (!bytes.empty()) {
-    std::memcpy(arrival.inlined.data(), bytes.data(), bytes.size());
+    std::memcpy(rts.inlined.data(), bytes.data(), bytes.size());
   }
-  ++link.arrivals;
-  const MessageId id = arrival.id;
-  const auto at = Slab<UnexpectedMessage>::index(arrivals_.add(std::move(arrival)));
-  table_.insert({id, from, at, MessageTable::Kind::arrival});
+  ++link.num_unexpected;
+  const MessageId id = rts.id;
+  const auto at = Slab<UnexpectedMessage>::index(unexpected_.add(std::move(rts)));
+  table_.insert({id, from, at, MessageTable::Kind::unexpected});
 }
 
-void Core::drop_arrival(std::uint32_t index) {
-  UnexpectedMessage& arrival = arrivals_[index];
-  Link& link = links_[arrival.from.index()];
-  if (arrival.eager && arrival.bytes > kTinyBytes) link.eager_in -= arrival.bytes;
-  --link.arrivals;
-  if (arrival.payload) spare_payloads_.push_back(std::move(arrival.payload));
-  table_.erase(arrival.from, arrival.id);
-  arrivals_.remove(index);
+void Core::drop_unexpected(std::uint32_t index) {
+  UnexpectedMessage& rts = unexpected_[index];
+  Link& link = links_[rts.from.index()];
+  if (rts.eager && rts.bytes > kTinyBytes) link.eager_held -= rts.bytes;
+  --link.num_unexpected;
+  if (rts.payload) spare_payloads_.push_back(std::move(rts.payload));
+  table_.erase(rts.from, rts.id);
+  unexpected_.remove(index);
 }
 
-/// A receive and an announcement have met; `bytes` when they came along.
-void Core::match(std::uint32_t index, UnexpectedMessage& arrival,
-                 std::span<const std::byte> bytes) {
+/// Matches a receive with an announced message. `bytes` are those that came with it, if any.
+void Core::match(std::uint32_t index, UnexpectedMessage& rts, std::span<const std::byte> bytes) {
   Message& recv = messages_[index];
-  recv.remote = arrival.token;
-  if (arrival.bytes != recv.bytes) {
+  recv.remote = rts.token;
+  if (rts.bytes != recv.bytes) {
     const Error error{Code::invalid_argument,
                       fmt::format("{}: the sender has {} bytes, the receiver expects {}; both must "
                                   "give the same size",
-                                  describe(recv), arrival.bytes, recv.bytes)};
+                                  describe(recv), rts.bytes, recv.bytes)};
     recv.state = State::over;
     recv.step->fail(error);
-    refuse(recv.peer, arrival.token, error);
+    refuse(recv.peer, rts.token, error);
     return;
   }
-  if (arrival.eager) {
+  if (rts.eager) {
     if (!bytes.empty()) std::memcpy(recv.data, bytes.data(), bytes.size());
     finish_recv(index);
     return;
   }
   recv.state = State::rts_sent;
-  if (arrival.inline_bytes != 0) {
+  if (rts.inline_bytes != 0) {
     recv.described = true;
-    recv.arrival = Slab<UnexpectedMessage>::index(arrivals_.add(std::move(arrival)));
+    recv.source = Slab<UnexpectedMessage>::index(unexpected_.add(std::move(rts)));
   }
   auto& queue = recv.described || recv.peer == rank_ ? pulls_ : for_cts_;
   queue.push_back(messages_.token(index));
@@ -223,12 +222,12 @@ bool Core::progress() {
   if (polls_++ % 64 == 0 && check_status()) return true;
   const Result<bool> polled = wire_->poll(*this);
   if (!polled) {
-    fail_all(explained(polled.error()));
+    fail_all(cause_of(polled.error()));
     return true;
   }
   bool moved = *polled;
   moved |= move_pulls();
-  moved |= grant_some();
+  moved |= clear_some();
   flush();
   return moved;
 }
@@ -248,28 +247,28 @@ bool Core::move_pulls() {
   return moved;
 }
 
-/// True when more of the message is to be had.
+/// True if the message has more bytes to pull.
 bool Core::pull_piece(std::uint32_t index, Message& recv, std::size_t& budget) {
   const std::size_t bytes = std::min(budget, recv.bytes - recv.moved);
   const std::span<std::byte> into(recv.data + recv.moved, bytes);
   if (recv.peer == rank_) {
     if (bytes != 0) std::memcpy(into.data(), messages_.find(recv.remote)->data + recv.moved, bytes);
   } else {
-    const UnexpectedMessage& from = arrivals_[recv.arrival];
+    const UnexpectedMessage& from = unexpected_[recv.source];
     const Result<> pulled =
         wire_->pull(recv.peer, std::span(from.inlined).first(from.inline_bytes), recv.moved, into);
     if (!pulled && pulled.error().code == Code::unsupported) {
-      recv.state = State::again;
+      recv.state = State::retry;
       recv.moved = 0;
-      answer(recv.peer, {Kind::again, 0, {recv.remote}});
+      answer(recv.peer, {Kind::retry, 0, {recv.remote}});
       return false;
     }
     if (!pulled) {
-      fail_peer(recv.peer, explained(pulled.error()));
+      fail_peer(recv.peer, cause_of(pulled.error()));
       return false;
     }
   }
-  // An empty or small message costs time too.
+  // Small messages cost time, too.
   budget -= std::min(budget, std::max<std::size_t>(bytes, 256));
   recv.moved += bytes;
   if (recv.moved < recv.bytes) return true;
@@ -277,7 +276,7 @@ bool Core::pull_piece(std::uint32_t index, Message& recv, std::size_t& budget) {
   return false;
 }
 
-bool Core::grant_some() {
+bool Core::clear_some() {
   bool moved = false;
   while (!for_cts_.empty()) {
     Message* recv = messages_.find(for_cts_.front());
@@ -293,33 +292,36 @@ bool Core::grant_some() {
 }
 
 void Core::send_cts(std::uint32_t index, Message& recv) {
-  const std::uint64_t room = messages_.token(index);
+  const std::uint64_t recv_token = messages_.token(index);
   const std::span<std::byte> bytes(recv.data, recv.bytes);
-  recv.state = State::granted;
+  recv.state = State::cleared;
   if (recv.bytes <= eager_limit()) {
-    recv.way = Way::framed;
+    recv.method = Method::framed;
     ++framed_;
-    answer(recv.peer, {Kind::cts, static_cast<std::uint8_t>(Way::framed), {recv.remote, room, 0}});
+    answer(recv.peer,
+           {Kind::cts, static_cast<std::uint8_t>(Method::framed), {recv.remote, recv_token, 0}});
     return;
   }
-  const WireAddress place = wire_->describe_target(recv.peer, bytes);
-  const bool placed = !place.empty();
-  recv.way = placed ? Way::placed : Way::tagged;
+  const WireAddress address = wire_->describe_target(recv.peer, bytes);
+  const bool placed = !address.empty();
+  recv.method = placed ? Method::put : Method::tagged;
   lend(recv);
   ++bulks_;
   const std::uint64_t tag = next_tag_++;
   if (!placed) {
-    const Result<> started = wire_->recv_bulk(recv.peer, tag, bytes, BulkId{room});
+    const Result<> started = wire_->recv_bulk(recv.peer, tag, bytes, BulkId{recv_token});
     if (!started) {
       unlend(recv);
       --bulks_;
       recv.state = State::over;
-      fail_peer(recv.peer, explained(started.error()));
+      fail_peer(recv.peer, cause_of(started.error()));
       return;
     }
   }
-  answer(recv.peer,
-         {Kind::cts, static_cast<std::uint8_t>(recv.way), {recv.remote, room, tag}, place.bytes()});
+  answer(recv.peer, {Kind::cts,
+                     static_cast<std::uint8_t>(recv.method),
+                     {recv.remote, recv_token, tag},
+                     address.bytes()});
 }
 
 void Core::lend(Message& m) {
@@ -345,10 +347,10 @@ void Core::finish(std::uint32_t index) {
 
 void Core::release(std::uint32_t index) {
   Message& m = messages_[index];
-  close_off(m);
+  detach(m);
   if (m.side == Side::recv) {
     table_.erase(m.peer, m.id);
-    if (m.described) arrivals_.remove(m.arrival);
+    if (m.described) unexpected_.remove(m.source);
   }
   messages_.remove(index);
 }
@@ -361,15 +363,15 @@ void Core::on_bulk(BulkId id, Result<> outcome) {
   if (m->side == Side::recv) --bulks_;
   if (!outcome) {
     m->state = State::over;
-    fail_peer(m->peer, explained(outcome.error()));
+    fail_peer(m->peer, cause_of(outcome.error()));
   } else if (m->side == Side::recv) {
     finish_recv(index);
-  } else if (m->way == Way::placed) {
-    answer(m->peer, {Kind::placed, 0, {m->remote}});
+  } else if (m->method == Method::put) {
+    answer(m->peer, {Kind::put_done, 0, {m->remote}});
     finish(index);
   } else if (m->answered) {
     finish(index);
   }
 }
 
-}  // namespace reshard::engine
+}  // namespace reshard::messages

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How messages end early: withdrawn by their rank, left by a peer, ended by an abort or by the
-// wire. No event is done before its memory is nobody else's; where the wire holds it and does not
-// let go in time, the wire is closed.
+// Early ends of messages: withdrawn by their rank, abandoned by a peer, ended by an abort or by the
+// wire. No event is done before its memory is free. If the wire does not release memory in time,
+// the wire is closed.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,25 +10,25 @@
 
 #include "reshard/transport/messages/core.h"
 
-namespace reshard::engine {
+namespace reshard::messages {
 namespace {
 
-/// How long a withdrawn bulk may still take to end by itself. Closing the wire in its place ends
-/// the group, so it is not the first choice.
+/// How long a withdrawn bulk may take to end by itself. The alternative, closing the wire, ends the
+/// group.
 constexpr std::chrono::milliseconds kGrace{100};
-/// How long the control plane has to tell why a peer went, once the wire has noticed that it did.
-constexpr std::chrono::milliseconds kExplain{500};
-/// Not asked again so soon: many messages may end for one reason.
-constexpr std::chrono::seconds kExplainAgain{1};
-/// How long a whole step waits for its last words to get out. Not for ever: the peer that would
-/// have to make room may itself wait for this rank, in the control plane.
-constexpr std::chrono::seconds kTell{1};
-/// A rank that sleeps looks up this often: an abort wakes no wire.
+/// How long to wait for the control plane to say why a peer is gone.
+constexpr std::chrono::milliseconds kCauseTimeout{500};
+/// Least time between two such waits: many messages may end for one reason.
+constexpr std::chrono::seconds kCauseInterval{1};
+/// How long a complete step waits for its last frames to leave. Bounded, because the peer that must
+/// make room may itself be waiting for this rank in the control plane.
+constexpr std::chrono::seconds kDrain{1};
+/// Longest sleep: an abort wakes no wire.
 constexpr std::chrono::milliseconds kNap{1};
-/// Polls in a row that find nothing before a rank yields, and before it sleeps.
+/// Empty polls in a row before a rank yields, and before it sleeps.
 constexpr int kSpins = 64, kYields = 128;
-/// A yield that takes longer gave the core to others: sleeping is then the shorter way back, as the
-/// system runs who is woken before who yielded.
+/// A yield that takes longer gave the processor to other threads. Sleeping is faster then, because
+/// the system prefers threads that were woken to threads that yielded.
 constexpr std::chrono::microseconds kYieldsFor{20};
 
 }  // namespace
@@ -39,7 +39,7 @@ Result<> Core::usable(std::string_view what) const {
                 fmt::format("{} on rank {} after close()", what, rank_.value()));
   }
   RESHARD_TRY(control_->status());
-  if (over_) return tl::unexpected(*over_);
+  if (ended_) return tl::unexpected(*ended_);
   return {};
 }
 
@@ -56,10 +56,10 @@ void Core::pause(int times, Deadline deadline) {
   polls_ = 0;
 }
 
-bool Core::told(Step& step) {
+bool Core::drained(Step& step) {
   if (wire_closed_ || wire_->drained()) return true;
-  if (!step.told) step.told = Deadline::after(kTell);
-  return step.told->expired();
+  if (!step.drain_until) step.drain_until = Deadline::after(kDrain);
+  return step.drain_until->expired();
 }
 
 bool Core::check_status() {
@@ -71,25 +71,23 @@ bool Core::check_status() {
   return true;
 }
 
-/// The wire sees that a peer went; why it did, the control plane knows or is about
-/// to hear.
-Error Core::explained(Error error) {
-  const auto again =
-      explain_until_ ? explain_until_->time() + kExplainAgain : Deadline::Clock::now();
-  if (Deadline(again).expired()) explain_until_ = Deadline::after(kExplain);
+/// The reason for a wire error, if the control plane knows it or learns it soon; else the error.
+Error Core::cause_of(Error error) {
+  const auto again = cause_until_ ? cause_until_->time() + kCauseInterval : Deadline::Clock::now();
+  if (Deadline(again).expired()) cause_until_ = Deadline::after(kCauseTimeout);
   while (true) {
     (void)check_status();
     if (aborted_) return *aborted_;
-    if (control_ == nullptr || explain_until_->expired()) return error;
+    if (control_ == nullptr || cause_until_->expired()) return error;
     std::this_thread::sleep_for(kNap);
   }
 }
 
-/// The peer has no more to do with this message. @pre !m.lent
-void Core::close_off(Message& m) {
+/// Ends the peer's part in a message. @pre !m.lent
+void Core::detach(Message& m) {
   if (m.side == Side::send && m.state == State::eager && m.bytes > kTinyBytes)
-    links_[m.peer.index()].eager_out -= m.bytes;
-  if (m.side == Side::recv && m.state == State::granted && m.way == Way::framed) --framed_;
+    links_[m.peer.index()].eager_sent -= m.bytes;
+  if (m.side == Side::recv && m.state == State::cleared && m.method == Method::framed) --framed_;
   m.state = State::over;
 }
 
@@ -103,27 +101,27 @@ void Core::fail_peer(Rank peer, const Error& error) {
     if (m.peer == peer && !m.step->error)
       m.step->fail(aborted_ ? error : Error(error).in(describe(m)));
   });
-  arrivals_.for_each([&](std::uint32_t index, UnexpectedMessage& arrival) {
-    if (arrival.from != peer) return;
-    const MessageTable::Entry* entry = table_.find(peer, arrival.id);
-    const bool waits = entry != nullptr && entry->kind == MessageTable::Kind::arrival;
-    if (waits && entry->index == index) drop_arrival(index);
+  unexpected_.for_each([&](std::uint32_t index, UnexpectedMessage& rts) {
+    if (rts.from != peer) return;
+    const MessageTable::Entry* entry = table_.find(peer, rts.id);
+    const bool waits = entry != nullptr && entry->kind == MessageTable::Kind::unexpected;
+    if (waits && entry->index == index) drop_unexpected(index);
   });
 }
 
 void Core::on_gone(Rank peer, Error why) {
   if (peer.value() < 0 || peer.value() >= size_ || links_[peer.index()].gone) return;
-  fail_peer(peer, explained(std::move(why)));
+  fail_peer(peer, cause_of(std::move(why)));
 }
 
-/// The wire has ended.
+/// Ends everything after an error of the wire.
 void Core::fail_all(const Error& error) {
   for (Link& link : links_)
     if (!link.gone) link.gone = error;
-  shut(error);
+  shut_down(error);
 }
 
-void Core::shut(const Error& why) {
+void Core::shut_down(const Error& why) {
   if (wire_closed_) return;
   const bool silent = closed_ && !aborted_;
   const std::string text = silent ? "" : why.message.substr(0, kMaxText);
@@ -137,23 +135,24 @@ void Core::shut(const Error& why) {
     m.state = State::over;
   });
   bulks_ = framed_ = 0;
-  if (!over_) over_ = why;
+  if (!ended_) ended_ = why;
   for (Step* step : steps_) step->fail(why);
 }
 
-/// What the peer is told. An abort is told as it is: every rank names the first cause. A step that
-/// was dropped without an error was dropped, most likely, because another one had one.
-std::string Core::gave_up(const Message& m) const {
+/// The reason that the peer gets. An abort is passed on unchanged, so that every rank names the
+/// first cause. A step that was destroyed without an error most likely was because another step
+/// failed.
+std::string Core::give_up_reason(const Message& m) const {
   const std::optional<Error>& error = m.step->error ? m.step->error : first_loss_;
   if (error && error->code == Code::aborted) return error->message;
-  return fmt::format("rank {} gave up {} before it was whole{}{}", rank_.value(), describe(m),
+  return fmt::format("rank {} gave up {} before it was complete{}{}", rank_.value(), describe(m),
                      error ? ": " : "", error ? error->message : "");
 }
 
 void Core::withdraw_send(std::uint32_t index, Message& send, bool& revoke) {
   if (send.lent) return;
-  const std::string why = gave_up(send);
-  const bool out = send.state == State::granted && send.way == Way::tagged;
+  const std::string why = give_up_reason(send);
+  const bool out = send.state == State::cleared && send.method == Method::tagged;
   if (send.state != State::over && !out)
     answer(send.peer, {Kind::cancel, 0, {messages_.token(index), send.id.value()}, tail_of(why)});
   revoke |= send.described;
@@ -163,7 +162,7 @@ void Core::withdraw_send(std::uint32_t index, Message& send, bool& revoke) {
 void Core::withdraw_recv(std::uint32_t index, Message& recv) {
   if (recv.lent) return;
   if (recv.state != State::over && recv.state != State::posted) {
-    refuse(recv.peer, recv.remote, {Code::aborted, gave_up(recv)});
+    refuse(recv.peer, recv.remote, {Code::aborted, give_up_reason(recv)});
   }
   release(index);
 }
@@ -184,21 +183,21 @@ void Core::withdraw(Step& step) {
       }
       if (revoke && !wire_closed_) wire_->revoke();
       flush();
-      if (!settled) settle(step);
+      if (!settled) reclaim(step);
     }
     step.left = 0;
   }
   std::erase(steps_, &step);
 }
 
-/// Returns when the wire has none of the step's memory.
-void Core::settle(Step& step) {
+/// Returns when the wire holds no memory of the step.
+void Core::reclaim(Step& step) {
   const Deadline grace = Deadline::after(kGrace);
   for (int idle = 0; step.lent > 0;) {
-    if (aborted_ || over_ || grace.expired()) {
-      const Error why = step.error.value_or(Error{
-          Code::aborted, fmt::format("rank {} gave up messages on their way", rank_.value())});
-      shut(aborted_ ? *aborted_ : Error{Code::aborted, why.message});
+    if (aborted_ || ended_ || grace.expired()) {
+      const Error why = step.error.value_or(
+          Error{Code::aborted, fmt::format("rank {} gave up messages in flight", rank_.value())});
+      shut_down(aborted_ ? *aborted_ : Error{Code::aborted, why.message});
       return;
     }
     if (progress()) {
@@ -209,7 +208,7 @@ void Core::settle(Step& step) {
   }
 }
 
-Error Core::late(const Step& step) {
+Error Core::deadline_error(const Step& step) {
   const Message* first = nullptr;
   for (const std::uint64_t token : step.tokens) {
     first = messages_.find(token);
@@ -220,8 +219,8 @@ Error Core::late(const Step& step) {
     const bool met = first->state != State::posted && first->side == Side::recv;
     what = fmt::format("{} ({} bytes) was not {} there", describe(*first), first->bytes,
                        first->side == Side::send ? "received" : "sent");
-    if (met || first->state == State::granted)
-      what = fmt::format("{} ({} bytes) was on its way", describe(*first), first->bytes);
+    if (met || first->state == State::cleared)
+      what = fmt::format("{} ({} bytes) was in flight", describe(*first), first->bytes);
   }
   return {Code::deadline,
           fmt::format("deadline passed on rank {} with {} of {} messages missing: {}",
@@ -232,11 +231,11 @@ void Core::close() {
   if (closed_) return;
   (void)check_status();
   closed_ = true;
-  shut(aborted_
-           ? *aborted_
-           : Error{Code::aborted, fmt::format("rank {} closed its transport before this was done",
-                                              rank_.value())});
+  shut_down(aborted_ ? *aborted_
+                     : Error{Code::aborted,
+                             fmt::format("rank {} closed its transport before this was done",
+                                         rank_.value())});
   control_ = nullptr;
 }
 
-}  // namespace reshard::engine
+}  // namespace reshard::messages

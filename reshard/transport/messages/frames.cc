@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// A frame is records one after another: kind, detail, two bytes of zero, length of the tail (4
-// bytes), the numbers (8 bytes each), the tail, zeros up to a multiple of 8. Numbers are as the
-// machine has them: all ranks of a group are of one byte order.
+// A frame is a sequence of records: kind, detail, two zero bytes, length of the tail (4 bytes), the
+// numbers (8 bytes each), the tail, zeros up to a multiple of 8. Numbers are in the byte order of
+// the machine: all ranks of a group have the same.
 #include "reshard/transport/messages/frames.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 
-namespace reshard::engine {
+namespace reshard::messages {
 namespace {
 
 constexpr std::size_t kHeader = 8;
@@ -24,11 +24,11 @@ constexpr std::size_t kAnyTail = std::size_t{1} << 31;
 Shape shape(Kind kind) {
   switch (kind) {
     case Kind::payload: return {2, kAnyTail, 0};
-    case Kind::rts: return {3, kMaxPlace, 0};
-    case Kind::again: return {1, 0, 0};
-    case Kind::cts: return {3, kMaxPlace, static_cast<std::uint8_t>(Way::tagged)};
+    case Kind::rts: return {3, kMaxAddress, 0};
+    case Kind::retry: return {1, 0, 0};
+    case Kind::cts: return {3, kMaxAddress, static_cast<std::uint8_t>(Method::tagged)};
     case Kind::data: return {1, kAnyTail, 0};
-    case Kind::placed: return {1, 0, 0};
+    case Kind::put_done: return {1, 0, 0};
     case Kind::done: return {1, 0, 0};
     case Kind::refuse: return {1, kMaxText, static_cast<std::uint8_t>(Code::aborted)};
     case Kind::cancel: return {2, kMaxText, 0};
@@ -64,7 +64,8 @@ void append(std::vector<std::byte>& frame, const Record& record) {
 
 Result<Record> FrameReader::next() {
   if (left_.size() < kHeader)
-    return fail(Code::corrupt, fmt::format("{} bytes where a record begins", left_.size()));
+    return fail(Code::corrupt,
+                fmt::format("a record begins with {} bytes, at least 8 expected", left_.size()));
   Record record;
   record.kind = static_cast<Kind>(left_[0]);
   record.detail = static_cast<std::uint8_t>(left_[1]);
@@ -72,14 +73,14 @@ Result<Record> FrameReader::next() {
   std::memcpy(&tail, left_.data() + 4, sizeof tail);
   if (!known(record.kind))
     return fail(Code::corrupt,
-                fmt::format("a record of the unknown kind {}", static_cast<unsigned>(record.kind)));
+                fmt::format("a record of unknown kind {}", static_cast<unsigned>(record.kind)));
   const Shape expected = shape(record.kind);
   const std::size_t begin = kHeader + 8 * expected.numbers;
   if (left_[2] != std::byte{0} || left_[3] != std::byte{0} || record.detail > expected.max_detail ||
       tail > expected.max_tail || begin + padded(tail) > left_.size()) {
     return fail(Code::corrupt,
-                fmt::format("a record of kind {} with detail {} and a tail of {} bytes, where the "
-                            "frame has {} left",
+                fmt::format("a record of kind {} with detail {} and a tail of {} bytes in a "
+                            "frame that has {} bytes left",
                             static_cast<unsigned>(record.kind), record.detail, tail, left_.size()));
   }
   std::memcpy(record.numbers, left_.data() + kHeader, 8 * expected.numbers);
@@ -88,4 +89,4 @@ Result<Record> FrameReader::next() {
   return record;
 }
 
-}  // namespace reshard::engine
+}  // namespace reshard::messages

@@ -9,32 +9,32 @@
 #include <vector>
 
 #include "reshard/base/result.h"
-#include "reshard/transport/messages/wire_address.h"
+#include "reshard/transport/messages/wire.h"
 
-namespace reshard::engine {
+namespace reshard::messages {
 
-/// What one record of a frame says. `token` is the sender's name of its message, `room` the
-/// receiver's; each side gives back the other's.
+/// The kind of a record. `token` identifies the message on the sender, `recv_token` on the
+/// receiver; each side sends back the other's token.
 enum class Kind : std::uint8_t {
-  payload = 1,  ///< a message with its bytes: token, id; tail: the bytes.
-  rts,          ///< a message without: token, id, bytes; tail: where a pull finds it, or empty.
-  again,        ///< the pull did not work, request it without a place: token.
-  cts,          ///< the receiver is ready: token, room, tag; `detail` a Way; tail: where to put it.
-  data,         ///< the granted bytes, in the frame: room; tail: the bytes.
-  placed,       ///< the granted bytes are in their place: room.
+  payload = 1,  ///< an eager message: token, id; tail: the bytes.
+  rts,          ///< request to send: token, id, bytes; tail: the address to pull from, or empty.
+  retry,        ///< the pull failed, send the RTS again without an address: token.
+  cts,          ///< clear to send: token, recv_token, tag; `detail`: a Method; tail: where to put.
+  data,         ///< the bytes of a `framed` message: recv_token; tail: the bytes.
+  put_done,     ///< the put has completed: recv_token.
   done,         ///< the receiver has all bytes: token.
-  refuse,       ///< the receiver will not take it: token; `detail` a Code; tail: why.
-  cancel,       ///< the sender gave it up: token, id; tail: why.
+  refuse,       ///< the receiver rejects the message: token; `detail`: a Code; tail: why.
+  cancel,       ///< the sender withdrew the message: token, id; tail: why.
   bye,          ///< the rank leaves; tail: why, or empty.
 };
 
-/// How granted bytes travel.
-enum class Way : std::uint8_t { framed = 1, placed, tagged };
+/// How the bytes of a message travel after the CTS.
+enum class Method : std::uint8_t { framed = 1, put, tagged };
 
-inline constexpr std::size_t kMaxPlace = WireAddress::kMost;  ///< bytes that describe memory.
-inline constexpr std::size_t kMaxText = 512;                  ///< bytes of an error's text.
+inline constexpr std::size_t kMaxAddress = WireAddress::kMaxBytes;  ///< bytes.
+inline constexpr std::size_t kMaxText = 512;                        ///< bytes of an error message.
 
-/// One record. Numbers that its kind has not are 0.
+/// One record. Numbers that its kind does not use are 0.
 struct Record {
   Kind kind{};
   std::uint8_t detail = 0;
@@ -42,25 +42,25 @@ struct Record {
   std::span<const std::byte> tail = {};
 };
 
-/// How many numbers a record of this kind has; 0 also for what is no kind.
+/// The count of numbers in a record of this kind; 0 for an unknown kind.
 std::size_t num_numbers(Kind kind);
 
-/// Bytes of the record in a frame: 8, the numbers, the tail rounded up to 8. At most 32 + the tail.
+/// Bytes of the encoded record: 8, the numbers, the tail rounded up to 8. At most 32 + tail.
 std::size_t encoded_bytes(const Record& record);
 
 /// Appends the record. @pre tail.size() < 2^32
 void append(std::vector<std::byte>& frame, const Record& record);
 
-/// An error's text as a record's tail, cut where it is too long. Borrowed.
+/// An error message as a record's tail, truncated to kMaxText bytes. Borrows the text.
 inline std::span<const std::byte> tail_of(std::string_view text) {
   return std::as_bytes(std::span(text.substr(0, kMaxText)));
 }
 
-/// Takes the records of a frame apart. Trusts nothing: what it returns has a known kind, all its
-/// numbers, and a tail that lies in the frame and is not longer than the kind allows.
+/// Parses the records of a frame from an untrusted peer. A record that it returns has a known kind,
+/// all its numbers, and a tail within the frame that is no longer than its kind allows.
 class FrameReader {
  public:
-  /// Borrowed, as are the tails of the records.
+  /// Borrows the frame, as do the tails of the records.
   explicit FrameReader(std::span<const std::byte> frame) : left_(frame) {}
 
   bool at_end() const { return left_.empty(); }
@@ -71,4 +71,4 @@ class FrameReader {
   std::span<const std::byte> left_;
 };
 
-}  // namespace reshard::engine
+}  // namespace reshard::messages

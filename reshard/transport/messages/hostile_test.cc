@@ -12,14 +12,14 @@
 namespace reshard {
 namespace {
 
-using engine::FrameReader;
-using engine::Kind;
-using engine::Record;
-using engine::Way;
+using messages::FrameReader;
+using messages::Kind;
+using messages::Method;
+using messages::Record;
 
 Bytes frame_of(const std::vector<Record>& records) {
   Bytes frame;
-  for (const Record& record : records) engine::append(frame, record);
+  for (const Record& record : records) messages::append(frame, record);
   return frame;
 }
 
@@ -28,12 +28,12 @@ TEST(EngineFrames, what_is_appended_is_read) {
   std::vector<Record> records;
   for (int kind = 1; kind <= static_cast<int>(Kind::bye); ++kind) {
     Record record{static_cast<Kind>(kind), 0, {}, {}};
-    for (std::size_t i = 0; i < engine::num_numbers(record.kind); ++i)
+    for (std::size_t i = 0; i < messages::num_numbers(record.kind); ++i)
       record.numbers[i] = mix64(static_cast<std::uint64_t>(kind) + i);
     records.push_back(record);
   }
   records.push_back({Kind::payload, 0, {1, 2}, text});
-  records.push_back({Kind::cts, static_cast<std::uint8_t>(Way::tagged), {1, 2, 3}, text});
+  records.push_back({Kind::cts, static_cast<std::uint8_t>(Method::tagged), {1, 2, 3}, text});
   records.push_back({Kind::bye, 0, {}, text});
   const Bytes frame = frame_of(records);
   FrameReader reader(frame);
@@ -97,29 +97,29 @@ class EngineHostile : public testing::Test {
   std::shared_ptr<WireScript> script_ = std::make_shared<WireScript>();
   LoneControl control_{3};
   std::unique_ptr<Transport> transport_ =
-      make_message_engine(std::make_unique<ScriptWire>(script_, 3), control_);
+      messages::make_transport(std::make_unique<ScriptWire>(script_, 3), control_);
   Bytes big_ = Bytes(100'000), other_ = Bytes(100'000), small_ = Bytes(8);
 };
 
 TEST_F(EngineHostile, what_no_correct_peer_says_ends_the_link_with_it_alone) {
-  const Bytes large(engine::kEagerBytes + 1);
+  const Bytes large(messages::kEagerBytes + 1);
   const std::map<std::string, std::vector<Record>> lies = {
       {"a token of nobody", {{Kind::done, 0, {0xffff'ffff'ffff}}}},
       {"a CTS of nobody", {{Kind::cts, 3, {1ULL << 40, 0, 0}}}},
-      {"a CTS without a way", {{Kind::cts, 0, {0, 0, 0}}}},
+      {"a CTS with an unknown method", {{Kind::cts, 0, {0, 0, 0}}}},
       {"a frame for too much", {{Kind::cts, 1, {0, 0, 0}}}},
-      {"bytes not granted", {{Kind::data, 0, {1}, small_}}},
-      {"a place not granted", {{Kind::placed, 0, {1}}}},
+      {"bytes without a CTS", {{Kind::data, 0, {1}, small_}}},
+      {"a put without a CTS", {{Kind::put_done, 0, {1}}}},
       {"a refusal of no kind", {{Kind::refuse, static_cast<std::uint8_t>(Code::io), {0}}}},
       {"too large a payload", {{Kind::payload, 0, {5, 5}, large}}},
       {"another's message", {{Kind::done, 0, {2}}}},
       {"a receive for a send", {{Kind::done, 0, {1}}}},
-      {"again, with nothing to pull", {{Kind::again, 0, {0}}}},
+      {"a retry with nothing to pull", {{Kind::retry, 0, {0}}}},
   };
   for (const auto& [what, records] : lies) {
     SCOPED_TRACE(what);
     script_ = std::make_shared<WireScript>();
-    transport_ = make_message_engine(std::make_unique<ScriptWire>(script_, 3), control_);
+    transport_ = messages::make_transport(std::make_unique<ScriptWire>(script_, 3), control_);
     const Send to_one{Rank{1}, MessageId{1}, big_};
     const Recv from_one{Rank{1}, MessageId{1}, other_};
     const Send to_two{Rank{2}, MessageId{1}, big_};
@@ -142,17 +142,17 @@ TEST_F(EngineHostile, what_no_correct_peer_says_ends_the_link_with_it_alone) {
 }
 
 TEST_F(EngineHostile, payloads_that_nobody_expects_are_kept_up_to_the_window) {
-  const Bytes payload(engine::kEagerBytes);
+  const Bytes payload(messages::kEagerBytes);
   const Recv recv{Rank{1}, MessageId{1}, small_};
   auto event = transport_->exchange({}, {&recv, 1});
-  const std::uint64_t most = engine::kEagerWindow / engine::kEagerBytes;
+  const std::uint64_t most = messages::kEagerWindow / messages::kEagerBytes;
   for (std::uint64_t i = 0; i < most; ++i)
     deliver(Rank{1}, {{Kind::payload, 0, {i, 100 + i}, payload}});
   poll(**event);
   EXPECT_EQ((*event)->test(), false);
   deliver(Rank{1}, {{Kind::payload, 0, {most, 100 + most}, payload}});
   poll(**event);
-  expect_error((*event)->test(), Code::corrupt, {"rank 1", "nobody expects"});
+  expect_error((*event)->test(), Code::corrupt, {"rank 1", "bytes of unexpected messages"});
 }
 
 TEST_F(EngineHostile, late_words_about_a_withdrawn_message_are_ignored) {
@@ -164,7 +164,7 @@ TEST_F(EngineHostile, late_words_about_a_withdrawn_message_are_ignored) {
   }
   EXPECT_EQ(sent(Rank{1}).back().kind, Kind::cancel);
   auto event = transport_->exchange({}, {&recv, 1});
-  deliver(Rank{1}, {{Kind::cts, static_cast<std::uint8_t>(Way::tagged), {0, 0, 0}},
+  deliver(Rank{1}, {{Kind::cts, static_cast<std::uint8_t>(Method::tagged), {0, 0, 0}},
                     {Kind::done, 0, {0}},
                     {Kind::refuse, static_cast<std::uint8_t>(Code::aborted), {0}},
                     {Kind::cancel, 0, {77, 77}}});
@@ -188,7 +188,7 @@ TEST_F(EngineHostile, no_more_than_a_few_bulks_are_granted_at_a_time) {
   for (std::uint64_t i = 0; i < 60; ++i)
     deliver(Rank{1}, {{Kind::rts, 0, {i, i, recvs[i].bytes.size()}}});
   poll(**event);
-  EXPECT_EQ(script_->bulks.size(), static_cast<std::size_t>(engine::kMaxBulks));
+  EXPECT_EQ(script_->bulks.size(), static_cast<std::size_t>(messages::kMaxBulks));
   // Giving up what the wire has begun and does not end closes it.
   event->reset();
   EXPECT_TRUE(script_->closed);

@@ -5,16 +5,16 @@
 #include <utility>
 #include <vector>
 
-namespace reshard::engine {
+namespace reshard::messages {
 
-/// Items in one array, with a free list. An item's token tells it from those that had its place
-/// before: peers give tokens back, and may be late or lie.
+/// Items in one array with a free list. A token carries its slot's generation, so that it never
+/// finds an item that reuses the slot: peers send tokens back, and may be late or lie.
 template <class T>
 class Slab {
  public:
   using Token = std::uint64_t;
 
-  /// May move all items.
+  /// Invalidates pointers to items.
   Token add(T item) {
     if (free_.empty()) {
       free_.push_back(static_cast<std::uint32_t>(slots_.size()));
@@ -34,14 +34,14 @@ class Slab {
     free_.push_back(index);
   }
 
-  /// Null when it was removed, or never was.
+  /// Null if the item was removed or the token was never issued.
   T* find(Token token) {
     if (!issued(token)) return nullptr;
     Slot& slot = slots_[index(token)];
     return slot.live && slot.generation == token >> 32 ? &slot.item : nullptr;
   }
 
-  /// True when add() has returned this token.
+  /// True if add() has returned this token.
   bool issued(Token token) const {
     if ((token & 0xffffffff) >= slots_.size()) return false;
     const Slot& slot = slots_[index(token)];
@@ -72,4 +72,4 @@ class Slab {
   std::vector<std::uint32_t> free_;
 };
 
-}  // namespace reshard::engine
+}  // namespace reshard::messages

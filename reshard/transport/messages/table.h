@@ -8,13 +8,14 @@
 #include "reshard/base/hash.h"
 #include "reshard/transport/transport.h"
 
-namespace reshard::engine {
+namespace reshard::messages {
 
-/// Finds what a receiving rank has of a message by its sender and id, in constant time and without
-/// an allocation for each: open addressing with linear probing, at most half full.
+/// Maps (peer, message id) to the receive or unexpected message of a receiving rank. A hash table
+/// with open addressing and linear probing, at most half full: constant time, and no allocation per
+/// entry.
 class MessageTable {
  public:
-  enum class Kind : std::uint8_t { none, recv, arrival };
+  enum class Kind : std::uint8_t { none, recv, unexpected };
   struct Entry {
     MessageId id{};
     Rank peer{};
@@ -22,25 +23,25 @@ class MessageTable {
     Kind kind = Kind::none;
   };
 
-  /// Null when there is none. Valid until the next insert or erase.
+  /// Null if there is none. Valid until the next insert or erase.
   Entry* find(Rank peer, MessageId id) {
     if (size_ == 0) return nullptr;
-    Entry& entry = entries_[place(peer, id)];
+    Entry& entry = entries_[slot(peer, id)];
     return entry.kind == Kind::none ? nullptr : &entry;
   }
 
   /// @pre find(entry.peer, entry.id) == nullptr
   void insert(Entry entry) {
     if (2 * (size_ + 1) > entries_.size()) grow();
-    entries_[place(entry.peer, entry.id)] = entry;
+    entries_[slot(entry.peer, entry.id)] = entry;
     ++size_;
   }
 
   void erase(Rank peer, MessageId id) {
     if (size_ == 0) return;
-    std::size_t hole = place(peer, id);
+    std::size_t hole = slot(peer, id);
     if (entries_[hole].kind == Kind::none) return;
-    // Entries behind the hole move into it unless that puts them before the place they hash to.
+    // Entries after the hole move into it, unless that puts them before the slot they hash to.
     for (std::size_t i = next(hole); entries_[i].kind != Kind::none; i = next(i)) {
       const std::size_t home = hash(entries_[i].peer, entries_[i].id);
       if (((i - home) & mask()) < ((i - hole) & mask())) continue;
@@ -59,8 +60,8 @@ class MessageTable {
   std::size_t hash(Rank peer, MessageId id) const {
     return mix64(id.value() + (static_cast<std::uint64_t>(peer.value()) << 40)) & mask();
   }
-  /// Where it is, or where it would go.
-  std::size_t place(Rank peer, MessageId id) const {
+  /// The slot that holds the entry, or where it would go.
+  std::size_t slot(Rank peer, MessageId id) const {
     std::size_t i = hash(peer, id);
     while (entries_[i].kind != Kind::none && (entries_[i].peer != peer || entries_[i].id != id))
       i = next(i);
@@ -70,11 +71,11 @@ class MessageTable {
     std::vector<Entry> old(entries_.empty() ? 64 : 2 * entries_.size());
     std::swap(old, entries_);
     for (const Entry& entry : old)
-      if (entry.kind != Kind::none) entries_[place(entry.peer, entry.id)] = entry;
+      if (entry.kind != Kind::none) entries_[slot(entry.peer, entry.id)] = entry;
   }
 
-  std::vector<Entry> entries_;  ///< a power of two of them, or none.
+  std::vector<Entry> entries_;  ///< empty, or a power of two in size.
   std::size_t size_ = 0;
 };
 
-}  // namespace reshard::engine
+}  // namespace reshard::messages

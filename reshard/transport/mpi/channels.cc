@@ -15,7 +15,7 @@
 #include "reshard/transport/group.h"
 #include "reshard/transport/mpi/runtime.h"
 
-namespace reshard {
+namespace reshard::mpi {
 namespace {
 
 /// What each rank tells the others before they make a group.
@@ -30,7 +30,7 @@ struct Card {
 struct Store {
   std::mutex mutex;
   std::uint64_t last_group = 0;
-  std::map<std::vector<int>, MpiChannels> unused;
+  std::map<std::vector<int>, Channels> unused;
 };
 Store& store() {
   static Store* const s = new Store;
@@ -50,23 +50,23 @@ std::string_view text_of(const std::array<char, N>& from) {
 Result<> start_in_world(int group_size) {
   int started = 0;
   MPI_Initialized(&started);
-  const std::optional<Launched> place = RESHARD_TRY(launched());
-  if (started == 0 && group_size > 1 && (!place || place->launcher == "torchrun")) {
+  const std::optional<Launched> launch = RESHARD_TRY(launched());
+  if (started == 0 && group_size > 1 && (!launch || launch->launcher == "torchrun")) {
     return fail(Code::unsupported,
                 "transport mpi: no mpirun or srun started this process; start it with one, or take "
                 "another transport");
   }
-  return start_mpi();
+  return initialize();
 }
 
 Card my_card(int group_size) {
   Card card;
-  write(card.library, mpi_version());
+  write(card.library, library_version());
   Result<> started = start_in_world(group_size);
   if (started) {
     int rank = -1, size = 0;
-    started = mpi_result(MPI_Comm_rank(MPI_COMM_WORLD, &rank), "MPI_Comm_rank");
-    if (started) started = mpi_result(MPI_Comm_size(MPI_COMM_WORLD, &size), "MPI_Comm_size");
+    started = to_result(MPI_Comm_rank(MPI_COMM_WORLD, &rank), "MPI_Comm_rank");
+    if (started) started = to_result(MPI_Comm_size(MPI_COMM_WORLD, &size), "MPI_Comm_size");
     card.world_rank = rank;
     card.world_size = size;
   }
@@ -121,21 +121,21 @@ Result<std::vector<int>> check_cards(const std::vector<Card>& cards) {
   return members;
 }
 
-Result<MpiChannels> new_channels(const std::vector<int>& members) {
+Result<Channels> new_channels(const std::vector<int>& members) {
   constexpr int kTag = 1964;  // any that the program itself is unlikely to use at this moment.
   MPI_Group world = MPI_GROUP_NULL, group = MPI_GROUP_NULL;
-  RESHARD_TRY(mpi_result(MPI_Comm_group(MPI_COMM_WORLD, &world), "MPI_Comm_group"));
+  RESHARD_TRY(to_result(MPI_Comm_group(MPI_COMM_WORLD, &world), "MPI_Comm_group"));
   Result<> made =
-      mpi_result(MPI_Group_incl(world, static_cast<int>(members.size()), members.data(), &group),
-                 "MPI_Group_incl");
-  MpiChannels channels;
+      to_result(MPI_Group_incl(world, static_cast<int>(members.size()), members.data(), &group),
+                "MPI_Group_incl");
+  Channels channels;
   for (MPI_Comm* comm : {&channels.frames, &channels.bulks}) {
     if (made)
-      made = mpi_result(MPI_Comm_create_group(MPI_COMM_WORLD, group, kTag, comm),
-                        "MPI_Comm_create_group");
+      made = to_result(MPI_Comm_create_group(MPI_COMM_WORLD, group, kTag, comm),
+                       "MPI_Comm_create_group");
     if (made)
       made =
-          mpi_result(MPI_Comm_set_errhandler(*comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+          to_result(MPI_Comm_set_errhandler(*comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   }
   if (group != MPI_GROUP_NULL) MPI_Group_free(&group);
   MPI_Group_free(&world);
@@ -145,17 +145,17 @@ Result<MpiChannels> new_channels(const std::vector<int>& members) {
 }
 
 /// The unused channels of these processes, taken out of the store.
-std::optional<MpiChannels> unused_channels(const std::vector<int>& members) {
+std::optional<Channels> unused_channels(const std::vector<int>& members) {
   const std::scoped_lock lock(store().mutex);
   const auto found = store().unused.find(members);
   if (found == store().unused.end()) return std::nullopt;
-  MpiChannels channels = std::move(found->second);
+  Channels channels = std::move(found->second);
   store().unused.erase(found);
   return channels;
 }
 
 /// True when every rank has these channels to give.
-Result<bool> all_have(ControlPlane& control, const std::optional<MpiChannels>& channels,
+Result<bool> all_have(ControlPlane& control, const std::optional<Channels>& channels,
                       Deadline deadline) {
   const std::uint64_t mine = channels ? channels->made : 0;
   const auto all = RESHARD_TRY(control.all_gather(std::as_bytes(std::span(&mine, 1)), deadline));
@@ -166,7 +166,7 @@ Result<bool> all_have(ControlPlane& control, const std::optional<MpiChannels>& c
 
 }  // namespace
 
-Result<MpiChannels> take_channels(ControlPlane& control, Deadline deadline) {
+Result<Channels> take_channels(ControlPlane& control, Deadline deadline) {
   const std::vector<Card> cards = RESHARD_TRY(exchange_cards(control, deadline));
   const std::vector<int> members = RESHARD_TRY(check_cards(cards));
   std::uint64_t group = 0;
@@ -176,7 +176,7 @@ Result<MpiChannels> take_channels(ControlPlane& control, Deadline deadline) {
     const std::scoped_lock lock(store().mutex);
     store().last_group = std::max(store().last_group, group);
   }
-  std::optional<MpiChannels> channels = unused_channels(members);
+  std::optional<Channels> channels = unused_channels(members);
   if (!RESHARD_TRY(all_have(control, channels, deadline))) {
     channels = RESHARD_TRY(new_channels(members));
     channels->made = group;
@@ -186,9 +186,9 @@ Result<MpiChannels> take_channels(ControlPlane& control, Deadline deadline) {
   return *std::move(channels);
 }
 
-void give_back_channels(MpiChannels channels) {
+void give_back_channels(Channels channels) {
   const std::scoped_lock lock(store().mutex);
-  MpiChannels& unused = store().unused[channels.members];
+  Channels& unused = store().unused[channels.members];
   if (channels.made >= unused.made) unused = std::move(channels);
 }
 
@@ -227,4 +227,4 @@ int largest_tag(MPI_Comm comm) {
   return *static_cast<int*>(value);
 }
 
-}  // namespace reshard
+}  // namespace reshard::mpi

@@ -6,7 +6,7 @@
 #include "reshard/transport/mpi/runtime.h"
 #include "reshard/transport/mpi/wire.h"
 
-namespace reshard {
+namespace reshard::mpi {
 namespace {
 
 std::string reason() {
@@ -16,20 +16,20 @@ std::string reason() {
 }
 
 Result<std::unique_ptr<Transport>> make(ControlPlane& control, const TransportOptions& options) {
-  return make_message_engine(RESHARD_TRY(make_mpi_wire(control, options)), control);
+  return messages::make_transport(RESHARD_TRY(make_wire(control, options)), control);
 }
 
 }  // namespace
-}  // namespace reshard
+}  // namespace reshard::mpi
 
 extern "C" __attribute__((visibility("default"))) const reshard::TransportModule*
 reshard_transport_module() {
   static const reshard::TransportModule module{.abi = reshard::kModuleAbi,
                                                .name = "mpi",
-                                               .version = reshard::mpi_version,
-                                               .reason = reshard::reason,
-                                               .make = reshard::make,
-                                               .broadcast = reshard::mpi_broadcast,
+                                               .version = reshard::mpi::library_version,
+                                               .reason = reshard::mpi::reason,
+                                               .make = reshard::mpi::make,
+                                               .broadcast = reshard::mpi::broadcast,
                                                .host_memory = true};
   return &module;
 }

@@ -16,12 +16,12 @@
 
 #include "reshard/transport/mpi/channels.h"
 
-namespace reshard {
+namespace reshard::mpi {
 namespace {
 
 constexpr std::size_t kMaxBroadcastBytes = 64 * 1024;
 
-struct Orphan {
+struct PendingFrame {
   MPI_Request request;
   std::vector<std::byte> frame;
 };
@@ -30,7 +30,7 @@ struct Orphan {
 // ends.
 struct Runtime {
   std::mutex mutex;
-  std::list<Orphan> orphans;
+  std::list<PendingFrame> pending;
 };
 Runtime& runtime() {
   static Runtime* const r = new Runtime;
@@ -43,7 +43,7 @@ std::atomic<bool> started_here{false}, ended_badly{false};
 /// that only MPICH's library uses; false when there is none. MPI_Finalize() of MPICH 4.0 over TCP
 /// may wait without end, also in programs of three lines, and its mpirun kills everybody when a
 /// process ends that has said nothing.
-bool say_goodbye() {
+bool finalize_pmi() {
   constexpr std::string_view kWords = "cmd=finalize\n";
   const char* descriptor = std::getenv("PMI_FD");
   if (descriptor == nullptr) return false;
@@ -59,7 +59,7 @@ void at_exit() {
   int ended = 0;
   if (!started_here || ended_badly || MPI_Finalized(&ended) != MPI_SUCCESS || ended != 0) return;
   discard_late_frames();
-  if (mpi_version().starts_with("MPICH") && say_goodbye()) return;
+  if (library_version().starts_with("MPICH") && finalize_pmi()) return;
   // Open MPI waits there for processes that still work, however long, and may.
   MPI_Finalize();
 }
@@ -92,14 +92,14 @@ std::string short_version(std::string_view text) {
 
 }  // namespace
 
-std::string mpi_version() {
+std::string library_version() {
   std::array<char, MPI_MAX_LIBRARY_VERSION_STRING> text{};
   int length = 0;
   if (MPI_Get_library_version(text.data(), &length) != MPI_SUCCESS || length <= 0) return "MPI";
   return short_version({text.data(), static_cast<std::size_t>(length)});
 }
 
-Result<> start_mpi() {
+Result<> initialize() {
   const std::scoped_lock lock(runtime().mutex);
   int ended = 0, started = 0, level = 0;
   MPI_Finalized(&ended);
@@ -109,8 +109,8 @@ Result<> start_mpi() {
     MPI_Query_thread(&level);
     return check_thread(level);
   }
-  RESHARD_TRY(mpi_result(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &level),
-                         "MPI_Init_thread"));
+  RESHARD_TRY(
+      to_result(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &level), "MPI_Init_thread"));
   started_here = true;
   std::atexit(at_exit);
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
@@ -122,7 +122,7 @@ void group_ended(bool well, bool whole_world) {
   if (well && whole_world) ended_badly = false;
 }
 
-Result<> mpi_result(int code, std::string_view what) {
+Result<> to_result(int code, std::string_view what) {
   if (code == MPI_SUCCESS) return {};
   std::array<char, MPI_MAX_ERROR_STRING> text{};
   int length = 0;
@@ -133,32 +133,31 @@ Result<> mpi_result(int code, std::string_view what) {
   return fail(Code::aborted, fmt::format("mpi: {}: {}", what, words));
 }
 
-Result<std::vector<std::byte>> mpi_broadcast(std::span<const std::byte> mine) {
-  RESHARD_TRY(start_mpi());
+Result<std::vector<std::byte>> broadcast(std::span<const std::byte> mine) {
+  RESHARD_TRY(initialize());
   int rank = 0;
-  RESHARD_TRY(mpi_result(MPI_Comm_rank(MPI_COMM_WORLD, &rank), "MPI_Comm_rank"));
+  RESHARD_TRY(to_result(MPI_Comm_rank(MPI_COMM_WORLD, &rank), "MPI_Comm_rank"));
   std::uint64_t bytes = rank == 0 ? mine.size() : 0;
-  RESHARD_TRY(mpi_result(MPI_Bcast(&bytes, 1, MPI_UINT64_T, 0, MPI_COMM_WORLD), "MPI_Bcast"));
+  RESHARD_TRY(to_result(MPI_Bcast(&bytes, 1, MPI_UINT64_T, 0, MPI_COMM_WORLD), "MPI_Bcast"));
   if (bytes > kMaxBroadcastBytes) {
     return fail(Code::invalid_argument,
-                fmt::format("mpi: broadcast of {} bytes; at most {} are possible", bytes,
-                            kMaxBroadcastBytes));
+                fmt::format("mpi: broadcast of {} bytes: at most {}", bytes, kMaxBroadcastBytes));
   }
   std::vector<std::byte> out(bytes);
   if (rank == 0) std::copy(mine.begin(), mine.end(), out.begin());
-  RESHARD_TRY(mpi_result(
-      MPI_Bcast(out.data(), static_cast<int>(bytes), MPI_BYTE, 0, MPI_COMM_WORLD), "MPI_Bcast"));
+  RESHARD_TRY(to_result(MPI_Bcast(out.data(), static_cast<int>(bytes), MPI_BYTE, 0, MPI_COMM_WORLD),
+                        "MPI_Bcast"));
   return out;
 }
 
-void orphan_frame(MPI_Request request, std::vector<std::byte> frame) {
+void keep_until_sent(MPI_Request request, std::vector<std::byte> frame) {
   const std::scoped_lock lock(runtime().mutex);
-  std::list<Orphan>& orphans = runtime().orphans;
-  orphans.push_back({request, std::move(frame)});
-  std::erase_if(orphans, [](Orphan& orphan) {
+  std::list<PendingFrame>& pending = runtime().pending;
+  pending.push_back({request, std::move(frame)});
+  std::erase_if(pending, [](PendingFrame& entry) {
     int done = 0;
-    return MPI_Test(&orphan.request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS || done != 0;
+    return MPI_Test(&entry.request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS || done != 0;
   });
 }
 
-}  // namespace reshard
+}  // namespace reshard::mpi

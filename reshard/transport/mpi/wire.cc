@@ -20,7 +20,7 @@
 #include "reshard/transport/mpi/channels.h"
 #include "reshard/transport/mpi/runtime.h"
 
-namespace reshard {
+namespace reshard::mpi {
 namespace {
 
 constexpr std::size_t kMaxFrame = 16 * 1024;
@@ -62,7 +62,7 @@ struct Peer {
 };
 
 struct Bulk {
-  BulkId id;
+  messages::BulkId id;
   bool sending;
   int peer;
   int tag;
@@ -73,12 +73,12 @@ struct Bulk {
 };
 
 Result<> with_peer(int code, std::string_view what, int peer) {
-  return mpi_result(code, fmt::format("{} rank {}", what, peer));
+  return to_result(code, fmt::format("{} rank {}", what, peer));
 }
 
-class MpiWire final : public Wire {
+class MpiWire final : public messages::Wire {
  public:
-  MpiWire(ControlPlane& control, MpiChannels channels, int tags)
+  MpiWire(ControlPlane& control, Channels channels, int tags)
       : control_(control),
         rank_(control.rank()),
         size_(control.size()),
@@ -95,14 +95,15 @@ class MpiWire final : public Wire {
 
   Result<> send_frame(Rank to, std::span<const std::byte> frame) override;
   Result<> send_bulk(Rank to, std::uint64_t tag, std::span<const std::byte> bytes,
-                     BulkId id) override {
+                     messages::BulkId id) override {
     // MPI takes what it only reads as memory that it may write.
     return start(true, to, tag, const_cast<std::byte*>(bytes.data()), bytes.size(), id);
   }
-  Result<> recv_bulk(Rank from, std::uint64_t tag, std::span<std::byte> bytes, BulkId id) override {
+  Result<> recv_bulk(Rank from, std::uint64_t tag, std::span<std::byte> bytes,
+                     messages::BulkId id) override {
     return start(false, from, tag, bytes.data(), bytes.size(), id);
   }
-  Result<bool> poll(WireSink& sink) override;
+  Result<bool> poll(messages::WireSink& sink) override;
   void idle(Deadline until) override;
   void close() override;
 
@@ -110,21 +111,21 @@ class MpiWire final : public Wire {
   Peer& peer(int rank) { return peers_[static_cast<std::size_t>(rank)]; }
   Result<> post_frame(int to, bool bye, std::span<const std::byte> frame);
   Result<> start(bool sending, Rank peer, std::uint64_t tag, std::byte* bytes, std::size_t size,
-                 BulkId id);
+                 messages::BulkId id);
   Result<> start_pieces(std::size_t bulk);
-  Result<bool> take_frames(WireSink& sink);
-  Result<bool> take_frame(WireSink& sink, MPI_Message message, const MPI_Status& status);
-  Result<bool> deliver(WireSink& sink, int from);
-  Result<> let_go_of_frames();
-  Result<bool> take_pieces(WireSink* sink);
+  Result<bool> take_frames(messages::WireSink& sink);
+  Result<bool> take_frame(messages::WireSink& sink, MPI_Message message, const MPI_Status& status);
+  Result<bool> deliver(messages::WireSink& sink, int from);
+  Result<> release_sent_frames();
+  Result<bool> take_pieces(messages::WireSink* sink);
   void cancel_receives();
   bool drain(Deadline deadline);
-  bool nothing_owed() const;
+  bool all_settled() const;
 
   ControlPlane& control_;
   const Rank rank_;
   const int size_;
-  MpiChannels channels_;
+  Channels channels_;
   const int tags_;  ///< bulk tags are 1 to tags_.
   bool closed_ = false;
   bool clean_ = true;
@@ -160,15 +161,15 @@ Result<> MpiWire::post_frame(int to, bool bye, std::span<const std::byte> frame)
   std::memcpy(bytes.data(), &header, kHeader);
   std::ranges::copy(frame, bytes.begin() + kHeader);
   OutFrame out{MPI_REQUEST_NULL, std::move(bytes)};
-  RESHARD_TRY(mpi_result(MPI_Isend(out.bytes.data(), static_cast<int>(out.bytes.size()), MPI_BYTE,
-                                   to, kFrameTag, channels_.frames, &out.request),
-                         "MPI_Isend of a frame"));
+  RESHARD_TRY(to_result(MPI_Isend(out.bytes.data(), static_cast<int>(out.bytes.size()), MPI_BYTE,
+                                  to, kFrameTag, channels_.frames, &out.request),
+                        "MPI_Isend of a frame"));
   outgoing_.push_back(std::move(out));
   return {};
 }
 
 Result<> MpiWire::start(bool sending, Rank peer, std::uint64_t tag, std::byte* bytes,
-                        std::size_t size, BulkId id) {
+                        std::size_t size, messages::BulkId id) {
   if (closed_) return fail(Code::aborted, "mpi: used after close");
   const int mpi_tag = 1 + static_cast<int>(tag % static_cast<std::uint64_t>(tags_));
   std::size_t at = bulks_.size();
@@ -213,22 +214,22 @@ Result<> MpiWire::start_pieces(std::size_t at) {
   return {};
 }
 
-Result<bool> MpiWire::poll(WireSink& sink) {
+Result<bool> MpiWire::poll(messages::WireSink& sink) {
   if (closed_) return fail(Code::aborted, "mpi: used after close");
   bool moved = RESHARD_TRY(take_frames(sink));
   if (RESHARD_TRY(take_pieces(&sink))) moved = true;
-  RESHARD_TRY(let_go_of_frames());
+  RESHARD_TRY(release_sent_frames());
   if (moved) idle_rounds_ = 0;
   return moved;
 }
 
-Result<bool> MpiWire::take_frames(WireSink& sink) {
+Result<bool> MpiWire::take_frames(messages::WireSink& sink) {
   bool moved = false;
   for (int i = 0; i < kFramesAPoll; ++i) {
     int found = 0;
     MPI_Message message = MPI_MESSAGE_NULL;
     MPI_Status status;
-    RESHARD_TRY(mpi_result(
+    RESHARD_TRY(to_result(
         MPI_Improbe(MPI_ANY_SOURCE, kFrameTag, channels_.frames, &found, &message, &status),
         "MPI_Improbe"));
     if (found == 0) break;
@@ -240,10 +241,11 @@ Result<bool> MpiWire::take_frames(WireSink& sink) {
   return moved;
 }
 
-Result<bool> MpiWire::take_frame(WireSink& sink, MPI_Message message, const MPI_Status& status) {
+Result<bool> MpiWire::take_frame(messages::WireSink& sink, MPI_Message message,
+                                 const MPI_Status& status) {
   int bytes = 0;
   const int from = status.MPI_SOURCE;
-  RESHARD_TRY(mpi_result(MPI_Get_count(&status, MPI_BYTE, &bytes), "MPI_Get_count"));
+  RESHARD_TRY(to_result(MPI_Get_count(&status, MPI_BYTE, &bytes), "MPI_Get_count"));
   const auto size = static_cast<std::size_t>(std::max(bytes, 0));
   if (from < 0 || from >= size_ || bytes < 0 || size < kHeader || size > kHeader + kMaxFrame) {
     return fail(Code::corrupt,
@@ -253,14 +255,14 @@ Result<bool> MpiWire::take_frame(WireSink& sink, MPI_Message message, const MPI_
   std::deque<InFrame>& queue = peer(from).incoming;
   InFrame in{MPI_REQUEST_NULL, std::move(room_)};
   in.bytes.resize(size);
-  RESHARD_TRY(mpi_result(MPI_Imrecv(in.bytes.data(), bytes, MPI_BYTE, &message, &in.request),
-                         "MPI_Imrecv"));
+  RESHARD_TRY(
+      to_result(MPI_Imrecv(in.bytes.data(), bytes, MPI_BYTE, &message, &in.request), "MPI_Imrecv"));
   queue.push_back(std::move(in));
   ++num_incoming_;
   return deliver(sink, from);
 }
 
-Result<bool> MpiWire::deliver(WireSink& sink, int from) {
+Result<bool> MpiWire::deliver(messages::WireSink& sink, int from) {
   std::deque<InFrame>& queue = peer(from).incoming;
   bool moved = false;
   while (!queue.empty()) {
@@ -288,11 +290,11 @@ Result<bool> MpiWire::deliver(WireSink& sink, int from) {
   return moved;
 }
 
-Result<> MpiWire::let_go_of_frames() {
+Result<> MpiWire::release_sent_frames() {
   while (!outgoing_.empty()) {
     int done = 0;
-    RESHARD_TRY(mpi_result(MPI_Test(&outgoing_.front().request, &done, MPI_STATUS_IGNORE),
-                           "a frame that is sent"));
+    RESHARD_TRY(to_result(MPI_Test(&outgoing_.front().request, &done, MPI_STATUS_IGNORE),
+                          "a frame that is sent"));
     if (done == 0) break;
     if (spare_.size() < kSpareFrames) spare_.push_back(std::move(outgoing_.front().bytes));
     outgoing_.pop_front();
@@ -300,7 +302,7 @@ Result<> MpiWire::let_go_of_frames() {
   return {};
 }
 
-Result<bool> MpiWire::take_pieces(WireSink* sink) {
+Result<bool> MpiWire::take_pieces(messages::WireSink* sink) {
   if (requests_.empty()) return false;
   done_.resize(requests_.size());
   statuses_.resize(requests_.size());
@@ -309,7 +311,7 @@ Result<bool> MpiWire::take_pieces(WireSink* sink) {
                                 done_.data(), statuses_.data());
   if (code != MPI_SUCCESS && code != MPI_ERR_IN_STATUS) {
     clean_ = false;
-    RESHARD_TRY(mpi_result(code, "MPI_Testsome"));
+    RESHARD_TRY(to_result(code, "MPI_Testsome"));
   }
   if (count == MPI_UNDEFINED || count <= 0) return false;
   const auto finished = std::span(done_).first(static_cast<std::size_t>(count));
@@ -335,7 +337,7 @@ Result<bool> MpiWire::take_pieces(WireSink* sink) {
   requests_.resize(kept);
   bulk_of_.resize(kept);
   for (const std::size_t at : over_) {
-    const BulkId id = bulks_[at].id;
+    const messages::BulkId id = bulks_[at].id;
     Peer& with = peer(bulks_[at].peer);
     if (bulks_[at].sending) ++with.sent_ended;
     if (!bulks_[at].sending && bulks_[at].outcome && bulks_[at].left == 0 && !closed_)
@@ -365,13 +367,13 @@ void MpiWire::idle(Deadline until) {
 }
 
 void MpiWire::cancel_receives() {
-  std::vector<bool> tell(static_cast<std::size_t>(size_), false);
+  std::vector<bool> notify(static_cast<std::size_t>(size_), false);
   for (std::size_t i = 0; i < requests_.size(); ++i) {
     const Bulk& bulk = bulks_[bulk_of_[i]];
     clean_ = false;
     if (bulk.sending) continue;
     MPI_Cancel(&requests_[i]);
-    tell[static_cast<std::size_t>(bulk.peer)] = true;
+    notify[static_cast<std::size_t>(bulk.peer)] = true;
   }
   // Those that are matched already come to their end first: wait for them before telling the peer
   // that its memory is not read any more.
@@ -385,10 +387,10 @@ void MpiWire::cancel_receives() {
     if (!*moved) idle(deadline);
   }
   for (int r = 0; r < size_; ++r)
-    if (tell[static_cast<std::size_t>(r)]) (void)post_frame(r, true, {});
+    if (notify[static_cast<std::size_t>(r)]) (void)post_frame(r, true, {});
 }
 
-bool MpiWire::nothing_owed() const {
+bool MpiWire::all_settled() const {
   return outgoing_.empty() && std::ranges::all_of(bulk_of_, [&](std::size_t at) {
            return peers_[static_cast<std::size_t>(bulks_[at].peer)].bye;
          });
@@ -396,16 +398,16 @@ bool MpiWire::nothing_owed() const {
 
 /// Moves things until all sends are done or given up by their receivers.
 bool MpiWire::drain(Deadline deadline) {
-  struct Deaf final : WireSink {
+  struct Deaf final : messages::WireSink {
     void on_frame(Rank, std::span<const std::byte>) override {}
-    void on_bulk(BulkId, Result<>) override {}
+    void on_bulk(messages::BulkId, Result<>) override {}
     void on_gone(Rank, Error) override {}
   } deaf;
   idle_rounds_ = 0;
-  while (!nothing_owed()) {
+  while (!all_settled()) {
     const Result<bool> frames = take_frames(deaf);
     const Result<bool> pieces = take_pieces(nullptr);
-    if (!frames || !pieces || !let_go_of_frames()) return false;
+    if (!frames || !pieces || !release_sent_frames()) return false;
     if (deadline.expired()) return false;
     if (!*frames && !*pieces) idle(deadline);
   }
@@ -419,7 +421,7 @@ void MpiWire::close() {
   if (!drain(Deadline::after(kCloseTime))) clean_ = false;
   // Frames to a rank that is gone stay with the library, which has our copy; bulks that nobody
   // receives stay behind in channels that no group uses again.
-  for (OutFrame& frame : outgoing_) orphan_frame(frame.request, std::move(frame.bytes));
+  for (OutFrame& frame : outgoing_) keep_until_sent(frame.request, std::move(frame.bytes));
   outgoing_.clear();
   if (!requests_.empty() || num_incoming_ > 0) clean_ = false;
   group_ended(clean_ && control_.status(), channels_.whole_world);
@@ -428,11 +430,12 @@ void MpiWire::close() {
 
 }  // namespace
 
-Result<std::unique_ptr<Wire>> make_mpi_wire(ControlPlane& control,
-                                            const TransportOptions& options) {
-  MpiChannels channels = RESHARD_TRY(take_channels(control, options.deadline));
+Result<std::unique_ptr<messages::Wire>> make_wire(ControlPlane& control,
+                                                  const TransportOptions& options) {
+  Channels channels = RESHARD_TRY(take_channels(control, options.deadline));
   const int tags = largest_tag(channels.bulks);
-  return std::unique_ptr<Wire>(std::make_unique<MpiWire>(control, std::move(channels), tags));
+  return std::unique_ptr<messages::Wire>(
+      std::make_unique<MpiWire>(control, std::move(channels), tags));
 }
 
-}  // namespace reshard
+}  // namespace reshard::mpi

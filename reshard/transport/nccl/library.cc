@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-namespace reshard {
+namespace reshard::nccl {
 namespace {
 
 constexpr std::chrono::milliseconds kNap{1};
@@ -27,11 +27,11 @@ struct Card {
 
 Result<> fill(Card& card, bool invites) {
   int device = 0;
-  RESHARD_TRY(cuda_result(cudaGetDevice(&device), "no GPU"));
-  RESHARD_TRY(cuda_result(cudaDeviceGetPCIBusId(card.device, sizeof card.device, device),
-                          "cudaDeviceGetPCIBusId"));
+  RESHARD_TRY(to_result(cudaGetDevice(&device), "no GPU"));
+  RESHARD_TRY(to_result(cudaDeviceGetPCIBusId(card.device, sizeof card.device, device),
+                        "cudaDeviceGetPCIBusId"));
   gethostname(card.host, sizeof card.host - 1);
-  if (invites) RESHARD_TRY(nccl_result(ncclGetUniqueId(&card.invitation), "ncclGetUniqueId"));
+  if (invites) RESHARD_TRY(to_result(ncclGetUniqueId(&card.invitation), "ncclGetUniqueId"));
   return {};
 }
 
@@ -67,24 +67,24 @@ Result<ncclUniqueId> invitation(ControlPlane& control, Deadline deadline) {
 
 }  // namespace
 
-Result<> nccl_result(ncclResult_t code, std::string_view what) {
+Result<> to_result(ncclResult_t code, std::string_view what) {
   if (code == ncclSuccess || code == ncclInProgress) return {};
   return fail(Code::aborted, fmt::format("nccl: {}: {}", what, ncclGetErrorString(code)));
 }
 
-Result<> cuda_result(cudaError_t code, std::string_view what) {
+Result<> to_result(cudaError_t code, std::string_view what) {
   if (code == cudaSuccess) return {};
   return fail(Code::aborted, fmt::format("cuda: {}: {}", what, cudaGetErrorString(code)));
 }
 
-Result<std::unique_ptr<NcclLink>> NcclLink::make(ControlPlane& control, Deadline deadline) {
+Result<std::unique_ptr<Link>> Link::make(ControlPlane& control, Deadline deadline) {
   const ncclUniqueId id = RESHARD_TRY(invitation(control, deadline));
-  std::unique_ptr<NcclLink> link(new NcclLink);
-  RESHARD_TRY(cuda_result(cudaStreamCreateWithFlags(&link->stream_, cudaStreamNonBlocking),
-                          "cudaStreamCreateWithFlags"));
+  std::unique_ptr<Link> link(new Link);
+  RESHARD_TRY(to_result(cudaStreamCreateWithFlags(&link->stream_, cudaStreamNonBlocking),
+                        "cudaStreamCreateWithFlags"));
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
-  RESHARD_TRY(nccl_result(
+  RESHARD_TRY(to_result(
       ncclCommInitRankConfig(&link->comm_, control.size(), id, control.rank().value(), &config),
       "ncclCommInitRankConfig"));
   while (!RESHARD_TRY(link->ready())) {
@@ -96,22 +96,22 @@ Result<std::unique_ptr<NcclLink>> NcclLink::make(ControlPlane& control, Deadline
   return link;
 }
 
-NcclLink::~NcclLink() {
+Link::~Link() {
   end(false);
   if (stream_ != nullptr) cudaStreamDestroy(stream_);
 }
 
-Result<bool> NcclLink::ready() const {
+Result<bool> Link::ready() const {
   ncclResult_t state = ncclSuccess;
-  RESHARD_TRY(nccl_result(ncclCommGetAsyncError(comm_, &state), "ncclCommGetAsyncError"));
-  RESHARD_TRY(nccl_result(state, "a message"));
+  RESHARD_TRY(to_result(ncclCommGetAsyncError(comm_, &state), "ncclCommGetAsyncError"));
+  RESHARD_TRY(to_result(state, "a message"));
   return state == ncclSuccess;
 }
 
-void NcclLink::end(bool cleanly) {
+void Link::end(bool cleanly) {
   if (comm_ == nullptr) return;
   const Deadline deadline = Deadline::after(kEndTime);
-  bool ended = cleanly && nccl_result(ncclCommFinalize(comm_), "ncclCommFinalize").has_value();
+  bool ended = cleanly && to_result(ncclCommFinalize(comm_), "ncclCommFinalize").has_value();
   while (ended) {
     const Result<bool> done = ready();
     ended = done.has_value();
@@ -129,4 +129,4 @@ void NcclLink::end(bool cleanly) {
   cudaStreamSynchronize(stream_);
 }
 
-}  // namespace reshard
+}  // namespace reshard::nccl

@@ -12,22 +12,22 @@
 #include "reshard/transport/control.h"
 #include "reshard/transport/deadline.h"
 
-namespace reshard {
+namespace reshard::nccl {
 
 /// Success, or `aborted` with the library's words.
-Result<> nccl_result(ncclResult_t code, std::string_view what);
-Result<> cuda_result(cudaError_t code, std::string_view what);
+Result<> to_result(ncclResult_t code, std::string_view what);
+Result<> to_result(cudaError_t code, std::string_view what);
 
 /// A communicator that never blocks, and the stream on which its messages run. Used by one thread
 /// at a time, with the device of its making current.
-class NcclLink {
+class Link {
  public:
   /// Collective among the ranks of `control`.
-  static Result<std::unique_ptr<NcclLink>> make(ControlPlane& control, Deadline deadline);
+  static Result<std::unique_ptr<Link>> make(ControlPlane& control, Deadline deadline);
   /// As end(false).
-  ~NcclLink();
-  NcclLink(const NcclLink&) = delete;
-  NcclLink& operator=(const NcclLink&) = delete;
+  ~Link();
+  Link(const Link&) = delete;
+  Link& operator=(const Link&) = delete;
 
   ncclComm_t comm() const { return comm_; }
   cudaStream_t stream() const { return stream_; }
@@ -40,9 +40,9 @@ class NcclLink {
   void end(bool cleanly);
 
  private:
-  NcclLink() = default;
+  Link() = default;
   ncclComm_t comm_ = nullptr;
   cudaStream_t stream_ = nullptr;
 };
 
-}  // namespace reshard
+}  // namespace reshard::nccl

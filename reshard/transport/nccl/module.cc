@@ -7,9 +7,9 @@ extern "C" __attribute__((visibility("default"))) const reshard::TransportModule
 reshard_transport_module() {
   static const reshard::TransportModule module{.abi = reshard::kModuleAbi,
                                                .name = "nccl",
-                                               .version = reshard::nccl_version,
-                                               .reason = reshard::nccl_reason,
-                                               .make = reshard::make_nccl,
+                                               .version = reshard::nccl::library_version,
+                                               .reason = reshard::nccl::unavailable_reason,
+                                               .make = reshard::nccl::make_transport,
                                                .broadcast = nullptr};
   return &module;
 }

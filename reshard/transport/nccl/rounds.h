@@ -18,10 +18,10 @@
 
 #include "reshard/transport/transport.h"
 
-namespace reshard {
+namespace reshard::nccl {
 
 /// One side of one message.
-struct NcclHalf {
+struct Half {
   bool sending = false;
   Rank peer;
   MessageId id;
@@ -34,12 +34,12 @@ struct NcclHalf {
 /// The halves of one rank in the order of their groups: those with equal (round, number) are one.
 /// Messages of zero bytes are left out, on both sides. @pre every peer is 0 to size - 1, at_once >
 /// 0.
-inline std::vector<NcclHalf> nccl_rounds(Rank rank, int size, std::span<const Send> sends,
-                                         std::span<const Recv> recvs, std::size_t at_once) {
+inline std::vector<Half> plan_rounds(Rank rank, int size, std::span<const Send> sends,
+                                     std::span<const Recv> recvs, std::size_t at_once) {
   const auto distance = [size](Rank from, Rank to) {
     return (to.value() - from.value() + size) % size;
   };
-  std::vector<NcclHalf> halves;
+  std::vector<Half> halves;
   for (const Send& s : sends) {
     if (s.bytes.empty()) continue;
     // NCCL takes what it only reads as const; one type serves both directions.
@@ -51,7 +51,7 @@ inline std::vector<NcclHalf> nccl_rounds(Rank rank, int size, std::span<const Se
       halves.push_back(
           {false, r.from, r.id, r.bytes.data(), r.bytes.size(), distance(r.from, rank)});
   std::ranges::sort(halves, {},
-                    [](const NcclHalf& h) { return std::tuple(h.round, h.sending, h.id.value()); });
+                    [](const Half& h) { return std::tuple(h.round, h.sending, h.id.value()); });
   std::size_t first = 0;
   for (std::size_t i = 0; i < halves.size(); ++i) {
     const bool same =
@@ -59,18 +59,18 @@ inline std::vector<NcclHalf> nccl_rounds(Rank rank, int size, std::span<const Se
     if (!same) first = i;
     halves[i].number = (i - first) / at_once;
   }
-  std::ranges::sort(halves, {}, [](const NcclHalf& h) {
+  std::ranges::sort(halves, {}, [](const Half& h) {
     return std::tuple(h.round, h.number, h.sending, h.id.value());
   });
   return halves;
 }
 
 /// The group at the front of `halves`, which is not empty.
-inline std::span<const NcclHalf> nccl_group(std::span<const NcclHalf> halves) {
-  const auto end = std::ranges::find_if(halves, [&](const NcclHalf& h) {
+inline std::span<const Half> next_group(std::span<const Half> halves) {
+  const auto end = std::ranges::find_if(halves, [&](const Half& h) {
     return h.round != halves[0].round || h.number != halves[0].number;
   });
   return halves.first(static_cast<std::size_t>(end - halves.begin()));
 }
 
-}  // namespace reshard
+}  // namespace reshard::nccl

@@ -15,7 +15,7 @@
 #include "reshard/transport/nccl/library.h"
 #include "reshard/transport/nccl/rounds.h"
 
-namespace reshard {
+namespace reshard::nccl {
 namespace {
 
 /// Messages of each direction in one group: thousands are known to deadlock.
@@ -23,7 +23,7 @@ constexpr std::size_t kAtOnce = 128;
 constexpr std::chrono::microseconds kNap{50};
 
 struct Step {
-  std::vector<NcclHalf> halves;
+  std::vector<Half> halves;
   std::size_t given = 0;          ///< of them to NCCL.
   cudaEvent_t arrived = nullptr;  ///< on the stream after the last group.
   bool done = false;
@@ -38,9 +38,9 @@ struct Step {
 };
 
 /// What the transport and its events share.
-struct NcclGroup {
+struct Group {
   ControlPlane* control;  ///< null after close().
-  std::unique_ptr<NcclLink> link;
+  std::unique_ptr<Link> link;
   std::deque<std::shared_ptr<Step>> steps;  ///< undone, oldest first.
   std::optional<Error> over;
 
@@ -62,25 +62,25 @@ struct NcclGroup {
   Result<> give(Step& step);
 };
 
-Result<> NcclGroup::give(Step& step) {
-  const auto group = nccl_group(std::span(step.halves).subspan(step.given));
-  RESHARD_TRY(nccl_result(ncclGroupStart(), "ncclGroupStart"));
+Result<> Group::give(Step& step) {
+  const auto group = next_group(std::span(step.halves).subspan(step.given));
+  RESHARD_TRY(to_result(ncclGroupStart(), "ncclGroupStart"));
   Result<> posted;
-  for (const NcclHalf& h : group) {
+  for (const Half& h : group) {
     const ncclResult_t code =
         h.sending
             ? ncclSend(h.bytes, h.size, ncclInt8, h.peer.value(), link->comm(), link->stream())
             : ncclRecv(h.bytes, h.size, ncclInt8, h.peer.value(), link->comm(), link->stream());
-    posted = nccl_result(code, h.sending ? "ncclSend" : "ncclRecv");
+    posted = to_result(code, h.sending ? "ncclSend" : "ncclRecv");
     if (!posted) break;
   }
-  const Result<> ended = nccl_result(ncclGroupEnd(), "ncclGroupEnd");
+  const Result<> ended = to_result(ncclGroupEnd(), "ncclGroupEnd");
   RESHARD_TRY(std::move(posted));
   step.given += group.size();
   return ended;
 }
 
-Result<bool> NcclGroup::advance() {
+Result<bool> Group::advance() {
   Step& step = *steps.front();
   if (!RESHARD_TRY(link->ready())) return false;
   if (step.given < step.halves.size()) {
@@ -88,19 +88,19 @@ Result<bool> NcclGroup::advance() {
     return true;
   }
   if (step.arrived == nullptr) {
-    RESHARD_TRY(cuda_result(cudaEventCreateWithFlags(&step.arrived, cudaEventDisableTiming),
-                            "cudaEventCreateWithFlags"));
-    RESHARD_TRY(cuda_result(cudaEventRecord(step.arrived, link->stream()), "cudaEventRecord"));
+    RESHARD_TRY(to_result(cudaEventCreateWithFlags(&step.arrived, cudaEventDisableTiming),
+                          "cudaEventCreateWithFlags"));
+    RESHARD_TRY(to_result(cudaEventRecord(step.arrived, link->stream()), "cudaEventRecord"));
   }
   const cudaError_t state = cudaEventQuery(step.arrived);
   if (state == cudaErrorNotReady) return false;
-  RESHARD_TRY(cuda_result(state, "a message"));
+  RESHARD_TRY(to_result(state, "a message"));
   step.done = true;
   steps.pop_front();
   return true;
 }
 
-void NcclGroup::progress() {
+void Group::progress() {
   if (over) return;
   if (const Result<> status = control->status(); !status) return fail_all(status.error());
   while (!over && !steps.empty()) {
@@ -112,7 +112,7 @@ void NcclGroup::progress() {
 
 class NcclEvent final : public Event {
  public:
-  NcclEvent(std::shared_ptr<NcclGroup> group, std::shared_ptr<Step> step)
+  NcclEvent(std::shared_ptr<Group> group, std::shared_ptr<Step> step)
       : group_(std::move(group)), step_(std::move(step)) {}
   ~NcclEvent() override {
     if (!step_->done)
@@ -138,7 +138,7 @@ class NcclEvent final : public Event {
  private:
   Error late() const {
     // Of the group that NCCL has, or will get next: nobody knows which of them is missing.
-    const NcclHalf& h = step_->halves[std::min(step_->given, step_->halves.size() - 1)];
+    const Half& h = step_->halves[std::min(step_->given, step_->halves.size() - 1)];
     return {
         Code::deadline,
         fmt::format("deadline passed with {} of {} messages not given to NCCL yet; one of those "
@@ -147,14 +147,14 @@ class NcclEvent final : public Event {
                     h.sending ? "to" : "from", h.peer.value())};
   }
 
-  std::shared_ptr<NcclGroup> group_;
+  std::shared_ptr<Group> group_;
   std::shared_ptr<Step> step_;
 };
 
 class NcclTransport final : public Transport {
  public:
-  NcclTransport(ControlPlane& control, std::unique_ptr<NcclLink> link)
-      : rank_(control.rank()), size_(control.size()), group_(std::make_shared<NcclGroup>()) {
+  NcclTransport(ControlPlane& control, std::unique_ptr<Link> link)
+      : rank_(control.rank()), size_(control.size()), group_(std::make_shared<Group>()) {
     group_->control = &control;
     group_->link = std::move(link);
   }
@@ -175,7 +175,7 @@ class NcclTransport final : public Transport {
     for (const Send& s : sends) RESHARD_TRY(check("send to", s.to, s.id, s.bytes));
     for (const Recv& r : recvs) RESHARD_TRY(check("receive from", r.from, r.id, r.bytes));
     auto step = std::make_shared<Step>();
-    step->halves = nccl_rounds(rank_, size_, sends, recvs, kAtOnce);
+    step->halves = plan_rounds(rank_, size_, sends, recvs, kAtOnce);
     step->done = step->halves.empty();
     if (!step->done) group_->steps.push_back(step);
     return std::make_unique<NcclEvent>(group_, std::move(step));
@@ -209,7 +209,7 @@ class NcclTransport final : public Transport {
     if (bytes.empty()) return {};
     cudaPointerAttributes where{};
     RESHARD_TRY(
-        cuda_result(cudaPointerGetAttributes(&where, bytes.data()), "cudaPointerGetAttributes"));
+        to_result(cudaPointerGetAttributes(&where, bytes.data()), "cudaPointerGetAttributes"));
     if (where.type == cudaMemoryTypeDevice || where.type == cudaMemoryTypeManaged) return {};
     return fail(Code::unsupported,
                 fmt::format("{} rank {}: message {} is not in a GPU's memory; NCCL moves no other",
@@ -218,28 +218,28 @@ class NcclTransport final : public Transport {
 
   const Rank rank_;
   const int size_;
-  std::shared_ptr<NcclGroup> group_;
+  std::shared_ptr<Group> group_;
 };
 
 }  // namespace
 
-std::string nccl_version() {
+std::string library_version() {
   int version = 0;
   if (ncclGetVersion(&version) != ncclSuccess) return "NCCL";
   return fmt::format("NCCL {}.{}.{}", version / 10000, version / 100 % 100, version % 100);
 }
 
-std::string nccl_reason() {
+std::string unavailable_reason() {
   int devices = 0;
   const cudaError_t code = cudaGetDeviceCount(&devices);
   if (code != cudaSuccess) return fmt::format("no GPU: {}", cudaGetErrorString(code));
   return devices > 0 ? "" : "no GPU: this machine has none, or CUDA_VISIBLE_DEVICES hides them";
 }
 
-Result<std::unique_ptr<Transport>> make_nccl(ControlPlane& control,
-                                             const TransportOptions& options) {
-  std::unique_ptr<NcclLink> link = RESHARD_TRY(NcclLink::make(control, options.deadline));
+Result<std::unique_ptr<Transport>> make_transport(ControlPlane& control,
+                                                  const TransportOptions& options) {
+  std::unique_ptr<Link> link = RESHARD_TRY(Link::make(control, options.deadline));
   return std::unique_ptr<Transport>(std::make_unique<NcclTransport>(control, std::move(link)));
 }
 
-}  // namespace reshard
+}  // namespace reshard::nccl

@@ -8,13 +8,13 @@
 #include "reshard/transport/group.h"
 #include "reshard/transport/transport.h"
 
-namespace reshard {
+namespace reshard::nccl {
 
 /// "NCCL 2.27.3".
-std::string nccl_version();
+std::string library_version();
 
 /// Empty, or why NCCL cannot be used here: "no GPU: ...".
-std::string nccl_reason();
+std::string unavailable_reason();
 
 /// Collective. Each rank takes the device that is current in its thread, which no other rank of the
 /// group may have; all later calls come from threads with the same current device. Messages lie in
@@ -28,7 +28,7 @@ std::string nccl_reason();
 ///
 /// Errors: `unsupported` when a rank has no GPU or two have the same; `deadline`; `aborted` with
 /// NCCL's words.
-Result<std::unique_ptr<Transport>> make_nccl(ControlPlane& control,
-                                             const TransportOptions& options);
+Result<std::unique_ptr<Transport>> make_transport(ControlPlane& control,
+                                                  const TransportOptions& options);
 
-}  // namespace reshard
+}  // namespace reshard::nccl

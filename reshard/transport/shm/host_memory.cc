@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "reshard/transport/access_checks.h"
+#include "reshard/transport/checks.h"
 #include "reshard/transport/shm/peers.h"
 #include "reshard/transport/shm/reach.h"
 

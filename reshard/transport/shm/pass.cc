@@ -139,7 +139,7 @@ Result<PassedFiles> Passer::take(Rank peer, Deadline deadline) {
   const cmsghdr* header = got == 1 ? CMSG_FIRSTHDR(&message) : nullptr;
   if (header == nullptr || header->cmsg_type != SCM_RIGHTS ||
       header->cmsg_len != CMSG_LEN(kFiles * sizeof(int)))
-    return fail(Code::unsupported, what + " did not come");
+    return fail(Code::unsupported, what + " did not arrive");
   int files[kFiles];
   std::memcpy(files, CMSG_DATA(header), sizeof files);
   return PassedFiles{FileDescriptor(files[0]), FileDescriptor(files[1])};

@@ -25,7 +25,7 @@
 namespace reshard::shm {
 namespace {
 
-constexpr std::uint64_t kMagic = 0x31304d4853445243ULL;
+constexpr std::uint64_t kCardMagic = 0x31304d4853445243ULL;
 
 /// What each rank tells of itself.
 struct Card {
@@ -108,7 +108,7 @@ Result<> prepare(Mine& mine, Rank rank) {
 
 Card describe(const Mine& mine, const Result<>& prepared) {
   Card card = mine.card;
-  card.magic = kMagic;
+  card.magic = kCardMagic;
   card.boot = boot_id();
   card.pid_namespace = pid_namespace();
   card.pid = getpid();
@@ -126,7 +126,7 @@ Result<std::vector<Card>> exchange(ControlPlane& control, const Card& mine, Dead
     std::memcpy(&cards[r], given[r].data(), sizeof(Card));
     Card& card = cards[r];
     card.host[sizeof card.host - 1] = card.trouble[sizeof card.trouble - 1] = '\0';
-    if (card.magic != kMagic)
+    if (card.magic != kCardMagic)
       return fail(Code::corrupt, fmt::format("rank {} brings another version of shm", r));
     if (card.trouble[0] != '\0')
       return fail(Code::unsupported, fmt::format("rank {}: {}", r, card.trouble));

@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "reshard/transport/messages/wire_address.h"
+#include "reshard/transport/messages/wire.h"
 #include "reshard/transport/shm/peers.h"
 #include "reshard/transport/transport.h"
 
@@ -23,7 +23,7 @@ class Reach {
   Reach& operator=(const Reach&) = delete;
 
   /// By which `to` finds the memory; empty when it cannot.
-  WireAddress describe(Rank to, std::span<const std::byte> bytes);
+  messages::WireAddress describe(Rank to, std::span<const std::byte> bytes);
   /// As Wire::pull.
   Result<> pull(Rank from, std::span<const std::byte> source, std::size_t offset,
                 std::span<std::byte> into);

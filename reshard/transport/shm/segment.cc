@@ -25,8 +25,8 @@
 namespace reshard::shm {
 namespace {
 
-constexpr std::uint64_t kMagic = 0x31304d4853445352ULL;
-constexpr std::size_t kPage = 4096;
+constexpr std::uint64_t kSegmentMagic = 0x31304d4853445352ULL;
+constexpr std::size_t kSegmentAlignment = 4096;
 constexpr std::size_t kRecord = 8;
 /// A writer goes back to the begin of an empty ring from here on. Bytes.
 constexpr std::uint64_t kRewind = std::uint64_t{64} << 10;
@@ -60,7 +60,7 @@ struct Segment::Header {
   std::uint64_t nonce;
   std::uint32_t world;
   std::uint32_t owner;
-  alignas(64) std::atomic<std::uint32_t> bell;
+  alignas(64) std::atomic<std::uint32_t> wake_count;
   std::atomic<std::uint32_t> sleeping;
   alignas(64) std::atomic<std::uint32_t> closed;
   std::atomic<std::uint64_t> revoked;
@@ -86,7 +86,7 @@ std::size_t Segment::ring_bytes(int world) {
 std::size_t Segment::bytes_for(int world) {
   const auto ranks = static_cast<std::size_t>(world);
   const std::size_t fixed = sizeof(Header) + round_up((ranks + 63) / 64 * 8, 64);
-  return round_up(fixed + ranks * (sizeof(Ring) + ring_bytes(world)), kPage) + kSlots * kSlotBytes;
+  return round_up(fixed + ranks * (sizeof(Ring) + ring_bytes(world)), kSegmentAlignment) + kSlots * kSlotBytes;
 }
 
 Segment& Segment::operator=(Segment&& other) noexcept {
@@ -108,11 +108,11 @@ Result<Segment> Segment::create(int world, Rank owner, std::uint64_t nonce) {
   if (ftruncate(file.get(), static_cast<off_t>(bytes_for(world))) != 0) return refused("ftruncate");
   if (fcntl(file.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) return refused("sealing");
   Header header{};
-  header.magic = kMagic;
+  header.magic = kSegmentMagic;
   header.nonce = nonce;
   header.world = static_cast<std::uint32_t>(world);
   header.owner = static_cast<std::uint32_t>(owner.value());
-  const auto plain = offsetof(Header, bell);
+  const auto plain = offsetof(Header, wake_count);
   if (pwrite(file.get(), &header, plain, 0) != static_cast<ssize_t>(plain))
     return refused("writing");
   return map(std::move(file), world, owner, nonce);
@@ -137,7 +137,7 @@ Result<Segment> Segment::map(FileDescriptor file, int world, Rank owner, std::ui
   s.world_ = world;
   s.sides_.resize(static_cast<std::size_t>(world));
   const Header& header = s.header();
-  if (header.magic != kMagic || header.nonce != nonce ||
+  if (header.magic != kSegmentMagic || header.nonce != nonce ||
       header.world != static_cast<std::uint32_t>(world) ||
       header.owner != static_cast<std::uint32_t>(owner.value())) {
     return fail(Code::corrupt,
@@ -242,13 +242,13 @@ void Segment::wake() {
   // Pairs with sleep(), all four in one order: dirty is set before `sleeping` is read here, and
   // `sleeping` is set before dirty is read there.
   if (h.sleeping.load() == 0 || h.sleeping.exchange(0) == 0) return;
-  h.bell.fetch_add(1);
-  futex(h.bell, FUTEX_WAKE, INT_MAX, nullptr);
+  h.wake_count.fetch_add(1);
+  futex(h.wake_count, FUTEX_WAKE, INT_MAX, nullptr);
 }
 
 void Segment::sleep(Deadline until) {
   Header& h = header();
-  const std::uint32_t seen = h.bell.load();
+  const std::uint32_t seen = h.wake_count.load();
   h.sleeping.store(1);
   const auto left = until.is_never() ? std::chrono::nanoseconds(std::chrono::seconds(1))
                                      : until.time() - Deadline::Clock::now();
@@ -256,7 +256,7 @@ void Segment::sleep(Deadline until) {
     const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(left);
     const timespec timeout{static_cast<time_t>(seconds.count()),
                            static_cast<long>((left - seconds).count())};
-    futex(h.bell, FUTEX_WAIT, seen, &timeout);
+    futex(h.wake_count, FUTEX_WAIT, seen, &timeout);
   }
   h.sleeping.store(0);
 }

@@ -24,7 +24,7 @@ const unsigned char* raw(const std::byte* bytes) {
   return reinterpret_cast<const unsigned char*>(bytes);
 }
 
-/// BLAKE2b of its arguments one after another; each is of a fixed size, or the last.
+/// BLAKE2b of a sequence of parts, of which all but the last have a fixed size.
 class Hash {
  public:
   explicit Hash(std::string_view context, std::size_t bytes = kKeyBytes) {
@@ -60,23 +60,23 @@ Key hello_mac(const GroupKey& group, std::span<const std::byte, kHelloBytes> hel
 }
 
 Key answer_mac(const GroupKey& group, std::span<const std::byte, kHelloBytes> hello,
-               std::span<const std::byte> hub_public) {
-  return Hash("answer", group.key).add(hello).add(hub_public).value();
+               std::span<const std::byte> coordinator_public) {
+  return Hash("answer", group.key).add(hello).add(coordinator_public).value();
 }
 
-/// False for a public key that makes the shared one known.
+/// False if the other public key would make the shared key predictable.
 bool session_keys(const GroupKey& group, const Key& own, std::span<const std::byte> other,
-                  std::span<const std::byte> rank_public, std::span<const std::byte> hub_public,
-                  SessionKeys& keys) {
+                  std::span<const std::byte> rank_public,
+                  std::span<const std::byte> coordinator_public, SessionKeys& keys) {
   Key shared;
   if (crypto_scalarmult(raw(shared.data()), raw(own.data()), raw(other.data())) != 0) return false;
   const auto both = Hash("session", group.key, 2 * kKeyBytes)
                         .add(shared)
                         .add(rank_public)
-                        .add(hub_public)
+                        .add(coordinator_public)
                         .value<2 * kKeyBytes>();
   std::copy_n(both.begin(), kKeyBytes, keys.from_rank.begin());
-  std::copy_n(both.begin() + kKeyBytes, kKeyBytes, keys.from_hub.begin());
+  std::copy_n(both.begin() + kKeyBytes, kKeyBytes, keys.from_coordinator.begin());
   sodium_memzero(shared.data(), shared.size());
   return true;
 }
@@ -90,7 +90,8 @@ Key new_private_key() {
 }  // namespace
 
 Result<> start_crypto() {
-  if (sodium_init() < 0) return fail(Code::io, "libsodium cannot start: no source of random bytes");
+  if (sodium_init() < 0)
+    return fail(Code::io, "libsodium cannot start: the system has no source of random bytes");
   return {};
 }
 
@@ -107,7 +108,7 @@ GroupKey group_key(std::string_view job, const Secret& secret) {
   return {name, Hash("reshard rendezvous 1").add(name).add(secret.text()).value()};
 }
 
-Greeting::Greeting(const GroupKey& group, const Instance& instance)
+ClientHandshake::ClientHandshake(const GroupKey& group, const Instance& instance)
     : group_(group), private_key_(new_private_key()) {
   std::memcpy(hello_.data(), kMagic.data(), kMagic.size());
   std::ranges::copy(group.job, hello_.begin() + kJobAt);
@@ -116,13 +117,13 @@ Greeting::Greeting(const GroupKey& group, const Instance& instance)
   std::ranges::copy(hello_mac(group, hello_), hello_.begin() + kMacAt);
 }
 
-Result<SessionKeys> Greeting::finish(std::span<const std::byte, kAnswerBytes> answer) const {
-  const auto hub_public = answer.first<kKeyBytes>();
+Result<SessionKeys> ClientHandshake::finish(std::span<const std::byte, kAnswerBytes> answer) const {
+  const auto coordinator_public = answer.first<kKeyBytes>();
   SessionKeys keys;
-  if (!equal(answer_mac(group_, hello_, hub_public), answer.last<kKeyBytes>()) ||
-      !session_keys(group_, private_key_, hub_public,
-                    std::span(hello_).subspan<kPublicAt, kKeyBytes>(), hub_public, keys))
-    return fail(Code::aborted, "the answer is not by someone who knows the secret");
+  if (!equal(answer_mac(group_, hello_, coordinator_public), answer.last<kKeyBytes>()) ||
+      !session_keys(group_, private_key_, coordinator_public,
+                    std::span(hello_).subspan<kPublicAt, kKeyBytes>(), coordinator_public, keys))
+    return fail(Code::aborted, "the sender of the answer does not know the secret");
   return keys;
 }
 
@@ -141,12 +142,13 @@ Reply reply_to(std::span<const std::byte, kHelloBytes> hello, const GroupKey& gr
   reply.verdict = Verdict::wrong_secret;
   if (!equal(hello.last<kKeyBytes>(), hello_mac(group, hello))) return reply;
   const Key own = new_private_key();
-  Key hub_public;
-  crypto_scalarmult_base(raw(hub_public.data()), raw(own.data()));
+  Key coordinator_public;
+  crypto_scalarmult_base(raw(coordinator_public.data()), raw(own.data()));
   const auto rank_public = hello.subspan<kPublicAt, kKeyBytes>();
-  if (!session_keys(group, own, rank_public, rank_public, hub_public, reply.keys)) return reply;
-  std::ranges::copy(hub_public, reply.answer.begin());
-  std::ranges::copy(answer_mac(group, hello, hub_public), reply.answer.begin() + kKeyBytes);
+  if (!session_keys(group, own, rank_public, rank_public, coordinator_public, reply.keys))
+    return reply;
+  std::ranges::copy(coordinator_public, reply.answer.begin());
+  std::ranges::copy(answer_mac(group, hello, coordinator_public), reply.answer.begin() + kKeyBytes);
   reply.verdict = Verdict::welcome;
   return reply;
 }

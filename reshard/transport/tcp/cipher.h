@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a rank and the hub come to know each other, and the keys of their connection.
+// How a rank and the coordinator authenticate each other and derive the keys of their connection.
 //
-//   K = hash("reshard rendezvous 1", job, secret)           known to both before
-//   rank -> hub   hello: magic, hash(job), instance, P_r, MAC_K(all of it)
-//   hub -> rank   1 byte verdict, and when it is `welcome`: P_h, MAC_K(hello, P_h)
-//   keys          = hash_K(X25519(own key, other's P), P_r, P_h), one for each direction
+//   K = hash("reshard rendezvous 1", job, secret)           known to both in advance
+//   rank -> coordinator   hello: magic, hash(job), instance, P_r, MAC_K(all of it)
+//   coordinator -> rank   1 byte verdict; if `welcome` also: P_c, MAC_K(hello, P_c)
+//   keys          = hash_K(X25519(own key, other's P), P_r, P_c), one for each direction
 //
-// P_r and P_h are new for each connection, so a recorded hello gets an answer but no keys, and who
-// learns the secret later cannot read what was recorded.
+// P_r and P_c are new for each connection. So a replayed hello gets an answer but no keys, and a
+// recorded connection stays unreadable even for someone who learns the secret later.
 #pragma once
 
 #include <array>
@@ -24,43 +24,45 @@ namespace reshard::tcp {
 inline constexpr std::size_t kKeyBytes = 32;
 inline constexpr std::size_t kInstanceBytes = 16;
 inline constexpr std::size_t kHelloBytes = 8 + kKeyBytes + kInstanceBytes + kKeyBytes + kKeyBytes;
-inline constexpr std::size_t kAnswerBytes = 2 * kKeyBytes;  ///< behind the verdict.
+inline constexpr std::size_t kAnswerBytes = 2 * kKeyBytes;  ///< after the verdict.
 
 using Key = std::array<std::byte, kKeyBytes>;
-/// Random number of one hub; all zeros in a hello means any.
+/// A random number that identifies a coordinator; all zeros in a hello mean any.
 using Instance = std::array<std::byte, kInstanceBytes>;
 
-/// What the hub answers to a hello, in one clear byte.
+/// The coordinator's answer to a hello, one unencrypted byte.
 enum class Verdict : std::uint8_t {
   welcome = 'w',
-  other_group = 'o',   ///< another job's name, or a hub that is gone: look again.
-  wrong_secret = 's',  ///< the right group, and not its secret.
+  other_group = 'o',   ///< another job, or a coordinator that has ended: look again.
+  wrong_secret = 's',  ///< the right job, but not its secret.
 };
 
-/// Keys of a connection, for what the rank sends and for what the hub sends.
+/// The keys of a connection, one for each direction.
 struct SessionKeys {
-  Key from_rank, from_hub;
+  Key from_rank, from_coordinator;
 };
 
-/// Must be called before anything else here; any number of times. Errors: `io`.
+/// Initialises the cryptography library. Must be called before anything else here. Idempotent.
+/// Errors: `io`.
 Result<> start_crypto();
 Instance random_instance();
-/// A hash that two texts share only when they are the same.
+/// A cryptographic hash of the text.
 Key digest_of(std::string_view text);
 
-/// What a group's name and secret are turned into.
+/// Derived from the name and the secret of a group.
 struct GroupKey {
-  Key job;  ///< a hash of the name, not secret.
+  Key job;  ///< a hash of the name; not secret.
   Key key;
 };
 GroupKey group_key(std::string_view job, const Secret& secret);
 
-/// The rank's side.
-class Greeting {
+/// The rank's side of the handshake.
+class ClientHandshake {
  public:
-  Greeting(const GroupKey& group, const Instance& instance);
+  ClientHandshake(const GroupKey& group, const Instance& instance);
   std::span<const std::byte, kHelloBytes> hello() const { return hello_; }
-  /// Of the answer behind the verdict. Errors: `aborted` when it is not by who knows the secret.
+  /// The keys from the answer after the verdict. Errors: `aborted` if its sender does not know the
+  /// secret.
   Result<SessionKeys> finish(std::span<const std::byte, kAnswerBytes> answer) const;
 
  private:
@@ -69,13 +71,13 @@ class Greeting {
   std::array<std::byte, kHelloBytes> hello_;
 };
 
-/// The hub's side.
+/// The coordinator's side of the handshake.
 struct Reply {
   Verdict verdict = Verdict::other_group;
-  std::array<std::byte, kAnswerBytes> answer;  ///< of `welcome`, as the next.
+  std::array<std::byte, kAnswerBytes> answer;  ///< if `welcome`, as are the keys.
   SessionKeys keys;
 };
-/// False when it is no hello at all: say nothing.
+/// False if these cannot be the first bytes of a hello; then do not answer.
 bool looks_like_hello(std::span<const std::byte> beginning);
 Reply reply_to(std::span<const std::byte, kHelloBytes> hello, const GroupKey& group,
                const Instance& instance);

@@ -9,8 +9,7 @@
 #include <array>
 #include <utility>
 
-#include "reshard/transport/equal_parts.h"
-#include "reshard/transport/rank_list.h"
+#include "reshard/transport/checks.h"
 
 namespace reshard::tcp {
 namespace {
@@ -19,11 +18,11 @@ using namespace std::chrono_literals;
 
 constexpr auto kTallyEvery = 100ms;
 constexpr std::string_view kGatherInto = "all_gather_into";
-/// Memory of a request that is kept for the next.
+/// Most memory of a request that is kept for the next one. Bytes.
 constexpr std::size_t kMostRequest = 4096;
-/// How long the hub may take to say who is missing, and to hear that this rank leaves.
-constexpr auto kHubPatience = 1s;
-/// How often a rank that waits for the others is asked whether it gives up.
+/// How long the coordinator may take to name the missing ranks, and to receive a goodbye.
+constexpr auto kCoordinatorTimeout = 1s;
+/// How often gives_up is called while ranks are missing.
 constexpr auto kAskEvery = 50ms;
 
 template <class Predicate>
@@ -34,7 +33,7 @@ bool wait_until(std::condition_variable& changed, std::unique_lock<std::mutex>& 
   return true;
 }
 
-/// The code of a `failed` frame; the hub is trusted, but not to know our enumerators.
+/// The code of a `failed` frame, which may come from another version with other enumerators.
 Code code_of(std::uint64_t value) {
   return value <= static_cast<std::uint64_t>(Code::aborted) ? static_cast<Code>(value)
                                                             : Code::aborted;
@@ -42,13 +41,13 @@ Code code_of(std::uint64_t value) {
 
 }  // namespace
 
-TcpControl::TcpControl(Rank rank, int size, Line line, Bell bell)
+TcpControl::TcpControl(Rank rank, int size, Channel channel, WakeFd wake_fd)
     : rank_(rank),
       size_(size),
-      socket_(std::move(line.socket)),
-      bell_(std::move(bell)),
-      writer_(line.keys.from_rank),
-      reader_(line.keys.from_hub) {
+      socket_(std::move(channel.socket)),
+      wake_fd_(std::move(wake_fd)),
+      writer_(channel.keys.from_rank),
+      reader_(channel.keys.from_coordinator) {
   thread_ = thread_without_signals([this] { listen(); });
 }
 
@@ -56,9 +55,9 @@ std::optional<Result<>> TcpControl::enter(const Frame& join, Deadline deadline,
                                           const std::function<std::string()>& gives_up) {
   post(join);
   std::unique_lock lock(mutex_);
-  while (gives_up && !is_answered_ && !hub_gone_ && !deadline.expired()) {
+  while (gives_up && !is_answered_ && !coordinator_gone_ && !deadline.expired()) {
     if (std::string reason = gives_up(); !reason.empty()) {
-      // Others for whom the group exists by now learn of it too.
+      // If the group has formed meanwhile, the other ranks must learn of it.
       lock.unlock();
       abort(reason);
       return Result<>(fail(Code::aborted, std::move(reason)));
@@ -67,7 +66,7 @@ std::optional<Result<>> TcpControl::enter(const Frame& join, Deadline deadline,
   }
   auto outcome = answer(lock, Kind::join, join.id, "join", deadline);
   if (outcome) return Result<>();
-  if (hub_gone_ && !is_answered_) return std::nullopt;
+  if (coordinator_gone_ && !is_answered_) return std::nullopt;
   return Result<>(tl::unexpected(std::move(outcome).error()));
 }
 
@@ -90,7 +89,7 @@ Result<> TcpControl::all_gather_into(std::span<const std::byte> mine, std::span<
                                      Deadline deadline) {
   const auto ranks = static_cast<std::size_t>(size_);
   if (all.size() % ranks != 0 || all.size() / ranks != mine.size())
-    return tl::unexpected(wrong_room(all.size(), ranks, mine.size()));
+    return tl::unexpected(wrong_output_size(all.size(), ranks, mine.size()));
   std::unique_lock lock(mutex_);
   RESHARD_TRY(ask(lock, Kind::meet, kGatherInto, mine, deadline));
   return parse_equal_parts(answer_.bytes, ranks, mine.size(), all);
@@ -109,13 +108,12 @@ Result<> TcpControl::quiesce(Deadline deadline) {
 Result<> TcpControl::ask(std::unique_lock<std::mutex>& lock, Kind kind, std::string_view what,
                          std::span<const std::byte> mine, Deadline deadline) {
   if (mine.size() > kMaxFrameBytes - 4096) {
-    return fail(Code::invalid_argument,
-                fmt::format("{} of {} bytes: {} MiB over all ranks are possible", what, mine.size(),
-                            kMaxFrameBytes >> 20));
+    return fail(Code::invalid_argument, fmt::format("{} of {} bytes: at most {} MiB over all ranks",
+                                                    what, mine.size(), kMaxFrameBytes >> 20));
   }
   RESHARD_TRY(usable(what));
   if (kind == Kind::meet && aborted_) return tl::unexpected(abort_error_);
-  if (hub_gone_) return tl::unexpected(hub_gone_error(what));
+  if (coordinator_gone_) return tl::unexpected(coordinator_gone_error(what));
   const std::uint64_t id = ++last_id_;
   is_answered_ = false;
   lock.unlock();
@@ -132,27 +130,27 @@ Result<> TcpControl::ask(std::unique_lock<std::mutex>& lock, Kind kind, std::str
 Result<> TcpControl::answer(std::unique_lock<std::mutex>& lock, Kind kind, std::uint64_t id,
                             std::string_view what, Deadline deadline) {
   const auto over = [&] {
-    return is_answered_ || hub_gone_ || closed_ || (kind == Kind::meet && aborted_);
+    return is_answered_ || coordinator_gone_ || closed_ || (kind == Kind::meet && aborted_);
   };
   if (!wait_until(changed_, lock, deadline, over)) {
-    // The hub knows who is missing; and it may have sent the answer by now.
+    // The coordinator knows who is missing; or it may just have sent the answer.
     lock.unlock();
     post({Kind::leave, id, 0, 0, "", {}});
     lock.lock();
-    changed_.wait_for(lock, kHubPatience, over);
+    changed_.wait_for(lock, kCoordinatorTimeout, over);
   }
   if (is_answered_ && answer_.kind == Kind::done) return {};
   if (is_answered_) return fail(code_of(answer_.a), answer_.text);
   if (kind == Kind::meet && aborted_) return tl::unexpected(abort_error_);
   RESHARD_TRY(usable(what));
-  if (hub_gone_) return tl::unexpected(hub_gone_error(what));
+  if (coordinator_gone_) return tl::unexpected(coordinator_gone_error(what));
   return fail(Code::deadline,
-              fmt::format("{}: the deadline is over, and rank 0, which knows who is missing, does "
+              fmt::format("{}: deadline passed, and rank 0, which knows who is missing, does "
                           "not answer",
                           what));
 }
 
-Error TcpControl::hub_gone_error(std::string_view what) const {
+Error TcpControl::coordinator_gone_error(std::string_view what) const {
   if (what != "quiesce") {
     if (aborted_) return abort_error_;
     return {Code::aborted, fmt::format("{}: rank 0 closed the control plane", what)};
@@ -202,7 +200,7 @@ void TcpControl::add_lost(Rank rank) {
 void TcpControl::report(std::int64_t amount) {
   if (aborted_.load(std::memory_order_relaxed) || closing_.load(std::memory_order_relaxed)) return;
   mine_.fetch_add(amount);
-  if (!tally_due_.exchange(true)) bell_.ring();
+  if (!tally_due_.exchange(true)) wake_fd_.notify();
 }
 
 std::int64_t TcpControl::reported() const {
@@ -216,7 +214,7 @@ void TcpControl::post(const Frame& frame) {
     writer_.queue(frame);
     if (writer_.flush(socket_.get()) == Flow::open && writer_.idle()) return;
   }
-  bell_.ring();
+  wake_fd_.notify();
 }
 
 bool TcpControl::flush() {
@@ -233,25 +231,26 @@ void TcpControl::send_tally(Clock::time_point now) {
 }
 
 void TcpControl::listen() {
-  bool told_end = false;
+  bool sent_end = false;
   for (bool here = true; here;) {
     Clock::time_point now = Clock::now();
     send_tally(now);
     const bool idle = flush();
-    if (closing_ && closing_end_ == Clock::time_point::max()) closing_end_ = now + kHubPatience;
-    if (closing_ && idle && !std::exchange(told_end, true)) ::shutdown(socket_.get(), SHUT_WR);
+    if (closing_ && closing_end_ == Clock::time_point::max())
+      closing_end_ = now + kCoordinatorTimeout;
+    if (closing_ && idle && !std::exchange(sent_end, true)) ::shutdown(socket_.get(), SHUT_WR);
     if (now >= closing_end_) break;
     std::array<pollfd, 2> polled{
-        pollfd{bell_.fd(), POLLIN, 0},
+        pollfd{wake_fd_.fd(), POLLIN, 0},
         pollfd{socket_.get(), static_cast<short>(idle ? POLLIN : POLLIN | POLLOUT), 0}};
     if (::poll(polled.data(), polled.size(), listen_timeout(now)) <= 0) continue;
-    if (polled[0].revents != 0) bell_.silence();
+    if (polled[0].revents != 0) wake_fd_.clear();
     if ((polled[1].revents & ~POLLOUT) != 0) {
       here = reader_.read(socket_.get(), kMaxFrameBytes,
                           [this](Frame& frame) { return on_frame(frame); }) == Flow::open;
     }
   }
-  on_hub_gone();
+  on_coordinator_gone();
 }
 
 int TcpControl::listen_timeout(Clock::time_point now) const {
@@ -285,11 +284,11 @@ bool TcpControl::on_frame(Frame& frame) {
   return true;
 }
 
-void TcpControl::on_hub_gone() {
-  // A hub that ends waits a moment for its ranks to let go.
+void TcpControl::on_coordinator_gone() {
+  // A coordinator that ends waits briefly for its ranks to disconnect.
   ::shutdown(socket_.get(), SHUT_RDWR);
   const std::lock_guard lock(mutex_);
-  hub_gone_ = true;
+  coordinator_gone_ = true;
   changed_.notify_all();
   const bool left = std::ranges::find(lost_, Rank{0}) != lost_.end();
   if (closed_ || left) return;
@@ -305,10 +304,10 @@ void TcpControl::close() {
   }
   post({Kind::bye, 0, 0, 0, "", {}});
   closing_ = true;
-  bell_.ring();
+  wake_fd_.notify();
   thread_.join();
   ::shutdown(socket_.get(), SHUT_RDWR);
-  if (hub_) keep_serving(std::move(hub_));
+  if (coordinator_) keep_serving(std::move(coordinator_));
 }
 
 }  // namespace reshard::tcp

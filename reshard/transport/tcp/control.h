@@ -23,26 +23,28 @@
 
 namespace reshard::tcp {
 
-/// A rank's end of a control plane that a Coordinator serves. One thread of its own listens, so
-/// that aborts, deaths and tallies are known without a call; whoever calls sends.
+/// A rank's end of a control plane that a Coordinator serves. A thread of its own receives, so that
+/// aborts, deaths and tallies arrive without a call; callers send.
 class TcpControl final : public ControlPlane {
  public:
-  /// What the hub's answer to a hello gave.
-  struct Line {
+  /// An authenticated connection to the coordinator.
+  struct Channel {
     FileDescriptor socket;
     SessionKeys keys;
   };
 
-  TcpControl(Rank rank, int size, Line line, Bell bell);
+  TcpControl(Rank rank, int size, Channel channel, WakeFd wake_fd);
   ~TcpControl() override { close(); }
 
-  /// Takes the place that `join` asks for, and waits for the others. Once, before all else. Nothing
-  /// when the hub went away, so that another may be looked for. Errors: the hub's; `aborted` when
-  /// `gives_up`, asked several times a second, has a reason.
+  /// Joins as the rank that `join` asks for and waits for the other ranks. Must be the first call,
+  /// and only made once. Returns nothing if the coordinator went away, so that the caller may look
+  /// for another. Errors: those of the coordinator; `aborted` if `gives_up`, called several times a
+  /// second, returns a reason.
   std::optional<Result<>> enter(const Frame& join, Deadline deadline,
                                 const std::function<std::string()>& gives_up = nullptr);
-  /// Of rank 0: the hub that serves this group lives on after close() until all ranks have left.
-  void own(std::unique_ptr<Coordinator> hub) { hub_ = std::move(hub); }
+  /// Rank 0 only: takes ownership of the coordinator, which lives on after close() until all ranks
+  /// have left.
+  void own(std::unique_ptr<Coordinator> coordinator) { coordinator_ = std::move(coordinator); }
 
   Rank rank() const override { return rank_; }
   int size() const override { return size_; }
@@ -65,41 +67,41 @@ class TcpControl final : public ControlPlane {
   void listen();
   int listen_timeout(Clock::time_point now) const;
   bool on_frame(Frame& frame);
-  void on_hub_gone();
+  void on_coordinator_gone();
   void add_lost(Rank rank);
   /// @pre mutex_ is held
   bool set_aborted(std::string text);
   void send_tally(Clock::time_point now);
 
   Result<> usable(std::string_view what) const;
-  /// Sends a request and waits for its answer. @pre lock is held, as it is afterwards
+  /// Sends a request and waits for its answer. @pre the lock is held, as it is afterwards
   Result<> ask(std::unique_lock<std::mutex>& lock, Kind kind, std::string_view what,
                std::span<const std::byte> mine, Deadline deadline);
-  /// Waits until answer_ is that to request `id`; its error, or what makes it pointless to wait.
-  /// @pre as above
+  /// Waits until answer_ answers request `id`. Errors: that of the answer, or why none will come.
+  /// @pre as ask()
   Result<> answer(std::unique_lock<std::mutex>& lock, Kind kind, std::uint64_t id,
                   std::string_view what, Deadline deadline);
-  Error hub_gone_error(std::string_view what) const;
+  Error coordinator_gone_error(std::string_view what) const;
   void post(const Frame& frame);
   bool flush();
 
   const Rank rank_;
   const int size_;
   const FileDescriptor socket_;
-  const Bell bell_;
-  std::unique_ptr<Coordinator> hub_;
+  const WakeFd wake_fd_;
+  std::unique_ptr<Coordinator> coordinator_;
 
-  std::mutex send_mutex_;  ///< of what is sent.
+  std::mutex send_mutex_;  ///< guards writer_.
   SecureWriter writer_;
-  SecureReader reader_;  ///< of the listening thread.
-  Frame request_;        ///< of the thread that asks; its memory is used again.
+  SecureReader reader_;  ///< of the receiving thread.
+  Frame request_;        ///< of the calling thread; its memory is reused.
 
-  mutable std::mutex mutex_;  ///< of the following.
+  mutable std::mutex mutex_;  ///< guards the following.
   std::condition_variable changed_;
-  Frame answer_;  ///< to request last_id_, where it is answered; its memory is used again.
+  Frame answer_;  ///< to request last_id_, if is_answered_; its memory is reused.
   bool is_answered_ = false;
   std::uint64_t last_id_ = 0;
-  bool closed_ = false, hub_gone_ = false;
+  bool closed_ = false, coordinator_gone_ = false;
   Error abort_error_;
   std::vector<Rank> lost_;
 
@@ -109,7 +111,7 @@ class TcpControl final : public ControlPlane {
   std::thread thread_;
 };
 
-/// Keeps a hub until its ranks have left, or the process ends.
-void keep_serving(std::unique_ptr<Coordinator> hub);
+/// Keeps a coordinator alive until its ranks have left or the process ends.
+void keep_serving(std::unique_ptr<Coordinator> coordinator);
 
 }  // namespace reshard::tcp

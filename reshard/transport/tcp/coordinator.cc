@@ -9,7 +9,7 @@
 #include <cerrno>
 #include <utility>
 
-#include "reshard/transport/tcp/door.h"
+#include "reshard/transport/tcp/fd_socket.h"
 
 namespace reshard::tcp {
 namespace {
@@ -19,16 +19,16 @@ using namespace std::chrono_literals;
 constexpr auto kTalliesEvery = 100ms;
 constexpr auto kAcceptAgain = 100ms;
 constexpr auto kEvictAfter = 250ms;
-/// How long ranks may take to fetch their last frames when the hub ends.
+/// How long ranks may take to receive their last frames when the coordinator ends.
 constexpr auto kFarewell = 1s;
 
 }  // namespace
 
 Coordinator::Coordinator(const Options& options, FileDescriptor listener, FileDescriptor first,
-                         Bell bell)
+                         WakeFd wake_fd)
     : options_(options),
       listener_(std::move(listener)),
-      bell_(std::move(bell)),
+      wake_fd_(std::move(wake_fd)),
       group_(options.size,
              [this](Rank to, const Frame& frame, FrameBody body) {
                if (Connection* c = by_rank_[to.index()]; c != nullptr)
@@ -41,7 +41,7 @@ Coordinator::Coordinator(const Options& options, FileDescriptor listener, FileDe
 
 Coordinator::~Coordinator() {
   stop_.store(true, std::memory_order_release);
-  bell_.ring();
+  wake_fd_.notify();
   thread_.join();
 }
 
@@ -63,7 +63,7 @@ void Coordinator::run() {
     const Clock::time_point now = Clock::now();
     if (group_.started()) listener_ = {};
     if (group_.finished() || stop_.load(std::memory_order_acquire)) retire(now);
-    tell_tallies(now);
+    send_tallies(now);
     flush_and_sweep(now);
     if (now >= end_ || (end_ != Clock::time_point::max() && connections_.empty())) break;
     poll_all(now);
@@ -89,14 +89,14 @@ void Coordinator::retire(Clock::time_point now) {
 
 void Coordinator::poll_all(Clock::time_point now) {
   polled_.clear();
-  polled_.push_back({bell_.fd(), POLLIN, 0});
+  polled_.push_back({wake_fd_.fd(), POLLIN, 0});
   polled_.push_back({may_accept(now) ? listener_.get() : -1, POLLIN, 0});
   for (const auto& c : connections_) {
     const bool writes = c->writer && !c->writer->idle();
     polled_.push_back({c->socket.get(), static_cast<short>(writes ? POLLIN | POLLOUT : POLLIN), 0});
   }
   if (::poll(polled_.data(), polled_.size(), poll_timeout(now)) <= 0) return;
-  if (polled_[0].revents != 0) bell_.silence();
+  if (polled_[0].revents != 0) wake_fd_.clear();
   for (std::size_t i = 2; i < polled_.size(); ++i)
     if ((polled_[i].revents & ~POLLOUT) != 0) read(*connections_[i - 2]);
   if (polled_[1].revents != 0) accept_one(Clock::now());
@@ -106,8 +106,8 @@ int Coordinator::poll_timeout(Clock::time_point now) const {
   Clock::time_point next = end_;
   for (const auto& c : connections_) {
     if (c->rank) continue;
-    next = std::min(next, c->since + options_.patience);
-    if (num_strangers_ >= options_.max_strangers)
+    next = std::min(next, c->since + options_.handshake_timeout);
+    if (num_unauthenticated_ >= options_.max_unauthenticated)
       next = std::min(next, std::max(c->since + kEvictAfter, now + 1ms));
   }
   if (listener_ && now < next_accept_) next = std::min(next, next_accept_);
@@ -117,22 +117,22 @@ int Coordinator::poll_timeout(Clock::time_point now) const {
 
 bool Coordinator::may_accept(Clock::time_point now) const {
   if (!listener_ || now < next_accept_) return false;
-  if (num_strangers_ < options_.max_strangers) return true;
+  if (num_unauthenticated_ < options_.max_unauthenticated) return true;
   return std::ranges::any_of(
       connections_, [&](const auto& c) { return !c->rank && now - c->since >= kEvictAfter; });
 }
 
 void Coordinator::accept_one(Clock::time_point now) {
-  auto [socket, last] = accept_caller(listener_.get());
+  auto [socket, last] = accept_connection(listener_.get());
   if (last) listener_ = {};
   if (!socket) {
-    // Out of files, most likely: the listener stays readable until there are some again.
+    // Most likely out of file descriptors; the listener stays readable until some are free.
     if (!last && errno != EAGAIN && errno != EINTR && errno != ECONNABORTED)
       next_accept_ = now + kAcceptAgain;
     return;
   }
-  if (num_strangers_ >= options_.max_strangers) {
-    // Connections are in order of age.
+  if (num_unauthenticated_ >= options_.max_unauthenticated) {
+    // connections_ is in order of age.
     const auto oldest =
         std::ranges::find_if(connections_, [](const auto& c) { return !c->rank && !c->over; });
     if (oldest != connections_.end()) (*oldest)->over = true;
@@ -146,7 +146,7 @@ void Coordinator::add(FileDescriptor socket, Clock::time_point now) {
   connection->socket = std::move(socket);
   connection->since = now;
   connections_.push_back(std::move(connection));
-  ++num_strangers_;
+  ++num_unauthenticated_;
 }
 
 void Coordinator::read(Connection& c) {
@@ -157,14 +157,14 @@ void Coordinator::read(Connection& c) {
     c.over = n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR);
     return;
   }
-  if (!c.reader) return greet(c);
+  if (!c.reader) return read_hello(c);
   const std::size_t most = c.rank ? kMaxFrameBytes : kMaxJoinBytes;
   const Flow flow =
       c.reader->read(c.socket.get(), most, [&](Frame& frame) { return on_frame(c, frame); });
   if (flow == Flow::ended && !c.parting) lose(c);
 }
 
-void Coordinator::greet(Connection& c) {
+void Coordinator::read_hello(Connection& c) {
   std::array<std::byte, kHelloBytes> buffer;
   const ssize_t n =
       ::recv(c.socket.get(), buffer.data(), kHelloBytes - c.hello.size(), MSG_DONTWAIT);
@@ -185,7 +185,7 @@ void Coordinator::greet(Connection& c) {
   }
   clear.insert(clear.end(), reply.answer.begin(), reply.answer.end());
   c.reader = std::make_unique<SecureReader>(reply.keys.from_rank);
-  c.writer = std::make_unique<SecureWriter>(reply.keys.from_hub);
+  c.writer = std::make_unique<SecureWriter>(reply.keys.from_coordinator);
   c.writer->begin_with(clear);
 }
 
@@ -202,7 +202,7 @@ bool Coordinator::on_frame(Connection& c, Frame& frame) {
     part(c);
     return false;
   }
-  --num_strangers_;
+  --num_unauthenticated_;
   by_rank_[c.rank->index()] = &c;
   group_.start_if_complete();
   return true;
@@ -214,7 +214,7 @@ void Coordinator::part(Connection& c) {
   if (!c.rank) return;
   by_rank_[c.rank->index()] = nullptr;
   c.rank.reset();
-  ++num_strangers_;
+  ++num_unauthenticated_;
 }
 
 void Coordinator::lose(Connection& c) {
@@ -232,15 +232,15 @@ void Coordinator::flush_and_sweep(Clock::time_point now) {
       (void)::shutdown(c.socket.get(), SHUT_WR);
       c.finished = true;
     }
-    if (!c.rank && now - c.since >= options_.patience) c.over = true;
+    if (!c.rank && now - c.since >= options_.handshake_timeout) c.over = true;
   }
   std::erase_if(connections_, [&](const auto& c) {
-    if (c->over && !c->rank) --num_strangers_;
+    if (c->over && !c->rank) --num_unauthenticated_;
     return c->over;
   });
 }
 
-void Coordinator::tell_tallies(Clock::time_point now) {
+void Coordinator::send_tallies(Clock::time_point now) {
   if (!group_.tallies_due() || now < next_tallies_) return;
   next_tallies_ = now + kTalliesEvery;
   group_.send_tallies([&](Rank r) {

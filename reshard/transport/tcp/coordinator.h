@@ -22,52 +22,53 @@
 
 namespace reshard::tcp {
 
-/// Serves one group from a thread of its own: accepts its ranks, until all are there, and carries
-/// what CoordinatorState decides. Whoever connects without the secret gets a bounded number of
-/// bytes, places and seconds, and then is cut off; a rank that sends what it may not is cut off
-/// like one that died.
+/// Serves one group from a thread of its own: accepts connections until all ranks have joined, and
+/// carries out the decisions of CoordinatorState. Connections without the secret are limited in
+/// number, bytes and time. A rank that violates the protocol is disconnected as if it had died.
 class Coordinator {
  public:
   struct Options {
     int size = 1;
     GroupKey key;
     Instance instance;
-    /// How long a connection may take to show that it knows the secret, and how many may be about
-    /// to. When all places are taken the oldest makes room after a quarter of a second.
-    std::chrono::milliseconds patience{5000};
-    std::size_t max_strangers = 256;
+    /// How long a connection may take to join, and how many may be about to. If there are that
+    /// many, the oldest is closed for a new one once it is 250 ms old.
+    std::chrono::milliseconds handshake_timeout{5000};
+    std::size_t max_unauthenticated = 256;
   };
 
-  /// `listener` is a listening socket or a door (door.h), `first` a connected one (rank 0's).
-  Coordinator(const Options& options, FileDescriptor listener, FileDescriptor first, Bell bell);
-  /// Ends the group for those who are still in it.
+  /// `listener` is a listening socket or a rendezvous socket (fd_socket.h), `first` a connection
+  /// (of rank 0).
+  Coordinator(const Options& options, FileDescriptor listener, FileDescriptor first,
+              WakeFd wake_fd);
+  /// Ends the group for the ranks that are still in it.
   ~Coordinator();
   Coordinator(const Coordinator&) = delete;
   Coordinator& operator=(const Coordinator&) = delete;
 
-  /// All ranks have left. Any thread.
+  /// True once all ranks have left. Thread-safe.
   bool finished() const;
-  /// Waits for it; false at the deadline. Any thread.
+  /// Waits until finished(); false at the deadline. Thread-safe.
   bool wait_finished(Deadline deadline) const;
 
  private:
   using Clock = std::chrono::steady_clock;
 
-  /// One socket: first a stranger, then somebody who has the secret, then a rank.
+  /// A connection: first unauthenticated, then authenticated, then one of a rank.
   struct Connection {
     FileDescriptor socket;
     Clock::time_point since;
-    std::vector<std::byte> hello;  ///< of a stranger, as far as it came.
+    std::vector<std::byte> hello;  ///< the bytes received before authentication.
     std::unique_ptr<SecureReader> reader;
     std::unique_ptr<SecureWriter> writer;
     std::optional<Rank> rank;
-    bool parting = false;   ///< gets what is queued, and then is closed.
-    bool finished = false;  ///< parting, and all is sent: waits for the other side to close.
+    bool parting = false;   ///< to be closed once all queued bytes are sent.
+    bool finished = false;  ///< parting, all bytes sent: waits for the peer to close.
     bool over = false;      ///< to be closed now.
   };
 
   void run();
-  /// Starts to end: no more ranks, and those here get their last frames.
+  /// Begins the end of the group: accepts no more ranks and sends the last frames.
   void retire(Clock::time_point now);
   void poll_all(Clock::time_point now);
   int poll_timeout(Clock::time_point now) const;
@@ -75,20 +76,20 @@ class Coordinator {
   void accept_one(Clock::time_point now);
   void add(FileDescriptor socket, Clock::time_point now);
   void read(Connection& connection);
-  void greet(Connection& connection);
+  void read_hello(Connection& connection);
   bool on_frame(Connection& connection, Frame& frame);
   void part(Connection& connection);
   void lose(Connection& connection);
   void flush_and_sweep(Clock::time_point now);
-  void tell_tallies(Clock::time_point now);
+  void send_tallies(Clock::time_point now);
 
   const Options options_;
   FileDescriptor listener_;
-  const Bell bell_;
+  const WakeFd wake_fd_;
   CoordinatorState group_;
   std::vector<std::unique_ptr<Connection>> connections_;
   std::vector<Connection*> by_rank_;
-  std::size_t num_strangers_ = 0;  ///< connections without a rank.
+  std::size_t num_unauthenticated_ = 0;  ///< connections without a rank.
   std::vector<pollfd> polled_;
   Clock::time_point next_tallies_{}, next_accept_{}, end_ = Clock::time_point::max();
   std::atomic<bool> stop_{false};

@@ -7,7 +7,7 @@
 #include <limits>
 #include <utility>
 
-#include "reshard/transport/rank_list.h"
+#include "reshard/transport/checks.h"
 
 namespace reshard::tcp {
 namespace {
@@ -15,7 +15,7 @@ namespace {
 constexpr std::size_t kDigestBytes = 32;
 constexpr std::size_t kMaxRanks = 65536;
 constexpr std::size_t kMaxGatherBytes = std::size_t{64} << 20;
-/// Memory that is kept for the next collective: of what a rank gave, and of what all gave.
+/// Most memory that is kept for the next collective: per contribution, and for all. Bytes.
 constexpr std::size_t kMostGiven = 4096, kMostBody = std::size_t{2} << 20;
 
 Frame failed(std::uint64_t id, Code code, std::string text) {
@@ -30,7 +30,7 @@ std::int64_t difference(std::int64_t a, std::int64_t b) {
   return static_cast<std::int64_t>(static_cast<std::uint64_t>(a) - static_cast<std::uint64_t>(b));
 }
 
-/// The settings of a join frame: names and values by turns.
+/// The settings of a join frame: alternating names and values.
 std::vector<std::string_view> settings_of(std::string_view agreement) {
   std::vector<std::string_view> out;
   agreement.remove_prefix(std::min(agreement.size(), kDigestBytes));
@@ -49,17 +49,17 @@ std::optional<std::string_view> value_of(const std::vector<std::string_view>& se
   return std::nullopt;
 }
 
-/// The first setting in which rank `r` differs from who is told, in words.
+/// A message about the first setting in which rank `r` differs from the rank that reads it.
 std::optional<std::string> differing_setting(std::size_t r, std::string_view its,
                                              std::string_view mine) {
   const auto theirs = settings_of(its), own = settings_of(mine);
   for (std::size_t i = 0; i < own.size(); i += 2) {
     const auto value = value_of(theirs, own[i]);
     if (!value)
-      return fmt::format("join: rank {} does not know {}, this program has it {}", r, own[i],
+      return fmt::format("join: rank {} does not know {}, which this program sets to {}", r, own[i],
                          own[i + 1]);
     if (*value != own[i + 1])
-      return fmt::format("join: rank {} has {} {}, this program {}; they must be alike", r, own[i],
+      return fmt::format("join: rank {} has {} {}, this program {}; they must be equal", r, own[i],
                          *value, own[i + 1]);
   }
   for (std::size_t i = 0; i < theirs.size(); i += 2)
@@ -88,14 +88,14 @@ std::optional<Rank> CoordinatorState::seat(const Frame& join, Frame& refusal) {
   };
   if (join.kind != Kind::join || join.bytes.size() < kDigestBytes || join.b > kMaxRanks ||
       join.a >= join.b)
-    return refuse("join: this is no request to join a group");
+    return refuse("join: not a request to join a group");
   if (join.a >= members_.size()) {
     const std::string_view its(reinterpret_cast<const char*>(join.bytes.data()), join.bytes.size());
     if (auto wrong =
             members_[0].seated ? differing_setting(0, members_[0].agreement, its) : std::nullopt)
       return refuse(*std::move(wrong));
-    return refuse(fmt::format("join: rank {} came for a group of {}, rank 0 for one of {}", join.a,
-                              join.b, members_.size()));
+    return refuse(fmt::format("join: rank {} joins a group of {}, rank 0 one of {}", join.a, join.b,
+                              members_.size()));
   }
   const Rank rank = rank_at(static_cast<std::size_t>(join.a));
   Member& member = at(rank);
@@ -114,7 +114,7 @@ std::optional<Rank> CoordinatorState::seat(const Frame& join, Frame& refusal) {
 
 void CoordinatorState::start_if_complete() {
   if (started_ || refused_) return;
-  // With differing sizes nobody knows how many will come: as many as the smallest says.
+  // If the sizes differ, nobody knows how many ranks will come; the smallest size counts.
   std::uint64_t least = members_.size();
   for (const Member& m : members_)
     if (m.seated) least = std::min(least, m.size);
@@ -132,7 +132,7 @@ void CoordinatorState::start_if_complete() {
   }
 }
 
-/// The first rank that is here and differs from rank 0, or 0.
+/// The first rank that has joined and differs from rank 0, or 0.
 std::size_t CoordinatorState::first_to_differ() const {
   const Member& zero = members_[0];
   for (std::size_t r = 1; zero.seated && r < members_.size(); ++r) {
@@ -142,24 +142,24 @@ std::size_t CoordinatorState::first_to_differ() const {
   return 0;
 }
 
-/// What is wrong, as it is told to one rank, when rank `differs` is the first that differs from
-/// rank 0; nothing when none does.
-std::optional<std::string> CoordinatorState::disagreement(std::size_t told,
+/// The error message for rank `reader` if rank `differs` is the first that differs from rank 0;
+/// none if `differs` is 0.
+std::optional<std::string> CoordinatorState::disagreement(std::size_t reader,
                                                           std::size_t differs) const {
   if (differs == 0) return std::nullopt;
-  const Member &zero = members_[0], &other = members_[differs], &me = members_[told];
-  // Who differs from rank 0 hears of rank 0, the others of who differs.
+  const Member &zero = members_[0], &other = members_[differs], &me = members_[reader];
+  // A rank that differs from rank 0 reads of rank 0, the others read of the rank that differs.
   const bool odd = me.size != zero.size || me.agreement != zero.agreement;
   const auto setting = odd ? differing_setting(0, zero.agreement, me.agreement)
                            : differing_setting(differs, other.agreement, me.agreement);
   if (setting) return setting;
   if (other.size != zero.size) {
-    return fmt::format("join: rank {} came for a group of {}, rank 0 for one of {}", differs,
-                       other.size, zero.size);
+    return fmt::format("join: rank {} joins a group of {}, rank 0 one of {}", differs, other.size,
+                       zero.size);
   }
   return fmt::format(
-      "join: rank {} brings the agreement {}, rank 0 brings {}; every rank must "
-      "bring the same",
+      "join: rank {} has the agreement {}, rank 0 has {}; they must be equal on every "
+      "rank",
       differs, other.excerpt, zero.excerpt);
 }
 
@@ -189,7 +189,7 @@ bool CoordinatorState::take(Rank from, Frame& frame) {
       meet(from, frame);
       return true;
     case Kind::quiesce:
-      // An abort ends a collective without an answer, a quiesce never.
+      // An abort ends a collective without an answer, but never a quiesce.
       if (me.waits == Waits::quiesce || (me.waits == Waits::meet && !aborted_)) return false;
       quiesce(from, frame.id);
       return true;
@@ -221,15 +221,16 @@ void CoordinatorState::meet(Rank from, Frame& frame) {
   if (aborted_) return;
   if (num_here_ != 0 && frame.text != what_) {
     answer(from, Code::invalid_argument,
-           fmt::format("rank {} calls {} while others are in {}; collective calls come in the same "
-                       "order on every rank",
-                       from.value(), frame.text, what_));
+           fmt::format(
+               "rank {} calls {} while others are in {}; every rank must make collective calls "
+               "in the same order",
+               from.value(), frame.text, what_));
     return;
   }
   const std::size_t bytes = 8 + frame.bytes.size();
   if (bytes > kMaxGatherBytes - given_bytes_) {
     answer(from, Code::invalid_argument,
-           fmt::format("{}: rank {} gives {} bytes, which makes more than {} MiB over all ranks",
+           fmt::format("{}: rank {} gives {} bytes, which exceeds {} MiB over all ranks",
                        frame.text, from.value(), frame.bytes.size(), kMaxGatherBytes >> 20));
     return;
   }
@@ -239,7 +240,7 @@ void CoordinatorState::meet(Rank from, Frame& frame) {
   ++num_here_;
   given_bytes_ += bytes;
   if (num_here_ == members_.size()) return complete();
-  end_if_hopeless();
+  fail_if_impossible();
 }
 
 void CoordinatorState::complete() {
@@ -251,7 +252,7 @@ void CoordinatorState::complete() {
   }
 }
 
-/// What all gave, in the memory of the last answer if all of that has been sent.
+/// The contributions of all ranks, in the memory of the last answer if that has been sent.
 FrameBody CoordinatorState::all_given() {
   if (body_ == nullptr || body_.use_count() > 1 || body_->capacity() > kMostBody)
     body_ = std::make_shared<std::vector<std::byte>>();
@@ -264,7 +265,7 @@ FrameBody CoordinatorState::all_given() {
   return body_;
 }
 
-void CoordinatorState::end_if_hopeless() {
+void CoordinatorState::fail_if_impossible() {
   const auto left = [](const Member& m) { return m.gone && !m.here; };
   if (num_here_ == 0 || aborted_ || std::ranges::none_of(members_, left)) return;
   const std::string text = fmt::format("{}: {} closed the control plane", what_, ranks_where(left));
@@ -297,9 +298,9 @@ void CoordinatorState::answer_quiesced() {
 
 void CoordinatorState::leave(Rank from, std::uint64_t id) {
   Member& me = at(from);
-  if (me.waits == Waits::no || me.id != id) return;  // it was answered before.
+  if (me.waits == Waits::no || me.id != id) return;  // Answered before.
   const auto late = [](std::string_view what, const std::string& who) {
-    return fmt::format("{}: {} did not come before the deadline", what, who);
+    return fmt::format("{}: {} did not arrive before the deadline", what, who);
   };
   if (me.waits == Waits::join) {
     const auto wrong = disagreement(from.index(), first_to_differ());
@@ -337,7 +338,7 @@ void CoordinatorState::lose(Rank rank, bool died) {
   ++num_gone_;
   to_all({Kind::lost, 0, static_cast<std::uint64_t>(rank.value()), died ? 1U : 0U, "", {}});
   if (died) abort(fmt::format("rank {} died (its connection was lost)", rank.value()));
-  end_if_hopeless();
+  fail_if_impossible();
   answer_quiesced();
 }
 
@@ -348,12 +349,12 @@ void CoordinatorState::send_tallies(const std::function<bool(Rank)>& ready) {
   for (std::size_t r = 0; r < members_.size(); ++r) {
     Member& m = members_[r];
     const std::int64_t others = difference(total, m.tally);
-    if (m.gone || others == m.told) continue;
+    if (m.gone || others == m.sent_tally) continue;
     if (!ready(rank_at(r))) {
       tallies_due_ = true;
       continue;
     }
-    m.told = others;
+    m.sent_tally = others;
     out_(rank_at(r), {Kind::tally, 0, static_cast<std::uint64_t>(others), 0, "", {}}, nullptr);
   }
 }

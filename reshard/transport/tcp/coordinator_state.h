@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the hub of a TCP control plane decides, without a socket: frames of ranks in, frames to
-// ranks out. The rules are those of inproc_meeting.h.
+// The decisions of the coordinator of a TCP control plane, without sockets: frames from ranks in,
+// frames to ranks out. The rules are those of inproc/collective_state.h.
 #pragma once
 
 #include <cstdint>
@@ -15,60 +15,60 @@
 
 namespace reshard::tcp {
 
-/// One thread at a time. Ranks given to its functions come from seat(), which checks them.
+/// Used by one thread at a time. Ranks passed to its functions come from seat(), which checks them.
 class CoordinatorState {
  public:
-  /// Sends a frame to a rank, with `body` in place of its bytes unless that is null; ranks that are
-  /// gone ignore it.
+  /// Sends a frame to a rank, with `body` in place of its bytes unless that is null. Does nothing
+  /// for ranks that are gone.
   using Out = std::function<void(Rank to, const Frame& frame, FrameBody body)>;
 
-  /// `size` is rank 0's, 1 to 65536.
+  /// `size` is that of rank 0, 1 to 65536.
   CoordinatorState(int size, Out out);
 
-  /// Seats whoever sent this join frame. Nothing when it may not join; then `refusal` is its
-  /// answer.
+  /// Handles a join frame and returns the rank that joined. Returns nothing if it may not join;
+  /// `refusal` is the answer then.
   std::optional<Rank> seat(const Frame& join, Frame& refusal);
   /// To be called after each seat(), once frames reach that rank.
   void start_if_complete();
-  /// A frame of a seated rank. False when that was its last, or none that a rank may send now: the
-  /// rank has then left, and its connection is to be closed once it has got its frames. The frame
-  /// may have other memory afterwards.
+  /// Handles a frame of a rank that joined. False if it was the rank's last frame or one that it
+  /// may not send now: the rank has left then, and its connection is to be closed once its frames
+  /// are sent. May swap the memory of the frame.
   bool on_frame(Rank from, Frame&& frame);
-  /// The connection of a seated rank is gone: the rank died.
+  /// The connection of a rank that joined was lost: the rank died.
   void on_lost(Rank rank);
 
-  /// Tells every rank whose tally has changed, if `ready(rank)`.
+  /// Sends changed tallies to the ranks for which `ready(rank)`.
   void send_tallies(const std::function<bool(Rank)>& ready);
-  /// Somebody's tally may have to be told.
+  /// True if a tally may have to be sent.
   bool tallies_due() const { return tallies_due_; }
 
   bool started() const { return started_; }
-  /// No more frames will come: all ranks are gone, or the group was refused.
+  /// True if no more frames will come: all ranks are gone, or the group was refused.
   bool finished() const;
 
  private:
   enum class Waits { no, join, meet, quiesce };
   struct Member {
     bool seated = false;
-    bool gone = false;  ///< said bye or died.
-    bool here = false;  ///< in the collective under way.
+    bool gone = false;  ///< left or died.
+    bool here = false;  ///< in the collective in progress.
     Waits waits = Waits::no;
-    std::uint64_t id = 0;        ///< of what it waits for.
-    std::uint64_t quiesced = 0;  ///< calls of quiesce that did not give up.
-    std::int64_t tally = 0, told = 0;
-    std::uint64_t size = 0;  ///< as it joined.
-    std::string agreement;   ///< its digest and then the settings, as they came.
+    std::uint64_t id = 0;        ///< of the request that it waits for.
+    std::uint64_t quiesced = 0;  ///< calls of quiesce that did not time out.
+    std::int64_t tally = 0, sent_tally = 0;
+    std::uint64_t size = 0;  ///< the group size that it joined with.
+    std::string agreement;   ///< its digest and then the settings, as received.
     std::string excerpt;
     std::vector<std::byte> given;
   };
 
   bool take(Rank from, Frame& frame);
   std::size_t first_to_differ() const;
-  std::optional<std::string> disagreement(std::size_t told, std::size_t differs) const;
+  std::optional<std::string> disagreement(std::size_t reader, std::size_t differs) const;
   void meet(Rank from, Frame& frame);
   void complete();
   FrameBody all_given();
-  void end_if_hopeless();
+  void fail_if_impossible();
   void quiesce(Rank from, std::uint64_t id);
   void answer_quiesced();
   void leave(Rank from, std::uint64_t id);
@@ -85,8 +85,8 @@ class CoordinatorState {
   std::vector<Member> members_;
   Out out_;
   bool started_ = false, refused_ = false, aborted_ = false, tallies_due_ = false;
-  std::string what_;                              ///< the collective under way.
-  std::shared_ptr<std::vector<std::byte>> body_;  ///< of the last collective's answer.
+  std::string what_;                              ///< the collective in progress.
+  std::shared_ptr<std::vector<std::byte>> body_;  ///< of the answer to the last collective.
   std::size_t num_seated_ = 0, num_here_ = 0, num_gone_ = 0, given_bytes_ = 0;
 };
 

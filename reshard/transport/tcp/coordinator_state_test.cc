@@ -29,44 +29,46 @@ struct Seen {
 class ProcessGroup {
  public:
   ProcessGroup()
-      : hub_(kRanks,
-             [this](Rank to, const Frame& f, FrameBody body) { receive(to, encode(f, body)); }) {
+      : coordinator_(kRanks, [this](Rank to, const Frame& f, FrameBody body) {
+          receive(to, encode(f, body));
+        }) {
     for (std::uint64_t r = 0; r < kRanks; ++r) {
       Frame refusal;
-      EXPECT_TRUE(hub_.seat({Kind::join, 0, r, kRanks, "", std::vector<std::byte>(32)}, refusal));
-      hub_.start_if_complete();
+      EXPECT_TRUE(
+          coordinator_.seat({Kind::join, 0, r, kRanks, "", std::vector<std::byte>(32)}, refusal));
+      coordinator_.start_if_complete();
     }
-    EXPECT_TRUE(hub_.started());
+    EXPECT_TRUE(coordinator_.started());
   }
 
   void call(std::size_t r, Kind kind, const std::string& what) {
     Seen& me = seen_[r];
     me.in = kind == Kind::meet ? Seen::In::meet : Seen::In::quiesce;
     me.quiesced += kind == Kind::quiesce;
-    EXPECT_TRUE(hub_.on_frame(rank(r), {kind, ++me.id, 0, 0, what, {}}));
+    EXPECT_TRUE(coordinator_.on_frame(rank(r), {kind, ++me.id, 0, 0, what, {}}));
     check();
   }
   void leave(std::size_t r) {
     seen_[r].quiesced -= seen_[r].in == Seen::In::quiesce;
-    EXPECT_TRUE(hub_.on_frame(rank(r), {Kind::leave, seen_[r].id, 0, 0, "", {}}));
+    EXPECT_TRUE(coordinator_.on_frame(rank(r), {Kind::leave, seen_[r].id, 0, 0, "", {}}));
     EXPECT_EQ(seen_[r].in, Seen::In::nothing) << "who leaves is answered";
     check();
   }
   void go(std::size_t r, bool dies) {
     seen_[r].gone = true;
     if (dies) {
-      hub_.on_lost(rank(r));
+      coordinator_.on_lost(rank(r));
     } else {
-      EXPECT_FALSE(hub_.on_frame(rank(r), {Kind::bye, 0, 0, 0, "", {}}));
+      EXPECT_FALSE(coordinator_.on_frame(rank(r), {Kind::bye, 0, 0, 0, "", {}}));
     }
     check();
   }
   void abort(std::size_t r) {
-    EXPECT_TRUE(hub_.on_frame(rank(r), {Kind::abort, 0, 0, 0, "enough", {}}));
+    EXPECT_TRUE(coordinator_.on_frame(rank(r), {Kind::abort, 0, 0, 0, "enough", {}}));
     check();
   }
   const Seen& at(std::size_t r) const { return seen_[r]; }
-  bool finished() const { return hub_.finished(); }
+  bool finished() const { return coordinator_.finished(); }
 
  private:
   static Rank rank(std::size_t r) { return Rank(static_cast<Rank::rep>(r)); }
@@ -111,7 +113,7 @@ class ProcessGroup {
   }
 
   std::vector<Seen> seen_ = std::vector<Seen>(kRanks);
-  CoordinatorState hub_;
+  CoordinatorState coordinator_;
 };
 
 RC_GTEST_PROP(CoordinatorState, answers_each_call_once_and_in_time, ()) {
@@ -162,7 +164,7 @@ TEST(CoordinatorState, a_rank_that_gave_up_may_come_again) {
   ProcessGroup group;
   group.call(0, Kind::meet, "barrier");
   group.leave(0);
-  EXPECT_EQ(group.at(0).last_error, "barrier: ranks 1, 2 did not come before the deadline");
+  EXPECT_EQ(group.at(0).last_error, "barrier: ranks 1, 2 did not arrive before the deadline");
   for (const std::size_t r : {1UL, 0UL, 2UL}) group.call(r, Kind::meet, "barrier");
   for (std::size_t r = 0; r < kRanks; ++r) {
     EXPECT_EQ(group.at(r).in, Seen::In::nothing);

@@ -8,7 +8,7 @@
 #include <optional>
 #include <utility>
 
-#include "reshard/transport/equal_parts.h"
+#include "reshard/transport/checks.h"
 
 namespace reshard::tcp {
 namespace {
@@ -28,7 +28,7 @@ std::uint64_t take(std::span<const std::byte>& in, std::size_t bytes) {
   return value;
 }
 
-/// All but the bytes.
+/// Encodes all fields but the bytes.
 void append_head(std::vector<std::byte>& out, const Frame& frame) {
   const std::string_view text = std::string_view(frame.text).substr(0, kMaxTextBytes);
   out.reserve(kHeadBytes + text.size());
@@ -40,9 +40,9 @@ void append_head(std::vector<std::byte>& out, const Frame& frame) {
 
 }  // namespace
 
-EncodedFrame encode(const Frame& frame, FrameBody body, std::vector<std::byte> room) {
+EncodedFrame encode(const Frame& frame, FrameBody body, std::vector<std::byte> buffer) {
   EncodedFrame out;
-  out.head = std::move(room);
+  out.head = std::move(buffer);
   out.head.clear();
   append_head(out.head, frame);
   if (!body) out.head.insert(out.head.end(), frame.bytes.begin(), frame.bytes.end());
@@ -58,13 +58,13 @@ Result<Frame> parse_frame(std::span<const std::byte> in) {
 
 Result<> parse_frame(std::span<const std::byte> in, Frame& frame) {
   if (in.size() < kHeadBytes || in.size() > kMaxFrameBytes) {
-    return fail(Code::corrupt, fmt::format("a control frame of {} bytes: {} to {} are possible",
+    return fail(Code::corrupt, fmt::format("a control frame of {} bytes: must be {} to {}",
                                            in.size(), kHeadBytes, kMaxFrameBytes));
   }
   const std::uint64_t kind = take(in, 1);
   if (kind < static_cast<std::uint64_t>(Kind::join) ||
       kind > static_cast<std::uint64_t>(Kind::lost))
-    return fail(Code::corrupt, fmt::format("a control frame of the unknown kind {}", kind));
+    return fail(Code::corrupt, fmt::format("a control frame of unknown kind {}", kind));
   frame.kind = static_cast<Kind>(kind);
   frame.id = take(in, 8);
   frame.a = take(in, 8);
@@ -102,7 +102,7 @@ std::vector<std::byte> encode_parts(std::span<const std::vector<std::byte>> part
 
 namespace {
 
-/// The next of `count` parts, part `i`, taken off `in`.
+/// Removes part `i` of `count` from the front of `in`.
 Result<std::span<const std::byte>> take_part(std::span<const std::byte>& in, std::size_t i,
                                              std::size_t count) {
   const std::uint64_t bytes = in.size() < 8 ? in.size() + 1 : take(in, 8);
@@ -113,9 +113,9 @@ Result<std::span<const std::byte>> take_part(std::span<const std::byte>& in, std
   return part;
 }
 
-Result<> nothing_behind(std::span<const std::byte> in) {
+Result<> check_at_end(std::span<const std::byte> in) {
   if (in.empty()) return {};
-  return fail(Code::corrupt, fmt::format("{} bytes behind the last part", in.size()));
+  return fail(Code::corrupt, fmt::format("{} bytes after the last part", in.size()));
 }
 
 }  // namespace
@@ -130,7 +130,7 @@ Result<std::vector<std::vector<std::byte>>> parse_parts(std::span<const std::byt
     const auto part = RESHARD_TRY(take_part(in, i, count));
     parts.emplace_back(part.begin(), part.end());
   }
-  RESHARD_TRY(nothing_behind(in));
+  RESHARD_TRY(check_at_end(in));
   return parts;
 }
 
@@ -145,7 +145,7 @@ Result<> parse_equal_parts(std::span<const std::byte> in, std::size_t count, std
       std::ranges::copy(part, out.begin() + static_cast<std::ptrdiff_t>(i * part_bytes));
     }
   }
-  RESHARD_TRY(nothing_behind(in));
+  RESHARD_TRY(check_at_end(in));
   if (unequal) return tl::unexpected(*std::move(unequal));
   return {};
 }

@@ -14,7 +14,7 @@
 #include <utility>
 
 #include "reshard/base/file_descriptor.h"
-#include "reshard/transport/tcp/door.h"
+#include "reshard/transport/tcp/fd_socket.h"
 
 namespace reshard::tcp {
 namespace {
@@ -57,7 +57,7 @@ bool printable(std::string_view text) {
   return !text.empty();
 }
 
-/// The next line without its end; nothing when there is no whole one.
+/// The next line without its newline; none if there is no complete line.
 std::optional<std::string_view> next_line(std::string_view& text) {
   const std::size_t end = text.find('\n');
   if (end == std::string_view::npos) return std::nullopt;
@@ -66,26 +66,26 @@ std::optional<std::string_view> next_line(std::string_view& text) {
   return line;
 }
 
-/// Takes one "name value" line into the meeting.
-bool take_field(std::string_view name, std::string_view value, RendezvousPoint& meeting) {
+/// Parses one "name value" line into `file`.
+bool take_field(std::string_view name, std::string_view value, RendezvousFile& file) {
   if (!printable(value)) return false;
   if (name == "instance") {
     const auto instance = instance_of(value);
-    if (instance) meeting.instance = *instance;
+    if (instance) file.instance = *instance;
     return instance.has_value();
   }
   if (name == "port") {
     const auto port = port_number(value);
-    meeting.port = port.value_or(0);
+    file.port = port.value_or(0);
     return port.has_value();
   }
   if (name == "address") {
-    meeting.addresses.emplace_back(value);
-    return meeting.addresses.size() <= kMaxAddresses && value.size() <= 64;
+    file.addresses.emplace_back(value);
+    return file.addresses.size() <= kMaxAddresses && value.size() <= 64;
   }
   if (name != "secret") return false;
   auto secret = Secret::from_text(value);
-  if (secret) meeting.secret = std::move(*secret);
+  if (secret) file.secret = std::move(*secret);
   return secret.has_value();
 }
 
@@ -100,16 +100,16 @@ tl::unexpected<Error> file_error(std::string_view what, const std::string& path)
 Result<RendezvousAddress> parse_url(std::string_view url) {
   const auto wrong = [&](std::string_view why) {
     return fail(Code::invalid_argument,
-                fmt::format("rendezvous {}: {}; tcp://HOST:PORT and file:///FOLDER are possible",
+                fmt::format("rendezvous {}: {}; use tcp://HOST:PORT or file:///FOLDER",
                             url.substr(0, 200), why));
   };
   if (url.starts_with("fd://")) {
     const std::string_view text = url.substr(5);
-    int door = -1;
-    const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), door);
-    if (failed != std::errc() || end != text.data() + text.size() || !is_door(door))
-      return wrong("no socket of SOCK_SEQPACKET that this process has open");
-    return RendezvousAddress{"", "", 0, door};
+    int fd = -1;
+    const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), fd);
+    if (failed != std::errc() || end != text.data() + text.size() || !is_rendezvous_socket(fd))
+      return wrong("not an open SOCK_SEQPACKET socket of this process");
+    return RendezvousAddress{"", "", 0, fd};
   }
   if (url.starts_with("file://")) {
     const std::string_view folder = url.substr(7);
@@ -117,7 +117,7 @@ Result<RendezvousAddress> parse_url(std::string_view url) {
     if (folder.find('\0') != std::string_view::npos) return wrong("a zero byte in the folder");
     return RendezvousAddress{std::string(folder), "", 0, -1};
   }
-  if (!url.starts_with("tcp://")) return wrong("unknown kind");
+  if (!url.starts_with("tcp://")) return wrong("unknown scheme");
   std::string_view rest = url.substr(6);
   const std::size_t colon = rest.rfind(':');
   if (colon == std::string_view::npos) return wrong("no port");
@@ -141,48 +141,48 @@ Result<> check_job(std::string_view job) {
   }
   if (good) return {};
   return fail(Code::invalid_argument,
-              "job name: 1 to 64 letters, digits, '-', '_' and '.' are possible");
+              "job name: must be 1 to 64 letters, digits, '-', '_' and '.'");
 }
 
-std::string meeting_text(const RendezvousPoint& meeting) {
+std::string format_rendezvous_file(const RendezvousFile& file) {
   std::string out =
-      fmt::format("{}\ninstance {}\nport {}\n", kTitle, hex_of(meeting.instance), meeting.port);
-  if (!meeting.secret.empty()) out += fmt::format("secret {}\n", meeting.secret.text());
-  for (const std::string& address : meeting.addresses) out += fmt::format("address {}\n", address);
+      fmt::format("{}\ninstance {}\nport {}\n", kTitle, hex_of(file.instance), file.port);
+  if (!file.secret.empty()) out += fmt::format("secret {}\n", file.secret.text());
+  for (const std::string& address : file.addresses) out += fmt::format("address {}\n", address);
   return out + "end\n";
 }
 
-Result<RendezvousPoint> parse_meeting(std::string_view text) {
+Result<RendezvousFile> parse_rendezvous_file(std::string_view text) {
   const auto wrong = [](std::size_t line) {
-    return fail(Code::corrupt, fmt::format("line {} is not that of a rendezvous file", line));
+    return fail(Code::corrupt, fmt::format("line {} does not belong in a rendezvous file", line));
   };
   if (text.size() > kMaxFileBytes) return fail(Code::corrupt, "too long for a rendezvous file");
   if (next_line(text) != kTitle) return wrong(1);
-  RendezvousPoint meeting;
+  RendezvousFile file;
   for (std::size_t number = 2;; ++number) {
     const auto line = next_line(text);
     if (!line) return wrong(number);
     if (*line == "end") {
-      if (!text.empty() || meeting.port == 0 || meeting.addresses.empty()) return wrong(number);
-      return meeting;
+      if (!text.empty() || file.port == 0 || file.addresses.empty()) return wrong(number);
+      return file;
     }
     const std::size_t space = line->find(' ');
     if (space == std::string_view::npos ||
-        !take_field(line->substr(0, space), line->substr(space + 1), meeting))
+        !take_field(line->substr(0, space), line->substr(space + 1), file))
       return wrong(number);
   }
 }
 
-std::string meeting_path(const std::string& folder, std::string_view job) {
+std::string rendezvous_file_path(const std::string& folder, std::string_view job) {
   return fmt::format("{}/reshard-{}", folder, job);
 }
 
-Result<> write_meeting(const std::string& path, const RendezvousPoint& meeting) {
-  const std::string temporary = path + "." + hex_of(meeting.instance);
+Result<> write_rendezvous_file(const std::string& path, const RendezvousFile& content) {
+  const std::string temporary = path + "." + hex_of(content.instance);
   FileDescriptor file(
       ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!file) return file_error("cannot write", temporary);
-  const std::string text = meeting_text(meeting);
+  const std::string text = format_rendezvous_file(content);
   std::size_t done = 0;
   while (done < text.size()) {
     const ssize_t n = ::write(file.get(), text.data() + done, text.size() - done);
@@ -190,7 +190,7 @@ Result<> write_meeting(const std::string& path, const RendezvousPoint& meeting) 
     if (n <= 0) break;
     done += static_cast<std::size_t>(n);
   }
-  // Others may read over a network, where closing is what publishes.
+  // On a network file system closing the file publishes it.
   if (done < text.size() || ::close(file.release()) != 0 ||
       ::rename(temporary.c_str(), path.c_str()) != 0) {
     const auto error = file_error("cannot write", path);
@@ -200,7 +200,7 @@ Result<> write_meeting(const std::string& path, const RendezvousPoint& meeting) 
   return {};
 }
 
-Result<RendezvousPoint> read_meeting(const std::string& path) {
+Result<RendezvousFile> read_rendezvous_file(const std::string& path) {
   const FileDescriptor file(
       ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY));
   if (!file) return file_error("cannot read", path);
@@ -208,7 +208,7 @@ Result<RendezvousPoint> read_meeting(const std::string& path) {
   if (::fstat(file.get(), &about) != 0) return file_error("cannot read", path);
   if (!S_ISREG(about.st_mode) || about.st_uid != ::geteuid() || (about.st_mode & 077) != 0) {
     return fail(Code::corrupt,
-                fmt::format("{} is not a file of this user that nobody else may read", path));
+                fmt::format("{} is not a regular file of this user with mode 0600", path));
   }
   std::string text(kMaxFileBytes + 1, '\0');
   std::size_t size = 0;
@@ -219,13 +219,13 @@ Result<RendezvousPoint> read_meeting(const std::string& path) {
     if (n == 0) break;
     size += static_cast<std::size_t>(n);
   }
-  auto meeting = parse_meeting(std::string_view(text).substr(0, size));
-  if (!meeting) return tl::unexpected(std::move(meeting).error().in(path));
-  return meeting;
+  auto content = parse_rendezvous_file(std::string_view(text).substr(0, size));
+  if (!content) return tl::unexpected(std::move(content).error().in(path));
+  return content;
 }
 
-void remove_meeting(const std::string& path, const Instance& instance) {
-  const auto there = read_meeting(path);
+void remove_rendezvous_file(const std::string& path, const Instance& instance) {
+  const auto there = read_rendezvous_file(path);
   if (there && there->instance == instance) (void)::unlink(path.c_str());
 }
 

@@ -12,36 +12,36 @@
 
 namespace reshard::tcp {
 
-/// What a rendezvous URL says: a folder, a host and port, or a socket that this process has.
+/// A parsed rendezvous URL: a folder, a host and port, or a socket of this process.
 struct RendezvousAddress {
-  std::string folder;  ///< empty for the others.
-  std::string host;    ///< empty for the others.
+  std::string folder;  ///< of file://, else empty.
+  std::string host;    ///< of tcp://, else empty.
   int port = 0;
-  int door = -1;  ///< -1 for the others.
+  int fd = -1;  ///< of fd://, else -1.
 };
 /// Errors: `invalid_argument`.
 Result<RendezvousAddress> parse_url(std::string_view url);
 /// Letters, digits, '-', '_', '.', 1 to 64 of them. Errors: `invalid_argument`.
 Result<> check_job(std::string_view job);
 
-/// What rank 0 writes for the others to find it.
-struct RendezvousPoint {
+/// The content of a rendezvous file, by which the other ranks find rank 0.
+struct RendezvousFile {
   Instance instance{};
   int port = 0;
   std::vector<std::string> addresses;
-  Secret secret;  ///< empty when the ranks brought one.
+  Secret secret;  ///< empty if the ranks have one of their own.
 };
-std::string meeting_text(const RendezvousPoint& meeting);
+std::string format_rendezvous_file(const RendezvousFile& file);
 /// Errors: `corrupt`.
-Result<RendezvousPoint> parse_meeting(std::string_view text);
+Result<RendezvousFile> parse_rendezvous_file(std::string_view text);
 
-std::string meeting_path(const std::string& folder, std::string_view job);
-/// Puts the file there, whole and readable by its owner only. Errors: `io`.
-Result<> write_meeting(const std::string& path, const RendezvousPoint& meeting);
-/// Errors: `not_found`; `corrupt`, also for a file that is another user's or that others may read,
-/// since anybody may have put it there; `io`.
-Result<RendezvousPoint> read_meeting(const std::string& path);
-/// Removes it if it still is this instance's.
-void remove_meeting(const std::string& path, const Instance& instance);
+std::string rendezvous_file_path(const std::string& folder, std::string_view job);
+/// Writes the file atomically, readable by its owner only. Errors: `io`.
+Result<> write_rendezvous_file(const std::string& path, const RendezvousFile& file);
+/// Errors: `not_found`; `corrupt`, also for a file that belongs to another user or that others may
+/// read, because anybody may have put it there; `io`.
+Result<RendezvousFile> read_rendezvous_file(const std::string& path);
+/// Removes the file if it still is that of this instance.
+void remove_rendezvous_file(const std::string& path, const Instance& instance);
 
 }  // namespace reshard::tcp

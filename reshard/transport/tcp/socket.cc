@@ -53,7 +53,7 @@ void set(int socket, int level, int option, int value) {
   (void)::setsockopt(socket, level, option, &value, sizeof value);
 }
 
-/// The errno of what failed, 0 for success.
+/// 0, or the errno of the call that failed.
 int bind_and_listen(int socket, const sockaddr* address, socklen_t bytes) {
   set(socket, SOL_SOCKET, SO_REUSEADDR, 1);
   if (::bind(socket, address, bytes) != 0 || ::listen(socket, SOMAXCONN) != 0) return errno;
@@ -104,7 +104,7 @@ Result<> wait_for(int socket, short events, Deadline deadline) {
     const int n = ::poll(&polled, 1, milliseconds_until(deadline.time(), now));
     if (n > 0) return {};
     if (n < 0 && errno != EINTR) return system_error("poll", errno);
-    if (deadline.expired()) return fail(Code::io, "no answer in time");
+    if (deadline.expired()) return fail(Code::io, "no answer before the deadline");
   }
 }
 
@@ -125,15 +125,15 @@ Result<FileDescriptor> connect_one(const addrinfo& to, Deadline deadline) {
 
 }  // namespace
 
-Result<Bell> Bell::make() {
+Result<WakeFd> WakeFd::make() {
   FileDescriptor fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!fd) return system_error("eventfd", errno);
-  return Bell(std::move(fd));
+  return WakeFd(std::move(fd));
 }
 
-void Bell::ring() const { (void)::eventfd_write(fd_.get(), 1); }
+void WakeFd::notify() const { (void)::eventfd_write(fd_.get(), 1); }
 
-void Bell::silence() const {
+void WakeFd::clear() const {
   eventfd_t count = 0;
   (void)::eventfd_read(fd_.get(), &count);
 }
@@ -172,7 +172,7 @@ Result<Listener> listen_at(const std::string& host, int port, bool* in_use) {
       return system_error(fmt::format("cannot listen at {}:{}", host, port), error);
     }
   }
-  // The host's name leads here through something else, as an address translation.
+  // The host name leads here indirectly, for example through address translation.
   return listen_everywhere(port, in_use);
 }
 
@@ -248,7 +248,7 @@ std::vector<std::string> own_addresses() {
         0)
       continue;
     const std::string address(text.data());
-    // A link-local address means something only together with the reader's own interface.
+    // A link-local address is of no use without an interface of the reader.
     if (address.find('%') != std::string::npos) continue;
     ((a->ifa_flags & IFF_LOOPBACK) != 0 ? loopback : others).push_back(address);
   }
@@ -256,7 +256,7 @@ std::vector<std::string> own_addresses() {
   return loopback;
 }
 
-void make_room_for_files(std::size_t n) {
+void raise_file_limit(std::size_t n) {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
   const rlim_t wanted = static_cast<rlim_t>(n) + 1024;

@@ -15,25 +15,25 @@
 
 namespace reshard::tcp {
 
-/// Wakes a thread that is in poll(), from any thread.
-class Bell {
+/// Wakes a thread that is in poll() (an eventfd). Thread-safe.
+class WakeFd {
  public:
   /// Errors: `io`.
-  static Result<Bell> make();
-  /// To be polled for POLLIN.
+  static Result<WakeFd> make();
+  /// The descriptor to poll for POLLIN.
   int fd() const { return fd_.get(); }
-  void ring() const;
-  void silence() const;
+  void notify() const;
+  void clear() const;
 
  private:
-  explicit Bell(FileDescriptor fd) : fd_(std::move(fd)) {}
+  explicit WakeFd(FileDescriptor fd) : fd_(std::move(fd)) {}
   FileDescriptor fd_;
 };
 
-/// A thread that no signal handler interrupts.
+/// A thread with all signals blocked, so that no handler runs on it.
 std::thread thread_without_signals(std::function<void()> body);
 
-/// For poll(): from now until `time`, rounded up; -1 for never.
+/// A timeout for poll(): from now until `time`, rounded up; -1 for never.
 int milliseconds_until(std::chrono::steady_clock::time_point time,
                        std::chrono::steady_clock::time_point now);
 
@@ -43,30 +43,31 @@ struct Listener {
   int port = 0;
 };
 
-/// Listens at a port (0: any that is free). On `host` alone when that is an address of this
-/// machine, on all its addresses otherwise or when it is empty. Errors: `invalid_argument` for a
-/// host that has no address; `io`, with EADDRINUSE told apart by `in_use`.
+/// Listens at a port (0: any free one): on `host` only if that is an address of this machine, else
+/// (also if empty) on all its addresses. Errors: `invalid_argument` if the host has no address;
+/// `io`, where `in_use` tells whether the port is in use.
 Result<Listener> listen_at(const std::string& host, int port, bool* in_use = nullptr);
 
-/// Connects within `limit` and the deadline, trying all addresses of the host. Errors: `io`.
+/// Connects to the first address of the host that answers within `limit` and the deadline. Errors:
+/// `io`.
 Result<FileDescriptor> connect_to(const std::string& host, int port,
                                   std::chrono::milliseconds limit, Deadline deadline);
 
-/// Two ends connected to each other. Errors: `io`.
+/// Two connected stream sockets, non-blocking. Errors: `io`.
 Result<std::pair<FileDescriptor, FileDescriptor>> socket_pair();
 
-/// No delay of small messages, and an error when the other host has not answered for 20 s. Without
-/// effect on sockets that are not TCP's.
+/// Sends small messages without delay, and reports an error if the other host has not answered for
+/// 20 s. No effect on sockets other than TCP.
 void tune(int socket);
 
-/// Sends (receives) exactly these bytes. Errors: `io`: closed, broken, deadline.
+/// Sends (receives) exactly these bytes. Errors: `io` if closed or broken, or at the deadline.
 Result<> send_all(int socket, std::span<const std::byte> bytes, Deadline deadline);
 Result<> receive_all(int socket, std::span<std::byte> bytes, Deadline deadline);
 
-/// Addresses of this machine that others may reach, loopback ones first.
+/// The addresses of this machine, loopback first.
 std::vector<std::string> own_addresses();
 
-/// Lets this process open at least `n` files more, as far as it may.
-void make_room_for_files(std::size_t n);
+/// Raises the limit on open files by `n`, as far as permitted.
+void raise_file_limit(std::size_t n);
 
 }  // namespace reshard::tcp

@@ -14,9 +14,9 @@ namespace {
 constexpr std::size_t kTagBytes = crypto_secretstream_xchacha20poly1305_ABYTES;
 constexpr std::size_t kStartBytes = crypto_secretstream_xchacha20poly1305_HEADERBYTES;
 constexpr std::size_t kLengthBytes = 4;
-/// Of frames that are out: how many are kept, and how long they may be.
+/// Memory of sent frames that is kept for reuse: how many frames, and the longest. Bytes.
 constexpr std::size_t kSpareFrames = 4, kMostSpare = 4096;
-/// Memory of a frame that came which the next one may use.
+/// Most memory of a received frame that is kept for the next one. Bytes.
 constexpr std::size_t kMostKept = std::size_t{2} << 20;
 constexpr unsigned char kMore = 0;
 constexpr unsigned char kLast = crypto_secretstream_xchacha20poly1305_TAG_PUSH;
@@ -86,7 +86,8 @@ void SecureWriter::encrypt_chunk() {
 
 Flow SecureWriter::flush(int socket) {
   for (;;) {
-    // Small frames travel together; a chunk of a long one is encrypted when the last has gone.
+    // Small frames share a send(); a chunk of a long frame is encrypted once the one before is
+    // sent.
     while (!frames_.empty() && cipher_.size() - sent_ < kChunkBytes / 4) encrypt_chunk();
     if (sent_ == cipher_.size()) return Flow::open;
     const ssize_t n =
@@ -103,7 +104,7 @@ Flow SecureWriter::flush(int socket) {
 
 Flow SecureReader::read(int socket, std::size_t max_bytes, const OnFrame& on_frame) {
   std::array<std::byte, kChunkBytes> buffer;
-  // A few rounds and then the others' turn; poll tells when there is more.
+  // A few rounds only, so that other connections get their turn; poll() reports the rest.
   for (int round = 0; round < 8; ++round) {
     const ssize_t n = ::recv(socket, buffer.data(), buffer.size(), MSG_DONTWAIT);
     if (n < 0 && errno == EINTR) continue;

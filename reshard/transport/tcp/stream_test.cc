@@ -19,14 +19,14 @@ using Bytes = std::vector<std::byte>;
 const GroupKey kGroup = group_key("job", *Secret::from_text("sixteen characters"));
 
 /// Both sides of a connection that was made in order.
-SessionKeys greet(const GroupKey& rank, const GroupKey& hub) {
-  const Greeting greeting(rank, Instance{});
-  const Reply reply = reply_to(greeting.hello(), hub, random_instance());
+SessionKeys handshake(const GroupKey& rank, const GroupKey& coordinator) {
+  const ClientHandshake client(rank, Instance{});
+  const Reply reply = reply_to(client.hello(), coordinator, random_instance());
   EXPECT_EQ(reply.verdict, Verdict::welcome);
-  const auto keys = greeting.finish(reply.answer);
+  const auto keys = client.finish(reply.answer);
   EXPECT_TRUE(keys);
   if (!keys) return {};
-  EXPECT_EQ(keys->from_hub, reply.keys.from_hub);
+  EXPECT_EQ(keys->from_coordinator, reply.keys.from_coordinator);
   EXPECT_EQ(keys->from_rank, reply.keys.from_rank);
   return *keys;
 }
@@ -70,7 +70,7 @@ Read read(const Key& key, std::span<const std::byte> bytes, std::size_t piece = 
 Frame frame(std::size_t bytes) { return {Kind::meet, 7, 8, 9, "text", Bytes(bytes, std::byte{5})}; }
 
 TEST(ControlStream, frames_of_any_size_arrive_in_any_pieces) {
-  const Key key = greet(kGroup, kGroup).from_rank;
+  const Key key = handshake(kGroup, kGroup).from_rank;
   const std::vector<std::size_t> sizes = {0, 1, 1000, kChunkBytes, 3 * kChunkBytes + 17};
   std::vector<Frame> frames;
   for (const std::size_t size : sizes) frames.push_back(frame(size));
@@ -91,7 +91,7 @@ TEST(ControlStream, frames_of_any_size_arrive_in_any_pieces) {
 }
 
 TEST(ControlStream, a_changed_byte_anywhere_gives_no_frame) {
-  const Key key = greet(kGroup, kGroup).from_rank;
+  const Key key = handshake(kGroup, kGroup).from_rank;
   const Bytes bytes = sent(key, {frame(20)});
   for (std::size_t at = 0; at < bytes.size(); ++at) {
     Bytes changed = bytes;
@@ -101,7 +101,7 @@ TEST(ControlStream, a_changed_byte_anywhere_gives_no_frame) {
 }
 
 TEST(ControlStream, frames_cannot_be_repeated_left_out_or_swapped) {
-  const Key key = greet(kGroup, kGroup).from_rank;
+  const Key key = handshake(kGroup, kGroup).from_rank;
   const Bytes both = sent(key, {frame(20), frame(20)});
   const std::size_t start = 24, one = (both.size() - start) / 2;
   const auto part = [&](std::size_t i) {
@@ -123,14 +123,14 @@ TEST(ControlStream, frames_cannot_be_repeated_left_out_or_swapped) {
 }
 
 TEST(ControlStream, another_key_reads_nothing) {
-  const SessionKeys keys = greet(kGroup, kGroup);
-  EXPECT_TRUE(read(keys.from_hub, sent(keys.from_rank, {frame(1)})).frames.empty());
-  const SessionKeys others = greet(kGroup, kGroup);
+  const SessionKeys keys = handshake(kGroup, kGroup);
+  EXPECT_TRUE(read(keys.from_coordinator, sent(keys.from_rank, {frame(1)})).frames.empty());
+  const SessionKeys others = handshake(kGroup, kGroup);
   EXPECT_TRUE(read(others.from_rank, sent(keys.from_rank, {frame(1)})).frames.empty());
 }
 
 TEST(ControlStream, lengths_beyond_what_is_allowed_end_the_stream) {
-  const Key key = greet(kGroup, kGroup).from_rank;
+  const Key key = handshake(kGroup, kGroup).from_rank;
   EXPECT_EQ(read(key, sent(key, {frame(kMaxJoinBytes)}), 1 << 20, kMaxJoinBytes).flow, Flow::ended);
   EXPECT_EQ(read(key, sent(key, {frame(kMaxJoinBytes / 2)}), 1 << 20, kMaxJoinBytes).flow,
             Flow::open);
@@ -143,7 +143,7 @@ TEST(ControlStream, lengths_beyond_what_is_allowed_end_the_stream) {
 
 TEST(ControlCipher, only_who_knows_name_and_secret_is_welcome) {
   const auto verdict = [](const GroupKey& rank, const Instance& named, const Instance& instance) {
-    return reply_to(Greeting(rank, named).hello(), kGroup, instance).verdict;
+    return reply_to(ClientHandshake(rank, named).hello(), kGroup, instance).verdict;
   };
   const Instance mine = random_instance(), other = random_instance();
   const Secret wrong = *Secret::from_text("sixteen Characters");
@@ -156,18 +156,18 @@ TEST(ControlCipher, only_who_knows_name_and_secret_is_welcome) {
 }
 
 TEST(ControlCipher, an_answer_that_was_changed_or_is_another_ones_gives_no_keys) {
-  const Greeting greeting(kGroup, Instance{}), other(kGroup, Instance{});
-  const Reply reply = reply_to(greeting.hello(), kGroup, Instance{});
+  const ClientHandshake client(kGroup, Instance{}), other(kGroup, Instance{});
+  const Reply reply = reply_to(client.hello(), kGroup, Instance{});
   EXPECT_FALSE(other.finish(reply.answer));
   for (std::size_t at = 0; at < reply.answer.size(); ++at) {
     auto changed = reply.answer;
     changed[at] ^= std::byte{0x80};
-    EXPECT_FALSE(greeting.finish(changed)) << at;
+    EXPECT_FALSE(client.finish(changed)) << at;
   }
   // The first 8 are looked at before (looks_like_hello).
   for (std::size_t at = 8; at < kHelloBytes; ++at) {
     std::array<std::byte, kHelloBytes> changed;
-    std::ranges::copy(greeting.hello(), changed.begin());
+    std::ranges::copy(client.hello(), changed.begin());
     changed[at] ^= std::byte{1};
     EXPECT_NE(reply_to(changed, kGroup, Instance{}).verdict, Verdict::welcome) << at;
   }

@@ -68,13 +68,13 @@ TEST_P(TransportControl, all_gather_into_names_a_rank_that_gives_another_number_
         ASSERT_EQ(outcome(done), "");
       } else {
         expect_error(done, Code::invalid_argument,
-                     {me.rank() == Rank{1} ? "rank 0 gives 8 bytes and this one 7"
-                                           : "rank 1 gives 7 bytes and this one 8"});
+                     {me.rank() == Rank{1} ? "rank 0 gives 8 bytes and this rank 7"
+                                           : "rank 1 gives 7 bytes and this rank 8"});
       }
     }
     Bytes all(23);
     expect_error(me.control->all_gather_into(Bytes(8), all, patient()), Code::invalid_argument,
-                 {"room for 23 bytes; 8 bytes from each of 3 ranks need 24"});
+                 {"the output has 23 bytes; 8 bytes from each of 3 ranks need 24"});
     EXPECT_EQ(outcome(me.control->barrier(patient())), "") << "nobody has come to it";
   });
 }

@@ -13,11 +13,12 @@
 
 namespace reshard {
 
-/// How the bulks of a loopback wire go.
-enum class LoopbackWay { pull, place, tagged };
+/// How the bulks of a loopback wire travel.
+enum class LoopbackMethod { pull, put, tagged };
 
-/// What the loopback wires of one group share. One mutex guards all of it, copies included.
-struct LoopbackHub {
+/// The state that the loopback wires of one group share. One mutex guards all of it, copies
+/// included.
+struct LoopbackNet {
   struct Frame {
     Rank from;
     std::vector<std::byte> bytes;
@@ -27,9 +28,9 @@ struct LoopbackHub {
     std::uint64_t tag;
     std::byte* data;
     std::size_t bytes;
-    BulkId id;
+    messages::BulkId id;
   };
-  struct WireAddress {
+  struct Location {
     std::byte* data;
     std::size_t bytes;
     std::uint64_t revoked;
@@ -39,92 +40,93 @@ struct LoopbackHub {
     std::uint64_t revoked = 0;
     std::deque<Frame> frames;
     std::vector<Bulk> sends, recvs;
-    std::vector<std::pair<BulkId, Result<>>> over;
-    inproc::EventCount bell;
+    std::vector<std::pair<messages::BulkId, Result<>>> over;
+    inproc::EventCount event_count;
   };
 
-  LoopbackHub(int n, LoopbackWay chosen) : way(chosen), ends(static_cast<std::size_t>(n)) {}
+  LoopbackNet(int n, LoopbackMethod chosen) : method(chosen), ends(static_cast<std::size_t>(n)) {}
   End& end(Rank rank) { return ends[rank.index()]; }
 
-  const LoopbackWay way;
+  const LoopbackMethod method;
   std::mutex mutex;
   std::deque<End> ends;
 };
 
-/// A wire between threads that does what it can to disturb the engine: small frames, few of them
-/// delivered at a time, bulks that end late.
-class LoopbackWire final : public Wire {
+/// A wire between threads that stresses the code above it: small frames, delivered a few at a time,
+/// and bulks that end late.
+class LoopbackWire final : public messages::Wire {
  public:
-  LoopbackWire(std::shared_ptr<LoopbackHub> hub, Rank rank) : hub_(std::move(hub)), rank_(rank) {}
+  LoopbackWire(std::shared_ptr<LoopbackNet> net, Rank rank) : net_(std::move(net)), rank_(rank) {}
   ~LoopbackWire() override { close(); }
 
   std::string_view name() const override { return "loopback"; }
   Rank rank() const override { return rank_; }
-  int size() const override { return static_cast<int>(hub_->ends.size()); }
+  int size() const override { return static_cast<int>(net_->ends.size()); }
   Capabilities capabilities() const override { return {.message = true}; }
   std::size_t max_frame() const override { return 4096 + 64; }
 
   Result<> send_frame(Rank to, std::span<const std::byte> frame) override {
-    const std::lock_guard lock(hub_->mutex);
+    const std::lock_guard lock(net_->mutex);
     if (frame.size() > max_frame()) return fail(Code::invalid_argument, "a frame beyond the limit");
     RESHARD_TRY(alive(to));
-    hub_->end(to).frames.push_back({rank_, {frame.begin(), frame.end()}});
-    hub_->end(to).bell.ring();
+    net_->end(to).frames.push_back({rank_, {frame.begin(), frame.end()}});
+    net_->end(to).event_count.notify();
     return {};
   }
   Result<> send_bulk(Rank to, std::uint64_t tag, std::span<const std::byte> bytes,
-                     BulkId id) override {
-    const std::lock_guard lock(hub_->mutex);
+                     messages::BulkId id) override {
+    const std::lock_guard lock(net_->mutex);
     RESHARD_TRY(alive(to));
     mine().sends.push_back({to, tag, const_cast<std::byte*>(bytes.data()), bytes.size(), id});
-    hub_->end(to).bell.ring();
+    net_->end(to).event_count.notify();
     return {};
   }
-  Result<> recv_bulk(Rank from, std::uint64_t tag, std::span<std::byte> bytes, BulkId id) override {
-    const std::lock_guard lock(hub_->mutex);
+  Result<> recv_bulk(Rank from, std::uint64_t tag, std::span<std::byte> bytes,
+                     messages::BulkId id) override {
+    const std::lock_guard lock(net_->mutex);
     RESHARD_TRY(alive(from));
     mine().recvs.push_back({from, tag, bytes.data(), bytes.size(), id});
     return {};
   }
 
-  WireAddress describe_source(Rank, std::span<const std::byte> bytes) override {
-    if (hub_->way != LoopbackWay::pull) return {};
-    return WireAddress::of(LoopbackHub::WireAddress{const_cast<std::byte*>(bytes.data()),
-                                                    bytes.size(), mine().revoked});
+  messages::WireAddress describe_source(Rank, std::span<const std::byte> bytes) override {
+    if (net_->method != LoopbackMethod::pull) return {};
+    return messages::WireAddress::of(
+        LoopbackNet::Location{const_cast<std::byte*>(bytes.data()), bytes.size(), mine().revoked});
   }
-  WireAddress describe_target(Rank, std::span<std::byte> bytes) override {
-    return hub_->way == LoopbackWay::place
-               ? WireAddress::of(LoopbackHub::WireAddress{bytes.data(), bytes.size(), 0})
-               : WireAddress();
+  messages::WireAddress describe_target(Rank, std::span<std::byte> bytes) override {
+    return net_->method == LoopbackMethod::put
+               ? messages::WireAddress::of(LoopbackNet::Location{bytes.data(), bytes.size(), 0})
+               : messages::WireAddress();
   }
   Result<> pull(Rank from, std::span<const std::byte> source, std::size_t offset,
                 std::span<std::byte> into) override {
-    const std::lock_guard lock(hub_->mutex);
-    const LoopbackHub::WireAddress place = decode(source);
-    if (place.revoked != hub_->end(from).revoked || hub_->end(from).closed || ++pulls_ % 50 == 0)
+    const std::lock_guard lock(net_->mutex);
+    const LoopbackNet::Location location = decode(source);
+    if (location.revoked != net_->end(from).revoked || net_->end(from).closed || ++pulls_ % 50 == 0)
       return fail(Code::unsupported, "it was taken back");
-    if (!into.empty()) std::memcpy(into.data(), place.data + offset, into.size());
+    if (!into.empty()) std::memcpy(into.data(), put.data + offset, into.size());
     return {};
   }
   void revoke() override {
-    const std::lock_guard lock(hub_->mutex);
+    const std::lock_guard lock(net_->mutex);
     ++mine().revoked;
   }
   Result<> put(Rank to, std::span<const std::byte> target, std::span<const std::byte> bytes,
-               BulkId id) override {
-    const std::lock_guard lock(hub_->mutex);
+               messages::BulkId id) override {
+    const std::lock_guard lock(net_->mutex);
     RESHARD_TRY(alive(to));
     std::memcpy(decode(target).data, bytes.data(), bytes.size());
     mine().over.emplace_back(id, Result<>());
     return {};
   }
 
-  Result<bool> poll(WireSink& sink) override {
+  Result<bool> poll(messages::WireSink& sink) override {
     constexpr std::size_t kFewFrames = 3;
-    std::deque<LoopbackHub::Frame> frames;
-    std::vector<std::pair<BulkId, Result<>>> over;
+    std::deque<LoopbackNet::Frame> frames;
+    std::vector<std::pair<messages::BulkId, Result<>>> over;
     {
-      const std::lock_guard lock(hub_->mutex);
+      const std::lock_guard lock(net_->mutex);
       over.swap(mine().over);
       meet();
       while (!mine().frames.empty() && frames.size() < kFewFrames) {
@@ -134,51 +136,51 @@ class LoopbackWire final : public Wire {
     }
     for (const auto& [id, outcome] : over) sink.on_bulk(id, outcome);
     for (const auto& frame : frames) sink.on_frame(frame.from, frame.bytes);
-    seen_ = mine().bell.count();
+    seen_ = mine().event_count.count();
     return !frames.empty() || !over.empty();
   }
 
   void idle(Deadline until) override {
     const std::uint64_t seen = seen_;
-    seen_ = mine().bell.count();
-    mine().bell.wait(seen, until);
+    seen_ = mine().event_count.count();
+    mine().event_count.wait(seen, until);
   }
 
   void close() override {
-    const std::lock_guard lock(hub_->mutex);
+    const std::lock_guard lock(net_->mutex);
     if (mine().closed) return;
     mine().closed = true;
     mine().sends.clear();
     mine().recvs.clear();
-    for (LoopbackHub::End& end : hub_->ends) {
+    for (LoopbackNet::End& end : net_->ends) {
       drop(end, end.sends);
       drop(end, end.recvs);
-      end.bell.ring();
+      end.event_count.notify();
     }
   }
 
  private:
-  static LoopbackHub::WireAddress decode(std::span<const std::byte> key) {
-    LoopbackHub::WireAddress place{};
-    std::memcpy(&place, key.data(), sizeof place);
-    return place;
+  static LoopbackNet::Location decode(std::span<const std::byte> key) {
+    LoopbackNet::Location location{};
+    std::memcpy(&put, key.data(), sizeof put);
+    return put;
   }
-  LoopbackHub::End& mine() { return hub_->end(rank_); }
+  LoopbackNet::End& mine() { return net_->end(rank_); }
   Result<> alive(Rank peer) const {
-    if (!hub_->end(peer).closed) return {};
+    if (!net_->end(peer).closed) return {};
     return fail(Code::aborted, "rank " + std::to_string(peer.value()) + " is gone");
   }
 
   /// Bulks of this rank whose other half is there are copied whole; they end at the next poll.
   void meet() {
-    std::erase_if(mine().recvs, [&](const LoopbackHub::Bulk& recv) {
-      auto& sends = hub_->end(recv.peer).sends;
+    std::erase_if(mine().recvs, [&](const LoopbackNet::Bulk& recv) {
+      auto& sends = net_->end(recv.peer).sends;
       for (auto it = sends.begin(); it != sends.end(); ++it) {
         if (it->peer != rank_ || it->tag != recv.tag) continue;
         std::memcpy(recv.data, it->data, recv.bytes);
         mine().over.emplace_back(recv.id, Result<>());
-        hub_->end(recv.peer).over.emplace_back(it->id, Result<>());
-        hub_->end(recv.peer).bell.ring();
+        net_->end(recv.peer).over.emplace_back(it->id, Result<>());
+        net_->end(recv.peer).event_count.notify();
         sends.erase(it);
         return true;
       }
@@ -186,21 +188,21 @@ class LoopbackWire final : public Wire {
     });
   }
 
-  void drop(LoopbackHub::End& end, std::vector<LoopbackHub::Bulk>& bulks) {
-    std::erase_if(bulks, [&](const LoopbackHub::Bulk& bulk) {
+  void drop(LoopbackNet::End& end, std::vector<LoopbackNet::Bulk>& bulks) {
+    std::erase_if(bulks, [&](const LoopbackNet::Bulk& bulk) {
       if (bulk.peer != rank_) return false;
       end.over.emplace_back(bulk.id, alive(rank_));
       return true;
     });
   }
 
-  const std::shared_ptr<LoopbackHub> hub_;
+  const std::shared_ptr<LoopbackNet> net_;
   const Rank rank_;
   std::uint64_t seen_ = 0, pulls_ = 0;
 };
 
 /// A group of threads whose data plane is the message engine over loopback wires.
-template <LoopbackWay kWay>
+template <LoopbackMethod kWay>
 class LoopbackGroup {
  public:
   static Result<LoopbackGroup> create(int size) {
@@ -213,18 +215,18 @@ class LoopbackGroup {
   }
   /// @pre control(rank) was called before
   Result<std::unique_ptr<Transport>> transport(Rank rank) {
-    return make_message_engine(std::make_unique<LoopbackWire>(hub_, rank),
-                               *controls_[rank.index()]);
+    return messages::make_transport(std::make_unique<LoopbackWire>(net_, rank),
+                                    *controls_[rank.index()]);
   }
 
  private:
   LoopbackGroup(InprocGroup planes, int size)
       : planes_(std::move(planes)),
-        hub_(std::make_shared<LoopbackHub>(size, kWay)),
+        net_(std::make_shared<LoopbackNet>(size, kWay)),
         controls_(static_cast<std::size_t>(size)) {}
 
   InprocGroup planes_;
-  std::shared_ptr<LoopbackHub> hub_;
+  std::shared_ptr<LoopbackNet> net_;
   std::vector<ControlPlane*> controls_;
 };
 

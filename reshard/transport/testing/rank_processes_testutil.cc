@@ -21,7 +21,7 @@
 #include <utility>
 
 #include "reshard/base/check.h"
-#include "reshard/transport/rank_list.h"
+#include "reshard/transport/checks.h"
 
 namespace reshard {
 namespace {

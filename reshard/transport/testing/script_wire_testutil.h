@@ -19,15 +19,15 @@ struct WireScript {
     Rank from;
     std::vector<std::byte> bytes;
   };
-  std::deque<Frame> to_deliver;  ///< one at each poll.
-  std::vector<Frame> sent;       ///< `from` is the rank it went to.
-  std::vector<BulkId> bulks;     ///< begun and not over.
+  std::deque<Frame> to_deliver;         ///< one at each poll.
+  std::vector<Frame> sent;              ///< `from` is the rank it went to.
+  std::vector<messages::BulkId> bulks;  ///< begun and not over.
   bool describes_sources = false, describes_targets = false;
   bool closed = false;
 };
 
 /// Rank 0 of a group whose other ranks are the test's.
-class ScriptWire final : public Wire {
+class ScriptWire final : public messages::Wire {
  public:
   ScriptWire(std::shared_ptr<WireScript> script, int size)
       : script_(std::move(script)), size_(size) {}
@@ -41,32 +41,34 @@ class ScriptWire final : public Wire {
     script_->sent.push_back({to, {frame.begin(), frame.end()}});
     return {};
   }
-  Result<> send_bulk(Rank, std::uint64_t, std::span<const std::byte>, BulkId id) override {
+  Result<> send_bulk(Rank, std::uint64_t, std::span<const std::byte>,
+                     messages::BulkId id) override {
     script_->bulks.push_back(id);
     return {};
   }
-  Result<> recv_bulk(Rank, std::uint64_t, std::span<std::byte>, BulkId id) override {
+  Result<> recv_bulk(Rank, std::uint64_t, std::span<std::byte>, messages::BulkId id) override {
     script_->bulks.push_back(id);
     return {};
   }
-  WireAddress describe_source(Rank, std::span<const std::byte>) override {
-    return script_->describes_sources ? WireAddress::of(std::array<std::byte, 16>{})
-                                      : WireAddress();
+  messages::WireAddress describe_source(Rank, std::span<const std::byte>) override {
+    return script_->describes_sources ? messages::WireAddress::of(std::array<std::byte, 16>{})
+                                      : messages::WireAddress();
   }
-  WireAddress describe_target(Rank, std::span<std::byte>) override {
-    return script_->describes_targets ? WireAddress::of(std::array<std::byte, 16>{})
-                                      : WireAddress();
+  messages::WireAddress describe_target(Rank, std::span<std::byte>) override {
+    return script_->describes_targets ? messages::WireAddress::of(std::array<std::byte, 16>{})
+                                      : messages::WireAddress();
   }
   Result<> pull(Rank, std::span<const std::byte> source, std::size_t,
                 std::span<std::byte>) override {
     if (source.size() % 2 == 0) return {};
     return fail(Code::unsupported, "an odd place");
   }
-  Result<> put(Rank, std::span<const std::byte>, std::span<const std::byte>, BulkId id) override {
+  Result<> put(Rank, std::span<const std::byte>, std::span<const std::byte>,
+               messages::BulkId id) override {
     script_->bulks.push_back(id);
     return {};
   }
-  Result<bool> poll(WireSink& sink) override {
+  Result<bool> poll(messages::WireSink& sink) override {
     if (script_->to_deliver.empty()) return false;
     const WireScript::Frame frame = std::move(script_->to_deliver.front());
     script_->to_deliver.pop_front();

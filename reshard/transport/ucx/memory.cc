@@ -39,7 +39,7 @@ Result<std::uint32_t> SharedMemory::add(std::span<std::byte> memory, int ranks) 
   params.field_mask = UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH;
   params.address = memory.data();
   params.length = memory.size();
-  Region region{.memory = memory, .handle = nullptr, .packed = {}, .told = {}};
+  Region region{.memory = memory, .handle = nullptr, .packed = {}, .sent_to = {}};
   const auto number = static_cast<std::uint32_t>(regions_.size());
   const auto address = reinterpret_cast<std::uintptr_t>(memory.data());
   if (!memory.empty()) {
@@ -54,7 +54,7 @@ Result<std::uint32_t> SharedMemory::add(std::span<std::byte> memory, int ranks) 
     region.packed = std::move(*packed);
     by_address_[address] = number;
   }
-  region.told.resize(static_cast<std::size_t>(ranks));
+  region.sent_to.resize(static_cast<std::size_t>(ranks));
   regions_.push_back(std::move(region));
   return number;
 }
@@ -76,21 +76,21 @@ void SharedMemory::release() {
   by_address_.clear();
 }
 
-Result<> PeerRegions::add(ucp_ep_h endpoint, std::span<const std::byte> told) {
+Result<> PeerRegions::add(ucp_ep_h endpoint, std::span<const std::byte> packed) {
   Header header;
-  if (told.size() < sizeof header) return fail(Code::corrupt, "a memory key of too few bytes");
-  std::memcpy(&header, told.data(), sizeof header);
-  if (header.key_bytes != told.size() - sizeof header || regions_.contains(header.number))
+  if (packed.size() < sizeof header) return fail(Code::corrupt, "a memory key of too few bytes");
+  std::memcpy(&header, packed.data(), sizeof header);
+  if (header.key_bytes != packed.size() - sizeof header || regions_.contains(header.number))
     return fail(Code::corrupt, "a memory key that is no memory key");
   Region region{header.size, header.address, nullptr};
-  const auto status = ucp_ep_rkey_unpack(endpoint, told.data() + sizeof header, &region.key);
+  const auto status = ucp_ep_rkey_unpack(endpoint, packed.data() + sizeof header, &region.key);
   if (status != UCS_OK) return tl::unexpected(library_error("a peer's memory key", status));
   regions_.emplace(header.number, region);
   return {};
 }
 
-Result<PeerRegions::WireAddress> PeerRegions::find(std::uint32_t number, std::uint64_t offset,
-                                                   std::size_t bytes) const {
+Result<PeerRegions::RemoteAddress> PeerRegions::find(std::uint32_t number, std::uint64_t offset,
+                                                     std::size_t bytes) const {
   const auto found = regions_.find(number);
   if (found == regions_.end())
     return fail(Code::corrupt, fmt::format("memory {} was not told", number));
@@ -98,7 +98,7 @@ Result<PeerRegions::WireAddress> PeerRegions::find(std::uint32_t number, std::ui
   if (offset > region.size || bytes > region.size - offset)
     return fail(Code::corrupt, fmt::format("{} bytes at {} of memory {}, which has {}", bytes,
                                            offset, number, region.size));
-  return WireAddress{region.address + offset, region.key};
+  return RemoteAddress{region.address + offset, region.key};
 }
 
 void PeerRegions::release() {

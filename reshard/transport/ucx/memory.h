@@ -21,7 +21,7 @@ class SharedMemory {
     std::span<std::byte> memory;
     ucp_mem_h handle = nullptr;
     std::vector<std::byte> packed;  ///< what a peer needs: the region's size, address and key.
-    std::vector<bool> told;         ///< by rank: has `packed`.
+    std::vector<bool> sent_to;      ///< by rank: has `packed`.
   };
 
   explicit SharedMemory(ucp_context_h context) : context_(context) {}
@@ -47,7 +47,7 @@ class SharedMemory {
 /// Memory of one peer, as its packets tell of it.
 class PeerRegions {
  public:
-  struct WireAddress {
+  struct RemoteAddress {
     std::uint64_t address;
     ucp_rkey_h key;
   };
@@ -59,9 +59,9 @@ class PeerRegions {
   PeerRegions& operator=(PeerRegions&&) = delete;
 
   /// Takes a region's number and what add() packed there. Errors: `corrupt`; what the library says.
-  Result<> add(ucp_ep_h endpoint, std::span<const std::byte> told);
+  Result<> add(ucp_ep_h endpoint, std::span<const std::byte> packed);
   /// Where `bytes` bytes at an offset of a region are. Errors: `corrupt` when they are not in it.
-  Result<WireAddress> find(std::uint32_t number, std::uint64_t offset, std::size_t bytes) const;
+  Result<RemoteAddress> find(std::uint32_t number, std::uint64_t offset, std::size_t bytes) const;
   void release();
 
  private:

@@ -31,7 +31,7 @@ constexpr std::size_t kMaxEarly = 1024;
 constexpr int kPasses = 8;
 
 /// By which a peer finds memory of this rank.
-struct WireAddress {
+struct TargetAddress {
   std::uint32_t region = 0;
   std::uint32_t reserved = 0;
   std::uint64_t offset = 0;
@@ -67,14 +67,14 @@ Result<> UcxWire::connect(std::span<const std::vector<std::byte>> addresses,
   for (std::size_t r = 0; r < peers_.size(); ++r)
     if (r != rank_.index())
       peers_[r].endpoint = RESHARD_TRY(worker_->connect(addresses[r], on_failed, &peers_[r]));
-  const auto tell_all = [&](Kind kind) -> Result<> {
+  const auto send_all = [&](Kind kind) -> Result<> {
     for (int r = 0; r < size(); ++r)
       if (Rank{r} != rank_) RESHARD_TRY(send_packet(Rank{r}, kind, {}));
     return {};
   };
-  RESHARD_TRY(tell_all(Kind::hello));
+  RESHARD_TRY(send_all(Kind::hello));
   RESHARD_TRY(await(&Peer::hello, control, deadline));
-  RESHARD_TRY(tell_all(Kind::ready));
+  RESHARD_TRY(send_all(Kind::ready));
   return await(&Peer::ready, control, deadline);
 }
 
@@ -315,35 +315,35 @@ ucs_status_t UcxWire::on_bulk(void* self, const void* header, std::size_t header
 
 Result<RemoteKey> UcxWire::share(std::span<std::byte> memory) {
   if (!worker_) return fail(Code::invalid_argument, "share() after close()");
-  if (!puts_) return Wire::share(memory);
+  if (!puts_) return messages::Wire::share(memory);
   const std::uint32_t number = RESHARD_TRY(memory_.add(memory, size()));
   RemoteKey key(sizeof number);
   std::memcpy(key.data(), &number, sizeof number);
   return key;
 }
 
-reshard::WireAddress UcxWire::describe_target(Rank from, std::span<std::byte> bytes) {
+messages::WireAddress UcxWire::describe_target(Rank from, std::span<std::byte> bytes) {
   const std::int64_t number = memory_.find(bytes);
   if (number < 0) return {};
   auto& region = memory_[static_cast<std::uint32_t>(number)];
-  if (!region.told[from.index()]) {
+  if (!region.sent_to[from.index()]) {
     if (region.packed.size() > kMaxFrame || !send_packet(from, Kind::memory, region.packed))
       return {};
-    region.told[from.index()] = true;
+    region.sent_to[from.index()] = true;
   }
-  const WireAddress place{static_cast<std::uint32_t>(number), 0,
-                          static_cast<std::uint64_t>(bytes.data() - region.memory.data())};
-  return reshard::WireAddress::of(place);
+  const TargetAddress address{static_cast<std::uint32_t>(number), 0,
+                              static_cast<std::uint64_t>(bytes.data() - region.memory.data())};
+  return messages::WireAddress::of(address);
 }
 
 Result<> UcxWire::put(Rank to, std::span<const std::byte> target, std::span<const std::byte> bytes,
                       BulkId id) {
   RESHARD_TRY(reachable(to));
   Peer& peer = peers_[to.index()];
-  WireAddress place;
-  if (target.size() != sizeof place) return fail(Code::corrupt, "ucx: not a place in memory");
-  std::memcpy(&place, target.data(), sizeof place);
-  const auto there = RESHARD_TRY(peer.memory.find(place.region, place.offset, bytes.size()));
+  TargetAddress address;
+  if (target.size() != sizeof address) return fail(Code::corrupt, "ucx: not a place in memory");
+  std::memcpy(&address, target.data(), sizeof address);
+  const auto there = RESHARD_TRY(peer.memory.find(address.region, address.offset, bytes.size()));
   Operation& operation = begin(Operation::What::put, 2);
   operation.id = id;
   const ucp_request_param_t param = completion(operation);
@@ -414,8 +414,8 @@ void UcxWire::close() {
   worker_.reset();
 }
 
-Result<std::unique_ptr<Wire>> UcxWire::make(ControlPlane& control,
-                                            const TransportOptions& options) {
+Result<std::unique_ptr<messages::Wire>> UcxWire::make(ControlPlane& control,
+                                                      const TransportOptions& options) {
   const std::string host = host_identity();
   const auto hosts =
       RESHARD_TRY(control.all_gather(std::as_bytes(std::span(host)), options.deadline));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Protects: processes of one parent meet by a socket that has no name, and nobody else comes in.
-#include "reshard/transport/tcp/door.h"
+#include "reshard/transport/tcp/fd_socket.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -75,7 +75,7 @@ TEST(Door, a_rank_0_that_died_is_missed_until_the_deadline) {
   ends.first = FileDescriptor();
   RendezvousOptions as = ends.join_as(Rank{1}, 2);
   as.deadline = brief();
-  expect_error(join(as), Code::deadline, {"rank 0 did not come"});
+  expect_error(join(as), Code::deadline, {"rank 0 did not arrive"});
 }
 
 TEST(Door, what_is_no_such_socket_is_refused) {
@@ -87,7 +87,7 @@ TEST(Door, what_is_no_such_socket_is_refused) {
     RendezvousOptions as;
     as.url = "fd://" + text;
     as.size = 1;
-    expect_error(join(as), Code::invalid_argument, {"no socket"});
+    expect_error(join(as), Code::invalid_argument, {"not an open SOCK_SEQPACKET socket"});
   }
 }
 
