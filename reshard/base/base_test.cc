@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: spelling of errors and dtypes, and that digests separate what differs.
+// Protects: the spelling of errors and dtypes; different sequences have different digests.
 #include <gtest/gtest.h>
 
 #include "reshard/base/dtype.h"

@@ -28,7 +28,7 @@ std::uint64_t ByteReader::number(std::uint64_t most, const char* name) {
     }
     const auto byte = static_cast<std::uint64_t>(bytes_[at_]);
     if (shift == 63 && byte > 1) {
-      fail(fmt::format("{} is no number of 64 bits", name));
+      fail(fmt::format("{} does not fit into 64 bits", name));
       break;
     }
     ++at_;
@@ -67,7 +67,7 @@ std::string_view ByteReader::raw(std::size_t size, const char* name) {
 Result<> ByteReader::finish() const {
   if (!ok()) return reshard::fail(Code::corrupt, error_);
   if (left() > 0)
-    return reshard::fail(Code::corrupt, fmt::format("{}: {} bytes too many", what_, left()));
+    return reshard::fail(Code::corrupt, fmt::format("{}: {} bytes after the end", what_, left()));
   return {};
 }
 

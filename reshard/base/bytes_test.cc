@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: what is written is read back, and no bytes lead out of bounds.
+// Protects: written values are read back, and no input is read out of bounds.
 #include "reshard/base/bytes.h"
 
 #include <gmock/gmock.h>
@@ -57,14 +57,14 @@ TEST(Bytes, errors_stick_and_name_the_place) {
   EXPECT_THAT(said(bytes({10}), [](ByteReader& r) { EXPECT_EQ(r.number(9, "n"), 0u); }),
               HasSubstr("n is 10, at most 9"));
   EXPECT_THAT(said(bytes({1, 2}), [](ByteReader& r) { r.number(9, "n"); }),
-              HasSubstr("1 bytes too many"));
+              HasSubstr("1 bytes after the end"));
   EXPECT_THAT(said(bytes({5, 'a'}), [](ByteReader& r) { EXPECT_EQ(r.text(9, "t"), ""); }),
               HasSubstr("ends inside t"));
   EXPECT_THAT(said(bytes({3, 1, 1}), [](ByteReader& r) { EXPECT_EQ(r.count(1, "c"), 0u); }),
               HasSubstr("c is 3, at most 2"));
   EXPECT_THAT(said(bytes({0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2}),
                    [](ByteReader& r) { r.number(kMost, "n"); }),
-              HasSubstr("no number of 64 bits"));
+              HasSubstr("does not fit into 64 bits"));
   EXPECT_THAT(said(bytes({9, 1}),
                    [](ByteReader& r) {
                      r.number(1, "first");

@@ -7,8 +7,7 @@
 
 namespace reshard {
 
-/// Element types, those of the safetensors format. reshard moves their bits and does no arithmetic
-/// on them.
+/// The element types of the safetensors format.
 // clang-format off
 enum class DType : std::uint8_t {
   boolean, f4, f6_e2m3, f6_e3m2, u8, i8, f8_e5m2, f8_e4m3, f8_e8m0, f8_e4m3fnuz, f8_e5m2fnuz,
@@ -19,17 +18,17 @@ enum class DType : std::uint8_t {
 /// Bits of one element: 4, 6, 8, 16, 32 or 64.
 int bits(DType dtype);
 
-/// The spelling in a safetensors header: "BF16", "F8_E4M3", ...
+/// The name in a safetensors header: "BF16", "F8_E4M3", ...
 std::string_view name(DType dtype);
 
-/// The dtype of a safetensors spelling, or none.
+/// The dtype with this safetensors name, or none.
 std::optional<DType> dtype_from_name(std::string_view name);
 
-/// The dtype of a Hugging Face config spelling ("bfloat16", "float32", "torch.float16", ...), or
-/// none.
+/// The dtype with this torch name, as in Hugging Face configs ("bfloat16", "torch.float16", ...),
+/// or none.
 std::optional<DType> dtype_from_torch_name(std::string_view name);
 
-/// Bytes of `elements` elements, or none when that is not a whole number or overflows int64.
+/// The size of `elements` elements in bytes, or none if it is not whole or overflows int64.
 std::optional<std::int64_t> bytes_of(DType dtype, std::int64_t elements);
 
 }  // namespace reshard

@@ -20,10 +20,11 @@ constexpr std::uint64_t mix64(std::uint64_t x) {
   return x ^ (x >> 31);
 }
 
-/// XXH3 of `text`: stable over processes, machines and releases.
+/// XXH3 of `text`: the same in every process, on every machine, in every release.
 std::uint64_t hash64(std::string_view text, std::uint64_t seed = 0);
 
-/// A digest of a sequence of values; equal sequences give equal digests on every machine.
+/// Computes a 64-bit digest (XXH3) of a sequence of values. Equal sequences have equal digests on
+/// every machine.
 class Digest {
  public:
   Digest();
@@ -31,7 +32,7 @@ class Digest {
   Digest(Digest&&) noexcept;
   Digest& operator=(Digest&&) noexcept;
 
-  /// Adds the length and the bytes.
+  /// Adds the length and the bytes of the text.
   Digest& add(std::string_view text);
   template <std::integral T>
   Digest& add(T value) {
@@ -39,7 +40,7 @@ class Digest {
     words_[num_words_++] = static_cast<std::uint64_t>(value);
     return *this;
   }
-  /// The digest of all that was added; more may be added afterwards.
+  /// The digest of all values so far. More may be added afterwards.
   std::uint64_t value();
 
  private:
@@ -49,7 +50,7 @@ class Digest {
   std::size_t num_words_ = 0;
 };
 
-/// 16 lower-case hexadecimal digits.
+/// The value as 16 lower-case hexadecimal digits.
 std::string hex(std::uint64_t value);
 
 }  // namespace reshard

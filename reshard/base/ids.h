@@ -8,7 +8,7 @@
 
 namespace reshard {
 
-/// An integer that names one kind of thing and converts to no other kind.
+/// An integer id of one kind, which does not convert to ids of other kinds.
 template <class Tag, class Rep = std::int32_t>
 class StrongInt {
  public:
@@ -24,9 +24,9 @@ class StrongInt {
   Rep value_ = 0;
 };
 
-/// A process that holds weights; global over source and target, from 0.
+/// A process that holds weights. Ranks count from 0 over source and target together.
 using Rank = StrongInt<struct RankTag>;
-/// A canonical tensor: its position in the ModelSpec.
+/// A canonical tensor: its index in the ModelSpec.
 using TensorId = StrongInt<struct TensorIdTag>;
 
 static_assert(!std::is_convertible_v<Rank, TensorId> && !std::is_convertible_v<int, Rank>);

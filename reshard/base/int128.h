@@ -3,7 +3,7 @@
 
 namespace reshard {
 
-/// Exact products of two 64-bit integers.
+/// For exact products of 64-bit integers.
 __extension__ typedef __int128 Int128;
 __extension__ typedef unsigned __int128 UInt128;
 

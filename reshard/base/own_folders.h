@@ -6,8 +6,8 @@
 
 namespace reshard {
 
-/// Where to look for files that are installed with reshard, best first: the folder of the running
-/// program, then the folder of libreshard.so where reshard is that library. Absolute paths.
+/// Folders in which to look for files that are installed with reshard, best first: that of the
+/// running program, then that of libreshard.so, if it is a shared library. Absolute paths.
 std::vector<std::filesystem::path> own_folders();
 
 }  // namespace reshard

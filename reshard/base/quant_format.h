@@ -10,25 +10,25 @@
 
 namespace reshard {
 
-/// How a block's scale is made from its largest magnitude (amax) and the largest number of the data
-/// dtype (max: 448 for E4M3, 6 for E2M1).
+/// How the scale of a block follows from its largest magnitude (amax) and the largest value of the
+/// data dtype (max: 448 for E4M3, 6 for E2M1).
 enum class ScaleRule : std::uint8_t {
   exact,  ///< amax / max, rounded to the scale's dtype.
   up,     ///< amax / max rounded up to a power of two (Transformer Engine, FlashInfer, UE8M0).
   floor,  ///< 2^(floor(log2 amax) - emax of the data dtype): OCP MX v1.0, section 6.3.
 };
 
-/// Where a block's scale lies.
+/// The order of the scales in memory.
 enum class ScaleOrder : std::uint8_t {
-  rows,      ///< a row of scales for each row of blocks, row-major.
+  rows,      ///< row-major: a row of scales for each row of blocks.
   swizzled,  ///< tensor-core order: 128 x 4 tiles of 512 bytes, tiles row-major, padded with zeros;
              ///< scale (r, c) of a tile at (r % 32) * 16 + (r / 32) * 4 + c.
 };
 
-/// How a matrix is stored as small numbers with a scale per block: value = data * scale (* the
-/// tensor's factor). A matrix is the last two dimensions of a tensor; leading ones count matrices.
+/// A format for block-quantised matrices: value = data * scale (* the tensor factor). A matrix is
+/// the last two dimensions of a tensor; leading dimensions count matrices.
 ///
-/// A value: equal formats of equal grids mean that bytes and scales may be moved as they are.
+/// If formats and block grids are equal, bytes and scales can be copied without conversion.
 struct QuantFormat {
   DType data = DType::f8_e4m3;   ///< f8_e4m3, or f4 (E2M1, two per byte, low nibble first).
   DType scale = DType::f8_e8m0;  ///< f8_e8m0, f32 or f8_e4m3.
@@ -41,22 +41,22 @@ struct QuantFormat {
   /// NVFP4: one f32 factor per matrix, amax of the matrix / (448 * 6); block scales are relative to
   /// it.
   bool tensor_factor = false;
-  /// The factor is stored as what scales are divided by (compressed-tensors' weight_global_scale).
+  /// The stored factor is the divisor of the scales (weight_global_scale of compressed-tensors).
   bool factor_divides = false;
   friend constexpr bool operator==(const QuantFormat&, const QuantFormat&) = default;
 };
 
-/// The formats that have names: "mxfp8" (1 x 32, E8M0 up), "mxfp8_floor", "mxfp8_swizzled",
+/// The formats with names: "mxfp8" (1 x 32, E8M0 up), "mxfp8_floor", "mxfp8_swizzled",
 /// "mxfp4", "mxfp4_floor", "mxfp4_swizzled", "nvfp4", "nvfp4_swizzled", "nvfp4_divisor" (the factor
 /// divides), "fp8_block" (128 x 128,
 /// f32), "fp8_block_pow2" (f32 powers of two), "fp8_group" (1 x 128, f32), "fp8_group_pow2",
 /// "fp8_channel" (a row, f32), "fp8_tensor" (a matrix, f32). None for another name.
 std::optional<QuantFormat> quant_format_from_name(std::string_view name);
 
-/// The name, or "F8_E4M3 128x128 F32 exact" of one without.
+/// The name of the format, or, if it has none, a description: "F8_E4M3 128x128 F32 exact".
 std::string to_string(const QuantFormat& format);
 
-/// All names, for messages: "mxfp8, mxfp8_floor, ...".
+/// All names, for error messages: "mxfp8, mxfp8_floor, ...".
 std::string known_quant_formats();
 
 }  // namespace reshard

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: names of quantised formats mean one format each, and what has no name is spelled out.
+// Protects: each name denotes one quantised format, and a format without a name is described.
 #include "reshard/base/quant_format.h"
 
 #include <gmock/gmock.h>

@@ -8,32 +8,32 @@
 
 namespace reshard {
 
-/// What a caller can do about an error. `name(code)` is its stable spelling.
+/// The kind of an error, by what a caller can do about it. `name(code)` is its stable name.
 enum class Code {
   invalid_argument,  ///< The request is wrong: change it.
   not_found,         ///< A file, tensor or name does not exist.
-  corrupt,           ///< Input was read and is not what its format promises.
-  unsupported,       ///< Right, but not something this build or version does.
-  io,                ///< The operating system refused: disk, permission, memory.
-  deadline,          ///< Time ran out.
+  corrupt,           ///< Input violates its format.
+  unsupported,       ///< Valid, but not supported by this build or version.
+  io,                ///< The operating system reported an error: disk, permission, memory.
+  deadline,          ///< The deadline passed.
   aborted,           ///< Another rank failed first, or the caller cancelled.
 };
 
 std::string_view name(Code code);
 
-/// What was wrong, where, and what would be right; one line, no trailing full stop.
+/// An error: what was wrong, where, and what would be right, in one line without a full stop.
 struct [[nodiscard]] Error {
   Code code = Code::invalid_argument;
   std::string message;
 
-  /// The same error with "context: " put before its message.
+  /// The same error with "context: " before its message.
   Error in(std::string_view context) &&;
 };
 
 template <class T = void>
 using Result = tl::expected<T, Error>;
 
-/// An error as a value that every Result<T> can be made of.
+/// An error that converts to any Result<T>.
 inline tl::unexpected<Error> fail(Code code, std::string message) {
   return tl::unexpected<Error>(Error{code, std::move(message)});
 }
@@ -47,7 +47,7 @@ T take(Result<T>& result) {
 
 }  // namespace reshard
 
-/// The value of a Result expression; on error returns that error from the enclosing function.
+/// Evaluates to the value of a Result; on error returns the error from the enclosing function.
 ///   auto file = RESHARD_TRY(open(path));
 ///   RESHARD_TRY(check(file));
 #define RESHARD_TRY(...)                                                                \

@@ -7,8 +7,8 @@
 
 namespace reshard {
 
-/// A queue in one array, which grows and never shrinks: once it has been as long as it gets, it
-/// allocates no more. T is made without arguments.
+/// A queue in one array that grows but never shrinks, so it stops allocating once it has reached
+/// its maximal length. T is default-constructible.
 template <class T>
 class RingQueue {
  public:
@@ -31,7 +31,8 @@ class RingQueue {
     while (!empty()) pop_front();
   }
 
-  /// Removes those for which drop(item) is true and keeps the others' order; how many went.
+  /// Removes the items for which drop(item) is true, keeps the order of the others, and returns the
+  /// number of removed ones.
   template <class Predicate>
   std::size_t erase_if(Predicate drop) {
     const std::size_t before = size_;
@@ -44,7 +45,7 @@ class RingQueue {
   }
 
  private:
-  /// The item `i` places behind the first.
+  /// The item at position `i`.
   T& operator[](std::size_t i) { return items_[(first_ + i) & (items_.size() - 1)]; }
 
   void grow() {
@@ -54,7 +55,7 @@ class RingQueue {
     first_ = 0;
   }
 
-  std::vector<T> items_;  ///< a power of two of them, or none.
+  std::vector<T> items_;  ///< empty, or a power of two in size.
   std::size_t first_ = 0, size_ = 0;
 };
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: a RingQueue is a queue, however often its content wraps around, grows or is thinned
-// out.
+// Protects: a RingQueue is a queue, however often its content wraps around, grows or is filtered.
 #include "reshard/base/ring_queue.h"
 
 #include <gtest/gtest.h>

@@ -9,13 +9,13 @@
 
 namespace reshard {
 
-/// How a stored number comes from the canonical one. Computed in float, then rounded to nearest
-/// even to the stored dtype.
+/// The function from a canonical value to the stored one. Computed in float, then rounded to
+/// nearest even in the stored dtype.
 enum class ValueMap : std::uint8_t {
   identity,
-  negated_exp,  ///< -exp(x): vLLM's A of a Mamba mixer's A_log.
-  plus_one,     ///< x + 1: a norm's weight, of one that the checkpoint keeps centred on zero.
-  minus_one,    ///< x - 1: a norm centred on zero, of one that the checkpoint keeps as it is.
+  negated_exp,  ///< -exp(x): A in vLLM from A_log of a Mamba mixer.
+  plus_one,     ///< x + 1: the weight of a norm that the checkpoint stores zero-centred.
+  minus_one,    ///< x - 1: a zero-centred norm that the checkpoint stores as it is.
 };
 
 /// "identity", "negated_exp", "plus_one", "minus_one".
@@ -29,28 +29,28 @@ constexpr std::string_view name(ValueMap map) {
   return "identity";
 }
 
-/// How a local tensor stores canonical values.
+/// The form in which a local tensor stores canonical values.
 struct StoredForm {
   DType dtype = DType::bf16;
   ValueMap map = ValueMap::identity;
   friend constexpr bool operator==(const StoredForm&, const StoredForm&) = default;
 };
 
-/// From one form to another of the same canonical values.
+/// A conversion between two forms of the same canonical values.
 struct Conversion {
   StoredForm from, to;
-  /// False where bits are copied as they are.
+  /// False if bits are copied unchanged.
   constexpr bool converts() const { return !(from == to); }
   friend constexpr bool operator==(const Conversion&, const Conversion&) = default;
 };
 
-/// True for f16, bf16 and f32: the dtypes that values are converted between.
+/// True for the dtypes between which values are converted: f16, bf16 and f32.
 constexpr bool is_convertible(DType dtype) {
   return dtype == DType::f16 || dtype == DType::bf16 || dtype == DType::f32;
 }
 
-/// True where some canonical value does not survive the way there and back: the target dtype has
-/// fewer exponent or mantissa bits, or a map rounds.
+/// True if converting back may not restore the value: the target dtype has fewer exponent or
+/// mantissa bits, or a map rounds.
 bool loses_precision(const Conversion& conversion);
 
 /// "BF16", "F32 as negated_exp".

@@ -11,10 +11,10 @@
 
 namespace reshard {
 
-/// Most dimensions that a tensor can have.
+/// The maximal number of dimensions of a tensor.
 inline constexpr int kMaxDims = 8;
 
-/// A vector of at most kMaxDims indices: a shape, a point, or strides. Unused places are zero.
+/// A vector of at most kMaxDims indices: a shape, a point, or strides. Unused elements are zero.
 class Dims {
  public:
   constexpr Dims() = default;
@@ -45,28 +45,28 @@ class Dims {
   int size_ = 0;
 };
 
-/// Product of the dimensions; 1 for a scalar. @pre it does not overflow (checked where shapes are
-/// read)
+/// The product of the dimensions; 1 for a scalar. @pre it does not overflow (checked when shapes
+/// are read)
 constexpr Index volume(const Dims& shape) {
   Index v = 1;
   for (Index d : shape) v *= d;
   return v;
 }
 
-/// Which neighbouring dimensions of an index space are one dimension of the stored tensor: bit k
-/// for dimensions k and k + 1. Row-major bytes are the same either way.
+/// The adjacent dimensions of an index space that are one dimension of the stored tensor: bit k for
+/// dimensions k and k + 1. Merging does not change row-major bytes.
 struct MergedDims {
   std::uint8_t bits = 0;
   friend constexpr bool operator==(MergedDims, MergedDims) = default;
 };
 
-/// The shape with those dimensions multiplied into one.
+/// The shape after merging those dimensions.
 Dims merged_shape(const Dims& shape, MergedDims merged);
 
 /// A hyper-rectangle of indices: the product of one interval per dimension.
 ///
-/// Invariant: if one dimension is empty, all are [0, 0); so `==` is set equality among boxes of one
-/// rank. A box of rank 0 is the one point of a scalar and is not empty.
+/// Invariant: if one dimension is empty, all are [0, 0), so that `==` is set equality of boxes with
+/// equal rank. A box of rank 0 is the single point of a scalar and is not empty.
 class Box {
  public:
   constexpr Box() = default;
@@ -78,7 +78,7 @@ class Box {
     for (const Interval& d : dims) empty |= d.empty();
     for (std::size_t i = 0; i < dims.size() && !empty; ++i) at_[i] = dims[i];
   }
-  /// All indices of a tensor of this shape.
+  /// All indices of a tensor with this shape.
   static constexpr Box whole(const Dims& shape) {
     std::array<Interval, kMaxDims> dims;
     for (int i = 0; i < shape.size(); ++i)

@@ -8,12 +8,12 @@
 
 namespace reshard {
 
-/// A position along one dimension of a tensor, or an offset in elements.
+/// A position along a dimension of a tensor, or an offset in elements.
 using Index = std::int64_t;
 
 /// The half-open set of indices [begin, end).
 ///
-/// Invariant: begin <= end. Every empty interval is [0, 0), so `==` is set equality.
+/// Invariant: begin <= end. Every empty interval is [0, 0), so that `==` is set equality.
 class Interval {
  public:
   constexpr Interval() = default;

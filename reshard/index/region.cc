@@ -7,8 +7,8 @@
 namespace reshard {
 namespace {
 
-/// The union of `a` and `b` when that is one box: they agree in all dimensions but one and touch
-/// there.
+/// The union of `a` and `b` if that is a box: they are equal in all dimensions but one, where they
+/// touch.
 std::optional<Box> joined(const Box& a, const Box& b) {
   int differing = -1;
   for (int i = 0; i < a.rank(); ++i) {

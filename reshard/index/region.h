@@ -8,11 +8,11 @@
 
 namespace reshard {
 
-/// A union of disjoint boxes of one rank.
+/// A union of disjoint boxes with equal rank.
 ///
-/// Normal form, kept by every operation: no box is empty, no two intersect, none can be merged with
-/// another along one dimension, and they are sorted by `before`. Equal sets cut differently may
-/// still have different boxes: compare sets with `same_points`.
+/// Invariant: no box is empty, no two boxes intersect, no two can be merged along one dimension,
+/// and boxes are sorted by `before`. Equal sets may consist of different boxes: compare with
+/// `same_points`.
 class Region {
  public:
   Region() = default;
@@ -22,7 +22,7 @@ class Region {
   bool empty() const { return boxes_.empty(); }
   Index volume() const;
 
-  /// @pre all boxes have one rank  @post a point is in *this afterwards <=> it was, or it is in
+  /// @pre all boxes have equal rank  @post a point is in *this afterwards <=> it was, or it is in
   /// `box`
   void add(const Box& box);
   /// @post a point is in *this afterwards <=> it was, and it is not in `box`
@@ -39,7 +39,7 @@ std::vector<Box> difference(const Box& a, const Box& b);
 /// @post a point is in the result <=> it is in both
 Region intersect(const Region& a, const Region& b);
 
-/// True if the two regions are the same set of points, however they are cut.
+/// True if both regions have the same points, whatever boxes they consist of.
 bool same_points(const Region& a, const Region& b);
 
 /// "{[0,2)x[0,4), [4,6)x[0,4)}"

@@ -12,13 +12,14 @@ namespace {
 
 using Loop = StridedCopy::Loop;
 
-/// True when `outer` steps just past what `inner` covers, on both sides, so that both are one loop.
+/// True if one step of `outer` is as long as all of `inner` on both sides, so that they can be
+/// merged.
 bool advances_as_one(const Loop& outer, const Loop& inner) {
   return outer.src_stride == inner.src_stride * inner.count &&
          outer.dst_stride == inner.dst_stride * inner.count;
 }
 
-/// Loops in bits, counts above 1, largest destination stride first, merged where they advance as
+/// The loops, in bits: counts above 1, largest destination stride first, merged if they advance as
 /// one.
 std::vector<Loop> merged_loops(const Dims& shape, const Strided& src, const Strided& dst,
                                int bits) {
@@ -85,7 +86,7 @@ Result<StridedCopy> make_copy(const Dims& shape, const Strided& src, const Strid
 
 StridedCopy make_widening_copy(const Dims& shape, const Strided& src, const Strided& dst,
                                int src_width, int dst_width) {
-  // In units of elements first: one element is one byte on both sides. That never fails.
+  // First with elements of one byte on both sides, which never fails; then scaled.
   StridedCopy copy = *make_copy(shape, src, dst, 8);
   copy.src_offset *= src_width;
   copy.dst_offset *= dst_width;

@@ -10,9 +10,9 @@
 
 namespace reshard {
 
-/// Where the elements of a box live inside one local tensor. Unit: elements of that tensor.
+/// The location of the elements of a box in a local tensor. Unit: elements of that tensor.
 ///
-/// The element at position p, counted from the box's first corner, is at offset + sum_i p[i] *
+/// The element at position p, relative to the first corner of the box, is at offset + sum_i p[i] *
 /// strides[i].
 struct Strided {
   Index offset = 0;
@@ -20,10 +20,10 @@ struct Strided {
   friend bool operator==(const Strided&, const Strided&) = default;
 };
 
-/// Row-major strides of a tensor of this shape, in elements: the last dimension has stride 1.
+/// The row-major strides of a tensor with this shape, in elements: the last dimension has stride 1.
 Dims row_major(const Dims& shape);
 
-/// The part of `whole` that holds the sub-box whose first corner is `at`.
+/// The location of the sub-box of `whole` whose first corner is `at`.
 /// @pre at.size() == whole.strides.size()
 Strided at(const Strided& whole, const Dims& at);
 
@@ -32,11 +32,12 @@ Strided at(const Strided& whole, const Dims& at);
 ///   for i0 < loops[0].count ... for ik < loops[k].count:
 ///     copy run_bytes from src_offset + sum i*src_stride to dst_offset + sum i*dst_stride
 ///
-/// Where elements have another width at the destination, run_bytes and bytes() count the
-/// destination's bytes, src_* the source's and dst_* the destination's; runs are whole elements.
+/// If elements have different widths in source and destination, run_bytes and bytes() count
+/// destination bytes, src_* source bytes and dst_* destination bytes; runs are whole elements.
 ///
-/// Normal form, made by make_copy: no loop has count 1, adjacent loops (and the run) that advance
-/// as one on both sides are merged, the loop with the largest destination stride is outermost.
+/// make_copy() returns a normal form: no loop has count 1, adjacent loops (and the run) that
+/// advance as one on both sides are merged, and the loop with the largest destination stride is
+/// outermost.
 struct StridedCopy {
   struct Loop {
     Index count = 0, src_stride = 0, dst_stride = 0;
@@ -45,10 +46,10 @@ struct StridedCopy {
   Index src_offset = 0, dst_offset = 0, run_bytes = 0;
   int num_loops = 0;
   std::array<Loop, kMaxDims> loops{};
-  /// Bytes of an element on both sides where they differ, else equal.
+  /// Bytes per element if the widths differ; otherwise both are 1.
   std::uint8_t src_width = 1, dst_width = 1;
 
-  /// Source bytes that become so many destination bytes.
+  /// The number of source bytes for a number of destination bytes.
   Index source_bytes(Index dst_bytes) const {
     return src_width == dst_width ? dst_bytes : dst_bytes / dst_width * src_width;
   }
@@ -62,18 +63,18 @@ struct StridedCopy {
   friend bool operator==(const StridedCopy&, const StridedCopy&) = default;
 };
 
-/// The copy of a box of this shape from where `src` says to where `dst` says.
-/// `element_bits` 4 or 6 works where all runs and offsets are whole bytes; else Code::unsupported.
+/// The copy of a box with this shape from `src` to `dst`. Errors: `unsupported` if elements are not
+/// whole bytes (`element_bits` 4 or 6) and a run or an offset is not either.
 /// @pre strides have shape.size() entries; offsets fit in int64 after scaling to bits
 Result<StridedCopy> make_copy(const Dims& shape, const Strided& src, const Strided& dst,
                               int element_bits);
 
-/// The same between elements of different widths. Widths in bytes.
+/// The same for elements of different widths, in bytes.
 /// @pre as for make_copy
 StridedCopy make_widening_copy(const Dims& shape, const Strided& src, const Strided& dst,
                                int src_width, int dst_width);
 
-/// The copy back.
+/// The copy in the opposite direction.
 StridedCopy reversed(const StridedCopy& copy);
 
 /// Calls f(src_byte_offset, dst_byte_offset, bytes) for each run, in loop order.

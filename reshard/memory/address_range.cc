@@ -13,13 +13,12 @@ constexpr Index kMaxReservedBytes = Index{1} << 46;
 
 Result<AddressRange> AddressRange::reserve(Index bytes) {
   if (bytes < 0 || bytes > kMaxReservedBytes)
-    return fail(Code::invalid_argument,
-                fmt::format("addresses for {} bytes: must be 0 to {}", bytes, kMaxReservedBytes));
+    return fail(Code::invalid_argument, fmt::format("an address range of {} bytes: must be 0 to {}",
+                                                    bytes, kMaxReservedBytes));
   if (bytes == 0) return AddressRange();
   void* const p = mmap(nullptr, static_cast<std::size_t>(bytes), PROT_NONE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (p == MAP_FAILED)
-    return fail(Code::io, fmt::format("no addresses left for {} bytes: the system refused", bytes));
+  if (p == MAP_FAILED) return fail(Code::io, fmt::format("no address space for {} bytes", bytes));
   return AddressRange(static_cast<std::byte*>(p), bytes);
 }
 

@@ -9,14 +9,14 @@
 
 namespace reshard {
 
-/// Addresses of this process that nothing else has, without memory behind them: names for bytes
-/// that are never there all at once. Reading or writing them ends the process.
+/// A reserved range of addresses without memory behind it: identifies bytes that are never all in
+/// memory. Reading or writing the range ends the process.
 ///
-/// One owner; given back by the destructor. Costs no memory, whatever the size.
+/// Move-only; the destructor releases the range. Uses no memory, whatever the size.
 class AddressRange {
  public:
-  /// Page-aligned; `bytes` may be 0, then it is empty. Errors: invalid_argument for a negative or
-  /// absurd size, io when the system has no room for it.
+  /// Reserves a page-aligned range; empty if `bytes` is 0. Errors: `invalid_argument` unless
+  /// `bytes` is 0 to 2^46; `io` if the system lacks address space.
   static Result<AddressRange> reserve(Index bytes);
 
   AddressRange() = default;
@@ -29,7 +29,7 @@ class AddressRange {
   }
   ~AddressRange();
 
-  /// Null when empty.
+  /// Null if empty.
   std::byte* begin() const { return begin_; }
   /// Bytes.
   Index size() const { return size_; }

@@ -22,8 +22,7 @@ constexpr Index kMaxBytes = Index{1} << 56;
 constexpr std::size_t kSmallAlignment = 64;
 
 tl::unexpected<Error> no_memory(Index bytes) {
-  return fail(Code::io,
-              fmt::format("no memory for a buffer of {} bytes: the system refused", bytes));
+  return fail(Code::io, fmt::format("no memory for a buffer of {} bytes", bytes));
 }
 
 Index round_up(Index value, Index unit) { return (value + unit - 1) / unit * unit; }
@@ -55,7 +54,7 @@ void prefault(std::byte* data, Index size, int threads) {
     const Index end = std::min(size, begin + part);
     try {
       workers.emplace_back(touch, data, begin, end);
-    } catch (const std::system_error&) {  // No thread to be had: this one does the work.
+    } catch (const std::system_error&) {  // No thread available: this one does the work.
       touch(data, begin, end);
     }
   }
@@ -67,11 +66,11 @@ void prefault(std::byte* data, Index size, int threads) {
 Result<HostBuffer> HostBuffer::allocate(Index bytes, Options options) {
   if (bytes < 0 || bytes > kMaxBytes) {
     return fail(Code::invalid_argument,
-                fmt::format("a buffer of {} bytes: the size must be from 0 to 2^56", bytes));
+                fmt::format("a buffer of {} bytes: must be 0 to 2^56", bytes));
   }
   if (options.prefault_threads < 0 || options.prefault_threads > 4096) {
     return fail(Code::invalid_argument,
-                fmt::format("{} threads to prefault a buffer: must be from 0 to 4096",
+                fmt::format("{} threads to prefault a buffer: must be 0 to 4096",
                             options.prefault_threads));
   }
   if (bytes == 0) return HostBuffer{};

@@ -10,26 +10,25 @@
 
 namespace reshard {
 
-/// Host memory with one owner: zero bytes until written, given back by the destructor.
+/// An owning, zero-initialised buffer in host memory.
 ///
-/// Buffers of 2 MiB and more are 2 MiB aligned and ask for huge pages; their pages come into being
-/// when first touched, unless they were prefaulted. Smaller ones are 64-byte aligned and come from
-/// the heap, so that a model of very many small tensors does not run into the system's limit on
-/// mappings. An empty buffer has size 0 and owns nothing. May move between threads; not itself
-/// synchronised.
+/// Buffers of 2 MiB or more are 2 MiB aligned and request huge pages, which are allocated when
+/// first touched unless prefaulted. Smaller ones are 64-byte aligned and come from the heap, so
+/// that a model with very many small tensors stays below the system's limit on mappings. An empty
+/// buffer has size 0 and owns nothing. Not synchronised.
 class HostBuffer {
  public:
   struct Options {
-    /// Threads that touch every page before allocate returns; 0 leaves that to the first writer.
-    /// The first touch of a page costs several times the copy of its bytes.
+    /// The number of threads that touch all pages in allocate(); 0 leaves that to the first writer.
+    /// The first touch of a page takes several times as long as copying its bytes.
     int prefault_threads = 0;
-    /// Memory that other processes of this host can map (see shared_arena.h), for whoever is to
-    /// read or write it in place. Any size is aligned as said above; small ones share pages.
+    /// Allocates memory that other processes of this host can map, to read or write it in place
+    /// (see shared_arena.h). Alignment is as above; small buffers share pages.
     bool shared = false;
   };
 
-  /// A buffer of `bytes` zero bytes. Errors: invalid_argument for a negative or absurd size or
-  /// thread count, io when the system has no memory for it.
+  /// Allocates `bytes` zero bytes. Errors: `invalid_argument` for a size or thread count out of
+  /// range; `io` if the system has no memory.
   static Result<HostBuffer> allocate(Index bytes, Options options);
   static Result<HostBuffer> allocate(Index bytes) { return allocate(bytes, Options{}); }
 
@@ -46,7 +45,7 @@ class HostBuffer {
   }
   ~HostBuffer();
 
-  /// The first byte; null when empty.
+  /// The first byte; null if empty.
   std::byte* data() { return data_; }
   const std::byte* data() const { return data_; }
   /// Bytes.
@@ -64,8 +63,7 @@ class HostBuffer {
   bool shared_ = false;
 };
 
-/// Alignment of large buffers and the size from which a buffer counts as large: one huge page.
-/// Bytes.
+/// The alignment of large buffers, and the size from which a buffer is large: one huge page. Bytes.
 inline constexpr Index kHugePage = Index{2} << 20;
 
 }  // namespace reshard

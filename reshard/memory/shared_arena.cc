@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// One reserved range of addresses stands for the whole file: address = base + offset. Ranges of
-// whole huge pages are mapped and unmapped in it; freed ones are punched out of the file, so that
-// memory returns to the system and reads zero when it is handed out again. Buffers below one huge
-// page share huge pages: each such block is freed as a whole, with the last buffer in it.
+// One reserved address range corresponds to the whole file: address = base + offset. Ranges of
+// whole huge pages are mapped and unmapped in it. Holes are punched into the file for freed ranges,
+// which returns the memory to the system and makes it zero for the next allocation. Buffers smaller
+// than a huge page share huge-page blocks; a block is freed with the last buffer in it.
 #include "reshard/memory/shared_arena.h"
 
 #include <fcntl.h>
@@ -25,8 +25,8 @@ namespace {
 
 constexpr std::size_t kBlock = std::size_t{2} << 20;
 constexpr std::size_t kSmallAlignment = 64;
-/// Addresses to reserve: more than any host has memory. Less where the process may not have so
-/// many.
+/// Bytes of address space to reserve: more than the memory of any host, or less if the process is
+/// limited.
 constexpr std::size_t kMostReserved = std::size_t{1} << 42, kLeastReserved = std::size_t{1} << 30;
 
 std::size_t round_up(std::size_t value, std::size_t unit) {
@@ -50,7 +50,8 @@ struct Arena {
 std::mutex g_mutex;
 std::atomic<Arena*> g_arena{nullptr};
 
-/// The child begins without: what it inherited is the parent's.
+/// Runs in the child after fork(): it starts without an arena, because the inherited one is the
+/// parent's.
 void forget() {
   g_arena.store(nullptr);
   g_mutex.unlock();
@@ -82,10 +83,10 @@ Result<Arena*> arena() {
   made->base = RESHARD_TRY(reserve(made->reserved));
   made->file = std::move(file);
   g_arena.store(made.get());
-  return made.release();  // Lives to the end of the process, as its memory may.
+  return made.release();  // Never freed: its memory may be in use until the process ends.
 }
 
-/// An offset of unused bytes in the file, which grows when there are none.
+/// Takes an unused range of the file, which grows if there is none, and returns its offset.
 Result<std::size_t> take(Arena& a, std::size_t bytes) {
   for (auto it = a.unused.begin(); it != a.unused.end(); ++it) {
     const auto [offset, size] = *it;
@@ -105,7 +106,7 @@ Result<std::size_t> take(Arena& a, std::size_t bytes) {
   return offset;
 }
 
-/// Gives a range back, joined with its neighbours.
+/// Returns a range, merged with adjacent unused ones.
 void put_back(Arena& a, std::size_t offset, std::size_t bytes) {
   auto next = a.unused.lower_bound(offset);
   if (next != a.unused.begin()) {
@@ -168,7 +169,8 @@ Result<std::byte*> allocate(std::size_t bytes) {
 void free(std::byte* data, std::size_t bytes) {
   const std::lock_guard lock(g_mutex);
   Arena* a = g_arena.load();
-  if (a == nullptr || data < a->base || data >= a->base + a->reserved) return;  // A parent's.
+  if (a == nullptr || data < a->base || data >= a->base + a->reserved)
+    return;  // Inherited from the parent.
   const auto offset = static_cast<std::size_t>(data - a->base);
   if (bytes >= kBlock) {
     unmap_range(*a, offset, round_up(bytes, kBlock));
@@ -186,14 +188,14 @@ Result<int> file() {
   return RESHARD_TRY(arena())->file.get();
 }
 
-std::optional<SharedPlace> find(std::span<const std::byte> memory) {
+std::optional<SharedLocation> find(std::span<const std::byte> memory) {
   const Arena* a = g_arena.load(std::memory_order_acquire);
   if (a == nullptr) return std::nullopt;
   const auto begin = reinterpret_cast<std::uintptr_t>(memory.data());
   const auto base = reinterpret_cast<std::uintptr_t>(a->base);
   if (begin < base || begin - base > a->reserved || memory.size() > a->reserved - (begin - base))
     return std::nullopt;
-  return SharedPlace{a->file.get(), begin - base};
+  return SharedLocation{a->file.get(), begin - base};
 }
 
 }  // namespace reshard::shared_arena

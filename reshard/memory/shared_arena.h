@@ -10,31 +10,32 @@
 
 namespace reshard {
 
-/// Where memory of this process lies in a file that other processes can map.
-struct SharedPlace {
+/// The location of memory of this process in a file that other processes can map.
+struct SharedLocation {
   int fd;                ///< of this process; /proc/PID/fd/FD for others. Never closed.
   std::uint64_t offset;  ///< bytes.
 };
 
-/// The memory of this process that other processes can map: one file without a name (memfd), whose
-/// size is never reduced, so that who maps it cannot fault within the size it saw. The kernel frees
-/// it with the last process that has it: nothing is left behind, however a process ends. Any thread
-/// may call anything.
+/// The memory of this process that other processes can map: an anonymous file (memfd) that never
+/// shrinks, so a process that maps it cannot fault within the size that it has seen. The kernel
+/// frees the file with the last process that has it open, so nothing is left behind, however a
+/// process ends. Thread-safe.
 ///
-/// After fork() the child sees the parent's shared memory, and writes there are the parent's too;
-/// what the child allocates lies in a file of its own, and what it frees of the parent's stays.
+/// After fork() the child shares the parent's memory, including writes. The child allocates from a
+/// file of its own; freeing memory of the parent has no effect there.
 namespace shared_arena {
 
-/// `bytes` zero bytes, 64-byte aligned, or 2 MiB aligned and asking for huge pages from 2 MiB on.
-/// @pre bytes > 0. Errors: io when the system has no address space or refuses.
+/// Allocates `bytes` zero bytes: from 2 MiB on 2 MiB aligned and with huge pages requested,
+/// otherwise 64-byte aligned. @pre bytes > 0. Errors: `io` if the system lacks address space or
+/// memory.
 Result<std::byte*> allocate(std::size_t bytes);
-/// Gives the memory back to the system. @pre as allocate() returned it, of the same size
+/// Returns the memory to the system. @pre `data` and `bytes` are those of one allocate()
 void free(std::byte* data, std::size_t bytes);
 
-/// The file, made if there was no shared memory yet. Errors: as allocate.
+/// The descriptor of the file, which is created if necessary. Errors: as allocate().
 Result<int> file();
-/// Where `memory` lies, or nothing when it is not all of this arena. Takes no lock.
-std::optional<SharedPlace> find(std::span<const std::byte> memory);
+/// The location of `memory`, or nothing if it is not entirely in this arena. Takes no lock.
+std::optional<SharedLocation> find(std::span<const std::byte> memory);
 
 }  // namespace shared_arena
 }  // namespace reshard

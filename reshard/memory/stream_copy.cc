@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// libc streams only from most of a cache's size on, which servers report as hundreds of MiB; below,
-// each line of the destination is read before it is overwritten. One ascending stream: several at a
-// time, which help where runs are strided, took longer here at every size below 64 MiB.
+// libc uses non-temporal stores only for copies of about the size of the cache, which servers
+// report as hundreds of MiB; for smaller ones every destination line is read before it is
+// overwritten. There is one ascending stream: several streams, which help with strided runs, were
+// slower here at every size below 64 MiB.
 #include "reshard/memory/stream_copy.h"
 
 #include <cstdint>

@@ -5,8 +5,8 @@
 
 namespace reshard {
 
-/// Copies n bytes past the caches of the destination, for runs from some 100 KiB on that nobody
-/// reads soon. All is visible to other threads and processes that learn of it by a later store.
+/// Copies n bytes with non-temporal stores, for runs from about 100 KiB on that are not read soon.
+/// The bytes are visible to threads and processes that see a later store.
 /// @pre the ranges do not overlap
 void stream_copy(std::byte* dst, const std::byte* src, std::size_t n);
 

@@ -11,26 +11,27 @@
 
 namespace reshard {
 
-/// One named direction of a mesh.
+/// A named axis of a mesh.
 struct Axis {
   std::string name;
   Index size = 1;
   friend bool operator==(const Axis&, const Axis&) = default;
 };
 
-/// A named logical grid of the consecutive ranks [first, first + size()).
+/// A logical grid of the consecutive ranks [first, first + size()), with named axes.
 ///
-/// Axes are listed from the one that varies fastest. With strides s[0] = 1, s[i+1] = s[i] *
+/// Axes are in order from the fastest-varying one. With strides s[0] = 1, s[i+1] = s[i] *
 /// size[i], rank r has coordinate ((r - first) / s[i]) mod size[i] on axis i.
 class Mesh {
  public:
   Mesh() = default;
 
-  /// At most kMaxDims axes, each of size 1 or more, names distinct; at most 2^20 ranks; first >= 0.
+  /// Errors: `invalid_argument` unless there are at most kMaxDims axes of size 1 or more with
+  /// distinct names, all ranks are below 2^20, and first >= 0.
   static Result<Mesh> make(std::vector<Axis> fastest_first, Rank first);
 
-  /// The mesh of an order string such as Megatron's "tp-cp-ep-dp-pp", fastest first. Every axis
-  /// with a size above 1 must be named; named axes that `sizes` lacks have size 1.
+  /// The mesh with an order such as Megatron's "tp-cp-ep-dp-pp", fastest first. The order must name
+  /// every axis with a size above 1; axes that `sizes` lacks have size 1. Errors: as make().
   static Result<Mesh> from_order(std::string_view order, const std::vector<Axis>& sizes,
                                  Rank first);
 

@@ -25,7 +25,7 @@ class RankSet {
   }
   bool empty() const { return words_.empty(); }
   Index size() const;
-  /// Members smaller than r.
+  /// The number of members below r.
   Index count_below(Rank r) const;
   /// Calls f(Rank) for each member, ascending.
   template <class F>

@@ -15,8 +15,8 @@ Result<> check_inside(const RemoteMemory& from, std::span<const Get> pieces) {
   for (const Get& piece : pieces)
     if (piece.offset > from.size || piece.into.size() > from.size - piece.offset)
       return fail(Code::invalid_argument,
-                  fmt::format("get of {} bytes at offset {} of the {} bytes of rank {}", piece.into.size(),
-                              piece.offset, from.size, from.owner.value()));
+                  fmt::format("get of {} bytes at offset {} of the {} bytes of rank {}",
+                              piece.into.size(), piece.offset, from.size, from.owner.value()));
   return {};
 }
 

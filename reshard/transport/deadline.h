@@ -6,19 +6,19 @@
 
 namespace reshard {
 
-/// The moment after which a wait gives up, on the monotonic clock. Passed down unchanged through
-/// nested calls, so that a whole operation has one budget however many waits it makes.
+/// The point in time at which a wait gives up, on the monotonic clock. Nested calls receive it
+/// unchanged, so that an operation has one time budget however many waits it makes.
 class Deadline {
  public:
   using Clock = std::chrono::steady_clock;
 
   explicit constexpr Deadline(Clock::time_point time) : time_(time) {}
 
-  /// No limit. Later than every other deadline.
+  /// No limit; later than every other deadline.
   static constexpr Deadline never() { return Deadline(Clock::time_point::max()); }
 
-  /// `time` from now, as in `Deadline::after(5s)`; a negative time is now, one beyond the clock is
-  /// never.
+  /// The deadline `time` from now, as in `Deadline::after(5s)`: now if negative, never() if beyond
+  /// the range of the clock.
   static Deadline after(std::chrono::duration<double> time) {
     const Clock::time_point now = Clock::now();
     const std::chrono::duration<double> room = Clock::time_point::max() - now;
@@ -31,7 +31,7 @@ class Deadline {
   bool expired() const { return !is_never() && Clock::now() >= time_; }
   constexpr Clock::time_point time() const { return time_; }
 
-  /// The earlier deadline is the smaller: `std::min(a, b)` is the tighter of two.
+  /// Earlier deadlines compare less: `std::min(a, b)` is the stricter one.
   friend constexpr auto operator<=>(Deadline, Deadline) = default;
 
  private:

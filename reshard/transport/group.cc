@@ -27,8 +27,8 @@ tl::unexpected<Error> cannot_make(std::string_view name) {
   }
   const std::optional<TransportInfo> row = find_transport(name);
   if (row) return fail(Code::unsupported, fmt::format("transport {}: {}", name, row->reason));
-  return fail(Code::invalid_argument, fmt::format("transport {}: unknown; known are {}", name,
-                                                  fmt::join(transport_names(), ", ")));
+  return fail(Code::invalid_argument, fmt::format("transport {}: no such transport; known: {}",
+                                                  name, fmt::join(transport_names(), ", ")));
 }
 
 bool has_module(std::string_view name) {

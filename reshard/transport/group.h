@@ -11,39 +11,39 @@
 
 namespace reshard {
 
-/// Both ends of one rank. The transport goes first.
+/// The control plane and the transport of one rank. The transport is destroyed first.
 struct ProcessGroup {
   std::unique_ptr<ControlPlane> control;
   std::unique_ptr<Transport> transport;
 };
 
-/// What a transport may want to know beyond the group.
+/// Options for make_transport().
 struct TransportOptions {
-  /// Network interface or address to use, for those that use a network; empty: the one that reaches
-  /// the rendezvous.
+  /// The network interface or address to use, for transports that use a network; if empty, the one
+  /// that reaches the rendezvous.
   std::string interface;
   Deadline deadline = Deadline::after(std::chrono::seconds(60));
 };
 
-/// Collective. Makes the data plane named `name` ("shm", "mpi", "gloo", "ucx", "nccl") among the
-/// ranks of a control plane, which must outlive it. Loads the backend's module when it has one.
-/// Errors: `unsupported` with the reason that `reshard transports` gives; `inproc` is made by
-/// InprocGroup; what the backend says.
+/// Collective. Makes the data plane `name` ("shm", "mpi", "gloo", "ucx", "nccl") between the ranks
+/// of a control plane, which must outlive it. Loads the module of the backend if it has one.
+/// Errors: `unsupported` with the reason that `reshard transports` prints, and for "inproc", which
+/// InprocGroup makes; those of the backend.
 Result<std::unique_ptr<Transport>> make_transport(std::string_view name, ControlPlane& control,
                                                   const TransportOptions& options = {});
 
-/// join() and make_transport().
+/// join(), then make_transport().
 Result<ProcessGroup> join_group(std::string_view transport, const RendezvousOptions& join,
                                 const TransportOptions& options = {});
 
-/// This process's place among those that one launcher started.
+/// The position of this process among those of one launcher.
 struct Launched {
   int rank = 0, size = 1;
   std::string launcher;  ///< "Open MPI", "MPICH", "Slurm", "torchrun".
 };
 
-/// What the launcher wrote into the environment, if there is one (mpirun of Open MPI and MPICH,
-/// srun, torchrun). Errors: half of it, or not numbers.
+/// Reads the environment variables of the launcher (mpirun of Open MPI or MPICH, srun, torchrun),
+/// if there is one. Errors: `invalid_argument` if a variable is missing or not a number.
 Result<std::optional<Launched>> launched();
 
 }  // namespace reshard

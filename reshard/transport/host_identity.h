@@ -5,8 +5,8 @@
 
 namespace reshard {
 
-/// What tells this host, as its network sees it (the network namespace), from others: processes
-/// with the same identity reach each other by loopback.
+/// Identifies this host and network namespace: processes with equal identities can connect over
+/// loopback.
 std::string host_identity();
 
 }  // namespace reshard

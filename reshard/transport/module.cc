@@ -16,14 +16,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The module of Open MPI or MPICH whose launcher started this process; "" when none did.
+/// The MPI module for the launcher that started this process, or "".
 std::string_view module_of_launcher() {
   if (std::getenv("OMPI_COMM_WORLD_RANK") || std::getenv("PMIX_RANK")) return "mpi_openmpi";
   if (std::getenv("PMI_RANK")) return "mpi_mpich";
   return "";
 }
 
-/// What may answer to a name, best first: `mpi` has several modules, all others one.
+/// The modules for a name, best first: "mpi" has several, every other name has one.
 std::vector<const BuiltModule*> modules_of(std::string_view name) {
   std::vector<const BuiltModule*> out;
   for (const BuiltModule& m : built_modules())
@@ -31,7 +31,7 @@ std::vector<const BuiltModule*> modules_of(std::string_view name) {
   if (name != "mpi") return out;
   const std::string_view only = module_of_launcher();
   if (only.empty()) return out;
-  // The other library would not find its launcher: every process would be alone in its world.
+  // The other library would not find its launcher, and every process would be a world of its own.
   std::erase_if(out, [&](const BuiltModule* m) { return m->name != only; });
   return out;
 }
@@ -54,13 +54,13 @@ tl::unexpected<Error> unsupported(std::string why) {
 }
 
 Result<const TransportModule*> load_file(const fs::path& file) {
-  // The system counts how often a file is loaded and gives the same one again; it stays until the
-  // process ends, because libraries leave threads and exit handlers behind.
+  // Loading a file again returns the same handle. Modules are never unloaded, because their
+  // libraries leave threads and exit handlers behind.
   void* handle = dlopen(fs::absolute(file).c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
     const char* words = dlerror();
     return unsupported(
-        fmt::format("its module does not load: {}", words != nullptr ? words : "no reason given"));
+        fmt::format("its module does not load: {}", words != nullptr ? words : "unknown reason"));
   }
   using Entry = const TransportModule* (*)();
   const auto entry = reinterpret_cast<Entry>(dlsym(handle, kModuleSymbol));
@@ -70,10 +70,10 @@ Result<const TransportModule*> load_file(const fs::path& file) {
   }
   const TransportModule* module = entry();
   if (module == nullptr || module->abi != kModuleAbi) {
-    return unsupported(
-        fmt::format("{} was built from other sources (its interface is number {}, this "
-                    "program's is {}); build both together",
-                    file.string(), module == nullptr ? 0 : module->abi, kModuleAbi));
+    return unsupported(fmt::format(
+        "{} has interface version {}, but this program has {}; build both from the same "
+        "sources",
+        file.string(), module == nullptr ? 0 : module->abi, kModuleAbi));
   }
   return module;
 }
@@ -103,7 +103,7 @@ Result<const TransportModule*> load_module(std::string_view name) {
   for (const BuiltModule* m : candidates) {
     Result<const TransportModule*> module = load_one(*m);
     if (module) return module;
-    // What does not load says more than what was never built.
+    // An error of a module that was built is more useful.
     if (first.message.empty() || m->built) first = std::move(module).error();
     if (m->built) break;
   }

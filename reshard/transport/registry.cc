@@ -13,12 +13,12 @@ enum class Origin { builtin, module, planned };
 struct Row {
   std::string_view name;
   Origin kind;
-  std::string_view text;  ///< the version of a built-in one; why a planned one is not there.
+  std::string_view text;  ///< builtin: the version; planned: why it is missing.
   std::string_view purpose;
-  std::string (*against)() = nullptr;  ///< of a built-in one: why it does not work here, or "".
+  std::string (*unavailable)() = nullptr;  ///< builtin: why it is unavailable here, or "".
 };
 
-// A table and no self-registration: what is not built can be listed too, with its reason.
+// A table rather than self-registration, so that transports that are not built are listed, too.
 constexpr Row kRows[] = {
     {"inproc", Origin::builtin, "1",
      "ranks as threads of one process: one copy, or none where memory is shared"},
@@ -32,15 +32,15 @@ constexpr Row kRows[] = {
      "GPU memory, written by kernels"},
 };
 
-/// Adds `more` to a list in one line.
+/// Appends `more` to a one-line list.
 void append(std::string& list, std::string_view separator, std::string_view more) {
   if (!list.empty() && !more.empty()) list += separator;
   list += more;
 }
 
-/// A transport of modules: available as soon as one of them is; the reasons of the others do not
-/// matter then.
-void ask_modules(TransportInfo& info) {
+/// Describes a transport of one or more modules. It is available if one of them is; the reasons of
+/// the others are dropped then.
+void describe_modules(TransportInfo& info) {
   std::string reasons;
   for (const BuiltModule& m : built_modules()) {
     if (m.transport != info.name) continue;
@@ -66,10 +66,10 @@ TransportInfo info_of(const Row& row) {
     case Origin::builtin:
       info.built = true;
       info.version = row.text;
-      if (row.against != nullptr) info.reason = row.against();
+      if (row.unavailable != nullptr) info.reason = row.unavailable();
       info.available = info.reason.empty();
       break;
-    case Origin::module: ask_modules(info); break;
+    case Origin::module: describe_modules(info); break;
     case Origin::planned: info.reason = row.text; break;
   }
   return info;

@@ -8,26 +8,26 @@
 
 namespace reshard {
 
-/// What this build and this machine know of one transport.
+/// The state of a transport in this build and on this machine.
 struct TransportInfo {
-  std::string_view name;   ///< as users write it, and Transport::name(). Static.
+  std::string_view name;   ///< in options, and of Transport::name(). Static.
   bool built = false;      ///< its code is in this build.
-  bool available = false;  ///< it can make a group here and now. Implies built.
-  /// Of the library underneath (of all, where there are several), or of the backend when it has
-  /// none; empty when it is not built, or its library cannot be asked.
+  bool available = false;  ///< it can make a group on this machine. Implies built.
+  /// The version of its library (or libraries), or of the backend if it has none; empty if not
+  /// built or the library cannot be loaded.
   std::string version;
-  std::string reason;        ///< why it is not available; empty when it is.
-  std::string_view purpose;  ///< what it is for, in one line. Static.
+  std::string reason;        ///< why it is not available, or "".
+  std::string_view purpose;  ///< its use, in one line. Static.
 };
 
 /// The names of all transports, in the order of the documentation. Loads nothing.
 std::vector<std::string_view> transport_names();
 
 /// Every transport that reshard has or plans, built or not, in the order of the documentation.
-/// Loads the modules to ask them, which starts nothing: no MPI_Init, no device, no output.
+/// Loads the modules, which has no side effects: no MPI_Init, no device, no output.
 std::vector<TransportInfo> transports();
 
-/// The row of this name, or nothing. Loads only that transport's modules.
+/// The transport of this name, or nothing. Loads only its modules.
 std::optional<TransportInfo> find_transport(std::string_view name);
 
 }  // namespace reshard

@@ -30,7 +30,7 @@ TEST(Modules, one_of_other_sources_is_refused) {
   const std::string said = refusal("other_abi");
   EXPECT_THAT(said, HasSubstr("unsupported: "));
   EXPECT_THAT(said, HasSubstr("other_abi/reshard_transport_gloo.so"));
-  EXPECT_THAT(said, HasSubstr("this program's is " + std::to_string(kModuleAbi)));
+  EXPECT_THAT(said, HasSubstr("this program has " + std::to_string(kModuleAbi)));
 }
 
 TEST(Modules, one_without_the_entry_is_refused) {

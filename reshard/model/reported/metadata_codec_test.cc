@@ -78,7 +78,7 @@ TEST(MetadataCodec, refuses_every_truncation) {
   }
   auto longer = bytes;
   longer.push_back(std::byte{0});
-  EXPECT_THAT(decode_metadata(longer).error().message, HasSubstr("1 bytes too many"));
+  EXPECT_THAT(decode_metadata(longer).error().message, HasSubstr("1 bytes after the end"));
 }
 
 TEST(MetadataCodec, names_the_version_it_does_not_know) {

@@ -20,8 +20,8 @@ struct FreeAddresses {
   void operator()(ifaddrs* list) const { ::freeifaddrs(list); }
 };
 
-/// The first IPv4 address of an interface that is up: of the one with this name or address, or of
-/// any that is not loopback. Empty when there is none.
+/// The first IPv4 address of an interface that is up: with this name or address, or, if `interface`
+/// is empty, of any but loopback. "" if there is none.
 std::string address_of(const std::string& interface) {
   ifaddrs* first = nullptr;
   if (::getifaddrs(&first) != 0) return "";
@@ -72,8 +72,8 @@ Result<std::shared_ptr<::gloo::transport::Device>> make_device(const std::string
   if (address.empty() && interface.empty()) address = "127.0.0.1";
   if (address.empty()) {
     return fail(Code::invalid_argument,
-                fmt::format("gloo: interface {}: this host has no such interface or address that "
-                            "is up, with IPv4",
+                fmt::format("gloo: interface {}: this host has no such interface or IPv4 address "
+                            "that is up",
                             interface));
   }
   try {

@@ -11,9 +11,9 @@
 
 namespace reshard::gloo {
 
-/// Blocks signals on this thread as long as it lives: all of them while threads are started that
-/// must not run a program's handlers, or SIGPIPE while the library writes to sockets, which it does
-/// without MSG_NOSIGNAL. A SIGPIPE of its time is swallowed.
+/// Blocks signals on this thread while it lives: all of them around the start of threads, which
+/// must not run the program's handlers; SIGPIPE while the library writes to sockets, because it
+/// does not set MSG_NOSIGNAL. Discards a SIGPIPE that arrives meanwhile.
 class SignalsBlocked {
  public:
   enum class Which { all, pipe };
@@ -27,9 +27,9 @@ class SignalsBlocked {
   bool pending_ = false;
 };
 
-/// The library's TCP device, with its thread. `interface`: name or address; empty: loopback where
-/// all ranks are on one host, else the first address that other hosts may know. Errors:
-/// `invalid_argument` for an interface that is not there or not up; what the library says.
+/// Makes the TCP device of the library, which has a thread. `interface` is a name or address; if
+/// empty, loopback if all ranks are on one host, else the first address that is not loopback.
+/// Errors: `invalid_argument` if the interface does not exist or is down; errors of the library.
 Result<std::shared_ptr<::gloo::transport::Device>> make_device(const std::string& interface,
                                                                bool one_host);
 

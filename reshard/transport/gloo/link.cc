@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// A ring of packets each way, in the library's bound buffers: those are written where the sender
-// says, in the order in which it sends, on one connection; and, other than unbound ones, all of
-// them are told when it breaks, also the one that is just being filled. What the library does with
-// a buffer that is too small for what comes, or with one that is destroyed while it is filled, is
-// to end the process; so sizes are agreed on by packets first, and buffers outlive what fills them.
+// Each direction is a ring of packets in bound buffers of the library. The sender chooses where it
+// writes, and writes arrive in order. Unlike unbound buffers, bound ones all report a broken
+// connection, even a buffer that is being filled. The library ends the process if a buffer is too
+// small for the bytes that arrive or is destroyed while it is being filled, so packets agree on
+// sizes first, and buffers outlive the transfers into them.
 #include "reshard/transport/gloo/link.h"
 
 #include <algorithm>
@@ -21,7 +21,7 @@ std::size_t ring_offset(std::uint64_t number) {
   return static_cast<std::size_t>((number - 1) % kPackets) * kSlotBytes;
 }
 
-/// The library's texts begin with a place in its sources.
+/// The message of an error of the library, without its source location.
 std::string readable(const std::exception& e) {
   std::string text = e.what();
   const std::size_t end = text.starts_with('[') ? text.find("] ") : std::string::npos;
@@ -89,8 +89,8 @@ bool Link::room_for(Kind kind) const {
 Result<> Link::send(Header header, std::span<const std::byte> bytes) {
   if (closed_) return fail(Code::aborted, "the connection is closed");
   if (const auto why = ended()) return fail(Code::aborted, *why);
-  if (!kept_.empty() || !room_for(header.kind)) {
-    kept_.push_back({header, {bytes.begin(), bytes.end()}});
+  if (!queued_.empty() || !room_for(header.kind)) {
+    queued_.push_back({header, {bytes.begin(), bytes.end()}});
     return {};
   }
   write(header, bytes);
@@ -99,7 +99,7 @@ Result<> Link::send(Header header, std::span<const std::byte> bytes) {
 
 void Link::write(Header header, std::span<const std::byte> bytes) {
   header.number = ++sent_;
-  header.acknowledged = acknowledged_ = taken_;
+  header.acknowledged = acknowledged_ = consumed_;
   header.bytes = static_cast<std::uint32_t>(bytes.size());
   const std::size_t at = ring_offset(header.number);
   std::byte* to = out_.data() + at;
@@ -110,22 +110,23 @@ void Link::write(Header header, std::span<const std::byte> bytes) {
     const SignalsBlocked blocked(SignalsBlocked::Which::pipe);
     sender_->send(at, sizeof header + bytes.size() + sizeof header.number, at);
   } catch (const std::exception&) {
-    // The reader is told too, and says it.
+    // The reading thread gets and reports the error, too.
   }
 }
 
 void Link::push(bool acknowledge) {
   if (closed_ || ended()) return;
-  while (!kept_.empty() && room_for(kept_.front().header.kind)) {
-    write(kept_.front().header, kept_.front().bytes);
-    kept_.pop_front();
+  while (!queued_.empty() && room_for(queued_.front().header.kind)) {
+    write(queued_.front().header, queued_.front().bytes);
+    queued_.pop_front();
   }
-  acknowledge |= taken_ - acknowledged_ >= kPackets / 2;
+  acknowledge |= consumed_ - acknowledged_ >= kPackets / 2;
   if (acknowledge && room_for(Kind::credit)) write({.kind = Kind::credit}, {});
 }
 
-/// The ring has all of this packet. @pre the connection has ended, so that nobody writes there
-bool Link::holds(std::uint64_t number) const {
+/// True if the ring has all of this packet. @pre the connection has ended, so nobody writes the
+/// ring
+bool Link::has_packet(std::uint64_t number) const {
   const std::byte* at = in_.data() + ring_offset(number);
   Header header;
   std::memcpy(&header, at, sizeof header);
@@ -139,17 +140,17 @@ std::optional<Link::Packet> Link::front() {
   if (closed_) return std::nullopt;
   {
     const std::lock_guard lock(mutex_);
-    // The library forgets to tell of packets that came right before the connection ended.
-    if (taken_ == arrived_ && !(ended_ && holds(taken_ + 1))) return std::nullopt;
+    // The library does not report packets that arrived just before the connection ended.
+    if (consumed_ == arrived_ && !(ended_ && has_packet(consumed_ + 1))) return std::nullopt;
   }
   Packet out;
-  const std::byte* at = in_.data() + ring_offset(taken_ + 1);
+  const std::byte* at = in_.data() + ring_offset(consumed_ + 1);
   std::memcpy(&out.header, at, sizeof out.header);
   out.header.bytes = std::min<std::uint32_t>(out.header.bytes, kMaxPacket);
   out.bytes = {at + sizeof out.header, out.header.bytes};
   const std::uint64_t freed = std::min(out.header.acknowledged, sent_);
   for (; freed_ < freed; ++freed_) {
-    // Counts down what the library counts up; it has been sent, so this does not wait.
+    // Decrements a counter of the library; the packet was sent, so this does not block.
     try {
       sender_->waitSend();
     } catch (const std::exception&) {
@@ -158,7 +159,7 @@ std::optional<Link::Packet> Link::front() {
   return out;
 }
 
-void Link::pop() { ++taken_; }
+void Link::pop() { ++consumed_; }
 
 std::unique_ptr<::gloo::transport::Buffer> Link::bind_receive(std::int32_t slot,
                                                               std::span<std::byte> bytes) {
@@ -183,7 +184,7 @@ void Link::close() {
   const SignalsBlocked blocked(SignalsBlocked::Which::pipe);
   try {
     pair_.close();
-    // Closing wakes nobody who waits for a buffer; sending on what is closed does.
+    // close() does not wake a thread that waits for a buffer; a send() on a closed pair does.
     sender_->send(0, 1, 0);
   } catch (const std::exception&) {
   }

@@ -23,21 +23,20 @@
 
 namespace reshard::gloo {
 
-/// What a packet brings.
+/// The kind of a packet.
 enum class Kind : std::uint32_t {
-  frame = 1,  ///< a frame of the wire's user.
-  cts,        ///< a bulk may come: tag, slot, bytes.
-  sent,       ///< the bulk with this tag has been sent; on the connection it goes before.
-  received,   ///< ... and is there.
-  credit,     ///< nothing but Header::taken.
+  frame = 1,  ///< a frame of the wire.
+  cts,        ///< the receiver is ready for a bulk: tag, slot, size.
+  sent,       ///< the bulk with this tag was sent before this packet.
+  received,   ///< the bulk with this tag has arrived.
+  credit,     ///< carries only Header::acknowledged.
   bye,        ///< the rank closes.
 };
 
-/// Before a packet's bytes; Header::number comes after them once more.
+/// Precedes the bytes of a packet; Header::number is repeated after them.
 struct Header {
-  std::uint64_t number = 0;  ///< of the packet, from 1.
-  std::uint64_t acknowledged =
-      0;  ///< packets of the other direction that the sender has done with.
+  std::uint64_t number = 0;        ///< of the packet, from 1.
+  std::uint64_t acknowledged = 0;  ///< packets that the sender has consumed.
   Kind kind{};
   std::uint32_t bytes = 0;
   std::uint64_t tag = 0;
@@ -46,13 +45,13 @@ struct Header {
   std::int32_t reserved = 0;
 };
 
-inline constexpr std::size_t kMaxPacket = std::size_t{16} << 10;  ///< bytes, beside its header.
-inline constexpr std::uint64_t kPackets = 32;                     ///< that each ring holds.
-/// Kept for packets that only give credit, so that two full rings cannot wait for each other.
+inline constexpr std::size_t kMaxPacket = std::size_t{16} << 10;  ///< bytes without the header.
+inline constexpr std::uint64_t kPackets = 32;                     ///< per ring.
+/// Reserved for credit packets, so that two full rings cannot wait for each other.
 inline constexpr std::uint64_t kForCredit = 2;
 inline constexpr std::size_t kSlotBytes = sizeof(Header) + kMaxPacket + sizeof(std::uint64_t);
 
-/// Wakes the rank's thread from the threads of its links.
+/// Lets the threads of the links wake the thread of the rank.
 struct Notifier {
   std::mutex mutex;
   std::condition_variable changed;
@@ -66,71 +65,74 @@ struct Notifier {
   }
 };
 
-/// The connection with one peer. Packets are written by the library into a ring of this rank's
-/// memory that the peer fills in turn; a thread waits for each, because the library offers nothing
-/// but waiting. Everything but that thread's part is used by the rank's thread alone.
+/// A connection to one peer. The library writes the peer's packets into a ring in this rank's
+/// memory. A thread waits for each packet, because the library only offers blocking waits. All
+/// members except those of that thread are used by the rank's thread only.
 class Link {
  public:
-  /// Borrows the pair and the bell.
+  /// Borrows both arguments.
   Link(::gloo::transport::Pair& pair, Notifier& notifier);
-  /// As close().
+  /// Calls close().
   ~Link() { close(); }
   Link(const Link&) = delete;
   Link& operator=(const Link&) = delete;
 
-  /// Starts the thread, which connects to the peer's pair first.
+  /// Starts the thread, which first connects to the peer.
   void start(std::vector<char> address);
   bool connected() const;
-  /// Why the connection has ended, once it has.
+  /// Why the connection has ended, if it has.
   std::optional<std::string> ended() const;
 
-  /// Sends a packet, or keeps it until the peer has room. Errors: the connection has ended.
+  /// Sends a packet, or queues it until the peer has room. Errors: the connection has ended.
   Result<> send(Header header, std::span<const std::byte> bytes);
-  /// Sends what was kept, as far as there is room, and tells the peer what was taken: now and then,
-  /// or now.
+  /// Sends queued packets while there is room. Acknowledges consumed packets if `acknowledge`, else
+  /// from time to time.
   void push(bool acknowledge);
-  /// The next packet that has come, in order; its bytes live until pop().
+  /// The next received packet, in order. Its bytes are valid until pop().
   struct Packet {
     Header header;
     std::span<const std::byte> bytes;
   };
   std::optional<Packet> front();
   void pop();
-  /// What was sent is with the library, which brings it out by itself.
-  bool nothing_kept() const { return kept_.empty(); }
-  /// Every packet has been taken by the peer.
-  bool all_taken() const { return kept_.empty() && freed_ == sent_; }
+  /// True if all packets have been passed to the library, which sends them on its own.
+  bool all_sent() const { return queued_.empty(); }
+  /// True if the peer has consumed every packet.
+  bool all_consumed() const { return queued_.empty() && freed_ == sent_; }
 
-  /// Room for a bulk in memory that is the library's until `taken` is dropped.
+  /// Binds memory to a slot, to receive a bulk. The memory must stay valid while the buffer lives.
   std::unique_ptr<::gloo::transport::Buffer> bind_receive(std::int32_t slot,
                                                           std::span<std::byte> bytes);
-  /// Sends a bulk into the peer's slot. The buffer lives until the peer has it, or after close().
+  /// Sends a bulk to the peer's slot. The buffer must live until the peer has all bytes, or until
+  /// close().
   Result<std::unique_ptr<::gloo::transport::Buffer>> send_bulk(std::int32_t slot,
                                                                std::span<const std::byte> bytes);
 
-  /// Breaks the connection: afterwards the library touches neither the rings nor a bulk's memory.
+  /// Breaks the connection. Afterwards the library touches neither the rings nor the memory of
+  /// bulks.
   void close();
 
  private:
-  struct Kept {
+  struct QueuedPacket {
     Header header;
     std::vector<std::byte> bytes;
   };
   void read(const std::vector<char>& address);
   bool room_for(Kind kind) const;
   void write(Header header, std::span<const std::byte> bytes);
-  bool holds(std::uint64_t number) const;
+  bool has_packet(std::uint64_t number) const;
 
   ::gloo::transport::Pair& pair_;
   Notifier& notifier_;
   std::vector<std::byte> in_, out_;
   std::unique_ptr<::gloo::transport::Buffer> receiver_, sender_;
-  std::deque<Kept> kept_;
-  std::uint64_t sent_ = 0, freed_ = 0;          ///< packets out, and those that the peer has taken.
-  std::uint64_t taken_ = 0, acknowledged_ = 0;  ///< packets in, and how many the peer knows of.
+  std::deque<QueuedPacket> queued_;
+  std::uint64_t sent_ = 0, freed_ = 0;  ///< packets sent, and consumed by the peer.
+  std::uint64_t consumed_ = 0,
+                acknowledged_ = 0;  ///< packets consumed, and acknowledged to the peer.
   bool closed_ = false;
 
-  mutable std::mutex mutex_;  ///< guards what follows.
+  mutable std::mutex mutex_;  ///< guards the following.
   std::uint64_t arrived_ = 0;
   bool connected_ = false;
   std::optional<std::string> ended_;

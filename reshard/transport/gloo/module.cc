@@ -9,7 +9,7 @@
 namespace reshard::gloo {
 namespace {
 
-/// The library cannot say at run time what it is; its header says what it was built as.
+/// The library does not report its version at run time, so this is that of its headers.
 std::string version() {
   return "Gloo " + std::to_string(GLOO_VERSION_MAJOR) + "." + std::to_string(GLOO_VERSION_MINOR) +
          "." + std::to_string(GLOO_VERSION_PATCH);

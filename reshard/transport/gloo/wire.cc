@@ -14,15 +14,15 @@
 namespace reshard::gloo {
 namespace {
 
-/// How long close() waits for peers to take what was sent to them.
-constexpr std::chrono::milliseconds kParting{200};
-/// How long connections that are being made may still take after an abort.
+/// How long close() waits for peers to consume what was sent to them.
+constexpr std::chrono::milliseconds kCloseTimeout{200};
+/// How long connecting may continue after an abort.
 constexpr std::chrono::seconds kAfterAbort{1};
-/// Between two looks at what rings no bell.
+/// Longest sleep, because not every change notifies.
 constexpr std::chrono::milliseconds kNap{5};
-/// Slots are numbers below twice this one; 0 and 1 are not for bulks.
+/// Slots of bulks are at least 2 and less than twice this plus 2.
 constexpr std::int32_t kMaxSlot = std::numeric_limits<std::int32_t>::max() / 4;
-/// Of an address, in what a rank tells all: its bytes, filled up.
+/// Size of an encoded address, padded. Bytes.
 constexpr std::size_t kAddressBytes = 256;
 
 Result<> within(const Result<>& result, Rank peer) {
@@ -30,7 +30,7 @@ Result<> within(const Result<>& result, Rank peer) {
   return tl::unexpected(Error(result.error()).in(fmt::format("rank {}", peer.value())));
 }
 
-/// What each rank gave, or the error of this rank or the first that has one.
+/// Gathers the bytes of every rank, or the error of this rank or of the first rank that has one.
 Result<std::vector<std::vector<std::byte>>> gather_all(ControlPlane& control,
                                                        const Result<std::vector<std::byte>>& mine,
                                                        Deadline deadline) {
@@ -57,13 +57,14 @@ Result<std::vector<std::byte>> GlooWire::listen() {
   try {
     const SignalsBlocked blocked(SignalsBlocked::Which::all);
     context_ = device_->createContext(rank_.value(), size());
-    // None: every wait here has its own end. (0 is the library's word for that.)
+    // No timeout (0 means none): all waits here are bounded otherwise.
     context_->setTimeout(std::chrono::milliseconds::zero());
     for (std::size_t r = 0; r < peers_.size(); ++r) {
       if (r == rank_.index()) continue;
       auto& pair = context_->createPair(static_cast<int>(r));
       const std::vector<char> address = pair->address().bytes();
-      if (address.size() > kAddressBytes - 1) return fail(Code::io, "gloo: a long address");
+      if (address.size() > kAddressBytes - 1)
+        return fail(Code::io, "gloo: an address of more than 255 bytes");
       out[r * kAddressBytes] = static_cast<std::byte>(address.size());
       std::transform(address.begin(), address.end(),
                      out.begin() + static_cast<std::ptrdiff_t>(r * kAddressBytes + 1),
@@ -82,7 +83,7 @@ Result<> GlooWire::connect(std::span<const std::vector<std::byte>> addresses,
     if (r == rank_.index()) continue;
     const std::vector<std::byte>& all = addresses[r];
     if (all.size() != peers_.size() * kAddressBytes)
-      return fail(Code::corrupt, fmt::format("gloo: rank {} told no addresses", r));
+      return fail(Code::corrupt, fmt::format("gloo: rank {} sent no addresses", r));
     const std::byte* mine = all.data() + rank_.index() * kAddressBytes;
     std::vector<char> address(static_cast<std::size_t>(mine[0]));
     for (std::size_t i = 0; i < address.size(); ++i) address[i] = static_cast<char>(mine[1 + i]);
@@ -103,7 +104,7 @@ Result<> GlooWire::await_all(const ControlPlane& control, Deadline deadline) {
       missing += fmt::format("{}{}", missing.empty() ? "" : ", ", r);
     }
     if (missing.empty()) return {};
-    // Who is connected may abort at once: that is for the group to report, which is made.
+    // A connected rank may abort at once; then the group, which is complete, reports the abort.
     const Result<> status = control.status();
     if (!status && !aborted) aborted = Deadline::after(kAfterAbort);
     if (aborted && aborted->expired()) return status;
@@ -122,7 +123,7 @@ Result<> GlooWire::send_frame(Rank to, std::span<const std::byte> frame) {
 
 bool GlooWire::drained() const {
   return std::ranges::all_of(
-      peers_, [](const Peer& p) { return !p.link || p.link->nothing_kept() || p.link->ended(); });
+      peers_, [](const Peer& p) { return !p.link || p.link->all_sent() || p.link->ended(); });
 }
 
 Result<> GlooWire::send_bulk(Rank to, std::uint64_t tag, std::span<const std::byte> bytes,
@@ -131,21 +132,21 @@ Result<> GlooWire::send_bulk(Rank to, std::uint64_t tag, std::span<const std::by
   Peer& peer = peers_[to.index()];
   if (const auto why = peer.link->ended()) return within(fail(Code::aborted, *why), to);
   Bulk& bulk = peer.out[tag] = {.bytes = bytes, .id = id, .buffer = nullptr};
-  const auto room = peer.recv_slots.find(tag);
-  if (room == peer.recv_slots.end()) return {};
-  const Result<> filled = start_send(to, tag, bulk, room->second);
-  peer.recv_slots.erase(room);
-  if (!filled) peer.out.erase(tag);
-  return filled;
+  const auto slot = peer.recv_slots.find(tag);
+  if (slot == peer.recv_slots.end()) return {};
+  const Result<> started = start_send(to, tag, bulk, slot->second);
+  peer.recv_slots.erase(slot);
+  if (!started) peer.out.erase(tag);
+  return started;
 }
 
-Result<> GlooWire::start_send(Rank to, std::uint64_t tag, Bulk& bulk, RecvSlot room) {
+Result<> GlooWire::start_send(Rank to, std::uint64_t tag, Bulk& bulk, RecvSlot slot) {
   Link& link = *peers_[to.index()].link;
-  if (room.size != bulk.bytes.size()) {
-    return fail(Code::corrupt, fmt::format("gloo: rank {} has room for {} of {} bytes", to.value(),
-                                           room.size, bulk.bytes.size()));
+  if (slot.size != bulk.bytes.size()) {
+    return fail(Code::corrupt, fmt::format("gloo: rank {} is ready for {} of {} bytes", to.value(),
+                                           slot.size, bulk.bytes.size()));
   }
-  auto buffer = link.send_bulk(room.slot, bulk.bytes);
+  auto buffer = link.send_bulk(slot.slot, bulk.bytes);
   if (!buffer) return within(tl::unexpected(buffer.error()), to);
   bulk.buffer = std::move(*buffer);
   return within(link.send({.kind = Kind::sent, .tag = tag}, {}), to);
@@ -156,8 +157,8 @@ Result<> GlooWire::recv_bulk(Rank from, std::uint64_t tag, std::span<std::byte> 
   if (closed_) return fail(Code::aborted, "the wire is closed");
   Peer& peer = peers_[from.index()];
   if (const auto why = peer.link->ended()) return within(fail(Code::aborted, *why), from);
-  // Even ones of one side, odd ones of the other: destroying a buffer that sends to a slot makes
-  // the library forget the one that receives in this slot.
+  // One side uses even slots, the other odd ones: destroying a buffer that sends to a slot makes
+  // the library forget the buffer that receives in this slot.
   const std::int32_t slot = 2 * next_slot_ + (rank_ < from ? 1 : 0);
   next_slot_ = next_slot_ == kMaxSlot ? 1 : next_slot_ + 1;
   Bulk& bulk = peer.in[tag] = {.bytes = bytes, .id = id, .buffer = nullptr};
@@ -189,7 +190,7 @@ Result<> GlooWire::take_one(Rank from, Peer& peer, const Link::Packet& packet,
       const auto bulk = bulks.find(head.tag);
       if (bulk == bulks.end() || !bulk->second.buffer)
         return fail(Code::corrupt,
-                    fmt::format("gloo: rank {} names a bulk of nobody", from.value()));
+                    fmt::format("gloo: rank {} names an unknown bulk", from.value()));
       const messages::BulkId id = bulk->second.id;
       bulks.erase(bulk);
       if (head.kind == Kind::sent)
@@ -213,12 +214,12 @@ bool GlooWire::take(Rank from, Peer& peer, messages::WireSink* sink) {
       broken_ = taken.error();
     peer.link->pop();
   }
-  // Who leaves waits for a word that all has come.
+  // A rank that leaves waits for this acknowledgement.
   peer.link->push(peer.bye && !had_bye);
   return moved;
 }
 
-/// The connection is over and all that came is taken: so are its bulks.
+/// Fails the bulks of a connection that has ended, once all its packets are consumed.
 void GlooWire::retire(Rank rank, Peer& peer, messages::WireSink& sink) {
   peer.retired = true;
   peer.link->close();
@@ -261,9 +262,9 @@ void GlooWire::close() {
   for (Peer& peer : peers_)
     if (live(peer) && peer.link->connected()) (void)peer.link->send({.kind = Kind::bye}, {});
   const auto waited_for = [&](const Peer& p) {
-    return live(p) && p.link->connected() && !p.bye && !p.link->all_taken();
+    return live(p) && p.link->connected() && !p.bye && !p.link->all_consumed();
   };
-  const Deadline parting = Deadline::after(kParting);
+  const Deadline parting = Deadline::after(kCloseTimeout);
   while (std::ranges::any_of(peers_, waited_for) && !parting.expired()) {
     for (int r = 0; r < size(); ++r)
       if (Peer& peer = peers_[Rank{r}.index()]; live(peer)) (void)take(Rank{r}, peer, nullptr);
@@ -272,7 +273,7 @@ void GlooWire::close() {
   closed_ = true;
   for (Peer& peer : peers_)
     if (peer.link) peer.link->close();
-  // Buffers, then the links' own, then the pairs, then the thread that served them.
+  // In order: buffers, those of the links, the pairs, the thread that serves them.
   for (Peer& peer : peers_) peer = Peer{};
   context_.reset();
   device_.reset();

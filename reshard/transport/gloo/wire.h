@@ -20,12 +20,11 @@
 
 namespace reshard::gloo {
 
-/// A wire over Gloo's TCP transport: a connection with each peer, and a thread for each.
+/// A wire over Gloo's TCP transport, with one connection and one thread per peer.
 class GlooWire final : public messages::Wire {
  public:
-  /// Collective. Errors: `invalid_argument` for an interface that is not there; `deadline` names
-  /// who did not connect; what the library says, of this rank or of another; those of
-  /// ControlPlane::all_gather().
+  /// Collective. Errors: `invalid_argument` for an unknown interface; `deadline` names the ranks
+  /// that did not connect; errors of the library on any rank; those of ControlPlane::all_gather().
   static Result<std::unique_ptr<messages::Wire>> make(ControlPlane& control,
                                                       const TransportOptions& options);
   ~GlooWire() override { close(); }
@@ -52,28 +51,28 @@ class GlooWire final : public messages::Wire {
   struct Bulk {
     std::span<const std::byte> bytes;
     messages::BulkId id{};
-    Buffer buffer;  ///< null while the peer has no room yet.
+    Buffer buffer;  ///< null until the transfer starts.
   };
   struct RecvSlot {
     std::int32_t slot = 0;
     std::uint64_t size = 0;
   };
   struct Peer {
-    std::unique_ptr<Link> link;  ///< null: this rank itself.
+    std::unique_ptr<Link> link;  ///< null for this rank itself.
     std::map<std::uint64_t, Bulk> out, in;
-    std::map<std::uint64_t, RecvSlot> recv_slots;  ///< that came before their bulks.
+    std::map<std::uint64_t, RecvSlot> recv_slots;  ///< received before send_bulk().
     bool bye = false, retired = false;
   };
 
   GlooWire(Rank rank, int size) : rank_(rank), peers_(static_cast<std::size_t>(size)) {}
-  /// Listens for each peer. Errors: what the library says.
+  /// Listens for each peer and returns the addresses. Errors: those of the library.
   Result<std::vector<std::byte>> listen();
   Result<> connect(std::span<const std::vector<std::byte>> addresses, const ControlPlane& control,
                    Deadline deadline);
   Result<> await_all(const ControlPlane& control, Deadline deadline);
   bool take(Rank from, Peer& peer, messages::WireSink* sink);
   Result<> take_one(Rank from, Peer& peer, const Link::Packet& packet, messages::WireSink* sink);
-  Result<> start_send(Rank to, std::uint64_t tag, Bulk& bulk, RecvSlot room);
+  Result<> start_send(Rank to, std::uint64_t tag, Bulk& bulk, RecvSlot slot);
   void retire(Rank rank, Peer& peer, messages::WireSink& sink);
 
   const Rank rank_;
@@ -82,7 +81,7 @@ class GlooWire final : public messages::Wire {
   std::shared_ptr<::gloo::transport::Context> context_;
   std::vector<Peer> peers_;
   std::int32_t next_slot_ = 1;
-  std::uint64_t seen_ = 0;  ///< of bell_.times.
+  std::uint64_t seen_ = 0;  ///< the last seen notifier_.count.
   std::optional<Error> broken_;
   bool closed_ = false;
 };

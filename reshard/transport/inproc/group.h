@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "reshard/base/keeps_memory.h"
+#include "reshard/base/pooled.h"
 #include "reshard/transport/inproc/collective_state.h"
 #include "reshard/transport/inproc/event_count.h"
 #include "reshard/transport/inproc/mailbox.h"
@@ -92,7 +92,7 @@ class MemberStep {
 };
 
 /// The event of one exchange. Borrows a step from its member.
-class LentStep final : public Event, public KeepsMemory<LentStep> {
+class LentStep final : public Event, public Pooled<LentStep> {
  public:
   LentStep(std::shared_ptr<Member> member, std::span<const Send> sends,
            std::span<const Recv> recvs);

@@ -5,7 +5,7 @@
 
 #include <utility>
 
-#include "reshard/base/keeps_memory.h"
+#include "reshard/base/pooled.h"
 #include "reshard/transport/checks.h"
 #include "reshard/transport/messages/core.h"
 
@@ -17,7 +17,7 @@ tl::unexpected<Error> unsupported(const Wire& wire, std::string_view what) {
 }
 
 /// The event of one exchange.
-class StepEvent final : public Event, public KeepsMemory<StepEvent> {
+class StepEvent final : public Event, public Pooled<StepEvent> {
  public:
   StepEvent(std::shared_ptr<Core> core, std::span<const Send> sends, std::span<const Recv> recvs)
       : core_(std::move(core)), owned_(core_->new_step()), step_(*owned_) {

@@ -18,12 +18,12 @@
 namespace reshard::mpi {
 namespace {
 
-/// What each rank tells the others before they make a group.
+/// What each rank publishes before a group is made.
 struct Card {
   std::array<char, 32> library{};
   std::int32_t world_rank = -1;
   std::int32_t world_size = 0;
-  std::uint64_t last_group = 0;  ///< the largest number of a group that this process has been in.
+  std::uint64_t last_group = 0;  ///< the largest number of any group of this process.
   std::array<char, 256> error{};
 };
 
@@ -46,15 +46,16 @@ std::string_view text_of(const std::array<char, N>& from) {
   return {from.data(), strnlen(from.data(), N)};
 }
 
-/// MPI, unless this process has no launcher and would start a world of its own.
+/// Starts MPI, unless this process has no launcher and would become a world of its own.
 Result<> start_in_world(int group_size) {
   int started = 0;
   MPI_Initialized(&started);
   const std::optional<Launched> launch = RESHARD_TRY(launched());
   if (started == 0 && group_size > 1 && (!launch || launch->launcher == "torchrun")) {
-    return fail(Code::unsupported,
-                "transport mpi: no mpirun or srun started this process; start it with one, or take "
-                "another transport");
+    return fail(
+        Code::unsupported,
+        "transport mpi: this process was not started by mpirun or srun; use one of them, or "
+        "another transport");
   }
   return initialize();
 }
@@ -83,16 +84,16 @@ Result<std::vector<Card>> exchange_cards(ControlPlane& control, Deadline deadlin
   for (std::size_t r = 0; r < all.size(); ++r) {
     if (all[r].size() != sizeof(Card)) {
       return fail(Code::corrupt,
-                  fmt::format("transport mpi: rank {} introduces itself with {} bytes "
-                              "instead of {}",
-                              r, all[r].size(), sizeof(Card)));
+                  fmt::format("transport mpi: rank {} published {} bytes, {} expected", r,
+                              all[r].size(), sizeof(Card)));
     }
     std::memcpy(&cards[r], all[r].data(), sizeof(Card));
   }
   return cards;
 }
 
-/// The members' ranks in MPI_COMM_WORLD. Every rank sees the same cards, and so the same error.
+/// The ranks of the members in MPI_COMM_WORLD. All ranks have the same cards, and so the same
+/// error.
 Result<std::vector<int>> check_cards(const std::vector<Card>& cards) {
   std::vector<int> members;
   for (std::size_t r = 0; r < cards.size(); ++r) {
@@ -122,7 +123,7 @@ Result<std::vector<int>> check_cards(const std::vector<Card>& cards) {
 }
 
 Result<Channels> new_channels(const std::vector<int>& members) {
-  constexpr int kTag = 1964;  // any that the program itself is unlikely to use at this moment.
+  constexpr int kTag = 1964;  // Unlikely to be used by the program at this moment.
   MPI_Group world = MPI_GROUP_NULL, group = MPI_GROUP_NULL;
   RESHARD_TRY(to_result(MPI_Comm_group(MPI_COMM_WORLD, &world), "MPI_Comm_group"));
   Result<> made =
@@ -144,7 +145,7 @@ Result<Channels> new_channels(const std::vector<int>& members) {
   return channels;
 }
 
-/// The unused channels of these processes, taken out of the store.
+/// Takes unused channels of these processes out of the store.
 std::optional<Channels> unused_channels(const std::vector<int>& members) {
   const std::scoped_lock lock(store().mutex);
   const auto found = store().unused.find(members);
@@ -154,7 +155,7 @@ std::optional<Channels> unused_channels(const std::vector<int>& members) {
   return channels;
 }
 
-/// True when every rank has these channels to give.
+/// True if every rank has these channels.
 Result<bool> all_have(ControlPlane& control, const std::optional<Channels>& channels,
                       Deadline deadline) {
   const std::uint64_t mine = channels ? channels->made : 0;
@@ -209,7 +210,7 @@ void discard_late_frames() {
       frame.resize(static_cast<std::size_t>(std::max(bytes, 1)));
       if (MPI_Imrecv(frame.data(), bytes, MPI_BYTE, &message, &request) != MPI_SUCCESS) return;
       while (done == 0 && !deadline.expired()) MPI_Test(&request, &done, MPI_STATUS_IGNORE);
-      // MPI may write into it until the process ends.
+      // MPI may write into the buffer until the process ends.
       if (done == 0) {
         (void)new std::vector<std::byte>(std::move(frame));
         return;

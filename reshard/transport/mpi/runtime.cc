@@ -26,8 +26,7 @@ struct PendingFrame {
   std::vector<std::byte> frame;
 };
 
-// Everything that outlives a group. Never destroyed: MPI may use the orphans until the process
-// ends.
+// State that outlives groups. Never destroyed: MPI may use pending frames until the process ends.
 struct Runtime {
   std::mutex mutex;
   std::list<PendingFrame> pending;
@@ -39,10 +38,9 @@ Runtime& runtime() {
 
 std::atomic<bool> started_here{false}, ended_badly{false};
 
-/// Tells the launcher that this process is done with MPI, in the words of PMI 1, on the descriptor
-/// that only MPICH's library uses; false when there is none. MPI_Finalize() of MPICH 4.0 over TCP
-/// may wait without end, also in programs of three lines, and its mpirun kills everybody when a
-/// process ends that has said nothing.
+/// Sends the "finalize" command of PMI 1 to the launcher, on the descriptor that only MPICH uses;
+/// false if there is none. MPI_Finalize() of MPICH 4.0 over TCP may hang, even in trivial programs,
+/// and its mpirun kills all processes if one exits without this command.
 bool finalize_pmi() {
   constexpr std::string_view kWords = "cmd=finalize\n";
   const char* descriptor = std::getenv("PMI_FD");
@@ -60,7 +58,7 @@ void at_exit() {
   if (!started_here || ended_badly || MPI_Finalized(&ended) != MPI_SUCCESS || ended != 0) return;
   discard_late_frames();
   if (library_version().starts_with("MPICH") && finalize_pmi()) return;
-  // Open MPI waits there for processes that still work, however long, and may.
+  // With Open MPI this waits for processes that are still working, which is intended.
   MPI_Finalize();
 }
 
@@ -73,8 +71,8 @@ Result<> check_thread(int level) {
               "MPI_THREAD_SERIALIZED or MPI_THREAD_MULTIPLE");
 }
 
-/// The first word run of MPI_Get_library_version(), whose layout each library chose for itself:
-/// "Open MPI v4.1.4, package: ..." and "MPICH Version:\t4.0.2\n...".
+/// The name and version in the text of MPI_Get_library_version(), whose format depends on the
+/// library: "Open MPI v4.1.4, package: ..." and "MPICH Version:\t4.0.2\n...".
 std::string short_version(std::string_view text) {
   const auto after = [&](std::string_view mark) -> std::string_view {
     const std::size_t at = text.find(mark);

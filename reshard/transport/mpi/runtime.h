@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// This process's MPI library: started once, shared by all groups, ended with the process. Compiled
-// once for each MPI library.
+// The MPI library of this process: started once, shared by all groups, finalized when the process
+// exits. Compiled once for each MPI library.
 #pragma once
 
 #include <mpi.h>
@@ -15,27 +15,26 @@
 
 namespace reshard::mpi {
 
-/// "Open MPI 4.1.4", "MPICH 4.0.2". Callable before MPI_Init, which it does not call.
+/// "Open MPI 4.1.4", "MPICH 4.0.2". Works before MPI_Init, which it does not call.
 std::string library_version();
 
-/// Starts MPI unless the program has, and then ends it when the process exits, unless the last
-/// group ended badly. Errors: `unsupported` when MPI was ended already, or the
-/// program started it with a thread level that forbids this thread to call it.
+/// Starts MPI unless the program has. If so, finalizes it when the process exits, unless the last
+/// group failed. Errors: `unsupported` if MPI was finalized, or the program started it with a
+/// thread level that does not permit calls from this thread.
 Result<> initialize();
 
-/// How a group ended here. After one that ended badly the process leaves without MPI_Finalize(),
-/// which waits for every process of the launcher, also for the dead; unless a later group of all of
-/// them ended well.
+/// Records how a group ended. After a failure the process exits without MPI_Finalize(), which would
+/// wait for all processes of the launcher, even dead ones, unless a later group of all processes
+/// ended well.
 void group_ended(bool well, bool whole_world);
 
-/// Success, or `aborted` with MPI's own words: "mpi: MPI_Isend to rank 3: ...".
+/// Success, or `aborted` with the message of MPI: "mpi: MPI_Isend to rank 3: ...".
 Result<> to_result(int code, std::string_view what);
 
 /// As TransportModule::broadcast: collective among all processes of MPI_COMM_WORLD. At most 64 KiB.
 Result<std::vector<std::byte>> broadcast(std::span<const std::byte> mine);
 
-/// A frame that the library has not let go of when its group ends: kept until MPI has sent it, or
-/// for ever.
+/// Keeps the memory of a frame that is still being sent when its group ends, until MPI has sent it.
 void keep_until_sent(MPI_Request request, std::vector<std::byte> frame);
 
 }  // namespace reshard::mpi

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Frames are MPI messages of one tag, found with MPI_Improbe because a receiver does not know their
-// number. Bulks are synchronous sends in pieces: what a peer never received stays visibly
-// unfinished, so that close() knows whether the channels are clean. Pieces of one bulk share a tag:
-// MPI keeps the order of messages of one tag, and few at a time bound what is under way when a
+// Frames are MPI messages with one tag, received with MPI_Improbe because their number is unknown.
+// Bulks are synchronous sends in pieces: a piece that no peer received stays incomplete, so close()
+// knows whether the channels are clean. The pieces of a bulk share a tag, because MPI keeps the
+// order of messages with one tag; few are in flight at a time, which bounds what may be left when a
 // group ends.
 #include "reshard/transport/mpi/wire.h"
 
@@ -30,15 +30,15 @@ constexpr int kFrameTag = 0;
 constexpr int kFramesAPoll = 64;
 constexpr std::size_t kHeader = 3 * sizeof(std::uint64_t);
 constexpr std::size_t kSpareFrames = 64;
-constexpr std::chrono::milliseconds kCloseTime{1000};
+constexpr std::chrono::milliseconds kCloseTimeout{1000};
 
-/// What a frame begins with.
+/// The header of a frame.
 struct Header {
-  std::uint64_t group = 0;  ///< the group it belongs to, as frames of an earlier one may be left.
-  /// Bulks from this frame's receiver that had ended at its sender by then. MPI may tell the end of
-  /// a bulk to its sender after a frame that was sent later; the frame then waits for it.
+  std::uint64_t group = 0;  ///< the number of its group; identifies stale frames.
+  /// The number of bulks that the sender of this frame had received from its receiver. MPI may
+  /// report the end of such a bulk after this frame, which is then held back until that.
   std::uint64_t bulks_here = 0;
-  std::uint64_t bye = 0;  ///< not 0: the wire's own "I take no more bulks from you".
+  std::uint64_t bye = 0;  ///< not 0: the sender receives no more bulks.
 };
 
 struct OutFrame {
@@ -46,18 +46,18 @@ struct OutFrame {
   std::vector<std::byte> bytes;
 };
 
-/// A frame that has been matched and is on its way here.
+/// A frame that is being received.
 struct InFrame {
   MPI_Request request;
   std::vector<std::byte> bytes;
 };
 
-/// What this rank knows of a peer.
+/// The state of a peer.
 struct Peer {
   std::deque<InFrame> incoming;  ///< delivered in order.
-  std::uint64_t sent = 0;        ///< bulks to it that have begun, and
-  std::uint64_t sent_ended = 0;  ///< that have ended here.
-  std::uint64_t received = 0;    ///< bulks from it that are whole here.
+  std::uint64_t sent = 0;        ///< bulks to it that were started.
+  std::uint64_t sent_ended = 0;  ///< of these, the ones that have ended.
+  std::uint64_t received = 0;    ///< bulks from it that are complete.
   bool bye = false;
 };
 
@@ -67,7 +67,7 @@ struct Bulk {
   int peer;
   int tag;
   std::byte* next;   ///< where the next piece begins.
-  std::size_t left;  ///< bytes in pieces that are not started.
+  std::size_t left;  ///< bytes that are in no piece yet.
   int in_flight = 0;
   Result<> outcome;
 };
@@ -96,7 +96,7 @@ class MpiWire final : public messages::Wire {
   Result<> send_frame(Rank to, std::span<const std::byte> frame) override;
   Result<> send_bulk(Rank to, std::uint64_t tag, std::span<const std::byte> bytes,
                      messages::BulkId id) override {
-    // MPI takes what it only reads as memory that it may write.
+    // One function serves both directions; a send only reads.
     return start(true, to, tag, const_cast<std::byte*>(bytes.data()), bytes.size(), id);
   }
   Result<> recv_bulk(Rank from, std::uint64_t tag, std::span<std::byte> bytes,
@@ -133,9 +133,9 @@ class MpiWire final : public messages::Wire {
   std::deque<OutFrame> outgoing_;
   std::vector<Peer> peers_;  ///< by rank.
   std::size_t num_incoming_ = 0;
-  std::vector<std::vector<std::byte>> spare_;  ///< memory of frames that are out.
-  std::vector<std::byte> room_;                ///< for a frame that is here at once.
-  // Requests apart from what they are for: MPI wants them in one array.
+  std::vector<std::vector<std::byte>> spare_;  ///< memory of frames that were sent.
+  std::vector<std::byte> room_;                ///< memory for the next received frame.
+  // Requests are kept apart from their bulks, because MPI needs them in one array.
   std::vector<MPI_Request> requests_;
   std::vector<std::size_t> bulk_of_;
   std::vector<int> done_;
@@ -146,7 +146,7 @@ class MpiWire final : public messages::Wire {
 };
 
 Result<> MpiWire::send_frame(Rank to, std::span<const std::byte> frame) {
-  if (closed_) return fail(Code::aborted, "mpi: used after close");
+  if (closed_) return fail(Code::aborted, "mpi: used after close()");
   return post_frame(to.value(), false, frame);
 }
 
@@ -170,7 +170,7 @@ Result<> MpiWire::post_frame(int to, bool bye, std::span<const std::byte> frame)
 
 Result<> MpiWire::start(bool sending, Rank peer, std::uint64_t tag, std::byte* bytes,
                         std::size_t size, messages::BulkId id) {
-  if (closed_) return fail(Code::aborted, "mpi: used after close");
+  if (closed_) return fail(Code::aborted, "mpi: used after close()");
   const int mpi_tag = 1 + static_cast<int>(tag % static_cast<std::uint64_t>(tags_));
   std::size_t at = bulks_.size();
   if (free_.empty()) {
@@ -182,7 +182,7 @@ Result<> MpiWire::start(bool sending, Rank peer, std::uint64_t tag, std::byte* b
   bulks_[at] = {id, sending, peer.value(), mpi_tag, bytes, size, 0, {}};
   Result<> started = start_pieces(at);
   if (sending) ++this->peer(peer.value()).sent;
-  // With pieces under way its end is told by poll(), like that of any other.
+  // With pieces in flight, poll() reports its end, like that of any other bulk.
   if (!started && bulks_[at].in_flight == 0) {
     free_.push_back(at);
     return started;
@@ -215,7 +215,7 @@ Result<> MpiWire::start_pieces(std::size_t at) {
 }
 
 Result<bool> MpiWire::poll(messages::WireSink& sink) {
-  if (closed_) return fail(Code::aborted, "mpi: used after close");
+  if (closed_) return fail(Code::aborted, "mpi: used after close()");
   bool moved = RESHARD_TRY(take_frames(sink));
   if (RESHARD_TRY(take_pieces(&sink))) moved = true;
   RESHARD_TRY(release_sent_frames());
@@ -272,7 +272,7 @@ Result<bool> MpiWire::deliver(messages::WireSink& sink, int from) {
     if (done == 0) break;
     Header header;
     std::memcpy(&header, queue.front().bytes.data(), kHeader);
-    // What a rank of an earlier group in these channels still sent to one that had left.
+    // A stale frame: a rank of an earlier group in these channels sent it to one that had left.
     const bool ours = header.group == channels_.group;
     if (ours && header.bulks_here > peer(from).sent) {
       return fail(Code::corrupt, fmt::format("mpi: rank {} has {} bulks of the {} that were sent",
@@ -327,7 +327,7 @@ Result<bool> MpiWire::take_pieces(messages::WireSink* sink) {
     if (!closed_) (void)start_pieces(at);
     if (bulk.in_flight == 0 && (bulk.left == 0 || !bulk.outcome || closed_)) over_.push_back(at);
   }
-  // start_pieces() appended; what is finished is MPI_REQUEST_NULL now.
+  // start_pieces() may have appended requests; finished ones are MPI_REQUEST_NULL now.
   std::size_t kept = 0;
   for (std::size_t i = 0; i < requests_.size(); ++i) {
     if (requests_[i] == MPI_REQUEST_NULL) continue;
@@ -350,8 +350,8 @@ Result<bool> MpiWire::take_pieces(messages::WireSink* sink) {
 }
 
 void MpiWire::idle(Deadline until) {
-  // MPI has no wait with a deadline. A few turns for others, then short sleeps: a bulk needs this
-  // process to move on, an idle group does not.
+  // MPI has no wait with a timeout: yield a few times, then sleep briefly. Sleeps are shorter with
+  // bulks in flight, which need this process to make progress.
   constexpr int kYields = 20;
   if (++idle_rounds_ <= kYields) {
     sched_yield();
@@ -367,17 +367,17 @@ void MpiWire::idle(Deadline until) {
 }
 
 void MpiWire::cancel_receives() {
-  std::vector<bool> notify(static_cast<std::size_t>(size_), false);
+  std::vector<bool> cancelled(static_cast<std::size_t>(size_), false);
   for (std::size_t i = 0; i < requests_.size(); ++i) {
     const Bulk& bulk = bulks_[bulk_of_[i]];
     clean_ = false;
     if (bulk.sending) continue;
     MPI_Cancel(&requests_[i]);
-    notify[static_cast<std::size_t>(bulk.peer)] = true;
+    cancelled[static_cast<std::size_t>(bulk.peer)] = true;
   }
-  // Those that are matched already come to their end first: wait for them before telling the peer
-  // that its memory is not read any more.
-  const Deadline deadline = Deadline::after(kCloseTime);
+  // Receives that are matched already must complete: wait for them before telling the peer that its
+  // memory is not read any more.
+  const Deadline deadline = Deadline::after(kCloseTimeout);
   const auto receiving = [&] {
     return std::ranges::any_of(bulk_of_, [&](std::size_t at) { return !bulks_[at].sending; });
   };
@@ -387,7 +387,7 @@ void MpiWire::cancel_receives() {
     if (!*moved) idle(deadline);
   }
   for (int r = 0; r < size_; ++r)
-    if (notify[static_cast<std::size_t>(r)]) (void)post_frame(r, true, {});
+    if (cancelled[static_cast<std::size_t>(r)]) (void)post_frame(r, true, {});
 }
 
 bool MpiWire::all_settled() const {
@@ -396,16 +396,16 @@ bool MpiWire::all_settled() const {
          });
 }
 
-/// Moves things until all sends are done or given up by their receivers.
+/// Makes progress until all sends have completed or their receivers have cancelled them.
 bool MpiWire::drain(Deadline deadline) {
-  struct Deaf final : messages::WireSink {
+  struct NullSink final : messages::WireSink {
     void on_frame(Rank, std::span<const std::byte>) override {}
     void on_bulk(messages::BulkId, Result<>) override {}
     void on_gone(Rank, Error) override {}
-  } deaf;
+  } null_sink;
   idle_rounds_ = 0;
   while (!all_settled()) {
-    const Result<bool> frames = take_frames(deaf);
+    const Result<bool> frames = take_frames(null_sink);
     const Result<bool> pieces = take_pieces(nullptr);
     if (!frames || !pieces || !release_sent_frames()) return false;
     if (deadline.expired()) return false;
@@ -418,9 +418,9 @@ void MpiWire::close() {
   if (closed_) return;
   closed_ = true;
   cancel_receives();
-  if (!drain(Deadline::after(kCloseTime))) clean_ = false;
-  // Frames to a rank that is gone stay with the library, which has our copy; bulks that nobody
-  // receives stay behind in channels that no group uses again.
+  if (!drain(Deadline::after(kCloseTimeout))) clean_ = false;
+  // The library keeps frames to a rank that is gone, from a copy that is never freed. Bulks that
+  // nobody receives stay behind in channels that are not reused.
   for (OutFrame& frame : outgoing_) keep_until_sent(frame.request, std::move(frame.bytes));
   outgoing_.clear();
   if (!requests_.empty() || num_incoming_ > 0) clean_ = false;

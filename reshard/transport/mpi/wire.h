@@ -9,11 +9,11 @@
 
 namespace reshard::mpi {
 
-/// Collective among the ranks of `control`, each of which is a process that one mpirun or srun
-/// started, in any order and not necessarily all of them. Starts MPI where the program has not; the
-/// processes of the launcher that are not in the group must start it too, or MPI waits for them.
-/// Errors: `unsupported`: not started by a launcher, processes of several launchers or libraries,
-/// two ranks in one process; `aborted` with MPI's words. `control` must outlive the wire.
+/// Collective among the ranks of `control`, which are distinct processes of one mpirun or srun, in
+/// any order and not necessarily all of them. Starts MPI unless the program has; processes of the
+/// launcher outside the group must start it, too, or MPI waits for them. Errors: `unsupported`
+/// without a launcher, with several launchers or libraries, or with two ranks in one process;
+/// `aborted` with the message of MPI. `control` must outlive the wire.
 Result<std::unique_ptr<messages::Wire>> make_wire(ControlPlane& control,
                                                   const TransportOptions& options);
 

@@ -16,27 +16,27 @@ namespace {
 constexpr std::chrono::milliseconds kNap{1};
 constexpr std::chrono::seconds kEndTime{1};
 
-/// What each rank tells the others before NCCL is asked: its device's name on its bus, and rank 0's
-/// invitation. A rank that has no device says why, so that nobody waits for it.
+/// What each rank publishes before NCCL is used: the PCI bus id of its device, and the unique id of
+/// rank 0. A rank without a device publishes the reason, so that nobody waits for it.
 struct Card {
   char error[256] = {};
   char host[256] = {};
   char device[64] = {};
-  ncclUniqueId invitation = {};
+  ncclUniqueId unique_id = {};
 };
 
-Result<> fill(Card& card, bool invites) {
+Result<> fill(Card& card, bool is_root) {
   int device = 0;
   RESHARD_TRY(to_result(cudaGetDevice(&device), "no GPU"));
   RESHARD_TRY(to_result(cudaDeviceGetPCIBusId(card.device, sizeof card.device, device),
                         "cudaDeviceGetPCIBusId"));
   gethostname(card.host, sizeof card.host - 1);
-  if (invites) RESHARD_TRY(to_result(ncclGetUniqueId(&card.invitation), "ncclGetUniqueId"));
+  if (is_root) RESHARD_TRY(to_result(ncclGetUniqueId(&card.unique_id), "ncclGetUniqueId"));
   return {};
 }
 
-/// Rank 0's invitation. Every rank sees the same cards, and so the same error.
-Result<ncclUniqueId> invitation(ControlPlane& control, Deadline deadline) {
+/// The unique id of rank 0. All ranks have the same cards, and so the same error.
+Result<ncclUniqueId> unique_id(ControlPlane& control, Deadline deadline) {
   Card mine;
   const Result<> filled = fill(mine, control.rank() == Rank{0});
   if (!filled) filled.error().message.copy(mine.error, sizeof mine.error - 1);
@@ -45,9 +45,8 @@ Result<ncclUniqueId> invitation(ControlPlane& control, Deadline deadline) {
   for (std::size_t r = 0; r < all.size(); ++r) {
     if (all[r].size() != sizeof(Card))
       return fail(Code::corrupt,
-                  fmt::format("transport nccl: rank {} introduces itself with {} bytes "
-                              "instead of {}",
-                              r, all[r].size(), sizeof(Card)));
+                  fmt::format("transport nccl: rank {} published {} bytes, {} expected", r,
+                              all[r].size(), sizeof(Card)));
     std::memcpy(&cards[r], all[r].data(), sizeof(Card));
     Card& card = cards[r];
     card.error[sizeof card.error - 1] = card.host[sizeof card.host - 1] = '\0';
@@ -62,7 +61,7 @@ Result<ncclUniqueId> invitation(ControlPlane& control, Deadline deadline) {
                                 "rank needs one of its own",
                                 other, r, card.device, card.host));
   }
-  return cards[0].invitation;
+  return cards[0].unique_id;
 }
 
 }  // namespace
@@ -78,7 +77,7 @@ Result<> to_result(cudaError_t code, std::string_view what) {
 }
 
 Result<std::unique_ptr<Link>> Link::make(ControlPlane& control, Deadline deadline) {
-  const ncclUniqueId id = RESHARD_TRY(invitation(control, deadline));
+  const ncclUniqueId id = RESHARD_TRY(unique_id(control, deadline));
   std::unique_ptr<Link> link(new Link);
   RESHARD_TRY(to_result(cudaStreamCreateWithFlags(&link->stream_, cudaStreamNonBlocking),
                         "cudaStreamCreateWithFlags"));
@@ -90,7 +89,8 @@ Result<std::unique_ptr<Link>> Link::make(ControlPlane& control, Deadline deadlin
   while (!RESHARD_TRY(link->ready())) {
     RESHARD_TRY(control.status());
     if (deadline.expired())
-      return fail(Code::deadline, "transport nccl: not all ranks have joined NCCL's communicator");
+      return fail(Code::deadline,
+                  "transport nccl: not all ranks joined the communicator before the deadline");
     std::this_thread::sleep_for(kNap);
   }
   return link;
@@ -125,7 +125,7 @@ void Link::end(bool cleanly) {
     ncclCommAbort(comm_);
   }
   comm_ = nullptr;
-  // What NCCL had put on the stream ends with the communicator; then the memory is nobody else's.
+  // Operations on the stream end with the communicator; afterwards NCCL uses no memory.
   cudaStreamSynchronize(stream_);
 }
 

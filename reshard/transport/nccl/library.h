@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// NCCL's and CUDA's results as ours, and one rank's communicator with its stream.
+// Results of NCCL and CUDA calls as Result, and the communicator and stream of a rank.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -14,17 +14,17 @@
 
 namespace reshard::nccl {
 
-/// Success, or `aborted` with the library's words.
+/// Success, or `aborted` with the message of the library.
 Result<> to_result(ncclResult_t code, std::string_view what);
 Result<> to_result(cudaError_t code, std::string_view what);
 
-/// A communicator that never blocks, and the stream on which its messages run. Used by one thread
-/// at a time, with the device of its making current.
+/// A non-blocking communicator and the stream of its messages. Used by one thread at a time, with
+/// the device current that was current in make().
 class Link {
  public:
   /// Collective among the ranks of `control`.
   static Result<std::unique_ptr<Link>> make(ControlPlane& control, Deadline deadline);
-  /// As end(false).
+  /// Calls end(false).
   ~Link();
   Link(const Link&) = delete;
   Link& operator=(const Link&) = delete;
@@ -32,11 +32,12 @@ class Link {
   ncclComm_t comm() const { return comm_; }
   cudaStream_t stream() const { return stream_; }
 
-  /// False while NCCL is still at what it was last given. Errors: what it found since.
+  /// False while NCCL is processing the last operation. Errors: asynchronous errors of NCCL.
   Result<bool> ready() const;
 
-  /// Ends the communicator; afterwards NCCL touches no memory. Cleanly, within a bounded time, when
-  /// all messages are done; else by ncclCommAbort(). Calling it again does nothing.
+  /// Ends the communicator within a bounded time; afterwards NCCL touches no memory. If not
+  /// `cleanly` (messages are outstanding), or if finalizing fails, uses ncclCommAbort().
+  /// Idempotent.
   void end(bool cleanly);
 
  private:

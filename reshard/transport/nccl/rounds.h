@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The order in which the ranks of one step give their messages to NCCL, which matches the
-// operations between two ranks by their order alone, and runs the groups of a rank one after the
-// other.
+// The order in which the ranks of an exchange pass their messages to NCCL, which matches operations
+// between two ranks by order only and runs the groups of a rank one after another.
 //
 // In round r rank i sends to rank i + r and receives from rank i - r (mod n), in ascending order of
-// id, `at_once` messages of each direction in a group. Both sides of a message so put it into the
-// group with the same (round, number). No deadlock: of all ranks' next groups take the one with the
-// smallest (round, number); its peers cannot be behind it, and cannot be beyond it without it.
-// Thousands of operations in one group are known to deadlock inside NCCL, hence the bound.
+// id, `at_once` messages per direction in a group. So both sides of a message put it into the group
+// with the same (round, number). This cannot deadlock: of the next groups of all ranks take one
+// with the smallest (round, number); its peers are not behind it, and cannot have passed it without
+// this rank. Groups are bounded because thousands of operations in one are known to deadlock in
+// NCCL.
 #pragma once
 
 #include <algorithm>
@@ -28,12 +28,11 @@ struct Half {
   std::byte* bytes = nullptr;
   std::size_t size = 0;
   int round = 0;
-  std::size_t number = 0;  ///< of its group in the round.
+  std::size_t number = 0;  ///< of its group within the round.
 };
 
-/// The halves of one rank in the order of their groups: those with equal (round, number) are one.
-/// Messages of zero bytes are left out, on both sides. @pre every peer is 0 to size - 1, at_once >
-/// 0.
+/// The halves of one rank, ordered by group; a group has equal (round, number). Messages of zero
+/// bytes are omitted, on both sides. @pre every peer is 0 to size - 1, at_once > 0
 inline std::vector<Half> plan_rounds(Rank rank, int size, std::span<const Send> sends,
                                      std::span<const Recv> recvs, std::size_t at_once) {
   const auto distance = [size](Rank from, Rank to) {
@@ -42,7 +41,7 @@ inline std::vector<Half> plan_rounds(Rank rank, int size, std::span<const Send> 
   std::vector<Half> halves;
   for (const Send& s : sends) {
     if (s.bytes.empty()) continue;
-    // NCCL takes what it only reads as const; one type serves both directions.
+    // One type serves both directions; a send only reads.
     halves.push_back({true, s.to, s.id, const_cast<std::byte*>(s.bytes.data()), s.bytes.size(),
                       distance(rank, s.to)});
   }
@@ -65,7 +64,7 @@ inline std::vector<Half> plan_rounds(Rank rank, int size, std::span<const Send> 
   return halves;
 }
 
-/// The group at the front of `halves`, which is not empty.
+/// The first group of `halves`. @pre !halves.empty()
 inline std::span<const Half> next_group(std::span<const Half> halves) {
   const auto end = std::ranges::find_if(halves, [&](const Half& h) {
     return h.round != halves[0].round || h.number != halves[0].number;

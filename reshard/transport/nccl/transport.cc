@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Steps run one after the other, a step as the groups of nccl_rounds.h. Nothing here blocks: test()
-// gives NCCL the next group once it has taken the last one, and after the last group waits for an
+// Steps run one after another, each as the groups of rounds.h. Nothing here blocks: test() passes
+// the next group to NCCL once it has accepted the last one, and after the last group queries an
 // event on the stream.
 #include "reshard/transport/nccl/transport.h"
 
@@ -18,14 +18,14 @@
 namespace reshard::nccl {
 namespace {
 
-/// Messages of each direction in one group: thousands are known to deadlock.
+/// Messages per direction in one group: thousands are known to deadlock.
 constexpr std::size_t kAtOnce = 128;
 constexpr std::chrono::microseconds kNap{50};
 
 struct Step {
   std::vector<Half> halves;
-  std::size_t given = 0;          ///< of them to NCCL.
-  cudaEvent_t arrived = nullptr;  ///< on the stream after the last group.
+  std::size_t given = 0;          ///< how many were passed to NCCL.
+  cudaEvent_t arrived = nullptr;  ///< recorded on the stream after the last group.
   bool done = false;
   std::optional<Error> error;
 
@@ -37,14 +37,14 @@ struct Step {
   }
 };
 
-/// What the transport and its events share.
+/// The state that the transport and its events share.
 struct Group {
   ControlPlane* control;  ///< null after close().
   std::unique_ptr<Link> link;
   std::deque<std::shared_ptr<Step>> steps;  ///< undone, oldest first.
   std::optional<Error> over;
 
-  /// Ends the group and all its steps; afterwards their memory is the callers'.
+  /// Ends the group and all its steps; afterwards their memory belongs to the callers again.
   void fail_all(const Error& why) {
     if (over) return;
     over = why;
@@ -56,7 +56,7 @@ struct Group {
     steps.clear();
   }
 
-  /// True when the oldest step has moved on.
+  /// True if the oldest step has advanced.
   Result<bool> advance();
   void progress();
   Result<> give(Step& step);
@@ -116,7 +116,8 @@ class NcclEvent final : public Event {
       : group_(std::move(group)), step_(std::move(step)) {}
   ~NcclEvent() override {
     if (!step_->done)
-      group_->fail_all({Code::aborted, "nccl: messages were given up, which ends their group"});
+      group_->fail_all(
+          {Code::aborted, "nccl: an incomplete event was destroyed, which ends the group"});
   }
 
   Result<bool> test() override {
@@ -137,12 +138,12 @@ class NcclEvent final : public Event {
 
  private:
   Error late() const {
-    // Of the group that NCCL has, or will get next: nobody knows which of them is missing.
+    // A message of the current or next group: which one is missing is unknown.
     const Half& h = step_->halves[std::min(step_->given, step_->halves.size() - 1)];
     return {
         Code::deadline,
-        fmt::format("deadline passed with {} of {} messages not given to NCCL yet; one of those "
-                    "under way is message {} {} rank {}",
+        fmt::format("deadline passed with {} of {} messages not passed to NCCL yet; one of those "
+                    "in flight is message {} {} rank {}",
                     step_->halves.size() - step_->given, step_->halves.size(), h.id.value(),
                     h.sending ? "to" : "from", h.peer.value())};
   }
@@ -212,7 +213,7 @@ class NcclTransport final : public Transport {
         to_result(cudaPointerGetAttributes(&where, bytes.data()), "cudaPointerGetAttributes"));
     if (where.type == cudaMemoryTypeDevice || where.type == cudaMemoryTypeManaged) return {};
     return fail(Code::unsupported,
-                fmt::format("{} rank {}: message {} is not in a GPU's memory; NCCL moves no other",
+                fmt::format("{} rank {}: message {} is not in GPU memory, which NCCL requires",
                             what, peer.value(), id.value()));
   }
 

@@ -13,21 +13,21 @@ namespace reshard::nccl {
 /// "NCCL 2.27.3".
 std::string library_version();
 
-/// Empty, or why NCCL cannot be used here: "no GPU: ...".
+/// Why NCCL cannot be used on this machine ("no GPU: ..."), or "".
 std::string unavailable_reason();
 
-/// Collective. Each rank takes the device that is current in its thread, which no other rank of the
-/// group may have; all later calls come from threads with the same current device. Messages lie in
-/// memory of that device, and what was written to it must be finished (synchronised) before
+/// Collective. Each rank uses the current device of its thread, which no other rank of the group
+/// may use; all later calls must come from threads with the same current device. Messages must be
+/// in memory of that device, and all writes to it must be complete (synchronised) before
 /// exchange().
 ///
-/// NCCL matches by order and cannot withdraw, so a group of this transport promises less than
-/// others: all ranks call exchange() in the same order, and one call's sends meet the receives of
-/// the peers' same call; sizes are not compared; an event that is given up ends the group.
-/// docs/transports.md.
+/// NCCL matches messages by order and cannot withdraw them, so this transport guarantees less than
+/// others: all ranks must call exchange() in the same order, and the sends of a call match the
+/// receives of the same call on the peers; sizes are not compared; destroying an incomplete event
+/// ends the group. See docs/transports.md.
 ///
-/// Errors: `unsupported` when a rank has no GPU or two have the same; `deadline`; `aborted` with
-/// NCCL's words.
+/// Errors: `unsupported` if a rank has no GPU or two ranks have the same one; `deadline`; `aborted`
+/// with the message of NCCL.
 Result<std::unique_ptr<Transport>> make_transport(ControlPlane& control,
                                                   const TransportOptions& options);
 

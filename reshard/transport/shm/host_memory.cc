@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Messages go by the inner transport, untouched; memory by the reach of shm, without its mailboxes.
-// This is the program's, not the module's: the arena that peers map is one per process, and a
-// module has a copy of its own of what it is linked with.
+// Messages go through the inner transport, memory accesses through shm::Reach, without mailboxes.
+// This is part of the program, not of a module: peers map the one arena of the process, and a
+// module has its own copy of everything that it links.
 #include "reshard/transport/shm/host_memory.h"
 
 #include <fmt/format.h>
@@ -88,11 +88,11 @@ bool reaches_all(const shm::Peers& all, Rank me) {
 
 Result<std::unique_ptr<Transport>> with_host_memory(std::unique_ptr<Transport> messages,
                                                     ControlPlane& control, Deadline deadline) {
-  auto peers = shm::meet(control, deadline, shm::Mail::none);
+  auto peers = shm::connect_peers(control, deadline, shm::Mail::none);
   if (!peers && peers.error().code != Code::unsupported)
     return tl::unexpected(std::move(peers).error());
   const Capabilities can = messages->capabilities();
-  // share() can serve one purpose: where it registers, the network was given precedence.
+  // share() has one meaning only: if it registers memory, the network takes precedence.
   if (!peers || can.direct || can.registers || !reaches_all(*peers, control.rank()))
     return messages;
   return std::make_unique<WithHostMemory>(std::move(messages), *std::move(peers), control);

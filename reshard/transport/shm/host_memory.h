@@ -9,13 +9,13 @@
 
 namespace reshard {
 
-/// Collective. `messages` with direct access to peers' memory beside its messages
-/// (Capabilities::direct), by the means of shm, where all ranks of the group are processes or
-/// threads of one host, RESHARD_SHM and the system let each reach all others, and `messages` has no
-/// such access or registration of its own; else `messages` as it is. A rank that finds this
-/// otherwise than its peers does no harm: callers agree on what all can (exec/agreement.h).
-/// `control` must outlive it. Errors: what the control plane says. @pre messages carry memory of
-/// the host
+/// Collective. Adds direct access to peers' memory (Capabilities::direct), as in shm, to a
+/// transport, if all ranks of the group are on one host, RESHARD_SHM and the system permit access
+/// between all of them, and `messages` has neither direct access nor registration of its own.
+/// Otherwise returns `messages` unchanged. Ranks may come to different results: callers agree on
+/// the capabilities that all ranks have. `control` must outlive the transport. Errors: those of the
+/// control plane.
+/// @pre `messages` moves host memory
 Result<std::unique_ptr<Transport>> with_host_memory(std::unique_ptr<Transport> messages,
                                                     ControlPlane& control, Deadline deadline);
 

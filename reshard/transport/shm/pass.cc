@@ -29,7 +29,7 @@ Address address(std::uint64_t nonce) {
   Address a;
   a.name.sun_family = AF_UNIX;
   const std::string text = fmt::format("reshard-{:016x}", nonce);
-  std::memcpy(a.name.sun_path + 1, text.data(), text.size());  // A leading 0: no path.
+  std::memcpy(a.name.sun_path + 1, text.data(), text.size());  // A leading 0: an abstract address.
   a.bytes = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + text.size());
   return a;
 }
@@ -49,7 +49,7 @@ Result<> readable(int fd, Deadline deadline, std::string_view what) {
     if (n > 0) return {};
     if (n < 0 && errno != EINTR)
       return fail(Code::io, fmt::format("{}: {}", what, std::strerror(errno)));
-    if (deadline.expired()) return fail(Code::deadline, fmt::format("{}: nobody came", what));
+    if (deadline.expired()) return fail(Code::deadline, fmt::format("{}: deadline passed", what));
   }
 }
 
@@ -101,11 +101,12 @@ Result<> Passer::ask(Rank peer, std::uint64_t nonce) {
   const Address a = address(nonce);
   if (!socket ||
       ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&a.name), a.bytes) != 0) {
-    return fail(Code::unsupported,
-                fmt::format("the memory of rank {} is out of reach: its /proc is closed to this "
-                            "process, and no socket leads to it ({}); both need the same user and "
-                            "network namespace",
-                            peer.value(), std::strerror(errno)));
+    return fail(
+        Code::unsupported,
+        fmt::format("the memory of rank {} cannot be accessed: neither through /proc nor by a "
+                    "unix socket ({}); both processes need the same user and network "
+                    "namespace",
+                    peer.value(), std::strerror(errno)));
   }
   asked_.push_back({peer, std::move(socket)});
   return {};
@@ -125,7 +126,7 @@ Result<> Passer::serve(int peers, int segment, int arena, Deadline deadline) {
 Result<PassedFiles> Passer::take(Rank peer, Deadline deadline) {
   const auto it = std::ranges::find(asked_, peer, &Asked::peer);
   const std::string what = fmt::format("files of rank {}", peer.value());
-  if (it == asked_.end()) return fail(Code::unsupported, what + ": nobody asked");
+  if (it == asked_.end()) return fail(Code::unsupported, what + ": not asked for");
   RESHARD_TRY(readable(it->socket.get(), deadline, what));
   Control control{};
   char mark = 0;

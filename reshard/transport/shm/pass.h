@@ -15,17 +15,17 @@ struct PassedFiles {
   FileDescriptor segment, arena;
 };
 
-/// Hands this rank's files to peers, and takes theirs, over unix sockets without a path: for peers
-/// whose /proc this rank may not read. They must be of the same user and network namespace.
+/// Exchanges the files of ranks over abstract unix sockets, for peers whose /proc is not
+/// accessible. Both processes must have the same user and network namespace.
 class Passer {
  public:
-  /// Peers find it by the nonce. Errors: io.
+  /// Listens at an address derived from the nonce. Errors: io.
   Result<> listen(std::uint64_t nonce);
-  /// Connects to a peer that listens; does not wait for it. Errors: `unsupported`.
+  /// Connects to a listening peer, without waiting for its files. Errors: `unsupported`.
   Result<> ask(Rank peer, std::uint64_t nonce);
-  /// Gives the files to as many peers as have asked. Errors: `deadline`, io.
+  /// Passes the files to `peers` peers that asked. Errors: `deadline`, io.
   Result<> serve(int peers, int segment, int arena, Deadline deadline);
-  /// The files of a peer that was asked. Errors: `deadline`, `unsupported`.
+  /// Receives the files of a peer that was asked. Errors: `deadline`, `unsupported`.
   Result<PassedFiles> take(Rank peer, Deadline deadline);
 
  private:

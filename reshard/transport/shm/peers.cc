@@ -27,16 +27,16 @@ namespace {
 
 constexpr std::uint64_t kCardMagic = 0x31304d4853445243ULL;
 
-/// What each rank tells of itself.
+/// What each rank publishes about itself.
 struct Card {
   std::uint64_t magic;
   std::uint64_t boot;
   std::uint64_t pid_namespace;
   std::uint64_t nonce;
-  std::uint64_t probe;  ///< address of the nonce in ordinary memory.
+  std::uint64_t probe;  ///< address of a copy of the nonce in private memory.
   std::int32_t pid;
   std::int32_t segment_file, arena_file;
-  std::uint32_t ways;
+  std::uint32_t methods;
   char host[64];
   char trouble[160];
 };
@@ -63,7 +63,7 @@ std::uint64_t pid_namespace() {
   return stat("/proc/self/ns/pid", &s) == 0 ? s.st_ino : 0;
 }
 
-/// Where Yama guards processes from their siblings, this one lets the group read its memory.
+/// If Yama restricts ptrace, permits other processes to read the memory of this one.
 void let_peers_read() {
   if (access("/proc/sys/kernel/yama/ptrace_scope", F_OK) == 0)
     prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
@@ -80,28 +80,28 @@ FileDescriptor open_of(pid_t pid, int fd) {
   return FileDescriptor(::open(fmt::format("/proc/{}/fd/{}", pid, fd).c_str(), O_RDWR | O_CLOEXEC));
 }
 
-/// What this rank brings to the meeting.
+/// What this rank contributes to connect_peers().
 struct Mine {
   Card card{};
   Segment segment;
-  Allowed allowed;
+  AllowedAccess allowed;
   std::uint64_t probe = 0;
-  int rings = 0;  ///< of each segment.
+  int rings = 0;  ///< per segment.
   Passer passer;
 };
 
 Result<> prepare(Mine& mine, Rank rank) {
   Card& card = mine.card;
-  mine.allowed = RESHARD_TRY(allowed_ways());
+  mine.allowed = RESHARD_TRY(allowed_access());
   if (getrandom(&card.nonce, sizeof card.nonce, 0) != sizeof card.nonce)
-    return fail(Code::io, "no random number from the system");
+    return fail(Code::io, "getrandom failed");
   let_peers_read();
   mine.segment = RESHARD_TRY(Segment::create(mine.rings, rank, card.nonce));
   card.arena_file = RESHARD_TRY(shared_arena::file());
   card.segment_file = mine.segment.fd();
   mine.probe = card.nonce;
   card.probe = reinterpret_cast<std::uint64_t>(&mine.probe);
-  card.ways = mine.allowed.ways;
+  card.methods = mine.allowed.methods;
   RESHARD_TRY(mine.passer.listen(card.nonce));
   return {};
 }
@@ -122,26 +122,26 @@ Result<std::vector<Card>> exchange(ControlPlane& control, const Card& mine, Dead
   std::vector<Card> cards(given.size());
   for (std::size_t r = 0; r < given.size(); ++r) {
     if (given[r].size() != sizeof(Card))
-      return fail(Code::corrupt, fmt::format("rank {} brings another version of shm", r));
+      return fail(Code::corrupt, fmt::format("rank {} has another version of shm", r));
     std::memcpy(&cards[r], given[r].data(), sizeof(Card));
     Card& card = cards[r];
     card.host[sizeof card.host - 1] = card.trouble[sizeof card.trouble - 1] = '\0';
     if (card.magic != kCardMagic)
-      return fail(Code::corrupt, fmt::format("rank {} brings another version of shm", r));
+      return fail(Code::corrupt, fmt::format("rank {} has another version of shm", r));
     if (card.trouble[0] != '\0')
       return fail(Code::unsupported, fmt::format("rank {}: {}", r, card.trouble));
   }
   for (std::size_t r = 1; r < cards.size(); ++r) {
     if (cards[r].boot != cards[0].boot)
       return fail(Code::unsupported,
-                  fmt::format("rank {} is on another host ({}) than rank 0 ({}); shm joins "
+                  fmt::format("rank {} is on another host ({}) than rank 0 ({}); shm connects "
                               "processes of one host",
                               r, cards[r].host, cards[0].host));
   }
   return cards;
 }
 
-/// Takes the peer's files from /proc; empty when that is not allowed.
+/// Opens the peer's files through /proc; false if that is not permitted.
 bool take_from_proc(const Card& card, Peer& peer, int rings, Rank rank) {
   FileDescriptor file = open_of(card.pid, card.segment_file);
   peer.arena = open_of(card.pid, card.arena_file);
@@ -152,10 +152,10 @@ bool take_from_proc(const Card& card, Peer& peer, int rings, Rank rank) {
   return true;
 }
 
-/// Ways from this rank into the peer's memory.
+/// The methods that work from this rank to the peer's memory.
 std::uint8_t probe(const Card& mine, const Card& card, const Peer& peer) {
   std::uint8_t reach = 0;
-  const std::uint32_t both = mine.ways & card.ways;
+  const std::uint32_t both = mine.methods & card.methods;
   const int seals = fcntl(peer.arena.get(), F_GET_SEALS);
   if ((both & kMapped) != 0 && seals >= 0 && (seals & F_SEAL_SHRINK) != 0) reach |= kMapped;
   if ((both & kReadv) != 0 && peer.pid != 0 && reads_memory_of(peer.pid, card.probe, card.nonce))
@@ -163,7 +163,7 @@ std::uint8_t probe(const Card& mine, const Card& card, const Peer& peer) {
   return reach;
 }
 
-/// Gathers what each rank says of each, one byte per rank, or its trouble.
+/// Gathers one byte per peer from every rank, or the first error of any rank.
 Result<std::vector<std::vector<std::byte>>> agree(ControlPlane& control, const Result<>& outcome,
                                                   std::vector<std::byte> mine, Deadline deadline) {
   mine.insert(mine.begin(), outcome ? std::byte{0} : std::byte{1});
@@ -180,13 +180,13 @@ Result<std::vector<std::vector<std::byte>>> agree(ControlPlane& control, const R
                   fmt::format("rank {}: {}", r, std::string_view(text, all[r].size() - 1)));
     }
     if (all[r].size() != all.size() + 1)
-      return fail(Code::corrupt, fmt::format("rank {} brings another version of shm", r));
+      return fail(Code::corrupt, fmt::format("rank {} has another version of shm", r));
     all[r].erase(all[r].begin());
   }
   return all;
 }
 
-/// The files of those that /proc did not give, over a socket.
+/// Exchanges files over sockets with the peers that /proc did not give.
 Result<> take_passed(Mine& mine, const std::vector<Card>& cards, std::vector<Peer>& peers,
                      const std::vector<std::vector<std::byte>>& asked, Rank rank,
                      Deadline deadline) {
@@ -206,29 +206,29 @@ Result<> take_passed(Mine& mine, const std::vector<Card>& cards, std::vector<Pee
 
 }  // namespace
 
-Result<Allowed> allowed_ways() {
+Result<AllowedAccess> allowed_access() {
   const char* set = std::getenv("RESHARD_SHM");
-  if (set == nullptr) return Allowed{};
-  Allowed allowed{.ways = 0};
+  if (set == nullptr) return AllowedAccess{};
+  AllowedAccess allowed{.methods = 0};
   for (std::string_view left(set); !left.empty();) {
     const std::string_view word = left.substr(0, left.find(','));
     left.remove_prefix(std::min(left.size(), word.size() + 1));
     if (word == "mapped") {
-      allowed.ways |= kMapped;
+      allowed.methods |= kMapped;
     } else if (word == "readv") {
-      allowed.ways |= kReadv;
+      allowed.methods |= kReadv;
     } else if (word == "passed") {
       allowed.through_proc = false;
     } else if (word != "ring") {
       return fail(
           Code::invalid_argument,
-          fmt::format("RESHARD_SHM names \"{}\"; known are mapped, readv, ring, passed", word));
+          fmt::format("RESHARD_SHM has \"{}\"; known are mapped, readv, ring, passed", word));
     }
   }
   return allowed;
 }
 
-Result<Peers> meet(ControlPlane& control, Deadline deadline, Mail mail) {
+Result<Peers> connect_peers(ControlPlane& control, Deadline deadline, Mail mail) {
   const Rank rank = control.rank();
   Mine mine;
   mine.rings = mail == Mail::rings ? control.size() : 1;
@@ -273,9 +273,9 @@ Result<Peers> meet(ControlPlane& control, Deadline deadline, Mail mail) {
   return out;
 }
 
-std::string reason_against() {
+std::string unsupported_reason() {
   const FileDescriptor file(memfd_create("reshard-probe", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!file) return fmt::format("the system refuses memfd_create: {}", std::strerror(errno));
+  if (!file) return fmt::format("memfd_create failed: {}", std::strerror(errno));
   return "";
 }
 

@@ -13,42 +13,43 @@
 
 namespace reshard::shm {
 
-/// Ways by which one rank reaches another's memory, as bits. Staging through the segments is always
-/// there.
+/// Methods by which a rank can access the memory of another, as bits. Staging through the segments
+/// is always possible.
 inline constexpr std::uint8_t kMapped = 1, kReadv = 2;
 
-/// Ways that RESHARD_SHM allows ("mapped,readv,ring"); all when it is not set. "passed" in it has
-/// the files sent over a socket even where /proc would do. Errors: `invalid_argument`.
-struct Allowed {
-  std::uint8_t ways = kMapped | kReadv;
-  bool through_proc = true;
+/// The methods that the environment variable RESHARD_SHM allows ("mapped,readv,ring"); all if it is
+/// not set.
+struct AllowedAccess {
+  std::uint8_t methods = kMapped | kReadv;
+  bool through_proc = true;  ///< false ("passed"): files are sent over a socket.
 };
-Result<Allowed> allowed_ways();
+/// Errors: `invalid_argument` for an unknown word.
+Result<AllowedAccess> allowed_access();
 
-/// One rank of the group as this rank reaches it.
+/// A peer and the means by which this rank accesses it.
 struct Peer {
   Segment segment;
-  FileDescriptor arena;         ///< its shared_arena's file.
-  FileDescriptor pidfd;         ///< readable once it died; none for ranks of this process.
-  pid_t pid = 0;                ///< 0 when it is in another pid namespace.
-  std::uint8_t reach = 0;       ///< ways from this rank into its memory.
-  std::uint8_t reached_by = 0;  ///< ways from it into this rank's memory.
+  FileDescriptor arena;         ///< the file of its shared_arena.
+  FileDescriptor pidfd;         ///< readable once it has died; none for ranks of this process.
+  pid_t pid = 0;                ///< 0 if in another pid namespace.
+  std::uint8_t reach = 0;       ///< methods from this rank to its memory.
+  std::uint8_t reached_by = 0;  ///< methods from it to this rank's memory.
 };
 
 struct Peers {
-  std::uint64_t group = 0;  ///< the same on all ranks, differs between groups.
-  std::vector<Peer> peers;  ///< by rank, this one too.
+  std::uint64_t group = 0;  ///< identical on all ranks, differs between groups.
+  std::vector<Peer> peers;  ///< by rank, including this one.
 };
 
-/// Whether the segments have rings for messages, or only say who their owner is.
+/// Whether the segments have rings for messages.
 enum class Mail : std::uint8_t { none, rings };
 
-/// Collective. Gives every rank every other's files and probes what is allowed between each two.
-/// Errors, the same on all ranks: `unsupported` names who is on another host or cannot be reached
-/// and why; what the control plane says.
-Result<Peers> meet(ControlPlane& control, Deadline deadline, Mail mail = Mail::rings);
+/// Collective. Exchanges the files of all ranks and probes which methods work between each pair.
+/// Errors, identical on all ranks: `unsupported` names a rank that is on another host or cannot be
+/// reached, and why; errors of the control plane.
+Result<Peers> connect_peers(ControlPlane& control, Deadline deadline, Mail mail = Mail::rings);
 
-/// Empty, or why this host cannot do it at all.
-std::string reason_against();
+/// Why this host does not support shared memory, or "".
+std::string unsupported_reason();
 
 }  // namespace reshard::shm

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A peer's arena is mapped in windows, as it is read: the file only grows, so a window stays right
-// for ever, whatever buffers come and go in it. Nothing beyond the file's size, which is looked up
-// again when needed, is ever touched: such a touch would be a fault.
+// A peer's arena is mapped in windows as it is read. The file only grows, so a window stays valid
+// whatever buffers are allocated and freed in it. Bytes beyond the size of the file are never
+// touched, because that would fault; the size is refreshed when needed.
 #include "reshard/transport/shm/reach.h"
 
 #include <fmt/format.h>
@@ -25,21 +25,22 @@ namespace {
 
 constexpr std::size_t kWindow = std::size_t{1} << 30;
 constexpr std::uint64_t kPage = 4096;
-/// From this size on a piece is written past the caches: it does not fit into them with the rest.
+/// Pieces from this size on are written past the caches, which they would not fit into. Bytes.
 constexpr std::size_t kStreamed = std::size_t{256} << 10;
 constexpr std::uint64_t kNowhere = ~std::uint64_t{0};
-/// More than any file: keeps sums of offsets far from overflow.
+/// Larger than any file, and small enough that sums of offsets cannot overflow.
 constexpr std::uint64_t kMostOffset = std::uint64_t{1} << 56;
 
-/// What describe() gives.
+/// The content of an address from describe().
 struct Source {
   std::uint64_t address;  ///< in the owner's process.
   std::uint64_t offset;   ///< in its arena, or kNowhere.
   std::uint64_t bytes;
-  std::uint64_t revoked;  ///< the owner's count when it was given.
+  std::uint64_t revoked;  ///< the owner's revocation count at that time.
 };
 
-/// What a RemoteKey holds. The group's number keeps other groups' keys and torn bytes apart.
+/// The content of a RemoteKey. The group's number tells it from keys of other groups and from
+/// damaged ones.
 struct Key {
   std::uint64_t group;
   std::uint64_t owner;
@@ -56,14 +57,14 @@ RemoteKey encode(const T& value) {
 }
 
 std::uint64_t offset_of(std::span<const std::byte> memory) {
-  const auto place = shared_arena::find(memory);
-  return place ? place->offset : kNowhere;
+  const auto found = shared_arena::find(memory);
+  return found ? found->offset : kNowhere;
 }
 
-/// Bytes of one call: the kernel cuts what is beyond 2 GiB.
+/// Most bytes of one call: the kernel truncates calls beyond 2 GiB.
 constexpr std::size_t kMostBytes = std::size_t{1} << 30;
 
-/// The pieces of one call, in two lists that need not be cut at the same places.
+/// The local and remote pieces of one call, which need not have the same boundaries.
 class Batch {
  public:
   bool full() const { return num_local_ == IOV_MAX || num_remote_ == IOV_MAX; }
@@ -76,7 +77,7 @@ class Batch {
     bytes_ += into.size();
   }
 
-  /// Reads all; the kernel may stop before the end, then again from there.
+  /// Reads all pieces; resumes if the kernel stops early.
   Result<> read(pid_t process, Rank owner) {
     std::size_t local = 0, remote = 0;
     while (bytes_ > 0) {
@@ -117,8 +118,9 @@ class Batch {
   static Result<> failed(Rank owner, int error) {
     if (error == ESRCH)
       return fail(Code::aborted, fmt::format("rank {} is gone: its process ended", owner.value()));
-    return fail(Code::unsupported, fmt::format("the system does not give memory of rank {}: {}",
-                                               owner.value(), std::strerror(error)));
+    return fail(Code::unsupported,
+                fmt::format("the system does not permit reading memory of rank {}: {}",
+                            owner.value(), std::strerror(error)));
   }
 
   List local_, remote_;
@@ -154,9 +156,9 @@ void copy_piece(std::byte* to, const std::byte* from, std::size_t bytes) {
 }  // namespace
 
 messages::WireAddress Reach::describe(Rank to, std::span<const std::byte> bytes) {
-  const std::uint8_t ways = peer(to).reached_by;
-  const std::uint64_t offset = (ways & kMapped) != 0 ? offset_of(bytes) : kNowhere;
-  if (offset == kNowhere && (ways & kReadv) == 0) return {};
+  const std::uint8_t methods = peer(to).reached_by;
+  const std::uint64_t offset = (methods & kMapped) != 0 ? offset_of(bytes) : kNowhere;
+  if (offset == kNowhere && (methods & kReadv) == 0) return {};
   return messages::WireAddress::of(Source{reinterpret_cast<std::uint64_t>(bytes.data()), offset,
                                           bytes.size(), peer(rank_).segment.revoked().load()});
 }
@@ -164,28 +166,28 @@ messages::WireAddress Reach::describe(Rank to, std::span<const std::byte> bytes)
 Result<> Reach::pull(Rank from, std::span<const std::byte> source, std::size_t offset,
                      std::span<std::byte> into) {
   Source s{};
-  if (source.size() != sizeof s) return fail(Code::corrupt, "a place of another size");
+  if (source.size() != sizeof s) return fail(Code::corrupt, "an address of the wrong size");
   std::memcpy(&s, source.data(), sizeof s);
   if (offset > s.bytes || into.size() > s.bytes - offset)
-    return fail(Code::corrupt, "a place that is smaller than its message");
+    return fail(Code::corrupt, "an address of less memory than the message has");
   if (s.offset != kNowhere && (peer(from).reach & kMapped) != 0) {
     if (!inside(from, s.offset, s.bytes))
-      return fail(Code::corrupt, "a place outside the file of its owner");
+      return fail(Code::corrupt, "an address outside the file of its owner");
     RESHARD_TRY(copy_mapped(from, s.offset + offset, into));
   } else if ((peer(from).reach & kReadv) != 0) {
     const Get piece{offset, into};
     RESHARD_TRY(read_memory(peer(from).pid, from, s.address, {&piece, 1}));
   } else {
-    return fail(Code::unsupported, "no way into that memory");
+    return fail(Code::unsupported, "no access to that memory");
   }
-  // The owner counts up before it gives the memory to others: what was read before that is right.
-  // Adding nothing is a look that no read before it can come after.
+  // The owner increments the count before it reuses the memory, so bytes read before are valid. A
+  // read-modify-write keeps the reads above from moving past this load.
   if (peer(from).segment.revoked().fetch_add(0, std::memory_order_acq_rel) != s.revoked)
-    return fail(Code::unsupported, "the owner took its memory back");
+    return fail(Code::unsupported, "the owner has revoked its memory");
   return {};
 }
 
-/// True when the range lies inside the owner's file.
+/// True if the range is inside the owner's file.
 bool Reach::inside(Rank owner, std::uint64_t offset, std::uint64_t bytes) {
   if (offset > kMostOffset || bytes > kMostOffset) return false;
   View& view = views_[owner.index()];
@@ -226,16 +228,16 @@ Result<> Reach::copy_mapped(Rank from, std::uint64_t offset, std::span<std::byte
 Result<RemoteKey> Reach::share(std::span<std::byte> memory) {
   const std::uint64_t offset = offset_of(memory);
   for (std::size_t r = 0; r < all_.peers.size(); ++r) {
-    const std::uint8_t ways = all_.peers[r].reached_by;
-    if (r == rank_.index() || (ways & kReadv) != 0 ||
-        ((ways & kMapped) != 0 && offset != kNowhere) || memory.empty())
+    const std::uint8_t methods = all_.peers[r].reached_by;
+    if (r == rank_.index() || (methods & kReadv) != 0 ||
+        ((methods & kMapped) != 0 && offset != kNowhere) || memory.empty())
       continue;
     return fail(Code::unsupported,
-                fmt::format("rank {} cannot reach this memory: {}", r,
-                            (ways & kMapped) != 0
+                fmt::format("rank {} cannot access this memory: {}", r,
+                            (methods & kMapped) != 0
                                 ? "it is not in a shared buffer, and reading it across processes "
-                                  "is not allowed"
-                                : "neither mapping nor reading across processes is allowed"));
+                                  "is not permitted"
+                                : "neither mapping nor reading across processes is permitted"));
   }
   return encode(Key{all_.group, static_cast<std::uint64_t>(rank_.value()),
                     reinterpret_cast<std::uint64_t>(memory.data()), offset, memory.size()});

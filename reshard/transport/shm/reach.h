@@ -12,33 +12,33 @@
 
 namespace reshard::shm {
 
-/// How one rank reads its peers' memory: by mapping the files of their shared arenas, or through
-/// the kernel.
+/// A rank's access to the memory of its peers: by mapping the files of their shared arenas, or
+/// through the kernel (process_vm_readv).
 class Reach {
  public:
-  /// `peers` outlives it.
+  /// `peers` must outlive it.
   Reach(Peers& peers, Rank rank) : all_(peers), rank_(rank), views_(peers.peers.size()) {}
   ~Reach() { close(); }
   Reach(const Reach&) = delete;
   Reach& operator=(const Reach&) = delete;
 
-  /// By which `to` finds the memory; empty when it cannot.
+  /// The address by which `to` reads the memory; empty if it cannot.
   messages::WireAddress describe(Rank to, std::span<const std::byte> bytes);
   /// As Wire::pull.
   Result<> pull(Rank from, std::span<const std::byte> source, std::size_t offset,
                 std::span<std::byte> into);
-  /// As Transport::share, open, get. @pre of get: pieces lie inside the memory
+  /// As Transport::share, open, get. @pre for get: the pieces are inside the memory
   Result<RemoteKey> share(std::span<std::byte> memory);
   Result<RemoteMemory> open(Rank owner, const RemoteKey& key);
   Result<> get(const RemoteMemory& from, std::span<const Get> pieces);
-  /// Unmaps all.
+  /// Unmaps everything.
   void close();
 
  private:
-  /// A peer's arena as far as it was looked at.
+  /// The mapped parts of a peer's arena.
   struct View {
-    std::uint64_t size = 0;           ///< of the file, as last seen.
-    std::vector<std::byte*> windows;  ///< by offset / kWindow; null where nothing was read.
+    std::uint64_t size = 0;           ///< last known size of the file.
+    std::vector<std::byte*> windows;  ///< by offset / kWindow; null if not mapped.
   };
   struct Opened {
     Rank owner;

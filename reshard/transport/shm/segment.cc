@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layout: header, dirty words, for each rank its ring's counters and bytes, slots. A ring is
-// records one after another: length, kind (4 bytes each), bytes, zeros up to a multiple of 8. The
-// counters only grow; each side keeps its own and checks the other's. A writer that finds its ring
-// empty goes back to its begin, so that only as many pages are ever touched as records were
-// waiting: it tells the count that lies there now, which the reader looks at only when there is
-// something.
+// Layout: header, dirty words, the counters and bytes of the ring for each rank, slots. A ring is a
+// sequence of records: length, kind (4 bytes each), bytes, zeros up to a multiple of 8. The
+// counters only grow; each side keeps its own and validates the other's. A writer that finds its
+// ring empty returns to the start of the ring, so that only as many pages are touched as records
+// were waiting. It publishes the count at the start of the ring in `base`, which the reader reads
+// only if there are records.
 #include "reshard/transport/shm/segment.h"
 
 #include <fcntl.h>
@@ -28,7 +28,7 @@ namespace {
 constexpr std::uint64_t kSegmentMagic = 0x31304d4853445352ULL;
 constexpr std::size_t kSegmentAlignment = 4096;
 constexpr std::size_t kRecord = 8;
-/// A writer goes back to the begin of an empty ring from here on. Bytes.
+/// A writer of an empty ring returns to its start from this offset on. Bytes.
 constexpr std::uint64_t kRewind = std::uint64_t{64} << 10;
 
 std::size_t round_up(std::size_t value, std::size_t unit) {
@@ -44,7 +44,8 @@ long futex(std::atomic<std::uint32_t>& word, int op, std::uint32_t value, const 
                  0);
 }
 
-/// Copies between a ring's bytes and plain memory, around the ring's end.
+/// Calls copy(ring offset, buffer offset, bytes) for the parts before and after the end of the
+/// ring.
 template <class Copy>
 void around(std::size_t capacity, std::uint64_t at, std::size_t bytes, Copy copy) {
   const std::size_t begin = at % capacity;
@@ -86,7 +87,8 @@ std::size_t Segment::ring_bytes(int world) {
 std::size_t Segment::bytes_for(int world) {
   const auto ranks = static_cast<std::size_t>(world);
   const std::size_t fixed = sizeof(Header) + round_up((ranks + 63) / 64 * 8, 64);
-  return round_up(fixed + ranks * (sizeof(Ring) + ring_bytes(world)), kSegmentAlignment) + kSlots * kSlotBytes;
+  return round_up(fixed + ranks * (sizeof(Ring) + ring_bytes(world)), kSegmentAlignment) +
+         kSlots * kSlotBytes;
 }
 
 Segment& Segment::operator=(Segment&& other) noexcept {
@@ -123,11 +125,11 @@ Result<Segment> Segment::map(FileDescriptor file, int world, Rank owner, std::ui
   const int seals = fcntl(file.get(), F_GET_SEALS);
   Segment s;
   s.bytes_ = bytes_for(world);
-  // Without the seal, its owner could cut the file short and a read here would fault.
+  // Without the seal its owner could truncate the file, and a read here would fault.
   if (fstat(file.get(), &status) != 0 || seals < 0 || (seals & F_SEAL_SHRINK) == 0 ||
       status.st_size != static_cast<off_t>(s.bytes_)) {
     return fail(Code::corrupt,
-                fmt::format("rank {} named a file that is no mailbox of a group of {}",
+                fmt::format("rank {} gave a file that is not a mailbox of a group of {}",
                             owner.value(), world));
   }
   void* p = mmap(nullptr, s.bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
@@ -141,7 +143,7 @@ Result<Segment> Segment::map(FileDescriptor file, int world, Rank owner, std::ui
       header.world != static_cast<std::uint32_t>(world) ||
       header.owner != static_cast<std::uint32_t>(owner.value())) {
     return fail(Code::corrupt,
-                fmt::format("the mailbox that rank {} named is another group's", owner.value()));
+                fmt::format("rank {} gave a mailbox of another group", owner.value()));
   }
   return s;
 }
@@ -171,7 +173,7 @@ Result<bool> Segment::push(Rank from, Kind kind, std::span<const std::byte> byte
   auto& [written, base] = sides_[from.index()];
   const std::uint64_t used = written - r.read.load(std::memory_order_acquire);
   if (used > capacity || used % 8 != 0)
-    return fail(Code::corrupt, "its mailbox says it read what nobody wrote");
+    return fail(Code::corrupt, "its mailbox has a read count beyond the write count");
   const std::size_t needed = kRecord + round_up(bytes.size(), 8);
   if (needed > capacity - used) return false;
   if (used == 0 && written - base >= kRewind) {
@@ -184,7 +186,8 @@ Result<bool> Segment::push(Rank from, Kind kind, std::span<const std::byte> byte
   std::memcpy(record + 4, &kind, sizeof kind);
   std::byte* const ring_begin = r.bytes();
   const std::uint64_t at = written - base;
-  std::memcpy(ring_begin + at % capacity, record, kRecord);  // Never around: multiples of 8.
+  std::memcpy(ring_begin + at % capacity, record,
+              kRecord);  // Never wraps: all sizes are multiples of 8.
   around(capacity, at + kRecord, bytes.size(),
          [&](std::size_t to, std::size_t from_byte, std::size_t n) {
            if (n != 0) std::memcpy(ring_begin + to, bytes.data() + from_byte, n);
@@ -209,7 +212,7 @@ Result<bool> Segment::pop(Rank from, Kind& kind, std::vector<std::byte>& out) {
   const std::size_t taken = kRecord + round_up(length, 8);
   if (there > capacity || there % 8 != 0 || taken > there)
     return fail(Code::corrupt,
-                fmt::format("a record of {} bytes where its ring has {}", length, there));
+                fmt::format("a record of {} bytes in a ring that has {}", length, there));
   out.resize(length);
   around(capacity, at + kRecord, length, [&](std::size_t begin, std::size_t to, std::size_t n) {
     if (n != 0) std::memcpy(out.data() + to, ring_begin + begin, n);
@@ -239,8 +242,8 @@ bool Segment::wanted_room(Rank from) {
 
 void Segment::wake() {
   Header& h = header();
-  // Pairs with sleep(), all four in one order: dirty is set before `sleeping` is read here, and
-  // `sleeping` is set before dirty is read there.
+  // Pairs with sleep(); all four accesses are sequentially consistent: dirty is set before
+  // `sleeping` is read here, and `sleeping` is set before dirty is read there.
   if (h.sleeping.load() == 0 || h.sleeping.exchange(0) == 0) return;
   h.wake_count.fetch_add(1);
   futex(h.wake_count, FUTEX_WAKE, INT_MAX, nullptr);

@@ -14,11 +14,11 @@
 
 namespace reshard::shm {
 
-/// What a record in a ring is for.
+/// The kind of a record in a ring.
 enum class Kind : std::uint32_t {
-  frame = 1,  ///< the engine's.
-  chunk,      ///< a piece of a bulk is in a slot of the sender's: Chunk.
-  credit,     ///< a slot of the receiver's is empty again: its number.
+  frame = 1,  ///< a frame of the wire.
+  chunk,      ///< a Chunk: a piece of a bulk lies in a slot of the sender.
+  credit,     ///< the number of a slot of the receiver that is empty again.
 };
 
 struct Chunk {
@@ -27,20 +27,21 @@ struct Chunk {
   std::uint32_t bytes;
 };
 
-/// Slots of a segment by which bulks are staged, where no memory can be read across: bytes of each.
-/// Two are on their way while two are copied; larger ones leave the caches.
+/// Size in bytes of the slots through which bulks are staged if no memory of a peer can be read.
+/// Small enough for the caches when some slots are filled while others are copied.
 inline constexpr std::size_t kSlotBytes = std::size_t{128} << 10;
 inline constexpr std::uint32_t kSlots = 8;
-/// Bytes of the engine's largest frame.
+/// Size of the largest frame in bytes.
 inline constexpr std::size_t kMaxFrame = std::size_t{16} << 10;
 
-/// One rank's mailbox: memory that all ranks of the host map. The owner reads its rings, each peer
-/// writes its own. Nobody trusts what another wrote there.
+/// The mailbox of one rank, in memory that all ranks of the host map. It has a ring for each peer
+/// to write and for the owner to read. No rank trusts what another wrote.
 class Segment {
  public:
-  /// A new one of the owner. Errors: io.
+  /// Creates the mailbox of `owner`. Errors: io.
   static Result<Segment> create(int world, Rank owner, std::uint64_t nonce);
-  /// A peer's, by its file. Errors: `corrupt` when it is not that peer's of this group; io.
+  /// Maps the mailbox of a peer. Errors: `corrupt` if the file is not the mailbox of that peer in
+  /// this group; io.
   static Result<Segment> map(FileDescriptor file, int world, Rank owner, std::uint64_t nonce);
 
   Segment() = default;
@@ -50,31 +51,31 @@ class Segment {
 
   explicit operator bool() const { return base_ != nullptr; }
   int fd() const { return file_.get(); }
-  /// The file is needed no more once all peers have it.
+  /// Closes the file, which is not needed once all peers have opened it.
   void close_file() { file_ = FileDescriptor(); }
 
-  /// Bytes of each ring. So many that a rank which does not read for long stops nobody: what was
-  /// not touched costs addresses only.
+  /// Size of each ring in bytes. Large, so that a rank that does not read for long blocks nobody;
+  /// untouched pages use no memory.
   static std::size_t ring_bytes(int world);
 
-  /// Appends a record to the ring of `from`. False when there is no room. @pre one thread, the one
-  /// of `from`. Errors: `corrupt` when the owner wrote nonsense.
+  /// Appends a record to the ring of `from`. False if there is no room. @pre called by the thread
+  /// of `from`. Errors: `corrupt` if the owner has damaged the ring.
   Result<bool> push(Rank from, Kind kind, std::span<const std::byte> bytes);
-  /// Takes the next record of a peer's ring into `out`, replacing it; false when there is none.
+  /// Moves the next record of a peer's ring into `out`; false if there is none.
   /// @pre called by the owner. Errors: `corrupt`.
   Result<bool> pop(Rank from, Kind& kind, std::vector<std::byte>& out);
 
-  /// For the owner: whose rings may have something new, 64 ranks to a word; clears it.
+  /// For the owner: the rings that may have new records, 64 ranks per word. Clears the word.
   std::uint64_t take_dirty(std::size_t word);
   std::size_t num_words() const { return (static_cast<std::size_t>(world_) + 63) / 64; }
   bool any_dirty() const;
 
   /// Wakes the owner if it sleeps.
   void wake();
-  /// For the owner: sleeps until woken or `until`, unless a ring has something.
+  /// For the owner: sleeps until woken or `until`, unless a ring has new records.
   void sleep(Deadline until);
-  /// For a writer: wants to be woken when the ring of `from` has room; true for the owner's next
-  /// pops of that ring, once.
+  /// For the writer `from`: asks to be woken when its ring has room. wanted_room() then returns
+  /// true to the owner, once.
   void ask_for_room(Rank from);
   bool wanted_room(Rank from);
 
@@ -95,10 +96,10 @@ class Segment {
   std::size_t bytes_ = 0;
   int world_ = 0;
   struct Side {
-    std::uint64_t count = 0;  ///< bytes written, or read.
-    std::uint64_t base = 0;   ///< of the writer: the count that lies at the ring's begin.
+    std::uint64_t count = 0;  ///< bytes written or read.
+    std::uint64_t base = 0;   ///< for a writer: the count at the start of the ring.
   };
-  std::vector<Side> sides_;  ///< this side of each ring.
+  std::vector<Side> sides_;  ///< this rank's side of each ring.
 };
 
 }  // namespace reshard::shm

@@ -29,15 +29,15 @@ using messages::BulkId;
 using messages::WireAddress;
 using messages::WireSink;
 
-/// Records of one ring that are read before the next ring has its turn.
-constexpr int kTurn = 64;
-/// How often a rank looks whether its peers' processes live.
-constexpr std::chrono::milliseconds kLook{20};
-/// How long close() waits for room in rings of peers that are busy elsewhere. The last words of a
-/// rank are few: they are only at risk when a peer does not look for that long.
-constexpr std::chrono::milliseconds kLastWords{1000};
+/// Records that are read from one ring before the next.
+constexpr int kRecordsPerTurn = 64;
+/// How often a rank checks that the processes of its peers are alive.
+constexpr std::chrono::milliseconds kDeathCheckInterval{20};
+/// How long close() waits for room in the rings of busy peers. The last frames of a rank are few;
+/// they are lost only if a peer does not read for that long.
+constexpr std::chrono::milliseconds kCloseTimeout{1000};
 
-/// A wire of mailboxes in shared memory. Bulks go through the slots of the sender's segment.
+/// A wire over mailboxes in shared memory. Bulks go through the slots of the sender's segment.
 class ShmWire final : public messages::Wire {
  public:
   ShmWire(Peers peers, Rank rank);
@@ -80,7 +80,7 @@ class ShmWire final : public messages::Wire {
     std::vector<std::byte> bytes;
   };
   struct Link {
-    std::deque<Waiting> outbox;  ///< what the peer's ring had no room for.
+    std::deque<Waiting> outbox;  ///< records that did not fit into the peer's ring.
     bool gone = false;
   };
   struct OutBulk {
@@ -107,7 +107,7 @@ class ShmWire final : public messages::Wire {
   Result<> take(Rank from, Kind kind, std::span<const std::byte> record, WireSink& sink);
   Result<> take_chunk(Rank from, std::span<const std::byte> record, WireSink& sink);
   bool fill_slots(WireSink& sink);
-  void look_for_the_dead(WireSink& sink);
+  void check_for_deaths(WireSink& sink);
   void lose(Rank peer, Error why, WireSink& sink);
 
   Peers all_;
@@ -115,13 +115,13 @@ class ShmWire final : public messages::Wire {
   Reach reach_;
   std::vector<Link> links_;
   std::vector<Rank> with_outbox_;
-  std::vector<std::uint64_t> pending_;  ///< rings that were not read to their end, as dirty words.
+  std::vector<std::uint64_t> pending_;  ///< rings that have more records, as dirty words.
   RingQueue<OutBulk> out_;
   std::vector<InBulk> in_;
-  std::optional<Rank> slot_of_[kSlots];  ///< who has yet to empty it.
+  std::optional<Rank> slot_of_[kSlots];  ///< the rank that has yet to empty the slot.
   std::vector<std::byte> record_;
   std::uint32_t polls_ = 0;
-  Deadline next_look_ = Deadline::after(std::chrono::seconds(0));
+  Deadline next_death_check_ = Deadline::after(std::chrono::seconds(0));
   bool closed_ = false;
 };
 
@@ -216,7 +216,7 @@ bool ShmWire::read_rings(WireSink& sink) {
 bool ShmWire::read_ring(Rank from, WireSink& sink) {
   Link& link = links_[from.index()];
   int taken = 0;
-  for (; taken < kTurn && !link.gone; ++taken) {
+  for (; taken < kRecordsPerTurn && !link.gone; ++taken) {
     Kind kind{};
     const Result<bool> popped = mine().pop(from, kind, record_);
     if (popped && !*popped) break;
@@ -224,12 +224,13 @@ bool ShmWire::read_ring(Rank from, WireSink& sink) {
         popped ? take(from, kind, record_, sink) : Result<>(tl::unexpected(popped.error()));
     if (!good) {
       lose(from,
-           {Code::corrupt, fmt::format("rank {} wrote into the mailbox of rank {}: {}",
-                                       from.value(), rank_.value(), good.error().message)},
+           {Code::corrupt, fmt::format("rank {} sent invalid data to rank {}: {}", from.value(),
+                                       rank_.value(), good.error().message)},
            sink);
     }
   }
-  if (taken == kTurn) pending_[from.index() / 64] |= std::uint64_t{1} << from.index() % 64;
+  if (taken == kRecordsPerTurn)
+    pending_[from.index() / 64] |= std::uint64_t{1} << from.index() % 64;
   if (taken > 0 && mine().wanted_room(from)) segment(from).wake();
   return taken > 0;
 }
@@ -242,7 +243,7 @@ Result<> ShmWire::take(Rank from, Kind kind, std::span<const std::byte> record, 
       std::uint32_t slot = kSlots;
       if (record.size() == sizeof slot) std::memcpy(&slot, record.data(), sizeof slot);
       if (slot >= kSlots || slot_of_[slot] != from)
-        return fail(Code::corrupt, "it gives a slot back that it has not");
+        return fail(Code::corrupt, "a credit for a slot that it does not hold");
       slot_of_[slot].reset();
       return {};
     }
@@ -252,7 +253,7 @@ Result<> ShmWire::take(Rank from, Kind kind, std::span<const std::byte> record, 
 
 Result<> ShmWire::take_chunk(Rank from, std::span<const std::byte> record, WireSink& sink) {
   Chunk chunk{};
-  if (record.size() != sizeof chunk) return fail(Code::corrupt, "a torn chunk");
+  if (record.size() != sizeof chunk) return fail(Code::corrupt, "a chunk record of the wrong size");
   std::memcpy(&chunk, record.data(), sizeof chunk);
   if (chunk.slot >= kSlots || chunk.bytes == 0 || chunk.bytes > kSlotBytes)
     return fail(Code::corrupt,
@@ -260,7 +261,8 @@ Result<> ShmWire::take_chunk(Rank from, std::span<const std::byte> record, WireS
   const auto it = std::ranges::find_if(
       in_, [&](const InBulk& b) { return b.from == from && b.tag == chunk.tag; });
   if (it == in_.end() || chunk.bytes > it->left.size())
-    return fail(Code::corrupt, fmt::format("{} bytes that nobody asked for", chunk.bytes));
+    return fail(Code::corrupt,
+                fmt::format("a chunk of {} bytes that was not expected", chunk.bytes));
   std::memcpy(it->left.data(), segment(from).slot(chunk.slot), chunk.bytes);
   it->left = it->left.subspan(chunk.bytes);
   const BulkId id = it->id;
@@ -271,7 +273,7 @@ Result<> ShmWire::take_chunk(Rank from, std::span<const std::byte> record, WireS
   return posted;
 }
 
-/// Stages what there are slots for, each bulk in its turn.
+/// Stages pieces of the bulks, in turn, in all free slots.
 bool ShmWire::fill_slots(WireSink& sink) {
   bool moved = false;
   for (std::uint32_t slot = 0; slot < kSlots && !out_.empty(); ++slot) {
@@ -298,13 +300,13 @@ Result<bool> ShmWire::poll(WireSink& sink) {
   bool moved = read_rings(sink);
   moved |= empty_outboxes();
   moved |= fill_slots(sink);
-  if (++polls_ % 1024 == 0 || !moved) look_for_the_dead(sink);
+  if (++polls_ % 1024 == 0 || !moved) check_for_deaths(sink);
   return moved;
 }
 
-void ShmWire::look_for_the_dead(WireSink& sink) {
-  if (polls_ % 64 != 0 || !next_look_.expired()) return;
-  next_look_ = Deadline::after(kLook);
+void ShmWire::check_for_deaths(WireSink& sink) {
+  if (polls_ % 64 != 0 || !next_death_check_.expired()) return;
+  next_death_check_ = Deadline::after(kDeathCheckInterval);
   for (std::size_t r = 0; r < links_.size(); ++r) {
     if (r == rank_.index() || links_[r].gone) continue;
     const Rank peer(static_cast<int>(r));
@@ -312,7 +314,7 @@ void ShmWire::look_for_the_dead(WireSink& sink) {
     const bool died = p.fd >= 0 && ::poll(&p, 1, 0) > 0;
     const bool left = segment(peer).closed().load() != 0;
     if (!died && !left) continue;
-    // What it said before it went counts.
+    // Frames that it sent before it ended still count.
     while (!links_[r].gone && read_ring(peer, sink)) continue;
     const char* how = died ? "is gone: its process ended" : "closed its transport";
     lose(peer, {Code::aborted, fmt::format("rank {} {}", r, how)}, sink);
@@ -341,13 +343,13 @@ void ShmWire::lose(Rank peer, Error why, WireSink& sink) {
 void ShmWire::idle(Deadline until) {
   const bool more = std::ranges::any_of(pending_, [](std::uint64_t word) { return word != 0; });
   if (more) return;
-  polls_ = 63;  // The next poll looks for the dead, if it is time.
+  polls_ = 63;  // Lets the next poll check for dead peers, if it is time.
   mine().sleep(until);
 }
 
 void ShmWire::close() {
   if (std::exchange(closed_, true)) return;
-  const Deadline last = Deadline::after(kLastWords);
+  const Deadline last = Deadline::after(kCloseTimeout);
   while (!with_outbox_.empty() && !last.expired()) {
     for (const Rank to : with_outbox_)
       if (segment(to).closed().load() != 0) links_[to.index()].gone = true;
@@ -367,11 +369,11 @@ void ShmWire::close() {
 
 Result<std::unique_ptr<Transport>> make_shm(ControlPlane& control,
                                             const TransportOptions& options) {
-  shm::Peers peers = RESHARD_TRY(shm::meet(control, options.deadline));
+  shm::Peers peers = RESHARD_TRY(shm::connect_peers(control, options.deadline));
   return messages::make_transport(std::make_unique<shm::ShmWire>(std::move(peers), control.rank()),
                                   control);
 }
 
-std::string shm_reason() { return shm::reason_against(); }
+std::string shm_reason() { return shm::unsupported_reason(); }
 
 }  // namespace reshard

@@ -8,15 +8,15 @@
 
 namespace reshard {
 
-/// Collective. The data plane among processes of one host (or threads of one process), which needs
-/// no server and no file: each rank's mailbox is memory that the others map, and bytes are copied
-/// once, by the receiver, from shared buffers (HostBuffer::Options::shared) or, where the kernel
-/// allows it, from any memory. Where neither is allowed, bytes are staged and copied twice.
-/// `control` must outlive it. Errors, the same on every rank: `unsupported` names the rank that is
-/// on another host, or out of reach and why; what the control plane says.
+/// Collective. Makes a data plane between processes of one host (or threads of one process) that
+/// needs no server and no file: each rank has a mailbox that the others map. The receiver copies
+/// bytes once, from shared buffers (HostBuffer::Options::shared) or, if the kernel permits it, from
+/// any memory; otherwise bytes are staged and copied twice. `control` must outlive the transport.
+/// Errors, identical on every rank: `unsupported` names a rank that is on another host or cannot be
+/// reached, and why; errors of the control plane.
 Result<std::unique_ptr<Transport>> make_shm(ControlPlane& control, const TransportOptions& options);
 
-/// Empty, or why make_shm() cannot work on this host.
+/// Why make_shm() cannot work on this host, or "".
 std::string shm_reason();
 
 }  // namespace reshard

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the tests of the conformance suite are written with: groups of ranks, messages,
-// expectations.
+// Building blocks of the conformance suite: groups of ranks, messages, expectations.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -21,8 +20,8 @@
 
 namespace reshard {
 
-/// The two ends that one rank holds, the control plane outliving the transport. The runner owns
-/// them; the body may reset them to die early.
+/// The control plane and transport of one rank. The runner owns them; the body may reset them to
+/// leave early.
 struct RankEnds {
   std::unique_ptr<ControlPlane> control;
   std::unique_ptr<Transport> transport;
@@ -45,11 +44,11 @@ inline std::ostream& operator<<(std::ostream& out, const TransportUnderTest& t) 
   return out << t.name;
 }
 
-/// TransportUnderTest::run for backends whose ProcessGroup has create(n), control(rank) and, called
-/// after it, transport(rank).
-template <class ProcessGroup>
+/// TransportUnderTest::run for backends with a class Group that has create(n), control(rank) and,
+/// called after it, transport(rank).
+template <class Group>
 Result<> run_group_as_threads(int n, const RankBody& body) {
-  ProcessGroup group = RESHARD_TRY(ProcessGroup::create(n));
+  Group group = RESHARD_TRY(Group::create(n));
   return run_ranks(n, [&](Rank rank) -> Result<> {
     RankEnds ends{RESHARD_TRY(group.control(rank)), RESHARD_TRY(group.transport(rank))};
     body(ends);
@@ -57,7 +56,7 @@ Result<> run_group_as_threads(int n, const RankBody& body) {
   });
 }
 
-/// Long enough for every step of the suite on a loaded machine; reached only by a bug.
+/// Long enough for every step of the suite on a loaded machine; only a bug reaches it.
 inline Deadline patient() { return Deadline::after(std::chrono::seconds(60)); }
 /// For waits that must end in a deadline error.
 inline Deadline brief() { return Deadline::after(std::chrono::milliseconds(20)); }
@@ -77,7 +76,7 @@ inline Bytes pattern(Rank from, Rank to, MessageId id, std::size_t bytes) {
   return out;
 }
 
-/// Memory for one received message, in the middle of bytes that must stay as they are.
+/// Memory for one received message, surrounded by bytes that must not change.
 class Room {
  public:
   Room(Rank from, MessageId id, std::size_t bytes)
@@ -87,7 +86,7 @@ class Room {
     return {from_, id_, std::span(memory_).subspan(kMargin, memory_.size() - 2 * kMargin)};
   }
 
-  /// Holds exactly pattern(from, to, id), and nothing beside it was touched.
+  /// True if it has exactly pattern(from, to, id) and no byte around it has changed.
   bool holds_pattern(Rank to) const {
     Bytes want(kMargin, kUntouched);
     const Bytes message = pattern(from_, to, id_, memory_.size() - 2 * kMargin);
@@ -128,7 +127,7 @@ void expect_error(const Result<T>& result, Code code, const std::vector<std::str
         << "\"" << part << "\" is not in \"" << result.error().message << "\"";
 }
 
-/// Tests of one backend in groups of the sizes that are told.
+/// Tests of one backend with a given group size.
 class TransportMessages : public testing::TestWithParam<std::tuple<TransportUnderTest, int>> {
  protected:
   void run(const RankBody& body) {

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The conformance suite of transports. A backend's test file includes this, says how to run ranks,
-// and instantiates; the suite says what every backend owes its callers.
+// The conformance suite of transports: the guarantees of every backend. The test file of a backend
+// includes this, says how to run ranks, and instantiates the suite.
 #pragma once
 
 #include "reshard/transport/testing/conformance_ranks_testutil.h"
 
 namespace reshard {
 
-/// Brings the tests of the suite into the program.
+/// Links the tests of the suite into the program.
 int conformance_suite();
 
 }  // namespace reshard

@@ -18,29 +18,29 @@ std::uint64_t draw(std::uint64_t seed, std::uint64_t a, std::uint64_t b) {
   return mix64(mix64(seed + mix64(a)) + b);
 }
 
-/// Puts items[i] in a random order.
+/// Shuffles the items.
 template <class Item>
 void shuffle(std::vector<Item>& items, std::uint64_t seed) {
   for (std::size_t i = items.size(); i > 1; --i)
     std::swap(items[i - 1], items[draw(seed, i, 0) % i]);
 }
 
-struct TargetVersion {
+struct DelayedSend {
   Send send;
-  std::uint64_t polls;  ///< test() calls to go.
+  std::uint64_t polls;  ///< test() calls until it is sent.
 };
 
-/// The parts of one faulty exchange, done when all are. Parts are only added, when a held message
-/// goes out.
+/// The event of a faulty exchange. It has one part, and one more for each batch of delayed
+/// messages; it is done when all parts are.
 class FaultEvent final : public Event {
  public:
   explicit FaultEvent(std::shared_ptr<Transport> inner) : inner_(std::move(inner)) {}
 
-  /// A copy of the bytes that lives as long as the event.
+  /// Copies the bytes; the copy lives as long as the event.
   std::span<std::byte> keep(std::span<const std::byte> bytes) {
     return copies_.emplace_back(bytes.begin(), bytes.end());
   }
-  void hold(TargetVersion held) { held_.push_back(held); }
+  void delay(DelayedSend delayed) { delayed_.push_back(delayed); }
 
   Result<> post(std::span<const Send> sends, std::span<const Recv> recvs) {
     parts_.push_back(RESHARD_TRY(inner_->exchange(sends, recvs)));
@@ -56,8 +56,8 @@ class FaultEvent final : public Event {
   }
 
   Result<> wait(Deadline deadline) override {
-    // A held message must go out even when every other one hangs on it, so: polls first, then wait.
-    while (outcome_ && !held_.empty()) (void)test();
+    // Send delayed messages before waiting, because all others may depend on them.
+    while (outcome_ && !delayed_.empty()) (void)test();
     for (auto& part : parts_) {
       Result<> outcome = part->wait(deadline);
       if (outcome_) outcome_ = std::move(outcome);
@@ -68,23 +68,23 @@ class FaultEvent final : public Event {
  private:
   Result<bool> poll() {
     RESHARD_TRY(release());
-    bool all = held_.empty();
+    bool all = delayed_.empty();
     for (auto& part : parts_) all &= RESHARD_TRY(part->test());
     return all;
   }
 
-  /// One part failed: the others give their messages up, so that all memory is free again.
+  /// Destroys all parts after an error, so that no memory is in use any more.
   Result<bool> fail_all() {
-    held_.clear();
+    delayed_.clear();
     parts_.clear();
     return tl::unexpected(outcome_.error());
   }
 
   Result<> release() {
     std::vector<Send> due;
-    std::erase_if(held_, [&](TargetVersion& held) {
-      if (--held.polls > 0) return false;
-      due.push_back(held.send);
+    std::erase_if(delayed_, [&](DelayedSend& delayed) {
+      if (--delayed.polls > 0) return false;
+      due.push_back(delayed.send);
       return true;
     });
     if (due.empty()) return {};
@@ -93,10 +93,10 @@ class FaultEvent final : public Event {
 
   std::shared_ptr<Transport> inner_;
   std::deque<std::vector<std::byte>>
-      copies_;  // Before the parts: those borrow from it to their end.
-  std::vector<TargetVersion> held_;
+      copies_;  // Before the parts, which borrow from it until they are destroyed.
+  std::vector<DelayedSend> delayed_;
   std::vector<std::unique_ptr<Event>> parts_;
-  Result<> outcome_;  ///< the first error; a value as long as there is none.
+  Result<> outcome_;  ///< the first error, if any.
 };
 
 class FaultTransport final : public Transport {
@@ -105,7 +105,7 @@ class FaultTransport final : public Transport {
       : inner_(std::move(inner)), plan_(std::move(plan)) {
     for (const Fault& fault : plan_.faults) RESHARD_CHECK(fault.polls > 0);
   }
-  ~FaultTransport() override { inner_->close(); }  // Events may keep the inner one alive.
+  ~FaultTransport() override { inner_->close(); }  // Events may keep the inner transport alive.
 
   std::string_view name() const override { return inner_->name(); }
   Rank rank() const override { return inner_->rank(); }
@@ -131,7 +131,7 @@ class FaultTransport final : public Transport {
       const std::optional<Fault> fault = fault_at(n);
       if (fault && fault->kind == Fault::Kind::kill) return die(sends, recvs);
       if (fault && fault->kind == Fault::Kind::delay) {
-        event->hold({send, fault->polls});
+        event->delay({send, fault->polls});
       } else if (!fault || fault->kind != Fault::Kind::drop) {
         now.push_back(fault ? damaged(send, *fault, *event) : send);
       }
@@ -151,7 +151,7 @@ class FaultTransport final : public Transport {
     return it == plan_.faults.end() ? std::nullopt : std::optional<Fault>(*it);
   }
 
-  /// What goes on the wire in place of `send`.
+  /// The message to send in place of `send`.
   Send damaged(const Send& send, const Fault& fault, FaultEvent& event) const {
     if (send.bytes.empty()) return send;
     if (fault.kind == Fault::Kind::truncate)
@@ -165,16 +165,16 @@ class FaultTransport final : public Transport {
 
   Result<> post_shuffled(std::vector<Send> sends, std::span<const Recv> recvs, std::uint64_t seed,
                          FaultEvent& event) const {
-    std::vector<Recv> rooms(recvs.begin(), recvs.end());
+    std::vector<Recv> receives(recvs.begin(), recvs.end());
     shuffle(sends, seed);
-    shuffle(rooms, seed + 1);
+    shuffle(receives, seed + 1);
     const std::span<const Send> s(sends);
-    const std::span<const Recv> r(rooms);
+    const std::span<const Recv> r(receives);
     RESHARD_TRY(event.post(s.first(s.size() / 2), r.subspan(r.size() / 2)));
     return event.post(s.subspan(s.size() / 2), r.first(r.size() / 2));
   }
 
-  /// Closes, and answers as a closed transport does.
+  /// Closes the transport and returns its error.
   Result<std::unique_ptr<Event>> die(std::span<const Send> sends, std::span<const Recv> recvs) {
     inner_->close();
     if (plan_.on_kill) plan_.on_kill();

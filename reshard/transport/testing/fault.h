@@ -10,39 +10,37 @@
 
 namespace reshard {
 
-/// One thing that goes wrong on one rank. Nothing depends on time: the same program gives the same
-/// faults.
+/// A fault on one rank. Faults do not depend on time, so every run of a program has the same ones.
 struct Fault {
   enum class Kind {
     drop,      ///< the message is never sent.
-    delay,     ///< the message is sent only in the `polls`-th test() of its event (wait() counts
-               ///< through).
-    reorder,   ///< the step's messages are posted in a random order, in two halves.
-    truncate,  ///< the message is sent without its last byte. An empty message is left alone.
-    corrupt,   ///< one random bit of the message is flipped. An empty message is left alone.
-    kill,      ///< the rank dies before the message: its transport closes and `on_kill` is called.
+    delay,     ///< the message is sent in the `polls`-th test() of its event; wait() counts, too.
+    reorder,   ///< the messages of the exchange are posted in random order, in two halves.
+    truncate,  ///< the message is sent without its last byte; no effect if empty.
+    corrupt,   ///< one random bit of the message is flipped; no effect if empty.
+    kill,      ///< before the message the transport closes and `on_kill` is called.
   };
   Kind kind = Kind::drop;
-  /// The message that is hit: its position, from 0, in the sends this rank gave to exchange() so
-  /// far. reorder: the step that holds it.
+  /// The affected message: its index among all sends that this rank has passed to exchange(). For
+  /// reorder, the exchange that contains it.
   std::uint64_t message = 0;
   std::uint64_t polls = 1;  ///< for delay, at least 1.
 };
 
-/// What goes wrong on one rank.
+/// The faults of one rank.
 struct FaultPlan {
-  std::vector<Fault> faults;  ///< in any order; at most one for a message counts, the first.
-  std::uint64_t seed = 0;     ///< of the random choices.
+  std::vector<Fault> faults;  ///< in any order; the first one for a message counts.
+  std::uint64_t seed = 0;     ///< of all random choices.
   std::function<void()> on_kill =
-      nullptr;  ///< to close the rank's control plane as well, may be empty.
+      nullptr;  ///< for example closes the control plane of the rank; may be empty.
 };
 
-/// A transport that passes everything on to `inner` and lets the plan's faults happen to what is
-/// sent. For tests of what stands on a transport. share(), open() and get() are passed on
-/// as they are.
+/// A transport that forwards all calls to `inner` and injects faults into the messages that it
+/// sends. For tests of code that uses a transport. share(), open() and get() are unaffected.
 std::unique_ptr<Transport> make_faulty(std::unique_ptr<Transport> inner, FaultPlan plan);
 
-/// `count` faults of these kinds on the first `messages` messages of a rank, drawn from the seed.
+/// Draws `count` faults of these kinds, among the first `messages` messages of a rank, from the
+/// seed.
 /// @pre messages > 0 and kinds is not empty, unless count is 0
 FaultPlan random_faults(std::uint64_t seed, Rank rank, std::span<const Fault::Kind> kinds,
                         std::uint64_t count, std::uint64_t messages);

@@ -9,8 +9,7 @@
 
 namespace reshard {
 
-/// Does what another control plane does, which has to outlive it: a test overrides what it watches
-/// or keeps back.
+/// Forwards all calls to another control plane, which must outlive it. Tests override single calls.
 class ForwardingControl : public ControlPlane {
  public:
   explicit ForwardingControl(ControlPlane& inner) : inner_(inner) {}

@@ -105,7 +105,7 @@ class LoopbackWire final : public messages::Wire {
     const LoopbackNet::Location location = decode(source);
     if (location.revoked != net_->end(from).revoked || net_->end(from).closed || ++pulls_ % 50 == 0)
       return fail(Code::unsupported, "it was taken back");
-    if (!into.empty()) std::memcpy(into.data(), put.data + offset, into.size());
+    if (!into.empty()) std::memcpy(into.data(), location.data + offset, into.size());
     return {};
   }
   void revoke() override {
@@ -162,8 +162,8 @@ class LoopbackWire final : public messages::Wire {
  private:
   static LoopbackNet::Location decode(std::span<const std::byte> key) {
     LoopbackNet::Location location{};
-    std::memcpy(&put, key.data(), sizeof put);
-    return put;
+    std::memcpy(&location, key.data(), sizeof location);
+    return location;
   }
   LoopbackNet::End& mine() { return net_->end(rank_); }
   Result<> alive(Rank peer) const {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks as processes, for tests: forked from the test program, with what they report brought back.
+// Runs ranks as processes that are forked from the test program, and collects their failures.
 #pragma once
 
 #include <chrono>
@@ -16,7 +16,7 @@
 
 namespace reshard {
 
-/// A folder of its own for a rendezvous, removed with all files in it.
+/// A temporary folder for a rendezvous, removed with all its files.
 class RendezvousFolder {
  public:
   RendezvousFolder();
@@ -32,12 +32,12 @@ class RendezvousFolder {
   std::string path_;
 };
 
-/// Something that happens any number of times, in any process that was forked after it was made.
+/// A counting event shared with processes that are forked after its construction.
 class ProcessEvent {
  public:
   ProcessEvent();
   void happen() const;
-  /// Returns once it has happened `n` times more than were waited for before.
+  /// Waits for `n` more occurrences.
   void wait(int n = 1) const;
 
  private:
@@ -45,34 +45,34 @@ class ProcessEvent {
 };
 
 struct ProcessOptions {
-  /// Then the processes that still run are killed, and their ranks are told as a failure.
+  /// After this time the running processes are killed and their ranks reported as a failure.
   std::chrono::seconds limit{120};
-  /// Ranks that end by SIGKILL, which is a failure of all others.
+  /// Ranks that must end by SIGKILL, which is a failure for all others.
   std::vector<int> doomed;
 };
 
-/// Runs body(rank) in n processes at once and returns when all have ended. What their EXPECT and
-/// ASSERT find becomes failures of this process, with the rank in front; so does an exception, a
-/// signal, and whatever runs longer than the limit. The caller has no other thread. A process
-/// leaves by _exit when its body returns and nothing is left that it serves (finish_serving).
+/// Runs body(rank) in n processes and returns when all have ended. Failed EXPECT and ASSERT,
+/// exceptions, signals and processes beyond the limit become failures of this process, prefixed
+/// with the rank. @pre the caller has no other thread. A process calls _exit() when its body has
+/// returned and it serves no group any more (finish_serving()).
 Result<> run_processes(int n, const std::function<void(Rank)>& body,
                        const ProcessOptions& options = {});
 
-/// run_processes() of ranks that have joined.
+/// run_processes() with ranks that have joined a group.
 Result<> run_control_processes(int n, const std::function<void(ControlPlane&)>& body,
                                const ProcessOptions& options = {});
 
 /// Makes the data plane of one rank.
 using TransportFactory = std::function<Result<std::unique_ptr<Transport>>(ControlPlane&)>;
 
-/// run_control_processes() with both ends of a rank; for TransportUnderTest::run.
+/// run_control_processes() with a transport, too; for TransportUnderTest::run.
 Result<> run_ranks_as_processes(int n, const TransportFactory& factory, const RankBody& body,
                                 const ProcessOptions& options = {});
 
-/// The same with ranks as threads of this process, that have joined like processes.
+/// The same with threads of this process, which join as processes would.
 Result<> run_joined_threads(int n, const TransportFactory& factory, const RankBody& body);
 
-/// For tests of the control plane alone: a data plane that can do nothing.
+/// A data plane without capabilities, for tests of the control plane.
 std::unique_ptr<Transport> no_transport(ControlPlane& control);
 
 }  // namespace reshard

@@ -19,10 +19,9 @@ namespace reshard {
 
 /// Runs body(rank) on n threads at once, for ranks 0 to n-1, and returns when all have returned.
 ///
-/// The body returns void or Result<>. The first failure in time, an error or an exception, is the
-/// result, with its rank in front. A body that is still running after `limit` cannot be stopped
-/// from outside: then the process says which ranks hang and aborts, so that a deadlock is a message
-/// and not a silent machine.
+/// The body returns void or Result<>. The result is the first failure in time, an error or an
+/// exception, prefixed with its rank. If a body still runs after `limit`, the process prints which
+/// ranks hang and aborts, because threads cannot be stopped.
 template <class Body>
 Result<> run_ranks(int n, Body body, std::chrono::seconds limit = std::chrono::seconds(120)) {
   std::mutex mutex;

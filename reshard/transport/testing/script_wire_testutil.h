@@ -13,20 +13,20 @@
 
 namespace reshard {
 
-/// What a scripted wire was told, and what it is to deliver.
+/// The calls that a scripted wire has received, and the frames that it delivers.
 struct WireScript {
   struct Frame {
     Rank from;
     std::vector<std::byte> bytes;
   };
-  std::deque<Frame> to_deliver;         ///< one at each poll.
-  std::vector<Frame> sent;              ///< `from` is the rank it went to.
-  std::vector<messages::BulkId> bulks;  ///< begun and not over.
+  std::deque<Frame> to_deliver;         ///< one per poll.
+  std::vector<Frame> sent;              ///< `from` is the destination here.
+  std::vector<messages::BulkId> bulks;  ///< started and not ended.
   bool describes_sources = false, describes_targets = false;
   bool closed = false;
 };
 
-/// Rank 0 of a group whose other ranks are the test's.
+/// The wire of rank 0; the test plays the other ranks.
 class ScriptWire final : public messages::Wire {
  public:
   ScriptWire(std::shared_ptr<WireScript> script, int size)
@@ -61,7 +61,7 @@ class ScriptWire final : public messages::Wire {
   Result<> pull(Rank, std::span<const std::byte> source, std::size_t,
                 std::span<std::byte>) override {
     if (source.size() % 2 == 0) return {};
-    return fail(Code::unsupported, "an odd place");
+    return fail(Code::unsupported, "an odd address");
   }
   Result<> put(Rank, std::span<const std::byte>, std::span<const std::byte>,
                messages::BulkId id) override {
@@ -83,7 +83,7 @@ class ScriptWire final : public messages::Wire {
   const int size_;
 };
 
-/// The control plane of a rank that is alone, and all is well.
+/// A control plane without peers that never fails.
 class LoneControl final : public ControlPlane {
  public:
   explicit LoneControl(int size) : size_(size) {}

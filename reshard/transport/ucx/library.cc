@@ -40,11 +40,11 @@ Error library_error(std::string_view what, ucs_status_t status) {
 void make_quiet() {
   static std::once_flag once;
   std::call_once(once, [] {
-    // The handlers are installed as the library loads: a crash of the program would print a
-    // backtrace of UCX's making and could wait for a debugger.
+    // The library installs its handlers when it is loaded: a crash of the program would print a UCX
+    // backtrace and might wait for a debugger.
     if (std::getenv("UCX_HANDLE_ERRORS") == nullptr)
       for (const int signal : {SIGILL, SIGSEGV, SIGBUS, SIGFPE}) ucs_debug_disable_signal(signal);
-    // It would write to stdout, between the lines of a program's own output.
+    // The library would write to stdout, between the program's own output.
     if (std::getenv("UCX_LOG_LEVEL") == nullptr) ucs_log_push_handler(silence);
   });
 }
@@ -66,7 +66,7 @@ Result<std::unique_ptr<Worker>> Worker::make(const std::string& device) {
   std::unique_ptr<Worker> out(new Worker);
   if (const auto status = ucp_init(&params, config.get(), &out->context_); status != UCS_OK) {
     Error error = library_error(
-        device.empty() ? "no way to communicate" : "no way to communicate over " + device, status);
+        device.empty() ? "no usable transport" : "no usable transport over " + device, status);
     if (!device.empty()) error.code = Code::invalid_argument;
     return tl::unexpected(std::move(error));
   }
@@ -79,7 +79,7 @@ Result<std::unique_ptr<Worker>> Worker::make(const std::string& device) {
       status != UCS_OK)
     return tl::unexpected(library_error("creating a worker", status));
   if (const auto status = ucp_worker_get_efd(out->worker_, &out->event_fd_); status != UCS_OK)
-    return tl::unexpected(library_error("a worker that can sleep", status));
+    return tl::unexpected(library_error("the event descriptor of a worker", status));
   return out;
 }
 
@@ -111,9 +111,9 @@ Result<ucp_ep_h> Worker::connect(std::span<const std::byte> address, ucp_err_han
   params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
                       UCP_EP_PARAM_FIELD_ERR_HANDLER;
   params.address = reinterpret_cast<const ucp_address_t*>(address.data());
-  // Errors are told to on_error in this mode too. The mode that promises more takes the one-copy
-  // ways away (they cannot invalidate memory) and watches processes with timers; that a process
-  // died is what the control plane tells.
+  // on_error is called in this mode, too. The stricter mode disables the single-copy methods (which
+  // cannot invalidate memory) and watches processes with timers; here the control plane reports the
+  // death of a process.
   params.err_mode = UCP_ERR_HANDLING_MODE_NONE;
   params.err_handler.cb = on_error;
   params.err_handler.arg = arg;

@@ -15,25 +15,25 @@
 
 namespace reshard::ucx {
 
-/// "UCX 1.13.1", of the library that is loaded.
+/// The version of the loaded library: "UCX 1.13.1".
 std::string library_version();
 
-/// An error of a call of the library: "ucx: <what>: <its text>".
+/// An error of a library call: "ucx: <what>: <message of the library>".
 Error library_error(std::string_view what, ucs_status_t status);
 
-/// Keeps the library from writing to the terminal and from handling the signals of a program that
-/// is not its own; not where the user asked for it with UCX_LOG_LEVEL or UCX_HANDLE_ERRORS.
+/// Keeps the library from writing to the terminal and from handling the program's signals, unless
+/// the user has set UCX_LOG_LEVEL or UCX_HANDLE_ERRORS.
 void make_quiet();
 
-/// A context and one worker, used by one thread at a time. UCX_* variables of the environment
-/// count.
+/// A context and one worker. Used by one thread at a time. Respects the UCX_* environment
+/// variables.
 class Worker {
  public:
-  /// `device`: network interface, or empty for all. Errors: what the library says;
-  /// `invalid_argument` for a device that it does not have.
+  /// `device` is a network interface, or "" for all. Errors: those of the library;
+  /// `invalid_argument` for an unknown device.
   static Result<std::unique_ptr<Worker>> make(const std::string& device);
-  /// For ranks that are all on this host: listens on loopback alone, as far as the library can work
-  /// that way and unless UCX_NET_DEVICES names devices. Errors: as above.
+  /// For ranks that are all on this host: listens on loopback only, if the library supports it and
+  /// UCX_NET_DEVICES is not set. Errors: as make().
   static Result<std::unique_ptr<Worker>> make_on_host();
   ~Worker();
   Worker(const Worker&) = delete;
@@ -42,14 +42,14 @@ class Worker {
   ucp_context_h context() const { return context_; }
   ucp_worker_h handle() const { return worker_; }
 
-  /// By which peers reach it.
+  /// The address by which peers connect to it.
   Result<std::vector<std::byte>> address() const;
-  /// An endpoint to a peer; `on_error(arg, ...)` is called from progress when it fails.
+  /// An endpoint to a peer. progress() calls `on_error(arg, ...)` if it fails.
   Result<ucp_ep_h> connect(std::span<const std::byte> address, ucp_err_handler_cb_t on_error,
                            void* arg) const;
-  /// Moves what can move; true when anything did.
+  /// Makes progress; true if anything moved.
   bool progress() const { return ucp_worker_progress(worker_) != 0; }
-  /// Sleeps until there may be something to move, at most this long.
+  /// Sleeps until progress may be possible, at most this long.
   void sleep(std::chrono::nanoseconds at_most) const;
 
  private:

@@ -11,7 +11,7 @@
 namespace reshard::ucx {
 namespace {
 
-/// Before a region's key in what a peer is told.
+/// Precedes the key in the packed form of a region.
 struct Header {
   std::uint32_t number = 0;
   std::uint32_t key_bytes = 0;
@@ -78,10 +78,10 @@ void SharedMemory::release() {
 
 Result<> PeerRegions::add(ucp_ep_h endpoint, std::span<const std::byte> packed) {
   Header header;
-  if (packed.size() < sizeof header) return fail(Code::corrupt, "a memory key of too few bytes");
+  if (packed.size() < sizeof header) return fail(Code::corrupt, "a memory key that is too short");
   std::memcpy(&header, packed.data(), sizeof header);
   if (header.key_bytes != packed.size() - sizeof header || regions_.contains(header.number))
-    return fail(Code::corrupt, "a memory key that is no memory key");
+    return fail(Code::corrupt, "an invalid memory key");
   Region region{header.size, header.address, nullptr};
   const auto status = ucp_ep_rkey_unpack(endpoint, packed.data() + sizeof header, &region.key);
   if (status != UCS_OK) return tl::unexpected(library_error("a peer's memory key", status));
@@ -93,11 +93,12 @@ Result<PeerRegions::RemoteAddress> PeerRegions::find(std::uint32_t number, std::
                                                      std::size_t bytes) const {
   const auto found = regions_.find(number);
   if (found == regions_.end())
-    return fail(Code::corrupt, fmt::format("memory {} was not told", number));
+    return fail(Code::corrupt, fmt::format("memory region {} is unknown", number));
   const Region& region = found->second;
   if (offset > region.size || bytes > region.size - offset)
-    return fail(Code::corrupt, fmt::format("{} bytes at {} of memory {}, which has {}", bytes,
-                                           offset, number, region.size));
+    return fail(Code::corrupt,
+                fmt::format("{} bytes at offset {} of memory region {}, which has {} bytes", bytes,
+                            offset, number, region.size));
   return RemoteAddress{region.address + offset, region.key};
 }
 

@@ -14,37 +14,37 @@
 
 namespace reshard::ucx {
 
-/// Memory of this rank that peers may write to. Few regions, each registered once.
+/// Memory of this rank that peers may write. Meant for few regions, each registered once.
 class SharedMemory {
  public:
   struct Region {
     std::span<std::byte> memory;
     ucp_mem_h handle = nullptr;
-    std::vector<std::byte> packed;  ///< what a peer needs: the region's size, address and key.
-    std::vector<bool> sent_to;      ///< by rank: has `packed`.
+    std::vector<std::byte> packed;  ///< for peers: the size, address and key of the region.
+    std::vector<bool> sent_to;      ///< by rank: whether it has `packed`.
   };
 
   explicit SharedMemory(ucp_context_h context) : context_(context) {}
-  /// As release().
+  /// Calls release().
   ~SharedMemory() { release(); }
   SharedMemory(const SharedMemory&) = delete;
   SharedMemory& operator=(const SharedMemory&) = delete;
 
-  /// Registers memory for `ranks` peers; its number. Errors: what the library says.
+  /// Registers memory for `ranks` peers and returns its number. Errors: those of the library.
   Result<std::uint32_t> add(std::span<std::byte> memory, int ranks);
-  /// The number of the region that has all these bytes, or -1.
+  /// The number of the region that contains these bytes, or -1.
   std::int64_t find(std::span<const std::byte> bytes) const;
   Region& operator[](std::uint32_t number) { return regions_[number]; }
-  /// Ends all registrations. @pre no peer writes any more
+  /// Deregisters all regions. @pre no peer writes them any more
   void release();
 
  private:
   ucp_context_h context_;
   std::vector<Region> regions_;                         ///< by number.
-  std::map<std::uintptr_t, std::uint32_t> by_address_;  ///< begin to number.
+  std::map<std::uintptr_t, std::uint32_t> by_address_;  ///< first byte to number.
 };
 
-/// Memory of one peer, as its packets tell of it.
+/// The regions that one peer has shared with this rank.
 class PeerRegions {
  public:
   struct RemoteAddress {
@@ -53,14 +53,15 @@ class PeerRegions {
   };
 
   PeerRegions() = default;
-  /// As release().
+  /// Calls release().
   ~PeerRegions() { release(); }
   PeerRegions(PeerRegions&& other) noexcept : regions_(std::exchange(other.regions_, {})) {}
   PeerRegions& operator=(PeerRegions&&) = delete;
 
-  /// Takes a region's number and what add() packed there. Errors: `corrupt`; what the library says.
+  /// Adds a region from what SharedMemory::add() packed. Errors: `corrupt`; those of the library.
   Result<> add(ucp_ep_h endpoint, std::span<const std::byte> packed);
-  /// Where `bytes` bytes at an offset of a region are. Errors: `corrupt` when they are not in it.
+  /// The address of `bytes` bytes at an offset of a region. Errors: `corrupt` if they are outside
+  /// it.
   Result<RemoteAddress> find(std::uint32_t number, std::uint64_t offset, std::size_t bytes) const;
   void release();
 

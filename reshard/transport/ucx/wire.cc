@@ -17,28 +17,28 @@
 namespace reshard::ucx {
 namespace {
 
-/// Fits into one fragment of every transport of the library (their segments have 8 KiB).
+/// Fits into one fragment of every UCX transport (their segments have 8 KiB).
 constexpr std::size_t kMaxFrame = 8000;
-/// Ids of active messages.
+/// Active message ids.
 constexpr unsigned kPackets = 0, kBulks = 1;
-/// How long close() tries to bring out what was sent.
-constexpr std::chrono::milliseconds kParting{200};
-/// A flush over TCP also waits for what the peer says of earlier bulks, when it next looks; the
-/// few packets after those have room in the socket, and are in it after this.
+/// How long close() waits for packets to leave.
+constexpr std::chrono::milliseconds kCloseTimeout{200};
+/// When a flush counts as done. Over TCP it also waits for the peer to acknowledge earlier bulks,
+/// which may take long; by then the few packets after those are in the socket.
 constexpr std::chrono::milliseconds kFlush{20};
-/// Packets that may come before those that were sent first.
+/// Most packets that may arrive out of order.
 constexpr std::size_t kMaxEarly = 1024;
 constexpr int kPasses = 8;
 
-/// By which a peer finds memory of this rank.
+/// The content of an address from describe_target().
 struct TargetAddress {
   std::uint32_t region = 0;
   std::uint32_t reserved = 0;
   std::uint64_t offset = 0;
 };
 
-/// Puts pay where the network writes into memory by itself; over TCP and shared memory the library
-/// carries them in small pieces. RESHARD_UCX_PUT=on or off decides otherwise.
+/// Puts are fast if the network hardware writes memory; over TCP and shared memory the library
+/// splits them into small pieces. RESHARD_UCX_PUT=on or off overrides the choice.
 bool wants_puts() {
   if (const char* set = std::getenv("RESHARD_UCX_PUT"); set != nullptr && *set != '\0')
     return std::string_view(set) == "on";
@@ -89,11 +89,11 @@ Result<> UcxWire::await(bool Peer::* greeting, const ControlPlane& control, Dead
       missing += fmt::format("{}{}", missing.empty() ? "" : ", ", r);
     }
     if (missing.empty()) {
-      // Greetings that were answered have left.
+      // Packets that were answered have left.
       for (Peer& peer : peers_) peer.unflushed = false;
       return {};
     }
-    // A peer that is ready may abort at once: that is for the group to report, which is made.
+    // A peer that is ready may abort at once; then the group, which is complete, reports the abort.
     if (const Result<> status = control.status(); !status) {
       if (greeting == &Peer::ready) return {};
       return status;
@@ -150,7 +150,7 @@ void UcxWire::part_over(Operation& operation, ucs_status_t status) {
   free_.push_back(&operation);
 }
 
-/// What a call that starts a part returned.
+/// Handles the result of a call that starts a part of an operation.
 void UcxWire::posted(Operation& operation, ucs_status_ptr_t request) {
   if (!UCS_PTR_IS_PTR(request)) part_over(operation, UCS_PTR_STATUS(request));
 }
@@ -207,13 +207,13 @@ ucs_status_t UcxWire::on_packet(void* self, const void* header, std::size_t head
   return UCS_OK;
 }
 
-/// Takes a packet, and those that came before it and belong after it.
+/// Delivers a packet, then those that follow it and arrived earlier.
 void UcxWire::take_packets(Rank from, Header header, std::span<const std::byte> bytes) {
   Peer& peer = peers_[from.index()];
   if (header.number != peer.received) {
     const bool known = header.number < peer.received || peer.early.contains(header.number);
     if (known || peer.early.size() >= kMaxEarly) {
-      broken_ = Error{Code::corrupt, fmt::format("rank {} sent packet {} twice, or too early",
+      broken_ = Error{Code::corrupt, fmt::format("rank {} sent packet {} twice or far out of order",
                                                  from.value(), header.number)};
       return;
     }
@@ -238,10 +238,10 @@ void UcxWire::take(Rank from, Kind kind, std::span<const std::byte> bytes) {
   } else if (kind == Kind::bye) {
     peer.bye = true;
   } else if (kind == Kind::frame && sink_ == nullptr) {
-    // From a rank that knew before this one that all are connected; or this one is closing.
+    // The sender learned before this rank that all are connected; or this rank is closing.
     waiting_.emplace_back(from, std::vector<std::byte>(bytes.begin(), bytes.end()));
   } else if (kind == Kind::frame) {
-    // What ended before the peer sent this is told before it.
+    // Bulks that ended before the peer sent this frame are reported first.
     (void)deliver(*sink_);
     sink_->on_frame(from, bytes);
   } else if (const Result<> added = peer.memory.add(peer.endpoint, bytes); !added) {
@@ -271,11 +271,11 @@ Result<> UcxWire::recv_bulk(Rank from, std::uint64_t tag, std::span<std::byte> b
   if (at->second.announced == nullptr) return {};
   const bool right = receive(at->second);
   expected_.erase(at);
-  if (!right) return fail(Code::corrupt, "ucx: a bulk of another size than was agreed");
+  if (!right) return fail(Code::corrupt, "ucx: a bulk of another size than agreed");
   return {};
 }
 
-/// Starts to receive what was announced. False: another size was agreed.
+/// Starts to receive an announced bulk. False if its size is not the expected one.
 bool UcxWire::receive(Expected& expected) {
   if (expected.bytes != expected.into.size()) return false;
   Operation& operation = begin(Operation::What::bulk, 1);
@@ -307,7 +307,7 @@ ucs_status_t UcxWire::on_bulk(void* self, const void* header, std::size_t header
   const bool right = wire.receive(expected);
   if (!right) {
     wire.outcomes_.push_back(
-        {expected.id, fail(Code::corrupt, "ucx: a bulk of another size than was agreed")});
+        {expected.id, fail(Code::corrupt, "ucx: a bulk of another size than agreed")});
   }
   wire.expected_.erase(at);
   return right ? UCS_OK : UCS_ERR_INVALID_PARAM;
@@ -341,7 +341,8 @@ Result<> UcxWire::put(Rank to, std::span<const std::byte> target, std::span<cons
   RESHARD_TRY(reachable(to));
   Peer& peer = peers_[to.index()];
   TargetAddress address;
-  if (target.size() != sizeof address) return fail(Code::corrupt, "ucx: not a place in memory");
+  if (target.size() != sizeof address)
+    return fail(Code::corrupt, "ucx: an address of the wrong size");
   std::memcpy(&address, target.data(), sizeof address);
   const auto there = RESHARD_TRY(peer.memory.find(address.region, address.offset, bytes.size()));
   Operation& operation = begin(Operation::What::put, 2);
@@ -349,7 +350,7 @@ Result<> UcxWire::put(Rank to, std::span<const std::byte> target, std::span<cons
   const ucp_request_param_t param = completion(operation);
   posted(operation,
          ucp_put_nbx(peer.endpoint, bytes.data(), bytes.size(), there.address, there.key, &param));
-  // A put that is over has left; one that is flushed has arrived.
+  // The put completes when the bytes have left, the flush when they have arrived.
   posted(operation, ucp_ep_flush_nbx(peer.endpoint, &param));
   return {};
 }
@@ -381,13 +382,13 @@ bool UcxWire::drained() const {
 }
 
 void UcxWire::idle(Deadline until) {
-  // Bounded, so that whoever calls sees aborts that come by another way.
-  constexpr std::chrono::nanoseconds kMost = std::chrono::milliseconds(5);
+  // Bounded, so that the caller sees aborts, which come over the control plane.
+  constexpr std::chrono::nanoseconds kMaxSleep = std::chrono::milliseconds(5);
   const std::chrono::nanoseconds left = until.time() - Deadline::Clock::now();
-  if (worker_) worker_->sleep(until.is_never() ? kMost : std::min(kMost, left));
+  if (worker_) worker_->sleep(until.is_never() ? kMaxSleep : std::min(kMaxSleep, left));
 }
 
-/// What was sent to a peer counts as out when it has left the library's own buffers too.
+/// Starts a flush: packets have left only once the library's own buffers are empty, too.
 void UcxWire::flush(Peer& peer) {
   peer.unflushed = false;
   Operation& operation = begin(Operation::What::packet, 1);
@@ -402,7 +403,7 @@ void UcxWire::close() {
   if (!worker_) return;
   for (int r = 0; r < size(); ++r)
     if (Rank{r} != rank_ && send_packet(Rank{r}, Kind::bye, {})) flush(peers_[Rank{r}.index()]);
-  const Deadline parting = Deadline::after(kParting);
+  const Deadline parting = Deadline::after(kCloseTimeout);
   const auto leaving = [](const Peer& p) { return p.out > 0 && !p.failed; };
   while (std::ranges::any_of(peers_, leaving) && !parting.expired())
     if (!worker_->progress()) idle(parting);
@@ -420,7 +421,7 @@ Result<std::unique_ptr<messages::Wire>> UcxWire::make(ControlPlane& control,
   const auto hosts =
       RESHARD_TRY(control.all_gather(std::as_bytes(std::span(host)), options.deadline));
   const bool one_host = std::ranges::all_of(hosts, [&](const auto& h) { return h == hosts[0]; });
-  // A rank that cannot take part says so to all, so that nobody waits for it.
+  // A rank that cannot take part tells all others, so that nobody waits for it.
   auto worker = one_host && options.interface.empty() ? Worker::make_on_host()
                                                       : Worker::make(options.interface);
   Result<std::vector<std::byte>> address =
@@ -438,7 +439,7 @@ Result<std::unique_ptr<messages::Wire>> UcxWire::make(ControlPlane& control,
     }
     const std::string why(reinterpret_cast<const char*>(all[r].data()), all[r].size());
     return fail(Code::aborted,
-                fmt::format("rank {}: {}", r, why.empty() ? "nothing" : why.substr(1)));
+                fmt::format("rank {}: {}", r, why.empty() ? "no reason given" : why.substr(1)));
   }
   auto wire =
       std::make_unique<UcxWire>(std::move(*worker), control.rank(), control.size(), wants_puts());

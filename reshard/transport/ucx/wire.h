@@ -29,38 +29,40 @@ namespace reshard::ucx {
 using messages::BulkId;
 using messages::WireSink;
 
-/// What a packet, the unit of order between two ranks, brings.
+/// The kind of a packet. Packets between two ranks are numbered and delivered in order.
 enum class Kind : std::uint32_t {
-  frame = 1,  ///< a frame of the wire's user.
+  frame = 1,  ///< a frame of the wire.
   memory,     ///< SharedMemory::Region::packed.
-  hello,      ///< the first one: the rank reaches the receiver.
-  ready,      ///< the rank has the hello of all.
-  bye,        ///< the rank closes: that its endpoint fails from now on is no failure.
+  hello,      ///< the first packet: the rank can reach the receiver.
+  ready,      ///< the rank has received the hello of all.
+  bye,        ///< the rank closes: errors of its endpoint do not count from now on.
 };
 
-/// Goes before a packet and, with a bulk's tag for its place in the order, before a bulk.
+/// Precedes a packet, and a bulk, where the tag takes the place of the number.
 struct Header {
   std::uint32_t from = 0;
   Kind kind{};
-  std::uint64_t number = 0;  ///< of the packet among those of the pair; of a bulk its tag.
+  std::uint64_t number = 0;  ///< sequence number of a packet, or tag of a bulk.
 };
 
-/// What this rank holds of one peer.
+/// The state of one peer.
 struct Peer {
   ucp_ep_h endpoint = nullptr;
-  std::uint64_t sent = 0, received = 0;                                    ///< packets, in order.
-  std::map<std::uint64_t, std::pair<Kind, std::vector<std::byte>>> early;  ///< by number.
+  std::uint64_t sent = 0, received = 0;  ///< packets.
+  std::map<std::uint64_t, std::pair<Kind, std::vector<std::byte>>>
+      early;  ///< received out of order, by number.
   std::optional<ucs_status_t> failed;
   std::size_t out = 0;                      ///< packets that the library has not sent yet.
-  bool unflushed = false;                   ///< packets went out that the library may still hold.
+  bool unflushed = false;                   ///< the library may still hold packets.
   Deadline flushed_by = Deadline::never();  ///< when the last flush counts as done.
   bool hello = false, ready = false, bye = false;
-  /// A connection each way: what a peer said before it left may be read after the other one
-  /// failed. So a failure counts when nothing has moved for a while, and in any case at the second.
+  /// Each direction has a connection, so packets that a peer sent before it left may arrive after
+  /// the other direction failed. A failure therefore counts at goodbye_until, when nothing has
+  /// moved for a while, and at the latest at gone_at.
   Deadline goodbye_until = Deadline::never(), gone_at = Deadline::never();
   PeerRegions memory;
 
-  /// Nothing for it waits in the library, as far as can be known.
+  /// True if, as far as can be known, the library holds no packets for the peer.
   bool drained() const { return !unflushed && (out == 0 || (out == 1 && flushed_by.expired())); }
   void fail(ucs_status_t status) {
     if (failed) return;
@@ -73,15 +75,15 @@ struct Peer {
   }
 };
 
-/// A bulk that this rank expects, or that has been announced before it was expected.
+/// A bulk that this rank expects, or that was announced before recv_bulk().
 struct Expected {
   std::span<std::byte> into;
   BulkId id{};
-  void* announced = nullptr;  ///< the library's descriptor, or null.
-  std::size_t bytes = 0;      ///< announced.
+  void* announced = nullptr;  ///< the descriptor of the library, or null.
+  std::size_t bytes = 0;      ///< as announced.
 };
 
-/// One operation that the library works on: what must live until it is over.
+/// An operation of the library in progress, with the memory that it needs until it ends.
 struct Operation {
   enum class What : std::uint8_t { idle, packet, bulk, put };
   class UcxWire* owner = nullptr;
@@ -90,19 +92,18 @@ struct Operation {
   Header header;
   std::vector<std::byte> packet;
   BulkId id{};
-  int parts = 0;  ///< callbacks still to come: a put is written and flushed.
+  int parts = 0;  ///< pending callbacks; a put has two, for write and flush.
   ucs_status_t status = UCS_OK;
 };
 
-/// A wire over UCX: frames are active messages, bulks go by rendezvous, or are put into memory that
+/// A wire over UCX: frames are active messages; bulks use rendezvous, or are put into memory that
 /// share() registered.
 class UcxWire final : public messages::Wire {
  public:
-  /// Collective. Errors: what the library says, of this rank or of another; those of
-  /// ControlPlane::all_gather().
+  /// Collective. Errors: those of the library on any rank; those of ControlPlane::all_gather().
   static Result<std::unique_ptr<messages::Wire>> make(ControlPlane& control,
                                                       const TransportOptions& options);
-  /// `puts`: what is shared is received by the sender's puts.
+  /// `puts`: senders put messages directly into shared memory.
   UcxWire(std::unique_ptr<Worker> worker, Rank rank, int size, bool puts)
       : rank_(rank),
         puts_(puts),
@@ -111,9 +112,9 @@ class UcxWire final : public messages::Wire {
         peers_(static_cast<std::size_t>(size)) {}
   ~UcxWire() override { close(); }
 
-  /// Connects to all and returns once all have: no peer can leave, and no connection be closed,
-  /// before it was made, which the library does not always survive. Errors: what the library says;
-  /// `deadline` names who is missing; an abort.
+  /// Connects to all peers and returns once all have connected, so that no connection is closed
+  /// before it is complete, which the library does not always survive. Errors: those of the
+  /// library; `deadline` names the missing ranks; an abort.
   Result<> connect(std::span<const std::vector<std::byte>> addresses, const ControlPlane& control,
                    Deadline deadline);
 
@@ -175,9 +176,10 @@ class UcxWire final : public messages::Wire {
   std::vector<Operation*> free_;
   std::map<std::pair<Rank, std::uint64_t>, Expected> expected_;
   std::vector<Outcome> outcomes_;
-  std::vector<std::pair<Rank, std::vector<std::byte>>> waiting_;  ///< frames before the first poll.
+  std::vector<std::pair<Rank, std::vector<std::byte>>>
+      waiting_;  ///< frames before the first poll().
   WireSink* sink_ = nullptr;
-  std::optional<Error> broken_;  ///< by a peer that says what it must not.
+  std::optional<Error> broken_;  ///< set if a peer violates the protocol.
 };
 
 }  // namespace reshard::ucx
