@@ -13,7 +13,7 @@ constexpr Index kMaxRanks = Index{1} << 20;
 Result<Mesh> Mesh::make(std::vector<Axis> fastest_first, Rank first) {
   if (fastest_first.size() > kMaxDims)
     return fail(Code::invalid_argument,
-                fmt::format("a mesh of {1} axes: at most {0}", kMaxDims, fastest_first.size()));
+                fmt::format("a mesh has at most {} axes, not {}", kMaxDims, fastest_first.size()));
   if (first.value() < 0 || first.value() >= kMaxRanks)
     return fail(Code::invalid_argument, fmt::format("first rank {} must be between 0 and {}",
                                                     first.value(), kMaxRanks - 1));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: no span of time, however odd, wraps around into a deadline it does not mean.
+// Protects: no duration, however extreme, overflows into a wrong deadline.
 #include "reshard/transport/deadline.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: a process finds its place among those its launcher started, or learns what is wrong.
+// Protects: a process finds its rank and size in the environment of its launcher, or gets an error.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

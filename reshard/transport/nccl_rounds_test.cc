@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: ranks that give their messages to NCCL group by group neither wait for each other in a
-// circle nor mistake one message for another.
+// Protects: ranks that pass their messages to NCCL group by group neither deadlock nor mismatch
+// messages.
 #include "reshard/transport/nccl/rounds.h"
 
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@ struct Step {
   std::vector<Recv> recvs;
 };
 
-/// Messages between `ranks` ranks as each of them lists its own, in an order of its own.
+/// Random messages between `ranks` ranks; each rank lists its own in random order.
 std::vector<Step> random_steps(int ranks) {
   std::vector<Step> steps(static_cast<std::size_t>(ranks));
   const int messages = *rc::gen::inRange(0, 120);
@@ -35,8 +35,8 @@ std::vector<Step> random_steps(int ranks) {
   return steps;
 }
 
-/// NCCL's rule: the k-th send from a to b meets the k-th receive at b from a; a rank's group is
-/// over when all its messages have met.
+/// NCCL's matching: the k-th send from a to b matches the k-th receive at b from a; a group of a
+/// rank ends once all its messages have matched.
 struct Nccl {
   using Pair = std::pair<int, int>;
   std::map<Pair, std::vector<Half>> sent, received;

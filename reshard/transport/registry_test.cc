@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: the table says the truth about this build, and explains what is missing.
+// Protects: the table describes this build correctly, and explains what is missing.
 #include "reshard/transport/registry.h"
 
 #include <gmock/gmock.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: ranks that joined over TCP keep the promises of every control plane, as threads and as
+// Protects: the TCP control plane keeps the guarantees of every control plane, for threads and
 // processes.
 #include "reshard/transport/testing/conformance_testutil.h"
 #include "reshard/transport/testing/rank_processes_testutil.h"

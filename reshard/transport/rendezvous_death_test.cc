@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: when a process is killed, all others know which, wherever they wait, and go on without
-// it.
+// Protects: when a process is killed, all others learn which one, wherever they wait, and continue
+// without it.
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -28,7 +28,7 @@ Result<> nothing_but_look(ControlPlane& me) {
   return me.status();
 }
 
-/// Rank `victim` of 4 is killed when the three others are about to call, or in it.
+/// Rank `victim` of 4 is killed before or while the three others make a call.
 void kill_while_others_call(int victim, const Call& call,
                             const std::function<void(ControlPlane&, const Result<>&)>& check) {
   ProcessEvent calling;
@@ -48,7 +48,7 @@ void kill_while_others_call(int victim, const Call& call,
             "");
 }
 
-/// Others may have left in order by now.
+/// Other ranks may have left regularly by now.
 void expect_lost(const ControlPlane& me, int rank) {
   const std::vector<Rank> lost = me.lost();
   EXPECT_TRUE(std::ranges::is_sorted(lost));
@@ -67,7 +67,7 @@ TEST(RendezvousDeath, a_killed_rank_ends_every_wait_of_the_others_and_is_named) 
   for (const Call& call : {Call(barrier), Call(all_gather), Call(nothing_but_look)}) {
     kill_while_others_call(2, call, [](ControlPlane& me, const Result<>& result) {
       expect_death_of(me, result, 2);
-      // The survivors still agree on when nobody uses another's memory.
+      // quiesce() still works among the survivors.
       EXPECT_EQ(outcome(me.quiesce(patient())), "");
     });
   }
@@ -84,7 +84,7 @@ TEST(RendezvousDeath, the_death_of_the_process_that_serves_the_group_is_known_to
   for (const Call& call : {Call(barrier), Call(all_gather), Call(nothing_but_look)}) {
     kill_while_others_call(0, call, [](ControlPlane& me, const Result<>& result) {
       expect_death_of(me, result, 0);
-      // Nobody can tell any more what the other survivors do, and quiesce says so.
+      // Without rank 0 nobody knows what the other survivors do, and quiesce() reports that.
       const std::string other = me.rank() == Rank{1} ? "ranks 2, 3" : "rank";
       expect_error(me.quiesce(patient()), Code::aborted, {"rank 0", other, "may still use"});
     });

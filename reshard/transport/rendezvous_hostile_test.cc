@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: whoever connects without the secret neither joins nor harms those who have it.
+// Protects: a connection without the secret neither joins nor disturbs the group.
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
@@ -22,7 +22,7 @@ using namespace tcp;
 
 constexpr std::chrono::milliseconds kSecond{1000};
 
-/// A group of `size` that waits for its ranks at a port of this host.
+/// A group of `size` that is waiting for its ranks at a port of this host.
 class Gathering {
  public:
   explicit Gathering(int size) : size_(size) {
@@ -46,7 +46,7 @@ class Gathering {
     EXPECT_TRUE(socket) << outcome(socket);
     return socket ? std::move(*socket) : FileDescriptor();
   }
-  /// The group comes together all the same.
+  /// Completes the group, in spite of all.
   void expect_success() {
     std::vector<std::future<Result<>>> others;
     const auto live = [](const RendezvousOptions& as) -> Result<> {
@@ -69,7 +69,7 @@ class Gathering {
   std::future<Result<std::unique_ptr<ControlPlane>>> zero_;
 };
 
-/// Reads until the other side closes; what it said.
+/// Reads until the peer closes, and returns the bytes.
 std::vector<std::byte> hear_until_closed(const FileDescriptor& socket) {
   std::vector<std::byte> all;
   for (std::array<std::byte, 1> one; receive_all(socket.get(), one, patient());)
@@ -110,7 +110,7 @@ TEST(RendezvousHostile, junk_behind_a_good_beginning_is_cut_off) {
   group.expect_success();
 }
 
-/// All that a rank sends to join, for the answer that it got.
+/// The bytes that a rank sends to join, given the answer to its hello.
 std::vector<std::byte> rest_of_joining(const SessionKeys& keys) {
   auto ends = socket_pair();
   EXPECT_TRUE(ends);
@@ -143,7 +143,7 @@ TEST(RendezvousHostile, a_recorded_conversation_joins_nobody) {
   ASSERT_TRUE(receive_all(socket.get(), answer, patient()));
   EXPECT_EQ(answer[0], static_cast<std::byte>(Verdict::welcome));
   ASSERT_TRUE(send_all(socket.get(), recorded, patient()));
-  // The start of its own stream, which says nothing, and no frame.
+  // Its stream header, which carries no information, and no frame.
   EXPECT_LE(hear_until_closed(socket).size(), 24U);
   group.expect_success();
 }
@@ -190,7 +190,7 @@ TEST(RendezvousHostile, who_is_silent_for_too_long_is_cut_off_and_who_is_slow_is
     auto silent = connect_to("127.0.0.1", port, kSecond, patient());
     ASSERT_TRUE(silent);
     EXPECT_TRUE(hear_until_closed(*silent).empty());
-    // Also who has said a part, or all and then nothing more.
+    // Also a connection that has sent part of a hello, or a whole one and nothing after it.
     for (const std::size_t said : {std::size_t{40}, kHelloBytes}) {
       auto half = connect_to("127.0.0.1", port, kSecond, patient());
       ASSERT_TRUE(half);

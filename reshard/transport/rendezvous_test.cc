@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: those who belong together become one group, and everybody else is told why not.
+// Protects: the processes of a job form one group, and all others get an error that says why not.
 #include "reshard/transport/rendezvous.h"
 
 #include <fcntl.h>
@@ -34,7 +34,7 @@ std::future<Joined> join_soon(const RendezvousOptions& as) {
   return std::async(std::launch::async, [as] { return join(as); });
 }
 
-/// All at once; the outcomes by position.
+/// Joins all at the same time; returns the outcomes by position.
 std::vector<Joined> join_all(const std::vector<RendezvousOptions>& all) {
   std::vector<std::future<Joined>> soon;
   for (const RendezvousOptions& as : all) soon.push_back(join_soon(as));
@@ -43,7 +43,7 @@ std::vector<Joined> join_all(const std::vector<RendezvousOptions>& all) {
   return out;
 }
 
-/// A port that nobody listens at.
+/// A port without a listener.
 int free_port() {
   const auto listener = tcp::listen_at("127.0.0.1", 0);
   return listener ? listener->port : 1;
@@ -148,7 +148,7 @@ TEST(Rendezvous, differing_agreements_are_named_on_every_rank) {
   }
   for (const auto& one : join_all(all))
     expect_error(one, Code::invalid_argument, {"rank 2", "\"plan 17\"", "\"plan 16\""});
-  // A long one is not printed, but told apart.
+  // Long agreements are compared, but not printed.
   for (RendezvousOptions& as : all)
     as.agreement = std::string(100'000, as.rank == Rank{1} ? 'x' : 'y');
   for (const auto& one : join_all(all)) {
@@ -171,14 +171,15 @@ TEST(Rendezvous, a_differing_setting_is_told_by_name_with_both_values) {
   for (const std::size_t r : {0U, 1U, 3U})
     expect_error(outcomes[r], Code::invalid_argument, {"rank 2 has --repeat 5, this program 2"});
   expect_error(outcomes[2], Code::invalid_argument, {"rank 0 has --repeat 2, this program 5"});
-  // Sizes that follow from a setting do not hide it, nor that a rank has none of its name.
+  // A differing setting is reported before differing sizes, even if a rank does not know the
+  // setting.
   all.resize(2);
   all[0].size = 2;
   all[1].settings.erase(all[1].settings.begin());
   outcomes = join_all(all);
   expect_error(outcomes[0], Code::invalid_argument, {"rank 1 does not know --seed"});
   expect_error(outcomes[1], Code::invalid_argument, {"rank 0 has --seed 7", "does not know"});
-  // Long ones are compared whole, and are not printed.
+  // Long values are compared in full, but not printed.
   for (RendezvousOptions& as : all) {
     as.size = 2;
     as.settings = {{"--ignore", std::string(100'000, as.rank == Rank{1} ? 'x' : 'y')}};
@@ -219,7 +220,7 @@ TEST(Rendezvous, rank_0_is_taken_while_another_gathers_there) {
       all.back().secret = *Secret::from_text("sixteen characters");
     }
     auto first = join_soon(all[0]);
-    // The second is who comes when the first is there: when it knows whom it waits for.
+    // The second rank 0 starts once the first is listening, that is, once it names missing ranks.
     RendezvousOptions probe = all[1];
     for (bool there = false; !there;) {
       probe.deadline = Deadline::after(std::chrono::milliseconds(50));
@@ -239,7 +240,7 @@ TEST(Rendezvous, the_ranks_that_do_not_come_are_named_at_the_deadline) {
   while (folder.files() != std::vector<std::string>{"reshard-reshard"}) std::this_thread::yield();
   all[1].deadline = Deadline::after(std::chrono::seconds(1));
   expect_error(join(all[1]), Code::deadline, {"ranks 1, 2, 4 did not arrive"});
-  // Who gave up may come again.
+  // A process that gave up may join again.
   std::vector<RendezvousOptions> rest;
   for (const int rank : {1, 2, 3, 4}) rest.push_back(place(folder.url(), rank, 5));
   for (const auto& one : join_all(rest)) EXPECT_TRUE(one) << outcome(one);
@@ -252,7 +253,7 @@ TEST(Rendezvous, the_ranks_that_do_not_come_are_named_at_the_deadline) {
   EXPECT_EQ(folder.files(), std::vector<std::string>{});
 }
 
-/// Leaves what a rank 0 leaves that is killed while it gathers.
+/// Creates the file of a rank 0 that was killed while ranks were missing.
 void die_gathering(const RendezvousFolder& folder, const Secret& secret) {
   const auto body = [&](Rank) {
     RendezvousOptions as = place(folder.url(), 0, 2);
@@ -266,14 +267,14 @@ void die_gathering(const RendezvousFolder& folder, const Secret& secret) {
 }
 
 TEST(Rendezvous, the_file_of_a_dead_job_does_not_stop_a_new_one) {
-  // With the secret of the dead, and of the living, or without.
+  // With the secret of the dead job, with that of the new one, and without.
   const Secret none, text = *Secret::from_text("sixteen characters");
   for (const auto& [dead, living] : {std::pair(none, none), {none, text}, {text, none}}) {
     const RendezvousFolder folder;
     die_gathering(folder, dead);
     std::vector<RendezvousOptions> all{place(folder.url(), 0, 2), place(folder.url(), 1, 2)};
     for (RendezvousOptions& as : all) as.secret = living;
-    // The second reads what the dead left before a living rank 0 replaces it.
+    // The second process reads the stale file before a living rank 0 replaces it.
     RendezvousOptions early = all[1];
     early.deadline = brief();
     expect_error(join(early), Code::deadline, {"rank 0 did not arrive"});

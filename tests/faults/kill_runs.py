@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Kills ranks of real refits with SIGKILL and says what the others made of it.
+"""Kills ranks of real refits with SIGKILL and reports how the others ended.
 
   tests/faults/kill_runs.py PROGRAM [--runs 200] [--backends shm,ucx,gloo,openmpi,mpich] [--seed 0]
 
@@ -29,7 +29,7 @@ import time
 RANKS, SOURCES = 4, (0, 1)
 POINTS = ("prepare", "start", "middle", "check", "commit", "end", "proof")
 DEADLINE_SECONDS = 10
-# A run that is not over so long after its deadline hangs.
+# A run that has not ended this long after its deadline hangs.
 GRACE_SECONDS = 20
 MODEL = pathlib.Path(__file__).resolve().parent.parent.parent / "examples" / "configs" / "demo-moe.json"
 FROM = "megatron:tp=2"
@@ -44,7 +44,7 @@ BACKENDS = ("shm", "ucx", "gloo", *LAUNCHERS)
 
 @dataclasses.dataclass
 class Outcome:
-  """What a run left behind; `faults` is empty when it was good."""
+  """The outcome of a run; `faults` is empty if it was correct."""
 
   point: str
   victim: int

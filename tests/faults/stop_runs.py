@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Stops ranks of real refits with SIGSTOP and looks whether everything ends all the same.
+"""Stops ranks of real refits with SIGSTOP and checks that everything ends nevertheless.
 
   tests/faults/stop_runs.py PROGRAM [--runs 100] [--backends shm,ucx,gloo] [--seed 0]
 

@@ -256,7 +256,7 @@ class Inputs(unittest.TestCase):
       text=True,
       env=os.environ | {"RESHARD_TEST_STOP": "start"},
     )
-    # A rank that stands still may be all that another waits for before it comes to the same point.
+    # A stopped rank may be the only one that another needs to reach the same point.
     cut = False
     while run.poll() is None:
       for pid in [pid for pid, state in children_of(run.pid).items() if state == "T"]:

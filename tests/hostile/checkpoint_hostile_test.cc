@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: an index and its files are used only where they agree, and never outside their folder.
+// Protects: an index and its files are used only if they agree, and never outside their folder.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

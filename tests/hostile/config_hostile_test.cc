@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: a config.json that contradicts itself, or asks for the impossible, is refused with what
-// would be right.
+// Protects: a config.json that contradicts itself or is impossible is refused, with an error that
+// says what would be right.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

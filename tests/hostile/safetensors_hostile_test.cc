@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: no safetensors file, whatever it holds, is taken for more than it is.
+// Protects: a safetensors file, whatever its content, is never read beyond its bytes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>

@@ -1,3 +1,3 @@
 // SPDX-License-Identifier: Apache-2.0
-// The library of no_library.cc, which the loader is not told where to find.
+// The library that no_library.cc needs, in a folder that the loader does not search.
 int absent() { return 7; }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: a module that cannot be used says why, and hurts nothing; one that can is used.
+// Protects: an unusable module gives an error and has no other effect; a usable one is used.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A module that does all that one must, with a library of its own that is switched off by the
-// environment.
+// A complete module, whose library can be disabled by an environment variable.
 #include <cstdlib>
 
 #include "reshard/transport/module.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: the transport `mpi` keeps the promises of every transport, between processes that
+// Protects: the transport `mpi` keeps the guarantees of every transport, between processes that
 // mpirun started.
 #include "reshard/transport/testing/conformance_testutil.h"
 #include "tests/mpi/launched_tests.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A process of test_deaths.py: sends 32 MiB around a ring for ever, until one of them is killed in
-// the middle of a message; then says what it was told and how it got away.
+// the middle of a message; then prints the error and how it left.
 //
 //   mpirun ... reshard_mpi_death FOLDER VICTIM
 #include <signal.h>
@@ -47,7 +47,7 @@ Result<> ring(const std::string& folder, int victim) {
   Result<> told;
   for (std::uint64_t round = 0; told; ++round)
     told = step(group, round, round == kLastRound && place->rank == victim);
-  // One line from each, whole, whatever the others write.
+  // One write, so that lines of several processes do not mix.
   const std::string line =
       "rank " + std::to_string(place->rank) + " was told: " + text(told) + "\n";
   std::fputs(line.c_str(), stdout);

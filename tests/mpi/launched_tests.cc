@@ -22,7 +22,7 @@ struct World {
 };
 World world;
 
-/// Far beyond what the slowest test takes: processes that sit one out wait for the others here.
+/// Longer than the slowest test: processes that do not take part in a test wait for the others.
 Deadline for_all() { return Deadline::after(std::chrono::minutes(10)); }
 
 Result<std::unique_ptr<ControlPlane>> meet(int n) {
@@ -49,7 +49,7 @@ Result<> find_world() {
   return {};
 }
 
-/// One line for each failure, with the rank.
+/// One line per failure, with the rank.
 class TellWithRank final : public testing::EmptyTestEventListener {
   void OnTestStart(const testing::TestInfo& test) override {
     test_ = std::string(test.test_suite_name()) + "." + test.name();
@@ -66,8 +66,8 @@ class TellWithRank final : public testing::EmptyTestEventListener {
   std::string test_;  // gtest holds its lock here and cannot be asked.
 };
 
-/// True when no process has failed; rank 0 says who did. A group of all processes, so that MPI ends
-/// as it should.
+/// True if no process has failed; rank 0 prints which ones did. Makes a group of all processes, so
+/// that MPI is finalized.
 Result<bool> all_passed() {
   ++world.groups;
   const auto control = RESHARD_TRY(meet(world.size));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // GoogleTest in processes that one launcher started: all run the same tests in the same order, and
-// what goes wrong in any of them is told with its rank.
+// failures of any process are reported with its rank.
 #pragma once
 
 #include <string>
@@ -10,12 +10,12 @@
 
 namespace reshard {
 
-/// Runs `body` on the first `n` processes, as a group of the transport `mpi` that met in a folder;
-/// the others return at once. Every process calls it in the same order. A body that closes its ends
-/// early may do so.
+/// Runs `body` on the first `n` processes, as a group of the transport `mpi` that joined in a
+/// folder; the others return at once. Every process calls it in the same order. A body that closes
+/// its ends early may do so.
 Result<> run_launched(int n, const RankBody& body);
 
-/// This process's place among those of the launcher, which is its rank in every group it is in.
+/// The rank of this process in the launch, and in every group that it is a member of.
 /// @pre inside run_launched_tests()
 int launched_rank();
 

@@ -33,7 +33,7 @@ TEST(MpiRefit, takes_the_direct_path_on_one_host_and_messages_where_that_is_forb
   unsetenv("RESHARD_SHM");
 }
 
-/// Only one rank may not be reached: all find another way together.
+/// One rank does not permit access: all ranks choose another path together.
 TEST(MpiRefit, one_rank_out_of_reach_takes_the_direct_path_from_all) {
   const RefitLayouts layouts = refit_layouts().front();
   const Planner planner = planner_of(layouts);

@@ -23,7 +23,7 @@ struct Arguments {
   Way way;
 };
 
-/// One line, whole, whatever the others write.
+/// Prints a line in one write, so that lines of several processes do not mix.
 void say(int rank, const std::string& what) {
   const std::string line = "rank " + std::to_string(rank) + " " + what + "\n";
   std::fputs(line.c_str(), stdout);

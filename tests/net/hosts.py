@@ -6,7 +6,7 @@ import subprocess
 
 
 def ip(*arguments):
-    """Runs ip(8); its error text, "" when it worked."""
+    """Runs ip(8); returns its error text, or "" on success."""
     try:
         done = subprocess.run(["ip", *arguments], capture_output=True, text=True)
     except OSError as error:
@@ -15,7 +15,7 @@ def ip(*arguments):
 
 
 class Network:
-    """`count` hosts behind one bridge. Names hold this process's id, so that tests run side by side."""
+    """`count` hosts behind one bridge. Names contain the process id, so that tests can run in parallel."""
 
     def __init__(self, count):
         self.tag = f"rs{os.getpid()}"
@@ -23,7 +23,7 @@ class Network:
         self.hosts = [f"{self.tag}h{i}" for i in range(count)]
 
     def up(self):
-        """Makes it; why it cannot be made here, or ""."""
+        """Creates it; returns why that is impossible here, or ""."""
         problem = ip("netns", "add", self.switch) or self._inside(
             self.switch, "link", "add", "name", "bridge0", "type", "bridge"
         )
@@ -55,7 +55,7 @@ class Network:
         return f"10.213.7.{i + 1}"
 
     def unplug(self, i):
-        """The host goes on, and nothing it sends arrives any more."""
+        """Disconnects the host, which keeps running."""
         problem = self._inside(self.switch, "link", "set", f"port{i}", "down")
         assert not problem, problem
 

@@ -2,9 +2,9 @@
 // One rank of a group, for tests that start it in a network of its own:
 //
 //   net_rank URL RANK SIZE SECRET_FILE talk    joins, agrees with the others, leaves
-//   net_rank URL RANK SIZE SECRET_FILE wait    joins, and waits for what nobody does
+//   net_rank URL RANK SIZE SECRET_FILE wait    joins, and waits for a call that never comes
 //
-// Says "joined" and then how it ended, a line each.
+// Prints "joined" and then the outcome, one line each.
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -33,7 +33,7 @@ Result<> talk(ControlPlane& me) {
   return me.quiesce(Deadline::after(kPatience));
 }
 
-/// Nobody but this rank calls it on its last rank.
+/// A call that the last rank never makes.
 Result<> wait(ControlPlane& me) {
   if (me.rank().value() != me.size() - 1) return me.barrier(Deadline::after(kPatience));
   while (me.status()) std::this_thread::sleep_for(std::chrono::milliseconds(10));

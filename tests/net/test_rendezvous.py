@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# Protects: ranks on several hosts become one group over TCP, and notice a host that vanishes.
-"""Each host is a network namespace; where those are not allowed the tests are skipped, by name."""
+# Protects: ranks on several hosts form one group over TCP, and notice the loss of a host.
+"""Each host is a network namespace; the tests are skipped if those are not permitted."""
 
 import os
 import pathlib
@@ -79,7 +79,7 @@ class Rendezvous(unittest.TestCase):
         self.network.unplug(1)
         self.assertIn("rank 1 died", ranks[0].stdout.read())
         self.assertIn("rank 1 died", ranks[2].stdout.read())
-        # Its own rank cannot know that it is itself whom nobody reaches.
+        # The disconnected rank cannot know that it is the one that is unreachable.
         self.assertIn("rank 0 died", ranks[1].stdout.read())
         print(f"noticed after {time.monotonic() - began:.1f} s", file=sys.stderr)
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# Protects: a refit between two programs on two hosts, and that one learns of the other's death.
-"""A trainer and an engine on two hosts that share nothing but a link."""
+# Protects: a refit between two programs on two hosts; each program learns of the death of the other.
+"""A trainer and an engine on two hosts that share only a network link."""
 
 import json
 import unittest
@@ -29,7 +29,7 @@ class TwoHosts(processes.ProcessTest):
 
     def program(self, host, transport, secret, job, *more, env=None, deadline=30):
         role, ranks = (("source", "0-1"), ("target", "2-3"))[host]
-        # Both hosts are one kernel, which would let them reach each other's memory.
+        # Both hosts share a kernel, which would permit access to each other's memory.
         return self.start(
             "run", *SMALL, *LAYOUTS, "--transport", transport, "--interface", "eth0",
             "--rendezvous", f"tcp://{self.network.address(0)}:{PORT}", "--secret-file", secret,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: the peers of a killed process that use gloo learn of it, name it and live.
+// Protects: when a process is killed, its peers over gloo survive and name it.
 #include "tests/transports/module_death_testutil.h"
 
 namespace reshard {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: gloo keeps the promises of every transport.
+// Protects: gloo keeps the guarantees of every transport.
 #include "reshard/transport/testing/conformance_testutil.h"
 #include "tests/transports/module_ranks_testutil.h"
 

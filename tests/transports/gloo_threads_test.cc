@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: gloo keeps the promises of every transport where ranks are threads of one process.
+// Protects: gloo keeps the guarantees of every transport with ranks that are threads of one
+// process.
 #include "reshard/transport/testing/conformance_testutil.h"
 #include "tests/transports/module_ranks_testutil.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a killed process does to the peers that use a module: they end, whole, and name it.
+// Kills processes of groups that use a module: their peers must survive and name them.
 #pragma once
 
 #include <signal.h>
@@ -13,15 +13,15 @@
 
 namespace reshard {
 
-/// When the process of a rank is killed, in a step in which it has a message each way with all.
+/// When the process of a rank is killed, in a step with a message in each direction between all.
 enum class Death { before, during, after };
 
-/// Whether both messages with each peer arrived whole, or the step ended as it must. The victim
-/// does not return.
+/// True if both messages with each peer arrived complete or the step failed as expected. Does not
+/// return for the victim.
 inline void die_or_survive(RankEnds& me, Rank victim, Death death, std::uint64_t polls,
                            const ProcessEvent& ready) {
   constexpr std::size_t kBytes = std::size_t{4} << 20;
-  // The others have their transports, or all their messages.
+  // The others have made their transports, or received all their messages.
   const auto die = [&] {
     ready.wait(me.size() - 1);
     ::raise(SIGKILL);
@@ -51,7 +51,7 @@ inline void die_or_survive(RankEnds& me, Rank victim, Death death, std::uint64_t
   Result<> result = event ? (*event)->wait(deadline) : Result<>(tl::unexpected(event.error()));
   for (const Recv& recv : recvs)
     EXPECT_TRUE(!result || rooms[recv.from.index()].holds_pattern(me.rank()));
-  // Killed once all have all: the next thing that anyone wants of it fails.
+  // Killed once all messages have arrived: the next call that needs it fails.
   if (death == Death::after) {
     EXPECT_EQ(outcome(result), "");
     if (me.rank() == victim) die();
@@ -60,7 +60,7 @@ inline void die_or_survive(RankEnds& me, Rank victim, Death death, std::uint64_t
   if (result) result = me.control->barrier(deadline);
   expect_error(result, Code::aborted, {"rank " + std::to_string(victim.value())});
   const Result<> quiet = me.control->quiesce(deadline);
-  // Rank 0 serves the control plane: without it nobody can say who is done.
+  // Rank 0 serves the control plane: without it nobody knows which ranks are done.
   if (victim == Rank{0}) {
     expect_error(quiet, Code::aborted, {"rank 0"});
   } else {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks that use a transport's module as programs do.
+// Runs ranks that use the module of a transport as programs do.
 #pragma once
 
 #include <stdlib.h>
@@ -13,7 +13,7 @@
 
 namespace reshard {
 
-/// Gives a variable of the environment a value as long as it lives; no value: leaves it as it is.
+/// Sets an environment variable while it lives; without a value, leaves it unchanged.
 class Setting {
  public:
   Setting(const char* name, const char* value) : name_(value != nullptr ? name : nullptr) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: the peers of a killed process that use ucx learn of it, name it and live; puts into
-// registered memory arrive, and only there.
+// Protects: when a process is killed, its peers over ucx survive and name it; puts arrive in
+// registered memory, and nowhere else.
 #include "tests/transports/module_death_testutil.h"
 
 namespace reshard {
@@ -12,7 +12,7 @@ TEST(UcxDeath, the_peers_of_a_killed_process_end_and_name_it_over_tcp) {
   kill_by_seed("ucx", 12, "UCX_TLS", "tcp");
 }
 
-/// All ranks send to all, into one shared region and beside it.
+/// All ranks send to all, into a shared region and into other memory.
 void put_to_all(RankEnds& me) {
   constexpr std::size_t kBytes = 300'000;
   const auto n = static_cast<std::size_t>(me.size());

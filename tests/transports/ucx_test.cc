@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: ucx keeps the promises of every transport, over shared memory and over TCP, by
+// Protects: ucx keeps the guarantees of every transport, over shared memory and over TCP, by
 // rendezvous and by puts.
 #include "reshard/transport/testing/conformance_testutil.h"
 #include "tests/transports/module_ranks_testutil.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: ucx keeps the promises of every transport where ranks are threads of one process.
+// Protects: ucx keeps the guarantees of every transport with ranks that are threads of one process.
 #include "reshard/transport/testing/conformance_testutil.h"
 #include "tests/transports/module_ranks_testutil.h"
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: what is particular to ranks as threads: how ends are handed out, and who copies.
+// Protects: specifics of ranks that are threads: taking transports and control planes, and who
+// copies.
 #include <gtest/gtest.h>
 
 #include <numeric>
@@ -69,7 +70,7 @@ TEST(InprocGroup, a_side_that_waits_already_does_the_copy_when_the_other_only_po
     for (std::uint64_t round = 0; round < 50; ++round) {
       const Send send{Rank{1}, MessageId{round}, memory};
       const Recv recv{Rank{0}, MessageId{round}, memory};
-      // Rank 0 goes on to the barrier without a wait, so rank 1 gets there only by its own work.
+      // Rank 0 enters the barrier without waiting, so rank 1 must copy everything itself.
       auto event = rank == Rank{0} ? *transport->exchange({&send, 1}, {})
                                    : *transport->exchange({}, {&recv, 1});
       if (rank == Rank{1}) {
@@ -103,7 +104,7 @@ TEST(InprocGroup, collectives_in_different_order_are_an_error) {
     const auto result = rank == Rank{0}
                             ? control->barrier(Deadline::never())
                             : control->all_gather({}, Deadline::never()).map([](auto&&) {});
-    // Whoever comes second is told; the other hears it by the abort that this must lead to.
+    // The second rank gets the error; the first learns of it by the abort that must follow.
     EXPECT_FALSE(result);
     if (result.error().code == Code::invalid_argument) {
       EXPECT_NE(result.error().message.find("same order"), std::string::npos);

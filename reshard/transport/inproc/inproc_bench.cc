@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a step between threads costs, next to the plain copy of the same bytes by as many threads.
+// The cost of a step between threads, compared to a plain copy of the same bytes by as many
+// threads.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: threads of one process keep the promises of every transport.
+// Protects: inproc keeps the guarantees of every transport.
 #include "reshard/transport/inproc/inproc.h"
 
 #include "reshard/transport/testing/conformance_testutil.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: every grain is counted once, by whoever copies or withdraws it, and memory is held as
-// long as somebody copies.
+// Protects: every grain is counted once, by the thread that copies or withdraws it, and memory is
+// in use until nobody copies.
 #include "reshard/transport/inproc/mailbox.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@ namespace {
 
 using Bytes = std::vector<std::byte>;
 
-/// Rank 0 sends to rank 1, through the mailbox of rank 1 alone.
+/// Rank 0 sends to rank 1, through the mailbox of rank 1 only.
 class MailboxTest : public testing::Test {
  protected:
   void post(std::size_t bytes) {
@@ -67,7 +67,7 @@ TEST_F(MailboxTest, withdrawing_leaves_what_is_being_copied) {
   EXPECT_FALSE(mailbox_.has_work());
   EXPECT_EQ(receiver_.left, 1);
   EXPECT_EQ(sender_.left, 1);
-  // The sender hears who gave up; the one who gave up knows.
+  // The sender learns who withdrew; the receiver knows.
   ASSERT_TRUE(sender_.error());
   EXPECT_EQ(sender_.error()->message,
             "rank 1 gave up a message from rank 0 to rank 1 before it was complete");

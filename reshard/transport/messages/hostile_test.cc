@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: no frame of a peer does more harm than to end the link with it, and the late word of a
-// correct peer does none.
+// Protects: an invalid frame only ends the connection with its sender, and late records of a
+// correct peer are harmless.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -74,7 +74,7 @@ TEST(EngineFrames, every_cut_and_every_changed_byte_is_read_or_refused_within_th
   }
 }
 
-/// Rank 0 of 3, whose peers are the test.
+/// Rank 0 of 3; the test plays its peers.
 class EngineHostile : public testing::Test {
  protected:
   void deliver(Rank from, const std::vector<Record>& records) {
@@ -84,7 +84,7 @@ class EngineHostile : public testing::Test {
     while (!script_->to_deliver.empty()) (void)event.test();
     (void)event.test();
   }
-  /// Records that went to a rank, in order; their tails are gone.
+  /// The records sent to a rank, in order, without their tails.
   std::vector<Record> sent(Rank to) const {
     std::vector<Record> out;
     for (const auto& frame : script_->sent) {
@@ -134,7 +134,7 @@ TEST_F(EngineHostile, what_no_correct_peer_says_ends_the_link_with_it_alone) {
     expect_error((*send)->wait(patient()), Code::corrupt, {"rank 1"});
     EXPECT_EQ((*bystander)->test(), false);
     EXPECT_EQ(sent(Rank{1}).back().kind, Kind::bye);
-    // What it says now is not heard.
+    // Further frames from it are ignored.
     deliver(Rank{1}, {{Kind::payload, 0, {9, 9}, small_}});
     poll(**bystander);
     EXPECT_EQ((*bystander)->test(), false);
@@ -189,7 +189,7 @@ TEST_F(EngineHostile, no_more_than_a_few_bulks_are_granted_at_a_time) {
     deliver(Rank{1}, {{Kind::rts, 0, {i, i, recvs[i].bytes.size()}}});
   poll(**event);
   EXPECT_EQ(script_->bulks.size(), static_cast<std::size_t>(messages::kMaxBulks));
-  // Giving up what the wire has begun and does not end closes it.
+  // Withdrawing bulks that the wire has started and does not end closes it.
   event->reset();
   EXPECT_TRUE(script_->closed);
   expect_error(transport_->exchange({}, {}), Code::aborted);

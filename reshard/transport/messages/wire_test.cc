@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: messages over any wire keep the promises of every transport, by whichever method bulks
-// travel.
+// Protects: messages over any wire keep the guarantees of every transport, by whichever method
+// bulks travel.
 #include "reshard/transport/testing/conformance_testutil.h"
 #include "reshard/transport/testing/loopback_testutil.h"
 

@@ -12,7 +12,7 @@ namespace {
 std::string reason() {
   int ended = 0;
   MPI_Finalized(&ended);
-  return ended != 0 ? "this process has already ended its MPI" : "";
+  return ended != 0 ? "this process has already finalized MPI" : "";
 }
 
 Result<std::unique_ptr<Transport>> make(ControlPlane& control, const TransportOptions& options) {

@@ -101,7 +101,7 @@ Result<> initialize() {
   const std::scoped_lock lock(runtime().mutex);
   int ended = 0, started = 0, level = 0;
   MPI_Finalized(&ended);
-  if (ended != 0) return fail(Code::unsupported, "mpi: this process has already ended its MPI");
+  if (ended != 0) return fail(Code::unsupported, "mpi: this process has already finalized MPI");
   MPI_Initialized(&started);
   if (started != 0) {
     MPI_Query_thread(&level);

@@ -249,7 +249,7 @@ Result<bool> MpiWire::take_frame(messages::WireSink& sink, MPI_Message message,
   const auto size = static_cast<std::size_t>(std::max(bytes, 0));
   if (from < 0 || from >= size_ || bytes < 0 || size < kHeader || size > kHeader + kMaxFrame) {
     return fail(Code::corrupt,
-                fmt::format("mpi: a frame of {} bytes from rank {}; they have {} to {}", bytes,
+                fmt::format("mpi: a frame of {} bytes from rank {}: must have {} to {}", bytes,
                             from, kHeader, kHeader + kMaxFrame));
   }
   std::deque<InFrame>& queue = peer(from).incoming;
@@ -275,7 +275,7 @@ Result<bool> MpiWire::deliver(messages::WireSink& sink, int from) {
     // A stale frame: a rank of an earlier group in these channels sent it to one that had left.
     const bool ours = header.group == channels_.group;
     if (ours && header.bulks_here > peer(from).sent) {
-      return fail(Code::corrupt, fmt::format("mpi: rank {} has {} bulks of the {} that were sent",
+      return fail(Code::corrupt, fmt::format("mpi: rank {} reports {} bulks, but {} were sent",
                                              from, header.bulks_here, peer(from).sent));
     }
     if (ours && header.bulks_here > peer(from).sent_ended && header.bye == 0) break;
@@ -294,7 +294,7 @@ Result<> MpiWire::release_sent_frames() {
   while (!outgoing_.empty()) {
     int done = 0;
     RESHARD_TRY(to_result(MPI_Test(&outgoing_.front().request, &done, MPI_STATUS_IGNORE),
-                          "a frame that is sent"));
+                          "a frame in flight"));
     if (done == 0) break;
     if (spare_.size() < kSpareFrames) spare_.push_back(std::move(outgoing_.front().bytes));
     outgoing_.pop_front();

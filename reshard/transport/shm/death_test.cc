@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: when a process is killed its peers learn of it, name it, and nothing of the group
-// stays: no file, no mapping, no shared memory.
+// Protects: when a process is killed its peers learn which one, and nothing of the group remains:
+// no file, no mapping, no shared memory.
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -17,7 +17,7 @@
 namespace reshard {
 namespace {
 
-/// What this process holds of the system.
+/// The system resources of this process.
 struct ReplicaMap {
   std::size_t files = 0, mappings = 0, shared = 0;
   friend bool operator==(const ReplicaMap&, const ReplicaMap&) = default;
@@ -32,7 +32,7 @@ ReplicaMap holdings() {
     return n;
   };
   h.files = count("/proc/self/fd", "");
-  // Other libraries' tests that run meanwhile come and go there.
+  // Tests of other libraries that run at the same time create files there.
   h.shared = count("/dev/shm", "reshard");
   std::ifstream maps("/proc/self/maps");
   for (std::string line; std::getline(maps, line);) {
@@ -42,8 +42,8 @@ ReplicaMap holdings() {
   return h;
 }
 
-/// Rank 2 of 4 is killed when the others are about to receive from it, or in it: it has sent one
-/// message and announced another.
+/// Rank 2 of 4 is killed before or while the others receive from it: it has sent one message and
+/// announced another.
 void kill_one(const char* ways, bool shared) {
   SCOPED_TRACE(ways);
   ProcessEvent receiving;
@@ -130,7 +130,7 @@ TEST(ShmDeath, a_group_that_ends_leaves_nothing_in_its_processes) {
     EXPECT_EQ(outcome(step(*me.transport, {&send, 1}, {&recv, 1})), "");
     EXPECT_EQ(outcome(me.control->quiesce(patient())), "");
   };
-  // The arena's own file stays for the life of the process.
+  // The file of the arena remains until the process ends.
   const auto warm = HostBuffer::allocate(100, {.shared = true});
   const ReplicaMap before = holdings();
   for (int round = 0; round < 3; ++round) EXPECT_EQ(outcome(shm_threads("mapped")(2, use)), "");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: beside any transport's messages, ranks of one host reach each other's memory, mapped or
-// not, and a transport stays as it is where that is forbidden.
+// Protects: with any transport for messages, ranks of one host can access each other's memory,
+// mapped or not, and a transport is unchanged if that is not permitted.
 #include "reshard/transport/shm/host_memory.h"
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@
 namespace reshard {
 namespace {
 
-/// Messages that know nothing of memory, with what `ways` add to them.
+/// A transport without memory access, extended by the methods in `ways`.
 Result<> run_with(const char* ways, int n, const RankBody& body, ProcessOptions options = {}) {
   const auto make = [ways](ControlPlane& control) -> Result<std::unique_ptr<Transport>> {
     std::unique_ptr<Transport> messages;
@@ -28,7 +28,7 @@ Result<> run_with(const char* ways, int n, const RankBody& body, ProcessOptions 
   return run_ranks_as_processes(n, make, body, options);
 }
 
-/// Every rank reads the next one's memory, by its address where it has one, and by get().
+/// Every rank reads the memory of the next, through its address if mapped, and with get().
 void read_the_next(RankEnds& me, bool shared, bool mapped) {
   constexpr std::size_t kBytes = 100'000;
   const Rank next{(me.rank().value() + 1) % me.size()};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: messages from shared and from ordinary memory arrive whole by every way, and memory
-// that was given up is not taken for a message.
+// Protects: messages from shared and from private memory arrive complete by every method, and
+// revoked memory is not accepted as a message.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace {
 
 const char* const kAllWays[] = {"mapped,readv", "mapped", "readv", "ring", "mapped,readv,passed"};
 
-/// Bodies of the tests run with threads and with processes, by every way.
+/// Runs tests with threads and with processes, by every method.
 void run_all(int n, const RankBody& body) {
   for (const char* ways : kAllWays) {
     SCOPED_TRACE(ways);
@@ -82,7 +82,7 @@ TEST(ShmMemory, a_send_that_was_given_up_is_not_received_from_what_follows_it) {
       std::ranges::fill(memory.bytes(), std::byte{7});
       const Recv recvs[] = {{Rank{0}, MessageId{1}, memory.bytes().first(kBytes / 2)},
                             {Rank{0}, MessageId{2}, memory.bytes()}};
-      // Both were described before the first was given up; the second comes another way.
+      // Both were announced before the first was withdrawn; the second takes another method.
       EXPECT_EQ(outcome(step(*me.transport, {}, {&recvs[1], 1})), "");
       EXPECT_TRUE(
           std::ranges::all_of(memory.bytes(), [](std::byte b) { return b == std::byte{0}; }));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a message through shm costs by each way, next to one copy of the same bytes out of shared
-// memory. Ranks are threads that reach each other's memory like processes: each maps the other's
-// file.
+// The cost of a message through shm with each access method, compared to one copy of the same bytes
+// out of shared memory. Ranks are threads that access each other's memory as processes would: each
+// maps the file of the other.
 #include <benchmark/benchmark.h>
 #include <sys/mman.h>
 
@@ -124,7 +124,7 @@ void many(benchmark::State& state) {
   state.SetItemsProcessed(state.iterations() * 2 * state.range(0));
 }
 
-/// There and back, a hundred times a step.
+/// A round trip, a hundred times per step.
 void ping_pong(benchmark::State& state) {
   constexpr std::uint64_t kTimes = 100;
   const auto bytes = static_cast<Index>(state.range(0));
@@ -171,7 +171,7 @@ BENCHMARK(ping_pong)
     ->Name("shm_ping_pong")
     ->Arg(8)
     ->Arg(65'536)
-    ->Iterations(20)  // Each makes a group and goes 900 times there and back.
+    ->Iterations(20)  // Each makes a group and 900 round trips.
     ->UseManualTime()
     ->Unit(benchmark::kMicrosecond);
 

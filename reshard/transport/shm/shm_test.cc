@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: shm keeps the promises of every transport by each way that a system may allow.
+// Protects: shm keeps the guarantees of every transport with each access method.
 #include "reshard/transport/shm/shm.h"
 
 #include "reshard/transport/shm/shm_testutil.h"

@@ -11,7 +11,7 @@
 
 namespace reshard {
 
-/// Sets RESHARD_SHM as long as it lives.
+/// Sets RESHARD_SHM while it lives.
 class OnlyWays {
  public:
   explicit OnlyWays(const char* ways) { setenv("RESHARD_SHM", ways, 1); }
@@ -20,7 +20,7 @@ class OnlyWays {
   OnlyWays& operator=(const OnlyWays&) = delete;
 };
 
-/// Runs ranks of shm as threads, each with a mailbox of its own, where only `ways` are allowed.
+/// Runs shm ranks as threads, each with its own mailbox, with RESHARD_SHM=`ways`.
 inline auto shm_threads(const char* ways) {
   return [ways](int n, const RankBody& body) -> Result<> {
     const OnlyWays only(ways);
@@ -35,7 +35,7 @@ inline auto shm_threads(const char* ways) {
   };
 }
 
-/// The same with processes that have joined.
+/// The same with processes.
 inline auto shm_processes(const char* ways, ProcessOptions options = {}) {
   return [=](int n, const RankBody& body) -> Result<> {
     const OnlyWays only(ways);

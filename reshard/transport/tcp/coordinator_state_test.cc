@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: in whatever order ranks call, leave and die, each call is answered once, and as soon as
-// it can be.
+// Protects: in whatever order ranks call, leave and die, each call is answered once and as early as
+// possible.
 #include "reshard/transport/tcp/coordinator_state.h"
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ namespace {
 
 constexpr int kRanks = 3;
 
-/// What each rank knows of its group, from the frames it got.
+/// The state of each rank, from the frames that it received.
 struct Seen {
   enum class In { nothing, meet, quiesce } in = In::nothing;
   bool gone = false, aborted = false;
@@ -94,7 +94,7 @@ class ProcessGroup {
     }
   }
 
-  /// Nobody waits for what cannot come or is there.
+  /// Checks that no rank waits for something impossible or complete.
   void check() const {
     const auto alive = [](const Seen& s) { return !s.gone; };
     const auto meets = [](const Seen& s) { return s.in == Seen::In::meet; };

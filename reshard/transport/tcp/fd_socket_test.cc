@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: processes of one parent meet by a socket that has no name, and nobody else comes in.
+// Protects: the processes of one parent form a group over an unnamed socket, and nobody else can
+// join.
 #include "reshard/transport/tcp/fd_socket.h"
 
 #include <fcntl.h>
@@ -17,7 +18,7 @@
 namespace reshard {
 namespace {
 
-/// Both ends of the socket pair that a launcher makes for its ranks.
+/// The socket pair that a launcher creates for its ranks.
 struct Ends {
   FileDescriptor first, others;
   Ends() {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: who does not know the secret gets no keys, and what was changed on its way is not read.
+// Protects: a peer without the secret gets no keys, and modified bytes are rejected.
 #include "reshard/transport/tcp/stream.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ using Bytes = std::vector<std::byte>;
 
 const GroupKey kGroup = group_key("job", *Secret::from_text("sixteen characters"));
 
-/// Both sides of a connection that was made in order.
+/// The keys of a regular handshake.
 SessionKeys handshake(const GroupKey& rank, const GroupKey& coordinator) {
   const ClientHandshake client(rank, Instance{});
   const Reply reply = reply_to(client.hello(), coordinator, random_instance());
@@ -31,7 +31,7 @@ SessionKeys handshake(const GroupKey& rank, const GroupKey& coordinator) {
   return *keys;
 }
 
-/// What a writer sends for these frames.
+/// The bytes that a writer sends for these frames.
 Bytes sent(const Key& key, const std::vector<Frame>& frames) {
   auto ends = socket_pair();
   EXPECT_TRUE(ends);

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: the ranks agree, or every one learns that they do not; shared memory is the owner's
-// memory.
+// Protects: ranks agree, or all learn that they do not; shared memory is the memory of its owner.
 #pragma once
 
 #include "reshard/memory/host_buffer.h"
@@ -107,8 +106,8 @@ TEST_P(TransportControl, quiesce_waits_for_every_rank_that_lives) {
   });
 }
 
-/// Every rank shares `memory` of 64 bytes; what any writes through an address, the owner has.
-/// Memory that `may_refuse` may be `unsupported`, by all ranks or none.
+/// Every rank shares 64 bytes; the owner sees writes through any address. If `may_refuse`, share()
+/// may be `unsupported`, on all ranks or none.
 inline void share_and_mark(RankEnds& me, std::span<std::byte> memory, bool may_refuse) {
   const auto key = me.transport->share(memory);
   const Capabilities can = me.transport->capabilities();
@@ -160,7 +159,7 @@ TEST_P(TransportControl, get_reads_pieces_of_shared_memory) {
       ASSERT_TRUE(from) << outcome(from);
       Bytes got(100'000, std::byte{0}), want(100'000, std::byte{0});
       const Bytes all = content(Rank{owner});
-      // More short pieces than a system call takes at once, an empty one, and the last byte.
+      // More short pieces than fit into one system call, an empty one, and the last byte.
       std::vector<Get> pieces{{17, {}}};
       for (std::size_t at = 3; at + 7 < 50'000; at += 13)
         pieces.push_back({at, std::span(got).subspan(at, 7)});
@@ -182,7 +181,7 @@ TEST_P(TransportControl, the_lost_are_known_and_the_tally_is_one) {
     EXPECT_TRUE(me.control->lost().empty());
     me.control->report(100 + me.rank().value());
     EXPECT_EQ(outcome(me.control->barrier(patient())), "");
-    // What others reported may lag; a rank knows its own, and never more than all.
+    // Reports of others may be late; the sum includes this rank's own and never exceeds the total.
     while (me.control->reported() < 303 && me.control->status()) std::this_thread::yield();
     EXPECT_EQ(me.control->reported(), 303);
     EXPECT_EQ(outcome(me.control->barrier(patient())), "");

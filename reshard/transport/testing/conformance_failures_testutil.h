@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: whatever goes wrong, every wait ends, says why, and gives the memory back.
+// Protects: whatever fails, every wait ends with the reason, and no memory is in use any more.
 #pragma once
 
 #include "reshard/transport/testing/conformance_messages_testutil.h"
 
 namespace reshard {
 
-/// Receives (or sends) one message of `bytes` with a peer, alone in its step.
+/// Receives (or sends) a single message of `bytes`.
 inline Result<> receive(RankEnds& me, Rank from, MessageId id, std::size_t bytes,
                         Deadline deadline) {
   Room room(from, id, bytes);
@@ -50,7 +50,7 @@ TEST_P(TransportFailures, a_receive_without_a_send_ends_at_the_deadline_and_name
 
 TEST_P(TransportFailures, a_send_without_a_receive_ends_at_the_deadline_and_names_it) {
   run(3, [](RankEnds& me) {
-    // Large, so that no backend can call it done by buffering it.
+    // Large, so that no backend can complete it by buffering.
     if (me.rank() == Rank{1}) {
       expect_error(send(me, Rank{2}, MessageId{4711}, std::size_t{32} << 20, brief()),
                    Code::deadline, {"4711", "rank 2"});
@@ -69,7 +69,7 @@ TEST_P(TransportFailures, a_deadline_names_what_is_missing_and_not_what_came) {
       for (const std::uint64_t id : {100U, 200U}) traffic.recv(Rank{0}, MessageId{id}, 10);
       auto event = me.transport->exchange({}, traffic.recvs());
       ASSERT_TRUE(event) << outcome(event);
-      // When 300 is here, 100 is: its sender waited for it before.
+      // Message 300 implies message 100, which its sender waited for before.
       EXPECT_EQ(outcome(receive(me, Rank{0}, MessageId{300}, 10, patient())), "");
       expect_error((*event)->wait(brief()), Code::deadline, {"message 200", "rank 0"});
     }
@@ -137,7 +137,7 @@ TEST_P(TransportFailures, a_dropped_event_gives_its_memory_back) {
       EXPECT_TRUE(me.transport->exchange({}, {&recv, 1}));
     }
     EXPECT_EQ(outcome(me.control->barrier(patient())), "");
-    // The peer's message must not find that memory any more (a sanitizer would see it).
+    // The peer's message must not be written there any more (a sanitizer would detect it).
     Bytes payload(1000);
     const Send message{peer, MessageId{1}, payload};
     auto event = me.transport->exchange({&message, 1}, {});
@@ -161,8 +161,8 @@ TEST_P(TransportFailures, a_peer_that_left_before_fails_the_messages_with_it) {
 }
 
 TEST_P(TransportFailures, a_peer_that_leaves_fails_those_who_wait_for_it) {
-  // No order is forced: over the rounds the peer goes before, while and after the others begin to
-  // wait.
+  // No order is enforced: over the rounds the peer leaves before, while and after the others start
+  // to wait.
   for (int round = 0; round < 20; ++round) {
     run(3, [](RankEnds& me) {
       if (me.rank() == Rank{2}) return;
@@ -197,7 +197,7 @@ TEST_P(TransportFailures, an_abort_ends_all_waits_with_its_rank_and_reason) {
                             ? me.control->barrier(Deadline::never())
                             : receive(me, Rank{0}, MessageId{1}, 8, Deadline::never());
     expect_error(result, Code::aborted, parts);
-    // And for ever after.
+    // And all later calls.
     expect_error(me.transport->exchange({}, {}), Code::aborted, parts);
     expect_error(me.control->all_gather({}, Deadline::never()), Code::aborted, parts);
     expect_error(me.control->status(), Code::aborted, parts);
@@ -221,8 +221,7 @@ TEST_P(TransportFailures, another_thread_can_abort_a_rank_that_waits) {
 TEST_P(TransportFailures, memory_is_free_after_an_abort_in_the_middle_of_a_message) {
   for (int round = 0; round < 5; ++round) {
     run(3, [&](RankEnds& me) {
-      // Freed when the event is done: a copy that goes on is seen by a sanitizer, or by the guard
-      // bytes.
+      // Freed when the event is done: a sanitizer or the guard bytes detect a copy that continues.
       const Rank next{(me.rank().value() + 1) % 3}, previous{(me.rank().value() + 2) % 3};
       const std::size_t bytes = std::size_t{8} << 20;
       Traffic traffic(me.rank());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: every byte of every message arrives at its place, whatever the order of posts, sizes
-// and number.
+// Protects: every byte of every message arrives at its destination, whatever the order of posts,
+// the sizes and the number of messages.
 #pragma once
 
 #include <fstream>
@@ -10,7 +10,7 @@
 
 namespace reshard {
 
-/// All messages of one step of one rank, with their memory.
+/// The messages of one rank in one step, with their memory.
 struct Traffic {
   std::vector<Bytes> payloads;
   std::vector<Room> rooms;
@@ -80,9 +80,9 @@ TEST_P(TransportMessages, polling_alone_gets_there) {
 
 TEST_P(TransportMessages, posts_meet_in_whatever_order_they_come) {
   run([](RankEnds& me) {
-    // Messages of one pair have one size, so that only the id can tell them apart. Even ranks post
-    // their receives after the barrier and backwards, odd ranks before it, one by one, in two
-    // directions.
+    // Messages between two ranks have equal sizes, so that only the id distinguishes them. Even
+    // ranks post their receives after the barrier and in reverse order, odd ranks before it, one by
+    // one, in both orders.
     constexpr std::uint64_t kMessages = 20;
     const bool late = me.rank().value() % 2 == 0;
     Traffic traffic(me.rank());
@@ -115,7 +115,7 @@ TEST_P(TransportMessages, posts_meet_in_whatever_order_they_come) {
 
 TEST_P(TransportMessages, random_traffic_in_overlapping_steps_arrives_whole) {
   run([](RankEnds& me) {
-    // Every rank draws the same global list of messages from one seed and plays its own part.
+    // Every rank draws the same global list of messages from one seed and posts its own.
     for (std::uint64_t round = 0; round < 10; ++round) {
       Traffic traffic(me.rank());
       const auto n = static_cast<std::uint64_t>(me.size());
@@ -189,7 +189,7 @@ TEST_P(TransportMessages, a_message_of_64_MiB_arrives) {
   run([](RankEnds& me) { send_one(me, std::size_t{64} << 20); });
 }
 
-/// Bytes that the machine can give without swapping.
+/// Bytes of memory available without swapping.
 inline std::size_t available_memory() {
   std::ifstream file("/proc/meminfo");
   for (std::string line; std::getline(file, line);)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one place where the tests of the suite are compiled.
+// Compiles the tests of the suite, once.
 #include "reshard/transport/testing/conformance_testutil.h"
 
 #include "reshard/transport/testing/conformance_control_testutil.h"
@@ -8,7 +8,7 @@
 
 namespace reshard {
 
-// A program may instantiate a part only.
+// A program may instantiate only a part of the suite.
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(TransportMessages);
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(TransportFailures);
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(TransportControl);

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: each fault does what it says, to the message it names and to no other, the same every
-// time.
+// Protects: each fault affects the message that it names and no other, identically in every run.
 #include "reshard/transport/testing/fault.h"
 
 #include <gtest/gtest.h>
@@ -133,7 +132,7 @@ TEST_F(FaultTest, a_failed_step_gives_all_its_memory_back) {
   auto event = *start(1);
   Result<bool> done = false;
   while (done && !*done) done = event->test();
-  in_.clear();  // A sanitizer sees whoever still writes there.
+  in_.clear();  // A sanitizer detects later writes.
   out_.clear();
   EXPECT_FALSE(event->wait(Deadline::never()));
   EXPECT_FALSE(event->test());

@@ -171,7 +171,7 @@ class LoopbackWire final : public messages::Wire {
     return fail(Code::aborted, "rank " + std::to_string(peer.value()) + " is gone");
   }
 
-  /// Bulks of this rank whose other half is there are copied whole; they end at the next poll.
+  /// Copies the matched bulks of this rank; they end at the next poll.
   void meet() {
     std::erase_if(mine().recvs, [&](const LoopbackNet::Bulk& recv) {
       auto& sends = net_->end(recv.peer).sends;
@@ -201,7 +201,7 @@ class LoopbackWire final : public messages::Wire {
   std::uint64_t seen_ = 0, pulls_ = 0;
 };
 
-/// A group of threads whose data plane is the message engine over loopback wires.
+/// A group of threads with messages over loopback wires.
 template <LoopbackMethod kWay>
 class LoopbackGroup {
  public:

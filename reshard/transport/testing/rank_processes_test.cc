@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: what goes wrong in a rank's process fails the test that started it, and none is left.
+// Protects: a failure in the process of a rank fails the test that started it, and no process
+// remains.
 #include "reshard/transport/testing/rank_processes_testutil.h"
 
 #include <gtest/gtest-spi.h>

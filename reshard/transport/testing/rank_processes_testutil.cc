@@ -42,7 +42,7 @@ std::pair<FileDescriptor, FileDescriptor> make_pipe() {
   return {FileDescriptor(fds[0]), FileDescriptor(fds[1])};
 }
 
-/// Sends the failures of this process to the one that forked it, in place of keeping them.
+/// Sends the failures of this process to its parent instead of recording them.
 class FailureReporter final : public testing::ScopedFakeTestPartResultReporter {
  public:
   explicit FailureReporter(int fd)
@@ -71,7 +71,7 @@ std::vector<std::string> names_in(const std::string& folder) {
   return names;
 }
 
-/// A thread sanitizer has a thread of its own.
+/// ThreadSanitizer runs a thread of its own.
 bool single_threaded() {
 #ifdef __SANITIZE_THREAD__
   return true;
@@ -105,7 +105,7 @@ struct Child {
   bool running = true;
 };
 
-/// Reads what children report until all have ended or the limit is over.
+/// Reads the reports of children until all have ended or the time limit is reached.
 void read_reports(std::vector<Child>& children, Clock::time_point end) {
   for (;;) {
     std::vector<pollfd> polled;

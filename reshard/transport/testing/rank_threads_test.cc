@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: the harness of the other tests reports failures and does not hang.
+// Protects: the test harness reports failures and does not hang.
 #include "reshard/transport/testing/rank_threads_testutil.h"
 
 #include <gtest/gtest.h>
