@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Conversion of a synthetic checkpoint against `cp` of the same bytes.
 
-On the disk both are timed until every byte is there, with the input in the page cache and not; in memory (tmpfs) no
-disk hides what the program costs.
+On disk, both are timed until every byte is on the disk, with a warm and with a cold page cache. In memory (tmpfs), no
+disk hides the cost of the program.
 """
 
 import json
@@ -51,7 +51,7 @@ def make_cold(folder):
 
 
 def make_warm(folder):
-  """Reads every byte, so that what fits is in the page cache."""
+  """Reads every byte into the page cache, as far as it fits."""
   for path in files_of(folder):
     with path.open("rb", buffering=0) as file:
       while file.read(COPY_BUFFER):
@@ -81,7 +81,7 @@ def tensors_of(folder):
 
 
 def same_tensors(a, b):
-  """Compares two checkpoints byte for byte; the bytes compared. Raises where they differ."""
+  """Compares two checkpoints byte for byte. Returns the bytes compared; raises if they differ."""
   left, right = tensors_of(a), tensors_of(b)
   if set(left) != set(right):
     raise BenchError(f"{a} and {b} have different tensors: {sorted(set(left) ^ set(right))[:3]}")
@@ -128,7 +128,7 @@ class Conversion:
 
   def cp(self):
     remove(self.copy)
-    # Blocks shared between files are no copy.
+    # Blocks shared between files would not be a copy.
     result = timed(["cp", "-r", "--reflink=never", str(self.input), str(self.copy)], self.copy)
     remove(self.copy)
     return result
@@ -142,7 +142,7 @@ class Conversion:
     return result
 
   def check(self):
-    """The output proved by fingerprints, and converted back to the bytes that it was made of."""
+    """Verifies the output by fingerprints, converts it back, and compares the bytes."""
     run([self.reshard, "verify", str(self.input), str(self.output)])
     run([self.reshard, "convert", str(self.output), str(self.back), "--to", "hf"])
     remove(self.output)
@@ -177,7 +177,7 @@ def memory_row(converts, noise, checked):
 
 
 def measured_rows(job, prepare, rounds):
-  """`prepare` tells for each place what is done to the input before each copy and each conversion."""
+  """`prepare`: for each place, what to do to the input before each copy and each conversion."""
   job.synthesise()
   num_bytes = bytes_in(job.input)
   everything = Watch()
@@ -197,13 +197,13 @@ def measured_rows(job, prepare, rounds):
 
 
 def needed_bytes(size):
-  """Room for input, output and a copy of either, and some more."""
+  """The space for input, output, a copy of each, and a margin."""
   layers, vocabulary = size
   return int(3.2 * (2 * vocabulary * 4096 * 2 + layers * 436e6)) + 10**9
 
 
 def rows_in(programs, folder, size, prepare, rounds):
-  """The rows of one folder, or one that says why there are none. Leaves nothing in the folder."""
+  """The rows of one folder, or one row that says why there are none. Leaves the folder empty."""
   what = f"{MODEL} with {size[0]} layers, hf to {LAYOUT}, {next(iter(prepare))}"
   free, needed = shutil.disk_usage(folder).free, needed_bytes(size)
   if free < needed:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same work as refit_bench --tensor, as it is written by hand today: gather the tensor, then copy slices of it.
+"""The work of refit_bench --tensor as users write it by hand: gather the tensor, then copy slices of it.
 
   copy_peer.py --tensor 2048x768 --count N --from DIM:PARTS --to DIM:PARTS --way numpy|torch [--threads N]
 
-The gathered tensor has one buffer that is kept, so no page is new in a measured round. Prints "ready", does a round
-for each line on standard input and prints "done" after it; at the end one JSON object.
+The gathered tensor has one buffer that is reused, so measured rounds touch no new pages. Prints "ready", runs one round
+per line of standard input and prints "done" after each, and finally prints one JSON object.
 """
 
 import argparse
@@ -44,7 +44,7 @@ class Work:
     return sum(p.nbytes for parts in self.target for p in parts)
 
   def check(self):
-    """Bytes that were compared; ends the program where one is wrong."""
+    """Returns the bytes compared; ends the program if one is wrong."""
     for i, parts in enumerate(self.target):
       for mine, wanted in zip(parts, parts_of(self.tensor(i), self.target_cut)):
         if not np.array_equal(mine, wanted):
@@ -53,7 +53,7 @@ class Work:
 
 
 def numpy_round(work):
-  """A function that moves everything once."""
+  """Returns a function that moves everything once."""
 
   def once():
     for source, target in zip(work.source, work.target):

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fingerprints one tensor by turns with read-only passes over the same bytes. One line for each
+// Fingerprints one tensor, in turn with read-only passes over the same bytes. Prints one line per
 // number of threads.
 //
 //   fingerprint_bench --tensor 131072x4096 --dtype BF16 [--columns BEGIN,END] [--threads 1,2]
-//   [--rounds N]
+//                     [--rounds N]
 //
-// --columns takes the part of each row that a rank of a column cut holds, stored without gaps.
-// Afterwards the fingerprint is computed again with the plain C++ kernels and must be the same.
+// --columns selects the columns that one rank of a column cut holds, stored without gaps.
+// Afterwards the fingerprint is recomputed with the plain C++ kernels and must be equal.
 #include <cstring>
 
 #include "bench/common/arguments.h"
@@ -21,7 +21,7 @@ namespace {
 
 constexpr const char* kName = "model.layers.0.mlp.down_proj.weight";
 
-/// A matrix of which the columns [columns.begin(), columns.end()) are in memory.
+/// The columns [columns.begin(), columns.end()) of a matrix, in memory.
 struct TargetVersion {
   FingerprintKey key;
   Index rows, width_bits;
@@ -29,7 +29,7 @@ struct TargetVersion {
   HostBuffer memory;
 
   Index bytes() const { return memory.size(); }
-  /// Of the rows [begin, end).
+  /// The fingerprint of rows [begin, end).
   Result<Fingerprint> print(Index begin, Index end) const {
     const Index pitch = columns.size();
     return fingerprint(key, Box{{begin, end}, columns}, Strided{0, {pitch, 1}},
@@ -54,7 +54,7 @@ Result<TargetVersion> held(Arguments& arguments) {
                        bits(*dtype), part, std::move(memory)};
 }
 
-/// The whole matrix, rows shared out among the threads.
+/// The fingerprint of the whole matrix; rows are divided among the threads.
 Result<Fingerprint> print_in_threads(const TargetVersion& tensor, WorkerPool& pool) {
   std::vector<Result<Fingerprint>> parts(static_cast<std::size_t>(pool.size()));
   auto body = [&](int worker) {

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several hosts on one machine: network namespaces on a switch, every link with a limited rate.
+"""Several hosts on one machine: network namespaces on a switch whose links have a limited rate.
 
-Needs root, `ip netns` and `tc`; what it makes is gone when it ends.
+Needs root, `ip netns` and `tc`. Removes everything it created when it ends.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ INTERFACE = "link0"
 
 
 def why_not():
-  """Empty, or why no hosts can be made here."""
+  """Why no hosts can be created here; empty if they can."""
   for tool in ("ip", "tc", "unshare"):
     if shutil.which(tool) is None:
       return f"there is no {tool}"

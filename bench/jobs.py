@@ -83,7 +83,7 @@ def run_by_mpi_on_hosts(library, argv, ranks, hosts, per_host, interface):
       for h in range(hosts.count)
     )
     with open(agent, "w") as script:
-      # A remote shell for the launcher: agent [options] HOST COMMAND...
+      # The remote shell for the launcher: agent [options] HOST COMMAND...
       script.write('#!/bin/sh\nwhile [ "${1#-}" != "$1" ]; do shift; done\nhost=$1; shift\n')
       script.write(f'set -- sh -c "$*"\ncase $host in\n{cases}esac\nexit 1\n')
     os.chmod(agent, 0o700)

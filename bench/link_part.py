@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Refits between hosts whose links are slow: seconds over the least that the busiest link allows."""
+"""Refits between hosts with slow links: seconds over the minimum that the busiest link allows."""
 
 import secrets
 import tempfile
@@ -40,7 +40,7 @@ def run_on_hosts(programs, case, transport, hosts, rounds):
 def run_with_secret(programs, case, transport, hosts, rounds, secret_file):
   argv = [*job_arguments(programs, case, transport=transport.split()[0], interface=INTERFACE)]
   argv += arguments(rounds=rounds, staging=64 << 20, hosts=RANKS_PER_HOST)
-  # Hosts of one machine would find each other's memory: only what a network has is allowed.
+  # Namespaces of one machine could reach each other's memory: allow only network transports.
   argv += arguments(path="message", rendezvous=f"tcp://{hosts.address(0)}:{PORT}")
   argv += ["--secret-file", secret_file]
   if not transport.startswith("mpi"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What machine this is, and how much of it others used while something was measured."""
+"""Describes this machine, and how much of it other processes used during a measurement."""
 
 import dataclasses
 import datetime
@@ -10,9 +10,9 @@ import resource
 import subprocess
 import time
 
-# Cores that others may use before a figure counts as disturbed.
+# Cores that other processes may use before a figure counts as disturbed.
 MOST_FOREIGN_CORES = 0.2
-# What the load average may exceed the number of cores by; the benchmark itself adds up to that number.
+# How much the load average may exceed the number of cores, which the benchmark itself may use.
 MOST_EXTRA_LOAD = 1.0
 
 
@@ -21,7 +21,7 @@ def cores():
 
 
 def available_memory():
-  """Bytes that can be had without swapping."""
+  """Bytes that are available without swapping."""
   for line in pathlib.Path("/proc/meminfo").read_text().splitlines():
     if line.startswith("MemAvailable:"):
       return int(line.split()[1]) * 1024
@@ -36,7 +36,7 @@ def processor():
 
 
 def commit(root):
-  """The commit of the sources, with a mark when tracked files differ from it."""
+  """The commit of the sources, marked if tracked files differ from it."""
   git = ["git", "-C", str(root)]
   try:
     head = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True)
@@ -63,7 +63,7 @@ def describe(root):
 
 
 def busy_seconds(stat_text, ticks_per_second):
-  """Core seconds spent on anything but idling since the system started, stolen ones included."""
+  """Core seconds spent not idle since the system started, including stolen time."""
   fields = stat_text.split("\n", 1)[0].split()
   user, nice, system, _idle, _iowait, irq, softirq, steal = (int(x) for x in fields[1:9])
   return (user + nice + system + irq + softirq + steal) / ticks_per_second
@@ -77,7 +77,7 @@ def own_seconds():
 
 @dataclasses.dataclass
 class Noise:
-  """What others did meanwhile."""
+  """What other processes did meanwhile."""
 
   foreign_cores: float = 0.0
   load_average: float = 0.0
@@ -91,7 +91,7 @@ class Noise:
 
 
 class Watch:
-  """Notes from when it is made until `noise` what others did. Children must have ended by then."""
+  """Records what other processes do from its construction until `noise`. Children must have ended by then."""
 
   def __init__(self):
     self.load = os.getloadavg()[0]

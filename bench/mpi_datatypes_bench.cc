@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Half of the columns of a weight matrix from one process to another, four ways: described to MPI
-// by a derived datatype, packed by MPI_Pack, packed by a loop of memcpy, and by that loop in pieces
-// that travel while the next one is packed. Whether MPI's datatypes are worth using is read from
-// its table.
+// Sends half of the columns of a weight matrix from one process to another in four ways: as an MPI
+// derived datatype, packed by MPI_Pack, packed by a loop of memcpy, and by that loop in pieces,
+// each of which is sent while the next one is packed. The table shows whether MPI's datatypes are
+// worth using.
 //
 //   mpirun -n 2 mpi_datatypes_bench_LIBRARY [rounds]
 //
-// ModelFingerprints one JSON object to a line: the median and the best time of each way, all ways
-// taken in turns.
+// Prints one JSON object per line: the median and the best time of each way. All ways take turns.
 #include <mpi.h>
 
 #include <algorithm>
@@ -130,7 +129,7 @@ constexpr Way kWays[] = {{"datatype", by_datatype},
                          {"memcpy", by_memcpy},
                          {"memcpy_in_pieces", by_pieces}};
 
-/// Seconds from a barrier until the receiver has acknowledged, seen by the sender.
+/// Seconds from a barrier until the sender has received the acknowledgement.
 double time_of(const Way& way, bool sending, Half& half, Staging& staging) {
   char done = 0;
   MPI_Barrier(MPI_COMM_WORLD);
@@ -144,7 +143,7 @@ double time_of(const Way& way, bool sending, Half& half, Staging& staging) {
   return MPI_Wtime() - begin;
 }
 
-/// The receiver's half holds what the sender's did, and nothing beside it was written.
+/// True if the receiver's half equals the sender's and nothing else was written.
 bool right(const Half& got) {
   for (std::size_t i = 0; i < got.memory.size(); ++i) {
     const bool inside = i % got.pitch < got.run;

@@ -12,7 +12,7 @@
 namespace reshard::bench {
 namespace {
 
-/// One side of a copy: runs of bytes from `base` on.
+/// One side of a copy: runs of bytes, starting at `base`.
 struct Side {
   const std::byte* base;
   const StridedCopy* copy;
@@ -66,7 +66,7 @@ struct Peer {
   }
 };
 
-/// Copies runs between where they lie and a packed buffer, outer loops first.
+/// Copies runs to or from a packed buffer, outer loops first.
 void pack_loops(const Side& side, int loop, std::byte* at, std::byte*& packed, bool unpack) {
   if (loop == side.copy->num_loops) {
     const auto n = static_cast<std::size_t>(side.copy->run_bytes);

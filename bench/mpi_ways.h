@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an MPI programmer would write for the same refit.
+// The same refit as an MPI programmer would write it.
 #pragma once
 
 #include <memory>
@@ -8,18 +8,17 @@
 
 namespace reshard::bench {
 
-/// Every source-to-destination copy of the plan by plain MPI on MPI_COMM_WORLD, whose ranks are the
-/// job's. In programs that are built without MPI, make() is an error.
+/// All copies of the plan between ranks, by plain MPI on MPI_COMM_WORLD, whose ranks are the job's.
+/// In programs built without MPI, make() returns an error.
 class MpiWays {
  public:
-  /// Collective. The job must outlive it.
+  /// Collective. The job must outlive this object.
   static Result<std::unique_ptr<MpiWays>> make(const RankJob& job);
   virtual ~MpiWays() = default;
 
-  /// One MPI_Alltoallw with a derived datatype for each peer: nothing is packed by hand.
+  /// One MPI_Alltoallw with a derived datatype per peer; packs nothing by hand.
   virtual Contender alltoallw() = 0;
-  /// Loops that pack one buffer for each peer, MPI_Isend and MPI_Irecv of them all, loops that
-  /// unpack.
+  /// Packs one buffer per peer by loops, exchanges all by MPI_Isend and MPI_Irecv, and unpacks.
   virtual Contender isend() = 0;
 };
 

@@ -16,7 +16,7 @@ WHOLE = [
 ]
 PART_SECONDS, PART_MB = 0.1, 100
 
-# (model, from, to, what Megatron-Core's planner gave the busiest sender, over the mean: counted apart from this run)
+# (model, from, to, bytes of the busiest sender of Megatron-Core's plan over the mean: counted separately)
 PAIRS = [
   ("llama-3.1-8b", "megatron:tp=4,pp=2,dp=4", "megatron:tp=2,dp=16,offset=32", 1.00),
   ("llama-3.1-8b", "megatron:tp=2,pp=4,dp=4", "megatron:tp=4,dp=8,offset=32", 2.26),
@@ -73,7 +73,7 @@ def memory_row(what, peaks, **fields):
 
 
 def fresh_part_rows(programs, side, repeat):
-  """One rank's part in new processes: by the program that users have."""
+  """One rank's part in new processes, with the program that users run."""
   what = f"one rank's part, {side} side, of {BIG[0]}, {BIG[1]} to {BIG[2]}: new process"
   if not programs.has("reshard"):
     return [Row("plan", what, skipped="the program reshard is not built")]
@@ -117,7 +117,7 @@ def whole_row(programs, model, source, target, most, threads, repeat):
 
 
 def balance_row(programs, model, source, target, peer, threads):
-  """Counts bytes, so who else uses the machine does not matter."""
+  """Counts bytes, so other load on the machine does not matter."""
   result = plan_bench(programs, model, source, target, whole=threads, side="none", repeat=1)
   busiest, optimum = result["max_egress_bytes"], result["optimal_max_egress_bytes"]
   mean = result["bytes_wire"] / result["source_ranks"]

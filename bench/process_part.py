@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Refits between processes of one host, by turns with plain copies, with MPI and with whole tensors."""
+"""Refits between processes of one host, in turn with plain copies, MPI and whole tensors."""
 
 import dataclasses
 import os
@@ -12,12 +12,12 @@ from machine import Watch, available_memory
 from programs import arguments
 from rows import BenchError, Row, fastest, rates
 
-# Of one copy through shared memory; of the kernel's copy between processes.
+# Required share of one copy through shared memory, and of the kernel's copy between processes.
 SHARED_TARGET, KERNEL_TARGET = 0.8, 0.8
-# Other ways of MPI: name, words, times its speed that are asked for.
+# Other ways over MPI: name, description, required multiple of its speed.
 ALLTOALLW = ("alltoallw", "MPI_Alltoallw, derived datatypes", 1.5)
 ISEND = ("isend", "packed by hand, MPI_Isend", 1.0)
-# Of UCX's own benchmark, for long runs.
+# Required share of UCX's own benchmark, for long runs.
 PERFTEST_TARGET = 0.9
 STAGING = 64 << 20
 MOST_MEMORY = 12 * 2**30
@@ -117,7 +117,7 @@ def mpi_path_rows(programs, case, rounds, library, path, others):
 
 
 def whole_rows(programs, case, rounds, transport):
-  """Against what brings whole tensors to every engine rank."""
+  """Against ways that bring whole tensors to every engine rank."""
   argv = [programs.path("rank_bench"), *job_arguments(programs, case, transport=transport)]
   argv += arguments(rounds=rounds, staging=STAGING, ways="gather,broadcast")
   watch = Watch()
@@ -132,7 +132,7 @@ def whole_rows(programs, case, rounds, transport):
 def perftest_rate(test, tls, port):
   """GB/s of ucx_perftest between two processes of this host, in messages of 64 MiB."""
   env = {**os.environ, "UCX_TLS": tls}
-  # A line at a time, so that the one that says that it listens comes at once.
+  # Line-buffered, so that the line that announces the listener arrives at once.
   server = subprocess.Popen(["stdbuf", "-oL", "ucx_perftest", "-p", str(port)], env=env, stdout=subprocess.PIPE)
   try:
     server.stdout.readline()

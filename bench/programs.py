@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the programs that measure, and reads what they print."""
+"""Runs the benchmark programs and reads their output."""
 
 import json
 import os
@@ -34,7 +34,7 @@ def arguments(**pairs):
 
 
 def parse_lines(text):
-  """The JSON objects of a text with one to a line."""
+  """The JSON objects of a text that has one per line."""
   return [json.loads(line) for line in text.splitlines() if line.strip()]
 
 
@@ -47,7 +47,7 @@ def run(argv):
 
 
 def run_lines(argv):
-  """The JSON objects that a program prints, one to a line."""
+  """The JSON objects that a program prints, one per line."""
   return parse_lines(run(argv))
 
 
@@ -73,7 +73,7 @@ def expect(process, word):
 
 
 def alternate(argvs, rounds):
-  """Lets programs that wait for a line before each round measure by turns; their JSON objects."""
+  """Lets programs that wait for a line before each round alternate. Returns their JSON objects."""
   processes = []
   try:
     for argv in argvs:

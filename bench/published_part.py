@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whole plans for the layouts that others have published times for: bytes, bounds, and the plan's own seconds."""
+"""Whole plans for layouts with published times: bytes, bounds, and seconds of planning."""
 
 import json
 
@@ -10,7 +10,7 @@ from rows import Row
 # A link of 400 Gb/s for each rank, as most of the published systems have.
 LINK_BYTES_PER_SECOND = 50e9
 
-# (model, from, to, published seconds and whose they are). The engine's ranks follow the trainer's.
+# (model, from, to, published seconds and their source). The engine's ranks follow the trainer's.
 PAIRS = [
   ("qwen3-4b", "megatron:dp=8", "vllm:tp=8", "0.21-0.34 NeMo-RL"),
   ("qwen3-4b", "megatron:pp=2,dp=4", "vllm:tp=4,replicas=2", "0.09 NeMo-RL, colocated"),
@@ -53,7 +53,7 @@ def ranks_of(programs, model, layout):
 
 
 def row_of(programs, model, source, target, published):
-  """One pair. Bytes and bounds are counts, so who else uses the machine matters to the seconds alone."""
+  """One pair. Bytes and bounds are counts; other load on the machine affects only the seconds."""
   colocated = "colocated" in published
   if not colocated:
     target = f"{target},offset={ranks_of(programs, model, source)}"
@@ -71,7 +71,7 @@ def row_of(programs, model, source, target, published):
 
 
 def measure(programs, quick):
-  """Yields a row for each pair; a quick run has every third."""
+  """Yields one row per pair; in a quick run, every third pair."""
   if not programs.has("reshard"):
     yield Row("published", "whole plans", skipped="the program reshard is not built")
     return

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Quantises matrices of BF16 weights, and dequantises them, by turns with plain copies that read
-// and write as many bytes together. One line for each number of threads.
+// Quantises and dequantises matrices of BF16 weights, in turn with plain copies that read and write
+// as many bytes in total. Prints one line per number of threads.
 //
 //   quantise_bench --format mxfp8 --matrix 4096x14336 [--mib 512] [--threads 1,2] [--rounds N]
 //
-// As many matrices are taken as have --mib mebibytes of BF16. Afterwards the first and the last one
-// are quantised and dequantised with the plain C++ kernels, which must give the same bytes.
+// Uses as many matrices as fill --mib mebibytes of BF16. Afterwards the first and the last one are
+// quantised and dequantised with the plain C++ kernels, which must produce the same bytes.
 #include <algorithm>
 #include <cstring>
 
@@ -19,7 +19,7 @@
 namespace reshard::bench {
 namespace {
 
-/// Rows are shared out in units that every format of a name can be cut at.
+/// Rows are divided among threads in units that all named formats can be cut at.
 constexpr Index kUnit = 128;
 
 struct Weights {
@@ -50,7 +50,7 @@ struct Weights {
   }
 };
 
-/// Numbers as weights are: sums of random ones, of both signs.
+/// Values like those of weights: sums of random numbers of both signs.
 void fill(Weights& w) {
   const Index size = w.count * w.rows * w.cols;
   for (Index i = 0; i < size; ++i) {
@@ -107,7 +107,7 @@ bool same(const std::byte* a, const std::byte* b, Index bytes) {
   return std::memcmp(a, b, static_cast<std::size_t>(bytes)) == 0;
 }
 
-/// Errors: bytes that plain C++ does not give.
+/// Errors: bytes that differ from those of plain C++.
 Result<> check(Weights& w, Index i) {
   const SimdLevel level = simd_level();
   HostBuffer data = RESHARD_TRY(HostBuffer::allocate(w.data_bytes()));
@@ -129,7 +129,7 @@ Result<> check(Weights& w, Index i) {
 
 Result<> measure(Weights& w, Index threads, Index rounds) {
   WorkerPool pool(static_cast<int>(threads));
-  // A copy reads and writes; half of the bytes make as much traffic.
+  // A copy both reads and writes, so half of the bytes cause the same traffic.
   const Index half = std::min(w.bytes() / 2, w.numbers.size());
   std::vector<Contender> contenders = plain_copies(pool, w.back.data(), w.numbers.data(), half);
   contenders.push_back({"quantise", [&]() -> Result<> {

@@ -22,7 +22,7 @@ CASES = [
 
 
 def direction_row(what, way, result, noise):
-  # The copies move plain_bytes in and as many out: together as much as the other way moves.
+  # The copies move plain_bytes in and out: in total as much as quantising moves.
   median, best = rates(result[f"seconds_{way}"], result["plain_bytes"])
   plain, ceiling = fastest(result, PLAIN_COPIES, result["plain_bytes"])
   samples = {k: v for k, v in result.items() if k.startswith(("seconds_", "bytes"))}

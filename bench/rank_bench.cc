@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// A refit between processes, by turns with other ways to bring the same bytes over, and checks
-// every destination element afterwards. One process of it per rank, started by mpirun or with RANK
-// and WORLD_SIZE set; rank 0 prints one line.
+// A refit between processes, in turn with other ways to move the same bytes. Checks every
+// destination element afterwards. Runs one process per rank, started by mpirun or with RANK and
+// WORLD_SIZE set; rank 0 prints one line.
 //
 //   rank_bench <a job, see rank_job.h> [--rounds N] [--staging BYTES] [--path direct|message]
 //              [--ways pull,gather,broadcast,alltoallw,isend] [--hosts RANKS_PER_HOST]
 //
-// The ways of MPI are in the programs rank_bench_openmpi and rank_bench_mpich.
+// alltoallw and isend need the programs rank_bench_openmpi or rank_bench_mpich.
 #include <algorithm>
 #include <sstream>
 
@@ -17,7 +17,7 @@
 namespace reshard::bench {
 namespace {
 
-/// The other ways, and what they use.
+/// The other ways and their buffers.
 struct Ways {
   std::unique_ptr<PlainPulls> pulls;
   std::vector<std::unique_ptr<WholeTensors>> whole;
@@ -56,7 +56,7 @@ Result<RankRefitOptions> options_of(Arguments& arguments) {
   return options;
 }
 
-/// Bytes that this rank's host sends and receives over its link, from its own transfers.
+/// Bytes that this rank sends and receives over its host's link.
 struct LinkBytes {
   Index out = 0, in = 0;
 };
@@ -73,7 +73,7 @@ LinkBytes link_bytes(const RankJob& job, Index per_host) {
   return {bytes_across(part.sends), bytes_across(part.recvs)};
 }
 
-/// What the busiest link of a host carries in one direction, with so many ranks on each host.
+/// Bytes that the busiest host link carries in one direction.
 Result<Index> busiest_link(const RankJob& job, Index per_host) {
   const LinkBytes mine = link_bytes(job, per_host);
   Index most = 0;
@@ -85,7 +85,7 @@ Result<Index> busiest_link(const RankJob& job, Index per_host) {
   return most;
 }
 
-/// When the source ranks that send are done with that, first and last. Seconds of the last refit.
+/// When the first and the last sending rank finished sending in the last refit. Seconds.
 Result<> add_ends(const RankJob& job, const RankReport& report, JsonLine& line) {
   const double mine = report.wait_seconds + report.move_seconds;
   const bool counts = report.sent > 0;

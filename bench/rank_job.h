@@ -13,8 +13,8 @@
 
 namespace reshard::bench {
 
-/// One process's part of work that a group of processes measures together: its place in the group,
-/// the layouts, its own memory on both sides (none where it is not a rank of that side).
+/// One process's part of a benchmark that a group of processes runs together: its group, the
+/// layouts, and its memory on both sides (null if it is not a rank of that side).
 struct RankJob {
   std::string transport;
   ProcessGroup group;
@@ -24,25 +24,26 @@ struct RankJob {
 
   Rank rank() const { return group.control->rank(); }
   int size() const { return group.control->size(); }
-  /// Bytes delivered to this rank, its own local ones included.
+  /// Bytes delivered to this rank, including its local ones.
   Result<Index> bytes_delivered() const;
-  /// Collective. The sum of a number over the ranks.
+  /// Collective. The sum of `mine` over all ranks.
   Result<Index> sum(Index mine) const;
-  /// Collective. The largest of a number over the ranks.
+  /// Collective. The maximum of `mine` over all ranks.
   Result<Index> max(Index mine) const;
 };
 
-/// Joins the group that the launcher's environment places this process in (see launched()), by
-///   --transport NAME --rendezvous URL [--secret-file FILE] [--interface IF] [--memory
-///   shared|private]
-/// and a case (see case.h), and fills the source with the oracle's values. `shared`: both sides in
-/// memory that other processes can map.
+/// Joins the group that the launcher's environment assigns (see launched()) and fills the source
+/// with the oracle's values. Arguments:
+///   --transport NAME --rendezvous URL [--secret-file FILE] [--interface IF]
+///   [--memory shared|private]
+/// and those of a case (see case.h). `shared`: both sides are in memory that other processes can
+/// map.
 Result<RankJob> join_job(Arguments& arguments);
 
-/// Work of all ranks as a contender: begins together and ends when the last one has.
+/// A contender of all ranks: they begin together, and it ends when the last rank has finished.
 Contender together(const RankJob& job, std::string name, std::function<Result<>()> work);
 
-/// For every wait of a benchmark: long, as only something broken reaches it.
+/// The deadline of every wait in a benchmark: long, since only a failure reaches it.
 Deadline patient();
 
 }  // namespace reshard::bench

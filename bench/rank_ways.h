@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a refit between processes is measured against.
+// What a refit between processes is compared with.
 #pragma once
 
 #include <memory>
@@ -12,19 +12,19 @@
 
 namespace reshard::bench {
 
-/// As many bytes as each rank is delivered, copied in long runs from other ranks' plain memory: the
-/// ceiling of one host. Where peers' memory is mapped, "pull_libc" and so on, one for each of
-/// plain_ways(); else "pull_get" by the transport's get().
+/// The ceiling of one host: each rank copies as many bytes as are delivered to it, in long runs,
+/// from other ranks' plain memory. Contenders: if peers' memory is mapped, "pull_libc" etc., one
+/// for each of plain_ways(); else "pull_get", by the transport's get().
 class PlainPulls {
  public:
-  /// Collective. `shared` as the job's memory is. The job must outlive it.
+  /// Collective. `shared`: as for the job's memory. The job must outlive this object.
   static Result<std::unique_ptr<PlainPulls>> make(const RankJob& job, bool shared);
   std::vector<Contender> contenders();
 
  private:
   explicit PlainPulls(const RankJob& job) : job_(job) {}
   Result<> open_peers();
-  /// By the transport's get() where there is no way.
+  /// Uses the transport's get() if `way` is null.
   Result<> pull(const PlainWay* way);
 
   const RankJob& job_;
@@ -33,13 +33,13 @@ class PlainPulls {
   Index bytes_ = 0, block_ = 0;
 };
 
-/// What frameworks do that know no layouts, over the same transport: whole tensors are brought
-/// together and every engine rank cuts out its own.
+/// What frameworks without layouts do, over the same transport: bring whole tensors together, and
+/// every engine rank cuts out its own part.
 class WholeTensors {
  public:
   enum class Way {
-    broadcast,  ///< every source rank sends all it holds to every target rank.
-    gather,     ///< all to one source rank, from there to every target rank.
+    broadcast,  ///< every source rank sends all its weights to every target rank.
+    gather,     ///< everything to one source rank, and from there to every target rank.
   };
   /// Collective. The job must outlive it.
   static Result<std::unique_ptr<WholeTensors>> make(const RankJob& job, Way way);

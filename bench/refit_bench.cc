@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Refits between ranks of one process, by turns with plain copies of as many bytes, and checks
-// every destination element afterwards. One line for each number of threads.
+// Refits between ranks of one process, in turn with plain copies of as many bytes. Checks every
+// destination element afterwards. Prints one line per number of threads.
 //
 //   refit_bench <a case, see case.h> [--threads 1,2] [--rounds N]
 //
-// --rounds 0 measures a round for each line on standard input until that ends (see Rounds).
+// --rounds 0 measures one round per line of standard input, until that ends (see Rounds).
 #include <algorithm>
 #include <cstring>
 #include <map>
@@ -19,7 +19,7 @@
 namespace reshard::bench {
 namespace {
 
-/// Bytes delivered in runs of each length.
+/// Bytes delivered, by length of run.
 Result<std::map<Index, Index>> bytes_by_run(const Planner& planner, const RankBuffers& target) {
   std::map<Index, Index> out;
   for (const Rank r : target.ranks()) {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Refits in one process against the best plain copy of as many bytes, and against what is written by hand."""
+"""Refits in one process against the best plain copy of as many bytes, and against hand-written code."""
 
 import dataclasses
 import os
@@ -12,13 +12,13 @@ from programs import alternate, arguments, run_lines
 from rows import LONG_RUN, BenchError, Row, copy_target, fastest, long_share, rates
 
 PLAIN_COPIES = ("libc", "streaming", "streams")
-# Source and destination, and as much again for the plain copies; no case needs more.
+# Source, destination, and as much again for the plain copies; no case needs more.
 MOST_MEMORY = 12 * 2**30
 
 
 @dataclasses.dataclass
 class Case:
-  """What refit_bench is asked to move; `quick` cases are in quick runs too."""
+  """A case of refit_bench; `quick` cases are part of quick runs too."""
 
   name: str
   options: dict
@@ -26,7 +26,7 @@ class Case:
 
 
 def model_case(model, layers, source, target, quick=False):
-  """Layers of a model with few embeddings, which would otherwise be most of the bytes."""
+  """Layers of a model with a small vocabulary, since embeddings would otherwise be most of the bytes."""
   options = {"config": model, "layers": layers, "vocab": 8192, "from": source, "to": target}
   plural = "s" if layers > 1 else ""
   return Case(f"{model}, {layers} layer{plural}, {source} to {target}", options, quick)
@@ -72,7 +72,7 @@ def size_text(num_bytes):
 
 
 def runs_note(result):
-  """The three run lengths with most bytes."""
+  """The three run lengths with the most bytes."""
   total = sum(result["bytes_in_runs"])
   pairs = sorted(zip(result["bytes_in_runs"], result["run_bytes"]), reverse=True)[:3]
   lengths = ", ".join(f"{n / total:.0%} of {size_text(run)}" for n, run in pairs)
@@ -83,7 +83,7 @@ def refit_row(name, result, noise):
   """The row of one line of refit_bench."""
   if result["checked_bytes"] != result["bytes"]:
     raise BenchError(f"{name}: {result['checked_bytes']} of {result['bytes']} bytes were checked")
-  # All plain copies move plain_bytes, which is what the refit delivers.
+  # All plain copies move plain_bytes, the bytes that the refit delivers.
   plain, ceiling = fastest(result, PLAIN_COPIES, result["plain_bytes"])
   median, best = rates(result["seconds_refit"], result["bytes"])
   what = f"{name}, {result['threads']} thread" + ("s" if result["threads"] > 1 else "")
@@ -117,7 +117,7 @@ def python_with(module, build):
 
 
 def peer_row(programs, build, case, way, rounds, threads):
-  """Our refit by turns with the same slices moved as users write it today, in numpy or torch."""
+  """A refit in turn with the same slices moved by hand, in numpy or torch."""
   title = f"{case.name}, {threads} thread" + ("s" if threads > 1 else "")
   python = python_with(way, build)
   if python is None:

@@ -25,7 +25,7 @@ TITLES = {
 
 
 def number(value, unit):
-  """A figure with its unit, in as many digits as mean something."""
+  """A figure with its unit and significant digits."""
   if value is None:
     return ""
   if unit == "s":
@@ -78,7 +78,7 @@ def published_table(rows):
 
 
 def table(rows):
-  """A Markdown table for each part."""
+  """One Markdown table per part."""
   lines = []
   for part, group in itertools.groupby(rows, key=lambda r: r.part):
     lines += [f"### {TITLES.get(part, part)}", ""]
@@ -116,7 +116,7 @@ def markdown(machine, rows):
 
 
 def write(folder, machine, rows):
-  """Writes <date>-<cores>core.json and .md; the path of the latter."""
+  """Writes <date>-<cores>core.json and .md. Returns the path of the latter."""
   name = f"{machine['date']}-{machine['cores']}core" + ("-quick" if machine.get("quick") else "")
   folder.mkdir(parents=True, exist_ok=True)
   data = {"machine": machine, "rows": [dataclasses.asdict(r) for r in rows]}
@@ -133,7 +133,7 @@ def read(path):
 
 
 def replace_section(page, section):
-  """The text of a page with what stands between the markers replaced."""
+  """A page's text with the section between the markers replaced."""
   if page.count(BEGIN) != 1 or page.count(END) != 1 or page.index(BEGIN) > page.index(END):
     raise BenchError(f"the page needs one line {BEGIN} and after it one line {END}")
   before, rest = page.split(BEGIN)

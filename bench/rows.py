@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One line of a report: what was measured, against what, and whether it is what was aimed at."""
+"""One line of a report: what was measured, against what, and whether it meets its target."""
 
 import dataclasses
 import statistics
 
 from machine import Noise
 
-# Of the best plain copy, for runs of at least and of less than LONG_RUN bytes.
+# Required share of the best plain copy, for runs of at least and of less than LONG_RUN bytes.
 LONG_RUN = 4096
 LONG_TARGET, SHORT_TARGET = 0.9, 0.75
 
 
 class BenchError(Exception):
-  """A program failed, or moved something wrong."""
+  """A program failed or moved a wrong byte."""
 
 
 @dataclasses.dataclass
@@ -35,7 +35,7 @@ class Row:
   samples: dict = dataclasses.field(default_factory=dict)
 
   def outcome(self):
-    """"met" or "missed"; nobody can tell from a disturbed run, which only says what it looked like."""
+    """"met" or "missed". A disturbed run is neither; it only says what it looked like."""
     if self.skipped:
       return "not measured"
     value = self.ratio if self.target_is_ratio else self.figure
@@ -70,5 +70,5 @@ def long_share(result):
 
 
 def copy_target(share):
-  """What a refit with this share of long runs is to reach: each kind at its own target's speed."""
+  """The target of a refit with this share of long runs: each kind at its own target's speed."""
   return 1 / (share / LONG_TARGET + (1 - share) / SHORT_TARGET)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Measures reshard against what this machine allows, and says which targets are met.
+"""Measures reshard against the ceilings of this machine, and reports which targets are met.
 
   bench/run.py [--build build] [--quick] [--only plan,published,refit,process,link,...]
                [--out bench/results] [--scratch DIR]
@@ -9,7 +9,7 @@
 
 `make bench` builds what this runs. Writes <date>-<cores>core.json and .md; a quick run, which takes
 under 3 minutes instead of under 20, writes <date>-<cores>core-quick.*. docs/performance.md says how each
-figure is taken. Exit code 1 when something failed or moved a wrong byte; a missed target is no failure.
+figure is taken. Exit code 1 if something failed or moved a wrong byte; a missed target is not a failure.
 """
 
 import argparse
@@ -59,7 +59,7 @@ def parse(arguments):
 
 
 def check_build(build):
-  """Errors: programs that are missing, or that were built to be debugged."""
+  """Errors: programs that are missing, or that were built for debugging."""
   missing = [n for n in NEEDED if not Programs(build, ROOT).has(n)]
   if missing:
     raise BenchError(f"{build}/bin lacks {', '.join(missing)}; build them with: make bench")

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A session's refit between processes, by turns with the plain executor on the same plan; with a
-// format, quantised by the senders and by the receivers, by turns with the same work done by hand
-// (values gathered, quantised by the kernel, copied to where they belong). Rank 0 prints one line.
+// A session's refit between processes, in turn with the plain executor on the same plan. With a
+// format, it quantises at the senders and at the receivers, in turn with the same work done by hand
+// (gather the values, quantise them with the kernel, copy them into place). Rank 0 prints one line.
 //
 //   session_bench <a job, see rank_job.h> [--rounds N] [--path direct|message] [--format mxfp8]
 #include <cstring>
@@ -16,7 +16,7 @@
 namespace reshard::bench {
 namespace {
 
-/// A session of its own memory on the target, and its versions.
+/// A session with its own target memory, and the next version.
 struct Refitted {
   std::unique_ptr<RankBuffers> target;
   std::optional<Session> session;
@@ -50,7 +50,7 @@ Result<std::unique_ptr<Refitted>> session_of(
   return out;
 }
 
-/// The same by hand: all values land at once, then the kernel, then a copy into place.
+/// The same by hand: gather all values, run the kernel, copy into place.
 class ByHand {
  public:
   static Result<std::unique_ptr<ByHand>> make(const RankJob& job, const RankRefitOptions& options,
@@ -102,7 +102,7 @@ class ByHand {
   WorkerPool pool_{1};
 };
 
-/// The projections of a model, or all matrices where nothing is called so.
+/// The projections of a model, or all matrices if no tensor is named like one.
 QuantChoice choice_of(const ModelSpec& model, const QuantFormat& format) {
   QuantChoice choice;
   choice.format = format;
@@ -115,7 +115,7 @@ QuantChoice choice_of(const ModelSpec& model, const QuantFormat& format) {
   return choice;
 }
 
-/// Bytes of a rank's memory that are not the other's. @pre of one layout
+/// The number of bytes in which two memories of a rank differ. @pre both have the same layout
 Index different(const Refitted& a, const Refitted& b, Rank me) {
   Index bytes = 0;
   if (a.target == nullptr) return 0;

@@ -43,7 +43,7 @@ Result<std::vector<Index>> Arguments::integers(const std::string& key, const std
 Result<> Arguments::unused() const {
   for (const auto& [key, value] : given_)
     if (!asked_.contains(key))
-      return fail(Code::invalid_argument, fmt::format("--{} means nothing here", key));
+      return fail(Code::invalid_argument, fmt::format("--{} is unknown here", key));
   return {};
 }
 

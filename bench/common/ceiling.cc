@@ -31,7 +31,7 @@ std::uint64_t read_words(const std::byte* src, Index bytes) {
 #if defined(__x86_64__)
 bool wide() { return __builtin_cpu_supports("avx512f") != 0; }
 
-/// Vector k of eight is `stride` bytes after vector k - 1; the next eight are `step` further on.
+/// Reads eight vectors `stride` bytes apart, then the eight that are `step` bytes further on.
 RESHARD_BENCH_WIDE __m512i read_block(__m512i sum, const std::byte* src, Index stride, Index step,
                                       Index count) {
   __m512i sums[kStreams] = {sum};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What memory allows: plain ways to read, written here and sharing nothing with what is measured.
-// Those to copy are in reshard/exec/plain_copy.h.
+// The ceiling of read-only passes: plain loops that share nothing with the measured code. Plain
+// copies are in reshard/exec/plain_copy.h.
 #pragma once
 
 #include <cstddef>
@@ -10,10 +10,10 @@
 
 namespace reshard::bench {
 
-/// Reads every byte once, from the first to the last; a word that depends on all of them.
+/// Reads every byte once, in order. @return a word that depends on all of them
 std::uint64_t read_in_order(const std::byte* src, Index bytes);
 
-/// The same on eight streams a page apart, which keeps more lines under way.
+/// The same as eight streams that are a page apart, which keeps more cache lines in flight.
 std::uint64_t read_eight_streams(const std::byte* src, Index bytes);
 
 }  // namespace reshard::bench

@@ -9,7 +9,7 @@
 
 namespace reshard::bench {
 
-/// A JSON object, made key by key, that is printed as one line of standard output.
+/// A JSON object, built key by key and printed as one line to standard output.
 class JsonLine {
  public:
   void add(std::string_view key, std::string_view value);
@@ -19,7 +19,7 @@ class JsonLine {
   void add(std::string_view key, const std::vector<double>& values);
   void add(std::string_view key, const std::vector<Index>& values);
 
-  /// Writes the object and flushes, so that a reader sees it while the program goes on.
+  /// Prints the object and flushes, so that a reader sees it while the program runs.
   void print() const;
 
  private:

@@ -9,7 +9,7 @@
 namespace reshard::bench {
 namespace {
 
-/// Keeps what was read from being optimised away.
+/// Keeps reads from being optimised away.
 std::atomic<std::uint64_t> sink;
 
 template <class F>

@@ -8,12 +8,12 @@
 
 namespace reshard::bench {
 
-/// The plain copies of `bytes` from `src` to `dst` with all threads of the pool: plain_ways(). The
-/// pool and the memory are borrowed.
+/// Plain copies from `src` to `dst` with all threads of the pool, one for each of plain_ways().
+/// Borrows the pool and the memory.
 std::vector<Contender> plain_copies(WorkerPool& pool, std::byte* dst, const std::byte* src,
                                     Index bytes);
 
-/// The read-only passes over `bytes`: "in_order", "streams". The pool and the memory are borrowed.
+/// Read-only passes: "in_order" and "streams". Borrows the pool and the memory.
 std::vector<Contender> read_passes(WorkerPool& pool, const std::byte* src, Index bytes);
 
 }  // namespace reshard::bench

@@ -12,7 +12,7 @@
 
 namespace reshard::bench {
 
-/// Seconds since it was made.
+/// Measures seconds since its construction.
 class Stopwatch {
  public:
   double seconds() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
@@ -22,20 +22,20 @@ class Stopwatch {
   Clock::time_point start_ = Clock::now();
 };
 
-/// One way to do the work that is measured.
+/// One way to do the measured work.
 struct Contender {
   std::string name;
   std::function<Result<>()> run;
 };
 
-/// When to measure: a number of rounds, or one round for each line on standard input until that
-/// ends. The latter lets a driver take turns between programs: "ready" is printed once and "done"
+/// When to measure: a fixed number of rounds, or one round per line of standard input until that
+/// ends. The latter lets a driver alternate between programs: it prints "ready" once, and "done"
 /// after each round.
 class Rounds {
  public:
   explicit Rounds(Index count) : left_(count) {}
   static Rounds on_demand() { return Rounds(-1); }
-  /// Waits for the next round; false when there is none.
+  /// Waits for the next round; false if there is none.
   bool next();
 
  private:
@@ -43,8 +43,8 @@ class Rounds {
   bool begun_ = false;
 };
 
-/// Runs the contenders one after the other in every round, after one round that does not count, so
-/// that what changes on the machine meanwhile meets all alike. Seconds: [contender][round].
+/// Runs all contenders in turn in every round, after one warm-up round, so that changes on the
+/// machine affect all alike. @return seconds[contender][round]
 Result<std::vector<std::vector<double>>> by_turns(std::span<const Contender> contenders,
                                                   Rounds rounds);
 
@@ -52,7 +52,7 @@ Result<std::vector<std::vector<double>>> by_turns(std::span<const Contender> con
 void add_seconds(JsonLine& line, std::span<const Contender> contenders,
                  const std::vector<std::vector<double>>& seconds);
 
-/// Most resident memory that this process had so far. Bytes.
+/// The peak resident memory of this process so far. Bytes.
 Index peak_rss_bytes();
 
 }  // namespace reshard::bench

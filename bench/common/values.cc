@@ -12,7 +12,7 @@
 namespace reshard::bench {
 namespace {
 
-/// Finite: casts of NaN take another way.
+/// Finite values: casts of NaN take a slower path.
 constexpr Oracle kOracle{OracleKind::weights, 1};
 
 /// A local tensor of a rank.

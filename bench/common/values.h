@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Values by which a benchmark knows that every element arrived.
+// Values that show a benchmark that every element arrived.
 #pragma once
 
 #include "reshard/base/result.h"
@@ -7,13 +7,13 @@
 
 namespace reshard::bench {
 
-/// Gives every element of the buffers' ranks the oracle's value, with all cores.
+/// Sets every element of the buffers to the oracle's value, on all cores.
 Result<> fill_values(const RankBuffers& buffers);
 
-/// Bytes that were compared. Errors: an element that is not the oracle's.
+/// Compares every element with the oracle. @return bytes compared. Errors: an element that differs.
 Result<Index> check_values(const RankBuffers& buffers);
 
-/// Overwrites every local tensor, so that what is checked later was written in between.
+/// Overwrites every local tensor, so that a later check only passes for values written since.
 void spoil_values(const RankBuffers& buffers);
 
 }  // namespace reshard::bench
