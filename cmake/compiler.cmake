@@ -24,8 +24,11 @@ endif()
 # With -pthread g++ counts atomically, as threads need it; ccache would refuse -fprofile-update=atomic.
 if(RESHARD_COVERAGE)
   string(APPEND CMAKE_CXX_FLAGS " -O0 --coverage -pthread")
-  add_library(reshard_coverage_exit STATIC ${PROJECT_SOURCE_DIR}/cmake/coverage_exit.cc)
-  target_link_libraries(reshard_flags INTERFACE reshard_coverage_exit)
+  add_library(reshard_coverage_exit SHARED ${PROJECT_SOURCE_DIR}/cmake/coverage/exit.cc)
+  add_library(reshard_coverage_image OBJECT ${PROJECT_SOURCE_DIR}/cmake/coverage/image.cc)
+  target_include_directories(reshard_coverage_exit PRIVATE ${PROJECT_SOURCE_DIR})
+  target_include_directories(reshard_coverage_image PRIVATE ${PROJECT_SOURCE_DIR})
+  target_link_libraries(reshard_flags INTERFACE $<TARGET_OBJECTS:reshard_coverage_image> reshard_coverage_exit)
 endif()
 
 find_program(RESHARD_CCACHE ccache)
