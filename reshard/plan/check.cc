@@ -19,8 +19,8 @@ std::map<TensorId, Region> held_by(const ModelLayout& layout, Rank r) {
 }
 
 bool holds(const ModelLayout& layout, TensorId tensor, Rank r, const Box& box) {
-  for (const auto& place : layout.parts_of(tensor))
-    if (const auto f = layout.fragment(place, r); f && contains(f->box, box)) return true;
+  for (const auto& part_id : layout.parts_of(tensor))
+    if (const auto f = layout.fragment(part_id, r); f && contains(f->box, box)) return true;
   return false;
 }
 

@@ -15,8 +15,8 @@ struct Located {
 /// Calls f(Located) for each location on the rank that holds the whole box, in a fixed order.
 template <class F>
 void for_each_location(const ModelLayout& layout, TensorId tensor, Rank r, const Box& box, F&& f) {
-  for (const auto& place : layout.parts_of(tensor)) {
-    const auto found = layout.fragment(place, r);
+  for (const auto& part_id : layout.parts_of(tensor)) {
+    const auto found = layout.fragment(part_id, r);
     if (!found || !contains(found->box, box)) continue;
     Dims inside;
     for (int i = 0; i < box.rank(); ++i) inside.push_back(box[i].begin() - found->box[i].begin());

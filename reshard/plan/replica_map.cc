@@ -93,10 +93,10 @@ class Expander {
   explicit Expander(const ModelLayout& layout) : layout_(layout) {}
 
   /// Appends everything that determines the cells of this part.
-  void key(const PartId& place, std::string& out) {
-    const Slot& slot = layout_.slot(place.slot);
-    const Section& section = slot.sections[static_cast<std::size_t>(place.section)];
-    const PlacedBox& p = section.parts[static_cast<std::size_t>(place.part)];
+  void key(const PartId& part_id, std::string& out) {
+    const Slot& slot = layout_.slot(part_id.slot);
+    const Section& section = slot.sections[static_cast<std::size_t>(part_id.section)];
+    const PlacedBox& p = section.parts[static_cast<std::size_t>(part_id.part)];
     append(out, slot.ranks.value());
     append(out, slot.mesh.value());
     std::array<bool, kMaxDims> mapped{};
@@ -122,10 +122,10 @@ class Expander {
     append(out, -1);
   }
 
-  void expand(const PartId& place, std::vector<Replica>& out) {
-    const Slot& slot = layout_.slot(place.slot);
-    const Section& section = slot.sections[static_cast<std::size_t>(place.section)];
-    const PlacedBox& p = section.parts[static_cast<std::size_t>(place.part)];
+  void expand(const PartId& part_id, std::vector<Replica>& out) {
+    const Slot& slot = layout_.slot(part_id.slot);
+    const Section& section = slot.sections[static_cast<std::size_t>(part_id.section)];
+    const PlacedBox& p = section.parts[static_cast<std::size_t>(part_id.part)];
     std::vector<Replica> held{{p.box, layout_.rank_set(slot.ranks)}};
     for (int k = 0; k < section.extent.size(); ++k) {
       const CutId cut = section.cuts[static_cast<std::size_t>(k)];
@@ -209,12 +209,12 @@ ReplicaMap::ReplicaMap(const ModelLayout& layout, RankSets& sets) {
   for (Index t = 0; t < layout.model().size(); ++t) {
     const TensorId id(static_cast<TensorId::rep>(t));
     key.clear();
-    for (const auto& place : layout.parts_of(id)) expander.key(place, key);
+    for (const auto& part_id : layout.parts_of(id)) expander.key(part_id, key);
     const auto [it, fresh] =
         known.try_emplace(key, ListId(static_cast<ListId::rep>(cells_.size())));
     if (fresh) {
       std::vector<Replica> held;
-      for (const auto& place : layout.parts_of(id)) expander.expand(place, held);
+      for (const auto& part_id : layout.parts_of(id)) expander.expand(part_id, held);
       cells_.push_back(disjoint_cells(std::move(held), sets));
     }
     lists_.push_back(it->second);

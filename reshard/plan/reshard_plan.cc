@@ -45,28 +45,28 @@ std::optional<Box> merged_box(const Dims& begin, const Dims& size, const Dims& s
 
 /// A canonical box as a slice of a local tensor, at one part of the layout; none if the rank does
 /// not hold it there as one slice. `held`: whether the rank holds it there at all.
-std::optional<Sliced> slice_at(const ModelLayout& layout, const PartId& place, Rank r,
+std::optional<Sliced> slice_at(const ModelLayout& layout, const PartId& part_id, Rank r,
                                const Box& box, bool& held) {
-  const auto found = layout.fragment(place, r);
+  const auto found = layout.fragment(part_id, r);
   held = found && contains(found->box, box);
   if (!held) return std::nullopt;
   Dims inside;
   for (int i = 0; i < box.rank(); ++i) inside.push_back(box[i].begin() - found->box[i].begin());
-  const Dims shape = layout.local_shape(place.slot, r), strides = row_major(shape);
+  const Dims shape = layout.local_shape(part_id.slot, r), strides = row_major(shape);
   Index rest = at(found->where, inside).offset;
   Dims begin, size = Dims::filled(shape.size(), 1);
   for (int k = 0; k < shape.size(); ++k) {
     begin.push_back(rest / strides[k]);
     rest %= strides[k];
   }
-  const PlacedBox& placed = layout.part(place);
+  const PlacedBox& placed = layout.part(part_id);
   for (int i = 0; i < box.rank(); ++i)
     if (placed.step(i) != 1 && box[i].size() > 1) return std::nullopt;
   for (int i = 0; i < box.rank(); ++i)
     size[placed.dims[static_cast<std::size_t>(i)]] = box[i].size();
-  const auto slice = merged_box(begin, size, shape, layout.slot(place.slot).merged);
+  const auto slice = merged_box(begin, size, shape, layout.slot(part_id.slot).merged);
   if (!slice) return std::nullopt;
-  return Sliced{place.slot, *slice};
+  return Sliced{part_id.slot, *slice};
 }
 
 /// One operation, seen from its destination.
@@ -95,14 +95,14 @@ class Deliveries {
   void add(TensorId tensor, Rank src, const Box& box) {
     std::optional<Sliced> from;
     bool held = false;
-    for (const auto& place : planner_.source().parts_of(tensor)) {
-      from = slice_at(planner_.source(), place, src, box, held);
+    for (const auto& part_id : planner_.source().parts_of(tensor)) {
+      from = slice_at(planner_.source(), part_id, src, box, held);
       if (held) break;
     }
     std::vector<Sliced> to;
     bool whole = from.has_value();
-    for (const auto& place : planner_.target().parts_of(tensor)) {
-      const auto slice = slice_at(planner_.target(), place, dst_, box, held);
+    for (const auto& part_id : planner_.target().parts_of(tensor)) {
+      const auto slice = slice_at(planner_.target(), part_id, dst_, box, held);
       if (held && !slice) whole = false;
       if (slice) to.push_back(*slice);
     }
