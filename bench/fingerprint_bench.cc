@@ -22,7 +22,7 @@ namespace {
 constexpr const char* kName = "model.layers.0.mlp.down_proj.weight";
 
 /// The columns [columns.begin(), columns.end()) of a matrix, in memory.
-struct TargetVersion {
+struct MatrixColumns {
   FingerprintKey key;
   Index rows, width_bits;
   Interval columns;
@@ -37,7 +37,7 @@ struct TargetVersion {
   }
 };
 
-Result<TargetVersion> held(Arguments& arguments) {
+Result<MatrixColumns> make_matrix(Arguments& arguments) {
   const auto sizes = RESHARD_TRY(arguments.integers("tensor", "", 'x'));
   const auto dtype = dtype_from_name(arguments.text("dtype", "BF16"));
   if (sizes.size() != 2 || !dtype)
@@ -50,12 +50,12 @@ Result<TargetVersion> held(Arguments& arguments) {
   auto memory = RESHARD_TRY(HostBuffer::allocate(sizes[0] * part.size() * bits(*dtype) / 8, {2}));
   RESHARD_TRY(oracle_fill(Oracle{OracleKind::bits, 1}, kName, shape, *dtype,
                           Box{{0, sizes[0]}, part}, Strided{0, {part.size(), 1}}, memory.data()));
-  return TargetVersion{RESHARD_TRY(FingerprintKey::make(kName, shape, *dtype)), sizes[0],
+  return MatrixColumns{RESHARD_TRY(FingerprintKey::make(kName, shape, *dtype)), sizes[0],
                        bits(*dtype), part, std::move(memory)};
 }
 
 /// The fingerprint of the whole matrix; rows are divided among the threads.
-Result<Fingerprint> print_in_threads(const TargetVersion& tensor, WorkerPool& pool) {
+Result<Fingerprint> print_in_threads(const MatrixColumns& tensor, WorkerPool& pool) {
   std::vector<Result<Fingerprint>> parts(static_cast<std::size_t>(pool.size()));
   auto body = [&](int worker) {
     const Index begin = tensor.rows * worker / pool.size();
@@ -68,7 +68,7 @@ Result<Fingerprint> print_in_threads(const TargetVersion& tensor, WorkerPool& po
   return sum;
 }
 
-Result<Fingerprint> print_portably(const TargetVersion& tensor) {
+Result<Fingerprint> print_portably(const MatrixColumns& tensor) {
   const SimdLevel level = simd_level();
   set_simd_level(SimdLevel::portable);
   WorkerPool pool(0);
@@ -77,7 +77,7 @@ Result<Fingerprint> print_portably(const TargetVersion& tensor) {
   return sum;
 }
 
-Result<> measure(const TargetVersion& tensor, Index threads, Index rounds,
+Result<> measure(const MatrixColumns& tensor, Index threads, Index rounds,
                  const Fingerprint& wanted) {
   WorkerPool pool(static_cast<int>(threads));
   std::vector<Contender> contenders = read_passes(pool, tensor.memory.data(), tensor.bytes());
@@ -101,7 +101,7 @@ Result<> measure(const TargetVersion& tensor, Index threads, Index rounds,
 }
 
 Result<> run(Arguments& arguments) {
-  const TargetVersion tensor = RESHARD_TRY(held(arguments));
+  const MatrixColumns tensor = RESHARD_TRY(make_matrix(arguments));
   const auto threads = RESHARD_TRY(arguments.integers("threads", "1"));
   const Index rounds = RESHARD_TRY(arguments.integer("rounds", 7));
   RESHARD_TRY(arguments.unused());

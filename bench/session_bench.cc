@@ -63,8 +63,9 @@ class ByHand {
                                        *job.group.transport, *job.group.control, options));
     if (job.target == nullptr) return out;
     const std::vector<bool> all(static_cast<std::size_t>(layout.values->model().size()), true);
-    out->pass_ = RESHARD_TRY(Pass::make(layout, value_slots(&layout, all), *job.target,
-                                        *out->scratch_, job.rank(), Pass::To::quantised));
+    out->pass_ = RESHARD_TRY(conversion::Pass::make(layout, value_slots(&layout, all), *job.target,
+                                                    *out->scratch_, job.rank(),
+                                                    conversion::Pass::To::quantised));
     return out;
   }
 
@@ -98,7 +99,7 @@ class ByHand {
   const QuantisedLayout& layout_;
   std::unique_ptr<RankBuffers> scratch_, target_;
   std::optional<RankRefit> gather_;
-  Pass pass_;
+  conversion::Pass pass_;
   WorkerPool pool_{1};
 };
 

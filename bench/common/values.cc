@@ -16,7 +16,7 @@ namespace {
 constexpr Oracle kOracle{OracleKind::weights, 1};
 
 /// A local tensor of a rank.
-struct TargetVersion {
+struct RankSlot {
   Rank rank;
   SlotId slot;
 };
@@ -26,7 +26,7 @@ struct TargetVersion {
 template <class F>
 Result<> for_each_fragment(const RankBuffers& buffers, F&& f) {
   const ModelLayout& layout = buffers.layout();
-  std::vector<TargetVersion> all;
+  std::vector<RankSlot> all;
   for (const Rank r : buffers.ranks())
     for (const SlotId slot : layout.slots_of(r)) all.push_back({r, slot});
   std::atomic<std::size_t> next{0};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The engine holds MXFP8 (a scale for each 32 elements of a row), the trainer BF16: the session
-// quantises on the way, and proves data and scales before each commit. Ranks are threads of this
+// quantises on the way, and verifies data and scales before each commit. Ranks are threads of this
 // process.
 #include <reshard/reshard.h>
 

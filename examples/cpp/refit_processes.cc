@@ -34,10 +34,10 @@ void train(reshard::RankBuffers& weights, reshard::Rank rank, int step) {
 // Stands for serving: says what the engine would compute with.
 void serve(const reshard::Session& session, const reshard::RankBuffers& weights,
            reshard::Rank rank) {
-  const reshard::TargetVersion held = session.target_version();
+  const reshard::TargetVersion target = session.target_version();
   const reshard::SlotId slot = weights.layout().slots_of(rank).front();
   std::printf("rank %d serves version %lld (%s), first byte %d\n", rank.value(),
-              static_cast<long long>(held.version), std::string(name(held.state)).c_str(),
+              static_cast<long long>(target.version), std::string(name(target.state)).c_str(),
               std::to_integer<int>(*weights.at(rank, slot)));
 }
 

@@ -9,7 +9,7 @@
 #include "reshard/io/make_layout.h"
 #include "reshard/io/open_model.h"
 #include "reshard/plan/planner.h"
-#include "reshard/refit/session/side.h"
+#include "reshard/refit/session_side.h"
 
 namespace reshard {
 

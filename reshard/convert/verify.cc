@@ -68,7 +68,7 @@ std::string described(const FingerprintedSide& side, TensorId id) {
   const CanonicalTensor& t = side.tensors->tensors()[id.index()];
   const auto& print = fingerprint_of(side, id);
   if (!print.agree) return print.disagreement;
-  return fmt::format("{} {} {}", name(t.dtype), to_string(t.shape), to_string(print.print));
+  return fmt::format("{} {} {}", name(t.dtype), to_string(t.shape), to_string(print.fingerprint));
 }
 
 VerifiedCheckpoint summary_of(const FingerprintedSide& side) {
@@ -100,7 +100,7 @@ VerifyReport compare_sides(const FingerprintedSide& a, const FingerprintedSide& 
       continue;
     }
     const auto &x = fingerprint_of(a, id), &y = fingerprint_of(b, *other);
-    if (t == (*b.tensors)[*other] && x.print == y.print && x.agree && y.agree) {
+    if (t == (*b.tensors)[*other] && x.fingerprint == y.fingerprint && x.agree && y.agree) {
       ++result.same;
     } else {
       result.differing.push_back({t.name, described(a, id), described(b, *other)});

@@ -12,7 +12,7 @@
 namespace reshard {
 namespace {
 
-constexpr std::uint64_t kVersion = 1;  ///< of how pairs are cut into messages, and of this record.
+constexpr std::uint64_t kVersion = 1;  ///< of how pairs are cut into messages, and of Record.
 constexpr Index kLeastStaging = Index{32} << 10;
 constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 62;
 constexpr std::array kPaths = {"automatic", "direct", "message"};
@@ -30,7 +30,7 @@ std::vector<std::byte> encode(const Record& r) {
 }
 
 Result<Record> decode(std::span<const std::byte> bytes, std::size_t rank) {
-  ByteReader in(bytes, fmt::format("what rank {} sent to agree on the refit", rank));
+  ByteReader in(bytes, fmt::format("the refit agreement record from rank {}", rank));
   Record r;
   r.version = in.number(~std::uint64_t{0}, "version");
   if (in.ok() && r.version != kVersion)
@@ -102,7 +102,7 @@ Result<PathCosts> agree_on_costs(const PathCosts& mine, ControlPlane& control, D
   const auto all = RESHARD_TRY(control.all_gather(std::move(out).finish(), deadline));
   PathCosts most;
   for (std::size_t r = 0; r < all.size(); ++r) {
-    ByteReader in(all[r], fmt::format("what rank {} sent of its paths' costs", r));
+    ByteReader in(all[r], fmt::format("the path costs from rank {}", r));
     most.direct = std::max(most.direct, in.number(~std::uint64_t{0}, "direct"));
     most.message = std::max(most.message, in.number(~std::uint64_t{0}, "message"));
     RESHARD_TRY(in.finish());
@@ -117,8 +117,9 @@ Result<std::string> agree_on_reason(const std::string& mine, ControlPlane& contr
   for (std::size_t r = 0; r < all.size(); ++r) {
     if (all[r].empty()) continue;
     if (all[r].size() > kMostReason)
-      return fail(Code::corrupt, fmt::format("rank {} gave a reason of {} bytes, at most {} fit", r,
-                                             all[r].size(), kMostReason));
+      return fail(Code::corrupt,
+                  fmt::format("the reason from rank {} has {} bytes, expected at most {}", r,
+                              all[r].size(), kMostReason));
     std::string theirs(all[r].size(), ' ');
     std::transform(all[r].begin(), all[r].end(), theirs.begin(),
                    [](std::byte b) { return static_cast<char>(b); });

@@ -7,26 +7,27 @@
 
 namespace reshard {
 
-/// What all ranks must find alike before a refit.
+/// What all ranks agree on before a refit.
 struct Agreed {
-  RankRefitOptions options;  ///< this rank's, with staging and in_place_bytes that fit all.
-  bool direct = false;       ///< every rank's transport reaches peers' memory.
+  RankRefitOptions options;  ///< this rank's, with the common staging_bytes and in_place_bytes.
+  bool direct = false;       ///< every rank's transport can reach peers' memory.
 };
 
-/// Collective. Compares the plan's digest and the path over all ranks. Errors, alike on all:
-/// `invalid_argument` for differing plans (both digests named) or paths, for a plan with more ranks
-/// than the group has, for too little staging; those of all_gather().
+/// Collective. Compares the plan's digest and the path over all ranks. Errors, identical on all
+/// ranks: `invalid_argument` if plans (both digests are named) or paths differ, the plan has more
+/// ranks than the group, or staging is too small. Also those of all_gather().
 Result<Agreed> agree(const Planner& planner, const RankRefitOptions& options, bool direct,
                      ControlPlane& control, Deadline deadline);
 
-/// What both paths cost a rank, in one unit.
+/// What each path costs a rank, in the unit of get_costs.h.
 struct PathCosts {
   std::uint64_t direct = 0, message = 0;
 };
-/// Collective. The most of all ranks, of each.
+/// Collective. The maximum of each cost over all ranks.
 Result<PathCosts> agree_on_costs(const PathCosts& mine, ControlPlane& control, Deadline deadline);
 
-/// Collective. Every rank gives "" or why it cannot; the first reason with its rank, or "".
+/// Collective. Each rank passes "" or the reason why it cannot. Returns the reason of the lowest
+/// rank that has one, as "rank 3: ...", or "".
 Result<std::string> agree_on_reason(const std::string& mine, ControlPlane& control,
                                     Deadline deadline);
 

@@ -29,7 +29,7 @@ Result<Bytes> encoded(const RankMetadata* rank) {
   return encode_metadata(std::move(gatherer).finish());
 }
 
-/// Both reports of this rank.
+/// This rank's report: the metadata of both its models.
 Result<Bytes> report(const RankMetadata* src, const RankMetadata* dst) {
   if (src != nullptr && dst != nullptr && src->rank != dst->rank)
     return fail(Code::invalid_argument,
@@ -42,7 +42,7 @@ Result<Bytes> report(const RankMetadata* src, const RankMetadata* dst) {
   return std::move(w).finish();
 }
 
-/// What all ranks reported, and the rank number that each member of the group goes by.
+/// All ranks' reports, and the rank number that each member of the group reported.
 struct Reports {
   GatheredMetadata source, target;
   std::vector<std::optional<Rank>> ranks;
@@ -76,7 +76,7 @@ Result<GatheredPlanner> plan(const Reports& reports) {
   return GatheredPlanner{std::make_shared<const Planner>(std::move(planner)), pair.ignore};
 }
 
-/// Error unless all ranks plan the same.
+/// An error unless all ranks have the same plan.
 Result<> compare_digests(ControlPlane& control, std::uint64_t digest, Deadline deadline) {
   ByteWriter w;
   w.number(digest);
@@ -84,12 +84,12 @@ Result<> compare_digests(ControlPlane& control, std::uint64_t digest, Deadline d
   const auto all = RESHARD_TRY(control.all_gather(mine, deadline));
   for (std::size_t r = 0; r < all.size(); ++r)
     if (all[r] != mine)
-      return fail(Code::corrupt, fmt::format("rank {} plans another refit than rank {}", r,
-                                             control.rank().value()));
+      return fail(Code::corrupt,
+                  fmt::format("rank {} has another plan than rank {}", r, control.rank().value()));
   return {};
 }
 
-/// What rank 0 sends: the plans by member of the group, or why there are none.
+/// What rank 0 sends: the plan of each member of the group, or an error.
 Bytes scattered(const Reports& reports) {
   ByteWriter w;
   const auto planner = plan(reports);
@@ -119,11 +119,7 @@ Result<ReshardPlan> receive_scattered(const Bytes& bytes, int rank) {
   return decode_reshard_plan(bytes_of(mine));
 }
 
-}  // namespace
-
-namespace {
-
-/// What all ranks report, gathered.
+/// Gathers all ranks' reports.
 Result<Reports> gather_reports(ControlPlane& control, const RankMetadata* src,
                                const RankMetadata* dst, Deadline deadline) {
   const auto mine = report(src, dst);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: whoever plans, every rank gets the same operations or the same error, and no rank waits
-// for one that gave up.
+// Protects: whichever ranks plan, every rank gets the same operations or the same error, and no
+// rank waits for one that failed.
 #include "reshard/exec/centralized_plan.h"
 
 #include <gmock/gmock.h>
@@ -19,7 +19,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-/// What each member of a group of `size` gets; member r reports for rank r.
+/// The result of each member of a group of `size`; member r reports for rank r.
 std::vector<Result<ReshardPlan>> plans(int size, const ModelLayout& source,
                                        const ModelLayout& target, PlannedBy planned_by) {
   const ModelConfig c = tiny_moe();

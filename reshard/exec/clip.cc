@@ -6,8 +6,8 @@
 namespace reshard {
 namespace {
 
-/// The copy inside one turn of the outermost loop.
-StridedCopy turn(const StridedCopy& copy, Index i) {
+/// Iteration i of the outermost loop.
+StridedCopy iteration(const StridedCopy& copy, Index i) {
   StridedCopy inner = copy;
   inner.src_offset += i * copy.loops[0].src_stride;
   inner.dst_offset += i * copy.loops[0].dst_stride;
@@ -17,12 +17,12 @@ StridedCopy turn(const StridedCopy& copy, Index i) {
   return inner;
 }
 
-StridedCopy turns(const StridedCopy& copy, Index first, Index count) {
+StridedCopy iterations(const StridedCopy& copy, Index first, Index count) {
   StridedCopy part = copy;
   part.src_offset += first * copy.loops[0].src_stride;
   part.dst_offset += first * copy.loops[0].dst_stride;
   part.loops[0].count = count;
-  return count == 1 ? turn(part, 0) : part;
+  return count == 1 ? iteration(part, 0) : part;
 }
 
 }  // namespace
@@ -61,17 +61,17 @@ void clip_destination(const StridedCopy& copy, Index begin, Index end,
     return;
   }
   const auto& outer = copy.loops[0];
-  const Index covers = destination_span(turn(copy, 0)).size();
-  // Turns that lie wholly inside stay one loop; the one before and the one after are clipped by
-  // themselves.
+  const Index covers = destination_span(iteration(copy, 0)).size();
+  // Iterations that are completely inside stay one loop; the one before and the one after are
+  // clipped separately.
   const Index low = begin - copy.dst_offset, high = end - copy.dst_offset - covers;
   const Index first = std::clamp<Index>(
       low <= 0 ? 0 : (low + outer.dst_stride - 1) / outer.dst_stride, 0, outer.count);
   const Index last =
       std::clamp<Index>(high < 0 ? 0 : high / outer.dst_stride + 1, first, outer.count);
-  if (first > 0) clip_destination(turn(copy, first - 1), begin, end, out);
-  if (last > first) out.push_back(turns(copy, first, last - first));
-  if (last < outer.count) clip_destination(turn(copy, last), begin, end, out);
+  if (first > 0) clip_destination(iteration(copy, first - 1), begin, end, out);
+  if (last > first) out.push_back(iterations(copy, first, last - first));
+  if (last < outer.count) clip_destination(iteration(copy, last), begin, end, out);
 }
 
 }  // namespace reshard

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: blocks of a destination get exactly their bytes, and units of work cover a copy exactly
-// once.
+// Protects: a clipped copy writes exactly the bytes in its range, and units of work cover a copy
+// exactly once.
 #include "reshard/exec/clip.h"
 
 #include <gtest/gtest.h>
@@ -63,7 +63,8 @@ RC_GTEST_PROP(CopyUnits, every_byte_is_in_one_unit, ()) {
     tasks.push_back({any_copy(), memory, memory + i});
     groups.push_back(i == 0 ? 0 : groups.back() + (*rc::gen::arbitrary<bool>() ? 1 : 0));
   }
-  const CopyUnits units = make_units(tasks, groups, *rc::gen::inRange<Index>(1, 100));
+  const direct::CopyUnits units =
+      direct::make_units(tasks, groups, *rc::gen::inRange<Index>(1, 100));
   RC_ASSERT(units.first.size() == units.size() + 1);
   std::map<std::byte*, Bytes> before, after;
   Index total = 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: values that source and target store differently arrive as one element at a time would
-// be converted, whichever way the plan is run, and the proof knows them.
+// Protects: values that source and target store differently arrive as if converted one element at a
+// time, however the plan is run, and fingerprints verify them.
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 

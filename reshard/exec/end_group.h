@@ -7,14 +7,15 @@
 
 namespace reshard {
 
-/// How long a rank that failed waits for its peers to leave its memory.
-inline constexpr std::chrono::seconds kLeave{2};
+/// How long a failed rank waits until peers no longer access its memory.
+inline constexpr std::chrono::seconds kQuiesceTimeout{2};
 
-/// Ends the group for everybody with this error, and returns it once no peer is in this rank's
-/// memory any more (at most kLeave later; if not, it says so). Every rank does it once.
+/// Aborts the group with this error. Returns the error once no peer accesses this rank's memory any
+/// more; after kQuiesceTimeout it returns anyway, and the error says that the memory may still be
+/// in use. Every rank calls it once.
 inline tl::unexpected<Error> end_group(ControlPlane& control, Error error) {
   control.abort(error.message);
-  if (const auto left = control.quiesce(Deadline::after(kLeave)); !left)
+  if (const auto left = control.quiesce(Deadline::after(kQuiesceTimeout)); !left)
     error.message += "; and its memory may still be in use: " + left.error().message;
   return tl::unexpected(std::move(error));
 }

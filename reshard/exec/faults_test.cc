@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: whatever happens to a message, no rank hangs, no rank reports a refit that did not
-// happen, and what gets through changed is found by fingerprint.
+// Protects: whatever happens to a message, no rank hangs, no rank reports success for a failed
+// refit, and fingerprints detect bytes that changed.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -48,7 +48,7 @@ INSTANTIATE_TEST_SUITE_P(Messages, Faults, testing::Values(kPacked, kInPlace),
                          [](const auto& tested) { return std::string(tested.param.name); });
 
 /// Runs the refit on all ranks; `plan_of(rank)` says what goes wrong there. Returns how many ranks
-/// reported success. Those that fail say why, and what it means.
+/// reported success. The others' errors have the cause and the consequence.
 template <class PlanOf>
 int run(const Way& way, const Job& job, double seconds, PlanOf&& plan_of) {
   auto group = *InprocGroup::create(kRanks);
@@ -102,7 +102,8 @@ TEST_P(Faults, late_and_reordered_messages_do_no_harm) {
   }
 }
 
-/// Each kind on a rank that sends, at a message that depends on the seed. Nobody may succeed.
+/// Each kind of fault, on a rank that sends, at a message that depends on the seed. No rank may
+/// succeed.
 void expect_nobody_succeeds(const Way& way, Fault::Kind kind, double seconds, std::uint64_t seeds) {
   for (std::uint64_t seed = 0; seed < seeds; ++seed) {
     const Job job;

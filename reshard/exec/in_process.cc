@@ -20,7 +20,7 @@ struct InProcessRefit::State {
   State(InProcessOptions o) : options(std::move(o)), pool(options.threads) {}
   InProcessOptions options;
   WorkerPool pool;
-  DeliveryCopies all;
+  direct::DeliveryCopies all;
 };
 
 InProcessRefit::InProcessRefit(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -32,14 +32,14 @@ Result<InProcessRefit> InProcessRefit::prepare(const Planner& planner, const Ran
                                                const RankBuffers& target,
                                                InProcessOptions options) {
   const auto ranks = target.ranks();
-  const SourceAddress from = [&](Rank r, SlotId slot) -> Result<const std::byte*> {
+  const direct::SourceAddress from = [&](Rank r, SlotId slot) -> Result<const std::byte*> {
     const std::byte* address = source.at(r, slot);
     if (address == nullptr)
-      return tl::unexpected(missing_memory("source", planner.source(), r, slot));
+      return tl::unexpected(direct::missing_memory("source", planner.source(), r, slot));
     return address;
   };
   auto state = std::make_unique<State>(std::move(options));
-  state->all = RESHARD_TRY(delivery_copies(planner, ranks, from, target));
+  state->all = RESHARD_TRY(direct::delivery_copies(planner, ranks, from, target));
   return InProcessRefit(std::move(state));
 }
 
@@ -47,7 +47,7 @@ Result<RefitReport> InProcessRefit::run() {
   State& s = *state_;
   ProgressMeter meter("refit", s.all.bytes, s.options.progress, s.options.deadline);
   const auto start = Clock::now();
-  run_units(s.all.units, s.pool, meter);
+  direct::run_units(s.all.units, s.pool, meter);
   const double seconds = seconds_since(start);
   RESHARD_TRY(meter.finish());
   return RefitReport{seconds, s.all.bytes, s.all.copies};

@@ -18,22 +18,22 @@ struct InProcessOptions {
   Progress progress;
 };
 
-/// A refit between ranks whose memory this process reaches: direct strided copies, no staging, no
+/// A refit between ranks whose memory is all in this process: direct strided copies, no staging, no
 /// messages.
 ///
 /// Prepared once, run every step: run() plans nothing and allocates nothing.
 class InProcessRefit {
  public:
-  /// Resolves the deliveries of all destination ranks to addresses. The buffers must stay where
-  /// they are while this object lives. Errors: a source or destination tensor of the plan that is
-  /// not in the buffers (named).
+  /// Resolves the deliveries to all destination ranks to addresses. The memory behind the buffers
+  /// must not move while this object lives. Errors: the buffers lack a source or destination tensor
+  /// of the plan (named).
   static Result<InProcessRefit> prepare(const Planner& planner, const RankBuffers& source,
                                         const RankBuffers& target, InProcessOptions options = {});
   InProcessRefit(InProcessRefit&&) noexcept;
   InProcessRefit& operator=(InProcessRefit&&) noexcept;
   ~InProcessRefit();
 
-  /// Moves all bytes. Errors: the deadline passed or progress cancelled; the destination is then
+  /// Moves all bytes. Errors: `deadline`; cancelled by `progress`. The destination is then
   /// undefined.
   Result<RefitReport> run();
 

@@ -9,7 +9,7 @@
 
 namespace reshard {
 
-/// What a limited transport keeps of the one it passes everything on to.
+/// The capability that a limited transport removes from the one it wraps.
 enum class Limit {
   none,
   no_address,     ///< peers' memory is reached by get() only.
@@ -19,7 +19,7 @@ enum class Limit {
   registers_too,  ///< capabilities() with `registers`: share() is called for all that is received.
 };
 
-/// A transport that can less than the one it wraps, as one over another network would.
+/// Wraps a transport and removes a capability, as if it ran over another network.
 class LimitedTransport final : public Transport {
  public:
   LimitedTransport(std::unique_ptr<Transport> inner, Limit limit)

@@ -24,14 +24,14 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr Index kPage = 4096;
-/// What a thread takes at a time: those that others hinder take less, and libc writes so much into
-/// caches where they are large enough.
+/// Bytes that a thread copies at a time, so that a slow thread takes fewer chunks. Small enough that
+/// memcpy still writes through the caches of machines with large ones.
 constexpr Index kChunk = Index{1} << 20;
 constexpr Index kMostBytes = Index{512} << 20, kLeastOfRank = Index{8} << 20;
-/// Copies in each way: as many as fit into half a second, between these.
+/// Copies in each way: as many as fit into half a second, within these bounds.
 constexpr int kLeastRounds = 3, kMostRounds = 100;
 constexpr double kEnoughSeconds = 0.5;
-/// Of a group, where every round takes a barrier.
+/// Copies in each way in a group, where every round needs two barriers.
 constexpr int kGroupRounds = 5;
 
 void libc_copy(std::byte* dst, const std::byte* src, Index bytes) {
@@ -82,7 +82,7 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-/// Of what was copied to all that is meant.
+/// Scales the seconds of `used` bytes to `bytes`.
 double scaled(double seconds, Index used, Index bytes) {
   return seconds * static_cast<double>(bytes) / static_cast<double>(used);
 }
@@ -152,7 +152,7 @@ Result<double> plain_copy_seconds(ControlPlane& control, Index bytes, int thread
       RESHARD_TRY(control.barrier(deadline));
       const auto start = Clock::now();
       if (copy) (void)copy->seconds(way);
-      // Ranks that share cores copy one after another: until the last is done.
+      // Ranks that share cores copy one after another: measure until the last is done.
       RESHARD_TRY(control.barrier(deadline));
       mine.push_back(copy ? scaled(seconds_since(start), used, bytes) : 0);
     }

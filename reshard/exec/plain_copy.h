@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ceiling that refits are measured against: a plain copy of as many bytes by the same threads,
-// in the best of the ways known. There is no other in the program; bench/ takes the ways from here.
+// The ceiling that refits are compared with: a plain copy of the same number of bytes by the same
+// threads, in the fastest way known. bench/ and the program use no other.
 #pragma once
 
 #include <cstddef>
@@ -16,26 +16,26 @@
 
 namespace reshard {
 
-/// One way to copy bytes that do not overlap, which are there for all threads when it returns.
+/// A way to copy bytes that do not overlap. When it returns, all threads see the copied bytes.
 struct PlainWay {
   const char* name;
   void (*copy)(std::byte* dst, const std::byte* src, Index bytes);
 };
 
-/// "libc" (memcpy), "streaming" (the textbook's: whole vectors past the caches, one after the
-/// other), "streams" (reshard's own, several at a time).
+/// "libc" (memcpy), "streaming" (non-temporal stores of whole vectors, one after another),
+/// "streams" (reshard's own: several streams at once).
 std::span<const PlainWay> plain_ways();
 
-/// Part `worker` of `workers` of [0, bytes), beginning at a multiple of a page.
+/// Part `worker` of `workers` of [0, bytes); begins at a multiple of the page size.
 Interval share_of(Index bytes, int worker, int workers);
 
-/// Memory and threads to copy with.
+/// The memory and threads of a plain copy.
 class PlainCopy {
  public:
-  /// `bytes` are written, `source` distinct ones read, over again where they are fewer; `threads`
-  /// as WorkerPool. Errors: no memory.
+  /// A copy writes `bytes` and reads `source` distinct bytes, repeatedly if they are fewer.
+  /// `threads` as WorkerPool. Errors: out of memory.
   static Result<std::unique_ptr<PlainCopy>> make(Index bytes, Index source, int threads);
-  /// Seconds of one copy of all bytes.
+  /// Runs one copy of all bytes; returns its seconds.
   double seconds(const PlainWay& way);
 
  private:
@@ -46,14 +46,14 @@ class PlainCopy {
   WorkerPool pool_;
 };
 
-/// Seconds of the best plain copy of `bytes` in this process: of `source` distinct ones, with so
-/// many threads (as WorkerPool). At most 512 MiB are copied at a time. 0 where nothing is to be
-/// copied or there is no memory for it.
+/// Seconds of the fastest plain copy of `bytes` from `source` distinct ones in this process, with
+/// `threads` as WorkerPool. Copies at most 512 MiB at a time and scales the result. 0 if `bytes` is
+/// 0 or memory is short.
 double plain_copy_seconds(Index bytes, Index source, int threads);
 
-/// Collective: the same where every rank copies `bytes` of its own, all at the same time: of the
-/// slowest, in the best way. At most 512 MiB over all ranks, 8 MiB of each at least. 0 where no
-/// rank has bytes, or one has no memory. Errors: those of the control plane.
+/// Collective. The same for ranks that copy at the same time, `bytes` each: the seconds of the
+/// slowest rank, in the fastest way. Copies at most 512 MiB over all ranks, but 8 MiB on each, and
+/// scales the result. 0 if no rank has bytes or one lacks memory. Errors: the control plane's.
 Result<double> plain_copy_seconds(ControlPlane& control, Index bytes, int threads,
                                   Deadline deadline);
 

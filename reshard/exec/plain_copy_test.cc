@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: every way that the ceiling is the best of is a whole copy, and it is measured where
-// there is something to copy.
+// Protects: every way of copying that the ceiling is the best of copies all bytes; the ceiling is
+// measured whenever there are bytes to copy.
 #include "reshard/exec/plain_copy.h"
 
 #include <gtest/gtest.h>
@@ -33,7 +33,7 @@ TEST(PlainCopy, every_way_copies_every_byte_and_no_other) {
 
 TEST(PlainCopy, takes_time_where_there_are_bytes_and_none_where_there_are_none) {
   EXPECT_GT(plain_copy_seconds(1 << 20, 1 << 20, 2), 0);
-  // Fewer distinct ones than are written, also where no chunk is whole.
+  // Fewer distinct bytes than are written, also without a whole chunk.
   EXPECT_GT(plain_copy_seconds((3 << 20) + 5, 1000, 1), 0);
   EXPECT_EQ(plain_copy_seconds(0, 0, 1), 0);
 }

@@ -8,9 +8,9 @@
 
 namespace reshard {
 
-/// Told now and then how far a long operation is, in bytes. May be empty. Called from one thread at
-/// a time, at most about 20 times a second; must not call back into the operation. Returning false
-/// cancels it (Code::aborted).
+/// Receives the progress of a long operation, in bytes. May be empty. Called by one thread at a
+/// time, at most about 20 times a second. Must not call back into the operation. Returning false
+/// cancels the operation (Code::aborted).
 using Progress = std::function<bool(std::string_view phase, Index done, Index total)>;
 
 }  // namespace reshard

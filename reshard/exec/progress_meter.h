@@ -12,23 +12,23 @@
 namespace reshard {
 
 /// Counts the bytes of one operation over its workers, reports them from worker 0 at most 20 times
-/// a second, and says when to stop: cancelled by the callback, past the deadline, the group
-/// aborted, or an error of a worker (the first one is kept).
+/// a second, and says when to stop: the callback cancelled, the deadline passed, the group was
+/// aborted, or a worker failed (the first error is kept).
 class ProgressMeter {
  public:
-  /// `control`, when given, is told what is delivered here, and asked whether the group still
-  /// lives.
+  /// `control`, if not null, gets a report() of the bytes delivered to this rank, and is asked
+  /// whether the group is still alive.
   ProgressMeter(const char* phase, Index total, const Progress& progress,
                 Deadline deadline = Deadline::never(), ControlPlane* control = nullptr)
       : phase_(phase), total_(total), progress_(progress), deadline_(deadline), control_(control) {}
 
-  /// Called by a worker after each unit of work. Returns false when all workers should stop.
+  /// Called by a worker after each unit of work. Returns false if all workers should stop.
   bool add(int worker, Index bytes) { return add(worker, bytes, bytes); }
-  /// The same where only a part of the work is what this rank delivers: the rest is sent.
+  /// The same if only `delivered` of the bytes are delivered to this rank; the others are sent.
   bool add(int worker, Index bytes, Index delivered) {
     const Index done = done_.fetch_add(bytes, std::memory_order_relaxed) + bytes;
     delivered_.fetch_add(delivered, std::memory_order_relaxed);
-    if (worker == 0) look(done);
+    if (worker == 0) check(done);
     return !stop_.load(std::memory_order_relaxed);
   }
 
@@ -39,17 +39,17 @@ class ProgressMeter {
     stop_ = true;
   }
 
-  /// After all workers have returned: the first error, or success; then the final report.
+  /// Called after all workers have returned. Returns the first error; or makes the final report.
   Result<> finish() {
     if (claimed_) return tl::unexpected(error_);
-    tell_group();
+    report_to_group();
     if (progress_) progress_(phase_, total_, total_);
     return {};
   }
 
  private:
   using Clock = std::chrono::steady_clock;
-  void look(Index done) {
+  void check(Index done) {
     if (!progress_ && deadline_.is_never() && control_ == nullptr) return;
     const auto now = Clock::now();
     if (!deadline_.is_never() && now >= deadline_.time())
@@ -60,16 +60,16 @@ class ProgressMeter {
       if (auto status = control_->status(); !status) fail_with(std::move(status).error());
     if (now < next_) return;
     next_ = now + std::chrono::milliseconds(50);
-    tell_group();
+    report_to_group();
     if (progress_ && !progress_(phase_, done, total_))
       fail_with({Code::aborted, std::string(phase_) + ": cancelled"});
   }
 
-  void tell_group() {
+  void report_to_group() {
     if (control_ == nullptr) return;
     const Index delivered = delivered_.load(std::memory_order_relaxed);
-    if (delivered > told_) control_->report(delivered - told_);
-    told_ = delivered;
+    if (delivered > reported_) control_->report(delivered - reported_);
+    reported_ = delivered;
   }
 
   const char* phase_;
@@ -77,7 +77,7 @@ class ProgressMeter {
   const Progress& progress_;
   Deadline deadline_;
   ControlPlane* control_;
-  Index told_ = 0;
+  Index reported_ = 0;
   Clock::time_point next_{};
   std::atomic<Index> done_{0}, delivered_{0};
   std::atomic<bool> stop_{false}, claimed_{false};

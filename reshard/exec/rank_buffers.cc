@@ -29,16 +29,16 @@ Result<RankBuffers> RankBuffers::allocate(std::shared_ptr<const ModelLayout> lay
     if (r.index() >= out.address_.size()) out.address_.resize(r.index() + 1);
     auto& address = out.address_[r.index()];
     address.assign(slots, nullptr);
-    const auto held = out.layout_->slots_of(r);
+    const auto slots_here = out.layout_->slots_of(r);
     Index total = 0;
-    for (SlotId s : held)
+    for (SlotId s : slots_here)
       total += (bytes_of_local(*out.layout_, r, s) + kAlignment - 1) / kAlignment * kAlignment;
     auto buffer = HostBuffer::allocate(total, options);
     if (!buffer)
       return tl::unexpected(std::move(buffer).error().in(
           fmt::format("weights of rank {} ({} bytes)", r.value(), total)));
     Index at = 0;
-    for (SlotId s : held) {
+    for (SlotId s : slots_here) {
       const Index n = bytes_of_local(*out.layout_, r, s);
       if (n > 0) address[s.index()] = buffer->data() + at;
       at += (n + kAlignment - 1) / kAlignment * kAlignment;
@@ -94,7 +94,7 @@ std::vector<std::span<std::byte>> RankBuffers::memory(Rank r) const {
     out.emplace_back(reinterpret_cast<std::byte*>(range.begin), range.end - range.begin);
   };
   for (std::size_t i = 0; i < ranges.size(); ++i) {
-    // All of the gap lies in pages that hold bytes of both neighbours: it is there as they are.
+    // The whole gap is in pages of its two neighbours, so it is mapped if they are.
     const bool joins = i + 1 < ranges.size() &&
                        ranges[i + 1].begin / kPageBytes <= (ranges[i].end - 1) / kPageBytes + 1;
     if (!joins) {

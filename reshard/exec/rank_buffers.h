@@ -11,35 +11,34 @@
 
 namespace reshard {
 
-/// Bytes of a local tensor, as it is stored. @pre the rank has the slot
+/// Bytes of a local tensor as it is stored. @pre the rank has the slot
 Index bytes_of_local(const ModelLayout& layout, Rank r, SlotId slot);
 
-/// Where the local tensors of ranks are in this process's memory: one address per (rank, slot).
+/// The addresses of ranks' local tensors in this process's memory: one per (rank, slot).
 ///
-/// Either owned (allocate) or borrowed (bind): borrowed memory must outlive this object. Copyable
-/// by moving only.
+/// The memory is owned (allocate) or borrowed (bind); borrowed memory must outlive this object.
+/// Move-only.
 class RankBuffers {
  public:
   explicit RankBuffers(std::shared_ptr<const ModelLayout> layout);
   RankBuffers(RankBuffers&&) noexcept = default;
   RankBuffers& operator=(RankBuffers&&) noexcept = default;
 
-  /// Memory for every local tensor of these ranks, zeroed, each tensor 64-byte aligned, one buffer
-  /// per rank with these options. Errors: out of memory (says how many bytes were wanted).
+  /// Allocates zeroed memory for every local tensor of these ranks: one buffer per rank, each
+  /// tensor 64-byte aligned. Errors: out of memory (says how many bytes were needed).
   static Result<RankBuffers> allocate(std::shared_ptr<const ModelLayout> layout,
                                       std::span<const Rank> ranks,
                                       HostBuffer::Options options = {});
 
-  /// Lends memory for one local tensor. Errors: the size is not that of the local tensor, or the
-  /// rank lacks it.
+  /// Borrows memory for one local tensor. Errors: `bytes` does not have the tensor's size; the rank
+  /// has no such tensor.
   Result<> bind(Rank r, SlotId slot, std::span<std::byte> bytes);
-  /// The same for a source that is only read, such as a mapped file.
+  /// The same for a source that is never written, such as a mapped file.
   Result<> bind_read_only(Rank r, SlotId slot, std::span<const std::byte> bytes);
 
   const ModelLayout& layout() const { return *layout_; }
   const std::shared_ptr<const ModelLayout>& shared_layout() const { return layout_; }
-  /// The first byte of a local tensor, or null when it was neither allocated nor bound (or has no
-  /// bytes).
+  /// The first byte of a local tensor; null if it was neither allocated nor bound, or has no bytes.
   std::byte* at(Rank r, SlotId slot) const {
     return r.index() < address_.size() && !address_[r.index()].empty()
                ? address_[r.index()][slot.index()]
@@ -47,9 +46,9 @@ class RankBuffers {
   }
   /// Bytes of a local tensor. @pre the rank has the slot
   Index bytes(Rank r, SlotId slot) const;
-  /// The memory of a rank's local tensors as few spans, ascending and disjoint: the whole buffer
-  /// where it was allocated here, what was bound with neighbours in the same or the next page
-  /// merged. For Transport::share().
+  /// The memory of a rank's local tensors as few spans, ascending and disjoint, for
+  /// Transport::share(): an allocated buffer whole; bound memory merged with neighbours in the same
+  /// or the next page.
   std::vector<std::span<std::byte>> memory(Rank r) const;
   /// Ranks with any memory here, ascending.
   std::vector<Rank> ranks() const;

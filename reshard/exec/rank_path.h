@@ -12,7 +12,7 @@
 
 namespace reshard {
 
-/// What a path is prepared from. The plan's part is needed by prepare only.
+/// What a path is prepared from. Only prepare uses `part`.
 struct RankWork {
   const Planner& planner;
   const RankPlan& part;
@@ -20,14 +20,14 @@ struct RankWork {
   const RankBuffers* target;
   Transport& transport;
   ControlPlane& control;
-  const RankRefitOptions& options;  ///< where ranks must agree on one, the agreed.
+  const RankRefitOptions& options;  ///< those that ranks must agree on are the agreed ones.
   const RankRefitHooks& hooks;
   Deadline deadline;
   Rank me() const { return part.rank; }
 };
 
-/// How the bytes of one rank move: what RankRefit runs. After an error of run() the caller ends the
-/// group.
+/// How the bytes of one rank move: RankRefit runs one of these. After an error of run() the caller
+/// ends the group.
 class RankPath {
  public:
   virtual ~RankPath() = default;
@@ -37,12 +37,12 @@ class RankPath {
 
   virtual std::string_view name() const = 0;
   virtual Index staging_bytes() const = 0;
-  /// Moves this rank's bytes and returns once every rank has its own. Fills of the report: bytes,
-  /// copies, messages, and the seconds of the first two phases.
+  /// Collective. Moves this rank's bytes and returns once every rank has its own. Sets the report's
+  /// bytes, copies, messages, wait_seconds and move_seconds.
   virtual Result<> run(Deadline deadline, RankReport& report) = 0;
 };
 
-/// Seconds since it was made.
+/// Measures the seconds since its construction.
 class PhaseClock {
  public:
   double seconds() const {

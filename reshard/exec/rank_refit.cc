@@ -12,7 +12,7 @@
 namespace reshard {
 namespace {
 
-/// Bytes of transfers as they travel.
+/// Bytes of transfers, in the form in which values travel.
 Index wire_bytes(const Planner& planner, const std::vector<Transfer>& transfers) {
   Index bytes = 0;
   for (const Transfer& t : transfers) bytes += t.box.volume() * planner.element_bits(t.tensor) / 8;
@@ -41,16 +41,16 @@ struct Prepared {
   std::string reason;
 };
 
-/// The path that every rank can take. Errors that all ranks find alike are in `alike`.
+/// The path that every rank can take. Sets `alike` if the error is identical on all ranks.
 Result<Prepared> choose_path(const RankWork& work, bool direct, bool& alike) {
   Prepared out;
   if (work.options.path != RefitPath::message) {
     if (direct) {
-      auto outcome = RESHARD_TRY(make_direct_path(work));
+      auto outcome = RESHARD_TRY(direct::make_direct_path(work));
       out = {std::move(outcome.path), std::move(outcome.reason)};
     } else {
       out.reason = "transport " + std::string(work.transport.name()) +
-                   " does not reach peers' memory on every rank";
+                   " cannot reach peers' memory on every rank";
     }
   }
   if (out.path == nullptr && work.options.path == RefitPath::direct) {
@@ -58,8 +58,8 @@ Result<Prepared> choose_path(const RankWork& work, bool direct, bool& alike) {
     return fail(Code::unsupported, "direct path: " + out.reason);
   }
   if (out.path == nullptr) {
-    out.path = RESHARD_TRY(make_message_path(work));
-    // A rank that could not prepare has aborted: nobody begins without it.
+    out.path = RESHARD_TRY(message::make_message_path(work));
+    // A rank that could not prepare has aborted the group, so no rank begins without it.
     RESHARD_TRY(work.control.barrier(work.deadline));
   }
   return out;
@@ -82,7 +82,7 @@ Result<RankRefit> RankRefit::prepare(const Planner& planner, const RankBuffers* 
   if (hooks.tiles != nullptr && options.path != RefitPath::direct)
     return end_group(control, {Code::invalid_argument, "a tile consumer needs path = direct"});
   auto agreement = agree(planner, options, can.direct && can.message, control, deadline);
-  // What is wrong with the request, every rank has found; anything else only some may know.
+  // Every rank finds an error in the request itself; any other error only some may have.
   if (!agreement && agreement.error().code == Code::invalid_argument)
     return tl::unexpected(std::move(agreement).error());
   if (!agreement) return end_group(control, std::move(agreement).error());

@@ -17,8 +17,7 @@ struct RankRefitHooks;
 
 enum class RefitPath {
   /// Direct if every rank can reach all the memory it needs; but message if that memory is not
-  /// mapped
-  /// and its runs are so short that messages cost far less.
+  /// mapped and its runs are so short that messages cost far less.
   automatic,
   direct,   ///< destinations copy from the sources' memory; an error if a rank cannot.
   message,  ///< pack, send, receive, unpack.

@@ -50,7 +50,7 @@ struct Job {
   std::shared_ptr<const ModelLayout> from, to;
 };
 
-/// One rank: as many refits as the benchmark wants; rank 0 tells it their seconds.
+/// One rank: as many refits as the benchmark wants; rank 0 reports their seconds.
 Result<> refit_rank(InprocGroup& group, Rank r, const Planner& planner, const RankBuffers& source,
                     const RankBuffers& target, const Way& way, benchmark::State& state,
                     std::mutex& mutex, Index& bytes) {
@@ -81,7 +81,7 @@ void refit(benchmark::State& state) {
   const Way& way = kWays[state.range(1)];
   const Planner planner = *Planner::make(job.from, job.to);
   const RankBuffers source = allocate_all(job.from), target = allocate_all(job.to);
-  // Pages that nobody wrote are all the same one.
+  // Pages that were never written all map the same zero page.
   for (const Rank r : source.ranks())
     for (const auto memory : source.memory(r)) std::memset(memory.data(), 1, memory.size());
   const int world = planner.ranks().members().back().value() + 1;

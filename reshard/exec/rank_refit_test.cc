@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: a refit between ranks puts every element in place on whichever path, all ranks take
-// one path, and what only one rank knows to be wrong is an error on all.
+// Protects: a refit between ranks puts every element in place on either path, all ranks take the
+// same path, and an error that only one rank detects is an error on all.
 #include "reshard/exec/rank_refit.h"
 
 #include <gtest/gtest.h>
@@ -96,7 +96,7 @@ TEST(RankRefit, requests_that_do_not_fit_each_other_are_errors_on_all) {
     expect_error(
         RankRefit::prepare(planner, &source, &target, *ends.transport, *ends.control, options),
         Code::invalid_argument, {"'automatic'", "'message'", "all ranks must ask for the same"});
-    // The group is as good as before.
+    // The group stays usable.
     options.path = RefitPath::message;
     if (ends.rank() == Rank(1)) options.staging_bytes = (Index{32} << 10) - 1;
     expect_error(
@@ -155,7 +155,7 @@ TEST(RankRefit, missing_memory_on_one_rank_is_an_error_on_all) {
         const auto refit = RankRefit::prepare(planner, lacks && bad == Rank(0) ? nullptr : &source,
                                               lacks && bad == Rank(1) ? nullptr : &target,
                                               *ends.transport, *ends.control, options);
-        expect_error(refit, lacks ? Code::invalid_argument : Code::aborted, {"gave no buffers"});
+        expect_error(refit, lacks ? Code::invalid_argument : Code::aborted, {"passed no buffers"});
         return {};
       });
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every transport owes a refit, as a suite that a backend's test program includes once and
-// instantiates: RESHARD_TEST_REFITS(Name, under_test). Ranks may be threads or processes: each has
-// only its own memory, and looks at its own elements.
+// What a refit requires of every transport, as a suite that a backend's test program includes once
+// and instantiates: RESHARD_TEST_REFITS(Name, under_test). Ranks may be threads or processes: each
+// has only its own memory, and looks at its own elements.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -67,7 +67,7 @@ inline std::vector<RefitWay> refit_ways() {
   };
 }
 
-/// One rank's own memory, and its transport with less than it can.
+/// One rank's own memory, and its transport with limited capabilities.
 struct RefitRank {
   RankBuffers source, target;
   LimitedTransport transport;
@@ -98,7 +98,7 @@ struct RefitRank {
 };
 
 /// One rank: a refit with its own memory only, twice, each time into zeros. Expects every element
-/// in place, the path that was to be taken and staging below its cap.
+/// in place, the expected path, and staging below its cap.
 inline Result<> refit_as_rank(RankEnds& ends, const Planner& planner, const RefitWay& way) {
   const Rank me = ends.rank();
   RefitRank mine(ends, planner, way);

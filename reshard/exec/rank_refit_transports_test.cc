@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: a refit puts every element in place over every transport that is built in, with ranks
-// that are threads and ranks that are processes.
+// Protects: a refit puts every element in place over every built-in transport, with ranks that are
+// threads and ranks that are processes.
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
@@ -19,7 +19,7 @@ namespace {
 const TransportUnderTest kInproc{"inproc", run_group_as_threads<InprocGroup>};
 RESHARD_TEST_REFITS(Inproc, kInproc);
 
-// What the backends with an external library have in common: the message engine, over a wire that
+// What the backends with an external library have in common: the message matcher, over a wire that
 // disturbs it.
 const TransportUnderTest kPull{"pull", run_group_as_threads<LoopbackGroup<LoopbackWay::pull>>};
 const TransportUnderTest kPlace{"place", run_group_as_threads<LoopbackGroup<LoopbackWay::place>>};
@@ -49,7 +49,7 @@ RC_GTEST_PROP(RefitOverProcesses, puts_every_element_of_random_layouts_in_place,
 }
 
 /// Rank 1 of seven is killed before one of its messages, or after `prepare` when that is negative.
-/// Everybody else gets an error that says what became of the targets, or of the preparation.
+/// All other ranks get an error that says what happened to the targets, or to the preparation.
 void expect_errors_of_all(RefitPath path, int message) {
   const Planner planner = planner_of(
       {"overlapping", wide_moe(), "megatron:tp=2,pp=2,ep=2,etp=1", "vllm:tp=4,offset=3"});

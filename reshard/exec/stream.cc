@@ -16,11 +16,11 @@
 namespace reshard {
 namespace {
 
-/// A run of bytes of one destination tensor, made by one worker at a time.
+/// A range of bytes of one destination tensor, produced by one worker.
 struct Block {
   SlotId slot;
   Index begin = 0, end = 0;
-  std::size_t first_move = 0, last_move = 0;  ///< moves of the slot, sorted by destination
+  std::size_t first_move = 0, last_move = 0;  ///< the slot's moves, sorted by destination.
 };
 
 class Streamer {
@@ -45,21 +45,21 @@ class Streamer {
   Result<> make(const Block& block, std::span<std::byte> buffer) const {
     std::vector<StridedCopy> parts;
     std::vector<CopyTask> tasks;
-    std::vector<std::shared_ptr<const std::byte>> held;
+    std::vector<std::shared_ptr<const std::byte>> sources;
     Index covered = 0;
     const auto bytes = buffer.first(static_cast<std::size_t>(block.end - block.begin));
     for (std::size_t i = block.first_move; i < block.last_move; ++i) {
       const Move& m = moves_[i];
       parts.clear();
       clip_destination(m.copy, block.begin, block.end, parts);
-      if (!parts.empty()) held.push_back(RESHARD_TRY(source_(m.src, m.src_slot)));
+      if (!parts.empty()) sources.push_back(RESHARD_TRY(source_(m.src, m.src_slot)));
       for (StridedCopy& part : parts) {
         part.dst_offset -= block.begin;
         covered += part.bytes();
-        tasks.push_back({part, held.back().get(), bytes.data(), m.conversion});
+        tasks.push_back({part, sources.back().get(), bytes.data(), m.conversion});
       }
     }
-    // One contiguous run of a source is written from where it is.
+    // A single contiguous run of a source needs no copy.
     if (tasks.size() == 1 && tasks[0].copy.num_loops == 0 && !tasks[0].conversion.converts() &&
         covered == block.end - block.begin) {
       RESHARD_TRY(sink_(dst_, block.slot, block.begin,
@@ -69,7 +69,7 @@ class Streamer {
       run_copies(tasks, CopyHint::cached);
       RESHARD_TRY(sink_(dst_, block.slot, block.begin, bytes));
     }
-    if (done_) tell_done(block);
+    if (done_) report_done(block);
     return {};
   }
 
@@ -80,8 +80,7 @@ class Streamer {
     const auto of_slot = std::equal_range(moves_.begin(), moves_.end(), slot, Less{});
     auto from = static_cast<std::size_t>(of_slot.first - moves_.begin());
     const auto last = static_cast<std::size_t>(of_slot.second - moves_.begin());
-    // Equal blocks of whole 4 KiB pages, so that the output is written at page borders of the
-    // tensor.
+    // Blocks of whole 4 KiB pages, so that writes begin at page boundaries of the tensor.
     for (Index begin = 0; begin < total; begin += block_bytes) {
       const Index end = std::min(total, begin + block_bytes);
       while (from < last && destination_span(moves_[from].copy).end() <= begin) ++from;
@@ -96,7 +95,7 @@ class Streamer {
     bool operator()(SlotId s, const Move& m) const { return s < m.dst_slot; }
   };
 
-  void tell_done(const Block& block) const {
+  void report_done(const Block& block) const {
     std::vector<StridedCopy> parts;
     for (std::size_t i = block.first_move; i < block.last_move; ++i) {
       parts.clear();

@@ -9,11 +9,10 @@
 
 namespace reshard {
 
-/// Threads that wait for the next parallel loop. A loop allocates nothing. Used from one thread at
-/// a time.
+/// Threads that run parallel loops. A loop allocates nothing. Not thread-safe.
 class WorkerPool {
  public:
-  /// `threads` workers, the calling thread being the first; 0: one per core that this process may
+  /// `threads` workers, of which the calling thread is one; 0: one per core that this process may
   /// use.
   explicit WorkerPool(int threads);
   ~WorkerPool();
@@ -22,7 +21,7 @@ class WorkerPool {
 
   int size() const { return static_cast<int>(workers_.size()) + 1; }
 
-  /// Calls body(worker) once on each worker, 0 on this thread, and returns when all have returned.
+  /// Calls body(worker) once on each worker, with 0 on this thread. Returns when all calls have.
   template <class Body>
   void run(Body& body) {
     start([](void* b, int worker) { (*static_cast<Body*>(b))(worker); }, &body);

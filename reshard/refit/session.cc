@@ -1,18 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// One refit is: begin (one all_gather: versions and digests), transfer (the job), check (the
-// proof), and commit in two steps. After the first barrier of the commit every rank knows that
-// every rank's check was good, and makes its word whole; after the second it knows that all words
-// are.
+// One refit: begin (one all_gather of versions and digests), transfer (the job), check, and a
+// commit in two steps. After the first barrier of the commit every rank knows that all ranks'
+// checks succeeded, and publishes its version as whole; after the second it knows that all ranks
+// have.
 #include "reshard/refit/session.h"
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <optional>
+
+#include "reshard/base/hash.h"
 #include "reshard/exec/end_group.h"
 #include "reshard/exec/rank_path.h"
-#include "reshard/refit/session/state.h"
-#include "reshard/refit/session/verdict.h"
+#include "reshard/refit/conversion/job.h"
+#include "reshard/refit/session/addresses.h"
+#include "reshard/refit/session/begin.h"
 
 namespace reshard {
+
 std::string_view name(SessionPhase phase) {
   switch (phase) {
     case SessionPhase::begin: return "begin";
@@ -22,6 +28,191 @@ std::string_view name(SessionPhase phase) {
     case SessionPhase::committed: return "committed";
   }
   return "committed";
+}
+
+using conversion::is_verdict;
+using conversion::Job;
+using session::Addresses;
+using session::BeginRecord;
+using session::BeginRecords;
+using session::BeginWords;
+
+struct Session::State {
+  State(Transport& data, ControlPlane& agreement, SessionSide from, SessionSide to,
+        SessionOptions how);
+
+  /// Collective. Agrees on everything and makes the job. Errors: as Session::prepare().
+  Result<> prepare();
+  /// Collective. The four phases of a refit.
+  Result<SessionReport> refit(std::int64_t version);
+  Result<> verify();
+
+  Rank me() const { return transport.rank(); }
+  bool has_target() const;
+  /// The copy of the target that the next refit writes.
+  int next_copy() const;
+  TargetVersion target_version() const;
+  Deadline deadline() const;
+
+  BeginRecord record(BeginRecord::Kind kind, std::int64_t version) const;
+  std::string trouble() const;
+  std::uint64_t memory_digest(const Addresses& from, const Addresses& to) const;
+  Result<> make_job();
+
+  Result<> begin(std::int64_t version, SessionReport& report);
+  Result<> transfer_and_check(int copy, std::int64_t version, SessionReport& report);
+  Result<> commit(int copy, std::int64_t version, SessionReport& report);
+  Result<> enter(SessionPhase phase);
+  /// Aborts the group; the session cannot be used afterwards.
+  tl::unexpected<Error> finish(Error error);
+  Error explained(Error error, std::int64_t version) const;
+
+  Transport& transport;
+  ControlPlane& control;
+  SessionSide source, target;
+  const SessionOptions options;
+  PublishedVersion own_published;
+  PublishedVersion* const published;
+  Addresses source_addresses, target_addresses;
+  BeginRecords agreed;               ///< that the job was made from.
+  BeginRecords received;             ///< of the latest call.
+  std::vector<BeginWords> exchange;  ///< reused by exchange_records().
+  std::unique_ptr<Job> job;
+  std::uint64_t digest = 0;
+  SessionPhase phase = SessionPhase::begin;
+  bool is_recorded = false;       ///< the job recorded what the targets hold, after verifying it.
+  std::optional<Error> finished;  ///< why this session can no longer be used.
+};
+
+namespace {
+
+std::uint64_t digest_of(const SessionOptions& options) {
+  Digest digest;
+  digest.add(static_cast<int>(options.buffering))
+      .add(static_cast<int>(options.verify))
+      .add(static_cast<int>(options.convert))
+      .add(static_cast<int>(options.refit.path))
+      .add(options.replan ? 1 : 0)
+      .add(options.ignore.size());
+  for (const std::string& name : options.ignore) digest.add(name);
+  return digest.value();
+}
+
+std::uint64_t digest_of(const SessionSide& side) {
+  Digest digest;
+  if (side.values() == nullptr || side.stored() == nullptr) return 0;
+  digest.add(side.values()->digest()).add(side.stored()->digest());
+  if (side.quantised == nullptr) return digest.value();
+  const QuantChoice& choice = side.quantised->choice;
+  const QuantFormat& format = choice.format;
+  digest.add(static_cast<int>(format.data))
+      .add(static_cast<int>(format.scale))
+      .add(format.block_rows)
+      .add(format.block_cols)
+      .add(static_cast<int>(format.rule))
+      .add(static_cast<int>(format.order))
+      .add(format.zero_block)
+      .add(format.tensor_factor ? 1 : 0)
+      .add(format.factor_divides ? 1 : 0)
+      .add(static_cast<int>(choice.grid));
+  for (const std::string& name : choice.tensors)
+    digest.add(name).add(choice.input_first.contains(name) ? 1 : 0);
+  return digest.value();
+}
+
+/// What is wrong with one side on this rank; "" if nothing is.
+std::string trouble_of(const char* name, const SessionSide& side, int group_size) {
+  if ((side.layout == nullptr) == (side.quantised == nullptr))
+    return fmt::format("the {} needs one of `layout` and `quantised`", name);
+  if (side.values() == nullptr || side.stored() == nullptr)
+    return fmt::format("the quantised layout of the {} is not complete", name);
+  for (const RankBuffers* buffers : {side.buffers, side.back})
+    if (buffers != nullptr && &buffers->layout() != side.stored().get())
+      return fmt::format("the {}'s buffers are of another layout object ({}) than the {} ({})",
+                         name, buffers->layout().name(), name, side.stored()->name());
+  const auto ranks = side.stored()->ranks().members();
+  if (!ranks.empty() && ranks.back().value() >= group_size)
+    return fmt::format("the {} needs rank {} but the group has {} ranks; start {} or more", name,
+                       ranks.back().value(), group_size, ranks.back().value() + 1);
+  return "";
+}
+
+}  // namespace
+
+Session::State::State(Transport& data, ControlPlane& agreement, SessionSide from, SessionSide to,
+                      SessionOptions how)
+    : transport(data),
+      control(agreement),
+      source(std::move(from)),
+      target(std::move(to)),
+      options(std::move(how)),
+      published(target.published != nullptr ? target.published : &own_published) {}
+
+std::string Session::State::trouble() const {
+  for (const auto& [name, side] : {std::pair("source", &source), std::pair("target", &target)})
+    if (auto wrong = trouble_of(name, *side, control.size()); !wrong.empty()) return wrong;
+  if (source.values()->model().digest() != target.values()->model().digest())
+    return fmt::format(
+        "source ({}) and target ({}) are layouts of different models; both must have the "
+        "same canonical tensors",
+        source.values()->name(), target.values()->name());
+  if (options.buffering == Buffering::doubled && target.buffers != nullptr &&
+      target.back == nullptr)
+    return "doubled buffering needs `back`, the second copy of the target";
+  return "";
+}
+
+BeginRecord Session::State::record(BeginRecord::Kind kind, std::int64_t version) const {
+  BeginRecord out{.kind = kind, .version = version};
+  const TargetVersion now = target_version();
+  out.target_version = now.state == TargetState::whole ? now.version : -1;
+  out.source = digest_of(source);
+  out.target = digest_of(target);
+  out.staging = static_cast<std::uint64_t>(std::max<Index>(0, options.refit.staging_bytes));
+  out.options = agreed.empty() ? digest_of(options) : agreed[me().index()].options;
+  const bool same_layouts = !agreed.empty() && out.source == agreed[me().index()].source &&
+                            out.target == agreed[me().index()].target;
+  if (same_layouts) {
+    out.addresses = memory_digest(source_addresses, target_addresses);
+    if (out.addresses == agreed[me().index()].addresses) return out;
+    out.change = source_addresses.change(source);
+    if (out.change.empty()) out.change = target_addresses.change(target);
+  }
+  // A change is checked as thoroughly as new sides are.
+  out.trouble = trouble();
+  if (!same_layouts && out.trouble.empty())
+    out.addresses =
+        memory_digest(Addresses("source", source, me()), Addresses("target", target, me()));
+  return out;
+}
+
+std::uint64_t Session::State::memory_digest(const Addresses& from, const Addresses& to) const {
+  return mix64(from.digest(source)) + to.digest(target);
+}
+
+Result<> Session::State::prepare() {
+  if (auto done = session::exchange_records(record(BeginRecord::Kind::prepare, -1), control,
+                                            deadline(), received, exchange);
+      !done)
+    return finish(std::move(done).error());
+  RESHARD_TRY(session::same_call(received));
+  RESHARD_TRY(session::same_job(received));
+  return make_job();
+}
+
+Result<> Session::State::make_job() {
+  job.reset();
+  is_recorded = false;
+  job = RESHARD_TRY(Job::prepare(
+      {transport, control, source, target, options, session::least_staging(received)}));
+  agreed = received;
+  source_addresses = Addresses("source", source, me());
+  target_addresses = Addresses("target", target, me());
+  Digest all;
+  for (const BeginRecord& r : agreed)
+    all.add(r.source).add(r.target).add(r.options).add(r.addresses);
+  digest = all.value();
+  return {};
 }
 
 bool Session::State::has_target() const { return target.buffers != nullptr; }
@@ -62,19 +253,19 @@ Result<> Session::State::enter(SessionPhase next) {
 
 Result<> Session::State::begin(std::int64_t version, SessionReport& report) {
   const PhaseClock clock;
-  if (auto done = exchange_records(record(BeginRecord::Kind::refit, version), control, deadline(),
-                                   told, words);
+  if (auto done = session::exchange_records(record(BeginRecord::Kind::refit, version), control,
+                                            deadline(), received, exchange);
       !done)
     return finish(std::move(done).error());
-  RESHARD_TRY(same_call(told));
-  RESHARD_TRY(same_version(told));
-  const std::string change = first_change(agreed, told);
+  RESHARD_TRY(session::same_call(received));
+  RESHARD_TRY(session::same_version(received));
+  const std::string change = session::first_change(agreed, received);
   report.begin_seconds = clock.seconds();
   if (change.empty() && job) return {};
   if (!options.replan)
     return fail(Code::invalid_argument,
-                change + "; prepare a new session, or allow this one to plan anew");
-  RESHARD_TRY(same_job(told));
+                change + "; prepare a new session, or set the option `replan`");
+  RESHARD_TRY(session::same_job(received));
   auto made = make_job();
   report.plan_seconds = clock.seconds() - report.begin_seconds;
   return made;
@@ -86,18 +277,18 @@ Result<> Session::State::transfer_and_check(int copy, std::int64_t version, Sess
     is_recorded = false;
   }
   RESHARD_TRY(enter(SessionPhase::transfer));
-  const bool proved = options.verify == VerifyMode::always;
-  if (auto moved = job->run(copy, proved, report); !moved) {
-    // A verdict is the same on every rank, so that all can go on with another refit.
+  const bool verifies = options.verify == VerifyMode::always;
+  if (auto moved = job->run(copy, verifies, report); !moved) {
+    // A verdict is identical on every rank, so all can go on with another refit.
     if (!is_verdict(control, moved.error())) finished = moved.error();
     return moved;
   }
   RESHARD_TRY(enter(SessionPhase::check));
-  if (proved) {
+  if (verifies) {
     const PhaseClock clock;
     auto checked = job->check(copy);
     report.check_seconds += clock.seconds();
-    // What the job remembers now may be of the copy that failed.
+    // What the job has recorded may be of the copy that failed.
     is_recorded = is_recorded && checked;
     if (!checked && !is_verdict(control, checked.error()))
       return finish(std::move(checked).error());
@@ -110,7 +301,7 @@ Result<> Session::State::transfer_and_check(int copy, std::int64_t version, Sess
 Result<> Session::State::commit(int copy, std::int64_t version, SessionReport& report) {
   const PhaseClock clock;
   RESHARD_TRY(enter(SessionPhase::commit));
-  // All or nobody: whoever failed before has ended the group, and nobody passes.
+  // A rank that failed before has aborted the group, so that no rank passes.
   if (auto prepared = control.barrier(deadline()); !prepared)
     return finish(std::move(prepared).error());
   if (has_target()) published->set({TargetState::whole, version, copy});
@@ -125,7 +316,7 @@ Result<SessionReport> Session::State::refit(std::int64_t version) {
   if (finished)
     return fail(
         Code::invalid_argument,
-        "this session's group is finished; prepare one on a new group: " + finished->message);
+        "this session's group was aborted; prepare a session on a new group: " + finished->message);
   const PhaseClock clock;
   SessionReport report;
   RESHARD_TRY(enter(SessionPhase::begin));
@@ -139,7 +330,7 @@ Result<SessionReport> Session::State::refit(std::int64_t version) {
 
 Result<> Session::State::verify() {
   if (finished)
-    return fail(Code::invalid_argument, "this session's group is finished: " + finished->message);
+    return fail(Code::invalid_argument, "this session's group was aborted: " + finished->message);
   const int copy = has_target() ? published->target_version().buffer : 0;
   auto done = job->check_again(copy, is_recorded);
   if (!done && !is_verdict(control, done.error())) return finish(std::move(done).error());
@@ -151,10 +342,25 @@ Session::Session(Session&&) noexcept = default;
 Session& Session::operator=(Session&&) noexcept = default;
 Session::~Session() = default;
 
+Result<Session> Session::prepare(Transport& transport, ControlPlane& control, SessionSide source,
+                                 SessionSide target, SessionOptions options) {
+  auto state = std::make_unique<State>(transport, control, std::move(source), std::move(target),
+                                       std::move(options));
+  if (auto done = state->prepare(); !done)
+    return tl::unexpected(std::move(done).error().in("session"));
+  return Session(std::move(state));
+}
+
 Result<SessionReport> Session::refit(std::int64_t version) {
   auto report = state_->refit(version);
   if (!report) return tl::unexpected(state_->explained(std::move(report).error(), version));
   return report;
+}
+
+void Session::update(SessionSide source, SessionSide target) {
+  target.published = state_->published;
+  state_->source = std::move(source);
+  state_->target = std::move(target);
 }
 
 Result<> Session::verify() { return state_->verify(); }

@@ -10,110 +10,115 @@
 #include <vector>
 
 #include "reshard/exec/rank_refit.h"
-#include "reshard/refit/session/side.h"
 #include "reshard/refit/session_report.h"
+#include "reshard/refit/session_side.h"
 
 namespace reshard {
 
 enum class Buffering : std::uint8_t {
-  in_place,  ///< one copy, torn while it is written.
-  doubled,   ///< two copies: one is written while the other stays whole, then they change places.
+  in_place,  ///< the target has one copy, which is torn during a refit.
+  doubled,   ///< two copies: a refit writes one while readers use the other; the commit swaps them.
 };
 enum class VerifyMode : std::uint8_t {
-  never,   ///< only when verify() is called.
-  always,  ///< before each commit.
+  never,   ///< only Session::verify() verifies.
+  always,  ///< every refit verifies before it commits.
 };
-/// Where plain values become quantised ones.
+/// Which side quantises and dequantises.
 enum class ConversionSide : std::uint8_t {
-  receiver,  ///< values travel.
-  sender,    ///< data and scales travel, of tensors whose blocks are whole at every sender; of the
-             ///< others values.
+  receiver,  ///< what the source stores travels: plain values, or data and scales.
+  sender,  ///< the sender converts. It cannot quantise a tensor whose blocks are not whole at every
+           ///< sender: plain values of that tensor travel.
 };
 
-/// How far one rank is in a refit.
+/// The phase of a refit that a rank enters.
 enum class SessionPhase : std::uint8_t {
-  begin,      ///< nothing happened yet.
-  transfer,   ///< all agree; an in-place target is marked torn; no byte has moved.
-  check,      ///< every byte is where it belongs, on every rank.
-  commit,     ///< this rank's check was good.
-  committed,  ///< this rank's version is whole; others' may still be on their way.
+  begin,      ///< nothing has happened yet.
+  transfer,   ///< all ranks agree; an in-place target is marked torn; no byte has moved.
+  check,      ///< every byte is in place on every rank.
+  commit,     ///< this rank has verified its bytes.
+  committed,  ///< this rank's version is whole; other ranks may still be committing.
 };
 /// "begin", "transfer", ...
 std::string_view name(SessionPhase phase);
 
 struct SessionOptions {
-  RankRefitOptions refit;  ///< path, staging and landing memory, deadline of each step, threads.
+  /// Path, threads, and the deadline of each step. `refit.staging_bytes` also bounds the memory
+  /// that conversions need.
+  RankRefitOptions refit;
   Buffering buffering = Buffering::in_place;
   VerifyMode verify = VerifyMode::never;
   ConversionSide convert = ConversionSide::receiver;
-  std::set<std::string> ignore;  ///< canonical names that one side may lack.
-  /// Plan anew where shapes, addresses or layouts changed since prepare(); else that is an error.
+  std::set<std::string> ignore;  ///< canonical names of tensors that one side may lack.
+  /// True: refit() plans anew if layouts or addresses changed since prepare(). False: it is an
+  /// error.
   bool replan = false;
-  /// Told when this rank comes to a phase, in refit()'s thread: to put an engine to sleep before
-  /// its memory changes, say. An error that it returns is the refit's, on all ranks. Must not call
-  /// the session.
+  /// Called when this rank enters a phase, in the thread that calls refit(): for example, to put an
+  /// engine to sleep before its memory changes. An error that it returns becomes the error of
+  /// refit() on all ranks. Must not call the session.
   std::function<Result<>(SessionPhase)> on_phase = nullptr;
 };
 
-/// What an RL framework holds between steps: prepared once by all ranks together, then one refit()
-/// a step, which plans nothing and allocates nothing per tensor. See docs/session.md.
+/// Keeps a trainer and an inference engine in step: all ranks prepare it once, then call refit()
+/// after each training step. refit() plans nothing and allocates nothing per tensor. See
+/// docs/session.md.
 ///
-/// Collective calls are made by every rank of the group, in the same order, ranks that hold nothing
-/// included. One thread at a time; target_version() from any thread.
+/// Every rank of the group makes the collective calls, in the same order, even if it holds no
+/// weights. One thread at a time; target_version() from any thread.
 class Session {
  public:
-  /// Collective. Plans, shares memory, allocates what is needed; all ranks agree on layouts,
-  /// formats and options. Transport, control plane (of one group) and the sides' memory are
-  /// borrowed and must outlive the session.
+  /// Collective. Plans, shares memory, allocates all that refits need, and checks that all ranks
+  /// agree on layouts, formats and options. The transport, the control plane (of the same group)
+  /// and the sides' memory are borrowed and must outlive the session.
   ///
-  /// Errors, an error on one rank being an error on all: ranks that differ (the rank and what
-  /// differs are named); a layout or memory that is missing; layouts of different models; a tensor
-  /// on one side only that is not ignored (named); two copies without `back`; those of
-  /// RankRefit::prepare(). What all ranks find alike leaves the group usable, anything else ends
-  /// it.
+  /// Errors: ranks differ (the rank and the difference are named); a layout or memory is missing;
+  /// the layouts are of different models; one side lacks a tensor that `ignore` does not name
+  /// (named); Buffering::doubled without `back`; those of RankRefit::prepare(). An error on one
+  /// rank is an error on all. An error that is identical on all ranks leaves the group usable; any
+  /// other error aborts it.
   static Result<Session> prepare(Transport& transport, ControlPlane& control, SessionSide source,
                                  SessionSide target, SessionOptions options = {});
   Session(Session&&) noexcept;
   Session& operator=(Session&&) noexcept;
   ~Session();
 
-  /// Collective: begin, transfer, check, commit. `version` is the same on all ranks, and above what
-  /// any target holds. Sources are not written meanwhile. Returns once every rank has committed.
+  /// Collective. Brings every rank's target to `version`: begin, transfer, check, commit. All ranks
+  /// pass the same version; it must be above every target's. Sources must not be written meanwhile.
+  /// Returns once every rank has committed.
   ///
-  /// Errors on all ranks. At begin (versions or digests differ, see update()) nothing has happened
-  /// and the session can be used as before. Later targets in place are torn and of two copies the
-  /// old one is whole; a failed proof (`corrupt`) leaves the group usable, anything else ends it:
-  /// make a new one and prepare anew with the same words. A rank that dies in the commit itself
-  /// leaves some ranks at the new version and some where they were, as their words say
-  /// (docs/session.md).
+  /// Errors, on all ranks. If begin fails (versions differ, or layouts or addresses changed: see
+  /// update()), nothing has happened and the session stays usable. After a later error an in-place
+  /// target is torn, and a doubled one still has its old version whole. A failed verification
+  /// (`corrupt`) leaves the group usable; any other error aborts it: make a new group and prepare a
+  /// session with the same PublishedVersions. If a rank dies in the commit itself, some ranks may
+  /// be at the new version and others not, as their PublishedVersions say (docs/versions.md).
   Result<SessionReport> refit(std::int64_t version);
 
-  /// Registers this rank's sides anew: other layouts, other addresses. Not collective; what changed
-  /// is told to all by the next refit(), which plans anew or is an error, as options.replan says.
-  /// The word stays as it was.
+  /// Replaces this rank's sides: other layouts or addresses. Not collective. The next refit() tells
+  /// all ranks of the change, and plans anew or fails, as options.replan says. The session keeps
+  /// its PublishedVersion; `target.published` is ignored.
   void update(SessionSide source, SessionSide target);
 
-  /// What this rank's target holds; `empty` where it has none. From any thread.
+  /// The version of this rank's target; `empty` if the rank has none. Any thread.
   TargetVersion target_version() const;
 
-  /// Collective. Fingerprints of what the targets hold: equal to those of the last commit when
-  /// options.verify is always, else to the sources' as they are now, and what is converted is what
-  /// they convert to; and replicas agree. Errors:
-  /// `corrupt` names the tensor (the group can still be used); those of rank_fingerprints().
+  /// Collective. Verifies the targets: their fingerprints must equal those of the last commit (if
+  /// options.verify is always) or of the sources as they are now, converted tensors must be what
+  /// their sources convert to, and replicas must agree. Errors: `corrupt` names the tensor and
+  /// leaves the group usable; those of rank_fingerprints().
   Result<> verify();
 
-  /// What this rank sends and receives in every refit, ascending by peer.
+  /// What this rank sends and receives in each refit, ascending by peer.
   const std::vector<PeerVolume>& peers() const;
   /// "direct" or "message".
   std::string_view path() const;
-  /// Why the path is "message" though it was not asked for; else empty.
+  /// Why the path is "message" although it was not asked for; otherwise empty.
   const std::string& reason() const;
-  /// Of layouts, formats, options and addresses of all ranks: the same on all, another after
-  /// anything changed.
+  /// Digest of all ranks' layouts, formats, options and addresses. Identical on all ranks; changes
+  /// whenever any of these changes.
   std::uint64_t digest() const;
-  /// Bytes of memory that the session holds on this rank, staging and landing.
+  /// Bytes of staging memory that the session holds on this rank, staging tensors included.
   Index staging_bytes() const;
-  /// How many tensors take which way.
+  /// How many tensors take which route.
   const ConversionCounts& conversions() const;
 
  private:

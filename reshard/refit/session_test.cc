@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: a session refits version after version, and says what it cannot do before it does
+// Protects: a session refits version after version, and reports what it cannot do before it does
 // anything.
 #include "reshard/refit/session.h"
 

@@ -7,36 +7,36 @@
 
 namespace reshard {
 
-/// What a reader of a target finds.
+/// The state of a target's weights, as a reader sees it.
 enum class TargetState : std::uint8_t {
-  empty,  ///< nothing was committed yet.
-  whole,  ///< every byte of `version` is there, checked as the session was told to check.
-  torn,   ///< in place: a refit is under way or failed; parts are new and parts old.
+  empty,  ///< nothing has been committed yet.
+  whole,  ///< every byte of `version` is in place, verified as the session's options say.
+  torn,   ///< in place only: a refit is in progress or failed; parts are new and parts are old.
 };
 
 /// "empty", "whole", "torn".
 std::string_view name(TargetState state);
 
-/// What is readable on one rank.
+/// The version that a reader finds on one rank.
 struct TargetVersion {
   TargetState state = TargetState::empty;
-  /// Of the whole target; of a torn one, the last that was whole; -1 where none was.
+  /// Version of a whole target; of a torn one, the last version that was whole; -1 if none was.
   std::int64_t version = -1;
-  int buffer = 0;  ///< which of two copies to read: 0 SessionSide::buffers, 1 SessionSide::back.
+  int buffer = 0;  ///< which copy to read: 0 SessionSide::buffers, 1 SessionSide::back.
   friend constexpr bool operator==(const TargetVersion&, const TargetVersion&) = default;
 };
 
 /// Versions are 0 to this.
 inline constexpr std::int64_t kMostVersion = (std::int64_t{1} << 60) - 2;
 
-/// The word that readers look at while a session writes: one lock-free atomic of eight bytes, so
-/// that no reader ever sees one version with another's state. It has no pointers and may lie in
-/// memory that processes share (construct it there with placement new). Written by the session's
-/// thread, read from any thread or process.
+/// The version that a rank publishes to readers of its target: one lock-free 8-byte atomic, so that
+/// no reader sees one version with the state of another. It contains no pointers and may be placed
+/// in memory that processes share (construct it there with placement new). Only the session's
+/// thread writes it; any thread or process may read it.
 ///
-/// A reader that must not be overtaken reads target_version() before and after: where both are
-/// equal and whole, what it read in between was that version. Its second read is ordered after what
-/// it read when it was made with target_version_after_reading().
+/// To detect a refit during a read, call target_version() before reading weights and
+/// target_version_after_reading() afterwards. If both are equal and whole, the bytes read are of
+/// that version.
 class PublishedVersion {
  public:
   PublishedVersion() = default;
@@ -44,16 +44,17 @@ class PublishedVersion {
   PublishedVersion& operator=(const PublishedVersion&) = delete;
 
   TargetVersion target_version() const;
-  /// target_version(), after all of this thread's earlier reads.
+  /// target_version(), ordered after all earlier reads of this thread.
   TargetVersion target_version_after_reading() const;
 
-  /// What this thread wrote before is seen by whoever sees `held`, and what it writes after set()
-  /// is seen by nobody who does not: so a target is torn before its first byte changes. @pre
-  /// -1 <= version <= kMostVersion, buffer is 0 or 1
-  void set(TargetVersion held);
+  /// Publishes `version`. Readers that see it also see everything that this thread wrote before;
+  /// nothing that this thread writes afterwards is visible to a reader that does not see it. So a
+  /// target is torn before its first byte changes. @pre -1 <= version.version <= kMostVersion;
+  /// version.buffer is 0 or 1
+  void set(TargetVersion version);
 
  private:
-  std::atomic<std::uint64_t> word_{0};
+  std::atomic<std::uint64_t> bits_{0};
   static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: the word says exactly what was set, to whoever looks, and a fresh one says that nothing
-// is there; the ceiling of plain copies is measured once.
+// Protects: every reader sees exactly the version that was set, and a new PublishedVersion is
+// empty; the ceiling of plain copies is measured once.
 #include "reshard/refit/version.h"
 
 #include <gtest/gtest.h>
@@ -23,15 +23,15 @@ TEST(PublishedVersion, is_empty_when_fresh_also_as_zeros_of_shared_memory) {
 }
 
 RC_GTEST_PROP(PublishedVersion, says_what_was_set, ()) {
-  const TargetVersion held{
+  const TargetVersion version{
       *rc::gen::element(TargetState::empty, TargetState::whole, TargetState::torn),
       *rc::gen::oneOf(rc::gen::inRange<std::int64_t>(-1, 1000),
                       rc::gen::inRange<std::int64_t>(kMostVersion - 1000, kMostVersion + 1)),
       *rc::gen::inRange(0, 2)};
   PublishedVersion published;
-  published.set(held);
-  RC_ASSERT(published.target_version() == held);
-  RC_ASSERT(published.target_version_after_reading() == held);
+  published.set(version);
+  RC_ASSERT(published.target_version() == version);
+  RC_ASSERT(published.target_version_after_reading() == version);
 }
 
 /// A version never appears with another's state or copy.
@@ -41,12 +41,12 @@ TEST(PublishedVersion, is_never_seen_mixed) {
   std::thread reader([&] {
     std::int64_t last = -1;
     while (last < kLast) {
-      const TargetVersion held = published.target_version();
-      if (held.version < 0) continue;
-      EXPECT_GE(held.version, last);
-      last = held.version;
-      EXPECT_EQ(held.buffer, static_cast<int>(held.version % 2));
-      EXPECT_EQ(held.state, held.version % 3 == 0 ? TargetState::torn : TargetState::whole);
+      const TargetVersion version = published.target_version();
+      if (version.version < 0) continue;
+      EXPECT_GE(version.version, last);
+      last = version.version;
+      EXPECT_EQ(version.buffer, static_cast<int>(version.version % 2));
+      EXPECT_EQ(version.state, version.version % 3 == 0 ? TargetState::torn : TargetState::whole);
     }
   });
   for (std::int64_t v = 0; v <= kLast; ++v)

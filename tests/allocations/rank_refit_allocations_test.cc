@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: in its steady state a refit between ranks allocates nothing, however many pieces it
-// has.
+// Protects: in steady state, a refit between ranks allocates nothing, however many pieces it has.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -60,7 +60,7 @@ def tables():
 def sources(of_tests):
   is_test = re.compile(r"_test(util)?\.(h|cc)$")
   folders = [CODE, ROOT / "reshard" / "model", ROOT / "reshard" / "plan"]
-  files = [f for folder in folders for f in sorted(folder.glob("*.h" if not of_tests else "*_test*.*"))]
+  files = [f for folder in folders for f in sorted(folder.rglob("*.h" if not of_tests else "*_test*.*"))]
   return "\n".join(f.read_text() for f in files if bool(is_test.search(f.name)) == of_tests)
 
 

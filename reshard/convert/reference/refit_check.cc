@@ -17,7 +17,8 @@ std::string what_differs(const ModelFingerprints::Tensor& source,
                          const ModelFingerprints::Tensor& target) {
   if (!source.agree) return "source: " + source.disagreement;
   if (!target.agree) return "target: " + target.disagreement;
-  return fmt::format("source {}, target {}", to_string(source.print), to_string(target.print));
+  return fmt::format("source {}, target {}", to_string(source.fingerprint),
+                     to_string(target.fingerprint));
 }
 
 /// By TensorId: whether both sides hold the tensor.
@@ -35,7 +36,7 @@ std::string first_difference(const ModelSpec& model, const std::vector<bool>& mo
                              const ModelFingerprints& before, const ModelFingerprints& after) {
   for (std::size_t i = 0; i < moved.size(); ++i) {
     const auto &x = before.tensors[i], &y = after.tensors[i];
-    if (!moved[i] || (x.print == y.print && x.agree && y.agree)) continue;
+    if (!moved[i] || (x.fingerprint == y.fingerprint && x.agree && y.agree)) continue;
     return fmt::format("tensor '{}': {}", model.tensors()[i].name, what_differs(x, y));
   }
   return "";

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-namespace reshard {
+namespace reshard::direct {
 
 StridedCopy part_of_copy(const StridedCopy& copy, Index i, Index n) {
   StridedCopy part = copy;
@@ -15,7 +15,7 @@ StridedCopy part_of_copy(const StridedCopy& copy, Index i, Index n) {
     outer.count = end - begin;
     return part;
   }
-  // Whole pages, so that no two parts write one cache line when the destination is aligned.
+  // Whole pages, so that no two parts write the same cache line of an aligned destination.
   constexpr Index kPage = 4096;
   const Index pages = (copy.run_bytes + kPage - 1) / kPage;
   const Index begin = std::min(copy.run_bytes, pages * i / n * kPage),
@@ -77,4 +77,4 @@ CopyUnits make_units(const std::vector<CopyTask>& tasks, const std::vector<std::
   return out.take();
 }
 
-}  // namespace reshard
+}  // namespace reshard::direct

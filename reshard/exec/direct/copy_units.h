@@ -6,29 +6,29 @@
 
 #include "reshard/transform/copy.h"
 
-namespace reshard {
+namespace reshard::direct {
 
-/// Copies cut into units of work that threads take one by one.
+/// Copies cut into units of work; threads take one unit at a time.
 struct CopyUnits {
   std::vector<CopyTask> tasks;
   std::vector<std::size_t>
-      first;  ///< unit u is tasks [first[u], first[u + 1]); one entry more than units.
-  std::vector<Index> bytes;  ///< per unit.
+      first;                 ///< unit u has tasks [first[u], first[u + 1]); units + 1 entries.
+  std::vector<Index> bytes;  ///< of each unit.
   std::size_t size() const { return bytes.size(); }
   std::span<const CopyTask> tasks_of(std::size_t unit) const {
     return std::span(tasks).subspan(first[unit], first[unit + 1] - first[unit]);
   }
 };
 
-/// Units of about `unit_bytes`. `groups[i]` is equal for neighbouring tasks that read one source
-/// tensor: a large group is cut across, so that each unit has the same rows of all its tasks and
-/// source lines are read once.
-/// @pre tasks and groups have one size; tasks of one group are neighbours
+/// Cuts tasks into units of about `unit_bytes`. groups[i] is the group of tasks[i]: tasks that read
+/// one source tensor share a group. A large group is cut across its tasks, so that each unit has
+/// the same rows of all of them and each source line is read once.
+/// @pre tasks and groups have equal sizes; tasks of one group are adjacent
 CopyUnits make_units(const std::vector<CopyTask>& tasks, const std::vector<std::size_t>& groups,
                      Index unit_bytes);
 
-/// Part i of n of a copy: of its outermost loop's turns, or of its run where it has no loop. May be
+/// Part i of n of a copy: a share of its outermost loop, or of its run if it has no loop. May be
 /// empty (0 bytes).
 StridedCopy part_of_copy(const StridedCopy& copy, Index i, Index n);
 
-}  // namespace reshard
+}  // namespace reshard::direct

@@ -7,20 +7,20 @@
 #include <atomic>
 #include <tuple>
 
-namespace reshard {
+namespace reshard::direct {
 namespace {
 
 constexpr Index kUnitBytes = Index{4} << 20;
 
-/// True for slices of rows that come from packed sources: they are written side by side.
+/// True if packed source rows are written as slices of longer destination rows.
 bool gathers(const StridedCopy& copy) {
   if (copy.num_loops == 0) return false;
   const auto& inner = copy.loops[static_cast<std::size_t>(copy.num_loops - 1)];
   return inner.src_stride == copy.run_bytes && inner.dst_stride != copy.run_bytes;
 }
 
-/// The tensor whose rows decide which copies run together: for gathers the destination, so that a
-/// row is written once; else the source, so that the slices many destinations take are read once.
+/// The tensor whose rows decide which copies run together. For gathers, the destination, so that
+/// each row is written once; else the source, so that slices for many destinations are read once.
 std::tuple<bool, Rank, SlotId> tensor_of(const Move& m) {
   if (gathers(m.copy)) return {true, m.dst, m.dst_slot};
   return {false, m.src, m.src_slot};
@@ -95,4 +95,4 @@ void run_units(const CopyUnits& units, WorkerPool& pool, ProgressMeter& meter) {
   pool.run(body);
 }
 
-}  // namespace reshard
+}  // namespace reshard::direct

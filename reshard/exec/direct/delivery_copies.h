@@ -11,41 +11,41 @@
 #include "reshard/exec/worker_pool.h"
 #include "reshard/plan/moves.h"
 
-namespace reshard {
+namespace reshard::direct {
 
-/// Where a source's local tensor begins in this process; null where only the transport reaches it.
-/// An error where it is nowhere.
+/// Returns the address of a source's local tensor in this process, or null if only the transport
+/// reaches it. An error if it has no memory.
 using SourceAddress = std::function<Result<const std::byte*>(Rank, SlotId)>;
 
-/// All that some destination ranks must copy to have their tensors, as it is found.
+/// The copies that bring some destination ranks their tensors.
 struct DeliveryTasks {
   std::vector<CopyTask> tasks;      ///< between addresses of this process.
-  std::vector<std::size_t> groups;  ///< of tasks, as make_units() takes them.
-  std::vector<Move> elsewhere;      ///< whose source has no address here.
-  Index bytes = 0;                  ///< of both, at the destination.
+  std::vector<std::size_t> groups;  ///< of tasks, as in make_units().
+  std::vector<Move> elsewhere;      ///< copies whose source has no address in this process.
+  Index bytes = 0;                  ///< delivered by tasks and elsewhere.
 };
 
-/// The same, cut into units.
+/// DeliveryTasks cut into units.
 struct DeliveryCopies {
   CopyUnits units;              ///< between addresses of this process.
-  std::vector<Move> elsewhere;  ///< whose source has no address here.
-  Index bytes = 0;              ///< of both, at the destination.
-  Index copies = 0;             ///< of both.
+  std::vector<Move> elsewhere;  ///< copies whose source has no address in this process.
+  Index bytes = 0;              ///< delivered by units and elsewhere.
+  Index copies = 0;             ///< number of tasks and elsewhere.
 };
 
-/// Resolves the deliveries of the destination ranks to addresses, in an order that reads and writes
-/// each line of memory once where it can. Errors: a destination tensor without memory (named);
-/// those of `source`.
+/// Resolves all deliveries to the destination ranks to addresses, ordered to read and write each
+/// cache line once if possible. Errors: a destination tensor without memory (named); those of
+/// `source`.
 Result<DeliveryTasks> delivery_tasks(const Planner& planner, std::span<const Rank> destinations,
                                      const SourceAddress& source, const RankBuffers& target);
 Result<DeliveryCopies> delivery_copies(const Planner& planner, std::span<const Rank> destinations,
                                        const SourceAddress& source, const RankBuffers& target);
 
-/// Runs the units on all workers, until they are done or the meter says stop; what was copied is
-/// visible to who synchronises with this thread next. Allocates nothing.
+/// Runs the units on all workers until all are done or the meter says stop. The copied bytes are
+/// visible to any thread that then synchronises with this one. Allocates nothing.
 void run_units(const CopyUnits& units, WorkerPool& pool, ProgressMeter& meter);
 
 /// "source buffer of local tensor 'x' on rank 3 is not set"
 Error missing_memory(const char* side, const ModelLayout& layout, Rank r, SlotId slot);
 
-}  // namespace reshard
+}  // namespace reshard::direct

@@ -8,20 +8,20 @@
 #include <optional>
 
 #include "reshard/exec/agreement.h"
-#include "reshard/exec/direct/band_copies.h"
 #include "reshard/exec/direct/delivery_copies.h"
 #include "reshard/exec/direct/get_costs.h"
 #include "reshard/exec/direct/memory_table.h"
 #include "reshard/exec/direct/peer_gets.h"
+#include "reshard/exec/direct/tile_copies.h"
 
-namespace reshard {
+namespace reshard::direct {
 namespace {
 
-/// Messages are taken instead where reading costs so many times more. Where the model says 1.6
-/// times (half of each row of 1536 bytes), both took the same time.
-constexpr double kClearly = 2;
+/// Messages are used instead if reading costs this many times more. Where the model says 1.6 times
+/// (half of each row of 1536 bytes), both took the same time.
+constexpr double kCostRatio = 2;
 
-/// The memory of one peer, as far as this rank opened it.
+/// The memory of one peer that this rank opened.
 struct Peer {
   MemoryTable table;
   std::vector<RemoteMemory> memory;  ///< by span.
@@ -39,20 +39,20 @@ class DirectPath final : public RankPath {
 
   std::string_view name() const override { return "direct"; }
   Index staging_bytes() const override {
-    return gets_.staging_bytes() + (bands_ ? bands_->scratch_bytes() : 0);
+    return gets_.staging_bytes() + (tiles_ ? tiles_->scratch_bytes() : 0);
   }
 
-  /// "", or why this rank cannot reach what it needs.
+  /// "", or why this rank cannot reach the memory it needs.
   Result<std::string> open_peers(const RankWork& work);
-  /// "", or why what this rank needs cannot be brought in bands.
+  /// "", or why the bytes for this rank cannot be gathered in tiles.
   Result<std::string> prepare(const RankWork& work);
   Result<> run(Deadline deadline, RankReport& report) override;
-  /// Of what this rank takes from others. @pre prepared
+  /// The cost of what this rank reads from others. @pre prepared
   const PathCosts& costs() const { return costs_; }
 
  private:
   Result<PeerTensor> find(const RankWork& work, Rank r, SlotId slot) const;
-  Result<std::string> prepare_bands(const RankWork& work, const SourceAddress& source);
+  Result<std::string> prepare_tiles(const RankWork& work, const SourceAddress& source);
 
   Transport& transport_;
   ControlPlane& control_;
@@ -63,7 +63,7 @@ class DirectPath final : public RankPath {
   void estimate(const RankWork& work);
 
   DeliveryCopies copies_;
-  std::optional<BandCopies> bands_;  ///< instead of units of copies_, where there is a taker.
+  std::optional<TileCopies> tiles_;  ///< replaces copies_.units if there is a consumer.
   PeerGets gets_;
   PathCosts costs_;
 };
@@ -81,8 +81,8 @@ Result<std::string> DirectPath::open_peers(const RankWork& work) {
         return std::move(opened).error().message;
       if (!opened) return tl::unexpected(std::move(opened).error());
       if (opened->size < static_cast<std::size_t>(span.bytes))
-        return fail(Code::corrupt, fmt::format("rank {} shared {} bytes but named {}", rank.value(),
-                                               opened->size, span.bytes));
+        return fail(Code::corrupt, fmt::format("rank {} shared {} bytes but announced {}",
+                                               rank.value(), opened->size, span.bytes));
       peer.memory.push_back(*opened);
     }
     peers_.emplace(rank, std::move(peer));
@@ -99,13 +99,13 @@ Result<PeerTensor> DirectPath::find(const RankWork& work, Rank r, SlotId slot) c
   return PeerTensor{&peer->second.memory[place->span], place->offset};
 }
 
-Result<std::string> DirectPath::prepare_bands(const RankWork& work, const SourceAddress& source) {
+Result<std::string> DirectPath::prepare_tiles(const RankWork& work, const SourceAddress& source) {
   const Rank me = work.me();
   auto all = RESHARD_TRY(delivery_tasks(work.planner, {&me, 1}, source, *work.target));
   if (!all.elsewhere.empty()) return std::string("peers' memory is not mapped here");
   copies_.bytes = all.bytes;
   copies_.copies = static_cast<Index>(all.tasks.size());
-  bands_ = RESHARD_TRY(BandCopies::make(all.tasks, *work.hooks.tiles, pool_->size()));
+  tiles_ = RESHARD_TRY(TileCopies::make(all.tasks, *work.hooks.tiles, pool_->size()));
   return std::string();
 }
 
@@ -113,7 +113,7 @@ Result<std::string> DirectPath::prepare(const RankWork& work) {
   if (work.part.recvs.empty() && work.part.locals.empty()) return std::string();
   if (work.target == nullptr || &work.target->layout() != &work.planner.target())
     return fail(Code::invalid_argument,
-                fmt::format("rank {} takes part in {} but gave no buffers of it", work.me().value(),
+                fmt::format("rank {} is part of {} but passed no buffers for it", work.me().value(),
                             work.planner.target().name()));
   const SourceAddress source = [&](Rank r, SlotId slot) -> Result<const std::byte*> {
     if (r == work.me()) {
@@ -125,7 +125,7 @@ Result<std::string> DirectPath::prepare(const RankWork& work) {
     std::byte* address = tensor.memory->address;
     return address == nullptr ? nullptr : address + tensor.offset;
   };
-  if (work.hooks.tiles != nullptr) return prepare_bands(work, source);
+  if (work.hooks.tiles != nullptr) return prepare_tiles(work, source);
   const Rank me = work.me();
   copies_ = RESHARD_TRY(delivery_copies(work.planner, {&me, 1}, source, *work.target));
   gets_ = RESHARD_TRY(PeerGets::prepare(
@@ -153,18 +153,18 @@ void DirectPath::estimate(const RankWork& work) {
 
 Result<> DirectPath::run(Deadline deadline, RankReport& report) {
   const PhaseClock clock;
-  // Sources are ready once their ranks have come.
+  // Sources are ready once their ranks are in run().
   RESHARD_TRY(control_.barrier(deadline));
   report.wait_seconds = clock.seconds();
-  ProgressMeter meter("refit", bands_ ? bands_->bytes() : copies_.bytes, progress_, deadline,
+  ProgressMeter meter("refit", tiles_ ? tiles_->bytes() : copies_.bytes, progress_, deadline,
                       &control_);
-  bands_ ? bands_->run(*pool_, meter) : run_units(copies_.units, *pool_, meter);
+  tiles_ ? tiles_->run(*pool_, meter) : run_units(copies_.units, *pool_, meter);
   RESHARD_TRY(gets_.run(transport_, meter));
   RESHARD_TRY(meter.finish());
   report.move_seconds = clock.seconds() - report.wait_seconds;
   report.bytes = copies_.bytes;
   report.copies = copies_.copies;
-  // Sources may be written again once nobody reads them.
+  // Sources may be written again once no rank reads them.
   return control_.barrier(deadline);
 }
 
@@ -180,13 +180,13 @@ Result<DirectPathOutcome> make_direct_path(const RankWork& work) {
     const PathCosts costs = RESHARD_TRY(agree_on_costs(path->costs(), work.control, work.deadline));
     const double times = static_cast<double>(costs.direct) /
                          static_cast<double>(std::max<std::uint64_t>(costs.message, 1));
-    if (times > kClearly)
+    if (times > kCostRatio)
       return DirectPathOutcome{
           nullptr, fmt::format("reading peers' memory, which is not mapped, in runs this short "
-                               "costs {:.1f} times what messages do",
+                               "costs {:.1f} times as much as messages",
                                times)};
   }
   return DirectPathOutcome{std::move(path), {}};
 }
 
-}  // namespace reshard
+}  // namespace reshard::direct

@@ -6,16 +6,17 @@
 
 #include "reshard/exec/rank_path.h"
 
-namespace reshard {
+namespace reshard::direct {
 
 struct DirectPathOutcome {
-  std::unique_ptr<RankPath> path;  ///< null where some rank cannot; then `reason` says which.
+  std::unique_ptr<RankPath> path;  ///< null if a rank cannot take it; `reason` then says which.
   std::string reason;
 };
 
-/// Destinations copy from the sources' memory, once and without staging. Collective: every rank
-/// shares the memory it sends from, opens what it takes from, and all take the path or none does.
-/// Errors: memory missing (named); the transport's; the caller ends the group.
+/// Collective. The path on which destinations copy from the sources' memory, once and without
+/// staging. Every rank shares the memory it sends from and opens the memory it reads. All ranks
+/// take the path, or none does. Errors, after which the caller ends the group: memory missing
+/// (named); the transport's.
 Result<DirectPathOutcome> make_direct_path(const RankWork& work);
 
-}  // namespace reshard
+}  // namespace reshard::direct

@@ -5,7 +5,7 @@
 
 #include "reshard/exec/clip.h"
 
-namespace reshard {
+namespace reshard::direct {
 namespace {
 
 double source_bytes_of(const StridedCopy& copy) {
@@ -38,7 +38,7 @@ double cost_of_sweep(const StridedCopy& copy) {
 
 double cost_of_get(const StridedCopy& copy) {
   if (copy.bytes() == 0) return 0;
-  // The inner loops may be dense where the outer ones, of experts say, are not.
+  // The inner loops may be dense even if the outer ones (over experts, say) are not.
   double best = cost_of_runs(copy), outer = 1;
   for (StridedCopy inner = copy;; --inner.num_loops) {
     best = std::min(best, outer * cost_of_sweep(inner));
@@ -57,4 +57,4 @@ double cost_of_message(const StridedCopy& copy, Index in_place) {
   return own_message + bytes * (1 + (one_here ? 0 : kLocalCost) + (one_there ? 0 : kLocalCost));
 }
 
-}  // namespace reshard
+}  // namespace reshard::direct

@@ -3,39 +3,39 @@
 
 #include "reshard/plan/moves.h"
 
-namespace reshard {
+namespace reshard::direct {
 
-/// What it costs to bring strided bytes over from memory that only Transport::get() reaches. Unit:
-/// the cost of one byte of a long run, so that only proportions count. They are those of
-/// process_vm_readv, in CPU time on an EPYC and a Xeon of two cores: a long run 0.12 ns for a byte,
-/// each run 400 ns more, whatever its length (the kernel pins its pages); a copy between a cache
-/// and memory here 0.09 ns for a byte.
+/// Costs of reading strided bytes from memory that only Transport::get() reaches. The unit is the
+/// cost of one byte of a long run; only proportions matter. Measured with process_vm_readv, as CPU
+/// time on an EPYC and a two-core Xeon: 0.12 ns per byte of a long run; 400 ns more per run,
+/// whatever its length (the kernel pins its pages); 0.09 ns per byte of a copy between a cache and
+/// memory.
 inline constexpr double kRunCost = 3300, kLocalCost = 0.75;
-/// What a message costs that carries one run alone: announced, granted, told done.
+/// Cost of a message that carries a single run: rts, cts and completion.
 inline constexpr double kMessageCost = 10000;
 
-/// Runs that the source's side of the copy has: destination runs that follow each other in the
-/// source are one.
+/// Number of runs on the source's side of the copy: destination runs that are adjacent in the
+/// source count as one.
 Index source_runs(const StridedCopy& copy);
 
-/// Cost of reading each run to where it belongs.
+/// Cost of reading each run into its place.
 double cost_of_runs(const StridedCopy& copy);
 
-/// Cost of reading all from the first to the last source byte into the cache, and of copying what
-/// is wanted from there.
+/// Cost of reading everything from the first to the last source byte into a cache, and copying the
+/// wanted bytes from there.
 double cost_of_sweep(const StridedCopy& copy);
 
-/// Cost of the cheaper of the two, for a copy whose outer loops may lie far apart.
+/// Cost of the cheaper way, for a copy whose outer loops may have large strides.
 double cost_of_get(const StridedCopy& copy);
 
-/// Cost of the same by messages: packed into shared staging, copied from there and unpacked, but
-/// for what is one run of at least `in_place` bytes on a side. Of both ranks together.
+/// Cost of the same copy by messages, both ranks together: packed into shared staging, copied and
+/// unpacked; a side on which it is one run of at least `in_place` bytes needs no staging.
 double cost_of_message(const StridedCopy& copy, Index in_place);
 
-/// Cost of bytes that are copied from mapped memory, and of the same by messages.
+/// Cost of a byte copied from mapped memory, and of a byte sent by messages instead.
 inline constexpr double kMappedCost = kLocalCost, kMappedMessageCost = 1 + 2 * kLocalCost;
 
-/// Runs from which on sweeping never pays. Bytes.
+/// Runs of at least this length are never worth sweeping. Bytes.
 inline constexpr Index kLongRun = 4400;
 
-}  // namespace reshard
+}  // namespace reshard::direct

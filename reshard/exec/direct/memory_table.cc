@@ -12,12 +12,12 @@
 #include "reshard/exec/direct/delivery_copies.h"
 #include "reshard/plan/locate.h"
 
-namespace reshard {
+namespace reshard::direct {
 namespace {
 
 constexpr std::size_t kMostKey = 4096, kMostRefusal = 400;
 constexpr std::uint64_t kMostTable = std::uint64_t{1} << 28;
-/// Beyond all ids of a refit's messages.
+/// Above all ids of a refit's messages.
 constexpr std::uint64_t kSizeId = ~std::uint64_t{0}, kTableId = kSizeId - 1;
 
 std::uint64_t digest_of(std::span<const std::byte> bytes) {
@@ -67,7 +67,7 @@ Result<MemoryTable> share_sources(const RankWork& work) {
   if (slots.empty()) return out;
   if (work.source == nullptr || &work.source->layout() != &work.planner.source())
     return fail(Code::invalid_argument,
-                fmt::format("rank {} takes part in {} but gave no buffers of it", work.me().value(),
+                fmt::format("rank {} is part of {} but passed no buffers for it", work.me().value(),
                             work.planner.source().name()));
   const auto memory = work.source->memory(work.me());
   std::vector<std::size_t> span_of(memory.size(), memory.size());
@@ -115,19 +115,19 @@ std::vector<std::byte> encode(const MemoryTable& table) {
 
 Result<MemoryTable> decode_memory_table(std::span<const std::byte> bytes, const ModelLayout& layout,
                                         Rank owner) {
-  // A changed address would be memory of the peer's, or of nobody's.
+  // A corrupted address would read other memory of the peer, or none.
   std::uint64_t digest = 0;
   if (bytes.size() < sizeof digest)
-    return fail(Code::corrupt, fmt::format("what rank {} told of its memory: {} bytes, at least {} "
-                                           "are needed",
+    return fail(Code::corrupt, fmt::format("the memory table from rank {}: {} bytes, expected at "
+                                           "least {}",
                                            owner.value(), bytes.size(), sizeof digest));
   std::memcpy(&digest, bytes.data() + bytes.size() - sizeof digest, sizeof digest);
   bytes = bytes.first(bytes.size() - sizeof digest);
   if (digest != digest_of(bytes))
-    return fail(Code::corrupt, fmt::format("what rank {} told of its memory: it was changed on the "
-                                           "way, its digest is not {}",
+    return fail(Code::corrupt, fmt::format("the memory table from rank {}: it was corrupted in "
+                                           "transit, its digest is not {}",
                                            owner.value(), hex(digest)));
-  ByteReader in(bytes, fmt::format("what rank {} told of its memory", owner.value()));
+  ByteReader in(bytes, fmt::format("the memory table from rank {}", owner.value()));
   MemoryTable out;
   constexpr std::uint64_t kMost = std::uint64_t{1} << 60;
   out.reason = std::string(in.text(kMostRefusal, "reason"));
@@ -172,8 +172,8 @@ Result<std::vector<std::pair<Rank, MemoryTable>>> exchange_tables(const RankWork
     std::uint64_t theirs = 0;
     std::memcpy(&theirs, received[i].data(), sizeof theirs);
     if (theirs > kMostTable)
-      return fail(Code::corrupt, fmt::format("rank {} has {} bytes to tell of its memory, more "
-                                             "than {}",
+      return fail(Code::corrupt, fmt::format("the memory table from rank {}: {} bytes, expected at "
+                                             "most {}",
                                              from[i].value(), theirs, kMostTable));
     received[i].assign(theirs, std::byte{});
   }
@@ -185,4 +185,4 @@ Result<std::vector<std::pair<Rank, MemoryTable>>> exchange_tables(const RankWork
   return out;
 }
 
-}  // namespace reshard
+}  // namespace reshard::direct

@@ -7,9 +7,9 @@
 
 #include "reshard/exec/rank_path.h"
 
-namespace reshard {
+namespace reshard::direct {
 
-/// Where the local tensors lie that a rank shares as a source.
+/// Where the local tensors that a rank shares as a source are in its memory.
 struct MemoryTable {
   struct Span {
     RemoteKey key;
@@ -22,26 +22,27 @@ struct MemoryTable {
   };
   std::vector<Span> spans;
   std::vector<Place> places;  ///< by slot, ascending.
-  std::string reason;         ///< why the rank shares nothing; "" when it does.
+  std::string reason;         ///< why the rank shares nothing; "" if it shares.
 
-  /// Null when the rank shares no such tensor.
+  /// Null if the rank does not share this tensor.
   const Place* find(SlotId slot) const;
 };
 
-/// Shares the memory of all local tensors that this rank sends from. What the transport cannot
-/// share becomes the table's reason. Errors: a tensor without memory (named); the transport's.
+/// Shares the memory of all local tensors that this rank sends from. If the transport cannot share
+/// it, the table has only a reason. Errors: a tensor without memory (named); the transport's.
 Result<MemoryTable> share_sources(const RankWork& work);
 
 std::vector<std::byte> encode(const MemoryTable& table);
 
-/// @post every place lies in its span with all of its tensor, as `owner` has it in the layout
-/// Errors: `corrupt`.
+/// Errors: `corrupt`. @post the whole tensor of every place, as `owner` has it in the layout, is
+/// inside its span
 Result<MemoryTable> decode_memory_table(std::span<const std::byte> bytes, const ModelLayout& layout,
                                         Rank owner);
 
-/// Tells each rank that takes from this one where, and returns what those told that this one takes
-/// from, by rank. By messages between the pairs, so that nobody carries what he does not need.
+/// Collective. Sends this rank's table to each rank that reads from it, and returns the tables of
+/// the ranks that this rank reads from, by rank. Messages between pairs: no rank receives a table
+/// that it does not need.
 Result<std::vector<std::pair<Rank, MemoryTable>>> exchange_tables(const RankWork& work,
                                                                   const MemoryTable& mine);
 
-}  // namespace reshard
+}  // namespace reshard::direct

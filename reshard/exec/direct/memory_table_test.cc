@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: what a peer tells of its memory is used only where all of a local tensor lies in a span
-// that it shared; anything else is refused with the rank's name.
+// Protects: a peer's memory table is accepted only if every local tensor is inside a span that the
+// peer shared; any other table is an error that names the rank.
 #include "reshard/exec/direct/memory_table.h"
 
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 #include "reshard/model/configs_testutil.h"
 #include "reshard/transport/testing/conformance_ranks_testutil.h"
 
-namespace reshard {
+namespace reshard::direct {
 namespace {
 
 const Rank kOwner(1);
@@ -29,7 +29,7 @@ struct Peer {
     table.spans.push_back({RemoteKey(16, std::byte{7}), at});
     return table;
   }
-  Result<MemoryTable> told(const MemoryTable& table) const {
+  Result<MemoryTable> received(const MemoryTable& table) const {
     return decode_memory_table(encode(table), *layout, kOwner);
   }
 };
@@ -37,7 +37,7 @@ struct Peer {
 TEST(MemoryTable, comes_back_as_it_was_told) {
   const Peer peer;
   const MemoryTable table = peer.honest();
-  const MemoryTable back = *peer.told(table);
+  const MemoryTable back = *peer.received(table);
   ASSERT_EQ(back.places.size(), table.places.size());
   ASSERT_EQ(back.spans.size(), 1);
   EXPECT_EQ(back.spans[0].key, table.spans[0].key);
@@ -47,7 +47,7 @@ TEST(MemoryTable, comes_back_as_it_was_told) {
     EXPECT_EQ(back.find(place.slot)->offset, place.offset);
   }
   EXPECT_EQ(back.find(SlotId(static_cast<int>(peer.layout->num_slots()))), nullptr);
-  EXPECT_EQ(peer.told({{}, {}, "not today"})->reason, "not today");
+  EXPECT_EQ(peer.received({{}, {}, "not today"})->reason, "not today");
 }
 
 TEST(MemoryTable, refuses_tensors_that_are_not_all_in_their_span) {
@@ -55,7 +55,7 @@ TEST(MemoryTable, refuses_tensors_that_are_not_all_in_their_span) {
   const auto refused = [&](auto&& spoil, const char* why) {
     MemoryTable table = peer.honest();
     spoil(table);
-    expect_error(peer.told(table), Code::corrupt, {"what rank 1 told of its memory", why});
+    expect_error(peer.received(table), Code::corrupt, {"the memory table from rank 1", why});
   };
   refused([](MemoryTable& t) { t.spans[0].bytes -= 1; }, "ends beyond its span");
   refused([](MemoryTable& t) { t.places[0].offset = Index{1} << 59; }, "ends beyond its span");
@@ -76,4 +76,4 @@ RC_GTEST_PROP(MemoryTable, a_change_on_the_way_is_found, ()) {
 }
 
 }  // namespace
-}  // namespace reshard
+}  // namespace reshard::direct

@@ -7,17 +7,17 @@
 #include "reshard/exec/direct/copy_units.h"
 #include "reshard/exec/direct/get_costs.h"
 
-namespace reshard {
+namespace reshard::direct {
 namespace {
 
 constexpr std::size_t kMostPieces = 4096;
-/// Between two looks at the deadline and the group's state.
+/// Bytes between two checks of the deadline and the group's state.
 constexpr Index kMostBatch = Index{8} << 20;
-/// Stays in the cache between reading and copying on.
+/// Stays in the cache between the read and the copy.
 constexpr Index kMostStaging = Index{512} << 10;
 
-/// The copy from the runs of `copy` to the same runs side by side, and in `finish` the copy from
-/// there to where `copy` goes.
+/// Returns the copy that reads the runs of `copy` into adjacent places; `finish` becomes the copy
+/// from there to the destination.
 StridedCopy side_by_side(const StridedCopy& copy, StridedCopy& finish) {
   StridedCopy fetch = copy;
   finish = copy;
@@ -33,7 +33,7 @@ StridedCopy side_by_side(const StridedCopy& copy, StridedCopy& finish) {
   return fetch;
 }
 
-/// One run from the first to the last source byte, and `finish` from there.
+/// Returns one run from the first to the last source byte; `finish` becomes the copy from there.
 StridedCopy whole_span(const StridedCopy& copy, StridedCopy& finish) {
   const Interval span = source_span(copy);
   finish = copy;
@@ -44,7 +44,7 @@ StridedCopy whole_span(const StridedCopy& copy, StridedCopy& finish) {
   return fetch;
 }
 
-/// Without outer loops of one turn, whose strides no longer count.
+/// Drops outer loops of one iteration, whose strides have no effect.
 StridedCopy without_single_turns(StridedCopy copy) {
   while (copy.num_loops > 0 && copy.loops[0].count == 1) {
     std::copy(copy.loops.begin() + 1, copy.loops.begin() + copy.num_loops, copy.loops.begin());
@@ -53,14 +53,14 @@ StridedCopy without_single_turns(StridedCopy copy) {
   return copy;
 }
 
-/// A part of a copy, and how it is read: where it belongs, or into staging first.
+/// A part of a copy, and how it is read: into its place, or into staging first.
 struct PartRead {
   StridedCopy fetch, finish;
   bool staged = false;
 };
 
-/// Cuts the copy until each part is read where it belongs or fits into `most` bytes of staging, by
-/// the cheaper of the two, and calls f(part).
+/// Cuts the copy until each part is read into its place or fits into `most` bytes of staging,
+/// whichever is cheaper, and calls f(part).
 template <class F>
 void for_each_part(const StridedCopy& whole, bool converts, Index most, F&& f) {
   const StridedCopy copy = without_single_turns(whole);
@@ -79,7 +79,7 @@ void for_each_part(const StridedCopy& whole, bool converts, Index most, F&& f) {
     f({copy, {}, false});
     return;
   }
-  // A part of it may be dense where the whole is not.
+  // A part may be dense even if the whole is not.
   for (const Index half : {0, 1}) for_each_part(part_of_copy(copy, half, 2), converts, most, f);
 }
 
@@ -128,7 +128,7 @@ Result<bool> PeerGets::flush(Transport& transport, const RemoteMemory& from, Pro
   return meter.add(0, std::exchange(batched_, 0));
 }
 
-/// False when the meter said stop.
+/// False if the meter says stop.
 Result<bool> PeerGets::fetch(Transport& transport, const Part& part, ProgressMeter& meter) {
   Result<bool> go = true;
   for_each_run(part.fetch, [&](Index src, Index dst, Index bytes) {
@@ -161,4 +161,4 @@ Result<> PeerGets::run(Transport& transport, ProgressMeter& meter) {
   return {};
 }
 
-}  // namespace reshard
+}  // namespace reshard::direct

@@ -11,7 +11,7 @@
 #include "reshard/transform/copy.h"
 #include "reshard/transport/transport.h"
 
-namespace reshard {
+namespace reshard::direct {
 
 /// A local tensor in a peer's shared memory.
 struct PeerTensor {
@@ -20,28 +20,28 @@ struct PeerTensor {
 };
 
 /// Copies from peers' memory that only the transport reaches, by Transport::get(): straight into
-/// the destination, thousands of runs per call. What is converted, or has runs so short that asking
-/// for each would cost more than reading what lies between them too (get_costs.h), is read into a
-/// piece of staging memory first.
+/// the destination, thousands of runs per call. Values to convert are read into staging memory
+/// first; so are runs so short that reading the gaps between them too is cheaper (get_costs.h).
 class PeerGets {
  public:
   PeerGets() = default;
 
-  /// `places` answers for the source of each move; what it names must outlive this. Peers are taken
-  /// in turn from the one after `me` on. Staging is at most `staging_bytes`, which is 32 KiB or
-  /// more. Errors: out of memory.
+  /// `places` returns the source tensor of each move; the memory it names must outlive this object.
+  /// Peers are read in turn, starting after `me`. Uses at most `staging_bytes` (at least 32 KiB) of
+  /// staging. Errors: out of memory.
   static Result<PeerGets> prepare(std::span<const Move> moves,
                                   const std::function<PeerTensor(Rank, SlotId)>& places,
                                   const std::function<std::byte*(SlotId)>& target, Rank me,
                                   Index world, Index staging_bytes);
 
-  /// Reads all, or until the meter says stop. Allocates nothing. Errors: those of get().
+  /// Reads everything, or until the meter says stop. Allocates nothing. Errors: those of get().
   Result<> run(Transport& transport, ProgressMeter& meter);
   Index staging_bytes() const { return staging_.size(); }
   bool empty() const { return parts_.empty(); }
 
  private:
-  /// Runs of one peer's memory that go to `into`, and the copy that follows where that is staging.
+  /// Runs of one peer's memory that are read to `into`, and the copy that follows if that is
+  /// staging.
   struct Part {
     const RemoteMemory* from = nullptr;
     StridedCopy fetch;
@@ -54,8 +54,8 @@ class PeerGets {
 
   std::vector<Part> parts_;
   std::vector<Get> batch_;
-  Index batched_ = 0;  ///< bytes that the batch delivers.
+  Index batched_ = 0;  ///< bytes in the batch.
   HostBuffer staging_;
 };
 
-}  // namespace reshard
+}  // namespace reshard::direct

@@ -9,7 +9,7 @@
 #include "reshard/exec/message/message_work.h"
 #include "reshard/memory/host_buffer.h"
 
-namespace reshard {
+namespace reshard::message {
 namespace {
 
 /// A chunk of this size stays in the caches between packing and sending.
@@ -31,15 +31,15 @@ class MessagePath final : public RankPath {
   Result<> run(Deadline deadline, RankReport& report) override;
 
  private:
-  /// One run() under way.
+  /// State of one run().
   struct Flight {
     Deadline deadline;
     ProgressMeter& meter;
     std::array<std::unique_ptr<Event>, kWindow> events = {};
-    std::size_t over = 0;  ///< steps that are done; those after it are under way.
+    std::size_t over = 0;  ///< steps that are complete; later ones are in progress.
     std::size_t locals = 0;
     PhaseClock clock = {};
-    double first = 0;  ///< seconds until the first step was over.
+    double first = 0;  ///< seconds until the first step was complete.
     bool stopped = false;
   };
 
@@ -57,36 +57,37 @@ class MessagePath final : public RankPath {
   Progress progress_;
   MessageSchedule schedule_;
   MessageSteps steps_;
-  CopyUnits locals_, repeats_;
+  direct::CopyUnits locals_, repeats_;
   MessageWork work_;
   HostBuffer own_staging_;
   std::span<std::byte> staging_;
   Index delivered_ = 0, total_ = 0, copies_ = 0;
 };
 
-Result<CopyUnits> units_between(const std::vector<Move>& moves, const RankBuffers* from,
-                                const RankBuffers* to, const char* from_side) {
+Result<direct::CopyUnits> units_between(const std::vector<Move>& moves, const RankBuffers* from,
+                                        const RankBuffers* to, const char* from_side) {
   std::vector<CopyTask> tasks;
   std::vector<std::size_t> groups;
   for (const Move& m : moves) {
     const std::byte* src = from == nullptr ? nullptr : from->at(m.src, m.src_slot);
     std::byte* dst = to == nullptr ? nullptr : to->at(m.dst, m.dst_slot);
-    // Without buffers there is no layout to name the local tensor in: the schedule says it for
-    // ranks that also have peers, this for those that have none.
+    // Without buffers there is no layout to name the local tensor from. For ranks that also have
+    // peers, message_schedule() reports the same error first.
     if (src == nullptr || dst == nullptr) {
       const bool lacks_source = src == nullptr;
       const RankBuffers* there = lacks_source ? from : to;
       if (there == nullptr)
         return fail(Code::invalid_argument, std::string(lacks_source ? from_side : "target") +
                                                 " buffers of rank " +
-                                                std::to_string(m.dst.value()) + " are not given");
-      return tl::unexpected(missing_memory(lacks_source ? from_side : "target", there->layout(),
-                                           m.dst, lacks_source ? m.src_slot : m.dst_slot));
+                                                std::to_string(m.dst.value()) + " are missing");
+      return tl::unexpected(direct::missing_memory(lacks_source ? from_side : "target",
+                                                   there->layout(), m.dst,
+                                                   lacks_source ? m.src_slot : m.dst_slot));
     }
     groups.push_back(tasks.size());
     tasks.push_back({m.copy, src, dst, m.conversion});
   }
-  return make_units(tasks, groups, kChunkUnitBytes);
+  return direct::make_units(tasks, groups, kChunkUnitBytes);
 }
 
 Result<> MessagePath::prepare_locals(const RankWork& work) {
@@ -95,7 +96,7 @@ Result<> MessagePath::prepare_locals(const RankWork& work) {
   locals_ = RESHARD_TRY(units_between(locals, work.source, work.target, "source"));
   repeats_ = RESHARD_TRY(units_between(repeats, work.target, work.target, "target"));
   copies_ = static_cast<Index>(locals.size() + repeats.size());
-  for (const CopyUnits* units : {&locals_, &repeats_})
+  for (const direct::CopyUnits* units : {&locals_, &repeats_})
     for (const Index bytes : units->bytes) {
       delivered_ += bytes;
       total_ += bytes;
@@ -103,7 +104,7 @@ Result<> MessagePath::prepare_locals(const RankWork& work) {
   return {};
 }
 
-/// So that peers write large messages where they belong, without a copy between.
+/// Lets peers write large messages into place, without an intermediate copy.
 Result<> MessagePath::share_memory(const RankWork& work) {
   if (!transport_.capabilities().registers) return {};
   std::vector<std::span<std::byte>> memory;
@@ -113,7 +114,7 @@ Result<> MessagePath::share_memory(const RankWork& work) {
   if (!staging_.empty()) memory.push_back(staging_);
   for (const auto span : memory) {
     const auto key = transport_.share(span);
-    // Memory that cannot be registered, such as a mapped file, still carries messages.
+    // Memory that cannot be registered, such as a mapped file, can still be sent from.
     if (!key && key.error().code != Code::unsupported) return tl::unexpected(key.error());
   }
   return {};
@@ -130,7 +131,7 @@ Result<> MessagePath::prepare(const RankWork& work) {
   if (work.hooks.staging.size() >= wanted) {
     staging_ = work.hooks.staging.first(wanted);
   } else {
-    // Where peers can map it, they need no system call to read it.
+    // Peers that can map the staging need no system call to read it.
     HostBuffer::Options options{.prefault_threads = 1};
     options.shared = transport_.capabilities().direct;
     own_staging_ = RESHARD_TRY(HostBuffer::allocate(steps_.staging_bytes, options));
@@ -159,14 +160,14 @@ Result<> MessagePath::begin(Flight& flight, std::size_t i) {
   return {};
 }
 
-/// Polls the oldest step, and ends it when it is over.
+/// Polls the oldest step in progress, and ends it if it is complete.
 Result<bool> MessagePath::is_over(Flight& flight) {
   if (!RESHARD_TRY(flight.events[flight.over % kWindow]->test())) return false;
   end_step(flight);
   return true;
 }
 
-/// Returns when the oldest step is over; copies what stays on this rank while it is not.
+/// Returns once the oldest step in progress is complete; meanwhile copies what stays on this rank.
 Result<> MessagePath::await(Flight& flight) {
   while (flight.locals < locals_.size()) {
     if (RESHARD_TRY(is_over(flight))) return {};
@@ -225,7 +226,7 @@ Result<> MessagePath::run(Deadline deadline, RankReport& report) {
     work_.restart();
     Flight flight{deadline, meter};
     if (auto done = move(flight); !done) {
-      // Before the messages under way are given up: peers learn the cause, not its consequence.
+      // Abort before dropping the pending messages: peers then see the cause, not its consequence.
       control_.abort(done.error().message);
       return done;
     }
@@ -235,18 +236,24 @@ Result<> MessagePath::run(Deadline deadline, RankReport& report) {
   report.bytes = delivered_;
   report.copies = copies_;
   report.messages = static_cast<Index>(schedule_.ops.size());
-  // Nobody reports success before everybody has it.
+  // No rank reports success before all have their bytes.
   return control_.barrier(deadline);
 }
 
 }  // namespace
 
-Index staging_bound(Index staging_bytes) { return kRingSteps * most_staged(staging_bytes); }
-
 Result<std::unique_ptr<RankPath>> make_message_path(const RankWork& work) {
   auto path = std::make_unique<MessagePath>(work);
   RESHARD_TRY(path->prepare(work));
   return path;
+}
+
+}  // namespace reshard::message
+
+namespace reshard {
+
+Index staging_bound(Index staging_bytes) {
+  return message::kRingSteps * message::most_staged(staging_bytes);
 }
 
 }  // namespace reshard

@@ -5,12 +5,12 @@
 
 #include "reshard/exec/rank_path.h"
 
-namespace reshard {
+namespace reshard::message {
 
-/// Over any transport that carries messages: pack, send, receive, unpack. What is one run is sent
-/// from and received where it lies; the rest goes through staging memory of at most
-/// options.staging_bytes. Does nothing collective. Errors: as message_schedule(); a transport that
-/// cannot share memory though it wants it shared.
+/// The path over any transport that carries messages: pack, send, receive, unpack. A single run is
+/// sent and received in place; everything else goes through staging memory of at most
+/// options.staging_bytes. Not collective. Errors: those of message_schedule(); those of
+/// Transport::share() on a transport that registers memory.
 Result<std::unique_ptr<RankPath>> make_message_path(const RankWork& work);
 
-}  // namespace reshard
+}  // namespace reshard::message

@@ -11,10 +11,10 @@
 #include "reshard/exec/clip.h"
 #include "reshard/exec/direct/delivery_copies.h"
 
-namespace reshard {
+namespace reshard::message {
 namespace {
 
-/// A chunk's place in the order over the whole group.
+/// A chunk and its position in the order over the whole group.
 struct Keyed {
   std::uint64_t progress = 0;
   Index shift = 0;
@@ -22,7 +22,7 @@ struct Keyed {
   auto key() const { return std::tuple(progress, shift, op.id, !op.is_send); }
 };
 
-/// The chunks between this rank and one peer, as this rank handles them.
+/// Makes the ChunkOps of this rank with one peer.
 class PairOps {
  public:
   PairOps(const RankBuffers& buffers, Rank me, bool is_send, MessageSchedule& out)
@@ -31,8 +31,8 @@ class PairOps {
   Result<> check_memory(std::span<const PairPiece> pieces) const {
     for (const PairPiece& piece : pieces)
       if (buffers_.at(me_, side(piece).slot) == nullptr)
-        return tl::unexpected(missing_memory(is_send_ ? "source" : "target", buffers_.layout(), me_,
-                                             side(piece).slot));
+        return tl::unexpected(direct::missing_memory(is_send_ ? "source" : "target",
+                                                     buffers_.layout(), me_, side(piece).slot));
     return {};
   }
 
@@ -85,7 +85,7 @@ Result<MessageSchedule> message_schedule(const Planner& planner, const RankPlan&
     const ModelLayout& layout = is_send ? planner.source() : planner.target();
     if (!list.empty() && (buffers == nullptr || &buffers->layout() != &layout))
       return fail(Code::invalid_argument,
-                  fmt::format("rank {} takes part in {} but gave no buffers of it",
+                  fmt::format("rank {} is part of {} but passed no buffers for it",
                               part.rank.value(), layout.name()));
     for (std::size_t i = 0; i < list.size();) {
       const Rank peer = is_send ? list[i].dst : list[i].src;
@@ -113,4 +113,4 @@ Result<MessageSchedule> message_schedule(const Planner& planner, const RankPlan&
   return out;
 }
 
-}  // namespace reshard
+}  // namespace reshard::message

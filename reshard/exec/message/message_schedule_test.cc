@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: the messages between two ranks carry each byte once, in few messages, both ranks cut
-// them alike, and staging is never used twice at once nor above its cap.
+// Protects: the messages between two ranks carry each byte once; there are few of them; both ranks
+// cut them in the same way; concurrent steps never share staging, which stays below its cap.
 #include "reshard/exec/message/message_schedule.h"
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@
 #include "reshard/exec/message/message_steps.h"
 #include "reshard/model/configs_testutil.h"
 
-namespace reshard {
+namespace reshard::message {
 namespace {
 
 PairPiece piece(Index bytes, bool one_run_sent, bool one_run_received, bool converts = false) {
@@ -119,7 +119,7 @@ RC_GTEST_PROP(MessageSchedule, both_ends_of_every_message_have_the_same, ()) {
   RC_ASSERT(sent == received);
 }
 
-/// Runs the group without moving a byte: a message is done once both its steps have begun.
+/// Simulates the group without moving a byte: a message is complete once both its steps have begun.
 RC_GTEST_PROP(MessageSchedule, no_group_of_ranks_deadlocks, ()) {
   const ProcessGroup g;
   struct RankState {
@@ -183,4 +183,4 @@ RC_GTEST_PROP(MessageSteps, steps_under_way_have_staging_of_their_own, ()) {
 }
 
 }  // namespace
-}  // namespace reshard
+}  // namespace reshard::message

@@ -3,12 +3,12 @@
 
 #include <algorithm>
 
-namespace reshard {
+namespace reshard::message {
 namespace {
 
 constexpr std::size_t kMostOps = 16;
 
-/// Each chunk begins on a cache line of its own.
+/// Each chunk begins on its own cache line.
 Index staged_bytes(const ChunkOp& op) {
   return op.in_place != nullptr ? 0 : (op.bytes + 63) / 64 * 64;
 }
@@ -30,10 +30,11 @@ std::vector<MessageStep> group(const std::vector<ChunkOp>& ops, Index most) {
   return steps;
 }
 
-/// Gives each step the staging after its predecessor's, or the beginning where that does not fit,
-/// and notes which steps must be over before. `size` holds any two steps that follow each other.
+/// Gives each step the staging after its predecessor's, or from the beginning if it does not fit
+/// there, and records which steps must be complete first. `size` is enough for any two consecutive
+/// steps.
 void deal_ring(std::vector<MessageStep>& steps, Index size) {
-  std::size_t live = 0;  // Steps [live, i) may be under way when step i begins.
+  std::size_t live = 0;  // Steps [live, i) may be in progress when step i begins.
   Index at = 0;
   for (std::size_t i = 0; i < steps.size(); ++i) {
     MessageStep& step = steps[i];
@@ -105,4 +106,4 @@ void place_in_staging(MessageSteps& steps, MessageSchedule& schedule, std::byte*
   }
 }
 
-}  // namespace reshard
+}  // namespace reshard::message

@@ -3,10 +3,10 @@
 
 #include <algorithm>
 
-namespace reshard {
+namespace reshard::message {
 namespace {
 
-/// Items that chunks read, or write, a list for each; the others' are empty.
+/// For each chunk, the items that it reads (sends) or writes (receives); empty for other chunks.
 ItemLists of_chunks(const RangeWork* work, const MessageSchedule& schedule, bool sends) {
   ItemLists out;
   if (work == nullptr) return out;
@@ -25,7 +25,7 @@ ItemLists of_chunks(const RangeWork* work, const MessageSchedule& schedule, bool
   return out;
 }
 
-ItemLists of_units(const RangeWork* work, const CopyUnits& units, bool reads) {
+ItemLists of_units(const RangeWork* work, const direct::CopyUnits& units, bool reads) {
   ItemLists out;
   if (work == nullptr) return out;
   const ItemFinder finder(*work);
@@ -40,7 +40,7 @@ ItemLists of_units(const RangeWork* work, const CopyUnits& units, bool reads) {
 }  // namespace
 
 MessageWork::MessageWork(RangeWork* before, RangeWork* after, const MessageSchedule& schedule,
-                         const CopyUnits& locals, const CopyUnits& repeats)
+                         const direct::CopyUnits& locals, const direct::CopyUnits& repeats)
     : before_(before),
       after_(after),
       sent_(of_chunks(before, schedule, true)),
@@ -68,7 +68,7 @@ void MessageWork::need(std::span<const ItemBytes> items) {
   for (const ItemBytes& item : items) items_.push_back(item.item);
 }
 
-void MessageWork::came(std::span<const ItemBytes> items) {
+void MessageWork::arrived(std::span<const ItemBytes> items) {
   for (const ItemBytes& item : items) {
     left_[item.item] -= item.bytes;
     if (left_[item.item] == 0) items_.push_back(item.item);
@@ -83,7 +83,7 @@ void MessageWork::before_sends(std::size_t first, std::size_t end) {
 
 void MessageWork::after_receives(std::size_t first, std::size_t end) {
   if (after_ == nullptr) return;
-  for (std::size_t o = first; o < end; ++o) came(received_[o]);
+  for (std::size_t o = first; o < end; ++o) arrived(received_[o]);
   run(*after_);
 }
 
@@ -95,13 +95,13 @@ void MessageWork::before_local(std::size_t unit) {
 
 void MessageWork::after_local(std::size_t unit) {
   if (after_ == nullptr) return;
-  came(written_locally_[unit]);
+  arrived(written_locally_[unit]);
   run(*after_);
 }
 
 void MessageWork::after_repeat(std::size_t unit) {
   if (after_ == nullptr) return;
-  came(repeated_[unit]);
+  arrived(repeated_[unit]);
   run(*after_);
 }
 
@@ -112,4 +112,4 @@ void MessageWork::finish() {
   run(*after_);
 }
 
-}  // namespace reshard
+}  // namespace reshard::message

@@ -7,41 +7,41 @@
 #include "reshard/exec/message/message_schedule.h"
 #include "reshard/exec/message/range_work.h"
 
-namespace reshard {
+namespace reshard::message {
 
-/// When the items of a rank's work are due while it sends and receives. Allocates nothing after it
-/// is made.
+/// Decides when the items of a rank's RangeWork run while it sends and receives. Allocates nothing
+/// after construction.
 class MessageWork {
  public:
   MessageWork() = default;
-  /// `before` and `after` as in RankRefitHooks; tasks of sends have their sources, and tasks of
-  /// receives their destinations.
+  /// `before` and `after` as in RankRefitHooks. Tasks of sends must have their sources, and tasks
+  /// of receives their destinations.
   MessageWork(RangeWork* before, RangeWork* after, const MessageSchedule& schedule,
-              const CopyUnits& locals, const CopyUnits& repeats);
+              const direct::CopyUnits& locals, const direct::CopyUnits& repeats);
 
-  /// A refit begins.
+  /// Begins a refit.
   void restart();
-  /// Chunks [first, end) of the schedule are packed next; they have been unpacked.
+  /// Called before chunks [first, end) of the schedule are packed, and after they are unpacked.
   void before_sends(std::size_t first, std::size_t end);
   void after_receives(std::size_t first, std::size_t end);
   void before_local(std::size_t unit);
   void after_local(std::size_t unit);
   void after_repeat(std::size_t unit);
-  /// All has come: the items that nothing came for.
+  /// Called once everything has arrived: runs the items that receive nothing.
   void finish();
-  /// Where what comes is to be: in the caches where it is read next.
+  /// Received bytes stay in the caches if `after` reads them next.
   CopyHint hint() const { return after_ == nullptr ? CopyHint::streaming : CopyHint::cached; }
 
  private:
   void need(std::span<const ItemBytes> items);
-  void came(std::span<const ItemBytes> items);
+  void arrived(std::span<const ItemBytes> items);
   void run(RangeWork& work);
 
   RangeWork *before_ = nullptr, *after_ = nullptr;
   ItemLists sent_, read_locally_;  ///< by chunk, by unit.
   ItemLists received_, written_locally_, repeated_;
-  std::vector<Index> due_, left_;   ///< bytes of each item of after_: all, still to come.
-  std::vector<std::size_t> items_;  ///< to be run next.
+  std::vector<Index> due_, left_;   ///< bytes of each item of after_: in total, not yet arrived.
+  std::vector<std::size_t> items_;  ///< to run next.
 };
 
-}  // namespace reshard
+}  // namespace reshard::message

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-namespace reshard {
+namespace reshard::message {
 namespace {
 
 class Cutter {
@@ -40,7 +40,7 @@ class Cutter {
   }
 
   void pack(const PairPiece& piece, std::size_t index) {
-    // Elements have at most 8 bytes, and a chunk of 64 or its multiple: so one ends between two.
+    // Elements have at most 8 bytes and chunks a multiple of 64: no chunk ends inside an element.
     if (piece.converts) filled_ = std::min((filled_ + 7) / 8 * 8, sizes_.staged);
     for (Index begin = 0; begin < piece.bytes;) {
       if (filled_ == sizes_.staged) flush();
@@ -74,4 +74,4 @@ PairChunks chunks_of(std::span<const PairPiece> pieces, const ChunkSizes& sizes)
   return cutter.take();
 }
 
-}  // namespace reshard
+}  // namespace reshard::message

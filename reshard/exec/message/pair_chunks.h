@@ -6,18 +6,18 @@
 
 #include "reshard/plan/moves.h"
 
-namespace reshard {
+namespace reshard::message {
 
-/// What all ranks cut alike.
+/// How bytes are cut into chunks; equal on all ranks.
 struct ChunkSizes {
-  Index staged = 0;    ///< most bytes of a chunk that either side stages; a multiple of 64.
-  Index in_place = 0;  ///< least run that gets chunks of its own.
+  Index staged = 0;    ///< the most bytes of a chunk that a side stages; a multiple of 64.
+  Index in_place = 0;  ///< the shortest run, in bytes, that gets its own chunks.
 };
 
-/// Most bytes of a chunk that lies in one run on both sides.
+/// The most bytes of a chunk that is one run on both sides.
 inline constexpr Index kMostInPlace = Index{8} << 20;
 
-/// Bytes [begin, end) of one piece, from byte `at` of the chunk on.
+/// Bytes [begin, end) of one piece, at byte `at` of the chunk.
 struct ChunkPart {
   std::size_t piece = 0;
   Index begin = 0, end = 0, at = 0;
@@ -26,9 +26,9 @@ struct ChunkPart {
 /// The messages between two ranks.
 struct PairChunks {
   struct Chunk {
-    std::size_t first = 0, count = 0;  ///< in `parts`.
+    std::size_t first = 0, count = 0;  ///< range of `parts`.
     Index bytes = 0;
-    Index before = 0;  ///< bytes of the chunks before it.
+    Index before = 0;  ///< bytes of all earlier chunks of the pair.
   };
   std::vector<Chunk> chunks;
   std::vector<ChunkPart> parts;
@@ -38,10 +38,10 @@ struct PairChunks {
   }
 };
 
-/// Cuts the bytes between two ranks into messages; sender and receiver find the same. A piece that
-/// is one run of at least `in_place` bytes on either side has chunks of its own, so that this side
-/// needs no staging; all other pieces are packed one after the other into chunks of `staged` bytes.
-/// No chunk ends inside an element that is converted.
+/// Cuts the bytes between two ranks into messages; sender and receiver compute the same ones. A
+/// piece that is one run of at least `in_place` bytes on either side gets its own chunks, so that
+/// this side needs no staging. All other pieces are packed one after another into chunks of
+/// `staged` bytes. No chunk ends inside an element that is converted.
 PairChunks chunks_of(std::span<const PairPiece> pieces, const ChunkSizes& sizes);
 
-}  // namespace reshard
+}  // namespace reshard::message

@@ -6,7 +6,7 @@
 
 #include "reshard/exec/clip.h"
 
-namespace reshard {
+namespace reshard::message {
 
 ItemFinder::ItemFinder(const RangeWork& work)
     : ranges_(work.ranges().begin(), work.ranges().end()) {
@@ -14,7 +14,7 @@ ItemFinder::ItemFinder(const RangeWork& work)
   for (const ItemRange& range : ranges_) longest_ = std::max(longest_, range.bytes);
 }
 
-/// Those that have any of the bytes [first, last).
+/// Calls f(range) for the ranges that contain any of the bytes [first, last).
 template <class F>
 void ItemFinder::for_each_range(const std::byte* first, const std::byte* last, F&& f) const {
   auto range =
@@ -42,8 +42,8 @@ void ItemFinder::find_written(const std::byte* first, Index bytes,
 }
 
 void ItemFinder::find_written(const CopyTask& task, std::vector<ItemBytes>& out) const {
-  // Which bytes are written does not depend on the order of loops; clipping needs the longest steps
-  // outermost, and unpacking has those of the packed bytes there.
+  // The order of loops does not change which bytes are written. clip_destination() needs the
+  // largest destination strides outermost, but unpacking orders loops by the packed side.
   StridedCopy copy = task.copy;
   std::sort(copy.loops.begin(), copy.loops.begin() + copy.num_loops,
             [](const auto& a, const auto& b) { return a.dst_stride > b.dst_stride; });
@@ -59,4 +59,4 @@ void ItemFinder::find_written(const CopyTask& task, std::vector<ItemBytes>& out)
   });
 }
 
-}  // namespace reshard
+}  // namespace reshard::message

@@ -10,26 +10,28 @@
 
 namespace reshard {
 
-/// Bytes of a local tensor that belong to an item of work. An item may have several ranges, and
-/// ranges may overlap.
+/// Bytes of a local tensor that belong to an item of work. An item may have several ranges; ranges
+/// may overlap.
 struct ItemRange {
   const std::byte* begin = nullptr;
   Index bytes = 0;
   std::size_t item = 0;
 };
 
-/// Work that goes with ranges of local tensors: how a conversion is made one with packing and
-/// unpacking, while the bytes are in a cache and others are on their way. Borrowed by a RankRefit
-/// (RankRefitHooks::before, after). Ranges and sizes stay as they are while it is lent.
+/// Work on ranges of local tensors. This is how a conversion becomes part of packing and unpacking,
+/// while the bytes are in a cache and other messages are in flight. A RankRefit borrows it
+/// (RankRefitHooks::before, after); ranges and sizes must not change meanwhile.
 class RangeWork {
  public:
   virtual ~RangeWork() = default;
-  virtual std::size_t size() const = 0;  ///< items.
+  virtual std::size_t size() const = 0;  ///< number of items.
   virtual std::span<const ItemRange> ranges() const = 0;
-  /// Does these items, each at most once a refit whatever how often it is named; in the thread that
-  /// runs the refit. Must not throw.
+  /// Runs these items, each at most once a refit however often it is passed. Called by the thread
+  /// that runs the refit. Must not throw.
   virtual void run(std::span<const std::size_t> items) = 0;
 };
+
+namespace message {
 
 /// Bytes of an item that a copy writes.
 struct ItemBytes {
@@ -40,7 +42,7 @@ struct ItemBytes {
 /// Lists of items, one for each group of copies.
 class ItemLists {
  public:
-  /// Ends a list.
+  /// Ends the current list.
   void close() { first_.push_back(all_.size()); }
   std::span<const ItemBytes> operator[](std::size_t list) const {
     return std::span(all_).subspan(first_[list], first_[list + 1] - first_[list]);
@@ -52,16 +54,16 @@ class ItemLists {
   std::vector<std::size_t> first_{0};
 };
 
-/// Finds the items that copies touch.
+/// Finds the items whose ranges copies touch.
 class ItemFinder {
  public:
   explicit ItemFinder(const RangeWork& work);
 
-  /// Appends the items that what is read from `bytes` at `first` on may belong to; bytes are 0.
+  /// Appends the items whose ranges a read of [first, first + bytes) may touch, with 0 bytes each.
   void find_read(const std::byte* first, Index bytes, std::vector<ItemBytes>& out) const;
   void find_read(const CopyTask& task, std::vector<ItemBytes>& out) const;
-  /// Appends what is written of each item, exactly. @pre the destination is a box of a row-major
-  /// tensor
+  /// Appends the exact number of bytes written of each item. @pre the destination is a box of a
+  /// row-major tensor
   void find_written(const std::byte* first, Index bytes, std::vector<ItemBytes>& out) const;
   void find_written(const CopyTask& task, std::vector<ItemBytes>& out) const;
 
@@ -72,5 +74,7 @@ class ItemFinder {
   std::vector<ItemRange> ranges_;  ///< by address.
   Index longest_ = 0;
 };
+
+}  // namespace message
 
 }  // namespace reshard

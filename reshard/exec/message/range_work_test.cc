@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: on the message path, work on source ranges is done before their bytes are sent, work on
-// target ranges once all their bytes have come, each item once, in any layout and chunking.
+// Protects: on the message path, work on source ranges runs before their bytes are sent, and work
+// on target ranges once all their bytes have arrived; each item once, in any layout and chunking.
 #include "reshard/exec/message/range_work.h"
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@ namespace reshard {
 namespace {
 
 /// Copies ranges of a rank's local tensors, `step` bytes each, two to an item, from one memory to
-/// another: the one that is `watched` is the refit's.
+/// another. `watched` is the refit's memory.
 class Copies final : public RangeWork {
  public:
   Copies(const RankBuffers& from, const RankBuffers& to, const RankBuffers& watched, Rank me,
@@ -49,8 +49,8 @@ class Copies final : public RangeWork {
 };
 
 struct Case : RandomJob {
-  /// What is sent is copied from `origin` before it is; what came is copied to `final` after it
-  /// has.
+  /// Bytes are copied from `origin` to the source before they are sent, and from the target to
+  /// `final` after they have arrived.
   RankBuffers origin = allocate_all(from), final = allocate_all(to);
   Index step = *rc::gen::element<Index>(1, 8, 24, 4096);
   RankRefitOptions options;

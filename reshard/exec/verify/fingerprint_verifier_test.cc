@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: a proof whose ranks have only their own memory says on every rank what the proof of one
-// process says, and a rank that is late or dead makes an error of it on all.
+// Protects: ranks that have only their own memory compute the fingerprints that one process with
+// all memory does; if a rank is late or dead, all ranks get an error.
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
@@ -30,33 +30,33 @@ RankBuffers part_of(const RankBuffers& all, Rank r) {
   return own;
 }
 
-/// Every rank's prints, by rank, from threads that see their own memory only.
-Result<std::vector<ModelFingerprints>> prove(const RankBuffers& all, int world,
-                                             std::span<const StoredForm> forms = {}) {
+/// Every rank's fingerprints, by rank, computed by threads that each see their own memory only.
+Result<std::vector<ModelFingerprints>> verified(const RankBuffers& all, int world,
+                                                std::span<const StoredForm> forms = {}) {
   auto group = *InprocGroup::create(world);
-  std::vector<ModelFingerprints> prints(static_cast<std::size_t>(world));
+  std::vector<ModelFingerprints> fingerprints(static_cast<std::size_t>(world));
   const auto rank = [&](Rank r) -> Result<> {
     const auto transport = RESHARD_TRY(group.transport(r));
     const auto control = RESHARD_TRY(group.control(r));
     const RankBuffers own = part_of(all, r);
     const bool holds = all.layout().ranks().contains(r);
-    prints[r.index()] = RESHARD_TRY(rank_fingerprints(all.layout(), holds ? &own : nullptr,
-                                                      *transport, *control, {.threads = 1}, forms));
+    fingerprints[r.index()] = RESHARD_TRY(rank_fingerprints(
+        all.layout(), holds ? &own : nullptr, *transport, *control, {.threads = 1}, forms));
     return {};
   };
   RESHARD_TRY(run_ranks(world, rank));
-  return prints;
+  return fingerprints;
 }
 
-std::string text(const ModelFingerprints& prints) {
+std::string text(const ModelFingerprints& fingerprints) {
   std::string out;
-  for (const auto& t : prints.tensors)
-    out += to_string(t.print) + " " + std::to_string(t.replicas) +
+  for (const auto& t : fingerprints.tensors)
+    out += to_string(t.fingerprint) + " " + std::to_string(t.replicas) +
            (t.agree ? " agree" : " differ ") + t.disagreement + "\n";
   return out;
 }
 
-/// Up to three elements of random ranks get another bit.
+/// Flips a bit in up to three elements of random ranks.
 void damage(const RankBuffers& buffers) {
   const auto ranks = buffers.layout().ranks().members();
   for (int n = *rc::gen::inRange(0, 4); n > 0; --n) {
@@ -77,11 +77,11 @@ RC_GTEST_PROP(FingerprintVerifier, says_on_every_rank_what_one_process_says, ())
   fill_elements(all);
   damage(all);  // padding included, which no proof may look at
   const ModelFingerprints want = *fingerprints(all, 1);
-  const auto seen = prove(all, world_of(*layout) + *rc::gen::inRange(0, 3));
+  const auto seen = verified(all, world_of(*layout) + *rc::gen::inRange(0, 3));
   if (!seen) RC_FAIL(seen.error().message);
-  for (const ModelFingerprints& prints : *seen) {
-    RC_ASSERT(text(prints) == text(want));
-    RC_ASSERT(prints.bytes == want.bytes);
+  for (const ModelFingerprints& fingerprints : *seen) {
+    RC_ASSERT(text(fingerprints) == text(want));
+    RC_ASSERT(fingerprints.bytes == want.bytes);
   }
 }
 
@@ -93,9 +93,9 @@ RC_GTEST_PROP(FingerprintVerifier, converts_as_one_process_does, ()) {
   fill_elements(source);
   const auto forms = forms_of(*to);
   const ModelFingerprints want = *fingerprints(source, 1, {}, forms);
-  const auto seen = prove(source, std::max(world_of(*from), world_of(*to)), forms);
+  const auto seen = verified(source, std::max(world_of(*from), world_of(*to)), forms);
   if (!seen) RC_FAIL(seen.error().message);
-  for (const ModelFingerprints& prints : *seen) RC_ASSERT(text(prints) == text(want));
+  for (const ModelFingerprints& fingerprints : *seen) RC_ASSERT(text(fingerprints) == text(want));
 }
 
 /// Three replicas of a model, so that two of them can be wrong in the same and in different ways.
@@ -121,11 +121,11 @@ TEST(FingerprintVerifier, names_the_first_of_several_wrong_replicas_on_every_ran
     const std::string tensor = job.flip(4, std::byte{0x80});
     if (second >= 0) job.flip(second, second == 3 ? std::byte{0x80} : std::byte{0x01});
     const ModelFingerprints want = *fingerprints(job.all, 1);
-    const auto seen = prove(job.all, 7);
+    const auto seen = verified(job.all, 7);
     ASSERT_TRUE(seen) << seen.error().message;
-    for (const ModelFingerprints& prints : *seen) {
-      ASSERT_EQ(text(prints), text(want));
-      const auto same = compare_fingerprints(*job.model, prints, prints);
+    for (const ModelFingerprints& fingerprints : *seen) {
+      ASSERT_EQ(text(fingerprints), text(want));
+      const auto same = compare_fingerprints(*job.model, fingerprints, fingerprints);
       ASSERT_FALSE(same);
       EXPECT_NE(same.error().message.find(tensor), std::string::npos) << same.error().message;
       EXPECT_NE(same.error().message.find("differs from rank"), std::string::npos);
@@ -181,7 +181,7 @@ TEST(FingerprintVerifier, another_layout_on_one_rank_is_an_error_on_all) {
                                                 odd ? &others : &job.all, transport, control));
                   return {};
                 }),
-      "proves another layout");
+      "verifies another layout");
 }
 
 TEST(FingerprintVerifier, a_rank_that_dies_is_an_error_on_the_others) {
@@ -206,12 +206,12 @@ TEST(FingerprintVerifier, a_rank_that_does_not_come_is_named_at_the_deadline) {
     const Rank r(i.value() < 3 ? i.value() : i.value() + 1);
     const auto transport = RESHARD_TRY(group.transport(r));
     const auto control = RESHARD_TRY(group.control(r));
-    const auto prints = rank_fingerprints(
+    const auto fingerprints = rank_fingerprints(
         *job.layout, &job.all, *transport, *control,
         {.threads = 1, .deadline = Deadline::after(std::chrono::milliseconds(50))});
-    if (prints) return fail(Code::corrupt, "proved without rank 3");
+    if (fingerprints) return fail(Code::corrupt, "verified without rank 3");
     // Others may be late as well on a busy machine: "ranks 0, 3 did not arrive".
-    const std::string& what = prints.error().message;
+    const std::string& what = fingerprints.error().message;
     EXPECT_NE(what.find(" 3"), std::string::npos) << what;
     EXPECT_NE(what.find("did not arrive"), std::string::npos) << what;
     return {};
@@ -229,8 +229,10 @@ TEST(RankReduce, sums_and_takes_minima_over_any_number_of_ranks) {
           for (std::uint64_t round = 0; round < 3; ++round) {
             std::uint64_t sums[] = {1, mine, ~std::uint64_t{0} - round},
                           least[] = {mine + round, n - mine};
-            RESHARD_TRY(reduce_to_all(sums, Reduction::sum, transport, MessageId(7), deadline));
-            RESHARD_TRY(reduce_to_all(least, Reduction::min, transport, MessageId(7), deadline));
+            RESHARD_TRY(verify::reduce_to_all(sums, verify::Reduction::sum, transport, MessageId(7),
+                                              deadline));
+            RESHARD_TRY(verify::reduce_to_all(least, verify::Reduction::min, transport,
+                                              MessageId(7), deadline));
             EXPECT_EQ(sums[0], n);
             EXPECT_EQ(sums[1], n * (n - 1) / 2);
             EXPECT_EQ(sums[2], std::uint64_t{0} - n * (round + 1));

@@ -5,22 +5,22 @@
 
 #include <chrono>
 
-#include "reshard/exec/direct/held_copies.h"
+#include "reshard/exec/verify/cell_replicas.h"
 
 namespace reshard {
 namespace {
 
-/// Sums the first copy of each cell and compares the others with it.
-ModelFingerprints::Tensor result(const HeldCopies& held, TensorId id) {
+/// Sums the first replica of each cell and compares the others with it.
+ModelFingerprints::Tensor result(const CellReplicas& replicas, TensorId id) {
   ModelFingerprints::Tensor out;
-  out.replicas = held.replicas(id);
-  const HeldCopy* first = nullptr;
-  for (const HeldCopy& c : held.of(id)) {
-    const Cell& cell = held.cells(id)[static_cast<std::size_t>(c.cell)];
+  out.replicas = replicas.replicas(id);
+  const CellReplica* first = nullptr;
+  for (const CellReplica& c : replicas.of(id)) {
+    const Cell& cell = replicas.cells(id)[static_cast<std::size_t>(c.cell)];
     if (first == nullptr || first->cell != c.cell) {
-      out.print += c.print;
+      out.fingerprint += c.fingerprint;
       first = &c;
-    } else if (out.agree && !(c.print == first->print)) {
+    } else if (out.agree && !(c.fingerprint == first->fingerprint)) {
       out.agree = false;
       out.disagreement = disagreement(c.rank, first->rank, cell.box);
     }
@@ -41,15 +41,15 @@ Result<ModelFingerprints> fingerprints(const RankBuffers& buffers, int threads,
                                        const Progress& progress,
                                        std::span<const StoredForm> forms) {
   const auto start = std::chrono::steady_clock::now();
-  HeldCopies held(buffers.layout(), forms);
-  RESHARD_TRY(held.find(&buffers, std::nullopt));
-  RESHARD_TRY(held.read(threads, progress));
-  ModelFingerprints prints;
-  prints.bytes = held.bytes();
+  CellReplicas replicas(buffers.layout(), forms);
+  RESHARD_TRY(replicas.find(&buffers, std::nullopt));
+  RESHARD_TRY(replicas.read(threads, progress));
+  ModelFingerprints out;
+  out.bytes = replicas.bytes();
   for (Index t = 0; t < buffers.layout().model().size(); ++t)
-    prints.tensors.push_back(result(held, TensorId(static_cast<TensorId::rep>(t))));
-  prints.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  return prints;
+    out.tensors.push_back(result(replicas, TensorId(static_cast<TensorId::rep>(t))));
+  out.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return out;
 }
 
 Result<> compare_fingerprints(const ModelSpec& model, const ModelFingerprints& source,
@@ -62,11 +62,11 @@ Result<> compare_fingerprints(const ModelSpec& model, const ModelFingerprints& s
         return fail(Code::corrupt, fmt::format("tensor '{}': {} replicas do not agree: {}", name,
                                                side == &source ? "source" : "target",
                                                side->tensors[i].disagreement));
-    if (!(source.tensors[i].print == target.tensors[i].print))
-      return fail(
-          Code::corrupt,
-          fmt::format("tensor '{}': fingerprint of the source is {}, of the target {}", name,
-                      to_string(source.tensors[i].print), to_string(target.tensors[i].print)));
+    if (!(source.tensors[i].fingerprint == target.tensors[i].fingerprint))
+      return fail(Code::corrupt,
+                  fmt::format("tensor '{}': fingerprint of the source is {}, of the target {}",
+                              name, to_string(source.tensors[i].fingerprint),
+                              to_string(target.tensors[i].fingerprint)));
   }
   return {};
 }

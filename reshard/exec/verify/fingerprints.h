@@ -11,35 +11,36 @@
 
 namespace reshard {
 
-/// Fingerprints of a layout's canonical tensors, computed where the elements are.
+/// Fingerprints of a layout's canonical tensors, computed from the pieces that ranks hold.
 struct ModelFingerprints {
   struct Tensor {
-    Fingerprint print;         ///< of the whole tensor.
-    Index replicas = 0;        ///< least number of ranks that hold any element of it.
-    bool agree = true;         ///< all holders of each piece have the same bits.
-    std::string disagreement;  ///< when not: "rank 3 differs from rank 1 in [0,64)x[0,128)".
+    Fingerprint fingerprint;   ///< of the whole tensor.
+    Index replicas = 0;        ///< the least number of ranks that hold any one element.
+    bool agree = true;         ///< all replicas of each piece have the same bits.
+    std::string disagreement;  ///< if not: "rank 3 differs from rank 1 in [0,64)x[0,128)".
   };
   std::vector<Tensor> tensors;  ///< by TensorId.
   Index bytes = 0;              ///< read.
   double seconds = 0;
 };
 
-/// Fingerprints all tensors of the layout from every rank's memory, replicas included: a tensor's
-/// print is the sum over its pieces, each taken from one holder and compared with all others.
-/// `forms` (by TensorId; empty: the layout's own) says in which form values are fingerprinted:
-/// those that the layout stores otherwise are converted first, as a refit does. So a source and a
-/// target that store values differently are compared in the target's form. Errors: memory missing;
-/// cancelled.
+/// Fingerprints all tensors of the layout in every rank's memory, all replicas included: a tensor's
+/// fingerprint is the sum over its pieces, each read from one rank and compared with its replicas.
+///
+/// `forms` (by TensorId; empty: the layout's own) is the form in which values are fingerprinted.
+/// Values that the layout stores in another form are converted first, as in a refit; so a source
+/// and a target that store values differently are compared in the target's form. `threads` as
+/// WorkerPool. Errors: memory missing (named); cancelled.
 Result<ModelFingerprints> fingerprints(const RankBuffers& buffers, int threads = 0,
                                        const Progress& progress = {},
                                        std::span<const StoredForm> forms = {});
 
-/// How `layout` stores the tensors of its model, by TensorId, for fingerprints of another layout of
-/// the same model.
+/// The form in which `layout` stores each tensor, by TensorId: to fingerprint another layout of the
+/// same model in it.
 std::vector<StoredForm> forms_of(const ModelLayout& layout);
 
-/// The first way in which the two differ, or success: "tensor 'x': source 0123.. target 4567..", or
-/// replicas that disagree. @pre both are of one model
+/// Succeeds if both agree. Errors: `corrupt` names the first tensor whose fingerprints differ, or
+/// whose replicas disagree. @pre both are of `model`
 Result<> compare_fingerprints(const ModelSpec& model, const ModelFingerprints& source,
                               const ModelFingerprints& target);
 

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // A binomial tree: the parent of a rank is the rank without its lowest set bit, so the children of
-// rank r are r + 2^k for 2^k below that bit. Values go up to rank 0 and the result comes down. The
-// same message id serves every reduction, as a rank sends up again only after the result came down,
-// and down again only after every child has sent up.
+// rank r are r + 2^k for 2^k below that bit. Values go up to rank 0 and the result comes down. One
+// message id serves every reduction: a rank sends up again only after the result came down, and
+// down again only after every child has sent up.
 #include "reshard/exec/verify/rank_reduce.h"
 
 #include <algorithm>
 #include <vector>
 
-namespace reshard {
+namespace reshard::verify {
 namespace {
 
 std::vector<Rank> children_of(int rank, int size) {
@@ -37,7 +37,7 @@ Result<> reduce_to_all(std::span<std::uint64_t> values, Reduction reduction, Tra
   const int rank = transport.rank().value();
   const auto children = children_of(rank, transport.size());
   const auto bytes = std::as_writable_bytes(values);
-  // The nearest child has the least to wait for: it comes first.
+  // Nearest child first: it has the smallest subtree to wait for.
   std::vector<std::uint64_t> more(children.empty() ? 0 : values.size());
   for (const Rank child : children) {
     const Recv recv{child, id, std::as_writable_bytes(std::span(more))};
@@ -57,4 +57,4 @@ Result<> reduce_to_all(std::span<std::uint64_t> values, Reduction reduction, Tra
   return exchange(transport, down, {}, deadline);
 }
 
-}  // namespace reshard
+}  // namespace reshard::verify

@@ -12,15 +12,15 @@
 #include "reshard/exec/end_group.h"
 #include "reshard/plan/waves.h"
 
-namespace reshard {
+namespace reshard::conversion {
 namespace {
 
-/// Staging of messages beside landing memory: the least that is allowed, and what is enough.
+/// Staging for messages beside staging tensors: the least that is allowed, and what is enough.
 constexpr Index kLeastStaging = Index{32} << 10, kEnoughStaging = Index{8} << 20;
 
-/// A band's values, what is made of them for a check, and as much to spare, for every thread; and
-/// the least that is worth a turn.
-constexpr Index kBandParts = 3, kLeastUnit = Index{4} << 10;
+/// Each thread needs memory for a tile's values, for what they convert to in a check, and a reserve
+/// of the same size; and the least bytes that are worth a unit.
+constexpr Index kTileParts = 3, kLeastUnit = Index{4} << 10;
 
 constexpr Route kConverting[] = {Route::quantise_at_sender,     Route::quantise_at_receiver,
                                  Route::quantise_between,       Route::dequantise_at_sender,
@@ -40,7 +40,7 @@ bool any(const std::vector<bool>& tensors) {
   return std::ranges::find(tensors, true) != tensors.end();
 }
 
-/// What has to land of these tensors, as plain values: the measure of waves.
+/// The plain values that must be staged for these tensors: they bound the waves.
 std::vector<StagedSlots> staged(const SessionSide& source, const SessionSide& target,
                                 const Routes& routes, Route route,
                                 const std::vector<bool>& tensors) {
@@ -60,9 +60,9 @@ std::vector<StagedSlots> staged(const SessionSide& source, const SessionSide& ta
 
 }  // namespace
 
-Job::Job(const JobInput& input, bool banded)
+Job::Job(const JobInput& input, bool tiled)
     : group_{input.transport, input.control, input.options.refit, {}},
-      banded_(banded),
+      tiled_(tiled),
       source_(input.source),
       target_(input.target),
       pool_(input.options.refit.threads) {
@@ -72,16 +72,15 @@ Job::Job(const JobInput& input, bool banded)
 
 Result<std::unique_ptr<Job>> Job::prepare(const JobInput& input) {
   if (input.options.refit.path != RefitPath::message) {
-    auto banded = prepare(input, true);
-    // What every rank finds alike: some rank does not reach its peers' memory.
-    if (banded || banded.error().code != Code::unsupported || !input.control.status())
-      return banded;
+    auto tiled = prepare(input, true);
+    // Identical on all ranks: some rank cannot map its peers' memory.
+    if (tiled || tiled.error().code != Code::unsupported || !input.control.status()) return tiled;
   }
   return prepare(input, false);
 }
 
-Result<std::unique_ptr<Job>> Job::prepare(const JobInput& input, bool banded) {
-  std::unique_ptr<Job> job(new Job(input, banded));
+Result<std::unique_ptr<Job>> Job::prepare(const JobInput& input, bool tiled) {
+  std::unique_ptr<Job> job(new Job(input, tiled));
   RESHARD_TRY(job->plan(input));
   if (auto placed = job->place(input); !placed)
     return end_group(input.control, std::move(placed).error());
@@ -111,18 +110,18 @@ void Job::add_waves(const JobInput& input) {
   for (const Route route : {Route::plain, Route::stored})
     if (auto tensors = with(routes_, route); any(tensors))
       waves_.emplace_back(route, std::move(tensors));
-  std::vector<Route> landing(std::begin(kConverting), std::end(kConverting));
-  if (banded_) {
-    std::erase_if(landing, is_at_receiver);
+  std::vector<Route> staged_routes(std::begin(kConverting), std::end(kConverting));
+  if (tiled_) {
+    std::erase_if(staged_routes, is_at_receiver);
     for (const Route route : {Route::quantise_at_receiver, Route::dequantise_at_receiver})
       if (auto tensors = with(routes_, route); any(tensors))
         waves_.emplace_back(route, std::move(tensors), true);
   }
   Index& staging = group_.options.staging_bytes;
-  if (std::ranges::any_of(landing, [&](Route r) { return any(with(routes_, r)); }))
+  if (std::ranges::any_of(staged_routes, [&](Route r) { return any(with(routes_, r)); }))
     staging = std::min(staging, std::clamp(staging / 4, kLeastStaging, kEnoughStaging));
   const Index cap = std::max<Index>(0, input.staging_bytes - staging);
-  for (const Route route : landing) {
+  for (const Route route : staged_routes) {
     const auto tensors = with(routes_, route);
     if (!any(tensors)) continue;
     for (const auto& group : waves_of(staged(source_, target_, routes_, route, tensors), cap)) {
@@ -133,7 +132,7 @@ void Job::add_waves(const JobInput& input) {
   }
 }
 
-/// Plain tensors of a side in this rank's memory, under the layout of values.
+/// This rank's memory of a side's plain tensors, as buffers of the layout of values.
 Result<const RankBuffers*> Job::values_view(const SessionSide& side, const RankBuffers* stored) {
   if (side.quantised == nullptr || stored == nullptr) return stored;
   const QuantisedLayout& layout = *side.quantised;
@@ -150,7 +149,7 @@ Result<const RankBuffers*> Job::values_view(const SessionSide& side, const RankB
 }
 
 Wave::Memory Job::memory() {
-  const Index each = group_.options.staging_bytes / (kBandParts * pool_.size());
+  const Index each = group_.options.staging_bytes / (kTileParts * pool_.size());
   return {source_,
           target_,
           source_values_,
@@ -168,20 +167,20 @@ Result<> Job::place(const JobInput& input) {
     target_stored_.push_back(copy);
     target_values_.push_back(RESHARD_TRY(values_view(target_, copy)));
   }
-  Index landing = 0;
+  Index staged_bytes = 0;
   std::size_t refits = 0;
   for (const Wave& wave : waves_) {
-    landing = std::max(landing, wave.landing_bytes(group_.me()));
+    staged_bytes = std::max(staged_bytes, wave.staging_tensor_bytes(group_.me()));
     refits += wave.moves().size() * target_stored_.size();
   }
-  arena_ = RESHARD_TRY(HostBuffer::allocate(landing, {.prefault_threads = 1, .shared = true}));
+  arena_ = RESHARD_TRY(HostBuffer::allocate(staged_bytes, {.prefault_threads = 1, .shared = true}));
   if (refits > 1) {
     staging_ = RESHARD_TRY(HostBuffer::allocate(staging_bound(group_.options.staging_bytes)));
     group_.hooks.staging = staging_.bytes();
   }
   const Wave::Memory all = memory();
   for (Wave& wave : waves_) RESHARD_TRY(wave.place(all, routes_, group_.me()));
-  // The local tensors whose bytes no proof from memory to memory covers.
+  // The local tensors whose bytes no comparison from memory to memory covers.
   std::vector<bool> converts;
   for (const Route route : routes_.of)
     converts.push_back(route != Route::none && route != Route::plain && route != Route::stored);
@@ -206,7 +205,7 @@ void Job::find_converted(const std::vector<bool>& converts) {
   slots.erase(std::unique(slots.begin(), slots.end()), slots.end());
   for (const SlotId slot : slots)
     if (stored.rank_set(stored.slot(slot).ranks).contains(group_.me())) converted_.push_back(slot);
-  sealed_.assign(converted_.size(), 0);
+  recorded_.assign(converted_.size(), 0);
 }
 
 Result<> Job::prepare_moves() {
@@ -233,12 +232,12 @@ void Job::count_peers() {
   }
 }
 
-Result<> Job::run(int copy, bool proved, SessionReport& report) {
-  for (Wave& wave : waves_) RESHARD_TRY(wave.run(group_, pool_, copy, proved, report));
+Result<> Job::run(int copy, bool verify, SessionReport& report) {
+  for (Wave& wave : waves_) RESHARD_TRY(wave.run(group_, pool_, copy, verify, report));
   return {};
 }
 
-std::uint64_t Job::seal(std::size_t i, int copy) const {
+std::uint64_t Job::digest_of(std::size_t i, int copy) const {
   const RankBuffers& memory =
       *target_stored_[target_stored_.size() > 1 ? static_cast<std::size_t>(copy) : 0];
   const SlotId slot = converted_[i];
@@ -252,7 +251,7 @@ Result<> Job::check(int copy) {
   for (Wave& wave : waves_)
     if (wave.is_direct())
       for (PlannedMove& move : wave.moves()) RESHARD_TRY(move.check(group_, copy));
-  for (std::size_t i = 0; i < converted_.size(); ++i) sealed_[i] = seal(i, copy);
+  for (std::size_t i = 0; i < converted_.size(); ++i) recorded_[i] = digest_of(i, copy);
   return {};
 }
 
@@ -265,7 +264,7 @@ Result<> Job::check_again(int copy, bool recorded) {
   }
   std::string mine;
   for (std::size_t i = 0; i < converted_.size() && recorded && mine.empty(); ++i)
-    if (seal(i, copy) != sealed_[i])
+    if (digest_of(i, copy) != recorded_[i])
       mine = fmt::format("local tensor '{}' is not what was committed",
                          target_.stored()->slot(converted_[i]).name);
   const std::string first = RESHARD_TRY(agree_on_reason(mine, group_.control, group_.deadline()));
@@ -289,4 +288,4 @@ Index Job::staging_bytes() const {
   return arena_.size() + most;
 }
 
-}  // namespace reshard
+}  // namespace reshard::conversion

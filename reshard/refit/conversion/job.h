@@ -9,7 +9,7 @@
 
 #include "reshard/refit/conversion/wave.h"
 
-namespace reshard {
+namespace reshard::conversion {
 
 /// What a job is prepared from, on one rank.
 struct JobInput {
@@ -18,27 +18,28 @@ struct JobInput {
   const SessionSide& source;
   const SessionSide& target;
   const SessionOptions& options;
-  Index staging_bytes;  ///< the least of all ranks' caps.
+  Index staging_bytes;  ///< the minimum of all ranks' caps.
 };
 
-/// What a session runs in each refit: plans, conversions and memory that were made once. Tensors
-/// that need no conversion go first, from memory to memory; the others in waves, through landing
-/// memory that all waves share.
+/// What a session runs in each refit: plans, conversions and memory, made once. Tensors that need
+/// no conversion move first, from memory to memory. The others follow in waves, through staging
+/// tensors whose memory all waves share.
 class Job {
  public:
-  /// Collective. Errors: as Session::prepare(); those that not all ranks find alike have ended the
-  /// group.
+  /// Collective. Errors: as Session::prepare(); an error that is not identical on all ranks has
+  /// aborted the group.
   static Result<std::unique_ptr<Job>> prepare(const JobInput& input);
 
-  /// Collective. Moves everything into copy `copy` of the target and adds to the report; with
-  /// `proved`, fingerprints what lands before it is converted. Errors: `corrupt`, alike on all
-  /// ranks; after any other the group is finished, and peers have left this rank's memory.
-  Result<> run(int copy, bool proved, SessionReport& report);
-  /// Collective. What run() has not: fingerprints of what went from memory to memory; and remembers
-  /// what the copy holds now. Errors: as PlannedMove::check().
+  /// Collective. Moves everything into copy `copy` of the target and adds to the report. With
+  /// `verify`, verifies what arrives before it is converted, and every conversion. Errors:
+  /// `corrupt`, identical on all ranks; any other error has aborted the group, and peers no longer
+  /// access this rank's memory.
+  Result<> run(int copy, bool verify, SessionReport& report);
+  /// Collective. Verifies the tensors that run() does not: those that move from memory to memory.
+  /// Then records what the copy holds. Errors: as PlannedMove::check().
   Result<> check(int copy);
-  /// Collective. The copy holds what check() saw there last where `recorded`; else what the sources
-  /// give now. Errors: as PlannedMove::check().
+  /// Collective. Verifies that the copy holds what the last check() recorded (`recorded`), or what
+  /// the sources hold now. Errors: as PlannedMove::check().
   Result<> check_again(int copy, bool recorded);
 
   const std::vector<PeerVolume>& peers() const { return peers_; }
@@ -48,8 +49,8 @@ class Job {
   Index staging_bytes() const;
 
  private:
-  Job(const JobInput& input, bool banded);
-  static Result<std::unique_ptr<Job>> prepare(const JobInput& input, bool banded);
+  Job(const JobInput& input, bool tiled);
+  static Result<std::unique_ptr<Job>> prepare(const JobInput& input, bool tiled);
   Result<> plan(const JobInput& input);
   void add_waves(const JobInput& input);
   Result<> place(const JobInput& input);
@@ -58,10 +59,10 @@ class Job {
   Result<const RankBuffers*> values_view(const SessionSide& side, const RankBuffers* stored);
   Wave::Memory memory();
   void find_converted(const std::vector<bool>& converts);
-  std::uint64_t seal(std::size_t i, int copy) const;
+  std::uint64_t digest_of(std::size_t i, int copy) const;
 
   JobGroup group_;
-  bool banded_;
+  bool tiled_;
   SessionSide source_, target_;
   WorkerPool pool_;
   Routes routes_;
@@ -71,8 +72,8 @@ class Job {
   std::vector<const RankBuffers*> target_values_, target_stored_;  ///< by copy.
   HostBuffer arena_, staging_;
   std::vector<PeerVolume> peers_;
-  std::vector<SlotId> converted_;      ///< this rank's in the target's memory that no move fills.
-  std::vector<std::uint64_t> sealed_;  ///< digests of them, as check() found them.
+  std::vector<SlotId> converted_;        ///< this rank's target tensors that conversions write.
+  std::vector<std::uint64_t> recorded_;  ///< their digests as of the last check().
 };
 
-}  // namespace reshard
+}  // namespace reshard::conversion

@@ -9,22 +9,22 @@
 
 #include "reshard/memory/host_buffer.h"
 
-namespace reshard {
+namespace reshard::conversion {
 namespace {
 
-/// Rows of a tile of swizzled scales: threads do not share one.
-constexpr Index kTileRows = 128;
-/// Units between two looks at the group's state.
+/// Rows of a tile of swizzled scales, which threads must not share.
+constexpr Index kScaleTileRows = 128;
+/// Units between two checks of the group's state.
 constexpr std::size_t kLook = 8;
 
 bool is_one_block(const QuantFormat& format) {
   return format.block_rows == 0 && format.block_cols == 0;
 }
 
-/// Rows that a unit is a multiple of; 0: all.
+/// A unit has a multiple of this many rows; 0: all rows.
 Index row_step(const QuantFormat& format) {
   if (is_one_block(format)) return 1;
-  return format.order == ScaleOrder::swizzled ? kTileRows : format.block_rows;
+  return format.order == ScaleOrder::swizzled ? kScaleTileRows : format.block_rows;
 }
 
 Index size_of(DType dtype, Index elements) { return elements * bits(dtype) / 8; }
@@ -35,22 +35,22 @@ tl::unexpected<Error> missing(const RankBuffers& buffers, SlotId slot, Rank me) 
                           buffers.layout().slot(slot).name, me.value()));
 }
 
-/// Bytes of n rows, `stride` apart, of which the last one has `last` bytes.
+/// Bytes from the first of n rows, `stride` apart, to the end of the last, which has `last` bytes.
 Index span_of(Index n, Index stride, Index last) { return n == 0 ? 0 : (n - 1) * stride + last; }
 
-/// Rows of scales, or of tiles of them, that some rows of a matrix have.
+/// The rows of scales, or of scale tiles, of some rows of a matrix.
 struct ScaleSpan {
   Index offset = 0, rows = 0, stride = 0, row_bytes = 0;
   Index bytes() const { return span_of(rows, stride, row_bytes); }
 };
 
 ScaleSpan scale_span(const QuantMatrix& m, Index begin, Index end) {
-  const bool tiled = m.format.order == ScaleOrder::swizzled;
-  const Index step = tiled ? kTileRows : m.format.block_rows;
+  const bool swizzled = m.format.order == ScaleOrder::swizzled;
+  const Index step = swizzled ? kScaleTileRows : m.format.block_rows;
   ScaleSpan out;
-  out.row_bytes = tiled ? scale_bytes(m.format, kTileRows, m.cols)
-                        : size_of(m.format.scale, scale_cols(m.format, m.cols));
-  out.stride = tiled ? out.row_bytes : m.scale_row_bytes;
+  out.row_bytes = swizzled ? scale_bytes(m.format, kScaleTileRows, m.cols)
+                           : size_of(m.format.scale, scale_cols(m.format, m.cols));
+  out.stride = swizzled ? out.row_bytes : m.scale_row_bytes;
   const Index first = step == 0 ? 0 : begin / step;
   out.rows = step == 0 ? 1 : (end + step - 1) / step - first;
   out.offset = first * out.stride;
@@ -136,7 +136,7 @@ Result<> Pass::for_each_unit(WorkerPool& pool, const ControlPlane& control, Dead
   pool.run(body);
   if (!stopped) return {};
   RESHARD_TRY(control.status());
-  return fail(Code::deadline, "converting local tensors took longer than the deadline allows");
+  return fail(Code::deadline, "the deadline passed while local tensors were converted");
 }
 
 Result<> Pass::find_amaxes(WorkerPool& pool, const ControlPlane& control, Deadline deadline) {
@@ -216,7 +216,7 @@ void Pass::end_amax_of(std::size_t matrix) {
 void Pass::convert(std::size_t unit, const RowPlaces& at) const {
   const Unit& u = units_[unit];
   const Matrix& m = matrices_[u.matrix];
-  // The kernels count rows from the matrix' first.
+  // The kernels take row numbers of the whole matrix.
   FloatMatrix values = m.values;
   QuantMatrix stored = m.stored;
   values.data = at.values - u.begin * m.values.row_bytes;
@@ -254,7 +254,7 @@ bool Pass::is_converted(std::size_t unit, const RowPlaces& at, std::byte* scratc
   return equal(unit, made, places(unit));
 }
 
-/// Whether what a conversion of the unit writes is the same in two places.
+/// True if the output of a unit's conversion is equal in two places.
 bool Pass::equal(std::size_t unit, const RowPlaces& a, const RowPlaces& b) const {
   const Unit& u = units_[unit];
   const Matrix& m = matrices_[u.matrix];
@@ -263,7 +263,7 @@ bool Pass::equal(std::size_t unit, const RowPlaces& a, const RowPlaces& b) const
     return equal_rows(a.values, b.values, n, m.values.row_bytes, size_of(m.values.dtype, cols));
   if (!equal_rows(a.data, b.data, n, m.stored.row_bytes, size_of(m.stored.format.data, cols)))
     return false;
-  // The rows with the first one write the scale of a matrix that is one block, and the factor.
+  // The unit of the first row writes the factor, and the scale of a matrix that is one block.
   const bool is_first = u.begin == 0;
   const ScaleSpan scales = scale_span(m.stored, u.begin, u.end);
   if ((is_first || m.stored.format.block_rows > 0) &&
@@ -276,4 +276,4 @@ const std::string& Pass::name(std::size_t unit) const {
   return *matrices_[units_[unit].matrix].name;
 }
 
-}  // namespace reshard
+}  // namespace reshard::conversion

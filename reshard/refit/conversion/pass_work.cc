@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <atomic>
 
-namespace reshard {
+namespace reshard::conversion {
 
 PassWork::PassWork(std::vector<Pass*> passes, When when, WorkerPool& pool)
     : passes_(std::move(passes)), pool_(pool) {
@@ -35,7 +35,7 @@ void PassWork::restart(int copy) {
 
 void PassWork::skip() { std::ranges::fill(done_, char{1}); }
 
-/// A single unit is not worth waking threads for.
+/// A single unit is not worth waking the threads.
 template <class Work>
 void PassWork::for_each_unit(Work&& work) {
   if (units_.size() < 2 || pool_.size() < 2) {
@@ -69,4 +69,4 @@ void PassWork::run_rest() {
     if (done_[i] == 0) run({&i, 1});
 }
 
-}  // namespace reshard
+}  // namespace reshard::conversion

@@ -7,26 +7,26 @@
 #include "reshard/exec/worker_pool.h"
 #include "reshard/refit/conversion/pass.h"
 
-namespace reshard {
+namespace reshard::conversion {
 
-/// Conversions that are one with packing (what they write is sent) or with unpacking (what they
-/// read has come). An item is a unit of the passes; all units of a matrix where its largest
-/// magnitude must be known first.
+/// Runs conversions as part of packing (their output is sent) or of unpacking (their input was
+/// received). An item is one unit of the passes, or all units of a matrix if its largest magnitude
+/// must be known first.
 class PassWork final : public RangeWork {
  public:
   enum class When : std::uint8_t { before, after };
-  /// One pass for each memory that may be converted into, alike but for that; borrowed, and so is
+  /// One pass for each copy of the target; they differ in their memory only. Borrows the passes and
   /// the pool.
   PassWork(std::vector<Pass*> passes, When when, WorkerPool& pool);
 
-  /// A refit into this copy begins;
+  /// Begins a refit into this copy.
   void restart(int copy);
-  /// or one in which nothing is to be converted.
+  /// Begins a refit that converts nothing.
   void skip();
   std::size_t size() const override { return done_.size(); }
   std::span<const ItemRange> ranges() const override { return ranges_; }
   void run(std::span<const std::size_t> items) override;
-  /// What nobody has needed.
+  /// Runs the items that no message needed.
   void run_rest();
 
  private:
@@ -43,7 +43,7 @@ class PassWork final : public RangeWork {
   std::vector<Item> items_;
   std::vector<ItemRange> ranges_;
   std::vector<char> done_;          ///< by item.
-  std::vector<std::size_t> units_;  ///< to be run next.
+  std::vector<std::size_t> units_;  ///< to run next.
 };
 
-}  // namespace reshard
+}  // namespace reshard::conversion

@@ -6,7 +6,7 @@
 #include "reshard/exec/agreement.h"
 #include "reshard/exec/end_group.h"
 
-namespace reshard {
+namespace reshard::conversion {
 
 Result<PlannedMove> PlannedMove::plan(std::shared_ptr<const ModelLayout> from,
                                       std::shared_ptr<const ModelLayout> to,
@@ -27,17 +27,17 @@ Result<> PlannedMove::prepare(const JobGroup& group, const RankBuffers* from,
   return {};
 }
 
-Result<> PlannedMove::prepare_bands(const JobGroup& group, const RankBuffers* from,
-                                    const RankBuffers& names, BandPass& bands) {
+Result<> PlannedMove::prepare_tiles(const JobGroup& group, const RankBuffers* from,
+                                    const RankBuffers& names, TilePass& tiles) {
   JobGroup direct = group;
   direct.options.path = RefitPath::direct;
-  direct.hooks.tiles = &bands;
-  bands_ = &bands;
+  direct.hooks.tiles = &tiles;
+  tiles_ = &tiles;
   return prepare(direct, from, {&names});
 }
 
 Result<> PlannedMove::run(int copy, SessionReport& report) {
-  if (bands_ != nullptr) bands_->begin(copy);
+  if (tiles_ != nullptr) tiles_->begin(copy);
   const RankReport moved = RESHARD_TRY(refits_[index(copy)].run());
   report.move_seconds += moved.seconds;
   report.bytes += moved.bytes;
@@ -57,8 +57,8 @@ Index PlannedMove::staging_bytes() const {
   return most;
 }
 
-Result<> PlannedMove::prepare_proofs(const JobGroup& group) {
-  if (from_proof_) return {};
+Result<> PlannedMove::prepare_verifiers(const JobGroup& group) {
+  if (from_verifier_) return {};
   std::vector<bool> tensors;
   for (Index i = 0; i < planner_->source().model().size(); ++i)
     tensors.push_back(planner_->moves(TensorId(static_cast<TensorId::rep>(i))));
@@ -68,14 +68,14 @@ Result<> PlannedMove::prepare_proofs(const JobGroup& group) {
                                         group.deadline(), forms, tensors);
   };
   for (const RankBuffers* to : into_)
-    into_proofs_.push_back(RESHARD_TRY(prepare(planner_->target(), to)));
-  from_proof_ = RESHARD_TRY(prepare(planner_->source(), from_));
+    into_verifiers_.push_back(RESHARD_TRY(prepare(planner_->target(), to)));
+  from_verifier_ = RESHARD_TRY(prepare(planner_->source(), from_));
   return {};
 }
 
 Result<const ModelFingerprints*> PlannedMove::read(const JobGroup& group,
-                                                   FingerprintVerifier& proof) {
-  return proof.run({.threads = group.options.threads, .deadline = group.deadline()});
+                                                   FingerprintVerifier& verifier) {
+  return verifier.run({.threads = group.options.threads, .deadline = group.deadline()});
 }
 
 Result<> PlannedMove::compare(const ModelFingerprints& from, const ModelFingerprints& to) const {
@@ -83,15 +83,15 @@ Result<> PlannedMove::compare(const ModelFingerprints& from, const ModelFingerpr
   for (std::size_t i = 0; i < from.tensors.size(); ++i) {
     if (!planner_->moves(TensorId(static_cast<TensorId::rep>(i)))) continue;
     const std::string& tensor = model.tensors()[i].name;
-    for (const auto& [side, prints] : {std::pair("source", &from), std::pair("target", &to)})
-      if (const auto& print = prints->tensors[i]; !print.agree)
+    for (const auto& [side, fingerprints] : {std::pair("source", &from), std::pair("target", &to)})
+      if (const auto& found = fingerprints->tensors[i]; !found.agree)
         return fail(Code::corrupt, fmt::format("tensor '{}': {} replicas do not agree: {}", tensor,
-                                               side, print.disagreement));
-    if (!(from.tensors[i].print == to.tensors[i].print))
+                                               side, found.disagreement));
+    if (!(from.tensors[i].fingerprint == to.tensors[i].fingerprint))
       return fail(Code::corrupt, fmt::format("tensor '{}': fingerprint of the source is {}, of the "
                                              "target {}",
-                                             tensor, to_string(from.tensors[i].print),
-                                             to_string(to.tensors[i].print)));
+                                             tensor, to_string(from.tensors[i].fingerprint),
+                                             to_string(to.tensors[i].fingerprint)));
   }
   return {};
 }
@@ -105,42 +105,43 @@ Result<> agree_on_converted(const JobGroup& group, const std::string& wrong) {
   return {};
 }
 
-Result<> PlannedMove::bring_again(const JobGroup& group, int copy) {
-  if (bands_ == nullptr) return {};
-  if (auto done = prepare_proofs(group); !done)
+Result<> PlannedMove::gather_again(const JobGroup& group, int copy) {
+  if (tiles_ == nullptr) return {};
+  if (auto done = prepare_verifiers(group); !done)
     return end_group(group.control, std::move(done).error());
-  bands_->begin_check(copy, into_proofs_[0].held());
+  tiles_->begin_check(copy, into_verifiers_[0].replicas());
   RESHARD_TRY(refits_[0].run());
   return {};
 }
 
-Result<> PlannedMove::check_bands(const JobGroup& group) {
-  const ModelFingerprints* from = RESHARD_TRY(read(group, *from_proof_));
-  auto prints = bands_->prints();
-  if (!prints) {
-    group.control.abort(prints.error().message);
-    return tl::unexpected(std::move(prints).error());
+Result<> PlannedMove::check_tiles(const JobGroup& group) {
+  const ModelFingerprints* from = RESHARD_TRY(read(group, *from_verifier_));
+  auto fingerprints = tiles_->fingerprints();
+  if (!fingerprints) {
+    group.control.abort(fingerprints.error().message);
+    return tl::unexpected(std::move(fingerprints).error());
   }
-  const ModelFingerprints* to = RESHARD_TRY(into_proofs_[0].run_with(*prints, group.deadline()));
+  const ModelFingerprints* to =
+      RESHARD_TRY(into_verifiers_[0].run_with(*fingerprints, group.deadline()));
   RESHARD_TRY(compare(*from, *to));
-  return agree_on_converted(group, bands_->wrong());
+  return agree_on_converted(group, tiles_->wrong());
 }
 
 Result<> PlannedMove::check(const JobGroup& group, int copy) {
-  RESHARD_TRY(prepare_proofs(group));
-  if (bands_ != nullptr) return check_bands(group);
-  const ModelFingerprints* from = RESHARD_TRY(read(group, *from_proof_));
-  const ModelFingerprints* to = RESHARD_TRY(read(group, into_proofs_[index(copy)]));
+  RESHARD_TRY(prepare_verifiers(group));
+  if (tiles_ != nullptr) return check_tiles(group);
+  const ModelFingerprints* from = RESHARD_TRY(read(group, *from_verifier_));
+  const ModelFingerprints* to = RESHARD_TRY(read(group, into_verifiers_[index(copy)]));
   RESHARD_TRY(compare(*from, *to));
   recorded_ = *to;
   return {};
 }
 
 Result<> PlannedMove::check_again(const JobGroup& group, int copy, bool recorded) {
-  RESHARD_TRY(prepare_proofs(group));
-  const ModelFingerprints* to = RESHARD_TRY(read(group, into_proofs_[index(copy)]));
+  RESHARD_TRY(prepare_verifiers(group));
+  const ModelFingerprints* to = RESHARD_TRY(read(group, into_verifiers_[index(copy)]));
   if (recorded) return compare(recorded_, *to);
-  return compare(*RESHARD_TRY(read(group, *from_proof_)), *to);
+  return compare(*RESHARD_TRY(read(group, *from_verifier_)), *to);
 }
 
-}  // namespace reshard
+}  // namespace reshard::conversion

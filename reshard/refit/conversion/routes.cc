@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensors that share a local tensor, on any side in any form, go the same way: what converts it
-// needs all of it. So every rule is asked of such a group as a whole.
+// Tensors that share a local tensor, on any side and in any form, take the same route, because a
+// conversion needs the whole local tensor. So every rule applies to such a group as a whole.
 #include "reshard/refit/conversion/routes.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 
+#include "reshard/model/layout_builder.h"
 #include "reshard/plan/waves.h"
-#include "reshard/refit/conversion/whole_tensor_layout.h"
 
 namespace reshard {
 namespace {
@@ -20,12 +20,12 @@ void for_each_tensor(const ModelLayout& values, SlotId slot, F&& f) {
     for (const PlacedBox& part : section.parts) f(part.tensor);
 }
 
-/// What holds of a tensor in a quantised layout: of all its pairs.
+/// What is true of all pairs of a tensor in a quantised layout.
 struct Facts {
   bool chosen = false, exact = true, whole = true;
 };
 
-/// By TensorId; no tensor is chosen in null.
+/// By TensorId. If `layout` is null, no tensor is chosen.
 std::vector<Facts> facts_of(const QuantisedLayout* layout, std::size_t num_tensors) {
   std::vector<Facts> facts(num_tensors);
   if (layout == nullptr) return facts;
@@ -39,8 +39,8 @@ std::vector<Facts> facts_of(const QuantisedLayout* layout, std::size_t num_tenso
   return facts;
 }
 
-/// `values` quantised as `like` is, on the grid of the canonical tensors: what has the canonical
-/// tensors of like.stored. Null where its local tensors cannot be.
+/// `values` quantised in the format of `like`, on the canonical tensors' block grid, so that it has
+/// the canonical tensors of like.stored. Null if its local tensors cannot be quantised so.
 std::shared_ptr<const QuantisedLayout> in_form_of(
     const QuantisedLayout& like, const std::shared_ptr<const ModelLayout>& values) {
   QuantChoice choice = like.choice;
@@ -49,6 +49,36 @@ std::shared_ptr<const QuantisedLayout> in_form_of(
   auto made = quantise_layout(values, std::move(choice));
   if (!made || made->stored->model().digest() != like.stored->model().digest()) return nullptr;
   return std::make_shared<const QuantisedLayout>(*std::move(made));
+}
+
+/// A layout in which some tensors of the target's model (by TensorId) are whole, each on one of the
+/// target's ranks in turn, stored as the target stores values. For blocks that both sides cut. @pre
+/// the target has a rank
+Result<std::shared_ptr<const ModelLayout>> whole_tensor_layout(const ModelLayout& target,
+                                                               const std::vector<bool>& tensors) {
+  const ModelSpec& model = target.model();
+  LayoutBuilder builder("between (" + target.name() + ")", target.shared_model());
+  const std::vector<Rank> ranks = target.ranks().members();
+  const Rank first = ranks.front(), last = ranks.back();
+  const MeshId mesh = builder.add_mesh(
+      RESHARD_TRY(Mesh::make({{"rank", Index{last.value()} - first.value() + 1}}, first)));
+  std::size_t next = 0;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (!tensors[i]) continue;
+    const TensorId id(static_cast<TensorId::rep>(i));
+    const Rank owner = ranks[next++ % ranks.size()];
+    const StoredForm form = target.form(id);
+    builder.add(Slot{
+        .name = model[id].name,
+        .dtype = form.dtype,
+        .mesh = mesh,
+        .ranks = builder.ranks_where(mesh, {{0, Index{owner.value()} - first.value()}}),
+        .sections = {whole_tensor(model, id)},
+        .map = form.map,
+        .casts = form.dtype != model[id].dtype,
+    });
+  }
+  return std::make_shared<const ModelLayout>(RESHARD_TRY(std::move(builder).finish()));
 }
 
 class Router {
@@ -66,7 +96,6 @@ class Router {
     from_ = facts_of(source.quantised.get(), moves.size());
     to_ = facts_of(target.quantised.get(), moves.size());
     sent_ = facts_of(out_.sender.get(), moves.size());
-    landed_ = facts_of(out_.receiver.get(), moves.size());
     same_ =
         source.quantised != nullptr && target.quantised != nullptr &&
         source.quantised->choice.format == target.quantised->choice.format &&
@@ -89,16 +118,16 @@ class Router {
   }
 
  private:
-  using ProcessGroup = std::vector<TensorId>;
+  using TensorGroup = std::vector<TensorId>;
 
   bool uses(Route route) const { return std::ranges::find(out_.of, route) != out_.of.end(); }
   template <class Predicate>
-  static bool all(const ProcessGroup& group, const std::vector<Facts>& facts, Predicate predicate) {
+  static bool all(const TensorGroup& group, const std::vector<Facts>& facts, Predicate predicate) {
     return std::ranges::all_of(group, [&](TensorId id) { return predicate(facts[id.index()]); });
   }
 
-  Result<> route(const ProcessGroup& all_of_it) {
-    ProcessGroup group;
+  Result<> route(const TensorGroup& all_of_it) {
+    TensorGroup group;
     for (const TensorId id : all_of_it)
       if (moves_[id.index()]) group.push_back(id);
     if (group.empty()) return {};
@@ -116,14 +145,14 @@ class Router {
     return {};
   }
 
-  Result<Route> route_of(const ProcessGroup& group, bool from, bool to) {
+  Result<Route> route_of(const TensorGroup& group, bool from, bool to) {
     const auto exact = [](const Facts& f) { return f.exact; };
     const auto whole = [](const Facts& f) { return f.whole; };
     if (from && to) {
       if (same_ && all(group, from_, exact) && all(group, to_, exact)) return Route::stored;
       if (all(group, to_, whole)) return Route::requantise;
       return fail(Code::unsupported,
-                  fmt::format("tensor '{}' would be quantised anew from another format, but the "
+                  fmt::format("tensor '{}' would be requantised from another format, but the "
                               "target's shards cut its blocks",
                               model_[group.front()].name));
     }
@@ -172,7 +201,7 @@ class Router {
   const std::vector<bool>& moves_;
   ConversionSide convert_;
   const ModelSpec& model_;
-  std::vector<Facts> from_, to_, sent_, landed_;
+  std::vector<Facts> from_, to_, sent_;
   bool same_ = false;
   Routes out_;
 };

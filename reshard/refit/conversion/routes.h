@@ -10,38 +10,39 @@
 
 namespace reshard {
 
-/// How a canonical tensor gets from one side to the other.
+/// How a canonical tensor gets from the source to the target.
 enum class Route : std::uint8_t {
   none,                    ///< it does not move.
   plain,                   ///< plain values, from memory to memory.
-  stored,                  ///< data and scales as they are, from memory to memory.
-  quantise_at_sender,      ///< values -> landing of data and scales -> memory.
-  quantise_at_receiver,    ///< values -> landing of values -> memory.
+  stored,                  ///< data and scales unchanged, from memory to memory.
+  quantise_at_sender,      ///< values -> staged data and scales -> memory.
+  quantise_at_receiver,    ///< values -> staged values -> memory.
   quantise_between,        ///< values -> whole matrices on some ranks -> data and scales -> memory.
-  dequantise_at_sender,    ///< data and scales -> landing of values -> memory.
-  dequantise_at_receiver,  ///< data and scales -> landing of them -> memory.
-  requantise,              ///< data and scales -> landing of values -> landing -> memory.
+  dequantise_at_sender,    ///< data and scales -> staged values -> memory.
+  dequantise_at_receiver,  ///< data and scales -> staged data and scales -> memory.
+  requantise,              ///< data and scales -> staged values -> staged values -> memory.
 };
 
-/// How a job's tensors go, decided from layouts and options alone: alike on all ranks.
+/// The routes of a job's tensors, decided from layouts and options alone: identical on all ranks.
 struct Routes {
   std::vector<Route> of;  ///< by TensorId of the sides' values.
-  /// The source in the target's format, with the canonical tensors' grid: what is sent where
-  /// senders quantise. Null where no tensor goes so.
+  /// The source in the target's format, on the canonical tensors' block grid: what senders quantise
+  /// to. Null if no tensor takes such a route.
   std::shared_ptr<const QuantisedLayout> sender;
-  /// The target in the source's format: what lands where receivers dequantise. Null as above.
+  /// The target in the source's format: what receivers stage and dequantise. Null as above.
   std::shared_ptr<const QuantisedLayout> receiver;
-  /// Whole matrices, each on one of the target's ranks, in the target's format. Null as above.
+  /// Whole matrices in the target's format, each on one of the target's ranks. Null as above.
   std::shared_ptr<const QuantisedLayout> between;
   ConversionCounts counts;
 };
 
-/// `moves`, by TensorId: what is not to stay as it is. Errors: a tensor that would have to be made
-/// of blocks that no rank can have whole (named).
+/// `moves` (by TensorId): the tensors that must move. Errors: a tensor whose blocks no rank can
+/// have whole (named).
 Result<Routes> find_routes(const SessionSide& source, const SessionSide& target,
                            const std::vector<bool>& moves, ConversionSide convert);
 
-/// The slots of pairs that hold any of these tensors, as plain values; empty for null.
+/// The plain-value slots of the pairs that contain any of these tensors (by TensorId); empty if
+/// `layout` is null.
 std::vector<SlotId> value_slots(const QuantisedLayout* layout, const std::vector<bool>& tensors);
 
 }  // namespace reshard

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: persistent buffers arrive in the dtype that the source has them in, asked for once.
+// Protects: persistent buffers arrive in the source's dtype, which is gathered once.
 #include <gtest/gtest.h>
 
 #include <cstring>

@@ -26,7 +26,7 @@ std::vector<std::byte> encode(const CallRecord& record) {
 }
 
 Result<CallRecord> decode(std::span<const std::byte> bytes, std::size_t rank) {
-  ByteReader r(bytes, fmt::format("what rank {} tells", rank));
+  ByteReader r(bytes, fmt::format("the call record from rank {}", rank));
   CallRecord out;
   out.has = static_cast<CallRecord::Has>(
       r.number(static_cast<std::uint64_t>(CallRecord::Has::all), "what it has"));
@@ -40,7 +40,7 @@ Result<CallRecord> decode(std::span<const std::byte> bytes, std::size_t rank) {
   return out;
 }
 
-/// Memory of one model as the layout's slots of this rank; null where it has none.
+/// This rank's memory of one model as the layout's slots; null if it has no model.
 Result<std::unique_ptr<RankBuffers>> bound(Module* module,
                                            const std::shared_ptr<const ModelLayout>& layout,
                                            Rank me) {

@@ -19,7 +19,7 @@ tl::unexpected<Error> bad(std::string_view service, const std::string& what) {
 
 constexpr int kPartBits = 8;
 constexpr std::int64_t kTasks = std::int64_t{1} << (63 - kPartBits);
-/// Messages that were submitted without an id count from here.
+/// Transfers without an id are numbered from here.
 constexpr std::uint64_t kCounted = std::uint64_t{1} << 63;
 
 std::uint64_t message_id(TaskId id) {
@@ -41,7 +41,7 @@ struct TransportCopyService::Op {
   std::uint64_t message = 0;
 };
 
-/// All that was submitted, sorted by who it is between.
+/// What was submitted: copies within this rank, and messages.
 struct TransportCopyService::Batch {
   struct Local {
     TensorView from, to;
@@ -52,7 +52,7 @@ struct TransportCopyService::Batch {
 
 namespace {
 
-/// Ops of a rank with itself, by id.
+/// The ops of this rank with itself, by id.
 template <class Op>
 Result<std::map<std::uint64_t, const Op*>> by_id(std::string_view service, const char* what,
                                                  const std::vector<Op>& ops, Rank me) {
@@ -60,8 +60,10 @@ Result<std::map<std::uint64_t, const Op*>> by_id(std::string_view service, const
   for (const Op& op : ops) {
     if (op.peer != me) continue;
     if (!op.has_id)
-      return bad(service,
-                 fmt::format("a local {} has no task id, by which local copies meet", what));
+      return bad(
+          service,
+          fmt::format("a local {} has no task id; local sends and receives are matched by id",
+                      what));
     if (!out.try_emplace(op.message, &op).second)
       return bad(service, fmt::format("two local {}s with {}", what, text_of(op.message)));
   }
@@ -158,7 +160,7 @@ Result<> TransportCopyService::run() {
 }
 
 Result<> TransportCopyService::run_batch(const Batch& batch) {
-  // What has gaps travels through staging, one stretch for each message.
+  // Tensors with gaps travel through staging.
   std::size_t staged = 0;
   for (const auto* ops : {&batch.sends, &batch.recvs})
     for (const Op& op : *ops)
@@ -213,7 +215,8 @@ Result<> check_backend(std::string_view backend, const RefitGroup& group) {
     return fail(Code::unsupported, fmt::format("backend '{}': {}", backend, info->reason));
   if (backend == "inproc")
     return fail(Code::invalid_argument,
-                "backend 'inproc': the group has to bring it; between processes take another");
+                "backend 'inproc': pass it as the group's transport; between processes use another "
+                "backend");
   return {};
 }
 

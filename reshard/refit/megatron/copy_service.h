@@ -12,15 +12,15 @@
 
 namespace reshard::megatron {
 
-/// Names a transfer, equally on both sides.
+/// Identifies a transfer; equal on both sides.
 struct TaskId {
   std::int64_t task = 0;  ///< 0 to 2^55 - 1.
-  int part = 0;           ///< which tensor of the transfer, 0 to 255.
+  int part = 0;           ///< index of the tensor in the transfer, 0 to 255.
   friend auto operator<=>(const TaskId&, const TaskId&) = default;
 };
 
-/// Submits copies between ranks and runs them as one batch. Users may implement it. One thread at a
-/// time.
+/// Collects copies between ranks and runs them as one batch. Users may implement it. Not
+/// thread-safe.
 class CopyService {
  public:
   virtual ~CopyService() = default;
@@ -28,41 +28,40 @@ class CopyService {
   CopyService(const CopyService&) = delete;
   CopyService& operator=(const CopyService&) = delete;
 
-  /// The backend's.
+  /// The backend's name.
   virtual std::string_view name() const = 0;
 
-  /// Registers a tensor of this rank to be sent, or to be received into; views may have gaps. Their
-  /// memory is borrowed until run() returns. A transfer meets the one of the same id, or without
-  /// ids the one at the same place in the order of those between the two ranks. Errors: a rank or
-  /// an id out of range, after close().
+  /// Submits a tensor of this rank to send, or to receive into; views may have gaps. Their memory
+  /// is borrowed until run() returns. A send matches the receive with the same id; without ids,
+  /// sends and receives between two ranks match in order. Errors: the rank or id is out of range;
+  /// the service is closed.
   virtual Result<> submit_send(const TensorView& src_tensor, Rank dest_rank,
                                std::optional<TaskId> task_id = std::nullopt) = 0;
   virtual Result<> submit_recv(const TensorView& dest_tensor, Rank src_rank,
                                std::optional<TaskId> task_id = std::nullopt) = 0;
 
-  /// Runs all that was submitted and forgets it, also on error. Transfers of a rank to itself are
-  /// copies. Errors: one of those without id, with an id used twice, or without its other side
-  /// (all named); tensors that differ; what the backend says. An error ends the group.
+  /// Collective. Runs everything that was submitted, then forgets it, also on error. Transfers from
+  /// a rank to itself are copies. Errors: a transfer to itself has no id or no counterpart, an id
+  /// is used twice (all named); tensors differ; the backend's. An error aborts the group.
   virtual Result<> run() = 0;
 
-  /// Gives back what the service holds; nothing can be submitted afterwards. Calling it again does
-  /// nothing.
+  /// Releases the service's resources; nothing can be submitted afterwards. Idempotent.
   virtual void close() = 0;
 };
 
-/// The ranks that refit together, on one of them.
+/// The group of ranks that refit together, as one rank sees it.
 struct RefitGroup {
   ControlPlane* control = nullptr;
-  /// A data plane that is there already, borrowed; taken where its name is asked for. Threads of
-  /// one process bring "inproc" so; all others are made when they are first asked for.
+  /// An existing transport, borrowed; used when its name is asked for. Ranks that are threads pass
+  /// "inproc" here. All other transports are made when they are first asked for.
   Transport* transport = nullptr;
   Rank rank() const { return control->rank(); }
 };
 
-/// A service over a transport of reshard.
+/// A service over one of reshard's transports.
 class TransportCopyService final : public CopyService {
  public:
-  /// Borrows both. Error of run() abort the group of `control`.
+  /// Borrows both. An error of run() aborts the group of `control`.
   TransportCopyService(Transport& transport, ControlPlane& control, double seconds);
   /// Owns the transport and closes it.
   TransportCopyService(std::unique_ptr<Transport> transport, ControlPlane& control, double seconds);
@@ -91,17 +90,18 @@ class TransportCopyService final : public CopyService {
   double seconds_;
   bool closed_ = false;
   std::vector<Op> sends_, recvs_;
-  std::vector<std::uint64_t> sent_, received_;  ///< by peer: messages without an id so far.
+  std::vector<std::uint64_t> sent_,
+      received_;  ///< by peer: number of transfers without an id so far.
   std::vector<std::byte> staging_;
 };
 
-/// Collective unless the group's own transport is meant. A service over the backend of this name;
-/// group.control must outlive it. Errors: `invalid_argument` for a name that nobody knows,
-/// `unsupported` with the reason for one that does not work here.
+/// Makes a service over the backend of this name. Collective, unless it is the group's own
+/// transport. group.control must outlive it. Errors: `invalid_argument` for an unknown name;
+/// `unsupported`, with the reason, for a backend that does not work here.
 Result<std::unique_ptr<CopyService>> make_copy_service(std::string_view backend,
                                                        const RefitGroup& group, double seconds);
 
-/// Nothing, or why this name can be no backend here; not collective.
+/// Checks that make_copy_service() can make this backend. Not collective. Errors: as above.
 Result<> check_backend(std::string_view backend, const RefitGroup& group);
 
 }  // namespace reshard::megatron

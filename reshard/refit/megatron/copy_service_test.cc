@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: a copy service moves what was submitted, matches local copies by task id, and says what
-// is wrong with what it cannot match.
+// Protects: a copy service moves what was submitted, matches local copies by task id, and reports
+// what it cannot match.
 #include "reshard/refit/megatron/copy_service.h"
 
 #include <gmock/gmock.h>
@@ -225,7 +225,7 @@ TEST(MakeCopyService, says_why_a_backend_is_none) {
     expect_error(make_copy_service("nvshmem", group, 60), Code::unsupported,
                  {"backend 'nvshmem': ", "not part of this build"});
     expect_error(make_copy_service("inproc", group, 60), Code::invalid_argument,
-                 {"the group has to bring it"});
+                 {"pass it as the group's transport"});
   });
   EXPECT_EQ(outcome(ended), "");
 }

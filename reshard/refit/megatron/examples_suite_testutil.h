@@ -11,9 +11,8 @@
 
 #include "reshard/refit/megatron/examples_testutil.h"
 #include "reshard/refit/megatron/mxfp8_transform.h"
+#include "reshard/refit/megatron/parameter_planning.h"
 #include "reshard/refit/megatron/reshard_plan.h"
-#include "reshard/refit/megatron/source_choice.h"
-#include "reshard/refit/megatron/tiling.h"
 #include "reshard/transport/testing/conformance_ranks_testutil.h"
 
 namespace reshard::megatron {

@@ -12,13 +12,13 @@ namespace {
 
 constexpr Index kMaxRank = std::numeric_limits<Rank::rep>::max();
 
-/// A part weightK or biasK: one expert's tensor of grouped experts.
+/// True if a part of the name is weightK or biasK: one expert's tensor of grouped experts.
 bool is_grouped_expert(std::string_view name) {
   return detect_expert_index_from_param_name(name) &&
          name.find("local_experts.") == std::string_view::npos;
 }
 
-/// Rank lists with the offset added, one object each.
+/// Makes rank lists with the offset added; equal lists share one object.
 class RankLists {
  public:
   RankLists(const ExtractOptions& options, RankListCache& cache)
@@ -31,7 +31,7 @@ class RankLists {
       const Index global = r.value() + options_.rank_offset;
       if (global < 0 || global > kMaxRank)
         return invalid_parameter(
-            name, fmt::format("rank {} of a process group and rank_offset {} are no rank",
+            name, fmt::format("rank {} of a process group plus rank_offset {} is out of range",
                               r.value(), options_.rank_offset));
       ranks.emplace_back(static_cast<Rank::rep>(global));
     }
@@ -41,7 +41,7 @@ class RankLists {
   Result<GroupRanks> whole_world(std::string_view name) {
     std::vector<Rank> ranks;
     if (options_.world_size < 1 || options_.rank_offset > kMaxRank - options_.world_size)
-      return invalid_parameter(name, "the world has no ranks or too many");
+      return invalid_parameter(name, "the world size is not positive or too large");
     for (Index r = 0; r < options_.world_size; ++r)
       ranks.emplace_back(static_cast<Rank::rep>(r + options_.rank_offset));
     return unique(std::move(ranks));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: what a rank reports of a parameter, and the names by which ranks meet, are those of the
-// source document core.resharding.utils, sentence by sentence.
+// Protects: the metadata that a rank reports of a parameter, and the names that ranks agree on, are
+// those of the source document core.resharding.utils, sentence by sentence.
 #include "reshard/refit/megatron/metadata.h"
 
 #include <gmock/gmock.h>

@@ -76,10 +76,11 @@ Module::Module() {
 
 Result<> Module::check_name(std::string_view name) const {
   if (name.empty() || name.find('.') != std::string_view::npos)
-    return invalid(fmt::format("'{}' is no name of a module's member", name));
+    return invalid(
+        fmt::format("'{}' is not a valid member name: it is empty or contains a dot", name));
   if (child(name) != nullptr || find_named(parameters_, name) != parameters_.end() ||
       find_named(buffers_, name) != buffers_.end())
-    return invalid(fmt::format("the module has a member '{}' already", name));
+    return invalid(fmt::format("the module already has a member '{}'", name));
   return {};
 }
 
@@ -204,7 +205,7 @@ Result<Module*> chunk_list(const std::vector<Module*>& chunks) {
   for (std::size_t i = 1; i < chunks.size(); ++i) {
     if (std::find(chunks.begin(), chunks.begin() + static_cast<std::ptrdiff_t>(i), chunks[i]) !=
         chunks.begin() + static_cast<std::ptrdiff_t>(i))
-      return invalid(fmt::format("chunk {} of a model stands twice in its list", i));
+      return invalid(fmt::format("chunk {} of a model occurs twice in its list", i));
     if (!same_groups(*first.pg_collection, *chunks[i]->pg_collection))
       return invalid(fmt::format("chunk {} of a model has other process groups than chunk 0", i));
   }
@@ -218,7 +219,7 @@ Result<Module*> chunk_list(const std::vector<Module*>& chunks) {
     first.chunk_list_ = std::make_shared<Module>();
     first.chunk_list_->is_chunk_list = true;
     first.chunk_list_->chunk_ids_ = ids_of(chunks);
-    // Borrowed: the chunks outlive every call, and the list is the first one's own.
+    // Borrowed: the chunks outlive every call, and the first chunk owns the list.
     for (std::size_t i = 0; i < chunks.size(); ++i)
       RESHARD_TRY(first.chunk_list_->add_child(
           fmt::format("model{}", i), std::shared_ptr<Module>(std::shared_ptr<void>(), chunks[i])));

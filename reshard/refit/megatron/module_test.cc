@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: what a refit sees of a module is what the source documents say it sees.
+// Protects: a refit sees the tensors of a module that the source documents say it does.
 #include "reshard/refit/megatron/module.h"
 
 #include <gmock/gmock.h>

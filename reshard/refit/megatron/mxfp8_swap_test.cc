@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: a target that keeps its weights as MXFP8 gets, by every way, the bytes that quantising
-// the whole plain weights gives, where they were from the beginning.
+// Protects: a target that keeps its weights as MXFP8 gets, on every route, the bytes of quantising
+// the whole plain weights, at unchanged addresses.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -36,7 +36,7 @@ Result<> check_part(const Dims& shape, Index row, Index col, Index per_col,
   const bool inside = shape.size() == 2 && row >= 0 && col >= 0 && shape[0] <= into.rows() - row &&
                       shape[1] * per_col <= into.cols() - col;
   if (!inside)
-    return invalid(fmt::format("{} at row {}, column {} is not in an MXFP8 tensor {}",
+    return invalid(fmt::format("{} at row {}, column {} is not inside an MXFP8 tensor {}",
                                to_string(shape), row, col, to_string(into.data.shape)));
   if (col % kMxfp8Block != 0 || shape[1] * per_col % kMxfp8Block != 0)
     return invalid(fmt::format("columns [{}, {}) cut a block of {}", col, col + shape[1] * per_col,
@@ -86,8 +86,8 @@ Result<> check_mxfp8(const MXFP8Tensor& t) {
 Result<> quantise_part(const TensorView& values, Index row, Index col, const MXFP8Tensor& into) {
   RESHARD_TRY(check_part(values.shape, row, col, 1, into));
   if (!is_convertible(values.dtype) || values.strides[1] != 1)
-    return invalid(
-        fmt::format("{} is quantised to MXFP8 from BF16, F16 and F32 alone", name(values.dtype)));
+    return invalid(fmt::format("{} values cannot be quantised to MXFP8; only BF16, F16 and F32 can",
+                               name(values.dtype)));
   if (values.num_elements() == 0) return {};
   if (values.shape == into.data.shape) {
     quantise(matrix_of(values), matrix_of(into));

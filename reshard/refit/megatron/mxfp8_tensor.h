@@ -7,13 +7,14 @@
 
 namespace reshard::megatron {
 
-/// Elements that share a scale, along the last dimension (OCP Microscaling v1.0, section 5.2).
+/// Number of elements along the last dimension that share a scale (OCP Microscaling v1.0, section
+/// 5.2).
 inline constexpr Index kMxfp8Block = 32;
 
 /// A matrix as MXFP8: E4M3 data, one E8M0 scale per block of 32 along a row.
 struct MXFP8Tensor {
   TensorView data;   ///< f8_e4m3 [M, K], K a multiple of 32.
-  TensorView scale;  ///< f8_e8m0 [M, K / 32], or 1-D in tile order: of 128 * 4 scales each.
+  TensorView scale;  ///< f8_e8m0 [M, K / 32]; or 1-D, in tiles of 128 x 4 scales.
   std::shared_ptr<const OwnedTensor> data_owner = nullptr, scale_owner = nullptr;
 
   Index rows() const { return data.shape[0]; }
@@ -21,25 +22,25 @@ struct MXFP8Tensor {
   bool swizzled() const { return scale.shape.size() == 1; }
 };
 
-/// Zeros of this shape, in memory of its own. Errors: no matrix, K no multiple of 32.
+/// A tensor of zeros that owns its memory. Errors: not a matrix; K is not a multiple of 32.
 Result<std::shared_ptr<MXFP8Tensor>> make_mxfp8(const Dims& shape, bool swizzled);
 
-/// Errors: shapes and dtypes that are not as said above, memory with gaps.
+/// Errors: shapes or dtypes other than above; memory with gaps.
 Result<> check_mxfp8(const MXFP8Tensor& tensor);
 
-/// Quantises rows of plain numbers (bf16, f16, f32) into the tensor: elements [row, row + M') x
-/// [col, col + K') of it, scales by amax / 448 rounded up to a power of two. Allocates only where
-/// scales are in tile order and the part is not the whole. Errors: another dtype, a part that is
-/// not inside or cuts a block.
+/// Quantises bf16, f16 or f32 values [M', K'] into elements [row, row + M') x [col, col + K') of
+/// the tensor. A scale is the block's amax / 448, rounded up to a power of two. Allocates only if
+/// scales are in tile order and the part is not the whole tensor. Errors: another dtype; the part
+/// is not inside the tensor or cuts a block.
 Result<> quantise_part(const TensorView& values, Index row, Index col, const MXFP8Tensor& into);
 
-/// Puts scales that came as rows, of elements as above, where the tensor has them.
+/// Writes scales [M', K' / 32] of such a part into the tensor, in its order.
 Result<> put_scales(const TensorView& scales, Index row, Index col, const MXFP8Tensor& into);
 
-/// A new tensor of these values. Errors: as above.
+/// A new tensor with these values, quantised. Errors: as above.
 Result<std::shared_ptr<MXFP8Tensor>> from_bf16(const TensorView& values, bool swizzled);
 
-/// The values as bf16 [M, K].
+/// The values, as bf16 [M, K].
 Result<OwnedTensor> dequantised(const MXFP8Tensor& tensor);
 
 }  // namespace reshard::megatron

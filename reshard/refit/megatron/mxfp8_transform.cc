@@ -3,7 +3,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "reshard/base/value_map.h"
+#include "reshard/refit/megatron/reshard_plan.h"
 #include "reshard/transform/convert.h"
 
 namespace reshard::megatron {
@@ -14,13 +17,14 @@ bool whole_blocks(const Box& slice) {
          slice[1].end() % kMxfp8Block == 0;
 }
 
-/// The values as bf16: the wire's dtype.
+/// The values as bf16, in which they travel.
 Result<WireTensor> as_bf16(WireTensor values) {
   const DType dtype = values.view.dtype;
   if (dtype == DType::bf16) return values;
   if (!is_convertible(dtype))
     return fail(Code::invalid_argument,
-                fmt::format("{} is quantised to MXFP8 from BF16, F16 and F32 alone", name(dtype)));
+                fmt::format("{} values cannot be quantised to MXFP8; only BF16, F16 and F32 can",
+                            name(dtype)));
   const auto packed = RESHARD_TRY(make_tensor(dtype, values.view.shape));
   RESHARD_TRY(copy(values.view, packed.view));
   auto out =
@@ -41,11 +45,40 @@ Box scale_box(const Box& slice) {
   return slice.with(1, {slice[1].begin() / kMxfp8Block, slice[1].end() / kMxfp8Block});
 }
 
-/// The first scale of a slice where scales lie in rows; else null.
+/// The first scale of a slice if scales are 2-D; otherwise null.
 const std::byte* scales_at(const MXFP8Tensor& tensor, const Box& slice) {
   if (tensor.swizzled()) return nullptr;
   const Box box = scale_box(slice);
   return tensor.scale.data + box[0].begin() * tensor.scale.shape[1] + box[1].begin();
+}
+
+constexpr std::string_view kDecoder = "decoder.";
+
+/// The target's weights that its config wants as MXFP8.
+std::vector<NamedTensor> fp8_weights(const Module* model, Module* core, std::string& prefix,
+                                     bool& swizzled) {
+  std::vector<NamedTensor> out;
+  if (core == nullptr) return out;
+  const Module* configured = model != nullptr && model->config ? model : core;
+  if (!needs_mxfp8_conversion(configured)) return out;
+  swizzled = configured->config->swizzled_scales;
+  // A model without a child "decoder" is itself one.
+  const auto decoder = [](const Module& m) {
+    return std::string(m.child("decoder") != nullptr ? kDecoder : "");
+  };
+  std::vector<std::string> decoders;
+  if (core->is_chunk_list) {
+    for (const Module::Child& c : core->children())
+      decoders.push_back(c.name + "." + decoder(*c.module));
+  } else {
+    prefix = decoder(*core);
+    decoders.push_back(prefix);
+  }
+  for (NamedTensor& p : named_parameters(*core))
+    if (p.tensor->attributes.fp8_weight &&
+        std::ranges::any_of(decoders, [&](const auto& d) { return p.name.starts_with(d); }))
+      out.push_back(std::move(p));
+  return out;
 }
 
 }  // namespace
@@ -91,9 +124,9 @@ Result<MXFP8Tensor*> MXFP8ReshardTransform::buffer_of(std::string_view param_nam
   MXFP8Tensor& tensor = *it->second;
   RESHARD_TRY(check_mxfp8(tensor));
   if (dst_slice.rank() != 2 || !contains(Box::whole(tensor.data.shape), dst_slice))
-    return invalid_parameter(param_name,
-                             fmt::format("slice {} is not in its buffer {}", to_string(dst_slice),
-                                         to_string(tensor.data.shape)));
+    return invalid_parameter(
+        param_name, fmt::format("slice {} is not inside its buffer {}", to_string(dst_slice),
+                                to_string(tensor.data.shape)));
   return &tensor;
 }
 
@@ -102,7 +135,7 @@ Result<std::vector<WireTensor>> MXFP8ReshardTransform::prepare_recv(std::string_
   const MXFP8Tensor& into = *RESHARD_TRY(buffer_of(param_name, dst_slice));
   Pending& pending = pending_.try_emplace(std::string(param_name)).first->second;
   if (quantised_on_wire(dst_slice)) {
-    // Straight to where they belong; scales in tile order have no such place.
+    // Received into place. Scales of a slice are not contiguous in tile order.
     const Dims scales = scale_box(dst_slice).shape();
     WireTensor scale;
     if (into.swizzled()) {
@@ -132,7 +165,7 @@ Result<> MXFP8ReshardTransform::finalize_recv(std::string_view param_name, const
   pending.arrived += dst_slice.volume();
   if (pending.arrived > into.data.num_elements())
     return invalid_parameter(param_name,
-                             fmt::format("{} elements arrived, {} expected: a slice came twice",
+                             fmt::format("{} elements arrived, {} expected: a slice arrived twice",
                                          pending.arrived, into.data.num_elements()));
   if (quantised) {
     const TensorView place = RESHARD_TRY(slice(into.data, dst_slice));
@@ -163,7 +196,7 @@ Result<> MXFP8ReshardTransform::finalize_values(Pending& pending, const Box& sli
   return {};
 }
 
-/// Quantises the blocks of the slice's rows that are whole now.
+/// Counts the slice's elements in their blocks, and quantises the blocks that are now complete.
 Result<> MXFP8ReshardTransform::count_blocks(Pending& pending, const Box& slice,
                                              const MXFP8Tensor& into) {
   const Index across = into.cols() / kMxfp8Block;
@@ -177,7 +210,7 @@ Result<> MXFP8ReshardTransform::count_blocks(Pending& pending, const Box& slice,
       count = static_cast<std::uint8_t>(count + (end - c));
       if (count > kMxfp8Block)
         return fail(Code::invalid_argument,
-                    fmt::format("block {} of row {} got an element twice", block, r));
+                    fmt::format("block {} of row {} received an element twice", block, r));
       if (count == kMxfp8Block) {
         const Box whole{{r, r + 1}, {block * kMxfp8Block, (block + 1) * kMxfp8Block}};
         const TensorView values = RESHARD_TRY(megatron::slice(pending.values->view, whole));
@@ -197,6 +230,46 @@ Result<> MXFP8ReshardTransform::finish() {
           name, fmt::format("{} elements arrived, {} expected: a slice is missing", weight.arrived,
                             into.data.num_elements()));
   }
+  return {};
+}
+
+bool needs_mxfp8_conversion(const Module* model) {
+  return model != nullptr && model->config &&
+         model->config->transformer_impl == "inference_optimized" &&
+         model->config->fp8_recipe == "mxfp8";
+}
+
+Result<> check_mxfp8_weights(const Module* model, Module* core) {
+  std::string prefix;
+  bool swizzled = false;
+  for (const NamedTensor& p : fp8_weights(model, core, prefix, swizzled)) {
+    const TensorView& view = p.tensor->view;
+    if (view.dtype != DType::bf16 || view.shape.size() != 2 || view.shape[1] % kMxfp8Block != 0)
+      return fail(
+          Code::invalid_argument,
+          fmt::format("parameter '{}': {} {}, but an MXFP8 weight is quantised from a BF16 "
+                      "matrix whose columns are a multiple of {}",
+                      p.name, reshard::name(view.dtype), to_string(view.shape), kMxfp8Block));
+  }
+  return {};
+}
+
+Result<> setup_mxfp8_transform_on_plan(ReshardPlan& plan, const Module* model, Module* core) {
+  if (plan.transform != nullptr) return {};
+  RESHARD_TRY(check_mxfp8_weights(model, core));
+  std::string prefix;
+  bool swizzled = false;
+  std::set<std::string, std::less<>> convertible;
+  PersistentBuffers buffers;
+  for (const NamedTensor& p : fp8_weights(model, core, prefix, swizzled)) {
+    if (p.tensor->mxfp8 == nullptr)
+      p.tensor->mxfp8 = RESHARD_TRY(from_bf16(p.tensor->view, swizzled));
+    convertible.insert(p.name);
+    buffers.emplace(p.name.substr(prefix.size()), p.tensor->mxfp8);
+  }
+  if (convertible.empty()) return {};
+  plan.transform =
+      std::make_shared<MXFP8ReshardTransform>(std::move(convertible), std::move(buffers), prefix);
   return {};
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Protects: operations and plans are those of the source documents core.resharding.utils and
-// .planner, and running them by hand or with a transform of one's own puts every value in place.
+// .planner; running them by hand, or with a custom transform, puts every value in place.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

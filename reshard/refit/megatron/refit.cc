@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 
-#include "reshard/base/check.h"
 #include "reshard/base/hash.h"
 #include "reshard/refit/megatron/cached_plan.h"
 
@@ -14,7 +13,7 @@ Index size_of(const GroupRanks& group) {
   return group == nullptr ? 1 : static_cast<Index>(group->size());
 }
 
-/// The model's core and its experts; checked.
+/// Unwraps and checks a model; sets num_experts if it is empty.
 Result<Module*> core_of(const ModelArgument& argument, const char* which,
                         std::optional<Index>& num_experts) {
   const std::vector<Module*> models = RESHARD_TRY(argument.modules());
@@ -42,7 +41,8 @@ void add_groups(Digest& digest, const ProcessGroups& groups) {
   }
 }
 
-/// Of all that a plan depends on; of persistent buffers all but the dtype, which a refit sees to.
+/// Adds everything that a plan depends on. Not the dtypes of persistent buffers: a refit harmonizes
+/// them.
 void add_module(Digest& digest, Module* module) {
   if (module == nullptr) return;
   add_groups(digest, *module->pg_collection);
@@ -145,6 +145,287 @@ const ReshardPlan* RefitContext::find_plan(const PlanCacheKey& key) const {
 RefitContext& default_context() {
   static RefitContext context;
   return context;
+}
+
+/// The state of one call. All ranks first agree on which of them have a plan, a service and a
+/// session; then they make what is missing. @pre the context's lock is held
+class RefitCalls {
+ public:
+  RefitCalls(RefitContext& context, const RefitArguments& arguments)
+      : context_(context), arguments_(arguments) {}
+
+  static std::unique_lock<std::recursive_mutex> lock(RefitContext& context) {
+    return std::unique_lock(context.mutex_);
+  }
+
+  /// @param tgt  null: the rank only sends in this pass.
+  Result<> prepare(const ModelArgument& src, const ModelArgument& tgt) {
+    RESHARD_TRY(find_group());
+    CallRecord mine{.call = "prepare_swap_model_weights"};
+    look(src, tgt, 0, mine);
+    if (mine.trouble.empty())
+      if (const auto fits = check_mxfp8_weights(model_, cores_.tgt); !fits)
+        mine.fail_with(fits.error());
+    const CallRecord all = RESHARD_TRY(agree(mine, control(), seconds()));
+    if (all.has == CallRecord::Has::nothing) RESHARD_TRY(build());
+    return setup_mxfp8_transform_on_plan(cached_->plan, model_, cores_.tgt);
+  }
+
+  Result<> swap_by_name(const ModelArgument& src, const ModelArgument& tgt,
+                        const RefitBackendName& backend, int pool) {
+    RESHARD_TRY(find_group());
+    CallRecord mine{.call = fmt::format("swap_model_weights by '{}'{}", backend, of_pool(pool))};
+    look(src, tgt, pool, mine);
+    if (const auto checked = check_backend(backend, *group_); !checked)
+      mine.fail_with(checked.error());
+    service_key_ = {backend, group_->control};
+    look_for_session(backend, mine);
+    const CallRecord all = RESHARD_TRY(agree(mine, control(), seconds()));
+    if (all.has == CallRecord::Has::nothing) RESHARD_TRY(build());
+    const auto service = RESHARD_TRY(service_of_all(backend, all.service));
+    if (all.by_operations) return execute(*service, RESHARD_TRY(transform()));
+    if (all.has != CallRecord::Has::all) RESHARD_TRY(bind(backend, service));
+    return refit(backend);
+  }
+
+  Result<> swap_by_service(const ModelArgument& src, const ModelArgument& tgt, CopyService& service,
+                           int pool, bool cached_transform) {
+    RESHARD_TRY(find_group());
+    CallRecord mine{.call = fmt::format("swap_model_weights by a service{}", of_pool(pool))};
+    look(src, tgt, pool, mine);
+    mine.by_operations = true;
+    const CallRecord all = RESHARD_TRY(agree(mine, control(), seconds()));
+    if (all.has == CallRecord::Has::nothing) RESHARD_TRY(build());
+    if (!cached_transform) return execute(service, arguments_.transform.get());
+    return execute(service, RESHARD_TRY(transform()));
+  }
+
+  Result<CopyService*> service(const RefitBackendName& backend) {
+    RESHARD_TRY(find_group());
+    auto& known = context_.services_[{backend, group_->control}];
+    if (known == nullptr) {
+      auto made = make_copy_service(backend, *group_, seconds());
+      if (!made) {
+        context_.services_.erase({backend, group_->control});
+        return tl::unexpected(made.error());
+      }
+      known = *std::move(made);
+    }
+    return known.get();
+  }
+
+  /// Sessions use services, so they are destroyed first.
+  static void clear_services(RefitContext& context) {
+    for (auto& [key, cached] : context.plans_) cached->sessions.clear();
+    for (auto& [key, service] : context.services_) service->close();
+    context.services_.clear();
+  }
+  static void clear_plans(RefitContext& context) { context.plans_.clear(); }
+
+ private:
+  ControlPlane& control() { return *group_->control; }
+  double seconds() const { return context_.defaults_.seconds; }
+  std::string of_pool(int pool) const {
+    return arguments_.num_dst_pools == 1
+               ? ""
+               : fmt::format(", pool {} of {}", pool, arguments_.num_dst_pools);
+  }
+  /// The transform that was passed, otherwise the plan's. A plan made anew for weights that are
+  /// already MXFP8 gets one here.
+  Result<ReshardTransform*> transform() {
+    if (arguments_.transform != nullptr) return arguments_.transform.get();
+    if (target_is_mxfp8_)
+      RESHARD_TRY(setup_mxfp8_transform_on_plan(cached_->plan, model_, cores_.tgt));
+    return cached_->plan.transform.get();
+  }
+
+  Result<> find_group() {
+    group_ = arguments_.group != nullptr ? arguments_.group : &context_.defaults_.world;
+    if (group_->control != nullptr) return {};
+    return fail(Code::invalid_argument, "no group was given, and the context has none");
+  }
+
+  /// Finds what this rank has for the models. An error in them becomes trouble, for all ranks to
+  /// see.
+  void look(const ModelArgument& src, const ModelArgument& tgt, int pool, CallRecord& mine) {
+    pool_ = pool;
+    const auto looked = look_at_models(src, tgt, mine);
+    if (!looked) mine.fail_with(looked.error());
+  }
+
+  Result<> look_at_models(const ModelArgument& src, const ModelArgument& tgt, CallRecord& mine) {
+    cores_ = RESHARD_TRY(unwrap_model_cores(src, tgt, context_.defaults_.data_parallel_group));
+    for (Module* core : {cores_.src, cores_.tgt})
+      if (core != nullptr)
+        for (const NamedTensor& t : get_refit_tensor_dict(*core)->items())
+          if (t.tensor->mxfp8 != nullptr)
+            (core == cores_.tgt ? target_is_mxfp8_ : source_is_mxfp8_) = true;
+    const std::vector<Module*> targets = RESHARD_TRY(tgt.modules());
+    model_ = targets.empty() ? nullptr : targets.front();
+    mine.by_operations = arguments_.transform != nullptr || target_is_mxfp8_ || source_is_mxfp8_;
+    key_ = build_plan_cache_key(cores_, *group_, arguments_, pool_);
+    const auto it = context_.plans_.find(key_);
+    if (it == context_.plans_.end()) return {};
+    cached_ = it->second.get();
+    mine.by_operations |= cached_->plan.transform != nullptr;
+    if (persistent_buffer_dtypes(cores_.src) != cached_->source_dtypes) return {};
+    RESHARD_TRY(harmonize_buffer_dtypes(cached_->plan, cores_.src, cores_.tgt, *group_, seconds()));
+    mine.has = CallRecord::Has::plan;
+    mine.planner = cached_->planner->digest();
+    return {};
+  }
+
+  void look_for_session(const RefitBackendName& backend, CallRecord& mine) {
+    const auto service = context_.services_.find(service_key_);
+    mine.service = service != context_.services_.end();
+    if (mine.has == CallRecord::Has::nothing || !mine.service) return;
+    const auto session = cached_->sessions.find(backend);
+    if (session != cached_->sessions.end() && session->second->service == service->second &&
+        session->second->addresses == digest_of_addresses(cores_))
+      mine.has = CallRecord::Has::all;
+  }
+
+  /// Plans anew. An attached transform is kept.
+  Result<> build() {
+    std::shared_ptr<ReshardTransform> kept;
+    if (cached_ != nullptr) kept = cached_->plan.transform;
+    // Plans for earlier states of these modules will never be used again.
+    std::erase_if(context_.plans_, [&](const auto& entry) {
+      PlanCacheKey was = entry.first;
+      was.models = key_.models;
+      return was == key_;
+    });
+    cached_ = nullptr;
+    auto fresh = std::make_unique<CachedPlan>();
+    ReshardPlan dtypes;
+    RESHARD_TRY(harmonize_buffer_dtypes(dtypes, cores_.src, cores_.tgt, *group_, seconds()));
+    PlanArguments how{cores_.num_experts, arguments_.src_rank_offset, arguments_.dst_rank_offset,
+                      seconds()};
+    BuiltPlan built = RESHARD_TRY(build_plan(*group_, cores_.src, cores_.tgt, how));
+    fresh->plan = std::move(built.plan);
+    fresh->plan.buffer_dtypes = std::move(dtypes.buffer_dtypes);
+    fresh->plan.transform = std::move(kept);
+    fresh->planner = std::move(built.planner);
+    fresh->ignore = std::move(built.ignore);
+    fresh->source_dtypes = persistent_buffer_dtypes(cores_.src);
+    cached_ = (context_.plans_[key_] = std::move(fresh)).get();
+    ++context_.plans_built_;
+    return {};
+  }
+
+  /// The backend's service; made anew if any rank lacks one.
+  Result<std::shared_ptr<CopyService>> service_of_all(const RefitBackendName& backend,
+                                                      bool all_have) {
+    if (!all_have) {
+      if (const auto old = context_.services_.find(service_key_); old != context_.services_.end()) {
+        for (auto& [key, cached] : context_.plans_)
+          std::erase_if(cached->sessions,
+                        [&](const auto& s) { return s.second->service == old->second; });
+        old->second->close();
+        context_.services_.erase(old);
+      }
+      RESHARD_TRY(service(backend));
+    }
+    return context_.services_.at(service_key_);
+  }
+
+  Result<> bind(const RefitBackendName& backend, std::shared_ptr<CopyService> service) {
+    cached_->sessions.erase(backend);
+    RankRefitOptions how = context_.defaults_.refit;
+    how.seconds = seconds();
+    cached_->sessions[backend] =
+        RESHARD_TRY(bind_session(*cached_, cores_, std::move(service), *group_, how));
+    ++context_.sessions_prepared_;
+    return {};
+  }
+
+  Result<> refit(const RefitBackendName& backend) {
+    SessionBinding& binding = *cached_->sessions.at(backend);
+    const auto report = binding.session->refit(++binding.version);
+    if (report) return {};
+    cached_->sessions.erase(backend);
+    return tl::unexpected(report.error());
+  }
+
+  Result<> execute(CopyService& service, ReshardTransform* transform) {
+    return execute_reshard_plan(cached_->plan, cores_.src, cores_.tgt, service, *group_, transform,
+                                seconds());
+  }
+
+  RefitContext& context_;
+  const RefitArguments& arguments_;
+  const RefitGroup* group_ = nullptr;
+  ModelCores cores_;
+  const Module* model_ = nullptr;  ///< the target, wrappers included.
+  bool source_is_mxfp8_ = false, target_is_mxfp8_ = false;
+  PlanCacheKey key_;
+  int pool_ = 0;
+  CachedPlan* cached_ = nullptr;
+  std::pair<std::string, const ControlPlane*> service_key_;
+};
+
+Result<CopyService*> get_or_create_service(const RefitBackendName& backend, const RefitGroup* group,
+                                           RefitContext& context) {
+  const auto lock = RefitCalls::lock(context);
+  RefitArguments arguments;
+  arguments.group = group;
+  return RefitCalls(context, arguments).service(backend);
+}
+
+void clear_service_cache(RefitContext& context) {
+  const auto lock = RefitCalls::lock(context);
+  RefitCalls::clear_services(context);
+}
+
+void clear_plan_cache(RefitContext& context) {
+  const auto lock = RefitCalls::lock(context);
+  RefitCalls::clear_plans(context);
+}
+
+void clear_all_caches(RefitContext& context) {
+  clear_service_cache(context);
+  clear_plan_cache(context);
+}
+
+Result<> prepare_swap_model_weights(const ModelArgument& src_model,
+                                    const ModelArgument& target_model,
+                                    const RefitArguments& arguments, RefitContext& context) {
+  const auto lock = RefitCalls::lock(context);
+  return RefitCalls(context, arguments).prepare(src_model, target_model);
+}
+
+Result<> swap_model_weights(const ModelArgument& src_model, const ModelArgument& target_model,
+                            const RefitMethod& refit_method, const RefitArguments& arguments,
+                            RefitContext& context) {
+  const auto lock = RefitCalls::lock(context);
+  if (arguments.num_dst_pools < 1 || arguments.dst_pool_index < 0 ||
+      arguments.dst_pool_index >= arguments.num_dst_pools)
+    return fail(Code::invalid_argument,
+                fmt::format("dst_pool_index {} is not below num_dst_pools {}",
+                            arguments.dst_pool_index, arguments.num_dst_pools));
+  for (int pool = 0; pool < arguments.num_dst_pools; ++pool) {
+    const ModelArgument target =
+        pool == arguments.dst_pool_index ? target_model : ModelArgument(nullptr);
+    RefitCalls call(context, arguments);
+    if (const auto* backend = std::get_if<RefitBackendName>(&refit_method)) {
+      RESHARD_TRY(call.swap_by_name(src_model, target, *backend, pool));
+      continue;
+    }
+    CopyService* service = std::get<CopyService*>(refit_method);
+    if (service == nullptr)
+      return fail(Code::invalid_argument,
+                  "refit_method is null; pass a backend's name or a service");
+    RESHARD_TRY(call.swap_by_service(src_model, target, *service, pool, true));
+  }
+  return {};
+}
+
+Result<> reshard_model_weights(const ModelArgument& src_model, const ModelArgument& target_model,
+                               CopyService& service, const RefitArguments& arguments,
+                               RefitContext& context) {
+  const auto lock = RefitCalls::lock(context);
+  return RefitCalls(context, arguments)
+      .swap_by_service(src_model, target_model, service, arguments.dst_pool_index, false);
 }
 
 }  // namespace reshard::megatron

@@ -22,8 +22,8 @@ namespace reshard::megatron {
 /// "inproc", "shm", "mpi", "gloo", "ucx", "nccl": as `reshard transports` lists them.
 using RefitBackendName = std::string;
 
-/// A model as callers hold it: none, one, or a list, of one or of the chunks of a virtual pipeline
-/// in their order. Wrappers are taken off.
+/// A model as callers have it: null, a module, or a list of one module or of all chunks of a
+/// virtual pipeline, in order. Wrappers are removed.
 class ModelArgument {
  public:
   ModelArgument(std::nullptr_t) {}  // NOLINT
@@ -32,7 +32,7 @@ class ModelArgument {
   }  // NOLINT
   ModelArgument(Module& module) : modules_{&module} {}                                     // NOLINT
   ModelArgument(std::vector<Module*> list) : modules_(std::move(list)), is_list_(true) {}  // NOLINT
-  /// The modules; empty for none. Errors: a list of none, or with a null.
+  /// The modules; empty for null. Errors: the list is empty or contains a null.
   Result<std::vector<Module*>> modules() const;
 
  private:
@@ -40,26 +40,28 @@ class ModelArgument {
   bool is_list_ = false;
 };
 
-/// The models behind the arguments, without wrappers; null where there is none.
+/// The models of two arguments, without wrappers; null if there is none.
 struct ModelCores {
   Module* src = nullptr;
   Module* tgt = nullptr;
-  std::optional<Index> num_experts = std::nullopt;  ///< the source's, else the target's.
+  std::optional<Index> num_experts =
+      std::nullopt;  ///< of the source; if it has none, of the target.
 };
 
-/// Handles lists, wrappers and missing models: several chunks become a chunk_list(). A source whose
-/// pg_collection has no data parallel group gets `data_parallel_group`. Errors: a model without
-/// config or pg_collection (which is named), ModelArgument::modules()'s, chunk_list()'s.
+/// Resolves lists, wrappers and missing models; several chunks become a chunk_list(). If the
+/// source's pg_collection has no data parallel group, sets it to `data_parallel_group`. Errors: a
+/// model has no config or no pg_collection (named); those of ModelArgument::modules() and
+/// chunk_list().
 Result<ModelCores> unwrap_model_cores(const ModelArgument& src_model,
                                       const ModelArgument& target_model,
                                       const GroupRanks& data_parallel_group);
 
-/// Sizes of the groups TP, PP, EP, DP, expert TP; 1 where there is none.
+/// Sizes of the groups TP, PP, EP, DP and expert TP; 1 for a missing group.
 using ConfigTuple = std::array<Index, 5>;
-/// Of a model's pg_collection; none of null. @pre a pg_collection
+/// The sizes in a model's pg_collection; nullopt for null. @pre the model has a pg_collection
 std::optional<ConfigTuple> get_config_tuple(const Module* core);
 
-/// What a cached plan is of.
+/// Identifies the models and arguments that a cached plan was made for.
 struct PlanCacheKey {
   Rank rank;
   std::optional<ConfigTuple> src_config, dst_config;
@@ -68,18 +70,18 @@ struct PlanCacheKey {
   int world_size = 1;
   int pool_index = 0;
   std::uint64_t src_module = 0, dst_module = 0;  ///< Module::id(); 0 for none.
-  /// Names, shapes, dtypes of parameters, attributes and groups of both: models of equal sizes are
-  /// not one.
+  /// Digest of both models' names, shapes, parameter dtypes, attributes and groups: models with
+  /// equal group sizes may differ in these.
   std::uint64_t models = 0;
   friend auto operator<=>(const PlanCacheKey&, const PlanCacheKey&) = default;
 };
 
-/// The keyword arguments of the calls.
+/// The keyword arguments of the functions.
 struct RefitArguments {
-  const RefitGroup* group = nullptr;  ///< null: the context's world.
+  const RefitGroup* group = nullptr;  ///< null: Defaults::world.
   Index src_rank_offset = 0, dst_rank_offset = 0;
-  /// Given, it is used; else the one that prepare_swap_model_weights() made. Not every rank needs
-  /// one: a transform on one rank makes all ranks go by operations.
+  /// Null: the one that prepare_swap_model_weights() made, if any. Not every rank needs a
+  /// transform; one on any rank makes all ranks use the plan's operations.
   std::shared_ptr<ReshardTransform> transform = nullptr;
   int num_dst_pools = 1, dst_pool_index = 0;  ///< of swap_model_weights().
 };
@@ -89,15 +91,15 @@ PlanCacheKey build_plan_cache_key(const ModelCores& cores, const RefitGroup& gro
 
 struct CachedPlan;
 
-/// What a process keeps between refits: services, plans, and what the calls take where they are
-/// told nothing. One call at a time, others wait. Ranks that are threads have one each.
+/// What a process keeps between refits: services, plans, and default arguments. Calls on one
+/// context are serialised by a lock. Ranks that are threads need one context each.
 class RefitContext {
  public:
   struct Defaults {
-    RefitGroup world;  ///< borrowed by every service and plan: clear_all_caches() before it goes.
-    GroupRanks data_parallel_group = nullptr;  ///< for sources whose pg_collection has no dp.
+    RefitGroup world;  ///< borrowed by services and plans; call clear_all_caches() before it dies.
+    GroupRanks data_parallel_group = nullptr;  ///< for sources without pg_collection.dp.
     double seconds = 60;                       ///< deadline of each call.
-    RankRefitOptions refit = {};               ///< path, staging and threads of refits by name.
+    RankRefitOptions refit = {};  ///< path, staging and threads of refits by a backend's name.
   };
   RefitContext();
   explicit RefitContext(Defaults defaults);
@@ -108,10 +110,10 @@ class RefitContext {
   void set_defaults(Defaults defaults);
   std::size_t num_services() const;
   std::size_t num_plans() const;
-  /// Of the calls so far on this rank: plans made, sessions prepared.
+  /// Numbers of plans made and sessions prepared on this rank so far.
   std::size_t plans_built() const;
   std::size_t sessions_prepared() const;
-  /// The plan of this key, borrowed until a call or a clear; null where there is none.
+  /// The plan with this key, or null. Valid until the next call that uses this context.
   const ReshardPlan* find_plan(const PlanCacheKey& key) const;
 
  private:
@@ -124,27 +126,28 @@ class RefitContext {
   std::size_t plans_built_ = 0, sessions_prepared_ = 0;
 };
 
-/// The process's own.
+/// The context of the process.
 RefitContext& default_context();
 
-/// The service of this backend and group; made, collectively, when there is none yet. Borrowed
-/// until the cache is cleared. Errors: make_copy_service()'s.
+/// The service of this backend and group. If there is none yet, makes it, which is collective.
+/// Valid until the cache is cleared. Errors: those of make_copy_service().
 Result<CopyService*> get_or_create_service(const RefitBackendName& backend,
                                            const RefitGroup* group = nullptr,
                                            RefitContext& context = default_context());
-/// Closes all services, and then forgets them.
+/// Closes all services and removes them.
 void clear_service_cache(RefitContext& context = default_context());
 void clear_plan_cache(RefitContext& context = default_context());
 void clear_all_caches(RefitContext& context = default_context());
 
-/// Collective. Makes and keeps the plan of a pair of models, as swap_model_weights() would, while
-/// the target's weights are plain; and where the target's config says inference_optimized and
-/// mxfp8, quantises the target's decoder weights (those with fp8_weight) into MXFP8 tensors whose
-/// addresses stay, and makes the transform that later calls use. Calling it again does nothing.
+/// Collective. Makes and caches the plan for a pair of models, as swap_model_weights() would, while
+/// the target's weights are plain. If needs_mxfp8_conversion(), also quantises the target's decoder
+/// weights that have fp8_weight into MXFP8 tensors, whose addresses never change afterwards, and
+/// makes the transform that later calls use. Calling it again does nothing.
 ///
-/// Errors, of all calls: a model without pg_collection or config, an argument out of range, on one
-/// rank is an error on all that names it and leaves the group usable; those of build_plan(); a
-/// weight with fp8_weight that is no matrix of BF16 or whose columns are no multiple of 32.
+/// Errors of all functions: a model without pg_collection or config, or an argument out of range,
+/// on any rank: an error on all ranks that names it and leaves the group usable; those of
+/// build_plan(); a weight with fp8_weight that is not a BF16 matrix, or whose columns are not a
+/// multiple of 32.
 Result<> prepare_swap_model_weights(const ModelArgument& src_model,
                                     const ModelArgument& target_model,
                                     const RefitArguments& arguments = {},
@@ -152,33 +155,21 @@ Result<> prepare_swap_model_weights(const ModelArgument& src_model,
 
 using RefitMethod = std::variant<RefitBackendName, CopyService*>;
 
-/// Collective. One refit of all target models from the source models. By a backend's name it goes
-/// by the session, over the planner, which converts dtypes; with a service of the caller's, or a
-/// transform on any rank, by the operations of the plan.
+/// Collective. One refit of all target models from the source models. Given a backend's name, a
+/// Session runs it and converts dtypes. Given a CopyService, or if any rank has a transform or
+/// MXFP8 weights, it executes the plan's operations.
 ///
-/// With num_dst_pools > 1, one pass for each pool: this rank receives in that of dst_pool_index and
-/// only sends in the others. Errors: those above; an unknown backend (invalid_argument) or one that
-/// does not work here (unsupported, with the reason); Session::refit()'s and
-/// execute_reshard_plan()'s.
+/// With num_dst_pools > 1 there is one pass for each pool: this rank receives in pass
+/// dst_pool_index and only sends in the others. Errors: those above; `invalid_argument` for an
+/// unknown backend; `unsupported`, with the reason, for one that does not work here; those of
+/// Session::refit() and execute_reshard_plan().
 Result<> swap_model_weights(const ModelArgument& src_model, const ModelArgument& target_model,
                             const RefitMethod& refit_method, const RefitArguments& arguments = {},
                             RefitContext& context = default_context());
 
-/// The same by a service, one pass, with the transform that is given and no other.
+/// The same by a service, in one pass, with only the transform in `arguments`.
 Result<> reshard_model_weights(const ModelArgument& src_model, const ModelArgument& target_model,
                                CopyService& service, const RefitArguments& arguments = {},
                                RefitContext& context = default_context());
-
-/// Whether the model keeps its weights as MXFP8: transformer_impl is inference_optimized and
-/// fp8_recipe is mxfp8. Null: no.
-bool needs_mxfp8_conversion(const Module* model);
-
-/// Nothing, or which weight of the target cannot become MXFP8, where needs_mxfp8_conversion().
-Result<> check_mxfp8_weights(const Module* model, Module* core);
-
-/// Quantises the target's decoder weights with fp8_weight and attaches the transform, where
-/// needs_mxfp8_conversion() and the plan has none. Weights that are MXFP8 already stay as they are.
-/// `model`: with the config; `core`: with the parameters.
-Result<> setup_mxfp8_transform_on_plan(ReshardPlan& plan, const Module* model, Module* core);
 
 }  // namespace reshard::megatron

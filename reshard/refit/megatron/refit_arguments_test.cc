@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: what the source document core.resharding.refit says of arguments and caches: groups,
-// lists, transforms, services and tensor dicts that are used again, calls that all ranks make.
+// Protects: arguments and caches behave as the source document core.resharding.refit says: groups,
+// lists, transforms, reused services and tensor dicts, and collective calls.
 #include <gtest/gtest.h>
 
 #include <latch>
@@ -140,7 +140,7 @@ TEST(ModelArgument, lists_that_are_no_model_are_errors) {
     };
     EXPECT_EQ(error({}), "a list of modules is empty");
     EXPECT_EQ(error({&one, nullptr}), "module 1 of a list is null");
-    EXPECT_EQ(error({&one, &one}), "chunk 1 of a model stands twice in its list");
+    EXPECT_EQ(error({&one, &one}), "chunk 1 of a model occurs twice in its list");
     EXPECT_EQ(error({&one, &other}),
               "source model's chunk 1 has no pg_collection, which a refit needs");
     other.pg_collection = one.pg_collection;

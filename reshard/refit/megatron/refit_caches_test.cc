@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: the parts of the calls do what the source document core.resharding.refit says, sentence
-// by sentence: the key of a plan, the caches of plans and services, and the cores of models.
+// Protects: plan keys, the caches of plans and services, and model cores behave as the source
+// document core.resharding.refit says, sentence by sentence.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

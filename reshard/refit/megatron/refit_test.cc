@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: the calls do what the source document core.resharding.refit says, sentence by sentence,
-// and notice what it does not: changed models, equal sizes, a rank in trouble.
+// Protects: the functions behave as the source document core.resharding.refit says, sentence by
+// sentence, and also detect what it does not mention: changed models, models of equal sizes, a
+// failing rank.
 #include "reshard/refit/megatron/refit.h"
 
 #include <gmock/gmock.h>
@@ -252,7 +253,7 @@ TEST(SwapModelWeights, by_operations_refuses_values_of_another_dtype_and_by_name
     }
     CopyService* service = *get_or_create_service("inproc", nullptr, *me.context);
     expect_error(me.swap(service), ends.rank() == Rank(0) ? Code::invalid_argument : Code::aborted,
-                 {name, "BF16 on the source and F32 here"});
+                 {name, "BF16 at the source but F32 here"});
   });
 }
 

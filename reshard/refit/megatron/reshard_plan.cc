@@ -3,6 +3,11 @@
 
 #include <fmt/format.h>
 
+#include "reshard/base/bytes.h"
+#include "reshard/base/value_map.h"
+#include "reshard/model/reported/gathered_metadata.h"
+#include "reshard/transform/convert.h"
+
 namespace reshard::megatron {
 namespace {
 
@@ -18,7 +23,7 @@ Result<std::optional<RankMetadata>> report(Module* module, const RefitGroup& gro
   return RESHARD_TRY(module_metadata(*module, group.rank(), options));
 }
 
-/// What this rank has; an error has ended the group.
+/// The metadata of this rank's models.
 struct Reports {
   std::optional<RankMetadata> src, dst;
   const RankMetadata* source() const { return src ? &*src : nullptr; }
@@ -121,12 +126,12 @@ class Execution {
     }
     const Tensor& tensor = *RESHARD_TRY(find(*dst_, op));
     if (tensor.mxfp8 != nullptr)
-      return invalid_parameter(op.param_name, "it is kept as MXFP8 and no transform takes it");
+      return invalid_parameter(op.param_name, "it is kept as MXFP8 and no transform handles it");
     if (const auto from = plan_.converted.find(op.param_name); from != plan_.converted.end())
       return invalid_parameter(
           op.param_name,
-          fmt::format("{} on the source and {} here; operations copy bytes, values are "
-                      "converted where a refit goes by a backend's name",
+          fmt::format("{} at the source but {} here; operations copy bytes, only refits by "
+                      "a backend's name convert values",
                       name(from->second), name(tensor.view.dtype)));
     const TensorView view = RESHARD_TRY(slice(tensor.view, op.my_slice));
     return service_.submit_recv(view, op.peer_rank, id_of(op, 0));
@@ -146,6 +151,51 @@ Result<> execute(Execution& execution, CopyService& service, const RefitGroup& g
   RESHARD_TRY(service.run());
   RESHARD_TRY(group.control->barrier(after(seconds)));
   return execution.finalize();
+}
+
+using Dtypes = std::map<std::string, DType>;
+
+std::vector<std::byte> encode(const Dtypes& dtypes) {
+  ByteWriter w;
+  w.number(dtypes.size());
+  for (const auto& [name, dtype] : dtypes) {
+    w.text(name);
+    w.text(reshard::name(dtype));
+  }
+  return std::move(w).finish();
+}
+
+/// Adds a rank's dtypes, unless a lower rank has the buffer.
+Result<> add(std::span<const std::byte> bytes, std::size_t rank, Dtypes& dtypes) {
+  ByteReader r(bytes, fmt::format("dtypes of rank {}'s buffers", rank));
+  const std::size_t count = r.count(2, "buffers");
+  for (std::size_t i = 0; i < count && r.ok(); ++i) {
+    const auto name = r.text(kMaxParameterName, "a name");
+    const auto dtype = dtype_from_name(r.text(16, "a dtype"));
+    if (!dtype) r.fail("an unknown dtype");
+    if (r.ok()) dtypes.try_emplace(std::string(name), *dtype);
+  }
+  return r.finish();
+}
+
+Result<Dtypes> gathered(const Dtypes& mine, ControlPlane& control, double seconds) {
+  const auto deadline = Deadline::after(std::chrono::duration<double>(seconds));
+  const auto all = RESHARD_TRY(control.all_gather(encode(mine), deadline));
+  Dtypes out;
+  for (std::size_t r = 0; r < all.size(); ++r) RESHARD_TRY(add(all[r], r, out));
+  return out;
+}
+
+/// The buffer in another dtype, in new memory.
+Result<TensorPtr> converted(const Tensor& from, DType dtype) {
+  auto memory = std::make_shared<OwnedTensor>(RESHARD_TRY(make_tensor(dtype, from.view.shape)));
+  if (is_convertible(from.view.dtype) && is_convertible(dtype))
+    convert_values({{from.view.dtype}, {dtype}}, from.view.data, memory->view.data,
+                   from.view.num_elements());
+  auto out = std::make_shared<Tensor>(from);
+  out->view = memory->view;
+  out->owner = std::move(memory);
+  return out;
 }
 
 }  // namespace
@@ -177,6 +227,35 @@ Result<> execute_reshard_plan(const ReshardPlan& plan, Module* src_module, Modul
   Result<> done = execute(execution, service, group, seconds);
   if (!done) group.control->abort(done.error().message);
   return done;
+}
+
+Dtypes persistent_buffer_dtypes(Module* module) {
+  Dtypes out;
+  if (module == nullptr) return out;
+  const LayerPrefixMap layers = build_layer_module_prefix_map(*module);
+  for (const NamedBuffer& b : named_persistent_buffers(*module))
+    out.try_emplace(resolve_global_layer_number_in_name(b.full_name, layers), b.tensor->view.dtype);
+  return out;
+}
+
+Result<bool> harmonize_buffer_dtypes(ReshardPlan& plan, Module* src_core, Module* tgt_core,
+                                     const RefitGroup& group, double seconds) {
+  if (!plan.buffer_dtypes)
+    plan.buffer_dtypes =
+        RESHARD_TRY(gathered(persistent_buffer_dtypes(src_core), *group.control, seconds));
+  if (tgt_core == nullptr) return false;
+  bool replaced = false;
+  const LayerPrefixMap layers = build_layer_module_prefix_map(*tgt_core);
+  for (const NamedBuffer& b : named_persistent_buffers(*tgt_core)) {
+    const auto want =
+        plan.buffer_dtypes->find(resolve_global_layer_number_in_name(b.full_name, layers));
+    if (want == plan.buffer_dtypes->end() || want->second == b.tensor->view.dtype) continue;
+    TensorPtr tensor = RESHARD_TRY(converted(*b.tensor, want->second));
+    RESHARD_TRY(b.parent->replace_buffer(b.name, std::move(tensor)));
+    replaced = true;
+  }
+  if (replaced) invalidate_refit_tensor_cache(*tgt_core);
+  return replaced;
 }
 
 }  // namespace reshard::megatron

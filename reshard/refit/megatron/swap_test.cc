@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: swap_model_weights puts every value in place between all layouts that Megatron-Core's
-// own tests refit between, and the numeric examples of the documents move the bytes that they say,
-// with ranks as threads and as processes.
+// Protects: swap_model_weights puts every value in place between all layouts of Megatron-Core's own
+// tests, and the documents' numeric examples move the bytes they should, with ranks as threads and
+// as processes.
 #include "reshard/refit/megatron/examples_suite_testutil.h"
 #include "reshard/refit/megatron/swap_suite_testutil.h"
 #include "reshard/transport/group.h"

@@ -15,10 +15,10 @@ Result<Index> checked_bytes(DType dtype, const Dims& shape) {
   Index elements = 1;
   for (Index n : shape)
     if (n < 0 || __builtin_mul_overflow(elements, n, &elements))
-      return invalid(fmt::format("shape {} is no shape", to_string(shape)));
+      return invalid(fmt::format("shape {} is negative or overflows", to_string(shape)));
   const auto bytes = reshard::bytes_of(dtype, elements);
   if (!bytes)
-    return invalid(fmt::format("{} elements of {} are no whole bytes", elements, name(dtype)));
+    return invalid(fmt::format("{} elements of {} are not whole bytes", elements, name(dtype)));
   return *bytes;
 }
 
@@ -35,7 +35,7 @@ tl::unexpected<Error> invalid_parameter(std::string_view name, std::string_view 
 Result<TensorView> tensor_view(std::span<std::byte> bytes, DType dtype, const Dims& shape) {
   const Index want = RESHARD_TRY(checked_bytes(dtype, shape));
   if (want != static_cast<Index>(bytes.size()))
-    return invalid(fmt::format("{} bytes for {} {}, which has {}", bytes.size(), name(dtype),
+    return invalid(fmt::format("{} bytes for {} {}, which needs {}", bytes.size(), name(dtype),
                                to_string(shape), want));
   return TensorView{bytes.data(), dtype, shape, row_major(shape)};
 }
@@ -57,15 +57,16 @@ std::span<std::byte> bytes_of(const TensorView& view) {
 Result<Box> box_of(const Slice& slice, const Dims& shape) {
   const int named = static_cast<int>(slice.size());
   if (slice.size() > kMaxDims || named > shape.size())
-    return invalid(fmt::format("a slice of {} dimensions of shape {}", named, to_string(shape)));
+    return invalid(
+        fmt::format("a slice has {} dimensions, more than shape {}", named, to_string(shape)));
   std::vector<Interval> dims;
   for (int i = 0; i < shape.size(); ++i) {
     const DimSlice at = i < named ? slice[static_cast<std::size_t>(i)] : all();
     const Index begin = at.start.value_or(0);
     const Index end = at.is_index ? begin + 1 : at.stop.value_or(shape[i]);
     if (begin < 0 || end < begin || end > shape[i])
-      return invalid(fmt::format("slice [{}, {}) of dimension {} of shape {}", begin, end, i,
-                                 to_string(shape)));
+      return invalid(fmt::format("slice [{}, {}) is not inside dimension {} of shape {}", begin,
+                                 end, i, to_string(shape)));
     dims.emplace_back(begin, end);
   }
   return Box(dims);
@@ -79,12 +80,13 @@ Slice slice_of(const Box& box) {
 
 Result<TensorView> slice(const TensorView& view, const Box& box) {
   if (box.rank() != view.shape.size() || !contains(Box::whole(view.shape), box))
-    return invalid(fmt::format("slice {} of an array {}", to_string(box), to_string(view.shape)));
+    return invalid(
+        fmt::format("slice {} is not inside an array {}", to_string(box), to_string(view.shape)));
   Index offset = 0;
   for (int i = 0; i < box.rank(); ++i) offset += box[i].begin() * view.strides[i];
   const Index at = offset * bits(view.dtype);
   if (at % 8 != 0)
-    return fail(Code::unsupported, fmt::format("slice {} of {} does not begin at a byte",
+    return fail(Code::unsupported, fmt::format("slice {} of {} does not begin at a byte boundary",
                                                to_string(box), name(view.dtype)));
   return TensorView{view.data == nullptr ? nullptr : view.data + at / 8, view.dtype, box.shape(),
                     view.strides};
@@ -92,8 +94,8 @@ Result<TensorView> slice(const TensorView& view, const Box& box) {
 
 Result<> copy(const TensorView& from, const TensorView& to) {
   if (from.dtype != to.dtype || !(from.shape == to.shape))
-    return invalid(fmt::format("{} {} into {} {}", name(from.dtype), to_string(from.shape),
-                               name(to.dtype), to_string(to.shape)));
+    return invalid(fmt::format("cannot copy {} {} into {} {}", name(from.dtype),
+                               to_string(from.shape), name(to.dtype), to_string(to.shape)));
   if (from.num_elements() == 0) return {};
   const StridedCopy run = RESHARD_TRY(
       make_copy(from.shape, Strided{0, from.strides}, Strided{0, to.strides}, bits(from.dtype)));

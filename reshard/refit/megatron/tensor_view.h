@@ -15,8 +15,8 @@
 
 namespace reshard::megatron {
 
-/// A typed array in memory that is borrowed. Strides count elements; row-major and without gaps
-/// unless it is a slice of another.
+/// A typed array in borrowed memory. Strides count elements. Row-major and contiguous, unless it is
+/// a slice of another array.
 struct TensorView {
   std::byte* data = nullptr;
   DType dtype = DType::bf16;
@@ -26,55 +26,55 @@ struct TensorView {
   Index num_elements() const { return volume(shape); }
 };
 
-/// All of `bytes` as an array of this shape. Errors: a shape that is negative, overflows or whose
-/// bytes are not those given.
+/// All of `bytes` as an array of this shape. Errors: the shape is negative, overflows, or does not
+/// need exactly these bytes.
 Result<TensorView> tensor_view(std::span<std::byte> bytes, DType dtype, const Dims& shape);
 
-/// True where the elements follow each other without gaps, in row-major order.
+/// True if the elements are in row-major order without gaps.
 bool is_contiguous(const TensorView& view);
 
-/// Bytes of the elements, gaps not counted.
+/// Bytes of the elements, without gaps.
 Index num_bytes(const TensorView& view);
 
 /// The bytes of a contiguous view. @pre is_contiguous(view)
 std::span<std::byte> bytes_of(const TensorView& view);
 
-/// One dimension of an index expression: a range with ends that may be open, or one index.
+/// One dimension of an index expression: a range whose ends may be open, or one index.
 struct DimSlice {
   std::optional<Index> start, stop;
-  bool is_index = false;  ///< `start` alone counts.
+  bool is_index = false;  ///< only `start` is used.
   friend bool operator==(const DimSlice&, const DimSlice&) = default;
 };
 inline DimSlice all() { return {}; }
 inline DimSlice range(Index start, Index stop) { return {start, stop, false}; }
 inline DimSlice index(Index at) { return {at, std::nullopt, true}; }
 
-/// As Python's tensor[a:b, :, 3]; dimensions that are not named are whole.
+/// An index expression as in Python's tensor[a:b, :, 3]. Trailing dimensions may be left out.
 using Slice = std::vector<DimSlice>;
 
-/// The box of a slice in an array of this shape; an index is a range of one. Errors: more
-/// dimensions than the shape has, ends that are negative, reversed or beyond the shape.
+/// The box of a slice in an array of this shape; an index becomes a range of length 1. Errors: more
+/// dimensions than the shape has; ends that are negative, reversed or out of range.
 Result<Box> box_of(const Slice& slice, const Dims& shape);
-/// The slice that names this box.
+/// The inverse of box_of().
 Slice slice_of(const Box& box);
 
-/// The part of the array in `box`. Errors: the box is not inside the shape; elements of 4 or 6 bits
-/// that do not begin at a byte.
+/// The part of the array in `box`. Errors: the box is not inside the shape; its 4- or 6-bit
+/// elements do not begin at a byte boundary.
 Result<TensorView> slice(const TensorView& view, const Box& box);
 
-/// Copies elements; both may have gaps. Errors: shapes or dtypes differ, 4- or 6-bit runs that are
-/// no whole bytes. @pre the two do not overlap
+/// Copies elements; both arrays may have gaps. Errors: shapes or dtypes differ; runs of 4- or 6-bit
+/// elements that are not whole bytes. @pre they do not overlap
 Result<> copy(const TensorView& from, const TensorView& to);
 
-/// An array that owns its bytes; the view stays where it is when this is moved.
+/// An array that owns its bytes. Moving it does not move the bytes.
 struct OwnedTensor {
   std::unique_ptr<std::byte[]> memory;
   TensorView view;
 };
-/// Zeros. Errors: a shape that is negative or overflows.
+/// An array of zeros. Errors: the shape is negative or overflows.
 Result<OwnedTensor> make_tensor(DType dtype, const Dims& shape);
 
-/// An argument is wrong: `what`; or that of a parameter by name.
+/// `invalid_argument` errors; the second names a parameter.
 tl::unexpected<Error> invalid(const std::string& what);
 tl::unexpected<Error> invalid_parameter(std::string_view name, std::string_view what);
 

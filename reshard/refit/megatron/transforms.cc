@@ -9,8 +9,8 @@ namespace reshard::megatron {
 namespace {
 
 tl::unexpected<Error> unimplemented(std::string_view what, std::string_view param_name) {
-  return fail(Code::unsupported, fmt::format("parameter '{}': the transform takes it and does not "
-                                             "implement {}",
+  return fail(Code::unsupported, fmt::format("parameter '{}': should_transform() is true but {} is "
+                                             "not implemented",
                                              param_name, what));
 }
 
@@ -43,7 +43,8 @@ Result<> ReshardTransform::finish() { return {}; }
 
 Result<Slice> scale_slice_from_data_slice(const Slice& data_slice, Index block_size) {
   if (data_slice.empty() || block_size < 1)
-    return fail(Code::invalid_argument, "a slice of scales needs a last dimension and a block");
+    return fail(Code::invalid_argument,
+                "a slice of scales needs at least one dimension and a positive block_size");
   Slice out = data_slice;
   DimSlice& last = out.back();
   if (last.is_index) {
@@ -54,8 +55,8 @@ Result<Slice> scale_slice_from_data_slice(const Slice& data_slice, Index block_s
     if (!*end) continue;
     if (**end % block_size != 0)
       return fail(Code::invalid_argument,
-                  fmt::format("an MXFP8 slice ends at {} in its last dimension, which is no "
-                              "multiple of {}",
+                  fmt::format("an MXFP8 slice begins or ends at {} in its last dimension, which "
+                              "is not a multiple of {}",
                               **end, block_size));
     *end = **end / block_size;
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: transforms do what the source document core.resharding.transforms says, sentence by
+// Protects: transforms behave as the source document core.resharding.transforms says, sentence by
 // sentence.
 #include "reshard/refit/megatron/transforms.h"
 

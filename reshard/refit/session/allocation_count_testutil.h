@@ -7,8 +7,8 @@
 
 namespace reshard {
 
-/// What was allocated since it was made. With RESHARD_TRACE_ALLOCATIONS set, every allocation while
-/// one lives prints where it is made, for whoever looks for it (addresses for addr2line).
+/// Counts allocations since its construction. With RESHARD_TRACE_ALLOCATIONS set, every allocation
+/// while one exists prints its call stack (addresses for addr2line).
 class CountAllocations {
  public:
   CountAllocations();

@@ -11,7 +11,7 @@
 
 #include "reshard/base/hash.h"
 
-namespace reshard {
+namespace reshard::session {
 namespace {
 
 static_assert(std::endian::native == std::endian::little);
@@ -24,7 +24,7 @@ BeginWords words_of(const BeginRecord& record) {
   return {kProtocol,
           static_cast<std::uint64_t>(record.kind),
           static_cast<std::uint64_t>(record.version),
-          static_cast<std::uint64_t>(record.held),
+          static_cast<std::uint64_t>(record.target_version),
           record.source,
           record.target,
           record.options,
@@ -39,7 +39,7 @@ std::size_t text_bytes(const BeginWords& words) {
 }
 
 auto corrupt(std::size_t rank, std::string_view why) {
-  return fail(Code::corrupt, fmt::format("what rank {} sent to begin a refit: {}", rank, why));
+  return fail(Code::corrupt, fmt::format("the begin record from rank {}: {}", rank, why));
 }
 
 Result<> check(const BeginWords& words, std::size_t rank) {
@@ -53,11 +53,11 @@ Result<> check(const BeginWords& words, std::size_t rank) {
   return {};
 }
 
-/// Into a record whose texts' memory is used again.
+/// Decodes into a record, reusing the memory of its texts.
 void decode(const BeginWords& words, BeginRecord& record) {
   record.kind = static_cast<BeginRecord::Kind>(words[1]);
   record.version = static_cast<std::int64_t>(words[2]);
-  record.held = static_cast<std::int64_t>(words[3]);
+  record.target_version = static_cast<std::int64_t>(words[3]);
   record.source = words[4];
   record.target = words[5];
   record.options = words[6];
@@ -67,16 +67,17 @@ void decode(const BeginWords& words, BeginRecord& record) {
   record.change.clear();
 }
 
-/// Collective: fills in the texts of all records.
+/// Collective. Sets the texts of all records.
 Result<> exchange_texts(const BeginRecord& mine, ControlPlane& control, Deadline deadline,
                         BeginRecords& all, const std::vector<BeginWords>& words) {
   const std::string texts = mine.trouble.substr(0, kMostText) + mine.change.substr(0, kMostText);
-  const auto given = RESHARD_TRY(control.all_gather(std::as_bytes(std::span(texts)), deadline));
-  for (std::size_t r = 0; r < given.size(); ++r) {
-    if (given[r].size() != text_bytes(words[r]))
-      return corrupt(
-          r, fmt::format("{} bytes of text and not {}", given[r].size(), text_bytes(words[r])));
-    const std::string_view text(reinterpret_cast<const char*>(given[r].data()), given[r].size());
+  const auto received = RESHARD_TRY(control.all_gather(std::as_bytes(std::span(texts)), deadline));
+  for (std::size_t r = 0; r < received.size(); ++r) {
+    if (received[r].size() != text_bytes(words[r]))
+      return corrupt(r, fmt::format("{} bytes of text, expected {}", received[r].size(),
+                                    text_bytes(words[r])));
+    const std::string_view text(reinterpret_cast<const char*>(received[r].data()),
+                                received[r].size());
     all[r].trouble = text.substr(0, static_cast<std::size_t>(words[r][9]));
     all[r].change = text.substr(static_cast<std::size_t>(words[r][9]));
   }
@@ -87,7 +88,7 @@ const char* call_of(BeginRecord::Kind kind) {
   return kind == BeginRecord::Kind::prepare ? "prepare()" : "refit()";
 }
 
-/// What of a job two ranks do not have alike; null where they do.
+/// The part of a job in which two ranks differ; null if they are equal.
 const char* difference(const BeginRecord& a, const BeginRecord& b) {
   if (a.source != b.source) return "source layout";
   if (a.target != b.target) return "target layout";
@@ -97,19 +98,19 @@ const char* difference(const BeginRecord& a, const BeginRecord& b) {
 }  // namespace
 
 Result<> exchange_records(const BeginRecord& mine, ControlPlane& control, Deadline deadline,
-                          BeginRecords& all, std::vector<BeginWords>& room) {
+                          BeginRecords& all, std::vector<BeginWords>& buffer) {
   const BeginWords words = words_of(mine);
-  room.resize(static_cast<std::size_t>(control.size()));
+  buffer.resize(static_cast<std::size_t>(control.size()));
   RESHARD_TRY(control.all_gather_into(std::as_bytes(std::span(words)),
-                                      std::as_writable_bytes(std::span(room)), deadline));
-  all.resize(room.size());
+                                      std::as_writable_bytes(std::span(buffer)), deadline));
+  all.resize(buffer.size());
   bool texts = false;
-  for (std::size_t r = 0; r < room.size(); ++r) {
-    RESHARD_TRY(check(room[r], r));
-    decode(room[r], all[r]);
-    texts |= text_bytes(room[r]) > 0;
+  for (std::size_t r = 0; r < buffer.size(); ++r) {
+    RESHARD_TRY(check(buffer[r], r));
+    decode(buffer[r], all[r]);
+    texts |= text_bytes(buffer[r]) > 0;
   }
-  if (texts) return exchange_texts(mine, control, deadline, all, room);
+  if (texts) return exchange_texts(mine, control, deadline, all, buffer);
   return {};
 }
 
@@ -137,7 +138,7 @@ Result<> same_job(const BeginRecords& records) {
   for (std::size_t r = 0; r < records.size(); ++r)
     if (const char* what = difference(records[r], records.front()))
       return fail(Code::invalid_argument,
-                  fmt::format("rank {} has another {} than rank 0; all ranks must pass equal "
+                  fmt::format("rank {}'s {} differs from rank 0's; all ranks must pass equal "
                               "models, layouts, formats and options",
                               r, what));
   return {};
@@ -155,22 +156,22 @@ Result<> same_version(const BeginRecords& records) {
     return fail(Code::invalid_argument,
                 fmt::format("version {} is not from 0 to {}", version, kMostVersion));
   for (std::size_t r = 0; r < records.size(); ++r)
-    if (records[r].held >= version)
+    if (records[r].target_version >= version)
       return fail(Code::invalid_argument,
                   fmt::format("version {} is not above version {}, which rank {} holds", version,
-                              records[r].held, r));
+                              records[r].target_version, r));
   return {};
 }
 
 std::string first_change(const BeginRecords& before, const BeginRecords& now) {
   for (std::size_t r = 0; r < now.size(); ++r) {
     if (const char* what = difference(before[r], now[r]))
-      return fmt::format("rank {} has another {} than when it prepared", r, what);
+      return fmt::format("rank {}'s {} changed since prepare()", r, what);
     if (!now[r].change.empty()) return fmt::format("rank {}: {}", r, now[r].change);
     if (before[r].addresses != now[r].addresses)
-      return fmt::format("rank {} has other memory than when it prepared", r);
+      return fmt::format("the memory of rank {} changed since prepare()", r);
   }
   return "";
 }
 
-}  // namespace reshard
+}  // namespace reshard::session

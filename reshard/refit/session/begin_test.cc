@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: ranks that do not agree, and memory, layouts or versions that are not what they were,
-// are errors of all ranks that name the rank and the cause, before a byte moves.
+// Protects: ranks that disagree, and memory, layouts or versions that changed, are errors on all
+// ranks that name the rank and the cause, before a byte moves.
 #include <gtest/gtest.h>
 
 #include "reshard/refit/session/begin.h"
@@ -10,6 +10,11 @@
 namespace reshard {
 namespace {
 
+using session::BeginRecord;
+using session::BeginRecords;
+using session::BeginWords;
+using session::exchange_records;
+
 constexpr int kRanks = 4;
 
 SessionLayouts collocated_job() { return {tiny_moe(), "megatron:tp=4", "vllm:tp=4", kRanks}; }
@@ -18,7 +23,7 @@ void on_all(const RankBody& body) {
   EXPECT_EQ(outcome(run_group_as_threads<InprocGroup>(kRanks, body)), "");
 }
 
-/// Prepares with what `change` makes of rank 2's request, and expects this error on all ranks.
+/// Prepares after `change` was applied to rank 2's arguments, and expects this error on all ranks.
 void expect_refused(const std::function<void(SessionMemory&, SessionSide& source,
                                              SessionSide& target, SessionOptions&)>& change,
                     const std::vector<std::string>& texts, int rank = 2) {
@@ -30,7 +35,7 @@ void expect_refused(const std::function<void(SessionMemory&, SessionSide& source
     if (rank < 0 || ends.rank() == Rank(rank)) change(memory, source, target, options);
     expect_error(Session::prepare(*ends.transport, *ends.control, source, target, options),
                  Code::invalid_argument, texts);
-    // The group can still be used.
+    // The group stays usable.
     EXPECT_EQ(outcome(ends.control->barrier(patient())), "");
   });
 }
@@ -43,13 +48,13 @@ TEST(SessionPrepare, names_the_rank_whose_layout_differs) {
         source = memory.source_side();
         target = memory.target_side();
       },
-      {"rank 2 has another source layout than rank 0"});
+      {"rank 2's source layout differs from rank 0's"});
 }
 
 TEST(SessionPrepare, names_the_rank_whose_options_differ) {
   expect_refused([](SessionMemory&, SessionSide&, SessionSide&,
                     SessionOptions& options) { options.verify = VerifyMode::always; },
-                 {"rank 2 has another session options than rank 0"});
+                 {"rank 2's session options differs from rank 0's"});
 }
 
 TEST(SessionPrepare, names_the_rank_without_a_layout_or_a_second_copy) {
@@ -61,7 +66,7 @@ TEST(SessionPrepare, names_the_rank_without_a_layout_or_a_second_copy) {
         options.buffering = Buffering::doubled;
         target.back = nullptr;
       },
-      {"rank 2: two copies are asked for"});
+      {"rank 2: doubled buffering needs"});
 }
 
 TEST(SessionPrepare, refuses_memory_of_another_layout) {
@@ -81,7 +86,7 @@ TEST(SessionPrepare, refuses_a_group_that_is_too_small) {
       {"the target needs rank 7 but the group has 4 ranks"}, -1);
 }
 
-/// A layout that lacks a tensor of the other is an error with its name, unless it is ignored.
+/// A tensor that only one layout has is an error that names it, unless it is ignored.
 TEST(SessionPrepare, names_a_tensor_that_one_side_lacks) {
   const ModelConfig config = tiny_deepseek();
   const auto model = model_of(config);
@@ -235,7 +240,7 @@ TEST_P(SessionBegin, refuses_a_layout_that_changed_on_one_rank) {
     const bool changes = ends.rank() == Rank(1);
     if (changes) session.update(next.source_side(), next.target_side());
     expect_error(session.refit(6), Code::invalid_argument,
-                 {"rank 1 has another source layout than rank 0"});
+                 {"rank 1's source layout differs from rank 0's"});
     if (changes) session.update(memory.source_side(), memory.target_side());
     memory.source_bytes.fill(memory.source, 7);
     EXPECT_EQ(outcome(session.refit(7)), "");
@@ -255,20 +260,20 @@ TEST_P(SessionBegin, tells_calls_apart) {
   });
 }
 
-/// What rank 1 gives of words in place of a record's, and then of texts.
+/// Expects an error on all other ranks if rank 1 sends `odd` as its record, and then `texts`.
 void expect_corrupt(const BeginWords& odd, const std::string& texts, const std::string& why) {
   on_all([&](RankEnds& ends) {
     BeginRecords all;
-    std::vector<BeginWords> room(static_cast<std::size_t>(ends.size()));
+    std::vector<BeginWords> buffer(static_cast<std::size_t>(ends.size()));
     if (ends.rank() == Rank(1)) {
       EXPECT_TRUE(ends.control->all_gather_into(
-          std::as_bytes(std::span(&odd, 1)), std::as_writable_bytes(std::span(room)), patient()));
+          std::as_bytes(std::span(&odd, 1)), std::as_writable_bytes(std::span(buffer)), patient()));
       if (!texts.empty()) {
         EXPECT_TRUE(ends.control->all_gather(std::as_bytes(std::span(texts)), patient()));
       }
     } else {
-      expect_error(exchange_records({}, *ends.control, patient(), all, room), Code::corrupt,
-                   {"what rank 1 sent to begin a refit: " + why});
+      expect_error(exchange_records({}, *ends.control, patient(), all, buffer), Code::corrupt,
+                   {"the begin record from rank 1: " + why});
     }
   });
 }
@@ -277,9 +282,9 @@ TEST(BeginRecords, refuse_what_no_rank_sends) {
   BeginWords good{};
   on_all([&](RankEnds& ends) {
     BeginRecords all;
-    std::vector<BeginWords> room;
-    EXPECT_EQ(outcome(exchange_records({}, *ends.control, patient(), all, room)), "");
-    if (ends.rank() == Rank(0)) good = room[0];
+    std::vector<BeginWords> buffer;
+    EXPECT_EQ(outcome(exchange_records({}, *ends.control, patient(), all, buffer)), "");
+    if (ends.rank() == Rank(0)) good = buffer[0];
   });
   const auto with = [&](std::size_t at, std::uint64_t value) {
     BeginWords words = good;
@@ -290,19 +295,19 @@ TEST(BeginRecords, refuse_what_no_rank_sends) {
   expect_corrupt(with(1, 3), "", "kind 3");
   expect_corrupt(with(9, 401), "", "texts of 401 and 0 bytes");
   expect_corrupt(with(10, ~std::uint64_t{0}), "", "texts of 0 and");
-  expect_corrupt(with(9, 3), "four", "4 bytes of text and not 3");
+  expect_corrupt(with(9, 3), "four", "4 bytes of text, expected 3");
 }
 
 TEST(BeginRecords, bring_texts_where_any_rank_has_one) {
   on_all([](RankEnds& ends) {
     BeginRecords all;
-    std::vector<BeginWords> room;
+    std::vector<BeginWords> buffer;
     for (const bool some : {false, true, false}) {
       BeginRecord mine;
       mine.version = ends.rank().value();
       if (some && ends.rank() == Rank(1)) mine.trouble = "no memory";
       if (some && ends.rank() == Rank(2)) mine.change = std::string(500, 'x');
-      ASSERT_EQ(outcome(exchange_records(mine, *ends.control, patient(), all, room)), "");
+      ASSERT_EQ(outcome(exchange_records(mine, *ends.control, patient(), all, buffer)), "");
       for (std::size_t r = 0; r < all.size(); ++r) {
         EXPECT_EQ(all[r].version, static_cast<std::int64_t>(r));
         EXPECT_EQ(all[r].trouble, some && r == 1 ? "no memory" : "");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: whatever fails in whatever phase of a refit, on whichever rank, what a reader finds is
-// a whole version or marked torn, and a new group goes on from there.
+// Protects: whatever fails, in whichever phase of a refit and on whichever rank, readers find a
+// whole version or a torn mark, and a new group can continue.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -13,17 +13,17 @@
 namespace reshard {
 namespace {
 
-/// Memory and words of all ranks, which live longer than any group.
+/// Memory and published versions of all ranks, which outlive every group.
 struct World {
   explicit World(SessionLayouts layouts) : job(std::move(layouts)) {
     for (int r = 0; r < job.ranks; ++r) memory.emplace_back(job, Rank(r));
-    words.resize(memory.size());
+    published.resize(memory.size());
   }
   bool has_target(Rank r) const { return memory[r.index()].target_side().buffers != nullptr; }
 
   SessionLayouts job;
   std::deque<SessionMemory> memory;
-  std::deque<PublishedVersion> words;
+  std::deque<PublishedVersion> published;
 };
 
 struct Way {
@@ -47,7 +47,7 @@ int run_versions(World& world, const Way& way, std::vector<std::int64_t> version
     SessionMemory& memory = world.memory[ends.rank().index()];
     SessionOptions options = options_of(way);
     if (sabotage) sabotage(ends, options);
-    auto session = memory.prepare(ends, options, &world.words[ends.rank().index()]);
+    auto session = memory.prepare(ends, options, &world.published[ends.rank().index()]);
     ASSERT_EQ(outcome(session), "");
     for (const std::int64_t version : versions) {
       memory.source_bytes.fill(memory.source, version);
@@ -60,7 +60,7 @@ int run_versions(World& world, const Way& way, std::vector<std::int64_t> version
         EXPECT_NE(report.error().message.find("refit of version"), std::string::npos)
             << report.error().message;
         // The session says so again, and harms nothing.
-        expect_error(session->refit(version + 1), Code::invalid_argument, {"is finished"});
+        expect_error(session->refit(version + 1), Code::invalid_argument, {"was aborted"});
       }
     }
     if (succeeded == world.job.ranks) ends.control->quiesce(patient());
@@ -69,16 +69,16 @@ int run_versions(World& world, const Way& way, std::vector<std::int64_t> version
   return succeeded;
 }
 
-/// Every reader finds a whole version, `old` or `now`, or of one copy a torn one.
+/// Expects every reader to find version `old` or `now` whole, or, with one copy, a torn target.
 void expect_whole_or_torn(const World& world, Buffering buffering, std::int64_t old,
                           std::int64_t now, const std::string& what) {
   for (int r = 0; r < world.job.ranks; ++r) {
     if (!world.has_target(Rank(r))) continue;
-    const TargetVersion held = world.words[static_cast<std::size_t>(r)].target_version();
-    EXPECT_EQ(world.memory[static_cast<std::size_t>(r)].wrong(held), 0) << what << ", rank " << r;
-    EXPECT_TRUE(held.version == old || held.version == now) << what << ", " << held.version;
+    const TargetVersion found = world.published[static_cast<std::size_t>(r)].target_version();
+    EXPECT_EQ(world.memory[static_cast<std::size_t>(r)].wrong(found), 0) << what << ", rank " << r;
+    EXPECT_TRUE(found.version == old || found.version == now) << what << ", " << found.version;
     if (buffering == Buffering::doubled) {
-      EXPECT_EQ(held.state, TargetState::whole) << what << ", rank " << r;
+      EXPECT_EQ(found.state, TargetState::whole) << what << ", rank " << r;
     }
   }
 }
@@ -106,7 +106,7 @@ constexpr SessionPhase kPhases[] = {SessionPhase::begin, SessionPhase::transfer,
                                     SessionPhase::check, SessionPhase::commit,
                                     SessionPhase::committed};
 
-/// In the refit of version 3, rank `bad` does `harm` when it comes to `phase`.
+/// In the refit of version 3, rank `bad` does `harm` when it enters `phase`.
 void fail_in_phase(const Way& way, SessionPhase phase, Rank bad,
                    const std::function<Result<>(RankEnds&)>& harm, const std::string& how) {
   World world(overlapping_job());
@@ -124,21 +124,21 @@ void fail_in_phase(const Way& way, SessionPhase phase, Rank bad,
   expect_whole_or_torn(world, way.buffering, 2, 3, what);
   for (int r = 0; r < world.job.ranks; ++r) {
     if (!world.has_target(Rank(r))) continue;
-    const TargetVersion held = world.words[static_cast<std::size_t>(r)].target_version();
+    const TargetVersion found = world.published[static_cast<std::size_t>(r)].target_version();
     const bool before = phase == SessionPhase::begin;
     if (before || (way.buffering == Buffering::doubled && phase != SessionPhase::committed)) {
-      EXPECT_EQ(held.state, TargetState::whole) << what;
-      EXPECT_EQ(held.version, 2) << what;
+      EXPECT_EQ(found.state, TargetState::whole) << what;
+      EXPECT_EQ(found.version, 2) << what;
     } else if (phase != SessionPhase::committed) {
-      EXPECT_EQ(held.state, TargetState::torn) << what;
+      EXPECT_EQ(found.state, TargetState::torn) << what;
     } else {
-      // Only who heard of the end while it waited for the others to be prepared is torn, or old.
-      EXPECT_TRUE(held.version == 3 || held.state != TargetState::whole ||
+      // Only a rank that saw the abort in the first barrier of the commit is torn, or old.
+      EXPECT_TRUE(found.version == 3 || found.state != TargetState::whole ||
                   way.buffering == Buffering::doubled)
           << what;
     }
   }
-  // A new group goes on, wherever its ranks are.
+  // A new group continues, whatever its ranks hold.
   EXPECT_EQ(run_versions(world, way, {4, 5}), world.job.ranks) << what;
   expect_whole_or_torn(world, Buffering::doubled, 5, 5, what);
 }
@@ -165,7 +165,7 @@ TEST_P(SessionFaults, a_rank_that_leaves_in_any_phase_leaves_whole_or_torn) {
 }
 
 /// Message `message` of rank 0 or 3, counted from the first refit on, is lost, cut, or the rank's
-/// last. What a byte that changed on the way does, only a proof can see.
+/// last. Only verification detects a byte that changed in transit.
 TEST_P(SessionMessages, that_fail_leave_whole_or_torn) {
   const Way& way = GetParam();
   for (const auto kind : {Fault::Kind::kill, Fault::Kind::truncate}) {
@@ -179,8 +179,8 @@ TEST_P(SessionMessages, that_fail_leave_whole_or_torn) {
         ends.transport = make_faulty(std::move(ends.transport), std::move(plan));
       });
       for (int r = 0; r < world.job.ranks; ++r) {
-        const TargetVersion held = world.words[static_cast<std::size_t>(r)].target_version();
-        EXPECT_EQ(world.memory[static_cast<std::size_t>(r)].wrong(held), 0) << what;
+        const TargetVersion found = world.published[static_cast<std::size_t>(r)].target_version();
+        EXPECT_EQ(world.memory[static_cast<std::size_t>(r)].wrong(found), 0) << what;
       }
       EXPECT_EQ(run_versions(world, way, {2}), world.job.ranks) << what;
       expect_whole_or_torn(world, Buffering::doubled, 2, 2, what);
@@ -188,17 +188,17 @@ TEST_P(SessionMessages, that_fail_leave_whole_or_torn) {
   }
 }
 
-/// A changed bit is found by the proof, on every rank; the group can be used again.
+/// Verification detects a changed bit, on every rank; the group stays usable.
 TEST(SessionProof, finds_a_changed_bit_and_refits_again) {
   for (const Buffering buffering : {Buffering::in_place, Buffering::doubled}) {
     World world(overlapping_job());
     const auto ended = run_group_as_threads<InprocGroup>(world.job.ranks, [&](RankEnds& ends) {
       SessionMemory& memory = world.memory[ends.rank().index()];
-      PublishedVersion& published = world.words[ends.rank().index()];
+      PublishedVersion& published = world.published[ends.rank().index()];
       SessionOptions options = options_of({"", buffering, RefitPath::message, VerifyMode::always});
       bool spoil = false;
       options.on_phase = [&](SessionPhase phase) -> Result<> {
-        // After the bytes have come: as if the network had changed one.
+        // After the bytes have arrived: as if the network had changed one.
         if (!spoil || phase != SessionPhase::check) return {};
         const bool back = buffering == Buffering::doubled && published.target_version().buffer == 0;
         const RankBuffers& now = back ? memory.back : memory.target;
@@ -229,7 +229,7 @@ TEST(SessionProof, finds_a_changed_bit_and_refits_again) {
   }
 }
 
-/// What changes after the commit is found by verify().
+/// verify() detects a change after the commit.
 TEST(SessionProof, finds_a_bit_that_changed_later) {
   for (const VerifyMode when : {VerifyMode::always, VerifyMode::never}) {
     World world(overlapping_job());
@@ -242,7 +242,7 @@ TEST(SessionProof, finds_a_bit_that_changed_later) {
       memory.source_bytes.fill(memory.source, 1);
       ASSERT_EQ(outcome(session->refit(1)), "");
       EXPECT_EQ(outcome(session->verify()), "");
-      // The next step's weights change nothing of what was committed and recorded.
+      // New weights of the trainer do not affect what was committed and recorded.
       memory.source_bytes.fill(memory.source, 2);
       if (when == VerifyMode::always) {
         EXPECT_EQ(outcome(session->verify()), "");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: ranks that are processes refit through a session, and one that is killed at any point
-// leaves every reader, in whichever process, with a whole version or one that is marked torn.
+// Protects: ranks that are processes refit through a session; if one is killed at any point, every
+// reader in every process finds a whole version or a torn mark.
 #include <gtest/gtest.h>
 
 #include <csignal>
@@ -16,18 +16,18 @@
 namespace reshard {
 namespace {
 
-/// What a run leaves for the next one, and for readers, in memory that all processes have.
+/// What a run leaves for the next one and for readers, in memory that all processes share.
 struct World {
-  explicit World(SessionLayouts layouts) : job(std::move(layouts)), words(job.ranks) {
+  explicit World(SessionLayouts layouts) : job(std::move(layouts)), published(job.ranks) {
     for (int r = 0; r < job.ranks; ++r)
       memory.emplace_back(job, Rank(r), HostBuffer::Options{.shared = true});
   }
   bool has_target(Rank r) const { return memory[r.index()].target_side().buffers != nullptr; }
 
-  Index wrong(Rank r, const TargetVersion& held) const { return memory[r.index()].wrong(held); }
+  Index wrong(Rank r, const TargetVersion& found) const { return memory[r.index()].wrong(found); }
 
   SessionLayouts job;
-  SharedWords words;
+  SharedVersions published;
   std::deque<SessionMemory> memory;
 };
 
@@ -49,11 +49,12 @@ void run(World& world, const Refits& what) {
     SessionOptions options =
         in_small_messages(session_options(what.buffering, what.path, what.verify));
     if (what.sabotage) what.sabotage(ends, options);
-    auto session = memory.prepare(ends, options, &world.words.of(ends.rank()));
+    auto session = memory.prepare(ends, options, &world.published.of(ends.rank()));
     if (dies && !session) return;
     ASSERT_EQ(outcome(session), "");
     std::optional<TargetsReader> reader;
-    if (ends.rank() == Rank(0)) reader.emplace(world.words, std::bind_front(&World::wrong, &world));
+    if (ends.rank() == Rank(0))
+      reader.emplace(world.published, std::bind_front(&World::wrong, &world));
     for (const std::int64_t version : what.versions) {
       memory.source_bytes.fill(memory.source, version);
       const auto report = session->refit(version);
@@ -75,12 +76,12 @@ void expect_no_lie(const World& world, Buffering buffering, std::int64_t old, st
                    const std::string& what) {
   for (int r = 0; r < world.job.ranks; ++r) {
     if (!world.has_target(Rank(r))) continue;
-    const TargetVersion held = world.words.of(Rank(r)).target_version();
-    EXPECT_EQ(world.wrong(Rank(r), held), 0) << what << ", rank " << r;
-    EXPECT_TRUE(held.version == old || held.version == now) << what << ", " << held.version;
-    EXPECT_TRUE(held.state == TargetState::whole ||
-                (buffering == Buffering::in_place && held.state == TargetState::torn))
-        << what << ", rank " << r << " is " << name(held.state);
+    const TargetVersion found = world.published.of(Rank(r)).target_version();
+    EXPECT_EQ(world.wrong(Rank(r), found), 0) << what << ", rank " << r;
+    EXPECT_TRUE(found.version == old || found.version == now) << what << ", " << found.version;
+    EXPECT_TRUE(found.state == TargetState::whole ||
+                (buffering == Buffering::in_place && found.state == TargetState::torn))
+        << what << ", rank " << r << " is " << name(found.state);
   }
 }
 
@@ -111,8 +112,8 @@ TEST_P(SessionKills, readers_in_other_processes_see_whole_versions_only) {
   }
 }
 
-/// Rank `doomed` is killed in the refit of version 2 when it comes to `phase`; then a new group of
-/// processes goes on with the same memory and words.
+/// Rank `doomed` is killed in the refit of version 2 when it enters `phase`; then a new group of
+/// processes continues with the same memory and published versions.
 TEST_P(SessionKills, in_any_phase_leave_whole_or_torn) {
   const auto& [way, buffering, path] = GetParam();
   for (const SessionPhase phase : {SessionPhase::begin, SessionPhase::transfer, SessionPhase::check,

@@ -62,12 +62,12 @@ class QuantisedFaults : public testing::TestWithParam<std::tuple<TransportUnderT
       EXPECT_FALSE(session->refit(2));
     }
     if (!memory.has_target()) return;
-    const TargetVersion held = published.target_version();
+    const TargetVersion found = published.target_version();
     // A message of the first refit may have been the one that failed.
-    EXPECT_TRUE(one ? may_be_seen(held, way().buffering, 1, 2) : held.version < 2)
-        << name(held.state) << " " << held.version;
-    EXPECT_EQ(memory.wrong(held, held.version == 1 ? first : second), 0)
-        << "rank " << me.value() << ", version " << held.version;
+    EXPECT_TRUE(one ? may_be_seen(found, way().buffering, 1, 2) : found.version < 2)
+        << name(found.state) << " " << found.version;
+    EXPECT_EQ(memory.wrong(found, found.version == 1 ? first : second), 0)
+        << "rank " << me.value() << ", version " << found.version;
   }
 };
 
@@ -96,7 +96,7 @@ TEST_P(QuantisedFaults, between_messages_leave_whole_or_torn) {
     });
 }
 
-/// What lands is proved before it is quantised; what was committed, after.
+/// Received values are verified before they are quantised; committed bytes, afterwards.
 TEST_P(QuantisedFaults, a_changed_byte_is_found) {
   const Case c = small_case();
   Job job(c);

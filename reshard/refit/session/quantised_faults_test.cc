@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: what fails while quantised weights are refitted leaves whole versions or torn ones, and
-// a changed byte of them is found, between threads and between processes.
+// Protects: a failure while quantised weights are refitted leaves whole or torn versions, and a
+// changed byte is detected, between threads and between processes.
 #include "reshard/refit/session/quantised_faults_suite_testutil.h"
 #include "reshard/transport/inproc/inproc.h"
 #include "reshard/transport/shm/shm_testutil.h"

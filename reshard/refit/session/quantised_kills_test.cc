@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: a process that is killed at any point of a refit of quantised weights, wherever they
-// are quantised, leaves every reader, in whichever process, with a whole version or one that is
-// marked torn; and the next group goes on from there.
+// Protects: if a process is killed at any point of a refit of quantised weights, whichever side
+// quantises, every reader in every process finds a whole version or a torn mark, and the next group
+// can continue.
 #include <gtest/gtest.h>
 
 #include <csignal>
@@ -17,10 +17,11 @@
 namespace reshard::quantised {
 namespace {
 
-/// Whose process reads all targets meanwhile: it has neither side.
+/// This rank has neither side; its process reads all targets meanwhile.
 constexpr int kReader = 7;
 
-/// Memory and words of all ranks, in memory that all processes have, and what each version is.
+/// Memory and published versions of all ranks, shared by all processes, and the bytes of each
+/// version.
 class World {
  public:
   World() {
@@ -28,7 +29,7 @@ class World {
   }
 
   static int size() { return small_case().ranks; }
-  /// Made once, before any process is: filling one takes longer than a refit.
+  /// Made once, before any fork: filling one takes longer than a refit.
   static const Job& job(std::int64_t version) {
     static const auto jobs = [] {
       std::vector<std::unique_ptr<Job>> out;
@@ -40,11 +41,12 @@ class World {
     }();
     return *jobs[static_cast<std::size_t>(version)];
   }
-  Index wrong(Rank r, const TargetVersion& held) const {
-    return held.state == TargetState::whole ? memory[r.index()].wrong(held, job(held.version)) : 0;
+  Index wrong(Rank r, const TargetVersion& found) const {
+    return found.state == TargetState::whole ? memory[r.index()].wrong(found, job(found.version))
+                                             : 0;
   }
 
-  SharedWords words{size()};
+  SharedVersions published{size()};
   std::deque<Memory> memory;
 };
 
@@ -61,15 +63,16 @@ void run(World& world, const Way& way, const std::vector<std::int64_t>& versions
     SessionOptions options = options_of(way);
     if (me == Rank(doomed)) sabotage(ends, options);
     auto session = Session::prepare(*ends.transport, *ends.control, memory.source(World::job(1)),
-                                    memory.target(World::job(1), world.words.of(me)), options);
+                                    memory.target(World::job(1), world.published.of(me)), options);
     if (doomed >= 0 && !session) return;
     ASSERT_EQ(outcome(session), "");
     std::optional<TargetsReader> reader;
-    if (me == Rank(kReader)) reader.emplace(world.words, std::bind_front(&World::wrong, &world));
+    if (me == Rank(kReader))
+      reader.emplace(world.published, std::bind_front(&World::wrong, &world));
     for (const std::int64_t version : versions) {
       copy_to(*World::job(version).source.stored, memory.from, me);
       const auto report = session->refit(version);
-      // Who serves the control plane may die before all have heard that the last one is done.
+      // The control plane's server may exit before all ranks know that the last refit is done.
       if (doomed >= 0 && (version == versions.back() || (doomed == 0 && !report)))
         return expect_error(report, Code::aborted, {"rank " + std::to_string(doomed)});
       ASSERT_EQ(outcome(report), "");
@@ -85,10 +88,10 @@ void expect_no_lie(const World& world, Buffering buffering, std::int64_t old, st
                    const std::string& what) {
   for (int r = 0; r < World::size(); ++r) {
     if (!world.memory[static_cast<std::size_t>(r)].has_target()) continue;
-    const TargetVersion held = world.words.of(Rank(r)).target_version();
-    EXPECT_EQ(world.wrong(Rank(r), held), 0) << what << ", rank " << r;
-    EXPECT_TRUE(may_be_seen(held, buffering, old, now))
-        << what << ", rank " << r << " is " << name(held.state) << " at " << held.version;
+    const TargetVersion found = world.published.of(Rank(r)).target_version();
+    EXPECT_EQ(world.wrong(Rank(r), found), 0) << what << ", rank " << r;
+    EXPECT_TRUE(may_be_seen(found, buffering, old, now))
+        << what << ", rank " << r << " is " << name(found.state) << " at " << found.version;
   }
 }
 

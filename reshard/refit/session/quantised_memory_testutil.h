@@ -32,7 +32,7 @@ inline std::vector<Way> fault_ways() {
   return out;
 }
 
-/// Half of them, in which any two choices come together once.
+/// Half of them, in which any two choices occur together once.
 inline std::vector<Way> few_fault_ways() {
   std::vector<Way> few;
   for (const Way& way : fault_ways()) {
@@ -64,11 +64,11 @@ struct Memory {
     side.back = &back;
     return side;
   }
-  /// Local tensors that a reader would find wrong at `held`, which is the version of `is`; 0 where
-  /// it may read none.
-  Index wrong(const TargetVersion& held, const Job& is) const {
-    if (!has_target() || held.state != TargetState::whole) return 0;
-    const RankBuffers& now = held.buffer == 0 ? to : back;
+  /// Local tensors that a reader would find wrong at `version`, which is the version of `is`; 0
+  /// where it may read none.
+  Index wrong(const TargetVersion& version, const Job& is) const {
+    if (!has_target() || version.state != TargetState::whole) return 0;
+    const RankBuffers& now = version.buffer == 0 ? to : back;
     const Rank me = now.ranks().front();
     Index different = 0;
     // Jobs have layouts of their own, and equal ones.
@@ -80,10 +80,11 @@ struct Memory {
 };
 
 /// Whether a reader may see this after a refit of version `now` failed that began at `old`.
-inline bool may_be_seen(const TargetVersion& held, Buffering buffering, std::int64_t old,
+inline bool may_be_seen(const TargetVersion& version, Buffering buffering, std::int64_t old,
                         std::int64_t now) {
-  if (held.state == TargetState::whole) return held.version == old || held.version == now;
-  return buffering == Buffering::in_place && held.state == TargetState::torn && held.version == old;
+  if (version.state == TargetState::whole) return version.version == old || version.version == now;
+  return buffering == Buffering::in_place && version.state == TargetState::torn &&
+         version.version == old;
 }
 
 }  // namespace reshard::quantised

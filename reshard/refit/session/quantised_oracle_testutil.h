@@ -8,7 +8,7 @@
 #include <string>
 
 #include "reshard/exec/rank_buffers.h"
-#include "reshard/refit/session/side.h"
+#include "reshard/refit/session_side.h"
 
 namespace reshard {
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: a proof finds a converted byte that is wrong, also where nothing was proved before,
-// and a source that is another one by now; and what is converted on the way needs no memory to
-// land in.
+// Protects: verification detects a wrong converted byte, even if nothing was verified before, and a
+// source that changed; a conversion during the copy needs no staging tensors.
 #include <gtest/gtest.h>
 
 #include "reshard/refit/conversion/routes.h"
@@ -81,7 +80,7 @@ TEST_P(ConvertedProof, finds_a_wrong_byte_and_names_its_tensor) {
           EXPECT_NE(proved.error().message.find("tensor '"), std::string::npos);
           ASSERT_TRUE(ends.control->barrier(patient()));
         }
-        // The group goes on.
+        // The group stays usable.
         ASSERT_EQ(outcome(f.session->refit(version++)), "");
         EXPECT_EQ(outcome(f.session->verify()), "");
         EXPECT_EQ(outcome(ends.control->quiesce(patient())), "");
@@ -123,7 +122,7 @@ TEST(ConvertedOnTheWay, needs_no_memory_to_land_in) {
       Fixture f(ends, job, options_of(way));
       ASSERT_EQ(outcome(f.session->refit(0)), "") << name;
       EXPECT_EQ(f.session->path(), "direct");
-      // A row of blocks of 128 x 512 values may be more than the cap; all that lands is far more.
+      // A row of blocks of 128 x 512 values may exceed the cap; staging all values needs far more.
       EXPECT_LE(f.session->staging_bytes(), 6 * kCap) << name;
       if (!f.to.ranks().empty()) {
         EXPECT_EQ(different_bytes(f.now(), *job.target.stored, ends.rank()), 0) << name;

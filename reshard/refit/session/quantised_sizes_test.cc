@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: shards of published sizes that are no powers of two, over 3, 5 and 8 ranks, cut blocks
-// of 128, 32 and 16 on either side; what arrives is byte for byte what the oracle says.
+// Protects: shards of published sizes that are not powers of two, over 3, 5 and 8 ranks, cut blocks
+// of 128, 32 and 16 on either side; the result is byte for byte what the oracle computes.
 #include <gtest/gtest.h>
 
 #include "reshard/refit/session/quantised_suite_testutil.h"

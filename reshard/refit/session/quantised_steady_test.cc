@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: a session with a quantised target does a thousand refits in the memory that it has: it
-// plans nothing, allocates nothing of its own, and every version is proved and right.
+// Protects: a session with a quantised target does a thousand refits without growing memory: it
+// plans nothing and allocates nothing, and every version is verified and right.
 #include <gtest/gtest.h>
 
 #include <atomic>

@@ -35,9 +35,9 @@ class ChangingModel {
 };
 
 /// `refits` versions on one rank, each proved and compared with the oracle. From a tenth of them
-/// on, when the heap has all that it needs, resident memory stays, and so does the
-/// least that a refit allocates in this process where it has one rank alone (`whole_process`):
-/// messages that come earlier than ever before may add room, but not in each.
+/// on, when the heap has all that it needs, resident memory stays, and so does the least that a
+/// refit allocates in this process where it has one rank alone (`whole_process`): messages that
+/// come earlier than ever before may add room, but not in each.
 inline void refit_often(RankEnds& ends, const ChangingModel& model, const Way& way, int refits,
                         bool whole_process) {
   const Rank me = ends.rank();

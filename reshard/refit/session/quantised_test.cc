@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: a session's quantised target holds, byte for byte, what quantising its local tensors
-// (or the canonical ones, where the grid is theirs) gives, wherever the conversion is done, also
-// where shards cut blocks; and quantised sources are what their values are.
+// Protects: a session's quantised target holds, byte for byte, the result of quantising its local
+// tensors (or the canonical ones, if the block grid is theirs), whichever side converts, even if
+// shards cut blocks; and a quantised source delivers its values.
 #include <gtest/gtest.h>
 
 #include "reshard/refit/conversion/routes.h"
@@ -87,7 +87,7 @@ TEST(QuantisedPrepare, names_the_rank_whose_format_differs) {
       target.buffers = to.ranks().empty() ? nullptr : &to;
       const auto made = Session::prepare(*ends.transport, *ends.control, source, target, {});
       ASSERT_FALSE(made) << ours;
-      EXPECT_NE(made.error().message.find("rank 2 has another target layout than rank 0"),
+      EXPECT_NE(made.error().message.find("rank 2's target layout differs from rank 0's"),
                 std::string::npos)
           << made.error().message;
     });

@@ -143,10 +143,10 @@ struct SessionMemory {
     return Session::prepare(*ends.transport, *ends.control, source_side(), target_side(published),
                             options);
   }
-  /// Wrong bytes of what a reader would read at `held`; 0 where it may read nothing.
-  Index wrong(const TargetVersion& held) const {
-    if (held.state != TargetState::whole) return 0;
-    return target_bytes.wrong(held.buffer == 0 ? target : back, held.version);
+  /// Wrong bytes of what a reader would read at `version`; 0 where it may read nothing.
+  Index wrong(const TargetVersion& version) const {
+    if (version.state != TargetState::whole) return 0;
+    return target_bytes.wrong(version.buffer == 0 ? target : back, version.version);
   }
 
  private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: a session that has refitted once does the next thousand in the memory that it has: it
-// plans nothing, allocates nothing of its own, and every version is proved.
+// Protects: after its first refit a session does the next thousand without growing memory: it plans
+// nothing and allocates nothing, and every version is verified.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -18,36 +18,37 @@
 
 namespace reshard {
 
-/// One version word for each rank, in memory that processes forked later have too.
-class SharedWords {
+/// One PublishedVersion for each rank, in memory that is shared with processes forked later.
+class SharedVersions {
  public:
-  explicit SharedWords(int ranks) : ranks_(ranks) {
+  explicit SharedVersions(int ranks) : ranks_(ranks) {
     void* at = ::mmap(nullptr, bytes(), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    words_ = static_cast<PublishedVersion*>(at);
-    for (int r = 0; r < ranks; ++r) new (words_ + r) PublishedVersion;
+    versions_ = static_cast<PublishedVersion*>(at);
+    for (int r = 0; r < ranks; ++r) new (versions_ + r) PublishedVersion;
   }
-  ~SharedWords() { ::munmap(words_, bytes()); }
-  SharedWords(const SharedWords&) = delete;
-  SharedWords& operator=(const SharedWords&) = delete;
+  ~SharedVersions() { ::munmap(versions_, bytes()); }
+  SharedVersions(const SharedVersions&) = delete;
+  SharedVersions& operator=(const SharedVersions&) = delete;
 
   int ranks() const { return ranks_; }
-  PublishedVersion& of(Rank r) const { return words_[r.index()]; }
+  PublishedVersion& of(Rank r) const { return versions_[r.index()]; }
 
  private:
   std::size_t bytes() const { return sizeof(PublishedVersion) * static_cast<std::size_t>(ranks_); }
 
   int ranks_;
-  PublishedVersion* words_;
+  PublishedVersion* versions_;
 };
 
-/// As long as it lives a thread reads the targets of all ranks, as engines would. The words and
-/// what `wrong` looks at have to outlive it.
+/// While it exists, a thread reads the targets of all ranks, as engines would. The versions and the
+/// memory that `wrong` reads must outlive it.
 class TargetsReader {
  public:
-  /// wrong(rank, held): the bytes of a rank's target that are not what its word says; 0 where it
-  /// may not be read.
-  TargetsReader(const SharedWords& words, std::function<Index(Rank, const TargetVersion&)> wrong)
-      : wrong_(std::move(wrong)), thread_([this, &words] { read(words); }) {}
+  /// wrong(rank, version): the bytes of a rank's target that are not those of its published
+  /// version; 0 if it may not be read.
+  TargetsReader(const SharedVersions& versions,
+                std::function<Index(Rank, const TargetVersion&)> wrong)
+      : wrong_(std::move(wrong)), thread_([this, &versions] { read(versions); }) {}
   ~TargetsReader() {
     stop_ = true;
     thread_.join();
@@ -56,17 +57,17 @@ class TargetsReader {
   TargetsReader& operator=(const TargetsReader&) = delete;
 
  private:
-  void read(const SharedWords& words) {
-    std::vector<std::int64_t> last(static_cast<std::size_t>(words.ranks()), -1);
+  void read(const SharedVersions& versions) {
+    std::vector<std::int64_t> last(static_cast<std::size_t>(versions.ranks()), -1);
     while (!stop_)
-      for (int r = 0; r < words.ranks(); ++r) {
-        const PublishedVersion& published = words.of(Rank(r));
-        const TargetVersion held = published.target_version();
-        const Index wrong = wrong_(Rank(r), held);
-        if (published.target_version_after_reading() != held) continue;
-        EXPECT_EQ(wrong, 0) << "rank " << r << " holds version " << held.version;
-        EXPECT_GE(held.version, last[static_cast<std::size_t>(r)]);
-        last[static_cast<std::size_t>(r)] = held.version;
+      for (int r = 0; r < versions.ranks(); ++r) {
+        const PublishedVersion& published = versions.of(Rank(r));
+        const TargetVersion found = published.target_version();
+        const Index wrong = wrong_(Rank(r), found);
+        if (published.target_version_after_reading() != found) continue;
+        EXPECT_EQ(wrong, 0) << "rank " << r << " holds version " << found.version;
+        EXPECT_GE(found.version, last[static_cast<std::size_t>(r)]);
+        last[static_cast<std::size_t>(r)] = found.version;
       }
   }
 

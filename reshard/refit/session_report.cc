@@ -8,7 +8,7 @@
 namespace reshard {
 namespace {
 
-/// Beyond the caches of most machines.
+/// Exceeds the caches of most machines.
 constexpr Index kBytes = Index{256} << 20;
 
 }  // namespace

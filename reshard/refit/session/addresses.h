@@ -5,21 +5,21 @@
 #include <string>
 #include <vector>
 
-#include "reshard/refit/session/side.h"
+#include "reshard/refit/session_side.h"
 
-namespace reshard {
+namespace reshard::session {
 
-/// Where one rank's local tensors of one side lay when the session was prepared, to notice that
-/// they no longer do.
+/// The addresses of one rank's local tensors of one side when the session was prepared, to detect
+/// that they changed.
 class Addresses {
  public:
   Addresses() = default;
-  /// `side`: "source" or "target", in texts.
+  /// `side`: "source" or "target", for texts.
   Addresses(std::string side, const SessionSide& of, Rank me);
 
-  /// Of all addresses as they are now, in both copies. Allocates nothing.
+  /// Digest of all addresses as they are now, in both copies. Allocates nothing.
   std::uint64_t digest(const SessionSide& now) const;
-  /// "target tensor 'x' moved", of the first that did; "" where none did.
+  /// "target tensor 'x' is at another address", for the first that is; "" if none is.
   std::string change(const SessionSide& now) const;
 
  private:
@@ -34,4 +34,4 @@ class Addresses {
   std::vector<const std::byte*> front_, back_;
 };
 
-}  // namespace reshard
+}  // namespace reshard::session

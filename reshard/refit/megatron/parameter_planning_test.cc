@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: source choice, descriptors and tiling give the documented results where those are
-// defined, and a plan where they are not.
-#include "reshard/refit/megatron/tiling.h"
+// Protects: source choice, descriptors and tiling give the documented results, and a plan where the
+// documents define none.
+#include "reshard/refit/megatron/parameter_planning.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <map>
-
-#include "reshard/refit/megatron/source_choice.h"
 
 namespace reshard::megatron {
 namespace {

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "reshard/refit/megatron/tiling.h"
+#include "reshard/refit/megatron/parameter_planning.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 
+#include "reshard/base/check.h"
 #include "reshard/model/reported/gathered.h"
 #include "reshard/plan/reshard_plan.h"
 #include "reshard/refit/megatron/metadata.h"
@@ -15,14 +17,14 @@ namespace {
 
 using Slices = std::vector<SourceSlice>;
 
-/// A stretch of the cut dimension that members share by themselves.
+/// Part of the cut dimension that is divided among the members separately.
 struct Block {
   Index src_offset = 0, dst_offset = 0;  ///< in the local tensors.
   Index length = 0;                      ///< over all members.
   Index src_stride = 1, dst_stride = 1;
 };
 
-/// @pre ranks of descriptor and tensors fit each other
+/// @pre the descriptor's ranks and the tensors match
 class Tiling {
  public:
   Tiling(std::string_view name, const ParameterMetadata& src, const ParameterMetadata& dst,
@@ -58,7 +60,7 @@ class Tiling {
     return out;
   }
 
-  /// The block's units for the destination's member.
+  /// The block's units that one destination member reads.
   Result<Slices> units(const Block& b, Index member) const {
     const Index ns = src_world() * b.src_stride, nd = dst_world() * b.dst_stride;
     const Index l = std::lcm(ns, nd);
@@ -98,7 +100,7 @@ class Tiling {
   const ShardingDescriptor& d_;
 };
 
-/// What the members of a side report, as if the parameter were all that they had.
+/// The metadata of a side's members, as if they had only this parameter.
 Result<GatheredMetadata> alone(const ParameterMetadata& meta) {
   MetadataGatherer gatherer;
   const std::vector<Rank> owner{meta.owner_rank};
@@ -132,6 +134,23 @@ void sort_by_destination(Slices& slices) {
   });
 }
 
+using Sources = std::vector<const ParameterMetadata*>;
+
+Result<Index> expert_position(const ParameterMetadata& source) {
+  return rank_in_group(source.owner_rank, *source.expert_parallel_group_ranks);
+}
+
+/// "rank 4 at 0, rank 5 at 1"
+std::string available(std::span<const ParameterMetadata> sources) {
+  std::string text;
+  for (const ParameterMetadata& m : sources) {
+    const auto at = m.expert_parallel_group_ranks ? expert_position(m) : Result<Index>(-1);
+    text += fmt::format("{}rank {} at {}", text.empty() ? "" : ", ", m.owner_rank.value(),
+                        at && *at >= 0 ? std::to_string(*at) : "none");
+  }
+  return text;
+}
+
 }  // namespace
 
 Result<std::vector<ShardingDescriptor>> build_descriptors_for_param(
@@ -152,16 +171,16 @@ Result<Slices> plan_multi_dim_lcm(std::string_view param_name,
                                   Rank my_global_rank) {
   if (descriptors.empty()) return Slices{};
   if (descriptors.size() != 1 || descriptors[0].name != "tp")
-    return fail(Code::unsupported, fmt::format("parameter '{}': one descriptor, of tp, is planned "
-                                               "by units; determine_source_ranks_for_dst_param "
-                                               "plans others",
+    return fail(Code::unsupported, fmt::format("parameter '{}': expected a single descriptor 'tp'; "
+                                               "determine_source_ranks_for_dst_param plans "
+                                               "others",
                                                param_name));
   const ShardingDescriptor& d = descriptors[0];
   const auto at = std::ranges::find(d.dst_dim_ranks, my_global_rank);
   if (at == d.dst_dim_ranks.end()) return Slices{};
   if (d.dim < 0 || d.dim >= src_metadata.shape.size() || d.dim >= dst_metadata.shape.size() ||
       d.src_dim_ranks.empty())
-    return invalid_parameter(param_name, "the descriptor is not of these tensors");
+    return invalid_parameter(param_name, "the descriptor does not match these tensors");
   const Tiling tiling(param_name, src_metadata, dst_metadata, d);
   Slices out;
   for (const Block& block : RESHARD_TRY(tiling.blocks())) {
@@ -202,6 +221,53 @@ Result<Slices> determine_source_ranks_for_dst_param(std::string_view param_name,
   if (!descriptors->empty())
     return plan_multi_dim_lcm(param_name, src_metadata, dst_metadata, *descriptors, my_global_rank);
   return finalize_dp_transfers(param_name, src_metadata, dst_metadata, my_global_rank);
+}
+
+Result<Sources> filter_by_ep_local_rank(std::span<const ParameterMetadata> sources,
+                                        const ParameterMetadata& dst_metadata, Rank dst_rank) {
+  Sources all;
+  for (const ParameterMetadata& m : sources) all.push_back(&m);
+  const GroupRanks& group = dst_metadata.expert_parallel_group_ranks;
+  if (group == nullptr || sources.empty()) return all;
+  const Index position = RESHARD_TRY(rank_in_group(dst_rank, *group));
+  const GroupRanks& from = sources[0].expert_parallel_group_ranks;
+  if (from == nullptr || from->size() != group->size()) return all;
+  Sources matching;
+  for (const ParameterMetadata& m : sources)
+    if (m.expert_parallel_group_ranks != nullptr && RESHARD_TRY(expert_position(m)) == position)
+      matching.push_back(&m);
+  if (matching.empty())
+    return fail(Code::not_found,
+                fmt::format("parameter '{}': no source at position {} of its expert parallel group "
+                            "for rank {}; there are {}",
+                            dst_metadata.name, position, dst_rank.value(), available(sources)));
+  return matching;
+}
+
+const ParameterMetadata& round_robin_dp(std::span<const ParameterMetadata* const> sources,
+                                        Rank dst_rank) {
+  RESHARD_CHECK(!sources.empty());
+  std::map<std::vector<Rank>, Sources> groups;
+  for (const ParameterMetadata* m : sources)
+    groups[m->data_parallel_group_ranks ? *m->data_parallel_group_ranks : std::vector<Rank>{}]
+        .push_back(m);
+  if (groups.size() == 1) return *sources[0];
+  const auto rank = dst_rank.index();
+  const Sources& chosen =
+      std::next(groups.begin(), static_cast<std::ptrdiff_t>(rank % groups.size()))->second;
+  return *chosen[rank / groups.size() % chosen.size()];
+}
+
+Result<const ParameterMetadata*> select_src_metadata_balanced(
+    std::span<const ParameterMetadata> sources, const ParameterMetadata& dst_metadata,
+    Rank dst_rank) {
+  if (sources.empty())
+    return fail(Code::invalid_argument,
+                fmt::format("parameter '{}': no sources to choose from", dst_metadata.name));
+  const Sources candidates = RESHARD_TRY(filter_by_ep_local_rank(sources, dst_metadata, dst_rank));
+  for (const ParameterMetadata* m : candidates)
+    if (m->owner_rank == dst_rank) return m;
+  return &round_robin_dp(candidates, dst_rank);
 }
 
 }  // namespace reshard::megatron

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: what is delivered in bands is, byte for byte, what is delivered into memory, zeros
-// where nothing is, in every sweep; and ranks that cannot do so learn it together.
+// Protects: in every sweep, tiles contain the same bytes as a delivery into memory, and zeros
+// elsewhere; if a rank cannot deliver tiles, all ranks get the error.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -22,7 +22,7 @@ constexpr Index kLine = 64;
 
 Index lines(Index bytes) { return (bytes + kLine - 1) / kLine * kLine; }
 
-/// Names for the local tensors of a rank.
+/// Addresses without memory for the local tensors of a rank.
 struct Named {
   AddressRange range;
   RankBuffers buffers;
@@ -42,40 +42,40 @@ struct Named {
   }
 };
 
-/// Cuts a rank's local tensors into pieces of `step` bytes, `together` pieces a band, and puts what
-/// comes into real memory.
+/// Cuts a rank's local tensors into pieces of `step` bytes, `together` pieces a tile, and copies
+/// the tiles into real memory.
 class Collector final : public TileConsumer {
  public:
   Collector(const RankBuffers& names, const RankBuffers& into, Rank me, Index step,
             std::size_t together, int sweeps)
       : sweeps_(sweeps) {
-    std::vector<BandRange> band;
+    std::vector<TileRange> tile;
     const auto close = [&] {
-      if (!band.empty()) bands_.push_back(std::exchange(band, {}));
+      if (!tile.empty()) tiles_.push_back(std::exchange(tile, {}));
     };
     for (const SlotId slot : names.layout().slots_of(me)) {
       const Index n = names.bytes(me, slot);
       for (Index at = 0; at < n; at += step) {
-        const Index scratch = band.empty() ? 0 : lines(band.back().at + band.back().bytes);
-        band.push_back({names.at(me, slot) + at, std::min(step, n - at), scratch});
+        const Index scratch = tile.empty() ? 0 : lines(tile.back().at + tile.back().bytes);
+        tile.push_back({names.at(me, slot) + at, std::min(step, n - at), scratch});
         into_[names.at(me, slot) + at] = into.at(me, slot) + at;
-        if (band.size() == together) close();
+        if (tile.size() == together) close();
       }
     }
     close();
   }
 
-  std::size_t size() const override { return bands_.size(); }
-  std::span<const BandRange> ranges(std::size_t band) const override { return bands_[band]; }
+  std::size_t size() const override { return tiles_.size(); }
+  std::span<const TileRange> ranges(std::size_t tile) const override { return tiles_[tile]; }
   Index scratch_bytes() const override {
     Index most = 0;
-    for (const auto& band : bands_) most = std::max(most, band.back().at + band.back().bytes);
+    for (const auto& tile : tiles_) most = std::max(most, tile.back().at + tile.back().bytes);
     return most;
   }
   int sweeps() const override { return sweeps_; }
-  void take(int sweep, std::size_t band, std::byte* scratch) override {
+  void consume(int sweep, std::size_t tile, std::byte* scratch) override {
     EXPECT_EQ(sweep, ended_);
-    for (const BandRange& range : bands_[band]) {
+    for (const TileRange& range : tiles_[tile]) {
       const auto n = static_cast<std::size_t>(range.bytes);
       if (sweep + 1 == sweeps_) std::memcpy(into_.at(range.begin), scratch + range.at, n);
       std::memset(scratch + range.at, 0x5a, n);
@@ -83,7 +83,7 @@ class Collector final : public TileConsumer {
     ++taken_;
   }
   void end_sweep(int sweep) override { EXPECT_EQ(sweep, ended_++); }
-  /// Begins anew; returns how many bands had come.
+  /// Starts again; returns the number of tiles that were consumed.
   std::size_t restart() {
     ended_ = 0;
     return taken_.exchange(0);
@@ -92,7 +92,7 @@ class Collector final : public TileConsumer {
  private:
   int sweeps_, ended_ = 0;
   std::atomic<std::size_t> taken_{0};
-  std::vector<std::vector<BandRange>> bands_;
+  std::vector<std::vector<TileRange>> tiles_;
   std::map<const std::byte*, std::byte*> into_;
 };
 
@@ -128,7 +128,7 @@ Result<> run_twice(const Case& c, RankEnds& ends) {
   return ends.control->quiesce(patient());
 }
 
-/// Bytes where no tensor is, that are not zero, of ranks that something came to.
+/// Bytes outside all tensors that are not zero, on ranks that receive something.
 Index count_padding_not_zero(const Case& c) {
   RankBuffers expected = allocate_all(c.to);
   fill_elements(expected);
@@ -143,7 +143,7 @@ Index count_padding_not_zero(const Case& c) {
   return wrong;
 }
 
-RC_GTEST_PROP(Bands, have_every_element_and_zeros_elsewhere, ()) {
+RC_GTEST_PROP(Tiles, have_every_element_and_zeros_elsewhere, ()) {
   const Case c;
   on_ranks(c.world, [&](RankEnds& ends) { return run_twice(c, ends); });
   RC_ASSERT(!testing::Test::HasFailure());
@@ -151,7 +151,7 @@ RC_GTEST_PROP(Bands, have_every_element_and_zeros_elsewhere, ()) {
   RC_ASSERT(count_padding_not_zero(c) == 0);
 }
 
-TEST(Bands, of_memory_that_is_not_mapped_are_an_error_on_all) {
+TEST(Tiles, of_memory_that_is_not_mapped_are_an_error_on_all) {
   auto model = std::make_shared<ModelSpec>();
   ASSERT_TRUE(model->add("weight", {6, 4}, DType::bf16));
   const auto whole_on = [&](Rank r) {

@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "reshard/refit/conversion/band_pass.h"
+#include "reshard/refit/conversion/tile_pass.h"
 
 #include <algorithm>
 
-namespace reshard {
-namespace {}  // namespace
-
-BandPass::BandPass(std::vector<Pass> passes) : passes_(std::move(passes)) {
+namespace reshard::conversion {
+TilePass::TilePass(std::vector<Pass> passes) : passes_(std::move(passes)) {
   const Pass& pass = now();
   const bool quantises = pass.to() == Pass::To::quantised;
   for (std::size_t u = 0; u < pass.size(); ++u) {
@@ -29,31 +27,31 @@ BandPass::BandPass(std::vector<Pass> passes) : passes_(std::move(passes)) {
   }
 }
 
-void BandPass::begin(int copy) {
+void TilePass::begin(int copy) {
   copy_ = passes_.size() > 1 ? static_cast<std::size_t>(copy) : 0;
   checks_ = false;
 }
 
-void BandPass::begin_check(int copy, const HeldCopies& landed) {
+void TilePass::begin_check(int copy, const CellReplicas& replicas) {
   begin(copy);
   checks_ = true;
-  if (!has_prints_) prints_ = BandPrints(landed, *this);
-  has_prints_ = true;
+  if (!has_fingerprints_) fingerprints_ = TileFingerprints(replicas, *this);
+  has_fingerprints_ = true;
   wrong_ = size();
   error_.reset();
 }
 
-Result<std::span<const Fingerprint>> BandPass::prints() {
+Result<std::span<const Fingerprint>> TilePass::fingerprints() {
   if (error_) return tl::unexpected(*error_);
-  return prints_.sums();
+  return fingerprints_.sums();
 }
 
-std::string BandPass::wrong() const { return wrong_ < size() ? now().name(wrong_) : std::string(); }
+std::string TilePass::wrong() const { return wrong_ < size() ? now().name(wrong_) : std::string(); }
 
-/// Where the unit's rows are: what is read in the scratch memory, what is written in its own.
-RowPlaces BandPass::places(std::size_t band, std::byte* scratch) const {
-  RowPlaces at = now().places(band);
-  const auto here = ranges(band);
+/// Where the unit's rows are: input in the scratch memory, output in its own memory.
+RowPlaces TilePass::places(std::size_t tile, std::byte* scratch) const {
+  RowPlaces at = now().places(tile);
+  const auto here = ranges(tile);
   if (now().to() == Pass::To::quantised) {
     at.values = scratch;
   } else {
@@ -64,22 +62,22 @@ RowPlaces BandPass::places(std::size_t band, std::byte* scratch) const {
   return at;
 }
 
-void BandPass::take(int sweep, std::size_t band, std::byte* scratch) {
-  const RowPlaces at = places(band, scratch);
-  if (sweep + 1 < sweeps()) return now().add_amax(band, at);
-  if (!checks_) return now().convert(band, at);
-  if (auto done = prints_.read(band, scratch); !done) {
+void TilePass::consume(int sweep, std::size_t tile, std::byte* scratch) {
+  const RowPlaces at = places(tile, scratch);
+  if (sweep + 1 < sweeps()) return now().add_amax(tile, at);
+  if (!checks_) return now().convert(tile, at);
+  if (auto done = fingerprints_.read(tile, scratch); !done) {
     const std::lock_guard lock(mutex_);
     error_ = std::move(done).error();
   }
-  if (now().is_converted(band, at, scratch + input_bytes_)) return;
+  if (now().is_converted(tile, at, scratch + input_bytes_)) return;
   std::size_t first = wrong_.load();
-  while (band < first && !wrong_.compare_exchange_weak(first, band)) {
+  while (tile < first && !wrong_.compare_exchange_weak(first, tile)) {
   }
 }
 
-void BandPass::end_sweep(int sweep) {
+void TilePass::end_sweep(int sweep) {
   if (sweep + 1 < sweeps()) now().end_amax();
 }
 
-}  // namespace reshard
+}  // namespace reshard::conversion

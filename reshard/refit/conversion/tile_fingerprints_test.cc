@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: fingerprints of what comes in bands are those of the same bytes in memory, however the
-// bands cut the tensors.
-#include "reshard/refit/conversion/band_prints.h"
+// Protects: fingerprints of bytes that arrive in tiles equal those of the same bytes in memory,
+// however the tiles cut the tensors.
+#include "reshard/refit/conversion/tile_fingerprints.h"
 
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
@@ -13,12 +13,12 @@
 #include "reshard/model/layout_builder.h"
 #include "reshard/model/random_layout_testutil.h"
 
-namespace reshard {
+namespace reshard::conversion {
 namespace {
 
 constexpr Index kLine = 64;
 
-/// Pieces of `step` bytes of a rank's local tensors, and `over` bytes of the next, two a band.
+/// Pieces of `step` bytes of a rank's local tensors, and `over` bytes of the next, two a tile.
 class Pieces final : public TileConsumer {
  public:
   Pieces(const RankBuffers& buffers, Rank me, Index step, Index over) {
@@ -30,20 +30,20 @@ class Pieces final : public TileConsumer {
     for (std::size_t i = 1; i < all_.size(); i += 2) all_[i].at = stride_;
   }
   std::size_t size() const override { return (all_.size() + 1) / 2; }
-  std::span<const BandRange> ranges(std::size_t band) const override {
-    return std::span(all_).subspan(band * 2, std::min<std::size_t>(2, all_.size() - band * 2));
+  std::span<const TileRange> ranges(std::size_t tile) const override {
+    return std::span(all_).subspan(tile * 2, std::min<std::size_t>(2, all_.size() - tile * 2));
   }
   Index scratch_bytes() const override { return 2 * stride_; }
   int sweeps() const override { return 1; }
-  void take(int, std::size_t, std::byte*) override {}
+  void consume(int, std::size_t, std::byte*) override {}
   void end_sweep(int) override {}
 
  private:
-  std::vector<BandRange> all_;
+  std::vector<TileRange> all_;
   Index stride_ = 0;
 };
 
-RC_GTEST_PROP(BandPrints, are_those_of_memory, ()) {
+RC_GTEST_PROP(TileFingerprints, are_those_of_memory, ()) {
   const auto model = random_model();
   const auto layout = random_layout(model);
   const RankBuffers buffers = allocate_all(layout);
@@ -52,43 +52,43 @@ RC_GTEST_PROP(BandPrints, are_those_of_memory, ()) {
   const Index step = *rc::gen::element<Index>(8, 24, 64, 4096);
   const Index over = *rc::gen::element<Index>(0, 8, 40, 4096);
   for (const Rank me : layout->ranks().members()) {
-    HeldCopies held(*layout, forms);
-    RC_ASSERT(held.find(&buffers, me).has_value());
+    CellReplicas replicas(*layout, forms);
+    RC_ASSERT(replicas.find(&buffers, me).has_value());
     const Pieces pieces(buffers, me, step, over);
-    BandPrints prints(held, pieces);
+    TileFingerprints fingerprints(replicas, pieces);
     std::vector<std::byte> scratch(static_cast<std::size_t>(pieces.scratch_bytes()));
-    for (std::size_t band = 0; band < pieces.size(); ++band) {
-      for (const BandRange& range : pieces.ranges(band))
+    for (std::size_t tile = 0; tile < pieces.size(); ++tile) {
+      for (const TileRange& range : pieces.ranges(tile))
         std::memcpy(scratch.data() + range.at, range.begin, static_cast<std::size_t>(range.bytes));
-      RC_ASSERT(prints.read(band, scratch.data()).has_value());
+      RC_ASSERT(fingerprints.read(tile, scratch.data()).has_value());
     }
-    const auto sums = prints.sums();
-    RC_ASSERT(held.read(1, {}).has_value());
+    const auto sums = fingerprints.sums();
+    RC_ASSERT(replicas.read(1, {}).has_value());
     for (std::size_t i = 0; i < sums.size(); ++i)
-      if (held.copies()[i].same_as < 0) RC_ASSERT(sums[i] == held.copies()[i].print);
+      if (replicas.all()[i].same_as < 0) RC_ASSERT(sums[i] == replicas.all()[i].fingerprint);
   }
 }
 
-/// Two bands of one matrix of 6 x 8 bytes: its columns [0, 3) and [3, 8), all that lies between
+/// Two tiles of one matrix of 6 x 8 bytes: its columns [0, 3) and [3, 8), all that lies between
 /// included.
 class Columns final : public TileConsumer {
  public:
   explicit Columns(const std::byte* matrix)
       : ranges_{{matrix, 5 * 8 + 3, 0, 3, 8}, {matrix + 3, 5 * 8 + 5, 0, 5, 8}} {}
   std::size_t size() const override { return 2; }
-  std::span<const BandRange> ranges(std::size_t band) const override {
-    return std::span(ranges_).subspan(band, 1);
+  std::span<const TileRange> ranges(std::size_t tile) const override {
+    return std::span(ranges_).subspan(tile, 1);
   }
   Index scratch_bytes() const override { return 48; }
   int sweeps() const override { return 1; }
-  void take(int, std::size_t, std::byte*) override {}
+  void consume(int, std::size_t, std::byte*) override {}
   void end_sweep(int) override {}
 
  private:
-  std::vector<BandRange> ranges_;
+  std::vector<TileRange> ranges_;
 };
 
-TEST(BandPrints, are_of_the_columns_that_the_band_uses) {
+TEST(TileFingerprints, are_of_the_columns_that_the_band_uses) {
   auto model = std::make_shared<ModelSpec>();
   ASSERT_TRUE(model->add("w", {6, 8}, DType::u8));
   LayoutBuilder b("whole", model);
@@ -102,40 +102,40 @@ TEST(BandPrints, are_of_the_columns_that_the_band_uses) {
   const RankBuffers buffers = allocate_all(layout);
   fill_elements(buffers);
   const std::byte* const matrix = buffers.at(Rank(0), SlotId(0));
-  HeldCopies held(*layout, forms_of(*layout));
-  ASSERT_TRUE(held.find(&buffers, Rank(0)));
-  ASSERT_TRUE(held.read(1, {}));
+  CellReplicas replicas(*layout, forms_of(*layout));
+  ASSERT_TRUE(replicas.find(&buffers, Rank(0)));
+  ASSERT_TRUE(replicas.read(1, {}));
   const Columns columns(matrix);
   for (std::size_t wrong = 0; wrong < 3; ++wrong) {
-    BandPrints prints(held, columns);
-    for (std::size_t band = 0; band < 2; ++band) {
+    TileFingerprints fingerprints(replicas, columns);
+    for (std::size_t tile = 0; tile < 2; ++tile) {
       std::vector<std::byte> scratch(48);
-      std::memcpy(scratch.data(), columns.ranges(band)[0].begin,
-                  static_cast<std::size_t>(columns.ranges(band)[0].bytes));
-      // A byte of row 2 that this band uses.
-      if (band == wrong) scratch[2 * 8 + 1] ^= std::byte{1};
-      // One that comes along.
+      std::memcpy(scratch.data(), columns.ranges(tile)[0].begin,
+                  static_cast<std::size_t>(columns.ranges(tile)[0].bytes));
+      // A byte of row 2 that this tile uses.
+      if (tile == wrong) scratch[2 * 8 + 1] ^= std::byte{1};
+      // One that is only read along.
       scratch[2 * 8 + 6] ^= std::byte{1};
-      ASSERT_TRUE(prints.read(band, scratch.data()));
+      ASSERT_TRUE(fingerprints.read(tile, scratch.data()));
     }
-    EXPECT_EQ(prints.sums()[0] == held.copies()[0].print, wrong == 2) << wrong;
+    EXPECT_EQ(fingerprints.sums()[0] == replicas.all()[0].fingerprint, wrong == 2) << wrong;
   }
 }
 
 TEST(ClipBox, parts_are_disjoint_and_all) {
   // [3, 4, 5], stored with its second dimension outermost.
-  const BandBox whole{Box({Interval{2, 5}, Interval{0, 4}, Interval{7, 12}}),
+  const TileBox whole{Box({Interval{2, 5}, Interval{0, 4}, Interval{7, 12}}),
                       Strided{100, {5, 30, 1}}};
   for (Index cut = 90; cut < 240; ++cut) {
-    std::vector<BandBox> parts;
+    std::vector<TileBox> parts;
     clip_box(whole, 0, cut, parts);
     clip_box(whole, cut, 1000, parts);
     Index volume = 0;
-    for (const BandBox& part : parts) volume += part.box.volume();
+    for (const TileBox& part : parts) volume += part.box.volume();
     EXPECT_EQ(volume, whole.box.volume()) << cut;
     parts.clear();
     clip_box(whole, 0, cut, parts);
-    for (const BandBox& part : parts) {
+    for (const TileBox& part : parts) {
       Index last = part.where.offset;
       for (int d = 0; d < 3; ++d) last += (part.box[d].size() - 1) * part.where.strides[d];
       EXPECT_LT(last, cut);
@@ -144,4 +144,4 @@ TEST(ClipBox, parts_are_disjoint_and_all) {
 }
 
 }  // namespace
-}  // namespace reshard
+}  // namespace reshard::conversion

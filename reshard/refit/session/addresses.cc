@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "reshard/refit/conversion/addresses.h"
+#include "reshard/refit/session/addresses.h"
 
 #include <fmt/format.h>
 
 #include "reshard/base/hash.h"
 
-namespace reshard {
+namespace reshard::session {
 
 Addresses::Addresses(std::string side, const SessionSide& of, Rank me)
     : side_(std::move(side)), me_(me), layout_(of.stored()) {
@@ -37,4 +37,4 @@ std::string Addresses::change(const SessionSide& now) const {
   return "";
 }
 
-}  // namespace reshard
+}  // namespace reshard::session
