@@ -18,8 +18,7 @@ enum class OracleKind {
   /// Arbitrary bits, including NaN and infinity: the strictest test of what moved where.
   bits,
   /// Small finite floats (magnitude 2^-11 to 2^-7 for 16 bits and more, below 2 for 8 bits), so
-  /// that a
-  /// model can be run on them. Booleans are 0 or 1, other dtypes as with `bits`.
+  /// that a model can be run on them. Booleans are 0 or 1, other dtypes as with `bits`.
   weights,
 };
 

@@ -18,7 +18,7 @@ constexpr std::string_view kFactor = "_scale_2", kWeight = ".weight";
 /// The quantised data of one tensor, as a checkpoint stores it.
 struct Found {
   std::string tensor;  ///< its name if it were plain.
-  Dims held;           ///< shape of the stored data, in elements.
+  Dims stored;         ///< shape of the stored data, in elements.
   Dims plain;          ///< shape of the plain tensor in a checkpoint.
   bool input_first = false;
 };
@@ -44,7 +44,7 @@ std::optional<Found> found_packed(const CanonicalTensor& t, QuantMethod method) 
       !t.name.ends_with(std::string(kWeight).append(end)))
     return std::nullopt;
   Found found{t.name.substr(0, t.name.size() - end.size()), t.shape, t.shape};
-  found.held[1] = found.plain[1] = t.shape[1] * 2;  // as many bits as before: it fits
+  found.stored[1] = found.plain[1] = t.shape[1] * 2;  // as many bits as before: it fits
   return found;
 }
 
@@ -69,7 +69,7 @@ Dims blocks_of(const Found& found, Index rows, Index cols) {
   const auto up = [](Index n, Index block) {
     return block == 0 ? Index{1} : (n + block - 1) / block;
   };
-  Dims shape = found.held;
+  Dims shape = found.stored;
   const int n = shape.size();
   shape[n - 2] = up(shape[n - 2], rows);
   shape[n - 1] = up(shape[n - 1], cols);
