@@ -84,19 +84,21 @@ mutants: build-all python-env ## flip each layout rule and see that a test notic
 	@python3 tests/mutation/run.py $(BUILD)
 
 .PHONY: debug
-debug: deps ## the C++ tests without optimisation: what inlining hides shows there
+debug: deps ## the C++ tests without optimisation, every source compiled by itself, no type defined twice
 	@tools/build.sh $(BUILD)-debug $(JOBS) all $(CMAKE_ARGS) -DCMAKE_BUILD_TYPE=Debug
 	@RESHARD_NO_PYTEST=1 tools/run_tests.sh $(BUILD)-debug -LE slow
 
 .PHONY: asan
 asan: deps ## the C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer
-	@tools/build.sh $(BUILD)-asan $(JOBS) all $(CMAKE_ARGS) -DRESHARD_SANITIZE=address,undefined
+	@tools/build.sh $(BUILD)-asan $(JOBS) all $(CMAKE_ARGS) \
+	  -DCMAKE_BUILD_TYPE=RelWithDebInfo -DRESHARD_SANITIZE=address,undefined
 	@RESHARD_NO_PYTEST=1 tools/run_tests.sh $(BUILD)-asan -LE 'slow|style'
 
 .PHONY: tsan
 # Without those that load MPI, UCX or Gloo ("cross"), whose own threads it cannot follow.
 tsan: deps ## the C++ tests under ThreadSanitizer
-	@$(NO_ASLR) tools/build.sh $(BUILD)-tsan $(JOBS) all $(CMAKE_ARGS) -DRESHARD_SANITIZE=thread
+	@$(NO_ASLR) tools/build.sh $(BUILD)-tsan $(JOBS) all $(CMAKE_ARGS) \
+	  -DCMAKE_BUILD_TYPE=RelWithDebInfo -DRESHARD_SANITIZE=thread
 	@RESHARD_NO_PYTEST=1 $(NO_ASLR) tools/run_tests.sh $(BUILD)-tsan -LE 'slow|style|cross|faults'
 
 # Its own build folder, but the Python environments of $(BUILD).

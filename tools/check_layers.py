@@ -5,7 +5,9 @@
   tools/check_layers.py [root]     prints "file:line: what is wrong" for each, and fails if there is any
 
 A room may include itself and what its reshard_room(...) line in CMakeLists.txt reaches; the names in NEVER
-hold even where that line would allow it. docs/style.md has the rules in prose.
+hold even where that line would allow it. In a folder of a room, a header of `namespace reshard` is an interface;
+one of `namespace reshard::FOLDER` is internal to the room. docs/style.md has the rules in prose. When all is in
+order, it prints the folders and the number of their product files.
 """
 
 import ast
@@ -16,10 +18,13 @@ import sys
 import type_names
 
 FOLDERS = ("reshard", "cli", "python", "bench", "tests", "examples", "tools", "cmake")
-SOURCES = {".h", ".cc", ".cu", ".cuh"}
+SOURCES = {".h", ".cc", ".cu", ".cuh", ".inc"}
 TEXTS = SOURCES | {".py", ".sh", ".cmake"}
 MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 60
+MAX_FOLDER_FILES = 25
+# Not part of the product: tests, what they share, and benchmarks beside the code.
+NOT_PRODUCT = ("_test.cc", "_testutil.h", "_testutil.cc", "_bench.cc")
 
 # Room -> the only rooms it may include, itself aside, and rooms that no room may include.
 ONLY = {"base": set(), "transport": {"base", "memory"}}
@@ -33,6 +38,7 @@ TWO_TYPES = "tests/one_definition/example/"
 FRONT_DOOR = "reshard/reshard.h"
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
+NAMESPACE = re.compile(r"^namespace reshard::(\w+)", re.MULTILINE)
 UNFINISHED = re.compile(r"\b(T[O]DO|F[I]XME|X[X]X|N[O]COMMIT)\b")
 NOISE = re.compile(
   r'R"(\w*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|(?<![0-9a-fA-F])\'(?:\\.|[^\'\\\n])+\''
@@ -94,6 +100,50 @@ def check_library_include(path, target):
   if target.startswith("CLI/") and (header or not place.startswith("cli/")):
     return f"<{target}>: CLI11 only in one .cc file of cli"
   return None
+
+
+def namespace_of_folder(path, text):
+  """The nested namespace of a product header in a room's folder; None for an interface and everything else."""
+  if path.parts[0] != "reshard" or len(path.parts) < 4 or path.name.endswith(NOT_PRODUCT) or path.suffix != ".h":
+    return None
+  name = NAMESPACE.search(text)
+  return name.group(1) if name else None
+
+
+def check_folders(sources):
+  """Violations of what the folders of a room promise; `sources`: path from the root -> text."""
+  internal = {name: namespace_of_folder(pathlib.PurePath(name), text) for name, text in sources.items()}
+  for name, text in sources.items():
+    path = pathlib.PurePath(name)
+    if internal[name] and internal[name] not in path.parts[2:-1]:
+      yield f"{name}:1: namespace {internal[name]} in a folder of another name"
+    if path.parts[0] in ("tests", "bench", "python") or path.name.endswith(NOT_PRODUCT):
+      continue
+    for number, line in enumerate(text.splitlines(), 1):
+      include = INCLUDE.match(line)
+      target = include.group(2) if include else ""
+      if internal.get(target) and path.parts[:2] != pathlib.PurePath(target).parts[:2]:
+        yield f'{name}:{number}: "{target}" is internal to its room: namespace {internal[target]}'
+  for folder, count in product_files(sources).items():
+    if count > MAX_FOLDER_FILES:
+      yield f"{folder}:1: {count} product files; a folder has at most {MAX_FOLDER_FILES}"
+
+
+def product_files(sources):
+  """Folder -> the number of its product files, in the order of the paths."""
+  count = {}
+  for name in sorted(sources):
+    path = pathlib.PurePath(name)
+    if path.parts[0] in ("reshard", "cli", "bench", "python") and not path.name.endswith(NOT_PRODUCT):
+      count[path.parent.as_posix()] = count.get(path.parent.as_posix(), 0) + 1
+  return count
+
+
+def print_tree(sources):
+  """Each folder under its parent, with its product files."""
+  for folder, count in product_files(sources).items():
+    path = pathlib.PurePath(folder)
+    print(f"{'  ' * (len(path.parts) - 1)}{path.name + '/':<{28 - 2 * len(path.parts)}}{count:>4}")
 
 
 def opens_function(head):
@@ -159,7 +209,7 @@ def check_file(path, text, rooms):
 
 
 def check_tree(root):
-  """Every violation under `root` as a line "file:line: what"."""
+  """(every violation under `root` as a line "file:line: what", path of each C++ source -> its text)."""
   rooms = reachable_rooms((root / "CMakeLists.txt").read_text())
   found, cli11, sources = [], [], {}
   paths = [p for top in FOLDERS for p in sorted((root / top).rglob("*"))]
@@ -177,12 +227,15 @@ def check_tree(root):
     found.append(f"{path.as_posix()}:1: CLI11 is already included by {cli11[0].as_posix()}")
   for path, line, name, first in type_names.defined_twice(sources):
     found.append(f"{path}:{line}: {first} defines {name}, too; rename one, or give it a namespace")
-  return found
+  found += check_folders(sources)
+  return found, sources
 
 
 def main(arguments):
   root = pathlib.Path(arguments[0] if arguments else pathlib.Path(__file__).parent.parent).resolve()
-  found = check_tree(root)
+  found, sources = check_tree(root)
+  if not found:
+    print_tree(sources)
   for line in found:
     print(line)
   print(f"check_layers: {len(found)} to mend" if found else "check_layers: all in order")

@@ -34,7 +34,7 @@ class CheckLayers(unittest.TestCase):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         whole = text.decode() if isinstance(text, bytes) else SPDX + text
         (root / name).write_text(whole)
-      return check_layers.check_tree(root)
+      return check_layers.check_tree(root)[0]
 
   def expect(self, name, text, line, part):
     found = self.found({name: text})
@@ -55,6 +55,32 @@ class CheckLayers(unittest.TestCase):
     self.expect("reshard/index/a.h", '#pragma once\n#include "reshard/plan/p.h"\n', 3, "index must not")
     self.expect("reshard/base/a.cc", '#include "reshard/index/i.h"\n', 2, "room base must not")
     self.expect_nothing("reshard/plan/a.cc", '#include "reshard/base/b.h"\n#include "reshard/plan/p.h"\n')
+
+  def test_an_internal_header_is_of_its_room_alone(self):
+    internal = "#pragma once\nnamespace reshard::shm {}\n"
+    use = '#include "reshard/transport/shm/peer.h"\n'
+    header = {"reshard/transport/shm/peer.h": internal}
+    for user in ("reshard/exec/a.cc", "cli/a.cc", "examples/cpp/a.cc"):
+      found = self.found({**header, user: use})
+      self.assertEqual(len(found), 1, found)
+      self.assertIn(f"{user}:2: ", found[0])
+      self.assertIn("internal to its room", found[0])
+    for user in ("reshard/transport/a.cc", "reshard/transport/tcp/a.cc", "tests/a_test.cc", "reshard/exec/a_test.cc"):
+      self.assertEqual(self.found({**header, user: use}), [])
+    interface = {"reshard/transport/shm/peer.h": "#pragma once\nnamespace reshard {}\n"}
+    self.assertEqual(self.found({**interface, "reshard/exec/a.cc": use}), [])
+
+  def test_a_namespace_has_the_name_of_its_folder(self):
+    self.expect("reshard/transport/tcp/a.h", "#pragma once\nnamespace reshard::shm {}\n", 1, "of another name")
+    self.expect_nothing("reshard/transport/shm/a.h", "#pragma once\nnamespace reshard::shm {}\n")
+
+  def test_a_crowded_folder_is_reported(self):
+    crowd = {f"reshard/io/files/a{i}.cc": "int a;\n" for i in range(26)}
+    found = self.found(crowd)
+    self.assertEqual(len(found), 1, found)
+    self.assertIn("26 product files", found[0])
+    del crowd["reshard/io/files/a0.cc"]
+    self.assertEqual(self.found({**crowd, "reshard/io/files/a_test.cc": "int b;\n"}), [])
 
   def test_names_are_forbidden_even_if_cmake_allows_them(self):
     self.expect("reshard/plan/a.cc", '#include "reshard/transport/t.h"\n', 2, "room plan must not")

@@ -108,7 +108,7 @@ def main():
   parser.add_argument("--source", required=True)
   parser.add_argument("--build", required=True)
   parser.add_argument("--link", required=True, choices=["static", "shared", "pkg-config", "subdirectory"])
-  parser.add_argument("--build-type", default="RelWithDebInfo")
+  parser.add_argument("--build-type", default="Release")
   parser.add_argument("--compiler", default="")
   arguments = parser.parse_args()
   if arguments.compiler and not shutil.which(arguments.compiler):
