@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# The front door; `make` alone says what there is. What is missing is installed on the way (Debian 12).
+# Start here: `make` lists the targets. They install missing Debian 12 packages themselves.
 BUILD ?= build
 JOBS ?= $(shell nproc)
 CMAKE_ARGS ?=
@@ -9,7 +9,7 @@ SHELL := /bin/bash
 MAKEFLAGS += --no-print-directory
 
 PROGRAM := $(BUILD)/bin/reshard
-# ThreadSanitizer of g++ 12 stops where the kernel randomises addresses by more bits than it expects.
+# ThreadSanitizer of g++ 12 fails if the kernel randomises more address bits than it expects.
 NO_ASLR := $(shell setarch -R true 2>/dev/null && echo setarch -R)
 
 .PHONY: help
@@ -21,12 +21,12 @@ help: ## this list
 	@echo '  variables: BUILD=$(BUILD) JOBS=$(JOBS) CMAKE_ARGS=$(CMAKE_ARGS)'
 
 .PHONY: deps
-deps: ## install what building and testing need and is not there yet
+deps: ## install the missing packages for building and testing
 	@tools/install_deps.sh build test
 
-# Only a new folder is made without the tests: turning them off again would delete their objects.
+# Tests are left out of a new folder only: turning them off in an old one would delete their objects.
 .PHONY: build
-build: ## the program, at build/bin/reshard
+build: ## build the program, build/bin/reshard
 	@tools/install_deps.sh build
 	@tools/build.sh $(BUILD) $(JOBS) bin/reshard $(CMAKE_ARGS) \
 	  $(if $(wildcard $(BUILD)/CMakeCache.txt),,-DRESHARD_DEV=OFF)
@@ -37,7 +37,7 @@ build-all: deps
 	@tools/build.sh $(BUILD) $(JOBS) all $(CMAKE_ARGS) -DRESHARD_DEV=ON
 
 .PHONY: demo
-demo: build ## shard a small MoE model as a trainer does, refit it into an engine, prove every byte
+demo: build ## shard a small MoE model as a trainer does, refit it into an engine, verify every byte
 	@tools/demo.sh $(PROGRAM) $(BUILD)/demo
 
 .PHONY: python-env
@@ -52,9 +52,9 @@ megatron-env: deps
 transformers-env: deps
 	@tools/python_env.sh $(BUILD)/transformers4-venv tests/transformers4/requirements.txt
 
-# Without conftest.py, which needs classes of transformers 5.
+# Without conftest.py, which needs transformers 5.
 .PHONY: transformers-test
-transformers-test: build transformers-env ## what fully_shard leaves of the modules of transformers 4 (`make test`: of 5)
+transformers-test: build transformers-env ## fully_shard on the modules of transformers 4 (`make test`: of 5)
 	@RESHARD_BIN=$(PROGRAM) $(BUILD)/transformers4-venv/bin/python -m pytest -q --noconftest \
 	  -p no:cacheprovider tests/python/test_fsdp_modules.py
 
@@ -63,7 +63,7 @@ test: build-all python-env megatron-env ## all tests but the slow ones; ends wit
 	@tools/run_tests.sh $(BUILD) -LE slow
 
 .PHONY: test-all
-test-all: build-all python-env megatron-env ## all tests, the slow ones too, flipped rules, unoptimised, and under the sanitizers
+test-all: build-all python-env megatron-env ## all tests: also slow ones, flipped rules, unoptimised, sanitizers
 	@tools/install_deps.sh fuzz # clang, for the test that embeds reshard in a project of its own
 	@RESHARD_SLOW_TESTS=1 tools/run_tests.sh $(BUILD)
 	@$(MAKE) mutants
@@ -71,16 +71,16 @@ test-all: build-all python-env megatron-env ## all tests, the slow ones too, fli
 	@$(MAKE) asan
 	@$(MAKE) tsan
 
-# Opt-in: its environment takes 3.5 GB and some minutes.
+# Opt-in: its environment takes 3.5 GB.
 .PHONY: vllm-test
-vllm-test: build ## vLLM's own model classes load, rank by rank, what reshard converts; compared byte by byte
+vllm-test: build ## compare converted checkpoints with what vLLM's own model classes load, byte by byte
 	@tools/install_deps.sh test
 	@tools/python_env.sh $(BUILD)/vllm-venv tests/vllm/requirements.txt
 	@RESHARD_BIN=$(abspath $(PROGRAM)) $(BUILD)/vllm-venv/bin/python -m pytest -q --no-header \
 	  -p no:cacheprovider -rs --disable-warnings tests/vllm
 
 .PHONY: mutants
-mutants: build-all python-env ## flip each layout rule and see that a test notices
+mutants: build-all python-env ## flip each layout rule; a test must fail each time
 	@python3 tests/mutation/run.py $(BUILD)
 
 .PHONY: debug
@@ -95,7 +95,7 @@ asan: deps ## the C++ tests under AddressSanitizer and UndefinedBehaviorSanitize
 	@RESHARD_NO_PYTEST=1 tools/run_tests.sh $(BUILD)-asan -LE 'slow|style'
 
 .PHONY: tsan
-# Without those that load MPI, UCX or Gloo ("cross"), whose own threads it cannot follow.
+# Leaves out tests that load MPI, UCX or Gloo (label "cross"): ThreadSanitizer cannot follow their threads.
 tsan: deps ## the C++ tests under ThreadSanitizer
 	@$(NO_ASLR) tools/build.sh $(BUILD)-tsan $(JOBS) all $(CMAKE_ARGS) \
 	  -DCMAKE_BUILD_TYPE=RelWithDebInfo -DRESHARD_SANITIZE=thread
@@ -127,10 +127,10 @@ format: ## clang-format the C++ sources in place
 	@git ls-files -co --exclude-standard '*.h' '*.cc' | xargs -r clang-format-19 -i
 
 .PHONY: lint
-lint: build-all ## rooms and style, formatting, clang-tidy on what changed (LINT=all: on every file)
+lint: build-all ## rooms and style, formatting, clang-tidy on changed files (LINT=all: on every file)
 	@tools/install_deps.sh lint
 	@tools/lint.sh $(BUILD) $(JOBS) $(LINT)
 
 .PHONY: clean
-clean: ## remove what was built
+clean: ## remove the build folders
 	rm -rf $(BUILD) $(BUILD)-debug $(BUILD)-asan $(BUILD)-tsan $(BUILD)-coverage $(BUILD)-fuzz

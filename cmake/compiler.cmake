@@ -12,9 +12,9 @@ if(RESHARD_SANITIZE)
   target_compile_options(reshard_flags INTERFACE
     -fsanitize=${RESHARD_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
-    # g++ 12 warns about overlaps inside std::string where sanitizers keep it from inlining.
+    # With sanitizers, g++ 12 inlines less of std::string and warns about overlaps inside it.
     target_compile_options(reshard_flags INTERFACE -Wno-restrict)
-    # It says of each fence that ThreadSanitizer does not see it; those are between processes.
+    # It warns that ThreadSanitizer ignores fences; ours order memory between processes.
     target_compile_options(reshard_flags INTERFACE -Wno-tsan)
   endif()
   target_link_options(reshard_flags INTERFACE -fsanitize=${RESHARD_SANITIZE})
@@ -33,6 +33,6 @@ endif()
 
 find_program(RESHARD_CCACHE ccache)
 if(RESHARD_CCACHE)
-  # Without these ccache does not keep what uses a precompiled header; we use neither __TIME__ nor such macros.
+  # ccache caches users of a precompiled header only with these settings. They are safe: no source uses __TIME__.
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${RESHARD_CCACHE})
 endif()

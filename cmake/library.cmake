@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-# The library that others embed: all rooms in one, static and shared, of the objects that the rooms have compiled.
-# `reshard::reshard` is the same in this build, in a project that adds it as a subdirectory, and installed
-# (find_package(reshard)): the static one, or with BUILD_SHARED_LIBS the shared one.
+# The library that other projects embed, static and shared: the objects of all rooms. `reshard::reshard` names it in this
+# build, in a project that adds this one as a subdirectory, and after find_package(reshard). It is the static library,
+# or the shared one with BUILD_SHARED_LIBS.
 include(GNUInstallDirs)
 
 set(room_targets reshard_base reshard_index reshard_layout reshard_sharding reshard_model reshard_plan reshard_memory
@@ -18,7 +18,7 @@ function(reshard_library target kind)
   target_compile_features(${target} PUBLIC cxx_std_20)
   target_include_directories(${target} PUBLIC
     $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
-  # A header of ours includes tl::expected; the rest is called by our objects alone.
+  # Our public headers include tl::expected; only our objects call the other libraries.
   target_link_libraries(${target} PUBLIC tl::expected
     PRIVATE fmt::fmt Threads::Threads ${CMAKE_DL_LIBS}
     $<BUILD_INTERFACE:${XXHASH_LIBRARY}> $<BUILD_INTERFACE:${SODIUM_LIBRARY}>

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # reshard_room(<name> ROOMS <rooms it uses> LIBS <external libraries> FOLDERS <folders of the room>)
 #
-# One library `reshard_<name>` of reshard/<name>/*.cc, and of the same in its folders. With RESHARD_DEV also
-# `reshard_<name>_tests` of *_test.cc (registered with ctest) and `reshard_<name>_bench` of *_bench.cc.
-# *_testutil.cc files are compiled into `reshard_<name>_testutil`, which tests of any room may link.
+# The library `reshard_<name>` from reshard/<name>/*.cc and from its FOLDERS. With RESHARD_DEV also the programs
+# `reshard_<name>_tests` from *_test.cc (registered with ctest) and `reshard_<name>_bench` from *_bench.cc, and the
+# library `reshard_<name>_testutil` from *_testutil.cc, which the tests of any room may link.
 function(reshard_room name)
   cmake_parse_arguments(ROOM "" "" "ROOMS;LIBS;FOLDERS" ${ARGN})
   set(dirs ${PROJECT_SOURCE_DIR}/reshard/${name})
@@ -56,12 +56,12 @@ function(reshard_room name)
   endif()
 endfunction()
 
-# reshard_unity(<target> <source>...): compiles the sources a dozen at a time, so that each header is parsed once for them;
-# one by one with RESHARD_UNITY=OFF. Kernels, compiled for one instruction set each, always stay alone.
+# reshard_unity(<target> <source>...): compiles twelve sources at a time, which parses their headers once; with
+# RESHARD_UNITY=OFF one at a time. Kernels are always compiled alone: each sets its own instruction set.
 function(reshard_unity target)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ${RESHARD_UNITY} UNITY_BUILD_BATCH_SIZE 12)
   if(RESHARD_UNITY AND CMAKE_CXX_COMPILER_ID STREQUAL GNU)
-    # A type of an anonymous namespace is in a source here, whatever file includes that.
+    # g++ takes an anonymous namespace for one in a header, because a unity source includes the file.
     target_compile_options(${target} PRIVATE -Wno-subobject-linkage)
   endif()
   set(kernels ${ARGN})
@@ -69,7 +69,7 @@ function(reshard_unity target)
   set_source_files_properties(${kernels} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 endfunction()
 
-# The headers of the tests' libraries, compiled once for all programs of tests.
+# The precompiled headers of GoogleTest and rapidcheck, for all test programs.
 function(reshard_test_headers)
   if(TARGET reshard_test_headers)
     return()
@@ -78,15 +78,15 @@ function(reshard_test_headers)
   file(CONFIGURE OUTPUT ${source} CONTENT "")
   add_library(reshard_test_headers OBJECT ${source})
   target_link_libraries(reshard_test_headers PRIVATE reshard_flags rapidcheck GTest::gmock)
-  # As for the programs that use it.
+  # Executables are compiled with -fPIE, and a precompiled header needs the same flags as its users.
   set_target_properties(reshard_test_headers PROPERTIES POSITION_INDEPENDENT_CODE OFF)
   target_compile_options(reshard_test_headers PRIVATE -fPIE)
   target_precompile_headers(reshard_test_headers PRIVATE <algorithm> <functional> <map> <memory> <optional> <string>
     <thread> <vector> <gmock/gmock.h> <gtest/gtest.h> <rapidcheck.h> <rapidcheck/gtest.h>)
 endfunction()
 
-# reshard_test(<target> FILES ... LIBS ... LABELS ...): a GoogleTest program with rapidcheck, each of its
-# tests known to ctest. Test utilities of the linked rooms come along where they exist.
+# reshard_test(<target> FILES ... LIBS ... LABELS ...): a GoogleTest program with rapidcheck. Registers each of its
+# tests with ctest and links the test utilities of all rooms.
 function(reshard_test target)
   cmake_parse_arguments(T "" "" "FILES;LIBS;LABELS" ${ARGN})
   add_executable(${target} ${T_FILES})

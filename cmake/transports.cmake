@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-# The transports that need an external library. Each one that is found becomes a loadable module beside
-# the program (reshard/transport/module.h says why); what was found and what was not is compiled into
-# reshard_transport as built_modules().
+# The transports that need an external library. Each becomes a loadable module beside the program, if its library is
+# found (reshard/transport/module.h explains why). reshard_transport reports the result as built_modules().
 #
-#   RESHARD_WITH_MPI, _GLOO, _UCX, _NCCL   AUTO: build it when its library is found; ON: refuse to
-#                                          configure without; OFF: leave it out
+#   RESHARD_WITH_MPI, _GLOO, _UCX, _NCCL   AUTO: build it if its library is found; ON: fail to
+#                                          configure without it; OFF: leave it out
 foreach(transport MPI GLOO UCX NCCL)
   set(RESHARD_WITH_${transport} AUTO CACHE STRING "Build the transport: AUTO, ON or OFF")
   set_property(CACHE RESHARD_WITH_${transport} PROPERTY STRINGS AUTO ON OFF)
@@ -38,7 +37,7 @@ function(reshard_transport_module name)
     add_library(${target} MODULE ${sources})
     target_include_directories(${target} SYSTEM PRIVATE ${M_INCLUDES})
     target_link_libraries(${target} PRIVATE reshard_transport fmt::fmt ${M_LIBS} reshard_flags)
-    # The C library of MPI is enough; the old C++ bindings of both would only be in the way.
+    # We use MPI's C API; the deprecated C++ bindings would need further libraries.
     if(M_TRANSPORT STREQUAL mpi)
       target_compile_definitions(${target} PRIVATE OMPI_SKIP_MPICXX=1 MPICH_SKIP_MPICXX=1)
     endif()
@@ -67,7 +66,7 @@ function(reshard_transport_module name)
   endif()
 endfunction()
 
-# The two MPI libraries are found by hand: find_package(MPI) finds one, and here both may be there.
+# find_package(MPI) finds one MPI library; a machine may have both.
 # reshard_find_mpi(<prefix> <compiler wrapper> <library>)
 function(reshard_find_mpi prefix wrapper library)
   find_program(${prefix}_WRAPPER ${wrapper})
@@ -94,7 +93,7 @@ function(reshard_find_mpi prefix wrapper library)
   endif()
 endfunction()
 
-# Which of the two the plain wrapper `mpicxx` belongs to, for systems that do not name them apart.
+# Some systems have only the plain wrapper `mpicxx`: find out which library it belongs to.
 find_program(RESHARD_MPICXX mpicxx)
 set(plain_openmpi "")
 set(plain_mpich "")
