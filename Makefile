@@ -16,7 +16,7 @@ NO_ASLR := $(shell setarch -R true 2>/dev/null && echo setarch -R)
 help: ## this list
 	@echo 'reshard: moves model weights from any parallel layout to any other'
 	@echo
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 	@echo
 	@echo '  variables: BUILD=$(BUILD) JOBS=$(JOBS) CMAKE_ARGS=$(CMAKE_ARGS)'
 
