@@ -124,9 +124,30 @@ def check_folders(sources):
       target = include.group(2) if include else ""
       if internal.get(target) and path.parts[:2] != pathlib.PurePath(target).parts[:2]:
         yield f'{name}:{number}: "{target}" is internal to its room: namespace {internal[target]}'
+  for name in sorted(set(internal) - outside_users(sources)):
+    path = pathlib.PurePath(name)
+    in_folder = path.parts[0] == "reshard" and len(path.parts) > 3 and path.suffix == ".h"
+    if in_folder and not internal[name] and not name.endswith(NOT_PRODUCT):
+      yield f"{name}:1: no other room uses it: put it into namespace reshard::{path.parts[2]}"
   for folder, count in product_files(sources).items():
     if count > MAX_FOLDER_FILES:
       yield f"{folder}:1: {count} product files; a folder has at most {MAX_FOLDER_FILES}"
+
+
+def outside_users(sources):
+  """The headers that other rooms, programs or the front door include."""
+  used, todo = set(), [FRONT_DOOR]
+  while todo:
+    name = todo.pop()
+    if name in sources and name not in used:
+      used.add(name)
+      todo += [include.group(2) for line in sources[name].splitlines() if (include := INCLUDE.match(line))]
+  for name, text in sources.items():
+    for include in filter(None, map(INCLUDE.match, text.splitlines())):
+      target = include.group(2)
+      if target.startswith("reshard/") and name.split("/")[:2] != target.split("/")[:2]:
+        used.add(target)
+  return used
 
 
 def product_files(sources):

@@ -69,6 +69,7 @@ class CheckLayers(unittest.TestCase):
       self.assertEqual(self.found({**header, user: use}), [])
     interface = {"reshard/transport/shm/peer.h": "#pragma once\nnamespace reshard {}\n"}
     self.assertEqual(self.found({**interface, "reshard/exec/a.cc": use}), [])
+    self.expect("reshard/transport/shm/peer.h", "#pragma once\nnamespace reshard {}\n", 1, "no other room uses it")
 
   def test_a_namespace_has_the_name_of_its_folder(self):
     self.expect("reshard/transport/tcp/a.h", "#pragma once\nnamespace reshard::shm {}\n", 1, "of another name")
