@@ -127,7 +127,8 @@ def check_folders(sources):
   for name in sorted(set(internal) - outside_users(sources)):
     path = pathlib.PurePath(name)
     in_folder = path.parts[0] == "reshard" and len(path.parts) > 3 and path.suffix == ".h"
-    if in_folder and not internal[name] and not name.endswith(NOT_PRODUCT):
+    declares = in_folder and re.search(r"^namespace reshard\b", sources[name], re.MULTILINE)
+    if declares and not internal[name] and not name.endswith(NOT_PRODUCT):
       yield f"{name}:1: no other room uses it: put it into namespace reshard::{path.parts[2]}"
   for folder, count in product_files(sources).items():
     if count > MAX_FOLDER_FILES:
@@ -135,18 +136,16 @@ def check_folders(sources):
 
 
 def outside_users(sources):
-  """The headers that other rooms, programs or the front door include."""
+  """The headers that other rooms, programs or the front door include, directly or through another header."""
+  includes = {name: [m.group(2) for m in map(INCLUDE.match, text.splitlines()) if m] for name, text in sources.items()}
   used, todo = set(), [FRONT_DOOR]
+  for name, targets in includes.items():
+    todo += [t for t in targets if t.startswith("reshard/") and name.split("/")[:2] != t.split("/")[:2]]
   while todo:
     name = todo.pop()
-    if name in sources and name not in used:
+    if name not in used:
       used.add(name)
-      todo += [include.group(2) for line in sources[name].splitlines() if (include := INCLUDE.match(line))]
-  for name, text in sources.items():
-    for include in filter(None, map(INCLUDE.match, text.splitlines())):
-      target = include.group(2)
-      if target.startswith("reshard/") and name.split("/")[:2] != target.split("/")[:2]:
-        used.add(target)
+      todo += [target for target in includes.get(name, []) if target.endswith(".h")]
   return used
 
 
@@ -162,9 +161,11 @@ def product_files(sources):
 
 def print_tree(sources):
   """Each folder under its parent, with its product files."""
-  for folder, count in product_files(sources).items():
-    path = pathlib.PurePath(folder)
-    print(f"{'  ' * (len(path.parts) - 1)}{path.name + '/':<{28 - 2 * len(path.parts)}}{count:>4}")
+  counts = product_files(sources)
+  folders = {parent.as_posix() for folder in counts for parent in [pathlib.PurePath(folder), *pathlib.PurePath(folder).parents]}
+  for folder in sorted(folders - {"."}, key=lambda name: name.split("/")):
+    depth = folder.count("/")
+    print(f"{'  ' * depth}{folder.split('/')[-1] + '/':<{26 - 2 * depth}}{counts.get(folder, 0):>4}")
 
 
 def opens_function(head):

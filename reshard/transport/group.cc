@@ -67,7 +67,7 @@ Result<int> number(const char* variable, const char* text) {
 
 Result<std::unique_ptr<Transport>> make_transport(std::string_view name, ControlPlane& control,
                                                   const TransportOptions& options) {
-  if (name == "shm") return make_shm(control, options);
+  if (name == "shm") return shm::make_transport(control, options);
   if (!has_module(name)) return cannot_make(name);
   const std::string where = fmt::format("transport {}", name);
   Result<const TransportModule*> module = load_module(name);
@@ -76,7 +76,7 @@ Result<std::unique_ptr<Transport>> make_transport(std::string_view name, Control
     return tl::unexpected(Error{Code::unsupported, std::move(reason)}.in(where));
   std::unique_ptr<Transport> made = RESHARD_TRY((*module)->make(control, options));
   if (!(*module)->host_memory) return made;
-  return with_host_memory(std::move(made), control, options.deadline);
+  return shm::with_direct_access(std::move(made), control, options.deadline);
 }
 
 Result<ProcessGroup> join_group(std::string_view transport, const RendezvousOptions& rendezvous,

@@ -28,7 +28,8 @@ struct TransportModule {
   /// Only for "mpi", else null: broadcasts bytes from rank 0 to all processes of the launcher, so
   /// that they can agree on a rendezvous. `mine` is used on rank 0 only.
   Result<std::vector<std::byte>> (*broadcast)(std::span<const std::byte> mine) = nullptr;
-  /// True if its messages move host memory, so that with_host_memory() may add direct access.
+  /// True if its messages move host memory, so that shm::with_direct_access() may add direct
+  /// access.
   bool host_memory = false;
 };
 

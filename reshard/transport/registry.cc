@@ -23,7 +23,7 @@ constexpr Row kRows[] = {
     {"inproc", Origin::builtin, "1",
      "ranks as threads of one process: one copy, or none where memory is shared"},
     {"shm", Origin::builtin, "1", "ranks as processes of one host: one copy, without a server",
-     shm_reason},
+     shm::unavailable_reason},
     {"mpi", Origin::module, "", "clusters that start their ranks with mpirun or srun"},
     {"gloo", Origin::module, "", "TCP between hosts without special hardware"},
     {"ucx", Origin::module, "", "RDMA between hosts, registered once"},

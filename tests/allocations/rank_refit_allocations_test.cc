@@ -77,7 +77,7 @@ TEST(RankRefitAllocations, are_none_between_processes) {
 TEST(RankRefitAllocations, are_none_in_the_threads_of_the_control_plane) {
   const Planner planner = planner_of(
       {"overlapping", wide_moe(), "megatron:tp=2,pp=2,ep=2,etp=1", "vllm:tp=4,offset=3"});
-  const auto make = [](ControlPlane& control) { return make_shm(control, {}); };
+  const auto make = [](ControlPlane& control) { return shm::make_transport(control, {}); };
   const auto ended = run_joined_threads(7, make, [&](RankEnds& ends) {
     const RefitWay way = ways().front();
     RefitRank mine(ends, planner, way);

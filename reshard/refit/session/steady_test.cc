@@ -54,7 +54,7 @@ std::vector<std::int64_t> steady_counts(RankEnds& ends, const SessionLayouts& jo
 /// Ranks as threads that have joined like processes: the threads that listen to the control plane,
 /// and the one that serves it, are counted too.
 Result<> joined_threads(int n, const RankBody& body) {
-  return run_joined_threads(n, [](ControlPlane& c) { return make_shm(c, {}); }, body);
+  return run_joined_threads(n, [](ControlPlane& c) { return shm::make_transport(c, {}); }, body);
 }
 
 TEST(SessionSteady, allocates_nothing_in_any_thread) {

@@ -99,7 +99,7 @@ TEST(ShmDeath, the_wire_notices_a_death_that_nobody_tells) {
   options.doomed = {1};
   const auto body = [&](ControlPlane& control) {
     Deaf deaf(control);
-    auto transport = make_shm(deaf, {});
+    auto transport = shm::make_transport(deaf, {});
     ASSERT_TRUE(transport) << outcome(transport);
     if (control.rank() == Rank{1}) {
       receiving.wait();

@@ -13,7 +13,7 @@
 #include "reshard/transport/shm/peers.h"
 #include "reshard/transport/shm/reach.h"
 
-namespace reshard {
+namespace reshard::shm {
 namespace {
 
 class WithHostMemory final : public Transport {
@@ -86,8 +86,8 @@ bool reaches_all(const shm::Peers& all, Rank me) {
 
 }  // namespace
 
-Result<std::unique_ptr<Transport>> with_host_memory(std::unique_ptr<Transport> messages,
-                                                    ControlPlane& control, Deadline deadline) {
+Result<std::unique_ptr<Transport>> with_direct_access(std::unique_ptr<Transport> messages,
+                                                      ControlPlane& control, Deadline deadline) {
   auto peers = shm::connect_peers(control, deadline, shm::Mail::none);
   if (!peers && peers.error().code != Code::unsupported)
     return tl::unexpected(std::move(peers).error());
@@ -98,4 +98,4 @@ Result<std::unique_ptr<Transport>> with_host_memory(std::unique_ptr<Transport> m
   return std::make_unique<WithHostMemory>(std::move(messages), *std::move(peers), control);
 }
 
-}  // namespace reshard
+}  // namespace reshard::shm

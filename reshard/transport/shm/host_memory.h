@@ -7,7 +7,7 @@
 #include "reshard/transport/deadline.h"
 #include "reshard/transport/transport.h"
 
-namespace reshard {
+namespace reshard::shm {
 
 /// Collective. Adds direct access to peers' memory (Capabilities::direct), as in shm, to a
 /// transport, if all ranks of the group are on one host, RESHARD_SHM and the system permit access
@@ -16,7 +16,7 @@ namespace reshard {
 /// the capabilities that all ranks have. `control` must outlive the transport. Errors: those of the
 /// control plane.
 /// @pre `messages` moves host memory
-Result<std::unique_ptr<Transport>> with_host_memory(std::unique_ptr<Transport> messages,
-                                                    ControlPlane& control, Deadline deadline);
+Result<std::unique_ptr<Transport>> with_direct_access(std::unique_ptr<Transport> messages,
+                                                      ControlPlane& control, Deadline deadline);
 
-}  // namespace reshard
+}  // namespace reshard::shm

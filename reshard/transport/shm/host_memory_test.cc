@@ -20,10 +20,10 @@ Result<> run_with(const char* ways, int n, const RankBody& body, ProcessOptions 
     std::unique_ptr<Transport> messages;
     {
       const OnlyWays none("ring");
-      messages = RESHARD_TRY(make_shm(control, {}));
+      messages = RESHARD_TRY(shm::make_transport(control, {}));
     }
     const OnlyWays only(ways);
-    return with_host_memory(std::move(messages), control, patient());
+    return shm::with_direct_access(std::move(messages), control, patient());
   };
   return run_ranks_as_processes(n, make, body, options);
 }

@@ -115,7 +115,7 @@ TEST(ShmMemory, a_way_that_does_not_exist_is_refused_on_every_rank) {
   EXPECT_EQ(outcome(run_ranks(2,
                               [&](Rank rank) {
                                 auto control = *group.control(rank);
-                                expect_error(make_shm(*control, {}), Code::unsupported,
+                                expect_error(shm::make_transport(*control, {}), Code::unsupported,
                                              {"telepathy", "readv"});
                               })),
             "");

@@ -21,8 +21,7 @@
 #include "reshard/transport/shm/peers.h"
 #include "reshard/transport/shm/reach.h"
 
-namespace reshard {
-namespace shm {
+namespace reshard::shm {
 namespace {
 
 using messages::BulkId;
@@ -365,15 +364,14 @@ void ShmWire::close() {
 }
 
 }  // namespace
-}  // namespace shm
 
-Result<std::unique_ptr<Transport>> make_shm(ControlPlane& control,
-                                            const TransportOptions& options) {
+Result<std::unique_ptr<Transport>> make_transport(ControlPlane& control,
+                                                  const TransportOptions& options) {
   shm::Peers peers = RESHARD_TRY(shm::connect_peers(control, options.deadline));
   return messages::make_transport(std::make_unique<shm::ShmWire>(std::move(peers), control.rank()),
                                   control);
 }
 
-std::string shm_reason() { return shm::unsupported_reason(); }
+std::string unavailable_reason() { return unsupported_reason(); }
 
-}  // namespace reshard
+}  // namespace reshard::shm

@@ -6,7 +6,7 @@
 
 #include "reshard/transport/group.h"
 
-namespace reshard {
+namespace reshard::shm {
 
 /// Collective. Makes a data plane between processes of one host (or threads of one process) that
 /// needs no server and no file: each rank has a mailbox that the others map. The receiver copies
@@ -14,9 +14,10 @@ namespace reshard {
 /// any memory; otherwise bytes are staged and copied twice. `control` must outlive the transport.
 /// Errors, identical on every rank: `unsupported` names a rank that is on another host or cannot be
 /// reached, and why; errors of the control plane.
-Result<std::unique_ptr<Transport>> make_shm(ControlPlane& control, const TransportOptions& options);
+Result<std::unique_ptr<Transport>> make_transport(ControlPlane& control,
+                                                  const TransportOptions& options);
 
-/// Why make_shm() cannot work on this host, or "".
-std::string shm_reason();
+/// Why make_transport() cannot work on this host, or "".
+std::string unavailable_reason();
 
-}  // namespace reshard
+}  // namespace reshard::shm

@@ -43,7 +43,7 @@ double seconds_per_step(const char* ways, Body body) {
   std::vector<double> seconds(2);
   RESHARD_CHECK(run_ranks(2, [&](Rank rank) {
     auto control = *group.control(rank);
-    auto transport = *make_shm(*control, {});
+    auto transport = *shm::make_transport(*control, {});
     body(rank, *transport, 0);
     RESHARD_CHECK(control->barrier(Deadline::never()));
     const auto begin = Clock::now();

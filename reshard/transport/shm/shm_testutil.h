@@ -28,7 +28,7 @@ inline auto shm_threads(const char* ways) {
     return run_ranks(n, [&](Rank rank) -> Result<> {
       RankEnds ends;
       ends.control = RESHARD_TRY(group.control(rank));
-      ends.transport = RESHARD_TRY(make_shm(*ends.control, {}));
+      ends.transport = RESHARD_TRY(shm::make_transport(*ends.control, {}));
       body(ends);
       return {};
     });
@@ -39,7 +39,7 @@ inline auto shm_threads(const char* ways) {
 inline auto shm_processes(const char* ways, ProcessOptions options = {}) {
   return [=](int n, const RankBody& body) -> Result<> {
     const OnlyWays only(ways);
-    const auto make = [](ControlPlane& control) { return make_shm(control, {}); };
+    const auto make = [](ControlPlane& control) { return shm::make_transport(control, {}); };
     return run_ranks_as_processes(n, make, body, options);
   };
 }
