@@ -21,10 +21,10 @@ RESHARD_TEST_REFITS(Inproc, kInproc);
 
 // What the backends with an external library have in common: the message matcher, over a wire that
 // disturbs it.
-const TransportUnderTest kPull{"pull", run_group_as_threads<LoopbackGroup<LoopbackWay::pull>>};
-const TransportUnderTest kPlace{"place", run_group_as_threads<LoopbackGroup<LoopbackWay::place>>};
+const TransportUnderTest kPull{"pull", run_group_as_threads<LoopbackGroup<LoopbackMethod::pull>>};
+const TransportUnderTest kPlace{"place", run_group_as_threads<LoopbackGroup<LoopbackMethod::put>>};
 const TransportUnderTest kTagged{"tagged",
-                                 run_group_as_threads<LoopbackGroup<LoopbackWay::tagged>>};
+                                 run_group_as_threads<LoopbackGroup<LoopbackMethod::tagged>>};
 RESHARD_TEST_REFITS(EnginePull, kPull);
 RESHARD_TEST_REFITS(EnginePlace, kPlace);
 RESHARD_TEST_REFITS(EngineTagged, kTagged);
