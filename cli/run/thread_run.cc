@@ -87,11 +87,11 @@ class ThreadRun {
 Result<Outcome> run_threads(const RunJob& job, const RankWeights& weights, TargetVersion& version) {
   const int world = world_of(*job.pair.planner);
   if (world > kMaxThreadRanks)
-    return fail(
-        Code::unsupported,
-        fmt::format("{} ranks would be as many threads, at most {} are run; leave --path "
-                    "message, --buffering doubled and --check-fingerprints out, or use fewer ranks",
-                    world, kMaxThreadRanks));
+    return fail(Code::unsupported,
+                fmt::format("{0} ranks need {0} threads, and at most {1} are possible; use fewer "
+                            "ranks, or leave out "
+                            "--path message, --buffering doubled and --check-fingerprints",
+                            world, kMaxThreadRanks));
   return ThreadRun(job, weights, RESHARD_TRY(InprocGroup::create(world))).run(version);
 }
 

@@ -9,7 +9,7 @@
 
 namespace {
 
-// Stands for training: writes bytes that say where they are.
+// In place of training: writes bytes that depend on their position.
 void train(reshard::RankBuffers& weights) {
   const reshard::ModelLayout& layout = weights.layout();
   for (const reshard::Rank rank : layout.ranks().members())

@@ -25,7 +25,7 @@ struct Arguments {
   std::string url, secret, transport = "shm";
 };
 
-// Stands for training: every byte of this rank's weights is the number of the step.
+// In place of training: sets every byte of this rank's weights to the number of the step.
 void train(reshard::RankBuffers& weights, reshard::Rank rank, int step) {
   for (const reshard::SlotId slot : weights.layout().slots_of(rank))
     std::memset(weights.at(rank, slot), step, static_cast<std::size_t>(weights.bytes(rank, slot)));

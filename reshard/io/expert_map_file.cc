@@ -41,7 +41,7 @@ Result<ExpertTables> parse_expert_map(std::string_view text) {
   }
   for (const Json& entry : *list) {
     if (entry.array() == nullptr)
-      return fail(Code::corrupt, fmt::format("entry {} must be a list as those before it, is {}",
+      return fail(Code::corrupt, fmt::format("entry {} must be a list like those before it, is {}",
                                              tables.size(), entry.describe()));
     tables.push_back(RESHARD_TRY(parse_table(*entry.array(), tables.size())));
   }

@@ -24,7 +24,7 @@ TEST(ExpertMapFile, errors_say_where_and_what) {
       {"[0, -1]", "list 0: entry 1 must be the number of an expert, is -1"},
       {"[0, \"x\"]", "list 0: entry 1"},
       {"[[0], [1, 0.5]]", "list 1: entry 1"},
-      {"[[0], 1]", "entry 1 must be a list as those before it, is 1"},
+      {"[[0], 1]", "entry 1 must be a list like those before it, is 1"},
       {"[[0], []]", "list 1 is empty"},
       {"[0, 1048576]", "list 0: entry 1"},
       {"[0", "byte 2"}};

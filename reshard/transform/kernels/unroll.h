@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-/// Before a loop of few, known iterations: writes them out, so that arrays indexed by it become
-/// registers.
+/// Before a loop with a small constant number of iterations: unrolls it, so that arrays that it
+/// indexes become registers.
 #if defined(__clang__)
 #define RESHARD_UNROLL _Pragma("unroll")
 #else
