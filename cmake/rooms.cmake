@@ -41,6 +41,7 @@ function(reshard_room name)
   if(utils)
     add_library(${target}_testutil STATIC ${utils})
     target_link_libraries(${target}_testutil PUBLIC ${target} rapidcheck PRIVATE reshard_flags)
+    reshard_compile_as_test(${target}_testutil)
   endif()
   if(tests)
     reshard_test(${target}_tests FILES ${tests} LIBS ${target} LABELS unit)
@@ -69,6 +70,12 @@ function(reshard_unity target)
   set_source_files_properties(${kernels} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 endfunction()
 
+# reshard_compile_as_test(<target>): less optimisation than the product, because compiling tests takes longer than running
+# them. The last -O counts.
+function(reshard_compile_as_test target)
+  target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
+endfunction()
+
 # The precompiled headers of GoogleTest and rapidcheck, for all test programs.
 function(reshard_test_headers)
   if(TARGET reshard_test_headers)
@@ -81,6 +88,7 @@ function(reshard_test_headers)
   # Executables are compiled with -fPIE, and a precompiled header needs the same flags as its users.
   set_target_properties(reshard_test_headers PROPERTIES POSITION_INDEPENDENT_CODE OFF)
   target_compile_options(reshard_test_headers PRIVATE -fPIE)
+  reshard_compile_as_test(reshard_test_headers)
   target_precompile_headers(reshard_test_headers PRIVATE <algorithm> <functional> <map> <memory> <optional> <string>
     <thread> <vector> <gmock/gmock.h> <gtest/gtest.h> <rapidcheck.h> <rapidcheck/gtest.h>)
 endfunction()
@@ -92,6 +100,7 @@ function(reshard_test target)
   add_executable(${target} ${T_FILES})
   target_link_libraries(${target} PRIVATE ${T_LIBS} reshard_flags rapidcheck GTest::gmock GTest::gtest_main)
   reshard_test_headers()
+  reshard_compile_as_test(${target})
   target_precompile_headers(${target} REUSE_FROM reshard_test_headers)
   foreach(room base index layout sharding model plan memory transform transport exec refit io convert)
     if(TARGET reshard_${room}_testutil)
