@@ -199,7 +199,7 @@ TEST(HfArchitectures, nemotron_layers_are_letters_or_words) {
         R"("layer_types": ["linear_attention", "moe", "full_attention", "mlp"])",
         R"("layers_block_type": ["mamba", "moe", "attention", "mlp"],
                                 "hybrid_override_pattern": "M")"}) {
-    const auto c = parse("NemotronHForCausalLM", std::string(experts) + ", " + layers);
+    const auto c = parse("NemotronHForCausalLM", std::string(experts).append(", ").append(layers));
     EXPECT_EQ(kinds(c.layers), "m- -e a- -d ") << layers;
     EXPECT_EQ(c.num_hidden_layers, 4);
   }
