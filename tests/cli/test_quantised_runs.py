@@ -198,7 +198,7 @@ class OneProcess(QuantisedTest):
             *self.pair("vllm:tp=2,quant=mxfp8", "vllm:tp=4,quant=fp8_block,quant_grid=tensor")
         )
         self.assertEqual((code, out), (1, ""))
-        self.one_line(err, "quantised anew", "cut its blocks")
+        self.one_line(err, "would be requantised", "cut its blocks")
 
     def test_other_words_are_usage_errors(self):
         for option, word in (("--convert", "both"), ("--buffering", "triple")):

@@ -257,7 +257,7 @@ def test_what_is_wrong_is_said_in_one_line(stored, values, tmp_path):
   wide = changed(tensors, down_proj_scales=torch.zeros(E, H, I // 16, dtype=torch.uint8))
   assert f"down_proj_scales' is U8 [{E}, {H}, 6]" in refused("wide", wide)
   bf16 = changed(tensors, down_proj_scales=torch.zeros(E, H, I // 32, dtype=torch.bfloat16))
-  assert "are U8" in refused("bf16", bf16)
+  assert "must be U8" in refused("bf16", bf16)
   half = changed(tensors, down_proj_blocks=torch.zeros(E, H, I // 32, 8, dtype=torch.uint8))
   assert "down_proj" in refused("half", half)
   other = changed(
