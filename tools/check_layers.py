@@ -138,14 +138,14 @@ def check_folders(sources):
 def outside_users(sources):
   """The headers that other rooms, programs or the front door include, directly or through another header."""
   includes = {name: [m.group(2) for m in map(INCLUDE.match, text.splitlines()) if m] for name, text in sources.items()}
-  used, todo = set(), [FRONT_DOOR]
+  used, pending = set(), [FRONT_DOOR]
   for name, targets in includes.items():
-    todo += [t for t in targets if t.startswith("reshard/") and name.split("/")[:2] != t.split("/")[:2]]
-  while todo:
-    name = todo.pop()
+    pending += [t for t in targets if t.startswith("reshard/") and name.split("/")[:2] != t.split("/")[:2]]
+  while pending:
+    name = pending.pop()
     if name not in used:
       used.add(name)
-      todo += [target for target in includes.get(name, []) if target.endswith(".h")]
+      pending += [target for target in includes.get(name, []) if target.endswith(".h")]
   return used
 
 
