@@ -55,6 +55,7 @@ function(reshard_transport_module name)
       install(TARGETS ${target} LIBRARY DESTINATION lib/reshard)
     endif()
     add_dependencies(reshard_modules ${target})
+    set_property(GLOBAL APPEND PROPERTY RESHARD_BUILT_MODULES ${target})
   endif()
   string(APPEND RESHARD_MODULE_ROWS
     "    {\"${M_TRANSPORT}\", \"${name}\", ${built}, \"${missing}\"},\n")

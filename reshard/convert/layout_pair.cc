@@ -53,6 +53,16 @@ std::string leave_cache_scales(LayoutPair& pair) {
                      pair.target->name(), plural(count, "scale"), pair.source->name(), first);
 }
 
+/// The tensors that match the patterns, each of which must match one.
+Result<std::set<std::string>> names_like(const std::set<std::string>& patterns, const char* what,
+                                         const Model& model, const ModelSpec& tensors) {
+  for (const std::string& pattern : patterns)
+    if (matching_names(tensors, {pattern}).empty())
+      return fail(Code::not_found, fmt::format("pattern '{}' to {} matches no tensor of {}",
+                                               pattern, what, model.name));
+  return matching_names(tensors, patterns);
+}
+
 }  // namespace
 
 bool moves_as_stored(const LayoutSide& from, const LayoutSide& to) {
@@ -89,31 +99,43 @@ std::string requantised_note(const LayoutSide& from, const LayoutSide& to, Index
                      plural(tensors, "tensor"), why);
 }
 
-Result<LayoutPair> make_layout_pair(const Model& model, const std::string& from,
-                                    const std::string& to, bool filled) {
-  RESHARD_TRY(check_ignored(model));
+Result<LayoutPair> pair_sides(const Model& model, const LayoutSide& source,
+                              const LayoutSide& target, const PairOptions& options) {
   LayoutPair pair;
-  const Stopwatch layouts;
-  const LayoutSide source = RESHARD_TRY(make_side(from, model));
-  const LayoutSide target = RESHARD_TRY(make_target(to, model, source));
   const bool as_stored = moves_as_stored(source, target);
   for (const LayoutSide* side : {&source, &target})
     for (const std::string& note : side->notes)
       pair.notes.push_back(side->stored()->name() + " " + note);
-  const bool plain = as_stored && (!filled || RESHARD_TRY(weights_are_stored_as(source, model)));
+  const bool plain =
+      as_stored && (!options.filled || RESHARD_TRY(weights_are_stored_as(source, model)));
   pair.from = plain ? LayoutSide{source.stored()} : source;
   pair.to = plain ? LayoutSide{target.stored()} : target;
   pair.source = pair.from.values;
   pair.target = pair.to.values;
   if (as_stored && target.quantised)
     pair.notes.push_back(note("moves data and scales of", *target.quantised));
-  pair.ignore = matching_names(pair.source->model(), model.ignore);
+  const ModelSpec& tensors = pair.source->model();
+  pair.ignore = RESHARD_TRY(names_like(options.ignore, "ignore", model, tensors));
+  pair.ignore.merge(matching_names(tensors, model.ignore));
   if (auto note = leave_cache_scales(pair); !note.empty()) pair.notes.push_back(std::move(note));
-  pair.layout_seconds = layouts.seconds();
   const Stopwatch planning;
-  pair.planner = std::make_shared<const Planner>(
-      RESHARD_TRY(Planner::make(pair.source, pair.target, PlanOptions{pair.ignore})));
+  const PlanOptions plan{pair.ignore,
+                         RESHARD_TRY(names_like(options.only, "move", model, tensors))};
+  pair.planner =
+      std::make_shared<const Planner>(RESHARD_TRY(Planner::make(pair.source, pair.target, plan)));
   pair.planner_seconds = planning.seconds();
+  return pair;
+}
+
+Result<LayoutPair> make_layout_pair(const Model& model, const std::string& from,
+                                    const std::string& to, bool filled) {
+  RESHARD_TRY(check_ignored(model));
+  const Stopwatch layouts;
+  const LayoutSide source = RESHARD_TRY(make_side(from, model));
+  const LayoutSide target = RESHARD_TRY(make_target(to, model, source));
+  const double layout_seconds = layouts.seconds();
+  auto pair = RESHARD_TRY(pair_sides(model, source, target, {.filled = filled}));
+  pair.layout_seconds = layout_seconds;
   return pair;
 }
 

@@ -45,10 +45,24 @@ Result<LayoutSide> make_target(const std::string& text, const Model& model, cons
 /// for 0.
 std::string requantised_note(const LayoutSide& from, const LayoutSide& to, Index tensors);
 
-/// Makes both layouts and the plan. The target keeps its own KV-cache scales if the source has none
-/// (trainers do not). `filled`: the source will be filled from the model's weights, so a source
-/// that they must be quantised for counts as quantised. Errors: those of make_layout(),
-/// Planner::make() and check_ignored().
+struct PairOptions {
+  /// Patterns ('*' any characters, '#' digits) of tensors that one side may lack.
+  std::set<std::string> ignore = {};
+  /// Patterns of the tensors to move; empty: all.
+  std::set<std::string> only = {};
+  /// The source will be filled from the model's weights, so a source that they must be quantised
+  /// for counts as quantised.
+  bool filled = false;
+};
+
+/// The plan between two sides of the model. The target keeps its own KV-cache scales if the source
+/// has none (trainers do not). Errors: a pattern that matches no tensor; those of Planner::make().
+/// @pre both are sides of the model, or of one with an equal digest
+Result<LayoutPair> pair_sides(const Model& model, const LayoutSide& source,
+                              const LayoutSide& target, const PairOptions& options = {});
+
+/// Makes both layouts and the plan, without the model's ignored tensors. `filled`: as in
+/// PairOptions. Errors: those of make_layout(), pair_sides() and check_ignored().
 Result<LayoutPair> make_layout_pair(const Model& model, const std::string& from,
                                     const std::string& to, bool filled = false);
 

@@ -16,8 +16,10 @@ std::vector<fs::path> folders() {
   if (const char* own = std::getenv("RESHARD_EXAMPLES"); own != nullptr && *own != '\0')
     return {own};
   std::vector<fs::path> found;
-  for (const fs::path& folder : own_folders())
+  const std::vector<fs::path> own = own_folders();
+  for (const fs::path& folder : own)
     found.push_back(folder.parent_path() / "share/reshard/configs");
+  if (own.size() > 1) found.push_back(own.back() / "configs");  // of a Python package
   found.emplace_back(RESHARD_SOURCE_CONFIGS);
   return found;
 }

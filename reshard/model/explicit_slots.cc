@@ -8,7 +8,8 @@ namespace reshard {
 namespace {
 
 bool same(const PlacedBox& a, const PlacedBox& b) {
-  return a.tensor == b.tensor && a.box == b.box && a.at == b.at && a.dims == b.dims;
+  return a.tensor == b.tensor && a.box == b.box && a.at == b.at && a.dims == b.dims &&
+         a.gaps == b.gaps;
 }
 
 bool same(const ExplicitTensor& a, const ExplicitTensor& b) {

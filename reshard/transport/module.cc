@@ -40,9 +40,8 @@ std::vector<fs::path> folders() {
   std::vector<fs::path> out;
   if (const char* folder = std::getenv("RESHARD_MODULES"); folder != nullptr && *folder != '\0')
     out.emplace_back(folder);
-  const std::vector<fs::path> own = own_folders();
-  if (!own.empty()) out.push_back(own.front());
-  for (const fs::path& folder : own) {
+  for (const fs::path& folder : own_folders()) {
+    out.push_back(folder);
     out.push_back(folder / "reshard");
     out.push_back(folder.parent_path() / "lib" / "reshard");
   }

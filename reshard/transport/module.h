@@ -40,11 +40,12 @@ inline constexpr std::uint64_t kModuleAbi = 2;
 inline constexpr const char* kModuleSymbol = "reshard_transport_module";
 
 /// Loads the module of this name; repeated calls return the same one. Searches $RESHARD_MODULES (a
-/// folder), the folder of the program, and reshard/ and ../lib/reshard/ relative to the program and
-/// to libreshard.so. "mpi" has a module for each library: the result is that of the launcher that
-/// started this process, else any that exists; "mpi_openmpi" and "mpi_mpich" name one. Errors:
-/// `unsupported` if not built (names the package to install), not found (lists the folders), not
-/// loadable (with the system's message), or built with another kModuleAbi.
+/// folder), then the folders of the program and of the shared library or Python extension that has
+/// this code, and reshard/ and ../lib/reshard/ relative to each. "mpi" has a module for each
+/// library: the result is that of the launcher that started this process, else any that exists;
+/// "mpi_openmpi" and "mpi_mpich" name one. Errors: `unsupported` if not built (names the package to
+/// install), not found (lists the folders), not loadable (with the system's message), or built with
+/// another kModuleAbi.
 Result<const TransportModule*> load_module(std::string_view name);
 
 }  // namespace reshard

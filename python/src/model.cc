@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include "python/src/values.h"
+#include "reshard/base/hash.h"
+#include "reshard/base/number_text.h"
+#include "reshard/convert/inspect/tensor_kinds.h"
+#include "reshard/io/example_configs.h"
+
+namespace reshard::python {
+namespace {
+
+/// A model of a caller's own: {name: (shape, dtype)}.
+std::shared_ptr<Model> model_from_tensors(const std::string& name, const nb::dict& tensors) {
+  ModelSpec spec;
+  for (const auto [key, value] : tensors) {
+    const auto tensor = nb::cast<std::string>(key);
+    const auto [shape, dtype] = nb::cast<std::pair<std::vector<Index>, nb::object>>(value);
+    unwrap(spec.add(tensor, shape_of(shape, fmt::format("tensor '{}'", tensor)), dtype_of(dtype)));
+  }
+  auto model = std::make_shared<Model>();
+  model->name = name;
+  model->tensors = std::make_shared<const ModelSpec>(std::move(spec));
+  model->no_config = "it was made from a list of tensors";
+  return model;
+}
+
+Index parameters_of(const ModelSpec& tensors) {
+  Index n = 0;
+  for (const CanonicalTensor& t : tensors.tensors()) n += volume(t.shape);
+  return n;
+}
+
+const CanonicalTensor& tensor_at(const ModelSpec& tensors, Index i) {
+  if (i < 0) i += tensors.size();
+  if (i < 0 || i >= tensors.size()) throw nb::index_error("a model has no such tensor");
+  return tensors[TensorId(static_cast<TensorId::rep>(i))];
+}
+
+const CanonicalTensor& tensor_named(const ModelSpec& tensors, const std::string& name) {
+  if (const auto id = tensors.find(name)) return tensors[*id];
+  raise(Code::not_found, fmt::format("the model has no tensor '{}'", name));
+}
+
+void bind_tensors(nb::module_& m) {
+  nb::class_<CanonicalTensor>(
+      m, "CanonicalTensor",
+      R"(A whole parameter or buffer of a model, under its Hugging Face name.)")
+      .def_ro("name", &CanonicalTensor::name)
+      .def_ro("shape", &CanonicalTensor::shape, R"(The shape in which boxes index it.
+
+That is `stored_shape`, but with one dimension more if a framework addresses, say, every second row:
+the bytes are the same.)")
+      .def_prop_ro("stored_shape", &CanonicalTensor::stored_shape, "The shape in a file.")
+      .def_ro("dtype", &CanonicalTensor::dtype)
+      .def_prop_ro("bytes", &CanonicalTensor::bytes, "Its size in bytes.")
+      .def(
+          "__eq__",
+          [](const CanonicalTensor& a, const nb::handle& b) {
+            return nb::isinstance<CanonicalTensor>(b) && a == nb::cast<const CanonicalTensor&>(b);
+          },
+          nb::arg().none())
+      .def("__hash__", [](const CanonicalTensor& x) { return nb::hash(nb::cast(x.name)); })
+      .def("__repr__", [](const CanonicalTensor& x) {
+        return fmt::format("<CanonicalTensor '{}' {} {}, {}>", x.name, name(x.dtype),
+                           to_string(x.shape), human_bytes(x.bytes()));
+      });
+  nb::class_<ModelSpec>(m, "ModelSpec", R"(The canonical tensors of a model, in a fixed order.
+
+A sequence of CanonicalTensor. An index is a position, or a tensor's name.)")
+      .def("__len__", &ModelSpec::size)
+      .def("__getitem__", &tensor_at, nb::arg("position"), nb::rv_policy::reference_internal)
+      .def("__getitem__", &tensor_named, nb::arg("name"), nb::rv_policy::reference_internal)
+      .def(
+          "__iter__",
+          [](const ModelSpec& x) {
+            return nb::make_iterator(nb::type<ModelSpec>(), "CanonicalTensorIterator",
+                                     x.tensors().begin(), x.tensors().end());
+          },
+          nb::keep_alive<0, 1>())
+      .def("__contains__",
+           [](const ModelSpec& x, const std::string& name) { return x.find(name).has_value(); })
+      .def(
+          "__contains__", [](const ModelSpec&, const nb::object&) { return false; },
+          nb::arg().none())
+      .def(
+          "find",
+          [](const ModelSpec& x, const std::string& name) -> const CanonicalTensor* {
+            const auto id = x.find(name);
+            return id ? &x[*id] : nullptr;
+          },
+          nb::arg("name"), nb::rv_policy::reference_internal, "The tensor of this name, or None.")
+      .def_prop_ro("bytes", &ModelSpec::bytes, "The size of all tensors in bytes.")
+      .def_prop_ro(
+          "digest", [](const ModelSpec& x) { return hex(x.digest()); },
+          "16 hexadecimal digits, equal for equal names, shapes, dtypes and order.")
+      .def("__repr__", [](const ModelSpec& x) {
+        return fmt::format("<ModelSpec {}, {}>", plural(x.size(), "tensor"),
+                           human_bytes(x.bytes()));
+      });
+}
+
+void bind_kinds(nb::module_& m) {
+  nb::class_<TensorKind>(m, "TensorKind",
+                         "Tensors of one dtype and shape whose names differ only in numbers.")
+      .def_ro("pattern", &TensorKind::pattern, "Their name, with N for every number.")
+      .def_ro("dtype", &TensorKind::dtype)
+      .def_ro("shape", &TensorKind::shape, "Of each, as stored in a file.")
+      .def_ro("count", &TensorKind::count)
+      .def_ro("bytes", &TensorKind::bytes, "Of all of them.")
+      .def("__repr__", [](const TensorKind& x) {
+        return fmt::format("<TensorKind {} x '{}' {} {}, {}>", grouped(x.count), x.pattern,
+                           name(x.dtype), to_string(x.shape), human_bytes(x.bytes));
+      });
+  m.def(
+      "tensor_kinds", [](const Model& model) { return tensor_kinds(*model.tensors); },
+      nb::arg("model"), "The kinds of a model's tensors, in the order of their first ones.");
+}
+
+void bind_checkpoint(nb::module_& m) {
+  nb::class_<Checkpoint>(m, "Checkpoint", "The weights of a model on disk, open for reading.")
+      .def_prop_ro(
+          "kind",
+          [](const Checkpoint& x) { return x.kind() == Checkpoint::Kind::hf ? "hf" : "ranks"; },
+          "\"hf\": whole tensors; \"ranks\": local tensors, a file for each rank.")
+      .def_prop_ro("folder", &Checkpoint::folder)
+      .def_prop_ro("files",
+                   [](const Checkpoint& x) {
+                     std::vector<std::string> paths;
+                     for (const SafetensorsFile& file : x.files()) paths.push_back(file.path());
+                     return paths;
+                   })
+      .def_prop_ro(
+          "layout",
+          [](const Checkpoint& x) {
+            return x.kind() == Checkpoint::Kind::hf ? std::string("hf") : x.layout();
+          },
+          "The notation of the layout in which it is stored.")
+      .def_prop_ro("world_size", &Checkpoint::world_size, "Its number of ranks; 1 for kind \"hf\".")
+      .def("__repr__", [](const Checkpoint& x) {
+        return fmt::format("<Checkpoint '{}': {}, layout {}>", x.folder(),
+                           plural(static_cast<Index>(x.files().size()), "file"),
+                           x.kind() == Checkpoint::Kind::hf ? "hf" : x.layout());
+      });
+}
+
+std::string text_of(const Model& model) {
+  const std::string layers =
+      model.config ? plural(model.config->num_hidden_layers, "layer") + ", " : "";
+  return fmt::format("<Model '{}': {}{} parameters in {}, {}{}>", model.name, layers,
+                     human_count(parameters_of(*model.tensors)),
+                     plural(model.tensors->size(), "tensor"), human_bytes(model.tensors->bytes()),
+                     model.weights ? ", with weights" : "");
+}
+
+void bind_fields(nb::class_<Model>& model) {
+  model.def_ro("name", &Model::name, "As given to open_model() or from_tensors().")
+      .def_prop_ro(
+          "tensors", [](const Model& x) { return x.tensors; },
+          "Its canonical tensors; of a quantised checkpoint, those of the plain values.")
+      .def_prop_ro(
+          "config", [](const Model& x) { return x.config_or_null(); },
+          nb::rv_policy::reference_internal,
+          "Its config, or None if there is none that reshard understands.")
+      .def_ro("no_config", &Model::no_config, "Why `config` is None; else empty.")
+      .def_ro("misshapen", &Model::misshapen,
+              "Names a tensor whose shape contradicts the config; else empty.")
+      .def_ro("config_path", &Model::config_path,
+              "Path of the config.json, understood or not; empty if there is none.")
+      .def_prop_ro(
+          "weights", [](const Model& x) { return x.weights ? &*x.weights : nullptr; },
+          nb::rv_policy::reference_internal,
+          "The checkpoint it was opened from, or None for a config.")
+      .def_prop_ro(
+          "stored_as",
+          [](const Model& x) -> std::optional<std::string> {
+            if (!x.stored) return std::nullopt;
+            return to_string(x.stored->format);
+          },
+          "The format in which its weights are quantised, or None.")
+      .def_ro("left_out", &Model::left_out,
+              "Tensors of the checkpoint that do not belong to the model.")
+      .def_prop_ro(
+          "num_parameters", [](const Model& x) { return parameters_of(*x.tensors); },
+          "The number of elements of all tensors.")
+      .def_prop_ro(
+          "bytes", [](const Model& x) { return x.tensors->bytes(); },
+          "The size of all tensors in bytes.")
+      .def_prop_ro(
+          "digest", [](const Model& x) { return hex(x.tensors->digest()); },
+          "16 hexadecimal digits, equal for equal names, shapes, dtypes and order.");
+}
+
+}  // namespace
+
+void bind_model(nb::module_& m) {
+  bind_tensors(m);
+  bind_kinds(m);
+  bind_checkpoint(m);
+  nb::class_<Model> bound(
+      m, "Model", R"(A model: its tensors, its config, and its weights if it is a checkpoint.
+
+Made by open_model(), or by from_tensors() for a model that reshard does not know. Immutable; may be
+used from any thread.)");
+  bind_fields(bound);
+  bound
+      .def_static("from_tensors", &model_from_tensors, nb::arg("name"), nb::arg("tensors"),
+                  nb::sig("def from_tensors(name: str, tensors: dict[str, "
+                          "tuple[collections.abc.Sequence[int], object]]) -> Model"),
+                  R"(A model with these tensors: {name: (shape, dtype)}, in the order of the dict.
+
+A dtype is anything that DType() of this package takes: a name such as "bfloat16" or "BF16", or a
+dtype of torch or numpy. Such a model has no config: layouts "hf", "fsdp", "dtensor:FILE",
+"rules:FILE" and LayoutBuilder take it. Raises InvalidArgumentError for a shape that cannot be.)")
+      .def(
+          "__str__",
+          [](const nb::object& self) {
+            return nb::module_::import_("reshard._tables").attr("model_text")(self);
+          },
+          nb::sig("def __str__(self) -> str"))
+      .def(
+          "_repr_html_",
+          [](const nb::object& self) {
+            return nb::module_::import_("reshard._html").attr("model_html")(self);
+          },
+          nb::sig("def _repr_html_(self) -> str"))
+      .def("__repr__", &text_of);
+  m.def(
+      "open_model",
+      [](const std::filesystem::path& model, std::optional<Index> layers, bool exact,
+         const Names& ignore) {
+        return std::make_shared<Model>(
+            unwrap(open_model(model.string(), {layers, exact, ignore.names})));
+      },
+      nb::arg("model"), nb::kw_only(), nb::arg("layers") = nb::none(), nb::arg("exact") = true,
+      nb::arg("ignore") = nb::tuple(), nb::call_guard<nb::gil_scoped_release>(),
+      R"(Opens a model. Reads no weights.
+
+model   path of a config.json, of a checkpoint's folder or one of its files, or of any safetensors
+        file; or the name of a published shape (example_names())
+layers  replaces the number of layers of a config
+exact   False: a checkpoint whose tensors are not those of its config is opened without its config,
+        instead of being an error
+ignore  patterns ("*" any characters, "#" digits) of tensors that a checkpoint may have beside those
+        of its config
+
+Raises NotFoundError if there is no such model, CorruptError for a file that violates its format,
+UnsupportedError for what this version cannot read.)");
+  m.def("example_names", &example_names,
+        "The names of the published shapes that come with reshard.");
+}
+
+}  // namespace reshard::python

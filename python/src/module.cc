@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// The extension reshard._core. Each topic has a file with a function bind_TOPIC.
+#include "python/src/support.h"
+
+namespace reshard::python {
+
+void bind_values(nb::module_& m);
+void bind_box(nb::module_& m);
+void bind_model(nb::module_& m);
+void bind_local_tensors(nb::module_& m);
+void bind_layout(nb::module_& m);
+void bind_plan(nb::module_& m);
+
+}  // namespace reshard::python
+
+NB_MODULE(_core, m) {
+  using namespace reshard::python;
+  m.doc() = "The C++ library behind `reshard`; import that instead.";
+  register_errors(m);
+  bind_values(m);
+  bind_box(m);
+  bind_model(m);
+  bind_local_tensors(m);
+  bind_layout(m);
+  bind_plan(m);
+}

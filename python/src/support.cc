@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "python/src/support.h"
+
+#include <condition_variable>
+#include <thread>
+
+namespace reshard::python {
+namespace {
+
+constexpr auto kPoll = std::chrono::milliseconds(20);
+
+/// True in the only thread in which Python handles signals. @pre the GIL is held
+bool is_main_thread() {
+  const nb::object main = nb::module_::import_("threading").attr("main_thread")();
+  return nb::cast<unsigned long>(main.attr("ident")) == PyThread_get_thread_ident();
+}
+
+/// Work on a thread of its own.
+class Worker {
+ public:
+  explicit Worker(const std::function<void()>& work)
+      : thread_([this, &work] {
+          try {
+            work();
+          } catch (...) {
+            failure_ = std::current_exception();
+          }
+          const std::lock_guard lock(mutex_);
+          done_ = true;
+          changed_.notify_one();
+        }) {}
+  ~Worker() { thread_.join(); }
+  Worker(const Worker&) = delete;
+  Worker& operator=(const Worker&) = delete;
+
+  /// Waits for the end of the work, or for the time to pass. True at the end.
+  bool wait_for(std::chrono::milliseconds time) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, time, [&] { return done_; });
+  }
+  void wait() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return done_; });
+  }
+  /// What the work threw. @pre it has ended
+  const std::exception_ptr& failure() const { return failure_; }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool done_ = false;
+  std::exception_ptr failure_;
+  std::thread thread_;  // last: it uses the others
+};
+
+/// Runs Python's signal handlers. The exception of one that raised, or null.
+std::exception_ptr handle_signals() {
+  const nb::gil_scoped_acquire acquired;
+  if (PyErr_CheckSignals() == 0) return nullptr;
+  return std::make_exception_ptr(nb::python_error());
+}
+
+}  // namespace
+
+void run_interruptibly(const std::function<void()>& work, const std::function<void()>& cancel) {
+  if (!is_main_thread()) {
+    const nb::gil_scoped_release released;
+    return work();
+  }
+  std::exception_ptr interrupt, failure;
+  {
+    const nb::gil_scoped_release released;
+    Worker worker(work);
+    while (interrupt == nullptr && !worker.wait_for(kPoll)) interrupt = handle_signals();
+    if (interrupt != nullptr) {
+      if (cancel) {
+        const nb::gil_scoped_acquire acquired;
+        cancel();
+      }
+      worker.wait();
+    }
+    failure = worker.failure();
+  }
+  if (interrupt != nullptr) std::rethrow_exception(interrupt);
+  if (failure != nullptr) std::rethrow_exception(failure);
+}
+
+bool Callback::call(const std::function<void(const nb::object&)>& f) {
+  if (empty()) return true;
+  if (failed_) return false;
+  const nb::gil_scoped_acquire acquired;
+  try {
+    f(function_);
+    return true;
+  } catch (...) {
+    failure_ = std::current_exception();
+    failed_ = true;
+    return false;
+  }
+}
+
+void Callback::rethrow() {
+  if (!failed_) return;
+  failed_ = false;
+  std::rethrow_exception(std::exchange(failure_, nullptr));
+}
+
+ProgressReport::ProgressReport(const nb::object& argument)
+    : ProgressReport(
+          nb::cast<nb::tuple>(nb::module_::import_("reshard._progress").attr("start")(argument))) {}
+
+ProgressReport::~ProgressReport() {
+  if (close_.is_none()) return;
+  try {
+    close_();
+  } catch (nb::python_error& error) {
+    error.discard_as_unraisable("closing a progress bar");
+  }
+}
+
+Progress ProgressReport::progress() {
+  return [this](std::string_view phase, Index done, Index total) {
+    if (cancelled_) return false;
+    bool go_on = true;
+    const bool called = callback_.call([&](const nb::object& function) {
+      go_on = !function(phase, done, total).is(nb::bool_(false));
+    });
+    return called && go_on;
+  };
+}
+
+}  // namespace reshard::python
