@@ -122,6 +122,7 @@ std::uint64_t digest_of(const SessionSide& side) {
 
 /// What is wrong with one side on this rank; "" if nothing is.
 std::string trouble_of(const char* name, const SessionSide& side, int group_size) {
+  if (!side.trouble.empty()) return side.trouble;
   if ((side.layout == nullptr) == (side.quantised == nullptr))
     return fmt::format("the {} needs one of `layout` and `quantised`", name);
   if (side.values() == nullptr || side.stored() == nullptr)
@@ -174,7 +175,8 @@ BeginRecord Session::State::record(BeginRecord::Kind kind, std::int64_t version)
                             out.target == agreed[me().index()].target;
   if (same_layouts) {
     out.addresses = memory_digest(source_addresses, target_addresses);
-    if (out.addresses == agreed[me().index()].addresses) return out;
+    const bool usable = source.trouble.empty() && target.trouble.empty();
+    if (out.addresses == agreed[me().index()].addresses && usable) return out;
     out.change = source_addresses.change(source);
     if (out.change.empty()) out.change = target_addresses.change(target);
   }

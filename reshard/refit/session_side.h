@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "reshard/exec/rank_buffers.h"
 #include "reshard/model/quant/quantised_layout.h"
@@ -30,6 +31,9 @@ struct SessionSide {
   /// which dies with it. A session continues from the version found here, so versions outlive
   /// sessions and groups.
   PublishedVersion* published = nullptr;
+  /// Why this rank cannot use its memory of this side, if the caller found that out: "" if it can.
+  /// The next collective call of the session fails with it on all ranks, and moves nothing.
+  std::string trouble = {};
 
   /// The layout of plain values: `layout`, or `quantised->values`.
   const std::shared_ptr<const ModelLayout>& values() const {

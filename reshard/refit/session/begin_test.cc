@@ -69,6 +69,12 @@ TEST(SessionPrepare, names_the_rank_without_a_layout_or_a_second_copy) {
       {"rank 2: doubled buffering needs"});
 }
 
+TEST(SessionPrepare, tells_all_ranks_why_one_cannot_use_its_memory) {
+  expect_refused([](SessionMemory&, SessionSide& source, SessionSide&,
+                    SessionOptions&) { source.trouble = "tensor 'x' is sparse"; },
+                 {"rank 2: tensor 'x' is sparse"});
+}
+
 TEST(SessionPrepare, refuses_memory_of_another_layout) {
   expect_refused([](SessionMemory& memory, SessionSide& source, SessionSide&,
                     SessionOptions&) { source.buffers = &memory.target; },
@@ -170,6 +176,18 @@ TEST_P(SessionBegin, notices_memory_that_moved_on_one_rank) {
     expect_error(session.refit(6), Code::invalid_argument, {"rank 3: target tensor '"});
     EXPECT_EQ(session.target_version().version, 5);
     if (moves) session.update(memory.source_side(), memory.target_side());
+    EXPECT_EQ(outcome(session.refit(6)), "");
+  });
+}
+
+TEST_P(SessionBegin, tells_all_ranks_why_one_cannot_use_its_memory) {
+  with_session(false, GetParam(), [](RankEnds& ends, SessionMemory& memory, Session& session) {
+    SessionSide target = memory.target_side();
+    target.trouble = "target tensor 'x' was freed";
+    if (ends.rank() == Rank(2)) session.update(memory.source_side(), target);
+    expect_error(session.refit(6), Code::invalid_argument,
+                 {"failed at begin", "rank 2: target tensor 'x' was freed", "whole at version 5"});
+    if (ends.rank() == Rank(2)) session.update(memory.source_side(), memory.target_side());
     EXPECT_EQ(outcome(session.refit(6)), "");
   });
 }
