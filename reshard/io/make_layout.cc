@@ -12,6 +12,7 @@
 #include "reshard/io/dtensor_file.h"
 #include "reshard/io/expert_map_file.h"
 #include "reshard/io/files/disk.h"
+#include "reshard/io/layout_file.h"
 #include "reshard/io/rules_file.h"
 #include "reshard/model/families.h"
 #include "reshard/model/quant/notation.h"
@@ -27,10 +28,12 @@ Result<ModelLayout> build(const LayoutSpec& spec, const Model& model,
   const auto path = (std::filesystem::path(rules_folder) / spec.file).string();
   if (spec.family == "rules") return rules_layout(spec, input, RESHARD_TRY(read_rules(path)));
   if (spec.family == "dtensor") return dtensor_layout(spec, input, RESHARD_TRY(read_dtensor(path)));
+  if (spec.family == "explicit")
+    return explicit_layout(spec, input, RESHARD_TRY(read_layout_file(path)));
   if (!model.config)
     return fail(Code::unsupported,
-                fmt::format("the family '{}' needs a config, but {}; hf, fsdp, dtensor:FILE and "
-                            "rules:FILE need none",
+                fmt::format("the family '{}' needs a config, but {}; hf, fsdp, dtensor:FILE, "
+                            "rules:FILE and explicit:FILE need none",
                             spec.family, model.no_config));
   if (spec.family == "megatron") return megatron_layout(spec, input);
   FamilyInput engine = input;
@@ -48,7 +51,8 @@ Result<ModelLayout> build(const LayoutSpec& spec, const Model& model,
 Result<LayoutSpec> read_layout_text(const std::string& text) {
   auto spec = RESHARD_TRY(parse_layout(text));
   const auto& f = spec.family;
-  constexpr std::array kFamilies = {"hf", "megatron", "vllm", "sglang", "fsdp", "dtensor", "rules"};
+  constexpr std::array kFamilies = {"hf",   "megatron", "vllm",  "sglang",
+                                    "fsdp", "dtensor",  "rules", "explicit"};
   if (std::find(kFamilies.begin(), kFamilies.end(), f) == kFamilies.end())
     return fail(
         Code::invalid_argument,

@@ -48,9 +48,9 @@ bool stored_alike(const QuantFormat& from, const QuantFormat& to);
 /// Makes a model's layout from its notation, such as "vllm:tp=8,offset=16" (docs/layouts.md). For a
 /// quantised layout this is the layout of what is stored: data and scales.
 ///
-/// A relative path in `rules:FILE`, `dtensor:FILE` or `expert_map=FILE` is resolved in
-/// `rules_folder` if that is not empty. Errors: those of the family; a family that needs a config,
-/// for a model without one.
+/// A relative path in `rules:FILE`, `dtensor:FILE`, `explicit:FILE` or `expert_map=FILE` is
+/// resolved in `rules_folder` if that is not empty. Errors: those of the family; a family that
+/// needs a config, for a model without one.
 Result<std::shared_ptr<const ModelLayout>> make_layout(const std::string& text, const Model& model,
                                                        const std::string& rules_folder = "");
 

@@ -36,8 +36,7 @@ std::uint64_t digest(const ExplicitTensor& t) {
 
 }  // namespace
 
-void ExplicitSlots::add(const RankSet& ranks, ExplicitTensor tensor) {
-  add_ranks(ranks);
+void ExplicitTensors::add(const RankSet& ranks, ExplicitTensor tensor) {
   auto& bucket = by_digest_[digest(tensor)];
   for (std::size_t i : bucket) {
     if (!same(entries_[i].tensor, tensor)) continue;
@@ -45,7 +44,17 @@ void ExplicitSlots::add(const RankSet& ranks, ExplicitTensor tensor) {
     return;
   }
   bucket.push_back(entries_.size());
-  entries_.push_back({std::move(tensor), ranks});
+  entries_.push_back({ranks, std::move(tensor)});
+}
+
+std::vector<ExplicitTensors::Entry> ExplicitTensors::take() && {
+  by_digest_.clear();
+  return std::move(entries_);
+}
+
+void ExplicitSlots::add(const RankSet& ranks, ExplicitTensor tensor) {
+  add_ranks(ranks);
+  tensors_.add(ranks, std::move(tensor));
 }
 
 void ExplicitSlots::finish() {
@@ -61,7 +70,7 @@ void ExplicitSlots::finish() {
   if (all.empty()) return;
   // No cut uses coordinates, so a mesh without axes serves all slots.
   const MeshId mesh = builder_.add_mesh(*Mesh::make({}, all[0]));
-  for (Entry& entry : entries_) {
+  for (auto& entry : std::move(tensors_).take()) {
     ExplicitTensor& t = entry.tensor;
     Section section{t.shape, {}, std::move(t.parts)};
     std::vector<Section> sections;
@@ -76,8 +85,6 @@ void ExplicitSlots::finish() {
                       .map = t.map,
                       .casts = t.casts});
   }
-  entries_.clear();
-  by_digest_.clear();
 }
 
 }  // namespace reshard

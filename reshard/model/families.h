@@ -7,6 +7,7 @@
 
 #include "reshard/model/config.h"
 #include "reshard/model/families/dtensor.h"
+#include "reshard/model/families/explicit.h"
 #include "reshard/model/families/rules.h"
 #include "reshard/model/layout_spec.h"
 #include "reshard/model/model_layout.h"
@@ -17,8 +18,8 @@ namespace reshard {
 /// layer.
 using ExpertTables = std::vector<std::vector<Index>>;
 
-/// The input of a family. `config` may be null for hf, fsdp, dtensor and rules, which need only the
-/// tensors.
+/// The input of a family. `config` may be null for hf, fsdp, dtensor, rules and explicit, which
+/// need only the tensors.
 struct FamilyInput {
   std::shared_ptr<const ModelSpec> model;
   const ModelConfig* config = nullptr;
@@ -74,6 +75,12 @@ Result<ModelLayout> fsdp_layout(const LayoutSpec& spec, const FamilyInput& input
 /// transformers (5 | 4; by default the one whose expert names a rule of the file matches first).
 Result<ModelLayout> dtensor_layout(const LayoutSpec& spec, const FamilyInput& input,
                                    const DTensorSet& set);
+
+/// The layout of a file, for a model that has its tensors (by name; others of the model are on no
+/// rank). Keys: offset. Errors: a tensor that the model lacks or has in another shape or dtype
+/// (named). @pre the tensors passed check_explicit()
+Result<ModelLayout> explicit_layout(const LayoutSpec& spec, const FamilyInput& input,
+                                    const ExplicitLayout& layout);
 
 /// Choices that the layout makes where the notation is silent, one line each; usually none. @pre
 /// the family accepts the layout

@@ -71,7 +71,9 @@ Result<> LayoutSpec::check_keys(const std::set<std::string>& known) const {
                                                   joined(known.begin(), known.end())));
 }
 
-bool takes_file(std::string_view family) { return family == "rules" || family == "dtensor"; }
+bool takes_file(std::string_view family) {
+  return family == "rules" || family == "dtensor" || family == "explicit";
+}
 
 Result<LayoutSpec> parse_layout(std::string_view text) {
   LayoutSpec spec;

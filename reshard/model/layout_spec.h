@@ -33,7 +33,7 @@ struct LayoutSpec {
   Result<> check_keys(const std::set<std::string>& known) const;
 };
 
-/// True for families that are read from a file: "rules:FILE", "dtensor:FILE".
+/// True for families that are read from a file: "rules:FILE", "dtensor:FILE", "explicit:FILE".
 bool takes_file(std::string_view family);
 /// Parses the notation. Errors: empty text, unknown form, a key without value, a repeated key.
 Result<LayoutSpec> parse_layout(std::string_view text);

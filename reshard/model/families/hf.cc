@@ -57,6 +57,8 @@ Result<ModelLayout> hf_layout(const LayoutSpec& spec, const FamilyInput& input) 
   return std::move(builder).finish();
 }
 
-std::string known_families() { return "hf, megatron, vllm, sglang, fsdp, dtensor, rules"; }
+std::string known_families() {
+  return "hf, megatron, vllm, sglang, fsdp, dtensor, rules, explicit";
+}
 
 }  // namespace reshard
