@@ -1,7 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """reshard moves the weights of a language model from any parallel layout to any other."""
 
-from reshard._core import DType, Layout, Model, Plan, layout, open_model, plan
+from reshard import _exit as _exit
+from reshard._core import (
+  ConversionCounts,
+  DType,
+  Layout,
+  Model,
+  PeerVolume,
+  Plan,
+  ProcessGroup,
+  PublishedVersion,
+  RankBuffers,
+  Session,
+  SessionReport,
+  TargetVersion,
+  Tensor,
+  copy_ceiling,
+  join,
+  layout,
+  local,
+  open_model,
+  plan,
+)
 from reshard._errors import (
   AbortedError,
   CorruptError,
@@ -15,6 +36,7 @@ from reshard._errors import (
 
 __all__ = [
   "AbortedError",
+  "ConversionCounts",
   "CorruptError",
   "DType",
   "DeadlineError",
@@ -24,9 +46,20 @@ __all__ = [
   "Layout",
   "Model",
   "NotFoundError",
+  "PeerVolume",
   "Plan",
+  "ProcessGroup",
+  "PublishedVersion",
+  "RankBuffers",
+  "Session",
+  "SessionReport",
+  "TargetVersion",
+  "Tensor",
   "UnsupportedError",
+  "copy_ceiling",
+  "join",
   "layout",
+  "local",
   "open_model",
   "plan",
 ]

@@ -10,6 +10,11 @@ void bind_model(nb::module_& m);
 void bind_local_tensors(nb::module_& m);
 void bind_layout(nb::module_& m);
 void bind_plan(nb::module_& m);
+void bind_buffers(nb::module_& m);
+void bind_group(nb::module_& m);
+void bind_published(nb::module_& m);
+void bind_report(nb::module_& m);
+void bind_session(nb::module_& m);
 
 }  // namespace reshard::python
 
@@ -23,4 +28,9 @@ NB_MODULE(_core, m) {
   bind_local_tensors(m);
   bind_layout(m);
   bind_plan(m);
+  bind_buffers(m);
+  bind_group(m);
+  bind_published(m);
+  bind_report(m);
+  bind_session(m);
 }

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+// The class Session.
+#include <fmt/format.h>
+
+#include "python/src/collectable.h"
+#include "python/src/sessions/session.h"
+#include "python/src/values.h"
+#include "reshard/base/hash.h"
+
+namespace reshard::python {
+namespace {
+
+constexpr Index kStaging = Index{64} << 20;
+
+/// In place of an argument that is not given.
+nb::object not_given() { return nb::module_::import_("builtins").attr("Ellipsis"); }
+nb::object given(const nb::object& argument) {
+  return argument.is(not_given()) ? nb::object() : argument;
+}
+
+void make_session(TensorSession* self, std::shared_ptr<Group> group, nb::object source,
+                  nb::object target, nb::object source_tensors, nb::object target_tensors,
+                  nb::object back_tensors, std::string buffering, std::string verify,
+                  std::string convert, std::string path, int threads, Index staging_bytes,
+                  double timeout, const Names& ignore, bool replan, nb::object on_phase,
+                  nb::object published) {
+  new (self) TensorSession(std::move(group), {.source = std::move(source),
+                                              .source_tensors = std::move(source_tensors),
+                                              .target = std::move(target),
+                                              .target_tensors = std::move(target_tensors),
+                                              .back_tensors = std::move(back_tensors),
+                                              .buffering = std::move(buffering),
+                                              .verify = std::move(verify),
+                                              .convert = std::move(convert),
+                                              .path = std::move(path),
+                                              .threads = threads,
+                                              .staging_bytes = staging_bytes,
+                                              .timeout = timeout,
+                                              .ignore = ignore.names,
+                                              .replan = replan,
+                                              .on_phase = std::move(on_phase),
+                                              .published = std::move(published)});
+}
+
+void update_session(TensorSession& self, const nb::object& source, const nb::object& target,
+                    const nb::object& source_tensors, const nb::object& target_tensors,
+                    const nb::object& back_tensors) {
+  self.update({.source = given(source),
+               .source_tensors = given(source_tensors),
+               .target = given(target),
+               .target_tensors = given(target_tensors),
+               .back_tensors = given(back_tensors)});
+}
+
+constexpr const char* kClassText = R"(Keeps an engine's weights in step with a trainer's.
+
+    with reshard.Session(group, source=source, source_tensors=mine,
+                         target=target, target_tensors=theirs) as session:
+      for version in range(1, steps + 1):
+        train()
+        report = session.refit(version)
+
+All ranks of the group make one, once, with the same layouts and options, and then call refit() after
+each training step. A refit plans nothing and allocates nothing per tensor. Every rank passes both
+layouts, and tensors only for the side or sides that it holds a part of.
+
+group           from join(), local() or from_torch()
+source, target  Layouts of one model, plain or quantised
+source_tensors  {local tensor name: tensor} of this rank, as layout.local(rank) lists them; a callable
+target_tensors  that returns such a dict; or a RankBuffers. None if the rank has none of that side.
+                RankBuffers says what is a tensor. They are held until the session ends.
+back_tensors    the second copy of the target, for buffering="doubled"
+buffering       "in_place": the target is torn during a refit; "doubled": a refit writes the copy that
+                readers do not use, and the commit swaps them
+verify          "always": every refit verifies before it commits; "never": only verify() does
+convert         the side that quantises and dequantises, "receiver" or "sender"
+path            "automatic"; "direct": ranks copy from each other's memory; "message"
+threads         that copy on the direct path; 0: one for each core
+staging_bytes   the most staging memory of this rank, at least 32 KiB, for messages and conversions
+timeout         seconds for each step of a call: then DeadlineError, on all ranks
+ignore          names of the model's tensors that one side may lack
+replan          True: refit() plans anew if tensors moved or layouts changed. False: it is an error.
+on_phase        called with "begin", "transfer", "check", "commit" and "committed" when this rank
+                enters the phase, in the thread that calls refit(). What it raises ends the refit: this
+                rank gets the exception whole, the others an AbortedError with its text.
+published       a PublishedVersion, so that versions outlive the session; None: one of its own
+
+The constructor is collective: it returns once all ranks have made their sessions. An error on one
+rank is an error on all. Raises InvalidArgumentError for tensors that are not what the layout has
+(named), layouts of different models, and options that differ between ranks (named); NotFoundError for
+a tensor that is missing or that one side lacks; DeadlineError naming ranks that did not come.
+
+Errors of one rank that all share leave the group usable; any other ends it. Ctrl-C ends a wait within
+a tenth of a second: KeyboardInterrupt here, AbortedError on the other ranks, and the group has ended.
+One thread at a time; target_version() at any time. A process that was forked after prepare gets an
+InvalidArgumentError. At the end of a with block the session ends; if an exception that the other
+ranks do not share ends the block, the group is aborted, so that they do not wait in vain.)";
+
+constexpr const char* kRefitText = R"(Collective. Brings every rank's target to `version`.
+
+All ranks pass the same version; it must be above every target's. The sources must not be written
+meanwhile. Returns once every rank has committed. `progress` is a callable (phase, bytes done, bytes
+in all), True for a bar of tqdm, or False.
+
+Tensors that moved, were resized or freed since the last call are found before anything happens: an
+InvalidArgumentError on all ranks names rank and tensor, and the session stays usable. So it does if
+versions differ. After a later error a target in place is torn, and a doubled one still has its old
+version whole: CorruptError if verification failed (the group stays usable), AbortedError or
+DeadlineError otherwise.)";
+
+const Session& session_of(const TensorSession& x) { return x.session(); }
+
+void bind_properties(nb::class_<TensorSession>& bound) {
+  bound.def_prop_ro("group", &TensorSession::group)
+      .def_prop_ro(
+          "report", [](const TensorSession& x) { return x.report(); },
+          "The SessionReport of the last refit that succeeded, or None.")
+      .def_prop_ro(
+          "published", [](const TensorSession& x) { return x.published_object(); },
+          nb::sig("def published(self) -> PublishedVersion"))
+      .def_prop_ro(
+          "peers", [](const TensorSession& x) { return session_of(x).peers(); },
+          "What this rank sends and receives in each refit, ascending by peer.")
+      .def_prop_ro(
+          "path", [](const TensorSession& x) { return session_of(x).path(); },
+          "\"direct\" or \"message\".")
+      .def_prop_ro(
+          "reason", [](const TensorSession& x) { return session_of(x).reason(); },
+          "Why the path is \"message\" although it was not asked for; else empty.")
+      .def_prop_ro(
+          "digest", [](const TensorSession& x) { return hex(session_of(x).digest()); },
+          "16 hexadecimal digits, equal on all ranks; they change with any layout, option "
+          "or address.")
+      .def_prop_ro(
+          "staging_bytes", [](const TensorSession& x) { return session_of(x).staging_bytes(); },
+          "Of staging memory that the session holds on this rank.")
+      .def_prop_ro(
+          "conversions", [](const TensorSession& x) { return session_of(x).conversions(); },
+          "How many tensors take which route.")
+      .def_prop_ro("closed", &TensorSession::closed);
+}
+
+void bind_calls(nb::class_<TensorSession>& bound) {
+  const nb::object ellipsis = not_given();
+  bound
+      .def("refit", &TensorSession::refit, nb::arg("version"), nb::kw_only(),
+           nb::arg("progress") = false,
+           nb::sig("def refit(self, version: int, *, progress: "
+                   "collections.abc.Callable[[str, int, int], object] | bool | None = False) -> "
+                   "SessionReport"),
+           kRefitText)
+      .def("verify", &TensorSession::verify,
+           "Collective. Verifies the targets: against the sources as they are now, or against what "
+           "the last commit recorded if the option is verify=\"always\". CorruptError names the "
+           "tensor and leaves the group usable.")
+      .def(
+          "target_version",
+          [](const TensorSession& x) { return x.published().version().target_version(); },
+          "The TargetVersion of this rank's target; \"empty\" if it has none. Any thread.")
+      .def("update", &update_session, nb::kw_only(), nb::arg("source") = ellipsis,
+           nb::arg("target") = ellipsis, nb::arg("source_tensors") = ellipsis,
+           nb::arg("target_tensors") = ellipsis, nb::arg("back_tensors") = ellipsis,
+           nb::sig("def update(self, *, source: Layout = ..., target: Layout = ..., "
+                   "source_tensors: typing.Any = ..., target_tensors: typing.Any = ..., "
+                   "back_tensors: typing.Any = ...) -> None"),
+           "Replaces layouts or tensors of this rank; what is not given stays. Not collective: the "
+           "next refit() tells all ranks, and plans anew or fails, as the option `replan` says.")
+      .def("close", &TensorSession::close,
+           "Ends the session on this rank and lets go of its tensors; the group lives on. "
+           "Idempotent.")
+      .def(
+          "__enter__", [](nb::object self) { return self; },
+          nb::sig("def __enter__(self) -> Session"))
+      .def(
+          "__exit__",
+          [](TensorSession& x, const nb::object& type, const nb::object& error, const nb::object&) {
+            x.leave(type, error);
+          },
+          nb::arg("type").none(), nb::arg("error").none(), nb::arg("traceback").none(),
+          nb::sig("def __exit__(self, type: object, error: object, traceback: object) -> None"))
+      .def("__repr__", &TensorSession::text);
+}
+
+}  // namespace
+
+void bind_session(nb::module_& m) {
+  nb::class_<TensorSession> bound(m, "Session", collectable<TensorSession>(), kClassText);
+  bound.def("__init__", &make_session, nb::arg("group"), nb::kw_only(), nb::arg("source"),
+            nb::arg("target"), nb::arg("source_tensors") = nb::none(),
+            nb::arg("target_tensors") = nb::none(), nb::arg("back_tensors") = nb::none(),
+            nb::arg("buffering") = "in_place", nb::arg("verify") = "never",
+            nb::arg("convert") = "receiver", nb::arg("path") = "automatic", nb::arg("threads") = 1,
+            nb::arg("staging_bytes") = kStaging, nb::arg("timeout") = 60.0,
+            nb::arg("ignore") = nb::tuple(), nb::arg("replan") = false,
+            nb::arg("on_phase") = nb::none(), nb::arg("published") = nb::none(),
+            nb::sig("def __init__(self, group: ProcessGroup, *, source: Layout, target: Layout, "
+                    "source_tensors: typing.Any = None, target_tensors: typing.Any = None, "
+                    "back_tensors: typing.Any = None, "
+                    "buffering: typing.Literal['in_place', 'doubled'] = 'in_place', "
+                    "verify: typing.Literal['never', 'always'] = 'never', "
+                    "convert: typing.Literal['receiver', 'sender'] = 'receiver', "
+                    "path: typing.Literal['automatic', 'direct', 'message'] = 'automatic', "
+                    "threads: int = 1, staging_bytes: int = 67108864, timeout: float = 60.0, "
+                    "ignore: collections.abc.Iterable[str] = (), replan: bool = False, "
+                    "on_phase: collections.abc.Callable[[str], object] | None = None, "
+                    "published: PublishedVersion | None = None) -> None"));
+  bind_calls(bound);
+  bind_properties(bound);
+}
+
+}  // namespace reshard::python

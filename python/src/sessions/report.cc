@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+// The class SessionReport: what a refit did, as attributes, a dict, rows and a table.
+#include <fmt/format.h>
+
+#include "python/src/support.h"
+#include "reshard/base/number_text.h"
+#include "reshard/refit/session_report.h"
+
+namespace reshard::python {
+namespace {
+
+struct PhaseTime {
+  const char* name;
+  const char* text;  ///< what it is.
+  double SessionReport::* seconds;
+};
+
+constexpr PhaseTime kPhases[] = {
+    {"begin", "until all ranks had called refit() and agreed", &SessionReport::begin_seconds},
+    {"plan", "planning anew; 0 if nothing changed", &SessionReport::plan_seconds},
+    {"before", "conversions before the move that are not part of it",
+     &SessionReport::before_seconds},
+    {"move", "until all ranks' bytes had arrived, conversions on the way included",
+     &SessionReport::move_seconds},
+    {"after", "conversions after the move that are not part of it", &SessionReport::after_seconds},
+    {"check", "verification", &SessionReport::check_seconds},
+    {"commit", "until all ranks had committed", &SessionReport::commit_seconds},
+};
+
+/// Parts of the move.
+constexpr PhaseTime kParts[] = {
+    {"wait", "of the move: until the sources could be read", &SessionReport::wait_seconds},
+    {"finish", "of the move: from when this rank's bytes were in place until all ranks' were",
+     &SessionReport::finish_seconds},
+};
+
+struct Amount {
+  const char* name;
+  const char* text;
+  Index SessionReport::* amount;
+};
+
+constexpr Amount kAmounts[] = {
+    {"bytes", "Delivered to this rank's target, in the form in which it stores them.",
+     &SessionReport::bytes},
+    {"sent", "Bytes to other ranks, in the form in which they travel.", &SessionReport::sent},
+    {"received", "Bytes from other ranks, in the form in which they travel.",
+     &SessionReport::received},
+    {"copied", "Bytes within this rank, in the form in which they travel.", &SessionReport::copied},
+    {"copies", "Memory copies of the move, after coalescing.", &SessionReport::copies},
+    {"messages", "Sent and received by this rank; 0 on the direct path.", &SessionReport::messages},
+};
+
+nb::dict dict_of(const SessionReport& report) {
+  nb::dict out;
+  out["version"] = report.version;
+  out["seconds"] = report.seconds;
+  for (const PhaseTime& phase : kPhases)
+    out[fmt::format("{}_seconds", phase.name).c_str()] = report.*phase.seconds;
+  for (const PhaseTime& part : kParts)
+    out[fmt::format("{}_seconds", part.name).c_str()] = report.*part.seconds;
+  for (const Amount& amount : kAmounts) out[amount.name] = report.*amount.amount;
+  out["gigabytes_per_second"] = report.gigabytes_per_second();
+  return out;
+}
+
+nb::list rows_of(const SessionReport& report) {
+  nb::list out;
+  for (const PhaseTime& phase : kPhases) {
+    nb::dict row;
+    row["version"] = report.version;
+    row["phase"] = phase.name;
+    row["seconds"] = report.*phase.seconds;
+    out.append(row);
+  }
+  return out;
+}
+
+std::string head_of(const SessionReport& report) {
+  return fmt::format("version {}: {} in {}, {:.2f} GB/s", report.version, human_bytes(report.bytes),
+                     human_seconds(report.seconds), report.gigabytes_per_second());
+}
+
+std::string table_of(const SessionReport& report) {
+  std::string out = head_of(report) + "\n";
+  for (const PhaseTime& phase : kPhases) {
+    const double seconds = report.*phase.seconds;
+    if (seconds > 0)
+      out += fmt::format("  {:<8}{:>10}  {:>3.0f} %\n", phase.name, human_seconds(seconds),
+                         report.seconds > 0 ? 100 * seconds / report.seconds : 0);
+  }
+  return out + fmt::format("  sent {}, received {}, copied {} here; {} copies, {} messages",
+                           human_bytes(report.sent), human_bytes(report.received),
+                           human_bytes(report.copied), report.copies, report.messages);
+}
+
+std::string html_of(const SessionReport& report) {
+  std::string out =
+      fmt::format("<b>{}</b><table><tr><th>phase</th><th>time</th><th></th></tr>", head_of(report));
+  for (const PhaseTime& phase : kPhases) {
+    const double seconds = report.*phase.seconds;
+    const double share = report.seconds > 0 ? 100 * seconds / report.seconds : 0;
+    out += fmt::format(
+        "<tr><td>{}</td><td>{}</td><td><div style=\"width:{:.0f}px;height:0.8em;"
+        "background:#4a7ebb\"></div></td></tr>",
+        phase.name, human_seconds(seconds), 2 * share);
+  }
+  return out + "</table>";
+}
+
+}  // namespace
+
+void bind_report(nb::module_& m) {
+  nb::class_<SessionReport> report(m, "SessionReport",
+                                   R"(What one refit did on this rank.
+
+Times are in seconds, sizes in bytes. print(report) is a table of the phases; report.dict() has all
+values, report.rows() one row for each phase, for pandas.DataFrame(report.rows()).)");
+  report.def_ro("version", &SessionReport::version)
+      .def_ro("seconds", &SessionReport::seconds, "Of all phases.");
+  for (const auto& phases :
+       {std::span<const PhaseTime>(kPhases), std::span<const PhaseTime>(kParts)})
+    for (const PhaseTime& phase : phases)
+      report.def_ro(fmt::format("{}_seconds", phase.name).c_str(), phase.seconds, phase.text);
+  for (const Amount& amount : kAmounts) report.def_ro(amount.name, amount.amount, amount.text);
+  report
+      .def_prop_ro("gigabytes_per_second", &SessionReport::gigabytes_per_second,
+                   "10^9 bytes delivered to this rank per second.")
+      .def("dict", &dict_of, nb::sig("def dict(self) -> dict[str, int | float]"),
+           "{name: value} of all attributes.")
+      .def("rows", &rows_of, nb::sig("def rows(self) -> list[dict[str, int | float | str]]"),
+           "A dict with version, phase and seconds for each phase, in order.")
+      .def("table", &table_of, "The same as str().")
+      .def("__str__", &table_of)
+      .def("_repr_html_", &html_of)
+      .def("__repr__",
+           [](const SessionReport& x) { return fmt::format("<SessionReport: {}>", head_of(x)); });
+  nb::class_<PeerVolume>(m, "PeerVolume", "Bytes to and from one other rank in each refit.")
+      .def_prop_ro("peer", [](const PeerVolume& x) { return x.peer; })
+      .def_ro("sent", &PeerVolume::sent)
+      .def_ro("received", &PeerVolume::received)
+      .def("__repr__", [](const PeerVolume& x) {
+        return fmt::format("<PeerVolume: rank {}, {} sent, {} received>", x.peer.value(),
+                           human_bytes(x.sent), human_bytes(x.received));
+      });
+  nb::class_<ConversionCounts>(m, "ConversionCounts",
+                               "How many canonical tensors take which route; equal on all ranks.")
+      .def_ro("direct", &ConversionCounts::direct, "Move unchanged or cast, from memory to memory.")
+      .def_ro("at_sender", &ConversionCounts::at_sender, "Converted by the sender.")
+      .def_ro("at_receiver", &ConversionCounts::at_receiver, "Converted by the receiver.")
+      .def_ro("between", &ConversionCounts::between,
+              "Gathered whole on one rank and quantised there: both sides cut blocks.")
+      .def_ro("fell_back", &ConversionCounts::fell_back,
+              "Of all: the sender should have quantised them, but could not.")
+      .def("__repr__", [](const ConversionCounts& x) {
+        return fmt::format(
+            "<ConversionCounts: {} direct, {} at sender, {} at receiver, {} between, {} fell back>",
+            x.direct, x.at_sender, x.at_receiver, x.between, x.fell_back);
+      });
+  m.def("copy_ceiling", &copy_ceiling, nb::arg("threads") = 1,
+        nb::call_guard<nb::gil_scoped_release>(),
+        "The speed of a plain copy with this many threads (0: one per core), in 10^9 bytes per "
+        "second: the most that a refit inside this machine can reach. The first call measures it "
+        "for half a second, with 512 MiB of memory.");
+}
+
+}  // namespace reshard::python

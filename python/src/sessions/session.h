@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+// reshard.Session: a session of the library with the tensors that it refits.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "python/src/sessions/group.h"
+#include "python/src/sessions/published.h"
+#include "python/src/tensors/buffers.h"
+#include "reshard/refit/session.h"
+
+namespace reshard::python {
+
+/// The arguments of reshard.Session as Python gives them. What is wrong with them is found while
+/// the session is prepared, so that all ranks learn of it.
+struct SessionArguments {
+  nb::object source{}, source_tensors{}, target{}, target_tensors{}, back_tensors{};
+  std::string buffering{}, verify{}, convert{}, path{};
+  int threads = 1;
+  Index staging_bytes = 0;
+  double timeout = 0;
+  std::set<std::string> ignore{};
+  bool replan = false;
+  nb::object on_phase{}, published{};
+};
+
+/// The class reshard.Session. Everything needs the GIL, which waits release.
+class TensorSession final : public GroupUser {
+ public:
+  /// Collective.
+  TensorSession(std::shared_ptr<Group> group, const SessionArguments& arguments);
+  ~TensorSession() override;
+  TensorSession(const TensorSession&) = delete;
+  TensorSession& operator=(const TensorSession&) = delete;
+
+  SessionReport refit(std::int64_t version, const nb::object& progress);
+  void verify();
+  /// Arguments that are invalid objects (not given) stay as they are.
+  void update(const SessionArguments& arguments);
+
+  const PublishedWord& published() const { return *published_; }
+  const nb::object& published_object() const { return published_object_; }
+  const std::optional<SessionReport>& report() const { return report_; }
+  const std::shared_ptr<Group>& group() const { return group_; }
+  /// Throws if the session is closed or of another process.
+  const Session& session() const;
+  bool closed() const { return !session_.has_value(); }
+  std::string text() const;
+
+  /// Ends the session on this rank and lets go of the tensors. Throws if a call is in progress.
+  void close();
+  /// The end of a with block, by an exception of the type or None.
+  void leave(const nb::object& type, const nb::object& error);
+  void shut() override;
+
+  int traverse(visitproc visit, void* arg) const;
+  void clear();
+
+ private:
+  /// One side: its layout, and the RankBuffers of this rank, invalid objects if it has none.
+  struct Side {
+    std::shared_ptr<const Layout> layout;
+    nb::object buffers, back;
+    std::string trouble;
+  };
+  class Call;
+
+  /// Throws for arguments that are wrong.
+  void take(const SessionArguments& arguments);
+  void check_memory() const;
+  void prepare(SessionOptions options, bool usable);
+  SessionOptions options_of(const SessionArguments& arguments);
+  SessionSide side_of(const Side& side, bool is_target) const;
+  /// Looks at all tensors again. True if the library must be told of trouble, or that it is over.
+  bool look_again();
+  void finish();
+
+  std::shared_ptr<Group> group_;
+  Side source_, target_;
+  nb::object on_phase_, published_object_;
+  PublishedWord* published_ = nullptr;
+  std::optional<Session> session_;
+  std::optional<SessionReport> report_;
+  Call* call_ = nullptr;          ///< the one in progress.
+  bool failed_together_ = false;  ///< the last call failed on all ranks.
+};
+
+}  // namespace reshard::python

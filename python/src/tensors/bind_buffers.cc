@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+// The classes RankBuffers and Tensor.
+#include <fmt/format.h>
+
+#include "python/src/collectable.h"
+#include "python/src/tensors/buffers.h"
+#include "python/src/tensors/exported.h"
+#include "reshard/base/number_text.h"
+
+namespace reshard::python {
+namespace {
+
+using SharedLayout = std::shared_ptr<const Layout>;
+
+std::vector<TensorBuffers::RankTensors> rank_tensors(const nb::object& tensors,
+                                                     const Layout& layout) {
+  std::vector<TensorBuffers::RankTensors> out;
+  for (const nb::handle item : nb::object(tensors.attr("items")())) {
+    const auto [rank, given] = nb::cast<std::pair<RankArgument, nb::object>>(item);
+    out.push_back({rank_in(layout, rank), given});
+  }
+  return out;
+}
+
+RankSet ranks_of(const nb::object& ranks, const Layout& layout) {
+  return ranks.is_none() ? layout.stored().ranks() : rank_set_of(nb::borrow<nb::iterable>(ranks));
+}
+
+std::string text_of(const TensorBuffers& buffers) {
+  std::vector<Rank> ranks = buffers.memory().ranks();
+  return fmt::format("<RankBuffers of '{}': {}, {}{}>", buffers.layout()->stored().name(),
+                     plural(static_cast<Index>(ranks.size()), "rank"), human_bytes(buffers.bytes()),
+                     buffers.owns_memory() ? ", own memory" : "");
+}
+
+void bind_tensor(nb::module_& m) {
+  nb::class_<ExportedTensor>(
+      m, "Tensor", collectable<ExportedTensor>(),
+      R"(Host memory of reshard's, for torch, numpy and others without a copy.
+
+Exports DLPack: torch.from_dlpack(tensor), numpy.from_dlpack(tensor), jax.dlpack.from_dlpack(tensor).
+What is made of it keeps the memory alive. 4-bit elements are exported in pairs, as torch's
+float4_e2m1fn_x2 has them: the last dimension is half as long.)")
+      .def_prop_ro("shape", &ExportedTensor::shape, "In elements.")
+      .def_prop_ro("dtype", &ExportedTensor::dtype)
+      .def_prop_ro("nbytes", &ExportedTensor::bytes, "Its size in bytes.")
+      .def(
+          "data_ptr",
+          [](const ExportedTensor& x) { return reinterpret_cast<std::uintptr_t>(x.data()); },
+          "The address of the first byte.")
+      .def("__dlpack__", &ExportedTensor::capsule, nb::arg("arguments"),
+           nb::sig("def __dlpack__(self, **arguments: typing.Any) -> typing.Any"))
+      .def(
+          "__dlpack_device__", [](const ExportedTensor&) { return std::pair(dlpack::kCpu, 0); },
+          nb::sig("def __dlpack_device__(self) -> tuple[int, int]"))
+      .def("numpy", &ExportedTensor::numpy, nb::sig("def numpy(self) -> typing.Any"),
+           "A numpy array on this memory. Dtypes that numpy lacks are those of ml_dtypes; "
+           "UnsupportedError if it is not installed.")
+      .def(
+          "torch",
+          [](nb::handle self) { return nb::cast<const ExportedTensor&>(self).torch(self); },
+          nb::sig("def torch(self) -> typing.Any"), "A torch tensor on this memory.")
+      .def("raw", &ExportedTensor::raw, nb::sig("def raw(self) -> memoryview"),
+           "A writable memoryview of its bytes.")
+      .def("__repr__", &ExportedTensor::text);
+}
+
+constexpr const char* kBuffersText = R"(The memory of ranks' local tensors in this process.
+
+    RankBuffers(layout, {rank: {name: tensor}})    memory of your own tensors; nothing is copied
+    RankBuffers.allocate(layout, ranks)            zeroed memory of reshard's
+
+A tensor is anything that exports DLPack (torch, JAX, reshard.Tensor) or a buffer (numpy, bytearray,
+memoryview, mmap, array.array), in the memory of the host, row-major without gaps, with the dtype and
+shape that `layout.local(rank)` lists. Three other forms are taken as the bits of the same elements:
+unsigned integers of the same width (uint16 for bfloat16, uint8 for 8-bit floats and for pairs of
+4-bit ones), and a row of all its bytes in uint8. A tensor that requires a gradient is taken without
+it; a DTensor, by its local tensor. In place of a dict, a rank may have a callable that returns one.
+
+The tensors are held. A session looks at each of them again before every refit, through the dict or
+callable: one that has moved since, or was freed or resized, is found then, and named.
+
+Raises InvalidArgumentError for a tensor that is not what the layout has (sparse, meta, another dtype
+or shape, not contiguous) or that it does not have; NotFoundError for one that is missing;
+UnsupportedError for a tensor of a device. Not thread-safe.)";
+
+}  // namespace
+
+void bind_buffers(nb::module_& m) {
+  bind_tensor(m);
+  nb::class_<TensorBuffers>(m, "RankBuffers", collectable<TensorBuffers>(), kBuffersText)
+      .def(
+          "__init__",
+          [](TensorBuffers* self, const SharedLayout& layout, const nb::object& tensors) {
+            new (self) TensorBuffers(layout, rank_tensors(tensors, *layout), "");
+          },
+          nb::arg("layout"), nb::arg("tensors"),
+          nb::sig("def __init__(self, layout: Layout, tensors: collections.abc.Mapping[int, "
+                  "collections.abc.Mapping[str, typing.Any] | collections.abc.Callable[[], "
+                  "collections.abc.Mapping[str, typing.Any]]]) -> None"))
+      .def_static(
+          "allocate",
+          [](const SharedLayout& layout, const nb::object& ranks, int prefault_threads,
+             bool shared) {
+            return TensorBuffers::allocate(
+                layout, ranks_of(ranks, *layout),
+                {.prefault_threads = prefault_threads, .shared = shared});
+          },
+          nb::arg("layout"), nb::arg("ranks") = nb::none(), nb::kw_only(),
+          nb::arg("prefault_threads") = 0, nb::arg("shared") = false,
+          nb::sig("def allocate(layout: Layout, ranks: collections.abc.Iterable[int] | None = "
+                  "None, *, prefault_threads: int = 0, shared: bool = False) -> RankBuffers"),
+          R"(Allocates zeroed memory for the local tensors of these ranks; None: of all.
+
+prefault_threads  that touch all pages now; 0: the first writer does, which is slower for it
+shared            other processes of this host can map it: the transport shm then reads and writes
+                  it in place
+
+Raises IoError if memory is short; it says how many bytes were needed.)")
+      .def_prop_ro("layout", [](const TensorBuffers& x) { return x.layout(); })
+      .def_prop_ro(
+          "ranks", [](const TensorBuffers& x) { return x.memory().ranks(); },
+          "The ranks with memory here, ascending.")
+      .def_prop_ro("nbytes", &TensorBuffers::bytes, "The size of all local tensors in bytes.")
+      .def(
+          "tensor",
+          [](nb::handle self, RankArgument rank, const std::string& name) {
+            const auto& x = nb::cast<const TensorBuffers&>(self);
+            return x.tensor(self, rank_in(*x.layout(), rank), name);
+          },
+          nb::arg("rank"), nb::arg("name"),
+          nb::sig("def tensor(self, rank: int, name: str) -> typing.Any"),
+          "A local tensor: the object that was given, or a reshard.Tensor. NotFoundError for a "
+          "name that the rank lacks.")
+      .def(
+          "tensors",
+          [](nb::handle self, RankArgument rank) {
+            const auto& x = nb::cast<const TensorBuffers&>(self);
+            return x.tensors_of(self, rank_in(*x.layout(), rank));
+          },
+          nb::arg("rank"), nb::sig("def tensors(self, rank: int) -> dict[str, typing.Any]"),
+          "{name: tensor} of a rank, as tensor() returns them.")
+      .def(
+          "refresh", [](TensorBuffers& x) { x.refresh(""); },
+          "Looks at all tensors again, as a session does before a refit: notes where they are now. "
+          "Raises InvalidArgumentError for one that is no longer what the layout has.")
+      .def("__repr__", &text_of);
+}
+
+}  // namespace reshard::python

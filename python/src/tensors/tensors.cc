@@ -1,0 +1,332 @@
+// SPDX-License-Identifier: Apache-2.0
+// Looks at a Python object's tensor in the fastest way that its type offers: a table of C functions
+// (torch from 2.10 on), the buffer protocol (numpy, bytearray, mmap, array.array), __dlpack__ (JAX,
+// older torch), and numpy's __array_interface__ for dtypes that no buffer can have.
+#include "python/src/tensors/tensors.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+
+namespace reshard::python {
+namespace {
+
+using dlpack::DataType;
+
+/// A look that failed: the object cannot be seen this way. The Python exception, if any, is
+/// cleared.
+struct Unseen {
+  std::string why;
+};
+
+/// The text of the Python exception that is set, which is cleared; its first line only, because
+/// some carry a C++ stack.
+std::string take_exception() {
+  if (PyErr_Occurred() == nullptr) return "";
+  const nb::python_error error;
+  const std::string text = nb::str(error.value()).c_str();
+  return text.substr(0, text.find('\n'));
+}
+
+nb::object attribute(nb::handle object, const char* name) {
+  PyObject* found = PyObject_GetAttrString(object.ptr(), name);
+  if (found == nullptr) PyErr_Clear();
+  return nb::steal(found);
+}
+
+std::string text_of(nb::handle object) {
+  PyObject* text = PyObject_Str(object.ptr());
+  if (text == nullptr) return take_exception();
+  return nb::cast<std::string>(nb::steal(text));
+}
+
+std::string type_text(nb::handle object) {
+  return text_of(attribute(object.type(), "__module__")) + "." +
+         text_of(attribute(object.type(), "__qualname__"));
+}
+
+[[noreturn]] void too_many_dims(int found) {
+  throw Unseen{fmt::format("{} dimensions; at most {}", found, kMaxDims)};
+}
+
+TensorView view_of(const dlpack::Tensor& tensor) {
+  if (tensor.ndim < 0 || tensor.ndim > kMaxDims) too_many_dims(tensor.ndim);
+  TensorView view;
+  view.dtype = tensor.dtype;
+  view.device = tensor.device;
+  for (int i = 0; i < tensor.ndim; ++i) {
+    if (tensor.shape[i] < 0) throw Unseen{"a negative dimension"};
+    view.shape.push_back(tensor.shape[i]);
+  }
+  if (tensor.strides == nullptr) {
+    Index step = 1;
+    view.strides = view.shape;
+    for (int i = tensor.ndim - 1; i >= 0; --i) {
+      view.strides[i] = step;
+      if (__builtin_mul_overflow(step, tensor.shape[i], &step))
+        throw Unseen{"a size that overflows"};
+    }
+  } else {
+    for (int i = 0; i < tensor.ndim; ++i) view.strides.push_back(tensor.strides[i]);
+  }
+  Index elements = 1, total = 0;
+  for (const Index d : view.shape)
+    if (__builtin_mul_overflow(elements, d, &elements)) throw Unseen{"a size that overflows"};
+  if (__builtin_mul_overflow(elements, Index{tensor.dtype.bits} * tensor.dtype.lanes, &total))
+    throw Unseen{"a size that overflows"};
+  if (tensor.data != nullptr) view.data = static_cast<std::byte*>(tensor.data) + tensor.byte_offset;
+  return view;
+}
+
+/// The function of the type's table that describes a tensor, or null.
+auto exchange_function(nb::handle object) -> decltype(dlpack::ExchangeTable::tensor_from_object) {
+  static PyObject* const kName = PyUnicode_InternFromString("__dlpack_c_exchange_api__");
+  PyObject* found = PyObject_GetAttr(reinterpret_cast<PyObject*>(Py_TYPE(object.ptr())), kName);
+  if (found == nullptr) {
+    PyErr_Clear();
+    return nullptr;
+  }
+  const nb::object capsule = nb::steal(found);
+  if (!PyCapsule_IsValid(capsule.ptr(), "dlpack_exchange_api")) return nullptr;
+  auto* table = static_cast<dlpack::ExchangeTable*>(
+      PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
+  while (table != nullptr && table->version.major != 1) table = table->previous;
+  return table == nullptr ? nullptr : table->tensor_from_object;
+}
+
+std::optional<TensorView> look_by_table(nb::handle object) {
+  const auto describe = exchange_function(object);
+  if (describe == nullptr) return std::nullopt;
+  dlpack::Tensor tensor;
+  if (describe(object.ptr(), &tensor) != 0) throw Unseen{take_exception()};
+  return view_of(tensor);
+}
+
+/// The dtype of a buffer's elements by their format (the struct module's letters).
+std::optional<DataType> dtype_of_format(const char* format, Py_ssize_t size) {
+  std::string_view text = format == nullptr ? "B" : format;
+  const bool swapped = text.starts_with('>') || text.starts_with('!');
+  if (!text.empty() && std::strchr("@=<>!", text.front()) != nullptr) text.remove_prefix(1);
+  if (swapped && size > 1) return std::nullopt;
+  const auto made = [&](dlpack::Code code) {
+    return DataType{static_cast<std::uint8_t>(code), static_cast<std::uint8_t>(size * 8), 1};
+  };
+  if (size < 1 || size > 16) return std::nullopt;
+  if (text == "Zf" || text == "Zd") return made(dlpack::Code::Complex);
+  if (text.size() != 1) return std::nullopt;
+  if (text == "?") return made(dlpack::Code::Bool);
+  if (std::strchr("bhilqn", text.front()) != nullptr) return made(dlpack::Code::Int);
+  if (std::strchr("BHILQNc", text.front()) != nullptr) return made(dlpack::Code::UInt);
+  if (std::strchr("efd", text.front()) != nullptr) return made(dlpack::Code::Float);
+  return std::nullopt;
+}
+
+TensorView view_of(const Py_buffer& buffer) {
+  const auto dtype = dtype_of_format(buffer.format, buffer.itemsize);
+  if (!dtype)
+    throw Unseen{fmt::format("elements of format '{}'", buffer.format ? buffer.format : "")};
+  std::array<Index, kMaxDims> shape{}, strides{};
+  if (buffer.ndim > kMaxDims) too_many_dims(buffer.ndim);
+  for (int i = 0; i < buffer.ndim; ++i) {
+    const auto at = static_cast<std::size_t>(i);
+    shape[at] = buffer.shape[i];
+    // A stride that is no whole number of elements counts as a gap.
+    strides[at] =
+        buffer.strides[i] % buffer.itemsize == 0 ? buffer.strides[i] / buffer.itemsize : Index{-1};
+  }
+  TensorView view = view_of(dlpack::Tensor{.data = buffer.buf,
+                                           .device = {dlpack::kCpu, 0},
+                                           .ndim = buffer.ndim,
+                                           .dtype = *dtype,
+                                           .shape = shape.data(),
+                                           .strides = strides.data()});
+  view.read_only = buffer.readonly != 0;
+  return view;
+}
+
+/// A buffer that is released at the end of the scope.
+class Buffer {
+ public:
+  /// None if the object has none.
+  explicit Buffer(nb::handle object)
+      : filled_(PyObject_GetBuffer(object.ptr(), &buffer_, PyBUF_STRIDES | PyBUF_FORMAT) == 0) {}
+  ~Buffer() {
+    if (filled_) PyBuffer_Release(&buffer_);
+  }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+  explicit operator bool() const { return filled_; }
+  const Py_buffer& operator*() const { return buffer_; }
+
+ private:
+  Py_buffer buffer_{};
+  bool filled_;
+};
+
+std::optional<TensorView> look_by_buffer(nb::handle object) {
+  if (PyObject_CheckBuffer(object.ptr()) == 0) return std::nullopt;
+  const Buffer buffer(object);
+  if (!buffer) {
+    PyErr_Clear();
+    return std::nullopt;
+  }
+  return view_of(*buffer);
+}
+
+/// The capsule of __dlpack__, or an invalid object if there is no such method.
+nb::object export_dlpack(nb::handle object) {
+  const nb::object method = attribute(object, "__dlpack__");
+  if (!method.is_valid()) return {};
+  try {
+    try {
+      return method(nb::arg("max_version") = nb::make_tuple(1, 3));
+    } catch (nb::python_error& error) {
+      if (!error.matches(PyExc_TypeError)) throw;
+      return method();  // from before DLPack 1.0
+    }
+  } catch (nb::python_error& error) {
+    const std::string text = text_of(error.value());
+    throw Unseen{text.substr(0, text.find('\n'))};
+  }
+}
+
+TensorView view_of_capsule(const nb::object& capsule, nb::handle owner) {
+  if (PyCapsule_IsValid(capsule.ptr(), "dltensor_versioned")) {
+    const auto* managed = static_cast<dlpack::VersionedManaged*>(
+        PyCapsule_GetPointer(capsule.ptr(), "dltensor_versioned"));
+    if (managed->version.major != 1)
+      throw Unseen{fmt::format("DLPack {}.{}", managed->version.major, managed->version.minor)};
+    if ((managed->flags & dlpack::kIsCopied) != 0) throw Unseen{"it exports a copy of its memory"};
+    TensorView view = view_of(managed->tensor);
+    view.read_only = (managed->flags & dlpack::kReadOnly) != 0;
+    return view;
+  }
+  if (!PyCapsule_IsValid(capsule.ptr(), "dltensor"))
+    throw Unseen{"__dlpack__ did not return a DLPack capsule"};
+  TensorView view = view_of(
+      static_cast<dlpack::Managed*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor"))->tensor);
+  // Arrays of JAX never change, which this form of DLPack cannot say.
+  view.read_only = type_text(owner).starts_with("jax");
+  return view;
+}
+
+/// numpy arrays with dtypes of ml_dtypes, which neither a buffer nor numpy's DLPack can express.
+std::optional<TensorView> look_by_interface(nb::handle object) {
+  const nb::object interface = attribute(object, "__array_interface__");
+  const nb::object name = attribute(attribute(object, "dtype"), "name");
+  if (!interface.is_valid() || !name.is_valid()) return std::nullopt;
+  std::string text = text_of(name);
+  const std::optional<DType> dtype =
+      text == "float8_e8m0fnu" ? DType::f8_e8m0 : dtype_from_torch_name(text);
+  const std::optional<DataType> known = dtype ? dlpack_dtype(*dtype) : std::nullopt;
+  if (!known || known->lanes != 1) return std::nullopt;
+  const auto [address, read_only] = nb::cast<std::pair<std::uintptr_t, bool>>(interface["data"]);
+  std::array<Index, kMaxDims> shape{}, strides{};
+  const auto sizes = nb::cast<std::vector<Index>>(attribute(object, "shape"));
+  const auto steps = nb::cast<std::vector<Index>>(attribute(object, "strides"));
+  if (sizes.size() > kMaxDims) too_many_dims(static_cast<int>(sizes.size()));
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    shape[i] = sizes[i];
+    strides[i] = steps[i] % (known->bits / 8) == 0 ? steps[i] / (known->bits / 8) : -1;
+  }
+  TensorView view = view_of(dlpack::Tensor{.data = reinterpret_cast<void*>(address),
+                                           .device = {dlpack::kCpu, 0},
+                                           .ndim = static_cast<std::int32_t>(sizes.size()),
+                                           .dtype = *known,
+                                           .shape = shape.data(),
+                                           .strides = strides.data()});
+  view.read_only = read_only;
+  return view;
+}
+
+/// Why torch's own words for what cannot be seen, in terms of what to pass instead.
+std::string explain(nb::handle object, const std::string& why) {
+  const nb::object device = attribute(object, "device");
+  if (device.is_valid() && text_of(device) == "meta")
+    return "is on the meta device, which has no memory; pass a tensor that has";
+  const nb::object layout = attribute(object, "layout");
+  if (layout.is_valid() && text_of(layout) != "torch.strided" &&
+      text_of(layout).starts_with("torch."))
+    return fmt::format("is sparse ({}); pass a dense tensor", text_of(layout));
+  const nb::object quantised = attribute(object, "is_quantized");
+  if (quantised.is_valid() && quantised.is(nb::bool_(true)))
+    return "is quantised by torch; pass its int_repr() and describe its scales in the layout";
+  if (why.empty())
+    return fmt::format("a {} is no tensor: it exports neither DLPack nor a buffer",
+                       type_text(object));
+  return fmt::format("cannot be used: {}", why);
+}
+
+/// What a look found, and the export that keeps the memory in place, if any.
+struct Look {
+  TensorView view;
+  nb::object kept;
+};
+
+Look look_at(nb::handle object, bool keep) {
+  if (auto view = look_by_table(object)) return {*view, {}};
+  std::string why;
+  try {
+    if (auto view = look_by_buffer(object))
+      return {*view, keep ? nb::steal(PyMemoryView_FromObject(object.ptr())) : nb::object()};
+  } catch (Unseen& unseen) {  // numpy has formats of its own
+    why = std::move(unseen.why);
+  }
+  try {
+    if (const nb::object capsule = export_dlpack(object); capsule.is_valid())
+      return {view_of_capsule(capsule, object), keep ? capsule : nb::object()};
+  } catch (Unseen& unseen) {
+    why = std::move(unseen.why);
+  }
+  if (auto view = look_by_interface(object)) return {*view, {}};
+  throw Unseen{why};
+}
+
+/// The local tensor of a DTensor; a tensor that requires a gradient, without it.
+nb::object plain(nb::handle object) {
+  static PyObject* const kLocal = PyUnicode_InternFromString("to_local");
+  PyObject* type = reinterpret_cast<PyObject*>(Py_TYPE(object.ptr()));
+  if (PyObject_HasAttr(type, kLocal) != 0) return nb::borrow(object).attr("to_local")();
+  return nb::borrow(object);
+}
+
+Look look_through(nb::handle object, const TensorName& what, bool keep) {
+  const nb::object tensor = plain(object);
+  std::string why;
+  try {
+    return look_at(tensor, keep);
+  } catch (const Unseen& unseen) {
+    why = unseen.why;
+  }
+  const nb::object grad = attribute(tensor, "requires_grad");
+  const nb::object detach = attribute(tensor, "detach");
+  if (grad.is_valid() && grad.is(nb::bool_(true)) && detach.is_valid()) {
+    try {
+      return look_at(detach(), keep);
+    } catch (const Unseen& unseen) {
+      why = unseen.why;
+    }
+  }
+  raise(Code::invalid_argument, fmt::format("{}: {}", what.text(), explain(tensor, why)));
+}
+
+}  // namespace
+
+PinnedTensor::PinnedTensor(nb::handle object, const TensorName& what)
+    : object_(nb::borrow(object)) {
+  Look look = look_through(object, what, true);
+  view_ = look.view;
+  export_ = std::move(look.kept);
+}
+
+TensorView PinnedTensor::look(const TensorName& what) const {
+  return look_through(object_, what, false).view;
+}
+
+int PinnedTensor::traverse(visitproc visit, void* arg) const {
+  Py_VISIT(object_.ptr());
+  Py_VISIT(export_.ptr());
+  return 0;
+}
+
+}  // namespace reshard::python

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tensors that belong to Python objects: of torch, numpy, JAX, or anything else that exports DLPack
+// or a buffer. Nothing is copied. All functions need the GIL.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+
+#include "python/src/support.h"
+#include "python/src/tensors/dlpack.h"
+#include "reshard/base/dtype.h"
+#include "reshard/index/box.h"
+
+namespace reshard::python {
+
+/// What an object says about its tensor at one moment.
+struct TensorView {
+  std::byte* data = nullptr;
+  dlpack::DataType dtype;
+  dlpack::Device device;
+  Dims shape, strides;  ///< in elements of `dtype`.
+  bool read_only = false;
+
+  bool on_host() const;
+  /// Row-major without gaps.
+  bool contiguous() const;
+  /// Bytes of a contiguous tensor.
+  Index bytes() const;
+  /// True if nothing that a look tells is different.
+  bool same_as(const TensorView& other) const;
+};
+
+/// Names a tensor in messages; the text is made only when it is needed.
+struct TensorName {
+  const char* side = "";  ///< "source ", "target ", or "".
+  int rank = -1;          ///< -1: no rank.
+  std::string_view name;
+  /// "rank 3: target tensor 'x'".
+  std::string text() const;
+};
+
+/// A tensor that is kept alive for as long as its memory is used, and can be looked at again.
+///
+/// The object is held. A buffer or a DLPack capsule that it exports is held, too, so that exporters
+/// which count their exports (bytearray, mmap) refuse to move the memory. Others (torch) may move
+/// it: look() tells.
+class PinnedTensor {
+ public:
+  /// Errors, which begin with `what`: not a tensor; a tensor without memory (meta), sparse or
+  /// quantised; more than kMaxDims dimensions; a copy instead of memory.
+  PinnedTensor(nb::handle object, const TensorName& what);
+
+  /// The tensor as it was when this was made.
+  const TensorView& view() const { return view_; }
+  /// The tensor as it is now. Errors: as for the constructor.
+  TensorView look(const TensorName& what) const;
+  const nb::object& object() const { return object_; }
+  /// For the garbage collector.
+  int traverse(visitproc visit, void* arg) const;
+
+ private:
+  nb::object object_;
+  nb::object export_;  ///< a memoryview or capsule; invalid if the object alone is held.
+  TensorView view_;
+};
+
+/// What memory must be for a local tensor.
+struct WantedTensor {
+  DType dtype;
+  Dims shape;   ///< in elements.
+  Dims stored;  ///< the same with merged dimensions, as a module reports it.
+  Index bytes() const { return volume(shape) * bits(dtype) / 8; }
+};
+
+/// Checks that a tensor is on the host, contiguous, and has the dtype and shape wanted. The bits
+/// may also be those of an unsigned integer of the same width (two 4-bit elements in a byte), and
+/// all of them a row of bytes. `what` as above; `whose` says who wants it: a layout's name. Errors:
+/// as said, `unsupported` for another device.
+void check_tensor(const TensorView& view, const WantedTensor& wanted, const TensorName& what,
+                  const std::string& whose);
+
+/// The DLPack dtype of `dtype`, in which torch and numpy know it, or none if DLPack lacks it. 4-bit
+/// elements: in pairs, as torch's float4_e2m1fn_x2.
+std::optional<dlpack::DataType> dlpack_dtype(DType dtype);
+/// The dtype of one element, or none if reshard lacks it.
+std::optional<DType> dtype_of_dlpack(dlpack::DataType dtype);
+/// "BF16", or "float8_e3m4" for a dtype that reshard lacks.
+std::string dtype_text(dlpack::DataType dtype);
+/// "[4096, 128]".
+std::string shape_text(const Dims& shape);
+
+}  // namespace reshard::python
