@@ -15,6 +15,9 @@ void bind_group(nb::module_& m);
 void bind_published(nb::module_& m);
 void bind_report(nb::module_& m);
 void bind_session(nb::module_& m);
+void bind_in_process(nb::module_& m);
+void bind_fingerprints(nb::module_& m);
+void bind_quantise(nb::module_& m);
 
 }  // namespace reshard::python
 
@@ -33,4 +36,7 @@ NB_MODULE(_core, m) {
   bind_published(m);
   bind_report(m);
   bind_session(m);
+  bind_in_process(m);
+  bind_fingerprints(m);
+  bind_quantise(m);
 }

@@ -15,11 +15,12 @@ bool is_main_thread() {
   return nb::cast<unsigned long>(main.attr("ident")) == PyThread_get_thread_ident();
 }
 
-/// Work on a thread of its own.
+/// Work on a thread of its own, which may call functions in the thread that waits for it.
 class Worker {
  public:
   explicit Worker(const std::function<void()>& work)
       : thread_([this, &work] {
+          current_ = this;
           try {
             work();
           } catch (...) {
@@ -27,20 +28,41 @@ class Worker {
           }
           const std::lock_guard lock(mutex_);
           done_ = true;
-          changed_.notify_one();
+          changed_.notify_all();
         }) {}
   ~Worker() { thread_.join(); }
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
 
-  /// Waits for the end of the work, or for the time to pass. True at the end.
+  /// The worker whose thread this is, or null.
+  static Worker* current() { return current_; }
+
+  /// Calls `f` in the thread that waits, and returns when it has returned. `f` does not throw.
+  /// @pre this is current()
+  void call_in_waiter(const std::function<void()>& f) {
+    std::unique_lock lock(mutex_);
+    wanted_ = &f;
+    changed_.notify_all();
+    changed_.wait(lock, [&] { return wanted_ == nullptr; });
+  }
+
+  /// Waits for the end of the work, or for the time to pass, and makes the calls that it asks for.
+  /// True at the end.
   bool wait_for(std::chrono::milliseconds time) {
     std::unique_lock lock(mutex_);
-    return changed_.wait_for(lock, time, [&] { return done_; });
+    changed_.wait_for(lock, time, [&] { return done_ || wanted_ != nullptr; });
+    if (wanted_ != nullptr) {
+      const std::function<void()>& wanted = *wanted_;
+      lock.unlock();
+      wanted();
+      lock.lock();
+      wanted_ = nullptr;
+      changed_.notify_all();
+    }
+    return done_;
   }
   void wait() {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return done_; });
+    while (!wait_for(kPoll)) continue;
   }
   /// What the work threw. @pre it has ended
   const std::exception_ptr& failure() const { return failure_; }
@@ -49,9 +71,12 @@ class Worker {
   std::mutex mutex_;
   std::condition_variable changed_;
   bool done_ = false;
+  const std::function<void()>* wanted_ = nullptr;
   std::exception_ptr failure_;
+  static thread_local Worker* current_;
   std::thread thread_;  // last: it uses the others
 };
+thread_local Worker* Worker::current_ = nullptr;
 
 /// Runs Python's signal handlers. The exception of one that raised, or null.
 std::exception_ptr handle_signals() {
@@ -88,15 +113,21 @@ void run_interruptibly(const std::function<void()>& work, const std::function<vo
 bool Callback::call(const std::function<void(const nb::object&)>& f) {
   if (empty()) return true;
   if (failed_) return false;
-  const nb::gil_scoped_acquire acquired;
-  try {
-    f(function_);
-    return true;
-  } catch (...) {
-    failure_ = std::current_exception();
-    failed_ = true;
-    return false;
+  const auto call = [&] {
+    const nb::gil_scoped_acquire acquired;
+    try {
+      f(function_);
+    } catch (...) {
+      failure_ = std::current_exception();
+      failed_ = true;
+    }
+  };
+  if (Worker* worker = Worker::current()) {
+    worker->call_in_waiter(call);
+  } else {
+    call();
   }
+  return !failed_;
 }
 
 void Callback::rethrow() {

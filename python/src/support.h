@@ -87,9 +87,10 @@ auto interruptible(F&& work, const std::function<void()>& cancel = {}) {
   }
 }
 
-/// Calls a Python callback from C++, on any thread and without the GIL. The first exception that it
-/// raises is kept, and rethrow() throws it, whole, in the thread of the caller; after that the
-/// callback is not called again.
+/// Calls a Python callback from C++, on any thread and without the GIL: in the thread that called
+/// interruptible(), if this is the one of its `work`. The first exception that it raises is kept,
+/// and rethrow() throws it, whole, in the thread of the caller; after that the callback is not
+/// called again.
 class Callback {
  public:
   /// `function` may be None: then calls do nothing. @pre the GIL is held

@@ -8,6 +8,7 @@ namespace {
 
 constexpr const char* kSource = "source ";
 constexpr const char* kTarget = "target ";
+constexpr const char* kBack = "back ";
 
 template <class T>
 struct Choice {
@@ -48,6 +49,13 @@ std::string text_of(const std::exception_ptr& thrown) {
   } catch (const std::exception& error) {
     return error.what();
   }
+}
+
+/// The same without "rank 3: ", which the library adds.
+std::string trouble_of(const std::exception_ptr& thrown, Rank me) {
+  std::string text = text_of(thrown);
+  const std::string rank = fmt::format("rank {}: ", me.value());
+  return text.starts_with(rank) ? text.substr(rank.size()) : text;
 }
 
 /// Adds a note to the exception that a callback raised: what became of the call.
@@ -136,7 +144,7 @@ TensorSession::TensorSession(std::shared_ptr<Group> group, const SessionArgument
     check_memory();
   } catch (...) {
     wrong = std::current_exception();
-    source_.trouble = text_of(wrong);
+    source_.trouble = trouble_of(wrong, group_->rank());
   }
   try {
     prepare(std::move(options), wrong == nullptr);
@@ -183,7 +191,7 @@ void TensorSession::take(const SessionArguments& arguments) {
   take_side(source, kSource, arguments.source, arguments.source_tensors);
   take_side(target, kTarget, arguments.target, arguments.target_tensors);
   if (arguments.back_tensors.is_valid())
-    target.back = buffers_of(arguments.back_tensors, target.layout, group_->rank(), "back ");
+    target.back = buffers_of(arguments.back_tensors, target.layout, group_->rank(), kBack);
   if (target.back.is_valid() && memory_of(target.back)->layout() != target.layout)
     raise(Code::invalid_argument,
           "target_tensors and back_tensors are buffers of two Layout "
@@ -207,10 +215,10 @@ void TensorSession::check_memory() const {
   const TensorBuffers* target = memory_of(target_.buffers);
   const TensorBuffers* back = memory_of(target_.back);
   if (target != nullptr) target->check_writable(kTarget);
-  if (back != nullptr) back->check_writable("back ");
+  if (back != nullptr) back->check_writable(kBack);
   if (source != nullptr && target != nullptr) target->check_apart(kTarget, *source, kSource);
-  if (source != nullptr && back != nullptr) back->check_apart("back ", *source, kSource);
-  if (target != nullptr && back != nullptr) back->check_apart("back ", *target, kTarget);
+  if (source != nullptr && back != nullptr) back->check_apart(kBack, *source, kSource);
+  if (target != nullptr && back != nullptr) back->check_apart(kBack, *target, kTarget);
 }
 
 SessionSide TensorSession::side_of(const Side& side, bool is_target) const {
@@ -254,18 +262,21 @@ const Session& TensorSession::session() const {
 
 bool TensorSession::look_again() {
   const std::string before = source_.trouble + target_.trouble;
-  const auto look = [](Side& side, const char* name) {
-    side.trouble.clear();
-    try {
-      if (side.buffers.is_valid()) nb::cast<TensorBuffers&>(side.buffers).refresh(name);
-      if (side.back.is_valid()) nb::cast<TensorBuffers&>(side.back).refresh("back ");
-    } catch (...) {
-      side.trouble = text_of(std::current_exception());
-    }
+  source_.trouble.clear();
+  target_.trouble.clear();
+  bool moved = false;
+  const auto look = [&](const nb::object& buffers, const char* name) {
+    if (buffers.is_valid()) moved |= nb::cast<TensorBuffers&>(buffers).refresh(name);
   };
-  look(source_, kSource);
-  look(target_, kTarget);
-  return before != source_.trouble + target_.trouble;
+  try {
+    look(source_.buffers, kSource);
+    look(target_.buffers, kTarget);
+    look(target_.back, kBack);
+    if (moved) check_memory();
+  } catch (...) {
+    source_.trouble = trouble_of(std::current_exception(), group_->rank());
+  }
+  return before != source_.trouble;
 }
 
 SessionReport TensorSession::refit(std::int64_t version, const nb::object& progress) {

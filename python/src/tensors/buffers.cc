@@ -102,18 +102,16 @@ void TensorBuffers::bind_rank(const RankTensors& tensors, const char* side) {
     const nb::object tensor = mapping[key];
     tensors_.push_back({rank, slot->second, nb::borrow(key),
                         PinnedTensor(tensor, text_of(side, rank, slot->second))});
-    bind(tensors_.back(), side);
+    bind(rank, slot->second, tensors_.back().tensor.view(), side);
     ++bound;
   }
   if (bound < slots.size()) raise_missing(layout, rank, side, slots, mapping);
 }
 
-void TensorBuffers::bind(const Binding& binding, const char* side) {
-  const TensorView& view = binding.tensor.view();
-  const WantedTensor wanted = wanted_tensor(layout_->stored(), binding.slot, binding.rank);
-  check_tensor(view, wanted, text_of(side, binding.rank, binding.slot), layout_->stored().name());
-  unwrap(memory_.bind(binding.rank, binding.slot,
-                      {view.data, static_cast<std::size_t>(wanted.bytes())}));
+void TensorBuffers::bind(Rank rank, SlotId slot, const TensorView& view, const char* side) {
+  const WantedTensor wanted = wanted_tensor(layout_->stored(), slot, rank);
+  check_tensor(view, wanted, text_of(side, rank, slot), layout_->stored().name());
+  unwrap(memory_.bind(rank, slot, {view.data, static_cast<std::size_t>(wanted.bytes())}));
 }
 
 nb::object TensorBuffers::given(const Binding& binding, nb::handle mapping,
@@ -125,7 +123,8 @@ nb::object TensorBuffers::given(const Binding& binding, nb::handle mapping,
                                     ": is no longer in the mapping that was given");
 }
 
-void TensorBuffers::refresh(const char* side) {
+bool TensorBuffers::refresh(const char* side) {
+  bool moved = false;
   nb::object mapping;
   Rank rank(-1);
   auto next = given_.begin();
@@ -137,11 +136,14 @@ void TensorBuffers::refresh(const char* side) {
     }
     const TensorName name = text_of(side, rank, binding.slot);
     const nb::object now = given(binding, mapping, side);
-    const TensorView was = binding.tensor.view();
-    if (now.is(binding.tensor.object()) && binding.tensor.look(name).same_as(was)) continue;
-    binding.tensor = PinnedTensor(now, name);
-    bind(binding, side);
+    const bool is_same = now.is(binding.tensor.object());
+    if (is_same && binding.tensor.look(name).same_as(binding.tensor.view())) continue;
+    PinnedTensor found(now, name);
+    bind(rank, binding.slot, found.view(), side);
+    binding.tensor = std::move(found);
+    moved = true;
   }
+  return moved;
 }
 
 std::vector<TensorBuffers::Range> TensorBuffers::ranges() const {

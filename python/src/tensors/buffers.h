@@ -35,9 +35,9 @@ class TensorBuffers {
   Index bytes() const;
   bool owns_memory() const { return tensors_.empty(); }
 
-  /// Looks at every tensor again, through its mapping, and notes where those are that have moved.
-  /// Errors: a tensor is gone, freed, resized or otherwise no longer what the layout wants (named).
-  void refresh(const char* side);
+  /// Looks at every tensor again, through its mapping, and notes where those are that have moved;
+  /// true if any has. Errors: a tensor is gone, freed, resized or otherwise no longer what the layout wants (named).
+  bool refresh(const char* side);
   /// Errors: a tensor that may not be written, two that share bytes (named).
   void check_writable(const char* side) const;
   /// Errors: a tensor shares bytes with one of `other` (both named).
@@ -69,7 +69,7 @@ class TensorBuffers {
 
   explicit TensorBuffers(std::shared_ptr<const Layout> layout, RankBuffers memory);
   void bind_rank(const RankTensors& tensors, const char* side);
-  void bind(const Binding& binding, const char* side);
+  void bind(Rank rank, SlotId slot, const TensorView& view, const char* side);
   nb::object given(const Binding& binding, nb::handle mapping, const char* side) const;
   SlotId slot_of(Rank rank, const std::string& name) const;
   nb::object exported(nb::handle self, Rank rank, SlotId slot) const;

@@ -16,14 +16,15 @@ Dims exported_shape(DType dtype, Dims shape) {
 }
 
 nb::ndarray<nb::array_api> array_of(const nb::object& owner, std::byte* data, const Dims& shape,
-                       dlpack::DataType dtype) {
+                                    dlpack::DataType dtype) {
   std::array<std::size_t, kMaxDims> sizes{};
   for (int i = 0; i < shape.size(); ++i)
     sizes[static_cast<std::size_t>(i)] = static_cast<std::size_t>(shape[i]);
   // A consumer may refuse a null address although there are no bytes.
   static std::byte nothing[64];
-  return nb::ndarray<nb::array_api>(data == nullptr ? nothing : data, static_cast<std::size_t>(shape.size()),
-                       sizes.data(), owner, nullptr, dtype, dlpack::kCpu, 0);
+  return nb::ndarray<nb::array_api>(data == nullptr ? nothing : data,
+                                    static_cast<std::size_t>(shape.size()), sizes.data(), owner,
+                                    nullptr, dtype, dlpack::kCpu, 0);
 }
 
 /// numpy's dtype of this name, or that of ml_dtypes.

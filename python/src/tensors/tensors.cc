@@ -28,7 +28,9 @@ std::string take_exception() {
   return text.substr(0, text.find('\n'));
 }
 
+/// Invalid if there is none, or no object.
 nb::object attribute(nb::handle object, const char* name) {
+  if (!object.is_valid()) return {};
   PyObject* found = PyObject_GetAttrString(object.ptr(), name);
   if (found == nullptr) PyErr_Clear();
   return nb::steal(found);

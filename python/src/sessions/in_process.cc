@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+// reshard.InProcessRefit: all ranks' memory in this process.
+#include "reshard/exec/in_process.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "python/src/collectable.h"
+#include "python/src/plan.h"
+#include "python/src/tensors/buffers.h"
+#include "reshard/base/number_text.h"
+
+namespace reshard::python {
+namespace {
+
+/// Sets a flag for a scope.
+class Running {
+ public:
+  explicit Running(bool& flag) : flag_(flag) { flag_ = true; }
+  ~Running() { flag_ = false; }
+  Running(const Running&) = delete;
+  Running& operator=(const Running&) = delete;
+
+ private:
+  bool& flag_;
+};
+
+/// The class reshard.InProcessRefit. Needs the GIL, which run() releases.
+class TensorRefit {
+ public:
+  TensorRefit(std::shared_ptr<const Plan> plan, nb::object source, nb::object target, int threads)
+      : plan_(std::move(plan)),
+        source_(std::move(source)),
+        target_(std::move(target)),
+        threads_(threads) {
+    check_layout("source", from(), plan_->planner().source());
+    check_layout("target", to(), plan_->planner().target());
+    to().check_writable("target ");
+    to().check_apart("target ", from(), "source ");
+    prepare();
+  }
+  ~TensorRefit() {
+    // Of the parent process: its threads are not here.
+    if (::getpid() != process_) (void)refit_.release();
+  }
+  TensorRefit(const TensorRefit&) = delete;
+  TensorRefit& operator=(const TensorRefit&) = delete;
+
+  RefitReport run(const nb::object& progress, const std::optional<double>& timeout) {
+    if (::getpid() != process_)
+      raise(Code::invalid_argument,
+            fmt::format("the refit belongs to process {}, from which this one was forked; make "
+                        "another here",
+                        process_));
+    if (running_) raise(Code::invalid_argument, "run() is in progress");
+    from().refresh("source ");
+    to().refresh("target ");
+    if (moved()) prepare();
+    ProgressReport report(progress);
+    progress_ = report.progress();
+    limit_ = timeout ? Deadline::after(std::chrono::duration<double>(*timeout)) : Deadline::never();
+    const Running running(running_);
+    try {
+      return interruptible([&] { return unwrap(refit_->run()); }, [&] { report.cancel(); });
+    } catch (const Raised&) {
+      report.rethrow();
+      if (limit_.expired())
+        raise(Code::deadline, fmt::format("the refit took longer than {} s", *timeout));
+      throw;
+    }
+  }
+
+  int traverse(visitproc visit, void* arg) const {
+    Py_VISIT(source_.ptr());
+    Py_VISIT(target_.ptr());
+    return 0;
+  }
+  void clear() {
+    const auto source = std::exchange(source_, {}), target = std::exchange(target_, {});
+  }
+  std::string text() const {
+    return fmt::format("<InProcessRefit: {} to {}>", plan_->planner().source().name(),
+                       plan_->planner().target().name());
+  }
+
+ private:
+  TensorBuffers& from() const { return nb::cast<TensorBuffers&>(source_); }
+  TensorBuffers& to() const { return nb::cast<TensorBuffers&>(target_); }
+
+  static void check_layout(const char* side, const TensorBuffers& buffers,
+                           const ModelLayout& layout) {
+    if (buffers.layout()->stored().digest() != layout.digest())
+      raise(Code::invalid_argument,
+            fmt::format("the {} buffers are of {}, the plan's {} is {}", side,
+                        buffers.layout()->stored().name(), side, layout.name()));
+  }
+
+  /// The address of every local tensor.
+  std::vector<const std::byte*> addresses() const {
+    std::vector<const std::byte*> out;
+    for (const TensorBuffers* buffers : {&from(), &to()})
+      for (const Rank rank : buffers->memory().ranks())
+        for (const SlotId slot : buffers->memory().layout().slots_of(rank))
+          out.push_back(buffers->memory().at(rank, slot));
+    return out;
+  }
+  bool moved() const {
+    const bool own = from().owns_memory() && to().owns_memory();
+    return !own && addresses() != addresses_;
+  }
+
+  void prepare() {
+    addresses_ = addresses();
+    InProcessOptions options;
+    options.threads = threads_;
+    options.progress = [this](std::string_view phase, Index done, Index total) {
+      return !limit_.expired() && (!progress_ || progress_(phase, done, total));
+    };
+    refit_ = std::make_unique<InProcessRefit>(without_gil([&] {
+      return unwrap(InProcessRefit::prepare(plan_->planner(), from().memory(), to().memory(),
+                                            std::move(options)));
+    }));
+  }
+
+  std::shared_ptr<const Plan> plan_;
+  nb::object source_, target_;
+  const int threads_;
+  const pid_t process_ = ::getpid();
+  bool running_ = false;
+  Deadline limit_ = Deadline::never();
+  Progress progress_;
+  std::vector<const std::byte*> addresses_;
+  std::unique_ptr<InProcessRefit> refit_;
+};
+
+}  // namespace
+
+void bind_in_process(nb::module_& m) {
+  nb::class_<RefitReport>(m, "RefitReport", "What one refit moved.")
+      .def_ro("seconds", &RefitReport::seconds)
+      .def_ro("bytes", &RefitReport::bytes, "Delivered to the target's tensors.")
+      .def_ro("copies", &RefitReport::copies, "Memory copies, after coalescing.")
+      .def("__repr__", [](const RefitReport& x) {
+        return fmt::format("<RefitReport: {} in {}, {} copies>", human_bytes(x.bytes),
+                           human_seconds(x.seconds), x.copies);
+      });
+  nb::class_<TensorRefit>(m, "InProcessRefit", collectable<TensorRefit>(),
+                          R"(A refit between ranks whose memory is all in this process.
+
+    refit = reshard.InProcessRefit(plan, source_buffers, target_buffers)
+    report = refit.run()
+
+Plain copies by some threads (0: one for each core), without messages or staging. Prepared once, run
+after every step; run() plans nothing. Tensors that moved between two runs are found, and used where
+they are now. For versions, verification and quantised layouts, make Sessions on reshard.local(n).
+
+Raises InvalidArgumentError for buffers of other layouts, tensors that may not be written, and tensors
+that share memory (named).)")
+      .def(
+          "__init__",
+          [](TensorRefit* self, std::shared_ptr<const Plan> plan, const nb::object& source,
+             const nb::object& target, int threads) {
+            if (!nb::isinstance<TensorBuffers>(source) || !nb::isinstance<TensorBuffers>(target))
+              throw nb::type_error("source and target must be RankBuffers");
+            new (self) TensorRefit(std::move(plan), source, target, threads);
+          },
+          nb::arg("plan"), nb::arg("source"), nb::arg("target"), nb::kw_only(),
+          nb::arg("threads") = 0,
+          nb::sig("def __init__(self, plan: Plan, source: RankBuffers, target: RankBuffers, *, "
+                  "threads: int = 0) -> None"))
+      .def("run", &TensorRefit::run, nb::kw_only(), nb::arg("progress") = false,
+           nb::arg("timeout") = nb::none(),
+           nb::sig("def run(self, *, progress: collections.abc.Callable[[str, int, int], object] | "
+                   "bool | None = False, timeout: float | None = None) -> RefitReport"),
+           "Moves all bytes. Ctrl-C ends it, as does `timeout` in seconds or a progress callable "
+           "that returns False (AbortedError): the target's bytes are then undefined.")
+      .def("__repr__", &TensorRefit::text);
+}
+
+}  // namespace reshard::python

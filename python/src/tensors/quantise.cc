@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+// quantise() and dequantise() of one matrix, in tensors of the caller's or new ones.
+#include "reshard/transform/quantise.h"
+
+#include <fmt/format.h>
+
+#include "python/src/collectable.h"
+#include "python/src/tensors/exported.h"
+#include "python/src/tensors/tensors.h"
+#include "python/src/values.h"
+
+namespace reshard::python {
+namespace {
+
+/// A quantised matrix: a format and the tensors of its parts.
+struct QuantisedMatrix {
+  QuantFormat format;
+  Index rows = 0, cols = 0;
+  nb::object data, scales, factor;  ///< factor: None if the format has none.
+
+  int traverse(visitproc visit, void* arg) const {
+    Py_VISIT(data.ptr());
+    Py_VISIT(scales.ptr());
+    Py_VISIT(factor.ptr());
+    return 0;
+  }
+  void clear() {
+    const auto parts =
+        std::tuple(std::exchange(data, {}), std::exchange(scales, {}), std::exchange(factor, {}));
+  }
+};
+
+QuantFormat format_of(const std::string& name) {
+  const auto format = quant_format_from_name(name);
+  if (!format)
+    raise(Code::invalid_argument,
+          fmt::format("no quantisation format '{}'; known: {}", name, known_quant_formats()));
+  return *format;
+}
+
+Dims shape2(Index rows, Index cols) {
+  Dims shape;
+  shape.push_back(rows);
+  shape.push_back(cols);
+  return shape;
+}
+
+/// The dtype and shape of the scales: a matrix, or a row of bytes if they are swizzled.
+WantedTensor wanted_scales(const QuantFormat& format, Index rows, Index cols) {
+  const Dims shape = format.order == ScaleOrder::swizzled
+                         ? Dims::filled(1, scale_bytes(format, rows, cols))
+                         : shape2(scale_rows(format, rows), scale_cols(format, cols));
+  return {format.scale, shape, shape};
+}
+
+/// A matrix of floats in a tensor whose rows may be apart.
+class FloatTensor {
+ public:
+  FloatTensor(nb::handle tensor, const char* what) : pinned_(tensor, {.name = what}) {
+    const TensorView& view = pinned_.view();
+    const auto dtype = dtype_of_dlpack(view.dtype);
+    const bool floats = dtype == DType::bf16 || dtype == DType::f16 || dtype == DType::f32;
+    if (!view.on_host())
+      check_tensor(view, {DType::f32, view.shape, view.shape}, {.name = what}, "");
+    if (view.shape.size() != 2 || !floats || (view.shape[1] > 1 && view.strides[1] != 1) ||
+        (view.shape[0] > 1 && view.strides[0] < view.shape[1]))
+      raise(Code::invalid_argument,
+            fmt::format(
+                "{}: {} {} with strides {}; must be a matrix of BF16, F16 or F32 whose rows "
+                "are contiguous",
+                what, dtype_text(view.dtype), shape_text(view.shape), shape_text(view.strides)));
+    if (view.data == nullptr && volume(view.shape) > 0)
+      raise(Code::invalid_argument, fmt::format("{}: has no memory", what));
+    matrix_ = {
+        .data = view.data,
+        .dtype = *dtype,
+        .rows = view.shape[0],
+        .cols = view.shape[1],
+        .row_bytes = (view.shape[0] > 1 ? view.strides[0] : view.shape[1]) * bits(*dtype) / 8};
+  }
+  const FloatMatrix& matrix() const { return matrix_; }
+  bool read_only() const { return pinned_.view().read_only; }
+
+ private:
+  PinnedTensor pinned_;
+  FloatMatrix matrix_;
+};
+
+/// The memory of one part: the caller's tensor, or a new one.
+struct Part {
+  nb::object tensor;
+  std::optional<PinnedTensor> pinned;
+  std::byte* data = nullptr;
+};
+
+Part part_of(const nb::object& given, const WantedTensor& wanted, const char* name, bool writes) {
+  Part part;
+  if (given.is_none()) {
+    auto made = ExportedTensor::allocate(wanted.dtype, wanted.shape);
+    part.data = made->data();
+    part.tensor = nb::cast(std::move(made));
+    return part;
+  }
+  part.tensor = given;
+  part.pinned.emplace(given, TensorName{.name = name});
+  const TensorView& view = part.pinned->view();
+  check_tensor(view, wanted, {.name = name}, "this format");
+  if (writes && view.read_only)
+    raise(Code::invalid_argument, fmt::format("'{}': is read-only, but is written", name));
+  part.data = view.data;
+  return part;
+}
+
+/// The parts of a quantised matrix, and as the kernels take them.
+struct Parts {
+  Part data, scales, factor;
+  QuantMatrix matrix;
+};
+
+Parts parts_of(const QuantFormat& format, Index rows, Index cols, const nb::object& data,
+               const nb::object& scales, const nb::object& factor, bool writes) {
+  unwrap(check_quant_format(format, rows, cols));
+  const Dims shape = shape2(rows, cols), one = Dims::filled(1, 1);
+  const WantedTensor wanted = wanted_scales(format, rows, cols);
+  Parts out;
+  out.data = part_of(data, {format.data, shape, shape}, "data", writes);
+  out.scales = part_of(scales, wanted, "scales", writes);
+  if (format.tensor_factor)
+    out.factor = part_of(factor, {DType::f32, one, Dims()}, "factor", writes);
+  else if (!factor.is_none())
+    raise(Code::invalid_argument, fmt::format("'factor': {} has none", to_string(format)));
+  out.matrix = {.format = format,
+                .data = out.data.data,
+                .rows = rows,
+                .cols = cols,
+                .row_bytes = cols * bits(format.data) / 8,
+                .scales = out.scales.data,
+                .scale_row_bytes = scale_cols(format, cols) * bits(format.scale) / 8,
+                .factor = out.factor.data};
+  return out;
+}
+
+std::unique_ptr<QuantisedMatrix> quantise_tensor(const nb::object& matrix,
+                                                 const std::string& format, const nb::object& data,
+                                                 const nb::object& scales,
+                                                 const nb::object& factor) {
+  const FloatTensor source(matrix, "matrix");
+  const QuantFormat how = format_of(format);
+  const FloatMatrix& from = source.matrix();
+  Parts parts = parts_of(how, from.rows, from.cols, data, scales, factor, true);
+  without_gil([&] { quantise(from, parts.matrix); });
+  return std::make_unique<QuantisedMatrix>(
+      QuantisedMatrix{how, from.rows, from.cols, parts.data.tensor, parts.scales.tensor,
+                      how.tensor_factor ? parts.factor.tensor : nb::object(nb::none())});
+}
+
+nb::object dequantise_tensor(const nb::object& data, const nb::object& scales,
+                             const nb::object& factor, const std::string& format,
+                             const nb::object& dtype, const nb::object& out) {
+  const QuantFormat how = format_of(format);
+  const PinnedTensor pinned(data, {.name = "data"});
+  Dims shape = pinned.view().shape;
+  if (shape.size() != 2)
+    raise(Code::invalid_argument,
+          fmt::format("'data': shape {}; must be a matrix", shape_text(shape)));
+  const bool pairs = bits(how.data) == 4 && !(dtype_of_dlpack(pinned.view().dtype) == how.data &&
+                                              pinned.view().dtype.lanes == 1);
+  if (pairs && __builtin_mul_overflow(shape[1], Index{2}, &shape[1]))
+    raise(Code::invalid_argument, "'data': too large");
+  if (how.tensor_factor && factor.is_none())
+    raise(Code::invalid_argument, fmt::format("{} needs the factor", format));
+  if (scales.is_none()) raise(Code::invalid_argument, "dequantise() needs the scales");
+  const Parts parts = parts_of(how, shape[0], shape[1], data, scales, factor, false);
+  nb::object made = out;
+  if (out.is_none()) made = nb::cast(ExportedTensor::allocate(dtype_of(dtype), shape));
+  const FloatTensor to(made, "out");
+  if (to.matrix().rows != shape[0] || to.matrix().cols != shape[1] || to.read_only())
+    raise(Code::invalid_argument,
+          fmt::format("'out': must be a writable matrix {}", shape_text(shape)));
+  without_gil([&] { dequantise_rows(parts.matrix, to.matrix(), 0, shape[0]); });
+  return made;
+}
+
+}  // namespace
+
+void bind_quantise(nb::module_& m) {
+  nb::class_<QuantisedMatrix>(m, "QuantisedMatrix", collectable<QuantisedMatrix>(),
+                              R"(A matrix as quantise() stores it.
+
+data    its elements, in the dtype of the format
+scales  [rows of blocks, columns of blocks]; swizzled scales are a row of bytes
+factor  one F32 for formats with a factor for the whole matrix, else None)")
+      .def_ro("data", &QuantisedMatrix::data)
+      .def_ro("scales", &QuantisedMatrix::scales)
+      .def_ro("factor", &QuantisedMatrix::factor)
+      .def_prop_ro("format", [](const QuantisedMatrix& x) { return to_string(x.format); })
+      .def_prop_ro("shape", [](const QuantisedMatrix& x) { return shape2(x.rows, x.cols); })
+      .def("__repr__", [](const QuantisedMatrix& x) {
+        return fmt::format("<QuantisedMatrix {} {}>", to_string(x.format),
+                           shape_text(shape2(x.rows, x.cols)));
+      });
+  m.def("quantise", &quantise_tensor, nb::arg("matrix"), nb::arg("format"), nb::kw_only(),
+        nb::arg("data") = nb::none(), nb::arg("scales") = nb::none(),
+        nb::arg("factor") = nb::none(),
+        nb::sig("def quantise(matrix: typing.Any, format: str, *, data: typing.Any = None, scales: "
+                "typing.Any = None, factor: typing.Any = None) -> QuantisedMatrix"),
+        R"(Quantises a matrix: [rows, columns] of BF16, F16 or F32, rows contiguous.
+
+`format` is a name such as "mxfp8", "fp8_block" or "nvfp4" (docs/quantisation.md). The result is in
+`data`, `scales` and `factor` where they are given, else in new reshard.Tensors. Bits are those that
+torch, torchao and compressed-tensors compute. Raises InvalidArgumentError for shapes and dtypes that
+do not fit.)");
+  m.def(
+      "dequantise", &dequantise_tensor, nb::arg("data"), nb::arg("scales"),
+      nb::arg("factor") = nb::none(), nb::kw_only(), nb::arg("format"),
+      nb::arg("dtype") = "bfloat16", nb::arg("out") = nb::none(),
+      nb::sig("def dequantise(data: typing.Any, scales: typing.Any, factor: typing.Any = None, *, "
+              "format: str, dtype: typing.Any = 'bfloat16', out: typing.Any = None) -> "
+              "typing.Any"),
+      R"(The values of a quantised matrix, rounded to `dtype`: BF16, F16 or F32.
+
+They are written to `out`, whose dtype then counts, or to a new reshard.Tensor. Raises
+InvalidArgumentError for parts that do not fit the format.)");
+  m.def(
+      "amax",
+      [](const nb::object& matrix) {
+        const FloatTensor source(matrix, "matrix");
+        return without_gil([&] { return amax(source.matrix()); });
+      },
+      nb::arg("matrix"), nb::sig("def amax(matrix: typing.Any) -> float"),
+      "The largest magnitude in a matrix of BF16, F16 or F32; 0 if it is empty, NaN if any element "
+      "is NaN.");
+}
+
+}  // namespace reshard::python
