@@ -138,6 +138,31 @@ LayoutBuilder are right by construction; this is for rules of one's own.)")
           nb::arg("tensor"), "True if the layout leaves this canonical tensor out on purpose.");
 }
 
+void bind_text(nb::class_<Layout>& layout) {
+  layout
+      .def(
+          "__eq__",
+          [](const Layout& a, const nb::handle& b) {
+            return nb::isinstance<Layout>(b) &&
+                   a.stored().digest() == nb::cast<const Layout&>(b).stored().digest();
+          },
+          nb::arg().none())
+      .def("__hash__", [](const Layout& x) { return x.stored().digest(); })
+      .def(
+          "__str__",
+          [](const nb::object& self) {
+            return nb::module_::import_("reshard._tables").attr("layout_text")(self);
+          },
+          nb::sig("def __str__(self) -> str"))
+      .def(
+          "_repr_html_",
+          [](const nb::object& self) {
+            return nb::module_::import_("reshard._html").attr("layout_html")(self);
+          },
+          nb::sig("def _repr_html_(self) -> str"))
+      .def("__repr__", &text_of);
+}
+
 void bind_class(nb::module_& m) {
   nb::class_<Layout> layout(m, "Layout",
                             R"(Which rank holds which part of a model's tensors, and where.
@@ -180,28 +205,8 @@ If it is quantised, local tensors are those that memory holds: data and scales.)
       .def_static("of_checkpoint", &own_layout_of, nb::arg("model"),
                   nb::call_guard<nb::gil_scoped_release>(),
                   "The layout in which a checkpoint is stored. Raises InvalidArgumentError for a "
-                  "model without weights.")
-      .def(
-          "__eq__",
-          [](const Layout& a, const nb::handle& b) {
-            return nb::isinstance<Layout>(b) &&
-                   a.stored().digest() == nb::cast<const Layout&>(b).stored().digest();
-          },
-          nb::arg().none())
-      .def("__hash__", [](const Layout& x) { return x.stored().digest(); })
-      .def(
-          "__str__",
-          [](const nb::object& self) {
-            return nb::module_::import_("reshard._tables").attr("layout_text")(self);
-          },
-          nb::sig("def __str__(self) -> str"))
-      .def(
-          "_repr_html_",
-          [](const nb::object& self) {
-            return nb::module_::import_("reshard._html").attr("layout_html")(self);
-          },
-          nb::sig("def _repr_html_(self) -> str"))
-      .def("__repr__", &text_of);
+                  "model without weights.");
+  bind_text(layout);
   bind_contents(layout);
 }
 
