@@ -9,6 +9,7 @@
 #include "reshard/io/open_model.h"
 #include "reshard/io/rules_file.h"
 #include "reshard/model/families.h"
+#include "reshard/model/layout_diff.h"
 
 // The plan between two layouts, its cost and its text.
 #include "reshard/plan/planner.h"

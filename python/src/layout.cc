@@ -8,6 +8,8 @@
 #include "reshard/convert/inspect/explain_layout.h"
 #include "reshard/convert/layout_pair.h"
 #include "reshard/io/dtensor_file.h"
+#include "reshard/io/layout_file.h"
+#include "reshard/model/layout_diff.h"
 
 namespace reshard::python {
 namespace {
@@ -79,6 +81,31 @@ std::string text_of(const Layout& layout) {
       bytes.least == bytes.most ? "" : human_bytes(bytes.least) + " to ", human_bytes(bytes.most));
 }
 
+std::string text_of_difference(const LayoutDifference& x) {
+  return fmt::format("'{}' on ranks {}: {}", x.name, to_string(x.ranks), x.what);
+}
+
+void bind_difference(nb::module_& m) {
+  nb::class_<LayoutDifference>(m, "LayoutDifference",
+                               "What two layouts say differently about one local tensor.")
+      .def_ro("name", &LayoutDifference::name,
+              "Of the local tensor; of a canonical tensor if only one layout omits it.")
+      .def_ro("ranks", &LayoutDifference::ranks, "That differ in this way.")
+      .def_ro("what", &LayoutDifference::what, "Such as \"shape [8, 4] and [4, 4]\".")
+      .def("__str__", &text_of_difference)
+      .def("__repr__", [](const LayoutDifference& x) {
+        return fmt::format("<LayoutDifference {}>", text_of_difference(x));
+      });
+  m.def(
+      "diff", [](const Layout& a, const Layout& b) { return diff_layouts(a.stored(), b.stored()); },
+      nb::arg("a"), nb::arg("b"), nb::call_guard<nb::gil_scoped_release>(),
+      R"(The local tensors that are not the same in both layouts, as LayoutDifference.
+
+Compares what ranks hold, by the names of local and canonical tensors: who holds it, dtype, shape,
+value map, and which element is where, however boxes are cut. Empty if both describe the same
+memory; else in the order of ranks and names.)");
+}
+
 void bind_explanation(nb::module_& m) {
   nb::class_<KindInLayout>(m, "KindInLayout", "How a layout stores the tensors of one kind.")
       .def_ro("pattern", &KindInLayout::pattern, "Of the canonical names; N is a number.")
@@ -122,6 +149,22 @@ Raises InvalidArgumentError for a rank that is not in `ranks`.)")
             return local_bytes(x.stored(), rank_in(x, rank));
           },
           nb::arg("rank"), "Bytes of all local tensors of a rank, with padding.")
+      .def_prop_ro(
+          "bytes_per_rank",
+          [](const Layout& x) {
+            const RankBytes bytes = bytes_per_rank(x.stored());
+            return std::pair(bytes.least, bytes.most);
+          },
+          "The smallest and the largest local_bytes() of its ranks.")
+      .def(
+          "save",
+          [](const Layout& x, const std::filesystem::path& path) {
+            unwrap(write_layout_file(path.string(), x.stored()));
+          },
+          nb::arg("path"), nb::call_guard<nb::gil_scoped_release>(),
+          R"(Writes it to a new JSON file, which layout("explicit:PATH", model) reads.
+
+Raises InvalidArgumentError if the file exists, IoError for the disk.)")
       .def("check", &check_layout, nb::arg("rank") = nb::none(),
            R"(Checks the local tensors of one rank, or of all.
 
@@ -219,6 +262,7 @@ Rank rank_in(const Layout& layout, RankArgument rank) {
 void bind_layout(nb::module_& m) {
   bind_class(m);
   bind_explanation(m);
+  bind_difference(m);
   m.def("layout", &layout_of, nb::arg("text"), nb::arg("model"), nb::kw_only(),
         nb::arg("folder") = "", nb::arg("source") = nb::none(),
         nb::call_guard<nb::gil_scoped_release>(), R"(Makes a model's layout from its notation.

@@ -6,9 +6,12 @@ namespace reshard::python {
 
 void bind_values(nb::module_& m);
 void bind_box(nb::module_& m);
+void bind_config(nb::module_& m);
 void bind_model(nb::module_& m);
 void bind_local_tensors(nb::module_& m);
 void bind_layout(nb::module_& m);
+void bind_layout_builder(nb::module_& m);
+void bind_rank_plans(nb::module_& m);
 void bind_plan(nb::module_& m);
 void bind_buffers(nb::module_& m);
 void bind_group(nb::module_& m);
@@ -18,6 +21,8 @@ void bind_session(nb::module_& m);
 void bind_in_process(nb::module_& m);
 void bind_fingerprints(nb::module_& m);
 void bind_quantise(nb::module_& m);
+void bind_checkpoints(nb::module_& m);
+void bind_transports(nb::module_& m);
 
 }  // namespace reshard::python
 
@@ -27,9 +32,12 @@ NB_MODULE(_core, m) {
   register_errors(m);
   bind_values(m);
   bind_box(m);
+  bind_config(m);
   bind_model(m);
   bind_local_tensors(m);
   bind_layout(m);
+  bind_layout_builder(m);
+  bind_rank_plans(m);
   bind_plan(m);
   bind_buffers(m);
   bind_group(m);
@@ -39,4 +47,6 @@ NB_MODULE(_core, m) {
   bind_in_process(m);
   bind_fingerprints(m);
   bind_quantise(m);
+  bind_checkpoints(m);
+  bind_transports(m);
 }

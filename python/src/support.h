@@ -161,5 +161,7 @@ template <>
 struct is_copy_constructible<reshard::Checkpoint> : std::false_type {};
 template <>
 struct is_copy_constructible<reshard::Model> : std::false_type {};
+template <>
+struct is_copy_constructible<reshard::SynthesizeReport> : std::false_type {};
 
 }  // namespace nanobind::detail

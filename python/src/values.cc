@@ -88,12 +88,18 @@ DType dtype_of(const nb::handle& dtype) {
                     text));
 }
 
+Dims dims_from(const std::vector<Index>& numbers, const std::string& of) {
+  if (numbers.size() > kMaxDims)
+    raise(Code::invalid_argument,
+          fmt::format("{}: {} dimensions; at most {} are possible", of, numbers.size(), kMaxDims));
+  return Dims(std::span<const Index>(numbers));
+}
+
 Dims shape_of(const std::vector<Index>& shape, const std::string& of) {
   const auto wrong = [&](const std::string& why) {
     raise(Code::invalid_argument, fmt::format("{}: {}", of, why));
   };
-  if (shape.size() > kMaxDims)
-    wrong(fmt::format("{} dimensions; at most {} are possible", shape.size(), kMaxDims));
+  const Dims dims = dims_from(shape, of);
   Index elements = 1;
   bool overflows = false;
   for (const Index size : shape) {
@@ -101,7 +107,7 @@ Dims shape_of(const std::vector<Index>& shape, const std::string& of) {
     overflows |= __builtin_mul_overflow(elements, std::max<Index>(size, 1), &elements);
   }
   if (overflows || elements > (Index{1} << 58)) wrong("its size overflows");
-  return Dims(std::span<const Index>(shape));
+  return dims;
 }
 
 nb::tuple to_tuple(const Dims& dims) {

@@ -39,6 +39,9 @@ DType dtype_of(const nb::handle& dtype);
 /// negative one, or a volume that overflows.
 Dims shape_of(const std::vector<Index>& shape, const std::string& of);
 
+/// An index that a caller gives. Throws InvalidArgumentError for more than kMaxDims numbers.
+Dims dims_from(const std::vector<Index>& numbers, const std::string& of);
+
 nb::tuple to_tuple(const Dims& dims);
 nb::tuple to_tuple(const RankSet& ranks);
 

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include "python/src/support.h"
+
+namespace reshard::python {
+
+void bind_transports(nb::module_& m) {
+  nb::class_<TransportInfo>(m, "TransportInfo", "A transport, in this build and on this machine.")
+      .def_ro("name", &TransportInfo::name, "As the argument `transport` takes it.")
+      .def_ro("built", &TransportInfo::built, "True if its code is in this build.")
+      .def_ro("available", &TransportInfo::available,
+              "True if it can make a group on this machine.")
+      .def_ro("version", &TransportInfo::version,
+              "Of its library, or of itself; empty if that cannot be loaded.")
+      .def_ro("reason", &TransportInfo::reason, "Why it is not available; else empty.")
+      .def_ro("purpose", &TransportInfo::purpose, "Its use, in one line.")
+      .def("__repr__", [](const TransportInfo& x) {
+        return fmt::format(
+            "<TransportInfo '{}': {}>", x.name,
+            x.available ? "available, version " + x.version : "not available, " + x.reason);
+      });
+  nb::class_<Launched>(m, "Launched", "The position of this process among those of a launcher.")
+      .def_ro("rank", &Launched::rank)
+      .def_ro("size", &Launched::size, "The number of processes.")
+      .def_ro("launcher", &Launched::launcher,
+              "\"Open MPI\", \"MPICH\", \"Slurm\" or \"torchrun\".")
+      .def("__repr__", [](const Launched& x) {
+        return fmt::format("<Launched by {}: rank {} of {}>", x.launcher, x.rank, x.size);
+      });
+  m.def("transports", &transports, nb::call_guard<nb::gil_scoped_release>(),
+        "Every transport that reshard has or plans, as TransportInfo. Loads their libraries, which "
+        "has no side effects.");
+  m.def("transport_names", &transport_names, "The names of all transports. Loads nothing.");
+  m.def(
+      "find_transport", [](const std::string& name) { return find_transport(name); },
+      nb::arg("name"), nb::call_guard<nb::gil_scoped_release>(),
+      "The transport of this name, or None. Loads only its library.");
+  m.def(
+      "launched", [] { return unwrap(launched()); },
+      "The position of this process among those that mpirun, srun or torchrun started, by its "
+      "environment; None without a launcher. Raises InvalidArgumentError if a variable is missing "
+      "or is no number.");
+}
+
+}  // namespace reshard::python
