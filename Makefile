@@ -48,6 +48,11 @@ python-env: deps
 megatron-env: deps
 	@tools/python_env.sh $(BUILD)/megatron-venv tests/megatron/requirements.txt
 
+# In the folder of the program, whose objects it shares.
+.PHONY: python
+python: deps python-env ## build the Python package as a wheel, and install it into build/venv
+	@tools/python_wheel.sh $(BUILD)
+
 .PHONY: transformers-env
 transformers-env: deps
 	@tools/python_env.sh $(BUILD)/transformers4-venv tests/transformers4/requirements.txt
@@ -59,11 +64,11 @@ transformers-test: build transformers-env ## fully_shard on the modules of trans
 	  -p no:cacheprovider tests/python/test_fsdp_modules.py
 
 .PHONY: test
-test: build-all python-env megatron-env ## all tests but the slow ones; ends with "N passed, N failed"
+test: python-env megatron-env build-all python ## all tests but the slow ones; ends with "N passed, N failed"
 	@tools/run_tests.sh $(BUILD) -LE slow
 
 .PHONY: test-all
-test-all: build-all python-env megatron-env ## all tests: also slow ones, flipped rules, unoptimised, sanitizers
+test-all: python-env megatron-env build-all python ## all tests: also slow ones, flipped rules, unoptimised, sanitizers
 	@tools/install_deps.sh fuzz # clang, for the test that embeds reshard in a project of its own
 	@RESHARD_SLOW_TESTS=1 tools/run_tests.sh $(BUILD)
 	@$(MAKE) mutants

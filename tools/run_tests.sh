@@ -27,11 +27,12 @@ echo "ctest: done in $SECONDS s"
 pytest_in() {
   SECONDS=0
   "$build/$1/bin/python" -m pytest -q --no-header -p no:cacheprovider "${@:2}" \
-    --junitxml "$reports/pytest-$(basename "$2").xml" || ok=false
+    --junitxml "$reports/pytest-${2//\//-}.xml" || ok=false
   echo "pytest: $2 done in $SECONDS s"
 }
 if [ -z "${RESHARD_NO_PYTEST:-}" ]; then
   pytest_in venv tests/python
+  pytest_in venv python/tests
   # Megatron-Core warns about itself, hundreds of times.
   pytest_in megatron-venv tests/megatron --disable-warnings
 fi

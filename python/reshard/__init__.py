@@ -79,6 +79,7 @@ from reshard._core import (
   transports,
   verify,
 )
+from reshard._core import __version__ as __version__
 from reshard._errors import (
   AbortedError,
   CorruptError,
@@ -90,8 +91,6 @@ from reshard._errors import (
   UnsupportedError,
 )
 from reshard._explain import explain
-
-__version__ = "0.1.0"
 
 __all__ = [
   "AbortedError",

@@ -29,6 +29,7 @@ void bind_transports(nb::module_& m);
 NB_MODULE(_core, m) {
   using namespace reshard::python;
   m.doc() = "The C++ library behind `reshard`; import that instead.";
+  m.attr("__version__") = RESHARD_VERSION;
   register_errors(m);
   bind_values(m);
   bind_box(m);
