@@ -91,6 +91,7 @@ from reshard._errors import (
   UnsupportedError,
 )
 from reshard._explain import explain
+from reshard._rendezvous import from_store, from_torch
 
 __all__ = [
   "AbortedError",
@@ -154,6 +155,8 @@ __all__ = [
   "explain_layout",
   "find_transport",
   "fingerprints",
+  "from_store",
+  "from_torch",
   "join",
   "launched",
   "layout",

@@ -68,9 +68,7 @@ void load(const Model& model, TensorBuffers& buffers, std::optional<RankArgument
 constexpr const char* kSignature =
     "collections.abc.Callable[[str, int, int], object] | bool | None = False";
 
-}  // namespace
-
-void bind_fingerprints(nb::module_& m) {
+void bind_class(nb::module_& m) {
   nb::class_<NamedFingerprints>(
       m, "ModelFingerprints",
       R"(Fingerprints of a layout's tensors: {canonical name: 32 hexadecimal digits}.
@@ -113,6 +111,12 @@ without moving data.)")
                            plural(static_cast<Index>(x.all.tensors.size()), "tensor"),
                            human_bytes(x.all.bytes), human_seconds(x.all.seconds));
       });
+}
+
+}  // namespace
+
+void bind_fingerprints(nb::module_& m) {
+  bind_class(m);
   m.def("fingerprints", &fingerprints_of, nb::arg("buffers"), nb::kw_only(),
         nb::arg("like").none() = nb::none(), nb::arg("threads") = 0, nb::arg("progress") = false,
         nb::sig(fmt::format("def fingerprints(buffers: RankBuffers, *, like: Layout | None = None, "

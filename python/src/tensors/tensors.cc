@@ -222,6 +222,8 @@ std::optional<TensorView> look_by_interface(nb::handle object) {
       text == "float8_e8m0fnu" ? DType::f8_e8m0 : dtype_from_torch_name(text);
   const std::optional<DataType> known = dtype ? dlpack_dtype(*dtype) : std::nullopt;
   if (!known || known->lanes != 1) return std::nullopt;
+  if (nb::cast<std::string>(interface["typestr"]).starts_with('>'))
+    throw Unseen{"its elements are big-endian"};
   const auto [address, read_only] = nb::cast<std::pair<std::uintptr_t, bool>>(interface["data"]);
   std::array<Index, kMaxDims> shape{}, strides{};
   const auto sizes = nb::cast<std::vector<Index>>(attribute(object, "shape"));
