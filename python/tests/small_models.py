@@ -23,7 +23,7 @@ _COMMON = {
   "max_position_embeddings": 128,
   "hidden_act": "silu",
 }
-_CONFIGS = {
+CONFIGS = {
   "dense": {**_COMMON, "architectures": ["LlamaForCausalLM"], "model_type": "llama"},
   "moe": {
     **_COMMON,
@@ -42,7 +42,7 @@ _CONFIGS = {
 def model(kind="dense"):
   with tempfile.TemporaryDirectory() as folder:
     path = Path(folder, "config.json")
-    path.write_text(json.dumps(_CONFIGS[kind]))
+    path.write_text(json.dumps(CONFIGS[kind]))
     return reshard.open_model(path)
 
 
@@ -93,9 +93,14 @@ def vllm_slices(canonical, tp, rank):
 
 def megatron_slices(canonical, tp, rank):
   """What Megatron-Core's modules of the dense model hold on one rank of tp."""
+
+  def vocabulary(name):  # padded to a multiple of 128 * tp
+    padding = -canonical[name].shape[0] % (128 * tp)
+    return torch.nn.functional.pad(canonical[name], (0, 0, 0, padding)).chunk(tp, 0)[rank]
+
   out = {
-    "embedding.word_embeddings.weight": canonical["model.embed_tokens.weight"].chunk(tp, 0)[rank],
-    "output_layer.weight": canonical["lm_head.weight"].chunk(tp, 0)[rank],
+    "embedding.word_embeddings.weight": vocabulary("model.embed_tokens.weight"),
+    "output_layer.weight": vocabulary("lm_head.weight"),
     "decoder.final_layernorm.weight": canonical["model.norm.weight"],
   }
   for layer in range(2):

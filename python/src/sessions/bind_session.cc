@@ -185,8 +185,8 @@ void bind_calls(nb::class_<TensorSession>& bound) {
 
 void bind_session(nb::module_& m) {
   nb::class_<TensorSession> bound(m, "Session", collectable<TensorSession>(), kClassText);
-  bound.def("__init__", &make_session, nb::arg("group"), nb::kw_only(), nb::arg("source"),
-            nb::arg("target"), nb::arg("source_tensors") = nb::none(),
+  bound.def("__init__", &make_session, nb::arg("group"), nb::kw_only(), nb::arg("source").none(),
+            nb::arg("target").none(), nb::arg("source_tensors") = nb::none(),
             nb::arg("target_tensors") = nb::none(), nb::arg("back_tensors") = nb::none(),
             nb::arg("buffering") = "in_place", nb::arg("verify") = "never",
             nb::arg("convert") = "receiver", nb::arg("path") = "automatic", nb::arg("threads") = 1,

@@ -2,7 +2,7 @@
 // The class SessionReport: what a refit did, as attributes, a dict, rows and a table.
 #include <fmt/format.h>
 
-#include "python/src/support.h"
+#include "python/src/values.h"
 #include "reshard/base/number_text.h"
 #include "reshard/refit/session_report.h"
 
