@@ -10,6 +10,8 @@
 docs/python.md begins with an installation and ends with a refit that is verified.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from reshard import _exit as _exit
 from reshard._core import (
   Box,
@@ -62,6 +64,7 @@ from reshard._core import (
   dtensor_layout,
   example_names,
   explain_layout,
+  explicit_layout,
   find_transport,
   fingerprints,
   join,
@@ -153,6 +156,7 @@ __all__ = [
   "example_names",
   "explain",
   "explain_layout",
+  "explicit_layout",
   "find_transport",
   "fingerprints",
   "from_store",
@@ -168,7 +172,20 @@ __all__ = [
   "rules_layout",
   "synthesize",
   "tensor_kinds",
+  "traced",
   "transport_names",
   "transports",
   "verify",
 ]
+
+if TYPE_CHECKING:
+  from reshard.tracing import traced
+
+
+def __getattr__(name: str) -> Any:
+  """What needs torch is imported when it is used first."""
+  if name == "traced":
+    from reshard.tracing import traced
+
+    return traced
+  raise AttributeError(f"module 'reshard' has no attribute '{name}'")

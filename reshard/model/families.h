@@ -77,8 +77,9 @@ Result<ModelLayout> dtensor_layout(const LayoutSpec& spec, const FamilyInput& in
                                    const DTensorSet& set);
 
 /// The layout of a file, for a model that has its tensors (by name; others of the model are on no
-/// rank). Keys: offset. Errors: a tensor that the model lacks or has in another shape or dtype
-/// (named). @pre the tensors passed check_explicit()
+/// rank). Its name is that of the file's layout if `spec` has no file. Keys: offset. Errors: a
+/// tensor that the model lacks or has in another shape or dtype (named). @pre the tensors passed
+/// check_explicit()
 Result<ModelLayout> explicit_layout(const LayoutSpec& spec, const FamilyInput& input,
                                     const ExplicitLayout& layout);
 

@@ -95,7 +95,7 @@ Result<ModelLayout> explicit_layout(const LayoutSpec& spec, const FamilyInput& i
   if (!ranks.empty() && ranks.back().value() + offset >= kMaxExplicitRanks)
     return fail(Code::invalid_argument, fmt::format("{}: offset={} moves ranks beyond {}",
                                                     spec.family, offset, kMaxExplicitRanks - 1));
-  LayoutBuilder builder(to_string(spec), input.model);
+  LayoutBuilder builder(spec.file.empty() ? layout.name : to_string(spec), input.model);
   ExplicitSlots slots(builder);
   slots.add_ranks(moved_up(layout.ranks, offset));
   const ModelIds ids(*layout.tensors, *input.model);

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The layout of any engine that can load a checkpoint, learned from its own loader.
+
+`traced(build, load, weights)` builds a rank's module, has the engine load a checkpoint into it that
+holds no values, and sees what ends up where. Two independent ways, `numbers` and `recording`, are
+each the other's check. docs/tracing.md says how they work and what they cannot follow.
+
+Needs torch and numpy. `import reshard` does not import this package; `reshard.traced` does.
+"""
+
+import dataclasses
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+import reshard
+from reshard import _core
+from reshard.tracing import _cache, _text, _weights
+from reshard.tracing._numbers import trace_numbers
+from reshard.tracing._recording import trace_recording
+from reshard.tracing._types import RankTrace, TracingError, Weight
+
+__all__ = ["Traced", "TracingError", "trace", "traced"]
+
+_log = logging.getLogger(__name__)
+
+Build = Callable[[int], Any]
+Load = Callable[[torch.nn.Module, Iterator[tuple[str, torch.Tensor]]], Any]
+_METHODS = ("auto", "numbers", "recording")
+
+
+@dataclasses.dataclass(frozen=True)
+class Traced:
+  """What a trace found.
+
+  layout     the layout, over `layout.model`
+  untouched  {rank: {parameter: elements that the loader did not write}}; parameters of which it
+             wrote nothing are not in the layout, of others the rest is padding
+  unused     names of weights that no rank holds; the layout omits them
+  method     "numbers" or "recording"; "cache" if it was read from disk (nothing is then known of
+             `untouched`)
+  """
+
+  layout: _core.Layout
+  untouched: dict[int, dict[str, int]]
+  unused: list[str]
+  method: str
+
+  def __repr__(self) -> str:
+    return f"<Traced {self.layout!r} by {self.method}, {len(self.unused)} weights unused>"
+
+
+def traced(
+  build: Build,
+  load: Load,
+  weights: Any,
+  *,
+  ranks: int | Iterable[int] = 1,
+  method: str = "auto",
+  check: bool = False,
+  name: str = "traced",
+  key: Mapping[str, Any] | None = None,
+) -> _core.Layout:
+  """The layout that an engine's own loader produces.
+
+  build    build(rank) -> the rank's torch.nn.Module with its parameters (values do not matter), or
+           a context manager that gives it and keeps the state that the load needs. Called under
+           torch.device("meta") or ("cpu"); small modules may ignore that
+  load     load(module, iterator of (name, tensor)): the engine's load_weights
+  weights  what the checkpoint holds: a reshard.Model, the path of a checkpoint, or
+           {name: (shape, dtype)} or {name: tensor}
+  ranks    the ranks of the layout: a number of them, or their numbers
+  method   "recording" follows operations on tensors without memory; "numbers" loads 64-bit element
+           numbers (8 bytes per element of a rank, in memory); "auto" records, and counts where that
+           cannot follow
+  check    do both, and raise TracingError with the names where they differ
+  name     of the layout, for people
+  key      what the result depends on beside `weights`, `ranks` and `name`: the engine's config,
+           version and parallel sizes (anything JSON takes). With it the layout is kept on disk, in
+           $RESHARD_CACHE or ~/.cache/reshard (RESHARD_CACHE=off: nowhere); without it, never
+
+  Parameters that the loader does not write are not in the layout; a message of the logger
+  "reshard.tracing" names them. Weights that no rank holds are omitted. trace() returns both.
+
+  Raises TracingError, with the name of the local tensor and the operation, for a loader that
+  computes other values than those of the known maps; exceptions of `build` and `load` arrive whole.
+  """
+  found = trace(
+    build, load, weights, ranks=ranks, method=method, check=check, name=name, key=key
+  )
+  for rank, names in found.untouched.items():
+    shown = ", ".join(f"{n} ({count})" for n, count in list(names.items())[:8])
+    if names:
+      _log.info("rank %d: %d parameters have elements that nothing loads: %s%s", rank, len(names),
+                shown, ", ..." if len(names) > 8 else "")  # fmt: skip
+  return found.layout
+
+
+def trace(
+  build: Build,
+  load: Load,
+  weights: Any,
+  *,
+  ranks: int | Iterable[int] = 1,
+  method: str = "auto",
+  check: bool = False,
+  name: str = "traced",
+  key: Mapping[str, Any] | None = None,
+) -> Traced:
+  """traced(), with all that was found."""
+  if method not in _METHODS:
+    raise reshard.InvalidArgumentError(f"method {method!r} is none of {', '.join(_METHODS)}")
+  model, tensors = _weights.read(weights, name)
+  all_ranks = list(range(ranks)) if isinstance(ranks, int) else sorted(set(ranks))
+  path = _cache.path_of(key, tensors, all_ranks, name) if key is not None else None
+  if path is not None and (text := _cache.read(path)) is not None:
+    try:
+      layout = _core.explicit_layout(text, model)
+    except reshard.Error:
+      _log.warning("%s is no layout of this model: traced anew", path)
+    else:
+      return Traced(layout, {}, [w.name for w in tensors if layout.omits(w.name)], "cache")
+  used, traces = _trace_ranks(build, load, tensors, all_ranks, method)
+  text = _text.layout_text(name, tensors, traces)
+  layout = _core.explicit_layout(text, model)
+  if check:
+    _check(build, load, tensors, layout, name, traces, used)
+  if path is not None:
+    _cache.write(path, text)
+  return Traced(
+    layout,
+    {rank: t.untouched for rank, t in traces.items()},
+    [w.name for w in tensors if layout.omits(w.name)],
+    used,
+  )
+
+
+def _trace_ranks(
+  build: Build, load: Load, weights: list[Weight], ranks: Sequence[int], method: str
+) -> tuple[str, dict[int, RankTrace]]:
+  if method != "numbers":
+    try:
+      return "recording", {rank: trace_recording(build, load, weights, rank) for rank in ranks}
+    except Exception as error:  # of the loader too: torch's meta device cannot do everything
+      if method == "recording":
+        raise
+      recording = error
+      _log.info("recording stopped (%s): traced by numbers", error)
+  try:
+    return "numbers", {rank: trace_numbers(build, load, weights, rank) for rank in ranks}
+  except Exception as error:
+    if method == "auto":
+      error.add_note(f"tracing by recording stopped before: {recording}")
+    raise
+
+
+def _check(
+  build: Build,
+  load: Load,
+  weights: list[Weight],
+  layout: _core.Layout,
+  name: str,
+  traces: dict[int, RankTrace],
+  used: str,
+) -> None:
+  """Traces in the other way too, and compares."""
+  other = trace_numbers if used == "recording" else trace_recording
+  again = {rank: other(build, load, weights, rank) for rank in traces}
+  said = [
+    f"rank {rank}: {what}"
+    for rank in traces
+    for what in _text.differences(traces[rank], again[rank], weights)
+  ]
+  text = _text.layout_text(name, weights, again)
+  said += [
+    f"'{d.name}' on ranks {d.ranks}: {d.what}"
+    for d in _core.diff(layout, _core.explicit_layout(text, layout.model))
+  ]
+  if said:
+    raise TracingError(
+      f"numbers and recording differ in {len(said)} places: " + "; ".join(said[:4])
+    )

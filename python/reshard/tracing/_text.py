@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ranks were seen to hold, as the text of a layout file (docs/tracing.md)."""
+
+import dataclasses
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from reshard.tracing._types import (
+  Local,
+  Part,
+  RankTrace,
+  Weight,
+  merged_dims,
+  safetensors_name,
+)
+
+
+def _part_text(part: Part, rank: int) -> str:
+  box = "x".join(f"[{b},{e})" for b, e in zip(part.begin, part.end, strict=True))
+  text = f"{part.weight}{box}"
+  if rank:
+    text += "@" + ",".join(map(str, part.at))
+  first = rank - len(part.dims)
+  if any(k != first + i for i, k in enumerate(part.dims)):
+    text += ">" + ",".join(map(str, part.dims))
+  if any(step != 1 for step in part.steps):
+    text += "*" + ",".join(map(str, part.steps))
+  return text
+
+
+def _local(local: Local) -> dict[str, Any]:
+  local = local.placed()
+  shape = list(local.index_shape)
+  entry: dict[str, Any] = {"dtype": safetensors_name(local.dtype), "shape": shape}
+  if merged := merged_dims(shape, local.shape):
+    entry["merged"] = list(merged)
+  if local.padding or local.untouched:
+    entry["padded"] = True
+  if local.casts:
+    entry["casts"] = True
+  if local.map != "identity":
+    entry["map"] = local.map
+  entry["parts"] = [_part_text(part, len(shape)) for part in local.parts]
+  return entry
+
+
+def _rank_text(ranks: Iterable[int]) -> str:
+  runs: list[list[int]] = []
+  for rank in sorted(ranks):
+    if runs and runs[-1][1] == rank - 1:
+      runs[-1][1] = rank
+    else:
+      runs.append([rank, rank])
+  return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+
+
+def layout_text(name: str, weights: Sequence[Weight], traces: Mapping[int, RankTrace]) -> str:
+  """The file. Equal local tensors of several ranks are one entry; weights that no rank holds are
+  omitted."""
+  locals_: dict[tuple[str, str], list[int]] = {}
+  held: set[int] = set()
+  for rank in sorted(traces):
+    for local in traces[rank].locals.values():
+      held.update(part.weight for part in local.parts)
+      locals_.setdefault((local.name, json.dumps(_local(local))), []).append(rank)
+  tensors = []
+  for weight in weights:
+    entry = {
+      "name": weight.name,
+      "dtype": safetensors_name(weight.dtype),
+      "shape": list(weight.index_shape),
+    }
+    if merged := merged_dims(weight.index_shape, weight.shape):
+      entry["merged"] = list(merged)
+    tensors.append(entry)
+  omitted = [w.name for i, w in enumerate(weights) if i not in held]
+  lines = [
+    json.dumps({"name": local, "ranks": _rank_text(ranks)})[:-1] + ", " + entry[1:]
+    for (local, entry), ranks in locals_.items()
+  ]
+  head = {"format": "reshard layout", "version": 1, "name": name, "ranks": _rank_text(traces)}
+  return (
+    json.dumps(head)[:-1]
+    + ',\n"tensors": ['
+    + ",\n".join(map(json.dumps, tensors))
+    + '],\n"omitted": ['
+    + ",\n".join(map(json.dumps, omitted))
+    + '],\n"local_tensors": ['
+    + ",\n".join(lines)
+    + "]}\n"
+  )
+
+
+def differences(a: RankTrace, b: RankTrace, weights: Sequence[Weight]) -> list[str]:
+  """What two traces of one rank say differently, beside how boxes are cut."""
+  said = []
+  for name in sorted(a.locals.keys() | b.locals.keys()):
+    x, y = a.locals.get(name), b.locals.get(name)
+    if x is None or y is None:
+      said.append(f"'{name}': only one of them has it")
+      continue
+    for field in dataclasses.fields(Local):
+      if field.name in ("parts", "index_shape"):
+        continue
+      if getattr(x, field.name) != getattr(y, field.name):
+        said.append(
+          f"'{name}': {field.name} {getattr(x, field.name)} and {getattr(y, field.name)}"
+        )
+  if a.untouched != b.untouched:
+    said.append(f"untouched {a.untouched} and {b.untouched}")
+  return said

@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layouts of vLLM, traced from vLLM's own loaders: any model that this vLLM can load, any rank of
+tensor, pipeline, expert and data parallelism, in one process without a GPU.
+
+What is replaced is only what communicates (a process group knows its ranks and nothing else), and,
+on a machine without the kernels, which kernel runs experts: one is assumed that takes weights as
+they are loaded. The result is the layout before process_weights_after_loading, as checkpoints and
+layerwise reload see it. In other processes than those of an engine only: vLLM's parallel state is
+taken over while a rank is built.
+"""
+
+import contextlib
+import dataclasses
+import json
+import os
+import pathlib
+import sys
+import unittest.mock
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+
+import torch  # noqa: E402
+import torch.distributed  # noqa: E402
+import vllm  # noqa: E402
+from vllm.config import set_current_vllm_config  # noqa: E402
+from vllm.distributed import parallel_state  # noqa: E402
+
+import reshard  # noqa: E402
+from reshard import _core  # noqa: E402
+from reshard.tracing import Traced, trace  # noqa: E402
+
+__all__ = ["VllmRanks", "layout", "trace_vllm"]
+
+
+class _Group:
+  """The ranks of a GroupCoordinator, and where this one is among them."""
+
+  device_communicator = None
+  mq_broadcaster = None
+
+  def __init__(self, group_ranks: list[list[int]], *_: Any, **__: Any) -> None:
+    self.rank = self.local_rank = torch.distributed.get_rank()
+    self.ranks = next(ranks for ranks in group_ranks if self.rank in ranks)
+    self.world_size = len(self.ranks)
+    self.rank_in_group = self.ranks.index(self.rank)
+    self.device = torch.device("cpu")
+    self.cpu_group = self.device_group = torch.distributed.group.WORLD
+    self.unique_name = "ranks"
+
+  first_rank = property(lambda self: self.ranks[0])
+  last_rank = property(lambda self: self.ranks[-1])
+  is_first_rank = property(lambda self: self.rank == self.ranks[0])
+  is_last_rank = property(lambda self: self.rank == self.ranks[-1])
+
+  def destroy(self) -> None:
+    pass
+
+
+@contextlib.contextmanager
+def parallel_state_of(config: Any, rank: int) -> Iterator[None]:
+  """vLLM's parallel state as rank `rank` sees it: tp fastest, then pp, then dp."""
+  from torch.testing._internal.distributed.fake_pg import FakeStore
+  from vllm.model_executor.models import utils as model_utils
+
+  if torch.distributed.is_initialized():
+    raise reshard.UnsupportedError(
+      "torch.distributed is in use in this process; trace vLLM's layouts in another one"
+    )
+  p = config.parallel_config
+  stages = p.tensor_parallel_size * p.pipeline_parallel_size
+  torch.distributed.init_process_group(
+    "fake", store=FakeStore(), rank=rank, world_size=stages * p.data_parallel_size
+  )
+  before = p.rank, p.data_parallel_rank
+  p.rank, p.data_parallel_rank = rank % stages, rank // stages
+  start = parallel_state.init_model_parallel_group
+  parallel_state.init_model_parallel_group = _Group
+  try:
+    with set_current_vllm_config(config):
+      with torch.device("cpu"):  # whatever device the model is built on
+        parallel_state._WORLD = _Group([list(range(stages * p.data_parallel_size))])
+        parallel_state.initialize_model_parallel(
+          p.tensor_parallel_size, p.pipeline_parallel_size, backend="fake"
+        )
+      yield
+  finally:
+    parallel_state.init_model_parallel_group = start
+    parallel_state.destroy_model_parallel()
+    parallel_state._WORLD = None
+    torch.distributed.destroy_process_group()
+    p.rank, p.data_parallel_rank = before
+    # Remembers by id() which layers a model lacks; ids come again.
+    model_utils._model_to_pp_missing_layer_names.clear()
+
+
+def _expert_kernels() -> dict[str, Any]:
+  """For each choice of a kernel for experts, one that takes weights as they are loaded."""
+  from vllm.model_executor.layers.fused_moe.oracle import fp8, mxfp4, nvfp4, unquantized
+
+  return {
+    "select_unquantized_moe_backend": unquantized.UnquantizedMoeBackend.TRITON,
+    "select_fp8_moe_backend": fp8.Fp8MoeBackend.TRITON,
+    "select_mxfp8_moe_backend": fp8.Fp8MoeBackend.EMULATION,
+    "select_nvfp4_moe_backend": nvfp4.NvFp4MoeBackend.EMULATION,
+    "select_mxfp4_moe_backend": mxfp4.Mxfp4MoeBackend.EMULATION,
+  }
+
+
+@contextlib.contextmanager
+def assumed_kernels() -> Iterator[None]:
+  """While no kernel is there to choose: names and shapes of parameters do not depend on it, but
+  vLLM refuses to build a layer without one."""
+  from vllm.model_executor.kernels import linear as linear_kernels
+  from vllm.model_executor.layers import quantization
+  from vllm.model_executor.layers.fused_moe import config as moe_config
+
+  for method in ("fp8", "modelopt", "gpt_oss_mxfp4", "compressed-tensors"):
+    quantization.get_quantization_config(method)  # imports what is replaced below
+  choices: dict[str, Any] = {
+    name: lambda *_, kernel=kernel, **__: (kernel, None)
+    for name, kernel in _expert_kernels().items()
+  }
+  for name in vars(linear_kernels):
+    if name.startswith("init_") and name.endswith("_linear_kernel"):
+      choices[name] = unittest.mock.MagicMock()
+  check = moe_config.FusedMoEConfig.__post_init__
+
+  def check_all_but_kernels(self: Any) -> None:
+    # Experts without gates have no kernel on a CPU, which is the last thing that is checked.
+    with contextlib.suppress(NotImplementedError):
+      check(self)
+
+  with contextlib.ExitStack() as stack:
+    replace = unittest.mock.patch.object
+    for module in [m for n, m in sys.modules.items() if n.startswith("vllm.model_executor.layers.")]:
+      for name in choices.keys() & vars(module).keys():
+        stack.enter_context(replace(module, name, choices[name]))
+    stack.enter_context(
+      replace(moe_config.FusedMoEConfig, "__post_init__", check_all_but_kernels)
+    )
+    yield
+
+
+def engine_config(
+  model: str | os.PathLike[str], *, tp: int = 1, pp: int = 1, dp: int = 1, ep: bool = False, **more: Any
+) -> Any:
+  """vLLM's configuration of a checkpoint folder (its config.json is enough). `more`: further
+  arguments of vllm.EngineArgs."""
+  from vllm.engine.arg_utils import EngineArgs
+  from vllm.model_executor.models import registry
+
+  # Classes are looked at in a process of their own, which takes as long as all the rest.
+  in_process = unittest.mock.patch.object(registry, "_run_in_subprocess", lambda look: look())
+  arguments = {
+    "model": os.fspath(model),
+    "skip_tokenizer_init": True,
+    "enforce_eager": True,
+    "max_model_len": 64,
+    "distributed_executor_backend": "mp",
+    "tensor_parallel_size": tp,
+    "pipeline_parallel_size": pp,
+    "data_parallel_size": dp,
+    "enable_expert_parallel": ep,
+    **more,
+  }
+  with in_process:
+    return EngineArgs(**arguments).create_engine_config()
+
+
+@dataclasses.dataclass
+class VllmRanks:
+  """`build` and `load` of reshard.traced() for the ranks of a vLLM engine.
+
+  config   a VllmConfig, as of engine_config()
+  """
+
+  config: Any
+
+  @property
+  def world_size(self) -> int:
+    p = self.config.parallel_config
+    return int(p.tensor_parallel_size * p.pipeline_parallel_size * p.data_parallel_size)
+
+  @contextlib.contextmanager
+  def build(self, rank: int) -> Iterator[torch.nn.Module]:
+    from vllm.model_executor.model_loader.utils import initialize_model
+    from vllm.model_executor.models import registry
+
+    default = torch.get_default_dtype()
+    with contextlib.ExitStack() as stack:
+      stack.enter_context(
+        unittest.mock.patch.object(registry, "_run_in_subprocess", lambda look: look())
+      )
+      stack.enter_context(assumed_kernels())
+      stack.enter_context(parallel_state_of(self.config, rank))
+      self.config.compilation_config.static_forward_context.clear()
+      torch.set_default_dtype(self.config.model_config.dtype)
+      try:
+        yield initialize_model(self.config)
+      finally:
+        torch.set_default_dtype(default)
+
+  @staticmethod
+  def load(module: Any, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+    module.load_weights(weights)
+
+  def key(self) -> dict[str, Any]:
+    """What a traced layout depends on, beside the weights."""
+    p = self.config.parallel_config
+    model = self.config.model_config
+    return {
+      "engine": f"vllm {vllm.__version__}",
+      "torch": torch.__version__,
+      "config": json.loads(model.hf_config.to_json_string(use_diff=False)),
+      "dtype": str(model.dtype),
+      "sizes": [p.tensor_parallel_size, p.pipeline_parallel_size, p.data_parallel_size],
+      "experts": [p.enable_expert_parallel, p.enable_eplb, str(p.expert_placement_strategy)],
+      "redundant": str(getattr(p, "eplb_config", None)),
+      "quantization": str(model.quantization),
+    }
+
+
+def trace_vllm(
+  model: str | os.PathLike[str],
+  *,
+  tp: int = 1,
+  pp: int = 1,
+  dp: int = 1,
+  ep: bool = False,
+  weights: Any = None,
+  ranks: Iterable[int] | None = None,
+  method: str = "auto",
+  check: bool = False,
+  **engine_arguments: Any,
+) -> Traced:
+  """reshard.tracing.trace() of a vLLM engine.
+
+  model    a checkpoint's folder; with `weights` its config.json is enough
+  weights  as of traced(); by default those of the folder
+  ranks    by default all tp * pp * dp of them, tp fastest, then pp, then dp
+  ep       vLLM's enable_expert_parallel
+  """
+  engine = VllmRanks(engine_config(model, tp=tp, pp=pp, dp=dp, ep=ep, **engine_arguments))
+  sizes = ",".join(
+    f"{k}={v}" for k, v in {"tp": tp, "pp": pp, "dp": dp, "ep": int(ep)}.items() if v > int(k != "ep")
+  )
+  return trace(
+    engine.build,
+    engine.load,
+    pathlib.Path(model) if weights is None else weights,
+    ranks=range(engine.world_size) if ranks is None else ranks,
+    method=method,
+    check=check,
+    name=f"traced vllm {vllm.__version__}" + (f" {sizes}" if sizes else ""),
+    key=engine.key(),
+  )
+
+
+def layout(model: str | os.PathLike[str], **sizes: Any) -> _core.Layout:
+  """trace_vllm(model, ...).layout"""
+  return trace_vllm(model, **sizes).layout
