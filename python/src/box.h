@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "python/src/support.h"
+#include "python/src/values.h"
 
 namespace reshard::python {
 

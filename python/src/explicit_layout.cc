@@ -33,8 +33,8 @@ entry, InvalidArgumentError or NotFoundError if the model has other tensors.)");
       nb::call_guard<nb::gil_scoped_release>(),
       R"(Writes the layout to a new file, tensor by tensor, as JSON.
 
-layout("explicit:PATH", model) reads it back, as does the program. Raises IoError if the file exists
-or cannot be written.)");
+layout("explicit:PATH", model) reads it back, as does the program. Raises InvalidArgumentError if
+the file exists, IoError if it cannot be written.)");
 }
 
 }  // namespace reshard::python

@@ -19,10 +19,11 @@ import reshard
 from reshard import _core
 from reshard.tracing import _cache, _text, _weights
 from reshard.tracing._numbers import trace_numbers
+from reshard.tracing._probe import probe
 from reshard.tracing._recording import trace_recording
 from reshard.tracing._types import RankTrace, TracingError, Weight
 
-__all__ = ["Traced", "TracingError", "trace", "traced"]
+__all__ = ["Traced", "TracingError", "probe", "trace", "traced"]
 
 _log = logging.getLogger(__name__)
 
@@ -66,8 +67,8 @@ def traced(
   """The layout that an engine's own loader produces.
 
   build    build(rank) -> the rank's torch.nn.Module with its parameters (values do not matter), or
-           a context manager that gives it and keeps the state that the load needs. Called under
-           torch.device("meta") or ("cpu"); small modules may ignore that
+           a context manager that gives it and keeps the state that the load needs. For recording
+           it is called in a mode in which new floating-point tensors are on torch's meta device
   load     load(module, iterator of (name, tensor)): the engine's load_weights
   weights  what the checkpoint holds: a reshard.Model, the path of a checkpoint, or
            {name: (shape, dtype)} or {name: tensor}

@@ -43,8 +43,7 @@ class Numbering:
     positions = shifted // self.STEP
     possible = (shifted % self.STEP == 0) & (positions >= 0) & (positions < self.starts[-1])
     zero, untouched = numbers == 0, numbers == UNTOUCHED
-    positions[untouched] = UNTOUCHED
-    positions[zero] = ZERO
+    positions = np.where(untouched, UNTOUCHED, np.where(zero, ZERO, positions))
     return positions, bool((possible | zero | untouched).all())
 
   def weight_of(self, position: int) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 # Makes the storage that replaces a tensor's.
 Replace = Callable[[torch.Tensor], torch.Tensor]
@@ -30,22 +31,39 @@ def persistent(module: torch.nn.Module) -> set[str]:
   return names
 
 
-def replace_storage(module: torch.nn.Module, replace: Replace) -> None:
-  """Gives every parameter and buffer other storage. Tied ones stay tied. The objects stay, with
-  their class and attributes (loaders of the engine hang on them), wherever torch lets them change
-  device; else they are replaced by ones of the same class and attributes."""
+def wanted_names(module: torch.nn.Module, weights: set[str]) -> set[str]:
+  """The names of what a load may fill: all parameters, and those persistent buffers that hold
+  floating-point numbers or have a weight's name. Others are tables that loaders read."""
+  kept = persistent(module)
+  names = {name for name, _ in module.named_parameters()}
+  for name, buffer in module.named_buffers():
+    if name in kept and (buffer.is_floating_point() or name in weights):
+      names.add(name)
+  return names
+
+
+def replace_storage(module: torch.nn.Module, replace: Replace, names: set[str]) -> None:
+  """Gives the named parameters and buffers other storage. Tied ones stay tied. The objects stay,
+  with their class and attributes (loaders of the engine hang on them), wherever torch lets them
+  change device; else they are replaced by ones of the same class and attributes."""
   made: dict[int, torch.Tensor] = {}
   kept = []  # so that no id comes again
-  with torch.no_grad():
-    for child in module.modules():
-      for held in (child._parameters, child._buffers):
-        for name, tensor in held.items():
-          if tensor is None:
-            continue
-          if id(tensor) not in made:
-            kept.append(tensor)
-            made[id(tensor)] = _with_storage(tensor, replace(tensor))
+  for name in names:
+    tensor = _at(module, name)
+    if tensor is not None:
+      kept.append(tensor)
+      made[id(tensor)] = _with_storage(tensor, replace(tensor))
+  for child in module.modules():
+    for held in (child._parameters, child._buffers):
+      for name, tensor in held.items():
+        if tensor is not None and id(tensor) in made:
           held[name] = made[id(tensor)]  # type: ignore[assignment]
+
+
+def _at(module: torch.nn.Module, name: str) -> torch.Tensor | None:
+  path, _, last = name.rpartition(".")
+  tensor = getattr(module.get_submodule(path), last)
+  return tensor if isinstance(tensor, torch.Tensor) else None
 
 
 def _with_storage(tensor: torch.Tensor, data: torch.Tensor) -> torch.Tensor:
@@ -60,11 +78,29 @@ def _with_storage(tensor: torch.Tensor, data: torch.Tensor) -> torch.Tensor:
   return data
 
 
+_SHAPED = (torch.empty, torch.zeros, torch.ones, torch.rand, torch.randn, torch.empty_strided)
+
+
+class _FloatsOnMeta(TorchFunctionMode):
+  """New tensors of floating-point numbers of a given shape are on the meta device. Others are not:
+  a module may compute with indices while it is built."""
+
+  def __torch_function__(
+    self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+  ) -> Any:
+    kwargs = dict(kwargs or {})
+    dtype = kwargs.get("dtype") or torch.get_default_dtype()
+    if func in _SHAPED and kwargs.get("device") is None and dtype.is_floating_point:
+      kwargs["device"] = "meta"
+    return func(*args, **kwargs)
+
+
 @contextlib.contextmanager
 def built(build: Callable[[int], Any], rank: int, device: str) -> Iterator[torch.nn.Module]:
   """The module of a rank. `build` returns it, or a context manager that gives it: the state that
   the rank's modules need (process groups, say) then lasts until its load is done."""
-  with torch.device(device):
+  context = _FloatsOnMeta() if device == "meta" else torch.device(device)
+  with context:
     made = build(rank)
   if isinstance(made, torch.nn.Module):
     yield made
@@ -75,7 +111,7 @@ def built(build: Callable[[int], Any], rank: int, device: str) -> Iterator[torch
       "context manager that gives one"
     )
   with contextlib.ExitStack() as stack:
-    with torch.device(device):
+    with context:
       module = stack.enter_context(made)
     if not isinstance(module, torch.nn.Module):
       raise TypeError(f"build({rank}) gave {type(module).__name__}, not a torch.nn.Module")

@@ -17,7 +17,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from reshard.tracing import _compress
 from reshard.tracing._compress import UNTOUCHED, ZERO, Numbering, boxes_of, count_of
-from reshard.tracing._modules import built, named_tensors, persistent, replace_storage
+from reshard.tracing._modules import (
+  built,
+  named_tensors,
+  persistent,
+  replace_storage,
+  wanted_names,
+)
 from reshard.tracing._types import CONVERTIBLE, Local, RankTrace, TracingError, Weight
 
 Load = Callable[[torch.nn.Module, Iterator[tuple[str, torch.Tensor]]], Any]
@@ -28,6 +34,8 @@ _INVERSES = {
   "plus_one": lambda y: y - 1.0,
   "minus_one": lambda y: y + 1.0,
 }
+# A number that no element has.
+_COMPUTED = -5
 _COMPUTING = {"exp", "neg", "add", "sub", "rsub", "mul", "div", "pow", "log", "sqrt", "rsqrt"}
 
 
@@ -47,6 +55,8 @@ class _KeepDtypes(TorchDispatchMode):
     name = func._schema.name.removeprefix("aten::")
     first = args[0] if args else None
     wide = isinstance(first, torch.Tensor) and first.dtype in (torch.int64, torch.float64)
+    if name == "copy_" and first.dtype == torch.int64 and args[1].is_floating_point():
+      return first.fill_(_COMPUTED)  # rounding could make it another element's number
     if wide and name == "_to_copy":
       kwargs.pop("dtype", None)
     if wide and name == "view" and len(args) > 1 and isinstance(args[1], torch.dtype):
@@ -65,20 +75,22 @@ def trace_numbers(
 
   def numbered() -> Iterator[tuple[str, torch.Tensor]]:
     for i, w in enumerate(weights):
-      mode.weight = w.name
       start = int(numbering.starts[i])
       positions = torch.arange(start, start + w.size, dtype=torch.int64, device="cpu")
-      yield w.name, positions.mul_(Numbering.STEP).add_(Numbering.FIRST).reshape(w.shape)
-    mode.weight = ""
+      positions.mul_(Numbering.STEP).add_(Numbering.FIRST)
+      mode.weight = w.name  # from here on the loader computes
+      yield w.name, positions.reshape(w.shape)
+      mode.weight = ""
 
   def fresh(tensor: torch.Tensor) -> torch.Tensor:
     return torch.full(tensor.shape, UNTOUCHED, dtype=torch.int64, device="cpu")
 
   reader = _Reader(numbering)
   with built(build, rank, "cpu") as module:
-    kinds = {name: t.dtype for name, t in named_tensors(module).items()}
+    names = wanted_names(module, {w.name for w in weights})
+    kinds = {name: t.dtype for name, t in named_tensors(module).items() if name in names}
     keep = persistent(module)
-    replace_storage(module, fresh)
+    replace_storage(module, fresh, names)
     _run(load, module, numbered(), mode)
     tensors = {n: t for n, t in named_tensors(module).items() if n in kinds}
     for name, tensor in tensors.items():
@@ -156,18 +168,17 @@ def _trace_values(
   kinds: dict[str, torch.dtype],
 ) -> None:
   """Recognises what the loader computed, by a load in which the weights that no local tensor holds
-  unchanged have distinct values between 1/4 and 2, and all others are zero."""
+  unchanged have distinct values, and all others are zero."""
   chosen = [i for i in range(len(weights)) if i not in reader.seen]
   starts = np.concatenate([[0], np.cumsum([weights[i].size for i in chosen])]).astype(np.int64)
-  total = int(starts[-1])
+  table = _chosen_values(int(starts[-1]))
   first = {i: int(start) for i, start in zip(chosen, starts, strict=False)}
 
   def values() -> Iterator[tuple[str, torch.Tensor]]:
     for i, w in enumerate(weights):
       x = torch.zeros(w.shape, dtype=torch.float64, device="cpu")
       if i in first:
-        number = torch.arange(first[i], first[i] + w.size, dtype=torch.float64, device="cpu")
-        x = (0.25 + 1.75 * (number + 0.5) / total).reshape(w.shape)
+        x = torch.from_numpy(table[first[i] : first[i] + w.size].copy()).reshape(w.shape)
       yield w.name, x
 
   def fresh(tensor: torch.Tensor) -> torch.Tensor:
@@ -175,12 +186,12 @@ def _trace_values(
 
   with built(build, rank, "cpu") as module:
     keep = persistent(module)
-    replace_storage(module, fresh)
+    replace_storage(module, fresh, set(kinds))
     _run(load, module, values(), mode)
     tensors = named_tensors(module)
     for name in reader.computed:
       held = tensors[name].detach().cpu().numpy().astype(np.float64)
-      found = _recognise(held, total)
+      found = _recognise(held, table)
       if found is None:
         raise TracingError(_not_recognised(name, mode.computed))
       value_map, numbers = found
@@ -193,15 +204,26 @@ def _trace_values(
       reader.keep(name, positions, kinds[name], name in keep, value_map)
 
 
-def _recognise(held: Any, total: int) -> tuple[str, _compress.Numbers] | None:
+def _chosen_values(total: int) -> Any:
+  """Ascending values between 1/4 and 2, at uneven distances: no two runs of them are alike but for
+  a constant."""
+  uneven = np.random.default_rng(1).uniform(0.1, 0.9, total)
+  return 0.25 + 1.75 * (np.arange(total) + uneven) / max(total, 1)
+
+
+def _recognise(held: Any, table: Any) -> tuple[str, _compress.Numbers] | None:
   """The map, and the number of the chosen value behind each element."""
   untouched = np.isnan(held)
+  if table.size == 0:
+    return None
   for name, inverse in _INVERSES.items():
-    x = inverse(held)
-    exact = (x - 0.25) / 1.75 * total - 0.5
     with np.errstate(invalid="ignore"):
-      numbers = np.rint(exact)
-      near = (np.abs(exact - numbers) < 0.25) & (numbers >= 0) & (numbers < total)
+      x = inverse(held)
+      after = np.clip(np.searchsorted(table, np.where(untouched, 0, x)), 1, max(table.size - 1, 1))
+      after = np.minimum(after, table.size - 1)
+      before = np.maximum(after - 1, 0)
+      numbers = np.where(np.abs(table[before] - x) < np.abs(table[after] - x), before, after)
+      near = np.abs(table[numbers] - x) < 1e-4 / table.size
     if (near | untouched).all():
       return name, np.where(untouched, UNTOUCHED, numbers).astype(np.int64)
   return None

@@ -16,7 +16,13 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from reshard.tracing import _stores
-from reshard.tracing._modules import built, named_tensors, persistent, replace_storage
+from reshard.tracing._modules import (
+  built,
+  named_tensors,
+  persistent,
+  replace_storage,
+  wanted_names,
+)
 from reshard.tracing._numbers import Load
 from reshard.tracing._stores import OPAQUE, ZERO, Piece, Run, Store, parts_of
 from reshard.tracing._types import CONVERTIBLE, Local, RankTrace, TracingError, Weight
@@ -64,6 +70,17 @@ class _Recorder(TorchDispatchMode):
       self.stores = {k: v for k, v in self.stores.items() if not v[0].expired()}
     self.stores[storage._cdata] = (StorageWeakRef(storage), store, tensor.dtype)
     return store
+
+  def content(self, tensor: torch.Tensor, before: torch.Tensor) -> Store | None:
+    """What a tensor of the module holds after the load: its own storage's content or, if the
+    loader put another tensor (or a view of one) in the place of `before`, what it sees of that."""
+    store = self.store(tensor)
+    if store is None or tensor.untyped_storage()._cdata == before.untyped_storage()._cdata:
+      return store
+    seen = torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
+    self.track(seen)
+    self.copy(seen, tensor)
+    return self.store(seen)
 
   # -- what happens
 
@@ -266,8 +283,9 @@ def trace_recording(
     return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
 
   with built(build, rank, "meta") as module:
-    replace_storage(module, fresh)
-    held = named_tensors(module)
+    names = wanted_names(module, {w.name for w in weights})
+    replace_storage(module, fresh, names)
+    held = {n: t for n, t in named_tensors(module).items() if n in names}
     keep = persistent(module)
     for tensor in held.values():
       if recorder.store(tensor) is None:
@@ -279,8 +297,7 @@ def trace_recording(
       raise TracingError(f"'{recorder.loading}': the loader {error}") from None
     trace = RankTrace({}, {})
     for name, tensor in named_tensors(module).items():
-      store = recorder.store(tensor)
-      if name in held and store is not None:
+      if name in held and (store := recorder.content(tensor, held[name])) is not None:
         _read(trace, name, tensor, store, weights, name in keep)
   return trace
 
