@@ -76,7 +76,8 @@ class _Growth:
 
   def candidates(self, axis: int) -> tuple[int, int, int]:
     """(count, step, dimension of the weight) of the longest run from the first element."""
-    line = self.a[(*self.at[:axis], slice(self.at[axis], None), *self.at[axis + 1 :])]
+    index: tuple[slice | int, ...] = (*self.at[:axis], slice(self.at[axis], None))
+    line = self.a[index + self.at[axis + 1 :]]
     best = (1, 1, -1)
     for dim in reversed(range(len(self.begin))):
       room = self.weight.index_shape[dim] - self.begin[dim]

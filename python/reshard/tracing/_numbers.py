@@ -29,7 +29,7 @@ from reshard.tracing._types import CONVERTIBLE, Local, RankTrace, TracingError, 
 Load = Callable[[torch.nn.Module, Iterator[tuple[str, torch.Tensor]]], Any]
 
 # The functions that reshard knows (reshard/base/value_map.h), and what undoes them.
-_INVERSES = {
+_INVERSES: dict[str, Callable[[Any], Any]] = {
   "negated_exp": lambda y: np.log(np.where(y < 0, -y, np.nan)),
   "plus_one": lambda y: y - 1.0,
   "minus_one": lambda y: y + 1.0,
@@ -39,12 +39,12 @@ _COMPUTED = -5
 _COMPUTING = {"exp", "neg", "add", "sub", "rsub", "mul", "div", "pow", "log", "sqrt", "rsqrt"}
 
 
-class _KeepDtypes(TorchDispatchMode):
+class _KeepDtypes(TorchDispatchMode):  # type: ignore[no-untyped-call]
   """Casts of what is loaded do nothing, as numbers would not survive them. Remembers what is
   computed, for messages."""
 
   def __init__(self) -> None:
-    super().__init__()
+    super().__init__()  # type: ignore[no-untyped-call]
     self.weight = ""
     self.computed: dict[str, set[str]] = {}
 
@@ -53,7 +53,7 @@ class _KeepDtypes(TorchDispatchMode):
   ) -> Any:
     kwargs = dict(kwargs or {})
     name = func._schema.name.removeprefix("aten::")
-    first = args[0] if args else None
+    first: Any = args[0] if args else None
     wide = isinstance(first, torch.Tensor) and first.dtype in (torch.int64, torch.float64)
     if name == "copy_" and first.dtype == torch.int64 and args[1].is_floating_point():
       return first.fill_(_COMPUTED)  # rounding could make it another element's number

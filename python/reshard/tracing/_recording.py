@@ -40,9 +40,9 @@ _SHIFTED = {"add": "add", "sub": "sub"}
 _NEW_ZEROS = {"zeros", "zeros_like", "new_zeros"}
 
 
-class _Recorder(TorchDispatchMode):
+class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
   def __init__(self, weights: list[Weight]) -> None:
-    super().__init__()
+    super().__init__()  # type: ignore[no-untyped-call]
     self.weights = weights
     self.stores: dict[int, tuple[StorageWeakRef, Store, torch.dtype]] = {}
     self.loading = ""
@@ -62,13 +62,16 @@ class _Recorder(TorchDispatchMode):
   def track(self, tensor: torch.Tensor, shape: Sequence[int] | None = None) -> Store:
     """Begins to follow a new storage, of which the tensor is the whole."""
     if shape is None:
-      order = sorted(range(tensor.ndim), key=lambda i: (-tensor.stride(i), i))
+      strides = tensor.stride()
+      order = sorted(range(tensor.ndim), key=lambda i: (-strides[i], i))
       shape = [tensor.shape[i] for i in order]
     store = Store(shape)
     storage = tensor.untyped_storage()
     if len(self.stores) > 1 << 14:
-      self.stores = {k: v for k, v in self.stores.items() if not v[0].expired()}
-    self.stores[storage._cdata] = (StorageWeakRef(storage), store, tensor.dtype)
+      live = {k: v for k, v in self.stores.items() if not v[0].expired()}  # type: ignore[no-untyped-call]
+      self.stores = live
+    weak = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
+    self.stores[storage._cdata] = (weak, store, tensor.dtype)
     return store
 
   def content(self, tensor: torch.Tensor, before: torch.Tensor) -> Store | None:

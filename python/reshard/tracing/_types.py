@@ -21,7 +21,9 @@ _SAFETENSORS = {
   "bfloat16": "BF16", "int32": "I32", "uint32": "U32", "float32": "F32", "float64": "F64",
   "int64": "I64", "uint64": "U64",
 }  # fmt: skip
-_TORCH = {st: getattr(torch, name) for name, st in _SAFETENSORS.items() if hasattr(torch, name)}
+_TORCH: dict[str, torch.dtype] = {
+  st: getattr(torch, name) for name, st in _SAFETENSORS.items() if hasattr(torch, name)
+}
 # Values are converted between these; between others only bits are kept.
 CONVERTIBLE = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -88,6 +90,7 @@ class Weight:
   shape: tuple[int, ...]  # as the loader sees it
   dtype: torch.dtype
   index_shape: tuple[int, ...] = ()  # as boxes index it; usually `shape`
+  strides: tuple[int, ...] = dataclasses.field(init=False)  # of index_shape, row-major
 
   def __post_init__(self) -> None:
     if not self.index_shape:
