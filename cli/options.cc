@@ -49,7 +49,8 @@ class CommandLine {
         "reshard moves the weights of a model from one parallel layout to another.\n\nM is a "
         "config.json, a checkpoint's folder or file, or a named example such as llama-3.1-8b.\nL "
         "is a layout: hf, megatron:tp=4,pp=2,ep=8,etp=1,dp=2, vllm:tp=8,dp=4,ep=8, "
-        "sglang:tp=8,ep=8,\nfsdp:shard=64, dtensor:FILE or rules:FILE; offset=64 starts it at rank "
+        "sglang:tp=8,ep=8,\nfsdp:shard=64, dtensor:FILE, rules:FILE or explicit:FILE; offset=64 "
+        "starts it at rank "
         "64.");
     app_.set_version_flag("--version", "reshard " RESHARD_VERSION, "print the version and exit");
     app_.set_help_flag("-h,--help", "print this and exit");

@@ -131,7 +131,7 @@ TENSORS = [
         IN,
         "megatron",
         "config.json",
-        "rules:FILE need none",
+        "rules:FILE and explicit:FILE need none",
         prepare=lambda place: (place.copy(place.hf) / "config.json").unlink(),
     ),
     case(
