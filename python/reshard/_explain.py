@@ -76,7 +76,7 @@ def _peers(plan: reshard.Plan) -> list[str]:
 
 def _values(plan: reshard.Plan) -> str:
   lines = [f"{row.how}: {plural(row.tensors, 'tensor')}, such as {row.example}." for row in plan.routes]
-  lines += [str(use).capitalize() + "." for use in plan.conversions]
+  lines += [f"It {use}." for use in plan.conversions]
   if not lines:
     return "Bits are copied unchanged."
   return "\n".join(lines)

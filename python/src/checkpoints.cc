@@ -24,7 +24,8 @@ int threads_of(Index threads) {
 
 ConvertReport convert(const Path& input, const Path& output, const std::string& to,
                       const std::string& from, const Names& ignore, Index buffer_bytes,
-                      Index max_shard_bytes, bool sync, Index threads, const nb::object& progress) {
+                      Index max_shard_bytes, bool sync, Index threads,
+                      const ProgressArgument& progress) {
   ConvertOptions options{.input = input.string(),
                          .output = output.string(),
                          .to = to,
@@ -34,16 +35,16 @@ ConvertReport convert(const Path& input, const Path& output, const std::string& 
                          .max_shard_bytes = positive(max_shard_bytes, "max_shard_bytes"),
                          .sync = sync,
                          .threads = threads_of(threads)};
-  return with_progress(progress, [&](Progress report) {
+  return with_progress(progress.value, [&](Progress report) {
     options.progress = std::move(report);
     return unwrap(convert_checkpoint(options));
   });
 }
 
 VerifyReport verify(const Path& a, const Path& b, const Names& ignore, Index threads,
-                    const nb::object& progress) {
+                    const ProgressArgument& progress) {
   VerifyOptions options{a.string(), b.string(), ignore.names, threads_of(threads)};
-  return with_progress(progress, [&](Progress report) {
+  return with_progress(progress.value, [&](Progress report) {
     options.progress = std::move(report);
     return unwrap(verify_checkpoints(options));
   });
@@ -52,14 +53,14 @@ VerifyReport verify(const Path& a, const Path& b, const Names& ignore, Index thr
 std::shared_ptr<SynthesizeReport> synthesize(const Path& config, const Path& output,
                                              std::optional<Index> layers, std::uint64_t seed,
                                              Index max_shard_bytes, Index threads,
-                                             const nb::object& progress) {
+                                             const ProgressArgument& progress) {
   SynthesizeOptions options{.config = config.string(),
                             .output = output.string(),
                             .layers = layers,
                             .seed = seed,
                             .max_shard_bytes = positive(max_shard_bytes, "max_shard_bytes"),
                             .threads = threads_of(threads)};
-  return with_progress(progress, [&](Progress report) {
+  return with_progress(progress.value, [&](Progress report) {
     options.progress = std::move(report);
     return std::make_shared<SynthesizeReport>(unwrap(synthesize_checkpoint(options)));
   });
@@ -117,7 +118,7 @@ broken input, IoError for the disk, AbortedError if `progress` returned False.)"
         nb::arg("from_") = "", nb::arg("ignore") = nb::tuple(),
         nb::arg("buffer_bytes") = ConvertOptions{}.buffer_bytes,
         nb::arg("max_shard_bytes") = ConvertOptions{}.max_shard_bytes, nb::arg("sync") = false,
-        nb::arg("threads") = 0, nb::arg("progress") = nb::none(), doc.c_str());
+        nb::arg("threads") = 0, nb::arg("progress").none() = nb::none(), doc.c_str());
 }
 
 void bind_verify(nb::module_& m) {
@@ -168,8 +169,8 @@ What A stores in another dtype is compared as a refit from A to B would leave it
 an error: see the report. Raises NotFoundError, CorruptError or IoError for what cannot be read.)",
       kProgress);
   m.def("verify", &verify, nb::arg("a"), nb::arg("b"), nb::kw_only(),
-        nb::arg("ignore") = nb::tuple(), nb::arg("threads") = 0, nb::arg("progress") = nb::none(),
-        doc.c_str());
+        nb::arg("ignore") = nb::tuple(), nb::arg("threads") = 0,
+        nb::arg("progress").none() = nb::none(), doc.c_str());
 }
 
 void bind_synthesize(nb::module_& m) {
@@ -200,7 +201,7 @@ Appears and resumes as the output of convert() does, and raises the same errors.
   m.def("synthesize", &synthesize, nb::arg("config"), nb::arg("output"), nb::kw_only(),
         nb::arg("layers") = nb::none(), nb::arg("seed") = 0,
         nb::arg("max_shard_bytes") = SynthesizeOptions{}.max_shard_bytes, nb::arg("threads") = 0,
-        nb::arg("progress") = nb::none(), doc.c_str());
+        nb::arg("progress").none() = nb::none(), doc.c_str());
 }
 
 }  // namespace

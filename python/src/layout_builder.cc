@@ -214,8 +214,8 @@ or leave elements uncovered without `padded`; NotFoundError for a tensor that th
       .def("finish", &CheckedLayoutBuilder::finish, nb::call_guard<nb::gil_scoped_release>(),
            R"(The layout. A builder makes one.
 
-Raises InvalidArgumentError, with the names, if a tensor is stored in another dtype without `casts`,
-or differently by two ranks.)");
+Raises UnsupportedError, with the names, if a tensor is stored in another dtype without `casts`, or
+by two ranks in different forms.)");
 }
 
 }  // namespace reshard::python

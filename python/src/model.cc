@@ -89,7 +89,9 @@ A sequence of CanonicalTensor. An index is a position, or a tensor's name.)")
             const auto id = x.find(name);
             return id ? &x[*id] : nullptr;
           },
-          nb::arg("name"), nb::rv_policy::reference_internal, "The tensor of this name, or None.")
+          nb::arg("name"), nb::rv_policy::reference_internal,
+          nb::sig("def find(self, name: str) -> CanonicalTensor | None"),
+          "The tensor of this name, or None.")
       .def_prop_ro("bytes", &ModelSpec::bytes, "The size of all tensors in bytes.")
       .def_prop_ro(
           "digest", [](const ModelSpec& x) { return hex(x.digest()); },
@@ -160,7 +162,7 @@ void bind_fields(nb::class_<Model>& model) {
           "Its canonical tensors; of a quantised checkpoint, those of the plain values.")
       .def_prop_ro(
           "config", [](const Model& x) { return x.config_or_null(); },
-          nb::rv_policy::reference_internal,
+          nb::rv_policy::reference_internal, nb::sig("def config(self) -> ModelConfig | None"),
           "Its config, or None if there is none that reshard understands.")
       .def_ro("no_config", &Model::no_config, "Why `config` is None; else empty.")
       .def_ro("misshapen", &Model::misshapen,
@@ -169,7 +171,7 @@ void bind_fields(nb::class_<Model>& model) {
               "Path of the config.json, understood or not; empty if there is none.")
       .def_prop_ro(
           "weights", [](const Model& x) { return x.weights ? &*x.weights : nullptr; },
-          nb::rv_policy::reference_internal,
+          nb::rv_policy::reference_internal, nb::sig("def weights(self) -> Checkpoint | None"),
           "The checkpoint it was opened from, or None for a config.")
       .def_prop_ro(
           "stored_as",

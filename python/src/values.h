@@ -31,6 +31,11 @@ struct Names {
 /// False, without an exception, if the value is neither.
 bool read_names(nb::handle value, std::set<std::string>& names) noexcept;
 
+/// The argument `progress` of with_progress().
+struct ProgressArgument {
+  nb::object value = nb::none();
+};
+
 /// A dtype that a caller names: a reshard.DType; its name in safetensors ("BF16") or torch
 /// ("bfloat16"); a dtype of torch, numpy, ml_dtypes or JAX. Throws InvalidArgumentError otherwise.
 DType dtype_of(const nb::handle& dtype);
@@ -64,6 +69,16 @@ struct type_caster<reshard::python::Names> {
   NB_TYPE_CASTER(reshard::python::Names, const_name("str | collections.abc.Iterable[str]"))
   bool from_python(handle src, uint8_t, cleanup_list*) noexcept {
     return reshard::python::read_names(src, value.names);
+  }
+};
+
+template <>
+struct type_caster<reshard::python::ProgressArgument> {
+  NB_TYPE_CASTER(reshard::python::ProgressArgument,
+                 const_name("collections.abc.Callable[[str, int, int], object] | bool | None"))
+  bool from_python(handle src, uint8_t, cleanup_list*) noexcept {
+    value.value = borrow(src);
+    return true;
   }
 };
 

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Protects: the installed package is whole: typed, light to import, with its transports, configs and documentation."""
+
+import importlib.util
+import inspect
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+import reshard
+
+ROOT = pathlib.Path(__file__).parents[2]
+PACKAGE = pathlib.Path(reshard.__file__).parent
+
+
+def run(code, **environment):
+  env = {k: v for k, v in os.environ.items() if not k.startswith("RESHARD_")} | environment
+  return subprocess.run([sys.executable, "-c", code], cwd="/", env=env, capture_output=True, text=True, check=False)
+
+
+def test_importing_loads_no_other_library():
+  code = "import sys, reshard; print(*sorted(m.split('.')[0] for m in sys.modules))"
+  loaded = set(run(code).stdout.split())
+  assert "reshard" in loaded
+  assert not loaded & {"torch", "numpy", "tqdm", "matplotlib", "jax", "html", "json", "vllm"}
+
+
+def test_everything_public_is_documented():
+  undocumented = []
+  for name in reshard.__all__:
+    value = getattr(reshard, name)
+    if not inspect.getdoc(value):
+      undocumented.append(name)
+  assert undocumented == []
+  assert sorted(reshard.__all__) == sorted(set(reshard.__all__))
+
+
+def test_stubs_are_installed():
+  assert (PACKAGE / "py.typed").exists()
+  stub = (PACKAGE / "_core.pyi").read_text()
+  for name in reshard.__all__:
+    assert name in stub or not getattr(getattr(reshard, name), "__module__", "").endswith("_core"), name
+
+
+def test_configs_come_with_the_package():
+  result = run("import reshard; print(reshard.open_model('qwen3-4b').config.architecture)")
+  assert result.stdout.strip() == "Qwen3ForCausalLM", result.stderr
+  installed = PACKAGE / "configs"
+  if installed.exists():
+    assert {path.stem for path in installed.glob("*.json")} == set(reshard.example_names())
+
+
+def test_transports_come_with_the_package():
+  table = {info.name: info for info in reshard.transports()}
+  assert list(table) == reshard.transport_names() and table["inproc"].available and table["inproc"].purpose
+  for info in table.values():
+    assert info.available or info.reason
+    assert "is not in" not in info.reason, info.reason
+  for module in PACKAGE.glob("reshard_transport_*.so"):
+    assert table[module.stem.split("_")[2]].built
+  assert reshard.find_transport("nope") is None and reshard.find_transport("shm").name == "shm"
+
+
+def test_launchers_are_recognised():
+  code = "import reshard; print(reshard.launched())"
+  assert run(code).stdout.strip() == "None"
+  torchrun = {"RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "1", "TORCHELASTIC_RUN_ID": "x"}
+  assert "rank 1 of 4" in run(code, **torchrun).stdout
+  assert "InvalidArgumentError" in run(code, **(torchrun | {"RANK": "one"})).stderr
+
+
+def test_a_broken_module_is_named(tmp_path):
+  (tmp_path / "reshard_transport_gloo.so").write_text("no library")
+  code = "import reshard; print(reshard.find_transport('gloo').reason)"
+  assert "its module does not load" in run(code, RESHARD_MODULES=str(tmp_path)).stdout
+
+
+def checkers():
+  found = [name for name in ("mypy",) if importlib.util.find_spec(name)]
+  return found or [pytest.param("mypy", marks=pytest.mark.skip("mypy is not installed"))]
+
+
+@pytest.mark.parametrize("checker", checkers())
+def test_examples_pass_a_strict_type_checker(checker, tmp_path):
+  examples = sorted(map(str, (ROOT / "examples/python").rglob("*.py")))
+  assert len(examples) >= 3
+  command = [sys.executable, "-m", checker, "--strict", "--cache-dir", str(tmp_path), "--ignore-missing-imports", *examples]
+  env = os.environ | {"MYPYPATH": ""}
+  result = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+  assert result.returncode == 0, result.stdout + result.stderr
+
+
+@pytest.mark.parametrize("name", ["plan.py", "convert.py", "own_layout.py"])
+def test_an_example_runs(name, tmp_path):
+  command = [sys.executable, str(ROOT / "examples/python" / name)]
+  result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+  assert result.returncode == 0, result.stderr
+  assert result.stdout
