@@ -23,7 +23,10 @@ std::atomic<pid_t> serving_process = 0;
 
 SharedGroup made(ProcessGroup parts, std::string transport) {
   auto group = std::make_shared<Group>(std::move(parts), std::move(transport));
-  std::erase_if(open_groups(), [](const auto& g) { return g.expired() || g.lock()->closed(); });
+  std::erase_if(open_groups(), [](const auto& known) {
+    const SharedGroup held = known.lock();
+    return held == nullptr || held->closed();
+  });
   open_groups().push_back(group);
   return group;
 }
