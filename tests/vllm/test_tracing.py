@@ -2,6 +2,7 @@
 """Layouts traced from vLLM's own loaders: equal to the closed form where a family has one, proved
 with real values where none has, and quick at full size."""
 
+import functools
 import json
 import pathlib
 import resource
@@ -106,26 +107,40 @@ _UNKNOWN = {
   "starcoder2": {},
   "phi3": dict(pad_token_id=0),
   "granite": {},
-  "gemma2": dict(head_dim=64),
   "cohere": dict(tie_word_embeddings=True),
   "stablelm": {},
   "gpt2": dict(n_embd=256, n_layer=2, n_head=8, n_positions=128, tie_word_embeddings=True),
   "opt": dict(ffn_dim=512, word_embed_proj_dim=256, tie_word_embeddings=True),
-  "gpt_neox": {},
-  "exaone4": dict(sliding_window=None),
-  "glm4": dict(head_dim=32),
+  "gpt_neox": {},  # interleaves q, k and v of each head
+  "gpt_bigcode": dict(n_embd=256, n_layer=2, n_head=8, n_inner=512, tie_word_embeddings=True),
+  "ernie4_5": {},
+  "mamba2": dict(num_heads=16, head_dim=32, expand=2, n_groups=4, state_size=32),
+  "granitemoe": dict(num_local_experts=4),
+  "hunyuan_v1_dense": dict(head_dim=32),
+  "persimmon": {},
 }
+
+
+@functools.cache
+def _unknown():
+  """{architecture: (its config.json, {name: weight on the meta device})}. All at once, because vLLM
+  changes classes of transformers when it serves them."""
+  found = {}
+  for model_type, more in _UNKNOWN.items():
+    config = transformers.AutoConfig.for_model(model_type, **_SMALL | more)
+    named = transformers.MODEL_FOR_CAUSAL_LM_MAPPING[type(config)].__name__
+    with torch.device("meta"):
+      held = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    weights = dict(held.named_parameters())  # as its checkpoint has them
+    found[model_type] = json.dumps(config.to_dict() | {"architectures": [named]}), weights
+  return found
 
 
 @pytest.mark.parametrize("tp", [1, 2, 4])
 @pytest.mark.parametrize("model_type", _UNKNOWN)
 def test_architectures_without_a_family_are_traced_and_proved(model_type, tp, tmp_path):
-  config = transformers.AutoConfig.for_model(model_type, **_SMALL | _UNKNOWN[model_type])
-  named = transformers.MODEL_FOR_CAUSAL_LM_MAPPING[type(config)].__name__
-  (tmp_path / "config.json").write_text(json.dumps(config.to_dict() | {"architectures": [named]}))
-  with torch.device("meta"):
-    held = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
-  weights = {name: t for name, t in held.named_parameters()}  # as its checkpoint has them
+  config, weights = _unknown()[model_type]
+  (tmp_path / "config.json").write_text(config)
   found = traced_vllm.trace_vllm(tmp_path, weights=weights, tp=tp, check=True)
   engine = traced_vllm.VllmRanks(traced_vllm.engine_config(tmp_path, tp=tp))
   assert found.unused == [] and tracing.probe(found.layout, engine.build, engine.load) == []

@@ -39,7 +39,7 @@ class Traced:
   layout     the layout, over `layout.model`
   untouched  {rank: {parameter: elements that the loader did not write}}; parameters of which it
              wrote nothing are not in the layout, of others the rest is padding
-  unused     names of weights that no rank holds; the layout omits them
+  unused     names of weights that no rank holds
   method     "numbers" or "recording"; "cache" if it was read from disk (nothing is then known of
              `untouched`)
   """
@@ -61,6 +61,7 @@ def traced(
   ranks: int | Iterable[int] = 1,
   method: str = "auto",
   check: bool = False,
+  omit: bool = True,
   name: str = "traced",
   key: Mapping[str, Any] | None = None,
 ) -> _core.Layout:
@@ -77,6 +78,8 @@ def traced(
            numbers (8 bytes per element of a rank, in memory); "auto" records, and counts where that
            cannot follow
   check    do both, and raise TracingError with the names where they differ
+  omit     `ranks` are all of the engine's, so a weight that none of them holds is one that the
+           engine drops. False: the layout is of some ranks, and says nothing of other weights
   name     of the layout, for people
   key      what the result depends on beside `weights`, `ranks` and `name`: the engine's config,
            version and parallel sizes (anything JSON takes). With it the layout is kept on disk, in
@@ -89,7 +92,7 @@ def traced(
   computes other values than those of the known maps; exceptions of `build` and `load` arrive whole.
   """
   found = trace(
-    build, load, weights, ranks=ranks, method=method, check=check, name=name, key=key
+    build, load, weights, ranks=ranks, method=method, check=check, omit=omit, name=name, key=key
   )
   for rank, names in found.untouched.items():
     shown = ", ".join(f"{n} ({count})" for n, count in list(names.items())[:8])
@@ -107,6 +110,7 @@ def trace(
   ranks: int | Iterable[int] = 1,
   method: str = "auto",
   check: bool = False,
+  omit: bool = True,
   name: str = "traced",
   key: Mapping[str, Any] | None = None,
 ) -> Traced:
@@ -115,27 +119,29 @@ def trace(
     raise reshard.InvalidArgumentError(f"method {method!r} is none of {', '.join(_METHODS)}")
   model, tensors = _weights.read(weights, name)
   all_ranks = list(range(ranks)) if isinstance(ranks, int) else sorted(set(ranks))
-  path = _cache.path_of(key, tensors, all_ranks, name) if key is not None else None
+  path = None
+  if key is not None:
+    path = _cache.path_of([key, omit], tensors, all_ranks, name)
   if path is not None and (text := _cache.read(path)) is not None:
     try:
       layout = _core.explicit_layout(text, model)
     except reshard.Error:
       _log.warning("%s is no layout of this model: traced anew", path)
     else:
-      return Traced(layout, {}, [w.name for w in tensors if layout.omits(w.name)], "cache")
+      return Traced(layout, {}, _unused(layout), "cache")
   used, traces = _trace_ranks(build, load, tensors, all_ranks, method)
-  text = _text.layout_text(name, tensors, traces)
+  text = _text.layout_text(name, tensors, traces, omit)
   layout = _core.explicit_layout(text, model)
   if check:
-    _check(build, load, tensors, layout, name, traces, used)
+    _check(build, load, tensors, layout, traces, used)
   if path is not None:
     _cache.write(path, text)
-  return Traced(
-    layout,
-    {rank: t.untouched for rank, t in traces.items()},
-    [w.name for w in tensors if layout.omits(w.name)],
-    used,
-  )
+  return Traced(layout, {rank: t.untouched for rank, t in traces.items()}, _unused(layout), used)
+
+
+def _unused(layout: _core.Layout) -> list[str]:
+  held = {f.tensor for rank in layout.ranks for t in layout.local(rank) for f in t.fragments}
+  return [t.name for t in layout.tensors if t.name not in held]
 
 
 def _trace_ranks(
@@ -162,7 +168,6 @@ def _check(
   load: Load,
   weights: list[Weight],
   layout: _core.Layout,
-  name: str,
   traces: dict[int, RankTrace],
   used: str,
 ) -> None:
@@ -174,7 +179,7 @@ def _check(
     for rank in traces
     for what in _text.differences(traces[rank], again[rank], weights)
   ]
-  text = _text.layout_text(name, weights, again)
+  text = _text.layout_text(layout.name, weights, again, any(map(layout.omits, _unused(layout))))
   said += [
     f"'{d.name}' on ranks {d.ranks}: {d.what}"
     for d in _core.diff(layout, _core.explicit_layout(text, layout.model))

@@ -6,7 +6,7 @@ import json
 import os
 import pathlib
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from reshard.tracing._types import Weight
@@ -27,7 +27,7 @@ def folder() -> pathlib.Path | None:
 
 
 def path_of(
-  key: Mapping[str, Any], weights: Sequence[Weight], ranks: Sequence[int], name: str
+  key: Any, weights: Sequence[Weight], ranks: Sequence[int], name: str
 ) -> pathlib.Path | None:
   """The file for this key; None if nothing is kept."""
   where = folder()

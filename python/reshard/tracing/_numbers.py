@@ -92,6 +92,9 @@ def trace_numbers(
     keep = persistent(module)
     replace_storage(module, fresh, names)
     _run(load, module, numbered(), mode)
+    loaded = wanted_names(module, {w.name for w in weights})
+    if created := sorted(loaded - kinds.keys()):
+      raise TracingError(f"'{created[0]}': the loader creates it; trace it by recording")
     tensors = {n: t for n, t in named_tensors(module).items() if n in kinds}
     for name, tensor in tensors.items():
       reader.read(name, tensor, kinds[name], name in keep)

@@ -38,6 +38,7 @@ _MAPS = {
 _COMPUTED = {"exp": "exp", "neg": "neg"}
 _SHIFTED = {"add": "add", "sub": "sub"}
 _NEW_ZEROS = {"zeros", "zeros_like", "new_zeros"}
+_NEW = _NEW_ZEROS | {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided"}
 
 
 class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -74,11 +75,12 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     self.stores[storage._cdata] = (weak, store, tensor.dtype)
     return store
 
-  def content(self, tensor: torch.Tensor, before: torch.Tensor) -> Store | None:
-    """What a tensor of the module holds after the load: its own storage's content or, if the
-    loader put another tensor (or a view of one) in the place of `before`, what it sees of that."""
+  def content(self, tensor: torch.Tensor, own: set[int]) -> Store | None:
+    """What a tensor of the module holds after the load: its storage's content or, if the loader
+    put another tensor (or a view of one) in its place, what it sees of that. `own`: the storages
+    that the parameters had before."""
     store = self.store(tensor)
-    if store is None or tensor.untyped_storage()._cdata == before.untyped_storage()._cdata:
+    if store is None or tensor.untyped_storage()._cdata in own:
       return store
     seen = torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
     self.track(seen)
@@ -90,7 +92,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
   def __torch_dispatch__(
     self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
   ) -> Any:
-    kwargs = kwargs or {}
+    kwargs = dict(kwargs or {})
     name = func._schema.name.removeprefix("aten::")
     if name == "copy_":
       out = func(*args, **kwargs)  # refuses other shapes
@@ -103,9 +105,14 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
       self.overwrite(args[0], name)
       return func(*args, **kwargs)
     inputs = [a for a in _tensors(args) if self.store(a) is not None]
+    like = args[0].dtype if args and isinstance(args[0], torch.Tensor) else torch.get_default_dtype()
+    if name in _NEW and (kwargs.get("dtype") or like).is_floating_point:
+      kwargs["device"] = torch.device("meta")  # room for weights, on whatever device
     out = func(*args, **kwargs)
     if name in _NEW_ZEROS or (name in ("full", "full_like", "new_full") and not _fill(args)):
       self.fill(self.tracked(out), 0)
+    elif name in _NEW:
+      self.tracked(out)
     elif inputs:
       self.follow(name, args, out, inputs)
     return out
@@ -299,8 +306,10 @@ def trace_recording(
     except TracingError as error:
       raise TracingError(f"'{recorder.loading}': the loader {error}") from None
     trace = RankTrace({}, {})
+    own = {t.untyped_storage()._cdata for t in held.values()}
+    keep |= (loaded := wanted_names(module, {w.name for w in weights}))
     for name, tensor in named_tensors(module).items():
-      if name in held and (store := recorder.content(tensor, held[name])) is not None:
+      if name in loaded and (store := recorder.content(tensor, own)) is not None:
         _read(trace, name, tensor, store, weights, name in keep)
   return trace
 

@@ -55,9 +55,11 @@ def _rank_text(ranks: Iterable[int]) -> str:
   return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
 
 
-def layout_text(name: str, weights: Sequence[Weight], traces: Mapping[int, RankTrace]) -> str:
-  """The file. Equal local tensors of several ranks are one entry; weights that no rank holds are
-  omitted."""
+def layout_text(
+  name: str, weights: Sequence[Weight], traces: Mapping[int, RankTrace], omit: bool = True
+) -> str:
+  """The file. Equal local tensors of several ranks are one entry. `omit`: weights that no rank
+  holds are omitted on purpose."""
   locals_: dict[tuple[str, str], list[int]] = {}
   held: set[int] = set()
   for rank in sorted(traces):
@@ -74,7 +76,7 @@ def layout_text(name: str, weights: Sequence[Weight], traces: Mapping[int, RankT
     if merged := merged_dims(weight.index_shape, weight.shape):
       entry["merged"] = list(merged)
     tensors.append(entry)
-  omitted = [w.name for i, w in enumerate(weights) if i not in held]
+  omitted = [w.name for i, w in enumerate(weights) if omit and i not in held]
   lines = [
     json.dumps({"name": local, "ranks": _rank_text(ranks)})[:-1] + ", " + entry[1:]
     for (local, entry), ranks in locals_.items()

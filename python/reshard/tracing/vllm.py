@@ -240,13 +240,14 @@ def trace_vllm(
 
   model    a checkpoint's folder; with `weights` its config.json is enough
   weights  as of traced(); by default those of the folder
-  ranks    by default all tp * pp * dp of them, tp fastest, then pp, then dp
+  ranks    by default all tp * pp * dp of them, tp fastest, then pp, then dp; for fewer, weights that
+           none of them holds are not omitted, but unknown
   ep       vLLM's enable_expert_parallel
   """
   engine = VllmRanks(engine_config(model, tp=tp, pp=pp, dp=dp, ep=ep, **engine_arguments))
-  sizes = ",".join(
-    f"{k}={v}" for k, v in {"tp": tp, "pp": pp, "dp": dp, "ep": int(ep)}.items() if v > int(k != "ep")
-  )
+  sizes = [f"{k}={v}" for k, v in {"tp": tp, "pp": pp, "dp": dp}.items() if v > 1]
+  if ep:
+    sizes.append(f"ep={tp * dp}")
   return trace(
     engine.build,
     engine.load,
@@ -254,7 +255,8 @@ def trace_vllm(
     ranks=range(engine.world_size) if ranks is None else ranks,
     method=method,
     check=check,
-    name=f"traced vllm {vllm.__version__}" + (f" {sizes}" if sizes else ""),
+    omit=ranks is None,
+    name=" ".join([f"traced vllm {vllm.__version__}", *sizes]),
     key=engine.key(),
   )
 
