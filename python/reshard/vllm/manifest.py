@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models and layouts as JSON, so that trainers and workers can tell each other what they hold.
+
+A rank describes its own local tensors: each is a list of boxes of the model's tensors and where
+they lie. Nothing is executed to read a manifest; sizes and names are checked when the layout is
+built of it.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import reshard
+
+__all__ = ["build", "describe", "model_of", "pack", "table_of", "unpack"]
+
+#: The most bytes that a manifest may unpack to.
+MAX_BYTES = 1 << 30
+
+Manifest = list[dict[str, Any]]
+
+
+def table_of(model: reshard.Model) -> list[list[Any]]:
+  """The tensors of a model, in its order: name, dtype, shape, and shape in a file."""
+  return [[t.name, t.dtype.name, list(t.shape), list(t.stored_shape)] for t in model.tensors]
+
+
+def model_of(table: Sequence[Sequence[Any]], name: str = "trainer") -> reshard.Model:
+  """The model of a `table_of()`. Errors: InvalidArgumentError for names, shapes and dtypes."""
+  tensors: dict[str, tuple[Sequence[int], object]] = {}
+  for entry in table:
+    tensor, dtype, shape, _ = entry
+    tensors[str(tensor)] = ([int(n) for n in shape], str(dtype))
+  return reshard.Model.from_tensors(name, tensors)
+
+
+def describe(layout: reshard.Layout, rank: int) -> Manifest:
+  """What one rank of a layout holds."""
+  numbers = {t.name: i for i, t in enumerate(layout.model.tensors)}
+  return [_describe_tensor(t, numbers) for t in layout.local(rank)]
+
+
+def build(
+  name: str, model: reshard.Model, ranks: Mapping[int, Manifest], omit: bool = False
+) -> reshard.Layout:
+  """The layout in which each rank holds what its manifest says.
+
+  Args:
+    omit: tensors of the model that no rank holds are left out on purpose.
+  """
+  names = [t.name for t in model.tensors]
+  builder = reshard.LayoutBuilder(name, model)
+  held: set[int] = set()
+  for members, manifest in _alike(ranks):
+    for entry in manifest:
+      parts = [_placed(names, part) for part in entry["parts"]]
+      held.update(int(part["tensor"]) for part in entry["parts"])
+      builder.add(
+        members,
+        entry["name"],
+        entry["shape"],
+        entry["dtype"],
+        parts=parts,
+        padded=bool(entry["padded"]),
+        map=entry["map"],
+        casts=True,
+      )
+  if omit:
+    for number, tensor in enumerate(names):
+      if number not in held:
+        builder.omit(tensor)
+  return builder.finish()
+
+
+def pack(value: Any) -> bytes:
+  """JSON, compressed."""
+  return zlib.compress(json.dumps(value, separators=(",", ":")).encode(), level=1)
+
+
+def unpack(data: bytes) -> Any:
+  """What `pack()` was given. Errors: ValueError."""
+  stream = zlib.decompressobj()
+  text = stream.decompress(data, MAX_BYTES)
+  if stream.unconsumed_tail:
+    raise ValueError(f"a manifest of more than {MAX_BYTES} bytes")
+  return json.loads(text)
+
+
+def _alike(ranks: Mapping[int, Manifest]) -> list[tuple[list[int], Manifest]]:
+  """Ranks that hold the same, and what."""
+  groups: dict[str, tuple[list[int], Manifest]] = {}
+  for rank, manifest in sorted(ranks.items()):
+    key = json.dumps(manifest, separators=(",", ":"))
+    groups.setdefault(key, ([], manifest))[0].append(rank)
+  return list(groups.values())
+
+
+def _describe_tensor(tensor: Any, numbers: Mapping[str, int]) -> dict[str, Any]:
+  shape = list(tensor.index_shape)
+  return {
+    "name": tensor.name,
+    "shape": shape,
+    "module_shape": list(tensor.shape),
+    "dtype": tensor.dtype.name,
+    "map": tensor.map,
+    "padded": tensor.padding > 0,
+    "parts": [_describe_part(f, shape, numbers) for f in tensor.fragments],
+  }
+
+
+def _describe_part(
+  fragment: Any, shape: Sequence[int], numbers: Mapping[str, int]
+) -> dict[str, Any]:
+  pairs = [list(interval) for interval in fragment.box]
+  strides = [1] * len(shape)
+  for i in range(len(shape) - 2, -1, -1):
+    strides[i] = strides[i + 1] * shape[i + 1]
+  rest, at = fragment.offset, []
+  for size in strides:
+    at.append(rest // size)
+    rest %= size
+  dims, gaps = _dims(pairs, list(fragment.strides), shape, strides)
+  return {"tensor": numbers[fragment.tensor], "box": pairs, "at": at, "dims": dims, "gaps": gaps}
+
+
+def _dims(
+  box: Sequence[Sequence[int]],
+  strides: Sequence[int],
+  shape: Sequence[int],
+  of_shape: Sequence[int],
+) -> tuple[list[int], list[int]]:
+  """Which dimension of the local tensor each dimension of a box runs along, and the elements of it
+  that are skipped between neighbours."""
+  dims, gaps = [-1] * len(box), [0] * len(box)
+  free = list(range(len(shape)))
+  for i, (begin, end) in enumerate(box):
+    if end - begin == 1:
+      continue
+    for j in free:
+      step, left = divmod(strides[i], of_shape[j])
+      if left == 0 and 0 < step and (end - begin - 1) * step < shape[j]:
+        dims[i], gaps[i] = j, step - 1
+        free.remove(j)
+        break
+    else:
+      raise reshard.UnsupportedError(
+        f"strides {list(strides)} of a box do not run along dimensions of {list(shape)}"
+      )
+  for i, dim in enumerate(dims):  # of one element: they run along any dimension that is left
+    if dim < 0:
+      dims[i] = free.pop(0) if free else -1
+  return dims, gaps
+
+
+def _placed(names: Sequence[str], part: Mapping[str, Any]) -> reshard.PlacedBox:
+  number = int(part["tensor"])
+  if not 0 <= number < len(names):
+    raise reshard.InvalidArgumentError(f"a manifest names tensor {number} of {len(names)}")
+  box = [(int(begin), int(end)) for begin, end in part["box"]]
+  return reshard.PlacedBox(names[number], box, part["at"], dims=part["dims"], gaps=part["gaps"])

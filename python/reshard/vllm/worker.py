@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The engine's side of a live update: one object per worker of vLLM."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass, field
+from typing import Any
+
+import reshard
+import torch
+from reshard.vllm import interface, manifest, reload, routes
+from reshard.vllm.link import PROTOCOL, Invitation, Link
+from reshard.vllm.trainer import layouts_of
+from vllm.distributed.weight_transfer.base import (
+  WeightTransferEngine,
+  WeightTransferInitInfo,
+  WeightTransferUpdateInfo,
+)
+from vllm.logger import init_logger
+
+logger = init_logger(__name__)
+
+__all__ = ["InitInfo", "UpdateInfo", "WorkerEngine"]
+
+
+@dataclass
+class InitInfo(Invitation, WeightTransferInitInfo):  # type: ignore[misc]
+  """The invitation of a trainer, as vLLM carries it."""
+
+
+@dataclass
+class UpdateInfo(WeightTransferUpdateInfo):  # type: ignore[misc]
+  """One update."""
+
+  version: int = field(kw_only=True)
+  update_kind: str = field(default="dense", kw_only=True)  # vLLM 0.24 asks for it
+
+
+class WorkerEngine(WeightTransferEngine):  # type: ignore[misc]
+  """Receives weights from a `reshard.vllm.Trainer`.
+
+  The weights of an update first arrive in memory of their own; only when all workers have all of
+  them does each put its own into the model. Until then the model has its old weights, whatever
+  happens to the trainer. (Not so with `in_place`.)
+  """
+
+  init_info_cls = InitInfo
+  update_info_cls = UpdateInfo
+  supports_draft_weight_update = False
+
+  def __init__(self, *args: Any, **kwargs: Any) -> None:
+    super().__init__(*args, **kwargs)
+    self._vllm_config, self._device, self._own_model = interface.current_config(args)
+    self._link: Link | None = None
+    self._route: routes.Route | None = None
+    self._published = reshard.PublishedVersion()
+    self._version = 0
+    self._open = False
+    self._torn = ""
+    self._guard: Any = None
+
+  def init_transfer_engine(self, init_info: InitInfo) -> None:
+    """Joins a trainer. A former one is forgotten.
+
+    Errors: those of joining, and UnsupportedError if the model cannot be taken. All workers of an
+    engine fail together; only the last one raises (see `_fails`).
+    """
+    try:
+      self._join(init_info)
+    except Exception as error:
+      parallel = self._vllm_config.parallel_config
+      self._fails("could not join the trainer", error, parallel.rank == parallel.world_size - 1)
+
+  def _join(self, init_info: InitInfo) -> None:
+    if init_info.protocol != PROTOCOL:
+      raise ValueError(
+        f"the trainer's reshard speaks protocol {init_info.protocol}, this engine's {PROTOCOL}"
+      )
+    self._leave()
+    rank = init_info.trainers + _worker_rank(self._vllm_config.parallel_config)
+    link = Link(init_info, rank)
+    try:
+      with link.ends_the_group():
+        self._prepare(link, init_info)
+    except BaseException:
+      link.close()
+      raise
+    self._link = link
+
+  def _fails(self, what: str, error: Exception, raises: bool) -> None:
+    """Reports an error that all workers of this engine share.
+
+    After a call that failed on some worker, vLLM's executor for several processes does not read the
+    answers of those behind it, and takes them for answers to later calls. So at most the last
+    worker raises; the trainer learns of the error through the group in any case.
+    """
+    logger.error("reshard: %s: %s", what, error)
+    if raises:
+      raise error
+
+  def _prepare(self, link: Link, init_info: InitInfo) -> None:
+    first = init_info.trainers
+    model = manifest.model_of(init_info.tensors)
+    with interface.inside(self._vllm_config, self._device):
+      found = routes.candidates(self._own_model, self._vllm_config, init_info, link.rank - first)
+    told = link.gather({"routes": list(found)})[first:]
+    common = [x for x in found if all(x in other["routes"] for other in told)]
+    route: routes.Route
+    if common:
+      route = routes.LocalRoute(self._own_model, found[common[0]], init_info.in_place)
+    elif init_info.route == "local":
+      raise reshard.UnsupportedError("no layout of this engine is known; its log says why")
+    else:
+      route = routes.CheckpointRoute(init_info)
+    told = link.gather({"holds": route.holds, "version": self._at(), "open": self._open})
+    source, target = layouts_of(model, told, first)
+    memory = route.allocate(target, link.rank)
+    link.prepare(source, target, target_tensors=memory, published=self._published)
+    self._route = route
+    logger.info(
+      "reshard: worker %d of %d joined %d trainer ranks; route %s",
+      link.rank - first,
+      init_info.workers,
+      first,
+      common[0] if common else "checkpoint",
+    )
+
+  def start_weight_update(self) -> None:
+    """Notes that an update is open. The model keeps its weights until all new ones are here."""
+    self._open = True
+
+  def update_weights(self, update_info: dict[str, Any]) -> None:
+    """Receives one update and puts it into the model."""
+    self.receive_weights(self.parse_update_info(update_info))
+
+  def receive_weights(self, update_info: UpdateInfo, load_weights: Any = None) -> None:
+    """Receives one update and puts it into the model, if all workers of the engine have it.
+
+    An error is the trainer's, too, and is only logged here: see `_fails`. The trainer is forgotten
+    then, and the model has its old weights, or is torn. Without a trainer: RuntimeError, if this is
+    the only worker.
+    """
+    version = update_info.version
+    joined = self._link is not None
+    try:
+      self._receive(version)
+    except Exception as error:
+      self._leave()
+      alone = self._vllm_config.parallel_config.world_size == 1
+      self._fails(f"no update to version {version}", error, raises=alone and not joined)
+
+  def _receive(self, version: int) -> None:
+    failure = self._arrival(version)
+    # A trainer may die while some workers have committed and others have not. So the workers ask
+    # each other, in the engine's own process group.
+    if not self._all(failure is None):
+      if not self._all(not self._written()):
+        self._tear(f"version {version} has arrived in part: {failure or 'on another worker'}")
+      raise failure or reshard.AbortedError(f"another worker has not got version {version}")
+    failure = self._load(version)
+    if not self._all(failure is None):
+      self._tear(f"version {version} could not be loaded: {failure or 'on another worker'}")
+    else:
+      self._version = version
+      self._mend()
+    assert self._link is not None
+    self._link.gather({"torn": self._torn})
+    if self._torn:
+      raise reshard.AbortedError(f"the engine is torn: {self._torn}") from failure
+
+  def _arrival(self, version: int) -> Exception | None:
+    """Waits until all bytes are here; why they are not."""
+    if self._link is None:
+      return RuntimeError("no trainer has joined: call init_weight_transfer_engine first")
+    try:
+      if interface.IS_FIRST:  # whose workers may have begun a reload
+        reload.restore(self._own_model, self._vllm_config.model_config)
+      self._link.refit(version)
+    except Exception as error:
+      return error
+    return None
+
+  def _load(self, version: int) -> Exception | None:
+    """Puts what has arrived into the model; why that failed."""
+    assert self._route is not None
+    with interface.inside(self._vllm_config, self._device):
+      try:
+        self._route.apply(self._own_model, self._vllm_config.model_config)
+      except Exception as error:
+        with contextlib.suppress(Exception):
+          reload.restore(self._own_model, self._vllm_config.model_config)
+        return error
+    return None
+
+  def _written(self) -> bool:
+    """True if the model's own memory has been written in part."""
+    live = self._route is not None and bool(self._route.live)
+    return live and self._published.target_version().state != "whole"
+
+  def _all(self, mine: bool) -> bool:
+    """Collective over the workers that make up one model: true if it is on all of them."""
+    from vllm.distributed.parallel_state import get_world_group
+
+    group = get_world_group()
+    if group.world_size == 1:
+      return mine
+    word = torch.tensor([int(mine)], dtype=torch.int32, device="cpu")
+    torch.distributed.all_reduce(word, op=torch.distributed.ReduceOp.MIN, group=group.cpu_group)
+    return bool(word.item())
+
+  def finish_weight_update(self) -> None:
+    """Notes that the update is closed."""
+    self._open = False
+
+  @staticmethod
+  def trainer_send_weights(*_: Any) -> None:
+    """Of versions before 0.28. A trainer uses `reshard.vllm.Trainer`."""
+    raise NotImplementedError("use reshard.vllm.Trainer")
+
+  def shutdown(self) -> None:
+    """Leaves the trainer. The model keeps its weights."""
+    self._leave()
+
+  def _at(self) -> int:
+    """The last version that this worker has had, whole or not."""
+    return max(self._version, int(self._published.target_version().version), 0)
+
+  def _leave(self) -> None:
+    link, self._link, self._route = self._link, None, None
+    if link is not None:
+      link.close()
+
+  def _tear(self, reason: str) -> None:
+    """Marks the model as torn: it refuses to run until the next update."""
+    logger.error("reshard: this engine's weights are TORN: %s", reason)
+    self._torn = reason
+    if self._guard is None:
+      self._guard = self._own_model.register_forward_pre_hook(self._refuse)
+
+  def _refuse(self, *_: Any) -> None:
+    raise reshard.AbortedError(f"the weights of this engine are torn: {self._torn}")
+
+  def _mend(self) -> None:
+    self._torn = ""
+    if self._guard is not None:
+      self._guard.remove()
+      self._guard = None
+
+
+def _worker_rank(parallel: Any) -> int:
+  """This worker's rank among those of all data-parallel replicas."""
+  replica = getattr(parallel, "data_parallel_index", parallel.data_parallel_rank)
+  return int(replica * parallel.world_size + parallel.rank)

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ranks tell each other of their tensors is what they hold."""
+
+import pytest
+import reshard
+from reshard.vllm import manifest
+
+_PAIRS = (
+  ("qwen3-4b", "megatron:tp=2,pp=2"),
+  ("qwen3-30b-a3b", "megatron:tp=2,ep=4,etp=1"),
+  ("qwen3-30b-a3b", "vllm:tp=4,ep=4"),
+  ("gpt-oss-20b", "vllm:tp=2"),
+  ("qwen3-next-80b-a3b", "megatron:tp=2"),
+  ("llama-3.1-8b", "fsdp:shard=3"),
+  ("gemma-3-1b", "hf"),
+)
+
+
+def _held(layout, rank):
+  return {
+    t.name: (t.dtype, list(t.index_shape), t.map, sorted(map(repr, t.fragments)))
+    for t in layout.local(rank)
+  }
+
+
+@pytest.mark.parametrize(("name", "text"), _PAIRS)
+def test_a_layout_of_manifests_is_the_layout(name, text):
+  layout = reshard.layout(text, reshard.open_model(name, layers=4))
+  told = {rank: manifest.describe(layout, rank) for rank in layout.ranks}
+  model = manifest.model_of(manifest.table_of(layout.model))
+  built = manifest.build("told", model, told, omit=True)
+  for rank in layout.ranks:
+    assert _held(built, rank) == _held(layout, rank)
+
+
+def test_a_manifest_that_names_no_tensor_of_the_model_is_refused():
+  model = reshard.Model.from_tensors("m", {"a": ([2], "float32")})
+  part = {"tensor": 1, "box": [[0, 2]], "at": [0], "dims": [0], "gaps": [0]}
+  entry = {"name": "x", "shape": [2], "dtype": "F32", "map": "identity", "padded": False}
+  with pytest.raises(reshard.InvalidArgumentError, match="tensor 1 of 1"):
+    manifest.build("told", model, {0: [{**entry, "parts": [part]}]})
+
+
+def test_a_manifest_that_unpacks_to_too_much_is_refused(monkeypatch):
+  monkeypatch.setattr(manifest, "MAX_BYTES", 100)
+  with pytest.raises(ValueError, match="more than 100 bytes"):
+    manifest.unpack(manifest.pack("x" * 1000))
