@@ -29,6 +29,8 @@ void bind_transports(nb::module_& m);
 
 NB_MODULE(_core, m) {
   using namespace reshard::python;
+  if (PyInterpreterState_GetID(PyInterpreterState_Get()) != 0)
+    throw nb::import_error("reshard cannot be imported in a subinterpreter");
   m.doc() = "The C++ library behind `reshard`; import that instead.";
   m.attr("__version__") = RESHARD_VERSION;
   register_errors(m);

@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "python/src/support.h"
 
+#include <unistd.h>
+
 #include <condition_variable>
 #include <thread>
 
 namespace reshard::python {
 namespace {
+
+std::atomic<bool> ended = false;
+std::thread::id ending_thread;  ///< written before `ended`.
 
 constexpr auto kPoll = std::chrono::milliseconds(20);
 
@@ -87,14 +92,28 @@ std::exception_ptr handle_signals() {
 
 }  // namespace
 
+void Unlocked::stop_if_ended() {
+  while (interpreter_has_ended() && ending_thread != std::this_thread::get_id()) ::pause();
+}
+
+void end_interpreter() {
+  ending_thread = std::this_thread::get_id();
+  ended = true;
+  // Threads that wait for the GIL already get it now, and not when Python would end them for it.
+  const nb::gil_scoped_release released;
+  std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
+
+bool interpreter_has_ended() { return ended; }
+
 void run_interruptibly(const std::function<void()>& work, const std::function<void()>& cancel) {
   if (!is_main_thread()) {
-    const nb::gil_scoped_release released;
+    const Unlocked unlocked;
     return work();
   }
   std::exception_ptr interrupt, failure;
   {
-    const nb::gil_scoped_release released;
+    const Unlocked unlocked;
     Worker worker(work);
     while (interrupt == nullptr && !worker.wait_for(kPoll)) interrupt = handle_signals();
     if (interrupt != nullptr) {
@@ -112,7 +131,7 @@ void run_interruptibly(const std::function<void()>& work, const std::function<vo
 
 bool Callback::call(const std::function<void(const nb::object&)>& f) {
   if (empty()) return true;
-  if (failed_) return false;
+  if (failed_ || interpreter_has_ended()) return false;
   const auto call = [&] {
     const nb::gil_scoped_acquire acquired;
     try {

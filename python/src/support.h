@@ -57,10 +57,32 @@ T unwrap(Result<T> result) {
 /// Makes Python classes of Errors: every exception `Raised` becomes one. Called once.
 void register_errors(nb::module_& m);
 
+/// Releases the GIL for its lifetime. If the interpreter has ended by then, the thread stops there:
+/// Python would end it by unwinding its stack, which C++ cannot survive. @pre the GIL is held
+class Unlocked {
+ public:
+  Unlocked() : state_(PyEval_SaveThread()) {}
+  ~Unlocked() {
+    stop_if_ended();
+    PyEval_RestoreThread(state_);
+  }
+  Unlocked(const Unlocked&) = delete;
+  Unlocked& operator=(const Unlocked&) = delete;
+
+ private:
+  static void stop_if_ended();
+  PyThreadState* state_;
+};
+
+/// The interpreter ends: from now on no other thread of ours takes the GIL. Called by the thread
+/// that ends it, which holds the GIL.
+void end_interpreter();
+bool interpreter_has_ended();
+
 /// Runs `work` without the GIL and returns its result. @pre the GIL is held
 template <class F>
 auto without_gil(F&& work) {
-  const nb::gil_scoped_release released;
+  const Unlocked unlocked;
   return std::forward<F>(work)();
 }
 

@@ -148,12 +148,15 @@ void leave(Group& group, const nb::object& type, const nb::object& error) {
 /// other rank waits for this one.
 void shut_all() {
   const auto groups = std::exchange(open_groups(), {});
+  // What a thread still holds when the interpreter ends is not a leak.
+  if (!groups.empty()) nb::set_leak_warnings(false);
   for (const auto& weak : groups)
     if (const SharedGroup group = weak.lock()) group->shut();
-  if (serving_process != ::getpid()) return;
   const auto ten_seconds = std::chrono::seconds(10);
-  interruptible([&] { (void)finish_serving(Deadline::after(ten_seconds)); },
-                [] { std::_Exit(130); });
+  if (serving_process == ::getpid())
+    interruptible([&] { (void)finish_serving(Deadline::after(ten_seconds)); },
+                  [] { std::_Exit(130); });
+  end_interpreter();
 }
 
 constexpr const char* kGroupText = R"(The ranks that refit together, seen from one of them.
@@ -198,7 +201,7 @@ void bind_class(nb::module_& m) {
            "Returns None while the group lives; raises AbortedError with the rank and the reason "
            "once any rank has aborted or died. Cheap; waits for nothing.")
       .def("lost", &Group::lost, "The ranks that are known to have died or closed, ascending.")
-      .def("abort", &Group::abort, nb::arg("reason"), nb::call_guard<nb::gil_scoped_release>(),
+      .def("abort", &Group::abort, nb::arg("reason"), nb::call_guard<Unlocked>(),
            "Ends the group: all waits of all ranks fail with AbortedError, this rank's number and "
            "the reason. From any thread.")
       .def("barrier", &barrier, nb::kw_only(), nb::arg("timeout") = 60.0,

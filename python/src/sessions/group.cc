@@ -10,7 +10,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto kSlice = 20ms;    ///< how often a wait looks for an interrupt.
-constexpr auto kLastCalls = 5s;  ///< for calls in progress when the interpreter ends.
+constexpr auto kLastCalls = 1s;  ///< for calls in progress when the interpreter ends.
 
 }  // namespace
 
@@ -128,7 +128,8 @@ void Group::shut() {
 }
 
 void Group::settle() {
-  if (closed_ || transport_ != "inproc" || !interruptible_->unsettled()) return;
+  if (closed_ || interpreter_has_ended() || transport_ != "inproc" || !interruptible_->unsettled())
+    return;
   without_gil([&] { (void)parts_.control->quiesce(Deadline::after(2s)); });
 }
 

@@ -157,8 +157,7 @@ values, report.rows() one row for each phase, for pandas.DataFrame(report.rows()
             "<ConversionCounts: {} direct, {} at sender, {} at receiver, {} between, {} fell back>",
             x.direct, x.at_sender, x.at_receiver, x.between, x.fell_back);
       });
-  m.def("copy_ceiling", &copy_ceiling, nb::arg("threads") = 1,
-        nb::call_guard<nb::gil_scoped_release>(),
+  m.def("copy_ceiling", &copy_ceiling, nb::arg("threads") = 1, nb::call_guard<Unlocked>(),
         "The speed of a plain copy with this many threads (0: one per core), in 10^9 bytes per "
         "second: the most that a refit inside this machine can reach. The first call measures it "
         "for half a second, with 512 MiB of memory.");

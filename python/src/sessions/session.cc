@@ -44,8 +44,8 @@ std::string text_of(const std::exception_ptr& thrown) {
     return raised.error().message;
   } catch (const nb::python_error& error) {
     const std::string text = nb::str(error.value()).c_str();
-    return fmt::format("{}: {}", nb::str(error.type().attr("__name__")).c_str(),
-                       text.substr(0, text.find('\n')));
+    return fmt::format("{}{}{}", nb::str(error.type().attr("__name__")).c_str(),
+                       text.empty() ? "" : ": ", text.substr(0, text.find('\n')));
   } catch (const std::exception& error) {
     return error.what();
   }
