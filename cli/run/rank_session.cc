@@ -93,10 +93,10 @@ Result<> RankSession::refit() {
   figures.version = arguments().repeat;
   target_version_ = session.target_version();
   if (arguments().verify && pair.quantises()) {
-    task_.at(TestKill::Point::proof);
-    const Stopwatch proving;
+    task_.at(TestKill::Point::verify);
+    const Stopwatch verifying;
     RESHARD_TRY(take_verdict(session.verify()));
-    outcome_.verify_seconds = proving.seconds();
+    outcome_.verify_seconds = verifying.seconds();
   }
   // From here on no peer reads this rank's memory.
   return task_.control.barrier(deadline());
@@ -144,18 +144,18 @@ void RankSession::keep(const SessionReport& report, double seconds) {
   mine_.local = report.copied;
 }
 
-Result<> RankSession::take_verdict(Result<> proved) {
-  if (proved) return {};
-  if (proved.error().code != Code::corrupt) return proved;
-  if (outcome_.wrong.empty()) outcome_.wrong = std::move(proved).error().message;
+Result<> RankSession::take_verdict(Result<> verdict) {
+  if (verdict) return {};
+  if (verdict.error().code != Code::corrupt) return verdict;
+  if (outcome_.wrong.empty()) outcome_.wrong = std::move(verdict).error().message;
   return {};
 }
 
 Result<> RankSession::verify() {
-  task_.at(TestKill::Point::proof);
-  const Stopwatch proving;
+  task_.at(TestKill::Point::verify);
+  const Stopwatch verifying;
   const LayoutPair& pair = task_.job.pair;
-  task_.begin_phase("proof", total_bytes(*pair.from.stored()) + 2 * total_bytes(*pair.to.stored()),
+  task_.begin_phase("verify", total_bytes(*pair.from.stored()) + 2 * total_bytes(*pair.to.stored()),
                     1);
   const RankBuffers* const target = side(pair.to, task_.weights.readable(target_version_)).buffers;
   if (pair.quantises()) {
@@ -171,7 +171,7 @@ Result<> RankSession::verify() {
         RESHARD_TRY(check_rank_refit(*pair.planner, side(pair.from, task_.weights.source).buffers,
                                      target, seed, task_.transport, task_.control, how));
   }
-  outcome_.verify_seconds += proving.seconds();
+  outcome_.verify_seconds += verifying.seconds();
   outcome_.verified = outcome_.wrong.empty();
   return {};
 }

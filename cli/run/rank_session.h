@@ -62,7 +62,7 @@ class RankSession {
   Result<> measure_plain();
   Result<> run(Session& session);
   void keep(const SessionReport& report, double seconds);
-  Result<> take_verdict(Result<> proved);
+  Result<> take_verdict(Result<> verdict);
 
   const RankTask& task_;
   TargetVersion target_version_;

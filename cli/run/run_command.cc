@@ -56,16 +56,16 @@ bool needs_session(const RunJob& job) {
 /// Writes what is wrong to the outcome. Errors: verification could not run.
 Result<> verify(const RunJob& job, const RankWeights& weights, const TargetVersion& version,
                 Outcome& outcome) {
-  const Stopwatch proving;
+  const Stopwatch verifying;
   const auto oracle_seed = job.model.weights ? std::nullopt : std::optional(job.arguments.seed);
   const RankBuffers& target = *weights.readable(version);
-  auto proved = job.pair.quantises() ? check_quantised_refit(reference_job(job), target,
-                                                             job.threads, ProgressBar().progress())
-                                     : check_refit(*weights.source, target, oracle_seed,
-                                                   job.threads, ProgressBar().progress());
-  outcome.verify_seconds += proving.seconds();
-  if (!proved && proved.error().code != Code::corrupt) return proved;
-  if (!proved && outcome.wrong.empty()) outcome.wrong = std::move(proved).error().message;
+  auto verdict = job.pair.quantises() ? check_quantised_refit(reference_job(job), target,
+                                                              job.threads, ProgressBar().progress())
+                                      : check_refit(*weights.source, target, oracle_seed,
+                                                    job.threads, ProgressBar().progress());
+  outcome.verify_seconds += verifying.seconds();
+  if (!verdict && verdict.error().code != Code::corrupt) return verdict;
+  if (!verdict && outcome.wrong.empty()) outcome.wrong = std::move(verdict).error().message;
   outcome.verified = outcome.wrong.empty();
   return {};
 }

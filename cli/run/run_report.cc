@@ -95,16 +95,13 @@ std::string best_text(const RunJob& job, const RefitRuns& runs, const SessionFig
 
 std::string verified_text(const RunJob& job, const Outcome& o) {
   const std::string tensors = plural(job.model.tensors->size(), "tensor");
-  const std::string proved =
+  const std::string text =
       job.pair.quantises()
-          ? fmt::format(
-                "verified: {} are in every byte what the source's values give, {}computed "
-                "anew",
-                tensors, job.pair.to.quantised ? "scales included, " : "")
+          ? fmt::format("verified: {}{} equal byte for byte what the source's values convert to",
+                        tensors, job.pair.to.quantised ? ", scales included," : "")
           : fmt::format("verified: {} have the same fingerprint in sources and destinations{}",
                         tensors, job.model.weights ? "" : ", every element is the oracle's");
-  return fmt::format("  {} ({})\n", Style::of_stdout().good(proved),
-                     human_seconds(o.verify_seconds));
+  return fmt::format("  {} ({})\n", Style::of_stdout().good(text), human_seconds(o.verify_seconds));
 }
 
 }  // namespace

@@ -10,7 +10,7 @@ from processes import SMALL
 
 LAYOUTS = ("--from", "megatron:tp=2", "--to", "vllm:tp=2,offset=2")
 RANKS = {"source": 1, "target": 3, "first": 0}
-POINTS = ("prepare", "start", "middle", "end", "proof")
+POINTS = ("prepare", "start", "middle", "end", "verify")
 
 
 class Faults(processes.ProcessTest):

@@ -157,7 +157,7 @@ class OneProcess(QuantisedTest):
             "such as",
             "version 2 is whole on every target",
             "% of a plain copy of the same bytes",
-            "in every byte what the source's values give, scales included, computed anew",
+            "scales included, equal byte for byte what the source's values convert to",
         ):
             self.assertIn(words, text)
         plan = program.done(
@@ -300,7 +300,7 @@ class Faults(QuantisedTest):
                     self.nothing_left()
 
     def test_shm(self):
-        self.check("shm", ("prepare", "start", "middle", "check", "commit", "end", "proof"))
+        self.check("shm", ("prepare", "start", "middle", "check", "commit", "end", "verify"))
 
     def test_gloo(self):
         self.check("gloo", ("middle", "commit"))

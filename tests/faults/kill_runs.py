@@ -27,7 +27,7 @@ import threading
 import time
 
 RANKS, SOURCES = 4, (0, 1)
-POINTS = ("prepare", "start", "middle", "check", "commit", "end", "proof")
+POINTS = ("prepare", "start", "middle", "check", "commit", "end", "verify")
 DEADLINE_SECONDS = 10
 # A run that has not ended this long after its deadline hangs.
 GRACE_SECONDS = 20

@@ -12,7 +12,7 @@ namespace reshard::cli {
 namespace {
 
 constexpr std::string_view kPoints[] = {"prepare", "start", "middle", "check",
-                                        "commit",  "end",   "proof"};
+                                        "commit",  "end",   "verify"};
 
 }  // namespace
 
@@ -33,7 +33,7 @@ Result<TestKill> TestKill::of_environment(Rank me) {
   if (rank < 0 || kill.point_ == Point::never)
     return fail(Code::invalid_argument,
                 fmt::format("environment: RESHARD_TEST_KILL={} must be rank=R,at=prepare, start, "
-                            "middle, check, commit, end or proof",
+                            "middle, check, commit, end or verify",
                             variable));
   if (Rank(rank) != me) kill.point_ = Point::never;
   return kill;

@@ -10,7 +10,7 @@ namespace reshard::cli {
 /// kill itself, as `kill -9` would.
 class TestKill {
  public:
-  enum class Point { never, prepare, start, middle, check, commit, end, proof };
+  enum class Point { never, prepare, start, middle, check, commit, end, verify };
 
   /// Reads the environment for this rank. Errors: not in that form.
   static Result<TestKill> of_environment(Rank me);

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// Protects: the C++ in docs/ compiles. Each function is the context that a page describes; none
+// runs.
+#include "reshard/exec/rank_refit.h"
+#include "reshard/refit/megatron/refit.h"
+#include "reshard/reshard.h"
+#include "reshard/transport/testing/conformance_testutil.h"
+#include "reshard/transport/testing/rank_processes_testutil.h"
+
+#pragma GCC diagnostic ignored "-Wunused-variable"
+#pragma GCC diagnostic ignored "-Wunused-but-set-variable"
+
+namespace reshard::docs {
+
+void train();
+Result<std::unique_ptr<Transport>> make_name(ControlPlane& control);
+
+Result<> session(Transport& transport, ControlPlane& control, const SessionSide& source,
+                 const SessionSide& target, const SessionOptions& options) {
+#include "session.inc"
+}
+
+Result<> refit(const Planner& planner, const RankBuffers& source, const RankBuffers& target,
+               Transport& transport, ControlPlane& control) {
+#include "refit.inc"
+}
+
+namespace megatron_api {
+using namespace megatron;
+
+Result<> refit(const std::unique_ptr<ControlPlane>& control,
+               const std::unique_ptr<Transport>& transport, Module& trainer, Module& engine) {
+#include "megatron_api.inc"
+}
+}  // namespace megatron_api
+
+}  // namespace reshard::docs
+
+namespace reshard {
+namespace {
+using docs::make_name;
+#include "transports.inc"
+}  // namespace
+}  // namespace reshard
