@@ -35,7 +35,7 @@ Result<LayoutSpec> layout_on_disk(const std::string& text, const char* side) {
   auto spec = RESHARD_TRY(read_layout_text(text));
   if (!spec.keys.contains("offset")) return spec;
   return fail(Code::invalid_argument,
-              fmt::format("{} '{}': offset is for live ranks; those of a checkpoint begin at 0; "
+              fmt::format("{} '{}': offset is for live ranks; ranks of a checkpoint begin at 0, so "
                           "leave it out",
                           side, text));
 }
@@ -56,7 +56,7 @@ Result<LayoutSide> input_layout(const Model& model, const std::string& from) {
   }
   if (same) return own;
   return fail(Code::invalid_argument,
-              fmt::format("from '{}': {} is in layout '{}'; give that one or none", from,
+              fmt::format("from '{}': {} is in layout '{}'; give that layout or none", from,
                           model.name, is_hf ? "hf" : model.weights->layout()));
 }
 
@@ -85,7 +85,7 @@ Result<> check_output(const Model& model, const LayoutSpec& to, const LayoutSide
                             to_string(to)));
   if (!side.method && !model.config_path.empty())
     return fail(Code::unsupported,
-                fmt::format("to '{}': no quant_method of a checkpoint has a word for {}; known "
+                fmt::format("to '{}': no quant_method of a checkpoint can express {}; known "
                             "are {}",
                             to_string(to), to_string(side.quantised->choice.format),
                             known_quant_methods()));
@@ -93,11 +93,12 @@ Result<> check_output(const Model& model, const LayoutSpec& to, const LayoutSide
   if (side.method != QuantMethod::modelopt || model.stored_method == QuantMethod::modelopt ||
       choice.format.block_rows > 0 || has_input_scales(*side.stored(), choice.tensors))
     return {};
-  return fail(Code::unsupported,
-              fmt::format("to '{}': ModelOpt's FP8 has an input_scale for every module, without "
-                          "which engines compute nonsense, and {} has none; quant_method=fp8 and "
-                          "compressed-tensors scale inputs when they come",
-                          to_string(to), model.name));
+  return fail(
+      Code::unsupported,
+      fmt::format("to '{}': ModelOpt's FP8 needs an input_scale for every module, or engines "
+                  "compute wrong results, and {} has none; quant_method=fp8 and "
+                  "compressed-tensors scale inputs at run time",
+                  to_string(to), model.name));
 }
 
 /// Tensors that the target may lack. One that the source lacks is not among them: the target would

@@ -197,7 +197,7 @@ TEST_F(ConvertTest, what_cannot_be_converted_is_said_before_anything_is_written)
   EXPECT_THAT(error_of({.input = in, .output = refused(), .to = "vllm:tp=2,offset=2"}),
               HasSubstr("offset"));
   EXPECT_THAT(error_of({.input = in, .output = refused(), .to = "hf", .from = "megatron:tp=2"}),
-              AllOf(HasSubstr("is in layout"), HasSubstr("give that one or none")));
+              AllOf(HasSubstr("is in layout"), HasSubstr("give that layout or none")));
   EXPECT_THAT(error_of({.input = in, .output = refused(), .to = "hf:quant=mxfp8,quant_grid=local"}),
               HasSubstr("leave quant_grid out"));
   EXPECT_THAT(error_of({.input = in, .output = in, .to = "hf"}), HasSubstr("exist"));

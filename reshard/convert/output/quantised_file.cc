@@ -145,10 +145,11 @@ class FileWriter {
   Result<> write(const QuantisedLayout::Pair& pair) {
     if (is_stored(pair)) return move(pair);
     if (!pair.whole)
-      return fail(Code::unsupported,
-                  fmt::format("{}: '{}' cannot be quantised where shards cut its blocks; convert "
-                              "to hf:quant=... first and cut that, or say quant_grid=local",
-                              target_.stored->name(), target_.values->slot(pair.values).name));
+      return fail(
+          Code::unsupported,
+          fmt::format("{}: '{}' cannot be quantised, because shards cut its blocks; convert "
+                      "to hf:quant=... first and shard that, or use quant_grid=local",
+                      target_.stored->name(), target_.values->slot(pair.values).name));
     Bytes values = room_for(*target_.values, pair.values);
     const StreamSink sink = [&](Rank, SlotId, Index offset,
                                 std::span<const std::byte> bytes) -> Result<> {
