@@ -82,14 +82,14 @@ Error CheckpointOutput::with_what_is_kept(Error error) const {
 
 Result<> CheckpointOutput::write_file(const OutputFile& file, const WriteFile& write,
                                       const Progress& progress) {
-  FileFingerprint print(file.file_bytes);
+  FileFingerprint fingerprint(file.file_bytes);
   auto writer = RESHARD_TRY(SafetensorsWriter::create(
       folder_.path_of(file.name), file.tensors, file_metadata(),
-      [&](std::int64_t at, std::span<const std::byte> bytes) { print.add(at, bytes); }));
+      [&](std::int64_t at, std::span<const std::byte> bytes) { fingerprint.add(at, bytes); }));
   RESHARD_TRY(write(file, writer, progress));
   RESHARD_TRY(writer.finish());
   RESHARD_TRY(check_inputs());
-  RESHARD_TRY(folder_.mark_finished(file.name, print.text()));
+  RESHARD_TRY(folder_.mark_finished(file.name, fingerprint.text()));
   if (hook_) hook_("file");
   return {};
 }

@@ -26,15 +26,15 @@ Result<std::string> fingerprint_of_file(const std::string& path) {
   constexpr std::int64_t kStep = std::int64_t{64} << 20;
   const MappedFile file = RESHARD_TRY(MappedFile::open(path));
   file.advise_sequential();
-  FileFingerprint print(file.size());
+  FileFingerprint fingerprint(file.size());
   for (std::int64_t at = 0; at < file.size(); at += kStep) {
     const std::int64_t bytes = std::min(kStep, file.size() - at);
-    print.add(at,
-              file.bytes().subspan(static_cast<std::size_t>(at), static_cast<std::size_t>(bytes)));
+    fingerprint.add(
+        at, file.bytes().subspan(static_cast<std::size_t>(at), static_cast<std::size_t>(bytes)));
     file.drop(at, bytes);
   }
   RESHARD_TRY(file.unchanged());
-  return print.text();
+  return fingerprint.text();
 }
 
 }  // namespace reshard::output

@@ -114,11 +114,11 @@ std::string OutputDir::path_of(std::string_view name) const {
 std::string OutputDir::journal_path() const { return path_of(kJournal); }
 
 Result<OutputDir> OutputDir::create(const std::string& target, const std::string& resume_key,
-                                    PrintOf print_of) {
+                                    Fingerprinter fingerprint_of) {
   const auto path = without_trailing_slashes(target);
   RESHARD_TRY(check_target(path));
   auto output = RESHARD_TRY(lock(path));
-  output.print_of_ = std::move(print_of);
+  output.fingerprint_of_ = std::move(fingerprint_of);
   if (auto taken = output.take_over(resume_key); !taken) {
     output.lock_ = FileDescriptor();  // not ours: the destructor must leave it alone
     return tl::unexpected(std::move(taken).error());
@@ -230,8 +230,8 @@ Result<> OutputDir::keep_finished(const FinishedFiles& recorded) {
 /// the right size.
 Result<bool> OutputDir::is_as_recorded(const std::string& path, const FinishedFile& file) const {
   if (RESHARD_TRY(FileStamp::of(path)).bytes != file.bytes) return false;
-  if (!print_of_) return file.print.empty();
-  return RESHARD_TRY(print_of_(path)) == file.print;
+  if (!fingerprint_of_) return file.fingerprint.empty();
+  return RESHARD_TRY(fingerprint_of_(path)) == file.fingerprint;
 }
 
 /// A file that was finished long ago may have been changed since.
@@ -240,8 +240,8 @@ Result<> OutputDir::check_finished() const {
     const auto path = path_of(name);
     const auto now = is_own_file(path) ? FileStamp::of(path) : fail(Code::io, "");
     if (now && *now == stamps_.at(name)) continue;
-    const bool same =
-        now && now->bytes == file.bytes && print_of_ && RESHARD_TRY(is_as_recorded(path, file));
+    const bool same = now && now->bytes == file.bytes && fingerprint_of_ &&
+                      RESHARD_TRY(is_as_recorded(path, file));
     if (!same)
       return fail(Code::io, fmt::format("{}: changed after it was finished; nothing else may write "
                                         "there; the same command writes it again",
@@ -257,7 +257,7 @@ OutputDir& OutputDir::operator=(OutputDir&& other) noexcept {
   std::swap(key_, other.key_);
   std::swap(lock_, other.lock_);
   std::swap(journal_, other.journal_);
-  std::swap(print_of_, other.print_of_);
+  std::swap(fingerprint_of_, other.fingerprint_of_);
   std::swap(finished_, other.finished_);
   std::swap(stamps_, other.stamps_);
   return *this;
@@ -269,9 +269,9 @@ OutputDir::~OutputDir() {
   fs::remove_all(partial_, ignored);
 }
 
-Result<> OutputDir::mark_finished(const std::string& name, const std::string& print) {
+Result<> OutputDir::mark_finished(const std::string& name, const std::string& fingerprint) {
   const FileStamp stamp = RESHARD_TRY(FileStamp::of(path_of(name)));
-  const FinishedFile file{stamp.bytes, print};
+  const FinishedFile file{stamp.bytes, fingerprint};
   RESHARD_TRY(journal_.append(name, file));
   finished_[name] = file;
   stamps_[name] = stamp;

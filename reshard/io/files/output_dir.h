@@ -23,15 +23,16 @@ namespace reshard {
 class OutputDir {
  public:
   /// Computes the fingerprint of a file's content, a string without spaces. Errors name the path.
-  using PrintOf = std::function<Result<std::string>(const std::string& path)>;
+  using Fingerprinter = std::function<Result<std::string>(const std::string& path)>;
 
   /// Prepares to write the folder `target`. `resume_key` identifies the job (a digest of its inputs
   /// and options); "" means that it cannot be resumed. If there is a partial folder with the same
-  /// key, finished() lists the files whose fingerprint by `print_of` is still the recorded one, and
-  /// everything else in the folder is removed. Errors: `target` exists; its parent folder does not;
-  /// permission; another process is writing it; there is a partial folder of another job or user.
+  /// key, finished() lists the files whose fingerprint by `fingerprint_of` is still the recorded
+  /// one, and everything else in the folder is removed. Errors: `target` exists; its parent folder
+  /// does not; permission; another process is writing it; there is a partial folder of another job
+  /// or user.
   static Result<OutputDir> create(const std::string& target, const std::string& resume_key = "",
-                                  PrintOf print_of = {});
+                                  Fingerprinter fingerprint_of = {});
 
   OutputDir(OutputDir&&) noexcept;
   OutputDir& operator=(OutputDir&&) noexcept;
@@ -48,9 +49,9 @@ class OutputDir {
 
   /// The complete files: those of an interrupted run and those of mark_finished().
   const FinishedFiles& finished() const { return finished_; }
-  /// Records that a file is complete and closed, and its fingerprint by `print_of`, so that a
+  /// Records that a file is complete and closed, and its fingerprint by `fingerprint_of`, so that a
   /// resumed run need not write it again.
-  Result<> mark_finished(const std::string& name, const std::string& print = "");
+  Result<> mark_finished(const std::string& name, const std::string& fingerprint = "");
   /// Writes a small file.
   Result<> write_text(std::string_view name, std::string_view text);
 
@@ -72,7 +73,7 @@ class OutputDir {
   std::string target_, partial_, key_;
   FileDescriptor lock_;  ///< Open while this object owns the partial folder.
   ResumeJournal journal_;
-  PrintOf print_of_;
+  Fingerprinter fingerprint_of_;
   FinishedFiles finished_;
   std::map<std::string, FileStamp> stamps_;  ///< of finished_, when last checked.
 };

@@ -141,7 +141,7 @@ TEST(OutputDir, files_that_changed_or_may_have_been_lost_are_written_again) {
   EXPECT_TRUE(OutputDir::create(dir / "out", "k")->finished().empty());
 }
 
-/// A print that shows every difference: the content itself.
+/// A fingerprint that shows every difference: the content itself.
 Result<std::string> content_of(const std::string& path) { return testing::read_file(path); }
 
 TEST(OutputDir, a_finished_file_counts_by_its_content_and_not_by_its_size) {

@@ -17,7 +17,7 @@
 namespace reshard {
 namespace {
 
-constexpr std::string_view kNoPrint = "-";
+constexpr std::string_view kNoFingerprint = "-";
 constexpr std::string_view kFirstLine = "reshard-resume 2";
 
 tl::unexpected<Error> corrupt(std::string_view what) {
@@ -41,7 +41,7 @@ Result<std::string> parse_string(std::string_view text) {
 
 std::string finished_line(const std::string& name, const FinishedFile& file) {
   return fmt::format("{} {} {}\n", file.bytes,
-                     file.print.empty() ? kNoPrint : std::string_view(file.print),
+                     file.fingerprint.empty() ? kNoFingerprint : std::string_view(file.fingerprint),
                      json_quote(name));
 }
 
@@ -55,7 +55,7 @@ Result<> take_finished(std::string_view line, FinishedFiles& files) {
   line.remove_prefix(1);
   const auto space = line.find(' ');
   if (space == 0 || space == line.npos) return corrupt("a line has no fingerprint");
-  if (line.substr(0, space) != kNoPrint) file.print = line.substr(0, space);
+  if (line.substr(0, space) != kNoFingerprint) file.fingerprint = line.substr(0, space);
   auto name = RESHARD_TRY(parse_string(line.substr(space + 1)));
   RESHARD_TRY(files::check_file_name(name));
   files[std::move(name)] = std::move(file);

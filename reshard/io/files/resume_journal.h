@@ -14,7 +14,7 @@ namespace reshard {
 /// Size and fingerprint of a file that was complete, to check that it still is.
 struct FinishedFile {
   std::int64_t bytes = 0;
-  std::string print;  ///< of its content, without spaces; "" if unknown.
+  std::string fingerprint;  ///< of its content, without spaces; "" if unknown.
   friend bool operator==(const FinishedFile&, const FinishedFile&) = default;
 };
 
@@ -24,9 +24,9 @@ using FinishedFiles = std::map<std::string, FinishedFile>;
 /// The record of an unfinished output folder: which job it belongs to, and which files are
 /// complete.
 ///
-/// A text file: a line with format and version, the key, the boot ID, then one line "BYTES PRINT
-/// NAME" per complete file, appended when the file is complete ("-" for no print). Strings are JSON
-/// strings. A last line without a line break was cut off by a kill and is ignored.
+/// A text file: a line with format and version, the key, the boot ID, then one line "BYTES
+/// FINGERPRINT NAME" per complete file, appended when the file is complete ("-" for none). Strings
+/// are JSON strings. A last line without a line break was cut off by a kill and is ignored.
 struct ResumeRecord {
   std::string key;
   std::string boot;  ///< the page cache survives a kill but not a reboot: files of another boot are

@@ -7,19 +7,12 @@
 #include <utility>
 
 #include "reshard/transport/checks.h"
+#include "reshard/transport/deadline_wait.h"
 
 namespace reshard::inproc {
 namespace {
 
 constexpr std::string_view kInto = "all_gather_into";
-
-template <class Predicate>
-bool wait_until(std::condition_variable& changed, std::unique_lock<std::mutex>& lock,
-                Deadline deadline, Predicate over) {
-  if (!deadline.is_never()) return changed.wait_until(lock, deadline.time(), over);
-  changed.wait(lock, over);
-  return true;
-}
 
 /// Lists the ranks for which `in` is true.
 template <class Members, class Predicate>

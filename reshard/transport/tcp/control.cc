@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "reshard/transport/checks.h"
+#include "reshard/transport/deadline_wait.h"
 
 namespace reshard::tcp {
 namespace {
@@ -24,14 +25,6 @@ constexpr std::size_t kMostRequest = 4096;
 constexpr auto kCoordinatorTimeout = 1s;
 /// How often gives_up is called while ranks are missing.
 constexpr auto kAskEvery = 50ms;
-
-template <class Predicate>
-bool wait_until(std::condition_variable& changed, std::unique_lock<std::mutex>& lock,
-                Deadline deadline, Predicate over) {
-  if (!deadline.is_never()) return changed.wait_until(lock, deadline.time(), over);
-  changed.wait(lock, over);
-  return true;
-}
 
 /// The code of a `failed` frame, which may come from another version with other enumerators.
 Code code_of(std::uint64_t value) {
