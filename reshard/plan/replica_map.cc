@@ -6,10 +6,11 @@
 
 #include <algorithm>
 #include <map>
-#include <string>
+#include <string_view>
 #include <tuple>
 #include <unordered_map>
 
+#include "reshard/base/hash.h"
 #include "reshard/index/region.h"
 
 namespace reshard {
@@ -88,38 +89,44 @@ struct CutPieces {
   }
 };
 
+struct KeyHash {
+  std::size_t operator()(const std::vector<Index>& key) const {
+    return hash64({reinterpret_cast<const char*>(key.data()), key.size() * sizeof(Index)});
+  }
+};
+
 class Expander {
  public:
   explicit Expander(const ModelLayout& layout) : layout_(layout) {}
 
   /// Appends everything that determines the cells of this part.
-  void key(const PartId& part_id, std::string& out) {
+  void key(const PartId& part_id, std::vector<Index>& out) {
     const Slot& slot = layout_.slot(part_id.slot);
     const Section& section = slot.sections[static_cast<std::size_t>(part_id.section)];
     const PlacedBox& p = section.parts[static_cast<std::size_t>(part_id.part)];
-    append(out, slot.ranks.value());
-    append(out, slot.mesh.value());
+    out.push_back(slot.ranks.value());
+    out.push_back(slot.mesh.value());
     std::array<bool, kMaxDims> mapped{};
     for (int i = 0; i < p.box.rank(); ++i) {
       const int k = p.dims[static_cast<std::size_t>(i)];
       mapped[static_cast<std::size_t>(k)] = true;
       const CutId cut = section.cuts[static_cast<std::size_t>(k)];
-      append(out, p.box[i].begin());
-      append(out, p.box[i].end());
-      append(out, cut.value());
+      out.push_back(p.box[i].begin());
+      out.push_back(p.box[i].end());
+      out.push_back(cut.value());
       if (cut == CutId(0)) continue;
-      append(out, p.at[k]);
-      append(out, p.step(i));
-      append(out, section.extent[k]);
+      out.push_back(p.at[k]);
+      out.push_back(p.step(i));
+      out.push_back(section.extent[k]);
     }
     for (int k = 0; k < section.extent.size(); ++k) {
       const CutId cut = section.cuts[static_cast<std::size_t>(k)];
       if (mapped[static_cast<std::size_t>(k)] || cut == CutId(0)) continue;
-      append(out, cut.value());
-      append(out, section.extent[k]);
-      append(out, static_cast<Index>(pieces(slot.mesh, cut, section.extent[k]).at(p.at[k])));
+      out.push_back(cut.value());
+      out.push_back(section.extent[k]);
+      out.push_back(static_cast<Index>(pieces(slot.mesh, cut, section.extent[k]).at(p.at[k])));
     }
-    append(out, -1);
+    out.push_back(-1);
   }
 
   void expand(const PartId& part_id, std::vector<Replica>& out) {
@@ -140,10 +147,6 @@ class Expander {
   }
 
  private:
-  static void append(std::string& out, Index value) {
-    out.append(reinterpret_cast<const char*>(&value), sizeof value);
-  }
-
   /// Cuts replicas along full dimension k, which is canonical dimension `dim` or, if that is
   /// negative, a single position.
   static std::vector<Replica> split(const std::vector<Replica>& held, const PlacedBox& p, int dim,
@@ -203,8 +206,8 @@ std::vector<Cell> disjoint_cells(std::vector<Replica> replicas, RankSets& sets) 
 
 ReplicaMap::ReplicaMap(const ModelLayout& layout, RankSets& sets) {
   Expander expander(layout);
-  std::unordered_map<std::string, ListId> known;
-  std::string key;
+  std::unordered_map<std::vector<Index>, ListId, KeyHash> known;
+  std::vector<Index> key;
   lists_.reserve(static_cast<std::size_t>(layout.model().size()));
   for (Index t = 0; t < layout.model().size(); ++t) {
     const TensorId id(static_cast<TensorId::rep>(t));
