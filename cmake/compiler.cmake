@@ -9,6 +9,8 @@ if(RESHARD_WARNINGS_ARE_ERRORS)
   target_compile_options(reshard_flags INTERFACE -Werror)
 endif()
 if(RESHARD_SANITIZE)
+  # Enough for readable stacks, and compiled in half the time of -O2 -g.
+  set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O1 -g1 -DNDEBUG")
   target_compile_options(reshard_flags INTERFACE
     -fsanitize=${RESHARD_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
