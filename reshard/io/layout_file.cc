@@ -309,7 +309,7 @@ std::string shape_text(const Dims& shape, MergedDims merged) {
   std::string text = fmt::format("\"shape\": {}", to_string(shape));
   std::string_view sign = ", \"merged\": [";
   for (int k = 0; k + 1 < shape.size(); ++k) {
-    if ((merged.bits >> k & 1U) == 0) continue;
+    if ((merged.bits >> k & 1) == 0) continue;
     text += fmt::format("{}{}", sign, k);
     sign = ", ";
   }
