@@ -17,12 +17,12 @@ Result<std::unique_ptr<Transport>> make_name(ControlPlane& control);
 
 Result<> session(Transport& transport, ControlPlane& control, const SessionSide& source,
                  const SessionSide& target, const SessionOptions& options) {
-#include "session.inc"
+#include "tests/docs/session.inc"
 }
 
 Result<> refit(const Planner& planner, const RankBuffers& source, const RankBuffers& target,
                Transport& transport, ControlPlane& control) {
-#include "refit.inc"
+#include "tests/docs/refit.inc"
 }
 
 namespace megatron_api {
@@ -30,7 +30,7 @@ using namespace megatron;
 
 Result<> refit(const std::unique_ptr<ControlPlane>& control,
                const std::unique_ptr<Transport>& transport, Module& trainer, Module& engine) {
-#include "megatron_api.inc"
+#include "tests/docs/megatron_api.inc"
 }
 }  // namespace megatron_api
 
@@ -39,6 +39,6 @@ Result<> refit(const std::unique_ptr<ControlPlane>& control,
 namespace reshard {
 namespace {
 using docs::make_name;
-#include "transports.inc"
+#include "tests/docs/transports.inc"
 }  // namespace
 }  // namespace reshard
