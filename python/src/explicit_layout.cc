@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layouts as files.
+// Layouts from the text of layout files.
 #include "python/src/layout.h"
 #include "reshard/io/layout_file.h"
 
@@ -24,17 +24,6 @@ void bind_explicit_layout(nb::module_& m) {
 
 `offset` is added to all ranks. Raises CorruptError for a text that is wrong, with the number of the
 entry, InvalidArgumentError or NotFoundError if the model has other tensors.)");
-  nb::handle layout = nb::type<Layout>();
-  layout.attr("save") = nb::cpp_function(
-      [](const Layout& x, const std::filesystem::path& path) {
-        unwrap(write_layout_file(path.string(), x.stored()));
-      },
-      nb::name("save"), nb::scope(layout), nb::is_method(), nb::arg("path"),
-      nb::call_guard<nb::gil_scoped_release>(),
-      R"(Writes the layout to a new file, tensor by tensor, as JSON.
-
-layout("explicit:PATH", model) reads it back, as does the program. Raises InvalidArgumentError if
-the file exists, IoError if it cannot be written.)");
 }
 
 }  // namespace reshard::python

@@ -152,8 +152,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     if into is None:
       return
     if out_of is None:
-      if src.device.type != "meta":
-        self.overwrite(dst, "copy_ of values that are no weight's")
+      self.overwrite(dst, "copy_ of values that are no weight's")
       return
     sizes = list(dst.shape)
     strides = [0] * (dst.ndim - src.ndim) + [

@@ -19,18 +19,15 @@ import unittest.mock
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
-os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+import torch
+import torch.distributed
+import vllm
+from vllm.config import set_current_vllm_config
+from vllm.distributed import parallel_state
 
-import torch  # noqa: E402
-import torch.distributed  # noqa: E402
-import vllm  # noqa: E402
-from vllm.config import set_current_vllm_config  # noqa: E402
-from vllm.distributed import parallel_state  # noqa: E402
-
-import reshard  # noqa: E402
-from reshard import _core  # noqa: E402
-from reshard.tracing import Traced, trace  # noqa: E402
+import reshard
+from reshard import _core
+from reshard.tracing import Traced, trace
 
 __all__ = ["VllmRanks", "layout", "trace_vllm"]
 
