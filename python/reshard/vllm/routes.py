@@ -145,6 +145,9 @@ def candidates(
 
   Args:
     rank: of this worker among those of the engine.
+
+  Errors: UnsupportedError if the model's loader refuses the trainer's names or shapes: a whole
+  checkpoint would be refused too, when it is too late.
   """
   found: dict[str, manifest.Manifest] = {}
   if invitation.route == "checkpoint":
@@ -154,8 +157,12 @@ def candidates(
       holds = find(model, vllm_config, invitation, rank)
       fit(model, holds)
       found[name] = holds
-    except (reshard.Error, ValueError, ImportError, AttributeError) as error:
-      logger.info("reshard: layout of this worker by %s: %s", name, error)
+    except Exception as error:
+      if isinstance(error, (KeyError, ValueError)) and not isinstance(error, reshard.Error):
+        raise reshard.UnsupportedError(
+          f"this engine's loader refuses the trainer's tensors: {error!r}"
+        ) from error
+      logger.info("reshard: no layout of this worker by %s: %r", name, error)
   return found
 
 
