@@ -198,7 +198,8 @@ def from_torch(
   if not dist.is_available() or not dist.is_initialized():
     raise InvalidArgumentError("from_torch: torch.distributed is not initialised; call init_process_group() first")
   group = process_group if process_group is not None else dist.group.WORLD
-  if group is None or group == dist.GroupMember.NON_GROUP_MEMBER:
+  outside: Any = dist.GroupMember.NON_GROUP_MEMBER  # declared as an int
+  if group is None or group == outside:
     raise InvalidArgumentError("from_torch: this process does not belong to the process group")
   store = group.get_group_store() if hasattr(group, "get_group_store") else dist.distributed_c10d._world.pg_map[group][1]
   rank, size = dist.get_rank(group), dist.get_world_size(group)

@@ -7,8 +7,6 @@
 namespace reshard::python {
 namespace {
 
-using Path = std::filesystem::path;
-
 /// Positive, or InvalidArgumentError.
 Index positive(Index value, const char* what) {
   if (value < 1)
@@ -22,12 +20,12 @@ int threads_of(Index threads) {
   return static_cast<int>(threads);
 }
 
-ConvertReport convert(const Path& input, const Path& output, const std::string& to,
+ConvertReport convert(const PathArgument& input, const PathArgument& output, const std::string& to,
                       const std::string& from, const Names& ignore, Index buffer_bytes,
                       Index max_shard_bytes, bool sync, Index threads,
                       const ProgressArgument& progress) {
-  ConvertOptions options{.input = input.string(),
-                         .output = output.string(),
+  ConvertOptions options{.input = input.path.string(),
+                         .output = output.path.string(),
                          .to = to,
                          .from = from,
                          .ignore = ignore.names,
@@ -41,21 +39,21 @@ ConvertReport convert(const Path& input, const Path& output, const std::string& 
   });
 }
 
-VerifyReport verify(const Path& a, const Path& b, const Names& ignore, Index threads,
-                    const ProgressArgument& progress) {
-  VerifyOptions options{a.string(), b.string(), ignore.names, threads_of(threads)};
+VerifyReport verify(const PathArgument& a, const PathArgument& b, const Names& ignore,
+                    Index threads, const ProgressArgument& progress) {
+  VerifyOptions options{a.path.string(), b.path.string(), ignore.names, threads_of(threads)};
   return with_progress(progress.value, [&](Progress report) {
     options.progress = std::move(report);
     return unwrap(verify_checkpoints(options));
   });
 }
 
-std::shared_ptr<SynthesizeReport> synthesize(const Path& config, const Path& output,
+std::shared_ptr<SynthesizeReport> synthesize(const PathArgument& config, const PathArgument& output,
                                              std::optional<Index> layers, std::uint64_t seed,
                                              Index max_shard_bytes, Index threads,
                                              const ProgressArgument& progress) {
-  SynthesizeOptions options{.config = config.string(),
-                            .output = output.string(),
+  SynthesizeOptions options{.config = config.path.string(),
+                            .output = output.path.string(),
                             .layers = layers,
                             .seed = seed,
                             .max_shard_bytes = positive(max_shard_bytes, "max_shard_bytes"),

@@ -17,8 +17,8 @@ namespace {
 using SharedLayout = std::shared_ptr<const Layout>;
 
 SharedLayout layout_of(const std::string& text, std::shared_ptr<const Model> model,
-                       const std::filesystem::path& folder, const SharedLayout& source) {
-  LayoutSide side = source == nullptr ? unwrap(make_side(text, *model, folder.string()))
+                       const PathArgument& folder, const SharedLayout& source) {
+  LayoutSide side = source == nullptr ? unwrap(make_side(text, *model, folder.path.string()))
                                       : unwrap(make_target(text, *model, source->side));
   return std::make_shared<const Layout>(Layout{std::move(model), std::move(side)});
 }
@@ -131,6 +131,7 @@ void bind_explanation(nb::module_& m) {
 void bind_contents(nb::class_<Layout>& layout) {
   layout
       .def("local", &local_tensors_of, nb::arg("rank"),
+           nb::sig("def local(self, rank: int) -> list[LocalTensor]"),
            R"(The local tensors of a rank, as LocalTensor.
 
 Raises InvalidArgumentError for a rank that is not in `ranks`.)")
@@ -158,8 +159,8 @@ Raises InvalidArgumentError for a rank that is not in `ranks`.)")
           "The smallest and the largest local_bytes() of its ranks.")
       .def(
           "save",
-          [](const Layout& x, const std::filesystem::path& path) {
-            unwrap(write_layout_file(path.string(), x.stored()));
+          [](const Layout& x, const PathArgument& path) {
+            unwrap(write_layout_file(path.path.string(), x.stored()));
           },
           nb::arg("path"), nb::call_guard<nb::gil_scoped_release>(),
           R"(Writes it to a new JSON file, which layout("explicit:PATH", model) reads.

@@ -229,10 +229,9 @@ dtype of torch or numpy. Such a model has no config: layouts "hf", "fsdp", "dten
       .def("__repr__", &text_of);
   m.def(
       "open_model",
-      [](const std::filesystem::path& model, std::optional<Index> layers, bool exact,
-         const Names& ignore) {
+      [](const PathArgument& model, std::optional<Index> layers, bool exact, const Names& ignore) {
         return std::make_shared<Model>(
-            unwrap(open_model(model.string(), {layers, exact, ignore.names})));
+            unwrap(open_model(model.path.string(), {layers, exact, ignore.names})));
       },
       nb::arg("model"), nb::kw_only(), nb::arg("layers") = nb::none(), nb::arg("exact") = true,
       nb::arg("ignore") = nb::tuple(), nb::call_guard<nb::gil_scoped_release>(),

@@ -2,6 +2,7 @@
 // Python values for small C++ ones: ranks, shapes, sets of ranks, dtypes.
 #pragma once
 
+#include <filesystem>
 #include <set>
 #include <string>
 
@@ -30,6 +31,11 @@ struct Names {
 
 /// False, without an exception, if the value is neither.
 bool read_names(nb::handle value, std::set<std::string>& names) noexcept;
+
+/// A str or any os.PathLike.
+struct PathArgument {
+  std::filesystem::path path;
+};
 
 /// The argument `progress` of with_progress().
 struct ProgressArgument {
@@ -69,6 +75,17 @@ struct type_caster<reshard::python::Names> {
   NB_TYPE_CASTER(reshard::python::Names, const_name("str | collections.abc.Iterable[str]"))
   bool from_python(handle src, uint8_t, cleanup_list*) noexcept {
     return reshard::python::read_names(src, value.names);
+  }
+};
+
+template <>
+struct type_caster<reshard::python::PathArgument> {
+  NB_TYPE_CASTER(reshard::python::PathArgument, const_name("str | os.PathLike[str]"))
+  bool from_python(handle src, uint8_t flags, cleanup_list* cleanup) noexcept {
+    make_caster<std::filesystem::path> caster;
+    if (!caster.from_python(src, flags, cleanup)) return false;
+    value.path = std::move(caster.value);
+    return true;
   }
 };
 

@@ -93,6 +93,14 @@ def test_examples_pass_a_strict_type_checker(checker, tmp_path):
   assert result.returncode == 0, result.stdout + result.stderr
 
 
+@pytest.mark.parametrize("checker", checkers())
+def test_the_package_passes_a_strict_type_checker(checker, tmp_path):
+  command = [sys.executable, "-m", checker, "--strict", "--cache-dir", str(tmp_path), "--ignore-missing-imports", "-p", "reshard"]
+  env = os.environ | {"MYPYPATH": ""}
+  result = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+  assert result.returncode == 0, result.stdout + result.stderr
+
+
 @pytest.mark.parametrize("name", ["plan.py", "convert.py", "own_layout.py"])
 def test_an_example_runs(name, tmp_path):
   command = [sys.executable, str(ROOT / "examples/python" / name)]

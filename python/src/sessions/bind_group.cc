@@ -76,7 +76,7 @@ struct Joining {
 
 SharedGroup join_group_at(const std::string& url, std::optional<int> rank, std::optional<int> size,
                           const std::optional<std::string>& secret,
-                          const std::optional<std::filesystem::path>& secret_file,
+                          const std::optional<PathArgument>& secret_file,
                           const std::string& transport, const std::string& job, double timeout,
                           const std::map<std::string, std::string>& settings,
                           const std::string& interface) {
@@ -87,7 +87,7 @@ SharedGroup join_group_at(const std::string& url, std::optional<int> rank, std::
   joining.options.rank = Rank(my_rank);
   joining.options.size = my_size;
   joining.options.secret =
-      secret_of(secret, secret_file ? std::optional(secret_file->string()) : std::nullopt);
+      secret_of(secret, secret_file ? std::optional(secret_file->path.string()) : std::nullopt);
   for (const auto& [name, value] : settings) joining.options.settings.push_back({name, value});
   joining.options.settings.push_back({"transport", transport});
   joining.options.deadline = deadline_after(timeout);

@@ -126,9 +126,10 @@ values, report.rows() one row for each phase, for pandas.DataFrame(report.rows()
   report
       .def_prop_ro("gigabytes_per_second", &SessionReport::gigabytes_per_second,
                    "10^9 bytes delivered to this rank per second.")
-      .def("dict", &dict_of, nb::sig("def dict(self) -> dict[str, int | float]"),
+      .def("dict", &dict_of, nb::sig("def dict(self) -> builtins.dict[str, int | float]"),
            "{name: value} of all attributes.")
-      .def("rows", &rows_of, nb::sig("def rows(self) -> list[dict[str, int | float | str]]"),
+      .def("rows", &rows_of,
+           nb::sig("def rows(self) -> list[builtins.dict[str, int | float | str]]"),
            "A dict with version, phase and seconds for each phase, in order.")
       .def("table", &table_of, "The same as str().")
       .def("__str__", &table_of)
