@@ -78,9 +78,9 @@ test-all: python-env megatron-env build-all python ## all tests: also slow ones,
 
 # Opt-in: its environment takes 3.5 GB.
 .PHONY: vllm-test
-vllm-test: build ## compare converted checkpoints with what vLLM's own model classes load, byte by byte
-	@tools/install_deps.sh test
+vllm-test: build python ## with vLLM itself: update running engines; compare what its loaders make of checkpoints
 	@tools/python_env.sh $(BUILD)/vllm-venv tests/vllm/requirements.txt
+	@$(BUILD)/vllm-venv/bin/python -m pip --quiet install --no-deps --no-index --force-reinstall $(BUILD)/wheels/*.whl
 	@RESHARD_BIN=$(abspath $(PROGRAM)) $(BUILD)/vllm-venv/bin/python -m pytest -q --no-header \
 	  -p no:cacheprovider -rs --disable-warnings tests/vllm
 
