@@ -6,4 +6,4 @@ import atexit
 from reshard import _core
 
 # Registered on import: it runs after the threads that Python waits for, and before modules go.
-atexit.register(_core._shut_all)
+atexit.register(_core.shut_groups)

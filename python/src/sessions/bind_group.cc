@@ -242,7 +242,7 @@ void bind_group(nb::module_& m) {
   m.def("local", &local_groups, nb::arg("size"),
         "Groups for the ranks 0 to size - 1 of one process, in order: each belongs to the thread "
         "that is the rank. Their bytes move within memory, copied once.");
-  m.def("_shut_all", &shut_all, "Called when the interpreter ends.");
+  m.def("shut_groups", &shut_all, "Called when the interpreter ends.");
 }
 
 }  // namespace reshard::python
