@@ -11,7 +11,7 @@ packages_of() {
   case $1 in
     build) echo g++ cmake ninja-build ccache libfmt-dev nlohmann-json3-dev libcli11-dev \
       libexpected-dev libxxhash-dev libspdlog-dev libsodium-dev ;;
-    test) echo libgtest-dev libgmock-dev librapidcheck-dev libbenchmark-dev python3 python3-venv \
+    test) echo libgtest-dev libgmock-dev librapidcheck-dev libbenchmark-dev python3-dev python3-venv \
       libopenmpi-dev openmpi-bin libmpich-dev mpich libgloo-dev libucx-dev libdw-dev pkg-config ;;
     coverage) echo gcovr ;;
     fuzz) echo clang-19 libclang-rt-19-dev ;;
