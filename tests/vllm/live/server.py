@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A vLLM server in processes of its own, and what it generates."""
 
+import contextlib
 import json
 import os
 import signal
@@ -8,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+import urllib.error
 import urllib.request
 
 PROMPTS = [[3 + i, 5, 7, 11, 13] for i in range(4)]
@@ -65,7 +67,18 @@ class Server:
     self._reader = threading.Thread(target=self._read, daemon=True)
     self._reader.start()
     self._ready.wait()
-    assert self.process.poll() is None, "the server ended:\n" + "".join(self.log[-60:])
+    self._wait_for_answers()
+
+  def _wait_for_answers(self):
+    """The server says that it has started before it listens."""
+    while True:
+      assert self.process.poll() is None, "the server ended:\n" + "".join(self.log[-60:])
+      try:
+        self.call("health")
+        return
+      except urllib.error.URLError:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+          self.process.wait(0.1)
 
   def _read(self):
     for line in self.process.stdout:
