@@ -14,7 +14,7 @@ import unittest
 import program
 
 ROOT = pathlib.Path(__file__).parents[2]
-EXAMPLES = {"cpp": "examples/cpp/*.cc", "python": "examples/by_hand/*.py"}
+EXAMPLES = {"cpp": ("cpp/*.cc",), "python": ("by_hand/*.py", "python/*.py")}
 
 
 def blocks(language):
@@ -34,12 +34,13 @@ def holds(example, block):
 
 class Readme(unittest.TestCase):
     def test_code_stands_in_an_example(self):
-        for language, pattern in EXAMPLES.items():
-            examples = [path.read_text() for path in sorted(ROOT.glob(pattern))]
+        for language, patterns in EXAMPLES.items():
+            files = [path for pattern in patterns for path in sorted((ROOT / "examples").glob(pattern))]
+            examples = [path.read_text() for path in files]
             self.assertTrue(blocks(language), f"no block of {language}")
             for block in blocks(language):
                 found = any(holds(example, block) for example in examples)
-                self.assertTrue(found, f"no example in {pattern} has these lines:\n{block}")
+                self.assertTrue(found, f"no example in {patterns} has these lines:\n{block}")
 
     def test_commands_print_what_it_says(self):
         self.assertTrue(blocks("console"), "no block of a command and its output")
