@@ -3,6 +3,7 @@
 
 import multiprocessing
 import secrets
+import signal
 import socket
 import threading
 
@@ -53,6 +54,12 @@ def free_url():
     return f"tcp://127.0.0.1:{probe.getsockname()[1]}"
 
 
+def run_in_process(body, *arguments):
+  """Takes Ctrl-C, even if the tests run in the background of a shell, which ignores it there."""
+  signal.signal(signal.SIGINT, signal.default_int_handler)
+  body(*arguments)
+
+
 class Processes:
   """One process for each rank, with a pipe to each: body(pipe, join, *arguments)."""
 
@@ -64,7 +71,7 @@ class Processes:
     for rank in range(size):
       mine, theirs = context.Pipe()
       options = {"url": url, "rank": rank, "size": size, "secret": secret, "transport": transport}
-      self.processes.append(context.Process(target=body, args=(theirs, options, *arguments), daemon=True))
+      self.processes.append(context.Process(target=run_in_process, args=(body, theirs, options, *arguments), daemon=True))
       self.pipes.append(mine)
       self.processes[-1].start()
       theirs.close()

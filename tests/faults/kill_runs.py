@@ -120,8 +120,9 @@ def wait_until_gone(tag):
 
 
 def left_in_shared_memory(before):
-  """Files in /dev/shm that are new and that no living process has mapped: others may use it too."""
-  extra = set(os.listdir("/dev/shm")) - before
+  """Files in /dev/shm that are new and that no living process has mapped: others may use it too (sem.mp-: Python's
+  multiprocessing)."""
+  extra = {name for name in set(os.listdir("/dev/shm")) - before if not name.startswith("sem.mp-")}
   for maps in pathlib.Path("/proc").glob("[0-9]*/maps") if extra else ():
     try:
       text = maps.read_text()
