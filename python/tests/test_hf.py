@@ -16,8 +16,11 @@ def checkpoint(tmp_path_factory):
 
 
 def _bytes(tensor):
-  exported = tensor.raw() if hasattr(tensor, "raw") else tensor.contiguous().view(-1).numpy()
-  return bytes(memoryview(exported).cast("B"))
+  if hasattr(tensor, "raw"):
+    return bytes(tensor.raw())
+  import torch  # another test of this process has imported it
+
+  return tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes()
 
 
 @pytest.mark.parametrize("text", ("megatron:tp=2,ep=4,etp=1", "vllm:tp=2", "fsdp:shard=3", "hf"))

@@ -87,7 +87,8 @@ def checkers():
 def test_examples_pass_a_strict_type_checker(checker, tmp_path):
   examples = sorted(map(str, (ROOT / "examples/python").rglob("*.py")))
   assert len(examples) >= 3
-  command = [sys.executable, "-m", checker, "--strict", "--cache-dir", str(tmp_path), "--ignore-missing-imports", *examples]
+  options = ["--strict", "--cache-dir", str(tmp_path), "--ignore-missing-imports"]
+  command = [sys.executable, "-m", checker, *options, "--config-file", str(ROOT / "pyproject.toml"), *examples]
   env = os.environ | {"MYPYPATH": ""}
   result = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
   assert result.returncode == 0, result.stdout + result.stderr

@@ -198,7 +198,7 @@ def test_blocks_of_a_tensor_are_quantised_where_they_are_whole(plain, tmp_path):
   folder, _ = plain
   cut = "megatron:tp=2,quant=fp8_block,quant_grid=tensor"
   message = command("convert", folder, tmp_path / "no", "--to", cut, fails=True)
-  assert "convert to hf:quant=... first and cut that" in message
+  assert "convert to hf:quant=... first and shard that" in message
   command("convert", folder, tmp_path / "fp8", "--to", "hf:quant=fp8_block")
   command("convert", tmp_path / "fp8", tmp_path / "cut", "--to", cut)
   command("verify", tmp_path / "fp8", tmp_path / "cut")
