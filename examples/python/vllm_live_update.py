@@ -11,6 +11,7 @@ and this trainer, FSDP2 over three processes, in another:
 """
 
 import argparse
+from typing import Any
 
 import reshard
 import reshard.vllm
@@ -21,7 +22,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 
-def fsdp_module(checkpoint: str) -> torch.nn.Module:
+def fsdp_module(checkpoint: str) -> Any:
   """A model of transformers whose parameters are cut over all processes."""
   module = transformers.AutoModelForCausalLM.from_pretrained(checkpoint, dtype="auto")
   mesh = init_device_mesh("cpu", (distributed.get_world_size(),))
@@ -31,7 +32,7 @@ def fsdp_module(checkpoint: str) -> torch.nn.Module:
   return module
 
 
-def train(module: torch.nn.Module, step: int) -> None:
+def train(module: Any, step: int) -> None:
   """One step on made-up data; a real trainer goes here."""
   torch.manual_seed(step)
   tokens = torch.randint(0, module.config.vocab_size, (1, 8))

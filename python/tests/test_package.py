@@ -96,7 +96,8 @@ def test_examples_pass_a_strict_type_checker(checker, tmp_path):
 
 @pytest.mark.parametrize("checker", checkers())
 def test_the_package_passes_a_strict_type_checker(checker, tmp_path):
-  command = [sys.executable, "-m", checker, "--strict", "--cache-dir", str(tmp_path), "--ignore-missing-imports", "-p", "reshard"]
+  options = ["--strict", "--cache-dir", str(tmp_path), "--ignore-missing-imports"]
+  command = [sys.executable, "-m", checker, *options, "--config-file", str(ROOT / "pyproject.toml"), "-p", "reshard"]
   env = os.environ | {"MYPYPATH": ""}
   result = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
   assert result.returncode == 0, result.stdout + result.stderr
