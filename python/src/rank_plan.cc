@@ -8,7 +8,7 @@
 namespace reshard::python {
 namespace {
 
-/// reshard.Transfer
+/// A Transfer with its plan, which has the name of its tensor; reshard.Transfer in Python.
 struct NamedTransfer {
   std::shared_ptr<const Plan> plan;
   Transfer transfer;
@@ -21,7 +21,7 @@ struct NamedTransfer {
   }
 };
 
-/// reshard.RankPlan
+/// A RankPlan with its totals; reshard.RankPlan in Python.
 struct PartOfRank {
   std::shared_ptr<const Plan> plan;
   RankPlan part;

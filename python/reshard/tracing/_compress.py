@@ -14,7 +14,7 @@ from reshard.tracing._types import MAX_PARTS, Part, TracingError, Weight, unrave
 
 Numbers = npt.NDArray[np.int64]
 
-# What an element of an array of numbers is, if it is none.
+# Values in an array of element numbers that are not element numbers.
 TAKEN = -2
 UNTOUCHED = -1
 # The largest distance between neighbours: PlacedBox.gaps are 16-bit.

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from reshard.tracing._types import MAX_PARTS, Part, TracingError, Weight, row_major, unravel
 
-# Piece.weight of what is no weight: zeros, and what no layout describes (Piece.ops says what).
+# Piece.weight of elements that are from no weight: zeros, and computed values (Piece.ops names the operations).
 ZERO, OPAQUE = -1, -2
 
 # (size, stride in one view, stride in the other)

@@ -149,7 +149,7 @@ def engine_config(
   from vllm.engine.arg_utils import EngineArgs
   from vllm.model_executor.models import registry
 
-  # Classes are looked at in a process of their own, which takes as long as all the rest.
+  # vLLM would inspect model classes in a subprocess, which takes as long as everything else.
   in_process = unittest.mock.patch.object(registry, "_run_in_subprocess", lambda look: look())
   arguments = {
     "model": os.fspath(model),

@@ -96,7 +96,7 @@ class LocalRoute(Route):
     self._shapes: dict[str, tuple[int, ...]] = {}
     self._written: dict[torch.nn.Module, None] = {}
     for entry, slot in zip(holds, fit(model, holds), strict=True):
-      # Values are cast on the way to what the model has.
+      # The refit casts values to the dtype of the parameter.
       self.holds.append({**entry, "dtype": _dtype_name(slot.dtype)})
       live = getattr(slot.module, slot.attribute).detach()
       if in_place and _is_own(live, slot):

@@ -54,7 +54,7 @@ class InterruptibleControl final : public ControlPlane {
   std::atomic<bool> interrupted_ = false, unsettled_ = false;
 };
 
-/// What uses a group and must end before it closes.
+/// An object that uses a group, and must be closed before the group is.
 class GroupUser {
  public:
   virtual ~GroupUser() = default;
@@ -108,7 +108,7 @@ class Group : public std::enable_shared_from_this<Group> {
   /// After an interrupt: returns once no other thread of this process uses memory of this rank, at
   /// the latest after two seconds.
   void settle();
-  /// Throws if this process was forked from the one that made the group.
+  /// Throws if the group was made by a parent process that this one was forked from.
   void check_process(const std::string& what) const;
 
  private:
