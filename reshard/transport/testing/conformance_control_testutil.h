@@ -97,6 +97,27 @@ TEST_P(TransportControl, a_rank_that_closed_fails_the_collectives_of_the_others)
   });
 }
 
+/// The thread that waits wakes at once and goes on to quiesce: the abort must reach the others
+/// first.
+TEST_P(TransportControl, an_abort_by_another_thread_of_a_rank_that_waits_is_what_the_others_learn) {
+  for (int round = 0; round < 20; ++round) {
+    run(3, [](RankEnds& me) {
+      const std::string reason = "rank 1 aborted: stopped by hand";
+      std::thread other([&] {
+        if (me.rank() == Rank{1}) me.control->abort("stopped by hand");
+      });
+      if (me.rank() == Rank{0}) {
+        while (me.control->status()) std::this_thread::yield();
+        expect_error(me.control->status(), Code::aborted, {reason});
+      } else {
+        expect_error(me.control->barrier(Deadline::never()), Code::aborted, {reason});
+      }
+      EXPECT_EQ(outcome(me.control->quiesce(patient())), "");
+      other.join();
+    });
+  }
+}
+
 TEST_P(TransportControl, quiesce_waits_for_every_rank_that_lives) {
   run(3, [](RankEnds& me) {
     if (me.rank() == Rank{0}) expect_error(me.control->quiesce(brief()), Code::deadline, {"1"});
