@@ -92,8 +92,9 @@ TEST(Utf8, overlong_forms_surrogates_and_cut_characters_are_refused) {
 TEST(Utf8, cutting_keeps_characters_whole) {
   EXPECT_EQ(files::cut_utf8("a\xe2\x82\xac", 3), "a");
   EXPECT_EQ(files::cut_utf8("a\xe2\x82\xac", 4), "a\xe2\x82\xac");
-  EXPECT_FALSE(files::find_invalid_utf8(
-      in_quotes(std::string(99, 'a') + "\xe2\x82\xac" + std::string(9, 'b'))));
+  std::string cut_inside(99, 'a');
+  cut_inside.append("\xe2\x82\xac").append(9, 'b');
+  EXPECT_FALSE(files::find_invalid_utf8(in_quotes(cut_inside)));
 }
 
 }  // namespace
