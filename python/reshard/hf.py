@@ -15,6 +15,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ import reshard
 __all__ = ["SaveReport", "load", "save"]
 
 _ALIGNMENT = 64
+_MOST_ERROR = 4096  # bytes of a rank's error that the others are told
 _COMPANIONS = (
   "config.json",
   "generation_config.json",
@@ -120,8 +122,8 @@ def save(
     sync: return only when all data is on the disk.
     timeout: seconds for each step that waits for other ranks.
 
-  Errors: UnsupportedError for a quantised layout; IoError if the folder exists or the disk is full;
-  those of a Session.
+  Errors: UnsupportedError for a quantised layout; IoError if the folder exists or the disk is full,
+  on all ranks; those of a Session.
   """
   if layout.quantised:
     raise reshard.UnsupportedError("a quantised layout: save its plain values, then convert")
@@ -130,26 +132,56 @@ def save(
   ranks = list(layout.ranks) if group is None else list(range(group.size))
   files = _cut(layout.model, len(ranks), max_shard_bytes)
   mine = [f for i, f in enumerate(files) if group is None or i % group.size == group.rank]
-  if group is None or group.rank == 0:
-    if final.exists():
-      raise reshard.IoError(f"{final} exists")
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-  if group is not None:
-    group.barrier(timeout=timeout)
+  first = group is None or group.rank == 0
+  agreed = partial(_on_all_ranks, group, timeout)
+  agreed(lambda: _make_folder(folder, final) if first else None)
   target = _layout_of(layout.model, files, ranks)
-  with _Written(folder, mine) as written:
+  with _Written() as written:
+    agreed(lambda: written.open(folder, mine))
     seconds = _refit(layout, tensors, target, ranks, written, group, timeout)
-    written.finish(sync)
-  if group is not None:
-    group.barrier(timeout=timeout)
-  if group is None or group.rank == 0:
-    _write_index(folder, files)
-    _copy_companions(folder, companions, layout.model)
-    folder.rename(final)
-  if group is not None:
-    group.barrier(timeout=timeout)
+    agreed(lambda: written.finish(sync))
+  agreed(lambda: _publish(folder, final, files, companions, layout.model) if first else None)
   return SaveReport(sum(f.bytes for f in files), len(files), seconds)
+
+
+def _on_all_ranks(
+  group: reshard.ProcessGroup | None, timeout: float, step: Callable[[], None]
+) -> None:
+  """Collective. Every rank runs its own `step`; an error on one rank is an error on all."""
+  if group is None:
+    return step()
+  error: Exception | None = None
+  try:
+    step()
+  except Exception as e:
+    error = e
+  mine = "" if error is None else str(error) or repr(error)
+  texts = group.all_gather(mine.encode()[:_MOST_ERROR], timeout=timeout)
+  if error is not None:
+    raise error
+  for rank, text in enumerate(texts):
+    if text:
+      raise reshard.IoError(f"rank {rank}: {text.decode(errors='replace')}")
+
+
+def _make_folder(folder: Path, final: Path) -> None:
+  if final.exists():
+    raise reshard.IoError(f"{final} exists")
+  shutil.rmtree(folder, ignore_errors=True)
+  folder.mkdir(parents=True)
+
+
+def _publish(
+  folder: Path,
+  final: Path,
+  files: list[_File],
+  companions: str | os.PathLike[str] | None,
+  model: reshard.Model,
+) -> None:
+  """Adds what is not tensors, and gives the folder its name."""
+  _write_index(folder, files)
+  _copy_companions(folder, companions, model)
+  folder.rename(final)
 
 
 @dataclass
@@ -225,15 +257,14 @@ def _layout_of(model: reshard.Model, files: list[_File], ranks: list[int]) -> re
 class _Written:
   """Files that are being written, as memory: a refit puts the bytes where they belong."""
 
-  def __init__(self, folder: Path, files: list[_File]) -> None:
+  def __init__(self) -> None:
     self.tensors: dict[str, memoryview] = {}
     self._maps: list[mmap.mmap] = []
-    try:
-      for file in files:
-        self._open(folder / file.name, file)
-    except BaseException:
-      self._close()
-      raise
+
+  def open(self, folder: Path, files: list[_File]) -> None:
+    """Makes the files, with their headers."""
+    for file in files:
+      self._open(folder / file.name, file)
 
   def _open(self, path: Path, file: _File) -> None:
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
@@ -251,20 +282,18 @@ class _Written:
       self.tensors[t.name] = view[begin : begin + t.bytes]
 
   def finish(self, sync: bool) -> None:
+    """All data is in the files; with `sync`, on the disk."""
     if sync:
       for memory in self._maps:
         memory.flush()
-
-  def _close(self) -> None:
-    self.tensors.clear()
-    # Views may still be held by an exception's frames; the maps end with them.
-    self._maps.clear()
 
   def __enter__(self) -> _Written:
     return self
 
   def __exit__(self, *_: object) -> None:
-    self._close()
+    self.tensors.clear()
+    # Views may still be held by an exception's frames; the maps end with them.
+    self._maps.clear()
 
 
 def _refit(

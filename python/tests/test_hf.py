@@ -6,6 +6,7 @@ import threading
 import pytest
 import reshard
 import reshard.hf
+from ranks import errors_in_threads
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +56,27 @@ def test_ranks_save_together(checkpoint, tmp_path):
   assert not errors
   assert {r.files for r in reports} == {reports[0].files}
   assert reshard.verify(checkpoint, tmp_path / "out", progress=False)
+
+
+def _errors_of_a_save(layout, tensors, paths):
+  """What each rank of a collective save raises; rank r saves tensors[r] to paths[r]."""
+  return errors_in_threads(
+    len(paths),
+    lambda group: reshard.hf.save(paths[group.rank], layout, tensors[group.rank], group=group),
+  )
+
+
+def test_an_error_on_one_rank_is_an_error_on_all(checkpoint, tmp_path):
+  layout = reshard.layout("vllm:tp=2", reshard.open_model(str(checkpoint)))
+  tensors = [reshard.hf.load(checkpoint, layout, rank) for rank in range(2)]
+  first, second = _errors_of_a_save(layout, tensors, [tmp_path, tmp_path])  # exists
+  assert isinstance(first, reshard.IoError) and str(first) == f"{tmp_path} exists"
+  assert isinstance(second, reshard.IoError) and str(second) == f"rank 0: {tmp_path} exists"
+  missing = tmp_path / "not" / "there"
+  first, second = _errors_of_a_save(layout, tensors, [tmp_path / "out", missing])
+  assert isinstance(second, FileNotFoundError)
+  assert isinstance(first, reshard.IoError) and str(first).startswith("rank 1: ")
+  assert not (tmp_path / "out").exists()
 
 
 def test_tensors_that_are_there_are_filled(checkpoint):
