@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Protects: the installed package is whole: typed, light to import, with its transports, configs and documentation."""
 
-import importlib.util
 import inspect
+import json
 import os
 import pathlib
 import subprocess
@@ -78,28 +78,43 @@ def test_a_broken_module_is_named(tmp_path):
   assert "its module does not load" in run(code, RESHARD_MODULES=str(tmp_path)).stdout
 
 
-def checkers():
-  found = [name for name in ("mypy",) if importlib.util.find_spec(name)]
-  return found or [pytest.param("mypy", marks=pytest.mark.skip("mypy is not installed"))]
+def examples():
+  found = sorted(map(str, (ROOT / "examples/python").rglob("*.py")))
+  assert len(found) >= 3
+  return found
 
 
-@pytest.mark.parametrize("checker", checkers())
-def test_examples_pass_a_strict_type_checker(checker, tmp_path):
-  examples = sorted(map(str, (ROOT / "examples/python").rglob("*.py")))
-  assert len(examples) >= 3
+CHECKED = {"examples": examples, "the package": lambda: [str(PACKAGE)]}
+
+
+@pytest.mark.parametrize("what", CHECKED)
+def test_a_strict_type_checker_passes(what, tmp_path):
+  pytest.importorskip("mypy")
+  files = ["-p", "reshard"] if what == "the package" else CHECKED[what]()
   options = ["--strict", "--cache-dir", str(tmp_path), "--ignore-missing-imports"]
-  command = [sys.executable, "-m", checker, *options, "--config-file", str(ROOT / "pyproject.toml"), *examples]
+  command = [sys.executable, "-m", "mypy", *options, "--config-file", str(ROOT / "pyproject.toml"), *files]
   env = os.environ | {"MYPYPATH": ""}
   result = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
   assert result.returncode == 0, result.stdout + result.stderr
 
 
-@pytest.mark.parametrize("checker", checkers())
-def test_the_package_passes_a_strict_type_checker(checker, tmp_path):
-  options = ["--strict", "--cache-dir", str(tmp_path), "--ignore-missing-imports"]
-  command = [sys.executable, "-m", checker, *options, "--config-file", str(ROOT / "pyproject.toml"), "-p", "reshard"]
-  env = os.environ | {"MYPYPATH": ""}
-  result = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+@pytest.mark.parametrize("what", CHECKED)
+def test_pyright_passes(what, tmp_path):
+  """By basedpyright: pyright's own checker and rules, with a node of its own."""
+  pytest.importorskip("basedpyright", reason="needs `pip install basedpyright` (280 MB, most of it node)")
+  untyped = tmp_path / "typings/transformers/__init__.pyi"  # as for mypy in pyproject.toml
+  untyped.parent.mkdir(parents=True)
+  untyped.write_text("from typing import Any\ndef __getattr__(name: str) -> Any: ...\n")
+  settings = {
+    "include": CHECKED[what](),
+    "exclude": [],
+    "stubPath": "typings",
+    "typeCheckingMode": "standard",
+    "reportMissingImports": False,
+  }
+  (tmp_path / "pyrightconfig.json").write_text(json.dumps(settings))
+  command = [sys.executable, "-m", "basedpyright", "--project", str(tmp_path), "--pythonpath", sys.executable, "--warnings"]
+  result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
   assert result.returncode == 0, result.stdout + result.stderr
 
 

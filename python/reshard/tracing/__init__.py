@@ -147,19 +147,20 @@ def _unused(layout: _core.Layout) -> list[str]:
 def _trace_ranks(
   build: Build, load: Load, weights: list[Weight], ranks: Sequence[int], method: str
 ) -> tuple[str, dict[int, RankTrace]]:
+  stopped: Exception | None = None
   if method != "numbers":
     try:
       return "recording", {rank: trace_recording(build, load, weights, rank) for rank in ranks}
     except Exception as error:  # of the loader too: torch's meta device cannot do everything
       if method == "recording":
         raise
-      recording = error
+      stopped = error
       _log.info("recording stopped (%s): traced by numbers", error)
   try:
     return "numbers", {rank: trace_numbers(build, load, weights, rank) for rank in ranks}
   except Exception as error:
-    if method == "auto":
-      error.add_note(f"tracing by recording stopped before: {recording}")
+    if stopped is not None:
+      error.add_note(f"tracing by recording stopped before: {stopped}")
     raise
 
 

@@ -73,7 +73,8 @@ def _with_storage(tensor: torch.Tensor, data: torch.Tensor) -> torch.Tensor:
     return tensor
   if isinstance(tensor, torch.nn.Parameter):
     new = torch.Tensor._make_subclass(type(tensor), data, False)
-    new.__dict__.update(tensor.__dict__)
+    attributes: Any = new.__dict__
+    attributes.update(tensor.__dict__)
     return new
   return data
 

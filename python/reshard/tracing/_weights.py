@@ -38,9 +38,9 @@ def read(weights: Any, name: str) -> tuple[_core.Model, list[Weight]]:
 def _shape_dtype(name: str, tensor: Any) -> tuple[tuple[int, ...], Any]:
   if isinstance(tensor, tuple) and len(tensor) == 2:
     shape, dtype = tensor
-  elif hasattr(tensor, "shape") and hasattr(tensor, "dtype"):
-    shape, dtype = tensor.shape, tensor.dtype
   else:
+    shape, dtype = getattr(tensor, "shape", None), getattr(tensor, "dtype", None)
+  if shape is None or dtype is None:
     raise reshard.InvalidArgumentError(
       f"weights['{name}']: (shape, dtype) or a tensor, not {type(tensor).__name__}"
     )

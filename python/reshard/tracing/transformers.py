@@ -26,10 +26,11 @@ def _load_by_mapping(module: Any, weights: Iterator[tuple[str, torch.Tensor]]) -
   from transformers.modeling_utils import LoadStateDictConfig
 
   device = next(module.parameters()).device
+  mapping: Any = get_model_conversion_mapping(module, None, None)
   config = LoadStateDictConfig(
     device_map={"": device},
     dtype=next(module.parameters()).dtype,
-    weight_mapping=get_model_conversion_mapping(module, None, None),
+    weight_mapping=mapping,
   )
   # Its threads would not be seen.
   with unittest.mock.patch.dict(os.environ, {"HF_DEACTIVATE_ASYNC_LOAD": "1"}):

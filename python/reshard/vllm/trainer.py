@@ -318,15 +318,14 @@ def _agree(rank: int, size: int, mine: dict[str, Any]) -> dict[str, Any]:
 
 
 def _broadcast(rank: int, mine: dict[str, Any]) -> dict[str, Any]:
+  needed = "pass url=, job=, secret= and workers= on all ranks, or use torch.distributed"
   try:
     import torch
     from torch import distributed
   except ImportError:
-    known = False
-  else:
-    known = distributed.is_available() and distributed.is_initialized()
-  if not known:
-    raise ValueError("pass url=, job=, secret= and workers= on all ranks, or use torch.distributed")
+    raise ValueError(needed) from None
+  if not (distributed.is_available() and distributed.is_initialized()):
+    raise ValueError(needed)
   room = 8192
   data = torch.zeros(room, dtype=torch.uint8)
   if rank == 0:
