@@ -89,22 +89,44 @@ def test_takes_bits_of_the_right_width_and_bytes_of_the_right_number(make):
   assert buffers(make()).nbytes == 48
 
 
-def test_takes_numpy_and_its_dtypes_from_ml_dtypes():
+ML_DTYPES = {
+  "BF16": "bfloat16",
+  "F8_E4M3": "float8_e4m3fn",
+  "F8_E5M2": "float8_e5m2",
+  "F8_E8M0": "float8_e8m0fnu",
+  "F8_E4M3FNUZ": "float8_e4m3fnuz",
+  "F8_E5M2FNUZ": "float8_e5m2fnuz",
+}
+
+
+@pytest.mark.parametrize("name", ML_DTYPES)
+def test_takes_and_gives_dtypes_of_ml_dtypes_without_a_copy(name):
   ml_dtypes = pytest.importorskip("ml_dtypes")
-  buffers(np.zeros((4, 6), np.float32), "F32")
-  buffers(np.zeros((4, 6), ml_dtypes.bfloat16))
-  buffers(np.zeros((4, 6), ml_dtypes.float8_e4m3fn), "F8_E4M3")
-  own = reshard.RankBuffers.allocate(matrix()).tensor(0, "w").numpy()
-  assert own.dtype == ml_dtypes.bfloat16 and own.shape == (4, 6)
+  dtype = np.dtype(getattr(ml_dtypes, ML_DTYPES[name]))
+  source = np.arange(24).reshape(4, 6).astype(dtype)
+  own = reshard.RankBuffers.allocate(matrix(name))
+  refit = reshard.InProcessRefit(reshard.plan(matrix(name), matrix(name)), buffers(source, name), own)
+  source[0, 0] = 2  # after it was taken
+  refit.run()
+  view = own.tensor(0, "w").numpy()
+  assert view.dtype == dtype and view.tobytes() == source.tobytes()
+  assert view.ctypes.data == own.tensor(0, "w").data_ptr()
+  target = np.zeros((4, 6), dtype)
+  reshard.InProcessRefit(reshard.plan(matrix(name), matrix(name)), own, buffers(target, name)).run()
+  assert target.tobytes() == source.tobytes()
+
+
+def test_refuses_arrays_of_ml_dtypes_that_are_no_tensors_of_the_layout():
+  ml_dtypes = pytest.importorskip("ml_dtypes")
   refused(np.zeros((6, 4), ml_dtypes.bfloat16).T, "not contiguous")
-
-
-def test_takes_arrays_of_jax_as_sources_only():
-  jax = pytest.importorskip("jax")
-  source = buffers(jax.numpy.ones((4, 6), jax.numpy.bfloat16))
-  assert source.nbytes == 48
+  refused(np.zeros((4, 6), ml_dtypes.float8_e4m3fn), "dtype F8_E4M3, but BF16")
+  refused(np.zeros((4, 6), ml_dtypes.float8_e3m4), "cannot be used")
+  # numpy keeps each 4-bit element in a byte of its own.
+  refused(np.zeros((4, 6), ml_dtypes.float4_e2m1fn), "cannot be used", dtype="F4")
+  frozen = np.zeros((4, 6), ml_dtypes.bfloat16)
+  frozen.flags.writeable = False
   with pytest.raises(reshard.InvalidArgumentError, match="'w': is read-only, but a refit writes it"):
-    refit_into(source)
+    refit_into(buffers(frozen))
 
 
 def refit_into(target):
