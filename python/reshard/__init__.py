@@ -10,6 +10,7 @@
 docs/python.md begins with an installation and ends with a refit that is verified.
 """
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from reshard import _exit as _exit
@@ -166,6 +167,7 @@ __all__ = [
   "layout",
   "load_weights",
   "local",
+  "of_dtensors",
   "open_model",
   "plan",
   "quantise",
@@ -179,13 +181,15 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+  from reshard.live import of_dtensors
   from reshard.tracing import traced
+
+# What needs torch, and where it is.
+_WITH_TORCH = {"of_dtensors": "reshard.live", "traced": "reshard.tracing"}
 
 
 def __getattr__(name: str) -> Any:
   """What needs torch is imported when it is used first."""
-  if name == "traced":
-    from reshard.tracing import traced
-
-    return traced
+  if name in _WITH_TORCH:
+    return getattr(importlib.import_module(_WITH_TORCH[name]), name)
   raise AttributeError(f"module 'reshard' has no attribute '{name}'")

@@ -9,16 +9,13 @@ built of it.
 from __future__ import annotations
 
 import json
-import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import reshard
+from reshard._packed import pack, unpack
 
 __all__ = ["build", "describe", "model_of", "pack", "table_of", "unpack"]
-
-#: The most bytes that a manifest may unpack to.
-MAX_BYTES = 1 << 30
 
 Manifest = list[dict[str, Any]]
 
@@ -73,20 +70,6 @@ def build(
       if number not in held:
         builder.omit(tensor)
   return builder.finish()
-
-
-def pack(value: Any) -> bytes:
-  """JSON, compressed."""
-  return zlib.compress(json.dumps(value, separators=(",", ":")).encode(), level=1)
-
-
-def unpack(data: bytes) -> Any:
-  """What `pack()` was given. Errors: ValueError."""
-  stream = zlib.decompressobj()
-  text = stream.decompress(data, MAX_BYTES)
-  if stream.unconsumed_tail:
-    raise ValueError(f"a manifest of more than {MAX_BYTES} bytes")
-  return json.loads(text)
 
 
 def _alike(ranks: Mapping[int, Manifest]) -> list[tuple[list[int], Manifest]]:

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names of parameters as those of a model's tensors."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+
+from reshard._errors import InvalidArgumentError
+
+Names = Callable[[str], str | None] | Mapping[str, str | None] | None
+
+# Parts of names that torch's wrappers add.
+_WRAPPERS = {"_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module"}
+
+
+def renamed(names: Names) -> Callable[[str], str | None]:
+  """A function from the name of a parameter to that of a tensor; None: the parameter is left out.
+
+  names  None: the name without the parts that torch.compile, activation checkpointing and FSDP1 add;
+         a function; or a dict of patterns: "*" matches any run of characters, "#" a run of digits,
+         and "$1" to "$9" in the value are what they matched. The first that matches counts; a name
+         that none matches stays.
+  """
+  if names is None:
+    return _plain
+  if callable(names):
+    return names
+  if not isinstance(names, Mapping):
+    raise InvalidArgumentError(f"names: a function or a dict, not {type(names).__name__}")
+  rules = [(re.compile(_pattern(match)), name) for match, name in names.items()]
+
+  def find(name: str) -> str | None:
+    for pattern, to in rules:
+      found = pattern.fullmatch(name)
+      if found is not None:
+        return None if to is None else _filled(to, found)
+    return _plain(name)
+
+  return find
+
+
+def _plain(name: str) -> str:
+  return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
+
+
+def _pattern(match: str) -> str:
+  parts = {"*": "(.*?)", "#": "(?<![0-9])([0-9]+)(?![0-9])"}
+  return "".join(parts.get(character, re.escape(character)) for character in match)
+
+
+def _filled(to: str, found: re.Match[str]) -> str:
+  def wildcard(number: re.Match[str]) -> str:
+    at = int(number.group(1))
+    if at > len(found.groups()):
+      raise InvalidArgumentError(f"names: '{to}' uses ${at}, but its pattern has no such wildcard")
+    return found.group(at)
+
+  return re.sub(r"\$([1-9])", wildcard, to)

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Protects: the layout of DTensors is where torch has put them: a refit from and into them, in real
+processes, gives and takes every byte of full_tensor()."""
+
+import multiprocessing
+
+import dtensor_process
+import pytest
+from ranks import TIMEOUT
+from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor.placement_types import _StridedShard
+
+from reshard.live._parts import Held, Whole, composed
+from reshard.live._placements import runs_of, shards_of
+
+SIZE = 4
+# Without communication too: every tensor is on all ranks of one mesh.
+ONE_MESH = {"fsdp", "fsdp-uneven", "fsdp-columns", "hsdp", "two-meshes"}
+
+
+@pytest.fixture(scope="module")
+def processes(tmp_path_factory):
+  store = tmp_path_factory.mktemp("store") / "file"
+  context = multiprocessing.get_context("spawn")
+  pipes, started = [], []
+  for rank in range(SIZE):
+    mine, theirs = context.Pipe()
+    pipes.append(mine)
+    started.append(context.Process(target=dtensor_process.serve, args=(theirs, rank, SIZE, store), daemon=True))
+    started[-1].start()
+  yield pipes
+  for pipe in pipes:
+    pipe.send(None)
+  for process in started:
+    process.join(TIMEOUT)
+    process.kill()
+
+
+def run(processes, name, *arguments):
+  """Calls a function of dtensor_process on every rank, and returns what each returned."""
+  for pipe in processes:
+    pipe.send((name, arguments))
+  found = []
+  for rank, pipe in enumerate(processes):
+    assert pipe.poll(3 * TIMEOUT), f"rank {rank} says nothing"
+    found.append(pipe.recv())
+  for rank, (fine, result) in enumerate(found):
+    assert fine, f"rank {rank}: {result}"
+  return [result for _, result in found]
+
+
+@pytest.mark.parametrize("case", dtensor_process.CASES)
+def test_a_refit_moves_every_byte(processes, case):
+  for ranks, known_alone in run(processes, "refit", case):
+    assert ranks == SIZE
+    assert known_alone == (case in ONE_MESH)
+
+
+@pytest.mark.parametrize("kind", ["dense", "moe"])
+def test_modules_of_transformers_have_the_names_of_their_checkpoint(processes, kind):
+  assert min(run(processes, "transformers_case", kind)) > 10
+
+
+def test_what_is_no_layout_is_refused_by_name(processes):
+  for said in run(processes, "refused"):
+    assert "'a.b': placement" in said["partial"] and "has partial sums" in said["partial"]
+    assert said["partial"].startswith("UnsupportedError")
+    assert "no tensor 'w'" in said["unknown"] and "names=" in said["unknown"]
+    assert "'layers.3.w' has shape [8, 3], but the model says [8, 2]" in said["shape"]
+    assert "'w': its local tensor has shape [3, 2]" in said["local"] and "[2, 2] here" in said["local"]
+    assert "'w': a int is no tensor" in said["no tensor"]
+    assert "'w': its local tensor has shape [3, 2]" in said["of another rank"]
+    assert "no rank holds a tensor" in said["nothing"]
+    assert "no tensor is a DTensor" in said["alone"]
+
+
+def test_names_are_mapped(processes):
+  box = [(2, 4), (0, 2)]
+  for found in run(processes, "names"):
+    assert found["dict"] == [("net.block3._orig_mod.w", "layers.3.w", box)]
+    assert found["function"] == [("W", "layers.3.w", box)]
+    assert found["wrappers"] == [("layers.3._orig_mod._checkpoint_wrapped_module.w", "layers.3.w", box)]
+
+
+def test_two_sides_of_one_group_each_describe_themselves(processes):
+  assert run(processes, "two_sides") == [((0, 1), (2, 3))] * SIZE
+
+
+@pytest.mark.parametrize(
+  ("placements", "mesh", "extent", "at", "runs"),
+  [
+    ([Shard(0)], [4], 10, [3], ((9, 10),)),
+    ([Shard(0)], [4], 5, [3], ((0, 0),)),
+    ([Replicate(), Shard(-1)], [2, 2], 4, [1, 1], ((2, 4),)),
+    ([Shard(0), Shard(0)], [2, 2], 9, [1, 0], ((5, 7),)),
+    ([_StridedShard(0, split_factor=2), Shard(0)], [2, 2], 8, [0, 1], ((4, 6),)),
+    # docs/dtensor.md: in FSDP2's memory the third shard of 7 rows is on tensor-parallel rank 1.
+    ([_StridedShard(0, split_factor=2), Shard(0)], [3, 2], 7, [2, 0], ((0, 0),)),
+    ([_StridedShard(0, split_factor=2), Shard(0)], [3, 2], 7, [2, 1], ((6, 7),)),
+    # Without a shard that cut before it: by definition.
+    ([_StridedShard(0, split_factor=2)], [2], 8, [1], ((2, 4), (6, 8))),
+  ],
+)
+def test_runs_of_placements(placements, mesh, extent, at, runs):
+  (shards,) = shards_of(placements, mesh, 1)
+  assert runs_of(extent, shards, at) == runs
+
+
+@pytest.mark.parametrize("run", [(0, 6), (2, 6), (1, 4), (3, 4), (5, 6)])
+def test_a_cut_through_two_dimensions_that_are_one(run):
+  """A weight [2, 3, 2] that a module stores as [2, 6]."""
+  whole = Whole.of_weight(0, (2, 3, 2), (2, 6))
+  local = composed(Held("x", "x", "F32", (2, 6), (((0, 2),), (run,))), whole, ["F32"])
+  placed = local.placed()
+  size = run[1] - run[0]
+  found = {}
+  for part in placed.parts:
+    for i in range(part.begin[0], part.end[0]):
+      for j in range(part.begin[1], part.end[1]):
+        for k in range(part.begin[2], part.end[2]):
+          at = list(part.at)
+          for dim, step, index, first in zip(part.dims, part.steps, (i, j, k), part.begin, strict=True):
+            at[dim] += step * (index - first)
+          flat = 0
+          for here, extent in zip(at, placed.index_shape, strict=True):
+            flat = flat * extent + here
+          found[flat] = i * 6 + j * 2 + k
+  assert found == {row * size + column: row * 6 + run[0] + column for row in range(2) for column in range(size)}
