@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Builds the wheel of the package reshard in the folder of the program, so that nothing is compiled twice, and installs
-# it into the environment in <folder>/venv.
+# it into the environment in <folder>/venv, and into that of Megatron-Core if it is there.
 #
 #   tools/python_wheel.sh <build folder>
 set -euo pipefail
@@ -27,4 +27,8 @@ pip wheel . --no-build-isolation --no-deps --wheel-dir "$build/wheels" --config-
   --config-settings "cmake.build-type=$(setting CMAKE_BUILD_TYPE Release)"
 wheel=$(echo "$build"/wheels/reshard-*.whl)
 pip install --no-deps --no-index --force-reinstall "$wheel"
+if [ -x "$build/megatron-venv/bin/python" ]; then
+  python=$build/megatron-venv/bin/python
+  pip install --no-deps --no-index --force-reinstall "$wheel"
+fi
 echo "wheel: $(basename "$wheel"), $(du -k "$wheel" | cut -f1) kB, installed in $SECONDS s"

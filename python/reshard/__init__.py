@@ -167,7 +167,9 @@ __all__ = [
   "layout",
   "load_weights",
   "local",
+  "module_tensors",
   "of_dtensors",
+  "of_modules",
   "open_model",
   "plan",
   "quantise",
@@ -181,11 +183,16 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-  from reshard.live import of_dtensors
+  from reshard.live import module_tensors, of_dtensors, of_modules
   from reshard.tracing import traced
 
 # What needs torch, and where it is.
-_WITH_TORCH = {"of_dtensors": "reshard.live", "traced": "reshard.tracing"}
+_WITH_TORCH = {
+  "module_tensors": "reshard.live",
+  "of_dtensors": "reshard.live",
+  "of_modules": "reshard.live",
+  "traced": "reshard.tracing",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import reshard
@@ -72,10 +73,10 @@ class FullTensors:
     numbers = {weight.name: i for i, weight in enumerate(self._weights)}
     for layout in layouts:
       for tensor in layout.local(layout.ranks[0]):
-        self._sources.setdefault(tensor.name, lambda t=tensor: Whole.of_local(t, numbers))
+        self._sources.setdefault(tensor.name, partial(Whole.of_local, tensor, numbers))
     for i, weight in enumerate(self._weights):
       self._sources.setdefault(
-        weight.name, lambda i=i, w=weight: Whole.of_weight(i, w.index_shape, w.shape)
+        weight.name, partial(Whole.of_weight, i, weight.index_shape, weight.shape)
       )
 
   def __contains__(self, name: str) -> bool:

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The layout of Megatron-Core's own modules is the family's closed form: what parameters say of
+themselves, rank by rank, against the rules of docs/layouts.md."""
+
+import multiprocessing
+
+import gloo_rank
+import pytest
+import torch
+from building import build, opened
+from test_modules import ALL, MODELS, STATE, keys_of
+from world import rank_of
+
+import reshard
+from reshard.live._megatron import of_descriptions
+from reshard.live._modules import held_by, module_tensors, values_of
+
+# As the modules of models.py are: those of the local spec, without centred norms.
+DIALECT = "norms=separate,experts=sequential,mamba_names=old,gamma=plain"
+
+
+def described(model, text, world):
+  """What each rank says; the ranks are made one after the other."""
+  keys = keys_of(text)
+  state = {STATE[k]: v for k, v in keys.items() if k in STATE}
+  state |= {"order": keys["order"]} if "order" in keys else {}
+  said = []
+  for rank in range(world):
+    with rank_of(world, rank, **state):
+      modules = build(model, text)
+      said.append({"held": [held.pack() for held in held_by(modules)], "keys": values_of(modules)})
+      names = list(module_tensors(modules))
+      assert names == [held.name for held in held_by(modules)]
+  return said
+
+
+@pytest.mark.parametrize(("name", "text"), ALL, ids=lambda value: value or "one")
+def test_modules_have_the_layout_of_the_closed_form(name, text, tmp_path):
+  model = opened(MODELS[name], tmp_path)
+  closed = reshard.layout("megatron:" + ",".join(filter(None, [text, DIALECT])), model)
+  said = described(MODELS[name], text, len(closed.ranks))
+  layout = of_descriptions(said, model)
+  assert layout.ranks == closed.ranks
+  assert [str(difference) for difference in reshard.diff(layout, closed)] == []
+
+
+@pytest.fixture(scope="module")
+def processes(tmp_path_factory):
+  store = tmp_path_factory.mktemp("store") / "file"
+  context = multiprocessing.get_context("spawn")
+  pipes, started = [], []
+  for rank in range(2):
+    mine, theirs = context.Pipe()
+    pipes.append(mine)
+    started.append(context.Process(target=gloo_rank.serve, args=(theirs, rank, 2, store), daemon=True))
+    started[-1].start()
+  yield pipes
+  for pipe in pipes:
+    pipe.send(None)
+  for process in started:
+    process.join(60)
+    process.kill()
+
+
+def run(processes, name, *arguments):
+  for pipe in processes:
+    pipe.send((name, arguments))
+  found = []
+  for rank, pipe in enumerate(processes):
+    assert pipe.poll(180), f"rank {rank} says nothing"
+    found.append(pipe.recv())
+  for rank, (fine, result) in enumerate(found):
+    assert fine, f"rank {rank}: {result}"
+  return [result for _, result in found]
+
+
+def test_a_session_fills_live_modules_from_a_checkpoint(processes, tmp_path):
+  opened(MODELS["qwen3-moe"], tmp_path)
+  found = run(processes, "through_modules", tmp_path, "qwen3-moe", ["tp=2", "ep=2", "pp=2"])
+  for rank, (held, values) in enumerate(found):
+    layer = "model.layers.0."
+    rows = slice(24 * rank, 24 * rank + 24)
+    fc1 = torch.cat([values[f"{layer}mlp.{part}_proj.weight"][rows] for part in ("gate", "up")])
+    assert torch.equal(held["decoder.layers.0.mlp.linear_fc1.weight"], fc1)
+    fc2 = values[layer + "mlp.down_proj.weight"][:, rows]
+    assert torch.equal(held["decoder.layers.0.mlp.linear_fc2.weight"], fc2)
+    q, k, v = (values[f"{layer}self_attn.{part}_proj.weight"].unflatten(0, (4, -1)) for part in "qkv")
+    qkv = torch.cat([q, k, v], 1)[2 * rank : 2 * rank + 2].flatten(0, 1)
+    assert torch.equal(held["decoder.layers.0.self_attention.linear_qkv.weight"], qkv)
+
+
+@pytest.mark.parametrize(
+  ("name", "texts"),
+  [("deepseek", ["tp=2", "pp=2", "ep=2"]), ("qwen2", ["pp=2,vpp=2", "tp=2"]), ("nemotron", ["tp=2", "pp=2"])],
+)
+def test_modules_without_a_known_model_are_refitted_by_their_own_names(processes, name, texts):
+  for held, values in run(processes, "through_modules", None, name, texts):
+    assert len(values) > 10 and all(tensor.any() for tensor in held.values())
+
+
+def test_what_is_wrong_on_one_rank_is_told_to_all(processes):
+  said = run(processes, "refused", "llama")
+  assert said[1][0] == "InvalidArgumentError: module 0: a int is no module of torch"
+  assert said[0][0] == "InvalidArgumentError: of_modules: rank 1: module 0: a int is no module of torch"
+  assert all("no rank holds a tensor" in both[1] for both in said)
+
+
+def test_a_tensor_that_does_not_fit_the_model_is_named(tmp_path):
+  model = opened(MODELS["llama"], tmp_path)
+  said = described(MODELS["llama"], "tp=2", 2)
+  for of_rank in said:
+    for held in of_rank["held"]:
+      if held[0] == "decoder.layers.2.mlp.linear_fc2.weight":
+        held[3], held[4] = [32, 24], [None, None]
+  with pytest.raises(reshard.InvalidArgumentError, match=r"'decoder.layers.2.mlp.linear_fc2.weight'.*\[32, 24\]"):
+    of_descriptions(said, model)
+  said[0]["held"][0][1] = "decoder.unknown"
+  with pytest.raises(reshard.NotFoundError, match="'decoder.unknown'"):
+    of_descriptions(said, model)
