@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 
 #include "reshard/refit/session/quantised_steady_testutil.h"
 #include "reshard/transport/inproc/inproc.h"
@@ -13,6 +14,8 @@ namespace reshard::quantised {
 namespace {
 
 constexpr int kRefits = 1000;
+/// Long: without optimisation, or under a sanitizer, a thousand refits take minutes.
+const ProcessOptions kPatient{.limit = std::chrono::seconds(500), .doomed = {}};
 
 TEST(QuantisedSteady, allocates_nothing) {
   const Case c = small_case();
@@ -64,7 +67,7 @@ TEST_P(QuantisedThousand, refits_between_threads_grow_nothing) {
 
 TEST_P(QuantisedThousand, refits_between_processes_grow_nothing) {
   const ChangingModel model(small_case());
-  EXPECT_EQ(outcome(shm_processes("mapped,readv,ring")(
+  EXPECT_EQ(outcome(shm_processes("mapped,readv,ring", kPatient)(
                 small_case().ranks,
                 [&](RankEnds& ends) { refit_often(ends, model, GetParam(), kRefits, true); })),
             "");
