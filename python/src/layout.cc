@@ -44,6 +44,38 @@ SharedLayout shared(std::shared_ptr<const Model> model, ModelLayout layout) {
   return std::make_shared<const Layout>(Layout{std::move(model), std::move(side)});
 }
 
+QuantFormat format_named(const std::string& text) {
+  if (const auto format = quant_format_from_name(text)) return *format;
+  raise(Code::invalid_argument,
+        fmt::format("format '{}' is unknown; known formats are {}", text, known_quant_formats()));
+}
+
+std::optional<QuantMethod> method_named(const std::optional<std::string>& text) {
+  if (!text) return std::nullopt;
+  if (const auto method = quant_method_from_name(*text)) return method;
+  raise(Code::invalid_argument,
+        fmt::format("method '{}' is unknown; known methods are {}", *text, known_quant_methods()));
+}
+
+BlockGrid grid_named(const std::string& text) {
+  if (text != "local" && text != "tensor")
+    raise(Code::invalid_argument, fmt::format("grid '{}' must be local or tensor", text));
+  return text == "local" ? BlockGrid::local : BlockGrid::tensor;
+}
+
+SharedLayout quantised(const Layout& values, const std::string& format, const Names& tensors,
+                       const std::string& grid, const std::optional<std::string>& method,
+                       bool files) {
+  if (values.side.quantised)
+    raise(Code::invalid_argument, fmt::format("{} is quantised already", values.stored().name()));
+  const SideChoice choice{format_named(format), tensors.names, grid_named(grid),
+                          method_named(method), files};
+  return without_gil([&] {
+    LayoutSide side = unwrap(quantised_side(values.side.values, choice));
+    return std::make_shared<const Layout>(Layout{values.model, std::move(side)});
+  });
+}
+
 FamilyInput input_of(const Model& model) { return {model.tensors, model.config_or_null()}; }
 
 SharedLayout layout_by_rules(const std::string& rules, std::shared_ptr<const Model> model,
@@ -207,6 +239,49 @@ void bind_text(nb::class_<Layout>& layout) {
       .def("__repr__", &text_of);
 }
 
+void bind_quantisation(nb::class_<Layout>& layout) {
+  layout.def_prop_ro("quantised", [](const Layout& x) { return x.side.quantised != nullptr; })
+      .def_prop_ro(
+          "quant_format",
+          [](const Layout& x) -> std::optional<std::string> {
+            if (!x.side.quantised) return std::nullopt;
+            return to_string(x.side.quantised->choice.format);
+          },
+          "The format of its quantised tensors, or None.")
+      .def_prop_ro(
+          "quant_tensors",
+          [](const Layout& x) {
+            nb::list names;
+            if (x.side.quantised)
+              for (const std::string& name : x.side.quantised->choice.tensors)
+                names.append(nb::cast(name));
+            return names;
+          },
+          nb::sig("def quant_tensors(self) -> list[str]"),
+          "The canonical tensors that are quantised, by name; empty if none is.")
+      .def_prop_ro(
+          "quant_grid",
+          [](const Layout& x) -> std::optional<std::string> {
+            if (!x.side.quantised) return std::nullopt;
+            return x.side.quantised->choice.grid == BlockGrid::local ? "local" : "tensor";
+          },
+          "Where its blocks are counted from, \"tensor\" or \"local\", or None.")
+      .def_prop_ro(
+          "quant_method",
+          [](const Layout& x) -> std::optional<std::string> {
+            const auto method = x.side.method ? x.side.method : x.side.modules;
+            if (!method) return std::nullopt;
+            return std::string(name(*method));
+          },
+          "The quant_method whose names and shapes its files or modules have, or None.")
+      .def_prop_ro(
+          "values",
+          [](const Layout& x) {
+            return std::make_shared<const Layout>(Layout{x.model, LayoutSide{x.side.values}});
+          },
+          "The layout of the plain values: itself, unless it is quantised.");
+}
+
 void bind_class(nb::module_& m) {
   nb::class_<Layout> layout(m, "Layout",
                             R"(Which rank holds which part of a model's tensors, and where.
@@ -229,20 +304,6 @@ If it is quantised, local tensors are those that memory holds: data and scales.)
       .def_prop_ro(
           "notes", [](const Layout& x) { return x.side.notes; },
           "Choices that it makes where its notation is silent; usually none.")
-      .def_prop_ro("quantised", [](const Layout& x) { return x.side.quantised != nullptr; })
-      .def_prop_ro(
-          "quant_format",
-          [](const Layout& x) -> std::optional<std::string> {
-            if (!x.side.quantised) return std::nullopt;
-            return to_string(x.side.quantised->choice.format);
-          },
-          "The format of its quantised tensors, or None.")
-      .def_prop_ro(
-          "values",
-          [](const Layout& x) {
-            return std::make_shared<const Layout>(Layout{x.model, LayoutSide{x.side.values}});
-          },
-          "The layout of the plain values: itself, unless it is quantised.")
       .def_prop_ro(
           "digest", [](const Layout& x) { return hex(x.stored().digest()); },
           "16 hexadecimal digits, equal for equal layouts of equal models.")
@@ -250,6 +311,7 @@ If it is quantised, local tensors are those that memory holds: data and scales.)
                   nb::call_guard<nb::gil_scoped_release>(),
                   "The layout in which a checkpoint is stored. Raises InvalidArgumentError for a "
                   "model without weights.");
+  bind_quantisation(layout);
   bind_text(layout);
   bind_contents(layout);
 }
@@ -277,6 +339,25 @@ source  the layout that the weights come from: a quantised target then counts it
 
 Raises InvalidArgumentError for a text that is wrong (it says what would be right), UnsupportedError
 for a family that needs a config and a model without one.)");
+  m.def("quantise_layout", &quantised, nb::arg("layout"), nb::arg("format"), nb::arg("tensors"),
+        nb::kw_only(), nb::arg("grid") = "tensor", nb::arg("method") = nb::none(),
+        nb::arg("files") = false,
+        R"(A layout whose local tensors are quantised: data and scales, as engines hold them.
+
+For layouts that no notation describes: traced, or of one's own. Each local tensor of chosen tensors
+becomes data and scales, side by side in the order of its parts.
+
+layout   of plain values
+format   a name such as "fp8_block" (docs/quantisation.md)
+tensors  canonical names of the matrices to quantise
+grid     where blocks are counted from: "tensor" as in a checkpoint, "local" from each shard
+method   the quant_method whose names and shapes data and scales have, such as
+         "compressed-tensors"; by default that of the format
+files    True: as a checkpoint's files have them; False: as an engine's modules do
+
+Raises InvalidArgumentError for unknown names, NotFoundError for a tensor that the model lacks,
+UnsupportedError for a local tensor that mixes chosen tensors and others, or a shape that the format
+does not allow.)");
   m.def("rules_layout", &layout_by_rules, nb::arg("rules"), nb::arg("model"),
         nb::arg("name") = "rules", nb::arg("keys"),
         nb::sig("def rules_layout(rules: str, model: Model, name: str = 'rules', **keys: int | "

@@ -153,6 +153,43 @@ def test_a_notation_that_is_wrong_is_refused(moe, text, error, message):
     reshard.layout(text, moe)
 
 
+@pytest.mark.parametrize("quant", ["fp8_block", "fp8_channel", "fp8_tensor", "mxfp8"])
+def test_any_layout_can_be_quantised(quant):
+  """As the families quantise their own."""
+  model = reshard.open_model("qwen3-30b-a3b", layers=1)
+  form = f"quant={quant},quant_grid=tensor,quant_method=compressed-tensors"
+  family = reshard.layout(f"vllm:tp=2,{form}", model)
+  assert (family.quant_grid, family.quant_method) == ("tensor", "compressed-tensors")
+  assert "model.layers.0.mlp.experts.7.up_proj.weight" in family.quant_tensors
+  plain = reshard.layout("vllm:tp=2", model)
+  assert (plain.quant_grid, plain.quant_method, plain.quant_tensors) == (None, None, [])
+  made = reshard.quantise_layout(plain, quant, family.quant_tensors, method="compressed-tensors")
+  assert reshard.diff(made, family) == [] and made.quant_format == quant
+  files = reshard.quantise_layout(
+    reshard.layout("hf", model), quant, family.quant_tensors, method="compressed-tensors", files=True
+  )
+  assert {t.file_name for t in files.local(0)} == {
+    t.file_name for t in reshard.layout(f"hf:quant={quant},quant_method=compressed-tensors", model).local(0)
+  }
+
+
+def test_what_cannot_be_quantised_is_named(small):
+  plain = reshard.layout("hf", small)
+  with pytest.raises(reshard.InvalidArgumentError, match="format 'fp7' is unknown; known formats are mxfp8"):
+    reshard.quantise_layout(plain, "fp7", ["w"])
+  with pytest.raises(reshard.InvalidArgumentError, match="method 'mine' is unknown; known methods are fp8"):
+    reshard.quantise_layout(plain, "fp8_block", ["w"], method="mine")
+  with pytest.raises(reshard.InvalidArgumentError, match="grid 'shard' must be local or tensor"):
+    reshard.quantise_layout(plain, "fp8_block", ["w"], grid="shard")
+  with pytest.raises(reshard.UnsupportedError, match="quant_method=fp8 does not support mxfp4"):
+    reshard.quantise_layout(plain, "mxfp4", ["w"], method="fp8")
+  with pytest.raises(reshard.NotFoundError, match="'v' is to be quantised but hf lacks it"):
+    reshard.quantise_layout(plain, "fp8_block", ["v"])
+  quantised = reshard.quantise_layout(plain, "fp8_block", ["w"])
+  with pytest.raises(reshard.InvalidArgumentError, match="is quantised already"):
+    reshard.quantise_layout(quantised, "fp8_block", ["w"])
+
+
 def test_a_quantised_layout_has_data_and_scales():
   model = reshard.open_model("demo-moe")
   layout = reshard.layout("vllm:tp=2,quant=fp8_channel", model)

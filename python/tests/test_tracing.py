@@ -394,3 +394,48 @@ def test_architectures_without_a_family_are_traced_and_proved(model_type, tmp_pa
   layout = reshard.traced(build, load_it, weights, check=True)
   assert tracing.probe(layout, build, load_it) == []
   assert len(layout.slots_of(0)) == len(weights)
+
+
+class Fp8Engine(torch.nn.Module):
+  """A linear layer in FP8 blocks of 128 and its scales, rank `rank` of 2; `wrong` puts scales
+  elsewhere."""
+
+  def __init__(self, rank, wrong=False):
+    super().__init__()
+    self.rank, self.wrong = rank, wrong
+    self.weight = _parameter(256, 384, dtype=torch.float8_e4m3fn)
+    self.weight_scale_inv = _parameter(2, 3, dtype=torch.float32)
+    self.norm = _parameter(384)
+
+  def load_weights(self, weights):
+    for name, weight in weights:
+      held = getattr(self, name.split(".")[-1] if "q_proj" in name else "norm")
+      size = held.shape[0] if weight.dim() > 1 else 0
+      mine = weight[self.rank * size : (self.rank + 1) * size] if size else weight
+      held.data.copy_(mine.flip(0) if self.wrong and "scale" in name else mine)
+
+
+_FP8_MODEL = {"q_proj.weight": ((512, 384), "bfloat16"), "norm.weight": ([384], "bfloat16")}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_quantised_engine_is_traced_over_plain_values(method):
+  model = reshard.Model.from_tensors("m", _FP8_MODEL)
+  stored = reshard.layout("hf:quant=fp8_block", model)
+  load = lambda module, weights: module.load_weights(weights)  # noqa: E731
+  found = tracing.trace(Fp8Engine, load, stored, ranks=2, method=method)
+  assert found.layout.quant_format == "fp8_block" and not found.files.quantised
+  assert found.layout.model.digest == model.digest
+  plan = reshard.plan(reshard.layout("hf", model), found.layout)
+  assert plan.quantises and not reshard.plan(stored, found.layout).quantises
+  assert tracing.probe(found.files, Fp8Engine, load) == []
+  with pytest.raises(tracing.TracingError, match="'weight_scale_inv' has its scales elsewhere"):
+    tracing.trace(lambda rank: Fp8Engine(rank, True), load, stored, ranks=2, method="numbers")
+
+
+def test_weights_that_are_cut_cannot_be_loaded():
+  model = reshard.Model.from_tensors("m", _FP8_MODEL)
+  names = ["q_proj.weight"]
+  cut = reshard.quantise_layout(reshard.layout("fsdp:shard=2", model), "fp8_channel", names)
+  with pytest.raises(reshard.UnsupportedError, match="is not one whole tensor, as loaders are given"):
+    tracing.trace(Fp8Engine, lambda module, weights: module.load_weights(weights), cut)

@@ -140,6 +140,23 @@ Result<LayoutSide> make_side(const std::string& text, const Model& model,
   return tl::unexpected(std::move(side).error().in(fmt::format("layout '{}'", text)));
 }
 
+Result<LayoutSide> quantised_side(std::shared_ptr<const ModelLayout> values,
+                                  const SideChoice& choice) {
+  const std::string format = to_string(choice.format);
+  if (choice.method && !supports(*choice.method, choice.format))
+    return fail(Code::unsupported,
+                fmt::format("quant_method={} does not support {}", name(*choice.method), format));
+  QuantNotation notation{
+      "vllm", values->name() + " quant=" + format, choice.format, choice.grid, {}};
+  notation.method = choice.method;
+  LayoutSide side;
+  side.quantised = std::make_shared<const QuantisedLayout>(
+      RESHARD_TRY(quantised_as(notation, std::move(values), &choice.tensors)));
+  side.values = side.quantised->values;
+  (choice.files ? side.method : side.modules) = choice.method;
+  return side;
+}
+
 Result<std::shared_ptr<const ModelLayout>> make_layout(const std::string& text, const Model& model,
                                                        const std::string& rules_folder) {
   return RESHARD_TRY(make_side(text, model, rules_folder)).stored();

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -40,6 +41,18 @@ Result<LayoutSide> make_side(const std::string& text, const Model& model,
                              std::optional<BlockGrid> grid = {});
 /// True if the layout is quantised and does not say where blocks are counted from.
 bool leaves_grid_open(const LayoutSpec& spec);
+/// How quantised_side() quantises.
+struct SideChoice {
+  QuantFormat format;
+  std::set<std::string> tensors;  ///< canonical names.
+  BlockGrid grid = BlockGrid::tensor;
+  std::optional<QuantMethod> method = {};  ///< whose names and shapes data and scales have.
+  bool files = false;                      ///< those of its files, not of modules.
+};
+/// Quantises a layout that no notation describes: traced, or of one's own. Errors: a method that
+/// does not support the format; those of quantise_layout().
+Result<LayoutSide> quantised_side(std::shared_ptr<const ModelLayout> values,
+                                  const SideChoice& choice);
 /// own_layout() with both the values and what is stored. @pre model.weights
 Result<LayoutSide> own_side(const Model& model);
 /// True if data and scales stored as `from` are also valid as `to`, unchanged.

@@ -17,13 +17,14 @@ import torch
 
 import reshard
 from reshard import _core
-from reshard.tracing import _cache, _text, _weights
+from reshard.tracing import _cache, _quantised, _text, _weights
 from reshard.tracing._numbers import trace_numbers
 from reshard.tracing._probe import probe
 from reshard.tracing._recording import trace_recording
 from reshard.tracing._types import RankTrace, TracingError, Weight
+from reshard.tracing._weights import stored_tensors
 
-__all__ = ["Traced", "TracingError", "probe", "trace", "traced"]
+__all__ = ["Traced", "TracingError", "probe", "stored_tensors", "trace", "traced"]
 
 _log = logging.getLogger(__name__)
 
@@ -36,7 +37,10 @@ _METHODS = ("auto", "numbers", "recording")
 class Traced:
   """What a trace found.
 
-  layout     the layout, over `layout.model`
+  layout     the layout, over `layout.model`. Of a quantised engine it is quantised: plans towards it
+             take plain values, or data and scales as they are
+  files      the layout over the tensors that the loader was given; for a quantised engine, data and
+             scales as files hold them; else `layout`
   untouched  {rank: {parameter: elements that the loader did not write}}; parameters of which it
              wrote nothing are not in the layout, of others the rest is padding
   unused     names of weights that no rank holds
@@ -45,6 +49,7 @@ class Traced:
   """
 
   layout: _core.Layout
+  files: _core.Layout
   untouched: dict[int, dict[str, int]]
   unused: list[str]
   method: str
@@ -71,8 +76,10 @@ def traced(
            a context manager that gives it and keeps the state that the load needs. For recording
            it is called in a mode in which new floating-point tensors are on torch's meta device
   load     load(module, iterator of (name, tensor)): the engine's load_weights
-  weights  what the checkpoint holds: a reshard.Model, the path of a checkpoint, or
-           {name: (shape, dtype)} or {name: tensor}
+  weights  what the checkpoint holds: a reshard.Model, the path of a checkpoint,
+           {name: (shape, dtype)} or {name: tensor}, or for a quantised engine a layout such as
+           reshard.layout("hf:quant=fp8_block", model). For a quantised checkpoint or layout the
+           result is quantised, over the model's plain values
   ranks    the ranks of the layout: a number of them, or their numbers
   method   "recording" follows operations on tensors without memory; "numbers" loads 64-bit element
            numbers (8 bytes per element of a rank, in memory); "auto" records, and counts where that
@@ -117,7 +124,7 @@ def trace(
   """traced(), with all that was found."""
   if method not in _METHODS:
     raise reshard.InvalidArgumentError(f"method {method!r} is none of {', '.join(_METHODS)}")
-  model, tensors = _weights.read(weights, name)
+  model, tensors, stored = _weights.read(weights, name)
   all_ranks = list(range(ranks)) if isinstance(ranks, int) else sorted(set(ranks))
   path = None
   if key is not None:
@@ -128,7 +135,7 @@ def trace(
     except reshard.Error:
       _log.warning("%s is no layout of this model: traced anew", path)
     else:
-      return Traced(layout, {}, _unused(layout), "cache")
+      return _found(text, layout, stored, {}, "cache")
   used, traces = _trace_ranks(build, load, tensors, all_ranks, method)
   text = _text.layout_text(name, tensors, traces, omit)
   layout = _core.explicit_layout(text, model)
@@ -136,7 +143,18 @@ def trace(
     _check(build, load, tensors, layout, traces, used)
   if path is not None:
     _cache.write(path, text)
-  return Traced(layout, {rank: t.untouched for rank, t in traces.items()}, _unused(layout), used)
+  return _found(text, layout, stored, {r: t.untouched for r, t in traces.items()}, used)
+
+
+def _found(
+  text: str,
+  files: _core.Layout,
+  stored: _core.Layout | None,
+  untouched: dict[int, dict[str, int]],
+  used: str,
+) -> Traced:
+  layout = files if stored is None else _quantised.compose(text, files, stored)
+  return Traced(layout, files, untouched, _unused(files), used)
 
 
 def _unused(layout: _core.Layout) -> list[str]:

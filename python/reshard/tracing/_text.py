@@ -16,7 +16,8 @@ from reshard.tracing._types import (
 )
 
 
-def _part_text(part: Part, rank: int) -> str:
+def part_text(part: Part, rank: int) -> str:
+  """A part as the file has it; `rank`: of the local tensor."""
   box = "x".join(f"[{b},{e})" for b, e in zip(part.begin, part.end, strict=True))
   text = f"{part.weight}{box}"
   if rank:
@@ -41,7 +42,7 @@ def _local(local: Local) -> dict[str, Any]:
     entry["casts"] = True
   if local.map != "identity":
     entry["map"] = local.map
-  entry["parts"] = [_part_text(part, len(shape)) for part in local.parts]
+  entry["parts"] = [part_text(part, len(shape)) for part in local.parts]
   return entry
 
 

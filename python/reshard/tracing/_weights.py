@@ -9,30 +9,35 @@ from typing import Any
 
 import reshard
 from reshard import _core
+from reshard.tracing import _quantised
 from reshard.tracing._types import TracingError, Weight, torch_dtype
 
 
-def read(weights: Any, name: str) -> tuple[_core.Model, list[Weight]]:
-  """The model whose tensors the layout is about, and these tensors in its order."""
+def read(
+  weights: Any, name: str
+) -> tuple[_core.Model, list[Weight], _core.Layout | None]:
+  """The model of the tensors that a loader is given, these tensors in its order, and if they are
+  quantised the layout of what stores them."""
   if isinstance(weights, str | os.PathLike):
-    weights = _open(os.fspath(weights))
+    weights = reshard.open_model(os.fspath(weights))
+  if isinstance(weights, _core.Model) and weights.stored_as is not None:
+    weights = _core.Layout.of_checkpoint(weights)
+  stored = weights if isinstance(weights, _core.Layout) and weights.quantised else None
+  if isinstance(weights, _core.Layout):
+    weights = weights.model if stored is None else _quantised.files_of(weights)
   if isinstance(weights, _core.Model):
-    if weights.stored_as is not None:
-      raise reshard.UnsupportedError(
-        f"{weights.name}: its tensors are plain values, but its files hold {weights.stored_as}, and "
-        "that is what a loader is given; trace with the path of the checkpoint"
-      )
     model = weights
   elif isinstance(weights, Mapping):
     model = _core.Model.from_tensors(name, {n: _shape_dtype(n, t) for n, t in weights.items()})
   else:
     raise reshard.InvalidArgumentError(
-      f"weights: a reshard.Model, a path or a dict, not {type(weights).__name__}"
+      "weights: a reshard.Model or Layout, a path or a dict, not " + type(weights).__name__
     )
-  return model, [
+  tensors = [
     Weight(t.name, tuple(t.stored_shape), torch_dtype(t.dtype.name.upper()), tuple(t.shape))
     for t in model.tensors
   ]
+  return model, tensors, stored
 
 
 def _shape_dtype(name: str, tensor: Any) -> tuple[tuple[int, ...], Any]:
@@ -47,16 +52,9 @@ def _shape_dtype(name: str, tensor: Any) -> tuple[tuple[int, ...], Any]:
   return tuple(int(n) for n in shape), dtype
 
 
-def _open(path: str) -> Any:
-  """A model, or for a quantised checkpoint the tensors of its files."""
-  model = reshard.open_model(path)
-  if model.stored_as is None:
-    return model
-  return stored_tensors(path)
-
-
 def stored_tensors(folder: str) -> dict[str, tuple[tuple[int, ...], str]]:
-  """{name: (shape, dtype)} of what the safetensors files of a folder hold, by name."""
+  """{name: (shape, dtype)} of what the safetensors files of a folder hold, by name: `weights` for
+  which data and scales of quantised tensors are tensors of their own."""
   found: dict[str, tuple[tuple[int, ...], str]] = {}
   for path in sorted(pathlib.Path(folder).glob("*.safetensors")):
     with path.open("rb") as file:

@@ -84,7 +84,9 @@ class Quantiser {
   }
   Slot data_slot(const Slot& slot, bool placed) const;
   /// A slot for scales or a factor, named after the data slot.
-  Slot companion(const Slot& slot, const std::string& suffix, const Blocks& blocks) const;
+  /// Its `sections` are stacked along `stack_dim`.
+  Slot companion(const Slot& slot, const std::string& suffix, const Blocks& blocks,
+                 std::size_t sections, int stack_dim) const;
   Slot by_groups(const Slot& slot, const GroupedSlot& groups, const std::string& suffix,
                  const Blocks& blocks, const std::vector<TensorId>& ids, LayoutBuilder& b);
   Slot by_sections(const Slot& slot, const std::string& suffix, const Blocks& blocks,
@@ -262,15 +264,16 @@ Slot Quantiser::data_slot(const Slot& slot, bool placed) const {
   return data;
 }
 
-Slot Quantiser::companion(const Slot& slot, const std::string& suffix, const Blocks& blocks) const {
+Slot Quantiser::companion(const Slot& slot, const std::string& suffix, const Blocks& blocks,
+                          std::size_t sections, int stack_dim) const {
   Slot s{.name = slot.name + suffix, .dtype = blocks.dtype, .mesh = slot.mesh, .ranks = slot.ranks};
-  s.stack_dim = slot.stack_dim;
+  s.stack_dim = stack_dim;
   const int n = slot.sections[0].extent.size();
   s.merged = slot.merged;
   // One number per matrix: [E, sections] or, if a matrix has no stacked sections, [E].
   if (blocks.rows == 0 && blocks.cols == 0) {
     s.merged.bits = static_cast<std::uint8_t>(1U << (n - 2));
-    if (n > 2 && slot.sections.size() == 1 && slot.stack_dim < n - 2)
+    if (n > 2 && sections == 1 && stack_dim < n - 2)
       s.merged.bits = static_cast<std::uint8_t>(s.merged.bits | 1U << (n - 3));
   }
   return s;
@@ -279,8 +282,7 @@ Slot Quantiser::companion(const Slot& slot, const std::string& suffix, const Blo
 Slot Quantiser::by_groups(const Slot& slot, const GroupedSlot& groups, const std::string& suffix,
                           const Blocks& blocks, const std::vector<TensorId>& ids,
                           LayoutBuilder& b) {
-  Slot out = companion(slot, suffix, blocks);
-  out.stack_dim = groups.stack_dim;
+  Slot out = companion(slot, suffix, blocks, groups.groups.size(), groups.stack_dim);
   out.padded = slot.padded || groups.ragged;
   const bool padded_by_blocks = slot.padded && pads_blocks(slot, groups);
   for (const BlockGroup& g : groups.groups) {
@@ -319,7 +321,7 @@ Slot Quantiser::by_groups(const Slot& slot, const GroupedSlot& groups, const std
 
 Slot Quantiser::by_sections(const Slot& slot, const std::string& suffix, const Blocks& blocks,
                             LayoutBuilder& b) const {
-  Slot out = companion(slot, suffix, blocks);
+  Slot out = companion(slot, suffix, blocks, slot.sections.size(), slot.stack_dim);
   out.padded = true;
   // With swizzled scales, sections that are one matrix share one factor.
   const bool one = f_.order == ScaleOrder::swizzled && is_one_matrix(slot);
@@ -345,7 +347,7 @@ Result<Slot> Quantiser::swizzled(const Slot& slot, const std::string& suffix, La
         Code::unsupported,
         fmt::format("{} cannot have swizzled scales: its fused tensors are stacked by columns",
                     where(slot)));
-  Slot out = companion(slot, suffix, scales());
+  Slot out = companion(slot, suffix, scales(), slot.sections.size(), slot.stack_dim);
   out.padded = true;
   Index before = 0;
   for (std::size_t k = 0; k < slot.sections.size(); ++k) {
