@@ -86,18 +86,6 @@ struct Session::State {
 
 namespace {
 
-std::uint64_t digest_of(const SessionOptions& options) {
-  Digest digest;
-  digest.add(static_cast<int>(options.buffering))
-      .add(static_cast<int>(options.verify))
-      .add(static_cast<int>(options.convert))
-      .add(static_cast<int>(options.refit.path))
-      .add(options.replan ? 1 : 0)
-      .add(options.ignore.size());
-  for (const std::string& name : options.ignore) digest.add(name);
-  return digest.value();
-}
-
 std::uint64_t digest_of(const SessionSide& side) {
   Digest digest;
   if (side.values() == nullptr || side.stored() == nullptr) return 0;
@@ -170,7 +158,7 @@ BeginRecord Session::State::record(BeginRecord::Kind kind, std::int64_t version)
   out.source = digest_of(source);
   out.target = digest_of(target);
   out.staging = static_cast<std::uint64_t>(std::max<Index>(0, options.refit.staging_bytes));
-  out.options = agreed.empty() ? digest_of(options) : agreed[me().index()].options;
+  out.options = agreed.empty() ? session::options_word(options) : agreed[me().index()].options;
   const bool same_layouts = !agreed.empty() && out.source == agreed[me().index()].source &&
                             out.target == agreed[me().index()].target;
   if (same_layouts) {

@@ -5,18 +5,21 @@
 
 #include <algorithm>
 #include <bit>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <tuple>
 
 #include "reshard/base/hash.h"
+#include "reshard/refit/session.h"
 
 namespace reshard::session {
 namespace {
 
 static_assert(std::endian::native == std::endian::little);
 
-constexpr std::uint64_t kProtocol = 0x7265666974000002;  ///< "refit", and its version.
+constexpr std::uint64_t kProtocol = 0x7265666974000003;  ///< "refit", and its version.
 constexpr std::size_t kMostText = 400;
 constexpr std::uint64_t kMostStaging = std::uint64_t{1} << 60;
 
@@ -88,14 +91,66 @@ const char* call_of(BeginRecord::Kind kind) {
   return kind == BeginRecord::Kind::prepare ? "prepare()" : "refit()";
 }
 
-/// The part of a job in which two ranks differ; null if they are equal.
-const char* difference(const BeginRecord& a, const BeginRecord& b) {
-  if (a.source != b.source) return "source layout";
-  if (a.target != b.target) return "target layout";
-  return a.options != b.options ? "session options" : nullptr;
+/// The names of the choices in an options word, from its lowest bits on, and of their values.
+struct Choice {
+  const char* name;
+  std::array<const char*, 3> values;
+};
+constexpr std::array<Choice, 5> kChoices{{{"buffering", {"in_place", "doubled"}},
+                                          {"verify", {"never", "always"}},
+                                          {"convert", {"receiver", "sender"}},
+                                          {"path", {"automatic", "direct", "message"}},
+                                          {"replan", {"false", "true"}}}};
+constexpr int kBitsPerChoice = 4,
+              kBitsOfChoices = kBitsPerChoice * static_cast<int>(kChoices.size());
+
+std::size_t value_of(std::uint64_t word, std::size_t choice) {
+  return (word >> (kBitsPerChoice * choice)) & ((1U << kBitsPerChoice) - 1);
+}
+
+std::string value_text(std::uint64_t word, std::size_t choice) {
+  const std::size_t value = value_of(word, choice);
+  const char* known = value < 3 ? kChoices[choice].values[value] : nullptr;
+  return known != nullptr ? known : fmt::format("unknown value {}", value);
+}
+
+/// The part of a job in which a rank differs from another, and both values where they are known.
+struct Difference {
+  std::string what;
+  std::string mine = {}, other = {};  ///< " (value)", or empty.
+};
+
+Difference option_difference(std::uint64_t mine, std::uint64_t other) {
+  for (std::size_t i = 0; i < kChoices.size(); ++i)
+    if (value_of(mine, i) != value_of(other, i))
+      return {fmt::format("session option {}", kChoices[i].name),
+              fmt::format(" ({})", value_text(mine, i)),
+              fmt::format(" ({})", value_text(other, i))};
+  return {"session option ignore"};
+}
+
+/// None if they are equal.
+std::optional<Difference> difference(const BeginRecord& mine, const BeginRecord& other) {
+  if (mine.source != other.source) return Difference{"source layout"};
+  if (mine.target != other.target) return Difference{"target layout"};
+  if (mine.options != other.options) return option_difference(mine.options, other.options);
+  return std::nullopt;
 }
 
 }  // namespace
+
+std::uint64_t options_word(const SessionOptions& options) {
+  const std::array values{
+      static_cast<std::uint64_t>(options.buffering), static_cast<std::uint64_t>(options.verify),
+      static_cast<std::uint64_t>(options.convert), static_cast<std::uint64_t>(options.refit.path),
+      static_cast<std::uint64_t>(options.replan)};
+  static_assert(std::tuple_size_v<decltype(values)> == kChoices.size());
+  Digest ignored;
+  for (const std::string& name : options.ignore) ignored.add(name);
+  std::uint64_t word = ignored.value() << kBitsOfChoices;
+  for (std::size_t i = 0; i < values.size(); ++i) word |= values[i] << (kBitsPerChoice * i);
+  return word;
+}
 
 Result<> exchange_records(const BeginRecord& mine, ControlPlane& control, Deadline deadline,
                           BeginRecords& all, std::vector<BeginWords>& buffer) {
@@ -136,11 +191,11 @@ Index least_staging(const BeginRecords& records) {
 
 Result<> same_job(const BeginRecords& records) {
   for (std::size_t r = 0; r < records.size(); ++r)
-    if (const char* what = difference(records[r], records.front()))
+    if (const auto found = difference(records[r], records.front()))
       return fail(Code::invalid_argument,
-                  fmt::format("rank {}'s {} differs from rank 0's; all ranks must pass equal "
+                  fmt::format("rank {}'s {}{} differs from rank 0's{}; all ranks must pass equal "
                               "models, layouts, formats and options",
-                              r, what));
+                              r, found->what, found->mine, found->other));
   return {};
 }
 
@@ -165,8 +220,8 @@ Result<> same_version(const BeginRecords& records) {
 
 std::string first_change(const BeginRecords& before, const BeginRecords& now) {
   for (std::size_t r = 0; r < now.size(); ++r) {
-    if (const char* what = difference(before[r], now[r]))
-      return fmt::format("rank {}'s {} changed since prepare()", r, what);
+    if (const auto found = difference(now[r], before[r]))
+      return fmt::format("rank {}'s {} changed since prepare()", r, found->what);
     if (!now[r].change.empty()) return fmt::format("rank {}: {}", r, now[r].change);
     if (before[r].addresses != now[r].addresses)
       return fmt::format("the memory of rank {} changed since prepare()", r);

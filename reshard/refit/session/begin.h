@@ -11,20 +11,29 @@
 #include "reshard/refit/version.h"
 #include "reshard/transport/control.h"
 
+namespace reshard {
+struct SessionOptions;
+}  // namespace reshard
+
 namespace reshard::session {
 
 /// What each rank sends to all others at the beginning of prepare() and of every refit.
 struct BeginRecord {
   enum class Kind : std::uint64_t { prepare = 1, refit = 2 };
   Kind kind = Kind::prepare;
-  std::int64_t version = -1;                          ///< that the caller asks for; prepare: -1.
-  std::int64_t target_version = -1;                   ///< of its target, if whole; otherwise -1.
-  std::uint64_t source = 0, target = 0, options = 0;  ///< digests; equal on equal ranks.
-  std::uint64_t addresses = 0;                        ///< digest of this rank's memory.
-  std::uint64_t staging = 0;                          ///< cap of staging, bytes.
-  std::string trouble = {};                           ///< why this rank cannot begin; "" if it can.
+  std::int64_t version = -1;             ///< that the caller asks for; prepare: -1.
+  std::int64_t target_version = -1;      ///< of its target, if whole; otherwise -1.
+  std::uint64_t source = 0, target = 0;  ///< digests; equal on equal ranks.
+  std::uint64_t options = 0;             ///< options_word().
+  std::uint64_t addresses = 0;           ///< digest of this rank's memory.
+  std::uint64_t staging = 0;             ///< cap of staging, bytes.
+  std::string trouble = {};              ///< why this rank cannot begin; "" if it can.
   std::string change = {};  ///< what changed on this rank since prepare(); "" if nothing did.
 };
+
+/// The options that must be equal on all ranks: four bits for each choice, and a digest of `ignore`
+/// in the others.
+std::uint64_t options_word(const SessionOptions& options);
 
 /// All ranks' records, by rank.
 using BeginRecords = std::vector<BeginRecord>;
@@ -42,7 +51,7 @@ Result<> exchange_records(const BeginRecord& mine, ControlPlane& control, Deadli
 
 /// Errors: ranks make different calls; a rank has trouble.
 Result<> same_call(const BeginRecords& records);
-/// Errors: layouts or options differ.
+/// Errors: layouts or options differ (the option and both values are named).
 Result<> same_job(const BeginRecords& records);
 /// Errors: versions differ, or are not above every target's.
 Result<> same_version(const BeginRecords& records);

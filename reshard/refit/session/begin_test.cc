@@ -52,9 +52,27 @@ TEST(SessionPrepare, names_the_rank_whose_layout_differs) {
 }
 
 TEST(SessionPrepare, names_the_rank_whose_options_differ) {
-  expect_refused([](SessionMemory&, SessionSide&, SessionSide&,
-                    SessionOptions& options) { options.verify = VerifyMode::always; },
-                 {"rank 2's session options differs from rank 0's"});
+  const auto differs = [](auto change, const std::string& text) {
+    expect_refused([&](SessionMemory&, SessionSide&, SessionSide&,
+                       SessionOptions& options) { change(options); },
+                   {"rank 2's session option " + text + "; all ranks must pass"});
+  };
+  differs([](SessionOptions& o) { o.verify = VerifyMode::always; },
+          "verify (always) differs from rank 0's (never)");
+  differs([](SessionOptions& o) { o.convert = ConversionSide::sender; },
+          "convert (sender) differs from rank 0's (receiver)");
+  differs([](SessionOptions& o) { o.refit.path = RefitPath::message; },
+          "path (message) differs from rank 0's (automatic)");
+  differs([](SessionOptions& o) { o.replan = true; },
+          "replan (true) differs from rank 0's (false)");
+  differs([](SessionOptions& o) { o.ignore = {"lm_head.weight"}; }, "ignore differs from rank 0's");
+}
+
+TEST(SessionPrepare, names_an_option_that_a_rank_gets_wrong_on_the_wire) {
+  BeginRecords records(3);
+  records[1].options = 0xf;
+  expect_error(session::same_job(records), Code::invalid_argument,
+               {"rank 1's session option buffering (unknown value 15)", "rank 0's (in_place)"});
 }
 
 TEST(SessionPrepare, names_the_rank_without_a_layout_or_a_second_copy) {
