@@ -3,6 +3,8 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <array>
@@ -51,6 +53,21 @@ struct Attempt {
 Attempt again(std::string why) { return {nullptr, std::nullopt, std::move(why)}; }
 Attempt refused(Error error) { return {nullptr, std::move(error), ""}; }
 
+/// Errors: not a listening socket of the Internet protocols.
+Result<> check_listener(int socket) {
+  sockaddr_storage at{};
+  socklen_t bytes = sizeof at;
+  int listens = 0;
+  socklen_t word = sizeof listens;
+  const bool good = ::getsockname(socket, reinterpret_cast<sockaddr*>(&at), &bytes) == 0 &&
+                    (at.ss_family == AF_INET || at.ss_family == AF_INET6) &&
+                    ::getsockopt(socket, SOL_SOCKET, SO_ACCEPTCONN, &listens, &word) == 0 &&
+                    listens == 1 && ::fcntl(socket, F_SETFL, O_NONBLOCK) == 0;
+  if (good) return {};
+  return fail(Code::invalid_argument,
+              fmt::format("join: descriptor {} is not a TCP socket that listens", socket));
+}
+
 Result<> check(const RendezvousOptions& join, const RendezvousAddress& address) {
   RESHARD_TRY(check_job(join.job));
   if (join.size < 1 || join.size > kMaxRanks) {
@@ -72,7 +89,11 @@ Result<> check(const RendezvousOptions& join, const RendezvousAddress& address) 
   if (!address.host.empty() && join.secret.empty())
     return fail(Code::invalid_argument,
                 "join: a tcp:// rendezvous needs a secret that all ranks have");
-  return {};
+  if (join.listener < 0) return {};
+  if (address.host.empty() || join.rank != Rank{0})
+    return fail(Code::invalid_argument,
+                "join: only rank 0 of a tcp:// rendezvous may have a listener");
+  return check_listener(join.listener);
 }
 
 bool is_plain(std::string_view text, std::size_t most) {
@@ -263,8 +284,9 @@ Result<std::unique_ptr<ControlPlane>> join_as_rank_0(const RendezvousOptions& jo
       address.folder.empty() ? "" : rendezvous_file_path(address.folder, join.job);
   if (const auto there = read_rendezvous_file(path))
     RESHARD_TRY(check_not_taken(join, there->addresses, there->port, there->instance));
+  const int given = join.listener >= 0 ? join.listener : address.fd;
   Listener listener =
-      RESHARD_TRY(address.fd >= 0 ? listen_at_fd(address.fd) : listen_when_free(join, address));
+      RESHARD_TRY(given >= 0 ? listen_at_fd(given) : listen_when_free(join, address));
   auto [mine, coordinators] = RESHARD_TRY(socket_pair());
   RendezvousFile file;
   file.instance = random_instance();

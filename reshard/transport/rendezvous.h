@@ -42,6 +42,10 @@ struct RendezvousOptions {
   /// caller's: one end of a socketpair() of SOCK_SEQPACKET in the process of rank 0, the other end
   /// in all others. No other process can connect, so it needs no secret.
   std::string url;
+  /// On rank 0 of a tcp:// URL: a listening socket for the other ranks, in place of one at HOST and
+  /// PORT, so that a caller can bind any free port and tell it before it joins. Stays the caller's;
+  /// becomes non-blocking. -1: none.
+  int listener = -1;
   /// The name of the group: 1 to 64 letters, digits, '-', '_', '.'. Groups with different names do
   /// not mix even at the same URL. Use a new name for a new attempt after a failure.
   std::string job = "reshard";

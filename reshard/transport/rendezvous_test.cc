@@ -80,6 +80,41 @@ TEST(Rendezvous, ranks_meet_over_tcp_with_a_secret) {
   }
 }
 
+TEST(Rendezvous, rank_0_may_bring_a_listener_whose_port_was_told_before) {
+  const auto listener = tcp::listen_at("127.0.0.1", 0);
+  ASSERT_TRUE(listener);
+  const std::string url = "tcp://127.0.0.1:" + std::to_string(listener->port);
+  for (const std::string job : {"first", "second"}) {  // it stays the caller's
+    std::vector<RendezvousOptions> all;
+    for (const int rank : {2, 1, 0}) all.push_back(place(url, rank, 3));
+    for (RendezvousOptions& as : all) as.secret = *Secret::from_text("sixteen characters");
+    for (RendezvousOptions& as : all) as.job = job;
+    all.back().listener = listener->socket.get();
+    auto joined = join_all(all);
+    for (const auto& one : joined) EXPECT_TRUE(one) << outcome(one);
+  }
+}
+
+TEST(Rendezvous, a_listener_that_cannot_serve_is_refused) {
+  const auto listener = tcp::listen_at("127.0.0.1", 0);
+  const auto pair = tcp::socket_pair();
+  ASSERT_TRUE(listener && pair);
+  RendezvousOptions as = place("tcp://127.0.0.1:1", 0, 2);
+  as.secret = *Secret::from_text("sixteen characters");
+  for (const int fd : {pair->first.get(), 1 << 20}) {
+    as.listener = fd;
+    expect_error(join(as), Code::invalid_argument,
+                 {"descriptor " + std::to_string(fd) + " is not a TCP socket that listens"});
+  }
+  as.listener = listener->socket.get();
+  as.rank = Rank(1);
+  expect_error(join(as), Code::invalid_argument, {"only rank 0 of a tcp:// rendezvous"});
+  const RendezvousFolder folder;
+  as = place(folder.url(), 0, 2);
+  as.listener = listener->socket.get();
+  expect_error(join(as), Code::invalid_argument, {"only rank 0 of a tcp:// rendezvous"});
+}
+
 TEST(Rendezvous, groups_of_other_names_do_not_mix) {
   const RendezvousFolder folder;
   std::vector<RendezvousOptions> all;
