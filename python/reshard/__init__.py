@@ -96,6 +96,7 @@ from reshard._errors import (
   UnsupportedError,
 )
 from reshard._explain import explain
+from reshard._ray import from_ray
 from reshard._rendezvous import from_store, from_torch
 
 __all__ = [
@@ -161,6 +162,7 @@ __all__ = [
   "explicit_layout",
   "find_transport",
   "fingerprints",
+  "from_ray",
   "from_store",
   "from_torch",
   "join",

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import secrets
 import socket
+import sys
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -31,10 +32,13 @@ class Store(Protocol):
 
 
 class _Actor:
-  """The store of a Ray actor with the methods `set` and `get`, through its handle."""
+  """The store of a Ray actor with the methods `set` and `get`, and perhaps `wait`, through its handle."""
 
   def __init__(self, handle: Any) -> None:
     self._handle = handle
+    ray = sys.modules.get("ray")
+    self.host: str | None = ray.util.get_node_ip_address() if ray is not None and ray.is_initialized() else None
+    self.wait = self._wait if hasattr(handle, "wait") else None
 
   def set(self, key: str, value: str) -> None:
     self._result(self._handle.set.remote(key, value))
@@ -42,13 +46,13 @@ class _Actor:
   def get(self, key: str) -> object:
     return self._result(self._handle.get.remote(key))
 
-  def _result(self, reference: Any) -> object:
-    import sys
+  def _wait(self, keys: list[str], time: timedelta) -> None:
+    self._result(self._handle.wait.remote(keys, time.total_seconds()))
 
-    ray = sys.modules.get("ray")
-    if ray is not None:
-      return ray.get(reference)
-    return reference.result() if hasattr(reference, "result") else reference
+  def _result(self, reference: Any) -> object:
+    if hasattr(reference, "result"):
+      return reference.result()
+    return sys.modules["ray"].get(reference)
 
 
 def _reachable(store: Any) -> Store:
@@ -84,11 +88,13 @@ def _wait(store: Store, key: str, deadline: float, who: str) -> str:
       time.sleep(min(left, 0.01))
 
 
-def _free_port() -> int:
-  with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-    probe.bind(("", 0))
-    port: int = probe.getsockname()[1]
-    return port
+def _listener(host: str) -> socket.socket:
+  """A socket that listens at a free port: of this host only, or of all its addresses."""
+  if host:
+    return socket.create_server((host, 0))
+  if socket.has_dualstack_ipv6():
+    return socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True)
+  return socket.create_server(("", 0))
 
 
 def _addresses(hint: str | None) -> list[str]:
@@ -149,10 +155,18 @@ def from_store(
     raise InvalidArgumentError(f"join: rank {rank} in a group of {size}: must be 0 to {size - 1}")
   there.set(f"{keys}/host/{rank}", _host())
 
-  def joined(url: str, secret: str) -> ProcessGroup:
+  def joined(url: str, secret: str, listener: socket.socket | None = None) -> ProcessGroup:
     left = max(deadline - time.monotonic(), 0.0)
     return join(
-      url, rank=rank, size=size, secret=secret, transport=transport, job=job, timeout=left, interface=interface
+      url,
+      rank=rank,
+      size=size,
+      secret=secret,
+      transport=transport,
+      job=job,
+      timeout=left,
+      interface=interface,
+      listener=listener,
     )
 
   if rank == 0:
@@ -163,15 +177,22 @@ def from_store(
 
 
 def _serve(
-  store: Store, keys: str, one_host: bool, address: str | None, joined: Callable[[str, str], ProcessGroup]
+  store: Store,
+  keys: str,
+  one_host: bool,
+  address: str | None,
+  joined: Callable[[str, str, socket.socket], ProcessGroup],
 ) -> ProcessGroup:
-  """Rank 0: says in the store where it listens, and joins."""
+  """Rank 0: listens, says in the store where, and joins."""
+  loopback = one_host and not address
   hint = address or getattr(store, "host", None)
-  at = address or ("127.0.0.1" if one_host else next(iter(_addresses(hint)), "127.0.0.1"))
+  at = address or ("127.0.0.1" if loopback else next(iter(_addresses(hint)), "127.0.0.1"))
   secret = secrets.token_hex(32)
-  url = f"tcp://{at}:{_free_port()}"
-  store.set(f"{keys}/place", json.dumps({"url": url, "secret": secret}))
-  return joined(url, secret)
+  with _listener(at if loopback else "") as listener:
+    host = f"[{at}]" if ":" in at else at
+    url = f"tcp://{host}:{listener.getsockname()[1]}"
+    store.set(f"{keys}/place", json.dumps({"url": url, "secret": secret}))
+    return joined(url, secret, listener)
 
 
 def from_torch(

@@ -3,6 +3,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -246,3 +247,19 @@ def test_torchrun_processes_meet_over_their_process_group(tmp_path):
     env={**os.environ, "OMP_NUM_THREADS": "1"},
   )
   assert done.returncode == 0, done.stderr[-3000:]
+
+
+def test_rank_0_may_listen_before_it_joins():
+  with socket.create_server(("127.0.0.1", 0)) as listener:
+    url = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
+
+    def body(rank):
+      mine = {"listener": listener} if rank == 0 else {}
+      with reshard.join(url, rank=rank, size=2, secret="0123456789abcdef", **mine) as group:
+        return group.all_gather(b"%d" % rank)
+
+    assert in_threads(2, body, groups=range(2)) == [[b"0", b"1"]] * 2
+  with pytest.raises(ValueError):  # it is closed
+    reshard.join(url, rank=0, size=2, secret="0123456789abcdef", listener=listener)
+  with socket.socket() as silent, pytest.raises(reshard.InvalidArgumentError, match="not a TCP socket that listens"):
+    reshard.join(url, rank=0, size=2, secret="0123456789abcdef", listener=silent)

@@ -120,9 +120,9 @@ def test_refuses_arrays_of_ml_dtypes_that_are_no_tensors_of_the_layout():
   ml_dtypes = pytest.importorskip("ml_dtypes")
   refused(np.zeros((6, 4), ml_dtypes.bfloat16).T, "not contiguous")
   refused(np.zeros((4, 6), ml_dtypes.float8_e4m3fn), "dtype F8_E4M3, but BF16")
-  refused(np.zeros((4, 6), ml_dtypes.float8_e3m4), "cannot be used")
+  refused(np.zeros((4, 6), ml_dtypes.float8_e3m4), "numpy's dtype float8_e3m4 is none of reshard's")
   # numpy keeps each 4-bit element in a byte of its own.
-  refused(np.zeros((4, 6), ml_dtypes.float4_e2m1fn), "cannot be used", dtype="F4")
+  refused(np.zeros((4, 6), ml_dtypes.float4_e2m1fn), "4-bit elements in pairs", dtype="F4")
   frozen = np.zeros((4, 6), ml_dtypes.bfloat16)
   frozen.flags.writeable = False
   with pytest.raises(reshard.InvalidArgumentError, match="'w': is read-only, but a refit writes it"):

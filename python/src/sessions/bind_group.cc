@@ -52,6 +52,13 @@ std::pair<int, int> place_of(std::optional<int> rank, std::optional<int> size) {
   return {rank.value_or(found->rank), size.value_or(found->size)};
 }
 
+/// The descriptor of a socket, or of anything else with fileno().
+int descriptor_of(nb::handle socket) {
+  const int fd = PyObject_AsFileDescriptor(socket.ptr());
+  if (fd < 0) throw nb::python_error();
+  return fd;
+}
+
 /// A join in progress, which another thread may cancel.
 struct Joining {
   RendezvousOptions options;
@@ -79,13 +86,14 @@ SharedGroup join_group_at(const std::string& url, std::optional<int> rank, std::
                           const std::optional<PathArgument>& secret_file,
                           const std::string& transport, const std::string& job, double timeout,
                           const std::map<std::string, std::string>& settings,
-                          const std::string& interface) {
+                          const std::string& interface, const std::optional<nb::object>& listener) {
   const auto [my_rank, my_size] = place_of(rank, size);
   Joining joining;
   joining.options.url = url;
   joining.options.job = job;
   joining.options.rank = Rank(my_rank);
   joining.options.size = my_size;
+  joining.options.listener = listener ? descriptor_of(*listener) : -1;
   joining.options.secret =
       secret_of(secret, secret_file ? std::optional(secret_file->path.string()) : std::nullopt);
   for (const auto& [name, value] : settings) joining.options.settings.push_back({name, value});
@@ -161,8 +169,8 @@ void shut_all() {
 
 constexpr const char* kGroupText = R"(The ranks that refit together, seen from one of them.
 
-Made by join() between processes, by local() between threads of this one, and by from_torch() or
-from_store() where the processes know each other already. A context manager: it closes the group at
+Made by join() between processes, by local() between threads of this one, and by from_torch(),
+from_ray() or from_store() where the processes know each other already. A context manager: it closes the group at
 its end, and aborts it before if an exception ends it, so that no other rank waits in vain.
 
 One call at a time uses a group, from any thread; abort(), status() and lost() may be called at any
@@ -182,6 +190,9 @@ job          the name of the group: groups with different names at one URL do no
 timeout      seconds until DeadlineError, which names the ranks that did not come
 settings     {name: value} that must be equal on all ranks; a difference is an error that shows both
 interface    network interface or address of the transport; "": the one that reaches rank 0
+listener     on rank 0, with tcp://: a socket that listens already, in place of one at HOST:PORT; a
+             caller that tells the others the address itself can so take any free port. It stays the
+             caller's.
 
 The processes may start in any order. The control plane is encrypted with the secret; the weights
 travel unencrypted. The process of rank 0 serves the others until they have left: at its end Python
@@ -192,11 +203,11 @@ another secret, UnsupportedError for a transport that does not work here (with t
 
 void bind_class(nb::module_& m) {
   nb::class_<Group>(m, "ProcessGroup", kGroupText)
-      .def_prop_ro("rank", &Group::rank)
+      .def_prop_ro("rank", &Group::rank, "Of this member, from 0.")
       .def_prop_ro("size", &Group::size, "The number of ranks; they are 0 to size - 1.")
       .def_prop_ro("transport", &Group::transport_name,
                    "The name of what moves the bytes; \"inproc\" between threads.")
-      .def_prop_ro("closed", &Group::closed)
+      .def_prop_ro("closed", &Group::closed, "True after close().")
       .def("status", &Group::status,
            "Returns None while the group lives; raises AbortedError with the rank and the reason "
            "once any rank has aborted or died. Cheap; waits for nothing.")
@@ -238,7 +249,7 @@ void bind_group(nb::module_& m) {
         nb::arg("secret_file") = nb::none(), nb::arg("transport") = "shm",
         nb::arg("job") = "reshard", nb::arg("timeout") = 60.0,
         nb::arg("settings") = std::map<std::string, std::string>(), nb::arg("interface") = "",
-        kJoinText);
+        nb::arg("listener") = nb::none(), kJoinText);
   m.def("local", &local_groups, nb::arg("size"),
         "Groups for the ranks 0 to size - 1 of one process, in order: each belongs to the thread "
         "that is the rank. Their bytes move within memory, copied once.");

@@ -221,7 +221,11 @@ std::optional<TensorView> look_by_interface(nb::handle object) {
   const std::optional<DType> dtype =
       text == "float8_e8m0fnu" ? DType::f8_e8m0 : dtype_from_torch_name(text);
   const std::optional<DataType> known = dtype ? dlpack_dtype(*dtype) : std::nullopt;
-  if (!known || known->lanes != 1) return std::nullopt;
+  if (!known || known->lanes != 1)
+    throw Unseen{
+        fmt::format("numpy's dtype {} is none of reshard's; it can be taken as its bits, in "
+                    "unsigned integers of the same width (4-bit elements in pairs)",
+                    text)};
   if (nb::cast<std::string>(interface["typestr"]).starts_with('>'))
     throw Unseen{"its elements are big-endian"};
   const auto [address, read_only] = nb::cast<std::pair<std::uintptr_t, bool>>(interface["data"]);
