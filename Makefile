@@ -53,6 +53,10 @@ megatron-env: deps
 python: deps python-env ## build the Python package as a wheel, and install it into build/venv
 	@tools/python_wheel.sh $(BUILD)
 
+.PHONY: python-docs
+python-docs: python ## the reference of the Python package from its docstrings, build/python-docs/
+	@$(BUILD)/venv/bin/python tools/python_docs.py $(BUILD)/python-docs
+
 .PHONY: transformers-env
 transformers-env: deps
 	@tools/python_env.sh $(BUILD)/transformers4-venv tests/transformers4/requirements.txt

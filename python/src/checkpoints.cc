@@ -87,7 +87,7 @@ void bind_convert(nb::module_& m) {
       .def_ro("layout", &ConvertReport::layout, "The notation of the output's layout.")
       .def_ro("requantised", &ConvertReport::requantised,
               "Says which tensors lost precision, and why; empty if none did.")
-      .def_ro("seconds", &ConvertReport::seconds)
+      .def_ro("seconds", &ConvertReport::seconds, "Of the whole call.")
       .def("__repr__", [](const ConvertReport& x) {
         return fmt::format("<ConvertReport: {} in {}, layout {}, in {}>", human_bytes(x.bytes),
                            plural(x.files, "file"), x.layout, human_seconds(x.seconds));
@@ -125,10 +125,10 @@ void bind_verify(nb::module_& m) {
       .def_ro("layout", &VerifiedCheckpoint::layout, "The checkpoint's own.")
       .def_ro("tensors", &VerifiedCheckpoint::tensors,
               "As stored: data and scales of quantised tensors count separately.")
-      .def_ro("bytes", &VerifiedCheckpoint::bytes, "Read.")
+      .def_ro("bytes", &VerifiedCheckpoint::bytes, "Bytes that were read.")
       .def_ro("seconds", &VerifiedCheckpoint::seconds, "Of reading and fingerprinting.");
   nb::class_<TensorDifference>(m, "TensorDifference", "A tensor of both checkpoints that differs.")
-      .def_ro("name", &TensorDifference::name)
+      .def_ro("name", &TensorDifference::name, "Of the canonical tensor.")
       .def_ro("a", &TensorDifference::a,
               "Dtype, shape and fingerprint in A, or how its replicas disagree.")
       .def_ro("b", &TensorDifference::b, "The same in B.")
@@ -136,12 +136,12 @@ void bind_verify(nb::module_& m) {
         return fmt::format("<TensorDifference '{}': {} and {}>", x.name, x.a, x.b);
       });
   nb::class_<VerifyReport>(m, "VerifyReport", "What verify() found. True in a condition if equal.")
-      .def_ro("a", &VerifyReport::a)
-      .def_ro("b", &VerifyReport::b)
+      .def_ro("a", &VerifyReport::a, "The first checkpoint.")
+      .def_ro("b", &VerifyReport::b, "The second checkpoint.")
       .def_ro("same", &VerifyReport::same, "The number of tensors that agree in every bit.")
       .def_ro("differing", &VerifyReport::differing, "As TensorDifference.")
-      .def_ro("only_a", &VerifyReport::only_a, "Names.")
-      .def_ro("only_b", &VerifyReport::only_b, "Names.")
+      .def_ro("only_a", &VerifyReport::only_a, "Names of tensors that only A has.")
+      .def_ro("only_b", &VerifyReport::only_b, "Names of tensors that only B has.")
       .def_ro("other_shapes", &VerifyReport::other_shapes,
               "Tensors stored in another shape than their layout's or config's, a line each.")
       .def_ro("converted", &VerifyReport::converted,
@@ -150,7 +150,8 @@ void bind_verify(nb::module_& m) {
               "Names not compared: asked for, or none of the model's.")
       .def_ro("left_out", &VerifyReport::left_out,
               "The number of scales of inputs that one side's layout does not keep.")
-      .def_prop_ro("equal", &VerifyReport::equal)
+      .def_prop_ro("equal", &VerifyReport::equal,
+                   "True if nothing differs and neither side lacks a tensor.")
       .def("__bool__", &VerifyReport::equal)
       .def("__repr__", [](const VerifyReport& x) {
         return fmt::format("<VerifyReport: {}, {} same, {} differ, {} only in a, {} only in b>",
@@ -175,12 +176,12 @@ void bind_synthesize(nb::module_& m) {
   nb::class_<SynthesizeReport>(m, "SynthesizeReport", "What synthesize() wrote.")
       .def_prop_ro(
           "model", [](const SynthesizeReport& x) -> const Model& { return x.model; },
-          nb::rv_policy::reference_internal)
+          nb::rv_policy::reference_internal, "The checkpoint, opened.")
       .def_ro("bytes", &SynthesizeReport::bytes, "Tensor bytes of the output.")
       .def_ro("files", &SynthesizeReport::files, "Safetensors files of the output.")
       .def_ro("kept_bytes", &SynthesizeReport::kept_bytes,
               "Tensor bytes of files that an earlier, interrupted run had finished.")
-      .def_ro("seconds", &SynthesizeReport::seconds)
+      .def_ro("seconds", &SynthesizeReport::seconds, "Of the whole call.")
       .def("__repr__", [](const SynthesizeReport& x) {
         return fmt::format("<SynthesizeReport: {} in {}, in {}>", human_bytes(x.bytes),
                            plural(x.files, "file"), human_seconds(x.seconds));

@@ -42,20 +42,22 @@ void bind_layer_kind(nb::module_& m) {
 void bind_sizes(nb::class_<ModelConfig>& config) {
   config.def_ro("architecture", &ModelConfig::architecture, "Such as \"Qwen3MoeForCausalLM\".")
       .def_ro("model_type", &ModelConfig::model_type, "Such as \"qwen3_moe\".")
-      .def_ro("dtype", &ModelConfig::dtype)
+      .def_ro("dtype", &ModelConfig::dtype, "Of the weights.")
       .def_ro("quantization", &ModelConfig::quantization,
               "quant_method of its quantization_config; empty for plain weights.")
-      .def_ro("hidden_size", &ModelConfig::hidden_size)
+      .def_ro("hidden_size", &ModelConfig::hidden_size, "Width of the residual stream.")
       .def_ro("intermediate_size", &ModelConfig::intermediate_size,
               "Of the dense MLP; 0 where no layer has one.")
       .def_ro("num_hidden_layers", &ModelConfig::num_hidden_layers,
               "Without layers for multi-token prediction.")
-      .def_ro("num_attention_heads", &ModelConfig::num_attention_heads)
-      .def_ro("num_key_value_heads", &ModelConfig::num_key_value_heads)
-      .def_ro("head_dim", &ModelConfig::head_dim)
-      .def_ro("vocab_size", &ModelConfig::vocab_size)
+      .def_ro("num_attention_heads", &ModelConfig::num_attention_heads, "Query heads of a layer.")
+      .def_ro("num_key_value_heads", &ModelConfig::num_key_value_heads,
+              "Key and value heads of a layer.")
+      .def_ro("head_dim", &ModelConfig::head_dim, "Width of one head.")
+      .def_ro("vocab_size", &ModelConfig::vocab_size,
+              "Rows of the embedding, without any framework's padding.")
       .def_ro("num_experts", &ModelConfig::num_experts, "0 for a dense model.")
-      .def_ro("moe_intermediate_size", &ModelConfig::moe_intermediate_size)
+      .def_ro("moe_intermediate_size", &ModelConfig::moe_intermediate_size, "Of one expert.")
       .def_ro("shared_expert_size", &ModelConfig::shared_expert_size,
               "Total width of the shared experts; 0: none.")
       .def_ro("num_mtp", &ModelConfig::num_mtp, "Modules for multi-token prediction.")
@@ -72,15 +74,17 @@ void bind_config(nb::module_& m) {
 Sizes are in elements, and those of the plain weights. Keys that the file lacks have the default of
 the model class.)");
   bind_sizes(config);
-  config.def_ro("tie_word_embeddings", &ModelConfig::tie_word_embeddings)
+  config
+      .def_ro("tie_word_embeddings", &ModelConfig::tie_word_embeddings,
+              "True if the output layer is the embedding.")
       .def_ro("attention_bias", &ModelConfig::attention_bias, "q, k and v projections have biases.")
-      .def_ro("mlp_bias", &ModelConfig::mlp_bias)
+      .def_ro("mlp_bias", &ModelConfig::mlp_bias, "The dense MLP's projections have biases.")
       .def_ro("qk_norm", &ModelConfig::qk_norm, "There is a norm per head on q and k.")
       .def_ro("zero_centered_norms", &ModelConfig::zero_centered_norms,
               "Norms store their weight minus 1.")
       .def_ro("stacked_experts", &ModelConfig::stacked_experts,
               "Each projection of all experts is one tensor.")
-      .def_prop_ro("is_moe", &ModelConfig::is_moe)
+      .def_prop_ro("is_moe", &ModelConfig::is_moe, "True if it has experts.")
       .def("__repr__", [](const ModelConfig& x) {
         return fmt::format("<ModelConfig {}: {} layers, hidden size {}{}>", x.architecture,
                            x.num_hidden_layers, x.hidden_size,

@@ -240,7 +240,10 @@ void bind_text(nb::class_<Layout>& layout) {
 }
 
 void bind_quantisation(nb::class_<Layout>& layout) {
-  layout.def_prop_ro("quantised", [](const Layout& x) { return x.side.quantised != nullptr; })
+  layout
+      .def_prop_ro(
+          "quantised", [](const Layout& x) { return x.side.quantised != nullptr; },
+          "True if local tensors are data and scales.")
       .def_prop_ro(
           "quant_format",
           [](const Layout& x) -> std::optional<std::string> {
@@ -293,7 +296,8 @@ Layout.of_checkpoint() or LayoutBuilder. Immutable; may be used from any thread.
 If it is quantised, local tensors are those that memory holds: data and scales.)");
   layout.def_prop_ro(
             "name", [](const Layout& x) { return x.stored().name(); }, "Its notation.")
-      .def_prop_ro("model", [](const Layout& x) { return x.model; })
+      .def_prop_ro(
+          "model", [](const Layout& x) { return x.model; }, "The model whose tensors it cuts.")
       .def_prop_ro(
           "tensors", [](const Layout& x) { return x.stored().shared_model(); },
           "The canonical tensors that fragments are boxes of: those of the model or, if "

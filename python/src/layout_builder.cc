@@ -157,11 +157,13 @@ gaps    gaps[i] local indices are skipped between neighbours along dimension i; 
           nb::sig("def __init__(self, tensor: str, box: Box | collections.abc.Sequence[tuple[int, "
                   "int]], at: collections.abc.Sequence[int], dims: collections.abc.Sequence[int] | "
                   "None = None, gaps: collections.abc.Sequence[int] | None = None) -> None"))
-      .def_ro("tensor", &NamedPlacedBox::tensor)
-      .def_ro("box", &NamedPlacedBox::box)
-      .def_ro("at", &NamedPlacedBox::at)
-      .def_ro("dims", &NamedPlacedBox::dims)
-      .def_ro("gaps", &NamedPlacedBox::gaps)
+      .def_ro("tensor", &NamedPlacedBox::tensor, "Name of the canonical tensor.")
+      .def_ro("box", &NamedPlacedBox::box, "Of the canonical tensor.")
+      .def_ro("at", &NamedPlacedBox::at, "Index in the local tensor of the box's first element.")
+      .def_ro("dims", &NamedPlacedBox::dims,
+              "The local tensor's dimension for each dimension of the box; empty: the same.")
+      .def_ro("gaps", &NamedPlacedBox::gaps,
+              "Indices skipped between neighbours along each dimension; empty: none.")
       .def("__repr__", [](const NamedPlacedBox& x) {
         return fmt::format("<PlacedBox '{}' {} at {}>", x.tensor, to_string(x.box),
                            nb::cast<std::string>(nb::repr(nb::cast(x.at))));

@@ -80,7 +80,7 @@ void bind_local_tensor(nb::module_& m) {
 
 Elements that no fragment covers are padding.)")
       .def_ro("name", &NamedLocalTensor::name, "The parameter's name in the framework's module.")
-      .def_ro("dtype", &NamedLocalTensor::dtype)
+      .def_ro("dtype", &NamedLocalTensor::dtype, "Of the elements that it stores.")
       .def_ro("shape", &NamedLocalTensor::shape, "As the framework's module reports it.")
       .def_ro(
           "index_shape", &NamedLocalTensor::index_shape,
@@ -93,7 +93,8 @@ Elements that no fragment covers are padding.)")
           "map", [](const NamedLocalTensor& x) { return name(x.map); },
           "What is done to canonical values before they are stored: \"identity\", "
           "\"negated_exp\", \"plus_one\" or \"minus_one\".")
-      .def_ro("fragments", &NamedLocalTensor::fragments)
+      .def_ro("fragments", &NamedLocalTensor::fragments,
+              "The boxes of canonical tensors that are in it, as Fragment; no two overlap.")
       .def_prop_ro(
           "file_name", [](const NamedLocalTensor& x) { return x.in_file.name; },
           "Its name in files and modules, where quantised tensors may have another one.")

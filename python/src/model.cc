@@ -46,13 +46,13 @@ void bind_tensors(nb::module_& m) {
   nb::class_<CanonicalTensor>(
       m, "CanonicalTensor",
       R"(A whole parameter or buffer of a model, under its Hugging Face name.)")
-      .def_ro("name", &CanonicalTensor::name)
+      .def_ro("name", &CanonicalTensor::name, "As in a Hugging Face checkpoint.")
       .def_ro("shape", &CanonicalTensor::shape, R"(The shape in which boxes index it.
 
 That is `stored_shape`, but with one dimension more if a framework addresses, say, every second row:
 the bytes are the same.)")
       .def_prop_ro("stored_shape", &CanonicalTensor::stored_shape, "The shape in a file.")
-      .def_ro("dtype", &CanonicalTensor::dtype)
+      .def_ro("dtype", &CanonicalTensor::dtype, "Of its elements, in a file of the model.")
       .def_prop_ro("bytes", &CanonicalTensor::bytes, "Its size in bytes.")
       .def(
           "__eq__",
@@ -106,9 +106,9 @@ void bind_kinds(nb::module_& m) {
   nb::class_<TensorKind>(m, "TensorKind",
                          "Tensors of one dtype and shape whose names differ only in numbers.")
       .def_ro("pattern", &TensorKind::pattern, "Their name, with N for every number.")
-      .def_ro("dtype", &TensorKind::dtype)
+      .def_ro("dtype", &TensorKind::dtype, "Of each, as stored in a file.")
       .def_ro("shape", &TensorKind::shape, "Of each, as stored in a file.")
-      .def_ro("count", &TensorKind::count)
+      .def_ro("count", &TensorKind::count, "The number of tensors.")
       .def_ro("bytes", &TensorKind::bytes, "Of all of them.")
       .def("__repr__", [](const TensorKind& x) {
         return fmt::format("<TensorKind {} x '{}' {} {}, {}>", grouped(x.count), x.pattern,
@@ -125,13 +125,15 @@ void bind_checkpoint(nb::module_& m) {
           "kind",
           [](const Checkpoint& x) { return x.kind() == Checkpoint::Kind::hf ? "hf" : "ranks"; },
           "\"hf\": whole tensors; \"ranks\": local tensors, a file for each rank.")
-      .def_prop_ro("folder", &Checkpoint::folder)
-      .def_prop_ro("files",
-                   [](const Checkpoint& x) {
-                     std::vector<std::string> paths;
-                     for (const SafetensorsFile& file : x.files()) paths.push_back(file.path());
-                     return paths;
-                   })
+      .def_prop_ro("folder", &Checkpoint::folder, "Its path.")
+      .def_prop_ro(
+          "files",
+          [](const Checkpoint& x) {
+            std::vector<std::string> paths;
+            for (const SafetensorsFile& file : x.files()) paths.push_back(file.path());
+            return paths;
+          },
+          "Paths of its safetensors files.")
       .def_prop_ro(
           "layout",
           [](const Checkpoint& x) {

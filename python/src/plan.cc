@@ -136,8 +136,8 @@ void bind_totals(nb::class_<Plan>& plan) {
 }
 
 void bind_contents(nb::class_<Plan>& plan) {
-  plan.def_prop_ro("source", &Plan::source)
-      .def_prop_ro("target", &Plan::target)
+  plan.def_prop_ro("source", &Plan::source, "The layout that is sent from.")
+      .def_prop_ro("target", &Plan::target, "The layout that is sent to.")
       .def_prop_ro(
           "tensors", [](const Plan& x) { return x.planner().source().shared_model(); },
           "The canonical tensors that transfers are boxes of.")
@@ -238,7 +238,7 @@ void bind_conversions(nb::module_& m) {
           "The stored form on the target.")
       .def_ro("tensors", &ConversionUse::tensors, "Their number.")
       .def_ro("elements", &ConversionUse::elements, "Canonical elements, each counted once.")
-      .def_ro("loses_precision", &ConversionUse::loses_precision)
+      .def_ro("loses_precision", &ConversionUse::loses_precision, "True if a value may be rounded.")
       .def_ro("example", &ConversionUse::example, "The name of the first.")
       .def("__str__", [](const ConversionUse& x) { return to_string(x); })
       .def("__repr__",

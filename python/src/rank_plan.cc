@@ -44,7 +44,8 @@ void bind_transfer(nb::module_& m) {
       .def_prop_ro(
           "dst", [](const NamedTransfer& x) { return x.transfer.dst; },
           "The rank that receives it; `src` for a local copy.")
-      .def_prop_ro("box", [](const NamedTransfer& x) { return x.transfer.box; })
+      .def_prop_ro(
+          "box", [](const NamedTransfer& x) { return x.transfer.box; }, "Of the canonical tensor.")
       .def_prop_ro("bytes", &NamedTransfer::bytes, "Its size on the wire.")
       .def(
           "__eq__",
@@ -72,7 +73,8 @@ void bind_rank_plan(nb::module_& m) {
 
 Sends are ordered by receiver, receives by sender, and then both by tensor and box, so both ranks of
 a pair list the bytes between them in the same order.)");
-  part.def_prop_ro("rank", [](const PartOfRank& x) { return x.part.rank; })
+  part.def_prop_ro(
+          "rank", [](const PartOfRank& x) { return x.part.rank; }, "Whose transfers these are.")
       .def_prop_ro(
           "sends", [](const PartOfRank& x) { return x.sends; },
           nb::sig("def sends(self) -> tuple[Transfer, ...]"), "To other ranks.")

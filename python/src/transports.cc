@@ -21,7 +21,7 @@ void bind_transports(nb::module_& m) {
             x.available ? "available, version " + x.version : "not available, " + x.reason);
       });
   nb::class_<Launched>(m, "Launched", "The position of this process among those of a launcher.")
-      .def_ro("rank", &Launched::rank)
+      .def_ro("rank", &Launched::rank, "The number of this process, from 0.")
       .def_ro("size", &Launched::size, "The number of processes.")
       .def_ro("launcher", &Launched::launcher,
               "\"Open MPI\", \"MPICH\", \"Slurm\" or \"torchrun\".")

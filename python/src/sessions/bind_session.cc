@@ -64,7 +64,7 @@ All ranks of the group make one, once, with the same layouts and options, and th
 each training step. A refit plans nothing and allocates nothing per tensor. Every rank passes both
 layouts, and tensors only for the side or sides that it holds a part of.
 
-group           from join(), local() or from_torch()
+group           from join(), local(), from_torch(), from_store() or from_ray()
 source, target  Layouts of one model, plain or quantised
 source_tensors  {local tensor name: tensor} of this rank, as layout.local(rank) lists them; a callable
 target_tensors  that returns such a dict; or a RankBuffers. None if the rank has none of that side.
@@ -111,13 +111,14 @@ DeadlineError otherwise.)";
 const Session& session_of(const TensorSession& x) { return x.session(); }
 
 void bind_properties(nb::class_<TensorSession>& bound) {
-  bound.def_prop_ro("group", &TensorSession::group)
+  bound.def_prop_ro("group", &TensorSession::group, "The ProcessGroup that it was made with.")
       .def_prop_ro(
           "report", [](const TensorSession& x) { return x.report(); },
           "The SessionReport of the last refit that succeeded, or None.")
       .def_prop_ro(
           "published", [](const TensorSession& x) { return x.published_object(); },
-          nb::sig("def published(self) -> PublishedVersion"))
+          nb::sig("def published(self) -> PublishedVersion"),
+          "The PublishedVersion that it writes: the one that was given, or its own.")
       .def_prop_ro(
           "peers", [](const TensorSession& x) { return session_of(x).peers(); },
           "What this rank sends and receives in each refit, ascending by peer.")
@@ -137,7 +138,8 @@ void bind_properties(nb::class_<TensorSession>& bound) {
       .def_prop_ro(
           "conversions", [](const TensorSession& x) { return session_of(x).conversions(); },
           "How many tensors take which route.")
-      .def_prop_ro("closed", &TensorSession::closed);
+      .def_prop_ro("closed", &TensorSession::closed,
+                   "True after close(), and after the end of a with block.");
 }
 
 void bind_calls(nb::class_<TensorSession>& bound) {

@@ -137,7 +137,7 @@ class TensorRefit {
 
 void bind_in_process(nb::module_& m) {
   nb::class_<RefitReport>(m, "RefitReport", "What one refit moved.")
-      .def_ro("seconds", &RefitReport::seconds)
+      .def_ro("seconds", &RefitReport::seconds, "Of the whole call.")
       .def_ro("bytes", &RefitReport::bytes, "Delivered to the target's tensors.")
       .def_ro("copies", &RefitReport::copies, "Memory copies, after coalescing.")
       .def("__repr__", [](const RefitReport& x) {

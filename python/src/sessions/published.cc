@@ -44,10 +44,15 @@ version  of a whole target; of a torn one, the last that was whole; -1 if none w
 buffer   the copy to read: 0 the target's tensors, 1 `back_tensors`)")
       .def_prop_ro(
           "state", [](const TargetVersion& x) { return name(x.state); },
-          nb::sig("def state(self) -> typing.Literal['empty', 'whole', 'torn']"))
-      .def_ro("version", &TargetVersion::version)
-      .def_ro("buffer", &TargetVersion::buffer)
-      .def_prop_ro("whole", [](const TargetVersion& x) { return x.state == TargetState::whole; })
+          nb::sig("def state(self) -> typing.Literal['empty', 'whole', 'torn']"),
+          "\"empty\", \"whole\" or \"torn\".")
+      .def_ro("version", &TargetVersion::version,
+              "Of a whole target; of a torn one, the last that was whole; -1 if none was.")
+      .def_ro("buffer", &TargetVersion::buffer,
+              "The copy to read: 0 the target's tensors, 1 `back_tensors`.")
+      .def_prop_ro(
+          "whole", [](const TargetVersion& x) { return x.state == TargetState::whole; },
+          "True if every byte of `version` is in place.")
       .def(
           "__eq__",
           [](const TargetVersion& a, const nb::handle& b) {
@@ -75,7 +80,9 @@ are equal and whole, the bytes read are of that version. Any thread or process m
           "__init__",
           [](PublishedWord* self, nb::handle buffer) { new (self) PublishedWord(buffer); },
           nb::arg("buffer"), nb::sig("def __init__(self, buffer: typing.Any) -> None"))
-      .def("target_version", [](const PublishedWord& x) { return x.version().target_version(); })
+      .def(
+          "target_version", [](const PublishedWord& x) { return x.version().target_version(); },
+          "The TargetVersion now. Any thread, and any process that shares the memory.")
       .def(
           "target_version_after_reading",
           [](const PublishedWord& x) { return x.version().target_version_after_reading(); },

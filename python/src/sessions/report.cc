@@ -116,7 +116,7 @@ void bind_report(nb::module_& m) {
 
 Times are in seconds, sizes in bytes. print(report) is a table of the phases; report.dict() has all
 values, report.rows() one row for each phase, for pandas.DataFrame(report.rows()).)");
-  report.def_ro("version", &SessionReport::version)
+  report.def_ro("version", &SessionReport::version, "Of all targets now.")
       .def_ro("seconds", &SessionReport::seconds, "Of all phases.");
   for (const auto& phases :
        {std::span<const PhaseTime>(kPhases), std::span<const PhaseTime>(kParts)})
@@ -137,9 +137,10 @@ values, report.rows() one row for each phase, for pandas.DataFrame(report.rows()
       .def("__repr__",
            [](const SessionReport& x) { return fmt::format("<SessionReport: {}>", head_of(x)); });
   nb::class_<PeerVolume>(m, "PeerVolume", "Bytes to and from one other rank in each refit.")
-      .def_prop_ro("peer", [](const PeerVolume& x) { return x.peer; })
-      .def_ro("sent", &PeerVolume::sent)
-      .def_ro("received", &PeerVolume::received)
+      .def_prop_ro(
+          "peer", [](const PeerVolume& x) { return x.peer; }, "The other rank.")
+      .def_ro("sent", &PeerVolume::sent, "Bytes to it.")
+      .def_ro("received", &PeerVolume::received, "Bytes from it.")
       .def("__repr__", [](const PeerVolume& x) {
         return fmt::format("<PeerVolume: rank {}, {} sent, {} received>", x.peer.value(),
                            human_bytes(x.sent), human_bytes(x.received));

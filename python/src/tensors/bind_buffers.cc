@@ -40,9 +40,9 @@ void bind_tensor(nb::module_& m) {
 
 Exports DLPack: torch.from_dlpack(tensor), numpy.from_dlpack(tensor), jax.dlpack.from_dlpack(tensor).
 What is made of it keeps the memory alive. 4-bit elements are exported in pairs, as torch's
-float4_e2m1fn_x2 has them: the last dimension is half as long.)")
+float4_e2m1fn_x2 has them: the last dimension is half as long, and JAX does not take them.)")
       .def_prop_ro("shape", &ExportedTensor::shape, "In elements.")
-      .def_prop_ro("dtype", &ExportedTensor::dtype)
+      .def_prop_ro("dtype", &ExportedTensor::dtype, "A reshard.DType.")
       .def_prop_ro("nbytes", &ExportedTensor::bytes, "Its size in bytes.")
       .def(
           "data_ptr",
@@ -117,7 +117,7 @@ shared            other processes of this host can map it: the transport shm the
                   it in place
 
 Raises IoError if memory is short; it says how many bytes were needed.)")
-      .def_prop_ro("layout", [](const TensorBuffers& x) { return x.layout(); })
+      .def_prop_ro("layout", &TensorBuffers::layout, "Whose local tensors these are.")
       .def_prop_ro(
           "ranks", [](const TensorBuffers& x) { return x.memory().ranks(); },
           "The ranks with memory here, ascending.")

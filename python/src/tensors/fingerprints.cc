@@ -91,7 +91,8 @@ without moving data.)")
                   to_string(x.all.tensors[t].fingerprint);
             return out;
           },
-          nb::sig("def dict(self) -> dict[str, str]"))
+          nb::sig("def dict(self) -> dict[str, str]"),
+          "The same as a dict: {canonical name: 32 hexadecimal digits}.")
       .def(
           "replicas",
           [](const NamedFingerprints& x, const std::string& name) { return x.at(name).replicas; },
@@ -104,8 +105,10 @@ without moving data.)")
           nb::arg("name"),
           "Which ranks' replicas of a tensor differ, and where; empty if they agree.")
       .def_prop_ro(
-          "bytes", [](const NamedFingerprints& x) { return x.all.bytes; }, "Read.")
-      .def_prop_ro("seconds", [](const NamedFingerprints& x) { return x.all.seconds; })
+          "bytes", [](const NamedFingerprints& x) { return x.all.bytes; }, "Bytes that were read.")
+      .def_prop_ro(
+          "seconds", [](const NamedFingerprints& x) { return x.all.seconds; },
+          "Of reading and computing.")
       .def("__repr__", [](const NamedFingerprints& x) {
         return fmt::format("<ModelFingerprints: {}, {} read in {}>",
                            plural(static_cast<Index>(x.all.tensors.size()), "tensor"),

@@ -190,11 +190,18 @@ void bind_quantise(nb::module_& m) {
 data    its elements, in the dtype of the format
 scales  [rows of blocks, columns of blocks]; swizzled scales are a row of bytes
 factor  one F32 for formats with a factor for the whole matrix, else None)")
-      .def_ro("data", &QuantisedMatrix::data)
-      .def_ro("scales", &QuantisedMatrix::scales)
-      .def_ro("factor", &QuantisedMatrix::factor)
-      .def_prop_ro("format", [](const QuantisedMatrix& x) { return to_string(x.format); })
-      .def_prop_ro("shape", [](const QuantisedMatrix& x) { return shape2(x.rows, x.cols); })
+      .def_ro("data", &QuantisedMatrix::data,
+              "Its elements as a Tensor, in the dtype of the format.")
+      .def_ro("scales", &QuantisedMatrix::scales,
+              "A Tensor [rows of blocks, columns of blocks]; a row of bytes if swizzled.")
+      .def_ro("factor", &QuantisedMatrix::factor,
+              "One F32 for the whole matrix, as a Tensor, or None.")
+      .def_prop_ro(
+          "format", [](const QuantisedMatrix& x) { return to_string(x.format); },
+          "The name of the format, as quantise() takes it.")
+      .def_prop_ro(
+          "shape", [](const QuantisedMatrix& x) { return shape2(x.rows, x.cols); },
+          "[rows, columns] of the matrix.")
       .def("__repr__", [](const QuantisedMatrix& x) {
         return fmt::format("<QuantisedMatrix {} {}>", to_string(x.format),
                            shape_text(shape2(x.rows, x.cols)));

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Protects: everything public has a docstring of its own, and stands in the reference that is made of them."""
+
+import enum
+import importlib
+import inspect
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+TOOL = pathlib.Path(__file__).parents[2] / "tools/python_docs.py"
+MODULES = ["reshard", "reshard.tracing", "reshard.tracing.transformers", "reshard.hf", "reshard.vllm"]
+
+
+def members(cls):
+  """Names and things of a class and its bases in reshard, without the values of an enumeration."""
+  for base in cls.__mro__:
+    if base.__module__.startswith("reshard"):
+      for name, thing in vars(base).items():
+        if not name.startswith("_") and not isinstance(thing, enum.Enum):
+          yield name, thing
+
+
+def everything():
+  for module in MODULES:
+    there = importlib.import_module(module)
+    for name in there.__all__:
+      thing = getattr(there, name)
+      yield f"{module}.{name}", thing
+      if inspect.isclass(thing):
+        for member, value in members(thing):
+          yield f"{module}.{name}.{member}", value
+
+
+def own_words(name, thing):
+  """The docstring without lines that are signatures, as nanobind adds them."""
+  text = inspect.cleandoc(getattr(getattr(thing, "__func__", thing), "__doc__", None) or "")
+  signature = re.compile(rf"(\d+\. )?`*({re.escape(name.rpartition('.')[2])})?\(.*\) -> .*")
+  return "\n".join(line for line in text.splitlines() if not signature.fullmatch(line)).strip()
+
+
+def test_everything_public_has_a_docstring_that_is_not_just_a_signature():
+  pytest.importorskip("transformers")
+  bare = [
+    name
+    for name, thing in everything()
+    if (callable(thing) or isinstance(thing, property) or hasattr(thing, "__func__"))
+    and len(own_words(name, thing)) < 8
+  ]
+  assert bare == []
+
+
+def test_everything_public_is_in_the_reference(tmp_path):
+  pytest.importorskip("transformers")
+  done = subprocess.run([sys.executable, TOOL, tmp_path], capture_output=True, text=True)
+  assert done.returncode == 0, done.stderr
+  pages = {module: (tmp_path / f"{module}.html").read_text() for module in MODULES}
+  missing = [name for name, _ in everything() if not any(f'id="{name}"' in page for page in pages.values())]
+  assert missing == []
+  index = (tmp_path / "index.html").read_text()
+  assert all(f'href="{module}.html"' in index for module in MODULES)
+  # Signatures come from the extension, and its types are links.
+  refit = pages["reshard"].partition('id="reshard.Session.refit"')[2].partition("</div>")[0]
+  assert "refit(self, version: int" in refit and '<a href="reshard.html#reshard.SessionReport">' in refit
+  for page in pages.values():
+    anchors = set(re.findall(r'id="([^"]+)"', page))
+    broken = [to for to in re.findall(r'href="#([^"]+)"', page) if to not in anchors]
+    assert broken == []
