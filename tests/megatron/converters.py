@@ -105,6 +105,11 @@ def bridges():
   return {name: getattr(modules[name], cls) for name, (_, cls) in _BRIDGES.items()}
 
 
+def mappings():
+  """The module of Megatron-Bridge's mappings. After bridges()."""
+  return sys.modules["megatron.bridge.models.conversion.param_mapping"]
+
+
 def bridge(kind, hf):
   """A bridge of this class for the model of a config.json."""
   made = kind()

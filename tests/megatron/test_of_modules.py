@@ -117,3 +117,68 @@ def test_a_tensor_that_does_not_fit_the_model_is_named(tmp_path):
   said[0]["held"][0][1] = "decoder.unknown"
   with pytest.raises(reshard.NotFoundError, match="'decoder.unknown'"):
     of_descriptions(said, model)
+
+
+class Parts(torch.nn.Module):
+  """Stands for a model of newer releases, which names the parts that are refitted itself."""
+
+  def __init__(self, language):
+    super().__init__()
+    self.language, self.head = language, torch.nn.Linear(4, 2)
+
+  def refit_modules(self):
+    return [("language", self.language, self.language.pg_collection)]
+
+
+class Wrapper(torch.nn.Module):
+  """Stands for DistributedDataParallel and Float16Module."""
+
+  def __init__(self, module):
+    super().__init__()
+    self.module = module
+
+
+def test_wrappers_are_taken_off_and_parts_have_labels():
+  with rank_of(2, 1, tensor_model_parallel_size=2):
+    (module,) = build(MODELS["llama"], "tp=2")
+    plain = held_by([module])
+    assert held_by(Wrapper(Wrapper(module))) == plain
+    named = held_by([Wrapper(Parts(module))])
+  assert [held.name for held in named] == ["language." + held.name for held in plain]
+  assert [held.whole for held in named] == ["language." + held.whole for held in plain]
+  assert [held.runs for held in named] == [held.runs for held in plain]
+
+
+def test_attributes_decide():
+  """A stride, sizes of blocks, a dimension and a missing attribute each change what a rank holds."""
+  with rank_of(2, 1, tensor_model_parallel_size=2):
+    (module,) = build(MODELS["llama"], "tp=2")
+    layer = module.decoder.layers[0]
+
+    def runs_of(name):
+      return {held.name: (held.shape, held.runs) for held in held_by(module)}["decoder.layers.0." + name]
+
+    assert runs_of("mlp.linear_fc1.weight") == ((96, 32), (((24, 48), (72, 96)), ((0, 32),)))
+    weight = layer.self_attention.linear_qkv.weight
+    assert runs_of("self_attention.linear_qkv.weight") == ((64, 32), (((32, 64),), ((0, 32),)))
+    weight.partition_stride = 4
+    assert runs_of("self_attention.linear_qkv.weight")[1][0] == ((8, 16), (24, 32), (40, 48), (56, 64))
+    weight.partition_sizes = [24, 8]
+    assert runs_of("self_attention.linear_qkv.weight")[1][0] == ((24, 48), (56, 64))
+    weight.tensor_model_parallel = False
+    assert runs_of("self_attention.linear_qkv.weight") == ((32, 32), (((0, 32),), ((0, 32),)))
+    layer.mlp.linear_fc2.weight.partition_dim = 0
+    assert runs_of("mlp.linear_fc2.weight") == ((64, 24), (((32, 64),), ((0, 24),)))
+    weight.tensor_model_parallel = True
+    weight.partition_sizes = [24, 9]
+    with pytest.raises(reshard.InvalidArgumentError, match=r"linear_qkv.weight': blocks \[24, 9\]"):
+      held_by(module)
+
+
+def test_persistent_buffers_are_held_and_others_are_not():
+  with rank_of(1, 0):
+    (module,) = build(MODELS["deepseek"], "")
+    names = set(module_tensors(module))
+    buffers = {name for name, _ in module.named_buffers()}
+  assert {name for name in names if name.endswith("router.expert_bias")} == buffers & names
+  assert any(name.endswith("local_tokens_per_expert") for name in buffers - names)

@@ -63,10 +63,13 @@ def layout_text(
   holds are omitted on purpose."""
   locals_: dict[tuple[str, str], list[int]] = {}
   held: set[int] = set()
+  written: dict[int, str] = {}  # by id(): ranks may share what they hold
   for rank in sorted(traces):
     for local in traces[rank].locals.values():
-      held.update(part.weight for part in local.parts)
-      locals_.setdefault((local.name, json.dumps(_local(local))), []).append(rank)
+      if id(local) not in written:
+        held.update(part.weight for part in local.parts)
+        written[id(local)] = json.dumps(_local(local))
+      locals_.setdefault((local.name, written[id(local)]), []).append(rank)
   tensors = []
   for weight in weights:
     entry = {
