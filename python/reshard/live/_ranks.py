@@ -69,7 +69,7 @@ class FullTensors:
     self._made: dict[str, Whole] = {}
     if model is None:
       return
-    self.model, self._weights = _weights.read(model, model.name)
+    self._weights = _weights.of_model(model)
     numbers = {weight.name: i for i, weight in enumerate(self._weights)}
     for layout in layouts:
       for tensor in layout.local(layout.ranks[0]):

@@ -33,11 +33,15 @@ def read(
     raise reshard.InvalidArgumentError(
       "weights: a reshard.Model or Layout, a path or a dict, not " + type(weights).__name__
     )
-  tensors = [
+  return model, of_model(model), stored
+
+
+def of_model(model: _core.Model) -> list[Weight]:
+  """The tensors of a model, as plain values."""
+  return [
     Weight(t.name, tuple(t.stored_shape), torch_dtype(t.dtype.name.upper()), tuple(t.shape))
     for t in model.tensors
   ]
-  return model, tensors, stored
 
 
 def _shape_dtype(name: str, tensor: Any) -> tuple[tuple[int, ...], Any]:
