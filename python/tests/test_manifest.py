@@ -5,6 +5,8 @@ import pytest
 import reshard
 from reshard import _packed
 from reshard.vllm import manifest
+from reshard.vllm.quantisation import Quantisation
+from reshard.vllm.trainer import layouts_of
 
 _PAIRS = (
   ("qwen3-4b", "megatron:tp=2,pp=2"),
@@ -32,6 +34,43 @@ def test_a_layout_of_manifests_is_the_layout(name, text):
   built = manifest.build("told", model, told, omit=True)
   for rank in layout.ranks:
     assert _held(built, rank) == _held(layout, rank)
+
+
+def _told(layouts):
+  """What ranks tell, those of one layout after those of the other."""
+  return [
+    {
+      "holds": manifest.describe(layout.values, rank),
+      "quant": (form := Quantisation.of_layout(layout)) and form.as_dict(),
+    }
+    for layout in layouts
+    for rank in layout.ranks
+  ]
+
+
+@pytest.mark.parametrize("text", ["hf", "hf:quant=fp8_block", "megatron:tp=2,quant=mxfp8"])
+def test_quantised_layouts_are_made_of_what_is_told(text):
+  model = reshard.open_model("qwen3-30b-a3b", layers=1)
+  mine = reshard.layout(text, model)
+  engine = reshard.layout("vllm:tp=2,quant=fp8_channel,quant_grid=tensor,quant_method=modelopt", model)
+  plain = manifest.model_of(manifest.table_of(model))
+  source, target = layouts_of(plain, _told([mine, engine]), len(mine.ranks))
+  assert source.quant_format == mine.quant_format and target.quant_format == "fp8_channel"
+  for rank in mine.ranks:
+    assert _held(source, rank) == _held(mine, rank)
+  first = len(mine.ranks)
+  for rank in engine.ranks:
+    assert _held(target, first + rank) == _held(engine, rank)
+    names = [t.file_name for t in target.local(first + rank)]
+    assert sorted(names) == sorted(t.file_name for t in engine.local(rank))
+
+
+def test_ranks_that_are_told_to_hold_two_formats_are_refused():
+  model = reshard.open_model("qwen3-30b-a3b", layers=1)
+  told = _told([reshard.layout("hf", model), reshard.layout("vllm:tp=2,quant=fp8_channel", model)])
+  told[1]["quant"] = None
+  with pytest.raises(reshard.UnsupportedError, match="the engine's ranks hold different quantised"):
+    layouts_of(manifest.model_of(manifest.table_of(model)), told, 1)
 
 
 def test_a_manifest_that_names_no_tensor_of_the_model_is_refused():

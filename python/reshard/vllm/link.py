@@ -15,7 +15,7 @@ from reshard.vllm import manifest
 __all__ = ["PROTOCOL", "Invitation", "Link"]
 
 #: Of what trainers and workers tell each other. Both sides must have the same.
-PROTOCOL = 1
+PROTOCOL = 2
 
 
 @dataclass(kw_only=True)

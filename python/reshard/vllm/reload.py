@@ -28,6 +28,7 @@ from vllm.model_executor.model_loader.reload import meta as _meta
 
 __all__ = [
   "LoadTensor",
+  "is_attention",
   "load_checkpoint",
   "load_local",
   "load_tensors",
@@ -115,7 +116,7 @@ def load_local(
   _prepare(layers)
   for module, values in layers.items():
     _load_layer(module, model_config, values)
-  deferred = [m for m in model.modules() if m not in layers and _is_attention(m)]
+  deferred = [m for m in model.modules() if m not in layers and is_attention(m)]
   if deferred:  # they derive tensors of other layers' weights, as MLA does
     _reload.initialize_layerwise_reload(_Modules(deferred))
     _reload.finalize_layerwise_reload(_Modules(deferred), model_config)
@@ -168,7 +169,8 @@ def restore(model: torch.nn.Module, model_config: Any) -> None:
   _reload.finalize_layerwise_reload(model, model_config)
 
 
-def _is_attention(module: torch.nn.Module) -> bool:
+def is_attention(module: torch.nn.Module) -> bool:
+  """True for modules that a reload processes last, because they derive tensors of others."""
   test = getattr(_layerwise, "is_deferred_attention_layer", None)
   if test is not None:
     return bool(test(module))

@@ -7,6 +7,7 @@ import abc
 import contextlib
 import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -14,6 +15,7 @@ import reshard
 import torch
 from reshard.vllm import manifest, reload
 from reshard.vllm.link import Invitation
+from reshard.vllm.quantisation import Quantisation
 from vllm.logger import init_logger
 
 if TYPE_CHECKING:
@@ -24,37 +26,63 @@ logger = init_logger(__name__)
 __all__ = ["CheckpointRoute", "LocalRoute", "Route", "candidates"]
 
 
+@dataclass(frozen=True)
+class Form:
+  """A local tensor as the engine's loader has it: the same bytes."""
+
+  name: str
+  shape: tuple[int, ...]
+  dtype: torch.dtype
+
+  def view(self, tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor in this form."""
+    return tensor.reshape(-1).view(torch.uint8).view(self.dtype).view(self.shape)
+
+
 class Route(abc.ABC):
   """One way of taking weights.
 
   Attributes:
-    holds: what this worker receives, for the layout of all workers.
-    live: those of it that a refit writes into the model's own memory.
+    holds: what this worker receives, as plain values, for the layout of all workers.
+    live: those of it that a refit writes into the model's own memory, by name.
+    forms: of the others, data and scales, by name.
   """
 
   name = ""
   holds: manifest.Manifest
   live: dict[str, torch.Tensor]
+  forms: dict[str, Form]
 
   def allocate(self, layout: reshard.Layout, rank: int) -> dict[str, Any]:
     """This worker's memory of the layout of all workers, by name."""
     if self.live:
-      staged = {
-        entry["name"]: torch.zeros(entry["shape"], dtype=getattr(torch, entry["dtype"]))
-        for entry in self.holds
-        if entry["name"] not in self.live
+      self._arrived = {
+        t.name: torch.zeros(t.bytes, dtype=torch.uint8)
+        for t in layout.local(rank)
+        if t.name not in self.live
       }
-      self._arrived = staged
-      return staged | self.live
+      return self._arrived | self.live
     # Trainers on this host write into it.
     buffers = reshard.RankBuffers.allocate(layout, [rank], shared=True)
     memory: dict[str, Any] = buffers.tensors(rank)
-    self._arrived = {name: tensor.torch() for name, tensor in memory.items()}
+    self._arrived = {name: _bytes_of(tensor) for name, tensor in memory.items()}
     return memory
+
+  def arrived(self) -> Iterator[tuple[str, torch.Tensor]]:
+    """What has arrived outside the model, by the names of the engine's loader."""
+    for name, form in self.forms.items():
+      yield form.name, form.view(self._arrived[name])
 
   @abc.abstractmethod
   def apply(self, model: torch.nn.Module, model_config: Any) -> None:
     """Puts what has arrived into the model. After an error the model is torn."""
+
+
+def _bytes_of(tensor: Any) -> torch.Tensor:
+  """The memory of a reshard.Tensor."""
+  if tensor.nbytes == 0:
+    return torch.empty(0, dtype=torch.uint8)
+  return torch.frombuffer(tensor.raw(), dtype=torch.uint8)
 
 
 class CheckpointRoute(Route):
@@ -62,130 +90,179 @@ class CheckpointRoute(Route):
 
   name = "checkpoint"
 
-  def __init__(self, invitation: Invitation) -> None:
-    self.holds, self.live = [], {}
-    self._shapes: dict[str, list[int]] = {}
-    for number, (name, dtype, shape, stored) in enumerate(invitation.tensors):
-      part = {
-        "tensor": number,
-        "box": [[0, n] for n in shape],
-        "at": [0] * len(shape),
-        "dims": list(range(len(shape))),
-        "gaps": [0] * len(shape),
-      }
-      entry = {"name": name, "shape": shape, "dtype": dtype, "map": "identity", "padded": False}
-      self.holds.append({**entry, "parts": [part]})
-      self._shapes[name] = stored
+  def __init__(self, invitation: Invitation, quant: Quantisation | None) -> None:
+    from reshard.tracing._types import torch_dtype
+
+    values = reshard.layout("hf", manifest.model_of(invitation.tensors))
+    self.holds, self.live = manifest.describe(values, 0), {}
+    files = {name: tuple(shape) for name, _, _, shape in invitation.tensors}
+    self.forms = {}
+    for t in (values if quant is None else quant.of(values, files=True)).local(0):
+      shape = files.get(t.name, tuple(t.file_shape)) if quant is None else tuple(t.file_shape)
+      self.forms[t.name] = Form(t.file_name, shape, torch_dtype(t.file_dtype.name.upper()))
 
   def apply(self, model: torch.nn.Module, model_config: Any) -> None:
     """Puts what has arrived into the model. After an error the model is torn."""
-    weights = [(name, self._arrived[name].view(shape)) for name, shape in self._shapes.items()]
-    reload.load_checkpoint(model, model_config, weights)
+    reload.load_checkpoint(model, model_config, self.arrived())
 
 
 class LocalRoute(Route):
   """This worker's own tensors, as its loader would have left them.
 
-  Errors: UnsupportedError, with the first difference, if `holds` does not fit the model.
+  Args:
+    layout: of this worker, over the trainer's model; quantised if the engine is.
+
+  Errors: UnsupportedError, with the first difference, if the layout does not fit the model.
   """
 
   name = "local"
 
-  def __init__(self, model: torch.nn.Module, holds: manifest.Manifest, in_place: bool) -> None:
-    self.holds, self.live = [], {}
-    self._shapes: dict[str, tuple[int, ...]] = {}
+  def __init__(
+    self, model: torch.nn.Module, layout: reshard.Layout, rank: int, in_place: bool
+  ) -> None:
+    self.holds, self.live, self.forms = [], {}, {}
     self._written: dict[torch.nn.Module, None] = {}
-    for entry, slot in zip(holds, fit(model, holds), strict=True):
+    slots = fit(model, layout, rank)
+    chosen = set(layout.quant_tensors)
+    for entry, values in zip(
+      manifest.describe(layout.values, rank), layout.values.local(rank), strict=True
+    ):
+      name = entry["name"]
+      if chosen.intersection(f.tensor for f in values.fragments):
+        self.holds.append(entry)
+        continue
       # The refit casts values to the dtype of the parameter.
+      slot = slots[name]
       self.holds.append({**entry, "dtype": _dtype_name(slot.dtype)})
       live = getattr(slot.module, slot.attribute).detach()
       if in_place and _is_own(live, slot):
-        self.live[entry["name"]] = live.view(entry["shape"])
+        self.live[name] = live.view(entry["shape"])
         self._written[slot.module] = None
-      else:
-        self._shapes[entry["name"]] = slot.shape
+    for t in layout.local(rank):
+      if t.name not in self.live:
+        slot = slots[t.name]
+        self.forms[t.name] = Form(t.file_name, slot.shape, slot.dtype)
 
   def apply(self, model: torch.nn.Module, model_config: Any) -> None:
     """Puts what has arrived into the model. After an error the model is torn."""
     for module in self._written:
       reload.process(module)
-    staged = {name: self._arrived[name].view(shape) for name, shape in self._shapes.items()}
-    reload.load_local(model, model_config, staged, written=self._written)
+    reload.load_local(model, model_config, dict(self.arrived()), written=self._written)
 
 
-def fit(model: torch.nn.Module, holds: manifest.Manifest) -> list[reload.LoadTensor]:
-  """The model's tensors that a manifest fills, in its order.
+def fit(
+  model: torch.nn.Module, layout: reshard.Layout, rank: int
+) -> dict[str, reload.LoadTensor]:
+  """The model's tensors that a layout fills, by the layout's names.
 
   Errors: UnsupportedError names the first tensor that differs, and the first parameter that is
   missing.
   """
   expected = reload.load_tensors(model)
-  slots: list[reload.LoadTensor] = []
-  for entry in holds:
-    name, slot = entry["name"], expected.get(entry["name"])
+  slots: dict[str, reload.LoadTensor] = {}
+  held: set[str] = set()
+  for t in layout.local(rank):
+    slot = expected.get(t.file_name)
     if slot is None:
-      raise reshard.UnsupportedError(f"the model has no tensor '{name}'")
-    shape: list[int] = entry.get("module_shape") or entry["shape"]
-    if tuple(shape) != slot.shape:
+      raise reshard.UnsupportedError(f"the model has no tensor '{t.file_name}'")
+    if [n for n in t.file_shape if n != 1] != [n for n in slot.shape if n != 1]:
       raise reshard.UnsupportedError(
-        f"tensor '{name}': the layout has {list(shape)}, the model {list(slot.shape)}"
+        f"tensor '{t.file_name}': the layout has {list(t.file_shape)}, the model {list(slot.shape)}"
       )
-    slots.append(slot)
-  held = {entry["name"] for entry in holds}
+    slots[t.name] = slot
+    held.add(t.file_name)
   for name, slot in expected.items():
-    if slot.parameter and name not in held:
+    # Attention keeps its own scales of caches, as vLLM's reload does.
+    if slot.parameter and name not in held and not reload.is_attention(slot.module):
       raise reshard.UnsupportedError(f"the layout has nothing for parameter '{name}'")
   return slots
 
 
+def quantisation_of(model_config: Any, invitation: Invitation) -> Quantisation | None:
+  """How this engine's checkpoint is quantised; None if it is not, or if the trainer holds its data
+  and scales as they are.
+
+  Errors: UnsupportedError if reshard does not know how.
+  """
+  folder = model_config.model
+  configs = (model_config.hf_config, getattr(model_config, "hf_text_config", None))
+  keys = ("quantization_config", "compression_config")
+  if not any(getattr(config, key, None) for config in configs for key in keys) and not (
+    Path(folder) / "hf_quant_config.json"  # of ModelOpt
+  ).is_file():
+    return None
+  if not Path(folder).is_dir():
+    from huggingface_hub import snapshot_download
+
+    folder = snapshot_download(folder, revision=model_config.revision, local_files_only=True)
+  return Quantisation.of_checkpoint(folder, [name for name, *_ in invitation.tensors])
+
+
 def candidates(
-  model: torch.nn.Module, vllm_config: VllmConfig, invitation: Invitation, rank: int
-) -> dict[str, manifest.Manifest]:
+  model: torch.nn.Module,
+  vllm_config: VllmConfig,
+  invitation: Invitation,
+  quant: Quantisation | None,
+  rank: int,
+) -> dict[str, reshard.Layout]:
   """The local layouts of this worker that fit its model, the most certain first.
 
   Args:
-    rank: of this worker among those of the engine.
+    quant: how the engine's checkpoint is quantised, if the trainer's tensors are not.
+    rank: of this worker among those of the engine; that of the layouts.
 
   Errors: UnsupportedError if the model's loader refuses the trainer's names or shapes: a whole
-  checkpoint would be refused too, when it is too late.
+  checkpoint would be refused too, when it is too late; and if there is none but must be.
   """
-  found: dict[str, manifest.Manifest] = {}
+  found: dict[str, reshard.Layout] = {}
+  why: list[str] = []
   if invitation.route == "checkpoint":
     return found
   for name, find in (("traced", _traced), ("family", _family)):
     try:
-      holds = find(model, vllm_config, invitation, rank)
-      fit(model, holds)
-      found[name] = holds
+      layout = find(model, vllm_config, invitation, quant, rank)
+      fit(model, layout, rank)
+      found[name] = layout
     except Exception as error:
       if isinstance(error, (KeyError, ValueError)) and not isinstance(error, reshard.Error):
         raise reshard.UnsupportedError(
           f"this engine's loader refuses the trainer's tensors: {error!r}"
         ) from error
       logger.info("reshard: no layout of this worker by %s: %r", name, error)
+      why.append(f"{name}: {error}")
+  if not found and invitation.route == "local":
+    raise reshard.UnsupportedError(f"no layout of this engine is known; {'; '.join(why)}")
   return found
 
 
 def _traced(
-  model: torch.nn.Module, vllm_config: VllmConfig, invitation: Invitation, rank: int
-) -> manifest.Manifest:
+  model: torch.nn.Module,
+  vllm_config: VllmConfig,
+  invitation: Invitation,
+  quant: Quantisation | None,
+  rank: int,
+) -> reshard.Layout:
   """Learned from the model's own loader."""
   from reshard import tracing
 
-  found = tracing.traced(
+  weights = manifest.model_of(invitation.tensors)
+  return tracing.traced(
     lambda _: reload.unloaded(model, vllm_config.model_config),
     lambda module, weights: cast(Any, module).load_weights(weights),
-    manifest.model_of(invitation.tensors),
+    weights if quant is None else quant.of(reshard.layout("hf", weights), files=True),
     ranks=[rank],
     method="recording",
     name="engine",
   )
-  return manifest.describe(found, rank)
 
 
 def _family(
-  model: torch.nn.Module, vllm_config: VllmConfig, invitation: Invitation, rank: int
-) -> manifest.Manifest:
+  model: torch.nn.Module,
+  vllm_config: VllmConfig,
+  invitation: Invitation,
+  quant: Quantisation | None,
+  rank: int,
+) -> reshard.Layout:
   """By the closed form of the family `vllm`, for architectures that have one."""
   if not invitation.config:
     raise reshard.UnsupportedError("the trainer's model has no config.json")
@@ -205,7 +282,8 @@ def _family(
   with _opened(invitation.config) as own:
     if manifest.table_of(own) != invitation.tensors:
       raise reshard.UnsupportedError("the trainer's tensors are not those of its config.json")
-    return manifest.describe(reshard.layout(text, own), rank)
+    layout = reshard.layout(text, own)
+    return layout if quant is None else quant.of(layout)
 
 
 @contextlib.contextmanager

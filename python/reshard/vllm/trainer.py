@@ -18,6 +18,7 @@ import reshard
 from reshard.vllm import manifest
 from reshard.vllm.clients import Client
 from reshard.vllm.link import Invitation, Link
+from reshard.vllm.quantisation import Quantisation
 
 __all__ = ["TornError", "Trainer"]
 
@@ -145,9 +146,13 @@ class Trainer:
     link, trainers = self._link, self._invitation.trainers
     try:
       link.gather({})  # the workers agree on their route
-      told = link.gather({"holds": manifest.describe(layout, self.rank), "version": 0})
+      quant = Quantisation.of_layout(layout)
+      holds = manifest.describe(layout.values, self.rank)
+      mine = {"holds": holds, "quant": quant and quant.as_dict(), "version": 0}
+      told = link.gather(mine)
       model = manifest.model_of(self._invitation.tensors)
       source, target = layouts_of(model, told, trainers)
+      _check_same(layout, source, self.rank)
       link.prepare(source, target, source_tensors=self._tensors, on_phase=self._on_phase)
       workers = told[trainers:]
       self.version = max(int(x["version"]) for x in workers)
@@ -250,12 +255,30 @@ def layouts_of(
   model: reshard.Model, told: list[Any], trainers: int
 ) -> tuple[reshard.Layout, reshard.Layout]:
   """The trainers' and the workers' layouts, from what all ranks told."""
-  source = {i: told[i]["holds"] for i in range(trainers)}
-  target = {i: told[i]["holds"] for i in range(trainers, len(told))}
-  return (
-    manifest.build("trainer", model, source),
-    manifest.build("engine", model, target, omit=True),
-  )
+  source = _layout_of("trainer", model, told, range(trainers))
+  return source, _layout_of("engine", model, told, range(trainers, len(told)), omit=True)
+
+
+def _layout_of(
+  name: str, model: reshard.Model, told: list[Any], ranks: range, omit: bool = False
+) -> reshard.Layout:
+  held = {i: told[i]["holds"] for i in ranks}
+  values = manifest.build(name, model, held, omit=omit)
+  forms = [told[i].get("quant") for i in ranks]
+  if any(form != forms[0] for form in forms):
+    raise reshard.UnsupportedError(f"the {name}'s ranks hold different quantised formats")
+  quant = Quantisation.told(forms[0])
+  return values if quant is None else quant.of(values)
+
+
+def _check_same(layout: reshard.Layout, told: reshard.Layout, rank: int) -> None:
+  """Quantised layouts are made anew of what was told."""
+  if layout.quantised:
+    forms = [[(t.name, t.dtype, t.bytes) for t in x.local(rank)] for x in (layout, told)]
+    if sorted(forms[0], key=str) != sorted(forms[1], key=str):
+      raise reshard.UnsupportedError(
+        f"{layout.name}: the engine cannot be told how this layout is quantised"
+      )
 
 
 class _Call(Generic[T]):

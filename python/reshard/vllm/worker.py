@@ -103,17 +103,29 @@ class WorkerEngine(WeightTransferEngine):  # type: ignore[misc]
     first = init_info.trainers
     model = manifest.model_of(init_info.tensors)
     with interface.inside(self._vllm_config, self._device):
-      found = routes.candidates(self._own_model, self._vllm_config, init_info, link.rank - first)
+      quant = routes.quantisation_of(self._vllm_config.model_config, init_info)
+      found = routes.candidates(
+        self._own_model, self._vllm_config, init_info, quant, link.rank - first
+      )
     told = link.gather({"routes": list(found)})[first:]
     common = [x for x in found if all(x in other["routes"] for other in told)]
     route: routes.Route
     if common:
-      route = routes.LocalRoute(self._own_model, found[common[0]], init_info.in_place)
+      route = routes.LocalRoute(
+        self._own_model, found[common[0]], link.rank - first, init_info.in_place
+      )
     elif init_info.route == "local":
       raise reshard.UnsupportedError("no layout of this engine is known; its log says why")
     else:
-      route = routes.CheckpointRoute(init_info)
-    told = link.gather({"holds": route.holds, "version": self._at(), "open": self._open})
+      route = routes.CheckpointRoute(init_info, quant)
+    told = link.gather(
+      {
+        "holds": route.holds,
+        "quant": quant and quant.as_dict(),
+        "version": self._at(),
+        "open": self._open,
+      }
+    )
     source, target = layouts_of(model, told, first)
     memory = route.allocate(target, link.rank)
     link.prepare(source, target, target_tensors=memory, published=self._published)

@@ -5,7 +5,7 @@ import contextlib
 
 import pytest
 from checkpoints import CONFIGS, write
-from server import Server
+from server import References, Server
 from trainers import Trainer
 
 
@@ -22,17 +22,43 @@ def checkpoints(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def reference():
+  """reference(folder, **options): what an engine that was started on a checkpoint generates, and its
+  checksums."""
+  with contextlib.closing(References()) as references:
+    yield references.get
+
+
+@pytest.fixture(scope="session")
 def of_b(checkpoints):
-  """of_b(model, tp): what an engine that was started on B generates, and its checksums."""
+  """of_b(model, tp): what a server that was started on B generates, and its checksums."""
   known = {}
 
   def get(model, tp):
     if (model, tp) not in known:
-      with contextlib.closing(Server(checkpoints[model, "b"], tp)) as server:
+      with contextlib.closing(Server(checkpoints[model, "b"], tensor_parallel_size=tp)) as server:
         known[model, tp] = server.generate(), server.checksums()
     return known[model, tp]
 
   return get
+
+
+@pytest.fixture(scope="session")
+def server_on():
+  """server_on(folder, **options): a server that was started on a checkpoint. There is one at a time,
+  for all tests that follow each other with the same arguments: they leave it as they found it."""
+  with contextlib.ExitStack() as stack:
+    held = {}
+
+    def get(folder, **more):
+      key = (folder, *sorted(more.items()))
+      if key not in held or held[key].process.poll() is not None:
+        stack.pop_all().close()
+        held.clear()
+        held[key] = stack.enter_context(contextlib.closing(Server(folder, **more)))
+      return held[key]
+
+    yield get
 
 
 @pytest.fixture

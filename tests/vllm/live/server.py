@@ -11,6 +11,7 @@ import sys
 import threading
 import urllib.error
 import urllib.request
+from pathlib import Path
 
 PROMPTS = [[3 + i, 5, 7, 11, 13] for i in range(4)]
 
@@ -24,6 +25,9 @@ def environment(**more):
     "VLLM_NO_USAGE_STATS": "1",
     "HF_HUB_OFFLINE": "1",
     "OMP_NUM_THREADS": "1",
+    # A machine may be busy with other things.
+    "VLLM_ENGINE_READY_TIMEOUT_S": "3600",
+    "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS": "3600",
     # Some processors stop in oneDNN's AMX kernels.
     "ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16",
     **more,
@@ -36,26 +40,33 @@ def free_port():
     return s.getsockname()[1]
 
 
-class Server:
-  """`vllm serve` on a checkpoint, with the backend reshard."""
+def engine_options(checkpoint, **more):
+  """Arguments of vllm.LLM, and with dashes of the server."""
+  return {
+    "model": str(checkpoint),
+    "dtype": "float32",
+    "max_model_len": 256,
+    "max_num_seqs": 4,
+    "enforce_eager": True,
+    **more,
+  }
 
-  def __init__(self, checkpoint, tp=1):
+
+class Server:
+  """`vllm serve` on a checkpoint, with the backend reshard. `more`: further arguments of vllm.LLM."""
+
+  def __init__(self, checkpoint, **more):
     self.url = f"http://127.0.0.1:{free_port()}"
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
-    options = {
-      "model": checkpoint,
-      "served-model-name": "model",
+    options = engine_options(checkpoint, **more) | {
+      "served_model_name": "model",
       "port": self.url.rpartition(":")[2],
-      "dtype": "float32",
-      "max-model-len": 256,
-      "max-num-seqs": 4,
-      "tensor-parallel-size": tp,
-      "weight-transfer-config": json.dumps({"backend": "reshard"}),
+      "weight_transfer_config": json.dumps({"backend": "reshard"}),
     }
     for name, value in options.items():
-      command += [f"--{name}", str(value)]
+      command += [f"--{name.replace('_', '-')}"] + ([] if value is True else [str(value)])
     self.process = subprocess.Popen(
-      [*command, "--enforce-eager"],
+      command,
       env=environment(),
       stdout=subprocess.PIPE,
       stderr=subprocess.STDOUT,
@@ -128,3 +139,43 @@ class Server:
     os.killpg(self.process.pid, signal.SIGKILL)
     self.process.wait()
     self._reader.join()
+
+
+class References:
+  """Engines that are started on a checkpoint, one after the other in one process."""
+
+  def __init__(self):
+    self._known = {}
+    self._process = None
+
+  def get(self, checkpoint, **more):
+    """What such an engine generates, and its checksums."""
+    request = json.dumps(engine_options(checkpoint, **more))
+    if request not in self._known:
+      self._known[request] = self._ask(request)
+    return self._known[request]
+
+  def _ask(self, request):
+    if self._process is None:
+      self._process = subprocess.Popen(
+        [sys.executable, str(Path(__file__).parent / "reference.py")],
+        env=environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+      )
+    self._process.stdin.write(request + "\n")
+    self._process.stdin.flush()
+    log = []
+    for line in self._process.stdout:
+      if line.startswith("answer "):
+        return tuple(json.loads(line.removeprefix("answer ")))
+      log.append(line)
+    raise AssertionError("the engine ended:\n" + "".join(log[-60:]))
+
+  def close(self):
+    if self._process is not None:
+      os.killpg(self._process.pid, signal.SIGKILL)
+      self._process.wait()

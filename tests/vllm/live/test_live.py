@@ -15,7 +15,7 @@ _TRAINERS = (("hf", 1), ("fsdp:shard=3", 3), ("megatron:tp=2,pp=2", 4))
 def engine(request, checkpoints):
   """A server that was started on checkpoint A: (model, tp, server)."""
   model, tp = request.param
-  with contextlib.closing(Server(checkpoints[model, "a"], tp)) as server:
+  with contextlib.closing(Server(checkpoints[model, "a"], tensor_parallel_size=tp)) as server:
     yield model, tp, server
 
 
@@ -37,7 +37,7 @@ def test_every_trainer_brings_it_from_a_to_b(engine, checkpoints, of_b, trainer)
 @pytest.fixture(scope="module")
 def pair(checkpoints):
   """A server of two workers on Llama's checkpoint A."""
-  with contextlib.closing(Server(checkpoints["llama", "a"], tp=2)) as server:
+  with contextlib.closing(Server(checkpoints["llama", "a"], tensor_parallel_size=2)) as server:
     yield server
 
 

@@ -93,8 +93,9 @@ def main():
     if phase == die_at[0]:
       os.kill(os.getpid(), signal.SIGKILL)
 
-  client = reshard.vllm.HttpClient(args.server) if args.rank == 0 else None
-  options = dict(args.more)
+  # A machine may be busy with other things.
+  client = reshard.vllm.HttpClient(args.server, timeout=1800) if args.rank == 0 else None
+  options = {"deadline": 1200.0} | args.more
   trainer = reshard.vllm.Trainer(
     args.layout,
     holder.tensors,
