@@ -35,6 +35,7 @@ def of_dtensors(
   gather: bool = True,
   offset: int = 0,
   name: str = "dtensors",
+  timeout: float = 60.0,
 ) -> _core.Layout:
   """The layout in which ranks hold these tensors, from their DTensors' meshes and placements.
 
@@ -60,6 +61,7 @@ def of_dtensors(
            are the ranks of the layout, and `group` is not used
   offset   added to every rank
   name     of the layout, and of the model if None is given
+  timeout  seconds until DeadlineError, if `group` is a reshard.ProcessGroup; torch has its own
 
   Placements are Replicate, Shard (as torch.chunk cuts: uneven shards are fine) and _StridedShard, as
   FSDP2 over tensor parallelism stores it.
@@ -79,7 +81,7 @@ def of_dtensors(
     def describe() -> Any:
       return [held.pack() for held in _mine(tensors, find)] if tensors else None
 
-    ranks = unpacked(gathered(group, describe, "of_dtensors"), offset)
+    ranks = unpacked(gathered(group, describe, "of_dtensors", timeout), offset)
   full = FullTensors(model, () if model is None else _of_transformers(model))
   return full.layout(name, ranks, _HINT)
 

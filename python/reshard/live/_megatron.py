@@ -30,6 +30,7 @@ def of_modules(
   full: _core.Layout | None = None,
   offset: int = 0,
   name: str = "megatron",
+  timeout: float = 60.0,
 ) -> _core.Layout:
   """The layout in which ranks hold live modules of Megatron-Core, from what these say of themselves.
 
@@ -51,6 +52,7 @@ def of_modules(
            tell (norms, experts, mamba_names, mtp_names, mla_down, gamma, glu_interleave)
   offset   added to every rank
   name     of the layout, and of the model if None is given
+  timeout  seconds until DeadlineError, if `group` is a reshard.ProcessGroup; torch has its own
 
   Read are the attributes of parameters (tensor_model_parallel, partition_dim, partition_stride,
   partition_sizes, allreduce), layer_number, persistent buffers, the config and the process groups of
@@ -71,7 +73,7 @@ def of_modules(
     raise reshard.InvalidArgumentError(
       "of_modules: torch.distributed is not initialised; give a reshard.ProcessGroup as group="
     )
-  return of_descriptions(gathered(group, describe, "of_modules"), model, full, offset, name)
+  return of_descriptions(gathered(group, describe, "of_modules", timeout), model, full, offset, name)
 
 
 def of_descriptions(

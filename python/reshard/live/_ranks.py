@@ -17,9 +17,9 @@ from reshard.tracing._types import Local, RankTrace, Weight, safetensors_name, t
 Ranks = dict[int, list[Held]]
 
 
-def _all_gather(group: Any, mine: bytes) -> list[bytes]:
+def _all_gather(group: Any, mine: bytes, timeout: float) -> list[bytes]:
   if isinstance(group, _core.ProcessGroup):
-    return list(group.all_gather(mine))
+    return list(group.all_gather(mine, timeout=timeout))
   import torch.distributed as dist
 
   size = dist.get_world_size(group)
@@ -30,8 +30,9 @@ def _all_gather(group: Any, mine: bytes) -> list[bytes]:
   return said
 
 
-def gathered(group: Any, describe: Callable[[], Any], what: str) -> list[Any]:
+def gathered(group: Any, describe: Callable[[], Any], what: str, timeout: float) -> list[Any]:
   """What describe() returned on each rank of a torch or reshard process group. Collective.
+  `timeout`: of a reshard group, in seconds.
 
   An exception of one rank is raised there as it is, and on the others as a reshard.Error of the same
   class (InvalidArgumentError for others) with the rank and the message.
@@ -42,7 +43,7 @@ def gathered(group: Any, describe: Callable[[], Any], what: str) -> list[Any]:
   except Exception as error:
     failed = error
     said = {"error": type(error).__name__, "message": str(error)}
-  answers = [unpack(data) for data in _all_gather(group, pack(said))]
+  answers = [unpack(data) for data in _all_gather(group, pack(said), timeout)]
   if failed is not None:
     raise failed
   for rank, answer in enumerate(answers):
