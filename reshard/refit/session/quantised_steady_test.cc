@@ -13,7 +13,6 @@
 namespace reshard::quantised {
 namespace {
 
-constexpr int kRefits = 1000;
 /// Long: without optimisation, or under a sanitizer, a thousand refits take minutes.
 const ProcessOptions kPatient{.limit = std::chrono::seconds(500), .doomed = {}};
 
@@ -61,7 +60,7 @@ TEST_P(QuantisedThousand, refits_between_threads_grow_nothing) {
   const ChangingModel model(small_case());
   EXPECT_EQ(outcome(run_group_as_threads<InprocGroup>(
                 small_case().ranks,
-                [&](RankEnds& ends) { refit_often(ends, model, GetParam(), kRefits, false); })),
+                [&](RankEnds& ends) { refit_often(ends, model, GetParam(), kManyRefits, false); })),
             "");
 }
 
@@ -69,7 +68,7 @@ TEST_P(QuantisedThousand, refits_between_processes_grow_nothing) {
   const ChangingModel model(small_case());
   EXPECT_EQ(outcome(shm_processes("mapped,readv,ring", kPatient)(
                 small_case().ranks,
-                [&](RankEnds& ends) { refit_often(ends, model, GetParam(), kRefits, true); })),
+                [&](RankEnds& ends) { refit_often(ends, model, GetParam(), kManyRefits, true); })),
             "");
 }
 

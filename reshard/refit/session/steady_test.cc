@@ -14,7 +14,6 @@ namespace reshard {
 namespace {
 
 constexpr int kRanks = 4;
-constexpr int kRefits = 1000;
 
 SessionLayouts job_of(const ModelConfig& config) {
   return {config, "megatron:tp=2,pp=2,ep=1,etp=1", "vllm:tp=4", kRanks};
@@ -82,7 +81,7 @@ TEST(SessionSteady, allocates_nothing_in_any_thread) {
       }
 }
 
-/// 1000 versions, each proved; memory is counted after the first hundred, when the heap has all
+/// kManyRefits versions, each verified; memory is counted after the first hundred, when the heap has all
 /// that it needs, and at the end.
 void refit_often(RankEnds& ends, const SessionLayouts& job, Buffering buffering, RefitPath path,
                  bool whole_process) {
@@ -91,7 +90,7 @@ void refit_often(RankEnds& ends, const SessionLayouts& job, Buffering buffering,
   ASSERT_EQ(outcome(session), "");
   const Index staging = session->staging_bytes();
   std::int64_t resident = 0, most = 0, first_most = 0;
-  for (int version = 0; version < kRefits; ++version) {
+  for (int version = 0; version < kManyRefits; ++version) {
     memory.source_bytes.fill(memory.source, version);
     const CountAllocations counted;
     const auto report = session->refit(version);
@@ -100,7 +99,7 @@ void refit_often(RankEnds& ends, const SessionLayouts& job, Buffering buffering,
     ASSERT_EQ(report->plan_seconds, 0);
     ASSERT_EQ(memory.wrong(session->target_version()), 0) << "version " << version;
     if (version < 100) continue;
-    std::int64_t& of_half = version < kRefits / 2 ? first_most : most;
+    std::int64_t& of_half = version < kManyRefits / 2 ? first_most : most;
     of_half = std::max(of_half, count);
     if (version == 100) resident = resident_bytes();
   }
