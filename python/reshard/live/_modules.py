@@ -10,6 +10,7 @@ numbered by `layer_number`, experts by their position in the expert-parallel gro
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -73,9 +74,8 @@ def _groups(module: Any) -> Any:
   groups = getattr(module, "pg_collection", None)
   if groups is not None:
     return groups
-  from megatron.core.process_groups_config import ProcessGroupCollection
-
-  return ProcessGroupCollection.use_mpu_process_groups()
+  config = importlib.import_module("megatron.core.process_groups_config")
+  return config.ProcessGroupCollection.use_mpu_process_groups()
 
 
 def tensors_of(chunk: Chunk) -> Iterator[tuple[str, torch.Tensor]]:
