@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Protects: the installed package is whole: typed, light to import, with its transports, configs and documentation."""
 
+import importlib
 import json
 import os
 import pathlib
 import subprocess
 import sys
+import sysconfig
 
 import pytest
 
@@ -36,6 +38,13 @@ def test_stubs_are_installed():
   stub = (PACKAGE / "_core.pyi").read_text()
   for name in reshard.__all__:
     assert name in stub or not getattr(getattr(reshard, name), "__module__", "").endswith("_core"), name
+
+
+def test_the_extension_has_the_stable_abi_where_python_does():
+  name = pathlib.Path(importlib.import_module("reshard._core").__file__).name
+  threaded = sysconfig.get_config_var("Py_GIL_DISABLED")  # a build without the GIL has none
+  stable = sys.version_info >= (3, 12) and not threaded
+  assert name == "_core" + (".abi3.so" if stable else sysconfig.get_config_var("EXT_SUFFIX"))
 
 
 def test_configs_come_with_the_package():
