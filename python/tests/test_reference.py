@@ -16,11 +16,14 @@ MODULES = ["reshard", "reshard.tracing", "reshard.tracing.transformers", "reshar
 
 
 def members(cls):
-  """Names and things of a class and its bases in reshard, without the values of an enumeration."""
+  """Names and things of a class and its bases in reshard, without the values of an enumeration.
+
+  nanobind adds the type of an iterator to its class when the first is made.
+  """
   for base in cls.__mro__:
     if base.__module__.startswith("reshard"):
       for name, thing in vars(base).items():
-        if not name.startswith("_") and not isinstance(thing, enum.Enum):
+        if not name.startswith("_") and not name.endswith("Iterator") and not isinstance(thing, enum.Enum):
           yield name, thing
 
 
