@@ -61,6 +61,12 @@ def server_on():
     yield get
 
 
+@pytest.fixture(scope="session")
+def server_of(checkpoints, server_on):
+  """server_of(model, **options): the same on the model's checkpoint A."""
+  return lambda model, **more: server_on(checkpoints[model, "a"], **more)
+
+
 @pytest.fixture
 def trainer(tmp_path):
   """trainer(server, workers, text, size, model, **options): a Trainer that has joined."""
