@@ -36,14 +36,14 @@ Progress JobWatch::reporting() {
   return [this, reported = Index{0}](std::string_view, Index done, Index) mutable {
     control_.report(done - reported);
     reported = done;
-    return !interrupted() && control_.status().has_value();
+    return goes_on();
   };
 }
 
 Progress JobWatch::stopping() {
   return [this](std::string_view, Index done, Index total) {
     if (2 * done >= total && total > 0) kill_.at(TestKill::Point::middle);
-    return !interrupted() && control_.status().has_value();
+    return goes_on();
   };
 }
 
@@ -55,10 +55,16 @@ std::vector<Rank> JobWatch::lost() {
   return lost_;
 }
 
-void JobWatch::look() {
+bool JobWatch::goes_on() {
+  // Before any thread sees the job cancelled: the group must learn of the signal as the cause.
   if (interrupted()) control_.abort(interruption().message);
+  return control_.status().has_value();
+}
+
+void JobWatch::look() {
+  const bool has_ended = !goes_on();
   const std::lock_guard lock(mutex_);
-  if (!ended_ && !control_.status()) {
+  if (!ended_ && has_ended) {
     ended_ = true;
     lost_ = control_.lost();
   }

@@ -39,6 +39,8 @@ class JobWatch {
   std::vector<Rank> lost();
 
  private:
+  /// False once the group has ended; an interrupt of this process ends it.
+  bool goes_on();
   void look();
   void live(const std::stop_token& stop);
 
