@@ -15,16 +15,15 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import reshard
+from reshard._collective import gathered
 
 __all__ = ["SaveReport", "load", "save"]
 
 _ALIGNMENT = 64
-_MOST_ERROR = 4096  # bytes of a rank's error that the others are told
 _COMPANIONS = (
   "config.json",
   "generation_config.json",
@@ -133,7 +132,14 @@ def save(
   files = _cut(layout.model, len(ranks), max_shard_bytes)
   mine = [f for i, f in enumerate(files) if group is None or i % group.size == group.rank]
   first = group is None or group.rank == 0
-  agreed = partial(_on_all_ranks, group, timeout)
+
+  def agreed(step: Callable[[], None]) -> None:
+    """Every rank runs its own step; an error on one of them is an error on all."""
+    if group is None:
+      step()
+    else:
+      gathered(group, step, "save", timeout)
+
   agreed(lambda: _make_folder(folder, final) if first else None)
   target = _layout_of(layout.model, files, ranks)
   with _Written() as written:
@@ -142,26 +148,6 @@ def save(
     agreed(lambda: written.finish(sync))
   agreed(lambda: _publish(folder, final, files, companions, layout.model) if first else None)
   return SaveReport(sum(f.bytes for f in files), len(files), seconds)
-
-
-def _on_all_ranks(
-  group: reshard.ProcessGroup | None, timeout: float, step: Callable[[], None]
-) -> None:
-  """Collective. Every rank runs its own `step`; an error on one rank is an error on all."""
-  if group is None:
-    return step()
-  error: Exception | None = None
-  try:
-    step()
-  except Exception as e:
-    error = e
-  mine = "" if error is None else str(error) or repr(error)
-  texts = group.all_gather(mine.encode()[:_MOST_ERROR], timeout=timeout)
-  if error is not None:
-    raise error
-  for rank, text in enumerate(texts):
-    if text:
-      raise reshard.IoError(f"rank {rank}: {text.decode(errors='replace')}")
 
 
 def _make_folder(folder: Path, final: Path) -> None:

@@ -71,11 +71,11 @@ def test_an_error_on_one_rank_is_an_error_on_all(checkpoint, tmp_path):
   tensors = [reshard.hf.load(checkpoint, layout, rank) for rank in range(2)]
   first, second = _errors_of_a_save(layout, tensors, [tmp_path, tmp_path])  # exists
   assert isinstance(first, reshard.IoError) and str(first) == f"{tmp_path} exists"
-  assert isinstance(second, reshard.IoError) and str(second) == f"rank 0: {tmp_path} exists"
+  assert isinstance(second, reshard.IoError) and str(second) == f"save: rank 0: {tmp_path} exists"
   missing = tmp_path / "not" / "there"
   first, second = _errors_of_a_save(layout, tensors, [tmp_path / "out", missing])
   assert isinstance(second, FileNotFoundError)
-  assert isinstance(first, reshard.IoError) and str(first).startswith("rank 1: ")
+  assert isinstance(first, reshard.IoError) and str(first).startswith("save: rank 1: ")
   assert not (tmp_path / "out").exists()
 
 

@@ -3,7 +3,7 @@
 
 import pytest
 import reshard
-from reshard import _packed
+from reshard import _collective
 from reshard.vllm import manifest
 from reshard.vllm.quantisation import Quantisation
 from reshard.vllm.trainer import layouts_of
@@ -82,6 +82,6 @@ def test_a_manifest_that_names_no_tensor_of_the_model_is_refused():
 
 
 def test_a_manifest_that_unpacks_to_too_much_is_refused(monkeypatch):
-  monkeypatch.setattr(_packed, "MAX_BYTES", 100)
+  monkeypatch.setattr(_collective, "MAX_BYTES", 100)
   with pytest.raises(ValueError, match="more than 100 bytes"):
     manifest.unpack(manifest.pack("x" * 1000))

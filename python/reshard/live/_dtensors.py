@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,10 +14,11 @@ from torch.distributed.tensor import DTensor
 
 import reshard
 from reshard import _core
+from reshard._collective import gathered
 from reshard.live._names import Names, renamed
 from reshard.live._parts import Held, whole_runs
 from reshard.live._placements import runs_of, shards_of
-from reshard.live._ranks import FullTensors, Ranks, gathered, unpacked
+from reshard.live._ranks import FullTensors, Ranks, unpacked
 from reshard.tracing._types import safetensors_name
 
 if TYPE_CHECKING:
@@ -101,9 +102,16 @@ def _local(tensor: torch.Tensor) -> torch.Tensor:
   return local.detach()
 
 
-def _checked(name: str, tensor: Any) -> None:
-  if not isinstance(tensor, torch.Tensor):
-    raise reshard.InvalidArgumentError(f"'{name}': a {type(tensor).__name__} is no tensor of torch")
+def _named(
+  tensors: Mapping[str, Any], find: Callable[[str], str | None]
+) -> Iterator[tuple[str, str, torch.Tensor]]:
+  """(local name, name in the model, tensor), without those that are left out."""
+  for name, tensor in tensors.items():
+    if not isinstance(tensor, torch.Tensor):
+      raise reshard.InvalidArgumentError(f"'{name}': a {type(tensor).__name__} is no tensor of torch")
+    whole = find(name)
+    if whole is not None:
+      yield name, whole, tensor
 
 
 def _held_at(name: str, whole: str, tensor: DTensor, at: list[int]) -> Held:
@@ -132,13 +140,9 @@ def _check_local(held: Held, tensor: DTensor) -> None:
     )
 
 
-def _mine(tensors: Mapping[str, torch.Tensor], find: Any) -> Iterator[Held]:
+def _mine(tensors: Mapping[str, torch.Tensor], find: Callable[[str], str | None]) -> Iterator[Held]:
   """What this rank holds."""
-  for name, tensor in tensors.items():
-    _checked(name, tensor)
-    whole = find(name)
-    if whole is None:
-      continue
+  for name, whole, tensor in _named(tensors, find):
     if not isinstance(tensor, DTensor):
       yield _replicated(name, whole, tensor)
       continue
@@ -150,16 +154,12 @@ def _mine(tensors: Mapping[str, torch.Tensor], find: Any) -> Iterator[Held]:
     yield held
 
 
-def _from_meshes(tensors: Mapping[str, torch.Tensor], find: Any, offset: int) -> Ranks:
+def _from_meshes(tensors: Mapping[str, torch.Tensor], find: Callable[[str], str | None], offset: int) -> Ranks:
   """What all ranks of the meshes hold."""
   ranks: Ranks = {}
   plain: list[Held] = []
   first: tuple[str, set[int]] | None = None
-  for name, tensor in tensors.items():
-    _checked(name, tensor)
-    whole = find(name)
-    if whole is None:
-      continue
+  for name, whole, tensor in _named(tensors, find):
     if not isinstance(tensor, DTensor):
       plain.append(_replicated(name, whole, tensor))
       continue

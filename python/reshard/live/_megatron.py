@@ -11,8 +11,9 @@ import torch.distributed as dist
 
 import reshard
 from reshard import _core
+from reshard._collective import gathered
 from reshard.live._modules import held_by, names_of, values_of
-from reshard.live._ranks import FullTensors, Ranks, gathered, unpacked
+from reshard.live._ranks import FullTensors, Ranks, unpacked
 
 if TYPE_CHECKING:
   from torch.distributed import ProcessGroup as TorchGroup

@@ -9,50 +9,11 @@ from typing import Any
 
 import reshard
 from reshard import _core
-from reshard._packed import pack, unpack
 from reshard.live._parts import Held, Whole, composed
 from reshard.tracing import _text, _weights
 from reshard.tracing._types import Local, RankTrace, Weight, safetensors_name, torch_dtype
 
 Ranks = dict[int, list[Held]]
-
-
-def _all_gather(group: Any, mine: bytes, timeout: float) -> list[bytes]:
-  if isinstance(group, _core.ProcessGroup):
-    return list(group.all_gather(mine, timeout=timeout))
-  import torch.distributed as dist
-
-  size = dist.get_world_size(group)
-  if size < 1:
-    raise reshard.InvalidArgumentError("this process does not belong to the process group")
-  said: list[Any] = [None] * size
-  dist.all_gather_object(said, mine, group=group)
-  return said
-
-
-def gathered(group: Any, describe: Callable[[], Any], what: str, timeout: float) -> list[Any]:
-  """What describe() returned on each rank of a torch or reshard process group. Collective.
-  `timeout`: of a reshard group, in seconds.
-
-  An exception of one rank is raised there as it is, and on the others as a reshard.Error of the same
-  class (InvalidArgumentError for others) with the rank and the message.
-  """
-  failed: Exception | None = None
-  try:
-    said: dict[str, Any] = {"is": describe()}
-  except Exception as error:
-    failed = error
-    said = {"error": type(error).__name__, "message": str(error)}
-  answers = [unpack(data) for data in _all_gather(group, pack(said), timeout)]
-  if failed is not None:
-    raise failed
-  for rank, answer in enumerate(answers):
-    if "error" in answer:
-      kind = getattr(reshard, str(answer["error"]), None)
-      if not (isinstance(kind, type) and issubclass(kind, reshard.Error)):
-        kind = reshard.InvalidArgumentError
-      raise kind(f"{what}: rank {rank}: {answer['message']}")
-  return [answer["is"] for answer in answers]
 
 
 class FullTensors:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import reshard
-from reshard._packed import pack, unpack
+from reshard._collective import pack, unpack
 
 __all__ = ["build", "describe", "model_of", "pack", "table_of", "unpack"]
 
