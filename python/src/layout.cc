@@ -349,7 +349,8 @@ for a family that needs a config and a model without one.)");
         R"(A layout whose local tensors are quantised: data and scales, as engines hold them.
 
 For layouts that no notation describes: traced, or of one's own. Each local tensor of chosen tensors
-becomes data and scales, side by side in the order of its parts.
+becomes data and scales, side by side in the order of its parts. Where shards of experts cut FP8
+blocks of grid "tensor", scales are refined as vLLM's loaders do.
 
 layout   of plain values
 format   a name such as "fp8_block" (docs/quantisation.md)

@@ -50,8 +50,8 @@ struct PairOptions {
   std::set<std::string> ignore = {};
   /// Patterns of the tensors to move; empty: all.
   std::set<std::string> only = {};
-  /// The source will be filled from the model's weights. If they must be quantised for that, the
-  /// pair counts as one that quantises.
+  /// The source's memory will be filled from the model's checkpoint. If that quantises its weights,
+  /// the pair counts as one that quantises.
   bool filled = false;
 };
 

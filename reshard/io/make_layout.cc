@@ -146,6 +146,8 @@ Result<LayoutSide> quantised_side(std::shared_ptr<const ModelLayout> values,
   if (choice.method && !supports(*choice.method, choice.format))
     return fail(Code::unsupported,
                 fmt::format("quant_method={} does not support {}", name(*choice.method), format));
+  // The family decides only whether scales of experts are refined: choice has all its other
+  // defaults.
   QuantNotation notation{
       "vllm", values->name() + " quant=" + format, choice.format, choice.grid, {}};
   notation.method = choice.method;

@@ -41,7 +41,7 @@ Result<LayoutSide> make_side(const std::string& text, const Model& model,
                              std::optional<BlockGrid> grid = {});
 /// True if the layout is quantised and does not say where blocks are counted from.
 bool leaves_grid_open(const LayoutSpec& spec);
-/// How quantised_side() quantises.
+/// Which tensors quantised_side() quantises, and the form of their data and scales.
 struct SideChoice {
   QuantFormat format;
   std::set<std::string> tensors;  ///< canonical names.
@@ -49,8 +49,9 @@ struct SideChoice {
   std::optional<QuantMethod> method = {};  ///< whose names and shapes data and scales have.
   bool files = false;                      ///< those of its files, not of modules.
 };
-/// Quantises a layout that no notation describes: traced, or of one's own. Errors: a method that
-/// does not support the format; those of quantise_layout().
+/// Quantises a layout that no notation describes: traced, or of one's own. Where shards of experts
+/// cut FP8 blocks, scales are refined as vLLM's loaders do. Errors: a method that does not support
+/// the format; those of quantise_layout().
 Result<LayoutSide> quantised_side(std::shared_ptr<const ModelLayout> values,
                                   const SideChoice& choice);
 /// own_layout() with both the values and what is stored. @pre model.weights

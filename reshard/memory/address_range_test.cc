@@ -10,7 +10,7 @@
 namespace reshard {
 namespace {
 
-/// Exponents of a range that no machine has memory for, and of one of which only a few fit.
+/// Sizes, as powers of two: more than a machine's memory; so much that only a few ranges fit.
 #ifdef __SANITIZE_THREAD__
 constexpr int kBig = 37, kHuge = 40;  // ThreadSanitizer leaves a program 1.5 TiB of addresses.
 #else

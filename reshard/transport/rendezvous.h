@@ -43,8 +43,8 @@ struct RendezvousOptions {
   /// in all others. No other process can connect, so it needs no secret.
   std::string url;
   /// On rank 0 of a tcp:// URL: a listening socket for the other ranks, in place of one at HOST and
-  /// PORT, so that a caller can bind any free port and tell it before it joins. Stays the caller's;
-  /// becomes non-blocking. -1: none.
+  /// PORT. With it a caller can bind a free port and publish it before joining. Remains owned by
+  /// the caller; becomes non-blocking. -1: none.
   int listener = -1;
   /// The name of the group: 1 to 64 letters, digits, '-', '_', '.'. Groups with different names do
   /// not mix even at the same URL. Use a new name for a new attempt after a failure.

@@ -242,7 +242,7 @@ TEST(Rendezvous, a_rank_that_is_taken_is_refused_to_the_second) {
   const auto is_ready = [](auto& joined) {
     return joined.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
   };
-  // The group needs rank 2, which joins after the refusal: then rank 0 is still there to refuse.
+  // Rank 2 joins after the refusal, so that the group is not complete and rank 0 still refuses.
   while (!is_ready(one) && !is_ready(again)) std::this_thread::yield();
   if (is_ready(one)) std::swap(one, again);
   expect_error(again.get(), Code::invalid_argument, {"rank 1 is taken"});

@@ -39,7 +39,7 @@ CHANGES = {
   "qwen3-moe": ({"mlp_only_layers": []}, {"moe_layer_freq": 1}),
   "deepseek": ({"num_nextn_predict_layers": 0}, {"mtp_num_layers": None}),
 }
-# Its provider centres norms of these; the norm of torch, which stands in, refuses to.
+# Megatron-Bridge's provider asks for norms centred on zero, which torch's norm, our stand-in, refuses.
 CENTRED = {"qwen3-next"}
 # The names of Transformer Engine's spec, which Megatron-Bridge knows, for those of the local spec.
 ENGINE = (
@@ -136,7 +136,7 @@ def test_what_megatron_bridge_loads_is_where_the_closed_form_says(name, text, br
   keys = keys_of(text)
   state = {STATE[k]: v for k, v in keys.items() if k in STATE}
   said = {}
-  # Where it is cut, Megatron-Core fills a module by copies that meta tensors do not allow.
+  # With tensor parallelism Megatron-Core initialises weights by copies that meta tensors do not allow.
   both = "tp=" not in text and name not in ("qwen3-next", "nemotron")
 
   @contextlib.contextmanager

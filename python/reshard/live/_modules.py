@@ -141,7 +141,7 @@ class _Describer:
 
   def _is_cut(self, name: str, tensor: torch.Tensor, expert: bool) -> bool:
     if expert or getattr(tensor, "tensor_model_parallel", False):
-      # Every expert tensor is, by Megatron's own rule; biases of fc2 exist with a group of one only.
+      # Megatron cuts every tensor of an expert; it has fc2 biases only where the group has one rank.
       return True
     # Learned offsets of softmax are one per head of this rank, and have no attributes.
     return not hasattr(tensor, "partition_dim") and name.endswith(".softmax_offset")

@@ -227,8 +227,8 @@ def composed(held: Held, whole: Whole, stored: Sequence[str]) -> Local:
   )
 
 
-# For each dimension of the full tensor: the runs of the axes along it, and where they begin in the
-# local tensor.
+# Along one dimension of the full tensor: the range of each axis, and their first index in the local
+# tensor.
 _Piece = tuple[tuple[Run, ...], int]
 
 

@@ -172,7 +172,7 @@ def fit(
     slots[t.name] = slot
     held.add(t.file_name)
   for name, slot in expected.items():
-    # Attention keeps its own scales of caches, as vLLM's reload does.
+    # Attention layers keep the scales of their KV caches, as in vLLM's own reload.
     if slot.parameter and name not in held and not reload.is_attention(slot.module):
       raise reshard.UnsupportedError(f"the layout has nothing for parameter '{name}'")
   return slots

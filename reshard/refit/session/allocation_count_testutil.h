@@ -32,7 +32,7 @@ std::int64_t resident_bytes();
 /// What resident_bytes() may grow by where nothing grows: what a sanitizer keeps of freed memory,
 /// and notes of all memory.
 inline constexpr std::int64_t kHeapPlay = std::int64_t{320} << 20;
-/// Refits of a test of growth: a sanitizer finds its faults in fewer, and is slow.
+/// Refits of a test that memory does not grow. Fewer under a sanitizer, which is slow.
 inline constexpr int kManyRefits = 250;
 #else
 /// What resident_bytes() may grow by where nothing grows: the heap's own play: pages that a

@@ -81,8 +81,8 @@ TEST(SessionSteady, allocates_nothing_in_any_thread) {
       }
 }
 
-/// kManyRefits versions, each verified; memory is counted after the first hundred, when the heap has all
-/// that it needs, and at the end.
+/// kManyRefits versions, each verified. Memory is counted at the end and after the first hundred,
+/// when the heap has all that it needs.
 void refit_often(RankEnds& ends, const SessionLayouts& job, Buffering buffering, RefitPath path,
                  bool whole_process) {
   const SessionMemory memory(job, ends.rank(), {.shared = true});

@@ -159,9 +159,8 @@ Error TcpControl::coordinator_gone_error(std::string_view what) const {
 }
 
 void TcpControl::abort(std::string_view reason) {
-  // The lock is held until the frame is queued: a thread that waits in a collective wakes now and
-  // may go on to quiesce(), which the coordinator takes for a fault unless the abort came before
-  // it.
+  // set_aborted() wakes threads in collectives, which may then send a quiesce. The coordinator must
+  // receive the abort first, so the lock keeps them waiting until its frame is queued.
   const std::lock_guard lock(mutex_);
   if (closed_ || !set_aborted(fmt::format("rank {} aborted: {}", rank_.value(), reason))) return;
   post({Kind::abort, 0, 0, 0, std::string(reason), {}});

@@ -97,8 +97,7 @@ TEST_P(TransportControl, a_rank_that_closed_fails_the_collectives_of_the_others)
   });
 }
 
-/// The thread that waits wakes at once and goes on to quiesce: the abort must reach the others
-/// first.
+/// The abort wakes the thread in barrier(), whose quiesce() must not overtake it.
 TEST_P(TransportControl, an_abort_by_another_thread_of_a_rank_that_waits_is_what_the_others_learn) {
   for (int round = 0; round < 20; ++round) {
     run(3, [](RankEnds& me) {
