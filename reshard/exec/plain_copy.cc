@@ -24,8 +24,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr Index kPage = 4096;
-/// Bytes that a thread copies at a time, so that a slow thread takes fewer chunks. Small enough that
-/// memcpy still writes through the caches of machines with large ones.
+/// Bytes that a thread copies at a time, so that a slow thread takes fewer chunks. Small enough
+/// that memcpy still writes through the caches of machines with large ones.
 constexpr Index kChunk = Index{1} << 20;
 constexpr Index kMostBytes = Index{512} << 20, kLeastOfRank = Index{8} << 20;
 /// Copies in each way: as many as fit into half a second, within these bounds.

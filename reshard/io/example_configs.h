@@ -10,8 +10,8 @@
 namespace reshard {
 
 /// The path of the example's config, or none. Searches the folder $RESHARD_EXAMPLES if that is set;
-/// else ../share/reshard/configs beside the program and beside libreshard.so, configs/ beside a Python
-/// extension, and then the source tree that they were built from.
+/// else ../share/reshard/configs beside the program and beside libreshard.so, configs/ beside a
+/// Python extension, and then the source tree that they were built from.
 std::optional<std::string> find_example(const std::string& name);
 
 /// The names of all examples, sorted.

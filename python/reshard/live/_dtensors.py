@@ -154,7 +154,9 @@ def _mine(tensors: Mapping[str, torch.Tensor], find: Callable[[str], str | None]
     yield held
 
 
-def _from_meshes(tensors: Mapping[str, torch.Tensor], find: Callable[[str], str | None], offset: int) -> Ranks:
+def _from_meshes(
+  tensors: Mapping[str, torch.Tensor], find: Callable[[str], str | None], offset: int
+) -> Ranks:
   """What all ranks of the meshes hold."""
   ranks: Ranks = {}
   plain: list[Held] = []

@@ -36,7 +36,8 @@ class TensorBuffers {
   bool owns_memory() const { return tensors_.empty(); }
 
   /// Looks at every tensor again, through its mapping, and notes where those are that have moved;
-  /// true if any has. Errors: a tensor is gone, freed, resized or otherwise no longer what the layout wants (named).
+  /// true if any has. Errors: a tensor is gone, freed, resized or otherwise no longer what the
+  /// layout wants (named).
   bool refresh(const char* side);
   /// Errors: a tensor that may not be written, two that share bytes (named).
   void check_writable(const char* side) const;
