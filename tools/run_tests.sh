@@ -19,22 +19,29 @@ show() {
 
 ok=true
 SECONDS=0
-ctest --test-dir "$build" --output-on-failure -j 2 --timeout 600 "$@" \
+# One more than cores: many tests wait for other processes most of the time.
+ctest --test-dir "$build" --output-on-failure -j $(($(nproc) + 1)) --timeout 600 "$@" \
   --output-junit "$reports/ctest.xml" 2>&1 | show || ok=false
 echo "ctest: done in $SECONDS s"
 
 # pytest_in <environment> <folder> [options]: its report is named after the folder.
 pytest_in() {
-  SECONDS=0
+  local begin=$SECONDS status=0
   "$build/$1/bin/python" -m pytest -q --no-header -p no:cacheprovider "${@:2}" \
-    --junitxml "$reports/pytest-${2//\//-}.xml" || ok=false
-  echo "pytest: $2 done in $SECONDS s"
+    --junitxml "$reports/pytest-${2//\//-}.xml" || status=1
+  echo "pytest: $2 done in $((SECONDS - begin)) s"
+  return $status
 }
 if [ -z "${RESHARD_NO_PYTEST:-}" ]; then
-  pytest_in venv tests/python
-  pytest_in venv python/tests
+  SECONDS=0
+  pytest_in venv python/tests >"$reports/pytest.log" 2>&1 &
+  beside=$!
+  pytest_in venv tests/python || ok=false
   # Megatron-Core warns about itself, hundreds of times.
-  pytest_in megatron-venv tests/megatron --disable-warnings
+  pytest_in megatron-venv tests/megatron --disable-warnings || ok=false
+  wait $beside || ok=false
+  cat "$reports/pytest.log"
+  echo "pytest: done in $SECONDS s"
 fi
 
 # A run whose tests all passed but that ended badly (a crash at exit, say) fails too.

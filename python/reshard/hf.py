@@ -48,20 +48,18 @@ def load(
 ) -> dict[str, Any]:
   """Loads what one rank holds of a checkpoint. Not collective.
 
-  Args:
-    path: the checkpoint's folder or one of its files: safetensors under Hugging Face names, plain
-      or quantised, or the files that `reshard.convert` wrote for the ranks of any layout.
-    layout: of the result, or its notation. Of the same model; it may cast, quantise or dequantise.
-    rank: one of `layout.ranks`.
-    tensors: to be filled, by the names of `layout.local(rank)`, with its shapes and dtypes. By
-      default new ones are made.
-    threads: that read; 0: one for each core that this process may use.
-    progress: a callable (phase, bytes done, bytes in all), which cancels by raising or by returning
-      False; True: a bar of tqdm.
+  path      the checkpoint's folder or one of its files: safetensors under Hugging Face names, plain
+            or quantised, or the files that `reshard.convert` wrote for the ranks of any layout.
+  layout    of the result, or its notation. Of the same model; it may cast, quantise or dequantise.
+  rank      one of `layout.ranks`.
+  tensors   to be filled, by the names of `layout.local(rank)`, with its shapes and dtypes. By
+            default new ones are made.
+  threads   that read; 0: one for each core that this process may use.
+  progress  a callable (phase, bytes done, bytes in all), which cancels by raising or by returning
+            False; True: a bar of tqdm.
 
-  Returns:
-    `tensors` as a dict or, if there are none, new tensors on host memory: torch's if torch is
-    imported, else `reshard.Tensor`, which exports DLPack.
+  Returns `tensors` as a dict or, if there are none, new tensors on host memory: torch's if torch is
+  imported, else `reshard.Tensor`, which exports DLPack.
 
   Errors: IoError, CorruptError and InvalidArgumentError for the files; those of the plan between
   the checkpoint's layout and this one.
@@ -110,16 +108,15 @@ def save(
   Every rank writes whole files, in parallel, which it receives from the ranks that have the pieces.
   The folder appears under its name once it is complete.
 
-  Args:
-    path: the folder to write; must not exist. All ranks see it.
-    layout: of the tensors.
-    tensors: of this rank, by local name; without a group, {rank: {local name: tensor}} of all.
-    group: of all ranks of the layout (ranks 0 to size - 1); then the call is collective.
-    max_shard_bytes: most tensor bytes in a file.
-    companions: a folder whose config and tokenizer are copied; by default that of the model's
-      config.json.
-    sync: return only when all data is on the disk.
-    timeout: seconds for each step that waits for other ranks.
+  path             the folder to write; must not exist. All ranks see it.
+  layout           of the tensors.
+  tensors          of this rank, by local name; without a group, {rank: {local name: tensor}}
+  group            of all ranks of the layout (ranks 0 to size - 1); then the call is collective.
+  max_shard_bytes  most tensor bytes in a file.
+  companions       a folder whose config and tokenizer are copied; by default that of the model's
+                   config.json.
+  sync             return only when all data is on the disk.
+  timeout          seconds for each step that waits for other ranks.
 
   Errors: UnsupportedError for a quantised layout; IoError if the folder exists or the disk is full,
   on all ranks; those of a Session.

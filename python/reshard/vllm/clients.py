@@ -35,9 +35,8 @@ class Client(Protocol):
 class HttpClient:
   """A vLLM server (`vllm serve` with VLLM_SERVER_DEV_MODE=1).
 
-  Args:
-    url: such as "http://127.0.0.1:8000".
-    timeout: seconds for one call. Must be longer than an update takes.
+  url      such as "http://127.0.0.1:8000".
+  timeout  seconds for one call. Must be longer than an update takes.
 
   Errors: RuntimeError with what the server answered; OSError if it cannot be reached.
   """
@@ -106,8 +105,7 @@ class HttpClient:
 class LocalClient:
   """A `vllm.LLM` of this process.
 
-  Args:
-    llm: the `vllm.LLM`. Borrowed. Nothing else may call it during an update.
+  llm  the `vllm.LLM`. Borrowed. Nothing else may call it during an update.
   """
 
   def __init__(self, llm: Any) -> None:

@@ -82,8 +82,7 @@ class Link:
   ) -> None:
     """Collective. Plans, and shares memory.
 
-    Args:
-      published: where a worker's version is noted; it outlives the session.
+    published  where a worker's version is noted; it outlives the session.
     """
     with self.ends_the_group():
       self._session = reshard.Session(

@@ -45,8 +45,7 @@ def build(
 ) -> reshard.Layout:
   """The layout in which each rank holds what its manifest says.
 
-  Args:
-    omit: tensors of the model that no rank holds are left out on purpose.
+  omit  tensors of the model that no rank holds are left out on purpose.
   """
   names = [t.name for t in model.tensors]
   builder = reshard.LayoutBuilder(name, model)

@@ -104,10 +104,9 @@ def load_local(
 ) -> None:
   """Loads this worker's own tensors into a live model, one layer after the other.
 
-  Args:
-    tensors: by the names of `load_tensors`, with its shapes and dtypes. Tensors of the same layers
-      that are missing here keep their values.
-    written: modules whose own memory has been written; those that share it are processed too.
+  tensors  by the names of `load_tensors`, with its shapes and dtypes. Tensors of the same layers
+           that are missing here keep their values.
+  written  modules whose own memory has been written; those that share it are processed too.
 
   Errors: ValueError for a name, a shape or a missing tensor, before anything has changed; those of
   `process_weights_after_loading`, after which the model is torn.

@@ -109,8 +109,7 @@ class CheckpointRoute(Route):
 class LocalRoute(Route):
   """This worker's own tensors, as its loader would have left them.
 
-  Args:
-    layout: of this worker, over the trainer's model; quantised if the engine is.
+  layout  of this worker, over the trainer's model; quantised if the engine is.
 
   Errors: UnsupportedError, with the first difference, if the layout does not fit the model.
   """
@@ -207,9 +206,8 @@ def candidates(
 ) -> dict[str, reshard.Layout]:
   """The local layouts of this worker that fit its model, the most certain first.
 
-  Args:
-    quant: how the engine's checkpoint is quantised, if the trainer's tensors are not.
-    rank: of this worker among those of the engine; that of the layouts.
+  quant  how the engine's checkpoint is quantised, if the trainer's tensors are not.
+  rank   of this worker among those of the engine; that of the layouts.
 
   Errors: UnsupportedError if the model's loader refuses the trainer's names or shapes: a whole
   checkpoint would be refused too, when it is too late; and if there is none but must be.

@@ -40,32 +40,32 @@ class Trainer:
   Collective, with the engine's workers. The engine must have been started with
   `--weight-transfer-config '{"backend": "reshard"}'`.
 
-  Args:
-    layout: of the trainer, over the ranks [0, size).
-    tensors: this rank's local tensors, by the layout's names. Their addresses must not change.
-    client: of rank 0: HttpClient, LocalClient, or one of vLLM's own. None on other ranks.
-    rank, size: of this process among the trainer's.
-    url: where the group meets (see `reshard.join`): "tcp://HOST:PORT" of a port that is free on
-      rank 0's host, or "file:///FOLDER" that all can access; by default a folder of this host.
-    job: a name that is equal on all ranks and new for each attempt. By default rank 0 of the
-      default torch.distributed group makes one; a trainer of one process makes its own.
-    secret: of 16 to 4096 characters, equal on all ranks; made in the same way by default.
-    transport: "shm" within a host; see `reshard.join`.
-    workers: of the engine, of all data-parallel replicas; by default the client is asked.
-    route: how a worker takes its weights: "local" (its own parts only, as its loader would leave
-      them), "checkpoint" (all tensors, through `load_weights`) or "auto" (local if its layout can
-      be found out, else checkpoint).
-    in_place: write straight into parameters whose storage is the kernels' own, without a second
-      copy. A trainer that dies in the middle of an update then leaves a torn engine, which says so
-      and refuses to run until the next update. By default the old weights stay until all of the
-      new ones have arrived.
-    verify: compare fingerprints of what was sent and what arrived, before it is used.
-    pause: "wait", "abort" or "keep": pause the server around each update and clear its cache (a
-      client with `pause()` and `resume()`). None: generation goes on between the steps, as with
-      vLLM's own backends.
-    deadline: seconds for joining, and for the refit of an update.
-    on_phase: called when this rank enters a phase of an update: "begin", "transfer", "check",
-      "commit", "committed". An exception ends the update on all ranks.
+  layout      of the trainer, over the ranks [0, size).
+  tensors     this rank's local tensors, by the layout's names. Their addresses must not change.
+  client      of rank 0: HttpClient, LocalClient, or one of vLLM's own. None on other ranks.
+  rank, size  of this process among the trainer's.
+  url         where the group meets (see `reshard.join`): "tcp://HOST:PORT" of a port that is free
+              on rank 0's host, or "file:///FOLDER" that all can access; by default a folder of this
+              host.
+  job         a name that is equal on all ranks and new for each attempt. By default rank 0 of the
+              default torch.distributed group makes one; a trainer of one process makes its own.
+  secret      of 16 to 4096 characters, equal on all ranks; made in the same way by default.
+  transport   "shm" within a host; see `reshard.join`.
+  workers     of the engine, of all data-parallel replicas; by default the client is asked.
+  route       how a worker takes its weights: "local" (its own parts only, as its loader would leave
+              them), "checkpoint" (all tensors, through `load_weights`) or "auto" (local if its
+              layout can be found out, else checkpoint).
+  in_place    write straight into parameters whose storage is the kernels' own, without a second
+              copy. A trainer that dies in the middle of an update then leaves a torn engine, which
+              says so and refuses to run until the next update. By default the old weights stay
+              until all of the new ones have arrived.
+  verify      compare fingerprints of what was sent and what arrived, before it is used.
+  pause       "wait", "abort" or "keep": pause the server around each update and clear its cache (a
+              client with `pause()` and `resume()`). None: generation goes on between the steps, as
+              with vLLM's own backends.
+  deadline    seconds for joining, and for the refit of an update.
+  on_phase    called when this rank enters a phase of an update: "begin", "transfer", "check",
+              "commit", "committed". An exception ends the update on all ranks.
 
   Errors: ValueError for arguments; DeadlineError and AbortedError if a rank is missing or dies;
   TornError (an AbortedError) if a worker could not load what had arrived;
@@ -171,8 +171,7 @@ class Trainer:
     Returns when every worker uses them. Tensors must not be written meanwhile. The server's
     `weight_version` is the version, as text.
 
-    Args:
-      version: above the engine's, which is the default plus one. Equal on all ranks.
+    version  above the engine's, which is the default plus one. Equal on all ranks.
 
     Errors: as the constructor's. The engine then has its old weights, unless the error says that
     it is torn. After any but a wrong version the group is gone: make a new Trainer.

@@ -76,8 +76,7 @@ class TrainerEngine(interface.TrainerBase):  # type: ignore[misc]
   def trainer_init(cls, *args: Any, client: Any, source: Any = None, **named: Any) -> TrainerEngine:
     """Joins the engine. Called on every rank of the trainer.
 
-    Args:
-      init_info: the last positional argument (0.26 has a config before it), or by name.
+    init_info  the last positional argument (0.26 has a config before it), or by name.
     """
     init_info: TrainerInit = named["init_info"] if "init_info" in named else args[-1]
     return cls(init_info, client, source)
