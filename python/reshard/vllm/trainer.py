@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, cast
 
 import reshard
+from reshard._collective import gathered
 from reshard.vllm import manifest
 from reshard.vllm.clients import Client
 from reshard.vllm.link import Invitation, Link
@@ -47,9 +48,8 @@ class Trainer:
   url         where the group meets (see `reshard.join`): "tcp://HOST:PORT" of a port that is free
               on rank 0's host, or "file:///FOLDER" that all can access; by default a folder of this
               host.
-  job         a name that is equal on all ranks and new for each attempt. By default rank 0 of the
-              default torch.distributed group makes one; a trainer of one process makes its own.
-  secret      of 16 to 4096 characters, equal on all ranks; made in the same way by default.
+  job         a name that is new for each attempt; rank 0 makes one by default.
+  secret      of 16 to 4096 characters; rank 0 makes one by default.
   transport   "shm" within a host; see `reshard.join`.
   workers     of the engine, of all data-parallel replicas; by default the client is asked.
   route       how a worker takes its weights: "local" (its own parts only, as its loader would leave
@@ -66,6 +66,9 @@ class Trainer:
   deadline    seconds for joining, and for the refit of an update.
   on_phase    called when this rank enters a phase of an update: "begin", "transfer", "check",
               "commit", "committed". An exception ends the update on all ranks.
+
+  Options are equal on all ranks. Those that rank 0 makes reach the others through the default group
+  of torch.distributed, which must have the same ranks; without one, all ranks must be given them.
 
   Errors: ValueError for arguments; DeadlineError and AbortedError if a rank is missing or dies;
   TornError (an AbortedError) if a worker could not load what had arrived;
@@ -102,9 +105,8 @@ class Trainer:
     self._pause = pause
     self._on_phase = on_phase
     self._tensors = dict(tensors)
-    if workers is None and rank == 0:
-      workers = _world_size(client)
-    common = _agree(rank, size, {"job": job, "secret": secret, "url": url, "workers": workers})
+    given = {"url": url, "job": job, "secret": secret, "workers": workers}
+    common = _agreed(client, size, given)
     self._invitation = Invitation(
       url=common["url"],
       job=common["job"],
@@ -328,30 +330,47 @@ def _config_of(model: reshard.Model) -> str:
   return Path(model.config_path).read_text() if model.config_path else ""
 
 
-def _agree(rank: int, size: int, mine: dict[str, Any]) -> dict[str, Any]:
-  """Rank 0's rendezvous on every rank of the trainer."""
-  if rank == 0:
-    mine["url"] = mine["url"] or f"file://{tempfile.gettempdir()}"
-    mine["job"] = mine["job"] or f"reshard-{os.getpid()}-{uuid.uuid4().hex[:12]}"
-    mine["secret"] = mine["secret"] or secrets.token_hex(32)
-  if size == 1 or all(x is not None for x in mine.values()):
-    return mine
-  return _broadcast(rank, mine)
+def _agreed(client: Client | None, size: int, given: dict[str, Any]) -> dict[str, Any]:
+  """The rendezvous, equal on every rank of the trainer; rank 0 makes what it was not given.
+
+  Collective where torch.distributed has the trainer's ranks. Else every rank must be given all.
+  """
+  if size == 1:
+    return _completed(client, given)
+  if not _has_torch_ranks(size):
+    if any(value is None for value in given.values()):
+      raise ValueError(
+        "pass url=, job=, secret= and workers= on all ranks, or make the default torch.distributed "
+        f"group, of {size} ranks"
+      )
+    return given
+  made = gathered(
+    None, lambda: None if client is None else _completed(client, given), "Trainer", timeout=0
+  )
+  common = next(dict(answer) for answer in made if answer is not None)
+  for name, value in given.items():
+    if value not in (None, common[name]):
+      raise ValueError(f"{name}= differs from that of rank 0")
+  return common
 
 
-def _broadcast(rank: int, mine: dict[str, Any]) -> dict[str, Any]:
-  needed = "pass url=, job=, secret= and workers= on all ranks, or use torch.distributed"
+def _completed(client: Client | None, given: dict[str, Any]) -> dict[str, Any]:
+  workers = given["workers"]
+  return {
+    "url": given["url"] or f"file://{tempfile.gettempdir()}",
+    "job": given["job"] or f"reshard-{os.getpid()}-{uuid.uuid4().hex[:12]}",
+    "secret": given["secret"] or secrets.token_hex(32),
+    "workers": _world_size(client) if workers is None else workers,
+  }
+
+
+def _has_torch_ranks(size: int) -> bool:
   try:
-    import torch
     from torch import distributed
   except ImportError:
-    raise ValueError(needed) from None
-  if not (distributed.is_available() and distributed.is_initialized()):
-    raise ValueError(needed)
-  room = 8192
-  data = torch.zeros(room, dtype=torch.uint8)
-  if rank == 0:
-    text = manifest.pack(mine)
-    data[: len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
-  distributed.broadcast(data, src=0)
-  return dict(manifest.unpack(data.numpy().tobytes()))
+    return False
+  return (
+    distributed.is_available()
+    and distributed.is_initialized()
+    and distributed.get_world_size() == size
+  )
