@@ -64,8 +64,8 @@ def main() -> None:
     for step in range(args.steps):
       train(module, step)
       report = trainer.update()
-      if client is not None:
-        print(f"version {client.get_weight_version()}: {report}", flush=True)
+      if rank == 0:
+        print(report, flush=True)
   distributed.destroy_process_group()
 
 

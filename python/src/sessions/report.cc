@@ -76,9 +76,13 @@ nb::list rows_of(const SessionReport& report) {
   return out;
 }
 
+/// Of a rank without a target: what it sent.
 std::string head_of(const SessionReport& report) {
-  return fmt::format("version {}: {} in {}, {:.2f} GB/s", report.version, human_bytes(report.bytes),
-                     human_seconds(report.seconds), report.gigabytes_per_second());
+  const bool sends_only = report.bytes == 0 && report.sent > 0;
+  const Index bytes = sends_only ? report.sent : report.bytes;
+  return fmt::format("version {}: {}{} in {}, {:.2f} GB/s", report.version,
+                     sends_only ? "sent " : "", human_bytes(bytes), human_seconds(report.seconds),
+                     report.seconds > 0 ? static_cast<double>(bytes) / report.seconds * 1e-9 : 0);
 }
 
 std::string table_of(const SessionReport& report) {
