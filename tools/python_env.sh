@@ -23,7 +23,8 @@ log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 rm -rf "$venv"
 python3 -m venv "$venv"
-pip() { "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "$@" >>"$log" 2>&1; }
+# Python compiles a module when it is first imported, and most never are.
+pip() { "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-compile "$@" >>"$log" 2>&1; }
 if ! pip --requirement "$requirements" ||
   { [ -s "$alone" ] && ! pip --no-deps --requirement "$alone"; }; then
   tail -n 15 "$log" >&2

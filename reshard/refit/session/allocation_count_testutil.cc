@@ -78,6 +78,15 @@ CountAllocations::~CountAllocations() { living.fetch_sub(1); }
 std::int64_t CountAllocations::here() const { return calls_here - here_; }
 std::int64_t CountAllocations::everywhere() const { return calls.load() - everywhere_; }
 
+int many_refits() {
+  if (std::getenv("RESHARD_SLOW_TESTS") != nullptr) return 1000;
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  return 250;
+#else
+  return 500;
+#endif
+}
+
 std::int64_t resident_bytes() {
   std::ifstream file("/proc/self/statm");
   std::int64_t total = 0, resident = 0;

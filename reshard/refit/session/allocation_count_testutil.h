@@ -32,13 +32,14 @@ std::int64_t resident_bytes();
 /// What resident_bytes() may grow by where nothing grows: what a sanitizer keeps of freed memory,
 /// and notes of all memory.
 inline constexpr std::int64_t kHeapPlay = std::int64_t{320} << 20;
-/// Refits of a test that memory does not grow. Fewer under a sanitizer, which is slow.
-inline constexpr int kManyRefits = 250;
 #else
 /// What resident_bytes() may grow by where nothing grows: the heap's own play: pages that a
 /// thread's arena touches when calls come in another order.
 inline constexpr std::int64_t kHeapPlay = std::int64_t{512} << 10;
-inline constexpr int kManyRefits = 1000;
 #endif
+
+/// Refits of a test that memory does not grow: a thousand with RESHARD_SLOW_TESTS=1, else 500, or
+/// 250 under a sanitizer.
+int many_refits();
 
 }  // namespace reshard

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: after its first refit a session does the next thousand without growing memory: it plans
+// Protects: after its first refit a session does hundreds more without growing memory: it plans
 // nothing and allocates nothing, and every version is verified.
 #include <gtest/gtest.h>
 
@@ -81,7 +81,7 @@ TEST(SessionSteady, allocates_nothing_in_any_thread) {
       }
 }
 
-/// kManyRefits versions, each verified. Memory is counted at the end and after the first hundred,
+/// many_refits() versions, each verified. Memory is counted at the end and after the first hundred,
 /// when the heap has all that it needs.
 void refit_often(RankEnds& ends, const SessionLayouts& job, Buffering buffering, RefitPath path,
                  bool whole_process) {
@@ -90,7 +90,8 @@ void refit_often(RankEnds& ends, const SessionLayouts& job, Buffering buffering,
   ASSERT_EQ(outcome(session), "");
   const Index staging = session->staging_bytes();
   std::int64_t resident = 0, most = 0, first_most = 0;
-  for (int version = 0; version < kManyRefits; ++version) {
+  const int versions = many_refits();
+  for (int version = 0; version < versions; ++version) {
     memory.source_bytes.fill(memory.source, version);
     const CountAllocations counted;
     const auto report = session->refit(version);
@@ -99,7 +100,7 @@ void refit_often(RankEnds& ends, const SessionLayouts& job, Buffering buffering,
     ASSERT_EQ(report->plan_seconds, 0);
     ASSERT_EQ(memory.wrong(session->target_version()), 0) << "version " << version;
     if (version < 100) continue;
-    std::int64_t& of_half = version < kManyRefits / 2 ? first_most : most;
+    std::int64_t& of_half = version < versions / 2 ? first_most : most;
     of_half = std::max(of_half, count);
     if (version == 100) resident = resident_bytes();
   }
