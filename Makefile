@@ -103,6 +103,10 @@ asan: deps ## the C++ tests under AddressSanitizer and UndefinedBehaviorSanitize
 	  -DCMAKE_BUILD_TYPE=RelWithDebInfo -DRESHARD_SANITIZE=address,undefined
 	@RESHARD_NO_PYTEST=1 tools/run_tests.sh $(BUILD)-asan -LE 'slow|style'
 
+.PHONY: python-asan
+python-asan: build python ## the Python tests with the extension under AddressSanitizer
+	@tools/python_asan.sh $(BUILD)-python-asan $(BUILD) $(JOBS)
+
 .PHONY: tsan
 # Without MPI, UCX and Gloo: ThreadSanitizer cannot follow their threads, and crashes in UCX's memory hooks.
 tsan: deps ## the C++ tests under ThreadSanitizer
@@ -143,4 +147,4 @@ lint: build-all ## rooms and style, formatting, clang-tidy on changed files (LIN
 
 .PHONY: clean
 clean: ## remove the build folders
-	rm -rf $(BUILD) $(BUILD)-debug $(BUILD)-asan $(BUILD)-tsan $(BUILD)-coverage $(BUILD)-fuzz
+	rm -rf $(BUILD) $(BUILD)-debug $(BUILD)-asan $(BUILD)-python-asan $(BUILD)-tsan $(BUILD)-coverage $(BUILD)-fuzz

@@ -21,6 +21,10 @@ ln -sfn "$PWD/examples/configs" "$build/python/reshard/configs"
 
 # The sanitizer must be loaded before anything else, with the library whose exceptions it watches.
 libraries="$(g++ -print-file-name=libasan.so) $(g++ -print-file-name=libubsan.so) $(g++ -print-file-name=libstdc++.so)"
-PYTHONPATH=$(realpath "$build")/python RESHARD_BIN=$plain/bin/reshard LD_PRELOAD=$libraries \
-  ASAN_OPTIONS=detect_leaks=0:abort_on_error=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
-  "$plain/venv/bin/python" -m pytest -q --no-header -p no:cacheprovider python/tests "$@"
+export PYTHONPATH RESHARD_BIN=$plain/bin/reshard
+PYTHONPATH=$(realpath "$build")/python
+export ASAN_OPTIONS=detect_leaks=0:abort_on_error=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
+LD_PRELOAD=$libraries "$plain/venv/bin/python" -c \
+  'import reshard._core as c, sys; c.__file__.startswith(sys.argv[1]) or sys.exit(f"{c.__file__} has no sanitizer")' \
+  "$PYTHONPATH"
+LD_PRELOAD=$libraries "$plain/venv/bin/python" -m pytest -q --no-header -p no:cacheprovider python/tests "$@"
