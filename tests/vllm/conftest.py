@@ -43,23 +43,6 @@ def checkpoint(tmp_path_factory):
   return get
 
 
-def layout_of(sizes, more=""):
-  """The notation of vLLM's `sizes` (tp, pp, dp, ep=True) as this version names experts."""
-  keys = [f"{key}={sizes[key]}" for key in ("tp", "pp", "dp") if key in sizes]
-  if sizes.get("ep"):
-    keys.append(f"ep={sizes.get('tp', 1) * sizes.get('dp', 1)}")
-  return "vllm:" + ",".join([*keys, "experts=routed_experts"]) + more
-
-
-def held_by_vllm(config, folder, rank):
-  """Loads anew: loaders write into what they are given."""
-  weights = {}
-  for path in sorted(folder.glob("*.safetensors")):
-    weights |= load_file(path)
-  with world.rank_of(config, rank):
-    return world.loaded(config, weights)
-
-
 def difference(name, vllm, ours):
   if vllm is None or ours is None:
     return f"{name}: only {'vLLM' if ours is None else 'reshard'} has it"
@@ -89,12 +72,12 @@ def compare(tmp_path):
 
   def run(folder, sizes, more="", by_device=None):
     out = tmp_path / "ranks"
-    reshard("convert", folder, out, "--to", layout_of(sizes, more))
+    reshard("convert", folder, out, "--to", world.layout_of(sizes, more))
     config = world.engine_config(folder, sizes)
     wrong, compared = [], 0
     for entry in json.loads((out / "reshard.json").read_text())["ranks"]:
       rank = entry["rank"]
-      theirs, ours = held_by_vllm(config, folder, rank), load_file(out / entry["file"])
+      theirs, ours = world.held_by_vllm(config, folder, rank), load_file(out / entry["file"])
       said, names = wrong_on(rank, theirs, ours, by_device)
       wrong += said
       compared += names

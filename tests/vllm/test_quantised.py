@@ -4,8 +4,6 @@
 import pytest
 import world
 
-from conftest import held_by_vllm
-
 # Scales go as the checkpoint has them; shards of some formats begin inside what a scale is for.
 _STORED = ",quant_grid=tensor"
 # model, format, quant_method, sizes
@@ -64,4 +62,4 @@ def test_every_rank_holds_what_vllm_loads(name, quant, method, sizes, checkpoint
 def test_vllm_refuses_itself(name, quant, method, checkpoint):
   folder = checkpoint(name, f"hf:quant={quant},quant_method={method}")
   with pytest.raises(RuntimeError, match="is invalid for input of size"):
-    held_by_vllm(world.engine_config(folder, {}), folder, 0)
+    world.held_by_vllm(world.engine_config(folder, {}), folder, 0)

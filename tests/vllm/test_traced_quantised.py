@@ -15,8 +15,6 @@ from reshard import tracing  # noqa: E402
 from reshard.tracing import vllm as traced_vllm  # noqa: E402
 from safetensors import safe_open  # noqa: E402
 
-from conftest import held_by_vllm, layout_of  # noqa: E402
-
 # model, format, quant_method
 _FORMATS = [
   ("llama", "fp8_block", "fp8"),
@@ -79,14 +77,14 @@ def test_plain_values_become_what_vllm_loads(name, quant, method, tp, checkpoint
   traced = traced_vllm.layout(folder, tp=tp)
   assert traced.quant_format == quant
   more = f",quant={quant},quant_method={method},quant_grid=tensor"
-  closed = reshard.layout(layout_of(dict(tp=tp), more), traced.model)
+  closed = reshard.layout(world.layout_of(dict(tp=tp), more), traced.model)
   assert reshard.diff(traced, closed) == []
   source = reshard.layout("megatron:tp=2", traced.model)
   assert reshard.plan(source, traced).quantises
   held = refit(source, traced, checkpoint(name))
   config = world.engine_config(folder, dict(tp=tp))
   for rank in traced.ranks:
-    loaded = held_by_vllm(config, folder, rank)
+    loaded = world.held_by_vllm(config, folder, rank)
     for local in traced.local(rank):
       theirs = loaded[local.file_name].contiguous().reshape(-1).view(torch.uint8)
       assert torch.equal(held[rank][local.name], theirs), (rank, local.name)

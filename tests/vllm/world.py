@@ -12,6 +12,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 warnings.simplefilter("ignore")
 import torch  # noqa: E402
 from reshard.tracing import vllm as tracing  # noqa: E402
+from safetensors.torch import load_file  # noqa: E402
 from vllm.model_executor.model_loader.utils import initialize_model  # noqa: E402
 
 
@@ -37,3 +38,20 @@ def loaded(config, weights):
   finally:
     torch.set_default_dtype(torch.float32)
   return {name: tensor.detach() for name, tensor in model.named_parameters()}
+
+
+def layout_of(sizes, more=""):
+  """The notation of vLLM's `sizes` (tp, pp, dp, ep=True) as this version names experts."""
+  keys = [f"{key}={sizes[key]}" for key in ("tp", "pp", "dp") if key in sizes]
+  if sizes.get("ep"):
+    keys.append(f"ep={sizes.get('tp', 1) * sizes.get('dp', 1)}")
+  return "vllm:" + ",".join([*keys, "experts=routed_experts"]) + more
+
+
+def held_by_vllm(config, folder, rank):
+  """The same of a checkpoint's weights, which are read anew: loaders write into what they are given."""
+  weights = {}
+  for path in sorted(folder.glob("*.safetensors")):
+    weights |= load_file(path)
+  with rank_of(config, rank):
+    return loaded(config, weights)
