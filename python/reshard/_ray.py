@@ -57,7 +57,7 @@ def from_ray(
   rank: int,
   size: int,
   namespace: str | None = None,
-  transport: str = "shm",
+  transport: str = "auto",
   job: str | None = None,
   timeout: float = 60.0,
   address: str | None = None,

@@ -12,13 +12,14 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 
-from reshard._core import ProcessGroup, join
-from reshard._errors import AbortedError, DeadlineError, InvalidArgumentError
+from reshard._core import ProcessGroup, find_transport, join
+from reshard._errors import AbortedError, DeadlineError, InvalidArgumentError, UnsupportedError
 
 if TYPE_CHECKING:
   from torch.distributed import ProcessGroup as TorchGroup
 
 _PREFIX = "reshard/"
+_BETWEEN_HOSTS = ("ucx", "gloo")  # best first
 
 
 class Store(Protocol):
@@ -129,7 +130,7 @@ def from_store(
   *,
   rank: int,
   size: int,
-  transport: str = "shm",
+  transport: str = "auto",
   job: str = "reshard",
   timeout: float = 60.0,
   address: str | None = None,
@@ -141,12 +142,14 @@ def from_store(
              torch.distributed, a dict-like object of one's own, or the handle of a Ray actor with
              such methods. The address of rank 0 and a new random secret go through it, nothing else.
   rank, size of this process and of the group
-  transport  as for join()
+  transport  as for join(); "auto": what rank 0 chooses, "shm" if all ranks are on one host, else the first
+             of "ucx" and "gloo" that works there
   job        the name of the group; a new name for each group that is made over one store
   timeout    seconds until DeadlineError
   address    of rank 0, as the other ranks reach it; None: found out. On rank 0 only.
 
-  Whoever can read the store can join the group. Raises what join() raises.
+  Whoever can read the store can join the group. Raises what join() raises, and UnsupportedError if
+  "auto" finds no transport between hosts.
   """
   there = _reachable(store)
   deadline = time.monotonic() + timeout
@@ -155,14 +158,14 @@ def from_store(
     raise InvalidArgumentError(f"join: rank {rank} in a group of {size}: must be 0 to {size - 1}")
   there.set(f"{keys}/host/{rank}", _host())
 
-  def joined(url: str, secret: str, listener: socket.socket | None = None) -> ProcessGroup:
+  def joined(place: dict[str, str], listener: socket.socket | None = None) -> ProcessGroup:
     left = max(deadline - time.monotonic(), 0.0)
     return join(
-      url,
+      place["url"],
       rank=rank,
       size=size,
-      secret=secret,
-      transport=transport,
+      secret=place["secret"],
+      transport=place["transport"] if transport == "auto" else transport,
       job=job,
       timeout=left,
       interface=interface,
@@ -171,17 +174,39 @@ def from_store(
 
   if rank == 0:
     hosts = {_wait(there, f"{keys}/host/{r}", deadline, f"rank {r}") for r in range(size)}
-    return _serve(there, keys, len(hosts) == 1, address, joined)
+    if transport == "auto":
+      try:
+        transport = _best(len(hosts))
+      except UnsupportedError as error:
+        there.set(f"{keys}/place", json.dumps({"error": str(error)}))
+        raise
+    return _serve(there, keys, transport, len(hosts) == 1, address, joined)
   place = json.loads(_wait(there, f"{keys}/place", deadline, "rank 0"))
-  return joined(place["url"], place["secret"])
+  if "error" in place:
+    raise UnsupportedError(place["error"])
+  return joined(place)
+
+
+def _best(hosts: int) -> str:
+  """The transport of a group whose ranks are on so many hosts."""
+  if hosts == 1:
+    return "shm"
+  reasons = []
+  for name in _BETWEEN_HOSTS:
+    row = find_transport(name)
+    if row is not None and row.available:
+      return name
+    reasons.append(f"{name}: {'not known' if row is None else row.reason}")
+  raise UnsupportedError(f"join: the ranks are on {hosts} hosts, and no transport works between them ({'; '.join(reasons)})")
 
 
 def _serve(
   store: Store,
   keys: str,
+  transport: str,
   one_host: bool,
   address: str | None,
-  joined: Callable[[str, str, socket.socket], ProcessGroup],
+  joined: Callable[[dict[str, str], socket.socket], ProcessGroup],
 ) -> ProcessGroup:
   """Rank 0: listens, says in the store where, and joins."""
   loopback = one_host and not address
@@ -191,14 +216,15 @@ def _serve(
   with _listener(at if loopback else "") as listener:
     host = f"[{at}]" if ":" in at else at
     url = f"tcp://{host}:{listener.getsockname()[1]}"
-    store.set(f"{keys}/place", json.dumps({"url": url, "secret": secret}))
-    return joined(url, secret, listener)
+    place = {"url": url, "secret": secret, "transport": transport}
+    store.set(f"{keys}/place", json.dumps(place))
+    return joined(place, listener)
 
 
 def from_torch(
   process_group: TorchGroup | None = None,
   *,
-  transport: str = "shm",
+  transport: str = "auto",
   job: str | None = None,
   timeout: float = 60.0,
   address: str | None = None,
@@ -207,7 +233,8 @@ def from_torch(
   """Makes a group of the processes of a torch.distributed process group. Collective.
 
   process_group  None: the default one, of init_process_group()
-  transport      moves the weights: "shm" within a host, "ucx", "gloo" or "mpi" between hosts
+  transport      moves the weights: "shm" within a host, "ucx" or "gloo" between hosts; "auto" as for
+                 from_store()
 
   Ranks are those in the process group. Its store carries the address of rank 0 and a random secret;
   no other server is needed, and the group lives on if the process group is destroyed. The other

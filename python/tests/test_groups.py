@@ -13,6 +13,7 @@ import pytest
 
 import reshard
 from ranks import TIMEOUT, Processes, errors_in_threads, free_url, in_threads
+from reshard import _rendezvous
 
 
 def test_threads_are_ranks_of_a_local_group():
@@ -197,6 +198,32 @@ def test_a_store_is_a_rendezvous(kind):
   assert in_threads(3, body, groups=range(3)) == [[b"0", b"1", b"2"]] * 3
 
 
+def transports_over(store, hosts, monkeypatch, transport="auto"):
+  """Of two ranks that take themselves to be on these hosts: what each has, or its error."""
+  here = threading.local()
+  monkeypatch.setattr(_rendezvous, "_host", lambda: here.name)
+
+  def body(rank):
+    here.name = hosts[rank]
+    try:
+      with reshard.from_store(store, rank=rank, size=2, transport=transport) as group:
+        return group.transport
+    except reshard.UnsupportedError as error:
+      return str(error)
+
+  return in_threads(2, body, groups=range(2))
+
+
+def test_the_transport_is_chosen_by_where_the_ranks_are(monkeypatch):
+  assert transports_over(Shared(), ["a", "a"], monkeypatch) == ["shm", "shm"]
+  between = [name for name in ("ucx", "gloo") if reshard.find_transport(name).available]
+  if between:
+    assert transports_over(Shared(), ["a", "b"], monkeypatch) == [between[0]] * 2
+  monkeypatch.setattr(_rendezvous, "_BETWEEN_HOSTS", ("nvshmem",))
+  for said in transports_over(Shared(), ["a", "b"], monkeypatch):
+    assert said.startswith("join: the ranks are on 2 hosts, and no transport works between them (nvshmem: ")
+
+
 def test_a_store_without_the_other_ranks_is_a_deadline():
   with pytest.raises(reshard.DeadlineError, match="rank 1 did not arrive"):
     reshard.from_store(Shared(), rank=0, size=2, timeout=0.05)
@@ -217,9 +244,18 @@ def test_torchrun_processes_meet_over_their_process_group(tmp_path):
     textwrap.dedent("""
     import torch.distributed as dist
     import reshard
+    from reshard.live._groups import close_groups, shared_group
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     pairs = [dist.new_group([0, 2]), dist.new_group([1])]
+    first = shared_group()
+    assert first is shared_group() is shared_group(dist.group.WORLD) and first.transport == "shm"
+    if rank in (0, 2):
+      assert shared_group(pairs[0]) is not first and shared_group(pairs[0]).size == 2
+    first.barrier()
+    first.close()
+    assert shared_group() is not first and shared_group().all_gather(b"") == [b""] * 3
+    close_groups()
     with reshard.from_torch() as group:
       assert (group.rank, group.size) == (rank, 3)
       assert group.all_gather(b"%d" % rank) == [b"0", b"1", b"2"]

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One group of reshard for each process group of torch.distributed, for the adapters of frameworks."""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from reshard import _core, _errors
+from reshard._rendezvous import from_torch
+
+if TYPE_CHECKING:
+  from torch.distributed import ProcessGroup as TorchGroup
+
+# By identity of the process group, and transport. The reference says whether it is still that one.
+_groups: dict[tuple[int, str], tuple[weakref.ref[Any], _core.ProcessGroup]] = {}
+
+
+def shared_group(
+  process_group: TorchGroup | None = None, transport: str = "auto", timeout: float = 60.0
+) -> _core.ProcessGroup:
+  """The group of the processes of a torch process group: made by the first call, then kept. Collective.
+
+  process_group  None: the default one
+  transport      as for from_torch()
+  timeout        seconds until DeadlineError, if the group has to be made
+
+  A group that was closed or aborted is made anew, which all of its ranks find out: an abort reaches
+  them all. Raises what from_torch() raises.
+  """
+  import torch.distributed as dist
+
+  of = process_group if process_group is not None else dist.group.WORLD if dist.is_initialized() else None
+  key = (id(of), transport)
+  known = _groups.get(key)
+  if known is not None and known[0]() is of and _works(known[1]):
+    return known[1]
+  made = from_torch(of, transport=transport, timeout=timeout)
+  _groups[key] = (weakref.ref(of), made)
+  return made
+
+
+def _works(group: _core.ProcessGroup) -> bool:
+  if group.closed:
+    return False
+  try:
+    group.status()
+  except _errors.Error:
+    return False
+  return True
+
+
+def close_groups() -> None:
+  """Closes the groups that shared_group() made. Each rank for itself; close what uses them first."""
+  while _groups:
+    _, (_, group) = _groups.popitem()
+    group.close()
