@@ -57,6 +57,14 @@ python: deps python-env ## build the Python package as a wheel, and install it i
 python-docs: python ## the reference of the Python package from its docstrings, build/python-docs/
 	@$(BUILD)/venv/bin/python tools/python_docs.py $(BUILD)/python-docs
 
+# Opt-in: its environment takes 2.1 GB.
+.PHONY: python-test
+python-test: build python ## all tests of the Python package; `make test` skips those with Ray, JAX, notebooks and pyright
+	@tools/python_env.sh $(BUILD)/python-venv python/tests/requirements.txt
+	@$(BUILD)/python-venv/bin/python -m pip --quiet install --no-deps --no-index --force-reinstall $(BUILD)/wheels/*.whl
+	@RESHARD_BIN=$(abspath $(PROGRAM)) $(BUILD)/python-venv/bin/python -m pytest -q --no-header \
+	  -p no:cacheprovider -rs --disable-warnings python/tests
+
 .PHONY: transformers-env
 transformers-env: deps
 	@tools/python_env.sh $(BUILD)/transformers4-venv tests/transformers4/requirements.txt
