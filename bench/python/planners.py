@@ -42,7 +42,7 @@ def sides(model: reshard.Model, ranks: int) -> tuple[reshard.Layout, reshard.Lay
   cut += [(f"*.{name}.weight", ["R", "S(1)"]) for name in _ROWS]
   cut += [(name, ["R", "S(0)"]) for name in ("lm_head.weight", "model.embed_tokens.weight")]
   engine = text([*cut, ("*", ["R", "R"])], [ranks // TP, TP], ranks)
-  of = {"transformers": 4} if model.config is not None else {}
+  of: dict[str, Any] = {"transformers": 4} if model.config is not None else {}
   return reshard.dtensor_layout(trainer, model, **of), reshard.dtensor_layout(engine, model, **of)
 
 
@@ -133,7 +133,7 @@ def by_modelexpress(source: reshard.Layout, target: reshard.Layout, rank: int) -
     # One descriptor for each run of bytes, as reshard's copies are: nothing is received that is not needed.
     plan = plan_transfer(CaptureResult(copies), sources, max_segments_per_copy=1 << 30)
     assert not plan.fallback, plan.fallback[:3]
-    return plan.bytes_planned()
+    return int(plan.bytes_planned())
 
   return run
 
