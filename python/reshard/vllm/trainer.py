@@ -16,6 +16,7 @@ from typing import Any, Generic, Self, TypeVar, cast
 
 import reshard
 from reshard._collective import gathered
+from reshard._link import TornError
 from reshard.vllm import manifest
 from reshard.vllm.clients import Client
 from reshard.vllm.link import Invitation, Link
@@ -24,10 +25,6 @@ from reshard.vllm.quantisation import Quantisation
 __all__ = ["TornError", "Trainer"]
 
 T = TypeVar("T")
-
-
-class TornError(reshard.AbortedError):
-  """The engine has parts of two versions; it refuses to run until the next update."""
 
 
 class Trainer:

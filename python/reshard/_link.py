@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The group of trainers and an engine's workers, and the session between them.
+
+What the adapters for vLLM, verl, NeMo-RL and SGLang share. `reshard._offers` makes a group of
+processes that a framework has started; `reshard._stream` moves a model over it in buckets.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import reshard
+from reshard._collective import pack, unpack
+
+__all__ = ["Link", "TornError"]
+
+
+class TornError(reshard.AbortedError):
+  """The engine has parts of two versions, until the next update is complete."""
+
+
+class Link:
+  """One rank's end: the ranks below some number train, the others are an engine's workers.
+
+  Collective. Errors on one rank end the group with the reason, so that the others fail at once.
+
+  group     of all of them. Owned: close() closes it.
+  deadline  seconds for each step.
+  verify    compare fingerprints of what was sent and what arrived, before it is used.
+  """
+
+  def __init__(self, group: reshard.ProcessGroup, deadline: float, verify: bool = False) -> None:
+    self.rank = group.rank
+    self.size = group.size
+    self.deadline = deadline
+    self._verify = verify
+    self._group = group
+    self._session: reshard.Session | None = None
+
+  def gather(self, mine: Any) -> list[Any]:
+    """Collective. What every rank gives, anything that JSON takes, by rank."""
+    with self.ends_the_group():
+      data = self._group.all_gather(pack(mine), timeout=self.deadline)
+      return [unpack(x) for x in data]
+
+  def session(
+    self,
+    source: reshard.Layout,
+    target: reshard.Layout,
+    source_tensors: Mapping[str, Any] | None = None,
+    target_tensors: Mapping[str, Any] | None = None,
+    published: reshard.PublishedVersion | None = None,
+    on_phase: Callable[[str], None] | None = None,
+  ) -> reshard.Session:
+    """Collective. Plans, and shares memory. The caller's, besides that of prepare()."""
+    with self.ends_the_group():
+      return reshard.Session(
+        self._group,
+        source=source,
+        source_tensors=source_tensors,
+        target=target,
+        target_tensors=target_tensors,
+        published=published,
+        on_phase=on_phase,
+        timeout=self.deadline,
+        verify="always" if self._verify else "never",
+      )
+
+  def prepare(
+    self,
+    source: reshard.Layout,
+    target: reshard.Layout,
+    source_tensors: Mapping[str, Any] | None = None,
+    target_tensors: Mapping[str, Any] | None = None,
+    published: reshard.PublishedVersion | None = None,
+    on_phase: Callable[[str], None] | None = None,
+  ) -> None:
+    """Collective. Makes the session that refit() uses.
+
+    published  where a worker's version is noted; it outlives the session.
+    """
+    tensors = (source_tensors, target_tensors)
+    self._session = self.session(source, target, *tensors, published, on_phase)
+
+  def refit(self, version: int) -> reshard.SessionReport:
+    """Collective. Brings the workers' tensors to `version`."""
+    assert self._session is not None
+    return self._session.refit(version=version)
+
+  @property
+  def works(self) -> bool:
+    """False once the group has ended: closed, aborted, or a rank has died."""
+    if self._group.closed:
+      return False
+    try:
+      self._group.status()
+    except reshard.Error:
+      return False
+    return True
+
+  def abort(self, reason: str) -> None:
+    """Ends the group: every wait of every rank fails with `reason`. Any thread."""
+    self._group.abort(reason)
+
+  def close(self) -> None:
+    """Leaves the group. Idempotent."""
+    session, self._session = self._session, None
+    if session is not None:
+      session.close()
+    self._group.close()
+
+  @contextlib.contextmanager
+  def ends_the_group(self) -> Iterator[None]:
+    """An error inside becomes an error of every rank."""
+    try:
+      yield
+    except BaseException as error:
+      self._group.abort(f"rank {self.rank}: {error or type(error).__name__}")
+      raise

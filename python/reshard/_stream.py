@@ -1,0 +1,367 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model moves from trainers to workers that take tensors by name, in buckets of bounded memory.
+
+Trainers give their parts of each tensor, in one order; workers get whole tensors, in that order.
+Each bucket is a refit of its own from the trainers' layout to whole tensors on every worker. Its
+session is made in the first update and used again as long as the bucket holds the same; what is in
+it is told in a few bytes then. While a bucket moves, the next one is filled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import hashlib
+import math
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import reshard
+import torch
+from reshard._collective import pack
+from reshard._link import Link, TornError
+from reshard.live._parts import Held, whole_runs
+from reshard.live._ranks import FullTensors, unpacked
+from reshard.tracing._types import safetensors_name, torch_dtype
+
+__all__ = ["Named", "Piece", "Stream", "default_device", "even_pieces"]
+
+T = TypeVar("T")
+Named = tuple[str, torch.Tensor]
+_ALIGNMENT = 64
+
+
+@dataclass(frozen=True)
+class Piece:
+  """A trainer's part of one tensor.
+
+  held   which part; its full shape may be flat.
+  local  the elements, in any shape, on any device.
+  shape  of the whole tensor, as the workers get it.
+  """
+
+  held: Held
+  local: torch.Tensor
+  shape: tuple[int, ...]
+
+
+def even_pieces(tensors: Iterable[Named], rank: int, size: int) -> Iterator[Piece]:
+  """The parts that a trainer sends of tensors that all `size` trainers have whole: equal shares."""
+  for name, tensor in tensors:
+    flat = tensor.detach().contiguous().view(-1)
+    n = flat.numel()
+    begin, end = rank * n // size, (rank + 1) * n // size
+    held = Held(name, name, safetensors_name(tensor.dtype), (n,), (((begin, end),),))
+    yield Piece(held, flat[begin:end], tuple(tensor.shape))
+
+
+def default_device() -> torch.device:
+  """The accelerator if there is one, else the host."""
+  found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+  return found or torch.device("cpu")
+
+
+@dataclass
+class _Bucket:
+  """Tensors that move together; on a trainer, and what was copied of them."""
+
+  number: int
+  table: list[list[Any]] = field(default_factory=list)  # [name, dtype, shape]
+  held: list[Held] = field(default_factory=list)
+  views: dict[str, torch.Tensor] = field(default_factory=dict)
+  memory: int = 0  # which arena, so that another one gets another session
+
+  def said(self) -> dict[str, Any]:
+    return {"table": self.table, "held": [h.pack() for h in self.held]}
+
+  def key(self) -> str:
+    return hashlib.blake2b(pack([self.said(), self.memory]), digest_size=16).hexdigest()
+
+
+@dataclass
+class _Made:
+  """The session of a bucket, and the tensors of it as workers get them."""
+
+  keys: list[str]
+  session: reshard.Session | None
+  tensors: list[Named]
+
+
+class _Arena:
+  """Memory that trainers and workers of this host share."""
+
+  def __init__(self, nbytes: int, number: int) -> None:
+    self.number = number
+    model = reshard.Model.from_tensors("arena", {"bytes": ([nbytes], "uint8")})
+    buffers = reshard.RankBuffers.allocate(reshard.layout("hf", model), [0], shared=True)
+    self._memory = buffers.tensor(0, "bytes")
+    self._bytes = torch.frombuffer(self._memory.raw(), dtype=torch.uint8)
+
+  def __len__(self) -> int:
+    return self._bytes.numel()
+
+  def view(self, at: int, nbytes: int, dtype: torch.dtype) -> torch.Tensor:
+    """`nbytes` from `at` on, flat."""
+    return self._bytes[at : at + nbytes].view(dtype)
+
+
+class Stream:
+  """One rank's end of the stream. All ranks make one, with equal arguments.
+
+  link     between all of them. Owned.
+  senders  ranks below are trainers, the others workers.
+  bucket   bytes that move at a time; a larger tensor is a bucket of its own. A trainer holds its
+           part of two buckets, a worker one.
+  keep     True: a worker hands on nothing before all has arrived, and so keeps its old weights if
+           the trainers fail. It then holds the whole model in its host's memory.
+  """
+
+  def __init__(self, link: Link, *, senders: int, bucket: int, keep: bool = False) -> None:
+    if bucket < 1:
+      raise reshard.InvalidArgumentError(f"a bucket of {bucket} bytes")
+    if not 0 < senders < link.size:
+      raise reshard.InvalidArgumentError(f"{senders} trainers in a group of {link.size}")
+    self.link = link
+    self.senders = senders
+    self.version = 0
+    self._bucket, self._keep = bucket, keep
+    self._step: int | None = None
+    self._made: dict[int, _Made] = {}
+    self._arenas: dict[int, _Arena] = {}
+    self._arena_count = 0
+    self._moved = 0
+    self._thread = ThreadPoolExecutor(1, "reshard-stream")
+
+  @property
+  def works(self) -> bool:
+    """False once the group has ended; then make another."""
+    return self.link.works
+
+  def close(self) -> None:
+    """Leaves the group. Idempotent."""
+    if not self.link._group.closed:
+      for made in self._made.values():
+        if made.session is not None:
+          made.session.close()
+    self._made.clear()
+    self._thread.shutdown(wait=False, cancel_futures=True)
+    self.link.close()
+
+  async def send(self, pieces: Iterable[Piece], step: int | None = None) -> int:
+    """A trainer's part of an update; returns the bytes of the model once every worker has them.
+
+    pieces  in one order on all trainers; producing them may be collective over the trainers. They
+            are copied before the next is asked for. All are asked for, whatever fails.
+    step    equal on all ranks: the version; by default, and if it does not grow, the last plus one.
+
+    Errors: what `pieces` raises; InvalidArgumentError if trainers' tensors differ; AbortedError and
+    DeadlineError if a rank dies or stays away. All end the group on all ranks.
+    """
+    self._begin(step)
+    given = iter(pieces)
+    with self.link.ends_the_group():
+      try:
+        await self._send(given)
+      except reshard.Error:
+        # Producing them is collective: a trainer that still does must not wait for this one.
+        with contextlib.suppress(Exception):
+          for _ in given:
+            pass
+        raise
+    return self._moved
+
+  async def _send(self, pieces: Iterator[Piece]) -> None:
+    pending: asyncio.Future[Any] | None = None
+    for bucket in self._filled(pieces):
+      if pending is not None:
+        await pending
+      pending = self._start(functools.partial(self._move, bucket))
+    if pending is not None:
+      await pending
+    await self._start(functools.partial(self._move, None))
+
+  async def receive(self, step: int | None = None) -> AsyncIterator[list[Named]]:
+    """A worker's part of an update: whole tensors, in lists, which are the caller's.
+
+    Errors: as of send(). TornError (an AbortedError) if some were handed on before.
+    """
+    self._begin(step)
+    given, kept = 0, list[list[Named]]()
+    try:
+      while True:
+        batch = await self._start(self._next)
+        if batch is None:
+          break
+        if self._keep:
+          kept.append(batch)
+          continue
+        given += len(batch)
+        yield batch
+    except reshard.Error as error:
+      raise self._failed(error, given) from error
+    except BaseException as error:  # the caller went away
+      self.link.abort(f"rank {self.link.rank}: {error or 'the worker took no more tensors'}")
+      raise
+    for batch in kept:
+      yield batch
+
+  def _failed(self, error: reshard.Error, given: int) -> reshard.Error:
+    if given == 0:
+      return type(error)(f"no update to version {self.version}, the old weights stay: {error}")
+    return TornError(
+      f"{given} tensors of version {self.version} have been handed on, and the others did not come: "
+      f"the engine has weights of two versions until the next update: {error}"
+    )
+
+  def _begin(self, step: int | None) -> None:
+    self._step = step
+    self.version = max(self.version + 1, step or 0)
+    self._moved = 0
+    self._number = 0
+
+  def _start(self, call: Callable[[], T]) -> asyncio.Future[T]:
+    """Starts a call in the stream's thread, at once."""
+    future = asyncio.get_running_loop().run_in_executor(self._thread, call)
+    future.add_done_callback(lambda f: f.cancelled() or f.exception())  # it may not be waited for
+    return future
+
+  def _filled(self, pieces: Iterator[Piece]) -> Iterator[_Bucket]:
+    """Copies what trainers give into the memory of buckets, one after the other."""
+    number, at, total = 0, 0, 0
+    bucket = _Bucket(number)
+    for piece in pieces:
+      size = math.prod(piece.shape) * piece.local.element_size()
+      if bucket.table and total + _rounded(size) > self._bucket:
+        yield bucket
+        number, at, total = number + 1, 0, 0
+        bucket = _Bucket(number)
+      total += _rounded(size)
+      held = piece.held
+      bucket.table.append([held.name, held.dtype, list(piece.shape)])
+      if size == 0:
+        continue
+      bucket.held.append(held)
+      local = piece.local.detach()
+      if local.numel() != math.prod(held.local_shape):
+        raise reshard.InvalidArgumentError(
+          f"'{held.name}': {local.numel()} elements, but this part has shape {list(held.local_shape)}"
+        )
+      arena = self._arena(number % 2, total)
+      bucket.memory = arena.number
+      view = arena.view(at, local.nbytes, local.dtype).view(held.local_shape)
+      view.copy_(local.reshape(held.local_shape))
+      bucket.views[held.name] = view
+      at += _rounded(local.nbytes)
+    if bucket.table:
+      yield bucket
+
+  def _arena(self, slot: int, needed: int) -> _Arena:
+    """Memory of a slot: of one bucket, or of the one tensor that is larger."""
+    arena = self._arenas.get(slot)
+    if arena is None or len(arena) < needed:
+      self._arena_count += 1
+      arena = self._arenas[slot] = _Arena(max(needed, self._bucket), self._arena_count)
+    return arena
+
+  def _next(self) -> list[Named] | None:
+    """A worker's next bucket."""
+    made = self._move(None)
+    if made is None or self._keep:
+      return None if made is None else made.tensors
+    return [(name, tensor.clone()) for name, tensor in made.tensors]
+
+  def _move(self, bucket: _Bucket | None) -> _Made | None:
+    """Collective. Moves one bucket; None at the end of the update."""
+    number = self._number
+    said = self.link.gather({"step": self._step, "key": None if bucket is None else bucket.key()})
+    with self.link.ends_the_group():
+      keys = self._agreed(said)
+      if keys is None:
+        return None
+      made = self._made.get(number)
+      if made is None or made.keys != keys:
+        made = self._made[number] = self._make(bucket, keys, number)
+      if made.session is not None:
+        self._moved += made.session.refit(self.version).bytes
+    self._number = number + 1
+    return made
+
+  def _agreed(self, said: list[dict[str, Any]]) -> list[str] | None:
+    """What the trainers' buckets are; None if no more come."""
+    for rank, other in enumerate(said):
+      if other["step"] != said[0]["step"]:
+        raise reshard.InvalidArgumentError(
+          f"rank {rank} updates to step {other['step']}, rank 0 to step {said[0]['step']}"
+        )
+    keys = [other["key"] for other in said[: self.senders]]
+    ended = [rank for rank, key in enumerate(keys) if key is None]
+    if 0 < len(ended) < len(keys):
+      raise reshard.InvalidArgumentError(f"trainer {ended[0]} has fewer tensors than others")
+    return None if ended else keys
+
+  def _make(self, bucket: _Bucket | None, keys: list[str], number: int) -> _Made:
+    """Collective. The session of a bucket that is new or has changed."""
+    old = self._made.pop(number, None)
+    if old is not None and old.session is not None:
+      old.session.close()
+    told = self.link.gather({} if bucket is None else bucket.said())[: self.senders]
+    table = told[0]["table"]
+    for rank, other in enumerate(told):
+      for mine, its in zip(table, other["table"], strict=False):
+        if mine != its:
+          raise reshard.InvalidArgumentError(f"trainer 0 sends {mine}, but trainer {rank} sends {its}")
+      if len(table) != len(other["table"]):
+        raise reshard.InvalidArgumentError(f"trainers 0 and {rank} fill bucket {number} differently")
+    source = self._source(told)
+    if source is None:  # nothing but empty tensors
+      return _Made(keys, None, _views(table, {}))
+    target, wholes = self._target(source.model)
+    if self.link.rank < self.senders:
+      assert bucket is not None
+      return _Made(keys, self.link.session(source, target, source_tensors=bucket.views), [])
+    views = self._allocated(wholes)
+    session = self.link.session(source, target, target_tensors=views)
+    return _Made(keys, session, _views(table, views))
+
+  def _source(self, told: list[dict[str, Any]]) -> reshard.Layout | None:
+    ranks = unpacked([other["held"] for other in told], 0)
+    if not any(ranks.values()):
+      return None
+    return FullTensors(None).layout("trainer", ranks, "")
+
+  def _target(self, model: reshard.Model) -> tuple[reshard.Layout, list[Held]]:
+    """Every worker has every tensor whole."""
+    wholes = []
+    for tensor in model.tensors:
+      shape = tuple(int(n) for n in tensor.shape)
+      dtype = safetensors_name(torch_dtype(tensor.dtype.name.upper()))
+      wholes.append(Held(tensor.name, tensor.name, dtype, shape, whole_runs(shape)))
+    ranks = {rank: wholes for rank in range(self.senders, self.link.size)}
+    return FullTensors(model).layout("workers", ranks, ""), wholes
+
+  def _allocated(self, wholes: list[Held]) -> dict[str, torch.Tensor]:
+    sizes = [math.prod(held.shape) * torch_dtype(held.dtype).itemsize for held in wholes]
+    needed = sum(map(_rounded, sizes))
+    arena = _Arena(needed, 0) if self._keep else self._arena(0, needed)
+    views, at = {}, 0
+    for held, size in zip(wholes, sizes, strict=True):
+      views[held.name] = arena.view(at, size, torch_dtype(held.dtype)).view(held.shape)
+      at += _rounded(size)
+    return views
+
+
+def _views(table: list[list[Any]], views: dict[str, torch.Tensor]) -> list[Named]:
+  """The tensors of a bucket in the shapes that workers get."""
+  found: list[Named] = []
+  for name, dtype, shape in table:
+    view = views.get(name)
+    view = torch.empty(shape, dtype=torch_dtype(dtype)) if view is None else view.view(shape)
+    found.append((name, view))
+  return found
+
+
+def _rounded(nbytes: int) -> int:
+  return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
