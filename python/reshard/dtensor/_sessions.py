@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The sessions of a group, kept for calls that come again."""
+
+from __future__ import annotations
+
+import itertools
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+
+import reshard
+from reshard import _core
+from reshard._collective import gathered
+from reshard._errors import InvalidArgumentError
+from reshard.dtensor._memory import Shards, Streams, identity, overlapping, usable
+from reshard.dtensor._sides import Item, Reader, Side, layouts_of
+
+Verify = Literal["never", "always"]
+MOST = 1024  # sessions of a group
+
+_WHAT = "xferdtensor"
+
+
+class _Kept:
+  """A session, and what of this rank it moves."""
+
+  def __init__(self, session: _core.Session, number: int, sides: tuple[Shards, Shards]) -> None:
+    self.session, self.number = session, number
+    self._sources, self._targets = sides
+    self._version = 0
+
+  @property
+  def alive(self) -> bool:
+    return not self.session.closed and self._sources.alive and self._targets.alive
+
+  def refit(self, sources: dict[str, torch.Tensor], targets: dict[str, torch.Tensor], streams: Streams) -> None:
+    self._version += 1
+    streams.synchronize()
+    self._sources.read(sources)
+    self.session.refit(self._version)
+    self._targets.write(targets)
+    streams.synchronize()
+
+
+class Sessions:
+  """Of one group, on this rank. Collective calls are in the same order on all ranks."""
+
+  def __init__(self, group: _core.ProcessGroup) -> None:
+    self.group = group
+    self._kept: OrderedDict[Any, _Kept] = OrderedDict()
+    self._numbers = itertools.count()
+    self.made = 0
+    self.reused = 0
+
+  def __len__(self) -> int:
+    return len(self._kept)
+
+  def move(self, items: Sequence[Item], ranks: Mapping[int, int] | None, verify: Verify, timeout: float) -> None:
+    """Moves all items at once. `ranks`: {global rank: rank in the group}, None if they are the same."""
+    sides: list[tuple[Side, Side]] = []
+    key: Any = None
+
+    def look() -> list[int]:
+      nonlocal key
+      reader = Reader(self.group.rank, self.group.size, ranks)
+      sides.extend((reader.source(item), reader.target(item)) for item in items)
+      key = (verify, timeout, *map(_key, sides))
+      found = self._kept.get(key)
+      return [len(items), found.number if found is not None and found.alive else -1]
+
+    answers = gathered(self.group, look, _WHAT, timeout)
+    for rank, (count, _) in enumerate(answers):
+      if count != answers[0][0]:
+        raise InvalidArgumentError(f"{_WHAT}: {answers[0][0]} tensors on rank 0, but {count} on rank {rank}")
+    names = _names(items)
+    mine = [{n: s[k].tensor for n, s in zip(names, sides, strict=True) if s[k].tensor is not None} for k in (0, 1)]
+    sources, targets = ({n: t for n, t in of.items() if t is not None} for of in mine)
+    streams = Streams([*sources.values(), *targets.values()], [item.stream for item in items])
+    number = answers[0][1]
+    if number >= 0 and all(answer[1] == number for answer in answers):
+      kept = self._kept[key]
+      self._kept.move_to_end(key)
+      self.reused += 1
+    else:
+      kept = self._make(key, names, sides, (sources, targets), verify, timeout)
+    try:
+      kept.refit(sources, targets, streams)
+    except BaseException:
+      self._drop(key)
+      raise
+
+  def _make(
+    self,
+    key: Any,
+    names: Sequence[str],
+    sides: Sequence[tuple[Side, Side]],
+    mine: tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]],
+    verify: Verify,
+    timeout: float,
+  ) -> _Kept:
+    self._drop(key)
+    for old in [old for old, kept in self._kept.items() if not kept.alive]:
+      self._drop(old)
+    said = gathered(self.group, lambda: [[s.say() for s in pair] for pair in sides], _WHAT, timeout)
+    source, target = layouts_of(names, said)
+    sources, targets = mine
+    staged = [{n for n, t in of.items() if not usable(t)} for of in mine]
+    direct = [{n: t for n, t in of.items() if usable(t)} for of in mine]
+    staged[0] |= overlapping(direct[0], direct[1].values())
+    held = Shards(sources, staged[0]), Shards(targets, staged[1])
+    here = self.group.rank
+    session = reshard.Session(
+      self.group,
+      source=source,
+      source_tensors=held[0].views if here in source.ranks else None,
+      target=target,
+      target_tensors=held[1].views if here in target.ranks else None,
+      verify=verify,
+      timeout=timeout,
+    )
+    self.made += 1
+    kept = self._kept[key] = _Kept(session, next(self._numbers), held)
+    while len(self._kept) > MOST:
+      self._drop(next(iter(self._kept)))
+    return kept
+
+  def _drop(self, key: Any) -> None:
+    kept = self._kept.pop(key, None)
+    if kept is not None:
+      kept.session.close()
+
+  def close(self) -> None:
+    """Closes all of them on this rank."""
+    while self._kept:
+      self._drop(next(iter(self._kept)))
+
+
+def _names(items: Sequence[Item]) -> list[str]:
+  """One for each item; equal on all ranks if they are called alike."""
+  return [item.name if len(items) == 1 else f"{item.name} {i}" for i, item in enumerate(items)]
+
+
+def _key(pair: tuple[Side, Side]) -> Any:
+  return tuple((identity(side.tensor), side.shape, side.grid, side.placements, side.own) for side in pair)
+
+
+_sessions: dict[int, Sessions] = {}
+
+
+def sessions_of(group: _core.ProcessGroup) -> Sessions:
+  """The sessions of a group, which are kept while it lives."""
+  for key, sessions in list(_sessions.items()):
+    if sessions.group.closed:
+      del _sessions[key]
+  found = _sessions.get(id(group))
+  if found is None:
+    found = _sessions[id(group)] = Sessions(group)
+  return found
+
+
+def close_sessions() -> None:
+  """Closes all sessions that this module's calls keep. Each rank for itself; later calls make new ones."""
+  while _sessions:
+    _, sessions = _sessions.popitem()
+    sessions.close()

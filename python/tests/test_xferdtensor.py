@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Protects: xferdtensor puts every element where torch's distribute_tensor does, in real processes, and an error
+on one rank is one on all."""
+
+import multiprocessing
+
+import pytest
+import xferdtensor_process
+from ranks import TIMEOUT
+
+SIZE = 4
+
+
+@pytest.fixture(scope="module")
+def processes(tmp_path_factory):
+  store = tmp_path_factory.mktemp("store") / "file"
+  context = multiprocessing.get_context("spawn")
+  pipes, started = [], []
+  for rank in range(SIZE):
+    mine, theirs = context.Pipe()
+    pipes.append(mine)
+    started.append(context.Process(target=xferdtensor_process.serve, args=(theirs, rank, SIZE, store), daemon=True))
+    started[-1].start()
+  yield pipes
+  for pipe in pipes:
+    pipe.send(None)
+  for process in started:
+    process.join(TIMEOUT)
+    process.kill()
+
+
+def run(processes, name, *arguments):
+  """Calls a function of xferdtensor_process on every rank, and returns what each returned."""
+  for pipe in processes:
+    pipe.send((name, arguments))
+  found = []
+  for rank, pipe in enumerate(processes):
+    assert pipe.poll(3 * TIMEOUT), f"rank {rank} says nothing"
+    found.append(pipe.recv())
+  failed = [f"rank {rank}: {result}" for rank, (fine, result) in enumerate(found) if not fine]
+  assert not failed, "\n".join(failed)
+  return [result for _, result in found]
+
+
+def test_every_pair_of_meshes_and_placements(processes):
+  for count, relations in run(processes, "all_pairs"):
+    assert count >= 100
+    assert relations == {"same", "overlapping", "disjoint"}
+
+
+def test_a_batch_is_one_session(processes):
+  """The list at the end has the same tensors, and uses the session of the blocks again."""
+  assert run(processes, "one_batch") == [1] * SIZE
+
+
+def test_a_second_call_uses_the_session_again_and_nothing_grows(processes):
+  for same, new in run(processes, "reuse"):
+    assert same == (0, 100, 0, 0)
+    made, _, kept, files = new
+    assert made == 100 and kept <= 1 and files <= 0
+
+
+@pytest.mark.parametrize("what", ["memory", "dtypes", "others"])
+def test_what_else_it_takes(processes, what):
+  assert run(processes, what) == [True] * SIZE
+
+
+@pytest.mark.parametrize("case", ["fsdp", "fsdp-uneven", "hsdp", "fsdp-tp", "fsdp-tp-uneven"])
+def test_modules_of_torch(processes, case):
+  for count in run(processes, "modules", case):
+    assert count > 5
+
+
+MESSAGES = {
+  "shape": "tensor: src_tensor has shape [8, 2], but dst_tensor has [7, 2]",
+  "local": "tensor: src_tensor has the local shape [3, 2] on rank 0, but a tensor of [8, 2]",
+  "placements": "tensor: src_placement has 2 placements for a mesh of 1 dimensions",
+  "dim": "tensor: src_placement cuts dimension 2 of a tensor of 2 dimensions",
+  "outside": "tensor: src_mesh names ranks [7], which are not in the process group of ranks 0 to 3",
+  "twice": "tensor: src_mesh names rank 1 twice",
+  "ragged": "tensor: src_mesh: rows of ranks have different lengths",
+  "missing": "tensor: rank 2 is in src_mesh, but passes no src_tensor",
+  "extra": "tensor: src_tensor: this rank, ",
+  "partial": "has partial sums",
+  "meshes differ": "tensor: src_mesh is",
+  "one rank": "tensor: src_tensor: a DTensor, a tensor",
+  "dtype": "values are converted between F32, BF16 and F16 only",
+  "dtypes": "the dtype of src_tensor is F32 on rank 0, but F64 on rank 1",
+  "nobody": "tensor: no rank says src_mesh",
+  "count": "1 tensors on rank 0, but 2 on rank 1",
+  "expanded": "dst_tensor is expanded",
+  "meta": "on meta has no memory",
+  "handle": "a handle of NCCL",
+  "buffer": "dst_local_shape [8, 2]: buf must be contiguous, with 16 elements",
+  "group of others": "src_mesh names ranks [3], which are not in the process group of ranks 0 to 2",
+  "in a batch": "one's own",
+}
+
+
+def test_what_is_wrong_is_named_on_every_rank(processes):
+  for rank, said in enumerate(run(processes, "refused")):
+    for case, text in MESSAGES.items():
+      if (case, rank) != ("group of others", 3):
+        assert said[case] is not None and text in said[case], (rank, case, said[case])
+    assert ("ZeroDivisionError" in said["in a batch"]) == (rank == 1)
+    assert rank == 1 or "rank 1: one's own" in said["in a batch"]
+    assert ("rank 3: " in said["one rank"]) == (rank != 3)
+
+
+def test_a_rank_that_does_not_come_is_named_at_the_deadline(processes):
+  absent, *said = run(processes, "late")
+  assert absent is None
+  for text in said:
+    assert "DeadlineError" in text or "AbortedError" in text
+  assert any("rank 0" in text for text in said)
