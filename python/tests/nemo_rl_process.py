@@ -108,3 +108,8 @@ async def receive(state):
 
 def holds(state):
   return packed(state.model.state_dict().items())
+
+
+def keep_old(state):
+  """An option of the next group."""
+  state.engine._keep_old = True

@@ -16,15 +16,12 @@ PAGE = pathlib.Path(__file__).parents[2] / "docs/nemo_rl.md"
 POLICY, ROLLOUT = [0, 1], [2, 3]
 
 
-def started(tmp_path, rollouts=2, **options):
-  common = {"store": tmp_path / "store", "bucket": 2000, "options": options}
-  roles = [("policy", 0), ("policy", 1)] + [("vllm", rank) for rank in range(rollouts)]
-  return Workers("nemo_rl_process", [{"role": role, "rank": rank} | common for role, rank in roles])
-
-
 @pytest.fixture(scope="module")
 def workers(tmp_path_factory):
-  found = started(tmp_path_factory.mktemp("store"), release_after_refit=False, timeout=30.0)
+  options = {"release_after_refit": False, "timeout": 30.0}
+  common = {"store": tmp_path_factory.mktemp("store") / "file", "bucket": 2000, "options": options}
+  roles = [("policy", 0), ("policy", 1), ("vllm", 0), ("vllm", 1)]
+  found = Workers("nemo_rl_process", [{"role": role, "rank": rank} | common for role, rank in roles])
   yield found
   found.close()
 
@@ -73,21 +70,6 @@ def test_policy_workers_that_differ_are_refused_everywhere(workers):
   assert all(not fine and "norm.weight" in message for fine, (_, message) in answers), answers
 
 
-def test_a_policy_worker_that_dies_leaves_an_error_and_the_old_weights(tmp_path):
-  workers = started(tmp_path, keep_old=True, timeout=30.0)
-  try:
-    connect(workers)
-    trained, _ = workers.call(POLICY, "train", 6)
-    assert all(fine for fine, _ in refit(workers))
-    workers.call(POLICY, "train", 7)
-    answers = refit(workers, "die")
-    assert not any(fine for fine, _ in answers) and answers[1][1][0] == "died"
-    assert all("the old weights stay" in message for _, (_, message) in answers[2:])
-    assert workers.call(ROLLOUT, "holds") == [trained, trained]
-  finally:
-    workers.close()
-
-
 def test_the_lines_of_the_page_select_the_engine():
   frameworks.use("nemo_rl.utils.checkpoint_engines.base")
   from nemo_rl.utils.checkpoint_engines.base import CheckpointEngine, create_checkpoint_engine
@@ -123,3 +105,15 @@ def test_the_constructor_and_the_ranks_are_checked():
   with pytest.raises(ValueError, match="metadata of 1"):
     engine.init_policy_process_group(worker_rank=0, metadata=[{}], **sizes)
   engine.finalize()
+
+
+def test_a_policy_worker_that_dies_leaves_an_error_and_the_old_weights(workers):  # the last test
+  workers.call(ROLLOUT, "keep_old")
+  connect(workers)
+  trained, _ = workers.call(POLICY, "train", 6)
+  assert all(fine for fine, _ in refit(workers))
+  workers.call(POLICY, "train", 7)
+  answers = refit(workers, "die")
+  assert not any(fine for fine, _ in answers) and answers[1][1][0] == "died"
+  assert all("the old weights stay" in message for _, (_, message) in answers[2:])
+  assert workers.call(ROLLOUT, "holds") == [trained, trained]

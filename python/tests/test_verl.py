@@ -17,18 +17,11 @@ ACTORS, ROLLOUTS = [0, 1], [2, 3]
 BUCKET = 6000  # bytes: many buckets, and tensors that are larger
 
 
-def started(tmp_path, backend="reshard", **options):
-  common = {"store": tmp_path / "store", "bucket": BUCKET, "options": options, "backend": backend}
-  made = [
-    {"role": role, "rank": rank} | common
-    for role, rank in [("actor", 0), ("actor", 1), ("rollout", 0), ("rollout", 1)]
-  ]
-  return Workers("verl_process", made)
-
-
 @pytest.fixture(scope="module")
 def workers(tmp_path_factory):
-  found = started(tmp_path_factory.mktemp("store"), timeout=30.0)
+  common = {"store": tmp_path_factory.mktemp("store") / "file", "bucket": BUCKET, "options": {"timeout": 30.0}}
+  roles = [("actor", 0), ("actor", 1), ("rollout", 0), ("rollout", 1)]
+  found = Workers("verl_process", [{"role": role, "rank": rank} | common for role, rank in roles])
   yield found
   found.close()
 
@@ -149,18 +142,15 @@ def test_workers_of_different_steps_are_refused(workers):
   assert all(not fine and "step 71" in message for fine, (_, message) in answers), answers
 
 
-def test_an_actor_that_dies_leaves_an_error_and_not_a_hang(tmp_path):
-  workers = started(tmp_path, backend="delta_sharded", timeout=30.0, verify=True)
-  try:
-    updated(workers, "engine", 1)
-    workers.call([3], "keep_old")
-    updated(workers, "engine", 2)
-    answers = update(workers, "die", 3)
-    assert answers[1][1][0] == "died" and not any(fine for fine, _ in answers)
-    (torn, torn_message), (kept, kept_message) = (answer for _, answer in answers[2:])
-    assert torn == "TornError" and "weights of two versions" in torn_message
-    assert kept == "AbortedError" and "the old weights stay" in kept_message
-    (some, works), (none, also) = workers.call(ROLLOUTS, "seen")
-    assert some > 0 and none == 0 and not works and not also
-  finally:
-    workers.close()
+def test_an_actor_that_dies_leaves_an_error_and_not_a_hang(workers):  # and no actor: the last test
+  workers.call([0, 1, 2, 3], "set", {"_verify": True, "rebuild_group": True})
+  workers.call([3], "set", {"_keep_old": True})
+  updated(workers, "engine", 80)
+  updated(workers, "engine", 81)
+  answers = update(workers, "die", 82)
+  assert answers[1][1][0] == "died" and not any(fine for fine, _ in answers)
+  (torn, torn_message), (kept, kept_message) = (answer for _, answer in answers[2:])
+  assert torn == "TornError" and "weights of two versions" in torn_message
+  assert kept == "AbortedError" and "the old weights stay" in kept_message
+  (some, works), (none, also) = workers.call(ROLLOUTS, "seen")
+  assert some > 0 and none == 0 and not works and not also

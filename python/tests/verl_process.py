@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
+from torch_models import small_model
 
 REAL = frameworks.use("verl.checkpoint_engine.base")
 
@@ -32,18 +33,6 @@ except ImportError:  # the stand-in has none
       if isinstance(param, DTensor):
         return cls(full_shape=tuple(param.shape), mesh=param.device_mesh, placements=tuple(param.placements))
       return cls(full_shape=tuple(param.shape), mesh=None)
-
-
-def small_model(seed=0):
-  """A Llama of transformers with uneven sizes, tied to nothing, and an odd buffer or two."""
-  from transformers import LlamaConfig, LlamaForCausalLM
-
-  torch.manual_seed(seed)
-  config = LlamaConfig(
-    vocab_size=101, hidden_size=24, intermediate_size=42, num_hidden_layers=2,
-    num_attention_heads=4, num_key_value_heads=2, head_dim=6, tie_word_embeddings=False,
-  )  # fmt: skip
-  return LlamaForCausalLM(config).to(torch.bfloat16)
 
 
 class Engine:
@@ -70,7 +59,7 @@ class Engine:
     return ((n, (p.to_local() if s.mesh is not None else p).reshape(-1), s) for n, p, s in specs), None
 
 
-def make(role, rank, store, bucket, options, backend="reshard"):
+def make(role, rank, store, bucket, options):
   torch.set_num_threads(1)
   os.environ["RANK"] = str(rank)
   state = types.SimpleNamespace(role=role, rank=rank)
@@ -85,7 +74,7 @@ def make(role, rank, store, bucket, options, backend="reshard"):
     module.register_buffer("ids", torch.arange(7))
     state.engine = Engine(module)
     options = {"is_master": rank == 0, **options}
-  state.checkpoint = CheckpointEngineRegistry.new(backend, bucket_size=bucket, **options)
+  state.checkpoint = CheckpointEngineRegistry.new("reshard", bucket_size=bucket, **options)
   state.weights = {}
   return state
 
@@ -205,9 +194,9 @@ def seen(state):
   return state.count, state.checkpoint._stream is not None and state.checkpoint._stream.works
 
 
-def keep_old(state):
-  """From now on this rollout gets nothing before all is there."""
-  state.checkpoint._keep_old = state.checkpoint.rebuild_group = True
+def set(state, attributes):  # noqa: A001
+  """Other options, as of the next group."""
+  vars(state.checkpoint).update(attributes)
   state.checkpoint._close()
 
 

@@ -1,0 +1,326 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Live updates of SGLang's weights, from a trainer in any layout. docs/sglang.md.
+
+An engine needs one argument, `--custom-weight-loader reshard.sglang.load`; a trainer makes a
+`Trainer` on each of its ranks and calls `update()` after each step. Does not import SGLang.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import weakref
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, cast
+
+import reshard
+import torch
+from reshard import tracing
+from reshard._link import TornError
+from reshard.tracing._modules import named_tensors as tensors_of
+from reshard.tracing._types import torch_dtype
+from reshard.vllm import manifest
+from reshard.vllm.link import PROTOCOL, Invitation, Link
+from reshard.vllm.trainer import Trainer as _Trainer
+from reshard.vllm.trainer import layouts_of
+
+__all__ = ["EngineClient", "TornError", "Trainer", "load"]
+
+LOADER = "reshard.sglang.load"
+_INIT, _UPDATE = "reshard.init", "reshard.update"
+_log = logging.getLogger(__name__)
+
+
+class EngineClient:
+  """An engine's update calls as what `Trainer` needs of an engine.
+
+  engine   a `sglang.Engine`, or anything with its methods begin_weight_update(selector),
+           update_weights_from_tensor(named_tensors, load_format, flush_cache) and
+           end_weight_update(). Borrowed. Nothing else may call it during an update.
+  workers  its processes, one for each GPU; None: as its `server_args` say.
+
+  Errors: RuntimeError with the engine's message.
+  """
+
+  def __init__(self, engine: Any, workers: int | None = None) -> None:
+    self.engine = engine
+    self._workers = workers
+
+  def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
+    """Has every worker join, and returns when all have."""
+    try:
+      self.start_weight_update()
+    except RuntimeError:  # a trainer that died has left it open
+      self.finish_weight_update()
+      self.start_weight_update()
+    try:
+      self._load(_INIT, init_info, flush_cache=False)
+    finally:
+      self.finish_weight_update()
+
+  def start_weight_update(self) -> None:
+    """Begins an update of the engine's model, and not of a draft model."""
+    _checked(self.engine.begin_weight_update("target"))
+
+  def update_weights(self, update_info: Any) -> None:
+    """Has every worker receive an update, and forgets what was cached of the old weights."""
+    self._load(_UPDATE, update_info, flush_cache=True)
+
+  def finish_weight_update(self, weight_version: str | None = None) -> None:
+    """Ends an update. The engine is not told the version."""
+    _checked(self.engine.end_weight_update())
+
+  def get_world_size(self) -> int:
+    """The number of workers."""
+    if self._workers is not None:
+      return self._workers
+    options = self.engine.server_args
+    if options.dp_size > 1:
+      raise reshard.UnsupportedError("SGLang updates no engine with dp_size > 1 from tensors")
+    return int(options.tp_size * options.pp_size)
+
+  def _load(self, name: str, said: dict[str, Any], flush_cache: bool) -> None:
+    text = torch.frombuffer(bytearray(json.dumps(said).encode()), dtype=torch.uint8)
+    _checked(
+      self.engine.update_weights_from_tensor(
+        [(name, text)], load_format=LOADER, flush_cache=flush_cache
+      )
+    )
+
+
+def _checked(answer: Any) -> None:
+  if isinstance(answer, tuple) and not answer[0]:
+    raise RuntimeError(f"SGLang: {answer[1]}")
+
+
+class Trainer(_Trainer):
+  """Updates the weights of a running SGLang engine from tensors in any layout.
+
+  Every rank of the trainer makes one, with equal arguments but for `rank`, `tensors` and `engine`,
+  and calls `update()` after a training step. Collective, with the engine's workers. Each byte moves
+  once, from the rank that has it to the workers that lack it; no rank gathers whole tensors.
+
+  layout   of the trainer, over the ranks [0, size).
+  tensors  this rank's local tensors, by the layout's names. Their addresses must not change.
+  engine   of rank 0: see `EngineClient`. None on other ranks.
+  workers  of the engine; by default it is asked.
+  rank, size, url, job, secret, transport, route, verify, deadline, on_phase
+           as of `reshard.vllm.Trainer`.
+
+  Errors: those of `reshard.vllm.Trainer`. A worker that cannot join says why in the engine's log; the
+  trainer gets a DeadlineError then.
+  """
+
+  def __init__(
+    self,
+    layout: reshard.Layout,
+    tensors: Mapping[str, Any],
+    *,
+    engine: Any = None,
+    workers: int | None = None,
+    **options: Any,
+  ) -> None:
+    for name in ("client", "in_place", "pause"):
+      if name in options:
+        raise ValueError(f"{name}= is not for SGLang")
+    client = None if engine is None else EngineClient(engine, workers)
+    super().__init__(layout, tensors, client=client, workers=workers, **options)
+
+
+def load(model: torch.nn.Module, named_tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
+  """SGLang's custom weight loader: joins a trainer, or receives an update and loads it.
+
+  SGLang calls it in each worker with the worker's model. The weights of an update first arrive in
+  memory of their own. Only when all workers have all of them does each copy its own into its
+  parameters, which keep their memory. Until then the model has its old weights, whatever happens
+  to the trainer; an error is the trainer's then, and is only logged here, because one that is
+  raised here would end the engine.
+
+  Errors: ValueError for tensors that are not a Trainer's; TornError if what arrived could not be
+  loaded: the engine ends then, for its weights are of two versions.
+  """
+  for name, tensor in named_tensors:
+    if name not in (_INIT, _UPDATE):
+      raise ValueError(f"{LOADER} takes no tensor '{name}': it is for reshard.sglang.Trainer")
+    said = json.loads(tensor.cpu().numpy().tobytes())
+    worker = _workers.setdefault(model, _Worker())
+    try:
+      if name == _INIT:
+        worker.join(model, Invitation(**said))
+      else:
+        worker.receive(model, int(said["version"]))
+    except TornError:
+      worker.leave()
+      raise
+    except Exception as error:
+      worker.leave()
+      _log.error("reshard: the old weights stay: %s", error)
+
+
+class _Worker:
+  """A worker's link to a trainer."""
+
+  def __init__(self) -> None:
+    self._link: Link | None = None
+    self._version = 0
+    self._arrived: dict[str, torch.Tensor] = {}
+    self._whole = False  # whole tensors, for load_weights
+
+  def join(self, model: torch.nn.Module, invitation: Invitation) -> None:
+    self.leave()
+    if invitation.protocol != PROTOCOL:
+      raise ValueError(f"the trainer speaks protocol {invitation.protocol}, this engine {PROTOCOL}")
+    link = Link(invitation, invitation.trainers + _rank())
+    try:
+      with link.ends_the_group():
+        self._prepare(model, link)
+    except BaseException:
+      link.close()
+      raise
+    self._link = link
+
+  def _prepare(self, model: torch.nn.Module, link: Link) -> None:
+    invitation, first = link.invitation, link.invitation.trainers
+    mine = _local(model, invitation, link.rank - first)
+    told = link.gather({"local": mine is not None})[first:]
+    self._whole = not all(other["local"] for other in told)
+    if self._whole and invitation.route == "local":
+      raise reshard.UnsupportedError("the layout of this engine is not known; its log says why")
+    tensors = manifest.model_of(invitation.tensors)
+    holds = mine
+    if self._whole or mine is None:
+      holds = manifest.describe(reshard.layout("hf", tensors), 0)
+    told = link.gather({"holds": holds, "quant": None, "version": self._version, "open": False})
+    source, target = layouts_of(tensors, told, first)
+    buffers = reshard.RankBuffers.allocate(target, [link.rank], shared=True)
+    memory = buffers.tensors(link.rank)
+    self._arrived = {t.name: _viewed(t, memory[t.name]) for t in target.local(link.rank)}
+    link.prepare(source, target, target_tensors=memory)
+    _log.info("reshard: joined, as rank %d; %s tensors", link.rank, "whole" if self._whole else "local")
+
+  def receive(self, model: torch.nn.Module, version: int) -> None:
+    link = self._link
+    failure: Exception | None = None
+    try:
+      if link is None:
+        raise reshard.InvalidArgumentError("no trainer has joined")
+      link.refit(version)
+    except Exception as error:
+      failure = error
+    # A trainer may die when some workers have everything and others do not.
+    if not _on_all(failure is None):
+      raise failure or reshard.AbortedError(f"another worker has not got version {version}")
+    assert link is not None
+    torn = ""
+    try:
+      self._apply(model)
+      self._version = version
+    except Exception as error:
+      torn = f"version {version} could not be loaded: {error!r}"
+    if not _on_all(not torn):
+      torn = torn or f"version {version} could not be loaded by another worker"
+    with contextlib.suppress(reshard.Error):  # a trainer that died now has done its part
+      link.gather({"torn": torn})
+    if torn:
+      raise TornError(torn)
+
+  def _apply(self, model: torch.nn.Module) -> None:
+    if self._whole:
+      cast(Any, model).load_weights(iter(self._arrived.items()))
+      return
+    live = tensors_of(model)
+    with torch.no_grad():
+      for name, tensor in self._arrived.items():
+        live[name].copy_(tensor.view(live[name].shape))
+
+  def leave(self) -> None:
+    link, self._link = self._link, None
+    self._arrived = {}
+    if link is not None:
+      link.close()
+
+
+_workers: weakref.WeakKeyDictionary[torch.nn.Module, _Worker] = weakref.WeakKeyDictionary()
+
+
+def _local(
+  model: torch.nn.Module, invitation: Invitation, rank: int
+) -> manifest.Manifest | None:
+  """What this worker holds, as its own load_weights() would leave it; None if that is not known.
+
+  Raises UnsupportedError if load_weights() refuses the trainer's names or shapes: it would refuse
+  them again when it is too late.
+  """
+  if invitation.route == "checkpoint":
+    return None
+  try:
+    layout = tracing.traced(
+      lambda _: _unloaded(model),
+      lambda module, weights: cast(Any, module).load_weights(weights),
+      manifest.model_of(invitation.tensors),
+      ranks=[rank],
+      method="recording",
+      name="engine",
+    )
+    live = tensors_of(model)
+    holds = []
+    for entry, tensor in zip(manifest.describe(layout, rank), layout.local(rank), strict=True):
+      own = live[entry["name"]]
+      if tuple(own.shape) != tuple(tensor.shape):
+        shapes = f"{list(tensor.shape)}, but lies as {list(own.shape)}"
+        raise reshard.UnsupportedError(f"'{tensor.name}' is loaded as {shapes}")
+      holds.append({**entry, "dtype": str(own.dtype).removeprefix("torch.")})
+    return holds
+  except Exception as error:
+    if not isinstance(error, reshard.Error) and "meta" not in str(error):  # torch's word for no memory
+      raise reshard.UnsupportedError(
+        f"this engine's loader refuses the trainer's tensors: {error!r}"
+      ) from error
+    _log.warning("reshard: this engine gets whole tensors: %s", error)
+    return None
+
+
+@contextlib.contextmanager
+def _unloaded(model: torch.nn.Module) -> Iterator[torch.nn.Module]:
+  """The model, whose parameters and buffers may be replaced; afterwards it has its own again."""
+  kept = [(m, dict(m._parameters), dict(m._buffers)) for m in model.modules()]
+  try:
+    yield model
+  finally:
+    for module, parameters, buffers in kept:
+      module._parameters.update(parameters)
+      module._buffers.update(buffers)
+
+
+def _viewed(tensor: Any, memory: Any) -> torch.Tensor:
+  """The memory of a local tensor in its shape."""
+  dtype = torch_dtype(tensor.dtype.name.upper())
+  if tensor.bytes == 0:
+    return torch.empty(list(tensor.shape), dtype=dtype)
+  return torch.frombuffer(memory.raw(), dtype=torch.uint8).view(dtype).view(list(tensor.shape))
+
+
+def _rank() -> int:
+  """This worker's number among those of the engine."""
+  dist = torch.distributed
+  return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
+
+
+def _on_all(mine: bool) -> bool:
+  """Collective over the engine's workers: true if it is on all of them."""
+  dist = torch.distributed
+  if not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
+    return mine
+  word = torch.tensor([int(mine)], dtype=torch.int32)
+  dist.all_reduce(word, op=dist.ReduceOp.MIN, group=_host_group())
+  return bool(word.item())
+
+
+def _host_group() -> Any:
+  """The engine's group for tensors of the host: SGLang's, else the default one."""
+  try:
+    from sglang.srt.distributed.parallel_state import get_world_group
+  except ImportError:
+    return None
+  return get_world_group().cpu_group
