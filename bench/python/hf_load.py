@@ -3,15 +3,19 @@
 
     python bench/python/hf_load.py CHECKPOINT [LAYOUT] [ROUNDS]
 
-The ways take turns; each round loads the same rank, warm (from the page cache) and cold (after the
-cache has been asked to drop the files). transformers loads the whole model, which is all it can do.
-Results are checked against each other.
+The ways take turns, each first as often as the others; each round loads the same rank, warm (from the
+page cache) and cold (after the cache has been asked to drop the files). The ceiling is a plain read of as
+many bytes by as many threads. transformers loads the whole model, which is all it can do; it maps files,
+so its parameters are cloned into memory, as those of the others are. Results are checked against each
+other.
 """
 
+import mmap
 import os
 import statistics
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import reshard
@@ -49,7 +53,30 @@ def by_slices(path, layout, rank):
 
 
 def by_transformers(path, layout, rank):
-  return transformers.AutoModelForCausalLM.from_pretrained(path, dtype="auto")
+  module = transformers.AutoModelForCausalLM.from_pretrained(path, dtype="auto")
+  return {name: tensor.clone() for name, tensor in module.state_dict().items()}
+
+
+def by_reading(path, layout, rank):
+  """The ceiling: as many bytes of the files, in pieces of 16 MiB, to new memory."""
+  size, piece = layout.local_bytes(rank), 16 << 20
+  memory = mmap.mmap(-1, size)
+  view = memoryview(memory)
+  places = [(file, at) for file in sorted(Path(path).glob("*.safetensors")) for at in range(0, file.stat().st_size, piece)]
+  # Spread over the files, as a rank's tensors are.
+  count = -(-size // piece)
+  chosen = [places[i * len(places) // count] for i in range(count)]
+
+  def read(number):
+    file, at = chosen[number]
+    begin = number * piece
+    with open(file, "rb") as f:
+      os.preadv(f.fileno(), [view[begin : min(begin + piece, size)]], at)
+
+  with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+    list(pool.map(read, range(count)))
+  view.release()
+  return memory
 
 
 def drop_cache(path):
@@ -71,14 +98,18 @@ def main():
     "reshard.hf": by_reshard,
     "safetensors slices": by_slices,
     "transformers": by_transformers,
+    "ceiling (read)": by_reading,
   }
+  transformers.utils.logging.disable_progress_bar()
   theirs, ours = by_slices(path, layout, rank), by_reshard(path, layout, rank)
   assert all(torch.equal(theirs[n].view(torch.uint8), ours[n].view(torch.uint8)) for n in ours)
   del theirs, ours
   seconds = {}
-  for _ in range(rounds):
+  for turn in range(rounds):
+    order = list(ways.items())
+    order = order[turn % len(order) :] + order[: turn % len(order)]
     for cold in (False, True):
-      for name, way in ways.items():
+      for name, way in order:
         if cold:
           drop_cache(path)
         begin = time.perf_counter()

@@ -114,10 +114,19 @@ Result<> CheckpointSource::bind_as_float(Rank r, SlotId slot, const CheckpointTe
       r, slot, {converted_.back().get(), static_cast<std::size_t>(count * kFloat)});
 }
 
+const CheckpointTensor* CheckpointSource::in_file(Rank r, SlotId slot) const {
+  if (is_converted_.contains({r, slot})) return nullptr;
+  return find_tensor(stored(r), files_.file_tensor(slot, r).name);
+}
+
+void CheckpointSource::prefetch(Rank r, SlotId slot, Index offset, Index bytes) const {
+  if (const CheckpointTensor* tensor = in_file(r, slot))
+    checkpoint_->files()[tensor->file].mapping().prefetch(tensor->offset + offset, bytes);
+}
+
 void CheckpointSource::drop(Rank r, SlotId slot, Index offset, Index bytes) const {
-  if (is_converted_.contains({r, slot})) return;
-  const auto* tensor = find_tensor(stored(r), files_.file_tensor(slot, r).name);
-  checkpoint_->files()[tensor->file].mapping().drop(tensor->offset + offset, bytes);
+  if (const CheckpointTensor* tensor = in_file(r, slot))
+    checkpoint_->files()[tensor->file].mapping().drop(tensor->offset + offset, bytes);
 }
 
 }  // namespace reshard

@@ -31,10 +31,14 @@ class CheckpointSource {
   /// which bind() accepts; a line each. Empty for checkpoints of kind hf, whose writers disagree
   /// about such dimensions.
   const std::vector<std::string>& other_shapes() const { return other_shapes_; }
+  /// Lets the kernel begin to read a byte range of a local tensor. Returns at once.
+  void prefetch(Rank r, SlotId slot, Index offset, Index bytes) const;
   /// Lets the kernel reclaim a byte range of a local tensor; a later read fetches it again.
   void drop(Rank r, SlotId slot, Index offset, Index bytes) const;
 
  private:
+  /// The tensor in a file that a local tensor is; null if it was converted when it was bound.
+  const CheckpointTensor* in_file(Rank r, SlotId slot) const;
   CheckpointSource(const Model& model, SlotFiles files, RankBuffers buffers)
       : checkpoint_(&*model.weights),
         ignore_(model.ignore),

@@ -132,13 +132,17 @@ Result<> write_file(const ConvertJob& job, const output::OutputFile& file,
                   : job.values.drop(r, slot, offset, bytes);
     if (job.hook) job.hook("piece");
   };
-  StreamOptions options{job.options.buffer_bytes, job.options.threads, progress};
+  StreamOptions options{job.options.buffer_bytes, job.options.threads, progress, {}};
   if (!job.as_stored && job.target.quantised)
     return output::write_quantised(
         job.planner, job.values.reader(), done,
         {job.stored, &job.source.buffers(),
          [&](Rank r, SlotId slot, Index at, Index n) { job.source.drop(r, slot, at, n); }},
         *job.target.quantised, file, writer, options);
+  options.ahead = [&](Rank r, SlotId slot, Index offset, Index bytes) {
+    job.as_stored ? job.source.prefetch(r, slot, offset, bytes)
+                  : job.values.prefetch(r, slot, offset, bytes);
+  };
   std::vector<std::size_t> tensor_of_slot(
       static_cast<std::size_t>(job.planner.target().num_slots()));
   for (std::size_t i = 0; i < file.slots.size(); ++i) tensor_of_slot[file.slots[i].index()] = i;

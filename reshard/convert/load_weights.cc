@@ -16,6 +16,9 @@ Result<> load_rank(const CheckpointSource& files, const Planner& planner,
   StreamOptions options;
   options.threads = how.threads;
   options.progress = how.progress;
+  options.ahead = [&](Rank from, SlotId slot, Index offset, Index bytes) {
+    files.prefetch(from, slot, offset, bytes);
+  };
   const StreamSink sink = [&](Rank r, SlotId slot, Index offset,
                               std::span<const std::byte> bytes) -> Result<> {
     std::memcpy(buffers.at(r, slot) + offset, bytes.data(), bytes.size());

@@ -63,9 +63,17 @@ Result<std::shared_ptr<const ValueSource::Bytes>> ValueSource::dequantise(
   return std::shared_ptr<const Bytes>(std::move(values));
 }
 
+std::optional<SlotId> ValueSource::mapped(SlotId slot) const {
+  if (pair_of_[slot.index()] != nullptr) return std::nullopt;
+  return side_.quantised ? side_.quantised->plain[slot.index()] : slot;
+}
+
+void ValueSource::prefetch(Rank r, SlotId slot, Index offset, Index bytes) const {
+  if (const auto in_file = mapped(slot)) files_.prefetch(r, *in_file, offset, bytes);
+}
+
 void ValueSource::drop(Rank r, SlotId slot, Index offset, Index bytes) const {
-  if (pair_of_[slot.index()] != nullptr) return;
-  files_.drop(r, side_.quantised ? side_.quantised->plain[slot.index()] : slot, offset, bytes);
+  if (const auto in_file = mapped(slot)) files_.drop(r, *in_file, offset, bytes);
 }
 
 }  // namespace reshard

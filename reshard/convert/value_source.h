@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "reshard/convert/checkpoint_source.h"
@@ -29,10 +30,15 @@ class ValueSource {
   StreamSource reader() {
     return [this](Rank r, SlotId slot) { return open(r, slot); };
   }
+  /// Lets the kernel begin to read bytes that are mapped; nothing where values are dequantised.
+  void prefetch(Rank r, SlotId slot, Index offset, Index bytes) const;
   /// Lets the kernel reclaim mapped bytes that have been read.
   void drop(Rank r, SlotId slot, Index offset, Index bytes) const;
 
  private:
+  /// The slot in the files of a slot of side.values whose bytes are mapped.
+  std::optional<SlotId> mapped(SlotId slot) const;
+
   using Bytes = std::vector<std::byte>;
   struct Entry {
     std::once_flag once;

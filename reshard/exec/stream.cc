@@ -69,11 +69,38 @@ class Streamer {
       run_copies(tasks, CopyHint::cached);
       RESHARD_TRY(sink_(dst_, block.slot, block.begin, bytes));
     }
-    if (done_) report_done(block);
+    if (done_)
+      for_each_source(block, [&](const Move& m, const StridedCopy& part) {
+        const Interval read = source_span(part);
+        done_(m.src, m.src_slot, read.begin(), read.size());
+      });
     return {};
   }
 
+  /// Says which bytes of sources a block will read.
+  void announce(const Block& block, const StreamAhead& ahead) const {
+    for_each_source(block, [&](const Move& m, const StridedCopy& part) {
+      const Interval read = source_span(part);
+      if (read.size() <= kMostSparse * part.bytes())
+        ahead(m.src, m.src_slot, read.begin(), read.size());
+    });
+  }
+
  private:
+  /// Pieces of which less than one byte in so many is read are not fetched as a whole.
+  static constexpr Index kMostSparse = 8;
+
+  /// Calls visit(move, part) for what a block reads.
+  template <class Visit>
+  void for_each_source(const Block& block, const Visit& visit) const {
+    std::vector<StridedCopy> parts;
+    for (std::size_t i = block.first_move; i < block.last_move; ++i) {
+      parts.clear();
+      clip_destination(moves_[i].copy, block.begin, block.end, parts);
+      for (const StridedCopy& part : parts) visit(moves_[i], part);
+    }
+  }
+
   void add_blocks(SlotId slot, Index block_bytes) {
     const Index total = volume(planner_.target().local_shape(slot, dst_)) *
                         bits(planner_.target().slot(slot).dtype) / 8;
@@ -94,18 +121,6 @@ class Streamer {
     bool operator()(const Move& m, SlotId s) const { return m.dst_slot < s; }
     bool operator()(SlotId s, const Move& m) const { return s < m.dst_slot; }
   };
-
-  void report_done(const Block& block) const {
-    std::vector<StridedCopy> parts;
-    for (std::size_t i = block.first_move; i < block.last_move; ++i) {
-      parts.clear();
-      clip_destination(moves_[i].copy, block.begin, block.end, parts);
-      for (const StridedCopy& p : parts) {
-        const Interval read = source_span(p);
-        done_(moves_[i].src, moves_[i].src_slot, read.begin(), read.size());
-      }
-    }
-  }
 
   const Planner& planner_;
   const StreamSource& source_;
@@ -136,6 +151,7 @@ Result<> stream_rank(const Planner& planner, const StreamSource& source, Rank ds
                      std::span<const SlotId> slots, const StreamSink& sink, const StreamDone& done,
                      const StreamOptions& options) {
   constexpr Index kPage = 4096, kMostBlock = Index{8} << 20;
+  constexpr std::size_t kBlocksAhead = 8;
   WorkerPool pool(options.threads);
   const Index block_bytes =
       std::clamp<Index>(options.buffer_bytes / pool.size() / kPage * kPage, kPage, kMostBlock);
@@ -145,12 +161,19 @@ Result<> stream_rank(const Planner& planner, const StreamSource& source, Rank ds
   Index total = 0;
   for (const Block& b : streamer.blocks()) total += b.end - b.begin;
   ProgressMeter meter("write", total, options.progress);
-  std::atomic<std::size_t> next{0};
+  const std::vector<Block>& blocks = streamer.blocks();
+  std::atomic<std::size_t> next{0}, announced{0};
+  const auto announce_until = [&](std::size_t end) {
+    while (options.ahead && announced < std::min(end, blocks.size()))
+      if (const std::size_t i = announced++; i < blocks.size())
+        streamer.announce(blocks[i], options.ahead);
+  };
   auto body = [&](int worker) {
     const auto mine = memory.bytes().subspan(static_cast<std::size_t>(block_bytes * worker),
                                              static_cast<std::size_t>(block_bytes));
-    for (std::size_t i = next++; i < streamer.blocks().size(); i = next++) {
-      const Block& block = streamer.blocks()[i];
+    for (std::size_t i = next++; i < blocks.size(); i = next++) {
+      announce_until(i + kBlocksAhead);
+      const Block& block = blocks[i];
       if (auto made = streamer.make(block, mine); !made) meter.fail_with(std::move(made).error());
       if (!meter.add(worker, block.end - block.begin)) break;
     }

@@ -11,12 +11,6 @@
 
 namespace reshard {
 
-struct StreamOptions {
-  Index buffer_bytes = Index{64} << 20;  ///< the most memory for output, all threads together.
-  int threads = 0;                       ///< as WorkerPool.
-  Progress progress;
-};
-
 /// Receives row-major bytes [offset, offset + bytes.size()) of a destination rank's local tensor.
 /// Every byte arrives exactly once; padding arrives as zeros. Called by several threads for
 /// different ranges.
@@ -27,9 +21,20 @@ using StreamSink =
 /// threads. May be empty.
 using StreamDone = std::function<void(Rank src, SlotId slot, Index offset, Index bytes)>;
 
+/// Called some pieces before these bytes of a source tensor are read, so that they can be fetched
+/// from the disk meanwhile. Called by several threads. May be empty.
+using StreamAhead = std::function<void(Rank src, SlotId slot, Index offset, Index bytes)>;
+
 /// Returns all bytes of a source tensor, valid while the result is kept. Called by several threads,
 /// once for each piece that is read. An error ends the stream.
 using StreamSource = std::function<Result<std::shared_ptr<const std::byte>>(Rank src, SlotId slot)>;
+
+struct StreamOptions {
+  Index buffer_bytes = Index{64} << 20;  ///< the most memory for output, all threads together.
+  int threads = 0;                       ///< as WorkerPool.
+  Progress progress;
+  StreamAhead ahead;
+};
 
 /// Produces the local tensors of one destination rank piece by piece from sources in memory (mapped
 /// files), in bounded memory: for conversions at rest. Slots are produced in the given order.
