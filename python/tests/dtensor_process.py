@@ -157,8 +157,8 @@ def _there_and_back(make):
   return len(layout.ranks), known
 
 
-def _transformers(kind):
-  """A model of transformers with FSDP2 over two of TP, in the names of its checkpoint."""
+def transformers_shards(kind):
+  """The parameters of a model of transformers with FSDP2 over two of TP, and the model of its checkpoint."""
   import small_models
   import transformers
 
@@ -174,28 +174,32 @@ def _transformers(kind):
     })  # fmt: skip
     fully_shard(layer, mesh=mesh["dp"])
   fully_shard(module, mesh=mesh["dp"])
-  shards = dict(module.named_parameters())
-  source = reshard.of_dtensors(shards, model)
-  state = {n: (t.full_tensor() if isinstance(t, DTensor) else t) for n, t in module.state_dict().items()}
-  target = reshard.layout("vllm:tp=4", model)
+  return dict(module.named_parameters()), model
+
+
+def expected_of(shards, model, target):
+  """Cleared tensors of this rank of the target, and others with what full_tensor() says they shall have."""
+  import small_models
+
   me = dist.get_rank()
-  served = small_models.zeros(target, me)
+  state = _full(shards)
+  one = reshard.of_dtensors(state, model)
+  # `one` has every rank of torch.distributed, all with everything.
+  sources = reshard.RankBuffers(one, {rank: state for rank in one.ranks})
+  expected = small_models.zeros(target, me)
+  alone = {rank: expected if rank == me else small_models.zeros(target, rank) for rank in target.ranks}
+  reshard.InProcessRefit(reshard.plan(one, target), sources, reshard.RankBuffers(target, alone)).run()
+  return small_models.zeros(target, me), expected
+
+
+def transformers_case(kind):
+  shards, model = transformers_shards(kind)
+  source, target = reshard.of_dtensors(shards, model), reshard.layout("vllm:tp=4", model)
+  served, expected = expected_of(shards, model, target)
   with reshard.from_torch() as group, reshard.Session(
     group, source=source, source_tensors=shards, target=target, target_tensors=served, verify="always"
   ) as session:
     session.refit(1)
-  one = reshard.of_dtensors(state, model)
-  whole = reshard.RankBuffers(one, {0: {n: t.contiguous() for n, t in state.items()}})
-  expected = small_models.zeros(target, me)
-  alone = {rank: expected if rank == me else small_models.zeros(target, rank) for rank in target.ranks}
-  return served, expected, one, whole, alone, target
-
-
-def transformers_case(kind):
-  served, expected, one, whole, alone, target = _transformers(kind)
-  # `one` has every rank of torch.distributed, all with everything.
-  sources = reshard.RankBuffers(one, {rank: dict(whole.tensors(0)) for rank in one.ranks})
-  reshard.InProcessRefit(reshard.plan(one, target), sources, reshard.RankBuffers(target, alone)).run()
   for name, value in expected.items():
     assert torch.equal(_bits(value), _bits(served[name])), name
     assert value.abs().sum() > 0, name

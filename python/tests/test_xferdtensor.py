@@ -71,6 +71,43 @@ def test_modules_of_torch(processes, case):
     assert count > 5
 
 
+@pytest.mark.parametrize("overlap", [False, True], ids=["disjoint", "overlapping"])
+def test_the_refit_of_the_document(processes, overlap):
+  """Dense and expert meshes, norms, routers, FP8 weights with scales, KV scales, tensors of other kinds."""
+  assert run(processes, "document", overlap) == [20] * SIZE
+
+
+@pytest.mark.parametrize("what", ["tied", "fsdp_modules"])
+def test_a_refit_of_modules(processes, what):
+  assert all(run(processes, what))
+
+
+@pytest.mark.parametrize("kind", ["dense", "moe"])
+def test_a_refit_into_an_engine(processes, kind):
+  pytest.importorskip("transformers")
+  assert min(run(processes, "engine", kind)) > 10
+
+
+UNLIKE = {
+  "only source": "NotFoundError: Refit: the target has no counterpart of the source's 'x.scale'",
+  "only target": "NotFoundError: Refit: the source has no counterpart of the target's 'x.scale'",
+  "shape": "'b': the full tensor 'b' has shape [4], but the model says [3]",
+  "local": "'a': the full tensor 'a' has shape [8, 2], but the model says [2, 2]",
+  "unplaced": "source_place: no rule says where 'b' lies",
+  "fp8": "values are converted between F32, BF16 and F16 only",
+  "layout": "need model=",
+  "no module": "source: a module, a list of modules, a dict or None, not int",
+  "of the model": "Refit: the target has no counterpart of the source's 'b'",
+  "nothing": "no rank has a tensor as source",
+}
+
+
+def test_what_has_no_counterpart_is_named_on_every_rank(processes):
+  for rank, said in enumerate(run(processes, "unlike")):
+    for case, text in UNLIKE.items():
+      assert said[case] is not None and text in said[case], (rank, case, said[case])
+
+
 MESSAGES = {
   "shape": "tensor: src_tensor has shape [8, 2], but dst_tensor has [7, 2]",
   "local": "tensor: src_tensor has the local shape [3, 2] on rank 0, but a tensor of [8, 2]",

@@ -8,6 +8,7 @@ module; `xdtensor_reshard` and `mxn_cast` have the arguments of nccl.m2n's and t
 docs/dtensor.md shows each.
 """
 
+from reshard.dtensor._refit import Refit
 from reshard.dtensor._sessions import close_sessions
 from reshard.dtensor._transfer import (
   Statistics,
@@ -20,6 +21,7 @@ from reshard.dtensor._transfer import (
 )
 
 __all__ = [
+  "Refit",
   "Statistics",
   "batch",
   "close_sessions",

@@ -85,7 +85,7 @@ class Reader:
     packed = None
     if placements is not None:
       packed = self._packed(placements, None if grid is None else len(grid.shape), what + "placement")
-    tensor, shape = _local(given, what + "tensor")
+    tensor, shape = local_of(given, what + "tensor")
     if tensor is not None and grid is not None and self.rank not in grid.ranks:
       if shape is None and math.prod(tensor.shape) > 0:
         raise InvalidArgumentError(f"{what}tensor: this rank, {self.rank}, is not in {side}_mesh")
@@ -107,7 +107,7 @@ class Reader:
     return found
 
 
-def _local(given: Any, what: str) -> tuple[torch.Tensor | None, tuple[int, ...] | None]:
+def local_of(given: Any, what: str) -> tuple[torch.Tensor | None, tuple[int, ...] | None]:
   """This rank's shard, and the shape of the full tensor if the object says."""
   shape = None
   if given is None:

@@ -83,11 +83,11 @@ def of_dtensors(
       return [held.pack() for held in _mine(tensors, find)] if tensors else None
 
     ranks = unpacked(gathered(group, describe, "of_dtensors", timeout), offset)
-  full = FullTensors(model, () if model is None else _of_transformers(model))
+  full = FullTensors(model, () if model is None else of_transformers(model))
   return full.layout(name, ranks, _HINT)
 
 
-def _of_transformers(model: _core.Model) -> Iterator[_core.Layout]:
+def of_transformers(model: _core.Model) -> Iterator[_core.Layout]:
   """The modules of transformers, if the model has a config that says what they are."""
   for release in (5, 4):
     try:

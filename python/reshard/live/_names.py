@@ -40,6 +40,12 @@ def renamed(names: Names) -> Callable[[str], str | None]:
   return find
 
 
+def matches(pattern: str) -> Callable[[str], bool]:
+  """Whether a name matches a pattern, with "*" and "#" as above."""
+  found = re.compile(_pattern(pattern))
+  return lambda name: found.fullmatch(name) is not None
+
+
 def _plain(name: str) -> str:
   return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
 
