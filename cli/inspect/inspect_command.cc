@@ -89,7 +89,7 @@ Json::Object model_object(const Model& model) {
   object.push_back({"tensors", Json(model.tensors->size())});
   object.push_back({"bytes", Json(model.tensors->bytes())});
   if (model.weights)
-    object.push_back({"files", Json(static_cast<Index>(model.weights->files().size()))});
+    object.push_back({"files", Json(static_cast<Index>(model.weights->num_files()))});
   Json::Object dtypes;
   for (const auto& [dtype, bytes] : bytes_by_dtype(*model.tensors))
     dtypes.push_back({dtype, Json(bytes)});
@@ -125,7 +125,7 @@ std::string model_text(const Model& model, const Style& style) {
   if (model.weights) {
     const auto& w = *model.weights;
     text +=
-        fmt::format("  {} in {}, layout {}\n", plural(static_cast<Index>(w.files().size()), "file"),
+        fmt::format("  {} in {}, layout {}\n", plural(static_cast<Index>(w.num_files()), "file"),
                     w.folder(), w.kind() == Checkpoint::Kind::hf ? "hf" : w.layout());
     if (model.stored)
       text += fmt::format("  {} stored as {}, with scales; below as plain values\n",

@@ -52,7 +52,7 @@ Result<> CheckpointSource::bind_rank(Rank r) {
   const ModelLayout& layout = buffers_.layout();
   const auto& tensors = stored(r);
   const auto slots = layout.slots_of(r);
-  const auto file = [&](const CheckpointTensor& t) { return checkpoint_->files()[t.file].path(); };
+  const auto file = [&](const CheckpointTensor& t) { return checkpoint_->mapping(t.file).path(); };
   for (SlotId slot : slots) {
     const FileTensor want = files_.file_tensor(slot, r);
     const auto* tensor = find_tensor(tensors, want.name);
@@ -76,9 +76,9 @@ Result<> CheckpointSource::bind_rank(Rank r) {
                               r.value(), described(want.dtype, want.shape)));
     RESHARD_TRY(buffers_.bind_read_only(r, slot, checkpoint_->data(*tensor)));
   }
-  // A checkpoint of kind hf may have a tied head, which was compared and left out; files of ranks
-  // have exactly the tensors of their layout.
-  if (checkpoint_->kind() == Checkpoint::Kind::hf || tensors.size() == slots.size()) return {};
+  // Other checkpoints may have a tied head, which was compared and left out; files of ranks have
+  // exactly the tensors of their layout.
+  if (checkpoint_->kind() != Checkpoint::Kind::ranks || tensors.size() == slots.size()) return {};
   for (const CheckpointTensor& tensor : tensors)
     if (std::none_of(slots.begin(), slots.end(),
                      [&](SlotId s) { return files_.file_tensor(s, r).name == tensor.name; }) &&
@@ -93,7 +93,7 @@ Result<> CheckpointSource::bind_rank(Rank r) {
 
 void CheckpointSource::compare_shape(Rank r, const CheckpointTensor& tensor, const Dims& as_slot,
                                      const Dims& in_file) {
-  if (checkpoint_->kind() == Checkpoint::Kind::hf) return;
+  if (checkpoint_->kind() != Checkpoint::Kind::ranks) return;
   if (tensor.shape == as_slot || tensor.shape == in_file) return;
   other_shapes_.push_back(fmt::format("rank {}: tensor '{}' is {}; by layout '{}' it is {}",
                                       r.value(), tensor.name, to_string(tensor.shape),
@@ -121,12 +121,12 @@ const CheckpointTensor* CheckpointSource::in_file(Rank r, SlotId slot) const {
 
 void CheckpointSource::prefetch(Rank r, SlotId slot, Index offset, Index bytes) const {
   if (const CheckpointTensor* tensor = in_file(r, slot))
-    checkpoint_->files()[tensor->file].mapping().prefetch(tensor->offset + offset, bytes);
+    checkpoint_->mapping(tensor->file).prefetch(tensor->offset + offset, bytes);
 }
 
 void CheckpointSource::drop(Rank r, SlotId slot, Index offset, Index bytes) const {
   if (const CheckpointTensor* tensor = in_file(r, slot))
-    checkpoint_->files()[tensor->file].mapping().drop(tensor->offset + offset, bytes);
+    checkpoint_->mapping(tensor->file).drop(tensor->offset + offset, bytes);
 }
 
 }  // namespace reshard

@@ -77,6 +77,11 @@ constexpr Index kDequantisedBytes = Index{512} << 20;
 
 /// Refuses, before anything is written, a checkpoint that no config can describe.
 Result<> check_output(const Model& model, const LayoutSpec& to, const LayoutSide& side) {
+  if (side.quantised && to.family == "dcp")
+    return fail(Code::unsupported,
+                fmt::format("to '{}': quantised weights in a torch.distributed.checkpoint; convert "
+                            "to plain values, or to hf",
+                            to_string(to)));
   if (!side.quantised || to.family != "hf") return {};
   if (to.keys.contains("quant_grid") && side.quantised->choice.grid == BlockGrid::local)
     return fail(Code::invalid_argument,
@@ -125,8 +130,8 @@ struct ConvertJob {
   const ConvertHook& hook;
 };
 
-Result<> write_file(const ConvertJob& job, const output::OutputFile& file,
-                    SafetensorsWriter& writer, const Progress& progress) {
+Result<> write_file(const ConvertJob& job, const output::OutputFile& file, TensorFileWriter& writer,
+                    const Progress& progress) {
   const StreamDone done = [&](Rank r, SlotId slot, Index offset, Index bytes) {
     job.as_stored ? job.source.drop(r, slot, offset, bytes)
                   : job.values.drop(r, slot, offset, bytes);
@@ -205,6 +210,11 @@ Result<std::vector<std::string>> write_companions(const Model& model, const Layo
       RESHARD_TRY(folder.write_text(kHfIndexFile, output::hf_index_of(files)));
     return left_out;
   }
+  if (files.dcp) {
+    const auto metadata = RESHARD_TRY(output::dcp_metadata_of(*side.stored(), files));
+    RESHARD_TRY(folder.write_text(kDcpFile, metadata));
+    return left_out;
+  }
   LayoutSpec recorded = model.config ? with_explicit_defaults(to, *model.config) : to;
   if (leaves_grid_open(to) && side.quantised->choice.grid == BlockGrid::tensor)
     recorded.keys["quant_grid"] = "tensor";
@@ -271,15 +281,16 @@ Result<ConvertReport> convert_checkpoint(const ConvertOptions& a, const ConvertH
   ValueSource values(from_side, source, kDequantisedBytes);
   const ModelLayout& stored = *to_side.stored();
   output::OutputFiles files =
-      to.family == "hf" ? RESHARD_TRY(output::hf_output_files(
+      to.family == "hf"    ? RESHARD_TRY(output::hf_output_files(
                               to_side, to.keys.contains("shards") ? 0 : a.max_shard_bytes))
-                        : RESHARD_TRY(output::rank_output_files(to_side));
+      : to.family == "dcp" ? RESHARD_TRY(output::dcp_output_files(to_side))
+                           : RESHARD_TRY(output::rank_output_files(to_side));
   const std::string key = job_key(inputs, *from_side.stored(), stored, files);
   auto out = RESHARD_TRY(output::CheckpointOutput::create(a.output, key, std::move(files), hook,
                                                           [&] { return inputs.unchanged(); }));
   const ConvertJob job{model,  planner, to_side, as_stored, part.planner.get(),
                        source, values,  a,       hook};
-  RESHARD_TRY(out.write(a.progress, [&](const output::OutputFile& file, SafetensorsWriter& writer,
+  RESHARD_TRY(out.write(a.progress, [&](const output::OutputFile& file, TensorFileWriter& writer,
                                         const Progress& progress) {
     return write_file(job, file, writer, progress);
   }));

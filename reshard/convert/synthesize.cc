@@ -64,7 +64,7 @@ struct SynthValues {
 
 Result<> write_chunk(const output::OutputFile& file, const SynthChunk& chunk,
                      const SynthValues& values, std::span<std::byte> buffer,
-                     SafetensorsWriter& writer) {
+                     TensorFileWriter& writer) {
   const TensorSpec& t = file.tensors[chunk.tensor];
   const auto alias = values.aliases.find(t.name);
   const std::string& name = alias == values.aliases.end() ? t.name : alias->second;
@@ -79,7 +79,7 @@ Result<> write_chunk(const output::OutputFile& file, const SynthChunk& chunk,
 }
 
 Result<> write_values(const output::OutputFile& file, const SynthValues& values, int threads,
-                      SafetensorsWriter& writer, const Progress& progress) {
+                      TensorFileWriter& writer, const Progress& progress) {
   const auto chunks = chunks_of(file);
   Index largest = kChunkBytes;
   for (const TensorSpec& t : file.tensors) largest = std::max(largest, row_bytes(t));
@@ -129,7 +129,7 @@ Result<SynthesizeReport> synthesize_checkpoint(const SynthesizeOptions& a,
   const auto key =
       hex(Digest().add("synth 1").add(config).add(a.seed).add(a.max_shard_bytes).value());
   auto out = RESHARD_TRY(output::CheckpointOutput::create(a.output, key, std::move(files), hook));
-  RESHARD_TRY(out.write(a.progress, [&](const output::OutputFile& file, SafetensorsWriter& writer,
+  RESHARD_TRY(out.write(a.progress, [&](const output::OutputFile& file, TensorFileWriter& writer,
                                         const Progress& progress) {
     return write_values(file, {aliases, a.seed}, a.threads, writer, progress);
   }));

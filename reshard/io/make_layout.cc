@@ -9,6 +9,7 @@
 
 #include "reshard/base/check.h"
 #include "reshard/io/checkpoint/stored_model.h"
+#include "reshard/io/dcp/piece_layout.h"
 #include "reshard/io/dtensor_file.h"
 #include "reshard/io/expert_map_file.h"
 #include "reshard/io/files/disk.h"
@@ -24,7 +25,7 @@ Result<ModelLayout> build(const LayoutSpec& spec, const Model& model,
                           const std::string& rules_folder, Index expert_block, bool plain) {
   const FamilyInput input{model.tensors, model.config_or_null(), nullptr, expert_block, plain};
   if (spec.family == "hf") return hf_layout(spec, input);
-  if (spec.family == "fsdp") return fsdp_layout(spec, input);
+  if (spec.family == "fsdp" || spec.family == "dcp") return fsdp_layout(spec, input);
   const auto path = (std::filesystem::path(rules_folder) / spec.file).string();
   if (spec.family == "rules") return rules_layout(spec, input, RESHARD_TRY(read_rules(path)));
   if (spec.family == "dtensor") return dtensor_layout(spec, input, RESHARD_TRY(read_dtensor(path)));
@@ -51,8 +52,8 @@ Result<ModelLayout> build(const LayoutSpec& spec, const Model& model,
 Result<LayoutSpec> read_layout_text(const std::string& text) {
   auto spec = RESHARD_TRY(parse_layout(text));
   const auto& f = spec.family;
-  constexpr std::array kFamilies = {"hf",   "megatron", "vllm",  "sglang",
-                                    "fsdp", "dtensor",  "rules", "explicit"};
+  constexpr std::array kFamilies = {"hf",      "megatron", "vllm",     "sglang", "fsdp",
+                                    "dtensor", "rules",    "explicit", "dcp"};
   if (std::find(kFamilies.begin(), kFamilies.end(), f) == kFamilies.end())
     return fail(
         Code::invalid_argument,
@@ -180,6 +181,9 @@ Result<LayoutSide> own_side(const Model& model) {
     side.method = model.stored_method;
     return side;
   }
+  if (model.weights->kind() == Checkpoint::Kind::dcp)
+    return LayoutSide{std::make_shared<const ModelLayout>(
+        RESHARD_TRY(dcp::piece_layout(*model.weights, model.tensors)))};
   const auto index = model.name + "/reshard.json";
   // A checkpoint contains its rules. A downloaded one must not name files outside its folder.
   if (const auto spec = read_layout_text(model.weights->layout())) {

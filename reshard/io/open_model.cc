@@ -7,6 +7,8 @@
 #include <array>
 #include <cstring>
 #include <filesystem>
+#include <tuple>
+#include <utility>
 
 #include "reshard/io/checkpoint/rank_index.h"
 #include "reshard/io/checkpoint/stored_model.h"
@@ -24,7 +26,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t kMaxConfigBytes = std::size_t{16} << 20;
+constexpr std::size_t kMaxModelConfigBytes = std::size_t{16} << 20;
 constexpr std::string_view kRouterBias = ".e_score_correction_bias";
 
 bool is_there(const fs::path& path) {
@@ -32,14 +34,19 @@ bool is_there(const fs::path& path) {
   return fs::exists(path, ignored);
 }
 
+/// A box of a tensor as it is stored.
+struct StoredPiece {
+  Box box;
+  Dims order;  ///< of its dimensions in memory.
+  const CheckpointTensor* tensor = nullptr;
+};
+
 /// All tensors of the files, in their order.
 Result<ModelSpec> stored_tensors(const Checkpoint& checkpoint) {
   ModelSpec spec;
-  for (const SafetensorsFile& file : checkpoint.files()) {
-    for (const StoredTensor& t : file.tensors()) {
-      auto added = spec.add(t.name, t.shape, t.dtype);
-      if (!added) return tl::unexpected(std::move(added).error().in(file.path()));
-    }
+  for (const TensorSpec& t : checkpoint.whole_tensors()) {
+    auto added = spec.add(t.name, t.shape, t.dtype);
+    if (!added) return tl::unexpected(std::move(added).error().in(checkpoint.folder()));
   }
   return spec;
 }
@@ -72,6 +79,11 @@ bool matches_any(const std::set<std::string>& patterns, std::string_view name) {
 bool has_name_like(const Model& model, const std::string& pattern) {
   if (!matching_names(*model.tensors, {pattern}).empty()) return true;
   if (!model.weights) return false;
+  const TensorPieces& pieces = model.weights->pieces();
+  if (std::ranges::any_of(pieces.others, [&](const CheckpointEntry& entry) {
+        return match_pattern(pattern, entry.name).has_value();
+      }))
+    return true;
   const auto& files = model.weights->files();
   return std::any_of(files.begin(), files.end(), [&](const SafetensorsFile& file) {
     return std::any_of(file.tensors().begin(), file.tensors().end(), [&](const StoredTensor& t) {
@@ -108,18 +120,41 @@ ModelSpec in_order_of(const ModelSpec& config, const ModelSpec& checkpoint) {
   return ordered;
 }
 
+/// The pieces of a tensor by where they lie in it; one if it is stored whole, none if it is not
+/// stored.
+std::vector<StoredPiece> stored_as(const Checkpoint& checkpoint, const std::string& name) {
+  std::vector<StoredPiece> out;
+  if (checkpoint.kind() == Checkpoint::Kind::hf) {
+    const auto* whole = find_tensor(checkpoint.tensors(), name);
+    if (whole != nullptr) out.push_back({Box::whole(whole->shape), whole->shape, whole});
+    return out;
+  }
+  const TensorPieces& pieces = checkpoint.pieces();
+  for (const TensorPiece& piece : pieces.pieces)
+    if (pieces.tensors[piece.tensor].name == name)
+      out.push_back(
+          {piece.box, piece.order, find_tensor(checkpoint.tensors(Rank(0)), piece.local)});
+  std::ranges::sort(out, [](const auto& x, const auto& y) { return before(x.box, y.box); });
+  return out;
+}
+
+bool same_bytes(const Checkpoint& checkpoint, const StoredPiece& a, const StoredPiece& b) {
+  const auto bytes = checkpoint.data(*a.tensor), other = checkpoint.data(*b.tensor);
+  const bool same = a.tensor->dtype == b.tensor->dtype && a.box == b.box && a.order == b.order &&
+                    std::memcmp(bytes.data(), other.data(), bytes.size()) == 0;
+  checkpoint.drop(*a.tensor);
+  checkpoint.drop(*b.tensor);
+  return same;
+}
+
 /// Some writers store a tensor again under another name. Checks that the copy is equal; the error
 /// ends with `advice`. @return whether the copy exists
 Result<bool> check_copy(const Checkpoint& checkpoint, const std::string& copy,
                         const std::string& original, const std::string& advice) {
-  const auto* a = find_tensor(checkpoint.tensors(), copy);
-  const auto* b = find_tensor(checkpoint.tensors(), original);
-  if (a == nullptr || b == nullptr) return a != nullptr;
-  const auto bytes = checkpoint.data(*a), other = checkpoint.data(*b);
-  const bool same = a->dtype == b->dtype && a->shape == b->shape &&
-                    std::memcmp(bytes.data(), other.data(), bytes.size()) == 0;
-  checkpoint.drop(*a);
-  checkpoint.drop(*b);
+  const auto a = stored_as(checkpoint, copy), b = stored_as(checkpoint, original);
+  if (a.empty() || b.empty()) return !a.empty();
+  bool same = a.size() == b.size();
+  for (std::size_t i = 0; same && i < a.size(); ++i) same = same_bytes(checkpoint, a[i], b[i]);
   if (same) return true;
   return fail(Code::corrupt,
               fmt::format("'{}' is stored and differs from '{}'; {}", copy, original, advice));
@@ -129,7 +164,7 @@ Result<bool> check_copy(const Checkpoint& checkpoint, const std::string& copy,
 /// modules for multi-token prediction have theirs.
 Result<> take_copies(const Model& model, ModelConfig& config, ModelSpec& stored) {
   const Checkpoint& checkpoint = *model.weights;
-  if (checkpoint.kind() != Checkpoint::Kind::hf) return {};
+  if (checkpoint.kind() == Checkpoint::Kind::ranks) return {};
   const HfNames names(config);
   std::vector<std::string> copies;
   if (config.tie_word_embeddings && stored.find(names.lm_head())) {
@@ -173,11 +208,11 @@ std::string config_beside(const Model& model) {
 }
 
 Result<StoredWeights> read_stored_weights(const Model& model) {
-  const auto text = RESHARD_TRY(read_text_file(model.config_path, kMaxConfigBytes));
+  const auto text = RESHARD_TRY(read_text_file(model.config_path, kMaxModelConfigBytes));
   const std::string beside = config_beside(model);
   if (beside.empty() || !RESHARD_TRY(parse_config(text, model.config_path)).quantization.empty())
     return stored_weights(text, model.config_path);
-  const auto other = RESHARD_TRY(read_text_file(beside, kMaxConfigBytes));
+  const auto other = RESHARD_TRY(read_text_file(beside, kMaxModelConfigBytes));
   return stored_weights_beside(other, beside);
 }
 
@@ -275,7 +310,7 @@ Result<Model> config_model(const std::string& text, const std::string& path,
   model.config_path = path;
   model.config = RESHARD_TRY(read_config(path));
   if (options.layers) {
-    const auto text_of_file = RESHARD_TRY(read_text_file(path, kMaxConfigBytes));
+    const auto text_of_file = RESHARD_TRY(read_text_file(path, kMaxModelConfigBytes));
     const auto trimmed = RESHARD_TRY(config_with_layers(text_of_file, *options.layers, path));
     model.config = RESHARD_TRY(parse_config(trimmed, path));
   }
@@ -285,7 +320,37 @@ Result<Model> config_model(const std::string& text, const std::string& path,
 
 bool holds_checkpoint(const fs::path& folder) {
   return is_there(folder / kRankIndexFile) || is_there(folder / kHfIndexFile) ||
-         is_there(folder / kHfFile);
+         is_there(folder / kHfFile) || is_there(folder / kDcpFile);
+}
+
+/// What the names of a model in a trainer's state begin with ("model.", "app.model."): with its
+/// config, the text before most of the config's names; else nothing.
+std::string prefix_of(const Checkpoint& weights) {
+  const auto path = weights.config_path();
+  const auto config = path ? read_config(*path) : fail(Code::not_found, "");
+  const auto wanted = config ? canonical_tensors(*config) : fail(Code::not_found, "");
+  if (!wanted || wanted->size() == 0) return "";
+  std::set<std::string> names, prefixes;
+  for (const TensorSpec& t : weights.pieces().tensors) names.insert(t.name);
+  const std::string& first = wanted->tensors().front().name;
+  for (const std::string& name : names)
+    if (name.ends_with("." + first)) prefixes.insert(name.substr(0, name.size() - first.size()));
+  std::string best;
+  const auto matches = [&](const std::string& prefix) {
+    return std::ranges::count_if(wanted->tensors(), [&](const CanonicalTensor& t) {
+      return names.contains(prefix + t.name);
+    });
+  };
+  auto most = matches("");
+  for (const std::string& prefix : prefixes)
+    if (const auto n = matches(prefix); n > most) std::tie(best, most) = std::pair(prefix, n);
+  return best;
+}
+
+/// Reports what the checkpoint holds besides tensors of the model.
+void leave_out_others(Model& model) {
+  for (const CheckpointEntry& entry : model.weights->pieces().others)
+    model.left_out.push_back(entry.name);
 }
 
 tl::unexpected<Error> unknown_model(const std::string& text) {
@@ -326,11 +391,19 @@ Result<Model> open_checkpoint(const std::string& path, const ModelOptions& optio
   Model model;
   model.name = path;
   model.weights = RESHARD_TRY(Checkpoint::open(path));
+  if (model.weights->kind() == Checkpoint::Kind::dcp) {
+    model.weights->keep_prefix(options.prefix ? *options.prefix : prefix_of(*model.weights));
+  } else if (options.prefix) {
+    return fail(Code::invalid_argument,
+                fmt::format("{}: a prefix can be taken from the names of a checkpoint of "
+                            "torch.distributed.checkpoint only",
+                            path));
+  }
   const Checkpoint& checkpoint = *model.weights;
   const auto index_path = (fs::path(checkpoint.folder()) / kRankIndexFile).string();
-  ModelSpec stored = checkpoint.kind() == Checkpoint::Kind::hf
-                         ? RESHARD_TRY(stored_tensors(checkpoint))
-                         : RESHARD_TRY(read_rank_index_tensors(index_path));
+  ModelSpec stored = checkpoint.kind() == Checkpoint::Kind::ranks
+                         ? RESHARD_TRY(read_rank_index_tensors(index_path))
+                         : RESHARD_TRY(stored_tensors(checkpoint));
   if (checkpoint.kind() == Checkpoint::Kind::ranks)
     RESHARD_TRY(take_scales_of_ranks(stored, model));
   if (stored.size() == 0) return fail(Code::corrupt, fmt::format("{}: holds no tensors", path));
@@ -341,11 +414,15 @@ Result<Model> open_checkpoint(const std::string& path, const ModelOptions& optio
     model.no_config = is_whole(path) ? fmt::format("{} has no config.json beside it", path)
                                      : fmt::format("{} is one file of a checkpoint", path);
     leave_out_ignored(model);
+    leave_out_others(model);
     return model;
   }
   auto applied = apply_config(std::move(stored), model);
   RESHARD_TRY(checkpoint.unchanged());
-  if (applied) return model;
+  if (applied) {
+    leave_out_others(model);
+    return model;
+  }
   // Families that need no config serve other architectures.
   if (options.exact && applied.error().code != Code::unsupported)
     return tl::unexpected(std::move(applied).error());
@@ -355,6 +432,7 @@ Result<Model> open_checkpoint(const std::string& path, const ModelOptions& optio
     model.stored_method.reset();
   }
   leave_out_ignored(model);
+  leave_out_others(model);
   return model;
 }
 

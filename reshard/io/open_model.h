@@ -48,6 +48,9 @@ struct ModelOptions {
   /// matching tensors are left out. Matching tensors of the config stay in the model; whether a
   /// side of a plan may lack them is up to the plan.
   std::set<std::string> ignore = {};
+  /// Of a torch.distributed.checkpoint, takes only the tensors whose names begin so, without it.
+  /// None: what the config's names begin with there ("model."), if there is a config.
+  std::optional<std::string> prefix = {};
 };
 
 /// The names of all tensors that match one of the patterns.

@@ -69,6 +69,7 @@ Result<ModelLayout> rules_layout(const LayoutSpec& spec, const FamilyInput& inpu
 /// tensor parallelism with the usual plans (projections, embedding and head; other parameters are
 /// whole over tp). Names are those of transformers' modules. Keys: shard, replicate (HSDP), tp,
 /// dtype, transformers (5 | 4), offset. World: replicate * shard * tp, tp fastest.
+/// Also of the family dcp: the tensors of the checkpoint, cut over `shard`.
 Result<ModelLayout> fsdp_layout(const LayoutSpec& spec, const FamilyInput& input);
 
 /// Any model as DTensors on device meshes, by the placements of a file. Keys: dtype, offset,

@@ -143,7 +143,7 @@ TEST(HostileCheckpoint, a_folder_of_no_kind_says_what_was_looked_for) {
   const TempDir dir;
   expect_no_checkpoint(
       dir.path(), Code::not_found,
-      "looked for reshard.json, model.safetensors.index.json and model.safetensors");
+      "looked for reshard.json, model.safetensors.index.json, model.safetensors and .metadata");
   dir.write("pytorch_model.bin", "");
   expect_no_checkpoint(dir.path(), Code::not_found, "\"pytorch_model.bin\", but only safetensors");
   dir.write("model-00001-of-00002.safetensors", "");

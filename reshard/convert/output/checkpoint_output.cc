@@ -6,6 +6,8 @@
 
 #include "reshard/base/number_text.h"
 #include "reshard/convert/output/file_fingerprint.h"
+#include "reshard/io/checkpoint/safetensors_writer.h"
+#include "reshard/io/dcp/dcp_writer.h"
 
 namespace reshard::output {
 
@@ -83,11 +85,20 @@ Error CheckpointOutput::with_what_is_kept(Error error) const {
 Result<> CheckpointOutput::write_file(const OutputFile& file, const WriteFile& write,
                                       const Progress& progress) {
   FileFingerprint fingerprint(file.file_bytes);
-  auto writer = RESHARD_TRY(SafetensorsWriter::create(
-      folder_.path_of(file.name), file.tensors, file_metadata(),
-      [&](std::int64_t at, std::span<const std::byte> bytes) { fingerprint.add(at, bytes); }));
-  RESHARD_TRY(write(file, writer, progress));
-  RESHARD_TRY(writer.finish());
+  const auto watch = [&](std::int64_t at, std::span<const std::byte> bytes) {
+    fingerprint.add(at, bytes);
+  };
+  const std::string path = folder_.path_of(file.name);
+  if (files_.dcp) {
+    auto writer = RESHARD_TRY(DcpWriter::create(path, file.tensors, watch));
+    RESHARD_TRY(write(file, writer, progress));
+    RESHARD_TRY(writer.finish(false));
+  } else {
+    auto writer =
+        RESHARD_TRY(SafetensorsWriter::create(path, file.tensors, file_metadata(), watch));
+    RESHARD_TRY(write(file, writer, progress));
+    RESHARD_TRY(writer.finish());
+  }
   RESHARD_TRY(check_inputs());
   RESHARD_TRY(folder_.mark_finished(file.name, fingerprint.text()));
   if (hook_) hook_("file");

@@ -6,7 +6,7 @@
 
 #include "reshard/convert/hooks.h"
 #include "reshard/convert/output/output_files.h"
-#include "reshard/io/checkpoint/safetensors_writer.h"
+#include "reshard/io/checkpoint/tensor_file_writer.h"
 #include "reshard/io/files/output_dir.h"
 
 namespace reshard::output {
@@ -16,7 +16,7 @@ class CheckpointOutput {
  public:
   /// Writes the tensors of one file. `progress` takes the file's bytes and reports them as part of
   /// all files'.
-  using WriteFile = std::function<Result<>(const OutputFile& file, SafetensorsWriter& writer,
+  using WriteFile = std::function<Result<>(const OutputFile& file, TensorFileWriter& writer,
                                            const Progress& progress)>;
 
   /// Fails if an input changed since the resume key was computed.

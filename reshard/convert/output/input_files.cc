@@ -21,8 +21,8 @@ InputFiles::InputFiles(const std::string& path) {
   std::error_code ignored;
   const fs::path folder =
       fs::is_directory(path, ignored) ? fs::path(path) : fs::path(path).parent_path();
-  for (const std::string_view name :
-       {kConfigFile, kHfIndexFile, kRankIndexFile, std::string_view("hf_quant_config.json")})
+  for (const std::string_view name : {kConfigFile, kHfIndexFile, kRankIndexFile, kDcpFile,
+                                      std::string_view("hf_quant_config.json")})
     note((folder / name).string());
 }
 
@@ -45,8 +45,8 @@ void InputFiles::add(const Checkpoint& checkpoint) { weights_ = &checkpoint; }
 void InputFiles::add_to(Digest& digest) const {
   for (const File& file : files_) add_file(digest, file.path, file.stamp);
   if (weights_ == nullptr) return;
-  for (const SafetensorsFile& file : weights_->files())
-    add_file(digest, file.path(), file.mapping().stamp());
+  for (std::size_t i = 0; i < weights_->num_files(); ++i)
+    add_file(digest, weights_->mapping(i).path(), weights_->mapping(i).stamp());
 }
 
 Result<> InputFiles::unchanged() const {

@@ -24,6 +24,7 @@ struct OutputFile {
 struct OutputFiles {
   std::vector<OutputFile> files;
   std::vector<std::string> of_rank;  ///< the file of each rank, from rank 0.
+  bool dcp = false;  ///< `.distcp` files of torch.distributed.checkpoint, not safetensors.
 
   Index file_bytes() const;
   Index tensor_bytes() const;
@@ -39,6 +40,13 @@ Result<OutputFiles> hf_output_files(const LayoutSide& side, Index max_shard_byte
 
 /// One file per rank; ranks with identical local tensors share the file of the first.
 Result<OutputFiles> rank_output_files(const LayoutSide& side);
+
+/// One `.distcp` file per rank, of the pieces that it holds; a replicated tensor is the first
+/// rank's. Errors: a local tensor that is not one box of a tensor; those of plan_dcp_file().
+Result<OutputFiles> dcp_output_files(const LayoutSide& side);
+
+/// The bytes of `.metadata`. @pre `files` are dcp_output_files() of the layout
+Result<std::string> dcp_metadata_of(const ModelLayout& layout, const OutputFiles& files);
 
 /// The text of model.safetensors.index.json. @pre more than one file
 std::string hf_index_of(const OutputFiles& files);

@@ -63,7 +63,7 @@ class FileWriter {
  public:
   FileWriter(const Planner& planner, const StreamSource& source, const StreamDone& done,
              const StoredSource& stored, const QuantisedLayout& target, const OutputFile& file,
-             SafetensorsWriter& writer, const StreamOptions& options)
+             TensorFileWriter& writer, const StreamOptions& options)
       : planner_(planner),
         source_(source),
         done_(done),
@@ -183,7 +183,7 @@ class FileWriter {
   const StoredSource& stored_;
   const QuantisedLayout& target_;
   const OutputFile& file_;
-  SafetensorsWriter& writer_;
+  TensorFileWriter& writer_;
   const StreamOptions& options_;
   Index written_ = 0;  ///< bytes of the file, including those of the current stream.
 };
@@ -192,7 +192,7 @@ class FileWriter {
 
 Result<> write_quantised(const Planner& planner, const StreamSource& source, const StreamDone& done,
                          const StoredSource& stored, const QuantisedLayout& target,
-                         const OutputFile& file, SafetensorsWriter& writer,
+                         const OutputFile& file, TensorFileWriter& writer,
                          const StreamOptions& options) {
   return FileWriter(planner, source, done, stored, target, file, writer, options).write();
 }

@@ -3,7 +3,7 @@
 
 #include "reshard/convert/output/output_files.h"
 #include "reshard/exec/stream.h"
-#include "reshard/io/checkpoint/safetensors_writer.h"
+#include "reshard/io/checkpoint/tensor_file_writer.h"
 #include "reshard/model/quant/quantised_layout.h"
 
 namespace reshard::output {
@@ -22,7 +22,7 @@ struct StoredSource {
 /// (quantise it in a layout where they are whole).
 Result<> write_quantised(const Planner& planner, const StreamSource& source, const StreamDone& done,
                          const StoredSource& stored, const QuantisedLayout& target,
-                         const OutputFile& file, SafetensorsWriter& writer,
+                         const OutputFile& file, TensorFileWriter& writer,
                          const StreamOptions& options);
 
 }  // namespace reshard::output

@@ -9,6 +9,7 @@
 #include <tuple>
 
 #include "reshard/base/check.h"
+#include "reshard/io/dcp/open_folder.h"
 #include "reshard/io/files/json.h"
 
 namespace reshard {
@@ -46,6 +47,8 @@ std::string hint(const std::string& folder) {
   }
   if (!first_safetensors.empty())
     return fmt::format("; it has {}, but no index that lists it", in_quotes(first_safetensors));
+  if (first_other.ends_with(".distcp"))
+    return fmt::format("; it has {}, but no .metadata that lists it", in_quotes(first_other));
   if (!first_other.empty())
     return fmt::format("; it has {}, but only safetensors files are read", in_quotes(first_other));
   return "";
@@ -54,12 +57,12 @@ std::string hint(const std::string& folder) {
 /// The path of the folder's index or only file.
 Result<std::string> find_entry(const std::string& folder) {
   std::vector<std::string> found;
-  for (const auto name : {kRankIndexFile, kHfIndexFile, kHfFile})
+  for (const auto name : {kRankIndexFile, kHfIndexFile, kHfFile, kDcpFile})
     if (exists(in_folder(folder, name))) found.push_back(in_folder(folder, name));
   if (found.empty())
     return fail(Code::not_found,
-                fmt::format("{}: holds no checkpoint: looked for {}, {} and {}{}", folder,
-                            kRankIndexFile, kHfIndexFile, kHfFile, hint(folder)));
+                fmt::format("{}: holds no checkpoint: looked for {}, {}, {} and {}{}", folder,
+                            kRankIndexFile, kHfIndexFile, kHfFile, kDcpFile, hint(folder)));
   if (found.size() > 1)
     return fail(
         Code::invalid_argument,
@@ -127,6 +130,7 @@ Result<Checkpoint> Checkpoint::open(const std::string& path) {
   const auto entry = fs::is_directory(path, ignored) ? RESHARD_TRY(find_entry(path)) : path;
   if (entry.ends_with(".index.json")) return open_hf_index(entry);
   if (entry.ends_with(".json")) return open_rank_index(entry);
+  if (fs::path(entry).filename() == kDcpFile) return open_dcp(entry);
   return open_file(entry);
 }
 
@@ -184,18 +188,74 @@ Result<Checkpoint> Checkpoint::open_rank_index(const std::string& path) {
   return checkpoint;
 }
 
+Result<Checkpoint> Checkpoint::open_dcp(const std::string& path) {
+  auto folder = RESHARD_TRY(dcp::open_folder(path));
+  Checkpoint checkpoint;
+  checkpoint.kind_ = Kind::dcp;
+  checkpoint.layout_ = "dcp";
+  checkpoint.folder_ = folder_of(path);
+  checkpoint.mapped_ = std::move(folder.files);
+  checkpoint.pieces_ = std::move(folder.content);
+  List list;
+  for (const dcp::PlacedPiece& piece : folder.places) list.push_back({piece, piece.file});
+  sort_by_name(list);
+  for (std::size_t i = 1; i < list.size(); ++i)
+    if (list[i].name == list[i - 1].name)
+      return fail(Code::corrupt,
+                  fmt::format("{}: lists piece {} twice", path, in_quotes(list[i].name)));
+  checkpoint.lists_.push_back(std::move(list));
+  checkpoint.list_of_rank_ = {0};
+  return checkpoint;
+}
+
+std::vector<TensorSpec> Checkpoint::whole_tensors() const {
+  RESHARD_CHECK(kind_ != Kind::ranks);
+  if (kind_ == Kind::dcp) return pieces_.tensors;
+  std::vector<TensorSpec> all;
+  for (const SafetensorsFile& file : files_)
+    all.insert(all.end(), file.tensors().begin(), file.tensors().end());
+  return all;
+}
+
+void Checkpoint::keep_prefix(const std::string& prefix) {
+  RESHARD_CHECK(kind_ == Kind::dcp);
+  const auto kept = [&](const std::string& name) {
+    return name.size() > prefix.size() && name.starts_with(prefix);
+  };
+  std::vector<std::size_t> place(pieces_.tensors.size());
+  std::vector<TensorSpec> tensors;
+  for (std::size_t i = 0; i < place.size(); ++i) {
+    TensorSpec& tensor = pieces_.tensors[i];
+    place[i] = tensors.size();
+    if (!kept(tensor.name)) {
+      pieces_.others.push_back({tensor.name, "without the prefix"});
+      continue;
+    }
+    tensor.name.erase(0, prefix.size());
+    tensors.push_back(std::move(tensor));
+  }
+  pieces_.tensors = std::move(tensors);
+  std::erase_if(pieces_.pieces, [&](const TensorPiece& piece) { return !kept(piece.local); });
+  for (TensorPiece& piece : pieces_.pieces) {
+    piece.local.erase(0, prefix.size());
+    piece.tensor = place[piece.tensor];
+  }
+  std::erase_if(lists_[0], [&](const CheckpointTensor& tensor) { return !kept(tensor.name); });
+  for (CheckpointTensor& tensor : lists_[0]) tensor.name.erase(0, prefix.size());
+}
+
 const std::vector<CheckpointTensor>& Checkpoint::tensors() const {
   RESHARD_CHECK(kind_ == Kind::hf);
   return lists_[0];
 }
 
 const std::vector<CheckpointTensor>& Checkpoint::tensors(Rank rank) const {
-  RESHARD_CHECK(kind_ == Kind::ranks && rank.value() >= 0 && rank.value() < world_size());
+  RESHARD_CHECK(kind_ != Kind::hf && rank.value() >= 0 && rank.value() < world_size());
   return lists_[list_of_rank_[rank.index()]];
 }
 
 Result<> Checkpoint::unchanged() const {
-  for (const SafetensorsFile& file : files_) RESHARD_TRY(file.mapping().unchanged());
+  for (std::size_t i = 0; i < num_files(); ++i) RESHARD_TRY(mapping(i).unchanged());
   return {};
 }
 

@@ -11,6 +11,7 @@
 #include "reshard/base/ids.h"
 #include "reshard/base/result.h"
 #include "reshard/io/checkpoint/index.h"
+#include "reshard/io/checkpoint/pieces.h"
 #include "reshard/io/checkpoint/safetensors.h"
 
 namespace reshard {
@@ -27,38 +28,56 @@ class Checkpoint {
   enum class Kind {
     hf,     ///< whole tensors under Hugging Face names, in one or more files.
     ranks,  ///< local tensors in the layout layout(), one file per rank.
+    dcp,    ///< tensors in pieces, as torch.distributed.checkpoint writes them.
   };
 
-  /// Opens a folder with reshard.json, model.safetensors.index.json or model.safetensors, or one of
-  /// those files, or any safetensors file. A folder with two of them is refused; name one instead.
-  /// Errors name the path: it contains no checkpoint; a listed file or tensor is missing; a tensor
-  /// is not listed, or is in two files; and those of parse_hf_index, parse_rank_index and
-  /// SafetensorsFile::open.
+  /// Opens a folder with reshard.json, model.safetensors.index.json, model.safetensors or
+  /// .metadata, or one of those files, or any safetensors file. A folder with two of them is
+  /// refused; name one instead. Errors name the path: it contains no checkpoint; a listed file or
+  /// tensor is missing; a tensor is not listed, or is in two files; and those of parse_hf_index,
+  /// parse_rank_index, SafetensorsFile::open and, for .metadata, which is read without running any
+  /// of it, a class that torch's checkpoints do not have.
   static Result<Checkpoint> open(const std::string& path);
 
   Kind kind() const { return kind_; }
   /// The folder of the files.
   const std::string& folder() const { return folder_; }
+  /// The safetensors files; none for Kind::dcp.
   const std::vector<SafetensorsFile>& files() const { return files_; }
+  std::size_t num_files() const { return files_.size() + mapped_.size(); }
+  /// A file, mapped. @pre file < num_files()
+  const MappedFile& mapping(std::size_t file) const {
+    return files_.empty() ? mapped_[file] : files_[file].mapping();
+  }
 
   /// All tensors, sorted by name. @pre kind() == Kind::hf
   const std::vector<CheckpointTensor>& tensors() const;
-  /// The local tensors of a rank, sorted by name. @pre kind() == Kind::ranks, 0 <= rank <
-  /// world_size()
+  /// The local tensors of a rank, sorted by name; the pieces, for Kind::dcp.
+  /// @pre kind() != Kind::hf, 0 <= rank < world_size()
   const std::vector<CheckpointTensor>& tensors(Rank rank) const;
-  /// The layout's notation; empty for Kind::hf.
+  /// All tensors with their dtypes and shapes, in the order of the files.
+  /// @pre kind() != Kind::ranks
+  std::vector<TensorSpec> whole_tensors() const;
+  /// How tensors are stored in pieces. Empty but for Kind::dcp.
+  const TensorPieces& pieces() const { return pieces_; }
+  /// Keeps the tensors whose names begin with `prefix`, and takes it from their names; the rest are
+  /// entries of pieces().others. @pre kind() == Kind::dcp
+  void keep_prefix(const std::string& prefix);
+  /// The layout's notation; empty for Kind::hf, "dcp" for Kind::dcp.
   const std::string& layout() const { return layout_; }
-  /// The number of ranks; 1 for Kind::hf.
+  /// The number of ranks; 1 for Kind::hf and Kind::dcp.
   int world_size() const { return static_cast<int>(list_of_rank_.size()); }
 
   /// The tensor's bytes. Valid while this object, or the one it is moved to, lives.
   /// @pre `tensor` is one of this checkpoint's
   std::span<const std::byte> data(const CheckpointTensor& tensor) const {
-    return files_[tensor.file].data(tensor);
+    return mapping(tensor.file)
+        .bytes()
+        .subspan(static_cast<std::size_t>(tensor.offset), static_cast<std::size_t>(tensor.bytes));
   }
   /// Releases the memory of the tensor's bytes after they were read; see MappedFile::drop.
   void drop(const CheckpointTensor& tensor) const {
-    files_[tensor.file].mapping().drop(tensor.offset, tensor.bytes);
+    mapping(tensor.file).drop(tensor.offset, tensor.bytes);
   }
 
   /// MappedFile::unchanged() of all files: call it after reading, before relying on what was read.
@@ -73,12 +92,15 @@ class Checkpoint {
   static Result<Checkpoint> open_file(const std::string& path);
   static Result<Checkpoint> open_hf_index(const std::string& path);
   static Result<Checkpoint> open_rank_index(const std::string& path);
+  static Result<Checkpoint> open_dcp(const std::string& path);
   List list_file(std::size_t file) const;
 
   Kind kind_ = Kind::hf;
   std::string folder_;
   std::string layout_;
   std::vector<SafetensorsFile> files_;
+  std::vector<MappedFile> mapped_;  ///< instead of files_, for Kind::dcp.
+  TensorPieces pieces_;
   std::vector<List> lists_;
   std::vector<std::size_t> list_of_rank_;
 };

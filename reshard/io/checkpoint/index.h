@@ -17,6 +17,8 @@ namespace reshard {
 inline constexpr std::string_view kHfFile = "model.safetensors";
 inline constexpr std::string_view kHfIndexFile = "model.safetensors.index.json";
 inline constexpr std::string_view kRankIndexFile = "reshard.json";
+/// The index of torch.distributed.checkpoint.
+inline constexpr std::string_view kDcpFile = ".metadata";
 inline constexpr std::string_view kConfigFile = "config.json";
 
 /// The largest number of ranks in a rank index.

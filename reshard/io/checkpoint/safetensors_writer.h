@@ -11,6 +11,7 @@
 
 #include "reshard/base/result.h"
 #include "reshard/io/checkpoint/safetensors.h"
+#include "reshard/io/checkpoint/tensor_file_writer.h"
 
 namespace reshard {
 
@@ -35,12 +36,8 @@ Result<SafetensorsPlan> plan_safetensors(std::span<const TensorSpec> tensors,
 /// resident, and a full disk is an error rather than the SIGBUS that a mapping would raise. Pieces
 /// of 1 to 8 MiB are best. A writer that is destroyed before finish() removes its file. write_at()
 /// and write_pieces_at() may be called from several threads at a time; the rest may not.
-class SafetensorsWriter {
+class SafetensorsWriter final : public TensorFileWriter {
  public:
-  /// Called with each piece, including the header, before it is written, in the thread that writes
-  /// it. `offset` counts from the beginning of the file. Bytes.
-  using Watcher = std::function<void(std::int64_t offset, std::span<const std::byte> bytes)>;
-
   /// Creates a new file and writes its header. Errors: those of plan_safetensors; the file exists;
   /// its folder does not; permission; too little free space (checked before writing). Leaves no
   /// file on error.
@@ -49,7 +46,7 @@ class SafetensorsWriter {
 
   SafetensorsWriter(SafetensorsWriter&&) noexcept;
   SafetensorsWriter& operator=(SafetensorsWriter&&) noexcept;
-  ~SafetensorsWriter();
+  ~SafetensorsWriter() override;
 
   /// In the order given to create(), with their places in the file.
   const std::vector<StoredTensor>& tensors() const;
@@ -57,7 +54,8 @@ class SafetensorsWriter {
 
   /// Writes `data` at byte `offset` of tensors()[tensor].
   /// @pre the range lies inside the tensor, and no byte of it was written before
-  Result<> write_at(std::size_t tensor, std::int64_t offset, std::span<const std::byte> data);
+  Result<> write_at(std::size_t tensor, std::int64_t offset,
+                    std::span<const std::byte> data) override;
   /// Writes the pieces one after another, starting at byte `offset` of the tensor, with few system
   /// calls and without a copy.
   /// @pre as write_at for all pieces together
@@ -67,7 +65,8 @@ class SafetensorsWriter {
   /// Closes the file and checks that all bytes of the tensors were written. With `sync`, returns
   /// only when the data is on the disk. Call it once, last. @post on success the file is complete
   /// and stays
-  Result<> finish(bool sync = false);
+  Result<> finish(bool sync) override;
+  Result<> finish() { return finish(false); }
 
  private:
   struct State;

@@ -60,9 +60,9 @@ TensorShards shards_of_stack() {
   return shards;
 }
 
-Result<TensorShards> shards_of(const CanonicalTensor& t) {
+Result<TensorShards> shards_of(const CanonicalTensor& t, bool scalars) {
   TensorShards shards;
-  if (is_buffer(t.name)) return shards;
+  if (is_buffer(t.name) || (scalars && t.shape.size() == 0)) return shards;
   if (t.shape.size() == 0)
     return fail(
         Code::unsupported,
@@ -84,7 +84,10 @@ namespace reshard {
 
 Result<ModelLayout> fsdp_layout(const LayoutSpec& spec, const FamilyInput& input) {
   using namespace families;
-  RESHARD_TRY(spec.check_keys({"shard", "replicate", "tp", "dtype", "transformers", "offset"}));
+  const bool checkpoint = spec.family == "dcp";
+  RESHARD_TRY(checkpoint ? spec.check_keys({"shard", "dtype"})
+                         : spec.check_keys(
+                               {"shard", "replicate", "tp", "dtype", "transformers", "offset"}));
   const Index tp = RESHARD_TRY(spec.integer("tp", 1));
   const Index shard = RESHARD_TRY(spec.integer("shard", 1));
   const Index replicate = RESHARD_TRY(spec.integer("replicate", 1));
@@ -102,8 +105,8 @@ Result<ModelLayout> fsdp_layout(const LayoutSpec& spec, const FamilyInput& input
     mesh.ranks.emplace_back(static_cast<Rank::rep>(r));
   const std::size_t on = RESHARD_TRY(slots.add_mesh(mesh, offset));
   const ModelSpec& model = *input.model;
-  for (const ModuleTensor& t :
-       transformers_modules(model, input.config, release.value_or(kNewestTransformers))) {
+  for (const ModuleTensor& t : transformers_modules(
+           model, input.config, checkpoint ? 4 : release.value_or(kNewestTransformers))) {
     const CanonicalTensor& first = model[t.tensor];
     // Models of transformers keep their buffers in float32, regardless of the dtype they are loaded
     // in.
@@ -113,7 +116,7 @@ Result<ModelLayout> fsdp_layout(const LayoutSpec& spec, const FamilyInput& input
       RESHARD_TRY(slots.add_stack(on, *t.stack, t.name, shards_of_stack(), stored));
       continue;
     }
-    const TensorShards shards = RESHARD_TRY(shards_of(first));
+    const TensorShards shards = RESHARD_TRY(shards_of(first, checkpoint));
     RESHARD_TRY(slots.add(on, t.tensor, t.name, shards, stored));
   }
   slots.finish();

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "reshard/index/box.h"
+#include "reshard/io/checkpoint/safetensors.h"
+
+namespace reshard {
+
+/// A box of a tensor that a checkpoint stores by itself.
+struct TensorPiece {
+  std::string local;       ///< the name of the local tensor that holds it.
+  std::size_t tensor = 0;  ///< of TensorPieces::tensors.
+  Box box;
+  Dims order;  ///< the dimensions from the outermost in memory: 0, 1, ... for row-major.
+};
+
+/// An entry of a checkpoint that is no tensor of the model.
+struct CheckpointEntry {
+  std::string name;
+  std::string why;  ///< why it is none; empty for an object of the trainer's.
+  /// The bytes that an object was pickled to: in Checkpoint::path_of(file).
+  std::size_t file = 0;
+  std::int64_t offset = 0, bytes = 0;
+};
+
+/// The tensors of a checkpoint that stores them in pieces, as trainers hold them.
+struct TensorPieces {
+  std::vector<TensorSpec> tensors;
+  std::vector<TensorPiece> pieces;
+  std::vector<CheckpointEntry> others;
+};
+
+}  // namespace reshard

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "reshard/io/dcp/dcp_writer.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <deque>
+
+#include "reshard/base/check.h"
+#include "reshard/io/dcp/crc32.h"
+#include "reshard/io/dcp/known_classes.h"
+#include "reshard/io/dcp/metadata.h"
+#include "reshard/io/dcp/torch_archive.h"
+#include "reshard/io/files/disk.h"
+#include "reshard/io/files/json.h"
+
+namespace reshard {
+namespace {
+
+constexpr std::int64_t kItemAlignment = 64;
+
+std::int64_t aligned_item(std::int64_t at) {
+  return (at + kItemAlignment - 1) / kItemAlignment * kItemAlignment;
+}
+
+}  // namespace
+
+Result<DcpFilePlan> plan_dcp_file(std::span<const TensorSpec> tensors) {
+  DcpFilePlan plan;
+  for (const TensorSpec& tensor : tensors) {
+    auto bytes = stored_bytes(tensor.dtype, tensor.shape);
+    if (!bytes) return tl::unexpected(std::move(bytes).error().in(in_quotes(tensor.name)));
+    if (dcp::torch_name(tensor.dtype).empty())
+      return fail(Code::unsupported,
+                  fmt::format("{}: torch has no {}", in_quotes(tensor.name), name(tensor.dtype)));
+    const dcp::TorchArchive archive = dcp::torch_archive(tensor.dtype, tensor.shape);
+    const std::int64_t begin = aligned_item(plan.file_bytes);
+    plan.items.push_back({begin, archive.bytes()});
+    plan.tensors.push_back(
+        {tensor, begin + static_cast<std::int64_t>(archive.head.size()), *bytes});
+    if (__builtin_add_overflow(begin, archive.bytes(), &plan.file_bytes) ||
+        plan.file_bytes > (std::int64_t{1} << 62))
+      return fail(Code::invalid_argument,
+                  fmt::format("{}: the file has more bytes than 64 bits can count",
+                              in_quotes(tensor.name)));
+  }
+  return plan;
+}
+
+struct DcpWriter::State {
+  std::string path;
+  FileDescriptor fd;
+  DcpFilePlan plan;
+  std::vector<dcp::TorchArchive> archives;
+  std::deque<dcp::PiecewiseCrc32> checksums;  ///< one per tensor.
+  std::atomic<std::int64_t> written = 0;
+  std::int64_t expected = 0;
+  bool finished = false;
+  Watcher watcher;
+
+  Result<> write(std::int64_t at, std::span<const std::byte> bytes) {
+    if (watcher) watcher(at, bytes);
+    return files::write_all(fd.get(), path, bytes, at);
+  }
+  Result<> write(std::int64_t at, const std::string& bytes) {
+    return write(at, std::as_bytes(std::span(bytes)));
+  }
+  /// The gap after an item, up to the next.
+  Result<> write_gap(std::size_t i) {
+    const std::int64_t end = plan.items[i].offset + plan.items[i].bytes;
+    const std::int64_t next = i + 1 < plan.items.size() ? plan.items[i + 1].offset : end;
+    return write(end, std::string(static_cast<std::size_t>(next - end), '\0'));
+  }
+};
+
+DcpWriter::DcpWriter(std::unique_ptr<State> state) : state_(std::move(state)) {}
+DcpWriter::DcpWriter(DcpWriter&&) noexcept = default;
+DcpWriter& DcpWriter::operator=(DcpWriter&& other) noexcept {
+  std::swap(state_, other.state_);
+  return *this;
+}
+DcpWriter::~DcpWriter() {
+  if (state_ && !state_->finished) ::unlink(state_->path.c_str());
+}
+
+Result<DcpWriter> DcpWriter::create(const std::string& path, std::span<const TensorSpec> tensors,
+                                    Watcher watcher) {
+  auto plan = plan_dcp_file(tensors);
+  if (!plan) return tl::unexpected(std::move(plan).error().in(path));
+  auto state = std::make_unique<State>();
+  state->fd = RESHARD_TRY(files::create_file(path, plan->file_bytes));
+  state->path = path;
+  state->plan = *std::move(plan);
+  state->watcher = std::move(watcher);
+  DcpWriter writer(std::move(state));
+  State& s = *writer.state_;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    s.archives.push_back(dcp::torch_archive(tensors[i].dtype, tensors[i].shape));
+    s.checksums.emplace_back(s.plan.tensors[i].bytes);
+    s.expected += s.plan.tensors[i].bytes;
+    RESHARD_TRY(s.write(s.plan.items[i].offset, s.archives.back().head));
+  }
+  return writer;
+}
+
+Result<> DcpWriter::write_at(std::size_t tensor, std::int64_t offset,
+                             std::span<const std::byte> data) {
+  RESHARD_CHECK(tensor < state_->plan.tensors.size());
+  const StoredTensor& to = state_->plan.tensors[tensor];
+  const auto bytes = static_cast<std::int64_t>(data.size());
+  RESHARD_CHECK(offset >= 0 && offset <= to.bytes && bytes <= to.bytes - offset);
+  state_->checksums[tensor].add(offset, data);
+  RESHARD_TRY(state_->write(to.offset + offset, data));
+  state_->written += bytes;
+  return {};
+}
+
+Result<> DcpWriter::finish(bool sync) {
+  State& s = *state_;
+  RESHARD_CHECK(!s.finished);
+  if (s.written != s.expected)
+    return fail(Code::invalid_argument, fmt::format("{}: {} bytes of tensors were written of {}",
+                                                    s.path, s.written.load(), s.expected));
+  for (std::size_t i = 0; i < s.archives.size(); ++i) {
+    const StoredTensor& tensor = s.plan.tensors[i];
+    RESHARD_TRY(s.write(tensor.offset + tensor.bytes,
+                        dcp::torch_archive_tail(s.archives[i], s.checksums[i].value())));
+    RESHARD_TRY(s.write_gap(i));
+  }
+  RESHARD_TRY(files::close_written(std::move(s.fd), s.path, sync));
+  s.finished = true;
+  return {};
+}
+
+std::string dcp_metadata(const ModelSpec& model, std::span<const DcpPiece> pieces) {
+  dcp::Metadata metadata;
+  for (const CanonicalTensor& t : model.tensors())
+    metadata.tensors.push_back({t.name, t.dtype, t.stored_shape(), {}});
+  for (const DcpPiece& piece : pieces) {
+    const auto id = model.find(piece.tensor);
+    RESHARD_CHECK(id.has_value());
+    metadata.tensors[id->index()].chunks.push_back(
+        {piece.offsets, piece.sizes, {piece.file, piece.item.offset, piece.item.bytes}});
+  }
+  std::erase_if(metadata.tensors, [](const dcp::Tensor& t) { return t.chunks.empty(); });
+  return dcp::metadata_bytes(metadata);
+}
+
+std::string dcp_file_name(Rank rank) { return fmt::format("__{}_0.distcp", rank.value()); }
+
+}  // namespace reshard

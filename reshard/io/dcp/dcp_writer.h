@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "reshard/base/result.h"
+#include "reshard/io/checkpoint/safetensors.h"
+#include "reshard/io/checkpoint/tensor_file_writer.h"
+#include "reshard/model/tensor.h"
+
+namespace reshard {
+
+/// The places of a `.distcp` file's tensors: each is within an item, an archive of its own.
+struct DcpFilePlan {
+  struct Item {
+    std::int64_t offset = 0, bytes = 0;
+  };
+  std::vector<StoredTensor> tensors;  ///< in the order of the request.
+  std::vector<Item> items;            ///< likewise.
+  std::int64_t file_bytes = 0;
+};
+
+/// Plans a file; touches none. Errors: a dtype that torch lacks; shapes that stored_bytes()
+/// refuses; a file size that overflows int64.
+Result<DcpFilePlan> plan_dcp_file(std::span<const TensorSpec> tensors);
+
+/// Writes one `.distcp` file of torch.distributed.checkpoint. As SafetensorsWriter: create()
+/// allocates the whole file, and a writer that is destroyed before finish() removes its file.
+class DcpWriter final : public TensorFileWriter {
+ public:
+  /// Errors: those of plan_dcp_file() and files::create_file().
+  static Result<DcpWriter> create(const std::string& path, std::span<const TensorSpec> tensors,
+                                  Watcher watcher = {});
+  DcpWriter(DcpWriter&&) noexcept;
+  DcpWriter& operator=(DcpWriter&&) noexcept;
+  ~DcpWriter() override;
+
+  Result<> write_at(std::size_t tensor, std::int64_t offset,
+                    std::span<const std::byte> data) override;
+  Result<> finish(bool sync) override;
+
+ private:
+  struct State;
+  explicit DcpWriter(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+/// A piece of a tensor in a `.distcp` file.
+struct DcpPiece {
+  std::string tensor;
+  Dims offsets, sizes;
+  std::string file;
+  DcpFilePlan::Item item;
+};
+
+/// The bytes of the `.metadata` of these pieces of the model's tensors. Pieces of one tensor are in
+/// the order in which they come. @pre the pieces are of tensors of the model
+std::string dcp_metadata(const ModelSpec& model, std::span<const DcpPiece> pieces);
+
+/// "__3_0.distcp": the first file of rank 3.
+std::string dcp_file_name(Rank rank);
+
+}  // namespace reshard

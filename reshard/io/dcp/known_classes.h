@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <span>
+
+#include "reshard/base/dtype.h"
+#include "reshard/io/pickle/unpickle.h"
+
+/// The classes and functions of Python that pickles of torch's distributed checkpoints name.
+namespace reshard::dcp {
+
+inline constexpr std::string_view kMetadataModule = "torch.distributed.checkpoint.metadata";
+inline constexpr std::string_view kFilesystemModule = "torch.distributed.checkpoint.filesystem";
+
+/// Those of a `.metadata` file.
+std::span<const pickle::Name> metadata_classes();
+/// Those of the pickle of one tensor that torch.save wrote.
+std::span<const pickle::Name> tensor_classes();
+
+/// torch's name of a dtype, such as "bfloat16"; empty if torch has none.
+std::string_view torch_name(DType dtype);
+
+}  // namespace reshard::dcp
