@@ -123,27 +123,46 @@ void bind_checkpoint(nb::module_& m) {
   nb::class_<Checkpoint>(m, "Checkpoint", "The weights of a model on disk, open for reading.")
       .def_prop_ro(
           "kind",
-          [](const Checkpoint& x) { return x.kind() == Checkpoint::Kind::hf ? "hf" : "ranks"; },
-          "\"hf\": whole tensors; \"ranks\": local tensors, a file for each rank.")
+          [](const Checkpoint& x) {
+            const bool dcp = x.kind() == Checkpoint::Kind::dcp;
+            return x.kind() == Checkpoint::Kind::hf ? "hf" : dcp ? "dcp" : "ranks";
+          },
+          "\"hf\": whole tensors; \"ranks\": local tensors, a file for each rank; \"dcp\": pieces "
+          "of "
+          "tensors, as torch.distributed.checkpoint writes them.")
       .def_prop_ro("folder", &Checkpoint::folder, "Its path.")
       .def_prop_ro(
           "files",
           [](const Checkpoint& x) {
             std::vector<std::string> paths;
-            for (const SafetensorsFile& file : x.files()) paths.push_back(file.path());
+            for (std::size_t i = 0; i < x.num_files(); ++i) paths.push_back(x.mapping(i).path());
             return paths;
           },
-          "Paths of its safetensors files.")
+          "Paths of its files.")
       .def_prop_ro(
           "layout",
           [](const Checkpoint& x) {
             return x.kind() == Checkpoint::Kind::hf ? std::string("hf") : x.layout();
           },
           "The notation of the layout in which it is stored.")
-      .def_prop_ro("world_size", &Checkpoint::world_size, "Its number of ranks; 1 for kind \"hf\".")
+      .def_prop_ro(
+          "objects",
+          [](const Checkpoint& x) {
+            std::map<std::string, std::tuple<std::string, Index, Index>> objects;
+            for (const CheckpointEntry& entry : x.pieces().others)
+              if (entry.why.empty())
+                objects.emplace(entry.name, std::tuple(x.mapping(entry.file).path(), entry.offset,
+                                                       entry.bytes));
+            return objects;
+          },
+          "Of kind \"dcp\", what it holds besides tensors: {name: (file, offset, bytes)}, in "
+          "bytes. "
+          "These are pickles of the trainer's, which reshard does not read.")
+      .def_prop_ro("world_size", &Checkpoint::world_size,
+                   "Its number of ranks; 1 for kinds \"hf\" and \"dcp\".")
       .def("__repr__", [](const Checkpoint& x) {
         return fmt::format("<Checkpoint '{}': {}, layout {}>", x.folder(),
-                           plural(static_cast<Index>(x.files().size()), "file"),
+                           plural(static_cast<Index>(x.num_files()), "file"),
                            x.kind() == Checkpoint::Kind::hf ? "hf" : x.layout());
       });
 }
@@ -231,12 +250,14 @@ dtype of torch or numpy. Such a model has no config: layouts "hf", "fsdp", "dten
       .def("__repr__", &text_of);
   m.def(
       "open_model",
-      [](const PathArgument& model, std::optional<Index> layers, bool exact, const Names& ignore) {
-        return std::make_shared<Model>(
-            unwrap(open_model(model.path.string(), {layers, exact, ignore.names})));
+      [](const PathArgument& model, std::optional<Index> layers, bool exact, const Names& ignore,
+         std::optional<std::string> prefix) {
+        return std::make_shared<Model>(unwrap(
+            open_model(model.path.string(), {layers, exact, ignore.names, std::move(prefix)})));
       },
       nb::arg("model"), nb::kw_only(), nb::arg("layers") = nb::none(), nb::arg("exact") = true,
-      nb::arg("ignore") = nb::tuple(), nb::call_guard<nb::gil_scoped_release>(),
+      nb::arg("ignore") = nb::tuple(), nb::arg("prefix") = nb::none(),
+      nb::call_guard<nb::gil_scoped_release>(),
       R"(Opens a model. Reads no weights.
 
 model   path of a config.json, of a checkpoint's folder or one of its files, or of any safetensors
@@ -246,6 +267,8 @@ exact   False: a checkpoint whose tensors are not those of its config is opened 
         instead of being an error
 ignore  patterns ("*" any characters, "#" digits) of tensors that a checkpoint may have beside those
         of its config
+prefix  of a torch.distributed.checkpoint, takes only the tensors whose names begin so, without it;
+        by default what the config's names begin with there ("model."), if there is a config
 
 Raises NotFoundError if there is no such model, CorruptError for a file that violates its format,
 UnsupportedError for what this version cannot read.)");

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Protects: what torch.distributed.checkpoint writes, reshard reads to the byte, and the other way round;
+a checkpoint's pickles run nothing."""
+
+import io
+import multiprocessing
+import pickle
+import shutil
+import zipfile
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import dcp_process
+import dtensor_process
+import reshard
+import reshard.dcp
+from ranks import TIMEOUT
+from safetensors.torch import load_file
+
+SIZE = 4
+
+
+@pytest.fixture(scope="module")
+def processes(tmp_path_factory):
+  store = tmp_path_factory.mktemp("store") / "file"
+  context = multiprocessing.get_context("spawn")
+  pipes, started = [], []
+  for rank in range(SIZE):
+    mine, theirs = context.Pipe()
+    pipes.append(mine)
+    started.append(context.Process(target=dcp_process.serve, args=(theirs, rank, SIZE, store), daemon=True))
+    started[-1].start()
+  yield pipes
+  for pipe in pipes:
+    pipe.send(None)
+  for process in started:
+    process.join(TIMEOUT)
+    process.kill()
+
+
+def run(processes, name, *arguments):
+  """Calls a function of dcp_process on every rank, and returns what each returned."""
+  for pipe in processes:
+    pipe.send((name, arguments))
+  found = []
+  for rank, pipe in enumerate(processes):
+    assert pipe.poll(3 * TIMEOUT), f"rank {rank} says nothing"
+    found.append(pipe.recv())
+  for rank, (fine, result) in enumerate(found):
+    assert fine, f"rank {rank}: {result}"
+  return [result for _, result in found]
+
+
+@pytest.fixture(scope="module")
+def written(processes, tmp_path_factory):
+  """The folder of a case's checkpoint, written by torch: dcp/ and whole.pt."""
+  folders = {}
+
+  def get(case):
+    if case not in folders:
+      folders[case] = tmp_path_factory.mktemp("written") / case
+      run(processes, "write", case, str(folders[case]))
+    return folders[case]
+
+  return get
+
+
+def same(tensor, other):
+  bits = [t.detach().contiguous().reshape(-1).view(torch.uint8) for t in (tensor, other)]
+  return tensor.shape == other.shape and tensor.dtype == other.dtype and torch.equal(*bits)
+
+
+@pytest.mark.parametrize("case", dtensor_process.CASES)
+def test_what_torch_writes_is_read_and_written_back_for_torch(processes, written, tmp_path, case):
+  folder = written(case)
+  whole = torch.load(folder / "whole.pt")
+  report = reshard.convert(folder / "dcp", tmp_path / "hf", to="hf", progress=False)
+  assert report.ignored == ["step"]
+  read = load_file(tmp_path / "hf" / "model.safetensors")
+  assert same(read.pop("optimizer.w.exp_avg"), torch.arange(3.0))
+  assert sorted(read) == sorted(f"model.{name}" for name in whole)
+  for name, value in whole.items():
+    assert same(read[f"model.{name}"], value), name
+
+  reshard.convert(tmp_path / "hf", tmp_path / "dcp", to="dcp:shard=3", progress=False)
+  assert len(list((tmp_path / "dcp").glob("*.distcp"))) == 3
+  assert reshard.verify(folder / "dcp", tmp_path / "dcp", progress=False)
+  run(processes, "read", case, str(tmp_path / "dcp"), str(folder / "whole.pt"))
+
+
+@pytest.mark.parametrize("case", ("fsdp-uneven", "fsdp-tp", "two-meshes"))
+def test_load_of_torch_reads_through_reshard(processes, written, tmp_path, case):
+  folder = written(case)
+  run(processes, "read_ours", case, str(folder / "dcp"), str(folder / "whole.pt"), True)
+  # From another format, and into another sharding than it was written from.
+  reshard.convert(folder / "dcp", tmp_path / "hf", to="hf", progress=False)
+  run(processes, "read_ours", case, str(tmp_path / "hf"), str(folder / "whole.pt"), False)
+
+
+@pytest.mark.parametrize("layout", ("dcp", "safetensors"))
+@pytest.mark.parametrize("case", ("fsdp-uneven", "fsdp-tp", "hsdp"))
+def test_save_of_torch_writes_through_reshard(processes, tmp_path, case, layout):
+  folder = tmp_path / "saved"
+  run(processes, "write_ours", case, str(folder), layout)
+  whole = torch.load(folder / "whole.pt")
+  out = folder / "out"
+  if layout == "safetensors":
+    read = {k: v for file in out.glob("*.safetensors") for k, v in load_file(file).items()}
+    assert sorted(read) == sorted(f"model.{name}" for name in whole)
+    for name, value in whole.items():
+      assert same(read[f"model.{name}"], value), name
+    assert reshard.open_model(str(out)).tensors.bytes == sum(t.nbytes for t in whole.values())
+  else:
+    run(processes, "read", case, str(out), str(folder / "whole.pt"))
+  assert not out.with_name("out.partial").exists()
+
+
+def test_what_cannot_be_done_is_said_on_every_rank(processes, written):
+  for said in run(processes, "refused", str(written("fsdp") / "dcp")):
+    assert "gone" in said["missing"]
+    assert "embed.weight" in said["shape"]
+    assert "-gone" in said["no folder"]
+    assert "step" in said["object as safetensors"]
+    assert "exists" in said["there"]
+
+
+def test_every_item_that_is_written_is_an_archive_with_its_checksums(written, tmp_path):
+  import torch.distributed.checkpoint as dcp
+
+  reshard.convert(written("fsdp-uneven") / "dcp", tmp_path / "dcp", to="dcp:shard=2", progress=False)
+  places = dcp.FileSystemReader(tmp_path / "dcp").read_metadata().storage_data.values()
+  assert len(places) > 20
+  for place in places:
+    file = (tmp_path / "dcp" / place.relative_path).read_bytes()
+    archive = zipfile.ZipFile(io.BytesIO(file[place.offset : place.offset + place.length]))
+    assert archive.testzip() is None
+    assert "archive/data/0" in archive.namelist()
+
+
+class Hostile:
+  def __reduce__(self):
+    return print, ("this must never be printed",)
+
+
+def test_a_hostile_metadata_file_is_refused_by_the_name_of_what_it_wanted(written, tmp_path):
+  shutil.copytree(written("fsdp") / "dcp", tmp_path / "dcp")
+  for protocol in (2, 3, 4, 5):
+    (tmp_path / "dcp" / ".metadata").write_bytes(pickle.dumps(Hostile(), protocol))
+    with pytest.raises(reshard.UnsupportedError, match=r'wants "(builtins|__builtin__)\.print"'):
+      reshard.open_model(str(tmp_path / "dcp"))
+    with pytest.raises(reshard.UnsupportedError, match=r"print"):
+      reshard.dcp.StorageReader(tmp_path / "dcp").read_metadata()
+
+
+def test_a_config_beside_it_makes_it_a_model(tmp_path):
+  import torch.distributed.checkpoint as dcp
+
+  reshard.synthesize("demo-moe", tmp_path / "hf", progress=False)
+  tensors = load_file(tmp_path / "hf" / "model.safetensors")
+  dcp.save({"app": {"model": tensors, "step": 3}}, checkpoint_id=tmp_path / "dcp", no_dist=True)
+  shutil.copy(tmp_path / "hf" / "config.json", tmp_path / "dcp")
+  assert reshard.verify(tmp_path / "hf", tmp_path / "dcp", progress=False)
+  report = reshard.convert(tmp_path / "dcp", tmp_path / "vllm", to="vllm:tp=2", progress=False)
+  assert report.ignored == ["app.step"]
+  assert reshard.verify(tmp_path / "hf", tmp_path / "vllm", progress=False)
+  reshard.convert(tmp_path / "vllm", tmp_path / "back", to="dcp:shard=4", progress=False)
+  assert reshard.verify(tmp_path / "dcp", tmp_path / "back", progress=False)
+  read = reshard.hf.load(tmp_path / "back", "vllm:tp=2", 1)
+  for name, value in reshard.hf.load(tmp_path / "hf", "vllm:tp=2", 1).items():
+    assert torch.equal(value, read[name]), name
