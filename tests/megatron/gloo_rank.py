@@ -84,13 +84,16 @@ def refused(name):
   return said
 
 
-def serve(pipe, rank, size, store):
-  """Runs what the pipe names, until it is None: (function, arguments) -> (True, result) or (False, text)."""
+def serve(pipe, rank, size, store, functions=None):
+  """Runs what the pipe names, until it is None: (function, arguments) -> (True, result) or (False, text).
+
+  `functions`: by name; None: those of this file.
+  """
   dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)
   while (command := pipe.recv()) is not None:
     name, arguments = command
     try:
-      pipe.send((True, globals()[name](*arguments)))
+      pipe.send((True, (functions or globals())[name](*arguments)))
     except Exception:
       pipe.send((False, traceback.format_exc()))
   dist.destroy_process_group()

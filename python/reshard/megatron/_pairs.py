@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ranks say of a pair of models, and the two layouts that it makes."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import itertools
+import weakref
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+import reshard
+from reshard.live._modules import chunks_of, held_by, module_tensors
+from reshard.live._parts import Held
+from reshard.live._ranks import FullTensors, Ranks
+
+_HEAD = "output_layer.weight"
+_EMBEDDING = "embedding.word_embeddings.weight"
+
+_numbers = itertools.count()
+_serials: weakref.WeakKeyDictionary[torch.nn.Module, int] = weakref.WeakKeyDictionary()
+
+
+def modules_of(model: Any) -> list[Any]:
+  """The chunks of a rank's stage; [] for None."""
+  if model is None:
+    return []
+  return list(model) if isinstance(model, list | tuple) else [model]
+
+
+def buffers_of(model: Any) -> Iterator[tuple[str, torch.nn.Module, str]]:
+  """Persistent buffers: the name that module_tensors() gives it, its parent, its name there."""
+  for chunk in chunks_of(modules_of(model)):
+    for prefix, module in chunk.module.named_modules():
+      for name, buffer in module._buffers.items():
+        if buffer is not None and name not in module._non_persistent_buffers_set:
+          yield chunk.front + (f"{prefix}.{name}" if prefix else name), module, name
+
+
+def digest_of(source: Any, target: Any, more: Sequence[Any]) -> str:
+  """Changes with any module, name, shape or dtype of this rank's models, and with `more`.
+
+  Not with the dtypes of the target's buffers, which take those of the source's.
+  """
+  said: list[Any] = [more]
+  for model, follows in ((source, False), (target, True)):
+    modules = modules_of(model)
+    follow = {name for name, _, _ in buffers_of(modules)} if follows else set()
+    said.append([_serial(module) for module in modules])
+    for name, tensor in module_tensors(modules).items():
+      said.append((name, tuple(tensor.shape), None if name in follow else tensor.dtype))
+  return hashlib.blake2b(repr(said).encode(), digest_size=16).hexdigest()
+
+
+def _serial(module: Any) -> int:
+  if not isinstance(module, torch.nn.Module):
+    raise reshard.InvalidArgumentError(f"a {type(module).__name__} is no module of torch")
+  return _serials.setdefault(module, next(_numbers))
+
+
+def described(source: Any, target: Any) -> dict[str, Any]:
+  """What this rank holds of both, as JSON."""
+  held = [[h.pack() for h in held_by(modules_of(m))] if modules_of(m) else None for m in (source, target)]
+  return {"source": held[0], "target": held[1], "buffers": [name for name, _, _ in buffers_of(target)]}
+
+
+@dataclasses.dataclass(frozen=True)
+class Pair:
+  """Both layouts of a pair of models, in Megatron's full tensors, over the ranks of a group."""
+
+  source: reshard.Layout
+  target: reshard.Layout
+  source_held: Ranks
+  target_held: Ranks
+  ignored: tuple[str, ...]  # full tensors that only the source has
+
+  @staticmethod
+  def of(said: Sequence[dict[str, Any]]) -> Pair | None:
+    """From what all ranks said, by rank; None if no rank has a target.
+
+    Raises InvalidArgumentError if no rank has a source, or for a tensor whose full shape differs between
+    both; NotFoundError for a tensor that the source lacks.
+    """
+    sources = _unpacked(said, "source")
+    targets = _unpacked(said, "target")
+    if not targets:
+      return None
+    if not sources:
+      raise reshard.InvalidArgumentError("no rank has a source model")
+    dtypes: dict[str, str] = {}
+    for held in itertools.chain.from_iterable(sources.values()):
+      dtypes.setdefault(held.whole, held.dtype)
+    for rank, here in targets.items():
+      buffers = set(said[rank]["buffers"])
+      targets[rank] = [_fitted(held, held.name in buffers, dtypes) for held in here]
+    source = FullTensors(None).layout("source", sources, "")
+    target = FullTensors(source.model).layout("target", targets, "the source model has no such tensor")
+    wanted = {held.whole for held in itertools.chain.from_iterable(targets.values())}
+    return Pair(source, target, sources, targets, tuple(name for name in dtypes if name not in wanted))
+
+  def buffer_dtypes(self, rank: int) -> dict[str, str]:
+    """{local name: dtype} of all tensors of a rank's target."""
+    return {held.name: held.dtype for held in self.target_held.get(rank, [])}
+
+
+def _unpacked(said: Sequence[dict[str, Any]], side: str) -> Ranks:
+  return {
+    rank: [Held.unpack(packed) for packed in of_rank[side]]
+    for rank, of_rank in enumerate(said)
+    if of_rank[side] is not None
+  }
+
+
+def _fitted(held: Held, is_buffer: bool, dtypes: dict[str, str]) -> Held:
+  whole = held.whole
+  if whole not in dtypes and whole.endswith(_HEAD):  # the source ties it
+    tied = whole[: -len(_HEAD)] + _EMBEDDING
+    whole = tied if tied in dtypes else whole
+  dtype = dtypes.get(whole, held.dtype) if is_buffer else held.dtype
+  return dataclasses.replace(held, whole=whole, dtype=dtype)

@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Megatron-Core's refit calls over sessions of reshard."""
+
+from __future__ import annotations
+
+import secrets
+import weakref
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any
+
+import reshard
+from reshard._collective import gathered
+from reshard.live._groups import shared_group
+from reshard.live._modules import module_tensors
+from reshard.megatron._operations import Operations, Transform
+from reshard.megatron._pairs import Pair, buffers_of, described, digest_of, modules_of
+from reshard.megatron._service import CopyService
+from reshard.tracing._types import torch_dtype
+
+if TYPE_CHECKING:
+  from torch.distributed import ProcessGroup as TorchGroup
+
+#: Megatron's own names of backends: each means the best transport at hand.
+_MEGATRONS = ("nccl", "gloo", "nvshmem", "nixl", "nccl_m2n")
+#: Pairs of models that are kept ready.
+_KEPT = 16
+
+_services: dict[tuple[str, int], CopyService] = {}
+_pairs: OrderedDict[tuple[str, ...], _Ready] = OrderedDict()
+_generation = secrets.token_hex(8)
+
+
+def get_or_create_service(
+  backend: str, group: TorchGroup | None = None, execution_batch_bytes: int | None = None
+) -> CopyService:
+  """The copy service of a backend and group: made by the first call, then kept.
+
+  backend  a transport of reshard ("shm", "ucx", "mpi", "gloo", ...), "auto", or one of Megatron's names.
+           "nccl", "gloo", "nvshmem", "nixl" and "nccl_m2n" mean "auto", the best transport at hand
+  group    of all ranks that refit; None: the default one
+  execution_batch_bytes  is not needed: nothing is staged that could be batched
+
+  Raises ValueError for another type or an empty name. A transport that is not there is an error of the
+  first refit.
+  """
+  if not isinstance(backend, str) or not backend:
+    raise reshard.InvalidArgumentError(f"unknown backend {backend!r}")
+  key = (backend, id(group))
+  if key not in _services:  # which keeps the group, and so its id
+    _services[key] = CopyService(group, "auto" if backend in _MEGATRONS else backend)
+  return _services[key]
+
+
+def clear_service_cache() -> None:
+  """Closes the services that get_or_create_service() made, and the sessions of all pairs of models."""
+  clear_plan_cache()
+  while _services:
+    _services.popitem()[1].close()
+
+
+def clear_plan_cache() -> None:
+  """Ends the sessions of all pairs of models on this rank. The next call plans anew, on all ranks."""
+  global _generation
+  _generation = secrets.token_hex(8)
+  while _pairs:
+    _pairs.popitem()[1].close()
+
+
+def clear_all_caches() -> None:
+  """Both."""
+  clear_service_cache()
+
+
+def prepare_swap_model_weights(
+  src_model: Any,
+  target_model: Any,
+  group: TorchGroup | None = None,
+  src_rank_offset: int = 0,
+  dst_rank_offset: int = 0,
+  execution_batch_bytes: int | None = None,
+) -> None:
+  """Plans a pair of models before the first refit. Collective; arguments as for swap_model_weights()."""
+  service = get_or_create_service("auto", group)
+  _ready(src_model, target_model, service, group, None, 0)
+
+
+def swap_model_weights(
+  src_model: Any,
+  target_model: Any,
+  refit_method: Any,
+  group: TorchGroup | None = None,
+  src_rank_offset: int = 0,
+  dst_rank_offset: int = 0,
+  transform: Transform | None = None,
+  num_dst_pools: int = 1,
+  dst_pool_index: int = 0,
+  execution_batch_bytes: int | None = None,
+) -> None:
+  """Writes the weights of one model into another that is cut in another way. Collective.
+
+      reshard.megatron.swap_model_weights(trainer, engine, "gloo")  # on every rank, every step
+
+  src_model     of this rank: a module, a list with the chunks of its pipeline stage, or None
+  target_model  the same. Ranks may have both, one, or none of them; all of the group call
+  refit_method  the name of a backend, see get_or_create_service(); or a copy service, of reshard or
+                another, which then carries the plan's operations
+  group         all ranks that take part; None: the default group
+  src_rank_offset, dst_rank_offset
+                are not needed: ranks are those of `group`, and what a rank holds follows from its
+                position in its model's own groups
+  transform     an object with the methods of Megatron's ReshardTransform; may be given on some ranks
+  num_dst_pools, dst_pool_index
+                several targets, one pass for each; this rank's target belongs to pool dst_pool_index
+  execution_batch_bytes
+                is not needed: weights move from memory to memory
+
+  The first call with a pair of models plans; later ones move bytes only. Ranks compare digests of what
+  they have before each: a model that was replaced, on any rank, is planned anew on all. Persistent
+  buffers of the target take the dtypes of the source's.
+
+  Raises TypeError for a refit_method that is neither; NotFoundError for a tensor that the source lacks,
+  InvalidArgumentError for one of another full shape and for what is no module, DeadlineError for ranks
+  that do not call. All but the first are raised on all ranks.
+  """
+  if isinstance(refit_method, str):
+    service = get_or_create_service(refit_method, group, execution_batch_bytes)
+  elif callable(getattr(refit_method, "submit_send", None)):
+    service = refit_method
+  else:
+    raise TypeError("refit_method must be the name of a backend or a copy service")
+  for pool in range(num_dst_pools):
+    target = target_model if pool == dst_pool_index else None
+    reshard_model_weights(src_model, target, service, group, transform=transform, pool_index=pool)
+
+
+def reshard_model_weights(
+  src_model: Any,
+  target_model: Any,
+  service: Any,
+  group: TorchGroup | None = None,
+  src_rank_offset: int = 0,
+  dst_rank_offset: int = 0,
+  transform: Transform | None = None,
+  pool_index: int = 0,
+  execution_batch_bytes: int | None = None,
+) -> None:
+  """One pass of swap_model_weights(), with a copy service instead of a name."""
+  ready = _ready(src_model, target_model, service, group, transform, pool_index)
+  ready.run(service, transform)
+
+
+def _ready(
+  source: Any, target: Any, service: Any, torch_group: Any, transform: Transform | None, pool: int
+) -> _Ready:
+  """The session or the operations of a pair of models, as all ranks agree. Collective."""
+  ours = service if isinstance(service, CopyService) else get_or_create_service("auto", torch_group)
+  used = torch_group if torch_group is not None else ours.group
+  group = shared_group(used, ours.transport, ours.timeout)
+  for key in [key for key, ready in _pairs.items() if ready.stale]:
+    _pairs.pop(key).close()
+
+  def agree() -> list[Any]:
+    own = transform is not None or service is not ours
+    return [digest_of(source, target, (_generation, pool)), own]
+
+  said = gathered(group, agree, "swap_model_weights", ours.timeout)
+  operations = any(own for _, own in said)
+  agreed = (ours.transport, str(operations), *(str(digest) for digest, _ in said))
+  if agreed not in _pairs or _pairs[agreed].group is not group:
+    everyone = gathered(group, lambda: described(source, target), "swap_model_weights", ours.timeout)
+    _pairs[agreed] = _Ready(group, used, Pair.of(everyone), operations, source, target, ours.timeout)
+    while len(_pairs) > _KEPT:
+      _pairs.popitem(last=False)[1].close()
+  _pairs.move_to_end(agreed)
+  return _pairs[agreed]
+
+
+class _Ready:
+  """A pair of models that has been planned."""
+
+  def __init__(
+    self,
+    group: reshard.ProcessGroup,
+    torch_group: Any,
+    pair: Pair | None,
+    operations: bool,
+    source: Any,
+    target: Any,
+    timeout: float,
+  ) -> None:
+    self.group = group
+    self._torch_group = torch_group
+    self._pair = pair
+    self._models = [[weakref.ref(module) for module in modules_of(model)] for model in (source, target)]
+    self._timeout = timeout
+    self._dtypes = {} if pair is None else pair.buffer_dtypes(group.rank)
+    self._session: reshard.Session | None = None
+    self._operations: Operations | None = None
+    self._version = 0
+    self._take_dtypes()
+    if pair is not None and operations:
+      self._operations = Operations(pair, group.rank, group.size)
+    elif pair is not None:
+      self._session = self._made(pair)
+
+  def _made(self, pair: Pair) -> reshard.Session:
+    rank = self.group.rank
+    return reshard.Session(
+      self.group,
+      source=pair.source,
+      source_tensors=(lambda: module_tensors(self._source)) if rank in pair.source.ranks else None,
+      target=pair.target,
+      target_tensors=(lambda: module_tensors(self._target)) if rank in pair.target.ranks else None,
+      replan=True,
+      ignore=pair.ignored,
+      timeout=self._timeout,
+    )
+
+  @property
+  def stale(self) -> bool:
+    """Whether its group has ended, or a module of its models is no more."""
+    return self.group.closed or any(module() is None for model in self._models for module in model)
+
+  @property
+  def _source(self) -> list[Any]:
+    return [module() for module in self._models[0]]
+
+  @property
+  def _target(self) -> list[Any]:
+    return [module() for module in self._models[1]]
+
+  def _take_dtypes(self) -> None:
+    """Gives the target's buffers the dtypes of the source's."""
+    for name, module, key in buffers_of(self._target):
+      buffer, said = module._buffers[key], self._dtypes.get(name)
+      if buffer is not None and said is not None and buffer.dtype != torch_dtype(said):
+        module._buffers[key] = buffer.to(torch_dtype(said))
+
+  def run(self, service: Any, transform: Transform | None) -> None:
+    self._take_dtypes()
+    if self._operations is not None:
+      mine, theirs = module_tensors(self._source), module_tensors(self._target)
+      self._operations.run(mine, theirs, service, transform, self._torch_group)
+    elif self._session is not None:
+      self._version += 1
+      self._session.refit(self._version)
+
+  def close(self) -> None:
+    if self._session is not None:
+      self._session.close()
+    self._session = self._operations = None
