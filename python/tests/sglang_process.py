@@ -65,7 +65,8 @@ class Worker(nn.Module):
     config = like.config
     width, inner, dim = config.hidden_size, config.intermediate_size, config.head_dim
     heads, groups = config.num_attention_heads, config.num_key_value_heads
-    self.sizes = {"q": heads * dim // TP, "k": groups * dim // TP, "v": groups * dim // TP, 0: inner // TP, 1: inner // TP}
+    rows = {"q": heads * dim, "k": groups * dim, "v": groups * dim, 0: inner, 1: inner}
+    self.sizes = {shard: size // TP for shard, size in rows.items()}
     self.vocabulary = -(-config.vocab_size // TP // 8) * 8
     shapes = {"model.embed_tokens.weight": (self.vocabulary, width), "lm_head.weight": (self.vocabulary, width)}
     for name, tensor in like.state_dict().items():
@@ -189,8 +190,8 @@ def start(state, options, other=None):
   from reshard.sglang import Trainer
 
   tensors = {n + ("x" if n == other else ""): p for n, p in state.module.named_parameters()}
-  layout = reshard.of_dtensors(tensors)
-  state.trainer = Trainer(layout, tensors, engine=state.engine, rank=state.rank, size=2, deadline=30.0, on_phase=lambda phase: state.at(phase), **options)
+  options = {"engine": state.engine, "deadline": 30.0, "on_phase": lambda phase: state.at(phase)} | options
+  state.trainer = Trainer(reshard.of_dtensors(tensors), tensors, rank=state.rank, size=2, **options)
   return state.trainer.version
 
 

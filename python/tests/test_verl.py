@@ -5,8 +5,10 @@ Real processes, torch, FSDP2 and transformers. verl itself is used if it is inst
 (`pip install verl`); else `standins/verl` has the two classes that an engine meets."""
 
 import importlib
+import os
 import pathlib
 import re
+import sys
 
 import frameworks
 import pytest
@@ -24,6 +26,13 @@ def workers(tmp_path_factory):
   found = Workers("verl_process", [{"role": role, "rank": rank} | common for role, rank in roles])
   yield found
   found.close()
+
+
+def lines_of_the_page():
+  """The back ends and modules of docs/verl.md."""
+  lines = re.findall(r"backend=(\w+)\n\S+custom_backend_module=(\S+)\n", PAGE.read_text())
+  assert [backend for backend, _ in lines] == ["reshard", "delta_sharded"]
+  return lines
 
 
 def connect(workers, rollouts=ROLLOUTS):
@@ -65,9 +74,7 @@ def updated(workers, what, step, rollouts=ROLLOUTS):
 def test_the_lines_of_the_page_register_the_engine(workers):
   frameworks.use("verl.checkpoint_engine.base")
   base = importlib.import_module("verl.checkpoint_engine.base")
-  lines = re.findall(r"backend=(\w+)\n\S+custom_backend_module=(\S+)\n", PAGE.read_text())
-  assert [backend for backend, _ in lines] == ["reshard", "delta_sharded"]
-  for backend, module in lines:
+  for backend, module in lines_of_the_page():
     importlib.import_module(module)  # as verl imports it
     engine = base.CheckpointEngineRegistry.new(backend, bucket_size=1 << 20)
     assert isinstance(engine, base.CheckpointEngine) and engine.wire_format == "named_tensors"
@@ -140,6 +147,28 @@ def test_workers_of_different_steps_are_refused(workers):
   workers.ask(ROLLOUTS, "receive", 71)
   answers = workers.answers(ranks)
   assert all(not fine and "step 71" in message for fine, (_, message) in answers), answers
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_verls_own_manager_updates_its_workers_under_ray(tmp_path, which):
+  ray = pytest.importorskip("ray", reason="needs verl 0.9.1, ray and what verl imports")
+  if not frameworks.use("verl.checkpoint_engine.base"):
+    pytest.skip("needs verl 0.9.1, ray and what verl imports")
+  verl_ray = pytest.importorskip("verl_ray", exc_type=ImportError)
+  path = os.pathsep.join([str(pathlib.Path(__file__).parent), *sys.path])
+  ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, runtime_env={"env_vars": {"PYTHONPATH": path}})
+  try:
+    trainer = verl_ray.Trainer(str(tmp_path / "store"), *lines_of_the_page()[which], BUCKET)
+    for step in (1, 2, 5):
+      if step == 5:  # a replica goes
+        trainer.manager.remove_replicas(trainer.replicas[:1])
+      trained, received = trainer.step(step)
+      assert len(received) == (1 if step == 5 else 2)
+      assert all(found == trained and at == step for found, at in received)
+    assert trainer.replicas[1].calls[-1] == "resume_generation"
+    trainer.close()
+  finally:
+    ray.shutdown()
 
 
 def test_an_actor_that_dies_leaves_an_error_and_not_a_hang(workers):  # and no actor: the last test
