@@ -53,6 +53,7 @@ class Link:
     target_tensors: Mapping[str, Any] | None = None,
     published: reshard.PublishedVersion | None = None,
     on_phase: Callable[[str], None] | None = None,
+    threads: int = 0,
   ) -> reshard.Session:
     """Collective. Plans, and shares memory. The caller's, besides that of prepare()."""
     with self.ends_the_group():
@@ -64,6 +65,7 @@ class Link:
         target_tensors=target_tensors,
         published=published,
         on_phase=on_phase,
+        threads=threads,
         timeout=self.deadline,
         verify="always" if self._verify else "never",
       )

@@ -14,6 +14,7 @@ import contextlib
 import functools
 import hashlib
 import math
+import os
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -114,7 +115,8 @@ class Stream:
   link     between all of them. Owned.
   senders  ranks below are trainers, the others workers.
   bucket   bytes that move at a time; a larger tensor is a bucket of its own. A trainer holds its
-           part of two buckets, a worker one.
+           part of two buckets, a worker one. Where memory cannot be shared, each bucket's session has
+           at most 64 MiB of staging memory besides.
   keep     True: a worker hands on nothing before all has arrived, and so keeps its old weights if
            the trainers fail. It then holds the whole model in its host's memory.
   """
@@ -206,7 +208,7 @@ class Stream:
       self.link.abort(f"rank {self.link.rank}: {error or 'the worker took no more tensors'}")
       raise
     for batch in kept:
-      yield batch
+      yield _copies(batch)
 
   def _failed(self, error: reshard.Error, given: int) -> reshard.Error:
     if given == 0:
@@ -271,7 +273,7 @@ class Stream:
     made = self._move(None)
     if made is None or self._keep:
       return None if made is None else made.tensors
-    return [(name, tensor.clone()) for name, tensor in made.tensors]
+    return _copies(made.tensors)
 
   def _move(self, bucket: _Bucket | None) -> _Made | None:
     """Collective. Moves one bucket; None at the end of the update."""
@@ -321,9 +323,11 @@ class Stream:
     target, wholes = self._target(source.model)
     if self.link.rank < self.senders:
       assert bucket is not None
-      return _Made(keys, self.link.session(source, target, source_tensors=bucket.views), [])
+      mine = bucket.views
+      session = self.link.session(source, target, source_tensors=mine, threads=_threads())
+      return _Made(keys, session, [])
     views = self._allocated(wholes)
-    session = self.link.session(source, target, target_tensors=views)
+    session = self.link.session(source, target, target_tensors=views, threads=_threads())
     return _Made(keys, session, _views(table, views))
 
   def _source(self, told: list[dict[str, Any]]) -> reshard.Layout | None:
@@ -353,6 +357,10 @@ class Stream:
     return views
 
 
+def _copies(tensors: list[Named]) -> list[Named]:
+  return [(name, tensor.clone()) for name, tensor in tensors]
+
+
 def _views(table: list[list[Any]], views: dict[str, torch.Tensor]) -> list[Named]:
   """The tensors of a bucket in the shapes that workers get."""
   found: list[Named] = []
@@ -361,6 +369,11 @@ def _views(table: list[list[Any]], views: dict[str, torch.Tensor]) -> list[Named
     view = torch.empty(shape, dtype=torch_dtype(dtype)) if view is None else view.view(shape)
     found.append((name, view))
   return found
+
+
+def _threads() -> int:
+  """Of one bucket's session: there may be many."""
+  return min(8, os.cpu_count() or 1)
 
 
 def _rounded(nbytes: int) -> int:

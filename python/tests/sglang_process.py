@@ -166,7 +166,9 @@ def make(rank, store, engine):
   for layer in module.model.layers:
     fully_shard(layer, mesh=mesh)
   fully_shard(module, mesh=mesh)
-  return types.SimpleNamespace(rank=rank, module=module, engine=Engine(engine) if rank == 0 else None, trainer=None, at=lambda _: None)
+  state = types.SimpleNamespace(rank=rank, module=module, trainer=None, at=lambda _: None)
+  state.engine = Engine(engine) if rank == 0 else None
+  return state
 
 
 def end(state):

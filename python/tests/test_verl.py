@@ -172,11 +172,12 @@ def test_verls_own_manager_updates_its_workers_under_ray(tmp_path, which):
 
 
 def test_an_actor_that_dies_leaves_an_error_and_not_a_hang(workers):  # and no actor: the last test
-  workers.call([0, 1, 2, 3], "set", {"_verify": True, "rebuild_group": True})
+  workers.call([0, 1, 2, 3], "set", {"_verify": True})
   workers.call([3], "set", {"_keep_old": True})
   updated(workers, "engine", 80)
-  updated(workers, "engine", 81)
-  answers = update(workers, "die", 82)
+  for step in (81, 82):
+    updated(workers, "engine", step)
+  answers = update(workers, "die", 83)
   assert answers[1][1][0] == "died" and not any(fine for fine, _ in answers)
   (torn, torn_message), (kept, kept_message) = (answer for _, answer in answers[2:])
   assert torn == "TornError" and "weights of two versions" in torn_message

@@ -167,7 +167,9 @@ async def receive(state, step):
   finally:
     state.count = len(adapter.found)
   assert adapter.step == step
-  return {name: packed(tensor) for name, tensor in adapter.found.items()}
+  last, state.last = getattr(state, "last", None), (adapter, adapter.packed())
+  assert last is None or last[0].packed() == last[1], "an update has changed tensors of the one before"
+  return state.last[1]
 
 
 class Adapter:
@@ -175,6 +177,9 @@ class Adapter:
 
   def __init__(self):
     self.found, self.step = {}, None
+
+  def packed(self):
+    return {name: packed(tensor) for name, tensor in self.found.items()}
 
   async def update_weights(self, weights, global_steps, wire_format="named_tensors"):
     assert wire_format == "named_tensors"

@@ -35,8 +35,7 @@ class Rollout(CheckpointEngineWorker):
     self.checkpoint_engine, self.server_adapter = self.state.checkpoint, verl_process.Adapter()
 
   def received(self):
-    found = {name: verl_process.packed(tensor) for name, tensor in self.server_adapter.found.items()}
-    return found, self.server_adapter.step
+    return self.server_adapter.packed(), self.server_adapter.step
 
 
 class Replica:
