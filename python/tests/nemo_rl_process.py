@@ -110,6 +110,6 @@ def holds(state):
   return packed(state.model.state_dict().items())
 
 
-def keep_old(state):
-  """An option of the next group."""
-  state.engine._keep_old = True
+def option(state, name, value):
+  """Of the next group."""
+  setattr(state.engine, name, value)

@@ -12,6 +12,8 @@ import frameworks
 import pytest
 from frameworks import Workers
 
+import reshard
+
 PAGE = pathlib.Path(__file__).parents[2] / "docs/nemo_rl.md"
 POLICY, ROLLOUT = [0, 1], [2, 3]
 
@@ -64,6 +66,22 @@ def test_the_group_may_be_released_after_each_refit(workers):
   assert not fine and kind == "RuntimeError" and "prepare()" in message
 
 
+@pytest.mark.parametrize("transport", ["gloo", "ucx"])
+def test_transports_between_hosts_carry_the_same(workers, transport):
+  found = reshard.find_transport(transport)
+  if not found.available:
+    pytest.skip(found.reason)
+  workers.call(POLICY + ROLLOUT, "option", "_transport", transport)
+  connect(workers)
+  for seed in (11, 12):
+    trained, _ = workers.call(POLICY, "train", seed)
+    answers = refit(workers)
+    assert all(fine for fine, _ in answers), answers
+    assert all(held == trained for _, held in answers[2:])
+  workers.call(POLICY + ROLLOUT, "execute", "finalize", {})
+  workers.call(POLICY + ROLLOUT, "option", "_transport", "auto")
+
+
 def test_policy_workers_that_differ_are_refused_everywhere(workers):
   connect(workers)
   answers = refit(workers, "other")
@@ -88,8 +106,6 @@ def test_the_constructor_and_the_ranks_are_checked():
   frameworks.use("nemo_rl.utils.checkpoint_engines.base")
   from nemo_rl.utils.checkpoint_engines.base import create_checkpoint_engine
 
-  import reshard
-
   backend = "reshard.nemo_rl:CheckpointEngine"
   with pytest.raises(ValueError, match="bucket_size 0"):
     create_checkpoint_engine(backend, bucket_size_bytes=0, engine_kwargs={})
@@ -108,7 +124,7 @@ def test_the_constructor_and_the_ranks_are_checked():
 
 
 def test_a_policy_worker_that_dies_leaves_an_error_and_the_old_weights(workers):  # the last test
-  workers.call(ROLLOUT, "keep_old")
+  workers.call(ROLLOUT, "option", "_keep_old", True)
   connect(workers)
   trained, _ = workers.call(POLICY, "train", 6)
   assert all(fine for fine, _ in refit(workers))
