@@ -3,6 +3,8 @@
 on one rank is one on all."""
 
 import multiprocessing
+import pathlib
+import re
 
 import pytest
 import xferdtensor_process
@@ -106,6 +108,17 @@ def test_what_has_no_counterpart_is_named_on_every_rank(processes):
   for rank, said in enumerate(run(processes, "unlike")):
     for case, text in UNLIKE.items():
       assert said[case] is not None and text in said[case], (rank, case, said[case])
+
+
+def test_the_blocks_of_the_page_run(processes):
+  page = pathlib.Path(__file__).parents[2] / "docs/dtensor.md"
+  text = page.read_text()
+  first = text.index("## Between meshes")
+  found = re.finditer(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+  blocks = [(text.count("\n", 0, m.start(1)), m.group(1)) for m in found if m.start() > first]
+  assert len(blocks) == 5
+  for names in run(processes, "page", blocks):
+    assert {"xdtensor_reshard", "mxn_cast", "refit", "reports"} <= set(names)
 
 
 MESSAGES = {

@@ -542,6 +542,20 @@ def unlike():
   return said
 
 
+def page(blocks):
+  """Runs blocks of docs/dtensor.md, in order, as one program; returns what they leave."""
+  names = {}
+  for line, text in blocks:
+    exec(compile("\n" * line + text, "docs/dtensor.md", "exec"), names)
+  me = dist.get_rank()
+  if me >= 2:
+    assert torch.equal(names["served"], torch.tensor([0.0, 0, 0, 1, 1, 1]).view(6, 1).expand(6, 4))
+    assert torch.equal(names["target"]["layers.0.norm.weight"].isnan(), torch.zeros(4, dtype=torch.bool))
+    assert names["target"]["layers.0.experts.w2"].abs().sum() > 0
+  assert torch.equal(names["columns"], torch.ones(8, 2))
+  return sorted(names)
+
+
 def serve(pipe, rank, size, store):
   """Runs what the pipe names, until it is None: [function, arguments] -> (True, result) or (False, text)."""
   import traceback
