@@ -30,7 +30,7 @@ class ReshardCheckpointEngine(CheckpointEngine):  # type: ignore[misc]
 
   verl makes one in each actor and rollout worker, and calls prepare(), build_topology() in its
   driver, init_process_group(), send_weights() or receive_weights(), and finalize(), in this order,
-  for each update. The actors' shares of each bucket are equal, whoever has gathered it.
+  for each update. Of tensors that all actors have whole, each sends an equal share.
 
   bucket_size    bytes that move at a time (`update_weights_bucket_megabytes`).
   is_master      verl sets it on the first actor.
