@@ -125,5 +125,134 @@ def as_megatron_does(name, source, target):
   ]
 
 
+class Scaled:
+  """A transform written against Megatron's interface: weights of norms travel as FP32, doubled."""
+
+  def __init__(self, modules):
+    self.tensors = {} if modules is None else module_tensors(modules)
+    self.finished = []
+
+  def should_transform(self, param_name):
+    return "layernorm" in param_name
+
+  def prepare_send(self, param_name, src_slice, src_param):
+    return [src_param[src_slice].float() * 2, torch.ones(3)]
+
+  def prepare_recv(self, param_name, dst_slice):
+    return [torch.empty(self.tensors[param_name][dst_slice].shape), torch.empty(3)]
+
+  def finalize_recv(self, param_name, dst_slice, recv_buffers):
+    values, ones = recv_buffers
+    assert torch.equal(ones, torch.ones(3))
+    self.tensors[param_name][dst_slice] = (values / 2).to(torch.bfloat16)
+    self.finished.append(param_name)
+
+
+def transformed(name, source, target):
+  """A refit with a transform on all ranks; what is wrong, and how many slices it finished."""
+  trainer, engine = models(name, source, target)
+  fill(trainer, 1)
+  clear(engine)
+  transform = Scaled(engine)
+  reshard.megatron.swap_model_weights(trainer, engine, "gloo", transform=transform)
+  return wrong(engine, 1), len(transform.finished)
+
+
+def buffers():
+  """Biases of experts, FP32 in the trainer and BF16 in the engine: dtype, values, and whether they are kept."""
+  trainer, engine = models("deepseek", "tp=2", "ep=2")
+  for part in engine[0].modules():
+    if hasattr(part, "expert_bias"):
+      part._buffers["expert_bias"] = part.expert_bias.bfloat16()
+  found, kept = [], []
+  for step in (1, 2):
+    fill(trainer, step)
+    reshard.megatron.swap_model_weights(trainer, engine, "gloo")
+    found += wrong(engine, step)
+    kept.append([t.data_ptr() for _, t in engine[0].named_buffers()])
+  dtypes = {str(t.dtype) for n, t in engine[0].named_buffers() if n.endswith("expert_bias")}
+  return found, dtypes, kept[0] == kept[1]
+
+
+def replaced():
+  """One rank's target is another model at the second call, and its caches are cleared at the third."""
+  trainer, engine, other = models("llama", "tp=2", "pp=2", "pp=2")
+  found = []
+  for step in (1, 2, 3):
+    fill(trainer, step)
+    used = other if step == 2 and dist.get_rank() == 1 else engine
+    if step == 3 and dist.get_rank() == 2:
+      reshard.megatron.clear_all_caches()
+    clear(used)
+    reshard.megatron.swap_model_weights(trainer, used, "gloo")
+    found += wrong(used, step)
+  return found
+
+
+def raised(function, *arguments, **keys):
+  try:
+    function(*arguments, **keys)
+  except (reshard.Error, TypeError) as error:
+    return f"{type(error).__name__}: {error}"
+  return ""
+
+
+def refused():
+  """What is said if something is wrong on rank 1; then the calls still work."""
+  trainer, engine, other = models("llama", "tp=2", "tp=1", "tp=1")
+  me, swap = dist.get_rank(), reshard.megatron.swap_model_weights
+  said = [raised(swap, [3] if me == 1 else trainer, engine, "gloo")]
+  said.append(raised(swap, trainer, engine, 3))
+  said.append(raised(swap, None, engine, "gloo"))
+  other[0].decoder.layers[0].register_buffer("unknown", torch.ones(2))
+  said.append(raised(swap, trainer, other if me == 1 else engine, "gloo"))
+  other[0].config.transformer_impl, other[0].config.fp8_recipe = "inference_optimized", "mxfp8"
+  said.append(raised(swap, trainer, other if me == 1 else engine, "gloo"))
+  fill(trainer, 1)
+  swap(trainer, engine, "gloo")
+  return said, wrong(engine, 1)
+
+
+def unmatched():
+  """What a copy service says of copies that do not match, and that it works afterwards."""
+  service = reshard.megatron.CopyService()
+  me, said = dist.get_rank(), []
+  if me == 1:
+    service.submit_send(torch.ones(2), 2, 7)
+    service.submit_recv(torch.ones(2), 0, 8)
+  said.append(raised(service.run))
+  if me == 1:
+    service.submit_send(torch.ones(2), 2, 7)
+  if me == 2:
+    service.submit_recv(torch.ones(2, dtype=torch.bfloat16), 1, 7)
+  said.append(raised(service.run))
+  service.submit_send(torch.ones(2), 9 if me == 3 else me, 1)
+  service.submit_recv(torch.ones(2), me, 1)
+  said.append(raised(service.run))
+  # Two tensors with one id, a scalar, an empty one, and a step from the next rank without ids.
+  got = [torch.zeros(3), torch.zeros(2, 2), torch.zeros(()), torch.zeros(0)]
+  for tensor in got:
+    service.submit_send(torch.full_like(tensor, me + 1.0), (me + 1) % 4, 5)
+    service.submit_recv(tensor, (me - 1) % 4, 5)
+  service.run()
+  said.append([tensor.flatten().tolist() for tensor in got])
+  service.run()  # nothing was submitted
+  service.close()
+  return said
+
+
+def late():
+  """Rank 3 does not come. The others are told who it was; then all meet again."""
+  trainer, engine = models("llama", "tp=2", "tp=1")
+  service = reshard.megatron.CopyService(timeout=2)
+  fill(trainer, 1)
+  said = ""
+  if dist.get_rank() != 3:
+    said = raised(reshard.megatron.reshard_model_weights, trainer, engine, service)
+  dist.barrier()
+  reshard.megatron.reshard_model_weights(trainer, engine, service)
+  return said, wrong(engine, 1)
+
+
 def serve(*arguments):
   gloo_rank.serve(*arguments, functions=globals())

@@ -166,7 +166,9 @@ def _ready(
   said = gathered(group, agree, "swap_model_weights", ours.timeout)
   operations = any(own for _, own in said)
   agreed = (ours.transport, str(operations), *(str(digest) for digest, _ in said))
-  if agreed not in _pairs or _pairs[agreed].group is not group:
+  if agreed in _pairs and _pairs[agreed].group is not group:
+    _pairs.pop(agreed).close()
+  if agreed not in _pairs:
     everyone = gathered(group, lambda: described(source, target), "swap_model_weights", ours.timeout)
     _pairs[agreed] = _Ready(group, used, Pair.of(everyone), operations, source, target, ours.timeout)
     while len(_pairs) > _KEPT:

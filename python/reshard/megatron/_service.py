@@ -100,7 +100,10 @@ class CopyService(_Base):  # type: ignore[misc]
     group = shared_group(self.group, self.transport, self.timeout)
     key = b"".join(group.all_gather(digest_of(sends, recvs), timeout=self.timeout))
     copies = self._ready.get(key)
-    if copies is None or copies.group is not group:
+    if copies is not None and copies.group is not group:
+      self._ready.pop(key).close()
+      copies = None
+    if copies is None:
       copies = self._ready[key] = self._prepared(group, sends, recvs)
       while len(self._ready) > _KEPT:
         self._ready.popitem(last=False)[1].close()
