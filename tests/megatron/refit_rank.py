@@ -254,5 +254,17 @@ def late():
   return said, wrong(engine, 1)
 
 
+def page(blocks):
+  """Runs blocks of docs/megatron.md, one by one; what the engine then lacks."""
+  trainer, engine = models("llama", "tp=2", "tp=1")
+  found = []
+  for step, block in enumerate(blocks):
+    fill(trainer, step)
+    clear(engine)
+    exec(block, {"trainer": trainer, "engine": engine})
+    found += wrong(engine, step)
+  return found
+
+
 def serve(*arguments):
   gloo_rank.serve(*arguments, functions=globals())

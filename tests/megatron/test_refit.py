@@ -3,11 +3,15 @@
 what their full tensors say, in four processes."""
 
 import multiprocessing
+import pathlib
+import re
 
 import pytest
 import refit_rank
 from test_of_modules import run
 
+PAGE = pathlib.Path(__file__).parents[2] / "docs/megatron.md"
+BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SIZE = 4
 EVERYONE = list(range(SIZE))
 
@@ -104,3 +108,9 @@ def test_a_rank_that_does_not_come_is_named(processes):
   for rank, (said, wrong) in enumerate(run(processes, "late")):
     assert rank == 3 or ("DeadlineError" in said and "3" in said)
     assert wrong == []
+
+
+def test_the_blocks_of_the_page_run(processes):
+  blocks = BLOCK.findall(PAGE.read_text())
+  assert len(blocks) == 3
+  assert run(processes, "page", blocks) == [[]] * SIZE

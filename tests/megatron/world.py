@@ -33,16 +33,20 @@ def _module(name, **members):
   sys.modules[name] = module
 
 
+def _kernel(*_, **__):
+  raise NotImplementedError("a kernel of a GPU")
+
+
 def _pretend_kernels():
   """Lets Megatron-Core's mixers be constructed; calling a kernel would fail."""
   for name in ("mamba_ssm", "mamba_ssm.ops", "mamba_ssm.ops.triton"):
     _module(name, __path__=[])
-  _module("mamba_ssm.ops.triton.selective_state_update", selective_state_update=None)
+  _module("mamba_ssm.ops.triton.selective_state_update", selective_state_update=_kernel)
   _module("mamba_ssm.ops.triton.layernorm_gated", RMSNorm=_GatedNorm)
   _module(
     "mamba_ssm.ops.triton.ssd_combined",
-    mamba_chunk_scan_combined=None,
-    mamba_split_conv1d_scan_combined=None,
+    mamba_chunk_scan_combined=_kernel,
+    mamba_split_conv1d_scan_combined=_kernel,
   )
 
 
