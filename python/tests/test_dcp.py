@@ -4,8 +4,12 @@ a checkpoint's pickles run nothing."""
 
 import io
 import multiprocessing
+import pathlib
 import pickle
+import re
 import shutil
+import subprocess
+import sys
 import zipfile
 
 import pytest
@@ -170,3 +174,14 @@ def test_a_config_beside_it_makes_it_a_model(tmp_path):
   read = reshard.hf.load(tmp_path / "back", "vllm:tp=2", 1)
   for name, value in reshard.hf.load(tmp_path / "hf", "vllm:tp=2", 1).items():
     assert torch.equal(value, read[name]), name
+
+
+def test_the_blocks_of_the_page_run(tmp_path):
+  page = pathlib.Path(__file__).parents[2] / "docs/dcp.md"
+  blocks = re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
+  assert len(blocks) == 2
+  same = "\nassert state['model']['w'].tolist() == [[0, 1, 2], [3, 4, 5]]\n"
+  (tmp_path / "page.py").write_text("".join(blocks) + same)
+  command = [sys.executable, "page.py"]
+  result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
+  assert result.returncode == 0, result.stderr[-3000:]

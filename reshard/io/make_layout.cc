@@ -181,6 +181,7 @@ Result<LayoutSide> own_side(const Model& model) {
     side.method = model.stored_method;
     return side;
   }
+  if (model.pieces_layout) return LayoutSide{model.pieces_layout};
   if (model.weights->kind() == Checkpoint::Kind::dcp)
     return LayoutSide{std::make_shared<const ModelLayout>(
         RESHARD_TRY(dcp::piece_layout(*model.weights, model.tensors)))};

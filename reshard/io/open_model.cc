@@ -12,6 +12,7 @@
 
 #include "reshard/io/checkpoint/rank_index.h"
 #include "reshard/io/checkpoint/stored_model.h"
+#include "reshard/io/dcp/megatron_layout.h"
 #include "reshard/io/example_configs.h"
 #include "reshard/io/files/json.h"
 #include "reshard/io/hf/config.h"
@@ -295,6 +296,27 @@ Result<> apply_config(ModelSpec stored, Model& model) {
   return {};
 }
 
+/// The same for a checkpoint of Megatron's dist_checkpointing.
+Result<> apply_megatron(Model& model) {
+  auto config = RESHARD_TRY(read_config(model.config_path));
+  const auto has = [&](const auto& matches) {
+    return std::ranges::any_of(model.weights->pieces().tensors,
+                               [&](const TensorSpec& t) { return matches(t.name); });
+  };
+  config.router_expert_bias |=
+      has([](const std::string& name) { return name.ends_with(".router.expert_bias"); });
+  if (!has([](const std::string& name) { return name.starts_with("mtp."); })) {
+    config.num_mtp = 0;
+    config.mtp_block.clear();
+  }
+  dcp::MegatronCheckpoint found = RESHARD_TRY(dcp::megatron_checkpoint(*model.weights, config));
+  model.tensors = std::move(found.model);
+  model.pieces_layout = std::move(found.layout);
+  model.left_out = std::move(found.left_out);
+  model.config = std::move(config);
+  return {};
+}
+
 /// False for a single file of a checkpoint, to which the config beside it need not apply.
 bool is_whole(const std::string& path) {
   std::error_code ignored;
@@ -417,7 +439,8 @@ Result<Model> open_checkpoint(const std::string& path, const ModelOptions& optio
     leave_out_others(model);
     return model;
   }
-  auto applied = apply_config(std::move(stored), model);
+  auto applied = dcp::is_megatron(checkpoint.pieces()) ? apply_megatron(model)
+                                                       : apply_config(std::move(stored), model);
   RESHARD_TRY(checkpoint.unchanged());
   if (applied) {
     leave_out_others(model);

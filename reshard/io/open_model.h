@@ -9,6 +9,7 @@
 
 #include "reshard/io/checkpoint/checkpoint.h"
 #include "reshard/model/config.h"
+#include "reshard/model/model_layout.h"
 #include "reshard/model/quant/files.h"
 #include "reshard/model/quant/quantised_layout.h"
 #include "reshard/model/tensor.h"
@@ -30,6 +31,9 @@ struct Model {
   std::optional<QuantChoice> stored;
   std::optional<QuantMethod> stored_method;  ///< the files' quant_method; none for rank files.
   std::set<std::string> ignore;              ///< ModelOptions::ignore.
+  /// Of a checkpoint of Megatron's dist_checkpointing, whose tensors have other names than the
+  /// model's: where they are in its pieces.
+  std::shared_ptr<const ModelLayout> pieces_layout;
   /// Names of the checkpoint's tensors that do not belong to the model and were left out.
   std::vector<std::string> left_out;
 

@@ -64,7 +64,11 @@ std::span<const pickle::Name> metadata_classes() {
       // The folder, in StorageMeta.
       {"pathlib", "PosixPath"},
       {"pathlib._local", "PosixPath"},
-      // What Megatron's own dist_checkpointing adds.
+      // The plans that Megatron's dist_checkpointing keeps there.
+      {"torch.distributed.checkpoint.planner", "SavePlan"},
+      {"torch.distributed.checkpoint.planner", "WriteItem"},
+      {"torch.distributed.checkpoint.planner", "WriteItemType"},
+      {"torch.distributed.checkpoint.planner", "TensorWriteData"},
       {"megatron.core.dist_checkpointing.strategies.torch", "MCoreMetadata"},
       {"megatron.core.dist_checkpointing.strategies.torch", "MCoreSavePlan"},
   });

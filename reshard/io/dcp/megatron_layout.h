@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+
+#include "reshard/io/checkpoint/checkpoint.h"
+#include "reshard/model/config.h"
+#include "reshard/model/model_layout.h"
+
+/// Checkpoints of Megatron-Core's dist_checkpointing ("torch_dist"): their tensors are the whole
+/// parameters of Megatron's modules, those of all layers or experts stacked under one name
+/// (decoder.layers.mlp.linear_fc2.weight [layers, out, in]) or each under its own.
+namespace reshard::dcp {
+
+/// True if the names are Megatron's.
+bool is_megatron(const TensorPieces& content);
+
+/// A checkpoint of Megatron's and the tensors of its model.
+struct MegatronCheckpoint {
+  std::shared_ptr<const ModelSpec> model;
+  std::shared_ptr<const ModelLayout> layout;  ///< one rank that holds all pieces.
+  std::vector<std::string> left_out;          ///< tensors that are no parameters of the model.
+};
+
+/// Where the model's tensors are in the pieces: by the layout `megatron` of one rank, whose local
+/// tensors are these parameters. The model's dtypes are those of the checkpoint. Errors: those of
+/// the family; a parameter that the checkpoint lacks, or has in another shape or in two dtypes.
+/// @pre is_megatron(weights.pieces())
+Result<MegatronCheckpoint> megatron_checkpoint(const Checkpoint& weights,
+                                               const ModelConfig& config);
+
+}  // namespace reshard::dcp

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One rank of torch.distributed over gloo: Megatron-Core's dist_checkpointing writes its modules."""
+
+import json
+import pathlib
+import traceback
+
+import torch
+import torch.distributed as dist
+from building import build
+from gloo_rank import _parallel
+from megatron.core import dist_checkpointing
+from test_modules import MODELS
+from world import parallel_state
+
+import reshard
+
+# The one call of the writer that needs a GPU, before it copies tensors from it.
+torch.cuda.synchronize = lambda *_: None
+
+
+def _fill(modules):
+  """Values that say where they belong; the same for what ranks share."""
+  for module in modules:
+    for name, tensor in module.named_parameters():
+      seed = sum(ord(c) * (i + 1) for i, c in enumerate(name))
+      generator = torch.Generator().manual_seed(seed + 7919 * _part(tensor))
+      with torch.no_grad():
+        tensor.copy_(torch.randn(tensor.shape, generator=generator))
+
+
+def _part(tensor):
+  """Another number on each rank if the parameter is cut or is an expert's, else 0."""
+  cut = getattr(tensor, "tensor_model_parallel", False)
+  cut = cut and parallel_state.get_tensor_model_parallel_world_size() > 1
+  return dist.get_rank() + 1 if cut or not getattr(tensor, "allreduce", True) else 0
+
+
+def write(name, text, folder, metadata):
+  """Megatron writes the checkpoint; rank 0 also writes the model's tensors as live modules say them."""
+  me = dist.get_rank()
+  folder = pathlib.Path(folder)
+  if me == 0:
+    (folder / "dist").mkdir(parents=True)
+    (folder / "dist" / "config.json").write_text(json.dumps(MODELS[name].hf))
+  dist.barrier()
+  model = reshard.open_model(str(folder / "dist" / "config.json"))
+  with _parallel(text):
+    modules = build(MODELS[name], text, padded=256)
+    _fill(modules)
+    state = {}
+    for module in modules:
+      state.update(module.sharded_state_dict(metadata=metadata))
+    dist_checkpointing.save({"model": state, "iteration": 3}, str(folder / "dist"), ("torch_dist", 1))
+    source = reshard.of_modules(modules, model)
+    whole = reshard.layout("hf", source.model)
+    values = {t.name: torch.zeros(t.shape, dtype=torch.bfloat16) for t in whole.local(0)} if me == 0 else None
+    for t in whole.local(0) if me == 0 else ():
+      if t.dtype.name.upper() == "F32":
+        values[t.name] = values[t.name].float()
+    with reshard.from_torch() as group, reshard.Session(
+      group,
+      source=source,
+      source_tensors=reshard.module_tensors(modules),
+      target=whole,
+      target_tensors=values,
+      verify="always",
+    ) as session:
+      session.refit(1)
+  if me == 0:
+    torch.save(values, folder / "whole.pt")
+  dist.barrier()
+
+
+def serve(pipe, rank, size, store):
+  """Runs what the pipe names, until it is None: (function, arguments) -> (True, result) or (False, text)."""
+  dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)
+  while (command := pipe.recv()) is not None:
+    name, arguments = command
+    try:
+      pipe.send((True, globals()[name](*arguments)))
+    except Exception:
+      pipe.send((False, traceback.format_exc()))
+  dist.destroy_process_group()
