@@ -50,7 +50,8 @@ class Case:
   def __init__(self, name: str, tensors: int, rows: int) -> None:
     self.src_grid, self.src_placements, self.dst_grid, self.dst_placements = CASES[name]
     self.rank = dist.get_rank()
-    self.src_mesh, self.dst_mesh = (DeviceMesh("cpu", torch.tensor(g)) for g in (self.src_grid, self.dst_grid))
+    self.src_mesh = DeviceMesh("cpu", torch.tensor(self.src_grid))
+    self.dst_mesh = DeviceMesh("cpu", torch.tensor(self.dst_grid))
     self.source: Tensors = {}
     self.target: Tensors = {}
     self.expected: dict[str, torch.Tensor] = {}
@@ -304,7 +305,8 @@ def _error(step: Callable[[], object]) -> str:
 def measure(name: str, tensors: int, rows: int, rounds: int) -> None:
   case = Case(name, tensors, rows)
   if case.rank == 0:
-    print(f"{name}: {tensors} tensors of {rows} x {rows} bf16, {case.plan.bytes_total / 1e6:.0f} MB delivered", flush=True)
+    delivered = case.plan.bytes_total / 1e6
+    print(f"{name}: {tensors} tensors of {rows} x {rows} bf16, {delivered:.0f} MB delivered", flush=True)
   ways = prepared(case)
   seconds: dict[str, list[float]] = {way: [] for way in ways}
   for turn in range(rounds):

@@ -63,7 +63,8 @@ def shape_of(mesh: Any, what: str) -> tuple[int, ...]:
 
 
 def _short(ranks: Sequence[int]) -> str:
-  return f"{ranks[0]} to {ranks[-1]}" if list(ranks) == list(range(ranks[0], ranks[-1] + 1)) else str(list(ranks))
+  consecutive = list(ranks) == list(range(ranks[0], ranks[-1] + 1))
+  return f"{ranks[0]} to {ranks[-1]}" if consecutive else str(list(ranks))
 
 
 def _flat(mesh: Any, what: str) -> tuple[tuple[int, ...], list[int]]:

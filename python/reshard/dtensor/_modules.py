@@ -24,7 +24,7 @@ Place = Callable[[str, Any], Where] | Sequence[tuple[str, Any, Any]] | None
 
 
 def tensors_of(side: Any, what: str) -> tuple[dict[str, Any], dict[str, list[str]]]:
-  """The tensors of a module, a list of modules or a dict, by name, and the other names of those that are tied."""
+  """The tensors of a module, a list of modules or a dict, by name; and other names of those that are tied."""
   if side is None:
     return {}, {}
   if isinstance(side, Mapping):
@@ -34,7 +34,8 @@ def tensors_of(side: Any, what: str) -> tuple[dict[str, Any], dict[str, list[str
   elif isinstance(side, Sequence) and all(isinstance(module, torch.nn.Module) for module in side):
     named = [pair for module in side for pair in _of_module(module)]
   else:
-    raise InvalidArgumentError(f"{what}: a module, a list of modules, a dict or None, not {type(side).__name__}")
+    kind = type(side).__name__
+    raise InvalidArgumentError(f"{what}: a module, a list of modules, a dict or None, not {kind}")
   found: dict[str, Any] = {}
   first: dict[int, str] = {}
   tied: dict[str, list[str]] = {}

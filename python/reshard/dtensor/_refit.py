@@ -16,7 +16,7 @@ from reshard._errors import InvalidArgumentError, NotFoundError
 from reshard.dtensor._memory import Shards, Streams, identity, overlapping, usable
 from reshard.dtensor._modules import Described, Place, local_names
 from reshard.dtensor._sessions import Verify
-from reshard.dtensor._transfer import _sessions as sessions_of
+from reshard.dtensor._transfer import sessions_over
 from reshard.live._dtensors import of_transformers
 from reshard.live._names import Names, matches
 from reshard.live._parts import Held
@@ -85,7 +85,7 @@ class Refit:
     verify: Verify = "never",
     timeout: float = 60.0,
   ) -> None:
-    sessions, self._ranks = sessions_of(process_group, transport, timeout)
+    sessions, self._ranks = sessions_over(process_group, transport, timeout)
     self._group, self._timeout = sessions.group, timeout
     self._sides: list[Described] = []
     self._layouts = (source_layout, target_layout)
@@ -137,7 +137,8 @@ class Refit:
           raise InvalidArgumentError(f"Refit: no rank has a tensor of the model as {_SIDES[k]}")
         sides.append(full.layout(_SIDES[k], ranks, _HINT) if layout is None else layout)
       names = [t.name for t in full.model.tensors if self._may_lack(t.name)]
-      if self._layouts[1] is None:  # a layout leaves out what its engine does not have; modules shall have all
+      # A layout leaves out what its engine does not have; a module shall have all.
+      if self._layouts[1] is None:
         tied_to = {n for answer in said for others in answer[1]["tied"].values() for n in others}
         omitted = reshard.plan(sides[0], sides[1], ignore=names).omitted
         _missing("target", [n for n in omitted if n not in tied_to and not self._may_lack(n)])
@@ -248,7 +249,7 @@ class _Move:
     if now == self._known:
       return False
     staged = [{n for n, t in here.items() if not usable(t)} for here in mine]
-    direct = [{n: t for n, t in here.items() if n not in away} for here, away in zip(mine, staged, strict=True)]
+    direct = [{n: t for n, t in here.items() if usable(t)} for here in mine]
     staged[0] |= overlapping(direct[0], direct[1].values())
     self._shards = [Shards(here, away) for here, away in zip(mine, staged, strict=True)]
     self._known = now
@@ -294,6 +295,7 @@ def _unpacked(answers: Sequence[Any]) -> Ranks:
 
 def _missing(side: str, names: Sequence[str]) -> None:
   if names:
-    some = ", ".join(f"'{name}'" for name in names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    some = ", ".join(f"'{name}'" for name in names[:5]) + more
     other = "target" if side == "source" else "source"
     raise NotFoundError(f"Refit: the {side} has no counterpart of the {other}'s {some}; {_HINT}")

@@ -17,6 +17,7 @@ from reshard._errors import InvalidArgumentError
 from reshard.dtensor._memory import Shards, Streams, identity, overlapping, usable
 from reshard.dtensor._sides import Item, Reader, Side, layouts_of
 
+Tensors = dict[str, torch.Tensor]
 Verify = Literal["never", "always"]
 MOST = 1024  # sessions of a group
 
@@ -35,7 +36,7 @@ class _Kept:
   def alive(self) -> bool:
     return not self.session.closed and self._sources.alive and self._targets.alive
 
-  def refit(self, sources: dict[str, torch.Tensor], targets: dict[str, torch.Tensor], streams: Streams) -> None:
+  def refit(self, sources: Tensors, targets: Tensors, streams: Streams) -> None:
     self._version += 1
     streams.synchronize()
     self._sources.read(sources)
@@ -57,7 +58,9 @@ class Sessions:
   def __len__(self) -> int:
     return len(self._kept)
 
-  def move(self, items: Sequence[Item], ranks: Mapping[int, int] | None, verify: Verify, timeout: float) -> None:
+  def move(
+    self, items: Sequence[Item], ranks: Mapping[int, int] | None, verify: Verify, timeout: float
+  ) -> None:
     """Moves all items at once. `ranks`: {global rank: rank in the group}, None if they are the same."""
     sides: list[tuple[Side, Side]] = []
     key: Any = None
@@ -75,8 +78,12 @@ class Sessions:
       if count != answers[0][0]:
         raise InvalidArgumentError(f"{_WHAT}: {answers[0][0]} tensors on rank 0, but {count} on rank {rank}")
     names = _names(items)
-    mine = [{n: s[k].tensor for n, s in zip(names, sides, strict=True) if s[k].tensor is not None} for k in (0, 1)]
-    sources, targets = ({n: t for n, t in of.items() if t is not None} for of in mine)
+    sources: Tensors = {}
+    targets: Tensors = {}
+    for name, pair in zip(names, sides, strict=True):
+      for side, of in zip(pair, (sources, targets), strict=True):
+        if side.tensor is not None:
+          of[name] = side.tensor
     streams = Streams([*sources.values(), *targets.values()], [item.stream for item in items])
     number = answers[0][1]
     if number >= 0 and all(answer[1] == number for answer in answers):
@@ -96,7 +103,7 @@ class Sessions:
     key: Any,
     names: Sequence[str],
     sides: Sequence[tuple[Side, Side]],
-    mine: tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]],
+    mine: tuple[Tensors, Tensors],
     verify: Verify,
     timeout: float,
   ) -> _Kept:

@@ -124,7 +124,8 @@ def local_of(given: Any, what: str) -> tuple[torch.Tensor | None, tuple[int, ...
       f"not {type(given).__name__}"
     )
   if given.layout != torch.strided or given.is_meta:
-    raise InvalidArgumentError(f"{what}: a {given.layout} tensor on {given.device} has no memory of its elements")
+    where = f"a {given.layout} tensor on {given.device}"
+    raise InvalidArgumentError(f"{what}: {where} has no memory of its elements")
   return given.detach(), None if shape is None else tuple(int(n) for n in shape)
 
 
@@ -232,7 +233,9 @@ def _add(ranks: Ranks, name: str, side: str, words: Sequence[Said], shape: tuple
     ranks.setdefault(rank, []).append(held)
 
 
-def _check_local(held: Held, side: str, local: Sequence[int], rank: int, by: tuple[Grid, list[Packed]]) -> None:
+def _check_local(
+  held: Held, side: str, local: Sequence[int], rank: int, by: tuple[Grid, list[Packed]]
+) -> None:
   if tuple(local) == held.local_shape or math.prod(local) + math.prod(held.local_shape) == 0:
     return
   raise InvalidArgumentError(

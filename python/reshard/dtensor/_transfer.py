@@ -153,7 +153,7 @@ class batch:  # noqa: N801: it is used as a function
       if error is None:
         _move(self._items, self._group, self._transport, self._verify, self._timeout)
       return
-    sessions, _ = _sessions(self._group, self._transport, self._timeout)
+    sessions, _ = sessions_over(self._group, self._transport, self._timeout)
     failed = error
 
     def fail() -> None:
@@ -226,7 +226,7 @@ def mxn_cast(
   if isinstance(group, str):
     resolve: Any = vars(dist.distributed_c10d)["_resolve_process_group"]
     group = resolve(group)
-  sessions, ranks = _sessions(group, "auto", 60.0)
+  sessions, ranks = sessions_over(group, "auto", 60.0)
   shards: list[torch.Tensor | None] = [None, None]
   here = sessions.group
 
@@ -247,11 +247,13 @@ def _front(buf: torch.Tensor, shape: Sequence[int], what: str) -> torch.Tensor:
 
 
 def _move(items: Sequence[Item], process_group: Any, transport: str, verify: Verify, timeout: float) -> None:
-  sessions, ranks = _sessions(process_group, transport, timeout)
+  sessions, ranks = sessions_over(process_group, transport, timeout)
   sessions.move(items, ranks, verify, timeout)
 
 
-def _sessions(process_group: Any, transport: str, timeout: float) -> tuple[Sessions, Mapping[int, int] | None]:
+def sessions_over(
+  process_group: Any, transport: str, timeout: float
+) -> tuple[Sessions, Mapping[int, int] | None]:
   """The sessions of a group, and {global rank: rank in the group} if they differ."""
   if isinstance(process_group, _core.ProcessGroup):
     return sessions_of(process_group), None
@@ -276,5 +278,5 @@ class Statistics:
 
 def statistics(process_group: Any = None, transport: str = "auto") -> Statistics:
   """Counts of the sessions of a process group. Collective only if nothing was moved over it yet."""
-  sessions, _ = _sessions(process_group, transport, 60.0)
+  sessions, _ = sessions_over(process_group, transport, 60.0)
   return Statistics(sessions.made, sessions.reused, len(sessions))
