@@ -24,6 +24,7 @@ MODULES = (
   "reshard.tracing.transformers",
   "reshard.tracing.vllm",
   "reshard.hf",
+  "reshard.dtensor",
   "reshard.vllm",
 )
 

@@ -42,7 +42,7 @@ def _depth(grid):
   return torch.tensor(grid).ndim
 
 
-def pairs(count=130):
+def pairs(count=110):
   """(grid, placements, grid, placements, shape): the same on all ranks."""
   choose = random.Random(7)
   found = []
