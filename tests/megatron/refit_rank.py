@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """One rank with two models of Megatron-Core's own modules, for test_refit.py.
 
-Megatron's own copy service asks for CUDA streams, which are replaced by ones that do nothing: its
-planner, its executor and its bytes over gloo are real.
+Megatron's own copy service asks for CUDA streams and pinned memory, which are replaced by ones that do
+nothing and by plain memory: its planner, its executor and its bytes over gloo are real.
 """
 
+import contextlib
 import zlib
 
 import gloo_rank
@@ -28,9 +29,22 @@ class _Stream:
   def wait_stream(self, _):
     pass
 
+  def synchronize(self):
+    pass
 
+
+_empty = torch.empty
+
+
+def _plain_empty(*arguments, pin_memory=False, **keys):
+  return _empty(*arguments, **keys)
+
+
+torch.empty = _plain_empty
 torch.cuda.Stream = _Stream
 torch.cuda.current_stream = lambda: _Stream()
+torch.cuda.stream = lambda _: contextlib.nullcontext()
+torch.cuda.synchronize = lambda: None
 
 
 def models(name, *texts):

@@ -65,9 +65,11 @@ def described(source: Any, target: Any) -> dict[str, Any]:
   """What this rank holds of both, as JSON. Raises UnsupportedError for a target in MXFP8."""
   for module in modules_of(target):
     config = getattr(module, "config", None)
-    if (getattr(config, "transformer_impl", ""), getattr(config, "fp8_recipe", "")) == ("inference_optimized", "mxfp8"):
+    kind = (getattr(config, "transformer_impl", ""), getattr(config, "fp8_recipe", ""))
+    if kind == ("inference_optimized", "mxfp8"):
       raise reshard.UnsupportedError(
-        "the target's weights are MXFP8, which Megatron's own calls quantise: give them a reshard.megatron.CopyService"
+        "the target's weights are MXFP8, which Megatron's own calls quantise: give them a "
+        "reshard.megatron.CopyService"
       )
   held = [[h.pack() for h in held_by(modules_of(m))] if modules_of(m) else None for m in (source, target)]
   return {"source": held[0], "target": held[1], "buffers": [name for name, _, _ in buffers_of(target)]}

@@ -124,7 +124,9 @@ class CopyService(_Base):  # type: ignore[misc]
     def describe() -> Any:
       for task in (*sends, *recvs):
         if not 0 <= task.peer < self.world_size:
-          raise reshard.InvalidArgumentError(f"task {task.task}: no rank {task.peer} in a group of {self.world_size}")
+          raise reshard.InvalidArgumentError(
+            f"task {task.task}: no rank {task.peer} in a group of {self.world_size}"
+          )
       return {"sends": described(sends, self.rank, True), "recvs": described(recvs, self.rank, False)}
 
     said = gathered(group, describe, "copy service", self.timeout)

@@ -64,7 +64,9 @@ def shape_of(tensor: torch.Tensor) -> tuple[int, ...]:
 
 def digest_of(sends: Sequence[Task], recvs: Sequence[Task]) -> bytes:
   """16 bytes that change with any id, peer, shape or dtype, and not with addresses or values."""
-  said = [[(t.task, t.peer, t.tensor.dtype, tuple(t.tensor.shape)) for t in tasks] for tasks in (sends, recvs)]
+  said = [
+    [(t.task, t.peer, t.tensor.dtype, tuple(t.tensor.shape)) for t in tasks] for tasks in (sends, recvs)
+  ]
   return hashlib.blake2b(repr(said).encode(), digest_size=16).digest()
 
 
