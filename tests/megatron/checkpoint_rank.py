@@ -3,12 +3,12 @@
 
 import json
 import pathlib
-import traceback
 
+import gloo_rank
 import torch
 import torch.distributed as dist
 from building import build
-from gloo_rank import _parallel
+from gloo_rank import parallel
 from megatron.core import dist_checkpointing
 from test_modules import MODELS
 from world import parallel_state
@@ -45,7 +45,7 @@ def write(name, text, folder, metadata):
     (folder / "dist" / "config.json").write_text(json.dumps(MODELS[name].hf))
   dist.barrier()
   model = reshard.open_model(str(folder / "dist" / "config.json"))
-  with _parallel(text):
+  with parallel(text):
     modules = build(MODELS[name], text, padded=256)
     _fill(modules)
     state = {}
@@ -72,13 +72,5 @@ def write(name, text, folder, metadata):
   dist.barrier()
 
 
-def serve(pipe, rank, size, store):
-  """Runs what the pipe names, until it is None: (function, arguments) -> (True, result) or (False, text)."""
-  dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)
-  while (command := pipe.recv()) is not None:
-    name, arguments = command
-    try:
-      pipe.send((True, globals()[name](*arguments)))
-    except Exception:
-      pipe.send((False, traceback.format_exc()))
-  dist.destroy_process_group()
+def serve(*arguments):
+  gloo_rank.serve(*arguments, functions=globals())

@@ -17,7 +17,7 @@ from reshard.tracing._types import torch_dtype
 
 
 @contextlib.contextmanager
-def _parallel(text):
+def parallel(text):
   """Megatron-Core's parallel state of the notation `text`."""
   sizes = {STATE[k]: v for k, v in keys_of(text).items() if k in STATE}
   parallel_state.initialize_model_parallel(create_gloo_process_groups=False, **sizes)
@@ -53,7 +53,7 @@ def through_modules(folder, name, texts):
   model = None if folder is None else reshard.open_model(folder)
   layouts, tensors = [], []
   for text in texts:
-    with _parallel(text):
+    with parallel(text):
       modules = build(MODELS[name], text, padded=256)
       layouts.append(reshard.of_modules(modules, model))
       model = layouts[-1].model if model is None else model
@@ -74,7 +74,7 @@ def through_modules(folder, name, texts):
 def refused(name):
   """What is raised on this rank if only rank 1 has something wrong, and without modules."""
   said = []
-  with _parallel("tp=2"):
+  with parallel("tp=2"):
     modules = build(MODELS[name], "tp=2")
     for given in (modules if dist.get_rank() == 0 else [3], []):
       try:
@@ -96,4 +96,12 @@ def serve(pipe, rank, size, store, functions=None):
       pipe.send((True, (functions or globals())[name](*arguments)))
     except Exception:
       pipe.send((False, traceback.format_exc()))
+    _leave_groups()
   dist.destroy_process_group()
+
+
+def _leave_groups():
+  """Destroys all process groups but the first: each has a thread, and Megatron makes some forty for a model."""
+  for group in list(dist.distributed_c10d._world.pg_map):
+    if group is not dist.group.WORLD:
+      dist.destroy_process_group(group)
