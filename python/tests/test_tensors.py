@@ -2,6 +2,7 @@
 """Law: memory is taken as it is, without a copy, or refused with its name and what would be right."""
 
 import array
+import ctypes
 import gc
 import mmap
 import weakref
@@ -79,6 +80,8 @@ def test_takes_pairs_of_four_bit_elements():
     lambda: memoryview(bytearray(48)),
     lambda: array.array("B", bytes(48)),
     lambda: mmap.mmap(-1, 48),
+    lambda: (ctypes.c_uint8 * 48)(),
+    lambda: (ctypes.c_uint16 * 6 * 4)(),
     lambda: np.zeros(48, np.uint8),
     lambda: torch.zeros(48, dtype=torch.uint8),
     lambda: np.zeros((4, 6), np.uint16),
@@ -211,8 +214,6 @@ class OnDevice:
     self.array, self.device_type = reshard.RankBuffers.allocate(matrix()).tensor(0, "w"), device
 
   def __dlpack__(self, **_):
-    import ctypes
-
     capsule = self.array.__dlpack__()
     get = ctypes.pythonapi.PyCapsule_GetPointer
     get.restype, get.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "reshard/io/checkpoint/checkpoint.h"
+#include "reshard/io/dcp/known_classes.h"
 #include "reshard/io/dcp/metadata.h"
 #include "reshard/io/dcp/torch_item.h"
 #include "reshard/io/files/temp_dir_testutil.h"
@@ -35,6 +36,10 @@ std::string program(const std::string& instructions) { return "\x80\x04"s + inst
 std::string text(const std::string& s) { return "\x8c"s + static_cast<char>(s.size()) + s; }
 
 const std::string kIndex = "ctorch.distributed.checkpoint.metadata\nMetadataIndex\n";
+const std::string kGetattr = "cbuiltins\ngetattr\n";
+const std::string kEnum = "ctorch.distributed.checkpoint.metadata\n_MEM_FORMAT_ENCODING\n";
+/// As Python before 3.11.4 writes members of enums.
+const std::string kMember = kGetattr + kEnum + text("TORCH_CONTIGUOUS_FORMAT") + "\x86R";
 
 std::vector<PickleCase> calls() {
   return {
@@ -52,6 +57,13 @@ std::vector<PickleCase> calls() {
        "wants to call \"torch.distributed.checkpoint.metadata.MetadataIndex\" with a tuple of 0 "
        "and "
        "a dict (NEWOBJ_EX)"},
+      {"getattr_of_a_class", program(kGetattr + kIndex + text("__init__") + "\x86R"),
+       "wants \"builtins.getattr\" of what is no enum"},
+      {"getattr_of_text", program(kGetattr + text("os") + text("system") + "\x86R"),
+       "wants \"builtins.getattr\" of what is no enum"},
+      {"getattr_of_an_object", program(kGetattr + kEnum + "K\0\x85R"s + text("x") + "\x86R"),
+       "wants \"builtins.getattr\" of what is no enum"},
+      {"member_of_an_enum_is_called", program(kMember + ")R"), "wants to call an object of"},
       {"inst", program("(" + text("id") + "ios\nsystem\n"), "wants to call \"os.system\" (INST)"},
       {"obj", program("(" + kIndex + text("id") + "o"), "MetadataIndex\" (OBJ)"},
       {"build_of_a_dict", program("}}b"), "wants to set the state of a dict (BUILD)"},
@@ -117,6 +129,17 @@ TEST(PickleTest, AMillionValuesInAFewBytesAreRefused) {
   const auto read = pickle::unpickle(as_bytes(pickle), {.known = {}, .values = 100});
   ASSERT_FALSE(read);
   EXPECT_THAT(read.error().message, HasSubstr("more values than are read"));
+}
+
+TEST(PickleTest, AMemberOfAnEnumIsReadAsDataIfTheReaderKnowsTheEnum) {
+  const pickle::Name known[] = {{dcp::kMetadataModule, "_MEM_FORMAT_ENCODING"}};
+  const std::string pickle = program(kMember);
+  const auto read = pickle::unpickle(as_bytes(pickle), {.known = known, .enums = known});
+  ASSERT_TRUE(read) << read.error().message;
+  EXPECT_EQ(read->made_by(read->root()), (pickle::Name{"builtins", "getattr"}));
+  const auto refused = pickle::unpickle(as_bytes(pickle), {.known = known});
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(refused.error().message, HasSubstr("wants \"builtins.getattr\""));
 }
 
 TEST(PickleTest, AListThatContainsItselfIsReadAsData) {

@@ -132,16 +132,19 @@ TensorView view_of(const Py_buffer& buffer) {
   for (int i = 0; i < buffer.ndim; ++i) {
     const auto at = static_cast<std::size_t>(i);
     shape[at] = buffer.shape[i];
+    // Arrays of ctypes have no strides, although they are asked for them.
+    if (buffer.strides == nullptr) continue;
     // A stride that is no whole number of elements counts as a gap.
     strides[at] =
         buffer.strides[i] % buffer.itemsize == 0 ? buffer.strides[i] / buffer.itemsize : Index{-1};
   }
-  TensorView view = view_of(dlpack::Tensor{.data = buffer.buf,
-                                           .device = {dlpack::kCpu, 0},
-                                           .ndim = buffer.ndim,
-                                           .dtype = *dtype,
-                                           .shape = shape.data(),
-                                           .strides = strides.data()});
+  TensorView view =
+      view_of(dlpack::Tensor{.data = buffer.buf,
+                             .device = {dlpack::kCpu, 0},
+                             .ndim = buffer.ndim,
+                             .dtype = *dtype,
+                             .shape = shape.data(),
+                             .strides = buffer.strides == nullptr ? nullptr : strides.data()});
   view.read_only = buffer.readonly != 0;
   return view;
 }

@@ -75,6 +75,14 @@ std::span<const pickle::Name> metadata_classes() {
   return kNames;
 }
 
+std::span<const pickle::Name> metadata_enums() {
+  static constexpr std::array<pickle::Name, 2> kNames = {{
+      {kMetadataModule, "_MEM_FORMAT_ENCODING"},
+      {"torch.distributed.checkpoint.planner", "WriteItemType"},
+  }};
+  return kNames;
+}
+
 std::span<const pickle::Name> tensor_classes() {
   static const std::vector<pickle::Name> kNames = [] {
     auto names = dtypes_and({

@@ -14,6 +14,8 @@ inline constexpr std::string_view kFilesystemModule = "torch.distributed.checkpo
 
 /// Those of a `.metadata` file.
 std::span<const pickle::Name> metadata_classes();
+/// Those of them that are enums.
+std::span<const pickle::Name> metadata_enums();
 /// Those of the pickle of one tensor that torch.save wrote.
 std::span<const pickle::Name> tensor_classes();
 

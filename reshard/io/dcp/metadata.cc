@@ -227,8 +227,8 @@ class MetadataReader {
 }  // namespace
 
 Result<Metadata> parse_metadata(std::span<const std::byte> bytes) {
-  const Document document =
-      RESHARD_TRY(pickle::unpickle(bytes, pickle::Rules{.known = metadata_classes()}));
+  const Document document = RESHARD_TRY(pickle::unpickle(
+      bytes, pickle::Rules{.known = metadata_classes(), .enums = metadata_enums()}));
   return MetadataReader(document).read();
 }
 

@@ -97,6 +97,8 @@ constexpr std::size_t kMaxName = 1000;
 
 }  // namespace
 
+constexpr Name kGetattr{"builtins", "getattr"};
+
 class Machine {
  public:
   Machine(std::span<const std::byte> bytes, const Rules& rules) : bytes_(bytes), rules_(rules) {
@@ -241,8 +243,9 @@ class Machine {
   }
   void global(Name name) {
     if (!error_.message.empty()) return;
-    const auto at = std::find(rules_.known.begin(), rules_.known.end(), name);
-    if (at == rules_.known.end())
+    const Name* at = std::find(rules_.known.data(), known_end(), name);
+    if (name == kGetattr && !rules_.enums.empty()) at = &kGetattr;
+    if (at == known_end())
       return refuse(
           fmt::format("wants {}, which is none of the classes that are known here", dotted(name)));
     auto there = std::find(document_.names_.begin(), document_.names_.end(), name);
@@ -260,6 +263,14 @@ class Machine {
                                 document_.describe(module)));
     global({m->substr(0, kMaxName), n->substr(0, kMaxName)});
   }
+  const Name* known_end() const { return rules_.known.data() + rules_.known.size(); }
+  /// True for the arguments of getattr that name a member of an enum.
+  bool is_member(Ref arguments) const {
+    const auto items = document_.items(arguments);
+    if (items.size() != 2 || document_.text(items[1]) == nullptr) return false;
+    const Name of = document_.global(items[0]);
+    return std::find(rules_.enums.begin(), rules_.enums.end(), of) != rules_.enums.end();
+  }
   /// Records a call; nothing is called.
   void call(const char* how) {
     const Ref arguments = pop(), called = pop();
@@ -268,6 +279,8 @@ class Machine {
     if (document_[arguments].kind != Kind::tuple)
       return corrupt(fmt::format("arguments of {} that are {}", document_.describe(called),
                                  document_.describe(arguments)));
+    if (document_.global(called) == kGetattr && !is_member(arguments))
+      return refuse("wants \"builtins.getattr\" of what is no enum");
     push(Kind::object, std::vector<Ref>{called, arguments});
   }
   void build() {

@@ -48,6 +48,9 @@ struct Name {
 struct Rules {
   /// The classes and functions that may occur.
   std::span<const Name> known;
+  /// Enums among them: Python before 3.11.4 writes a member as getattr(class, "NAME"), which is
+  /// read as an object made by builtins.getattr. Of anything else it is refused.
+  std::span<const Name> enums = {};
   bool persistent = false;  ///< whether persistent ids may occur.
   std::size_t values = std::size_t{1} << 24;
   std::size_t depth = std::size_t{1} << 12;  ///< of open marks.
