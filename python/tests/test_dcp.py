@@ -3,7 +3,6 @@
 a checkpoint's pickles run nothing."""
 
 import io
-import multiprocessing
 import pathlib
 import pickle
 import re
@@ -20,7 +19,7 @@ import dcp_process
 import dtensor_process
 import reshard
 import reshard.dcp
-from ranks import TIMEOUT
+from serving import run, serving
 from safetensors.torch import load_file
 
 SIZE = 4
@@ -28,33 +27,8 @@ SIZE = 4
 
 @pytest.fixture(scope="module")
 def processes(tmp_path_factory):
-  store = tmp_path_factory.mktemp("store") / "file"
-  context = multiprocessing.get_context("spawn")
-  pipes, started = [], []
-  for rank in range(SIZE):
-    mine, theirs = context.Pipe()
-    pipes.append(mine)
-    started.append(context.Process(target=dcp_process.serve, args=(theirs, rank, SIZE, store), daemon=True))
-    started[-1].start()
-  yield pipes
-  for pipe in pipes:
-    pipe.send(None)
-  for process in started:
-    process.join(TIMEOUT)
-    process.kill()
-
-
-def run(processes, name, *arguments):
-  """Calls a function of dcp_process on every rank, and returns what each returned."""
-  for pipe in processes:
-    pipe.send((name, arguments))
-  found = []
-  for rank, pipe in enumerate(processes):
-    assert pipe.poll(3 * TIMEOUT), f"rank {rank} says nothing"
-    found.append(pipe.recv())
-  for rank, (fine, result) in enumerate(found):
-    assert fine, f"rank {rank}: {result}"
-  return [result for _, result in found]
+  with serving(dcp_process.serve, SIZE, tmp_path_factory.mktemp("store")) as pipes:
+    yield pipes
 
 
 @pytest.fixture(scope="module")

@@ -2,11 +2,9 @@
 """Protects: the layout of DTensors is where torch has put them: a refit from and into them, in real
 processes, gives and takes every byte of full_tensor()."""
 
-import multiprocessing
-
 import dtensor_process
 import pytest
-from ranks import TIMEOUT
+from serving import run, serving
 from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
@@ -20,33 +18,8 @@ ONE_MESH = {"fsdp", "fsdp-uneven", "fsdp-columns", "hsdp", "two-meshes"}
 
 @pytest.fixture(scope="module")
 def processes(tmp_path_factory):
-  store = tmp_path_factory.mktemp("store") / "file"
-  context = multiprocessing.get_context("spawn")
-  pipes, started = [], []
-  for rank in range(SIZE):
-    mine, theirs = context.Pipe()
-    pipes.append(mine)
-    started.append(context.Process(target=dtensor_process.serve, args=(theirs, rank, SIZE, store), daemon=True))
-    started[-1].start()
-  yield pipes
-  for pipe in pipes:
-    pipe.send(None)
-  for process in started:
-    process.join(TIMEOUT)
-    process.kill()
-
-
-def run(processes, name, *arguments):
-  """Calls a function of dtensor_process on every rank, and returns what each returned."""
-  for pipe in processes:
-    pipe.send((name, arguments))
-  found = []
-  for rank, pipe in enumerate(processes):
-    assert pipe.poll(3 * TIMEOUT), f"rank {rank} says nothing"
-    found.append(pipe.recv())
-  for rank, (fine, result) in enumerate(found):
-    assert fine, f"rank {rank}: {result}"
-  return [result for _, result in found]
+  with serving(dtensor_process.serve, SIZE, tmp_path_factory.mktemp("store")) as pipes:
+    yield pipes
 
 
 @pytest.mark.parametrize("case", dtensor_process.CASES)

@@ -2,46 +2,20 @@
 """Protects: xferdtensor puts every element where torch's distribute_tensor does, in real processes, and an error
 on one rank is one on all."""
 
-import multiprocessing
 import pathlib
 import re
 
 import pytest
 import xferdtensor_process
-from ranks import TIMEOUT
+from serving import run, serving
 
 SIZE = 4
 
 
 @pytest.fixture(scope="module")
 def processes(tmp_path_factory):
-  store = tmp_path_factory.mktemp("store") / "file"
-  context = multiprocessing.get_context("spawn")
-  pipes, started = [], []
-  for rank in range(SIZE):
-    mine, theirs = context.Pipe()
-    pipes.append(mine)
-    started.append(context.Process(target=xferdtensor_process.serve, args=(theirs, rank, SIZE, store), daemon=True))
-    started[-1].start()
-  yield pipes
-  for pipe in pipes:
-    pipe.send(None)
-  for process in started:
-    process.join(TIMEOUT)
-    process.kill()
-
-
-def run(processes, name, *arguments):
-  """Calls a function of xferdtensor_process on every rank, and returns what each returned."""
-  for pipe in processes:
-    pipe.send((name, arguments))
-  found = []
-  for rank, pipe in enumerate(processes):
-    assert pipe.poll(3 * TIMEOUT), f"rank {rank} says nothing"
-    found.append(pipe.recv())
-  failed = [f"rank {rank}: {result}" for rank, (fine, result) in enumerate(found) if not fine]
-  assert not failed, "\n".join(failed)
-  return [result for _, result in found]
+  with serving(xferdtensor_process.serve, SIZE, tmp_path_factory.mktemp("store")) as pipes:
+    yield pipes
 
 
 def test_every_pair_of_meshes_and_placements(processes):

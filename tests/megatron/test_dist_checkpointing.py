@@ -2,10 +2,9 @@
 """Protects: what Megatron-Core's dist_checkpointing writes, reshard reads to the byte: the same tensors
 as a refit from the live modules delivers."""
 
-import multiprocessing
-
 import pytest
 import torch
+from serving import run, serving
 
 import reshard
 
@@ -25,31 +24,8 @@ CASES = [
 
 @pytest.fixture(scope="module")
 def processes(tmp_path_factory):
-  store = tmp_path_factory.mktemp("store") / "file"
-  context = multiprocessing.get_context("spawn")
-  pipes, started = [], []
-  for rank in range(SIZE):
-    mine, theirs = context.Pipe()
-    pipes.append(mine)
-    started.append(context.Process(target=checkpoint_rank.serve, args=(theirs, rank, SIZE, store)))
-    started[-1].start()
-  yield pipes
-  for pipe in pipes:
-    pipe.send(None)
-  for process in started:
-    process.join(60)
-    process.kill()
-
-
-def run(processes, name, *arguments):
-  for pipe in processes:
-    pipe.send((name, arguments))
-  found = []
-  for rank, pipe in enumerate(processes):
-    assert pipe.poll(180), f"rank {rank} says nothing"
-    found.append(pipe.recv())
-  for rank, (fine, result) in enumerate(found):
-    assert fine, f"rank {rank}: {result}"
+  with serving(checkpoint_rank.serve, SIZE, tmp_path_factory.mktemp("store")) as pipes:
+    yield pipes
 
 
 @pytest.mark.parametrize(("name", "text", "metadata"), CASES, ids=lambda value: str(value))

@@ -2,12 +2,11 @@
 """The layout of Megatron-Core's own modules is the family's closed form: what parameters say of
 themselves, rank by rank, against the rules of docs/layouts.md."""
 
-import multiprocessing
-
 import gloo_rank
 import pytest
 import torch
 from building import build, opened
+from serving import run, serving
 from test_modules import ALL, MODELS, STATE, keys_of
 from world import rank_of
 
@@ -46,32 +45,8 @@ def test_modules_have_the_layout_of_the_closed_form(name, text, tmp_path):
 
 @pytest.fixture(scope="module")
 def processes(tmp_path_factory):
-  store = tmp_path_factory.mktemp("store") / "file"
-  context = multiprocessing.get_context("spawn")
-  pipes, started = [], []
-  for rank in range(2):
-    mine, theirs = context.Pipe()
-    pipes.append(mine)
-    started.append(context.Process(target=gloo_rank.serve, args=(theirs, rank, 2, store), daemon=True))
-    started[-1].start()
-  yield pipes
-  for pipe in pipes:
-    pipe.send(None)
-  for process in started:
-    process.join(60)
-    process.kill()
-
-
-def run(processes, name, *arguments):
-  for pipe in processes:
-    pipe.send((name, arguments))
-  found = []
-  for rank, pipe in enumerate(processes):
-    assert pipe.poll(180), f"rank {rank} says nothing"
-    found.append(pipe.recv())
-  for rank, (fine, result) in enumerate(found):
-    assert fine, f"rank {rank}: {result}"
-  return [result for _, result in found]
+  with serving(gloo_rank.serve, 2, tmp_path_factory.mktemp("store")) as pipes:
+    yield pipes
 
 
 def test_a_session_fills_live_modules_from_a_checkpoint(processes, tmp_path):

@@ -2,13 +2,12 @@
 """Models of Megatron-Core hold after a refit by reshard.megatron what Megatron's own refit gives them, and
 what their full tensors say, in four processes."""
 
-import multiprocessing
 import pathlib
 import re
 
 import pytest
 import refit_rank
-from test_of_modules import run
+from serving import run, serving
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs/megatron.md"
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -18,20 +17,8 @@ EVERYONE = list(range(SIZE))
 
 @pytest.fixture(scope="module")
 def processes(tmp_path_factory):
-  store = tmp_path_factory.mktemp("store") / "file"
-  context = multiprocessing.get_context("spawn")
-  pipes, started = [], []
-  for rank in range(SIZE):
-    mine, theirs = context.Pipe()
-    pipes.append(mine)
-    started.append(context.Process(target=refit_rank.serve, args=(theirs, rank, SIZE, store), daemon=True))
-    started[-1].start()
-  yield pipes
-  for pipe in pipes:
-    pipe.send(None)
-  for process in started:
-    process.join(60)
-    process.kill()
+  with serving(refit_rank.serve, SIZE, tmp_path_factory.mktemp("store")) as pipes:
+    yield pipes
 
 
 @pytest.mark.parametrize(
