@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A refit between modules of Megatron-Core: reshard.megatron, both ways in, beside its own gloo service.
 
-    python bench/python/megatron_refit.py [HIDDEN] [LAYERS] [ROUNDS]
+    python bench/python/megatron_refit.py [HIDDEN] [LAYERS] [ROUNDS] [PROCESSES]
 
-Four processes on this host hold a dense GPT model (bf16) twice, by real modules of Megatron-Core. The ways
+Two or four processes on this host hold a dense GPT model (bf16) twice, by real modules of Megatron-Core. The ways
 take turns on the same modules, between barriers of all ranks; each is called once before, so that plans are
 made; what arrived is compared byte by byte after each. Megatron's service asks for CUDA streams and pinned
 memory, which are replaced by ones that do nothing and by plain memory. "tuned" is the same with an
@@ -26,8 +26,11 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests/megatron"))
 
-SIZE = 4
-CASES = [("tp=2", "tp=4"), ("tp=2,pp=2", "tp=2"), ("tp=4", "tp=1")]
+# By number of processes.
+CASES = {
+  2: [("tp=2", "tp=1"), ("pp=2", "tp=2"), ("tp=2", "pp=2")],
+  4: [("tp=2", "tp=4"), ("tp=2,pp=2", "tp=2"), ("tp=4", "tp=1")],
+}
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of mallopt()
 
 
@@ -36,6 +39,7 @@ class Sizes:
   hidden: int
   layers: int
   rounds: int
+  processes: int
 
 
 def model(sizes: Sizes) -> Any:
@@ -130,8 +134,8 @@ def run(rank: int, store: str, sizes: Sizes, tuned: bool, results: Any) -> None:
   torch.set_num_threads(1)
   if tuned:
     tune_allocator()
-  dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=SIZE)
-  for source, target in CASES:
+  dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=sizes.processes)
+  for source, target in CASES[sizes.processes]:
     found = compare(sizes, source, target)
     if rank == 0:
       results.send((source, target, found))
@@ -140,17 +144,17 @@ def run(rank: int, store: str, sizes: Sizes, tuned: bool, results: Any) -> None:
 
 def main() -> None:
   given = [int(argument) for argument in sys.argv[1:]]
-  sizes = Sizes(*(given + [1024, 8, 5][len(given) :]))
+  sizes = Sizes(*(given + [2048, 8, 5, 2][len(given) :]))
   context = multiprocessing.get_context("spawn")
   for tuned in (False, True):
     mine, theirs = context.Pipe(duplex=False)
     with tempfile.TemporaryDirectory() as folder:
       arguments = (f"{folder}/store", sizes, tuned, theirs)
-      started = [context.Process(target=run, args=(rank, *arguments), daemon=True) for rank in range(SIZE)]
+      started = [context.Process(target=run, args=(rank, *arguments), daemon=True) for rank in range(sizes.processes)]
       for process in started:
         process.start()
       theirs.close()
-      for _ in CASES:
+      for _ in CASES[sizes.processes]:
         source, target, found = mine.recv()
         held = found.pop("bytes")[0]
         allocator = ", allocator tuned" if tuned else ""
