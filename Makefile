@@ -134,8 +134,15 @@ coverage: deps python-env megatron-env ## lines and branches that the tests run,
 	@tools/coverage.sh $(BUILD)-coverage $(JOBS)
 
 .PHONY: bench
-bench: build-all ## the benchmarks; their reports go to build/bench-reports/
+bench: build-all bench-python ## the benchmarks; their reports go to build/bench-reports/
 	@tools/bench.sh $(BUILD) $(JOBS)
+
+# Its environment takes 1.5 GB.
+.PHONY: bench-python
+bench-python: build python ## of those, the Python package beside Megatron, NIXL, Mooncake, ModelExpress, transformers
+	@tools/python_env.sh $(BUILD)/bench-venv bench/python/requirements.txt
+	@$(BUILD)/bench-venv/bin/python -m pip --quiet install --no-deps --no-index --force-reinstall $(BUILD)/wheels/*.whl
+	@tools/bench_python.sh $(BUILD)
 
 .PHONY: fuzz
 fuzz: ## every fuzz target, FUZZ_SECONDS (30) each, with clang

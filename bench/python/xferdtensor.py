@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import importlib
 import itertools
+import logging
 import multiprocessing
 import os
 import statistics
@@ -195,7 +196,9 @@ def by_nixl(case: Case) -> Way:
   """Reads of the plan's pieces, in descriptor lists that are made once."""
   from nixl._api import nixl_agent, nixl_agent_config
 
-  agent = nixl_agent(f"rank{case.rank}", nixl_agent_config(backends=[]))
+  logging.getLogger("nixl").setLevel(logging.WARNING)
+  # Its thread for progress would spin through the turns of the others.
+  agent = nixl_agent(f"rank{case.rank}", nixl_agent_config(enable_prog_thread=False, backends=[]))
   agent.create_backend("UCX", {"ucx_error_handling_mode": "none"})
   memory = [t.to_local() for side in (case.source, case.target) for t in side.values()]
   agent.register_memory([(t.data_ptr(), t.numel() * 2, 0, "") for t in memory], "DRAM")
