@@ -11,24 +11,23 @@ import contextlib
 import json
 import logging
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import reshard
 import torch
+from reshard import _manifest as manifest
 from reshard import tracing
+from reshard._invitation import PROTOCOL, Invitation, Link
 from reshard._link import TornError
+from reshard._trainer import EngineTrainer, layouts_of
 from reshard.tracing._modules import named_tensors as tensors_of
 from reshard.tracing._types import torch_dtype
-from reshard.vllm import manifest
-from reshard.vllm.link import PROTOCOL, Invitation, Link
-from reshard.vllm.trainer import Trainer as _Trainer
-from reshard.vllm.trainer import layouts_of
 
 __all__ = ["EngineClient", "TornError", "Trainer", "load"]
 
 LOADER = "reshard.sglang.load"
-_INIT, _UPDATE = "reshard.init", "reshard.update"
+_INIT, _UPDATE, _LEAVE = "reshard.init", "reshard.update", "reshard.leave"
 _log = logging.getLogger(__name__)
 
 
@@ -71,6 +70,14 @@ class EngineClient:
     """Ends an update. The engine is not told the version."""
     _checked(self.engine.end_weight_update())
 
+  def leave(self) -> None:
+    """Has every worker leave its trainer, so that the trainer need not wait for them."""
+    self.start_weight_update()
+    try:
+      self._load(_LEAVE, {}, flush_cache=False)
+    finally:
+      self.finish_weight_update()
+
   def get_world_size(self) -> int:
     """The number of workers."""
     if self._workers is not None:
@@ -94,22 +101,36 @@ def _checked(answer: Any) -> None:
     raise RuntimeError(f"SGLang: {answer[1]}")
 
 
-class Trainer(_Trainer):
+class Trainer(EngineTrainer):
   """Updates the weights of a running SGLang engine from tensors in any layout.
 
   Every rank of the trainer makes one, with equal arguments but for `rank`, `tensors` and `engine`,
   and calls `update()` after a training step. Collective, with the engine's workers. Each byte moves
   once, from the rank that has it to the workers that lack it; no rank gathers whole tensors.
 
-  layout   of the trainer, over the ranks [0, size).
-  tensors  this rank's local tensors, by the layout's names. Their addresses must not change.
-  engine   of rank 0: see `EngineClient`. None on other ranks.
-  workers  of the engine; by default it is asked.
-  rank, size, url, job, secret, transport, route, verify, deadline, on_phase
-           as of `reshard.vllm.Trainer`.
+  The engine must have been started with `--custom-weight-loader reshard.sglang.load`.
 
-  Errors: those of `reshard.vllm.Trainer`. A worker that cannot join says why in the engine's log; the
-  trainer gets a DeadlineError then.
+  layout      of the trainer, over the ranks [0, size).
+  tensors     this rank's local tensors, by the layout's names. Their addresses must not change.
+  engine      of rank 0: see `EngineClient`. None on other ranks.
+  workers     of the engine; by default it is asked.
+  rank, size  of this process among the trainer's.
+  url, job, secret
+              where the group meets, its name and its secret; rank 0 makes them by default, and the
+              others learn them through the default group of torch.distributed (see `reshard.join`).
+  transport   "shm" within a host; see `reshard.join`.
+  route       how a worker takes its weights: "local" (its own parts only, as its loader would leave
+              them), "checkpoint" (all tensors, through `load_weights`) or "auto" (local if its
+              layout can be found out, else checkpoint).
+  verify      compare fingerprints of what was sent and what arrived, before it is used.
+  deadline    seconds for joining, and for the refit of an update.
+  on_phase    called when this rank enters a phase of an update: "begin", "transfer", "check",
+              "commit", "committed". An exception ends the update on all ranks.
+
+  Errors: ValueError for arguments; DeadlineError and AbortedError if a rank is missing or dies;
+  UnsupportedError if a worker cannot take the model; TornError if a worker could not load what had
+  arrived; RuntimeError with the engine's message. A worker that cannot join also says why in the
+  engine's log.
   """
 
   def __init__(
@@ -124,14 +145,29 @@ class Trainer(_Trainer):
     for name in ("client", "in_place", "pause"):
       if name in options:
         raise ValueError(f"{name}= is not for SGLang")
-    client = None if engine is None else EngineClient(engine, workers)
-    super().__init__(layout, tensors, client=client, workers=workers, **options)
+    self._engine = None if engine is None else EngineClient(engine, workers)
+    super().__init__(layout, tensors, client=self._engine, workers=workers, **options)
+
+  def close(self) -> None:
+    """Leaves the group, on rank 0 with the engine's workers; the engine keeps its weights. Idempotent.
+
+    Without it the process of rank 0 waits up to ten seconds for the workers when it ends.
+    """
+    engine, self._engine = self._engine, None
+    link = getattr(self, "_link", None)
+    if engine is not None and link is not None and link.works:
+      try:
+        engine.leave()
+      except Exception as error:  # an engine that has ended
+        _log.warning("reshard: the engine's workers were not told to leave: %s", error)
+    super().close()
 
 
 def load(model: torch.nn.Module, named_tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
-  """SGLang's custom weight loader: joins a trainer, or receives an update and loads it.
+  """SGLang's custom weight loader: joins a trainer, leaves it, or receives an update and loads it.
 
-  SGLang calls it in each worker with the worker's model. The weights of an update first arrive in
+  SGLang calls it in each worker with the worker's model; and with a draft model of speculative
+  decoding after it, which is left as it is. The weights of an update first arrive in
   memory of their own. Only when all workers have all of them does each copy its own into its
   parameters, which keep their memory. Until then the model has its old weights, whatever happens
   to the trainer; an error is the trainer's then, and is only logged here, because one that is
@@ -141,13 +177,18 @@ def load(model: torch.nn.Module, named_tensors: Iterable[tuple[str, torch.Tensor
   loaded: the engine ends then, for its weights are of two versions.
   """
   for name, tensor in named_tensors:
-    if name not in (_INIT, _UPDATE):
+    if name not in (_INIT, _UPDATE, _LEAVE):
       raise ValueError(f"{LOADER} takes no tensor '{name}': it is for reshard.sglang.Trainer")
     said = json.loads(tensor.cpu().numpy().tobytes())
+    if _is_draft(model, said.get("job")):
+      continue
     worker = _workers.setdefault(model, _Worker())
     try:
       if name == _INIT:
+        worker.job = str(said["job"])
         worker.join(model, Invitation(**said))
+      elif name == _LEAVE:
+        worker.leave()
       else:
         worker.receive(model, int(said["version"]))
     except TornError:
@@ -158,10 +199,24 @@ def load(model: torch.nn.Module, named_tensors: Iterable[tuple[str, torch.Tensor
       _log.error("reshard: the old weights stay: %s", error)
 
 
+def _is_draft(model: torch.nn.Module, job: str | None) -> bool:
+  """True for all models of this process but the first that a trainer's invitation reaches.
+
+  SGLang passes updates from tensors to its draft model too, after the target.
+  """
+  if job is None:  # an update
+    return model in _drafts
+  _drafts.discard(model)
+  if any(other is not model and worker.job == job for other, worker in _workers.items()):
+    _drafts.add(model)
+  return model in _drafts
+
+
 class _Worker:
   """A worker's link to a trainer."""
 
   def __init__(self) -> None:
+    self.job = ""  # of the trainer that was the last to ask it
     self._link: Link | None = None
     self._version = 0
     self._arrived: dict[str, torch.Tensor] = {}
@@ -242,6 +297,7 @@ class _Worker:
 
 
 _workers: weakref.WeakKeyDictionary[torch.nn.Module, _Worker] = weakref.WeakKeyDictionary()
+_drafts: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
 
 
 def _local(
@@ -250,7 +306,8 @@ def _local(
   """What this worker holds, as its own load_weights() would leave it; None if that is not known.
 
   Raises UnsupportedError if load_weights() refuses the trainer's names or shapes: it would refuse
-  them again when it is too late.
+  them again when it is too late. SGLang's skips names that it does not know; so it is an error, too,
+  if a parameter would get nothing.
   """
   if invitation.route == "checkpoint":
     return None
@@ -271,7 +328,6 @@ def _local(
         shapes = f"{list(tensor.shape)}, but lies as {list(own.shape)}"
         raise reshard.UnsupportedError(f"'{tensor.name}' is loaded as {shapes}")
       holds.append({**entry, "dtype": str(own.dtype).removeprefix("torch.")})
-    return holds
   except Exception as error:
     if not isinstance(error, reshard.Error) and "meta" not in str(error):  # torch's word for no memory
       raise reshard.UnsupportedError(
@@ -279,6 +335,18 @@ def _local(
       ) from error
     _log.warning("reshard: this engine gets whole tensors: %s", error)
     return None
+  filled = {id(live[entry["name"]]) for entry in holds}
+  empty = [name for name, parameter in model.named_parameters() if id(parameter) not in filled]
+  if empty:
+    raise reshard.UnsupportedError(
+      f"this engine's loader takes none of the trainer's tensors for {_some(empty)}"
+    )
+  return holds
+
+
+def _some(names: Sequence[str]) -> str:
+  more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+  return ", ".join(f"'{name}'" for name in names[:5]) + more
 
 
 @contextlib.contextmanager

@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A stand-in for an SGLang engine (whose wheel needs CUDA) in worker processes, and its trainers.
+"""The workers of an SGLang engine, each a process, and its trainers.
 
-The stand-in has what reshard.sglang meets: the engine's three update calls with their rules, and in each
-worker a model of fused and sharded parameters with SGLang's kind of load_weights(), called by SGLang's
-rule for custom loaders. The trainers, torch, FSDP2 and transformers are real."""
+Where SGLang is installed, `sglang_real` has its own code for all of an update (`make frameworks-test`).
+Else a stand-in has what reshard.sglang meets: the engine's three update calls with their rules, and in
+each worker a model of fused and sharded parameters with SGLang's kind of load_weights(), called by
+SGLang's rule for custom loaders. The trainers, torch, FSDP2 and transformers are real."""
 
 import importlib
+import importlib.util
 import multiprocessing.connection
 import os
 import traceback
 import types
 
+import frameworks  # noqa: F401 - before transformers
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -20,34 +23,48 @@ from torch.distributed.tensor import DTensor
 from torch_models import small_model
 
 import reshard
+from reshard import sglang
 
 TP = 2
+REAL = importlib.util.find_spec("sglang") is not None
+
+
+class Recorded:
+  """Notes the calls of an engine."""
+
+  def begin_weight_update(self, selector="all"):
+    self.calls.append(("begin", selector))
+    return super().begin_weight_update(selector)
+
+  def end_weight_update(self):
+    self.calls.append(("end",))
+    return super().end_weight_update()
+
+  def update_weights_from_tensor(self, named_tensors, load_format=None, flush_cache=True):
+    self.calls.append((named_tensors[0][0], flush_cache))
+    return super().update_weights_from_tensor(named_tensors, load_format, flush_cache)
 
 
 class Engine:
   """The stand-in for sglang.Engine: forwards each call to its workers."""
 
-  def __init__(self, pipes):
+  def __init__(self, pipes, _):
     self.pipes, self.open = pipes, False
     self.server_args = types.SimpleNamespace(tp_size=len(pipes), pp_size=1, dp_size=1)
-    self.calls = []
 
   def begin_weight_update(self, selector="all"):
-    self.calls.append(("begin", selector))
     if self.open:
       return False, "a weight-update session is already open"
     self.open = True
     return True, "Success"
 
   def end_weight_update(self):
-    self.calls.append(("end",))
     if not self.open:
       return False, "no weight-update session is open"
     self.open = False
     return True, "Success"
 
   def update_weights_from_tensor(self, named_tensors, load_format=None, flush_cache=True):
-    self.calls.append((named_tensors[0][0], flush_cache))
     if not self.open:
       return False, "update_weights_from_tensor must run in a session"
     for pipe in self.pipes:
@@ -56,12 +73,45 @@ class Engine:
     return (False, failed[0]) if failed else (True, "Success")
 
 
-class Worker(nn.Module):
+def engine_of(pipes, folder):
+  """An engine whose calls are noted: SGLang's if it is installed."""
+  if REAL:
+    import sglang_real
+  made = type("RecordedEngine", (Recorded, sglang_real.Engine if REAL else Engine), {})(pipes, folder)
+  made.calls = []
+  return made
+
+
+class Worker:
+  """What the stand-in has in a worker process: a target model and a draft model."""
+
+  def __init__(self, rank, _, folder, store):
+    dist.init_process_group("gloo", store=dist.FileStore(str(store), TP), rank=rank, world_size=TP)
+    self.rank, self.like = rank, small_model()
+    self.model, self.draft = self.make(), self.make()
+
+  def make(self):
+    return Model(self.rank, self.like)
+
+  def answer(self, said):
+    """Calls the loader for both models, as SGLang does for an update from tensors."""
+    path, values = said
+    module, _, function = path.rpartition(".")  # SGLang's dynamic_import
+    for model in (self.model, self.draft):
+      named = [(name, torch.tensor(data, dtype=torch.uint8)) for name, data in values]
+      getattr(importlib.import_module(module), function)(model, named)
+    return ""
+
+  def untouched(self):
+    return not any(bool(parameter.any()) for parameter in self.draft.parameters())
+
+
+class Model(nn.Module):
   """A rank of a Llama under tensor parallelism: fused projections, a padded vocabulary."""
 
   def __init__(self, rank, like):
     super().__init__()
-    self.rank, self.odd = rank, False
+    self.rank = rank
     config = like.config
     width, inner, dim = config.hidden_size, config.intermediate_size, config.head_dim
     heads, groups = config.num_attention_heads, config.num_key_value_heads
@@ -89,8 +139,6 @@ class Worker(nn.Module):
     return getattr(self, f"p{self.names.index(name)}")
 
   def load_weights(self, weights):
-    if self.odd:  # loads what cannot be followed
-      weights = [(n, t * float(t.flatten()[0] * 0 + 1)) for n, t in weights]
     stacked = [("qkv_proj", f"{s}_proj", s) for s in "qkv"] + [("gate_up_proj", "gate_proj", 0), ("gate_up_proj", "up_proj", 1)]
     for name, loaded in weights:
       for fused, part, shard in stacked:
@@ -118,13 +166,32 @@ class Worker(nn.Module):
     into.copy_(loaded)
 
 
-def work(pipe, engine, rank, store):
+def behave(model, how):
+  """Has a model load what cannot be followed ("odd"), or as it did ("")."""
+  vars(model).pop("load_weights", None)
+  if how == "odd":
+    load = model.load_weights
+    model.load_weights = lambda weights: load([(n, t * float(t.flatten()[0] * 0 + 1)) for n, t in weights])
+
+
+def holds(worker, other, places, said):
+  """How many tensors are equal to what the model's loader makes of these, and of how many; and what must hold."""
+  whole = {n: torch.frombuffer(bytearray(b), dtype=torch.float32).view(s) for n, s, b in said}
+  other.load_weights(whole.items())
+  pairs = list(zip(worker.model.parameters(), other.parameters(), strict=True))
+  equal = [a for a, b in pairs if torch.equal(a, b)]
+  same = places == [p.data_ptr() for p in worker.model.parameters()]
+  return len(equal), len(pairs), same and worker.untouched(), all(bool(b.any()) for _, b in pairs)
+
+
+def work(pipe, engine, rank, store, folder):
   """A worker process: answers the engine and the test."""
   torch.set_num_threads(1)
-  dist.init_process_group("gloo", store=dist.FileStore(str(store), TP), rank=rank, world_size=TP)
-  like = small_model()
-  model, other = Worker(rank, like), Worker(rank, like)
-  places = [p.data_ptr() for p in model.parameters()]
+  if REAL:
+    import sglang_real
+  worker = (sglang_real.Worker if REAL else Worker)(rank, TP, folder, store)
+  other = worker.make()
+  places = [p.data_ptr() for p in worker.model.parameters()]
   pipe.send((True, None))
   talking = [pipe, engine]
   while True:
@@ -139,25 +206,19 @@ def work(pipe, engine, rank, store):
         return
       try:
         if ready is engine:
-          path, values = said
-          module, _, function = path.rpartition(".")  # SGLang's dynamic_import
-          named = [(name, torch.tensor(data, dtype=torch.uint8)) for name, data in values]
-          getattr(importlib.import_module(module), function)(model, named)
-          engine.send("")
+          engine.send(worker.answer(said))
+        elif said == "joined?":
+          pipe.send((True, any(own._link is not None for own in sglang._workers.values())))
         elif isinstance(said, str):
-          model.odd = said == "odd"
+          behave(worker.model, said)
           pipe.send((True, None))
         else:
-          whole = {n: torch.frombuffer(bytearray(b), dtype=torch.float32).view(s) for n, s, b in said}
-          other.load_weights(whole.items())
-          equal = [n for n, a, b in zip(model.names, model.parameters(), other.parameters(), strict=True) if torch.equal(a, b)]
-          same = places == [p.data_ptr() for p in model.parameters()]
-          pipe.send((True, (len(equal), len(model.names), same, any(bool(p.any()) for p in model.parameters()))))
+          pipe.send((True, holds(worker, other, places, said)))
       except BaseException:
         ready.send((False, traceback.format_exc()) if ready is pipe else traceback.format_exc())
 
 
-def make(rank, store, engine):
+def make(rank, store, engine, folder):
   """A trainer."""
   torch.set_num_threads(1)
   dist.init_process_group("gloo", store=dist.FileStore(str(store), 2), rank=rank, world_size=2)
@@ -167,7 +228,7 @@ def make(rank, store, engine):
     fully_shard(layer, mesh=mesh)
   fully_shard(module, mesh=mesh)
   state = types.SimpleNamespace(rank=rank, module=module, trainer=None, at=lambda _: None)
-  state.engine = Engine(engine) if rank == 0 else None
+  state.engine = engine_of(engine, folder) if rank == 0 else None
   return state
 
 

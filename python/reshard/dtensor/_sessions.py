@@ -160,7 +160,7 @@ def sessions_of(group: _core.ProcessGroup) -> Sessions:
   """The sessions of a group, which are kept while it lives."""
   for key, sessions in list(_sessions.items()):
     if sessions.group.closed:
-      del _sessions[key]
+      _sessions.pop(key, None)  # another thread may have done so
   found = _sessions.get(id(group))
   if found is None:
     found = _sessions[id(group)] = Sessions(group)

@@ -11,25 +11,11 @@ import inspect
 import json
 import urllib.error
 import urllib.request
-from typing import Any, Protocol, cast
+from typing import Any, cast
+
+from reshard._trainer import Client
 
 __all__ = ["Client", "HttpClient", "LocalClient"]
-
-
-class Client(Protocol):
-  """What a trainer needs of an engine; vLLM's `VLLMWeightSyncClient`."""
-
-  def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
-    """Calls `init_transfer_engine` on every worker and returns when all have."""
-
-  def start_weight_update(self) -> None:
-    """Begins an update on every worker."""
-
-  def update_weights(self, update_info: Any) -> None:
-    """Calls `update_weights` on every worker and returns when all have."""
-
-  def finish_weight_update(self, weight_version: str | None = None) -> None:
-    """Ends an update on every worker, and gives the weights a version."""
 
 
 class HttpClient:

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 import reshard
 import torch
-from reshard.vllm import manifest, reload
-from reshard.vllm.link import Invitation
-from reshard.vllm.quantisation import Quantisation
+from reshard import _manifest as manifest
+from reshard._invitation import Invitation
+from reshard._quantisation import Quantisation
+from reshard.vllm import reload
 from vllm.logger import init_logger
 
 if TYPE_CHECKING:

@@ -9,9 +9,10 @@ from typing import Any
 
 import reshard
 import torch
-from reshard.vllm import interface, manifest, reload, routes
-from reshard.vllm.link import PROTOCOL, Invitation, Link
-from reshard.vllm.trainer import layouts_of
+from reshard import _manifest as manifest
+from reshard._invitation import PROTOCOL, Invitation, Link
+from reshard._trainer import layouts_of
+from reshard.vllm import interface, reload, routes
 from vllm.distributed.weight_transfer.base import (
   WeightTransferEngine,
   WeightTransferInitInfo,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which tensors of a model one side of an update holds quantised, and how. Does not import vLLM.
+"""Which tensors of a model one side of an update holds quantised, and how.
 
 Layouts are told as those of plain values; whoever is told makes the layout of data and scales.
 """

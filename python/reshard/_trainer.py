@@ -1,0 +1,343 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The trainer's side of a live update of an engine: what the adapters for vLLM and SGLang share."""
+
+from __future__ import annotations
+
+import os
+import queue
+import secrets
+import tempfile
+import threading
+import uuid
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Generic, Protocol, Self, TypeVar, cast
+
+import reshard
+from reshard import _manifest as manifest
+from reshard._collective import gathered
+from reshard._invitation import Invitation, Link
+from reshard._link import TornError
+from reshard._quantisation import Quantisation
+
+__all__ = ["Client", "EngineTrainer", "layouts_of"]
+
+T = TypeVar("T")
+
+
+class Client(Protocol):
+  """What a trainer needs of an engine: the methods of vLLM's `VLLMWeightSyncClient`."""
+
+  def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
+    """Calls `init_transfer_engine` on every worker and returns when all have."""
+
+  def start_weight_update(self) -> None:
+    """Begins an update on every worker."""
+
+  def update_weights(self, update_info: Any) -> None:
+    """Calls `update_weights` on every worker and returns when all have."""
+
+  def finish_weight_update(self, weight_version: str | None = None) -> None:
+    """Ends an update on every worker, and gives the weights a version."""
+
+
+class EngineTrainer:
+  """A trainer of a running engine. The adapters' trainers derive from it and say what its arguments are."""
+
+  def __init__(
+    self,
+    layout: reshard.Layout,
+    tensors: Mapping[str, Any],
+    *,
+    client: Client | None = None,
+    rank: int = 0,
+    size: int = 1,
+    url: str | None = None,
+    job: str | None = None,
+    secret: str | None = None,
+    transport: str = "shm",
+    workers: int | None = None,
+    route: str = "auto",
+    in_place: bool = False,
+    verify: bool = False,
+    pause: str | None = None,
+    deadline: float = 120.0,
+    on_phase: Callable[[str], None] | None = None,
+  ) -> None:
+    _check_options(client, rank, route)
+    self.rank, self.size, self.version = rank, size, 0
+    self._client, self._pause, self._on_phase = client, pause, on_phase
+    self._tensors = dict(tensors)
+    given = {"url": url, "job": job, "secret": secret, "workers": workers}
+    self._invitation = Invitation(
+      **_agreed(client, size, given),
+      trainers=size,
+      transport=transport,
+      deadline=deadline,
+      route=route,
+      in_place=in_place,
+      verify=verify,
+      tensors=manifest.table_of(layout.model),
+      config=_config_of(layout.model),
+    )
+    self._link = self._join()
+    try:
+      self._prepare(layout)
+    except BaseException:
+      self.close()
+      raise
+
+  def _join(self) -> Link:
+    """Rank 0 asks the workers to join while it joins itself: each waits for the other."""
+    if self._client is None:
+      return Link(self._invitation, self.rank)
+    client, payload = self._client, self._invitation.as_dict()
+    ended: queue.SimpleQueue[object] = queue.SimpleQueue()
+    self._call = _Call(lambda: client.init_weight_transfer_engine(payload), ended.put)
+    joining = _Call(lambda: Link(self._invitation, self.rank), ended.put)
+    if ended.get() is self._call:
+      self._call.result()  # an engine that refuses ends the wait for it
+    try:
+      return joining.result()
+    except BaseException as error:
+      self._call.raise_instead(error)
+      raise
+
+  def _prepare(self, layout: reshard.Layout) -> None:
+    link, trainers = self._link, self._invitation.trainers
+    try:
+      link.gather({})  # the workers agree on their route
+      quant = Quantisation.of_layout(layout)
+      holds = manifest.describe(layout.values, self.rank)
+      mine = {"holds": holds, "quant": quant and quant.as_dict(), "version": 0}
+      told = link.gather(mine)
+      model = manifest.model_of(self._invitation.tensors)
+      source, target = layouts_of(model, told, trainers)
+      _check_same(layout, source, self.rank)
+      link.prepare(source, target, source_tensors=self._tensors, on_phase=self._on_phase)
+      workers = told[trainers:]
+      self.version = max(int(x["version"]) for x in workers)
+    except BaseException as error:
+      if self._client is not None:
+        self._call.raise_instead(error)
+      raise
+    if self._client is not None:
+      self._call.result()
+      if any(x["open"] for x in workers):  # by a trainer that died
+        self._client.finish_weight_update()
+
+  def update(self, version: int | None = None) -> reshard.SessionReport:
+    """Collective over the trainer. Brings the engine to the tensors' present values.
+
+    Returns when every worker uses them. Tensors must not be written meanwhile. The server's
+    `weight_version` is the version, as text.
+
+    version  above the engine's, which is the default plus one. Equal on all ranks.
+
+    Errors: as the constructor's. The engine then has its old weights, unless the error says that
+    it is torn. After any but a wrong version the group is gone: make a new Trainer.
+    """
+    version = self.version + 1 if version is None else version
+    if version <= self.version:
+      raise ValueError(f"version {version}: the engine is at {self.version}")
+    if self._client is None:
+      report = self._link.refit(version)
+      self._check(self._link.gather({}))
+    else:
+      report = self._drive(self._client, version)
+    self.version = version
+    return report
+
+  def _drive(self, client: Client, version: int) -> reshard.SessionReport:
+    """Rank 0's part: refits while the workers, asked by a call, do."""
+    with self._link.ends_the_group():
+      if self._pause is not None:
+        _method(client, "pause")(self._pause)
+      client.start_weight_update()
+    call = _Call(lambda: client.update_weights({"version": version}), self._ends)
+    try:
+      report = self._link.refit(version)
+      self._check(self._link.gather({}))
+    except BaseException as error:
+      call.raise_instead(error)
+      self._give_up(client, error)
+      raise
+    call.result()
+    client.finish_weight_update(str(version))
+    if self._pause is not None:
+      _method(client, "resume")()
+    return report
+
+  def _give_up(self, client: Any, error: BaseException) -> None:
+    """Closes the update that failed. An engine that is not torn goes on with its old weights."""
+    torn = isinstance(error, TornError)
+    try:
+      client.finish_weight_update()
+      if torn and hasattr(client, "update_weight_version"):
+        client.update_weight_version("torn")
+      if not torn and self._pause is not None and not self._invitation.in_place:
+        _method(client, "resume")()
+    except Exception as other:  # the first error says more
+      error.add_note(f"and the engine: {other}")
+
+  def _ends(self, call: _Call[None]) -> None:
+    if call.error is not None:
+      self._link.abort(f"the engine refused the update: {call.error}")
+
+  def _check(self, told: list[Any]) -> None:
+    failed = [x["torn"] for x in told[self.size :] if x.get("torn")]
+    if failed:
+      raise TornError(f"the engine is torn: {failed[0]}")
+
+  def close(self) -> None:
+    """Leaves the group; the engine keeps its weights. Idempotent."""
+    link = getattr(self, "_link", None)
+    if link is not None:
+      link.close()
+
+  def __enter__(self) -> Self:
+    return self
+
+  def __exit__(
+    self,
+    kind: type[BaseException] | None,
+    error: BaseException | None,
+    trace: TracebackType | None,
+  ) -> None:
+    self.close()
+
+  def __repr__(self) -> str:
+    i = self._invitation
+    return f"<{type(self).__name__} rank {self.rank} of {i.trainers}, {i.workers} workers, at {self.version}>"
+
+
+def _check_options(client: Client | None, rank: int, route: str) -> None:
+  if (client is None) != (rank != 0):
+    raise ValueError("rank 0 of the trainer, and no other, has the client")
+  if route not in ("auto", "local", "checkpoint"):
+    raise ValueError(f"route '{route}': one of auto, local, checkpoint")
+
+
+def layouts_of(
+  model: reshard.Model, told: list[Any], trainers: int
+) -> tuple[reshard.Layout, reshard.Layout]:
+  """The trainers' and the workers' layouts, from what all ranks told."""
+  source = _layout_of("trainer", model, told, range(trainers))
+  return source, _layout_of("engine", model, told, range(trainers, len(told)), omit=True)
+
+
+def _layout_of(
+  name: str, model: reshard.Model, told: list[Any], ranks: range, omit: bool = False
+) -> reshard.Layout:
+  held = {i: told[i]["holds"] for i in ranks}
+  values = manifest.build(name, model, held, omit=omit)
+  forms = [told[i].get("quant") for i in ranks]
+  if any(form != forms[0] for form in forms):
+    raise reshard.UnsupportedError(f"the {name}'s ranks hold different quantised formats")
+  quant = Quantisation.told(forms[0])
+  return values if quant is None else quant.of(values)
+
+
+def _check_same(layout: reshard.Layout, told: reshard.Layout, rank: int) -> None:
+  """Quantised layouts are made anew of what was told."""
+  if layout.quantised:
+    forms = [[(t.name, t.dtype, t.bytes) for t in x.local(rank)] for x in (layout, told)]
+    if sorted(forms[0], key=str) != sorted(forms[1], key=str):
+      raise reshard.UnsupportedError(
+        f"{layout.name}: the engine cannot be told how this layout is quantised"
+      )
+
+
+class _Call(Generic[T]):
+  """A call in a thread of its own: workers join and receive while it runs."""
+
+  def __init__(self, call: Callable[[], T], ended: Callable[[_Call[T]], None]) -> None:
+    self.error: BaseException | None = None
+    self._value: T | None = None
+    self._thread = threading.Thread(target=self._run, args=(call, ended), daemon=True)
+    self._thread.start()
+
+  def _run(self, call: Callable[[], T], ended: Callable[[_Call[T]], None]) -> None:
+    try:
+      self._value = call()
+    except BaseException as error:  # noqa: BLE001 - result() raises it
+      self.error = error
+    ended(self)
+
+  def result(self) -> T:
+    """Waits, and raises what the call raised."""
+    self._thread.join()
+    if self.error is not None:
+      raise self.error
+    return cast(T, self._value)
+
+  def raise_instead(self, error: BaseException) -> None:
+    """If the call has failed, or fails now that the group has ended: its error, which says why."""
+    self._thread.join(timeout=5.0)
+    if self.error is not None:
+      raise self.error from error
+
+
+def _method(client: Any, name: str) -> Callable[..., Any]:
+  found = getattr(client, name, None)
+  if found is None:
+    raise ValueError(f"the client {client!r} has no {name}()")
+  return cast(Callable[..., Any], found)
+
+
+def _world_size(client: Any) -> int:
+  found = getattr(client, "get_world_size", None)
+  if found is None:
+    raise ValueError(f"pass workers=: the client {client!r} has no get_world_size()")
+  return int(found())
+
+
+def _config_of(model: reshard.Model) -> str:
+  return Path(model.config_path).read_text() if model.config_path else ""
+
+
+def _agreed(client: Client | None, size: int, given: dict[str, Any]) -> dict[str, Any]:
+  """The rendezvous, equal on every rank of the trainer; rank 0 makes what it was not given.
+
+  Collective where torch.distributed has the trainer's ranks. Else every rank must be given all.
+  """
+  if size == 1:
+    return _completed(client, given)
+  if not _has_torch_ranks(size):
+    if any(value is None for value in given.values()):
+      raise ValueError(
+        "pass url=, job=, secret= and workers= on all ranks, or make the default torch.distributed "
+        f"group, of {size} ranks"
+      )
+    return given
+  made = gathered(
+    None, lambda: None if client is None else _completed(client, given), "Trainer", timeout=0
+  )
+  common = next(dict(answer) for answer in made if answer is not None)
+  for name, value in given.items():
+    if value not in (None, common[name]):
+      raise ValueError(f"{name}= differs from that of rank 0")
+  return common
+
+
+def _completed(client: Client | None, given: dict[str, Any]) -> dict[str, Any]:
+  workers = given["workers"]
+  return {
+    "url": given["url"] or f"file://{tempfile.gettempdir()}",
+    "job": given["job"] or f"reshard-{os.getpid()}-{uuid.uuid4().hex[:12]}",
+    "secret": given["secret"] or secrets.token_hex(32),
+    "workers": _world_size(client) if workers is None else workers,
+  }
+
+
+def _has_torch_ranks(size: int) -> bool:
+  try:
+    from torch import distributed
+  except ImportError:
+    return False
+  return (
+    distributed.is_available()
+    and distributed.is_initialized()
+    and distributed.get_world_size() == size
+  )
