@@ -71,6 +71,35 @@ def through_modules(folder, name, texts):
   return [{n: t.float() for n, t in held.items()} for held in (tensors[0](), values)]
 
 
+def refit_of_modules(folder, name, text, engine):
+  """A reshard.dtensor.Refit from modules, whose layout is that of of_modules(), to the layout of an engine."""
+  from reshard import dtensor
+
+  me = dist.get_rank()
+  model = reshard.open_model(folder)
+  with parallel(text):
+    modules = build(MODELS[name], text, padded=256)
+    layout = reshard.of_modules(modules, model)
+  whole, target = reshard.layout("hf", model), reshard.layout(engine, model)
+  values = _values(whole)
+  with reshard.from_torch() as group:
+    _refit(group, whole, values if me == 0 else None, layout, reshard.module_tensors(modules))
+  wanted = {t.name: torch.zeros(t.shape, dtype=torch_dtype(t.dtype.name.upper())) for t in target.local(me)}
+  served = {n: torch.zeros_like(t) for n, t in wanted.items()}
+  source = modules if len(modules) == 1 else reshard.module_tensors(modules)  # "model0." is before names of chunks
+  with dtensor.Refit(source, served, model=model, source_layout=layout, target_layout=target, verify="always") as refit:
+    refit()
+    for tensor in reshard.module_tensors(modules).values():
+      tensor.mul_(2)
+    refit()
+  with reshard.from_torch() as group:
+    twice = {n: v * 2 for n, v in values.items()}
+    _refit(group, whole, twice if me == 0 else None, target, wanted)
+  for tensor, value in wanted.items():
+    assert torch.equal(served[tensor], value) and value.any(), tensor
+  return len(wanted)
+
+
 def refused(name):
   """What is raised on this rank if only rank 1 has something wrong, and without modules."""
   said = []

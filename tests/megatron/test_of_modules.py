@@ -73,6 +73,12 @@ def test_modules_without_a_known_model_are_refitted_by_their_own_names(processes
     assert len(values) > 10 and all(tensor.any() for tensor in held.values())
 
 
+@pytest.mark.parametrize(("name", "text"), [("qwen3-moe", "ep=2"), ("qwen3-moe", "tp=2"), ("qwen2", "pp=2,vpp=2")])
+def test_a_refit_of_modules_takes_their_layout_as_the_source(processes, tmp_path, name, text):
+  opened(MODELS[name], tmp_path)
+  assert min(run(processes, "refit_of_modules", tmp_path, name, text, "vllm:tp=2")) > 10
+
+
 def test_what_is_wrong_on_one_rank_is_told_to_all(processes):
   said = run(processes, "refused", "llama")
   assert said[1][0] == "InvalidArgumentError: module 0: a int is no module of torch"
