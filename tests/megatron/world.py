@@ -8,6 +8,7 @@ parameters are Megatron-Core's own.
 """
 
 import contextlib
+import importlib
 import importlib.util
 import sys
 import types
@@ -90,6 +91,8 @@ for mixer in (mamba_mixer, gated_delta_net):
 gated_delta_net.HAVE_FLA = True
 # Absent without Transformer Engine, yet asked for with isinstance.
 multi_latent_attention.TELinear = type("TELinear", (), {})
+with contextlib.suppress(ImportError):  # where the stack of MambaModel is from 0.18 on
+  mamba_block = importlib.import_module("megatron.core.models.hybrid.hybrid_block")
 mamba_block.TENorm = WrappedTorchNorm
 
 
