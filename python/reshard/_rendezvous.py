@@ -250,7 +250,8 @@ def from_torch(
   if group is None or group == outside:
     raise InvalidArgumentError("from_torch: this process does not belong to the process group")
   store = group.get_group_store() if hasattr(group, "get_group_store") else dist.distributed_c10d._world.pg_map[group][1]
-  rank, size = dist.get_rank(group), dist.get_world_size(group)
+  # Of the group itself: it may join processes of several worlds, with other ranks in each.
+  rank, size = group.rank(), group.size()
   if job is None:
     job = f"torch-{store.add(f'{_PREFIX}calls/{rank}', 1)}"
   return from_store(

@@ -6,7 +6,10 @@ nothing and by plain memory: its planner, its executor and its bytes over gloo a
 """
 
 import contextlib
+import datetime
+import inspect
 import zlib
+from functools import partial
 
 import gloo_rank
 import torch
@@ -18,6 +21,7 @@ from test_modules import MODELS
 from megatron.core import resharding
 from megatron.core.process_groups_config import ProcessGroupCollection
 from megatron.core.resharding import refit
+from megatron.core.transformer.moe.experts import SequentialMLP
 
 import reshard.megatron
 from reshard.live._modules import held_by, module_tensors
@@ -46,6 +50,12 @@ torch.cuda.Stream = _Stream
 torch.cuda.current_stream = lambda: _Stream()
 torch.cuda.stream = lambda _: contextlib.nullcontext()
 torch.cuda.synchronize = lambda: None
+
+#: What Megatron's own calls take, by release.
+TAKES = inspect.signature(refit.swap_model_weights).parameters
+TAKES_NONE, TAKES_POOLS = "group" in TAKES, "num_dst_pools" in TAKES  # from 0.17, 0.19
+#: Whether they move persistent buffers, from 0.18.
+MOVES_BUFFERS = hasattr(resharding.utils, "named_persistent_buffers")
 
 
 def models(name, *texts):
@@ -101,44 +111,85 @@ def drop_in(name, source, target, method, sources, targets):
   return found
 
 
-def pools(name):
-  """Two targets in two pools, on ranks 2 and 3, from a source on ranks 0 and 1."""
+def pools(name, way):
+  """Two targets in two pools, on ranks 2 and 3, from a source on ranks 0 and 1.
+
+  way  "drop-in", or "service": Megatron's own calls with reshard's service. None where these lack pools
+  """
+  if way == "service" and not TAKES_POOLS:
+    return None
   trainer, engine = models(name, "tp=2", "tp=1")
   me, found = dist.get_rank(), []
+  both, pool = (trainer if me < 2 else None, engine if me >= 2 else None), 1 if me == 3 else 0
+  calls, service = refit, reshard.megatron.CopyService()
+  if way == "drop-in":
+    calls, service = reshard.megatron, "gloo"
+    calls.prepare_swap_model_weights(*both, num_dst_pools=2, dst_pool_index=pool)
   for step in (1, 2):
     fill(trainer, step)
     clear(engine)
-    both = (trainer if me < 2 else None, engine if me >= 2 else None)
-    reshard.megatron.swap_model_weights(*both, "gloo", None, 0, 2, None, 2, 1 if me == 3 else 0)
+    calls.swap_model_weights(*both, service, None, 0, 0, None, 2, pool)
     found += wrong(engine, step) if me >= 2 else []
   return found
 
 
-def as_megatron_does(name, source, target):
-  """Both ways in, and Megatron's own service, on the same models; where they differ."""
+def group_experts(modules):
+  """Renames experts as Transformer Engine's grouped layers do, which need a GPU: weight0, weight1, ...
+
+  Only such names are experts to Megatron's planner.
+  """
+  for part in [part for module in modules for part in module.modules() if isinstance(part, SequentialMLP)]:
+    experts = part._modules.pop("local_experts")
+    for kind in ("linear_fc1", "linear_fc2"):
+      part.add_module(kind, torch.nn.Module())
+      for number, expert in enumerate(experts):
+        part._modules[kind].register_parameter(f"weight{number}", expert._modules[kind].weight)
+
+
+def as_megatron_does(name, source, target, sources=None, targets=None):
+  """Both ways in, and Megatron's own service, on the same models; what is not as its planner and service
+  deliver it, or not as the full tensors are.
+
+  Before 0.17 Megatron's calls need both models on every rank.
+  """
   trainer, engine = models(name, source, target)
+  for modules in (trainer, engine):
+    group_experts(modules)
+  everywhere = sources is None or len(sources) == len(targets) == dist.get_world_size()
+  has_source, has_target = (ranks is None or dist.get_rank() in ranks for ranks in (sources, targets))
+  both = (trainer if has_source else None, engine if has_target else None)
   fill(trainer, 1)
-  results = {}
+  results, found = {}, []
   service = reshard.megatron.CopyService()
-  for way in ("megatron", "service", "service again", "drop-in", "operations"):
+  ways = ["megatron", "service", "service again", "drop-in", "operations"]
+  for way in ways if everywhere or TAKES_NONE else ways[3:]:
     clear(engine)
     if way == "megatron":
-      resharding.swap_model_weights(trainer, engine, "gloo")
+      resharding.swap_model_weights(*both, "gloo")
     elif way.startswith("service"):
-      resharding.reshard_model_weights(trainer, engine, service=service)
+      resharding.reshard_model_weights(*both, service=service)
     elif way == "drop-in":
-      reshard.megatron.swap_model_weights(trainer, engine, "gloo")
+      reshard.megatron.swap_model_weights(*both, "gloo")
     else:  # our plan, through Megatron's service
-      reshard.megatron.swap_model_weights(trainer, engine, resharding.get_or_create_service("gloo"))
-    results[way] = {n: t.clone() for n, t in dict(engine[0].named_parameters()).items()}
+      reshard.megatron.swap_model_weights(*both, resharding.get_or_create_service("gloo"))
+    results[way] = {n: t.clone() for n, t in engine[0].named_parameters()}
+    left = set() if MOVES_BUFFERS or way in ("drop-in", "operations") else dict(engine[0].named_buffers())
+    found += [f"{way}: {n}" for n in wrong(engine, 1) if has_target and n not in left]
   service.close()
   refit.clear_service_cache()  # whose process group ends with this call
-  first = results.pop("megatron")
-  assert first
-  assert any(t.any() for t in first.values())
-  return [
-    f"{way}: {name}" for way, held in results.items() for name in first if not torch.equal(first[name], held[name])
-  ]
+  getattr(refit, "clear_plan_cache", lambda: None)()
+  first = next(iter(results.values()))
+  compared = [n for n in first if f"{ways[0]}: {n}" not in found]
+  for way, tensors in results.items():
+    found += [f"{way}, unlike {ways[0]}: {n}" for n in compared if not torch.equal(first[n], tensors[n])]
+  return found
+
+
+def mamba_parts():
+  """as_megatron_does() between tensor-parallel sizes of Mamba; and whether its parameters say their parts."""
+  (modules,) = models("nemotron", "tp=2")
+  says = any(hasattr(parameter, "partition_sizes") for parameter in modules[0].parameters())
+  return as_megatron_does("nemotron", "pp=2", "tp=2"), says
 
 
 class Scaled:
@@ -222,8 +273,6 @@ def refused():
   said.append(raised(swap, None, engine, "gloo"))
   other[0].decoder.layers[0].register_buffer("unknown", torch.ones(2))
   said.append(raised(swap, trainer, other if me == 1 else engine, "gloo"))
-  other[0].config.transformer_impl, other[0].config.fp8_recipe = "inference_optimized", "mxfp8"
-  said.append(raised(swap, trainer, other if me == 1 else engine, "gloo"))
   fill(trainer, 1)
   swap(trainer, engine, "gloo")
   return said, wrong(engine, 1)
@@ -282,5 +331,50 @@ def page(blocks):
   return found
 
 
-def serve(*arguments):
-  gloo_rank.serve(*arguments, functions=globals())
+def joined(rank, size, store):
+  """A process group over two worlds, each with a default group of its own, as frameworks for RL make it."""
+  c10d = dist.distributed_c10d
+  store = dist.PrefixStore("joined", dist.FileStore(store, size))
+  timeout = datetime.timedelta(minutes=1)
+  group, _ = c10d._new_process_group_helper(size, rank, [], "gloo", store, "joined", timeout=timeout)
+  c10d._world.pg_group_ranks[group] = {n: n for n in range(size)}
+  return group
+
+
+def worlds(folder, name, source, target):
+  """A trainer in one world and an engine in another, both with ranks from 0; what is wrong, by each way in.
+
+  folder  empty; the worlds meet there
+  """
+  rank, size = dist.get_rank(), dist.get_world_size()
+  trains, half = rank < size // 2, size // 2
+  dist.destroy_process_group()
+  dist.init_process_group("gloo", f"file://{folder}/{trains}", rank=rank % half, world_size=half)
+  try:
+    group = joined(rank, size, f"{folder}/joined")
+    return _between_worlds(name, source, target, trains, group, half)
+  finally:
+    dist.destroy_process_group()
+    dist.init_process_group("gloo", f"file://{folder}/all", rank=rank, world_size=size)
+
+
+def _between_worlds(name, source, target, trains, group, offset):
+  (modules,) = models(name, source if trains else target)
+  group_experts(modules)
+  both = (modules, None) if trains else (None, modules)
+  found = []
+  for step, way in enumerate(("drop-in", "megatron", "service") if TAKES_NONE else ("drop-in",)):
+    fill(modules, step) if trains else clear(modules)
+    if way == "drop-in":
+      reshard.megatron.swap_model_weights(*both, "gloo", group, 0, offset)
+    elif way == "megatron":
+      resharding.swap_model_weights(*both, "gloo", group, 0, offset)
+    else:
+      service = reshard.megatron.CopyService(group)
+      resharding.reshard_model_weights(*both, service, group, 0, offset)
+      service.close()
+    found += [] if trains else [f"{way}: {n}" for n in wrong(modules, step)]
+  reshard.megatron.clear_all_caches()
+  refit.clear_service_cache()
+  getattr(refit, "clear_plan_cache", lambda: None)()
+  return found

@@ -3,8 +3,10 @@
 
 The attributes mean what docs/megatron_api.md says: a parameter with `tensor_model_parallel` is cut
 along `partition_dim` over the tensor-parallel group, in `partition_stride` equal blocks or the blocks
-of `partition_sizes`, each cut by itself; one whose `allreduce` is False is an expert's. Layers are
-numbered by `layer_number`, experts by their position in the expert-parallel group.
+of `partition_sizes`, each cut by itself; one whose `allreduce` is False is an expert's. One with
+`is_gtp_weight_remat` is cut once more: what tensor parallelism leaves to a rank is padded by `pad_length`
+rows and divided equally over `group`. Layers are numbered by `layer_number`, experts by their position
+in the expert-parallel group.
 """
 
 from __future__ import annotations
@@ -78,13 +80,54 @@ def _groups(module: Any) -> Any:
   return config.ProcessGroupCollection.use_mpu_process_groups()
 
 
+@dataclasses.dataclass(frozen=True)
+class _Shard:
+  """The rows that a rank has of what tensor parallelism leaves to it, without padding."""
+
+  begin: int
+  end: int
+  rows: int  # of all ranks of the group
+
+  @staticmethod
+  def of(name: str, tensor: torch.Tensor) -> _Shard | None:
+    """None for a parameter that generalised tensor parallelism does not cut."""
+    if not getattr(tensor, "is_gtp_weight_remat", False):
+      return None
+    group: Any = getattr(tensor, "group", None)
+    if group is None:
+      raise InvalidArgumentError(f"'{name}': is_gtp_weight_remat is set, but not the group of its shards")
+    size, padding = int(tensor.shape[0]), int(getattr(tensor, "pad_length", 0))
+    rows = size * group.size() - padding
+    if padding < 0 or rows <= 0:
+      raise InvalidArgumentError(f"'{name}': pad_length {padding} of {group.size()} shards of {size} rows")
+    begin = min(group.rank() * size, rows)
+    return _Shard(begin, min(begin + size, rows), rows)
+
+  def cut(self, runs: Sequence[Run]) -> tuple[Run, ...]:
+    """The part of `runs`, which list all rows in order, that is in this shard."""
+    found: list[Run] = []
+    at = 0
+    for first, last in runs:
+      begin, end = max(self.begin - at, 0), min(self.end - at, last - first)
+      if begin < end:
+        found.append((first + begin, first + end))
+      at += last - first
+    return tuple(found)
+
+
 def tensors_of(chunk: Chunk) -> Iterator[tuple[str, torch.Tensor]]:
   """Parameters, then persistent buffers, each once, with names within the chunk."""
   yield from chunk.module.named_parameters()
-  for prefix, module in chunk.module.named_modules():
-    for name, buffer in module._buffers.items():
-      if buffer is not None and name not in module._non_persistent_buffers_set:
-        yield (f"{prefix}.{name}" if prefix else name), buffer
+  for name, module, key in persistent_buffers(chunk.module):
+    yield name, module._buffers[key]
+
+
+def persistent_buffers(root: torch.nn.Module) -> Iterator[tuple[str, Any, str]]:
+  """The name of each, the module that has it, and its name there."""
+  for prefix, module in root.named_modules():
+    for key, buffer in module._buffers.items():
+      if buffer is not None and key not in module._non_persistent_buffers_set:
+        yield (f"{prefix}.{key}" if prefix else key), module, key
 
 
 def module_tensors(modules: Any) -> dict[str, torch.Tensor]:
@@ -93,14 +136,19 @@ def module_tensors(modules: Any) -> dict[str, torch.Tensor]:
   modules  as for of_modules()
 
   Parameters and persistent buffers; the chunks of a virtual pipeline have names "model0.decoder...".
+  Rows that only pad a shard (`pad_length`) are left out, and with them a shard that has no others.
   Megatron replaces buffers when it casts a module, so pass a session a function:
   `source_tensors=lambda: reshard.module_tensors(modules)`.
   """
-  return {
-    chunk.front + name: tensor.detach()
-    for chunk in chunks_of(modules)
-    for name, tensor in tensors_of(chunk)
-  }
+  found = {}
+  for chunk in chunks_of(modules):
+    for name, tensor in tensors_of(chunk):
+      shard = _Shard.of(name, tensor)
+      if shard is None:
+        found[chunk.front + name] = tensor.detach()
+      elif shard.begin < shard.end:
+        found[chunk.front + name] = tensor.detach()[: shard.end - shard.begin]
+  return found
 
 
 def held_by(modules: Any) -> list[Held]:
@@ -120,10 +168,15 @@ class _Describer:
 
   def run(self) -> Iterator[Held]:
     for name, tensor in tensors_of(self._chunk):
-      yield self._held(name, tensor)
+      held = self._held(name, tensor)
+      if held.runs[:1] != ((),):  # not a shard of padding alone
+        yield held
 
   def _held(self, name: str, tensor: torch.Tensor) -> Held:
     shape = [int(n) for n in tensor.shape]
+    shard = _Shard.of(name, tensor)
+    if shard is not None:
+      shape[0] = shard.rows
     runs: list[tuple[Run, ...]] = list(whole_runs(shape))
     expert = self._is_expert(name, tensor)
     at, size = self._position("expt_tp" if expert else "tp", name)
@@ -132,6 +185,8 @@ class _Describer:
       blocks = self._blocks(name, tensor, shape[dim])
       runs[dim] = runs_of_blocks(blocks, at, size)
       shape[dim] *= size
+    if shard is not None:
+      runs[0] = shard.cut(runs[0])
     dtype = safetensors_name(tensor.dtype)
     local = self._chunk.front + name
     return Held(local, self._whole_name(name, tensor), dtype, tuple(shape), tuple(runs))

@@ -4,29 +4,17 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
 
 import torch
 
 import reshard
 from reshard.live._parts import Held, Run
 from reshard.megatron._pairs import Pair
+from reshard.megatron._transforms import Slices, Transform, is_quantised
 from reshard.tracing._types import torch_dtype
-
-Slices = tuple[slice, ...]
-
-
-class Transform(Protocol):
-  """What Megatron's ReshardTransform does: changes tensors between a model and the wire."""
-
-  def should_transform(self, param_name: str, /) -> bool: ...
-  def prepare_send(self, param_name: str, src_slice: Slices, src_param: Any, /) -> list[torch.Tensor]: ...
-  def prepare_recv(self, param_name: str, dst_slice: Slices, /) -> list[torch.Tensor]: ...
-  def finalize_recv(
-    self, param_name: str, dst_slice: Slices, recv_buffers: list[torch.Tensor], /
-  ) -> None: ...
-
 
 @dataclasses.dataclass(frozen=True)
 class _Operation:
@@ -63,38 +51,68 @@ class Operations:
     group: Any,
   ) -> None:
     """Through a copy service; returns once all ranks have their weights. Collective."""
+    values = dict(source)
     for op in self._sends:
-      for tensor in _outgoing(op, source[op.name], transform):
+      for tensor in _outgoing(op, values, transform):
         _submit(service, "send", tensor, op)
-    incoming = [(op, *_incoming(op, target[op.name], transform)) for op in self._recvs]
-    for op, buffers, _ in incoming:
-      for buffer in buffers:
+    arrivals = _Arrivals(target, transform)
+    for op in self._recvs:
+      for buffer in arrivals.buffers(op):
         _submit(service, "recv", buffer, op)
     service.run()
     if getattr(service, "requires_process_group_barrier", True):
       torch.distributed.barrier(group=group)
-    for op, buffers, kind in incoming:
-      if kind == "transform" and transform is not None:
-        transform.finalize_recv(op.name, op.slices, buffers)
-      elif kind == "copy":
-        target[op.name][op.slices].copy_(buffers[0])
+    arrivals.finish()
 
 
-def _outgoing(op: _Operation, tensor: torch.Tensor, transform: Transform | None) -> list[torch.Tensor]:
+def _outgoing(
+  op: _Operation, values: dict[str, torch.Tensor], transform: Transform | None
+) -> list[torch.Tensor]:
+  """What to send. Replaces tensors that are quantised by their values, once in a run."""
+  tensor = values[op.name]
   if transform is not None and transform.should_transform(op.name):
     return [t.contiguous() for t in transform.prepare_send(op.name, op.slices, tensor)]
+  if is_quantised(tensor):
+    tensor = values[op.name] = tensor.dequantize().to(op.dtype)
   return [tensor[op.slices].contiguous()]
 
 
-def _incoming(
-  op: _Operation, tensor: torch.Tensor, transform: Transform | None
-) -> tuple[list[torch.Tensor], str]:
-  if transform is not None and transform.should_transform(op.name):
-    return list(transform.prepare_recv(op.name, op.slices)), "transform"
-  view = tensor[op.slices]
-  if view.is_contiguous() and view.dtype == op.dtype:
-    return [view], "direct"
-  return [torch.empty(view.shape, dtype=op.dtype, device=view.device)], "copy"
+class _Arrivals:
+  """Where the tensors of a run arrive, and what is left to do once they have."""
+
+  def __init__(self, target: Mapping[str, torch.Tensor], transform: Transform | None) -> None:
+    self._target = target
+    self._transform = transform
+    self._left: list[Callable[[], Any]] = []
+    self._to_quantise: dict[str, torch.Tensor] = {}  # a scale may depend on several slices
+
+  def buffers(self, op: _Operation) -> list[torch.Tensor]:
+    transform = self._transform
+    if transform is not None and transform.should_transform(op.name):
+      buffers = list(transform.prepare_recv(op.name, op.slices))
+      self._left.append(partial(transform.finalize_recv, op.name, op.slices, buffers))
+      return buffers
+    view = self._values(op)[op.slices]
+    if view.is_contiguous() and view.dtype == op.dtype:
+      return [view]
+    buffer = torch.empty(view.shape, dtype=op.dtype, device=view.device)
+    self._left.append(partial(view.copy_, buffer))
+    return [buffer]
+
+  def _values(self, op: _Operation) -> torch.Tensor:
+    tensor = self._target[op.name]
+    if not is_quantised(tensor):
+      return tensor
+    if op.name not in self._to_quantise:
+      self._to_quantise[op.name] = torch.empty(tensor.shape, dtype=op.dtype, device=tensor.device)
+    return self._to_quantise[op.name]
+
+  def finish(self) -> None:
+    for work in self._left:
+      work()
+    for name, values in self._to_quantise.items():
+      quantised: Any = self._target[name]
+      quantised.quantize_(values)
 
 
 def _submit(service: Any, kind: str, tensor: torch.Tensor, op: _Operation) -> None:

@@ -13,9 +13,10 @@ from typing import Any
 import torch
 
 import reshard
-from reshard.live._modules import chunks_of, held_by, module_tensors
+from reshard.live._modules import chunks_of, held_by, module_tensors, persistent_buffers
 from reshard.live._parts import Held
 from reshard.live._ranks import FullTensors, Ranks
+from reshard.megatron._transforms import check_known, is_quantised, quantised
 
 _HEAD = "output_layer.weight"
 _EMBEDDING = "embedding.word_embeddings.weight"
@@ -32,27 +33,28 @@ def modules_of(model: Any) -> list[Any]:
 
 
 def buffers_of(model: Any) -> Iterator[tuple[str, torch.nn.Module, str]]:
-  """Persistent buffers: the name that module_tensors() gives it, its parent, its name there."""
+  """Persistent buffers: the name that module_tensors() gives each, the module that has it, its name there."""
   for chunk in chunks_of(modules_of(model)):
-    for prefix, module in chunk.module.named_modules():
-      for name, buffer in module._buffers.items():
-        if buffer is not None and name not in module._non_persistent_buffers_set:
-          yield chunk.front + (f"{prefix}.{name}" if prefix else name), module, name
+    for name, module, key in persistent_buffers(chunk.module):
+      yield chunk.front + name, module, key
 
 
-def digest_of(source: Any, target: Any, more: Sequence[Any]) -> str:
+def digest_of(source: Any, target: Any, more: Sequence[Any]) -> tuple[str, bool]:
   """Changes with any module, name, shape or dtype of this rank's models, and with `more`.
 
-  Not with the dtypes of the target's buffers, which take those of the source's.
+  Not with the dtypes of the target's buffers, which take those of the source's. Also returns whether a
+  tensor is of a quantised type.
   """
   said: list[Any] = [more]
+  any_quantised = False
   for model, follows in ((source, False), (target, True)):
     modules = modules_of(model)
     follow = {name for name, _, _ in buffers_of(modules)} if follows else set()
     said.append([_serial(module) for module in modules])
     for name, tensor in module_tensors(modules).items():
       said.append((name, tuple(tensor.shape), None if name in follow else tensor.dtype))
-  return hashlib.blake2b(repr(said).encode(), digest_size=16).hexdigest()
+      any_quantised = any_quantised or is_quantised(tensor)
+  return hashlib.blake2b(repr(said).encode(), digest_size=16).hexdigest(), any_quantised
 
 
 def _serial(module: Any) -> int:
@@ -62,16 +64,12 @@ def _serial(module: Any) -> int:
 
 
 def described(source: Any, target: Any) -> dict[str, Any]:
-  """What this rank holds of both, as JSON. Raises UnsupportedError for a target in MXFP8."""
-  for module in modules_of(target):
-    config = getattr(module, "config", None)
-    kind = (getattr(config, "transformer_impl", ""), getattr(config, "fp8_recipe", ""))
-    if kind == ("inference_optimized", "mxfp8"):
-      raise reshard.UnsupportedError(
-        "the target's weights are MXFP8, which Megatron's own calls quantise: give them a "
-        "reshard.megatron.CopyService"
-      )
+  """What this rank holds of both, as JSON."""
+  check_known(modules_of(target))
   held = [[h.pack() for h in held_by(modules_of(m))] if modules_of(m) else None for m in (source, target)]
+  known = quantised(modules_of(target))
+  if held[1] is not None and known is not None:
+    held[1] += [h.pack() for h in known.held]
   return {"source": held[0], "target": held[1], "buffers": [name for name, _, _ in buffers_of(target)]}
 
 

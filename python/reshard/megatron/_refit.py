@@ -12,9 +12,10 @@ import reshard
 from reshard._collective import gathered
 from reshard.live._groups import shared_group
 from reshard.live._modules import module_tensors
-from reshard.megatron._operations import Operations, Transform
+from reshard.megatron._operations import Operations
 from reshard.megatron._pairs import Pair, buffers_of, described, digest_of, modules_of
 from reshard.megatron._service import CopyService
+from reshard.megatron._transforms import Transform, check_covered, quantise, quantised, renew_derived
 from reshard.tracing._types import torch_dtype
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def clear_plan_cache() -> None:
 
 
 def clear_all_caches() -> None:
-  """Both."""
+  """clear_service_cache(), which does also what clear_plan_cache() does."""
   clear_service_cache()
 
 
@@ -77,11 +78,23 @@ def prepare_swap_model_weights(
   group: TorchGroup | None = None,
   src_rank_offset: int = 0,
   dst_rank_offset: int = 0,
+  num_dst_pools: int = 1,
+  dst_pool_index: int = 0,
   execution_batch_bytes: int | None = None,
 ) -> None:
-  """Plans a pair of models before the first refit. Collective; arguments as for swap_model_weights()."""
+  """Plans a pair of models before the first refit. Collective; arguments as for swap_model_weights().
+
+  A target whose config asks for MXFP8 inference (`transformer_impl` "inference_optimized", `fp8_recipe`
+  "mxfp8") is quantised by Megatron, in place: its weights are then in buffers that stay where they are,
+  and each refit quantises what arrives into these. It must not be quantised yet.
+
+  Raises UnsupportedError for such a target where Megatron cannot quantise it, and what
+  swap_model_weights() raises.
+  """
   service = get_or_create_service("auto", group)
-  _ready(src_model, target_model, service, group, None, 0)
+  for pool in range(num_dst_pools):
+    target = target_model if pool == dst_pool_index else None
+    _ready(src_model, target, service, group, None, pool, prepares=True)
 
 
 def swap_model_weights(
@@ -108,7 +121,8 @@ def swap_model_weights(
   src_rank_offset, dst_rank_offset
                 are not needed: ranks are those of `group`, and what a rank holds follows from its
                 position in its model's own groups
-  transform     an object with the methods of Megatron's ReshardTransform; may be given on some ranks
+  transform     an object with the methods of Megatron's ReshardTransform; may be given on some ranks.
+                None: for a target that prepare_swap_model_weights() quantised, that which it made
   num_dst_pools, dst_pool_index
                 several targets, one pass for each; this rank's target belongs to pool dst_pool_index
   execution_batch_bytes
@@ -150,7 +164,13 @@ def reshard_model_weights(
 
 
 def _ready(
-  source: Any, target: Any, service: Any, torch_group: Any, transform: Transform | None, pool: int
+  source: Any,
+  target: Any,
+  service: Any,
+  torch_group: Any,
+  transform: Transform | None,
+  pool: int,
+  prepares: bool = False,
 ) -> _Ready:
   """The session or the operations of a pair of models, as all ranks agree. Collective."""
   ours = service if isinstance(service, CopyService) else get_or_create_service("auto", torch_group)
@@ -160,8 +180,12 @@ def _ready(
     _pairs.pop(key).close()
 
   def agree() -> list[Any]:
-    own = transform is not None or service is not ours
-    return [digest_of(source, target, (_generation, pool)), own]
+    if prepares:
+      quantise(modules_of(target))
+    used = _transform_of(target, transform)
+    check_covered(modules_of(target), used)
+    digest, any_quantised = digest_of(source, target, (_generation, pool))
+    return [digest, used is not None or service is not ours or any_quantised]
 
   said = gathered(group, agree, "swap_model_weights", ours.timeout)
   operations = any(own for _, own in said)
@@ -175,6 +199,11 @@ def _ready(
       _pairs.popitem(last=False)[1].close()
   _pairs.move_to_end(agreed)
   return _pairs[agreed]
+
+
+def _transform_of(target: Any, transform: Transform | None) -> Transform | None:
+  known = quantised(modules_of(target))
+  return transform if transform is not None or known is None else known.transform
 
 
 class _Ready:
@@ -242,7 +271,9 @@ class _Ready:
     self._take_dtypes()
     if self._operations is not None:
       mine, theirs = module_tensors(self._source), module_tensors(self._target)
-      self._operations.run(mine, theirs, service, transform, self._torch_group)
+      used = _transform_of(self._target, transform)
+      self._operations.run(mine, theirs, service, used, self._torch_group)
+      renew_derived(self._target)
     elif self._session is not None:
       self._version += 1
       self._session.refit(self._version)
