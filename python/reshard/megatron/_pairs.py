@@ -42,19 +42,19 @@ def buffers_of(model: Any) -> Iterator[tuple[str, torch.nn.Module, str]]:
 def digest_of(source: Any, target: Any, more: Sequence[Any]) -> tuple[str, bool]:
   """Changes with any module, name, shape or dtype of this rank's models, and with `more`.
 
-  Not with the dtypes of the target's buffers, which take those of the source's. Also returns whether a
-  tensor is of a quantised type.
+  Not with the dtypes of the target's buffers, which take those of the source's. Also returns whether all
+  tensors are plain memory of the host, which a session can use.
   """
   said: list[Any] = [more]
-  any_quantised = False
+  plain = True
   for model, follows in ((source, False), (target, True)):
     modules = modules_of(model)
     follow = {name for name, _, _ in buffers_of(modules)} if follows else set()
     said.append([_serial(module) for module in modules])
     for name, tensor in module_tensors(modules).items():
       said.append((name, tuple(tensor.shape), None if name in follow else tensor.dtype))
-      any_quantised = any_quantised or is_quantised(tensor)
-  return hashlib.blake2b(repr(said).encode(), digest_size=16).hexdigest(), any_quantised
+      plain = plain and tensor.device.type == "cpu" and not is_quantised(tensor)
+  return hashlib.blake2b(repr(said).encode(), digest_size=16).hexdigest(), plain
 
 
 def _serial(module: Any) -> int:

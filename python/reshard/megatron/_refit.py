@@ -184,8 +184,8 @@ def _ready(
       quantise(modules_of(target))
     used = _transform_of(target, transform)
     check_covered(modules_of(target), used)
-    digest, any_quantised = digest_of(source, target, (_generation, pool))
-    return [digest, used is not None or service is not ours or any_quantised]
+    digest, plain = digest_of(source, target, (_generation, pool))
+    return [digest, used is not None or service is not ours or not plain]
 
   said = gathered(group, agree, "swap_model_weights", ours.timeout)
   operations = any(own for _, own in said)
