@@ -119,6 +119,9 @@ def mxfp8_errors():
     reshard.megatron._transforms.quantise(other)
     reshard.megatron._transforms._quantised.pop(other[0])  # as if others had done it
   said.append(raised(swap, trainer, other, "gloo"))
+  (chunks,) = models("llama", "pp=2,vpp=2")
+  _ask_for_mxfp8(chunks)
+  said.append(raised(reshard.megatron.prepare_swap_model_weights, trainer, chunks if me == 1 else engine))
   fill(trainer, 1)
   swap(trainer, engine, "gloo")
   return said, wrong(engine, 1)

@@ -123,6 +123,8 @@ def test_quantised_weights_that_would_not_be_written_are_named(processes):
   for said, wrong in run(processes, "mxfp8_errors"):
     assert ".weight' is quantised, and the transform does not take it" in said[0]
     assert "is quantised already: call prepare_swap_model_weights() while the target holds BF16" in said[1]
+    assert "UnsupportedError" in said[2]
+    assert "quantises a target of one chunk to MXFP8, but this one has 2" in said[2]
     assert wrong == []
 
 

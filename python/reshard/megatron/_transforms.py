@@ -53,9 +53,9 @@ def quantise(modules: list[Any]) -> None:
 
   Raises UnsupportedError for a release that cannot, and for a target of several chunks.
   """
-  if not modules or not _wants_mxfp8(modules[0]) or quantised(modules) is not None:
+  chunks = chunks_of(modules) if modules else []
+  if not chunks or not _wants_mxfp8(chunks[0].module) or quantised(modules) is not None:
     return
-  chunks = chunks_of(modules)
   if len(chunks) > 1:
     raise reshard.UnsupportedError(
       f"Megatron-Core quantises a target of one chunk to MXFP8, but this one has {len(chunks)}"
@@ -69,6 +69,8 @@ def quantise(modules: list[Any]) -> None:
   before = held_by(modules)
   plan = types.SimpleNamespace(transform=None)
   set_up(plan, modules)
+  if plan.transform is None:  # main also asks whether the config switches FP8 on
+    return
   left = module_tensors(modules)
   gone = tuple(held for held in before if held.name not in left)
   _quantised[chunks[0].module] = Quantised(gone, plan.transform)
@@ -105,6 +107,8 @@ def renew_derived(modules: list[Any]) -> None:
       for method in _RENEWING:
         if callable(getattr(module, method, None)):
           getattr(module, method)()
+  if torch.cuda.is_available():
+    torch.cuda.synchronize()
 
 
 def is_quantised(tensor: torch.Tensor) -> bool:
