@@ -96,6 +96,24 @@ vllm-test: build python ## with vLLM itself: update running engines; compare wha
 	@RESHARD_BIN=$(abspath $(PROGRAM)) $(BUILD)/vllm-venv/bin/python -m pytest -q --no-header \
 	  -p no:cacheprovider -rs --disable-warnings tests/vllm
 
+# Opt-in: its environment takes 2.9 GB.
+.PHONY: frameworks-test
+frameworks-test: build python ## the adapters of verl and SGLang with the real packages; `make test` has stand-ins
+	@tools/python_env.sh $(BUILD)/frameworks-venv python/tests/requirements-frameworks.txt
+	@$(BUILD)/frameworks-venv/bin/python -m pip --quiet install --no-deps --no-index --force-reinstall $(BUILD)/wheels/*.whl
+	@RESHARD_BIN=$(abspath $(PROGRAM)) $(BUILD)/frameworks-venv/bin/python -m pytest -q --no-header \
+	  -p no:cacheprovider -rs --disable-warnings python/tests/test_verl*.py python/tests/test_sglang.py python/tests/test_nemo_rl.py
+
+# Opt-in: an environment of 1.5 GB for each release.
+VERSION ?= 0.19.2
+.PHONY: megatron-test
+megatron-test: build python ## refits of Megatron-Core's modules with release VERSION (0.19.2); `make test` has 0.16.1
+	@tools/python_env.sh $(BUILD)/megatron-$(VERSION)-venv tests/megatron/requirements-newer.txt
+	@$(BUILD)/megatron-$(VERSION)-venv/bin/python -m pip --quiet install --no-deps megatron-core==$(VERSION)
+	@$(BUILD)/megatron-$(VERSION)-venv/bin/python -m pip --quiet install --no-deps --no-index --force-reinstall $(BUILD)/wheels/*.whl
+	@RESHARD_BIN=$(abspath $(PROGRAM)) $(BUILD)/megatron-$(VERSION)-venv/bin/python -m pytest -q --no-header \
+	  -p no:cacheprovider -rs --disable-warnings tests/megatron/test_refit.py
+
 .PHONY: mutants
 mutants: build-all python-env ## flip each layout rule; a test must fail each time
 	@python3 tests/mutation/run.py $(BUILD)
