@@ -56,6 +56,8 @@ TAKES = inspect.signature(refit.swap_model_weights).parameters
 TAKES_NONE, TAKES_POOLS = "group" in TAKES, "num_dst_pools" in TAKES  # from 0.17, 0.19
 #: Whether they move persistent buffers, from 0.18.
 MOVES_BUFFERS = hasattr(resharding.utils, "named_persistent_buffers")
+#: Ways in by its calls, with its service or reshard's.
+MEGATRONS = ("megatron", "service")
 
 
 def models(name, *texts):
@@ -91,6 +93,12 @@ def wrong(modules, step):
   expected = {held.name: values_of(held, step) for held in held_by(modules)}
   assert len(expected) > 5
   return [name for name, value in expected.items() if not torch.equal(value.to(tensors[name].dtype), tensors[name])]
+
+
+def wrong_by(way, modules, step):
+  """wrong(), without the buffers that a release of Megatron does not move, with the way in before each."""
+  left = set() if MOVES_BUFFERS or not way.startswith(MEGATRONS) else dict(modules[0].named_buffers())
+  return [f"{way}: {name}" for name in wrong(modules, step) if name not in left]
 
 
 def clear(modules):
@@ -173,8 +181,7 @@ def as_megatron_does(name, source, target, sources=None, targets=None):
     else:  # our plan, through Megatron's service
       reshard.megatron.swap_model_weights(*both, resharding.get_or_create_service("gloo"))
     results[way] = {n: t.clone() for n, t in engine[0].named_parameters()}
-    left = set() if MOVES_BUFFERS or way in ("drop-in", "operations") else dict(engine[0].named_buffers())
-    found += [f"{way}: {n}" for n in wrong(engine, 1) if has_target and n not in left]
+    found += wrong_by(way, engine, 1) if has_target else []
   service.close()
   refit.clear_service_cache()  # whose process group ends with this call
   getattr(refit, "clear_plan_cache", lambda: None)()
@@ -373,7 +380,7 @@ def _between_worlds(name, source, target, trains, group, offset):
       service = reshard.megatron.CopyService(group)
       resharding.reshard_model_weights(*both, service, group, 0, offset)
       service.close()
-    found += [] if trains else [f"{way}: {n}" for n in wrong(modules, step)]
+    found += [] if trains else wrong_by(way, modules, step)
   reshard.megatron.clear_all_caches()
   refit.clear_service_cache()
   getattr(refit, "clear_plan_cache", lambda: None)()

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-import types
 import weakref
 from typing import Any, Protocol
 
@@ -67,13 +66,14 @@ def quantise(modules: list[Any]) -> None:
       "this release of Megatron-Core does not quantise targets to MXFP8; 0.17 and later do"
     )
   before = held_by(modules)
-  plan = types.SimpleNamespace(transform=None)
+  plan: Any = importlib.import_module("megatron.core.resharding.utils").ReshardPlan([], [])
   set_up(plan, modules)
-  if plan.transform is None:  # main also asks whether the config switches FP8 on
+  transform = getattr(plan, "transform", None)
+  if transform is None:  # main also asks whether the config switches FP8 on
     return
   left = module_tensors(modules)
   gone = tuple(held for held in before if held.name not in left)
-  _quantised[chunks[0].module] = Quantised(gone, plan.transform)
+  _quantised[chunks[0].module] = Quantised(gone, transform)
 
 
 def check_covered(modules: list[Any], transform: Transform | None) -> None:
