@@ -54,6 +54,17 @@ def gathered(group: Any, step: Callable[[], Any], what: str, timeout: float) -> 
   return [answer["is"] for answer in answers]
 
 
+def works(group: _core.ProcessGroup) -> bool:
+  """False once the group has ended: closed, aborted, or a rank has died. Not collective."""
+  if group.closed:
+    return False
+  try:
+    group.status()
+  except _errors.Error:
+    return False
+  return True
+
+
 _CLASSES: dict[str, type[_errors.Error]] = {
   name: thing
   for name, thing in vars(_errors).items()

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import reshard
-from reshard._collective import pack, unpack
+from reshard._collective import pack, unpack, works
 
 __all__ = ["Link", "TornError"]
 
@@ -94,13 +94,7 @@ class Link:
   @property
   def works(self) -> bool:
     """False once the group has ended: closed, aborted, or a rank has died."""
-    if self._group.closed:
-      return False
-    try:
-      self._group.status()
-    except reshard.Error:
-      return False
-    return True
+    return works(self._group)
 
   def abort(self, reason: str) -> None:
     """Ends the group: every wait of every rank fails with `reason`. Any thread."""

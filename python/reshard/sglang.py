@@ -11,7 +11,7 @@ import contextlib
 import json
 import logging
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, cast
 
 import reshard
@@ -21,6 +21,7 @@ from reshard import tracing
 from reshard._invitation import PROTOCOL, Invitation, Link
 from reshard._link import TornError
 from reshard._trainer import EngineTrainer, layouts_of
+from reshard.live._names import listed
 from reshard.tracing._modules import named_tensors as tensors_of
 from reshard.tracing._types import torch_dtype
 
@@ -339,14 +340,10 @@ def _local(
   empty = [name for name, parameter in model.named_parameters() if id(parameter) not in filled]
   if empty:
     raise reshard.UnsupportedError(
-      f"this engine's loader takes none of the trainer's tensors for {_some(empty)}"
+      f"this engine's loader takes none of the trainer's tensors for {listed(empty)}; "
+      "with route='checkpoint' these keep their values"
     )
   return holds
-
-
-def _some(names: Sequence[str]) -> str:
-  more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-  return ", ".join(f"'{name}'" for name in names[:5]) + more
 
 
 @contextlib.contextmanager

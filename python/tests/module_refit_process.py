@@ -11,8 +11,8 @@ import reshard
 from reshard import dtensor
 
 
-def _model_of_the_document():
-  """Full tensors with the names of a checkpoint whose experts are grouped: each kind that the refit has."""
+def _every_kind_of_tensor():
+  """Full tensors with the names of a checkpoint, whose experts are stacked: one or more of each kind."""
   bf16, f32, fp8 = torch.bfloat16, torch.float32, torch.float8_e4m3fn
   layer = "model.layers.0."
   sizes = {
@@ -77,14 +77,14 @@ def _at(grid, rank):
   return tuple(ranks.shape), (ranks == rank).nonzero()[0].tolist()
 
 
-def document(overlap):
+def every_kind(overlap):
   """Expert and dense meshes of their own on both sides, and every kind of tensor; three steps."""
   me = dist.get_rank()
   trainers, engines = ([0, 1, 2, 3], [2, 3]) if overlap else ([0, 1], [2, 3])
   trainer = [[0, 2], [1, 3]] if overlap else [[0, 1]]  # experts in another order than tensor parallelism
   mine = _placing(torch.tensor(trainers).view(-1, 2).tolist(), torch.tensor(trainer).T.tolist(), EP)
   theirs = _placing([engines], [engines], EXPERTS_TP)
-  full = _model_of_the_document()
+  full = _every_kind_of_tensor()
   source = _cut(full, mine, me) if me in trainers else None
   wanted = _cut(full, theirs, me) if me in engines else None
   target = None if wanted is None else {n: torch.zeros_like(t) for n, t in wanted.items()}

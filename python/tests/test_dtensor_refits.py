@@ -104,12 +104,12 @@ def test_a_tensor_that_one_side_lacks_is_refused_by_name(name):
 def test_values_that_need_quantising_are_refused():
   """A router that the trainer has in BF16 and the engine in FP8, say."""
   router = "model.layers.0.mlp.gate.weight"
-  for change in (sides(target=lambda held: held | {router: held[router].to(FP8)}),):
-    assert all("converted between F32, BF16 and F16 only" in message for message in refused(*change, **BOTH))
+  source, target = sides(target=lambda held: held | {router: held[router].to(FP8)})
+  assert all("converted between F32, BF16 and F16 only" in message for message in refused(source, target, **BOTH))
 
 
-def test_a_stage_that_lacks_its_part_is_refused():
-  """The first rank has the rows of an attention output, the second has not."""
+def test_a_rank_that_lacks_its_part_is_refused():
+  """Of a weight that is cut over two ranks, the second has not got its half."""
   name = "model.layers.0.mlp.down_proj.weight"
 
   def second_lacks(rank):

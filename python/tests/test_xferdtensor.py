@@ -48,9 +48,9 @@ def test_modules_of_torch(processes, case):
 
 
 @pytest.mark.parametrize("overlap", [False, True], ids=["disjoint", "overlapping"])
-def test_the_refit_of_the_document(processes, overlap):
+def test_a_refit_of_every_kind_of_tensor(processes, overlap):
   """Dense and expert meshes, norms, routers, FP8 weights with scales, KV scales, tensors of other kinds."""
-  assert run(processes, "document", overlap) == [20] * SIZE
+  assert run(processes, "every_kind", overlap) == [20] * SIZE
 
 
 @pytest.mark.parametrize("what", ["tied", "fsdp_modules"])

@@ -84,7 +84,7 @@ def _check_full(tensor, grid, full, said):
 
 @dataclasses.dataclass
 class Reference:
-  """As the refit of the document passes tensors: a global shape and a shard."""
+  """As NeMo-RL's refit passes tensors: a global shape and a shard."""
 
   shape: torch.Size
   _local_tensor: torch.Tensor

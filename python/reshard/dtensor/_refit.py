@@ -18,9 +18,9 @@ from reshard.dtensor._modules import Described, Place, local_names
 from reshard.dtensor._sessions import Verify
 from reshard.dtensor._transfer import sessions_over
 from reshard.live._dtensors import of_transformers
-from reshard.live._names import Names, matches
+from reshard.live._names import Names, listed, matches
 from reshard.live._parts import Held
-from reshard.live._ranks import FullTensors, Ranks
+from reshard.live._ranks import FullTensors, Ranks, unpacked
 
 _WHAT = "Refit"
 _HINT = "rename it with names=, or name it in ignore="
@@ -36,7 +36,7 @@ class Refit:
 
   source, target  a module (its parameters and persistent buffers), a list of modules, or {name:
                   tensor}, on the ranks that have a part; else None. A tensor is a DTensor, a plain
-                  tensor, or an object with `.shape` and `._local_tensor`. They are held
+                  tensor, or an object with `.shape` and `._local_tensor`. Kept until close()
   process_group   as for xferdtensor(): of the ranks of both sides
   model           a reshard.Model whose names both sides use, or map to: tensors of transformers that
                   stack experts, fused ones of layouts, and single ones then find each other. None:
@@ -44,7 +44,9 @@ class Refit:
   source_layout, target_layout
                   with `model`: a reshard.Layout that says what the side's tensors are, such as
                   reshard.layout("vllm:tp=4,offset=8", model) or that of reshard.of_modules(). Equal
-                  on all ranks. None: DTensors say it themselves, other tensors by source_place
+                  on all ranks. Names of tensors are then those of the layout, which for several
+                  chunks of Megatron's are those of reshard.module_tensors(). None: DTensors say it
+                  themselves, other tensors by source_place
   source_names, target_names
                   what tensors are called, as for reshard.of_dtensors(); None leaves one out
   source_place, target_place
@@ -123,7 +125,7 @@ class Refit:
     else:
       held, tied = side.held(self._group.rank, self._group.size, self._ranks, planned)
       rest = [one.pack() for one in held]
-    return {"main": main, "rest": rest, "tied": tied}
+    return {"main": main or None, "rest": rest or None, "tied": tied}
 
   def _plans(
     self, full: FullTensors, said: Sequence[Any]
@@ -132,7 +134,7 @@ class Refit:
     if full.model is not None:
       sides = []
       for k, layout in enumerate(self._layouts):
-        ranks = _unpacked([answer[k]["main"] for answer in said])
+        ranks = unpacked([answer[k]["main"] for answer in said], 0)
         if layout is None and not ranks:
           raise InvalidArgumentError(f"Refit: no rank has a tensor of the model as {_SIDES[k]}")
         sides.append(full.layout(_SIDES[k], ranks, _HINT) if layout is None else layout)
@@ -143,7 +145,7 @@ class Refit:
         omitted = reshard.plan(sides[0], sides[1], ignore=names).omitted
         _missing("target", [n for n in omitted if n not in tied_to and not self._may_lack(n)])
       yield sides[0], sides[1], names
-    source, target = (_unpacked([answer[k]["rest"] for answer in said]) for k in (0, 1))
+    source, target = (unpacked([answer[k]["rest"] for answer in said], 0) for k in (0, 1))
     tied: dict[str, list[str]] = {}
     for answer in said:
       tied.update(answer[1]["tied"])
@@ -288,14 +290,7 @@ class _Move:
       self._session.close()
 
 
-def _unpacked(answers: Sequence[Any]) -> Ranks:
-  """Ranks that hold something."""
-  return {rank: [Held.unpack(said) for said in here] for rank, here in enumerate(answers) if here}
-
-
 def _missing(side: str, names: Sequence[str]) -> None:
   if names:
-    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-    some = ", ".join(f"'{name}'" for name in names[:5]) + more
     other = "target" if side == "source" else "source"
-    raise NotFoundError(f"Refit: the {side} has no counterpart of the {other}'s {some}; {_HINT}")
+    raise NotFoundError(f"Refit: the {side} has no counterpart of the {other}'s {listed(names)}; {_HINT}")

@@ -17,7 +17,7 @@ from reshard import _core
 from reshard._collective import gathered
 from reshard.live._names import Names, renamed
 from reshard.live._parts import Held, whole_runs
-from reshard.live._placements import runs_of, shards_of
+from reshard.live._placements import held_at
 from reshard.live._ranks import FullTensors, Ranks, unpacked
 from reshard.tracing._types import safetensors_name
 
@@ -115,13 +115,8 @@ def _named(
 
 
 def _held_at(name: str, whole: str, tensor: DTensor, at: list[int]) -> Held:
-  shape = tuple(int(n) for n in tensor.shape)
-  try:
-    shards = shards_of(tensor.placements, tuple(tensor.device_mesh.shape), len(shape))
-  except reshard.UnsupportedError as error:
-    raise reshard.UnsupportedError(f"'{name}': {error}") from None
-  runs = tuple(runs_of(size, here, at) for size, here in zip(shape, shards, strict=True))
-  return Held(name, whole, safetensors_name(tensor.dtype), shape, runs)
+  placed = tensor.placements, tuple(tensor.device_mesh.shape)
+  return held_at((name, whole), safetensors_name(tensor.dtype), tensor.shape, placed, at)
 
 
 def _replicated(name: str, whole: str, tensor: torch.Tensor) -> Held:

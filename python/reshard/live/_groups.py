@@ -6,7 +6,8 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from reshard import _core, _errors
+from reshard import _core
+from reshard._collective import works
 from reshard._rendezvous import from_torch
 
 if TYPE_CHECKING:
@@ -33,21 +34,11 @@ def shared_group(
   of = process_group if process_group is not None else dist.group.WORLD if dist.is_initialized() else None
   key = (id(of), transport)
   known = _groups.get(key)
-  if known is not None and known[0]() is of and _works(known[1]):
+  if known is not None and known[0]() is of and works(known[1]):
     return known[1]
   made = from_torch(of, transport=transport, timeout=timeout)
   _groups[key] = (weakref.ref(of), made)
   return made
-
-
-def _works(group: _core.ProcessGroup) -> bool:
-  if group.closed:
-    return False
-  try:
-    group.status()
-  except _errors.Error:
-    return False
-  return True
 
 
 def close_groups() -> None:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from reshard._errors import InvalidArgumentError
 
@@ -44,6 +44,12 @@ def matches(pattern: str) -> Callable[[str], bool]:
   """Whether a name matches a pattern, with "*" and "#" as above."""
   found = re.compile(_pattern(pattern))
   return lambda name: found.fullmatch(name) is not None
+
+
+def listed(names: Sequence[str]) -> str:
+  """The first five, for messages."""
+  more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+  return ", ".join(f"'{name}'" for name in names[:5]) + more
 
 
 def _plain(name: str) -> str:

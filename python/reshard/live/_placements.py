@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from reshard._errors import UnsupportedError
-from reshard.live._parts import Run
+from reshard.live._parts import Held, Run
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,6 +53,26 @@ def runs_of(extent: int, shards: Sequence[Shard], at: Sequence[int]) -> tuple[Ru
     factor = shard.split_factor if order is None else 1
     runs = _cut(runs, factor, shard.size, at[shard.mesh_dim])
   return tuple(runs) or ((0, 0),)
+
+
+def held_at(
+  names: tuple[str, str],
+  dtype: str,
+  shape: Sequence[int],
+  placed: tuple[Sequence[Any], Sequence[int]],
+  at: Sequence[int],
+) -> Held:
+  """The part of a tensor at coordinates of a mesh. Raises UnsupportedError as shards_of(), with the name.
+
+  names   of the local tensor, and of the full one
+  placed  placements, and the sizes of the mesh
+  """
+  try:
+    shards = shards_of(*placed, len(shape))
+  except UnsupportedError as error:
+    raise UnsupportedError(f"'{names[0]}': {error}") from None
+  runs = tuple(runs_of(int(size), here, at) for size, here in zip(shape, shards, strict=True))
+  return Held(*names, dtype, tuple(int(n) for n in shape), runs)
 
 
 def _order(shards: Sequence[Shard]) -> list[Shard] | None:

@@ -9,8 +9,7 @@ from typing import Any
 import reshard
 import torch
 from reshard._stream import Piece, even_pieces
-from reshard.live._parts import Held
-from reshard.live._placements import runs_of, shards_of
+from reshard.live._placements import held_at
 from reshard.tracing._types import safetensors_name
 
 _CONVERTED = ("to_hf_chunk", "hf_slots", "place", "gather_group")
@@ -52,9 +51,6 @@ def _piece(name: str, local: torch.Tensor, spec: Any) -> Piece:
   at = spec.mesh.get_coordinate()
   if at is None:
     raise reshard.UnsupportedError(f"'{name}': this actor is not in the tensor's mesh")
-  try:
-    cuts = shards_of(spec.placements, tuple(spec.mesh.shape), len(shape))
-  except reshard.UnsupportedError as error:
-    raise reshard.UnsupportedError(f"'{name}': {error}") from None
-  runs = tuple(runs_of(n, here, list(at)) for n, here in zip(shape, cuts, strict=True))
-  return Piece(Held(name, name, safetensors_name(local.dtype), shape, runs), local, shape)
+  placed = spec.placements, tuple(spec.mesh.shape)
+  held = held_at((name, name), safetensors_name(local.dtype), shape, placed, list(at))
+  return Piece(held, local, shape)
