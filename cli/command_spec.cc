@@ -38,6 +38,11 @@ Option& OptionList::text(std::string name, std::string& to, std::string type, st
                [&to](const std::string& s) -> Result<> { return to = s, Result<>(); });
 }
 
+Option& OptionList::prefix(std::optional<std::string>& to, std::string help) {
+  return value("--prefix", "TEXT", std::move(help),
+               [&to](const std::string& s) -> Result<> { return to = s, Result<>(); });
+}
+
 Option& OptionList::bytes(std::string name, Index& to, std::string help) {
   return value(std::move(name), "BYTES", std::move(help), [&to](const std::string& s) -> Result<> {
     to = RESHARD_TRY(parse_bytes(s));

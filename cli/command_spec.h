@@ -59,6 +59,8 @@ class OptionList {
   Option& threads(int& to);
   /// `repeats` as Option's: several after one --ignore only where no positional can follow.
   Option& ignore(std::set<std::string>& to, int repeats, std::string help);
+  /// ModelOptions::prefix; may be empty.
+  Option& prefix(std::optional<std::string>& to, std::string help);
   /// An integer from `least` to `most`. `to` is a T or an optional of one.
   template <class T, class To>
   Option& number(std::string name, To& to, T least, T most, std::string help) {

@@ -74,6 +74,7 @@ struct InspectArguments {
   std::optional<Index> layers;
   std::optional<Index> rank;  ///< of the only layout.
   std::set<std::string> ignore;
+  std::optional<std::string> prefix;
   bool json = false;
 };
 

@@ -255,8 +255,8 @@ std::string report_text(const Model& model, const Layouts& layouts, std::optiona
 }  // namespace
 
 Result<int> execute(const InspectArguments& a) {
-  const Model model =
-      RESHARD_TRY(open_model(a.model, {.layers = a.layers, .exact = false, .ignore = a.ignore}));
+  const Model model = RESHARD_TRY(open_model(
+      a.model, {.layers = a.layers, .exact = false, .ignore = a.ignore, .prefix = a.prefix}));
   RESHARD_TRY(check_ignored(model));
   const Layouts layouts = RESHARD_TRY(layouts_of(a, model));
   const auto rank = RESHARD_TRY(rank_of(a, model, layouts));

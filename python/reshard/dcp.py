@@ -48,6 +48,7 @@ from reshard.tracing._types import torch_dtype
 __all__ = ["StorageReader", "StorageWriter"]
 
 _METADATA = ".metadata"
+_INDEXES = ("reshard.json", "model.safetensors.index.json", "model.safetensors")
 
 
 def _done(value: Any) -> Future[Any]:
@@ -139,7 +140,7 @@ class StorageReader(storage.StorageReader):
 
   def _open(self) -> reshard.Model:
     if self._model is None:
-      pieces = self._path.name == _METADATA or (self._path / _METADATA).exists()
+      pieces = _holds_pieces(self._path)
       prefix = self._prefix if pieces else None
       self._model = reshard.open_model(str(self._path), exact=not pieces, prefix=prefix)
       if self._model.weights is None:
@@ -188,6 +189,13 @@ class StorageReader(storage.StorageReader):
         ) from error
       stream.seek(0)
     return stream
+
+
+def _holds_pieces(path: Path) -> bool:
+  """Whether a checkpoint has pieces of tensors under the names of a state dict: `.metadata`, or no index."""
+  if path.name == _METADATA or (path / _METADATA).exists():
+    return True
+  return path.is_dir() and not any((path / name).exists() for name in _INDEXES)
 
 
 def _add(

@@ -8,6 +8,7 @@ import warnings
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint import filesystem
 from dtensor_process import CASES, _bits, _full
 
 import reshard
@@ -42,6 +43,41 @@ def write(case, folder, writer=None):
     torch.save(whole, f"{folder}/whole.pt")
   dist.barrier()
   dcp.save(_with_state(tensors), checkpoint_id=f"{folder}/dcp")
+
+
+def write_safetensors(case, folder):
+  """torch writes the tensors of a case as safetensors, in each of its ways; rank 0 also writes what they hold.
+
+  hf        a file of pieces for each rank
+  merged    those, and whole tensors made of them
+  metadata  a .metadata file, and each rank's pieces and objects in one file
+  """
+  tensors = CASES[case]()
+  whole = _whole(tensors)
+  if dist.get_rank() == 0:
+    pathlib.Path(folder).mkdir()
+    torch.save(whole, f"{folder}/whole.pt")
+  dist.barrier()
+  state = {"model": tensors}
+  writer = dcp.HuggingFaceStorageWriter(f"{folder}/hf", save_distributed=True)
+  dcp.save(state, storage_writer=writer)
+  names = sorted(f"model.{name}" for name in whole)
+  numbers = {name: 1 + i % 2 for i, name in enumerate(names)}
+  merging = dcp.HuggingFaceStorageWriter(
+    f"{folder}/merged", numbers, save_distributed=True, enable_consolidation=True
+  )
+  dcp.save(state, storage_writer=merging)
+  plain = dcp.FileSystemWriter(
+    f"{folder}/metadata", serialization_format=filesystem.SerializationFormat.SAFETENSORS
+  )
+  dcp.save(_with_state(tensors), storage_writer=plain)
+
+
+def read_safetensors(case, folder, whole):
+  """torch's own reader loads pieces that reshard wrote, into the tensors of a case."""
+  tensors = _cleared(case)
+  dcp.load({"model": tensors}, storage_reader=dcp.HuggingFaceStorageReader(folder))
+  _check(tensors, torch.load(whole))
 
 
 def _cleared(case):

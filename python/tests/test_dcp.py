@@ -68,6 +68,65 @@ def test_what_torch_writes_is_read_and_written_back_for_torch(processes, written
   run(processes, "read", case, str(tmp_path / "dcp"), str(folder / "whole.pt"))
 
 
+@pytest.mark.parametrize("case", ("fsdp-uneven", "hsdp", "fsdp-tp-uneven", "two-meshes"))
+def test_pieces_that_torch_writes_as_safetensors_are_read_and_written_back(processes, tmp_path, case):
+  folder = tmp_path / "torch"
+  run(processes, "write_safetensors", case, str(folder))
+  whole = torch.load(folder / "whole.pt")
+  model = reshard.open_model(str(folder / "hf"))
+  assert model.weights.kind == "dcp"
+  assert {t.name: list(t.shape) for t in model.tensors} == {
+    f"model.{name}": list(value.shape) for name, value in whole.items()
+  }
+  for source in ("hf", "merged", "metadata"):
+    report = reshard.convert(folder / source, tmp_path / source, to="hf", progress=False)
+    assert report.ignored == (["step"] if source == "metadata" else []), source
+    read = load_file(tmp_path / source / "model.safetensors")
+    for name, value in whole.items():
+      merged_scalar = source == "merged" and value.dim() == 0  # torch leaves these zero
+      assert merged_scalar or same(read[f"model.{name}"], value), (source, name)
+  assert reshard.verify(folder / "hf", tmp_path / "hf", progress=False)
+  run(processes, "read_ours", case, str(folder / "hf"), str(folder / "whole.pt"), False)
+
+  reshard.convert(folder / "hf", tmp_path / "back", to="dcp:shard=3,format=safetensors", progress=False)
+  assert not (tmp_path / "back" / ".metadata").exists()
+  assert reshard.verify(folder / "metadata", tmp_path / "back", ignore={"optimizer.*"}, progress=False)
+  run(processes, "read_safetensors", case, str(tmp_path / "back"), str(folder / "whole.pt"))
+
+
+def test_torch_merges_the_pieces_that_reshard_writes(written, tmp_path):
+  from torch.distributed.checkpoint._consolidate_hf_safetensors import consolidate_safetensors_files
+
+  reshard.convert(
+    written("fsdp-uneven") / "dcp", tmp_path / "pieces", to="dcp:shard=4,format=safetensors", progress=False
+  )
+  names = [t.name for t in reshard.open_model(str(tmp_path / "pieces")).tensors]
+  (tmp_path / "merged").mkdir()
+  consolidate_safetensors_files(
+    str(tmp_path / "pieces"), str(tmp_path / "merged"), dict.fromkeys(names, 1), num_threads=1
+  )
+  ignore = {"*.scale"}  # torch leaves scalars of merged files zero
+  assert reshard.verify(tmp_path / "pieces", tmp_path / "merged", ignore=ignore, progress=False)
+
+
+def test_safetensors_that_are_not_all_pieces_of_one_checkpoint_are_refused(written, tmp_path):
+  folder = tmp_path / "pieces"
+  to = "dcp:shard=4,format=safetensors"
+  reshard.convert(written("fsdp-uneven") / "dcp", folder, to=to, progress=False)
+  files = sorted(folder.glob("*.safetensors"))
+  assert len(files) == 4
+  for file in files:
+    with pytest.raises(reshard.InvalidArgumentError, match="holds pieces of tensors; name its folder"):
+      reshard.open_model(str(file))
+  again = shutil.copy(files[0], folder / "shard-00009-model-00001-of-00001.safetensors")
+  with pytest.raises(reshard.CorruptError, match="but its pieces have .* of two checkpoints"):
+    reshard.open_model(str(folder))
+  pathlib.Path(again).unlink()
+  files[1].unlink()
+  with pytest.raises(reshard.CorruptError, match="but its pieces have .* files are missing"):
+    reshard.open_model(str(folder))
+
+
 @pytest.mark.parametrize("case", ("fsdp-uneven", "fsdp-tp", "two-meshes"))
 def test_load_of_torch_reads_through_reshard(processes, written, tmp_path, case):
   folder = written(case)

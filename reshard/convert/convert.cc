@@ -75,9 +75,20 @@ std::string job_key(const output::InputFiles& inputs, const ModelLayout& source,
 /// Cache of dequantised tensors, in bytes.
 constexpr Index kDequantisedBytes = Index{512} << 20;
 
+/// The files of the output.
+Result<output::OutputFiles> output_files(const LayoutSpec& to, const LayoutSide& side,
+                                         Index max_shard_bytes) {
+  if (to.family == "hf")
+    return output::hf_output_files(side, to.keys.contains("shards") ? 0 : max_shard_bytes);
+  if (to.family == "torch_dist") return output::dcp_output_files(side, false);
+  if (to.family != "dcp") return output::rank_output_files(side);
+  const auto format = RESHARD_TRY(to.one_of("format", {"torch", "safetensors"}));
+  return output::dcp_output_files(side, format == "safetensors");
+}
+
 /// Refuses, before anything is written, a checkpoint that no config can describe.
 Result<> check_output(const Model& model, const LayoutSpec& to, const LayoutSide& side) {
-  if (side.quantised && to.family == "dcp")
+  if (side.quantised && (to.family == "dcp" || to.family == "torch_dist"))
     return fail(Code::unsupported,
                 fmt::format("to '{}': quantised weights in a torch.distributed.checkpoint; convert "
                             "to plain values, or to hf",
@@ -210,9 +221,8 @@ Result<std::vector<std::string>> write_companions(const Model& model, const Layo
       RESHARD_TRY(folder.write_text(kHfIndexFile, output::hf_index_of(files)));
     return left_out;
   }
-  if (files.dcp) {
-    const auto metadata = RESHARD_TRY(output::dcp_metadata_of(*side.stored(), files));
-    RESHARD_TRY(folder.write_text(kDcpFile, metadata));
+  if (to.family == "dcp" || to.family == "torch_dist") {
+    if (files.dcp) RESHARD_TRY(output::write_dcp_metadata(side, files, folder));
     return left_out;
   }
   LayoutSpec recorded = model.config ? with_explicit_defaults(to, *model.config) : to;
@@ -261,7 +271,8 @@ Result<ConvertReport> convert_checkpoint(const ConvertOptions& a, const ConvertH
   const LayoutSpec to = RESHARD_TRY(layout_on_disk(a.to, "to"));
   output::InputFiles inputs(a.input);
   inputs.add(to, "");
-  const Model model = RESHARD_TRY(open_checkpoint(a.input, {.ignore = a.ignore}));
+  const Model model = RESHARD_TRY(open_checkpoint(
+      a.input, {.layers = {}, .exact = true, .ignore = a.ignore, .prefix = a.prefix}));
   RESHARD_TRY(check_ignored(model));
   inputs.add(*model.weights);
   if (const auto own = parse_layout(model.weights->layout()))
@@ -280,11 +291,7 @@ Result<ConvertReport> convert_checkpoint(const ConvertOptions& a, const ConvertH
   const CheckpointSource source = RESHARD_TRY(CheckpointSource::bind(model, from_side));
   ValueSource values(from_side, source, kDequantisedBytes);
   const ModelLayout& stored = *to_side.stored();
-  output::OutputFiles files =
-      to.family == "hf"    ? RESHARD_TRY(output::hf_output_files(
-                              to_side, to.keys.contains("shards") ? 0 : a.max_shard_bytes))
-      : to.family == "dcp" ? RESHARD_TRY(output::dcp_output_files(to_side))
-                           : RESHARD_TRY(output::rank_output_files(to_side));
+  output::OutputFiles files = RESHARD_TRY(output_files(to, to_side, a.max_shard_bytes));
   const std::string key = job_key(inputs, *from_side.stored(), stored, files);
   auto out = RESHARD_TRY(output::CheckpointOutput::create(a.output, key, std::move(files), hook,
                                                           [&] { return inputs.unchanged(); }));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -20,6 +21,8 @@ struct ConvertOptions {
   /// Patterns ('*' any characters, '#' digits) of tensors that the output's layout may lack, or
   /// that the input may have beside those of its config.
   std::set<std::string> ignore = {};
+  /// ModelOptions::prefix of the input.
+  std::optional<std::string> prefix = {};
   Index buffer_bytes = Index{64} << 20;   ///< most memory for output in flight.
   Index max_shard_bytes = 5'000'000'000;  ///< most tensor bytes in a file of layout hf.
   bool sync = false;                      ///< return only when all data is on the disk.

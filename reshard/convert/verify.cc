@@ -40,8 +40,10 @@ std::vector<StoredForm> forms_like(const ModelLayout& layout, const Fingerprinte
 Result<FingerprintedSide> fingerprint_side(const std::string& path, const VerifyOptions& a,
                                            const FingerprintedSide* like, const ConvertHook& hook) {
   FingerprintedSide side;
-  side.model =
-      RESHARD_TRY(open_checkpoint(path, {.layers = {}, .exact = false, .ignore = a.ignore}));
+  ModelOptions options{.layers = {}, .exact = false, .ignore = a.ignore};
+  if (a.prefix && RESHARD_TRY(Checkpoint::open(path)).kind() == Checkpoint::Kind::dcp)
+    options.prefix = a.prefix;
+  side.model = RESHARD_TRY(open_checkpoint(path, options));
   const LayoutSide own_files = RESHARD_TRY(own_side(side.model));
   const auto& layout = own_files.stored();
   side.tensors = layout->shared_model();

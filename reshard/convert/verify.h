@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -14,8 +15,10 @@ namespace reshard {
 struct VerifyOptions {
   std::string a, b;                   ///< checkpoints: folders or files.
   std::set<std::string> ignore = {};  ///< patterns of tensors not to compare.
-  int threads = 0;                    ///< 0: one per core that this process may use.
-  Progress progress = {};             ///< bytes of one checkpoint, then of the other.
+  /// ModelOptions::prefix of each side that is a torch.distributed.checkpoint.
+  std::optional<std::string> prefix = {};
+  int threads = 0;         ///< 0: one per core that this process may use.
+  Progress progress = {};  ///< bytes of one checkpoint, then of the other.
 };
 
 /// One side of a comparison.

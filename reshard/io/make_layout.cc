@@ -15,14 +15,17 @@
 #include "reshard/io/files/disk.h"
 #include "reshard/io/layout_file.h"
 #include "reshard/io/rules_file.h"
+#include "reshard/io/torch_dist/torch_dist_layout.h"
 #include "reshard/model/families.h"
 #include "reshard/model/quant/notation.h"
 
 namespace reshard {
 namespace {
 
+/// `pieces`: receives LayoutSide::pieces.
 Result<ModelLayout> build(const LayoutSpec& spec, const Model& model,
-                          const std::string& rules_folder, Index expert_block, bool plain) {
+                          const std::string& rules_folder, Index expert_block, bool plain,
+                          std::shared_ptr<const TensorPieces>& pieces) {
   const FamilyInput input{model.tensors, model.config_or_null(), nullptr, expert_block, plain};
   if (spec.family == "hf") return hf_layout(spec, input);
   if (spec.family == "fsdp" || spec.family == "dcp") return fsdp_layout(spec, input);
@@ -37,6 +40,11 @@ Result<ModelLayout> build(const LayoutSpec& spec, const Model& model,
                             "rules:FILE and explicit:FILE need none",
                             spec.family, model.no_config));
   if (spec.family == "megatron") return megatron_layout(spec, input);
+  if (spec.family == "torch_dist") {
+    auto made = RESHARD_TRY(torch_dist::torch_dist_layout(spec, input));
+    pieces = std::move(made.content);
+    return *made.layout;
+  }
   FamilyInput engine = input;
   ExpertTables tables;
   if (const auto map = spec.keys.find("expert_map"); map != spec.keys.end()) {
@@ -53,7 +61,7 @@ Result<LayoutSpec> read_layout_text(const std::string& text) {
   auto spec = RESHARD_TRY(parse_layout(text));
   const auto& f = spec.family;
   constexpr std::array kFamilies = {"hf",      "megatron", "vllm",     "sglang", "fsdp",
-                                    "dtensor", "rules",    "explicit", "dcp"};
+                                    "dtensor", "rules",    "explicit", "dcp",    "torch_dist"};
   if (std::find(kFamilies.begin(), kFamilies.end(), f) == kFamilies.end())
     return fail(
         Code::invalid_argument,
@@ -110,9 +118,11 @@ Result<LayoutSide> side_of(LayoutSpec spec, const Model& model, const std::strin
       notation && model.stored && stored_alike(model.stored->format, notation->format);
   const std::set<std::string>* stored = alike ? &model.stored->tensors : nullptr;
   const Index block = notation ? expert_block(*notation, *model.tensors, stored) : 1;
+  std::shared_ptr<const TensorPieces> pieces;
+  const bool plain = !own && !(alike && keeps_input_scales(*notation, model));
   LayoutSide side{std::make_shared<const ModelLayout>(
-      RESHARD_TRY(build(spec, model, rules_folder, block,
-                        !own && !(alike && keeps_input_scales(*notation, model)))))};
+      RESHARD_TRY(build(spec, model, rules_folder, block, plain, pieces)))};
+  side.pieces = std::move(pieces);
   side.notes = RESHARD_TRY(layout_notes(spec, model.config_or_null()));
   if (!notation) return side;
   side.quantised = std::make_shared<const QuantisedLayout>(

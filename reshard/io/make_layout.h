@@ -26,6 +26,8 @@ struct LayoutSide {
   std::optional<QuantMethod> method{};                 ///< family hf: the files' quant_method.
   std::optional<QuantMethod> modules{};  ///< other families: whose modules' names and shapes.
   std::vector<std::string> notes{};      ///< layout_notes().
+  /// Family torch_dist: the piece of a tensor that each slot is, by its name, and further entries.
+  std::shared_ptr<const TensorPieces> pieces{};
   /// The layout of the tensors that are in memory or in files.
   const std::shared_ptr<const ModelLayout>& stored() const {
     return quantised ? quantised->stored : values;

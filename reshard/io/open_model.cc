@@ -12,11 +12,11 @@
 
 #include "reshard/io/checkpoint/rank_index.h"
 #include "reshard/io/checkpoint/stored_model.h"
-#include "reshard/io/dcp/megatron_layout.h"
 #include "reshard/io/example_configs.h"
 #include "reshard/io/files/json.h"
 #include "reshard/io/hf/config.h"
 #include "reshard/io/hf/quantization.h"
+#include "reshard/io/torch_dist/megatron_layout.h"
 #include "reshard/model/canonical.h"
 #include "reshard/model/name_pattern.h"
 #include "reshard/model/names.h"
@@ -81,9 +81,10 @@ bool has_name_like(const Model& model, const std::string& pattern) {
   if (!matching_names(*model.tensors, {pattern}).empty()) return true;
   if (!model.weights) return false;
   const TensorPieces& pieces = model.weights->pieces();
-  if (std::ranges::any_of(pieces.others, [&](const CheckpointEntry& entry) {
-        return match_pattern(pattern, entry.name).has_value();
-      }))
+  const auto matches = [&](const auto& entry) {
+    return match_pattern(pattern, entry.name).has_value();
+  };
+  if (std::ranges::any_of(pieces.others, matches) || std::ranges::any_of(pieces.tensors, matches))
     return true;
   const auto& files = model.weights->files();
   return std::any_of(files.begin(), files.end(), [&](const SafetensorsFile& file) {
@@ -309,7 +310,8 @@ Result<> apply_megatron(Model& model) {
     config.num_mtp = 0;
     config.mtp_block.clear();
   }
-  dcp::MegatronCheckpoint found = RESHARD_TRY(dcp::megatron_checkpoint(*model.weights, config));
+  torch_dist::MegatronCheckpoint found =
+      RESHARD_TRY(torch_dist::megatron_checkpoint(*model.weights, config));
   model.tensors = std::move(found.model);
   model.pieces_layout = std::move(found.layout);
   model.left_out = std::move(found.left_out);
@@ -338,11 +340,6 @@ Result<Model> config_model(const std::string& text, const std::string& path,
   }
   model.tensors = std::make_shared<ModelSpec>(RESHARD_TRY(canonical_tensors(*model.config)));
   return model;
-}
-
-bool holds_checkpoint(const fs::path& folder) {
-  return is_there(folder / kRankIndexFile) || is_there(folder / kHfIndexFile) ||
-         is_there(folder / kHfFile) || is_there(folder / kDcpFile);
 }
 
 /// What the names of a model in a trainer's state begin with ("model.", "app.model."): with its
@@ -415,7 +412,7 @@ Result<Model> open_checkpoint(const std::string& path, const ModelOptions& optio
   model.weights = RESHARD_TRY(Checkpoint::open(path));
   if (model.weights->kind() == Checkpoint::Kind::dcp) {
     model.weights->keep_prefix(options.prefix ? *options.prefix : prefix_of(*model.weights));
-  } else if (options.prefix) {
+  } else if (options.prefix && !options.prefix->empty()) {
     return fail(Code::invalid_argument,
                 fmt::format("{}: a prefix can be taken from the names of a checkpoint of "
                             "torch.distributed.checkpoint only",
@@ -439,8 +436,9 @@ Result<Model> open_checkpoint(const std::string& path, const ModelOptions& optio
     leave_out_others(model);
     return model;
   }
-  auto applied = dcp::is_megatron(checkpoint.pieces()) ? apply_megatron(model)
-                                                       : apply_config(std::move(stored), model);
+  auto applied = torch_dist::is_megatron(checkpoint.pieces())
+                     ? apply_megatron(model)
+                     : apply_config(std::move(stored), model);
   RESHARD_TRY(checkpoint.unchanged());
   if (applied) {
     leave_out_others(model);
@@ -464,7 +462,7 @@ Result<Model> open_model(const std::string& text, const ModelOptions& options) {
   const fs::path path(text);
   if (fs::is_directory(path, ignored)) {
     const fs::path config = path / kConfigFile;
-    if (!holds_checkpoint(path) && is_there(config))
+    if (!Checkpoint::is_in(text) && is_there(config))
       return config_model(text, config.string(), options);
     return open_checkpoint(text, options);
   }

@@ -39,6 +39,34 @@ class Convert(unittest.TestCase):
         program.done("verify", source, engine)
         program.done("verify", trainer, engine)
 
+    def test_a_prefix_chooses_the_names_of_a_distributed_checkpoint(self):
+        source = self.checkpoint(program.LLAMA)
+        for name, to in (("dcp", "dcp:shard=2"), ("pieces", "dcp:shard=2,format=safetensors")):
+            dcp = self.convert(source, name, "--to", to)
+            (dcp / "config.json").unlink()
+            program.done("verify", source, dcp)
+            layer = ("--prefix", "model.layers.0.")
+            shown = json.loads(program.done("inspect", dcp, "--json", *layer))
+            self.assertEqual(shown["tensors"], 9)
+            out = self.convert(dcp, name + "-layer", "--to", "hf", *layer)
+            left = program.read_safetensors(out / "model.safetensors")
+            whole = program.read_safetensors(source / "model.safetensors")
+            begin = layer[1]
+            of_layer = {n[len(begin) :]: t for n, t in whole.items() if n.startswith(begin)}
+            self.assertEqual(left, of_layer)
+            program.done("verify", dcp, out, *layer)
+        result = program.run("inspect", source, *layer)
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("torch.distributed.checkpoint only", result.stderr)
+
+    def test_quantised_weights_are_not_written_as_distributed_checkpoints(self):
+        source = self.checkpoint(program.LLAMA)
+        for to in ("dcp:shard=2,quant=fp8_channel", "torch_dist:quant=fp8_channel"):
+            result = program.run("convert", source, self.d / "out", "--to", to)
+            self.assertEqual(result.returncode, 1, to)
+            self.assertIn("torch.distributed.checkpoint", result.stderr)
+            self.assertFalse((self.d / "out").exists())
+
     def test_the_index_of_ranks(self):
         out = self.convert(self.checkpoint(program.LLAMA), "out", "--to", "megatron:tp=2,dp=2")
         index = json.loads((out / "reshard.json").read_text())

@@ -8,6 +8,7 @@
 #include "reshard/io/dcp/known_classes.h"
 #include "reshard/io/dcp/metadata.h"
 #include "reshard/io/dcp/torch_item.h"
+#include "reshard/io/files/json.h"
 #include "reshard/io/files/temp_dir_testutil.h"
 #include "reshard/io/pickle/unpickle.h"
 
@@ -200,6 +201,71 @@ TEST(DcpFolderTest, NamesTheFileAndTensorOfABadItem) {
     ASSERT_FALSE(opened);
     EXPECT_THAT(opened.error().message, HasSubstr(words));
     EXPECT_THAT(opened.error().message, HasSubstr(dir.path()));
+  }
+}
+
+/// A safetensors file with one F32 [2, 3] tensor "w" and this metadata.
+std::string shard(const std::string& info) {
+  std::string header = R"({"__metadata__":{"DCP_SHARDING_INFO":)" + json_quote(info) +
+                       R"(},"w":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]}})";
+  std::string file;
+  for (int i = 0; i < 8; ++i) file += static_cast<char>(header.size() >> (8 * i) & 0xffU);
+  return file + header + std::string(24, 'x');
+}
+
+TEST(ShardedFilesTest, MetadataOfAnotherFormIsRefused) {
+  for (const auto& [info, words] :
+       {std::pair("", "DCP_SHARDING_INFO"),
+        {"[]", "must be an object, is a list"},
+        {"{}", "tensor \"w\": is missing"},
+        {R"({"w":{}})", "saved_offsets is missing"},
+        {R"({"w":{"saved_offsets":[0]}})", "must be a list of 2 numbers"},
+        {R"({"w":{"saved_offsets":[0,-1]}})", "an offset is -1"},
+        {R"({"w":{"saved_offsets":[0,"1"]}})", "an offset is \"1\""},
+        {R"({"w":{"saved_offsets":[9223372036854775807,0]}})", "an offset is 9223372036854775807"},
+        {R"({"w":{"saved_offsets":[4611686018427387904,4611686018427387904]}})", "reaches to"},
+        {R"({"w":{"saved_offsets":[2,0]}})", "files are missing"}}) {
+    const testing::TempDir dir;
+    dir.write("shard-00001-model-00001-of-00001.safetensors", shard(info));
+    const auto opened = Checkpoint::open(dir.path());
+    ASSERT_FALSE(opened) << info;
+    EXPECT_EQ(opened.error().code, Code::corrupt) << info;
+    EXPECT_THAT(opened.error().message, HasSubstr(words));
+    EXPECT_THAT(opened.error().message, HasSubstr(dir.path()));
+  }
+}
+
+TEST(ShardedFilesTest, AFileThatEndsEarlyIsRefused) {
+  const std::string whole = shard(R"({"w":{"saved_offsets":[0,0]}})");
+  for (const std::size_t size : {whole.size() - 1, whole.size() - 24}) {
+    const testing::TempDir dir;
+    dir.write("a.safetensors", whole);
+    dir.write("b.safetensors", whole.substr(0, size));
+    const auto opened = Checkpoint::open(dir.path());
+    ASSERT_FALSE(opened);
+    EXPECT_THAT(opened.error().message, HasSubstr("b.safetensors"));
+    EXPECT_THAT(opened.error().message, HasSubstr("truncated"));
+  }
+}
+
+TEST(DcpFolderTest, TheSafetensorsWithinAFileMustHoldThePieces) {
+  const testing::TempDir dir;
+  for (const auto& [info, words] :
+       {std::pair(R"({"w":{"saved_offsets":[0,0]}})", ""),
+        {R"({"w":{"saved_offsets":[2,0]}})", "its piece at [0, 0] is missing"},
+        {"{}", "tensor \"w\": is missing"}}) {
+    dir.write("__0_0.distcp", "object" + shard(info));
+    for (const char* name : {"w", "other"}) {
+      auto metadata = one_tensor({"__0_0.distcp", 6, 24});
+      metadata.tensors[0].name = name;
+      dir.write(".metadata", dcp::metadata_bytes(metadata));
+      const auto opened = Checkpoint::open(dir.path());
+      const bool fine = std::string(name) == "w" && std::string(words).empty();
+      ASSERT_EQ(opened.has_value(), fine) << info << name;
+      if (fine) continue;
+      EXPECT_THAT(opened.error().message, HasSubstr(dir.path()));
+      if (std::string(name) == "w") EXPECT_THAT(opened.error().message, HasSubstr(words));
+    }
   }
 }
 

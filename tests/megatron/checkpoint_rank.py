@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One rank of torch.distributed over gloo: Megatron-Core's dist_checkpointing writes its modules."""
+"""One rank of torch.distributed over gloo: Megatron-Core's dist_checkpointing writes and loads modules."""
 
 import json
 import pathlib
@@ -14,15 +14,22 @@ from test_modules import MODELS
 from world import parallel_state
 
 import reshard
+from reshard.tracing._types import torch_dtype
 
 # The one call of the writer that needs a GPU, before it copies tensors from it.
 torch.cuda.synchronize = lambda *_: None
 
 
+def _tensors(module):
+  """Its parameters, and the buffers that are of the model."""
+  yield from module.named_parameters()
+  yield from ((name, tensor) for name, tensor in module.named_buffers() if name.endswith("expert_bias"))
+
+
 def _fill(modules):
   """Values that say where they belong; the same for what ranks share."""
   for module in modules:
-    for name, tensor in module.named_parameters():
+    for name, tensor in _tensors(module):
       seed = sum(ord(c) * (i + 1) for i, c in enumerate(name))
       generator = torch.Generator().manual_seed(seed + 7919 * _part(tensor))
       with torch.no_grad():
@@ -52,23 +59,49 @@ def write(name, text, folder, metadata):
     for module in modules:
       state.update(module.sharded_state_dict(metadata=metadata))
     dist_checkpointing.save({"model": state, "iteration": 3}, str(folder / "dist"), ("torch_dist", 1))
-    source = reshard.of_modules(modules, model)
-    whole = reshard.layout("hf", source.model)
-    values = {t.name: torch.zeros(t.shape, dtype=torch.bfloat16) for t in whole.local(0)} if me == 0 else None
-    for t in whole.local(0) if me == 0 else ():
-      if t.dtype.name.upper() == "F32":
-        values[t.name] = values[t.name].float()
-    with reshard.from_torch() as group, reshard.Session(
-      group,
-      source=source,
-      source_tensors=reshard.module_tensors(modules),
-      target=whole,
-      target_tensors=values,
-      verify="always",
-    ) as session:
-      session.refit(1)
+    values = _whole(modules, model)
   if me == 0:
     torch.save(values, folder / "whole.pt")
+  dist.barrier()
+
+
+def _whole(modules, model):
+  """Rank 0: the model's tensors as live modules say them. Other ranks: None."""
+  source = reshard.of_modules(modules, model)
+  whole = reshard.layout("hf", source.model)
+  values = None
+  if dist.get_rank() == 0:
+    values = {t.name: torch.zeros(t.shape, dtype=torch_dtype(t.dtype.name.upper())) for t in whole.local(0)}
+  with reshard.from_torch() as group, reshard.Session(
+    group,
+    source=source,
+    source_tensors=reshard.module_tensors(modules),
+    target=whole,
+    target_tensors=values,
+    verify="always",
+  ) as session:
+    session.refit(1)
+  return values
+
+
+def load(name, text, checkpoint, whole, metadata):
+  """Megatron loads a checkpoint into modules of zeros; rank 0 compares what they then hold with `whole`."""
+  model = reshard.open_model(str(pathlib.Path(whole).parent / "dist" / "config.json"))
+  with parallel(text):
+    modules = build(MODELS[name], text, padded=256)
+    state = {}
+    for module in modules:
+      for _, tensor in _tensors(module):
+        tensor.detach().zero_()
+      state.update(module.sharded_state_dict(metadata=metadata))
+    loaded = dist_checkpointing.load({"model": state}, checkpoint)
+    for module in modules:
+      missing = module.load_state_dict(loaded["model"], strict=False).missing_keys
+      assert all("_extra_state" in key for key in missing), missing
+    values = _whole(modules, model)
+  if dist.get_rank() == 0:
+    for tensor, value in torch.load(whole).items():
+      assert torch.equal(value, values[tensor]), tensor
   dist.barrier()
 
 

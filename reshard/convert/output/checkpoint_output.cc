@@ -94,8 +94,7 @@ Result<> CheckpointOutput::write_file(const OutputFile& file, const WriteFile& w
     RESHARD_TRY(write(file, writer, progress));
     RESHARD_TRY(writer.finish(false));
   } else {
-    auto writer =
-        RESHARD_TRY(SafetensorsWriter::create(path, file.tensors, file_metadata(), watch));
+    auto writer = RESHARD_TRY(SafetensorsWriter::create(path, file.tensors, file.metadata, watch));
     RESHARD_TRY(write(file, writer, progress));
     RESHARD_TRY(writer.finish());
   }

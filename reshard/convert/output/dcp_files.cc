@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <map>
 #include <set>
 
 #include "reshard/convert/output/output_files.h"
+#include "reshard/io/checkpoint/index.h"
+#include "reshard/io/checkpoint/safetensors_writer.h"
 #include "reshard/io/dcp/dcp_writer.h"
 
 namespace reshard::output {
@@ -34,62 +38,126 @@ Dims stored_offsets(const Box& box, const CanonicalTensor& t) {
   return out;
 }
 
-/// A piece that a rank writes: the first of those that hold it.
-std::string key_of(const Fragment& f) {
-  return fmt::format("{} {}", f.tensor.value(), to_string(f.box));
+Result<Index> file_bytes_of(const OutputFile& file, bool safetensors) {
+  if (safetensors) return RESHARD_TRY(plan_safetensors(file.tensors, file.metadata)).file_bytes;
+  return RESHARD_TRY(plan_dcp_file(file.tensors)).file_bytes;
+}
+
+constexpr const char* kObjectsFile = "__extra_states.distcp";
+
+/// Which piece of which tensor each slot is.
+class PieceNames {
+ public:
+  explicit PieceNames(const LayoutSide& side)
+      : layout_(*side.stored()), stored_(side.pieces.get()) {
+    if (stored_ == nullptr) {
+      for (const CanonicalTensor& t : layout_.model().tensors())
+        tensors_.push_back({t.name, t.dtype, t.stored_shape()});
+    } else {
+      tensors_ = stored_->tensors;
+      for (const TensorPiece& piece : stored_->pieces) by_slot_.emplace(piece.local, &piece);
+    }
+    for (std::size_t i = 0; i < tensors_.size(); ++i) ids_.emplace(tensors_[i].name, i);
+  }
+
+  const std::vector<TensorSpec>& tensors() const { return tensors_; }
+  /// The tensor of a piece, among copies of tensors().
+  TensorSpec& spec_of(const DcpPiece& piece, std::vector<TensorSpec>& tensors) const {
+    return tensors[ids_.at(piece.tensor)];
+  }
+
+  /// Without its place in a file. @pre without LayoutSide::pieces, the local tensor is one box
+  DcpPiece of(SlotId slot, Rank r) const {
+    if (stored_ == nullptr) {
+      const Fragment f = layout_.local(slot, r).fragments[0];
+      const CanonicalTensor& t = layout_.model()[f.tensor];
+      return {t.name, stored_offsets(f.box, t), layout_.stored_shape(slot, r), {}, {}};
+    }
+    const TensorPiece& piece = *by_slot_.at(layout_.slot(slot).name);
+    DcpPiece out{stored_->tensors[piece.tensor].name, {}, piece.box.shape(), {}, {}};
+    for (int i = 0; i < piece.box.rank(); ++i) out.offsets.push_back(piece.box[i].begin());
+    return out;
+  }
+
+ private:
+  const ModelLayout& layout_;
+  const TensorPieces* stored_;
+  std::vector<TensorSpec> tensors_;
+  std::map<std::string, std::size_t> ids_;
+  std::map<std::string, const TensorPiece*> by_slot_;
+};
+
+/// What Megatron's dist_checkpointing reads beside `.metadata`.
+Result<> write_megatron_files(const TensorPieces& pieces, OutputDir& folder) {
+  const bool stacked = std::ranges::any_of(pieces.tensors, [](const TensorSpec& t) {
+    return t.name == "decoder.layers.self_attention.linear_proj.weight";
+  });
+  RESHARD_TRY(folder.write_text("common.pt", megatron_common(stacked)));
+  return folder.write_text("metadata.json",
+                           "{\"sharded_backend\": \"torch_dist\", \"sharded_backend_version\": 1, "
+                           "\"common_backend\": \"torch\", \"common_backend_version\": 1}");
 }
 
 }  // namespace
 
-Result<OutputFiles> dcp_output_files(const LayoutSide& side) {
+Result<OutputFiles> dcp_output_files(const LayoutSide& side, bool safetensors) {
   OutputFiles output;
-  output.dcp = true;
+  output.dcp = !safetensors;
   const ModelLayout& layout = *side.stored();
+  const PieceNames names(side);
   std::set<std::string> written;
   for (const Rank r : layout.ranks().members()) {
-    OutputFile file{dcp_file_name(r), r, {}, {}, 0, 0};
+    OutputFile file{safetensors ? sharded_file_name(r) : dcp_file_name(r), r, {}, {}, 0, 0};
+    std::vector<DcpPiece> pieces;
     for (const SlotId slot : layout.slots_of(r)) {
       const LocalTensor local = layout.local(slot, r);
-      if (local.fragments.empty()) continue;
-      if (!fills(local))
+      if (local.fragments.empty() && !side.pieces) continue;
+      if (!side.pieces && !fills(local))
         return fail(Code::unsupported,
                     fmt::format("dcp: local tensor '{}' of rank {} is not one box of a tensor",
                                 layout.slot(slot).name, r.value()));
-      if (!written.insert(key_of(local.fragments[0])).second) continue;
+      DcpPiece piece = names.of(slot, r);
+      if (!written.insert(fmt::format("{} {}", piece.tensor, to_string(piece.offsets))).second)
+        continue;
       file.slots.push_back(slot);
-      file.tensors.push_back(
-          {layout.slot(slot).name, layout.slot(slot).dtype, layout.stored_shape(slot, r)});
-      file.tensor_bytes += volume(local.shape) * bits(layout.slot(slot).dtype) / 8;
+      file.tensors.push_back({layout.slot(slot).name, layout.slot(slot).dtype, piece.sizes});
+      file.tensor_bytes += volume(piece.sizes) * bits(layout.slot(slot).dtype) / 8;
+      pieces.push_back(std::move(piece));
     }
-    auto plan = plan_dcp_file(file.tensors);
-    if (!plan) return tl::unexpected(std::move(plan).error().in(file.name));
-    file.file_bytes = plan->file_bytes;
+    if (safetensors) file.metadata = sharded_file_metadata(pieces);
+    auto bytes = file_bytes_of(file, safetensors);
+    if (!bytes) return tl::unexpected(std::move(bytes).error().in(file.name));
+    file.file_bytes = *bytes;
     output.of_rank.push_back(file.name);
     if (!file.slots.empty()) output.files.push_back(std::move(file));
   }
   return output;
 }
 
-Result<std::string> dcp_metadata_of(const ModelLayout& layout, const OutputFiles& files) {
+Result<> write_dcp_metadata(const LayoutSide& side, const OutputFiles& files, OutputDir& folder) {
+  const PieceNames names(side);
+  std::vector<TensorSpec> tensors = names.tensors();
   std::vector<DcpPiece> pieces;
-  ModelSpec tensors;
-  std::vector<DType> dtypes;
-  for (const CanonicalTensor& t : layout.model().tensors()) dtypes.push_back(t.dtype);
   for (const OutputFile& file : files.files) {
     const DcpFilePlan plan = RESHARD_TRY(plan_dcp_file(file.tensors));
     for (std::size_t i = 0; i < file.slots.size(); ++i) {
-      const Fragment f = layout.local(file.slots[i], file.rank).fragments[0];
-      const CanonicalTensor& t = layout.model()[f.tensor];
-      dtypes[f.tensor.index()] = file.tensors[i].dtype;
-      pieces.push_back(
-          {t.name, stored_offsets(f.box, t), file.tensors[i].shape, file.name, plan.items[i]});
+      DcpPiece piece = names.of(file.slots[i], file.rank);
+      piece.file = file.name;
+      piece.item = plan.items[i];
+      names.spec_of(piece, tensors).dtype = file.tensors[i].dtype;
+      pieces.push_back(std::move(piece));
     }
   }
-  for (std::size_t i = 0; i < dtypes.size(); ++i) {
-    const CanonicalTensor& t = layout.model().tensors()[i];
-    RESHARD_TRY(tensors.add(t.name, t.shape, dtypes[i], t.merged));
+  std::vector<DcpObject> objects;
+  if (side.pieces) {
+    const std::string none = saved_none();
+    const DcpFilePlan::Item item{0, static_cast<std::int64_t>(none.size())};
+    for (const CheckpointEntry& entry : side.pieces->others)
+      objects.push_back({entry.name, kObjectsFile, item});
+    RESHARD_TRY(folder.write_text(kObjectsFile, none));
+    RESHARD_TRY(write_megatron_files(*side.pieces, folder));
   }
-  return dcp_metadata(tensors, pieces);
+  return folder.write_text(kDcpFile, dcp_metadata(tensors, pieces, objects));
 }
 
 }  // namespace reshard::output

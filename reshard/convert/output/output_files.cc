@@ -50,7 +50,7 @@ void add_slot(const SlotFiles& slot_files, SlotId slot, OutputFile& file) {
 
 Result<> find_file_bytes(OutputFiles& output) {
   for (OutputFile& file : output.files) {
-    auto plan = plan_safetensors(file.tensors, file_metadata());
+    auto plan = plan_safetensors(file.tensors, file.metadata);
     if (!plan) return tl::unexpected(std::move(plan).error().in(file.name));
     file.file_bytes = plan->file_bytes;
   }
@@ -69,11 +69,6 @@ Index OutputFiles::tensor_bytes() const {
   Index total = 0;
   for (const OutputFile& file : files) total += file.tensor_bytes;
   return total;
-}
-
-const StringMap& file_metadata() {
-  static const StringMap kMetadata = {{"format", "pt"}};
-  return kMetadata;
 }
 
 Result<OutputFiles> hf_output_files(const LayoutSide& side, Index max_shard_bytes) {

@@ -10,6 +10,7 @@
 
 #include "reshard/base/check.h"
 #include "reshard/io/dcp/open_folder.h"
+#include "reshard/io/dcp/sharded_files.h"
 #include "reshard/io/files/json.h"
 
 namespace reshard {
@@ -54,11 +55,17 @@ std::string hint(const std::string& folder) {
   return "";
 }
 
-/// The path of the folder's index or only file.
-Result<std::string> find_entry(const std::string& folder) {
+/// The paths of the folder's indexes and single files.
+std::vector<std::string> entries_in(const std::string& folder) {
   std::vector<std::string> found;
   for (const auto name : {kRankIndexFile, kHfIndexFile, kHfFile, kDcpFile})
     if (exists(in_folder(folder, name))) found.push_back(in_folder(folder, name));
+  return found;
+}
+
+/// The path of the folder's index or only file.
+Result<std::string> find_entry(const std::string& folder) {
+  const std::vector<std::string> found = entries_in(folder);
   if (found.empty())
     return fail(Code::not_found,
                 fmt::format("{}: holds no checkpoint: looked for {}, {}, {} and {}{}", folder,
@@ -123,10 +130,37 @@ Result<> check_weight_map(const std::string& index_path, const WeightMap& weight
   return {};
 }
 
+std::vector<CheckpointTensor> list_of(const std::vector<dcp::PlacedPiece>& places) {
+  std::vector<CheckpointTensor> list;
+  for (const dcp::PlacedPiece& piece : places) list.push_back({piece, piece.file});
+  return list;
+}
+
+/// Refuses a file of pieces. One of a checkpoint's first rank is known by its name only.
+Result<> check_whole(const SafetensorsFile& file) {
+  const SafetensorsHeader header{file.tensors(), file.metadata(), 0};
+  if (!dcp::is_sharded(header)) return {};
+  auto offsets = dcp::saved_offsets(header);
+  if (!offsets) return tl::unexpected(std::move(offsets).error().in(file.path()));
+  bool pieces = fs::path(file.path()).filename().string().starts_with("shard-");
+  for (const Dims& at : *offsets)
+    pieces |= std::any_of(at.begin(), at.end(), [](Index i) { return i != 0; });
+  if (!pieces) return {};
+  return fail(Code::invalid_argument,
+              fmt::format("{}: holds pieces of tensors; name its folder", file.path()));
+}
+
 }  // namespace
+
+bool Checkpoint::is_in(const std::string& folder) {
+  return !entries_in(folder).empty() || !dcp::sharded_files(folder).empty();
+}
 
 Result<Checkpoint> Checkpoint::open(const std::string& path) {
   std::error_code ignored;
+  if (fs::is_directory(path, ignored) && entries_in(path).empty())
+    if (const auto files = dcp::sharded_files(path); !files.empty())
+      return open_sharded(path, files);
   const auto entry = fs::is_directory(path, ignored) ? RESHARD_TRY(find_entry(path)) : path;
   if (entry.ends_with(".index.json")) return open_hf_index(entry);
   if (entry.ends_with(".json")) return open_rank_index(entry);
@@ -145,6 +179,7 @@ Result<Checkpoint> Checkpoint::open_file(const std::string& path) {
   Checkpoint checkpoint;
   checkpoint.folder_ = folder_of(path);
   checkpoint.files_.push_back(RESHARD_TRY(SafetensorsFile::open(path)));
+  RESHARD_TRY(check_whole(checkpoint.files_[0]));
   checkpoint.lists_.push_back(checkpoint.list_file(0));
   checkpoint.list_of_rank_ = {0};
   return checkpoint;
@@ -165,6 +200,7 @@ Result<Checkpoint> Checkpoint::open_hf_index(const std::string& path) {
     std::move(list.begin(), list.end(), std::back_inserter(all));
   }
   sort_by_name(all);
+  for (const SafetensorsFile& file : checkpoint.files_) RESHARD_TRY(check_whole(file));
   RESHARD_TRY(check_weight_map(path, *weight_map, names, all, checkpoint.files_));
   checkpoint.lists_.push_back(std::move(all));
   checkpoint.list_of_rank_ = {0};
@@ -190,19 +226,36 @@ Result<Checkpoint> Checkpoint::open_rank_index(const std::string& path) {
 
 Result<Checkpoint> Checkpoint::open_dcp(const std::string& path) {
   auto folder = RESHARD_TRY(dcp::open_folder(path));
+  List list = list_of(folder.places);
+  auto checkpoint = RESHARD_TRY(
+      of_pieces(path, std::move(folder.files), std::move(folder.content), std::move(list)));
+  checkpoint.folder_ = folder_of(path);
+  return checkpoint;
+}
+
+Result<Checkpoint> Checkpoint::open_sharded(const std::string& folder,
+                                            const std::vector<std::string>& paths) {
+  auto opened = RESHARD_TRY(dcp::open_sharded_files(paths));
+  List list = list_of(opened.places);
+  auto checkpoint = RESHARD_TRY(
+      of_pieces(folder, std::move(opened.files), std::move(opened.content), std::move(list)));
+  checkpoint.folder_ = folder;
+  return checkpoint;
+}
+
+/// `path` is for errors.
+Result<Checkpoint> Checkpoint::of_pieces(const std::string& path, std::vector<MappedFile> files,
+                                         TensorPieces pieces, List list) {
   Checkpoint checkpoint;
   checkpoint.kind_ = Kind::dcp;
   checkpoint.layout_ = "dcp";
-  checkpoint.folder_ = folder_of(path);
-  checkpoint.mapped_ = std::move(folder.files);
-  checkpoint.pieces_ = std::move(folder.content);
-  List list;
-  for (const dcp::PlacedPiece& piece : folder.places) list.push_back({piece, piece.file});
+  checkpoint.mapped_ = std::move(files);
+  checkpoint.pieces_ = std::move(pieces);
   sort_by_name(list);
   for (std::size_t i = 1; i < list.size(); ++i)
     if (list[i].name == list[i - 1].name)
       return fail(Code::corrupt,
-                  fmt::format("{}: lists piece {} twice", path, in_quotes(list[i].name)));
+                  fmt::format("{}: holds piece {} twice", path, in_quotes(list[i].name)));
   checkpoint.lists_.push_back(std::move(list));
   checkpoint.list_of_rank_ = {0};
   return checkpoint;

@@ -28,21 +28,25 @@ class Checkpoint {
   enum class Kind {
     hf,     ///< whole tensors under Hugging Face names, in one or more files.
     ranks,  ///< local tensors in the layout layout(), one file per rank.
-    dcp,    ///< tensors in pieces, as torch.distributed.checkpoint writes them.
+    dcp,    ///< pieces of tensors, as torch.distributed.checkpoint writes them.
   };
 
   /// Opens a folder with reshard.json, model.safetensors.index.json, model.safetensors or
   /// .metadata, or one of those files, or any safetensors file. A folder with two of them is
-  /// refused; name one instead. Errors name the path: it contains no checkpoint; a listed file or
-  /// tensor is missing; a tensor is not listed, or is in two files; and those of parse_hf_index,
-  /// parse_rank_index, SafetensorsFile::open and, for .metadata, which is read without running any
-  /// of it, a class that torch's checkpoints do not have.
+  /// refused; name one instead. A folder with none of them, but with safetensors files of pieces
+  /// (DCP_SHARDING_INFO), is opened with all of these. Errors name the path: it contains no
+  /// checkpoint; a listed file or tensor is missing; a tensor is not listed, or is in two files; a
+  /// file of pieces that was not named by its folder; and those of parse_hf_index,
+  /// parse_rank_index, SafetensorsFile::open, open_sharded_files and, for .metadata, which is read
+  /// without running any of it, a class that torch's checkpoints do not have.
   static Result<Checkpoint> open(const std::string& path);
+  /// Whether a folder holds what open() would open, at first sight.
+  static bool is_in(const std::string& folder);
 
   Kind kind() const { return kind_; }
   /// The folder of the files.
   const std::string& folder() const { return folder_; }
-  /// The safetensors files; none for Kind::dcp.
+  /// The safetensors files; none if kind() is dcp.
   const std::vector<SafetensorsFile>& files() const { return files_; }
   std::size_t num_files() const { return files_.size() + mapped_.size(); }
   /// A file, mapped. @pre file < num_files()
@@ -52,16 +56,16 @@ class Checkpoint {
 
   /// All tensors, sorted by name. @pre kind() == Kind::hf
   const std::vector<CheckpointTensor>& tensors() const;
-  /// The local tensors of a rank, sorted by name; the pieces, for Kind::dcp.
+  /// The local tensors of a rank, sorted by name; the pieces if kind() is dcp.
   /// @pre kind() != Kind::hf, 0 <= rank < world_size()
   const std::vector<CheckpointTensor>& tensors(Rank rank) const;
   /// All tensors with their dtypes and shapes, in the order of the files.
   /// @pre kind() != Kind::ranks
   std::vector<TensorSpec> whole_tensors() const;
-  /// How tensors are stored in pieces. Empty but for Kind::dcp.
+  /// How tensors are stored in pieces; nothing unless kind() is dcp.
   const TensorPieces& pieces() const { return pieces_; }
-  /// Keeps the tensors whose names begin with `prefix`, and takes it from their names; the rest are
-  /// entries of pieces().others. @pre kind() == Kind::dcp
+  /// Keeps the tensors whose names begin with `prefix`, and takes it from their names; the others
+  /// become entries of pieces().others. @pre kind() == Kind::dcp
   void keep_prefix(const std::string& prefix);
   /// The layout's notation; empty for Kind::hf, "dcp" for Kind::dcp.
   const std::string& layout() const { return layout_; }
@@ -93,13 +97,17 @@ class Checkpoint {
   static Result<Checkpoint> open_hf_index(const std::string& path);
   static Result<Checkpoint> open_rank_index(const std::string& path);
   static Result<Checkpoint> open_dcp(const std::string& path);
+  static Result<Checkpoint> open_sharded(const std::string& folder,
+                                         const std::vector<std::string>& paths);
+  static Result<Checkpoint> of_pieces(const std::string& path, std::vector<MappedFile> files,
+                                      TensorPieces pieces, List list);
   List list_file(std::size_t file) const;
 
   Kind kind_ = Kind::hf;
   std::string folder_;
   std::string layout_;
   std::vector<SafetensorsFile> files_;
-  std::vector<MappedFile> mapped_;  ///< instead of files_, for Kind::dcp.
+  std::vector<MappedFile> mapped_;  ///< instead of files_ if kind() is dcp.
   TensorPieces pieces_;
   std::vector<List> lists_;
   std::vector<std::size_t> list_of_rank_;

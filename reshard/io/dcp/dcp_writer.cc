@@ -6,14 +6,17 @@
 
 #include <atomic>
 #include <deque>
+#include <map>
 
 #include "reshard/base/check.h"
 #include "reshard/io/dcp/crc32.h"
 #include "reshard/io/dcp/known_classes.h"
 #include "reshard/io/dcp/metadata.h"
+#include "reshard/io/dcp/sharded_files.h"
 #include "reshard/io/dcp/torch_archive.h"
 #include "reshard/io/files/disk.h"
 #include "reshard/io/files/json.h"
+#include "reshard/io/pickle/writer.h"
 
 namespace reshard {
 namespace {
@@ -133,18 +136,61 @@ Result<> DcpWriter::finish(bool sync) {
   return {};
 }
 
-std::string dcp_metadata(const ModelSpec& model, std::span<const DcpPiece> pieces) {
+std::string dcp_metadata(std::span<const TensorSpec> tensors, std::span<const DcpPiece> pieces,
+                         std::span<const DcpObject> objects) {
   dcp::Metadata metadata;
-  for (const CanonicalTensor& t : model.tensors())
-    metadata.tensors.push_back({t.name, t.dtype, t.stored_shape(), {}});
+  std::map<std::string_view, std::size_t> ids;
+  for (const TensorSpec& t : tensors) {
+    ids.emplace(t.name, metadata.tensors.size());
+    metadata.tensors.push_back({t.name, t.dtype, t.shape, {}});
+  }
   for (const DcpPiece& piece : pieces) {
-    const auto id = model.find(piece.tensor);
-    RESHARD_CHECK(id.has_value());
-    metadata.tensors[id->index()].chunks.push_back(
+    const auto id = ids.find(piece.tensor);
+    RESHARD_CHECK(id != ids.end());
+    metadata.tensors[id->second].chunks.push_back(
         {piece.offsets, piece.sizes, {piece.file, piece.item.offset, piece.item.bytes}});
   }
   std::erase_if(metadata.tensors, [](const dcp::Tensor& t) { return t.chunks.empty(); });
+  for (const DcpObject& object : objects)
+    metadata.others.push_back(
+        {object.name, "", {object.file, object.item.offset, object.item.bytes}});
   return dcp::metadata_bytes(metadata);
+}
+
+std::string saved_none() {
+  pickle::Writer w;
+  w.begin_list();
+  w.none();
+  w.end_list();
+  return dcp::object_archive(std::move(w).finish());
+}
+
+std::string megatron_common(bool stacked) {
+  pickle::Writer w;
+  w.begin_dict();
+  w.text("content_metadata");
+  w.begin_dict();
+  w.text("non_homogeneous_layers");
+  w.boolean(!stacked);
+  w.text("singleton_local_shards");
+  w.boolean(false);
+  w.end_dict();
+  w.end_dict();
+  return dcp::object_archive(std::move(w).finish());
+}
+
+StringMap sharded_file_metadata(std::span<const DcpPiece> pieces) {
+  std::string text = "{";
+  for (const DcpPiece& piece : pieces) {
+    if (text.size() > 1) text += ", ";
+    text += fmt::format("{}: {{\"saved_offsets\": {}}}", json_quote(piece.tensor),
+                        to_string(piece.offsets));
+  }
+  return {{dcp::kShardingInfo, text + "}"}, {"DCP_VERSION", "1.0"}, {"format", "pt"}};
+}
+
+std::string sharded_file_name(Rank rank) {
+  return fmt::format("shard-{:05}-model-00001-of-00001.safetensors", rank.value() + 1);
 }
 
 std::string dcp_file_name(Rank rank) { return fmt::format("__{}_0.distcp", rank.value()); }

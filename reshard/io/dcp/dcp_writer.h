@@ -58,9 +58,31 @@ struct DcpPiece {
   DcpFilePlan::Item item;
 };
 
-/// The bytes of the `.metadata` of these pieces of the model's tensors. Pieces of one tensor are in
-/// the order in which they come. @pre the pieces are of tensors of the model
-std::string dcp_metadata(const ModelSpec& model, std::span<const DcpPiece> pieces);
+/// An entry of `.metadata` that is an object, pickled to an item.
+struct DcpObject {
+  std::string name;
+  std::string file;
+  DcpFilePlan::Item item;
+};
+
+/// The bytes of the `.metadata` of these pieces of tensors, and of objects. Pieces of one tensor
+/// are in the order in which they come; tensors without any are left out. @pre the pieces are of
+/// these tensors, and names are UTF-8
+std::string dcp_metadata(std::span<const TensorSpec> tensors, std::span<const DcpPiece> pieces,
+                         std::span<const DcpObject> objects = {});
+
+/// The file that torch.save makes of the list [None].
+std::string saved_none();
+/// The common.pt of a checkpoint of Megatron's dist_checkpointing, for torch.load: a dict with its
+/// content_metadata, which says whether the layers of the decoder are stacked.
+std::string megatron_common(bool stacked);
+
+/// The metadata of a safetensors file that holds these pieces, each under its tensor's name, as
+/// torch's HuggingFaceStorageWriter writes it. Uses names and offsets. @pre the names are UTF-8
+StringMap sharded_file_metadata(std::span<const DcpPiece> pieces);
+
+/// "shard-00004-model-00001-of-00001.safetensors": the file of rank 3.
+std::string sharded_file_name(Rank rank);
 
 /// "__3_0.distcp": the first file of rank 3.
 std::string dcp_file_name(Rank rank);

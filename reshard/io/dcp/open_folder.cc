@@ -4,9 +4,11 @@
 #include <fmt/format.h>
 
 #include <filesystem>
+#include <functional>
 #include <map>
 
 #include "reshard/io/dcp/metadata.h"
+#include "reshard/io/dcp/sharded_files.h"
 #include "reshard/io/dcp/torch_item.h"
 #include "reshard/io/files/json.h"
 
@@ -15,16 +17,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// "layers.0.weight", or "layers.0.weight[4:8,0:16]" for one piece of several.
-std::string local_name(const Tensor& tensor, const Chunk& chunk) {
-  if (chunk.sizes == tensor.shape) return tensor.name;
-  std::string name = tensor.name;
-  char sign = '[';
-  for (int i = 0; i < chunk.sizes.size(); ++i) {
-    name += fmt::format("{}{}:{}", sign, chunk.offsets[i], chunk.offsets[i] + chunk.sizes[i]);
-    sign = ',';
-  }
-  return name + "]";
+/// Whether a safetensors file begins here. What torch.save writes begins with the signature of an
+/// archive, which no safetensors file can have for the size of its header.
+bool begins_safetensors(std::span<const std::byte> bytes) {
+  if (bytes.size() < 8) return false;
+  std::uint64_t length = 0;
+  for (std::size_t i = 0; i < 8; ++i) length |= std::to_integer<std::uint64_t>(bytes[i]) << (8 * i);
+  return length <= std::uint64_t{kMaxSafetensorsHeader};
 }
 
 Box box_of(const Chunk& chunk) { return shift(Box::whole(chunk.sizes), chunk.offsets); }
@@ -44,7 +43,8 @@ class Opener {
         if (!placed)
           return tl::unexpected(std::move(placed).error().in(
               fmt::format("{}: {}", out_.files[file].path(), in_quotes(tensor.name))));
-        out_.content.pieces.push_back({placed->name, id, box_of(chunk), orders_.back()});
+        placed->name = piece_name(out_.content.tensors[id], box_of(chunk));
+        out_.content.pieces.push_back({placed->name, id, box_of(chunk), placed->order});
         out_.places.push_back(*std::move(placed));
       }
     }
@@ -74,7 +74,10 @@ class Opener {
 
   Result<PlacedPiece> read_chunk(const Tensor& tensor, const Chunk& chunk, std::size_t file) {
     const auto bytes = RESHARD_TRY(bytes_of(chunk.item, file));
-    const StoredItem item = RESHARD_TRY(read_torch_item(bytes));
+    const auto rest = out_.files[file].bytes().subspan(static_cast<std::size_t>(chunk.item.offset));
+    auto read = begins_safetensors(rest) ? find_in_safetensors(tensor, chunk, file)
+                                         : read_torch_item(bytes);
+    const StoredItem item = RESHARD_TRY(std::move(read));
     if (item.dtype != tensor.dtype || !(item.shape == chunk.sizes))
       return fail(Code::corrupt, fmt::format("is {} {}, by .metadata it is {} {}",
                                              reshard::name(item.dtype), to_string(item.shape),
@@ -83,14 +86,48 @@ class Opener {
     for (int i = 0; i < in_memory.size(); ++i)
       in_memory[i] = item.shape[static_cast<int>(item.order[i])];
     PlacedPiece piece;
-    piece.name = local_name(tensor, chunk);
     piece.dtype = item.dtype;
     piece.shape = in_memory;
     piece.offset = chunk.item.offset + item.offset;
     piece.bytes = item.bytes;
     piece.file = file;
-    orders_.push_back(item.order);
+    piece.order = item.order;
     return piece;
+  }
+
+  /// torch's FileSystemWriter with SerializationFormat.SAFETENSORS writes a file's objects, then
+  /// all its tensors as one safetensors file, to whose first byte every entry points.
+  Result<StoredItem> find_in_safetensors(const Tensor& tensor, const Chunk& chunk,
+                                         std::size_t file) {
+    const Tail& tail = RESHARD_TRY(tail_of(file, chunk.item.offset));
+    const auto at = tail.places.find(tensor.name);
+    if (at == tail.places.end()) return fail(Code::corrupt, "is not in its file");
+    const StoredTensor& stored = tail.header.tensors[at->second];
+    if (!(tail.offsets[at->second] == chunk.offsets))
+      return fail(Code::corrupt,
+                  fmt::format("its piece at {} is missing: its file has that at {}",
+                              to_string(chunk.offsets), to_string(tail.offsets[at->second])));
+    StoredItem item{stored.dtype, stored.shape, stored.shape, stored.offset, stored.bytes};
+    for (int i = 0; i < item.order.size(); ++i) item.order[i] = i;
+    return item;
+  }
+
+  /// The safetensors file that begins at a byte of a file and ends with it.
+  struct Tail {
+    SafetensorsHeader header;
+    std::vector<Dims> offsets;
+    std::map<std::string, std::size_t> places;  ///< of each name among them.
+  };
+  Result<std::reference_wrapper<const Tail>> tail_of(std::size_t file, std::int64_t offset) {
+    const auto known = tails_.find({file, offset});
+    if (known != tails_.end()) return std::cref(known->second);
+    Tail tail;
+    tail.header = RESHARD_TRY(
+        parse_safetensors(out_.files[file].bytes().subspan(static_cast<std::size_t>(offset))));
+    tail.offsets = RESHARD_TRY(saved_offsets(tail.header));
+    for (std::size_t i = 0; i < tail.header.tensors.size(); ++i)
+      tail.places.emplace(tail.header.tensors[i].name, i);
+    return std::cref(tails_.emplace(std::pair(file, offset), std::move(tail)).first->second);
   }
 
   Result<> add_other(const Other& other) {
@@ -107,11 +144,22 @@ class Opener {
 
   std::string folder_;
   std::map<std::string, std::size_t> files_;
-  std::vector<Dims> orders_;
+  std::map<std::pair<std::size_t, std::int64_t>, Tail> tails_;
   Folder out_;
 };
 
 }  // namespace
+
+std::string piece_name(const TensorSpec& tensor, const Box& box) {
+  std::string name = tensor.name;
+  if (box == Box::whole(tensor.shape)) return name;
+  char sign = '[';
+  for (int i = 0; i < box.rank(); ++i) {
+    name += fmt::format("{}{}:{}", sign, box[i].begin(), box[i].end());
+    sign = ',';
+  }
+  return name + "]";
+}
 
 Result<Folder> open_folder(const std::string& metadata_path) {
   const MappedFile file = RESHARD_TRY(MappedFile::open(metadata_path));

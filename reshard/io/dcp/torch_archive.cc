@@ -152,7 +152,8 @@ struct ArchiveHead {
   std::vector<ArchiveFile> files;
 };
 
-ArchiveHead head_of(const std::string& pickle) {
+/// What describes the content of an archive.
+ArchiveHead description_of(std::string_view pickle) {
   ArchiveHead head;
   const auto add = [&](std::string_view name, std::string_view content) {
     ArchiveFile file{name, static_cast<std::int64_t>(content.size()),
@@ -166,6 +167,11 @@ ArchiveHead head_of(const std::string& pickle) {
   add(kPickleName, pickle);
   add(kOrderName, "little");
   add(kVersionName, "3\n");
+  return head;
+}
+
+ArchiveHead head_of(std::string_view pickle) {
+  ArchiveHead head = description_of(pickle);
   const auto at = static_cast<std::int64_t>(head.bytes.size());
   constexpr std::size_t kHeader = 30;
   const std::size_t plain = head.bytes.size() + kHeader + kTensorName.size() + 4;
@@ -174,15 +180,21 @@ ArchiveHead head_of(const std::string& pickle) {
   return head;
 }
 
+/// The directory of an archive whose files end at byte `at`.
+std::string directory_of(const std::vector<ArchiveFile>& files, std::int64_t at) {
+  std::string out;
+  for (const ArchiveFile& file : files) put_entry(out, file);
+  const auto bytes = static_cast<std::int64_t>(out.size());
+  put_end(out, files.size(), at, bytes);
+  return out;
+}
+
 /// What follows the tensor. `files`: all, the tensor last; it begins at `head_bytes`.
 std::string tail_of(const std::vector<ArchiveFile>& files, std::int64_t head_bytes) {
   std::string out;
   put_descriptor(out, files.back());
-  const std::size_t before = out.size();
-  for (const ArchiveFile& file : files) put_entry(out, file);
-  put_end(out, files.size(), head_bytes + files.back().bytes + static_cast<std::int64_t>(before),
-          static_cast<std::int64_t>(out.size() - before));
-  return out;
+  const std::int64_t end = head_bytes + files.back().bytes + static_cast<std::int64_t>(out.size());
+  return out + directory_of(files, end);
 }
 
 }  // namespace
@@ -196,6 +208,11 @@ TorchArchive torch_archive(DType dtype, const Dims& shape) {
   archive.head = head_of(archive.pickle).bytes;
   archive.tail_bytes = static_cast<std::int64_t>(torch_archive_tail(archive, 0).size());
   return archive;
+}
+
+std::string object_archive(std::string_view pickle) {
+  const ArchiveHead head = description_of(pickle);
+  return head.bytes + directory_of(head.files, static_cast<std::int64_t>(head.bytes.size()));
 }
 
 std::string torch_archive_tail(const TorchArchive& archive, std::uint32_t crc) {

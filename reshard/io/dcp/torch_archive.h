@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "reshard/io/checkpoint/safetensors.h"
 
@@ -26,5 +27,8 @@ TorchArchive torch_archive(DType dtype, const Dims& shape);
 
 /// The end of an archive whose tensor has the CRC-32 `crc`. @post its size is archive.tail_bytes
 std::string torch_archive_tail(const TorchArchive& archive, std::uint32_t crc);
+
+/// The archive of an object without tensors, which this pickle makes.
+std::string object_archive(std::string_view pickle);
 
 }  // namespace reshard::dcp

@@ -85,9 +85,10 @@ namespace reshard {
 Result<ModelLayout> fsdp_layout(const LayoutSpec& spec, const FamilyInput& input) {
   using namespace families;
   const bool checkpoint = spec.family == "dcp";
-  RESHARD_TRY(checkpoint ? spec.check_keys({"shard", "dtype"})
+  RESHARD_TRY(checkpoint ? spec.check_keys({"shard", "dtype", "format"})
                          : spec.check_keys(
                                {"shard", "replicate", "tp", "dtype", "transformers", "offset"}));
+  if (checkpoint) RESHARD_TRY(spec.one_of("format", {"torch", "safetensors"}));
   const Index tp = RESHARD_TRY(spec.integer("tp", 1));
   const Index shard = RESHARD_TRY(spec.integer("shard", 1));
   const Index replicate = RESHARD_TRY(spec.integer("replicate", 1));

@@ -3,142 +3,26 @@
 // A stored tensor has the dimensions [layers] [experts] of those that it stacks, then those of one
 // parameter. A piece of it is a box: for each layer and expert in it, the same box of a parameter,
 // which cuts each canonical box that the parameter is composed of.
-#include "reshard/io/dcp/megatron_layout.h"
+#include "reshard/io/torch_dist/megatron_layout.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <map>
 #include <optional>
-#include <set>
 
 #include "reshard/io/files/json.h"
+#include "reshard/io/torch_dist/megatron_names.h"
+#include "reshard/io/torch_dist/parameter.h"
 #include "reshard/model/canonical.h"
 #include "reshard/model/explicit_slots.h"
 #include "reshard/model/families.h"
 
-namespace reshard::dcp {
+namespace reshard::torch_dist {
 namespace {
 
-constexpr std::string_view kEmbedding = "embedding.word_embeddings.weight", kLayers = "layers.";
-
-/// Where a parameter is in a checkpoint: a tensor, and its place in the leading dimensions.
-struct StackedPlace {
-  std::string tensor;
-  Dims leading;
-};
-
-/// "decoder.layers.3.mlp.linear_fc1.weight" -> "decoder.layers.mlp.linear_fc1.weight", 3; none
-/// without a layer.
-std::optional<StackedPlace> without_layer(const std::string& name) {
-  const std::size_t at = name.find(kLayers);
-  if (at == std::string::npos) return std::nullopt;
-  const std::size_t begin = at + kLayers.size(), end = name.find('.', begin);
-  Index layer = 0;
-  if (end == std::string::npos ||
-      std::from_chars(name.data() + begin, name.data() + end, layer).ptr != name.data() + end)
-    return std::nullopt;
-  return StackedPlace{name.substr(0, begin) + name.substr(end + 1), {layer}};
-}
-
-/// "X.mlp.experts.linear_fc1.weight7" -> "X.mlp.experts.experts.linear_fc1.weight", 7; none if it
-/// is no expert's.
-std::optional<StackedPlace> without_expert(const std::string& name) {
-  constexpr std::string_view kExperts = ".experts.";
-  const std::size_t at = name.find(kExperts);
-  const std::size_t digits = name.find_last_not_of("0123456789") + 1;
-  if (at == std::string::npos || digits == name.size()) return std::nullopt;
-  Index expert = 0;
-  std::from_chars(name.data() + digits, name.data() + name.size(), expert);
-  const std::size_t end = at + kExperts.size();
-  return StackedPlace{name.substr(0, end) + "experts." + name.substr(end, digits - end), {expert}};
-}
-
-/// The names of a parameter: a norm is a module of its own or part of the matrix that follows it.
-std::vector<std::string> names_of(const std::string& parameter) {
-  using Pair = std::array<std::string_view, 2>;
-  constexpr std::array kNorms = {
-      Pair{".pre_mlp_layernorm.", ".mlp.linear_fc1.layer_norm_"},
-      Pair{".input_layernorm.", ".self_attention.linear_qkv.layer_norm_"},
-      Pair{".self_attention.q_layernorm.", ".self_attention.linear_q_up_proj.layer_norm_"},
-      Pair{".self_attention.kv_layernorm.", ".self_attention.linear_kv_up_proj.layer_norm_"},
-  };
-  std::vector<std::string> out = {parameter};
-  for (const Pair& pair : kNorms)
-    for (const auto& [from, to] : {pair, Pair{pair[1], pair[0]}})
-      if (const std::size_t at = parameter.find(from); at != std::string::npos)
-        out.push_back(std::string(parameter).replace(at, from.size(), to));
-  return out;
-}
-
-/// The places where a parameter can be: layers stacked or not.
-std::vector<StackedPlace> places_of(const std::string& parameter) {
-  std::vector<StackedPlace> out;
-  for (const std::string& name : names_of(parameter)) {
-    const auto expert = without_expert(name);
-    out.push_back(expert ? *expert : StackedPlace{name, {}});
-    if (auto stacked = without_layer(out.back().tensor)) {
-      for (const Index i : out.back().leading) stacked->leading.push_back(i);
-      out.push_back(*std::move(stacked));
-    }
-  }
-  return out;
-}
-
-/// A parameter of one rank that holds all of it: what it is composed of, in one index space.
-struct Parameter {
-  const Slot* slot = nullptr;
-  Dims shape;
-  std::vector<PlacedBox> parts;
-};
-
-Parameter parameter_of(const ModelLayout& layout, SlotId id, Rank r) {
-  Parameter out{&layout.slot(id), layout.local_shape(id, r), {}};
-  Index before = 0;
-  for (const Section& section : out.slot->sections) {
-    for (PlacedBox part : section.parts) {
-      part.at[out.slot->stack_dim] += before;
-      out.parts.push_back(part);
-    }
-    if (section.extent.size() > 0) before += section.extent[out.slot->stack_dim];
-  }
-  return out;
-}
-
-/// The part of `part` in `box` of its parameter, placed from the box's origin; none if it is empty.
-std::optional<PlacedBox> clipped(const PlacedBox& part, const Box& box) {
-  PlacedBox out = part;
-  std::array<bool, kMaxDims> mapped{};
-  for (int i = 0; i < part.box.rank(); ++i) {
-    const int dim = part.dims[static_cast<std::size_t>(i)];
-    mapped[static_cast<std::size_t>(dim)] = true;
-    const Interval kept = part.within(i, box[dim]);
-    if (kept.empty()) return std::nullopt;
-    out.box = out.box.with(i, kept);
-    out.at[dim] =
-        part.at[dim] + (kept.begin() - part.box[i].begin()) * part.step(i) - box[dim].begin();
-  }
-  for (int dim = 0; dim < part.at.size(); ++dim) {
-    if (mapped[static_cast<std::size_t>(dim)]) continue;
-    const Index at = part.at[dim];
-    if (at < box[dim].begin() || at >= box[dim].end()) return std::nullopt;
-    out.at[dim] = at - box[dim].begin();
-  }
-  return out;
-}
-
-/// `part` in a tensor with these leading dimensions before its own.
-PlacedBox stacked(const PlacedBox& part, const Dims& leading) {
-  PlacedBox out = part;
-  out.at = leading;
-  for (const Index at : part.at) out.at.push_back(at);
-  for (int i = 0; i < part.box.rank(); ++i)
-    out.dims[static_cast<std::size_t>(i)] =
-        static_cast<std::int8_t>(part.dims[static_cast<std::size_t>(i)] + leading.size());
-  return out;
-}
+constexpr std::string_view kEmbedding = "embedding.word_embeddings.weight";
 
 /// Matches the parameters of a layout with the tensors of a checkpoint.
 class Matcher {
@@ -205,27 +89,53 @@ class Matcher {
   }
 
  private:
-  Result<> place(Parameter parameter) {
+  Result<> place(const Parameter& parameter) {
     for (const StackedPlace& place : places_of(parameter.slot->name)) {
-      const auto id = ids_.find(place.tensor);
-      if (id == ids_.end()) continue;
-      const Dims& shape = content_.tensors[id->second].shape;
-      Dims want = place.leading;
-      for (const Index n : parameter.shape) want.push_back(n);
-      bool fits = want.size() == shape.size();
-      for (int i = 0; fits && i < shape.size(); ++i)
-        fits = i < place.leading.size()
-                   ? want[i] < shape[i]
-                   : can_hold(want[i], shape[i], parameter, i - place.leading.size());
-      if (!fits)
-        return fail(Code::corrupt, fmt::format("'{}' is {}; '{}' of the model is {} of it",
-                                               place.tensor, to_string(shape), parameter.slot->name,
-                                               to_string(parameter.shape)));
-      auto key = std::vector<Index>(place.leading.begin(), place.leading.end());
-      parameters_[id->second].emplace(std::move(key), std::move(parameter));
-      return {};
+      if (ids_.contains(place.tensor)) return add(place.tensor, place.leading, parameter);
+      for (const auto& ends : row_splits())
+        if (std::ranges::all_of(ends, [&](std::string_view end) {
+              return ids_.contains(place.tensor + std::string(end));
+            }))
+          return add_split(place, ends, parameter);
     }
     return fail(Code::corrupt, fmt::format("has no '{}'", parameter.slot->name));
+  }
+
+  /// The parameter's rows are the tensors of these names, one after another.
+  Result<> add_split(const StackedPlace& place, std::span<const std::string_view> ends,
+                     const Parameter& parameter) {
+    const Index all = parameter.shape.size() > 0 ? parameter.shape[0] : 0;
+    Index begin = 0;
+    for (const std::string_view end : ends) {
+      const std::string name = place.tensor + std::string(end);
+      const Dims& shape = content_.tensors[ids_.at(name)].shape;
+      const Index rows = place.leading.size() < shape.size() ? shape[place.leading.size()] : 0;
+      if (rows > all - begin) break;
+      RESHARD_TRY(add(name, place.leading, rows_of(parameter, begin, begin + rows)));
+      begin += rows;
+    }
+    if (begin == all) return {};
+    return fail(Code::corrupt,
+                fmt::format("the parts of '{}' have {} rows and more, '{}' of the model is {}",
+                            place.tensor, begin, parameter.slot->name, to_string(parameter.shape)));
+  }
+
+  Result<> add(const std::string& name, const Dims& leading, Parameter parameter) {
+    const std::size_t id = ids_.at(name);
+    const Dims& shape = content_.tensors[id].shape;
+    Dims want = leading;
+    for (const Index n : parameter.shape) want.push_back(n);
+    bool fits = want.size() == shape.size();
+    for (int i = 0; fits && i < shape.size(); ++i)
+      fits = i < leading.size() ? want[i] < shape[i]
+                                : can_hold(want[i], shape[i], parameter, i - leading.size());
+    if (!fits)
+      return fail(Code::corrupt,
+                  fmt::format("'{}' is {}; '{}' of the model is {} of it", name, to_string(shape),
+                              parameter.slot->name, to_string(parameter.shape)));
+    auto key = std::vector<Index>(leading.begin(), leading.end());
+    parameters_[id].emplace(std::move(key), std::move(parameter));
+    return {};
   }
 
   /// Rows of a padded vocabulary may be more or fewer than in the layout, but hold the model's.
@@ -277,6 +187,7 @@ Result<MegatronCheckpoint> megatron_checkpoint(const Checkpoint& weights,
   const LayoutSpec spec = with_explicit_defaults(RESHARD_TRY(parse_layout("megatron")), config);
   const ModelLayout whole =
       RESHARD_TRY(megatron_layout(spec, FamilyInput{canonical, &config, nullptr, 1, true}));
+  RESHARD_TRY(check_parameters(whole));
   Matcher matcher(weights, whole);
   RESHARD_TRY(matcher.match());
   const auto dtypes = RESHARD_TRY(matcher.dtypes());
@@ -299,4 +210,4 @@ Result<MegatronCheckpoint> megatron_checkpoint(const Checkpoint& weights,
   return out;
 }
 
-}  // namespace reshard::dcp
+}  // namespace reshard::torch_dist

@@ -10,7 +10,7 @@
 /// Checkpoints of Megatron-Core's dist_checkpointing ("torch_dist"): their tensors are the whole
 /// parameters of Megatron's modules, those of all layers or experts stacked under one name
 /// (decoder.layers.mlp.linear_fc2.weight [layers, out, in]) or each under its own.
-namespace reshard::dcp {
+namespace reshard::torch_dist {
 
 /// True if the names are Megatron's.
 bool is_megatron(const TensorPieces& content);
@@ -29,4 +29,4 @@ struct MegatronCheckpoint {
 Result<MegatronCheckpoint> megatron_checkpoint(const Checkpoint& weights,
                                                const ModelConfig& config);
 
-}  // namespace reshard::dcp
+}  // namespace reshard::torch_dist

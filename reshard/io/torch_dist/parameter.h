@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "reshard/base/result.h"
+#include "reshard/model/model_layout.h"
+
+namespace reshard::torch_dist {
+
+/// A parameter of one rank that holds all of it: what it is composed of, in one index space.
+struct Parameter {
+  const Slot* slot = nullptr;
+  Dims shape;
+  std::vector<PlacedBox> parts;
+};
+
+/// Errors: a parameter of a layout whose model stacks the experts in one tensor each (gpt-oss): the
+/// parameters have dimensions there that Megatron's have not.
+Result<> check_parameters(const ModelLayout& layout);
+
+/// Borrows the layout.
+Parameter parameter_of(const ModelLayout& layout, SlotId id, Rank r);
+
+/// Its rows [begin, end). @pre begin <= end <= the number of rows
+Parameter rows_of(const Parameter& parameter, Index begin, Index end);
+
+/// The part of `part` in `box` of its parameter, placed from the box's origin; none if it is empty.
+std::optional<PlacedBox> clipped(const PlacedBox& part, const Box& box);
+
+/// `part` in a tensor with these leading dimensions before its own.
+PlacedBox stacked(const PlacedBox& part, const Dims& leading);
+
+}  // namespace reshard::torch_dist
