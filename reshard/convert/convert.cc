@@ -88,11 +88,6 @@ Result<output::OutputFiles> output_files(const LayoutSpec& to, const LayoutSide&
 
 /// Refuses, before anything is written, a checkpoint that no config can describe.
 Result<> check_output(const Model& model, const LayoutSpec& to, const LayoutSide& side) {
-  if (side.quantised && (to.family == "dcp" || to.family == "torch_dist"))
-    return fail(Code::unsupported,
-                fmt::format("to '{}': quantised weights in a torch.distributed.checkpoint; convert "
-                            "to plain values, or to hf",
-                            to_string(to)));
   if (!side.quantised || to.family != "hf") return {};
   if (to.keys.contains("quant_grid") && side.quantised->choice.grid == BlockGrid::local)
     return fail(Code::invalid_argument,

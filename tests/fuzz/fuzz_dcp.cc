@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: a distributed checkpoint's metadata, and the archive of a tensor, are refused or say
-// only what is within them; metadata reads back from what it is written as.
+// Protects: a distributed checkpoint's metadata, the archive of a tensor, and a safetensors file of
+// pieces are refused or say only what is within them; metadata reads back from what it is written
+// as.
 #include <cstdint>
 #include <string>
 
 #include "reshard/base/check.h"
 #include "reshard/io/dcp/metadata.h"
+#include "reshard/io/dcp/sharded_files.h"
 #include "reshard/io/dcp/torch_item.h"
 #include "reshard/io/files/disk.h"
 
@@ -32,6 +34,18 @@ void check_metadata(const dcp::Metadata& metadata) {
   RESHARD_CHECK(again.has_value() && again->tensors.size() == metadata.tensors.size());
 }
 
+void check_shard(const SafetensorsHeader& header) {
+  const auto offsets = dcp::saved_offsets(header);
+  check_error(offsets);
+  if (!offsets) return;
+  RESHARD_CHECK(offsets->size() == header.tensors.size());
+  for (std::size_t i = 0; i < offsets->size(); ++i) {
+    const Dims &at = (*offsets)[i], &shape = header.tensors[i].shape;
+    RESHARD_CHECK(at.size() == shape.size());
+    for (int d = 0; d < at.size(); ++d) RESHARD_CHECK(at[d] >= 0 && at[d] + shape[d] >= at[d]);
+  }
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
@@ -44,5 +58,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (item)
     RESHARD_CHECK(item->offset >= 0 && item->bytes >= 0 &&
                   item->offset + item->bytes <= static_cast<std::int64_t>(size));
+  if (const auto header = parse_safetensors(bytes)) check_shard(*header);
   return 0;
 }

@@ -29,6 +29,7 @@ CASES = [
   ("qwen3-next", "tp=2", None),
   ("nemotron", "tp=2", None),
 ]
+PREDICT_MORE = ("glm", "deepseek", "deepseek-noq")  # have modules for multi-token prediction
 # How the modules are cut that load it, the options of torch_dist, and how Megatron asks for it.
 LOADS = [
   ("llama", "tp=2", "pp=2", "", None),
@@ -60,11 +61,14 @@ def test_a_checkpoint_of_megatron_is_its_modules_model(processes, tmp_path, name
   reshard.load_weights(model, buffers, rank=0, progress=False)
   for tensor, value in whole.items():
     assert value.abs().sum() > 0, tensor
-    if tensor.endswith("linear_attn.norm.weight"):
-      value = value.float() + 1  # the layout takes it for centred on zero, as Megatron trains it
+    if name == "qwen3-next" and "norm" in tensor:
+      # The checkpoint is read as Megatron trains this model, with norms centred on zero; these are not.
+      assert torch.allclose(value.float() + 1, tensors[tensor].float(), atol=0.02), tensor
+      continue
     assert torch.equal(value.to(tensors[tensor].dtype), tensors[tensor]), tensor
 
-  report = reshard.convert(tmp_path / "dist", tmp_path / "vllm", to="vllm:tp=2", progress=False)
+  to = "vllm:tp=2" + (",mtp=1" if name in PREDICT_MORE else "")
+  report = reshard.convert(tmp_path / "dist", tmp_path / "vllm", to=to, progress=False)
   assert all("_extra_state" in entry for entry in report.ignored), report.ignored
   assert reshard.verify(tmp_path / "dist", tmp_path / "vllm", progress=False)
 

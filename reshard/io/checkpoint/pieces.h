@@ -23,7 +23,7 @@ struct TensorPiece {
 struct CheckpointEntry {
   std::string name;
   std::string why;  ///< why it is none; empty for an object of the trainer's.
-  /// The bytes that an object was pickled to: in Checkpoint::path_of(file).
+  /// Where the pickle of an object is: in Checkpoint::mapping(file).
   std::size_t file = 0;
   std::int64_t offset = 0, bytes = 0;
 };

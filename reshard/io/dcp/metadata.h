@@ -39,12 +39,12 @@ struct Tensor {
   friend bool operator==(const Tensor&, const Tensor&) = default;
 };
 
-/// An entry that is no tensor that can be held here: an object of the trainer's, such as a step, or
-/// a tensor of another dtype or of more dimensions.
+/// An entry that is not read as a tensor: an object of the trainer's, such as a step, or a tensor
+/// of a dtype or a number of dimensions that reshard does not have.
 struct Other {
   std::string name;
-  std::string why;  ///< empty for an object.
-  Item item;        ///< of an object.
+  std::string why;  ///< why a tensor is not read; empty for an object.
+  Item item;        ///< where an object is.
   friend bool operator==(const Other&, const Other&) = default;
 };
 
@@ -58,8 +58,8 @@ struct Metadata {
 inline constexpr std::int64_t kMaxMetadataBytes = std::int64_t{1} << 30;
 
 /// Reads a `.metadata` file; runs nothing of it. Errors do not name the file: those of unpickle();
-/// what is not of its class's form; a chunk outside its tensor or without its place in a file; a
-/// file name outside the folder; compressed items.
+/// an object whose attributes are not those of its class; a chunk outside its tensor or without its
+/// place in a file; a file name outside the folder; compressed items.
 Result<Metadata> parse_metadata(std::span<const std::byte> bytes);
 
 /// The bytes of such a file. The same metadata gives the same bytes.

@@ -10,7 +10,7 @@
 namespace reshard::dcp {
 
 /// The archive of one contiguous tensor, as torch.load reads it: `head`, the tensor's bytes, and a
-/// tail, which tells their checksum.
+/// tail with their checksum.
 struct TorchArchive {
   std::string pickle;             ///< what describes the tensor.
   std::string head;               ///< its size is a multiple of 64.
@@ -22,7 +22,7 @@ struct TorchArchive {
   }
 };
 
-/// @pre the dtype is torch's, and stored_bytes() accepts the shape
+/// @pre torch has the dtype, and stored_bytes() accepts the shape
 TorchArchive torch_archive(DType dtype, const Dims& shape);
 
 /// The end of an archive whose tensor has the CRC-32 `crc`. @post its size is archive.tail_bytes

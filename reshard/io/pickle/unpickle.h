@@ -48,12 +48,13 @@ struct Name {
 struct Rules {
   /// The classes and functions that may occur.
   std::span<const Name> known;
-  /// Enums among them: Python before 3.11.4 writes a member as getattr(class, "NAME"), which is
-  /// read as an object made by builtins.getattr. Of anything else it is refused.
+  /// The enums among `known`. Python before 3.11.4 writes a member of one as getattr(class,
+  /// "NAME"), which is read as an object that builtins.getattr made; any other use of getattr is
+  /// refused.
   std::span<const Name> enums = {};
-  bool persistent = false;  ///< whether persistent ids may occur.
-  std::size_t values = std::size_t{1} << 24;
-  std::size_t depth = std::size_t{1} << 12;  ///< of open marks.
+  bool persistent = false;                    ///< whether persistent ids may occur.
+  std::size_t values = std::size_t{1} << 24;  ///< the most that are read.
+  std::size_t depth = std::size_t{1} << 12;   ///< the most marks that may be open at a time.
 };
 
 /// A pickle's content. Texts are borrowed from the pickle. Values may be shared, and lists, dicts
@@ -92,8 +93,8 @@ class Document {
 };
 
 /// Reads one pickle, which must fill `bytes`. Errors are Code::corrupt, or Code::unsupported for
-/// what a pickle may say but not here: a class or function that is not in `rules.known`, or another
-/// way to call something; they name it and the byte, but not the file.
+/// a class or function that is not in `rules.known`, and for any other way to call something. They
+/// name what the pickle wanted and the byte where it says so, but not the file.
 Result<Document> unpickle(std::span<const std::byte> bytes, const Rules& rules);
 
 }  // namespace reshard::pickle

@@ -15,16 +15,17 @@ namespace reshard::torch_dist {
 /// True if the names are Megatron's.
 bool is_megatron(const TensorPieces& content);
 
-/// A checkpoint of Megatron's and the tensors of its model.
+/// A checkpoint that Megatron wrote, as a model.
 struct MegatronCheckpoint {
   std::shared_ptr<const ModelSpec> model;
   std::shared_ptr<const ModelLayout> layout;  ///< one rank that holds all pieces.
-  std::vector<std::string> left_out;          ///< tensors that are no parameters of the model.
+  std::vector<std::string> left_out;          ///< names of its other tensors.
 };
 
-/// Where the model's tensors are in the pieces: by the layout `megatron` of one rank, whose local
-/// tensors are these parameters. The model's dtypes are those of the checkpoint. Errors: those of
-/// the family; a parameter that the checkpoint lacks, or has in another shape or in two dtypes.
+/// Finds the model's tensors in the pieces by the layout `megatron` of one rank, whose local
+/// tensors are the parameters that Megatron stores. The model's dtypes are those of the checkpoint.
+/// Errors: those of the family and of check_parameters(); a parameter that the checkpoint lacks, or
+/// has in another shape or in two dtypes.
 /// @pre is_megatron(weights.pieces())
 Result<MegatronCheckpoint> megatron_checkpoint(const Checkpoint& weights,
                                                const ModelConfig& config);
