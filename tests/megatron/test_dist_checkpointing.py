@@ -29,7 +29,7 @@ CASES = [
   ("qwen3-next", "tp=2", None),
   ("nemotron", "tp=2", None),
 ]
-PREDICT_MORE = ("glm", "deepseek", "deepseek-noq")  # have modules for multi-token prediction
+PREDICT_MORE = ("glm", "deepseek", "deepseek-noq", "qwen3-next")  # have modules for multi-token prediction
 # How the modules are cut that load it, the options of torch_dist, and how Megatron asks for it.
 LOADS = [
   ("llama", "tp=2", "pp=2", "", None),
