@@ -60,12 +60,12 @@ MOVES_BUFFERS = hasattr(resharding.utils, "named_persistent_buffers")
 MEGATRONS = ("megatron", "service")
 
 
-def models(name, *texts):
-  """A model for each notation; each knows its process groups."""
+def models(name, *texts, padded=256):
+  """A model for each notation; each knows its process groups. padded: rows of the vocabulary."""
   built = []
   for text in texts:
     with gloo_rank.parallel(text):
-      modules = build(MODELS[name], text, padded=256)
+      modules = build(MODELS[name], text, padded=padded)
       for module in modules:
         module.pg_collection = ProcessGroupCollection.use_mpu_process_groups()
       built.append(modules)
@@ -280,6 +280,8 @@ def refused():
   said.append(raised(swap, None, engine, "gloo"))
   other[0].decoder.layers[0].register_buffer("unknown", torch.ones(2))
   said.append(raised(swap, trainer, other if me == 1 else engine, "gloo"))
+  (wide,) = models("llama", "tp=1", padded=384)
+  said.append(raised(swap, trainer, wide, "gloo"))
   fill(trainer, 1)
   swap(trainer, engine, "gloo")
   return said, wrong(engine, 1)

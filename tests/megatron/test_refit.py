@@ -178,6 +178,8 @@ def test_an_error_on_one_rank_is_raised_on_all(processes):
     assert said[2] == "InvalidArgumentError: no rank has a source model"
     assert "NotFoundError" in said[3]
     assert "'decoder.layers.0.unknown'; the source model has no such tensor" in said[3]
+    assert "InvalidArgumentError" in said[4]
+    assert "embedding.word_embeddings.weight" in said[4]
     assert wrong == []
 
 
