@@ -104,14 +104,17 @@ frameworks-test: build python ## the adapters of verl and SGLang with the real p
 	@RESHARD_BIN=$(abspath $(PROGRAM)) $(BUILD)/frameworks-venv/bin/python -m pytest -q --no-header \
 	  -p no:cacheprovider -rs --disable-warnings python/tests/test_verl*.py python/tests/test_sglang.py python/tests/test_nemo_rl.py
 
-# Opt-in: an environment of 1.5 GB for each release.
+# Opt-in: an environment of 1.5 GB for each release. Releases from 0.17 on ask for Python 3.12, but work with 3.11.
 VERSION ?= 0.19.2
 .PHONY: megatron-test
 megatron-test: build python ## refits of Megatron-Core's modules with release VERSION (0.19.2); `make test` has 0.16.1
 	@tools/python_env.sh $(BUILD)/megatron-$(VERSION)-venv tests/megatron/requirements-newer.txt
-	@$(BUILD)/megatron-$(VERSION)-venv/bin/python -m pip --quiet install --no-deps megatron-core==$(VERSION)
+	@$(BUILD)/megatron-$(VERSION)-venv/bin/python -m pip --quiet install --no-deps --no-compile --upgrade \
+	  --only-binary=:all: --python-version 3.12 --ignore-requires-python \
+	  --target $(BUILD)/megatron-$(VERSION) megatron-core==$(VERSION)
 	@$(BUILD)/megatron-$(VERSION)-venv/bin/python -m pip --quiet install --no-deps --no-index --force-reinstall $(BUILD)/wheels/*.whl
-	@RESHARD_BIN=$(abspath $(PROGRAM)) $(BUILD)/megatron-$(VERSION)-venv/bin/python -m pytest -q --no-header \
+	@RESHARD_BIN=$(abspath $(PROGRAM)) PYTHONPATH=$(abspath $(BUILD))/megatron-$(VERSION) \
+	  $(BUILD)/megatron-$(VERSION)-venv/bin/python -m pytest -q --no-header \
 	  -p no:cacheprovider -rs --disable-warnings tests/megatron/test_refit.py
 
 .PHONY: mutants
