@@ -17,9 +17,9 @@ from typing import Any
 import reshard
 import torch
 from nemo_rl.utils.checkpoint_engines import base
-from reshard._link import Link, TornError
-from reshard._offers import Offer, chosen
-from reshard._stream import Stream, default_device, even_pieces
+from reshard.engines.link import Link, TornError
+from reshard.engines.offers import Offer, chosen
+from reshard.engines.stream import Stream, default_device, even_pieces
 
 __all__ = ["CheckpointEngine", "TornError"]
 

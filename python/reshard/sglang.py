@@ -16,11 +16,11 @@ from typing import Any, cast
 
 import reshard
 import torch
-from reshard import _manifest as manifest
 from reshard import tracing
-from reshard._invitation import PROTOCOL, Invitation, Link
-from reshard._link import TornError
-from reshard._trainer import EngineTrainer, layouts_of
+from reshard.engines import manifest
+from reshard.engines.invitation import PROTOCOL, Invitation, InvitedLink
+from reshard.engines.link import TornError
+from reshard.engines.trainer import EngineTrainer, layouts_of
 from reshard.live._names import listed
 from reshard.tracing._modules import named_tensors as tensors_of
 from reshard.tracing._types import torch_dtype
@@ -218,7 +218,7 @@ class _Worker:
 
   def __init__(self) -> None:
     self.job = ""  # of the trainer that was the last to ask it
-    self._link: Link | None = None
+    self._link: InvitedLink | None = None
     self._version = 0
     self._arrived: dict[str, torch.Tensor] = {}
     self._whole = False  # whole tensors, for load_weights
@@ -227,7 +227,7 @@ class _Worker:
     self.leave()
     if invitation.protocol != PROTOCOL:
       raise ValueError(f"the trainer speaks protocol {invitation.protocol}, this engine {PROTOCOL}")
-    link = Link(invitation, invitation.trainers + _rank())
+    link = InvitedLink(invitation, invitation.trainers + _rank())
     try:
       with link.ends_the_group():
         self._prepare(model, link)
@@ -236,7 +236,7 @@ class _Worker:
       raise
     self._link = link
 
-  def _prepare(self, model: torch.nn.Module, link: Link) -> None:
+  def _prepare(self, model: torch.nn.Module, link: InvitedLink) -> None:
     invitation, first = link.invitation, link.invitation.trainers
     mine = _local(model, invitation, link.rank - first)
     told = link.gather({"local": mine is not None})[first:]

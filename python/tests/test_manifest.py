@@ -4,9 +4,9 @@
 import pytest
 import reshard
 from reshard import _collective
-from reshard import _manifest as manifest
-from reshard._quantisation import Quantisation
-from reshard._trainer import layouts_of
+from reshard.engines import manifest
+from reshard.engines.quantisation import Quantisation
+from reshard.engines.trainer import layouts_of
 
 _PAIRS = (
   ("qwen3-4b", "megatron:tp=2,pp=2"),

@@ -8,7 +8,7 @@ import pytest
 from ranks import in_threads
 
 import reshard
-from reshard._offers import Offer, chosen
+from reshard.engines.offers import Offer, chosen
 
 
 def offer(host="a", transport="auto", transports=("ucx", "gloo"), address=None):

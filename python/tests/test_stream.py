@@ -9,8 +9,8 @@ import torch
 from ranks import errors_in_threads, in_threads
 
 import reshard
-from reshard._link import Link
-from reshard._stream import Piece, Stream, even_pieces
+from reshard.engines.link import Link
+from reshard.engines.stream import Piece, Stream, even_pieces
 from reshard.live._parts import Held
 
 TRAINERS, SIZE = 2, 4

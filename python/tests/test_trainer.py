@@ -8,7 +8,7 @@ import textwrap
 
 import pytest
 from ranks import TIMEOUT
-from reshard._trainer import _agreed
+from reshard.engines.trainer import _agreed
 
 
 class Client:
@@ -42,7 +42,7 @@ def test_ranks_of_torch_learn_what_rank_0_made(tmp_path):
     textwrap.dedent("""
     import torch.distributed as dist
     from test_trainer import _ALL, _NOTHING, Client
-    from reshard._trainer import _agreed
+    from reshard.engines.trainer import _agreed
 
     class Down(Client):
       def get_world_size(self):

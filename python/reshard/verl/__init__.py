@@ -15,9 +15,9 @@ from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 import torch
-from reshard._link import Link, TornError
-from reshard._offers import Offer, chosen
-from reshard._stream import Stream, default_device, even_pieces
+from reshard.engines.link import Link, TornError
+from reshard.engines.offers import Offer, chosen
+from reshard.engines.stream import Stream, default_device, even_pieces
 from reshard.verl._shards import engine_pieces
 from verl.checkpoint_engine.base import CheckpointEngine, CheckpointEngineRegistry
 

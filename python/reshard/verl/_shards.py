@@ -8,7 +8,7 @@ from typing import Any
 
 import reshard
 import torch
-from reshard._stream import Piece, even_pieces
+from reshard.engines.stream import Piece, even_pieces
 from reshard.live._placements import held_at
 from reshard.tracing._types import safetensors_name
 

@@ -13,7 +13,7 @@ import urllib.error
 import urllib.request
 from typing import Any, cast
 
-from reshard._trainer import Client
+from reshard.engines.trainer import Client
 
 __all__ = ["Client", "HttpClient", "LocalClient"]
 

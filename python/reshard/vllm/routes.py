@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import reshard
 import torch
-from reshard import _manifest as manifest
-from reshard._invitation import Invitation
-from reshard._quantisation import Quantisation
+from reshard.engines import manifest
+from reshard.engines.invitation import Invitation
+from reshard.engines.quantisation import Quantisation
 from reshard.vllm import reload
 from vllm.logger import init_logger
 

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from reshard._link import TornError
-from reshard._trainer import EngineTrainer
+from reshard.engines.link import TornError
+from reshard.engines.trainer import EngineTrainer
 
 __all__ = ["TornError", "Trainer"]
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import reshard
 import torch
-from reshard import _manifest as manifest
-from reshard._invitation import PROTOCOL, Invitation, Link
-from reshard._trainer import layouts_of
+from reshard.engines import manifest
+from reshard.engines.invitation import PROTOCOL, Invitation, InvitedLink
+from reshard.engines.trainer import layouts_of
 from reshard.vllm import interface, reload, routes
 from vllm.distributed.weight_transfer.base import (
   WeightTransferEngine,
@@ -53,7 +53,7 @@ class WorkerEngine(WeightTransferEngine):  # type: ignore[misc]
   def __init__(self, *args: Any, **kwargs: Any) -> None:
     super().__init__(*args, **kwargs)
     self._vllm_config, self._device, self._own_model = interface.current_config(args)
-    self._link: Link | None = None
+    self._link: InvitedLink | None = None
     self._route: routes.Route | None = None
     self._published = reshard.PublishedVersion()
     self._version = 0
@@ -80,7 +80,7 @@ class WorkerEngine(WeightTransferEngine):  # type: ignore[misc]
       )
     self._leave()
     rank = init_info.trainers + _worker_rank(self._vllm_config.parallel_config)
-    link = Link(init_info, rank)
+    link = InvitedLink(init_info, rank)
     try:
       with link.ends_the_group():
         self._prepare(link, init_info)
@@ -100,7 +100,7 @@ class WorkerEngine(WeightTransferEngine):  # type: ignore[misc]
     if raises:
       raise error
 
-  def _prepare(self, link: Link, init_info: InitInfo) -> None:
+  def _prepare(self, link: InvitedLink, init_info: InitInfo) -> None:
     first = init_info.trainers
     model = manifest.model_of(init_info.tensors)
     with interface.inside(self._vllm_config, self._device):

@@ -15,11 +15,11 @@ from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar, cast
 
 import reshard
-from reshard import _manifest as manifest
 from reshard._collective import gathered
-from reshard._invitation import Invitation, Link
-from reshard._link import TornError
-from reshard._quantisation import Quantisation
+from reshard.engines import manifest
+from reshard.engines.invitation import Invitation, InvitedLink
+from reshard.engines.link import TornError
+from reshard.engines.quantisation import Quantisation
 
 __all__ = ["Client", "EngineTrainer", "layouts_of"]
 
@@ -88,14 +88,14 @@ class EngineTrainer:
       self.close()
       raise
 
-  def _join(self) -> Link:
+  def _join(self) -> InvitedLink:
     """Rank 0 asks the workers to join while it joins itself: each waits for the other."""
     if self._client is None:
-      return Link(self._invitation, self.rank)
+      return InvitedLink(self._invitation, self.rank)
     client, payload = self._client, self._invitation.as_dict()
     ended: queue.SimpleQueue[object] = queue.SimpleQueue()
     self._call = _Call(lambda: client.init_weight_transfer_engine(payload), ended.put)
-    joining = _Call(lambda: Link(self._invitation, self.rank), ended.put)
+    joining = _Call(lambda: InvitedLink(self._invitation, self.rank), ended.put)
     if ended.get() is self._call:
       self._call.result()  # an engine that refuses ends the wait for it
     try:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import reshard
-from reshard import _link
+from reshard.engines.link import Link
 
-__all__ = ["PROTOCOL", "Invitation", "Link"]
+__all__ = ["PROTOCOL", "Invitation", "InvitedLink"]
 
 #: Of what trainers and workers tell each other. Both sides must have the same.
 PROTOCOL = 2
@@ -43,7 +43,7 @@ class Invitation:
     return dataclasses.asdict(self)
 
 
-class Link(_link.Link):
+class InvitedLink(Link):
   """One rank's end: ranks 0 to trainers - 1 train, the others are workers. Collective."""
 
   def __init__(self, invitation: Invitation, rank: int) -> None:

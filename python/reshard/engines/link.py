@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The group of trainers and an engine's workers, and the session between them.
 
-What the adapters for vLLM, verl, NeMo-RL and SGLang share. `reshard._offers` makes a group of
-processes that a framework has started; `reshard._stream` moves a model over it in buckets.
+`offers` makes a group of processes that a framework has started; `invitation` one that workers join
+by the address of a trainer; `stream` moves a model over it in buckets.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 import reshard
 import torch
 from reshard._collective import pack
-from reshard._link import Link, TornError
+from reshard.engines.link import Link, TornError
 from reshard.live._parts import Held, whole_runs
 from reshard.live._ranks import FullTensors, unpacked
 from reshard.tracing._types import safetensors_name, torch_dtype
