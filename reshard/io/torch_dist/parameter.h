@@ -9,15 +9,16 @@
 
 namespace reshard::torch_dist {
 
-/// A parameter of one rank that holds all of it: what it is composed of, in one index space.
+/// A whole parameter of Megatron's: the boxes of the model's tensors that it consists of, placed in
+/// its own index space.
 struct Parameter {
   const Slot* slot = nullptr;
   Dims shape;
   std::vector<PlacedBox> parts;
 };
 
-/// Errors: a parameter of a layout whose model stacks the experts in one tensor each (gpt-oss): the
-/// parameters have dimensions there that Megatron's have not.
+/// Errors: unsupported for a model that stores the experts of a layer in one tensor (gpt-oss): such
+/// a tensor has dimensions that Megatron's parameters lack.
 Result<> check_parameters(const ModelLayout& layout);
 
 /// Borrows the layout.
