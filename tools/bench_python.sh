@@ -18,7 +18,7 @@ run() {
     { tail -n 5 "$out/python-$1.log" >&2 && exit 1; }
 }
 
-# Twelve of its 36 layers: 3 GB on disk.
+# Twelve of qwen3-4b's 36 layers, 3 GB on disk.
 [ -d "$checkpoint" ] || "$build/bin/reshard" synth qwen3-4b "$checkpoint" --layers 12 >/dev/null
 run hf_load "$checkpoint" vllm:tp=4 4
 run planners llama-3.1-8b 64 3

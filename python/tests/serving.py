@@ -15,7 +15,7 @@ def serving(serve, size, folder):
   """
   context = multiprocessing.get_context("spawn")
   pipes, started = [], []
-  # No daemons: those may not have the children with which Megatron writes checkpoints.
+  # Not daemons, which may have no children: Megatron writes checkpoints in child processes.
   for rank in range(size):
     mine, theirs = context.Pipe()
     pipes.append(mine)
