@@ -40,7 +40,7 @@ class Link:
     self._session: reshard.Session | None = None
 
   def gather(self, mine: Any) -> list[Any]:
-    """Collective. What every rank gives, anything that JSON takes, by rank."""
+    """Collective. What each rank passed, by rank. `mine` is anything that JSON takes."""
     with self.ends_the_group():
       data = self._group.all_gather(pack(mine), timeout=self.deadline)
       return [unpack(x) for x in data]
@@ -55,7 +55,7 @@ class Link:
     on_phase: Callable[[str], None] | None = None,
     threads: int = 0,
   ) -> reshard.Session:
-    """Collective. Plans, and shares memory. The caller's, besides that of prepare()."""
+    """Collective. Plans, and shares memory. The caller owns the session; prepare() keeps its own."""
     with self.ends_the_group():
       return reshard.Session(
         self._group,

@@ -61,7 +61,7 @@ class PieceNames {
   }
 
   const std::vector<TensorSpec>& tensors() const { return tensors_; }
-  /// The tensor of a piece, among copies of tensors().
+  /// The spec of a piece's tensor in `tensors`, which is a copy of tensors().
   TensorSpec& spec_of(const DcpPiece& piece, std::vector<TensorSpec>& tensors) const {
     return tensors[ids_.at(piece.tensor)];
   }
@@ -87,7 +87,7 @@ class PieceNames {
   std::map<std::string, const TensorPiece*> by_slot_;
 };
 
-/// What Megatron's dist_checkpointing reads beside `.metadata`.
+/// Writes the files that Megatron's dist_checkpointing reads beside `.metadata`.
 Result<> write_megatron_files(const TensorPieces& pieces, OutputDir& folder) {
   const bool stacked = std::ranges::any_of(pieces.tensors, [](const TensorSpec& t) {
     return t.name == "decoder.layers.self_attention.linear_proj.weight";

@@ -40,7 +40,8 @@ class Checkpoint {
   /// parse_rank_index, SafetensorsFile::open, open_sharded_files and, for .metadata, which is read
   /// without running any of it, a class that torch's checkpoints do not have.
   static Result<Checkpoint> open(const std::string& path);
-  /// Whether a folder holds what open() would open, at first sight.
+  /// Whether a folder contains an index, the usual single file, or files of pieces (the first
+  /// file's header is read). open() may still refuse it.
   static bool is_in(const std::string& folder);
 
   Kind kind() const { return kind_; }
@@ -56,7 +57,7 @@ class Checkpoint {
 
   /// All tensors, sorted by name. @pre kind() == Kind::hf
   const std::vector<CheckpointTensor>& tensors() const;
-  /// The local tensors of a rank, sorted by name; the pieces if kind() is dcp.
+  /// The local tensors of a rank, sorted by name. If kind() is dcp, these are the pieces.
   /// @pre kind() != Kind::hf, 0 <= rank < world_size()
   const std::vector<CheckpointTensor>& tensors(Rank rank) const;
   /// All tensors with their dtypes and shapes, in the order of the files.

@@ -21,7 +21,7 @@ struct Parameter {
 /// a tensor has dimensions that Megatron's parameters lack.
 Result<> check_parameters(const ModelLayout& layout);
 
-/// Borrows the layout.
+/// The parameter of a slot on rank `r`. The result points into the layout.
 Parameter parameter_of(const ModelLayout& layout, SlotId id, Rank r);
 
 /// Its rows [begin, end). @pre begin <= end <= the number of rows
