@@ -7,7 +7,7 @@
 #include <atomic>
 #include <cstring>
 
-#include "reshard/exec/clip.h"
+#include "reshard/layout/clip.h"
 #include "reshard/exec/progress_meter.h"
 #include "reshard/exec/worker_pool.h"
 #include "reshard/plan/moves.h"

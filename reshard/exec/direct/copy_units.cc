@@ -5,27 +5,6 @@
 
 namespace reshard::direct {
 
-StridedCopy part_of_copy(const StridedCopy& copy, Index i, Index n) {
-  StridedCopy part = copy;
-  if (copy.num_loops > 0) {
-    auto& outer = part.loops[0];
-    const Index begin = outer.count * i / n, end = outer.count * (i + 1) / n;
-    part.src_offset += begin * outer.src_stride;
-    part.dst_offset += begin * outer.dst_stride;
-    outer.count = end - begin;
-    return part;
-  }
-  // Whole pages, so that no two parts write the same cache line of an aligned destination.
-  constexpr Index kPage = 4096;
-  const Index pages = (copy.run_bytes + kPage - 1) / kPage;
-  const Index begin = std::min(copy.run_bytes, pages * i / n * kPage),
-              end = std::min(copy.run_bytes, pages * (i + 1) / n * kPage);
-  part.src_offset += copy.source_bytes(begin);
-  part.dst_offset += begin;
-  part.run_bytes = end - begin;
-  return part;
-}
-
 namespace {
 
 class Builder {

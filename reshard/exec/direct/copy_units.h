@@ -27,8 +27,4 @@ struct CopyUnits {
 CopyUnits make_units(const std::vector<CopyTask>& tasks, const std::vector<std::size_t>& groups,
                      Index unit_bytes);
 
-/// Part i of n of a copy: a share of its outermost loop, or of its run if it has no loop. May be
-/// empty (0 bytes).
-StridedCopy part_of_copy(const StridedCopy& copy, Index i, Index n);
-
 }  // namespace reshard::direct

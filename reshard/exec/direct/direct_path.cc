@@ -9,13 +9,15 @@
 
 #include "reshard/exec/agreement.h"
 #include "reshard/exec/direct/delivery_copies.h"
-#include "reshard/exec/direct/get_costs.h"
+#include "reshard/program/get_costs.h"
 #include "reshard/exec/direct/memory_table.h"
 #include "reshard/exec/direct/peer_gets.h"
 #include "reshard/exec/direct/tile_copies.h"
 
 namespace reshard::direct {
 namespace {
+
+using namespace program;
 
 /// Messages are used instead if reading costs this many times more. Where the model says 1.6 times
 /// (half of each row of 1536 bytes), both took the same time.

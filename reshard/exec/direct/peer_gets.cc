@@ -3,12 +3,13 @@
 
 #include <algorithm>
 
-#include "reshard/exec/clip.h"
-#include "reshard/exec/direct/copy_units.h"
-#include "reshard/exec/direct/get_costs.h"
+#include "reshard/layout/clip.h"
+#include "reshard/program/get_costs.h"
 
 namespace reshard::direct {
 namespace {
+
+using namespace program;
 
 constexpr std::size_t kMostPieces = 4096;
 /// Bytes between two checks of the deadline and the group's state.

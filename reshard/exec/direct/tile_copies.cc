@@ -6,7 +6,7 @@
 #include <cstring>
 #include <functional>
 
-#include "reshard/exec/clip.h"
+#include "reshard/layout/clip.h"
 
 namespace reshard::direct {
 namespace {

@@ -8,8 +8,8 @@
 #include <tuple>
 
 #include "reshard/base/int128.h"
-#include "reshard/exec/clip.h"
 #include "reshard/exec/direct/delivery_copies.h"
+#include "reshard/layout/clip.h"
 
 namespace reshard::message {
 namespace {
@@ -94,7 +94,7 @@ Result<MessageSchedule> message_schedule(const Planner& planner, const RankPlan&
       const auto pieces = RESHARD_TRY(pieces_of(planner, std::span(list).subspan(i, end - i)));
       PairOps ops(*buffers, part.rank, is_send, out);
       RESHARD_TRY(ops.check_memory(pieces));
-      const PairChunks pair = chunks_of(pieces, sizes);
+      const PairChunks pair = program::chunks_of(pieces, sizes);
       const Index difference =
           is_send ? peer.value() - part.rank.value() : part.rank.value() - peer.value();
       for (std::size_t c = 0; c < pair.chunks.size(); ++c) {

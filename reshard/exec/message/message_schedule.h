@@ -3,13 +3,17 @@
 
 #include <vector>
 
-#include "reshard/exec/message/pair_chunks.h"
 #include "reshard/exec/rank_buffers.h"
 #include "reshard/plan/planner.h"
+#include "reshard/program/pair_chunks.h"
 #include "reshard/transform/copy.h"
 #include "reshard/transport/transport.h"
 
 namespace reshard::message {
+
+using program::ChunkPart;
+using program::ChunkSizes;
+using program::PairChunks;
 
 /// One chunk of the bytes between this rank and a peer: one message.
 struct ChunkOp {

@@ -41,7 +41,7 @@ RC_GTEST_PROP(PairChunks, carry_every_byte_once_and_end_between_elements, ()) {
     pieces.push_back(piece(converts ? bytes * 2 : bytes, *rc::gen::arbitrary<bool>(),
                            *rc::gen::arbitrary<bool>(), converts));
   }
-  const PairChunks cut = chunks_of(pieces, sizes);
+  const PairChunks cut = program::chunks_of(pieces, sizes);
   std::vector<Index> next(pieces.size(), 0);
   Index before = 0;
   for (const auto& chunk : cut.chunks) {
@@ -57,7 +57,7 @@ RC_GTEST_PROP(PairChunks, carry_every_byte_once_and_end_between_elements, ()) {
     RC_ASSERT(chunk.bytes == at && chunk.before == before);
     const PairPiece& only = pieces[parts[0].piece];
     const bool nobody_stages = parts.size() == 1 && only.src.in_one_run() && only.dst.in_one_run();
-    RC_ASSERT(chunk.bytes <= (nobody_stages ? kMostInPlace : sizes.staged));
+    RC_ASSERT(chunk.bytes <= (nobody_stages ? program::kMostInPlace : sizes.staged));
     before += chunk.bytes;
   }
   RC_ASSERT(cut.bytes == before);
@@ -66,16 +66,16 @@ RC_GTEST_PROP(PairChunks, carry_every_byte_once_and_end_between_elements, ()) {
 
 TEST(PairChunks, tens_of_thousands_of_small_tensors_are_few_messages) {
   const std::vector<PairPiece> pieces(40'000, piece(3000, true, true));
-  const PairChunks cut = chunks_of(pieces, {Index{1} << 20, Index{64} << 10});
+  const PairChunks cut = program::chunks_of(pieces, {Index{1} << 20, Index{64} << 10});
   EXPECT_EQ(cut.chunks.size(), 115);  // 120 000 000 bytes in chunks of 1 MiB
 }
 
 TEST(PairChunks, what_is_one_run_on_both_sides_is_never_staged) {
   const std::vector<PairPiece> pieces = {piece(100, true, true), piece(Index{20} << 20, true, true),
                                          piece(100, true, true)};
-  const PairChunks cut = chunks_of(pieces, {Index{1} << 20, Index{64} << 10});
+  const PairChunks cut = program::chunks_of(pieces, {Index{1} << 20, Index{64} << 10});
   ASSERT_EQ(cut.chunks.size(), 4);
-  EXPECT_EQ(cut.chunks[0].bytes, kMostInPlace);
+  EXPECT_EQ(cut.chunks[0].bytes, program::kMostInPlace);
   EXPECT_EQ(cut.chunks[3].bytes, 200);
 }
 

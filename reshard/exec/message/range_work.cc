@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <functional>
 
-#include "reshard/exec/clip.h"
+#include "reshard/layout/clip.h"
 
 namespace reshard::message {
 

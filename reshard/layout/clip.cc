@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "reshard/exec/clip.h"
+#include "reshard/layout/clip.h"
 
 #include <algorithm>
 
@@ -72,6 +72,27 @@ void clip_destination(const StridedCopy& copy, Index begin, Index end,
   if (first > 0) clip_destination(iteration(copy, first - 1), begin, end, out);
   if (last > first) out.push_back(iterations(copy, first, last - first));
   if (last < outer.count) clip_destination(iteration(copy, last), begin, end, out);
+}
+
+StridedCopy part_of_copy(const StridedCopy& copy, Index i, Index n) {
+  StridedCopy part = copy;
+  if (copy.num_loops > 0) {
+    auto& outer = part.loops[0];
+    const Index begin = outer.count * i / n, end = outer.count * (i + 1) / n;
+    part.src_offset += begin * outer.src_stride;
+    part.dst_offset += begin * outer.dst_stride;
+    outer.count = end - begin;
+    return part;
+  }
+  // Whole pages, so that no two parts write the same cache line of an aligned destination.
+  constexpr Index kPage = 4096;
+  const Index pages = (copy.run_bytes + kPage - 1) / kPage;
+  const Index begin = std::min(copy.run_bytes, pages * i / n * kPage),
+              end = std::min(copy.run_bytes, pages * (i + 1) / n * kPage);
+  part.src_offset += copy.source_bytes(begin);
+  part.dst_offset += begin;
+  part.run_bytes = end - begin;
+  return part;
 }
 
 }  // namespace reshard

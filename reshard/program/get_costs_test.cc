@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Protects: the cheaper way to read a peer's memory is chosen.
-#include "reshard/exec/direct/get_costs.h"
+#include "reshard/program/get_costs.h"
 
 #include <gtest/gtest.h>
 
-namespace reshard::direct {
+namespace reshard::program {
 namespace {
 
 /// `rows` runs of so many bytes, so far apart in the source, side by side at the destination.
@@ -66,4 +66,4 @@ TEST(GetCosts, messages_are_much_cheaper_for_a_small_part_of_each_row_only) {
 }
 
 }  // namespace
-}  // namespace reshard::direct
+}  // namespace reshard::program

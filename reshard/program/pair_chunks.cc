@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "reshard/exec/message/pair_chunks.h"
+#include "reshard/program/pair_chunks.h"
 
 #include <algorithm>
 
-namespace reshard::message {
+namespace reshard::program {
 namespace {
 
 class Cutter {
@@ -74,4 +74,4 @@ PairChunks chunks_of(std::span<const PairPiece> pieces, const ChunkSizes& sizes)
   return cutter.take();
 }
 
-}  // namespace reshard::message
+}  // namespace reshard::program

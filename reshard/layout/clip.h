@@ -16,6 +16,10 @@ namespace reshard {
 void clip_destination(const StridedCopy& copy, Index begin, Index end,
                       std::vector<StridedCopy>& out);
 
+/// Part i of n of a copy: a share of its outermost loop, or of its run if it has no loop. May be
+/// empty (0 bytes).
+StridedCopy part_of_copy(const StridedCopy& copy, Index i, Index n);
+
 /// The first destination byte and one past the last. Bytes.
 Interval destination_span(const StridedCopy& copy);
 /// The first source byte and one past the last. Bytes. @pre source strides are not negative

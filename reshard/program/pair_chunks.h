@@ -6,7 +6,7 @@
 
 #include "reshard/plan/moves.h"
 
-namespace reshard::message {
+namespace reshard::program {
 
 /// How bytes are cut into chunks; equal on all ranks.
 struct ChunkSizes {
@@ -44,4 +44,4 @@ struct PairChunks {
 /// `staged` bytes. No chunk ends inside an element that is converted.
 PairChunks chunks_of(std::span<const PairPiece> pieces, const ChunkSizes& sizes);
 
-}  // namespace reshard::message
+}  // namespace reshard::program

@@ -3,7 +3,7 @@
 
 #include "reshard/plan/moves.h"
 
-namespace reshard::direct {
+namespace reshard::program {
 
 /// Costs of reading strided bytes from memory that only Transport::get() reaches. The unit is the
 /// cost of one byte of a long run; only proportions matter. Measured with process_vm_readv, as CPU
@@ -38,4 +38,4 @@ inline constexpr double kMappedCost = kLocalCost, kMappedMessageCost = 1 + 2 * k
 /// Runs of at least this length are never worth sweeping. Bytes.
 inline constexpr Index kLongRun = 4400;
 
-}  // namespace reshard::direct
+}  // namespace reshard::program

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "reshard/exec/direct/get_costs.h"
+#include "reshard/program/get_costs.h"
 
 #include <algorithm>
 
-#include "reshard/exec/clip.h"
+#include "reshard/layout/clip.h"
 
-namespace reshard::direct {
+namespace reshard::program {
 namespace {
 
 double source_bytes_of(const StridedCopy& copy) {
@@ -57,4 +57,4 @@ double cost_of_message(const StridedCopy& copy, Index in_place) {
   return own_message + bytes * (1 + (one_here ? 0 : kLocalCost) + (one_there ? 0 : kLocalCost));
 }
 
-}  // namespace reshard::direct
+}  // namespace reshard::program
