@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "reshard/layout/clip.h"
+
 namespace reshard::direct {
 
 namespace {
