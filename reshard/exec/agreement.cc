@@ -41,7 +41,7 @@ Result<Record> decode(std::span<const std::byte> bytes, std::size_t rank) {
   r.path = in.number(kPaths.size() - 1, "path");
   r.staging = in.number(kMostBytes, "staging bytes");
   r.in_place = in.number(kMostBytes, "in-place bytes");
-  r.direct = in.number(1, "direct");
+  r.direct = in.number(3, "direct");
   RESHARD_TRY(in.finish());
   return r;
 }
@@ -63,14 +63,14 @@ Result<> compare(const Record& mine, int me, const Record& theirs, std::size_t r
 }  // namespace
 
 Result<Agreed> agree(const Planner& planner, const RankRefitOptions& options, bool direct,
-                     ControlPlane& control, Deadline deadline) {
+                     bool converts, ControlPlane& control, Deadline deadline) {
   const auto most = static_cast<Index>(kMostBytes);
   const Record mine{kVersion,
                     planner.digest(),
                     static_cast<std::uint64_t>(options.path),
                     static_cast<std::uint64_t>(std::clamp<Index>(options.staging_bytes, 0, most)),
                     static_cast<std::uint64_t>(std::clamp<Index>(options.in_place_bytes, 1, most)),
-                    direct};
+                    (direct ? 1U : 0U) | (converts ? 2U : 0U)};
   const auto all = RESHARD_TRY(control.all_gather(encode(mine), deadline));
   Record common = mine;
   for (std::size_t r = 0; r < all.size(); ++r) {
@@ -78,9 +78,9 @@ Result<Agreed> agree(const Planner& planner, const RankRefitOptions& options, bo
     RESHARD_TRY(compare(mine, control.rank().value(), theirs, r));
     common.staging = std::min(common.staging, theirs.staging);
     common.in_place = std::max(common.in_place, theirs.in_place);
-    common.direct = std::min(common.direct, theirs.direct);
+    common.direct |= theirs.direct;
   }
-  Agreed out{options, common.direct != 0};
+  Agreed out{options, (common.direct & 1) != 0, (common.direct & 2) != 0};
   out.options.staging_bytes = static_cast<Index>(common.staging);
   out.options.in_place_bytes = static_cast<Index>(common.in_place);
   if (out.options.staging_bytes < kLeastStaging)

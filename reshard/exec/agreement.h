@@ -10,14 +10,15 @@ namespace reshard {
 /// What all ranks agree on before a refit.
 struct Agreed {
   RankRefitOptions options;  ///< this rank's, with the common staging_bytes and in_place_bytes.
-  bool direct = false;       ///< every rank's transport can reach peers' memory.
+  bool direct = false;       ///< some rank's transport can reach peers' memory.
+  bool converts = false;     ///< some rank has hooks that convert.
 };
 
 /// Collective. Compares the plan's digest and the path over all ranks. Errors, identical on all
 /// ranks: `invalid_argument` if plans (both digests are named) or paths differ, the plan has more
 /// ranks than the group, or staging is too small. Also those of all_gather().
 Result<Agreed> agree(const Planner& planner, const RankRefitOptions& options, bool direct,
-                     ControlPlane& control, Deadline deadline);
+                     bool converts, ControlPlane& control, Deadline deadline);
 
 /// What each path costs a rank, in the unit of get_costs.h.
 struct PathCosts {

@@ -1,26 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "reshard/exec/in_process.h"
 
-#include <chrono>
-
 #include "reshard/exec/direct/delivery_copies.h"
+#include "reshard/exec/program_executor.h"
+#include "reshard/program/compile.h"
 
 namespace reshard {
-namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-}  // namespace
 
 struct InProcessRefit::State {
   State(InProcessOptions o) : options(std::move(o)), pool(options.threads) {}
   InProcessOptions options;
   WorkerPool pool;
-  direct::DeliveryCopies all;
+  std::unique_ptr<ProgramExecutor> executor;
 };
 
 InProcessRefit::InProcessRefit(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -31,26 +22,29 @@ InProcessRefit::~InProcessRefit() = default;
 Result<InProcessRefit> InProcessRefit::prepare(const Planner& planner, const RankBuffers& source,
                                                const RankBuffers& target,
                                                InProcessOptions options) {
-  const auto ranks = target.ranks();
-  const direct::SourceAddress from = [&](Rank r, SlotId slot) -> Result<const std::byte*> {
-    const std::byte* address = source.at(r, slot);
-    if (address == nullptr)
-      return tl::unexpected(direct::missing_memory("source", planner.source(), r, slot));
-    return address;
-  };
   auto state = std::make_unique<State>(std::move(options));
-  state->all = RESHARD_TRY(direct::delivery_copies(planner, ranks, from, target));
+  auto program =
+      std::make_shared<const Program>(RESHARD_TRY(compile_in_process(planner, target.ranks())));
+  const auto place = [&](const ProgramBuffer& buffer) -> Result<BufferPlace> {
+    const bool is_source = buffer.kind == ProgramBuffer::Kind::source;
+    std::byte* const at = (is_source ? source : target).at(buffer.rank, buffer.slot);
+    if (at != nullptr) return BufferPlace{at, nullptr, 0};
+    return tl::unexpected(direct::missing_memory(is_source ? "source" : "target",
+                                                 is_source ? planner.source() : planner.target(),
+                                                 buffer.rank, buffer.slot));
+  };
+  state->executor = RESHARD_TRY(
+      ProgramExecutor::make(std::move(program), {nullptr, nullptr, &state->pool, {}}, place));
   return InProcessRefit(std::move(state));
 }
 
 Result<RefitReport> InProcessRefit::run() {
   State& s = *state_;
-  ProgressMeter meter("refit", s.all.bytes, s.options.progress, s.options.deadline);
-  const auto start = Clock::now();
-  direct::run_units(s.all.units, s.pool, meter);
-  const double seconds = seconds_since(start);
-  RESHARD_TRY(meter.finish());
-  return RefitReport{seconds, s.all.bytes, s.all.copies};
+  const Program& program = s.executor->program();
+  const Index bytes = program.bytes();
+  ProgressMeter meter("refit", bytes, s.options.progress, s.options.deadline);
+  RESHARD_TRY(s.executor->run(s.options.deadline, meter));
+  return RefitReport{s.executor->last_seconds(), bytes, program.copies};
 }
 
 }  // namespace reshard

@@ -14,10 +14,6 @@ constexpr std::uintptr_t kPageBytes = 4096;
 
 }  // namespace
 
-Index bytes_of_local(const ModelLayout& layout, Rank r, SlotId slot) {
-  return volume(layout.local_shape(slot, r)) * bits(layout.slot(slot).dtype) / 8;
-}
-
 RankBuffers::RankBuffers(std::shared_ptr<const ModelLayout> layout) : layout_(std::move(layout)) {}
 
 Result<RankBuffers> RankBuffers::allocate(std::shared_ptr<const ModelLayout> layout,

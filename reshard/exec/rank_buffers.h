@@ -11,9 +11,6 @@
 
 namespace reshard {
 
-/// Bytes of a local tensor as it is stored. @pre the rank has the slot
-Index bytes_of_local(const ModelLayout& layout, Rank r, SlotId slot);
-
 /// The addresses of ranks' local tensors in this process's memory: one per (rank, slot).
 ///
 /// The memory is owned (allocate) or borrowed (bind); borrowed memory must outlive this object.

@@ -7,6 +7,7 @@
 #include "reshard/exec/direct/direct_path.h"
 #include "reshard/exec/end_group.h"
 #include "reshard/exec/message/message_path.h"
+#include "reshard/exec/program_path.h"
 #include "reshard/exec/rank_path.h"
 
 namespace reshard {
@@ -42,8 +43,16 @@ struct Prepared {
 };
 
 /// The path that every rank can take. Sets `alike` if the error is identical on all ranks.
-Result<Prepared> choose_path(const RankWork& work, bool direct, bool& alike) {
+Result<Prepared> choose_path(const RankWork& work, const Agreed& agreed, bool& alike) {
+  const bool direct = agreed.direct;
   Prepared out;
+  if (!agreed.converts) {
+    auto outcome = RESHARD_TRY(make_program_path(work, direct));
+    if (outcome.path != nullptr)
+      return Prepared{std::move(outcome.path), std::move(outcome.reason)};
+    alike = true;
+    return fail(Code::unsupported, "direct path: " + outcome.reason);
+  }
   if (work.options.path != RefitPath::message) {
     if (direct) {
       auto outcome = RESHARD_TRY(direct::make_direct_path(work));
@@ -81,7 +90,8 @@ Result<RankRefit> RankRefit::prepare(const Planner& planner, const RankBuffers* 
   const Capabilities can = transport.capabilities();
   if (hooks.tiles != nullptr && options.path != RefitPath::direct)
     return end_group(control, {Code::invalid_argument, "a tile consumer needs path = direct"});
-  auto agreement = agree(planner, options, can.direct && can.message, control, deadline);
+  const bool converts = hooks.tiles != nullptr || hooks.before != nullptr || hooks.after != nullptr;
+  auto agreement = agree(planner, options, can.direct && can.message, converts, control, deadline);
   // Every rank finds an error in the request itself; any other error only some may have.
   if (!agreement && agreement.error().code == Code::invalid_argument)
     return tl::unexpected(std::move(agreement).error());
@@ -91,7 +101,7 @@ Result<RankRefit> RankRefit::prepare(const Planner& planner, const RankBuffers* 
   const RankWork work{planner, part,           source, target,  transport,
                       control, agreed.options, hooks,  deadline};
   bool alike = false;
-  auto prepared = choose_path(work, agreed.direct, alike);
+  auto prepared = choose_path(work, agreed, alike);
   if (!prepared && alike) return tl::unexpected(std::move(prepared).error());
   if (!prepared) return end_group(control, std::move(prepared).error());
   RankReport counts;

@@ -7,9 +7,9 @@
 #include <atomic>
 #include <cstring>
 
-#include "reshard/layout/clip.h"
 #include "reshard/exec/progress_meter.h"
 #include "reshard/exec/worker_pool.h"
+#include "reshard/layout/clip.h"
 #include "reshard/plan/moves.h"
 #include "reshard/transform/copy.h"
 

@@ -271,4 +271,8 @@ Result<> check_shard_map(const ModelLayout& layout, Rank r) {
   return {};
 }
 
+Index bytes_of_local(const ModelLayout& layout, Rank r, SlotId slot) {
+  return volume(layout.local_shape(slot, r)) * bits(layout.slot(slot).dtype) / 8;
+}
+
 }  // namespace reshard

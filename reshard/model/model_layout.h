@@ -160,4 +160,7 @@ Result<> check_shard_map(const ModelLayout& layout, Rank r);
 /// Bytes of all local tensors of a rank, including padding.
 Index local_bytes(const ModelLayout& layout, Rank r);
 
+/// Bytes of a local tensor as it is stored. @pre the rank has the slot
+Index bytes_of_local(const ModelLayout& layout, Rank r, SlotId slot);
+
 }  // namespace reshard

@@ -9,10 +9,10 @@
 
 #include "reshard/exec/agreement.h"
 #include "reshard/exec/direct/delivery_copies.h"
-#include "reshard/program/get_costs.h"
 #include "reshard/exec/direct/memory_table.h"
 #include "reshard/exec/direct/peer_gets.h"
 #include "reshard/exec/direct/tile_copies.h"
+#include "reshard/program/get_costs.h"
 
 namespace reshard::direct {
 namespace {

@@ -18,7 +18,7 @@ namespace {
 constexpr std::size_t kMostKey = 4096, kMostRefusal = 400;
 constexpr std::uint64_t kMostTable = std::uint64_t{1} << 28;
 /// Above all ids of a refit's messages.
-constexpr std::uint64_t kSizeId = ~std::uint64_t{0}, kTableId = kSizeId - 1;
+constexpr std::uint64_t kSizeId = ~std::uint64_t{0}, kTableId = kSizeId - 1, kWayId = kSizeId - 2;
 
 std::uint64_t digest_of(std::span<const std::byte> bytes) {
   return hash64({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
@@ -182,6 +182,28 @@ Result<std::vector<std::pair<Rank, MemoryTable>>> exchange_tables(const RankWork
   for (std::size_t i = 0; i < from.size(); ++i)
     out.emplace_back(from[i],
                      RESHARD_TRY(decode_memory_table(received[i], work.planner.source(), from[i])));
+  return out;
+}
+
+Result<std::vector<std::pair<Rank, PairWay>>> exchange_ways(const RankWork& work,
+                                                            const std::map<Rank, PairWay>& mine) {
+  std::vector<Send> sends;
+  for (const auto& [rank, way] : mine)
+    sends.push_back({rank, MessageId(kWayId), std::as_bytes(std::span(&way, 1))});
+  const auto from = peers_of(work.part.sends, &Transfer::dst);
+  std::vector<std::byte> ways(from.size());
+  std::vector<Recv> recvs;
+  for (std::size_t i = 0; i < from.size(); ++i)
+    recvs.push_back({from[i], MessageId(kWayId), std::span(ways).subspan(i, 1)});
+  const auto event = RESHARD_TRY(work.transport.exchange(sends, recvs));
+  RESHARD_TRY(event->wait(work.deadline));
+  std::vector<std::pair<Rank, PairWay>> out;
+  for (std::size_t i = 0; i < from.size(); ++i) {
+    if (ways[i] > static_cast<std::byte>(PairWay::message))
+      return fail(Code::corrupt, fmt::format("rank {} receives in an unknown way, {}",
+                                             from[i].value(), static_cast<int>(ways[i])));
+    out.emplace_back(from[i], static_cast<PairWay>(ways[i]));
+  }
   return out;
 }
 

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "reshard/exec/rank_path.h"
+#include "reshard/program/compile.h"
 
 namespace reshard::direct {
 
@@ -44,5 +46,10 @@ Result<MemoryTable> decode_memory_table(std::span<const std::byte> bytes, const 
 /// that it does not need.
 Result<std::vector<std::pair<Rank, MemoryTable>>> exchange_tables(const RankWork& work,
                                                                   const MemoryTable& mine);
+
+/// Collective. Tells each rank that this rank receives from how it does, and returns how those that
+/// receive from this rank do.
+Result<std::vector<std::pair<Rank, PairWay>>> exchange_ways(const RankWork& work,
+                                                            const std::map<Rank, PairWay>& mine);
 
 }  // namespace reshard::direct

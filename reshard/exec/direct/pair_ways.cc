@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "reshard/exec/direct/pair_ways.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "reshard/plan/moves.h"
+#include "reshard/program/get_costs.h"
+
+namespace reshard::direct {
+namespace {
+
+/// Messages are used instead if reading costs this many times more. Where the model says 1.6 times
+/// (half of each row of 1536 bytes), both took the same time.
+constexpr double kMostTimes = 2;
+constexpr std::size_t kMostReason = 400;
+
+/// How many times as much as messages it costs to read these transfers from one peer by get().
+Result<double> cost_of_reading(const RankWork& work, std::span<const Transfer> transfers) {
+  double reads = 0, messages = 0;
+  const auto moves = RESHARD_TRY(copy_ops(work.planner, transfers));
+  for (const Move& m : moves) {
+    reads += program::cost_of_get(m.copy);
+    messages += program::cost_of_message(m.copy, work.options.in_place_bytes);
+  }
+  return reads / std::max(messages, 1.0);
+}
+
+}  // namespace
+
+Result<PairWays> PairWays::agree(const RankWork& work, bool reaches) {
+  PairWays out;
+  for (const Transfer& t : work.part.recvs) out.from_[t.src] = PairWay::message;
+  for (const Transfer& t : work.part.sends) out.to_[t.dst] = PairWay::message;
+  if (work.options.path == RefitPath::message) {
+    out.uses_[static_cast<std::size_t>(PairWay::message)] = true;
+    return out;
+  }
+  if (!reaches) {
+    out.uses_[static_cast<std::size_t>(PairWay::message)] = true;
+    out.reason_ =
+        fmt::format("transport {} cannot reach peers' memory on any rank", work.transport.name());
+    return out;
+  }
+  RESHARD_TRY(out.open_peers(work));
+  RESHARD_TRY(out.choose(work));
+  RESHARD_TRY(out.tell(work));
+  RESHARD_TRY(out.summarise(work));
+  return out;
+}
+
+void PairWays::refuse(Rank src, const std::string& reason) {
+  from_[src] = PairWay::message;
+  if (reason_.empty()) reason_ = reason;
+}
+
+/// "", or why the peer's memory cannot be opened.
+Result<std::string> PairWays::open(const RankWork& work, Rank rank, MemoryTable table) {
+  if (!table.reason.empty())
+    return fmt::format("rank {} cannot share its memory: {}", rank.value(), table.reason);
+  Peer peer{std::move(table), {}};
+  bool mapped = true;
+  for (const auto& span : peer.table.spans) {
+    auto opened = work.transport.open(rank, span.key);
+    if (!opened && opened.error().code == Code::unsupported)
+      return std::move(opened).error().message;
+    if (!opened) return tl::unexpected(std::move(opened).error());
+    if (opened->size < static_cast<std::size_t>(span.bytes))
+      return fail(Code::corrupt, fmt::format("rank {} shared {} bytes but announced {}",
+                                             rank.value(), opened->size, span.bytes));
+    mapped = mapped && opened->address != nullptr;
+    peer.memory.push_back(*opened);
+  }
+  from_[rank] = mapped ? PairWay::mapped : PairWay::get;
+  peers_.emplace(rank, std::move(peer));
+  return std::string();
+}
+
+Result<> PairWays::open_peers(const RankWork& work) {
+  const std::string reason =
+      fmt::format("transport {} cannot reach peers' memory", work.transport.name());
+  const bool can = work.transport.capabilities().direct;
+  const MemoryTable mine = can ? RESHARD_TRY(share_sources(work)) : MemoryTable{{}, {}, reason};
+  auto tables = RESHARD_TRY(exchange_tables(work, mine));
+  for (auto& [rank, table] : tables) {
+    const std::string why = can ? RESHARD_TRY(open(work, rank, std::move(table))) : reason;
+    if (!why.empty()) refuse(rank, why);
+  }
+  return {};
+}
+
+Result<> PairWays::choose(const RankWork& work) {
+  if (work.options.path != RefitPath::automatic) return {};
+  const auto& recvs = work.part.recvs;
+  for (std::size_t i = 0, end = 0; i < recvs.size(); i = end) {
+    for (end = i; end < recvs.size() && recvs[end].src == recvs[i].src;) ++end;
+    if (from_[recvs[i].src] != PairWay::get) continue;
+    const double times = RESHARD_TRY(cost_of_reading(work, std::span(recvs).subspan(i, end - i)));
+    if (times > kMostTimes)
+      refuse(recvs[i].src,
+             fmt::format("reading the memory of rank {}, which is not mapped, in runs this short "
+                         "costs {:.1f} times as much as messages",
+                         recvs[i].src.value(), times));
+  }
+  return {};
+}
+
+/// Each receiver tells its senders.
+Result<> PairWays::tell(const RankWork& work) {
+  const auto told = RESHARD_TRY(exchange_ways(work, from_));
+  for (const auto& [rank, way] : told) to_[rank] = way;
+  return {};
+}
+
+Result<> PairWays::summarise(const RankWork& work) {
+  for (const auto& [rank, way] : from_) uses_[static_cast<std::size_t>(way)] = true;
+  std::string mine;
+  for (const bool used : uses_) mine += used ? '1' : '0';
+  mine += reason_.substr(0, kMostReason);
+  reason_.clear();
+  const auto all =
+      RESHARD_TRY(work.control.all_gather(std::as_bytes(std::span(mine)), work.deadline));
+  for (std::size_t r = 0; r < all.size(); ++r) {
+    const std::string_view theirs(reinterpret_cast<const char*>(all[r].data()), all[r].size());
+    if (theirs.size() < std::size(uses_) || theirs.size() > std::size(uses_) + kMostReason)
+      return fail(Code::corrupt,
+                  fmt::format("the ways of rank {} have {} bytes", r, theirs.size()));
+    for (std::size_t w = 0; w < std::size(uses_); ++w) uses_[w] |= theirs[w] == '1';
+    const std::string_view reason = theirs.substr(std::size(uses_));
+    if (reason_.empty() && !reason.empty()) reason_ = fmt::format("rank {}: {}", r, reason);
+  }
+  return {};
+}
+
+Result<BufferPlace> PairWays::place(const RankWork& work, Rank r, SlotId slot) const {
+  const auto peer = peers_.find(r);
+  const auto* place = peer == peers_.end() ? nullptr : peer->second.table.find(slot);
+  if (place == nullptr)
+    return fail(Code::corrupt, fmt::format("rank {} did not share its local tensor '{}'", r.value(),
+                                           work.planner.source().slot(slot).name));
+  const RemoteMemory& memory = peer->second.memory[place->span];
+  std::byte* const address = memory.address == nullptr ? nullptr : memory.address + place->offset;
+  return BufferPlace{address, &memory, place->offset};
+}
+
+}  // namespace reshard::direct

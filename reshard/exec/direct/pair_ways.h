@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "reshard/exec/direct/memory_table.h"
+#include "reshard/exec/program_executor.h"
+#include "reshard/program/compile.h"
+
+namespace reshard::direct {
+
+/// How the bytes of a refit move between this rank and each of its peers, and the memory of peers
+/// that is read. Each receiver decides: it reads what it can reach, unless that memory is not
+/// mapped and its runs are so short that messages cost far less.
+class PairWays {
+ public:
+  /// Collective. Shares the memory that this rank sends from and opens the memory that it reads, if
+  /// `reaches` (some rank's transport can); then agrees. Errors, after which the caller ends the
+  /// group: memory missing (named); the transport's.
+  static Result<PairWays> agree(const RankWork& work, bool reaches);
+
+  PairWay from(Rank src) const { return from_.at(src); }
+  PairWay to(Rank dst) const { return to_.at(dst); }
+  /// Of the whole group: some pair has such a way.
+  bool reads() const { return uses_[0] || uses_[1]; }
+  bool gets() const { return uses_[1]; }
+  bool messages() const { return uses_[2]; }
+  /// Why some pair takes messages although they were not asked for: that of the lowest rank.
+  const std::string& reason() const { return reason_; }
+
+  /// Where a source of a peer that is read is. The result refers to this object.
+  Result<BufferPlace> place(const RankWork& work, Rank r, SlotId slot) const;
+
+ private:
+  struct Peer {
+    MemoryTable table;
+    std::vector<RemoteMemory> memory;  ///< by span.
+  };
+
+  Result<> open_peers(const RankWork& work);
+  Result<std::string> open(const RankWork& work, Rank rank, MemoryTable table);
+  Result<> choose(const RankWork& work);
+  Result<> tell(const RankWork& work);
+  Result<> summarise(const RankWork& work);
+  void refuse(Rank src, const std::string& reason);
+
+  std::map<Rank, PairWay> from_, to_;
+  std::map<Rank, Peer> peers_;
+  bool uses_[3] = {false, false, false};  ///< by PairWay.
+  std::string reason_;
+};
+
+}  // namespace reshard::direct

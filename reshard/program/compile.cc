@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "reshard/program/compile.h"
+
+#include <algorithm>
+
+#include "reshard/base/int128.h"
+#include "reshard/layout/clip.h"
+#include "reshard/plan/moves.h"
+#include "reshard/program/messages.h"
+#include "reshard/program/pair_chunks.h"
+#include "reshard/program/tiles.h"
+
+namespace reshard {
+
+using program::Builder;
+using program::Chunk;
+using program::ChunkPart;
+using program::PieceGroup;
+
+namespace {
+
+/// Bytes of a tile that copies; if messages wait for the same thread, smaller.
+constexpr Index kTileBytes = Index{4} << 20, kTileBytesBesideMessages = Index{1} << 20;
+/// A chunk of this size stays in the caches between packing and sending.
+constexpr Index kMostStaged = Index{1} << 20;
+/// Reads of this size stay in the cache between the read and the copy.
+constexpr Index kMostGets = Index{512} << 10;
+
+Index staging_of_gets(const CompileOptions& options) {
+  return options.gets ? std::min(kMostGets, options.staging_bytes / 2) : 0;
+}
+
+Index most_staged(const CompileOptions& options) {
+  const Index left = options.staging_bytes - staging_of_gets(options);
+  return std::min(kMostStaged, left / program::kRingExchanges / 64 * 64);
+}
+
+using Kind = ProgramBuffer::Kind;
+
+class Compiler {
+ public:
+  Compiler(const Planner& planner, Rank rank) : planner_(planner), out_(rank, planner.digest()) {}
+
+  Result<Program> rank(const RankPlan& part, const CompileOptions& options);
+  Result<Program> in_process(std::span<const Rank> destinations);
+
+ private:
+  BufferId source(Rank r, SlotId slot, bool mapped = true) {
+    return out_.tensor(Kind::source, r, slot, bytes_of_local(planner_.source(), r, slot), mapped);
+  }
+  BufferId target(Rank r, SlotId slot) {
+    return out_.tensor(Kind::target, r, slot, bytes_of_local(planner_.target(), r, slot));
+  }
+  ProgramPiece piece_of(const Move& m, bool mapped = true) {
+    return {m.copy, source(m.src, m.src_slot, mapped), target(m.dst, m.dst_slot), m.conversion};
+  }
+
+  void add_reads(std::vector<Move> moves, Index tile_bytes, const std::vector<StepId>& waits);
+  Result<Index> add_gets(const RankPlan& part, const CompileOptions& options,
+                         const std::vector<StepId>& waits);
+  Result<> add_chunks(std::span<const Transfer> pair, bool is_send, const CompileOptions& options);
+  Result<> add_all_chunks(const RankPlan& part, const CompileOptions& options);
+  Chunk chunk_of(std::span<const PairPiece> pieces, std::span<const ChunkPart> parts, Rank peer,
+                 bool is_send);
+  void add_part(const Packing& packing, const ChunkPart& part, Chunk& chunk);
+  Result<> add_duplicates(std::span<const Transfer> messages);
+
+  const Planner& planner_;
+  Builder out_;
+  Rank me_;
+  std::vector<Chunk> chunks_;
+};
+
+/// Copies from memory that is mapped here.
+void Compiler::add_reads(std::vector<Move> moves, Index tile_bytes,
+                         const std::vector<StepId>& waits) {
+  const std::vector<PieceGroup> groups = program::group_moves(moves);
+  std::vector<ProgramPiece> pieces;
+  for (const Move& m : moves) pieces.push_back(piece_of(m));
+  program::add_tiles(out_, pieces, groups, tile_bytes, waits);
+  out_.count_copies(moves.size());
+}
+
+Result<Program> Compiler::in_process(std::span<const Rank> destinations) {
+  std::vector<Move> moves;
+  for (const Rank r : destinations) {
+    std::vector<Transfer> deliveries;
+    planner_.for_each_delivery(r, [&](const Transfer& t) { deliveries.push_back(t); });
+    const auto mine = RESHARD_TRY(copy_ops(planner_, deliveries));
+    moves.insert(moves.end(), mine.begin(), mine.end());
+  }
+  add_reads(std::move(moves), kTileBytes, {});
+  return std::move(out_).finish(0, 0);
+}
+
+/// Peers are read in turn, starting after this rank, so that not all ranks read one peer at once.
+Result<Index> Compiler::add_gets(const RankPlan& part, const CompileOptions& options,
+                                 const std::vector<StepId>& waits) {
+  std::vector<Transfer> transfers;
+  for (const Transfer& t : part.recvs)
+    if (options.way_from(t.src) == PairWay::get) transfers.push_back(t);
+  auto moves = RESHARD_TRY(copy_ops(planner_, transfers));
+  const auto turn = [&](const Move& m) {
+    return (m.src.value() - part.rank.value() + options.world) % options.world;
+  };
+  std::ranges::stable_sort(moves, [&](const Move& a, const Move& b) {
+    return std::tuple(turn(a), a.src_slot, a.copy.src_offset) <
+           std::tuple(turn(b), b.src_slot, b.copy.src_offset);
+  });
+  std::vector<ProgramPiece> pieces;
+  for (const Move& m : moves) pieces.push_back(piece_of(m, false));
+  out_.count_copies(moves.size());
+  return program::add_gets(out_, pieces, staging_of_gets(options), waits);
+}
+
+void Compiler::add_part(const Packing& packing, const ChunkPart& part, Chunk& chunk) {
+  std::vector<StridedCopy> clipped;
+  clip_destination(packing.copy, part.begin, part.end, clipped);
+  for (StridedCopy& copy : clipped) {
+    copy.dst_offset += part.at - part.begin;
+    const Conversion& pack = packing.conversion;
+    if (chunk.message.is_send) {
+      chunk.pieces.push_back({copy, source(me_, packing.slot), Builder::kStaging, pack});
+    } else {
+      chunk.pieces.push_back(
+          {reversed(copy), Builder::kStaging, target(me_, packing.slot), {pack.to, pack.from}});
+    }
+  }
+}
+
+Chunk Compiler::chunk_of(std::span<const PairPiece> pieces, std::span<const ChunkPart> parts,
+                         Rank peer, bool is_send) {
+  Chunk chunk;
+  chunk.message = {peer, 0, is_send, {Builder::kStaging, 0}, 0};
+  const auto side = [&](const ChunkPart& part) -> const Packing& {
+    return is_send ? pieces[part.piece].src : pieces[part.piece].dst;
+  };
+  if (const Packing& only = side(parts[0]); parts.size() == 1 && only.in_one_run()) {
+    const BufferId buffer = is_send ? source(me_, only.slot) : target(me_, only.slot);
+    chunk.message.at = {buffer, only.copy.src_offset + parts[0].begin};
+  } else {
+    for (const ChunkPart& part : parts) add_part(side(part), part, chunk);
+  }
+  return chunk;
+}
+
+/// The messages to or from one peer.
+Result<> Compiler::add_chunks(std::span<const Transfer> pair, bool is_send,
+                              const CompileOptions& options) {
+  const Rank peer = is_send ? pair.front().dst : pair.front().src;
+  const auto pieces = RESHARD_TRY(pieces_of(planner_, pair));
+  const program::PairChunks cut =
+      program::chunks_of(pieces, {most_staged(options), options.in_place_bytes});
+  const int difference = is_send ? peer.value() - me_.value() : me_.value() - peer.value();
+  for (std::size_t c = 0; c < cut.chunks.size(); ++c) {
+    Chunk chunk = chunk_of(pieces, cut.parts_of(cut.chunks[c]), peer, is_send);
+    chunk.progress =
+        static_cast<std::uint64_t>((static_cast<UInt128>(cut.chunks[c].before) << 32) /
+                                   static_cast<UInt128>(std::max<Index>(cut.bytes, 1)));
+    chunk.shift = (difference % options.world + options.world) % options.world;
+    chunk.message.id = c;
+    chunk.message.bytes = cut.chunks[c].bytes;
+    out_.count_copies(chunk.pieces.size());
+    chunks_.push_back(std::move(chunk));
+  }
+  return {};
+}
+
+Result<> Compiler::add_all_chunks(const RankPlan& part, const CompileOptions& options) {
+  for (const bool is_send : {true, false}) {
+    const auto& list = is_send ? part.sends : part.recvs;
+    const auto peer = [&](std::size_t i) { return is_send ? list[i].dst : list[i].src; };
+    for (std::size_t i = 0, end = 0; i < list.size(); i = end) {
+      for (end = i; end < list.size() && peer(end) == peer(i);) ++end;
+      const PairWay way = is_send ? options.way_to(peer(i)) : options.way_from(peer(i));
+      if (way == PairWay::message)
+        RESHARD_TRY(add_chunks(std::span(list).subspan(i, end - i), is_send, options));
+    }
+  }
+  return {};
+}
+
+/// Fills the second and later places of what messages delivered.
+Result<> Compiler::add_duplicates(std::span<const Transfer> messages) {
+  const auto moves = RESHARD_TRY(duplicate_copies(planner_, messages));
+  if (moves.empty()) return {};
+  const StepId arrived = out_.tile(0, 0, out_.last_steps());
+  std::vector<ProgramPiece> pieces;
+  std::vector<PieceGroup> groups;
+  for (const Move& m : moves) {
+    groups.push_back({pieces.size(), pieces.size() + 1});
+    pieces.push_back({m.copy, target(m.src, m.src_slot), target(m.dst, m.dst_slot), m.conversion});
+  }
+  out_.count_copies(moves.size());
+  program::add_tiles(out_, pieces, groups, kTileBytesBesideMessages, {arrived});
+  return {};
+}
+
+Result<Program> Compiler::rank(const RankPlan& part, const CompileOptions& options) {
+  me_ = part.rank;
+  std::vector<StepId> begun;
+  if (options.reads) begun.push_back(out_.barrier({}));
+  const Index gets = RESHARD_TRY(add_gets(part, options, begun));
+  RESHARD_TRY(add_all_chunks(part, options));
+  const bool has_messages = !chunks_.empty();
+  program::MessageSteps messages(out_, (gets + 63) / 64 * 64, most_staged(options));
+  const Index staging = messages.add(std::move(chunks_));
+  std::vector<Transfer> here, sent;
+  for (const Transfer& t : part.recvs) {
+    const PairWay way = options.way_from(t.src);
+    if (way == PairWay::mapped) here.push_back(t);
+    if (way == PairWay::message) sent.push_back(t);
+  }
+  here.insert(here.end(), part.locals.begin(), part.locals.end());
+  add_reads(RESHARD_TRY(copy_ops(planner_, here)),
+            has_messages ? kTileBytesBesideMessages : kTileBytes, begun);
+  RESHARD_TRY(add_duplicates(sent));
+  out_.barrier(out_.last_steps());
+  return std::move(out_).finish(std::max(gets, staging), 0);
+}
+
+}  // namespace
+
+Index message_staging(const CompileOptions& options) {
+  return program::kRingExchanges * most_staged(options);
+}
+
+Result<Program> compile_rank(const Planner& planner, const RankPlan& part,
+                             const CompileOptions& options) {
+  return Compiler(planner, part.rank).rank(part, options);
+}
+
+Result<Program> compile_in_process(const Planner& planner, std::span<const Rank> destinations) {
+  return Compiler(planner, Rank(-1)).in_process(destinations);
+}
+
+}  // namespace reshard

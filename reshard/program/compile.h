@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+#include <span>
+
+#include "reshard/plan/planner.h"
+#include "reshard/program/program.h"
+
+namespace reshard {
+
+/// How the bytes of one rank reach another.
+enum class PairWay : std::uint8_t {
+  mapped,   ///< the receiver copies from the sender's memory, which is mapped in its process.
+  get,      ///< the receiver reads the sender's memory by Transport::get().
+  message,  ///< the sender packs and sends, the receiver unpacks.
+};
+
+/// What a program is compiled for. Ranks of a group must pass equal options, except that `way_from`
+/// and `way_to` are each rank's own; those of two ranks must agree on the way between them.
+struct CompileOptions {
+  /// The most staging of the rank. Bytes, at least 32 KiB.
+  Index staging_bytes = Index{64} << 20;
+  /// Runs of at least this many bytes are sent and received in place. Bytes, at least 1.
+  Index in_place_bytes = Index{64} << 10;
+  int world = 1;       ///< number of ranks in the group.
+  bool reads = false;  ///< some pair of the group is `mapped` or `get`: all ranks begin together.
+  bool gets = false;   ///< some pair of the group is `get`: messages leave staging for reads.
+  /// How this rank gets bytes from another, and how another gets them from this rank.
+  std::function<PairWay(Rank src)> way_from;
+  std::function<PairWay(Rank dst)> way_to;
+};
+
+/// Compiles one rank's part of a plan: `part` is Planner::rank_plan() of the rank. Not collective;
+/// needs no memory. Errors: Code::unsupported if sub-byte elements begin inside a byte.
+Result<Program> compile_rank(const Planner& planner, const RankPlan& part,
+                             const CompileOptions& options);
+
+/// Compiles the deliveries to some destination ranks whose memory, and that of all sources, is in
+/// one process. Errors: as compile_rank().
+Result<Program> compile_in_process(const Planner& planner, std::span<const Rank> destinations);
+
+/// The most staging that messages of a program use with these options. Bytes.
+Index message_staging(const CompileOptions& options);
+
+}  // namespace reshard

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "reshard/program/builder.h"
+
+namespace reshard::program {
+
+/// The most exchanges of one rank in progress at once. At least two: see MessageSteps.
+inline constexpr std::size_t kWindow = 16;
+/// Size of the ring of staging memory, in exchanges of the largest size.
+inline constexpr Index kRingExchanges = 8;
+
+/// One message of a rank, before it has a place in the program.
+struct Chunk {
+  /// The position of the chunk in one order over all messages of the group.
+  std::uint64_t progress = 0;
+  Index shift = 0;         ///< (dst - src) mod world.
+  ProgramMessage message;  ///< `at`: where it is if it needs no staging; otherwise kStaging, 0.
+  /// Copies between a local tensor and the chunk; on the side of kStaging, offsets count from the
+  /// chunk.
+  std::vector<ProgramPiece> pieces;
+  bool is_staged() const { return message.at.buffer == Builder::kStaging; }
+  auto key() const { return std::tuple(progress, shift, message.id, !message.is_send); }
+};
+
+/// Appends messages with their packing and unpacking.
+///
+/// All messages of the group have one total order, by (progress, shift, id). `progress` is the
+/// fraction of the pair's bytes that precede the chunk, in units of 2^-32. So a rank serves all its
+/// peers at the same relative pace, however many bytes each gets, and at each position of the order
+/// every rank sends to a different one.
+///
+/// The messages at one position form a class: a rank has at most one to send and one to receive in
+/// it. Ranks that begin their chunks in this order, with room for any two consecutive ones, cannot
+/// deadlock: in the least class that is not complete, both sides of each message have begun it.
+class MessageSteps {
+ public:
+  /// Staging is [first, first + kRingExchanges * most): an exchange has at most `most` staged bytes
+  /// unless a single chunk has more.
+  MessageSteps(Builder& builder, Index first, Index most);
+
+  /// Sorts the chunks and appends their steps. Returns the end of the staging that they use.
+  Index add(std::vector<Chunk> chunks);
+
+ private:
+  /// Consecutive chunks that are one exchange.
+  struct Group {
+    std::size_t first = 0, end = 0;
+    Index bytes = 0, staged = 0;
+  };
+  /// Staging in use until `until` is done.
+  struct Region {
+    Index begin = 0, end = 0;
+    StepId until;
+  };
+  std::vector<Group> group(const std::vector<Chunk>& chunks) const;
+  Index place(const Group& group, std::vector<StepId>& waits);
+  void append(std::vector<Chunk>& chunks, const Group& group);
+  std::optional<StepId> pack(const std::vector<Chunk>& chunks, const Group& group,
+                             const std::vector<StepId>& waits);
+  StepId exchange(const std::vector<Chunk>& chunks, const Group& group, std::vector<StepId> waits);
+  StepId unpack(const std::vector<Chunk>& chunks, const Group& group, StepId exchange);
+
+  Builder& builder_;
+  Index first_, most_, size_ = 0, at_ = 0;
+  std::vector<Region> regions_;
+  std::vector<StepId> exchanges_;
+};
+
+}  // namespace reshard::program
