@@ -2,7 +2,7 @@
 #include "reshard/exec/in_process.h"
 
 #include "reshard/exec/direct/delivery_copies.h"
-#include "reshard/exec/program_executor.h"
+#include "reshard/exec/host/program_executor.h"
 #include "reshard/program/compile.h"
 
 namespace reshard {

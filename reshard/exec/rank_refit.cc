@@ -6,8 +6,8 @@
 #include "reshard/exec/agreement.h"
 #include "reshard/exec/direct/direct_path.h"
 #include "reshard/exec/end_group.h"
+#include "reshard/exec/host/program_path.h"
 #include "reshard/exec/message/message_path.h"
-#include "reshard/exec/program_path.h"
 #include "reshard/exec/rank_path.h"
 
 namespace reshard {

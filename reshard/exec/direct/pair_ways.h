@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "reshard/exec/direct/memory_table.h"
-#include "reshard/exec/program_executor.h"
+#include "reshard/exec/host/program_executor.h"
 #include "reshard/program/compile.h"
 
 namespace reshard::direct {

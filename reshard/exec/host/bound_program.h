@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "reshard/exec/program_executor.h"
+#include "reshard/exec/host/program_executor.h"
 #include "reshard/memory/host_buffer.h"
 #include "reshard/transform/copy.h"
 

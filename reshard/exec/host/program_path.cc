@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "reshard/exec/program_path.h"
+#include "reshard/exec/host/program_path.h"
 
 #include <fmt/format.h>
 
@@ -7,7 +7,7 @@
 
 #include "reshard/exec/direct/delivery_copies.h"
 #include "reshard/exec/direct/pair_ways.h"
-#include "reshard/exec/program_executor.h"
+#include "reshard/exec/host/program_executor.h"
 #include "reshard/memory/host_buffer.h"
 
 namespace reshard {

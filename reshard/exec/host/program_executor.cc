@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "reshard/exec/program_executor.h"
+#include "reshard/exec/host/program_executor.h"
 
 #include <fmt/format.h>
 
