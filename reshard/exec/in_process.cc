@@ -11,7 +11,7 @@ struct InProcessRefit::State {
   State(InProcessOptions o) : options(std::move(o)), pool(options.threads) {}
   InProcessOptions options;
   WorkerPool pool;
-  std::unique_ptr<ProgramExecutor> executor;
+  std::unique_ptr<host::ProgramExecutor> executor;
 };
 
 InProcessRefit::InProcessRefit(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -25,16 +25,16 @@ Result<InProcessRefit> InProcessRefit::prepare(const Planner& planner, const Ran
   auto state = std::make_unique<State>(std::move(options));
   auto program =
       std::make_shared<const Program>(RESHARD_TRY(compile_in_process(planner, target.ranks())));
-  const auto place = [&](const ProgramBuffer& buffer) -> Result<BufferPlace> {
+  const auto place = [&](const ProgramBuffer& buffer) -> Result<host::BufferPlace> {
     const bool is_source = buffer.kind == ProgramBuffer::Kind::source;
     std::byte* const at = (is_source ? source : target).at(buffer.rank, buffer.slot);
-    if (at != nullptr) return BufferPlace{at, nullptr, 0};
+    if (at != nullptr) return host::BufferPlace{at, nullptr, 0};
     return tl::unexpected(direct::missing_memory(is_source ? "source" : "target",
                                                  is_source ? planner.source() : planner.target(),
                                                  buffer.rank, buffer.slot));
   };
   state->executor = RESHARD_TRY(
-      ProgramExecutor::make(std::move(program), {nullptr, nullptr, &state->pool, {}}, place));
+      host::ProgramExecutor::make(std::move(program), {nullptr, nullptr, &state->pool, {}}, place));
   return InProcessRefit(std::move(state));
 }
 

@@ -47,7 +47,7 @@ Result<Prepared> choose_path(const RankWork& work, const Agreed& agreed, bool& a
   const bool direct = agreed.direct;
   Prepared out;
   if (!agreed.converts) {
-    auto outcome = RESHARD_TRY(make_program_path(work, direct));
+    auto outcome = RESHARD_TRY(host::make_program_path(work, direct));
     if (outcome.path != nullptr)
       return Prepared{std::move(outcome.path), std::move(outcome.reason)};
     alike = true;

@@ -134,7 +134,7 @@ Result<> PairWays::summarise(const RankWork& work) {
   return {};
 }
 
-Result<BufferPlace> PairWays::place(const RankWork& work, Rank r, SlotId slot) const {
+Result<host::BufferPlace> PairWays::place(const RankWork& work, Rank r, SlotId slot) const {
   const auto peer = peers_.find(r);
   const auto* place = peer == peers_.end() ? nullptr : peer->second.table.find(slot);
   if (place == nullptr)
@@ -142,7 +142,7 @@ Result<BufferPlace> PairWays::place(const RankWork& work, Rank r, SlotId slot) c
                                            work.planner.source().slot(slot).name));
   const RemoteMemory& memory = peer->second.memory[place->span];
   std::byte* const address = memory.address == nullptr ? nullptr : memory.address + place->offset;
-  return BufferPlace{address, &memory, place->offset};
+  return host::BufferPlace{address, &memory, place->offset};
 }
 
 }  // namespace reshard::direct

@@ -31,7 +31,7 @@ class PairWays {
   const std::string& reason() const { return reason_; }
 
   /// Where a source of a peer that is read is. The result refers to this object.
-  Result<BufferPlace> place(const RankWork& work, Rank r, SlotId slot) const;
+  Result<host::BufferPlace> place(const RankWork& work, Rank r, SlotId slot) const;
 
  private:
   struct Peer {

@@ -9,10 +9,7 @@
 #include "reshard/exec/host/bound_program.h"
 #include "reshard/exec/host/ready_tiles.h"
 
-namespace reshard {
-
-using host::BoundProgram;
-using host::ReadyTiles;
+namespace reshard::host {
 
 class ProgramExecutor::State {
  public:
@@ -273,4 +270,4 @@ void ProgramExecutor::record_times() { state_->times.resize(state_->program().st
 std::span<const StepTime> ProgramExecutor::times() const { return state_->times; }
 const Program& ProgramExecutor::program() const { return state_->program(); }
 
-}  // namespace reshard
+}  // namespace reshard::host

@@ -11,7 +11,7 @@
 #include "reshard/program/program.h"
 #include "reshard/transport/transport.h"
 
-namespace reshard {
+namespace reshard::host {
 
 /// Where a buffer of a program is.
 struct BufferPlace {
@@ -70,4 +70,4 @@ class ProgramExecutor {
   std::unique_ptr<State> state_;
 };
 
-}  // namespace reshard
+}  // namespace reshard::host

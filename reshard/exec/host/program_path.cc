@@ -10,7 +10,7 @@
 #include "reshard/exec/host/program_executor.h"
 #include "reshard/memory/host_buffer.h"
 
-namespace reshard {
+namespace reshard::host {
 
 using direct::PairWays;
 
@@ -145,4 +145,4 @@ Result<ProgramPathOutcome> make_program_path(const RankWork& work, bool reaches)
   return ProgramPathOutcome{std::move(path), std::move(reason)};
 }
 
-}  // namespace reshard
+}  // namespace reshard::host

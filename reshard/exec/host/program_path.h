@@ -6,7 +6,7 @@
 
 #include "reshard/exec/rank_path.h"
 
-namespace reshard {
+namespace reshard::host {
 
 /// One rank's path, and why some bytes go by messages although that was not asked for ("" if none
 /// do, or it was).
@@ -22,4 +22,4 @@ struct ProgramPathOutcome {
 /// transport's.
 Result<ProgramPathOutcome> make_program_path(const RankWork& work, bool reaches);
 
-}  // namespace reshard
+}  // namespace reshard::host
