@@ -85,7 +85,8 @@ class ByHand {
   Result<> run() {
     RESHARD_TRY(gather_->run());
     if (job_.target == nullptr) return {};
-    RESHARD_TRY(pass_.run(pool_, *job_.group.control, patient()));
+    RESHARD_TRY(pass_.for_each(pool_, *job_.group.control, patient(),
+                               [this](std::size_t i, int) { pass_.convert(i, pass_.places(i)); }));
     for (std::size_t s = 0; s < layout_.plain.size(); ++s)
       if (layout_.plain[s].value() >= 0)
         copy(*job_.target, SlotId(static_cast<SlotId::rep>(s)), layout_.plain[s]);

@@ -41,7 +41,7 @@ Result<Record> decode(std::span<const std::byte> bytes, std::size_t rank) {
   r.path = in.number(kPaths.size() - 1, "path");
   r.staging = in.number(kMostBytes, "staging bytes");
   r.in_place = in.number(kMostBytes, "in-place bytes");
-  r.direct = in.number(3, "direct");
+  r.direct = in.number(1, "direct");
   RESHARD_TRY(in.finish());
   return r;
 }
@@ -63,14 +63,14 @@ Result<> compare(const Record& mine, int me, const Record& theirs, std::size_t r
 }  // namespace
 
 Result<Agreed> agree(const Planner& planner, const RankRefitOptions& options, bool direct,
-                     bool converts, ControlPlane& control, Deadline deadline) {
+                     ControlPlane& control, Deadline deadline) {
   const auto most = static_cast<Index>(kMostBytes);
   const Record mine{kVersion,
                     planner.digest(),
                     static_cast<std::uint64_t>(options.path),
                     static_cast<std::uint64_t>(std::clamp<Index>(options.staging_bytes, 0, most)),
                     static_cast<std::uint64_t>(std::clamp<Index>(options.in_place_bytes, 1, most)),
-                    (direct ? 1U : 0U) | (converts ? 2U : 0U)};
+                    direct};
   const auto all = RESHARD_TRY(control.all_gather(encode(mine), deadline));
   Record common = mine;
   for (std::size_t r = 0; r < all.size(); ++r) {
@@ -80,7 +80,7 @@ Result<Agreed> agree(const Planner& planner, const RankRefitOptions& options, bo
     common.in_place = std::max(common.in_place, theirs.in_place);
     common.direct |= theirs.direct;
   }
-  Agreed out{options, (common.direct & 1) != 0, (common.direct & 2) != 0};
+  Agreed out{options, common.direct != 0};
   out.options.staging_bytes = static_cast<Index>(common.staging);
   out.options.in_place_bytes = static_cast<Index>(common.in_place);
   if (out.options.staging_bytes < kLeastStaging)
@@ -93,21 +93,6 @@ Result<Agreed> agree(const Planner& planner, const RankRefitOptions& options, bo
                 fmt::format("the plan needs rank {} but the group has {} ranks; start {} or more",
                             ranks.back().value(), control.size(), ranks.back().value() + 1));
   return out;
-}
-
-Result<PathCosts> agree_on_costs(const PathCosts& mine, ControlPlane& control, Deadline deadline) {
-  ByteWriter out;
-  out.number(mine.direct);
-  out.number(mine.message);
-  const auto all = RESHARD_TRY(control.all_gather(std::move(out).finish(), deadline));
-  PathCosts most;
-  for (std::size_t r = 0; r < all.size(); ++r) {
-    ByteReader in(all[r], fmt::format("the path costs from rank {}", r));
-    most.direct = std::max(most.direct, in.number(~std::uint64_t{0}, "direct"));
-    most.message = std::max(most.message, in.number(~std::uint64_t{0}, "message"));
-    RESHARD_TRY(in.finish());
-  }
-  return most;
 }
 
 Result<std::string> agree_on_reason(const std::string& mine, ControlPlane& control,

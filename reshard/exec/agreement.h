@@ -11,21 +11,13 @@ namespace reshard {
 struct Agreed {
   RankRefitOptions options;  ///< this rank's, with the common staging_bytes and in_place_bytes.
   bool direct = false;       ///< some rank's transport can reach peers' memory.
-  bool converts = false;     ///< some rank has hooks that convert.
 };
 
 /// Collective. Compares the plan's digest and the path over all ranks. Errors, identical on all
 /// ranks: `invalid_argument` if plans (both digests are named) or paths differ, the plan has more
 /// ranks than the group, or staging is too small. Also those of all_gather().
 Result<Agreed> agree(const Planner& planner, const RankRefitOptions& options, bool direct,
-                     bool converts, ControlPlane& control, Deadline deadline);
-
-/// What each path costs a rank, in the unit of get_costs.h.
-struct PathCosts {
-  std::uint64_t direct = 0, message = 0;
-};
-/// Collective. The maximum of each cost over all ranks.
-Result<PathCosts> agree_on_costs(const PathCosts& mine, ControlPlane& control, Deadline deadline);
+                     ControlPlane& control, Deadline deadline);
 
 /// Collective. Each rank passes "" or the reason why it cannot. Returns the reason of the lowest
 /// rank that has one, as "rank 3: ...", or "".

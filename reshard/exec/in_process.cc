@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "reshard/exec/in_process.h"
 
-#include "reshard/exec/direct/delivery_copies.h"
 #include "reshard/exec/host/program_executor.h"
 #include "reshard/program/compile.h"
 
@@ -29,9 +28,9 @@ Result<InProcessRefit> InProcessRefit::prepare(const Planner& planner, const Ran
     const bool is_source = buffer.kind == ProgramBuffer::Kind::source;
     std::byte* const at = (is_source ? source : target).at(buffer.rank, buffer.slot);
     if (at != nullptr) return host::BufferPlace{at, nullptr, 0};
-    return tl::unexpected(direct::missing_memory(is_source ? "source" : "target",
-                                                 is_source ? planner.source() : planner.target(),
-                                                 buffer.rank, buffer.slot));
+    return tl::unexpected(missing_memory(is_source ? "source" : "target",
+                                         is_source ? planner.source() : planner.target(),
+                                         buffer.rank, buffer.slot));
   };
   state->executor = RESHARD_TRY(
       host::ProgramExecutor::make(std::move(program), {nullptr, nullptr, &state->pool, {}}, place));

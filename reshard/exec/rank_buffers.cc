@@ -14,6 +14,12 @@ constexpr std::uintptr_t kPageBytes = 4096;
 
 }  // namespace
 
+Error missing_memory(const char* side, const ModelLayout& layout, Rank r, SlotId slot) {
+  return {Code::invalid_argument,
+          fmt::format("{} buffer of local tensor '{}' on rank {} is not set", side,
+                      layout.slot(slot).name, r.value())};
+}
+
 RankBuffers::RankBuffers(std::shared_ptr<const ModelLayout> layout) : layout_(std::move(layout)) {}
 
 Result<RankBuffers> RankBuffers::allocate(std::shared_ptr<const ModelLayout> layout,

@@ -11,6 +11,9 @@
 
 namespace reshard {
 
+/// "source buffer of local tensor 'x' on rank 3 is not set". `side`: "source" or "target".
+Error missing_memory(const char* side, const ModelLayout& layout, Rank r, SlotId slot);
+
 /// The addresses of ranks' local tensors in this process's memory: one per (rank, slot).
 ///
 /// The memory is owned (allocate) or borrowed (bind); borrowed memory must outlive this object.

@@ -24,6 +24,9 @@ struct RankWork {
   const RankRefitHooks& hooks;
   Deadline deadline;
   Rank me() const { return part.rank; }
+  /// The layouts of the memory.
+  const ModelLayout& source_layout() const;
+  const ModelLayout& target_layout() const;
 };
 
 /// How the bytes of one rank move: RankRefit runs one of these. After an error of run() the caller
@@ -39,7 +42,8 @@ class RankPath {
   virtual Index staging_bytes() const = 0;
   /// Collective. Moves this rank's bytes and returns once every rank has its own. Sets the report's
   /// bytes, copies, messages, wait_seconds and move_seconds.
-  virtual Result<> run(Deadline deadline, RankReport& report) = 0;
+  /// With an observer, gathers what this rank converts again, and writes no target.
+  virtual Result<> run(Deadline deadline, ConversionObserver* observer, RankReport& report) = 0;
 };
 
 /// Measures the seconds since its construction.

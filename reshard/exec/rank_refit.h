@@ -13,6 +13,7 @@
 
 namespace reshard {
 
+class ConversionObserver;
 struct RankRefitHooks;
 
 enum class RefitPath {
@@ -73,6 +74,9 @@ class RankRefit {
   /// Sources are unchanged. The group is aborted (docs/threads.md), and peers no longer access this
   /// rank's memory unless the error says so.
   Result<RankReport> run();
+  /// Internal: the same for a refit with conversions (rank_refit_hooks.h), but nothing is
+  /// converted: the observer sees all rows instead, and the targets of conversions are not written.
+  Result<RankReport> observe(ConversionObserver& observer);
 
   /// "direct" or "message".
   std::string_view path() const;
@@ -84,6 +88,7 @@ class RankRefit {
 
  private:
   struct State;
+  Result<RankReport> run(ConversionObserver* observer);
   explicit RankRefit(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };

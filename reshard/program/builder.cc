@@ -38,6 +38,21 @@ void Builder::add(const ProgramPiece& piece, Kind kind, bool streams) {
 void Builder::copy(const ProgramPiece& piece, bool streams) { add(piece, Kind::copy, streams); }
 void Builder::get(const ProgramPiece& piece) { add(piece, Kind::get, false); }
 
+void Builder::clear(const ProgramRange& range) {
+  out_.ops.push_back({Kind::clear, false, size_of(out_.ranges), size_of(out_.ranges) + 1});
+  out_.ranges.push_back(range);
+}
+
+void Builder::convert(ProgramOp::Kind kind, const ProgramMatrix& matrix) {
+  out_.ops.push_back({kind, false, size_of(out_.matrices), size_of(out_.matrices) + 1});
+  out_.matrices.push_back(matrix);
+}
+
+void Builder::max(const ProgramMaximum& maximum) {
+  out_.ops.push_back({Kind::max, false, size_of(out_.maxima), size_of(out_.maxima) + 1});
+  out_.maxima.push_back(maximum);
+}
+
 StepId Builder::step(const ProgramStep& step, std::vector<StepId> waits) {
   std::ranges::sort(waits);
   waits.erase(std::unique(waits.begin(), waits.end()), waits.end());

@@ -10,6 +10,9 @@
 
 namespace reshard::program {
 
+/// `bytes`, rounded up to whole cache lines.
+inline Index lines(Index bytes) { return (bytes + 63) / 64 * 64; }
+
 /// Appends steps to a program. Ops that are added belong to the tile that the next tile() ends.
 class Builder {
  public:
@@ -26,6 +29,9 @@ class Builder {
   /// Adds an op, or extends the previous one of the tile if it is of the same kind.
   void copy(const ProgramPiece& piece, bool streams);
   void get(const ProgramPiece& piece);
+  void clear(const ProgramRange& range);
+  void convert(ProgramOp::Kind kind, const ProgramMatrix& matrix);
+  void max(const ProgramMaximum& maximum);
 
   /// Ends a tile. Waits may be in any order, and repeated.
   StepId tile(Index bytes, Index delivered, std::vector<StepId> waits);
@@ -35,7 +41,7 @@ class Builder {
 
   /// All steps that no step waits for.
   std::vector<StepId> last_steps() const;
-  std::size_t num_steps() const { return out_.steps.size(); }
+  std::size_t num_ops() const { return out_.ops.size(); }
   void count_copies(std::size_t copies) { out_.copies += static_cast<Index>(copies); }
 
   /// Ends the program; sizes in bytes.

@@ -6,11 +6,33 @@
 #include "reshard/base/int128.h"
 #include "reshard/layout/clip.h"
 #include "reshard/plan/moves.h"
+#include "reshard/program/compile_converted.h"
 #include "reshard/program/messages.h"
 #include "reshard/program/pair_chunks.h"
 #include "reshard/program/tiles.h"
 
 namespace reshard {
+namespace {
+
+/// Reads of this size stay in the cache between the read and the copy.
+constexpr Index kMostGets = Index{512} << 10;
+
+Index staging_of_gets(const CompileOptions& options) {
+  return options.gets ? std::min(kMostGets, options.staging_bytes / 2) : 0;
+}
+
+}  // namespace
+
+namespace program {
+
+Index most_staged(const CompileOptions& options) {
+  /// A chunk of this size stays in the caches between packing and sending.
+  constexpr Index kMost = Index{1} << 20;
+  const Index left = options.staging_bytes - staging_of_gets(options);
+  return std::min(kMost, left / kRingExchanges / 64 * 64);
+}
+
+}  // namespace program
 
 using program::Builder;
 using program::Chunk;
@@ -21,20 +43,6 @@ namespace {
 
 /// Bytes of a tile that copies; if messages wait for the same thread, smaller.
 constexpr Index kTileBytes = Index{4} << 20, kTileBytesBesideMessages = Index{1} << 20;
-/// A chunk of this size stays in the caches between packing and sending.
-constexpr Index kMostStaged = Index{1} << 20;
-/// Reads of this size stay in the cache between the read and the copy.
-constexpr Index kMostGets = Index{512} << 10;
-
-Index staging_of_gets(const CompileOptions& options) {
-  return options.gets ? std::min(kMostGets, options.staging_bytes / 2) : 0;
-}
-
-Index most_staged(const CompileOptions& options) {
-  const Index left = options.staging_bytes - staging_of_gets(options);
-  return std::min(kMostStaged, left / program::kRingExchanges / 64 * 64);
-}
-
 using Kind = ProgramBuffer::Kind;
 
 class Compiler {
@@ -150,7 +158,7 @@ Result<> Compiler::add_chunks(std::span<const Transfer> pair, bool is_send,
   const Rank peer = is_send ? pair.front().dst : pair.front().src;
   const auto pieces = RESHARD_TRY(pieces_of(planner_, pair));
   const program::PairChunks cut =
-      program::chunks_of(pieces, {most_staged(options), options.in_place_bytes});
+      program::chunks_of(pieces, {program::most_staged(options), options.in_place_bytes});
   const int difference = is_send ? peer.value() - me_.value() : me_.value() - peer.value();
   for (std::size_t c = 0; c < cut.chunks.size(); ++c) {
     Chunk chunk = chunk_of(pieces, cut.parts_of(cut.chunks[c]), peer, is_send);
@@ -203,7 +211,7 @@ Result<Program> Compiler::rank(const RankPlan& part, const CompileOptions& optio
   const Index gets = RESHARD_TRY(add_gets(part, options, begun));
   RESHARD_TRY(add_all_chunks(part, options));
   const bool has_messages = !chunks_.empty();
-  program::MessageSteps messages(out_, (gets + 63) / 64 * 64, most_staged(options));
+  program::MessageSteps messages(out_, (gets + 63) / 64 * 64, program::most_staged(options));
   const Index staging = messages.add(std::move(chunks_));
   std::vector<Transfer> here, sent;
   for (const Transfer& t : part.recvs) {
@@ -222,11 +230,13 @@ Result<Program> Compiler::rank(const RankPlan& part, const CompileOptions& optio
 }  // namespace
 
 Index message_staging(const CompileOptions& options) {
-  return program::kRingExchanges * most_staged(options);
+  return program::kRingExchanges * program::most_staged(options);
 }
 
 Result<Program> compile_rank(const Planner& planner, const RankPlan& part,
                              const CompileOptions& options) {
+  if (options.before.layout != nullptr || options.after.layout != nullptr)
+    return program::compile_converted(planner, part, options);
   return Compiler(planner, part.rank).rank(part, options);
 }
 

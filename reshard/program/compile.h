@@ -4,6 +4,7 @@
 #include <functional>
 #include <span>
 
+#include "reshard/model/quant/quantised_layout.h"
 #include "reshard/plan/planner.h"
 #include "reshard/program/program.h"
 
@@ -16,6 +17,15 @@ enum class PairWay : std::uint8_t {
   message,  ///< the sender packs and sends, the receiver unpacks.
 };
 
+/// The conversion of one side of a plan between plain values and data with scales. The plan's
+/// layout of that side is one form of `layout` (values or stored), which is never in memory as a
+/// whole; the other form is the memory.
+struct SideConversion {
+  const QuantisedLayout* layout = nullptr;  ///< null: the plan's layout is the memory.
+  std::vector<SlotId> slots;                ///< of values; ascending. Those that the plan moves.
+  bool quantises = false;                   ///< values -> data and scales; or the other way.
+};
+
 /// What a program is compiled for. Ranks of a group must pass equal options, except that `way_from`
 /// and `way_to` are each rank's own; those of two ranks must agree on the way between them.
 struct CompileOptions {
@@ -26,6 +36,10 @@ struct CompileOptions {
   int world = 1;       ///< number of ranks in the group.
   bool reads = false;  ///< some pair of the group is `mapped` or `get`: all ranks begin together.
   bool gets = false;   ///< some pair of the group is `get`: messages leave staging for reads.
+  /// Conversions of the source's local tensors before they are read or sent, and of the target's
+  /// after they have arrived.
+  SideConversion before, after;
+  Index unit_bytes = Index{512} << 10;  ///< of values that a thread converts at once, about.
   /// How this rank gets bytes from another, and how another gets them from this rank.
   std::function<PairWay(Rank src)> way_from;
   std::function<PairWay(Rank dst)> way_to;

@@ -11,8 +11,8 @@ namespace {
 /// Bytes between two checks of the deadline and the group's state.
 constexpr Index kMostTile = Index{8} << 20;
 
-/// Returns the copy that reads the runs of `copy` into adjacent places; `finish` becomes the copy
-/// from there to the destination.
+}  // namespace
+
 StridedCopy side_by_side(const StridedCopy& copy, StridedCopy& finish) {
   StridedCopy fetch = copy;
   finish = copy;
@@ -27,6 +27,8 @@ StridedCopy side_by_side(const StridedCopy& copy, StridedCopy& finish) {
   }
   return fetch;
 }
+
+namespace {
 
 /// Returns one run from the first to the last source byte; `finish` becomes the copy from there.
 StridedCopy whole_span(const StridedCopy& copy, StridedCopy& finish) {

@@ -11,18 +11,25 @@ constexpr std::size_t kMostChunks = 16;
 
 /// Each chunk begins on its own cache line.
 Index staged_bytes(const Chunk& chunk) {
-  return chunk.is_staged() ? (chunk.message.bytes + 63) / 64 * 64 : 0;
+  return chunk.is_staged() ? lines(chunk.message.bytes) : 0;
 }
 
 }  // namespace
 
-MessageSteps::MessageSteps(Builder& builder, Index first, Index most)
-    : builder_(builder), first_(first), most_(most) {}
+MessageSteps::MessageSteps(Builder& builder, Index first, Index most, std::vector<StepId> known)
+    : builder_(builder), first_(first), most_(most), known_(std::move(known)) {}
 
+/// Bytes of its landing that the first chunk of a landing takes with it.
 std::vector<MessageSteps::Group> MessageSteps::group(const std::vector<Chunk>& chunks) const {
   std::vector<Group> groups;
+  std::int64_t last_landing = -1;
   for (std::size_t i = 0; i < chunks.size(); ++i) {
-    const Index staged = staged_bytes(chunks[i]), bytes = chunks[i].message.bytes;
+    Index staged = staged_bytes(chunks[i]);
+    const Index bytes = chunks[i].message.bytes;
+    if (chunks[i].landing >= 0 && chunks[i].landing != last_landing) {
+      last_landing = chunks[i].landing;
+      staged += lines(landings_[static_cast<std::size_t>(last_landing)].bytes);
+    }
     const bool joins = !groups.empty() && i - groups.back().first < kMostChunks &&
                        groups.back().bytes + bytes <= most_ &&
                        groups.back().staged + staged <= most_;
@@ -35,7 +42,8 @@ std::vector<MessageSteps::Group> MessageSteps::group(const std::vector<Chunk>& c
   return groups;
 }
 
-Index MessageSteps::add(std::vector<Chunk> chunks) {
+Index MessageSteps::add(std::vector<Chunk> chunks, std::vector<Landing> landings) {
+  landings_ = std::move(landings);
   std::ranges::sort(chunks, {}, &Chunk::key);
   const std::vector<Group> groups = group(chunks);
   Index all = 0, largest = 0;
@@ -48,14 +56,13 @@ Index MessageSteps::add(std::vector<Chunk> chunks) {
   return first_ + size_;
 }
 
-/// Gives the group the staging after its predecessor's, or from the beginning if it does not fit
-/// there. Appends the last users of that staging to `waits`. The ring has room for any two
-/// consecutive groups.
-Index MessageSteps::place(const Group& group, std::vector<StepId>& waits) {
-  if (at_ + group.staged > size_) at_ = 0;
+/// Takes staging after what was taken last, or from the beginning if it does not fit there. Appends
+/// the last users of that staging to `waits`.
+Index MessageSteps::place(Index bytes, std::vector<StepId>& waits) {
+  if (at_ + bytes > size_) at_ = 0;
   const Index begin = at_;
-  at_ += group.staged;
-  if (group.staged == 0) return begin;
+  if (bytes == 0) return begin;
+  at_ += bytes;
   std::vector<Region> left;
   for (const Region& r : regions_) {
     if (r.begin < at_ && begin < r.end) waits.push_back(r.until);
@@ -69,37 +76,72 @@ Index MessageSteps::place(const Group& group, std::vector<StepId>& waits) {
   return begin;
 }
 
-void MessageSteps::append(std::vector<Chunk>& chunks, const Group& group) {
-  std::vector<StepId> waits;
-  const Index begin = place(group, waits);
-  Index at = first_ + begin;
+/// Sets the places of the chunks' bytes: the staged ones at `at`, one after another.
+void MessageSteps::place_chunks(std::vector<Chunk>& chunks, const Group& group, Index at,
+                                std::vector<StepId>& waits) {
   for (std::size_t i = group.first; i < group.end; ++i) {
     Chunk& chunk = chunks[i];
+    if (chunk.landing >= 0) {
+      const auto [open, added] = open_.try_emplace(chunk.landing);
+      const Landing& landing = landings_[static_cast<std::size_t>(chunk.landing)];
+      if (added) {
+        open->second.at = first_ + place(lines(landing.bytes), waits);
+        if (landing.clears) builder_.clear({{Builder::kStaging, open->second.at}, landing.bytes});
+      }
+      if (chunk.lands()) chunk.message.at.offset += open->second.at;
+      for (ProgramPiece& piece : chunk.pieces) piece.copy.dst_offset += open->second.at;
+    }
     if (!chunk.is_staged()) continue;
     chunk.message.at.offset = at;
     for (ProgramPiece& piece : chunk.pieces)
       (chunk.message.is_send ? piece.copy.dst_offset : piece.copy.src_offset) += at;
     at += staged_bytes(chunk);
   }
-  if (const auto packed = pack(chunks, group, waits)) waits.push_back(*packed);
+}
+
+void MessageSteps::append(std::vector<Chunk>& chunks, const Group& group) {
+  std::vector<StepId> waits;
+  Index staged = 0;
+  for (std::size_t i = group.first; i < group.end; ++i) staged += staged_bytes(chunks[i]);
+  const Index begin = place(staged, waits);
+  const std::size_t before = builder_.num_ops();
+  place_chunks(chunks, group, first_ + begin, waits);
+  if (const auto packed = pack(chunks, group, before, waits)) waits.push_back(*packed);
   if (exchanges_.size() >= kWindow) waits.push_back(exchanges_[exchanges_.size() - kWindow]);
   const StepId sent = exchange(chunks, group, std::move(waits));
   const StepId until = unpack(chunks, group, sent);
-  if (group.staged > 0) regions_.push_back({begin, begin + group.staged, until});
+  if (staged > 0) regions_.push_back({begin, begin + staged, until});
+  arrive(chunks, group, until);
 }
 
+/// Appends the tiles of the landings that are complete.
+void MessageSteps::arrive(const std::vector<Chunk>& chunks, const Group& group, StepId unpacked) {
+  for (std::size_t i = group.first; i < group.end; ++i) {
+    const std::int64_t id = chunks[i].landing;
+    if (id < 0) continue;
+    const Landing& landing = landings_[static_cast<std::size_t>(id)];
+    Open& open = open_.at(id);
+    if (open.waits.empty() || open.waits.back() != unpacked) open.waits.push_back(unpacked);
+    if (++open.arrived < landing.chunks) continue;
+    const StepId until = landing.convert(open.at, std::move(open.waits));
+    const Index begin = open.at - first_;
+    regions_.push_back({begin, begin + lines(landing.bytes), until});
+    open_.erase(id);
+  }
+}
+
+/// Ends the tile that began at op `before`, after packing what the group sends.
 std::optional<StepId> MessageSteps::pack(const std::vector<Chunk>& chunks, const Group& group,
-                                         const std::vector<StepId>& waits) {
-  bool any = false;
+                                         std::size_t before, const std::vector<StepId>& waits) {
   for (std::size_t i = group.first; i < group.end; ++i) {
     if (!chunks[i].message.is_send) continue;
-    for (const ProgramPiece& piece : chunks[i].pieces) {
-      builder_.copy(piece, false);
-      any = true;
-    }
+    for (const ProgramPiece& piece : chunks[i].pieces) builder_.copy(piece, false);
+    if (chunks[i].pack) chunks[i].pack(chunks[i].message.at.offset);
   }
-  if (!any) return std::nullopt;
-  return builder_.tile(0, 0, waits);
+  if (builder_.num_ops() == before) return std::nullopt;
+  std::vector<StepId> all = waits;
+  all.insert(all.end(), known_.begin(), known_.end());
+  return builder_.tile(0, 0, std::move(all));
 }
 
 StepId MessageSteps::exchange(const std::vector<Chunk>& chunks, const Group& group,
@@ -108,7 +150,7 @@ StepId MessageSteps::exchange(const std::vector<Chunk>& chunks, const Group& gro
   Index bytes = 0, delivered = 0;
   for (std::size_t i = group.first; i < group.end; ++i) {
     const ProgramMessage& message = messages.emplace_back(chunks[i].message);
-    const bool in_place = !message.is_send && !chunks[i].is_staged();
+    const bool in_place = !message.is_send && message.at.buffer != Builder::kStaging;
     if (message.is_send || in_place) bytes += message.bytes;
     if (in_place) delivered += message.bytes;
   }
@@ -116,17 +158,20 @@ StepId MessageSteps::exchange(const std::vector<Chunk>& chunks, const Group& gro
   return exchanges_.back();
 }
 
-/// Returns the step after which the group's staging is free.
+/// Returns the step after which the group's messages are where they belong.
 StepId MessageSteps::unpack(const std::vector<Chunk>& chunks, const Group& group, StepId exchange) {
+  const std::size_t before = builder_.num_ops();
   Index bytes = 0;
   for (std::size_t i = group.first; i < group.end; ++i) {
     if (chunks[i].message.is_send) continue;
     for (const ProgramPiece& piece : chunks[i].pieces) {
-      builder_.copy(piece, true);
-      bytes += piece.copy.bytes();
+      const bool lands = chunks[i].landing >= 0;
+      builder_.copy(piece, !lands);
+      bytes += lands ? 0 : piece.copy.bytes();
     }
   }
-  return bytes == 0 ? exchange : builder_.tile(bytes, bytes, {exchange});
+  if (builder_.num_ops() == before) return exchange;
+  return builder_.tile(bytes, bytes, {exchange});
 }
 
 }  // namespace reshard::program

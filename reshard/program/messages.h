@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <functional>
+#include <map>
 #include <optional>
 #include <vector>
 
@@ -22,8 +24,24 @@ struct Chunk {
   /// Copies between a local tensor and the chunk; on the side of kStaging, offsets count from the
   /// chunk.
   std::vector<ProgramPiece> pieces;
-  bool is_staged() const { return message.at.buffer == Builder::kStaging; }
+  /// Receives of converted rows: the landing that the chunk is a part of; -1: none. Places in
+  /// kStaging on the landing's side count from its start.
+  std::int64_t landing = -1;
+  /// Sends of converted rows: adds the ops that write the chunk at this offset of staging, instead
+  /// of `pieces`. May be empty.
+  std::function<void(Index at)> pack;
+  bool lands() const { return landing >= 0 && pieces.empty(); }
+  bool is_staged() const { return message.at.buffer == Builder::kStaging && !lands(); }
   auto key() const { return std::tuple(progress, shift, message.id, !message.is_send); }
+};
+
+/// Staging where several messages to this rank arrive, until a tile has converted them.
+struct Landing {
+  Index bytes = 0;
+  std::size_t chunks = 0;  ///< of messages that are part of it.
+  bool clears = false;     ///< must be zero before the first message.
+  /// Appends the tile that reads the landing at this offset of staging and waits for these steps.
+  std::function<StepId(Index at, std::vector<StepId> waits)> convert;
 };
 
 /// Appends messages with their packing and unpacking.
@@ -38,12 +56,14 @@ struct Chunk {
 /// deadlock: in the least class that is not complete, both sides of each message have begun it.
 class MessageSteps {
  public:
-  /// Staging is [first, first + kRingExchanges * most): an exchange has at most `most` staged bytes
-  /// unless a single chunk has more.
-  MessageSteps(Builder& builder, Index first, Index most);
+  /// Staging begins at `first`. It has kRingExchanges * most bytes, or more if a single exchange
+  /// needs more than `most`. Packing waits for `known`.
+  MessageSteps(Builder& builder, Index first, Index most, std::vector<StepId> known = {});
 
-  /// Sorts the chunks and appends their steps. Returns the end of the staging that they use.
-  Index add(std::vector<Chunk> chunks);
+  /// Sorts the chunks and appends their steps. The chunks of a landing must have positions in the
+  /// order between which no other chunk of this rank has a landing. Returns the end of the staging
+  /// that they use.
+  Index add(std::vector<Chunk> chunks, std::vector<Landing> landings = {});
 
  private:
   /// Consecutive chunks that are one exchange.
@@ -56,18 +76,30 @@ class MessageSteps {
     Index begin = 0, end = 0;
     StepId until;
   };
+  /// A landing that has a place.
+  struct Open {
+    Index at = 0;
+    std::size_t arrived = 0;  ///< chunks.
+    std::vector<StepId> waits;
+  };
   std::vector<Group> group(const std::vector<Chunk>& chunks) const;
-  Index place(const Group& group, std::vector<StepId>& waits);
+  Index place(Index bytes, std::vector<StepId>& waits);
+  void place_chunks(std::vector<Chunk>& chunks, const Group& group, Index at,
+                    std::vector<StepId>& waits);
   void append(std::vector<Chunk>& chunks, const Group& group);
   std::optional<StepId> pack(const std::vector<Chunk>& chunks, const Group& group,
-                             const std::vector<StepId>& waits);
+                             std::size_t before, const std::vector<StepId>& waits);
   StepId exchange(const std::vector<Chunk>& chunks, const Group& group, std::vector<StepId> waits);
   StepId unpack(const std::vector<Chunk>& chunks, const Group& group, StepId exchange);
+  void arrive(const std::vector<Chunk>& chunks, const Group& group, StepId unpacked);
 
   Builder& builder_;
   Index first_, most_, size_ = 0, at_ = 0;
+  std::vector<StepId> known_;
   std::vector<Region> regions_;
   std::vector<StepId> exchanges_;
+  std::vector<Landing> landings_;
+  std::map<std::int64_t, Open> open_;  ///< by landing.
 };
 
 }  // namespace reshard::program

@@ -26,6 +26,10 @@ void add_tiles(Builder& builder, std::span<const ProgramPiece> pieces,
                std::span<const PieceGroup> groups, Index tile_bytes,
                const std::vector<StepId>& waits);
 
+/// Returns the copy that reads the runs of `copy` into adjacent places; `finish` becomes the copy
+/// from there to the destination.
+StridedCopy side_by_side(const StridedCopy& copy, StridedCopy& finish);
+
 /// Reads from buffers that are not mapped: straight into the destination, thousands of runs at a
 /// time. Values to convert are read into staging first; so are runs so short that reading the gaps
 /// between them too is cheaper (get_costs.h). Tiles that use staging follow one another. Uses

@@ -9,7 +9,6 @@
 
 #include "reshard/base/bytes.h"
 #include "reshard/base/hash.h"
-#include "reshard/exec/direct/delivery_copies.h"
 #include "reshard/plan/locate.h"
 
 namespace reshard::direct {
@@ -31,7 +30,31 @@ std::vector<Rank> peers_of(const std::vector<Transfer>& transfers, Rank Transfer
   return out;
 }
 
+/// The local tensors of this rank that the conversion of a source reads.
+std::vector<SlotId> slots_read(const RefitConversions& conversions, Rank me) {
+  const QuantisedLayout& layout = *conversions.before.layout;
+  std::vector<SlotId> slots;
+  for (const QuantisedLayout::Pair& pair : layout.pairs) {
+    const bool moves = std::ranges::binary_search(conversions.before.slots, pair.values);
+    if (!moves || !layout.values->rank_set(layout.values->slot(pair.values).ranks).contains(me))
+      continue;
+    if (conversions.before.quantises) {
+      slots.push_back(pair.values);
+    } else {
+      for (const SlotId slot : {pair.data, pair.scales, pair.factor})
+        if (slot.value() >= 0) slots.push_back(slot);
+    }
+  }
+  std::ranges::sort(slots);
+  return slots;
+}
+
 std::vector<SlotId> slots_sent(const RankWork& work) {
+  if (work.part.sends.empty()) return {};
+  // A conversion reads other local tensors than the plan names.
+  const auto* conversions = work.hooks.conversions;
+  if (conversions != nullptr && conversions->before.layout != nullptr)
+    return slots_read(*conversions, work.me());
   std::vector<SlotId> slots;
   for (const Transfer& t : work.part.sends)
     slots.push_back(first_location(work.planner.source(), t.tensor, t.src, t.box).slot);
@@ -65,16 +88,16 @@ Result<MemoryTable> share_sources(const RankWork& work) {
   MemoryTable out;
   const auto slots = slots_sent(work);
   if (slots.empty()) return out;
-  if (work.source == nullptr || &work.source->layout() != &work.planner.source())
+  if (work.source == nullptr || &work.source->layout() != &work.source_layout())
     return fail(Code::invalid_argument,
                 fmt::format("rank {} is part of {} but passed no buffers for it", work.me().value(),
-                            work.planner.source().name()));
+                            work.source_layout().name()));
   const auto memory = work.source->memory(work.me());
   std::vector<std::size_t> span_of(memory.size(), memory.size());
   for (const SlotId slot : slots) {
     const std::byte* data = work.source->at(work.me(), slot);
     if (data == nullptr)
-      return tl::unexpected(missing_memory("source", work.planner.source(), work.me(), slot));
+      return tl::unexpected(missing_memory("source", work.source_layout(), work.me(), slot));
     const auto after = std::upper_bound(
         memory.begin(), memory.end(), data,
         [](const std::byte* d, std::span<std::byte> m) { return std::less<>()(d, m.data()); });
@@ -181,7 +204,7 @@ Result<std::vector<std::pair<Rank, MemoryTable>>> exchange_tables(const RankWork
   std::vector<std::pair<Rank, MemoryTable>> out;
   for (std::size_t i = 0; i < from.size(); ++i)
     out.emplace_back(from[i],
-                     RESHARD_TRY(decode_memory_table(received[i], work.planner.source(), from[i])));
+                     RESHARD_TRY(decode_memory_table(received[i], work.source_layout(), from[i])));
   return out;
 }
 

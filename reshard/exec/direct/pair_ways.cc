@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 
+#include "reshard/exec/rank_refit_hooks.h"
 #include "reshard/plan/moves.h"
 #include "reshard/program/get_costs.h"
 
@@ -93,6 +94,14 @@ Result<> PairWays::open_peers(const RankWork& work) {
 
 Result<> PairWays::choose(const RankWork& work) {
   if (work.options.path != RefitPath::automatic) return {};
+  if (work.hooks.conversions != nullptr) {
+    for (auto& [src, way] : from_)
+      if (way == PairWay::get)
+        refuse(src, fmt::format("conversions of memory that is not mapped, like that of rank {}, "
+                                "are faster with messages",
+                                src.value()));
+    return {};
+  }
   const auto& recvs = work.part.recvs;
   for (std::size_t i = 0, end = 0; i < recvs.size(); i = end) {
     for (end = i; end < recvs.size() && recvs[end].src == recvs[i].src;) ++end;
@@ -139,7 +148,7 @@ Result<host::BufferPlace> PairWays::place(const RankWork& work, Rank r, SlotId s
   const auto* place = peer == peers_.end() ? nullptr : peer->second.table.find(slot);
   if (place == nullptr)
     return fail(Code::corrupt, fmt::format("rank {} did not share its local tensor '{}'", r.value(),
-                                           work.planner.source().slot(slot).name));
+                                           work.source_layout().slot(slot).name));
   const RemoteMemory& memory = peer->second.memory[place->span];
   std::byte* const address = memory.address == nullptr ? nullptr : memory.address + place->offset;
   return host::BufferPlace{address, &memory, place->offset};

@@ -11,6 +11,8 @@ namespace reshard::host {
 namespace {
 
 constexpr Index kLine = 64;
+/// Rows of a tile of swizzled scales.
+constexpr Index kScaleTileRows = 128;
 
 FloatMatrix rows_of(const ProgramMatrix& m, std::byte* values) {
   return {values, m.values_dtype, m.end - m.begin, m.cols, m.values_row};
@@ -97,7 +99,8 @@ BoundProgram::Messages BoundProgram::messages(std::size_t exchange) const {
 BoundProgram::Read BoundProgram::read(std::size_t piece) const {
   const ProgramPiece& p = program_->pieces[piece];
   const BufferPlace& from = places_[p.src.index()];
-  return {from.remote, from.offset, &p.copy, places_[p.dst.index()].address};
+  // Only worker 0 reads.
+  return {from.remote, from.offset, &p.copy, at({p.dst, 0}, 0)};
 }
 
 std::byte* BoundProgram::at(Place place, int worker) const {
@@ -148,14 +151,37 @@ Result<> BoundProgram::run(const ProgramOp& op, int worker) {
       return {};
     default: break;
   }
-  for (std::uint32_t i = op.first; i < op.end; ++i) {
-    const ProgramMatrix& m = program_->matrices[i];
-    if (op.kind == ProgramOp::Kind::amax) {
-      write_float(at(m.amax, worker), amax(rows_of(m, at(m.values, worker))));
-      continue;
-    }
-  }
+  for (std::uint32_t i = op.first; i < op.end; ++i)
+    run_matrix(op.kind, program_->matrices[i], worker);
   return {};
+}
+
+void BoundProgram::run_matrix(ProgramOp::Kind kind, const ProgramMatrix& m, int worker) {
+  std::byte* const values = at(m.values, worker);
+  if (kind == ProgramOp::Kind::amax)
+    return write_float(at(m.amax, worker), amax(rows_of(m, values)));
+  const float most = needs_amax(m.format) && kind == ProgramOp::Kind::quantise
+                         ? read_float(at(m.amax, worker))
+                         : 0;
+  std::byte* const factor = m.format.tensor_factor ? at(m.factor, worker) : nullptr;
+  const Place& written = kind == ProgramOp::Kind::quantise ? m.data : m.values;
+  const bool into_target =
+      program_->buffers[written.buffer.index()].kind == ProgramBuffer::Kind::target;
+  if (observer_ != nullptr && into_target)
+    return observer_->consume({values, at(m.data, worker), at(m.scales, worker), factor}, most,
+                              worker);
+  // The kernels take row numbers of the whole matrix.
+  const FloatMatrix plain{values - m.begin * m.values_row, m.values_dtype, m.rows, m.cols,
+                          m.values_row};
+  const bool swizzled = m.format.order == ScaleOrder::swizzled;
+  const Index step = swizzled ? kScaleTileRows : m.format.block_rows;
+  const Index first_scales = step == 0 ? 0 : m.begin / step * m.scales_row;
+  const QuantMatrix stored{m.format,     at(m.data, worker) - m.begin * m.data_row,
+                           m.rows,       m.cols,
+                           m.data_row,   at(m.scales, worker) - first_scales,
+                           m.scales_row, m.format.tensor_factor ? at(m.factor, worker) : nullptr};
+  if (kind == ProgramOp::Kind::dequantise) return dequantise_rows(stored, plain, m.begin, m.end);
+  quantise_rows(plain, stored, m.begin, m.end, most);
 }
 
 }  // namespace reshard::host

@@ -28,6 +28,8 @@ class BoundProgram {
   };
   Messages messages(std::size_t exchange) const;
 
+  /// Later conversions into a target show their rows to the observer instead; null: none.
+  void observe(ConversionObserver* observer) { observer_ = observer; }
   /// Runs an op that is not a get. Workers may run different ops at once.
   Result<> run(const ProgramOp& op, int worker);
 
@@ -50,6 +52,7 @@ class BoundProgram {
     return program_->buffers[id.index()].kind == ProgramBuffer::Kind::scratch;
   }
   void run_copies_of(const ProgramOp& op, int worker);
+  void run_matrix(ProgramOp::Kind kind, const ProgramMatrix& m, int worker);
 
   const Program* program_ = nullptr;
   std::vector<BufferPlace> places_;            ///< by buffer.
@@ -59,6 +62,7 @@ class BoundProgram {
   std::vector<Recv> recvs_;
   std::vector<std::size_t> first_send_, first_recv_;  ///< by exchange.
   std::vector<bool> uses_scratch_;                    ///< by piece.
+  ConversionObserver* observer_ = nullptr;
   HostBuffer scratch_;
   Index scratch_stride_ = 0;
   bool has_gets_ = false;

@@ -17,7 +17,7 @@ class ProgramExecutor::State {
       : program_(std::move(program)), environment_(environment), ready_(*program_) {}
 
   Result<> bind(const std::function<Result<BufferPlace>(const ProgramBuffer&)>& place);
-  Result<> run(Deadline deadline, ProgressMeter& meter);
+  Result<> run(Deadline deadline, ProgressMeter& meter, ConversionObserver* observer);
 
   double first_seconds = 0, last_seconds = 0;
   std::vector<StepTime> times;
@@ -101,7 +101,9 @@ Result<> ProgramExecutor::State::barrier(StepId s) {
   return {};
 }
 
-Result<> ProgramExecutor::State::run(Deadline deadline, ProgressMeter& meter) {
+Result<> ProgramExecutor::State::run(Deadline deadline, ProgressMeter& meter,
+                                     ConversionObserver* observer) {
+  bound_.observe(observer);
   start_ = Clock::now();
   deadline_ = deadline;
   meter_ = &meter;
@@ -260,8 +262,9 @@ Result<std::unique_ptr<ProgramExecutor>> ProgramExecutor::make(
   return std::unique_ptr<ProgramExecutor>(new ProgramExecutor(std::move(state)));
 }
 
-Result<> ProgramExecutor::run(Deadline deadline, ProgressMeter& meter) {
-  return state_->run(deadline, meter);
+Result<> ProgramExecutor::run(Deadline deadline, ProgressMeter& meter,
+                              ConversionObserver* observer) {
+  return state_->run(deadline, meter, observer);
 }
 
 double ProgramExecutor::first_seconds() const { return state_->first_seconds; }

@@ -6,6 +6,7 @@
 #include <memory>
 #include <span>
 
+#include "reshard/exec/conversion_observer.h"
 #include "reshard/exec/progress_meter.h"
 #include "reshard/exec/worker_pool.h"
 #include "reshard/program/program.h"
@@ -50,9 +51,10 @@ class ProgramExecutor {
   ~ProgramExecutor();
 
   /// Collective if the program has barriers or messages. Runs all steps, or until the meter says
-  /// stop. Errors: the meter's, the transport's, the control plane's; after an error with messages
+  /// stop. An observer sees the rows that would be written to a target, which is then not written.
+  /// Errors: the meter's, the transport's, the control plane's; after an error with messages
   /// in progress the group is aborted.
-  Result<> run(Deadline deadline, ProgressMeter& meter);
+  Result<> run(Deadline deadline, ProgressMeter& meter, ConversionObserver* observer = nullptr);
 
   /// Seconds from the beginning of the last run() until the first barrier had passed; or, without
   /// one, until the first exchange was done (0 if there is none). And until the last barrier.

@@ -5,7 +5,6 @@
 
 #include <optional>
 
-#include "reshard/exec/direct/delivery_copies.h"
 #include "reshard/exec/direct/pair_ways.h"
 #include "reshard/exec/host/program_executor.h"
 #include "reshard/memory/host_buffer.h"
@@ -31,9 +30,12 @@ class ProgramPath final : public RankPath {
     if (!ways_.messages()) return "direct";
     return ways_.reads() ? "mixed" : "message";
   }
-  Index staging_bytes() const override { return executor_->program().staging_bytes; }
+  Index staging_bytes() const override {
+    const Program& program = executor_->program();
+    return program.staging_bytes + program.scratch_bytes * pool_->size();
+  }
   Result<> prepare(const RankWork& work);
-  Result<> run(Deadline deadline, RankReport& report) override;
+  Result<> run(Deadline deadline, ConversionObserver* observer, RankReport& report) override;
 
  private:
   Result<Program> compile(const RankWork& work) const;
@@ -62,6 +64,11 @@ Result<Program> ProgramPath::compile(const RankWork& work) const {
   options.gets = ways_.gets();
   options.way_from = [this](Rank r) { return ways_.from(r); };
   options.way_to = [this](Rank r) { return ways_.to(r); };
+  if (const RefitConversions* conversions = work.hooks.conversions) {
+    options.before = conversions->before;
+    options.after = conversions->after;
+    options.unit_bytes = conversions->unit_bytes;
+  }
   return compile_rank(work.planner, work.part, options);
 }
 
@@ -70,7 +77,7 @@ Result<BufferPlace> ProgramPath::place(const RankWork& work, const ProgramBuffer
   const bool is_source = buffer.kind == ProgramBuffer::Kind::source;
   if (is_source && buffer.rank != work.me()) return ways_.place(work, buffer.rank, buffer.slot);
   const RankBuffers* memory = is_source ? work.source : work.target;
-  const ModelLayout& layout = is_source ? work.planner.source() : work.planner.target();
+  const ModelLayout& layout = is_source ? work.source_layout() : work.target_layout();
   if (memory == nullptr || &memory->layout() != &layout)
     return fail(Code::invalid_argument,
                 fmt::format("rank {} is part of {} but passed no buffers for it", work.me().value(),
@@ -78,7 +85,7 @@ Result<BufferPlace> ProgramPath::place(const RankWork& work, const ProgramBuffer
   std::byte* const at = memory->at(work.me(), buffer.slot);
   if (at == nullptr)
     return tl::unexpected(
-        direct::missing_memory(is_source ? "source" : "target", layout, work.me(), buffer.slot));
+        missing_memory(is_source ? "source" : "target", layout, work.me(), buffer.slot));
   return BufferPlace{at, nullptr, 0};
 }
 
@@ -119,10 +126,10 @@ Result<> ProgramPath::prepare(const RankWork& work) {
   return share_memory(work);
 }
 
-Result<> ProgramPath::run(Deadline deadline, RankReport& report) {
+Result<> ProgramPath::run(Deadline deadline, ConversionObserver* observer, RankReport& report) {
   ProgressMeter meter("refit", bytes_, progress_, deadline, &control_);
   const PhaseClock clock;
-  RESHARD_TRY(executor_->run(deadline, meter));
+  RESHARD_TRY(executor_->run(deadline, meter, observer));
   report.wait_seconds = executor_->first_seconds();
   report.move_seconds = executor_->last_seconds() - report.wait_seconds;
   report.bytes = delivered_;

@@ -18,13 +18,18 @@ namespace {
 /// Staging for messages beside staging tensors: the least that is allowed, and what is enough.
 constexpr Index kLeastStaging = Index{32} << 10, kEnoughStaging = Index{8} << 20;
 
-/// Each thread needs memory for a tile's values, for what they convert to in a check, and a reserve
-/// of the same size; and the least bytes that are worth a unit.
-constexpr Index kTileParts = 3, kLeastUnit = Index{4} << 10;
+/// A unit of values and its messages are part of an exchange, of which eight are in progress. The
+/// least bytes that are worth a unit.
+constexpr Index kUnitsInStaging = 16, kLeastUnit = Index{4} << 10;
 
-constexpr Route kConverting[] = {Route::quantise_at_sender,     Route::quantise_at_receiver,
-                                 Route::quantise_between,       Route::dequantise_at_sender,
-                                 Route::dequantise_at_receiver, Route::requantise};
+/// Those of which one wave has all tensors. Tensors that need no conversion move first.
+constexpr Route kRoutes[] = {Route::plain,
+                             Route::stored,
+                             Route::quantise_at_receiver,
+                             Route::dequantise_at_receiver,
+                             Route::quantise_at_sender,
+                             Route::dequantise_at_sender,
+                             Route::requantise};
 
 std::vector<bool> with(const Routes& routes, Route route) {
   std::vector<bool> tensors;
@@ -32,37 +37,14 @@ std::vector<bool> with(const Routes& routes, Route route) {
   return tensors;
 }
 
-bool is_at_receiver(Route route) {
-  return route == Route::quantise_at_receiver || route == Route::dequantise_at_receiver;
-}
-
 bool any(const std::vector<bool>& tensors) {
   return std::ranges::find(tensors, true) != tensors.end();
 }
 
-/// The plain values that must be staged for these tensors: they bound the waves.
-std::vector<StagedSlots> staged(const SessionSide& source, const SessionSide& target,
-                                const Routes& routes, Route route,
-                                const std::vector<bool>& tensors) {
-  std::vector<StagedSlots> out;
-  const auto add = [&](const QuantisedLayout* layout) {
-    if (layout != nullptr) out.push_back({layout->values, value_slots(layout, tensors)});
-  };
-  if (route == Route::quantise_at_sender) add(routes.sender.get());
-  if (route == Route::quantise_between) add(routes.between.get());
-  if (route == Route::dequantise_at_receiver) add(routes.receiver.get());
-  if (route == Route::dequantise_at_sender || route == Route::requantise)
-    add(source.quantised.get());
-  if (route == Route::quantise_at_receiver || route == Route::requantise)
-    add(target.quantised.get());
-  return out;
-}
-
 }  // namespace
 
-Job::Job(const JobInput& input, bool tiled)
+Job::Job(const JobInput& input)
     : group_{input.transport, input.control, input.options.refit, {}},
-      tiled_(tiled),
       source_(input.source),
       target_(input.target),
       pool_(input.options.refit.threads) {
@@ -71,16 +53,7 @@ Job::Job(const JobInput& input, bool tiled)
 }
 
 Result<std::unique_ptr<Job>> Job::prepare(const JobInput& input) {
-  if (input.options.refit.path != RefitPath::message) {
-    auto tiled = prepare(input, true);
-    // Identical on all ranks: some rank cannot map its peers' memory.
-    if (tiled || tiled.error().code != Code::unsupported || !input.control.status()) return tiled;
-  }
-  return prepare(input, false);
-}
-
-Result<std::unique_ptr<Job>> Job::prepare(const JobInput& input, bool tiled) {
-  std::unique_ptr<Job> job(new Job(input, tiled));
+  std::unique_ptr<Job> job(new Job(input));
   RESHARD_TRY(job->plan(input));
   if (auto placed = job->place(input); !placed)
     return end_group(input.control, std::move(placed).error());
@@ -107,28 +80,19 @@ Result<> Job::plan(const JobInput& input) {
 }
 
 void Job::add_waves(const JobInput& input) {
-  for (const Route route : {Route::plain, Route::stored})
+  for (const Route route : kRoutes)
     if (auto tensors = with(routes_, route); any(tensors))
       waves_.emplace_back(route, std::move(tensors));
-  std::vector<Route> staged_routes(std::begin(kConverting), std::end(kConverting));
-  if (tiled_) {
-    std::erase_if(staged_routes, is_at_receiver);
-    for (const Route route : {Route::quantise_at_receiver, Route::dequantise_at_receiver})
-      if (auto tensors = with(routes_, route); any(tensors))
-        waves_.emplace_back(route, std::move(tensors), true);
-  }
+  const auto tensors = with(routes_, Route::quantise_between);
+  if (!any(tensors)) return;
   Index& staging = group_.options.staging_bytes;
-  if (std::ranges::any_of(staged_routes, [&](Route r) { return any(with(routes_, r)); }))
-    staging = std::min(staging, std::clamp(staging / 4, kLeastStaging, kEnoughStaging));
+  staging = std::min(staging, std::clamp(staging / 4, kLeastStaging, kEnoughStaging));
   const Index cap = std::max<Index>(0, input.staging_bytes - staging);
-  for (const Route route : staged_routes) {
-    const auto tensors = with(routes_, route);
-    if (!any(tensors)) continue;
-    for (const auto& group : waves_of(staged(source_, target_, routes_, route, tensors), cap)) {
-      std::vector<bool> in_group(tensors.size());
-      for (const TensorId id : group) in_group[id.index()] = tensors[id.index()];
-      waves_.emplace_back(route, std::move(in_group));
-    }
+  const StagedSlots staged{routes_.between->values, value_slots(routes_.between.get(), tensors)};
+  for (const auto& group : waves_of({&staged, 1}, cap)) {
+    std::vector<bool> in_group(tensors.size());
+    for (const TensorId id : group) in_group[id.index()] = tensors[id.index()];
+    waves_.emplace_back(Route::quantise_between, std::move(in_group));
   }
 }
 
@@ -149,14 +113,15 @@ Result<const RankBuffers*> Job::values_view(const SessionSide& side, const RankB
 }
 
 Wave::Memory Job::memory() {
-  const Index each = group_.options.staging_bytes / (kTileParts * pool_.size());
+  // Identical on all ranks, since senders pack along the units of receivers.
+  const Index unit = group_.options.staging_bytes / kUnitsInStaging;
   return {source_,
           target_,
           source_values_,
           target_values_,
           target_stored_,
           arena_.data(),
-          std::clamp(each, kLeastUnit, Pass::kUnitBytes)};
+          std::clamp(unit, kLeastUnit, Pass::kUnitBytes)};
 }
 
 Result<> Job::place(const JobInput& input) {
@@ -175,11 +140,13 @@ Result<> Job::place(const JobInput& input) {
   }
   arena_ = RESHARD_TRY(HostBuffer::allocate(staged_bytes, {.prefault_threads = 1, .shared = true}));
   if (refits > 1) {
-    staging_ = RESHARD_TRY(HostBuffer::allocate(staging_bound(group_.options.staging_bytes)));
+    CompileOptions messages;
+    messages.staging_bytes = group_.options.staging_bytes;
+    staging_ = RESHARD_TRY(HostBuffer::allocate(message_staging(messages)));
     group_.hooks.staging = staging_.bytes();
   }
   const Wave::Memory all = memory();
-  for (Wave& wave : waves_) RESHARD_TRY(wave.place(all, routes_, group_.me()));
+  for (Wave& wave : waves_) RESHARD_TRY(wave.place(all, group_.me()));
   // The local tensors whose bytes no comparison from memory to memory covers.
   std::vector<bool> converts;
   for (const Route route : routes_.of)
@@ -233,7 +200,7 @@ void Job::count_peers() {
 }
 
 Result<> Job::run(int copy, bool verify, SessionReport& report) {
-  for (Wave& wave : waves_) RESHARD_TRY(wave.run(group_, pool_, copy, verify, report));
+  for (Wave& wave : waves_) RESHARD_TRY(wave.run(group_, copy, verify, report));
   return {};
 }
 
@@ -260,7 +227,7 @@ Result<> Job::check_again(int copy, bool recorded) {
     if (wave.is_direct())
       for (PlannedMove& move : wave.moves()) RESHARD_TRY(move.check_again(group_, copy, recorded));
     else if (!recorded)
-      RESHARD_TRY(wave.check(group_, pool_, copy));
+      RESHARD_TRY(wave.check(group_, copy));
   }
   std::string mine;
   for (std::size_t i = 0; i < converted_.size() && recorded && mine.empty(); ++i)

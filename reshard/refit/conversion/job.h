@@ -49,8 +49,7 @@ class Job {
   Index staging_bytes() const;
 
  private:
-  Job(const JobInput& input, bool tiled);
-  static Result<std::unique_ptr<Job>> prepare(const JobInput& input, bool tiled);
+  explicit Job(const JobInput& input);
   Result<> plan(const JobInput& input);
   void add_waves(const JobInput& input);
   Result<> place(const JobInput& input);
@@ -62,7 +61,6 @@ class Job {
   std::uint64_t digest_of(std::size_t i, int copy) const;
 
   JobGroup group_;
-  bool tiled_;
   SessionSide source_, target_;
   WorkerPool pool_;
   Routes routes_;

@@ -7,8 +7,6 @@
 #include <cmath>
 #include <cstring>
 
-#include "reshard/memory/host_buffer.h"
-
 namespace reshard::conversion {
 namespace {
 
@@ -115,10 +113,6 @@ void Pass::add(Matrix matrix, Index unit_bytes) {
   for (Index begin = 0; begin < rows; begin += each)
     units_.push_back({matrices_.size(), begin, std::min(rows, begin + each), 0});
   matrix.end = units_.size();
-  bytes_ += to_ == To::values
-                ? size_of(matrix.values.dtype, rows * cols)
-                : size_of(format.data, rows * cols) + scale_bytes(format, rows, cols) +
-                      (matrix.stored.factor ? 4 : 0);
   matrices_.push_back(matrix);
 }
 
@@ -139,34 +133,18 @@ Result<> Pass::for_each_unit(WorkerPool& pool, const ControlPlane& control, Dead
   return fail(Code::deadline, "the deadline passed while local tensors were converted");
 }
 
-Result<> Pass::find_amaxes(WorkerPool& pool, const ControlPlane& control, Deadline deadline) {
-  if (!needs_amax_) return {};
-  RESHARD_TRY(
-      for_each_unit(pool, control, deadline, [&](std::size_t i, int) { add_amax(i, places(i)); }));
-  end_amax();
-  return {};
-}
-
-Result<> Pass::run(WorkerPool& pool, const ControlPlane& control, Deadline deadline) {
-  if (units_.empty()) return {};
-  RESHARD_TRY(find_amaxes(pool, control, deadline));
-  return for_each_unit(pool, control, deadline, [&](std::size_t i, int) { convert(i, places(i)); });
-}
-
-Result<std::string> Pass::compare(WorkerPool& pool, const ControlPlane& control,
-                                  Deadline deadline) {
-  if (units_.empty()) return std::string();
-  RESHARD_TRY(find_amaxes(pool, control, deadline));
-  const Index each = (scratch_bytes() + 63) / 64 * 64;
-  HostBuffer scratch = RESHARD_TRY(HostBuffer::allocate(each * pool.size()));
-  std::atomic<std::size_t> wrong{units_.size()};
-  RESHARD_TRY(for_each_unit(pool, control, deadline, [&](std::size_t i, int worker) {
-    if (is_converted(i, places(i), scratch.data() + each * worker)) return;
-    std::size_t first = wrong.load();
-    while (i < first && !wrong.compare_exchange_weak(first, i)) {
-    }
-  }));
-  return wrong < units_.size() ? name(wrong) : std::string();
+Result<> Pass::for_each(WorkerPool& pool, const ControlPlane& control, Deadline deadline,
+                        const std::function<void(std::size_t, int)>& work) {
+  if (needs_amax_) {
+    RESHARD_TRY(for_each_unit(pool, control, deadline, [&](std::size_t i, int) {
+      FloatMatrix rows = matrices_[units_[i].matrix].values;
+      rows.data = places(i).values;
+      rows.rows = units_[i].end - units_[i].begin;
+      units_[i].amax = amax(rows);
+    }));
+    end_amax();
+  }
+  return for_each_unit(pool, control, deadline, work);
 }
 
 RowPlaces Pass::places(std::size_t unit) const {
@@ -194,23 +172,18 @@ RowExtents Pass::extents(std::size_t unit) const {
   return out;
 }
 
-void Pass::add_amax(std::size_t unit, const RowPlaces& at) {
-  Unit& u = units_[unit];
-  FloatMatrix rows = matrices_[u.matrix].values;
-  rows.data = at.values;
-  rows.rows = u.end - u.begin;
-  u.amax = amax(rows);
-}
-
 void Pass::end_amax() {
-  for (std::size_t m = 0; m < matrices_.size(); ++m) end_amax_of(m);
+  for (Matrix& m : matrices_) {
+    float most = 0;
+    for (std::size_t u = m.first; u < m.end; ++u)
+      most = std::isnan(most) || units_[u].amax <= most ? most : units_[u].amax;
+    set_amax(m.first, most);
+  }
 }
 
-void Pass::end_amax_of(std::size_t matrix) {
-  Matrix& m = matrices_[matrix];
-  m.amax = 0;
-  for (std::size_t u = m.first; u < m.end; ++u)
-    m.amax = std::isnan(m.amax) || units_[u].amax <= m.amax ? m.amax : units_[u].amax;
+void Pass::set_amax(std::size_t unit, float amax) {
+  std::atomic_ref<float>(matrices_[units_[unit].matrix].amax)
+      .store(amax, std::memory_order_relaxed);
 }
 
 void Pass::convert(std::size_t unit, const RowPlaces& at) const {
@@ -224,7 +197,9 @@ void Pass::convert(std::size_t unit, const RowPlaces& at) const {
   stored.scales = at.scales - scale_span(m.stored, u.begin, u.end).offset;
   stored.factor = at.factor;
   if (to_ == To::quantised) {
-    quantise_rows(values, stored, u.begin, u.end, m.amax);
+    quantise_rows(
+        values, stored, u.begin, u.end,
+        std::atomic_ref<float>(const_cast<float&>(m.amax)).load(std::memory_order_relaxed));
   } else {
     dequantise_rows(stored, values, u.begin, u.end);
   }
@@ -240,16 +215,20 @@ Index Pass::scratch_bytes() const {
   return most;
 }
 
-bool Pass::is_converted(std::size_t unit, const RowPlaces& at, std::byte* scratch) const {
+void Pass::place_output(std::size_t unit, std::byte* into, RowPlaces& at) const {
   const RowExtents n = extents(unit);
-  RowPlaces made = at;
   if (to_ == To::values) {
-    made.values = scratch;
-  } else {
-    made.data = scratch;
-    made.scales = made.data + lines(n.data.bytes);
-    if (n.factor.bytes > 0) made.factor = made.scales + lines(n.scales.bytes);
+    at.values = into;
+    return;
   }
+  at.data = into;
+  at.scales = at.data + lines(n.data.bytes);
+  if (n.factor.bytes > 0) at.factor = at.scales + lines(n.scales.bytes);
+}
+
+bool Pass::is_converted(std::size_t unit, const RowPlaces& at, std::byte* scratch) const {
+  RowPlaces made = at;
+  place_output(unit, scratch, made);
   convert(unit, made);
   return equal(unit, made, places(unit));
 }

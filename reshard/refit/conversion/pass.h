@@ -2,9 +2,11 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <string>
 #include <vector>
 
+#include "reshard/exec/conversion_observer.h"
 #include "reshard/exec/rank_buffers.h"
 #include "reshard/exec/worker_pool.h"
 #include "reshard/model/quant/quantised_layout.h"
@@ -18,14 +20,6 @@ inline constexpr Index kLine = 64;
 /// `bytes`, rounded up to whole cache lines.
 inline Index lines(Index bytes) { return (bytes + kLine - 1) / kLine * kLine; }
 
-/// The addresses of some rows of a conversion: the first byte of each part; null if there is no
-/// factor.
-struct RowPlaces {
-  std::byte* values = nullptr;
-  std::byte* data = nullptr;
-  std::byte* scales = nullptr;
-  std::byte* factor = nullptr;
-};
 /// The sizes of the parts of RowPlaces.
 struct RowExtents {
   struct Part {
@@ -35,10 +29,9 @@ struct RowExtents {
   Part values, data, scales, factor;
 };
 
-/// Converts some local tensors of one rank between plain values and data with scales, from memory
-/// to memory. Made once and run repeatedly. The work is cut into units of rows; threads take one
-/// unit at a time. A caller that has only some rows at a time runs the units itself. Only make()
-/// and compare() allocate.
+/// Converts some local tensors of one rank between plain values and data with scales, to verify
+/// what a refit converted. Made once and run repeatedly. The work is cut into units of rows;
+/// threads take one unit at a time. Only make() allocates.
 class Pass {
  public:
   enum class To : std::uint8_t { quantised, values };
@@ -52,32 +45,28 @@ class Pass {
                            const RankBuffers& values, const RankBuffers& stored, Rank me, To to,
                            Index unit_bytes = kUnitBytes);
 
-  /// Converts everything. Errors: the control plane's `aborted`; `deadline`. @pre no other call is
-  /// in progress
-  Result<> run(WorkerPool& pool, const ControlPlane& control, Deadline deadline);
-  /// Converts into scratch memory and compares the result with the output's memory. Returns "", or
-  /// the name of a local tensor that differs. Errors and precondition: as run().
-  Result<std::string> compare(WorkerPool& pool, const ControlPlane& control, Deadline deadline);
+  /// Calls work(unit, worker) for all units, after finding the amaxes that they need in the input's
+  /// memory. Errors: the control plane's `aborted`; `deadline`. @pre no other call is in progress
+  Result<> for_each(WorkerPool& pool, const ControlPlane& control, Deadline deadline,
+                    const std::function<void(std::size_t, int)>& work);
 
   bool empty() const { return units_.empty(); }
-  /// Bytes that run() writes.
-  Index bytes() const { return bytes_; }
   To to() const { return to_; }
 
   /// For callers that run units: their number, addresses and sizes.
   std::size_t size() const { return units_.size(); }
   RowPlaces places(std::size_t unit) const;
   RowExtents extents(std::size_t unit) const;
-  /// True if add_amax() of all units and end_amax() must precede the first convert().
+  /// True if set_amax() must precede convert().
   bool needs_amax() const { return needs_amax_; }
+  /// Sets the amax of the unit's matrix, found elsewhere. Several threads may set the same one.
+  void set_amax(std::size_t unit, float amax);
   /// Any thread; several threads may process different units at once. `at`: places(unit), or where
   /// the rows are instead.
-  void add_amax(std::size_t unit, const RowPlaces& at);
-  void end_amax();
-  /// The same for one matrix, after add_amax() of all its units.
-  void end_amax_of(std::size_t matrix);
-  std::size_t matrix_of(std::size_t unit) const { return units_[unit].matrix; }
   void convert(std::size_t unit, const RowPlaces& at) const;
+  /// Sets the output of `at` to be at `into` (of scratch_bytes()), part after part, each at a
+  /// multiple of 64.
+  void place_output(std::size_t unit, std::byte* into, RowPlaces& at) const;
   /// Converts the input at `at` into `scratch` (of scratch_bytes()), and compares the result with
   /// the output at places(unit). False if they differ.
   bool is_converted(std::size_t unit, const RowPlaces& at, std::byte* scratch) const;
@@ -86,6 +75,7 @@ class Pass {
   const std::string& name(std::size_t unit) const;
 
  private:
+  void end_amax();
   struct Matrix {
     FloatMatrix values;
     QuantMatrix stored;
@@ -101,7 +91,6 @@ class Pass {
 
   void add(Matrix matrix, Index unit_bytes);
   bool equal(std::size_t unit, const RowPlaces& a, const RowPlaces& b) const;
-  Result<> find_amaxes(WorkerPool& pool, const ControlPlane& control, Deadline deadline);
   template <class Work>
   Result<> for_each_unit(WorkerPool& pool, const ControlPlane& control, Deadline deadline,
                          Work&& work);
@@ -111,7 +100,6 @@ class Pass {
   bool needs_amax_ = false;
   std::vector<Matrix> matrices_;
   std::vector<Unit> units_;
-  Index bytes_ = 0;
 };
 
 }  // namespace reshard::conversion

@@ -17,27 +17,17 @@ Result<PlannedMove> PlannedMove::plan(std::shared_ptr<const ModelLayout> from,
   return move;
 }
 
-Result<> PlannedMove::prepare(const JobGroup& group, const RankBuffers* from,
-                              std::vector<const RankBuffers*> into) {
-  from_ = from;
-  into_ = std::move(into);
-  for (const RankBuffers* to : into_)
-    refits_.push_back(RESHARD_TRY(RankRefit::prepare(*planner_, from, to, group.transport,
-                                                     group.control, group.options, group.hooks)));
+Result<> PlannedMove::prepare(const JobGroup& group, Memory memory) {
+  memory_ = std::make_unique<Memory>(std::move(memory));
+  RankRefitHooks hooks = group.hooks;
+  if (produces() || consumes()) hooks.conversions = &memory_->conversions;
+  for (const RankBuffers* to : memory_->into)
+    refits_.push_back(RESHARD_TRY(RankRefit::prepare(*planner_, memory_->from, to, group.transport,
+                                                     group.control, group.options, hooks)));
   return {};
 }
 
-Result<> PlannedMove::prepare_tiles(const JobGroup& group, const RankBuffers* from,
-                                    const RankBuffers& names, TilePass& tiles) {
-  JobGroup direct = group;
-  direct.options.path = RefitPath::direct;
-  direct.hooks.tiles = &tiles;
-  tiles_ = &tiles;
-  return prepare(direct, from, {&names});
-}
-
 Result<> PlannedMove::run(int copy, SessionReport& report) {
-  if (tiles_ != nullptr) tiles_->begin(copy);
   const RankReport moved = RESHARD_TRY(refits_[index(copy)].run());
   report.move_seconds += moved.seconds;
   report.bytes += moved.bytes;
@@ -67,15 +57,42 @@ Result<> PlannedMove::prepare_verifiers(const JobGroup& group) {
     return FingerprintVerifier::prepare(layout, buffers, group.transport, group.control,
                                         group.deadline(), forms, tensors);
   };
-  for (const RankBuffers* to : into_)
-    into_verifiers_.push_back(RESHARD_TRY(prepare(planner_->target(), to)));
-  from_verifier_ = RESHARD_TRY(prepare(planner_->source(), from_));
+  if (consumes()) {
+    into_verifiers_.push_back(RESHARD_TRY(prepare(planner_->target(), memory_->into_names)));
+  } else {
+    for (const RankBuffers* to : memory_->into)
+      into_verifiers_.push_back(RESHARD_TRY(prepare(planner_->target(), to)));
+  }
+  from_verifier_ =
+      RESHARD_TRY(prepare(planner_->source(), produces() ? memory_->from_names : memory_->from));
   return {};
 }
 
-Result<const ModelFingerprints*> PlannedMove::read(const JobGroup& group,
-                                                   FingerprintVerifier& verifier) {
-  return verifier.run({.threads = group.options.threads, .deadline = group.deadline()});
+Result<const ModelFingerprints*> PlannedMove::read_source(const JobGroup& group) {
+  if (!produces())
+    return from_verifier_->run({.threads = group.options.threads, .deadline = group.deadline()});
+  std::span<const Fingerprint> fingerprints;
+  if (memory_->from_check != nullptr) {
+    auto read = memory_->from_check->read(from_verifier_->replicas(), *group.hooks.pool,
+                                          group.control, group.deadline());
+    if (!read) return end_group(group.control, std::move(read).error());
+    fingerprints = *read;
+  }
+  return from_verifier_->run_with(fingerprints, group.deadline());
+}
+
+Result<const ModelFingerprints*> PlannedMove::read_target(const JobGroup& group, int copy) {
+  if (!consumes())
+    return into_verifiers_[index(copy)].run(
+        {.threads = group.options.threads, .deadline = group.deadline()});
+  TargetCheck& check = *memory_->into_check;
+  if (auto begun = check.begin(copy, into_verifiers_[0].replicas(), group.hooks.pool->size());
+      !begun)
+    return end_group(group.control, std::move(begun).error());
+  RESHARD_TRY(refits_[index(copy)].observe(check));
+  const auto fingerprints = check.fingerprints();
+  if (!fingerprints) return end_group(group.control, fingerprints.error());
+  return into_verifiers_[0].run_with(*fingerprints, group.deadline());
 }
 
 Result<> PlannedMove::compare(const ModelFingerprints& from, const ModelFingerprints& to) const {
@@ -105,43 +122,20 @@ Result<> agree_on_converted(const JobGroup& group, const std::string& wrong) {
   return {};
 }
 
-Result<> PlannedMove::gather_again(const JobGroup& group, int copy) {
-  if (tiles_ == nullptr) return {};
-  if (auto done = prepare_verifiers(group); !done)
-    return end_group(group.control, std::move(done).error());
-  tiles_->begin_check(copy, into_verifiers_[0].replicas());
-  RESHARD_TRY(refits_[0].run());
-  return {};
-}
-
-Result<> PlannedMove::check_tiles(const JobGroup& group) {
-  const ModelFingerprints* from = RESHARD_TRY(read(group, *from_verifier_));
-  auto fingerprints = tiles_->fingerprints();
-  if (!fingerprints) {
-    group.control.abort(fingerprints.error().message);
-    return tl::unexpected(std::move(fingerprints).error());
-  }
-  const ModelFingerprints* to =
-      RESHARD_TRY(into_verifiers_[0].run_with(*fingerprints, group.deadline()));
-  RESHARD_TRY(compare(*from, *to));
-  return agree_on_converted(group, tiles_->wrong());
-}
-
 Result<> PlannedMove::check(const JobGroup& group, int copy) {
   RESHARD_TRY(prepare_verifiers(group));
-  if (tiles_ != nullptr) return check_tiles(group);
-  const ModelFingerprints* from = RESHARD_TRY(read(group, *from_verifier_));
-  const ModelFingerprints* to = RESHARD_TRY(read(group, into_verifiers_[index(copy)]));
+  const ModelFingerprints* to = RESHARD_TRY(read_target(group, copy));
+  const ModelFingerprints* from = RESHARD_TRY(read_source(group));
   RESHARD_TRY(compare(*from, *to));
+  if (consumes()) return agree_on_converted(group, memory_->into_check->wrong());
   recorded_ = *to;
   return {};
 }
 
 Result<> PlannedMove::check_again(const JobGroup& group, int copy, bool recorded) {
+  if (!recorded) return check(group, copy);
   RESHARD_TRY(prepare_verifiers(group));
-  const ModelFingerprints* to = RESHARD_TRY(read(group, into_verifiers_[index(copy)]));
-  if (recorded) return compare(recorded_, *to);
-  return compare(*RESHARD_TRY(read(group, *from_verifier_)), *to);
+  return compare(recorded_, *RESHARD_TRY(read_target(group, copy)));
 }
 
 }  // namespace reshard::conversion

@@ -11,7 +11,7 @@
 #include "reshard/exec/rank_refit_hooks.h"
 #include "reshard/exec/verify/fingerprint_verifier.h"
 #include "reshard/plan/planner.h"
-#include "reshard/refit/conversion/tile_pass.h"
+#include "reshard/refit/conversion/conversion_check.h"
 #include "reshard/refit/session_report.h"
 
 namespace reshard::conversion {
@@ -47,26 +47,27 @@ class PlannedMove {
                                   std::shared_ptr<const ModelLayout> to,
                                   const PlanOptions& options);
 
-  /// Collective. `from` and each copy of `into` are this rank's memory, null if it has none, and
-  /// must outlive the move. Errors: as RankRefit::prepare().
-  Result<> prepare(const JobGroup& group, const RankBuffers* from,
-                   std::vector<const RankBuffers*> into);
-  /// Collective. The same if tiles are converted during the copy: `tiles` consumes them, and
-  /// `names` has the addresses that its ranges use. Errors: also `unsupported`, identical on all
-  /// ranks, if a rank cannot map its peers' memory; the group stays usable.
-  Result<> prepare_tiles(const JobGroup& group, const RankBuffers* from, const RankBuffers& names,
-                         TilePass& tiles);
+  /// This rank's memory, and how it becomes the plan's local tensors. All borrowed; null: none.
+  struct Memory {
+    const RankBuffers* from = nullptr;
+    std::vector<const RankBuffers*> into;  ///< by copy.
+    RefitConversions conversions = {};
+    /// If a side is converted: addresses of the plan's local tensors, without memory behind them
+    /// (AddressRange), and what verifies the conversion.
+    const RankBuffers *from_names = nullptr, *into_names = nullptr;
+    SourceCheck* from_check = nullptr;
+    TargetCheck* into_check = nullptr;
+  };
+  /// Collective. The memory must outlive the move. Errors: as RankRefit::prepare().
+  Result<> prepare(const JobGroup& group, Memory memory);
 
   /// Collective. Adds to the report. An error has aborted the group.
   Result<> run(int copy, SessionReport& report);
 
-  /// Collective, before check(). If tiles are converted during the copy, gathers them again to
-  /// compare the copy with what they convert to; otherwise does nothing. An error has aborted the
-  /// group.
-  Result<> gather_again(const JobGroup& group, int copy);
-  /// Collective. Verifies that the copy has the fingerprints of the memory it came from. For tiles:
-  /// that the tiles of gather_again() have them, and that the copy is what they convert to. Errors:
-  /// `corrupt`, identical on all ranks, leaves the group usable; any other error has aborted it.
+  /// Collective. Verifies that the copy has the fingerprints of the memory it came from. What is
+  /// converted on the way is gathered again: it must have the fingerprints of the source, and the
+  /// copy must be what it converts to. Errors: `corrupt`, identical on all ranks, leaves the group
+  /// usable; any other error has aborted it.
   Result<> check(const JobGroup& group, int copy);
   /// Collective. Verifies the copy as it is now: against the last successful check() if `recorded`,
   /// otherwise against the memory it came from, as it is now.
@@ -77,18 +78,18 @@ class PlannedMove {
   Index staging_bytes() const;
 
  private:
+  bool consumes() const { return memory_->conversions.after.layout != nullptr; }
+  bool produces() const { return memory_->conversions.before.layout != nullptr; }
   Result<> prepare_verifiers(const JobGroup& group);
-  Result<> check_tiles(const JobGroup& group);
-  Result<const ModelFingerprints*> read(const JobGroup& group, FingerprintVerifier& verifier);
+  Result<const ModelFingerprints*> read_source(const JobGroup& group);
+  Result<const ModelFingerprints*> read_target(const JobGroup& group, int copy);
   Result<> compare(const ModelFingerprints& from, const ModelFingerprints& to) const;
   std::size_t index(int copy) const {
-    return into_.size() > 1 ? static_cast<std::size_t>(copy) : 0;
+    return memory_->into.size() > 1 ? static_cast<std::size_t>(copy) : 0;
   }
 
   std::unique_ptr<Planner> planner_;
-  const RankBuffers* from_ = nullptr;
-  std::vector<const RankBuffers*> into_;
-  TilePass* tiles_ = nullptr;
+  std::unique_ptr<Memory> memory_;
   std::vector<RankRefit> refits_;
   std::optional<FingerprintVerifier> from_verifier_;
   std::vector<FingerprintVerifier> into_verifiers_;

@@ -66,11 +66,11 @@ void clip_box(const TileBox& whole, Index begin, Index end, std::vector<TileBox>
   if (last < n) clip_box(positions(whole, d, last, 1), begin, end, out);
 }
 
-TileFingerprints::TileFingerprints(const CellReplicas& replicas, const TileConsumer& consumer)
-    : by_tile_(consumer.size()), sums_(replicas.all().size()) {
+TileFingerprints::TileFingerprints(const CellReplicas& replicas, const TileRanges& tiles)
+    : by_tile_(tiles.size()), sums_(replicas.all().size()) {
   std::vector<Place> places;
-  for (std::size_t b = 0; b < consumer.size(); ++b)
-    for (const TileRange& range : consumer.ranges(b)) add_rows(range, b, places);
+  for (std::size_t b = 0; b < tiles.size(); ++b)
+    for (const TileRange& range : tiles[b]) add_rows(range, b, places);
   const auto begin_of = [](const Place& p) { return p.range.begin; };
   std::ranges::sort(places, std::less<>(), begin_of);
   std::vector<TileBox> parts;

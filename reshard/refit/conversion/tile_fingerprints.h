@@ -3,19 +3,31 @@
 
 #include <vector>
 
-#include "reshard/exec/direct/tile_consumer.h"
 #include "reshard/exec/verify/cell_replicas.h"
 
 namespace reshard::conversion {
+
+/// Some bytes of a tile: where they belong, and where they are while a thread has the tile. Each
+/// range lies in one local tensor.
+struct TileRange {
+  const std::byte* begin = nullptr;  ///< an address in an AddressRange; there need not be memory.
+  Index bytes = 0;
+  Index at = 0;  ///< offset in the tile's memory, a multiple of 64.
+  /// The first `row` of every `stride` bytes belong to the tile, the others are read along; equal:
+  /// all belong to it.
+  Index row = 0, stride = 0;
+};
+/// The ranges of each tile.
+using TileRanges = std::vector<std::vector<TileRange>>;
 
 /// Fingerprints of bytes that arrive in tiles: those of the replicas that the rank would hold if
 /// all tiles were in memory at once.
 class TileFingerprints {
  public:
   TileFingerprints() = default;
-  /// Finds the parts of replicas in each tile. The replicas' addresses are those of the consumer's
-  /// ranges. `replicas` is not needed afterwards. @pre ranges contain whole elements
-  TileFingerprints(const CellReplicas& replicas, const TileConsumer& consumer);
+  /// Finds the parts of replicas in each tile. The replicas' addresses are those of the ranges.
+  /// `replicas` is not needed afterwards. @pre ranges contain whole elements
+  TileFingerprints(const CellReplicas& replicas, const TileRanges& tiles);
 
   /// Fingerprints the parts in one tile. Several threads may read different tiles at once.
   /// Allocates nothing. Errors: fingerprint()'s.

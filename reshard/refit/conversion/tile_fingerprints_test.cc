@@ -19,29 +19,18 @@ namespace {
 constexpr Index kLine = 64;
 
 /// Pieces of `step` bytes of a rank's local tensors, and `over` bytes of the next, two a tile.
-class Pieces final : public TileConsumer {
- public:
-  Pieces(const RankBuffers& buffers, Rank me, Index step, Index over) {
-    for (const SlotId slot : buffers.layout().slots_of(me))
-      for (Index at = 0; at < buffers.bytes(me, slot); at += step)
-        all_.push_back(
-            {buffers.at(me, slot) + at, std::min(step + over, buffers.bytes(me, slot) - at), 0});
-    stride_ = (step + over + kLine - 1) / kLine * kLine;
-    for (std::size_t i = 1; i < all_.size(); i += 2) all_[i].at = stride_;
-  }
-  std::size_t size() const override { return (all_.size() + 1) / 2; }
-  std::span<const TileRange> ranges(std::size_t tile) const override {
-    return std::span(all_).subspan(tile * 2, std::min<std::size_t>(2, all_.size() - tile * 2));
-  }
-  Index scratch_bytes() const override { return 2 * stride_; }
-  int sweeps() const override { return 1; }
-  void consume(int, std::size_t, std::byte*) override {}
-  void end_sweep(int) override {}
-
- private:
-  std::vector<TileRange> all_;
-  Index stride_ = 0;
-};
+TileRanges pieces_of(const RankBuffers& buffers, Rank me, Index step, Index over) {
+  const Index stride = (step + over + kLine - 1) / kLine * kLine;
+  TileRanges tiles;
+  for (const SlotId slot : buffers.layout().slots_of(me))
+    for (Index at = 0; at < buffers.bytes(me, slot); at += step) {
+      if (tiles.empty() || tiles.back().size() == 2) tiles.emplace_back();
+      const Index place = tiles.back().empty() ? 0 : stride;
+      tiles.back().push_back(
+          {buffers.at(me, slot) + at, std::min(step + over, buffers.bytes(me, slot) - at), place});
+    }
+  return tiles;
+}
 
 RC_GTEST_PROP(TileFingerprints, are_those_of_memory, ()) {
   const auto model = random_model();
@@ -54,11 +43,11 @@ RC_GTEST_PROP(TileFingerprints, are_those_of_memory, ()) {
   for (const Rank me : layout->ranks().members()) {
     CellReplicas replicas(*layout, forms);
     RC_ASSERT(replicas.find(&buffers, me).has_value());
-    const Pieces pieces(buffers, me, step, over);
+    const TileRanges pieces = pieces_of(buffers, me, step, over);
     TileFingerprints fingerprints(replicas, pieces);
-    std::vector<std::byte> scratch(static_cast<std::size_t>(pieces.scratch_bytes()));
+    std::vector<std::byte> scratch(static_cast<std::size_t>(2 * (step + over + kLine)));
     for (std::size_t tile = 0; tile < pieces.size(); ++tile) {
-      for (const TileRange& range : pieces.ranges(tile))
+      for (const TileRange& range : pieces[tile])
         std::memcpy(scratch.data() + range.at, range.begin, static_cast<std::size_t>(range.bytes));
       RC_ASSERT(fingerprints.read(tile, scratch.data()).has_value());
     }
@@ -68,25 +57,6 @@ RC_GTEST_PROP(TileFingerprints, are_those_of_memory, ()) {
       if (replicas.all()[i].same_as < 0) RC_ASSERT(sums[i] == replicas.all()[i].fingerprint);
   }
 }
-
-/// Two tiles of one matrix of 6 x 8 bytes: its columns [0, 3) and [3, 8), all that lies between
-/// included.
-class Columns final : public TileConsumer {
- public:
-  explicit Columns(const std::byte* matrix)
-      : ranges_{{matrix, 5 * 8 + 3, 0, 3, 8}, {matrix + 3, 5 * 8 + 5, 0, 5, 8}} {}
-  std::size_t size() const override { return 2; }
-  std::span<const TileRange> ranges(std::size_t tile) const override {
-    return std::span(ranges_).subspan(tile, 1);
-  }
-  Index scratch_bytes() const override { return 48; }
-  int sweeps() const override { return 1; }
-  void consume(int, std::size_t, std::byte*) override {}
-  void end_sweep(int) override {}
-
- private:
-  std::vector<TileRange> ranges_;
-};
 
 TEST(TileFingerprints, are_of_the_columns_that_the_band_uses) {
   auto model = std::make_shared<ModelSpec>();
@@ -105,13 +75,15 @@ TEST(TileFingerprints, are_of_the_columns_that_the_band_uses) {
   CellReplicas replicas(*layout, forms_of(*layout));
   ASSERT_TRUE(replicas.find(&buffers, Rank(0)));
   ASSERT_TRUE(replicas.read(1, {}));
-  const Columns columns(matrix);
+  // Two tiles of one matrix of 6 x 8 bytes: its columns [0, 3) and [3, 8), all that lies between
+  // included.
+  const TileRanges columns{{{matrix, 5 * 8 + 3, 0, 3, 8}}, {{matrix + 3, 5 * 8 + 5, 0, 5, 8}}};
   for (std::size_t wrong = 0; wrong < 3; ++wrong) {
     TileFingerprints fingerprints(replicas, columns);
     for (std::size_t tile = 0; tile < 2; ++tile) {
       std::vector<std::byte> scratch(48);
-      std::memcpy(scratch.data(), columns.ranges(tile)[0].begin,
-                  static_cast<std::size_t>(columns.ranges(tile)[0].bytes));
+      std::memcpy(scratch.data(), columns[tile][0].begin,
+                  static_cast<std::size_t>(columns[tile][0].bytes));
       // A byte of row 2 that this tile uses.
       if (tile == wrong) scratch[2 * 8 + 1] ^= std::byte{1};
       // One that is only read along.

@@ -53,8 +53,8 @@ Index StagingTensors::bytes(Rank me) const {
   return bytes;
 }
 
-Result<std::byte*> StagingTensors::place(Rank me, std::byte* at) {
-  if (layout == nullptr) return at;
+Result<> StagingTensors::place(Rank me, std::byte* at) {
+  if (layout == nullptr) return {};
   memory.emplace(layout);
   for (const SlotId slot : slots) {
     if (!layout->rank_set(layout->slot(slot).ranks).contains(me)) continue;
@@ -62,7 +62,7 @@ Result<std::byte*> StagingTensors::place(Rank me, std::byte* at) {
     RESHARD_TRY(memory->bind(me, slot, {at, static_cast<std::size_t>(bytes)}));
     at += lines(bytes);
   }
-  return at;
+  return {};
 }
 
 void StagingTensors::clear(Rank me) {
@@ -87,215 +87,140 @@ Result<> Wave::plan(const SessionSide& source, const SessionSide& target, const 
   const auto stored_of = [&](const QuantisedLayout& layout) {
     return StagingTensors{layout.stored, stored_slots(layout, value_slots(&layout, tensors_))};
   };
+  // A source that quantises is planned as stored, one that dequantises as values; a target the
+  // other way.
+  const auto convert_source = [&](const QuantisedLayout& layout, bool quantises) {
+    conversions_.before = {&layout, value_slots(&layout, tensors_), quantises};
+    from_ = quantises ? stored_of(layout) : values_of(layout);
+  };
+  const auto convert_target = [&](const QuantisedLayout& layout, bool quantises) {
+    conversions_.after = {&layout, value_slots(&layout, tensors_), quantises};
+    into_ = quantises ? values_of(layout) : stored_of(layout);
+  };
   switch (route_) {
     case Route::none: return {};
     case Route::plain: return add(from, to, by_value());
     case Route::stored:
       return add(source.stored(), target.stored(), stored_names(*target.quantised, tensors_));
     case Route::quantise_at_sender:
-      staged_[0] = stored_of(*routes.sender);
+      convert_source(*routes.sender, true);
       return add(routes.sender->stored, target.stored(), stored_names(*target.quantised, tensors_));
     case Route::quantise_at_receiver:
-      staged_[1] = values_of(*target.quantised);
+      convert_target(*target.quantised, true);
       return add(from, to, by_value());
     case Route::quantise_between:
-      staged_[0] = values_of(*routes.between);
-      staged_[1] = stored_of(*routes.between);
+      convert_target(*routes.between, true);
+      between_ = stored_of(*routes.between);
       RESHARD_TRY(add(from, routes.between->values, by_value()));
       return add(routes.between->stored, target.stored(),
                  stored_names(*target.quantised, tensors_));
     case Route::dequantise_at_sender:
-      staged_[0] = values_of(*source.quantised);
+      convert_source(*source.quantised, false);
       return add(from, to, by_value());
     case Route::dequantise_at_receiver:
-      staged_[1] = stored_of(*routes.receiver);
+      convert_target(*routes.receiver, false);
       return add(source.stored(), routes.receiver->stored,
                  stored_names(*source.quantised, tensors_));
     case Route::requantise:
-      staged_[0] = values_of(*source.quantised);
-      staged_[1] = values_of(*target.quantised);
+      convert_source(*source.quantised, false);
+      convert_target(*target.quantised, true);
       return add(from, to, by_value());
   }
   return {};
 }
 
 Index Wave::staging_tensor_bytes(Rank me) const {
-  Index bytes = 0;
-  for (const StagingTensors& staging : staged_)
-    if (!tiled_ && staging.layout != nullptr) bytes += staging.bytes(me);
-  return bytes;
+  return between_.layout == nullptr ? 0 : between_.bytes(me);
 }
 
-Result<> Wave::place(const Memory& memory, const Routes& routes, Rank me) {
-  if (tiled_) names_ = RESHARD_TRY(AddressRange::reserve(staged_[1].bytes(me)));
-  std::byte* at = tiled_ ? names_.begin() : memory.arena;
-  for (StagingTensors& staging : staged_) at = RESHARD_TRY(staging.place(me, at));
-  const auto pass = [&](const QuantisedLayout& layout, const RankBuffers* values,
-                        const RankBuffers* stored, Pass::To to) -> Result<Pass> {
-    if (values == nullptr || stored == nullptr) return Pass();
-    return Pass::make(layout, value_slots(&layout, tensors_), *values, *stored, me, to,
-                      memory.unit_bytes);
+/// The memory of the first move; of its names, only what is made.
+PlannedMove::Memory Wave::memory_of(const Memory& memory) const {
+  PlannedMove::Memory out;
+  out.conversions = conversions_;
+  out.conversions.unit_bytes = memory.unit_bytes;
+  const bool from_values = conversions_.before.layout != nullptr
+                               ? conversions_.before.quantises
+                               : route_ != Route::stored && route_ != Route::dequantise_at_receiver;
+  out.from = from_values ? memory.source_values : memory.source.buffers;
+  const bool into_values = route_ == Route::plain || route_ == Route::dequantise_at_sender ||
+                           route_ == Route::dequantise_at_receiver;
+  out.into = into_values ? memory.target_values : memory.target_stored;
+  if (route_ == Route::quantise_between) out.into = {&*between_.memory};
+  if (from_.memory) out.from_names = &*from_.memory;
+  if (into_.memory) out.into_names = &*into_.memory;
+  out.from_check = from_check_.get();
+  out.into_check = into_check_.get();
+  return out;
+}
+
+Result<> Wave::add_checks(const Memory& memory, Rank me) {
+  const PlannedMove::Memory all = memory_of(memory);
+  const auto pass = [&](const SideConversion& side, const StagingTensors& names,
+                        const RankBuffers* other) -> Result<Pass> {
+    if (other == nullptr) return Pass();
+    const bool names_values = names.layout == side.layout->values;
+    const RankBuffers& values = names_values ? *names.memory : *other;
+    const RankBuffers& stored = names_values ? *other : *names.memory;
+    return Pass::make(*side.layout, side.slots, values, stored, me,
+                      side.quantises ? Pass::To::quantised : Pass::To::values, memory.unit_bytes);
   };
-  const auto staged = [&](std::size_t i) { return &*staged_[i].memory; };
-  const std::size_t copies = memory.target_values.size();
-  switch (route_) {
-    case Route::quantise_at_sender:
-      before_ =
-          RESHARD_TRY(pass(*routes.sender, memory.source_values, staged(0), Pass::To::quantised));
-      return {};
-    case Route::quantise_between:
-      between_ = RESHARD_TRY(pass(*routes.between, staged(0), staged(1), Pass::To::quantised));
-      return {};
-    case Route::requantise:
-    case Route::dequantise_at_sender:
-      before_ = RESHARD_TRY(
-          pass(*memory.source.quantised, staged(0), memory.source.buffers, Pass::To::values));
-      break;
-    default: break;
-  }
-  for (std::size_t c = 0; c < copies; ++c) {
-    if (route_ == Route::quantise_at_receiver || route_ == Route::requantise)
-      after_.push_back(RESHARD_TRY(
-          pass(*memory.target.quantised, staged(1), memory.target_stored[c], Pass::To::quantised)));
-    if (route_ == Route::dequantise_at_receiver)
-      after_.push_back(RESHARD_TRY(
-          pass(*routes.receiver, memory.target_values[c], staged(1), Pass::To::values)));
-  }
-  if (tiled_) tiles_ = std::make_unique<TilePass>(std::exchange(after_, {}));
+  if (conversions_.before.layout != nullptr)
+    from_check_ =
+        std::make_unique<SourceCheck>(RESHARD_TRY(pass(conversions_.before, from_, all.from)));
+  if (conversions_.after.layout == nullptr) return {};
+  std::vector<Pass> passes;
+  for (const RankBuffers* to : all.into)
+    passes.push_back(RESHARD_TRY(pass(conversions_.after, into_, to)));
+  into_check_ = std::make_unique<TargetCheck>(std::move(passes));
   return {};
 }
 
-/// Makes the work that the first move does while it packs and unpacks.
-void Wave::make_work(WorkerPool& pool) {
-  if (converts_before())
-    packing_ = std::make_unique<PassWork>(std::vector{&before_}, PassWork::When::before, pool);
-  std::vector<Pass*> following;
-  if (route_ == Route::quantise_between) following.push_back(&between_);
-  for (Pass& pass : after_) following.push_back(&pass);
-  if (!following.empty())
-    unpacking_ = std::make_unique<PassWork>(std::move(following), PassWork::When::after, pool);
+Result<> Wave::place(const Memory& memory, Rank me) {
+  RESHARD_TRY(between_.place(me, memory.arena));
+  if (from_.layout != nullptr) from_names_ = RESHARD_TRY(AddressRange::reserve(from_.bytes(me)));
+  if (into_.layout != nullptr) into_names_ = RESHARD_TRY(AddressRange::reserve(into_.bytes(me)));
+  RESHARD_TRY(from_.place(me, from_names_.begin()));
+  RESHARD_TRY(into_.place(me, into_names_.begin()));
+  return add_checks(memory, me);
 }
 
 Result<> Wave::prepare(const JobGroup& group, const Memory& memory) {
-  JobGroup first = group;
-  if (!is_direct() && !tiled_) {
-    make_work(*group.hooks.pool);
-    first.hooks.before = packing_.get();
-    first.hooks.after = unpacking_.get();
-  }
-  const auto staged = [&](std::size_t i) -> const RankBuffers* { return &*staged_[i].memory; };
-  switch (route_) {
-    case Route::none: return {};
-    case Route::plain: return moves_[0].prepare(first, memory.source_values, memory.target_values);
-    case Route::stored:
-      return moves_[0].prepare(first, memory.source.buffers, memory.target_stored);
-    case Route::quantise_at_sender:
-      return moves_[0].prepare(first, staged(0), memory.target_stored);
-    case Route::quantise_at_receiver:
-      if (tiled_) return moves_[0].prepare_tiles(group, memory.source_values, *staged(1), *tiles_);
-      return moves_[0].prepare(first, memory.source_values, {staged(1)});
-    case Route::quantise_between:
-      RESHARD_TRY(moves_[0].prepare(first, memory.source_values, {staged(0)}));
-      return moves_[1].prepare(group, staged(1), memory.target_stored);
-    case Route::dequantise_at_sender:
-      return moves_[0].prepare(first, staged(0), memory.target_values);
-    case Route::dequantise_at_receiver:
-      if (tiled_) return moves_[0].prepare_tiles(group, memory.source.buffers, *staged(1), *tiles_);
-      return moves_[0].prepare(first, memory.source.buffers, {staged(1)});
-    case Route::requantise: return moves_[0].prepare(first, staged(0), {staged(1)});
-  }
-  return {};
+  if (route_ == Route::none) return {};
+  RESHARD_TRY(moves_[0].prepare(group, memory_of(memory)));
+  if (route_ != Route::quantise_between) return {};
+  return moves_[1].prepare(group, {&*between_.memory, memory.target_stored});
 }
 
-bool Wave::converts_before() const {
-  return route_ == Route::quantise_at_sender || route_ == Route::dequantise_at_sender ||
-         route_ == Route::requantise;
-}
-
-Result<> Wave::convert(Pass& pass, const JobGroup& group, WorkerPool& pool, double& seconds) {
-  if (pass.empty()) return {};
+/// Collective. Verifies one move that has run.
+Result<> Wave::verify(const JobGroup& group, std::size_t move, int copy, double& seconds) {
   const PhaseClock clock;
-  auto done = pass.run(pool, group.control, group.deadline());
-  seconds += clock.seconds();
-  if (!done) return end_group(group.control, std::move(done).error());
-  return {};
-}
-
-/// Collective. Verifies that a conversion would write again what it has written.
-Result<> Wave::compare(Pass& pass, const JobGroup& group, WorkerPool& pool) {
-  auto wrong = pass.compare(pool, group.control, group.deadline());
-  if (!wrong) return end_group(group.control, std::move(wrong).error());
-  auto agreed = agree_on_converted(group, *wrong);
-  if (!agreed && !is_verdict(group.control, agreed.error()))
-    return end_group(group.control, std::move(agreed).error());
-  return agreed;
-}
-
-/// Prepares the first move: clears staging tensors, and converts what it sends unless packing does.
-Result<> Wave::begin_fetch(const JobGroup& group, WorkerPool& pool, int copy, Moves which,
-                           SessionReport& report) {
-  if (!tiled_)
-    for (StagingTensors& staging : staged_) staging.clear(group.me());
-  if (packing_) packing_->restart(0);
-  const bool converts = which != Moves::again || route_ == Route::quantise_between;
-  if (unpacking_) converts ? unpacking_->restart(copy) : unpacking_->skip();
-  if (is_fused(0)) return {};
-  return convert(before_, group, pool, report.before_seconds);
-}
-
-/// Runs the moves and the conversions before them, and verifies each. `Moves::again` moves into
-/// staging tensors only, and verifies what earlier moves wrote to a copy as it is.
-Result<> Wave::fetch(const JobGroup& group, WorkerPool& pool, int copy, Moves which,
-                     SessionReport& report) {
-  RESHARD_TRY(begin_fetch(group, pool, copy, which, report));
-  for (std::size_t m = 0; m < moves_.size(); ++m) {
-    if (m == 1 && !is_fused(0)) RESHARD_TRY(convert(between_, group, pool, report.before_seconds));
-    const Index before = report.bytes;
-    if (which != Moves::again || is_staged(m)) RESHARD_TRY(moves_[m].run(copy, report));
-    // Staged bytes are not delivered yet.
-    if (is_staged(m) || tiled_) report.bytes = before;
-    if (which != Moves::unverified && !is_direct())
-      RESHARD_TRY(verify(group, pool, m, copy, which, report.check_seconds));
-  }
-  return {};
-}
-
-/// Collective. Verifies one move that has run, and the conversion before it.
-Result<> Wave::verify(const JobGroup& group, WorkerPool& pool, std::size_t m, int copy, Moves which,
-                      double& seconds) {
-  const PhaseClock clock;
-  // Fingerprints compare replicas, so convert also what no message needed.
-  if (m == 0 && packing_ && is_fused(0)) packing_->run_rest();
-  if (which == Moves::verified && m == 0 && converts_before())
-    RESHARD_TRY(compare(before_, group, pool));
-  if (which == Moves::verified && m == 1) RESHARD_TRY(compare(between_, group, pool));
-  RESHARD_TRY(moves_[m].gather_again(group, copy));
-  auto checked = moves_[m].check(group, copy);
+  auto checked = moves_[move].check(group, copy);
   seconds += clock.seconds();
   if (!checked && !is_verdict(group.control, checked.error()))
     return end_group(group.control, std::move(checked).error());
   return checked;
 }
 
-Result<> Wave::run(const JobGroup& group, WorkerPool& pool, int copy, bool verify_all,
-                   SessionReport& report) {
-  RESHARD_TRY(fetch(group, pool, copy, verify_all ? Moves::verified : Moves::unverified, report));
-  if (tiled_) report.bytes += tiles_->bytes();
-  if (after_.empty()) return {};
-  if (!is_fused(0)) RESHARD_TRY(convert(after(copy), group, pool, report.after_seconds));
-  report.bytes += after(copy).bytes();
-  if (!verify_all) return {};
-  const PhaseClock clock;
-  auto compared = compare(after(copy), group, pool);
-  report.check_seconds += clock.seconds();
-  return compared;
+Result<> Wave::run(const JobGroup& group, int copy, bool verifies, SessionReport& report) {
+  between_.clear(group.me());
+  for (std::size_t m = 0; m < moves_.size(); ++m) {
+    const Index before = report.bytes;
+    RESHARD_TRY(moves_[m].run(copy, report));
+    // Staged bytes are not delivered yet.
+    if (m + 1 < moves_.size()) report.bytes = before;
+    if (verifies && !is_direct()) RESHARD_TRY(verify(group, m, copy, report.check_seconds));
+  }
+  return {};
 }
 
-Result<> Wave::check(const JobGroup& group, WorkerPool& pool, int copy) {
-  SessionReport ignored;
-  RESHARD_TRY(fetch(group, pool, copy, Moves::again, ignored));
-  if (after_.empty()) return {};
-  return compare(after(copy), group, pool);
+Result<> Wave::check(const JobGroup& group, int copy) {
+  SessionReport unused;
+  between_.clear(group.me());
+  for (std::size_t m = 0; m < moves_.size(); ++m) {
+    if (m + 1 < moves_.size()) RESHARD_TRY(moves_[m].run(copy, unused));
+    RESHARD_TRY(verify(group, m, copy, unused.check_seconds));
+  }
+  return {};
 }
 
 }  // namespace reshard::conversion

@@ -1,0 +1,367 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "reshard/program/compile_converted.h"
+
+#include <algorithm>
+
+#include "reshard/layout/clip.h"
+#include "reshard/program/converted_compiler.h"
+#include "reshard/program/tiles.h"
+
+namespace reshard::program {
+namespace {
+
+using Kind = ProgramBuffer::Kind;
+
+/// The bytes of a move, packed in the order of its loops, in the narrower of its two forms.
+PairPiece packed(const Move& m, bool source_is_memory) {
+  const bool wide = m.copy.dst_width > m.copy.src_width;
+  PairPiece out;
+  out.converts = m.conversion.converts();
+  out.src.slot = m.src_slot;
+  out.dst.slot = m.dst_slot;
+  out.src.copy = m.copy;
+  out.dst.copy = reversed(m.copy);
+  const StoredForm wire = wide ? m.conversion.from : m.conversion.to;
+  out.src.conversion = {m.conversion.from, wire};
+  out.dst.conversion = {m.conversion.to, wire};
+  const Index run = wide ? m.copy.source_bytes(m.copy.run_bytes) : m.copy.run_bytes;
+  StridedCopy& one = wide ? out.src.copy : out.dst.copy;  // The side whose form travels.
+  one.src_width = one.dst_width = 1;
+  out.src.copy.dst_offset = out.dst.copy.dst_offset = 0;
+  out.src.copy.run_bytes = out.dst.copy.run_bytes = run;
+  Index inner = run;
+  for (int i = m.copy.num_loops - 1; i >= 0; --i) {
+    const auto k = static_cast<std::size_t>(i);
+    out.src.copy.loops[k].dst_stride = out.dst.copy.loops[k].dst_stride = inner;
+    inner *= m.copy.loops[k].count;
+  }
+  out.bytes = inner;
+  // A source that is not in memory is never one run that can be sent as it is.
+  if (!source_is_memory && out.src.copy.num_loops == 0) {
+    out.src.copy.num_loops = 1;
+    out.src.copy.loops[0] = {1, run, run};
+  }
+  return out;
+}
+
+}  // namespace
+
+Place ConvertedCompiler::get(Rank r, SlotId slot, const StridedCopy& copy) {
+  const Place at{Builder::kScratch, lines(planned_bytes_) + lines(produced_bytes_) + got_};
+  StridedCopy fetch = copy;
+  fetch.dst_offset += at.offset;
+  out_.get({fetch, source(r, slot), Builder::kScratch, {}});
+  got_ += lines(copy.bytes());
+  most_got_ = std::max(most_got_, got_);
+  return at;
+}
+
+/// Where a part of the rows that a source converts can be read.
+Place ConvertedCompiler::source_place(Rank r, const PartRows& part) {
+  if (!is_got(r)) return {source(r, part.slot), part.offset};
+  StridedCopy whole;
+  whole.src_offset = part.offset;
+  whole.run_bytes = part.bytes;
+  return get(r, part.slot, whole);
+}
+
+/// The rows that a rank's side converts; made once.
+Result<const ConvertedSide*> ConvertedCompiler::side(bool is_target, Rank r) {
+  auto& made = sides_[{is_target, r}];
+  if (made == nullptr)
+    made = std::make_unique<ConvertedSide>(RESHARD_TRY(ConvertedSide::make(
+        is_target ? options_.after : options_.before, is_target, r, options_.unit_bytes)));
+  return made.get();
+}
+
+Result<> ConvertedCompiler::add_peer(std::span<const Transfer> pair, bool is_send) {
+  const Rank peer = is_send ? pair.front().dst : pair.front().src;
+  const PairWay way = is_send ? options_.way_to(peer) : options_.way_from(peer);
+  if (is_send && way != PairWay::message) return {};
+  const auto moves = RESHARD_TRY(copy_ops(planner_, pair));
+  auto& into = way != PairWay::message ? here_ : is_send ? to_[peer] : from_[peer];
+  into.insert(into.end(), moves.begin(), moves.end());
+  if (produces()) RESHARD_TRY(side(false, is_send ? me_ : peer));
+  if (consumes()) RESHARD_TRY(side(true, is_send ? peer : me_));
+  return {};
+}
+
+Result<> ConvertedCompiler::find_moves() {
+  for (const bool is_send : {true, false}) {
+    const auto& list = is_send ? part_.sends : part_.recvs;
+    const auto peer = [&](std::size_t i) { return is_send ? list[i].dst : list[i].src; };
+    for (std::size_t i = 0, end = 0; i < list.size(); i = end) {
+      for (end = i; end < list.size() && peer(end) == peer(i);) ++end;
+      RESHARD_TRY(add_peer(std::span(list).subspan(i, end - i), is_send));
+    }
+  }
+  const auto locals = RESHARD_TRY(copy_ops(planner_, part_.locals));
+  here_.insert(here_.end(), locals.begin(), locals.end());
+  if (produces() && !locals.empty()) RESHARD_TRY(side(false, me_));
+  if (!consumes()) return {};
+  const ConvertedSide* mine = RESHARD_TRY(side(true, me_));
+  here_by_unit_ = mine->cut(here_);
+  for (const auto& [src, moves] : from_) from_by_unit_[src] = mine->cut(moves);
+  for (std::size_t u = 0; u < mine->size(); ++u)
+    planned_bytes_ = std::max(planned_bytes_, mine->planned_bytes(u));
+  for (const auto& [dst, moves] : to_) {
+    const ConvertedSide& theirs = *sides_.at({true, dst});
+    for (std::size_t u = 0; theirs.needs_amax() && u < theirs.size(); ++u)
+      planned_bytes_ = std::max(planned_bytes_, theirs.planned_bytes(u));
+  }
+  return {};
+}
+
+/// Reads of peers' memory wait until all ranks have begun.
+std::vector<StepId> ConvertedCompiler::waits_for(std::span<const Move> moves) const {
+  const bool reads = std::ranges::any_of(moves, [&](const Move& m) { return m.src != me_; });
+  return reads ? begun_ : std::vector<StepId>{};
+}
+
+/// Appends the ops that write the moves' bytes at `into`; makes them first if no memory has them.
+void ConvertedCompiler::gather(std::span<const Move> moves, Place into) {
+  const auto copy = [&](const Move& m, BufferId from, Index offset) {
+    StridedCopy moved = m.copy;
+    moved.src_offset += offset;
+    moved.dst_offset += into.offset;
+    const bool memory = out_.buffer(into.buffer).kind == Kind::target;
+    out_.copy({moved, from, into.buffer, m.conversion}, memory);
+  };
+  got_ = 0;
+  std::map<Rank, std::vector<Move>> made;
+  std::vector<std::pair<Move, Index>> got;
+  for (const Move& m : moves) {
+    if (produces()) {
+      made[m.src].push_back(m);
+    } else if (is_got(m.src)) {
+      StridedCopy finish;
+      const StridedCopy fetch = side_by_side(m.copy, finish);
+      Move left = m;
+      left.copy = finish;
+      got.emplace_back(left, get(m.src, m.src_slot, fetch).offset);
+    } else {
+      copy(m, source(m.src, m.src_slot), 0);
+    }
+  }
+  for (const auto& [m, offset] : got) copy(m, Builder::kScratch, offset);
+  const Index at = lines(planned_bytes_);
+  for (const auto& [src, theirs] : made) {
+    const ConvertedSide& rows = *sides_.at({false, src});
+    for (const auto& [unit, parts] : rows.cut(theirs)) {
+      out_.convert(
+          rows.kind(),
+          rows.matrix(unit, {Builder::kScratch, at}, amax_of(src, false, rows.matrix_of(unit)),
+                      [&, r = src](const PartRows& part) { return source_place(r, part); }));
+      for (const Move& m : parts) copy(m, Builder::kScratch, at);
+    }
+  }
+}
+
+/// Appends the ops that make a unit of this rank's source and write the moves' bytes, which count
+/// from the unit's planned form, at this offset of staging.
+void ConvertedCompiler::make(std::size_t unit, std::span<const Move> moves, Index at) {
+  const ConvertedSide& rows = *sides_.at({false, me_});
+  out_.convert(rows.kind(),
+               rows.matrix(unit, {Builder::kScratch, 0}, amax_of(me_, false, rows.matrix_of(unit)),
+                           [&](const PartRows& part) { return source_place(me_, part); }));
+  for (const Move& m : moves) {
+    StridedCopy copy = m.copy;
+    copy.dst_offset += at;
+    out_.copy({copy, Builder::kScratch, Builder::kStaging, m.conversion}, false);
+  }
+}
+
+/// The moves of a chunk, from local tensors to packed bytes or the other way.
+std::vector<Move> ConvertedCompiler::moves_of(std::span<const PairPiece> pieces,
+                                              std::span<const ChunkPart> parts,
+                                              bool is_send) const {
+  std::vector<Move> out;
+  std::vector<StridedCopy> clipped;
+  for (const ChunkPart& part : parts) {
+    const Packing& side = is_send ? pieces[part.piece].src : pieces[part.piece].dst;
+    clipped.clear();
+    clip_destination(side.copy, part.begin, part.end, clipped);
+    for (StridedCopy& copy : clipped) {
+      copy.dst_offset += part.at - part.begin;
+      const Conversion& pack = side.conversion;
+      if (is_send) {
+        out.push_back({me_, me_, side.slot, side.slot, copy, pack});
+      } else {
+        out.push_back({me_, me_, side.slot, side.slot, reversed(copy), {pack.to, pack.from}});
+      }
+    }
+  }
+  return out;
+}
+
+Chunk ConvertedCompiler::chunk_of(std::span<const PairPiece> pieces,
+                                  std::span<const ChunkPart> parts, Rank peer, bool is_send,
+                                  std::size_t unit) {
+  Chunk chunk;
+  chunk.message = {peer, 0, is_send, {Builder::kStaging, 0}, 0};
+  const Packing& only = is_send ? pieces[parts[0].piece].src : pieces[parts[0].piece].dst;
+  const bool one_run = parts.size() == 1 && only.in_one_run();
+  const Index offset = only.copy.src_offset + parts[0].begin;
+  const auto moves = moves_of(pieces, parts, is_send);
+  if (is_send) {
+    if (one_run) {
+      chunk.message.at = {source(me_, only.slot), offset};
+    } else {
+      chunk.pack = [this, moves, unit](Index at) {
+        consumes() ? gather(moves, {Builder::kStaging, at}) : make(unit, moves, at);
+      };
+    }
+    return chunk;
+  }
+  if (consumes()) chunk.landing = static_cast<std::int64_t>(landing_of_.at(unit));
+  if (one_run) {
+    chunk.message.at = {consumes() ? Builder::kStaging : target(only.slot), offset};
+    return chunk;
+  }
+  for (const Move& m : moves)
+    chunk.pieces.push_back({m.copy, Builder::kStaging,
+                            consumes() ? Builder::kStaging : target(m.dst_slot), m.conversion});
+  return chunk;
+}
+
+/// The messages of one unit to or from one peer.
+void ConvertedCompiler::add_unit_chunks(Rank peer, bool is_send, std::span<const Move> moves,
+                                        std::uint64_t progress, std::size_t unit) {
+  std::vector<PairPiece> pieces;
+  for (const Move& m : moves) pieces.push_back(packed(m, !produces()));
+  const PairChunks cut = chunks_of(pieces, {most_staged(options_), options_.in_place_bytes});
+  const int difference = is_send ? peer.value() - me_.value() : me_.value() - peer.value();
+  for (const auto& c : cut.chunks) {
+    if (!is_send && consumes()) ++landings_[landing_of_.at(unit)].chunks;
+    Chunk chunk = chunk_of(pieces, cut.parts_of(c), peer, is_send, unit);
+    chunk.progress = progress;
+    chunk.shift = (difference % options_.world + options_.world) % options_.world;
+    chunk.message.id = next_id_[peer]++;
+    chunk.message.bytes = c.bytes;
+    out_.count_copies(chunk.pieces.size());
+    chunks_.push_back(std::move(chunk));
+  }
+}
+
+/// The messages with one peer, in the order of the receiver's units if it converts, or else of the
+/// sender's.
+Result<> ConvertedCompiler::add_chunks_with(Rank peer, bool is_send, std::span<const Move> moves) {
+  next_id_[peer] = 0;
+  const bool is_mine = is_send != consumes();
+  const ConvertedSide& rows = *sides_.at({consumes(), is_mine ? me_ : peer});
+  const Cut cut = !is_send && consumes() ? from_by_unit_.at(peer) : rows.cut(moves);
+  for (const auto& [unit, parts] : cut) {
+    const auto progress = (static_cast<std::uint64_t>(unit) << 32) / rows.size();
+    add_unit_chunks(peer, is_send, parts, progress, unit);
+  }
+  return {};
+}
+
+/// Units of this rank whose bytes arrive in messages, at least in part.
+void ConvertedCompiler::add_landings() {
+  if (!consumes()) return;
+  const ConvertedSide& mine = *sides_.at({true, me_});
+  std::map<std::size_t, Index> arrives;
+  for (const auto& [src, cut] : from_by_unit_)
+    for (const auto& [unit, moves] : cut)
+      for (const Move& m : moves) arrives[unit] += m.copy.bytes();
+  for (const auto& [unit, bytes] : arrives) {
+    Index covered = bytes;
+    if (const auto here = here_by_unit_.find(unit); here != here_by_unit_.end())
+      for (const Move& m : here->second) covered += m.copy.bytes();
+    landing_of_[unit] = landings_.size();
+    Landing landing;
+    landing.bytes = mine.planned_bytes(unit);
+    landing.clears = covered < mine.wanted_bytes(unit);
+    landing.convert = [this, u = unit](Index at, std::vector<StepId> waits) {
+      return convert(u, {Builder::kStaging, at}, std::move(waits));
+    };
+    landings_.push_back(std::move(landing));
+  }
+}
+
+Result<> ConvertedCompiler::add_chunks() {
+  for (const auto& [peer, moves] : to_) RESHARD_TRY(add_chunks_with(peer, true, moves));
+  for (const auto& [peer, moves] : from_) {
+    RESHARD_TRY(add_chunks_with(peer, false, moves));
+  }
+  return {};
+}
+
+/// The tile that converts a unit whose planned form is at `at`, but for what this rank reads.
+StepId ConvertedCompiler::convert(std::size_t unit, Place at, std::vector<StepId> waits) {
+  const ConvertedSide& mine = *sides_.at({true, me_});
+  if (const auto here = here_by_unit_.find(unit); here != here_by_unit_.end()) {
+    const auto reads = waits_for(here->second);
+    waits.insert(waits.end(), reads.begin(), reads.end());
+    gather(here->second, at);
+  }
+  if (mine.needs_amax()) waits.insert(waits.end(), amax_known_.begin(), amax_known_.end());
+  out_.convert(mine.kind(), mine.matrix(unit, at, amax_of(me_, true, mine.matrix_of(unit)),
+                                        [&](const PartRows& part) -> Place {
+                                          return {target(part.slot), part.offset};
+                                        }));
+  const Index bytes = mine.memory_bytes(unit);
+  return out_.tile(bytes, bytes, std::move(waits));
+}
+
+/// What needs no message: units of this rank; or, if only senders convert, those of the memory that
+/// this rank reads.
+void ConvertedCompiler::add_tiles() {
+  if (consumes()) {
+    const auto mine = sides_.find({true, me_});
+    for (std::size_t u = 0; mine != sides_.end() && u < mine->second->size(); ++u) {
+      if (landing_of_.contains(u)) continue;
+      Index covered = 0;
+      if (const auto here = here_by_unit_.find(u); here != here_by_unit_.end())
+        for (const Move& m : here->second) covered += m.copy.bytes();
+      if (covered < mine->second->wanted_bytes(u))
+        out_.clear({{Builder::kScratch, 0}, mine->second->planned_bytes(u)});
+      convert(u, {Builder::kScratch, 0}, {});
+    }
+    return;
+  }
+  std::map<Rank, std::vector<Move>> by_source;
+  for (const Move& m : here_) by_source[m.src].push_back(m);
+  for (const auto& [src, moves] : by_source)
+    for (const auto& [unit, parts] : sides_.at({false, src})->cut(moves)) {
+      Index bytes = 0;
+      for (const Move& m : parts) bytes += m.copy.bytes();
+      const ConvertedSide& rows = *sides_.at({false, src});
+      got_ = 0;
+      out_.convert(
+          rows.kind(),
+          rows.matrix(unit, {Builder::kScratch, 0}, amax_of(src, false, rows.matrix_of(unit)),
+                      [&, r = src](const PartRows& part) { return source_place(r, part); }));
+      for (const Move& m : parts)
+        out_.copy({m.copy, Builder::kScratch, target(m.dst_slot), m.conversion}, true);
+      std::vector<StepId> waits = waits_for(parts);
+      waits.insert(waits.end(), amax_known_.begin(), amax_known_.end());
+      out_.tile(bytes, bytes, std::move(waits));
+    }
+}
+
+Result<Program> ConvertedCompiler::run() {
+  if (options_.reads) begun_.push_back(out_.barrier({}));
+  RESHARD_TRY(find_moves());
+  for (const auto& [key, rows] : sides_)
+    for (std::size_t u = 0; !key.first && u < rows->size(); ++u)
+      produced_bytes_ = std::max(produced_bytes_, rows->planned_bytes(u));
+  add_amax();
+  add_landings();
+  RESHARD_TRY(add_chunks());
+  MessageSteps messages(out_, lines(floats_), most_staged(options_), amax_known_);
+  const Index staging = messages.add(std::move(chunks_), std::move(landings_));
+  add_tiles();
+  out_.count_copies(here_.size());
+  out_.barrier(out_.last_steps());
+  const Index scratch = lines(planned_bytes_) + lines(produced_bytes_) + most_got_;
+  return std::move(out_).finish(std::max(lines(floats_), staging), scratch);
+}
+
+Result<Program> compile_converted(const Planner& planner, const RankPlan& part,
+                                  const CompileOptions& options) {
+  return ConvertedCompiler(planner, part, options).run();
+}
+
+}  // namespace reshard::program

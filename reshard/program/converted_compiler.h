@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <map>
+#include <memory>
+#include <set>
+#include <span>
+#include <tuple>
+#include <vector>
+
+#include "reshard/program/converted_moves.h"
+#include "reshard/program/messages.h"
+#include "reshard/program/pair_chunks.h"
+
+namespace reshard::program {
+
+/// Compiles one rank's part of a plan whose values are quantised or dequantised on the way.
+class ConvertedCompiler {
+ public:
+  ConvertedCompiler(const Planner& planner, const RankPlan& part, const CompileOptions& options)
+      : planner_(planner),
+        part_(part),
+        options_(options),
+        me_(part.rank),
+        out_(part.rank, planner.digest()) {}
+
+  Result<Program> run();
+
+ private:
+  using Cut = ConvertedSide::Cut;
+
+  bool produces() const { return options_.before.layout != nullptr; }
+  bool consumes() const { return options_.after.layout != nullptr; }
+  const ModelLayout& source_memory() const {
+    if (!produces()) return planner_.source();
+    return options_.before.quantises ? *options_.before.layout->values
+                                     : *options_.before.layout->stored;
+  }
+  const ModelLayout& target_memory() const {
+    if (!consumes()) return planner_.target();
+    return options_.after.quantises ? *options_.after.layout->stored
+                                    : *options_.after.layout->values;
+  }
+  bool is_got(Rank r) const { return r != me_ && options_.way_from(r) == PairWay::get; }
+  BufferId source(Rank r, SlotId slot) {
+    return out_.tensor(ProgramBuffer::Kind::source, r, slot,
+                       bytes_of_local(source_memory(), r, slot), !is_got(r));
+  }
+  /// A place in scratch where these bytes of a source are read to; each op of a tile has its own.
+  Place get(Rank r, SlotId slot, const StridedCopy& copy);
+  Place source_place(Rank r, const PartRows& part);
+  BufferId target(SlotId slot) {
+    return out_.tensor(ProgramBuffer::Kind::target, me_, slot,
+                       bytes_of_local(target_memory(), me_, slot));
+  }
+
+  Result<const ConvertedSide*> side(bool is_target, Rank r);
+  Result<> find_moves();
+  Result<> add_peer(std::span<const Transfer> pair, bool is_send);
+  Result<> add_chunks();
+  Result<> add_chunks_with(Rank peer, bool is_send, std::span<const Move> moves);
+  void add_unit_chunks(Rank peer, bool is_send, std::span<const Move> moves, std::uint64_t progress,
+                       std::size_t unit);
+  Chunk chunk_of(std::span<const PairPiece> pieces, std::span<const ChunkPart> parts, Rank peer,
+                 bool is_send, std::size_t unit);
+  std::vector<Move> moves_of(std::span<const PairPiece> pieces, std::span<const ChunkPart> parts,
+                             bool is_send) const;
+  void gather(std::span<const Move> moves, Place into);
+  void make(std::size_t unit, std::span<const Move> moves, Index at);
+  void add_landings();
+  void add_tiles();
+  StepId convert(std::size_t unit, Place at, std::vector<StepId> waits);
+  std::vector<StepId> waits_for(std::span<const Move> moves) const;
+
+  Index floats(std::size_t n) {
+    const Index at = floats_;
+    floats_ += lines(static_cast<Index>(n) * 4);
+    return at;
+  }
+  Place amax_of(Rank r, bool is_target, std::size_t matrix) const;
+  void add_amax();
+  /// By matrix: offset in staging and number of adjacent floats.
+  using Floats = std::map<std::size_t, std::pair<Index, Index>>;
+  Floats find_amaxes(const ConvertedSide& rows, const Cut& cut, std::vector<StepId>& found);
+  void add_sent_amax(std::vector<ProgramMessage>& messages, std::vector<StepId>& found);
+  Index join_amax(const Floats& read, std::size_t matrix, const std::vector<Index>& received);
+  void add_own_amax();
+  void add_source_amax(Rank r);
+  StepId amax_tile(const ConvertedSide& side, std::size_t unit, std::span<const Move> moves,
+                   Index to);
+
+  const Planner& planner_;
+  const RankPlan& part_;
+  const CompileOptions& options_;
+  Rank me_;
+  Builder out_;
+  std::vector<StepId> begun_;
+  std::map<std::pair<bool, Rank>, std::unique_ptr<ConvertedSide>> sides_;
+  std::vector<Move> here_;                       ///< from memory that this rank reads.
+  std::map<Rank, std::vector<Move>> to_, from_;  ///< by messages.
+  Cut here_by_unit_;                             ///< if this side consumes.
+  std::map<Rank, Cut> from_by_unit_;
+  std::vector<Chunk> chunks_;
+  std::map<std::size_t, std::size_t> landing_of_;  ///< by unit.
+  std::vector<Landing> landings_;
+  std::map<Rank, std::uint64_t> next_id_;
+  Index floats_ = 0;                                           ///< staging of amaxes.
+  std::map<std::tuple<bool, Rank, std::size_t>, Index> amax_;  ///< by side, rank and matrix.
+  std::vector<StepId> amax_known_;
+  /// Scratch: a unit that is consumed, then one that is produced, then what gets read.
+  Index planned_bytes_ = 0, produced_bytes_ = 0;
+  Index got_ = 0, most_got_ = 0;  ///< in the current tile; in any.
+};
+
+}  // namespace reshard::program

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "reshard/program/converted_rows.h"
+
+#include <algorithm>
+
+#include "reshard/transform/quantise.h"
+
+namespace reshard {
+namespace {
+
+/// Rows of a tile of swizzled scales, which threads must not share.
+constexpr Index kScaleTileRows = 128;
+
+Index size_of(DType dtype, Index elements) { return elements * bits(dtype) / 8; }
+
+/// A range has a multiple of this many rows; 0: all rows.
+Index row_step(const QuantFormat& format) {
+  if (format.block_rows == 0 && format.block_cols == 0) return 1;
+  return format.order == ScaleOrder::swizzled ? kScaleTileRows : format.block_rows;
+}
+
+PartRows rows_of(SlotId slot, Index offset, Index rows, Index row, Index stride) {
+  return {slot, offset, rows == 0 ? 0 : (rows - 1) * stride + row, row, stride};
+}
+
+PartRows scales_of(const QuantFormat& format, SlotId slot, const QuantBlockArea& area, Index begin,
+                   Index end) {
+  const bool swizzled = format.order == ScaleOrder::swizzled;
+  const Index step = swizzled ? kScaleTileRows : format.block_rows;
+  const Index row = swizzled ? scale_bytes(format, kScaleTileRows, area.cols)
+                             : size_of(format.scale, scale_cols(format, area.cols));
+  const Index stride = swizzled ? row : size_of(format.scale, area.scale_row);
+  const Index first = step == 0 ? 0 : begin / step;
+  const Index rows = step == 0 ? 1 : (end + step - 1) / step - first;
+  return rows_of(slot, size_of(format.scale, area.scale_offset) + first * stride, rows, row,
+                 stride);
+}
+
+}  // namespace
+
+Result<std::vector<ConvertedRows>> converted_rows(const QuantisedLayout& layout,
+                                                  const std::vector<SlotId>& slots, Rank rank,
+                                                  Index unit_bytes) {
+  const QuantFormat& format = layout.choice.format;
+  std::vector<ConvertedRows> out;
+  std::size_t matrix = 0;
+  for (const QuantisedLayout::Pair& pair : layout.pairs) {
+    const Slot& slot = layout.values->slot(pair.values);
+    if (!std::ranges::binary_search(slots, pair.values) ||
+        !layout.values->rank_set(slot.ranks).contains(rank))
+      continue;
+    for (const QuantBlockArea& area : block_areas(layout, pair, rank)) {
+      if (area.rows == 0 || area.cols == 0) continue;
+      RESHARD_TRY(check_quant_format(format, area.rows, area.cols));
+      const Index step = row_step(format), row = size_of(slot.dtype, area.cols);
+      const Index fit = std::max<Index>(1, unit_bytes / row);
+      const Index each = step == 0 ? area.rows : std::max(step, fit / step * step);
+      for (Index begin = 0; begin < area.rows; begin += each) {
+        const Index end = std::min(area.rows, begin + each), n = end - begin;
+        const auto part = [&](SlotId id, DType dtype) {
+          const Index stride = size_of(dtype, area.data_row);
+          return rows_of(id, size_of(dtype, area.data_offset) + begin * stride, n,
+                         size_of(dtype, area.cols), stride);
+        };
+        ConvertedRows rows{matrix, area.rows, area.cols, begin, end, {}};
+        rows.parts = {part(pair.values, slot.dtype), part(pair.data, format.data),
+                      scales_of(format, pair.scales, area, begin, end), PartRows{}};
+        if (pair.factor.value() >= 0)
+          rows.parts[3] = rows_of(pair.factor, size_of(DType::f32, area.factor_offset), 1, 4, 4);
+        out.push_back(rows);
+      }
+      ++matrix;
+    }
+  }
+  return out;
+}
+
+}  // namespace reshard
