@@ -5,7 +5,7 @@
 include(GNUInstallDirs)
 
 set(room_targets reshard_base reshard_index reshard_layout reshard_sharding reshard_model reshard_plan reshard_memory
-  reshard_transform reshard_program reshard_transport reshard_exec reshard_refit reshard_io reshard_convert)
+  reshard_transform reshard_program reshard_simulate reshard_transport reshard_exec reshard_refit reshard_io reshard_convert)
 set(room_objects ${room_targets})
 list(TRANSFORM room_objects REPLACE "(.+)" "$<TARGET_OBJECTS:\\1>")
 

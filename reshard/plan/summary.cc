@@ -8,33 +8,42 @@
 namespace reshard {
 namespace {
 
-/// The sums of one thread. `seen[src]` is the last destination that counted a message from src.
+/// The sums of one thread. `of_src` are those of one destination, and `found` its sources.
 struct Sums {
-  explicit Sums(std::size_t ranks) : egress(ranks, 0), ingress(ranks, 0), seen(ranks, -1) {}
+  explicit Sums(std::size_t ranks) : egress(ranks, 0), ingress(ranks, 0), of_src(ranks) {}
 
-  void add(const Planner& planner, Rank dst) {
+  void add(const Planner& planner, Rank dst, bool with_pairs) {
     planner.for_each_delivery(dst, [&](const Transfer& t) {
-      const Index bytes = t.box.volume() * planner.element_bits(t.tensor) / 8;
-      ++transfers;
-      if (t.src == dst) {
-        local += bytes;
-        return;
-      }
-      egress[t.src.index()] += bytes;
-      ingress[dst.index()] += bytes;
-      if (seen[t.src.index()] != dst.value()) ++messages;
-      seen[t.src.index()] = dst.value();
+      PairBytes& pair = of_src[t.src.index()];
+      if (pair.transfers++ == 0) found.push_back(t.src);
+      pair.bytes += t.box.volume() * planner.element_bits(t.tensor) / 8;
     });
+    std::ranges::sort(found);
+    for (const Rank src : found) {
+      PairBytes& pair = of_src[src.index()];
+      transfers += pair.transfers;
+      if (src == dst) {
+        local += pair.bytes;
+      } else {
+        egress[src.index()] += pair.bytes;
+        ingress[dst.index()] += pair.bytes;
+        ++messages;
+      }
+      if (with_pairs) pairs.push_back({src, dst, pair.bytes, pair.transfers});
+      pair = {};
+    }
+    found.clear();
   }
 
   Index transfers = 0, local = 0, messages = 0;
   std::vector<Index> egress, ingress;
-  std::vector<Rank::rep> seen;
+  std::vector<PairBytes> of_src, pairs;
+  std::vector<Rank> found;
 };
 
 }  // namespace
 
-PlanSummary summarise(const Planner& planner, int threads) {
+PlanSummary summarise(const Planner& planner, int threads, bool with_pairs) {
   const std::vector<Rank> ranks = planner.ranks().members();
   const std::size_t world = ranks.empty() ? 0 : ranks.back().index() + 1;
   std::vector<Sums> sums(static_cast<std::size_t>(std::max(threads, 1)), Sums(world));
@@ -42,8 +51,9 @@ PlanSummary summarise(const Planner& planner, int threads) {
   {
     std::vector<std::jthread> workers;
     for (Sums& mine : sums)
-      workers.emplace_back([&planner, &ranks, &next, &mine] {
-        for (std::size_t i = next++; i < ranks.size(); i = next++) mine.add(planner, ranks[i]);
+      workers.emplace_back([&planner, &ranks, &next, &mine, with_pairs] {
+        for (std::size_t i = next++; i < ranks.size(); i = next++)
+          mine.add(planner, ranks[i], with_pairs);
       });
   }
   PlanSummary s;
@@ -55,6 +65,7 @@ PlanSummary summarise(const Planner& planner, int threads) {
     s.transfers += mine.transfers;
     s.bytes_local += mine.local;
     s.messages += mine.messages;
+    s.pairs.insert(s.pairs.end(), mine.pairs.begin(), mine.pairs.end());
     for (std::size_t r = 0; r < world; ++r) {
       s.egress[r] += mine.egress[r];
       s.ingress[r] += mine.ingress[r];
@@ -67,6 +78,7 @@ PlanSummary summarise(const Planner& planner, int threads) {
     s.max_egress_bytes = std::max(s.max_egress_bytes, s.egress[r]);
     s.max_ingress_bytes = std::max(s.max_ingress_bytes, s.ingress[r]);
   }
+  std::ranges::sort(s.pairs, {}, [](const PairBytes& p) { return std::pair(p.dst, p.src); });
   s.bytes_total = s.bytes_wire + s.bytes_local;
   return s;
 }

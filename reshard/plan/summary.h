@@ -7,6 +7,13 @@
 
 namespace reshard {
 
+/// What one rank sends to another, or copies from itself.
+struct PairBytes {
+  Rank src, dst;
+  Index bytes = 0, transfers = 0;
+  friend bool operator==(const PairBytes&, const PairBytes&) = default;
+};
+
 /// The cost of a plan over all ranks, in bytes of weights without headers.
 struct PlanSummary {
   Index ranks = 0;        ///< of both layouts together.
@@ -19,10 +26,11 @@ struct PlanSummary {
   Index optimal_max_egress_bytes = 0;  ///< least possible max_egress_bytes for the given replicas.
   Rank busiest_sender, busiest_receiver;
   std::vector<Index> egress, ingress;  ///< bytes on the wire by rank, from rank 0.
+  std::vector<PairBytes> pairs;        ///< by (dst, src), if asked for.
 };
 
 /// Plans the deliveries of every rank and adds them up, with up to `threads` threads. Stores
-/// nothing per transfer.
-PlanSummary summarise(const Planner& planner, int threads = 1);
+/// nothing per transfer, and `with_pairs` something for each pair of ranks with bytes between them.
+PlanSummary summarise(const Planner& planner, int threads = 1, bool with_pairs = false);
 
 }  // namespace reshard

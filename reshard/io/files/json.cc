@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <nlohmann/json.hpp>
 
 #include "reshard/io/files/mapped_file.h"
@@ -129,6 +130,18 @@ void write_items(const Items& items, const char* brackets, bool pretty, int leve
 }
 
 }  // namespace
+
+std::optional<double> Json::number() const {
+  if (const auto* i = std::get_if<std::int64_t>(&value_)) return static_cast<double>(*i);
+  if (const auto* u = std::get_if<std::uint64_t>(&value_)) return static_cast<double>(*u);
+  const auto* n = std::get_if<Number>(&value_);
+  if (n == nullptr) return std::nullopt;
+  double value = 0;
+  const char* end = n->spelling.data() + n->spelling.size();
+  const auto [stop, error] = std::from_chars(n->spelling.data(), end, value);
+  if (error != std::errc() || stop != end) return std::nullopt;
+  return value;
+}
 
 std::optional<std::int64_t> Json::integer() const {
   const auto* value = std::get_if<std::int64_t>(&value_);

@@ -39,6 +39,8 @@ class Json {
   Object* object() { return std::get_if<Object>(&value_); }
   /// The value if it is an integer that fits in int64.
   std::optional<std::int64_t> integer() const;
+  /// The value if it is a number, rounded to the nearest double; none beyond the range of doubles.
+  std::optional<double> number() const;
   /// The member with that key, or null; null if this is not an object. Linear in the members.
   const Json* find(std::string_view key) const;
 

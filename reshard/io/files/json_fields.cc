@@ -27,6 +27,31 @@ Result<Index> Fields::integer(std::string_view key, Index least, Index most) con
   return *number;
 }
 
+Result<double> Fields::number(std::string_view key, double least, double most) const {
+  const Json* value = json_->find(key);
+  const auto number = value ? value->number() : std::nullopt;
+  if (!number || !(*number >= least && *number <= most))
+    return fail(Code::corrupt, fmt::format("{}: {} must be a number from {} to {}, {}", where_, key,
+                                           least, most, is_what(value)));
+  return *number;
+}
+
+Result<bool> Fields::flag_or(std::string_view key, bool otherwise) const {
+  const Json* value = json_->find(key);
+  if (value == nullptr) return otherwise;
+  if (value->boolean() == nullptr)
+    return fail(Code::corrupt,
+                fmt::format("{}: {} must be true or false, {}", where_, key, is_what(value)));
+  return *value->boolean();
+}
+
+Result<Fields> Fields::object(std::string_view key,
+                              std::initializer_list<std::string_view> known) const {
+  static const Json empty(Json::Object{});
+  const Json* value = json_->find(key);
+  return of(value ? *value : empty, fmt::format("{}: {}", where_, key), known);
+}
+
 Result<std::string> Fields::text(std::string_view key) const {
   const Json* value = json_->find(key);
   if (value == nullptr || value->string() == nullptr || value->string()->empty() ||

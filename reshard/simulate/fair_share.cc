@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "reshard/simulate/fair_share.h"
+
+#include <algorithm>
+#include <limits>
+#include <queue>
+#include <tuple>
+
+namespace reshard::simulate {
+namespace {
+
+/// The level at which a resource is full.
+struct Full {
+  double level = 0;
+  std::uint32_t resource = 0;
+  bool operator>(const Full& other) const {
+    return std::tie(level, resource) > std::tie(other.level, other.resource);
+  }
+};
+
+constexpr double kForever = std::numeric_limits<double>::infinity();
+/// Levels closer than this are equal: they differ by rounding.
+constexpr double kRounding = 1e-12;
+
+}  // namespace
+
+FairShare::FairShare(std::vector<double> rates)
+    : rates_(std::move(rates)), weight_(rates_.size()), waiting_(rates_.size()) {}
+
+void FairShare::begin(std::uint32_t id, std::span<const ResourceUse> uses, double units) {
+  active_.push_back({id, uses, units, 0});
+  shared_ = false;
+}
+
+void FairShare::freeze(std::uint32_t resource, double level) {
+  for (std::uint32_t u = first_user_[resource]; u < first_user_[resource + 1]; ++u) {
+    const std::uint32_t a = users_[u];
+    if (frozen_[a]) continue;
+    frozen_[a] = 1;
+    active_[a].rate = level;
+    for (const ResourceUse& use : active_[a].uses) {
+      left_[use.resource] = std::max(0.0, left_[use.resource] - level * use.weight);
+      weight_[use.resource] -= use.weight;
+      --waiting_[use.resource];
+    }
+  }
+}
+
+void FairShare::share() {
+  left_ = rates_;
+  std::ranges::fill(weight_, 0.0);
+  std::ranges::fill(waiting_, 0U);
+  for (const Activity& a : active_)
+    for (const ResourceUse& use : a.uses) {
+      weight_[use.resource] += use.weight;
+      ++waiting_[use.resource];
+    }
+  first_user_.assign(rates_.size() + 1, 0);
+  for (std::size_t r = 0; r < rates_.size(); ++r) first_user_[r + 1] = first_user_[r] + waiting_[r];
+  users_.resize(first_user_.back());
+  std::vector<std::uint32_t> at(first_user_.begin(), first_user_.end() - 1);
+  for (std::uint32_t a = 0; a < active_.size(); ++a) {
+    active_[a].rate = kForever;
+    for (const ResourceUse& use : active_[a].uses) users_[at[use.resource]++] = a;
+  }
+  frozen_.assign(active_.size(), 0);
+  std::vector<Full> full;
+  for (std::uint32_t r = 0; r < rates_.size(); ++r)
+    if (waiting_[r] > 0) full.push_back({left_[r] / weight_[r], r});
+  std::priority_queue queue(std::greater<Full>(), std::move(full));
+  while (!queue.empty()) {
+    const Full top = queue.top();
+    queue.pop();
+    if (waiting_[top.resource] == 0) continue;
+    // Levels only rise while others freeze, so an entry of the queue may be too low.
+    const double level = left_[top.resource] / std::max(weight_[top.resource], 1e-300);
+    if (level > top.level * (1 + kRounding))
+      queue.push({level, top.resource});
+    else
+      freeze(top.resource, top.level);
+  }
+  shared_ = true;
+}
+
+double FairShare::next() {
+  if (!shared_) share();
+  double soonest = kForever;
+  for (const Activity& a : active_)
+    soonest = std::min(soonest, a.uses.empty() || a.left <= 0 ? 0.0 : a.left / a.rate);
+  return soonest;
+}
+
+const std::vector<FairShare::Done>& FairShare::advance(double seconds) {
+  if (!shared_) share();
+  done_.clear();
+  std::erase_if(active_, [&](Activity& a) {
+    const double needed = a.uses.empty() || a.left <= 0 ? 0.0 : a.left / a.rate;
+    if (needed <= seconds * (1 + kRounding)) {
+      done_.push_back({a.id, std::min(needed, seconds)});
+      return true;
+    }
+    a.left -= seconds * a.rate;
+    return false;
+  });
+  std::ranges::sort(done_, {}, [](const Done& d) { return std::pair(d.after, d.id); });
+  if (!done_.empty()) shared_ = false;
+  return done_;
+}
+
+}  // namespace reshard::simulate

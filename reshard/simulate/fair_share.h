@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// Activities that share resources: max-min fair rates by progressive filling. All rates grow
+// together until a resource is full; the activities that use it keep their rate, and the others
+// grow on. So no rate can grow without making one fall that is not larger.
+//
+// Cost of one sharing: uses + resources * log(resources).
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace reshard::simulate {
+
+/// An amount of a resource for each unit of an activity.
+struct ResourceUse {
+  std::uint32_t resource = 0;
+  double weight = 1;
+};
+
+class FairShare {
+ public:
+  /// Units per second of each resource. @pre all are positive
+  explicit FairShare(std::vector<double> rates);
+
+  /// Adds an activity of some units; one without uses or units is done at once. `id` is the
+  /// caller's. The uses are borrowed until the activity is done. @pre weights are positive
+  void begin(std::uint32_t id, std::span<const ResourceUse> uses, double units);
+
+  bool idle() const { return active_.empty(); }
+  std::size_t active() const { return active_.size(); }
+  /// Seconds until the next activity is done. @pre not idle
+  double next();
+  /// What is done after some seconds, in order of time, then of id: `after` counts from now. If
+  /// `seconds` exceeds next(), rates that become free are used by others only after this call.
+  struct Done {
+    std::uint32_t id = 0;
+    double after = 0;
+  };
+  const std::vector<Done>& advance(double seconds);
+
+ private:
+  struct Activity {
+    std::uint32_t id = 0;
+    std::span<const ResourceUse> uses;
+    double left = 0, rate = 0;
+  };
+  void share();
+  void freeze(std::uint32_t resource, double level);
+
+  std::vector<double> rates_;
+  std::vector<Activity> active_;
+  bool shared_ = false;
+  // Of the sharing in progress, per resource: what is left, the weight and number of activities
+  // without a rate yet, and all its activities as a range of `users_`.
+  std::vector<double> left_, weight_;
+  std::vector<std::uint32_t> waiting_, first_user_, users_;
+  std::vector<char> frozen_;
+  std::vector<Done> done_;
+};
+
+}  // namespace reshard::simulate
