@@ -20,6 +20,7 @@ TITLES = {
   "quantise": "Quantised weights",
   "session": "Sessions",
   "convert": "Conversion of a checkpoint",
+  "simulate": "Simulated seconds: error against the measured ones",
   "published": "Whole plans for layouts with published times",
 }
 

@@ -28,13 +28,14 @@ import quantise_part
 import refit_part
 import report
 import session_part
+import simulate_part
 from programs import Programs
 from rows import BenchError
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "performance.md"
 PARTS = (
-  "plan", "published", "refit", "process", "link", "fingerprint", "quantise", "session", "convert",
+  "plan", "published", "refit", "process", "link", "fingerprint", "quantise", "session", "convert", "simulate",
 )  # fmt: skip
 NEEDED = (
   "plan_bench", "refit_bench", "rank_bench", "fingerprint_bench", "quantise_bench", "session_bench",
@@ -92,6 +93,8 @@ def measure(chosen):
   if "convert" in chosen.only:
     scratch = chosen.scratch or chosen.build / "bench-scratch"
     yield from convert_part.measure(programs, chosen.quick, scratch)
+  if "simulate" in chosen.only:
+    yield from simulate_part.measure(programs, chosen.quick)
 
 
 def render(path):

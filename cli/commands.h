@@ -26,6 +26,7 @@ struct PlanArguments {
   std::set<std::string> ignore;  ///< here and below: ModelOptions::ignore.
   std::optional<Index> rank;
   Index transfers = 0;  ///< number to list; -1: all.
+  std::string cluster;      ///< file of a cluster to simulate the plan on; empty: none.
   bool json = false, dot = false;
   int threads = 0;  ///< 0: one per core.
 };

@@ -7,6 +7,7 @@
 #include "cli/commands.h"
 #include "cli/complain.h"
 #include "cli/measure.h"
+#include "cli/plan/plan_prediction.h"
 #include "cli/plan_text.h"
 #include "reshard/base/hash.h"
 #include "reshard/base/number_text.h"
@@ -118,8 +119,9 @@ Result<int> plan_rank(const Model& model, const LayoutPair& pair, const PlanArgu
   const RankPlan part = pair.planner->rank_plan(rank);
   const double seconds = watch.seconds();
   const RankSummary sum = summarise_rank(*pair.planner, part);
+  const auto predicted = RESHARD_TRY(PlanPrediction::of(a, *pair.planner, nullptr));
   if (!a.json) {
-    print(rank_text(model, pair, part, sum, a, seconds));
+    print(rank_text(model, pair, part, sum, a, seconds) + (predicted ? predicted->text(rank) : ""));
     return 0;
   }
   auto object = plan_object(
@@ -127,6 +129,7 @@ Result<int> plan_rank(const Model& model, const LayoutPair& pair, const PlanArgu
   if (a.transfers != 0)
     object.push_back({"list", Json(transfer_list(*pair.planner, part, most_transfers(a)))});
   add_notes(object, pair);
+  if (predicted) predicted->add_to(object);
   print(Json(std::move(object)).dump(true) + "\n");
   return 0;
 }
@@ -154,8 +157,9 @@ void announce(const Planner& planner) {
 Result<int> plan_all(const Model& model, const LayoutPair& pair, const PlanArguments& a) {
   announce(*pair.planner);
   const Stopwatch watch;
-  const PlanSummary sum = summarise(*pair.planner, num_threads(a.threads));
+  const PlanSummary sum = summarise(*pair.planner, num_threads(a.threads), !a.cluster.empty());
   const double seconds = watch.seconds();
+  const auto predicted = RESHARD_TRY(PlanPrediction::of(a, *pair.planner, &sum));
   std::vector<ConversionRow> rows;
   if (pair.quantises()) rows = RESHARD_TRY(conversion_rows(pair, ConversionSide::receiver));
   if (a.json) {
@@ -163,13 +167,15 @@ Result<int> plan_all(const Model& model, const LayoutPair& pair, const PlanArgum
     auto object = plan_object(sum, *pair.planner, cost);
     if (pair.quantises()) object.push_back({"routes", conversion_json(rows)});
     add_notes(object, pair);
+    if (predicted) predicted->add_to(object);
     print(Json(std::move(object)).dump(true) + "\n");
     return 0;
   }
   const Style style = Style::of_stdout();
   print(style.title(model_line(model)) + "\n" + sides_table(pair).text(style) + "\n" +
         summary_table(sum).text(style) + (rows.empty() ? "" : conversion_table(rows).text(style)) +
-        notes_text(pair, style) + style.quiet(timing_line(pair, "all ranks", seconds)));
+        notes_text(pair, style) + style.quiet(timing_line(pair, "all ranks", seconds)) +
+        (predicted ? predicted->text() : ""));
   return 0;
 }
 

@@ -22,10 +22,13 @@ CommandSpec plan_spec() {
                return {};
              })
       .needs("--rank");
+  options.text("--cluster", a->cluster, "FILE",
+               "predict how long the refit takes on the cluster of this file");
   options.flag("--json", a->json, "print one JSON object");
   options.flag("--dot", a->dot, "print a Graphviz graph of the ranks and the bytes between them")
       .excludes("--json")
-      .excludes("--rank");
+      .excludes("--rank")
+      .excludes("--cluster");
   options.threads(a->threads);
   spec.command = [a] { return *a; };
   return spec;

@@ -126,10 +126,10 @@ Json::Object links_json(const ClusterSpec& c) {
 
 Result<ClusterSpec> parse_cluster(std::string_view text) {
   const Json json = RESHARD_TRY(parse_json(text, {.bytes = kMaxClusterFile, .depth = 8}));
-  const auto root =
-      RESHARD_TRY(Fields::of(json, "the file",
-                             {"name", "comment", "sources", "hosts", "ranks_per_host", "direct",
-                              "copies", "nics", "nvlink", "pcie", "fabric", "messages"}));
+  const auto root = RESHARD_TRY(
+      Fields::of(json, "the file",
+                 {"name", "comment", "sources", "hosts", "ranks_per_host", "direct", "one_process",
+                  "copies", "nics", "nvlink", "pcie", "fabric", "messages"}));
   ClusterSpec c;
   c.name = RESHARD_TRY(root.text("name"));
   if (root.has("comment")) c.comment = RESHARD_TRY(root.text("comment"));
@@ -137,6 +137,9 @@ Result<ClusterSpec> parse_cluster(std::string_view text) {
   c.hosts = RESHARD_TRY(root.integer_or("hosts", 0, 1, kMaxClusterCount));
   c.ranks_per_host = RESHARD_TRY(root.integer("ranks_per_host", 1, kMaxClusterCount));
   c.direct = RESHARD_TRY(root.flag_or("direct", true));
+  c.one_process = RESHARD_TRY(root.flag_or("one_process", false));
+  if (c.one_process && (c.hosts != 1 || !c.direct))
+    return fail(Code::corrupt, "the file: one_process needs hosts to be 1 and direct to be true");
   c.copies = RESHARD_TRY(parse_copies(root));
   c.nics = RESHARD_TRY(parse_nics(root));
   c.nvlink = RESHARD_TRY(parse_nvlink(root));
@@ -163,6 +166,7 @@ std::string cluster_text(const ClusterSpec& c) {
   if (c.hosts > 0) root.push_back({"hosts", Json(c.hosts)});
   root.push_back({"ranks_per_host", Json(c.ranks_per_host)});
   root.push_back({"direct", Json(c.direct)});
+  if (c.one_process) root.push_back({"one_process", Json(true)});
   Json::Object copies{{"cores", Json(c.copies.cores)},
                       {"cores_per_rank", Json(c.copies.cores_per_rank)}};
   add(copies, "bytes_per_second", c.copies.bytes_per_second);

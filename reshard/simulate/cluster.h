@@ -54,6 +54,8 @@ struct ClusterSpec {
   Index ranks_per_host = 1;
   /// Ranks of one host or NVLink domain read each other's memory; otherwise they exchange messages.
   bool direct = true;
+  /// All ranks are in one process of the only host, whose threads use all its cores.
+  bool one_process = false;
   Copies copies;
   Nics nics;
   Nvlink nvlink;
@@ -70,6 +72,8 @@ struct ClusterSpec {
   bool linked(Rank a, Rank b) const {
     return nvlink.ranks > 0 && a.value() / nvlink.ranks == b.value() / nvlink.ranks;
   }
+  /// Threads of a rank that copy.
+  Index cores_of_rank() const { return one_process ? copies.cores : copies.cores_per_rank; }
   /// True if the receiver copies from the sender's memory, without a message.
   bool reads(Rank from, Rank to) const {
     return from == to || (direct && (linked(from, to) || host_of(from) == host_of(to)));
@@ -83,8 +87,8 @@ inline constexpr double kMaxClusterRate = 1e15, kMaxClusterSeconds = 3600,
                         kMaxOversubscription = 1000;
 
 /// Errors: a count below 1 or above kMaxClusterCount; a rate or a time that is negative, not a
-/// number or above its limit; more cores per rank than cores. The key is named as in a cluster
-/// file.
+/// number or above its limit; more cores per rank than cores; one process on several hosts, or with
+/// messages. The key is named as in a cluster file.
 Result<> check_cluster(const ClusterSpec& cluster);
 
 /// Errors: a cluster with a fixed number of hosts has no place for rank `ranks` - 1.

@@ -10,7 +10,7 @@ namespace reshard::simulate {
 ClusterLinks::ClusterLinks(const ClusterSpec& c, Index ranks)
     : cluster_(c), hosts_((ranks + c.ranks_per_host - 1) / c.ranks_per_host) {
   const Index groups = hosts_ == 0 ? 0 : c.group_of(hosts_ - 1) + 1;
-  add_kind(kRankCores, ranks, static_cast<double>(c.copies.cores_per_rank));
+  add_kind(kRankCores, ranks, static_cast<double>(c.cores_of_rank()));
   add_kind(kHostCores, hosts_, static_cast<double>(c.copies.cores));
   add_kind(kMemory, hosts_, c.copies.host_bytes_per_second);
   const Index linked = c.nvlink.ranks > 0 ? ranks : 0;

@@ -82,6 +82,13 @@ void FairShare::share() {
   shared_ = true;
 }
 
+std::vector<double> FairShare::rates() {
+  if (!shared_) share();
+  std::vector<double> rates;
+  for (const Activity& a : active_) rates.push_back(a.rate);
+  return rates;
+}
+
 double FairShare::next() {
   if (!shared_) share();
   double soonest = kForever;

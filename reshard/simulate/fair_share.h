@@ -28,7 +28,8 @@ class FairShare {
   void begin(std::uint32_t id, std::span<const ResourceUse> uses, double units);
 
   bool idle() const { return active_.empty(); }
-  std::size_t active() const { return active_.size(); }
+  /// Units per second of all activities in progress, in the order in which they began.
+  std::vector<double> rates();
   /// Seconds until the next activity is done. @pre not idle
   double next();
   /// What is done after some seconds, in order of time, then of id: `after` counts from now. If

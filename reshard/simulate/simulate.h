@@ -34,7 +34,7 @@ struct Simulation {
 };
 
 /// Simulates traffic whose order is not known: all pairs begin at once. With thousands of pairs,
-/// what becomes free is given to others up to 1 % of bound_seconds late. Errors: check_cluster(),
+/// what becomes free is given to others up to 2 % of bound_seconds late. Errors: check_cluster(),
 /// check_places().
 Result<Simulation> simulate_traffic(const ClusterSpec& cluster, const ClusterTraffic& traffic);
 

@@ -148,8 +148,8 @@ void ProgramsRun::add(const Program& p) {
     if (p.steps[s].kind == StepKind::barrier) run.barriers.push_back(s);
   }
   arrived_.resize(std::max(arrived_.size(), run.barriers.size()), 0);
-  const auto& copies = cluster_.copies;
-  for (Index t = 0; t < (p.rank.value() < 0 ? copies.cores : copies.cores_per_rank); ++t) {
+  for (Index t = 0; t < (p.rank.value() < 0 ? cluster_.copies.cores : cluster_.cores_of_rank());
+       ++t) {
     run.idle.push_back(static_cast<std::uint32_t>(threads_.size()));
     threads_.push_back({rank, 0, {}});
   }

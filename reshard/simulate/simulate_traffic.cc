@@ -16,7 +16,7 @@ using simulate::UseList;
 
 /// Up to this many pairs are simulated exactly; the rates of more are computed anew only after a
 /// part of the bound has passed.
-constexpr std::size_t kExactPairs = 1000, kManyPairs = 20'000;
+constexpr std::size_t kExactPairs = 1000, kManyPairs = 20'000, kHugePairs = 200'000;
 
 class TrafficRun {
  public:
@@ -103,7 +103,10 @@ void TrafficRun::add(const PairTraffic& p) {
 
 double TrafficRun::batch_seconds() const {
   if (pairs_.size() <= kExactPairs) return 0;
-  return load_.bound_seconds(links_) * (pairs_.size() <= kManyPairs ? 0.001 : 0.01);
+  const double part = pairs_.size() <= kManyPairs   ? 0.001
+                      : pairs_.size() <= kHugePairs ? 0.01
+                                                    : 0.02;
+  return load_.bound_seconds(links_) * part;
 }
 
 void TrafficRun::move_all() {
@@ -135,7 +138,8 @@ Simulation TrafficRun::outcome() const {
   for (std::size_t i = 0; i < pairs_.size(); ++i) {
     const PairTraffic& p = traffic_.pairs[i];
     const double end = pairs_[i].end + pairs_[i].tail;
-    const auto parts = static_cast<double>(std::max({p.messages, p.bytes >> 20, Index{1}}));
+    const auto parts =
+        static_cast<double>(p.messages > 0 ? p.messages : std::max(p.bytes >> 20, Index{1}));
     const double first = pairs_[i].begin + (pairs_[i].end - pairs_[i].begin) / parts;
     for (const Rank r : {p.from, p.to}) {
       RankSeconds& rank = out.ranks[r.index()];

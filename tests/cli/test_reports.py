@@ -91,6 +91,60 @@ class Reports(unittest.TestCase):
         )
         self.golden("plan.dot", program.done("plan", *REFIT, "--dot"))
 
+    def test_plan_on_a_cluster(self):
+        clusters = pathlib.Path(__file__).parents[2] / "examples" / "clusters"
+        keys = ["predicted_seconds", "bound_seconds", "bound_by", "simulation"]
+        files = sorted(clusters.glob("*.json"))
+        self.assertEqual(len(files), 4)
+        for file in files:
+            with self.subTest(file.name):
+                report = json.loads(program.done("plan", *REFIT, "--cluster", file, "--json"))
+                self.assertEqual(list(report), PLAN_KEYS + keys)
+                self.assertGreaterEqual(report["predicted_seconds"], report["bound_seconds"])
+                more = report["simulation"]
+                text = json.loads(file.read_text())
+                self.assertEqual(more["cluster"], text["name"])
+                self.assertTrue(text["comment"] and text["sources"])
+                self.assertEqual(len(more["moved_seconds"]), report["ranks"])
+                self.assertLessEqual(max(more["moved_seconds"]), report["predicted_seconds"])
+                one = json.loads(
+                    program.done("plan", *REFIT, "--cluster", file, "--rank", 3, "--json")
+                )
+                self.assertEqual({k: report[k] for k in keys[:3]}, {k: one[k] for k in keys[:3]})
+        text = program.done("plan", *REFIT, "--cluster", clusters / "one-host.json", "--rank", 3)
+        self.assertRegex(text, r"on one host\n *predicted +[\d.]+ (us|ms)  until every rank is done")
+        self.assertRegex(text, r"this rank +rank 3  first bytes after")
+
+    def test_a_slower_link_makes_a_slower_prediction(self):
+        cluster = {"name": "slow", "ranks_per_host": 2, "nics": {"bytes_per_second": 1e9}}
+        file = self.d / "cluster.json"
+        apart = (*REFIT[:-1], "vllm:tp=4,offset=8", "--cluster", file, "--json")
+        file.write_text(json.dumps(cluster))
+        fast = json.loads(program.done("plan", *apart))
+        self.assertRegex(fast["bound_by"], r"^NIC 0 of host \d, (sending|receiving)$")
+        cluster["nics"]["bytes_per_second"] = 5e8
+        file.write_text(json.dumps(cluster))
+        slow = json.loads(program.done("plan", *apart))
+        self.assertAlmostEqual(slow["bound_seconds"], 2 * fast["bound_seconds"], places=6)
+        self.assertGreater(slow["predicted_seconds"], 1.9 * fast["predicted_seconds"])
+
+    def test_a_cluster_that_cannot_be_simulated_is_refused(self):
+        file = self.d / "cluster.json"
+        for text, said in (
+            ("{", "byte"),
+            ("[" * 100_000, "cluster.json"),
+            ('{"name": "x", "ranks_per_host": 1e400}', "cluster.json"),
+            ('{"name": "x", "ranks_per_host": 4, "nic": {}}', 'unknown key "nic"'),
+            ('{"name": "x", "ranks_per_host": 2, "hosts": 1}', "has places for 2 ranks"),
+        ):
+            with self.subTest(text[:40]):
+                file.write_text(text)
+                done = program.run("plan", *REFIT, "--cluster", file)
+                self.assertEqual((done.returncode, done.stdout), (1, ""))
+                self.assertIn(said, done.stderr)
+                self.assertEqual(done.stderr.count("\n"), 1)
+        self.assertIn("no-such", program.run("plan", *REFIT, "--cluster", "no-such").stderr)
+
     def test_inspect(self):
         self.golden(
             "inspect.txt",

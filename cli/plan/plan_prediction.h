@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "cli/commands.h"
+#include "reshard/io/files/json.h"
+#include "reshard/simulate/predict.h"
+
+namespace reshard::cli {
+
+/// What `plan --cluster` prints.
+class PlanPrediction {
+ public:
+  /// None without --cluster. `plan` is the summary with its pairs, or null: then it is made here.
+  /// Errors: those of the file, and of the simulation.
+  static Result<std::optional<PlanPrediction>> of(const PlanArguments& arguments,
+                                                  const Planner& planner, const PlanSummary* plan);
+
+  /// Adds the keys predicted_seconds, bound_seconds, bound_by and simulation, which are stable.
+  void add_to(Json::Object& object) const;
+  /// The prediction for all ranks; and when one of them moves its bytes, if it is given.
+  std::string text(std::optional<Rank> rank = {}) const;
+
+ private:
+  PlanPrediction(ClusterSpec cluster, Prediction prediction, double seconds)
+      : cluster_(std::move(cluster)), prediction_(std::move(prediction)), seconds_(seconds) {}
+  /// The rank that is done last.
+  const RankSeconds& slowest() const;
+  std::string phases(const RankSeconds& rank) const;
+
+  ClusterSpec cluster_;
+  Prediction prediction_;
+  double seconds_;  ///< of simulating.
+};
+
+}  // namespace reshard::cli
