@@ -19,7 +19,7 @@ struct ClusterSpec {
     Index cores_per_rank = 1;          ///< that one rank uses; at most `cores`.
     double bytes_per_second = 0;       ///< copied by one core.
     double host_bytes_per_second = 0;  ///< copied by all cores of a host together.
-    double seconds_per_copy = 0;       ///< of one strided copy, whatever its size.
+    double seconds_per_run = 0;        ///< of each contiguous run of a copy, whatever its size.
     friend bool operator==(const Copies&, const Copies&) = default;
   };
   struct Nics {

@@ -70,13 +70,13 @@ void ClusterLinks::use_core(Rank r, double seconds, UseList& uses) const {
   use(kHostCores, host_of(r), seconds, uses);
 }
 
-double ClusterLinks::core_seconds(double bytes, double copies) const {
+double ClusterLinks::core_seconds(double bytes, double runs) const {
   const double rate = cluster_.copies.bytes_per_second;
-  return (rate > 0 ? bytes / rate : 0) + copies * cluster_.copies.seconds_per_copy;
+  return (rate > 0 ? bytes / rate : 0) + runs * cluster_.copies.seconds_per_run;
 }
 
-void ClusterLinks::copy(Rank r, double bytes, double copies, UseList& uses) const {
-  use_core(r, core_seconds(bytes, copies), uses);
+void ClusterLinks::copy(Rank r, double bytes, double runs, UseList& uses) const {
+  use_core(r, core_seconds(bytes, runs), uses);
   use(kMemory, host_of(r), bytes, uses);
 }
 

@@ -40,11 +40,11 @@ class ClusterLinks {
   /// "NIC 3 of host 2, sending", "cores of host 0"
   std::string name(std::uint32_t resource) const;
 
-  /// Of one core, to copy so many bytes in so many strided copies.
-  double core_seconds(double bytes, double copies) const;
-  /// Copies by a core of `r`: so many bytes, in so many strided copies, for each unit. Here and in
+  /// Of one core, to copy so many bytes in so many contiguous runs.
+  double core_seconds(double bytes, double runs) const;
+  /// Copies by a core of `r`: so many bytes, in so many contiguous runs, for each unit. Here and in
   /// read(), rank -1 is a process on host 0 with the memory of all ranks, which uses all its cores.
-  void copy(Rank r, double bytes, double copies, UseList& uses) const;
+  void copy(Rank r, double bytes, double runs, UseList& uses) const;
   /// Bytes that `to` reads from the memory of `from`, beside copy() by `to`.
   void read(Rank from, Rank to, double bytes, UseList& uses) const;
   /// Bytes in messages, beside packing and unpacking.

@@ -53,7 +53,7 @@ Index bytes_of(const ProgramMatrix& m) {
 
 /// What one tile copies.
 struct TileWork {
-  double bytes = 0, copies = 0;
+  double bytes = 0, runs = 0;
   std::map<Rank, double> read;  ///< bytes from the memory of other ranks.
 
   void add(const Program& p, const ProgramOp& op) {
@@ -64,7 +64,7 @@ struct TileWork {
           const ProgramBuffer& src = p.buffers[piece.src.index()];
           const auto n = static_cast<double>(piece.copy.bytes());
           bytes += n;
-          copies += 1;
+          runs += static_cast<double>(piece.copy.runs());
           if (src.kind == ProgramBuffer::Kind::source && src.rank != p.rank) read[src.rank] += n;
           break;
         }
@@ -194,10 +194,10 @@ void ProgramsRun::begin_tiles(std::uint32_t rank) {
     on.uses.clear();
     const Rank r = run.program->rank;
     const double units = std::max(work.bytes, 1.0);
-    links_.copy(r, work.bytes / units, work.copies / units, on.uses);
+    links_.copy(r, work.bytes / units, work.runs / units, on.uses);
     for (const auto& [from, bytes] : work.read) links_.read(from, r, bytes / units, on.uses);
     load_.add(on.uses.uses(), units);
-    if (const double core = links_.core_seconds(work.bytes, work.copies); core > 0)
+    if (const double core = links_.core_seconds(work.bytes, work.runs); core > 0)
       on.uses.add(static_cast<std::uint32_t>(links_.rates().size()) + thread, core / units);
     share_->begin(thread, on.uses.uses(), units);
   }

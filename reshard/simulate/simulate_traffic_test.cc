@@ -96,7 +96,7 @@ TEST(SimulateTraffic, packing_runs_beside_sending_but_for_the_first_and_last_mes
 TEST(SimulateTraffic, messages_and_copies_cost_a_core_its_time) {
   ClusterSpec cluster = plain_cluster();
   cluster.messages.seconds_per_message = 0.5;
-  cluster.copies.seconds_per_copy = 0.25;
+  cluster.copies.seconds_per_run = 0.25;
   ClusterTraffic many = traffic(2, {sent(0, 1, kGigabyte, 4)});
   many.pairs[0].copies = 8;
   const auto got = simulate_traffic(cluster, many);

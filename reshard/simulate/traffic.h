@@ -29,8 +29,9 @@ struct ClusterTraffic {
 };
 
 /// The traffic of a plan. Two ranks exchange messages of `message_bytes` unless the cluster lets
-/// one read the other's memory. Every transfer counts as a copy, and all bytes of messages as
-/// packed and unpacked, which is the most that programs do. @pre the summary has its pairs
+/// one read the other's memory. Every transfer counts as one copy of one run, and all bytes of
+/// messages as packed and unpacked, which is the most that programs do. @pre the summary has its
+/// pairs
 ClusterTraffic traffic_of(const PlanSummary& plan, const ClusterSpec& cluster,
                           Index message_bytes = Index{1} << 20);
 
