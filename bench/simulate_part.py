@@ -71,6 +71,16 @@ def of_one_core(programs, barrier):
   return copied, seconds * copied / result["bytes"]
 
 
+def run_of_one_core(programs, barrier, core_rate):
+  """What each contiguous run costs a process that reads parts of rows from another's memory, beside its bytes."""
+  case = Case("halves of rows", 2, {"tensor": "2048x768", "count": 192, "from": "0:2", "to": "1:2"})
+  argv = [programs.path("rank_bench"), *job_arguments(programs, case, transport="shm")]
+  (result,) = jobs.run_by_hand([*argv, *arguments(rounds=7, staging=STAGING, path="direct")], 2)
+  mine = result["bytes"] / 2
+  seconds = statistics.median(result["seconds_refit"]) - 2 * barrier - mine / core_rate
+  return max(0.0, seconds / (mine / 768))
+
+
 def probe_server():
   """Reads all that one client sends; answers each of the first pings; prints seconds and seconds of CPU."""
   with socket.create_server(("", PROBE_PORT)) as server:
@@ -163,28 +173,41 @@ def row_of(what, plan, result, noise):
   )  # fmt: skip
 
 
+def median_row(rows):
+  """Of several runs the one with the median error: where the kernel places memory changes copies by half."""
+  return sorted(rows, key=lambda row: row.figure)[len(rows) // 2]
+
+
+def in_process_pair(programs, run_cost, rounds, folder, case):
+  """One run with one thread and one with two: refits in turn with plain copies in the same process."""
+  model, layers, source, target = case
+  options = {"config": model, "layers": layers, "vocab": 8192, "from": source, "to": target}
+  argv = [programs.path("refit_bench"), *job_arguments(programs, Case("", 1, options))]
+  watch = Watch()
+  one, both = run_lines([*argv, "--threads", "1,2", "--rounds", str(rounds)])
+  noise, core_rate = watch.noise(), fastest_copy(one)
+  host_rate, rows = max(core_rate, fastest_copy(both)), []
+  for result in (one, both):
+    cluster = cluster_of(
+      "one process", 64, result["threads"], core_rate, host_rate, run_cost, hosts=1, one_process=True
+    )
+    plan = predicted(programs, options, cluster, folder)
+    counted = "1 thread" if result["threads"] == 1 else "2 threads"
+    rows.append(row_of(f"one process, {counted}: {model}, {source} to {target}", plan, result, noise))
+  return rows
+
+
 def in_process_rows(programs, run_cost, rounds, folder):
-  for model, layers, source, target in IN_PROCESS:
-    options = {"config": model, "layers": layers, "vocab": 8192, "from": source, "to": target}
-    argv = [programs.path("refit_bench"), *job_arguments(programs, Case("", 1, options))]
-    watch = Watch()
-    one, both = run_lines([*argv, "--threads", "1,2", "--rounds", str(rounds)])
-    noise = watch.noise()
-    for result in (one, both):
-      cluster = cluster_of(
-        "one process", 64, result["threads"], fastest_copy(one), max(fastest_copy(one), fastest_copy(both)), run_cost,
-        hosts=1, one_process=True,
-      )  # fmt: skip
-      plan = predicted(programs, options, cluster, folder)
-      plural = "s" if result["threads"] > 1 else ""
-      what = f"one process, {result['threads']} thread{plural}: {model}, {layers} layers, {source} to {target}"
-      yield row_of(what, plan, result, noise)
+  for case in IN_PROCESS:
+    runs = [in_process_pair(programs, run_cost, rounds, folder, case) for _ in range(GROUPS)]
+    yield from map(median_row, zip(*runs))
 
 
-def process_row(programs, run_cost, rounds, folder, case, path):
+def process_row(programs, rounds, folder, case, path):
   """One run: refits in turn with plain copies in the same memory."""
   barrier = barrier_seconds(programs, case.ranks)
   core_rate, copies = of_one_core(programs, barrier)
+  run_cost = run_of_one_core(programs, barrier, core_rate)
   argv = [programs.path("rank_bench"), *job_arguments(programs, case, transport="shm")]
   argv += arguments(rounds=rounds, staging=STAGING, path=path, ways="pull")
   watch = Watch()
@@ -197,12 +220,12 @@ def process_row(programs, run_cost, rounds, folder, case, path):
   return row_of(f"shm, {path} path: {case.name}", plan, checked(case, result), watch.noise())
 
 
-def process_rows(programs, run_cost, rounds, folder):
-  """Of each case the run with the median error: where the kernel places memory changes copies by half."""
+def process_rows(programs, rounds, folder):
   for case in PROCESSES:
     for path in ("direct", "message"):
-      runs = [process_row(programs, run_cost, rounds, folder, case, path) for _ in range(GROUPS)]
-      yield sorted(runs, key=lambda row: row.figure)[GROUPS // 2]
+      yield median_row(
+        [process_row(programs, rounds, folder, case, path) for _ in range(GROUPS)]
+      )
 
 
 def link_rows(programs, run_cost, rounds, folder):
@@ -231,7 +254,7 @@ def measure(programs, quick):
   run_cost = run_seconds(programs)
   with tempfile.TemporaryDirectory(prefix="reshard-bench-") as folder:
     yield from in_process_rows(programs, run_cost, rounds, folder)
-    yield from process_rows(programs, run_cost, rounds, folder)
+    yield from process_rows(programs, rounds, folder)
     why = hosts_module.why_not()
     if why:
       yield Row("simulate", "links of limited rate", skipped=why)
