@@ -6,6 +6,7 @@
 #include <atomic>
 
 #include "reshard/exec/element_oracle_testutil.h"
+#include "reshard/exec/limited_transport_testutil.h"
 #include "reshard/exec/rank_refit.h"
 #include "reshard/exec/verify/fingerprints.h"
 #include "reshard/model/configs_testutil.h"
@@ -33,19 +34,32 @@ struct Job {
 };
 
 /// How the refit runs: packed into few chunks, or nearly every tensor in messages of its own, or
-/// from peers' memory.
+/// from peers' memory, or both between two hosts.
 struct Way {
   const char* name;
   RefitPath path;
   Index in_place_bytes;
+  int hosts = 1, threads = 1;
 };
 constexpr Way kPacked{"packed", RefitPath::message, Index{64} << 10};
 constexpr Way kInPlace{"in_place", RefitPath::message, 256};
 constexpr Way kDirect{"direct", RefitPath::direct, 256};
+constexpr Way kMixed[] = {{"mixed_1", RefitPath::automatic, 256, 2, 1},
+                          {"mixed_2", RefitPath::automatic, 4096, 2, 2},
+                          {"mixed_3", RefitPath::automatic, 256, 2, 3}};
+
+/// Fewer for mixed ways, of which there are three.
+std::uint64_t seeds_of(const Way& way, std::uint64_t all) {
+  return way.hosts > 1 ? (all + 3) / 4 : all;
+}
 
 class Faults : public testing::TestWithParam<Way> {};
-INSTANTIATE_TEST_SUITE_P(Messages, Faults, testing::Values(kPacked, kInPlace),
-                         [](const auto& tested) { return std::string(tested.param.name); });
+/// Every message of the refit carries bytes of tensors.
+class MessageFaults : public Faults {};
+const auto kNameOf = [](const auto& tested) { return std::string(tested.param.name); };
+INSTANTIATE_TEST_SUITE_P(Messages, Faults, testing::Values(kPacked, kInPlace), kNameOf);
+INSTANTIATE_TEST_SUITE_P(Mixed, Faults, testing::ValuesIn(kMixed), kNameOf);
+INSTANTIATE_TEST_SUITE_P(Messages, MessageFaults, testing::Values(kPacked, kInPlace), kNameOf);
 
 /// Runs the refit on all ranks; `plan_of(rank)` says what goes wrong there. Returns how many ranks
 /// reported success. The others' errors have the cause and the consequence.
@@ -57,15 +71,18 @@ int run(const Way& way, const Job& job, double seconds, PlanOf&& plan_of) {
     auto control = RESHARD_TRY(group.control(r));
     FaultPlan faults = plan_of(r);
     faults.on_kill = [&control] { control->close(); };
-    auto transport = make_faulty(RESHARD_TRY(group.transport(r)), std::move(faults));
+    auto faulty = make_faulty(RESHARD_TRY(group.transport(r)), std::move(faults));
+    auto transport = std::make_unique<LimitedTransport>(std::move(faulty), Limit::none, way.hosts);
     RankRefitOptions options;
     options.path = way.path;
     options.in_place_bytes = way.in_place_bytes;
     options.staging_bytes = kStaging;
     options.seconds = seconds;
+    options.threads = way.threads;
     auto refit =
         RankRefit::prepare(job.planner, &job.source, &job.target, *transport, *control, options);
     if (refit) {
+      EXPECT_TRUE(way.hosts == 1 || refit->path() == "mixed") << refit->path();
       const auto done = refit->run();
       if (done) {
         ++succeeded;
@@ -92,7 +109,7 @@ TEST_P(Faults, without_any_all_ranks_succeed_in_many_chunks) {
 }
 
 TEST_P(Faults, late_and_reordered_messages_do_no_harm) {
-  for (std::uint64_t seed = 0; seed < 10; ++seed) {
+  for (std::uint64_t seed = 0; seed < seeds_of(GetParam(), 10); ++seed) {
     const Job job;
     const Fault::Kind kinds[] = {Fault::Kind::delay, Fault::Kind::reorder};
     EXPECT_EQ(
@@ -105,7 +122,7 @@ TEST_P(Faults, late_and_reordered_messages_do_no_harm) {
 /// Each kind of fault, on a rank that sends, at a message that depends on the seed. No rank may
 /// succeed.
 void expect_nobody_succeeds(const Way& way, Fault::Kind kind, double seconds, std::uint64_t seeds) {
-  for (std::uint64_t seed = 0; seed < seeds; ++seed) {
+  for (std::uint64_t seed = 0; seed < seeds_of(way, seeds); ++seed) {
     const Job job;
     const Rank bad(static_cast<int>(seed % 4));
     const auto plan = [&](Rank r) {
@@ -146,7 +163,7 @@ TEST(DirectFaults, a_changed_word_of_where_memory_is_fails_all) {
   }
 }
 
-TEST_P(Faults, a_flipped_bit_is_found_by_fingerprint) {
+TEST_P(MessageFaults, a_flipped_bit_is_found_by_fingerprint) {
   for (std::uint64_t seed = 0; seed < 10; ++seed) {
     const Job job;
     const auto plan = [&](Rank r) {

@@ -19,11 +19,12 @@ enum class Limit {
   registers_too,  ///< capabilities() with `registers`: share() is called for all that is received.
 };
 
-/// Wraps a transport and removes a capability, as if it ran over another network.
+/// Wraps a transport and removes a capability, as if it ran over another network. With `hosts` > 1,
+/// rank r runs on host r mod `hosts`, and memory of other hosts cannot be opened either.
 class LimitedTransport final : public Transport {
  public:
-  LimitedTransport(std::unique_ptr<Transport> inner, Limit limit)
-      : inner_(std::move(inner)), limit_(limit) {}
+  LimitedTransport(std::unique_ptr<Transport> inner, Limit limit, int hosts = 1)
+      : inner_(std::move(inner)), limit_(limit), hosts_(hosts) {}
 
   std::string_view name() const override { return inner_->name(); }
   Rank rank() const override { return inner_->rank(); }
@@ -44,7 +45,9 @@ class LimitedTransport final : public Transport {
     return inner_->share(memory);
   }
   Result<RemoteMemory> open(Rank owner, const RemoteKey& key) override {
-    if (limit_ == Limit::cannot_open) return fail(Code::unsupported, "a wall stands between");
+    const bool far = owner.value() % hosts_ != rank().value() % hosts_;
+    if (far || limit_ == Limit::cannot_open)
+      return fail(Code::unsupported, "a wall stands between");
     RemoteMemory memory = RESHARD_TRY(inner_->open(owner, key));
     if (limit_ != Limit::no_address) return memory;
     opened_.push_back(memory);
@@ -62,6 +65,7 @@ class LimitedTransport final : public Transport {
  private:
   std::unique_ptr<Transport> inner_;
   Limit limit_;
+  int hosts_;
   std::vector<RemoteMemory> opened_;
   std::size_t shared_ = 0, gets_ = 0;
 };

@@ -17,8 +17,9 @@ class ConversionObserver;
 struct RankRefitHooks;
 
 enum class RefitPath {
-  /// Direct if every rank can reach all the memory it needs; but message if that memory is not
-  /// mapped and its runs are so short that messages cost far less.
+  /// For each pair of ranks: direct if the receiver can reach the sender's memory; but message if
+  /// that memory is not mapped and its runs are so short that messages cost far less. If the refit
+  /// converts values, one way for the whole group.
   automatic,
   direct,   ///< destinations copy from the sources' memory; an error if a rank cannot.
   message,  ///< pack, send, receive, unpack.
@@ -46,7 +47,7 @@ struct RankRefitOptions {
 /// Transport::close()).
 class RankRefit {
  public:
-  /// Compares the plan's digest over all ranks, then agrees on one path for all. `source` and
+  /// Compares the plan's digest over all ranks, then agrees on the path. `source` and
   /// `target` may be null, or lack this rank, if the rank holds nothing of that side.
   ///
   /// Errors: ranks disagree on the plan (both digests are named) or on the path they ask for;
@@ -78,10 +79,11 @@ class RankRefit {
   /// converted: the observer sees all rows instead, and the targets of conversions are not written.
   Result<RankReport> observe(ConversionObserver& observer);
 
-  /// "direct" or "message".
+  /// "direct" or "message"; "mixed" if some pairs of ranks read memory and others send messages.
+  /// The same on all ranks.
   std::string_view path() const;
-  /// Why the path is "message" although it was not asked for: the rank that cannot reach memory, a
-  /// transport that cannot, or how much more reading would cost. Otherwise empty.
+  /// Why the path is "message" or "mixed" although it was not asked for: the rank that cannot reach
+  /// memory, a transport that cannot, or how much more reading would cost. Otherwise empty.
   const std::string& reason() const;
   /// Staging memory in use. Bytes.
   Index staging_bytes() const;

@@ -51,6 +51,7 @@ struct RefitWay {
   std::string_view takes = "";  ///< the path that must be taken; "": whichever.
   bool shared = false;          ///< buffers that other processes can map.
   std::function<void()> before_run = {};
+  int hosts = 1;  ///< of the group; memory of other hosts cannot be opened.
 };
 inline std::ostream& operator<<(std::ostream& out, const RefitWay& w) { return out << w.name; }
 
@@ -63,6 +64,7 @@ inline std::vector<RefitWay> refit_ways() {
       {"messages", Limit::none, RefitPath::message, Index{64} << 20, Index{64} << 10, "message"},
       {"least_staging", Limit::no_direct, RefitPath::automatic, kLeast, Index{64} << 10, "message"},
       {"in_place", Limit::none, RefitPath::message, kLeast, 64, "message"},
+      {"two_hosts", Limit::none, RefitPath::automatic, kLeast, 1024, "", true, {}, 2},
       {"nothing_opens", Limit::cannot_open, RefitPath::automatic, kLeast, 1024, ""},
   };
 }
@@ -76,7 +78,7 @@ struct RefitRank {
   RefitRank(RankEnds& ends, const Planner& planner, const RefitWay& way)
       : source(mine(planner.shared_source(), ends.rank(), way)),
         target(mine(planner.shared_target(), ends.rank(), way)),
-        transport(std::move(ends.transport), way.limit) {}
+        transport(std::move(ends.transport), way.limit, way.hosts) {}
 
   /// Collective. A refit of this memory, which has to outlive it.
   Result<RankRefit> prepare(const Planner& planner, ControlPlane& control, const RefitWay& way) {

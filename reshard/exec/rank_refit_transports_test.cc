@@ -48,9 +48,10 @@ RC_GTEST_PROP(RefitOverProcesses, puts_every_element_of_random_layouts_in_place,
   RC_ASSERT(!testing::Test::HasFailure());
 }
 
-/// Rank 1 of seven is killed before one of its messages, or after `prepare` when that is negative.
-/// All other ranks get an error that says what happened to the targets, or to the preparation.
-void expect_errors_of_all(RefitPath path, int message) {
+/// Rank 1 of seven on `hosts` hosts is killed before one of its messages, or after `prepare` when
+/// that is negative. All other ranks get an error that says what happened to the targets, or to the
+/// preparation.
+void expect_errors_of_all(RefitPath path, int message, int hosts = 1) {
   const Planner planner = planner_of(
       {"overlapping", wide_moe(), "megatron:tp=2,pp=2,ep=2,etp=1", "vllm:tp=4,offset=3"});
   const Rank doomed(1);
@@ -66,6 +67,7 @@ void expect_errors_of_all(RefitPath path, int message) {
     }
     RefitWay way{"killed", Limit::none, path, Index{32} << 10, 1024};
     way.shared = true;
+    way.hosts = hosts;
     way.before_run = [&] {
       if (dies && message < 0) raise(SIGKILL);
     };
@@ -79,6 +81,9 @@ TEST(RefitOverProcesses, a_killed_rank_is_an_error_of_all_over_messages) {
 }
 TEST(RefitOverProcesses, a_killed_rank_is_an_error_of_all_from_memory) {
   for (const int message : {-1, 0, 3}) expect_errors_of_all(RefitPath::direct, message);
+}
+TEST(RefitOverProcesses, a_killed_rank_is_an_error_of_all_between_two_hosts) {
+  for (const int message : {-1, 0, 7, 15}) expect_errors_of_all(RefitPath::automatic, message, 2);
 }
 
 }  // namespace

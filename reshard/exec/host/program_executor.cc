@@ -28,6 +28,9 @@ class ProgramExecutor::State {
   using Kind = ProgramStep::Kind;
 
   bool is_flying() const { return over_ < begun_; }
+  bool can_begin() const {
+    return begun_ < exchanges_.size() && ready_.is_free(exchanges_[begun_]);
+  }
   double now() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
   const ProgramStep& step(StepId s) const { return program_->steps[s.index()]; }
   bool begins_with_barrier() const {
@@ -150,15 +153,17 @@ Result<> ProgramExecutor::State::serve() {
   while (!ready_.stopped()) {
     RESHARD_TRY(progress());
     if (ready_.stopped()) break;
-    const bool others_work = ready_.others_work();
     if (const auto tile = ready_.take(0)) {
       RESHARD_TRY(run_tile(*tile, 0));
-    } else if (over_ == exchanges_.size() && ready_.all_done()) {
-      break;
-    } else if (is_flying() && !others_work) {
+    } else if (!ready_.is_idle()) {
+      ready_.pause(!is_flying());
+    } else if (can_begin()) {
+      continue;  // It became free since progress(); a peer may wait for it.
+    } else if (is_flying()) {
       RESHARD_TRY(await());
     } else {
-      ready_.pause(!is_flying());
+      if (ready_.all_done() && over_ == exchanges_.size()) break;
+      return fail(Code::corrupt, "a step of the program waits for what never happens");
     }
   }
   return {};
@@ -168,7 +173,7 @@ Result<> ProgramExecutor::State::serve() {
 Result<> ProgramExecutor::State::progress() {
   while (is_flying() && !ready_.stopped())
     if (!RESHARD_TRY(is_over())) break;
-  while (begun_ < exchanges_.size() && ready_.is_free(exchanges_[begun_])) {
+  while (can_begin() && !ready_.stopped()) {
     const StepId s = exchanges_[begun_];
     begin_step(s, 0);
     const BoundProgram::Messages messages = bound_.messages(begun_);
@@ -203,7 +208,10 @@ void ProgramExecutor::State::end_exchange() {
 /// What the other workers do.
 void ProgramExecutor::State::work(int worker) {
   while (const auto tile = ready_.wait_and_take(worker)) {
-    if (auto done = run_tile(*tile, worker); !done) meter_->fail_with(std::move(done).error());
+    if (auto done = run_tile(*tile, worker); !done) {
+      meter_->fail_with(std::move(done).error());
+      ready_.stop();
+    }
     ready_.rest();
   }
 }

@@ -83,7 +83,7 @@ std::optional<StepId> ReadyTiles::take_from(Queue& queue) {
 
 std::optional<StepId> ReadyTiles::take_free() {
   if (next_free_.load(std::memory_order_relaxed) >= free_.size()) return std::nullopt;
-  const std::size_t i = next_free_.fetch_add(1, std::memory_order_relaxed);
+  const std::size_t i = next_free_.fetch_add(1, std::memory_order_acq_rel);
   if (i < free_.size()) return free_[i];
   return std::nullopt;
 }
@@ -99,7 +99,7 @@ std::optional<StepId> ReadyTiles::take(int worker) {
 
 std::optional<StepId> ReadyTiles::wait_and_take(int worker) {
   while (!stopped()) {
-    // Before taking: worker 0 must never find nobody working while a tile is being taken.
+    // Before taking: is_idle() must never find nobody working while a tile is being taken.
     busy_.fetch_add(1, std::memory_order_acq_rel);
     if (const auto tile = take(worker)) return tile;
     std::unique_lock lock(mutex_);
@@ -111,6 +111,16 @@ std::optional<StepId> ReadyTiles::wait_and_take(int worker) {
     --sleeping_;
   }
   return std::nullopt;
+}
+
+bool ReadyTiles::is_idle() {
+  if (others_work()) return false;
+  const std::lock_guard lock(mutex_);
+  const bool taken =
+      urgent_.next == urgent_.tiles.size() && urgent_gets_.next == urgent_gets_.tiles.size() &&
+      next_get_ == free_gets_.size() && next_free_.load(std::memory_order_acquire) >= free_.size();
+  // After the queues: whoever emptied them works until rest().
+  return taken && !others_work();
 }
 
 void ReadyTiles::rest() {

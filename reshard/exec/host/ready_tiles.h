@@ -33,8 +33,9 @@ class ReadyTiles {
   /// After running the tile, they call rest().
   std::optional<StepId> wait_and_take(int worker);
   void rest();
-  /// True if another worker is running a tile.
-  bool others_work() const { return busy_.load(std::memory_order_acquire) > 0; }
+  /// Worker 0: true if no worker has a tile and no tile can run. Then nothing becomes free until
+  /// worker 0 completes a step. False may be out of date.
+  bool is_idle();
   /// Worker 0, if it has nothing to do while others work. Waits until a tile is complete if
   /// `sleeps`; otherwise lets others run for a moment.
   void pause(bool sleeps);
@@ -53,6 +54,7 @@ class ReadyTiles {
   };
 
   bool is_tile(StepId s) const { return program_.steps[s.index()].kind == ProgramStep::Kind::tile; }
+  bool others_work() const { return busy_.load(std::memory_order_acquire) > 0; }
   bool has_gets(StepId s) const;
   void make_ready(StepId s);
   std::optional<StepId> take_from(Queue& queue);
