@@ -109,9 +109,9 @@ class Session {
 
   /// What this rank sends and receives in each refit, ascending by peer.
   const std::vector<PeerVolume>& peers() const;
-  /// "direct" or "message".
+  /// "direct", "message" or "mixed", as RankRefit::path().
   std::string_view path() const;
-  /// Why the path is "message" although it was not asked for; otherwise empty.
+  /// Why the path is "message" or "mixed" although it was not asked for; otherwise empty.
   const std::string& reason() const;
   /// Digest of all ranks' layouts, formats, options and addresses. Identical on all ranks; changes
   /// whenever any of these changes.

@@ -124,10 +124,10 @@ void bind_properties(nb::class_<TensorSession>& bound) {
           "What this rank sends and receives in each refit, ascending by peer.")
       .def_prop_ro(
           "path", [](const TensorSession& x) { return session_of(x).path(); },
-          "\"direct\" or \"message\".")
+          "\"direct\", \"message\", or \"mixed\" if only some pairs of ranks read memory.")
       .def_prop_ro(
           "reason", [](const TensorSession& x) { return session_of(x).reason(); },
-          "Why the path is \"message\" although it was not asked for; else empty.")
+          "Why the path is \"message\" or \"mixed\" although it was not asked for; else empty.")
       .def_prop_ro(
           "digest", [](const TensorSession& x) { return hex(session_of(x).digest()); },
           "16 hexadecimal digits, equal on all ranks; they change with any layout, option "
