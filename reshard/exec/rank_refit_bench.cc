@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Refits between ranks that are threads: from peers' memory, by get(), and over messages, on the
-// shapes of one layer of Qwen3-30B-A3B. The items are bytes delivered, of all ranks together.
+// Refits between ranks that are threads: from peers' memory, by get(), over messages, and mixed
+// between two hosts (ranks in turn), on the shapes of one layer of Qwen3-30B-A3B. The items are
+// bytes delivered, of all ranks together.
 #include <benchmark/benchmark.h>
 
 #include <cstring>
@@ -22,6 +23,7 @@ struct Way {
   Limit limit;
   RefitPath path;
   Index in_place_bytes;
+  int hosts = 1;
 };
 constexpr Way kWays[] = {
     {"direct", Limit::none, RefitPath::direct, 0},
@@ -29,6 +31,7 @@ constexpr Way kWays[] = {
     {"message", Limit::none, RefitPath::message, Index{64} << 10},
     {"message, runs from 4 KiB in place", Limit::none, RefitPath::message, Index{4} << 10},
     {"message, all packed", Limit::none, RefitPath::message, Index{1} << 60},
+    {"mixed, two hosts", Limit::none, RefitPath::automatic, Index{64} << 10, 2},
 };
 constexpr const char* kPairs[][2] = {
     {"megatron:tp=2,pp=1,ep=2,etp=1", "vllm:tp=2,offset=2"},
@@ -55,7 +58,7 @@ Result<> refit_rank(InprocGroup& group, Rank r, const Planner& planner, const Ra
                     const RankBuffers& target, const Way& way, benchmark::State& state,
                     std::mutex& mutex, Index& bytes) {
   const auto control = RESHARD_TRY(group.control(r));
-  LimitedTransport transport(RESHARD_TRY(group.transport(r)), way.limit);
+  LimitedTransport transport(RESHARD_TRY(group.transport(r)), way.limit, way.hosts);
   RankRefitOptions options;
   options.path = way.path;
   options.in_place_bytes = way.in_place_bytes;
@@ -97,7 +100,7 @@ void refit(benchmark::State& state) {
                  ": " + way.name);
 }
 BENCHMARK(refit)
-    ->ArgsProduct({benchmark::CreateDenseRange(0, 2, 1), benchmark::CreateDenseRange(0, 4, 1)})
+    ->ArgsProduct({benchmark::CreateDenseRange(0, 2, 1), benchmark::CreateDenseRange(0, 5, 1)})
     ->UseManualTime()
     ->Unit(benchmark::kMillisecond);
 
