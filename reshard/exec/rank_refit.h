@@ -18,8 +18,8 @@ struct RankRefitHooks;
 
 enum class RefitPath {
   /// For each pair of ranks: direct if the receiver can reach the sender's memory; but message if
-  /// that memory is not mapped and its runs are so short that messages cost far less. If the refit
-  /// converts values, one way for the whole group.
+  /// that memory is not mapped and its runs are so short, or its values so converted, that messages
+  /// cost far less.
   automatic,
   direct,   ///< destinations copy from the sources' memory; an error if a rank cannot.
   message,  ///< pack, send, receive, unpack.
