@@ -102,7 +102,8 @@ RC_GTEST_PROP(CompiledMessages, every_byte_of_a_target_is_written_once, ()) {
     std::vector<Transfer> deliveries;
     g.planner.for_each_delivery(program.rank, [&](const Transfer& t) { deliveries.push_back(t); });
     Index wanted = 0;
-    for (const Move& m : *copy_ops(g.planner, deliveries)) wanted += m.copy.bytes();
+    const auto moves = *copy_ops(g.planner, deliveries);
+    for (const Move& m : moves) wanted += m.copy.bytes();
     RC_ASSERT(program.delivered() == wanted);
     RC_ASSERT(most <= 1);
     RC_ASSERT(written == wanted);
