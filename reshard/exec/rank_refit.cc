@@ -1,14 +1,50 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "reshard/exec/rank_refit.h"
 
-#include <chrono>
+#include <fmt/format.h>
 
+#include <algorithm>
+#include <chrono>
+#include <optional>
+
+#include "reshard/base/stopwatch.h"
 #include "reshard/exec/agreement.h"
+#include "reshard/exec/direct/pair_ways.h"
 #include "reshard/exec/end_group.h"
-#include "reshard/exec/host/program_path.h"
-#include "reshard/exec/rank_path.h"
+#include "reshard/exec/host/program_executor.h"
+#include "reshard/exec/rank_work.h"
+#include "reshard/memory/host_buffer.h"
 
 namespace reshard {
+
+using direct::PairWays;
+using host::BufferPlace;
+using host::ProgramExecutor;
+
+struct RankRefit::State {
+  State(const RankWork& work, PairWays how);
+  /// Not collective. Compiles this rank's program and binds it to its memory.
+  Result<> prepare(const RankWork& work);
+
+  Result<Program> compile(const RankWork& work) const;
+  Result<> allocate_staging(const RankWork& work, Index bytes);
+  Result<BufferPlace> place(const RankWork& work, const ProgramBuffer& buffer) const;
+  Result<> share_memory(const RankWork& work) const;
+
+  Transport& transport;
+  ControlPlane& control;
+  Progress progress;
+  double seconds;
+  std::optional<WorkerPool> own_pool;
+  WorkerPool* pool;
+  PairWays ways;
+  HostBuffer own_staging;
+  std::span<std::byte> staging;
+  std::unique_ptr<ProgramExecutor> executor;
+  Index bytes = 0;    ///< of progress.
+  RankReport counts;  ///< of each run.
+};
+
 namespace {
 
 /// Bytes of transfers, in the form in which values travel.
@@ -20,13 +56,94 @@ Index wire_bytes(const Planner& planner, const std::vector<Transfer>& transfers)
 
 }  // namespace
 
-struct RankRefit::State {
-  ControlPlane& control;
-  double seconds;
-  std::unique_ptr<RankPath> path;
-  std::string reason;
-  RankReport counts;
-};
+RankRefit::State::State(const RankWork& work, PairWays how)
+    : transport(work.transport),
+      control(work.control),
+      progress(work.options.progress),
+      seconds(work.options.seconds),
+      pool(work.hooks.pool),
+      ways(std::move(how)) {
+  if (pool == nullptr) pool = &own_pool.emplace(work.options.threads);
+  counts.sent = wire_bytes(work.planner, work.part.sends);
+  counts.received = wire_bytes(work.planner, work.part.recvs);
+  counts.copied = wire_bytes(work.planner, work.part.locals);
+}
+
+Result<Program> RankRefit::State::compile(const RankWork& work) const {
+  CompileOptions options;
+  options.staging_bytes = work.options.staging_bytes;
+  options.in_place_bytes = work.options.in_place_bytes;
+  options.world = transport.size();
+  options.reads = ways.reads();
+  options.gets = ways.gets();
+  options.way_from = [this](Rank r) { return ways.from(r); };
+  options.way_to = [this](Rank r) { return ways.to(r); };
+  if (const RefitConversions* conversions = work.hooks.conversions) {
+    options.before = conversions->before;
+    options.after = conversions->after;
+    options.unit_bytes = conversions->unit_bytes;
+  }
+  return compile_rank(work.planner, work.part, options);
+}
+
+/// The memory of a local tensor of this rank, or of a source of a peer.
+Result<BufferPlace> RankRefit::State::place(const RankWork& work,
+                                            const ProgramBuffer& buffer) const {
+  const bool is_source = buffer.kind == ProgramBuffer::Kind::source;
+  if (is_source && buffer.rank != work.me()) return ways.place(work, buffer.rank, buffer.slot);
+  const RankBuffers* memory = is_source ? work.source : work.target;
+  const ModelLayout& layout = is_source ? work.source_layout() : work.target_layout();
+  if (memory == nullptr || &memory->layout() != &layout)
+    return fail(Code::invalid_argument,
+                fmt::format("rank {} is part of {} but passed no buffers for it", work.me().value(),
+                            layout.name()));
+  std::byte* const at = memory->at(work.me(), buffer.slot);
+  if (at == nullptr)
+    return tl::unexpected(
+        missing_memory(is_source ? "source" : "target", layout, work.me(), buffer.slot));
+  return BufferPlace{at, nullptr, 0};
+}
+
+Result<> RankRefit::State::allocate_staging(const RankWork& work, Index size) {
+  const auto wanted = static_cast<std::size_t>(size);
+  staging = work.hooks.staging.first(std::min(wanted, work.hooks.staging.size()));
+  if (staging.size() == wanted) return {};
+  // Peers that can map the staging need no system call to read it.
+  HostBuffer::Options options{.prefault_threads = 1};
+  options.shared = transport.capabilities().direct;
+  own_staging = RESHARD_TRY(HostBuffer::allocate(size, options));
+  staging = own_staging.bytes();
+  return {};
+}
+
+/// Lets peers write large messages into place, without an intermediate copy.
+Result<> RankRefit::State::share_memory(const RankWork& work) const {
+  if (!transport.capabilities().registers || !ways.messages()) return {};
+  std::vector<std::span<std::byte>> memory;
+  if (!work.part.recvs.empty()) memory = work.target->memory(work.me());
+  if (!work.part.sends.empty())
+    for (const auto span : work.source->memory(work.me())) memory.push_back(span);
+  if (!staging.empty()) memory.push_back(staging);
+  for (const auto span : memory) {
+    const auto key = transport.share(span);
+    // Memory that cannot be registered, such as a mapped file, can still be sent from.
+    if (!key && key.error().code != Code::unsupported) return tl::unexpected(key.error());
+  }
+  return {};
+}
+
+Result<> RankRefit::State::prepare(const RankWork& work) {
+  auto program = std::make_shared<const Program>(RESHARD_TRY(compile(work)));
+  RESHARD_TRY(allocate_staging(work, program->staging_bytes));
+  bytes = program->bytes();
+  counts.bytes = program->delivered();
+  counts.copies = program->copies;
+  counts.messages = static_cast<Index>(program->messages.size());
+  executor = RESHARD_TRY(
+      ProgramExecutor::make(std::move(program), {&transport, &control, pool, staging},
+                            [&](const ProgramBuffer& buffer) { return place(work, buffer); }));
+  return share_memory(work);
+}
 
 RankRefit::RankRefit(std::unique_ptr<State> state) : state_(std::move(state)) {}
 RankRefit::RankRefit(RankRefit&&) noexcept = default;
@@ -45,45 +162,54 @@ Result<RankRefit> RankRefit::prepare(const Planner& planner, const RankBuffers* 
                                      const RankRefitHooks& hooks) {
   const Deadline deadline = Deadline::after(std::chrono::duration<double>(options.seconds));
   const Capabilities can = transport.capabilities();
-  auto agreement = agree(planner, options, can.direct && can.message, control, deadline);
+  auto agreed = agree(planner, options, can.direct && can.message, control, deadline);
   // Every rank finds an error in the request itself; any other error only some may have.
-  if (!agreement && agreement.error().code == Code::invalid_argument)
-    return tl::unexpected(std::move(agreement).error());
-  if (!agreement) return end_group(control, std::move(agreement).error());
-  const Agreed agreed = *std::move(agreement);
+  if (!agreed && agreed.error().code == Code::invalid_argument)
+    return tl::unexpected(std::move(agreed).error());
+  if (!agreed) return end_group(control, std::move(agreed).error());
   const RankPlan part = planner.rank_plan(transport.rank());
-  const RankWork work{planner, part,           source, target,  transport,
-                      control, agreed.options, hooks,  deadline};
-  auto prepared = host::make_program_path(work, agreed.direct);
-  if (!prepared) return end_group(control, std::move(prepared).error());
+  const RankWork work{planner,         part,  source,  target, transport, control,
+                      agreed->options, hooks, deadline};
+  auto ways = PairWays::agree(work, agreed->direct);
+  if (!ways) return end_group(control, std::move(ways).error());
   // Identical on all ranks.
-  if (prepared->path == nullptr) return fail(Code::unsupported, "direct path: " + prepared->reason);
-  RankReport counts;
-  counts.sent = wire_bytes(planner, part.sends);
-  counts.received = wire_bytes(planner, part.recvs);
-  counts.copied = wire_bytes(planner, part.locals);
-  return RankRefit(std::make_unique<State>(State{
-      control, options.seconds, std::move(prepared->path), std::move(prepared->reason), counts}));
+  if (ways->messages() && options.path == RefitPath::direct)
+    return fail(Code::unsupported, "direct path: " + ways->reason());
+  auto state = std::make_unique<State>(work, *std::move(ways));
+  auto prepared = state->prepare(work);
+  // A rank that could not prepare has aborted the group, so no rank begins without it.
+  if (prepared) prepared = control.barrier(deadline);
+  if (!prepared) return end_group(control, std::move(prepared).error());
+  return RankRefit(std::move(state));
 }
 
-Result<RankReport> RankRefit::run() { return run(nullptr); }
-Result<RankReport> RankRefit::observe(ConversionObserver& observer) { return run(&observer); }
+Result<RankReport> RankRefit::run() { return observe(nullptr); }
 
-Result<RankReport> RankRefit::run(ConversionObserver* observer) {
-  const PhaseClock clock;
-  const Deadline deadline = Deadline::after(std::chrono::duration<double>(state_->seconds));
-  RankReport report = state_->counts;
-  if (auto done = state_->path->run(deadline, observer, report); !done) {
-    auto failed = end_group(state_->control, std::move(done).error());
+Result<RankReport> RankRefit::observe(ConversionObserver* observer) {
+  const Stopwatch clock;
+  State& s = *state_;
+  const Deadline deadline = Deadline::after(std::chrono::duration<double>(s.seconds));
+  ProgressMeter meter("refit", s.bytes, s.progress, deadline, &s.control);
+  if (auto done = s.executor->run(deadline, meter, observer); !done) {
+    auto failed = end_group(s.control, std::move(done).error());
     return tl::unexpected(std::move(failed.value()).in("refit failed and left targets undefined"));
   }
+  RankReport report = s.counts;
   report.seconds = clock.seconds();
+  report.wait_seconds = s.executor->first_seconds();
+  report.move_seconds = s.executor->last_seconds() - report.wait_seconds;
   report.finish_seconds = report.seconds - report.wait_seconds - report.move_seconds;
   return report;
 }
 
-std::string_view RankRefit::path() const { return state_->path->name(); }
-const std::string& RankRefit::reason() const { return state_->reason; }
-Index RankRefit::staging_bytes() const { return state_->path->staging_bytes(); }
+std::string_view RankRefit::path() const {
+  if (!state_->ways.messages()) return "direct";
+  return state_->ways.reads() ? "mixed" : "message";
+}
+const std::string& RankRefit::reason() const { return state_->ways.reason(); }
+Index RankRefit::staging_bytes() const {
+  const Program& program = state_->executor->program();
+  return program.staging_bytes + program.scratch_bytes * state_->pool->size();
+}
 
 }  // namespace reshard

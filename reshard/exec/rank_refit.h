@@ -77,7 +77,8 @@ class RankRefit {
   Result<RankReport> run();
   /// Internal: the same for a refit with conversions (rank_refit_hooks.h), but nothing is
   /// converted: the observer sees all rows instead, and the targets of conversions are not written.
-  Result<RankReport> observe(ConversionObserver& observer);
+  /// Null: as run().
+  Result<RankReport> observe(ConversionObserver* observer);
 
   /// "direct" or "message"; "mixed" if some pairs of ranks read memory and others send messages.
   /// The same on all ranks.
@@ -90,7 +91,6 @@ class RankRefit {
 
  private:
   struct State;
-  Result<RankReport> run(ConversionObserver* observer);
   explicit RankRefit(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };

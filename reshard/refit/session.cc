@@ -11,8 +11,8 @@
 #include <optional>
 
 #include "reshard/base/hash.h"
+#include "reshard/base/stopwatch.h"
 #include "reshard/exec/end_group.h"
-#include "reshard/exec/rank_path.h"
 #include "reshard/refit/conversion/job.h"
 #include "reshard/refit/session/addresses.h"
 #include "reshard/refit/session/begin.h"
@@ -242,7 +242,7 @@ Result<> Session::State::enter(SessionPhase next) {
 }
 
 Result<> Session::State::begin(std::int64_t version, SessionReport& report) {
-  const PhaseClock clock;
+  const Stopwatch clock;
   if (auto done = session::exchange_records(record(BeginRecord::Kind::refit, version), control,
                                             deadline(), received, exchange);
       !done)
@@ -275,7 +275,7 @@ Result<> Session::State::transfer_and_check(int copy, std::int64_t version, Sess
   }
   RESHARD_TRY(enter(SessionPhase::check));
   if (verifies) {
-    const PhaseClock clock;
+    const Stopwatch clock;
     auto checked = job->check(copy);
     report.check_seconds += clock.seconds();
     // What the job has recorded may be of the copy that failed.
@@ -289,7 +289,7 @@ Result<> Session::State::transfer_and_check(int copy, std::int64_t version, Sess
 }
 
 Result<> Session::State::commit(int copy, std::int64_t version, SessionReport& report) {
-  const PhaseClock clock;
+  const Stopwatch clock;
   RESHARD_TRY(enter(SessionPhase::commit));
   // A rank that failed before has aborted the group, so that no rank passes.
   if (auto prepared = control.barrier(deadline()); !prepared)
@@ -307,7 +307,7 @@ Result<SessionReport> Session::State::refit(std::int64_t version) {
     return fail(
         Code::invalid_argument,
         "this session's group was aborted; prepare a session on a new group: " + finished->message);
-  const PhaseClock clock;
+  const Stopwatch clock;
   SessionReport report;
   RESHARD_TRY(enter(SessionPhase::begin));
   RESHARD_TRY(begin(version, report));

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "reshard/exec/rank_path.h"
+#include "reshard/exec/rank_work.h"
 #include "reshard/program/compile.h"
 
 namespace reshard::direct {

@@ -10,7 +10,11 @@
 namespace reshard::host {
 namespace {
 
+using Kind = ProgramOp::Kind;
+
 constexpr Index kLine = 64;
+/// Reads that are issued to the transport at once.
+constexpr std::size_t kMostGets = 4096;
 /// Rows of a tile of swizzled scales.
 constexpr Index kScaleTileRows = 128;
 
@@ -26,12 +30,24 @@ float read_float(const std::byte* at) {
 
 void write_float(std::byte* at, float value) { std::memcpy(at, &value, sizeof value); }
 
+/// NaN if any float is NaN.
+float maximum(const std::byte* floats, Index count) {
+  float most = 0;
+  for (Index k = 0; k < count && !std::isnan(most); ++k) {
+    const float value = read_float(floats + k * 4);
+    most = std::isnan(value) || value > most ? value : most;
+  }
+  return most;
+}
+
 }  // namespace
 
-Result<BoundProgram> BoundProgram::make(const Program& program, std::span<std::byte> staging,
-                                        int workers, const Resolve& place) {
+Result<BoundProgram> BoundProgram::make(const Program& program, Transport* transport,
+                                        std::span<std::byte> staging, int workers,
+                                        const Resolve& place) {
   BoundProgram out;
   out.program_ = &program;
+  out.transport_ = transport;
   RESHARD_TRY(out.resolve(staging, place));
   if (program.scratch_bytes > 0) {
     out.scratch_stride_ = (program.scratch_bytes + kLine - 1) / kLine * kLine;
@@ -39,7 +55,7 @@ Result<BoundProgram> BoundProgram::make(const Program& program, std::span<std::b
         RESHARD_TRY(HostBuffer::allocate(out.scratch_stride_ * workers, {.prefault_threads = 1}));
     std::size_t most = 0;
     for (const ProgramOp& op : program.ops)
-      if (op.kind == ProgramOp::Kind::copy) most = std::max<std::size_t>(most, op.end - op.first);
+      if (op.kind == Kind::copy) most = std::max<std::size_t>(most, op.end - op.first);
     out.placed_.resize(static_cast<std::size_t>(workers), std::vector<CopyTask>(most));
   }
   out.bind_pieces();
@@ -67,7 +83,8 @@ void BoundProgram::bind_pieces() {
                       places_[piece.dst.index()].address, piece.conversion});
     uses_scratch_.push_back(is_scratch(piece.src) || is_scratch(piece.dst));
   }
-  for (const ProgramOp& op : program_->ops) has_gets_ |= op.kind == ProgramOp::Kind::get;
+  if (std::ranges::any_of(program_->ops, [](const auto& op) { return op.kind == Kind::get; }))
+    batch_.reserve(kMostGets);
 }
 
 void BoundProgram::bind_messages() {
@@ -96,13 +113,6 @@ BoundProgram::Messages BoundProgram::messages(std::size_t exchange) const {
                                     first_recv_[exchange + 1] - first_recv_[exchange])};
 }
 
-BoundProgram::Read BoundProgram::read(std::size_t piece) const {
-  const ProgramPiece& p = program_->pieces[piece];
-  const BufferPlace& from = places_[p.src.index()];
-  // Only worker 0 reads.
-  return {from.remote, from.offset, &p.copy, at({p.dst, 0}, 0)};
-}
-
 std::byte* BoundProgram::at(Place place, int worker) const {
   std::byte* const base = is_scratch(place.buffer)
                               ? const_cast<std::byte*>(scratch_.data()) + scratch_stride_ * worker
@@ -110,11 +120,11 @@ std::byte* BoundProgram::at(Place place, int worker) const {
   return base == nullptr ? nullptr : base + place.offset;
 }
 
-void BoundProgram::run_copies_of(const ProgramOp& op, int worker) {
-  const CopyHint hint = op.streams ? CopyHint::streaming : CopyHint::cached;
+/// An op's copies, with the worker's scratch.
+std::span<const CopyTask> BoundProgram::tasks_of(const ProgramOp& op, int worker) {
   const std::size_t n = op.end - op.first;
   const auto tasks = std::span<const CopyTask>(tasks_).subspan(op.first, n);
-  if (scratch_.empty()) return run_copies(tasks, hint);
+  if (scratch_.empty()) return tasks;
   auto& placed = placed_[static_cast<std::size_t>(worker)];
   bool moved = false;
   for (std::size_t i = 0; i < n; ++i) {
@@ -125,46 +135,73 @@ void BoundProgram::run_copies_of(const ProgramOp& op, int worker) {
     if (is_scratch(piece.dst)) placed[i].dst = at({piece.dst, 0}, worker);
     moved = true;
   }
-  run_copies(moved ? std::span<const CopyTask>(placed.data(), n) : tasks, hint);
+  return moved ? std::span<const CopyTask>(placed.data(), n) : tasks;
 }
 
-Result<> BoundProgram::run(const ProgramOp& op, int worker) {
-  switch (op.kind) {
-    case ProgramOp::Kind::copy: run_copies_of(op, worker); return {};
-    case ProgramOp::Kind::get: return fail(Code::unsupported, "a get needs the transport");
-    case ProgramOp::Kind::clear:
-      for (std::uint32_t i = op.first; i < op.end; ++i)
-        std::memset(at(program_->ranges[i].at, worker), 0,
-                    static_cast<std::size_t>(program_->ranges[i].bytes));
-      return {};
-    case ProgramOp::Kind::max:
-      for (std::uint32_t i = op.first; i < op.end; ++i) {
-        const ProgramMaximum& m = program_->maxima[i];
-        const std::byte* const from = at(m.from, worker);
-        float most = 0;
-        for (Index k = 0; k < m.count && !std::isnan(most); ++k) {
-          const float value = read_float(from + k * 4);
-          most = std::isnan(value) || value > most ? value : most;
-        }
-        write_float(at(m.to, worker), most);
-      }
-      return {};
-    default: break;
+Result<> BoundProgram::run(const ProgramStep& tile, int worker) {
+  bool streams = false;
+  for (const ProgramOp& op : program_->ops_of(tile)) {
+    if (op.kind == Kind::copy) {
+      run_copies(tasks_of(op, worker), op.streams ? CopyHint::streaming : CopyHint::cached);
+    } else if (op.kind == Kind::get) {
+      RESHARD_TRY(run_gets(op));
+    } else {
+      run_other(op, worker);
+    }
+    streams |= op.streams;
   }
-  for (std::uint32_t i = op.first; i < op.end; ++i)
-    run_matrix(op.kind, program_->matrices[i], worker);
+  if (streams) copy_fence();
   return {};
+}
+
+Result<> BoundProgram::flush(const RemoteMemory& from) {
+  auto done = batch_.empty() ? Result<>() : transport_->get(from, batch_);
+  batch_.clear();
+  return done;
+}
+
+Result<> BoundProgram::run_gets(const ProgramOp& op) {
+  const RemoteMemory* from = nullptr;
+  Result<> done;
+  for (std::uint32_t i = op.first; i < op.end && done; ++i) {
+    const ProgramPiece& piece = program_->pieces[i];
+    const BufferPlace& source = places_[piece.src.index()];
+    if (from != nullptr && from != source.remote) done = flush(*from);
+    from = source.remote;
+    std::byte* const into = at({piece.dst, 0}, 0);
+    for_each_run(piece.copy, [&](Index src, Index dst, Index bytes) {
+      if (!done) return;
+      batch_.push_back({static_cast<std::size_t>(source.offset + src),
+                        {into + dst, static_cast<std::size_t>(bytes)}});
+      if (batch_.size() == kMostGets) done = flush(*from);
+    });
+  }
+  if (done && from != nullptr) return flush(*from);
+  batch_.clear();
+  return done;
+}
+
+void BoundProgram::run_other(const ProgramOp& op, int worker) {
+  for (std::uint32_t i = op.first; i < op.end; ++i) {
+    if (op.kind == Kind::clear) {
+      const ProgramRange& range = program_->ranges[i];
+      std::memset(at(range.at, worker), 0, static_cast<std::size_t>(range.bytes));
+    } else if (op.kind == Kind::max) {
+      const ProgramMaximum& m = program_->maxima[i];
+      write_float(at(m.to, worker), maximum(at(m.from, worker), m.count));
+    } else {
+      run_matrix(op.kind, program_->matrices[i], worker);
+    }
+  }
 }
 
 void BoundProgram::run_matrix(ProgramOp::Kind kind, const ProgramMatrix& m, int worker) {
   std::byte* const values = at(m.values, worker);
-  if (kind == ProgramOp::Kind::amax)
-    return write_float(at(m.amax, worker), amax(rows_of(m, values)));
-  const float most = needs_amax(m.format) && kind == ProgramOp::Kind::quantise
-                         ? read_float(at(m.amax, worker))
-                         : 0;
+  if (kind == Kind::amax) return write_float(at(m.amax, worker), amax(rows_of(m, values)));
+  const float most =
+      needs_amax(m.format) && kind == Kind::quantise ? read_float(at(m.amax, worker)) : 0;
   std::byte* const factor = m.format.tensor_factor ? at(m.factor, worker) : nullptr;
-  const Place& written = kind == ProgramOp::Kind::quantise ? m.data : m.values;
+  const Place& written = kind == Kind::quantise ? m.data : m.values;
   const bool into_target =
       program_->buffers[written.buffer.index()].kind == ProgramBuffer::Kind::target;
   if (observer_ != nullptr && into_target)
@@ -180,7 +217,7 @@ void BoundProgram::run_matrix(ProgramOp::Kind kind, const ProgramMatrix& m, int 
                            m.rows,       m.cols,
                            m.data_row,   at(m.scales, worker) - first_scales,
                            m.scales_row, m.format.tensor_factor ? at(m.factor, worker) : nullptr};
-  if (kind == ProgramOp::Kind::dequantise) return dequantise_rows(stored, plain, m.begin, m.end);
+  if (kind == Kind::dequantise) return dequantise_rows(stored, plain, m.begin, m.end);
   quantise_rows(plain, stored, m.begin, m.end, most);
 }
 

@@ -5,11 +5,20 @@
 #include <span>
 #include <vector>
 
-#include "reshard/exec/host/program_executor.h"
+#include "reshard/exec/conversion_observer.h"
 #include "reshard/memory/host_buffer.h"
+#include "reshard/program/program.h"
 #include "reshard/transform/copy.h"
+#include "reshard/transport/transport.h"
 
 namespace reshard::host {
+
+/// Where a buffer of a program is.
+struct BufferPlace {
+  std::byte* address = nullptr;          ///< in this process; null if it is not mapped.
+  const RemoteMemory* remote = nullptr;  ///< otherwise; must outlive the program.
+  Index offset = 0;                      ///< of the buffer in `remote`. Bytes.
+};
 
 /// A program's buffers resolved to addresses.
 class BoundProgram {
@@ -17,9 +26,10 @@ class BoundProgram {
   using Resolve = std::function<Result<BufferPlace>(const ProgramBuffer&)>;
 
   BoundProgram() = default;
-  /// Borrows the program and the staging. Errors: those of `place`; out of memory.
-  static Result<BoundProgram> make(const Program& program, std::span<std::byte> staging,
-                                   int workers, const Resolve& place);
+  /// Borrows the program, the transport (null if the program has no get) and the staging. Errors:
+  /// those of `place`; out of memory.
+  static Result<BoundProgram> make(const Program& program, Transport* transport,
+                                   std::span<std::byte> staging, int workers, const Resolve& place);
 
   /// The messages of an exchange, counted in the order of steps.
   struct Messages {
@@ -30,18 +40,9 @@ class BoundProgram {
 
   /// Later conversions into a target show their rows to the observer instead; null: none.
   void observe(ConversionObserver* observer) { observer_ = observer; }
-  /// Runs an op that is not a get. Workers may run different ops at once.
-  Result<> run(const ProgramOp& op, int worker);
-
-  /// A piece of a get.
-  struct Read {
-    const RemoteMemory* from = nullptr;
-    Index offset = 0;  ///< of the source buffer in `from`.
-    const StridedCopy* copy = nullptr;
-    std::byte* into = nullptr;
-  };
-  Read read(std::size_t piece) const;
-  bool has_gets() const { return has_gets_; }
+  /// Runs the ops of a tile. Workers may run different tiles at once; one with gets is for worker 0
+  /// only. Errors: the transport's.
+  Result<> run(const ProgramStep& tile, int worker);
 
  private:
   Result<> resolve(std::span<std::byte> staging, const Resolve& place);
@@ -51,10 +52,14 @@ class BoundProgram {
   bool is_scratch(BufferId id) const {
     return program_->buffers[id.index()].kind == ProgramBuffer::Kind::scratch;
   }
-  void run_copies_of(const ProgramOp& op, int worker);
+  std::span<const CopyTask> tasks_of(const ProgramOp& op, int worker);
+  Result<> run_gets(const ProgramOp& op);
+  Result<> flush(const RemoteMemory& from);
+  void run_other(const ProgramOp& op, int worker);
   void run_matrix(ProgramOp::Kind kind, const ProgramMatrix& m, int worker);
 
   const Program* program_ = nullptr;
+  Transport* transport_ = nullptr;
   std::vector<BufferPlace> places_;            ///< by buffer.
   std::vector<CopyTask> tasks_;                ///< by piece; scratch addresses are null.
   std::vector<std::vector<CopyTask>> placed_;  ///< by worker: an op's tasks with its scratch.
@@ -65,7 +70,7 @@ class BoundProgram {
   ConversionObserver* observer_ = nullptr;
   HostBuffer scratch_;
   Index scratch_stride_ = 0;
-  bool has_gets_ = false;
+  std::vector<Get> batch_;  ///< of gets that have not been issued.
 };
 
 }  // namespace reshard::host

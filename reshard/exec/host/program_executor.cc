@@ -3,86 +3,17 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <chrono>
-
-#include "reshard/exec/host/bound_program.h"
-#include "reshard/exec/host/ready_tiles.h"
-
 namespace reshard::host {
 
-class ProgramExecutor::State {
- public:
-  State(std::shared_ptr<const Program> program, const Environment& environment)
-      : program_(std::move(program)), environment_(environment), ready_(*program_) {}
+Result<std::unique_ptr<ProgramExecutor>> ProgramExecutor::make(
+    std::shared_ptr<const Program> program, const Environment& environment,
+    const BoundProgram::Resolve& place) {
+  std::unique_ptr<ProgramExecutor> out(new ProgramExecutor(std::move(program), environment));
+  RESHARD_TRY(out->bind(place));
+  return out;
+}
 
-  Result<> bind(const std::function<Result<BufferPlace>(const ProgramBuffer&)>& place);
-  Result<> run(Deadline deadline, ProgressMeter& meter, ConversionObserver* observer);
-
-  double first_seconds = 0, last_seconds = 0;
-  std::vector<StepTime> times;
-  const Program& program() const { return *program_; }
-
- private:
-  using Clock = std::chrono::steady_clock;
-  using Kind = ProgramStep::Kind;
-
-  bool is_flying() const { return over_ < begun_; }
-  bool can_begin() const {
-    return begun_ < exchanges_.size() && ready_.is_free(exchanges_[begun_]);
-  }
-  double now() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
-  const ProgramStep& step(StepId s) const { return program_->steps[s.index()]; }
-  bool begins_with_barrier() const {
-    return !program_->steps.empty() && program_->steps.front().kind == Kind::barrier;
-  }
-  bool ends_with_barrier() const {
-    return program_->steps.size() > 1 && program_->steps.back().kind == Kind::barrier;
-  }
-  void begin_step(StepId s, int worker) {
-    if (!times.empty()) times[s.index()] = {worker, now(), 0};
-  }
-  void end_step(StepId s) {
-    if (!times.empty()) times[s.index()].end = now();
-    ready_.complete(s);
-  }
-
-  Result<> barrier(StepId s);
-  Result<> move();
-  Result<> serve();
-  Result<> progress();
-  Result<bool> is_over();
-  Result<> await();
-  void end_exchange();
-  void work(int worker);
-  Result<> run_tile(StepId s, int worker);
-  Result<> run_get(const ProgramOp& op);
-  Result<bool> flush(const RemoteMemory& from);
-  bool count(StepId s, int worker) { return meter_->add(worker, step(s).bytes, step(s).delivered); }
-
-  std::shared_ptr<const Program> program_;
-  Environment environment_;
-  BoundProgram bound_;
-  ReadyTiles ready_;
-  std::vector<StepId> exchanges_;
-
-  // Of one run.
-  Clock::time_point start_;
-  Deadline deadline_ = Deadline::never();
-  ProgressMeter* meter_ = nullptr;
-  std::vector<std::unique_ptr<Event>> events_;  ///< by exchange.
-  std::size_t over_ = 0, begun_ = 0;            ///< exchanges that are complete; that began.
-  std::vector<Get> batch_;
-};
-
-namespace {
-
-constexpr std::size_t kMostGets = 4096;
-
-}  // namespace
-
-Result<> ProgramExecutor::State::bind(
-    const std::function<Result<BufferPlace>(const ProgramBuffer&)>& place) {
+Result<> ProgramExecutor::bind(const BoundProgram::Resolve& place) {
   for (std::size_t s = 0; s < program_->steps.size(); ++s) {
     const StepId id(static_cast<std::uint32_t>(s));
     if (step(id).kind == Kind::exchange) exchanges_.push_back(id);
@@ -90,195 +21,128 @@ Result<> ProgramExecutor::State::bind(
     if (step(id).kind == Kind::barrier && !at_end)
       return fail(Code::unsupported, fmt::format("step {}: a barrier between other steps", s));
   }
-  bound_ = RESHARD_TRY(
-      BoundProgram::make(*program_, environment_.staging, environment_.pool->size(), place));
+  bound_ = RESHARD_TRY(BoundProgram::make(*program_, environment_.transport, environment_.staging,
+                                          environment_.pool->size(), place));
   events_.resize(exchanges_.size());
-  if (bound_.has_gets()) batch_.reserve(kMostGets);
   return {};
 }
 
-Result<> ProgramExecutor::State::barrier(StepId s) {
+Result<> ProgramExecutor::barrier(StepId s) {
   begin_step(s, 0);
   RESHARD_TRY(environment_.control->barrier(deadline_));
-  end_step(s);
+  if (!times_.empty()) times_[s.index()].end = clock_.seconds();
+  ready_.complete(s);
   return {};
 }
 
-Result<> ProgramExecutor::State::run(Deadline deadline, ProgressMeter& meter,
-                                     ConversionObserver* observer) {
+void ProgramExecutor::end_step(StepId s, int worker) {
+  if (!times_.empty()) times_[s.index()].end = clock_.seconds();
+  ready_.complete(s);
+  if (!meter_->add(worker, step(s).bytes, step(s).delivered)) ready_.stop();
+}
+
+Result<> ProgramExecutor::run(Deadline deadline, ProgressMeter& meter,
+                              ConversionObserver* observer) {
   bound_.observe(observer);
-  start_ = Clock::now();
+  clock_ = Stopwatch();
   deadline_ = deadline;
   meter_ = &meter;
   over_ = begun_ = 0;
-  first_seconds = 0;
+  first_seconds_ = 0;
   ready_.restart();
-  if (begins_with_barrier()) {
+  const auto& steps = program_->steps;
+  if (!steps.empty() && steps.front().kind == Kind::barrier) {
     RESHARD_TRY(barrier(StepId(0)));
-    first_seconds = now();
+    first_seconds_ = clock_.seconds();
   }
-  if (auto moved = move(); !moved) {
+  auto body = [this](int worker) { work(worker); };
+  environment_.pool->run(body);
+  if (served_) served_ = meter.finish();
+  if (!served_) {
     // Abort before dropping the pending messages: peers then see the cause, not its consequence.
     if (environment_.control != nullptr && is_flying())
-      environment_.control->abort(moved.error().message);
+      environment_.control->abort(served_.error().message);
     for (std::size_t i = over_; i < begun_; ++i) events_[i].reset();
-    return moved;
+    return served_;
   }
-  last_seconds = now();
+  last_seconds_ = clock_.seconds();
   // Sources may be written again once no rank reads them, and no rank reports success before all
   // have their bytes.
-  if (ends_with_barrier())
-    return barrier(StepId(static_cast<std::uint32_t>(program_->steps.size() - 1)));
+  if (steps.size() > 1 && steps.back().kind == Kind::barrier)
+    return barrier(StepId(static_cast<std::uint32_t>(steps.size() - 1)));
   return {};
 }
 
-Result<> ProgramExecutor::State::move() {
-  Result<> served;
-  auto body = [&](int worker) {
-    if (worker == 0) {
-      served = serve();
+/// What each thread does: worker 0 moves messages, too, while it looks for a tile.
+void ProgramExecutor::work(int worker) {
+  while (const auto tile = next_tile(worker)) {
+    begin_step(*tile, worker);
+    if (auto done = bound_.run(step(*tile), worker); !done) {
+      meter_->fail_with(std::move(done).error());
       ready_.stop();
     } else {
-      work(worker);
+      end_step(*tile, worker);
     }
-  };
-  environment_.pool->run(body);
-  RESHARD_TRY(std::move(served));
-  if (auto done = meter_->finish(); !done) return done;
-  return {};
+    if (worker != 0) ready_.rest();
+  }
 }
 
-/// What worker 0 does.
-Result<> ProgramExecutor::State::serve() {
+std::optional<StepId> ProgramExecutor::next_tile(int worker) {
+  if (worker != 0) return ready_.wait_and_take(worker);
+  auto next = serve();
+  served_ = next ? Result<>() : tl::unexpected(std::move(next).error());
+  if (next && *next) return *next;
+  ready_.stop();
+  return std::nullopt;
+}
+
+/// Moves messages until there is a tile for worker 0; none once the run is over.
+Result<std::optional<StepId>> ProgramExecutor::serve() {
   while (!ready_.stopped()) {
     RESHARD_TRY(progress());
     if (ready_.stopped()) break;
-    if (const auto tile = ready_.take(0)) {
-      RESHARD_TRY(run_tile(*tile, 0));
-    } else if (!ready_.is_idle()) {
+    if (const auto tile = ready_.take(0)) return tile;
+    if (!ready_.is_idle()) {
       ready_.pause(!is_flying());
     } else if (can_begin()) {
       continue;  // It became free since progress(); a peer may wait for it.
     } else if (is_flying()) {
-      RESHARD_TRY(await());
+      RESHARD_TRY(events_[over_]->wait(deadline_));
+      end_exchange();
     } else {
       if (ready_.all_done() && over_ == exchanges_.size()) break;
       return fail(Code::corrupt, "a step of the program waits for what never happens");
     }
   }
-  return {};
+  return std::nullopt;
 }
 
 /// Begins the exchanges that wait for nothing any more, and ends those that are complete.
-Result<> ProgramExecutor::State::progress() {
+Result<> ProgramExecutor::progress() {
   while (is_flying() && !ready_.stopped())
-    if (!RESHARD_TRY(is_over())) break;
+    if (!RESHARD_TRY(poll())) break;
   while (can_begin() && !ready_.stopped()) {
-    const StepId s = exchanges_[begun_];
-    begin_step(s, 0);
+    begin_step(exchanges_[begun_], 0);
     const BoundProgram::Messages messages = bound_.messages(begun_);
     events_[begun_] = RESHARD_TRY(environment_.transport->exchange(messages.sends, messages.recvs));
     ++begun_;
-    RESHARD_TRY(is_over());
+    RESHARD_TRY(poll());
   }
   return {};
 }
 
-/// Polls the oldest exchange in progress, and ends it if it is complete.
-Result<bool> ProgramExecutor::State::is_over() {
+/// Ends the oldest exchange in progress if it is complete; false if it is not.
+Result<bool> ProgramExecutor::poll() {
   if (!RESHARD_TRY(events_[over_]->test())) return false;
   end_exchange();
   return true;
 }
 
-Result<> ProgramExecutor::State::await() {
-  RESHARD_TRY(events_[over_]->wait(deadline_));
-  end_exchange();
-  return {};
-}
-
-void ProgramExecutor::State::end_exchange() {
+void ProgramExecutor::end_exchange() {
   const StepId s = exchanges_[over_];
   events_[over_++].reset();
-  if (first_seconds == 0) first_seconds = now();
-  end_step(s);
-  if (!count(s, 0)) ready_.stop();
+  if (first_seconds_ == 0) first_seconds_ = clock_.seconds();
+  end_step(s, 0);
 }
-
-/// What the other workers do.
-void ProgramExecutor::State::work(int worker) {
-  while (const auto tile = ready_.wait_and_take(worker)) {
-    if (auto done = run_tile(*tile, worker); !done) {
-      meter_->fail_with(std::move(done).error());
-      ready_.stop();
-    }
-    ready_.rest();
-  }
-}
-
-Result<> ProgramExecutor::State::run_tile(StepId s, int worker) {
-  begin_step(s, worker);
-  bool streams = false;
-  for (const ProgramOp& op : program_->ops_of(step(s))) {
-    if (op.kind == ProgramOp::Kind::get) {
-      RESHARD_TRY(run_get(op));
-    } else {
-      RESHARD_TRY(bound_.run(op, worker));
-    }
-    streams |= op.streams;
-  }
-  if (streams) copy_fence();
-  end_step(s);
-  if (!count(s, worker)) ready_.stop();
-  return {};
-}
-
-Result<bool> ProgramExecutor::State::flush(const RemoteMemory& from) {
-  if (!batch_.empty()) RESHARD_TRY(environment_.transport->get(from, batch_));
-  batch_.clear();
-  return true;
-}
-
-Result<> ProgramExecutor::State::run_get(const ProgramOp& op) {
-  const RemoteMemory* from = nullptr;
-  Result<bool> go = true;
-  for (std::uint32_t i = op.first; i < op.end && go; ++i) {
-    const BoundProgram::Read read = bound_.read(i);
-    if (from != nullptr && from != read.from) go = flush(*from);
-    from = read.from;
-    for_each_run(*read.copy, [&](Index src, Index dst, Index bytes) {
-      if (!go) return;
-      batch_.push_back({static_cast<std::size_t>(read.offset + src),
-                        {read.into + dst, static_cast<std::size_t>(bytes)}});
-      if (batch_.size() == kMostGets) go = flush(*from);
-    });
-  }
-  if (go && from != nullptr) go = flush(*from);
-  batch_.clear();
-  if (!go) return tl::unexpected(std::move(go).error());
-  return {};
-}
-
-ProgramExecutor::ProgramExecutor(std::unique_ptr<State> state) : state_(std::move(state)) {}
-ProgramExecutor::~ProgramExecutor() = default;
-
-Result<std::unique_ptr<ProgramExecutor>> ProgramExecutor::make(
-    std::shared_ptr<const Program> program, const Environment& environment,
-    const std::function<Result<BufferPlace>(const ProgramBuffer&)>& place) {
-  auto state = std::make_unique<State>(std::move(program), environment);
-  RESHARD_TRY(state->bind(place));
-  return std::unique_ptr<ProgramExecutor>(new ProgramExecutor(std::move(state)));
-}
-
-Result<> ProgramExecutor::run(Deadline deadline, ProgressMeter& meter,
-                              ConversionObserver* observer) {
-  return state_->run(deadline, meter, observer);
-}
-
-double ProgramExecutor::first_seconds() const { return state_->first_seconds; }
-double ProgramExecutor::last_seconds() const { return state_->last_seconds; }
-void ProgramExecutor::record_times() { state_->times.resize(state_->program().steps.size()); }
-std::span<const StepTime> ProgramExecutor::times() const { return state_->times; }
-const Program& ProgramExecutor::program() const { return state_->program(); }
 
 }  // namespace reshard::host

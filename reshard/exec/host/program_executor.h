@@ -1,25 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
-#include <functional>
 #include <memory>
+#include <optional>
 #include <span>
+#include <vector>
 
-#include "reshard/exec/conversion_observer.h"
+#include "reshard/base/stopwatch.h"
+#include "reshard/exec/host/bound_program.h"
+#include "reshard/exec/host/ready_tiles.h"
 #include "reshard/exec/progress_meter.h"
 #include "reshard/exec/worker_pool.h"
-#include "reshard/program/program.h"
-#include "reshard/transport/transport.h"
 
 namespace reshard::host {
-
-/// Where a buffer of a program is.
-struct BufferPlace {
-  std::byte* address = nullptr;          ///< in this process; null if it is not mapped.
-  const RemoteMemory* remote = nullptr;  ///< otherwise; must outlive the executor.
-  Index offset = 0;                      ///< of the buffer in `remote`. Bytes.
-};
 
 /// When a step ran, in seconds since run() began.
 struct StepTime {
@@ -45,10 +38,11 @@ class ProgramExecutor {
   /// `place` returns the place of source and target buffers. Everything is borrowed and must
   /// outlive the executor. Errors: those of `place`; out of memory; `unsupported` for a barrier
   /// that is neither the first nor the last step.
-  static Result<std::unique_ptr<ProgramExecutor>> make(
-      std::shared_ptr<const Program> program, const Environment& environment,
-      const std::function<Result<BufferPlace>(const ProgramBuffer&)>& place);
-  ~ProgramExecutor();
+  static Result<std::unique_ptr<ProgramExecutor>> make(std::shared_ptr<const Program> program,
+                                                       const Environment& environment,
+                                                       const BoundProgram::Resolve& place);
+  ProgramExecutor(const ProgramExecutor&) = delete;
+  ProgramExecutor& operator=(const ProgramExecutor&) = delete;
 
   /// Collective if the program has barriers or messages. Runs all steps, or until the meter says
   /// stop. An observer sees the rows that would be written to a target, which is then not written.
@@ -58,18 +52,54 @@ class ProgramExecutor {
 
   /// Seconds from the beginning of the last run() until the first barrier had passed; or, without
   /// one, until the first exchange was done (0 if there is none). And until the last barrier.
-  double first_seconds() const;
-  double last_seconds() const;
+  double first_seconds() const { return first_seconds_; }
+  double last_seconds() const { return last_seconds_; }
   /// Records a StepTime for each step in later runs. Owned by this object; see times().
-  void record_times();
+  void record_times() { times_.resize(program_->steps.size()); }
   /// By step; empty if not recorded.
-  std::span<const StepTime> times() const;
-  const Program& program() const;
+  std::span<const StepTime> times() const { return times_; }
+  const Program& program() const { return *program_; }
 
  private:
-  class State;
-  explicit ProgramExecutor(std::unique_ptr<State> state);
-  std::unique_ptr<State> state_;
+  using Kind = ProgramStep::Kind;
+
+  ProgramExecutor(std::shared_ptr<const Program> program, const Environment& environment)
+      : program_(std::move(program)), environment_(environment), ready_(*program_) {}
+  Result<> bind(const BoundProgram::Resolve& place);
+
+  const ProgramStep& step(StepId s) const { return program_->steps[s.index()]; }
+  bool is_flying() const { return over_ < begun_; }
+  bool can_begin() const {
+    return begun_ < exchanges_.size() && ready_.is_free(exchanges_[begun_]);
+  }
+  void begin_step(StepId s, int worker) {
+    if (!times_.empty()) times_[s.index()] = {worker, clock_.seconds(), 0};
+  }
+  void end_step(StepId s, int worker);
+
+  Result<> barrier(StepId s);
+  void work(int worker);
+  std::optional<StepId> next_tile(int worker);
+  Result<std::optional<StepId>> serve();
+  Result<> progress();
+  Result<bool> poll();
+  void end_exchange();
+
+  std::shared_ptr<const Program> program_;
+  Environment environment_;
+  BoundProgram bound_;
+  ReadyTiles ready_;
+  std::vector<StepId> exchanges_;
+  std::vector<StepTime> times_;
+  double first_seconds_ = 0, last_seconds_ = 0;
+
+  // Of one run.
+  Stopwatch clock_;
+  Deadline deadline_ = Deadline::never();
+  ProgressMeter* meter_ = nullptr;
+  Result<> served_;                             ///< what ended worker 0.
+  std::vector<std::unique_ptr<Event>> events_;  ///< by exchange.
+  std::size_t over_ = 0, begun_ = 0;            ///< exchanges that are complete; that began.
 };
 
 }  // namespace reshard::host

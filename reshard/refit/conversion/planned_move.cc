@@ -89,7 +89,7 @@ Result<const ModelFingerprints*> PlannedMove::read_target(const JobGroup& group,
   if (auto begun = check.begin(copy, into_verifiers_[0].replicas(), group.hooks.pool->size());
       !begun)
     return end_group(group.control, std::move(begun).error());
-  RESHARD_TRY(refits_[index(copy)].observe(check));
+  RESHARD_TRY(refits_[index(copy)].observe(&check));
   const auto fingerprints = check.fingerprints();
   if (!fingerprints) return end_group(group.control, fingerprints.error());
   return into_verifiers_[0].run_with(*fingerprints, group.deadline());

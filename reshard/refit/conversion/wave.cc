@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "reshard/base/stopwatch.h"
 #include "reshard/exec/end_group.h"
-#include "reshard/exec/rank_path.h"
 
 namespace reshard::conversion {
 namespace {
@@ -193,7 +193,7 @@ Result<> Wave::prepare(const JobGroup& group, const Memory& memory) {
 
 /// Collective. Verifies one move that has run.
 Result<> Wave::verify(const JobGroup& group, std::size_t move, int copy, double& seconds) {
-  const PhaseClock clock;
+  const Stopwatch clock;
   auto checked = moves_[move].check(group, copy);
   seconds += clock.seconds();
   if (!checked && !is_verdict(group.control, checked.error()))

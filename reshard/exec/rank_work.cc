@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "reshard/exec/rank_path.h"
+#include "reshard/exec/rank_work.h"
 
 namespace reshard {
 
