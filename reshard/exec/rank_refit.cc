@@ -183,9 +183,7 @@ Result<RankRefit> RankRefit::prepare(const Planner& planner, const RankBuffers* 
   return RankRefit(std::move(state));
 }
 
-Result<RankReport> RankRefit::run() { return observe(nullptr); }
-
-Result<RankReport> RankRefit::observe(ConversionObserver* observer) {
+Result<RankReport> RankRefit::run(ConversionObserver* observer) {
   const Stopwatch clock;
   State& s = *state_;
   const Deadline deadline = Deadline::after(std::chrono::duration<double>(s.seconds));

@@ -74,11 +74,10 @@ class RankRefit {
   /// names the rank that caused it. Targets are then undefined: parts are new and parts are old.
   /// Sources are unchanged. The group is aborted (docs/threads.md), and peers no longer access this
   /// rank's memory unless the error says so.
-  Result<RankReport> run();
-  /// Internal: the same for a refit with conversions (rank_refit_hooks.h), but nothing is
-  /// converted: the observer sees all rows instead, and the targets of conversions are not written.
-  /// Null: as run().
-  Result<RankReport> observe(ConversionObserver* observer);
+  ///
+  /// `observer` is internal, for refits with conversions (rank_refit_hooks.h): nothing is converted
+  /// and no target of a conversion is written; the observer sees all rows instead.
+  Result<RankReport> run(ConversionObserver* observer = nullptr);
 
   /// "direct" or "message"; "mixed" if some pairs of ranks read memory and others send messages.
   /// The same on all ranks.

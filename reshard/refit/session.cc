@@ -43,8 +43,6 @@ struct Session::State {
 
   /// Collective. Agrees on everything and makes the job. Errors: as Session::prepare().
   Result<> prepare();
-  /// Collective. The four phases of a refit.
-  Result<SessionReport> refit(std::int64_t version);
   Result<> verify();
 
   Rank me() const { return transport.rank(); }
@@ -59,9 +57,10 @@ struct Session::State {
   std::uint64_t memory_digest(const Addresses& from, const Addresses& to) const;
   Result<> make_job();
 
+  // The phases of a refit. Collective.
   Result<> begin(std::int64_t version, SessionReport& report);
-  Result<> transfer_and_check(int copy, std::int64_t version, SessionReport& report);
-  Result<> commit(int copy, std::int64_t version, SessionReport& report);
+  Result<> transfer_and_check(SessionReport& report);
+  Result<> commit(std::int64_t version, SessionReport& report);
   Result<> enter(SessionPhase phase);
   /// Aborts the group; the session cannot be used afterwards.
   tl::unexpected<Error> finish(Error error);
@@ -242,7 +241,12 @@ Result<> Session::State::enter(SessionPhase next) {
 }
 
 Result<> Session::State::begin(std::int64_t version, SessionReport& report) {
+  if (finished)
+    return fail(
+        Code::invalid_argument,
+        "this session's group was aborted; prepare a session on a new group: " + finished->message);
   const Stopwatch clock;
+  RESHARD_TRY(enter(SessionPhase::begin));
   if (auto done = session::exchange_records(record(BeginRecord::Kind::refit, version), control,
                                             deadline(), received, exchange);
       !done)
@@ -261,7 +265,8 @@ Result<> Session::State::begin(std::int64_t version, SessionReport& report) {
   return made;
 }
 
-Result<> Session::State::transfer_and_check(int copy, std::int64_t version, SessionReport& report) {
+Result<> Session::State::transfer_and_check(SessionReport& report) {
+  const int copy = next_copy();
   if (options.buffering == Buffering::in_place) {
     if (has_target()) published->set({TargetState::torn, published->target_version().version, 0});
     is_recorded = false;
@@ -284,12 +289,12 @@ Result<> Session::State::transfer_and_check(int copy, std::int64_t version, Sess
       return finish(std::move(checked).error());
     RESHARD_TRY(std::move(checked));
   }
-  report.version = version;
   return {};
 }
 
-Result<> Session::State::commit(int copy, std::int64_t version, SessionReport& report) {
+Result<> Session::State::commit(std::int64_t version, SessionReport& report) {
   const Stopwatch clock;
+  const int copy = next_copy();
   RESHARD_TRY(enter(SessionPhase::commit));
   // A rank that failed before has aborted the group, so that no rank passes.
   if (auto prepared = control.barrier(deadline()); !prepared)
@@ -300,22 +305,6 @@ Result<> Session::State::commit(int copy, std::int64_t version, SessionReport& r
   if (auto all = control.barrier(deadline()); !all) return finish(std::move(all).error());
   report.commit_seconds = clock.seconds();
   return {};
-}
-
-Result<SessionReport> Session::State::refit(std::int64_t version) {
-  if (finished)
-    return fail(
-        Code::invalid_argument,
-        "this session's group was aborted; prepare a session on a new group: " + finished->message);
-  const Stopwatch clock;
-  SessionReport report;
-  RESHARD_TRY(enter(SessionPhase::begin));
-  RESHARD_TRY(begin(version, report));
-  const int copy = next_copy();
-  RESHARD_TRY(transfer_and_check(copy, version, report));
-  RESHARD_TRY(commit(copy, version, report));
-  report.seconds = clock.seconds();
-  return report;
 }
 
 Result<> Session::State::verify() {
@@ -342,8 +331,15 @@ Result<Session> Session::prepare(Transport& transport, ControlPlane& control, Se
 }
 
 Result<SessionReport> Session::refit(std::int64_t version) {
-  auto report = state_->refit(version);
-  if (!report) return tl::unexpected(state_->explained(std::move(report).error(), version));
+  const Stopwatch clock;
+  State& s = *state_;
+  SessionReport report;
+  auto done = s.begin(version, report);
+  if (done) done = s.transfer_and_check(report);
+  if (done) done = s.commit(version, report);
+  if (!done) return tl::unexpected(s.explained(std::move(done).error(), version));
+  report.version = version;
+  report.seconds = clock.seconds();
   return report;
 }
 

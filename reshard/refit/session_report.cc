@@ -13,6 +13,18 @@ constexpr Index kBytes = Index{256} << 20;
 
 }  // namespace
 
+void SessionReport::add(const RankReport& moved, bool delivers) {
+  move_seconds += moved.seconds;
+  wait_seconds += moved.wait_seconds;
+  finish_seconds += moved.finish_seconds;
+  if (delivers) bytes += moved.bytes;
+  sent += moved.sent;
+  received += moved.received;
+  copied += moved.copied;
+  copies += moved.copies;
+  messages += moved.messages;
+}
+
 double copy_ceiling(int threads) {
   static std::mutex mutex;
   static std::map<int, double> known;

@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "reshard/base/ids.h"
-#include "reshard/index/interval.h"
+#include "reshard/exec/refit_report.h"
 
 namespace reshard {
 
@@ -28,6 +28,8 @@ struct SessionReport {
   Index sent = 0, received = 0, copied = 0;
   Index copies = 0;    ///< memory copies of the move, after coalescing.
   Index messages = 0;  ///< sent and received by this rank; 0 on the direct path.
+  /// Adds what a refit moved; `delivers`: to the target, and not to staging.
+  void add(const RankReport& moved, bool delivers);
   /// 10^9 bytes delivered to this rank per second.
   double gigabytes_per_second() const {
     return seconds > 0 ? static_cast<double>(bytes) / seconds * 1e-9 : 0;

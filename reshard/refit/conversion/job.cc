@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "reshard/base/hash.h"
+#include "reshard/base/stopwatch.h"
 #include "reshard/exec/agreement.h"
 #include "reshard/exec/end_group.h"
 #include "reshard/plan/waves.h"
@@ -22,7 +23,7 @@ constexpr Index kLeastStaging = Index{32} << 10, kEnoughStaging = Index{8} << 20
 /// least bytes that are worth a unit.
 constexpr Index kUnitsInStaging = 16, kLeastUnit = Index{4} << 10;
 
-/// Those of which one wave has all tensors. Tensors that need no conversion move first.
+/// In the order in which they run.
 constexpr Route kRoutes[] = {Route::plain,
                              Route::stored,
                              Route::quantise_at_receiver,
@@ -44,7 +45,7 @@ bool any(const std::vector<bool>& tensors) {
 }  // namespace
 
 Job::Job(const JobInput& input)
-    : group_{input.transport, input.control, input.options.refit, {}},
+    : group_{input.transport, input.control, input.options.refit, {}, 0},
       source_(input.source),
       target_(input.target),
       pool_(input.options.refit.threads) {
@@ -57,48 +58,55 @@ Result<std::unique_ptr<Job>> Job::prepare(const JobInput& input) {
   RESHARD_TRY(job->plan(input));
   if (auto placed = job->place(input); !placed)
     return end_group(input.control, std::move(placed).error());
-  RESHARD_TRY(job->prepare_moves());
+  for (PlannedMove& move : job->moves_) RESHARD_TRY(move.prepare(job->group_));
   job->count_peers();
   return job;
 }
 
 Result<> Job::plan(const JobInput& input) {
-  PlannedMove whole = RESHARD_TRY(
-      PlannedMove::plan(source_.values(), target_.values(), {.ignore = input.options.ignore}));
+  Planner whole = RESHARD_TRY(
+      Planner::make(source_.values(), target_.values(), {.ignore = input.options.ignore}));
   std::vector<bool> moves;
   for (Index i = 0; i < target_.values()->model().size(); ++i)
-    moves.push_back(whole.planner().moves(TensorId(static_cast<TensorId::rep>(i))));
+    moves.push_back(whole.moves(TensorId(static_cast<TensorId::rep>(i))));
   routes_ = RESHARD_TRY(find_routes(source_, target_, moves, input.options.convert));
   if (source_.quantised == nullptr && target_.quantised == nullptr) {
-    waves_.emplace_back(Route::plain, std::move(moves));
-    waves_.back().moves().push_back(std::move(whole));
-    return {};
+    moves_.emplace_back(RoutePlan{Route::plain, std::move(whole), {}, {}});
+  } else {
+    for (const Route route : kRoutes) RESHARD_TRY(add_moves(route, with(routes_, route)));
+    RESHARD_TRY(add_moves_between(input.staging_bytes));
   }
-  add_waves(input);
-  for (Wave& wave : waves_) RESHARD_TRY(wave.plan(source_, target_, routes_));
+  // Identical on all ranks, since senders pack along the units of receivers.
+  group_.unit_bytes =
+      std::clamp(group_.options.staging_bytes / kUnitsInStaging, kLeastUnit, Pass::kUnitBytes);
   return {};
 }
 
-void Job::add_waves(const JobInput& input) {
-  for (const Route route : kRoutes)
-    if (auto tensors = with(routes_, route); any(tensors))
-      waves_.emplace_back(route, std::move(tensors));
-  const auto tensors = with(routes_, Route::quantise_between);
-  if (!any(tensors)) return;
-  Index& staging = group_.options.staging_bytes;
-  staging = std::min(staging, std::clamp(staging / 4, kLeastStaging, kEnoughStaging));
-  const Index cap = std::max<Index>(0, input.staging_bytes - staging);
-  const StagedSlots staged{routes_.between->values, value_slots(routes_.between.get(), tensors)};
-  for (const auto& group : waves_of({&staged, 1}, cap)) {
-    std::vector<bool> in_group(tensors.size());
-    for (const TensorId id : group) in_group[id.index()] = tensors[id.index()];
-    waves_.emplace_back(Route::quantise_between, std::move(in_group));
-  }
+Result<> Job::add_moves(Route route, const std::vector<bool>& tensors) {
+  if (!any(tensors)) return {};
+  auto plans = RESHARD_TRY(plan_route(route, tensors, source_, target_, routes_));
+  for (RoutePlan& plan : plans) moves_.emplace_back(std::move(plan));
+  return {};
 }
 
-/// This rank's memory of a side's plain tensors, as buffers of the layout of values.
-Result<const RankBuffers*> Job::values_view(const SessionSide& side, const RankBuffers* stored) {
-  if (side.quantised == nullptr || stored == nullptr) return stored;
+/// As many matrices at a time as the cap leaves room for.
+Result<> Job::add_moves_between(Index cap) {
+  const auto tensors = with(routes_, Route::quantise_between);
+  if (!any(tensors)) return {};
+  Index& staging = group_.options.staging_bytes;
+  staging = std::min(staging, std::clamp(staging / 4, kLeastStaging, kEnoughStaging));
+  const StagedSlots staged{routes_.between->values, value_slots(routes_.between.get(), tensors)};
+  for (const auto& group : waves_of({&staged, 1}, std::max<Index>(0, cap - staging))) {
+    std::vector<bool> in_group(tensors.size());
+    for (const TensorId id : group) in_group[id.index()] = tensors[id.index()];
+    RESHARD_TRY(add_moves(Route::quantise_between, in_group));
+  }
+  return {};
+}
+
+/// `stored`, this rank's memory of a side, in both forms.
+Result<JobMemory::Forms> Job::forms(const SessionSide& side, const RankBuffers* stored) {
+  if (side.quantised == nullptr || stored == nullptr) return JobMemory::Forms{stored, stored};
   const QuantisedLayout& layout = *side.quantised;
   auto view = std::make_unique<RankBuffers>(layout.values);
   for (const SlotId slot : layout.values->slots_of(group_.me())) {
@@ -109,49 +117,40 @@ Result<const RankBuffers*> Job::values_view(const SessionSide& side, const RankB
     if (at != nullptr) RESHARD_TRY(view->bind(group_.me(), slot, {at, bytes}));
   }
   views_.push_back(std::move(view));
-  return views_.back().get();
-}
-
-Wave::Memory Job::memory() {
-  // Identical on all ranks, since senders pack along the units of receivers.
-  const Index unit = group_.options.staging_bytes / kUnitsInStaging;
-  return {source_,
-          target_,
-          source_values_,
-          target_values_,
-          target_stored_,
-          arena_.data(),
-          std::clamp(unit, kLeastUnit, Pass::kUnitBytes)};
+  return JobMemory::Forms{stored, views_.back().get()};
 }
 
 Result<> Job::place(const JobInput& input) {
-  source_values_ = RESHARD_TRY(values_view(source_, source_.buffers));
-  const bool doubled = input.options.buffering == Buffering::doubled;
-  for (const RankBuffers* copy : {target_.buffers, target_.back}) {
-    if (!target_stored_.empty() && !doubled) break;
-    target_stored_.push_back(copy);
-    target_values_.push_back(RESHARD_TRY(values_view(target_, copy)));
-  }
-  Index staged_bytes = 0;
-  std::size_t refits = 0;
-  for (const Wave& wave : waves_) {
-    staged_bytes = std::max(staged_bytes, wave.staging_tensor_bytes(group_.me()));
-    refits += wave.moves().size() * target_stored_.size();
-  }
-  arena_ = RESHARD_TRY(HostBuffer::allocate(staged_bytes, {.prefault_threads = 1, .shared = true}));
-  if (refits > 1) {
+  memory_.source = RESHARD_TRY(forms(source_, source_.buffers));
+  memory_.target.push_back(RESHARD_TRY(forms(target_, target_.buffers)));
+  if (input.options.buffering == Buffering::doubled)
+    memory_.target.push_back(RESHARD_TRY(forms(target_, target_.back)));
+  if (moves_.size() * memory_.target.size() > 1) {
     CompileOptions messages;
     messages.staging_bytes = group_.options.staging_bytes;
     staging_ = RESHARD_TRY(HostBuffer::allocate(message_staging(messages)));
     group_.hooks.staging = staging_.bytes();
   }
-  const Wave::Memory all = memory();
-  for (Wave& wave : waves_) RESHARD_TRY(wave.place(all, group_.me()));
+  RESHARD_TRY(place_moves());
   // The local tensors whose bytes no comparison from memory to memory covers.
   std::vector<bool> converts;
   for (const Route route : routes_.of)
     converts.push_back(route != Route::none && route != Route::plain && route != Route::stored);
   if (target_.stored() != nullptr && target_.buffers != nullptr) find_converted(converts);
+  return {};
+}
+
+Result<> Job::place_moves() {
+  Index bytes = 0;
+  for (const PlannedMove& move : moves_)
+    if (const StagingTensors* between = move.between())
+      bytes = std::max(bytes, between->bytes(group_.me()));
+  arena_ = RESHARD_TRY(HostBuffer::allocate(bytes, {.prefault_threads = 1, .shared = true}));
+  for (PlannedMove& move : moves_) {
+    if (StagingTensors* between = move.between())
+      RESHARD_TRY(between->place(group_.me(), arena_.data()));
+    RESHARD_TRY(move.place(memory_, group_));
+  }
   return {};
 }
 
@@ -175,24 +174,17 @@ void Job::find_converted(const std::vector<bool>& converts) {
   recorded_.assign(converted_.size(), 0);
 }
 
-Result<> Job::prepare_moves() {
-  const Wave::Memory all = memory();
-  for (Wave& wave : waves_) RESHARD_TRY(wave.prepare(group_, all));
-  return {};
-}
-
 void Job::count_peers() {
   std::map<Rank, PeerVolume> volumes;
-  for (const Wave& wave : waves_)
-    for (const PlannedMove& move : wave.moves()) {
-      const Planner& planner = move.planner();
-      const RankPlan part = planner.rank_plan(group_.me());
-      const auto bytes = [&](const Transfer& t) {
-        return t.box.volume() * planner.element_bits(t.tensor) / 8;
-      };
-      for (const Transfer& t : part.sends) volumes[t.dst].sent += bytes(t);
-      for (const Transfer& t : part.recvs) volumes[t.src].received += bytes(t);
-    }
+  for (const PlannedMove& move : moves_) {
+    const Planner& planner = move.planner();
+    const RankPlan part = planner.rank_plan(group_.me());
+    const auto bytes = [&](const Transfer& t) {
+      return t.box.volume() * planner.element_bits(t.tensor) / 8;
+    };
+    for (const Transfer& t : part.sends) volumes[t.dst].sent += bytes(t);
+    for (const Transfer& t : part.recvs) volumes[t.src].received += bytes(t);
+  }
   for (auto& [rank, volume] : volumes) {
     volume.peer = rank;
     peers_.push_back(volume);
@@ -200,13 +192,21 @@ void Job::count_peers() {
 }
 
 Result<> Job::run(int copy, bool verify, SessionReport& report) {
-  for (Wave& wave : waves_) RESHARD_TRY(wave.run(group_, copy, verify, report));
+  for (PlannedMove& move : moves_) {
+    if (StagingTensors* between = move.between()) between->clear(group_.me());
+    report.add(RESHARD_TRY(move.refit(copy).run()), move.between() == nullptr);
+    if (!verify || move.is_direct()) continue;
+    const Stopwatch clock;
+    auto checked = move.check(group_, copy);
+    report.check_seconds += clock.seconds();
+    RESHARD_TRY(std::move(checked));
+  }
   return {};
 }
 
 std::uint64_t Job::digest_of(std::size_t i, int copy) const {
   const RankBuffers& memory =
-      *target_stored_[target_stored_.size() > 1 ? static_cast<std::size_t>(copy) : 0];
+      *memory_.target[memory_.target.size() > 1 ? static_cast<std::size_t>(copy) : 0].stored;
   const SlotId slot = converted_[i];
   const std::byte* const at = memory.at(group_.me(), slot);
   if (at == nullptr) return 0;
@@ -215,19 +215,23 @@ std::uint64_t Job::digest_of(std::size_t i, int copy) const {
 }
 
 Result<> Job::check(int copy) {
-  for (Wave& wave : waves_)
-    if (wave.is_direct())
-      for (PlannedMove& move : wave.moves()) RESHARD_TRY(move.check(group_, copy));
+  for (PlannedMove& move : moves_)
+    if (move.is_direct()) RESHARD_TRY(move.check(group_, copy));
   for (std::size_t i = 0; i < converted_.size(); ++i) recorded_[i] = digest_of(i, copy);
   return {};
 }
 
 Result<> Job::check_again(int copy, bool recorded) {
-  for (Wave& wave : waves_) {
-    if (wave.is_direct())
-      for (PlannedMove& move : wave.moves()) RESHARD_TRY(move.check_again(group_, copy, recorded));
-    else if (!recorded)
-      RESHARD_TRY(wave.check(group_, copy));
+  for (PlannedMove& move : moves_) {
+    if (recorded) {
+      if (move.is_direct()) RESHARD_TRY(move.check_recorded(group_, copy));
+      continue;
+    }
+    if (StagingTensors* between = move.between()) {
+      between->clear(group_.me());
+      RESHARD_TRY(move.refit(copy).run());
+    }
+    RESHARD_TRY(move.check(group_, copy));
   }
   std::string mine;
   for (std::size_t i = 0; i < converted_.size() && recorded && mine.empty(); ++i)
@@ -240,18 +244,22 @@ Result<> Job::check_again(int copy, bool recorded) {
 }
 
 std::string_view Job::path() const {
-  return waves_.empty() ? "direct" : waves_.front().moves().front().refit().path();
+  if (moves_.empty()) return "direct";
+  const std::string_view first = moves_.front().refit().path();
+  const auto same = [&](const PlannedMove& move) { return move.refit().path() == first; };
+  return std::ranges::all_of(moves_, same) ? first : "mixed";
 }
 
 const std::string& Job::reason() const {
   static const std::string none;
-  return waves_.empty() ? none : waves_.front().moves().front().refit().reason();
+  for (const PlannedMove& move : moves_)
+    if (!move.refit().reason().empty()) return move.refit().reason();
+  return none;
 }
 
 Index Job::staging_bytes() const {
   Index most = 0;
-  for (const Wave& wave : waves_)
-    for (const PlannedMove& move : wave.moves()) most = std::max(most, move.staging_bytes());
+  for (const PlannedMove& move : moves_) most = std::max(most, move.staging_bytes());
   return arena_.size() + most;
 }
 

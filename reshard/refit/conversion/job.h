@@ -7,7 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "reshard/refit/conversion/wave.h"
+#include "reshard/memory/host_buffer.h"
+#include "reshard/refit/conversion/planned_move.h"
 
 namespace reshard::conversion {
 
@@ -21,9 +22,9 @@ struct JobInput {
   Index staging_bytes;  ///< the minimum of all ranks' caps.
 };
 
-/// What a session runs in each refit: plans, conversions and memory, made once. Tensors that need
-/// no conversion move first, from memory to memory. The others follow in waves, through staging
-/// tensors whose memory all waves share.
+/// What a session runs in each refit: plans, conversions and memory, made once. One move follows
+/// another: first tensors that need no conversion, then those of each other route. Whole matrices
+/// between two moves share the memory of those between other two.
 class Job {
  public:
   /// Collective. Errors: as Session::prepare(); an error that is not identical on all ranks has
@@ -51,12 +52,12 @@ class Job {
  private:
   explicit Job(const JobInput& input);
   Result<> plan(const JobInput& input);
-  void add_waves(const JobInput& input);
+  Result<> add_moves(Route route, const std::vector<bool>& tensors);
+  Result<> add_moves_between(Index cap);
   Result<> place(const JobInput& input);
-  Result<> prepare_moves();
+  Result<> place_moves();
   void count_peers();
-  Result<const RankBuffers*> values_view(const SessionSide& side, const RankBuffers* stored);
-  Wave::Memory memory();
+  Result<JobMemory::Forms> forms(const SessionSide& side, const RankBuffers* stored);
   void find_converted(const std::vector<bool>& converts);
   std::uint64_t digest_of(std::size_t i, int copy) const;
 
@@ -64,10 +65,9 @@ class Job {
   SessionSide source_, target_;
   WorkerPool pool_;
   Routes routes_;
-  std::vector<Wave> waves_;
+  std::vector<PlannedMove> moves_;
   std::vector<std::unique_ptr<RankBuffers>> views_;
-  const RankBuffers* source_values_ = nullptr;
-  std::vector<const RankBuffers*> target_values_, target_stored_;  ///< by copy.
+  JobMemory memory_;
   HostBuffer arena_, staging_;
   std::vector<PeerVolume> peers_;
   std::vector<SlotId> converted_;        ///< this rank's target tensors that conversions write.

@@ -8,36 +8,49 @@
 
 namespace reshard::conversion {
 
-Result<PlannedMove> PlannedMove::plan(std::shared_ptr<const ModelLayout> from,
-                                      std::shared_ptr<const ModelLayout> to,
-                                      const PlanOptions& options) {
-  PlannedMove move;
-  move.planner_ = std::make_unique<Planner>(
-      RESHARD_TRY(Planner::make(std::move(from), std::move(to), options)));
-  return move;
+Result<> PlannedMove::place(const JobMemory& memory, const JobGroup& group) {
+  const auto choose = [](const MoveSide& side, const JobMemory::Forms& forms) {
+    return side.between != nullptr ? side.between->buffers() : forms.in_form(side);
+  };
+  from_ = choose(plan_.from, memory.source);
+  for (const JobMemory::Forms& copy : memory.target) {
+    into_.push_back(choose(plan_.into, copy));
+    if (plan_.into.between != nullptr) break;
+  }
+  for (MoveSide* side : {&plan_.from, &plan_.into})
+    if (side->converts()) RESHARD_TRY(side->planned.reserve(group.me()));
+  return add_checks(group);
 }
 
-Result<> PlannedMove::prepare(const JobGroup& group, Memory memory) {
-  memory_ = std::make_unique<Memory>(std::move(memory));
-  RankRefitHooks hooks = group.hooks;
-  if (produces() || consumes()) hooks.conversions = &memory_->conversions;
-  for (const RankBuffers* to : memory_->into)
-    refits_.push_back(RESHARD_TRY(RankRefit::prepare(*planner_, memory_->from, to, group.transport,
-                                                     group.control, group.options, hooks)));
+Result<> PlannedMove::add_checks(const JobGroup& group) {
+  const auto pass = [&](const MoveSide& side, bool is_target,
+                        const RankBuffers* memory) -> Result<Pass> {
+    if (memory == nullptr) return Pass();
+    const SideConversion& conversion = side.conversion;
+    const RankBuffers& planned = *side.planned.buffers();
+    const bool plans_values = conversion.quantises == is_target;
+    return Pass::make(*conversion.layout, conversion.slots, plans_values ? planned : *memory,
+                      plans_values ? *memory : planned, group.me(),
+                      conversion.quantises ? Pass::To::quantised : Pass::To::values,
+                      group.unit_bytes);
+  };
+  if (plan_.from.converts())
+    from_check_ = std::make_unique<SourceCheck>(RESHARD_TRY(pass(plan_.from, false, from_)));
+  if (!plan_.into.converts()) return {};
+  std::vector<Pass> passes;
+  for (const RankBuffers* to : into_) passes.push_back(RESHARD_TRY(pass(plan_.into, true, to)));
+  into_check_ = std::make_unique<TargetCheck>(std::move(passes));
   return {};
 }
 
-Result<> PlannedMove::run(int copy, SessionReport& report) {
-  const RankReport moved = RESHARD_TRY(refits_[index(copy)].run());
-  report.move_seconds += moved.seconds;
-  report.bytes += moved.bytes;
-  report.sent += moved.sent;
-  report.received += moved.received;
-  report.copied += moved.copied;
-  report.wait_seconds += moved.wait_seconds;
-  report.finish_seconds += moved.finish_seconds;
-  report.copies += moved.copies;
-  report.messages += moved.messages;
+Result<> PlannedMove::prepare(const JobGroup& group) {
+  const RefitConversions conversions{plan_.from.conversion, plan_.into.conversion,
+                                     group.unit_bytes};
+  RankRefitHooks hooks = group.hooks;
+  if (plan_.from.converts() || plan_.into.converts()) hooks.conversions = &conversions;
+  for (const RankBuffers* to : into_)
+    refits_.push_back(RESHARD_TRY(RankRefit::prepare(plan_.planner, from_, to, group.transport,
+                                                     group.control, group.options, hooks)));
   return {};
 }
 
@@ -49,56 +62,49 @@ Index PlannedMove::staging_bytes() const {
 
 Result<> PlannedMove::prepare_verifiers(const JobGroup& group) {
   if (from_verifier_) return {};
+  const Planner& planner = plan_.planner;
   std::vector<bool> tensors;
-  for (Index i = 0; i < planner_->source().model().size(); ++i)
-    tensors.push_back(planner_->moves(TensorId(static_cast<TensorId::rep>(i))));
-  const auto forms = forms_of(planner_->target());
+  for (Index i = 0; i < planner.source().model().size(); ++i)
+    tensors.push_back(planner.moves(TensorId(static_cast<TensorId::rep>(i))));
+  const auto forms = forms_of(planner.target());
   const auto prepare = [&](const ModelLayout& layout, const RankBuffers* buffers) {
     return FingerprintVerifier::prepare(layout, buffers, group.transport, group.control,
                                         group.deadline(), forms, tensors);
   };
-  if (consumes()) {
-    into_verifiers_.push_back(RESHARD_TRY(prepare(planner_->target(), memory_->into_names)));
+  const auto &from = plan_.from, &into = plan_.into;
+  if (into.converts()) {
+    into_verifiers_.push_back(RESHARD_TRY(prepare(planner.target(), into.planned.buffers())));
   } else {
-    for (const RankBuffers* to : memory_->into)
-      into_verifiers_.push_back(RESHARD_TRY(prepare(planner_->target(), to)));
+    for (const RankBuffers* to : into_)
+      into_verifiers_.push_back(RESHARD_TRY(prepare(planner.target(), to)));
   }
   from_verifier_ =
-      RESHARD_TRY(prepare(planner_->source(), produces() ? memory_->from_names : memory_->from));
+      RESHARD_TRY(prepare(planner.source(), from.converts() ? from.planned.buffers() : from_));
   return {};
 }
 
 Result<const ModelFingerprints*> PlannedMove::read_source(const JobGroup& group) {
-  if (!produces())
+  if (!plan_.from.converts())
     return from_verifier_->run({.threads = group.options.threads, .deadline = group.deadline()});
-  std::span<const Fingerprint> fingerprints;
-  if (memory_->from_check != nullptr) {
-    auto read = memory_->from_check->read(from_verifier_->replicas(), *group.hooks.pool,
-                                          group.control, group.deadline());
-    if (!read) return end_group(group.control, std::move(read).error());
-    fingerprints = *read;
-  }
-  return from_verifier_->run_with(fingerprints, group.deadline());
+  const auto read = RESHARD_TRY(from_check_->read(from_verifier_->replicas(), *group.hooks.pool,
+                                                  group.control, group.deadline()));
+  return from_verifier_->run_with(read, group.deadline());
 }
 
 Result<const ModelFingerprints*> PlannedMove::read_target(const JobGroup& group, int copy) {
-  if (!consumes())
+  if (!plan_.into.converts())
     return into_verifiers_[index(copy)].run(
         {.threads = group.options.threads, .deadline = group.deadline()});
-  TargetCheck& check = *memory_->into_check;
-  if (auto begun = check.begin(copy, into_verifiers_[0].replicas(), group.hooks.pool->size());
-      !begun)
-    return end_group(group.control, std::move(begun).error());
-  RESHARD_TRY(refits_[index(copy)].observe(&check));
-  const auto fingerprints = check.fingerprints();
-  if (!fingerprints) return end_group(group.control, fingerprints.error());
-  return into_verifiers_[0].run_with(*fingerprints, group.deadline());
+  TargetCheck& check = *into_check_;
+  RESHARD_TRY(check.begin(copy, into_verifiers_[0].replicas(), group.hooks.pool->size()));
+  RESHARD_TRY(refits_[index(copy)].run(&check));
+  return into_verifiers_[0].run_with(RESHARD_TRY(check.fingerprints()), group.deadline());
 }
 
 Result<> PlannedMove::compare(const ModelFingerprints& from, const ModelFingerprints& to) const {
-  const ModelSpec& model = planner_->source().model();
+  const ModelSpec& model = plan_.planner.source().model();
   for (std::size_t i = 0; i < from.tensors.size(); ++i) {
-    if (!planner_->moves(TensorId(static_cast<TensorId::rep>(i)))) continue;
+    if (!plan_.planner.moves(TensorId(static_cast<TensorId::rep>(i)))) continue;
     const std::string& tensor = model.tensors()[i].name;
     for (const auto& [side, fingerprints] : {std::pair("source", &from), std::pair("target", &to)})
       if (const auto& found = fingerprints->tensors[i]; !found.agree)
@@ -113,27 +119,31 @@ Result<> PlannedMove::compare(const ModelFingerprints& from, const ModelFingerpr
   return {};
 }
 
-Result<> agree_on_converted(const JobGroup& group, const std::string& wrong) {
-  const std::string mine =
-      wrong.empty() ? wrong
-                    : fmt::format("local tensor '{}' is not what its source converts to", wrong);
-  const std::string first = RESHARD_TRY(agree_on_reason(mine, group.control, group.deadline()));
+Result<> PlannedMove::compare_all(const JobGroup& group, int copy) {
+  RESHARD_TRY(prepare_verifiers(group));
+  const ModelFingerprints* to = RESHARD_TRY(read_target(group, copy));
+  const ModelFingerprints* from = RESHARD_TRY(read_source(group));
+  RESHARD_TRY(compare(*from, *to));
+  if (!plan_.into.converts()) {
+    recorded_ = *to;
+    return {};
+  }
+  std::string wrong = into_check_->wrong();
+  if (!wrong.empty())
+    wrong = fmt::format("local tensor '{}' is not what its source converts to", wrong);
+  const std::string first = RESHARD_TRY(agree_on_reason(wrong, group.control, group.deadline()));
   if (!first.empty()) return fail(Code::corrupt, first);
   return {};
 }
 
 Result<> PlannedMove::check(const JobGroup& group, int copy) {
-  RESHARD_TRY(prepare_verifiers(group));
-  const ModelFingerprints* to = RESHARD_TRY(read_target(group, copy));
-  const ModelFingerprints* from = RESHARD_TRY(read_source(group));
-  RESHARD_TRY(compare(*from, *to));
-  if (consumes()) return agree_on_converted(group, memory_->into_check->wrong());
-  recorded_ = *to;
-  return {};
+  auto checked = compare_all(group, copy);
+  if (!checked && !is_verdict(group.control, checked.error()))
+    return end_group(group.control, std::move(checked).error());
+  return checked;
 }
 
-Result<> PlannedMove::check_again(const JobGroup& group, int copy, bool recorded) {
-  if (!recorded) return check(group, copy);
+Result<> PlannedMove::check_recorded(const JobGroup& group, int copy) {
   RESHARD_TRY(prepare_verifiers(group));
   return compare(recorded_, *RESHARD_TRY(read_target(group, copy)));
 }

@@ -1,18 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <array>
+#include <chrono>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
 #include "reshard/exec/rank_refit_hooks.h"
 #include "reshard/exec/verify/fingerprint_verifier.h"
-#include "reshard/plan/planner.h"
 #include "reshard/refit/conversion/conversion_check.h"
-#include "reshard/refit/session_report.h"
+#include "reshard/refit/conversion/plan_route.h"
 
 namespace reshard::conversion {
 
@@ -22,10 +20,22 @@ struct JobGroup {
   ControlPlane& control;
   RankRefitOptions options;
   RankRefitHooks hooks;
+  Index unit_bytes = 0;  ///< of values that are converted at once, about; equal on all ranks.
   Rank me() const { return transport.rank(); }
   Deadline deadline() const {
     return Deadline::after(std::chrono::duration<double>(options.seconds));
   }
+};
+
+/// This rank's memory of a session's sides; null: none.
+struct JobMemory {
+  /// Of one memory: all of it, and the tensors that are plain values as a layout of values.
+  struct Forms {
+    const RankBuffers *stored = nullptr, *values = nullptr;
+    const RankBuffers* in_form(const MoveSide& side) const { return side.values ? values : stored; }
+  };
+  Forms source;
+  std::vector<Forms> target;  ///< by copy.
 };
 
 /// True if the error is the result of a verification, which is identical on all ranks and leaves
@@ -34,63 +44,53 @@ inline bool is_verdict(const ControlPlane& control, const Error& error) {
   return error.code == Code::corrupt && control.status().has_value();
 }
 
-/// Collective. `wrong`: a local tensor of this rank that differs from what its source converts to,
-/// or "". Errors: `corrupt`, identical on all ranks, if any rank has one (named).
-Result<> agree_on_converted(const JobGroup& group, const std::string& wrong);
-
-/// One plan over some tensors, and the refits that run it into one memory or into either of two
-/// copies.
+/// A plan over the tensors of a route on one rank: the refits that run it into each copy of the
+/// target, and their verification.
 class PlannedMove {
  public:
-  /// Makes what depends on the layouts alone. Errors: the planner's, identical on all ranks.
-  static Result<PlannedMove> plan(std::shared_ptr<const ModelLayout> from,
-                                  std::shared_ptr<const ModelLayout> to,
-                                  const PlanOptions& options);
+  explicit PlannedMove(RoutePlan plan) : plan_(std::move(plan)) {}
 
-  /// This rank's memory, and how it becomes the plan's local tensors. All borrowed; null: none.
-  struct Memory {
-    const RankBuffers* from = nullptr;
-    std::vector<const RankBuffers*> into;  ///< by copy.
-    RefitConversions conversions = {};
-    /// If a side is converted: addresses of the plan's local tensors, without memory behind them
-    /// (AddressRange), and what verifies the conversion.
-    const RankBuffers *from_names = nullptr, *into_names = nullptr;
-    SourceCheck* from_check = nullptr;
-    TargetCheck* into_check = nullptr;
-  };
-  /// Collective. The memory must outlive the move. Errors: as RankRefit::prepare().
-  Result<> prepare(const JobGroup& group, Memory memory);
+  /// Not collective. Finds this rank's memory, which must outlive the move. Errors: memory missing.
+  Result<> place(const JobMemory& memory, const JobGroup& group);
+  /// Collective. Errors: as RankRefit::prepare().
+  Result<> prepare(const JobGroup& group);
 
-  /// Collective. Adds to the report. An error has aborted the group.
-  Result<> run(int copy, SessionReport& report);
+  RankRefit& refit(int copy) { return refits_[index(copy)]; }
+  const RankRefit& refit() const { return refits_.front(); }
+  Index staging_bytes() const;
+  const Planner& planner() const { return plan_.planner; }
+  /// True if bytes move from memory to memory, cast at most.
+  bool is_direct() const { return plan_.route == Route::plain || plan_.route == Route::stored; }
+  /// Tensors that this move writes and the next one reads; null if it writes the target. Their
+  /// memory is the caller's: place() them before this move, clear() them before each run.
+  StagingTensors* between() const { return plan_.into.between.get(); }
 
   /// Collective. Verifies that the copy has the fingerprints of the memory it came from. What is
   /// converted on the way is gathered again: it must have the fingerprints of the source, and the
   /// copy must be what it converts to. Errors: `corrupt`, identical on all ranks, leaves the group
   /// usable; any other error has aborted it.
   Result<> check(const JobGroup& group, int copy);
-  /// Collective. Verifies the copy as it is now: against the last successful check() if `recorded`,
-  /// otherwise against the memory it came from, as it is now.
-  Result<> check_again(const JobGroup& group, int copy, bool recorded);
-
-  const Planner& planner() const { return *planner_; }
-  const RankRefit& refit() const { return refits_.front(); }
-  Index staging_bytes() const;
+  /// Collective. Verifies that the copy is still what the last successful check() saw. Errors: as
+  /// check(). @pre is_direct()
+  Result<> check_recorded(const JobGroup& group, int copy);
 
  private:
-  bool consumes() const { return memory_->conversions.after.layout != nullptr; }
-  bool produces() const { return memory_->conversions.before.layout != nullptr; }
+  Result<> add_checks(const JobGroup& group);
+  Result<> compare_all(const JobGroup& group, int copy);
   Result<> prepare_verifiers(const JobGroup& group);
   Result<const ModelFingerprints*> read_source(const JobGroup& group);
   Result<const ModelFingerprints*> read_target(const JobGroup& group, int copy);
   Result<> compare(const ModelFingerprints& from, const ModelFingerprints& to) const;
   std::size_t index(int copy) const {
-    return memory_->into.size() > 1 ? static_cast<std::size_t>(copy) : 0;
+    return into_.size() > 1 ? static_cast<std::size_t>(copy) : 0;
   }
 
-  std::unique_ptr<Planner> planner_;
-  std::unique_ptr<Memory> memory_;
+  RoutePlan plan_;
+  const RankBuffers* from_ = nullptr;
+  std::vector<const RankBuffers*> into_;  ///< by copy.
   std::vector<RankRefit> refits_;
+  std::unique_ptr<SourceCheck> from_check_;
+  std::unique_ptr<TargetCheck> into_check_;
   std::optional<FingerprintVerifier> from_verifier_;
   std::vector<FingerprintVerifier> into_verifiers_;
   ModelFingerprints recorded_;
