@@ -54,6 +54,12 @@ Index wire_bytes(const Planner& planner, const std::vector<Transfer>& transfers)
   return bytes;
 }
 
+/// The name of a local tensor.
+std::string name_of(const RankWork& work, const ProgramBuffer& buffer) {
+  const bool is_source = buffer.kind == ProgramBuffer::Kind::source;
+  return (is_source ? work.source_layout() : work.target_layout()).slot(buffer.slot).name;
+}
+
 }  // namespace
 
 RankRefit::State::State(const RankWork& work, PairWays how)
@@ -140,7 +146,9 @@ Result<> RankRefit::State::prepare(const RankWork& work) {
   counts.copies = program->copies;
   counts.messages = static_cast<Index>(program->messages.size());
   executor = RESHARD_TRY(
-      ProgramExecutor::make(std::move(program), {&transport, &control, pool, staging},
+      ProgramExecutor::make(std::move(program),
+                            {&transport, &control, pool, staging, work.hooks.trace,
+                             [&](const ProgramBuffer& buffer) { return name_of(work, buffer); }},
                             [&](const ProgramBuffer& buffer) { return place(work, buffer); }));
   return share_memory(work);
 }

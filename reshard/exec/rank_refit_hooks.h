@@ -10,6 +10,7 @@
 namespace reshard {
 
 class ConversionObserver;
+class TraceRecorder;
 class WorkerPool;
 
 /// Conversions on the way, of a plan between layouts of which at least one is not in memory.
@@ -31,6 +32,8 @@ struct RankRefitHooks {
   /// Conversions of the plan's two sides; null: none. The buffers that the refit gets are then of
   /// the form that is in memory (SideConversion). All ranks have one, or none does.
   const RefitConversions* conversions = nullptr;
+  /// Gets the events of each run; null: nothing is timed.
+  TraceRecorder* trace = nullptr;
 };
 
 }  // namespace reshard

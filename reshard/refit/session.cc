@@ -65,6 +65,9 @@ struct Session::State {
   /// Aborts the group; the session cannot be used afterwards.
   tl::unexpected<Error> finish(Error error);
   Error explained(Error error, std::int64_t version) const;
+  RefitTracer* tracing() { return tracer ? &*tracer : nullptr; }
+  /// Collective, after a refit. Gathers and writes its trace, if it is traced.
+  Result<> finish_trace();
 
   Transport& transport;
   ControlPlane& control;
@@ -73,9 +76,10 @@ struct Session::State {
   PublishedVersion own_published;
   PublishedVersion* const published;
   Addresses source_addresses, target_addresses;
-  BeginRecords agreed;               ///< that the job was made from.
-  BeginRecords received;             ///< of the latest call.
-  std::vector<BeginWords> exchange;  ///< reused by exchange_records().
+  BeginRecords agreed;                ///< that the job was made from.
+  BeginRecords received;              ///< of the latest call.
+  std::vector<BeginWords> exchange;   ///< reused by exchange_records().
+  std::optional<RefitTracer> tracer;  ///< that the job's programs record to.
   std::unique_ptr<Job> job;
   std::uint64_t digest = 0;
   SessionPhase phase = SessionPhase::begin;
@@ -134,7 +138,9 @@ Session::State::State(Transport& data, ControlPlane& agreement, SessionSide from
       source(std::move(from)),
       target(std::move(to)),
       options(std::move(how)),
-      published(target.published != nullptr ? target.published : &own_published) {}
+      published(target.published != nullptr ? target.published : &own_published) {
+  if (!options.trace.path.empty()) tracer.emplace(options.trace, me(), control.size());
+}
 
 std::string Session::State::trouble() const {
   for (const auto& [name, side] : {std::pair("source", &source), std::pair("target", &target)})
@@ -147,7 +153,7 @@ std::string Session::State::trouble() const {
   if (options.buffering == Buffering::doubled && target.buffers != nullptr &&
       target.back == nullptr)
     return "doubled buffering needs `back`, the second copy of the target";
-  return "";
+  return tracer ? tracer->trouble() : "";
 }
 
 BeginRecord Session::State::record(BeginRecord::Kind kind, std::int64_t version) const {
@@ -186,14 +192,18 @@ Result<> Session::State::prepare() {
     return finish(std::move(done).error());
   RESHARD_TRY(session::same_call(received));
   RESHARD_TRY(session::same_job(received));
+  if (tracer)
+    if (auto aligned = tracer->align_clocks(control, deadline()); !aligned)
+      return finish(std::move(aligned).error());
   return make_job();
 }
 
 Result<> Session::State::make_job() {
   job.reset();
   is_recorded = false;
-  job = RESHARD_TRY(Job::prepare(
-      {transport, control, source, target, options, session::least_staging(received)}));
+  job = RESHARD_TRY(
+      Job::prepare({transport, control, source, target, options, session::least_staging(received),
+                    tracer ? &tracer->recorder() : nullptr}));
   agreed = received;
   source_addresses = Addresses("source", source, me());
   target_addresses = Addresses("target", target, me());
@@ -246,6 +256,8 @@ Result<> Session::State::begin(std::int64_t version, SessionReport& report) {
         Code::invalid_argument,
         "this session's group was aborted; prepare a session on a new group: " + finished->message);
   const Stopwatch clock;
+  if (tracer) tracer->restart(version);
+  const TracedPhase traced(tracing(), "begin");
   RESHARD_TRY(enter(SessionPhase::begin));
   if (auto done = session::exchange_records(record(BeginRecord::Kind::refit, version), control,
                                             deadline(), received, exchange);
@@ -260,6 +272,7 @@ Result<> Session::State::begin(std::int64_t version, SessionReport& report) {
     return fail(Code::invalid_argument,
                 change + "; prepare a new session, or set the option `replan`");
   RESHARD_TRY(session::same_job(received));
+  const TracedPhase planning(tracing(), "plan");
   auto made = make_job();
   report.plan_seconds = clock.seconds() - report.begin_seconds;
   return made;
@@ -273,7 +286,11 @@ Result<> Session::State::transfer_and_check(SessionReport& report) {
   }
   RESHARD_TRY(enter(SessionPhase::transfer));
   const bool verifies = options.verify == VerifyMode::always;
-  if (auto moved = job->run(copy, verifies, report); !moved) {
+  const auto move = [&] {
+    const TracedPhase traced(tracing(), "transfer");
+    return job->run(copy, verifies, report);
+  };
+  if (auto moved = move(); !moved) {
     // A verdict is identical on every rank, so all can go on with another refit.
     if (!is_verdict(control, moved.error())) finished = moved.error();
     return moved;
@@ -281,6 +298,7 @@ Result<> Session::State::transfer_and_check(SessionReport& report) {
   RESHARD_TRY(enter(SessionPhase::check));
   if (verifies) {
     const Stopwatch clock;
+    const TracedPhase traced(tracing(), "check");
     auto checked = job->check(copy);
     report.check_seconds += clock.seconds();
     // What the job has recorded may be of the copy that failed.
@@ -294,6 +312,7 @@ Result<> Session::State::transfer_and_check(SessionReport& report) {
 
 Result<> Session::State::commit(std::int64_t version, SessionReport& report) {
   const Stopwatch clock;
+  const TracedPhase traced(tracing(), "commit");
   const int copy = next_copy();
   RESHARD_TRY(enter(SessionPhase::commit));
   // A rank that failed before has aborted the group, so that no rank passes.
@@ -304,6 +323,13 @@ Result<> Session::State::commit(std::int64_t version, SessionReport& report) {
   RESHARD_TRY(enter(SessionPhase::committed));
   if (auto all = control.barrier(deadline()); !all) return finish(std::move(all).error());
   report.commit_seconds = clock.seconds();
+  return {};
+}
+
+Result<> Session::State::finish_trace() {
+  if (!tracer) return {};
+  if (auto traced = tracer->finish(transport, control, deadline()); !traced)
+    return finish(std::move(traced).error().in("the trace"));
   return {};
 }
 
@@ -337,9 +363,11 @@ Result<SessionReport> Session::refit(std::int64_t version) {
   auto done = s.begin(version, report);
   if (done) done = s.transfer_and_check(report);
   if (done) done = s.commit(version, report);
-  if (!done) return tl::unexpected(s.explained(std::move(done).error(), version));
+  if (!done && s.tracer) s.tracer->finish_alone();
   report.version = version;
   report.seconds = clock.seconds();
+  if (done) done = s.finish_trace();
+  if (!done) return tl::unexpected(s.explained(std::move(done).error(), version));
   return report;
 }
 
@@ -356,6 +384,9 @@ std::string_view Session::path() const { return state_->job->path(); }
 const std::string& Session::reason() const { return state_->job->reason(); }
 std::uint64_t Session::digest() const { return state_->digest; }
 Index Session::staging_bytes() const { return state_->job->staging_bytes(); }
+const WhySlow* Session::why_slow() const {
+  return state_->tracer ? state_->tracer->why_slow() : nullptr;
+}
 const ConversionCounts& Session::conversions() const { return state_->job->conversions(); }
 
 }  // namespace reshard

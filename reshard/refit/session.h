@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "reshard/exec/rank_refit.h"
+#include "reshard/exec/trace/refit_tracer.h"
 #include "reshard/refit/session_report.h"
 #include "reshard/refit/session_side.h"
 
@@ -52,6 +53,10 @@ struct SessionOptions {
   /// True: refit() plans anew if layouts or addresses changed since prepare(). False: it is an
   /// error.
   bool replan = false;
+  /// If `trace.path` is not empty, which must be so on all ranks or on none: every refit() is
+  /// traced, and ends with one more collective step, in which rank 0 writes the trace of all ranks.
+  /// A refit that failed leaves its events in "PATH.rankN" on each rank. docs/trace.md.
+  TraceOptions trace;
   /// Called when this rank enters a phase, in the thread that calls refit(): for example, to put an
   /// engine to sleep before its memory changes. An error that it returns becomes the error of
   /// refit() on all ranks. Must not call the session.
@@ -118,6 +123,9 @@ class Session {
   std::uint64_t digest() const;
   /// Bytes of staging memory that the session holds on this rank, staging tensors included.
   Index staging_bytes() const;
+  /// What the trace of the last successful refit() says; identical on all ranks. Null if nothing
+  /// was traced.
+  const WhySlow* why_slow() const;
   /// How many tensors take which route.
   const ConversionCounts& conversions() const;
 

@@ -24,19 +24,22 @@ Result<> ProgramExecutor::bind(const BoundProgram::Resolve& place) {
   bound_ = RESHARD_TRY(BoundProgram::make(*program_, environment_.transport, environment_.staging,
                                           environment_.pool->size(), place));
   events_.resize(exchanges_.size());
+  if (environment_.trace != nullptr)
+    times_ = std::make_unique<trace::ProgramTimes>(*program_, environment_.pool->size(),
+                                                   *environment_.trace, environment_.names);
   return {};
 }
 
 Result<> ProgramExecutor::barrier(StepId s) {
   begin_step(s, 0);
   RESHARD_TRY(environment_.control->barrier(deadline_));
-  if (!times_.empty()) times_[s.index()].end = clock_.seconds();
+  if (times_) times_->end(s);
   ready_.complete(s);
   return {};
 }
 
 void ProgramExecutor::end_step(StepId s, int worker) {
-  if (!times_.empty()) times_[s.index()].end = clock_.seconds();
+  if (times_) times_->end(s);
   ready_.complete(s);
   if (!meter_->add(worker, step(s).bytes, step(s).delivered)) ready_.stop();
 }
@@ -50,6 +53,13 @@ Result<> ProgramExecutor::run(Deadline deadline, ProgressMeter& meter,
   over_ = begun_ = 0;
   first_seconds_ = 0;
   ready_.restart();
+  if (times_) times_->start();
+  auto done = run_steps();
+  if (times_) times_->finish(observer != nullptr);
+  return done;
+}
+
+Result<> ProgramExecutor::run_steps() {
   const auto& steps = program_->steps;
   if (!steps.empty() && steps.front().kind == Kind::barrier) {
     RESHARD_TRY(barrier(StepId(0)));
@@ -57,7 +67,7 @@ Result<> ProgramExecutor::run(Deadline deadline, ProgressMeter& meter,
   }
   auto body = [this](int worker) { work(worker); };
   environment_.pool->run(body);
-  if (served_) served_ = meter.finish();
+  if (served_) served_ = meter_->finish();
   if (!served_) {
     // Abort before dropping the pending messages: peers then see the cause, not its consequence.
     if (environment_.control != nullptr && is_flying())
@@ -88,7 +98,10 @@ void ProgramExecutor::work(int worker) {
 }
 
 std::optional<StepId> ProgramExecutor::next_tile(int worker) {
-  if (worker != 0) return ready_.wait_and_take(worker);
+  if (worker != 0) {
+    const trace::WaitScope waits(times_.get(), worker, trace::Awaited::tiles);
+    return ready_.wait_and_take(worker);
+  }
   auto next = serve();
   served_ = next ? Result<>() : tl::unexpected(std::move(next).error());
   if (next && *next) return *next;
@@ -103,11 +116,12 @@ Result<std::optional<StepId>> ProgramExecutor::serve() {
     if (ready_.stopped()) break;
     if (const auto tile = ready_.take(0)) return tile;
     if (!ready_.is_idle()) {
+      const trace::WaitScope waits(times_.get(), 0, trace::Awaited::tiles);
       ready_.pause(!is_flying());
     } else if (can_begin()) {
       continue;  // It became free since progress(); a peer may wait for it.
     } else if (is_flying()) {
-      RESHARD_TRY(events_[over_]->wait(deadline_));
+      RESHARD_TRY(wait_for_messages());
       end_exchange();
     } else {
       if (ready_.all_done() && over_ == exchanges_.size()) break;
@@ -129,6 +143,12 @@ Result<> ProgramExecutor::progress() {
     RESHARD_TRY(poll());
   }
   return {};
+}
+
+/// Waits for the oldest exchange in progress.
+Result<> ProgramExecutor::wait_for_messages() {
+  const trace::WaitScope waits(times_.get(), 0, trace::Awaited::messages, exchanges_[over_]);
+  return events_[over_]->wait(deadline_);
 }
 
 /// Ends the oldest exchange in progress if it is complete; false if it is not.

@@ -10,15 +10,10 @@
 #include "reshard/exec/host/bound_program.h"
 #include "reshard/exec/host/ready_tiles.h"
 #include "reshard/exec/progress_meter.h"
+#include "reshard/exec/trace/program_times.h"
 #include "reshard/exec/worker_pool.h"
 
 namespace reshard::host {
-
-/// When a step ran, in seconds since run() began.
-struct StepTime {
-  int worker = 0;
-  double begin = 0, end = 0;
-};
 
 /// Runs a program with host threads: all ranks of one process, or one rank over any transport. Made
 /// once, run repeatedly; run() allocates nothing per step.
@@ -33,6 +28,9 @@ class ProgramExecutor {
     ControlPlane* control = nullptr;  ///< null if the program has no barrier.
     WorkerPool* pool = nullptr;
     std::span<std::byte> staging;  ///< at least Program::staging_bytes.
+    /// Gets the events of each run; null: nothing is timed. `names` names the local tensors in it.
+    TraceRecorder* trace = nullptr;
+    trace::ProgramTimes::Names names = nullptr;
   };
 
   /// `place` returns the place of source and target buffers. Everything is borrowed and must
@@ -54,10 +52,6 @@ class ProgramExecutor {
   /// one, until the first exchange was done (0 if there is none). And until the last barrier.
   double first_seconds() const { return first_seconds_; }
   double last_seconds() const { return last_seconds_; }
-  /// Records a StepTime for each step in later runs. Owned by this object; see times().
-  void record_times() { times_.resize(program_->steps.size()); }
-  /// By step; empty if not recorded.
-  std::span<const StepTime> times() const { return times_; }
   const Program& program() const { return *program_; }
 
  private:
@@ -73,15 +67,17 @@ class ProgramExecutor {
     return begun_ < exchanges_.size() && ready_.is_free(exchanges_[begun_]);
   }
   void begin_step(StepId s, int worker) {
-    if (!times_.empty()) times_[s.index()] = {worker, clock_.seconds(), 0};
+    if (times_) times_->begin(s, worker);
   }
   void end_step(StepId s, int worker);
 
+  Result<> run_steps();
   Result<> barrier(StepId s);
   void work(int worker);
   std::optional<StepId> next_tile(int worker);
   Result<std::optional<StepId>> serve();
   Result<> progress();
+  Result<> wait_for_messages();
   Result<bool> poll();
   void end_exchange();
 
@@ -90,7 +86,7 @@ class ProgramExecutor {
   BoundProgram bound_;
   ReadyTiles ready_;
   std::vector<StepId> exchanges_;
-  std::vector<StepTime> times_;
+  std::unique_ptr<trace::ProgramTimes> times_;  ///< null: nothing is timed.
   double first_seconds_ = 0, last_seconds_ = 0;
 
   // Of one run.

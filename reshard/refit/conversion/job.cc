@@ -51,6 +51,7 @@ Job::Job(const JobInput& input)
       pool_(input.options.refit.threads) {
   group_.options.staging_bytes = input.staging_bytes;
   group_.hooks.pool = &pool_;
+  group_.hooks.trace = input.trace;
 }
 
 Result<std::unique_ptr<Job>> Job::prepare(const JobInput& input) {

@@ -19,7 +19,8 @@ struct JobInput {
   const SessionSide& source;
   const SessionSide& target;
   const SessionOptions& options;
-  Index staging_bytes;  ///< the minimum of all ranks' caps.
+  Index staging_bytes;             ///< the minimum of all ranks' caps.
+  TraceRecorder* trace = nullptr;  ///< gets the events of all programs; null: none.
 };
 
 /// What a session runs in each refit: plans, conversions and memory, made once. One move follows

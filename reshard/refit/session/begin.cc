@@ -19,7 +19,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little);
 
-constexpr std::uint64_t kProtocol = 0x7265666974000003;  ///< "refit", and its version.
+constexpr std::uint64_t kProtocol = 0x7265666974000004;  ///< "refit", and its version.
 constexpr std::size_t kMostText = 400;
 constexpr std::uint64_t kMostStaging = std::uint64_t{1} << 60;
 
@@ -96,11 +96,12 @@ struct Choice {
   const char* name;
   std::array<const char*, 3> values;
 };
-constexpr std::array<Choice, 5> kChoices{{{"buffering", {"in_place", "doubled"}},
+constexpr std::array<Choice, 6> kChoices{{{"buffering", {"in_place", "doubled"}},
                                           {"verify", {"never", "always"}},
                                           {"convert", {"receiver", "sender"}},
                                           {"path", {"automatic", "direct", "message"}},
-                                          {"replan", {"false", "true"}}}};
+                                          {"replan", {"false", "true"}},
+                                          {"trace", {"off", "on"}}}};
 constexpr int kBitsPerChoice = 4,
               kBitsOfChoices = kBitsPerChoice * static_cast<int>(kChoices.size());
 
@@ -140,10 +141,12 @@ std::optional<Difference> difference(const BeginRecord& mine, const BeginRecord&
 }  // namespace
 
 std::uint64_t options_word(const SessionOptions& options) {
-  const std::array values{
-      static_cast<std::uint64_t>(options.buffering), static_cast<std::uint64_t>(options.verify),
-      static_cast<std::uint64_t>(options.convert), static_cast<std::uint64_t>(options.refit.path),
-      static_cast<std::uint64_t>(options.replan)};
+  const std::array values{static_cast<std::uint64_t>(options.buffering),
+                          static_cast<std::uint64_t>(options.verify),
+                          static_cast<std::uint64_t>(options.convert),
+                          static_cast<std::uint64_t>(options.refit.path),
+                          static_cast<std::uint64_t>(options.replan),
+                          static_cast<std::uint64_t>(!options.trace.path.empty())};
   static_assert(std::tuple_size_v<decltype(values)> == kChoices.size());
   Digest ignored;
   for (const std::string& name : options.ignore) ignored.add(name);

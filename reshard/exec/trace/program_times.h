@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "reshard/exec/trace/recorder.h"
+#include "reshard/program/program.h"
+
+namespace reshard::trace {
+
+/// What a worker of an executor can wait for.
+enum class Awaited : std::uint8_t {
+  tiles,     ///< no tile could run: those left wait for messages or for tiles of others.
+  messages,  ///< worker 0: the oldest exchange in progress.
+};
+
+/// Times the runs of one program, and makes events of them when a run is over. Workers record into
+/// memory of their own, allocated once; waits of less than a microsecond are left out.
+class ProgramTimes {
+ public:
+  /// Names the local tensor of a source or target buffer.
+  using Names = std::function<std::string(const ProgramBuffer&)>;
+  /// Borrows the program and the recorder. `names` may be null.
+  ProgramTimes(const Program& program, int workers, TraceRecorder& recorder, const Names& names);
+
+  /// Of a run; by the thread that runs the program.
+  void start();
+  /// Of a step, by the worker that runs it.
+  void begin(StepId s, int worker);
+  void end(StepId s);
+  void waited(int worker, Awaited what, StepId step, std::int64_t since_ns);
+  /// The run is over, or failed; no worker is active any more. Adds its events to the recorder.
+  void finish(bool verifying);
+
+ private:
+  struct StepSpan {
+    std::int64_t begin_ns = 0, end_ns = 0;  ///< 0: not yet.
+    int worker = 0;
+  };
+  struct WaitSpan {
+    Awaited what = Awaited::tiles;
+    StepId step;
+    std::int64_t begin_ns = 0, end_ns = 0;
+  };
+  struct Waits {
+    std::vector<WaitSpan> spans;
+    Index dropped = 0;
+  };
+  /// Of a tile, from the program alone.
+  struct TileFacts {
+    Index bytes = 0;
+    std::uint32_t name = 0;
+    std::uint16_t ops = 0;
+    std::uint32_t first_read = 0, end_read = 0;
+  };
+  struct PeerRead {
+    Rank peer;
+    Index bytes = 0;
+  };
+  class FactFinder;
+
+  void add_step(std::size_t s, TraceEvent event);
+
+  const Program& program_;
+  TraceRecorder& recorder_;
+  std::vector<TileFacts> tiles_;  ///< by step.
+  std::vector<PeerRead> reads_;
+  std::vector<std::uint32_t> message_names_;
+  std::vector<StepSpan> steps_;
+  std::vector<Waits> waits_;  ///< by worker.
+  std::uint32_t waits_for_tiles_ = 0, waits_for_messages_ = 0;
+};
+
+/// Records how long a worker waits, from its construction to its destruction; nothing if `times`
+/// is null.
+class WaitScope {
+ public:
+  WaitScope(ProgramTimes* times, int worker, Awaited what, StepId step = StepId(0))
+      : times_(times), worker_(worker), what_(what), step_(step) {
+    if (times_ != nullptr) since_ns_ = trace_now_ns();
+  }
+  ~WaitScope() {
+    if (times_ != nullptr) times_->waited(worker_, what_, step_, since_ns_);
+  }
+  WaitScope(const WaitScope&) = delete;
+  WaitScope& operator=(const WaitScope&) = delete;
+
+ private:
+  ProgramTimes* times_;
+  int worker_;
+  Awaited what_;
+  StepId step_;
+  std::int64_t since_ns_ = 0;
+};
+
+}  // namespace reshard::trace
