@@ -117,17 +117,21 @@ void ProgramTimes::start() {
   for (Waits& waits : waits_) {
     waits.spans.clear();
     waits.dropped = 0;
+    waits.is_last = false;
   }
 }
 
-void ProgramTimes::begin(StepId s, int worker) { steps_[s.index()] = {trace_now_ns(), 0, worker}; }
+void ProgramTimes::begin(StepId s, int worker) {
+  steps_[s.index()] = {trace_now_ns(), 0, worker};
+  waits_[static_cast<std::size_t>(worker)].is_last = false;
+}
 
 void ProgramTimes::end(StepId s) { steps_[s.index()].end_ns = trace_now_ns(); }
 
 void ProgramTimes::waited(int worker, Awaited what, StepId step, std::int64_t since_ns) {
   const std::int64_t now = trace_now_ns();
   Waits& mine = waits_[static_cast<std::size_t>(worker)];
-  if (!mine.spans.empty()) {
+  if (mine.is_last) {
     WaitSpan& last = mine.spans.back();
     if (last.what == what && last.step == step && since_ns - last.end_ns < kGapNs) {
       last.end_ns = now;
@@ -139,6 +143,7 @@ void ProgramTimes::waited(int worker, Awaited what, StepId step, std::int64_t si
     ++mine.dropped;
   } else {
     mine.spans.push_back({what, step, since_ns, now});
+    mine.is_last = true;
   }
 }
 

@@ -46,6 +46,7 @@ class ProgramTimes {
   };
   struct Waits {
     std::vector<WaitSpan> spans;
+    bool is_last = false;  ///< the worker began no step since the last of them.
     Index dropped = 0;
   };
   /// Of a tile, from the program alone.

@@ -6,12 +6,14 @@
 #include <algorithm>
 #include <map>
 
+#include "reshard/exec/limited_transport_testutil.h"
 #include "reshard/exec/rank_refit_hooks.h"
-#include "reshard/exec/rank_refit_testutil.h"
 #include "reshard/exec/trace/gather_trace.h"
 #include "reshard/exec/trace/message_pairs.h"
 #include "reshard/exec/trace/program_times.h"
 #include "reshard/exec/trace/why_slow.h"
+#include "reshard/model/configs_testutil.h"
+#include "reshard/model/elements_testutil.h"
 #include "reshard/transport/inproc/inproc.h"
 #include "reshard/transport/shm/shm_testutil.h"
 
@@ -73,10 +75,24 @@ void expect_messages(const GroupTrace& trace) {
   }
 }
 
+/// One way to run a refit.
+struct Way {
+  const char* name;
+  RefitPath path = RefitPath::automatic;
+  Index staging_bytes = Index{64} << 20, in_place_bytes = Index{64} << 10;
+  int hosts = 1;  ///< of the group; memory of other hosts cannot be opened.
+};
+
+RankBuffers memory_of(const std::shared_ptr<const ModelLayout>& layout, Rank me) {
+  const std::vector<Rank> ranks(layout->ranks().contains(me) ? 1 : 0, me);
+  return *RankBuffers::allocate(layout, ranks, {.shared = true});
+}
+
 /// One rank: two traced refits, of which rank 0 looks at the second.
-Result<> trace_as_rank(RankEnds& ends, const Planner& planner, const RefitWay& way, int ranks) {
-  RefitRank mine(ends, planner, way);
-  fill_values(mine.source);
+Result<> trace_as_rank(RankEnds& ends, const Planner& planner, const Way& way, int ranks) {
+  const RankBuffers source = memory_of(planner.shared_source(), ends.rank());
+  const RankBuffers target = memory_of(planner.shared_target(), ends.rank());
+  LimitedTransport transport(std::move(ends.transport), Limit::none, way.hosts);
   TraceRecorder recorder(1 << 16);
   RankRefitOptions options;
   options.path = way.path;
@@ -85,10 +101,9 @@ Result<> trace_as_rank(RankEnds& ends, const Planner& planner, const RefitWay& w
   options.threads = 2;
   RankRefitHooks hooks;
   hooks.trace = &recorder;
-  auto refit =
-      RESHARD_TRY(RankRefit::prepare(planner, mine.source.ranks().empty() ? nullptr : &mine.source,
-                                     mine.target.ranks().empty() ? nullptr : &mine.target,
-                                     mine.transport, *ends.control, options, hooks));
+  auto refit = RESHARD_TRY(RankRefit::prepare(planner, source.ranks().empty() ? nullptr : &source,
+                                              target.ranks().empty() ? nullptr : &target, transport,
+                                              *ends.control, options, hooks));
   EXPECT_TRUE(recorder.trace().events.empty());
   for (int i = 0; i < 2; ++i) {
     recorder.restart();
@@ -98,7 +113,7 @@ Result<> trace_as_rank(RankEnds& ends, const Planner& planner, const RefitWay& w
   }
   const auto clocks = RESHARD_TRY(align_clocks(*ends.control, patient()));
   const auto all =
-      RESHARD_TRY(gather_trace(recorder.trace(), clocks, mine.transport, *ends.control, patient()));
+      RESHARD_TRY(gather_trace(recorder.trace(), clocks, transport, *ends.control, patient()));
   if (all) {
     EXPECT_EQ(arrived(*all), planned(planner, ranks));
     expect_messages(*all);
@@ -119,23 +134,21 @@ INSTANTIATE_TEST_SUITE_P(Ranks, TracedRefit,
                          [](const auto& of) { return of.param.name; });
 
 TEST_P(TracedRefit, has_every_byte_of_the_plan) {
-  const RefitWay ways[] = {
-      {"direct", Limit::none, RefitPath::automatic, Index{64} << 20, 1024, "", true},
-      {"messages", Limit::none, RefitPath::message, Index{64} << 20, Index{64} << 10},
-      {"in_place", Limit::none, RefitPath::message, Index{32} << 10, 64},
-      {"two_hosts", Limit::none, RefitPath::automatic, Index{32} << 10, 1024, "", true, {}, 2}};
-  for (const RefitLayouts& layouts : refit_layouts()) {
-    if (layouts.name != "overlapping" && layouts.name != "idle_ranks") continue;
-    const Planner planner = planner_of(layouts);
-    for (const RefitWay& way : ways) {
-      SCOPED_TRACE(layouts.name + " " + way.name);
-      EXPECT_EQ(outcome(GetParam().run(
-                    layouts.ranks,
-                    [&](RankEnds& ends) {
-                      EXPECT_EQ(outcome(trace_as_rank(ends, planner, way, layouts.ranks)), "");
-                    })),
-                "");
-    }
+  const Way ways[] = {{"direct"},
+                      {"messages", RefitPath::message},
+                      {"in_place", RefitPath::message, Index{32} << 10, 64},
+                      {"two_hosts", RefitPath::automatic, Index{32} << 10, 1024, 2}};
+  const auto model = model_of(wide_moe());
+  const Planner planner =
+      *Planner::make(layout_of("megatron:tp=2,pp=2,ep=2,etp=1", model, wide_moe()),
+                     layout_of("vllm:tp=4,offset=3", model, wide_moe()));
+  constexpr int kRanks = 8;  // One rank has both sides, the last neither.
+  for (const Way& way : ways) {
+    SCOPED_TRACE(way.name);
+    const auto body = [&](RankEnds& ends) {
+      EXPECT_EQ(outcome(trace_as_rank(ends, planner, way, kRanks)), "");
+    };
+    EXPECT_EQ(outcome(GetParam().run(kRanks, body)), "");
   }
 }
 
