@@ -26,7 +26,7 @@ struct PlanArguments {
   std::set<std::string> ignore;  ///< here and below: ModelOptions::ignore.
   std::optional<Index> rank;
   Index transfers = 0;  ///< number to list; -1: all.
-  std::string cluster;      ///< file of a cluster to simulate the plan on; empty: none.
+  std::string cluster;  ///< file of a cluster to simulate the plan on; empty: none.
   bool json = false, dot = false;
   int threads = 0;  ///< 0: one per core.
 };
@@ -48,6 +48,7 @@ struct RunArguments {
   ConversionSide convert = ConversionSide::receiver;
   Buffering buffering = Buffering::in_place;
   bool check_fingerprints = false;  ///< compare fingerprints before each commit.
+  std::string trace;                ///< file for the trace of the last refit; empty: none.
   std::uint64_t seed = 0;
   std::string transport = "inproc", interface;
   double deadline_seconds = 60;  ///< for joining, for each refit and for verification.

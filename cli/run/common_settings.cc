@@ -46,6 +46,7 @@ std::vector<RendezvousOptions::Setting> common_settings(const RunJob& job) {
       {"--repeat", fmt::format("{}", a.repeat)},
       {"--verify", on_or_off(a.verify)},
       {"--check-fingerprints", on_or_off(a.check_fingerprints)},
+      {"--trace", on_or_off(!a.trace.empty())},
       {"--seed", values_text(job)},
       {"--path", path_text(a.path)},
       {"--convert", a.convert == ConversionSide::sender ? "sender" : "receiver"},

@@ -54,6 +54,7 @@ SessionOptions RankSession::options() const {
   options.verify = a.check_fingerprints ? VerifyMode::always : VerifyMode::never;
   options.convert = a.convert;
   options.ignore = task_.job.pair.ignore;
+  options.trace = {a.trace, plain_rate_};
   options.on_phase = [this](SessionPhase phase) -> Result<> {
     if (phase == SessionPhase::check) task_.at(TestKill::Point::check);
     if (phase == SessionPhase::commit) task_.at(TestKill::Point::commit);
@@ -77,15 +78,16 @@ void RankSession::spent(double join, double fill) {
 
 Result<> RankSession::refit() {
   const LayoutPair& pair = task_.job.pair;
+  RESHARD_TRY(measure_plain());
   const Stopwatch preparing;
   SessionSide target = side(pair.to, task_.weights.target);
   target.back = side(pair.to, task_.weights.back).buffers;
   Session session = RESHARD_TRY(Session::prepare(
       task_.transport, task_.control, side(pair.from, task_.weights.source), target, options()));
   mine_.prepare = preparing.seconds();
-  RESHARD_TRY(measure_plain());
   task_.begin_phase("refit", total_bytes(*pair.to.stored()), arguments().repeat);
   RESHARD_TRY(run(session));
+  RESHARD_TRY(keep_trace(session));
   mine_.staging = session.staging_bytes();
   SessionFigures& figures = outcome_.session.emplace();
   figures.path = session.path();
@@ -102,6 +104,15 @@ Result<> RankSession::refit() {
   return task_.control.barrier(deadline());
 }
 
+/// What is wrong with the file is identical on all ranks.
+Result<> RankSession::keep_trace(const Session& session) {
+  const WhySlow* why = session.why_slow();
+  if (why == nullptr) return {};
+  if (!why->problem.empty()) return fail(Code::io, "--trace: " + why->problem);
+  outcome_.why_slow = *why;
+  return {};
+}
+
 /// Runs before the refits, with the memory of all ranks allocated as in them.
 Result<> RankSession::measure_plain() {
   const ModelLayout& target = *task_.job.pair.to.stored();
@@ -109,6 +120,11 @@ Result<> RankSession::measure_plain() {
   mine_.plain_bytes = target.ranks().contains(me) ? local_bytes(target, me) : 0;
   plain_seconds_ =
       RESHARD_TRY(plain_copy_seconds(task_.control, mine_.plain_bytes, task_.threads, deadline()));
+  std::vector<Index> bytes(static_cast<std::size_t>(task_.control.size()));
+  RESHARD_TRY(task_.control.all_gather_into(std::as_bytes(std::span(&mine_.plain_bytes, 1)),
+                                            std::as_writable_bytes(std::span(bytes)), deadline()));
+  if (plain_seconds_ > 0)
+    plain_rate_ = static_cast<double>(std::ranges::max(bytes)) / plain_seconds_;
   return {};
 }
 

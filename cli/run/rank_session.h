@@ -61,6 +61,7 @@ class RankSession {
   SessionSide side(const LayoutSide& side, const std::optional<RankBuffers>& buffers) const;
   Result<> measure_plain();
   Result<> run(Session& session);
+  Result<> keep_trace(const Session& session);
   void keep(const SessionReport& report, double seconds);
   Result<> take_verdict(Result<> verdict);
 
@@ -68,6 +69,7 @@ class RankSession {
   TargetVersion target_version_;
   Figures mine_;
   double plain_seconds_ = 0;  ///< of all ranks' plain copies, at the same time.
+  double plain_rate_ = 0;     ///< bytes per second of one rank's.
   Outcome outcome_;
 };
 

@@ -50,7 +50,7 @@ Result<> check_memory(const Model& model, const RunJob& job, Index copy_bytes) {
 bool needs_session(const RunJob& job) {
   const RunArguments& a = job.arguments;
   return job.pair.quantises() || a.path == RefitPath::message ||
-         a.buffering == Buffering::doubled || a.check_fingerprints;
+         a.buffering == Buffering::doubled || a.check_fingerprints || !a.trace.empty();
 }
 
 /// Writes what is wrong to the outcome. Errors: verification could not run.

@@ -47,6 +47,7 @@ struct Outcome {
   std::string wrong;  ///< what verification found wrong, identical on all ranks; else empty.
   double verify_seconds = 0;
   std::optional<SessionFigures> session;  ///< none if one process copied for all ranks.
+  std::optional<WhySlow> why_slow;        ///< of the last refit, if it was traced.
 };
 
 /// The reports of a run, ending in a newline.

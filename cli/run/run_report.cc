@@ -39,6 +39,30 @@ void add_session(Json::Object& object, const RunJob& job, const Outcome& o) {
                                                 {"verify", json_number(o.verify_seconds)}})});
 }
 
+Json rank_or_null(Rank rank) { return rank.value() < 0 ? Json() : Json(Index{rank.value()}); }
+
+Json why_slow_json(const RunJob& job, const WhySlow& why) {
+  Json::Object link{{"from", rank_or_null(why.link_from)},
+                    {"to", rank_or_null(why.link_to)},
+                    {"bytes", Json(why.link_bytes)},
+                    {"seconds", json_number(why.link_seconds)},
+                    {"bytes_per_second", json_number(why.link_bytes_per_second())},
+                    {"fastest_bytes_per_second", json_number(why.fastest_link_per_second)}};
+  return Json(Json::Object{{"trace", Json(job.arguments.trace)},
+                           {"seconds", json_number(why.seconds)},
+                           {"bound_seconds", json_number(why.bound_seconds)},
+                           {"bound_by", Json(why.bound_by)},
+                           {"bound_fraction", json_number(why.bound_fraction())},
+                           {"slowest_rank", rank_or_null(why.slowest_rank)},
+                           {"behind_seconds", json_number(why.behind_seconds)},
+                           {"waited_seconds", json_number(why.waited_seconds)},
+                           {"late_rank", rank_or_null(why.late_rank)},
+                           {"late_seconds", json_number(why.late_seconds)},
+                           {"slowest_link", why.link_from.value() < 0 ? Json() : Json(link)},
+                           {"clock_error_seconds", json_number(why.clock_error_seconds)},
+                           {"dropped_events", Json(why.dropped)}});
+}
+
 std::string runs_table(const RefitRuns& runs, const Style& style) {
   Table table({{"run", Table::Align::right},
                {"seconds", Table::Align::right},
@@ -118,6 +142,7 @@ std::string run_json(const RunJob& job, const Outcome& o) {
   object.push_back({"memcpy_gb_per_s", json_number(o.runs.plain_bytes_per_second() / 1e9)});
   if (o.session) add_session(object, job, o);
   if (job.pair.quantises()) object.push_back({"routes", conversion_json(job.conversions)});
+  if (o.why_slow) object.push_back({"why_slow", why_slow_json(job, *o.why_slow)});
   object.push_back({"copies", Json(o.runs.copies)});
   object.push_back({"verified", o.verified ? Json(*o.verified) : Json()});
   return Json(std::move(object)).dump(true) + "\n";
@@ -131,6 +156,7 @@ std::string run_text(const RunJob& job, const Outcome& o) {
                                : summary_table(job.plan).text(style);
   text += notes_text(job.pair, style) + "\n" + runs_table(o.runs, style);
   text += o.session ? best_text(job, o.runs, *o.session) : best_text(o.runs);
+  if (o.why_slow) text += why_slow_text(*o.why_slow);
   return o.verified ? text + verified_text(job, o) : text;
 }
 

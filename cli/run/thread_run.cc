@@ -90,7 +90,7 @@ Result<Outcome> run_threads(const RunJob& job, const RankWeights& weights, Targe
     return fail(Code::unsupported,
                 fmt::format("{0} ranks need {0} threads, and at most {1} are possible; use fewer "
                             "ranks, or leave out "
-                            "--path message, --buffering doubled and --check-fingerprints",
+                            "--path message, --buffering doubled, --check-fingerprints and --trace",
                             world, kMaxThreadRanks));
   return ThreadRun(job, weights, RESHARD_TRY(InprocGroup::create(world))).run(version);
 }

@@ -2,6 +2,7 @@
 #include "reshard/exec/trace/busy_time.h"
 
 #include <algorithm>
+#include <deque>
 
 namespace reshard::trace {
 
@@ -21,23 +22,34 @@ double BusyTime::seconds() const {
   return static_cast<double>(ns) * 1e-9;
 }
 
-double BusyTime::fastest_eighth() const {
-  if (bytes_ <= 0) return 0;
+double BusyTime::best_rate() const {
   std::vector<Span> spans = spans_;
   std::ranges::sort(spans, {}, &Span::end);
-  std::int64_t first = spans[0].begin;
-  for (const Span& span : spans) first = std::min(first, span.begin);
-  // The window [from, i] counts from the end of the interval before it.
   double best = 0;
-  Index in_window = 0;
+  for (const Index part : {8, 4, 2, 1})
+    best = std::max(best, best_rate(spans, (bytes_ + part - 1) / part));
+  return best;
+}
+
+/// The highest rate of the shortest stretches of intervals that have this many bytes.
+double BusyTime::best_rate(const std::vector<Span>& by_end, Index least) {
+  if (least <= 0) return 0;
+  double best = 0;
+  Index bytes = 0;
   std::size_t from = 0;
-  for (const Span& last : spans) {
-    in_window += last.bytes;
-    while (in_window - spans[from].bytes >= (bytes_ + 7) / 8) in_window -= spans[from++].bytes;
-    if (in_window < (bytes_ + 7) / 8) continue;
-    const std::int64_t since = from == 0 ? first : spans[from - 1].end;
-    const auto ns = static_cast<double>(std::max<std::int64_t>(1, last.end - since));
-    best = std::max(best, static_cast<double>(in_window) / ns * 1e9);
+  std::deque<const Span*> earliest;  ///< of the stretch and of its tails: ascending beginnings.
+  for (const Span& last : by_end) {
+    bytes += last.bytes;
+    while (!earliest.empty() && earliest.back()->begin >= last.begin) earliest.pop_back();
+    earliest.push_back(&last);
+    while (bytes - by_end[from].bytes >= least) {
+      if (earliest.front() == &by_end[from]) earliest.pop_front();
+      bytes -= by_end[from++].bytes;
+    }
+    if (bytes < least) continue;
+    const auto ns =
+        static_cast<double>(std::max<std::int64_t>(1, last.end - earliest.front()->begin));
+    best = std::max(best, static_cast<double>(bytes) / ns * 1e9);
   }
   return best;
 }

@@ -15,15 +15,19 @@ class BusyTime {
   Index bytes() const { return bytes_; }
   /// Seconds in which at least one of the intervals was in progress.
   double seconds() const;
-  /// The highest rate between ends of intervals with at least an eighth of the bytes between them.
-  /// Bytes per second; 0 without bytes.
-  double fastest_eighth() const;
+  /// The highest rate that the resource surely reached: of an eighth, a quarter, half or all of
+  /// its bytes in consecutive intervals, from the first beginning to the last end. At least the
+  /// bytes over seconds(). Bytes per second; 0 without bytes. Intervals may be noticed late, so a
+  /// shorter stretch would say little.
+  double best_rate() const;
 
  private:
   struct Span {
     std::int64_t begin = 0, end = 0;
     Index bytes = 0;
   };
+  static double best_rate(const std::vector<Span>& by_end, Index least);
+
   std::vector<Span> spans_;
   Index bytes_ = 0;
 };

@@ -17,7 +17,7 @@ struct TraceOptions {
   /// content. Empty: no trace. Ranks that are not 0 only need it not to be empty.
   std::string path;
   /// Rate of a plain copy (exec/plain_copy.h) of one rank's threads while all ranks copy, for the
-  /// bound that refits are compared with. 0: the fastest rate of the traced refit.
+  /// bound that refits are compared with. 0: the best rate in the traced refit.
   double copy_bytes_per_second = 0;
 };
 

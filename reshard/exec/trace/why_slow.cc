@@ -90,10 +90,10 @@ void find_bound(const GroupTrace& trace, double copy_rate, WhySlow& out) {
       if (e.kind == Kind::send) sends.add(e.begin_ns, e.end_ns, e.bytes);
       if (e.kind == Kind::receive) receives.add(e.begin_ns, e.end_ns, e.bytes);
     }
-    raise_bound(out, copies, copy_rate > 0 ? copy_rate : copies.fastest_eighth(), "copies of",
+    raise_bound(out, copies, copy_rate > 0 ? copy_rate : copies.best_rate(), "copies of",
                 rank.rank);
-    raise_bound(out, sends, sends.fastest_eighth(), "messages from", rank.rank);
-    raise_bound(out, receives, receives.fastest_eighth(), "messages to", rank.rank);
+    raise_bound(out, sends, sends.best_rate(), "messages from", rank.rank);
+    raise_bound(out, receives, receives.best_rate(), "messages to", rank.rank);
   }
 }
 

@@ -13,8 +13,8 @@ struct WhySlow {
   /// From the first rank's beginning until the last rank's bytes are in place.
   double seconds = 0;
   /// The time that the busiest resource needs for all its bytes: the threads of a rank that copy,
-  /// what a rank sends, or what it receives. Its rate is the one that was measured: that of a plain
-  /// copy, if known; otherwise that of the fastest stretch with an eighth of its bytes.
+  /// what a rank sends, or what it receives. Its rate is measured: that of a plain copy, if known;
+  /// otherwise the highest that the resource itself kept up for an eighth of its bytes.
   double bound_seconds = 0;
   std::string bound_by;  ///< that resource, such as "copies of rank 3".
   /// The rank whose last bytes moved last, and how many seconds after those of the

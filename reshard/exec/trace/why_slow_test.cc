@@ -91,20 +91,28 @@ TEST(WhySlow, is_told_in_a_few_lines) {
 TEST(BusyTime, counts_overlapping_intervals_once) {
   trace::BusyTime busy;
   EXPECT_EQ(busy.seconds(), 0);
-  EXPECT_EQ(busy.fastest_eighth(), 0);
+  EXPECT_EQ(busy.best_rate(), 0);
   busy.add(0, 100, 10);
   busy.add(50, 150, 10);
   busy.add(300, 400, 10);
   EXPECT_DOUBLE_EQ(busy.seconds(), 250e-9);
 }
 
-TEST(BusyTime, takes_the_fastest_stretch_of_an_eighth) {
+TEST(BusyTime, has_the_best_rate_of_a_stretch) {
   trace::BusyTime busy;
   for (int i = 0; i < 8; ++i) busy.add(100 * i, 100 * (i + 1), 100);
-  EXPECT_DOUBLE_EQ(busy.fastest_eighth(), 1e9);
+  EXPECT_DOUBLE_EQ(busy.best_rate(), 1e9);
+  busy.add(800, 850, 200);
+  EXPECT_DOUBLE_EQ(busy.best_rate(), 4e9);
   // A burst of less than an eighth does not count alone.
-  busy.add(800, 801, 10);
-  EXPECT_NEAR(busy.fastest_eighth(), 110 / 101e-9, 1);
+  busy.add(850, 851, 10);
+  EXPECT_NEAR(busy.best_rate(), 210 / 51e-9, 1);
+}
+
+TEST(BusyTime, does_not_trust_ends_that_are_noticed_together) {
+  trace::BusyTime busy;
+  for (int i = 0; i < 16; ++i) busy.add(0, 1000 + i, 100);
+  EXPECT_NEAR(busy.best_rate(), 1600 / 1015e-9, 1);
 }
 
 }  // namespace
