@@ -158,8 +158,8 @@ CommandSpec run_spec() {
                 "memory of each rank for messages and conversions; default 64MiB");
   add_session(options, *a);
   options.text("--trace", a->trace, "FILE",
-               "write what every rank did in the last refit as a Chrome trace, which Perfetto "
-               "opens, and say why it was slow");
+               "write what every rank did in the last refit as a Chrome trace, and say why it was "
+               "slow");
   options.number<std::uint64_t>("--seed", a->seed, 0, ~std::uint64_t{0},
                                 "seed of the values if M is a config; default 0");
   options.threads(a->threads);

@@ -128,6 +128,7 @@ class Programs(processes.ProcessTest):
             ({"--verify": None}, "--verify", "on", "off"),
             ({"--check-fingerprints": None}, "--check-fingerprints", "on", "off"),
             ({"--path": "message"}, "--path", "message", "auto"),
+            ({"--trace": self.d / "trace.json"}, "--trace", "on", "off"),
             ({"--convert": "sender"}, "--convert", "sender", "receiver"),
             ({"--buffering": "doubled"}, "--buffering", "doubled", "in-place"),
             ({"--to": f"{to},quant=fp8_channel"}, "--to", "vllm:offset=2,quant=fp8_channel,tp=2", to),
