@@ -132,17 +132,15 @@ Result<> RankSession::run(Session& session) {
   for (Index i = 0; i < arguments().repeat; ++i) {
     RESHARD_TRY(task_.control.barrier(deadline()));
     task_.at(TestKill::Point::start);
-    const Stopwatch watch;
-    const SessionReport report = RESHARD_TRY(session.refit(i + 1));
-    keep(report, watch.seconds());
+    keep(RESHARD_TRY(session.refit(i + 1)));
   }
   task_.at(TestKill::Point::middle);  // the refit may have ended before half of it was seen
   return {};
 }
 
-void RankSession::keep(const SessionReport& report, double seconds) {
+void RankSession::keep(const SessionReport& report) {
   auto& all = outcome_.runs.seconds;
-  if (all.empty() || seconds < *std::ranges::min_element(all)) {
+  if (all.empty() || report.seconds < *std::ranges::min_element(all)) {
     mine_.begin = report.begin_seconds;
     mine_.before = report.before_seconds;
     mine_.wait = report.wait_seconds;
@@ -152,7 +150,7 @@ void RankSession::keep(const SessionReport& report, double seconds) {
     mine_.check = report.check_seconds;
     mine_.commit = report.commit_seconds;
   }
-  all.push_back(seconds);
+  all.push_back(report.seconds);
   mine_.bytes = report.bytes;
   mine_.copies = report.copies;
   mine_.messages = report.messages;

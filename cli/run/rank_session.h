@@ -62,7 +62,7 @@ class RankSession {
   Result<> measure_plain();
   Result<> run(Session& session);
   Result<> keep_trace(const Session& session);
-  void keep(const SessionReport& report, double seconds);
+  void keep(const SessionReport& report);
   Result<> take_verdict(Result<> verdict);
 
   const RankTask& task_;

@@ -133,6 +133,10 @@ Result<std::optional<StepId>> ProgramExecutor::serve() {
 
 /// Begins the exchanges that wait for nothing any more, and ends those that are complete.
 Result<> ProgramExecutor::progress() {
+  if (!is_flying() && !can_begin()) return {};
+  // A transport may move bytes here.
+  const trace::WaitScope waits(times_.get(), 0, trace::Awaited::messages,
+                               exchanges_[is_flying() ? over_ : begun_]);
   while (is_flying() && !ready_.stopped())
     if (!RESHARD_TRY(poll())) break;
   while (can_begin() && !ready_.stopped()) {

@@ -13,7 +13,7 @@ namespace reshard::trace {
 /// What a worker of an executor can wait for.
 enum class Awaited : std::uint8_t {
   tiles,     ///< no tile could run: those left wait for messages or for tiles of others.
-  messages,  ///< worker 0: the oldest exchange in progress.
+  messages,  ///< worker 0: the transport moves bytes, or the oldest exchange is not complete.
 };
 
 /// Times the runs of one program, and makes events of them when a run is over. Workers record into
