@@ -14,8 +14,6 @@
 #include "reshard/convert/output/checkpoint_output.h"
 #include "reshard/convert/output/companion_files.h"
 #include "reshard/convert/output/input_files.h"
-#include "reshard/convert/output/quantised_file.h"
-#include "reshard/convert/value_source.h"
 #include "reshard/exec/stream.h"
 #include "reshard/io/checkpoint/rank_index.h"
 #include "reshard/io/checkpoint/stored_model.h"
@@ -72,9 +70,6 @@ std::string job_key(const output::InputFiles& inputs, const ModelLayout& source,
   return hex(d.value());
 }
 
-/// Cache of dequantised tensors, in bytes.
-constexpr Index kDequantisedBytes = Index{512} << 20;
-
 /// The files of the output.
 Result<output::OutputFiles> output_files(const LayoutSpec& to, const LayoutSide& side,
                                          Index max_shard_bytes) {
@@ -127,43 +122,71 @@ std::set<std::string> to_leave_out(const ModelLayout& source,
 struct ConvertJob {
   const Model& model;
   const Planner& planner;
-  const LayoutSide& target;
+  const LayoutSide &from, &target;
   bool as_stored;         ///< the plan is between stored layouts, else between values.
   const Planner* stored;  ///< what else moves as it is stored; null: nothing does.
   const CheckpointSource& source;
-  ValueSource& values;
   const ConvertOptions& options;
   const ConvertHook& hook;
 };
 
-Result<> write_file(const ConvertJob& job, const output::OutputFile& file, TensorFileWriter& writer,
-                    const Progress& progress) {
+/// The slots of a file that move as the source stores them.
+std::vector<SlotId> slots_as_stored(const ConvertJob& job, const output::OutputFile& file) {
+  if (job.as_stored) return file.slots;
+  if (job.stored == nullptr || !job.target.quantised) return {};
+  std::vector<SlotId> slots;
+  for (const QuantisedLayout::Pair& pair : job.target.quantised->pairs) {
+    const auto& parts = job.target.stored()->slot(pair.data).sections[0].parts;
+    if (parts.empty() || !job.stored->moves(parts[0].tensor)) continue;
+    for (const SlotId slot : {pair.data, pair.scales, pair.factor})
+      if (std::ranges::find(file.slots, slot) != file.slots.end()) slots.push_back(slot);
+  }
+  return slots;
+}
+
+/// Writes some slots of a file.
+Result<> write_slots(const ConvertJob& job, const Planner& planner, bool as_stored,
+                     const output::OutputFile& file, std::span<const SlotId> slots,
+                     TensorFileWriter& writer, const Progress& progress) {
   const StreamDone done = [&](Rank r, SlotId slot, Index offset, Index bytes) {
-    job.as_stored ? job.source.drop(r, slot, offset, bytes)
-                  : job.values.drop(r, slot, offset, bytes);
+    job.source.drop(r, slot, offset, bytes);
     if (job.hook) job.hook("piece");
   };
   StreamOptions options{job.options.buffer_bytes, job.options.threads, progress, {}};
-  if (!job.as_stored && job.target.quantised)
-    return output::write_quantised(
-        job.planner, job.values.reader(), done,
-        {job.stored, &job.source.buffers(),
-         [&](Rank r, SlotId slot, Index at, Index n) { job.source.drop(r, slot, at, n); }},
-        *job.target.quantised, file, writer, options);
   options.ahead = [&](Rank r, SlotId slot, Index offset, Index bytes) {
-    job.as_stored ? job.source.prefetch(r, slot, offset, bytes)
-                  : job.values.prefetch(r, slot, offset, bytes);
+    job.source.prefetch(r, slot, offset, bytes);
   };
-  std::vector<std::size_t> tensor_of_slot(
-      static_cast<std::size_t>(job.planner.target().num_slots()));
-  for (std::size_t i = 0; i < file.slots.size(); ++i) tensor_of_slot[file.slots[i].index()] = i;
+  if (!as_stored && job.from.quantised) options.from = &*job.from.quantised;
+  if (!as_stored && job.target.quantised) options.into = &*job.target.quantised;
+  std::vector<std::size_t> tensor_of(static_cast<std::size_t>(job.target.stored()->num_slots()));
+  for (std::size_t i = 0; i < file.slots.size(); ++i) tensor_of[file.slots[i].index()] = i;
   const StreamSink sink = [&](Rank, SlotId slot, Index offset, std::span<const std::byte> bytes) {
-    return writer.write_at(tensor_of_slot[slot.index()], offset, bytes);
+    return writer.write_at(tensor_of[slot.index()], offset, bytes);
   };
-  if (job.as_stored)
-    return stream_rank(job.planner, job.source.buffers(), file.rank, file.slots, sink, done,
-                       options);
-  return stream_rank(job.planner, job.values.reader(), file.rank, file.slots, sink, done, options);
+  return stream_rank(planner, job.source.buffers(), file.rank, slots, sink, done, options);
+}
+
+Result<> write_file(const ConvertJob& job, const output::OutputFile& file, TensorFileWriter& writer,
+                    const Progress& progress) {
+  const std::vector<SlotId> stored = slots_as_stored(job, file);
+  std::vector<SlotId> others;
+  Index before = 0;  ///< bytes that the first stream writes.
+  for (const SlotId slot : file.slots)
+    if (std::ranges::find(stored, slot) == stored.end()) {
+      others.push_back(slot);
+      before += bytes_of_local(*job.target.stored(), file.rank, slot);
+    }
+  const Progress first = [&](std::string_view phase, Index done, Index) {
+    return !progress || progress(phase, done, file.tensor_bytes);
+  };
+  const Progress second = [&](std::string_view phase, Index done, Index) {
+    return !progress || progress(phase, before + done, file.tensor_bytes);
+  };
+  if (!others.empty())
+    RESHARD_TRY(write_slots(job, job.planner, false, file, others, writer, first));
+  if (stored.empty()) return {};
+  return write_slots(job, job.as_stored ? job.planner : *job.stored, true, file, stored, writer,
+                     second);
 }
 
 /// Writes the config that says how the weights are stored; reshard.json says it for files of ranks.
@@ -284,14 +307,13 @@ Result<ConvertReport> convert_checkpoint(const ConvertOptions& a, const ConvertH
   const StoredPart part =
       as_stored ? StoredPart{} : RESHARD_TRY(stored_part(from_side, to_side, planner));
   const CheckpointSource source = RESHARD_TRY(CheckpointSource::bind(model, from_side));
-  ValueSource values(from_side, source, kDequantisedBytes);
   const ModelLayout& stored = *to_side.stored();
   output::OutputFiles files = RESHARD_TRY(output_files(to, to_side, a.max_shard_bytes));
   const std::string key = job_key(inputs, *from_side.stored(), stored, files);
   auto out = RESHARD_TRY(output::CheckpointOutput::create(a.output, key, std::move(files), hook,
                                                           [&] { return inputs.unchanged(); }));
-  const ConvertJob job{model,  planner, to_side, as_stored, part.planner.get(),
-                       source, values,  a,       hook};
+  const ConvertJob job{model,  planner, from_side, to_side, as_stored, part.planner.get(),
+                       source, a,       hook};
   RESHARD_TRY(out.write(a.progress, [&](const output::OutputFile& file, TensorFileWriter& writer,
                                         const Progress& progress) {
     return write_file(job, file, writer, progress);

@@ -32,8 +32,8 @@ Result<InProcessRefit> InProcessRefit::prepare(const Planner& planner, const Ran
                                          is_source ? planner.source() : planner.target(),
                                          buffer.rank, buffer.slot));
   };
-  state->executor = RESHARD_TRY(host::ProgramExecutor::make(
-      std::move(program), {nullptr, nullptr, &state->pool, {}, nullptr, nullptr}, place));
+  state->executor =
+      RESHARD_TRY(host::ProgramExecutor::make(std::move(program), {.pool = &state->pool}, place));
   return InProcessRefit(std::move(state));
 }
 

@@ -146,10 +146,11 @@ Result<> RankRefit::State::prepare(const RankWork& work) {
   counts.copies = program->copies;
   counts.messages = static_cast<Index>(program->messages.size());
   executor = RESHARD_TRY(
-      ProgramExecutor::make(std::move(program),
-                            {&transport, &control, pool, staging, work.hooks.trace,
-                             [&](const ProgramBuffer& buffer) { return name_of(work, buffer); }},
+      ProgramExecutor::make(std::move(program), {&transport, &control, pool, staging, nullptr},
                             [&](const ProgramBuffer& buffer) { return place(work, buffer); }));
+  if (work.hooks.trace != nullptr)
+    executor->record(*work.hooks.trace,
+                     [&](const ProgramBuffer& buffer) { return name_of(work, buffer); });
   return share_memory(work);
 }
 

@@ -5,130 +5,71 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstring>
 
-#include "reshard/exec/progress_meter.h"
-#include "reshard/exec/worker_pool.h"
+#include "reshard/exec/host/program_executor.h"
 #include "reshard/layout/clip.h"
-#include "reshard/plan/moves.h"
-#include "reshard/transform/copy.h"
+#include "reshard/program/compile_file.h"
 
 namespace reshard {
 namespace {
 
-/// A range of bytes of one destination tensor, produced by one worker.
-struct Block {
-  SlotId slot;
-  Index begin = 0, end = 0;
-  std::size_t first_move = 0, last_move = 0;  ///< the slot's moves, sorted by destination.
-};
-
-class Streamer {
- public:
-  Streamer(const Planner& planner, const StreamSource& source, Rank dst, const StreamSink& sink,
-           const StreamDone& done)
-      : planner_(planner), source_(source), dst_(dst), sink_(sink), done_(done) {}
-
-  Result<> prepare(std::span<const SlotId> slots, Index block_bytes) {
-    std::vector<Transfer> deliveries;
-    planner_.for_each_delivery(dst_, [&](const Transfer& t) { deliveries.push_back(t); });
-    moves_ = RESHARD_TRY(copy_ops(planner_, deliveries));
-    std::stable_sort(moves_.begin(), moves_.end(), [](const Move& a, const Move& b) {
-      return std::pair(a.dst_slot, a.copy.dst_offset) < std::pair(b.dst_slot, b.copy.dst_offset);
-    });
-    for (SlotId slot : slots) add_blocks(slot, block_bytes);
-    return {};
-  }
-
-  const std::vector<Block>& blocks() const { return blocks_; }
-
-  Result<> make(const Block& block, std::span<std::byte> buffer) const {
-    std::vector<StridedCopy> parts;
-    std::vector<CopyTask> tasks;
-    std::vector<std::shared_ptr<const std::byte>> sources;
-    Index covered = 0;
-    const auto bytes = buffer.first(static_cast<std::size_t>(block.end - block.begin));
-    for (std::size_t i = block.first_move; i < block.last_move; ++i) {
-      const Move& m = moves_[i];
-      parts.clear();
-      clip_destination(m.copy, block.begin, block.end, parts);
-      if (!parts.empty()) sources.push_back(RESHARD_TRY(source_(m.src, m.src_slot)));
-      for (StridedCopy& part : parts) {
-        part.dst_offset -= block.begin;
-        covered += part.bytes();
-        tasks.push_back({part, sources.back().get(), bytes.data(), m.conversion});
+/// Calls visit(rank, slot, offset, bytes, wanted) for each range of a source that a tile reads;
+/// `wanted` of its bytes are used.
+template <class Visit>
+void for_each_source(const Program& program, StepId tile, const Visit& visit) {
+  const auto add = [&](BufferId id, Index offset, Index bytes, Index wanted) {
+    const ProgramBuffer& buffer = program.buffers[id.index()];
+    if (buffer.kind == ProgramBuffer::Kind::source)
+      visit(buffer.rank, buffer.slot, offset, bytes, wanted);
+  };
+  for (const ProgramOp& op : program.ops_of(program.steps[tile.index()])) {
+    if (op.kind == ProgramOp::Kind::copy || op.kind == ProgramOp::Kind::put)
+      for (const ProgramPiece& piece : program.pieces_of(op)) {
+        const Interval read = source_span(piece.copy);
+        add(piece.src, read.begin(), read.size(), piece.copy.bytes());
       }
+    for (auto i = op.first; op.kind == ProgramOp::Kind::dequantise && i < op.end; ++i) {
+      const ProgramMatrix& m = program.matrices[i];
+      const Index row = m.cols * bits(m.format.data) / 8;
+      const Index bytes = (m.end - m.begin - 1) * m.data_row + row;
+      add(m.data.buffer, m.data.offset, bytes, (m.end - m.begin) * row);
     }
-    // A single contiguous run of a source needs no copy.
-    if (tasks.size() == 1 && tasks[0].copy.num_loops == 0 && !tasks[0].conversion.converts() &&
-        covered == block.end - block.begin) {
-      RESHARD_TRY(sink_(dst_, block.slot, block.begin,
-                        {tasks[0].src + tasks[0].copy.src_offset, bytes.size()}));
-    } else {
-      if (covered != block.end - block.begin) std::memset(bytes.data(), 0, bytes.size());
-      run_copies(tasks, CopyHint::cached);
-      RESHARD_TRY(sink_(dst_, block.slot, block.begin, bytes));
-    }
-    if (done_)
-      for_each_source(block, [&](const Move& m, const StridedCopy& part) {
-        const Interval read = source_span(part);
-        done_(m.src, m.src_slot, read.begin(), read.size());
-      });
-    return {};
   }
+}
 
-  /// Says which bytes of sources a block will read.
-  void announce(const Block& block, const StreamAhead& ahead) const {
-    for_each_source(block, [&](const Move& m, const StridedCopy& part) {
-      const Interval read = source_span(part);
-      if (read.size() <= kMostSparse * part.bytes())
-        ahead(m.src, m.src_slot, read.begin(), read.size());
-    });
+/// Tells the reader of files what tiles will read, and what they have read.
+class ReadHints {
+ public:
+  ReadHints(const Program& program, const StreamDone& done, const StreamAhead& ahead)
+      : program_(program), done_(done), ahead_(ahead) {}
+
+  void operator()(StepId tile, bool is_done) {
+    if (is_done && done_)
+      for_each_source(program_, tile, [&](Rank r, SlotId slot, Index offset, Index bytes, Index) {
+        done_(r, slot, offset, bytes);
+      });
+    const std::size_t end = std::min(program_.steps.size(), tile.index() + kTilesAhead);
+    while (!is_done && ahead_ && announced_ < end)
+      if (const std::size_t next = announced_++; next < end)
+        announce(StepId(static_cast<std::uint32_t>(next)));
   }
 
  private:
-  /// Pieces of which less than one byte in so many is read are not fetched as a whole.
+  static constexpr std::size_t kTilesAhead = 8;
+  /// Ranges of which less than one byte in so many is read are not fetched as a whole.
   static constexpr Index kMostSparse = 8;
 
-  /// Calls visit(move, part) for what a block reads.
-  template <class Visit>
-  void for_each_source(const Block& block, const Visit& visit) const {
-    std::vector<StridedCopy> parts;
-    for (std::size_t i = block.first_move; i < block.last_move; ++i) {
-      parts.clear();
-      clip_destination(moves_[i].copy, block.begin, block.end, parts);
-      for (const StridedCopy& part : parts) visit(moves_[i], part);
-    }
+  void announce(StepId tile) {
+    for_each_source(program_, tile,
+                    [&](Rank r, SlotId slot, Index offset, Index bytes, Index wanted) {
+                      if (bytes <= kMostSparse * wanted) ahead_(r, slot, offset, bytes);
+                    });
   }
 
-  void add_blocks(SlotId slot, Index block_bytes) {
-    const Index total = volume(planner_.target().local_shape(slot, dst_)) *
-                        bits(planner_.target().slot(slot).dtype) / 8;
-    const auto of_slot = std::equal_range(moves_.begin(), moves_.end(), slot, Less{});
-    auto from = static_cast<std::size_t>(of_slot.first - moves_.begin());
-    const auto last = static_cast<std::size_t>(of_slot.second - moves_.begin());
-    // Blocks of whole 4 KiB pages, so that writes begin at page boundaries of the tensor.
-    for (Index begin = 0; begin < total; begin += block_bytes) {
-      const Index end = std::min(total, begin + block_bytes);
-      while (from < last && destination_span(moves_[from].copy).end() <= begin) ++from;
-      std::size_t to = from;
-      while (to < last && moves_[to].copy.dst_offset < end) ++to;
-      blocks_.push_back({slot, begin, end, from, to});
-    }
-  }
-
-  struct Less {
-    bool operator()(const Move& m, SlotId s) const { return m.dst_slot < s; }
-    bool operator()(SlotId s, const Move& m) const { return s < m.dst_slot; }
-  };
-
-  const Planner& planner_;
-  const StreamSource& source_;
-  Rank dst_;
-  const StreamSink& sink_;
+  const Program& program_;
   const StreamDone& done_;
-  std::vector<Move> moves_;
-  std::vector<Block> blocks_;
+  const StreamAhead& ahead_;
+  std::atomic<std::size_t> announced_{0};
 };
 
 }  // namespace
@@ -150,36 +91,30 @@ Result<> stream_rank(const Planner& planner, const RankBuffers& source, Rank dst
 Result<> stream_rank(const Planner& planner, const StreamSource& source, Rank dst,
                      std::span<const SlotId> slots, const StreamSink& sink, const StreamDone& done,
                      const StreamOptions& options) {
-  constexpr Index kPage = 4096, kMostBlock = Index{8} << 20;
-  constexpr std::size_t kBlocksAhead = 8;
+  constexpr Index kPage = 4096, kMostBlock = Index{8} << 20, kMostUnit = Index{512} << 10;
   WorkerPool pool(options.threads);
-  const Index block_bytes =
+  // Blocks of whole pages, so that writes begin at page boundaries of the tensor.
+  const Index block =
       std::clamp<Index>(options.buffer_bytes / pool.size() / kPage * kPage, kPage, kMostBlock);
-  Streamer streamer(planner, source, dst, sink, done);
-  RESHARD_TRY(streamer.prepare(slots, block_bytes));
-  auto memory = RESHARD_TRY(HostBuffer::allocate(block_bytes * pool.size()));
-  Index total = 0;
-  for (const Block& b : streamer.blocks()) total += b.end - b.begin;
-  ProgressMeter meter("write", total, options.progress);
-  const std::vector<Block>& blocks = streamer.blocks();
-  std::atomic<std::size_t> next{0}, announced{0};
-  const auto announce_until = [&](std::size_t end) {
-    while (options.ahead && announced < std::min(end, blocks.size()))
-      if (const std::size_t i = announced++; i < blocks.size())
-        streamer.announce(blocks[i], options.ahead);
+  const auto program = std::make_shared<const Program>(RESHARD_TRY(compile_file(
+      planner, dst, slots, {options.from, options.into, block, std::min(block, kMostUnit)})));
+  HostBuffer staging = RESHARD_TRY(HostBuffer::allocate(program->staging_bytes));
+  std::vector<std::shared_ptr<const std::byte>> sources;
+  const auto place = [&](const ProgramBuffer& buffer) -> Result<host::BufferPlace> {
+    sources.push_back(RESHARD_TRY(source(buffer.rank, buffer.slot)));
+    return host::BufferPlace{const_cast<std::byte*>(sources.back().get()), nullptr, 0};
   };
-  auto body = [&](int worker) {
-    const auto mine = memory.bytes().subspan(static_cast<std::size_t>(block_bytes * worker),
-                                             static_cast<std::size_t>(block_bytes));
-    for (std::size_t i = next++; i < blocks.size(); i = next++) {
-      announce_until(i + kBlocksAhead);
-      const Block& block = blocks[i];
-      if (auto made = streamer.make(block, mine); !made) meter.fail_with(std::move(made).error());
-      if (!meter.add(worker, block.end - block.begin)) break;
-    }
+  const host::PutSink puts = [&](const ProgramBuffer& target, Index offset,
+                                 std::span<const std::byte> bytes) {
+    return sink(dst, target.slot, offset, bytes);
   };
-  pool.run(body);
-  return meter.finish();
+  auto executor = RESHARD_TRY(host::ProgramExecutor::make(
+      program, {.pool = &pool, .staging = staging.bytes(), .puts = &puts}, place));
+  ReadHints hints(*program, done, options.ahead);
+  if (done || options.ahead)
+    executor->on_tile([&](StepId tile, bool is_done) { hints(tile, is_done); });
+  ProgressMeter meter("write", program->bytes(), options.progress);
+  return executor->run(Deadline::never(), meter);
 }
 
 }  // namespace reshard

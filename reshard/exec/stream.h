@@ -7,6 +7,7 @@
 
 #include "reshard/exec/progress.h"
 #include "reshard/exec/rank_buffers.h"
+#include "reshard/model/quant/quantised_layout.h"
 #include "reshard/plan/planner.h"
 
 namespace reshard {
@@ -25,8 +26,8 @@ using StreamDone = std::function<void(Rank src, SlotId slot, Index offset, Index
 /// from the disk meanwhile. Called by several threads. May be empty.
 using StreamAhead = std::function<void(Rank src, SlotId slot, Index offset, Index bytes)>;
 
-/// Returns all bytes of a source tensor, valid while the result is kept. Called by several threads,
-/// once for each piece that is read. An error ends the stream.
+/// Returns all bytes of a source tensor, valid while the result is kept. Called once for each
+/// tensor that is read, before the first byte arrives. An error ends the stream.
 using StreamSource = std::function<Result<std::shared_ptr<const std::byte>>(Rank src, SlotId slot)>;
 
 struct StreamOptions {
@@ -34,16 +35,19 @@ struct StreamOptions {
   int threads = 0;                       ///< as WorkerPool.
   Progress progress;
   StreamAhead ahead;
+  /// Conversions on the way: the plan's source, or target, is the values of this layout; what is
+  /// read, or arrives, is its stored form. Null: none.
+  const QuantisedLayout *from = nullptr, *into = nullptr;
 };
 
-/// Produces the local tensors of one destination rank piece by piece from sources in memory (mapped
-/// files), in bounded memory: for conversions at rest. Slots are produced in the given order.
-/// Errors: the first error of the sink; cancelled.
+/// Produces local tensors of one destination rank piece by piece from sources in memory (mapped
+/// files), in bounded memory: for conversions at rest. `slots` (of what arrives) begin in this
+/// order. Errors: the first error of the sink; those of compile_file(); cancelled.
 Result<> stream_rank(const Planner& planner, const RankBuffers& source, Rank dst,
                      std::span<const SlotId> slots, const StreamSink& sink, const StreamDone& done,
                      const StreamOptions& options);
 
-/// The same for sources that are produced when they are read.
+/// The same for sources that are produced when they are read, and kept until the end.
 Result<> stream_rank(const Planner& planner, const StreamSource& source, Rank dst,
                      std::span<const SlotId> slots, const StreamSink& sink, const StreamDone& done,
                      const StreamOptions& options);

@@ -37,6 +37,7 @@ void Builder::add(const ProgramPiece& piece, Kind kind, bool streams) {
 
 void Builder::copy(const ProgramPiece& piece, bool streams) { add(piece, Kind::copy, streams); }
 void Builder::get(const ProgramPiece& piece) { add(piece, Kind::get, false); }
+void Builder::put(const ProgramPiece& piece) { add(piece, Kind::put, false); }
 
 void Builder::clear(const ProgramRange& range) {
   out_.ops.push_back({Kind::clear, false, size_of(out_.ranges), size_of(out_.ranges) + 1});

@@ -29,6 +29,7 @@ class Builder {
   /// Adds an op, or extends the previous one of the tile if it is of the same kind.
   void copy(const ProgramPiece& piece, bool streams);
   void get(const ProgramPiece& piece);
+  void put(const ProgramPiece& piece);
   void clear(const ProgramRange& range);
   void convert(ProgramOp::Kind kind, const ProgramMatrix& matrix);
   void max(const ProgramMaximum& maximum);

@@ -82,6 +82,13 @@ Index ConvertedSide::memory_bytes(std::size_t unit) const {
   return bytes;
 }
 
+Index ConvertedSide::spread_bytes(std::size_t unit) const {
+  Index bytes = 0;
+  for (std::size_t p = 0; p < kMatrixParts; ++p)
+    if (!is_planned(p)) bytes += lines(rows_[unit].parts[p].bytes);
+  return bytes;
+}
+
 ProgramMatrix ConvertedSide::matrix(std::size_t unit, Place planned, Place amax,
                                     const MemoryPlace& memory) const {
   const ConvertedRows& rows = rows_[unit];

@@ -32,8 +32,10 @@ class ConvertedSide {
   Index planned_bytes(std::size_t unit) const { return placed_[unit].bytes; }
   /// The bytes of the planned form that are of the rows, without columns in between.
   Index wanted_bytes(std::size_t unit) const;
-  /// Bytes of the other form.
+  /// Bytes of the other form: of the rows; and with columns in between, part after part, each at a
+  /// multiple of 64.
   Index memory_bytes(std::size_t unit) const;
+  Index spread_bytes(std::size_t unit) const;
 
   /// Where a part of the rows that is in memory can be read or written.
   using MemoryPlace = std::function<Place(const PartRows&)>;

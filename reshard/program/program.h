@@ -33,7 +33,8 @@ struct ProgramBuffer {
   Rank rank;           ///< source and target: its owner; another rank's source is a peer's memory.
   SlotId slot;         ///< source and target.
   Index bytes = 0;     ///< size.
-  bool mapped = true;  ///< false: this process reaches it by Transport::get() only (source).
+  /// False: gets read it by Transport::get() (source); puts write it, such as to a file (target).
+  bool mapped = true;
   friend bool operator==(const ProgramBuffer&, const ProgramBuffer&) = default;
 };
 
@@ -50,6 +51,7 @@ struct ProgramOp {
   enum class Kind : std::uint8_t {
     copy,      ///< pieces: copies, with a conversion of values if their forms differ.
     get,       ///< pieces: reads from a buffer that is not mapped. Sizes and values are unchanged.
+    put,       ///< pieces: writes to a target that is not mapped. Sizes and values are unchanged.
     clear,     ///< ranges: writes zeros.
     amax,      ///< matrices: writes the largest magnitude of the rows' values.
     max,       ///< maxima: writes the largest of several such magnitudes.
@@ -125,8 +127,8 @@ struct ProgramStep {
 /// What one rank (or all ranks of one process) does in a refit.
 ///
 /// Laws, which check_program() and check_programs() verify (check.h):
-///   1 bounds       every place is inside its buffer; only source buffers are not mapped, and only
-///                  gets read those; no step writes a source
+///   1 bounds       every place is inside its buffer; only gets read sources that are not mapped,
+///                  only puts write targets that are not, and nothing else; no step writes a source
 ///   2 order        a step waits only for earlier steps, so one thread can run the steps in order
 ///   3 no race      of two steps that use the same byte of staging or target, one of them to write
 ///                  it, the later waits for the earlier, directly or through others

@@ -6,7 +6,7 @@
 
 #include "reshard/convert/checkpoint_source.h"
 #include "reshard/convert/conversion_routes.h"
-#include "reshard/convert/value_source.h"
+#include "reshard/convert/reference/value_source.h"
 #include "reshard/exec/verify/fingerprints.h"
 #include "reshard/memory/available_memory.h"
 
@@ -50,7 +50,7 @@ Index cache_bytes(const ReferenceJob& job) {
 struct ReferenceSides::Files {
   LayoutSide own;
   CheckpointSource source;
-  ValueSource values;
+  reference::ValueSource values;
   Files(LayoutSide side, CheckpointSource bound)
       : own(std::move(side)), source(std::move(bound)), values(own, source, kFileCacheBytes) {}
 

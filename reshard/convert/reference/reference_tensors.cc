@@ -5,11 +5,15 @@
 #include <atomic>
 #include <optional>
 
-#include "reshard/convert/quant_areas.h"
+#include "reshard/convert/reference/quant_areas.h"
 #include "reshard/exec/rank_buffers.h"
 #include "reshard/exec/worker_pool.h"
 
 namespace reshard {
+
+using reference::areas_of;
+using reference::QuantArea;
+
 namespace {
 
 /// Calls work(area) for all areas, with so many threads.

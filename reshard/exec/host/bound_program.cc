@@ -42,13 +42,14 @@ float maximum(const std::byte* floats, Index count) {
 
 }  // namespace
 
-Result<BoundProgram> BoundProgram::make(const Program& program, Transport* transport,
-                                        std::span<std::byte> staging, int workers,
+Result<BoundProgram> BoundProgram::make(const Program& program,
+                                        const ProgramEnvironment& environment,
                                         const Resolve& place) {
   BoundProgram out;
   out.program_ = &program;
-  out.transport_ = transport;
-  RESHARD_TRY(out.resolve(staging, place));
+  out.environment_ = environment;
+  RESHARD_TRY(out.resolve(place));
+  const int workers = environment.pool->size();
   if (program.scratch_bytes > 0) {
     out.scratch_stride_ = (program.scratch_bytes + kLine - 1) / kLine * kLine;
     out.scratch_ =
@@ -63,16 +64,14 @@ Result<BoundProgram> BoundProgram::make(const Program& program, Transport* trans
   return out;
 }
 
-Result<> BoundProgram::resolve(std::span<std::byte> staging, const Resolve& place) {
+Result<> BoundProgram::resolve(const Resolve& place) {
+  using Of = ProgramBuffer::Kind;
   for (const ProgramBuffer& buffer : program_->buffers) {
-    const bool local =
-        buffer.kind == ProgramBuffer::Kind::source || buffer.kind == ProgramBuffer::Kind::target;
-    if (local) {
-      places_.push_back(RESHARD_TRY(place(buffer)));
-    } else {
-      const bool staged = buffer.kind == ProgramBuffer::Kind::staging;
-      places_.push_back({staged ? staging.data() : nullptr, nullptr, 0});
-    }
+    BufferPlace at;
+    if (buffer.kind == Of::staging) at.address = environment_.staging.data();
+    if (buffer.kind == Of::source || (buffer.kind == Of::target && buffer.mapped))
+      at = RESHARD_TRY(place(buffer));
+    places_.push_back(at);
   }
   return {};
 }
@@ -145,6 +144,8 @@ Result<> BoundProgram::run(const ProgramStep& tile, int worker) {
       run_copies(tasks_of(op, worker), op.streams ? CopyHint::streaming : CopyHint::cached);
     } else if (op.kind == Kind::get) {
       RESHARD_TRY(run_gets(op));
+    } else if (op.kind == Kind::put) {
+      RESHARD_TRY(run_puts(op, worker));
     } else {
       run_other(op, worker);
     }
@@ -155,7 +156,7 @@ Result<> BoundProgram::run(const ProgramStep& tile, int worker) {
 }
 
 Result<> BoundProgram::flush(const RemoteMemory& from) {
-  auto done = batch_.empty() ? Result<>() : transport_->get(from, batch_);
+  auto done = batch_.empty() ? Result<>() : environment_.transport->get(from, batch_);
   batch_.clear();
   return done;
 }
@@ -178,6 +179,19 @@ Result<> BoundProgram::run_gets(const ProgramOp& op) {
   }
   if (done && from != nullptr) return flush(*from);
   batch_.clear();
+  return done;
+}
+
+Result<> BoundProgram::run_puts(const ProgramOp& op, int worker) {
+  Result<> done;
+  for (const ProgramPiece& piece : program_->pieces_of(op)) {
+    const std::byte* const from = at({piece.src, 0}, worker);
+    for_each_run(piece.copy, [&](Index src, Index dst, Index bytes) {
+      if (!done) return;
+      done = (*environment_.puts)(program_->buffers[piece.dst.index()], dst,
+                                  {from + src, static_cast<std::size_t>(bytes)});
+    });
+  }
   return done;
 }
 

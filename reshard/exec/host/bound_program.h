@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "reshard/exec/conversion_observer.h"
+#include "reshard/exec/worker_pool.h"
 #include "reshard/memory/host_buffer.h"
 #include "reshard/program/program.h"
 #include "reshard/transform/copy.h"
@@ -20,16 +21,29 @@ struct BufferPlace {
   Index offset = 0;                      ///< of the buffer in `remote`. Bytes.
 };
 
+/// Writes bytes at an offset of a target that is not mapped. Called by several threads.
+using PutSink = std::function<Result<>(const ProgramBuffer& target, Index offset,
+                                       std::span<const std::byte> bytes)>;
+
+/// What a program runs in. Everything is borrowed, and must outlive what runs it.
+struct ProgramEnvironment {
+  Transport* transport = nullptr;   ///< null if the program has no exchange and no get.
+  ControlPlane* control = nullptr;  ///< null if the program has no barrier.
+  WorkerPool* pool = nullptr;
+  std::span<std::byte> staging = {};  ///< at least Program::staging_bytes.
+  const PutSink* puts = nullptr;      ///< null if the program has no put.
+};
+
 /// A program's buffers resolved to addresses.
 class BoundProgram {
  public:
   using Resolve = std::function<Result<BufferPlace>(const ProgramBuffer&)>;
 
   BoundProgram() = default;
-  /// Borrows the program, the transport (null if the program has no get) and the staging. Errors:
-  /// those of `place`; out of memory.
-  static Result<BoundProgram> make(const Program& program, Transport* transport,
-                                   std::span<std::byte> staging, int workers, const Resolve& place);
+  /// Borrows the program. `place` returns the place of source and target buffers that are mapped
+  /// or got. Errors: those of `place`; out of memory.
+  static Result<BoundProgram> make(const Program& program, const ProgramEnvironment& environment,
+                                   const Resolve& place);
 
   /// The messages of an exchange, counted in the order of steps.
   struct Messages {
@@ -41,11 +55,11 @@ class BoundProgram {
   /// Later conversions into a target show their rows to the observer instead; null: none.
   void observe(ConversionObserver* observer) { observer_ = observer; }
   /// Runs the ops of a tile. Workers may run different tiles at once; one with gets is for worker 0
-  /// only. Errors: the transport's.
+  /// only. Errors: the transport's; those of puts.
   Result<> run(const ProgramStep& tile, int worker);
 
  private:
-  Result<> resolve(std::span<std::byte> staging, const Resolve& place);
+  Result<> resolve(const Resolve& place);
   void bind_pieces();
   void bind_messages();
   std::byte* at(Place place, int worker) const;
@@ -54,12 +68,13 @@ class BoundProgram {
   }
   std::span<const CopyTask> tasks_of(const ProgramOp& op, int worker);
   Result<> run_gets(const ProgramOp& op);
+  Result<> run_puts(const ProgramOp& op, int worker);
   Result<> flush(const RemoteMemory& from);
   void run_other(const ProgramOp& op, int worker);
   void run_matrix(ProgramOp::Kind kind, const ProgramMatrix& m, int worker);
 
   const Program* program_ = nullptr;
-  Transport* transport_ = nullptr;
+  ProgramEnvironment environment_;
   std::vector<BufferPlace> places_;            ///< by buffer.
   std::vector<CopyTask> tasks_;                ///< by piece; scratch addresses are null.
   std::vector<std::vector<CopyTask>> placed_;  ///< by worker: an op's tasks with its scratch.

@@ -6,7 +6,7 @@
 namespace reshard::host {
 
 Result<std::unique_ptr<ProgramExecutor>> ProgramExecutor::make(
-    std::shared_ptr<const Program> program, const Environment& environment,
+    std::shared_ptr<const Program> program, const ProgramEnvironment& environment,
     const BoundProgram::Resolve& place) {
   std::unique_ptr<ProgramExecutor> out(new ProgramExecutor(std::move(program), environment));
   RESHARD_TRY(out->bind(place));
@@ -21,13 +21,14 @@ Result<> ProgramExecutor::bind(const BoundProgram::Resolve& place) {
     if (step(id).kind == Kind::barrier && !at_end)
       return fail(Code::unsupported, fmt::format("step {}: a barrier between other steps", s));
   }
-  bound_ = RESHARD_TRY(BoundProgram::make(*program_, environment_.transport, environment_.staging,
-                                          environment_.pool->size(), place));
+  bound_ = RESHARD_TRY(BoundProgram::make(*program_, environment_, place));
   events_.resize(exchanges_.size());
-  if (environment_.trace != nullptr)
-    times_ = std::make_unique<trace::ProgramTimes>(*program_, environment_.pool->size(),
-                                                   *environment_.trace, environment_.names);
   return {};
+}
+
+void ProgramExecutor::record(TraceRecorder& recorder, const trace::ProgramTimes::Names& names) {
+  times_ =
+      std::make_unique<trace::ProgramTimes>(*program_, environment_.pool->size(), recorder, names);
 }
 
 Result<> ProgramExecutor::barrier(StepId s) {
@@ -53,13 +54,7 @@ Result<> ProgramExecutor::run(Deadline deadline, ProgressMeter& meter,
   over_ = begun_ = 0;
   first_seconds_ = 0;
   ready_.restart();
-  if (times_) times_->start();
-  auto done = run_steps();
-  if (times_) times_->finish(observer != nullptr);
-  return done;
-}
-
-Result<> ProgramExecutor::run_steps() {
+  const trace::RunScope timed(times_.get(), observer != nullptr);
   const auto& steps = program_->steps;
   if (!steps.empty() && steps.front().kind == Kind::barrier) {
     RESHARD_TRY(barrier(StepId(0)));
@@ -87,10 +82,12 @@ Result<> ProgramExecutor::run_steps() {
 void ProgramExecutor::work(int worker) {
   while (const auto tile = next_tile(worker)) {
     begin_step(*tile, worker);
+    if (on_tile_) on_tile_(*tile, false);
     if (auto done = bound_.run(step(*tile), worker); !done) {
       meter_->fail_with(std::move(done).error());
       ready_.stop();
     } else {
+      if (on_tile_) on_tile_(*tile, true);
       end_step(*tile, worker);
     }
     if (worker != 0) ready_.rest();

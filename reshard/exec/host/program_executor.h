@@ -23,21 +23,10 @@ namespace reshard::host {
 /// tiles.
 class ProgramExecutor {
  public:
-  struct Environment {
-    Transport* transport = nullptr;   ///< null if the program has no exchange and no get.
-    ControlPlane* control = nullptr;  ///< null if the program has no barrier.
-    WorkerPool* pool = nullptr;
-    std::span<std::byte> staging;  ///< at least Program::staging_bytes.
-    /// Gets the events of each run; null: nothing is timed. `names` names the local tensors in it.
-    TraceRecorder* trace = nullptr;
-    trace::ProgramTimes::Names names = nullptr;
-  };
-
-  /// `place` returns the place of source and target buffers. Everything is borrowed and must
-  /// outlive the executor. Errors: those of `place`; out of memory; `unsupported` for a barrier
-  /// that is neither the first nor the last step.
+  /// `place` as BoundProgram::make(). Errors: those of `place`; out of memory; `unsupported` for a
+  /// barrier that is neither the first nor the last step.
   static Result<std::unique_ptr<ProgramExecutor>> make(std::shared_ptr<const Program> program,
-                                                       const Environment& environment,
+                                                       const ProgramEnvironment& environment,
                                                        const BoundProgram::Resolve& place);
   ProgramExecutor(const ProgramExecutor&) = delete;
   ProgramExecutor& operator=(const ProgramExecutor&) = delete;
@@ -52,12 +41,17 @@ class ProgramExecutor {
   /// one, until the first exchange was done (0 if there is none). And until the last barrier.
   double first_seconds() const { return first_seconds_; }
   double last_seconds() const { return last_seconds_; }
+  /// Calls hook(tile, false) before each tile of later runs, and hook(tile, true) after it, in the
+  /// thread that runs it.
+  void on_tile(std::function<void(StepId, bool)> hook) { on_tile_ = std::move(hook); }
+  /// Gives the recorder (borrowed) the events of later runs. `names` names the local tensors in it.
+  void record(TraceRecorder& recorder, const trace::ProgramTimes::Names& names);
   const Program& program() const { return *program_; }
 
  private:
   using Kind = ProgramStep::Kind;
 
-  ProgramExecutor(std::shared_ptr<const Program> program, const Environment& environment)
+  ProgramExecutor(std::shared_ptr<const Program> program, const ProgramEnvironment& environment)
       : program_(std::move(program)), environment_(environment), ready_(*program_) {}
   Result<> bind(const BoundProgram::Resolve& place);
 
@@ -71,7 +65,6 @@ class ProgramExecutor {
   }
   void end_step(StepId s, int worker);
 
-  Result<> run_steps();
   Result<> barrier(StepId s);
   void work(int worker);
   std::optional<StepId> next_tile(int worker);
@@ -82,11 +75,12 @@ class ProgramExecutor {
   void end_exchange();
 
   std::shared_ptr<const Program> program_;
-  Environment environment_;
+  ProgramEnvironment environment_;
   BoundProgram bound_;
   ReadyTiles ready_;
   std::vector<StepId> exchanges_;
   std::unique_ptr<trace::ProgramTimes> times_;  ///< null: nothing is timed.
+  std::function<void(StepId, bool)> on_tile_;
   double first_seconds_ = 0, last_seconds_ = 0;
 
   // Of one run.

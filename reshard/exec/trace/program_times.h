@@ -74,6 +74,23 @@ class ProgramTimes {
   std::uint32_t waits_for_tiles_ = 0, waits_for_messages_ = 0;
 };
 
+/// Times one run; does nothing without times.
+class RunScope {
+ public:
+  RunScope(ProgramTimes* times, bool verifies) : times_(times), verifies_(verifies) {
+    if (times_ != nullptr) times_->start();
+  }
+  ~RunScope() {
+    if (times_ != nullptr) times_->finish(verifies_);
+  }
+  RunScope(const RunScope&) = delete;
+  RunScope& operator=(const RunScope&) = delete;
+
+ private:
+  ProgramTimes* times_;
+  bool verifies_;
+};
+
 /// Records how long a worker waits, from its construction to its destruction; nothing if `times`
 /// is null.
 class WaitScope {

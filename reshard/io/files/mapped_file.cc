@@ -15,6 +15,13 @@
 #include "reshard/io/files/posix_error.h"
 
 namespace reshard {
+namespace {
+
+/// A fault maps pages around it too: 64 KiB by default, up to a large folio of the page cache.
+/// Bytes.
+constexpr std::int64_t kFaultAround = std::int64_t{2} << 20;
+
+}  // namespace
 
 Result<MappedFile> MappedFile::open(const std::string& path) {
   // O_NONBLOCK: opening a pipe would wait for a writer; regular files ignore it.
@@ -80,7 +87,9 @@ void MappedFile::prefetch(std::int64_t offset, std::int64_t bytes) const {
   advise(offset, bytes, MADV_WILLNEED);
 }
 void MappedFile::drop(std::int64_t offset, std::int64_t bytes) const {
-  advise(offset, bytes, MADV_DONTNEED);
+  // Pages before the range that a fault in it mapped again would otherwise stay.
+  const std::int64_t around = std::min(offset, kFaultAround);
+  advise(offset - around, bytes + around, MADV_DONTNEED);
 }
 
 void MappedFile::advise(std::int64_t offset, std::int64_t bytes, int advice) const {

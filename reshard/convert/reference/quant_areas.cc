@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "reshard/convert/quant_areas.h"
+#include "reshard/convert/reference/quant_areas.h"
 
-namespace reshard {
+namespace reshard::reference {
 
 Result<std::vector<QuantArea>> areas_of(const QuantisedLayout& layout,
                                         const QuantisedLayout::Pair& pair, Rank r,
@@ -29,4 +29,4 @@ Result<std::vector<QuantArea>> areas_of(const QuantisedLayout& layout,
   return out;
 }
 
-}  // namespace reshard
+}  // namespace reshard::reference

@@ -6,14 +6,13 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <vector>
 
 #include "reshard/convert/checkpoint_source.h"
 #include "reshard/exec/stream.h"
 #include "reshard/io/make_layout.h"
 
-namespace reshard {
+namespace reshard::reference {
 
 /// The plain values of a checkpoint's local tensors. Plain ones are the mapped files; quantised
 /// ones are dequantised as a whole on their first read, and the most recent are kept, up to
@@ -30,15 +29,8 @@ class ValueSource {
   StreamSource reader() {
     return [this](Rank r, SlotId slot) { return open(r, slot); };
   }
-  /// Lets the kernel begin to read bytes that are mapped; nothing where values are dequantised.
-  void prefetch(Rank r, SlotId slot, Index offset, Index bytes) const;
-  /// Lets the kernel reclaim mapped bytes that have been read.
-  void drop(Rank r, SlotId slot, Index offset, Index bytes) const;
 
  private:
-  /// The slot in the files of a slot of side.values whose bytes are mapped.
-  std::optional<SlotId> mapped(SlotId slot) const;
-
   using Bytes = std::vector<std::byte>;
   struct Entry {
     std::once_flag once;
@@ -59,4 +51,4 @@ class ValueSource {
   Index cached_ = 0;
 };
 
-}  // namespace reshard
+}  // namespace reshard::reference

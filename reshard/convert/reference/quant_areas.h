@@ -6,7 +6,7 @@
 #include "reshard/model/quant/quantised_layout.h"
 #include "reshard/transform/quantise.h"
 
-namespace reshard {
+namespace reshard::reference {
 
 /// The local tensors of a pair on one rank, borrowed; `factor` is null if the format has none.
 struct SlotMemory {
@@ -24,4 +24,4 @@ Result<std::vector<QuantArea>> areas_of(const QuantisedLayout& layout,
                                         const QuantisedLayout::Pair& pair, Rank r,
                                         const SlotMemory& memory);
 
-}  // namespace reshard
+}  // namespace reshard::reference

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "reshard/convert/value_source.h"
+#include "reshard/convert/reference/value_source.h"
 
-#include "reshard/convert/quant_areas.h"
+#include "reshard/convert/reference/quant_areas.h"
 
-namespace reshard {
+namespace reshard::reference {
 
 ValueSource::ValueSource(const LayoutSide& side, const CheckpointSource& files, Index cache_bytes)
     : side_(side),
@@ -63,17 +63,4 @@ Result<std::shared_ptr<const ValueSource::Bytes>> ValueSource::dequantise(
   return std::shared_ptr<const Bytes>(std::move(values));
 }
 
-std::optional<SlotId> ValueSource::mapped(SlotId slot) const {
-  if (pair_of_[slot.index()] != nullptr) return std::nullopt;
-  return side_.quantised ? side_.quantised->plain[slot.index()] : slot;
-}
-
-void ValueSource::prefetch(Rank r, SlotId slot, Index offset, Index bytes) const {
-  if (const auto in_file = mapped(slot)) files_.prefetch(r, *in_file, offset, bytes);
-}
-
-void ValueSource::drop(Rank r, SlotId slot, Index offset, Index bytes) const {
-  if (const auto in_file = mapped(slot)) files_.drop(r, *in_file, offset, bytes);
-}
-
-}  // namespace reshard
+}  // namespace reshard::reference

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <span>
+
+#include "reshard/model/quant/quantised_layout.h"
+#include "reshard/plan/planner.h"
+#include "reshard/program/program.h"
+
+namespace reshard {
+
+struct FileOptions {
+  /// What the source's memory and the target's files are the stored form of; the plan's layout is
+  /// then its values. Null: the plan's layout is the memory, or the files. Borrowed.
+  const QuantisedLayout *from = nullptr, *into = nullptr;
+  /// The most bytes of a plain local tensor that a tile writes. A multiple of 4096.
+  Index block_bytes = Index{4} << 20;
+  Index unit_bytes = Index{512} << 10;  ///< of values that a tile converts, about.
+};
+
+/// Compiles the production of local tensors of a destination rank from sources whose memory is all
+/// in this process: each tile gathers some bytes in scratch, converts them, and puts them. Every
+/// byte is put once, padding as zeros, except that rows of conversions that no canonical tensor
+/// covers are not put. Scratch is bounded by the options and by the longest rows of blocks.
+/// `slots`: local tensors of what is written, in this order; data without its scales is possible.
+/// Errors: blocks that shards cut (named); those of converted_rows(); sub-byte elements that begin
+/// inside a byte.
+Result<Program> compile_file(const Planner& planner, Rank dst, std::span<const SlotId> slots,
+                             const FileOptions& options);
+
+}  // namespace reshard
