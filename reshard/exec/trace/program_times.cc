@@ -7,7 +7,7 @@
 namespace reshard::trace {
 namespace {
 
-using Kind = ProgramOp::Kind;
+using OpKind = ProgramOp::Kind;
 
 constexpr std::size_t kMaxWaits = 1 << 12;
 constexpr std::int64_t kLeastWaitNs = 1000;
@@ -15,10 +15,10 @@ constexpr std::int64_t kLeastWaitNs = 1000;
 constexpr std::int64_t kGapNs = 5000;
 
 /// Bytes of values, data and scales that an op writes for some rows.
-Index bytes_written(Kind kind, const ProgramMatrix& m) {
+Index bytes_written(OpKind kind, const ProgramMatrix& m) {
   const Index rows = m.end - m.begin;
-  if (kind == Kind::amax) return 0;
-  return rows * (kind == Kind::quantise ? m.data_row : m.values_row);
+  if (kind == OpKind::amax) return 0;
+  return rows * (kind == OpKind::quantise ? m.data_row : m.values_row);
 }
 
 }  // namespace
@@ -59,11 +59,11 @@ class ProgramTimes::FactFinder {
 
   void add(const ProgramOp& op) {
     facts_.ops |= static_cast<std::uint16_t>(1U << static_cast<unsigned>(op.kind));
-    if (op.kind == Kind::copy || op.kind == Kind::get) {
+    if (op.kind == OpKind::copy || op.kind == OpKind::get || op.kind == OpKind::put) {
       for (const ProgramPiece& piece : program_.pieces_of(op)) add(piece);
-    } else if (op.kind == Kind::clear) {
+    } else if (op.kind == OpKind::clear) {
       for (std::uint32_t i = op.first; i < op.end; ++i) facts_.bytes += program_.ranges[i].bytes;
-    } else if (op.kind != Kind::max) {
+    } else if (op.kind != OpKind::max) {
       for (std::uint32_t i = op.first; i < op.end; ++i) {
         const ProgramMatrix& m = program_.matrices[i];
         const Index bytes = bytes_written(op.kind, m);

@@ -17,7 +17,7 @@ namespace {
 constexpr std::uint64_t kVersion = 1;
 constexpr std::size_t kLeastEventBytes = 11, kMaxHostBytes = 256;
 constexpr std::uint64_t kMaxWorkers = 1 << 16, kMaxIndex = ~std::uint32_t{0};
-constexpr std::int64_t kMaxTime = std::int64_t{1} << 61;
+constexpr std::int64_t kMaxTraceTime = std::int64_t{1} << 61;
 constexpr std::uint64_t kMaxBytes = std::uint64_t{1} << 60;
 constexpr auto kLastKind = static_cast<std::uint64_t>(TraceEvent::Kind::wait);
 
@@ -50,10 +50,11 @@ TraceEvent read(ByteReader& in, const RankTrace& trace, int ranks, std::int64_t&
   e.name = static_cast<std::uint32_t>(in.number(trace.names.size() - 1, "name"));
   e.peer = Rank(static_cast<int>(in.number(static_cast<std::uint64_t>(ranks), "peer")) - 1);
   e.message = in.number(~std::uint64_t{0}, "message");
-  e.begin_ns = before + in.signed_number(-kMaxTime, kMaxTime, "begin");
-  const auto length = static_cast<std::int64_t>(in.number(kMaxTime, "length"));
+  e.begin_ns = before + in.signed_number(-kMaxTraceTime, kMaxTraceTime, "begin");
+  const auto length = static_cast<std::int64_t>(in.number(kMaxTraceTime, "length"));
   e.bytes = static_cast<Index>(in.number(kMaxBytes, "bytes"));
-  if (e.begin_ns < -kMaxTime || e.begin_ns > kMaxTime - length) in.fail("time out of range");
+  if (e.begin_ns < -kMaxTraceTime || e.begin_ns > kMaxTraceTime - length)
+    in.fail("time out of range");
   if (e.worker > 0 && e.worker >= trace.workers) in.fail("no such worker");
   e.end_ns = e.begin_ns + length;
   before = in.ok() ? e.begin_ns : 0;
