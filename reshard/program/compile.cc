@@ -6,7 +6,7 @@
 #include "reshard/base/int128.h"
 #include "reshard/layout/clip.h"
 #include "reshard/plan/moves.h"
-#include "reshard/program/compile_converted.h"
+#include "reshard/program/converted/compile_converted.h"
 #include "reshard/program/messages.h"
 #include "reshard/program/pair_chunks.h"
 #include "reshard/program/tiles.h"
@@ -236,7 +236,7 @@ Index message_staging(const CompileOptions& options) {
 Result<Program> compile_rank(const Planner& planner, const RankPlan& part,
                              const CompileOptions& options) {
   if (options.before.layout != nullptr || options.after.layout != nullptr)
-    return program::compile_converted(planner, part, options);
+    return converted::compile_converted(planner, part, options);
   return Compiler(planner, part.rank).rank(part, options);
 }
 

@@ -10,12 +10,13 @@
 #include "reshard/layout/clip.h"
 #include "reshard/plan/moves.h"
 #include "reshard/program/builder.h"
-#include "reshard/program/converted_moves.h"
+#include "reshard/program/converted/converted_moves.h"
 
 namespace reshard {
 
+using converted::ConvertedSide;
+using converted::PartRows;
 using program::Builder;
-using program::ConvertedSide;
 using program::lines;
 
 namespace {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "reshard/program/builder.h"
+#include "reshard/program/compile.h"
 
 namespace reshard::program {
 
@@ -14,6 +15,9 @@ namespace reshard::program {
 inline constexpr std::size_t kWindow = 16;
 /// Size of the ring of staging memory, in exchanges of the largest size.
 inline constexpr Index kRingExchanges = 8;
+
+/// The most bytes of a chunk that a side stages, with these options.
+Index most_staged(const CompileOptions& options);
 
 /// One message of a rank, before it has a place in the program.
 struct Chunk {

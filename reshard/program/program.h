@@ -30,9 +30,9 @@ struct ProgramBuffer {
     target,   ///< local tensor `slot` of `rank` in the target layout.
   };
   Kind kind = Kind::staging;
-  Rank rank;           ///< source and target: its owner; another rank's source is a peer's memory.
-  SlotId slot;         ///< source and target.
-  Index bytes = 0;     ///< size.
+  Rank rank;        ///< source and target: its owner; another rank's source is a peer's memory.
+  SlotId slot;      ///< source and target.
+  Index bytes = 0;  ///< size.
   /// False: gets read it by Transport::get() (source); puts write it, such as to a file (target).
   bool mapped = true;
   friend bool operator==(const ProgramBuffer&, const ProgramBuffer&) = default;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "reshard/program/converted_moves.h"
+#include "reshard/program/converted/converted_moves.h"
 
 #include <algorithm>
 #include <tuple>
@@ -7,7 +7,10 @@
 #include "reshard/layout/clip.h"
 #include "reshard/program/builder.h"
 
-namespace reshard::program {
+namespace reshard::converted {
+
+using program::lines;
+
 namespace {
 
 void sort_loops(StridedCopy& copy) {
@@ -146,4 +149,4 @@ ConvertedSide::Cut ConvertedSide::cut(std::span<const Move> moves) const {
   return out;
 }
 
-}  // namespace reshard::program
+}  // namespace reshard::converted

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "reshard/program/converted_rows.h"
+#include "reshard/program/converted/converted_rows.h"
 
 #include <algorithm>
 
 #include "reshard/transform/quantise.h"
 
-namespace reshard {
+namespace reshard::converted {
 namespace {
 
 /// Rows of a tile of swizzled scales, which threads must not share.
@@ -75,4 +75,4 @@ Result<std::vector<ConvertedRows>> converted_rows(const QuantisedLayout& layout,
   return out;
 }
 
-}  // namespace reshard
+}  // namespace reshard::converted

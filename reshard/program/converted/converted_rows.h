@@ -7,7 +7,7 @@
 #include "reshard/base/result.h"
 #include "reshard/model/quant/quantised_layout.h"
 
-namespace reshard {
+namespace reshard::converted {
 
 /// The parts of a quantised matrix.
 enum class MatrixPart : std::uint8_t { values, data, scales, factor };
@@ -38,4 +38,4 @@ Result<std::vector<ConvertedRows>> converted_rows(const QuantisedLayout& layout,
                                                   const std::vector<SlotId>& slots, Rank rank,
                                                   Index unit_bytes);
 
-}  // namespace reshard
+}  // namespace reshard::converted

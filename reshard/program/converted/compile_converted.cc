@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "reshard/program/compile_converted.h"
+#include "reshard/program/converted/compile_converted.h"
 
 #include <algorithm>
 
 #include "reshard/layout/clip.h"
-#include "reshard/program/converted_compiler.h"
+#include "reshard/program/converted/converted_compiler.h"
 #include "reshard/program/tiles.h"
 
-namespace reshard::program {
+namespace reshard::converted {
 namespace {
 
 using Kind = ProgramBuffer::Kind;
@@ -364,4 +364,4 @@ Result<Program> compile_converted(const Planner& planner, const RankPlan& part,
   return ConvertedCompiler(planner, part, options).run();
 }
 
-}  // namespace reshard::program
+}  // namespace reshard::converted

@@ -8,11 +8,20 @@
 #include <tuple>
 #include <vector>
 
-#include "reshard/program/converted_moves.h"
+#include "reshard/program/converted/converted_moves.h"
 #include "reshard/program/messages.h"
 #include "reshard/program/pair_chunks.h"
 
-namespace reshard::program {
+namespace reshard::converted {
+
+using program::Builder;
+using program::Chunk;
+using program::ChunkPart;
+using program::Landing;
+using program::lines;
+using program::MessageSteps;
+using program::most_staged;
+using program::PairChunks;
 
 /// Compiles one rank's part of a plan whose values are quantised or dequantised on the way.
 class ConvertedCompiler {
@@ -112,4 +121,4 @@ class ConvertedCompiler {
   Index got_ = 0, most_got_ = 0;  ///< in the current tile; in any.
 };
 
-}  // namespace reshard::program
+}  // namespace reshard::converted

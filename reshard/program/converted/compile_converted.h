@@ -3,10 +3,7 @@
 
 #include "reshard/program/compile.h"
 
-namespace reshard::program {
-
-/// The most bytes of a chunk that a side stages, with these options.
-Index most_staged(const CompileOptions& options);
+namespace reshard::converted {
 
 /// compile_rank() if a side converts. A receiver that converts gathers a unit of rows at a time,
 /// from memory that it reads or in a landing where messages arrive, and converts it from there. A
@@ -15,4 +12,4 @@ Index most_staged(const CompileOptions& options);
 Result<Program> compile_converted(const Planner& planner, const RankPlan& part,
                                   const CompileOptions& options);
 
-}  // namespace reshard::program
+}  // namespace reshard::converted

@@ -9,9 +9,9 @@
 
 #include "reshard/plan/moves.h"
 #include "reshard/program/compile.h"
-#include "reshard/program/converted_rows.h"
+#include "reshard/program/converted/converted_rows.h"
 
-namespace reshard::program {
+namespace reshard::converted {
 
 /// The rows that one rank's side of a plan converts: of a source before its bytes are read or sent,
 /// of a target after they have arrived. A unit is some rows of a matrix. The plan's local tensors
@@ -78,4 +78,4 @@ class ConvertedSide {
   Index longest_ = 0;
 };
 
-}  // namespace reshard::program
+}  // namespace reshard::converted

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The largest magnitudes of whole matrices, which some formats need before the first row.
-#include "reshard/program/converted_compiler.h"
+#include "reshard/program/converted/converted_compiler.h"
 
-namespace reshard::program {
+namespace reshard::converted {
 namespace {
 
 /// Above all ids of chunks.
@@ -143,4 +143,4 @@ void ConvertedCompiler::add_amax() {
     add_own_amax();
 }
 
-}  // namespace reshard::program
+}  // namespace reshard::converted
