@@ -11,17 +11,20 @@
 #include "reshard/program/converted/converted_moves.h"
 #include "reshard/program/messages.h"
 #include "reshard/program/pair_chunks.h"
+#include "reshard/program/tiles.h"
 
 namespace reshard::converted {
 
 using program::Builder;
 using program::Chunk;
 using program::ChunkPart;
+using program::chunks_of;
 using program::Landing;
 using program::lines;
 using program::MessageSteps;
 using program::most_staged;
 using program::PairChunks;
+using program::side_by_side;
 
 /// Compiles one rank's part of a plan whose values are quantised or dequantised on the way.
 class ConvertedCompiler {
