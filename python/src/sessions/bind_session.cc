@@ -22,8 +22,8 @@ void make_session(TensorSession* self, std::shared_ptr<Group> group, nb::object 
                   nb::object target, nb::object source_tensors, nb::object target_tensors,
                   nb::object back_tensors, std::string buffering, std::string verify,
                   std::string convert, std::string path, int threads, Index staging_bytes,
-                  double timeout, const Names& ignore, bool replan, nb::object on_phase,
-                  nb::object published) {
+                  double timeout, const Names& ignore, bool replan, nb::object trace,
+                  nb::object on_phase, nb::object published) {
   new (self) TensorSession(std::move(group), {.source = std::move(source),
                                               .source_tensors = std::move(source_tensors),
                                               .target = std::move(target),
@@ -38,6 +38,7 @@ void make_session(TensorSession* self, std::shared_ptr<Group> group, nb::object 
                                               .timeout = timeout,
                                               .ignore = ignore.names,
                                               .replan = replan,
+                                              .trace = std::move(trace),
                                               .on_phase = std::move(on_phase),
                                               .published = std::move(published)});
 }
@@ -80,6 +81,8 @@ staging_bytes   the most staging memory of this rank, at least 32 KiB, for messa
 timeout         seconds for each step of a call: then DeadlineError, on all ranks
 ignore          names of the model's tensors that one side may lack
 replan          True: refit() plans anew if tensors moved or layouts changed. False: it is an error.
+trace           a file that rank 0 writes after each refit, replacing the last one: a Chrome trace of
+                all ranks, which Perfetto opens. All ranks pass one, or none does. See why_slow.
 on_phase        called with "begin", "transfer", "check", "commit" and "committed" when this rank
                 enters the phase, in the thread that calls refit(). What it raises ends the refit: this
                 rank gets the exception whole, the others an AbortedError with its text.
@@ -107,6 +110,43 @@ InvalidArgumentError on all ranks names rank and tensor, and the session stays u
 versions differ. After a later error a target in place is torn, and a doubled one still has its old
 version whole: CorruptError if verification failed (the group stays usable), AbortedError or
 DeadlineError otherwise.)";
+
+nb::object rank_or_none(Rank rank) {
+  return rank.value() < 0 ? nb::none() : nb::cast(rank.value());
+}
+
+nb::object link_of(const WhySlow& why) {
+  if (why.link_from.value() < 0) return nb::none();
+  nb::dict link;
+  link["from"] = why.link_from.value();
+  link["to"] = why.link_to.value();
+  link["bytes"] = why.link_bytes;
+  link["seconds"] = why.link_seconds;
+  link["bytes_per_second"] = why.link_bytes_per_second();
+  link["fastest_bytes_per_second"] = why.fastest_link_per_second;
+  return link;
+}
+
+nb::object why_slow_of(const TensorSession& session) {
+  const WhySlow* why = session.session().why_slow();
+  if (why == nullptr) return nb::none();
+  nb::dict out;
+  out["seconds"] = why->seconds;
+  out["bound_seconds"] = why->bound_seconds;
+  out["bound_by"] = why->bound_by;
+  out["bound_fraction"] = why->bound_fraction();
+  out["slowest_rank"] = rank_or_none(why->slowest_rank);
+  out["behind_seconds"] = why->behind_seconds;
+  out["waited_seconds"] = why->waited_seconds;
+  out["late_rank"] = rank_or_none(why->late_rank);
+  out["late_seconds"] = why->late_seconds;
+  out["slowest_link"] = link_of(*why);
+  out["clock_error_seconds"] = why->clock_error_seconds;
+  out["dropped_events"] = why->dropped;
+  out["problem"] = why->problem;
+  out["text"] = why_slow_text(*why);
+  return out;
+}
 
 const Session& session_of(const TensorSession& x) { return x.session(); }
 
@@ -138,6 +178,10 @@ void bind_properties(nb::class_<TensorSession>& bound) {
       .def_prop_ro(
           "conversions", [](const TensorSession& x) { return session_of(x).conversions(); },
           "How many tensors take which route.")
+      .def_prop_ro("why_slow", &why_slow_of,
+                   nb::sig("def why_slow(self) -> dict[str, typing.Any] | None"),
+                   "What the trace of the last refit says, equal on all ranks; None without a "
+                   "trace. The keys are those of docs/trace.md, and `text`, some lines for people.")
       .def_prop_ro("closed", &TensorSession::closed,
                    "True after close(), and after the end of a with block.");
 }
@@ -194,7 +238,8 @@ void bind_session(nb::module_& m) {
             nb::arg("convert") = "receiver", nb::arg("path") = "automatic", nb::arg("threads") = 1,
             nb::arg("staging_bytes") = kStaging, nb::arg("timeout") = 60.0,
             nb::arg("ignore") = nb::tuple(), nb::arg("replan") = false,
-            nb::arg("on_phase") = nb::none(), nb::arg("published") = nb::none(),
+            nb::arg("trace") = nb::none(), nb::arg("on_phase") = nb::none(),
+            nb::arg("published") = nb::none(),
             nb::sig("def __init__(self, group: ProcessGroup, *, source: Layout, target: Layout, "
                     "source_tensors: typing.Any = None, target_tensors: typing.Any = None, "
                     "back_tensors: typing.Any = None, "
@@ -204,6 +249,7 @@ void bind_session(nb::module_& m) {
                     "path: typing.Literal['automatic', 'direct', 'message'] = 'automatic', "
                     "threads: int = 1, staging_bytes: int = 67108864, timeout: float = 60.0, "
                     "ignore: collections.abc.Iterable[str] = (), replan: bool = False, "
+                    "trace: str | os.PathLike[str] | None = None, "
                     "on_phase: collections.abc.Callable[[str], object] | None = None, "
                     "published: PublishedVersion | None = None) -> None"));
   bind_calls(bound);

@@ -79,6 +79,15 @@ std::shared_ptr<const Layout> layout_of(const char* side, const nb::object& give
   return nb::cast<std::shared_ptr<const Layout>>(given);
 }
 
+/// Of a str or a path object. Throws for anything else.
+std::string path_of(const nb::object& path) {
+  const nb::object text = nb::module_::import_("os").attr("fspath")(path);
+  if (!nb::isinstance<nb::str>(text)) throw nb::type_error("trace must be a str or a path");
+  const auto name = nb::cast<std::string>(text);
+  if (name.empty()) raise(Code::invalid_argument, "trace: the path is empty");
+  return name;
+}
+
 bool given(const nb::object& argument) { return argument.is_valid() && !argument.is_none(); }
 
 }  // namespace
@@ -171,6 +180,7 @@ SessionOptions TensorSession::options_of(const SessionArguments& arguments) {
   options.convert = choice_of("convert", arguments.convert, kConvert);
   options.ignore = arguments.ignore;
   options.replan = arguments.replan;
+  if (given(arguments.trace)) options.trace.path = path_of(arguments.trace);
   options.refit.progress = [this](std::string_view phase, Index done, Index total) {
     return call_ == nullptr || call_->progress()(phase, done, total);
   };

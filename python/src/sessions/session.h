@@ -23,6 +23,7 @@ struct SessionArguments {
   double timeout = 0;
   std::set<std::string> ignore{};
   bool replan = false;
+  nb::object trace{};
   nb::object on_phase{}, published{};
 };
 
