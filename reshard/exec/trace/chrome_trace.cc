@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "reshard/exec/trace/json_text.h"
@@ -55,19 +56,19 @@ class Threads {
 
  private:
   void place(const RankTrace& rank, Rank peer, Kind kind, const std::vector<std::size_t>& events) {
-    std::vector<std::int64_t> busy_until;
-    const std::size_t first = names_.size();
+    std::set<std::pair<std::int64_t, int>> free_at;  ///< times, and threads.
     for (const std::size_t i : events) {
       const TraceEvent& e = rank.events[i];
-      auto free = std::ranges::find_if(busy_until, [&](std::int64_t t) { return t <= e.begin_ns; });
-      if (free == busy_until.end()) {
-        free = busy_until.insert(free, 0);
+      int thread = kMessages + static_cast<int>(names_.size());
+      if (!free_at.empty() && free_at.begin()->first <= e.begin_ns) {
+        thread = free_at.begin()->second;
+        free_at.erase(free_at.begin());
+      } else {
         names_.push_back(fmt::format("{} rank {}", kind == Kind::send ? "send to" : "receive from",
                                      peer.value()));
       }
-      *free = std::max(e.end_ns, e.begin_ns + 1);
-      of_event_[i] =
-          kMessages + static_cast<int>(first) + static_cast<int>(free - busy_until.begin());
+      free_at.emplace(std::max(e.end_ns, e.begin_ns + 1), thread);
+      of_event_[i] = thread;
     }
   }
 
@@ -80,6 +81,7 @@ class ChromeWriter {
   explicit ChromeWriter(const GroupTrace& trace) : trace_(trace) {
     origin_ = std::numeric_limits<std::int64_t>::max();
     for (const RankTrace& rank : trace.ranks) {
+      index_.emplace(rank.rank, threads_.size());
       threads_.emplace_back(rank);
       dropped_ += rank.dropped;
       for (const TraceEvent& e : rank.events) origin_ = std::min(origin_, e.begin_ns);
@@ -220,8 +222,7 @@ class ChromeWriter {
   }
 
   void write_flow(char phase, std::size_t flow, Rank rank, const TraceEvent& e, std::int64_t when) {
-    const auto r = static_cast<std::size_t>(
-        std::ranges::find(trace_.ranks, rank, &RankTrace::rank) - trace_.ranks.begin());
+    const std::size_t r = index_.at(rank);
     const auto event = static_cast<std::size_t>(&e - trace_.ranks[r].events.data());
     begin(phase, rank);
     out_ += fmt::format(
@@ -242,6 +243,7 @@ class ChromeWriter {
 
   const GroupTrace& trace_;
   std::vector<Threads> threads_;
+  std::map<Rank, std::size_t> index_;  ///< in trace_.ranks.
   std::int64_t origin_ = 0;
   Index dropped_ = 0;
   bool is_first_ = true;

@@ -7,7 +7,7 @@ namespace reshard {
 namespace {
 
 constexpr std::size_t kAllEvents = std::size_t{1} << 22;
-constexpr std::size_t kLeastEvents = std::size_t{1} << 12, kMostEvents = std::size_t{1} << 18;
+constexpr std::size_t kLeastEvents = std::size_t{1} << 12, kMaxEvents = std::size_t{1} << 18;
 
 }  // namespace
 
@@ -17,7 +17,7 @@ TraceRecorder::TraceRecorder(std::size_t capacity) : capacity_(capacity) {
 
 std::size_t TraceRecorder::capacity_of(int ranks) {
   return std::clamp(kAllEvents / static_cast<std::size_t>(std::max(1, ranks)), kLeastEvents,
-                    kMostEvents);
+                    kMaxEvents);
 }
 
 void TraceRecorder::restart() {
