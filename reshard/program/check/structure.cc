@@ -24,7 +24,7 @@ bool known(DType dtype) { return dtype <= DType::u64; }
 bool known(ValueMap map) { return map <= ValueMap::minus_one; }
 
 /// Whether a place is read or written, and by whom.
-enum class Use : std::uint8_t { read, write, fetch };
+enum class Use : std::uint8_t { read, write, get, put };
 
 class StructureCheck {
  public:
@@ -42,7 +42,7 @@ class StructureCheck {
   Result<> steps() const;
   Result<> ops() const;
   Result<> messages() const;
-  Result<> piece(std::size_t i, bool is_get) const;
+  Result<> piece(std::size_t i, ProgramOp::Kind kind) const;
   Result<> conversion(std::size_t i) const;
   Result<> matrix(std::size_t i, ProgramOp::Kind kind) const;
   Result<> maximum(std::size_t i) const;
@@ -64,11 +64,18 @@ Result<> StructureCheck::use(const std::string& what, BufferId id, Index begin, 
     return wrong("{}: {} bytes at {} of buffer {}, which has {}", what,
                  static_cast<Index>(std::min<Int128>(bytes, kMostBytes)), begin, id.value(),
                  buffer.bytes);
-  if (use == Use::write && buffer.kind == ProgramBuffer::Kind::source)
+  const bool writes = use == Use::write || use == Use::put;
+  if (writes && buffer.kind == ProgramBuffer::Kind::source)
     return wrong("{}: writes buffer {}, which is a source", what, id.value());
-  if (buffer.mapped == (use == Use::fetch))
+  const bool far = use == Use::get || use == Use::put;
+  if (buffer.mapped == far)
     return wrong("{}: {} buffer {}, which is{} mapped", what,
-                 use == Use::fetch ? "gets from" : "uses", id.value(), buffer.mapped ? "" : " not");
+                 use == Use::get   ? "gets from"
+                 : use == Use::put ? "puts into"
+                                   : "uses",
+                 id.value(), buffer.mapped ? "" : " not");
+  if (use == Use::get && buffer.kind != ProgramBuffer::Kind::source)
+    return wrong("{}: gets from buffer {}, which is no source", what, id.value());
   return {};
 }
 
@@ -82,8 +89,7 @@ Result<> StructureCheck::buffers() const {
     const bool local = b.kind == Kind::source || b.kind == Kind::target;
     if (!seen.emplace(b.kind, local ? b.rank : Rank(), local ? b.slot : SlotId()).second)
       return wrong("buffer {}: another buffer is the same memory", i);
-    if (!b.mapped && (b.kind != Kind::source || b.rank == p_.rank))
-      return wrong("buffer {}: not mapped, but only sources of peers are not", i);
+    if (!b.mapped && !local) return wrong("buffer {}: not mapped, but of this process", i);
     const bool staging = b.kind == Kind::staging;
     if (!local && b.bytes != (staging ? p_.staging_bytes : p_.scratch_bytes))
       return wrong("buffer {}: {} bytes, but the program has {} of {}", i, b.bytes,
@@ -142,7 +148,8 @@ Result<> StructureCheck::steps() const {
 std::size_t StructureCheck::table_of(ProgramOp::Kind kind) const {
   switch (kind) {
     case ProgramOp::Kind::copy:
-    case ProgramOp::Kind::get: return p_.pieces.size();
+    case ProgramOp::Kind::get:
+    case ProgramOp::Kind::put: return p_.pieces.size();
     case ProgramOp::Kind::clear: return p_.ranges.size();
     case ProgramOp::Kind::max: return p_.maxima.size();
     default: return p_.matrices.size();
@@ -157,14 +164,14 @@ Result<> StructureCheck::ops() const {
   for (std::size_t i = 0; i < p_.ops.size(); ++i) {
     const ProgramOp& op = p_.ops[i];
     if (op.kind > Kind::dequantise) return wrong("op {}: no known kind", i);
-    const bool pieces = op.kind == Kind::copy || op.kind == Kind::get;
+    const bool pieces = op.kind <= Kind::put;
     const int table = pieces ? 0 : op.kind == Kind::clear ? 1 : op.kind == Kind::max ? 2 : 3;
     if (op.first != next[table] || op.end <= op.first || op.end > table_of(op.kind))
       return wrong("op {}: entries [{}, {}), but {} of {} are next", i, op.first, op.end,
                    next[table], sizes[table]);
     next[table] = op.end;
     for (std::size_t k = op.first; k < op.end; ++k) {
-      if (pieces) RESHARD_TRY(piece(k, op.kind == Kind::get));
+      if (pieces) RESHARD_TRY(piece(k, op.kind));
       if (table == 1)
         RESHARD_TRY(use(fmt::format("range {}", k), p_.ranges[k].at.buffer, p_.ranges[k].at.offset,
                         p_.ranges[k].bytes, Use::write));
@@ -210,17 +217,20 @@ Result<> StructureCheck::conversion(std::size_t i) const {
   return {};
 }
 
-Result<> StructureCheck::piece(std::size_t i, bool is_get) const {
+Result<> StructureCheck::piece(std::size_t i, ProgramOp::Kind kind) const {
+  using Kind = ProgramOp::Kind;
   const ProgramPiece& piece = p_.pieces[i];
   const StridedCopy& c = piece.copy;
   if (c.num_loops < 0 || c.num_loops > kMaxDims) return wrong("piece {}: {} loops", i, c.num_loops);
   if (c.run_bytes < 1 || c.run_bytes > kMostBytes)
     return wrong("piece {}: runs of {} bytes", i, c.run_bytes);
   RESHARD_TRY(conversion(i));
-  if (is_get && piece.conversion.converts()) return wrong("piece {}: a get converts", i);
+  if (kind != Kind::copy && piece.conversion.converts())
+    return wrong("piece {}: only copies convert", i);
   RESHARD_TRY(strided(fmt::format("source of piece {}", i), piece.src, c, true,
-                      is_get ? Use::fetch : Use::read));
-  RESHARD_TRY(strided(fmt::format("destination of piece {}", i), piece.dst, c, false, Use::write));
+                      kind == Kind::get ? Use::get : Use::read));
+  RESHARD_TRY(strided(fmt::format("destination of piece {}", i), piece.dst, c, false,
+                      kind == Kind::put ? Use::put : Use::write));
   // No byte is written twice, so a piece has at most the bytes of its destination.
   Int128 bytes = c.run_bytes;
   for (int k = 0; k < c.num_loops && bytes <= kMostBytes; ++k)

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "reshard/program/builder.h"
+#include "reshard/program/programs_testutil.h"
 
 namespace reshard::program {
 namespace {
@@ -52,6 +53,10 @@ TEST(CheckStructure, accepts_what_the_builder_makes) {
   const auto checked = check_structure(small_program());
   EXPECT_TRUE(checked) << checked.error().message;
   EXPECT_FALSE(check_structure(Program{}));  // no first_wait
+  auto programs = plain_programs();
+  for (Program& p : converted_programs()) programs.push_back(std::move(p));
+  for (const Program& p : programs)
+    EXPECT_TRUE(check_structure(p)) << check_structure(p).error().message;
 }
 
 TEST(CheckStructure, refuses_tables_that_do_not_fit) {
@@ -93,7 +98,12 @@ TEST(CheckStructure, refuses_what_breaks_law_1) {
   expect_refused("which is a source", [](Program& p) { p.pieces[1].dst = BufferId(3); });
   expect_refused("which is not mapped", [](Program& p) { p.pieces[1].src = BufferId(2); });
   expect_refused("which is mapped", [](Program& p) { p.pieces[0].src = BufferId(3); });
-  expect_refused("not mapped, but", [](Program& p) { p.buffers[4].mapped = false; });
+  expect_refused("which is not mapped", [](Program& p) { p.buffers[4].mapped = false; });
+  expect_refused("not mapped, but", [](Program& p) { p.buffers[0].mapped = false; });
+  expect_refused("puts into buffer 4", [](Program& p) {
+    p.ops[1].kind = ProgramOp::Kind::put;
+    p.pieces[1].dst = BufferId(4);
+  });
   expect_refused("is in scratch", [](Program& p) { p.messages[0].at.buffer = BufferId(1); });
   expect_refused("peer is rank 1", [](Program& p) { p.messages[0].peer = Rank(1); });
   expect_refused("the same memory", [](Program& p) { p.buffers.push_back(p.buffers[4]); });

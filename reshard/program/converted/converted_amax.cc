@@ -48,6 +48,7 @@ void ConvertedCompiler::add_sent_amax(std::vector<ProgramMessage>& messages,
   for (const auto& [dst, moves] : to_) {
     const ConvertedSide& theirs = *sides_.at({true, dst});
     const Floats by_matrix = find_amaxes(theirs, theirs.cut(moves), found);
+    if (by_matrix.empty()) continue;
     const Index at = floats(by_matrix.size());
     Index n = 0;
     for (const auto& [matrix, where] : by_matrix)
@@ -96,6 +97,7 @@ void ConvertedCompiler::add_own_amax() {
   for (const auto& [src, cut] : from_by_unit_) {
     std::set<std::size_t> matrices;
     for (const auto& [unit, moves] : cut) matrices.insert(mine->second->matrix_of(unit));
+    if (matrices.empty()) continue;
     const Index at = floats(matrices.size());
     Index n = 0;
     for (const std::size_t matrix : matrices) received[matrix].push_back(at + 4 * n++);
