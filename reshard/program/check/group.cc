@@ -127,7 +127,7 @@ void GroupRun::begin(At at) {
     if (barriers_.size() <= n) barriers_.resize(n + 1);
     barriers_[n].push_back(at);
     if (barriers_[n].size() == programs_.size())
-      for (const At each : barriers_[n]) end(each);
+      for (const At& each : barriers_[n]) end(each);
     return;
   }
   ++state.next_exchange;
