@@ -244,4 +244,26 @@ Result<Program> compile_in_process(const Planner& planner, std::span<const Rank>
   return Compiler(planner, Rank(-1)).in_process(destinations);
 }
 
+GroupCompiler::GroupCompiler(const Planner& planner, WayBetween way, CompileOptions options)
+    : planner_(planner), way_(std::move(way)), options_(std::move(options)) {
+  const std::vector<Rank> ranks = planner.ranks().members();
+  if (!ranks.empty()) options_.world = std::max(options_.world, ranks.back().value() + 1);
+  options_.reads = options_.gets = false;
+  for (const Rank r : ranks) {
+    if (options_.gets) break;
+    for (const Transfer& t : planner.rank_plan(r).recvs) {
+      const PairWay found = way_(t.src, r);
+      options_.reads |= found != PairWay::message;
+      options_.gets |= found == PairWay::get;
+    }
+  }
+}
+
+Result<Program> GroupCompiler::compile(Rank rank) const {
+  CompileOptions options = options_;
+  options.way_from = [&](Rank src) { return way_(src, rank); };
+  options.way_to = [&](Rank dst) { return way_(rank, dst); };
+  return compile_rank(planner_, planner_.rank_plan(rank), options);
+}
+
 }  // namespace reshard

@@ -57,4 +57,25 @@ Result<Program> compile_in_process(const Planner& planner, std::span<const Rank>
 /// The most staging that messages of a program use with these options. Bytes.
 Index message_staging(const CompileOptions& options);
 
+/// The way of the bytes between two different ranks.
+using WayBetween = std::function<PairWay(Rank src, Rank dst)>;
+
+/// Compiles programs of the ranks of a group that need not exist: the ways are given, not agreed
+/// on.
+class GroupCompiler {
+ public:
+  /// `options`: all but reads, gets, way_from and way_to, which follow from `way`; `world` is at
+  /// least the ranks of the plan. The planner must outlive this object. Cost: planning of all
+  /// ranks, unless soon some pair is found that reads by `get`.
+  GroupCompiler(const Planner& planner, WayBetween way, CompileOptions options = {});
+  /// Ranks 0 to world() - 1. Errors: those of compile_rank().
+  Result<Program> compile(Rank rank) const;
+  int world() const { return options_.world; }
+
+ private:
+  const Planner& planner_;
+  WayBetween way_;
+  CompileOptions options_;
+};
+
 }  // namespace reshard

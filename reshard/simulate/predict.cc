@@ -13,21 +13,11 @@ Result<std::vector<Program>> compile_for(const ClusterSpec& cluster, const Plann
     programs.push_back(RESHARD_TRY(compile_in_process(planner, ranks)));
     return programs;
   }
-  CompileOptions options;
-  options.world = ranks.back().value() + 1;
-  std::vector<RankPlan> plans;
-  for (Rank::rep r = 0; r < options.world; ++r) {
-    plans.push_back(planner.rank_plan(Rank(r)));
-    for (const Transfer& t : plans.back().recvs) options.reads |= cluster.reads(t.src, t.dst);
-  }
-  for (const RankPlan& plan : plans) {
-    const auto way = [&](Rank from, Rank to) {
-      return cluster.reads(from, to) ? PairWay::mapped : PairWay::message;
-    };
-    options.way_from = [&](Rank src) { return way(src, plan.rank); };
-    options.way_to = [&](Rank dst) { return way(plan.rank, dst); };
-    programs.push_back(RESHARD_TRY(compile_rank(planner, plan, options)));
-  }
+  const GroupCompiler group(planner, [&](Rank src, Rank dst) {
+    return cluster.reads(src, dst) ? PairWay::mapped : PairWay::message;
+  });
+  for (Rank::rep r = 0; r < group.world(); ++r)
+    programs.push_back(RESHARD_TRY(group.compile(Rank(r))));
   return programs;
 }
 

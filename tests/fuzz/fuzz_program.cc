@@ -6,7 +6,7 @@
 #include <span>
 
 #include "reshard/base/check.h"
-#include "reshard/program/serialise.h"
+#include "reshard/program/form/serialise.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace reshard;

@@ -11,39 +11,9 @@
 #include "reshard/base/stopwatch.h"
 #include "reshard/exec/agreement.h"
 #include "reshard/exec/end_group.h"
-#include "reshard/plan/waves.h"
+#include "reshard/refit/conversion/plan_moves.h"
 
 namespace reshard::conversion {
-namespace {
-
-/// Staging for messages beside staging tensors: the least that is allowed, and what is enough.
-constexpr Index kLeastStaging = Index{32} << 10, kEnoughStaging = Index{8} << 20;
-
-/// A unit of values and its messages are part of an exchange, of which eight are in progress. The
-/// least bytes that are worth a unit.
-constexpr Index kUnitsInStaging = 16, kLeastUnit = Index{4} << 10;
-
-/// In the order in which they run.
-constexpr Route kRoutes[] = {Route::plain,
-                             Route::stored,
-                             Route::quantise_at_receiver,
-                             Route::dequantise_at_receiver,
-                             Route::quantise_at_sender,
-                             Route::dequantise_at_sender,
-                             Route::requantise};
-
-std::vector<bool> with(const Routes& routes, Route route) {
-  std::vector<bool> tensors;
-  for (const Route r : routes.of) tensors.push_back(r == route);
-  return tensors;
-}
-
-bool any(const std::vector<bool>& tensors) {
-  return std::ranges::find(tensors, true) != tensors.end();
-}
-
-}  // namespace
-
 Job::Job(const JobInput& input)
     : group_{input.transport, input.control, input.options.refit, {}, 0},
       source_(input.source),
@@ -65,43 +35,14 @@ Result<std::unique_ptr<Job>> Job::prepare(const JobInput& input) {
 }
 
 Result<> Job::plan(const JobInput& input) {
-  Planner whole = RESHARD_TRY(
-      Planner::make(source_.values(), target_.values(), {.ignore = input.options.ignore}));
-  std::vector<bool> moves;
-  for (Index i = 0; i < target_.values()->model().size(); ++i)
-    moves.push_back(whole.moves(TensorId(static_cast<TensorId::rep>(i))));
-  routes_ = RESHARD_TRY(find_routes(source_, target_, moves, input.options.convert));
-  if (source_.quantised == nullptr && target_.quantised == nullptr) {
-    moves_.emplace_back(RoutePlan{Route::plain, std::move(whole), {}, {}});
-  } else {
-    for (const Route route : kRoutes) RESHARD_TRY(add_moves(route, with(routes_, route)));
-    RESHARD_TRY(add_moves_between(input.staging_bytes));
-  }
-  // Identical on all ranks, since senders pack along the units of receivers.
-  group_.unit_bytes =
-      std::clamp(group_.options.staging_bytes / kUnitsInStaging, kLeastUnit, Pass::kUnitBytes);
-  return {};
-}
-
-Result<> Job::add_moves(Route route, const std::vector<bool>& tensors) {
-  if (!any(tensors)) return {};
-  auto plans = RESHARD_TRY(plan_route(route, tensors, source_, target_, routes_));
-  for (RoutePlan& plan : plans) moves_.emplace_back(std::move(plan));
-  return {};
-}
-
-/// As many matrices at a time as the cap leaves room for.
-Result<> Job::add_moves_between(Index cap) {
-  const auto tensors = with(routes_, Route::quantise_between);
-  if (!any(tensors)) return {};
-  Index& staging = group_.options.staging_bytes;
-  staging = std::min(staging, std::clamp(staging / 4, kLeastStaging, kEnoughStaging));
-  const StagedSlots staged{routes_.between->values, value_slots(routes_.between.get(), tensors)};
-  for (const auto& group : waves_of({&staged, 1}, std::max<Index>(0, cap - staging))) {
-    std::vector<bool> in_group(tensors.size());
-    for (const TensorId id : group) in_group[id.index()] = tensors[id.index()];
-    RESHARD_TRY(add_moves(Route::quantise_between, in_group));
-  }
+  MovePlans plans = RESHARD_TRY(plan_moves(source_, target_,
+                                           {.ignore = input.options.ignore,
+                                            .convert = input.options.convert,
+                                            .staging_bytes = input.staging_bytes}));
+  routes_ = std::move(plans.routes);
+  group_.options.staging_bytes = plans.message_bytes;
+  group_.unit_bytes = plans.unit_bytes;
+  for (RoutePlan& plan : plans.moves) moves_.emplace_back(std::move(plan));
   return {};
 }
 

@@ -53,8 +53,6 @@ class Job {
  private:
   explicit Job(const JobInput& input);
   Result<> plan(const JobInput& input);
-  Result<> add_moves(Route route, const std::vector<bool>& tensors);
-  Result<> add_moves_between(Index cap);
   Result<> place(const JobInput& input);
   Result<> place_moves();
   void count_peers();

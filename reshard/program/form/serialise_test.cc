@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Protects: a serialised program is read back as it was; the form is compact and the same on every
 // machine; bytes that no program has are refused with the byte at which they are wrong.
-#include "reshard/program/serialise.h"
+#include "reshard/program/form/serialise.h"
 
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>

@@ -3,7 +3,7 @@
 // are LEB128. What an entry of a table shares with the entry before it is left out, as its flags
 // say; offsets count from where the last entry in the same buffer ended. So contiguous copies of
 // one tensor, cut into pieces, take a few bytes each.
-#include "reshard/program/serialise.h"
+#include "reshard/program/form/serialise.h"
 
 #include <fmt/format.h>
 
@@ -19,8 +19,8 @@ namespace {
 
 constexpr std::string_view kMagic = "RSPROG\r\n";
 constexpr std::uint64_t kAny = ~std::uint64_t{0};
-/// Sizes and offsets; sums of a few of them fit in an Index.
-constexpr Index kMaxBytes = Index{1} << 60;
+/// Sizes and offsets; sums of thousands of them fit in an Index.
+constexpr Index kMaxBytes = Index{1} << 50;
 constexpr Index kMaxProgramRank = Index{1} << 30;
 
 Index plus(Index a, Index b) {
@@ -267,6 +267,12 @@ void ProgramCoder<Io>::code_shape(StridedCopy& copy) {
     bytes(loop.count, "the count of a loop");
     near(loop.src_stride, copy.run_bytes, -kMaxBytes, kMaxBytes, "a stride");
     near(loop.dst_stride, copy.run_bytes, -kMaxBytes, kMaxBytes, "a stride");
+  }
+  Index total = copy.run_bytes;
+  for (int i = 0; i < copy.num_loops && io_.ok(); ++i) {
+    const Index count = copy.loops[static_cast<std::size_t>(i)].count;
+    const bool fits = !__builtin_mul_overflow(total, count, &total) && total <= kMaxBytes;
+    io_.require(fits, "the count of a loop", count);
   }
   if constexpr (Io::kReads) copy.src_width = copy.dst_width = 1;
   if ((flags & 1) == 0) return;

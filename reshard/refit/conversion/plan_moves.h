@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "reshard/refit/conversion/plan_route.h"
+
+namespace reshard::conversion {
+
+/// What moves are planned for. Equal on all ranks.
+struct MoveOptions {
+  std::set<std::string> ignore;  ///< canonical names of tensors that one side may lack.
+  ConversionSide convert = ConversionSide::receiver;
+  Index staging_bytes = 0;  ///< the most staging of a rank, staging tensors included.
+};
+
+/// The moves of a refit, in the order in which they run: first tensors that need no conversion,
+/// then those of each other route.
+struct MovePlans {
+  Routes routes;
+  std::vector<RoutePlan> moves;
+  Index message_bytes = 0;  ///< of the staging, those that messages may use.
+  Index unit_bytes = 0;     ///< of values that are converted at once, about.
+};
+
+/// A pure function of layouts and options; the result borrows the sides. Errors: the planner's, and
+/// those of find_routes().
+Result<MovePlans> plan_moves(const SessionSide& source, const SessionSide& target,
+                             const MoveOptions& options);
+
+}  // namespace reshard::conversion
