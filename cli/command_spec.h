@@ -116,6 +116,7 @@ struct CommandSpec {
 };
 
 CommandSpec plan_spec();
+CommandSpec explain_spec();
 CommandSpec run_spec();
 CommandSpec convert_spec();
 CommandSpec verify_spec();

@@ -31,6 +31,23 @@ struct PlanArguments {
   int threads = 0;  ///< 0: one per core.
 };
 
+struct ExplainArguments {
+  /// How the ranks reach each other's memory.
+  enum class Reach { direct, get, message, process };
+  std::string model, from, to;
+  std::optional<Index> layers;
+  std::set<std::string> ignore;
+  std::optional<Index> rank;
+  Reach reach = Reach::direct;
+  std::string cluster;  ///< file of a cluster that says so instead; empty: none.
+  Index staging_bytes = Index{64} << 20;
+  ConversionSide convert = ConversionSide::receiver;
+  Index steps = 0;      ///< number to list; -1: all.
+  std::string out;      ///< file that gets the serialised program; empty: none.
+  std::string program;  ///< file with a serialised program, which is printed instead; empty: none.
+  bool json = false;
+};
+
 struct RunArguments {
   enum class Role { any, source, target };
   /// Ranks first to last.
@@ -89,6 +106,7 @@ struct TransportsArguments {
 };
 
 Result<int> execute(const PlanArguments& arguments);
+Result<int> execute(const ExplainArguments& arguments);
 Result<int> execute(const RunArguments& arguments);
 Result<int> execute(const ConvertArguments& arguments);
 Result<int> execute(const VerifyArguments& arguments);
@@ -96,7 +114,8 @@ Result<int> execute(const InspectArguments& arguments);
 Result<int> execute(const SynthArguments& arguments);
 Result<int> execute(const TransportsArguments& arguments);
 
-using Command = std::variant<PlanArguments, RunArguments, ConvertArguments, VerifyArguments,
-                             InspectArguments, SynthArguments, TransportsArguments>;
+using Command =
+    std::variant<PlanArguments, ExplainArguments, RunArguments, ConvertArguments, VerifyArguments,
+                 InspectArguments, SynthArguments, TransportsArguments>;
 
 }  // namespace reshard::cli

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 
-#include "reshard/refit/conversion/routes.h"
 #include "reshard/transform/quantise.h"
 
 namespace reshard {
@@ -56,6 +55,18 @@ Result<Routes> routes_of(const LayoutPair& pair, ConversionSide convert) {
 }
 
 }  // namespace
+
+std::string_view name(Route route) {
+  for (const Spoken& spoken : kRoutes)
+    if (spoken.route == route) return spoken.name;
+  return "none";
+}
+
+std::string_view in_words(Route route) {
+  for (const Spoken& spoken : kRoutes)
+    if (spoken.route == route) return spoken.how;
+  return "not moved";
+}
 
 Result<std::vector<bool>> moved_as_stored(const LayoutPair& pair, ConversionSide convert) {
   const Routes routes = RESHARD_TRY(routes_of(pair, convert));

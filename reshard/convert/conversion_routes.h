@@ -3,9 +3,11 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "reshard/convert/layout_pair.h"
+#include "reshard/refit/conversion/routes.h"
 #include "reshard/refit/session.h"
 
 namespace reshard {
@@ -18,6 +20,11 @@ struct ConversionRow {
   Index bytes_from = 0, bytes_to = 0;  ///< of one copy of them on each side, scales included.
   std::string example;                 ///< the first of them.
 };
+
+/// "quantise_at_receiver": the name in JSON; "none" if it does not move.
+std::string_view name(Route route);
+/// "quantised by the receiver".
+std::string_view in_words(Route route);
 
 /// How a session converts the tensors of the pair, by route. Errors: those of find_routes().
 Result<std::vector<ConversionRow>> conversion_rows(const LayoutPair& pair, ConversionSide convert);

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <memory>
+
+#include "cli/command_spec.h"
+
+namespace reshard::cli {
+namespace {
+
+/// What the executor of a program needs at least.
+constexpr Index kLeastStaging = Index{32} << 10;
+
+void add_how(OptionList& options, ExplainArguments& a) {
+  using Reach = ExplainArguments::Reach;
+  options.choice<Reach>(
+      "--path", a.reach,
+      {{"direct", Reach::direct},
+       {"get", Reach::get},
+       {"message", Reach::message},
+       {"process", Reach::process}},
+      "direct: ranks map each other's memory; get: they read it by the transport; "
+      "message: they send messages; process: all ranks are in one; default "
+      "direct");
+  options
+      .text("--cluster", a.cluster, "FILE",
+            "ranks reach each other's memory as on the cluster of this file")
+      .excludes("--path");
+  options.bytes("--staging-bytes", a.staging_bytes,
+                "memory of the rank for messages and conversions; default 64MiB");
+  options.choice<ConversionSide>(
+      "--convert", a.convert,
+      {{"receiver", ConversionSide::receiver}, {"sender", ConversionSide::sender}},
+      "the side that quantises and dequantises: receiver, or sender where it can; default "
+      "receiver");
+}
+
+Result<> check_options(const ExplainArguments& a, const std::set<std::string>& given) {
+  if (given.contains("--program")) {
+    for (const std::string& name : given)
+      if (name != "--program" && name != "--steps" && name != "--json")
+        return refuse(name, "a program that --program reads is compiled already; leave one out");
+    return {};
+  }
+  for (const char* name : {"--model", "--from", "--to", "--rank"})
+    if (!given.contains(name))
+      return fail(Code::invalid_argument, std::string(name) + " is required");
+  if (a.staging_bytes < kLeastStaging) return refuse("--staging-bytes", "must be at least 32KiB");
+  return {};
+}
+
+}  // namespace
+
+CommandSpec explain_spec() {
+  CommandSpec spec{"explain", "--model M --from L --to L --rank R [OPTIONS]",
+                   "shows what one rank does in a refit, step by step; needs no weights"};
+  const auto a = std::make_shared<ExplainArguments>();
+  OptionList& options = spec.options;
+  options.text("--model", a->model, "M", "config.json, checkpoint or named example");
+  options.layout("--from", a->from, "layout of the source");
+  options.layout("--to", a->to, "layout of the target");
+  options.number<Index>("--rank", a->rank, 0, kMaxRank, "the rank");
+  options.number<Index>("--layers", a->layers, 1, kMaxLayers,
+                        "replace the config's number of layers");
+  options.ignore(a->ignore, -1,
+                 "tensors that one side may lack, or that M has besides those of its config; * "
+                 "matches any text, # a number");
+  add_how(options, *a);
+  options.value("--steps", "N", "list the first N steps of each program, or all",
+                [a](const std::string& text) -> Result<> {
+                  a->steps =
+                      text == "all"
+                          ? -1
+                          : RESHARD_TRY(OptionList::parse_number<Index>(text, 0, Index{1} << 40));
+                  return {};
+                });
+  options.text("--out", a->out, "FILE",
+               "write the serialised program; if there are several: FILE.0, FILE.1, ...");
+  options.text("--program", a->program, "FILE", "print this serialised program instead");
+  options.flag("--json", a->json, "print one JSON object");
+  spec.command = [a] { return *a; };
+  spec.check = [a](const std::set<std::string>& given) { return check_options(*a, given); };
+  return spec;
+}
+
+}  // namespace reshard::cli
