@@ -86,7 +86,7 @@ std::string program_text(const Program& p, const ProgramLayouts& layouts, std::s
   for (std::uint32_t s = 0; s < p.steps.size() && s < most_steps; ++s)
     text += step_text(p, layouts, StepId(s));
   if (most_steps > 0 && most_steps < p.steps.size())
-    text += fmt::format("and {} more steps\n", p.steps.size() - most_steps);
+    text += "and " + plural(static_cast<Index>(p.steps.size() - most_steps), "more step") + "\n";
   return text +
          style.quiet(fmt::format("digest {}; {} serialised\n", hex(digest_of_serialised(bytes)),
                                  human_bytes(static_cast<Index>(bytes.size()))));

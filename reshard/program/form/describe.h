@@ -64,7 +64,7 @@ std::string work_of(const Program& program, const ProgramStep& step);
 
 /// "model.norm.weight", "staging", "local tensor 7 of the source".
 std::string name_of(const Program& program, const ProgramLayouts& layouts, BufferId buffer);
-/// "q_proj.weight [rows 0..1024]", or "[bytes 100..200]" where it is not whole rows.
+/// "q_proj.weight [rows 0..1024]": the rows that it touches; "staging [bytes 100..200]".
 std::string to_string(const Program& program, const ProgramLayouts& layouts, const ProgramSpan& at);
 /// "reads 3.67 MB of q_proj.weight [rows 0..1024] from rank 3's memory into qkv_proj.weight [...]".
 std::string to_string(const Program& program, const ProgramLayouts& layouts,

@@ -14,15 +14,16 @@ namespace reshard {
 /// The version of the serialised form, which is its first number after the magic.
 inline constexpr std::uint64_t kProgramVersion = 1;
 
-/// A program as bytes, about 10 for each piece. The same program gives the same bytes in every
-/// process and on every machine. docs/program.md describes the form.
+/// A program as bytes, 10 to 20 for each piece and step. The same program gives the same bytes in
+/// every process and on every machine. docs/program.md describes the form.
 /// @pre first_wait has steps + 1 entries, ascending, the first 0 and the last the number of waits
 std::vector<std::byte> serialise(const Program& program);
 
 /// The inverse of serialise(), for untrusted bytes: no table gets more entries than the bytes that
-/// are left could hold. A result passes check_program(), and serialises to the same bytes. Errors:
-/// Code::corrupt, with the byte (counted from 0) at which the form is violated; Code::unsupported:
-/// another version.
+/// are left could hold. All ids and ranges of entries of a result are inside their tables, steps
+/// wait for earlier ones only, and it serialises to the same bytes; check_program() verifies the
+/// other laws of Program. Errors: Code::corrupt, with the byte (counted from 0) at which the form
+/// is violated; Code::unsupported: another version.
 Result<Program> parse_program(std::span<const std::byte> bytes);
 
 /// A digest (XXH3, 64 bits) of the serialised form: that of equal programs is equal in every
