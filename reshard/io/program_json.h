@@ -8,7 +8,7 @@
 namespace reshard {
 
 /// An object with the totals of a program, its digest, and its first `most_steps` steps (if any).
-/// @pre the program passes check_program()
+/// @pre the program passes check_structure()
 Json::Object program_object(const Program& program, const ProgramLayouts& layouts,
                             std::size_t most_steps);
 

@@ -53,7 +53,7 @@ struct ProgramAction {
 std::string_view name(ProgramAction::Kind kind);
 
 /// What a step does, in order. Copies of one tile between the same two buffers are one action.
-/// @pre the step is of the program, which passes check_program()
+/// @pre the step is of the program, which passes check_structure()
 std::vector<ProgramAction> actions_of(const Program& program, const ProgramStep& step);
 
 /// "tile", "exchange", "barrier".
@@ -91,7 +91,7 @@ struct ProgramTotals {
   std::vector<Peer> peers;               ///< ascending.
   std::vector<Work> work;                ///< in the order of the first step of each.
 };
-/// @pre the program passes check_program()
+/// @pre the program passes check_structure()
 ProgramTotals totals_of(const Program& program);
 
 }  // namespace reshard

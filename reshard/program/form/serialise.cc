@@ -13,6 +13,7 @@
 
 #include "reshard/base/bytes.h"
 #include "reshard/base/hash.h"
+#include "reshard/program/check.h"
 
 namespace reshard {
 namespace {
@@ -458,6 +459,9 @@ Result<Program> parse_program(std::span<const std::byte> bytes) {
   Program program;
   ProgramCoder<Reading>(io, program).code();
   RESHARD_TRY(io.bytes().finish());
+  // Its sizes are safe to calculate with from here on.
+  if (auto checked = check_structure(program); !checked)
+    return tl::unexpected(std::move(checked).error().in("program"));
   // A program has one form, so that its digest is also that of the bytes.
   const std::vector<std::byte> again = serialise(program);
   const auto [theirs, ours] = std::ranges::mismatch(bytes, again);

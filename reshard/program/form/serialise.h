@@ -20,9 +20,8 @@ inline constexpr std::uint64_t kProgramVersion = 1;
 std::vector<std::byte> serialise(const Program& program);
 
 /// The inverse of serialise(), for untrusted bytes: no table gets more entries than the bytes that
-/// are left could hold. All ids and ranges of entries of a result are inside their tables, steps
-/// wait for earlier ones only, and it serialises to the same bytes; check_program() verifies the
-/// other laws of Program. Errors: Code::corrupt, with the byte (counted from 0) at which the form
+/// are left could hold. A result passes check_structure(), and serialises to the same bytes.
+/// Errors: Code::corrupt, with the byte (counted from 0) at which the form
 /// is violated; Code::unsupported: another version.
 Result<Program> parse_program(std::span<const std::byte> bytes);
 
