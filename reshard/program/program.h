@@ -132,7 +132,8 @@ struct ProgramStep {
 ///   2 order        a step waits only for earlier steps, so one thread can run the steps in order
 ///   3 no race      of two steps that use the same byte of staging or target, one of them to write
 ///                  it, the later waits for the earlier, directly or through others
-///   4 initialised  every byte of staging and scratch is written before it is read
+///   4 initialised  every byte of staging and scratch is written before it is read, but for gaps of
+///                  less than 8 bytes between what a message packs
 ///   5 exact cover  every byte of the target that the plan delivers is written exactly once
 ///   6 staging      staging_bytes and all threads' scratch are at most the cap
 ///   7 no deadlock  each rank begins its exchanges in order; over the whole group, the steps have a

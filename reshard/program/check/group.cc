@@ -12,7 +12,7 @@
 namespace reshard {
 namespace {
 
-using Kind = ProgramStep::Kind;
+using StepKind = ProgramStep::Kind;
 using Key = std::tuple<Rank, Rank, std::uint64_t>;  ///< sender, receiver, id.
 
 /// One side of a message.
@@ -34,7 +34,7 @@ Result<std::vector<Side>> pairs_of(std::span<const Program> programs) {
   for (std::uint32_t r = 0; r < programs.size(); ++r)
     for (std::uint32_t s = 0; s < programs[r].steps.size(); ++s) {
       const Program& p = programs[r];
-      if (p.steps[s].kind != Kind::exchange) continue;
+      if (p.steps[s].kind != StepKind::exchange) continue;
       for (const ProgramMessage& m : p.messages_of(p.steps[s]))
         sides.push_back({m.is_send ? Key(p.rank, m.peer, m.id) : Key(m.peer, p.rank, m.id),
                          m.is_send, m.bytes, r, s});
@@ -103,7 +103,7 @@ GroupRun::GroupRun(std::span<const Program> programs, std::vector<Side> sides)
       const auto waits = p.waits_of(StepId(s));
       state.waits_left[s] = static_cast<std::uint32_t>(waits.size());
       for (const StepId w : waits) state.next[w.index()].push_back(s);
-      if (p.steps[s].kind != Kind::exchange) continue;
+      if (p.steps[s].kind != StepKind::exchange) continue;
       state.exchanges.push_back(s);
       state.open[s] = p.steps[s].end - p.steps[s].first;
     }
@@ -120,9 +120,9 @@ void GroupRun::end(At at) {
 void GroupRun::begin(At at) {
   State& state = states_[at.first];
   state.begun[at.second] = true;
-  const Kind kind = programs_[at.first].steps[at.second].kind;
-  if (kind == Kind::tile) return end(at);
-  if (kind == Kind::barrier) {
+  const StepKind kind = programs_[at.first].steps[at.second].kind;
+  if (kind == StepKind::tile) return end(at);
+  if (kind == StepKind::barrier) {
     const std::uint32_t n = state.barriers++;
     if (barriers_.size() <= n) barriers_.resize(n + 1);
     barriers_[n].push_back(at);
@@ -143,7 +143,7 @@ void GroupRun::begin(At at) {
 void GroupRun::ready(At at) {
   const Program& p = programs_[at.first];
   State& state = states_[at.first];
-  if (p.steps[at.second].kind != Kind::exchange) return begin(at);
+  if (p.steps[at.second].kind != StepKind::exchange) return begin(at);
   while (state.next_exchange < state.exchanges.size()) {
     const std::uint32_t next = state.exchanges[state.next_exchange];
     if (state.waits_left[next] > 0) return;
@@ -173,7 +173,7 @@ Result<> GroupRun::run() {
 
 std::size_t barriers_of(const Program& p) {
   return static_cast<std::size_t>(
-      std::ranges::count(p.steps, Kind::barrier, [](const ProgramStep& s) { return s.kind; }));
+      std::ranges::count(p.steps, StepKind::barrier, [](const ProgramStep& s) { return s.kind; }));
 }
 
 }  // namespace

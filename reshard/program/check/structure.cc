@@ -242,7 +242,7 @@ Result<> StructureCheck::piece(std::size_t i, ProgramOp::Kind kind) const {
 
 Result<> StructureCheck::maximum(std::size_t i) const {
   const ProgramMaximum& m = p_.maxima[i];
-  if (m.count < 1 || m.count > kMostBytes / 4) return wrong("maximum {}: of {} floats", i, m.count);
+  if (m.count < 0 || m.count > kMostBytes / 4) return wrong("maximum {}: of {} floats", i, m.count);
   RESHARD_TRY(use(fmt::format("source of maximum {}", i), m.from.buffer, m.from.offset, m.count * 4,
                   Use::read));
   return use(fmt::format("destination of maximum {}", i), m.to.buffer, m.to.offset, 4, Use::write);
