@@ -130,13 +130,15 @@ struct MaybeQuantised {
         if (!values->rank_set(slot.ranks).contains(r)) continue;
         const Index width = bits(slot.dtype) / 8, scale = bits(format.scale) / 8;
         for (const QuantBlockArea& a : block_areas(*layout, pair, r))
-          f(FloatMatrix{plain.at(r, pair.values) + a.data_offset * width, slot.dtype, a.rows,
-                        a.cols, a.data_row * width},
-            QuantMatrix{format, stored.at(r, pair.data) + a.data_offset * bits(format.data) / 8,
-                        a.rows, a.cols, a.data_row * bits(format.data) / 8,
-                        stored.at(r, pair.scales) + a.scale_offset * scale, a.scale_row * scale,
-                        pair.factor.value() < 0 ? nullptr
-                                                : stored.at(r, pair.factor) + a.factor_offset * 4});
+          if (a.rows > 0 && a.cols > 0)
+            f(FloatMatrix{plain.at(r, pair.values) + a.data_offset * width, slot.dtype, a.rows,
+                          a.cols, a.data_row * width},
+              QuantMatrix{format, stored.at(r, pair.data) + a.data_offset * bits(format.data) / 8,
+                          a.rows, a.cols, a.data_row * bits(format.data) / 8,
+                          stored.at(r, pair.scales) + a.scale_offset * scale, a.scale_row * scale,
+                          pair.factor.value() < 0
+                              ? nullptr
+                              : stored.at(r, pair.factor) + a.factor_offset * 4});
       }
   }
 };
