@@ -10,13 +10,13 @@ namespace {
 constexpr Index kLeastStaging = Index{32} << 10;
 
 void add_how(OptionList& options, ExplainArguments& a) {
-  using Reach = ExplainArguments::Reach;
-  options.choice<Reach>(
+  using Path = ExplainArguments::Reach;
+  options.choice<Path>(
       "--path", a.reach,
-      {{"direct", Reach::direct},
-       {"get", Reach::get},
-       {"message", Reach::message},
-       {"process", Reach::process}},
+      {{"direct", Path::direct},
+       {"get", Path::get},
+       {"message", Path::message},
+       {"process", Path::process}},
       "direct: ranks map each other's memory; get: they read it by the transport; "
       "message: they send messages; process: all ranks are in one; default "
       "direct");

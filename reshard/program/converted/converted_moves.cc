@@ -79,6 +79,11 @@ Index ConvertedSide::memory_bytes(std::size_t unit) const {
   Index bytes = 0;
   for (std::size_t p = 0; p < kMatrixParts; ++p) {
     const PartRows& part = rows_[unit].parts[p];
+    // All units of a matrix share its factor, or its only scale.
+    const bool shared = p == static_cast<std::size_t>(MatrixPart::factor) ||
+                        (p == static_cast<std::size_t>(MatrixPart::scales) &&
+                         format().block_rows == 0 && format().block_cols == 0);
+    if (shared && rows_[unit].begin > 0) continue;
     if (!is_planned(p) && part.slot.value() >= 0 && part.bytes > 0)
       bytes += ((part.bytes - part.row) / std::max<Index>(part.stride, 1) + 1) * part.row;
   }
