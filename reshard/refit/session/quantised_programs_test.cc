@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+// Protects: programs of conversions, with a random way between each two ranks and any staging, keep
+// all laws of programs, and give the bytes that the oracle says whatever order their waits allow.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <optional>
+#include <random>
+
+#include "reshard/exec/element_oracle_testutil.h"
+#include "reshard/exec/slow_executor_testutil.h"
+#include "reshard/program/check.h"
+#include "reshard/refit/conversion/plan_route.h"
+#include "reshard/refit/session/quantised_suite_testutil.h"
+
+namespace reshard::quantised {
+namespace {
+
+using conversion::plan_route;
+using conversion::RoutePlan;
+
+class QuantisedPrograms : public testing::TestWithParam<Case> {};
+INSTANTIATE_TEST_SUITE_P(Formats, QuantisedPrograms, testing::ValuesIn(cases()),
+                         [](const auto& tested) { return tested.param.name; });
+
+constexpr PairWay kWays[] = {PairWay::mapped, PairWay::get, PairWay::message};
+
+/// The programs of all ranks for one move. `seed`: of the ways.
+std::vector<Program> compile_all(const RoutePlan& plan, int ranks, Index staging,
+                                 std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::map<std::pair<Rank, Rank>, PairWay> ways;
+  CompileOptions common;
+  common.staging_bytes = staging;
+  common.unit_bytes = std::clamp<Index>(staging / 16, 4 << 10, 512 << 10);
+  common.world = ranks;
+  common.before = plan.from.conversion;
+  common.after = plan.into.conversion;
+  const auto only = random() % 4;  // 3: mixed
+  for (int src = 0; src < ranks; ++src)
+    for (int dst = 0; dst < ranks; ++dst) {
+      const PairWay way = kWays[only < 3 ? only : random() % 3];
+      ways[{Rank(src), Rank(dst)}] = way;
+      common.reads |= way != PairWay::message;
+      common.gets |= way == PairWay::get;
+    }
+  std::vector<Program> programs;
+  for (int r = 0; r < ranks; ++r) {
+    CompileOptions options = common;
+    options.way_from = [&](Rank src) { return ways.at({src, Rank(r)}); };
+    options.way_to = [&](Rank dst) { return ways.at({Rank(r), dst}); };
+    auto program = compile_rank(plan.planner, plan.planner.rank_plan(Rank(r)), options);
+    EXPECT_EQ(outcome(program), "");
+    if (program) programs.push_back(*std::move(program));
+  }
+  return programs;
+}
+
+/// Each rank's program delivers all bytes of its targets, once.
+void check_all(const std::vector<Program>& programs, const RoutePlan& plan, int threads) {
+  for (const Program& program : programs) {
+    const TargetBytes delivers =
+        *delivered_bytes(plan.planner, {&program.rank, 1}, plan.into.conversion);
+    ProgramExpectations expected;
+    expected.delivers = &delivers;
+    expected.threads = threads;
+    EXPECT_EQ(outcome(check_program(program, expected)), "");
+    Index bytes = 0;
+    for (const auto& [target, ranges] : delivers)
+      for (const Interval& range : ranges) bytes += range.size();
+    EXPECT_EQ(program.delivered(), bytes) << program.rank.value();
+  }
+  EXPECT_EQ(outcome(check_programs(programs)), "");
+}
+
+/// A copy of the target: its plain tensors have what the oracle says, the others are zeros.
+RankBuffers target_of(const OracleSide& oracle) {
+  RankBuffers out = allocate_all(oracle.stored->shared_layout());
+  if (oracle.quantised == nullptr) return out;
+  for (const Rank r : out.ranks())
+    for (const SlotId plain : oracle.quantised->plain)
+      if (plain.value() >= 0 && out.at(r, plain) != nullptr)
+        std::memcpy(out.at(r, plain), oracle.stored->at(r, plain),
+                    static_cast<std::size_t>(out.bytes(r, plain)));
+  return out;
+}
+
+TEST_P(QuantisedPrograms, keep_the_laws_and_give_what_the_oracle_says) {
+  const Case& c = GetParam();
+  Job job(c);
+  job.fill(1);
+  const SessionSide from = job.source.side(), into = job.target.side();
+  const std::vector<bool> all(static_cast<std::size_t>(job.model->size()), true);
+  std::uint64_t seed = 1;
+  for (const ConversionSide convert : {ConversionSide::receiver, ConversionSide::sender})
+    for (const Index staging : {Index{64} << 10, Index{64} << 20}) {
+      const Routes routes = *find_routes(from, into, all, convert);
+      const RankBuffers target = target_of(job.target);
+      for (int r = 0; r <= static_cast<int>(Route::requantise); ++r) {
+        const auto route = static_cast<Route>(r);
+        std::vector<bool> tensors;
+        for (const Route of : routes.of) tensors.push_back(of == route);
+        if (std::ranges::find(tensors, true) == tensors.end()) continue;
+        if (route == Route::plain && job.target.quantised != nullptr) continue;
+        auto plans = *plan_route(route, tensors, from, into, routes);
+        std::optional<RankBuffers> between;
+        for (RoutePlan& plan : plans) {
+          const auto programs = compile_all(plan, c.ranks, staging, ++seed);
+          check_all(programs, plan, 2);
+          const OracleSide& source = job.source;
+          const RankBuffers& read = plan.from.between != nullptr ? *between
+                                    : plan.from.values           ? *source.values
+                                                                 : *source.stored;
+          if (plan.into.between != nullptr) between.emplace(allocate_all(routes.between->stored));
+          const RankBuffers& written = plan.into.between != nullptr ? *between : target;
+          const auto order = seed % 2 == 0 ? std::optional<std::uint64_t>() : seed;
+          ASSERT_TRUE(run_slowly(programs, read, written, order));
+        }
+      }
+      for (const Rank rank : target.ranks())
+        EXPECT_EQ(different_bytes(target, *job.target.stored, rank), 0) << rank.value();
+    }
+}
+
+}  // namespace
+}  // namespace reshard::quantised
