@@ -107,8 +107,7 @@ struct MaybeQuantised {
     QuantChoice choice;
     for (const CanonicalTensor& t : model->tensors()) choice.tensors.insert(t.name);
     choice.format = *quant_format_from_name(*rc::gen::element<std::string>(
-        "mxfp8", "mxfp8_swizzled", "mxfp4", "nvfp4", "nvfp4_swizzled", "fp8_block", "fp8_group",
-        "fp8_channel", "fp8_tensor"));
+        "mxfp8", "mxfp8_swizzled", "mxfp4", "fp8_block", "fp8_group", "fp8_channel", "fp8_tensor"));
     if (!*rc::gen::arbitrary<bool>()) return;
     if (auto made = quantise_layout(values, choice)) layout = *std::move(made);
   }
