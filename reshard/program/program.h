@@ -131,7 +131,8 @@ struct ProgramStep {
 ///                  only puts write targets that are not, and nothing else; no step writes a source
 ///   2 order        a step waits only for earlier steps, so one thread can run the steps in order
 ///   3 no race      of two steps that use the same byte of staging or target, one of them to write
-///                  it, the later waits for the earlier, directly or through others
+///                  it, the later waits for the earlier, directly or through others (an exchange
+///                  begins after the exchanges before it, and so after what those wait for)
 ///   4 initialised  every byte of staging and scratch is written before it is read, but for gaps of
 ///                  less than 8 bytes between what a message packs
 ///   5 exact cover  every byte of the target that the plan delivers is written exactly once

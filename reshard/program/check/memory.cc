@@ -61,7 +61,8 @@ class MemoryCheck {
   check::ByteMap<std::uint32_t> scratch_;     ///< step + 1 that last wrote.
   std::uint32_t step_ = 0;
   std::map<std::uint32_t, std::string> before_;  ///< steps that must come before `step_`; why.
-  std::vector<std::uint32_t> seen_;              ///< by step: the last one that looked at it.
+  std::vector<std::uint32_t> seen_, begun_;      ///< by step: the last one that looked at it.
+  std::vector<std::uint32_t> exchange_before_;   ///< by exchange; otherwise none.
   std::string error_;
 };
 
@@ -126,19 +127,24 @@ void MemoryCheck::use(const Access& a) {
   }
 }
 
-/// Law 3: looks for the steps in `before_` among those that the step waits for, from the latest.
+/// Law 3: looks for the steps in `before_` among those that the step waits for, from the latest. An
+/// exchange begins after the exchanges before it, and so after what those wait for.
 Result<> MemoryCheck::order() {
   if (before_.empty()) return {};
   const std::uint32_t first = before_.begin()->first;
   std::vector<std::uint32_t> open{step_};
   while (!open.empty() && !before_.empty()) {
-    const StepId at(open.back());
+    const std::uint32_t last = open.back();
     open.pop_back();
-    for (const StepId w : p_.waits_of(at)) {
-      if (w.value() < first || seen_[w.index()] == step_ + 1) continue;
-      seen_[w.index()] = step_ + 1;
-      before_.erase(w.value());
-      open.push_back(w.value());
+    for (std::uint32_t s = last; s != kNoStep && s >= first && begun_[s] != step_ + 1;
+         s = exchange_before_[s]) {
+      begun_[s] = step_ + 1;
+      for (const StepId w : p_.waits_of(StepId(s))) {
+        if (w.value() < first || seen_[w.index()] == step_ + 1) continue;
+        seen_[w.index()] = step_ + 1;
+        before_.erase(w.value());
+        open.push_back(w.value());
+      }
     }
   }
   if (before_.empty()) return {};
@@ -181,6 +187,12 @@ Result<> MemoryCheck::cover() {
 Result<> MemoryCheck::run() {
   RESHARD_TRY(size());
   seen_.resize(p_.steps.size());
+  begun_.resize(p_.steps.size());
+  exchange_before_.assign(p_.steps.size(), kNoStep);
+  std::uint32_t last = kNoStep;
+  for (std::uint32_t s = 0; s < p_.steps.size(); ++s)
+    if (p_.steps[s].kind == ProgramStep::Kind::exchange)
+      exchange_before_[s] = std::exchange(last, s);
   for (const ProgramStep& step : p_.steps) {
     before_.clear();
     check::for_each_access(p_, step, [&](const Access& a) { use(a); });
