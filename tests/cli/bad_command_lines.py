@@ -63,7 +63,7 @@ PLACES = [
 ]
 
 USAGE = [
-    case("no command", "", "command is missing", "plan, run, convert", code=2),
+    case("no command", "", "command is missing", "plan, explain, run, convert", code=2),
     case("unknown command", "reshape", "unknown command 'reshape'", "convert", code=2),
     case("missing option", PLAN + "--from hf", "--to is required", "plan --help", code=2),
     case("unknown option", PLAN + "--from hf --to hf --fast", "--fast", "plan --help", code=2),
