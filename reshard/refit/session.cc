@@ -286,11 +286,12 @@ Result<> Session::State::transfer_and_check(SessionReport& report) {
   }
   RESHARD_TRY(enter(SessionPhase::transfer));
   const bool verifies = options.verify == VerifyMode::always;
-  const auto move = [&] {
+  Result<> moved;
+  {
     const TracedPhase traced(tracing(), "transfer");
-    return job->run(copy, verifies, report);
-  };
-  if (auto moved = move(); !moved) {
+    moved = job->run(copy, verifies, report);
+  }
+  if (!moved) {
     // A verdict is identical on every rank, so all can go on with another refit.
     if (!is_verdict(control, moved.error())) finished = moved.error();
     return moved;
