@@ -31,8 +31,10 @@ using StreamAhead = std::function<void(Rank src, SlotId slot, Index offset, Inde
 using StreamSource = std::function<Result<std::shared_ptr<const std::byte>>(Rank src, SlotId slot)>;
 
 struct StreamOptions {
-  Index buffer_bytes = Index{64} << 20;  ///< the most memory for output, all threads together.
-  int threads = 0;                       ///< as WorkerPool.
+  /// The most memory for output, all threads together, beside a few rows of blocks of what is
+  /// converted.
+  Index buffer_bytes = Index{64} << 20;
+  int threads = 0;  ///< as WorkerPool.
   Progress progress;
   StreamAhead ahead;
   /// Conversions on the way: the plan's source, or target, is the values of this layout; what is

@@ -40,6 +40,7 @@ class FileCompiler {
   struct Plain {
     SlotId planned, written;
   };
+
   BufferId source(Rank r, SlotId stored) {
     const ModelLayout& layout =
         options_.from != nullptr ? *options_.from->stored : planner_.source();
@@ -63,14 +64,16 @@ class FileCompiler {
   Result<> find_moves(const std::vector<Plain>& plain);
   Result<> find_sources();
   Result<std::vector<Plain>> find_targets();
-  void gather(std::span<const Move> moves, Index covers);
+  void gather(std::span<const Move> moves, Index wanted, Index spread);
+  void gather_unit(std::size_t unit) {
+    gather(moves_of(unit), units_->wanted_bytes(unit), units_->planned_bytes(unit));
+  }
   void add_blocks(const Plain& slot);
   void add_block(BufferId into, Interval bytes, std::span<const Move> moves);
   void add_units();
   void add_amax(const std::vector<std::size_t>& units, Place amax, std::vector<StepId>& found);
   void add_unit(std::size_t unit, Place amax, const std::vector<StepId>& waits);
   Index put_rows(const PartRows& rows, Index at);
-  void put(SlotId stored, const StridedCopy& copy);
   void put_padding();
   std::span<const Move> moves_of(std::size_t unit) const {
     const auto found = by_unit_.find(unit);
@@ -159,11 +162,12 @@ Result<std::vector<FileCompiler::Plain>> FileCompiler::find_targets() {
   return plain;
 }
 
-/// Appends the ops that write the moves' bytes into scratch, whose first `covers` bytes are read.
-void FileCompiler::gather(std::span<const Move> moves, Index covers) {
+/// Appends the ops that write the moves' bytes into the first `spread` bytes of scratch, of which
+/// `wanted` are read: zeros, where no move writes.
+void FileCompiler::gather(std::span<const Move> moves, Index wanted, Index spread) {
   Index bytes = 0;
   for (const Move& m : moves) bytes += m.copy.bytes();
-  if (bytes < covers) out_.clear({{Builder::kScratch, 0}, covers});
+  if (bytes < wanted) out_.clear({{Builder::kScratch, 0}, spread});
   std::map<Rank, std::vector<Move>> made;
   for (const Move& m : moves) {
     if (is_made(m)) {
@@ -211,7 +215,7 @@ void FileCompiler::add_block(BufferId into, Interval bytes, std::span<const Move
     whole.src_offset = only->copy.src_offset;
     out_.put({whole, plain_source(*only), into, {}});
   } else {
-    gather(parts, bytes.size());
+    gather(parts, bytes.size(), bytes.size());
     out_.put({whole, Builder::kScratch, into, {}});
   }
   out_.tile(bytes.size(), bytes.size(), {});
@@ -236,7 +240,7 @@ void FileCompiler::add_amax(const std::vector<std::size_t>& units, Place amax,
   const Index floats = amax.offset + 4;
   for (std::size_t i = 0; i < units.size(); ++i) {
     const Place to{Builder::kStaging, floats + static_cast<Index>(i) * 4};
-    gather(moves_of(units[i]), units_->planned_bytes(units[i]));
+    gather_unit(units[i]);
     out_.convert(ProgramOp::Kind::amax, units_->matrix(units[i], {Builder::kScratch, 0}, to,
                                                        [](const PartRows&) { return Place{}; }));
     found.push_back(out_.tile(0, 0, {}));
@@ -269,7 +273,7 @@ Index FileCompiler::put_rows(const PartRows& rows, Index at) {
 }
 
 void FileCompiler::add_unit(std::size_t unit, Place amax, const std::vector<StepId>& waits) {
-  gather(moves_of(unit), units_->planned_bytes(unit));
+  gather_unit(unit);
   std::vector<std::pair<PartRows, Index>> parts;  ///< of the data and scales, in scratch.
   Index end = written_at_;
   const ProgramMatrix matrix =
@@ -297,14 +301,15 @@ void FileCompiler::put_padding() {
       std::ranges::sort(done, {}, &Interval::begin);
       Index at = 0;
       for (const Interval& range : done) {
-        for (; at < range.begin(); at += options_.block_bytes) {
+        for (Index n = 0; at < range.begin(); at += n) {
+          n = std::min(options_.block_bytes, range.begin() - at);
           StridedCopy copy;
           copy.dst_offset = at;
-          copy.run_bytes = std::min(options_.block_bytes, range.begin() - at);
-          padding_ = std::max(padding_, copy.run_bytes);
-          out_.clear({{Builder::kScratch, 0}, copy.run_bytes});
+          copy.run_bytes = n;
+          padding_ = std::max(padding_, n);
+          out_.clear({{Builder::kScratch, 0}, n});
           out_.put({copy, Builder::kScratch, target(slot), {}});
-          out_.tile(copy.run_bytes, copy.run_bytes, {});
+          out_.tile(n, n, {});
         }
         at = std::max(at, range.end());
       }

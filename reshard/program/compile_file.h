@@ -18,13 +18,12 @@ struct FileOptions {
   Index unit_bytes = Index{512} << 10;  ///< of values that a tile converts, about.
 };
 
-/// Compiles the production of local tensors of a destination rank from sources whose memory is all
-/// in this process: each tile gathers some bytes in scratch, converts them, and puts them. Every
-/// byte is put once, padding as zeros, except that rows of conversions that no canonical tensor
-/// covers are not put. Scratch is bounded by the options and by the longest rows of blocks.
-/// `slots`: local tensors of what is written, in this order; data without its scales is possible.
-/// Errors: blocks that shards cut (named); those of converted_rows(); sub-byte elements that begin
-/// inside a byte.
+/// Compiles a program that makes local tensors of a destination rank from sources whose memory is
+/// all in this process. Each tile gathers some bytes in scratch, converts them, and puts them.
+/// Every byte is put once, padding as zeros. The options and the longest rows of blocks bound the
+/// scratch. `slots`: local tensors of what is written, in this order; data without its scales is
+/// possible. Errors: blocks that shards cut (named); those of converted_rows(); sub-byte elements
+/// that begin inside a byte.
 Result<Program> compile_file(const Planner& planner, Rank dst, std::span<const SlotId> slots,
                              const FileOptions& options);
 

@@ -9,6 +9,7 @@
 
 #include "reshard/exec/element_oracle_testutil.h"
 #include "reshard/exec/stream.h"
+#include "reshard/program/check.h"
 #include "reshard/program/compile_file.h"
 #include "reshard/refit/session/quantised_suite_testutil.h"
 
@@ -71,6 +72,9 @@ TEST_P(QuantisedStreams, write_what_the_oracle_says) {
         return;
       }
       ASSERT_EQ(outcome(done), "");
+      const Program program =
+          *compile_file(planner, r, slots, {.from = options.from, .into = options.into});
+      EXPECT_EQ(outcome(check_program(program)), "");
       EXPECT_TRUE(got.is_whole(r, slots));
       EXPECT_EQ(different_bytes(got.bytes, *job.target.stored, r), 0);
     }
