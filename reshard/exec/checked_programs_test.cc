@@ -107,6 +107,8 @@ struct MaybeQuantised {
       : values(random_layout(model)) {
     QuantChoice choice;
     for (const CanonicalTensor& t : model->tensors()) choice.tensors.insert(t.name);
+    // No tensor factors: in some random layouts no rank has memory for one. QuantisedPrograms has
+    // NVFP4 in layouts of engines.
     choice.format = *quant_format_from_name(*rc::gen::element<std::string>(
         "mxfp8", "mxfp8_swizzled", "mxfp4", "fp8_block", "fp8_group", "fp8_channel", "fp8_tensor"));
     if (!*rc::gen::arbitrary<bool>()) return;
@@ -158,7 +160,7 @@ RC_GTEST_PROP(CheckedPrograms, convert_what_is_stored_quantised, ()) {
     });
   }
   const Program move[] = {*compile_in_process(planner, to.values->ranks().members())};
-  // What the plan does not deliver is quantised as zeros, and otherwise left.
+  // Values that the plan does not deliver are quantised as zeros; in a plain target they stay.
   for (const Rank r : wanted.ranks()) wipe(wanted, r, to.layout ? 0 : 0xA5);
   RC_ASSERT(run_slowly(move, plain, wanted));
   const RankBuffers target = allocate_all(to.memory()), good = allocate_all(to.memory());

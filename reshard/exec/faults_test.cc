@@ -48,7 +48,7 @@ constexpr Way kMixed[] = {{"mixed_1", RefitPath::automatic, 256, 2, 1},
                           {"mixed_2", RefitPath::automatic, 4096, 2, 2},
                           {"mixed_3", RefitPath::automatic, 256, 2, 3}};
 
-/// Fewer for mixed ways, of which there are three.
+/// The number of seeds: a quarter for each of the three mixed ways.
 std::uint64_t seeds_of(const Way& way, std::uint64_t all) {
   return way.hosts > 1 ? (all + 3) / 4 : all;
 }

@@ -48,7 +48,7 @@ WaysOfGroup ways_of(const RandomJob& job, const std::vector<Limit>& limits) {
   return ways;
 }
 
-/// Runs twice, each time into other bytes.
+/// Prepares one refit and runs it twice; the target is overwritten before each run.
 Result<> run_twice(const RandomJob& job, RankEnds& ends, Limit limit, int hosts,
                    const RankRefitOptions& options, const WaysOfGroup* ways) {
   const Rank me = ends.rank();

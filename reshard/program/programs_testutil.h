@@ -11,8 +11,8 @@ namespace reshard {
 /// The programs of all ranks of a small model from megatron:tp=2,pp=2 to vllm:tp=2,offset=2, and
 /// one of all ranks in one process: each pair of ranks takes another of the three ways.
 std::vector<Program> plain_programs();
-/// The programs of a target that quantises to NVFP4, MXFP8 and FP8 by blocks, from messages and
-/// from mapped memory.
+/// The same for targets that quantise to NVFP4, MXFP8 and FP8 by blocks: rank 0's memory is mapped
+/// or it sends messages, all others send messages.
 std::vector<Program> converted_programs();
 
 }  // namespace reshard

@@ -54,8 +54,8 @@ class BoundProgram {
 
   /// Later conversions into a target show their rows to the observer instead; null: none.
   void observe(ConversionObserver* observer) { observer_ = observer; }
-  /// Runs the ops of a tile. Workers may run different tiles at once; one with gets is for worker 0
-  /// only. Errors: the transport's; those of puts.
+  /// Runs the ops of a tile. Workers may run different tiles at once; only worker 0 may run a tile
+  /// with gets. Errors: the transport's; those of puts.
   Result<> run(const ProgramStep& tile, int worker);
 
  private:

@@ -41,8 +41,8 @@ class ProgramExecutor {
   /// one, until the first exchange was done (0 if there is none). And until the last barrier.
   double first_seconds() const { return first_seconds_; }
   double last_seconds() const { return last_seconds_; }
-  /// Calls hook(tile, false) before each tile of later runs, and hook(tile, true) after it, in the
-  /// thread that runs it.
+  /// In later runs, the worker that runs a tile calls hook(tile, false) before it and
+  /// hook(tile, true) after it.
   void on_tile(std::function<void(StepId, bool)> hook) { on_tile_ = std::move(hook); }
   /// Gives the recorder (borrowed) the events of later runs. `names` names the local tensors in it.
   void record(TraceRecorder& recorder, const trace::ProgramTimes::Names& names);

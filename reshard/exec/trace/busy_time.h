@@ -17,8 +17,8 @@ class BusyTime {
   double seconds() const;
   /// The highest rate that the resource surely reached: of an eighth, a quarter, half or all of
   /// its bytes in consecutive intervals, from the first beginning to the last end. At least the
-  /// bytes over seconds(). Bytes per second; 0 without bytes. Intervals may be noticed late, so a
-  /// shorter stretch would say little.
+  /// bytes over seconds(). Bytes per second; 0 without bytes. A shorter
+  /// stretch says little, because the end of an interval may be seen late.
   double best_rate() const;
 
  private:

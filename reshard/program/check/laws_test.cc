@@ -185,7 +185,7 @@ TEST(ProgramLaws, name_a_group_that_waits_for_itself) {
 }
 
 TEST(ProgramLaws, know_that_exchanges_begin_in_order) {
-  // Both ranks send first and receive later, but the second one begins its receive only then.
+  // Rank 0 sends two messages, one after the other; rank 1 receives them in the other order.
   std::vector<Program> programs;
   for (const bool crossed : {false, true}) {
     programs.clear();

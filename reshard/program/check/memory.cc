@@ -11,6 +11,7 @@
 #include "reshard/program/check.h"
 #include "reshard/program/check/accesses.h"
 #include "reshard/program/check/byte_map.h"
+#include "reshard/program/check/wrong.h"
 
 namespace reshard {
 namespace {
@@ -40,8 +41,7 @@ class MemoryCheck {
  private:
   template <class... Args>
   tl::unexpected<Error> wrong(fmt::format_string<Args...> format, Args&&... args) const {
-    return fail(Code::corrupt, fmt::format("program of rank {}: {}", p_.rank.value(),
-                                           fmt::format(format, std::forward<Args>(args)...)));
+    return check::wrong(p_, format, std::forward<Args>(args)...);
   }
   std::string name(BufferId id) const;
   Result<> size() const;
@@ -127,8 +127,8 @@ void MemoryCheck::use(const Access& a) {
   }
 }
 
-/// Law 3: looks for the steps in `before_` among those that the step waits for, from the latest. An
-/// exchange begins after the exchanges before it, and so after what those wait for.
+/// Law 3: this step must wait for every step in `before_`, directly or through others. Searches the
+/// waits backwards. An exchange begins after the exchanges before it, and so after their waits.
 Result<> MemoryCheck::order() {
   if (before_.empty()) return {};
   const std::uint32_t first = before_.begin()->first;

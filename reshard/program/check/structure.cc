@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "reshard/program/check.h"
+#include "reshard/program/check/wrong.h"
 
 #include <fmt/format.h>
 
@@ -34,8 +35,7 @@ class StructureCheck {
  private:
   template <class... Args>
   tl::unexpected<Error> wrong(fmt::format_string<Args...> format, Args&&... args) const {
-    return fail(Code::corrupt, fmt::format("program of rank {}: {}", p_.rank.value(),
-                                           fmt::format(format, std::forward<Args>(args)...)));
+    return check::wrong(p_, format, std::forward<Args>(args)...);
   }
   Result<> buffers() const;
   Result<> waits() const;

@@ -18,7 +18,7 @@ struct MoveSide {
   /// The memory instead: whole matrices, which one move writes and the next one reads. Null: none.
   std::shared_ptr<StagingTensors> between = nullptr;
   /// What the memory is converted to (source) or from (target); its layout is null if the plan
-  /// moves memory as it is.
+  /// moves the bytes of the memory unchanged or cast.
   SideConversion conversion = {};
   /// The plan's local tensors if they are converted: addresses, without memory behind them.
   StagingTensors planned = {};
