@@ -41,7 +41,7 @@ class MemoryCheck {
  private:
   template <class... Args>
   tl::unexpected<Error> wrong(fmt::format_string<Args...> format, Args&&... args) const {
-    return check::wrong(p_, format, std::forward<Args>(args)...);
+    return check::wrong(p_, fmt::format(format, std::forward<Args>(args)...));
   }
   std::string name(BufferId id) const;
   Result<> size() const;

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "reshard/program/check.h"
-#include "reshard/program/check/wrong.h"
 
 #include <fmt/format.h>
 
@@ -10,6 +9,7 @@
 
 #include "reshard/base/int128.h"
 #include "reshard/program/check/matrix_parts.h"
+#include "reshard/program/check/wrong.h"
 #include "reshard/transform/quantise.h"
 
 namespace reshard {
@@ -35,7 +35,7 @@ class StructureCheck {
  private:
   template <class... Args>
   tl::unexpected<Error> wrong(fmt::format_string<Args...> format, Args&&... args) const {
-    return check::wrong(p_, format, std::forward<Args>(args)...);
+    return check::wrong(p_, fmt::format(format, std::forward<Args>(args)...));
   }
   Result<> buffers() const;
   Result<> waits() const;
