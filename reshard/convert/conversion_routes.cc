@@ -19,6 +19,7 @@ constexpr Spoken kRoutes[] = {
     {Route::stored, "stored", "data and scales as they are"},
     {Route::quantise_at_sender, "quantise_at_sender", "quantised by the sender"},
     {Route::quantise_at_receiver, "quantise_at_receiver", "quantised by the receiver"},
+    {Route::quantise_halo, "quantise_halo", "quantised by the receiver, in whole blocks"},
     {Route::quantise_between, "quantise_between", "quantised where they are whole"},
     {Route::dequantise_at_sender, "dequantise_at_sender", "dequantised by the sender"},
     {Route::dequantise_at_receiver, "dequantise_at_receiver", "dequantised by the receiver"},

@@ -2,6 +2,9 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
+
+#include "reshard/transform/copy.h"
 
 namespace reshard {
 
@@ -19,9 +22,14 @@ class ConversionObserver {
  public:
   virtual ~ConversionObserver() = default;
   /// Called once for all rows that one thread would convert at once, by several threads at a time.
-  /// `at`: their input, which belongs to the caller again on return, and the output in the target's
-  /// memory. `amax`: of the matrix, if its format needs it. Must not throw.
-  virtual void consume(const RowPlaces& at, float amax, int worker) = 0;
+  /// `unit`: ProgramMatrix::unit. `at`: their input, which belongs to the caller again on return,
+  /// and the output in the target's memory; or in scratch, where they are converted afterwards, if
+  /// the target has only parts of them. `amax`: of the matrix, if its format needs it. Must not
+  /// throw.
+  virtual void consume(std::size_t unit, const RowPlaces& at, float amax, int worker) = 0;
+  /// Called in place of the copies of such parts to the target, after consume() by the same worker.
+  /// Must not throw.
+  virtual void deliver(std::span<const CopyTask> parts, int worker) = 0;
 };
 
 }  // namespace reshard

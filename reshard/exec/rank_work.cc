@@ -4,17 +4,15 @@
 namespace reshard {
 
 const ModelLayout& RankWork::source_layout() const {
-  if (hooks.conversions == nullptr || hooks.conversions->before.layout == nullptr)
-    return planner.source();
-  const SideConversion& before = hooks.conversions->before;
-  return before.quantises ? *before.layout->values : *before.layout->stored;
+  const auto& planned = planner.shared_source();
+  return hooks.conversions == nullptr ? *planned
+                                      : *memory_of(hooks.conversions->before, false, planned);
 }
 
 const ModelLayout& RankWork::target_layout() const {
-  if (hooks.conversions == nullptr || hooks.conversions->after.layout == nullptr)
-    return planner.target();
-  const SideConversion& after = hooks.conversions->after;
-  return after.quantises ? *after.layout->stored : *after.layout->values;
+  const auto& planned = planner.shared_target();
+  return hooks.conversions == nullptr ? *planned
+                                      : *memory_of(hooks.conversions->after, true, planned);
 }
 
 }  // namespace reshard

@@ -266,4 +266,11 @@ Result<Program> GroupCompiler::compile(Rank rank) const {
   return compile_rank(planner_, planner_.rank_plan(rank), options);
 }
 
+const std::shared_ptr<const ModelLayout>& memory_of(
+    const SideConversion& side, bool is_target, const std::shared_ptr<const ModelLayout>& planned) {
+  if (side.layout == nullptr) return planned;
+  if (side.finish != nullptr) return side.finish->shared_target();
+  return side.quantises == is_target ? side.layout->stored : side.layout->values;
+}
+
 }  // namespace reshard

@@ -24,7 +24,14 @@ struct SideConversion {
   const QuantisedLayout* layout = nullptr;  ///< null: the plan's layout is the memory.
   std::vector<SlotId> slots;                ///< of values; ascending. Those that the plan moves.
   bool quantises = false;                   ///< values -> data and scales; or the other way.
+  /// Of a target that quantises, if its shards cut blocks: `layout` has whole blocks, and the other
+  /// form is not in memory either. The local copies of this plan take it to the target. Null: none.
+  const Planner* finish = nullptr;
 };
+
+/// The layout of the memory of one side, whose layout in the plan is `planned`.
+const std::shared_ptr<const ModelLayout>& memory_of(
+    const SideConversion& side, bool is_target, const std::shared_ptr<const ModelLayout>& planned);
 
 /// What a program is compiled for. Ranks of a group must pass equal options, except that `way_from`
 /// and `way_to` are each rank's own; those of two ranks must agree on the way between them.

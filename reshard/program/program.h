@@ -89,6 +89,8 @@ struct ProgramMatrix {
   Index values_row = 0, data_row = 0, scales_row = 0;
   Place factor;  ///< one f32, if the format has a tensor factor.
   Place amax;    ///< one f32: amax writes it; quantise reads it if needs_amax(format).
+  /// The number of these rows among those that the rank's target converts; -1: rows of a source.
+  Index unit = -1;
   friend bool operator==(const ProgramMatrix&, const ProgramMatrix&) = default;
 };
 

@@ -4,17 +4,6 @@
 #include "reshard/refit/conversion/plan_moves.h"
 
 namespace reshard {
-namespace {
-
-/// The layout of the memory of a side of a move, whose plan is between `planned` layouts.
-std::shared_ptr<const ModelLayout> memory_of(const conversion::MoveSide& side, bool is_target,
-                                             const std::shared_ptr<const ModelLayout>& planned) {
-  if (!side.converts()) return planned;
-  const QuantisedLayout& layout = *side.conversion.layout;
-  return side.conversion.quantises == is_target ? layout.stored : layout.values;
-}
-
-}  // namespace
 
 Result<std::vector<SessionProgram>> session_programs(const SessionSide& source,
                                                      const SessionSide& target, Rank rank,
@@ -35,8 +24,8 @@ Result<std::vector<SessionProgram>> session_programs(const SessionSide& source,
     compile.after = move.into.conversion;
     const GroupCompiler group(move.planner, way, compile);
     out.push_back({move.route, RESHARD_TRY(group.compile(rank)),
-                   memory_of(move.from, false, move.planner.shared_source()),
-                   memory_of(move.into, true, move.planner.shared_target())});
+                   memory_of(move.from.conversion, false, move.planner.shared_source()),
+                   memory_of(move.into.conversion, true, move.planner.shared_target())});
   }
   return out;
 }

@@ -140,7 +140,9 @@ std::span<const CopyTask> BoundProgram::tasks_of(const ProgramOp& op, int worker
 Result<> BoundProgram::run(const ProgramStep& tile, int worker) {
   bool streams = false;
   for (const ProgramOp& op : program_->ops_of(tile)) {
-    if (op.kind == Kind::copy) {
+    if (op.kind == Kind::copy && op.streams && observer_ != nullptr) {
+      observer_->deliver(tasks_of(op, worker), worker);
+    } else if (op.kind == Kind::copy) {
       run_copies(tasks_of(op, worker), op.streams ? CopyHint::streaming : CopyHint::cached);
     } else if (op.kind == Kind::get) {
       RESHARD_TRY(run_gets(op));
@@ -215,12 +217,11 @@ void BoundProgram::run_matrix(ProgramOp::Kind kind, const ProgramMatrix& m, int 
   const float most =
       needs_amax(m.format) && kind == Kind::quantise ? read_float(at(m.amax, worker)) : 0;
   std::byte* const factor = m.format.tensor_factor ? at(m.factor, worker) : nullptr;
-  const Place& written = kind == Kind::quantise ? m.data : m.values;
-  const bool into_target =
-      program_->buffers[written.buffer.index()].kind == ProgramBuffer::Kind::target;
-  if (observer_ != nullptr && into_target)
-    return observer_->consume({values, at(m.data, worker), at(m.scales, worker), factor}, most,
-                              worker);
+  if (observer_ != nullptr && m.unit >= 0) {
+    observer_->consume(static_cast<std::size_t>(m.unit),
+                       {values, at(m.data, worker), at(m.scales, worker), factor}, most, worker);
+    if (!is_scratch(kind == Kind::quantise ? m.data.buffer : m.values.buffer)) return;
+  }
   // The kernels take row numbers of the whole matrix.
   const FloatMatrix plain{values - m.begin * m.values_row, m.values_dtype, m.rows, m.cols,
                           m.values_row};

@@ -61,7 +61,7 @@ struct QuantisedLayout {
     bool exact = false;
     /// Every rank holds whole blocks only, so data and scales can be computed from its own values.
     /// Always true with BlockGrid::local; false with BlockGrid::tensor if a shard cuts a block
-    /// (fill such pairs by a plan from a layout where the blocks are whole).
+    /// (fill such pairs from whole_blocks()).
     bool whole = false;
     /// The size in elements, in both dimensions, of the blocks that `scales` describes, if smaller
     /// than the format's: each canonical scale is repeated for every part of its block. Such a pair

@@ -75,6 +75,7 @@ void add_pair(const SideConversion& after, const QuantisedLayout::Pair& pair, Ra
 
 Result<TargetBytes> delivered_bytes(const Planner& planner, std::span<const Rank> destinations,
                                     const SideConversion& after) {
+  if (after.finish != nullptr) return delivered_bytes(*after.finish, destinations, {});
   TargetBytes out;
   const ModelLayout& target = planner.target();
   for (const Rank r : destinations) {

@@ -104,11 +104,21 @@ Result<> ConvertedCompiler::find_moves() {
   for (const auto& [src, moves] : from_) from_by_unit_[src] = mine->cut(moves);
   for (std::size_t u = 0; u < mine->size(); ++u)
     planned_bytes_ = std::max(planned_bytes_, mine->planned_bytes(u));
+  if (options_.after.finish != nullptr) RESHARD_TRY(find_finish());
   for (const auto& [dst, moves] : to_) {
     const ConvertedSide& theirs = *sides_.at({true, dst});
     for (std::size_t u = 0; theirs.needs_amax() && u < theirs.size(); ++u)
       planned_bytes_ = std::max(planned_bytes_, theirs.planned_bytes(u));
   }
+  return {};
+}
+
+/// The rows in the form that this rank makes, as if it were a source, and what it keeps of them.
+Result<> ConvertedCompiler::find_finish() {
+  const Planner& finish = *options_.after.finish;
+  made_ = std::make_unique<ConvertedSide>(
+      RESHARD_TRY(ConvertedSide::make(options_.after, false, me_, options_.unit_bytes)));
+  kept_ = made_->cut(RESHARD_TRY(copy_ops(finish, finish.rank_plan(me_).locals)));
   return {};
 }
 
@@ -297,12 +307,37 @@ StepId ConvertedCompiler::convert(std::size_t unit, Place at, std::vector<StepId
     gather(here->second, at);
   }
   if (mine.needs_amax()) waits.insert(waits.end(), amax_known_.begin(), amax_known_.end());
-  out_.convert(mine.kind(), mine.matrix(unit, at, amax_of(me_, true, mine.matrix_of(unit)),
-                                        [&](const PartRows& part) -> Place {
-                                          return {target(part.slot), part.offset};
-                                        }));
-  const Index bytes = mine.memory_bytes(unit);
+  const Index bytes = convert_rows(unit, at);
   return out_.tile(bytes, bytes, std::move(waits));
+}
+
+/// Appends the ops that convert a unit whose planned form is at `at`. Returns the bytes that reach
+/// the target.
+Index ConvertedCompiler::convert_rows(std::size_t unit, Place at) {
+  const ConvertedSide& mine = *sides_.at({true, me_});
+  const Place amax = amax_of(me_, true, mine.matrix_of(unit));
+  if (made_ == nullptr) {
+    ProgramMatrix rows = mine.matrix(unit, at, amax, [&](const PartRows& part) -> Place {
+      return {target(part.slot), part.offset};
+    });
+    rows.unit = static_cast<Index>(unit);
+    out_.convert(mine.kind(), rows);
+    return mine.memory_bytes(unit);
+  }
+  const auto kept = kept_.find(unit);
+  if (kept == kept_.end()) return 0;
+  const Place made{Builder::kScratch, lines(planned_bytes_)};
+  ProgramMatrix rows = made_->matrix(unit, made, amax, [&](const PartRows&) { return at; });
+  rows.unit = static_cast<Index>(unit);
+  out_.convert(made_->kind(), rows);
+  Index bytes = 0;
+  for (const Move& m : kept->second) {
+    StridedCopy copy = m.copy;
+    copy.src_offset += made.offset;
+    out_.copy({copy, made.buffer, target(m.dst_slot), m.conversion}, true);
+    bytes += copy.bytes();
+  }
+  return bytes;
 }
 
 /// What needs no message: units of this rank; or, if only senders convert, those of the memory that
@@ -347,6 +382,8 @@ Result<Program> ConvertedCompiler::run() {
   for (const auto& [key, rows] : sides_)
     for (std::size_t u = 0; !key.first && u < rows->size(); ++u)
       produced_bytes_ = std::max(produced_bytes_, rows->planned_bytes(u));
+  for (std::size_t u = 0; made_ != nullptr && u < made_->size(); ++u)
+    produced_bytes_ = std::max(produced_bytes_, made_->planned_bytes(u));
   add_amax();
   add_landings();
   RESHARD_TRY(add_chunks());

@@ -44,14 +44,10 @@ class ConvertedCompiler {
   bool produces() const { return options_.before.layout != nullptr; }
   bool consumes() const { return options_.after.layout != nullptr; }
   const ModelLayout& source_memory() const {
-    if (!produces()) return planner_.source();
-    return options_.before.quantises ? *options_.before.layout->values
-                                     : *options_.before.layout->stored;
+    return *memory_of(options_.before, false, planner_.shared_source());
   }
   const ModelLayout& target_memory() const {
-    if (!consumes()) return planner_.target();
-    return options_.after.quantises ? *options_.after.layout->stored
-                                    : *options_.after.layout->values;
+    return *memory_of(options_.after, true, planner_.shared_target());
   }
   bool is_got(Rank r) const { return r != me_ && options_.way_from(r) == PairWay::get; }
   BufferId source(Rank r, SlotId slot) {
@@ -79,9 +75,11 @@ class ConvertedCompiler {
                              bool is_send) const;
   void gather(std::span<const Move> moves, Place into);
   void make(std::size_t unit, std::span<const Move> moves, Index at);
+  Result<> find_finish();
   void add_landings();
   void add_tiles();
   StepId convert(std::size_t unit, Place at, std::vector<StepId> waits);
+  Index convert_rows(std::size_t unit, Place at);
   std::vector<StepId> waits_for(std::span<const Move> moves) const;
 
   Index floats(std::size_t n) {
@@ -112,6 +110,9 @@ class ConvertedCompiler {
   std::map<Rank, std::vector<Move>> to_, from_;  ///< by messages.
   Cut here_by_unit_;                             ///< if this side consumes.
   std::map<Rank, Cut> from_by_unit_;
+  /// The units as this rank makes them in scratch, and what it keeps of each, if shards cut blocks.
+  std::unique_ptr<ConvertedSide> made_;
+  Cut kept_;
   std::vector<Chunk> chunks_;
   std::map<std::size_t, std::size_t> landing_of_;  ///< by unit.
   std::vector<Landing> landings_;

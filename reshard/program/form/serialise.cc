@@ -174,7 +174,7 @@ void ProgramCoder<Io>::code() {
   table(p_.buffers, 4, "the number of buffers", one);
   table(p_.pieces, 3, "the number of pieces", one);
   table(p_.ranges, 3, "the number of ranges", one);
-  table(p_.matrices, 13, "the number of matrices", one);
+  table(p_.matrices, 14, "the number of matrices", one);
   table(p_.maxima, 5, "the number of maxima", one);
   table(p_.ops, 2, "the number of ops", one);
   table(p_.messages, 6, "the number of messages", one);
@@ -328,6 +328,7 @@ void ProgramCoder<Io>::code_one(ProgramMatrix& m) {
        {&ProgramMatrix::values, &ProgramMatrix::data, &ProgramMatrix::scales,
         &ProgramMatrix::factor, &ProgramMatrix::amax})
     place(m.*at, matrix_.*at);
+  near(m.unit, plus(matrix_.unit, 1), -1, kMaxBytes, "the number of some rows");
   matrix_ = m;
 }
 

@@ -2,6 +2,7 @@
 #include "reshard/refit/conversion/conversion_check.h"
 
 #include <algorithm>
+#include <cstring>
 #include <functional>
 
 namespace reshard::conversion {
@@ -37,9 +38,7 @@ Result<> TargetCheck::begin(int copy, const CellReplicas& replicas, int workers)
   if (!has_fingerprints_)
     fingerprints_ = TileFingerprints(replicas, ranges_of(pass, pass.to() == Pass::To::quantised));
   has_fingerprints_ = true;
-  unit_of_.clear();
-  for (std::size_t u = 0; u < pass.size(); ++u) unit_of_.emplace_back(output(pass.places(u)), u);
-  std::ranges::sort(unit_of_, std::less<>());
+  consumed_.assign(static_cast<std::size_t>(workers), 0);
   scratch_stride_ = lines(pass.scratch_bytes());
   if (scratch_.size() < scratch_stride_ * workers)
     scratch_ = RESHARD_TRY(HostBuffer::allocate(scratch_stride_ * workers));
@@ -48,17 +47,29 @@ Result<> TargetCheck::begin(int copy, const CellReplicas& replicas, int workers)
   return {};
 }
 
-void TargetCheck::consume(const RowPlaces& at, float amax, int worker) {
-  const auto found = std::ranges::lower_bound(unit_of_, output(at), std::less<>(),
-                                              &std::pair<const std::byte*, std::size_t>::first);
-  const std::size_t unit = found->second;
+void TargetCheck::consume(std::size_t unit, const RowPlaces& at, float amax, int worker) {
+  consumed_[static_cast<std::size_t>(worker)] = unit;
   if (now().needs_amax()) now().set_amax(unit, amax);
   const std::byte* const input = now().to() == Pass::To::quantised ? at.values : at.data;
   if (auto done = fingerprints_.read(unit, input); !done) {
     const std::lock_guard lock(mutex_);
     error_ = std::move(done).error();
   }
-  if (now().is_converted(unit, at, scratch_.data() + scratch_stride_ * worker)) return;
+  if (!parts_ && !now().is_converted(unit, at, scratch_.data() + scratch_stride_ * worker))
+    found_wrong(unit);
+}
+
+void TargetCheck::deliver(std::span<const CopyTask> parts, int worker) {
+  bool equal = true;
+  for (const CopyTask& part : parts)
+    for_each_run(part.copy, [&](Index src, Index dst, Index bytes) {
+      equal = equal &&
+              std::memcmp(part.src + src, part.dst + dst, static_cast<std::size_t>(bytes)) == 0;
+    });
+  if (!equal) found_wrong(consumed_[static_cast<std::size_t>(worker)]);
+}
+
+void TargetCheck::found_wrong(std::size_t unit) {
   std::size_t first = wrong_.load();
   while (unit < first && !wrong_.compare_exchange_weak(first, unit)) {
   }

@@ -20,12 +20,14 @@ class TargetCheck final : public ConversionObserver {
  public:
   /// One pass for each copy of the target; they differ in their output memory only. Their inputs
   /// are the same addresses, which need no memory behind them (AddressRange).
-  explicit TargetCheck(std::vector<Pass> passes) : passes_(std::move(passes)) {}
+  /// `parts`: the target has only parts of the rows, which are compared while they are delivered.
+  TargetCheck(std::vector<Pass> passes, bool parts) : passes_(std::move(passes)), parts_(parts) {}
 
   /// The rows that are observed next are of this copy. `replicas`: the pieces of the input; the
   /// same in every call. Errors: out of memory.
   Result<> begin(int copy, const CellReplicas& replicas, int workers);
-  void consume(const RowPlaces& at, float amax, int worker) override;
+  void consume(std::size_t unit, const RowPlaces& at, float amax, int worker) override;
+  void deliver(std::span<const CopyTask> parts, int worker) override;
   /// Afterwards: fingerprints as CellReplicas::set() takes them. Errors: fingerprint()'s.
   Result<std::span<const Fingerprint>> fingerprints();
   /// Afterwards: a local tensor that differs from what its input converts to; "" if none does.
@@ -34,14 +36,13 @@ class TargetCheck final : public ConversionObserver {
  private:
   Pass& now() { return passes_[copy_]; }
   const Pass& now() const { return passes_[copy_]; }
-  const std::byte* output(const RowPlaces& at) const {
-    return now().to() == Pass::To::quantised ? at.data : at.values;
-  }
+  void found_wrong(std::size_t unit);
 
   std::vector<Pass> passes_;
+  bool parts_ = false;
   std::size_t copy_ = 0;
   bool has_fingerprints_ = false;
-  std::vector<std::pair<const std::byte*, std::size_t>> unit_of_;  ///< by the output's address.
+  std::vector<std::size_t> consumed_;  ///< by worker: its latest unit.
   TileFingerprints fingerprints_;
   HostBuffer scratch_;
   Index scratch_stride_ = 0;

@@ -20,6 +20,7 @@ constexpr Index kUnitsInStaging = 16, kLeastUnit = Index{4} << 10;
 constexpr Route kRoutes[] = {Route::plain,
                              Route::stored,
                              Route::quantise_at_receiver,
+                             Route::quantise_halo,
                              Route::dequantise_at_receiver,
                              Route::quantise_at_sender,
                              Route::dequantise_at_sender,

@@ -82,6 +82,18 @@ class RoutePlanner {
                {.values = false});
   }
 
+  /// The target quantises whole blocks, of which its shards have a part.
+  Result<> plan_halo(MoveSide from) {
+    const QuantisedLayout& halo = *routes_.halo;
+    MoveSide into = converted(halo, true, true);
+    into.made = stored_of(halo);
+    Planner finish = RESHARD_TRY(Planner::make(
+        halo.stored, target_.stored(), {.ignore = {}, .only = stored_names(*target_.quantised)}));
+    into.finish = std::make_shared<const Planner>(std::move(finish));
+    into.conversion.finish = into.finish.get();
+    return add(source_.values(), halo.values, names(), std::move(from), std::move(into));
+  }
+
   Result<> plan_one() {
     const auto &from = source_.values(), &into = target_.values();
     const auto stored = [] { return MoveSide{.values = false}; };
@@ -94,12 +106,15 @@ class RoutePlanner {
                    converted(*routes_.sender, false, true), stored());
       case Route::quantise_at_receiver:
         return add(from, into, names(), {}, converted(*target_.quantised, true, true));
+      case Route::quantise_halo: return plan_halo({});
       case Route::dequantise_at_sender:
         return add(from, into, names(), converted(*source_.quantised, false, false), {});
       case Route::dequantise_at_receiver:
         return add(source_.stored(), routes_.receiver->stored, stored_names(*source_.quantised),
                    stored(), converted(*routes_.receiver, true, false));
       case Route::requantise:
+        if (!value_slots(routes_.halo.get(), tensors_).empty())
+          return plan_halo(converted(*source_.quantised, false, false));
         return add(from, into, names(), converted(*source_.quantised, false, false),
                    converted(*target_.quantised, true, true));
       default: return add(from, into, names(), {}, {});

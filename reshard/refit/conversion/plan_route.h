@@ -20,8 +20,11 @@ struct MoveSide {
   /// What the memory is converted to (source) or from (target); its layout is null if the plan
   /// moves the bytes of the memory unchanged or cast.
   SideConversion conversion = {};
-  /// The plan's local tensors if they are converted: addresses, without memory behind them.
-  StagingTensors planned = {};
+  /// SideConversion::finish, if there is one.
+  std::shared_ptr<const Planner> finish = nullptr;
+  /// The plan's local tensors if they are converted: addresses, without memory behind them. With
+  /// `finish`, also the tensors that they are converted to.
+  StagingTensors planned = {}, made = {};
   bool converts() const { return conversion.layout != nullptr; }
 };
 

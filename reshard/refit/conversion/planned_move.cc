@@ -18,7 +18,8 @@ Result<> PlannedMove::place(const JobMemory& memory, const JobGroup& group) {
     if (plan_.into.between != nullptr) break;
   }
   for (MoveSide* side : {&plan_.from, &plan_.into})
-    if (side->converts()) RESHARD_TRY(side->planned.reserve(group.me()));
+    for (StagingTensors* tensors : {&side->planned, &side->made})
+      if (!tensors->empty()) RESHARD_TRY(tensors->reserve(group.me()));
   return add_checks(group);
 }
 
@@ -26,6 +27,7 @@ Result<> PlannedMove::add_checks(const JobGroup& group) {
   const auto pass = [&](const MoveSide& side, bool is_target,
                         const RankBuffers* memory) -> Result<Pass> {
     if (memory == nullptr) return Pass();
+    if (!side.made.empty()) memory = side.made.buffers();
     const SideConversion& conversion = side.conversion;
     const RankBuffers& planned = *side.planned.buffers();
     const bool plans_values = conversion.quantises == is_target;
@@ -39,7 +41,7 @@ Result<> PlannedMove::add_checks(const JobGroup& group) {
   if (!plan_.into.converts()) return {};
   std::vector<Pass> passes;
   for (const RankBuffers* to : into_) passes.push_back(RESHARD_TRY(pass(plan_.into, true, to)));
-  into_check_ = std::make_unique<TargetCheck>(std::move(passes));
+  into_check_ = std::make_unique<TargetCheck>(std::move(passes), !plan_.into.made.empty());
   return {};
 }
 

@@ -7,7 +7,7 @@
 
 #include <algorithm>
 
-#include "reshard/model/layout_builder.h"
+#include "reshard/model/quant/whole_blocks.h"
 #include "reshard/plan/waves.h"
 
 namespace reshard {
@@ -51,34 +51,13 @@ std::shared_ptr<const QuantisedLayout> in_form_of(
   return std::make_shared<const QuantisedLayout>(*std::move(made));
 }
 
-/// A layout in which some tensors of the target's model (by TensorId) are whole, each on one of the
-/// target's ranks in turn, stored as the target stores values. For blocks that both sides cut. @pre
-/// the target has a rank
-Result<std::shared_ptr<const ModelLayout>> whole_tensor_layout(const ModelLayout& target,
-                                                               const std::vector<bool>& tensors) {
-  const ModelSpec& model = target.model();
-  LayoutBuilder builder("between (" + target.name() + ")", target.shared_model());
-  const std::vector<Rank> ranks = target.ranks().members();
-  const Rank first = ranks.front(), last = ranks.back();
-  const MeshId mesh = builder.add_mesh(
-      RESHARD_TRY(Mesh::make({{"rank", Index{last.value()} - first.value() + 1}}, first)));
-  std::size_t next = 0;
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    if (!tensors[i]) continue;
-    const TensorId id(static_cast<TensorId::rep>(i));
-    const Rank owner = ranks[next++ % ranks.size()];
-    const StoredForm form = target.form(id);
-    builder.add(Slot{
-        .name = model[id].name,
-        .dtype = form.dtype,
-        .mesh = mesh,
-        .ranks = builder.ranks_where(mesh, {{0, Index{owner.value()} - first.value()}}),
-        .sections = {whole_tensor(model, id)},
-        .map = form.map,
-        .casts = form.dtype != model[id].dtype,
-    });
-  }
-  return std::make_shared<const ModelLayout>(RESHARD_TRY(std::move(builder).finish()));
+/// Quantises a layout of values as `like` is, on the canonical tensors' block grid.
+Result<std::shared_ptr<const QuantisedLayout>> on_tensor_grid(
+    const QuantisedLayout& like, std::shared_ptr<const ModelLayout> values) {
+  QuantChoice choice = like.choice;
+  choice.grid = BlockGrid::tensor;
+  return std::make_shared<const QuantisedLayout>(
+      RESHARD_TRY(quantise_layout(std::move(values), std::move(choice))));
 }
 
 class Router {
@@ -111,7 +90,7 @@ class Router {
       if (layout != nullptr) sides.push_back({layout->values, value_slots(layout, moves_)});
     for (const auto& group : waves_of(sides, 0)) RESHARD_TRY(route(group));
     for (std::size_t i = 0; i < moves_.size(); ++i) count(out_.of[i]);
-    RESHARD_TRY(make_between());
+    RESHARD_TRY(make_whole());
     if (!uses(Route::quantise_at_sender)) out_.sender = nullptr;
     if (!uses(Route::dequantise_at_receiver)) out_.receiver = nullptr;
     return std::move(out_);
@@ -150,11 +129,7 @@ class Router {
     const auto whole = [](const Facts& f) { return f.whole; };
     if (from && to) {
       if (same_ && all(group, from_, exact) && all(group, to_, exact)) return Route::stored;
-      if (all(group, to_, whole)) return Route::requantise;
-      return fail(Code::unsupported,
-                  fmt::format("tensor '{}' would be requantised from another format, but the "
-                              "target's shards cut its blocks",
-                              model_[group.front()].name));
+      return Route::requantise;
     }
     if (from) {
       const bool receiver = out_.receiver != nullptr && all(group, from_, exact);
@@ -168,7 +143,18 @@ class Router {
       return Route::quantise_at_sender;
     if (convert_ == ConversionSide::sender)
       out_.counts.fell_back += static_cast<Index>(group.size());
-    return receiver ? Route::quantise_at_receiver : Route::quantise_between;
+    return receiver ? Route::quantise_at_receiver : route_of_cut(group);
+  }
+
+  /// The route that gives ranks fewer bytes.
+  Route route_of_cut(const TensorGroup& group) const {
+    WholeBlockBytes all;
+    for (const TensorId id : group) {
+      const WholeBlockBytes one = whole_block_bytes(*target_.quantised, id);
+      all.halo += one.halo;
+      all.between += one.between;
+    }
+    return all.halo <= all.between ? Route::quantise_halo : Route::quantise_between;
   }
 
   void count(Route route) {
@@ -180,20 +166,32 @@ class Router {
       case Route::dequantise_at_sender: ++out_.counts.at_sender; return;
       case Route::quantise_between: ++out_.counts.between; return;
       case Route::quantise_at_receiver:
+      case Route::quantise_halo:
       case Route::dequantise_at_receiver:
       case Route::requantise: ++out_.counts.at_receiver; return;
     }
   }
 
-  Result<> make_between() {
-    if (!uses(Route::quantise_between)) return {};
-    std::vector<bool> tensors;
-    for (const Route route : out_.of) tensors.push_back(route == Route::quantise_between);
-    QuantChoice choice = target_.quantised->choice;
-    choice.grid = BlockGrid::tensor;
-    auto layout = RESHARD_TRY(whole_tensor_layout(*target_.values(), tensors));
-    out_.between = std::make_shared<const QuantisedLayout>(
-        RESHARD_TRY(quantise_layout(std::move(layout), std::move(choice))));
+  /// Makes the layouts of tensors whose blocks the target's shards cut. Tensors of one route share
+  /// a layout.
+  Result<> make_whole() {
+    bool cuts = false;
+    for (std::size_t i = 0; i < moves_.size(); ++i)
+      cuts |= out_.of[i] == Route::requantise && !to_[i].whole;
+    std::vector<bool> halo, between;
+    for (const Route route : out_.of) {
+      halo.push_back(route == Route::quantise_halo || (cuts && route == Route::requantise));
+      between.push_back(route == Route::quantise_between);
+    }
+    const QuantisedLayout* target = target_.quantised.get();
+    if (cuts || uses(Route::quantise_halo)) {
+      auto blocks = RESHARD_TRY(whole_blocks(*target, halo));
+      out_.halo = RESHARD_TRY(on_tensor_grid(*target, std::move(blocks)));
+    }
+    if (uses(Route::quantise_between)) {
+      auto matrices = RESHARD_TRY(whole_tensors(*target, between));
+      out_.between = RESHARD_TRY(on_tensor_grid(*target, std::move(matrices)));
+    }
     return {};
   }
 

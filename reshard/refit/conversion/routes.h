@@ -17,6 +17,7 @@ enum class Route : std::uint8_t {
   stored,                  ///< data and scales unchanged, from memory to memory.
   quantise_at_sender,      ///< values -> staged data and scales -> memory.
   quantise_at_receiver,    ///< values -> staged values -> memory.
+  quantise_halo,           ///< values -> staged values of whole blocks -> memory.
   quantise_between,        ///< values -> whole matrices on some ranks -> data and scales -> memory.
   dequantise_at_sender,    ///< data and scales -> staged values -> memory.
   dequantise_at_receiver,  ///< data and scales -> staged data and scales -> memory.
@@ -31,8 +32,9 @@ struct Routes {
   std::shared_ptr<const QuantisedLayout> sender;
   /// The target in the source's format: what receivers stage and dequantise. Null as above.
   std::shared_ptr<const QuantisedLayout> receiver;
-  /// Whole matrices in the target's format, each on one of the target's ranks. Null as above.
-  std::shared_ptr<const QuantisedLayout> between;
+  /// In the target's format, for blocks that the target's shards cut: all blocks that each of its
+  /// ranks needs, and whole matrices, each on one of its ranks. Null as above.
+  std::shared_ptr<const QuantisedLayout> halo, between;
   ConversionCounts counts;
 };
 

@@ -48,7 +48,9 @@ SlotId converted_slot(const Job& job, bool scales) {
 
 class ConvertedProof : public testing::TestWithParam<std::tuple<std::string, Way, VerifyMode>> {};
 INSTANTIATE_TEST_SUITE_P(Ways, ConvertedProof,
-                         testing::Combine(testing::Values("mxfp8", "fp8_block_tensor_grid_cut",
+                         testing::Combine(testing::Values("mxfp8", "mxfp8_both_cut",
+                                                          "fp8_block_to_mxfp8_cut",
+                                                          "fp8_block_tensor_grid_cut",
                                                           "fp8_block_to_mxfp8", "nvfp4_swizzled"),
                                           testing::ValuesIn(ways()),
                                           testing::Values(VerifyMode::never, VerifyMode::always)),
@@ -113,7 +115,8 @@ TEST(ConvertedProofs, find_a_source_that_is_another_one) {
 
 TEST(ConvertedOnTheWay, needs_no_memory_to_land_in) {
   constexpr Index kCap = Index{64} << 10;
-  for (const char* name : {"mxfp8", "fp8_block_cut", "from_fp8_block_cut", "fp8_tensor"}) {
+  for (const char* name :
+       {"mxfp8", "fp8_block_cut", "from_fp8_block_cut", "fp8_tensor", "mxfp8_both_cut"}) {
     Job job(case_of(name));
     job.fill(1);
     const auto ended = run_group_as_threads<InprocGroup>(job.of.ranks, [&](RankEnds& ends) {

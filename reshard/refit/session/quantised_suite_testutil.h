@@ -30,6 +30,14 @@ inline ModelConfig even_moe() {
   return c;
 }
 
+/// Shards of two and four cut blocks of 32, of which each has several.
+inline ModelConfig large_moe() {
+  ModelConfig c = even_moe();
+  c.intermediate_size = 1056;
+  c.moe_intermediate_size = 528;
+  return c;
+}
+
 struct Case {
   std::string name;
   ModelConfig config;
@@ -57,6 +65,10 @@ inline std::vector<Case> cases() {
       {"fp8_block_cut", wide_moe(), kMegatron, kVllm, 8, "", "fp8_block"},
       {"fp8_block_tensor_grid_cut", wide_moe(), "megatron:tp=4", "vllm:tp=2", 4, "", "fp8_block",
        kTensor, kTensor},
+      {"mxfp8_both_cut", large_moe(), "megatron:tp=4", "vllm:tp=4", 4, "", "mxfp8", kTensor,
+       kTensor},
+      {"nvfp4_tensor_grid", even_moe(), "megatron:tp=4", "vllm:tp=2", 4, "", "nvfp4", kTensor,
+       kTensor},
       {"fp8_group_pow2", wide_moe(), kMegatron, kVllm, 8, "", "fp8_group_pow2"},
       {"fp8_channel", wide_moe(), kMegatron, kVllm, 8, "", "fp8_channel"},
       {"fp8_tensor", wide_moe(), kMegatron, kVllm, 8, "", "fp8_tensor"},
@@ -68,6 +80,8 @@ inline std::vector<Case> cases() {
       {"from_mxfp8_local", even_moe(), kMegatron, kVllm, 8, "mxfp8", "", kLocal},
       {"from_nvfp4", even_moe(), "hf:shards=1", kVllm, 7, "nvfp4", ""},
       {"fp8_block_to_mxfp8", wide_moe(), "hf:shards=2", kVllm, 7, "fp8_block", "mxfp8"},
+      {"fp8_block_to_mxfp8_cut", wide_moe(), "hf:shards=2", kVllm, 7, "fp8_block", "mxfp8", kTensor,
+       kTensor},
       {"fp8_block_as_it_is", wide_moe(), "hf:shards=2", kVllm, 7, "fp8_block", "fp8_block", kTensor,
        kTensor, true},
       {"mxfp8_as_it_is", even_moe(), kMegatron, kVllm, 8, "mxfp8", "mxfp8", kTensor, kTensor, true},
@@ -78,8 +92,9 @@ inline std::vector<Case> cases() {
 inline std::vector<Case> few_cases() {
   std::vector<Case> few;
   for (const Case& c : cases())
-    for (const char* name : {"mxfp8", "mxfp8_swizzled", "fp8_block_tensor_grid_cut",
-                             "from_fp8_block_cut", "fp8_block_to_mxfp8", "fp8_block_as_it_is"})
+    for (const char* name :
+         {"mxfp8", "mxfp8_swizzled", "mxfp8_both_cut", "fp8_block_tensor_grid_cut",
+          "from_fp8_block_cut", "fp8_block_to_mxfp8", "fp8_block_as_it_is"})
       if (c.name == name) few.push_back(c);
   return few;
 }

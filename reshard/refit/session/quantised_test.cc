@@ -43,16 +43,19 @@ TEST_P(QuantisedProcesses, hold_what_the_oracle_says) {
   EXPECT_EQ(outcome(ended), "");
 }
 
-ConversionCounts counts_of(const std::string& name, ConversionSide convert) {
+Routes routes_of(const std::string& name, ConversionSide convert) {
   for (const Case& c : cases()) {
     if (c.name != name) continue;
     const Job job(c);
-    return find_routes(job.source.side(), job.target.side(),
-                       std::vector<bool>(static_cast<std::size_t>(job.model->size()), true),
-                       convert)
-        ->counts;
+    return *find_routes(job.source.side(), job.target.side(),
+                        std::vector<bool>(static_cast<std::size_t>(job.model->size()), true),
+                        convert);
   }
   return {};
+}
+
+ConversionCounts counts_of(const std::string& name, ConversionSide convert) {
+  return routes_of(name, convert).counts;
 }
 
 TEST(SessionRoutes, fall_back_where_a_block_is_cut) {
@@ -95,9 +98,17 @@ TEST(QuantisedPrepare, names_the_rank_whose_format_differs) {
   }
 }
 
-TEST(SessionRoutes, gather_blocks_that_both_sides_cut) {
-  for (const ConversionSide convert : {ConversionSide::sender, ConversionSide::receiver})
-    EXPECT_GT(counts_of("fp8_block_tensor_grid_cut", convert).between, 0);
+TEST(SessionRoutes, fetch_whole_blocks_unless_that_moves_more_bytes) {
+  const auto uses = [](const std::string& name, ConversionSide convert, Route route) {
+    const Routes routes = routes_of(name, convert);
+    return std::ranges::find(routes.of, route) != routes.of.end();
+  };
+  for (const ConversionSide convert : {ConversionSide::sender, ConversionSide::receiver}) {
+    EXPECT_TRUE(uses("mxfp8_both_cut", convert, Route::quantise_halo));
+    EXPECT_FALSE(uses("mxfp8_both_cut", convert, Route::quantise_between));
+    EXPECT_TRUE(uses("nvfp4_tensor_grid", convert, Route::quantise_between));
+    EXPECT_NE(routes_of("fp8_block_to_mxfp8_cut", convert).halo, nullptr);
+  }
 }
 
 TEST(SessionRoutes, move_equal_formats_as_they_are) {
