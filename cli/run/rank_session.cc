@@ -26,11 +26,9 @@ void add(SessionFigures& all, const Figures& f) {
                                    {&all.fill, f.fill},
                                    {&all.prepare, f.prepare},
                                    {&all.begin, f.begin},
-                                   {&all.before, f.before},
                                    {&all.wait, f.wait},
                                    {&all.move, f.move},
                                    {&all.finish, f.finish},
-                                   {&all.after, f.after},
                                    {&all.check, f.check},
                                    {&all.commit, f.commit}})
     *most = std::max(*most, mine);
@@ -142,11 +140,9 @@ void RankSession::keep(const SessionReport& report) {
   auto& all = outcome_.runs.seconds;
   if (all.empty() || report.seconds < *std::ranges::min_element(all)) {
     mine_.begin = report.begin_seconds;
-    mine_.before = report.before_seconds;
     mine_.wait = report.wait_seconds;
     mine_.move = report.move_seconds - report.wait_seconds - report.finish_seconds;
     mine_.finish = report.finish_seconds;
-    mine_.after = report.after_seconds;
     mine_.check = report.check_seconds;
     mine_.commit = report.commit_seconds;
   }

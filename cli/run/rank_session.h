@@ -52,7 +52,7 @@ class RankSession {
     Index bytes = 0, copies = 0, messages = 0, staging = 0, peak_rss = 0, wire = 0, local = 0;
     Index plain_bytes = 0;  ///< of the plain copy that refits are compared with.
     double join = 0, fill = 0, prepare = 0;
-    double begin = 0, before = 0, wait = 0, move = 0, finish = 0, after = 0, check = 0, commit = 0;
+    double begin = 0, wait = 0, move = 0, finish = 0, check = 0, commit = 0;
   };
 
   const RunArguments& arguments() const { return task_.job.arguments; }

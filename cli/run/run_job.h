@@ -37,7 +37,7 @@ struct SessionFigures {
   /// Seconds of the slowest rank in each phase of the run.
   double join = 0, fill = 0, prepare = 0;
   /// Of the fastest refit, on the rank where each took longest.
-  double begin = 0, before = 0, wait = 0, move = 0, finish = 0, after = 0, check = 0, commit = 0;
+  double begin = 0, wait = 0, move = 0, finish = 0, check = 0, commit = 0;
 };
 
 /// The results of a run.

@@ -29,11 +29,9 @@ void add_session(Json::Object& object, const RunJob& job, const Outcome& o) {
                                                 {"fill", json_number(p.fill)},
                                                 {"prepare", json_number(p.prepare)},
                                                 {"begin", json_number(p.begin)},
-                                                {"before", json_number(p.before)},
                                                 {"wait", json_number(p.wait)},
                                                 {"move", json_number(p.move)},
                                                 {"finish", json_number(p.finish)},
-                                                {"after", json_number(p.after)},
                                                 {"check", json_number(p.check)},
                                                 {"commit", json_number(p.commit)},
                                                 {"verify", json_number(o.verify_seconds)}})});
@@ -95,9 +93,6 @@ std::string phases_text(const RunJob& job, const SessionFigures& p) {
   std::string text =
       fmt::format("  at most {} waiting for the first bytes, {} moving, {} waiting for others",
                   human_seconds(p.wait), human_seconds(p.move), human_seconds(p.finish));
-  if (p.before + p.after > 0)
-    text += fmt::format("; converting {} before, {} after", human_seconds(p.before),
-                        human_seconds(p.after));
   if (job.arguments.check_fingerprints) text += fmt::format("; {} proving", human_seconds(p.check));
   return text + "\n";
 }

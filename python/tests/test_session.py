@@ -124,7 +124,7 @@ def test_a_report_is_a_dict_rows_a_table_and_html():
   assert table["version"] == 4 and table["bytes"] == report.bytes > 0
   assert report.received == 0 and report.sent == other.received > 0
   assert volumes == [(1, report.sent, 0)]
-  assert [row["phase"] for row in report.rows()] == ["begin", "plan", "before", "move", "after", "check", "commit"]
+  assert [row["phase"] for row in report.rows()] == ["begin", "plan", "move", "check", "commit"]
   assert sum(row["seconds"] for row in report.rows()) <= report.seconds
   assert "version 4" in str(report) and "move" in report.table() and "SessionReport" in repr(report)
   assert report._repr_html_().startswith("<b>version 4")

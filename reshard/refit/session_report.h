@@ -11,16 +11,14 @@ namespace reshard {
 /// What one refit of a session did on this rank. Times are in seconds, sizes in bytes.
 struct SessionReport {
   std::int64_t version = -1;
-  double seconds = 0;         ///< all phases.
-  double begin_seconds = 0;   ///< until all ranks had called refit() and agreed.
-  double plan_seconds = 0;    ///< planning anew; 0 if nothing changed.
-  double before_seconds = 0;  ///< conversions before the move that are not part of it.
+  double seconds = 0;        ///< all phases.
+  double begin_seconds = 0;  ///< until all ranks had called refit() and agreed.
+  double plan_seconds = 0;   ///< planning anew; 0 if nothing changed.
   double move_seconds =
       0;  ///< until all ranks' bytes had arrived, conversions on the way included.
   /// Parts of move_seconds: until the sources could be read; and, once this rank's bytes were in
   /// place, until all ranks' were.
   double wait_seconds = 0, finish_seconds = 0;
-  double after_seconds = 0;   ///< conversions after the move that are not part of it.
   double check_seconds = 0;   ///< verification.
   double commit_seconds = 0;  ///< until all ranks had committed.
   Index bytes = 0;  ///< delivered to this rank's target, in the form in which it stores them.

@@ -18,11 +18,8 @@ struct PhaseTime {
 constexpr PhaseTime kPhases[] = {
     {"begin", "until all ranks had called refit() and agreed", &SessionReport::begin_seconds},
     {"plan", "planning anew; 0 if nothing changed", &SessionReport::plan_seconds},
-    {"before", "conversions before the move that are not part of it",
-     &SessionReport::before_seconds},
     {"move", "until all ranks' bytes had arrived, conversions on the way included",
      &SessionReport::move_seconds},
-    {"after", "conversions after the move that are not part of it", &SessionReport::after_seconds},
     {"check", "verification", &SessionReport::check_seconds},
     {"commit", "until all ranks had committed", &SessionReport::commit_seconds},
 };
