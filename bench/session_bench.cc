@@ -9,9 +9,9 @@
 #include "bench/common/values.h"
 #include "bench/rank_job.h"
 #include "reshard/base/check.h"
-#include "reshard/refit/conversion/pass.h"
 #include "reshard/refit/conversion/routes.h"
 #include "reshard/refit/session.h"
+#include "reshard/transform/quantise.h"
 
 namespace reshard::bench {
 namespace {
@@ -61,11 +61,6 @@ class ByHand {
     out->gather_ =
         RESHARD_TRY(RankRefit::prepare(*job.planner, job.source.get(), job.target.get(),
                                        *job.group.transport, *job.group.control, options));
-    if (job.target == nullptr) return out;
-    const std::vector<bool> all(static_cast<std::size_t>(layout.values->model().size()), true);
-    out->pass_ = RESHARD_TRY(conversion::Pass::make(layout, value_slots(&layout, all), *job.target,
-                                                    *out->scratch_, job.rank(),
-                                                    conversion::Pass::To::quantised));
     return out;
   }
 
@@ -82,11 +77,29 @@ class ByHand {
       std::memcpy(target_->at(me, slot), at, static_cast<std::size_t>(from.bytes(me, source)));
   }
 
+  void quantise_matrices(const QuantisedLayout::Pair& pair) const {
+    const Rank me = job_.rank();
+    const Slot& slot = layout_.values->slot(pair.values);
+    if (!layout_.values->rank_set(slot.ranks).contains(me)) return;
+    const auto at = [&](SlotId part, DType dtype, Index offset) {
+      return part.value() < 0 ? nullptr : scratch_->at(me, part) + offset * bits(dtype) / 8;
+    };
+    const QuantFormat& format = layout_.choice.format;
+    for (const QuantBlockArea& area : block_areas(layout_, pair, me)) {
+      const auto bytes = [](DType dtype, Index n) { return n * bits(dtype) / 8; };
+      quantise(
+          {job_.target->at(me, pair.values) + bytes(slot.dtype, area.data_offset), slot.dtype,
+           area.rows, area.cols, bytes(slot.dtype, area.data_row)},
+          {format, at(pair.data, format.data, area.data_offset), area.rows, area.cols,
+           bytes(format.data, area.data_row), at(pair.scales, format.scale, area.scale_offset),
+           bytes(format.scale, area.scale_row), at(pair.factor, DType::f32, area.factor_offset)});
+    }
+  }
+
   Result<> run() {
     RESHARD_TRY(gather_->run());
     if (job_.target == nullptr) return {};
-    RESHARD_TRY(pass_.for_each(pool_, *job_.group.control, patient(),
-                               [this](std::size_t i, int) { pass_.convert(i, pass_.places(i)); }));
+    for (const QuantisedLayout::Pair& pair : layout_.pairs) quantise_matrices(pair);
     for (std::size_t s = 0; s < layout_.plain.size(); ++s)
       if (layout_.plain[s].value() >= 0)
         copy(*job_.target, SlotId(static_cast<SlotId::rep>(s)), layout_.plain[s]);
@@ -100,8 +113,6 @@ class ByHand {
   const QuantisedLayout& layout_;
   std::unique_ptr<RankBuffers> scratch_, target_;
   std::optional<RankRefit> gather_;
-  conversion::Pass pass_;
-  WorkerPool pool_{1};
 };
 
 /// The projections of a model, or all matrices if no tensor is named like one.

@@ -46,6 +46,15 @@ struct QuantFormat {
   friend constexpr bool operator==(const QuantFormat&, const QuantFormat&) = default;
 };
 
+/// True if a matrix has a single scale.
+constexpr bool is_one_block(const QuantFormat& format) {
+  return format.block_rows == 0 && format.block_cols == 0;
+}
+/// True if quantising needs the largest magnitude (amax) of the whole matrix first.
+constexpr bool needs_amax(const QuantFormat& format) {
+  return format.tensor_factor || is_one_block(format);
+}
+
 /// The formats with names: "mxfp8" (1 x 32, E8M0 up), "mxfp8_floor", "mxfp8_swizzled",
 /// "mxfp4", "mxfp4_floor", "mxfp4_swizzled", "nvfp4", "nvfp4_swizzled", "nvfp4_divisor" (the factor
 /// divides), "fp8_block" (128 x 128,

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
+#include <chrono>
 
 #include "reshard/exec/rank_refit.h"
+#include "reshard/transport/control.h"
 
 namespace reshard {
 
@@ -23,5 +24,18 @@ Result<Agreed> agree(const Planner& planner, const RankRefitOptions& options, bo
 /// rank that has one, as "rank 3: ...", or "".
 Result<std::string> agree_on_reason(const std::string& mine, ControlPlane& control,
                                     Deadline deadline);
+
+/// How long a failed rank waits until peers no longer access its memory.
+inline constexpr std::chrono::seconds kQuiesceTimeout{2};
+
+/// Aborts the group with this error. Returns the error once no peer accesses this rank's memory any
+/// more; after kQuiesceTimeout it returns anyway, and the error says that the memory may still be
+/// in use. Every rank calls it once.
+inline tl::unexpected<Error> end_group(ControlPlane& control, Error error) {
+  control.abort(error.message);
+  if (const auto left = control.quiesce(Deadline::after(kQuiesceTimeout)); !left)
+    error.message += "; and its memory may still be in use: " + left.error().message;
+  return tl::unexpected(std::move(error));
+}
 
 }  // namespace reshard

@@ -10,7 +10,6 @@
 #include "reshard/base/stopwatch.h"
 #include "reshard/exec/agreement.h"
 #include "reshard/exec/direct/pair_ways.h"
-#include "reshard/exec/end_group.h"
 #include "reshard/exec/host/program_executor.h"
 #include "reshard/exec/rank_work.h"
 #include "reshard/memory/host_buffer.h"

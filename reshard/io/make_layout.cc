@@ -106,7 +106,7 @@ bool keeps_input_scales(const QuantNotation& notation, const Model& model) {
   const auto& method = model.stored_method;
   if (method && supports(*method, notation.format) && notation.method.value_or(*method) == *method)
     return true;
-  const bool one_scale = notation.format.block_rows == 0 && notation.format.block_cols == 0;
+  const bool one_scale = is_one_block(notation.format);
   return one_scale && has_input_scales(*model.tensors, model.stored->tensors);
 }
 

@@ -6,12 +6,10 @@
 #include <tuple>
 #include <vector>
 
+#include "reshard/base/cache_line.h"
 #include "reshard/program/program.h"
 
 namespace reshard::program {
-
-/// `bytes`, rounded up to whole cache lines.
-inline Index lines(Index bytes) { return (bytes + 63) / 64 * 64; }
 
 /// Appends steps to a program. Ops that are added belong to the tile that the next tile() ends.
 class Builder {

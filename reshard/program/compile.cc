@@ -240,6 +240,10 @@ Result<Program> compile_rank(const Planner& planner, const RankPlan& part,
   return Compiler(planner, part.rank).rank(part, options);
 }
 
+Result<Program> compile_source(const Planner& planner, Rank rank, const CompileOptions& options) {
+  return converted::compile_source_rows(planner, rank, options);
+}
+
 Result<Program> compile_in_process(const Planner& planner, std::span<const Rank> destinations) {
   return Compiler(planner, Rank(-1)).in_process(destinations);
 }

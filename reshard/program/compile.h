@@ -57,6 +57,10 @@ struct CompileOptions {
 Result<Program> compile_rank(const Planner& planner, const RankPlan& part,
                              const CompileOptions& options);
 
+/// Compiles what the rank's source converts in a plan: tiles that convert its rows in scratch, for
+/// an observer. It needs no other rank. `options`: before, unit_bytes. Errors: as compile_rank().
+Result<Program> compile_source(const Planner& planner, Rank rank, const CompileOptions& options);
+
 /// Compiles the deliveries to some destination ranks whose memory, and that of all sources, is in
 /// one process. Errors: as compile_rank().
 Result<Program> compile_in_process(const Planner& planner, std::span<const Rank> destinations);

@@ -15,9 +15,7 @@
 namespace reshard {
 
 using converted::ConvertedSide;
-using converted::PartRows;
 using program::Builder;
-using program::lines;
 
 namespace {
 
@@ -279,7 +277,7 @@ void FileCompiler::add_unit(std::size_t unit, Place amax, const std::vector<Step
   const ProgramMatrix matrix =
       units_->matrix(unit, {Builder::kScratch, 0}, amax, [&](const PartRows& rows) -> Place {
         parts.emplace_back(rows, end);
-        end += lines(rows.bytes);
+        end += whole_lines(rows.bytes);
         return {Builder::kScratch, parts.back().second};
       });
   // Scales may have padding that no kernel writes.
@@ -325,7 +323,7 @@ void FileCompiler::add_units() {
     std::vector<StepId> found;
     if (units_->needs_amax()) {
       amax = {Builder::kStaging, staging_};
-      staging_ += lines(static_cast<Index>(units.size() + 1) * 4);
+      staging_ += whole_lines(static_cast<Index>(units.size() + 1) * 4);
       add_amax(units, amax, found);
     }
     for (const std::size_t unit : units) add_unit(unit, amax, found);
@@ -351,12 +349,12 @@ Result<Program> FileCompiler::run() {
   for (const auto& [src, rows] : made_)
     for (std::size_t u = 0; u < rows.size(); ++u)
       produced = std::max(produced, rows.planned_bytes(u));
-  produced_at_ = lines(gathered);
-  written_at_ = produced_at_ + lines(produced);
+  produced_at_ = whole_lines(gathered);
+  written_at_ = produced_at_ + whole_lines(produced);
   for (const Plain& slot : plain) add_blocks(slot);
   if (units_) add_units();
   if (options_.into != nullptr) put_padding();
-  return std::move(out_).finish(staging_, std::max(written_at_ + lines(written), padding_));
+  return std::move(out_).finish(staging_, std::max(written_at_ + whole_lines(written), padding_));
 }
 
 }  // namespace

@@ -11,7 +11,7 @@ constexpr std::size_t kMostChunks = 16;
 
 /// Each chunk begins on its own cache line.
 Index staged_bytes(const Chunk& chunk) {
-  return chunk.is_staged() ? lines(chunk.message.bytes) : 0;
+  return chunk.is_staged() ? whole_lines(chunk.message.bytes) : 0;
 }
 
 }  // namespace
@@ -28,7 +28,7 @@ std::vector<MessageSteps::Group> MessageSteps::group(const std::vector<Chunk>& c
     const Index bytes = chunks[i].message.bytes;
     if (chunks[i].landing >= 0 && chunks[i].landing != last_landing) {
       last_landing = chunks[i].landing;
-      staged += lines(landings_[static_cast<std::size_t>(last_landing)].bytes);
+      staged += whole_lines(landings_[static_cast<std::size_t>(last_landing)].bytes);
     }
     const bool joins = !groups.empty() && i - groups.back().first < kMostChunks &&
                        groups.back().bytes + bytes <= most_ &&
@@ -85,7 +85,7 @@ void MessageSteps::place_chunks(std::vector<Chunk>& chunks, const Group& group, 
       const auto [open, added] = open_.try_emplace(chunk.landing);
       const Landing& landing = landings_[static_cast<std::size_t>(chunk.landing)];
       if (added) {
-        open->second.at = first_ + place(lines(landing.bytes), waits);
+        open->second.at = first_ + place(whole_lines(landing.bytes), waits);
         if (landing.clears) builder_.clear({{Builder::kStaging, open->second.at}, landing.bytes});
       }
       if (chunk.lands()) chunk.message.at.offset += open->second.at;
@@ -125,7 +125,7 @@ void MessageSteps::arrive(const std::vector<Chunk>& chunks, const Group& group, 
     if (++open.arrived < landing.chunks) continue;
     const StepId until = landing.convert(open.at, std::move(open.waits));
     const Index begin = open.at - first_;
-    regions_.push_back({begin, begin + lines(landing.bytes), until});
+    regions_.push_back({begin, begin + whole_lines(landing.bytes), until});
     open_.erase(id);
   }
 }

@@ -15,8 +15,4 @@ Index Program::delivered() const {
   return n;
 }
 
-bool needs_amax(const QuantFormat& format) {
-  return format.tensor_factor || (format.block_rows == 0 && format.block_cols == 0);
-}
-
 }  // namespace reshard

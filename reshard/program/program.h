@@ -89,7 +89,8 @@ struct ProgramMatrix {
   Index values_row = 0, data_row = 0, scales_row = 0;
   Place factor;  ///< one f32, if the format has a tensor factor.
   Place amax;    ///< one f32: amax writes it; quantise reads it if needs_amax(format).
-  /// The number of these rows among those that the rank's target converts; -1: rows of a source.
+  /// The number of these rows among all that an observer sees: those that a target converts; or a
+  /// source, in a program that has no target. Otherwise -1.
   Index unit = -1;
   friend bool operator==(const ProgramMatrix&, const ProgramMatrix&) = default;
 };
@@ -176,8 +177,5 @@ struct Program {
   Index delivered() const;
   friend bool operator==(const Program&, const Program&) = default;
 };
-
-/// True if quantising needs the amax of the whole matrix first: a tensor factor, or one block.
-bool needs_amax(const QuantFormat& format);
 
 }  // namespace reshard

@@ -12,7 +12,7 @@
 
 #include "reshard/base/hash.h"
 #include "reshard/base/stopwatch.h"
-#include "reshard/exec/end_group.h"
+#include "reshard/exec/agreement.h"
 #include "reshard/refit/conversion/job.h"
 #include "reshard/refit/session/addresses.h"
 #include "reshard/refit/session/begin.h"

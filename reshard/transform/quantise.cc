@@ -55,11 +55,6 @@ Index data_bytes(const QuantFormat& format, Index cols) {
   return format.data == DType::f4 ? cols / 2 : cols;
 }
 
-/// True if the whole matrix has one scale; the caller then provides its amax.
-bool is_one_block(const QuantFormat& format) {
-  return format.block_rows == 0 && format.block_cols == 0;
-}
-
 kernels::ScaleMaker maker_of(const QuantFormat& format, float matrix_amax) {
   kernels::ScaleMaker maker{.kind = kernels::scale_kind(format),
                             .data = small_float(format),
@@ -290,7 +285,7 @@ void quantise_rows(const FloatMatrix& src, const QuantMatrix& dst, Index begin, 
 }
 
 void quantise(const FloatMatrix& src, const QuantMatrix& dst, CopyHint hint) {
-  const bool needed = dst.format.tensor_factor || is_one_block(dst.format);
+  const bool needed = needs_amax(dst.format);
   quantise_rows(src, dst, 0, src.rows, needed ? amax(src) : 0, hint);
 }
 

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "reshard/base/cache_line.h"
+#include "reshard/exec/host/matrix_rows.h"
 #include "reshard/transform/quantise.h"
 
 namespace reshard::host {
@@ -12,11 +14,8 @@ namespace {
 
 using Kind = ProgramOp::Kind;
 
-constexpr Index kLine = 64;
 /// Reads that are issued to the transport at once.
 constexpr std::size_t kMostGets = 4096;
-/// Rows of a tile of swizzled scales.
-constexpr Index kScaleTileRows = 128;
 
 FloatMatrix rows_of(const ProgramMatrix& m, std::byte* values) {
   return {values, m.values_dtype, m.end - m.begin, m.cols, m.values_row};
@@ -51,7 +50,7 @@ Result<BoundProgram> BoundProgram::make(const Program& program,
   RESHARD_TRY(out.resolve(place));
   const int workers = environment.pool->size();
   if (program.scratch_bytes > 0) {
-    out.scratch_stride_ = (program.scratch_bytes + kLine - 1) / kLine * kLine;
+    out.scratch_stride_ = whole_lines(program.scratch_bytes);
     out.scratch_ =
         RESHARD_TRY(HostBuffer::allocate(out.scratch_stride_ * workers, {.prefault_threads = 1}));
     std::size_t most = 0;
@@ -141,7 +140,7 @@ Result<> BoundProgram::run(const ProgramStep& tile, int worker) {
   bool streams = false;
   for (const ProgramOp& op : program_->ops_of(tile)) {
     if (op.kind == Kind::copy && op.streams && observer_ != nullptr) {
-      observer_->deliver(tasks_of(op, worker), worker);
+      compare(tasks_of(op, worker), worker);
     } else if (op.kind == Kind::copy) {
       run_copies(tasks_of(op, worker), op.streams ? CopyHint::streaming : CopyHint::cached);
     } else if (op.kind == Kind::get) {
@@ -216,24 +215,49 @@ void BoundProgram::run_matrix(ProgramOp::Kind kind, const ProgramMatrix& m, int 
   if (kind == Kind::amax) return write_float(at(m.amax, worker), amax(rows_of(m, values)));
   const float most =
       needs_amax(m.format) && kind == Kind::quantise ? read_float(at(m.amax, worker)) : 0;
-  std::byte* const factor = m.format.tensor_factor ? at(m.factor, worker) : nullptr;
-  if (observer_ != nullptr && m.unit >= 0) {
-    observer_->consume(static_cast<std::size_t>(m.unit),
-                       {values, at(m.data, worker), at(m.scales, worker), factor}, most, worker);
-    if (!is_scratch(kind == Kind::quantise ? m.data.buffer : m.values.buffer)) return;
+  const RowPlaces places{values, at(m.data, worker), at(m.scales, worker),
+                         m.format.tensor_factor ? at(m.factor, worker) : nullptr};
+  if (observer_ != nullptr && m.unit >= 0) return observe_matrix(kind, m, places, most, worker);
+  convert_rows(kind, m, places, most);
+}
+
+Result<> BoundProgram::observe(ConversionObserver* observer) {
+  observer_ = observer;
+  if (observer == nullptr || !seen_.empty()) return {};
+  const auto workers = static_cast<std::size_t>(environment_.pool->size());
+  for (const ProgramOp& op : program_->ops)
+    for (std::uint32_t i = op.first; i < op.end; ++i)
+      if (op.kind == Kind::quantise || op.kind == Kind::dequantise)
+        compared_stride_ =
+            std::max(compared_stride_, scratch_to_compare(op.kind, program_->matrices[i]));
+  compared_ = RESHARD_TRY(HostBuffer::allocate(compared_stride_ * static_cast<Index>(workers),
+                                               {.prefault_threads = 1}));
+  seen_.resize(workers);
+  return {};
+}
+
+/// Rows whose output is in scratch are converted there: copies take their parts to the target.
+void BoundProgram::observe_matrix(ProgramOp::Kind kind, const ProgramMatrix& m,
+                                  const RowPlaces& places, float amax, int worker) {
+  const auto unit = static_cast<std::size_t>(m.unit);
+  seen_[static_cast<std::size_t>(worker)] = unit;
+  if (is_scratch(kind == Kind::quantise ? m.data.buffer : m.values.buffer)) {
+    convert_rows(kind, m, places, amax);
+  } else if (!converted_equal(kind, m, places, amax,
+                              compared_.data() + compared_stride_ * worker)) {
+    observer_->differs(unit);
   }
-  // The kernels take row numbers of the whole matrix.
-  const FloatMatrix plain{values - m.begin * m.values_row, m.values_dtype, m.rows, m.cols,
-                          m.values_row};
-  const bool swizzled = m.format.order == ScaleOrder::swizzled;
-  const Index step = swizzled ? kScaleTileRows : m.format.block_rows;
-  const Index first_scales = step == 0 ? 0 : m.begin / step * m.scales_row;
-  const QuantMatrix stored{m.format,     at(m.data, worker) - m.begin * m.data_row,
-                           m.rows,       m.cols,
-                           m.data_row,   at(m.scales, worker) - first_scales,
-                           m.scales_row, m.format.tensor_factor ? at(m.factor, worker) : nullptr};
-  if (kind == Kind::dequantise) return dequantise_rows(stored, plain, m.begin, m.end);
-  quantise_rows(plain, stored, m.begin, m.end, most);
+  observer_->see(unit, places);
+}
+
+void BoundProgram::compare(std::span<const CopyTask> tasks, int worker) {
+  bool equal = true;
+  for (const CopyTask& task : tasks)
+    for_each_run(task.copy, [&](Index src, Index dst, Index bytes) {
+      equal = equal &&
+              std::memcmp(task.src + src, task.dst + dst, static_cast<std::size_t>(bytes)) == 0;
+    });
+  if (!equal) observer_->differs(seen_[static_cast<std::size_t>(worker)]);
 }
 
 }  // namespace reshard::host

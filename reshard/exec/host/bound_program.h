@@ -52,8 +52,9 @@ class BoundProgram {
   };
   Messages messages(std::size_t exchange) const;
 
-  /// Later conversions into a target show their rows to the observer instead; null: none.
-  void observe(ConversionObserver* observer) { observer_ = observer; }
+  /// Later tiles show the rows that they convert to the observer, and write no target; null: as
+  /// usual. Errors: out of memory.
+  Result<> observe(ConversionObserver* observer);
   /// Runs the ops of a tile. Workers may run different tiles at once; only worker 0 may run a tile
   /// with gets. Errors: the transport's; those of puts.
   Result<> run(const ProgramStep& tile, int worker);
@@ -72,6 +73,9 @@ class BoundProgram {
   Result<> flush(const RemoteMemory& from);
   void run_other(const ProgramOp& op, int worker);
   void run_matrix(ProgramOp::Kind kind, const ProgramMatrix& m, int worker);
+  void observe_matrix(ProgramOp::Kind kind, const ProgramMatrix& m, const RowPlaces& at, float amax,
+                      int worker);
+  void compare(std::span<const CopyTask> tasks, int worker);
 
   const Program* program_ = nullptr;
   ProgramEnvironment environment_;
@@ -82,10 +86,13 @@ class BoundProgram {
   std::vector<Recv> recvs_;
   std::vector<std::size_t> first_send_, first_recv_;  ///< by exchange.
   std::vector<bool> uses_scratch_;                    ///< by piece.
-  ConversionObserver* observer_ = nullptr;
   HostBuffer scratch_;
   Index scratch_stride_ = 0;
-  std::vector<Get> batch_;  ///< of gets that have not been issued.
+  ConversionObserver* observer_ = nullptr;
+  HostBuffer compared_;  ///< what would be written to the target, by worker.
+  Index compared_stride_ = 0;
+  std::vector<std::size_t> seen_;  ///< the latest unit, by worker.
+  std::vector<Get> batch_;         ///< of gets that have not been issued.
 };
 
 }  // namespace reshard::host

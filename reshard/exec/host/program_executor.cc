@@ -47,7 +47,7 @@ void ProgramExecutor::end_step(StepId s, int worker) {
 
 Result<> ProgramExecutor::run(Deadline deadline, ProgressMeter& meter,
                               ConversionObserver* observer) {
-  bound_.observe(observer);
+  RESHARD_TRY(bound_.observe(observer));
   clock_ = Stopwatch();
   deadline_ = deadline;
   meter_ = &meter;

@@ -50,7 +50,7 @@ Dims without_ones(const Dims& shape) {
 }
 
 bool is_one_number(const QuantFormat& f, QuantPart part) {
-  return part == QuantPart::factor || (f.block_rows == 0 && f.block_cols == 0);
+  return part == QuantPart::factor || is_one_block(f);
 }
 
 /// The shape of scales: one scale per row is a vector; blocks have a dimension of size 1 after each

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "reshard/program/check/matrix_parts.h"
+#include "reshard/program/matrix_parts.h"
 #include "reshard/program/program.h"
 
 namespace reshard::check {

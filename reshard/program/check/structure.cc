@@ -8,15 +8,12 @@
 #include <tuple>
 
 #include "reshard/base/int128.h"
-#include "reshard/program/check/matrix_parts.h"
 #include "reshard/program/check/wrong.h"
+#include "reshard/program/matrix_parts.h"
 #include "reshard/transform/quantise.h"
 
 namespace reshard {
 namespace {
-
-using check::MatrixRows;
-using check::PartUse;
 
 /// No buffer is larger, so that no sum of a few sizes overflows.
 constexpr Index kMostBytes = Index{1} << 60;
@@ -256,17 +253,18 @@ Result<> StructureCheck::matrix(std::size_t i, ProgramOp::Kind kind) const {
     return wrong("matrix {}: {}", i, checked.error().message);
   if (m.begin < 0 || m.begin > m.end || m.end > m.rows)
     return wrong("matrix {}: rows [{}, {}) of {}", i, m.begin, m.end, m.rows);
-  if (!check::has_whole_blocks(m, kind))
+  if (!has_whole_blocks(m, kind))
     return wrong("matrix {}: rows [{}, {}) of {} are not whole blocks", i, m.begin, m.end, m.rows);
-  for (const PartUse& part : check::parts_of(m, kind)) {
+  for (const PartUse& part : parts_of(m, kind)) {
     const MatrixRows& r = part.rows;
     if (r.rows == 0 || r.row == 0) continue;
     // Rows that overlap would be written twice.
     if (r.rows > 1 && r.stride < r.row)
-      return wrong("{} of matrix {}: rows of {} bytes, {} apart", part.name, i, r.row, r.stride);
+      return wrong("{} of matrix {}: rows of {} bytes, {} apart", name(part.part), i, r.row,
+                   r.stride);
     const Int128 bytes = static_cast<Int128>(r.rows - 1) * r.stride + r.row;
-    RESHARD_TRY(use(fmt::format("{} of matrix {}", part.name, i), r.at.buffer, r.at.offset, bytes,
-                    part.writes ? Use::write : Use::read));
+    RESHARD_TRY(use(fmt::format("{} of matrix {}", name(part.part), i), r.at.buffer, r.at.offset,
+                    bytes, part.writes ? Use::write : Use::read));
   }
   return {};
 }

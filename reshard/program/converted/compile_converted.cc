@@ -47,11 +47,12 @@ PairPiece packed(const Move& m, bool source_is_memory) {
 }  // namespace
 
 Place ConvertedCompiler::get(Rank r, SlotId slot, const StridedCopy& copy) {
-  const Place at{Builder::kScratch, lines(planned_bytes_) + lines(produced_bytes_) + got_};
+  const Place at{Builder::kScratch,
+                 whole_lines(planned_bytes_) + whole_lines(produced_bytes_) + got_};
   StridedCopy fetch = copy;
   fetch.dst_offset += at.offset;
   out_.get({fetch, source(r, slot), Builder::kScratch, {}});
-  got_ += lines(copy.bytes());
+  got_ += whole_lines(copy.bytes());
   most_got_ = std::max(most_got_, got_);
   return at;
 }
@@ -154,7 +155,7 @@ void ConvertedCompiler::gather(std::span<const Move> moves, Place into) {
     }
   }
   for (const auto& [m, offset] : got) copy(m, Builder::kScratch, offset);
-  const Index at = lines(planned_bytes_);
+  const Index at = whole_lines(planned_bytes_);
   for (const auto& [src, theirs] : made) {
     const ConvertedSide& rows = *sides_.at({false, src});
     for (const auto& [unit, parts] : rows.cut(theirs)) {
@@ -326,7 +327,7 @@ Index ConvertedCompiler::convert_rows(std::size_t unit, Place at) {
   }
   const auto kept = kept_.find(unit);
   if (kept == kept_.end()) return 0;
-  const Place made{Builder::kScratch, lines(planned_bytes_)};
+  const Place made{Builder::kScratch, whole_lines(planned_bytes_)};
   ProgramMatrix rows = made_->matrix(unit, made, amax, [&](const PartRows&) { return at; });
   rows.unit = static_cast<Index>(unit);
   out_.convert(made_->kind(), rows);
@@ -387,13 +388,35 @@ Result<Program> ConvertedCompiler::run() {
   add_amax();
   add_landings();
   RESHARD_TRY(add_chunks());
-  MessageSteps messages(out_, lines(floats_), most_staged(options_), amax_known_);
+  MessageSteps messages(out_, whole_lines(floats_), most_staged(options_), amax_known_);
   const Index staging = messages.add(std::move(chunks_), std::move(landings_));
   add_tiles();
   out_.count_copies(here_.size());
   out_.barrier(out_.last_steps());
-  const Index scratch = lines(planned_bytes_) + lines(produced_bytes_) + most_got_;
-  return std::move(out_).finish(std::max(lines(floats_), staging), scratch);
+  const Index scratch = whole_lines(planned_bytes_) + whole_lines(produced_bytes_) + most_got_;
+  return std::move(out_).finish(std::max(whole_lines(floats_), staging), scratch);
+}
+
+Result<Program> ConvertedCompiler::run_source() {
+  const ConvertedSide* mine = RESHARD_TRY(side(false, me_));
+  add_amax();
+  for (std::size_t u = 0; u < mine->size(); ++u) {
+    produced_bytes_ = std::max(produced_bytes_, mine->planned_bytes(u));
+    ProgramMatrix rows =
+        mine->matrix(u, {Builder::kScratch, 0}, amax_of(me_, false, mine->matrix_of(u)),
+                     [&](const PartRows& part) { return source_place(me_, part); });
+    rows.unit = static_cast<Index>(u);
+    out_.convert(mine->kind(), rows);
+    out_.tile(mine->planned_bytes(u), 0, amax_known_);
+  }
+  return std::move(out_).finish(whole_lines(floats_), whole_lines(produced_bytes_));
+}
+
+Result<Program> compile_source_rows(const Planner& planner, Rank rank,
+                                    const CompileOptions& options) {
+  CompileOptions of = options;
+  of.after = {};
+  return ConvertedCompiler(planner, RankPlan{rank, {}, {}, {}}, of).run_source();
 }
 
 Result<Program> compile_converted(const Planner& planner, const RankPlan& part,

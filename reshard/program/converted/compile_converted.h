@@ -12,4 +12,8 @@ namespace reshard::converted {
 Result<Program> compile_converted(const Planner& planner, const RankPlan& part,
                                   const CompileOptions& options);
 
+/// compile_source().
+Result<Program> compile_source_rows(const Planner& planner, Rank rank,
+                                    const CompileOptions& options);
+
 }  // namespace reshard::converted

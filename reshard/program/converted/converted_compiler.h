@@ -20,7 +20,6 @@ using program::Chunk;
 using program::ChunkPart;
 using program::chunks_of;
 using program::Landing;
-using program::lines;
 using program::MessageSteps;
 using program::most_staged;
 using program::PairChunks;
@@ -37,6 +36,8 @@ class ConvertedCompiler {
         out_(part.rank, planner.digest()) {}
 
   Result<Program> run();
+  /// compile_source().
+  Result<Program> run_source();
 
  private:
   using Cut = ConvertedSide::Cut;
@@ -84,7 +85,7 @@ class ConvertedCompiler {
 
   Index floats(std::size_t n) {
     const Index at = floats_;
-    floats_ += lines(static_cast<Index>(n) * 4);
+    floats_ += whole_lines(static_cast<Index>(n) * 4);
     return at;
   }
   Place amax_of(Rank r, bool is_target, std::size_t matrix) const;

@@ -9,8 +9,6 @@
 
 namespace reshard::converted {
 
-using program::lines;
-
 namespace {
 
 void sort_loops(StridedCopy& copy) {
@@ -55,7 +53,7 @@ void ConvertedSide::place(std::size_t unit) {
     const PartRows& part = rows_[unit].parts[p];
     if (!is_planned(p) || part.slot.value() < 0) continue;
     placed.at[p] = placed.bytes;
-    placed.bytes += lines(part.bytes);
+    placed.bytes += whole_lines(part.bytes);
     // Other columns in between belong to other units.
     const Index each = part.row == part.stride ? part.bytes : part.row;
     for (Index at = 0; at < part.bytes; at += each == part.bytes ? each : part.stride)
@@ -80,9 +78,9 @@ Index ConvertedSide::memory_bytes(std::size_t unit) const {
   for (std::size_t p = 0; p < kMatrixParts; ++p) {
     const PartRows& part = rows_[unit].parts[p];
     // All units of a matrix share its factor, or its only scale.
-    const bool shared = p == static_cast<std::size_t>(MatrixPart::factor) ||
-                        (p == static_cast<std::size_t>(MatrixPart::scales) &&
-                         format().block_rows == 0 && format().block_cols == 0);
+    const bool shared =
+        p == static_cast<std::size_t>(MatrixPart::factor) ||
+        (p == static_cast<std::size_t>(MatrixPart::scales) && is_one_block(format()));
     if (shared && rows_[unit].begin > 0) continue;
     if (!is_planned(p) && part.slot.value() >= 0 && part.bytes > 0)
       bytes += ((part.bytes - part.row) / std::max<Index>(part.stride, 1) + 1) * part.row;
@@ -93,7 +91,7 @@ Index ConvertedSide::memory_bytes(std::size_t unit) const {
 Index ConvertedSide::spread_bytes(std::size_t unit) const {
   Index bytes = 0;
   for (std::size_t p = 0; p < kMatrixParts; ++p)
-    if (!is_planned(p)) bytes += lines(rows_[unit].parts[p].bytes);
+    if (!is_planned(p)) bytes += whole_lines(rows_[unit].parts[p].bytes);
   return bytes;
 }
 

@@ -4,19 +4,16 @@
 #include <algorithm>
 
 #include "reshard/transform/quantise.h"
+#include "reshard/transform/swizzled_scales.h"
 
-namespace reshard::converted {
+namespace reshard {
 namespace {
-
-/// Rows of a tile of swizzled scales, which threads must not share.
-constexpr Index kScaleTileRows = 128;
 
 Index size_of(DType dtype, Index elements) { return elements * bits(dtype) / 8; }
 
 /// A range has a multiple of this many rows; 0: all rows.
 Index row_step(const QuantFormat& format) {
-  if (format.block_rows == 0 && format.block_cols == 0) return 1;
-  return format.order == ScaleOrder::swizzled ? kScaleTileRows : format.block_rows;
+  return is_one_block(format) ? 1 : rows_per_scale(format);
 }
 
 PartRows rows_of(SlotId slot, Index offset, Index rows, Index row, Index stride) {
@@ -26,7 +23,7 @@ PartRows rows_of(SlotId slot, Index offset, Index rows, Index row, Index stride)
 PartRows scales_of(const QuantFormat& format, SlotId slot, const QuantBlockArea& area, Index begin,
                    Index end) {
   const bool swizzled = format.order == ScaleOrder::swizzled;
-  const Index step = swizzled ? kScaleTileRows : format.block_rows;
+  const Index step = rows_per_scale(format);
   const Index row = swizzled ? scale_bytes(format, kScaleTileRows, area.cols)
                              : size_of(format.scale, scale_cols(format, area.cols));
   const Index stride = swizzled ? row : size_of(format.scale, area.scale_row);
@@ -75,4 +72,4 @@ Result<std::vector<ConvertedRows>> converted_rows(const QuantisedLayout& layout,
   return out;
 }
 
-}  // namespace reshard::converted
+}  // namespace reshard

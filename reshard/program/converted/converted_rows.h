@@ -6,12 +6,11 @@
 
 #include "reshard/base/result.h"
 #include "reshard/model/quant/quantised_layout.h"
+#include "reshard/program/matrix_parts.h"
 
-namespace reshard::converted {
+namespace reshard {
 
-/// The parts of a quantised matrix.
-enum class MatrixPart : std::uint8_t { values, data, scales, factor };
-inline constexpr std::size_t kMatrixParts = 4;
+inline constexpr std::size_t kMatrixParts = 4;  ///< all but the amax.
 
 /// Bytes of one part of some rows, in a local tensor: those from the first to the last, which may
 /// include other columns in between.
@@ -38,4 +37,4 @@ Result<std::vector<ConvertedRows>> converted_rows(const QuantisedLayout& layout,
                                                   const std::vector<SlotId>& slots, Rank rank,
                                                   Index unit_bytes);
 
-}  // namespace reshard::converted
+}  // namespace reshard

@@ -1,112 +1,69 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "reshard/refit/conversion/conversion_check.h"
 
-#include <algorithm>
-#include <cstring>
-#include <functional>
+#include "reshard/base/cache_line.h"
+#include "reshard/program/converted/converted_rows.h"
 
 namespace reshard::conversion {
 namespace {
 
-/// The parts of each unit in one of its forms, one behind the other.
-TileRanges ranges_of(const Pass& pass, bool values) {
-  TileRanges out(pass.size());
-  for (std::size_t u = 0; u < pass.size(); ++u) {
-    const RowPlaces at = pass.places(u);
-    const RowExtents n = pass.extents(u);
-    Index next = 0;
-    const auto add = [&](const std::byte* begin, const RowExtents::Part& part) {
-      out[u].push_back({begin, part.bytes, next, part.row, part.stride});
-      next += lines(part.bytes);
-    };
-    if (values) {
-      add(at.values, n.values);
-    } else {
-      add(at.data, n.data);
-      add(at.scales, n.scales);
-      if (at.factor != nullptr) add(at.factor, n.factor);
-    }
+/// The parts of some rows in the planned form, one behind the other.
+std::vector<TileRange> ranges_of(const ConvertedRows& rows, const ConvertedPlan& plan) {
+  std::vector<TileRange> out;
+  Index next = 0;
+  for (std::size_t p = 0; p < kMatrixParts; ++p) {
+    const PartRows& part = rows.parts[p];
+    const bool is_values = static_cast<MatrixPart>(p) == MatrixPart::values;
+    if (is_values != plan.plans_values() || part.slot.value() < 0) continue;
+    out.push_back({plan.planned->at(plan.me, part.slot) + part.offset, part.bytes, next, part.row,
+                   part.stride});
+    next += whole_lines(part.bytes);
   }
   return out;
 }
 
 }  // namespace
 
-Result<> TargetCheck::begin(int copy, const CellReplicas& replicas, int workers) {
-  copy_ = passes_.size() > 1 ? static_cast<std::size_t>(copy) : 0;
-  const Pass& pass = now();
-  if (!has_fingerprints_)
-    fingerprints_ = TileFingerprints(replicas, ranges_of(pass, pass.to() == Pass::To::quantised));
-  has_fingerprints_ = true;
-  consumed_.assign(static_cast<std::size_t>(workers), 0);
-  scratch_stride_ = lines(pass.scratch_bytes());
-  if (scratch_.size() < scratch_stride_ * workers)
-    scratch_ = RESHARD_TRY(HostBuffer::allocate(scratch_stride_ * workers));
-  wrong_ = pass.size();
-  error_.reset();
-  return {};
+Result<std::unique_ptr<ConversionCheck>> ConversionCheck::make(const ConvertedPlan& plan) {
+  const SideConversion& side = plan.conversion;
+  auto out = std::make_unique<ConversionCheck>();
+  out->plans_values_ = plan.plans_values();
+  const auto units =
+      RESHARD_TRY(converted_rows(*side.layout, side.slots, plan.me, plan.unit_bytes));
+  for (const ConvertedRows& rows : units) {
+    out->ranges_.push_back(ranges_of(rows, plan));
+    out->names_.push_back(&side.layout->values->slot(rows.part(MatrixPart::values).slot).name);
+  }
+  return out;
 }
 
-void TargetCheck::consume(std::size_t unit, const RowPlaces& at, float amax, int worker) {
-  consumed_[static_cast<std::size_t>(worker)] = unit;
-  if (now().needs_amax()) now().set_amax(unit, amax);
-  const std::byte* const input = now().to() == Pass::To::quantised ? at.values : at.data;
-  if (auto done = fingerprints_.read(unit, input); !done) {
+void ConversionCheck::begin(const CellReplicas& replicas) {
+  if (!has_fingerprints_) fingerprints_ = TileFingerprints(replicas, ranges_);
+  has_fingerprints_ = true;
+  wrong_ = names_.size();
+  error_.reset();
+}
+
+void ConversionCheck::see(std::size_t unit, const RowPlaces& at) {
+  if (auto done = fingerprints_.read(unit, plans_values_ ? at.values : at.data); !done) {
     const std::lock_guard lock(mutex_);
     error_ = std::move(done).error();
   }
-  if (!parts_ && !now().is_converted(unit, at, scratch_.data() + scratch_stride_ * worker))
-    found_wrong(unit);
 }
 
-void TargetCheck::deliver(std::span<const CopyTask> parts, int worker) {
-  bool equal = true;
-  for (const CopyTask& part : parts)
-    for_each_run(part.copy, [&](Index src, Index dst, Index bytes) {
-      equal = equal &&
-              std::memcmp(part.src + src, part.dst + dst, static_cast<std::size_t>(bytes)) == 0;
-    });
-  if (!equal) found_wrong(consumed_[static_cast<std::size_t>(worker)]);
-}
-
-void TargetCheck::found_wrong(std::size_t unit) {
+void ConversionCheck::differs(std::size_t unit) {
   std::size_t first = wrong_.load();
   while (unit < first && !wrong_.compare_exchange_weak(first, unit)) {
   }
 }
 
-Result<std::span<const Fingerprint>> TargetCheck::fingerprints() {
+Result<std::span<const Fingerprint>> ConversionCheck::fingerprints() {
   if (error_) return tl::unexpected(*error_);
   return fingerprints_.sums();
 }
 
-std::string TargetCheck::wrong() const {
-  return wrong_ < now().size() ? now().name(wrong_) : std::string();
-}
-
-Result<std::span<const Fingerprint>> SourceCheck::read(const CellReplicas& replicas,
-                                                       WorkerPool& pool,
-                                                       const ControlPlane& control,
-                                                       Deadline deadline) {
-  const bool values = pass_.to() == Pass::To::values;
-  if (!has_fingerprints_) fingerprints_ = TileFingerprints(replicas, ranges_of(pass_, values));
-  has_fingerprints_ = true;
-  const Index each = lines(pass_.scratch_bytes());
-  HostBuffer scratch = RESHARD_TRY(HostBuffer::allocate(each * pool.size()));
-  std::mutex mutex;
-  std::optional<Error> error;
-  RESHARD_TRY(pass_.for_each(pool, control, deadline, [&](std::size_t unit, int worker) {
-    RowPlaces at = pass_.places(unit);
-    std::byte* const into = scratch.data() + each * worker;
-    pass_.place_output(unit, into, at);
-    pass_.convert(unit, at);
-    if (auto done = fingerprints_.read(unit, into); !done) {
-      const std::lock_guard lock(mutex);
-      error = std::move(done).error();
-    }
-  }));
-  if (error) return tl::unexpected(*std::move(error));
-  return fingerprints_.sums();
+std::string ConversionCheck::wrong() const {
+  return wrong_ < names_.size() ? *names_[wrong_] : std::string();
 }
 
 }  // namespace reshard::conversion

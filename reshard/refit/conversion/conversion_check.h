@@ -2,71 +2,56 @@
 #pragma once
 
 #include <atomic>
+#include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "reshard/exec/conversion_observer.h"
-#include "reshard/memory/host_buffer.h"
-#include "reshard/refit/conversion/pass.h"
+#include "reshard/exec/rank_buffers.h"
+#include "reshard/program/compile.h"
 #include "reshard/refit/conversion/tile_fingerprints.h"
 
 namespace reshard::conversion {
 
-/// Verifies what a rank receives and converts: fingerprints the input, and compares the target's
-/// memory with what the input converts to.
-class TargetCheck final : public ConversionObserver {
- public:
-  /// One pass for each copy of the target; they differ in their output memory only. Their inputs
-  /// are the same addresses, which need no memory behind them (AddressRange).
-  /// `parts`: the target has only parts of the rows, which are compared while they are delivered.
-  TargetCheck(std::vector<Pass> passes, bool parts) : passes_(std::move(passes)), parts_(parts) {}
+/// One side of a plan that converts, on one rank.
+struct ConvertedPlan {
+  SideConversion conversion;
+  bool is_target = false;
+  Rank me;
+  Index unit_bytes = 0;  ///< of values that are converted at once, about.
+  /// The plan's local tensors of that side: addresses, which need no memory behind them.
+  const RankBuffers* planned = nullptr;
+  bool plans_values() const { return conversion.quantises == is_target; }
+};
 
-  /// The rows that are observed next are of this copy. `replicas`: the pieces of the input; the
-  /// same in every call. Errors: out of memory.
-  Result<> begin(int copy, const CellReplicas& replicas, int workers);
-  void consume(std::size_t unit, const RowPlaces& at, float amax, int worker) override;
-  void deliver(std::span<const CopyTask> parts, int worker) override;
-  /// Afterwards: fingerprints as CellReplicas::set() takes them. Errors: fingerprint()'s.
+/// Fingerprints the rows that one side converts, in the form in which the plan has them.
+class ConversionCheck : public ConversionObserver {
+ public:
+  /// Errors: those of check_quant_format().
+  static Result<std::unique_ptr<ConversionCheck>> make(const ConvertedPlan& plan);
+
+  /// To call before the rows are seen. `replicas`: the pieces of the planned tensors; the same in
+  /// every call.
+  void begin(const CellReplicas& replicas);
+  void see(std::size_t unit, const RowPlaces& at) override;
+  void differs(std::size_t unit) override;
+  /// Afterwards: fingerprints as CellReplicas::set() takes them, owned by this object. Errors:
+  /// fingerprint()'s.
   Result<std::span<const Fingerprint>> fingerprints();
   /// Afterwards: a local tensor that differs from what its input converts to; "" if none does.
   std::string wrong() const;
 
  private:
-  Pass& now() { return passes_[copy_]; }
-  const Pass& now() const { return passes_[copy_]; }
-  void found_wrong(std::size_t unit);
-
-  std::vector<Pass> passes_;
-  bool parts_ = false;
-  std::size_t copy_ = 0;
-  bool has_fingerprints_ = false;
-  std::vector<std::size_t> consumed_;  ///< by worker: its latest unit.
+  TileRanges ranges_;
+  std::vector<const std::string*> names_;  ///< of the local tensors, by unit.
+  bool plans_values_ = false, has_fingerprints_ = false;
   TileFingerprints fingerprints_;
-  HostBuffer scratch_;
-  Index scratch_stride_ = 0;
-  std::atomic<std::size_t> wrong_{0};  ///< the first wrong unit; size() if none.
+  std::atomic<std::size_t> wrong_{0};  ///< the first wrong unit; their number if none.
   std::mutex mutex_;
   std::optional<Error> error_;
-};
-
-/// Fingerprints what a rank's source converts to, which is never all in memory.
-class SourceCheck {
- public:
-  /// The outputs of the pass are addresses that need no memory behind them (AddressRange).
-  explicit SourceCheck(Pass pass) : pass_(std::move(pass)) {}
-
-  /// Converts everything, some rows at a time. Returns fingerprints of `replicas`, the pieces of
-  /// the output, as CellReplicas::set() takes them; owned by this object. Errors: the control
-  /// plane's `aborted`; `deadline`; out of memory; fingerprint()'s.
-  Result<std::span<const Fingerprint>> read(const CellReplicas& replicas, WorkerPool& pool,
-                                            const ControlPlane& control, Deadline deadline);
-
- private:
-  Pass pass_;
-  bool has_fingerprints_ = false;
-  TileFingerprints fingerprints_;
 };
 
 }  // namespace reshard::conversion

@@ -10,7 +10,6 @@
 #include "reshard/base/hash.h"
 #include "reshard/base/stopwatch.h"
 #include "reshard/exec/agreement.h"
-#include "reshard/exec/end_group.h"
 #include "reshard/refit/conversion/plan_moves.h"
 
 namespace reshard::conversion {

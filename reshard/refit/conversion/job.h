@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "reshard/exec/worker_pool.h"
 #include "reshard/memory/host_buffer.h"
 #include "reshard/refit/conversion/planned_move.h"
 

@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "reshard/plan/waves.h"
-#include "reshard/refit/conversion/pass.h"
 
 namespace reshard::conversion {
 namespace {
@@ -13,8 +12,8 @@ namespace {
 constexpr Index kLeastStaging = Index{32} << 10, kEnoughStaging = Index{8} << 20;
 
 /// A unit of values and its messages are part of an exchange, of which eight are in progress. The
-/// least bytes that are worth a unit.
-constexpr Index kUnitsInStaging = 16, kLeastUnit = Index{4} << 10;
+/// least bytes that are worth a unit, and the most: more do not fit in a core's cache.
+constexpr Index kUnitsInStaging = 16, kLeastUnit = Index{4} << 10, kMostUnit = Index{512} << 10;
 
 /// In the order in which they run.
 constexpr Route kRoutes[] = {Route::plain,
@@ -81,7 +80,7 @@ Result<MovePlans> plan_moves(const SessionSide& source, const SessionSide& targe
     RESHARD_TRY(add_moves_between(options.staging_bytes, source, target, out));
   }
   // Identical on all ranks, since senders pack along the units of receivers.
-  out.unit_bytes = std::clamp(out.message_bytes / kUnitsInStaging, kLeastUnit, Pass::kUnitBytes);
+  out.unit_bytes = std::clamp(out.message_bytes / kUnitsInStaging, kLeastUnit, kMostUnit);
   return out;
 }
 

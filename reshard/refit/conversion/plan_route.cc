@@ -86,7 +86,6 @@ class RoutePlanner {
   Result<> plan_halo(MoveSide from) {
     const QuantisedLayout& halo = *routes_.halo;
     MoveSide into = converted(halo, true, true);
-    into.made = stored_of(halo);
     Planner finish = RESHARD_TRY(Planner::make(
         halo.stored, target_.stored(), {.ignore = {}, .only = stored_names(*target_.quantised)}));
     into.finish = std::make_shared<const Planner>(std::move(finish));

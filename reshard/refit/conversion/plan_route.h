@@ -22,9 +22,8 @@ struct MoveSide {
   SideConversion conversion = {};
   /// SideConversion::finish, if there is one.
   std::shared_ptr<const Planner> finish = nullptr;
-  /// The plan's local tensors if they are converted: addresses, without memory behind them. With
-  /// `finish`, also the tensors that they are converted to.
-  StagingTensors planned = {}, made = {};
+  /// The plan's local tensors if they are converted: addresses, without memory behind them.
+  StagingTensors planned = {};
   bool converts() const { return conversion.layout != nullptr; }
 };
 

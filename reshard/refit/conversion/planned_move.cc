@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 
 #include "reshard/exec/agreement.h"
-#include "reshard/exec/end_group.h"
+#include "reshard/exec/run_program.h"
 
 namespace reshard::conversion {
 
@@ -18,30 +18,26 @@ Result<> PlannedMove::place(const JobMemory& memory, const JobGroup& group) {
     if (plan_.into.between != nullptr) break;
   }
   for (MoveSide* side : {&plan_.from, &plan_.into})
-    for (StagingTensors* tensors : {&side->planned, &side->made})
-      if (!tensors->empty()) RESHARD_TRY(tensors->reserve(group.me()));
+    if (!side->planned.empty()) RESHARD_TRY(side->planned.reserve(group.me()));
   return add_checks(group);
 }
 
+ConvertedPlan PlannedMove::converted_plan(const MoveSide& side, bool is_target,
+                                          const JobGroup& group) const {
+  return {side.conversion, is_target, group.me(), group.unit_bytes, side.planned.buffers()};
+}
+
 Result<> PlannedMove::add_checks(const JobGroup& group) {
-  const auto pass = [&](const MoveSide& side, bool is_target,
-                        const RankBuffers* memory) -> Result<Pass> {
-    if (memory == nullptr) return Pass();
-    if (!side.made.empty()) memory = side.made.buffers();
-    const SideConversion& conversion = side.conversion;
-    const RankBuffers& planned = *side.planned.buffers();
-    const bool plans_values = conversion.quantises == is_target;
-    return Pass::make(*conversion.layout, conversion.slots, plans_values ? planned : *memory,
-                      plans_values ? *memory : planned, group.me(),
-                      conversion.quantises ? Pass::To::quantised : Pass::To::values,
-                      group.unit_bytes);
-  };
-  if (plan_.from.converts())
-    from_check_ = std::make_unique<SourceCheck>(RESHARD_TRY(pass(plan_.from, false, from_)));
-  if (!plan_.into.converts()) return {};
-  std::vector<Pass> passes;
-  for (const RankBuffers* to : into_) passes.push_back(RESHARD_TRY(pass(plan_.into, true, to)));
-  into_check_ = std::make_unique<TargetCheck>(std::move(passes), !plan_.into.made.empty());
+  if (plan_.into.converts())
+    into_check_ = RESHARD_TRY(ConversionCheck::make(converted_plan(plan_.into, true, group)));
+  if (!plan_.from.converts()) return {};
+  from_check_ = RESHARD_TRY(ConversionCheck::make(converted_plan(plan_.from, false, group)));
+  if (from_ == nullptr) return {};
+  CompileOptions options;
+  options.before = plan_.from.conversion;
+  options.unit_bytes = group.unit_bytes;
+  from_reader_ = std::make_shared<const Program>(
+      RESHARD_TRY(compile_source(plan_.planner, group.me(), options)));
   return {};
 }
 
@@ -88,19 +84,24 @@ Result<> PlannedMove::prepare_verifiers(const JobGroup& group) {
 Result<const ModelFingerprints*> PlannedMove::read_source(const JobGroup& group) {
   if (!plan_.from.converts())
     return from_verifier_->run({.threads = group.options.threads, .deadline = group.deadline()});
-  const auto read = RESHARD_TRY(from_check_->read(from_verifier_->replicas(), *group.hooks.pool,
-                                                  group.control, group.deadline()));
-  return from_verifier_->run_with(read, group.deadline());
+  from_check_->begin(from_verifier_->replicas());
+  const auto memory = [&](const ProgramBuffer& buffer) {
+    return from_->at(group.me(), buffer.slot);
+  };
+  if (from_reader_ != nullptr)
+    RESHARD_TRY(run_program(from_reader_,
+                            {nullptr, group.control, *group.hooks.pool, reader_staging_}, memory,
+                            group.deadline(), from_check_.get()));
+  return from_verifier_->run_with(RESHARD_TRY(from_check_->fingerprints()), group.deadline());
 }
 
 Result<const ModelFingerprints*> PlannedMove::read_target(const JobGroup& group, int copy) {
   if (!plan_.into.converts())
     return into_verifiers_[index(copy)].run(
         {.threads = group.options.threads, .deadline = group.deadline()});
-  TargetCheck& check = *into_check_;
-  RESHARD_TRY(check.begin(copy, into_verifiers_[0].replicas(), group.hooks.pool->size()));
-  RESHARD_TRY(refits_[index(copy)].run(&check));
-  return into_verifiers_[0].run_with(RESHARD_TRY(check.fingerprints()), group.deadline());
+  into_check_->begin(into_verifiers_[0].replicas());
+  RESHARD_TRY(refits_[index(copy)].run(into_check_.get()));
+  return into_verifiers_[0].run_with(RESHARD_TRY(into_check_->fingerprints()), group.deadline());
 }
 
 Result<> PlannedMove::compare(const ModelFingerprints& from, const ModelFingerprints& to) const {

@@ -76,6 +76,7 @@ class PlannedMove {
 
  private:
   Result<> add_checks(const JobGroup& group);
+  ConvertedPlan converted_plan(const MoveSide& side, bool is_target, const JobGroup& group) const;
   Result<> compare_all(const JobGroup& group, int copy);
   Result<> prepare_verifiers(const JobGroup& group);
   Result<const ModelFingerprints*> read_source(const JobGroup& group);
@@ -89,8 +90,9 @@ class PlannedMove {
   const RankBuffers* from_ = nullptr;
   std::vector<const RankBuffers*> into_;  ///< by copy.
   std::vector<RankRefit> refits_;
-  std::unique_ptr<SourceCheck> from_check_;
-  std::unique_ptr<TargetCheck> into_check_;
+  std::unique_ptr<ConversionCheck> from_check_, into_check_;  ///< of sides that convert.
+  std::shared_ptr<const Program> from_reader_;  ///< converts the source for its check, if any.
+  HostBuffer reader_staging_;
   std::optional<FingerprintVerifier> from_verifier_;
   std::vector<FingerprintVerifier> into_verifiers_;
   ModelFingerprints recorded_;

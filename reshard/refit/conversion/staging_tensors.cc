@@ -3,14 +3,14 @@
 
 #include <cstring>
 
-#include "reshard/refit/conversion/pass.h"
+#include "reshard/base/cache_line.h"
 
 namespace reshard::conversion {
 
 Index StagingTensors::bytes(Rank me) const {
   Index bytes = 0;
   for (const SlotId slot : slots_)
-    if (has(me, slot)) bytes += lines(bytes_of_local(*layout_, me, slot));
+    if (has(me, slot)) bytes += whole_lines(bytes_of_local(*layout_, me, slot));
   return bytes;
 }
 
@@ -20,7 +20,7 @@ Result<> StagingTensors::place(Rank me, std::byte* at) {
     if (!has(me, slot)) continue;
     const Index bytes = bytes_of_local(*layout_, me, slot);
     RESHARD_TRY(memory_->bind(me, slot, {at, static_cast<std::size_t>(bytes)}));
-    at += lines(bytes);
+    at += whole_lines(bytes);
   }
   return {};
 }

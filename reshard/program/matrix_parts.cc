@@ -1,24 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "reshard/program/check/matrix_parts.h"
+#include "reshard/program/matrix_parts.h"
 
 #include "reshard/transform/quantise.h"
+#include "reshard/transform/swizzled_scales.h"
 
-namespace reshard::check {
+namespace reshard {
 namespace {
 
-/// Rows of a tile of swizzled scales.
-constexpr Index kScaleTileRows = 128;
-
 Index size_of(DType dtype, Index elements) { return elements * bits(dtype) / 8; }
-
-/// Rows of the matrix for each row of scales; 0: all.
-Index rows_per_scale(const QuantFormat& format) {
-  return format.order == ScaleOrder::swizzled ? kScaleTileRows : format.block_rows;
-}
-
-bool is_one_block(const QuantFormat& format) {
-  return format.block_rows == 0 && format.block_cols == 0;
-}
 
 MatrixRows scales_of(const ProgramMatrix& m, ProgramOp::Kind kind) {
   const bool swizzled = m.format.order == ScaleOrder::swizzled;
@@ -34,20 +23,37 @@ MatrixRows scales_of(const ProgramMatrix& m, ProgramOp::Kind kind) {
 
 }  // namespace
 
+const char* name(MatrixPart part) {
+  switch (part) {
+    case MatrixPart::values: return "values";
+    case MatrixPart::data: return "data";
+    case MatrixPart::scales: return "scales";
+    case MatrixPart::factor: return "factor";
+    case MatrixPart::amax: return "amax";
+  }
+  return "?";
+}
+
+Index rows_per_scale(const QuantFormat& format) {
+  return format.order == ScaleOrder::swizzled ? kScaleTileRows : format.block_rows;
+}
+
 std::vector<PartUse> parts_of(const ProgramMatrix& m, ProgramOp::Kind kind) {
   const bool quantises = kind == ProgramOp::Kind::quantise;
   const Index n = m.end - m.begin;
   const MatrixRows values{m.values, n, size_of(m.values_dtype, m.cols), m.values_row};
   const MatrixRows amax{m.amax, 1, 4, 4};
-  if (kind == ProgramOp::Kind::amax) return {{"values", false, values}, {"amax", true, amax}};
+  if (kind == ProgramOp::Kind::amax)
+    return {{MatrixPart::values, false, values}, {MatrixPart::amax, true, amax}};
   std::vector<PartUse> out;
-  if (quantises) out.push_back({"values", false, values});
-  if (quantises && needs_amax(m.format)) out.push_back({"amax", false, amax});
-  out.push_back({"data", quantises, {m.data, n, size_of(m.format.data, m.cols), m.data_row}});
-  out.push_back({"scales", quantises, scales_of(m, kind)});
+  if (quantises) out.push_back({MatrixPart::values, false, values});
+  if (quantises && needs_amax(m.format)) out.push_back({MatrixPart::amax, false, amax});
+  out.push_back(
+      {MatrixPart::data, quantises, {m.data, n, size_of(m.format.data, m.cols), m.data_row}});
+  out.push_back({MatrixPart::scales, quantises, scales_of(m, kind)});
   if (m.format.tensor_factor && (!quantises || m.begin == 0))
-    out.push_back({"factor", quantises, {m.factor, 1, 4, 4}});
-  if (!quantises) out.push_back({"values", true, values});
+    out.push_back({MatrixPart::factor, quantises, {m.factor, 1, 4, 4}});
+  if (!quantises) out.push_back({MatrixPart::values, true, values});
   return out;
 }
 
@@ -59,4 +65,4 @@ bool has_whole_blocks(const ProgramMatrix& m, ProgramOp::Kind kind) {
          (kind != ProgramOp::Kind::quantise || m.end == m.rows || m.end % step == 0);
 }
 
-}  // namespace reshard::check
+}  // namespace reshard
