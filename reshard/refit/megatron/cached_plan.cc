@@ -18,6 +18,7 @@ std::vector<std::byte> encode(const CallRecord& record) {
   w.number(static_cast<std::uint64_t>(record.has));
   w.number(record.by_operations);
   w.number(record.service);
+  w.number(record.staging_bytes);
   w.number(record.planner);
   w.text(record.call);
   w.text(std::string_view(record.trouble).substr(0, kMostText));
@@ -32,6 +33,7 @@ Result<CallRecord> decode(std::span<const std::byte> bytes, std::size_t rank) {
       r.number(static_cast<std::uint64_t>(CallRecord::Has::all), "what it has"));
   out.by_operations = r.number(1, "whether by operations") == 1;
   out.service = r.number(1, "whether it has a service") == 1;
+  out.staging_bytes = r.number(~std::uint64_t{0} >> 1, "bytes of staging");
   out.planner = r.number(~std::uint64_t{0}, "a digest");
   out.call = r.text(kMostText, "a call");
   out.trouble = r.text(kMostText, "trouble");
@@ -117,6 +119,7 @@ Result<CallRecord> agree(const CallRecord& mine, ControlPlane& control, double s
     out.has = std::min(out.has, other.has);
     out.by_operations |= other.by_operations;
     out.service &= other.service;
+    out.staging_bytes = std::min(out.staging_bytes, other.staging_bytes);
     if (other.planner != records[0].planner) out.has = CallRecord::Has::nothing;
   }
   return out;

@@ -49,9 +49,10 @@ struct CallRecord {
   Has has = Has::nothing;
   bool by_operations = false;  ///< a transform or an MXFP8 tensor requires the plan's operations.
   bool service = false;        ///< has the backend's service.
-  std::uint64_t planner = 0;   ///< digest of its plan.
-  std::string call = {};       ///< the call, with the arguments that must be equal on all ranks.
-  std::string trouble = {};    ///< why this rank cannot take part; "" if it can.
+  std::uint64_t staging_bytes = 0;  ///< the most that a new service may use.
+  std::uint64_t planner = 0;        ///< digest of its plan.
+  std::string call = {};     ///< the call, with the arguments that must be equal on all ranks.
+  std::string trouble = {};  ///< why this rank cannot take part; "" if it can.
   Code code = Code::invalid_argument;  ///< of the trouble.
 
   void fail_with(const Error& error) {
@@ -60,9 +61,9 @@ struct CallRecord {
   }
 };
 
-/// Collective. Combines all ranks' records: the least `has`; by_operations if any rank requires it;
-/// service if all have it. Errors, identical on all ranks: ranks make different calls (named); a
-/// rank's trouble.
+/// Collective. Combines all ranks' records: the least `has` and staging; by_operations if any rank
+/// requires it; service if all have it. Errors, identical on all ranks: ranks make different calls
+/// (named); a rank's trouble.
 Result<CallRecord> agree(const CallRecord& mine, ControlPlane& control, double seconds);
 
 }  // namespace reshard::megatron

@@ -108,16 +108,18 @@ Result<BatchOf> sorted_out(std::string_view service, const std::vector<Op>& send
 }  // namespace
 
 TransportCopyService::TransportCopyService(Transport& transport, ControlPlane& control,
-                                           double seconds)
+                                           double seconds, const RankRefitOptions& options)
     : transport_(transport),
       control_(control),
       seconds_(seconds),
       sent_(static_cast<std::size_t>(transport.size())),
-      received_(static_cast<std::size_t>(transport.size())) {}
+      received_(static_cast<std::size_t>(transport.size())),
+      executor_(transport, control, options.staging_bytes, options.threads) {}
 
 TransportCopyService::TransportCopyService(std::unique_ptr<Transport> transport,
-                                           ControlPlane& control, double seconds)
-    : TransportCopyService(*transport, control, seconds) {
+                                           ControlPlane& control, double seconds,
+                                           const RankRefitOptions& options)
+    : TransportCopyService(*transport, control, seconds, options) {
   owned_ = std::move(transport);
 }
 
@@ -160,48 +162,33 @@ Result<> TransportCopyService::run() {
 }
 
 Result<> TransportCopyService::run_batch(const Batch& batch) {
-  // Tensors with gaps travel through staging.
-  std::size_t staged = 0;
-  for (const auto* ops : {&batch.sends, &batch.recvs})
-    for (const Op& op : *ops)
-      if (!is_contiguous(op.view)) staged += static_cast<std::size_t>(num_bytes(op.view));
-  staging_.resize(std::max(staging_.size(), staged));
-  std::size_t at = 0;
-  const auto memory_of = [&](const TensorView& view) -> Result<TensorView> {
-    if (is_contiguous(view)) return view;
-    const std::span place =
-        std::span(staging_).subspan(at, static_cast<std::size_t>(num_bytes(view)));
-    at += place.size();
-    return tensor_view(place, view.dtype, view.shape);
-  };
-  std::vector<Send> sends;
-  std::vector<Recv> recvs;
-  std::vector<std::pair<TensorView, TensorView>> unpack;
-  for (const Op& op : batch.sends) {
-    const TensorView memory = RESHARD_TRY(memory_of(op.view));
-    if (memory.data != op.view.data) RESHARD_TRY(copy(op.view, memory));
-    sends.push_back({op.peer, MessageId{op.message}, bytes_of(memory)});
-  }
-  for (const Op& op : batch.recvs) {
-    const TensorView memory = RESHARD_TRY(memory_of(op.view));
-    if (memory.data != op.view.data) unpack.emplace_back(memory, op.view);
-    recvs.push_back({op.peer, MessageId{op.message}, bytes_of(memory)});
-  }
   const Deadline deadline = Deadline::after(std::chrono::duration<double>(seconds_));
-  auto event = RESHARD_TRY(transport_.exchange(sends, recvs));
-  for (const Batch::Local& local : batch.locals)
-    if (local.from.data != local.to.data || !(local.from.shape == local.to.shape))
-      RESHARD_TRY(copy(local.from, local.to));
-  RESHARD_TRY(event->wait(deadline));
-  for (const auto& [from, to] : unpack) RESHARD_TRY(copy(from, to));
-  return {};
+  TransferBatch moves;
+  std::vector<BatchMemory> memory;
+  for (const auto* ops : {&batch.sends, &batch.recvs})
+    for (const Op& op : *ops) {
+      auto packing = packing_of(op.view);
+      if (!packing)
+        return tl::unexpected(
+            Error(packing.error())
+                .in(fmt::format("copy service {}: a tensor {} rank {}", name(),
+                                ops == &batch.sends ? "for" : "from", op.peer.value())));
+      moves.transfers.push_back({op.peer, op.message, ops == &batch.sends, *packing});
+      memory.push_back({op.view.data, op.view.data});
+    }
+  for (const Batch::Local& local : batch.locals) {
+    if (local.from.data == local.to.data && local.from.shape == local.to.shape) continue;
+    moves.copies.push_back(RESHARD_TRY(copy_between(local.from, local.to)));
+    memory.push_back({local.from.data, local.to.data});
+  }
+  return executor_.run(moves, memory, deadline);
 }
 
 void TransportCopyService::close() {
   closed_ = true;
   sends_.clear();
   recvs_.clear();
-  staging_ = {};
+  executor_.release();
   if (owned_ != nullptr) owned_->close();
 }
 
@@ -221,14 +208,17 @@ Result<> check_backend(std::string_view backend, const RefitGroup& group) {
 }
 
 Result<std::unique_ptr<CopyService>> make_copy_service(std::string_view backend,
-                                                       const RefitGroup& group, double seconds) {
+                                                       const RefitGroup& group, double seconds,
+                                                       const RankRefitOptions& options) {
   RESHARD_TRY(check_backend(backend, group));
   if (group.transport != nullptr && group.transport->name() == backend)
-    return std::make_unique<TransportCopyService>(*group.transport, *group.control, seconds);
-  TransportOptions options;
-  options.deadline = Deadline::after(std::chrono::duration<double>(seconds));
-  auto transport = RESHARD_TRY(make_transport(backend, *group.control, options));
-  return std::make_unique<TransportCopyService>(std::move(transport), *group.control, seconds);
+    return std::make_unique<TransportCopyService>(*group.transport, *group.control, seconds,
+                                                  options);
+  TransportOptions how;
+  how.deadline = Deadline::after(std::chrono::duration<double>(seconds));
+  auto transport = RESHARD_TRY(make_transport(backend, *group.control, how));
+  return std::make_unique<TransportCopyService>(std::move(transport), *group.control, seconds,
+                                                options);
 }
 
 }  // namespace reshard::megatron

@@ -7,6 +7,8 @@
 #include <optional>
 #include <string_view>
 
+#include "reshard/exec/host/batch_executor.h"
+#include "reshard/exec/rank_refit.h"
 #include "reshard/refit/megatron/tensor_view.h"
 #include "reshard/transport/transport.h"
 
@@ -32,9 +34,9 @@ class CopyService {
   virtual std::string_view name() const = 0;
 
   /// Submits a tensor of this rank to send, or to receive into; views may have gaps. Their memory
-  /// is borrowed until run() returns. A send matches the receive with the same id; without ids,
-  /// sends and receives between two ranks match in order. Errors: the rank or id is out of range;
-  /// the service is closed.
+  /// is borrowed until run() returns; what is received overlaps nothing else. A send matches the
+  /// receive with the same id; without ids, sends and receives between two ranks match in order.
+  /// Errors: the rank or id is out of range; the service is closed.
   virtual Result<> submit_send(const TensorView& src_tensor, Rank dest_rank,
                                std::optional<TaskId> task_id = std::nullopt) = 0;
   virtual Result<> submit_recv(const TensorView& dest_tensor, Rank src_rank,
@@ -58,13 +60,17 @@ struct RefitGroup {
   Rank rank() const { return control->rank(); }
 };
 
-/// A service over one of reshard's transports.
+/// A service over one of reshard's transports. Large tensors travel in several messages; tensors
+/// with gaps, in pieces through staging.
 class TransportCopyService final : public CopyService {
  public:
-  /// Borrows both. An error of run() aborts the group of `control`.
-  TransportCopyService(Transport& transport, ControlPlane& control, double seconds);
+  /// Borrows both. An error of run() aborts the group of `control`. `seconds` is the deadline of
+  /// run(). Of `options`, staging_bytes, which must be equal on all ranks, and threads apply.
+  TransportCopyService(Transport& transport, ControlPlane& control, double seconds,
+                       const RankRefitOptions& options = {});
   /// Owns the transport and closes it.
-  TransportCopyService(std::unique_ptr<Transport> transport, ControlPlane& control, double seconds);
+  TransportCopyService(std::unique_ptr<Transport> transport, ControlPlane& control, double seconds,
+                       const RankRefitOptions& options = {});
   ~TransportCopyService() override;
 
   std::string_view name() const override { return transport_.name(); }
@@ -92,14 +98,16 @@ class TransportCopyService final : public CopyService {
   std::vector<Op> sends_, recvs_;
   std::vector<std::uint64_t> sent_,
       received_;  ///< by peer: number of transfers without an id so far.
-  std::vector<std::byte> staging_;
+  BatchExecutor executor_;
 };
 
 /// Makes a service over the backend of this name. Collective, unless it is the group's own
-/// transport. group.control must outlive it. Errors: `invalid_argument` for an unknown name;
-/// `unsupported`, with the reason, for a backend that does not work here.
+/// transport. group.control must outlive it. `options` as TransportCopyService. Errors:
+/// `invalid_argument` for an unknown name; `unsupported`, with the reason, for a backend that does
+/// not work here.
 Result<std::unique_ptr<CopyService>> make_copy_service(std::string_view backend,
-                                                       const RefitGroup& group, double seconds);
+                                                       const RefitGroup& group, double seconds,
+                                                       const RankRefitOptions& options = {});
 
 /// Checks that make_copy_service() can make this backend. Not collective. Errors: as above.
 Result<> check_backend(std::string_view backend, const RefitGroup& group);

@@ -182,7 +182,7 @@ class RefitCalls {
     look_for_session(backend, mine);
     const CallRecord all = RESHARD_TRY(agree(mine, control(), seconds()));
     if (all.has == CallRecord::Has::nothing) RESHARD_TRY(build());
-    const auto service = RESHARD_TRY(service_of_all(backend, all.service));
+    const auto service = RESHARD_TRY(service_of_all(backend, all));
     if (all.by_operations) return execute(*service, RESHARD_TRY(transform()));
     if (all.has != CallRecord::Has::all) RESHARD_TRY(bind(backend, service));
     return refit(backend);
@@ -200,11 +200,16 @@ class RefitCalls {
     return execute(service, RESHARD_TRY(transform()));
   }
 
-  Result<CopyService*> service(const RefitBackendName& backend) {
+  /// The backend's service, or a new one whose staging has at most these bytes; none: those of the
+  /// context.
+  Result<CopyService*> service(const RefitBackendName& backend,
+                               std::optional<Index> staging_bytes = std::nullopt) {
     RESHARD_TRY(find_group());
+    RankRefitOptions options = context_.defaults_.refit;
+    options.staging_bytes = staging_bytes.value_or(options.staging_bytes);
     auto& known = context_.services_[{backend, group_->control}];
     if (known == nullptr) {
-      auto made = make_copy_service(backend, *group_, seconds());
+      auto made = make_copy_service(backend, *group_, seconds(), options);
       if (!made) {
         context_.services_.erase({backend, group_->control});
         return tl::unexpected(made.error());
@@ -276,6 +281,8 @@ class RefitCalls {
   }
 
   void look_for_session(const RefitBackendName& backend, CallRecord& mine) {
+    mine.staging_bytes =
+        static_cast<std::uint64_t>(std::max<Index>(context_.defaults_.refit.staging_bytes, 0));
     const auto service = context_.services_.find(service_key_);
     mine.service = service != context_.services_.end();
     if (mine.has == CallRecord::Has::nothing || !mine.service) return;
@@ -315,8 +322,8 @@ class RefitCalls {
 
   /// The backend's service; made anew if any rank lacks one.
   Result<std::shared_ptr<CopyService>> service_of_all(const RefitBackendName& backend,
-                                                      bool all_have) {
-    if (!all_have) {
+                                                      const CallRecord& all) {
+    if (!all.service) {
       if (const auto old = context_.services_.find(service_key_); old != context_.services_.end()) {
         for (auto& [key, cached] : context_.plans_)
           std::erase_if(cached->sessions,
@@ -324,7 +331,7 @@ class RefitCalls {
         old->second->close();
         context_.services_.erase(old);
       }
-      RESHARD_TRY(service(backend));
+      RESHARD_TRY(service(backend, static_cast<Index>(all.staging_bytes)));
     }
     return context_.services_.at(service_key_);
   }

@@ -10,6 +10,9 @@
 namespace reshard::megatron {
 namespace {
 
+/// Of a view, gaps included. No machine has more memory, and bits do not overflow.
+constexpr Index kMostElements = Index{1} << 54;
+
 /// Bytes of an array of this shape.
 Result<Index> checked_bytes(DType dtype, const Dims& shape) {
   Index elements = 1;
@@ -20,6 +23,21 @@ Result<Index> checked_bytes(DType dtype, const Dims& shape) {
   if (!bytes)
     return invalid(fmt::format("{} elements of {} are not whole bytes", elements, name(dtype)));
   return *bytes;
+}
+
+/// Checks that byte offsets in the view can be computed.
+Result<> check_extent(const TensorView& view) {
+  Index last = 0;
+  bool fits = view.strides.size() == view.shape.size();
+  for (int i = 0; fits && i < view.shape.size(); ++i) {
+    Index reach = 0;
+    fits = view.strides[i] >= 0 &&
+           !__builtin_mul_overflow(view.shape[i] - 1, view.strides[i], &reach) &&
+           !__builtin_add_overflow(last, reach, &last);
+  }
+  if (fits && last < kMostElements) return {};
+  return invalid(fmt::format("strides {} of shape {} are negative or overflow",
+                             to_string(view.strides), to_string(view.shape)));
 }
 
 }  // namespace
@@ -92,14 +110,23 @@ Result<TensorView> slice(const TensorView& view, const Box& box) {
                     view.strides};
 }
 
-Result<> copy(const TensorView& from, const TensorView& to) {
+Result<StridedCopy> copy_between(const TensorView& from, const TensorView& to) {
   if (from.dtype != to.dtype || !(from.shape == to.shape))
     return invalid(fmt::format("cannot copy {} {} into {} {}", name(from.dtype),
                                to_string(from.shape), name(to.dtype), to_string(to.shape)));
-  if (from.num_elements() == 0) return {};
-  const StridedCopy run = RESHARD_TRY(
-      make_copy(from.shape, Strided{0, from.strides}, Strided{0, to.strides}, bits(from.dtype)));
-  run_copy(run, from.data, to.data, CopyHint::cached);
+  if (RESHARD_TRY(checked_bytes(from.dtype, from.shape)) == 0) return StridedCopy{};
+  for (const TensorView* view : {&from, &to}) RESHARD_TRY(check_extent(*view));
+  return make_copy(from.shape, Strided{0, from.strides}, Strided{0, to.strides}, bits(from.dtype));
+}
+
+Result<StridedCopy> packing_of(const TensorView& view) {
+  if (RESHARD_TRY(checked_bytes(view.dtype, view.shape)) == 0) return StridedCopy{};
+  return copy_between(view, {nullptr, view.dtype, view.shape, row_major(view.shape)});
+}
+
+Result<> copy(const TensorView& from, const TensorView& to) {
+  const StridedCopy run = RESHARD_TRY(copy_between(from, to));
+  if (run.bytes() > 0) run_copy(run, from.data, to.data, CopyHint::cached);
   return {};
 }
 

@@ -12,6 +12,7 @@
 #include "reshard/base/dtype.h"
 #include "reshard/base/result.h"
 #include "reshard/index/box.h"
+#include "reshard/layout/strided.h"
 
 namespace reshard::megatron {
 
@@ -62,8 +63,13 @@ Slice slice_of(const Box& box);
 /// elements do not begin at a byte boundary.
 Result<TensorView> slice(const TensorView& view, const Box& box);
 
-/// Copies elements; both arrays may have gaps. Errors: shapes or dtypes differ; runs of 4- or 6-bit
-/// elements that are not whole bytes. @pre they do not overlap
+/// The copy of all elements from `from.data` to `to.data`; both arrays may have gaps. Errors:
+/// shapes or dtypes differ; runs of 4- or 6-bit elements that are not whole bytes; a view that is
+/// larger than memory, or whose strides are negative.
+Result<StridedCopy> copy_between(const TensorView& from, const TensorView& to);
+/// The copy of all elements, in order, to adjacent bytes. Errors: as above.
+Result<StridedCopy> packing_of(const TensorView& view);
+/// Copies elements. Errors: those of copy_between(). @pre they do not overlap
 Result<> copy(const TensorView& from, const TensorView& to);
 
 /// An array that owns its bytes. Moving it does not move the bytes.
