@@ -37,10 +37,10 @@ class BatchCompiler {
   Program compile() &&;
 
  private:
-  /// At least one, so that empty tensors match, too.
+  /// A message is never empty, so an empty tensor needs none.
   Index messages_of(const BatchTransfer& t) const {
     const Index bytes = t.packing.bytes();
-    return std::max<Index>(1, bytes / most_ + (bytes % most_ != 0));
+    return bytes / most_ + (bytes % most_ != 0);
   }
   BufferId tensor(Kind kind, std::size_t slot, Interval span) {
     return out_.tensor(kind, me_, SlotId(static_cast<SlotId::rep>(slot)), span.end());

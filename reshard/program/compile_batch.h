@@ -33,9 +33,9 @@ struct TransferBatch {
 /// received in place, all others through staging. There is no barrier: a rank with nothing to do
 /// need not take part.
 ///
-/// A send matches the receive with the same id and number of bytes. Whatever has no match, or one
-/// of another size, leads to messages that never complete or differ in size, which are errors of
-/// the transport.
+/// A send matches the receive with the same id and number of bytes; without bytes, it needs none.
+/// Whatever has no match, or one of another size, leads to messages that never complete or differ
+/// in size, which are errors of the transport.
 ///
 /// Not collective. Errors: `invalid_argument` for too little staging or too many bytes.
 Result<Program> compile_batch(Rank rank, int world, const TransferBatch& batch,
