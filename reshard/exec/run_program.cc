@@ -15,7 +15,8 @@ Result<> run_program(const std::shared_ptr<const Program>& program, const Progra
     staging = RESHARD_TRY(HostBuffer::allocate(program->staging_bytes));
   }
   const auto place = [&](const ProgramBuffer& buffer) -> Result<host::BufferPlace> {
-    if (std::byte* const at = memory(buffer)) return host::BufferPlace{at, nullptr, 0};
+    std::byte* const at = memory(buffer);
+    if (at != nullptr || buffer.bytes == 0) return host::BufferPlace{at, nullptr, 0};
     return fail(Code::invalid_argument, fmt::format("no memory for local tensor {} of rank {}",
                                                     buffer.slot.value(), buffer.rank.value()));
   };

@@ -21,7 +21,8 @@ struct ProgramGroup {
   HostBuffer& staging;
 };
 
-/// The first byte of a local tensor of this process, which outlives the run; null if it has none.
+/// The first byte of a local tensor of this process, which outlives the run; null if the tensor is
+/// empty.
 using MemoryOf = std::function<std::byte*(const ProgramBuffer&)>;
 
 /// Runs a program once. Collective if it has barriers or messages. `observer` (null: none) as

@@ -7,6 +7,8 @@
 #include <map>
 #include <utility>
 
+#include "reshard/exec/run_program.h"
+#include "reshard/program/compile_batch.h"
 #include "reshard/transport/group.h"
 #include "reshard/transport/registry.h"
 
@@ -114,7 +116,8 @@ TransportCopyService::TransportCopyService(Transport& transport, ControlPlane& c
       seconds_(seconds),
       sent_(static_cast<std::size_t>(transport.size())),
       received_(static_cast<std::size_t>(transport.size())),
-      executor_(transport, control, options.staging_bytes, options.threads) {}
+      staging_bytes_(options.staging_bytes),
+      threads_(options.threads) {}
 
 TransportCopyService::TransportCopyService(std::unique_ptr<Transport> transport,
                                            ControlPlane& control, double seconds,
@@ -164,7 +167,7 @@ Result<> TransportCopyService::run() {
 Result<> TransportCopyService::run_batch(const Batch& batch) {
   const Deadline deadline = Deadline::after(std::chrono::duration<double>(seconds_));
   TransferBatch moves;
-  std::vector<BatchMemory> memory;
+  std::vector<std::byte*> from, to;  // By local tensor.
   for (const auto* ops : {&batch.sends, &batch.recvs})
     for (const Op& op : *ops) {
       auto packing = packing_of(op.view);
@@ -174,21 +177,30 @@ Result<> TransportCopyService::run_batch(const Batch& batch) {
                 .in(fmt::format("copy service {}: a tensor {} rank {}", name(),
                                 ops == &batch.sends ? "for" : "from", op.peer.value())));
       moves.transfers.push_back({op.peer, op.message, ops == &batch.sends, *packing});
-      memory.push_back({op.view.data, op.view.data});
+      from.push_back(op.view.data);
+      to.push_back(op.view.data);
     }
   for (const Batch::Local& local : batch.locals) {
     if (local.from.data == local.to.data && local.from.shape == local.to.shape) continue;
     moves.copies.push_back(RESHARD_TRY(copy_between(local.from, local.to)));
-    memory.push_back({local.from.data, local.to.data});
+    from.push_back(local.from.data);
+    to.push_back(local.to.data);
   }
-  return executor_.run(moves, memory, deadline);
+  const auto program = std::make_shared<const Program>(
+      RESHARD_TRY(compile_batch(transport_.rank(), transport_.size(), moves, staging_bytes_)));
+  if (!pool_) pool_.emplace(threads_);
+  const auto memory = [&](const ProgramBuffer& buffer) {
+    return (buffer.kind == ProgramBuffer::Kind::source ? from : to)[buffer.slot.index()];
+  };
+  return run_program(program, {&transport_, control_, *pool_, staging_}, memory, deadline);
 }
 
 void TransportCopyService::close() {
   closed_ = true;
   sends_.clear();
   recvs_.clear();
-  executor_.release();
+  pool_.reset();
+  staging_ = {};
   if (owned_ != nullptr) owned_->close();
 }
 

@@ -7,8 +7,9 @@
 #include <optional>
 #include <string_view>
 
-#include "reshard/exec/host/batch_executor.h"
 #include "reshard/exec/rank_refit.h"
+#include "reshard/exec/worker_pool.h"
+#include "reshard/memory/host_buffer.h"
 #include "reshard/refit/megatron/tensor_view.h"
 #include "reshard/transport/transport.h"
 
@@ -98,7 +99,11 @@ class TransportCopyService final : public CopyService {
   std::vector<Op> sends_, recvs_;
   std::vector<std::uint64_t> sent_,
       received_;  ///< by peer: number of transfers without an id so far.
-  BatchExecutor executor_;
+  Index staging_bytes_;
+  int threads_;
+  // Made by the first batch, kept for the next ones.
+  std::optional<WorkerPool> pool_;
+  HostBuffer staging_;
 };
 
 /// Makes a service over the backend of this name. Collective, unless it is the group's own
