@@ -17,6 +17,11 @@ enum class DType : std::uint8_t {
 
 /// Bits of one element: 4, 6, 8, 16, 32 or 64.
 int bits(DType dtype);
+/// Bytes of this many elements, which fill whole bytes. @pre elements * bits(dtype) does not
+/// overflow
+inline std::int64_t size_of(DType dtype, std::int64_t elements) {
+  return elements * bits(dtype) / 8;
+}
 
 /// The name in a safetensors header: "BF16", "F8_E4M3", ...
 std::string_view name(DType dtype);

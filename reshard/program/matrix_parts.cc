@@ -7,8 +7,6 @@
 namespace reshard {
 namespace {
 
-Index size_of(DType dtype, Index elements) { return elements * bits(dtype) / 8; }
-
 MatrixRows scales_of(const ProgramMatrix& m, ProgramOp::Kind kind) {
   const bool swizzled = m.format.order == ScaleOrder::swizzled;
   const Index step = rows_per_scale(m.format);

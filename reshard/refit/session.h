@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "reshard/exec/rank_refit.h"
-#include "reshard/exec/trace/refit_tracer.h"
+#include "reshard/trace/refit_tracer.h"
 #include "reshard/refit/session_report.h"
 #include "reshard/refit/session_side.h"
 

@@ -10,7 +10,7 @@
 #include "reshard/exec/host/bound_program.h"
 #include "reshard/exec/host/ready_tiles.h"
 #include "reshard/exec/progress_meter.h"
-#include "reshard/exec/trace/program_times.h"
+#include "reshard/trace/program_times.h"
 #include "reshard/exec/worker_pool.h"
 
 namespace reshard::host {

@@ -49,23 +49,23 @@ void add_pair(const SideConversion& after, const QuantisedLayout::Pair& pair, Ra
               TargetBytes& out) {
   const QuantisedLayout& layout = *after.layout;
   const QuantFormat& format = layout.choice.format;
-  const auto size = [](DType dtype, Index n) { return n * bits(dtype) / 8; };
   for (const QuantBlockArea& a : block_areas(layout, pair, r)) {
     if (a.rows == 0 || a.cols == 0) continue;
     if (!after.quantises) {
       const DType dtype = layout.values->slot(pair.values).dtype;
-      add_rows(size(dtype, a.data_offset), a.rows, size(dtype, a.cols), size(dtype, a.data_row),
-               out[{r, pair.values}]);
+      add_rows(size_of(dtype, a.data_offset), a.rows, size_of(dtype, a.cols),
+               size_of(dtype, a.data_row), out[{r, pair.values}]);
       continue;
     }
-    add_rows(size(format.data, a.data_offset), a.rows, size(format.data, a.cols),
-             size(format.data, a.data_row), out[{r, pair.data}]);
-    const Index scales = size(format.scale, a.scale_offset);
+    add_rows(size_of(format.data, a.data_offset), a.rows, size_of(format.data, a.cols),
+             size_of(format.data, a.data_row), out[{r, pair.data}]);
+    const Index scales = size_of(format.scale, a.scale_offset);
     if (format.order == ScaleOrder::swizzled) {
       add_rows(scales, 1, scale_bytes(format, a.rows, a.cols), 0, out[{r, pair.scales}]);
     } else {
-      add_rows(scales, scale_rows(format, a.rows), size(format.scale, scale_cols(format, a.cols)),
-               size(format.scale, a.scale_row), out[{r, pair.scales}]);
+      add_rows(scales, scale_rows(format, a.rows),
+               size_of(format.scale, scale_cols(format, a.cols)),
+               size_of(format.scale, a.scale_row), out[{r, pair.scales}]);
     }
     if (pair.factor.value() >= 0) add_rows(a.factor_offset * 4, 1, 4, 4, out[{r, pair.factor}]);
   }

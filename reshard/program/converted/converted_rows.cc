@@ -9,8 +9,6 @@
 namespace reshard {
 namespace {
 
-Index size_of(DType dtype, Index elements) { return elements * bits(dtype) / 8; }
-
 /// A range has a multiple of this many rows; 0: all rows.
 Index row_step(const QuantFormat& format) {
   return is_one_block(format) ? 1 : rows_per_scale(format);

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "reshard/exec/centralized_plan.h"
+#include "reshard/refit/megatron/centralized_plan.h"
 #include "reshard/plan/reshard_plan.h"
 #include "reshard/refit/megatron/copy_service.h"
 #include "reshard/refit/megatron/metadata.h"

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "reshard/exec/trace/recorder.h"
+#include "reshard/trace/recorder.h"
 #include "reshard/program/program.h"
 
 namespace reshard::trace {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "reshard/exec/trace/gather_trace.h"
+#include "reshard/trace/gather_trace.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 
-#include "reshard/exec/trace/recorder.h"
-#include "reshard/exec/trace/trace_bytes.h"
+#include "reshard/trace/recorder.h"
+#include "reshard/trace/trace_bytes.h"
 
 namespace reshard::trace {
 namespace {

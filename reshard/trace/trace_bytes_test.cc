@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Protects: traces travel between ranks unchanged, and no bytes of a peer are trusted.
-#include "reshard/exec/trace/trace_bytes.h"
+#include "reshard/trace/trace_bytes.h"
 
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
-#include "reshard/exec/trace/gather_trace.h"
-#include "reshard/exec/trace/trace_testutil.h"
-#include "reshard/exec/trace/why_slow.h"
+#include "reshard/trace/gather_trace.h"
+#include "reshard/trace/trace_testutil.h"
+#include "reshard/trace/why_slow.h"
 #include "reshard/transport/inproc/inproc.h"
 #include "reshard/transport/testing/conformance_ranks_testutil.h"
 

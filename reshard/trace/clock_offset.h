@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "reshard/base/result.h"
-#include "reshard/exec/trace/events.h"
+#include "reshard/trace/events.h"
 #include "reshard/transport/control.h"
 
 namespace reshard::trace {

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "reshard/exec/trace/events.h"
+#include "reshard/trace/events.h"
 
 namespace reshard {
 

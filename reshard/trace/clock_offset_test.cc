@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Protects: clocks that differ are aligned, and the error is never larger than what is promised.
-#include "reshard/exec/trace/clock_offset.h"
+#include "reshard/trace/clock_offset.h"
 
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>

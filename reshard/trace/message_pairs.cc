@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "reshard/exec/trace/message_pairs.h"
+#include "reshard/trace/message_pairs.h"
 
 #include <algorithm>
 #include <tuple>

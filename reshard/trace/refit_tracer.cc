@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "reshard/exec/trace/refit_tracer.h"
+#include "reshard/trace/refit_tracer.h"
 
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include <array>
 
-#include "reshard/exec/trace/chrome_trace.h"
-#include "reshard/exec/trace/gather_trace.h"
-#include "reshard/exec/trace/trace_bytes.h"
-#include "reshard/exec/trace/trace_file.h"
+#include "reshard/trace/chrome_trace.h"
+#include "reshard/trace/gather_trace.h"
+#include "reshard/trace/trace_bytes.h"
+#include "reshard/trace/trace_file.h"
 
 namespace reshard {
 namespace {

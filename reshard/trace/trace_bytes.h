@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "reshard/base/result.h"
-#include "reshard/exec/trace/why_slow.h"
+#include "reshard/trace/why_slow.h"
 
 namespace reshard::trace {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "reshard/exec/trace/why_slow.h"
+#include "reshard/trace/why_slow.h"
 
 #include <fmt/format.h>
 
@@ -9,8 +9,8 @@
 #include <optional>
 
 #include "reshard/base/number_text.h"
-#include "reshard/exec/trace/busy_time.h"
-#include "reshard/exec/trace/message_pairs.h"
+#include "reshard/trace/busy_time.h"
+#include "reshard/trace/message_pairs.h"
 
 namespace reshard {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "reshard/exec/trace/trace_bytes.h"
+#include "reshard/trace/trace_bytes.h"
 
 #include <fmt/format.h>
 
@@ -9,7 +9,7 @@
 #include <string>
 
 #include "reshard/base/bytes.h"
-#include "reshard/exec/trace/recorder.h"
+#include "reshard/trace/recorder.h"
 
 namespace reshard::trace {
 namespace {

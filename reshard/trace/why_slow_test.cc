@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Protects: the slowest link, the rank that all waited for and the bound are those of the events.
-#include "reshard/exec/trace/why_slow.h"
+#include "reshard/trace/why_slow.h"
 
 #include <gtest/gtest.h>
 
-#include "reshard/exec/trace/busy_time.h"
-#include "reshard/exec/trace/trace_bytes.h"
-#include "reshard/exec/trace/trace_testutil.h"
+#include "reshard/trace/busy_time.h"
+#include "reshard/trace/trace_bytes.h"
+#include "reshard/trace/trace_testutil.h"
 
 namespace reshard {
 namespace {

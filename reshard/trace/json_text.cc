@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "reshard/exec/trace/json_text.h"
+#include "reshard/trace/json_text.h"
 
 #include <fmt/format.h>
 

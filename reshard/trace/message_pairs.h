@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "reshard/exec/trace/events.h"
+#include "reshard/trace/events.h"
 
 namespace reshard::trace {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "reshard/exec/trace/program_times.h"
+#include "reshard/trace/program_times.h"
 
 #include <algorithm>
 #include <map>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "reshard/exec/trace/busy_time.h"
+#include "reshard/trace/busy_time.h"
 
 #include <algorithm>
 #include <deque>

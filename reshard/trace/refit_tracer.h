@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "reshard/exec/trace/recorder.h"
-#include "reshard/exec/trace/why_slow.h"
+#include "reshard/trace/recorder.h"
+#include "reshard/trace/why_slow.h"
 #include "reshard/transport/transport.h"
 
 namespace reshard {

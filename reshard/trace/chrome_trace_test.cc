@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Protects: what is written is Chrome's trace event format, whatever the names are, and appears
 // complete or not at all.
-#include "reshard/exec/trace/chrome_trace.h"
+#include "reshard/trace/chrome_trace.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -9,9 +9,9 @@
 #include <fstream>
 #include <sstream>
 
-#include "reshard/exec/trace/json_text.h"
-#include "reshard/exec/trace/trace_file.h"
-#include "reshard/exec/trace/trace_testutil.h"
+#include "reshard/trace/json_text.h"
+#include "reshard/trace/trace_file.h"
+#include "reshard/trace/trace_testutil.h"
 #include "reshard/transport/testing/conformance_ranks_testutil.h"
 
 namespace reshard::trace {

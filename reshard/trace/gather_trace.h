@@ -4,8 +4,8 @@
 #include <optional>
 #include <vector>
 
-#include "reshard/exec/trace/clock_offset.h"
-#include "reshard/exec/trace/events.h"
+#include "reshard/trace/clock_offset.h"
+#include "reshard/trace/events.h"
 #include "reshard/transport/transport.h"
 
 namespace reshard::trace {

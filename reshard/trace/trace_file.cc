@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "reshard/exec/trace/trace_file.h"
+#include "reshard/trace/trace_file.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>

@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "reshard/exec/trace/recorder.h"
+#include "reshard/trace/recorder.h"
 
 namespace reshard {
 

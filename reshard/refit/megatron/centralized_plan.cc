@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "reshard/exec/centralized_plan.h"
+#include "reshard/refit/megatron/centralized_plan.h"
 
 #include <fmt/format.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "reshard/exec/trace/chrome_trace.h"
+#include "reshard/trace/chrome_trace.h"
 
 #include <fmt/format.h>
 
@@ -9,8 +9,8 @@
 #include <set>
 #include <utility>
 
-#include "reshard/exec/trace/json_text.h"
-#include "reshard/exec/trace/message_pairs.h"
+#include "reshard/trace/json_text.h"
+#include "reshard/trace/message_pairs.h"
 
 namespace reshard::trace {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "reshard/exec/trace/recorder.h"
+#include "reshard/trace/recorder.h"
 
 #include <algorithm>
 

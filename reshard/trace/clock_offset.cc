@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "reshard/exec/trace/clock_offset.h"
+#include "reshard/trace/clock_offset.h"
 
 #include <fmt/format.h>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Protects: whichever ranks plan, every rank gets the same operations or the same error, and no
 // rank waits for one that failed.
-#include "reshard/exec/centralized_plan.h"
+#include "reshard/refit/megatron/centralized_plan.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
