@@ -8,12 +8,12 @@
 
 #include "reshard/exec/limited_transport_testutil.h"
 #include "reshard/exec/rank_refit_hooks.h"
+#include "reshard/model/configs_testutil.h"
+#include "reshard/model/elements_testutil.h"
 #include "reshard/trace/gather_trace.h"
 #include "reshard/trace/message_pairs.h"
 #include "reshard/trace/program_times.h"
 #include "reshard/trace/why_slow.h"
-#include "reshard/model/configs_testutil.h"
-#include "reshard/model/elements_testutil.h"
 #include "reshard/transport/inproc/inproc.h"
 #include "reshard/transport/shm/shm_testutil.h"
 

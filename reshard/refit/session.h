@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "reshard/exec/rank_refit.h"
-#include "reshard/trace/refit_tracer.h"
 #include "reshard/refit/session_report.h"
 #include "reshard/refit/session_side.h"
+#include "reshard/trace/refit_tracer.h"
 
 namespace reshard {
 

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "reshard/trace/recorder.h"
 #include "reshard/program/program.h"
+#include "reshard/trace/recorder.h"
 
 namespace reshard::trace {
 

@@ -10,8 +10,8 @@
 #include "reshard/exec/host/bound_program.h"
 #include "reshard/exec/host/ready_tiles.h"
 #include "reshard/exec/progress_meter.h"
-#include "reshard/trace/program_times.h"
 #include "reshard/exec/worker_pool.h"
+#include "reshard/trace/program_times.h"
 
 namespace reshard::host {
 

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "reshard/refit/megatron/centralized_plan.h"
 #include "reshard/plan/reshard_plan.h"
+#include "reshard/refit/megatron/centralized_plan.h"
 #include "reshard/refit/megatron/copy_service.h"
 #include "reshard/refit/megatron/metadata.h"
 #include "reshard/refit/megatron/transforms.h"
