@@ -87,6 +87,22 @@ TEST(PlanFamilies, every_part_of_tiny_models_passes_the_checker) {
     }
 }
 
+TEST(PlanFamilies, bytes_without_boxes_are_those_of_the_boxes) {
+  using Delivery = std::pair<Rank, Index>;
+  for (const ModelConfig& c : tiny_models())
+    for (const char* to : {"vllm:tp=2,pp=2,offset=2", "vllm:tp=4"}) {
+      const Planner planner = plan(c, "megatron:tp=2,dp=3", to);
+      planner.ranks().for_each([&](Rank r) {
+        std::vector<Delivery> boxes, bytes;
+        planner.for_each_delivery(r, [&](const Transfer& t) {
+          boxes.push_back({t.src, t.box.volume() * planner.element_bits(t.tensor) / 8});
+        });
+        planner.for_each_delivered_bytes(r, [&](Rank src, Index n) { bytes.push_back({src, n}); });
+        EXPECT_EQ(boxes, bytes) << c.model_type << " -> " << to;
+      });
+    }
+}
+
 TEST(PlanFamilies, engines_plan_every_architecture_from_training) {
   for (const ModelConfig& c : tiny_models())
     for (const char* to : {"vllm:tp=2,pp=2,offset=2", "vllm:tp=4", "sglang:tp=2,transposed=1"}) {

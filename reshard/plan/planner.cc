@@ -45,25 +45,27 @@ void for_each_overlap(const std::vector<Entry>& line, Index line_end, Index begi
 /// elements are cut only at whole bytes.
 class Slices {
  public:
-  Slices(const Box& box, int element_bits);
+  /// @pre the box is not empty, has that many bytes, and outlives this
+  Slices(const Box& box, Index bytes);
   /// The slices of the byte range [begin, end) of the box; may be empty. @pre 0 <= begin <= end <=
   /// bytes of the box
-  Box of(Index begin, Index end) const;
+  Interval range(Index begin, Index end) const { return {border(begin), border(end)}; }
+  Box box(Interval slices) const;
+  Index bytes(Interval slices) const { return slices.size() * slice_bits_ / 8; }
 
  private:
   Index border(Index byte) const;
-  Box box_;
+  const Box* box_;
   int dim_ = 0;
-  Index count_ = 1, granule_ = 1, bytes_ = 0;
+  Index count_ = 1, granule_ = 1, bytes_ = 0, slice_bits_ = 0;
 };
 
-Slices::Slices(const Box& box, int element_bits)
-    : box_(box), bytes_(box.volume() * element_bits / 8) {
+Slices::Slices(const Box& box, Index bytes) : box_(&box), bytes_(bytes), slice_bits_(bytes * 8) {
   while (dim_ + 1 < box.rank() && box[dim_].size() == 1) ++dim_;
   if (box.rank() == 0) return;
   count_ = box[dim_].size();
-  const Index slice_bits = box.volume() / count_ * element_bits;
-  granule_ = 8 / std::gcd(slice_bits, Index{8});
+  slice_bits_ /= count_;
+  granule_ = 8 / std::gcd(slice_bits_, Index{8});
 }
 
 Index Slices::border(Index byte) const {
@@ -76,10 +78,10 @@ Index Slices::border(Index byte) const {
   return std::min(nearest, count_);
 }
 
-Box Slices::of(Index begin, Index end) const {
-  const Interval slices{border(begin), border(end)};
-  if (box_.rank() == 0) return slices.empty() ? Box{Interval{}} : box_;
-  return box_.with(dim_, shift(slices, box_[dim_].begin()));
+Box Slices::box(Interval slices) const {
+  if (slices.size() == count_) return *box_;
+  if (box_->rank() == 0) return Box{Interval{}};
+  return box_->with(dim_, shift(slices, (*box_)[dim_].begin()));
 }
 
 bool by_peer(Rank a_peer, const Transfer& a, Rank b_peer, const Transfer& b) {
@@ -237,20 +239,27 @@ void Planner::make_digest(const PlanOptions& options) {
   digest_ = d.value();
 }
 
-void Planner::for_each_delivery(Rank dst, const std::function<void(const Transfer&)>& f) const {
+template <class F>
+void Planner::visit_deliveries(Rank dst, F&& f) const {
   if (!target_->ranks().contains(dst)) return;
+  struct Mine {
+    const Piece* piece;
+    Slices slices;
+    bool held;  ///< by dst itself.
+  };
   std::vector<Index> at(supplies_.size(), -1);  // this rank's position on each supply's line
-  std::vector<std::vector<const Piece*>> mine(pieces_.size());
+  std::vector<std::vector<Mine>> mine(pieces_.size());
   for (std::size_t p = 0; p < pieces_.size(); ++p)
     for (const Piece& piece : pieces_[p])
-      if ((*sets_)[piece.wanting].contains(dst)) mine[p].push_back(&piece);
+      if ((*sets_)[piece.wanting].contains(dst))
+        mine[p].push_back({&piece, Slices(piece.box, piece.bytes),
+                           piece.supply < 0 || (*sets_)[piece.holders].contains(dst)});
   for (std::size_t t = 0; t < pair_of_.size(); ++t) {
     if (pair_of_[t].value() < 0) continue;
     const TensorId tensor(static_cast<TensorId::rep>(t));
-    for (const Piece* piece : mine[pair_of_[t].index()]) {
-      if (piece->supply < 0 ||
-          supplies_[static_cast<std::size_t>(piece->supply)].holders.contains(dst)) {
-        f({tensor, dst, dst, piece->box});
+    for (const auto& [piece, slices, held] : mine[pair_of_[t].index()]) {
+      if (held) {
+        f(tensor, dst, slices, slices.range(0, piece->bytes));
         continue;
       }
       const auto s = static_cast<std::size_t>(piece->supply);
@@ -261,14 +270,25 @@ void Planner::for_each_delivery(Rank dst, const std::function<void(const Transfe
       }
       const Index begin = at[s];
       at[s] += piece->bytes;
-      const Slices slices(piece->box, static_cast<int>(piece->bytes * 8 / piece->box.volume()));
       for_each_overlap(balance_.shares[s], supplies_[s].bytes, begin, at[s],
                        [&](Rank src, Index lo, Index hi) {
-                         const Box box = slices.of(lo - begin, hi - begin);
-                         if (!box.empty()) f({tensor, src, dst, box});
+                         const Interval range = slices.range(lo - begin, hi - begin);
+                         if (!range.empty()) f(tensor, src, slices, range);
                        });
     }
   }
+}
+
+void Planner::for_each_delivery(Rank dst, const std::function<void(const Transfer&)>& f) const {
+  visit_deliveries(dst, [&](TensorId tensor, Rank src, const Slices& slices, Interval range) {
+    f({tensor, src, dst, slices.box(range)});
+  });
+}
+
+void Planner::for_each_delivered_bytes(Rank dst, const std::function<void(Rank, Index)>& f) const {
+  visit_deliveries(dst, [&](TensorId, Rank src, const Slices& slices, Interval range) {
+    f(src, slices.bytes(range));
+  });
 }
 
 /// A supply that a rank has a share of, with the destinations that receive from this share.
@@ -322,10 +342,10 @@ void Planner::add_sends(Rank r, std::vector<Transfer>& out) const {
         const Index begin = to.at, end = to.at += m.piece->bytes;
         const Index lo = std::max(begin, m.context->begin), hi = std::min(end, m.context->end);
         if (lo >= hi) continue;
-        const Slices slices(m.piece->box,
-                            static_cast<int>(m.piece->bytes * 8 / m.piece->box.volume()));
-        const Box box = slices.of(lo - begin, hi - begin);
-        if (!box.empty()) out.push_back({TensorId(static_cast<TensorId::rep>(t)), r, to.rank, box});
+        const Slices slices(m.piece->box, m.piece->bytes);
+        const Interval range = slices.range(lo - begin, hi - begin);
+        if (!range.empty())
+          out.push_back({TensorId(static_cast<TensorId::rep>(t)), r, to.rank, slices.box(range)});
       }
     }
   }

@@ -86,6 +86,9 @@ class Planner {
 
   /// Calls f for each recv and local copy of a rank, ordered by tensor, without storing them.
   void for_each_delivery(Rank dst, const std::function<void(const Transfer&)>& f) const;
+  /// As for_each_delivery, but calls f with the source rank and the bytes on the wire alone, which
+  /// is several times as fast.
+  void for_each_delivered_bytes(Rank dst, const std::function<void(Rank, Index)>& f) const;
 
   /// A lower bound of the number of transfers of all ranks, known without making them.
   Index min_transfers() const;
@@ -124,6 +127,9 @@ class Planner {
                                              ReplicaMap::ListId to);
   void find_demand();
   void make_digest(const PlanOptions& options);
+  /// Calls f(tensor, source, slices of a piece, range of slices) for each delivery to `dst`.
+  template <class F>
+  void visit_deliveries(Rank dst, F&& f) const;
   void add_sends(Rank r, std::vector<Transfer>& out) const;
 
   std::shared_ptr<const ModelLayout> source_, target_;

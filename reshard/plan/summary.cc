@@ -13,10 +13,10 @@ struct Sums {
   explicit Sums(std::size_t ranks) : egress(ranks, 0), ingress(ranks, 0), of_src(ranks) {}
 
   void add(const Planner& planner, Rank dst, bool with_pairs) {
-    planner.for_each_delivery(dst, [&](const Transfer& t) {
-      PairBytes& pair = of_src[t.src.index()];
-      if (pair.transfers++ == 0) found.push_back(t.src);
-      pair.bytes += t.box.volume() * planner.element_bits(t.tensor) / 8;
+    planner.for_each_delivered_bytes(dst, [&](Rank src, Index bytes) {
+      PairBytes& pair = of_src[src.index()];
+      if (pair.transfers++ == 0) found.push_back(src);
+      pair.bytes += bytes;
     });
     std::ranges::sort(found);
     for (const Rank src : found) {

@@ -25,7 +25,7 @@ constexpr double kRounding = 1e-12;
 }  // namespace
 
 FairShare::FairShare(std::vector<double> rates)
-    : rates_(std::move(rates)), weight_(rates_.size()), waiting_(rates_.size()) {}
+    : rates_(std::move(rates)), resources_(rates_.size()) {}
 
 void FairShare::begin(std::uint32_t id, std::span<const ResourceUse> uses, double units) {
   active_.push_back({id, uses, units, 0});
@@ -39,24 +39,24 @@ void FairShare::freeze(std::uint32_t resource, double level) {
     frozen_[a] = 1;
     active_[a].rate = level;
     for (const ResourceUse& use : active_[a].uses) {
-      left_[use.resource] = std::max(0.0, left_[use.resource] - level * use.weight);
-      weight_[use.resource] -= use.weight;
-      --waiting_[use.resource];
+      Resource& r = resources_[use.resource];
+      r.left = std::max(0.0, r.left - level * use.weight);
+      r.weight -= use.weight;
+      --r.waiting;
     }
   }
 }
 
 void FairShare::share() {
-  left_ = rates_;
-  std::ranges::fill(weight_, 0.0);
-  std::ranges::fill(waiting_, 0U);
+  for (std::size_t r = 0; r < rates_.size(); ++r) resources_[r] = {rates_[r], 0, 0};
   for (const Activity& a : active_)
     for (const ResourceUse& use : a.uses) {
-      weight_[use.resource] += use.weight;
-      ++waiting_[use.resource];
+      resources_[use.resource].weight += use.weight;
+      ++resources_[use.resource].waiting;
     }
   first_user_.assign(rates_.size() + 1, 0);
-  for (std::size_t r = 0; r < rates_.size(); ++r) first_user_[r + 1] = first_user_[r] + waiting_[r];
+  for (std::size_t r = 0; r < rates_.size(); ++r)
+    first_user_[r + 1] = first_user_[r] + resources_[r].waiting;
   users_.resize(first_user_.back());
   std::vector<std::uint32_t> at(first_user_.begin(), first_user_.end() - 1);
   for (std::uint32_t a = 0; a < active_.size(); ++a) {
@@ -66,14 +66,15 @@ void FairShare::share() {
   frozen_.assign(active_.size(), 0);
   std::vector<Full> full;
   for (std::uint32_t r = 0; r < rates_.size(); ++r)
-    if (waiting_[r] > 0) full.push_back({left_[r] / weight_[r], r});
+    if (const Resource& x = resources_[r]; x.waiting > 0) full.push_back({x.left / x.weight, r});
   std::priority_queue queue(std::greater<Full>(), std::move(full));
   while (!queue.empty()) {
     const Full top = queue.top();
     queue.pop();
-    if (waiting_[top.resource] == 0) continue;
+    const Resource& r = resources_[top.resource];
+    if (r.waiting == 0) continue;
     // Levels only rise while others freeze, so an entry of the queue may be too low.
-    const double level = left_[top.resource] / std::max(weight_[top.resource], 1e-300);
+    const double level = r.left / std::max(r.weight, 1e-300);
     if (level > top.level * (1 + kRounding))
       queue.push({level, top.resource});
     else

@@ -52,10 +52,14 @@ class FairShare {
   std::vector<double> rates_;
   std::vector<Activity> active_;
   bool shared_ = false;
-  // Of the sharing in progress, per resource: what is left, the weight and number of activities
-  // without a rate yet, and all its activities as a range of `users_`.
-  std::vector<double> left_, weight_;
-  std::vector<std::uint32_t> waiting_, first_user_, users_;
+  /// A resource in the sharing in progress: what is left of it, and the weight and number of its
+  /// activities without a rate yet. Together, because they change together, in random order.
+  struct Resource {
+    double left = 0, weight = 0;
+    std::uint32_t waiting = 0;
+  };
+  std::vector<Resource> resources_;
+  std::vector<std::uint32_t> first_user_, users_;  ///< activities of a resource, as ranges.
   std::vector<char> frozen_;
   std::vector<Done> done_;
 };
