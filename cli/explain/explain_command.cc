@@ -10,6 +10,7 @@
 #include "cli/explain/program_report.h"
 #include "cli/measure.h"
 #include "cli/plan_text.h"
+#include "reshard/base/file.h"
 #include "reshard/base/number_text.h"
 #include "reshard/io/cluster_file.h"
 #include "reshard/io/program_json.h"
@@ -85,19 +86,12 @@ tl::unexpected<Error> file_error(const std::string& path, const char* what) {
               fmt::format("{}: cannot {}: {}", path, what, std::generic_category().message(errno)));
 }
 
-Result<> write_program(const std::string& path, const Program& program) {
-  const auto bytes = serialise(program);
-  std::FILE* const file = std::fopen(path.c_str(), "wb");
-  if (file == nullptr) return file_error(path, "open");
-  const bool written = std::fwrite(bytes.data(), 1, bytes.size(), file) == bytes.size();
-  if (std::fclose(file) != 0 || !written) return file_error(path, "write");
-  return {};
-}
-
 Result<> write_programs(const std::string& path, const std::vector<SessionProgram>& programs) {
-  for (std::size_t i = 0; i < programs.size(); ++i)
-    RESHARD_TRY(write_program(programs.size() == 1 ? path : fmt::format("{}.{}", path, i),
-                              programs[i].program));
+  for (std::size_t i = 0; i < programs.size(); ++i) {
+    const auto bytes = serialise(programs[i].program);
+    RESHARD_TRY(write_whole_file(programs.size() == 1 ? path : fmt::format("{}.{}", path, i),
+                                 {reinterpret_cast<const char*>(bytes.data()), bytes.size()}));
+  }
   return {};
 }
 

@@ -11,15 +11,14 @@ constexpr Index kLeastStaging = Index{32} << 10;
 
 void add_how(OptionList& options, ExplainArguments& a) {
   using Path = ExplainArguments::Reach;
-  options.choice<Path>(
-      "--path", a.reach,
-      {{"direct", Path::direct},
-       {"get", Path::get},
-       {"message", Path::message},
-       {"process", Path::process}},
-      "direct: ranks map each other's memory; get: they read it by the transport; "
-      "message: they send messages; process: all ranks are in one; default "
-      "direct");
+  options.choice<Path>("--path", a.reach,
+                       {{"direct", Path::direct},
+                        {"get", Path::get},
+                        {"message", Path::message},
+                        {"process", Path::process}},
+                       "direct: ranks map each other's memory; get: they read it by the transport; "
+                       "message: they send messages; process: all ranks are in one; default "
+                       "direct");
   options
       .text("--cluster", a.cluster, "FILE",
             "ranks reach each other's memory as on the cluster of this file")

@@ -18,7 +18,7 @@
 #include <memory>
 #include <mutex>
 
-#include "reshard/base/file_descriptor.h"
+#include "reshard/base/file.h"
 
 namespace reshard::shared_arena {
 namespace {

@@ -6,7 +6,7 @@
 #include <tuple>
 #include <vector>
 
-#include "reshard/base/cache_line.h"
+#include "reshard/memory/cache_line.h"
 #include "reshard/program/program.h"
 
 namespace reshard::program {

@@ -1,16 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: what is written is Chrome's trace event format, whatever the names are, and appears
-// complete or not at all.
+// Protects: what is written is Chrome's trace event format, whatever the names are.
 #include "reshard/trace/chrome_trace.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
-
-#include <fstream>
-#include <sstream>
 
 #include "reshard/trace/json_text.h"
-#include "reshard/trace/trace_file.h"
 #include "reshard/trace/trace_testutil.h"
 #include "reshard/transport/testing/conformance_ranks_testutil.h"
 
@@ -117,42 +111,6 @@ TEST(JsonText, escapes_what_json_does_not_allow) {
       {"\xed\xa0\x80", R"("\ufffd\ufffd\ufffd")"},
       {"\xe2\x82x", R"("\ufffd\ufffdx")"}};
   for (const auto& [text, json] : cases) EXPECT_EQ(json_of(text), json);
-}
-
-class TraceFile : public testing::Test {
- protected:
-  TraceFile() {
-    std::string name = testing::TempDir() + "traceXXXXXX";
-    folder_ = ::mkdtemp(name.data());
-  }
-  ~TraceFile() override {
-    ::unlink(path().c_str());
-    ::rmdir(folder_.c_str());
-  }
-  std::string path() const { return folder_ + "/trace.json"; }
-  std::string content() const {
-    std::stringstream text;
-    text << std::ifstream(path()).rdbuf();
-    return text.str();
-  }
-  std::string folder_;
-};
-
-TEST_F(TraceFile, is_replaced_as_a_whole) {
-  EXPECT_EQ(outcome(write_trace_file(path(), "first")), "");
-  EXPECT_EQ(outcome(write_trace_file(path(), "second")), "");
-  EXPECT_EQ(content(), "second");
-  EXPECT_NE(::access((path() + ".partial").c_str(), F_OK), 0);
-}
-
-TEST_F(TraceFile, that_cannot_be_written_is_an_error_that_names_it) {
-  EXPECT_EQ(outcome(check_trace_file(path())), "");
-  EXPECT_NE(::access(path().c_str(), F_OK), 0);
-  const auto missing = check_trace_file(folder_ + "/none/trace.json");
-  ASSERT_FALSE(missing);
-  EXPECT_EQ(missing.error().code, Code::io);
-  EXPECT_NE(missing.error().message.find("none/trace.json"), std::string::npos);
-  EXPECT_NE(outcome(write_trace_file(folder_, "x")), "");
 }
 
 }  // namespace

@@ -6,10 +6,10 @@
 
 #include <array>
 
+#include "reshard/base/file.h"
 #include "reshard/trace/chrome_trace.h"
 #include "reshard/trace/gather_trace.h"
 #include "reshard/trace/trace_bytes.h"
-#include "reshard/trace/trace_file.h"
 
 namespace reshard {
 namespace {
@@ -29,7 +29,7 @@ RefitTracer::RefitTracer(TraceOptions options, Rank me, int ranks)
 
 std::string RefitTracer::trouble() const {
   if (me_ != Rank(0)) return "";
-  const auto checked = trace::check_trace_file(options_.path);
+  const auto checked = check_writable(options_.path);
   return checked ? "" : "the trace: " + checked.error().message;
 }
 
@@ -49,7 +49,7 @@ void RefitTracer::restart(std::int64_t version) {
 WhySlow RefitTracer::examine(GroupTrace trace) const {
   trace.version = version_;
   WhySlow why = reshard::why_slow(trace, options_.copy_bytes_per_second);
-  if (auto written = trace::write_trace_file(options_.path, trace::chrome_trace(trace)); !written)
+  if (auto written = write_whole_file(options_.path, trace::chrome_trace(trace)); !written)
     why.problem = std::move(written).error().message;
   return why;
 }
@@ -73,8 +73,8 @@ void RefitTracer::finish_alone() {
   alone.clock_error_ns = error_ns_;
   alone.ranks.push_back(recorder_.trace());
   trace::align_trace(alone.ranks[0], {offset_ns_, error_ns_});
-  (void)trace::write_trace_file(fmt::format("{}.rank{}", options_.path, me_.value()),
-                                trace::chrome_trace(alone));
+  (void)write_whole_file(fmt::format("{}.rank{}", options_.path, me_.value()),
+                         trace::chrome_trace(alone));
 }
 
 }  // namespace reshard

@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "reshard/base/check.h"
-#include "reshard/base/file_descriptor.h"
+#include "reshard/base/file.h"
 #include "reshard/transport/rendezvous.h"
 
 namespace reshard {

@@ -110,7 +110,7 @@ class Explain(unittest.TestCase):
             ((*PLAIN, "--rank", 9), 1, "rank 9 is in neither layout"),
             ((*PLAIN, "--rank", 2, "--staging-bytes", "1KiB"), 2, "at least 32KiB"),
             ((*PLAIN, "--program", "x"), 2, "compiled already"),
-            ((*PLAIN, "--rank", 2, "--out", self.d / "no" / "file"), 1, "cannot open"),
+            ((*PLAIN, "--rank", 2, "--out", self.d / "no" / "file"), 1, "no/file.partial: cannot write"),
         ):
             refused = program.run("explain", *arguments)
             self.assertEqual(refused.returncode, status, refused.stderr)

@@ -12,7 +12,7 @@
 #include <cstring>
 #include <optional>
 
-#include "reshard/base/file_descriptor.h"
+#include "reshard/base/file.h"
 #include "reshard/transport/module.h"
 
 namespace reshard::cli {

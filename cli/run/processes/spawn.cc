@@ -24,7 +24,7 @@
 #include "cli/run/processes/heartbeat.h"
 #include "cli/run/processes/shared_memory_names.h"
 #include "cli/run/processes/spawned.h"
-#include "reshard/base/file_descriptor.h"
+#include "reshard/base/file.h"
 #include "reshard/transport/checks.h"
 #include "reshard/transport/rendezvous.h"
 

@@ -5,8 +5,8 @@
 #include <cmath>
 #include <cstring>
 
-#include "reshard/base/cache_line.h"
 #include "reshard/exec/host/matrix_rows.h"
+#include "reshard/memory/cache_line.h"
 #include "reshard/transform/quantise.h"
 
 namespace reshard::host {

@@ -3,7 +3,7 @@
 
 #include <cstring>
 
-#include "reshard/base/cache_line.h"
+#include "reshard/memory/cache_line.h"
 #include "reshard/program/matrix_parts.h"
 #include "reshard/transform/quantise.h"
 

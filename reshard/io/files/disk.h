@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "reshard/base/file_descriptor.h"
+#include "reshard/base/file.h"
 #include "reshard/base/result.h"
 
 namespace reshard::files {

@@ -11,7 +11,7 @@
 #include <cerrno>
 #include <utility>
 
-#include "reshard/base/file_descriptor.h"
+#include "reshard/base/file.h"
 #include "reshard/io/files/posix_error.h"
 
 namespace reshard {

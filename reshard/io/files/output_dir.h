@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "reshard/base/file_descriptor.h"
+#include "reshard/base/file.h"
 #include "reshard/base/result.h"
 #include "reshard/io/files/file_stamp.h"
 #include "reshard/io/files/resume_journal.h"

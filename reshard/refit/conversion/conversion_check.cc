@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "reshard/refit/conversion/conversion_check.h"
 
-#include "reshard/base/cache_line.h"
+#include "reshard/memory/cache_line.h"
 #include "reshard/program/converted/converted_rows.h"
 
 namespace reshard::conversion {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "reshard/base/file_descriptor.h"
+#include "reshard/base/file.h"
 #include "reshard/transport/control.h"
 #include "reshard/transport/shm/segment.h"
 

@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "reshard/base/file_descriptor.h"
+#include "reshard/base/file.h"
 #include "reshard/base/ids.h"
 #include "reshard/base/result.h"
 #include "reshard/transport/deadline.h"

@@ -15,7 +15,7 @@
 #include <thread>
 #include <vector>
 
-#include "reshard/base/file_descriptor.h"
+#include "reshard/base/file.h"
 #include "reshard/transport/control.h"
 #include "reshard/transport/tcp/coordinator.h"
 #include "reshard/transport/tcp/socket.h"

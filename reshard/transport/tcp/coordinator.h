@@ -13,7 +13,7 @@
 #include <thread>
 #include <vector>
 
-#include "reshard/base/file_descriptor.h"
+#include "reshard/base/file.h"
 #include "reshard/transport/deadline.h"
 #include "reshard/transport/tcp/cipher.h"
 #include "reshard/transport/tcp/coordinator_state.h"

@@ -4,7 +4,7 @@
 // new socket pair and passes one end of it through (SCM_RIGHTS).
 #pragma once
 
-#include "reshard/base/file_descriptor.h"
+#include "reshard/base/file.h"
 #include "reshard/base/result.h"
 
 namespace reshard::tcp {

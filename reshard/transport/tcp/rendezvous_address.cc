@@ -13,7 +13,7 @@
 #include <cstring>
 #include <utility>
 
-#include "reshard/base/file_descriptor.h"
+#include "reshard/base/file.h"
 #include "reshard/transport/tcp/fd_socket.h"
 
 namespace reshard::tcp {

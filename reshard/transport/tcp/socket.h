@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "reshard/base/file_descriptor.h"
+#include "reshard/base/file.h"
 #include "reshard/base/result.h"
 #include "reshard/transport/deadline.h"
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "reshard/base/file_descriptor.h"
+#include "reshard/base/file.h"
 #include "reshard/base/ids.h"
 #include "reshard/base/result.h"
 #include "reshard/transport/rendezvous.h"

@@ -3,7 +3,11 @@
 
 #include <unistd.h>
 
+#include <string>
+#include <string_view>
 #include <utility>
+
+#include "reshard/base/result.h"
 
 namespace reshard {
 
@@ -28,5 +32,13 @@ class FileDescriptor {
  private:
   int fd_ = -1;
 };
+
+/// Checks that write_whole_file() could write this file: creates "PATH.partial" and removes it.
+/// Errors: `io` names the path.
+Result<> check_writable(const std::string& path);
+
+/// Writes a file that appears complete or not at all: as "PATH.partial", which is then renamed to
+/// PATH and replaces what was there. Errors: `io` names the path; PATH is then unchanged.
+Result<> write_whole_file(const std::string& path, std::string_view bytes);
 
 }  // namespace reshard

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "reshard/trace/trace_file.h"
+#include "reshard/base/file.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -10,9 +10,7 @@
 #include <cstdio>
 #include <cstring>
 
-#include "reshard/base/file_descriptor.h"
-
-namespace reshard::trace {
+namespace reshard {
 namespace {
 
 std::string partial(const std::string& path) { return path + ".partial"; }
@@ -31,27 +29,27 @@ Result<FileDescriptor> open_partial(const std::string& path) {
   return file;
 }
 
-Result<> write_all(int fd, const std::string& path, std::string_view text) {
-  while (!text.empty()) {
-    const ssize_t written = ::write(fd, text.data(), text.size());
+Result<> write_all(int fd, const std::string& path, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t written = ::write(fd, bytes.data(), bytes.size());
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) return fail_at(path, "cannot write");
-    text.remove_prefix(static_cast<std::size_t>(written));
+    bytes.remove_prefix(static_cast<std::size_t>(written));
   }
   return {};
 }
 
 }  // namespace
 
-Result<> check_trace_file(const std::string& path) {
+Result<> check_writable(const std::string& path) {
   (void)RESHARD_TRY(open_partial(path));
   if (::unlink(partial(path).c_str()) != 0) return fail_at(partial(path), "cannot remove");
   return {};
 }
 
-Result<> write_trace_file(const std::string& path, std::string_view text) {
+Result<> write_whole_file(const std::string& path, std::string_view bytes) {
   FileDescriptor file = RESHARD_TRY(open_partial(path));
-  auto done = write_all(file.get(), path, text);
+  auto done = write_all(file.get(), path, bytes);
   if (done && ::close(file.release()) != 0) done = fail_at(path, "cannot write");
   if (done && std::rename(partial(path).c_str(), path.c_str()) != 0)
     done = fail_at(path, "cannot rename");
@@ -59,4 +57,4 @@ Result<> write_trace_file(const std::string& path, std::string_view text) {
   return done;
 }
 
-}  // namespace reshard::trace
+}  // namespace reshard
