@@ -71,14 +71,23 @@ def of_one_core(programs, barrier):
   return copied, seconds * copied / result["bytes"]
 
 
-def run_of_one_core(programs, barrier, core_rate):
-  """What each contiguous run costs a process that reads parts of rows from another's memory, beside its bytes."""
-  case = Case("halves of rows", 2, {"tensor": "2048x768", "count": 192, "from": "0:2", "to": "1:2"})
+def run_cost_of(seconds, num_bytes, runs, core_rate, host_rate, cores):
+  """What each contiguous run costs beside its bytes: a core its seconds, and the memory as many more bytes."""
+  return {
+    "seconds_per_run": max(0.0, (seconds - num_bytes / cores / core_rate) / (runs / cores)),
+    "bytes_per_run": max(0.0, (seconds * host_rate - num_bytes) / runs),
+  }
+
+
+def run_cost_of_processes(programs, barrier, core_rate):
+  """run_cost_of() two processes that read parts of rows from each other's memory."""
+  case = Case("halves of rows", 2, {"tensor": "2048x384", "count": 384, "from": "0:2", "to": "1:2"})
   argv = [programs.path("rank_bench"), *job_arguments(programs, case, transport="shm")]
-  (result,) = jobs.run_by_hand([*argv, *arguments(rounds=7, staging=STAGING, path="direct")], 2)
-  mine = result["bytes"] / 2
-  seconds = statistics.median(result["seconds_refit"]) - 2 * barrier - mine / core_rate
-  return max(0.0, seconds / (mine / 768))
+  argv += arguments(rounds=7, staging=STAGING, path="direct", ways="pull")
+  (result,) = jobs.run_by_hand(argv, 2)
+  seconds = statistics.median(result["seconds_refit"]) - 2 * barrier
+  host_rate = max(core_rate, fastest_copy(result, "pull"))
+  return run_cost_of(seconds, result["bytes"], result["bytes"] / 384, core_rate, host_rate, 2)
 
 
 def probe_server():
@@ -126,21 +135,26 @@ def link_rates(hosts):
   return PROBE_BYTES / seconds, ping / 2, PROBE_BYTES / max(send_cpu, receive_cpu, 1e-3)
 
 
-def run_seconds(programs):
-  """What each contiguous run costs one thread, beside its bytes: with rows of 768 bytes."""
+def run_cost_in_process(programs):
+  """run_cost_of() threads: of one its seconds, of two the bytes of memory."""
   argv = [programs.path("refit_bench"), "--tensor", "2048x768", "--count", "192", "--from", "0:1"]
-  found = []
+  seconds, wasted = [], []
   for _ in range(GROUPS):
-    (result,) = run_lines([*argv, "--to", "1:2", "--threads", "1", "--rounds", "5"])
-    seconds = statistics.median(result["seconds_refit"]) - result["bytes"] / fastest_copy(result)
-    found.append(seconds / sum(n / run for run, n in zip(result["run_bytes"], result["bytes_in_runs"])))
-  return max(0.0, statistics.median(found))
+    for result in run_lines([*argv, "--to", "1:4", "--threads", "1,2", "--rounds", "5"]):
+      rate, median = fastest_copy(result), statistics.median(result["seconds_refit"])
+      runs = sum(n / run for run, n in zip(result["run_bytes"], result["bytes_in_runs"]))
+      cost = run_cost_of(median, result["bytes"], runs, rate, rate, 1)
+      (seconds if result["threads"] == 1 else wasted).append(cost)
+  return {
+    "seconds_per_run": statistics.median(cost["seconds_per_run"] for cost in seconds),
+    "bytes_per_run": statistics.median(cost["bytes_per_run"] for cost in wasted),
+  }
 
 
 def cluster_of(name, ranks_per_host, cores, core_rate, host_rate, run_cost, **more):
-  """This machine as a cluster. Rates in bytes per second; the cost of a run in seconds."""
+  """This machine as a cluster. Rates in bytes per second; `run_cost` as of run_cost_of()."""
   copies = {"cores": cores, "bytes_per_second": core_rate, "host_bytes_per_second": host_rate}
-  copies["seconds_per_run"] = run_cost
+  copies |= run_cost
   comment = "Rates measured on this machine."
   return {"name": name, "comment": comment, "ranks_per_host": ranks_per_host, "copies": copies, **more}
 
@@ -207,7 +221,7 @@ def process_row(programs, rounds, folder, case, path):
   """One run: refits in turn with plain copies in the same memory."""
   barrier = barrier_seconds(programs, case.ranks)
   core_rate, copies = of_one_core(programs, barrier)
-  run_cost = run_of_one_core(programs, barrier, core_rate)
+  run_cost = run_cost_of_processes(programs, barrier, core_rate)
   argv = [programs.path("rank_bench"), *job_arguments(programs, case, transport="shm")]
   argv += arguments(rounds=rounds, staging=STAGING, path=path, ways="pull")
   watch = Watch()
@@ -251,7 +265,7 @@ def measure(programs, quick):
     yield Row("simulate", "simulated refits", skipped=f"less than {MOST_MEMORY >> 30} GiB are free")
     return
   rounds = 5 if quick else 11
-  run_cost = run_seconds(programs)
+  run_cost = run_cost_in_process(programs)
   with tempfile.TemporaryDirectory(prefix="reshard-bench-") as folder:
     yield from in_process_rows(programs, run_cost, rounds, folder)
     yield from process_rows(programs, rounds, folder)

@@ -25,15 +25,16 @@ Result<double> seconds(const Fields& fields, std::string_view key) {
 }
 
 Result<ClusterSpec::Copies> parse_copies(const Fields& root) {
-  const auto fields =
-      RESHARD_TRY(root.object("copies", {"cores", "cores_per_rank", "bytes_per_second",
-                                         "host_bytes_per_second", "seconds_per_run"}));
+  const auto fields = RESHARD_TRY(
+      root.object("copies", {"cores", "cores_per_rank", "bytes_per_second", "host_bytes_per_second",
+                             "seconds_per_run", "bytes_per_run"}));
   ClusterSpec::Copies c;
   c.cores = RESHARD_TRY(fields.integer_or("cores", 1, 1, kMaxClusterCount));
   c.cores_per_rank = RESHARD_TRY(fields.integer_or("cores_per_rank", 1, 1, c.cores));
   c.bytes_per_second = RESHARD_TRY(rate(fields, "bytes_per_second"));
   c.host_bytes_per_second = RESHARD_TRY(rate(fields, "host_bytes_per_second"));
   c.seconds_per_run = RESHARD_TRY(seconds(fields, "seconds_per_run"));
+  c.bytes_per_run = RESHARD_TRY(fields.number_or("bytes_per_run", 0, 0, kMaxClusterRunBytes));
   return c;
 }
 
@@ -172,6 +173,7 @@ std::string cluster_text(const ClusterSpec& c) {
   add(copies, "bytes_per_second", c.copies.bytes_per_second);
   add(copies, "host_bytes_per_second", c.copies.host_bytes_per_second);
   add(copies, "seconds_per_run", c.copies.seconds_per_run);
+  add(copies, "bytes_per_run", c.copies.bytes_per_run);
   root.push_back({"copies", Json(std::move(copies))});
   for (Json::Member& link : links_json(c)) root.push_back(std::move(link));
   Json::Object messages;

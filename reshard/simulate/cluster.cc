@@ -49,6 +49,7 @@ Result<> check_cluster(const ClusterSpec& c) {
   RESHARD_TRY(rate("copies.bytes_per_second", c.copies.bytes_per_second));
   RESHARD_TRY(rate("copies.host_bytes_per_second", c.copies.host_bytes_per_second));
   RESHARD_TRY(seconds("copies.seconds_per_run", c.copies.seconds_per_run));
+  RESHARD_TRY(in_range("copies.bytes_per_run", c.copies.bytes_per_run, 0, kMaxClusterRunBytes));
   RESHARD_TRY(rate("nics.bytes_per_second", c.nics.bytes_per_second));
   RESHARD_TRY(seconds("nics.latency_seconds", c.nics.latency_seconds));
   RESHARD_TRY(rate("nics.core_bytes_per_second", c.nics.core_bytes_per_second));

@@ -19,7 +19,10 @@ struct ClusterSpec {
     Index cores_per_rank = 1;          ///< that one rank uses; at most `cores`.
     double bytes_per_second = 0;       ///< copied by one core.
     double host_bytes_per_second = 0;  ///< copied by all cores of a host together.
-    double seconds_per_run = 0;        ///< of each contiguous run of a copy, whatever its size.
+    double seconds_per_run = 0;        ///< of a core, for each contiguous run of a copy.
+    /// Bytes of host_bytes_per_second that each run costs beside its own: parts of cache lines, and
+    /// what is prefetched in vain.
+    double bytes_per_run = 0;
     friend bool operator==(const Copies&, const Copies&) = default;
   };
   struct Nics {
@@ -84,7 +87,7 @@ struct ClusterSpec {
 /// Limits of the figures of a cluster, for whoever reads them from outside.
 inline constexpr Index kMaxClusterCount = Index{1} << 20;
 inline constexpr double kMaxClusterRate = 1e15, kMaxClusterSeconds = 3600,
-                        kMaxOversubscription = 1000;
+                        kMaxClusterRunBytes = 65536, kMaxOversubscription = 1000;
 
 /// Errors: a count below 1 or above kMaxClusterCount; a rate or a time that is negative, not a
 /// number or above its limit; more cores per rank than cores; one process on several hosts, or with

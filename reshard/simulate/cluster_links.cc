@@ -77,7 +77,7 @@ double ClusterLinks::core_seconds(double bytes, double runs) const {
 
 void ClusterLinks::copy(Rank r, double bytes, double runs, UseList& uses) const {
   use_core(r, core_seconds(bytes, runs), uses);
-  use(kMemory, host_of(r), bytes, uses);
+  use(kMemory, host_of(r), bytes + runs * cluster_.copies.bytes_per_run, uses);
 }
 
 void ClusterLinks::read(Rank from, Rank to, double bytes, UseList& uses) const {

@@ -104,6 +104,17 @@ TEST(SimulateTraffic, messages_and_copies_cost_a_core_its_time) {
   EXPECT_EQ(got->bound_by, "cores of rank 0");
 }
 
+TEST(SimulateTraffic, short_runs_cost_bytes_of_memory) {
+  ClusterSpec cluster = plain_cluster();
+  cluster.copies.host_bytes_per_second = 1e9;
+  cluster.copies.bytes_per_run = 1e9;
+  ClusterTraffic copies = traffic(1, {read_by(0, 0, kGigabyte)});
+  copies.pairs[0].copies = 3;
+  const auto got = simulate_traffic(cluster, copies);
+  EXPECT_DOUBLE_EQ(got->predicted_seconds, 4);
+  EXPECT_EQ(got->bound_by, "memory of host 0");
+}
+
 TEST(SimulateTraffic, a_cluster_without_places_for_the_ranks_is_an_error) {
   ClusterSpec cluster = plain_cluster();
   cluster.hosts = 2;
@@ -111,7 +122,7 @@ TEST(SimulateTraffic, a_cluster_without_places_for_the_ranks_is_an_error) {
   ASSERT_FALSE(got);
   EXPECT_THAT(got.error().message, HasSubstr("has places for 2 ranks"));
   cluster = plain_cluster();
-  cluster.copies = {1, 2, 0, 0, 0};
+  cluster.copies = {1, 2, 0, 0, 0, 0};
   EXPECT_THAT(simulate_traffic(cluster, traffic(1, {})).error().message,
               HasSubstr("copies.cores_per_rank must be at most copies.cores, which is 1, is 2"));
 }
