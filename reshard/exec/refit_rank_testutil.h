@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+// One rank of a refit that has only its own memory: what it does, and how. Ranks may be threads or
+// processes.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <ostream>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "reshard/exec/limited_transport_testutil.h"
+#include "reshard/exec/rank_refit.h"
+#include "reshard/exec/value_oracle_testutil.h"
+#include "reshard/model/configs_testutil.h"
+#include "reshard/transport/testing/conformance_ranks_testutil.h"
+
+namespace reshard {
+
+/// Two layouts of one model, and how many ranks run the refit.
+struct RefitLayouts {
+  std::string name;
+  ModelConfig config;
+  std::string from, to;
+  int ranks = 1;
+};
+inline std::ostream& operator<<(std::ostream& out, const RefitLayouts& l) { return out << l.name; }
+
+/// One way to run it.
+struct RefitWay {
+  std::string name;
+  Limit limit = Limit::none;
+  RefitPath path = RefitPath::automatic;
+  Index staging_bytes = Index{64} << 20, in_place_bytes = Index{64} << 10;
+  std::string_view takes = "";  ///< the path that must be taken; "": whichever.
+  bool shared = false;          ///< buffers that other processes can map.
+  std::function<void()> before_run = {};
+  int hosts = 1;  ///< of the group; memory of other hosts cannot be opened.
+};
+inline std::ostream& operator<<(std::ostream& out, const RefitWay& w) { return out << w.name; }
+
+/// One rank's own memory, and its transport with limited capabilities.
+struct RefitRank {
+  RankBuffers source, target;
+  LimitedTransport transport;
+
+  /// Takes the transport of `ends`.
+  RefitRank(RankEnds& ends, const Planner& planner, const RefitWay& way)
+      : source(mine(planner.shared_source(), ends.rank(), way)),
+        target(mine(planner.shared_target(), ends.rank(), way)),
+        transport(std::move(ends.transport), way.limit, way.hosts) {}
+
+  /// Collective. A refit of this memory, which has to outlive it.
+  Result<RankRefit> prepare(const Planner& planner, ControlPlane& control, const RefitWay& way) {
+    RankRefitOptions options;
+    options.path = way.path;
+    options.staging_bytes = way.staging_bytes;
+    options.in_place_bytes = way.in_place_bytes;
+    return RankRefit::prepare(planner, source.ranks().empty() ? nullptr : &source,
+                              target.ranks().empty() ? nullptr : &target, transport, control,
+                              options);
+  }
+
+ private:
+  static RankBuffers mine(const std::shared_ptr<const ModelLayout>& layout, Rank me,
+                          const RefitWay& way) {
+    const std::vector<Rank> ranks(layout->ranks().contains(me) ? 1 : 0, me);
+    return *RankBuffers::allocate(layout, ranks, {.shared = way.shared});
+  }
+};
+
+/// One rank: a refit with its own memory only, twice, each time into zeros. Expects every element
+/// in place, the expected path, and staging below its cap.
+inline Result<> refit_as_rank(RankEnds& ends, const Planner& planner, const RefitWay& way) {
+  const Rank me = ends.rank();
+  RefitRank mine(ends, planner, way);
+  const RankBuffers& target = mine.target;
+  fill_values(mine.source);
+  RankRefit refit = RESHARD_TRY(mine.prepare(planner, *ends.control, way));
+  if (!way.takes.empty()) {
+    EXPECT_EQ(refit.path(), way.takes) << refit.reason();
+  }
+  EXPECT_LE(refit.staging_bytes(), way.staging_bytes);
+  for (int i = 0; i < 2; ++i) {
+    for (const auto memory : target.memory(me)) std::memset(memory.data(), 0, memory.size());
+    if (way.before_run) way.before_run();
+    RESHARD_TRY(refit.run());
+    EXPECT_EQ(count_wrong_values(planner, target), 0) << "rank " << me.value() << ", run " << i;
+  }
+  RESHARD_TRY(ends.control->quiesce(patient()));
+  return {};
+}
+
+/// The planner of two layouts given as text.
+inline Planner planner_of(const RefitLayouts& layouts) {
+  const auto model = model_of(layouts.config);
+  return *Planner::make(layout_of(layouts.from, model, layouts.config),
+                        layout_of(layouts.to, model, layouts.config));
+}
+
+}  // namespace reshard
