@@ -43,6 +43,7 @@ def tensor_case(shape, count, ranks, source, target, quick=False):
 
 
 APART = model_case("qwen3-30b-a3b", 1, 4, "megatron:tp=2,ep=2,etp=1", "vllm:tp=2,offset=2", True)
+MIXED = model_case("qwen3-30b-a3b", 1, 4, "megatron:ep=4,etp=1,dp=4", "vllm:tp=4", True)
 CASES = [
   model_case("llama-3.1-8b", 3, 2, "megatron:tp=2", "vllm:tp=2", True),
   model_case("llama-3.1-8b", 3, 2, "megatron:tp=1", "vllm:tp=1,offset=1"),
@@ -96,6 +97,19 @@ def shm_row(programs, case, rounds, memory):
   target = SHARED_TARGET if memory == "shared" else KERNEL_TARGET
   title = f"shm, {memory} memory: {case.name}"
   return row_of(title, result, ceiling, way.replace("_", " "), target, watch.noise())
+
+
+def mixed_row(programs, rounds):
+  """Ranks 0 and 1 map each other's memory, 2 and 3 nobody's; in turn with messages between all."""
+  argv = [programs.path("rank_bench"), *job_arguments(programs, MIXED, transport="shm")]
+  argv += arguments(rounds=rounds, staging=STAGING, ways="message", mapped=2)
+  watch = Watch()
+  (result,) = jobs.run_by_hand(argv, MIXED.ranks)
+  if checked(MIXED, result)["path"] != "mixed":
+    raise BenchError(f"{MIXED.name}: the {result['path']} path was taken")
+  messages, _ = rates(result["seconds_message"], result["bytes"])
+  title = f"shm, two ranks of four map memory: {MIXED.name}"
+  return row_of(title, result, messages, "messages between all", 1.0, watch.noise())
 
 
 def mpi_rows(programs, case, rounds, library):
@@ -179,6 +193,7 @@ def measure(programs, quick):
     yield shm_row(programs, case, rounds, "shared")
   for case in cases[:2] if quick else cases:
     yield shm_row(programs, case, rounds, "private")
+  yield mixed_row(programs, rounds)
   for library in ("openmpi", "mpich"):
     if not programs.has(f"rank_bench_{library}") or not jobs.has_launcher(library):
       yield Row("process", f"mpi ({library})", skipped="its library or its launcher is not here")

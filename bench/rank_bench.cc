@@ -4,8 +4,11 @@
 // WORLD_SIZE set; rank 0 prints one line.
 //
 //   rank_bench <a job, see rank_job.h> [--rounds N] [--staging BYTES] [--path direct|message]
-//              [--ways pull,gather,broadcast,alltoallw,isend] [--hosts RANKS_PER_HOST]
+//              [--ways pull,gather,broadcast,alltoallw,isend,message] [--hosts RANKS_PER_HOST]
+//              [--mapped RANKS]
 //
+// The way `message` is the same refit with every pair of ranks on the message path. With --mapped N
+// only the first N ranks can map memory.
 // alltoallw and isend need the programs rank_bench_openmpi or rank_bench_mpich.
 #include <algorithm>
 #include <sstream>
@@ -13,6 +16,7 @@
 #include "bench/common/values.h"
 #include "bench/mpi_ways.h"
 #include "bench/rank_ways.h"
+#include "reshard/exec/limited_transport_testutil.h"
 
 namespace reshard::bench {
 namespace {
@@ -22,6 +26,7 @@ struct Ways {
   std::unique_ptr<PlainPulls> pulls;
   std::vector<std::unique_ptr<WholeTensors>> whole;
   std::unique_ptr<MpiWays> mpi;
+  std::unique_ptr<RankRefit> message;
   std::vector<Contender> contenders;
 
   void add(std::vector<Contender> more) {
@@ -29,7 +34,33 @@ struct Ways {
   }
 };
 
-Result<> add_way(const RankJob& job, const std::string& name, bool shared, Ways& ways) {
+Result<RankRefit> prepare(const RankJob& job, const RankRefitOptions& options) {
+  return RankRefit::prepare(*job.planner, job.source.get(), job.target.get(), *job.group.transport,
+                            *job.group.control, options);
+}
+
+/// Runs the refit into a target of wrong values and checks every element.
+Result<> run_checked(const RankJob& job, RankRefit& refit, RankReport& report) {
+  if (job.target) spoil_values(*job.target);
+  report = RESHARD_TRY(refit.run());
+  if (job.target) RESHARD_TRY(check_values(*job.target));
+  return {};
+}
+
+Result<> add_messages(const RankJob& job, RankRefitOptions options, Ways& ways) {
+  options.path = RefitPath::message;
+  ways.message = std::make_unique<RankRefit>(RESHARD_TRY(prepare(job, options)));
+  RankReport report;
+  RESHARD_TRY(run_checked(job, *ways.message, report));
+  ways.add({together(job, "message", [&refit = *ways.message]() -> Result<> {
+    RESHARD_TRY(refit.run());
+    return {};
+  })});
+  return {};
+}
+
+Result<> add_way(const RankJob& job, const std::string& name, bool shared,
+                 const RankRefitOptions& options, Ways& ways) {
   if (name == "pull") {
     ways.pulls = RESHARD_TRY(PlainPulls::make(job, shared));
     ways.add(ways.pulls->contenders());
@@ -37,6 +68,8 @@ Result<> add_way(const RankJob& job, const std::string& name, bool shared, Ways&
     const auto way = name == "gather" ? WholeTensors::Way::gather : WholeTensors::Way::broadcast;
     ways.whole.push_back(RESHARD_TRY(WholeTensors::make(job, way)));
     ways.add({ways.whole.back()->contender()});
+  } else if (name == "message") {
+    RESHARD_TRY(add_messages(job, options, ways));
   } else if (name == "alltoallw" || name == "isend") {
     if (!ways.mpi) ways.mpi = RESHARD_TRY(MpiWays::make(job));
     ways.add({name == "isend" ? ways.mpi->isend() : ways.mpi->alltoallw()});
@@ -126,20 +159,25 @@ Result<> run(Arguments& arguments) {
   const auto options = RESHARD_TRY(options_of(arguments));
   const Index per_host = RESHARD_TRY(arguments.integer("hosts", 0));
   std::istringstream names(arguments.text("ways"));
-  const RankJob job = RESHARD_TRY(join_job(arguments));
+  RankJob job = RESHARD_TRY(join_job(arguments));
+  const Index mapped = RESHARD_TRY(arguments.integer("mapped", job.size()));
+  if (job.rank().value() >= mapped)
+    job.group.transport =
+        std::make_unique<LimitedTransport>(std::move(job.group.transport), Limit::no_direct);
   RESHARD_TRY(arguments.unused());
   Ways ways;
   for (std::string name; std::getline(names, name, ',');)
-    RESHARD_TRY(add_way(job, name, shared, ways));
+    RESHARD_TRY(add_way(job, name, shared, options, ways));
   if (job.target) spoil_values(*job.target);
-  auto refit = RESHARD_TRY(RankRefit::prepare(*job.planner, job.source.get(), job.target.get(),
-                                              *job.group.transport, *job.group.control, options));
+  auto refit = RESHARD_TRY(prepare(job, options));
   RankReport report;
   ways.add({together(job, "refit", [&]() -> Result<> {
     report = RESHARD_TRY(refit.run());
     return {};
   })});
   const auto seconds = RESHARD_TRY(by_turns(ways.contenders, Rounds(rounds)));
+  // The other refit wrote the same values.
+  if (ways.message) RESHARD_TRY(run_checked(job, refit, report));
   RESHARD_TRY(print(job, refit, report, ways, seconds, per_host));
   return job.group.control->quiesce(patient());
 }
