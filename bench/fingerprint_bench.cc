@@ -4,13 +4,17 @@
 //
 //   fingerprint_bench --tensor 131072x4096 --dtype BF16 [--columns BEGIN,END] [--threads 1,2]
 //                     [--rounds N]
+//   fingerprint_bench --copy BYTES [--threads 1,2] [--rounds N]
 //
 // --columns selects the columns that one rank of a column cut holds, stored without gaps.
 // Afterwards the fingerprint is recomputed with the plain C++ kernels and must be equal.
+// --copy copies a tensor of so many bytes and fingerprints both ends, in separate passes and tile
+// by tile.
 #include <cstring>
 
 #include "bench/common/arguments.h"
 #include "bench/common/plain_ways.h"
+#include "bench/fused_fingerprints.h"
 #include "reshard/memory/host_buffer.h"
 #include "reshard/transform/fingerprint.h"
 #include "reshard/transform/oracle.h"
@@ -101,6 +105,7 @@ Result<> measure(const MatrixColumns& tensor, Index threads, Index rounds,
 }
 
 Result<> run(Arguments& arguments) {
+  if (!arguments.text("copy").empty()) return measure_fused_fingerprints(arguments);
   const MatrixColumns tensor = RESHARD_TRY(make_matrix(arguments));
   const auto threads = RESHARD_TRY(arguments.integers("threads", "1"));
   const Index rounds = RESHARD_TRY(arguments.integer("rounds", 7));
