@@ -107,10 +107,9 @@ struct MaybeQuantised {
       : values(random_layout(model)) {
     QuantChoice choice;
     for (const CanonicalTensor& t : model->tensors()) choice.tensors.insert(t.name);
-    // No tensor factors: in some random layouts no rank has memory for one. QuantisedPrograms has
-    // NVFP4 in layouts of engines.
     choice.format = *quant_format_from_name(*rc::gen::element<std::string>(
-        "mxfp8", "mxfp8_swizzled", "mxfp4", "fp8_block", "fp8_group", "fp8_channel", "fp8_tensor"));
+        "mxfp8", "mxfp8_swizzled", "mxfp4", "nvfp4", "nvfp4_swizzled", "fp8_block", "fp8_group",
+        "fp8_channel", "fp8_tensor"));
     if (!*rc::gen::arbitrary<bool>()) return;
     if (auto made = quantise_layout(values, choice)) layout = *std::move(made);
   }

@@ -223,7 +223,9 @@ bool Quantiser::pads_blocks(const Slot& slot, const GroupedSlot& groups) {
   for (const Section& section : slot.sections)
     for (int i = 0; i < 2; ++i) {
       const int dim = section.extent.size() - 2 + i;
-      const Index block = block_along(i == 0 ? f_.block_rows : f_.block_cols, section.extent[dim]);
+      // A rank with nothing but padding would have values without a factor.
+      const Index rows_or_cols = i == 0 ? f_.block_rows : f_.block_cols;
+      const Index block = block_along(f_.tensor_factor ? 0 : rows_or_cols, section.extent[dim]);
       for (const Interval piece : pieces_.pieces(slot, section, dim))
         if (piece.begin() % block != 0) return false;
     }

@@ -55,15 +55,16 @@ std::map<Index, Index> by_areas(const QuantisedLayout& q, const QuantisedLayout:
                                 bool factor) {
   const QuantFormat& f = q.choice.format;
   std::map<Index, Index> out;
+  const Index numbers = volume(q.stored->local_shape(factor ? pair.factor : pair.scales, r));
   for (const QuantBlockArea& a : block_areas(q, pair, r)) {
     for (Index i = 0; i < a.rows; ++i) {
       for (Index j = 0; j < a.cols; ++j) {
         const Index scale = a.scale_offset +
                             (f.block_rows == 0 ? 0 : i / f.block_rows) * a.scale_row +
                             (f.block_cols == 0 ? 0 : j / f.block_cols);
-        const bool fresh =
-            out.emplace(a.data_offset + i * a.data_row + j, factor ? a.factor_offset : scale)
-                .second;
+        const Index number = factor ? a.factor_offset : scale;
+        RC_ASSERT(number < numbers);
+        const bool fresh = out.emplace(a.data_offset + i * a.data_row + j, number).second;
         RC_ASSERT(fresh);
       }
     }
