@@ -169,6 +169,8 @@ void Core::withdraw_recv(std::uint32_t index, Message& recv) {
 
 void Core::withdraw(Step& step) {
   if (step.left != 0) {
+    // Whoever gave the step up may have learnt of an abort before this transport did.
+    (void)check_status();
     bool revoke = false;
     for (const bool settled : {false, true}) {
       for (const std::uint64_t token : step.tokens) {

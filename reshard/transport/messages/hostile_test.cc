@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Protects: an invalid frame only ends the connection with its sender, and late records of a
 // correct peer are harmless.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <map>
@@ -174,6 +175,18 @@ TEST_F(EngineHostile, late_words_about_a_withdrawn_message_are_ignored) {
   deliver(Rank{1}, {{Kind::payload, 0, {3, 2}, Bytes(8, std::byte{6})}});
   EXPECT_EQ(outcome((*event)->wait(patient())), "");
   EXPECT_EQ(small_, Bytes(8, std::byte{6}));
+}
+
+TEST_F(EngineHostile, a_message_that_is_given_up_after_an_abort_carries_its_reason) {
+  const Send send{Rank{1}, MessageId{1}, big_};
+  auto event = transport_->exchange({&send, 1}, {});
+  ASSERT_TRUE(event);
+  control_.abort("rank 2 died");
+  event->reset();
+  ASSERT_EQ(sent(Rank{1}).back().kind, Kind::cancel);
+  const Bytes& frame = script_->sent.back().bytes;
+  const std::string_view text(reinterpret_cast<const char*>(frame.data()), frame.size());
+  EXPECT_THAT(text, testing::HasSubstr("rank 2 died"));
 }
 
 TEST_F(EngineHostile, no_more_than_a_few_bulks_are_granted_at_a_time) {

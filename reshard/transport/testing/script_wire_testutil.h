@@ -4,6 +4,7 @@
 #include <array>
 #include <deque>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -83,7 +84,7 @@ class ScriptWire final : public messages::Wire {
   const int size_;
 };
 
-/// A control plane without peers that never fails.
+/// A control plane without peers.
 class LoneControl final : public ControlPlane {
  public:
   explicit LoneControl(int size) : size_(size) {}
@@ -97,8 +98,11 @@ class LoneControl final : public ControlPlane {
     return fail(Code::unsupported, "alone");
   }
   Result<> barrier(Deadline) override { return {}; }
-  void abort(std::string_view) override {}
-  Result<> status() const override { return {}; }
+  void abort(std::string_view reason) override { aborted_ = reason; }
+  Result<> status() const override {
+    if (aborted_.empty()) return {};
+    return fail(Code::aborted, aborted_);
+  }
   std::vector<Rank> lost() const override { return {}; }
   void report(std::int64_t) override {}
   std::int64_t reported() const override { return 0; }
@@ -107,6 +111,7 @@ class LoneControl final : public ControlPlane {
 
  private:
   const int size_;
+  std::string aborted_;
 };
 
 }  // namespace reshard
