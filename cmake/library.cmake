@@ -4,9 +4,7 @@
 # or the shared one with BUILD_SHARED_LIBS.
 include(GNUInstallDirs)
 
-set(room_targets reshard_base reshard_index reshard_layout reshard_sharding reshard_model reshard_plan reshard_memory
-  reshard_transform reshard_program reshard_simulate reshard_transport reshard_exec reshard_refit reshard_io reshard_convert)
-set(room_objects ${room_targets})
+get_property(room_objects GLOBAL PROPERTY RESHARD_ROOMS)
 list(TRANSFORM room_objects REPLACE "(.+)" "$<TARGET_OBJECTS:\\1>")
 
 # reshard_library(<target> <kind> <EXCLUDE_FROM_ALL or nothing>)

@@ -3,7 +3,8 @@
 #
 # The library `reshard_<name>` from reshard/<name>/*.cc and from its FOLDERS. With RESHARD_DEV also the programs
 # `reshard_<name>_tests` from *_test.cc (registered with ctest) and `reshard_<name>_bench` from *_bench.cc, and the
-# library `reshard_<name>_testutil` from *_testutil.cc, which the tests of any room may link.
+# library `reshard_<name>_testutil` from *_testutil.cc, which the tests of any room may link. The global property
+# RESHARD_ROOMS lists the libraries that have objects.
 function(reshard_room name)
   cmake_parse_arguments(ROOM "" "" "ROOMS;LIBS;FOLDERS" ${ARGN})
   set(dirs ${PROJECT_SOURCE_DIR}/reshard/${name})
@@ -28,6 +29,7 @@ function(reshard_room name)
     reshard_unity(${target} ${sources})
     target_link_libraries(${target} PUBLIC ${ROOM_ROOMS} ${ROOM_LIBS} PRIVATE reshard_flags)
     target_include_directories(${target} PUBLIC ${PROJECT_SOURCE_DIR})
+    set_property(GLOBAL APPEND PROPERTY RESHARD_ROOMS ${target})
   else()
     add_library(${target} INTERFACE)
     target_link_libraries(${target} INTERFACE ${ROOM_ROOMS} ${ROOM_LIBS})

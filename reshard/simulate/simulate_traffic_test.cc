@@ -107,9 +107,9 @@ TEST(SimulateTraffic, messages_and_copies_cost_a_core_its_time) {
 TEST(SimulateTraffic, short_runs_cost_bytes_of_memory) {
   ClusterSpec cluster = plain_cluster();
   cluster.copies.host_bytes_per_second = 1e9;
-  cluster.copies.bytes_per_run = 1e9;
+  cluster.copies.bytes_per_run = 1000;
   ClusterTraffic copies = traffic(1, {read_by(0, 0, kGigabyte)});
-  copies.pairs[0].copies = 3;
+  copies.pairs[0].copies = 3'000'000;
   const auto got = simulate_traffic(cluster, copies);
   EXPECT_DOUBLE_EQ(got->predicted_seconds, 4);
   EXPECT_EQ(got->bound_by, "memory of host 0");
