@@ -139,6 +139,7 @@ Result<> print(const RankJob& job, const RankRefit& refit, const RankReport& rep
   line.add("ranks", Index{job.size()});
   const Index delivered = RESHARD_TRY(job.bytes_delivered());
   line.add("bytes", RESHARD_TRY(job.sum(delivered)));
+  line.add("most_delivered", RESHARD_TRY(job.max(delivered)));
   line.add("bytes_sent", RESHARD_TRY(job.sum(report.sent)));
   line.add("most_sent", RESHARD_TRY(job.max(report.sent)));
   line.add("staging_bytes", RESHARD_TRY(job.max(refit.staging_bytes())));

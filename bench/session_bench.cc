@@ -9,6 +9,7 @@
 #include "bench/common/values.h"
 #include "bench/rank_job.h"
 #include "reshard/base/check.h"
+#include "reshard/convert/reference/quant_areas.h"
 #include "reshard/refit/conversion/routes.h"
 #include "reshard/refit/session.h"
 #include "reshard/transform/quantise.h"
@@ -77,29 +78,24 @@ class ByHand {
       std::memcpy(target_->at(me, slot), at, static_cast<std::size_t>(from.bytes(me, source)));
   }
 
-  void quantise_matrices(const QuantisedLayout::Pair& pair) const {
+  Result<> quantise_matrices(const QuantisedLayout::Pair& pair) const {
     const Rank me = job_.rank();
     const Slot& slot = layout_.values->slot(pair.values);
-    if (!layout_.values->rank_set(slot.ranks).contains(me)) return;
-    const auto at = [&](SlotId part, DType dtype, Index offset) {
-      return part.value() < 0 ? nullptr : scratch_->at(me, part) + offset * bits(dtype) / 8;
+    if (!layout_.values->rank_set(slot.ranks).contains(me)) return {};
+    const auto at = [&](SlotId part) {
+      return part.value() < 0 ? nullptr : scratch_->at(me, part);
     };
-    const QuantFormat& format = layout_.choice.format;
-    for (const QuantBlockArea& area : block_areas(layout_, pair, me)) {
-      const auto bytes = [](DType dtype, Index n) { return n * bits(dtype) / 8; };
-      quantise(
-          {job_.target->at(me, pair.values) + bytes(slot.dtype, area.data_offset), slot.dtype,
-           area.rows, area.cols, bytes(slot.dtype, area.data_row)},
-          {format, at(pair.data, format.data, area.data_offset), area.rows, area.cols,
-           bytes(format.data, area.data_row), at(pair.scales, format.scale, area.scale_offset),
-           bytes(format.scale, area.scale_row), at(pair.factor, DType::f32, area.factor_offset)});
-    }
+    const auto areas = RESHARD_TRY(reference::areas_of(
+        layout_, pair, me,
+        {job_.target->at(me, pair.values), at(pair.data), at(pair.scales), at(pair.factor)}));
+    for (const auto& [values, quantised] : areas) quantise(values, quantised);
+    return {};
   }
 
   Result<> run() {
     RESHARD_TRY(gather_->run());
     if (job_.target == nullptr) return {};
-    for (const QuantisedLayout::Pair& pair : layout_.pairs) quantise_matrices(pair);
+    for (const QuantisedLayout::Pair& pair : layout_.pairs) RESHARD_TRY(quantise_matrices(pair));
     for (std::size_t s = 0; s < layout_.plain.size(); ++s)
       if (layout_.plain[s].value() >= 0)
         copy(*job_.target, SlotId(static_cast<SlotId::rep>(s)), layout_.plain[s]);

@@ -226,8 +226,11 @@ def process_row(programs, rounds, folder, case, path):
   argv += arguments(rounds=rounds, staging=STAGING, path=path, ways="pull")
   watch = Watch()
   (result,) = jobs.run_by_hand(argv, case.ranks)
+  host_rate = fastest_copy(result, "pull")
+  if result["most_delivered"] == result["bytes"]:
+    core_rate = host_rate  # One rank makes the plain copies, too.
   cluster = cluster_of(
-    "shared memory", 64, 2, core_rate, max(core_rate, fastest_copy(result, "pull")), run_cost, hosts=1,
+    "shared memory", 64, 2, core_rate, max(core_rate, host_rate), run_cost, hosts=1,
     direct=path == "direct", messages={"seconds_per_barrier": barrier, "copies_within_host": copies},
   )  # fmt: skip
   plan = predicted(programs, case.options, cluster, folder)

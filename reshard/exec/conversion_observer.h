@@ -20,7 +20,7 @@ class ConversionObserver {
  public:
   virtual ~ConversionObserver() = default;
   /// Called once for each unit of rows (ProgramMatrix::unit). `at`: the rows before and after their
-  /// conversion, which belong to the caller again on return.
+  /// conversion; valid only during the call.
   virtual void see(std::size_t unit, const RowPlaces& at) = 0;
   /// Called if the target does not have what a unit's rows convert to.
   virtual void differs(std::size_t unit) = 0;

@@ -59,7 +59,7 @@ class Survivors {
   std::array<ProcessEvent, kRanks> arrived_;
 };
 
-/// What goes wrong: how the bad rank prepares, and what it does instead of its run.
+/// A fault of one rank: what differs when it prepares, and what it does instead of running.
 struct Trouble {
   Rank bad;
   double seconds = 60;
@@ -96,8 +96,8 @@ std::optional<Result<>> refit_of(RefitRank& mine, const Planner& planner, Contro
   return tl::unexpected(std::move(done).error());
 }
 
-/// Every rank that runs gets an error with one of these codes and with these parts. Afterwards it
-/// writes its source, and no peer finds any of that in its target.
+/// Every rank that runs gets an error with one of these codes and with these parts. After its error
+/// it overwrites its source; none of those new bytes reach the target of a peer.
 void expect_errors_of_all(const Trouble& trouble, std::vector<Code> codes,
                           std::initializer_list<const char*> parts) {
   const Planner planner = four_ranks();

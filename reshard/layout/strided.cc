@@ -103,6 +103,30 @@ StridedCopy make_widening_copy(const Dims& shape, const Strided& src, const Stri
   return copy;
 }
 
+StridedCopy merged(const StridedCopy& copy) {
+  StridedCopy out = copy;
+  out.num_loops = 0;
+  out.loops = {};
+  for (int i = 0; i < copy.num_loops; ++i) {
+    const Loop& loop = copy.loops[static_cast<std::size_t>(i)];
+    if (loop.count == 1) continue;
+    const auto last = static_cast<std::size_t>(std::max(0, out.num_loops - 1));
+    if (out.num_loops > 0 && advances_as_one(out.loops[last], loop)) {
+      out.loops[last] = {out.loops[last].count * loop.count, loop.src_stride, loop.dst_stride};
+    } else {
+      out.loops[static_cast<std::size_t>(out.num_loops++)] = loop;
+    }
+  }
+  if (out.num_loops == 0) return out;
+  Loop& inner = out.loops[static_cast<std::size_t>(out.num_loops - 1)];
+  if (inner.src_stride == out.source_bytes(out.run_bytes) && inner.dst_stride == out.run_bytes) {
+    out.run_bytes *= inner.count;
+    inner = {};
+    --out.num_loops;
+  }
+  return out;
+}
+
 StridedCopy reversed(const StridedCopy& copy) {
   StridedCopy back = copy;
   std::swap(back.src_offset, back.dst_offset);

@@ -77,6 +77,9 @@ StridedCopy make_widening_copy(const Dims& shape, const Strided& src, const Stri
 /// The copy in the opposite direction.
 StridedCopy reversed(const StridedCopy& copy);
 
+/// The same copy in normal form, but for the order of its loops, which stays.
+StridedCopy merged(const StridedCopy& copy);
+
 /// Calls f(src_byte_offset, dst_byte_offset, bytes) for each run, in loop order.
 template <class F>
 void for_each_run(const StridedCopy& copy, F&& f) {

@@ -95,6 +95,34 @@ RC_GTEST_PROP(StridedCopy, a_widening_copy_is_the_copy_of_elements, ()) {
   RC_ASSERT(reversed(copy) == make_widening_copy(shape, dst, src, 2, 4) || copy.num_loops > 1);
 }
 
+RC_GTEST_PROP(StridedCopy, a_merged_copy_has_the_same_bytes_in_the_same_order, ()) {
+  const Dims shape = any_shape();
+  const auto copy = *make_copy(shape, any_place(shape), any_place(shape), 16);
+  RC_ASSERT(merged(copy) == copy);
+  // Runs are cut into shorter ones, and every loop into two.
+  StridedCopy cut = copy;
+  if (cut.num_loops < 2) {
+    cut.num_loops = 0;
+    for (int i = 0; i < copy.num_loops; ++i) {
+      const auto loop = copy.loops[static_cast<std::size_t>(i)];
+      cut.loops[static_cast<std::size_t>(cut.num_loops++)] = {1, loop.src_stride * loop.count,
+                                                              loop.dst_stride * loop.count};
+      cut.loops[static_cast<std::size_t>(cut.num_loops++)] = loop;
+    }
+    cut.loops[static_cast<std::size_t>(cut.num_loops++)] = {cut.run_bytes / 2, 2, 2};
+    if (cut.run_bytes > 0) cut.run_bytes = 2;
+  }
+  RC_ASSERT(merged(cut) == copy);
+}
+
+TEST(StridedCopy, a_merged_widening_copy_has_longer_runs) {
+  StridedCopy copy = make_widening_copy({4}, {0, {1}}, {0, {1}}, 2, 4);
+  copy.num_loops = 1;
+  copy.loops[0] = {3, 8, 16};
+  const StridedCopy whole = make_widening_copy({12}, {0, {1}}, {0, {1}}, 2, 4);
+  EXPECT_EQ(merged(copy), whole);
+}
+
 TEST(StridedCopy, contiguous_boxes_are_one_run) {
   const auto c = *make_copy({4, 6}, {0, {6, 1}}, {24, {6, 1}}, 16);
   EXPECT_EQ(c.num_loops, 0);

@@ -19,25 +19,51 @@ Index staged_bytes(const Chunk& chunk) {
 MessageSteps::MessageSteps(Builder& builder, Index first, Index most, std::vector<StepId> known)
     : builder_(builder), first_(first), most_(most), known_(std::move(known)) {}
 
-/// Bytes of its landing that the first chunk of a landing takes with it.
-std::vector<MessageSteps::Group> MessageSteps::group(const std::vector<Chunk>& chunks) const {
+/// True if an exchange can be as large as two groups together.
+bool MessageSteps::fit(const Group& a, const Group& b) const {
+  return a.end - a.first + b.end - b.first <= kMostChunks && a.bytes + b.bytes <= most_ &&
+         a.staged + b.staged <= most_;
+}
+
+/// Each chunk as a group. The first chunk of a landing takes its landing with it.
+std::vector<MessageSteps::Group> MessageSteps::alone(const std::vector<Chunk>& chunks) const {
   std::vector<Group> groups;
   std::int64_t last_landing = -1;
   for (std::size_t i = 0; i < chunks.size(); ++i) {
     Index staged = staged_bytes(chunks[i]);
-    const Index bytes = chunks[i].message.bytes;
     if (chunks[i].landing >= 0 && chunks[i].landing != last_landing) {
       last_landing = chunks[i].landing;
       staged += whole_lines(landings_[static_cast<std::size_t>(last_landing)].bytes);
     }
-    const bool joins = !groups.empty() && i - groups.back().first < kMostChunks &&
-                       groups.back().bytes + bytes <= most_ &&
-                       groups.back().staged + staged <= most_;
-    if (!joins) groups.push_back({i, i, 0, 0});
-    Group& last = groups.back();
-    last.end = i + 1;
-    last.bytes += bytes;
-    last.staged += staged;
+    groups.push_back({i, i + 1, chunks[i].message.bytes, staged});
+  }
+  return groups;
+}
+
+/// Chunks that are made of the same rows stay together if they can.
+std::vector<MessageSteps::Group> MessageSteps::group(const std::vector<Chunk>& chunks) const {
+  const std::vector<Group> each = alone(chunks);
+  std::vector<Group> groups;
+  const auto append = [&](const Group& next) {
+    if (groups.empty() || !fit(groups.back(), next)) {
+      groups.push_back(next);
+    } else {
+      groups.back() = {groups.back().first, next.end, groups.back().bytes + next.bytes,
+                       groups.back().staged + next.staged};
+    }
+  };
+  for (std::size_t i = 0, end = 0; i < chunks.size(); i = end) {
+    Group rows = each[i];
+    bool whole = true;
+    for (end = i + 1; chunks[i].pack && end < chunks.size() && chunks[end].pack &&
+                      chunks[end].progress == chunks[i].progress;
+         ++end) {
+      const Group& next = each[end];
+      whole &= fit(rows, next);
+      rows = {i, end + 1, rows.bytes + next.bytes, rows.staged + next.staged};
+    }
+    if (whole) append(rows);
+    for (std::size_t c = i; !whole && c < end; ++c) append(each[c]);
   }
   return groups;
 }
@@ -138,6 +164,7 @@ std::optional<StepId> MessageSteps::pack(const std::vector<Chunk>& chunks, const
     for (const ProgramPiece& piece : chunks[i].pieces) builder_.copy(piece, false);
     if (chunks[i].pack) chunks[i].pack(chunks[i].message.at.offset);
   }
+  if (before_tile_) before_tile_();
   if (builder_.num_ops() == before) return std::nullopt;
   std::vector<StepId> all = waits;
   all.insert(all.end(), known_.begin(), known_.end());

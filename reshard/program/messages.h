@@ -31,8 +31,8 @@ struct Chunk {
   /// Receives of converted rows: the landing that the chunk is a part of; -1: none. Places in
   /// kStaging on the landing's side count from its start.
   std::int64_t landing = -1;
-  /// Sends of converted rows: adds the ops that write the chunk at this offset of staging, instead
-  /// of `pieces`. May be empty.
+  /// Sends of converted rows: takes note that the tile which follows writes the chunk at this
+  /// offset of staging, instead of `pieces`. May be empty. See MessageSteps::before_tile().
   std::function<void(Index at)> pack;
   bool lands() const { return landing >= 0 && pieces.empty(); }
   bool is_staged() const { return message.at.buffer == Builder::kStaging && !lands(); }
@@ -64,6 +64,10 @@ class MessageSteps {
   /// needs more than `most`. Packing waits for `known`.
   MessageSteps(Builder& builder, Index first, Index most, std::vector<StepId> known = {});
 
+  /// `f` adds the ops of a tile that packs, for all chunks whose `pack` was called since the last
+  /// tile: chunks to several peers may need the same rows.
+  void before_tile(std::function<void()> f) { before_tile_ = std::move(f); }
+
   /// Sorts the chunks and appends their steps. The chunks of a landing must have positions in the
   /// order between which no other chunk of this rank has a landing. Returns the end of the staging
   /// that they use.
@@ -86,6 +90,8 @@ class MessageSteps {
     std::size_t arrived = 0;  ///< chunks.
     std::vector<StepId> waits;
   };
+  bool fit(const Group& a, const Group& b) const;
+  std::vector<Group> alone(const std::vector<Chunk>& chunks) const;
   std::vector<Group> group(const std::vector<Chunk>& chunks) const;
   Index place(Index bytes, std::vector<StepId>& waits);
   void place_chunks(std::vector<Chunk>& chunks, const Group& group, Index at,
@@ -100,6 +106,7 @@ class MessageSteps {
   Builder& builder_;
   Index first_, most_, size_ = 0, at_ = 0;
   std::vector<StepId> known_;
+  std::function<void()> before_tile_;
   std::vector<Region> regions_;
   std::vector<StepId> exchanges_;
   std::vector<Landing> landings_;

@@ -8,22 +8,21 @@ Result<std::vector<QuantArea>> areas_of(const QuantisedLayout& layout,
                                         const SlotMemory& memory) {
   const QuantFormat& f = layout.choice.format;
   const DType dtype = layout.values->slot(pair.values).dtype;
-  const auto bytes = [](DType of, Index elements) { return elements * bits(of) / 8; };
   std::vector<QuantArea> out;
   for (const QuantBlockArea& a : block_areas(layout, pair, r)) {
     RESHARD_TRY(check_quant_format(f, a.rows, a.cols));
     QuantArea area;
-    area.values = {memory.values + bytes(dtype, a.data_offset), dtype, a.rows, a.cols,
-                   bytes(dtype, a.data_row)};
+    area.values = {memory.values + size_of(dtype, a.data_offset), dtype, a.rows, a.cols,
+                   size_of(dtype, a.data_row)};
     area.quantised = {
         f,
-        memory.data + bytes(f.data, a.data_offset),
+        memory.data + size_of(f.data, a.data_offset),
         a.rows,
         a.cols,
-        bytes(f.data, a.data_row),
-        memory.scales + bytes(f.scale, a.scale_offset),
-        bytes(f.scale, a.scale_row),
-        memory.factor == nullptr ? nullptr : memory.factor + bytes(DType::f32, a.factor_offset)};
+        size_of(f.data, a.data_row),
+        memory.scales + size_of(f.scale, a.scale_offset),
+        size_of(f.scale, a.scale_row),
+        memory.factor == nullptr ? nullptr : memory.factor + size_of(DType::f32, a.factor_offset)};
     out.push_back(area);
   }
   return out;

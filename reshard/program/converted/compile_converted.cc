@@ -36,10 +36,12 @@ PairPiece packed(const Move& m, bool source_is_memory) {
     inner *= m.copy.loops[k].count;
   }
   out.bytes = inner;
+  out.src.copy = merged(out.src.copy);
+  out.dst.copy = merged(out.dst.copy);
   // A source that is not in memory is never one run that can be sent as it is.
   if (!source_is_memory && out.src.copy.num_loops == 0) {
     out.src.copy.num_loops = 1;
-    out.src.copy.loops[0] = {1, run, run};
+    out.src.copy.loops[0] = {1, out.src.copy.run_bytes, out.src.copy.run_bytes};
   }
   return out;
 }
@@ -168,18 +170,18 @@ void ConvertedCompiler::gather(std::span<const Move> moves, Place into) {
   }
 }
 
-/// Appends the ops that make a unit of this rank's source and write the moves' bytes, which count
-/// from the unit's planned form, at this offset of staging.
-void ConvertedCompiler::make(std::size_t unit, std::span<const Move> moves, Index at) {
-  const ConvertedSide& rows = *sides_.at({false, me_});
-  out_.convert(rows.kind(),
-               rows.matrix(unit, {Builder::kScratch, 0}, amax_of(me_, false, rows.matrix_of(unit)),
-                           [&](const PartRows& part) { return source_place(me_, part); }));
-  for (const Move& m : moves) {
-    StridedCopy copy = m.copy;
-    copy.dst_offset += at;
-    out_.copy({copy, Builder::kScratch, Builder::kStaging, m.conversion}, false);
+/// Appends the ops that make each unit of to_make_ once, and write what messages take of it.
+void ConvertedCompiler::add_made() {
+  for (const auto& [unit, moves] : to_make_) {
+    const ConvertedSide& rows = *sides_.at({false, me_});
+    const Place amax = amax_of(me_, false, rows.matrix_of(unit));
+    out_.convert(rows.kind(),
+                 rows.matrix(unit, {Builder::kScratch, 0}, amax,
+                             [&](const PartRows& part) { return source_place(me_, part); }));
+    for (const Move& m : moves)
+      out_.copy({m.copy, Builder::kScratch, Builder::kStaging, m.conversion}, false);
   }
+  to_make_.clear();
 }
 
 /// The moves of a chunk, from local tensors to packed bytes or the other way.
@@ -219,7 +221,11 @@ Chunk ConvertedCompiler::chunk_of(std::span<const PairPiece> pieces,
       chunk.message.at = {source(me_, only.slot), offset};
     } else {
       chunk.pack = [this, moves, unit](Index at) {
-        consumes() ? gather(moves, {Builder::kStaging, at}) : make(unit, moves, at);
+        if (consumes()) return gather(moves, {Builder::kStaging, at});
+        for (Move m : moves) {
+          m.copy.dst_offset += at;
+          to_make_[unit].push_back(m);
+        }
       };
     }
     return chunk;
@@ -389,6 +395,7 @@ Result<Program> ConvertedCompiler::run() {
   add_landings();
   RESHARD_TRY(add_chunks());
   MessageSteps messages(out_, whole_lines(floats_), most_staged(options_), amax_known_);
+  messages.before_tile([this] { add_made(); });
   const Index staging = messages.add(std::move(chunks_), std::move(landings_));
   add_tiles();
   out_.count_copies(here_.size());

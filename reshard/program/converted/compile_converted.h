@@ -12,7 +12,7 @@ namespace reshard::converted {
 Result<Program> compile_converted(const Planner& planner, const RankPlan& part,
                                   const CompileOptions& options);
 
-/// compile_source().
+/// Implements compile_source().
 Result<Program> compile_source_rows(const Planner& planner, Rank rank,
                                     const CompileOptions& options);
 

@@ -36,7 +36,7 @@ class ConvertedCompiler {
         out_(part.rank, planner.digest()) {}
 
   Result<Program> run();
-  /// compile_source().
+  /// Implements compile_source().
   Result<Program> run_source();
 
  private:
@@ -75,7 +75,7 @@ class ConvertedCompiler {
   std::vector<Move> moves_of(std::span<const PairPiece> pieces, std::span<const ChunkPart> parts,
                              bool is_send) const;
   void gather(std::span<const Move> moves, Place into);
-  void make(std::size_t unit, std::span<const Move> moves, Index at);
+  void add_made();
   Result<> find_finish();
   void add_landings();
   void add_tiles();
@@ -115,6 +115,8 @@ class ConvertedCompiler {
   std::unique_ptr<ConvertedSide> made_;
   Cut kept_;
   std::vector<Chunk> chunks_;
+  /// What the next tile makes of each unit of this rank's source, and writes to staging.
+  Cut to_make_;
   std::map<std::size_t, std::size_t> landing_of_;  ///< by unit.
   std::vector<Landing> landings_;
   std::map<Rank, std::uint64_t> next_id_;

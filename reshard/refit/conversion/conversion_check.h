@@ -27,7 +27,8 @@ struct ConvertedPlan {
   bool plans_values() const { return conversion.quantises == is_target; }
 };
 
-/// Fingerprints the rows that one side converts, in the form in which the plan has them.
+/// Fingerprints the rows that one side converts, in the form that the plan transfers: the values,
+/// or the data and scales.
 class ConversionCheck : public ConversionObserver {
  public:
   /// Errors: those of check_quant_format().
