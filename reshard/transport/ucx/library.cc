@@ -59,6 +59,8 @@ Result<std::unique_ptr<Worker>> Worker::make(const std::string& device) {
     const auto status = ucp_config_modify(config.get(), "NET_DEVICES", device.c_str());
     if (status != UCS_OK) return tl::unexpected(library_error("interface " + device, status));
   }
+  // Flushes of the worker then ask nothing of its peers. Releases without the setting ask.
+  (void)ucp_config_modify(config.get(), "FLUSH_WORKER_EPS", "n");
   ucp_params_t params{};
   params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_MT_WORKERS_SHARED;
   params.features = UCP_FEATURE_AM | UCP_FEATURE_RMA | UCP_FEATURE_WAKEUP;

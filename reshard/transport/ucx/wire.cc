@@ -23,8 +23,8 @@ constexpr std::size_t kMaxFrame = 8000;
 constexpr unsigned kPackets = 0, kBulks = 1;
 /// How long close() waits for packets to leave.
 constexpr std::chrono::milliseconds kCloseTimeout{200};
-/// When a flush counts as done. Over TCP it also waits for the peer to acknowledge earlier bulks,
-/// which may take long; by then the few packets after those are in the socket.
+/// When a packet counts as sent although the flush after it has not ended. Over TCP a flush also
+/// waits until peers have acknowledged bulks, which may take long.
 constexpr std::chrono::milliseconds kFlush{20};
 /// Most packets that may arrive out of order.
 constexpr std::size_t kMaxEarly = 1024;
@@ -88,11 +88,7 @@ Result<> UcxWire::await(bool Peer::* greeting, const ControlPlane& control, Dead
       if (broken_) return tl::unexpected(*broken_);
       missing += fmt::format("{}{}", missing.empty() ? "" : ", ", r);
     }
-    if (missing.empty()) {
-      // Packets that were answered have left.
-      for (Peer& peer : peers_) peer.unflushed = false;
-      return {};
-    }
+    if (missing.empty()) return {};
     // A peer that is ready may abort at once; then the group, which is complete, reports the abort.
     if (const Result<> status = control.status(); !status) {
       if (greeting == &Peer::ready) return {};
@@ -137,6 +133,8 @@ void UcxWire::part_over(Operation& operation, ucs_status_t status) {
   if (--operation.parts > 0) return;
   if (operation.what == Operation::What::packet) {
     --operation.to->out;
+  } else if (operation.what == Operation::What::flush) {
+    flushing_ = false;
   } else {
     Result<> result;
     if (operation.status != UCS_OK) {
@@ -185,7 +183,8 @@ Result<> UcxWire::send_packet(Rank to, Kind kind, std::span<const std::byte> byt
   operation.packet.assign(bytes.begin(), bytes.end());
   operation.to = &peer;
   ++peer.out;
-  peer.unflushed = true;
+  unflushed_ = true;
+  sent_by_ = Deadline::after(kFlush);
   ucp_request_param_t param = completion(operation);
   param.op_attr_mask |= UCP_OP_ATTR_FIELD_FLAGS;
   param.flags = UCP_AM_SEND_FLAG_EAGER;
@@ -369,16 +368,19 @@ Result<bool> UcxWire::poll(WireSink& sink) {
   for (int pass = 0; pass < kPasses && worker_ && worker_->progress(); ++pass) moved = true;
   moved |= deliver(sink);
   sink_ = nullptr;
-  for (Peer& peer : peers_)
-    if (peer.unflushed && peer.out == 0 && !peer.failed) flush(peer);
+  flush_packets();
   if (broken_) return tl::unexpected(*broken_);
   for (std::size_t r = 0; r < peers_.size(); ++r)
     if (peers_[r].failed && !peers_[r].bye) return tl::unexpected(gone(Rank{static_cast<int>(r)}));
   return moved;
 }
 
+bool UcxWire::packets_out() const {
+  return std::ranges::any_of(peers_, [](const Peer& p) { return p.out > 0 && !p.failed; });
+}
+
 bool UcxWire::drained() const {
-  return std::ranges::all_of(peers_, [](const Peer& p) { return p.failed || p.drained(); });
+  return !packets_out() && ((!unflushed_ && !flushing_) || sent_by_.expired());
 }
 
 void UcxWire::idle(Deadline until) {
@@ -388,25 +390,28 @@ void UcxWire::idle(Deadline until) {
   if (worker_) worker_->sleep(until.is_never() ? kMaxSleep : std::min(kMaxSleep, left));
 }
 
-/// Starts a flush: packets have left only once the library's own buffers are empty, too.
-void UcxWire::flush(Peer& peer) {
-  peer.unflushed = false;
-  Operation& operation = begin(Operation::What::packet, 1);
-  operation.to = &peer;
-  ++peer.out;
-  peer.flushed_by = Deadline::after(kFlush);
+/// Starts a flush if packets have been taken over since the last one began: they have left only
+/// once the library's own buffers are empty. It flushes the worker, because over TCP the flush of
+/// an endpoint puts zero bytes into the peer, and if the peer dies meanwhile, an assertion of UCX
+/// 1.13 may end this process.
+void UcxWire::flush_packets() {
+  if (!unflushed_ || flushing_ || packets_out()) return;
+  unflushed_ = false;
+  flushing_ = true;
+  Operation& operation = begin(Operation::What::flush, 1);
   const ucp_request_param_t param = completion(operation);
-  posted(operation, ucp_ep_flush_nbx(peer.endpoint, &param));
+  posted(operation, ucp_worker_flush_nbx(worker_->handle(), &param));
 }
 
 void UcxWire::close() {
   if (!worker_) return;
   for (int r = 0; r < size(); ++r)
-    if (Rank{r} != rank_ && send_packet(Rank{r}, Kind::bye, {})) flush(peers_[Rank{r}.index()]);
+    if (Rank{r} != rank_) (void)send_packet(Rank{r}, Kind::bye, {});
   const Deadline parting = Deadline::after(kCloseTimeout);
-  const auto leaving = [](const Peer& p) { return p.out > 0 && !p.failed; };
-  while (std::ranges::any_of(peers_, leaving) && !parting.expired())
+  for (flush_packets(); packets_out() || unflushed_ || flushing_; flush_packets()) {
+    if (parting.expired()) break;
     if (!worker_->progress()) idle(parting);
+  }
   for (const auto& [key, expected] : expected_)
     if (expected.announced != nullptr) ucp_am_data_release(worker_->handle(), expected.announced);
   expected_.clear();

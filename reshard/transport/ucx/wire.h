@@ -52,9 +52,7 @@ struct Peer {
   std::map<std::uint64_t, std::pair<Kind, std::vector<std::byte>>>
       early;  ///< received out of order, by number.
   std::optional<ucs_status_t> failed;
-  std::size_t out = 0;                      ///< packets that the library has not sent yet.
-  bool unflushed = false;                   ///< the library may still hold packets.
-  Deadline flushed_by = Deadline::never();  ///< when the last flush counts as done.
+  std::size_t out = 0;  ///< packets that the library has not taken over yet.
   bool hello = false, ready = false, bye = false;
   /// Each direction has a connection, so packets that a peer sent before it left may arrive after
   /// the other direction failed. A failure therefore counts at goodbye_until, when nothing has
@@ -62,8 +60,6 @@ struct Peer {
   Deadline goodbye_until = Deadline::never(), gone_at = Deadline::never();
   PeerRegions memory;
 
-  /// True if, as far as can be known, the library holds no packets for the peer.
-  bool drained() const { return !unflushed && (out == 0 || (out == 1 && flushed_by.expired())); }
   void fail(ucs_status_t status) {
     if (failed) return;
     failed = status;
@@ -85,7 +81,7 @@ struct Expected {
 
 /// An operation of the library in progress, with the memory that it needs until it ends.
 struct Operation {
-  enum class What : std::uint8_t { idle, packet, bulk, put };
+  enum class What : std::uint8_t { idle, packet, bulk, put, flush };
   class UcxWire* owner = nullptr;
   Peer* to = nullptr;  ///< of a packet.
   What what = What::idle;
@@ -160,7 +156,8 @@ class UcxWire final : public messages::Wire {
   void posted(Operation& operation, ucs_status_ptr_t request);
   Result<> await(bool Peer::* greeting, const ControlPlane& control, Deadline deadline);
   Result<> send_packet(Rank to, Kind kind, std::span<const std::byte> bytes);
-  void flush(Peer& peer);
+  bool packets_out() const;
+  void flush_packets();
   void take_packets(Rank from, Header header, std::span<const std::byte> bytes);
   void take(Rank from, Kind kind, std::span<const std::byte> bytes);
   bool receive(Expected& expected);
@@ -172,6 +169,9 @@ class UcxWire final : public messages::Wire {
   std::unique_ptr<Worker> worker_;
   SharedMemory memory_;
   std::vector<Peer> peers_;
+  bool unflushed_ = false;  ///< packets were sent after the last flush began.
+  bool flushing_ = false;
+  Deadline sent_by_ = Deadline::never();  ///< when the last packet counts as sent.
   std::deque<Operation> operations_;
   std::vector<Operation*> free_;
   std::map<std::pair<Rank, std::uint64_t>, Expected> expected_;
