@@ -120,8 +120,10 @@ def test_the_interpreter_ends_while_a_thread_is_in_a_refit():
     groups = reshard.local(3)
     def train(group):
       session, *_ = session_of(group, on_phase=lambda phase: waits.wait(), timeout=1000)
-      session.refit(1)
-    # A session that is dropped ends the refit, and its thread prints why while the interpreter ends.
+      try:
+        session.refit(1)
+      except Exception:
+        pass  # The end drops the other sessions. A daemon thread that prints then may end Python with "Fatal error".
     kept = []
     for group in groups[1:]:
       threading.Thread(target=lambda group: kept.append(session_of(group)), args=(group,), daemon=True).start()
