@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstring>
 #include <span>
 
@@ -47,30 +46,10 @@ void store(const ConvertKernels& k, DType dtype, const std::byte* floats, std::b
   }
 }
 
-template <class F>
-void each(Block& block, Index n, F f) {
-  for (float& value : std::span(block).first(static_cast<std::size_t>(n))) value = f(value);
-}
-
-/// Turns stored values into canonical ones.
-void undo(ValueMap map, Block& block, Index n) {
-  switch (map) {
-    case ValueMap::identity: return;
-    case ValueMap::negated_exp:
-      return each(block, n, [](float v) { return static_cast<float>(std::log(-double{v})); });
-    case ValueMap::plus_one: return each(block, n, [](float v) { return v - 1.0F; });
-    case ValueMap::minus_one: return each(block, n, [](float v) { return v + 1.0F; });
-  }
-}
-
-void apply(ValueMap map, Block& block, Index n) {
-  switch (map) {
-    case ValueMap::identity: return;
-    case ValueMap::negated_exp:
-      return each(block, n, [](float v) { return static_cast<float>(-std::exp(double{v})); });
-    case ValueMap::plus_one: return each(block, n, [](float v) { return v + 1.0F; });
-    case ValueMap::minus_one: return each(block, n, [](float v) { return v - 1.0F; });
-  }
+/// Turns values of one form into values of the other.
+void change_map(ValueMap from, ValueMap to, Block& block, Index n) {
+  for (float& value : std::span(block).first(static_cast<std::size_t>(n)))
+    value = stored_value(to, canonical_value(from, value));
 }
 
 }  // namespace
@@ -90,10 +69,7 @@ void convert_values(const Conversion& c, const std::byte* src, std::byte* dst, I
   for (Index at = 0; at < n; at += kConvertBlock) {
     const Index part = std::min<Index>(kConvertBlock, n - at);
     load(k, c.from.dtype, src + at * width(c.from.dtype), floats, part);
-    if (c.from.map != c.to.map) {
-      undo(c.from.map, block, part);
-      apply(c.to.map, block, part);
-    }
+    if (c.from.map != c.to.map) change_map(c.from.map, c.to.map, block, part);
     store(k, c.to.dtype, floats, dst + at * width(c.to.dtype), part);
   }
 }

@@ -124,8 +124,8 @@ RC_GTEST_PROP(Convert, floats_round_to_nearest_even, ()) {
   const auto value =
       std::bit_cast<float>((bits >> cut << cut) + static_cast<std::uint32_t>(around));
   RC_PRE(!std::isnan(value) && !std::isinf(value));
-  expect_nearest(value, kernels::to_bf16(value), 8);
-  if (std::abs(value) < 131072) expect_nearest(value, kernels::to_f16(value), 5);
+  expect_nearest(value, to_bf16(value), 8);
+  if (std::abs(value) < 131072) expect_nearest(value, to_f16(value), 5);
 }
 
 RC_GTEST_PROP(Convert, all_kernels_give_the_same_bits, ()) {
@@ -183,7 +183,7 @@ TEST(Convert, a_box_is_converted_where_it_lies) {
   run_conversion(copy, {kF32, kBf16}, reinterpret_cast<const std::byte*>(src.data()),
                  reinterpret_cast<std::byte*>(dst.data()));
   const std::vector<float> want = {2, 3, 6, 7, 10, 11};
-  for (std::size_t i = 0; i < 6; ++i) EXPECT_EQ(kernels::from_bf16(dst[i]), want[i]);
+  for (std::size_t i = 0; i < 6; ++i) EXPECT_EQ(from_bf16(dst[i]), want[i]);
 }
 
 TEST(Convert, loss_is_known) {

@@ -93,7 +93,7 @@ class Bands {
         maker_(maker_of(dst.format, matrix_amax)),
         places_(dst),
         block_(dst.format.block_cols == 0 ? src.cols : dst.format.block_cols),
-        matrix_amax_(kernels::float_bits(matrix_amax) & kernels::kFloatMagnitude),
+        matrix_amax_(float_bits(matrix_amax) & kFloatMagnitude),
         streams_(hint == CopyHint::streaming &&
                  are_aligned(dst.data, dst.row_bytes, data_bytes(dst.format, block_),
                              kernels::stream_unit(maker_.data))) {}
@@ -137,7 +137,7 @@ class Bands {
     std::array<std::uint32_t, kPartBlocks> maxima;
     std::fill_n(maxima.begin(), blocks, 0U);
     // Pads with ordinary numbers: zeros would be slower.
-    std::fill_n(maxima.begin() + blocks, made - blocks, kernels::kFloatOne);
+    std::fill_n(maxima.begin() + blocks, made - blocks, kFloatOne);
     if (is_one_block(dst_.format)) {
       maxima[0] = matrix_amax_;
     } else {
@@ -261,7 +261,7 @@ float amax(const FloatMatrix& matrix) {
   for (Index r = 0; r < matrix.rows; ++r)
     of_dtype(quantise_kernels(), matrix.dtype)
         .amaxes(matrix.data + r * matrix.row_bytes, matrix.cols, matrix.cols, &maximum);
-  return kernels::bits_float(maximum);
+  return bits_float(maximum);
 }
 
 void quantise_rows(const FloatMatrix& src, const QuantMatrix& dst, Index begin, Index end,

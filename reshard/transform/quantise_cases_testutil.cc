@@ -48,8 +48,8 @@ PlainMatrix::PlainMatrix(DType dtype, Index rows, Index cols, const std::vector<
     : dtype_(dtype), rows_(rows), cols_(cols) {
   for (const float v : values) {
     if (dtype == DType::f32) put(std::bit_cast<std::uint32_t>(v), 4);
-    if (dtype == DType::bf16) put(kernels::to_bf16(v), 2);
-    if (dtype == DType::f16) put(kernels::to_f16(v), 2);
+    if (dtype == DType::bf16) put(to_bf16(v), 2);
+    if (dtype == DType::f16) put(to_f16(v), 2);
   }
   row_bytes_ = cols * width() + 5;
   std::vector<std::byte> spaced(static_cast<std::size_t>(rows * row_bytes_ + 3));
@@ -76,7 +76,7 @@ float PlainMatrix::value(Index at) const {
   std::memcpy(&bits, &bytes_[static_cast<std::size_t>(at)], static_cast<std::size_t>(width()));
   if (dtype_ == DType::f32) return std::bit_cast<float>(bits);
   const auto half = static_cast<std::uint16_t>(bits);
-  return dtype_ == DType::bf16 ? kernels::from_bf16(half) : kernels::from_f16(half);
+  return dtype_ == DType::bf16 ? from_bf16(half) : from_f16(half);
 }
 
 std::vector<float> random_values(Index count, std::uint64_t seed) {

@@ -59,8 +59,7 @@ TEST(Quantise, every_16_bit_number_is_cast_as_the_reference_does) {
         std::vector<float> values;
         for (unsigned i = 0; i < 65536; ++i) {
           const auto half = static_cast<std::uint16_t>(i * step);
-          values.push_back(dtype == DType::bf16 ? kernels::from_bf16(half)
-                                                : kernels::from_f16(half));
+          values.push_back(dtype == DType::bf16 ? from_bf16(half) : from_f16(half));
         }
         PlainMatrix plain(dtype, 32, 2048, values);
         ASSERT_NO_FATAL_FAILURE(expect_reference(format, plain, "all halves"));
@@ -77,7 +76,7 @@ TEST(Quantise, casts_of_all_halves_under_a_scale_of_one_are_the_nearest_codes) {
     for (const SimdLevel level : simd_levels()) {
       const KernelScope scope({level, true});
       for (unsigned i = 0; i < 65536; ++i) {
-        const float value = kernels::from_bf16(static_cast<std::uint16_t>(i));
+        const float value = from_bf16(static_cast<std::uint16_t>(i));
         if (!(std::abs(value) <= largest)) continue;
         std::vector<float> block(static_cast<std::size_t>(format.block_cols), value);
         block[0] = largest;

@@ -21,7 +21,7 @@ std::vector<float> halves(DType dtype, float least, float most) {
   std::vector<float> out;
   for (unsigned i = 0; i < 65536; ++i) {
     const auto bits = static_cast<std::uint16_t>(i);
-    const float v = dtype == DType::bf16 ? kernels::from_bf16(bits) : kernels::from_f16(bits);
+    const float v = dtype == DType::bf16 ? from_bf16(bits) : from_f16(bits);
     if (std::abs(v) >= least && std::abs(v) <= most) out.push_back(v);
   }
   return out;

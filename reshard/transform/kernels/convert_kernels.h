@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "reshard/transform/convert_arithmetic.h"
+
 namespace reshard::kernels {
 
 /// Elements that are converted at a time if a value map applies; their floats stay in the L1 cache.
@@ -17,12 +19,6 @@ struct ConvertKernels {
   Function from_bf16, from_f16;  ///< to floats.
   Function to_bf16, to_f16;      ///< from floats.
 };
-
-/// One element, in plain C++. All kernels produce these bits.
-float from_bf16(std::uint16_t bits);
-float from_f16(std::uint16_t bits);
-std::uint16_t to_bf16(float value);
-std::uint16_t to_f16(float value);
 
 /// Converts element by element.
 template <auto One, class From, class To>

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// The conversion of one value. All kernels of convert.h agree with it bit for bit. Plain functions
+// of integers and IEEE floats, so that GPU sources can include them.
+#pragma once
+
+#include <cmath>
+
+#include "reshard/base/value_map.h"
+#include "reshard/transform/float_bits.h"
+
+namespace reshard {
+
+RESHARD_HOST_DEVICE constexpr float from_bf16(std::uint16_t bits) {
+  return bits_float(static_cast<std::uint32_t>(bits) << 16);
+}
+
+RESHARD_HOST_DEVICE constexpr std::uint16_t to_bf16(float value) {
+  const std::uint32_t bits = float_bits(value);
+  if (is_nan_bits(bits)) {
+    const std::uint32_t top = bits >> 16;
+    return static_cast<std::uint16_t>((top & 0x7fU) != 0 ? top : top | 0x40U);
+  }
+  return static_cast<std::uint16_t>((bits + 0x7fffU + (bits >> 16 & 1U)) >> 16);
+}
+
+RESHARD_HOST_DEVICE constexpr float from_f16(std::uint16_t bits) {
+  const std::uint32_t sign = static_cast<std::uint32_t>(bits & 0x8000U) << 16;
+  const std::uint32_t exponent = bits >> 10 & 0x1fU, mantissa = bits & 0x3ffU;
+  std::uint32_t out = 0;
+  if (exponent == 0) {
+    // Subnormal: mantissa * 2^-24, which is exact.
+    out = float_bits(static_cast<float>(mantissa) * 0x1p-24F);
+  } else if (exponent == 31) {
+    out = kFloatInfinity | mantissa << 13 | (mantissa != 0 ? 0x400000U : 0U);
+  } else {
+    out = (exponent + 112) << 23 | mantissa << 13;
+  }
+  return bits_float(sign | out);
+}
+
+RESHARD_HOST_DEVICE constexpr std::uint16_t to_f16(float value) {
+  const std::uint32_t bits = float_bits(value);
+  const std::uint32_t sign = bits >> 16 & 0x8000U, magnitude = bits & kFloatMagnitude;
+  std::uint32_t out = 0;
+  if (magnitude > kFloatInfinity) {
+    out = 0x7e00U | (magnitude >> 13 & 0x3ffU);
+  } else if (magnitude >= 0x477ff000U) {  // 65520: what rounds to infinity
+    out = 0x7c00U;
+  } else if (magnitude < 0x38800000U) {
+    // Below 2^-14: as many units of 2^-24 as are nearest, ties to even. Adding 1/2 puts that unit
+    // at the last mantissa bit; the addition rounds.
+    out = float_bits(bits_float(magnitude) + 0.5F) - float_bits(0.5F);
+  } else {
+    out = (magnitude - 0x38000000U + 0xfffU + (magnitude >> 13 & 1U)) >> 13;
+  }
+  return static_cast<std::uint16_t>(sign | out);
+}
+
+/// The canonical value of a stored one.
+RESHARD_HOST_DEVICE inline float canonical_value(ValueMap map, float value) {
+  switch (map) {
+    case ValueMap::identity: break;
+    case ValueMap::negated_exp: return static_cast<float>(log(-double{value}));
+    case ValueMap::plus_one: return value - 1.0F;
+    case ValueMap::minus_one: return value + 1.0F;
+  }
+  return value;
+}
+
+/// The stored value of a canonical one.
+RESHARD_HOST_DEVICE inline float stored_value(ValueMap map, float value) {
+  switch (map) {
+    case ValueMap::identity: break;
+    case ValueMap::negated_exp: return static_cast<float>(-exp(double{value}));
+    case ValueMap::plus_one: return value + 1.0F;
+    case ValueMap::minus_one: return value - 1.0F;
+  }
+  return value;
+}
+
+}  // namespace reshard
