@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "reshard/cuda/device.h"
+
+#include <fmt/format.h>
+
+namespace reshard::cuda {
+
+Result<std::shared_ptr<const Device>> Device::open(const Driver& driver, int ordinal,
+                                                   std::span<const std::byte> image) {
+  int count = 0;
+  RESHARD_TRY(check(driver, driver.cuDeviceGetCount(&count), "cuDeviceGetCount"));
+  if (ordinal < 0 || ordinal >= count)
+    return fail(Code::not_found,
+                fmt::format("GPU {}: CUDA sees {}, counted from 0", ordinal, count));
+  std::shared_ptr<Device> device(new Device(driver, ordinal, image));
+  RESHARD_TRY(device->describe());
+  Context context = nullptr;
+  RESHARD_TRY(check(driver, driver.cuDevicePrimaryCtxRetain(&context, device->device_),
+                    fmt::format("cuDevicePrimaryCtxRetain of GPU {}", ordinal)));
+  device->context_ = context;
+  return device;
+}
+
+Result<> Device::describe() {
+  char name[256] = {};
+  int major = 0, minor = 0;
+  const auto attribute = [&](int& value, Attribute which) {
+    return check(driver_, driver_.cuDeviceGetAttribute(&value, which, device_),
+                 "cuDeviceGetAttribute");
+  };
+  RESHARD_TRY(check(driver_, driver_.cuDeviceGet(&device_, ordinal_), "cuDeviceGet"));
+  RESHARD_TRY(
+      check(driver_, driver_.cuDeviceGetName(name, sizeof name - 1, device_), "cuDeviceGetName"));
+  RESHARD_TRY(attribute(multiprocessors_, kMultiprocessors));
+  RESHARD_TRY(attribute(major, kCapabilityMajor));
+  RESHARD_TRY(attribute(minor, kCapabilityMinor));
+  RESHARD_TRY(attribute(shared_bytes_per_block_, kSharedBytesPerBlock));
+  name_ = name;
+  capability_ = major * 10 + minor;
+  return {};
+}
+
+Result<Function> Device::kernel(const char* name) const {
+  if (image_.empty())
+    return fail(Code::unsupported,
+                "this build of reshard has no code for GPUs: nvcc was not found");
+  const std::lock_guard lock(mutex_);
+  if (module_ == nullptr)
+    RESHARD_TRY(call(fmt::format("cuModuleLoadData for {} (compute capability {}.{})", name_,
+                                 capability_ / 10, capability_ % 10),
+                     [&] { return driver_.cuModuleLoadData(&module_, image_.data()); }));
+  Function function = nullptr;
+  RESHARD_TRY(call(fmt::format("cuModuleGetFunction of {}", name),
+                   [&] { return driver_.cuModuleGetFunction(&function, module_, name); }));
+  return function;
+}
+
+Device::~Device() {
+  if (module_ != nullptr)
+    (void)call("cuModuleUnload", [&] { return driver_.cuModuleUnload(module_); });
+  if (context_ != nullptr) driver_.cuDevicePrimaryCtxRelease(device_);
+}
+
+}  // namespace reshard::cuda

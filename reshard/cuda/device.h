@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "reshard/cuda/driver.h"
+#include "reshard/cuda/kernel_image.h"
+
+namespace reshard::cuda {
+
+/// A GPU, and its primary context, which torch and the CUDA runtime use too. Any thread may call;
+/// each call makes the context current and restores the caller's before it returns.
+class Device {
+ public:
+  /// Retains the primary context of GPU `ordinal`, as CUDA counts those that it sees
+  /// (CUDA_VISIBLE_DEVICES). `image`: the code of its kernels. Driver and image must outlive the
+  /// device. Errors: `not_found` if there is no such GPU; the driver's.
+  static Result<std::shared_ptr<const Device>> open(
+      const Driver& driver, int ordinal, std::span<const std::byte> image = kernel_image());
+  ~Device();
+  Device(const Device&) = delete;
+  Device& operator=(const Device&) = delete;
+
+  const Driver& driver() const { return driver_; }
+  int ordinal() const { return ordinal_; }
+  /// "NVIDIA H200".
+  const std::string& name() const { return name_; }
+  int multiprocessors() const { return multiprocessors_; }
+  /// Compute capability times ten: 90 for Hopper.
+  int capability() const { return capability_; }
+  /// The most shared memory that a thread block may have. Bytes.
+  int shared_bytes_per_block() const { return shared_bytes_per_block_; }
+
+  /// A kernel of the image, which is loaded in the first call. Errors: `unsupported` if this
+  /// build has no code for GPUs, or none for this one; the driver's.
+  Result<Function> kernel(const char* name) const;
+
+  /// Calls f() with the context current; f returns a CUresult. `what` as for check().
+  template <class F>
+  Result<> call(std::string_view what, F&& f) const {
+    RESHARD_TRY(check(driver_, driver_.cuCtxPushCurrent(context_), "cuCtxPushCurrent"));
+    const int status = f();
+    Context popped = nullptr;
+    driver_.cuCtxPopCurrent(&popped);
+    return check(driver_, status, what);
+  }
+
+ private:
+  Device(const Driver& driver, int ordinal, std::span<const std::byte> image)
+      : driver_(driver), image_(image), ordinal_(ordinal) {}
+  Result<> describe();
+
+  const Driver& driver_;
+  std::span<const std::byte> image_;
+  int ordinal_, device_ = 0;
+  Context context_ = nullptr;
+  std::string name_;
+  int multiprocessors_ = 0, capability_ = 0, shared_bytes_per_block_ = 0;
+  mutable std::mutex mutex_;
+  mutable Module module_ = nullptr;  ///< guarded by mutex_.
+};
+
+}  // namespace reshard::cuda

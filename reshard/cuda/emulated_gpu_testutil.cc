@@ -1,0 +1,348 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "reshard/cuda/emulated_gpu_testutil.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <set>
+
+#include "reshard/cuda/run_tiles.h"
+
+// What CUDA's handles point to.
+struct CUctx_st {
+  int device = 0;
+};
+struct CUevent_st {
+  int recorded = 0, done = 0;  ///< times that work recorded it; that ran.
+};
+struct CUstream_st {
+  std::deque<std::function<void()>> work;
+};
+struct CUmod_st {};
+struct CUfunc_st {
+  std::string name;
+};
+
+namespace reshard::cuda {
+namespace {
+
+constexpr int kInvalidHandle = 400, kNotFound = 500, kInvalidContext = 201;
+
+struct Machine {
+  EmulatedGpu gpu;
+  std::map<std::uintptr_t, std::pair<std::size_t, bool>> memory;  ///< by address: size, on device.
+  std::set<CUstream_st*> streams;
+  std::set<CUevent_st*> events;
+  std::set<CUmod_st*> modules;
+  CUstream_st legacy;
+  CUctx_st contexts[16];
+  int retained = 0;
+  std::vector<Context> current;
+  CUfunc_st tiles{kTileKernel};
+};
+
+Machine& machine() {
+  static Machine all;
+  return all;
+}
+
+/// Counts a call. Returns the fault that was asked for, or success.
+int called(const char* name) {
+  EmulatedGpu& gpu = machine().gpu;
+  ++gpu.calls[name];
+  const auto fault = gpu.faults.find(name);
+  if (fault == gpu.faults.end()) return kSuccess;
+  const int status = fault->second;
+  gpu.faults.erase(fault);
+  return status;
+}
+
+/// The same for calls that need a context.
+int called_in_context(const char* name) {
+  const int status = called(name);
+  return status == kSuccess && machine().current.empty() ? kInvalidContext : status;
+}
+
+CUstream_st& stream_of(StreamHandle handle) {
+  return handle == nullptr ? machine().legacy : *handle;
+}
+
+void run_one(CUstream_st& stream) {
+  auto work = std::move(stream.work.front());
+  stream.work.pop_front();
+  work();
+}
+
+void run_all(CUstream_st& stream) {
+  while (!stream.work.empty()) run_one(stream);
+}
+
+/// Runs other streams until an event has happened as often as it was recorded.
+void run_until(CUevent_st& event, int times) {
+  for (CUstream_st* stream : machine().streams)
+    while (event.done < times && !stream->work.empty()) run_one(*stream);
+  while (event.done < times && !machine().legacy.work.empty()) run_one(machine().legacy);
+}
+
+template <class F>
+int give(const char* name, StreamHandle stream, F&& work) {
+  const int status = called_in_context(name);
+  if (status == kSuccess) stream_of(stream).work.emplace_back(std::forward<F>(work));
+  return status;
+}
+
+int allocate(const char* name, void** at, std::size_t bytes, bool on_device) {
+  if (const int status = called_in_context(name); status != kSuccess) return status;
+  if (bytes == 0) return kInvalidValue;
+  if (on_device && machine().gpu.allocated_bytes() + bytes > machine().gpu.total_bytes)
+    return kOutOfMemory;
+  *at = std::aligned_alloc(512, (bytes + 511) / 512 * 512);
+  std::memset(*at, 0xee, bytes);
+  machine().memory[reinterpret_cast<std::uintptr_t>(*at)] = {bytes, on_device};
+  return kSuccess;
+}
+
+int give_back(const char* name, void* at) {
+  if (const int status = called_in_context(name); status != kSuccess) return status;
+  for (CUstream_st* stream : machine().streams) run_all(*stream);
+  run_all(machine().legacy);
+  if (machine().memory.erase(reinterpret_cast<std::uintptr_t>(at)) == 0) return kInvalidValue;
+  std::free(at);
+  return kSuccess;
+}
+
+int launch(Function function, unsigned blocks, unsigned, unsigned, unsigned, unsigned, unsigned,
+           unsigned, StreamHandle stream, void** arguments, void**) {
+  if (function != &machine().tiles) return kInvalidHandle;
+  const TileLaunch tiles = *static_cast<const TileLaunch*>(arguments[0]);
+  return give("cuLaunchKernel", stream, [tiles, blocks] {
+    for (unsigned block = 0; block < blocks; ++block) run_tiles(tiles, {block, blocks, 0, 1});
+  });
+}
+
+int attribute_of(int attribute) {
+  switch (attribute) {
+    case kMultiprocessors: return 4;
+    case kCapabilityMajor: return 9;
+    case kSharedBytesPerBlock: return 227 << 10;
+    default: return 0;
+  }
+}
+
+void set_devices(Driver& d) {
+  d.cuInit = [](unsigned) { return called("cuInit"); };
+  d.cuDriverGetVersion = [](int* version) {
+    *version = 13000;
+    return called("cuDriverGetVersion");
+  };
+  d.cuGetErrorName = [](int status, const char** name) {
+    *name = status == kOutOfMemory ? "CUDA_ERROR_OUT_OF_MEMORY" : "CUDA_ERROR_EMULATED";
+    return 0;
+  };
+  d.cuGetErrorString = [](int, const char** text) {
+    *text = "emulated";
+    return 0;
+  };
+  d.cuDeviceGetCount = [](int* count) {
+    *count = machine().gpu.num_devices;
+    return called("cuDeviceGetCount");
+  };
+  d.cuDeviceGet = [](int* device, int ordinal) {
+    *device = ordinal;
+    return called("cuDeviceGet");
+  };
+  d.cuDeviceGetName = [](char* name, int bytes, int) {
+    std::strncpy(name, "emulated GPU", static_cast<std::size_t>(bytes));
+    return called("cuDeviceGetName");
+  };
+  d.cuDeviceGetAttribute = [](int* value, int attribute, int) {
+    *value = attribute_of(attribute);
+    return called("cuDeviceGetAttribute");
+  };
+  d.cuDevicePrimaryCtxRetain = [](Context* context, int device) {
+    *context = &machine().contexts[device];
+    (*context)->device = device;
+    const int status = called("cuDevicePrimaryCtxRetain");
+    if (status == kSuccess) ++machine().retained;
+    return status;
+  };
+  d.cuDevicePrimaryCtxRelease = [](int) {
+    --machine().retained;
+    return called("cuDevicePrimaryCtxRelease");
+  };
+  d.cuCtxPushCurrent = [](Context context) {
+    machine().current.push_back(context);
+    return called("cuCtxPushCurrent");
+  };
+  d.cuCtxPopCurrent = [](Context* context) {
+    if (machine().current.empty()) return kInvalidContext;
+    *context = machine().current.back();
+    machine().current.pop_back();
+    return called("cuCtxPopCurrent");
+  };
+}
+
+int pointer_attribute(void* value, int attribute, DevicePtr at) {
+  if (const int status = called("cuPointerGetAttribute"); status != kSuccess) return status;
+  auto found = machine().memory.upper_bound(static_cast<std::uintptr_t>(at));
+  if (found == machine().memory.begin()) return kInvalidValue;
+  --found;
+  if (at >= found->first + found->second.first) return kInvalidValue;
+  if (attribute == kMemoryType)
+    *static_cast<unsigned*>(value) = found->second.second ? kDeviceMemory : kHostMemory;
+  else
+    *static_cast<int*>(value) = 0;
+  return kSuccess;
+}
+
+void set_memory(Driver& d) {
+  d.cuPointerGetAttribute = pointer_attribute;
+  d.cuMemGetInfo = [](std::size_t* free, std::size_t* total) {
+    *total = machine().gpu.total_bytes;
+    *free = *total - machine().gpu.allocated_bytes();
+    return called_in_context("cuMemGetInfo");
+  };
+  d.cuMemAlloc = [](DevicePtr* at, std::size_t bytes) {
+    void* made = nullptr;
+    const int status = allocate("cuMemAlloc", &made, bytes, true);
+    *at = reinterpret_cast<DevicePtr>(made);
+    return status;
+  };
+  d.cuMemFree = [](DevicePtr at) {
+    return give_back("cuMemFree", reinterpret_cast<void*>(static_cast<std::uintptr_t>(at)));
+  };
+  d.cuMemHostAlloc = [](void** at, std::size_t bytes, unsigned) {
+    return allocate("cuMemHostAlloc", at, bytes, false);
+  };
+  d.cuMemFreeHost = [](void* at) { return give_back("cuMemFreeHost", at); };
+  d.cuMemHostRegister = [](void*, std::size_t, unsigned) {
+    return called_in_context("cuMemHostRegister");
+  };
+  d.cuMemHostUnregister = [](void*) { return called_in_context("cuMemHostUnregister"); };
+  d.cuMemcpyAsync = [](DevicePtr to, DevicePtr from, std::size_t bytes, StreamHandle stream) {
+    return give("cuMemcpyAsync", stream, [=] {
+      std::memcpy(reinterpret_cast<void*>(static_cast<std::uintptr_t>(to)),
+                  reinterpret_cast<const void*>(static_cast<std::uintptr_t>(from)), bytes);
+    });
+  };
+  d.cuMemsetD8Async = [](DevicePtr at, unsigned char value, std::size_t bytes,
+                         StreamHandle stream) {
+    return give("cuMemsetD8Async", stream, [=] {
+      std::memset(reinterpret_cast<void*>(static_cast<std::uintptr_t>(at)), value, bytes);
+    });
+  };
+}
+
+void set_streams(Driver& d) {
+  d.cuStreamCreate = [](StreamHandle* stream, unsigned) {
+    const int status = called_in_context("cuStreamCreate");
+    if (status == kSuccess) machine().streams.insert(*stream = new CUstream_st);
+    return status;
+  };
+  d.cuStreamDestroy = [](StreamHandle stream) {
+    run_all(*stream);
+    machine().streams.erase(stream);
+    delete stream;
+    return called_in_context("cuStreamDestroy");
+  };
+  d.cuStreamQuery = [](StreamHandle stream) {
+    run_all(stream_of(stream));
+    return called_in_context("cuStreamQuery");
+  };
+  d.cuStreamSynchronize = [](StreamHandle stream) {
+    run_all(stream_of(stream));
+    return called_in_context("cuStreamSynchronize");
+  };
+  d.cuStreamWaitEvent = [](StreamHandle stream, EventHandle event, unsigned) {
+    const int times = event->recorded;
+    return give("cuStreamWaitEvent", stream, [=] { run_until(*event, times); });
+  };
+}
+
+void set_events(Driver& d) {
+  d.cuEventCreate = [](EventHandle* event, unsigned) {
+    const int status = called_in_context("cuEventCreate");
+    if (status == kSuccess) machine().events.insert(*event = new CUevent_st);
+    return status;
+  };
+  d.cuEventDestroy = [](EventHandle event) {
+    run_until(*event, event->recorded);
+    machine().events.erase(event);
+    delete event;
+    return called_in_context("cuEventDestroy");
+  };
+  d.cuEventRecord = [](EventHandle event, StreamHandle stream) {
+    const int times = ++event->recorded;
+    return give("cuEventRecord", stream, [=] { event->done = times; });
+  };
+  d.cuEventQuery = [](EventHandle event) {
+    const int status = called_in_context("cuEventQuery");
+    if (status != kSuccess || event->done == event->recorded) return status;
+    run_until(*event, event->recorded);
+    return static_cast<int>(kNotReady);  // Done when it is asked for again.
+  };
+  d.cuEventSynchronize = [](EventHandle event) {
+    run_until(*event, event->recorded);
+    return called_in_context("cuEventSynchronize");
+  };
+  d.cuEventElapsedTime = [](float* milliseconds, EventHandle, EventHandle) {
+    *milliseconds = 1;
+    return called_in_context("cuEventElapsedTime");
+  };
+}
+
+void set_kernels(Driver& d) {
+  d.cuModuleLoadData = [](Module* module, const void*) {
+    const int status = called_in_context("cuModuleLoadData");
+    if (status == kSuccess) machine().modules.insert(*module = new CUmod_st);
+    return status;
+  };
+  d.cuModuleUnload = [](Module module) {
+    machine().modules.erase(module);
+    delete module;
+    return called_in_context("cuModuleUnload");
+  };
+  d.cuModuleGetFunction = [](Function* function, Module, const char* name) {
+    *function = &machine().tiles;
+    const int status = called_in_context("cuModuleGetFunction");
+    return status == kSuccess && machine().tiles.name != name ? kNotFound : status;
+  };
+  d.cuFuncSetAttribute = [](Function, int, int) { return called_in_context("cuFuncSetAttribute"); };
+  d.cuLaunchKernel = launch;
+}
+
+}  // namespace
+
+void EmulatedGpu::reset() { *this = EmulatedGpu(); }
+
+std::size_t EmulatedGpu::allocated_bytes() const {
+  std::size_t bytes = 0;
+  for (const auto& [at, block] : machine().memory)
+    if (block.second) bytes += block.first;
+  return bytes;
+}
+
+int EmulatedGpu::num_open() const {
+  const Machine& all = machine();
+  return static_cast<int>(all.memory.size() + all.streams.size() + all.events.size() +
+                          all.modules.size() + all.current.size()) +
+         all.retained;
+}
+
+EmulatedGpu& emulated_gpu() { return machine().gpu; }
+
+const Driver& emulated_driver() {
+  static const Driver driver = [] {
+    Driver d;
+    set_devices(d);
+    set_memory(d);
+    set_streams(d);
+    set_events(d);
+    set_kernels(d);
+    return d;
+  }();
+  return driver;
+}
+
+}  // namespace reshard::cuda

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// A stand-in for libcuda and a GPU. Device memory is heap memory, so that AddressSanitizer finds
+// kernels that leave it; kernels are the same source, compiled for the host, with one thread per
+// block. Work given to a stream runs only when somebody waits for it or asks whether it is done, so
+// that code which forgets to wait reads old bytes.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "reshard/cuda/driver.h"
+
+namespace reshard::cuda {
+
+/// Counts what was called, and makes calls fail. One emulated machine per process; not
+/// thread-safe.
+struct EmulatedGpu {
+  /// Forgets counts, faults and limits. Memory, streams and events stay.
+  void reset();
+
+  int num_devices = 2;
+  std::size_t total_bytes = std::size_t{1} << 32;  ///< of device memory.
+  std::map<std::string, int> calls;                ///< of functions, by name.
+  /// The CUresult that the next call of a function returns, by name; used once.
+  std::map<std::string, int> faults;
+  std::size_t allocated_bytes() const;  ///< of device memory.
+  /// Streams, events, modules, contexts and buffers that were not given back.
+  int num_open() const;
+};
+
+EmulatedGpu& emulated_gpu();
+/// The functions, which use emulated_gpu().
+const Driver& emulated_driver();
+
+}  // namespace reshard::cuda

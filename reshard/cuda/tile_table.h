@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "reshard/base/result.h"
+#include "reshard/cuda/tiles.h"
+#include "reshard/transform/copy.h"
+
+namespace reshard::cuda {
+
+/// Collects copies between addresses that a GPU can use, and cuts them into tiles for its thread
+/// blocks. Tiles of one level may run in any order, and a level runs after the one before it. The
+/// tables are built once and kept on the device.
+class TileTable {
+ public:
+  /// Bytes that a thread block copies at once, about.
+  static constexpr Index kTileBytes = Index{64} << 10;
+
+  /// Adds a copy to the level. Adjacent calls for adjacent memory keep its lines in the GPU's
+  /// caches. Each access is as wide, up to 16 bytes, as the alignment of addresses, runs and
+  /// strides allows; long runs that both begin at the same odd place of 16 bytes are cut so that
+  /// only their ends are narrow. Errors: `unsupported` if values to convert are not aligned to
+  /// their size. @pre as for run_copies()
+  Result<> add(const CopyTask& task);
+  /// Ends the level: later copies run after all copies until here.
+  void end_level();
+
+  struct Level {
+    std::uint32_t first_tile = 0, end_tile = 0;
+  };
+  /// @pre end_level() was called after the last add()
+  std::span<const Level> levels() const { return levels_; }
+  std::span<const CopyTile> tiles() const { return tiles_; }
+  std::span<const CopySlice> slices() const { return slices_; }
+  std::span<const CopyPiece> pieces() const { return pieces_; }
+  std::span<const CopyLoop> loops() const { return loops_; }
+  /// Of all copies.
+  Index bytes() const { return bytes_; }
+
+ private:
+  void add_bits(const CopyTask& task);
+  void add_piece(const CopyTask& task, int log2_width, Index vector_bytes);
+  void add_slices(std::uint32_t piece, Index vectors, Index vector_bytes);
+  void end_tile();
+
+  std::vector<Level> levels_;
+  std::vector<CopyTile> tiles_;
+  std::vector<CopySlice> slices_;
+  std::vector<CopyPiece> pieces_;
+  std::vector<CopyLoop> loops_;
+  Index bytes_ = 0, filled_ = 0;
+};
+
+}  // namespace reshard::cuda
