@@ -12,6 +12,8 @@ namespace {
 constexpr Index kAlignment = 64;
 constexpr std::uintptr_t kPageBytes = 4096;
 
+Index aligned(Index bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
 }  // namespace
 
 Error missing_memory(const char* side, const ModelLayout& layout, Rank r, SlotId slot) {
@@ -20,34 +22,46 @@ Error missing_memory(const char* side, const ModelLayout& layout, Rank r, SlotId
                       layout.slot(slot).name, r.value())};
 }
 
+Index bytes_of_rank(const ModelLayout& layout, Rank r) {
+  Index total = 0;
+  for (SlotId s : layout.slots_of(r)) total += aligned(bytes_of_local(layout, r, s));
+  return total;
+}
+
 RankBuffers::RankBuffers(std::shared_ptr<const ModelLayout> layout) : layout_(std::move(layout)) {}
 
 Result<RankBuffers> RankBuffers::allocate(std::shared_ptr<const ModelLayout> layout,
                                           std::span<const Rank> ranks,
                                           HostBuffer::Options options) {
   RankBuffers out(std::move(layout));
-  const auto slots = static_cast<std::size_t>(out.layout_->num_slots());
   for (Rank r : ranks) {
-    if (r.index() >= out.address_.size()) out.address_.resize(r.index() + 1);
-    auto& address = out.address_[r.index()];
-    address.assign(slots, nullptr);
-    const auto slots_here = out.layout_->slots_of(r);
-    Index total = 0;
-    for (SlotId s : slots_here)
-      total += (bytes_of_local(*out.layout_, r, s) + kAlignment - 1) / kAlignment * kAlignment;
+    const Index total = bytes_of_rank(*out.layout_, r);
     auto buffer = HostBuffer::allocate(total, options);
     if (!buffer)
       return tl::unexpected(std::move(buffer).error().in(
           fmt::format("weights of rank {} ({} bytes)", r.value(), total)));
-    Index at = 0;
-    for (SlotId s : slots_here) {
-      const Index n = bytes_of_local(*out.layout_, r, s);
-      if (n > 0) address[s.index()] = buffer->data() + at;
-      at += (n + kAlignment - 1) / kAlignment * kAlignment;
-    }
+    RESHARD_TRY(out.bind_rank(r, {buffer->data(), static_cast<std::size_t>(total)}));
     out.owned_.push_back({r, *std::move(buffer)});
   }
   return out;
+}
+
+Result<> RankBuffers::bind_rank(Rank r, std::span<std::byte> memory) {
+  const Index total = bytes_of_rank(*layout_, r);
+  if (static_cast<Index>(memory.size()) < total)
+    return fail(Code::invalid_argument,
+                fmt::format("the local tensors of rank {} need {} bytes in {}, not {}", r.value(),
+                            total, layout_->name(), memory.size()));
+  if (r.index() >= address_.size()) address_.resize(r.index() + 1);
+  auto& address = address_[r.index()];
+  address.assign(static_cast<std::size_t>(layout_->num_slots()), nullptr);
+  Index at = 0;
+  for (SlotId s : layout_->slots_of(r)) {
+    const Index n = bytes_of_local(*layout_, r, s);
+    if (n > 0) address[s.index()] = memory.data() + at;
+    at += aligned(n);
+  }
+  return {};
 }
 
 Result<> RankBuffers::bind(Rank r, SlotId slot, std::span<std::byte> memory) {

@@ -14,7 +14,11 @@ namespace reshard {
 /// "source buffer of local tensor 'x' on rank 3 is not set". `side`: "source" or "target".
 Error missing_memory(const char* side, const ModelLayout& layout, Rank r, SlotId slot);
 
-/// The addresses of ranks' local tensors in this process's memory: one per (rank, slot).
+/// Bytes that RankBuffers::bind_rank() needs.
+Index bytes_of_rank(const ModelLayout& layout, Rank r);
+
+/// The addresses of ranks' local tensors in this process's memory, or in that of a GPU: one per
+/// (rank, slot).
 ///
 /// The memory is owned (allocate) or borrowed (bind); borrowed memory must outlive this object.
 /// Move-only.
@@ -30,6 +34,9 @@ class RankBuffers {
                                       std::span<const Rank> ranks,
                                       HostBuffer::Options options = {});
 
+  /// Borrows one range of memory for all local tensors of a rank, each 64-byte aligned if the range
+  /// is. Errors: it has fewer than bytes_of_rank().
+  Result<> bind_rank(Rank r, std::span<std::byte> memory);
   /// Borrows memory for one local tensor. Errors: `bytes` does not have the tensor's size; the rank
   /// has no such tensor.
   Result<> bind(Rank r, SlotId slot, std::span<std::byte> bytes);

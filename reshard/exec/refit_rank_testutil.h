@@ -103,4 +103,19 @@ inline Planner planner_of(const RefitLayouts& layouts) {
                         layout_of(layouts.to, model, layouts.config));
 }
 
+/// Pairs of layouts that cover how sides may lie to each other.
+inline std::vector<RefitLayouts> refit_layouts() {
+  return {
+      {"collocated", wide_moe(), "megatron:tp=2,pp=2,ep=2,etp=1", "vllm:tp=4", 4},
+      {"disjoint_halves", wide_moe(), "megatron:tp=2,pp=2,ep=2,etp=1", "vllm:tp=4,offset=4", 8},
+      {"overlapping", wide_moe(), "megatron:tp=2,pp=2,ep=2,etp=1", "vllm:tp=4,offset=3", 7},
+      {"idle_ranks", tiny_dense(), "megatron:tp=2,offset=1", "vllm:tp=2,offset=4", 8},
+      {"few_to_many", wide_moe(), "hf:shards=1", "vllm:tp=4,offset=1", 5},
+      {"many_to_few", wide_moe(), "megatron:tp=2,pp=4,ep=2,etp=1", "hf:shards=1", 8},
+      {"one_rank", tiny_moe(), "hf:shards=1", "vllm:tp=1", 1},
+      {"mixers", tiny_qwen3_next(), "megatron:tp=2", "vllm:tp=4,offset=1", 5},
+      {"latent", tiny_deepseek(), "megatron:tp=2,pp=2", "vllm:tp=2,offset=4", 6},
+  };
+}
+
 }  // namespace reshard

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+// Protects: a refit on one GPU puts every element where the layouts say, in one launch, and refuses
+// memory that the GPU cannot reach.
+#include "reshard/exec/device/device_refit.h"
+
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include "reshard/cuda/emulated_gpu_testutil.h"
+#include "reshard/cuda/gpu_testutil.h"
+#include "reshard/exec/device/device_tensors.h"
+#include "reshard/exec/element_oracle_testutil.h"
+#include "reshard/exec/refit_rank_testutil.h"
+#include "reshard/exec/value_oracle_testutil.h"
+#include "reshard/model/random_layout_testutil.h"
+
+namespace reshard {
+namespace {
+
+/// The tensors of all ranks of both sides on a GPU, with a source that is filled.
+struct OnGpu {
+  explicit OnGpu(const Planner& p) : planner(p) {
+    fill_values(host_source);
+    EXPECT_EQ(outcome(source.copy_from(host_source, stream)), "");
+    EXPECT_EQ(outcome(target.copy_from(host_target, stream)), "");
+  }
+  static DeviceTensors on(const std::shared_ptr<const cuda::Device>& gpu,
+                          const std::shared_ptr<const ModelLayout>& layout) {
+    return DeviceTensors::allocate(layout, layout->ranks().members(), gpu).value();
+  }
+  /// Elements of the target that are wrong. Waits for the stream.
+  Index count_wrong() {
+    EXPECT_EQ(outcome(target.copy_to(host_target, stream)), "");
+    EXPECT_EQ(outcome(stream.synchronize()), "");
+    return count_wrong_values(planner, host_target);
+  }
+
+  const Planner& planner;
+  std::shared_ptr<const cuda::Device> gpu = cuda::gpu_under_test();
+  cuda::Stream stream = cuda::Stream::make(gpu).value();
+  RankBuffers host_source = allocate_all(planner.shared_source()),
+              host_target = allocate_all(planner.shared_target());
+  DeviceTensors source = on(gpu, planner.shared_source()),
+                target = on(gpu, planner.shared_target());
+};
+
+RC_GTEST_PROP(DeviceRefit, puts_and_converts_every_element, ()) {
+  const auto model = random_model();
+  const Planner planner = *Planner::make(random_layout(model, RandomForms::any),
+                                         random_layout(model, RandomForms::any));
+  OnGpu on(planner);
+  const DeviceRefitOptions options{*rc::gen::inRange(0, 3)};
+  const auto refit =
+      DeviceRefit::prepare(planner, on.source.buffers(), on.target.buffers(), on.gpu, options);
+  RC_ASSERT(refit.has_value());
+  RC_ASSERT(refit->num_launches() <= 1U);
+  RC_ASSERT(refit->launch(on.stream).has_value());
+  RC_ASSERT(on.count_wrong() == 0);
+}
+
+class DeviceRefitOf : public testing::TestWithParam<RefitLayouts> {};
+
+TEST_P(DeviceRefitOf, puts_every_element_in_place_again_and_again) {
+  const Planner planner = planner_of(GetParam());
+  OnGpu on(planner);
+  const auto refit =
+      DeviceRefit::prepare(planner, on.source.buffers(), on.target.buffers(), on.gpu);
+  ASSERT_EQ(outcome(refit), "");
+  EXPECT_EQ(refit->num_launches(), 1U);
+  for (int i = 0; i < 2; ++i) {
+    for (const Rank r : on.target.buffers().ranks())
+      for (const auto memory : on.target.buffers().memory(r))
+        ASSERT_EQ(outcome(on.stream.fill(memory.data(), std::byte{0x5a},
+                                         static_cast<Index>(memory.size()))),
+                  "");
+    cuda::emulated_gpu().calls.clear();
+    ASSERT_EQ(outcome(refit->launch(on.stream)), "");
+    for (const auto& [name, times] : cuda::emulated_gpu().calls)
+      EXPECT_TRUE(name == "cuLaunchKernel" || name.starts_with("cuCtx")) << name << times;
+    EXPECT_EQ(on.count_wrong(), 0);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Layouts, DeviceRefitOf, testing::ValuesIn(refit_layouts()),
+                         [](const auto& given) { return given.param.name; });
+
+TEST(DeviceRefit, names_a_tensor_that_is_not_on_the_gpu) {
+  const Planner planner = planner_of(refit_layouts()[0]);
+  OnGpu on(planner);
+  const auto refit = DeviceRefit::prepare(planner, on.host_source, on.target.buffers(), on.gpu);
+  ASSERT_FALSE(refit);
+  EXPECT_EQ(refit.error().code, Code::invalid_argument);
+  EXPECT_NE(refit.error().message.find("is in host memory, not on GPU 0"), std::string::npos)
+      << refit.error().message;
+  const RankBuffers none(planner.shared_source());
+  const auto missing = DeviceRefit::prepare(planner, none, on.target.buffers(), on.gpu);
+  ASSERT_FALSE(missing);
+  EXPECT_NE(missing.error().message.find("is not set"), std::string::npos);
+}
+
+TEST(DeviceTensors, memory_that_is_short_names_the_rank) {
+  if (!cuda::is_emulated()) GTEST_SKIP() << "the emulated GPU only";
+  const Planner planner = planner_of(refit_layouts()[0]);
+  cuda::emulated_gpu().faults["cuMemAlloc"] = cuda::kOutOfMemory;
+  const auto tensors = DeviceTensors::allocate(
+      planner.shared_target(), planner.target().ranks().members(), cuda::gpu_under_test());
+  ASSERT_FALSE(tensors);
+  EXPECT_EQ(tensors.error().code, Code::io);
+  EXPECT_TRUE(tensors.error().message.starts_with("weights of rank 0")) << tensors.error().message;
+}
+
+}  // namespace
+}  // namespace reshard
