@@ -59,6 +59,7 @@ struct RunArguments {
   std::set<std::string> ignore;
   Index repeat = 3;
   bool verify = false, json = false;
+  std::optional<int> gpu;  ///< number of the GPU that has the ranks' memory; none: host memory.
   int threads = 0;
   RefitPath path = RefitPath::automatic;
   Index staging_bytes = Index{64} << 20;

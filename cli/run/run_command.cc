@@ -4,11 +4,13 @@
 #include <algorithm>
 #include <optional>
 
+#include "cli/command_spec.h"
 #include "cli/commands.h"
 #include "cli/interrupt.h"
 #include "cli/measure.h"
 #include "cli/progress_bar.h"
 #include "cli/run/common_settings.h"
+#include "cli/run/device_run.h"
 #include "cli/run/processes/rank_place.h"
 #include "cli/run/processes/rank_run.h"
 #include "cli/run/processes/spawn.h"
@@ -73,8 +75,13 @@ Result<> verify(const RunJob& job, const RankWeights& weights, const TargetVersi
 Result<Outcome> refit(const RunJob& job) {
   Outcome outcome;
   TargetVersion version;
+  std::shared_ptr<const cuda::Device> gpu;
+  if (job.arguments.gpu) gpu = RESHARD_TRY(open_gpu(*job.arguments.gpu));
   const auto weights = RESHARD_TRY(all_weights(job, ProgressBar().progress()));
-  if (needs_session(job)) {
+  if (gpu != nullptr) {
+    outcome.runs = RESHARD_TRY(run_on_device(*job.pair.planner, *weights.source, *weights.target,
+                                             job.arguments.repeat, gpu));
+  } else if (needs_session(job)) {
     outcome = RESHARD_TRY(run_threads(job, weights, version));
   } else {
     outcome.runs = RESHARD_TRY(run_direct(*job.pair.planner, *weights.source, *weights.target,
@@ -118,6 +125,8 @@ Result<int> run_as_rank(RunJob job, const std::optional<Spawned>& spawned) {
 Result<int> run(const RunArguments& a, const std::optional<Spawned>& spawned) {
   const Model model = RESHARD_TRY(open_model(a.model, {.layers = a.layers, .ignore = a.ignore}));
   const LayoutPair pair = RESHARD_TRY(make_layout_pair(model, a.from, a.to, true));
+  if (a.gpu && pair.quantises())
+    RESHARD_TRY(refuse("--device", "GPUs do not quantise and dequantise yet; leave out quant="));
   std::vector<ConversionRow> conversions;
   if (pair.quantises()) conversions = RESHARD_TRY(conversion_rows(pair, a.convert));
   const RunJob job{a, model, pair, std::move(conversions), 1, {}, 0};

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "cli/command_spec.h"
+#include "cli/run/device_run.h"
 
 namespace reshard::cli {
 namespace {
@@ -116,7 +117,19 @@ void add_processes(OptionList& options, RunArguments& a) {
       .under(kProcesses);
 }
 
+/// On a GPU one process copies for all ranks, without a session.
+Result<> check_device(const RunArguments& a, const std::set<std::string>& given) {
+  if (!a.gpu) return {};
+  if (a.in_processes())
+    return refuse("--device", "processes refit in host memory so far; leave out --transport");
+  for (const char* name : {"--buffering", "--check-fingerprints", "--prove", "--trace", "--path"})
+    if (given.contains(name))
+      return refuse(name, "a refit on a GPU is one copy so far, without a session");
+  return {};
+}
+
 Result<> check_options(const RunArguments& a, const std::set<std::string>& given) {
+  RESHARD_TRY(check_device(a, given));
   if (!a.in_processes()) {
     for (const char* name : {"--spawn", "--interface", "--deadline", "--rendezvous"})
       if (given.contains(name))
@@ -148,6 +161,13 @@ CommandSpec run_spec() {
                         "number of refits, as versions 1, 2, ...; default 3");
   options.flag("--verify", a->verify, "verify every byte afterwards");
   options.flag("--json", a->json, "print one JSON object");
+  options.value("--device", "D",
+                "memory of the ranks: cpu, or cuda or cuda:N for one GPU; default cpu",
+                [a](const std::string& text) -> Result<> {
+                  a->gpu.reset();
+                  if (text != "cpu") a->gpu = RESHARD_TRY(parse_gpu(text));
+                  return {};
+                });
   options.choice<RefitPath>("--path", a->path,
                             {{"auto", RefitPath::automatic},
                              {"direct", RefitPath::direct},

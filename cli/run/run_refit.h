@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <string>
 #include <vector>
 
 #include "cli/commands.h"
@@ -12,6 +13,7 @@ namespace reshard::cli {
 
 /// The costs of repeated refits.
 struct RefitRuns {
+  std::string device = "cpu";   ///< that has the memory: "cpu", or the name of a GPU.
   std::vector<double> seconds;  ///< of each.
   Index bytes = 0;              ///< delivered by each.
   Index copies = 0;             ///< memory copies of each.

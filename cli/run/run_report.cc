@@ -84,8 +84,9 @@ std::string percent_text(const RefitRuns& runs) {
 }
 
 std::string best_text(const RefitRuns& runs) {
-  return fmt::format("  best run {}, {}; {}\n", rate(runs.bytes, runs.best_seconds()),
-                     percent_text(runs), copies_text(runs));
+  return fmt::format("  best run {}{}, {}; {}\n", rate(runs.bytes, runs.best_seconds()),
+                     runs.device == "cpu" ? "" : " on " + runs.device, percent_text(runs),
+                     copies_text(runs));
 }
 
 /// Where the seconds of the best refit went.
@@ -132,6 +133,7 @@ std::string run_json(const RunJob& job, const Outcome& o) {
   Json::Object object = plan_object(job.plan, *pair.planner, cost);
   Json::Array seconds;
   for (double s : o.runs.seconds) seconds.push_back(json_number(s));
+  object.push_back({"device", Json(o.runs.device)});
   object.push_back({"seconds", Json(std::move(seconds))});
   object.push_back({"gb_per_s", json_number(o.runs.bytes_per_second() / 1e9)});
   object.push_back({"memcpy_gb_per_s", json_number(o.runs.plain_bytes_per_second() / 1e9)});

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/run/device_run.h"
+
+#include <fmt/format.h>
+
+#include "cli/command_spec.h"
+#include "cli/progress_bar.h"
+#include "reshard/exec/device/device_copy.h"
+#include "reshard/exec/device/device_refit.h"
+#include "reshard/exec/device/device_tensors.h"
+
+namespace reshard::cli {
+
+Result<int> parse_gpu(const std::string& text) {
+  constexpr int kMost = 1023;
+  if (text == "cuda") return 0;
+  if (!text.starts_with("cuda:"))
+    return fail(Code::invalid_argument, fmt::format("'{}' must be cpu, cuda or cuda:N", text));
+  return OptionList::parse_number(text.substr(5), 0, kMost);
+}
+
+Result<std::shared_ptr<const cuda::Device>> open_gpu(int ordinal) {
+  const cuda::Driver* driver = RESHARD_TRY(cuda::load_driver());
+  return cuda::Device::open(*driver, ordinal);
+}
+
+Result<RefitRuns> run_on_device(const Planner& planner, const RankBuffers& source,
+                                const RankBuffers& target, Index repeat,
+                                const std::shared_ptr<const cuda::Device>& device) {
+  const auto allocate = [&](const RankBuffers& host) {
+    return DeviceTensors::allocate(host.shared_layout(), host.ranks(), device);
+  };
+  const cuda::Stream stream = RESHARD_TRY(cuda::Stream::make(device));
+  const DeviceTensors from = RESHARD_TRY(allocate(source)), to = RESHARD_TRY(allocate(target));
+  RESHARD_TRY(from.copy_from(source, stream));
+  const DeviceRefit refit =
+      RESHARD_TRY(DeviceRefit::prepare(planner, from.buffers(), to.buffers(), device));
+  const auto begin = RESHARD_TRY(cuda::Event::make(device, cuda::Event::Timing::on));
+  const auto end = RESHARD_TRY(cuda::Event::make(device, cuda::Event::Timing::on));
+  RefitRuns runs;
+  runs.device = device->name();
+  runs.bytes = refit.bytes();
+  runs.copies = refit.copies();
+  ProgressBar bar;
+  const Progress progress = bar.progress();
+  for (Index i = 0; i < repeat; ++i) {
+    RESHARD_TRY(begin.record(stream));
+    RESHARD_TRY(refit.launch(stream));
+    RESHARD_TRY(end.record(stream));
+    RESHARD_TRY(stream.synchronize());
+    runs.seconds.push_back(RESHARD_TRY(cuda::Event::seconds(begin, end)));
+    if (!progress("refit", i + 1, repeat)) return fail(Code::aborted, "refit: cancelled");
+  }
+  RESHARD_TRY(to.copy_to(target, stream));
+  RESHARD_TRY(stream.synchronize());
+  runs.plain_seconds = RESHARD_TRY(plain_copy_seconds(stream, runs.bytes));
+  return runs;
+}
+
+}  // namespace reshard::cli

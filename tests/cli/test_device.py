@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""reshard run --device: refits on a GPU where there is one, says why not elsewhere, and refuses what needs a session. The
+command of docs/gpu.md is one."""
+
+import json
+import pathlib
+import re
+import unittest
+
+import program
+
+DOC = (pathlib.Path(__file__).parents[2] / "docs" / "gpu.md").read_text()
+RUN = ("run", "--model", "qwen3-4b", "--layers", "1", "--from", "megatron:tp=2", "--to", "vllm:tp=2")
+NO_GPU = re.compile(r"reshard: (no NVIDIA driver: .*|CUDA sees 0 GPUs.*|this build has no kernels.*nvcc.*)\n")
+
+
+class Device(unittest.TestCase):
+    def on_gpu(self, *command):
+        """The report of a run on a GPU, or None if there is no GPU, which it must say in one line."""
+        done = program.run(*command, "--json")
+        if done.returncode == 0:
+            return json.loads(done.stdout)
+        self.assertRegex(done.stderr, NO_GPU)
+        self.assertEqual((done.returncode, done.stdout), (1, ""))
+        return None
+
+    def test_the_command_of_the_page(self):
+        (command,) = re.findall(r"^```\nreshard (run .*)\n```", DOC, re.M)
+        command = command.replace("qwen3-30b-a3b --layers 20", "demo-moe --layers 1")  # small
+        report = json.loads(program.done(*command.replace("cuda", "cpu").split(), "--json"))
+        self.assertEqual((report["device"], report["verified"]), ("cpu", True))
+        on_gpu = self.on_gpu(*command.split())
+        if on_gpu:
+            self.assertTrue(on_gpu["verified"])
+            self.assertNotEqual(on_gpu["device"], "cpu")
+            self.assertEqual(on_gpu["bytes_total"], report["bytes_total"])
+
+    def test_a_gpu_by_its_number(self):
+        self.on_gpu(*RUN, "--device", "cuda:0")
+        done = program.run(*RUN, "--device", "cuda:1000")
+        self.assertEqual(done.returncode, 1)
+        self.assertNotIn("Traceback", done.stderr)
+
+    def test_what_is_refused(self):
+        for options, said in (
+            (("--device", "gpu"), "'gpu' must be cpu, cuda or cuda:N"),
+            (("--device", "cuda:-1"), "--device"),
+            (("--device", "cuda", "--trace", "t.json"), "--trace"),
+            (("--device", "cuda", "--path", "message"), "--path"),
+            (("--device", "cuda", "--buffering", "doubled"), "--buffering"),
+            (("--device", "cuda", "--check-fingerprints"), "--check-fingerprints"),
+            (("--device", "cuda", "--transport", "shm", "--spawn"), "--device"),
+            (("--device", "cuda", "--to", "vllm:tp=2,quant=mxfp8"), "quant="),
+        ):
+            with self.subTest(options):
+                command = RUN[:-2] if "--to" in options else RUN
+                done = program.run(*command, *options)
+                self.assertNotEqual(done.returncode, 0)
+                self.assertEqual(done.stdout, "")
+                self.assertIn(said, done.stderr)
+                self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
