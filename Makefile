@@ -117,6 +117,19 @@ megatron-test: build python ## refits of Megatron-Core's modules with release VE
 	  $(BUILD)/megatron-$(VERSION)-venv/bin/python -m pytest -q --no-header \
 	  -p no:cacheprovider -rs --disable-warnings tests/megatron/test_refit.py
 
+# Opt-in: without a CUDA toolkit it installs nvcc, 360 MB.
+.PHONY: gpu-build
+gpu-build: deps ## the program and tests with kernels for GPUs, and a bundle of them for a machine without network
+	@tools/gpu_build.sh $(BUILD)-gpu $(BUILD)/cuda-venv $(JOBS) $(CMAKE_ARGS)
+
+.PHONY: gpu-test
+gpu-test: gpu-build ## the tests of GPUs on GPU 0; says what it skips
+	@$(BUILD)-gpu/gpu-bundle/test.sh
+
+.PHONY: gpu-bench
+gpu-bench: gpu-build ## refits on GPU 0 against the driver's own copy
+	@$(BUILD)-gpu/gpu-bundle/bench.sh --out $(abspath bench/results)
+
 .PHONY: mutants
 mutants: build-all python-env ## flip each layout rule; a test must fail each time
 	@python3 tests/mutation/run.py $(BUILD)

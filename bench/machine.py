@@ -44,7 +44,8 @@ def commit(root):
   except OSError:
     return "unknown"
   if head.returncode != 0:
-    return "unknown"
+    bundled = root / "COMMIT"
+    return bundled.read_text().strip() if bundled.exists() else "unknown"
   return head.stdout.strip() + ("+changes" if changed.stdout.strip() else "")
 
 

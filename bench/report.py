@@ -21,6 +21,7 @@ TITLES = {
   "session": "Sessions",
   "convert": "Conversion of a checkpoint",
   "simulate": "Simulated seconds: error against the measured ones",
+  "gpu": "Refit on one GPU",
   "published": "Whole plans for layouts with published times",
 }
 

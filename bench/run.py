@@ -19,6 +19,7 @@ import sys
 
 import convert_part
 import fingerprint_part
+import gpu_part
 import link_part
 import machine
 import plan_part
@@ -35,7 +36,7 @@ from rows import BenchError
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "performance.md"
 PARTS = (
-  "plan", "published", "refit", "process", "link", "fingerprint", "quantise", "session", "convert", "simulate",
+  "plan", "published", "refit", "process", "link", "fingerprint", "quantise", "session", "convert", "simulate", "gpu",
 )  # fmt: skip
 NEEDED = (
   "plan_bench", "refit_bench", "rank_bench", "fingerprint_bench", "quantise_bench", "session_bench",
@@ -95,6 +96,8 @@ def measure(chosen):
     yield from convert_part.measure(programs, chosen.quick, scratch)
   if "simulate" in chosen.only:
     yield from simulate_part.measure(programs, chosen.quick)
+  if "gpu" in chosen.only:
+    yield from gpu_part.measure(programs, chosen.quick)
 
 
 def render(path):
@@ -104,7 +107,8 @@ def render(path):
 
 
 def run(chosen):
-  check_build(chosen.build)
+  if chosen.only != ["gpu"]:  # That part needs the program only, and runs without a build folder.
+    check_build(chosen.build)
   about = {**machine.describe(ROOT), "quick": chosen.quick, "parts": chosen.only}
   rows = []
   for row in measure(chosen):

@@ -25,6 +25,11 @@ Result<> refit(const Planner& planner, const RankBuffers& source, const RankBuff
 #include "tests/docs/refit.inc"
 }
 
+Result<> gpu(const Planner& planner, const RankBuffers& source, const RankBuffers& target,
+             cuda::StreamHandle torch_stream) {
+#include "tests/docs/gpu.inc"
+}
+
 namespace megatron_api {
 using namespace megatron;
 

@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# The tests of GPUs on GPU 0 of this machine, in a bundle of tools/gpu_build.sh. Says what it skips.
+#
+#   gpu-bundle/test.sh
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")"
+export LD_LIBRARY_PATH=$PWD/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+
+why=$(bin/reshard run --model examples/configs/qwen3-4b.json --layers 1 --from megatron:tp=2 --to vllm:tp=2 \
+  --device cuda --repeat 1 --verify 2>&1)
+if [ $? -ne 0 ]; then
+  echo "$why"
+  case $why in
+    *"no NVIDIA driver"* | *"CUDA sees 0"*) echo "gpu-test: all skipped: there is no GPU" && exit 0 ;;
+  esac
+  exit 1
+fi
+echo "$why"
+
+failed=0
+run() { "$@" --gtest_brief=1 || failed=1; }
+export RESHARD_TEST_GPU=0
+run bin/reshard_cuda_tests
+run bin/reshard_exec_tests --gtest_filter='*Device*'
+run bin/reshard_cli_tests --gtest_filter='DeviceRun*'
+sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null || true)
+if [ -n "$sanitizer" ]; then
+  for tool in memcheck racecheck; do
+    RC_PARAMS=max_success=10 run "$sanitizer" --tool "$tool" --error-exitcode 1 bin/reshard_exec_tests \
+      --gtest_filter='*Device*'
+  done
+else
+  echo "gpu-test: memcheck and racecheck skipped: there is no compute-sanitizer"
+fi
+[ $failed -eq 0 ] && echo "gpu-test: passed" || echo "gpu-test: FAILED"
+exit $failed

@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Builds the program and its tests with kernels for GPUs, and bundles what a machine with a GPU, but without network and
+# packages, needs to run them: <folder>/gpu-bundle, which tests/gpu/test.sh and tests/gpu/bench.sh run in.
+#
+#   tools/gpu_build.sh <folder> <folder of nvcc's environment> <jobs> [-DNAME=VALUE ...]
+set -euo pipefail
+folder=$1
+venv=$2
+jobs=$3
+shift 3
+
+nvcc=$(command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null || true)
+if [ -z "$nvcc" ]; then
+  tools/python_env.sh "$venv" tests/gpu/requirements.txt
+  nvcc=$(ls "$PWD/$venv"/lib/python3*/site-packages/nvidia/cu*/bin/nvcc)
+fi
+for target in bin/reshard reshard_cuda_tests reshard_exec_tests reshard_cli_tests; do
+  tools/build.sh "$folder" "$jobs" "$target" "$@" -DRESHARD_DEV=ON -DRESHARD_WITH_CUDA=ON "-DRESHARD_NVCC=$nvcc"
+done
+
+bundle=$folder/gpu-bundle
+rm -rf "$bundle"
+mkdir -p "$bundle/bin" "$bundle/lib" "$bundle/bench" "$bundle/examples"
+for name in reshard reshard_cuda_tests reshard_exec_tests reshard_cli_tests; do
+  strip -o "$bundle/bin/$name" "$folder/bin/$name"
+  # The loader and the C library are the machine's own.
+  ldd "$folder/bin/$name" | awk '$3 ~ /^\// {print $3}' | grep -vE '/(libc|libm|libdl|libpthread|librt)\.so'
+done | sort -u | xargs -I{} cp -L {} "$bundle/lib/"
+cp bench/*.py "$bundle/bench/"
+cp -r examples/configs "$bundle/examples/"
+git rev-parse --short=12 HEAD >"$bundle/COMMIT"
+cp tests/gpu/*.sh "$bundle/"
+du -sh "$bundle" | awk '{print "gpu: " $2 " has " $1}'
