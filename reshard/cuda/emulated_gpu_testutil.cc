@@ -6,7 +6,9 @@
 #include <deque>
 #include <functional>
 #include <set>
+#include <vector>
 
+#include "reshard/cuda/run_matrices.h"
 #include "reshard/cuda/run_tiles.h"
 
 // What CUDA's handles point to.
@@ -21,7 +23,9 @@ struct CUstream_st {
 };
 struct CUmod_st {};
 struct CUfunc_st {
-  std::string name;
+  /// Runs a thread block, whose parameter is at `arguments`.
+  std::function<void(const void* arguments, unsigned block, unsigned blocks)> run;
+  std::size_t bytes = 0;  ///< of the parameter.
 };
 
 namespace reshard::cuda {
@@ -39,7 +43,7 @@ struct Machine {
   CUctx_st contexts[16];
   int retained = 0;
   std::vector<Context> current;
-  CUfunc_st tiles{kTileKernel};
+  std::map<std::string, CUfunc_st> kernels;
 };
 
 Machine& machine() {
@@ -112,12 +116,66 @@ int give_back(const char* name, void* at) {
   return kSuccess;
 }
 
+/// Threads of an emulated block; they take turns within a phase.
+constexpr std::uint32_t kThreads = 3;
+
+/// Calls f(the thread) for all threads of a block.
+template <class F>
+void all_threads(unsigned block, unsigned blocks, F&& f) {
+  for (std::uint32_t thread = 0; thread < kThreads; ++thread)
+    f(TileThread{block, blocks, thread, kThreads});
+}
+
+void quantise_block(const MatrixLaunch& launch, unsigned block, unsigned blocks) {
+  for_each_tile(launch, {block, blocks, 0, 1}, [&](const MatrixPair& m, const MatrixTile& tile) {
+    MatrixShared shared;
+    std::memset(&shared, 0xee, sizeof shared);
+    const auto phase = [&](auto&& f) { all_threads(block, blocks, f); };
+    phase([&](const TileThread& me) { clear_phase(m, tile, shared, me); });
+    phase([&](const TileThread& me) { block_amax_phase(m, tile, shared, me); });
+    phase([&](const TileThread& me) { scale_phase(m, tile, shared, me); });
+    phase([&](const TileThread& me) { encode_phase(m, tile, shared, me); });
+  });
+}
+
+template <class Launch, class F>
+void add_kernel(const char* name, F run_block) {
+  machine().kernels[name] = {[run_block](const void* arguments, unsigned block, unsigned blocks) {
+                               run_block(*static_cast<const Launch*>(arguments), block, blocks);
+                             },
+                             sizeof(Launch)};
+}
+
+void add_kernels() {
+  add_kernel<TileLaunch>(
+      kTileKernel, [](const TileLaunch& launch, unsigned block, unsigned blocks) {
+        all_threads(block, blocks, [&](const TileThread& me) { run_tiles(launch, me); });
+      });
+  add_kernel<MatrixLaunch>(kQuantiseKernel, quantise_block);
+  add_kernel<MatrixLaunch>(
+      kAmaxKernel, [](const MatrixLaunch& launch, unsigned block, unsigned blocks) {
+        all_threads(block, blocks, [&](const TileThread& me) {
+          for_each_tile(launch, me,
+                        [&](const MatrixPair& m, const MatrixTile& t) { amax_phase(m, t, me); });
+        });
+      });
+  add_kernel<MatrixLaunch>(
+      kDequantiseKernel, [](const MatrixLaunch& launch, unsigned block, unsigned blocks) {
+        all_threads(block, blocks, [&](const TileThread& me) {
+          for_each_tile(launch, me,
+                        [&](const MatrixPair& m, const MatrixTile& t) { decode_phase(m, t, me); });
+        });
+      });
+}
+
 int launch(Function function, unsigned blocks, unsigned, unsigned, unsigned, unsigned, unsigned,
            unsigned, StreamHandle stream, void** arguments, void**) {
-  if (function != &machine().tiles) return kInvalidHandle;
-  const TileLaunch tiles = *static_cast<const TileLaunch*>(arguments[0]);
-  return give("cuLaunchKernel", stream, [tiles, blocks] {
-    for (unsigned block = 0; block < blocks; ++block) run_tiles(tiles, {block, blocks, 0, 1});
+  if (function == nullptr || !function->run) return kInvalidHandle;
+  const auto* const first = static_cast<const std::byte*>(arguments[0]);
+  const std::vector<std::byte> parameter(first, first + function->bytes);
+  return give("cuLaunchKernel", stream, [function, parameter, blocks] {
+    for (unsigned block = 0; block < blocks; ++block)
+      function->run(parameter.data(), block, blocks);
   });
 }
 
@@ -304,11 +362,13 @@ void set_kernels(Driver& d) {
     return called_in_context("cuModuleUnload");
   };
   d.cuModuleGetFunction = [](Function* function, Module, const char* name) {
-    *function = &machine().tiles;
-    const int status = called_in_context("cuModuleGetFunction");
-    return status == kSuccess && machine().tiles.name != name ? kNotFound : status;
+    const auto found = machine().kernels.find(name);
+    if (found == machine().kernels.end()) return kNotFound;
+    *function = &found->second;
+    return called_in_context("cuModuleGetFunction");
   };
   d.cuFuncSetAttribute = [](Function, int, int) { return called_in_context("cuFuncSetAttribute"); };
+  add_kernels();
   d.cuLaunchKernel = launch;
 }
 

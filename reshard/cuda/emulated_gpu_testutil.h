@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A stand-in for libcuda and a GPU. Device memory is heap memory, so that AddressSanitizer finds
-// kernels that leave it; kernels are the same source, compiled for the host, with one thread per
-// block. Work given to a stream runs only when somebody waits for it or asks whether it is done, so
-// that code which forgets to wait reads old bytes.
+// kernels that leave it; kernels are the same source, compiled for the host, with three threads
+// per block that take turns. Work given to a stream runs only when somebody waits for it or asks
+// whether it is done, so that code which forgets to wait reads old bytes.
 #pragma once
 
 #include <map>

@@ -1,8 +1,48 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "reshard/cuda/run_tiles.h"
 
+#include "reshard/cuda/run_matrices.h"
+
 extern "C" __global__ void __launch_bounds__(reshard::cuda::kTileThreads,
                                              reshard::cuda::kTileBlocks)
     reshard_run_tiles(const __grid_constant__ reshard::cuda::TileLaunch launch) {
   reshard::cuda::run_tiles(launch, {blockIdx.x, gridDim.x, threadIdx.x, blockDim.x});
+}
+
+namespace {
+
+using namespace reshard::cuda;
+
+__device__ TileThread this_thread() { return {blockIdx.x, gridDim.x, threadIdx.x, blockDim.x}; }
+
+}  // namespace
+
+extern "C" __global__ void __launch_bounds__(kTileThreads)
+    reshard_amax(const __grid_constant__ MatrixLaunch launch) {
+  const TileThread me = this_thread();
+  for_each_tile(launch, me,
+                [&](const MatrixPair& m, const MatrixTile& tile) { amax_phase(m, tile, me); });
+}
+
+extern "C" __global__ void __launch_bounds__(kTileThreads)
+    reshard_quantise(const __grid_constant__ MatrixLaunch launch) {
+  __shared__ MatrixShared shared;
+  const TileThread me = this_thread();
+  for_each_tile(launch, me, [&](const MatrixPair& m, const MatrixTile& tile) {
+    clear_phase(m, tile, shared, me);
+    __syncthreads();
+    block_amax_phase(m, tile, shared, me);
+    __syncthreads();
+    scale_phase(m, tile, shared, me);
+    __syncthreads();
+    encode_phase(m, tile, shared, me);
+    __syncthreads();  // The next tile clears what this one reads.
+  });
+}
+
+extern "C" __global__ void __launch_bounds__(kTileThreads)
+    reshard_dequantise(const __grid_constant__ MatrixLaunch launch) {
+  const TileThread me = this_thread();
+  for_each_tile(launch, me,
+                [&](const MatrixPair& m, const MatrixTile& tile) { decode_phase(m, tile, me); });
 }

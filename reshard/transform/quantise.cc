@@ -19,7 +19,6 @@ namespace {
 
 using kernels::QuantiseKernels;
 using kernels::ScalePlaces;
-using kernels::SmallFloat;
 
 /// Blocks per part, and bytes of the source that must stay cached between both passes.
 constexpr Index kPartBlocks = 128, kQuantisePartBytes = Index{256} << 10;
@@ -46,27 +45,14 @@ bool is_plain(DType dtype) {
   return dtype == DType::bf16 || dtype == DType::f16 || dtype == DType::f32;
 }
 
-SmallFloat small_float(const QuantFormat& format) {
-  return format.data == DType::f4 ? SmallFloat::e2m1 : SmallFloat::e4m3;
-}
-
 /// Bytes of `cols` elements of the data.
 Index data_bytes(const QuantFormat& format, Index cols) {
   return format.data == DType::f4 ? cols / 2 : cols;
 }
 
-kernels::ScaleMaker maker_of(const QuantFormat& format, float matrix_amax) {
-  kernels::ScaleMaker maker{.kind = kernels::scale_kind(format),
-                            .data = small_float(format),
-                            .zero_block = format.zero_block,
-                            .factor = 1.0F,
-                            .inverse_factor = 1.0F};
-  if (format.tensor_factor) {
-    maker.factor = kernels::tensor_factor(maker.data, matrix_amax);
-    maker.inverse_factor = format.factor_divides ? kernels::tensor_divisor(maker.data, matrix_amax)
-                                                 : kernels::inverse_factor(maker.factor);
-  }
-  return maker;
+ScaleMaker maker_of(const QuantFormat& format, float matrix_amax) {
+  return scale_maker(scale_kind(format), small_float(format), format.zero_block,
+                     format.tensor_factor, format.factor_divides, matrix_amax);
 }
 
 /// True if every block of the rows that begin at `first`, `row_bytes` apart, begins at a multiple
@@ -155,7 +141,7 @@ class Bands {
   QuantiseKernels::Encode encoder(const std::byte* src, Index n) const {
     const auto kind = static_cast<std::size_t>(maker_.data);
     const auto choose = [&](const QuantiseKernels::OfSource& source) {
-      return kernels::divides(maker_.kind) ? source.divide[kind] : source.multiply[kind];
+      return divides(maker_.kind) ? source.divide[kind] : source.multiply[kind];
     };
     if (!is_one_block(dst_.format)) return choose(source_);
     // The caller's amax may be too small, or miss a NaN.
@@ -175,7 +161,7 @@ class Bands {
   const QuantMatrix& dst_;
   const QuantiseKernels& kernels_ = quantise_kernels();
   const QuantiseKernels::OfSource& source_;
-  kernels::ScaleMaker maker_;
+  ScaleMaker maker_;
   ScalePlaces places_;
   Index block_;
   std::uint32_t matrix_amax_;
@@ -297,8 +283,7 @@ void dequantise_rows(const QuantMatrix& src, const FloatMatrix& dst, Index begin
   const ScalePlaces places(src);
   float factor = 1;
   if (src.format.tensor_factor) std::memcpy(&factor, src.factor, sizeof factor);
-  const kernels::DecodingScales decoding(kernels::scale_kind(src.format), factor,
-                                         src.format.factor_divides);
+  const kernels::DecodingScales decoding(scale_kind(src.format), factor, src.format.factor_divides);
   const auto decode = of_dtype(quantise_kernels(), dst.dtype)
                           .decode[static_cast<std::size_t>(small_float(src.format))];
   const bool stream = hint == CopyHint::streaming &&

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "reshard/index/interval.h"
+#include "reshard/transform/float_bits.h"
 
 namespace reshard {
 
@@ -11,15 +12,15 @@ namespace reshard {
 inline constexpr Index kScaleTileRows = 128, kScaleTileCols = 4, kScaleTileBytes = 512;
 
 /// `rows` rounded up to whole tiles.
-constexpr Index scale_tile_rows(Index rows) {
+RESHARD_HOST_DEVICE constexpr Index scale_tile_rows(Index rows) {
   return (rows + kScaleTileRows - 1) / kScaleTileRows * kScaleTileRows;
 }
-constexpr Index scale_tile_cols(Index cols) {
+RESHARD_HOST_DEVICE constexpr Index scale_tile_cols(Index cols) {
   return (cols + kScaleTileCols - 1) / kScaleTileCols * kScaleTileCols;
 }
 
 /// The offset of a swizzled scale in bytes. `cols`: the matrix' number of scales across.
-constexpr Index swizzled_scale_offset(Index row, Index col, Index cols) {
+RESHARD_HOST_DEVICE constexpr Index swizzled_scale_offset(Index row, Index col, Index cols) {
   const Index tile =
       row / kScaleTileRows * (scale_tile_cols(cols) / kScaleTileCols) + col / kScaleTileCols;
   const Index r = row % kScaleTileRows;

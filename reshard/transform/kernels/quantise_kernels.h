@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "reshard/transform/kernels/quantise_arithmetic.h"
+#include "reshard/transform/quantise_arithmetic.h"
 
 namespace reshard::kernels {
 

@@ -6,23 +6,11 @@
 #include <cstring>
 #include <span>
 
-#include "reshard/transform/kernels/quantise_arithmetic.h"
 #include "reshard/transform/quantise.h"
+#include "reshard/transform/scale_kind.h"
 #include "reshard/transform/swizzled_scales.h"
 
 namespace reshard::kernels {
-
-/// @pre check_quant_format() holds
-constexpr ScaleKind scale_kind(const QuantFormat& format) {
-  if (format.scale == DType::f8_e4m3) return ScaleKind::e4m3;
-  const bool bytes = format.scale == DType::f8_e8m0;
-  switch (format.rule) {
-    case ScaleRule::exact: break;
-    case ScaleRule::up: return bytes ? ScaleKind::e8m0_up : ScaleKind::f32_up;
-    case ScaleRule::floor: return bytes ? ScaleKind::e8m0_floor : ScaleKind::f32_floor;
-  }
-  return ScaleKind::f32_exact;
-}
 
 /// The multipliers of codes for one-byte scales: scale_to_float() times or divided by the factor.
 /// Cheap to construct.

@@ -11,7 +11,7 @@
 
 #include "reshard/transform/float_bits.h"
 
-namespace reshard::kernels {
+namespace reshard {
 
 /// The dtypes of data.
 enum class SmallFloat : std::uint8_t { e4m3, e2m1 };
@@ -180,6 +180,20 @@ RESHARD_HOST_DEVICE constexpr BlockScale e4m3_scale(const ScaleMaker& maker, std
   return {byte, finite_quotient(maker.inverse_factor, scale)};
 }
 
+/// How a matrix' blocks get their scales. `factor_divides` as QuantFormat's; `has_factor`:
+/// QuantFormat::tensor_factor, for a matrix with this amax.
+RESHARD_HOST_DEVICE constexpr ScaleMaker scale_maker(ScaleKind kind, SmallFloat data,
+                                                     std::uint8_t zero_block, bool has_factor,
+                                                     bool factor_divides, float matrix_amax) {
+  ScaleMaker maker{kind, data, zero_block, 1.0F, 1.0F};
+  if (has_factor) {
+    maker.factor = tensor_factor(data, matrix_amax);
+    maker.inverse_factor =
+        factor_divides ? tensor_divisor(data, matrix_amax) : inverse_factor(maker.factor);
+  }
+  return maker;
+}
+
 /// The scale of a block. `amax`: the bits of its largest magnitude as a float.
 RESHARD_HOST_DEVICE constexpr BlockScale block_scale(const ScaleMaker& maker, std::uint32_t amax) {
   const bool nan = is_nan_bits(amax);
@@ -218,4 +232,4 @@ RESHARD_HOST_DEVICE constexpr float decoded(SmallFloat kind, std::uint32_t code,
   return small_to_float(kind, code) * scale;
 }
 
-}  // namespace reshard::kernels
+}  // namespace reshard

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// The tables that the kernels of quantised matrices read. Plain data: GPU and host compilers lay
+// them out alike.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "reshard/base/dtype.h"
+#include "reshard/transform/quantise_arithmetic.h"
+
+namespace reshard::cuda {
+
+/// A matrix of floats and its quantised form, both in the GPU's memory. Strides in bytes.
+struct MatrixPair {
+  std::byte *values = nullptr, *data = nullptr, *scales = nullptr;
+  float* factor = nullptr;        ///< if has_factor.
+  std::uint32_t* amax = nullptr;  ///< bits of the matrix' largest magnitude, if needs_amax.
+  std::int64_t values_row = 0, data_row = 0, scales_row = 0;
+  std::uint32_t rows = 0, cols = 0;              ///< elements.
+  std::uint32_t block_rows = 0, block_cols = 0;  ///< elements, not 0.
+  std::uint32_t scale_cols = 0;                  ///< blocks across.
+  DType dtype = DType::bf16;                     ///< of the values.
+  ScaleKind scale = ScaleKind::e8m0_up;
+  SmallFloat small = SmallFloat::e4m3;
+  std::uint8_t zero_block = 0;
+  bool wide_scales = false;  ///< four bytes, not one.
+  bool swizzled = false, one_block = false, needs_amax = false, has_factor = false,
+       factor_divides = false;
+  /// Elements that a thread takes at once: 8, if addresses, strides and blocks allow it; else 2 or
+  /// 1, which only 8-bit data has.
+  std::uint8_t at_once = 1;
+};
+
+/// What one thread block does at once: rows [first_row, end_row), from the first of a block to the
+/// last, of the blocks across [first_block, end_block). At most kTileSlots blocks in all.
+struct MatrixTile {
+  std::uint32_t matrix = 0, first_row = 0, end_row = 0, first_block = 0, end_block = 0;
+};
+inline constexpr std::uint32_t kTileSlots = 256;
+
+/// What a thread block shares.
+struct MatrixShared {
+  std::uint32_t amax[kTileSlots];  ///< bits of each block's largest magnitude.
+  float by[kTileSlots];            ///< BlockScale::by of each.
+};
+
+/// What one launch does: tiles [0, num_tiles), in any order. All pointers are to the GPU's memory.
+struct MatrixLaunch {
+  const MatrixPair* matrices = nullptr;
+  const MatrixTile* tiles = nullptr;
+  std::uint32_t num_tiles = 0;
+};
+
+/// The kernels, whose only parameter is a MatrixLaunch: the largest magnitudes of whole matrices;
+/// values to data and scales; and back.
+inline constexpr const char *kAmaxKernel = "reshard_amax", *kQuantiseKernel = "reshard_quantise",
+                            *kDequantiseKernel = "reshard_dequantise";
+
+}  // namespace reshard::cuda
