@@ -196,4 +196,4 @@ lint: build-all ## rooms and style, formatting, clang-tidy on changed files (LIN
 
 .PHONY: clean
 clean: ## remove the build folders
-	rm -rf $(BUILD) $(BUILD)-debug $(BUILD)-asan $(BUILD)-python-asan $(BUILD)-tsan $(BUILD)-coverage $(BUILD)-fuzz
+	rm -rf $(BUILD) $(BUILD)-debug $(BUILD)-asan $(BUILD)-python-asan $(BUILD)-tsan $(BUILD)-coverage $(BUILD)-fuzz $(BUILD)-gpu
