@@ -87,7 +87,8 @@ Dims with_input_last(const Dims& shape) {
 }
 
 MergedDims with_input_last(MergedDims merged) {
-  return {static_cast<std::uint8_t>((merged.bits & 1U) | (merged.bits >> 2U) << 1U)};
+  const unsigned bits = merged.bits;
+  return {static_cast<std::uint8_t>((bits & 1U) | (bits >> 2U) << 1U)};
 }
 
 PlacedBox with_input_last(const PlacedBox& part) {
