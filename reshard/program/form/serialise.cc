@@ -170,7 +170,7 @@ void ProgramCoder<Io>::table(std::vector<T>& rows, std::size_t least_bytes, cons
 template <class Io>
 void ProgramCoder<Io>::code() {
   code_header();
-  const auto one = [this](auto& entry) { code_one(entry); };
+  const auto one = [this](auto& entry) { this->code_one(entry); };
   table(p_.buffers, 4, "the number of buffers", one);
   table(p_.pieces, 3, "the number of pieces", one);
   table(p_.ranges, 3, "the number of ranges", one);
