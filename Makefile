@@ -117,7 +117,7 @@ megatron-test: build python ## refits of Megatron-Core's modules with release VE
 	  $(BUILD)/megatron-$(VERSION)-venv/bin/python -m pytest -q --no-header \
 	  -p no:cacheprovider -rs --disable-warnings tests/megatron/test_refit.py
 
-# Opt-in: without a CUDA toolkit it installs nvcc, 360 MB.
+# Opt-in: without a CUDA toolkit it installs nvcc, 300 MB.
 .PHONY: gpu-build
 gpu-build: deps ## the program and tests with kernels for GPUs, and a bundle of them for a machine without network
 	@tools/gpu_build.sh $(BUILD)-gpu $(BUILD)/cuda-venv $(JOBS) $(CMAKE_ARGS)

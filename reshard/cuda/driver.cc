@@ -86,9 +86,11 @@ Result<Driver> load() {
   if (finder.missing() != nullptr)
     return fail(Code::unsupported, fmt::format("the NVIDIA driver is too old: {} lacks {}",
                                                kLibrary, finder.missing()));
-  RESHARD_TRY(check(driver, driver.cuInit(0), "cuInit"));
+  const int started = driver.cuInit(0);
+  if (started != kNoDevice) RESHARD_TRY(check(driver, started, "cuInit"));
   int count = 0;
-  RESHARD_TRY(check(driver, driver.cuDeviceGetCount(&count), "cuDeviceGetCount"));
+  if (started == kSuccess)
+    RESHARD_TRY(check(driver, driver.cuDeviceGetCount(&count), "cuDeviceGetCount"));
   if (count == 0) return fail(Code::unsupported, "no GPU: the NVIDIA driver finds none");
   return driver;
 }

@@ -39,7 +39,7 @@ struct MatrixTile {
 };
 inline constexpr std::uint32_t kTileSlots = 256;
 
-/// What a thread block shares.
+/// The shared memory of a thread block.
 struct MatrixShared {
   std::uint32_t amax[kTileSlots];  ///< bits of each block's largest magnitude.
   float by[kTileSlots];            ///< BlockScale::by of each.

@@ -174,7 +174,7 @@ RESHARD_HOST_DEVICE inline void scale_phase(const MatrixPair& m, const MatrixTil
   if (m.swizzled) write_padding(m, t, me);
 }
 
-/// Phase 4: the codes.
+/// Phase 4: casts the values and writes their codes.
 RESHARD_HOST_DEVICE inline void encode_phase(const MatrixPair& m, const MatrixTile& t,
                                              const MatrixShared& shared, const TileThread& me) {
   const TileSteps tile(m, t);

@@ -9,7 +9,7 @@
 
 namespace reshard::cuda {
 
-/// A stream of a GPU: its own, or one that a caller has (torch's current one). Work on it runs in
+/// A stream of a GPU, owned or borrowed from a caller (torch's current one). Work on it runs in
 /// the order in which it was given. Move-only.
 class Stream {
  public:

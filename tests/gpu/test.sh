@@ -7,16 +7,8 @@ set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 export LD_LIBRARY_PATH=$PWD/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 
-why=$(bin/reshard run --model examples/configs/qwen3-4b.json --layers 1 --from megatron:tp=2 --to vllm:tp=2 \
-  --device cuda --repeat 1 --verify 2>&1)
-if [ $? -ne 0 ]; then
-  echo "$why"
-  case $why in
-    *"no NVIDIA driver"* | *"CUDA sees 0"*) echo "gpu-test: all skipped: there is no GPU" && exit 0 ;;
-  esac
-  exit 1
-fi
-echo "$why"
+. ./need_gpu.sh
+need_gpu gpu-test
 
 failed=0
 run() { "$@" --gtest_brief=1 || failed=1; }
