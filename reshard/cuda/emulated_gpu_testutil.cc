@@ -5,6 +5,7 @@
 #include <cstring>
 #include <deque>
 #include <functional>
+#include <mutex>
 #include <set>
 #include <vector>
 
@@ -34,6 +35,7 @@ namespace {
 constexpr int kInvalidHandle = 400, kNotFound = 500, kInvalidContext = 201;
 
 struct Machine {
+  std::mutex mutex;  ///< held by every function of the driver.
   EmulatedGpu gpu;
   std::map<std::uintptr_t, std::pair<std::size_t, bool>> memory;  ///< by address: size, on device.
   std::set<CUstream_st*> streams;
@@ -42,13 +44,27 @@ struct Machine {
   CUstream_st legacy;
   CUctx_st contexts[16];
   int retained = 0;
-  std::vector<Context> current;
+  int pushed = 0;  ///< contexts that are current in some thread.
   std::map<std::string, CUfunc_st> kernels;
 };
 
 Machine& machine() {
   static Machine all;
   return all;
+}
+
+std::vector<Context>& current() {
+  thread_local std::vector<Context> contexts;
+  return contexts;
+}
+
+/// Makes a function of the driver out of a lambda without captures: one call at a time.
+template <class R, class... A, class F>
+void set(R (*&function)(A...), F) {
+  function = [](A... arguments) -> R {
+    const std::lock_guard lock(machine().mutex);
+    return F{}(arguments...);
+  };
 }
 
 /// Counts a call. Returns the fault that was asked for, or success.
@@ -65,7 +81,7 @@ int called(const char* name) {
 /// The same for calls that need a context.
 int called_in_context(const char* name) {
   const int status = called(name);
-  return status == kSuccess && machine().current.empty() ? kInvalidContext : status;
+  return status == kSuccess && current().empty() ? kInvalidContext : status;
 }
 
 CUstream_st& stream_of(StreamHandle handle) {
@@ -189,56 +205,58 @@ int attribute_of(int attribute) {
 }
 
 void set_devices(Driver& d) {
-  d.cuInit = [](unsigned) { return called("cuInit"); };
-  d.cuDriverGetVersion = [](int* version) {
+  set(d.cuInit, [](unsigned) { return called("cuInit"); });
+  set(d.cuDriverGetVersion, [](int* version) {
     *version = 13000;
     return called("cuDriverGetVersion");
-  };
-  d.cuGetErrorName = [](int status, const char** name) {
+  });
+  set(d.cuGetErrorName, [](int status, const char** name) {
     *name = status == kOutOfMemory ? "CUDA_ERROR_OUT_OF_MEMORY" : "CUDA_ERROR_EMULATED";
     return 0;
-  };
-  d.cuGetErrorString = [](int, const char** text) {
+  });
+  set(d.cuGetErrorString, [](int, const char** text) {
     *text = "emulated";
     return 0;
-  };
-  d.cuDeviceGetCount = [](int* count) {
+  });
+  set(d.cuDeviceGetCount, [](int* count) {
     *count = machine().gpu.num_devices;
     return called("cuDeviceGetCount");
-  };
-  d.cuDeviceGet = [](int* device, int ordinal) {
+  });
+  set(d.cuDeviceGet, [](int* device, int ordinal) {
     *device = ordinal;
     return called("cuDeviceGet");
-  };
-  d.cuDeviceGetName = [](char* name, int bytes, int) {
+  });
+  set(d.cuDeviceGetName, [](char* name, int bytes, int) {
     std::strncpy(name, "emulated GPU", static_cast<std::size_t>(bytes));
     return called("cuDeviceGetName");
-  };
-  d.cuDeviceGetAttribute = [](int* value, int attribute, int) {
+  });
+  set(d.cuDeviceGetAttribute, [](int* value, int attribute, int) {
     *value = attribute_of(attribute);
     return called("cuDeviceGetAttribute");
-  };
-  d.cuDevicePrimaryCtxRetain = [](Context* context, int device) {
+  });
+  set(d.cuDevicePrimaryCtxRetain, [](Context* context, int device) {
     *context = &machine().contexts[device];
     (*context)->device = device;
     const int status = called("cuDevicePrimaryCtxRetain");
     if (status == kSuccess) ++machine().retained;
     return status;
-  };
-  d.cuDevicePrimaryCtxRelease = [](int) {
+  });
+  set(d.cuDevicePrimaryCtxRelease, [](int) {
     --machine().retained;
     return called("cuDevicePrimaryCtxRelease");
-  };
-  d.cuCtxPushCurrent = [](Context context) {
-    machine().current.push_back(context);
+  });
+  set(d.cuCtxPushCurrent, [](Context context) {
+    current().push_back(context);
+    ++machine().pushed;
     return called("cuCtxPushCurrent");
-  };
-  d.cuCtxPopCurrent = [](Context* context) {
-    if (machine().current.empty()) return kInvalidContext;
-    *context = machine().current.back();
-    machine().current.pop_back();
+  });
+  set(d.cuCtxPopCurrent, [](Context* context) {
+    if (current().empty()) return kInvalidContext;
+    *context = current().back();
+    current().pop_back();
+    --machine().pushed;
     return called("cuCtxPopCurrent");
-  };
+  });
 }
 
 int pointer_attribute(void* value, int attribute, DevicePtr at) {
@@ -255,121 +273,121 @@ int pointer_attribute(void* value, int attribute, DevicePtr at) {
 }
 
 void set_memory(Driver& d) {
-  d.cuPointerGetAttribute = pointer_attribute;
-  d.cuMemGetInfo = [](std::size_t* free, std::size_t* total) {
+  set(d.cuPointerGetAttribute, [](auto... arguments) { return pointer_attribute(arguments...); });
+  set(d.cuMemGetInfo, [](std::size_t* free, std::size_t* total) {
     *total = machine().gpu.total_bytes;
     *free = *total - machine().gpu.allocated_bytes();
     return called_in_context("cuMemGetInfo");
-  };
-  d.cuMemAlloc = [](DevicePtr* at, std::size_t bytes) {
+  });
+  set(d.cuMemAlloc, [](DevicePtr* at, std::size_t bytes) {
     void* made = nullptr;
     const int status = allocate("cuMemAlloc", &made, bytes, true);
     *at = reinterpret_cast<DevicePtr>(made);
     return status;
-  };
-  d.cuMemFree = [](DevicePtr at) {
+  });
+  set(d.cuMemFree, [](DevicePtr at) {
     return give_back("cuMemFree", reinterpret_cast<void*>(static_cast<std::uintptr_t>(at)));
-  };
-  d.cuMemHostAlloc = [](void** at, std::size_t bytes, unsigned) {
+  });
+  set(d.cuMemHostAlloc, [](void** at, std::size_t bytes, unsigned) {
     return allocate("cuMemHostAlloc", at, bytes, false);
-  };
-  d.cuMemFreeHost = [](void* at) { return give_back("cuMemFreeHost", at); };
-  d.cuMemHostRegister = [](void*, std::size_t, unsigned) {
-    return called_in_context("cuMemHostRegister");
-  };
-  d.cuMemHostUnregister = [](void*) { return called_in_context("cuMemHostUnregister"); };
-  d.cuMemcpyAsync = [](DevicePtr to, DevicePtr from, std::size_t bytes, StreamHandle stream) {
+  });
+  set(d.cuMemFreeHost, [](void* at) { return give_back("cuMemFreeHost", at); });
+  set(d.cuMemHostRegister,
+      [](void*, std::size_t, unsigned) { return called_in_context("cuMemHostRegister"); });
+  set(d.cuMemHostUnregister, [](void*) { return called_in_context("cuMemHostUnregister"); });
+  set(d.cuMemcpyAsync, [](DevicePtr to, DevicePtr from, std::size_t bytes, StreamHandle stream) {
     return give("cuMemcpyAsync", stream, [=] {
       std::memcpy(reinterpret_cast<void*>(static_cast<std::uintptr_t>(to)),
                   reinterpret_cast<const void*>(static_cast<std::uintptr_t>(from)), bytes);
     });
-  };
-  d.cuMemsetD8Async = [](DevicePtr at, unsigned char value, std::size_t bytes,
-                         StreamHandle stream) {
-    return give("cuMemsetD8Async", stream, [=] {
-      std::memset(reinterpret_cast<void*>(static_cast<std::uintptr_t>(at)), value, bytes);
-    });
-  };
+  });
+  set(d.cuMemsetD8Async,
+      [](DevicePtr at, unsigned char value, std::size_t bytes, StreamHandle stream) {
+        return give("cuMemsetD8Async", stream, [=] {
+          std::memset(reinterpret_cast<void*>(static_cast<std::uintptr_t>(at)), value, bytes);
+        });
+      });
 }
 
 void set_streams(Driver& d) {
-  d.cuStreamCreate = [](StreamHandle* stream, unsigned) {
+  set(d.cuStreamCreate, [](StreamHandle* stream, unsigned) {
     const int status = called_in_context("cuStreamCreate");
     if (status == kSuccess) machine().streams.insert(*stream = new CUstream_st);
     return status;
-  };
-  d.cuStreamDestroy = [](StreamHandle stream) {
+  });
+  set(d.cuStreamDestroy, [](StreamHandle stream) {
     run_all(*stream);
     machine().streams.erase(stream);
     delete stream;
     return called_in_context("cuStreamDestroy");
-  };
-  d.cuStreamQuery = [](StreamHandle stream) {
+  });
+  set(d.cuStreamQuery, [](StreamHandle stream) {
     run_all(stream_of(stream));
     return called_in_context("cuStreamQuery");
-  };
-  d.cuStreamSynchronize = [](StreamHandle stream) {
+  });
+  set(d.cuStreamSynchronize, [](StreamHandle stream) {
     run_all(stream_of(stream));
     return called_in_context("cuStreamSynchronize");
-  };
-  d.cuStreamWaitEvent = [](StreamHandle stream, EventHandle event, unsigned) {
+  });
+  set(d.cuStreamWaitEvent, [](StreamHandle stream, EventHandle event, unsigned) {
     const int times = event->recorded;
     return give("cuStreamWaitEvent", stream, [=] { run_until(*event, times); });
-  };
+  });
 }
 
 void set_events(Driver& d) {
-  d.cuEventCreate = [](EventHandle* event, unsigned) {
+  set(d.cuEventCreate, [](EventHandle* event, unsigned) {
     const int status = called_in_context("cuEventCreate");
     if (status == kSuccess) machine().events.insert(*event = new CUevent_st);
     return status;
-  };
-  d.cuEventDestroy = [](EventHandle event) {
+  });
+  set(d.cuEventDestroy, [](EventHandle event) {
     run_until(*event, event->recorded);
     machine().events.erase(event);
     delete event;
     return called_in_context("cuEventDestroy");
-  };
-  d.cuEventRecord = [](EventHandle event, StreamHandle stream) {
+  });
+  set(d.cuEventRecord, [](EventHandle event, StreamHandle stream) {
     const int times = ++event->recorded;
     return give("cuEventRecord", stream, [=] { event->done = times; });
-  };
-  d.cuEventQuery = [](EventHandle event) {
+  });
+  set(d.cuEventQuery, [](EventHandle event) {
     const int status = called_in_context("cuEventQuery");
     if (status != kSuccess || event->done == event->recorded) return status;
     run_until(*event, event->recorded);
     return static_cast<int>(kNotReady);  // Done when it is asked for again.
-  };
-  d.cuEventSynchronize = [](EventHandle event) {
+  });
+  set(d.cuEventSynchronize, [](EventHandle event) {
     run_until(*event, event->recorded);
     return called_in_context("cuEventSynchronize");
-  };
-  d.cuEventElapsedTime = [](float* milliseconds, EventHandle, EventHandle) {
+  });
+  set(d.cuEventElapsedTime, [](float* milliseconds, EventHandle, EventHandle) {
     *milliseconds = 1;
     return called_in_context("cuEventElapsedTime");
-  };
+  });
 }
 
 void set_kernels(Driver& d) {
-  d.cuModuleLoadData = [](Module* module, const void*) {
+  set(d.cuModuleLoadData, [](Module* module, const void*) {
     const int status = called_in_context("cuModuleLoadData");
     if (status == kSuccess) machine().modules.insert(*module = new CUmod_st);
     return status;
-  };
-  d.cuModuleUnload = [](Module module) {
+  });
+  set(d.cuModuleUnload, [](Module module) {
     machine().modules.erase(module);
     delete module;
     return called_in_context("cuModuleUnload");
-  };
-  d.cuModuleGetFunction = [](Function* function, Module, const char* name) {
+  });
+  set(d.cuModuleGetFunction, [](Function* function, Module, const char* name) {
     const auto found = machine().kernels.find(name);
     if (found == machine().kernels.end()) return kNotFound;
     *function = &found->second;
     return called_in_context("cuModuleGetFunction");
-  };
-  d.cuFuncSetAttribute = [](Function, int, int) { return called_in_context("cuFuncSetAttribute"); };
+  });
+  set(d.cuFuncSetAttribute,
+      [](Function, int, int) { return called_in_context("cuFuncSetAttribute"); });
   add_kernels();
-  d.cuLaunchKernel = launch;
+  set(d.cuLaunchKernel, [](auto... arguments) { return launch(arguments...); });
 }
 
 }  // namespace
@@ -386,8 +404,8 @@ std::size_t EmulatedGpu::allocated_bytes() const {
 int EmulatedGpu::num_open() const {
   const Machine& all = machine();
   return static_cast<int>(all.memory.size() + all.streams.size() + all.events.size() +
-                          all.modules.size() + all.current.size()) +
-         all.retained;
+                          all.modules.size()) +
+         all.pushed + all.retained;
 }
 
 EmulatedGpu& emulated_gpu() { return machine().gpu; }

@@ -12,8 +12,8 @@
 
 namespace reshard::cuda {
 
-/// Counts what was called, and makes calls fail. One emulated machine per process; not
-/// thread-safe.
+/// Counts what was called, and makes calls fail. One emulated machine per process. Any thread may
+/// call the driver; what is here is for a thread beside which no other does.
 struct EmulatedGpu {
   /// Forgets counts, faults and limits. Memory, streams and events stay.
   void reset();

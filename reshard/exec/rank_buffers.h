@@ -9,7 +9,12 @@
 #include "reshard/memory/host_buffer.h"
 #include "reshard/model/model_layout.h"
 
+struct CUstream_st;
+
 namespace reshard {
+namespace cuda {
+class Device;
+}
 
 /// "source buffer of local tensor 'x' on rank 3 is not set". `side`: "source" or "target".
 Error missing_memory(const char* side, const ModelLayout& layout, Rank r, SlotId slot);
@@ -43,6 +48,17 @@ class RankBuffers {
   /// The same for a source that is never written, such as a mapped file.
   Result<> bind_read_only(Rank r, SlotId slot, std::span<const std::byte> bytes);
 
+  /// Says that all memory bound here is that of a GPU, and which stream of it the caller's work on
+  /// the tensors uses; null: the legacy default stream, which is torch's default. Refits read and
+  /// write the tensors after the work that the stream has when they begin. The stream is borrowed.
+  void set_device(std::shared_ptr<const cuda::Device> device, CUstream_st* stream = nullptr) {
+    device_ = std::move(device);
+    stream_ = stream;
+  }
+  /// The GPU; null: all memory is host memory.
+  const std::shared_ptr<const cuda::Device>& device() const { return device_; }
+  CUstream_st* stream() const { return stream_; }
+
   const ModelLayout& layout() const { return *layout_; }
   const std::shared_ptr<const ModelLayout>& shared_layout() const { return layout_; }
   /// The first byte of a local tensor; null if it was neither allocated nor bound, or has no bytes.
@@ -62,6 +78,8 @@ class RankBuffers {
 
  private:
   std::shared_ptr<const ModelLayout> layout_;
+  std::shared_ptr<const cuda::Device> device_;
+  CUstream_st* stream_ = nullptr;
   struct Owned {
     Rank rank;
     HostBuffer buffer;

@@ -28,6 +28,7 @@ Result<DeviceTensors> DeviceTensors::allocate(const std::shared_ptr<const ModelL
                                               std::span<const Rank> ranks,
                                               const std::shared_ptr<const cuda::Device>& device) {
   DeviceTensors out((RankBuffers(layout)));
+  out.buffers_.set_device(device);
   for (const Rank r : ranks) {
     const Index bytes = bytes_of_rank(*layout, r);
     auto buffer = cuda::Buffer::on_device(device, bytes);
