@@ -23,7 +23,7 @@ Result<std::shared_ptr<const Device>> Device::open(const Driver& driver, int ord
 
 Result<> Device::describe() {
   char name[256] = {};
-  int major = 0, minor = 0;
+  int major = 0, minor = 0, host_addresses = 0;
   const auto attribute = [&](int& value, Attribute which) {
     return check(driver_, driver_.cuDeviceGetAttribute(&value, which, device_),
                  "cuDeviceGetAttribute");
@@ -35,6 +35,8 @@ Result<> Device::describe() {
   RESHARD_TRY(attribute(major, kCapabilityMajor));
   RESHARD_TRY(attribute(minor, kCapabilityMinor));
   RESHARD_TRY(attribute(shared_bytes_per_block_, kSharedBytesPerBlock));
+  RESHARD_TRY(attribute(host_addresses, kHostPointersOfRegistered));
+  uses_host_addresses_ = host_addresses != 0;
   name_ = name;
   capability_ = major * 10 + minor;
   return {};

@@ -32,6 +32,8 @@ class Device {
   int multiprocessors() const { return multiprocessors_; }
   /// Compute capability times ten: 90 for Hopper.
   int capability() const { return capability_; }
+  /// Kernels use pinned host memory at its host addresses.
+  bool uses_host_addresses() const { return uses_host_addresses_; }
   /// The most shared memory that a thread block may have. Bytes.
   int shared_bytes_per_block() const { return shared_bytes_per_block_; }
 
@@ -60,6 +62,7 @@ class Device {
   Context context_ = nullptr;
   std::string name_;
   int multiprocessors_ = 0, capability_ = 0, shared_bytes_per_block_ = 0;
+  bool uses_host_addresses_ = false;
   mutable std::mutex mutex_;
   mutable Module module_ = nullptr;  ///< guarded by mutex_.
 };

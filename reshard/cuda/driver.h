@@ -33,6 +33,7 @@ enum Status : int {
   kOutOfMemory = 2,
   kNoDevice = 100,
   kNotReady = 600,
+  kIsPinned = 712,
 };
 
 /// CUdevice_attribute: those that reshard asks for.
@@ -40,6 +41,7 @@ enum Attribute : int {
   kMultiprocessors = 16,
   kCapabilityMajor = 75,
   kCapabilityMinor = 76,
+  kHostPointersOfRegistered = 91,  ///< 1: registered host memory has its host addresses.
   kSharedBytesPerBlock = 97,  ///< the most that a kernel may ask for.
 };
 
@@ -48,7 +50,8 @@ enum PointerAttribute : int { kMemoryType = 2, kDeviceOrdinal = 9 };
 enum MemoryType : unsigned { kHostMemory = 1, kDeviceMemory = 2 };
 
 /// Flags of functions below.
-inline constexpr unsigned kNonBlockingStream = 1, kUntimedEvent = 2, kPortableHostMemory = 1;
+inline constexpr unsigned kNonBlockingStream = 1, kUntimedEvent = 2, kPortableHostMemory = 1,
+                          kMappedHostMemory = 2;
 
 /// The functions, as <cuda.h> declares them; all are set. A test gives its own.
 struct Driver {

@@ -16,8 +16,10 @@
 struct CUctx_st {
   int device = 0;
 };
+struct CUstream_st;
 struct CUevent_st {
-  int recorded = 0, done = 0;  ///< times that work recorded it; that ran.
+  int recorded = 0, done = 0;     ///< times that work recorded it; that ran.
+  CUstream_st* stream = nullptr;  ///< of the last record.
 };
 struct CUstream_st {
   std::deque<std::function<void()>> work;
@@ -38,6 +40,7 @@ struct Machine {
   std::mutex mutex;  ///< held by every function of the driver.
   EmulatedGpu gpu;
   std::map<std::uintptr_t, std::pair<std::size_t, bool>> memory;  ///< by address: size, on device.
+  std::set<void*> registered;                                     ///< host memory.
   std::set<CUstream_st*> streams;
   std::set<CUevent_st*> events;
   std::set<CUmod_st*> modules;
@@ -98,11 +101,9 @@ void run_all(CUstream_st& stream) {
   while (!stream.work.empty()) run_one(stream);
 }
 
-/// Runs other streams until an event has happened as often as it was recorded.
+/// Runs the stream that recorded an event until it has happened so many times.
 void run_until(CUevent_st& event, int times) {
-  for (CUstream_st* stream : machine().streams)
-    while (event.done < times && !stream->work.empty()) run_one(*stream);
-  while (event.done < times && !machine().legacy.work.empty()) run_one(machine().legacy);
+  while (event.done < times) run_one(*event.stream);
 }
 
 template <class F>
@@ -199,6 +200,7 @@ int attribute_of(int attribute) {
   switch (attribute) {
     case kMultiprocessors: return 4;
     case kCapabilityMajor: return 9;
+    case kHostPointersOfRegistered: return 1;
     case kSharedBytesPerBlock: return 227 << 10;
     default: return 0;
   }
@@ -292,9 +294,17 @@ void set_memory(Driver& d) {
     return allocate("cuMemHostAlloc", at, bytes, false);
   });
   set(d.cuMemFreeHost, [](void* at) { return give_back("cuMemFreeHost", at); });
-  set(d.cuMemHostRegister,
-      [](void*, std::size_t, unsigned) { return called_in_context("cuMemHostRegister"); });
-  set(d.cuMemHostUnregister, [](void*) { return called_in_context("cuMemHostUnregister"); });
+  set(d.cuMemHostRegister, [](void* at, std::size_t, unsigned) {
+    const int status = called_in_context("cuMemHostRegister");
+    if (status != kSuccess) return status;
+    return machine().registered.insert(at).second ? static_cast<int>(kSuccess)
+                                                  : static_cast<int>(kIsPinned);
+  });
+  set(d.cuMemHostUnregister, [](void* at) {
+    const int status = called_in_context("cuMemHostUnregister");
+    if (status != kSuccess) return status;
+    return machine().registered.erase(at) == 1 ? static_cast<int>(kSuccess) : kInvalidValue;
+  });
   set(d.cuMemcpyAsync, [](DevicePtr to, DevicePtr from, std::size_t bytes, StreamHandle stream) {
     return give("cuMemcpyAsync", stream, [=] {
       std::memcpy(reinterpret_cast<void*>(static_cast<std::uintptr_t>(to)),
@@ -349,6 +359,7 @@ void set_events(Driver& d) {
   });
   set(d.cuEventRecord, [](EventHandle event, StreamHandle stream) {
     const int times = ++event->recorded;
+    event->stream = &stream_of(stream);
     return give("cuEventRecord", stream, [=] { event->done = times; });
   });
   set(d.cuEventQuery, [](EventHandle event) {
@@ -403,8 +414,8 @@ std::size_t EmulatedGpu::allocated_bytes() const {
 
 int EmulatedGpu::num_open() const {
   const Machine& all = machine();
-  return static_cast<int>(all.memory.size() + all.streams.size() + all.events.size() +
-                          all.modules.size()) +
+  return static_cast<int>(all.memory.size() + all.registered.size() + all.streams.size() +
+                          all.events.size() + all.modules.size()) +
          all.pushed + all.retained;
 }
 

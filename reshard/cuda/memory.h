@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <span>
 #include <utility>
 
 #include "reshard/cuda/device.h"
@@ -46,6 +47,30 @@ class Buffer {
   std::byte* data_ = nullptr;
   Index size_ = 0;
   bool pinned_ = false;
+};
+
+/// Host memory of others that GPUs read and write at its host addresses, while this object lives.
+/// The memory must stay until then. Move-only.
+class PinnedRange {
+ public:
+  /// Memory that is pinned already stays as it is. Errors: the driver's, such as for memory that
+  /// cannot be pinned (mapped files); `unsupported` if this GPU has other addresses for host
+  /// memory.
+  static Result<PinnedRange> make(std::shared_ptr<const Device> device,
+                                  std::span<std::byte> memory);
+
+  PinnedRange() = default;
+  PinnedRange(PinnedRange&& other) noexcept { *this = std::move(other); }
+  PinnedRange& operator=(PinnedRange&& other) noexcept {
+    std::swap(device_, other.device_);
+    std::swap(data_, other.data_);
+    return *this;
+  }
+  ~PinnedRange();
+
+ private:
+  std::shared_ptr<const Device> device_;
+  std::byte* data_ = nullptr;  ///< null: empty.
 };
 
 /// Where memory lies.

@@ -6,6 +6,7 @@
 #include "reshard/cuda/packed_tables.h"
 
 namespace reshard::cuda {
+
 Result<TileRunner> TileRunner::make(std::shared_ptr<const Device> device, const TileTable& table,
                                     int most_blocks) {
   TileRunner out;
@@ -30,18 +31,20 @@ Result<TileRunner> TileRunner::make(std::shared_ptr<const Device> device, const 
 }
 
 Result<> TileRunner::launch(const Stream& stream) const {
-  for (const TileTable::Level& level : levels_) {
-    TileLaunch launch = launch_;
-    launch.first_tile = level.first_tile;
-    launch.end_tile = level.end_tile;
-    void* arguments[] = {&launch};
-    const unsigned blocks = std::min(most_blocks_, level.end_tile - level.first_tile);
-    RESHARD_TRY(device_->call("cuLaunchKernel of the tiles of a refit", [&] {
-      return device_->driver().cuLaunchKernel(kernel_, blocks, 1, 1, kTileThreads, 1, 1, 0,
-                                              stream.handle(), arguments, nullptr);
-    }));
-  }
+  for (std::size_t level = 0; level < levels_.size(); ++level) RESHARD_TRY(launch(stream, level));
   return {};
+}
+
+Result<> TileRunner::launch(const Stream& stream, std::size_t level) const {
+  TileLaunch launch = launch_;
+  launch.first_tile = levels_[level].first_tile;
+  launch.end_tile = levels_[level].end_tile;
+  void* arguments[] = {&launch};
+  const unsigned blocks = std::min(most_blocks_, launch.end_tile - launch.first_tile);
+  return device_->call("cuLaunchKernel of the tiles of a refit", [&] {
+    return device_->driver().cuLaunchKernel(kernel_, blocks, 1, 1, kTileThreads, 1, 1, 0,
+                                            stream.handle(), arguments, nullptr);
+  });
 }
 
 }  // namespace reshard::cuda

@@ -24,6 +24,8 @@ class TileRunner {
   /// captured in a CUDA graph. The stream must run the work before this object goes. Errors: the
   /// driver's.
   Result<> launch(const Stream& stream) const;
+  /// The same for one level. @pre level < num_launches()
+  Result<> launch(const Stream& stream, std::size_t level) const;
   /// Launches of one run.
   std::size_t num_launches() const { return levels_.size(); }
 

@@ -79,8 +79,8 @@ std::optional<Result<>> refit_of(RefitRank& mine, const Planner& planner, Contro
   options.in_place_bytes = way.in_place_bytes;
   options.seconds = trouble.seconds;
   if (me == trouble.bad && trouble.options) trouble.options(options);
-  auto refit =
-      RankRefit::prepare(planner, &mine.source, &mine.target, mine.transport, control, options);
+  auto refit = RankRefit::prepare(planner, mine.source.buffers(), mine.target.buffers(),
+                                  mine.transport, control, options);
   if (!refit) return tl::unexpected(refit.error());
   EXPECT_EQ(refit->path(), "mixed") << refit->reason();
   if (me == trouble.bad && trouble.instead_of_run) {
@@ -108,7 +108,7 @@ void expect_errors_of_all(const Trouble& trouble, std::vector<Code> codes,
     const Rank me = ends.rank();
     if (me == trouble.bad && trouble.before_prepare) trouble.before_prepare(ends);
     RefitRank mine(ends, planner, way_of(me));
-    fill_values(mine.source);
+    fill_values(mine.source.host);
     const auto done = refit_of(mine, planner, *ends.control, trouble);
     if (done) {
       EXPECT_FALSE(*done);
@@ -117,12 +117,12 @@ void expect_errors_of_all(const Trouble& trouble, std::vector<Code> codes,
       for (const char* part : parts)
         EXPECT_NE(error.message.find(part), std::string::npos) << error.message;
       EXPECT_EQ(error.message.find("may still be in use"), std::string::npos) << error.message;
-      for (const auto memory : mine.source.memory(me))
+      for (const auto memory : mine.source.host.memory(me))
         std::memset(memory.data(), kPoison, memory.size());
     }
     survivors.meet(me);
     mine.transport.close();
-    EXPECT_EQ(count_poisoned(mine.target, me), 0);
+    EXPECT_EQ(count_poisoned(mine.target.host, me), 0);
   });
   EXPECT_EQ(outcome(ended), "");
 }

@@ -9,6 +9,8 @@
 
 #include "reshard/base/stopwatch.h"
 #include "reshard/exec/agreement.h"
+#include "reshard/exec/device/device_executor.h"
+#include "reshard/exec/device/rank_memory.h"
 #include "reshard/exec/direct/pair_ways.h"
 #include "reshard/exec/host/program_executor.h"
 #include "reshard/exec/rank_work.h"
@@ -27,6 +29,7 @@ struct RankRefit::State {
 
   Result<Program> compile(const RankWork& work) const;
   Result<> allocate_staging(const RankWork& work, Index bytes);
+  Result<> make_executor(const RankWork& work, std::shared_ptr<const Program> program);
   Result<BufferPlace> place(const RankWork& work, const ProgramBuffer& buffer) const;
   Result<> share_memory(const RankWork& work) const;
 
@@ -39,7 +42,8 @@ struct RankRefit::State {
   PairWays ways;
   HostBuffer own_staging;
   std::span<std::byte> staging;
-  std::unique_ptr<ProgramExecutor> executor;
+  device::RankMemory rank_memory;
+  std::unique_ptr<Executor> executor;
   Index bytes = 0;    ///< of progress.
   RankReport counts;  ///< of each run.
 };
@@ -78,6 +82,7 @@ Result<Program> RankRefit::State::compile(const RankWork& work) const {
   CompileOptions options;
   options.staging_bytes = work.options.staging_bytes;
   options.in_place_bytes = work.options.in_place_bytes;
+  options.stages_all = rank_memory.gpu() != nullptr;
   options.world = transport.size();
   options.reads = ways.reads();
   options.gets = ways.gets();
@@ -118,6 +123,25 @@ Result<> RankRefit::State::allocate_staging(const RankWork& work, Index size) {
   options.shared = transport.capabilities().direct;
   own_staging = RESHARD_TRY(HostBuffer::allocate(size, options));
   staging = own_staging.bytes();
+  return rank_memory.pin(staging);
+}
+
+Result<> RankRefit::State::make_executor(const RankWork& work,
+                                         std::shared_ptr<const Program> program) {
+  const auto at = [&](const ProgramBuffer& buffer) { return place(work, buffer); };
+  if (rank_memory.gpu() == nullptr) {
+    executor = RESHARD_TRY(ProgramExecutor::make(
+        std::move(program), {&transport, &control, pool, staging, nullptr}, at));
+    return {};
+  }
+  const auto address = [&](const ProgramBuffer& buffer) -> Result<std::byte*> {
+    return RESHARD_TRY(at(buffer)).address;
+  };
+  executor = RESHARD_TRY(
+      device::DeviceExecutor::make(std::move(program),
+                                   {&transport, &control, rank_memory.gpu(), work.source,
+                                    work.target, staging, work.options.most_gpu_blocks},
+                                   address));
   return {};
 }
 
@@ -125,8 +149,9 @@ Result<> RankRefit::State::allocate_staging(const RankWork& work, Index size) {
 Result<> RankRefit::State::share_memory(const RankWork& work) const {
   if (!transport.capabilities().registers || !ways.messages()) return {};
   std::vector<std::span<std::byte>> memory;
-  if (!work.part.recvs.empty()) memory = work.target->memory(work.me());
-  if (!work.part.sends.empty())
+  const bool in_place = rank_memory.gpu() == nullptr;
+  if (in_place && !work.part.recvs.empty()) memory = work.target->memory(work.me());
+  if (in_place && !work.part.sends.empty())
     for (const auto span : work.source->memory(work.me())) memory.push_back(span);
   if (!staging.empty()) memory.push_back(staging);
   for (const auto span : memory) {
@@ -138,15 +163,14 @@ Result<> RankRefit::State::share_memory(const RankWork& work) const {
 }
 
 Result<> RankRefit::State::prepare(const RankWork& work) {
+  rank_memory = RESHARD_TRY(device::RankMemory::of(work));
   auto program = std::make_shared<const Program>(RESHARD_TRY(compile(work)));
   RESHARD_TRY(allocate_staging(work, program->staging_bytes));
   bytes = program->bytes();
   counts.bytes = program->delivered();
   counts.copies = program->copies;
   counts.messages = static_cast<Index>(program->messages.size());
-  executor = RESHARD_TRY(
-      ProgramExecutor::make(std::move(program), {&transport, &control, pool, staging, nullptr},
-                            [&](const ProgramBuffer& buffer) { return place(work, buffer); }));
+  RESHARD_TRY(make_executor(work, std::move(program)));
   if (work.hooks.trace != nullptr)
     executor->record(*work.hooks.trace,
                      [&](const ProgramBuffer& buffer) { return name_of(work, buffer); });
@@ -170,7 +194,10 @@ Result<RankRefit> RankRefit::prepare(const Planner& planner, const RankBuffers* 
                                      const RankRefitHooks& hooks) {
   const Deadline deadline = Deadline::after(std::chrono::duration<double>(options.seconds));
   const Capabilities can = transport.capabilities();
-  auto agreed = agree(planner, options, can.direct && can.message, control, deadline);
+  RankRefitOptions asked = options;
+  // Host code, such as a transport, must not touch the memory of a GPU.
+  if (device::gpu_of(source, target) != nullptr) asked.in_place_bytes = device::kNeverInPlace;
+  auto agreed = agree(planner, asked, can.direct && can.message, control, deadline);
   // Every rank finds an error in the request itself; any other error only some may have.
   if (!agreed && agreed.error().code == Code::invalid_argument)
     return tl::unexpected(std::move(agreed).error());
@@ -215,7 +242,7 @@ std::string_view RankRefit::path() const {
 const std::string& RankRefit::reason() const { return state_->ways.reason(); }
 Index RankRefit::staging_bytes() const {
   const Program& program = state_->executor->program();
-  return program.staging_bytes + program.scratch_bytes * state_->pool->size();
+  return program.staging_bytes + state_->executor->scratch_bytes();
 }
 
 }  // namespace reshard

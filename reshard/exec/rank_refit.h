@@ -35,6 +35,9 @@ struct RankRefitOptions {
   /// Message path: runs of at least this many bytes are sent and received in place; shorter ones
   /// are packed together. The maximum over all ranks applies.
   Index in_place_bytes = Index{64} << 10;
+  /// Thread blocks that run on this rank's GPU at a time; 0: as many as it holds. Fewer leave
+  /// multiprocessors to kernels that run meanwhile.
+  int most_gpu_blocks = 0;
   Progress progress;  ///< of this rank's bytes; ControlPlane::reported() has the whole group's.
 };
 

@@ -14,6 +14,11 @@
 
 namespace reshard {
 
+/// Ranks with memory of a GPU, and ranks without.
+inline bool every_rank(Rank) { return true; }
+inline bool odd_rank(Rank rank) { return rank.value() % 2 == 1; }
+inline bool even_rank(Rank rank) { return rank.value() % 2 == 0; }
+
 inline std::vector<RefitWay> refit_ways() {
   constexpr Index kLeast = Index{32} << 10;
   return {
@@ -25,6 +30,15 @@ inline std::vector<RefitWay> refit_ways() {
       {"in_place", Limit::none, RefitPath::message, kLeast, 64, "message"},
       {"two_hosts", Limit::none, RefitPath::automatic, kLeast, 1024, "", true, {}, 2},
       {"nothing_opens", Limit::cannot_open, RefitPath::automatic, kLeast, 1024, ""},
+      {.name = "gpus", .gpu_source = every_rank, .gpu_target = every_rank},
+      {.name = "gpus_messages",
+       .path = RefitPath::message,
+       .staging_bytes = kLeast,
+       .takes = "message",
+       .gpu_source = every_rank,
+       .gpu_target = every_rank},
+      {.name = "gpus_of_targets", .staging_bytes = kLeast, .gpu_target = every_rank},
+      {.name = "gpus_of_some", .gpu_source = odd_rank, .gpu_target = even_rank},
   };
 }
 

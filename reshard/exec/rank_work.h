@@ -20,8 +20,16 @@ struct RankWork {
   Deadline deadline;
   Rank me() const { return part.rank; }
   /// The layouts of the memory.
-  const ModelLayout& source_layout() const;
-  const ModelLayout& target_layout() const;
+  const ModelLayout& source_layout() const { return memory_layout(false); }
+  const ModelLayout& target_layout() const { return memory_layout(true); }
+
+ private:
+  const ModelLayout& memory_layout(bool is_target) const {
+    const auto& planned = is_target ? planner.shared_target() : planner.shared_source();
+    if (hooks.conversions == nullptr) return *planned;
+    const RefitConversions& both = *hooks.conversions;
+    return *memory_of(is_target ? both.after : both.before, is_target, planned);
+  }
 };
 
 }  // namespace reshard

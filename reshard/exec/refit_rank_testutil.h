@@ -8,12 +8,15 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <ostream>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "reshard/cuda/gpu_testutil.h"
+#include "reshard/exec/device/device_tensors.h"
 #include "reshard/exec/limited_transport_testutil.h"
 #include "reshard/exec/rank_refit.h"
 #include "reshard/exec/value_oracle_testutil.h"
@@ -41,18 +44,51 @@ struct RefitWay {
   bool shared = false;          ///< buffers that other processes can map.
   std::function<void()> before_run = {};
   int hosts = 1;  ///< of the group; memory of other hosts cannot be opened.
+  /// Ranks whose source, and whose target, is in the memory of a GPU. Null: none.
+  bool (*gpu_source)(Rank) = nullptr, (*gpu_target)(Rank) = nullptr;
 };
 inline std::ostream& operator<<(std::ostream& out, const RefitWay& w) { return out << w.name; }
 
+/// One side of a rank, with a copy in the memory of a GPU if refits use that.
+class RefitRankSide {
+ public:
+  RefitRankSide(RankBuffers memory, bool on_gpu) : host(std::move(memory)) {
+    if (on_gpu && !host.ranks().empty())
+      gpu_ = DeviceTensors::allocate(host.shared_layout(), host.ranks(), cuda::gpu_under_test())
+                 .value();
+  }
+
+  /// What refits get; null if the rank holds nothing of the side.
+  const RankBuffers* buffers() const {
+    if (host.ranks().empty()) return nullptr;
+    return gpu_ ? &gpu_->buffers() : &host;
+  }
+  /// Gives the GPU's default stream a copy of `host`, and does not wait for it.
+  Result<> write() const { return gpu_ ? gpu_->copy_from(host, stream()) : Result<>(); }
+  /// Makes `host` what the GPU has.
+  Result<> read() const {
+    if (!gpu_) return {};
+    RESHARD_TRY(gpu_->copy_to(host, stream()));
+    return stream().synchronize();
+  }
+
+  RankBuffers host;
+
+ private:
+  cuda::Stream stream() const { return cuda::Stream::borrow(gpu_->buffers().device(), nullptr); }
+
+  std::optional<DeviceTensors> gpu_;
+};
+
 /// One rank's own memory, and its transport with limited capabilities.
 struct RefitRank {
-  RankBuffers source, target;
+  RefitRankSide source, target;
   LimitedTransport transport;
 
   /// Takes the transport of `ends`.
   RefitRank(RankEnds& ends, const Planner& planner, const RefitWay& way)
-      : source(mine(planner.shared_source(), ends.rank(), way)),
-        target(mine(planner.shared_target(), ends.rank(), way)),
+      : source(mine(planner.shared_source(), ends.rank(), way, way.gpu_source)),
+        target(mine(planner.shared_target(), ends.rank(), way, way.gpu_target)),
         transport(std::move(ends.transport), way.limit, way.hosts) {}
 
   /// Collective. A refit of this memory, which has to outlive it.
@@ -61,16 +97,16 @@ struct RefitRank {
     options.path = way.path;
     options.staging_bytes = way.staging_bytes;
     options.in_place_bytes = way.in_place_bytes;
-    return RankRefit::prepare(planner, source.ranks().empty() ? nullptr : &source,
-                              target.ranks().empty() ? nullptr : &target, transport, control,
+    return RankRefit::prepare(planner, source.buffers(), target.buffers(), transport, control,
                               options);
   }
 
  private:
-  static RankBuffers mine(const std::shared_ptr<const ModelLayout>& layout, Rank me,
-                          const RefitWay& way) {
+  static RefitRankSide mine(const std::shared_ptr<const ModelLayout>& layout, Rank me,
+                            const RefitWay& way, bool (*on_gpu)(Rank)) {
     const std::vector<Rank> ranks(layout->ranks().contains(me) ? 1 : 0, me);
-    return *RankBuffers::allocate(layout, ranks, {.shared = way.shared});
+    return {*RankBuffers::allocate(layout, ranks, {.shared = way.shared}),
+            on_gpu != nullptr && on_gpu(me)};
   }
 };
 
@@ -79,8 +115,9 @@ struct RefitRank {
 inline Result<> refit_as_rank(RankEnds& ends, const Planner& planner, const RefitWay& way) {
   const Rank me = ends.rank();
   RefitRank mine(ends, planner, way);
-  const RankBuffers& target = mine.target;
-  fill_values(mine.source);
+  const RankBuffers& target = mine.target.host;
+  fill_values(mine.source.host);
+  RESHARD_TRY(mine.source.write());
   RankRefit refit = RESHARD_TRY(mine.prepare(planner, *ends.control, way));
   if (!way.takes.empty()) {
     EXPECT_EQ(refit.path(), way.takes) << refit.reason();
@@ -88,8 +125,10 @@ inline Result<> refit_as_rank(RankEnds& ends, const Planner& planner, const Refi
   EXPECT_LE(refit.staging_bytes(), way.staging_bytes);
   for (int i = 0; i < 2; ++i) {
     for (const auto memory : target.memory(me)) std::memset(memory.data(), 0, memory.size());
+    RESHARD_TRY(mine.target.write());
     if (way.before_run) way.before_run();
     RESHARD_TRY(refit.run());
+    RESHARD_TRY(mine.target.read());
     EXPECT_EQ(count_wrong_values(planner, target), 0) << "rank " << me.value() << ", run " << i;
   }
   RESHARD_TRY(ends.control->quiesce(patient()));

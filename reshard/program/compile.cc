@@ -69,7 +69,7 @@ class Compiler {
   Result<> add_chunks(std::span<const Transfer> pair, bool is_send, const CompileOptions& options);
   Result<> add_all_chunks(const RankPlan& part, const CompileOptions& options);
   Chunk chunk_of(std::span<const PairPiece> pieces, std::span<const ChunkPart> parts, Rank peer,
-                 bool is_send);
+                 bool is_send, bool stages_all);
   void add_part(const Packing& packing, const ChunkPart& part, Chunk& chunk);
   Result<> add_duplicates(std::span<const Transfer> messages);
 
@@ -137,13 +137,14 @@ void Compiler::add_part(const Packing& packing, const ChunkPart& part, Chunk& ch
 }
 
 Chunk Compiler::chunk_of(std::span<const PairPiece> pieces, std::span<const ChunkPart> parts,
-                         Rank peer, bool is_send) {
+                         Rank peer, bool is_send, bool stages_all) {
   Chunk chunk;
   chunk.message = {peer, 0, is_send, {Builder::kStaging, 0}, 0};
   const auto side = [&](const ChunkPart& part) -> const Packing& {
     return is_send ? pieces[part.piece].src : pieces[part.piece].dst;
   };
-  if (const Packing& only = side(parts[0]); parts.size() == 1 && only.in_one_run()) {
+  const Packing& only = side(parts[0]);
+  if (!stages_all && parts.size() == 1 && only.in_one_run()) {
     const BufferId buffer = is_send ? source(me_, only.slot) : target(me_, only.slot);
     chunk.message.at = {buffer, only.copy.src_offset + parts[0].begin};
   } else {
@@ -161,7 +162,7 @@ Result<> Compiler::add_chunks(std::span<const Transfer> pair, bool is_send,
       program::chunks_of(pieces, {program::most_staged(options), options.in_place_bytes});
   const int difference = is_send ? peer.value() - me_.value() : me_.value() - peer.value();
   for (std::size_t c = 0; c < cut.chunks.size(); ++c) {
-    Chunk chunk = chunk_of(pieces, cut.parts_of(cut.chunks[c]), peer, is_send);
+    Chunk chunk = chunk_of(pieces, cut.parts_of(cut.chunks[c]), peer, is_send, options.stages_all);
     chunk.progress =
         static_cast<std::uint64_t>((static_cast<UInt128>(cut.chunks[c].before) << 32) /
                                    static_cast<UInt128>(std::max<Index>(cut.bytes, 1)));

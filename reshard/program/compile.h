@@ -33,13 +33,16 @@ struct SideConversion {
 const std::shared_ptr<const ModelLayout>& memory_of(
     const SideConversion& side, bool is_target, const std::shared_ptr<const ModelLayout>& planned);
 
-/// What a program is compiled for. Ranks of a group must pass equal options, except that `way_from`
-/// and `way_to` are each rank's own; those of two ranks must agree on the way between them.
+/// What a program is compiled for. Ranks of a group must pass equal options, except that
+/// `stages_all`, `way_from` and `way_to` are each rank's own; those of two ranks must agree on the way between them.
 struct CompileOptions {
   /// The most staging of the rank. Bytes, at least 32 KiB.
   Index staging_bytes = Index{64} << 20;
   /// Runs of at least this many bytes are sent and received in place. Bytes, at least 1.
   Index in_place_bytes = Index{64} << 10;
+  /// Of this rank alone: its messages begin and end in staging, never in a source or a target, as
+  /// for memory of a GPU. `in_place_bytes` is then above all sizes, on all ranks.
+  bool stages_all = false;
   int world = 1;       ///< number of ranks in the group.
   bool reads = false;  ///< some pair of the group is `mapped` or `get`: all ranks begin together.
   bool gets = false;   ///< some pair of the group is `get`: messages leave staging for reads.

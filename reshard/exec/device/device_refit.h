@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "reshard/cuda/tile_runner.h"
+#include "reshard/exec/device/program_launches.h"
 #include "reshard/exec/rank_buffers.h"
 #include "reshard/plan/planner.h"
 
@@ -16,8 +16,8 @@ struct DeviceRefitOptions {
 };
 
 /// A refit between ranks whose memory is all on one GPU, such as a trainer and an engine that share
-/// it: strided copies and casts, in as many launches as copies depend on each other (one, for a
-/// plan), whatever the number of tensors. Prepared once, launched every step.
+/// it: strided copies and casts, in one launch, whatever the number of tensors. Prepared once,
+/// launched every step.
 class DeviceRefit {
  public:
   /// Resolves the deliveries to all destination ranks to addresses, and keeps them on the GPU. The
@@ -33,18 +33,18 @@ class DeviceRefit {
   /// Gives a stream of this GPU the whole refit, after the work that the stream has. Neither waits
   /// nor allocates, so a CUDA graph can capture it. The object must stay until the stream has run
   /// it. Errors: the driver's.
-  Result<> launch(const cuda::Stream& stream) const { return runner_.launch(stream); }
+  Result<> launch(const cuda::Stream& stream) const { return launches_.launch_residents(stream); }
 
-  std::size_t num_launches() const { return runner_.num_launches(); }
+  std::size_t num_launches() const { return launches_.num_resident_launches(); }
   /// Delivered by each refit, and memory copies for that.
   Index bytes() const { return bytes_; }
   Index copies() const { return copies_; }
 
  private:
-  DeviceRefit(cuda::TileRunner runner, Index bytes, Index copies)
-      : runner_(std::move(runner)), bytes_(bytes), copies_(copies) {}
+  DeviceRefit(device::ProgramLaunches launches, Index bytes, Index copies)
+      : launches_(std::move(launches)), bytes_(bytes), copies_(copies) {}
 
-  cuda::TileRunner runner_;
+  device::ProgramLaunches launches_;
   Index bytes_ = 0, copies_ = 0;
 };
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 
+#include "reshard/exec/device/rank_memory.h"
 #include "reshard/exec/rank_refit_hooks.h"
 #include "reshard/plan/moves.h"
 #include "reshard/program/get_costs.h"
@@ -80,9 +81,11 @@ Result<std::string> PairWays::open(const RankWork& work, Rank rank, MemoryTable 
 }
 
 Result<> PairWays::open_peers(const RankWork& work) {
+  const bool on_gpu = device::gpu_of(work.source, work.target) != nullptr;
   const std::string reason =
-      fmt::format("transport {} cannot reach peers' memory", work.transport.name());
-  const bool can = work.transport.capabilities().direct;
+      on_gpu ? "its memory is on a GPU"
+             : fmt::format("transport {} cannot reach peers' memory", work.transport.name());
+  const bool can = work.transport.capabilities().direct && !on_gpu;
   const MemoryTable mine = can ? RESHARD_TRY(share_sources(work)) : MemoryTable{{}, {}, reason};
   auto tables = RESHARD_TRY(exchange_tables(work, mine));
   for (auto& [rank, table] : tables) {

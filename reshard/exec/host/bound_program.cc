@@ -59,7 +59,6 @@ Result<BoundProgram> BoundProgram::make(const Program& program,
     out.placed_.resize(static_cast<std::size_t>(workers), std::vector<CopyTask>(most));
   }
   out.bind_pieces();
-  out.bind_messages();
   return out;
 }
 
@@ -83,32 +82,6 @@ void BoundProgram::bind_pieces() {
   }
   if (std::ranges::any_of(program_->ops, [](const auto& op) { return op.kind == Kind::get; }))
     batch_.reserve(kMostGets);
-}
-
-void BoundProgram::bind_messages() {
-  for (const ProgramStep& step : program_->steps) {
-    if (step.kind != ProgramStep::Kind::exchange) continue;
-    first_send_.push_back(sends_.size());
-    first_recv_.push_back(recvs_.size());
-    for (const ProgramMessage& m : program_->messages_of(step)) {
-      std::byte* const data = places_[m.at.buffer.index()].address + m.at.offset;
-      const auto n = static_cast<std::size_t>(m.bytes);
-      if (m.is_send) {
-        sends_.push_back({m.peer, MessageId(m.id), {data, n}});
-      } else {
-        recvs_.push_back({m.peer, MessageId(m.id), {data, n}});
-      }
-    }
-  }
-  first_send_.push_back(sends_.size());
-  first_recv_.push_back(recvs_.size());
-}
-
-BoundProgram::Messages BoundProgram::messages(std::size_t exchange) const {
-  return {std::span(sends_).subspan(first_send_[exchange],
-                                    first_send_[exchange + 1] - first_send_[exchange]),
-          std::span(recvs_).subspan(first_recv_[exchange],
-                                    first_recv_[exchange + 1] - first_recv_[exchange])};
 }
 
 std::byte* BoundProgram::at(Place place, int worker) const {

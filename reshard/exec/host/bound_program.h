@@ -45,12 +45,8 @@ class BoundProgram {
   static Result<BoundProgram> make(const Program& program, const ProgramEnvironment& environment,
                                    const Resolve& place);
 
-  /// The messages of an exchange, counted in the order of steps.
-  struct Messages {
-    std::span<const Send> sends;
-    std::span<const Recv> recvs;
-  };
-  Messages messages(std::size_t exchange) const;
+  /// The first byte of a buffer that is not scratch; null if it is not mapped.
+  std::byte* address(BufferId buffer) const { return places_[buffer.index()].address; }
 
   /// Later tiles show the rows that they convert to the observer, and write no target; null: as
   /// usual. Errors: out of memory.
@@ -62,7 +58,6 @@ class BoundProgram {
  private:
   Result<> resolve(const Resolve& place);
   void bind_pieces();
-  void bind_messages();
   std::byte* at(Place place, int worker) const;
   bool is_scratch(BufferId id) const {
     return program_->buffers[id.index()].kind == ProgramBuffer::Kind::scratch;
@@ -82,10 +77,7 @@ class BoundProgram {
   std::vector<BufferPlace> places_;            ///< by buffer.
   std::vector<CopyTask> tasks_;                ///< by piece; scratch addresses are null.
   std::vector<std::vector<CopyTask>> placed_;  ///< by worker: an op's tasks with its scratch.
-  std::vector<Send> sends_;
-  std::vector<Recv> recvs_;
-  std::vector<std::size_t> first_send_, first_recv_;  ///< by exchange.
-  std::vector<bool> uses_scratch_;                    ///< by piece.
+  std::vector<bool> uses_scratch_;             ///< by piece.
   HostBuffer scratch_;
   Index scratch_stride_ = 0;
   ConversionObserver* observer_ = nullptr;

@@ -16,13 +16,13 @@ Result<std::unique_ptr<ProgramExecutor>> ProgramExecutor::make(
 Result<> ProgramExecutor::bind(const BoundProgram::Resolve& place) {
   for (std::size_t s = 0; s < program_->steps.size(); ++s) {
     const StepId id(static_cast<std::uint32_t>(s));
-    if (step(id).kind == Kind::exchange) exchanges_.push_back(id);
     const bool at_end = s == 0 || s + 1 == program_->steps.size();
     if (step(id).kind == Kind::barrier && !at_end)
       return fail(Code::unsupported, fmt::format("step {}: a barrier between other steps", s));
   }
   bound_ = RESHARD_TRY(BoundProgram::make(*program_, environment_, place));
-  events_.resize(exchanges_.size());
+  exchanges_ = ExchangeQueue(*program_, environment_.transport,
+                             [&](BufferId buffer) { return bound_.address(buffer); });
   return {};
 }
 
@@ -51,7 +51,7 @@ Result<> ProgramExecutor::run(Deadline deadline, ProgressMeter& meter,
   clock_ = Stopwatch();
   deadline_ = deadline;
   meter_ = &meter;
-  over_ = begun_ = 0;
+  exchanges_.restart();
   first_seconds_ = 0;
   ready_.restart();
   const trace::RunScope timed(times_.get(), observer != nullptr);
@@ -65,9 +65,9 @@ Result<> ProgramExecutor::run(Deadline deadline, ProgressMeter& meter,
   if (served_) served_ = meter_->finish();
   if (!served_) {
     // Abort before dropping the pending messages: peers then see the cause, not its consequence.
-    if (environment_.control != nullptr && is_flying())
+    if (environment_.control != nullptr && exchanges_.is_flying())
       environment_.control->abort(served_.error().message);
-    for (std::size_t i = over_; i < begun_; ++i) events_[i].reset();
+    exchanges_.withdraw();
     return served_;
   }
   last_seconds_ = clock_.seconds();
@@ -114,14 +114,14 @@ Result<std::optional<StepId>> ProgramExecutor::serve() {
     if (const auto tile = ready_.take(0)) return tile;
     if (!ready_.is_idle()) {
       const trace::WaitScope waits(times_.get(), 0, trace::Awaited::tiles);
-      ready_.pause(!is_flying());
+      ready_.pause(!exchanges_.is_flying());
     } else if (can_begin()) {
       continue;  // It became free since progress(); a peer may wait for it.
-    } else if (is_flying()) {
+    } else if (exchanges_.is_flying()) {
       RESHARD_TRY(wait_for_messages());
       end_exchange();
     } else {
-      if (ready_.all_done() && over_ == exchanges_.size()) break;
+      if (ready_.all_done() && exchanges_.all_over()) break;
       return fail(Code::corrupt, "a step of the program waits for what never happens");
     }
   }
@@ -130,17 +130,15 @@ Result<std::optional<StepId>> ProgramExecutor::serve() {
 
 /// Begins the exchanges that wait for nothing any more, and ends those that are complete.
 Result<> ProgramExecutor::progress() {
-  if (!is_flying() && !can_begin()) return {};
+  if (!exchanges_.is_flying() && !can_begin()) return {};
   // A transport may move bytes here.
   const trace::WaitScope waits(times_.get(), 0, trace::Awaited::messages,
-                               exchanges_[is_flying() ? over_ : begun_]);
-  while (is_flying() && !ready_.stopped())
+                               exchanges_.is_flying() ? exchanges_.oldest() : *exchanges_.next());
+  while (exchanges_.is_flying() && !ready_.stopped())
     if (!RESHARD_TRY(poll())) break;
   while (can_begin() && !ready_.stopped()) {
-    begin_step(exchanges_[begun_], 0);
-    const BoundProgram::Messages messages = bound_.messages(begun_);
-    events_[begun_] = RESHARD_TRY(environment_.transport->exchange(messages.sends, messages.recvs));
-    ++begun_;
+    begin_step(*exchanges_.next(), 0);
+    RESHARD_TRY(exchanges_.begin());
     RESHARD_TRY(poll());
   }
   return {};
@@ -148,20 +146,19 @@ Result<> ProgramExecutor::progress() {
 
 /// Waits for the oldest exchange in progress.
 Result<> ProgramExecutor::wait_for_messages() {
-  const trace::WaitScope waits(times_.get(), 0, trace::Awaited::messages, exchanges_[over_]);
-  return events_[over_]->wait(deadline_);
+  const trace::WaitScope waits(times_.get(), 0, trace::Awaited::messages, exchanges_.oldest());
+  return exchanges_.wait(deadline_);
 }
 
 /// Ends the oldest exchange in progress if it is complete; false if it is not.
 Result<bool> ProgramExecutor::poll() {
-  if (!RESHARD_TRY(events_[over_]->test())) return false;
+  if (!RESHARD_TRY(exchanges_.test())) return false;
   end_exchange();
   return true;
 }
 
 void ProgramExecutor::end_exchange() {
-  const StepId s = exchanges_[over_];
-  events_[over_++].reset();
+  const StepId s = exchanges_.end();
   if (first_seconds_ == 0) first_seconds_ = clock_.seconds();
   end_step(s, 0);
 }

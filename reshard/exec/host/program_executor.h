@@ -7,11 +7,11 @@
 #include <vector>
 
 #include "reshard/base/stopwatch.h"
+#include "reshard/exec/exchange_queue.h"
+#include "reshard/exec/executor.h"
 #include "reshard/exec/host/bound_program.h"
 #include "reshard/exec/host/ready_tiles.h"
-#include "reshard/exec/progress_meter.h"
 #include "reshard/exec/worker_pool.h"
-#include "reshard/trace/program_times.h"
 
 namespace reshard::host {
 
@@ -21,32 +21,26 @@ namespace reshard::host {
 /// The calling thread is worker 0, and the only one that uses the transport: it begins exchanges as
 /// soon as what they wait for is done, and copies while they are in progress. The others take
 /// tiles.
-class ProgramExecutor {
+class ProgramExecutor : public Executor {
  public:
   /// `place` as BoundProgram::make(). Errors: those of `place`; out of memory; `unsupported` for a
   /// barrier that is neither the first nor the last step.
   static Result<std::unique_ptr<ProgramExecutor>> make(std::shared_ptr<const Program> program,
                                                        const ProgramEnvironment& environment,
                                                        const BoundProgram::Resolve& place);
-  ProgramExecutor(const ProgramExecutor&) = delete;
-  ProgramExecutor& operator=(const ProgramExecutor&) = delete;
 
-  /// Collective if the program has barriers or messages. Runs all steps, or until the meter says
-  /// stop. An observer sees the rows that would be written to a target, which is then not written.
-  /// Errors: the meter's, the transport's, the control plane's; after an error with messages
-  /// in progress the group is aborted.
-  Result<> run(Deadline deadline, ProgressMeter& meter, ConversionObserver* observer = nullptr);
-
-  /// Seconds from the beginning of the last run() until the first barrier had passed; or, without
-  /// one, until the first exchange was done (0 if there is none). And until the last barrier.
-  double first_seconds() const { return first_seconds_; }
-  double last_seconds() const { return last_seconds_; }
+  Result<> run(Deadline deadline, ProgressMeter& meter,
+               ConversionObserver* observer = nullptr) override;
+  double first_seconds() const override { return first_seconds_; }
+  double last_seconds() const override { return last_seconds_; }
+  void record(TraceRecorder& recorder, const trace::ProgramTimes::Names& names) override;
+  const Program& program() const override { return *program_; }
+  Index scratch_bytes() const override {
+    return program_->scratch_bytes * environment_.pool->size();
+  }
   /// In later runs, the worker that runs a tile calls hook(tile, false) before it and
   /// hook(tile, true) after it.
   void on_tile(std::function<void(StepId, bool)> hook) { on_tile_ = std::move(hook); }
-  /// Gives the recorder (borrowed) the events of later runs. `names` names the local tensors in it.
-  void record(TraceRecorder& recorder, const trace::ProgramTimes::Names& names);
-  const Program& program() const { return *program_; }
 
  private:
   using Kind = ProgramStep::Kind;
@@ -56,9 +50,9 @@ class ProgramExecutor {
   Result<> bind(const BoundProgram::Resolve& place);
 
   const ProgramStep& step(StepId s) const { return program_->steps[s.index()]; }
-  bool is_flying() const { return over_ < begun_; }
   bool can_begin() const {
-    return begun_ < exchanges_.size() && ready_.is_free(exchanges_[begun_]);
+    const auto next = exchanges_.next();
+    return next && ready_.is_free(*next);
   }
   void begin_step(StepId s, int worker) {
     if (times_) times_->begin(s, worker);
@@ -78,7 +72,7 @@ class ProgramExecutor {
   ProgramEnvironment environment_;
   BoundProgram bound_;
   ReadyTiles ready_;
-  std::vector<StepId> exchanges_;
+  ExchangeQueue exchanges_;
   std::unique_ptr<trace::ProgramTimes> times_;  ///< null: nothing is timed.
   std::function<void(StepId, bool)> on_tile_;
   double first_seconds_ = 0, last_seconds_ = 0;
@@ -87,9 +81,7 @@ class ProgramExecutor {
   Stopwatch clock_;
   Deadline deadline_ = Deadline::never();
   ProgressMeter* meter_ = nullptr;
-  Result<> served_;                             ///< what ended worker 0.
-  std::vector<std::unique_ptr<Event>> events_;  ///< by exchange.
-  std::size_t over_ = 0, begun_ = 0;            ///< exchanges that are complete; that began.
+  Result<> served_;  ///< what ended worker 0.
 };
 
 }  // namespace reshard::host

@@ -213,7 +213,8 @@ Chunk ConvertedCompiler::chunk_of(std::span<const PairPiece> pieces,
   Chunk chunk;
   chunk.message = {peer, 0, is_send, {Builder::kStaging, 0}, 0};
   const Packing& only = is_send ? pieces[parts[0].piece].src : pieces[parts[0].piece].dst;
-  const bool one_run = parts.size() == 1 && only.in_one_run();
+  const bool lands = !is_send && consumes();
+  const bool one_run = parts.size() == 1 && only.in_one_run() && (lands || !options_.stages_all);
   const Index offset = only.copy.src_offset + parts[0].begin;
   const auto moves = moves_of(pieces, parts, is_send);
   if (is_send) {

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "reshard/exec/device/program_launches.h"
+
+#include <algorithm>
+
+#include "reshard/memory/cache_line.h"
+
+namespace reshard::device {
+namespace {
+
+using OpKind = ProgramOp::Kind;
+using BufferKind = ProgramBuffer::Kind;
+
+/// Scratch of tiles that run together: what they write there stays in the GPU's L2 cache.
+constexpr Index kResidentScratch = Index{32} << 20;
+constexpr Index kZeros = Index{4} << 10;
+
+}  // namespace
+
+class ProgramLaunches::Builder {
+ public:
+  Builder(const Program& program, ProgramLaunches& out) : program_(program), out_(out) {}
+
+  Result<> build(const AddressOf& address, const std::shared_ptr<const cuda::Device>& device) {
+    find_residents();
+    RESHARD_TRY(resolve(address));
+    RESHARD_TRY(allocate(device));
+    RESHARD_TRY(add_residents());
+    for (std::size_t s = 0; s < program_.steps.size(); ++s) {
+      out_.first_launch_.push_back(out_.launches_.size());
+      const StepId tile(static_cast<StepId::rep>(s));
+      if (is_tile(tile) && !out_.resident_[s]) RESHARD_TRY(add_together({&tile, 1}, num_slots_));
+    }
+    out_.first_launch_.push_back(out_.launches_.size());
+    return {};
+  }
+  const cuda::TileTable& copies() const { return copies_; }
+
+ private:
+  const ProgramStep& step(StepId s) const { return program_.steps[s.index()]; }
+  bool is_tile(StepId s) const { return step(s).kind == ProgramStep::Kind::tile; }
+
+  /// The level of a resident tile is above those of the tiles that it waits for.
+  void find_residents() {
+    const std::size_t n = program_.steps.size();
+    out_.resident_.assign(n, false);
+    level_.assign(n, 0);
+    const bool barrier = n > 0 && program_.steps[0].kind == ProgramStep::Kind::barrier;
+    for (std::size_t s = 0; s < n; ++s) {
+      const StepId id(static_cast<StepId::rep>(s));
+      if (!is_tile(id)) continue;
+      bool resident = true;
+      for (const StepId before : program_.waits_of(id)) {
+        if (barrier && before == StepId(0)) continue;
+        resident = resident && out_.resident_[before.index()];
+        level_[s] = std::max(level_[s], level_[before.index()] + 1);
+      }
+      out_.resident_[s] = resident;
+      if (resident) residents_.push_back(id);
+    }
+    std::ranges::stable_sort(residents_, {}, [&](StepId s) { return level_[s.index()]; });
+  }
+
+  Result<> resolve(const AddressOf& address) {
+    for (const ProgramBuffer& buffer : program_.buffers) {
+      std::byte* at = nullptr;
+      if (buffer.kind != BufferKind::scratch && buffer.bytes > 0) {
+        if (!buffer.mapped)
+          return fail(Code::unsupported, "a GPU reads and writes only memory that is mapped");
+        at = RESHARD_TRY(address(buffer));
+      }
+      addresses_.push_back(at);
+    }
+    return {};
+  }
+
+  /// Slots for the residents that run together, and one more for the other tiles.
+  Result<> allocate(const std::shared_ptr<const cuda::Device>& device) {
+    if (std::ranges::any_of(program_.ops,
+                            [](const auto& op) { return op.kind == OpKind::clear; })) {
+      out_.zeros_ = RESHARD_TRY(cuda::Buffer::on_device(device, kZeros));
+      const auto stream = RESHARD_TRY(cuda::Stream::make(device));
+      RESHARD_TRY(stream.fill(out_.zeros_.data(), std::byte{0}, kZeros));
+      RESHARD_TRY(stream.synchronize());
+    }
+    if (program_.scratch_bytes == 0) return {};
+    slot_bytes_ = whole_lines(program_.scratch_bytes);
+    num_slots_ = std::clamp<Index>(kResidentScratch / slot_bytes_, 1,
+                                   std::max<Index>(1, std::ssize(residents_)));
+    out_.scratch_ = RESHARD_TRY(cuda::Buffer::on_device(device, slot_bytes_ * (num_slots_ + 1)));
+    return {};
+  }
+
+  bool uses_scratch(StepId tile) const {
+    const auto is_scratch = [&](BufferId id) {
+      return program_.buffers[id.index()].kind == BufferKind::scratch;
+    };
+    for (const ProgramOp& op : program_.ops_of(step(tile)))
+      if (op.kind == OpKind::copy)
+        for (const ProgramPiece& piece : program_.pieces_of(op))
+          if (is_scratch(piece.src) || is_scratch(piece.dst)) return true;
+    return false;
+  }
+
+  /// As many tiles of one level at a time as there are slots.
+  Result<> add_residents() {
+    Index used = 0;
+    std::size_t first = 0;
+    for (std::size_t i = 0; i < residents_.size(); ++i) {
+      const bool needs_slot = slot_bytes_ > 0 && uses_scratch(residents_[i]);
+      const bool is_new = level_[residents_[i].index()] != level_[residents_[first].index()];
+      if (is_new || used + (needs_slot ? 1 : 0) > num_slots_) {
+        RESHARD_TRY(add_together(std::span(residents_).subspan(first, i - first), 0));
+        first = i;
+        used = 0;
+      }
+      used += needs_slot ? 1 : 0;
+    }
+    return add_together(std::span(residents_).subspan(first), 0);
+  }
+
+  /// Tiles that may run at the same time, with slots from `slot` on: their first ops, then their
+  /// second ones, and so on.
+  Result<> add_together(std::span<const StepId> tiles, Index slot) {
+    std::size_t most = 0;
+    for (const StepId tile : tiles) most = std::max(most, program_.ops_of(step(tile)).size());
+    for (std::size_t i = 0; i < most; ++i) {
+      Index at = slot;
+      for (const StepId tile : tiles) {
+        const auto ops = program_.ops_of(step(tile));
+        if (i < ops.size()) RESHARD_TRY(add(ops[i], at));
+        at += slot_bytes_ > 0 && uses_scratch(tile) ? 1 : 0;
+      }
+      end_launches();
+    }
+    return {};
+  }
+
+  std::byte* address(BufferId id, Index slot) const {
+    if (program_.buffers[id.index()].kind == BufferKind::scratch)
+      return out_.scratch_.data() + slot * slot_bytes_;
+    return addresses_[id.index()];
+  }
+
+  Result<> add(const ProgramOp& op, Index slot) {
+    if (op.kind == OpKind::copy) {
+      for (const ProgramPiece& piece : program_.pieces_of(op))
+        RESHARD_TRY(copies_.add(
+            {piece.copy, address(piece.src, slot), address(piece.dst, slot), piece.conversion}));
+      return {};
+    }
+    if (op.kind != OpKind::clear)
+      return fail(Code::unsupported, "a GPU copies and casts; it does not quantise yet");
+    for (std::uint32_t i = op.first; i < op.end; ++i) {
+      const ProgramRange& range = program_.ranges[i];
+      RESHARD_TRY(clear(address(range.at.buffer, slot) + range.at.offset, range.bytes));
+    }
+    return {};
+  }
+
+  /// As copies of the same zeros.
+  Result<> clear(std::byte* at, Index bytes) {
+    const Index whole = bytes / kZeros * kZeros;
+    if (whole > 0) {
+      StridedCopy copy{.run_bytes = kZeros, .num_loops = 1};
+      copy.loops[0] = {bytes / kZeros, 0, kZeros};
+      RESHARD_TRY(copies_.add({copy, out_.zeros_.data(), at, {}}));
+    }
+    return copies_.add({{.run_bytes = bytes - whole}, out_.zeros_.data(), at + whole, {}});
+  }
+
+  void end_launches() {
+    const std::size_t level = copies_.levels().size();
+    copies_.end_level();
+    if (copies_.levels().size() > level) out_.launches_.push_back({Kernel::copies, level});
+  }
+
+  const Program& program_;
+  ProgramLaunches& out_;
+  std::vector<std::byte*> addresses_;  ///< by buffer.
+  std::vector<std::uint32_t> level_;   ///< by step.
+  std::vector<StepId> residents_;      ///< in the order of levels.
+  Index slot_bytes_ = 0, num_slots_ = 1;
+  cuda::TileTable copies_;
+};
+
+Result<ProgramLaunches> ProgramLaunches::make(const Program& program, const AddressOf& address,
+                                              const std::shared_ptr<const cuda::Device>& device,
+                                              int most_blocks) {
+  ProgramLaunches out;
+  Builder builder(program, out);
+  RESHARD_TRY(builder.build(address, device));
+  out.copies_ = RESHARD_TRY(cuda::TileRunner::make(device, builder.copies(), most_blocks));
+  return out;
+}
+
+Result<> ProgramLaunches::launch(const cuda::Stream& stream, std::size_t first,
+                                 std::size_t end) const {
+  for (std::size_t i = first; i < end; ++i) RESHARD_TRY(copies_.launch(stream, launches_[i].level));
+  return {};
+}
+
+}  // namespace reshard::device
