@@ -144,7 +144,7 @@ void all_threads(unsigned block, unsigned blocks, F&& f) {
 }
 
 void quantise_block(const MatrixLaunch& launch, unsigned block, unsigned blocks) {
-  for_each_tile(launch, {block, blocks, 0, 1}, [&](const MatrixPair& m, const MatrixTile& tile) {
+  const auto run = [&](const MatrixPair& m, const MatrixTile& tile, std::uint32_t) {
     MatrixShared shared;
     std::memset(&shared, 0xee, sizeof shared);
     const auto phase = [&](auto&& f) { all_threads(block, blocks, f); };
@@ -152,6 +152,39 @@ void quantise_block(const MatrixLaunch& launch, unsigned block, unsigned blocks)
     phase([&](const TileThread& me) { block_amax_phase(m, tile, shared, me); });
     phase([&](const TileThread& me) { scale_phase(m, tile, shared, me); });
     phase([&](const TileThread& me) { encode_phase(m, tile, shared, me); });
+  };
+  for_each_tile(launch, {block, blocks, 0, 1}, run);
+}
+
+/// Writes to `to` what all threads find in phase(most, the thread).
+template <class F>
+void find_maximum(unsigned block, unsigned blocks, float* to, F&& phase) {
+  std::uint32_t most = 0xeeeeeeee;
+  all_threads(block, blocks, [&](const TileThread& me) { clear_maximum(most, me); });
+  all_threads(block, blocks, [&](const TileThread& me) { phase(most, me); });
+  all_threads(block, blocks, [&](const TileThread& me) { write_maximum(to, most, me); });
+}
+
+void amax_block(const MatrixLaunch& launch, unsigned block, unsigned blocks) {
+  const auto run = [&](const MatrixPair& m, const MatrixTile& tile, std::uint32_t i) {
+    find_maximum(block, blocks, launch.amaxes + i,
+                 [&](auto& most, const TileThread& me) { tile_amax_phase(m, tile, most, me); });
+  };
+  for_each_tile(launch, {block, blocks, 0, 1}, run);
+}
+
+void maximum_block(const MaximumLaunch& launch, unsigned block, unsigned blocks) {
+  for_each_maximum(launch, {block, blocks, 0, 1}, [&](const Maximum& maximum) {
+    find_maximum(block, blocks, maximum.to,
+                 [&](auto& most, const TileThread& me) { maximum_phase(maximum, most, me); });
+  });
+}
+
+void dequantise_block(const MatrixLaunch& launch, unsigned block, unsigned blocks) {
+  all_threads(block, blocks, [&](const TileThread& me) {
+    for_each_tile(launch, me, [&](const MatrixPair& m, const MatrixTile& t, std::uint32_t) {
+      decode_phase(m, t, me);
+    });
   });
 }
 
@@ -169,20 +202,9 @@ void add_kernels() {
         all_threads(block, blocks, [&](const TileThread& me) { run_tiles(launch, me); });
       });
   add_kernel<MatrixLaunch>(kQuantiseKernel, quantise_block);
-  add_kernel<MatrixLaunch>(
-      kAmaxKernel, [](const MatrixLaunch& launch, unsigned block, unsigned blocks) {
-        all_threads(block, blocks, [&](const TileThread& me) {
-          for_each_tile(launch, me,
-                        [&](const MatrixPair& m, const MatrixTile& t) { amax_phase(m, t, me); });
-        });
-      });
-  add_kernel<MatrixLaunch>(
-      kDequantiseKernel, [](const MatrixLaunch& launch, unsigned block, unsigned blocks) {
-        all_threads(block, blocks, [&](const TileThread& me) {
-          for_each_tile(launch, me,
-                        [&](const MatrixPair& m, const MatrixTile& t) { decode_phase(m, t, me); });
-        });
-      });
+  add_kernel<MatrixLaunch>(kDequantiseKernel, dequantise_block);
+  add_kernel<MatrixLaunch>(kAmaxKernel, amax_block);
+  add_kernel<MaximumLaunch>(kMaximumKernel, maximum_block);
 }
 
 int launch(Function function, unsigned blocks, unsigned, unsigned, unsigned, unsigned, unsigned,

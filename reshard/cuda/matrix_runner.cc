@@ -1,164 +1,109 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "reshard/cuda/matrix_runner.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "reshard/cuda/packed_tables.h"
 #include "reshard/cuda/tiles.h"
-#include "reshard/transform/scale_kind.h"
 
 namespace reshard::cuda {
 namespace {
 
-/// Elements of a tile, about: its values stay in the caches of a multiprocessor between phases.
-constexpr Index kTileElements = Index{16} << 10;
-constexpr Index kMostElements = Index{1} << 31;
-constexpr Index kAtOnce = 8;
-
-Index width(DType dtype) { return dtype == DType::f32 ? 4 : 2; }
-
-std::uint32_t narrow(Index n) { return static_cast<std::uint32_t>(n); }
-
-bool is_multiple(const void* at, Index row_bytes, Index of) {
-  return reinterpret_cast<std::uintptr_t>(at) % static_cast<std::uintptr_t>(of) == 0 &&
-         row_bytes % of == 0;
+unsigned blocks_at_a_time(const Device& device, int most_blocks) {
+  return most_blocks > 0 ? static_cast<unsigned>(most_blocks)
+                         : static_cast<unsigned>(device.multiprocessors()) * kTileBlocks;
 }
 
-Result<> check_alignment(const FloatMatrix& values, const QuantMatrix& stored) {
-  const bool wide = stored.format.scale == DType::f32;
-  if (is_multiple(values.data, values.row_bytes, width(values.dtype)) &&
-      (!wide || is_multiple(stored.scales, stored.scale_row_bytes, 4)) &&
-      (!stored.format.tensor_factor || is_multiple(stored.factor, 0, 4)))
-    return {};
-  return fail(Code::unsupported,
-              "a GPU quantises only values, scales and factors that are aligned to their size");
+const char* kernel_of(MatrixWork work) {
+  switch (work) {
+    case MatrixWork::amax: return kAmaxKernel;
+    case MatrixWork::quantise: return kQuantiseKernel;
+    case MatrixWork::dequantise: break;
+  }
+  return kDequantiseKernel;
 }
 
-/// 8, if 8 values and their codes are never apart and always aligned; else as few as a byte of data
-/// has.
-std::uint8_t at_once(const FloatMatrix& values, const QuantMatrix& stored, Index block_cols) {
-  const bool halves = stored.format.data == DType::f4;
-  const Index bytes = halves ? kAtOnce / 2 : kAtOnce;
-  const bool aligned = is_multiple(values.data, values.row_bytes, 16) &&
-                       is_multiple(stored.data, stored.row_bytes, bytes) &&
-                       (block_cols % kAtOnce == 0 || block_cols >= values.cols);
-  return aligned ? kAtOnce : halves ? 2 : 1;
+/// Launches a kernel for work of as many thread blocks.
+template <class Launch>
+Result<> run(const Device& device, const Stream& stream, Function kernel, unsigned blocks,
+             Launch launch) {
+  void* arguments[] = {&launch};
+  return device.call("cuLaunchKernel of quantised matrices", [&] {
+    return device.driver().cuLaunchKernel(kernel, blocks, 1, 1, kTileThreads, 1, 1, 0,
+                                          stream.handle(), arguments, nullptr);
+  });
+}
+
+/// The amax of each slice is the largest of its tiles'.
+Result<MaximumTable> amaxes_of_slices(const MatrixTable& table, const float* tile_amaxes) {
+  MaximumTable out;
+  for (const MatrixTable::Level& level : table.levels()) {
+    for (std::uint32_t i = level.first_amax; i < level.end_amax; ++i) {
+      const MatrixTable::Amax& amax = table.amaxes()[i];
+      const float* const from = tile_amaxes == nullptr ? nullptr : tile_amaxes + amax.first_tile;
+      RESHARD_TRY(out.add(from, Index{amax.end_tile} - amax.first_tile, amax.to));
+    }
+    out.end_level();
+  }
+  return out;
 }
 
 }  // namespace
 
-Result<> MatrixTable::add(const FloatMatrix& values, const QuantMatrix& stored) {
-  RESHARD_TRY(check_quant_format(stored.format, values.rows, values.cols));
-  if (values.rows >= kMostElements || values.cols >= kMostElements)
-    return fail(Code::unsupported,
-                fmt::format("a GPU quantises matrices of fewer than 2^31 rows and "
-                            "columns, not [{}, {}]",
-                            values.rows, values.cols));
-  RESHARD_TRY(check_alignment(values, stored));
-  if (values.rows == 0 || values.cols == 0) return {};
-  const QuantFormat& f = stored.format;
-  MatrixPair m;
-  m.values = values.data;
-  m.data = stored.data;
-  m.scales = stored.scales;
-  m.factor = reinterpret_cast<float*>(stored.factor);
-  m.values_row = values.row_bytes;
-  m.data_row = stored.row_bytes;
-  m.scales_row = stored.scale_row_bytes;
-  m.rows = narrow(values.rows);
-  m.cols = narrow(values.cols);
-  m.block_rows = f.block_rows == 0 ? m.rows : static_cast<std::uint32_t>(f.block_rows);
-  m.block_cols = f.block_cols == 0 ? m.cols : static_cast<std::uint32_t>(f.block_cols);
-  m.scale_cols = narrow(scale_cols(f, values.cols));
-  m.dtype = values.dtype;
-  m.scale = scale_kind(f);
-  m.small = small_float(f);
-  m.zero_block = f.zero_block;
-  m.wide_scales = f.scale == DType::f32;
-  m.swizzled = f.order == ScaleOrder::swizzled;
-  m.one_block = is_one_block(f);
-  m.needs_amax = reshard::needs_amax(f);
-  m.has_factor = f.tensor_factor;
-  m.factor_divides = f.factor_divides;
-  m.at_once = at_once(values, stored, m.block_cols);
-  add_tiles(m);
-  matrices_.push_back(m);
-  return {};
-}
-
-void MatrixTable::add_tiles(const MatrixPair& m) {
-  // Blocks across, then rows of blocks down, up to the size of a tile. The only block of a matrix
-  // is cut into rows.
-  const Index block_rows = m.one_block ? 1 : m.block_rows;
-  const Index fit = std::max<Index>(1, kTileElements / (block_rows * m.block_cols));
-  const Index across = std::min({Index{kTileSlots}, Index{m.scale_cols}, fit});
-  const Index down = std::clamp<Index>(fit / across, 1, Index{kTileSlots} / across) * block_rows;
-  for (Index row = 0; row < m.rows; row += down)
-    for (Index block = 0; block < m.scale_cols; block += across)
-      tiles_.push_back({narrow(std::ssize(matrices_)), narrow(row),
-                        narrow(std::min(row + down, Index{m.rows})), narrow(block),
-                        narrow(std::min(block + across, Index{m.scale_cols}))});
-}
-
-Result<MatrixRunner> MatrixRunner::make(std::shared_ptr<const Device> device,
-                                        const MatrixTable& table, Direction direction,
-                                        int most_blocks) {
-  MatrixRunner out;
-  if (table.tiles().empty()) return out;
-  const bool quantises = direction == Direction::quantise;
-  out.kernel_ = RESHARD_TRY(device->kernel(quantises ? kQuantiseKernel : kDequantiseKernel));
-  out.amax_kernel_ = RESHARD_TRY(device->kernel(kAmaxKernel));
-  out.most_blocks_ = most_blocks > 0
-                         ? static_cast<unsigned>(most_blocks)
-                         : static_cast<unsigned>(device->multiprocessors()) * kTileBlocks;
-  std::vector<MatrixPair> matrices(table.matrices().begin(), table.matrices().end());
-  const auto needs = [&](const MatrixPair& m) { return quantises && m.needs_amax; };
-  const Index amaxes = std::ranges::count_if(matrices, needs);
-  if (amaxes > 0) {
-    out.amaxes_ =
-        RESHARD_TRY(Buffer::on_device(device, amaxes * static_cast<Index>(sizeof(std::uint32_t))));
-    auto* next = reinterpret_cast<std::uint32_t*>(out.amaxes_.data());
-    for (MatrixPair& m : matrices)
-      if (needs(m)) m.amax = next++;
-  }
-  std::vector<MatrixTile> with_amax;
-  for (const MatrixTile& t : table.tiles())
-    if (needs(matrices[t.matrix])) with_amax.push_back(t);
+Result<MaximumRunner> MaximumRunner::make(std::shared_ptr<const Device> device,
+                                          const MaximumTable& table, int most_blocks) {
+  MaximumRunner out;
+  out.levels_.assign(table.levels().begin(), table.levels().end());
+  if (table.maxima().empty()) return out;
+  out.kernel_ = RESHARD_TRY(device->kernel(kMaximumKernel));
+  out.most_blocks_ = blocks_at_a_time(*device, most_blocks);
   PackedTables packed;
-  const Index at = packed.add(std::span<const MatrixPair>(matrices)),
-              tiles = packed.add(table.tiles()),
-              first = packed.add(std::span<const MatrixTile>(with_amax));
+  const Index maxima = packed.add(table.maxima());
   out.tables_ = RESHARD_TRY(packed.copy_to(device));
-  const auto work = [&](Index where, std::size_t num) {
-    return MatrixLaunch{table_at<MatrixPair>(out.tables_, at),
-                        table_at<MatrixTile>(out.tables_, where), static_cast<std::uint32_t>(num)};
-  };
-  out.all_ = work(tiles, table.tiles().size());
-  out.with_amax_ = work(first, with_amax.size());
+  out.launch_.maxima = table_at<Maximum>(out.tables_, maxima);
   out.device_ = std::move(device);
   return out;
 }
 
-Result<> MatrixRunner::launch(const Stream& stream) const {
-  if (all_.num_tiles == 0) return {};
-  if (with_amax_.num_tiles > 0) {
-    RESHARD_TRY(stream.fill(amaxes_.data(), std::byte{0}, amaxes_.size()));
-    RESHARD_TRY(launch(stream, amax_kernel_, with_amax_));
-  }
-  return launch(stream, kernel_, all_);
+Result<> MaximumRunner::launch(const Stream& stream, std::size_t level) const {
+  MaximumLaunch launch = launch_;
+  launch.first = levels_[level].first;
+  launch.end = levels_[level].end;
+  if (launch.first == launch.end) return {};
+  return run(*device_, stream, kernel_, std::min(most_blocks_, launch.end - launch.first), launch);
 }
 
-Result<> MatrixRunner::launch(const Stream& stream, Function kernel,
-                              const MatrixLaunch& work) const {
-  MatrixLaunch launched = work;
-  void* arguments[] = {&launched};
-  const unsigned blocks = std::min(most_blocks_, work.num_tiles);
-  return device_->call("cuLaunchKernel of quantised matrices", [&] {
-    return device_->driver().cuLaunchKernel(kernel, blocks, 1, 1, kTileThreads, 1, 1, 0,
-                                            stream.handle(), arguments, nullptr);
-  });
+Result<MatrixRunner> MatrixRunner::make(std::shared_ptr<const Device> device,
+                                        const MatrixTable& table, int most_blocks) {
+  MatrixRunner out;
+  out.levels_.assign(table.levels().begin(), table.levels().end());
+  if (!table.tiles().empty()) {
+    out.kernel_ = RESHARD_TRY(device->kernel(kernel_of(table.work())));
+    out.most_blocks_ = blocks_at_a_time(*device, most_blocks);
+    PackedTables packed;
+    const Index matrices = packed.add(table.matrices()), tiles = packed.add(table.tiles());
+    out.tables_ = RESHARD_TRY(packed.copy_to(device));
+    out.launch_.matrices = table_at<MatrixPair>(out.tables_, matrices);
+    out.launch_.tiles = table_at<MatrixTile>(out.tables_, tiles);
+  }
+  if (table.work() == MatrixWork::amax) {
+    out.tile_amaxes_ = RESHARD_TRY(
+        Buffer::on_device(device, std::ssize(table.tiles()) * static_cast<Index>(sizeof(float))));
+    out.launch_.amaxes = reinterpret_cast<float*>(out.tile_amaxes_.data());
+    const MaximumTable amaxes = RESHARD_TRY(amaxes_of_slices(table, out.launch_.amaxes));
+    out.amaxes_ = RESHARD_TRY(MaximumRunner::make(device, amaxes, most_blocks));
+  }
+  out.device_ = std::move(device);
+  return out;
+}
+
+Result<> MatrixRunner::launch(const Stream& stream, std::size_t level) const {
+  MatrixLaunch launch = launch_;
+  launch.first_tile = levels_[level].first_tile;
+  launch.end_tile = levels_[level].end_tile;
+  const unsigned tiles = launch.end_tile - launch.first_tile;
+  if (tiles > 0) RESHARD_TRY(run(*device_, stream, kernel_, std::min(most_blocks_, tiles), launch));
+  return amaxes_.num_levels() == 0 ? Result<>() : amaxes_.launch(stream, level);
 }
 
 }  // namespace reshard::cuda

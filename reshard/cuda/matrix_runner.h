@@ -4,54 +4,57 @@
 #include <memory>
 #include <vector>
 
-#include "reshard/cuda/matrix_tiles.h"
+#include "reshard/cuda/matrix_table.h"
 #include "reshard/cuda/memory.h"
 #include "reshard/cuda/stream.h"
-#include "reshard/transform/quantise.h"
 
 namespace reshard::cuda {
 
-/// Collects matrices in the memory of a GPU that are all quantised, or all dequantised.
-class MatrixTable {
+/// Finds the maxima of a table on a GPU. Its tables stay on the device: made once, run repeatedly.
+class MaximumRunner {
  public:
-  /// Adds a matrix of values, and its data, scales and factor: all rows. Their addresses are the
-  /// GPU's. Errors: those of check_quant_format(); `unsupported` if addresses and rows are not
-  /// aligned to their elements, or a side has 2^31 elements.
-  Result<> add(const FloatMatrix& values, const QuantMatrix& stored);
+  /// Copies the table to the device and waits for that. `most_blocks` as TileRunner::make().
+  /// Errors: those of Device::kernel(); memory that is short.
+  static Result<MaximumRunner> make(std::shared_ptr<const Device> device, const MaximumTable& table,
+                                    int most_blocks = 0);
 
-  std::span<const MatrixPair> matrices() const { return matrices_; }
-  std::span<const MatrixTile> tiles() const { return tiles_; }
+  /// Gives a stream of the device one level: a launch, or none if the level is empty. Neither waits
+  /// nor allocates. The stream must run the work before this object goes. Errors: the driver's.
+  /// @pre level < num_levels()
+  Result<> launch(const Stream& stream, std::size_t level) const;
+  std::size_t num_levels() const { return levels_.size(); }
 
  private:
-  void add_tiles(const MatrixPair& m);
-
-  std::vector<MatrixPair> matrices_;
-  std::vector<MatrixTile> tiles_;
+  std::shared_ptr<const Device> device_;
+  Function kernel_ = nullptr;
+  Buffer tables_;
+  MaximumLaunch launch_;
+  std::vector<MaximumTable::Level> levels_;
+  unsigned most_blocks_ = 0;
 };
 
-/// Quantises, or dequantises, the matrices of a table on a GPU: byte for byte what quantise() and
-/// dequantise_rows() of transform/quantise.h give. Its tables stay on the device: made once, run
+/// Does the work of a table of matrices on a GPU. Its tables stay on the device: made once, run
 /// repeatedly.
 class MatrixRunner {
  public:
-  enum class Direction { quantise, dequantise };
-  /// Copies the table to the device and waits for that. `most_blocks` as TileRunner::make().
-  /// Errors: those of Device::kernel(); memory that is short.
+  /// As MaximumRunner::make().
   static Result<MatrixRunner> make(std::shared_ptr<const Device> device, const MatrixTable& table,
-                                   Direction direction, int most_blocks = 0);
+                                   int most_blocks = 0);
 
-  /// Gives a stream of the device the work: one launch, and two more if matrices need their largest
-  /// magnitudes first. Neither waits nor allocates. The stream must run the work before this object
-  /// goes. Errors: the driver's.
-  Result<> launch(const Stream& stream) const;
+  /// Gives a stream of the device one level: a launch, or two that find amaxes; none if the level
+  /// is empty. Neither waits nor allocates. The stream must run the work before this object goes,
+  /// and before another stream gets work of this object. Errors: the driver's.
+  /// @pre level < num_levels()
+  Result<> launch(const Stream& stream, std::size_t level) const;
+  std::size_t num_levels() const { return levels_.size(); }
 
  private:
-  Result<> launch(const Stream& stream, Function kernel, const MatrixLaunch& work) const;
-
   std::shared_ptr<const Device> device_;
-  Function kernel_ = nullptr, amax_kernel_ = nullptr;
-  Buffer tables_, amaxes_;
-  MatrixLaunch all_, with_amax_;
+  Function kernel_ = nullptr;
+  Buffer tables_, tile_amaxes_;
+  MaximumRunner amaxes_;  ///< from those of tiles.
+  MatrixLaunch launch_;
+  std::vector<MatrixTable::Level> levels_;
   unsigned most_blocks_ = 0;
 };
 

@@ -11,14 +11,17 @@
 
 namespace reshard::cuda {
 
-/// A matrix of floats and its quantised form, both in the GPU's memory. Strides in bytes.
+/// Rows of a matrix of floats and their quantised form, in memory that the GPU reaches; some fields
+/// are only for one or the other work. Row 0 is the first of these rows. Strides in bytes.
 struct MatrixPair {
   std::byte *values = nullptr, *data = nullptr, *scales = nullptr;
-  float* factor = nullptr;        ///< if has_factor.
-  std::uint32_t* amax = nullptr;  ///< bits of the matrix' largest magnitude, if needs_amax.
+  float* factor = nullptr;  ///< if has_factor.
+  float* amax = nullptr;    ///< the whole matrix' largest magnitude, if needs_amax.
   std::int64_t values_row = 0, data_row = 0, scales_row = 0;
-  std::uint32_t rows = 0, cols = 0;              ///< elements.
-  std::uint32_t block_rows = 0, block_cols = 0;  ///< elements, not 0.
+  std::uint32_t rows = 0, cols = 0;  ///< elements.
+  /// The rows that have a scale, and those of padding below the matrix' last row.
+  std::uint32_t padded_rows = 0;
+  std::uint32_t block_rows = 0, block_cols = 0;  ///< elements, not 0 unless there are none.
   std::uint32_t scale_cols = 0;                  ///< blocks across.
   DType dtype = DType::bf16;                     ///< of the values.
   ScaleKind scale = ScaleKind::e8m0_up;
@@ -27,6 +30,8 @@ struct MatrixPair {
   bool wide_scales = false;  ///< four bytes, not one.
   bool swizzled = false, one_block = false, needs_amax = false, has_factor = false,
        factor_divides = false;
+  /// The rows begin with the matrix' first, whose thread writes what the matrix has one of.
+  bool is_first = false;
   /// Elements that a thread takes at once: 8, if addresses, strides and blocks allow it; else 2 or
   /// 1, which only 8-bit data has.
   std::uint8_t at_once = 1;
@@ -39,22 +44,38 @@ struct MatrixTile {
 };
 inline constexpr std::uint32_t kTileSlots = 256;
 
-/// The shared memory of a thread block.
+/// The shared memory of a thread block that quantises.
 struct MatrixShared {
+  float matrix_amax;               ///< of the whole matrix, if needed.
   std::uint32_t amax[kTileSlots];  ///< bits of each block's largest magnitude.
   float by[kTileSlots];            ///< BlockScale::by of each.
 };
 
-/// What one launch does: tiles [0, num_tiles), in any order. All pointers are to the GPU's memory.
+/// What one launch does: tiles [first_tile, end_tile), in any order.
 struct MatrixLaunch {
   const MatrixPair* matrices = nullptr;
   const MatrixTile* tiles = nullptr;
-  std::uint32_t num_tiles = 0;
+  float* amaxes = nullptr;  ///< one a tile, which the kernel of largest magnitudes writes.
+  std::uint32_t first_tile = 0, end_tile = 0;
 };
 
-/// The kernels, whose only parameter is a MatrixLaunch: the largest magnitudes of whole matrices;
-/// values to data and scales; and back.
+/// `*to` becomes the largest of `count` floats at `from`.
+struct Maximum {
+  const float* from = nullptr;
+  float* to = nullptr;
+  std::uint32_t count = 0;
+};
+
+/// What one launch does: maxima [first, end), in any order.
+struct MaximumLaunch {
+  const Maximum* maxima = nullptr;
+  std::uint32_t first = 0, end = 0;
+};
+
+/// The kernels, whose only parameter is a MatrixLaunch: the largest magnitude of each tile; values
+/// to data and scales; and back. The last one's is a MaximumLaunch.
 inline constexpr const char *kAmaxKernel = "reshard_amax", *kQuantiseKernel = "reshard_quantise",
-                            *kDequantiseKernel = "reshard_dequantise";
+                            *kDequantiseKernel = "reshard_dequantise",
+                            *kMaximumKernel = "reshard_maximum";
 
 }  // namespace reshard::cuda

@@ -10,13 +10,24 @@
 
 namespace reshard::cuda {
 
+/// *at becomes the larger one. Threads of a block may call it at once.
+RESHARD_HOST_DEVICE inline void raise_to(std::uint32_t* at, std::uint32_t value) {
 #if defined(__CUDA_ARCH__)
-__device__ inline void raise_to(std::uint32_t* at, std::uint32_t value) { atomicMax(at, value); }
+  atomicMax(at, value);
 #else
-inline void raise_to(std::uint32_t* at, std::uint32_t value) {
   if (value > *at) *at = value;
-}
 #endif
+}
+
+/// The same with one access a warp. All threads of the block call it, each with its value.
+RESHARD_HOST_DEVICE inline void raise_together(std::uint32_t* at, std::uint32_t value) {
+#if defined(__CUDA_ARCH__)
+  for (int lanes = 16; lanes > 0; lanes /= 2)
+    value = max(value, __shfl_xor_sync(0xffffffffU, value, lanes));
+  if (threadIdx.x % 32 != 0) return;
+#endif
+  raise_to(at, value);
+}
 
 /// A tile of a matrix, in elements and in the steps that threads take.
 struct TileSteps {
@@ -47,6 +58,7 @@ struct Step {
 };
 
 RESHARD_HOST_DEVICE inline std::uint32_t num_slots(const MatrixPair& m, const MatrixTile& t) {
+  if (t.first_row == t.end_row) return 0;
   if (m.one_block) return 1;
   return (t.end_row - t.first_row + m.block_rows - 1) / m.block_rows *
          (t.end_block - t.first_block);
@@ -91,11 +103,6 @@ RESHARD_HOST_DEVICE inline std::uint32_t magnitude(const Values& values, std::ui
   return most;
 }
 
-RESHARD_HOST_DEVICE inline ScaleMaker maker_of(const MatrixPair& m) {
-  return scale_maker(m.scale, m.small, m.zero_block, m.has_factor, m.factor_divides,
-                     m.has_factor ? bits_float(*m.amax) : 0.0F);
-}
-
 /// The place of the scale of block (row, col).
 RESHARD_HOST_DEVICE inline std::byte* scale_at(const MatrixPair& m, std::uint32_t row,
                                                std::uint32_t col) {
@@ -103,37 +110,72 @@ RESHARD_HOST_DEVICE inline std::byte* scale_at(const MatrixPair& m, std::uint32_
   return m.scales + row * m.scales_row + std::int64_t{col} * (m.wide_scales ? 4 : 1);
 }
 
-/// The largest magnitude of the tile, into that of the matrix.
-RESHARD_HOST_DEVICE inline void amax_phase(const MatrixPair& m, const MatrixTile& t,
-                                           const TileThread& me) {
+/// A maximum, phase 1.
+RESHARD_HOST_DEVICE inline void clear_maximum(std::uint32_t& most, const TileThread& me) {
+  if (me.thread == 0) most = 0;
+}
+
+/// Phase 2: the bits of the largest magnitude of a tile.
+RESHARD_HOST_DEVICE inline void tile_amax_phase(const MatrixPair& m, const MatrixTile& t,
+                                                std::uint32_t& most, const TileThread& me) {
   const TileSteps tile(m, t);
-  std::uint32_t most = 0;
+  std::uint32_t mine = 0;
   for (std::uint32_t i = me.thread; i < tile.num; i += me.num_threads) {
     const Step step(m, t, tile, i);
     const std::uint32_t found = magnitude(load_values(m, step), step.count);
-    if (found > most) most = found;
+    if (found > mine) mine = found;
   }
-  raise_to(m.amax, most);
+  raise_together(&most, mine);
 }
 
-/// Quantising, phase 1: zeros for the maxima.
+/// Phase 2: the bits of the largest float that is not negative; NaN is larger than any other.
+RESHARD_HOST_DEVICE inline void maximum_phase(const Maximum& maximum, std::uint32_t& most,
+                                              const TileThread& me) {
+  std::uint32_t mine = 0;
+  for (std::uint32_t i = me.thread; i < maximum.count; i += me.num_threads) {
+    const std::uint32_t bits = float_bits(maximum.from[i]);
+    const std::uint32_t found = is_nan_bits(bits) ? bits & kFloatMagnitude : bits;
+    if (found >> 31 == 0 && found > mine) mine = found;
+  }
+  raise_together(&most, mine);
+}
+
+/// Phase 3.
+RESHARD_HOST_DEVICE inline void write_maximum(float* to, const std::uint32_t& most,
+                                              const TileThread& me) {
+  if (me.thread == 0) *to = bits_float(most);
+}
+
+/// Quantising, phase 1: zeros for the maxima of blocks, and the matrix' amax, which may be in host
+/// memory, read once.
 RESHARD_HOST_DEVICE inline void clear_phase(const MatrixPair& m, const MatrixTile& t,
                                             MatrixShared& shared, const TileThread& me) {
   for (std::uint32_t s = me.thread; s < num_slots(m, t); s += me.num_threads) shared.amax[s] = 0;
+  if (me.thread == 0) shared.matrix_amax = m.needs_amax ? *m.amax : 0.0F;
 }
 
 /// Phase 2: the largest magnitude of each block.
 RESHARD_HOST_DEVICE inline void block_amax_phase(const MatrixPair& m, const MatrixTile& t,
                                                  MatrixShared& shared, const TileThread& me) {
+  const std::uint32_t slots = num_slots(m, t);
   if (m.one_block) {
-    if (me.thread == 0) shared.amax[0] = *m.amax;
+    if (me.thread == 0) shared.amax[0] = float_bits(shared.matrix_amax) & kFloatMagnitude;
     return;
   }
   const TileSteps tile(m, t);
+  std::uint32_t slot = 0, most = 0;  // Of the steps since the last one of another block.
   for (std::uint32_t i = me.thread; i < tile.num; i += me.num_threads) {
     const Step step(m, t, tile, i);
-    raise_to(&shared.amax[step.slot], magnitude(load_values(m, step), step.count));
+    const std::uint32_t found = magnitude(load_values(m, step), step.count);
+    if (step.slot != slot) {
+      if (most > 0) raise_to(&shared.amax[slot], most);
+      slot = step.slot;
+      most = 0;
+    }
+    if (found > most) most = found;
   }
+  if (slots == 1) return raise_together(&shared.amax[0], most);
+  if (most > 0) raise_to(&shared.amax[slot], most);
 }
 
 /// Zeros for the padding of swizzled scales beside and below the tile.
@@ -142,7 +184,7 @@ RESHARD_HOST_DEVICE inline void write_padding(const MatrixPair& m, const MatrixT
   const bool is_right = t.end_block == m.scale_cols, is_low = t.end_row == m.rows;
   const auto end_col =
       is_right ? static_cast<std::uint32_t>(scale_tile_cols(m.scale_cols)) : t.end_block;
-  const auto end_row = is_low ? static_cast<std::uint32_t>(scale_tile_rows(m.rows)) : t.end_row;
+  const auto end_row = is_low ? m.padded_rows : t.end_row;
   const std::uint32_t cols = end_col - t.first_block;
   for (std::uint32_t i = me.thread; i < cols * (end_row - t.first_row); i += me.num_threads) {
     const std::uint32_t row = t.first_row + i / cols, col = t.first_block + i % cols;
@@ -153,8 +195,9 @@ RESHARD_HOST_DEVICE inline void write_padding(const MatrixPair& m, const MatrixT
 /// Phase 3: scales, and the factor of the matrix.
 RESHARD_HOST_DEVICE inline void scale_phase(const MatrixPair& m, const MatrixTile& t,
                                             MatrixShared& shared, const TileThread& me) {
-  const ScaleMaker maker = maker_of(m);
-  const bool is_first = t.first_row == 0 && t.first_block == 0;
+  const ScaleMaker maker = scale_maker(m.scale, m.small, m.zero_block, m.has_factor,
+                                       m.factor_divides, shared.matrix_amax);
+  const bool is_first = m.is_first && t.first_row == 0 && t.first_block == 0;
   if (m.has_factor && is_first && me.thread == 0)
     *m.factor = m.factor_divides ? maker.inverse_factor : maker.factor;
   const std::uint32_t blocks = t.end_block - t.first_block;
@@ -233,13 +276,21 @@ RESHARD_HOST_DEVICE inline void decode_phase(const MatrixPair& m, const MatrixTi
   }
 }
 
-/// Calls f(matrix, tile) for each tile of a thread block.
+/// Calls f(matrix, tile, the tile's number) for each tile of a thread block.
 template <class F>
 RESHARD_HOST_DEVICE void for_each_tile(const MatrixLaunch& launch, const TileThread& me, F&& f) {
-  for (std::uint32_t i = me.block; i < launch.num_tiles; i += me.num_blocks) {
+  for (std::uint32_t i = launch.first_tile + me.block; i < launch.end_tile; i += me.num_blocks) {
     const MatrixTile tile = launch.tiles[i];
-    f(launch.matrices[tile.matrix], tile);
+    f(launch.matrices[tile.matrix], tile, i);
   }
+}
+
+/// Calls f(maximum) for each one of a thread block.
+template <class F>
+RESHARD_HOST_DEVICE void for_each_maximum(const MaximumLaunch& launch, const TileThread& me,
+                                          F&& f) {
+  for (std::uint32_t i = launch.first + me.block; i < launch.end; i += me.num_blocks)
+    f(launch.maxima[i]);
 }
 
 }  // namespace reshard::cuda

@@ -19,16 +19,35 @@ __device__ TileThread this_thread() { return {blockIdx.x, gridDim.x, threadIdx.x
 
 extern "C" __global__ void __launch_bounds__(kTileThreads)
     reshard_amax(const __grid_constant__ MatrixLaunch launch) {
+  __shared__ std::uint32_t most;
   const TileThread me = this_thread();
-  for_each_tile(launch, me,
-                [&](const MatrixPair& m, const MatrixTile& tile) { amax_phase(m, tile, me); });
+  for_each_tile(launch, me, [&](const MatrixPair& m, const MatrixTile& tile, std::uint32_t i) {
+    clear_maximum(most, me);
+    __syncthreads();
+    tile_amax_phase(m, tile, most, me);
+    __syncthreads();
+    write_maximum(launch.amaxes + i, most, me);  // The thread that reads it clears it.
+  });
+}
+
+extern "C" __global__ void __launch_bounds__(kTileThreads)
+    reshard_maximum(const __grid_constant__ MaximumLaunch launch) {
+  __shared__ std::uint32_t most;
+  const TileThread me = this_thread();
+  for_each_maximum(launch, me, [&](const Maximum& maximum) {
+    clear_maximum(most, me);
+    __syncthreads();
+    maximum_phase(maximum, most, me);
+    __syncthreads();
+    write_maximum(maximum.to, most, me);
+  });
 }
 
 extern "C" __global__ void __launch_bounds__(kTileThreads)
     reshard_quantise(const __grid_constant__ MatrixLaunch launch) {
   __shared__ MatrixShared shared;
   const TileThread me = this_thread();
-  for_each_tile(launch, me, [&](const MatrixPair& m, const MatrixTile& tile) {
+  for_each_tile(launch, me, [&](const MatrixPair& m, const MatrixTile& tile, std::uint32_t) {
     clear_phase(m, tile, shared, me);
     __syncthreads();
     block_amax_phase(m, tile, shared, me);
@@ -43,6 +62,7 @@ extern "C" __global__ void __launch_bounds__(kTileThreads)
 extern "C" __global__ void __launch_bounds__(kTileThreads)
     reshard_dequantise(const __grid_constant__ MatrixLaunch launch) {
   const TileThread me = this_thread();
-  for_each_tile(launch, me,
-                [&](const MatrixPair& m, const MatrixTile& tile) { decode_phase(m, tile, me); });
+  for_each_tile(launch, me, [&](const MatrixPair& m, const MatrixTile& tile, std::uint32_t) {
+    decode_phase(m, tile, me);
+  });
 }

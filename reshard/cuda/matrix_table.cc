@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "reshard/cuda/matrix_table.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "reshard/base/value_map.h"
+#include "reshard/transform/scale_kind.h"
+#include "reshard/transform/swizzled_scales.h"
+
+namespace reshard::cuda {
+namespace {
+
+/// Elements of a tile, about: its values stay in the caches of a multiprocessor between phases.
+constexpr Index kTileElements = Index{16} << 10;
+constexpr Index kMaxElements = Index{1} << 31;
+constexpr Index kAtOnce = 8;
+
+Index width(DType dtype) { return dtype == DType::f32 ? 4 : 2; }
+
+std::uint32_t narrow(Index n) { return static_cast<std::uint32_t>(n); }
+
+bool is_multiple(const void* at, Index row_bytes, Index of) {
+  return reinterpret_cast<std::uintptr_t>(at) % static_cast<std::uintptr_t>(of) == 0 &&
+         row_bytes % of == 0;
+}
+
+Result<> check_rows(const MatrixSlice& s) {
+  if (!is_convertible(s.values.dtype))
+    return fail(Code::invalid_argument, fmt::format("values of {}", name(s.values.dtype)));
+  const Index n = s.values.rows, cols = s.values.cols;
+  if (n < 0 || cols < 0 || s.begin < 0 || s.rows < 0 || n > s.rows || s.begin > s.rows - n)
+    return fail(Code::invalid_argument, fmt::format("{} rows from {} of a matrix of {} rows and {} "
+                                                    "columns",
+                                                    n, s.begin, s.rows, cols));
+  if (n >= kMaxElements || cols >= kMaxElements)
+    return fail(Code::unsupported,
+                fmt::format("a GPU takes matrices of fewer than 2^31 rows and columns, not [{}, "
+                            "{}]",
+                            n, cols));
+  return {};
+}
+
+/// Rows that scales are shared by, or whose scales lie together; 0: all.
+Index rows_per_scale(const QuantFormat& f) {
+  return f.order == ScaleOrder::swizzled ? kScaleTileRows : f.block_rows;
+}
+
+Result<> check_blocks(const MatrixSlice& s, MatrixWork work) {
+  const QuantFormat& f = s.stored.format;
+  const Index n = s.values.rows, end = s.begin + n, step = rows_per_scale(f);
+  const bool is_whole = s.begin == 0 && n == s.rows;
+  const bool fits = s.begin % std::max<Index>(step, 1) == 0 &&
+                    (work == MatrixWork::dequantise || end == s.rows || end % step == 0);
+  if (!is_one_block(f) && !(step == 0 ? is_whole : fits))
+    return fail(Code::invalid_argument,
+                fmt::format("rows [{}, {}) of {} are not whole blocks of {}", s.begin, end, s.rows,
+                            to_string(f)));
+  const Index down = f.block_rows == 0 ? n : std::min<Index>(n, f.block_rows),
+              across =
+                  f.block_cols == 0 ? s.values.cols : std::min<Index>(s.values.cols, f.block_cols);
+  if (!is_one_block(f) && down * across >= kMaxElements)
+    return fail(
+        Code::unsupported,
+        fmt::format("a GPU takes blocks of fewer than 2^31 elements, not [{}, {}]", down, across));
+  return {};
+}
+
+Result<> check_alignment(const MatrixSlice& s, MatrixWork work) {
+  const FloatMatrix& values = s.values;
+  const QuantMatrix& stored = s.stored;
+  const bool is_stored = work != MatrixWork::amax, wide = stored.format.scale == DType::f32;
+  if (is_multiple(values.data, values.row_bytes, width(values.dtype)) &&
+      is_multiple(s.amax, 0, 4) &&
+      (!is_stored || !wide || is_multiple(stored.scales, stored.scale_row_bytes, 4)) &&
+      (!is_stored || !stored.format.tensor_factor || is_multiple(stored.factor, 0, 4)))
+    return {};
+  return fail(Code::unsupported,
+              "a GPU quantises only values, scales, factors and maxima that are aligned to their "
+              "size");
+}
+
+Result<> check(const MatrixSlice& s, MatrixWork work) {
+  RESHARD_TRY(check_rows(s));
+  if (work != MatrixWork::amax) {
+    RESHARD_TRY(check_quant_format(s.stored.format, s.rows, s.values.cols));
+    if (s.stored.rows != s.values.rows || s.stored.cols != s.values.cols)
+      return fail(Code::invalid_argument,
+                  fmt::format("[{}, {}] values, but [{}, {}] elements of data", s.values.rows,
+                              s.values.cols, s.stored.rows, s.stored.cols));
+    RESHARD_TRY(check_blocks(s, work));
+  }
+  const bool uses_amax =
+      work == MatrixWork::amax || (work == MatrixWork::quantise && needs_amax(s.stored.format));
+  if (uses_amax && s.amax == nullptr)
+    return fail(Code::invalid_argument, "there is no address of the largest magnitude");
+  return check_alignment(s, work);
+}
+
+/// 8, if 8 values and their codes are never apart and always aligned; else as few as a byte of data
+/// has.
+std::uint8_t at_once(const FloatMatrix& values, const QuantMatrix& stored, Index block_cols) {
+  const bool halves = stored.format.data == DType::f4;
+  const Index bytes = halves ? kAtOnce / 2 : kAtOnce;
+  const bool aligned = is_multiple(values.data, values.row_bytes, 16) &&
+                       is_multiple(stored.data, stored.row_bytes, bytes) &&
+                       (block_cols % kAtOnce == 0 || block_cols >= values.cols);
+  return aligned ? kAtOnce : halves ? 2 : 1;
+}
+
+MatrixPair values_of(const MatrixSlice& s) {
+  MatrixPair m;
+  m.values = s.values.data;
+  m.values_row = s.values.row_bytes;
+  m.dtype = s.values.dtype;
+  m.rows = narrow(s.values.rows);
+  m.cols = narrow(s.values.cols);
+  return m;
+}
+
+void add_format(MatrixPair& m, const QuantFormat& f) {
+  m.block_rows = f.block_rows == 0 ? m.rows : static_cast<std::uint32_t>(f.block_rows);
+  m.block_cols = f.block_cols == 0 ? m.cols : static_cast<std::uint32_t>(f.block_cols);
+  m.scale_cols = narrow(scale_cols(f, m.cols));
+  m.scale = scale_kind(f);
+  m.small = small_float(f);
+  m.zero_block = f.zero_block;
+  m.wide_scales = f.scale == DType::f32;
+  m.swizzled = f.order == ScaleOrder::swizzled;
+  m.one_block = is_one_block(f);
+  m.needs_amax = reshard::needs_amax(f);
+  m.has_factor = f.tensor_factor;
+  m.factor_divides = f.factor_divides;
+}
+
+}  // namespace
+
+Result<> MatrixTable::add(const MatrixSlice& slice) {
+  RESHARD_TRY(check(slice, work_));
+  if (work_ == MatrixWork::amax) {
+    add_values(slice);
+  } else {
+    add_stored(slice);
+  }
+  return {};
+}
+
+void MatrixTable::add_values(const MatrixSlice& slice) {
+  const std::uint32_t first = narrow(std::ssize(tiles_));
+  if (slice.values.rows > 0 && slice.values.cols > 0) {
+    MatrixPair m = values_of(slice);
+    // Long rows are cut. A block is a part of a tile only: nothing is found for it.
+    m.block_rows = 1;
+    m.block_cols = narrow(std::min(slice.values.cols, kTileElements));
+    m.scale_cols = (m.cols + m.block_cols - 1) / m.block_cols;
+    m.at_once = is_multiple(m.values, m.values_row, 16) ? kAtOnce : 1;
+    add_tiles(m);
+    matrices_.push_back(m);
+  }
+  amaxes_.push_back({first, narrow(std::ssize(tiles_)), slice.amax});
+}
+
+void MatrixTable::add_stored(const MatrixSlice& slice) {
+  const QuantMatrix& stored = slice.stored;
+  MatrixPair m = values_of(slice);
+  add_format(m, stored.format);
+  m.data = stored.data;
+  m.data_row = stored.row_bytes;
+  m.scales = stored.scales;
+  m.scales_row = stored.scale_row_bytes;
+  m.factor = reinterpret_cast<float*>(stored.factor);
+  m.amax = slice.amax;
+  m.is_first = slice.begin == 0;
+  const bool is_last = slice.begin + slice.values.rows == slice.rows;
+  m.padded_rows =
+      m.swizzled && is_last ? narrow(scale_tile_rows(slice.rows) - slice.begin) : m.rows;
+  m.at_once = at_once(slice.values, stored, m.block_cols);
+  if (m.rows > 0 && m.cols > 0) {
+    add_tiles(m);
+  } else if (work_ == MatrixWork::quantise && m.has_factor && m.is_first) {
+    tiles_.push_back({narrow(std::ssize(matrices_)), 0, 0, 0, 0});  // Writes the factor only.
+  } else {
+    return;
+  }
+  matrices_.push_back(m);
+}
+
+void MatrixTable::add_tiles(const MatrixPair& m) {
+  // Blocks across, then rows of blocks down, up to the size of a tile. The only block of a matrix
+  // is cut into rows.
+  const Index block_rows = m.one_block ? 1 : m.block_rows;
+  const Index fit = std::max<Index>(1, kTileElements / (block_rows * m.block_cols));
+  const Index across = std::min({Index{kTileSlots}, Index{m.scale_cols}, fit});
+  const Index down = std::clamp<Index>(fit / across, 1, Index{kTileSlots} / across) * block_rows;
+  for (Index row = 0; row < m.rows; row += down)
+    for (Index block = 0; block < m.scale_cols; block += across)
+      tiles_.push_back({narrow(std::ssize(matrices_)), narrow(row),
+                        narrow(std::min(row + down, Index{m.rows})), narrow(block),
+                        narrow(std::min(block + across, Index{m.scale_cols}))});
+}
+
+void MatrixTable::end_level() {
+  const Level before = levels_.empty() ? Level{} : levels_.back();
+  levels_.push_back(
+      {before.end_tile, narrow(std::ssize(tiles_)), before.end_amax, narrow(std::ssize(amaxes_))});
+}
+
+Result<> MaximumTable::add(const float* from, Index count, float* to) {
+  if (count < 0) return fail(Code::invalid_argument, fmt::format("a maximum of {} floats", count));
+  if (count >= kMaxElements)
+    return fail(Code::unsupported,
+                fmt::format("a GPU finds maxima of fewer than 2^31 floats, not {}", count));
+  if (!is_multiple(from, 0, 4) || !is_multiple(to, 0, 4))
+    return fail(Code::unsupported, "a GPU finds maxima of floats that are aligned to their size");
+  maxima_.push_back({from, to, narrow(count)});
+  return {};
+}
+
+void MaximumTable::end_level() {
+  levels_.push_back({levels_.empty() ? 0 : levels_.back().end, narrow(std::ssize(maxima_))});
+}
+
+}  // namespace reshard::cuda
