@@ -42,6 +42,13 @@ Result<> Stream::synchronize() const {
                        [&] { return device_->driver().cuStreamSynchronize(handle_); });
 }
 
+Result<HostBuffer> Stream::read(const std::byte* at, Index bytes) const {
+  HostBuffer out = RESHARD_TRY(HostBuffer::allocate(bytes));
+  RESHARD_TRY(copy(out.data(), at, bytes));
+  RESHARD_TRY(synchronize());
+  return out;
+}
+
 Result<Event> Event::make(std::shared_ptr<const Device> device, Timing timing) {
   EventHandle handle = nullptr;
   RESHARD_TRY(device->call("cuEventCreate", [&] {

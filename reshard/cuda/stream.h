@@ -6,6 +6,7 @@
 
 #include "reshard/cuda/device.h"
 #include "reshard/index/interval.h"
+#include "reshard/memory/host_buffer.h"
 
 namespace reshard::cuda {
 
@@ -42,6 +43,9 @@ class Stream {
   Result<> fill(std::byte* at, std::byte value, Index bytes) const;
   /// Blocks until all work is done. Errors: of that work.
   Result<> synchronize() const;
+  /// A copy in host memory of bytes in a GPU's, as they are after the work that the stream has.
+  /// Blocks. Errors: also host memory that is short.
+  Result<HostBuffer> read(const std::byte* at, Index bytes) const;
 
  private:
   Stream(std::shared_ptr<const Device> device, StreamHandle handle, bool owned)

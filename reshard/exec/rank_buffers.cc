@@ -130,4 +130,11 @@ std::vector<Rank> RankBuffers::ranks() const {
   return out;
 }
 
+const std::shared_ptr<const cuda::Device>& gpu_of(const RankBuffers* source,
+                                                  const RankBuffers* target) {
+  static const std::shared_ptr<const cuda::Device> none;
+  if (source != nullptr && source->device() != nullptr) return source->device();
+  return target != nullptr ? target->device() : none;
+}
+
 }  // namespace reshard

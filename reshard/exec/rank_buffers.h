@@ -88,4 +88,9 @@ class RankBuffers {
   std::vector<std::vector<std::byte*>> address_;  ///< [rank][slot]
 };
 
+/// The GPU that has the memory of one of these sides of a rank, or of both; null if none has.
+/// Either may be null.
+const std::shared_ptr<const cuda::Device>& gpu_of(const RankBuffers* source,
+                                                  const RankBuffers* target);
+
 }  // namespace reshard

@@ -139,7 +139,7 @@ Result<> RankRefit::State::make_executor(const RankWork& work,
   };
   executor = RESHARD_TRY(
       device::DeviceExecutor::make(std::move(program),
-                                   {&transport, &control, rank_memory.gpu(), work.source,
+                                   {&transport, &control, pool, rank_memory.gpu(), work.source,
                                     work.target, staging, work.options.most_gpu_blocks},
                                    address));
   return {};
@@ -196,7 +196,7 @@ Result<RankRefit> RankRefit::prepare(const Planner& planner, const RankBuffers* 
   const Capabilities can = transport.capabilities();
   RankRefitOptions asked = options;
   // Host code, such as a transport, must not touch the memory of a GPU.
-  if (device::gpu_of(source, target) != nullptr) asked.in_place_bytes = device::kNeverInPlace;
+  if (gpu_of(source, target) != nullptr) asked.in_place_bytes = device::kNeverInPlace;
   auto agreed = agree(planner, asked, can.direct && can.message, control, deadline);
   // Every rank finds an error in the request itself; any other error only some may have.
   if (!agreed && agreed.error().code == Code::invalid_argument)

@@ -24,7 +24,8 @@ struct RefitConversions {
 /// Everything is borrowed and must outlive the RankRefit.
 struct RankRefitHooks {
   /// Staging memory for messages. Refits that never run at the same time may share it. A refit that
-  /// needs more allocates its own; message_staging() is always enough.
+  /// needs more allocates its own; message_staging() is always enough. Pinned, if the rank has
+  /// memory on a GPU.
   std::span<std::byte> staging = {};
   /// Runs the copies instead of a pool of `RankRefitOptions::threads`; null: the refit makes one.
   /// Refits that never run at the same time may share it.

@@ -5,6 +5,8 @@
 
 #include <thread>
 
+#include "reshard/exec/host/program_executor.h"
+
 namespace reshard::device {
 namespace {
 
@@ -29,8 +31,9 @@ Result<> DeviceExecutor::prepare(const AddressOf& address) {
     if (buffer.kind == ProgramBuffer::Kind::staging) return environment_.staging.data();
     return address(buffer);
   };
+  addresses_ = RESHARD_TRY(addresses_of(*program_, place));
   launches_ = RESHARD_TRY(
-      ProgramLaunches::make(*program_, place, environment_.device, environment_.most_blocks));
+      ProgramLaunches::make(*program_, addresses_, environment_.device, environment_.most_blocks));
   order_ = StepOrder(*program_, launches_);
   for (const ProgramMessage& m : program_->messages)
     if (program_->buffers[m.at.buffer.index()].kind != ProgramBuffer::Kind::staging)
@@ -61,8 +64,6 @@ void DeviceExecutor::record(TraceRecorder& recorder, const trace::ProgramTimes::
 
 Result<> DeviceExecutor::run(Deadline deadline, ProgressMeter& meter,
                              ConversionObserver* observer) {
-  if (observer != nullptr)
-    return fail(Code::unsupported, "conversions in the memory of a GPU cannot be observed");
   clock_ = Stopwatch();
   deadline_ = deadline;
   meter_ = &meter;
@@ -71,6 +72,7 @@ Result<> DeviceExecutor::run(Deadline deadline, ProgressMeter& meter,
   residents_run_ = false;
   order_.restart();
   exchanges_.restart();
+  if (observer != nullptr) return run_observed(*observer);
   const trace::RunScope timed(times_.get(), false);
   if (auto done = run_steps(); !done) {
     give_up(done.error());
@@ -82,14 +84,45 @@ Result<> DeviceExecutor::run(Deadline deadline, ProgressMeter& meter,
   return {};
 }
 
-Result<> DeviceExecutor::run_steps() {
+/// Passes the first barrier.
+Result<> DeviceExecutor::start() {
   RESHARD_TRY(follow_callers());
-  if (!program_->steps.empty() && is_barrier(0)) {
-    // Peers read this rank's source after the barrier, on streams that know nothing of its own.
-    for (const cuda::Event& event : given_) RESHARD_TRY(wait_for(event));
-    RESHARD_TRY(barrier(StepId(0)));
-    first_seconds_ = clock_.seconds();
+  if (program_->steps.empty() || !is_barrier(0)) return {};
+  // Peers read this rank's source after the barrier, on streams that know nothing of its own.
+  for (const cuda::Event& event : given_) RESHARD_TRY(wait_for(event));
+  RESHARD_TRY(barrier(StepId(0)));
+  first_seconds_ = clock_.seconds();
+  return {};
+}
+
+/// Tensors of peers are copied after the first barrier, before which they may change.
+Result<> DeviceExecutor::run_observed(ConversionObserver& observer) {
+  RESHARD_TRY(start());
+  std::vector<HostBuffer> copies;
+  std::vector<std::byte*> places = addresses_;
+  for (std::byte*& at : places) {
+    if (at == nullptr) continue;
+    if (!RESHARD_TRY(cuda::memory_kind(*environment_.device, at)).on_device) continue;
+    const Index bytes = program_->buffers[static_cast<std::size_t>(&at - places.data())].bytes;
+    copies.push_back(RESHARD_TRY(streams_[0].read(at, bytes)));
+    at = copies.back().data();
   }
+  auto rest = std::make_shared<Program>(*program_);
+  if (!rest->steps.empty() && is_barrier(0)) rest->steps[0] = {};  // An empty tile.
+  const auto place = [&](const ProgramBuffer& buffer) -> Result<host::BufferPlace> {
+    const auto i = static_cast<std::size_t>(&buffer - rest->buffers.data());
+    return host::BufferPlace{places[i], nullptr, 0};
+  };
+  const auto executor =
+      RESHARD_TRY(host::ProgramExecutor::make(rest,
+                                              {environment_.transport, environment_.control,
+                                               environment_.pool, environment_.staging, nullptr},
+                                              place));
+  return executor->run(deadline_, *meter_, &observer);
+}
+
+Result<> DeviceExecutor::run_steps() {
+  RESHARD_TRY(start());
   RESHARD_TRY(launch_residents());
   RESHARD_TRY(serve());
   return meter_->finish();

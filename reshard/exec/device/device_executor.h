@@ -10,6 +10,7 @@
 #include "reshard/exec/exchange_queue.h"
 #include "reshard/exec/executor.h"
 #include "reshard/exec/rank_buffers.h"
+#include "reshard/exec/worker_pool.h"
 
 namespace reshard::device {
 
@@ -17,6 +18,7 @@ namespace reshard::device {
 struct DeviceEnvironment {
   Transport* transport = nullptr;
   ControlPlane* control = nullptr;
+  WorkerPool* pool = nullptr;  ///< runs what an observer sees.
   std::shared_ptr<const cuda::Device> device;
   /// Of this rank; null if it holds nothing of a side. Memory of the host is pinned.
   const RankBuffers *source = nullptr, *target = nullptr;
@@ -38,7 +40,8 @@ class DeviceExecutor final : public Executor {
                                                       const AddressOf& address);
 
   /// The GPU begins after what the callers' streams have. When this returns, its work is done, also
-  /// after an error.
+  /// after an error. For an observer, threads of the host run the program, with copies of all its
+  /// tensors in host memory.
   Result<> run(Deadline deadline, ProgressMeter& meter,
                ConversionObserver* observer = nullptr) override;
   double first_seconds() const override { return first_seconds_; }
@@ -54,6 +57,8 @@ class DeviceExecutor final : public Executor {
       : program_(std::move(program)), environment_(environment) {}
   Result<> prepare(const AddressOf& address);
   Result<> make_streams();
+  Result<> start();
+  Result<> run_observed(ConversionObserver& observer);
 
   const ProgramStep& step(StepId s) const { return program_->steps[s.index()]; }
   bool is_barrier(std::size_t s) const { return program_->steps[s].kind == Kind::barrier; }
@@ -75,6 +80,7 @@ class DeviceExecutor final : public Executor {
 
   std::shared_ptr<const Program> program_;
   DeviceEnvironment environment_;
+  std::vector<std::byte*> addresses_;  ///< by buffer.
   ProgramLaunches launches_;
   StepOrder order_;
   ExchangeQueue exchanges_;

@@ -20,8 +20,9 @@ Result<DeviceRefit> DeviceRefit::prepare(const Planner& planner, const RankBuffe
     RESHARD_TRY(device::expect_on(*device, at, side, layout, buffer.rank, buffer.slot));
     return at;
   };
+  const std::vector<std::byte*> addresses = RESHARD_TRY(device::addresses_of(program, address));
   auto launches =
-      RESHARD_TRY(device::ProgramLaunches::make(program, address, device, options.most_blocks));
+      RESHARD_TRY(device::ProgramLaunches::make(program, addresses, device, options.most_blocks));
   return DeviceRefit(std::move(launches), program.bytes(), program.copies);
 }
 

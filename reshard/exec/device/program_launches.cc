@@ -19,11 +19,11 @@ constexpr Index kZeros = Index{4} << 10;
 
 class ProgramLaunches::Builder {
  public:
-  Builder(const Program& program, ProgramLaunches& out) : program_(program), out_(out) {}
+  Builder(const Program& program, std::span<std::byte* const> addresses, ProgramLaunches& out)
+      : program_(program), out_(out), addresses_(addresses) {}
 
-  Result<> build(const AddressOf& address, const std::shared_ptr<const cuda::Device>& device) {
+  Result<> build(const std::shared_ptr<const cuda::Device>& device) {
     find_residents();
-    RESHARD_TRY(resolve(address));
     RESHARD_TRY(allocate(device));
     RESHARD_TRY(add_residents());
     for (std::size_t s = 0; s < program_.steps.size(); ++s) {
@@ -59,19 +59,6 @@ class ProgramLaunches::Builder {
       if (resident) residents_.push_back(id);
     }
     std::ranges::stable_sort(residents_, {}, [&](StepId s) { return level_[s.index()]; });
-  }
-
-  Result<> resolve(const AddressOf& address) {
-    for (const ProgramBuffer& buffer : program_.buffers) {
-      std::byte* at = nullptr;
-      if (buffer.kind != BufferKind::scratch && buffer.bytes > 0) {
-        if (!buffer.mapped)
-          return fail(Code::unsupported, "a GPU reads and writes only memory that is mapped");
-        at = RESHARD_TRY(address(buffer));
-      }
-      addresses_.push_back(at);
-    }
-    return {};
   }
 
   /// Slots for the residents that run together, and one more for the other tiles.
@@ -177,19 +164,34 @@ class ProgramLaunches::Builder {
 
   const Program& program_;
   ProgramLaunches& out_;
-  std::vector<std::byte*> addresses_;  ///< by buffer.
-  std::vector<std::uint32_t> level_;   ///< by step.
-  std::vector<StepId> residents_;      ///< in the order of levels.
+  std::span<std::byte* const> addresses_;  ///< by buffer.
+  std::vector<std::uint32_t> level_;       ///< by step.
+  std::vector<StepId> residents_;          ///< in the order of levels.
   Index slot_bytes_ = 0, num_slots_ = 1;
   cuda::TileTable copies_;
 };
 
-Result<ProgramLaunches> ProgramLaunches::make(const Program& program, const AddressOf& address,
+Result<std::vector<std::byte*>> addresses_of(const Program& program, const AddressOf& address) {
+  std::vector<std::byte*> out;
+  for (const ProgramBuffer& buffer : program.buffers) {
+    std::byte* at = nullptr;
+    if (buffer.kind != BufferKind::scratch && buffer.bytes > 0) {
+      if (!buffer.mapped)
+        return fail(Code::unsupported, "a GPU reads and writes only memory that is mapped");
+      at = RESHARD_TRY(address(buffer));
+    }
+    out.push_back(at);
+  }
+  return out;
+}
+
+Result<ProgramLaunches> ProgramLaunches::make(const Program& program,
+                                              std::span<std::byte* const> addresses,
                                               const std::shared_ptr<const cuda::Device>& device,
                                               int most_blocks) {
   ProgramLaunches out;
-  Builder builder(program, out);
-  RESHARD_TRY(builder.build(address, device));
+  Builder builder(program, addresses, out);
+  RESHARD_TRY(builder.build(device));
   out.copies_ = RESHARD_TRY(cuda::TileRunner::make(device, builder.copies(), most_blocks));
   return out;
 }

@@ -14,15 +14,18 @@ namespace reshard::device {
 
 /// The first byte of a source, a target or the staging, as kernels of the GPU address it.
 using AddressOf = std::function<Result<std::byte*>(const ProgramBuffer&)>;
+/// By buffer; null for scratch and for what has no bytes. Errors: those of `address`; `unsupported`
+/// for a source or target that is not mapped.
+Result<std::vector<std::byte*>> addresses_of(const Program& program, const AddressOf& address);
 
 /// The tiles of a program as launches of kernels. Tiles that no message leads to run all together:
 /// op by op, in few launches, whatever the number of tensors. The others run one at a time. Tables
 /// and scratch memory stay on the GPU: made once, launched repeatedly.
 class ProgramLaunches {
  public:
-  /// `most_blocks` as TileRunner::make(). Errors: those of `address`; `unsupported` for tiles that
-  /// read or write what is not mapped; memory that is short; the driver's.
-  static Result<ProgramLaunches> make(const Program& program, const AddressOf& address,
+  /// `addresses` as addresses_of(); `most_blocks` as TileRunner::make(). Errors: those of the
+  /// runners' tables; memory that is short; the driver's.
+  static Result<ProgramLaunches> make(const Program& program, std::span<std::byte* const> addresses,
                                       const std::shared_ptr<const cuda::Device>& device,
                                       int most_blocks);
 

@@ -5,13 +5,6 @@
 
 namespace reshard::device {
 
-const std::shared_ptr<const cuda::Device>& gpu_of(const RankBuffers* source,
-                                                  const RankBuffers* target) {
-  static const std::shared_ptr<const cuda::Device> none;
-  if (source != nullptr && source->device() != nullptr) return source->device();
-  return target != nullptr ? target->device() : none;
-}
-
 Result<> expect_on(const cuda::Device& device, const std::byte* at, const char* side,
                    const ModelLayout& layout, Rank rank, SlotId slot) {
   const cuda::MemoryKind kind = RESHARD_TRY(cuda::memory_kind(device, at));

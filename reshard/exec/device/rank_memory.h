@@ -13,10 +13,6 @@ namespace reshard::device {
 /// Above the size of any message: none is sent or received in place.
 inline constexpr Index kNeverInPlace = Index{1} << 60;
 
-/// The GPU that has memory of one of these sides, or of both; null if none has. Either may be null.
-const std::shared_ptr<const cuda::Device>& gpu_of(const RankBuffers* source,
-                                                  const RankBuffers* target);
-
 /// Succeeds if a local tensor is in the memory of this GPU: kernels that use memory which the GPU
 /// cannot reach would end the work of the whole process. `side`: "source" or "target". Errors: the
 /// tensor, where it is, and where it should be.

@@ -81,7 +81,7 @@ Result<std::string> PairWays::open(const RankWork& work, Rank rank, MemoryTable 
 }
 
 Result<> PairWays::open_peers(const RankWork& work) {
-  const bool on_gpu = device::gpu_of(work.source, work.target) != nullptr;
+  const bool on_gpu = gpu_of(work.source, work.target) != nullptr;
   const std::string reason =
       on_gpu ? "its memory is on a GPU"
              : fmt::format("transport {} cannot reach peers' memory", work.transport.name());

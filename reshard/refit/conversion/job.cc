@@ -9,6 +9,7 @@
 
 #include "reshard/base/hash.h"
 #include "reshard/base/stopwatch.h"
+#include "reshard/cuda/stream.h"
 #include "reshard/exec/agreement.h"
 #include "reshard/refit/conversion/plan_moves.h"
 
@@ -50,6 +51,7 @@ Result<JobMemory::Forms> Job::forms(const SessionSide& side, const RankBuffers* 
   if (side.quantised == nullptr || stored == nullptr) return JobMemory::Forms{stored, stored};
   const QuantisedLayout& layout = *side.quantised;
   auto view = std::make_unique<RankBuffers>(layout.values);
+  view->set_device(stored->device(), stored->stream());
   for (const SlotId slot : layout.values->slots_of(group_.me())) {
     const SlotId plain = layout.plain[slot.index()];
     if (plain.value() < 0) continue;
@@ -57,8 +59,8 @@ Result<JobMemory::Forms> Job::forms(const SessionSide& side, const RankBuffers* 
     const auto bytes = static_cast<std::size_t>(stored->bytes(group_.me(), plain));
     if (at != nullptr) RESHARD_TRY(view->bind(group_.me(), slot, {at, bytes}));
   }
-  views_.push_back(std::move(view));
-  return JobMemory::Forms{stored, views_.back().get()};
+  views_.push_back({stored, std::move(view)});
+  return JobMemory::Forms{stored, views_.back().values.get()};
 }
 
 Result<> Job::place(const JobInput& input) {
@@ -71,6 +73,8 @@ Result<> Job::place(const JobInput& input) {
     messages.staging_bytes = group_.options.staging_bytes;
     staging_ = RESHARD_TRY(HostBuffer::allocate(message_staging(messages)));
     group_.hooks.staging = staging_.bytes();
+    if (gpu() != nullptr)
+      pinned_staging_ = RESHARD_TRY(cuda::PinnedRange::make(gpu(), staging_.bytes()));
   }
   RESHARD_TRY(place_moves());
   // The local tensors whose bytes no comparison from memory to memory covers.
@@ -86,10 +90,14 @@ Result<> Job::place_moves() {
   for (const PlannedMove& move : moves_)
     if (const StagingTensors* between = move.between())
       bytes = std::max(bytes, between->bytes(group_.me()));
-  arena_ = RESHARD_TRY(HostBuffer::allocate(bytes, {.prefault_threads = 1, .shared = true}));
+  if (gpu() != nullptr) {
+    gpu_arena_ = RESHARD_TRY(cuda::Buffer::on_device(gpu(), bytes));
+  } else {
+    arena_ = RESHARD_TRY(HostBuffer::allocate(bytes, {.prefault_threads = 1, .shared = true}));
+  }
   for (PlannedMove& move : moves_) {
     if (StagingTensors* between = move.between())
-      RESHARD_TRY(between->place(group_.me(), arena_.data()));
+      RESHARD_TRY(between->place(group_.me(), gpu() ? gpu_arena_.data() : arena_.data(), gpu()));
     RESHARD_TRY(move.place(memory_, group_));
   }
   return {};
@@ -133,8 +141,9 @@ void Job::count_peers() {
 }
 
 Result<> Job::run(int copy, bool verify, SessionReport& report) {
+  for (const View& view : views_) view.values->set_device(view.of->device(), view.of->stream());
   for (PlannedMove& move : moves_) {
-    if (StagingTensors* between = move.between()) between->clear(group_.me());
+    if (StagingTensors* between = move.between()) RESHARD_TRY(between->clear(group_.me()));
     report.add(RESHARD_TRY(move.refit(copy).run()), move.between() == nullptr);
     if (!verify || move.is_direct()) continue;
     const Stopwatch clock;
@@ -145,20 +154,26 @@ Result<> Job::run(int copy, bool verify, SessionReport& report) {
   return {};
 }
 
-std::uint64_t Job::digest_of(std::size_t i, int copy) const {
+Result<std::uint64_t> Job::digest_of(std::size_t i, int copy) const {
   const RankBuffers& memory =
       *memory_.target[memory_.target.size() > 1 ? static_cast<std::size_t>(copy) : 0].stored;
   const SlotId slot = converted_[i];
-  const std::byte* const at = memory.at(group_.me(), slot);
+  const std::byte* at = memory.at(group_.me(), slot);
   if (at == nullptr) return 0;
-  return hash64({reinterpret_cast<const char*>(at),
-                 static_cast<std::size_t>(memory.bytes(group_.me(), slot))});
+  const Index bytes = memory.bytes(group_.me(), slot);
+  HostBuffer here;
+  if (memory.device() != nullptr) {
+    here = RESHARD_TRY(cuda::Stream::borrow(memory.device(), memory.stream()).read(at, bytes));
+    at = here.data();
+  }
+  return hash64({reinterpret_cast<const char*>(at), static_cast<std::size_t>(bytes)});
 }
 
 Result<> Job::check(int copy) {
   for (PlannedMove& move : moves_)
     if (move.is_direct()) RESHARD_TRY(move.check(group_, copy));
-  for (std::size_t i = 0; i < converted_.size(); ++i) recorded_[i] = digest_of(i, copy);
+  for (std::size_t i = 0; i < converted_.size(); ++i)
+    recorded_[i] = RESHARD_TRY(digest_of(i, copy));
   return {};
 }
 
@@ -169,14 +184,14 @@ Result<> Job::check_again(int copy, bool recorded) {
       continue;
     }
     if (StagingTensors* between = move.between()) {
-      between->clear(group_.me());
+      RESHARD_TRY(between->clear(group_.me()));
       RESHARD_TRY(move.refit(copy).run());
     }
     RESHARD_TRY(move.check(group_, copy));
   }
   std::string mine;
   for (std::size_t i = 0; i < converted_.size() && recorded && mine.empty(); ++i)
-    if (digest_of(i, copy) != recorded_[i])
+    if (RESHARD_TRY(digest_of(i, copy)) != recorded_[i])
       mine = fmt::format("local tensor '{}' is not what was committed",
                          target_.stored()->slot(converted_[i]).name);
   const std::string first = RESHARD_TRY(agree_on_reason(mine, group_.control, group_.deadline()));
@@ -201,7 +216,7 @@ const std::string& Job::reason() const {
 Index Job::staging_bytes() const {
   Index most = 0;
   for (const PlannedMove& move : moves_) most = std::max(most, move.staging_bytes());
-  return arena_.size() + most;
+  return arena_.size() + gpu_arena_.size() + most;
 }
 
 }  // namespace reshard::conversion

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "reshard/cuda/memory.h"
 #include "reshard/exec/worker_pool.h"
 #include "reshard/memory/host_buffer.h"
 #include "reshard/refit/conversion/planned_move.h"
@@ -59,16 +60,26 @@ class Job {
   void count_peers();
   Result<JobMemory::Forms> forms(const SessionSide& side, const RankBuffers* stored);
   void find_converted(const std::vector<bool>& converts);
-  std::uint64_t digest_of(std::size_t i, int copy) const;
+  Result<std::uint64_t> digest_of(std::size_t i, int copy) const;
+  const std::shared_ptr<const cuda::Device>& gpu() const {
+    return gpu_of(source_.buffers, target_.buffers);
+  }
 
   JobGroup group_;
   SessionSide source_, target_;
   WorkerPool pool_;
   Routes routes_;
   std::vector<PlannedMove> moves_;
-  std::vector<std::unique_ptr<RankBuffers>> views_;
+  /// Of a quantised side, the tensors that are plain values.
+  struct View {
+    const RankBuffers* of = nullptr;
+    std::unique_ptr<RankBuffers> values;
+  };
+  std::vector<View> views_;
   JobMemory memory_;
   HostBuffer arena_, staging_;
+  cuda::Buffer gpu_arena_;  ///< instead of arena_, if the rank has memory on a GPU.
+  cuda::PinnedRange pinned_staging_;
   std::vector<PeerVolume> peers_;
   std::vector<SlotId> converted_;        ///< this rank's target tensors that conversions write.
   std::vector<std::uint64_t> recorded_;  ///< their digests as of the last check().

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "reshard/cuda/stream.h"
 #include "reshard/exec/agreement.h"
 #include "reshard/exec/run_program.h"
 
@@ -85,13 +86,22 @@ Result<const ModelFingerprints*> PlannedMove::read_source(const JobGroup& group)
   if (!plan_.from.converts())
     return from_verifier_->run({.threads = group.options.threads, .deadline = group.deadline()});
   from_check_->begin(from_verifier_->replicas());
-  const auto memory = [&](const ProgramBuffer& buffer) {
-    return from_->at(group.me(), buffer.slot);
-  };
-  if (from_reader_ != nullptr)
+  if (from_reader_ != nullptr) {
+    std::vector<HostBuffer> copies(from_->device() == nullptr ? 0 : from_reader_->buffers.size());
+    for (std::size_t i = 0; i < copies.size(); ++i) {
+      const ProgramBuffer& buffer = from_reader_->buffers[i];
+      if (buffer.kind == ProgramBuffer::Kind::source && buffer.bytes > 0)
+        copies[i] = RESHARD_TRY(cuda::Stream::borrow(from_->device(), from_->stream())
+                                    .read(from_->at(group.me(), buffer.slot), buffer.bytes));
+    }
+    const auto memory = [&](const ProgramBuffer& buffer) {
+      if (copies.empty()) return from_->at(group.me(), buffer.slot);
+      return copies[static_cast<std::size_t>(&buffer - from_reader_->buffers.data())].data();
+    };
     RESHARD_TRY(run_program(from_reader_,
                             {nullptr, group.control, *group.hooks.pool, reader_staging_}, memory,
                             group.deadline(), from_check_.get()));
+  }
   return from_verifier_->run_with(RESHARD_TRY(from_check_->fingerprints()), group.deadline());
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstring>
 
+#include "reshard/cuda/stream.h"
 #include "reshard/memory/cache_line.h"
 
 namespace reshard::conversion {
@@ -14,8 +15,9 @@ Index StagingTensors::bytes(Rank me) const {
   return bytes;
 }
 
-Result<> StagingTensors::place(Rank me, std::byte* at) {
+Result<> StagingTensors::place(Rank me, std::byte* at, std::shared_ptr<const cuda::Device> gpu) {
   memory_.emplace(layout_);
+  memory_->set_device(std::move(gpu));
   for (const SlotId slot : slots_) {
     if (!has(me, slot)) continue;
     const Index bytes = bytes_of_local(*layout_, me, slot);
@@ -30,10 +32,19 @@ Result<> StagingTensors::reserve(Rank me) {
   return place(me, addresses_.begin());
 }
 
-void StagingTensors::clear(Rank me) {
-  for (const SlotId slot : slots_)
-    if (std::byte* at = memory_->at(me, slot); at != nullptr && layout_->slot(slot).padded)
-      std::memset(at, 0, static_cast<std::size_t>(memory_->bytes(me, slot)));
+Result<> StagingTensors::clear(Rank me) {
+  for (const SlotId slot : slots_) {
+    std::byte* const at = memory_->at(me, slot);
+    if (at == nullptr || !layout_->slot(slot).padded) continue;
+    const Index bytes = memory_->bytes(me, slot);
+    if (memory_->device() == nullptr) {
+      std::memset(at, 0, static_cast<std::size_t>(bytes));
+    } else {
+      RESHARD_TRY(
+          cuda::Stream::borrow(memory_->device(), memory_->stream()).fill(at, std::byte{0}, bytes));
+    }
+  }
+  return {};
 }
 
 }  // namespace reshard::conversion

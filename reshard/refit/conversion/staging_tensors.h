@@ -22,15 +22,16 @@ class StagingTensors {
   bool empty() const { return layout_ == nullptr; }
   /// Bytes of a rank's local tensors, each rounded up to whole cache lines.
   Index bytes(Rank me) const;
-  /// Places the rank's local tensors at `at`, which has bytes(me).
-  Result<> place(Rank me, std::byte* at);
+  /// Places the rank's local tensors at `at`, which has bytes(me), in the memory of `gpu` or, if
+  /// that is null, of the host.
+  Result<> place(Rank me, std::byte* at, std::shared_ptr<const cuda::Device> gpu = nullptr);
   /// Places them at addresses that have no memory behind them. Errors: no addresses are left.
   Result<> reserve(Rank me);
   /// Null before place() or reserve().
   const RankBuffers* buffers() const { return memory_ ? &*memory_ : nullptr; }
   /// Zeros the tensors that have padding. For tensors in memory, before each use: blocks may extend
-  /// into padding, which must be zero.
-  void clear(Rank me);
+  /// into padding, which must be zero. Errors: the GPU's.
+  Result<> clear(Rank me);
 
  private:
   bool has(Rank me, SlotId slot) const {
