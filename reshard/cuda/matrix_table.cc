@@ -42,21 +42,24 @@ Result<> check_rows(const MatrixSlice& s) {
   return {};
 }
 
-/// Rows that scales are shared by, or whose scales lie together; 0: all.
-Index rows_per_scale(const QuantFormat& f) {
-  return f.order == ScaleOrder::swizzled ? kScaleTileRows : f.block_rows;
+/// True if the rows can be worked on alone.
+bool has_whole_blocks(const MatrixSlice& s, MatrixWork work) {
+  const QuantFormat& f = s.stored.format;
+  if (is_one_block(f)) return true;
+  const Index end = s.begin + s.values.rows;
+  const Index step = f.order == ScaleOrder::swizzled ? kScaleTileRows : f.block_rows;
+  if (step == 0) return s.begin == 0 && end == s.rows;
+  return s.begin % step == 0 &&
+         (work == MatrixWork::dequantise || end == s.rows || end % step == 0);
 }
 
 Result<> check_blocks(const MatrixSlice& s, MatrixWork work) {
   const QuantFormat& f = s.stored.format;
-  const Index n = s.values.rows, end = s.begin + n, step = rows_per_scale(f);
-  const bool is_whole = s.begin == 0 && n == s.rows;
-  const bool fits = s.begin % std::max<Index>(step, 1) == 0 &&
-                    (work == MatrixWork::dequantise || end == s.rows || end % step == 0);
-  if (!is_one_block(f) && !(step == 0 ? is_whole : fits))
+  const Index n = s.values.rows;
+  if (!has_whole_blocks(s, work))
     return fail(Code::invalid_argument,
-                fmt::format("rows [{}, {}) of {} are not whole blocks of {}", s.begin, end, s.rows,
-                            to_string(f)));
+                fmt::format("rows [{}, {}) of {} are not whole blocks of {}", s.begin, s.begin + n,
+                            s.rows, to_string(f)));
   const Index down = f.block_rows == 0 ? n : std::min<Index>(n, f.block_rows),
               across =
                   f.block_cols == 0 ? s.values.cols : std::min<Index>(s.values.cols, f.block_cols);
