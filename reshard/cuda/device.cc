@@ -5,6 +5,10 @@
 
 namespace reshard::cuda {
 
+Result<std::shared_ptr<const Device>> Device::open(const Driver& driver, int ordinal) {
+  return open(driver, ordinal, RESHARD_TRY(chosen_kernel_image()));
+}
+
 Result<std::shared_ptr<const Device>> Device::open(const Driver& driver, int ordinal,
                                                    std::span<const std::byte> image) {
   int count = 0;
@@ -45,7 +49,8 @@ Result<> Device::describe() {
 Result<Function> Device::kernel(const char* name) const {
   if (image_.empty())
     return fail(Code::unsupported,
-                "this build of reshard has no code for GPUs: nvcc was not found");
+                "this build of reshard has no code for GPUs: nvcc was not found; "
+                "RESHARD_CUDA_IMAGE may name a file with that code");
   const std::lock_guard lock(mutex_);
   if (module_ == nullptr)
     RESHARD_TRY(call(fmt::format("cuModuleLoadData for {} (compute capability {}.{})", name_,

@@ -17,10 +17,13 @@ namespace reshard::cuda {
 class Device {
  public:
   /// Retains the primary context of GPU `ordinal`, as CUDA counts those that it sees
-  /// (CUDA_VISIBLE_DEVICES). `image`: the code of its kernels. Driver and image must outlive the
-  /// device. Errors: `not_found` if there is no such GPU; the driver's.
-  static Result<std::shared_ptr<const Device>> open(
-      const Driver& driver, int ordinal, std::span<const std::byte> image = kernel_image());
+  /// (CUDA_VISIBLE_DEVICES), with the code of chosen_kernel_image(). The driver must outlive the
+  /// device. Errors: `not_found` if there is no such GPU; those of chosen_kernel_image(); the
+  /// driver's.
+  static Result<std::shared_ptr<const Device>> open(const Driver& driver, int ordinal);
+  /// The same with other code for its kernels, which must outlive the device.
+  static Result<std::shared_ptr<const Device>> open(const Driver& driver, int ordinal,
+                                                    std::span<const std::byte> image);
   ~Device();
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;

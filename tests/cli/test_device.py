@@ -1,16 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """reshard run --device: refits on a GPU where there is one, says why not elsewhere, and refuses what needs a session. The
-command of docs/gpu.md is one."""
+command of docs/gpu.md is one. With a stand-in for the driver it refits on an emulated GPU."""
 
 import json
+import os
 import pathlib
 import re
+import struct
+import tempfile
 import unittest
 
 import program
 
 DOC = (pathlib.Path(__file__).parents[2] / "docs" / "gpu.md").read_text()
 RUN = ("run", "--model", "qwen3-4b", "--layers", "1", "--from", "megatron:tp=2", "--to", "vllm:tp=2")
+EMULATED = os.environ.get("RESHARD_EMULATED_GPU", str(pathlib.Path(program.BINARY).parents[1] / "lib/emulated_gpu"))
 NO_GPU = re.compile(r"reshard: (no NVIDIA driver: .*|no GPU: .*|this build of reshard has no code for GPUs: .*)\n")
 
 
@@ -59,6 +63,45 @@ class Device(unittest.TestCase):
                 self.assertEqual(done.stdout, "")
                 self.assertIn(said, done.stderr)
                 self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+
+
+class OnAnEmulatedGpu(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.image = pathlib.Path(folder.name) / "kernels.fatbin"
+        self.image.write_bytes(struct.pack("<IHHQ", 0xBA55ED50, 1, 16, 0))
+
+    def run_on(self, gpu, *options):
+        libraries = [EMULATED] + os.environ.get("LD_LIBRARY_PATH", "").split(":")
+        return program.run(
+            *("run", "--model", "demo-moe", "--layers", "1", "--from", "megatron:ep=2", "--to", "vllm:tp=2"),
+            *("--device", gpu, *options),
+            env={"LD_LIBRARY_PATH": ":".join(filter(None, libraries)), "RESHARD_CUDA_IMAGE": str(self.image)},
+        )
+
+    def test_it_refits_and_verifies(self):
+        done = self.run_on("cuda", "--verify", "--json")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        report = json.loads(done.stdout)
+        self.assertEqual((report["device"], report["verified"]), ("emulated GPU", True))
+        done = self.run_on("cuda", "--verify")
+        self.assertIn(" on emulated GPU", done.stdout)
+
+    def test_a_gpu_that_is_not_there(self):
+        done = self.run_on("cuda:2")
+        self.assertEqual((done.returncode, done.stdout), (1, ""))
+        self.assertEqual(done.stderr, "reshard: GPU 2: CUDA sees 2, counted from 0\n")
+
+    def test_a_file_without_kernels(self):
+        for content, said in ((b"\x7fELF" + bytes(60), "is not what nvcc -fatbin writes"), (None, "cannot read")):
+            with self.subTest(said):
+                self.image.unlink()
+                if content:
+                    self.image.write_bytes(content)
+                done = self.run_on("cuda")
+                self.assertEqual((done.returncode, done.stdout), (1, ""))
+                self.assertRegex(done.stderr, f"^reshard: RESHARD_CUDA_IMAGE: .*{said}.*\\n$")
 
 
 if __name__ == "__main__":
