@@ -2,8 +2,11 @@
 #include "reshard/exec/device/program_launches.h"
 
 #include <algorithm>
+#include <array>
+#include <utility>
 
 #include "reshard/memory/cache_line.h"
+#include "reshard/program/matrix_parts.h"
 
 namespace reshard::device {
 namespace {
@@ -34,7 +37,14 @@ class ProgramLaunches::Builder {
     out_.first_launch_.push_back(out_.launches_.size());
     return {};
   }
-  const cuda::TileTable& copies() const { return copies_; }
+  Result<> make_runners(const std::shared_ptr<const cuda::Device>& device, int most_blocks) {
+    out_.copies_ = RESHARD_TRY(cuda::TileRunner::make(device, copies_, most_blocks));
+    out_.amaxes_ = RESHARD_TRY(cuda::MatrixRunner::make(device, amaxes_, most_blocks));
+    out_.maxima_ = RESHARD_TRY(cuda::MaximumRunner::make(device, maxima_, most_blocks));
+    out_.quantise_ = RESHARD_TRY(cuda::MatrixRunner::make(device, quantise_, most_blocks));
+    out_.dequantise_ = RESHARD_TRY(cuda::MatrixRunner::make(device, dequantise_, most_blocks));
+    return {};
+  }
 
  private:
   const ProgramStep& step(StepId s) const { return program_.steps[s.index()]; }
@@ -78,15 +88,31 @@ class ProgramLaunches::Builder {
     return {};
   }
 
-  bool uses_scratch(StepId tile) const {
-    const auto is_scratch = [&](BufferId id) {
-      return program_.buffers[id.index()].kind == BufferKind::scratch;
-    };
-    for (const ProgramOp& op : program_.ops_of(step(tile)))
-      if (op.kind == OpKind::copy)
-        for (const ProgramPiece& piece : program_.pieces_of(op))
-          if (is_scratch(piece.src) || is_scratch(piece.dst)) return true;
+  bool is_scratch(BufferId id) const {
+    return program_.buffers[id.index()].kind == BufferKind::scratch;
+  }
+
+  bool uses_scratch(const ProgramOp& op) const {
+    for (std::uint32_t i = op.first; i < op.end; ++i) {
+      if (op.kind == OpKind::copy) {
+        const ProgramPiece& piece = program_.pieces[i];
+        if (is_scratch(piece.src) || is_scratch(piece.dst)) return true;
+      } else if (op.kind == OpKind::clear) {
+        if (is_scratch(program_.ranges[i].at.buffer)) return true;
+      } else if (op.kind == OpKind::max) {
+        const ProgramMaximum& m = program_.maxima[i];
+        if (is_scratch(m.from.buffer) || is_scratch(m.to.buffer)) return true;
+      } else {
+        for (const PartUse& part : parts_of(program_.matrices[i], op.kind))
+          if (is_scratch(part.rows.at.buffer)) return true;
+      }
+    }
     return false;
+  }
+
+  bool uses_scratch(StepId tile) const {
+    return std::ranges::any_of(program_.ops_of(step(tile)),
+                               [&](const ProgramOp& op) { return uses_scratch(op); });
   }
 
   /// As many tiles of one level at a time as there are slots.
@@ -123,26 +149,59 @@ class ProgramLaunches::Builder {
     return {};
   }
 
-  std::byte* address(BufferId id, Index slot) const {
-    if (program_.buffers[id.index()].kind == BufferKind::scratch)
-      return out_.scratch_.data() + slot * slot_bytes_;
-    return addresses_[id.index()];
+  std::byte* at(Place place, Index slot) const {
+    std::byte* const base = is_scratch(place.buffer) ? out_.scratch_.data() + slot * slot_bytes_
+                                                     : addresses_[place.buffer.index()];
+    return base == nullptr ? nullptr : base + place.offset;
+  }
+  float* float_at(Place place, Index slot) const {
+    return reinterpret_cast<float*>(at(place, slot));
   }
 
   Result<> add(const ProgramOp& op, Index slot) {
-    if (op.kind == OpKind::copy) {
-      for (const ProgramPiece& piece : program_.pieces_of(op))
-        RESHARD_TRY(copies_.add(
-            {piece.copy, address(piece.src, slot), address(piece.dst, slot), piece.conversion}));
-      return {};
-    }
-    if (op.kind != OpKind::clear)
-      return fail(Code::unsupported, "a GPU copies and casts; it does not quantise yet");
     for (std::uint32_t i = op.first; i < op.end; ++i) {
-      const ProgramRange& range = program_.ranges[i];
-      RESHARD_TRY(clear(address(range.at.buffer, slot) + range.at.offset, range.bytes));
+      if (op.kind == OpKind::copy) {
+        const ProgramPiece& piece = program_.pieces[i];
+        RESHARD_TRY(copies_.add(
+            {piece.copy, at({piece.src, 0}, slot), at({piece.dst, 0}, slot), piece.conversion}));
+      } else if (op.kind == OpKind::clear) {
+        const ProgramRange& range = program_.ranges[i];
+        RESHARD_TRY(clear(at(range.at, slot), range.bytes));
+      } else if (op.kind == OpKind::max) {
+        const ProgramMaximum& m = program_.maxima[i];
+        RESHARD_TRY(maxima_.add(float_at(m.from, slot), m.count, float_at(m.to, slot)));
+      } else {
+        RESHARD_TRY(add_matrix(op.kind, program_.matrices[i], slot));
+      }
+      added_[static_cast<std::size_t>(kernel_of(op.kind))] = true;
     }
     return {};
+  }
+
+  static Kernel kernel_of(OpKind kind) {
+    switch (kind) {
+      case OpKind::amax: return Kernel::amaxes;
+      case OpKind::max: return Kernel::maxima;
+      case OpKind::quantise: return Kernel::quantise;
+      case OpKind::dequantise: return Kernel::dequantise;
+      default: return Kernel::copies;
+    }
+  }
+
+  Result<> add_matrix(OpKind kind, const ProgramMatrix& m, Index slot) {
+    cuda::MatrixSlice slice;
+    slice.values = {at(m.values, slot), m.values_dtype, m.end - m.begin, m.cols, m.values_row};
+    slice.rows = m.rows;
+    slice.begin = m.begin;
+    const bool uses_amax =
+        kind == OpKind::amax || (kind == OpKind::quantise && needs_amax(m.format));
+    if (uses_amax) slice.amax = float_at(m.amax, slot);
+    if (kind == OpKind::amax) return amaxes_.add(slice);
+    slice.stored = {m.format,        at(m.data, slot),
+                    m.end - m.begin, m.cols,
+                    m.data_row,      at(m.scales, slot),
+                    m.scales_row,    m.format.tensor_factor ? at(m.factor, slot) : nullptr};
+    return (kind == OpKind::quantise ? quantise_ : dequantise_).add(slice);
   }
 
   /// As copies of the same zeros.
@@ -157,9 +216,19 @@ class ProgramLaunches::Builder {
   }
 
   void end_launches() {
-    const std::size_t level = copies_.levels().size();
-    copies_.end_level();
-    if (copies_.levels().size() > level) out_.launches_.push_back({Kernel::copies, level});
+    end_level(Kernel::copies, copies_);
+    end_level(Kernel::amaxes, amaxes_);
+    end_level(Kernel::maxima, maxima_);
+    end_level(Kernel::quantise, quantise_);
+    end_level(Kernel::dequantise, dequantise_);
+  }
+
+  template <class Table>
+  void end_level(Kernel kernel, Table& table) {
+    bool& added = added_[static_cast<std::size_t>(kernel)];
+    const std::size_t level = table.levels().size();
+    if (std::exchange(added, false)) table.end_level();
+    if (table.levels().size() > level) out_.launches_.push_back({kernel, level});
   }
 
   const Program& program_;
@@ -169,6 +238,10 @@ class ProgramLaunches::Builder {
   std::vector<StepId> residents_;          ///< in the order of levels.
   Index slot_bytes_ = 0, num_slots_ = 1;
   cuda::TileTable copies_;
+  cuda::MatrixTable amaxes_{cuda::MatrixWork::amax}, quantise_{cuda::MatrixWork::quantise},
+      dequantise_{cuda::MatrixWork::dequantise};
+  cuda::MaximumTable maxima_;
+  std::array<bool, 5> added_{};  ///< by kernel: to the level that is open.
 };
 
 Result<std::vector<std::byte*>> addresses_of(const Program& program, const AddressOf& address) {
@@ -192,14 +265,24 @@ Result<ProgramLaunches> ProgramLaunches::make(const Program& program,
   ProgramLaunches out;
   Builder builder(program, addresses, out);
   RESHARD_TRY(builder.build(device));
-  out.copies_ = RESHARD_TRY(cuda::TileRunner::make(device, builder.copies(), most_blocks));
+  RESHARD_TRY(builder.make_runners(device, most_blocks));
   return out;
 }
 
 Result<> ProgramLaunches::launch(const cuda::Stream& stream, std::size_t first,
                                  std::size_t end) const {
-  for (std::size_t i = first; i < end; ++i) RESHARD_TRY(copies_.launch(stream, launches_[i].level));
+  for (std::size_t i = first; i < end; ++i) RESHARD_TRY(launch(stream, launches_[i]));
   return {};
+}
+
+Result<> ProgramLaunches::launch(const cuda::Stream& stream, const Launch& next) const {
+  switch (next.kernel) {
+    case Kernel::amaxes: return amaxes_.launch(stream, next.level);
+    case Kernel::maxima: return maxima_.launch(stream, next.level);
+    case Kernel::quantise: return quantise_.launch(stream, next.level);
+    case Kernel::dequantise: return dequantise_.launch(stream, next.level);
+    default: return copies_.launch(stream, next.level);
+  }
 }
 
 }  // namespace reshard::device

@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "reshard/cuda/matrix_runner.h"
 #include "reshard/cuda/tile_runner.h"
 #include "reshard/program/program.h"
 
@@ -48,16 +49,19 @@ class ProgramLaunches {
 
  private:
   class Builder;
-  enum class Kernel : std::uint8_t { copies };
+  enum class Kernel : std::uint8_t { copies, amaxes, maxima, quantise, dequantise };
   struct Launch {
     Kernel kernel = Kernel::copies;
     std::size_t level = 0;  ///< of the runner's table.
   };
 
   Result<> launch(const cuda::Stream& stream, std::size_t first, std::size_t end) const;
+  Result<> launch(const cuda::Stream& stream, const Launch& next) const;
 
   cuda::Buffer scratch_, zeros_;
   cuda::TileRunner copies_;
+  cuda::MatrixRunner amaxes_, quantise_, dequantise_;
+  cuda::MaximumRunner maxima_;
   std::vector<bool> resident_;  ///< by step.
   std::vector<Launch> launches_;
   std::vector<std::size_t> first_launch_;  ///< by step; those before the first are the residents'.

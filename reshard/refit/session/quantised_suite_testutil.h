@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "reshard/exec/refit_rank_testutil.h"
 #include "reshard/model/configs_testutil.h"
 #include "reshard/refit/session.h"
 #include "reshard/refit/session/quantised_oracle_testutil.h"
@@ -118,6 +119,7 @@ struct Way {
   Buffering buffering;
   Index staging;
   int threads;
+  bool on_gpu = false;  ///< all memory of all ranks.
 };
 inline std::ostream& operator<<(std::ostream& out, const Way& way) { return out << way.name; }
 
@@ -129,6 +131,18 @@ inline std::vector<Way> ways() {
       {"receiver_waves", ConversionSide::receiver, RefitPath::message, Buffering::doubled, kLittle,
        2},
       {"sender_waves", ConversionSide::sender, RefitPath::message, Buffering::doubled, kLittle, 1},
+  };
+}
+
+inline std::vector<Way> gpu_ways() {
+  constexpr Index kMuch = Index{64} << 20, kLittle = Index{96} << 10;
+  return {
+      {"gpu_receiver", ConversionSide::receiver, RefitPath::automatic, Buffering::doubled, kMuch, 1,
+       true},
+      {"gpu_receiver_waves", ConversionSide::receiver, RefitPath::message, Buffering::in_place,
+       kLittle, 2, true},
+      {"gpu_sender_waves", ConversionSide::sender, RefitPath::message, Buffering::doubled, kLittle,
+       1, true},
   };
 }
 
@@ -177,26 +191,27 @@ inline void copy_to(const RankBuffers& all, const RankBuffers& to, Rank me) {
 inline void run_as_rank(RankEnds& ends, Job& job, const Way& way, int versions,
                         bool shared_memory) {
   const Rank me = ends.rank();
-  const RankBuffers from = mine(*job.source.stored, me), to = mine(*job.target.stored, me),
-                    back = mine(*job.target.stored, me);
+  const RefitRankSide from(mine(*job.source.stored, me), way.on_gpu),
+      to(mine(*job.target.stored, me), way.on_gpu), back(mine(*job.target.stored, me), way.on_gpu);
   SessionSide source = job.source.side(), target = job.target.side();
-  if (!from.ranks().empty()) source.buffers = &from;
-  if (!to.ranks().empty()) {
-    target.buffers = &to;
-    target.back = &back;
-  }
+  source.buffers = from.buffers();
+  target.buffers = to.buffers();
+  target.back = back.buffers();
+  for (const RefitRankSide* side : {&to, &back}) ASSERT_EQ(outcome(side->write()), "");
   auto session = Session::prepare(*ends.transport, *ends.control, source, target, options_of(way));
   ASSERT_EQ(outcome(session), "");
   for (std::int64_t version = 1; version <= versions; ++version) {
     if (!shared_memory || me == Rank(0)) job.fill(version);
     ASSERT_TRUE(ends.control->barrier(patient()));
-    copy_to(*job.source.stored, from, me);
+    copy_to(*job.source.stored, from.host, me);
+    ASSERT_EQ(outcome(from.write()), "");
     const auto report = session->refit(version);
     ASSERT_EQ(outcome(report), "");
     EXPECT_EQ(report->plan_seconds, 0);
-    if (!to.ranks().empty()) {
-      const RankBuffers& now = session->target_version().buffer == 0 ? to : back;
-      EXPECT_EQ(different_bytes(now, *job.target.stored, me), 0) << "version " << version;
+    if (to.buffers() != nullptr) {
+      const RefitRankSide& now = session->target_version().buffer == 0 ? to : back;
+      ASSERT_EQ(outcome(now.read()), "");
+      EXPECT_EQ(different_bytes(now.host, *job.target.stored, me), 0) << "version " << version;
     }
     EXPECT_EQ(outcome(session->verify()), "");
     ASSERT_TRUE(ends.control->barrier(patient()));

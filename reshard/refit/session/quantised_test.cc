@@ -21,6 +21,11 @@ INSTANTIATE_TEST_SUITE_P(Formats, QuantisedSessions,
                          testing::Combine(testing::ValuesIn(cases()), testing::ValuesIn(ways())),
                          name_of);
 
+INSTANTIATE_TEST_SUITE_P(OnGpu, QuantisedSessions,
+                         testing::Combine(testing::ValuesIn(cases()),
+                                          testing::ValuesIn(gpu_ways())),
+                         name_of);
+
 TEST_P(QuantisedSessions, hold_what_the_oracle_says) {
   const auto& [c, way] = GetParam();
   Job job(c);
@@ -33,6 +38,11 @@ class QuantisedProcesses : public testing::TestWithParam<std::tuple<Case, Way>> 
 INSTANTIATE_TEST_SUITE_P(Formats, QuantisedProcesses,
                          testing::Combine(testing::ValuesIn(few_cases()),
                                           testing::ValuesIn(ways())),
+                         name_of);
+
+INSTANTIATE_TEST_SUITE_P(OnGpu, QuantisedProcesses,
+                         testing::Combine(testing::ValuesIn(few_cases()),
+                                          testing::ValuesIn(gpu_ways())),
                          name_of);
 
 TEST_P(QuantisedProcesses, hold_what_the_oracle_says) {
