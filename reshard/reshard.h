@@ -22,10 +22,10 @@
 #include "reshard/exec/verify/fingerprints.h"
 
 // All ranks on one GPU: memory, and the refit on a stream.
-#include "reshard/exec/device/device_refit.h"
 #include "reshard/exec/device/device_tensors.h"
 
 // Ranks that are processes or threads: a group, and the session that it holds between steps.
+#include "reshard/refit/device_refit.h"
 #include "reshard/refit/session.h"
 #include "reshard/transport/group.h"
 #include "reshard/transport/inproc/inproc.h"

@@ -6,8 +6,8 @@
 #include "cli/command_spec.h"
 #include "cli/progress_bar.h"
 #include "reshard/exec/device/device_copy.h"
-#include "reshard/exec/device/device_refit.h"
 #include "reshard/exec/device/device_tensors.h"
+#include "reshard/refit/device_refit.h"
 
 namespace reshard::cli {
 
@@ -24,17 +24,22 @@ Result<std::shared_ptr<const cuda::Device>> open_gpu(int ordinal) {
   return cuda::Device::open(*driver, ordinal);
 }
 
-Result<RefitRuns> run_on_device(const Planner& planner, const RankBuffers& source,
-                                const RankBuffers& target, Index repeat,
+Result<RefitRuns> run_on_device(const SessionSide& source, const SessionSide& target,
+                                const std::set<std::string>& ignore, Index repeat,
                                 const std::shared_ptr<const cuda::Device>& device) {
-  const auto allocate = [&](const RankBuffers& host) {
-    return DeviceTensors::allocate(host.shared_layout(), host.ranks(), device);
+  const auto allocate = [&](const SessionSide& side) {
+    return DeviceTensors::allocate(side.stored(), side.buffers->ranks(), device);
   };
   const cuda::Stream stream = RESHARD_TRY(cuda::Stream::make(device));
   const DeviceTensors from = RESHARD_TRY(allocate(source)), to = RESHARD_TRY(allocate(target));
-  RESHARD_TRY(from.copy_from(source, stream));
+  RESHARD_TRY(from.copy_from(*source.buffers, stream));
+  RESHARD_TRY(to.copy_from(*target.buffers, stream));  // Padding, which no refit writes.
+  RESHARD_TRY(stream.synchronize());
+  SessionSide gpu_source = source, gpu_target = target;
+  gpu_source.buffers = &from.buffers();
+  gpu_target.buffers = &to.buffers();
   const DeviceRefit refit =
-      RESHARD_TRY(DeviceRefit::prepare(planner, from.buffers(), to.buffers(), device));
+      RESHARD_TRY(DeviceRefit::prepare(gpu_source, gpu_target, device, {.ignore = ignore}));
   const auto begin = RESHARD_TRY(cuda::Event::make(device, cuda::Event::Timing::on));
   const auto end = RESHARD_TRY(cuda::Event::make(device, cuda::Event::Timing::on));
   RefitRuns runs;
@@ -51,7 +56,7 @@ Result<RefitRuns> run_on_device(const Planner& planner, const RankBuffers& sourc
     runs.seconds.push_back(RESHARD_TRY(cuda::Event::seconds(begin, end)));
     if (!progress("refit", i + 1, repeat)) return fail(Code::aborted, "refit: cancelled");
   }
-  RESHARD_TRY(to.copy_to(target, stream));
+  RESHARD_TRY(to.copy_to(*target.buffers, stream));
   RESHARD_TRY(stream.synchronize());
   runs.plain_seconds = RESHARD_TRY(plain_copy_seconds(stream, runs.bytes));
   return runs;

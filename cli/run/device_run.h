@@ -2,9 +2,12 @@
 #pragma once
 
 #include <memory>
+#include <set>
+#include <string>
 
 #include "cli/run/run_refit.h"
 #include "reshard/cuda/device.h"
+#include "reshard/refit/session_side.h"
 
 namespace reshard::cli {
 
@@ -14,10 +17,11 @@ Result<int> parse_gpu(const std::string& text);
 /// The GPU of this number. Errors: there is no driver or no such GPU.
 Result<std::shared_ptr<const cuda::Device>> open_gpu(int ordinal);
 
-/// Copies `source` to the GPU, refits there `repeat` times, and copies the result to `target`.
-/// Errors: memory of the GPU is short; those of the refit; an interrupt.
-Result<RefitRuns> run_on_device(const Planner& planner, const RankBuffers& source,
-                                const RankBuffers& target, Index repeat,
+/// Copies `source` to the GPU, refits there `repeat` times, and copies the result to `target`; both
+/// have host memory of all their ranks. `ignore`: tensors that one side may lack. Errors: memory of
+/// the GPU is short; those of the refit; an interrupt.
+Result<RefitRuns> run_on_device(const SessionSide& source, const SessionSide& target,
+                                const std::set<std::string>& ignore, Index repeat,
                                 const std::shared_ptr<const cuda::Device>& device);
 
 }  // namespace reshard::cli

@@ -18,7 +18,9 @@ TEST(DeviceRun, RefitsOnTheGpu) {
     const RankBuffers source = allocate_all(planner.shared_source()),
                       target = allocate_all(planner.shared_target());
     fill_values(source);
-    const auto runs = run_on_device(planner, source, target, 3, cuda::gpu_under_test());
+    const auto runs = run_on_device({.layout = planner.shared_source(), .buffers = &source},
+                                    {.layout = planner.shared_target(), .buffers = &target}, {}, 3,
+                                    cuda::gpu_under_test());
     ASSERT_EQ(outcome(runs), "");
     EXPECT_EQ(count_wrong_values(planner, target), 0);
     EXPECT_EQ(runs->seconds.size(), 3U);

@@ -79,8 +79,11 @@ Result<Outcome> refit(const RunJob& job) {
   if (job.arguments.gpu) gpu = RESHARD_TRY(open_gpu(*job.arguments.gpu));
   const auto weights = RESHARD_TRY(all_weights(job, ProgressBar().progress()));
   if (gpu != nullptr) {
-    outcome.runs = RESHARD_TRY(run_on_device(*job.pair.planner, *weights.source, *weights.target,
-                                             job.arguments.repeat, gpu));
+    SessionSide source = session_side(job.pair.from), target = session_side(job.pair.to);
+    source.buffers = &*weights.source;
+    target.buffers = &*weights.target;
+    outcome.runs =
+        RESHARD_TRY(run_on_device(source, target, job.pair.ignore, job.arguments.repeat, gpu));
   } else if (needs_session(job)) {
     outcome = RESHARD_TRY(run_threads(job, weights, version));
   } else {
@@ -125,8 +128,6 @@ Result<int> run_as_rank(RunJob job, const std::optional<Spawned>& spawned) {
 Result<int> run(const RunArguments& a, const std::optional<Spawned>& spawned) {
   const Model model = RESHARD_TRY(open_model(a.model, {.layers = a.layers, .ignore = a.ignore}));
   const LayoutPair pair = RESHARD_TRY(make_layout_pair(model, a.from, a.to, true));
-  if (a.gpu && pair.quantises())
-    RESHARD_TRY(refuse("--device", "GPUs do not quantise and dequantise yet; leave out quant="));
   std::vector<ConversionRow> conversions;
   if (pair.quantises()) conversions = RESHARD_TRY(conversion_rows(pair, a.convert));
   const RunJob job{a, model, pair, std::move(conversions), 1, {}, 0};

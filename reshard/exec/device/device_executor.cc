@@ -32,8 +32,8 @@ Result<> DeviceExecutor::prepare(const AddressOf& address) {
     return address(buffer);
   };
   addresses_ = RESHARD_TRY(addresses_of(*program_, place));
-  launches_ = RESHARD_TRY(
-      ProgramLaunches::make(*program_, addresses_, environment_.device, environment_.most_blocks));
+  launches_ = RESHARD_TRY(ProgramLaunches::make(*program_, addresses_, environment_.device,
+                                                {environment_.most_blocks, nullptr}));
   order_ = StepOrder(*program_, launches_);
   for (const ProgramMessage& m : program_->messages)
     if (program_->buffers[m.at.buffer.index()].kind != ProgramBuffer::Kind::staging)

@@ -18,6 +18,12 @@ using BufferKind = ProgramBuffer::Kind;
 constexpr Index kResidentScratch = Index{32} << 20;
 constexpr Index kZeros = Index{4} << 10;
 
+/// Tiles with scratch memory that run together.
+Index slots_of(Index scratch_bytes, Index tiles) {
+  return std::clamp<Index>(kResidentScratch / whole_lines(scratch_bytes), 1,
+                           std::max<Index>(1, tiles));
+}
+
 }  // namespace
 
 class ProgramLaunches::Builder {
@@ -25,7 +31,8 @@ class ProgramLaunches::Builder {
   Builder(const Program& program, std::span<std::byte* const> addresses, ProgramLaunches& out)
       : program_(program), out_(out), addresses_(addresses) {}
 
-  Result<> build(const std::shared_ptr<const cuda::Device>& device) {
+  Result<> build(const std::shared_ptr<const cuda::Device>& device, std::byte* scratch) {
+    scratch_ = scratch;
     find_residents();
     RESHARD_TRY(allocate(device));
     RESHARD_TRY(add_residents());
@@ -82,9 +89,10 @@ class ProgramLaunches::Builder {
     }
     if (program_.scratch_bytes == 0) return {};
     slot_bytes_ = whole_lines(program_.scratch_bytes);
-    num_slots_ = std::clamp<Index>(kResidentScratch / slot_bytes_, 1,
-                                   std::max<Index>(1, std::ssize(residents_)));
+    num_slots_ = slots_of(program_.scratch_bytes, std::ssize(residents_));
+    if (scratch_ != nullptr) return {};
     out_.scratch_ = RESHARD_TRY(cuda::Buffer::on_device(device, slot_bytes_ * (num_slots_ + 1)));
+    scratch_ = out_.scratch_.data();
     return {};
   }
 
@@ -150,8 +158,8 @@ class ProgramLaunches::Builder {
   }
 
   std::byte* at(Place place, Index slot) const {
-    std::byte* const base = is_scratch(place.buffer) ? out_.scratch_.data() + slot * slot_bytes_
-                                                     : addresses_[place.buffer.index()];
+    std::byte* const base =
+        is_scratch(place.buffer) ? scratch_ + slot * slot_bytes_ : addresses_[place.buffer.index()];
     return base == nullptr ? nullptr : base + place.offset;
   }
   float* float_at(Place place, Index slot) const {
@@ -237,6 +245,7 @@ class ProgramLaunches::Builder {
   std::vector<std::uint32_t> level_;       ///< by step.
   std::vector<StepId> residents_;          ///< in the order of levels.
   Index slot_bytes_ = 0, num_slots_ = 1;
+  std::byte* scratch_ = nullptr;
   cuda::TileTable copies_;
   cuda::MatrixTable amaxes_{cuda::MatrixWork::amax}, quantise_{cuda::MatrixWork::quantise},
       dequantise_{cuda::MatrixWork::dequantise};
@@ -258,14 +267,20 @@ Result<std::vector<std::byte*>> addresses_of(const Program& program, const Addre
   return out;
 }
 
+Index ProgramLaunches::scratch_bytes_of(const Program& program) {
+  if (program.scratch_bytes == 0) return 0;
+  return whole_lines(program.scratch_bytes) *
+         (slots_of(program.scratch_bytes, std::ssize(program.steps)) + 1);
+}
+
 Result<ProgramLaunches> ProgramLaunches::make(const Program& program,
                                               std::span<std::byte* const> addresses,
                                               const std::shared_ptr<const cuda::Device>& device,
-                                              int most_blocks) {
+                                              const LaunchOptions& options) {
   ProgramLaunches out;
   Builder builder(program, addresses, out);
-  RESHARD_TRY(builder.build(device));
-  RESHARD_TRY(builder.make_runners(device, most_blocks));
+  RESHARD_TRY(builder.build(device, options.scratch));
+  RESHARD_TRY(builder.make_runners(device, options.most_blocks));
   return out;
 }
 

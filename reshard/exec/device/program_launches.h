@@ -19,16 +19,25 @@ using AddressOf = std::function<Result<std::byte*>(const ProgramBuffer&)>;
 /// for a source or target that is not mapped.
 Result<std::vector<std::byte*>> addresses_of(const Program& program, const AddressOf& address);
 
+struct LaunchOptions {
+  int most_blocks = 0;  ///< as TileRunner::make().
+  /// Memory of the GPU, at least ProgramLaunches::scratch_bytes_of(); null: the launches allocate
+  /// their own.
+  std::byte* scratch = nullptr;
+};
+
 /// The tiles of a program as launches of kernels. Tiles that no message leads to run all together:
 /// op by op, in few launches, whatever the number of tensors. The others run one at a time. Tables
 /// and scratch memory stay on the GPU: made once, launched repeatedly.
 class ProgramLaunches {
  public:
-  /// `addresses` as addresses_of(); `most_blocks` as TileRunner::make(). Errors: those of the
-  /// runners' tables; memory that is short; the driver's.
+  /// The most scratch memory that a program needs on a GPU.
+  static Index scratch_bytes_of(const Program& program);
+  /// `addresses` as addresses_of(). Errors: those of the runners' tables; memory that is short; the
+  /// driver's.
   static Result<ProgramLaunches> make(const Program& program, std::span<std::byte* const> addresses,
                                       const std::shared_ptr<const cuda::Device>& device,
-                                      int most_blocks);
+                                      const LaunchOptions& options);
 
   /// True if the tile waits for other such tiles only, and for the first barrier.
   bool is_resident(StepId tile) const { return resident_[tile.index()]; }
@@ -45,7 +54,7 @@ class ProgramLaunches {
   /// Of the tiles that are resident.
   std::size_t num_resident_launches() const { return first_launch_.front(); }
   /// Memory of the GPU for ops that follow each other in a tile.
-  Index scratch_bytes() const { return scratch_.size(); }
+  Index scratch_bytes() const { return scratch_.size(); }  ///< that it allocated.
 
  private:
   class Builder;

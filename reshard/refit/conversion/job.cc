@@ -12,6 +12,7 @@
 #include "reshard/cuda/stream.h"
 #include "reshard/exec/agreement.h"
 #include "reshard/refit/conversion/plan_moves.h"
+#include "reshard/refit/conversion/values_view.h"
 
 namespace reshard::conversion {
 Job::Job(const JobInput& input)
@@ -49,17 +50,7 @@ Result<> Job::plan(const JobInput& input) {
 /// `stored`, this rank's memory of a side, in both forms.
 Result<JobMemory::Forms> Job::forms(const SessionSide& side, const RankBuffers* stored) {
   if (side.quantised == nullptr || stored == nullptr) return JobMemory::Forms{stored, stored};
-  const QuantisedLayout& layout = *side.quantised;
-  auto view = std::make_unique<RankBuffers>(layout.values);
-  view->set_device(stored->device(), stored->stream());
-  for (const SlotId slot : layout.values->slots_of(group_.me())) {
-    const SlotId plain = layout.plain[slot.index()];
-    if (plain.value() < 0) continue;
-    std::byte* const at = stored->at(group_.me(), plain);
-    const auto bytes = static_cast<std::size_t>(stored->bytes(group_.me(), plain));
-    if (at != nullptr) RESHARD_TRY(view->bind(group_.me(), slot, {at, bytes}));
-  }
-  views_.push_back({stored, std::move(view)});
+  views_.push_back({stored, RESHARD_TRY(values_view(*side.quantised, *stored))});
   return JobMemory::Forms{stored, views_.back().values.get()};
 }
 
@@ -97,7 +88,8 @@ Result<> Job::place_moves() {
   }
   for (PlannedMove& move : moves_) {
     if (StagingTensors* between = move.between())
-      RESHARD_TRY(between->place(group_.me(), gpu() ? gpu_arena_.data() : arena_.data(), gpu()));
+      RESHARD_TRY(
+          between->place({{group_.me()}}, gpu() ? gpu_arena_.data() : arena_.data(), gpu()));
     RESHARD_TRY(move.place(memory_, group_));
   }
   return {};
@@ -140,10 +132,20 @@ void Job::count_peers() {
   }
 }
 
+/// What runs next comes after this on the GPU.
+Result<> Job::clear(StagingTensors& between) const {
+  if (gpu() == nullptr) {
+    between.clear();
+    return {};
+  }
+  const RankBuffers& memory = *between.buffers();
+  return between.clear(cuda::Stream::borrow(memory.device(), memory.stream()));
+}
+
 Result<> Job::run(int copy, bool verify, SessionReport& report) {
   for (const View& view : views_) view.values->set_device(view.of->device(), view.of->stream());
   for (PlannedMove& move : moves_) {
-    if (StagingTensors* between = move.between()) RESHARD_TRY(between->clear(group_.me()));
+    if (StagingTensors* between = move.between()) RESHARD_TRY(clear(*between));
     report.add(RESHARD_TRY(move.refit(copy).run()), move.between() == nullptr);
     if (!verify || move.is_direct()) continue;
     const Stopwatch clock;
@@ -184,7 +186,7 @@ Result<> Job::check_again(int copy, bool recorded) {
       continue;
     }
     if (StagingTensors* between = move.between()) {
-      RESHARD_TRY(between->clear(group_.me()));
+      RESHARD_TRY(clear(*between));
       RESHARD_TRY(move.refit(copy).run());
     }
     RESHARD_TRY(move.check(group_, copy));

@@ -57,6 +57,7 @@ class Job {
   Result<> plan(const JobInput& input);
   Result<> place(const JobInput& input);
   Result<> place_moves();
+  Result<> clear(StagingTensors& between) const;
   void count_peers();
   Result<JobMemory::Forms> forms(const SessionSide& side, const RankBuffers* stored);
   void find_converted(const std::vector<bool>& converts);

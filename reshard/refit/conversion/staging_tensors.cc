@@ -3,7 +3,6 @@
 
 #include <cstring>
 
-#include "reshard/cuda/stream.h"
 #include "reshard/memory/cache_line.h"
 
 namespace reshard::conversion {
@@ -15,36 +14,45 @@ Index StagingTensors::bytes(Rank me) const {
   return bytes;
 }
 
-Result<> StagingTensors::place(Rank me, std::byte* at, std::shared_ptr<const cuda::Device> gpu) {
+Result<> StagingTensors::place(std::span<const Rank> ranks, std::byte* at,
+                               std::shared_ptr<const cuda::Device> gpu) {
   memory_.emplace(layout_);
   memory_->set_device(std::move(gpu));
-  for (const SlotId slot : slots_) {
-    if (!has(me, slot)) continue;
-    const Index bytes = bytes_of_local(*layout_, me, slot);
-    RESHARD_TRY(memory_->bind(me, slot, {at, static_cast<std::size_t>(bytes)}));
-    at += whole_lines(bytes);
+  for (const Rank r : ranks) {
+    for (const SlotId slot : slots_) {
+      if (!has(r, slot)) continue;
+      const Index bytes = bytes_of_local(*layout_, r, slot);
+      RESHARD_TRY(memory_->bind(r, slot, {at, static_cast<std::size_t>(bytes)}));
+      at += whole_lines(bytes);
+    }
   }
   return {};
 }
 
 Result<> StagingTensors::reserve(Rank me) {
   addresses_ = RESHARD_TRY(AddressRange::reserve(bytes(me)));
-  return place(me, addresses_.begin());
+  return place({{me}}, addresses_.begin());
 }
 
-Result<> StagingTensors::clear(Rank me) {
-  for (const SlotId slot : slots_) {
-    std::byte* const at = memory_->at(me, slot);
-    if (at == nullptr || !layout_->slot(slot).padded) continue;
-    const Index bytes = memory_->bytes(me, slot);
-    if (memory_->device() == nullptr) {
-      std::memset(at, 0, static_cast<std::size_t>(bytes));
-    } else {
-      RESHARD_TRY(
-          cuda::Stream::borrow(memory_->device(), memory_->stream()).fill(at, std::byte{0}, bytes));
-    }
-  }
-  return {};
+template <class F>
+void StagingTensors::for_each_padded(F&& f) const {
+  for (const Rank r : memory_->ranks())
+    for (const SlotId slot : slots_)
+      if (std::byte* const at = memory_->at(r, slot); at != nullptr && layout_->slot(slot).padded)
+        f(at, memory_->bytes(r, slot));
+}
+
+void StagingTensors::clear() {
+  for_each_padded(
+      [](std::byte* at, Index bytes) { std::memset(at, 0, static_cast<std::size_t>(bytes)); });
+}
+
+Result<> StagingTensors::clear(const cuda::Stream& stream) {
+  Result<> done;
+  for_each_padded([&](std::byte* at, Index bytes) {
+    if (done) done = stream.fill(at, std::byte{0}, bytes);
+  });
+  return done;
 }
 
 }  // namespace reshard::conversion

@@ -3,8 +3,10 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
+#include "reshard/cuda/stream.h"
 #include "reshard/exec/rank_buffers.h"
 #include "reshard/memory/address_range.h"
 #include "reshard/model/quant/quantised_layout.h"
@@ -22,18 +24,24 @@ class StagingTensors {
   bool empty() const { return layout_ == nullptr; }
   /// Bytes of a rank's local tensors, each rounded up to whole cache lines.
   Index bytes(Rank me) const;
-  /// Places the rank's local tensors at `at`, which has bytes(me), in the memory of `gpu` or, if
-  /// that is null, of the host.
-  Result<> place(Rank me, std::byte* at, std::shared_ptr<const cuda::Device> gpu = nullptr);
+  /// Places the local tensors of ranks at `at`, which has bytes() of each, in the memory of `gpu`
+  /// or, if that is null, of the host.
+  Result<> place(std::span<const Rank> ranks, std::byte* at,
+                 std::shared_ptr<const cuda::Device> gpu = nullptr);
   /// Places them at addresses that have no memory behind them. Errors: no addresses are left.
   Result<> reserve(Rank me);
   /// Null before place() or reserve().
   const RankBuffers* buffers() const { return memory_ ? &*memory_ : nullptr; }
-  /// Zeros the tensors that have padding. For tensors in memory, before each use: blocks may extend
-  /// into padding, which must be zero. Errors: the GPU's.
-  Result<> clear(Rank me);
+  /// Zeros the tensors that have padding. Before each use, since blocks may extend into padding,
+  /// which must be zero. @pre they are in host memory
+  void clear();
+  /// The same for a GPU's memory: gives the stream that work. Errors: the driver's.
+  Result<> clear(const cuda::Stream& stream);
 
  private:
+  /// Calls f(memory, bytes) for each tensor that has padding.
+  template <class F>
+  void for_each_padded(F&& f) const;
   bool has(Rank me, SlotId slot) const {
     return layout_->rank_set(layout_->slot(slot).ranks).contains(me);
   }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Protects: a refit on one GPU puts every element where the layouts say, in one launch, and refuses
 // memory that the GPU cannot reach.
-#include "reshard/exec/device/device_refit.h"
+#include "reshard/refit/device_refit.h"
 
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
@@ -13,6 +13,7 @@
 #include "reshard/exec/refit_rank_testutil.h"
 #include "reshard/exec/value_oracle_testutil.h"
 #include "reshard/model/random_layout_testutil.h"
+#include "reshard/refit/session/quantised_suite_testutil.h"
 
 namespace reshard {
 namespace {
@@ -27,6 +28,11 @@ struct OnGpu {
   static DeviceTensors on(const std::shared_ptr<const cuda::Device>& gpu,
                           const std::shared_ptr<const ModelLayout>& layout) {
     return DeviceTensors::allocate(layout, layout->ranks().members(), gpu).value();
+  }
+  Result<DeviceRefit> prepare(const DeviceRefitOptions& options = {}) const {
+    return DeviceRefit::prepare({.layout = planner.shared_source(), .buffers = &source.buffers()},
+                                {.layout = planner.shared_target(), .buffers = &target.buffers()},
+                                gpu, options);
   }
   /// Elements of the target that are wrong. Waits for the stream.
   Index count_wrong() {
@@ -49,9 +55,7 @@ RC_GTEST_PROP(DeviceRefit, puts_and_converts_every_element, ()) {
   const Planner planner = *Planner::make(random_layout(model, RandomForms::any),
                                          random_layout(model, RandomForms::any));
   OnGpu on(planner);
-  const DeviceRefitOptions options{*rc::gen::inRange(0, 3)};
-  const auto refit =
-      DeviceRefit::prepare(planner, on.source.buffers(), on.target.buffers(), on.gpu, options);
+  const auto refit = on.prepare({.most_blocks = *rc::gen::inRange(0, 3)});
   RC_ASSERT(refit.has_value());
   RC_ASSERT(refit->num_launches() <= 1U);
   RC_ASSERT(refit->launch(on.stream).has_value());
@@ -63,8 +67,7 @@ class DeviceRefitOf : public testing::TestWithParam<RefitLayouts> {};
 TEST_P(DeviceRefitOf, puts_every_element_in_place_again_and_again) {
   const Planner planner = planner_of(GetParam());
   OnGpu on(planner);
-  const auto refit =
-      DeviceRefit::prepare(planner, on.source.buffers(), on.target.buffers(), on.gpu);
+  const auto refit = on.prepare();
   ASSERT_EQ(outcome(refit), "");
   EXPECT_EQ(refit->num_launches(), 1U);
   for (int i = 0; i < 2; ++i) {
@@ -84,16 +87,50 @@ TEST_P(DeviceRefitOf, puts_every_element_in_place_again_and_again) {
 INSTANTIATE_TEST_SUITE_P(Layouts, DeviceRefitOf, testing::ValuesIn(refit_layouts()),
                          [](const auto& given) { return given.param.name; });
 
+class QuantisedDeviceRefit : public testing::TestWithParam<quantised::Case> {};
+INSTANTIATE_TEST_SUITE_P(Formats, QuantisedDeviceRefit, testing::ValuesIn(quantised::cases()),
+                         [](const auto& given) { return given.param.name; });
+
+TEST_P(QuantisedDeviceRefit, holds_what_the_oracle_says) {
+  quantised::Job job(GetParam());
+  const auto gpu = cuda::gpu_under_test();
+  const auto stream = cuda::Stream::make(gpu).value();
+  const auto all = [&](const RankBuffers& like) {
+    return DeviceTensors::allocate(like.shared_layout(), like.ranks(), gpu).value();
+  };
+  const DeviceTensors from = all(*job.source.stored), to = all(*job.target.stored);
+  const RankBuffers result = allocate_all(job.target.stored->shared_layout());
+  ASSERT_EQ(outcome(to.copy_from(result, stream)), "");  // Zeros.
+  SessionSide source = job.source.side(), target = job.target.side();
+  source.buffers = &from.buffers();
+  target.buffers = &to.buffers();
+  const auto refit = DeviceRefit::prepare(source, target, gpu, {.between_bytes = 1 << 20});
+  ASSERT_EQ(outcome(refit), "");
+  for (std::int64_t version = 1; version <= 2; ++version) {
+    job.fill(version);
+    ASSERT_EQ(outcome(from.copy_from(*job.source.stored, stream)), "");
+    ASSERT_EQ(outcome(refit->launch(stream)), "");
+    ASSERT_EQ(outcome(to.copy_to(result, stream)), "");
+    ASSERT_EQ(outcome(stream.synchronize()), "");
+    for (const Rank r : result.ranks())
+      EXPECT_EQ(different_bytes(result, *job.target.stored, r), 0) << "rank " << r.value();
+  }
+}
+
 TEST(DeviceRefit, names_a_tensor_that_is_not_on_the_gpu) {
   const Planner planner = planner_of(refit_layouts()[0]);
   OnGpu on(planner);
-  const auto refit = DeviceRefit::prepare(planner, on.host_source, on.target.buffers(), on.gpu);
+  const auto refit = DeviceRefit::prepare(
+      {.layout = planner.shared_source(), .buffers = &on.host_source},
+      {.layout = planner.shared_target(), .buffers = &on.target.buffers()}, on.gpu);
   ASSERT_FALSE(refit);
   EXPECT_EQ(refit.error().code, Code::invalid_argument);
   EXPECT_NE(refit.error().message.find("is in host memory, not on GPU 0"), std::string::npos)
       << refit.error().message;
   const RankBuffers none(planner.shared_source());
-  const auto missing = DeviceRefit::prepare(planner, none, on.target.buffers(), on.gpu);
+  const auto missing = DeviceRefit::prepare(
+      {.layout = planner.shared_source(), .buffers = &none},
+      {.layout = planner.shared_target(), .buffers = &on.target.buffers()}, on.gpu);
   ASSERT_FALSE(missing);
   EXPECT_NE(missing.error().message.find("is not set"), std::string::npos);
 }
