@@ -22,6 +22,9 @@ struct TransportOptions {
   /// The network interface or address to use, for transports that use a network; if empty, the one
   /// that reaches the rendezvous.
   std::string interface;
+  /// The GPU whose memory messages may be in, as CUDA counts those that this process sees; for
+  /// transports of GPU memory. -1: none; such a transport then fails.
+  int gpu = -1;
   Deadline deadline = Deadline::after(std::chrono::seconds(60));
 };
 

@@ -42,6 +42,10 @@ struct Capabilities {
   /// share() registers memory: senders write messages directly into registered memory, without an
   /// intermediate copy. Share the memory that receives large messages, once.
   bool registers = false;
+  /// The bytes of a message may be in the memory of the transport's GPU (TransportOptions::gpu) as
+  /// well as in host memory. Host code never touches such bytes. All writes to them must be done,
+  /// not only in a stream, before exchange().
+  bool gpu_messages = false;
   friend bool operator==(const Capabilities&, const Capabilities&) = default;
 };
 

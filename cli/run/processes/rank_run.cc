@@ -53,7 +53,7 @@ class RankRun {
   }
 
   Result<> take_part(const Stopwatch& joining) {
-    const TransportOptions options{arguments().interface, deadline()};
+    const TransportOptions options{.interface = arguments().interface, .deadline = deadline()};
     transport_ = RESHARD_TRY(make_transport(arguments().transport, *control_, options));
     const double joined = joining.seconds();
     kill_.at(TestKill::Point::prepare);
