@@ -11,6 +11,7 @@
 
 #include "reshard/cuda/run_matrices.h"
 #include "reshard/cuda/run_tiles.h"
+#include "reshard/cuda/run_transposes.h"
 
 // What CUDA's handles point to.
 struct CUctx_st {
@@ -188,6 +189,17 @@ void dequantise_block(const MatrixLaunch& launch, unsigned block, unsigned block
   });
 }
 
+void transpose_block(const TransposeLaunch& launch, unsigned block, unsigned blocks) {
+  for_each_transpose(launch, {block, blocks, 0, 1},
+                     [&](const TransposePiece& piece, const TransposePart& part) {
+                       TransposeShared shared;
+                       std::memset(&shared, 0xee, sizeof shared);
+                       const auto phase = [&](auto&& f) { all_threads(block, blocks, f); };
+                       phase([&](const TileThread& me) { load_phase(piece, part, shared, me); });
+                       phase([&](const TileThread& me) { store_phase(piece, part, shared, me); });
+                     });
+}
+
 template <class Launch, class F>
 void add_kernel(const char* name, F run_block) {
   machine().kernels[name] = {[run_block](const void* arguments, unsigned block, unsigned blocks) {
@@ -201,6 +213,7 @@ void add_kernels() {
       kTileKernel, [](const TileLaunch& launch, unsigned block, unsigned blocks) {
         all_threads(block, blocks, [&](const TileThread& me) { run_tiles(launch, me); });
       });
+  add_kernel<TransposeLaunch>(kTransposeKernel, transpose_block);
   add_kernel<MatrixLaunch>(kQuantiseKernel, quantise_block);
   add_kernel<MatrixLaunch>(kDequantiseKernel, dequantise_block);
   add_kernel<MatrixLaunch>(kAmaxKernel, amax_block);

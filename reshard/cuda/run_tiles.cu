@@ -2,6 +2,7 @@
 #include "reshard/cuda/run_tiles.h"
 
 #include "reshard/cuda/run_matrices.h"
+#include "reshard/cuda/run_transposes.h"
 
 extern "C" __global__ void __launch_bounds__(reshard::cuda::kTileThreads,
                                              reshard::cuda::kTileBlocks)
@@ -16,6 +17,18 @@ using namespace reshard::cuda;
 __device__ TileThread this_thread() { return {blockIdx.x, gridDim.x, threadIdx.x, blockDim.x}; }
 
 }  // namespace
+
+extern "C" __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
+    reshard_transpose(const __grid_constant__ TransposeLaunch launch) {
+  __shared__ TransposeShared shared;
+  const TileThread me = this_thread();
+  for_each_transpose(launch, me, [&](const TransposePiece& piece, const TransposePart& part) {
+    load_phase(piece, part, shared, me);
+    __syncthreads();
+    store_phase(piece, part, shared, me);
+    __syncthreads();  // The next tile overwrites what this one reads.
+  });
+}
 
 extern "C" __global__ void __launch_bounds__(kTileThreads)
     reshard_amax(const __grid_constant__ MatrixLaunch launch) {

@@ -26,21 +26,30 @@ struct CopyOffsets {
   std::int64_t src = 0, dst = 0;
 };
 
+/// Where iteration `i` of nested loops begins, outermost first.
+RESHARD_HOST_DEVICE inline CopyOffsets offsets_of_loops(const CopyLoop* loops, int num_loops,
+                                                        std::uint32_t i) {
+  CopyOffsets at;
+  for (int l = num_loops - 1; l >= 0; --l) {
+    const CopyLoop& loop = loops[l];
+    const std::uint32_t next = quotient(i, loop.count);
+    const std::int64_t step = i - next * loop.count.divisor;
+    at.src += step * loop.src_stride;
+    at.dst += step * loop.dst_stride;
+    i = next;
+  }
+  return at;
+}
+
 /// Where vector `i` of a piece is, from the piece's addresses. `src_width`, `dst_width`: bytes of a
 /// vector.
 RESHARD_HOST_DEVICE inline CopyOffsets offsets_of(const CopyPiece& piece, const CopyLoop* loops,
                                                   std::uint32_t i, int src_width, int dst_width) {
-  std::uint32_t outer = quotient(i, piece.run);
+  const std::uint32_t outer = quotient(i, piece.run);
   const std::uint32_t inner = i - outer * piece.run.divisor;
-  CopyOffsets at{std::int64_t{inner} * src_width, std::int64_t{inner} * dst_width};
-  for (int l = piece.num_loops - 1; l >= 0; --l) {
-    const CopyLoop& loop = loops[piece.first_loop + static_cast<std::uint32_t>(l)];
-    const std::uint32_t next = quotient(outer, loop.count);
-    const std::int64_t step = outer - next * loop.count.divisor;
-    at.src += step * loop.src_stride;
-    at.dst += step * loop.dst_stride;
-    outer = next;
-  }
+  CopyOffsets at = offsets_of_loops(loops + piece.first_loop, piece.num_loops, outer);
+  at.src += std::int64_t{inner} * src_width;
+  at.dst += std::int64_t{inner} * dst_width;
   return at;
 }
 

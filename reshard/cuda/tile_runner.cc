@@ -6,19 +6,43 @@
 #include "reshard/cuda/packed_tables.h"
 
 namespace reshard::cuda {
+namespace {
+
+/// Launches a kernel for the tiles of a level, if it has any.
+template <class Launch, class Level>
+Result<> run(const Device& device, const Stream& stream, Function kernel, unsigned most_blocks,
+             Launch launch, const Level& level) {
+  if (level.first_tile == level.end_tile) return {};
+  launch.first_tile = level.first_tile;
+  launch.end_tile = level.end_tile;
+  void* arguments[] = {&launch};
+  const unsigned blocks = std::min(most_blocks, launch.end_tile - launch.first_tile);
+  return device.call("cuLaunchKernel of the tiles of a refit", [&] {
+    return device.driver().cuLaunchKernel(kernel, blocks, 1, 1, kTileThreads, 1, 1, 0,
+                                          stream.handle(), arguments, nullptr);
+  });
+}
+
+}  // namespace
 
 Result<TileRunner> TileRunner::make(std::shared_ptr<const Device> device, const TileTable& table,
                                     int most_blocks) {
   TileRunner out;
-  out.levels_.assign(table.levels().begin(), table.levels().end());
+  const TransposeTable& transposes = table.transposes();
+  for (std::size_t level = 0; level < table.levels().size(); ++level)
+    out.levels_.push_back({table.levels()[level], transposes.levels()[level]});
   if (out.levels_.empty()) return out;
   out.kernel_ = RESHARD_TRY(device->kernel(kTileKernel));
+  out.transpose_ = RESHARD_TRY(device->kernel(kTransposeKernel));
   out.most_blocks_ = most_blocks > 0
                          ? static_cast<unsigned>(most_blocks)
                          : static_cast<unsigned>(device->multiprocessors()) * kTileBlocks;
   PackedTables packed;
   const Index pieces = packed.add(table.pieces()), loops = packed.add(table.loops()),
-              slices = packed.add(table.slices()), tiles = packed.add(table.tiles());
+              slices = packed.add(table.slices()), tiles = packed.add(table.tiles()),
+              transposed = packed.add(transposes.pieces()),
+              transpose_loops = packed.add(transposes.loops()),
+              transpose_tiles = packed.add(transposes.tiles());
   out.tables_ = RESHARD_TRY(packed.copy_to(device));
   out.launch_ = {table_at<CopyTile>(out.tables_, tiles),
                  table_at<CopySlice>(out.tables_, slices),
@@ -26,6 +50,9 @@ Result<TileRunner> TileRunner::make(std::shared_ptr<const Device> device, const 
                  table_at<CopyLoop>(out.tables_, loops),
                  0,
                  0};
+  out.transposes_ = {table_at<TransposeTile>(out.tables_, transpose_tiles),
+                     table_at<TransposePiece>(out.tables_, transposed),
+                     table_at<CopyLoop>(out.tables_, transpose_loops), 0, 0};
   out.device_ = std::move(device);
   return out;
 }
@@ -36,15 +63,15 @@ Result<> TileRunner::launch(const Stream& stream) const {
 }
 
 Result<> TileRunner::launch(const Stream& stream, std::size_t level) const {
-  TileLaunch launch = launch_;
-  launch.first_tile = levels_[level].first_tile;
-  launch.end_tile = levels_[level].end_tile;
-  void* arguments[] = {&launch};
-  const unsigned blocks = std::min(most_blocks_, launch.end_tile - launch.first_tile);
-  return device_->call("cuLaunchKernel of the tiles of a refit", [&] {
-    return device_->driver().cuLaunchKernel(kernel_, blocks, 1, 1, kTileThreads, 1, 1, 0,
-                                            stream.handle(), arguments, nullptr);
-  });
+  const Level& all = levels_[level];
+  RESHARD_TRY(run(*device_, stream, kernel_, most_blocks_, launch_, all.copies));
+  return run(*device_, stream, transpose_, most_blocks_, transposes_, all.transposes);
+}
+
+std::size_t TileRunner::num_launches(std::size_t level) const {
+  const Level& all = levels_[level];
+  return (all.copies.first_tile < all.copies.end_tile ? 1U : 0U) +
+         (all.transposes.first_tile < all.transposes.end_tile ? 1U : 0U);
 }
 
 }  // namespace reshard::cuda

@@ -10,8 +10,8 @@
 
 namespace reshard::cuda {
 
-/// Runs the copies of a table on a GPU, with one launch per level. Its tables stay on the device:
-/// made once, run repeatedly.
+/// Runs the copies of a table on a GPU: one launch per level, and another for what is transposed in
+/// it. Its tables stay on the device: made once, run repeatedly.
 class TileRunner {
  public:
   /// Copies the table to the device and waits for that. `most_blocks`: the thread blocks that run
@@ -24,17 +24,24 @@ class TileRunner {
   /// captured in a CUDA graph. The stream must run the work before this object goes. Errors: the
   /// driver's.
   Result<> launch(const Stream& stream) const;
-  /// The same for one level. @pre level < num_launches()
+  /// The same for one level. @pre level < num_levels()
   Result<> launch(const Stream& stream, std::size_t level) const;
-  /// Launches of one run.
-  std::size_t num_launches() const { return levels_.size(); }
+  std::size_t num_levels() const { return levels_.size(); }
+  /// Launches of one level, 1 or 2.
+  std::size_t num_launches(std::size_t level) const;
 
  private:
   std::shared_ptr<const Device> device_;
   Function kernel_ = nullptr;
+  Function transpose_ = nullptr;
   Buffer tables_;
   TileLaunch launch_;
-  std::vector<TileTable::Level> levels_;
+  TransposeLaunch transposes_;
+  struct Level {
+    TileTable::Level copies;
+    TransposeTable::Level transposes;
+  };
+  std::vector<Level> levels_;
   unsigned most_blocks_ = 0;
 };
 

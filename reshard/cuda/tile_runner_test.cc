@@ -89,12 +89,18 @@ RC_GTEST_PROP(TileRunner, RunsOfAnyLengthAlignmentAndPitchAreExact, ()) {
 
 RC_GTEST_PROP(TileRunner, TransposedElementsAreExact, ()) {
   const Index element = *rc::gen::element<Index>(1, 2, 3, 4, 8, 12, 16, 32);
-  const Index rows = *rc::gen::inRange<Index>(1, 90), cols = *rc::gen::inRange<Index>(1, 90);
+  const auto length =
+      rc::gen::oneOf(rc::gen::inRange<Index>(1, 90), rc::gen::inRange<Index>(60, 300));
+  const Index matrices = *rc::gen::inRange<Index>(1, 4), rows = *length, cols = *length;
+  const auto gap = rc::gen::element<Index>(0, 0, 1, 2, 8);
+  const Index src_row = cols + *gap, dst_col = rows + *gap;
   CopyTask task;
-  task.copy =
-      make_copy({rows, cols}, {0, Dims{cols, 1}}, {0, Dims{1, rows}}, static_cast<int>(8 * element))
-          .value();
-  expect_same({task}, rows * cols * element, rows * cols * element);
+  task.copy = make_copy({matrices, rows, cols}, {*gap, Dims{rows * src_row, src_row, 1}},
+                        {*gap, Dims{cols * dst_col, 1, dst_col}}, static_cast<int>(8 * element))
+                  .value();
+  const auto place = rc::gen::element<Index>(0, 0, 0, 1, 2, 8);
+  expect_same({task}, (8 + matrices * rows * src_row) * element,
+              (8 + matrices * cols * dst_col) * element, *place, *place);
 }
 
 /// Many copies, of a byte to some kilobytes each: the slices of one fill tiles with those of
@@ -160,6 +166,65 @@ TEST(TileTable, UsesWideAccessesWhereAlignmentAllows) {
   EXPECT_EQ(widths(0, 0, 1024, 1537, 1536), Widths{1});
 }
 
+/// [rows, cols] of elements of `width` bytes to its transpose, between addresses that are multiples
+/// of 16 plus `place`.
+CopyTask transposed(Index rows, Index cols, Index width, std::uintptr_t place = 0) {
+  CopyTask task;
+  task.copy =
+      make_copy({rows, cols}, {0, Dims{cols, 1}}, {0, Dims{1, rows}}, static_cast<int>(8 * width))
+          .value();
+  task.src = reinterpret_cast<const std::byte*>(std::uintptr_t{4096} + place);
+  task.dst = reinterpret_cast<std::byte*>(std::uintptr_t{1 << 30} + place);
+  return task;
+}
+
+TEST(TileTable, TransposesInSharedMemoryWhereThatGains) {
+  const auto pieces = [](const CopyTask& task) {
+    TileTable table;
+    EXPECT_TRUE(table.add(task));
+    table.end_level();
+    EXPECT_EQ(table.levels().size(), 1U);
+    EXPECT_EQ(table.tiles().empty(), !table.transposes().tiles().empty());
+    const auto found = table.transposes().pieces();
+    return std::vector<TransposePiece>(found.begin(), found.end());
+  };
+  for (const Index width : {1, 2, 4, 8, 16}) {
+    ASSERT_EQ(pieces(transposed(1000, 512, width)).size(), 1U) << width;
+    EXPECT_EQ(pieces(transposed(1000, 512, width))[0].wide_src, width < 8);
+  }
+  EXPECT_TRUE(pieces(transposed(1000, 512, 32)).empty());
+  EXPECT_TRUE(pieces(transposed(1000, 512, 3)).empty());
+  EXPECT_TRUE(pieces(transposed(1000, 7, 2)).empty());
+  EXPECT_TRUE(pieces(transposed(1000, 512, 4, 2)).empty());
+  const auto odd = pieces(transposed(1000, 511, 2, 2));
+  ASSERT_EQ(odd.size(), 1U);
+  EXPECT_FALSE(odd[0].wide_src);
+  EXPECT_FALSE(odd[0].wide_dst);
+}
+
+TEST(TileRunner, LaunchesOnceMoreForWhatIsTransposed) {
+  const auto on = gpu_under_test();
+  const auto source = random_bytes(128 * 512, 1);
+  const Memory memory = memory_of(on, source, random_bytes(128 * 512, 2));
+  CopyTask turned = transposed(64, 256, 2), plain;
+  turned.src = memory.src;
+  turned.dst = memory.dst;
+  plain.copy.run_bytes = 64;
+  plain.src = memory.src;
+  plain.dst = memory.dst + 64 * 512;
+  TileTable table;
+  ASSERT_TRUE(table.add(turned));
+  ASSERT_TRUE(table.add(plain));
+  table.end_level();
+  ASSERT_TRUE(table.add(turned));
+  table.end_level();
+  const auto runner = TileRunner::make(on, table);
+  ASSERT_TRUE(runner);
+  EXPECT_EQ(runner->num_levels(), 2U);
+  EXPECT_EQ(runner->num_launches(0), 2U);
+  EXPECT_EQ(runner->num_launches(1), 1U);
+}
+
 TEST(TileTable, CutsLargeCopiesIntoTilesOfEqualSize) {
   CopyTask task;
   task.copy.run_bytes = Index{40} << 30;
@@ -223,7 +288,7 @@ TEST(TileRunner, LaunchesOncePerLevelAndAllocatesNothing) {
   add(memory.dst, memory.dst + (1 << 20), 1024);
   const auto runner = TileRunner::make(on, table);
   ASSERT_TRUE(runner) << runner.error().message;
-  EXPECT_EQ(runner->num_launches(), 2U);
+  EXPECT_EQ(runner->num_levels(), 2U);
   const auto stream = Stream::make(on);
   ASSERT_TRUE(stream);
   emulated_gpu().calls.clear();
@@ -246,7 +311,7 @@ TEST(TileRunner, AnEmptyTableLaunchesNothing) {
   ASSERT_TRUE(runner);
   const auto stream = Stream::make(on);
   EXPECT_TRUE(runner->launch(*stream));
-  EXPECT_EQ(runner->num_launches(), 0U);
+  EXPECT_EQ(runner->num_levels(), 0U);
 }
 
 }  // namespace

@@ -4,8 +4,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
 
+#include "reshard/cuda/alignment.h"
 #include "reshard/layout/clip.h"
 
 namespace reshard::cuda {
@@ -13,15 +13,7 @@ namespace {
 
 /// A piece has less than 2^31 vectors, which Divisor needs.
 constexpr Index kMostVectors = (Index{1} << 31) - 1;
-constexpr Index kWidest = 16;
-
-/// The greatest power of two, up to 16, that divides all required numbers.
-struct Alignment {
-  std::uint64_t bits = kWidest;  ///< the numbers or'ed: their lowest bit is the answer.
-  void require(Index n) { bits |= static_cast<std::uint64_t>(n < 0 ? -n : n); }
-  void require(const std::byte* at) { bits |= reinterpret_cast<std::uintptr_t>(at); }
-  int log2() const { return std::countr_zero(bits); }
-};
+constexpr Index kWidest = Alignment::kWidest;
 
 const std::byte* begin_of_source(const CopyTask& t) { return t.src + t.copy.src_offset; }
 std::byte* begin_of_target(const CopyTask& t) { return t.dst + t.copy.dst_offset; }
@@ -58,7 +50,7 @@ Result<> TileTable::add(const CopyTask& task) {
   if (bytes == 0) return {};
   bytes_ += bytes;
   if (!task.conversion.converts()) {
-    add_bits(task);
+    if (!transposes_.add(task)) add_bits(task);
     return {};
   }
   const Index src_width = size_of(task.conversion.from.dtype, 1),
@@ -70,7 +62,7 @@ Result<> TileTable::add(const CopyTask& task) {
     src.require(task.copy.loops[static_cast<std::size_t>(l)].src_stride);
     dst.require(task.copy.loops[static_cast<std::size_t>(l)].dst_stride);
   }
-  if ((Index{1} << src.log2()) < src_width || (Index{1} << dst.log2()) < dst_width)
+  if (src.bytes() < src_width || dst.bytes() < dst_width)
     return fail(Code::unsupported,
                 fmt::format("{} values to convert to {} are not aligned to their size",
                             to_string(task.conversion.from), to_string(task.conversion.to)));
@@ -89,9 +81,9 @@ void TileTable::add_bits(const CopyTask& task) {
   const bool same_place =
       reinterpret_cast<std::uintptr_t>(begin_of_source(task)) % kWidest == place;
   constexpr Index kWorthCutting = 16 * kWidest;
-  if ((Index{1} << all.log2()) == kWidest || (Index{1} << strides.log2()) != kWidest ||
-      !same_place || task.copy.run_bytes < kWorthCutting)
-    return add_piece(task, all.log2(), Index{1} << all.log2());
+  if (all.bytes() == kWidest || strides.bytes() != kWidest || !same_place ||
+      task.copy.run_bytes < kWorthCutting)
+    return add_piece(task, all.log2(), all.bytes());
   const Index run = task.copy.run_bytes, head = (kWidest - static_cast<Index>(place)) % kWidest,
               tail = (run - head) % kWidest;
   for (const auto& [begin, end] :
@@ -156,7 +148,11 @@ void TileTable::end_level() {
   end_tile();
   const std::uint32_t first = levels_.empty() ? 0 : levels_.back().end_tile;
   const auto end = static_cast<std::uint32_t>(tiles_.size());
-  if (first < end) levels_.push_back({first, end});
+  const std::size_t transposed =
+      transposes_.levels().empty() ? 0 : transposes_.levels().back().end_tile;
+  if (first == end && transposed == transposes_.tiles().size()) return;
+  levels_.push_back({first, end});
+  transposes_.end_level();
 }
 
 }  // namespace reshard::cuda

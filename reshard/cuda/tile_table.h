@@ -6,6 +6,7 @@
 
 #include "reshard/base/result.h"
 #include "reshard/cuda/tiles.h"
+#include "reshard/cuda/transpose_table.h"
 #include "reshard/transform/copy.h"
 
 namespace reshard::cuda {
@@ -30,8 +31,10 @@ class TileTable {
   struct Level {
     std::uint32_t first_tile = 0, end_tile = 0;
   };
-  /// @pre end_level() was called after the last add()
+  /// Those that have any copy. @pre end_level() was called after the last add()
   std::span<const Level> levels() const { return levels_; }
+  /// The copies that transpose matrices, which no tile here has. It has the same levels.
+  const TransposeTable& transposes() const { return transposes_; }
   std::span<const CopyTile> tiles() const { return tiles_; }
   std::span<const CopySlice> slices() const { return slices_; }
   std::span<const CopyPiece> pieces() const { return pieces_; }
@@ -50,6 +53,7 @@ class TileTable {
   std::vector<CopySlice> slices_;
   std::vector<CopyPiece> pieces_;
   std::vector<CopyLoop> loops_;
+  TransposeTable transposes_;
   Index bytes_ = 0, filled_ = 0;
 };
 

@@ -284,6 +284,18 @@ Result<ProgramLaunches> ProgramLaunches::make(const Program& program,
   return out;
 }
 
+std::size_t ProgramLaunches::num_resident_launches() const {
+  std::size_t all = 0;
+  for (std::size_t i = 0; i < first_launch_.front(); ++i) {
+    const Launch& next = launches_[i];
+    if (next.kernel == Kernel::copies)
+      all += copies_.num_launches(next.level);
+    else
+      all += next.kernel == Kernel::amaxes ? 2 : 1;  // Of tiles, then of matrices.
+  }
+  return all;
+}
+
 Result<> ProgramLaunches::launch(const cuda::Stream& stream, std::size_t first,
                                  std::size_t end) const {
   for (std::size_t i = first; i < end; ++i) RESHARD_TRY(launch(stream, launches_[i]));

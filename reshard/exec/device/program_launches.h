@@ -51,8 +51,8 @@ class ProgramLaunches {
   Result<> launch(const cuda::Stream& stream, StepId tile) const {
     return launch(stream, first_launch_[tile.index()], first_launch_[tile.index() + 1]);
   }
-  /// Of the tiles that are resident.
-  std::size_t num_resident_launches() const { return first_launch_.front(); }
+  /// Kernels that launch_residents() launches.
+  std::size_t num_resident_launches() const;
   /// Memory of the GPU for ops that follow each other in a tile.
   Index scratch_bytes() const { return scratch_.size(); }  ///< that it allocated.
 
