@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the emulated GPU's functions share: its state, and how they are made.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "reshard/cuda/emulated_gpu_testutil.h"
+
+// What CUDA's handles point to.
+struct CUctx_st {
+  int device = 0;
+};
+struct CUstream_st;
+struct CUevent_st {
+  int recorded = 0, done = 0;     ///< times that work recorded it; that ran.
+  CUstream_st* stream = nullptr;  ///< of the last record.
+};
+struct CUstream_st {
+  std::deque<std::function<void()>> work;
+};
+struct CUmod_st {};
+struct CUfunc_st {
+  /// Runs a thread block, whose parameter is at `arguments`.
+  std::function<void(const void* arguments, unsigned block, unsigned blocks)> run;
+  std::size_t bytes = 0;  ///< of the parameter.
+};
+
+namespace reshard::cuda {
+
+inline constexpr int kInvalidHandle = 400, kNotFound = 500, kInvalidContext = 201;
+
+struct Machine {
+  std::mutex mutex;  ///< held by every function of the driver.
+  EmulatedGpu gpu;
+  std::map<std::uintptr_t, std::pair<std::size_t, bool>> memory;  ///< by address: size, on device.
+  std::set<void*> registered;                                     ///< host memory.
+  std::set<CUstream_st*> streams;
+  std::set<CUevent_st*> events;
+  std::set<CUmod_st*> modules;
+  CUstream_st legacy;
+  CUctx_st contexts[16];
+  int retained = 0;
+  int pushed = 0;  ///< contexts that are current in some thread.
+  std::map<std::string, CUfunc_st> kernels;
+};
+
+Machine& machine();
+
+/// Contexts that the calling thread pushed.
+std::vector<Context>& current();
+
+/// Makes a function of the driver out of a lambda without captures: one call at a time.
+template <class R, class... A, class F>
+void set(R (*&function)(A...), F) {
+  function = [](A... arguments) -> R {
+    const std::lock_guard lock(machine().mutex);
+    return F{}(arguments...);
+  };
+}
+
+/// Counts a call. Returns the fault that was asked for, or success.
+int called(const char* name);
+
+/// The same for calls that need a context.
+int called_in_context(const char* name);
+
+CUstream_st& stream_of(StreamHandle handle);
+
+void run_one(CUstream_st& stream);
+
+void run_all(CUstream_st& stream);
+
+/// Runs the stream that recorded an event until it has happened so many times.
+void run_until(CUevent_st& event, int times);
+
+template <class F>
+int give(const char* name, StreamHandle stream, F&& work) {
+  const int status = called_in_context(name);
+  if (status == kSuccess) stream_of(stream).work.emplace_back(std::forward<F>(work));
+  return status;
+}
+
+// Each sets the functions of its part.
+void set_memory(Driver& driver);
+void set_kernels(Driver& driver);
+
+}  // namespace reshard::cuda
