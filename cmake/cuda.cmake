@@ -33,8 +33,8 @@ if(RESHARD_NVCC AND NOT RESHARD_WITH_CUDA STREQUAL OFF)
   add_custom_command(OUTPUT ${cuda_image}
     COMMAND ${RESHARD_NVCC} -std=c++20 -O3 --fmad=false -I${PROJECT_SOURCE_DIR} ${targets} -fatbin
       -ccbin ${CMAKE_CXX_COMPILER} -MD -MF ${cuda_image}.d -o ${cuda_image}
-      ${PROJECT_SOURCE_DIR}/reshard/cuda/run_tiles.cu
-    DEPENDS ${PROJECT_SOURCE_DIR}/reshard/cuda/run_tiles.cu DEPFILE ${cuda_image}.d
+      ${PROJECT_SOURCE_DIR}/reshard/cuda/tiles/run_tiles.cu
+    DEPENDS ${PROJECT_SOURCE_DIR}/reshard/cuda/tiles/run_tiles.cu DEPFILE ${cuda_image}.d
     COMMENT "Compiling kernels for${RESHARD_CUDA_IMAGE_OF}" VERBATIM)
   add_custom_command(OUTPUT ${cuda_image_source}
     COMMAND ${CMAKE_COMMAND} -DIMAGE=${cuda_image} -DOUTPUT=${cuda_image_source}

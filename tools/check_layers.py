@@ -103,11 +103,12 @@ def check_library_include(path, target):
 
 
 def namespace_of_folder(path, text):
-  """The nested namespace of a product header in a room's folder; None for an interface and everything else."""
+  """The nested namespace of a product header in a room's folder; None for an interface, which may be in the namespace of
+  its room, and for everything else."""
   if path.parts[0] != "reshard" or len(path.parts) < 4 or path.name.endswith(NOT_PRODUCT) or path.suffix != ".h":
     return None
   name = NAMESPACE.search(text)
-  return name.group(1) if name else None
+  return name.group(1) if name and name.group(1) != path.parts[1] else None
 
 
 def check_folders(sources):
@@ -127,7 +128,7 @@ def check_folders(sources):
   for name in sorted(set(internal) - outside_users(sources)):
     path = pathlib.PurePath(name)
     in_folder = path.parts[0] == "reshard" and len(path.parts) > 3 and path.suffix == ".h"
-    declares = in_folder and re.search(r"^namespace reshard\b", sources[name], re.MULTILINE)
+    declares = in_folder and re.search(rf"^namespace reshard\b(?!::{path.parts[1]}\b)", sources[name], re.MULTILINE)
     if declares and not internal[name] and not name.endswith(NOT_PRODUCT):
       yield f"{name}:1: no other room uses it: put it into namespace reshard::{path.parts[2]}"
   for folder, count in product_files(sources).items():

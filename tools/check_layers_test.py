@@ -75,6 +75,11 @@ class CheckLayers(unittest.TestCase):
     self.expect("reshard/transport/tcp/a.h", "#pragma once\nnamespace reshard::shm {}\n", 1, "of another name")
     self.expect_nothing("reshard/transport/shm/a.h", "#pragma once\nnamespace reshard::shm {}\n")
 
+  def test_the_namespace_of_a_room_is_an_interface_in_its_folders(self):
+    header = {"reshard/transport/shm/a.h": "#pragma once\nnamespace reshard::transport {}\n"}
+    self.assertEqual(self.found(header), [])
+    self.assertEqual(self.found({**header, "reshard/exec/a.cc": '#include "reshard/transport/shm/a.h"\n'}), [])
+
   def test_a_crowded_folder_is_reported(self):
     crowd = {f"reshard/io/files/a{i}.cc": "int a;\n" for i in range(26)}
     found = self.found(crowd)

@@ -9,7 +9,7 @@
 #include "reshard/cuda/emulated_gpu_testutil.h"
 #include "reshard/cuda/memory.h"
 #include "reshard/cuda/stream.h"
-#include "reshard/cuda/tiles.h"
+#include "reshard/cuda/tiles/tiles.h"
 
 namespace reshard::cuda {
 namespace {

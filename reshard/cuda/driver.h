@@ -42,7 +42,7 @@ enum Attribute : int {
   kCapabilityMajor = 75,
   kCapabilityMinor = 76,
   kHostPointersOfRegistered = 91,  ///< 1: registered host memory has its host addresses.
-  kSharedBytesPerBlock = 97,  ///< the most that a kernel may ask for.
+  kSharedBytesPerBlock = 97,       ///< the most that a kernel may ask for.
 };
 
 /// CUpointer_attribute, and CUmemorytype.

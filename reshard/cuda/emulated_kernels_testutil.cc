@@ -4,9 +4,9 @@
 #include <functional>
 
 #include "reshard/cuda/emulated_machine_testutil.h"
-#include "reshard/cuda/run_matrices.h"
-#include "reshard/cuda/run_tiles.h"
-#include "reshard/cuda/run_transposes.h"
+#include "reshard/cuda/tiles/run_matrices.h"
+#include "reshard/cuda/tiles/run_tiles.h"
+#include "reshard/cuda/tiles/run_transposes.h"
 
 namespace reshard::cuda {
 namespace {

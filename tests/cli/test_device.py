@@ -54,11 +54,9 @@ class Device(unittest.TestCase):
             (("--device", "cuda", "--buffering", "doubled"), "--buffering"),
             (("--device", "cuda", "--check-fingerprints"), "--check-fingerprints"),
             (("--device", "cuda", "--transport", "shm", "--spawn"), "--device"),
-            (("--device", "cuda", "--to", "vllm:tp=2,quant=mxfp8"), "quant="),
         ):
             with self.subTest(options):
-                command = RUN[:-2] if "--to" in options else RUN
-                done = program.run(*command, *options)
+                done = program.run(*RUN, *options)
                 self.assertNotEqual(done.returncode, 0)
                 self.assertEqual(done.stdout, "")
                 self.assertIn(said, done.stderr)
@@ -73,10 +71,11 @@ class OnAnEmulatedGpu(unittest.TestCase):
         self.image.write_bytes(struct.pack("<IHHQ", 0xBA55ED50, 1, 16, 0))
 
     def run_on(self, gpu, *options):
+        """The layouts may be among the options."""
+        layouts = () if "--from" in options else ("--from", "megatron:ep=2", "--to", "vllm:tp=2")
         libraries = [EMULATED] + os.environ.get("LD_LIBRARY_PATH", "").split(":")
         return program.run(
-            *("run", "--model", "demo-moe", "--layers", "1", "--from", "megatron:ep=2", "--to", "vllm:tp=2"),
-            *("--device", gpu, *options),
+            *("run", "--model", "demo-moe", "--layers", "1", *layouts, "--device", gpu, *options),
             env={"LD_LIBRARY_PATH": ":".join(filter(None, libraries)), "RESHARD_CUDA_IMAGE": str(self.image)},
         )
 
@@ -87,6 +86,15 @@ class OnAnEmulatedGpu(unittest.TestCase):
         self.assertEqual((report["device"], report["verified"]), ("emulated GPU", True))
         done = self.run_on("cuda", "--verify")
         self.assertIn(" on emulated GPU", done.stdout)
+
+    def test_it_quantises_and_dequantises(self):
+        for source, target in (("megatron:ep=2", "vllm:tp=2,quant=mxfp8"), ("hf:quant=fp8_block", "vllm:tp=2")):
+            with self.subTest(source):
+                done = self.run_on("cuda", "--from", source, "--to", target, "--verify", "--json")
+                self.assertEqual((done.returncode, done.stderr), (0, ""))
+                report = json.loads(done.stdout)
+                self.assertEqual((report["device"], report["verified"]), ("emulated GPU", True))
+                self.assertTrue(report["routes"])
 
     def test_a_gpu_that_is_not_there(self):
         done = self.run_on("cuda:2")

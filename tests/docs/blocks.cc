@@ -25,7 +25,7 @@ Result<> refit(const Planner& planner, const RankBuffers& source, const RankBuff
 #include "tests/docs/refit.inc"
 }
 
-Result<> gpu(const Planner& planner, const RankBuffers& source, const RankBuffers& target,
+Result<> gpu(const SessionSide& source, const SessionSide& target,
              cuda::StreamHandle torch_stream) {
 #include "tests/docs/gpu.inc"
 }

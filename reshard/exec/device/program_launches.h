@@ -7,8 +7,8 @@
 #include <span>
 #include <vector>
 
-#include "reshard/cuda/matrix_runner.h"
-#include "reshard/cuda/tile_runner.h"
+#include "reshard/cuda/tiles/matrix_runner.h"
+#include "reshard/cuda/tiles/tile_runner.h"
 #include "reshard/program/program.h"
 
 namespace reshard::device {

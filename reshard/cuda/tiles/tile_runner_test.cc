@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The tile kernel against run_copies() on a host.
-#include "reshard/cuda/tile_runner.h"
+#include "reshard/cuda/tiles/tile_runner.h"
 
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>

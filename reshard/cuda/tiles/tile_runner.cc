@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "reshard/cuda/tile_runner.h"
+#include "reshard/cuda/tiles/tile_runner.h"
 
 #include <algorithm>
 
-#include "reshard/cuda/packed_tables.h"
+#include "reshard/cuda/tiles/packed_tables.h"
 
 namespace reshard::cuda {
 namespace {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "reshard/cuda/matrix_runner.h"
+#include "reshard/cuda/tiles/matrix_runner.h"
 
 #include <algorithm>
 
-#include "reshard/cuda/packed_tables.h"
-#include "reshard/cuda/tiles.h"
+#include "reshard/cuda/tiles/packed_tables.h"
+#include "reshard/cuda/tiles/tiles.h"
 
 namespace reshard::cuda {
 namespace {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "reshard/cuda/transpose_table.h"
+#include "reshard/cuda/tiles/transpose_table.h"
 
 #include <algorithm>
 #include <optional>
 
-#include "reshard/cuda/alignment.h"
+#include "reshard/cuda/tiles/alignment.h"
 
 namespace reshard::cuda {
 namespace {

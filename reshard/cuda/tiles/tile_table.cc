@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "reshard/cuda/tile_table.h"
+#include "reshard/cuda/tiles/tile_table.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 
-#include "reshard/cuda/alignment.h"
+#include "reshard/cuda/tiles/alignment.h"
 #include "reshard/layout/clip.h"
 
 namespace reshard::cuda {

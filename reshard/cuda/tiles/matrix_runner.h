@@ -4,9 +4,9 @@
 #include <memory>
 #include <vector>
 
-#include "reshard/cuda/matrix_table.h"
 #include "reshard/cuda/memory.h"
 #include "reshard/cuda/stream.h"
+#include "reshard/cuda/tiles/matrix_table.h"
 
 namespace reshard::cuda {
 

@@ -4,8 +4,8 @@
 // which is how they are tested without a GPU.
 #pragma once
 
-#include "reshard/cuda/matrix_tiles.h"
-#include "reshard/cuda/run_tiles.h"
+#include "reshard/cuda/tiles/matrix_tiles.h"
+#include "reshard/cuda/tiles/run_tiles.h"
 #include "reshard/transform/swizzled_scales.h"
 
 namespace reshard::cuda {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "reshard/cuda/run_tiles.h"
+#include "reshard/cuda/tiles/run_tiles.h"
 
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "reshard/cuda/run_tiles.h"
+#include "reshard/cuda/tiles/run_tiles.h"
 
-#include "reshard/cuda/run_matrices.h"
-#include "reshard/cuda/run_transposes.h"
+#include "reshard/cuda/tiles/run_matrices.h"
+#include "reshard/cuda/tiles/run_transposes.h"
 
 extern "C" __global__ void __launch_bounds__(reshard::cuda::kTileThreads,
                                              reshard::cuda::kTileBlocks)

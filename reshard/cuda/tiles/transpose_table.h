@@ -4,7 +4,7 @@
 #include <span>
 #include <vector>
 
-#include "reshard/cuda/transposes.h"
+#include "reshard/cuda/tiles/transposes.h"
 #include "reshard/transform/copy.h"
 
 namespace reshard::cuda {

@@ -4,7 +4,7 @@
 #include <span>
 #include <vector>
 
-#include "reshard/cuda/matrix_tiles.h"
+#include "reshard/cuda/tiles/matrix_tiles.h"
 #include "reshard/transform/quantise.h"
 
 namespace reshard::cuda {

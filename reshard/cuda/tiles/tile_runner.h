@@ -6,7 +6,7 @@
 
 #include "reshard/cuda/memory.h"
 #include "reshard/cuda/stream.h"
-#include "reshard/cuda/tile_table.h"
+#include "reshard/cuda/tiles/tile_table.h"
 
 namespace reshard::cuda {
 

@@ -8,7 +8,7 @@
 #include <random>
 
 #include "reshard/cuda/gpu_testutil.h"
-#include "reshard/cuda/matrix_runner.h"
+#include "reshard/cuda/tiles/matrix_runner.h"
 #include "reshard/transform/quantise_cases_testutil.h"
 #include "reshard/transform/swizzled_scales.h"
 

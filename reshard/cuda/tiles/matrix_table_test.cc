@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tables refuse what a GPU cannot do; a launch makes no call but launches, and reports its faults.
-#include "reshard/cuda/matrix_table.h"
+#include "reshard/cuda/tiles/matrix_table.h"
 
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@
 
 #include "reshard/cuda/emulated_gpu_testutil.h"
 #include "reshard/cuda/gpu_testutil.h"
-#include "reshard/cuda/matrix_runner.h"
+#include "reshard/cuda/tiles/matrix_runner.h"
 
 namespace reshard::cuda {
 namespace {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The kernels of quantised matrices against the reference, for all formats and dtypes.
-#include "reshard/cuda/matrix_runner.h"
+#include "reshard/cuda/tiles/matrix_runner.h"
 
 #include <gtest/gtest.h>
 

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "reshard/base/result.h"
-#include "reshard/cuda/tiles.h"
-#include "reshard/cuda/transpose_table.h"
+#include "reshard/cuda/tiles/tiles.h"
+#include "reshard/cuda/tiles/transpose_table.h"
 #include "reshard/transform/copy.h"
 
 namespace reshard::cuda {

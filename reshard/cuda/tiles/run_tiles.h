@@ -3,7 +3,7 @@
 // it the same function for a block with one thread, which is how it is tested without a GPU.
 #pragma once
 
-#include "reshard/cuda/tiles.h"
+#include "reshard/cuda/tiles/tiles.h"
 #include "reshard/transform/convert_arithmetic.h"
 
 namespace reshard::cuda {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "reshard/cuda/matrix_table.h"
+#include "reshard/cuda/tiles/matrix_table.h"
 
 #include <fmt/format.h>
 

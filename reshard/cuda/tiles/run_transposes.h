@@ -4,8 +4,8 @@
 // to adjacent memory; in between the tile is in shared memory.
 #pragma once
 
-#include "reshard/cuda/run_tiles.h"
-#include "reshard/cuda/transposes.h"
+#include "reshard/cuda/tiles/run_tiles.h"
+#include "reshard/cuda/tiles/transposes.h"
 
 namespace reshard::cuda {
 

@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "reshard/cuda/tiles.h"
+#include "reshard/cuda/tiles/tiles.h"
 #include "reshard/transform/float_bits.h"
 
 namespace reshard::cuda {
