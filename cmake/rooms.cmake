@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-# reshard_room(<name> ROOMS <rooms it uses> LIBS <external libraries> FOLDERS <folders of the room>)
+# reshard_room(<name> ROOMS <rooms it uses> LIBS <external libraries> FOLDERS <folders of the room> MODULES <folders>)
 #
 # The library `reshard_<name>` from reshard/<name>/*.cc and from its FOLDERS. With RESHARD_DEV also the programs
 # `reshard_<name>_tests` from *_test.cc (registered with ctest) and `reshard_<name>_bench` from *_bench.cc, and the
 # library `reshard_<name>_testutil` from *_testutil.cc, which the tests of any room may link. The global property
-# RESHARD_ROOMS lists the libraries that have objects.
+# RESHARD_ROOMS lists the libraries that have objects. MODULES are folders of the room, too; the module.cc of each is not
+# in the library, but becomes a loadable module that links it (cmake/transports.cmake).
 function(reshard_room name)
-  cmake_parse_arguments(ROOM "" "" "ROOMS;LIBS;FOLDERS" ${ARGN})
+  cmake_parse_arguments(ROOM "" "" "ROOMS;LIBS;FOLDERS;MODULES" ${ARGN})
   set(dirs ${PROJECT_SOURCE_DIR}/reshard/${name})
-  foreach(folder ${ROOM_FOLDERS})
+  foreach(folder ${ROOM_FOLDERS} ${ROOM_MODULES})
     list(APPEND dirs ${PROJECT_SOURCE_DIR}/reshard/${name}/${folder})
   endforeach()
   foreach(kind "" _test _bench _testutil)
@@ -20,7 +21,9 @@ function(reshard_room name)
   set(tests ${found_test})
   set(benches ${found_bench})
   set(utils ${found_testutil})
-  list(REMOVE_ITEM sources ${tests} ${benches} ${utils} "")
+  set(entries ${ROOM_MODULES})
+  list(TRANSFORM entries REPLACE "(.+)" "${PROJECT_SOURCE_DIR}/reshard/${name}/\\1/module.cc")
+  list(REMOVE_ITEM sources ${tests} ${benches} ${utils} ${entries} "")
   list(TRANSFORM ROOM_ROOMS PREPEND reshard_)
 
   set(target reshard_${name})
@@ -104,7 +107,7 @@ function(reshard_test target)
   reshard_test_headers()
   reshard_compile_as_test(${target})
   target_precompile_headers(${target} REUSE_FROM reshard_test_headers)
-  foreach(room base index layout sharding model plan memory transform cuda transport program exec refit io convert)
+  foreach(room base index layout sharding model plan memory transform cuda transport gpu_transport program exec refit io convert)
     if(TARGET reshard_${room}_testutil)
       target_link_libraries(${target} PRIVATE reshard_${room}_testutil)
     endif()

@@ -15,12 +15,20 @@ add_custom_target(reshard_modules)
 #                          INCLUDES ... LIBS ...)
 #
 # The module reshard_transport_<name>.so of reshard/transport/<t>/*.cc, if FOUND and not switched off,
-# and its row in built_modules().
+# and its row in built_modules(). With ON_GPU it is reshard/gpu_transport/<t>/module.cc and the room gpu_transport,
+# which load their libraries at run time.
 function(reshard_transport_module name)
-  cmake_parse_arguments(M "" "TRANSPORT;LIBRARY;PACKAGE;FOUND" "INCLUDES;LIBS" ${ARGN})
+  cmake_parse_arguments(M "ON_GPU" "TRANSPORT;LIBRARY;PACKAGE;FOUND" "INCLUDES;LIBS" ${ARGN})
   string(TOUPPER ${M_TRANSPORT} option)
   set(dir ${PROJECT_SOURCE_DIR}/reshard/transport/${M_TRANSPORT})
-  file(GLOB sources CONFIGURE_DEPENDS ${dir}/*.cc)
+  set(room reshard_transport)
+  set(pattern *.cc)
+  if(M_ON_GPU)
+    set(dir ${PROJECT_SOURCE_DIR}/reshard/gpu_transport/${M_TRANSPORT})
+    set(room reshard_gpu_transport)
+    set(pattern module.cc)
+  endif()
+  file(GLOB sources CONFIGURE_DEPENDS ${dir}/${pattern})
   file(GLOB not_of_it CONFIGURE_DEPENDS ${dir}/*_test.cc ${dir}/*_bench.cc ${dir}/*_testutil.cc)
   list(REMOVE_ITEM sources ${not_of_it} "")
   set(built false)
@@ -36,7 +44,7 @@ function(reshard_transport_module name)
     set(target reshard_transport_${name})
     add_library(${target} MODULE ${sources})
     target_include_directories(${target} SYSTEM PRIVATE ${M_INCLUDES})
-    target_link_libraries(${target} PRIVATE reshard_transport fmt::fmt ${M_LIBS} reshard_flags)
+    target_link_libraries(${target} PRIVATE ${room} fmt::fmt ${M_LIBS} reshard_flags)
     # We use MPI's C API; the deprecated C++ bindings would need further libraries.
     if(M_TRANSPORT STREQUAL mpi)
       target_compile_definitions(${target} PRIVATE OMPI_SKIP_MPICXX=1 MPICH_SKIP_MPICXX=1)
@@ -113,9 +121,6 @@ find_library(RESHARD_GLOO_LIBRARY gloo)
 find_path(RESHARD_UCX_INCLUDE ucp/api/ucp.h)
 find_library(RESHARD_UCP_LIBRARY ucp)
 find_library(RESHARD_UCS_LIBRARY ucs)
-find_package(CUDAToolkit QUIET)
-find_path(RESHARD_NCCL_INCLUDE nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
-find_library(RESHARD_NCCL_LIBRARY NAMES nccl libnccl.so.2 HINTS ${CUDAToolkit_LIBRARY_DIR})
 
 set(gloo_found FALSE)
 if(RESHARD_GLOO_INCLUDE AND RESHARD_GLOO_LIBRARY)
@@ -125,11 +130,6 @@ set(ucx_found FALSE)
 if(RESHARD_UCX_INCLUDE AND RESHARD_UCP_LIBRARY AND RESHARD_UCS_LIBRARY)
   set(ucx_found TRUE)
 endif()
-set(nccl_found FALSE)
-if(RESHARD_NCCL_INCLUDE AND RESHARD_NCCL_LIBRARY AND CUDAToolkit_FOUND)
-  set(nccl_found TRUE)
-endif()
-
 reshard_transport_module(mpi_openmpi TRANSPORT mpi LIBRARY "Open MPI" PACKAGE "Debian: libopenmpi-dev"
   FOUND ${RESHARD_OPENMPI_FOUND} INCLUDES ${RESHARD_OPENMPI_INCLUDES} LIBS ${RESHARD_OPENMPI_LIBRARY})
 reshard_transport_module(mpi_mpich TRANSPORT mpi LIBRARY "MPICH" PACKAGE "Debian: libmpich-dev"
@@ -138,10 +138,7 @@ reshard_transport_module(gloo TRANSPORT gloo LIBRARY "Gloo" PACKAGE "Debian: lib
   FOUND ${gloo_found} INCLUDES ${RESHARD_GLOO_INCLUDE} LIBS ${RESHARD_GLOO_LIBRARY})
 reshard_transport_module(ucx TRANSPORT ucx LIBRARY "UCX" PACKAGE "Debian: libucx-dev"
   FOUND ${ucx_found} INCLUDES ${RESHARD_UCX_INCLUDE} LIBS ${RESHARD_UCP_LIBRARY} ${RESHARD_UCS_LIBRARY})
-reshard_transport_module(nccl TRANSPORT nccl LIBRARY "the CUDA toolkit and NCCL"
-  PACKAGE "NVIDIA: cuda-toolkit and libnccl-dev" FOUND ${nccl_found}
-  INCLUDES ${RESHARD_NCCL_INCLUDE} ${CUDAToolkit_INCLUDE_DIRS}
-  LIBS ${RESHARD_NCCL_LIBRARY} $<$<BOOL:${nccl_found}>:CUDA::cudart_static>)
+reshard_transport_module(nccl ON_GPU TRANSPORT nccl LIBRARY "NCCL" PACKAGE "the wheel nvidia-nccl-cu13" FOUND TRUE)
 
 foreach(transport MPI GLOO UCX NCCL)
   get_property(missing GLOBAL PROPERTY RESHARD_MISSING_${transport})

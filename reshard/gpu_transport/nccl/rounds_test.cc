@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Protects: ranks that pass their messages to NCCL group by group neither deadlock nor mismatch
 // messages.
-#include "reshard/transport/nccl/rounds.h"
+#include "reshard/gpu_transport/nccl/rounds.h"
 
 #include <gtest/gtest.h>
 
