@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Refits between ranks on one GPU against the driver's own copy of as many bytes there, every byte verified."""
+"""On one GPU, against the driver's own copy of as many bytes: refits between ranks, every byte verified, and kernels."""
 
 import json
+import statistics
 import subprocess
 
 from machine import Watch
+from programs import arguments, run_lines
 from rows import BenchError, Row, rates
 
 # Of the driver's copy: with long runs, and with runs of a few hundred bytes.
@@ -17,6 +19,24 @@ CASES = (
   ("llama-3.1-8b", 32, 8, "megatron:tp=2,pp=2", "vllm:tp=8", LONG_TARGET),
 )
 
+# Reading and writing together, of a copy that reads and writes as much.
+QUANTISE_TARGET = 0.85
+# (arguments of gpu_kernels_bench, what it measures, target, in quick runs too)
+KERNELS = (
+  ({"kind": "copy", "run": 16384}, "runs of 16 KiB", LONG_TARGET, True),
+  ({"kind": "copy", "run": 1856, "pitch": 3712}, "runs of 1856 bytes", SHORT_TARGET, False),
+  ({"kind": "copy", "run": 192, "pitch": 1536}, "runs of 192 bytes, 1536 apart", SHORT_TARGET, True),
+  ({"kind": "transpose", "matrix": "2880x2880"}, "BF16 matrices transposed, 2880x2880", SHORT_TARGET, True),
+  ({"kind": "quantise", "format": "mxfp8", "matrix": "4096x14336"}, "mxfp8, 4096x14336", QUANTISE_TARGET, True),
+  ({"kind": "quantise", "format": "mxfp8", "matrix": "2688x1856"}, "mxfp8, 2688x1856", QUANTISE_TARGET, False),
+  ({"kind": "quantise", "format": "mxfp8_swizzled", "matrix": "4096x14336"}, "mxfp8_swizzled", QUANTISE_TARGET, False),
+  ({"kind": "quantise", "format": "fp8_block", "matrix": "4096x14336"}, "fp8_block, 4096x14336", QUANTISE_TARGET, True),
+  ({"kind": "quantise", "format": "fp8_block", "matrix": "2880x2880"}, "fp8_block, 2880x2880", QUANTISE_TARGET, False),
+  ({"kind": "quantise", "format": "fp8_channel", "matrix": "4096x14336"}, "fp8_channel", QUANTISE_TARGET, False),
+  # Two passes over the values: the first finds the largest one.
+  ({"kind": "quantise", "format": "nvfp4", "matrix": "4096x14336"}, "nvfp4, amax included", None, True),
+)  # fmt: skip
+
 
 def refit(programs, model, layers, source, target, repeat):
   """The report of `reshard run`, or why there is no GPU to run it."""
@@ -28,6 +48,37 @@ def refit(programs, model, layers, source, target, repeat):
   if "no NVIDIA driver" in done.stderr or "no GPU" in done.stderr:
     return None, done.stderr.strip().removeprefix("reshard: ")
   raise BenchError(f"{' '.join(argv)}: {done.stderr.strip()}")
+
+
+def kernel_rows(programs, pairs, what, target, quick):
+  watch = Watch()
+  (result,) = run_lines(
+    [programs.path("gpu_kernels_bench"), *arguments(**pairs, mib=512 if quick else 4096, rounds=9 if quick else 25)]
+  )
+  moved = result["plain_bytes"]
+  plain = rates(result["seconds_plain"], moved)[0]
+  for way in ("copy", "transpose", "quantise", "dequantise"):
+    if f"seconds_{way}" in result:
+      seconds = result[f"seconds_{way}"]
+      median, best = rates(seconds, moved)
+      yield Row(
+        "gpu", f"on one GPU: {way}, {what}", "GB/s", median, best, plain, "the driver's copy", median / plain, target,
+        noise=watch.noise(), note=result["gpu"], samples={"seconds": seconds},
+      )  # fmt: skip
+
+
+def beside_row(programs, quick):
+  """A refit's copy on an eighth of the multiprocessors, while another stream has kernels of its own."""
+  watch = Watch()
+  (result,) = run_lines(
+    [programs.path("gpu_kernels_bench"), *arguments(kind="beside", mib=512 if quick else 2048, rounds=9)]
+  )
+  load, alone, both = (statistics.median(result[f"seconds_{k}"]) for k in ("load", "refit", "both"))
+  return Row(
+    "gpu", "on one GPU: kernels of others, and a refit beside them", "ms", both * 1e3,
+    min(result["seconds_both"]) * 1e3, (load + alone) * 1e3, "one after the other", both / (load + alone), 1.0, target_is_most=True, noise=watch.noise(),
+    note=f"kernels alone {load * 1e3:.2f} ms, the refit alone {alone * 1e3:.2f} ms", samples=result,
+  )  # fmt: skip
 
 
 def measure(programs, quick):
@@ -46,3 +97,7 @@ def measure(programs, quick):
       "gpu", name, "GB/s", median, best, plain, "the driver's copy", median / plain, least, noise=watch.noise(),
       note=f"{copied / 1e9:.1f} GB, {report['copies']} copies", samples={"seconds": report["seconds"]},
     )  # fmt: skip
+  for pairs, what, target, always in KERNELS:
+    if always or not quick:
+      yield from kernel_rows(programs, pairs, what, target, quick)
+  yield beside_row(programs, quick)

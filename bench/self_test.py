@@ -2,8 +2,10 @@
 """Protects: a missed target, a disturbed run and a wrong byte never look like a target that was met."""
 
 import json
+import os
 import pathlib
 import struct
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -234,6 +236,24 @@ class BuiltPrograms(unittest.TestCase):
       row = quantise_part.direction_row(name, "quantise", result, QUIET)
       (seconds,) = result["seconds_quantise"]
       self.assertAlmostEqual(row.figure, result["plain_bytes"] / seconds / 1e9)
+
+  def test_kernels_of_gpus_compute_what_the_host_does(self):
+    emulated = self.build / "lib" / "emulated_gpu"
+    if not emulated.is_dir():
+      self.skipTest(f"there is no emulated GPU in {self.build}")
+    with tempfile.NamedTemporaryFile(suffix=".fatbin") as image:
+      image.write(struct.pack("<IHHQ", 0xBA55ED50, 1, 16, 0))  # No code: the emulated GPU has its own.
+      image.flush()
+      libraries = ":".join(filter(None, (str(emulated), os.environ.get("LD_LIBRARY_PATH"))))
+      environment = {**os.environ, "LD_LIBRARY_PATH": libraries, "RESHARD_CUDA_IMAGE": image.name}
+      for kind, ways in (("copy", {"copy"}), ("transpose", {"transpose"}), ("quantise", {"quantise", "dequantise"}),
+                         ("beside", {"load", "refit", "both"})):  # fmt: skip
+        argv = self.argv("gpu_kernels_bench", "--kind", kind, "--matrix", "300x160", "--mib", "1", "--rounds", "2")
+        done = subprocess.run(argv, env=environment, capture_output=True, text=True)
+        self.assertEqual(done.stderr, "")
+        (result,) = parse_lines(done.stdout)
+        self.assertEqual({k for k in result if k.startswith("seconds_")}, {f"seconds_{w}" for w in ways | {"plain"}})
+        self.assertGreater(result["plain_bytes"], 0)
 
   def test_sessions_move_what_the_executor_moves(self):
     argv = self.argv("session_bench", "--transport", "shm", "--tensor", "64x96", "--count", "3")

@@ -15,14 +15,15 @@ if [ -z "$nvcc" ]; then
   tools/python_env.sh "$venv" tests/gpu/requirements.txt
   nvcc=$(ls "$PWD/$venv"/lib/python3*/site-packages/nvidia/cu*/bin/nvcc)
 fi
-for target in bin/reshard reshard_cuda_tests reshard_exec_tests reshard_cli_tests; do
-  tools/build.sh "$folder" "$jobs" "$target" "$@" -DRESHARD_DEV=ON -DRESHARD_WITH_CUDA=ON "-DRESHARD_NVCC=$nvcc"
+programs="reshard reshard_cuda_tests reshard_exec_tests reshard_refit_tests reshard_cli_tests gpu_kernels_bench"
+for name in $programs; do
+  tools/build.sh "$folder" "$jobs" "bin/$name" "$@" -DRESHARD_DEV=ON -DRESHARD_WITH_CUDA=ON "-DRESHARD_NVCC=$nvcc"
 done
 
 bundle=$folder/gpu-bundle
 rm -rf "$bundle"
 mkdir -p "$bundle/bin" "$bundle/lib" "$bundle/bench" "$bundle/examples"
-for name in reshard reshard_cuda_tests reshard_exec_tests reshard_cli_tests; do
+for name in $programs; do
   strip -o "$bundle/bin/$name" "$folder/bin/$name"
   # The loader and the C library are the machine's own.
   ldd "$folder/bin/$name" | awk '$3 ~ /^\// {print $3}' | grep -vE '/(libc|libm|libdl|libpthread|librt)\.so'

@@ -14,12 +14,14 @@ failed=0
 run() { "$@" --gtest_brief=1 || failed=1; }
 export RESHARD_TEST_GPU=0
 run bin/reshard_cuda_tests
-run bin/reshard_exec_tests --gtest_filter='*Device*'
+run bin/reshard_exec_tests --gtest_filter='*gpus*'
+run bin/reshard_refit_tests --gtest_filter='*Device*:OnGpu/*'
 run bin/reshard_cli_tests --gtest_filter='DeviceRun*'
 sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null || true)
 if [ -n "$sanitizer" ]; then
   for tool in memcheck racecheck; do
-    RC_PARAMS=max_success=10 run "$sanitizer" --tool "$tool" --error-exitcode 1 bin/reshard_exec_tests \
+    RC_PARAMS=max_success=10 run "$sanitizer" --tool "$tool" --error-exitcode 1 bin/reshard_cuda_tests
+    RC_PARAMS=max_success=10 run "$sanitizer" --tool "$tool" --error-exitcode 1 bin/reshard_refit_tests \
       --gtest_filter='*Device*'
   done
 else
