@@ -73,6 +73,28 @@ void find_work(Finder& in, Driver& d) {
   in.find(d.cuLaunchKernel, "cuLaunchKernel");
 }
 
+void find_sharing(Finder& in, Driver& d) {
+  in.find(d.cuPointerGetAttributes, "cuPointerGetAttributes");
+  in.find(d.cuMemGetAddressRange, "cuMemGetAddressRange_v2");
+  in.find(d.cuIpcGetMemHandle, "cuIpcGetMemHandle");
+  in.find(d.cuIpcOpenMemHandle, "cuIpcOpenMemHandle_v2");
+  in.find(d.cuIpcCloseMemHandle, "cuIpcCloseMemHandle");
+  in.find(d.cuDeviceCanAccessPeer, "cuDeviceCanAccessPeer");
+  in.find(d.cuCtxEnablePeerAccess, "cuCtxEnablePeerAccess");
+  in.find(d.cuMemCreate, "cuMemCreate");
+  in.find(d.cuMemRelease, "cuMemRelease");
+  in.find(d.cuMemRetainAllocationHandle, "cuMemRetainAllocationHandle");
+  in.find(d.cuMemGetAllocationPropertiesFromHandle, "cuMemGetAllocationPropertiesFromHandle");
+  in.find(d.cuMemGetAllocationGranularity, "cuMemGetAllocationGranularity");
+  in.find(d.cuMemExportToShareableHandle, "cuMemExportToShareableHandle");
+  in.find(d.cuMemImportFromShareableHandle, "cuMemImportFromShareableHandle");
+  in.find(d.cuMemAddressReserve, "cuMemAddressReserve");
+  in.find(d.cuMemAddressFree, "cuMemAddressFree");
+  in.find(d.cuMemMap, "cuMemMap");
+  in.find(d.cuMemUnmap, "cuMemUnmap");
+  in.find(d.cuMemSetAccess, "cuMemSetAccess");
+}
+
 Result<Driver> load() {
   // Never closed: the driver has threads of its own.
   void* const library = dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
@@ -83,6 +105,8 @@ Result<Driver> load() {
   find_devices(finder, driver);
   find_memory(finder, driver);
   find_work(finder, driver);
+  Finder optional(library);
+  find_sharing(optional, driver);
   if (finder.missing() != nullptr)
     return fail(Code::unsupported, fmt::format("the NVIDIA driver is too old: {} lacks {}",
                                                kLibrary, finder.missing()));

@@ -17,6 +17,11 @@ struct CUevent_st;
 struct CUmod_st;
 struct CUfunc_st;
 
+/// CUipcMemHandle, CUmemFabricHandle: bytes that another process opens.
+struct CUipcMemHandle_st {
+  char reserved[64];
+};
+
 namespace reshard::cuda {
 
 using Context = CUctx_st*;
@@ -24,7 +29,9 @@ using StreamHandle = CUstream_st*;
 using EventHandle = CUevent_st*;
 using Module = CUmod_st*;
 using Function = CUfunc_st*;
-using DevicePtr = unsigned long long;  // CUdeviceptr
+using DevicePtr = unsigned long long;     // CUdeviceptr
+using MemoryHandle = unsigned long long;  // CUmemGenericAllocationHandle
+using IpcHandle = CUipcMemHandle_st;
 
 /// CUresult: the codes that reshard tells apart.
 enum Status : int {
@@ -33,7 +40,10 @@ enum Status : int {
   kOutOfMemory = 2,
   kNoDevice = 100,
   kNotReady = 600,
+  kPeerAccessEnabled = 704,
   kIsPinned = 712,
+  kNotPermitted = 800,
+  kNotSupported = 801,
 };
 
 /// CUdevice_attribute: those that reshard asks for.
@@ -46,14 +56,44 @@ enum Attribute : int {
 };
 
 /// CUpointer_attribute, and CUmemorytype.
-enum PointerAttribute : int { kMemoryType = 2, kDeviceOrdinal = 9 };
+enum PointerAttribute : int {
+  kMemoryType = 2,
+  kBufferId = 7,  ///< unsigned long long: of the allocation, never reused in the process.
+  kDeviceOrdinal = 9,
+  kIpcCapable = 10,  ///< unsigned: 1 for memory of cuMemAlloc(), which cuIpcGetMemHandle() takes.
+  kIsMapped = 13,    ///< unsigned: 1 if the address has memory.
+  kMemoryBlockId = 20,  ///< unsigned long long: of the physical memory; only new drivers know it.
+};
 enum MemoryType : unsigned { kHostMemory = 1, kDeviceMemory = 2 };
+
+/// CUmemAllocationHandleType.
+enum HandleType : int { kNoHandle = 0, kFileHandle = 1, kFabricHandle = 8 };
+/// CUmemLocation of a GPU.
+struct MemoryLocation {
+  int type = 1;  ///< CU_MEM_LOCATION_TYPE_DEVICE
+  int device = 0;
+};
+/// CUmemAllocationProp of the memory of a GPU.
+struct MemoryProperties {
+  int type = 1;                  ///< CU_MEM_ALLOCATION_TYPE_PINNED
+  int handle_types = kNoHandle;  ///< of HandleType, or several.
+  MemoryLocation location;
+  void* windows = nullptr;
+  unsigned char flags[8] = {};
+};
+/// CUmemAccessDesc.
+struct MemoryAccess {
+  MemoryLocation location;
+  int flags = 3;  ///< CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+};
+static_assert(sizeof(MemoryProperties) == 32 && sizeof(MemoryAccess) == 12);
 
 /// Flags of functions below.
 inline constexpr unsigned kNonBlockingStream = 1, kUntimedEvent = 2, kPortableHostMemory = 1,
-                          kMappedHostMemory = 2;
+                          kMappedHostMemory = 2, kEnablePeerAccess = 1;
 
-/// The functions, as <cuda.h> declares them; all are set. A test gives its own.
+/// The functions, as <cuda.h> declares them. All are set but those that say "optional". A test
+/// gives its own.
 struct Driver {
   int (*cuInit)(unsigned flags) = nullptr;
   int (*cuDriverGetVersion)(int* version) = nullptr;
@@ -96,6 +136,35 @@ struct Driver {
   int (*cuLaunchKernel)(Function function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
                         unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
                         StreamHandle stream, void** arguments, void** extra) = nullptr;
+
+  // Optional: sharing memory with other processes and GPUs. Null if the driver lacks them.
+  int (*cuPointerGetAttributes)(unsigned count, int* attributes, void** values,
+                                DevicePtr at) = nullptr;
+  int (*cuMemGetAddressRange)(DevicePtr* base, std::size_t* bytes, DevicePtr at) = nullptr;
+  int (*cuIpcGetMemHandle)(IpcHandle* handle, DevicePtr at) = nullptr;
+  int (*cuIpcOpenMemHandle)(DevicePtr* at, IpcHandle handle, unsigned flags) = nullptr;
+  int (*cuIpcCloseMemHandle)(DevicePtr at) = nullptr;
+  int (*cuDeviceCanAccessPeer)(int* can, int device, int peer) = nullptr;
+  int (*cuCtxEnablePeerAccess)(Context peer, unsigned flags) = nullptr;
+  int (*cuMemCreate)(MemoryHandle* handle, std::size_t bytes, const MemoryProperties* properties,
+                     unsigned long long flags) = nullptr;
+  int (*cuMemRelease)(MemoryHandle handle) = nullptr;
+  int (*cuMemRetainAllocationHandle)(MemoryHandle* handle, void* at) = nullptr;
+  int (*cuMemGetAllocationPropertiesFromHandle)(MemoryProperties* properties,
+                                                MemoryHandle handle) = nullptr;
+  int (*cuMemGetAllocationGranularity)(std::size_t* bytes, const MemoryProperties* properties,
+                                       int option) = nullptr;
+  int (*cuMemExportToShareableHandle)(void* to, MemoryHandle handle, int type,
+                                      unsigned long long flags) = nullptr;
+  int (*cuMemImportFromShareableHandle)(MemoryHandle* handle, void* from, int type) = nullptr;
+  int (*cuMemAddressReserve)(DevicePtr* at, std::size_t bytes, std::size_t alignment,
+                             DevicePtr wanted, unsigned long long flags) = nullptr;
+  int (*cuMemAddressFree)(DevicePtr at, std::size_t bytes) = nullptr;
+  int (*cuMemMap)(DevicePtr at, std::size_t bytes, std::size_t offset, MemoryHandle handle,
+                  unsigned long long flags) = nullptr;
+  int (*cuMemUnmap)(DevicePtr at, std::size_t bytes) = nullptr;
+  int (*cuMemSetAccess)(DevicePtr at, std::size_t bytes, const MemoryAccess* access,
+                        std::size_t count) = nullptr;
 };
 
 /// Loads libcuda.so.1 and initialises it, once per process; later calls return the same. Errors:

@@ -181,16 +181,24 @@ void set_events(Driver& d) {
 void EmulatedGpu::reset() { *this = EmulatedGpu(); }
 
 std::size_t EmulatedGpu::allocated_bytes() const {
-  std::size_t bytes = 0;
-  for (const auto& [at, block] : machine().memory)
-    if (block.second) bytes += block.first;
-  return bytes;
+  std::map<std::uint64_t, std::size_t> bytes;  // By memory, which may be mapped twice.
+  for (const auto& [at, range] : machine().memory)
+    if (range.kind == KnownRange::Kind::allocated)
+      bytes[range.pages->id] = range.bytes;
+    else if (range.pages != nullptr && range.pages->is_own)
+      bytes[range.pages->id] = range.pages->bytes;
+  for (const auto& [handle, memory] : machine().handles)
+    if (memory.first->is_own) bytes[memory.first->id] = memory.first->bytes;
+  std::size_t all = 0;
+  for (const auto& [id, of] : bytes) all += of;
+  return all;
 }
 
 int EmulatedGpu::num_open() const {
   const Machine& all = machine();
-  return static_cast<int>(all.memory.size() + all.registered.size() + all.streams.size() +
-                          all.events.size() + all.modules.size()) +
+  return static_cast<int>(all.memory.size() + all.reserved.size() + all.handles.size() +
+                          all.registered.size() + all.streams.size() + all.events.size() +
+                          all.modules.size()) +
          all.pushed + all.retained;
 }
 
@@ -201,6 +209,7 @@ const Driver& emulated_driver() {
     Driver d;
     set_devices(d);
     set_memory(d);
+    set_sharing(d);
     set_streams(d);
     set_events(d);
     set_kernels(d);

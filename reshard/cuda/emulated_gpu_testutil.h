@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// A stand-in for libcuda and a GPU. Device memory is heap memory, so that AddressSanitizer finds
-// kernels that leave it; kernels are the same source, compiled for the host, with three threads
-// per block that take turns. Work given to a stream runs only when somebody waits for it or asks
-// whether it is done, so that code which forgets to wait reads old bytes.
+// A stand-in for libcuda and a GPU. Device memory is files that other processes can open as they
+// would CUDA's handles; AddressSanitizer finds kernels that leave an allocation. Kernels are the
+// same source, compiled for the host, with three threads per block that take turns. Work given to a
+// stream runs only when somebody waits for it or asks whether it is done, so that code which
+// forgets to wait reads old bytes.
 #pragma once
 
 #include <map>
@@ -19,12 +20,14 @@ struct EmulatedGpu {
   void reset();
 
   int num_devices = 2;
+  bool has_peer_access = true;                     ///< between GPUs.
+  bool has_block_ids = true;                       ///< as new drivers have.
   std::size_t total_bytes = std::size_t{1} << 32;  ///< of device memory.
   std::map<std::string, int> calls;                ///< of functions, by name.
   /// The CUresult that the next call of a function returns, by name; used once.
   std::map<std::string, int> faults;
-  std::size_t allocated_bytes() const;  ///< of device memory.
-  /// Streams, events, modules, contexts and buffers that were not given back.
+  std::size_t allocated_bytes() const;  ///< of device memory of this process.
+  /// Streams, events, modules, contexts, buffers, handles and mappings that were not given back.
   int num_open() const;
 };
 

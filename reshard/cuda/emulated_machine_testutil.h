@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "reshard/cuda/emulated_gpu_testutil.h"
+#include "reshard/cuda/emulated_pages_testutil.h"
 
 // What CUDA's handles point to.
 struct CUctx_st {
@@ -37,11 +38,28 @@ namespace reshard::cuda {
 
 inline constexpr int kInvalidHandle = 400, kNotFound = 500, kInvalidContext = 201;
 
+/// Addresses that the driver knows, from the key in Machine::memory on.
+struct KnownRange {
+  enum class Kind { host, allocated, opened, mapped };
+  Kind kind = Kind::host;
+  std::size_t bytes = 0;
+  std::shared_ptr<PageFile> pages = nullptr;  ///< of the GPU; null: host memory.
+  std::shared_ptr<PageView> view =
+      nullptr;             ///< that this range owns; null if it is in a reservation.
+  std::size_t offset = 0;  ///< of the range in its pages.
+  int opened = 0;          ///< times that cuIpcOpenMemHandle() gave it.
+};
+
 struct Machine {
   std::mutex mutex;  ///< held by every function of the driver.
   EmulatedGpu gpu;
-  std::map<std::uintptr_t, std::pair<std::size_t, bool>> memory;  ///< by address: size, on device.
-  std::set<void*> registered;                                     ///< host memory.
+  std::map<std::uintptr_t, KnownRange> memory;     ///< by address.
+  std::map<std::uintptr_t, std::size_t> reserved;  ///< addresses: bytes.
+  /// By handle: the memory, and how often it was given out and not released.
+  std::map<MemoryHandle, std::pair<std::shared_ptr<PageFile>, int>> handles;
+  MemoryHandle last_handle = 0;
+  std::set<std::pair<Context, Context>> peers;  ///< the first reaches the other's memory.
+  std::set<void*> registered;                   ///< host memory.
   std::set<CUstream_st*> streams;
   std::set<CUevent_st*> events;
   std::set<CUmod_st*> modules;
@@ -88,8 +106,14 @@ int give(const char* name, StreamHandle stream, F&& work) {
   return status;
 }
 
+/// Runs everything that streams have, as calls do that change what addresses mean.
+void run_all_streams();
+/// The range that has an address; null if none has.
+const std::pair<const std::uintptr_t, KnownRange>* find_range(DevicePtr at);
+
 // Each sets the functions of its part.
 void set_memory(Driver& driver);
+void set_sharing(Driver& driver);
 void set_kernels(Driver& driver);
 
 }  // namespace reshard::cuda

@@ -8,59 +8,125 @@
 namespace reshard::cuda {
 namespace {
 
-int allocate(const char* name, void** at, std::size_t bytes, bool on_device) {
-  if (const int status = called_in_context(name); status != kSuccess) return status;
+constexpr std::size_t kAlignment = 512, kPage = 4096;
+
+std::size_t rounded(std::size_t bytes, std::size_t to) { return (bytes + to - 1) / to * to; }
+
+int allocate_host(void** at, std::size_t bytes) {
+  if (const int status = called_in_context("cuMemHostAlloc"); status != kSuccess) return status;
   if (bytes == 0) return kInvalidValue;
-  if (on_device && machine().gpu.allocated_bytes() + bytes > machine().gpu.total_bytes)
-    return kOutOfMemory;
-  *at = std::aligned_alloc(512, (bytes + 511) / 512 * 512);
+  *at = std::aligned_alloc(kAlignment, rounded(bytes, kAlignment));
   std::memset(*at, 0xee, bytes);
-  machine().memory[reinterpret_cast<std::uintptr_t>(*at)] = {bytes, on_device};
+  machine().memory[reinterpret_cast<std::uintptr_t>(*at)] = {.bytes = bytes};
   return kSuccess;
 }
 
-int give_back(const char* name, void* at) {
-  if (const int status = called_in_context(name); status != kSuccess) return status;
-  for (CUstream_st* stream : machine().streams) run_all(*stream);
-  run_all(machine().legacy);
-  if (machine().memory.erase(reinterpret_cast<std::uintptr_t>(at)) == 0) return kInvalidValue;
-  std::free(at);
+/// At the end of its pages, so that what follows is a page that nobody can touch.
+int allocate(DevicePtr* at, std::size_t bytes) {
+  if (const int status = called_in_context("cuMemAlloc"); status != kSuccess) return status;
+  if (bytes == 0) return kInvalidValue;
+  if (machine().gpu.allocated_bytes() + bytes > machine().gpu.total_bytes) return kOutOfMemory;
+  KnownRange range{.kind = KnownRange::Kind::allocated, .bytes = bytes};
+  range.pages = make_page_file(rounded(bytes, kPage), current().back()->device);
+  if (range.pages == nullptr) return kOutOfMemory;
+  range.offset = range.pages->bytes - rounded(bytes, kAlignment);
+  range.view = std::make_shared<PageView>(*range.pages, range.offset, bytes);
+  std::memset(range.view->data(), 0xee, bytes);
+  *at = reinterpret_cast<DevicePtr>(range.view->data());
+  machine().memory[static_cast<std::uintptr_t>(*at)] = std::move(range);
   return kSuccess;
 }
+
+int give_back(const char* name, std::uintptr_t at, KnownRange::Kind kind) {
+  if (const int status = called_in_context(name); status != kSuccess) return status;
+  run_all_streams();
+  const auto found = machine().memory.find(at);
+  if (found == machine().memory.end() || found->second.kind != kind) return kInvalidValue;
+  if (kind == KnownRange::Kind::host) std::free(reinterpret_cast<void*>(at));
+  // Whoever has it open yet reads what no tensor has.
+  if (kind == KnownRange::Kind::allocated)
+    std::memset(reinterpret_cast<void*>(at), 0xdd, found->second.bytes);
+  machine().memory.erase(found);
+  return kSuccess;
+}
+
+/// False for an attribute that this driver does not know.
+bool set_attribute(void* value, int attribute, const KnownRange& range) {
+  const bool on_device = range.pages != nullptr;
+  switch (attribute) {
+    case kMemoryType:
+      *static_cast<unsigned*>(value) = on_device ? kDeviceMemory : kHostMemory;
+      return true;
+    case kDeviceOrdinal:
+      *static_cast<int*>(value) = on_device ? range.pages->device : 0;
+      return true;
+    case kIpcCapable:
+      *static_cast<unsigned*>(value) = range.kind == KnownRange::Kind::allocated ? 1 : 0;
+      return true;
+    case kIsMapped: *static_cast<unsigned*>(value) = 1; return true;
+    case kBufferId:
+      *static_cast<std::uint64_t*>(value) = on_device ? range.pages->id : 0;
+      return true;
+    case kMemoryBlockId:
+      *static_cast<std::uint64_t*>(value) = on_device ? range.pages->id : 0;
+      return machine().gpu.has_block_ids;
+    default: return false;
+  }
+}
+
 int pointer_attribute(void* value, int attribute, DevicePtr at) {
   if (const int status = called("cuPointerGetAttribute"); status != kSuccess) return status;
-  auto found = machine().memory.upper_bound(static_cast<std::uintptr_t>(at));
-  if (found == machine().memory.begin()) return kInvalidValue;
-  --found;
-  if (at >= found->first + found->second.first) return kInvalidValue;
-  if (attribute == kMemoryType)
-    *static_cast<unsigned*>(value) = found->second.second ? kDeviceMemory : kHostMemory;
-  else
-    *static_cast<int*>(value) = 0;
+  const auto* found = find_range(at);
+  return found != nullptr && set_attribute(value, attribute, found->second) ? kSuccess
+                                                                            : kInvalidValue;
+}
+
+/// Knows no error for addresses without memory: their values are zero.
+int pointer_attributes(unsigned count, const int* attributes, void** values, DevicePtr at) {
+  if (const int status = called("cuPointerGetAttributes"); status != kSuccess) return status;
+  const auto* found = find_range(at);
+  for (unsigned i = 0; i < count; ++i) {
+    const bool is_long = attributes[i] == kBufferId || attributes[i] == kMemoryBlockId;
+    std::memset(values[i], 0, is_long ? sizeof(std::uint64_t) : sizeof(unsigned));
+    KnownRange none;
+    if (!set_attribute(values[i], attributes[i], found == nullptr ? none : found->second))
+      return kInvalidValue;
+    if (found == nullptr) std::memset(values[i], 0, is_long ? 8 : 4);
+  }
   return kSuccess;
 }
+
 }  // namespace
+
+void run_all_streams() {
+  for (CUstream_st* stream : machine().streams) run_all(*stream);
+  run_all(machine().legacy);
+}
+
+const std::pair<const std::uintptr_t, KnownRange>* find_range(DevicePtr at) {
+  auto found = machine().memory.upper_bound(static_cast<std::uintptr_t>(at));
+  if (found == machine().memory.begin()) return nullptr;
+  --found;
+  return at < found->first + found->second.bytes ? &*found : nullptr;
+}
 
 void set_memory(Driver& d) {
   set(d.cuPointerGetAttribute, [](auto... arguments) { return pointer_attribute(arguments...); });
+  set(d.cuPointerGetAttributes, [](auto... arguments) { return pointer_attributes(arguments...); });
   set(d.cuMemGetInfo, [](std::size_t* free, std::size_t* total) {
     *total = machine().gpu.total_bytes;
     *free = *total - machine().gpu.allocated_bytes();
     return called_in_context("cuMemGetInfo");
   });
-  set(d.cuMemAlloc, [](DevicePtr* at, std::size_t bytes) {
-    void* made = nullptr;
-    const int status = allocate("cuMemAlloc", &made, bytes, true);
-    *at = reinterpret_cast<DevicePtr>(made);
-    return status;
-  });
+  set(d.cuMemAlloc, [](DevicePtr* at, std::size_t bytes) { return allocate(at, bytes); });
   set(d.cuMemFree, [](DevicePtr at) {
-    return give_back("cuMemFree", reinterpret_cast<void*>(static_cast<std::uintptr_t>(at)));
+    return give_back("cuMemFree", static_cast<std::uintptr_t>(at), KnownRange::Kind::allocated);
   });
-  set(d.cuMemHostAlloc, [](void** at, std::size_t bytes, unsigned) {
-    return allocate("cuMemHostAlloc", at, bytes, false);
+  set(d.cuMemHostAlloc,
+      [](void** at, std::size_t bytes, unsigned) { return allocate_host(at, bytes); });
+  set(d.cuMemFreeHost, [](void* at) {
+    return give_back("cuMemFreeHost", reinterpret_cast<std::uintptr_t>(at), KnownRange::Kind::host);
   });
-  set(d.cuMemFreeHost, [](void* at) { return give_back("cuMemFreeHost", at); });
   set(d.cuMemHostRegister, [](void* at, std::size_t, unsigned) {
     const int status = called_in_context("cuMemHostRegister");
     if (status != kSuccess) return status;
