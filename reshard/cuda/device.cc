@@ -62,6 +62,21 @@ Result<Function> Device::kernel(const char* name) const {
   return function;
 }
 
+Result<> Device::enable_peer_access(int ordinal) const {
+  const auto peer = RESHARD_TRY(open(driver_, ordinal, {}));
+  int can = 0;
+  if (driver_.cuDeviceCanAccessPeer != nullptr && driver_.cuCtxEnablePeerAccess != nullptr)
+    RESHARD_TRY(check(driver_, driver_.cuDeviceCanAccessPeer(&can, device_, peer->device_),
+                      "cuDeviceCanAccessPeer"));
+  if (can == 0)
+    return fail(Code::unsupported, fmt::format("GPU {} ({}) cannot access the memory of GPU {}",
+                                               ordinal_, name_, ordinal));
+  return call(fmt::format("cuCtxEnablePeerAccess to GPU {}", ordinal), [&] {
+    const int status = driver_.cuCtxEnablePeerAccess(peer->context_, 0);
+    return status == kPeerAccessEnabled ? kSuccess : status;
+  });
+}
+
 Device::~Device() {
   if (module_ != nullptr)
     (void)call("cuModuleUnload", [&] { return driver_.cuModuleUnload(module_); });

@@ -44,6 +44,10 @@ class Device {
   /// build has no code for GPUs, or none for this one; the driver's.
   Result<Function> kernel(const char* name) const;
 
+  /// Lets kernels of this GPU use memory of cuMemAlloc() of another, from now on. Errors:
+  /// `unsupported` if it cannot (says which); the driver's.
+  Result<> enable_peer_access(int ordinal) const;
+
   /// Calls f() with the context current; f returns a CUresult. `what` as for check().
   template <class F>
   Result<> call(std::string_view what, F&& f) const {
