@@ -26,23 +26,29 @@ struct RankRefit::State {
   State(const RankWork& work, PairWays how);
   /// Not collective. Compiles this rank's program and binds it to its memory.
   Result<> prepare(const RankWork& work);
+  Result<> renew_memory(Deadline deadline);
 
   Result<Program> compile(const RankWork& work) const;
   Result<> allocate_staging(const RankWork& work, Index bytes);
-  Result<> make_executor(const RankWork& work, std::shared_ptr<const Program> program);
+  Result<> make_executor(const RankWork& work);
   Result<BufferPlace> place(const RankWork& work, const ProgramBuffer& buffer) const;
+  Result<> record(const RankWork& work) const;
   Result<> share_memory(const RankWork& work) const;
 
+  const Planner& planner;
+  const RankBuffers *source, *target;
   Transport& transport;
   ControlPlane& control;
-  Progress progress;
-  double seconds;
+  RankRefitOptions asked;  ///< those that ranks must agree on are the agreed ones.
+  std::optional<RefitConversions> own_conversions;
+  RankRefitHooks hooks;  ///< with the conversions above.
   std::optional<WorkerPool> own_pool;
   WorkerPool* pool;
   PairWays ways;
   HostBuffer own_staging;
   std::span<std::byte> staging;
   device::RankMemory rank_memory;
+  std::shared_ptr<const Program> program;
   std::unique_ptr<Executor> executor;
   Index bytes = 0;    ///< of progress.
   RankReport counts;  ///< of each run.
@@ -66,12 +72,17 @@ std::string name_of(const RankWork& work, const ProgramBuffer& buffer) {
 }  // namespace
 
 RankRefit::State::State(const RankWork& work, PairWays how)
-    : transport(work.transport),
+    : planner(work.planner),
+      source(work.source),
+      target(work.target),
+      transport(work.transport),
       control(work.control),
-      progress(work.options.progress),
-      seconds(work.options.seconds),
+      asked(work.options),
+      hooks(work.hooks),
       pool(work.hooks.pool),
       ways(std::move(how)) {
+  if (hooks.conversions != nullptr)
+    hooks.conversions = &own_conversions.emplace(*hooks.conversions);
   if (pool == nullptr) pool = &own_pool.emplace(work.options.threads);
   counts.sent = wire_bytes(work.planner, work.part.sends);
   counts.received = wire_bytes(work.planner, work.part.recvs);
@@ -126,22 +137,28 @@ Result<> RankRefit::State::allocate_staging(const RankWork& work, Index size) {
   return rank_memory.pin(staging);
 }
 
-Result<> RankRefit::State::make_executor(const RankWork& work,
-                                         std::shared_ptr<const Program> program) {
+Result<> RankRefit::State::make_executor(const RankWork& work) {
   const auto at = [&](const ProgramBuffer& buffer) { return place(work, buffer); };
   if (rank_memory.gpu() == nullptr) {
-    executor = RESHARD_TRY(ProgramExecutor::make(
-        std::move(program), {&transport, &control, pool, staging, nullptr}, at));
-    return {};
+    executor = RESHARD_TRY(
+        ProgramExecutor::make(program, {&transport, &control, pool, staging, nullptr}, at));
+    return record(work);
   }
   const auto address = [&](const ProgramBuffer& buffer) -> Result<std::byte*> {
     return RESHARD_TRY(at(buffer)).address;
   };
   executor = RESHARD_TRY(
-      device::DeviceExecutor::make(std::move(program),
+      device::DeviceExecutor::make(program,
                                    {&transport, &control, pool, rank_memory.gpu(), work.source,
                                     work.target, staging, work.options.most_gpu_blocks},
                                    address));
+  return record(work);
+}
+
+Result<> RankRefit::State::record(const RankWork& work) const {
+  if (work.hooks.trace != nullptr)
+    executor->record(*work.hooks.trace,
+                     [&](const ProgramBuffer& buffer) { return name_of(work, buffer); });
   return {};
 }
 
@@ -164,17 +181,22 @@ Result<> RankRefit::State::share_memory(const RankWork& work) const {
 
 Result<> RankRefit::State::prepare(const RankWork& work) {
   rank_memory = RESHARD_TRY(device::RankMemory::of(work));
-  auto program = std::make_shared<const Program>(RESHARD_TRY(compile(work)));
+  program = std::make_shared<const Program>(RESHARD_TRY(compile(work)));
   RESHARD_TRY(allocate_staging(work, program->staging_bytes));
   bytes = program->bytes();
   counts.bytes = program->delivered();
   counts.copies = program->copies;
   counts.messages = static_cast<Index>(program->messages.size());
-  RESHARD_TRY(make_executor(work, std::move(program)));
-  if (work.hooks.trace != nullptr)
-    executor->record(*work.hooks.trace,
-                     [&](const ProgramBuffer& buffer) { return name_of(work, buffer); });
+  RESHARD_TRY(make_executor(work));
   return share_memory(work);
+}
+
+Result<> RankRefit::State::renew_memory(Deadline deadline) {
+  const RankPlan part = planner.rank_plan(transport.rank());
+  const RankWork work{planner, part, source, target, transport, control, asked, hooks, deadline};
+  if (!RESHARD_TRY(ways.renew(work))) return {};
+  // The tables of its launches have the old addresses.
+  return make_executor(work);
 }
 
 RankRefit::RankRefit(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -197,7 +219,8 @@ Result<RankRefit> RankRefit::prepare(const Planner& planner, const RankBuffers* 
   RankRefitOptions asked = options;
   // Host code, such as a transport, must not touch the memory of a GPU.
   if (gpu_of(source, target) != nullptr) asked.in_place_bytes = device::kNeverInPlace;
-  auto agreed = agree(planner, asked, can.direct && can.message, control, deadline);
+  const bool reaches = can.direct || gpu_of(source, target) != nullptr;
+  auto agreed = agree(planner, asked, reaches && can.message, control, deadline);
   // Every rank finds an error in the request itself; any other error only some may have.
   if (!agreed && agreed.error().code == Code::invalid_argument)
     return tl::unexpected(std::move(agreed).error());
@@ -221,8 +244,8 @@ Result<RankRefit> RankRefit::prepare(const Planner& planner, const RankBuffers* 
 Result<RankReport> RankRefit::run(ConversionObserver* observer) {
   const Stopwatch clock;
   State& s = *state_;
-  const Deadline deadline = Deadline::after(std::chrono::duration<double>(s.seconds));
-  ProgressMeter meter("refit", s.bytes, s.progress, deadline, &s.control);
+  const Deadline deadline = Deadline::after(std::chrono::duration<double>(s.asked.seconds));
+  ProgressMeter meter("refit", s.bytes, s.asked.progress, deadline, &s.control);
   if (auto done = s.executor->run(deadline, meter, observer); !done) {
     auto failed = end_group(s.control, std::move(done).error());
     return tl::unexpected(std::move(failed.value()).in("refit failed and left targets undefined"));
@@ -235,14 +258,20 @@ Result<RankReport> RankRefit::run(ConversionObserver* observer) {
   return report;
 }
 
+Result<> RankRefit::renew_memory() {
+  State& s = *state_;
+  const auto seconds = std::chrono::duration<double>(s.asked.seconds);
+  auto renewed = s.renew_memory(Deadline::after(seconds));
+  return renewed ? std::move(renewed) : end_group(s.control, std::move(renewed).error());
+}
+
 std::string_view RankRefit::path() const {
   if (!state_->ways.messages()) return "direct";
   return state_->ways.reads() ? "mixed" : "message";
 }
 const std::string& RankRefit::reason() const { return state_->ways.reason(); }
 Index RankRefit::staging_bytes() const {
-  const Program& program = state_->executor->program();
-  return program.staging_bytes + state_->executor->scratch_bytes();
+  return state_->program->staging_bytes + state_->executor->scratch_bytes();
 }
 
 }  // namespace reshard

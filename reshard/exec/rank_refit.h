@@ -42,6 +42,7 @@ struct RankRefitOptions {
 };
 
 /// One rank's part of a refit between ranks that are processes, or threads, over any transport.
+/// Ranks of one host with GPU memory read each other's (CUDA IPC), whatever the transport.
 ///
 /// Prepared once, run every step: run() plans nothing and allocates nothing per tensor. Both calls
 /// are collective: every rank of the group makes them in the same order, ranks outside both layouts
@@ -81,6 +82,12 @@ class RankRefit {
   /// `observer` is internal, for refits with conversions (rank_refit_hooks.h): nothing is converted
   /// and no target of a conversion is written; the observer sees all rows instead.
   Result<RankReport> run(ConversionObserver* observer = nullptr);
+
+  /// Collective, before a run(): memory of GPUs behind the addresses of sources may be other than
+  /// it was (an allocator unmapped it and mapped other memory, or freed it and allocated it again).
+  /// Ranks that read it open the new memory; the plan stays. Errors: as run(), and `unsupported` if
+  /// new memory cannot be shared or opened; the group is aborted.
+  Result<> renew_memory();
 
   /// "direct" or "message"; "mixed" if some pairs of ranks read memory and others send messages.
   /// The same on all ranks.

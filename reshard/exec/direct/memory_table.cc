@@ -9,15 +9,17 @@
 
 #include "reshard/base/bytes.h"
 #include "reshard/base/hash.h"
+#include "reshard/cuda/ipc/exported_memory.h"
 #include "reshard/plan/locate.h"
 
 namespace reshard::direct {
 namespace {
 
-constexpr std::size_t kMostKey = 4096, kMostRefusal = 400;
+constexpr std::size_t kMostKey = kMaxGpuMemoryKey;
 constexpr std::uint64_t kMostTable = std::uint64_t{1} << 28;
 /// Above all ids of a refit's messages.
-constexpr std::uint64_t kSizeId = ~std::uint64_t{0}, kTableId = kSizeId - 1, kWayId = kSizeId - 2;
+constexpr std::uint64_t kSizeId = ~std::uint64_t{0}, kTableId = kSizeId - 1, kWayId = kSizeId - 2,
+                        kOpenedId = kSizeId - 3;
 
 std::uint64_t digest_of(std::span<const std::byte> bytes) {
   return hash64({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
@@ -84,14 +86,26 @@ const MemoryTable::Place* MemoryTable::find(SlotId slot) const {
   return at == places.end() || at->slot != slot ? nullptr : &*at;
 }
 
+std::vector<Rank> readers_of(const RankWork& work) {
+  return peers_of(work.part.sends, &Transfer::dst);
+}
+std::vector<Rank> owners_of(const RankWork& work) {
+  return peers_of(work.part.recvs, &Transfer::src);
+}
+
+Result<std::vector<SlotId>> sources_of(const RankWork& work) {
+  auto slots = slots_sent(work);
+  if (slots.empty() || (work.source != nullptr && &work.source->layout() == &work.source_layout()))
+    return slots;
+  return fail(Code::invalid_argument,
+              fmt::format("rank {} is part of {} but passed no buffers for it", work.me().value(),
+                          work.source_layout().name()));
+}
+
 Result<MemoryTable> share_sources(const RankWork& work) {
   MemoryTable out;
-  const auto slots = slots_sent(work);
+  const auto slots = RESHARD_TRY(sources_of(work));
   if (slots.empty()) return out;
-  if (work.source == nullptr || &work.source->layout() != &work.source_layout())
-    return fail(Code::invalid_argument,
-                fmt::format("rank {} is part of {} but passed no buffers for it", work.me().value(),
-                            work.source_layout().name()));
   const auto memory = work.source->memory(work.me());
   std::vector<std::size_t> span_of(memory.size(), memory.size());
   for (const SlotId slot : slots) {
@@ -105,7 +119,7 @@ Result<MemoryTable> share_sources(const RankWork& work) {
     if (span_of[m] == memory.size()) {
       auto key = work.transport.share(memory[m]);
       if (!key && key.error().code == Code::unsupported)
-        return MemoryTable{{}, {}, key.error().message.substr(0, kMostRefusal)};
+        return MemoryTable{.reason = key.error().message.substr(0, kMostRefusal)};
       if (!key) return tl::unexpected(std::move(key).error());
       span_of[m] = out.spans.size();
       out.spans.push_back({*std::move(key), static_cast<Index>(memory[m].size())});
@@ -118,6 +132,7 @@ Result<MemoryTable> share_sources(const RankWork& work) {
 std::vector<std::byte> encode(const MemoryTable& table) {
   ByteWriter out;
   out.text(table.reason);
+  out.number(table.gpu_host);
   out.number(table.spans.size());
   for (const auto& span : table.spans) {
     out.text({reinterpret_cast<const char*>(span.key.data()), span.key.size()});
@@ -154,6 +169,7 @@ Result<MemoryTable> decode_memory_table(std::span<const std::byte> bytes, const 
   MemoryTable out;
   constexpr std::uint64_t kMost = std::uint64_t{1} << 60;
   out.reason = std::string(in.text(kMostRefusal, "reason"));
+  out.gpu_host = in.number(~std::uint64_t{0}, "host");
   const std::size_t spans = in.count(2, "spans");
   for (std::size_t i = 0; i < spans && in.ok(); ++i) {
     const std::string_view key = in.text(kMostKey, "key");
@@ -183,10 +199,8 @@ Result<MemoryTable> decode_memory_table(std::span<const std::byte> bytes, const 
   return out;
 }
 
-Result<std::vector<std::pair<Rank, MemoryTable>>> exchange_tables(const RankWork& work,
-                                                                  const MemoryTable& mine) {
-  const auto to = peers_of(work.part.sends, &Transfer::dst);
-  const auto from = peers_of(work.part.recvs, &Transfer::src);
+Result<PeerTables> exchange_tables(const RankWork& work, const MemoryTable& mine,
+                                   std::span<const Rank> to, std::span<const Rank> from) {
   const auto table = encode(mine);
   const std::uint64_t size = table.size();
   std::vector<std::vector<std::byte>> received(from.size(), std::vector<std::byte>(sizeof size));
@@ -201,11 +215,18 @@ Result<std::vector<std::pair<Rank, MemoryTable>>> exchange_tables(const RankWork
     received[i].assign(theirs, std::byte{});
   }
   RESHARD_TRY(swap(work, kTableId, table, to, from, received));
-  std::vector<std::pair<Rank, MemoryTable>> out;
+  PeerTables out;
   for (std::size_t i = 0; i < from.size(); ++i)
     out.emplace_back(from[i],
                      RESHARD_TRY(decode_memory_table(received[i], work.source_layout(), from[i])));
   return out;
+}
+
+Result<> confirm_opened(const RankWork& work, std::span<const Rank> owners,
+                        std::span<const Rank> readers) {
+  const std::byte opened{1};
+  std::vector<std::vector<std::byte>> received(readers.size(), std::vector<std::byte>(1));
+  return swap(work, kOpenedId, {&opened, 1}, owners, readers, received);
 }
 
 Result<std::vector<std::pair<Rank, PairWay>>> exchange_ways(const RankWork& work,
@@ -213,7 +234,7 @@ Result<std::vector<std::pair<Rank, PairWay>>> exchange_ways(const RankWork& work
   std::vector<Send> sends;
   for (const auto& [rank, way] : mine)
     sends.push_back({rank, MessageId(kWayId), std::as_bytes(std::span(&way, 1))});
-  const auto from = peers_of(work.part.sends, &Transfer::dst);
+  const auto from = readers_of(work);
   std::vector<std::byte> ways(from.size());
   std::vector<Recv> recvs;
   for (std::size_t i = 0; i < from.size(); ++i)

@@ -47,7 +47,7 @@ TEST(MemoryTable, comes_back_as_it_was_told) {
     EXPECT_EQ(back.find(place.slot)->offset, place.offset);
   }
   EXPECT_EQ(back.find(SlotId(static_cast<int>(peer.layout->num_slots()))), nullptr);
-  EXPECT_EQ(peer.received({{}, {}, "not today"})->reason, "not today");
+  EXPECT_EQ(peer.received({.reason = "not today"})->reason, "not today");
 }
 
 TEST(MemoryTable, refuses_tensors_that_are_not_all_in_their_span) {
@@ -62,7 +62,7 @@ TEST(MemoryTable, refuses_tensors_that_are_not_all_in_their_span) {
   refused([](MemoryTable& t) { t.places[0].span = 1; }, "does not have");
   refused([](MemoryTable& t) { t.places[1] = t.places[0]; }, "out of order");
   refused([](MemoryTable& t) { t.places.back().slot = SlotId(1 << 20); }, "local tensor");
-  refused([](MemoryTable& t) { t.spans[0].key.resize(5000); }, "key");
+  refused([](MemoryTable& t) { t.spans[0].key.resize((1 << 20) + 1); }, "key");
 }
 
 RC_GTEST_PROP(MemoryTable, a_change_on_the_way_is_found, ()) {

@@ -50,6 +50,7 @@ Result<PairWays> PairWays::agree(const RankWork& work, bool reaches) {
   RESHARD_TRY(out.choose(work));
   RESHARD_TRY(out.tell(work));
   RESHARD_TRY(out.summarise(work));
+  out.gpu_sources_.close_files();
   return out;
 }
 
@@ -58,11 +59,39 @@ void PairWays::refuse(Rank src, const std::string& reason) {
   if (reason_.empty()) reason_ = reason;
 }
 
+Result<MemoryTable> PairWays::share(const RankWork& work) {
+  if (work.source != nullptr && work.source->device() != nullptr) return gpu_sources_.share(work);
+  if (work.transport.capabilities().direct) return share_sources(work);
+  return MemoryTable{
+      .reason = fmt::format("transport {} cannot reach peers' memory", work.transport.name())};
+}
+
 /// "", or why the peer's memory cannot be opened.
 Result<std::string> PairWays::open(const RankWork& work, Rank rank, MemoryTable table) {
+  const bool on_gpu = gpu_of(work.source, work.target) != nullptr;
+  if (!on_gpu && !work.transport.capabilities().direct)
+    return fmt::format("transport {} cannot reach peers' memory", work.transport.name());
   if (!table.reason.empty())
     return fmt::format("rank {} cannot share its memory: {}", rank.value(), table.reason);
-  Peer peer{std::move(table), {}};
+  if (table.gpu_host != 0 && on_gpu) return open_on_gpu(work, rank, std::move(table));
+  if (table.gpu_host == 0 && !on_gpu) return open_on_host(work, rank, std::move(table));
+  if (on_gpu) return fmt::format("its memory is on a GPU, that of rank {} is not", rank.value());
+  return fmt::format("the memory of rank {} is on a GPU", rank.value());
+}
+
+Result<std::string> PairWays::open_on_gpu(const RankWork& work, Rank rank, MemoryTable table) {
+  Peer peer{std::move(table), {}, {}};
+  std::string why =
+      RESHARD_TRY(peer.on_gpu.open(gpu_of(work.source, work.target), rank, peer.table));
+  if (!why.empty()) return why;
+  peer.memory = peer.on_gpu.memory(rank);
+  from_[rank] = PairWay::mapped;
+  peers_.emplace(rank, std::move(peer));
+  return std::string();
+}
+
+Result<std::string> PairWays::open_on_host(const RankWork& work, Rank rank, MemoryTable table) {
+  Peer peer{std::move(table), {}, {}};
   bool mapped = true;
   for (const auto& span : peer.table.spans) {
     auto opened = work.transport.open(rank, span.key);
@@ -81,18 +110,48 @@ Result<std::string> PairWays::open(const RankWork& work, Rank rank, MemoryTable 
 }
 
 Result<> PairWays::open_peers(const RankWork& work) {
-  const bool on_gpu = gpu_of(work.source, work.target) != nullptr;
-  const std::string reason =
-      on_gpu ? "its memory is on a GPU"
-             : fmt::format("transport {} cannot reach peers' memory", work.transport.name());
-  const bool can = work.transport.capabilities().direct && !on_gpu;
-  const MemoryTable mine = can ? RESHARD_TRY(share_sources(work)) : MemoryTable{{}, {}, reason};
-  auto tables = RESHARD_TRY(exchange_tables(work, mine));
+  const MemoryTable mine = RESHARD_TRY(share(work));
+  auto tables = RESHARD_TRY(exchange_tables(work, mine, readers_of(work), owners_of(work)));
   for (auto& [rank, table] : tables) {
-    const std::string why = can ? RESHARD_TRY(open(work, rank, std::move(table))) : reason;
+    const std::string why = RESHARD_TRY(open(work, rank, std::move(table)));
     if (!why.empty()) refuse(rank, why);
   }
   return {};
+}
+
+Result<bool> PairWays::renew(const RankWork& work) {
+  std::vector<Rank> readers, owners;
+  const bool shares = work.source != nullptr && work.source->device() != nullptr;
+  for (const Rank r : readers_of(work))
+    if (shares && to_.at(r) == PairWay::mapped) readers.push_back(r);
+  for (const Rank r : owners_of(work))
+    if (peers_.contains(r) && peers_.at(r).table.gpu_host != 0) owners.push_back(r);
+  MemoryTable mine;
+  if (!readers.empty()) mine = RESHARD_TRY(gpu_sources_.share(work));
+  auto tables = RESHARD_TRY(exchange_tables(work, mine, readers, owners));
+  bool moved = false;
+  for (auto& [rank, table] : tables) moved |= RESHARD_TRY(reopen(work, rank, std::move(table)));
+  RESHARD_TRY(confirm_opened(work, owners, readers));
+  gpu_sources_.close_files();
+  return moved;
+}
+
+/// True if a tensor has another address here.
+Result<bool> PairWays::reopen(const RankWork& work, Rank rank, MemoryTable table) {
+  Peer& peer = peers_.at(rank);
+  std::string why = table.reason;
+  if (why.empty())
+    why = RESHARD_TRY(peer.on_gpu.open(gpu_of(work.source, work.target), rank, table));
+  if (!why.empty())
+    return fail(Code::unsupported,
+                fmt::format("the memory of rank {} changed, and cannot be read any more: {}",
+                            rank.value(), why));
+  const auto before = std::exchange(peer.memory, peer.on_gpu.memory(rank));
+  const bool moved =
+      !(table.places == peer.table.places) ||
+      !std::ranges::equal(before, peer.memory, {}, &RemoteMemory::address, &RemoteMemory::address);
+  peer.table = std::move(table);
+  return moved;
 }
 
 Result<> PairWays::choose(const RankWork& work) {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "reshard/exec/direct/memory_table.h"
+#include "reshard/exec/direct/gpu_sources.h"
 #include "reshard/exec/host/program_executor.h"
 #include "reshard/program/compile.h"
 
@@ -13,11 +13,13 @@ namespace reshard::direct {
 
 /// How the bytes of a refit move between this rank and each of its peers, and the memory of peers
 /// that is read. Each receiver decides: it reads what it can reach, unless that memory is not
-/// mapped and its runs are so short that messages cost far less.
+/// mapped and its runs are so short that messages cost far less. Host memory is reached through the
+/// transport; a rank with a GPU reaches the GPU memory of ranks of its host, whatever the
+/// transport.
 class PairWays {
  public:
   /// Collective. Shares the memory that this rank sends from and opens the memory that it reads, if
-  /// `reaches` (some rank's transport can); then agrees. Errors, after which the caller ends the
+  /// `reaches` (some rank may); then agrees. Errors, after which the caller ends the
   /// group: memory missing (named); the transport's.
   static Result<PairWays> agree(const RankWork& work, bool reaches);
 
@@ -30,6 +32,12 @@ class PairWays {
   /// Why some pair takes messages although they were not asked for: that of the lowest rank.
   const std::string& reason() const { return reason_; }
 
+  /// With the ranks between which GPU memory is read: opens what is behind the same addresses now,
+  /// where that changed. True if some memory of a peer has another address here. All those ranks
+  /// call it, none of whose GPUs reads memory of a peer then. Errors, after which the caller ends
+  /// the group: memory that cannot be shared or opened any more; the transport's.
+  Result<bool> renew(const RankWork& work);
+
   /// Where a source of a peer that is read is. The result refers to this object.
   Result<host::BufferPlace> place(const RankWork& work, Rank r, SlotId slot) const;
 
@@ -37,10 +45,15 @@ class PairWays {
   struct Peer {
     MemoryTable table;
     std::vector<RemoteMemory> memory;  ///< by span.
+    GpuPeer on_gpu;                    ///< that the memory is of, if it is a GPU's.
   };
 
   Result<> open_peers(const RankWork& work);
+  Result<MemoryTable> share(const RankWork& work);
   Result<std::string> open(const RankWork& work, Rank rank, MemoryTable table);
+  Result<std::string> open_on_gpu(const RankWork& work, Rank rank, MemoryTable table);
+  Result<std::string> open_on_host(const RankWork& work, Rank rank, MemoryTable table);
+  Result<bool> reopen(const RankWork& work, Rank rank, MemoryTable table);
   Result<> choose(const RankWork& work);
   Result<> tell(const RankWork& work);
   Result<> summarise(const RankWork& work);
@@ -48,6 +61,7 @@ class PairWays {
 
   std::map<Rank, PairWay> from_, to_;
   std::map<Rank, Peer> peers_;
+  GpuSources gpu_sources_;
   bool uses_[3] = {false, false, false};  ///< by PairWay.
   std::string reason_;
 };
