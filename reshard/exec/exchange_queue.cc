@@ -12,13 +12,14 @@ ExchangeQueue::ExchangeQueue(const Program& program, Transport* transport,
     steps_.emplace_back(static_cast<StepId::rep>(s));
     first_send_.push_back(sends_.size());
     first_recv_.push_back(recvs_.size());
+    std::uint32_t turn = 0;  // A program lists its messages in the order of the group.
     for (const ProgramMessage& m : program.messages_of(step)) {
       std::byte* const data = address(m.at.buffer) + m.at.offset;
       const auto n = static_cast<std::size_t>(m.bytes);
       if (m.is_send) {
-        sends_.push_back({m.peer, MessageId(m.id), {data, n}});
+        sends_.push_back({m.peer, MessageId(m.id), {data, n}, turn++});
       } else {
-        recvs_.push_back({m.peer, MessageId(m.id), {data, n}});
+        recvs_.push_back({m.peer, MessageId(m.id), {data, n}, turn++});
       }
     }
   }

@@ -34,7 +34,7 @@ struct TransportModule {
 };
 
 /// Incremented with every change to the interface between program and module.
-inline constexpr std::uint64_t kModuleAbi = 3;
+inline constexpr std::uint64_t kModuleAbi = 4;
 
 /// The name of the only symbol that a module exports: `const TransportModule* ()` with C linkage.
 inline constexpr const char* kModuleSymbol = "reshard_transport_module";

@@ -24,6 +24,9 @@ struct Send {
   Rank to;
   MessageId id;
   std::span<const std::byte> bytes;
+  /// The position of the message in an order that the ranks agree on, counted within its exchange;
+  /// for transports that move messages in order. Equal turns: any order will do.
+  std::uint32_t turn = 0;
 };
 
 /// The memory for a message from a rank. Must have the same size as the message.
@@ -31,6 +34,7 @@ struct Recv {
   Rank from;
   MessageId id;
   std::span<std::byte> bytes;
+  std::uint32_t turn = 0;  ///< as Send::turn.
 };
 
 /// The operations that a transport supports.
