@@ -36,18 +36,32 @@ CUstream_st& stream_of(StreamHandle handle) {
   return handle == nullptr ? machine().legacy : *handle;
 }
 
-void run_one(CUstream_st& stream) {
-  auto work = std::move(stream.work.front());
+namespace {
+
+/// Runs the front of a stream. False: it is not done yet.
+bool run_one(CUstream_st& stream) {
+  if (!stream.work.front()()) return false;
   stream.work.pop_front();
-  work();
+  return true;
 }
 
-void run_all(CUstream_st& stream) {
-  while (!stream.work.empty()) run_one(stream);
+}  // namespace
+
+bool run_all(CUstream_st& stream) {
+  while (!stream.work.empty())
+    if (!run_one(stream)) return false;
+  return true;
 }
 
-void run_until(CUevent_st& event, int times) {
-  while (event.done < times) run_one(*event.stream);
+bool run_until(CUevent_st& event, int times) {
+  while (event.done < times)
+    if (!run_one(*event.stream)) return false;
+  return true;
+}
+
+void give_emulated_work(StreamHandle stream, std::function<bool()> work) {
+  const std::lock_guard lock(machine().mutex);
+  stream_of(stream).work.push_back(std::move(work));
 }
 
 namespace {
@@ -120,26 +134,29 @@ void set_devices(Driver& d) {
 void set_streams(Driver& d) {
   set(d.cuStreamCreate, [](StreamHandle* stream, unsigned) {
     const int status = called_in_context("cuStreamCreate");
-    if (status == kSuccess) machine().streams.insert(*stream = new CUstream_st);
+    if (status != kSuccess) return status;
+    machine().streams.insert(*stream = new CUstream_st);
+    (*stream)->device = current().back()->device;
     return status;
   });
   set(d.cuStreamDestroy, [](StreamHandle stream) {
-    run_all(*stream);
+    block_until([&] { return run_all(*stream); });
     machine().streams.erase(stream);
     delete stream;
     return called_in_context("cuStreamDestroy");
   });
   set(d.cuStreamQuery, [](StreamHandle stream) {
-    run_all(stream_of(stream));
-    return called_in_context("cuStreamQuery");
+    const bool is_done = run_all(stream_of(stream));
+    const int status = called_in_context("cuStreamQuery");
+    return status == kSuccess && !is_done ? static_cast<int>(kNotReady) : status;
   });
   set(d.cuStreamSynchronize, [](StreamHandle stream) {
-    run_all(stream_of(stream));
+    block_until([&] { return run_all(stream_of(stream)); });
     return called_in_context("cuStreamSynchronize");
   });
   set(d.cuStreamWaitEvent, [](StreamHandle stream, EventHandle event, unsigned) {
     const int times = event->recorded;
-    return give("cuStreamWaitEvent", stream, [=] { run_until(*event, times); });
+    return give("cuStreamWaitEvent", stream, [=] { return run_until(*event, times); });
   });
 }
 
@@ -150,7 +167,7 @@ void set_events(Driver& d) {
     return status;
   });
   set(d.cuEventDestroy, [](EventHandle event) {
-    run_until(*event, event->recorded);
+    block_until([&] { return run_until(*event, event->recorded); });
     machine().events.erase(event);
     delete event;
     return called_in_context("cuEventDestroy");
@@ -167,7 +184,7 @@ void set_events(Driver& d) {
     return static_cast<int>(kNotReady);  // Done when it is asked for again.
   });
   set(d.cuEventSynchronize, [](EventHandle event) {
-    run_until(*event, event->recorded);
+    block_until([&] { return run_until(*event, event->recorded); });
     return called_in_context("cuEventSynchronize");
   });
   set(d.cuEventElapsedTime, [](float* milliseconds, EventHandle, EventHandle) {

@@ -6,6 +6,7 @@
 // forgets to wait reads old bytes.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <string>
 
@@ -32,6 +33,10 @@ struct EmulatedGpu {
 };
 
 EmulatedGpu& emulated_gpu();
+/// Gives a stream work of a stand-in for a library: it is called when it is at the front and
+/// somebody waits, until it returns true. It must not call the driver.
+void give_emulated_work(StreamHandle stream, std::function<bool()> work);
+
 /// The functions, which use emulated_gpu().
 const Driver& emulated_driver();
 

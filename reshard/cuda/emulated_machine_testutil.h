@@ -9,6 +9,8 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <thread>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -25,7 +27,10 @@ struct CUevent_st {
   CUstream_st* stream = nullptr;  ///< of the last record.
 };
 struct CUstream_st {
-  std::deque<std::function<void()>> work;
+  /// Each runs once it is at the front; false: it is not done yet, such as a kernel that waits for
+  /// a peer.
+  std::deque<std::function<bool()>> work;
+  int device = 0;
 };
 struct CUmod_st {};
 struct CUfunc_st {
@@ -92,21 +97,39 @@ int called_in_context(const char* name);
 
 CUstream_st& stream_of(StreamHandle handle);
 
-void run_one(CUstream_st& stream);
+/// Runs what a stream has. False: it has work that is not done yet.
+bool run_all(CUstream_st& stream);
 
-void run_all(CUstream_st& stream);
+/// Runs the stream that recorded an event until it has happened so many times. False: as run_all().
+bool run_until(CUevent_st& event, int times);
 
-/// Runs the stream that recorded an event until it has happened so many times.
-void run_until(CUevent_st& event, int times);
+/// Calls f() until it returns true; in between others may call the driver. @pre the mutex is held
+template <class F>
+void block_until(F&& f) {
+  while (!f()) {
+    machine().mutex.unlock();
+    std::this_thread::yield();
+    machine().mutex.lock();
+  }
+}
 
 template <class F>
 int give(const char* name, StreamHandle stream, F&& work) {
   const int status = called_in_context(name);
-  if (status == kSuccess) stream_of(stream).work.emplace_back(std::forward<F>(work));
+  if (status != kSuccess) return status;
+  stream_of(stream).work.emplace_back([work = std::forward<F>(work)]() mutable {
+    if constexpr (std::is_same_v<decltype(work()), bool>) {
+      return work();
+    } else {
+      work();
+      return true;
+    }
+  });
   return status;
 }
 
-/// Runs everything that streams have, as calls do that change what addresses mean.
+/// Runs everything that streams of the current context's device have, as calls do that change what
+/// addresses mean; waits for work that is not done yet.
 void run_all_streams();
 /// The range that has an address; null if none has.
 const std::pair<const std::uintptr_t, KnownRange>* find_range(DevicePtr at);

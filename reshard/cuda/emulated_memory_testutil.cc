@@ -99,8 +99,13 @@ int pointer_attributes(unsigned count, const int* attributes, void** values, Dev
 }  // namespace
 
 void run_all_streams() {
-  for (CUstream_st* stream : machine().streams) run_all(*stream);
-  run_all(machine().legacy);
+  const int device = current().empty() ? -1 : current().back()->device;
+  block_until([&] {
+    bool all = run_all(machine().legacy);
+    for (CUstream_st* stream : machine().streams)
+      if (device < 0 || stream->device == device) all &= run_all(*stream);
+    return all;
+  });
 }
 
 const std::pair<const std::uintptr_t, KnownRange>* find_range(DevicePtr at) {

@@ -6,9 +6,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 namespace reshard::nccl {
+namespace {
+
+constexpr std::chrono::milliseconds kLostTime{200};
+
+}  // namespace
 
 Result<> NcclGroup::check_usable() const {
   if (control_ == nullptr)
@@ -142,7 +148,30 @@ Result<bool> NcclGroup::advance() {
 void NcclGroup::progress() {
   if (over_) return;
   if (const Result<> status = control_->status(); !status) return fail_all(status.error());
-  if (const Result<bool> moved = advance(); !moved) fail_all(moved.error());
+  const Result<bool> moved = advance();
+  if (!moved) return fail_all(moved.error());
+  if (*moved || steps_.empty()) {
+    lost_since_.reset();
+  } else {
+    look_for_lost();
+  }
+}
+
+/// NCCL does not notice a peer that is gone, the control plane does. What such a peer sent before
+/// may still be under way.
+void NcclGroup::look_for_lost() {
+  const std::vector<Rank> lost = control_->lost();
+  if (lost.empty()) return;
+  for (const auto& step : steps_)
+    for (const InUse& m : step->messages) {
+      if (m.bytes == 0 || !std::ranges::binary_search(lost, m.peer)) continue;
+      if (!lost_since_) lost_since_ = Deadline::after(kLostTime);
+      if (lost_since_->expired())
+        fail_all(
+            {Code::aborted, fmt::format("nccl: rank {} left before message {} {} it was complete",
+                                        m.peer.value(), m.id.value(), m.sending ? "to" : "from")});
+      return;
+    }
 }
 
 /// Ends the group and all its steps; afterwards their memory belongs to the callers again.

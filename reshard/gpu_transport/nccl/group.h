@@ -82,6 +82,7 @@ class NcclGroup {
   Result<> refuse_twice(Step& step) const;
   Result<bool> advance();
   void settle(const Half& half);
+  void look_for_lost();
   Result<> copy_own(std::vector<OwnSide>& mine, std::vector<OwnSide>& others, OwnSide side,
                     bool sending);
   Result<> post_own(const std::shared_ptr<Step>& step, std::span<const Send> sends,
@@ -100,6 +101,8 @@ class NcclGroup {
   std::vector<OwnSide> own_sends_, own_recvs_;
   std::vector<Message> messages_;  ///< of one post().
   Lanes posted_;                   ///< of one post().
+  /// Nothing has moved, with a message to a rank that is gone; until this.
+  std::optional<Deadline> lost_since_;
   std::optional<Error> over_;
 };
 

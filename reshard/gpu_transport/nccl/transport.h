@@ -32,7 +32,7 @@ std::string unavailable_reason();
 ///     programs do, and as ranks do that wait for each exchange before the next
 ///   - sizes are not compared
 ///   - an event that fails, or is destroyed early, ends the group; its memory is free afterwards
-///   - only a deadline notices a peer that closes
+///   - a peer that leaves is noticed through the control plane
 ///
 /// Errors: `invalid_argument` without a GPU; `unsupported` if there is no driver or library, or
 /// NCCL refuses (it does if two ranks have one GPU), which all ranks learn; `deadline`; an abort.
