@@ -2,9 +2,9 @@
 # The transports that need an external library. Each becomes a loadable module beside the program, if its library is
 # found (reshard/transport/module.h explains why). reshard_transport reports the result as built_modules().
 #
-#   RESHARD_WITH_MPI, _GLOO, _UCX, _NCCL   AUTO: build it if its library is found; ON: fail to
-#                                          configure without it; OFF: leave it out
-foreach(transport MPI GLOO UCX NCCL)
+#   RESHARD_WITH_MPI, _GLOO, _UCX, _NCCL, _NVSHMEM   AUTO: build it if its library is found; ON: fail to
+#                                                    configure without it; OFF: leave it out
+foreach(transport MPI GLOO UCX NCCL NVSHMEM)
   set(RESHARD_WITH_${transport} AUTO CACHE STRING "Build the transport: AUTO, ON or OFF")
   set_property(CACHE RESHARD_WITH_${transport} PROPERTY STRINGS AUTO ON OFF)
 endforeach()
@@ -139,8 +139,10 @@ reshard_transport_module(gloo TRANSPORT gloo LIBRARY "Gloo" PACKAGE "Debian: lib
 reshard_transport_module(ucx TRANSPORT ucx LIBRARY "UCX" PACKAGE "Debian: libucx-dev"
   FOUND ${ucx_found} INCLUDES ${RESHARD_UCX_INCLUDE} LIBS ${RESHARD_UCP_LIBRARY} ${RESHARD_UCS_LIBRARY})
 reshard_transport_module(nccl ON_GPU TRANSPORT nccl LIBRARY "NCCL" PACKAGE "the wheel nvidia-nccl-cu13" FOUND TRUE)
+reshard_transport_module(nvshmem ON_GPU TRANSPORT nvshmem LIBRARY "NVSHMEM" PACKAGE "the wheel nvidia-nvshmem-cu13"
+  FOUND TRUE)
 
-foreach(transport MPI GLOO UCX NCCL)
+foreach(transport MPI GLOO UCX NCCL NVSHMEM)
   get_property(missing GLOBAL PROPERTY RESHARD_MISSING_${transport})
   get_property(found GLOBAL PROPERTY RESHARD_FOUND_${transport})
   if(missing AND NOT found)

@@ -8,12 +8,12 @@
 namespace reshard {
 namespace {
 
-enum class Origin { builtin, module, planned };
+enum class Origin { builtin, module };
 
 struct Row {
   std::string_view name;
   Origin kind;
-  std::string_view text;  ///< builtin: the version; planned: why it is missing.
+  std::string_view text;  ///< builtin: the version.
   std::string_view purpose;
   std::string (*unavailable)() = nullptr;  ///< builtin: why it is unavailable here, or "".
 };
@@ -28,8 +28,7 @@ constexpr Row kRows[] = {
     {"gloo", Origin::module, "", "TCP between hosts without special hardware"},
     {"ucx", Origin::module, "", "RDMA between hosts, registered once"},
     {"nccl", Origin::module, "", "GPU memory over NVLink and InfiniBand, in steps on a stream"},
-    {"nvshmem", Origin::planned, "not part of this build yet: needs CUDA and a symmetric heap",
-     "GPU memory, written by kernels"},
+    {"nvshmem", Origin::module, "", "GPU memory over NVLink and InfiniBand, put with signals"},
 };
 
 /// Appends `more` to a one-line list.
@@ -70,7 +69,6 @@ TransportInfo info_of(const Row& row) {
       info.available = info.reason.empty();
       break;
     case Origin::module: describe_modules(info); break;
-    case Origin::planned: info.reason = row.text; break;
   }
   return info;
 }

@@ -400,7 +400,7 @@ class Reports(unittest.TestCase):
         )
         self.assertEqual(said.stderr, "")
         for transport in json.loads(said.stdout):
-            if transport["name"] in ("mpi", "gloo", "ucx", "nccl"):
+            if transport["name"] in ("mpi", "gloo", "ucx", "nccl", "nvshmem"):
                 self.assertFalse(transport["available"], transport)
                 self.assertEqual(transport["version"], "")
                 words = str(alone.parent) if transport["built"] else "this build"

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// The symmetric memory of a PE. Every PE has the same parts at the same offsets:
+//
+//   words     for each peer, what that peer tells this PE (PeerWords)
+//   landing   for each peer, kSlots slots, into which that peer puts segments
+//   outgoing  for each peer, kSlots slots, from which this PE puts segments that the library cannot
+//             take from where they are
+//
+// A message is cut into segments of at most one slot. The segments from one PE to another are
+// numbered; segment i takes slot i mod kSlots, once the receiver has given back the slot's segment
+// before. So a word has one writer, who changes it only after the reader has answered its last
+// value: it does not matter in which order writes to different words arrive.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "reshard/base/hash.h"
+#include "reshard/base/result.h"
+
+namespace reshard::nvshmem {
+
+/// Two: while the receiver empties one slot, the sender fills the other.
+inline constexpr int kSlots = 2;
+/// The most bytes that one put moves.
+inline constexpr std::size_t kMaxSegment = std::size_t{256} << 20;
+
+/// What a peer says about one slot of each direction. Zero at first.
+struct SlotWords {
+  /// Of the segment in this PE's landing slot. Valid if `check` is segment_check() of them.
+  std::uint64_t id, bytes;
+  std::uint64_t check;
+  /// Of the segment that this PE put into the peer's slot: its check once the peer has copied it
+  /// out, or refusal_of() its check if the peer expects a message of `wanted` bytes.
+  std::uint64_t credit, wanted;
+};
+
+/// What one peer tells this PE.
+struct PeerWords {
+  SlotWords slots[kSlots];
+  std::uint64_t ended;  ///< an Ending: nothing else comes from this peer any more.
+  std::uint64_t unused[5];
+};
+static_assert(sizeof(PeerWords) == 128);
+
+enum Ending : std::uint64_t { kGoesOn = 0, kClosed = 1, kFailed = 2 };
+
+/// The number that a segment's arrival is signalled with. Never 0. `group` differs between groups
+/// of the same processes, so that nothing of an earlier one is taken for a segment.
+constexpr std::uint64_t segment_check(std::uint64_t group, std::uint64_t number, std::uint64_t id,
+                                      std::uint64_t bytes, std::uint64_t offset) {
+  std::uint64_t x = mix64(group);
+  for (const std::uint64_t part : {number, id, bytes, offset}) x = mix64(x ^ part);
+  return x == 0 ? 1 : x;
+}
+
+constexpr std::uint64_t refusal_of(std::uint64_t check, std::uint64_t wanted) {
+  return mix64(check ^ mix64(wanted));
+}
+
+/// Where the parts are. A value.
+class Staging {
+ public:
+  /// Divides at most `bytes` among `pes` PEs. Errors: `invalid_argument` if a slot would have less
+  /// than 4 KiB (says how many bytes it takes).
+  static Result<Staging> divide(std::size_t bytes, int pes);
+
+  std::size_t slot_bytes() const { return slot_; }
+  std::size_t total_bytes() const { return landing(2 * pes_, 0); }
+  std::size_t words_bytes() const { return static_cast<std::size_t>(pes_) * sizeof(PeerWords); }
+
+  /// Offsets, in bytes.
+  std::size_t words(int peer) const { return static_cast<std::size_t>(peer) * sizeof(PeerWords); }
+  std::size_t landing(int peer, int slot) const {
+    const auto index = static_cast<std::size_t>(peer * kSlots + slot);
+    return words_area() + index * slot_;
+  }
+  std::size_t outgoing(int peer, int slot) const { return landing(pes_ + peer, slot); }
+
+ private:
+  Staging(int pes, std::size_t slot) : pes_(pes), slot_(slot) {}
+  std::size_t words_area() const { return (words_bytes() + kAlign - 1) / kAlign * kAlign; }
+
+  static constexpr std::size_t kAlign = 512;
+  int pes_;
+  std::size_t slot_;
+};
+
+}  // namespace reshard::nvshmem
