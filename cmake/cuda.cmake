@@ -31,7 +31,7 @@ if(RESHARD_NVCC AND NOT RESHARD_WITH_CUDA STREQUAL OFF)
   list(APPEND targets -gencode arch=compute_${newest},code=compute_${newest})
   # Kernels compute as the host does: no contraction of products and sums, no flushing of subnormals.
   add_custom_command(OUTPUT ${cuda_image}
-    COMMAND ${RESHARD_NVCC} -std=c++20 -O3 --fmad=false -I${PROJECT_SOURCE_DIR} ${targets} -fatbin
+    COMMAND ${RESHARD_NVCC} -std=c++20 -O3 --fmad=false --expt-relaxed-constexpr -I${PROJECT_SOURCE_DIR} ${targets} -fatbin
       -ccbin ${CMAKE_CXX_COMPILER} -MD -MF ${cuda_image}.d -o ${cuda_image}
       ${PROJECT_SOURCE_DIR}/reshard/cuda/tiles/run_tiles.cu
     DEPENDS ${PROJECT_SOURCE_DIR}/reshard/cuda/tiles/run_tiles.cu DEPFILE ${cuda_image}.d

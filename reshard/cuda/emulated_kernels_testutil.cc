@@ -4,6 +4,7 @@
 #include <functional>
 
 #include "reshard/cuda/emulated_machine_testutil.h"
+#include "reshard/cuda/fingerprints/run_fingerprints.h"
 #include "reshard/cuda/tiles/run_matrices.h"
 #include "reshard/cuda/tiles/run_tiles.h"
 #include "reshard/cuda/tiles/run_transposes.h"
@@ -77,6 +78,17 @@ void transpose_block(const TransposeLaunch& launch, unsigned block, unsigned blo
                      });
 }
 
+void fingerprint_block(const FingerprintLaunch& launch, unsigned block, unsigned blocks) {
+  for_each_slice(launch, {block, blocks, 0, 1}, [&](const FingerprintSlice& slice) {
+    FingerprintShared shared;
+    std::memset(&shared, 0xee, sizeof shared);
+    const auto phase = [&](auto&& f) { all_threads(block, blocks, f); };
+    phase([&](const TileThread& me) { row_phase(launch, slice, shared, me); });
+    phase([&](const TileThread& me) { sum_phase(launch, slice, shared, me); });
+    phase([&](const TileThread& me) { write_phase(launch, slice, shared, me); });
+  });
+}
+
 template <class Launch, class F>
 void add_kernel(const char* name, F run_block) {
   machine().kernels[name] = {[run_block](const void* arguments, unsigned block, unsigned blocks) {
@@ -95,6 +107,7 @@ void add_kernels() {
   add_kernel<MatrixLaunch>(kDequantiseKernel, dequantise_block);
   add_kernel<MatrixLaunch>(kAmaxKernel, amax_block);
   add_kernel<MaximumLaunch>(kMaximumKernel, maximum_block);
+  add_kernel<FingerprintLaunch>(kFingerprintKernel, fingerprint_block);
 }
 
 int launch(Function function, unsigned blocks, unsigned, unsigned, unsigned, unsigned, unsigned,

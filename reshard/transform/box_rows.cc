@@ -118,19 +118,21 @@ Result<ByteMatrix> ByteMatrix::make(const Dims& shape, DType dtype) {
   return m;
 }
 
+Result<> check_whole_bytes(const ByteMatrix& matrix, const Box& box, const Strided& where) {
+  if (whole_bytes(matrix, box, where)) return {};
+  return fail(
+      Code::unsupported,
+      fmt::format("box {} with {}-bit elements begins or ends inside a byte; cut it at whole bytes",
+                  to_string(box), matrix.bits));
+}
+
 Result<> for_each_row_block(const ByteMatrix& matrix, const Box& box, const Strided& where,
                             std::byte* data, Access access,
                             const std::function<bool(const RowBlock&)>& f) {
   RESHARD_CHECK(box.rank() == matrix.shape.size() && where.strides.size() == box.rank());
   RESHARD_CHECK(contains(Box::whole(matrix.shape), box));
   if (box.empty()) return {};
-  if (!whole_bytes(matrix, box, where)) {
-    return fail(
-        Code::unsupported,
-        fmt::format(
-            "box {} with {}-bit elements begins or ends inside a byte; cut it at whole bytes",
-            to_string(box), matrix.bits));
-  }
+  RESHARD_TRY(check_whole_bytes(matrix, box, where));
   const Interval columns = box.rank() == 0 ? Interval{0, 1} : box[box.rank() - 1];
   const Index column_stride = box.rank() == 0 ? 1 : where.strides[box.rank() - 1];
   if (columns.size() == 1 || column_stride == 1) {

@@ -21,6 +21,11 @@ struct ByteMatrix {
   static Result<ByteMatrix> make(const Dims& shape, DType dtype);
 };
 
+/// Errors: `unsupported` if elements below 8 bits of `box`, at `where` in a local tensor, do not
+/// fill whole bytes, or a run of the last dimension does not.
+/// @pre as for for_each_row_block
+Result<> check_whole_bytes(const ByteMatrix& matrix, const Box& box, const Strided& where);
+
 /// Rows [first, first + rows) and columns [begin, begin + bytes) of a ByteMatrix. Row first + i is
 /// contiguous at data + i * stride.
 struct RowBlock {

@@ -78,4 +78,10 @@ RESHARD_HOST_DEVICE inline float stored_value(ValueMap map, float value) {
   return value;
 }
 
+/// A value after a conversion, before it is rounded to the dtype that it gets.
+RESHARD_HOST_DEVICE inline float mapped_value(const Conversion& conversion, float value) {
+  const ValueMap from = conversion.from.map, to = conversion.to.map;
+  return from == to ? value : stored_value(to, canonical_value(from, value));
+}
+
 }  // namespace reshard

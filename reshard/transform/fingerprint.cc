@@ -11,14 +11,11 @@ namespace reshard {
 namespace kernels {
 namespace {
 
-constexpr std::uint64_t kTableSeed = 0x7265736861726421ULL;
-
 ColumnTable build_column_table() {
   ColumnTable table{};
   for (std::size_t l = 0; l < 2; ++l) {
     for (std::size_t w = 0; w < kPartWords; ++w) {
-      table.weight[l][w] =
-          static_cast<std::uint32_t>(mix64(kTableSeed + l * kPartWords + w) >> 32) | 1;
+      table.weight[l][w] = word_weight(l, w);
       table.before[l][w + 1] = table.before[l][w] + table.weight[l][w];
     }
   }
@@ -36,7 +33,6 @@ const ColumnTable& column_table() {
 
 namespace {
 
-using kernels::kPartBytes;
 using kernels::PartBlock;
 
 kernels::FingerprintKernel kernel() {
@@ -54,6 +50,18 @@ std::uint64_t ones_before(const kernels::ColumnTable& table, std::size_t lane, s
   const std::uint64_t in_word = kOnes & ((1ULL << (8 * (byte % 4))) - 1);
   return table.before[lane][byte / 4] * kOnes + table.weight[lane][byte / 4] * in_word;
 }
+
+}  // namespace
+
+std::array<std::uint64_t, 2> fingerprint_ones(std::size_t begin, std::size_t end) {
+  const kernels::ColumnTable& table = kernels::column_table();
+  std::array<std::uint64_t, 2> out{};
+  for (std::size_t l = 0; l < 2; ++l)
+    out[l] = ones_before(table, l, end) - ones_before(table, l, begin);
+  return out;
+}
+
+namespace {
 
 /// Adds blocks of one tensor to a fingerprint.
 class Adder {
@@ -93,20 +101,17 @@ class Adder {
   /// `step`.
   void add_parts(const std::byte* data, Index stride, Index rows, Index row, std::size_t begin,
                  std::size_t end, std::uint64_t step) {
-    const kernels::ColumnTable& table = kernels::column_table();
-    PartBlock block{.table = &table,
-                    .data = data,
-                    .stride = stride,
-                    .rows = static_cast<std::size_t>(rows),
-                    .begin = begin % kPartBytes,
-                    .bytes = end - begin,
-                    .first = static_cast<std::uint64_t>(row * key_.parts()) + begin / kPartBytes,
-                    .step = step,
-                    .keys = {key_.lane_key(0), key_.lane_key(1)},
-                    .ones = {}};
-    for (std::size_t l = 0; l < 2; ++l)
-      block.ones[l] =
-          ones_before(table, l, block.begin + block.bytes) - ones_before(table, l, block.begin);
+    const PartBlock block{
+        .table = &kernels::column_table(),
+        .data = data,
+        .stride = stride,
+        .rows = static_cast<std::size_t>(rows),
+        .begin = begin % kPartBytes,
+        .bytes = end - begin,
+        .first = static_cast<std::uint64_t>(row * key_.parts()) + begin / kPartBytes,
+        .step = step,
+        .keys = {key_.lane_key(0), key_.lane_key(1)},
+        .ones = fingerprint_ones(begin % kPartBytes, begin % kPartBytes + end - begin)};
     kernel_(block, total_.lane);
   }
 

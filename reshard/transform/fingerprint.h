@@ -88,6 +88,11 @@ class FingerprintKey {
 Result<Fingerprint> fingerprint(const FingerprintKey& key, const Box& box, const Strided& where,
                                 const std::byte* data);
 
+/// The part of the "+ 1" in a sum over columns, by lane: the sum over bytes [begin, end) of a part
+/// of B_l[p / 4] * 2^(8 (p mod 4)). For those who compute fingerprints elsewhere.
+/// @pre begin <= end <= 16384
+std::array<std::uint64_t, 2> fingerprint_ones(std::size_t begin, std::size_t end);
+
 /// The fingerprint of a whole contiguous tensor.
 Result<Fingerprint> fingerprint(const FingerprintKey& key, const std::byte* data);
 

@@ -176,7 +176,7 @@ TEST(Fingerprint, of_nothing_is_zero) {
 TEST(Fingerprint, column_weights_are_odd_and_different) {
   for (const auto& lane : kernels::column_table().weight) {
     std::set<std::uint32_t> seen;
-    for (std::size_t w = 0; w < kernels::kPartWords; ++w) {
+    for (std::size_t w = 0; w < kPartWords; ++w) {
       EXPECT_EQ(lane[w] % 2, 1u);
       EXPECT_TRUE(seen.insert(lane[w]).second);
     }

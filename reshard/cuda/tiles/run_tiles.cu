@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "reshard/cuda/tiles/run_tiles.h"
 
+#include "reshard/cuda/fingerprints/run_fingerprints.h"
 #include "reshard/cuda/tiles/run_matrices.h"
 #include "reshard/cuda/tiles/run_transposes.h"
 
@@ -27,6 +28,19 @@ extern "C" __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
     __syncthreads();
     store_phase(piece, part, shared, me);
     __syncthreads();  // The next tile overwrites what this one reads.
+  });
+}
+
+extern "C" __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
+    reshard_fingerprint(const __grid_constant__ FingerprintLaunch launch) {
+  __shared__ FingerprintShared shared;
+  const TileThread me = this_thread();
+  for_each_slice(launch, me, [&](const FingerprintSlice& slice) {
+    row_phase(launch, slice, shared, me);
+    __syncthreads();
+    sum_phase(launch, slice, shared, me);
+    __syncthreads();
+    write_phase(launch, slice, shared, me);  // The next row_phase() writes what this does not read.
   });
 }
 

@@ -101,9 +101,8 @@ RESHARD_HOST_DEVICE inline void convert_slice(const CopyPiece& piece, const Copy
   for (std::uint32_t i = slice.first + me.thread; i < slice.first + slice.count;
        i += me.num_threads) {
     const CopyOffsets at = offsets_of(piece, loops, i, src_width, dst_width);
-    float value = load_value(from.dtype, piece.src + at.src);
-    if (from.map != to.map) value = stored_value(to.map, canonical_value(from.map, value));
-    store_value(to.dtype, value, piece.dst + at.dst);
+    const float value = load_value(from.dtype, piece.src + at.src);
+    store_value(to.dtype, mapped_value(piece.conversion, value), piece.dst + at.dst);
   }
 }
 

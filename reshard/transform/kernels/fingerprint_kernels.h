@@ -6,13 +6,10 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "reshard/base/hash.h"
+#include "reshard/transform/fingerprint_arithmetic.h"
 #include "reshard/transform/simd.h"
 
 namespace reshard::kernels {
-
-/// Bytes per part of a row, and 32-bit words per part.
-inline constexpr std::size_t kPartBytes = 16384, kPartWords = kPartBytes / 4;
 
 /// B_l of the definition.
 struct ColumnTable {
@@ -39,11 +36,6 @@ struct PartBlock {
   std::array<std::uint64_t, 2> ones;
   bool in_order = reads_best_in_order();
 };
-
-/// A_l[part] of the definition.
-constexpr std::uint64_t part_weight(std::uint64_t key, std::uint64_t part) {
-  return mix64(key + part) | 1;
-}
 
 /// Adds the block's contribution to F_l to sum[l].
 using FingerprintKernel = void (*)(const PartBlock&, std::array<std::uint64_t, 2>& sum);

@@ -9,15 +9,15 @@ namespace reshard::kernels {
 namespace {
 
 /// Bytes [from, to) of a little-endian word, which begin at `p`; the others 0.
-std::uint64_t word_of(const std::byte* p, std::size_t from, std::size_t to) {
+std::uint32_t word_of(const std::byte* p, std::size_t from, std::size_t to) {
   if (std::endian::native == std::endian::little && to - from == 4) {
     std::uint32_t whole = 0;
     std::memcpy(&whole, p, 4);
     return whole;
   }
-  std::uint64_t word = 0;
+  std::uint32_t word = 0;
   for (std::size_t i = from; i < to; ++i)
-    word |= std::to_integer<std::uint64_t>(p[i - from]) << (8 * i);
+    word |= std::to_integer<std::uint32_t>(p[i - from]) << (8 * i);
   return word;
 }
 
@@ -29,9 +29,9 @@ void fingerprint_portable(const PartBlock& block, std::array<std::uint64_t, 2>& 
   for (std::size_t r = 0; r < block.rows; ++r) {
     const std::byte* const row = block.data + static_cast<std::ptrdiff_t>(r) * block.stride;
     std::array<std::uint64_t, 2> columns = block.ones;
-    const auto add = [&](std::size_t at, std::uint64_t word) {
+    const auto add = [&](std::size_t at, std::uint32_t word) {
       for (std::size_t l = 0; l < 2; ++l)
-        columns[l] += word * table.weight[l][block.begin / 4 + at / 4];
+        columns[l] += weighted(word, table.weight[l][block.begin / 4 + at / 4]);
     };
     std::size_t at = 0;
     if (lead > 0) {
