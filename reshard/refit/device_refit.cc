@@ -28,6 +28,10 @@ struct DeviceRefit::State {
   Result<std::vector<Program>> compile(const RoutePlan& move) const;
   Result<> bind(const RoutePlan& move, const std::vector<Program>& programs,
                 const DeviceRefitOptions& options);
+  /// Adds a move; `between_tensors` are those that it writes for the next one, or null.
+  Result<> add(const std::vector<Program>& programs, const LaunchMemory& memory,
+               StagingTensors* between_tensors, const DeviceRefitOptions& options);
+  Result<> make_programs(const DeviceRefitOptions& options);
 
   std::shared_ptr<const cuda::Device> device;
   SessionSide source, target;
@@ -118,16 +122,37 @@ Result<> DeviceRefit::State::bind(const RoutePlan& move, const std::vector<Progr
       reshard::memory_of(move.into.conversion, true, move.planner.shared_target());
   const LaunchMemory memory{from_layout.get(), into_layout.get(), memory_of(move.from, false),
                             memory_of(move.into, true), &shared};
+  return add(programs, memory, move.into.between.get(), options);
+}
+
+Result<> DeviceRefit::State::add(const std::vector<Program>& programs, const LaunchMemory& memory,
+                                 StagingTensors* between_tensors,
+                                 const DeviceRefitOptions& options) {
   Move out;
   for (const Program& program : programs) {
     out.programs.push_back(
         RESHARD_TRY(LaunchedProgram::make(program, memory, device, options.most_blocks)));
     num_launches += out.programs.back().num_launches();
-    bytes += move.into.between == nullptr ? program.delivered() : 0;
+    bytes += between_tensors == nullptr ? program.delivered() : 0;
     copies += program.copies;
   }
-  out.clears = move.into.between.get();
+  out.clears = between_tensors;
   moves.push_back(std::move(out));
+  return {};
+}
+
+Result<> DeviceRefit::State::make_programs(const DeviceRefitOptions& options) {
+  std::vector<std::vector<Program>> programs;
+  Index bytes_shared = 0;
+  for (const RoutePlan& move : plans.moves) {
+    programs.push_back(RESHARD_TRY(compile(move)));
+    for (const Program& program : programs.back())
+      bytes_shared = std::max(bytes_shared, LaunchedProgram::shared_bytes(program));
+  }
+  // Programs follow each other in a stream, so all use the same staging and scratch memory.
+  shared = RESHARD_TRY(cuda::Buffer::on_device(device, bytes_shared));
+  for (std::size_t i = 0; i < programs.size(); ++i)
+    RESHARD_TRY(bind(plans.moves[i], programs[i], options));
   return {};
 }
 
@@ -144,17 +169,22 @@ Result<DeviceRefit> DeviceRefit::prepare(const SessionSide& source, const Sessio
   state->source = source;
   state->target = target;
   RESHARD_TRY(state->plan(options));
-  std::vector<std::vector<Program>> programs;
-  Index shared = 0;
-  for (const RoutePlan& move : state->plans.moves) {
-    programs.push_back(RESHARD_TRY(state->compile(move)));
-    for (const Program& program : programs.back())
-      shared = std::max(shared, LaunchedProgram::shared_bytes(program));
-  }
-  // Programs follow each other in a stream, so all use the same staging and scratch memory.
-  state->shared = RESHARD_TRY(cuda::Buffer::on_device(state->device, shared));
-  for (std::size_t i = 0; i < programs.size(); ++i)
-    RESHARD_TRY(state->bind(state->plans.moves[i], programs[i], options));
+  RESHARD_TRY(state->make_programs(options));
+  return DeviceRefit(std::move(state));
+}
+
+Result<DeviceRefit> DeviceRefit::prepare(const Planner& planner, const RankBuffers& source,
+                                         const RankBuffers& target,
+                                         std::shared_ptr<const cuda::Device> device,
+                                         const DeviceRefitOptions& options) {
+  auto state = std::make_unique<State>();
+  state->device = std::move(device);
+  std::vector<Program> programs;
+  programs.push_back(RESHARD_TRY(compile_in_process(planner, target.ranks())));
+  state->shared = RESHARD_TRY(
+      cuda::Buffer::on_device(state->device, LaunchedProgram::shared_bytes(programs[0])));
+  const LaunchMemory memory{&planner.source(), &planner.target(), &source, &target, &state->shared};
+  RESHARD_TRY(state->add(programs, memory, nullptr, options));
   return DeviceRefit(std::move(state));
 }
 

@@ -8,6 +8,7 @@
 
 #include "reshard/cuda/memory.h"
 #include "reshard/cuda/stream.h"
+#include "reshard/plan/planner.h"
 #include "reshard/refit/session_side.h"
 
 namespace reshard {
@@ -33,6 +34,12 @@ class DeviceRefit {
   /// buffers lack a tensor of the plan, or it is not in the memory of this GPU (named);
   /// `unsupported` if this build has no kernels for it; memory that is short; the driver's.
   static Result<DeviceRefit> prepare(const SessionSide& source, const SessionSide& target,
+                                     std::shared_ptr<const cuda::Device> device,
+                                     const DeviceRefitOptions& options = {});
+  /// The same for a plan that is made already, between layouts of the memory: what it moves, and no
+  /// more. `options.ignore` has no meaning.
+  static Result<DeviceRefit> prepare(const Planner& planner, const RankBuffers& source,
+                                     const RankBuffers& target,
                                      std::shared_ptr<const cuda::Device> device,
                                      const DeviceRefitOptions& options = {});
   DeviceRefit(DeviceRefit&&) noexcept;

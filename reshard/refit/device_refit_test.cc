@@ -34,6 +34,10 @@ struct OnGpu {
                                 {.layout = planner.shared_target(), .buffers = &target.buffers()},
                                 gpu, options);
   }
+  /// The same from the plan itself.
+  Result<DeviceRefit> prepare_plan(const DeviceRefitOptions& options = {}) const {
+    return DeviceRefit::prepare(planner, source.buffers(), target.buffers(), gpu, options);
+  }
   /// Elements of the target that are wrong. Waits for the stream.
   Index count_wrong() {
     EXPECT_EQ(outcome(target.copy_to(host_target, stream)), "");
@@ -55,7 +59,8 @@ RC_GTEST_PROP(DeviceRefit, puts_and_converts_every_element, ()) {
   const Planner planner = *Planner::make(random_layout(model, RandomForms::any),
                                          random_layout(model, RandomForms::any));
   OnGpu on(planner);
-  const auto refit = on.prepare({.most_blocks = *rc::gen::inRange(0, 3)});
+  const DeviceRefitOptions options{.most_blocks = *rc::gen::inRange(0, 3)};
+  const auto refit = *rc::gen::arbitrary<bool>() ? on.prepare(options) : on.prepare_plan(options);
   RC_ASSERT(refit.has_value());
   RC_ASSERT(refit->num_launches() <= 1U);
   RC_ASSERT(refit->launch(on.stream).has_value());
