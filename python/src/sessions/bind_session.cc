@@ -23,12 +23,13 @@ void make_session(TensorSession* self, std::shared_ptr<Group> group, nb::object 
                   nb::object back_tensors, std::string buffering, std::string verify,
                   std::string convert, std::string path, int threads, Index staging_bytes,
                   double timeout, const Names& ignore, bool replan, nb::object trace,
-                  nb::object on_phase, nb::object published) {
+                  nb::object on_phase, nb::object published, nb::object stream) {
   new (self) TensorSession(std::move(group), {.source = std::move(source),
                                               .source_tensors = std::move(source_tensors),
                                               .target = std::move(target),
                                               .target_tensors = std::move(target_tensors),
                                               .back_tensors = std::move(back_tensors),
+                                              .stream = std::move(stream),
                                               .buffering = std::move(buffering),
                                               .verify = std::move(verify),
                                               .convert = std::move(convert),
@@ -87,6 +88,8 @@ on_phase        called with "begin", "transfer", "check", "commit" and "committe
                 enters the phase, in the thread that calls refit(). What it raises ends the refit: this
                 rank gets the exception whole, the others an AbortedError with its text.
 published       a PublishedVersion, so that versions outlive the session; None: one of its own
+stream          of a GPU, as for RankBuffers, for tensors there; None: that of the buffers. A refit
+                begins after what the stream has then, and is done when the call returns
 
 The constructor is collective: it returns once all ranks have made their sessions. An error on one
 rank is an error on all. Raises InvalidArgumentError for tensors that are not what the layout has
@@ -103,7 +106,9 @@ constexpr const char* kRefitText = R"(Collective. Brings every rank's target to 
 
 All ranks pass the same version; it must be above every target's. The sources must not be written
 meanwhile. Returns once every rank has committed. `progress` is a callable (phase, bytes done, bytes
-in all), True for a bar of tqdm, or False.
+in all), True for a bar of tqdm, or False. `stream` takes the place of the session's in this call:
+tensors of a GPU are read and written after the work that it has now, and when the call returns, all
+is done on every stream; no other work of the GPU is waited for.
 
 Tensors that moved, were resized or freed since the last call are found before anything happens: an
 InvalidArgumentError on all ranks names rank and tensor, and the session stays usable. So it does if
@@ -190,10 +195,10 @@ void bind_calls(nb::class_<TensorSession>& bound) {
   const nb::object ellipsis = not_given();
   bound
       .def("refit", &TensorSession::refit, nb::arg("version"), nb::kw_only(),
-           nb::arg("progress") = false,
+           nb::arg("progress") = false, nb::arg("stream") = nb::none(),
            nb::sig("def refit(self, version: int, *, progress: "
-                   "collections.abc.Callable[[str, int, int], object] | bool | None = False) -> "
-                   "SessionReport"),
+                   "collections.abc.Callable[[str, int, int], object] | bool | None = False, "
+                   "stream: typing.Any = None) -> SessionReport"),
            kRefitText)
       .def("verify", &TensorSession::verify,
            "Collective. Verifies the targets: against the sources as they are now, or against what "
@@ -231,27 +236,28 @@ void bind_calls(nb::class_<TensorSession>& bound) {
 
 void bind_session(nb::module_& m) {
   nb::class_<TensorSession> bound(m, "Session", collectable<TensorSession>(), kClassText);
-  bound.def("__init__", &make_session, nb::arg("group"), nb::kw_only(), nb::arg("source").none(),
-            nb::arg("target").none(), nb::arg("source_tensors") = nb::none(),
-            nb::arg("target_tensors") = nb::none(), nb::arg("back_tensors") = nb::none(),
-            nb::arg("buffering") = "in_place", nb::arg("verify") = "never",
-            nb::arg("convert") = "receiver", nb::arg("path") = "automatic", nb::arg("threads") = 1,
-            nb::arg("staging_bytes") = kStaging, nb::arg("timeout") = 60.0,
-            nb::arg("ignore") = nb::tuple(), nb::arg("replan") = false,
-            nb::arg("trace") = nb::none(), nb::arg("on_phase") = nb::none(),
-            nb::arg("published") = nb::none(),
-            nb::sig("def __init__(self, group: ProcessGroup, *, source: Layout, target: Layout, "
-                    "source_tensors: typing.Any = None, target_tensors: typing.Any = None, "
-                    "back_tensors: typing.Any = None, "
-                    "buffering: typing.Literal['in_place', 'doubled'] = 'in_place', "
-                    "verify: typing.Literal['never', 'always'] = 'never', "
-                    "convert: typing.Literal['receiver', 'sender'] = 'receiver', "
-                    "path: typing.Literal['automatic', 'direct', 'message'] = 'automatic', "
-                    "threads: int = 1, staging_bytes: int = 67108864, timeout: float = 60.0, "
-                    "ignore: collections.abc.Iterable[str] = (), replan: bool = False, "
-                    "trace: str | os.PathLike[str] | None = None, "
-                    "on_phase: collections.abc.Callable[[str], object] | None = None, "
-                    "published: PublishedVersion | None = None) -> None"));
+  bound.def(
+      "__init__", &make_session, nb::arg("group"), nb::kw_only(), nb::arg("source").none(),
+      nb::arg("target").none(), nb::arg("source_tensors") = nb::none(),
+      nb::arg("target_tensors") = nb::none(), nb::arg("back_tensors") = nb::none(),
+      nb::arg("buffering") = "in_place", nb::arg("verify") = "never",
+      nb::arg("convert") = "receiver", nb::arg("path") = "automatic", nb::arg("threads") = 1,
+      nb::arg("staging_bytes") = kStaging, nb::arg("timeout") = 60.0,
+      nb::arg("ignore") = nb::tuple(), nb::arg("replan") = false, nb::arg("trace") = nb::none(),
+      nb::arg("on_phase") = nb::none(), nb::arg("published") = nb::none(),
+      nb::arg("stream") = nb::none(),
+      nb::sig("def __init__(self, group: ProcessGroup, *, source: Layout, target: Layout, "
+              "source_tensors: typing.Any = None, target_tensors: typing.Any = None, "
+              "back_tensors: typing.Any = None, "
+              "buffering: typing.Literal['in_place', 'doubled'] = 'in_place', "
+              "verify: typing.Literal['never', 'always'] = 'never', "
+              "convert: typing.Literal['receiver', 'sender'] = 'receiver', "
+              "path: typing.Literal['automatic', 'direct', 'message'] = 'automatic', "
+              "threads: int = 1, staging_bytes: int = 67108864, timeout: float = 60.0, "
+              "ignore: collections.abc.Iterable[str] = (), replan: bool = False, "
+              "trace: str | os.PathLike[str] | None = None, "
+              "on_phase: collections.abc.Callable[[str], object] | None = None, "
+              "published: PublishedVersion | None = None, stream: typing.Any = None) -> None"));
   bind_calls(bound);
   bind_properties(bound);
 }

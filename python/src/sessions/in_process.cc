@@ -7,6 +7,7 @@
 
 #include "python/src/collectable.h"
 #include "python/src/plan.h"
+#include "python/src/sessions/gpu_refit.h"
 #include "python/src/tensors/buffers.h"
 #include "reshard/base/number_text.h"
 
@@ -33,29 +34,36 @@ class TensorRefit {
         source_(std::move(source)),
         target_(std::move(target)),
         threads_(threads) {
-    check_layout("source", from(), plan_->planner().source());
-    check_layout("target", to(), plan_->planner().target());
+    // On a GPU a refit quantises; elsewhere it moves what the plan's layouts say, unchanged or
+    // cast.
+    const bool stored = is_on_gpu() && plan_->pair().quantises();
+    check_layout("source", from(), stored ? plan_->source()->stored() : plan_->planner().source());
+    check_layout("target", to(), stored ? plan_->target()->stored() : plan_->planner().target());
     to().check_writable("target ");
     to().check_apart("target ", from(), "source ");
     prepare();
   }
   ~TensorRefit() {
     // Of the parent process: its threads are not here.
-    if (::getpid() != process_) (void)refit_.release();
+    if (::getpid() == process_) return;
+    (void)refit_.release();
+    (void)gpu_refit_.release();
   }
   TensorRefit(const TensorRefit&) = delete;
   TensorRefit& operator=(const TensorRefit&) = delete;
 
-  RefitReport run(const nb::object& progress, const std::optional<double>& timeout) {
+  RefitReport run(const nb::object& progress, const std::optional<double>& timeout,
+                  const nb::object& stream) {
     if (::getpid() != process_)
       raise(Code::invalid_argument,
             fmt::format("the refit belongs to process {}, from which this one was forked; make "
                         "another here",
                         process_));
     if (running_) raise(Code::invalid_argument, "run() is in progress");
-    from().refresh("source ");
-    to().refresh("target ");
+    from().refresh("source ", stream);
+    to().refresh("target ", stream);
     if (moved()) prepare();
+    if (gpu_refit_ != nullptr) return gpu_refit_->launch();
     ProgressReport report(progress);
     progress_ = report.progress();
     limit_ = timeout ? Deadline::after(std::chrono::duration<double>(*timeout)) : Deadline::never();
@@ -84,6 +92,7 @@ class TensorRefit {
   }
 
  private:
+  bool is_on_gpu() const { return from().device() != nullptr || to().device() != nullptr; }
   TensorBuffers& from() const { return nb::cast<TensorBuffers&>(source_); }
   TensorBuffers& to() const { return nb::cast<TensorBuffers&>(target_); }
 
@@ -111,6 +120,12 @@ class TensorRefit {
 
   void prepare() {
     addresses_ = addresses();
+    refit_.reset();
+    gpu_refit_.reset();
+    if (is_on_gpu()) {
+      gpu_refit_ = std::make_unique<GpuRefit>(*plan_, from(), to());
+      return;
+    }
     InProcessOptions options;
     options.threads = threads_;
     options.progress = [this](std::string_view phase, Index done, Index total) {
@@ -131,6 +146,7 @@ class TensorRefit {
   Progress progress_;
   std::vector<const std::byte*> addresses_;
   std::unique_ptr<InProcessRefit> refit_;
+  std::unique_ptr<GpuRefit> gpu_refit_;  ///< instead, if all memory is on a GPU.
 };
 
 }  // namespace
@@ -152,10 +168,15 @@ void bind_in_process(nb::module_& m) {
 
 Plain copies by some threads (0: one for each core), without messages or staging. Prepared once, run
 after every step; run() plans nothing. Tensors that moved between two runs are found, and used where
-they are now. For versions, verification and quantised layouts, make Sessions on reshard.local(n).
+they are now. For versions and verification, and for quantised layouts on the host, make Sessions on
+reshard.local(n).
+
+Where both sides are on one GPU, the GPU copies, converts and quantises: run() gives its stream a few
+launches, whatever the number of tensors, after the work that the stream has, and returns without
+waiting. What the stream is given later sees the new weights. Keep the object until then.
 
 Raises InvalidArgumentError for buffers of other layouts, tensors that may not be written, and tensors
-that share memory (named).)")
+that share memory (named); UnsupportedError for one side on a GPU and the other elsewhere.)")
       .def(
           "__init__",
           [](TensorRefit* self, std::shared_ptr<const Plan> plan, const nb::object& source,
@@ -169,11 +190,17 @@ that share memory (named).)")
           nb::sig("def __init__(self, plan: Plan, source: RankBuffers, target: RankBuffers, *, "
                   "threads: int = 0) -> None"))
       .def("run", &TensorRefit::run, nb::kw_only(), nb::arg("progress") = false,
-           nb::arg("timeout") = nb::none(),
+           nb::arg("timeout") = nb::none(), nb::arg("stream") = nb::none(),
            nb::sig("def run(self, *, progress: collections.abc.Callable[[str, int, int], object] | "
-                   "bool | None = False, timeout: float | None = None) -> RefitReport"),
-           "Moves all bytes. Ctrl-C ends it, as does `timeout` in seconds or a progress callable "
-           "that returns False (AbortedError): the target's bytes are then undefined.")
+                   "bool | None = False, timeout: float | None = None, stream: typing.Any = None) "
+                   "-> RefitReport"),
+           R"(Moves all bytes. Ctrl-C ends it, as does `timeout` in seconds or a progress callable
+that returns False (AbortedError): the target's bytes are then undefined.
+
+stream  of the GPU that has the tensors, as for RankBuffers; None: that of the buffers. If source and
+        target have two, the target's runs the refit after what both have, and the source's waits for
+        it. A refit on a GPU ignores `progress` and `timeout`, since nothing is waited for; the
+        report's seconds are those of this call.)")
       .def("__repr__", &TensorRefit::text);
 }
 

@@ -151,6 +151,10 @@ TensorSession::TensorSession(std::shared_ptr<Group> group, const SessionArgument
     options = options_of(arguments);
     take(arguments);
     check_memory();
+    // Of buffers that were given, the stream is known now.
+    if (given(stream_))
+      for (const nb::object& buffers : {source_.buffers, target_.buffers, target_.back})
+        if (buffers.is_valid()) nb::cast<TensorBuffers&>(buffers).refresh("", stream_);
   } catch (...) {
     wrong = std::current_exception();
     source_.trouble = trouble_of(wrong, group_->rank());
@@ -189,19 +193,20 @@ SessionOptions TensorSession::options_of(const SessionArguments& arguments) {
 }
 
 void TensorSession::take(const SessionArguments& arguments) {
+  if (arguments.stream.is_valid()) stream_ = arguments.stream;
   Side source = source_, target = target_;
   source.trouble = target.trouble = "";
   const auto take_side = [&](Side& side, const char* name, const nb::object& layout,
                              const nb::object& tensors) {
     if (layout.is_valid()) side.layout = layout_of(name, layout);
     if (layout.is_valid() || tensors.is_valid())
-      side.buffers = buffers_of(tensors, side.layout, group_->rank(), name);
+      side.buffers = buffers_of(tensors, side.layout, group_->rank(), name, stream_);
     if (side.buffers.is_valid()) side.layout = memory_of(side.buffers)->layout();
   };
   take_side(source, kSource, arguments.source, arguments.source_tensors);
   take_side(target, kTarget, arguments.target, arguments.target_tensors);
   if (arguments.back_tensors.is_valid())
-    target.back = buffers_of(arguments.back_tensors, target.layout, group_->rank(), kBack);
+    target.back = buffers_of(arguments.back_tensors, target.layout, group_->rank(), kBack, stream_);
   if (target.back.is_valid() && memory_of(target.back)->layout() != target.layout)
     raise(Code::invalid_argument,
           "target_tensors and back_tensors are buffers of two Layout "
@@ -270,13 +275,14 @@ const Session& TensorSession::session() const {
   return *session_;
 }
 
-bool TensorSession::look_again() {
+bool TensorSession::look_again(const nb::object& stream) {
+  const nb::object& used = given(stream) ? stream : stream_;
   const std::string before = source_.trouble + target_.trouble;
   source_.trouble.clear();
   target_.trouble.clear();
   bool moved = false;
   const auto look = [&](const nb::object& buffers, const char* name) {
-    if (buffers.is_valid()) moved |= nb::cast<TensorBuffers&>(buffers).refresh(name);
+    if (buffers.is_valid()) moved |= nb::cast<TensorBuffers&>(buffers).refresh(name, used);
   };
   try {
     look(source_.buffers, kSource);
@@ -289,10 +295,11 @@ bool TensorSession::look_again() {
   return before != source_.trouble;
 }
 
-SessionReport TensorSession::refit(std::int64_t version, const nb::object& progress) {
+SessionReport TensorSession::refit(std::int64_t version, const nb::object& progress,
+                                   const nb::object& stream) {
   const Group::Use use(*group_, "refit()");
   (void)session();
-  if (look_again()) session_->update(side_of(source_, false), side_of(target_, true));
+  if (look_again(stream)) session_->update(side_of(source_, false), side_of(target_, true));
   Call call(*this, progress);
   failed_together_ = false;
   try {
@@ -361,7 +368,7 @@ void TensorSession::finish() {
     }
   }
   const Side source = std::exchange(source_, {}), target = std::exchange(target_, {});
-  const nb::object on_phase = std::exchange(on_phase_, {});
+  const nb::object on_phase = std::exchange(on_phase_, {}), stream = std::exchange(stream_, {});
 }
 
 void TensorSession::leave(const nb::object& type, const nb::object& error) {
@@ -382,6 +389,7 @@ int TensorSession::traverse(visitproc visit, void* arg) const {
     Py_VISIT(side->back.ptr());
   }
   Py_VISIT(on_phase_.ptr());
+  Py_VISIT(stream_.ptr());
   Py_VISIT(published_object_.ptr());
   return 0;
 }

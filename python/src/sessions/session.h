@@ -17,6 +17,7 @@ namespace reshard::python {
 /// the session is prepared, so that all ranks learn of it.
 struct SessionArguments {
   nb::object source{}, source_tensors{}, target{}, target_tensors{}, back_tensors{};
+  nb::object stream{};
   std::string buffering{}, verify{}, convert{}, path{};
   int threads = 1;
   Index staging_bytes = 0;
@@ -36,7 +37,8 @@ class TensorSession final : public GroupUser {
   TensorSession(const TensorSession&) = delete;
   TensorSession& operator=(const TensorSession&) = delete;
 
-  SessionReport refit(std::int64_t version, const nb::object& progress);
+  /// `stream` replaces the session's for this call, unless it is None.
+  SessionReport refit(std::int64_t version, const nb::object& progress, const nb::object& stream);
   void verify();
   /// Arguments that are invalid objects (not given) stay as they are.
   void update(const SessionArguments& arguments);
@@ -74,13 +76,14 @@ class TensorSession final : public GroupUser {
   void prepare(SessionOptions options, bool usable);
   SessionOptions options_of(const SessionArguments& arguments);
   SessionSide side_of(const Side& side, bool is_target) const;
-  /// Looks at all tensors again. True if the library must be told of trouble, or that it is over.
-  bool look_again();
+  /// Looks at all tensors again, for use on a stream. True if the library must be told of trouble,
+  /// or that it is over.
+  bool look_again(const nb::object& stream);
   void finish();
 
   std::shared_ptr<Group> group_;
   Side source_, target_;
-  nb::object on_phase_, published_object_;
+  nb::object on_phase_, published_object_, stream_;
   PublishedWord* published_ = nullptr;
   std::optional<Session> session_;
   std::optional<SessionReport> report_;

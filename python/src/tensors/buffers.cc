@@ -56,29 +56,39 @@ WantedTensor wanted_tensor(const ModelLayout& layout, SlotId slot, Rank rank) {
   return {layout.slot(slot).dtype, shape, merged_shape(shape, layout.slot(slot).merged)};
 }
 
+void TensorBuffers::check_ranks(const Layout& layout, const RankSet& ranks) {
+  for (const Rank rank : ranks.members())
+    if (!layout.stored().ranks().contains(rank))
+      raise(Code::invalid_argument,
+            fmt::format("rank {} is not one of {}'s", rank.value(), layout.stored().name()));
+}
+
 TensorBuffers::TensorBuffers(std::shared_ptr<const Layout> layout, RankBuffers memory)
     : layout_(std::move(layout)), memory_(std::move(memory)) {}
 
 TensorBuffers::TensorBuffers(std::shared_ptr<const Layout> layout, std::vector<RankTensors> tensors,
-                             const char* side)
-    : layout_(std::move(layout)), memory_(layout_->side.stored()), given_(std::move(tensors)) {
-  for (const RankTensors& rank : given_) bind_rank(rank, side);
+                             const char* side, nb::object stream)
+    : layout_(std::move(layout)),
+      memory_(layout_->side.stored()),
+      given_(std::move(tensors)),
+      stream_(std::move(stream)) {
+  for (const RankTensors& rank : given_) bind_rank(rank, side, looks(stream_));
+  locate(side);
+  use_stream(stream_);
 }
 
 std::unique_ptr<TensorBuffers> TensorBuffers::allocate(std::shared_ptr<const Layout> layout,
                                                        const RankSet& ranks,
                                                        HostBuffer::Options options) {
-  for (const Rank rank : ranks.members())
-    if (!layout->stored().ranks().contains(rank))
-      raise(Code::invalid_argument,
-            fmt::format("rank {} is not one of {}'s", rank.value(), layout->stored().name()));
+  check_ranks(*layout, ranks);
   auto memory = without_gil([&] {
     return unwrap(RankBuffers::allocate(layout->side.stored(), ranks.members(), options));
   });
   return std::unique_ptr<TensorBuffers>(new TensorBuffers(std::move(layout), std::move(memory)));
 }
 
-void TensorBuffers::bind_rank(const RankTensors& tensors, const char* side) {
+void TensorBuffers::bind_rank(const RankTensors& tensors, const char* side,
+                              const LookOptions& options) {
   const ModelLayout& layout = layout_->stored();
   const Rank rank = tensors.rank;
   const nb::object mapping = mapping_of(tensors, side);
@@ -101,7 +111,7 @@ void TensorBuffers::bind_rank(const RankTensors& tensors, const char* side) {
                               rank.value(), layout.name(), side));
     const nb::object tensor = mapping[key];
     tensors_.push_back({rank, slot->second, nb::borrow(key),
-                        PinnedTensor(tensor, text_of(side, rank, slot->second))});
+                        PinnedTensor(tensor, text_of(side, rank, slot->second), options)});
     bind(rank, slot->second, tensors_.back().tensor.view(), side);
     ++bound;
   }
@@ -110,7 +120,9 @@ void TensorBuffers::bind_rank(const RankTensors& tensors, const char* side) {
 
 void TensorBuffers::bind(Rank rank, SlotId slot, const TensorView& view, const char* side) {
   const WantedTensor wanted = wanted_tensor(layout_->stored(), slot, rank);
-  check_tensor(view, wanted, text_of(side, rank, slot), layout_->stored().name());
+  check_tensor(view, wanted, text_of(side, rank, slot), layout_->stored().name(),
+               Memory::host_or_gpu);
+  if (view.producer) producers_.insert(*view.producer);
   unwrap(memory_.bind(rank, slot, {view.data, static_cast<std::size_t>(wanted.bytes())}));
 }
 
@@ -123,7 +135,10 @@ nb::object TensorBuffers::given(const Binding& binding, nb::handle mapping,
                                     ": is no longer in the mapping that was given");
 }
 
-bool TensorBuffers::refresh(const char* side) {
+bool TensorBuffers::refresh(const char* side, const nb::object& stream) {
+  const nb::object& used = stream.is_valid() && !stream.is_none() ? stream : stream_;
+  const LookOptions options = looks(used);
+  producers_.clear();
   bool moved = false;
   nb::object mapping;
   Rank rank(-1);
@@ -137,12 +152,18 @@ bool TensorBuffers::refresh(const char* side) {
     const TensorName name = text_of(side, rank, binding.slot);
     const nb::object now = given(binding, mapping, side);
     const bool is_same = now.is(binding.tensor.object());
-    if (is_same && binding.tensor.look(name).same_as(binding.tensor.view())) continue;
-    PinnedTensor found(now, name);
+    if (is_same) {
+      const TensorView view = binding.tensor.look(name, options);
+      if (view.producer) producers_.insert(*view.producer);
+      if (view.same_as(binding.tensor.view())) continue;
+    }
+    PinnedTensor found(now, name, options);
     bind(rank, binding.slot, found.view(), side);
     binding.tensor = std::move(found);
     moved = true;
   }
+  if (moved) locate(side);
+  use_stream(used);
   return moved;
 }
 
@@ -206,7 +227,8 @@ SlotId TensorBuffers::slot_of(Rank rank, const std::string& name) const {
 nb::object TensorBuffers::exported(nb::handle self, Rank rank, SlotId slot) const {
   const WantedTensor wanted = wanted_tensor(layout_->stored(), slot, rank);
   return nb::cast(std::make_unique<ExportedTensor>(nb::borrow(self), memory_.at(rank, slot),
-                                                   wanted.dtype, wanted.stored));
+                                                   wanted.dtype, wanted.stored,
+                                                   device() == nullptr ? -1 : device()->ordinal()));
 }
 
 nb::object TensorBuffers::tensor(nb::handle self, Rank rank, const std::string& name) const {
@@ -237,20 +259,24 @@ int TensorBuffers::traverse(visitproc visit, void* arg) const {
     Py_VISIT(binding.key.ptr());
     if (const int stop = binding.tensor.traverse(visit, arg); stop != 0) return stop;
   }
+  Py_VISIT(stream_.ptr());
+  Py_VISIT(used_stream_.ptr());
   return 0;
 }
 
 void TensorBuffers::clear() {
   const auto given = std::exchange(given_, {});
   const auto tensors = std::exchange(tensors_, {});
+  const auto streams =
+      std::pair(std::exchange(stream_, nb::none()), std::exchange(used_stream_, nb::none()));
 }
 
 nb::object buffers_of(const nb::object& tensors, const std::shared_ptr<const Layout>& layout,
-                      Rank me, const char* side) {
+                      Rank me, const char* side, const nb::object& stream) {
   if (!tensors.is_valid() || tensors.is_none()) return {};
   if (!nb::isinstance<TensorBuffers>(tensors))
     return nb::cast(std::make_unique<TensorBuffers>(
-        layout, std::vector<TensorBuffers::RankTensors>{{me, tensors}}, side));
+        layout, std::vector<TensorBuffers::RankTensors>{{me, tensors}}, side, stream));
   const auto& given = nb::cast<const TensorBuffers&>(tensors);
   if (given.layout()->stored().digest() != layout->stored().digest())
     raise(Code::invalid_argument,

@@ -2,16 +2,22 @@
 // reshard.RankBuffers: local tensors of ranks in the memory of Python objects, or in its own.
 #pragma once
 
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "python/src/layout.h"
+#include "python/src/tensors/gpus.h"
 #include "python/src/tensors/tensors.h"
+#include "reshard/cuda/memory.h"
 
 namespace reshard::python {
 
 /// The class reshard.RankBuffers. Not thread-safe; everything needs the GIL.
+///
+/// All memory is the host's, or all is one GPU's. That of a GPU is used on a stream: the one that
+/// was given, or else the one on which the tensors' library works whenever they are looked at.
 class TensorBuffers {
  public:
   /// The tensors of one rank: a mapping from names to tensors, or a callable that returns one. The
@@ -22,23 +28,38 @@ class TensorBuffers {
   };
 
   /// `side` is for messages: "source ", "target " or "". Errors: a rank or name that the layout
-  /// lacks, a tensor of the layout that is missing, those of PinnedTensor and check_tensor().
+  /// lacks, a tensor of the layout that is missing, tensors in different places, those of
+  /// PinnedTensor, check_tensor(), gpu() and stream_handle().
   TensorBuffers(std::shared_ptr<const Layout> layout, std::vector<RankTensors> tensors,
-                const char* side);
-  /// Zeroed memory of its own.
+                const char* side, nb::object stream);
+  /// Zeroed memory of its own, of the host or of a GPU. The latter is zero when this returns.
   static std::unique_ptr<TensorBuffers> allocate(std::shared_ptr<const Layout> layout,
                                                  const RankSet& ranks, HostBuffer::Options options);
+  static std::unique_ptr<TensorBuffers> allocate(std::shared_ptr<const Layout> layout,
+                                                 const RankSet& ranks, int ordinal,
+                                                 nb::object stream);
 
   const std::shared_ptr<const Layout>& layout() const { return layout_; }
   const RankBuffers& memory() const { return memory_; }
   /// Bytes of all local tensors here.
   Index bytes() const;
   bool owns_memory() const { return tensors_.empty(); }
+  /// Null: all memory is the host's.
+  const std::shared_ptr<const cuda::Device>& device() const { return memory_.device(); }
+  /// "cpu" or "cuda:0".
+  std::string place() const;
 
   /// Looks at every tensor again, through its mapping, and notes where those are that have moved;
-  /// true if any has. Errors: a tensor is gone, freed, resized or otherwise no longer what the
-  /// layout wants (named).
-  bool refresh(const char* side);
+  /// true if any has. memory() then has the stream to use: `stream`, if it is valid and not None,
+  /// else that of this object. Never waits for a GPU. Errors: a tensor is gone, freed, resized or
+  /// otherwise no longer what the layout wants (named); as the constructor's.
+  bool refresh(const char* side, const nb::object& stream = {});
+  /// Makes a stream of others wait for what the one in use has now.
+  void lend(cuda::StreamHandle to);
+  /// Copies of all tensors in host memory, after the work that the stream has. @pre device()
+  RankBuffers host_copy() const;
+  /// Copies host memory of the same layout into the tensors of a rank, and waits. @pre device()
+  void copy_from(const RankBuffers& host, Rank rank);
   /// Errors: a tensor that may not be written, two that share bytes (named).
   void check_writable(const char* side) const;
   /// Errors: a tensor shares bytes with one of `other` (both named).
@@ -69,9 +90,14 @@ class TensorBuffers {
   };
 
   explicit TensorBuffers(std::shared_ptr<const Layout> layout, RankBuffers memory);
-  void bind_rank(const RankTensors& tensors, const char* side);
+  static void check_ranks(const Layout& layout, const RankSet& ranks);
+  LookOptions looks(const nb::object& stream) const;
+  void bind_rank(const RankTensors& tensors, const char* side, const LookOptions& options);
   void bind(Rank rank, SlotId slot, const TensorView& view, const char* side);
   nb::object given(const Binding& binding, nb::handle mapping, const char* side) const;
+  void locate(const char* side);
+  void use_stream(const nb::object& stream);
+  cuda::Stream stream() const { return cuda::Stream::borrow(device(), memory_.stream()); }
   SlotId slot_of(Rank rank, const std::string& name) const;
   nb::object exported(nb::handle self, Rank rank, SlotId slot) const;
   std::vector<Range> ranges() const;
@@ -84,12 +110,18 @@ class TensorBuffers {
   RankBuffers memory_;
   std::vector<RankTensors> given_;
   std::vector<Binding> tensors_;  ///< in the order of given_; empty if the memory is its own.
+  std::vector<cuda::Buffer> gpu_memory_;  ///< its own.
+  nb::object stream_ = nb::none();        ///< that was given; None: the current one.
+  nb::object used_stream_ = nb::none();   ///< keeps the one in use alive.
+  std::set<std::uint64_t> producers_;     ///< streams with work that tensors still need.
+  StreamOrder order_;
 };
 
 /// What Python gives for the tensors of one side: None, a mapping {name: tensor} of rank `me`, a
-/// callable that returns one, or a RankBuffers. An invalid object for None.
+/// callable that returns one, or a RankBuffers. An invalid object for None. `stream` as for
+/// TensorBuffers.
 nb::object buffers_of(const nb::object& tensors, const std::shared_ptr<const Layout>& layout,
-                      Rank me, const char* side);
+                      Rank me, const char* side, const nb::object& stream);
 
 /// The local tensors of a layout on a rank, as memory should be for them.
 WantedTensor wanted_tensor(const ModelLayout& layout, SlotId slot, Rank rank);

@@ -44,10 +44,13 @@ struct ExchangeTable {
   void* object_from_managed = nullptr;
   /// Describes an object's tensor, which stays the object's. -1: a Python exception is set.
   int (*tensor_from_object)(void* object, Tensor* out) = nullptr;
-  void* current_stream = nullptr;
+  /// The stream of a device on which the library works now. -1: a Python exception is set.
+  int (*current_stream)(std::int32_t device_type, std::int32_t device_id, void** out) = nullptr;
 };
 
 // Types of devices whose memory the processor reaches by plain loads and stores.
 inline constexpr std::int32_t kCpu = 1, kCudaHost = 3, kRocmHost = 11;
+/// The memory of an NVIDIA GPU.
+inline constexpr std::int32_t kCuda = 2;
 
 }  // namespace reshard::python::dlpack

@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include "python/src/tensors/buffers.h"
+#include "python/src/tensors/gpus.h"
 #include "python/src/tensors/tensors.h"
 #include "python/src/values.h"
 
@@ -16,15 +18,15 @@ Dims exported_shape(DType dtype, Dims shape) {
 }
 
 nb::ndarray<nb::array_api> array_of(const nb::object& owner, std::byte* data, const Dims& shape,
-                                    dlpack::DataType dtype) {
+                                    dlpack::DataType dtype, dlpack::Device device) {
   std::array<std::size_t, kMaxDims> sizes{};
   for (int i = 0; i < shape.size(); ++i)
     sizes[static_cast<std::size_t>(i)] = static_cast<std::size_t>(shape[i]);
   // A consumer may refuse a null address although there are no bytes.
-  static std::byte nothing[64];
+  alignas(64) static std::byte nothing[64];
   return nb::ndarray<nb::array_api>(data == nullptr ? nothing : data,
                                     static_cast<std::size_t>(shape.size()), sizes.data(), owner,
-                                    nullptr, dtype, dlpack::kCpu, 0);
+                                    nullptr, dtype, device.device_type, device.device_id);
 }
 
 /// numpy's dtype of this name, or that of ml_dtypes.
@@ -75,21 +77,47 @@ std::unique_ptr<ExportedTensor> ExportedTensor::allocate(DType dtype, const Dims
   return std::make_unique<ExportedTensor>(nb::borrow(owner), data, dtype, shape);
 }
 
+dlpack::Device ExportedTensor::device() const {
+  return gpu_ < 0 ? dlpack::Device{dlpack::kCpu, 0} : dlpack::Device{dlpack::kCuda, gpu_};
+}
+
+std::string ExportedTensor::place() const { return gpu_ < 0 ? "cpu" : gpu_text(gpu_); }
+
+void ExportedTensor::expect_on_host(const char* call) const {
+  if (gpu_ >= 0)
+    raise(Code::unsupported, fmt::format("{}: the memory is on {}, which the processor does not "
+                                         "reach; take torch(), or torch().cpu() for a copy",
+                                         call, place()));
+}
+
+/// The stream that a consumer of DLPack names: none for -1, which is not to wait.
+std::optional<cuda::StreamHandle> ExportedTensor::consumer_of(const nb::kwargs& arguments) {
+  if (!arguments.contains("stream") || nb::object(arguments["stream"]).is_none()) return nullptr;
+  const nb::object given = arguments["stream"];
+  if (nb::isinstance<nb::int_>(given) && nb::cast<std::int64_t>(given) == -1) return std::nullopt;
+  return stream_handle(given, -1);
+}
+
 nb::object ExportedTensor::capsule(nb::kwargs arguments) const {
   const auto known = dlpack_dtype(dtype_);
   if (!known) raise(Code::unsupported, fmt::format("DLPack has no {}; take raw()", name(dtype_)));
+  if (gpu_ >= 0)
+    if (const auto consumer = consumer_of(arguments))
+      nb::cast<TensorBuffers&>(owner_).lend(*consumer);
   const nb::object array =
-      nb::cast(array_of(owner_, data_, exported_shape(dtype_, shape_), *known));
+      nb::cast(array_of(owner_, data_, exported_shape(dtype_, shape_), *known, device()));
   return array.attr("__dlpack__")(**arguments);
 }
 
 nb::object ExportedTensor::raw() const {
-  const nb::object array =
-      nb::cast(array_of(owner_, data_, Dims::filled(1, bytes()), *dlpack_dtype(DType::u8)));
+  expect_on_host("raw()");
+  const nb::object array = nb::cast(
+      array_of(owner_, data_, Dims::filled(1, bytes()), *dlpack_dtype(DType::u8), device()));
   return nb::steal(PyMemoryView_FromObject(array.ptr()));
 }
 
 nb::object ExportedTensor::numpy() const {
+  expect_on_host("numpy()");
   const nb::object dtype = numpy_dtype(dtype_);
   const nb::module_ numpy = nb::module_::import_("numpy");
   return numpy.attr("frombuffer")(raw(), nb::arg("dtype") = dtype)
@@ -101,7 +129,8 @@ nb::object ExportedTensor::torch(nb::handle self) const {
 }
 
 std::string ExportedTensor::text() const {
-  return fmt::format("reshard.Tensor({} {}, {} bytes)", name(dtype_), shape_text(shape_), bytes());
+  return fmt::format("reshard.Tensor({} {}, {} bytes{})", name(dtype_), shape_text(shape_), bytes(),
+                     gpu_ < 0 ? "" : ", " + place());
 }
 
 }  // namespace reshard::python

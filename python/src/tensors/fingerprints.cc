@@ -34,7 +34,9 @@ NamedFingerprints fingerprints_of(TensorBuffers& buffers, const std::shared_ptr<
     forms = forms_of(like->stored());
   }
   ModelFingerprints all = with_progress(progress, [&](const Progress& report) {
-    return unwrap(fingerprints(buffers.memory(), threads, report, forms));
+    if (buffers.device() == nullptr)
+      return unwrap(fingerprints(buffers.memory(), threads, report, forms));
+    return unwrap(fingerprints(buffers.host_copy(), threads, report, forms));
   });
   return {layout.shared_model(), std::move(all)};
 }
@@ -43,6 +45,19 @@ void compare(const NamedFingerprints& source, const NamedFingerprints& target) {
   if (source.model->digest() != target.model->digest())
     raise(Code::invalid_argument, "the fingerprints are of different models");
   unwrap(compare_fingerprints(*source.model, source.all, target.all));
+}
+
+/// Rank by rank, through host memory of one rank.
+bool load_to_gpu(const Model& model, TensorBuffers& buffers, std::optional<Rank> only, int threads,
+                 const Progress& report) {
+  for (const Rank rank : buffers.memory().ranks()) {
+    if (only && rank != *only) continue;
+    const RankBuffers host =
+        unwrap(RankBuffers::allocate(buffers.memory().shared_layout(), std::array{rank}));
+    unwrap(load_weights(model, host, rank, {.threads = threads, .progress = report}));
+    buffers.copy_from(host, rank);
+  }
+  return true;
 }
 
 void load(const Model& model, TensorBuffers& buffers, std::optional<RankArgument> rank, int threads,
@@ -60,6 +75,7 @@ void load(const Model& model, TensorBuffers& buffers, std::optional<RankArgument
   std::optional<Rank> only;
   if (rank) only = rank_in(*buffers.layout(), *rank);
   with_progress(progress, [&](const Progress& report) {
+    if (buffers.device() != nullptr) return load_to_gpu(model, buffers, only, threads, report);
     unwrap(load_weights(model, buffers.memory(), only, {.threads = threads, .progress = report}));
     return true;
   });
@@ -130,7 +146,8 @@ void bind_fingerprints(nb::module_& m) {
 
 All ranks' tensors are in these buffers. `like` is another layout of the same model: values are
 fingerprinted in the form in which it stores them, so that a source and a target of different dtypes
-compare. Raises InvalidArgumentError if memory is missing (named).)");
+compare. Tensors of a GPU are copied to the host for it. Raises InvalidArgumentError if memory is
+missing (named).)");
   m.def(
       "compare_fingerprints", &compare, nb::arg("source"), nb::arg("target"),
       "Returns None if both agree. Raises CorruptError naming the first tensor whose fingerprints "
@@ -143,6 +160,7 @@ compare. Raises InvalidArgumentError if memory is missing (named).)");
                           kSignature)
                   .c_str()),
       R"(Fills local tensors from a checkpoint, in any layout: only the bytes that they hold are read.
+Those of a GPU are filled rank by rank, through memory of the host.
 
 rank      fills the tensors of this rank alone
 threads   that read; 0: one for each core

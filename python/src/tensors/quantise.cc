@@ -60,8 +60,7 @@ class FloatTensor {
     const TensorView& view = pinned_.view();
     const auto dtype = dtype_of_dlpack(view.dtype);
     const bool floats = dtype == DType::bf16 || dtype == DType::f16 || dtype == DType::f32;
-    if (!view.on_host())
-      check_tensor(view, {DType::f32, view.shape, view.shape}, {.name = what}, "");
+    check_place(view, Memory::host, {.name = what});
     if (view.shape.size() != 2 || !floats || (view.shape[1] > 1 && view.strides[1] != 1) ||
         (view.shape[0] > 1 && view.strides[0] < view.shape[1]))
       raise(Code::invalid_argument,

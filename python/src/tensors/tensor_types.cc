@@ -68,7 +68,7 @@ const char* code_name(std::uint8_t c) {
 
 const char* device_name(std::int32_t type) {
   switch (type) {
-    case 2: return "cuda";
+    case dlpack::kCuda: return "cuda";
     case 4: return "opencl";
     case 7: return "vulkan";
     case 8: return "metal";
@@ -144,14 +144,21 @@ bool TensorView::same_as(const TensorView& other) const {
 
 Index TensorView::bytes() const { return volume(shape) * dtype.bits * dtype.lanes / 8; }
 
+std::string TensorView::place() const {
+  if (on_host()) return "the host";
+  return fmt::format("{}:{}", device_name(device.device_type), device.device_id);
+}
+
+void check_place(const TensorView& view, Memory memory, const TensorName& what) {
+  if (view.on_host() || (memory == Memory::host_or_gpu && view.on_gpu())) return;
+  raise(Code::unsupported,
+        fmt::format("{}: is on {}; must be in the memory of the host{}", what.text(), view.place(),
+                    memory == Memory::host_or_gpu ? " or of an NVIDIA GPU" : ""));
+}
+
 void check_tensor(const TensorView& view, const WantedTensor& wanted, const TensorName& what,
-                  const std::string& whose) {
-  if (!view.on_host())
-    raise(
-        Code::unsupported,
-        fmt::format("{}: is on {}:{}, and this build moves memory of the host only; pass a tensor "
-                    "of the CPU",
-                    what.text(), device_name(view.device.device_type), view.device.device_id));
+                  const std::string& whose, Memory memory) {
+  check_place(view, memory, what);
   const int width = bits(wanted.dtype);
   const bool same = dtype_of_dlpack(view.dtype) == wanted.dtype;
   const bool raw = is_unsigned(view.dtype, std::max(width, 8)) && width != 6;

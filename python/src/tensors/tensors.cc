@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Looks at a Python object's tensor in the fastest way that its type offers: a table of C functions
 // (torch from 2.10 on), the buffer protocol (numpy, bytearray, mmap, array.array), __dlpack__ (JAX,
-// older torch), and numpy's __array_interface__ for dtypes that no buffer can have.
+// older torch), numpy's __array_interface__ for dtypes that no buffer can have, and
+// __cuda_array_interface__ (Numba and others).
 #include "python/src/tensors/tensors.h"
 
 #include <fmt/format.h>
 
+#include <charconv>
 #include <cstring>
+
+#include "python/src/tensors/gpus.h"
 
 namespace reshard::python {
 namespace {
@@ -80,8 +84,8 @@ TensorView view_of(const dlpack::Tensor& tensor) {
   return view;
 }
 
-/// The function of the type's table that describes a tensor, or null.
-auto exchange_function(nb::handle object) -> decltype(dlpack::ExchangeTable::tensor_from_object) {
+/// The table of the type, or null.
+const dlpack::ExchangeTable* exchange_table(nb::handle object) {
   static PyObject* const kName = PyUnicode_InternFromString("__dlpack_c_exchange_api__");
   PyObject* found = PyObject_GetAttr(reinterpret_cast<PyObject*>(Py_TYPE(object.ptr())), kName);
   if (found == nullptr) {
@@ -93,14 +97,14 @@ auto exchange_function(nb::handle object) -> decltype(dlpack::ExchangeTable::ten
   auto* table = static_cast<dlpack::ExchangeTable*>(
       PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
   while (table != nullptr && table->version.major != 1) table = table->previous;
-  return table == nullptr ? nullptr : table->tensor_from_object;
+  return table;
 }
 
 std::optional<TensorView> look_by_table(nb::handle object) {
-  const auto describe = exchange_function(object);
-  if (describe == nullptr) return std::nullopt;
+  const dlpack::ExchangeTable* const table = exchange_table(object);
+  if (table == nullptr || table->tensor_from_object == nullptr) return std::nullopt;
   dlpack::Tensor tensor;
-  if (describe(object.ptr(), &tensor) != 0) throw Unseen{take_exception()};
+  if (table->tensor_from_object(object.ptr(), &tensor) != 0) throw Unseen{take_exception()};
   return view_of(tensor);
 }
 
@@ -178,20 +182,35 @@ std::optional<TensorView> look_by_buffer(nb::handle object) {
   return view_of(*buffer);
 }
 
+/// True if `__dlpack_device__` names an NVIDIA GPU.
+bool says_gpu(nb::handle object) {
+  const nb::object method = attribute(object, "__dlpack_device__");
+  if (!method.is_valid()) return false;
+  const nb::object said = method();
+  return nb::cast<int>(said[0]) == dlpack::kCuda;
+}
+
 /// The capsule of __dlpack__, or an invalid object if there is no such method.
-nb::object export_dlpack(nb::handle object) {
+nb::object export_dlpack(nb::handle object, const LookOptions& options) {
   const nb::object method = attribute(object, "__dlpack__");
   if (!method.is_valid()) return {};
   try {
+    nb::dict arguments;
+    // torch's current stream is the caller's own; a new dependency would be on the wrong one.
+    if (says_gpu(object)) arguments["stream"] = is_of_torch(object) ? -1 : options.stream;
     try {
-      return method(nb::arg("max_version") = nb::make_tuple(1, 3));
+      nb::dict with_version = nb::steal<nb::dict>(PyDict_Copy(arguments.ptr()));
+      with_version["max_version"] = nb::make_tuple(1, 3);
+      return method(**with_version);
     } catch (nb::python_error& error) {
       if (!error.matches(PyExc_TypeError)) throw;
-      return method();  // from before DLPack 1.0
+      return method(**arguments);  // from before DLPack 1.0
     }
   } catch (nb::python_error& error) {
     const std::string text = text_of(error.value());
     throw Unseen{text.substr(0, text.find('\n'))};
+  } catch (const nb::cast_error&) {
+    throw Unseen{"__dlpack_device__ did not return two numbers"};
   }
 }
 
@@ -250,6 +269,74 @@ std::optional<TensorView> look_by_interface(nb::handle object) {
   return view;
 }
 
+/// The dtype of a `typestr` of the array interface, such as "<f4".
+DataType dtype_of_typestr(const std::string& text) {
+  int bytes = 0;
+  const char* const end = text.data() + text.size();
+  const bool has_size =
+      text.size() > 2 && std::from_chars(text.data() + 2, end, bytes).ptr == end && bytes > 0;
+  if (!has_size || bytes > 16) throw Unseen{fmt::format("elements of type '{}'", text)};
+  if (text[0] == '>' && bytes > 1) throw Unseen{"its elements are big-endian"};
+  const char kind = text[1];
+  const auto code = kind == 'b'   ? dlpack::Code::Bool
+                    : kind == 'i' ? dlpack::Code::Int
+                    : kind == 'u' ? dlpack::Code::UInt
+                    : kind == 'f' ? dlpack::Code::Float
+                    : kind == 'c' ? dlpack::Code::Complex
+                                  : throw Unseen{fmt::format("elements of type '{}'", text)};
+  return {static_cast<std::uint8_t>(code), static_cast<std::uint8_t>(bytes * 8), 1};
+}
+
+/// The GPU that has the memory; any will do for none.
+int gpu_with(std::uintptr_t address) {
+  if (address == 0) return 0;
+  try {
+    return gpu_of_address(reinterpret_cast<const void*>(address));
+  } catch (const Raised& raised) {
+    throw Unseen{raised.error().message};
+  }
+}
+
+/// Memory of a GPU by version 2 or 3 of the CUDA array interface. Its address says which GPU.
+std::optional<TensorView> look_by_cuda_interface(nb::handle object) {
+  const nb::object found = attribute(object, "__cuda_array_interface__");
+  if (!found.is_valid()) return std::nullopt;
+  try {
+    const auto fields = nb::cast<nb::dict>(found);
+    const DataType dtype = dtype_of_typestr(nb::cast<std::string>(fields["typestr"]));
+    const auto [address, read_only] = nb::cast<std::pair<std::uintptr_t, bool>>(fields["data"]);
+    const auto sizes = nb::cast<std::vector<Index>>(nb::list(fields["shape"]));
+    const auto field = [&](const char* name) {
+      return fields.contains(name) ? nb::object(fields[name]) : nb::object(nb::none());
+    };
+    if (!field("mask").is_none()) throw Unseen{"it has a mask"};
+    std::vector<Index> steps;
+    if (const nb::object given = field("strides"); !given.is_none())
+      steps = nb::cast<std::vector<Index>>(nb::list(given));
+    if (sizes.size() > kMaxDims) too_many_dims(static_cast<int>(sizes.size()));
+    if (!steps.empty() && steps.size() != sizes.size())
+      throw Unseen{fmt::format("{} strides of {} dimensions", steps.size(), sizes.size())};
+    std::array<Index, kMaxDims> shape{}, strides{};
+    std::ranges::copy(sizes, shape.begin());
+    for (std::size_t i = 0; i < steps.size(); ++i)
+      strides[i] = steps[i] % (dtype.bits / 8) == 0 ? steps[i] / (dtype.bits / 8) : -1;
+    TensorView view = view_of(dlpack::Tensor{.data = reinterpret_cast<void*>(address),
+                                             .device = {dlpack::kCuda, gpu_with(address)},
+                                             .ndim = static_cast<std::int32_t>(sizes.size()),
+                                             .dtype = dtype,
+                                             .shape = shape.data(),
+                                             .strides = steps.empty() ? nullptr : strides.data()});
+    view.read_only = read_only;
+    if (const nb::object stream = field("stream"); !stream.is_none())
+      view.producer = nb::cast<std::uint64_t>(stream);
+    return view;
+  } catch (const nb::cast_error&) {
+    throw Unseen{"its __cuda_array_interface__ is not what CUDA's array interface says"};
+  } catch (nb::python_error& error) {
+    throw Unseen{fmt::format("its __cuda_array_interface__ lacks {}", text_of(error.value()))};
+  }
+}
+
 /// Why torch's own words for what cannot be seen, in terms of what to pass instead.
 std::string explain(nb::handle object, const std::string& why) {
   const nb::object device = attribute(object, "device");
@@ -274,7 +361,7 @@ struct Look {
   nb::object kept;
 };
 
-Look look_at(nb::handle object, bool keep) {
+Look look_at(nb::handle object, bool keep, const LookOptions& options) {
   if (auto view = look_by_table(object)) return {*view, {}};
   std::string why;
   try {
@@ -284,12 +371,13 @@ Look look_at(nb::handle object, bool keep) {
     why = std::move(unseen.why);
   }
   try {
-    if (const nb::object capsule = export_dlpack(object); capsule.is_valid())
+    if (const nb::object capsule = export_dlpack(object, options); capsule.is_valid())
       return {view_of_capsule(capsule, object), keep ? capsule : nb::object()};
   } catch (Unseen& unseen) {
     why = std::move(unseen.why);
   }
   if (auto view = look_by_interface(object)) return {*view, {}};
+  if (auto view = look_by_cuda_interface(object)) return {*view, {}};
   throw Unseen{why};
 }
 
@@ -301,11 +389,12 @@ nb::object plain(nb::handle object) {
   return nb::borrow(object);
 }
 
-Look look_through(nb::handle object, const TensorName& what, bool keep) {
+Look look_through(nb::handle object, const TensorName& what, bool keep,
+                  const LookOptions& options) {
   const nb::object tensor = plain(object);
   std::string why;
   try {
-    return look_at(tensor, keep);
+    return look_at(tensor, keep, options);
   } catch (const Unseen& unseen) {
     why = unseen.why;
   }
@@ -313,7 +402,7 @@ Look look_through(nb::handle object, const TensorName& what, bool keep) {
   const nb::object detach = attribute(tensor, "detach");
   if (grad.is_valid() && grad.is(nb::bool_(true)) && detach.is_valid()) {
     try {
-      return look_at(detach(), keep);
+      return look_at(detach(), keep, options);
     } catch (const Unseen& unseen) {
       why = unseen.why;
     }
@@ -323,21 +412,37 @@ Look look_through(nb::handle object, const TensorName& what, bool keep) {
 
 }  // namespace
 
-PinnedTensor::PinnedTensor(nb::handle object, const TensorName& what)
+PinnedTensor::PinnedTensor(nb::handle object, const TensorName& what, const LookOptions& options)
     : object_(nb::borrow(object)) {
-  Look look = look_through(object, what, true);
+  Look look = look_through(object, what, true, options);
   view_ = look.view;
   export_ = std::move(look.kept);
 }
 
-TensorView PinnedTensor::look(const TensorName& what) const {
-  return look_through(object_, what, false).view;
+TensorView PinnedTensor::look(const TensorName& what, const LookOptions& options) const {
+  return look_through(object_, what, false, options).view;
 }
 
 int PinnedTensor::traverse(visitproc visit, void* arg) const {
   Py_VISIT(object_.ptr());
   Py_VISIT(export_.ptr());
   return 0;
+}
+
+std::optional<std::uint64_t> stream_by_table(nb::handle tensor, int ordinal) {
+  const nb::object local = plain(tensor);
+  const dlpack::ExchangeTable* const table = exchange_table(local);
+  if (table == nullptr || table->current_stream == nullptr) return std::nullopt;
+  void* stream = nullptr;
+  if (table->current_stream(dlpack::kCuda, ordinal, &stream) != 0) throw nb::python_error();
+  return reinterpret_cast<std::uintptr_t>(stream);
+}
+
+bool is_of_torch(nb::handle tensor) {
+  const nb::dict modules = nb::module_::import_("sys").attr("modules");
+  if (!modules.contains("torch")) return false;
+  const nb::object type = attribute(modules["torch"], "Tensor");
+  return type.is_valid() && PyObject_IsInstance(tensor.ptr(), type.ptr()) == 1;
 }
 
 }  // namespace reshard::python

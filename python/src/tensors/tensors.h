@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -21,13 +22,18 @@ struct TensorView {
   dlpack::Device device;
   Dims shape, strides;  ///< in elements of `dtype`.
   bool read_only = false;
+  /// The handle of a stream whose work the tensor may still need (`__cuda_array_interface__`).
+  std::optional<std::uint64_t> producer;
 
   bool on_host() const;
+  bool on_gpu() const { return device.device_type == dlpack::kCuda; }
+  /// "the host", "cuda:0".
+  std::string place() const;
   /// Row-major without gaps.
   bool contiguous() const;
   /// Bytes of a contiguous tensor.
   Index bytes() const;
-  /// True if nothing that a look tells is different.
+  /// True if nothing that a look tells is different, but for the producer.
   bool same_as(const TensorView& other) const;
 };
 
@@ -40,6 +46,13 @@ struct TensorName {
   std::string text() const;
 };
 
+/// How a look is taken.
+struct LookOptions {
+  /// What exporters of a GPU's memory are told: their work on the tensor is done for this stream of
+  /// ours, as DLPack counts streams.
+  std::int64_t stream = 1;
+};
+
 /// A tensor that is kept alive for as long as its memory is used, and can be looked at again.
 ///
 /// The object is held. A buffer or a DLPack capsule that it exports is held, too, so that exporters
@@ -49,12 +62,12 @@ class PinnedTensor {
  public:
   /// Errors, which begin with `what`: not a tensor; a tensor without memory (meta), sparse or
   /// quantised; more than kMaxDims dimensions; a copy instead of memory.
-  PinnedTensor(nb::handle object, const TensorName& what);
+  PinnedTensor(nb::handle object, const TensorName& what, const LookOptions& options = {});
 
   /// The tensor as it was when this was made.
   const TensorView& view() const { return view_; }
   /// The tensor as it is now. Errors: as for the constructor.
-  TensorView look(const TensorName& what) const;
+  TensorView look(const TensorName& what, const LookOptions& options = {}) const;
   const nb::object& object() const { return object_; }
   /// For the garbage collector.
   int traverse(visitproc visit, void* arg) const;
@@ -73,12 +86,27 @@ struct WantedTensor {
   Index bytes() const { return volume(shape) * bits(dtype) / 8; }
 };
 
-/// Checks that a tensor is on the host, contiguous, and has the dtype and shape wanted. The bits
+/// Which memory will do for a tensor.
+enum class Memory : std::uint8_t {
+  host,
+  host_or_gpu,  ///< that of the host, or of an NVIDIA GPU.
+};
+
+/// Checks that a tensor is in such memory. Errors: `unsupported`, beginning with `what`.
+void check_place(const TensorView& view, Memory memory, const TensorName& what);
+
+/// Checks that a tensor is in such memory, contiguous, and has the dtype and shape wanted. The bits
 /// may also be those of an unsigned integer of the same width (two 4-bit elements in a byte), and
 /// all of them a row of bytes. `what` as above; `whose` says who wants it: a layout's name. Errors:
-/// as said, `unsupported` for another device.
+/// as said, and those of check_place().
 void check_tensor(const TensorView& view, const WantedTensor& wanted, const TensorName& what,
-                  const std::string& whose);
+                  const std::string& whose, Memory memory = Memory::host);
+
+/// The stream of a GPU on which the library of a tensor works now, as the table of its type tells;
+/// none if it does not.
+std::optional<std::uint64_t> stream_by_table(nb::handle tensor, int ordinal);
+/// True for a tensor of torch, or of a class that derives from it.
+bool is_of_torch(nb::handle tensor);
 
 /// The DLPack dtype of `dtype`, in which torch and numpy know it, or none if DLPack lacks it. 4-bit
 /// elements: in pairs, as torch's float4_e2m1fn_x2.

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Law: tensors of a GPU are used where they are; without a driver, whoever passes one is told why it cannot be used."""
+
+import importlib.util
+import os
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import reshard
+
+HERE = Path(__file__).parent
+PROGRAM = os.environ.get("RESHARD_BIN", str(HERE.parents[1] / "build/bin/reshard"))
+CASES = [HERE / name for name in ("gpu_cases.py", "gpu_refit_cases.py", "gpu_session_cases.py")]
+EMULATED = Path(os.environ.get("RESHARD_EMULATED_GPU", Path(PROGRAM).parents[1] / "lib/emulated_gpu"))
+
+
+def run_cases(*arguments, **env):
+  """Runs the cases in a process of its own; its last line."""
+  command = [sys.executable, "-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider", *map(str, CASES)]
+  done = subprocess.run([*command, *arguments], env=os.environ | env, capture_output=True, text=True, timeout=600)
+  assert done.returncode == 0, done.stdout + done.stderr
+  return done.stdout.splitlines()[-1]
+
+
+def emulated(tmp_path):
+  """The environment of a process that has the emulated GPU in place of the driver."""
+  if not (EMULATED / "libcuda.so.1").exists():
+    pytest.skip(f"no stand-in for CUDA's driver in {EMULATED}: it is built with the tests in C++")
+  image = tmp_path / "kernels.fatbin"
+  image.write_bytes(struct.pack("<IHHQ", 0xBA55ED50, 1, 16, 0))
+  libraries = [str(EMULATED), *filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(":"))]
+  return {"LD_LIBRARY_PATH": ":".join(libraries), "RESHARD_CUDA_IMAGE": str(image), "RESHARD_TEST_GPU": ""}
+
+
+def test_all_cases_on_an_emulated_gpu(tmp_path):
+  assert " passed, " in run_cases(**emulated(tmp_path))
+
+
+def test_all_cases_with_torch_on_a_gpu():
+  torch = pytest.importorskip("torch")
+  if not torch.cuda.is_available():
+    pytest.skip("torch sees no GPU here")
+  assert " passed, " in run_cases(RESHARD_TEST_GPU="0")
+
+
+ALONE = """
+import reshard, sys
+layout = reshard.layout("hf", reshard.Model.from_tensors("one", {"w": ((4, 6), "F32")}))
+try:
+  reshard.RankBuffers.allocate(layout, device="cuda")
+except reshard.UnsupportedError as error:
+  print(error)
+assert "torch" not in sys.modules
+"""
+
+
+def test_without_a_driver_the_reason_is_an_exception():
+  if importlib.util.find_spec("torch") and __import__("torch").cuda.is_available():
+    pytest.skip("this machine has a driver")
+  done = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True, timeout=120)
+  assert done.returncode == 0, done.stderr
+  assert "no NVIDIA driver: " in done.stdout
+
+
+def test_a_tensor_that_names_a_gpu_is_named_when_there_is_none():
+  from test_tensors import OnDevice, matrix
+
+  try:
+    reshard.RankBuffers.allocate(matrix(), device="cuda")
+  except reshard.Error as error:
+    with pytest.raises(type(error), match="rank 0: tensor 'w': is on cuda:0: ") as raised:
+      reshard.RankBuffers(matrix(), {0: {"w": OnDevice(2)}})
+    assert str(raised.value).endswith(str(error))
+  else:
+    pytest.skip("this machine has a GPU")
