@@ -16,6 +16,7 @@
 #include "reshard/refit/conversion/job.h"
 #include "reshard/refit/session/addresses.h"
 #include "reshard/refit/session/begin.h"
+#include "reshard/refit/session/gpu_memory.h"
 
 namespace reshard {
 
@@ -36,6 +37,7 @@ using session::Addresses;
 using session::BeginRecord;
 using session::BeginRecords;
 using session::BeginWords;
+using session::GpuMemory;
 
 struct Session::State {
   State(Transport& data, ControlPlane& agreement, SessionSide from, SessionSide to,
@@ -56,9 +58,14 @@ struct Session::State {
   std::string trouble() const;
   std::uint64_t memory_digest(const Addresses& from, const Addresses& to) const;
   Result<> make_job();
+  /// Finds the memory behind the addresses, if these changed.
+  void watch_memory();
+  /// Why a refit cannot use that memory; "" if it can.
+  std::string memory_trouble() const;
 
   // The phases of a refit. Collective.
   Result<> begin(std::int64_t version, SessionReport& report);
+  Result<> renew_memory();
   Result<> transfer_and_check(SessionReport& report);
   Result<> commit(std::int64_t version, SessionReport& report);
   Result<> enter(SessionPhase phase);
@@ -76,6 +83,8 @@ struct Session::State {
   PublishedVersion own_published;
   PublishedVersion* const published;
   Addresses source_addresses, target_addresses;
+  GpuMemory source_memory, target_memory;
+  bool is_watched = false;            ///< the two above are of the sides as they are.
   BeginRecords agreed;                ///< that the job was made from.
   BeginRecords received;              ///< of the latest call.
   std::vector<BeginWords> exchange;   ///< reused by exchange_records().
@@ -164,6 +173,9 @@ BeginRecord Session::State::record(BeginRecord::Kind kind, std::int64_t version)
   out.target = digest_of(target);
   out.staging = static_cast<std::uint64_t>(std::max<Index>(0, options.refit.staging_bytes));
   out.options = agreed.empty() ? session::options_word(options) : agreed[me().index()].options;
+  const GpuMemory::State from = source_memory.look(), to = target_memory.look();
+  out.memory = from.id;
+  out.trouble = from.trouble.empty() ? to.trouble : from.trouble;
   const bool same_layouts = !agreed.empty() && out.source == agreed[me().index()].source &&
                             out.target == agreed[me().index()].target;
   if (same_layouts) {
@@ -174,11 +186,25 @@ BeginRecord Session::State::record(BeginRecord::Kind kind, std::int64_t version)
     if (out.change.empty()) out.change = target_addresses.change(target);
   }
   // A change is checked as thoroughly as new sides are.
-  out.trouble = trouble();
+  if (auto wrong = trouble(); !wrong.empty()) out.trouble = std::move(wrong);
   if (!same_layouts && out.trouble.empty())
     out.addresses =
         memory_digest(Addresses("source", source, me()), Addresses("target", target, me()));
   return out;
+}
+
+void Session::State::watch_memory() {
+  is_watched = is_watched &&
+               memory_digest(source_addresses, target_addresses) == agreed[me().index()].addresses;
+  if (is_watched) return;
+  source_memory = GpuMemory::of("source", source, me());
+  target_memory = GpuMemory::of("target", target, me());
+  is_watched = true;
+}
+
+std::string Session::State::memory_trouble() const {
+  std::string trouble = source_memory.look().trouble;
+  return trouble.empty() ? target_memory.look().trouble : trouble;
 }
 
 std::uint64_t Session::State::memory_digest(const Addresses& from, const Addresses& to) const {
@@ -186,6 +212,7 @@ std::uint64_t Session::State::memory_digest(const Addresses& from, const Address
 }
 
 Result<> Session::State::prepare() {
+  watch_memory();
   if (auto done = session::exchange_records(record(BeginRecord::Kind::prepare, -1), control,
                                             deadline(), received, exchange);
       !done)
@@ -259,6 +286,7 @@ Result<> Session::State::begin(std::int64_t version, SessionReport& report) {
   if (tracer) tracer->restart(version);
   const TracedPhase traced(tracing(), "begin");
   RESHARD_TRY(enter(SessionPhase::begin));
+  watch_memory();
   if (auto done = session::exchange_records(record(BeginRecord::Kind::refit, version), control,
                                             deadline(), received, exchange);
       !done)
@@ -267,7 +295,7 @@ Result<> Session::State::begin(std::int64_t version, SessionReport& report) {
   RESHARD_TRY(session::same_version(received));
   const std::string change = session::first_change(agreed, received);
   report.begin_seconds = clock.seconds();
-  if (change.empty() && job) return {};
+  if (change.empty() && job) return renew_memory();
   if (!options.replan)
     return fail(Code::invalid_argument,
                 change + "; prepare a new session, or set the option `replan`");
@@ -276,6 +304,17 @@ Result<> Session::State::begin(std::int64_t version, SessionReport& report) {
   auto made = make_job();
   report.plan_seconds = clock.seconds() - report.begin_seconds;
   return made;
+}
+
+/// Collective.
+Result<> Session::State::renew_memory() {
+  if (!session::memory_changed(agreed, received)) return {};
+  if (auto renewed = job->renew_memory(); !renewed) {
+    finished = renewed.error();
+    return renewed;
+  }
+  for (std::size_t r = 0; r < agreed.size(); ++r) agreed[r].memory = received[r].memory;
+  return {};
 }
 
 Result<> Session::State::transfer_and_check(SessionReport& report) {
@@ -338,7 +377,11 @@ Result<> Session::State::verify() {
   if (finished)
     return fail(Code::invalid_argument, "this session's group was aborted: " + finished->message);
   const int copy = has_target() ? published->target_version().buffer : 0;
-  auto done = job->check_again(copy, is_recorded);
+  const auto awake = agree_on_reason(memory_trouble(), control, deadline());
+  if (!awake) return finish(awake.error());
+  if (!awake->empty()) return fail(Code::invalid_argument, *awake);
+  auto done = job->renew_memory();
+  if (done) done = job->check_again(copy, is_recorded);
   if (!done && !is_verdict(control, done.error())) return finish(std::move(done).error());
   return done;
 }
@@ -374,6 +417,7 @@ Result<SessionReport> Session::refit(std::int64_t version) {
 
 void Session::update(SessionSide source, SessionSide target) {
   target.published = state_->published;
+  state_->is_watched = false;
   state_->source = std::move(source);
   state_->target = std::move(target);
 }

@@ -142,6 +142,11 @@ Result<> Job::clear(StagingTensors& between) const {
   return between.clear(cuda::Stream::borrow(memory.device(), memory.stream()));
 }
 
+Result<> Job::renew_memory() {
+  for (PlannedMove& move : moves_) RESHARD_TRY(move.renew_memory());
+  return {};
+}
+
 Result<> Job::run(int copy, bool verify, SessionReport& report) {
   for (const View& view : views_) view.values->set_device(view.of->device(), view.of->stream());
   for (PlannedMove& move : moves_) {

@@ -34,6 +34,9 @@ class Job {
   /// aborted the group.
   static Result<std::unique_ptr<Job>> prepare(const JobInput& input);
 
+  /// Collective. As RankRefit::renew_memory().
+  Result<> renew_memory();
+
   /// Collective. Moves everything into copy `copy` of the target and adds to the report. With
   /// `verify`, verifies what arrives before it is converted, and every conversion. Errors:
   /// `corrupt`, identical on all ranks; any other error has aborted the group, and peers no longer

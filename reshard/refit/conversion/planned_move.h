@@ -55,6 +55,12 @@ class PlannedMove {
   /// Collective. Errors: as RankRefit::prepare().
   Result<> prepare(const JobGroup& group);
 
+  /// Collective. As RankRefit::renew_memory().
+  Result<> renew_memory() {
+    for (RankRefit& refit : refits_) RESHARD_TRY(refit.renew_memory());
+    return {};
+  }
+
   RankRefit& refit(int copy) { return refits_[index(copy)]; }
   const RankRefit& refit() const { return refits_.front(); }
   Index staging_bytes() const;

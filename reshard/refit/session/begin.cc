@@ -19,7 +19,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little);
 
-constexpr std::uint64_t kProtocol = 0x7265666974000004;  ///< "refit", and its version.
+constexpr std::uint64_t kProtocol = 0x7265666974000005;  ///< "refit", and its version.
 constexpr std::size_t kMostText = 400;
 constexpr std::uint64_t kMostStaging = std::uint64_t{1} << 60;
 
@@ -34,7 +34,8 @@ BeginWords words_of(const BeginRecord& record) {
           record.addresses,
           record.staging,
           std::min(record.trouble.size(), kMostText),
-          std::min(record.change.size(), kMostText)};
+          std::min(record.change.size(), kMostText),
+          record.memory};
 }
 
 std::size_t text_bytes(const BeginWords& words) {
@@ -66,6 +67,7 @@ void decode(const BeginWords& words, BeginRecord& record) {
   record.options = words[6];
   record.addresses = words[7];
   record.staging = words[8];
+  record.memory = words[11];
   record.trouble.clear();
   record.change.clear();
 }
@@ -219,6 +221,10 @@ Result<> same_version(const BeginRecords& records) {
                   fmt::format("version {} is not above version {}, which rank {} holds", version,
                               records[r].target_version, r));
   return {};
+}
+
+bool memory_changed(const BeginRecords& before, const BeginRecords& now) {
+  return !std::ranges::equal(before, now, {}, &BeginRecord::memory, &BeginRecord::memory);
 }
 
 std::string first_change(const BeginRecords& before, const BeginRecords& now) {

@@ -27,8 +27,9 @@ struct BeginRecord {
   std::uint64_t options = 0;             ///< options_word().
   std::uint64_t addresses = 0;           ///< digest of this rank's memory.
   std::uint64_t staging = 0;             ///< cap of staging, bytes.
-  std::string trouble = {};              ///< why this rank cannot begin; "" if it can.
-  std::string change = {};  ///< what changed on this rank since prepare(); "" if nothing did.
+  std::uint64_t memory = 0;  ///< GpuMemory::State::id of the source, behind the addresses.
+  std::string trouble = {};  ///< why this rank cannot begin; "" if it can.
+  std::string change = {};   ///< what changed on this rank since prepare(); "" if nothing did.
 };
 
 /// The options that must be equal on all ranks: four bits for each choice, and a digest of `ignore`
@@ -39,9 +40,9 @@ std::uint64_t options_word(const SessionOptions& options);
 using BeginRecords = std::vector<BeginRecord>;
 
 /// A record as it travels, without its texts.
-using BeginWords = std::array<std::uint64_t, 11>;
+using BeginWords = std::array<std::uint64_t, 12>;
 
-/// Collective. Exchanges all ranks' records into `all`: one all_gather_into of 88 bytes a rank; if
+/// Collective. Exchanges all ranks' records into `all`: one all_gather_into of 96 bytes a rank; if
 /// any rank has a text, also one all_gather of the texts. Reuses the memory of `all` and `buffer`.
 /// Errors: theirs; `corrupt` for an invalid record.
 Result<> exchange_records(const BeginRecord& mine, ControlPlane& control, Deadline deadline,
@@ -57,6 +58,8 @@ Result<> same_job(const BeginRecords& records);
 Result<> same_version(const BeginRecords& records);
 /// The minimum of all ranks' caps of staging.
 Index least_staging(const BeginRecords& records);
+/// True if the memory behind the addresses of some rank's source changed.
+bool memory_changed(const BeginRecords& before, const BeginRecords& now);
 /// The first difference of a rank from its record in `before`, with the rank; "" if there is none.
 std::string first_change(const BeginRecords& before, const BeginRecords& now);
 
