@@ -2,6 +2,7 @@
 #include "cli/commands.h"
 #include "cli/measure.h"
 #include "cli/table.h"
+#include "reshard/cuda/ipc/exported_memory.h"
 #include "reshard/io/files/json.h"
 #include "reshard/transport/registry.h"
 
@@ -35,6 +36,10 @@ Result<int> execute(const TransportsArguments& a) {
                            : "no",
                std::string(t.version), std::string(t.purpose), std::string(t.reason)});
   print(table.text(Style::of_stdout(), 0));
+  // Not a transport: ranks of one host use it beside theirs.
+  const std::string why_not = gpu_sharing_unavailable();
+  print("GPU memory between processes of this host (cuda_ipc): " +
+        (why_not.empty() ? std::string("available") : "no: " + why_not) + "\n");
   return 0;
 }
 

@@ -30,7 +30,7 @@ inline std::vector<RefitWay> refit_ways() {
       {"in_place", Limit::none, RefitPath::message, kLeast, 64, "message"},
       {"two_hosts", Limit::none, RefitPath::automatic, kLeast, 1024, "", true, {}, 2},
       {"nothing_opens", Limit::cannot_open, RefitPath::automatic, kLeast, 1024, ""},
-      {.name = "gpus", .gpu_source = every_rank, .gpu_target = every_rank},
+      {.name = "gpus", .takes = "direct", .gpu_source = every_rank, .gpu_target = every_rank},
       {.name = "gpus_messages",
        .path = RefitPath::message,
        .staging_bytes = kLeast,

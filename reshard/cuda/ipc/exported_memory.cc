@@ -133,4 +133,15 @@ Result<ExportedRange> export_gpu_memory(const cuda::Device& device, const GpuRan
   return out;
 }
 
+std::string gpu_sharing_unavailable() {
+  const auto driver = cuda::load_driver();
+  if (!driver) return driver.error().message;
+  const cuda::Driver& d = **driver;
+  if (d.cuIpcGetMemHandle == nullptr || d.cuIpcOpenMemHandle == nullptr ||
+      d.cuIpcCloseMemHandle == nullptr || d.cuMemGetAddressRange == nullptr ||
+      d.cuPointerGetAttributes == nullptr)
+    return "the NVIDIA driver has no CUDA IPC";
+  return "";
+}
+
 }  // namespace reshard

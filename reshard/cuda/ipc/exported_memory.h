@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "reshard/base/file.h"
@@ -22,5 +23,9 @@ inline constexpr std::size_t kMaxGpuMemoryKey = std::size_t{1} << 20;
 /// this memory cannot be shared: it was created without a type of handle, it is of a memory pool,
 /// or the driver refuses it.
 Result<ExportedRange> export_gpu_memory(const cuda::Device& device, const GpuRange& range);
+
+/// Why processes of this host cannot share the memory of its GPUs: there is no GPU, or its driver
+/// is too old; "" if they can, as far as is known before memory is shared.
+std::string gpu_sharing_unavailable();
 
 }  // namespace reshard

@@ -25,7 +25,7 @@ struct MemoryKey {
   std::uint64_t base = 0;   ///< address in the owner.
   std::uint64_t id = 0;     ///< GpuRange::id().
   bool is_mapped = false;   ///< virtual memory management; else one chunk, with a handle.
-  std::vector<Chunk> chunks;
+  std::vector<Chunk> chunks = {};
 
   /// At most 2^60.
   Index bytes() const;
