@@ -83,6 +83,7 @@ TEST(SleepingSession, refits_what_has_woken) {
         EXPECT_EQ(session->path(), "direct");
         if (mine.source.mapped) mine.source.mapped->replace(0);
         mine.train(5);
+        mine.source.read();
         EXPECT_EQ(outcome(session->verify()), "");
         EXPECT_EQ(outcome(ends.control->quiesce(patient())), "");
       });
