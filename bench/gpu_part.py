@@ -5,6 +5,7 @@ import json
 import statistics
 import subprocess
 
+import jobs
 from machine import Watch
 from programs import arguments, run_lines
 from rows import BenchError, Row, rates
@@ -36,6 +37,12 @@ KERNELS = (
   # Two passes over the values: the first finds the largest one.
   ({"kind": "quantise", "format": "nvfp4", "matrix": "4096x14336"}, "nvfp4, amax included", None, True),
 )  # fmt: skip
+
+# Between processes that read each other's memory. (model, layers, layers of quick runs, processes, from, to)
+PEERS = (
+  ("llama-3.1-8b", 16, 4, 2, "megatron:tp=1", "vllm:tp=1,offset=1"),
+  ("qwen3-30b-a3b", 8, 2, 2, "megatron:ep=2,etp=1,dp=2", "vllm:tp=2"),
+)
 
 
 def refit(programs, model, layers, source, target, repeat):
@@ -81,6 +88,23 @@ def beside_row(programs, quick):
   )  # fmt: skip
 
 
+def peers_row(programs, model, layers, processes, source, target, rounds):
+  """A refit between processes on GPU 0, in turn with the driver's copies from the same processes' memory."""
+  pairs = {"config": programs.config(model), "layers": layers, "from": source, "to": target}
+  argv = [programs.path("gpu_peers_bench"), *arguments(**pairs, transport="shm", rounds=rounds)]
+  watch = Watch()
+  (result,) = jobs.run_by_hand(argv, processes)
+  if result["path"] != "direct" or result["checked_bytes"] < result["bytes"]:
+    raise BenchError(f"{' '.join(argv)}: took the {result['path']} path, checked {result['checked_bytes']} bytes")
+  median, best = rates(result["seconds_refit"], result["bytes"])
+  plain = rates(result["seconds_plain"], result["bytes"])[0]
+  return Row(
+    "gpu", f"through CUDA IPC: {model}, {layers} layers, {source} to {target}, {processes} processes", "GB/s", median,
+    best, plain, "the driver's copies between them", median / plain, LONG_TARGET, noise=watch.noise(),
+    note=result["gpu"], samples={k: v for k, v in result.items() if k.startswith("seconds_")},
+  )  # fmt: skip
+
+
 def measure(programs, quick):
   for model, layers, few, source, target, least in CASES:
     count = few if quick else layers
@@ -101,3 +125,5 @@ def measure(programs, quick):
     if always or not quick:
       yield from kernel_rows(programs, pairs, what, target, quick)
   yield beside_row(programs, quick)
+  for model, layers, few, processes, source, target in PEERS:
+    yield peers_row(programs, model, few if quick else layers, processes, source, target, 7 if quick else 15)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Protects: a missed target, a disturbed run and a wrong byte never look like a target that was met."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -237,7 +238,9 @@ class BuiltPrograms(unittest.TestCase):
       (seconds,) = result["seconds_quantise"]
       self.assertAlmostEqual(row.figure, result["plain_bytes"] / seconds / 1e9)
 
-  def test_kernels_of_gpus_compute_what_the_host_does(self):
+  @contextlib.contextmanager
+  def emulated_gpu(self):
+    """The environment of a program that runs on the emulated GPU."""
     emulated = self.build / "lib" / "emulated_gpu"
     if not emulated.is_dir():
       self.skipTest(f"there is no emulated GPU in {self.build}")
@@ -245,7 +248,18 @@ class BuiltPrograms(unittest.TestCase):
       image.write(struct.pack("<IHHQ", 0xBA55ED50, 1, 16, 0))  # No code: the emulated GPU has its own.
       image.flush()
       libraries = ":".join(filter(None, (str(emulated), os.environ.get("LD_LIBRARY_PATH"))))
-      environment = {**os.environ, "LD_LIBRARY_PATH": libraries, "RESHARD_CUDA_IMAGE": image.name}
+      yield {**os.environ, "LD_LIBRARY_PATH": libraries, "RESHARD_CUDA_IMAGE": image.name}
+
+  def test_processes_read_the_memory_of_each_others_gpus(self):
+    argv = self.argv("gpu_peers_bench", "--transport", "shm", "--tensor", "64x96", "--count", "3")
+    argv += ["--from", "0:2", "--to", "1:2", "--rounds", "2", "--gpus", "2"]
+    with self.emulated_gpu() as environment:
+      (result,) = jobs.run_by_hand(argv, 2, environment=environment)
+    self.assertEqual((result["path"], result["bytes"], result["checked_bytes"]), ("direct", 36864, 36864))
+    self.assertEqual((len(result["seconds_plain"]), len(result["seconds_refit"])), (2, 2))
+
+  def test_kernels_of_gpus_compute_what_the_host_does(self):
+    with self.emulated_gpu() as environment:
       for kind, ways in (("copy", {"copy"}), ("transpose", {"transpose"}), ("quantise", {"quantise", "dequantise"}),
                          ("beside", {"load", "refit", "both"})):  # fmt: skip
         argv = self.argv("gpu_kernels_bench", "--kind", kind, "--matrix", "300x160", "--mib", "1", "--rounds", "2")

@@ -15,7 +15,7 @@ if [ -z "$nvcc" ]; then
   tools/python_env.sh "$venv" tests/gpu/requirements.txt
   nvcc=$(ls "$PWD/$venv"/lib/python3*/site-packages/nvidia/cu*/bin/nvcc)
 fi
-programs="reshard reshard_cuda_tests reshard_exec_tests reshard_refit_tests reshard_cli_tests gpu_kernels_bench"
+programs="reshard reshard_cuda_tests reshard_exec_tests reshard_refit_tests reshard_cli_tests gpu_kernels_bench gpu_peers_bench"
 for name in $programs; do
   tools/build.sh "$folder" "$jobs" "bin/$name" "$@" -DRESHARD_DEV=ON -DRESHARD_WITH_CUDA=ON "-DRESHARD_NVCC=$nvcc"
 done

@@ -17,6 +17,11 @@ run bin/reshard_cuda_tests
 run bin/reshard_exec_tests --gtest_filter='*gpus*'
 run bin/reshard_refit_tests --gtest_filter='*Device*:OnGpu/*'
 run bin/reshard_cli_tests --gtest_filter='DeviceRun*'
+# A process that has used the GPU cannot fork others that do: each of these tests has a process of its own.
+for test in $(bin/reshard_exec_tests --gtest_list_tests --gtest_filter='SharedGpuMemory*:GpuPeers*' |
+  awk '/^[A-Z].*\.$/ {suite = $1} /^  / {print suite $1}'); do
+  run bin/reshard_exec_tests --gtest_filter="$test"
+done
 sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null || true)
 if [ -n "$sanitizer" ]; then
   for tool in memcheck racecheck; do
