@@ -89,8 +89,7 @@ std::vector<std::pair<std::string, Runner>> runners() {
 
 TEST(GpuPeers, read_every_kind_of_memory_over_any_transport) {
   for (const auto& [name, run] : runners())
-    for (const int kind :
-         {kAllocated, static_cast<int>(cuda::kFileHandle), static_cast<int>(cuda::kFabricHandle)}) {
+    for (const int kind : kinds()) {
       SCOPED_TRACE(name + ", " + std::to_string(kind));
       const Planner planner = four_ranks();
       const auto ended = run(kRanks, [&](RankEnds& ends) {
