@@ -12,7 +12,7 @@
 namespace reshard::nccl {
 namespace {
 
-constexpr std::chrono::milliseconds kLostTime{200};
+constexpr std::chrono::milliseconds kLostTime{100};
 
 }  // namespace
 
@@ -107,15 +107,14 @@ Result<> NcclGroup::post_own(const std::shared_ptr<Step>& step, std::span<const 
 }
 
 /// Copies a message of this rank to itself if its other side is there, and waits for that copy.
-Result<> NcclGroup::copy_own(std::vector<OwnSide>& mine, std::vector<OwnSide>& others, OwnSide side,
-                             bool sending) {
-  const auto other = std::ranges::find(others, side.id, &OwnSide::id);
+Result<> NcclGroup::copy_own(OwnSides& mine, OwnSides& others, OwnSide side, bool sending) {
+  const auto other = others.find(side.id);
   if (other == others.end()) {
-    mine.push_back(std::move(side));
+    mine.emplace(side.id, std::move(side));
     return {};
   }
-  const OwnSide& from = sending ? side : *other;
-  const OwnSide& to = sending ? *other : side;
+  const OwnSide& from = sending ? side : other->second;
+  const OwnSide& to = sending ? other->second : side;
   if (from.size != to.size)
     return fail(Code::invalid_argument,
                 fmt::format("message {}: rank {} sends {} bytes to itself but receives {}",
@@ -145,16 +144,20 @@ Result<bool> NcclGroup::advance() {
   return moved;
 }
 
-void NcclGroup::progress() {
-  if (over_) return;
-  if (const Result<> status = control_->status(); !status) return fail_all(status.error());
-  const Result<bool> moved = advance();
-  if (!moved) return fail_all(moved.error());
-  if (*moved || steps_.empty()) {
-    lost_since_.reset();
-  } else {
-    look_for_lost();
+bool NcclGroup::progress() {
+  if (over_) return false;
+  if (const Result<> status = control_->status(); !status) {
+    fail_all(status.error());
+    return true;
   }
+  const Result<bool> moved = advance();
+  if (!moved) fail_all(moved.error());
+  if (!moved || *moved || steps_.empty()) {
+    lost_since_.reset();
+    return true;
+  }
+  look_for_lost();
+  return false;
 }
 
 /// NCCL does not notice a peer that is gone, the control plane does. What such a peer sent before

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <deque>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -48,6 +49,7 @@ struct OwnSide {
   std::size_t size = 0;
   MessageId id;
 };
+using OwnSides = std::map<MessageId, OwnSide>;
 
 /// The state that the transport and its events share.
 class NcclGroup {
@@ -68,7 +70,8 @@ class NcclGroup {
   bool registers() const { return nccl_.ncclCommRegister != nullptr; }
 
   Result<std::shared_ptr<Step>> post(std::span<const Send> sends, std::span<const Recv> recvs);
-  void progress();
+  /// Advances what is under way. True if anything moved.
+  bool progress();
   void fail_all(const Error& why);
   void close();
   Result<> register_memory(std::span<std::byte> memory);
@@ -83,8 +86,7 @@ class NcclGroup {
   Result<bool> advance();
   void settle(const Half& half);
   void look_for_lost();
-  Result<> copy_own(std::vector<OwnSide>& mine, std::vector<OwnSide>& others, OwnSide side,
-                    bool sending);
+  Result<> copy_own(OwnSides& mine, OwnSides& others, OwnSide side, bool sending);
   Result<> post_own(const std::shared_ptr<Step>& step, std::span<const Send> sends,
                     std::span<const Recv> recvs);
 
@@ -98,7 +100,7 @@ class NcclGroup {
   const std::size_t segment_bytes_;
   std::uint64_t next_step_ = 0;
   std::deque<std::shared_ptr<Step>> steps_;  ///< in progress, oldest first.
-  std::vector<OwnSide> own_sends_, own_recvs_;
+  OwnSides own_sends_, own_recvs_;
   std::vector<Message> messages_;  ///< of one post().
   Lanes posted_;                   ///< of one post().
   /// Nothing has moved, with a message to a rank that is gone; until this.

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace reshard::nccl {
 
@@ -22,53 +23,50 @@ Result<MessageLane> MessageLane::make(std::unique_ptr<Communicator> communicator
 }
 
 /// Calls f(half, where its bytes are in the buffers that stage) for the group's halves in host
-/// memory in one direction.
+/// memory in one direction: what is sent comes first.
 template <class F>
-Result<> MessageLane::for_staged(bool sending, F&& f) const {
-  std::size_t at = 0;
-  for (const Half& h : group_) {
-    if (!h.on_host) continue;
-    if (h.sending == sending) RESHARD_TRY(f(h, at));
-    at += h.size;
-  }
-  return {};
+void MessageLane::for_staged(bool sending, F&& f) const {
+  std::size_t at = sending ? 0 : sent_bytes_;
+  for (const Half& h : group_)
+    if (h.on_host && h.sending == sending) f(h, std::exchange(at, at + h.size));
 }
 
 Result<> MessageLane::give() {
   const auto n = static_cast<std::ptrdiff_t>(next_group(queue_, connected_, limits_));
   group_.assign(queue_.begin(), queue_.begin() + n);
   queue_.erase(queue_.begin(), queue_.begin() + n);
+  sent_bytes_ = received_bytes_ = 0;
+  for (const Half& h : group_)
+    if (h.on_host) (h.sending ? sent_bytes_ : received_bytes_) += h.size;
   operations_.clear();
-  std::size_t at = 0;
+  std::size_t sent = 0, received = sent_bytes_;
   for (const Half& h : group_) {
-    std::byte* const bytes = h.on_host ? staging_.data() + at : h.bytes;
-    at += h.on_host ? h.size : 0;
+    std::size_t& at = h.sending ? sent : received;
+    std::byte* const bytes = h.on_host ? staging_.data() + std::exchange(at, at + h.size) : h.bytes;
     operations_.push_back({h.sending, h.peer.value(), bytes, h.size});
     connected_[h.peer.index()] = true;
   }
-  const auto to_gpu = [&](const Half& h, std::size_t staged) -> Result<> {
-    std::memcpy(pinned_.data() + staged, h.bytes, h.size);
-    return communicator_->stream().copy(staging_.data() + staged, pinned_.data() + staged,
-                                        static_cast<Index>(h.size));
-  };
-  RESHARD_TRY(for_staged(true, to_gpu));
+  for_staged(true, [&](const Half& h, std::size_t at) {
+    std::memcpy(pinned_.data() + at, h.bytes, h.size);
+  });
+  if (sent_bytes_ > 0)
+    RESHARD_TRY(communicator_->stream().copy(staging_.data(), pinned_.data(),
+                                             static_cast<Index>(sent_bytes_)));
   return communicator_->give(operations_);
 }
 
 /// Once NCCL's work is on the stream: what comes after it.
 Result<> MessageLane::follow() {
-  const auto to_host = [&](const Half& h, std::size_t staged) -> Result<> {
-    return communicator_->stream().copy(pinned_.data() + staged, staging_.data() + staged,
-                                        static_cast<Index>(h.size));
-  };
-  RESHARD_TRY(for_staged(false, to_host));
+  if (received_bytes_ > 0)
+    RESHARD_TRY(communicator_->stream().copy(pinned_.data() + sent_bytes_,
+                                             staging_.data() + sent_bytes_,
+                                             static_cast<Index>(received_bytes_)));
   return done_.record(communicator_->stream());
 }
 
 void MessageLane::complete() {
-  (void)for_staged(false, [&](const Half& h, std::size_t staged) -> Result<> {
-    std::memcpy(h.bytes, pinned_.data() + staged, h.size);
-    return {};
+  for_staged(false, [&](const Half& h, std::size_t at) {
+    std::memcpy(h.bytes, pinned_.data() + at, h.size);
   });
   completed_.insert(completed_.end(), group_.begin(), group_.end());
   group_.clear();

@@ -50,7 +50,7 @@ class MessageLane {
   Result<> follow();
   void complete();
   template <class F>
-  Result<> for_staged(bool sending, F&& f) const;
+  void for_staged(bool sending, F&& f) const;
 
   std::unique_ptr<Communicator> communicator_;
   cuda::Event done_;  ///< the group has left the GPU.
@@ -60,6 +60,7 @@ class MessageLane {
   std::deque<Half> queue_;
   std::vector<Half> group_, completed_;
   std::vector<Operation> operations_;
+  std::size_t sent_bytes_ = 0, received_bytes_ = 0;  ///< of the group, in host memory.
   State state_ = State::idle;
 };
 

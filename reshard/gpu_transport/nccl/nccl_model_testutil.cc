@@ -127,6 +127,24 @@ void post(Member& me, Op& op) {
   }
 }
 
+/// Posts what may run now: of the ops, which are sorted by (epoch, distance), those of the first
+/// epoch that is not over. True if it posted any.
+bool post_next(Member& me, OpGroup& ops) {
+  const auto first = std::ranges::find(ops.ops, false, &Op::done);
+  bool moved = false;
+  for (const bool sending : {true, false}) {
+    std::size_t running = 0;
+    for (auto op = first; op != ops.ops.end() && op->epoch == first->epoch; ++op) {
+      if (op->done || op->sending != sending) continue;
+      if (running++ == kPeersAtOnce) break;
+      if (op->posted) continue;
+      post(me, *op);
+      moved = true;
+    }
+  }
+  return moved;
+}
+
 /// The work of a group on its stream. True once it is over.
 bool run(Member& me, OpGroup& ops) {
   const std::lock_guard lock(state().mutex);
@@ -137,18 +155,7 @@ bool run(Member& me, OpGroup& ops) {
     state().model.async_errors.erase(error);
   }
   if (me.status != kSuccess) return false;  // A kernel that fails stays.
-  // Sorted by (epoch, distance): the first that is not done bounds what may run.
-  for (const bool sending : {true, false}) {
-    std::size_t running = 0;
-    int epoch = -1;
-    for (Op& op : ops.ops) {
-      if (op.done) continue;
-      if (epoch < 0) epoch = std::ranges::find(ops.ops, false, &Op::done)->epoch;
-      if (op.epoch != epoch) break;
-      if (op.sending != sending) continue;
-      if (running++ == kPeersAtOnce) break;
-      if (!op.posted) post(me, op);
-    }
+  while (post_next(me, ops)) {
   }
   return std::ranges::all_of(ops.ops, &Op::done);
 }

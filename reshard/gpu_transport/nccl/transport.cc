@@ -26,12 +26,12 @@ class NcclEvent final : public Event {
 
   Result<bool> test() override {
     if (!step_->done()) group_->progress();
-    if (step_->error) return tl::unexpected(*step_->error);
-    return step_->done();
+    return outcome();
   }
 
   Result<> wait(Deadline deadline) override {
-    while (!RESHARD_TRY(test())) {
+    while (!RESHARD_TRY(outcome())) {
+      if (group_->progress()) continue;
       if (deadline.expired())
         group_->fail_all(
             {Code::deadline, fmt::format("nccl: deadline passed, rank {}: {}",
@@ -43,6 +43,11 @@ class NcclEvent final : public Event {
   }
 
  private:
+  Result<bool> outcome() const {
+    if (step_->error) return tl::unexpected(*step_->error);
+    return step_->done();
+  }
+
   std::shared_ptr<NcclGroup> group_;
   std::shared_ptr<Step> step_;
 };
