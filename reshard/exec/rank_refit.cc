@@ -34,6 +34,8 @@ struct RankRefit::State {
   Result<BufferPlace> place(const RankWork& work, const ProgramBuffer& buffer) const;
   Result<> record(const RankWork& work) const;
   Result<> share_memory(const RankWork& work) const;
+  bool uses_gpu() const { return rank_memory.gpu() != nullptr; }
+  bool gpu_messages() const { return transport.capabilities().gpu_messages; }
 
   const Planner& planner;
   const RankBuffers *source, *target;
@@ -46,6 +48,7 @@ struct RankRefit::State {
   WorkerPool* pool;
   PairWays ways;
   HostBuffer own_staging;
+  cuda::Buffer gpu_staging;
   std::span<std::byte> staging;
   device::RankMemory rank_memory;
   std::shared_ptr<const Program> program;
@@ -93,7 +96,7 @@ Result<Program> RankRefit::State::compile(const RankWork& work) const {
   CompileOptions options;
   options.staging_bytes = work.options.staging_bytes;
   options.in_place_bytes = work.options.in_place_bytes;
-  options.stages_all = rank_memory.gpu() != nullptr;
+  options.stages_all = uses_gpu() && !gpu_messages();
   options.world = transport.size();
   options.reads = ways.reads();
   options.gets = ways.gets();
@@ -129,6 +132,11 @@ Result<> RankRefit::State::allocate_staging(const RankWork& work, Index size) {
   const auto wanted = static_cast<std::size_t>(size);
   staging = work.hooks.staging.first(std::min(wanted, work.hooks.staging.size()));
   if (staging.size() == wanted) return {};
+  if (uses_gpu() && gpu_messages()) {
+    gpu_staging = RESHARD_TRY(cuda::Buffer::on_device(rank_memory.gpu(), size));
+    staging = {gpu_staging.data(), wanted};
+    return {};
+  }
   // Peers that can map the staging need no system call to read it.
   HostBuffer::Options options{.prefault_threads = 1};
   options.shared = transport.capabilities().direct;
@@ -166,7 +174,7 @@ Result<> RankRefit::State::record(const RankWork& work) const {
 Result<> RankRefit::State::share_memory(const RankWork& work) const {
   if (!transport.capabilities().registers || !ways.messages()) return {};
   std::vector<std::span<std::byte>> memory;
-  const bool in_place = rank_memory.gpu() == nullptr;
+  const bool in_place = !uses_gpu() || gpu_messages();
   if (in_place && !work.part.recvs.empty()) memory = work.target->memory(work.me());
   if (in_place && !work.part.sends.empty())
     for (const auto span : work.source->memory(work.me())) memory.push_back(span);
@@ -217,8 +225,9 @@ Result<RankRefit> RankRefit::prepare(const Planner& planner, const RankBuffers* 
   const Deadline deadline = Deadline::after(std::chrono::duration<double>(options.seconds));
   const Capabilities can = transport.capabilities();
   RankRefitOptions asked = options;
-  // Host code, such as a transport, must not touch the memory of a GPU.
-  if (gpu_of(source, target) != nullptr) asked.in_place_bytes = device::kNeverInPlace;
+  // Host code, such as most transports, must not touch the memory of a GPU.
+  if (gpu_of(source, target) != nullptr && !can.gpu_messages)
+    asked.in_place_bytes = device::kNeverInPlace;
   const bool reaches = can.direct || gpu_of(source, target) != nullptr;
   auto agreed = agree(planner, asked, reaches && can.message, control, deadline);
   // Every rank finds an error in the request itself; any other error only some may have.

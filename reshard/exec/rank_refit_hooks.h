@@ -24,8 +24,8 @@ struct RefitConversions {
 /// Everything is borrowed and must outlive the RankRefit.
 struct RankRefitHooks {
   /// Staging memory for messages. Refits that never run at the same time may share it. A refit that
-  /// needs more allocates its own; message_staging() is always enough. Pinned, if the rank has
-  /// memory on a GPU.
+  /// needs more allocates its own; message_staging() is always enough. If the rank has
+  /// memory on a GPU: in that memory if the transport takes messages there, or else pinned.
   std::span<std::byte> staging = {};
   /// Runs the copies instead of a pool of `RankRefitOptions::threads`; null: the refit makes one.
   /// Refits that never run at the same time may share it.

@@ -36,10 +36,11 @@ Result<> DeviceExecutor::prepare(const AddressOf& address) {
                                                 {environment_.most_blocks, nullptr}));
   order_ = StepOrder(*program_, launches_);
   for (const ProgramMessage& m : program_->messages)
-    if (program_->buffers[m.at.buffer.index()].kind != ProgramBuffer::Kind::staging)
-      return fail(Code::unsupported, "a message from or to the memory of a GPU");
+    in_place_ |= program_->buffers[m.at.buffer.index()].kind != ProgramBuffer::Kind::staging;
+  if (in_place_ && !environment_.transport->capabilities().gpu_messages)
+    return fail(Code::unsupported, "a message from or to the memory of a GPU");
   exchanges_ = ExchangeQueue(*program_, environment_.transport,
-                             [&](BufferId) { return environment_.staging.data(); });
+                             [&](BufferId buffer) { return addresses_[buffer.index()]; });
   return make_streams();
 }
 
@@ -87,9 +88,11 @@ Result<> DeviceExecutor::run(Deadline deadline, ProgressMeter& meter,
 /// Passes the first barrier.
 Result<> DeviceExecutor::start() {
   RESHARD_TRY(follow_callers());
-  if (program_->steps.empty() || !is_barrier(0)) return {};
-  // Peers read this rank's source after the barrier, on streams that know nothing of its own.
-  for (const cuda::Event& event : given_) RESHARD_TRY(wait_for(event));
+  const bool has_barrier = !program_->steps.empty() && is_barrier(0);
+  // Peers and the transport use this rank's tensors, and know nothing of the callers' streams.
+  if (has_barrier || in_place_)
+    for (const cuda::Event& event : given_) RESHARD_TRY(wait_for(event));
+  if (!has_barrier) return {};
   RESHARD_TRY(barrier(StepId(0)));
   first_seconds_ = clock_.seconds();
   return {};
@@ -107,17 +110,21 @@ Result<> DeviceExecutor::run_observed(ConversionObserver& observer) {
     copies.push_back(RESHARD_TRY(streams_[0].read(at, bytes)));
     at = copies.back().data();
   }
+  std::span<std::byte> staging = environment_.staging;
+  if (!staging.empty() &&
+      RESHARD_TRY(cuda::memory_kind(*environment_.device, staging.data())).on_device) {
+    copies.push_back(RESHARD_TRY(HostBuffer::allocate(program_->staging_bytes)));
+    staging = copies.back().bytes();
+  }
   auto rest = std::make_shared<Program>(*program_);
   if (!rest->steps.empty() && is_barrier(0)) rest->steps[0] = {};  // An empty tile.
   const auto place = [&](const ProgramBuffer& buffer) -> Result<host::BufferPlace> {
     const auto i = static_cast<std::size_t>(&buffer - rest->buffers.data());
     return host::BufferPlace{places[i], nullptr, 0};
   };
-  const auto executor =
-      RESHARD_TRY(host::ProgramExecutor::make(rest,
-                                              {environment_.transport, environment_.control,
-                                               environment_.pool, environment_.staging, nullptr},
-                                              place));
+  const auto executor = RESHARD_TRY(host::ProgramExecutor::make(
+      rest, {environment_.transport, environment_.control, environment_.pool, staging, nullptr},
+      place));
   return executor->run(deadline_, *meter_, &observer);
 }
 

@@ -21,19 +21,23 @@ inline std::shared_ptr<const cuda::Device> gpu_of_rank(Rank rank) {
 
 /// The control plane and the transport of a rank of `group`.
 inline Result<RankEnds> ends_of(InprocGroup& group, Rank rank, const GroupLimits& limits = {},
-                                Deadline deadline = patient()) {
+                                std::shared_ptr<const cuda::Device> gpu = nullptr) {
   RankEnds ends{RESHARD_TRY(group.control(rank)), nullptr};
-  const Result<std::shared_ptr<const cuda::Device>> gpu = gpu_of_rank(rank);
-  ends.transport = RESHARD_TRY(make_transport(*ends.control, model_nccl(), gpu, deadline, limits));
+  if (gpu == nullptr) gpu = gpu_of_rank(rank);
+  ends.transport = RESHARD_TRY(make_transport(*ends.control, model_nccl(), gpu, patient(), limits));
   return ends;
 }
 
-/// Runs a body on each of n ranks; as TransportUnderTest::run.
-inline Result<> run_nccl_ranks(int n, const RankBody& body, const GroupLimits& limits = {}) {
+/// Runs a body on each of n ranks; as TransportUnderTest::run. `one_gpu`: of all ranks, which only
+/// the model allows; null: each has its own.
+inline Result<> run_nccl_ranks(int n, const RankBody& body, const GroupLimits& limits = {},
+                               std::shared_ptr<const cuda::Device> one_gpu = nullptr) {
   InprocGroup group = RESHARD_TRY(InprocGroup::create(n));
   cuda::emulated_gpu().num_devices = 16;
   return run_ranks(n, [&](Rank rank) -> Result<> {
-    RankEnds ends = RESHARD_TRY(ends_of(group, rank, limits));
+    RankEnds ends = RESHARD_TRY(ends_of(group, rank, limits, one_gpu));
+    // A body may abort the group, which a rank that is still joining would notice.
+    RESHARD_TRY(ends.control->barrier(patient()));
     body(ends);
     return {};
   });

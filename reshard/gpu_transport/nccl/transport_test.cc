@@ -336,10 +336,12 @@ void at_stage(Stage stage, F&& f, const std::function<void()>& prepare = [] {}) 
       for (int i = 0; i < 5; ++i) (void)(*event)->test();
       if (stage == Stage::done) {
         EXPECT_EQ(outcome((*event)->wait(patient())), "");
+        EXPECT_EQ(outcome(me.control->barrier(patient())), "");
       }
       f(*event, me);
     } else if (stage == Stage::done) {
       pass(9);
+      EXPECT_EQ(outcome(me.control->barrier(patient())), "");
     }
     (void)me.control->quiesce(patient());
   };

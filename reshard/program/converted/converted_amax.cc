@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The largest magnitudes of whole matrices, which some formats need before the first row.
+#include <algorithm>
+
 #include "reshard/program/converted/converted_compiler.h"
 
 namespace reshard::converted {
@@ -103,6 +105,11 @@ void ConvertedCompiler::add_own_amax() {
     for (const std::size_t matrix : matrices) received[matrix].push_back(at + 4 * n++);
     messages.push_back({src, kAmaxId, false, {Builder::kStaging, at}, 4 * n});
   }
+  // As the messages that follow: one order for the whole group.
+  std::ranges::sort(messages, {}, [&](const ProgramMessage& m) {
+    const int d = m.is_send ? m.peer.value() - me_.value() : me_.value() - m.peer.value();
+    return std::pair((d + options_.world) % options_.world, !m.is_send);
+  });
   if (!messages.empty()) found.push_back(out_.exchange(messages, 0, 0, found));
   for (std::size_t u = 0; mine != sides_.end() && u < mine->second->size(); ++u) {
     const std::size_t matrix = mine->second->matrix_of(u);

@@ -54,6 +54,20 @@ Result<JobMemory::Forms> Job::forms(const SessionSide& side, const RankBuffers* 
   return JobMemory::Forms{stored, views_.back().values.get()};
 }
 
+/// Staging for messages, which all moves share.
+Result<> Job::allocate_staging(Index bytes) {
+  if (gpu() != nullptr && group_.transport.capabilities().gpu_messages) {
+    gpu_staging_ = RESHARD_TRY(cuda::Buffer::on_device(gpu(), bytes));
+    group_.hooks.staging = {gpu_staging_.data(), static_cast<std::size_t>(bytes)};
+    return {};
+  }
+  staging_ = RESHARD_TRY(HostBuffer::allocate(bytes));
+  group_.hooks.staging = staging_.bytes();
+  if (gpu() != nullptr)
+    pinned_staging_ = RESHARD_TRY(cuda::PinnedRange::make(gpu(), staging_.bytes()));
+  return {};
+}
+
 Result<> Job::place(const JobInput& input) {
   memory_.source = RESHARD_TRY(forms(source_, source_.buffers));
   memory_.target.push_back(RESHARD_TRY(forms(target_, target_.buffers)));
@@ -62,10 +76,7 @@ Result<> Job::place(const JobInput& input) {
   if (moves_.size() * memory_.target.size() > 1) {
     CompileOptions messages;
     messages.staging_bytes = group_.options.staging_bytes;
-    staging_ = RESHARD_TRY(HostBuffer::allocate(message_staging(messages)));
-    group_.hooks.staging = staging_.bytes();
-    if (gpu() != nullptr)
-      pinned_staging_ = RESHARD_TRY(cuda::PinnedRange::make(gpu(), staging_.bytes()));
+    RESHARD_TRY(allocate_staging(message_staging(messages)));
   }
   RESHARD_TRY(place_moves());
   // The local tensors whose bytes no comparison from memory to memory covers.

@@ -62,6 +62,7 @@ class Job {
   Result<> place_moves();
   Result<> clear(StagingTensors& between) const;
   void count_peers();
+  Result<> allocate_staging(Index bytes);
   Result<JobMemory::Forms> forms(const SessionSide& side, const RankBuffers* stored);
   void find_converted(const std::vector<bool>& converts);
   Result<std::uint64_t> digest_of(std::size_t i, int copy) const;
@@ -83,6 +84,8 @@ class Job {
   JobMemory memory_;
   HostBuffer arena_, staging_;
   cuda::Buffer gpu_arena_;  ///< instead of arena_, if the rank has memory on a GPU.
+  /// Instead of staging_, if also the transport takes messages there.
+  cuda::Buffer gpu_staging_;
   cuda::PinnedRange pinned_staging_;
   std::vector<PeerVolume> peers_;
   std::vector<SlotId> converted_;        ///< this rank's target tensors that conversions write.
