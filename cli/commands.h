@@ -59,7 +59,10 @@ struct RunArguments {
   std::set<std::string> ignore;
   Index repeat = 3;
   bool verify = false, json = false;
-  std::optional<int> gpu;  ///< number of the GPU that has the ranks' memory; none: host memory.
+  static constexpr int kAnyGpu = -1;
+  /// Number of the GPU that has the ranks' memory; kAnyGpu: GPU 0, or in processes that of number
+  /// rank mod the GPUs; none: host memory.
+  std::optional<int> gpu;
   int threads = 0;
   RefitPath path = RefitPath::automatic;
   Index staging_bytes = Index{64} << 20;

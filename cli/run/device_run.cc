@@ -13,14 +13,19 @@ namespace reshard::cli {
 
 Result<int> parse_gpu(const std::string& text) {
   constexpr int kMost = 1023;
-  if (text == "cuda") return 0;
+  if (text == "cuda") return RunArguments::kAnyGpu;
   if (!text.starts_with("cuda:"))
     return fail(Code::invalid_argument, fmt::format("'{}' must be cpu, cuda or cuda:N", text));
   return OptionList::parse_number(text.substr(5), 0, kMost);
 }
 
-Result<std::shared_ptr<const cuda::Device>> open_gpu(int ordinal) {
+Result<std::shared_ptr<const cuda::Device>> open_gpu(int ordinal, int rank) {
   const cuda::Driver* driver = RESHARD_TRY(cuda::load_driver());
+  if (ordinal == RunArguments::kAnyGpu) {
+    int count = 0;
+    RESHARD_TRY(cuda::check(*driver, driver->cuDeviceGetCount(&count), "cuDeviceGetCount"));
+    ordinal = rank % count;
+  }
   return cuda::Device::open(*driver, ordinal);
 }
 

@@ -11,11 +11,11 @@
 
 namespace reshard::cli {
 
-/// "cuda" or "cuda:3": the number of the GPU. Errors: it is another text.
+/// "cuda:3": the number of the GPU; "cuda": RunArguments::kAnyGpu. Errors: it is another text.
 Result<int> parse_gpu(const std::string& text);
 
-/// The GPU of this number. Errors: there is no driver or no such GPU.
-Result<std::shared_ptr<const cuda::Device>> open_gpu(int ordinal);
+/// The GPU of this number, or of `rank` if any will do. Errors: there is no driver or no such GPU.
+Result<std::shared_ptr<const cuda::Device>> open_gpu(int ordinal, int rank = 0);
 
 /// Copies `source` to the GPU, refits there `repeat` times, and copies the result to `target`; both
 /// have host memory of all their ranks. `ignore`: tensors that one side may lack. Errors: memory of

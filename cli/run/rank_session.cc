@@ -6,6 +6,7 @@
 
 #include "cli/measure.h"
 #include "reshard/convert/reference/refit_check.h"
+#include "reshard/exec/device/device_copy.h"
 #include "reshard/exec/plain_copy.h"
 
 namespace reshard::cli {
@@ -61,12 +62,22 @@ SessionOptions RankSession::options() const {
   return options;
 }
 
-SessionSide RankSession::side(const LayoutSide& side,
-                              const std::optional<RankBuffers>& buffers) const {
+SessionSide RankSession::side(const LayoutSide& side, const RankBuffers* buffers) const {
   SessionSide out = session_side(side);
   const Rank me = task_.transport.rank();
-  if (buffers && side.stored()->ranks().contains(me)) out.buffers = &*buffers;
+  if (side.stored()->ranks().contains(me)) out.buffers = buffers;
   return out;
+}
+
+/// The memory that refits use: of the GPU, if there is one.
+const RankBuffers* RankSession::memory(std::optional<RankBuffers> RankWeights::* host,
+                                       std::optional<DeviceTensors> GpuWeights::* device) const {
+  if (task_.gpu != nullptr) {
+    const auto& tensors = task_.gpu->*device;
+    return tensors ? &tensors->buffers() : nullptr;
+  }
+  const auto& buffers = task_.weights.*host;
+  return buffers ? &*buffers : nullptr;
 }
 
 void RankSession::spent(double join, double fill) {
@@ -78,10 +89,11 @@ Result<> RankSession::refit() {
   const LayoutPair& pair = task_.job.pair;
   RESHARD_TRY(measure_plain());
   const Stopwatch preparing;
-  SessionSide target = side(pair.to, task_.weights.target);
-  target.back = side(pair.to, task_.weights.back).buffers;
+  SessionSide target = side(pair.to, memory(&RankWeights::target, &GpuWeights::target));
+  target.back = side(pair.to, memory(&RankWeights::back, &GpuWeights::back)).buffers;
   Session session = RESHARD_TRY(Session::prepare(
-      task_.transport, task_.control, side(pair.from, task_.weights.source), target, options()));
+      task_.transport, task_.control,
+      side(pair.from, memory(&RankWeights::source, &GpuWeights::source)), target, options()));
   mine_.prepare = preparing.seconds();
   task_.begin_phase("refit", total_bytes(*pair.to.stored()), arguments().repeat);
   RESHARD_TRY(run(session));
@@ -98,6 +110,10 @@ Result<> RankSession::refit() {
     RESHARD_TRY(take_verdict(session.verify()));
     outcome_.verify_seconds = verifying.seconds();
   }
+  if (task_.gpu != nullptr) {
+    outcome_.runs.device = task_.gpu->device->name();
+    RESHARD_TRY(task_.gpu->read_back(task_.weights));
+  }
   // From here on no peer reads this rank's memory.
   return task_.control.barrier(deadline());
 }
@@ -111,13 +127,26 @@ Result<> RankSession::keep_trace(const Session& session) {
   return {};
 }
 
+/// Of the slowest rank's copy within its GPU. Ranks copy at the same time, as in refits.
+Result<double> RankSession::plain_seconds_on_gpu() {
+  const cuda::Stream stream = RESHARD_TRY(cuda::Stream::make(task_.gpu->device));
+  RESHARD_TRY(task_.control.barrier(deadline()));
+  const double mine = RESHARD_TRY(plain_copy_seconds(stream, mine_.plain_bytes));
+  std::vector<double> all(static_cast<std::size_t>(task_.control.size()));
+  RESHARD_TRY(task_.control.all_gather_into(std::as_bytes(std::span(&mine, 1)),
+                                            std::as_writable_bytes(std::span(all)), deadline()));
+  return std::ranges::max(all);
+}
+
 /// Runs before the refits, with the memory of all ranks allocated as in them.
 Result<> RankSession::measure_plain() {
   const ModelLayout& target = *task_.job.pair.to.stored();
   const Rank me = task_.transport.rank();
   mine_.plain_bytes = target.ranks().contains(me) ? local_bytes(target, me) : 0;
-  plain_seconds_ =
-      RESHARD_TRY(plain_copy_seconds(task_.control, mine_.plain_bytes, task_.threads, deadline()));
+  plain_seconds_ = task_.gpu != nullptr
+                       ? RESHARD_TRY(plain_seconds_on_gpu())
+                       : RESHARD_TRY(plain_copy_seconds(task_.control, mine_.plain_bytes,
+                                                        task_.threads, deadline()));
   std::vector<Index> bytes(static_cast<std::size_t>(task_.control.size()));
   RESHARD_TRY(task_.control.all_gather_into(std::as_bytes(std::span(&mine_.plain_bytes, 1)),
                                             std::as_writable_bytes(std::span(bytes)), deadline()));
@@ -167,7 +196,10 @@ Result<> RankSession::verify() {
   const LayoutPair& pair = task_.job.pair;
   task_.begin_phase("verify", total_bytes(*pair.from.stored()) + 2 * total_bytes(*pair.to.stored()),
                     1);
-  const RankBuffers* const target = side(pair.to, task_.weights.readable(target_version_)).buffers;
+  const auto on_host = [&](const LayoutSide& of, const std::optional<RankBuffers>& buffers) {
+    return side(of, buffers ? &*buffers : nullptr).buffers;
+  };
+  const RankBuffers* const target = on_host(pair.to, task_.weights.readable(target_version_));
   if (pair.quantises()) {
     Result<> same;
     if (target != nullptr)
@@ -178,7 +210,7 @@ Result<> RankSession::verify() {
     const auto seed = task_.job.model.weights ? std::nullopt : std::optional(arguments().seed);
     const FingerprintOptions how{task_.threads, deadline(), task_.reading};
     outcome_.wrong =
-        RESHARD_TRY(check_rank_refit(*pair.planner, side(pair.from, task_.weights.source).buffers,
+        RESHARD_TRY(check_rank_refit(*pair.planner, on_host(pair.from, task_.weights.source),
                                      target, seed, task_.transport, task_.control, how));
   }
   outcome_.verify_seconds += verifying.seconds();

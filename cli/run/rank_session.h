@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "cli/run/gpu_weights.h"
 #include "cli/run/processes/test_kill.h"
 #include "cli/run/rank_weights.h"
 #include "cli/run/run_job.h"
@@ -18,6 +19,7 @@ namespace reshard::cli {
 struct RankTask {
   const RunJob& job;
   const RankWeights& weights;
+  const GpuWeights* gpu;  ///< copies of them that are refitted instead; null: none.
   Transport& transport;
   ControlPlane& control;
   int threads = 1;
@@ -58,8 +60,11 @@ class RankSession {
   const RunArguments& arguments() const { return task_.job.arguments; }
   Deadline deadline() const;
   SessionOptions options() const;
-  SessionSide side(const LayoutSide& side, const std::optional<RankBuffers>& buffers) const;
+  SessionSide side(const LayoutSide& side, const RankBuffers* buffers) const;
+  const RankBuffers* memory(std::optional<RankBuffers> RankWeights::* host,
+                            std::optional<DeviceTensors> GpuWeights::* device) const;
   Result<> measure_plain();
+  Result<double> plain_seconds_on_gpu();
   Result<> run(Session& session);
   Result<> keep_trace(const Session& session);
   void keep(const SessionReport& report);

@@ -34,15 +34,11 @@ Result<double> parse_seconds(const std::string& text) {
 }
 
 Result<> check_transport(const std::string& text) {
-  if (text == "nccl" || text == "nvshmem")
-    return fail(Code::invalid_argument,
-                fmt::format("{} carries the memory of GPUs, and the weights of run are in host "
-                            "memory; give shm, mpi, gloo or ucx",
-                            text));
-  for (const char* known : {"inproc", "shm", "mpi", "gloo", "ucx"})
+  for (const char* known : {"inproc", "shm", "mpi", "gloo", "ucx", "nccl", "nvshmem"})
     if (text == known) return {};
-  return fail(Code::invalid_argument,
-              fmt::format("'{}' must be inproc, shm, mpi, gloo or ucx", text));
+  return fail(
+      Code::invalid_argument,
+      fmt::format("'{}' must be inproc, shm, mpi, gloo or ucx; or nccl or nvshmem for GPUs", text));
 }
 
 void add_session(OptionList& options, RunArguments& a) {
@@ -63,8 +59,8 @@ void add_session(OptionList& options, RunArguments& a) {
 void add_processes(OptionList& options, RunArguments& a) {
   options
       .value("--transport", "T",
-             "inproc: all ranks in this process; shm, mpi, gloo, ucx: one process per rank; "
-             "default inproc",
+             "inproc: all ranks in this process; shm, mpi, gloo, ucx, and for GPUs nccl, nvshmem: "
+             "one process per rank; default inproc",
              [&a](const std::string& text) -> Result<> {
                RESHARD_TRY(check_transport(text));
                a.transport = text;
@@ -117,11 +113,14 @@ void add_processes(OptionList& options, RunArguments& a) {
       .under(kProcesses);
 }
 
-/// On a GPU one process copies for all ranks, without a session.
+/// On a GPU one process copies for all ranks, without a session; processes have one.
 Result<> check_device(const RunArguments& a, const std::set<std::string>& given) {
-  if (!a.gpu) return {};
-  if (a.in_processes())
-    return refuse("--device", "processes refit in host memory so far; leave out --transport");
+  if (!a.gpu && (a.transport == "nccl" || a.transport == "nvshmem"))
+    return refuse("--transport",
+                  fmt::format("{} carries the memory of GPUs, and the weights of run are in host "
+                              "memory; add --device cuda, or give shm, mpi, gloo or ucx",
+                              a.transport));
+  if (!a.gpu || a.in_processes()) return {};
   for (const char* name : {"--buffering", "--check-fingerprints", "--prove", "--trace", "--path"})
     if (given.contains(name))
       return refuse(name, "a refit on a GPU is one copy so far, without a session");
@@ -161,13 +160,15 @@ CommandSpec run_spec() {
                         "number of refits, as versions 1, 2, ...; default 3");
   options.flag("--verify", a->verify, "verify every byte afterwards");
   options.flag("--json", a->json, "print one JSON object");
-  options.value("--device", "D",
-                "memory of the ranks: cpu, or cuda or cuda:N for one GPU; default cpu",
-                [a](const std::string& text) -> Result<> {
-                  a->gpu.reset();
-                  if (text != "cpu") a->gpu = RESHARD_TRY(parse_gpu(text));
-                  return {};
-                });
+  options.value(
+      "--device", "D",
+      "memory of the ranks: cpu; cuda: a GPU, of which processes take one each in turn; cuda:N: "
+      "that GPU; default cpu",
+      [a](const std::string& text) -> Result<> {
+        a->gpu.reset();
+        if (text != "cpu") a->gpu = RESHARD_TRY(parse_gpu(text));
+        return {};
+      });
   options.choice<RefitPath>("--path", a->path,
                             {{"auto", RefitPath::automatic},
                              {"direct", RefitPath::direct},

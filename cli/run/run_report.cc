@@ -83,10 +83,13 @@ std::string percent_text(const RefitRuns& runs) {
                      rate(runs.bytes, runs.plain_seconds));
 }
 
+std::string device_text(const RefitRuns& runs) {
+  return runs.device == "cpu" ? "" : " on " + runs.device;
+}
+
 std::string best_text(const RefitRuns& runs) {
   return fmt::format("  best run {}{}, {}; {}\n", rate(runs.bytes, runs.best_seconds()),
-                     runs.device == "cpu" ? "" : " on " + runs.device, percent_text(runs),
-                     copies_text(runs));
+                     device_text(runs), percent_text(runs), copies_text(runs));
 }
 
 /// Where the seconds of the best refit went.
@@ -103,10 +106,11 @@ std::string best_text(const RunJob& job, const RefitRuns& runs, const SessionFig
       p.messages > 0 ? fmt::format("; {} in all", plural(p.messages, "message")) : "";
   const std::string reason =
       p.reason.empty() ? "" : fmt::format("  no direct path: {}\n", p.reason);
-  std::string text = fmt::format("  best run {} between {} over {}, {} path; {}{}\n",
-                                 rate(runs.bytes, runs.best_seconds()), plural(p.ranks, "rank"),
-                                 job.arguments.transport, p.path, copies_text(runs), messages) +
-                     reason + phases_text(job, p);
+  std::string text =
+      fmt::format("  best run {} between {}{} over {}, {} path; {}{}\n",
+                  rate(runs.bytes, runs.best_seconds()), plural(p.ranks, "rank"), device_text(runs),
+                  job.arguments.transport, p.path, copies_text(runs), messages) +
+      reason + phases_text(job, p);
   text += fmt::format("  {} delivered, {}; {} travelled between ranks, {} on a rank\n",
                       human_bytes(runs.bytes), percent_text(runs), human_bytes(p.wire),
                       human_bytes(p.local));

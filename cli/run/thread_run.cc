@@ -45,6 +45,7 @@ class ThreadRun {
     const Progress go_on = [](std::string_view, Index, Index) { return !interrupted(); };
     const RankTask task{job_,
                         weights_,
+                        nullptr,
                         transport,
                         control,
                         std::max(1, job_.threads / group_.size()),

@@ -53,7 +53,7 @@ class Device(unittest.TestCase):
             (("--device", "cuda", "--path", "message"), "--path"),
             (("--device", "cuda", "--buffering", "doubled"), "--buffering"),
             (("--device", "cuda", "--check-fingerprints"), "--check-fingerprints"),
-            (("--device", "cuda", "--transport", "shm", "--spawn"), "--device"),
+            (("--transport", "nccl", "--spawn"), "add --device cuda"),
         ):
             with self.subTest(options):
                 done = program.run(*RUN, *options)
@@ -70,13 +70,13 @@ class OnAnEmulatedGpu(unittest.TestCase):
         self.image = pathlib.Path(folder.name) / "kernels.fatbin"
         self.image.write_bytes(struct.pack("<IHHQ", 0xBA55ED50, 1, 16, 0))
 
-    def run_on(self, gpu, *options):
+    def run_on(self, gpu, *options, env={}):
         """The layouts may be among the options."""
         layouts = () if "--from" in options else ("--from", "megatron:ep=2", "--to", "vllm:tp=2")
         libraries = [EMULATED] + os.environ.get("LD_LIBRARY_PATH", "").split(":")
         return program.run(
             *("run", "--model", "demo-moe", "--layers", "1", *layouts, "--device", gpu, *options),
-            env={"LD_LIBRARY_PATH": ":".join(filter(None, libraries)), "RESHARD_CUDA_IMAGE": str(self.image)},
+            env={"LD_LIBRARY_PATH": ":".join(filter(None, libraries)), "RESHARD_CUDA_IMAGE": str(self.image)} | env,
         )
 
     def test_it_refits_and_verifies(self):
@@ -96,7 +96,34 @@ class OnAnEmulatedGpu(unittest.TestCase):
                 self.assertEqual((report["device"], report["verified"]), ("emulated GPU", True))
                 self.assertTrue(report["routes"])
 
+    def test_processes_refit_between_gpus_and_on_one(self):
+        # "cuda" gives the two ranks GPUs 0 and 1.
+        for gpu, options in (
+            ("cuda", ()),
+            ("cuda:1", ()),
+            ("cuda", ("--path", "message", "--check-fingerprints", "--buffering", "doubled")),
+            ("cuda", ("--from", "megatron:ep=2", "--to", "vllm:tp=2,quant=mxfp8")),
+        ):
+            with self.subTest(gpu=gpu, options=options):
+                done = self.run_on(gpu, "--transport", "shm", "--spawn", "--verify", "--json", *options)
+                self.assertEqual((done.returncode, done.stderr), (0, ""))
+                report = json.loads(done.stdout)
+                self.assertEqual((report["device"], report["verified"]), ("emulated GPU", True))
+                self.assertEqual(report["transport"], "shm")
+        done = self.run_on("cuda", "--transport", "shm", "--spawn", "--verify")
+        self.assertIn("between 2 ranks on emulated GPU over shm", done.stdout)
+
+    def test_processes_without_nccl_say_what_is_missing(self):
+        for library, said in (("/nowhere/libnccl.so.2", "/nowhere/libnccl.so.2"), ("libm.so.6", "too old: .* lacks ncclGetVersion")):
+            with self.subTest(library):
+                done = self.run_on("cuda", "--transport", "nccl", "--spawn", env={"RESHARD_NCCL_LIBRARY": library})
+                self.assertEqual((done.returncode, done.stdout), (1, ""))
+                self.assertRegex(done.stderr, f"^reshard: .*transport nccl: .*{said}.*\\n$")
+
     def test_a_gpu_that_is_not_there(self):
+        done = self.run_on("cuda:2", "--transport", "shm", "--spawn")
+        self.assertEqual((done.returncode, done.stdout), (1, ""))
+        self.assertIn("GPU 2: CUDA sees 2, counted from 0", done.stderr)
         done = self.run_on("cuda:2")
         self.assertEqual((done.returncode, done.stdout), (1, ""))
         self.assertEqual(done.stderr, "reshard: GPU 2: CUDA sees 2, counted from 0\n")

@@ -25,7 +25,8 @@ const TransportUnderTest kNccl{"nccl", run};
 RESHARD_TEST_REFITS(Nccl, kNccl);
 
 TEST(RefitsOverNccl, move_large_runs_in_place_and_stage_short_ones_on_the_gpu) {
-  const RefitLayouts layouts = refit_layouts().front();
+  // Equal layouts on two ranks: every tensor is one run, most of more than 64 bytes.
+  const RefitLayouts layouts{"moved", wide_moe(), "vllm:tp=1", "vllm:tp=1,offset=1", 2};
   const Planner planner = planner_of(layouts);
   std::map<bool, int> launches;
   for (const bool in_place : {false, true}) {

@@ -9,6 +9,8 @@
 #include "cli/complain.h"
 #include "cli/interrupt.h"
 #include "cli/measure.h"
+#include "cli/run/device_run.h"
+#include "cli/run/gpu_weights.h"
 #include "cli/run/processes/job_watch.h"
 #include "cli/run/rank_session.h"
 #include "cli/run/rank_weights.h"
@@ -53,14 +55,19 @@ class RankRun {
   }
 
   Result<> take_part(const Stopwatch& joining) {
-    const TransportOptions options{.interface = arguments().interface, .deadline = deadline()};
+    TransportOptions options{.interface = arguments().interface, .deadline = deadline()};
+    if (arguments().gpu) {
+      gpu_ = RESHARD_TRY(open_gpu(*arguments().gpu, me_.value()));
+      options.gpu = gpu_->ordinal();
+    }
     transport_ = RESHARD_TRY(make_transport(arguments().transport, *control_, options));
     const double joined = joining.seconds();
     kill_.at(TestKill::Point::prepare);
     const Stopwatch filling;
     RESHARD_TRY(fill());
-    task_.emplace(RankTask{job_, weights_, *transport_, *control_, job_.threads, watch_->stopping(),
-                           watch_->reporting(), [this](TestKill::Point point) { kill_.at(point); },
+    task_.emplace(RankTask{job_, weights_, gpu_weights_ ? &*gpu_weights_ : nullptr, *transport_,
+                           *control_, job_.threads, watch_->stopping(), watch_->reporting(),
+                           [this](TestKill::Point point) { kill_.at(point); },
                            [this](std::string_view phase, Index bytes, Index times) {
                              watch_->begin(phase, bytes, times);
                            }});
@@ -75,8 +82,9 @@ class RankRun {
 
   Result<> fill() {
     watch_->begin("fill", total_bytes(*job_.pair.from.stored()));
-    const bool shared = transport_->capabilities().direct;
+    const bool shared = transport_->capabilities().direct && gpu_ == nullptr;
     weights_ = RESHARD_TRY(rank_weights(job_, me_, shared, watch_->reporting()));
+    if (gpu_ != nullptr) gpu_weights_ = RESHARD_TRY(GpuWeights::copy_of(weights_, gpu_));
     return {};
   }
 
@@ -138,6 +146,8 @@ class RankRun {
   TestKill kill_;
   Rank me_;
   RankWeights weights_;
+  std::shared_ptr<const cuda::Device> gpu_;  ///< null: weights stay in host memory.
+  std::optional<GpuWeights> gpu_weights_;
   std::unique_ptr<ControlPlane> control_;
   std::unique_ptr<Transport> transport_;
   std::optional<JobWatch> watch_;

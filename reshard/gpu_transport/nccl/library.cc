@@ -5,9 +5,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
-#include <optional>
 #include <vector>
 
 #include "reshard/base/own_folders.h"
@@ -47,8 +47,9 @@ std::string file_of(const void* function) {
   return dladdr(function, &found) != 0 && found.dli_fname != nullptr ? found.dli_fname : kFile;
 }
 
-Result<Nccl> functions_of(void* library) {
+Result<Nccl> functions_of(void* library, const std::string& file) {
   Nccl n;
+  n.path = file;
   Finder finder(library);
   finder.find(n.ncclGetVersion, "ncclGetVersion");
   finder.find(n.ncclGetUniqueId, "ncclGetUniqueId");
@@ -75,7 +76,7 @@ Result<Nccl> functions_of(void* library) {
   }
   if (finder.missing() != nullptr)
     return fail(Code::unsupported,
-                fmt::format("NCCL is too old: {} lacks {}", kFile, finder.missing()));
+                fmt::format("NCCL is too old: {} lacks {}", n.path, finder.missing()));
   return n;
 }
 
@@ -92,26 +93,31 @@ std::vector<fs::path> wheel_folders() {
       if (entry.path().filename().string().starts_with("python3"))
         packages.push_back(entry.path() / "site-packages");
   }
-  for (fs::path& package : packages) package = package / "nvidia" / "nccl" / "lib";
-  return packages;
+  std::vector<fs::path> out;
+  for (const fs::path& package : packages)
+    if (const fs::path folder = package / "nvidia" / "nccl" / "lib";
+        std::ranges::find(out, folder) == out.end())
+      out.push_back(folder);
+  return out;
 }
 
 /// Never closed: the library has threads of its own.
 void* open(const char* file, int flags = 0) { return dlopen(file, RTLD_NOW | RTLD_LOCAL | flags); }
 
 Result<Nccl> load() {
-  if (void* const loaded = open(kFile, RTLD_NOLOAD)) return functions_of(loaded);
+  if (void* const loaded = open(kFile, RTLD_NOLOAD)) return functions_of(loaded, kFile);
   const char* const named = std::getenv(kVariable);
   if (named != nullptr && *named != '\0') {
-    if (void* const library = open(named)) return functions_of(library);
+    if (void* const library = open(named)) return functions_of(library, named);
     return fail(Code::unsupported, fmt::format("{}: {}", kVariable, dlerror()));
   }
-  if (void* const library = open(kFile)) return functions_of(library);
+  if (void* const library = open(kFile)) return functions_of(library, kFile);
   std::vector<std::string> looked;
   for (const fs::path& folder : wheel_folders()) {
+    const std::string file = folder / kFile;
     std::error_code failed;
-    if (fs::exists(folder / kFile, failed))
-      if (void* const library = open((folder / kFile).c_str())) return functions_of(library);
+    if (fs::exists(file, failed))
+      if (void* const library = open(file.c_str())) return functions_of(library, file);
     looked.push_back(folder.string());
   }
   return fail(
