@@ -142,8 +142,8 @@ struct ProgramStep {
 ///   6 staging      staging_bytes and all threads' scratch are at most the cap
 ///   7 no deadlock  each rank begins its exchanges in order; over the whole group, the steps have a
 ///                  topological order in which no exchange is done before both sides of each of its
-///                  messages have begun. Two ranks have the messages between them in the same order,
-///                  over all exchanges
+///                  messages have begun; also if every rank moves its messages one by one in the
+///                  order listed, those from lower to higher ranks beside the others
 struct Program {
   Rank rank;                      ///< that runs it; -1: all ranks, in one process.
   std::uint64_t plan_digest = 0;  ///< Planner::digest(): programs of one group have the same.

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Law 7: begins and ends steps of all ranks in any order that the waits allow. What has begun or
-// ended never keeps another step from it, so one order is as good as any.
+// ended never keeps another step from it, so one order is as good as any. First a message is
+// complete once both its sides have begun; then, as over a transport that moves messages in order,
+// only once it is also the next of both ranks in its lane.
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <deque>
+#include <numeric>
 #include <tuple>
 
 #include "reshard/program/check.h"
@@ -20,8 +24,12 @@ struct Side {
   Key key;
   bool is_send = false;
   Index bytes = 0;
-  std::uint32_t program = 0, step = 0;
+  std::uint32_t program = 0, step = 0, message = 0;
 };
+
+/// How messages move: all that have begun at once; or one by one in the order of the program, those
+/// to higher ranks beside those to lower ones.
+enum class Moving { at_once, in_lanes };
 
 std::string text(const Side& m) {
   const auto& [from, to, id] = m.key;
@@ -35,9 +43,10 @@ Result<std::vector<Side>> pairs_of(std::span<const Program> programs) {
     for (std::uint32_t s = 0; s < programs[r].steps.size(); ++s) {
       const Program& p = programs[r];
       if (p.steps[s].kind != StepKind::exchange) continue;
+      std::uint32_t number = p.steps[s].first;
       for (const ProgramMessage& m : p.messages_of(p.steps[s]))
         sides.push_back({m.is_send ? Key(p.rank, m.peer, m.id) : Key(m.peer, p.rank, m.id),
-                         m.is_send, m.bytes, r, s});
+                         m.is_send, m.bytes, r, s, number++});
     }
   std::ranges::stable_sort(sides, {}, [](const Side& m) { return std::pair(m.key, !m.is_send); });
   for (std::size_t i = 0; i < sides.size(); i += 2) {
@@ -62,7 +71,7 @@ Result<std::vector<Side>> pairs_of(std::span<const Program> programs) {
 
 class GroupRun {
  public:
-  GroupRun(std::span<const Program> programs, std::vector<Side> sides);
+  GroupRun(std::span<const Program> programs, std::vector<Side> sides, Moving moving);
   Result<> run();
 
  private:
@@ -74,11 +83,24 @@ class GroupRun {
     std::vector<std::uint32_t> exchanges;          ///< in order.
     std::vector<bool> begun, done;                 ///< by step.
     std::size_t next_exchange = 0;                 ///< that may begin.
-    std::uint32_t barriers = 0;                    ///< begun.
+    /// By lane, up and down: the pairs of its messages in order; how many are complete.
+    std::array<std::vector<std::uint32_t>, 2> lanes;
+    std::array<std::size_t, 2> moved{};
+    std::uint32_t barriers = 0;  ///< begun.
   };
   void ready(At at);
   void begin(At at);
   void end(At at);
+  void add_lanes();
+  void move_next(std::size_t lane, std::uint32_t pair);
+  void complete(std::uint32_t pair);
+  bool is_own(std::uint32_t pair) const {
+    return std::get<0>(sides_[2 * pair].key) == std::get<1>(sides_[2 * pair].key);
+  }
+  std::size_t lane_of(std::uint32_t pair) const {
+    const auto& [from, to, id] = sides_[2 * pair].key;
+    return from < to ? 0 : 1;
+  }
 
   std::span<const Program> programs_;
   std::vector<Side> sides_;
@@ -87,10 +109,14 @@ class GroupRun {
   std::vector<int> sides_begun_;                       ///< by pair.
   std::vector<std::vector<At>> barriers_;              ///< begun, by number.
   std::deque<At> ended_;
+  const Moving moving_;
 };
 
-GroupRun::GroupRun(std::span<const Program> programs, std::vector<Side> sides)
-    : programs_(programs), sides_(std::move(sides)), sides_begun_(sides_.size() / 2) {
+GroupRun::GroupRun(std::span<const Program> programs, std::vector<Side> sides, Moving moving)
+    : programs_(programs),
+      sides_(std::move(sides)),
+      sides_begun_(sides_.size() / 2),
+      moving_(moving) {
   for (const Program& p : programs) {
     State& state = states_.emplace_back();
     const std::size_t n = p.steps.size();
@@ -110,6 +136,42 @@ GroupRun::GroupRun(std::span<const Program> programs, std::vector<Side> sides)
   }
   for (std::uint32_t i = 0; i < sides_.size(); ++i)
     messages_[{sides_[i].program, sides_[i].step}].push_back(i);
+  if (moving_ == Moving::in_lanes) add_lanes();
+}
+
+void GroupRun::add_lanes() {
+  std::vector<std::uint32_t> order(sides_.size());
+  std::iota(order.begin(), order.end(), 0U);
+  std::ranges::sort(order, {}, [&](std::uint32_t i) {
+    return std::tuple(sides_[i].program, sides_[i].step, sides_[i].message);
+  });
+  for (const std::uint32_t i : order)
+    if (!is_own(i / 2)) states_[sides_[i].program].lanes[lane_of(i / 2)].push_back(i / 2);
+}
+
+void GroupRun::complete(std::uint32_t pair) {
+  for (const std::uint32_t k : {2 * pair, 2 * pair + 1})
+    if (--states_[sides_[k].program].open[sides_[k].step] == 0)
+      end({sides_[k].program, sides_[k].step});
+}
+
+/// Completes a message that has begun on both sides if it is next there, and those behind it.
+void GroupRun::move_next(std::size_t lane, std::uint32_t pair) {
+  std::vector<std::uint32_t> pending{pair};
+  while (!pending.empty()) {
+    const std::uint32_t next = pending.back();
+    pending.pop_back();
+    State* const states[] = {&states_[sides_[2 * next].program],
+                             &states_[sides_[2 * next + 1].program]};
+    const auto is_next = [&](const State* s) {
+      return s->moved[lane] < s->lanes[lane].size() && s->lanes[lane][s->moved[lane]] == next;
+    };
+    if (sides_begun_[next] < 2 || !std::ranges::all_of(states, is_next)) continue;
+    complete(next);
+    for (State* const s : states)
+      if (++s->moved[lane] < s->lanes[lane].size())
+        pending.push_back(s->lanes[lane][s->moved[lane]]);
+  }
 }
 
 void GroupRun::end(At at) {
@@ -133,9 +195,11 @@ void GroupRun::begin(At at) {
   ++state.next_exchange;
   for (const std::uint32_t i : messages_[at]) {
     if (++sides_begun_[i / 2] < 2) continue;
-    for (const std::uint32_t k : {i / 2 * 2, i / 2 * 2 + 1})
-      if (--states_[sides_[k].program].open[sides_[k].step] == 0)
-        end({sides_[k].program, sides_[k].step});
+    if (moving_ == Moving::at_once || is_own(i / 2)) {
+      complete(i / 2);
+    } else {
+      move_next(lane_of(i / 2), i / 2);
+    }
   }
 }
 
@@ -166,8 +230,9 @@ Result<> GroupRun::run() {
       if (!states_[r].done[s])
         return fail(
             Code::corrupt,
-            fmt::format("law 7: step {} of rank {} never {}: the group waits for itself", s,
-                        programs_[r].rank.value(), states_[r].begun[s] ? "ends" : "begins"));
+            fmt::format("law 7: step {} of rank {} never {}{}: the group waits for itself", s,
+                        programs_[r].rank.value(), states_[r].begun[s] ? "ends" : "begins",
+                        moving_ == Moving::at_once ? "" : " where messages move in order"));
   return {};
 }
 
@@ -189,7 +254,9 @@ Result<> check_programs(std::span<const Program> programs) {
       return fail(Code::corrupt, fmt::format("law 7: rank {} has {} barriers, rank 0 has {}", r,
                                              barriers_of(p), barriers_of(first)));
   }
-  return GroupRun(programs, RESHARD_TRY(pairs_of(programs))).run();
+  const std::vector<Side> sides = RESHARD_TRY(pairs_of(programs));
+  RESHARD_TRY(GroupRun(programs, sides, Moving::at_once).run());
+  return GroupRun(programs, sides, Moving::in_lanes).run();
 }
 
 }  // namespace reshard

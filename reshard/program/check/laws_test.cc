@@ -204,5 +204,42 @@ TEST(ProgramLaws, know_that_exchanges_begin_in_order) {
   }
 }
 
+TEST(ProgramLaws, name_a_group_that_waits_for_itself_where_messages_move_in_order) {
+  // Two exchanges that wait for nothing: ranks agree on the order of both messages, or not.
+  const auto said_of = [](bool crossed) {
+    std::vector<Program> programs;
+    for (int me = 0; me < 2; ++me) {
+      Builder b(Rank(me), 7);
+      std::vector<StepId> last;
+      for (const std::uint64_t i : {std::uint64_t{0}, std::uint64_t{1}}) {
+        const std::uint64_t id = crossed && me == 1 ? 1 - i : i;
+        const ProgramMessage m{Rank(1 - me), id, me == 0, {Builder::kStaging, 0}, kBytes};
+        last.push_back(b.exchange(std::span(&m, 1), kBytes, 0, {}));
+      }
+      b.barrier(last);
+      programs.push_back(std::move(b).finish(kBytes, 0));
+    }
+    return said(check_programs(programs));
+  };
+  EXPECT_EQ(said_of(false), "");
+  expect_law("where messages move in order", said_of(true));
+}
+
+TEST(ProgramLaws, allow_messages_in_both_directions_in_any_order_of_exchanges) {
+  // Each rank sends first. Over one order for both directions they would wait for each other.
+  std::vector<Program> programs;
+  for (int me = 0; me < 2; ++me) {
+    Builder b(Rank(me), 7);
+    std::vector<StepId> last;
+    for (const bool sends : {true, false}) {
+      const ProgramMessage m{Rank(1 - me), 3, sends, {Builder::kStaging, 0}, kBytes};
+      last.push_back(b.exchange(std::span(&m, 1), kBytes, 0, {}));
+    }
+    b.barrier(last);
+    programs.push_back(std::move(b).finish(kBytes, 0));
+  }
+  EXPECT_EQ(said(check_programs(programs)), "");
+}
+
 }  // namespace
 }  // namespace reshard::program
