@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 #include <thread>
 #include <utility>
 
@@ -96,8 +97,11 @@ Result<std::unique_ptr<Step>> Exchanger::post(std::span<const Send> sends,
     withdraw(*step);
     return tl::unexpected(std::move(added).error());
   }
-  for (Message& m : step->messages)
-    if (m.sending) peer(m.peer).queue.push_back(&m);
+  // The first messages are the sends.
+  std::vector<std::size_t> order(sends.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::stable_sort(order, {}, [&](std::size_t i) { return sends[i].turn; });
+  for (const std::size_t i : order) peer(sends[i].to).queue.push_back(&step->messages[i]);
   if (!step->done) undone_.push_back(step.get());
   return step;
 }
@@ -218,12 +222,13 @@ Result<Message*> Exchanger::arrived(Rank rank, const SlotWords& words) {
                       segment_check(member_.group, from.received, m->id.value(), m->size, m->given);
     return came ? m : nullptr;
   }
-  if (words.check != segment_check(member_.group, from.received, words.id, words.bytes, 0))
-    return nullptr;
-  const auto posted = from.recvs.find(words.id);
+  const std::uint64_t id = words.id ^ word_key(member_.group, from.received, 0);
+  const std::uint64_t bytes = words.bytes ^ word_key(member_.group, from.received, 1);
+  if (words.check != segment_check(member_.group, from.received, id, bytes, 0)) return nullptr;
+  const auto posted = from.recvs.find(id);
   if (posted == from.recvs.end()) return nullptr;
   Message& m = *posted->second;
-  if (m.size != words.bytes) return tl::unexpected(refuse(rank, m, words.check, words.bytes));
+  if (m.size != bytes) return tl::unexpected(refuse(rank, m, words.check, bytes));
   return &m;
 }
 
@@ -303,8 +308,12 @@ Result<> Exchanger::put_segment(Rank rank, Message& m) {
     from = outgoing;
   }
   SlotWords& there = words(this->rank())->slots[slot];
-  RESHARD_TRY(signal(lane, &there.id, m.id.value(), to.pe));
-  RESHARD_TRY(signal(lane, &there.bytes, m.size, to.pe));
+  // Only with the first: the receiver may answer others before these words have arrived, which then
+  // could overwrite those of the slot's next segment.
+  if (m.given == 0) {
+    RESHARD_TRY(signal(lane, &there.id, m.id.value() ^ word_key(member_.group, to.sent, 0), to.pe));
+    RESHARD_TRY(signal(lane, &there.bytes, m.size ^ word_key(member_.group, to.sent, 1), to.pe));
+  }
   if (bytes == 0) {
     RESHARD_TRY(signal(lane, &there.check, check, to.pe));
   } else {

@@ -9,8 +9,9 @@
 // peers only ever write into landing slots and words, never into memory of the caller.
 //
 // Matching. A segment carries the id and the size of its message. Messages of one sender arrive in
-// the order in which it passed them to exchange(); each is matched with any posted receive of that
-// id. One whose receive is not posted yet stays in its slot, and those behind it wait.
+// the order in which it passed them to exchange(), those of one call by their turns; each is
+// matched with any posted receive of that id. One whose receive is not posted yet stays in its
+// slot, and those behind it wait.
 #pragma once
 
 #include <memory>

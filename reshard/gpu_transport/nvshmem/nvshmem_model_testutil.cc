@@ -38,7 +38,9 @@ std::vector<std::byte> bytes_of(std::uint64_t value) {
 
 /// Locked after the emulated machine, if both are.
 struct NvshmemModel::State {
-  explicit State(const Options& all) : options(all), heaps(static_cast<std::size_t>(all.pes)) {}
+  explicit State(const Options& all) : options(all), heaps(static_cast<std::size_t>(all.pes)) {
+    for (int pe = 0; all.is_started && pe < all.pes; ++pe) started.insert(pe);
+  }
 
   const Options options;
   mutable std::mutex mutex;
@@ -49,7 +51,7 @@ struct NvshmemModel::State {
   std::uint64_t arrivals = 0;  ///< at the barriers of collective calls.
   std::vector<Write> writes;
   std::uint64_t last_number = 0;
-  int puts = 0, unmet_waits = 0, forbidden_waits = 0;
+  int puts = 0, direct_puts = 0, unmet_waits = 0, forbidden_waits = 0;
 
   /// Waits for all PEs. False if the model goes away.
   bool barrier(std::unique_lock<std::mutex>& lock) {
@@ -167,7 +169,6 @@ int init(unsigned flags, InitAttributes* attributes) {
   }
   const std::shared_ptr<State> state = identity().state;
   if (state == nullptr) return -1;
-  RESHARD_CHECK(arguments.ranks == state->options.pes);
   std::unique_lock lock(state->mutex);
   if (!state->barrier(lock)) return -1;
   if (state->options.init_result == 0) state->started.insert(arguments.rank);
@@ -205,6 +206,7 @@ void put_signal(void* to, const void* from, std::size_t bytes, std::uint64_t* si
     RESHARD_CHECK(state.options.mapped || state.in_heap(mine, from, bytes));
     const auto* const first = static_cast<const std::byte*>(from);
     ++state.puts;
+    state.direct_puts += !state.in_heap(mine, from, bytes);
     const std::uint64_t data = state.issue(
         {0, 0, mine, stream, state.symmetric(mine, to, bytes, pe), {first, first + bytes}});
     state.issue(
@@ -318,6 +320,10 @@ void NvshmemModel::deliver_all() {
 int NvshmemModel::num_puts() const {
   const std::lock_guard lock(state_->mutex);
   return state_->puts;
+}
+int NvshmemModel::num_direct_puts() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->direct_puts;
 }
 int NvshmemModel::num_unmet_waits() const {
   const std::lock_guard lock(state_->mutex);

@@ -29,8 +29,9 @@ class NvshmemModel {
     bool by_hand = false;
     std::uint64_t seed = 1;
     std::size_t heap_bytes = std::size_t{64} << 20;
-    int started_status = 2;  ///< nvshmemx_init_status() after the start.
-    int init_result = 0;     ///< of nvshmemx_hostlib_init_attr().
+    int started_status = 2;   ///< nvshmemx_init_status() after the start.
+    int init_result = 0;      ///< of nvshmemx_hostlib_init_attr().
+    bool is_started = false;  ///< somebody else has started NVSHMEM in all these processes.
   };
 
   explicit NvshmemModel(const Options& options);
@@ -56,9 +57,11 @@ class NvshmemModel {
   void deliver(std::size_t i);
   void deliver_all();
 
-  /// Of all PEs: puts; waits of streams for a signal that had not come, which would have blocked
-  /// the stream; and waits that limited sharing does not permit.
+  /// Of all PEs: puts; those that did not start from the symmetric heap; waits of streams for a
+  /// signal that had not come, which would have blocked the stream; and waits that limited sharing
+  /// does not permit.
   int num_puts() const;
+  int num_direct_puts() const;
   int num_unmet_waits() const;
   int num_forbidden_waits() const;
 

@@ -9,7 +9,8 @@
 // A message is cut into segments of at most one slot. The segments from one PE to another are
 // numbered; segment i takes slot i mod kSlots, once the receiver has given back the slot's segment
 // before. So a word has one writer, who changes it only after the reader has answered its last
-// value: it does not matter in which order writes to different words arrive.
+// value, which the reader cannot do before that has arrived: it does not matter in which order
+// writes to different words arrive.
 #pragma once
 
 #include <cstddef>
@@ -27,9 +28,11 @@ inline constexpr std::size_t kMaxSegment = std::size_t{256} << 20;
 
 /// What a peer says about one slot of each direction. Zero at first.
 struct SlotWords {
-  /// Of the segment in this PE's landing slot. Valid if `check` is segment_check() of them.
+  /// Of the message whose first segment is in this PE's landing slot: combined with word_key(), so
+  /// that they differ from what the slot's words were before and nothing is taken for them that has
+  /// not arrived. Valid if `check` is segment_check() of them.
   std::uint64_t id, bytes;
-  std::uint64_t check;
+  std::uint64_t check;  ///< of the segment in the slot.
   /// Of the segment that this PE put into the peer's slot: its check once the peer has copied it
   /// out, or refusal_of() its check if the peer expects a message of `wanted` bytes.
   std::uint64_t credit, wanted;
@@ -52,6 +55,11 @@ constexpr std::uint64_t segment_check(std::uint64_t group, std::uint64_t number,
   std::uint64_t x = mix64(group);
   for (const std::uint64_t part : {number, id, bytes, offset}) x = mix64(x ^ part);
   return x == 0 ? 1 : x;
+}
+
+/// What the words `id` (0) and `bytes` (1) of a segment are combined with, by exclusive or.
+constexpr std::uint64_t word_key(std::uint64_t group, std::uint64_t number, int word) {
+  return mix64(mix64(mix64(group) ^ number) + static_cast<std::uint64_t>(word) + 1);
 }
 
 constexpr std::uint64_t refusal_of(std::uint64_t check, std::uint64_t wanted) {
