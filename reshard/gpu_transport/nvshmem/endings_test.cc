@@ -24,9 +24,9 @@ std::string name_of(Ending ending) {
   switch (ending) {
     case Ending::abort: return "abort";
     case Ending::deadline: return "deadline";
-    case Ending::dropped: return "dropped event";
-    case Ending::closed: return "closed transport";
-    case Ending::failed_driver: return "failed driver";
+    case Ending::dropped: return "dropped_event";
+    case Ending::closed: return "closed_transport";
+    case Ending::failed_driver: return "failed_driver";
   }
   return "";
 }
@@ -147,7 +147,8 @@ TEST_P(NvshmemEndings, end_a_group_in_every_state_over_mapped_memory) {
 
 INSTANTIATE_TEST_SUITE_P(Nvshmem, NvshmemEndings,
                          testing::Values(Ending::abort, Ending::deadline, Ending::dropped,
-                                         Ending::closed, Ending::failed_driver));
+                                         Ending::closed, Ending::failed_driver),
+                         [](const auto& info) { return name_of(info.param); });
 
 TEST(NvshmemEnding, a_rank_that_is_done_leaves_and_what_it_sent_still_arrives) {
   ByHand ranks({.pes = 2});
