@@ -28,10 +28,10 @@ struct TransportOptions {
   Deadline deadline = Deadline::after(std::chrono::seconds(60));
 };
 
-/// Collective. Makes the data plane `name` ("shm", "mpi", "gloo", "ucx", "nccl") between the ranks
-/// of a control plane, which must outlive it. Loads the module of the backend if it has one.
-/// Errors: `unsupported` with the reason that `reshard transports` prints, and for "inproc", which
-/// InprocGroup makes; those of the backend.
+/// Collective. Makes the data plane `name` ("shm", "mpi", "gloo", "ucx", "nccl", "nvshmem") between
+/// the ranks of a control plane, which must outlive it. Loads the module of the backend if it has
+/// one. Errors: `unsupported` with the reason that `reshard transports` prints, and for "inproc",
+/// which InprocGroup makes; those of the backend.
 Result<std::unique_ptr<Transport>> make_transport(std::string_view name, ControlPlane& control,
                                                   const TransportOptions& options = {});
 
