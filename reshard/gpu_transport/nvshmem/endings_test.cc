@@ -148,7 +148,7 @@ TEST_P(NvshmemEndings, end_a_group_in_every_state_over_mapped_memory) {
 INSTANTIATE_TEST_SUITE_P(Nvshmem, NvshmemEndings,
                          testing::Values(Ending::abort, Ending::deadline, Ending::dropped,
                                          Ending::closed, Ending::failed_driver),
-                         [](const auto& info) { return name_of(info.param); });
+                         [](const auto& tested) { return name_of(tested.param); });
 
 TEST(NvshmemEnding, a_rank_that_is_done_leaves_and_what_it_sent_still_arrives) {
   ByHand ranks({.pes = 2});
