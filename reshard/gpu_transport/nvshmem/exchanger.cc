@@ -137,8 +137,8 @@ Result<> Exchanger::add(Step& step, bool sending, Rank to, MessageId id,
 
 bool Exchanger::progress() {
   if (over_) return false;
-  Result<bool> moved = advance();
-  if (!moved) fail_all(std::move(moved).error());
+  const Result<bool> moved = advance();
+  if (!moved) fail_all(moved.error());
   return moved.value_or(true);
 }
 
@@ -399,7 +399,7 @@ void Exchanger::fail_all(Error why) {
 
 /// Tells all peers that nothing else comes, after all that was given to streams has arrived there.
 /// If the group was aborted, the control plane tells them.
-void Exchanger::tell(Ending how) {
+void Exchanger::tell(std::uint64_t how) {
   if (!control_->status()) return;
   const auto quiet = [&](const Lane& lane) {
     return call("nvshmemx_quiet_on_stream", [&](const Library& library) {

@@ -138,7 +138,7 @@ class Exchanger {
 
   /// Ends all steps with this error; afterwards their memory belongs to the callers again.
   void fail_all(Error why);
-  void tell(Ending how);
+  void tell(std::uint64_t how);
   void drain();
 
   Peer& peer(Rank rank) { return peers_[static_cast<std::size_t>(rank.value())]; }

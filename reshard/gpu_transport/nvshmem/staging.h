@@ -41,12 +41,13 @@ struct SlotWords {
 /// What one peer tells this PE.
 struct PeerWords {
   SlotWords slots[kSlots];
-  std::uint64_t ended;  ///< an Ending: nothing else comes from this peer any more.
+  std::uint64_t ended;  ///< not kGoesOn: nothing else comes from this peer any more.
   std::uint64_t unused[5];
 };
 static_assert(sizeof(PeerWords) == 128);
 
-enum Ending : std::uint64_t { kGoesOn = 0, kClosed = 1, kFailed = 2 };
+/// Values of PeerWords::ended.
+inline constexpr std::uint64_t kGoesOn = 0, kClosed = 1, kFailed = 2;
 
 /// The number that a segment's arrival is signalled with. Never 0. `group` differs between groups
 /// of the same processes, so that nothing of an earlier one is taken for a segment.
@@ -80,7 +81,8 @@ class Staging {
   /// Offsets, in bytes.
   std::size_t words(int peer) const { return static_cast<std::size_t>(peer) * sizeof(PeerWords); }
   std::size_t landing(int peer, int slot) const {
-    const auto index = static_cast<std::size_t>(peer * kSlots + slot);
+    const std::size_t index =
+        static_cast<std::size_t>(peer) * kSlots + static_cast<std::size_t>(slot);
     return words_area() + index * slot_;
   }
   std::size_t outgoing(int peer, int slot) const { return landing(pes_ + peer, slot); }
