@@ -37,6 +37,28 @@ const TransportUnderTest kNetwork{"nvshmem", run_network};
 RESHARD_TEST_REFITS(NvshmemMapped, kMapped);
 RESHARD_TEST_REFITS(NvshmemNetwork, kNetwork);
 
+TEST(RefitsOverNvshmem, put_from_the_memory_of_the_gpu_in_place_or_staged_there) {
+  const RefitLayouts layouts = refit_layouts().front();
+  const Planner planner = planner_of(layouts);
+  for (const Index in_place : {Index{64}, Index{1} << 40}) {
+    const RefitWay way{.name = "gpus",
+                       .path = RefitPath::message,
+                       .in_place_bytes = in_place,
+                       .takes = "message",
+                       .gpu_source = every_rank,
+                       .gpu_target = every_rank};
+    nvshmem::ModelGroup group({.pes = layouts.ranks, .order = NvshmemModel::Order::stream},
+                              kStaging);
+    std::vector<int> pes(static_cast<std::size_t>(layouts.ranks));
+    std::iota(pes.begin(), pes.end(), 0);
+    const auto body = [&](RankEnds& ends) {
+      EXPECT_EQ(outcome(refit_as_rank(ends, planner, way)), "");
+    };
+    EXPECT_EQ(outcome(group.run(pes, body)), "");
+    EXPECT_GT(group.model().num_direct_puts(), 0);
+  }
+}
+
 }  // namespace
 
 namespace quantised {

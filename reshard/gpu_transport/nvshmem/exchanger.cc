@@ -49,6 +49,12 @@ Result<> Exchanger::set_up() {
     RESHARD_TRY(call("nvshmem_ptr", [&](const Library& library) {
       peers_[i].direct = library.nvshmem_ptr(member_.base, peers_[i].pe) != nullptr;
     }));
+    // What a network card writes is visible to the GPU after a wait only.
+    if (!member_.waits && !peers_[i].direct)
+      return fail(Code::unsupported,
+                  fmt::format("nvshmem: ranks share a GPU without MPS, and only a network reaches "
+                              "rank {}: start MPS, or give each rank a GPU",
+                              i));
   }
   return {};
 }
@@ -222,8 +228,8 @@ Result<Message*> Exchanger::arrived(Rank rank, const SlotWords& words) {
                       segment_check(member_.group, from.received, m->id.value(), m->size, m->given);
     return came ? m : nullptr;
   }
-  const std::uint64_t id = words.id ^ word_key(member_.group, from.received, 0);
-  const std::uint64_t bytes = words.bytes ^ word_key(member_.group, from.received, 1);
+  const std::uint64_t id = words.id ^ draw(Draw::id_key, member_.group, from.received);
+  const std::uint64_t bytes = words.bytes ^ draw(Draw::bytes_key, member_.group, from.received);
   if (words.check != segment_check(member_.group, from.received, id, bytes, 0)) return nullptr;
   const auto posted = from.recvs.find(id);
   if (posted == from.recvs.end()) return nullptr;
@@ -311,8 +317,10 @@ Result<> Exchanger::put_segment(Rank rank, Message& m) {
   // Only with the first: the receiver may answer others before these words have arrived, which then
   // could overwrite those of the slot's next segment.
   if (m.given == 0) {
-    RESHARD_TRY(signal(lane, &there.id, m.id.value() ^ word_key(member_.group, to.sent, 0), to.pe));
-    RESHARD_TRY(signal(lane, &there.bytes, m.size ^ word_key(member_.group, to.sent, 1), to.pe));
+    const std::uint64_t id = m.id.value() ^ draw(Draw::id_key, member_.group, to.sent);
+    const std::uint64_t size = m.size ^ draw(Draw::bytes_key, member_.group, to.sent);
+    RESHARD_TRY(signal(lane, &there.id, id, to.pe));
+    RESHARD_TRY(signal(lane, &there.bytes, size, to.pe));
   }
   if (bytes == 0) {
     RESHARD_TRY(signal(lane, &there.check, check, to.pe));

@@ -70,7 +70,8 @@ struct Step {
 /// time.
 class Exchanger {
  public:
-  /// `control` must outlive it, or close() must be called before.
+  /// `control` must outlive it, or close() must be called before. Errors: `unsupported` if streams
+  /// may not wait and a network is between two ranks; the driver's.
   static Result<std::shared_ptr<Exchanger>> make(ControlPlane& control, Membership member);
   ~Exchanger();
   Exchanger(const Exchanger&) = delete;

@@ -58,7 +58,7 @@ TEST(NvshmemOrders, three_ranks_in_a_ring) {
 }
 
 TEST(NvshmemOrders, random_messages_of_up_to_five_ranks_in_random_orders) {
-  for (std::uint64_t seed = 0; seed < 100; ++seed) {
+  for (std::uint64_t seed = 0; seed < 200; ++seed) {
     SCOPED_TRACE(seed);
     const int pes = 2 + static_cast<int>(seed % 4);
     ByHand ranks(

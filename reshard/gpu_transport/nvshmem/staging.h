@@ -28,9 +28,9 @@ inline constexpr std::size_t kMaxSegment = std::size_t{256} << 20;
 
 /// What a peer says about one slot of each direction. Zero at first.
 struct SlotWords {
-  /// Of the message whose first segment is in this PE's landing slot: combined with word_key(), so
-  /// that they differ from what the slot's words were before and nothing is taken for them that has
-  /// not arrived. Valid if `check` is segment_check() of them.
+  /// Of the message whose first segment is in this PE's landing slot. By exclusive or with their
+  /// keys (draw()) they differ from what the slot's words were before, so that nothing is taken for
+  /// them that has not arrived. Valid if `check` is segment_check() of them.
   std::uint64_t id, bytes;
   std::uint64_t check;  ///< of the segment in the slot.
   /// Of the segment that this PE put into the peer's slot: its check once the peer has copied it
@@ -49,18 +49,19 @@ static_assert(sizeof(PeerWords) == 128);
 /// Values of PeerWords::ended.
 inline constexpr std::uint64_t kGoesOn = 0, kClosed = 1, kFailed = 2;
 
-/// The number that a segment's arrival is signalled with. Never 0. `group` differs between groups
-/// of the same processes, so that nothing of an earlier one is taken for a segment.
-constexpr std::uint64_t segment_check(std::uint64_t group, std::uint64_t number, std::uint64_t id,
-                                      std::uint64_t bytes, std::uint64_t offset) {
-  std::uint64_t x = mix64(group);
-  for (const std::uint64_t part : {number, id, bytes, offset}) x = mix64(x ^ part);
-  return x == 0 ? 1 : x;
+/// Numbers that are drawn, in effect, for each segment and use of it. `group` differs between
+/// groups of the same processes, so that nothing of an earlier one is taken for a segment.
+enum class Draw : std::uint64_t { check, id_key, bytes_key };
+constexpr std::uint64_t draw(Draw use, std::uint64_t group, std::uint64_t number) {
+  return mix64(mix64(mix64(group) + static_cast<std::uint64_t>(use)) ^ number);
 }
 
-/// What the words `id` (0) and `bytes` (1) of a segment are combined with, by exclusive or.
-constexpr std::uint64_t word_key(std::uint64_t group, std::uint64_t number, int word) {
-  return mix64(mix64(mix64(group) ^ number) + static_cast<std::uint64_t>(word) + 1);
+/// The number that a segment's arrival is signalled with. Never 0.
+constexpr std::uint64_t segment_check(std::uint64_t group, std::uint64_t number, std::uint64_t id,
+                                      std::uint64_t bytes, std::uint64_t offset) {
+  std::uint64_t x = draw(Draw::check, group, number);
+  for (const std::uint64_t part : {id, bytes, offset}) x = mix64(x ^ part);
+  return x == 0 ? 1 : x;
 }
 
 constexpr std::uint64_t refusal_of(std::uint64_t check, std::uint64_t wanted) {

@@ -122,6 +122,13 @@ TEST(NvshmemWorld, a_start_that_reports_success_without_starting_is_an_error) {
   EXPECT_THAT(said_by(group, {0, 1}, same), Each(HasSubstr("in state 1")));
 }
 
+TEST(NvshmemWorld, ranks_that_share_a_gpu_without_mps_are_refused_if_a_network_is_between_them) {
+  ModelGroup group({.pes = 2, .mapped = false, .started_status = kLimitedSharing}, kStaging);
+  for (int i = 0; i < 2; ++i)
+    EXPECT_THAT(said_by(group, {0, 1}, same),
+                Each(AllOf(HasSubstr("unsupported"), HasSubstr("start MPS"))));
+}
+
 TEST(NvshmemWorld, a_start_that_never_ends_stops_at_the_deadline) {
   // NVSHMEM waits for a third PE, which is not in the group.
   ModelGroup group({.pes = 3}, kStaging);
