@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <string>
@@ -32,25 +33,31 @@ std::vector<fs::path> wheel_folders(const char* wheel) {
       if (entry.path().filename().string().starts_with("python3"))
         packages.push_back(entry.path() / "site-packages");
   }
-  for (fs::path& package : packages) package = package / "nvidia" / wheel / "lib";
-  return packages;
+  std::vector<fs::path> out;
+  for (const fs::path& package : packages)
+    if (const fs::path folder = package / "nvidia" / wheel / "lib";
+        std::ranges::find(out, folder) == out.end())
+      out.push_back(folder);
+  return out;
 }
 
 }  // namespace
 
-Result<void*> load_library_file(const LibraryFile& library) {
-  if (void* const loaded = open(library.file, RTLD_NOLOAD)) return loaded;
+Result<LoadedLibrary> load_library_file(const LibraryFile& library) {
+  if (void* const loaded = open(library.file, RTLD_NOLOAD))
+    return LoadedLibrary{loaded, library.file};
   const char* const named = std::getenv(library.variable);
   if (named != nullptr && *named != '\0') {
-    if (void* const found = open(named)) return found;
+    if (void* const found = open(named)) return LoadedLibrary{found, named};
     return fail(Code::unsupported, fmt::format("{}: {}", library.variable, dlerror()));
   }
-  if (void* const found = open(library.file)) return found;
+  if (void* const found = open(library.file)) return LoadedLibrary{found, library.file};
   std::vector<std::string> looked;
   for (const fs::path& folder : wheel_folders(library.wheel)) {
+    const std::string file = folder / library.file;
     std::error_code failed;
-    if (fs::exists(folder / library.file, failed))
-      if (void* const found = open((folder / library.file).c_str())) return found;
+    if (fs::exists(file, failed))
+      if (void* const found = open(file.c_str())) return LoadedLibrary{found, file};
     looked.push_back(folder.string());
   }
   return fail(

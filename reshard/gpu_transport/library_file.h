@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <string>
+
 #include "reshard/base/result.h"
 
 namespace reshard {
@@ -13,11 +15,16 @@ struct LibraryFile {
   const char* wheel;     ///< the folder in site-packages/nvidia that has lib/FILE.
 };
 
+struct LoadedLibrary {
+  void* handle = nullptr;  ///< for dlsym().
+  std::string file;        ///< as it was asked for.
+};
+
 /// Loads a library: the one that the process has loaded already (torch's), else the file that the
 /// environment variable names, else the system's, else that of NVIDIA's wheel beside this package,
 /// in $VIRTUAL_ENV or in $CONDA_PREFIX. Never unloads it: such libraries have threads of their own.
-/// Returns a handle for dlsym(). Errors: `unsupported` if there is none (says where it looked), or
+/// Errors: `unsupported` if there is none (says where it looked), or
 /// the file that the variable names does not load.
-Result<void*> load_library_file(const LibraryFile& library);
+Result<LoadedLibrary> load_library_file(const LibraryFile& library);
 
 }  // namespace reshard

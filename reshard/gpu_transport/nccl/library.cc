@@ -3,22 +3,13 @@
 
 #include <dlfcn.h>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
-#include <algorithm>
-#include <cstdlib>
-#include <filesystem>
-#include <vector>
-
-#include "reshard/base/own_folders.h"
+#include "reshard/gpu_transport/library_file.h"
 
 namespace reshard::nccl {
 namespace {
 
-namespace fs = std::filesystem;
-
-constexpr const char* kFile = "libnccl.so.2";
-constexpr const char* kVariable = "RESHARD_NCCL_LIBRARY";
+constexpr LibraryFile kLibrary{"NCCL", "libnccl.so.2", "RESHARD_NCCL_LIBRARY", "nccl"};
 
 /// Finds functions, and remembers the first that is missing.
 class Finder {
@@ -44,7 +35,8 @@ class Finder {
 /// The file of a function in a library.
 std::string file_of(const void* function) {
   Dl_info found{};
-  return dladdr(function, &found) != 0 && found.dli_fname != nullptr ? found.dli_fname : kFile;
+  return dladdr(function, &found) != 0 && found.dli_fname != nullptr ? found.dli_fname
+                                                                     : kLibrary.file;
 }
 
 Result<Nccl> functions_of(void* library, const std::string& file) {
@@ -80,51 +72,9 @@ Result<Nccl> functions_of(void* library, const std::string& file) {
   return n;
 }
 
-/// The folders that may have the wheel's library.
-std::vector<fs::path> wheel_folders() {
-  std::vector<fs::path> packages;
-  // An extension of Python lies in site-packages/reshard.
-  for (const fs::path& folder : own_folders()) packages.push_back(folder.parent_path());
-  for (const char* variable : {"VIRTUAL_ENV", "CONDA_PREFIX"}) {
-    const char* const prefix = std::getenv(variable);
-    if (prefix == nullptr || *prefix == '\0') continue;
-    std::error_code failed;
-    for (const auto& entry : fs::directory_iterator(fs::path(prefix) / "lib", failed))
-      if (entry.path().filename().string().starts_with("python3"))
-        packages.push_back(entry.path() / "site-packages");
-  }
-  std::vector<fs::path> out;
-  for (const fs::path& package : packages)
-    if (const fs::path folder = package / "nvidia" / "nccl" / "lib";
-        std::ranges::find(out, folder) == out.end())
-      out.push_back(folder);
-  return out;
-}
-
-/// Never closed: the library has threads of its own.
-void* open(const char* file, int flags = 0) { return dlopen(file, RTLD_NOW | RTLD_LOCAL | flags); }
-
 Result<Nccl> load() {
-  if (void* const loaded = open(kFile, RTLD_NOLOAD)) return functions_of(loaded, kFile);
-  const char* const named = std::getenv(kVariable);
-  if (named != nullptr && *named != '\0') {
-    if (void* const library = open(named)) return functions_of(library, named);
-    return fail(Code::unsupported, fmt::format("{}: {}", kVariable, dlerror()));
-  }
-  if (void* const library = open(kFile)) return functions_of(library, kFile);
-  std::vector<std::string> looked;
-  for (const fs::path& folder : wheel_folders()) {
-    const std::string file = folder / kFile;
-    std::error_code failed;
-    if (fs::exists(file, failed))
-      if (void* const library = open(file.c_str())) return functions_of(library, file);
-    looked.push_back(folder.string());
-  }
-  return fail(
-      Code::unsupported,
-      fmt::format("no NCCL: {} is neither in this process nor among the system's libraries, "
-                  "{} is not set, and no wheel has it in {}",
-                  kFile, kVariable, fmt::join(looked, ", ")));
+  const LoadedLibrary loaded = RESHARD_TRY(load_library_file(kLibrary));
+  return functions_of(loaded.handle, loaded.file);
 }
 
 }  // namespace

@@ -13,10 +13,10 @@ constexpr LibraryFile kFile{"NVSHMEM", "libnvshmem_host.so.3", "RESHARD_NVSHMEM_
                             "nvshmem"};
 
 Result<Library> load() {
-  void* const handle = RESHARD_TRY(load_library_file(kFile));
+  const LoadedLibrary loaded = RESHARD_TRY(load_library_file(kFile));
   const char* missing = nullptr;
   const auto find = [&]<class F>(F*& function, const char* symbol) {
-    function = reinterpret_cast<F*>(dlsym(handle, symbol));
+    function = reinterpret_cast<F*>(dlsym(loaded.handle, symbol));
     if (function == nullptr && missing == nullptr) missing = symbol;
   };
   Library l;
@@ -34,7 +34,7 @@ Result<Library> load() {
   find(l.nvshmemx_quiet_on_stream, "nvshmemx_quiet_on_stream");
   if (missing != nullptr)
     return fail(Code::unsupported,
-                fmt::format("NVSHMEM is too old: {} lacks {}", kFile.file, missing));
+                fmt::format("NVSHMEM is too old: {} lacks {}", loaded.file, missing));
   return l;
 }
 
