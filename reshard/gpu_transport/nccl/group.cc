@@ -12,7 +12,7 @@
 namespace reshard::nccl {
 namespace {
 
-constexpr std::chrono::milliseconds kLostTime{100};
+constexpr std::chrono::milliseconds kLostTime{100}, kLookEvery{10};
 
 }  // namespace
 
@@ -163,6 +163,8 @@ bool NcclGroup::progress() {
 /// NCCL does not notice a peer that is gone, the control plane does. What such a peer sent before
 /// may still be under way.
 void NcclGroup::look_for_lost() {
+  if (!next_look_.expired()) return;
+  next_look_ = Deadline::after(kLookEvery);
   const std::vector<Rank> lost = control_->lost();
   if (lost.empty()) return;
   for (const auto& step : steps_)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
 #include <deque>
 #include <map>
 #include <memory>
@@ -105,6 +106,7 @@ class NcclGroup {
   Lanes posted_;                   ///< of one post().
   /// Nothing has moved, with a message to a rank that is gone; until this.
   std::optional<Deadline> lost_since_;
+  Deadline next_look_ = Deadline::after(std::chrono::seconds(0));
   std::optional<Error> over_;
 };
 

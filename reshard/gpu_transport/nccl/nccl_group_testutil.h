@@ -19,8 +19,14 @@ inline std::shared_ptr<const cuda::Device> gpu_of_rank(Rank rank) {
   return *cuda::Device::open(cuda::emulated_driver(), rank.value());
 }
 
+/// Limits for which a group is made quickly.
+inline GroupLimits little_staging() {
+  return {.segment_bytes = std::size_t{1} << 20, .host_bytes = std::size_t{1} << 20};
+}
+
 /// The control plane and the transport of a rank of `group`.
-inline Result<RankEnds> ends_of(InprocGroup& group, Rank rank, const GroupLimits& limits = {},
+inline Result<RankEnds> ends_of(InprocGroup& group, Rank rank,
+                                const GroupLimits& limits = little_staging(),
                                 std::shared_ptr<const cuda::Device> gpu = nullptr) {
   RankEnds ends{RESHARD_TRY(group.control(rank)), nullptr};
   if (gpu == nullptr) gpu = gpu_of_rank(rank);
@@ -30,7 +36,8 @@ inline Result<RankEnds> ends_of(InprocGroup& group, Rank rank, const GroupLimits
 
 /// Runs a body on each of n ranks; as TransportUnderTest::run. `one_gpu`: of all ranks, which only
 /// the model allows; null: each has its own.
-inline Result<> run_nccl_ranks(int n, const RankBody& body, const GroupLimits& limits = {},
+inline Result<> run_nccl_ranks(int n, const RankBody& body,
+                               const GroupLimits& limits = little_staging(),
                                std::shared_ptr<const cuda::Device> one_gpu = nullptr) {
   InprocGroup group = RESHARD_TRY(InprocGroup::create(n));
   cuda::emulated_gpu().num_devices = 16;

@@ -26,15 +26,16 @@ struct Op {
   std::size_t size = 0;
 };
 
+struct Member;
+
 /// The ranks that have one unique id.
 struct World {
   int ranks = 0, joined = 0;
+  std::set<Member*> running;  ///< those that run a group.
   /// By (sender, receiver): posted and not matched.
   std::map<std::pair<int, int>, std::deque<Op*>> sends, recvs;
   std::set<std::pair<int, int>> arrived_sends, arrived_recvs;  ///< at connecting.
 };
-
-struct Member;
 
 /// What a rank gave between ncclGroupStart and ncclGroupEnd.
 struct OpGroup {
@@ -47,6 +48,7 @@ struct Member {
   int rank = 0, polls = 0;
   bool joining = true, finalized = false, aborted = false;
   std::shared_ptr<OpGroup> waiting;  ///< given, not accepted.
+  OpGroup* running = nullptr;        ///< at the front of its stream.
   int status = kSuccess;
   int registered = 0;
 };
@@ -154,10 +156,20 @@ bool run(Member& me, OpGroup& ops) {
     me.status = error->second;
     state().model.async_errors.erase(error);
   }
-  if (me.status != kSuccess) return false;  // A kernel that fails stays.
-  while (post_next(me, ops)) {
+  if (me.status != kSuccess) {  // A kernel that fails stays, and does nothing.
+    me.world->running.erase(&me);
+    return false;
   }
-  return std::ranges::all_of(ops.ops, &Op::done);
+  me.running = &ops;
+  me.world->running.insert(&me);
+  // The kernels of peers that run go on by themselves.
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (Member* const member : me.world->running) moved |= post_next(*member, *member->running);
+  }
+  if (!std::ranges::all_of(ops.ops, &Op::done)) return false;
+  me.world->running.erase(&me);
+  return true;
 }
 
 /// True once all new peers of the group have arrived at theirs.
@@ -273,6 +285,7 @@ int leave(const char* name, Comm comm, bool abort) {
   if (!abort && !me.finalized) return kInvalidUsage;
   me.aborted = true;
   withdraw(me);
+  me.world->running.erase(&me);
   me.waiting.reset();
   state().open -= 1 + me.registered;
   delete comm;

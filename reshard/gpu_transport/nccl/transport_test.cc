@@ -327,6 +327,7 @@ void at_stage(Stage stage, F&& f, const std::function<void()>& prepare = [] {}) 
     const auto pass = [&](std::uint64_t id) {
       auto event = post(id);
       EXPECT_EQ(outcome((*event)->wait(patient())), "");
+      EXPECT_EQ(outcome(me.control->barrier(patient())), "");
     };
     if (stage != Stage::not_accepted) pass(8);
     if (me.rank() == Rank{0}) {
@@ -341,7 +342,6 @@ void at_stage(Stage stage, F&& f, const std::function<void()>& prepare = [] {}) 
       f(*event, me);
     } else if (stage == Stage::done) {
       pass(9);
-      EXPECT_EQ(outcome(me.control->barrier(patient())), "");
     }
     (void)me.control->quiesce(patient());
   };
