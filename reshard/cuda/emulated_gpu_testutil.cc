@@ -173,9 +173,12 @@ void set_events(Driver& d) {
     return called_in_context("cuEventDestroy");
   });
   set(d.cuEventRecord, [](EventHandle event, StreamHandle stream) {
-    const int times = ++event->recorded;
+    const int times = event->recorded + 1;
+    const int status = give("cuEventRecord", stream, [=] { event->done = times; });
+    if (status != kSuccess) return status;
+    event->recorded = times;
     event->stream = &stream_of(stream);
-    return give("cuEventRecord", stream, [=] { event->done = times; });
+    return status;
   });
   set(d.cuEventQuery, [](EventHandle event) {
     const int status = called_in_context("cuEventQuery");

@@ -25,6 +25,7 @@ struct EmulatedGpu {
   bool has_block_ids = true;                       ///< as new drivers have.
   std::size_t total_bytes = std::size_t{1} << 32;  ///< of device memory.
   std::map<std::string, int> calls;                ///< of functions, by name.
+  std::size_t copied_to_host = 0;                  ///< bytes of device memory, by cuMemcpyAsync.
   /// The CUresult that the next call of a function returns, by name; used once.
   std::map<std::string, int> faults;
   std::size_t allocated_bytes() const;  ///< of device memory of this process.

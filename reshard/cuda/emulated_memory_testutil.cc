@@ -74,6 +74,11 @@ bool set_attribute(void* value, int attribute, const KnownRange& range) {
   }
 }
 
+bool is_on_device(DevicePtr at) {
+  const auto* found = find_range(at);
+  return found != nullptr && found->second.pages != nullptr;
+}
+
 int pointer_attribute(void* value, int attribute, DevicePtr at) {
   if (const int status = called("cuPointerGetAttribute"); status != kSuccess) return status;
   const auto* found = find_range(at);
@@ -144,6 +149,7 @@ void set_memory(Driver& d) {
     return machine().registered.erase(at) == 1 ? static_cast<int>(kSuccess) : kInvalidValue;
   });
   set(d.cuMemcpyAsync, [](DevicePtr to, DevicePtr from, std::size_t bytes, StreamHandle stream) {
+    if (is_on_device(from) && !is_on_device(to)) machine().gpu.copied_to_host += bytes;
     return give("cuMemcpyAsync", stream, [=] {
       std::memcpy(reinterpret_cast<void*>(static_cast<std::uintptr_t>(to)),
                   reinterpret_cast<const void*>(static_cast<std::uintptr_t>(from)), bytes);

@@ -27,7 +27,7 @@ struct FingerprintedBox {
 class FingerprintTable {
  public:
   /// Bytes that a thread block reads at once, about.
-  static constexpr Index kTileBytes = Index{64} << 10;
+  static constexpr Index kTileBytes = Index{128} << 10;
 
   /// Adds the box to the sum `sum`. Each access is as wide, up to 16 bytes, as the alignment of
   /// addresses, runs and strides allows; of long runs that begin at odd places only the ends are

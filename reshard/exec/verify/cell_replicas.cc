@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 
+#include "reshard/exec/device/rank_memory.h"
 #include "reshard/exec/progress_meter.h"
 #include "reshard/exec/verify/fingerprints.h"
 #include "reshard/exec/worker_pool.h"
@@ -37,6 +38,7 @@ CellReplicas::CellReplicas(const ModelLayout& layout, std::span<const StoredForm
 
 Result<> CellReplicas::find(const RankBuffers* buffers, std::optional<Rank> only,
                             const std::vector<bool>& tensors) {
+  buffers_ = buffers;
   const ModelSpec& model = layout_.model();
   for (Index t = 0; t < model.size(); ++t) {
     const TensorId id(static_cast<TensorId::rep>(t));
@@ -53,7 +55,7 @@ Result<> CellReplicas::find(const RankBuffers* buffers, std::optional<Rank> only
       const std::size_t first = replicas_.size();
       Result<> added;
       const auto add_rank = [&](Rank r) {
-        if (added) added = add(buffers, id, c, r);
+        if (added) added = add(id, c, r);
       };
       only ? add_rank(*only) : holders(cell).for_each(add_rank);
       RESHARD_TRY(std::move(added));
@@ -62,7 +64,7 @@ Result<> CellReplicas::find(const RankBuffers* buffers, std::optional<Rank> only
     }
   }
   first_replica_.push_back(replicas_.size());
-  return {};
+  return prepare_gpu();
 }
 
 /// Tensors with the same list of cells share the result.
@@ -77,11 +79,11 @@ const std::vector<std::int32_t>& CellReplicas::cells_of(TensorId id, std::option
   return out;
 }
 
-Result<> CellReplicas::add(const RankBuffers* buffers, TensorId id, std::int32_t cell, Rank r) {
+Result<> CellReplicas::add(TensorId id, std::int32_t cell, Rank r) {
   const Box& box = cells(id)[static_cast<std::size_t>(cell)].box;
   std::optional<SlotId> missing;
   for_each_location(layout_, id, r, box, [&](const Located& at) {
-    const std::byte* data = buffers == nullptr ? nullptr : buffers->at(r, at.slot);
+    const std::byte* data = buffers_ == nullptr ? nullptr : buffers_->at(r, at.slot);
     if (data == nullptr) missing = at.slot;
     replicas_.push_back({id, cell, r, at.where, data, {}, -1});
   });
@@ -91,6 +93,26 @@ Result<> CellReplicas::add(const RankBuffers* buffers, TensorId id, std::int32_t
                           layout_.slot(*missing).name, layout_.model()[id].name, r.value()));
 }
 
+/// Finds what a GPU reads, if it has the memory.
+Result<> CellReplicas::prepare_gpu() {
+  if (buffers_ == nullptr || buffers_->device() == nullptr) return {};
+  for (const Rank r : buffers_->ranks())
+    for (const SlotId slot : layout_.slots_of(r))
+      if (const std::byte* const at = buffers_->at(r, slot); at != nullptr)
+        RESHARD_TRY(device::expect_on(*buffers_->device(), at, "fingerprinted", layout_, r, slot));
+  cuda::FingerprintTable table;
+  for (std::size_t i = 0; i < replicas_.size(); ++i) {
+    const CellReplica& c = replicas_[i];
+    if (c.same_as >= 0) continue;
+    const Box& box = cells(c.tensor)[static_cast<std::size_t>(c.cell)].box;
+    auto added = table.add({&key(c.tensor), box, c.where, c.data, conversions_[c.tensor.index()]},
+                           static_cast<Index>(i));
+    if (!added) return tl::unexpected(std::move(added).error().in(layout_.model()[c.tensor].name));
+  }
+  gpu_ = RESHARD_TRY(verify::GpuReader::make(buffers_->device(), std::move(table)));
+  return {};
+}
+
 Index CellReplicas::bytes() const {
   Index n = 0;
   for (const Unit& u : units_) n += unit_bytes(u);
@@ -98,8 +120,14 @@ Index CellReplicas::bytes() const {
 }
 
 Result<> CellReplicas::read(int threads, const Progress& progress, Deadline deadline) {
-  WorkerPool pool(threads);
   ProgressMeter meter("fingerprint", bytes(), progress, deadline);
+  if (!gpu_) return read_units(threads, meter);
+  set(RESHARD_TRY(gpu_->read(buffers_->stream(), meter)));
+  return {};
+}
+
+Result<> CellReplicas::read_units(int threads, ProgressMeter& meter) {
+  WorkerPool pool(threads);
   std::atomic<std::size_t> next{0};
   auto body = [&](int worker) {
     std::vector<std::byte> converted;
@@ -124,7 +152,8 @@ Result<> CellReplicas::read(int threads, const Progress& progress, Deadline dead
 }
 
 void CellReplicas::set(std::span<const Fingerprint> fingerprints) {
-  for (std::size_t i = 0; i < replicas_.size(); ++i) replicas_[i].fingerprint = fingerprints[i];
+  for (std::size_t i = 0; i < replicas_.size(); ++i)
+    if (replicas_[i].same_as < 0) replicas_[i].fingerprint = fingerprints[i];
   share_fingerprints();
 }
 

@@ -7,6 +7,7 @@
 
 #include "reshard/exec/progress.h"
 #include "reshard/exec/rank_buffers.h"
+#include "reshard/exec/verify/gpu_reader.h"
 #include "reshard/plan/replica_map.h"
 #include "reshard/transform/convert.h"
 #include "reshard/transform/fingerprint.h"
@@ -25,21 +26,24 @@ struct CellReplica {
   std::int64_t same_as = -1;  ///< an earlier replica in the same memory, which is read only once.
 };
 
-/// The replicas of a layout's cells that ranks hold in this process's memory, and their
-/// fingerprints. The cells are derived from the layout alone, so all ranks find the same ones.
+/// The replicas of a layout's cells that ranks hold in this process's memory, or in that of a GPU,
+/// and their fingerprints. The cells are derived from the layout alone, so all ranks find the same
+/// ones.
 class CellReplicas {
  public:
   /// `forms` as in fingerprints(). The layout must outlive this object.
   CellReplicas(const ModelLayout& layout, std::span<const StoredForm> forms);
 
   /// Finds all replicas of rank `only`, or of every rank of the layout. `tensors` (by TensorId;
-  /// empty: all) selects tensors; the others get no replicas. Errors: memory missing in `buffers`
-  /// (null: all of it), named; a tensor that cannot be fingerprinted.
+  /// empty: all) selects tensors; the others get no replicas. Called once; `buffers` must outlive
+  /// this object. Errors: memory missing in `buffers` (null: all of it), or elsewhere than they
+  /// say, named; a tensor that cannot be fingerprinted; the driver's.
   Result<> find(const RankBuffers* buffers, std::optional<Rank> only,
                 const std::vector<bool>& tensors = {});
 
-  /// Reads every replica once and computes its fingerprint. May be called again when the memory has
-  /// changed. Errors: cancelled; `deadline`.
+  /// Reads every replica once and computes its fingerprint: on the GPU if that has the memory,
+  /// after the work that the buffers' stream has. May be called again when the memory has changed.
+  /// Errors: cancelled; `deadline`; the driver's.
   Result<> read(int threads, const Progress& progress, Deadline deadline = Deadline::never());
   /// Bytes that read() reads.
   Index bytes() const;
@@ -78,7 +82,9 @@ class CellReplicas {
   };
 
   const std::vector<std::int32_t>& cells_of(TensorId id, std::optional<Rank> only);
-  Result<> add(const RankBuffers* buffers, TensorId id, std::int32_t cell, Rank r);
+  Result<> add(TensorId id, std::int32_t cell, Rank r);
+  Result<> prepare_gpu();
+  Result<> read_units(int threads, ProgressMeter& meter);
   void mark_shared(std::size_t first);
   void cut_into_units(std::size_t first, const Box& box, int element_bits);
   void share_fingerprints();
@@ -86,6 +92,7 @@ class CellReplicas {
   Result<Fingerprint> fingerprint_of(const Unit& unit, std::vector<std::byte>& converted) const;
 
   const ModelLayout& layout_;
+  const RankBuffers* buffers_ = nullptr;
   RankSets sets_;
   ReplicaMap replica_map_;
   std::vector<Conversion>
@@ -98,6 +105,7 @@ class CellReplicas {
   std::vector<CellReplica> replicas_;
   std::vector<std::size_t> first_replica_;
   std::vector<Unit> units_;
+  std::optional<verify::GpuReader> gpu_;
 };
 
 /// "rank 3 differs from rank 1 in [0,64)x[0,128)"
