@@ -5,19 +5,25 @@
 //   gpu_kernels_bench --kind copy --run 192 --pitch 1536
 //   gpu_kernels_bench --kind transpose --matrix 2880x2880
 //   gpu_kernels_bench --kind quantise --format mxfp8 --matrix 4096x14336
+//   gpu_kernels_bench --kind fingerprint --matrix 4096x14336
+//   gpu_kernels_bench --kind fingerprint_columns --run 192 --pitch 1536
+//   gpu_kernels_bench --kind fingerprint_transposed --matrix 2880x2880
 //   gpu_kernels_bench --kind beside --run 4096 --pitch 8192
 //   ... [--gpu 0] [--mib 2048] [--rounds N]
 //
 // Each uses as much as fills --mib mebibytes of its source. `beside` runs the copy with an eighth
-// of the multiprocessors while another stream has kernels of its own. Results are compared with
-// what the host computes: of quantised matrices the first and the last one.
+// of the multiprocessors while another stream has kernels of its own. Fingerprints also run in turn
+// with a kernel that only reads. Results are compared with what the host computes: of quantised
+// matrices the first and the last one.
 #include <algorithm>
 #include <cstring>
 #include <string>
 
 #include "bench/common/arguments.h"
 #include "bench/common/turns.h"
+#include "bench/gpu_read.h"
 #include "reshard/base/hash.h"
+#include "reshard/cuda/fingerprints/fingerprint_runner.h"
 #include "reshard/cuda/tiles/matrix_runner.h"
 #include "reshard/cuda/tiles/tile_runner.h"
 
@@ -283,6 +289,64 @@ Result<> run_quantised(const Gpu& gpu, const Job& job) {
   return work.check(gpu, work.count - 1);
 }
 
+/// Tensors of BF16 that fill the source, each with a sum of its own.
+struct Fingerprinted {
+  FingerprintKey key;
+  Box box;
+  Strided where;
+  Index count = 0, tensor_bytes = 0;
+  HostBuffer host;
+  Buffer memory;
+  cuda::FingerprintRunner runner;
+
+  Index bytes() const { return count * box.volume() * 2; }
+
+  static Result<Fingerprinted> make(const Gpu& gpu, const Job& job) {
+    Fingerprinted out;
+    const bool columns = job.kind == "fingerprint_columns";
+    constexpr Index kRows = 4096;
+    const Dims shape = columns ? Dims{kRows, job.pitch / 2} : Dims{job.rows, job.cols};
+    out.key = RESHARD_TRY(FingerprintKey::make("t", shape, DType::bf16));
+    out.box = Box::whole(shape);
+    if (columns) out.box = out.box.with(1, {0, std::max<Index>(1, job.run / 2)});
+    out.where = {0, row_major(shape)};
+    if (job.kind == "fingerprint_transposed") out.where.strides = Dims{1, shape[0]};
+    out.tensor_bytes = volume(shape) * 2;
+    out.count = std::max<Index>(1, (job.mib << 20) / out.tensor_bytes);
+    out.host = random_bits(out.count * out.tensor_bytes);
+    out.memory = RESHARD_TRY(on_gpu(gpu, out.host));
+    cuda::FingerprintTable table;
+    for (Index i = 0; i < out.count; ++i)
+      RESHARD_TRY(
+          table.add({&out.key, out.box, out.where, out.memory.data() + i * out.tensor_bytes}, i));
+    table.end();
+    out.runner = RESHARD_TRY(cuda::FingerprintRunner::make(gpu.device, table));
+    return out;
+  }
+  Result<> check() const {
+    for (Index i = 0; i < count; ++i)
+      if (!(RESHARD_TRY(fingerprint(key, box, where, host.data() + i * tensor_bytes)) ==
+            runner.sums()[static_cast<std::size_t>(i)]))
+        return fail(Code::corrupt, "fingerprint " + std::to_string(i) + " is not the host's");
+    return {};
+  }
+};
+
+/// As many bytes are read by the kernel that only reads, and half as many are copied by the driver.
+Result<> run_fingerprints(const Gpu& gpu, const Job& job) {
+  const Fingerprinted work = RESHARD_TRY(Fingerprinted::make(gpu, job));
+  const Index read_bytes = work.bytes() / 16 * 16;
+  const auto read = PlainRead::make(gpu.device->driver(), gpu.device->ordinal());
+  std::vector<Contender> contenders;
+  if (read)
+    contenders.push_back(
+        {"read", [&] { return read->launch(gpu.stream, work.memory.data(), read_bytes); }});
+  contenders.push_back({"fingerprint", [&] { return work.runner.launch(gpu.stream); }});
+  RESHARD_TRY(measure(gpu, job, work.bytes() / 2, std::move(contenders)));
+  if (read) RESHARD_TRY(read->check(gpu.stream, work.host.data(), read_bytes));
+  return work.check();
+}
+
 Result<Job> job_of(Arguments& arguments) {
   Job job;
   job.kind = arguments.text("kind");
@@ -316,8 +380,11 @@ Result<> run(Arguments& arguments) {
   const Gpu gpu{std::move(device), std::move(stream), rounds};
   if (job.kind == "copy" || job.kind == "transpose") return run_copies(gpu, job);
   if (job.kind == "quantise") return run_quantised(gpu, job);
+  if (job.kind.starts_with("fingerprint")) return run_fingerprints(gpu, job);
   if (job.kind == "beside") return run_beside(gpu, job);
-  return fail(Code::invalid_argument, "--kind takes copy, transpose, quantise or beside");
+  return fail(Code::invalid_argument,
+              "--kind takes copy, transpose, quantise, fingerprint, fingerprint_columns, "
+              "fingerprint_transposed or beside");
 }
 
 }  // namespace

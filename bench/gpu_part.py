@@ -43,6 +43,15 @@ PEERS = (
   ("llama-3.1-8b", 16, 4, 2, "megatron:tp=1", "vllm:tp=1,offset=1"),
   ("qwen3-30b-a3b", 8, 2, 2, "megatron:ep=2,etp=1,dp=2", "vllm:tp=2"),
 )
+# Of a kernel that only reads as many bytes, one after the other.
+FINGERPRINT_TARGET = 0.9
+FINGERPRINTS = (
+  ({"kind": "fingerprint", "matrix": "4096x14336"}, "4096x14336", FINGERPRINT_TARGET, True),
+  ({"kind": "fingerprint", "matrix": "2048x768"}, "2048x768", FINGERPRINT_TARGET, True),
+  ({"kind": "fingerprint", "matrix": "2688x1856"}, "2688x1856", FINGERPRINT_TARGET, False),
+  ({"kind": "fingerprint_columns", "run": 192, "pitch": 1536}, "192 of 1536 bytes of a row", None, True),
+  ({"kind": "fingerprint_transposed", "matrix": "2880x2880"}, "2880x2880 transposed", None, True),
+)  # fmt: skip
 
 
 def refit(programs, model, layers, source, target, repeat):
@@ -72,6 +81,30 @@ def kernel_rows(programs, pairs, what, target, quick):
         "gpu", f"on one GPU: {way}, {what}", "GB/s", median, best, plain, "the driver's copy", median / plain, target,
         noise=watch.noise(), note=result["gpu"], samples={"seconds": seconds},
       )  # fmt: skip
+
+
+def fingerprint_row(result, what, target, noise):
+  """A row from a line of gpu_kernels_bench. Without a kernel that only reads, a copy reads and writes as much."""
+  ceiling, of = "seconds_read", "a kernel that only reads"
+  if ceiling not in result:
+    ceiling, of = "seconds_plain", "the driver's copy, both ways"
+  read, seconds = 2 * result["plain_bytes"], result["seconds_fingerprint"]
+  median, best = rates(seconds, read)
+  plain = rates(result[ceiling], read)[0]
+  return Row(
+    "gpu", f"on one GPU: fingerprints of BF16 tensors, {what}", "GB/s", median, best, plain, of, median / plain, target,
+    noise=noise, note=result["gpu"], samples={"seconds": seconds},
+  )  # fmt: skip
+
+
+def fingerprint_rows(programs, quick):
+  for pairs, what, target, always in FINGERPRINTS:
+    if quick and not always:
+      continue
+    watch = Watch()
+    options = arguments(**pairs, mib=512 if quick else 4096, rounds=9 if quick else 25)
+    (result,) = run_lines([programs.path("gpu_kernels_bench"), *options])
+    yield fingerprint_row(result, what, target, watch.noise())
 
 
 def beside_row(programs, quick):
@@ -124,6 +157,7 @@ def measure(programs, quick):
   for pairs, what, target, always in KERNELS:
     if always or not quick:
       yield from kernel_rows(programs, pairs, what, target, quick)
+  yield from fingerprint_rows(programs, quick)
   yield beside_row(programs, quick)
   for model, layers, few, processes, source, target in PEERS:
     yield peers_row(programs, model, few if quick else layers, processes, source, target, 7 if quick else 15)

@@ -12,6 +12,7 @@ import tempfile
 import unittest
 
 import convert_part
+import gpu_part
 import jobs
 import machine
 import plan_part
@@ -261,13 +262,23 @@ class BuiltPrograms(unittest.TestCase):
   def test_kernels_of_gpus_compute_what_the_host_does(self):
     with self.emulated_gpu() as environment:
       for kind, ways in (("copy", {"copy"}), ("transpose", {"transpose"}), ("quantise", {"quantise", "dequantise"}),
-                         ("beside", {"load", "refit", "both"})):  # fmt: skip
+                         ("fingerprint", {"fingerprint"}), ("fingerprint_columns", {"fingerprint"}),
+                         ("fingerprint_transposed", {"fingerprint"}), ("beside", {"load", "refit", "both"})):  # fmt: skip
         argv = self.argv("gpu_kernels_bench", "--kind", kind, "--matrix", "300x160", "--mib", "1", "--rounds", "2")
         done = subprocess.run(argv, env=environment, capture_output=True, text=True)
         self.assertEqual(done.stderr, "")
         (result,) = parse_lines(done.stdout)
         self.assertEqual({k for k in result if k.startswith("seconds_")}, {f"seconds_{w}" for w in ways | {"plain"}})
         self.assertGreater(result["plain_bytes"], 0)
+
+  def test_fingerprints_of_gpus_are_judged_by_what_only_reads(self):
+    result = {"gpu": "G", "plain_bytes": 1e9, "seconds_plain": [2.0], "seconds_read": [1.0], "seconds_fingerprint": [1.25]}
+    row = gpu_part.fingerprint_row(result, "rows", 0.9, QUIET)
+    self.assertAlmostEqual(row.figure, 1.6)
+    self.assertAlmostEqual(row.ratio, 0.8)
+    self.assertEqual(row.outcome(), "missed")
+    del result["seconds_read"]
+    self.assertAlmostEqual(gpu_part.fingerprint_row(result, "rows", 0.9, QUIET).ratio, 1.6)
 
   def test_sessions_move_what_the_executor_moves(self):
     argv = self.argv("session_bench", "--transport", "shm", "--tensor", "64x96", "--count", "3")
