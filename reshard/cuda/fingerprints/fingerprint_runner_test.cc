@@ -38,6 +38,38 @@ struct Stored {
   }
 };
 
+/// Bytes of each access to a piece.
+Index access_bytes(const FingerprintPiece& piece) {
+  const Index value = size_of(piece.conversion.from.dtype, 1);
+  switch (piece.read_by) {
+    case ReadBy::value: return value;
+    case ReadBy::values4: return 4 * value;
+    case ReadBy::element:
+      return piece.conversion.converts() ? value : Index{1} << piece.log2_alignment;
+    case ReadBy::elements4: return 4 * piece.element_bytes;
+    default: return Index{1} << static_cast<int>(piece.read_by);
+  }
+}
+
+/// True if all accesses are aligned to their size, as a GPU needs them and a host does not.
+bool is_aligned(const FingerprintTable& table) {
+  return std::ranges::all_of(table.pieces(), [&](const FingerprintPiece& piece) {
+    const Index bytes = access_bytes(piece);
+    const bool four = piece.read_by == ReadBy::elements4;
+    bool aligned =
+        reinterpret_cast<std::uintptr_t>(piece.src) % static_cast<std::size_t>(bytes) == 0;
+    if (four || piece.read_by == ReadBy::element) aligned &= piece.column_stride % bytes == 0;
+    for (std::uint32_t l = 0; l < piece.num_loops; ++l) {
+      const CopyLoop& loop = table.loops()[piece.first_loop + l];
+      // Four rows of the innermost loop are one access.
+      const bool inner = four && l + 1 == piece.num_loops;
+      aligned &= inner ? loop.src_stride == piece.element_bytes && loop.count.divisor % 4 == 0
+                       : loop.src_stride % bytes == 0 || loop.count.divisor == 1;
+    }
+    return aligned;
+  });
+}
+
 /// The boxes in the memory of a GPU, and a table of them, each with a sum of its own.
 struct OnGpu {
   std::shared_ptr<const Device> gpu = gpu_under_test();
@@ -120,6 +152,7 @@ RC_GTEST_PROP(FingerprintRunner, equals_the_host_for_any_box_stored_anyhow, ()) 
   stored.place = *rc::gen::element<std::size_t>(0, 0, 0, 1, 2, 4, 8, 12);
   OnGpu on;
   RC_ASSERT(on.add(stored, 0).has_value());
+  RC_ASSERT(is_aligned(on.table));
   const auto sums = on.sums(*rc::gen::inRange(0, 4));
   RC_ASSERT(sums.has_value());
   RC_ASSERT(sums->at(0) == *stored.on_host());
@@ -140,6 +173,7 @@ RC_GTEST_PROP(FingerprintRunner, converts_values_as_the_host_does, ()) {
                  *rc::gen::element<std::size_t>(0, 0, 1, 2);
   OnGpu on;
   RC_ASSERT(on.add(stored, 0).has_value());
+  RC_ASSERT(is_aligned(on.table));
   const auto sums = on.sums();
   RC_ASSERT(sums.has_value());
   RC_ASSERT(sums->at(0) == *stored.on_host());
@@ -200,6 +234,16 @@ TEST(FingerprintRunner, launches_once_whatever_the_number_of_tensors) {
     for (Index t = 0; t < 200; ++t)
       EXPECT_EQ(runner->sums()[static_cast<std::size_t>(t)],
                 *whole({3, t % 7 + 1, 40}, DType::bf16).on_host());
+  }
+}
+
+TEST(FingerprintRunner, elements_at_odd_addresses_are_exact) {
+  for (std::size_t place = 0; place < 16; ++place) {
+    OnGpu on;
+    Stored stored = whole({5, 400}, DType::bf16);
+    stored.place = place;
+    ASSERT_TRUE(on.add(stored, 0));
+    EXPECT_EQ(on.sums()->at(0), *stored.on_host()) << place;
   }
 }
 

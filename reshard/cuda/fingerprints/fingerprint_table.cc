@@ -46,6 +46,14 @@ Index num_rows(const Box& box) {
   return n;
 }
 
+/// The longest dimension but the last one.
+int longest_leading(const Box& box) {
+  int longest = 0;
+  for (int d = 1; d + 1 < box.rank(); ++d)
+    if (box[d].size() > box[longest].size()) longest = d;
+  return longest;
+}
+
 /// Elements [begin, end) of dimension d.
 FingerprintedBox part_of(const FingerprintedBox& whole, int d, Interval part) {
   FingerprintedBox out = whole;
@@ -77,7 +85,19 @@ struct FingerprintTable::Rows {
   Index form_bytes() const {
     return conversion.converts() ? size_of(conversion.to.dtype, 1) : element_bytes;
   }
-  Index src_bytes(Index of_form) const { return of_form / form_bytes() * element_bytes; }
+  /// Cuts between values that are converted, and anywhere in others.
+  Index src_bytes(Index of_form) const {
+    return conversion.converts() ? of_form / form_bytes() * element_bytes : of_form;
+  }
+  /// True if all elements are aligned to their size.
+  bool is_aligned(bool one_column) const {
+    Alignment all;
+    all.require(src);
+    if (!one_column) all.require(column_stride);
+    for (const RowLoop& loop : loops)
+      if (loop.count > 1) all.require(loop.stride);
+    return all.bytes() >= element_bytes;
+  }
   /// Bytes [first, end) of the columns, which are contiguous in memory.
   Rows columns(Index first, Index end) const {
     Rows out = *this;
@@ -98,50 +118,48 @@ std::span<const WordWeights> word_weights() {
   return table;
 }
 
+FingerprintTable::Rows FingerprintTable::rows_of(const FingerprintedBox& what, Index sum) {
+  const ByteMatrix& matrix = what.key->matrix();
+  const int bits = what.conversion.converts() ? reshard::bits(what.conversion.from.dtype)
+                                              : matrix.bits,
+            last = what.box.rank() - 1;
+  Rows out{what.key, what.conversion,
+           sum,      what.data + what.where.offset * bits / 8,
+           0,        0,
+           0,        std::max(bits / 8, 1),
+           0,        {}};
+  const Interval columns = last < 0 ? Interval{0, 1} : what.box[last];
+  out.begin = columns.begin() * matrix.bits / 8;
+  out.bytes = columns.size() * matrix.bits / 8;
+  out.column_stride = (last < 0 ? 1 : what.where.strides[last]) * bits / 8;
+  Index parts = what.key->parts();
+  for (int d = last - 1; d >= 0; --d) {
+    out.part += what.box[d].begin() * parts;
+    out.loops.push_back({what.box[d].size(), what.where.strides[d] * bits / 8, parts});
+    parts *= matrix.shape[d];
+  }
+  return out;
+}
+
 Result<> FingerprintTable::add(const FingerprintedBox& what, Index sum) {
   num_sums_ = std::max(num_sums_, sum + 1);
   const Box& box = what.box;
   if (box.empty()) return {};
-  const bool converts = what.conversion.converts();
-  const ByteMatrix& matrix = what.key->matrix();
-  const int bits = converts ? reshard::bits(what.conversion.from.dtype) : matrix.bits;
-  RESHARD_TRY(check_whole_bytes(matrix, box, what.where));
-  const int last = box.rank() - 1;
-  const Index columns = last < 0 ? 1 : box[last].size();
+  RESHARD_TRY(check_whole_bytes(what.key->matrix(), box, what.where));
   if (num_rows(box) > kMostRows / (what.key->parts() + 1)) {
-    int longest = 0;
-    for (int d = 1; d < last; ++d)
-      if (box[d].size() > box[longest].size()) longest = d;
-    const Interval all = box[longest];
-    const Index middle = all.begin() + all.size() / 2;
-    RESHARD_TRY(add(part_of(what, longest, {all.begin(), middle}), sum));
-    return add(part_of(what, longest, {middle, all.end()}), sum);
+    const int d = longest_leading(box);
+    const Index middle = box[d].begin() + box[d].size() / 2;
+    RESHARD_TRY(add(part_of(what, d, {box[d].begin(), middle}), sum));
+    return add(part_of(what, d, {middle, box[d].end()}), sum);
   }
-  Rows rows{what.key, what.conversion,
-            sum,      what.data + what.where.offset * bits / 8,
-            0,        0,
-            0,        std::max(bits / 8, 1),
-            0,        {}};
-  rows.begin = (last < 0 ? 0 : box[last].begin()) * matrix.bits / 8;
-  rows.bytes = columns * matrix.bits / 8;
-  rows.column_stride = (last < 0 ? 1 : what.where.strides[last]) * bits / 8;
-  Index parts = what.key->parts();
-  for (int d = last - 1; d >= 0; --d) {
-    rows.part += box[d].begin() * parts;
-    rows.loops.push_back({box[d].size(), what.where.strides[d] * bits / 8, parts});
-    parts *= matrix.shape[d];
-  }
-  Alignment values;
-  values.require(rows.src);
-  values.require(columns > 1 ? rows.column_stride : 0);
-  for (const RowLoop& loop : rows.loops)
-    if (loop.count > 1) values.require(loop.stride);
-  if (converts && values.bytes() < rows.element_bytes)
+  Rows rows = rows_of(what, sum);
+  const bool one_column = rows.bytes == rows.form_bytes();
+  if (what.conversion.converts() && !rows.is_aligned(one_column))
     return fail(Code::unsupported,
                 fmt::format("{} values to convert to {} are not aligned to their size",
                             to_string(what.conversion.from), to_string(what.conversion.to)));
-  bytes_ += num_rows(box) * columns * bits / 8;
-  if (columns == 1 || what.where.strides[last] == 1) {
+  bytes_ += num_rows(box) * rows.src_bytes(rows.bytes);
+  if (one_column || what.where.strides[box.rank() - 1] == 1) {
     add_columns(std::move(rows));
   } else {
     add_across(std::move(rows));

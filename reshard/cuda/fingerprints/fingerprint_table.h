@@ -51,6 +51,7 @@ class FingerprintTable {
  private:
   struct Rows;
 
+  static Rows rows_of(const FingerprintedBox& what, Index sum);
   void add_columns(Rows rows);
   void add_aligned(const Rows& rows);
   void add_along(const Rows& rows, ReadBy read_by, Index src_bytes);
