@@ -3,8 +3,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <optional>
+
 #include "cli/command_spec.h"
 #include "cli/progress_bar.h"
+#include "reshard/base/stopwatch.h"
+#include "reshard/convert/reference/refit_check.h"
 #include "reshard/exec/device/device_copy.h"
 #include "reshard/exec/device/device_tensors.h"
 #include "reshard/refit/device_refit.h"
@@ -29,8 +34,21 @@ Result<std::shared_ptr<const cuda::Device>> open_gpu(int ordinal, int rank) {
   return cuda::Device::open(*driver, ordinal);
 }
 
+namespace {
+
+/// Keeps the least seconds of a comparison.
+Result<> check_on_device(const RankBuffers& source, const RankBuffers& target, double& least) {
+  const Stopwatch clock;
+  RESHARD_TRY(check_refit(source, target, std::nullopt, 1, {}));
+  const double seconds = clock.seconds();
+  least = least > 0 ? std::min(least, seconds) : seconds;
+  return {};
+}
+
+}  // namespace
+
 Result<RefitRuns> run_on_device(const SessionSide& source, const SessionSide& target,
-                                const std::set<std::string>& ignore, Index repeat,
+                                const DeviceRunOptions& options,
                                 const std::shared_ptr<const cuda::Device>& device) {
   const auto allocate = [&](const SessionSide& side) {
     return DeviceTensors::allocate(side.stored(), side.buffers->ranks(), device);
@@ -44,7 +62,7 @@ Result<RefitRuns> run_on_device(const SessionSide& source, const SessionSide& ta
   gpu_source.buffers = &from.buffers();
   gpu_target.buffers = &to.buffers();
   const DeviceRefit refit =
-      RESHARD_TRY(DeviceRefit::prepare(gpu_source, gpu_target, device, {.ignore = ignore}));
+      RESHARD_TRY(DeviceRefit::prepare(gpu_source, gpu_target, device, {.ignore = options.ignore}));
   const auto begin = RESHARD_TRY(cuda::Event::make(device, cuda::Event::Timing::on));
   const auto end = RESHARD_TRY(cuda::Event::make(device, cuda::Event::Timing::on));
   RefitRuns runs;
@@ -53,13 +71,15 @@ Result<RefitRuns> run_on_device(const SessionSide& source, const SessionSide& ta
   runs.copies = refit.copies();
   ProgressBar bar;
   const Progress progress = bar.progress();
-  for (Index i = 0; i < repeat; ++i) {
+  for (Index i = 0; i < options.repeat; ++i) {
     RESHARD_TRY(begin.record(stream));
     RESHARD_TRY(refit.launch(stream));
     RESHARD_TRY(end.record(stream));
     RESHARD_TRY(stream.synchronize());
     runs.seconds.push_back(RESHARD_TRY(cuda::Event::seconds(begin, end)));
-    if (!progress("refit", i + 1, repeat)) return fail(Code::aborted, "refit: cancelled");
+    if (options.check_fingerprints)
+      RESHARD_TRY(check_on_device(from.buffers(), to.buffers(), runs.check_seconds));
+    if (!progress("refit", i + 1, options.repeat)) return fail(Code::aborted, "refit: cancelled");
   }
   RESHARD_TRY(to.copy_to(*target.buffers, stream));
   RESHARD_TRY(stream.synchronize());

@@ -17,11 +17,18 @@ Result<int> parse_gpu(const std::string& text);
 /// The GPU of this number, or of `rank` if any will do. Errors: there is no driver or no such GPU.
 Result<std::shared_ptr<const cuda::Device>> open_gpu(int ordinal, int rank = 0);
 
-/// Copies `source` to the GPU, refits there `repeat` times, and copies the result to `target`; both
-/// have host memory of all their ranks. `ignore`: tensors that one side may lack. Errors: memory of
-/// the GPU is short; those of the refit; an interrupt.
+struct DeviceRunOptions {
+  std::set<std::string> ignore = {};  ///< tensors that one side may lack.
+  Index repeat = 1;                   ///< refits.
+  /// Compares fingerprints of both sides, computed on the GPU, after each refit.
+  bool check_fingerprints = false;
+};
+
+/// Copies `source` to the GPU, refits there, and copies the result to `target`; both have host
+/// memory of all their ranks. Errors: memory of the GPU is short; those of the refit; `corrupt` if
+/// fingerprints differ; an interrupt. @pre neither side is quantised, if fingerprints are checked
 Result<RefitRuns> run_on_device(const SessionSide& source, const SessionSide& target,
-                                const std::set<std::string>& ignore, Index repeat,
+                                const DeviceRunOptions& options,
                                 const std::shared_ptr<const cuda::Device>& device);
 
 }  // namespace reshard::cli

@@ -18,14 +18,16 @@ TEST(DeviceRun, RefitsOnTheGpu) {
     const RankBuffers source = allocate_all(planner.shared_source()),
                       target = allocate_all(planner.shared_target());
     fill_values(source);
-    const auto runs = run_on_device({.layout = planner.shared_source(), .buffers = &source},
-                                    {.layout = planner.shared_target(), .buffers = &target}, {}, 3,
-                                    cuda::gpu_under_test());
+    const auto runs =
+        run_on_device({.layout = planner.shared_source(), .buffers = &source},
+                      {.layout = planner.shared_target(), .buffers = &target},
+                      {.repeat = 3, .check_fingerprints = true}, cuda::gpu_under_test());
     ASSERT_EQ(outcome(runs), "");
     EXPECT_EQ(count_wrong_values(planner, target), 0);
     EXPECT_EQ(runs->seconds.size(), 3U);
     EXPECT_GT(runs->bytes, 0);
     EXPECT_GT(runs->plain_seconds, 0);
+    EXPECT_GT(runs->check_seconds, 0);
   }
 }
 

@@ -82,8 +82,9 @@ Result<Outcome> refit(const RunJob& job) {
     SessionSide source = session_side(job.pair.from), target = session_side(job.pair.to);
     source.buffers = &*weights.source;
     target.buffers = &*weights.target;
-    outcome.runs =
-        RESHARD_TRY(run_on_device(source, target, job.pair.ignore, job.arguments.repeat, gpu));
+    outcome.runs = RESHARD_TRY(run_on_device(
+        source, target, {job.pair.ignore, job.arguments.repeat, job.arguments.check_fingerprints},
+        gpu));
   } else if (needs_session(job)) {
     outcome = RESHARD_TRY(run_threads(job, weights, version));
   } else {
@@ -128,6 +129,9 @@ Result<int> run_as_rank(RunJob job, const std::optional<Spawned>& spawned) {
 Result<int> run(const RunArguments& a, const std::optional<Spawned>& spawned) {
   const Model model = RESHARD_TRY(open_model(a.model, {.layers = a.layers, .ignore = a.ignore}));
   const LayoutPair pair = RESHARD_TRY(make_layout_pair(model, a.from, a.to, true));
+  if (a.gpu && a.check_fingerprints && pair.quantises())
+    RESHARD_TRY(refuse("--check-fingerprints",
+                       "a refit on a GPU that quantises has no session that could; use --verify"));
   std::vector<ConversionRow> conversions;
   if (pair.quantises()) conversions = RESHARD_TRY(conversion_rows(pair, a.convert));
   const RunJob job{a, model, pair, std::move(conversions), 1, {}, 0};

@@ -121,7 +121,7 @@ Result<> check_device(const RunArguments& a, const std::set<std::string>& given)
                               "memory; add --device cuda, or give shm, mpi, gloo or ucx",
                               a.transport));
   if (!a.gpu || a.in_processes()) return {};
-  for (const char* name : {"--buffering", "--check-fingerprints", "--prove", "--trace", "--path"})
+  for (const char* name : {"--buffering", "--trace", "--path"})
     if (given.contains(name))
       return refuse(name, "a refit on a GPU is one copy so far, without a session");
   return {};

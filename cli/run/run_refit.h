@@ -17,6 +17,7 @@ struct RefitRuns {
   std::vector<double> seconds;  ///< of each.
   Index bytes = 0;              ///< delivered by each.
   Index copies = 0;             ///< memory copies of each.
+  double check_seconds = 0;     ///< of the fastest comparison of fingerprints; 0: none.
   double plain_seconds = 0;     ///< of a plain copy (plain_copy.h) of as many bytes; 0: unknown.
 
   double best_seconds() const { return *std::min_element(seconds.begin(), seconds.end()); }

@@ -88,8 +88,14 @@ std::string device_text(const RefitRuns& runs) {
 }
 
 std::string best_text(const RefitRuns& runs) {
+  const std::string checked =
+      runs.check_seconds > 0
+          ? fmt::format("  fingerprints of both sides agree after each run ({})\n",
+                        human_seconds(runs.check_seconds))
+          : "";
   return fmt::format("  best run {}{}, {}; {}\n", rate(runs.bytes, runs.best_seconds()),
-                     device_text(runs), percent_text(runs), copies_text(runs));
+                     device_text(runs), percent_text(runs), copies_text(runs)) +
+         checked;
 }
 
 /// Where the seconds of the best refit went.
@@ -144,6 +150,8 @@ std::string run_json(const RunJob& job, const Outcome& o) {
   if (o.session) add_session(object, job, o);
   if (job.pair.quantises()) object.push_back({"routes", conversion_json(job.conversions)});
   if (o.why_slow) object.push_back({"why_slow", why_slow_json(job, *o.why_slow)});
+  if (o.runs.check_seconds > 0)
+    object.push_back({"check_seconds", json_number(o.runs.check_seconds)});
   object.push_back({"copies", Json(o.runs.copies)});
   object.push_back({"verified", o.verified ? Json(*o.verified) : Json()});
   return Json(std::move(object)).dump(true) + "\n";

@@ -52,7 +52,6 @@ class Device(unittest.TestCase):
             (("--device", "cuda", "--trace", "t.json"), "--trace"),
             (("--device", "cuda", "--path", "message"), "--path"),
             (("--device", "cuda", "--buffering", "doubled"), "--buffering"),
-            (("--device", "cuda", "--check-fingerprints"), "--check-fingerprints"),
             (("--transport", "nccl", "--spawn"), "add --device cuda"),
         ):
             with self.subTest(options):
@@ -84,8 +83,21 @@ class OnAnEmulatedGpu(unittest.TestCase):
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         report = json.loads(done.stdout)
         self.assertEqual((report["device"], report["verified"]), ("emulated GPU", True))
+        self.assertNotIn("check_seconds", report)
         done = self.run_on("cuda", "--verify")
         self.assertIn(" on emulated GPU", done.stdout)
+
+    def test_fingerprints_of_what_is_quantised_are_refused(self):
+        done = self.run_on("cuda", "--from", "hf", "--to", "vllm:tp=2,quant=mxfp8", "--check-fingerprints")
+        self.assertEqual((done.returncode, done.stdout), (1, ""))
+        self.assertRegex(done.stderr, "^reshard: --check-fingerprints: .*use --verify\n$")
+
+    def test_it_compares_fingerprints_on_the_gpu(self):
+        done = self.run_on("cuda", "--check-fingerprints", "--json")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertGreater(json.loads(done.stdout)["check_seconds"], 0)
+        done = self.run_on("cuda", "--check-fingerprints")
+        self.assertIn("fingerprints of both sides agree after each run", done.stdout)
 
     def test_it_quantises_and_dequantises(self):
         for source, target in (("megatron:ep=2", "vllm:tp=2,quant=mxfp8"), ("hf:quant=fp8_block", "vllm:tp=2")):
