@@ -7,7 +7,6 @@
 #include <map>
 #include <string_view>
 
-#include "reshard/base/hash.h"
 #include "reshard/base/stopwatch.h"
 #include "reshard/cuda/stream.h"
 #include "reshard/exec/agreement.h"
@@ -124,6 +123,8 @@ void Job::find_converted(const std::vector<bool>& converts) {
   for (const SlotId slot : slots)
     if (stored.rank_set(stored.slot(slot).ranks).contains(group_.me())) converted_.push_back(slot);
   recorded_.assign(converted_.size(), 0);
+  for (const JobMemory::Forms& copy : memory_.target)
+    digests_.emplace_back(*copy.stored, group_.me(), converted_);
 }
 
 void Job::count_peers() {
@@ -172,26 +173,15 @@ Result<> Job::run(int copy, bool verify, SessionReport& report) {
   return {};
 }
 
-Result<std::uint64_t> Job::digest_of(std::size_t i, int copy) const {
-  const RankBuffers& memory =
-      *memory_.target[memory_.target.size() > 1 ? static_cast<std::size_t>(copy) : 0].stored;
-  const SlotId slot = converted_[i];
-  const std::byte* at = memory.at(group_.me(), slot);
-  if (at == nullptr) return 0;
-  const Index bytes = memory.bytes(group_.me(), slot);
-  HostBuffer here;
-  if (memory.device() != nullptr) {
-    here = RESHARD_TRY(cuda::Stream::borrow(memory.device(), memory.stream()).read(at, bytes));
-    at = here.data();
-  }
-  return hash64({reinterpret_cast<const char*>(at), static_cast<std::size_t>(bytes)});
+TargetDigests* Job::digests(int copy) {
+  if (digests_.empty()) return nullptr;
+  return &digests_[digests_.size() > 1 ? static_cast<std::size_t>(copy) : 0];
 }
 
 Result<> Job::check(int copy) {
   for (PlannedMove& move : moves_)
     if (move.is_direct()) RESHARD_TRY(move.check(group_, copy));
-  for (std::size_t i = 0; i < converted_.size(); ++i)
-    recorded_[i] = RESHARD_TRY(digest_of(i, copy));
+  if (TargetDigests* const now = digests(copy)) recorded_ = RESHARD_TRY(now->read());
   return {};
 }
 
@@ -208,8 +198,11 @@ Result<> Job::check_again(int copy, bool recorded) {
     RESHARD_TRY(move.check(group_, copy));
   }
   std::string mine;
-  for (std::size_t i = 0; i < converted_.size() && recorded && mine.empty(); ++i)
-    if (RESHARD_TRY(digest_of(i, copy)) != recorded_[i])
+  std::vector<std::uint64_t> found;
+  if (TargetDigests* const now = digests(copy); recorded && now != nullptr)
+    found = RESHARD_TRY(now->read());
+  for (std::size_t i = 0; i < found.size() && mine.empty(); ++i)
+    if (found[i] != recorded_[i])
       mine = fmt::format("local tensor '{}' is not what was committed",
                          target_.stored()->slot(converted_[i]).name);
   const std::string first = RESHARD_TRY(agree_on_reason(mine, group_.control, group_.deadline()));

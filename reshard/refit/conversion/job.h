@@ -11,6 +11,7 @@
 #include "reshard/exec/worker_pool.h"
 #include "reshard/memory/host_buffer.h"
 #include "reshard/refit/conversion/planned_move.h"
+#include "reshard/refit/conversion/target_digests.h"
 
 namespace reshard::conversion {
 
@@ -65,7 +66,8 @@ class Job {
   Result<> allocate_staging(Index bytes);
   Result<JobMemory::Forms> forms(const SessionSide& side, const RankBuffers* stored);
   void find_converted(const std::vector<bool>& converts);
-  Result<std::uint64_t> digest_of(std::size_t i, int copy) const;
+  /// Of converted_. Null: the rank has no target.
+  TargetDigests* digests(int copy);
   const std::shared_ptr<const cuda::Device>& gpu() const {
     return gpu_of(source_.buffers, target_.buffers);
   }
@@ -89,6 +91,7 @@ class Job {
   cuda::PinnedRange pinned_staging_;
   std::vector<PeerVolume> peers_;
   std::vector<SlotId> converted_;        ///< this rank's target tensors that conversions write.
+  std::vector<TargetDigests> digests_;   ///< by copy of the target.
   std::vector<std::uint64_t> recorded_;  ///< their digests as of the last check().
 };
 

@@ -6,6 +6,7 @@
 #include "reshard/cuda/emulated_gpu_testutil.h"
 #include "reshard/exec/refit_rank_testutil.h"
 #include "reshard/refit/session.h"
+#include "reshard/refit/session/quantised_suite_testutil.h"
 #include "reshard/transform/fingerprint.h"
 #include "reshard/transport/inproc/inproc.h"
 
@@ -69,6 +70,52 @@ TEST_P(GpuSessions, find_a_change_of_a_target_on_a_gpu) {
       EXPECT_EQ(outcome(ends.control->quiesce(patient())), "");
     });
     EXPECT_EQ(outcome(ended), "") << layouts.name;
+  }
+}
+
+/// A rank's session with a target that is quantised on the way, all in the memory of a GPU.
+void verify_quantised(RankEnds& ends, quantised::Job& job, Rank last) {
+  const Rank me = ends.rank();
+  const RefitRankSide from(quantised::mine(*job.source.stored, me), true),
+      to(quantised::mine(*job.target.stored, me), true);
+  SessionSide source = job.source.side(), target = job.target.side();
+  source.buffers = from.buffers();
+  target.buffers = to.buffers();
+  quantised::copy_to(*job.source.stored, from.host, me);
+  ASSERT_EQ(outcome(from.write()), "");
+  auto session = Session::prepare(*ends.transport, *ends.control, source, target,
+                                  verifying(RefitPath::automatic));
+  ASSERT_EQ(outcome(session), "");
+  ASSERT_EQ(outcome(session->refit(1)), "");
+  EXPECT_EQ(outcome(session->verify()), "");  // The first one prepares what verifies again.
+  ASSERT_TRUE(ends.control->barrier(patient()));
+  if (me == Rank(0)) cuda::emulated_gpu().reset();
+  ASSERT_TRUE(ends.control->barrier(patient()));
+  EXPECT_EQ(outcome(session->verify()), "");
+  ASSERT_TRUE(ends.control->barrier(patient()));
+  if (me == Rank(0) && cuda::is_emulated()) {
+    auto& gpu = cuda::emulated_gpu();
+    EXPECT_GT(gpu.calls["cuLaunchKernel"], 0);
+    EXPECT_EQ(gpu.calls["cuLaunchKernel"], gpu.calls["cuMemcpyAsync"]);  // Each brings sums.
+    EXPECT_LT(gpu.copied_to_host, std::size_t{1} << 16);
+  }
+  ASSERT_TRUE(ends.control->barrier(patient()));
+  if (me == last) change(to, me, cuda::gpu_under_test());
+  ASSERT_TRUE(ends.control->barrier(patient()));
+  const auto found = session->verify();
+  ASSERT_FALSE(found);
+  EXPECT_EQ(found.error().code, Code::corrupt);
+  EXPECT_EQ(outcome(ends.control->quiesce(patient())), "");
+}
+
+TEST(GpuSession, finds_a_change_of_a_quantised_target_and_brings_no_tensor_to_the_host) {
+  for (const quantised::Case& c : quantised::few_cases()) {
+    quantised::Job job(c);
+    job.fill(1);
+    const Rank last = job.target.stored->layout().ranks().members().back();
+    const auto ended = run_group_as_threads<InprocGroup>(
+        c.ranks, [&](RankEnds& ends) { verify_quantised(ends, job, last); });
+    EXPECT_EQ(outcome(ended), "") << c.name;
   }
 }
 

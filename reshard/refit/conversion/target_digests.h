@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "reshard/cuda/fingerprints/fingerprint_runner.h"
+#include "reshard/exec/rank_buffers.h"
+
+namespace reshard::conversion {
+
+/// Digests of local tensors, to tell whether their bytes change. Of what is in the memory of a GPU
+/// the sums alone come to the host. For one thread.
+class TargetDigests {
+ public:
+  /// `slots` of rank `me` in `memory`, which must outlive this object.
+  TargetDigests(const RankBuffers& memory, Rank me, std::vector<SlotId> slots)
+      : memory_(&memory), me_(me), slots_(std::move(slots)) {}
+
+  /// Of the bytes as they are after the work that the memory's stream has, in the order of `slots`.
+  /// Blocks. The first call prepares what a GPU reads. Errors: the driver's; memory that is short.
+  Result<std::vector<std::uint64_t>> read();
+
+ private:
+  Result<> prepare_gpu();
+  Result<std::vector<std::uint64_t>> read_on_gpu();
+
+  const RankBuffers* memory_;
+  Rank me_;
+  std::vector<SlotId> slots_;
+  std::optional<cuda::FingerprintRunner> runner_;
+};
+
+}  // namespace reshard::conversion
