@@ -83,6 +83,7 @@ from reshard._core import (
   transport_names,
   transports,
   verify,
+  why_no_gpu,
 )
 from reshard._core import __version__ as __version__
 from reshard._errors import (
@@ -184,6 +185,7 @@ __all__ = [
   "transport_names",
   "transports",
   "verify",
+  "why_no_gpu",
 ]
 
 if TYPE_CHECKING:

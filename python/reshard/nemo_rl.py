@@ -110,7 +110,9 @@ class CheckpointEngine(base.CheckpointEngine):  # type: ignore[misc]
     self._leave()
     group = offer.join(chosen(metadata), rank, trainers + rollouts, self._timeout)
     link = Link(group, self._timeout, self._verify)
-    self._stream = Stream(link, senders=trainers, bucket=self.bucket_size, keep=self._keep_old)
+    self._stream = Stream(
+      link, senders=trainers, bucket=self.bucket_size, keep=self._keep_old, device=self._device
+    )
 
   def finalize(self) -> None:
     """Leaves the group. Idempotent."""
@@ -140,7 +142,7 @@ class CheckpointEngine(base.CheckpointEngine):  # type: ignore[misc]
     """
     async with contextlib.aclosing(self._joined().receive()) as batches:  # type: ignore[type-var]
       async for batch in batches:
-        yield [(name, tensor.to(self._device)) for name, tensor in batch]
+        yield batch
 
   def _joined(self) -> Stream:
     if self._stream is None:

@@ -112,7 +112,8 @@ class Trainer(EngineTrainer):
   The engine must have been started with `--custom-weight-loader reshard.sglang.load`.
 
   layout      of the trainer, over the ranks [0, size).
-  tensors     this rank's local tensors, by the layout's names. Their addresses must not change.
+  tensors     this rank's local tensors, by the layout's names: all on the host, or all on one GPU.
+              Their addresses must not change.
   engine      of rank 0: see `EngineClient`. None on other ranks.
   workers     of the engine; by default it is asked.
   rank, size  of this process among the trainer's.

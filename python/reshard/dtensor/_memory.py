@@ -6,11 +6,13 @@ from __future__ import annotations
 import bisect
 import ctypes
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
+
+from reshard._gpus import HOST, common_homes, current_stream, is_at_home
 
 #: What tells two pieces of memory apart, as long as the storage is known to live.
 Identity = tuple[Any, ...]
@@ -24,22 +26,31 @@ def identity(tensor: torch.Tensor | None) -> Identity | None:
   return (storage._cdata, tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride())
 
 
-def usable(tensor: torch.Tensor) -> bool:
-  """True if a session can use the memory itself."""
-  return tensor.device.type == "cpu" and tensor.is_contiguous()
+class _GpuMemory:
+  """Bytes of a GPU that are not kept alive."""
+
+  def __init__(self, address: int, nbytes: int) -> None:
+    self.__cuda_array_interface__ = {
+      "shape": (nbytes,),
+      "typestr": "|u1",
+      "data": (address, False),
+      "version": 3,
+    }
 
 
-def alias(tensor: torch.Tensor) -> torch.Tensor:
+def alias(tensor: torch.Tensor) -> Any:
   """The same memory, which does not keep it alive."""
   size = tensor.numel() * tensor.element_size()
   if size == 0:
     return torch.empty(tensor.shape, dtype=tensor.dtype)
+  if tensor.device.type == "cuda":
+    return _GpuMemory(tensor.data_ptr(), size)
   memory = (ctypes.c_uint8 * size).from_address(tensor.data_ptr())
   return torch.frombuffer(memory, dtype=torch.uint8).view(tensor.dtype).view(tensor.shape)
 
 
 def overlapping(sources: Mapping[str, torch.Tensor], targets: Iterable[torch.Tensor]) -> set[str]:
-  """The sources that share bytes with a target; all of them contiguous, in the memory of the host."""
+  """The sources that share bytes with a target; all of them contiguous."""
   merged: list[list[int]] = []
   for begin, end in sorted(map(_range, targets)):
     if merged and begin <= merged[-1][1]:
@@ -61,17 +72,25 @@ def _range(tensor: torch.Tensor) -> tuple[int, int]:
 
 
 class Shards:
-  """The shards of one side on this rank: views of their memory, and copies of those that need one."""
+  """The shards of one side on this rank: views of their memory, and copies of those that need one.
 
-  def __init__(self, tensors: dict[str, torch.Tensor], staged: set[str]) -> None:
-    self.views: dict[str, torch.Tensor] = {}
-    self._staged = [name for name in tensors if name in staged]
+  home    where a session uses them: a GPU or the host.
+  staged  names of those that need a copy there, beside those that are elsewhere or have gaps.
+  """
+
+  def __init__(
+    self, tensors: dict[str, torch.Tensor], home: torch.device, staged: Iterable[str] = ()
+  ) -> None:
+    self.home = home
+    self.views: dict[str, Any] = {}
+    away = {name for name, tensor in tensors.items() if not is_at_home(tensor, home)}.union(staged)
+    self.staged = [name for name in tensors if name in away]
     weak: Any = StorageWeakRef  # has no types
     self._storages = [weak(t.untyped_storage()) for t in tensors.values()]
     for name, tensor in tensors.items():
-      if name in staged:
-        pinned = tensor.device.type == "cuda"
-        self.views[name] = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=pinned)
+      if name in away:
+        pinned = home == HOST and tensor.device.type == "cuda"
+        self.views[name] = torch.empty(tensor.shape, dtype=tensor.dtype, device=home, pin_memory=pinned)
       else:
         self.views[name] = alias(tensor)
 
@@ -82,27 +101,59 @@ class Shards:
 
   def read(self, tensors: dict[str, torch.Tensor]) -> None:
     """Copies what is staged in."""
-    for name in self._staged:
+    for name in self.staged:
       self.views[name].copy_(tensors[name])
 
   def write(self, tensors: dict[str, torch.Tensor]) -> None:
     """Copies what is staged out."""
-    for name in self._staged:
+    for name in self.staged:
       tensors[name].copy_(self.views[name])
 
 
 class Streams:
-  """The streams of a call's CUDA tensors; nothing happens for those of the host."""
+  """The streams of a call's CUDA tensors; nothing happens for those of the host.
 
-  def __init__(self, tensors: Iterable[torch.Tensor], streams: Iterable[Any]) -> None:
+  current  the one on which a session uses tensors of a GPU; None: it uses none.
+  """
+
+  def __init__(self, sides: Iterable[Shards], streams: Iterable[Any], tensors: Iterable[torch.Tensor]) -> None:
+    shards = list(sides)
+    self.current = current_stream(*(side.home for side in shards))
+    # Copies between a GPU and the host, and copies of results, must have ended before others use them.
     devices = {t.device for t in tensors if t.device.type == "cuda"}
-    self._streams: list[Any] = []
-    if devices:
-      given = [stream for stream in streams if stream is not None]
-      current = [torch.cuda.current_stream(device) for device in devices]
-      self._streams = list(dict.fromkeys(itertools.chain(given, current)))
+    self._waits = bool(devices) and (self.current is None or any(side.staged for side in shards))
+    given = [_stream(stream) for stream in streams if stream is not None] if devices else []
+    here = [torch.cuda.current_stream(device) for device in devices]
+    self._all = list(dict.fromkeys(itertools.chain(given, here)))
 
-  def synchronize(self) -> None:
-    """Returns once the work that was given to them is done."""
-    for stream in self._streams:
+  def begin(self) -> None:
+    """What follows comes after the work that the streams have: the host waits only if it copies."""
+    if self.current is None:
+      self._synchronize()
+      return
+    for stream in self._all:
+      if stream != self.current:
+        self.current.wait_stream(stream)
+
+  def end(self) -> None:
+    """Returns once results are there for every stream."""
+    if self._waits:
+      self._synchronize()
+
+  def _synchronize(self) -> None:
+    for stream in self._all:
       stream.synchronize()
+
+
+def _stream(given: Any) -> Any:
+  """A stream of torch, of the handle of one."""
+  external: Any = torch.cuda.ExternalStream  # has no types
+  return external(given) if isinstance(given, int) else given
+
+
+def placed(sides: Sequence[dict[str, torch.Tensor]]) -> list[Shards]:
+  """The shards of source and target. Sources that share memory with a target are copied first."""
+  homes = common_homes(*(side.values() for side in sides))
+  direct = [{n: t for n, t in of.items() if is_at_home(t, home)} for of, home in zip(sides, homes, strict=True)]
+  shared = overlapping(direct[0], direct[1].values())
+  return [Shards(sides[0], homes[0], shared), Shards(sides[1], homes[1])]

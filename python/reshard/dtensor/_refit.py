@@ -13,7 +13,8 @@ import reshard
 from reshard import _core
 from reshard._collective import gathered
 from reshard._errors import InvalidArgumentError, NotFoundError
-from reshard.dtensor._memory import Shards, Streams, identity, overlapping, usable
+from reshard._gpus import current_stream
+from reshard.dtensor._memory import Shards, Streams, identity, placed
 from reshard.dtensor._modules import Described, Place, local_names
 from reshard.dtensor._sessions import Verify
 from reshard.dtensor._transfer import sessions_over
@@ -198,11 +199,8 @@ class Refit:
         move.update(self._tensors)
 
     gathered(self._group, look, _WHAT, self._timeout)
-    streams = Streams([t for here in self._tensors for t in here.values()], [stream])
-    streams.synchronize()
     for move in self._moves:
-      reports.append(move.run(self.version, self._tensors))
-    streams.synchronize()
+      reports.append(move.run(self.version, self._tensors, stream))
     return reports
 
   def close(self) -> None:
@@ -250,10 +248,7 @@ class _Move:
     now = [{name: identity(tensor) for name, tensor in here.items()} for here in mine]
     if now == self._known:
       return False
-    staged = [{n for n, t in here.items() if not usable(t)} for here in mine]
-    direct = [{n: t for n, t in here.items() if usable(t)} for here in mine]
-    staged[0] |= overlapping(direct[0], direct[1].values())
-    self._shards = [Shards(here, away) for here, away in zip(mine, staged, strict=True)]
+    self._shards = placed(mine)
     self._known = now
     return True
 
@@ -266,6 +261,7 @@ class _Move:
       target=target,
       source_tensors=self._shards[0].views if self._group.rank in source.ranks else None,
       target_tensors=self._shards[1].views if self._group.rank in target.ranks else None,
+      stream=current_stream(*(shards.home for shards in self._shards)),
       **self._options,
     )
 
@@ -277,12 +273,17 @@ class _Move:
         moved: dict[str, Any] = {key: self._shards[k].views}
         self._session.update(**moved)
 
-  def run(self, version: int, tensors: Sequence[dict[str, torch.Tensor]]) -> _core.SessionReport:
+  def run(
+    self, version: int, tensors: Sequence[dict[str, torch.Tensor]], stream: Any
+  ) -> _core.SessionReport:
     assert self._session is not None
     sources, targets = self._mine(tensors)
+    streams = Streams(self._shards, [stream], [*sources.values(), *targets.values()])
+    streams.begin()
     self._shards[0].read(sources)
-    report = self._session.refit(version)
+    report = self._session.refit(version, stream=streams.current)
     self._shards[1].write(targets)
+    streams.end()
     return report
 
   def close(self) -> None:

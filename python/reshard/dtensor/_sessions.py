@@ -14,7 +14,8 @@ import reshard
 from reshard import _core
 from reshard._collective import gathered
 from reshard._errors import InvalidArgumentError
-from reshard.dtensor._memory import Shards, Streams, identity, overlapping, usable
+from reshard._gpus import current_stream
+from reshard.dtensor._memory import Shards, Streams, identity, placed
 from reshard.dtensor._sides import Item, Reader, Side, layouts_of
 
 Tensors = dict[str, torch.Tensor]
@@ -27,7 +28,7 @@ _WHAT = "xferdtensor"
 class _Kept:
   """A session, and what of this rank it moves."""
 
-  def __init__(self, session: _core.Session, number: int, sides: tuple[Shards, Shards]) -> None:
+  def __init__(self, session: _core.Session, number: int, sides: Sequence[Shards]) -> None:
     self.session, self.number = session, number
     self._sources, self._targets = sides
     self._version = 0
@@ -36,13 +37,15 @@ class _Kept:
   def alive(self) -> bool:
     return not self.session.closed and self._sources.alive and self._targets.alive
 
-  def refit(self, sources: Tensors, targets: Tensors, streams: Streams) -> None:
+  def refit(self, sources: Tensors, targets: Tensors, given: Sequence[Any]) -> None:
     self._version += 1
-    streams.synchronize()
+    tensors = [*sources.values(), *targets.values()]
+    streams = Streams((self._sources, self._targets), given, tensors)
+    streams.begin()
     self._sources.read(sources)
-    self.session.refit(self._version)
+    self.session.refit(self._version, stream=streams.current)
     self._targets.write(targets)
-    streams.synchronize()
+    streams.end()
 
 
 class Sessions:
@@ -84,7 +87,6 @@ class Sessions:
       for side, of in zip(pair, (sources, targets), strict=True):
         if side.tensor is not None:
           of[name] = side.tensor
-    streams = Streams([*sources.values(), *targets.values()], [item.stream for item in items])
     number = answers[0][1]
     if number >= 0 and all(answer[1] == number for answer in answers):
       kept = self._kept[key]
@@ -93,7 +95,7 @@ class Sessions:
     else:
       kept = self._make(key, names, sides, (sources, targets), verify, timeout)
     try:
-      kept.refit(sources, targets, streams)
+      kept.refit(sources, targets, [item.stream for item in items])
     except BaseException:
       self._drop(key)
       raise
@@ -112,11 +114,7 @@ class Sessions:
       self._drop(old)
     said = gathered(self.group, lambda: [[s.say() for s in pair] for pair in sides], _WHAT, timeout)
     source, target = layouts_of(names, said)
-    sources, targets = mine
-    staged = [{n for n, t in of.items() if not usable(t)} for of in mine]
-    direct = [{n: t for n, t in of.items() if usable(t)} for of in mine]
-    staged[0] |= overlapping(direct[0], direct[1].values())
-    held = Shards(sources, staged[0]), Shards(targets, staged[1])
+    held = placed(mine)
     here = self.group.rank
     session = reshard.Session(
       self.group,
@@ -126,6 +124,7 @@ class Sessions:
       target_tensors=held[1].views if here in target.ranks else None,
       verify=verify,
       timeout=timeout,
+      stream=current_stream(*(side.home for side in held)),
     )
     self.made += 1
     kept = self._kept[key] = _Kept(session, next(self._numbers), held)

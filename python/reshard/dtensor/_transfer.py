@@ -58,15 +58,18 @@ def xferdtensor(
                    src_tensor: what is read is then copied first
   process_group    of torch.distributed, by default that of all processes; or a reshard.ProcessGroup,
                    whose ranks the meshes then name
-  stream           of torch.cuda: its work on CUDA tensors is waited for before they are read, and
-                   the result is there when the call returns. Ignored for tensors of the host
+  stream           of torch.cuda, or its handle: tensors of a GPU are read after its work, and after
+                   that of torch's current stream; the result is there when the call returns. Ignored
+                   for tensors of the host
   transport        as for reshard.from_torch(); chosen by the first call of a process group. Not used
                    with a reshard.ProcessGroup
   verify           "always" compares fingerprints of what was sent and what arrived
   timeout          seconds for each step: then DeadlineError, on all ranks
 
-  Shards that are not contiguous, or in the memory of a GPU, are copied through the host's. F32, BF16
-  and F16 are converted to what the target has; other dtypes must be equal.
+  Shards of this rank that are all on one GPU are used there; where source and target are on two, or
+  this build of reshard has no kernels for it, they are copied through the host's memory. Shards that
+  are not contiguous are copied once more. F32, BF16 and F16 are converted to what the target has; other
+  dtypes must be equal.
 
   Calls with the same tensors, meshes and placements as an earlier one use its plan and session again;
   they keep no tensor alive. Inside a batch() the call is only noted.

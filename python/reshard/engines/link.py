@@ -54,8 +54,12 @@ class Link:
     published: reshard.PublishedVersion | None = None,
     on_phase: Callable[[str], None] | None = None,
     threads: int = 0,
+    stream: Any = None,
   ) -> reshard.Session:
-    """Collective. Plans, and shares memory. The caller owns the session; prepare() keeps its own."""
+    """Collective. Plans, and shares memory. The caller owns the session; prepare() keeps its own.
+
+    stream  as for reshard.Session.
+    """
     with self.ends_the_group():
       return reshard.Session(
         self._group,
@@ -66,6 +70,7 @@ class Link:
         published=published,
         on_phase=on_phase,
         threads=threads,
+        stream=stream,
         timeout=self.deadline,
         verify="always" if self._verify else "never",
       )
@@ -86,10 +91,10 @@ class Link:
     tensors = (source_tensors, target_tensors)
     self._session = self.session(source, target, *tensors, published, on_phase)
 
-  def refit(self, version: int) -> reshard.SessionReport:
-    """Collective. Brings the workers' tensors to `version`."""
+  def refit(self, version: int, stream: Any = None) -> reshard.SessionReport:
+    """Collective. Brings the workers' tensors to `version`; `stream` as for Session.refit()."""
     assert self._session is not None
-    return self._session.refit(version=version)
+    return self._session.refit(version=version, stream=stream)
 
   @property
   def works(self) -> bool:

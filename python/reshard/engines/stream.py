@@ -5,6 +5,10 @@ Trainers give their parts of each tensor, in one order; workers get whole tensor
 Each bucket is a refit of its own from the trainers' layout to whole tensors on every worker. Its
 session is made in the first update and used again as long as the bucket holds the same; what is in
 it is told in a few bytes then. While a bucket moves, the next one is filled.
+
+Buckets are where the tensors are: those of trainers on the GPU that has the tensors, those of workers
+on the one that shall get them, if reshard can use it; else in memory that this host's processes share.
+On a GPU everything is in the order of torch's current stream of the thread that gives or takes tensors.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ from typing import Any, TypeVar
 import reshard
 import torch
 from reshard._collective import pack
+from reshard._gpus import HOST, current_stream, usable_device
 from reshard.engines.link import Link, TornError
 from reshard.live._parts import Held, whole_runs
 from reshard.live._ranks import FullTensors, unpacked
@@ -74,6 +79,7 @@ class _Bucket:
   held: list[Held] = field(default_factory=list)
   views: dict[str, torch.Tensor] = field(default_factory=dict)
   memory: int = 0  # which arena, so that another one gets another session
+  stream: Any = None  # of the GPU that has it
 
   def said(self) -> dict[str, Any]:
     return {"table": self.table, "held": [h.pack() for h in self.held]}
@@ -92,10 +98,13 @@ class _Made:
 
 
 class _Arena:
-  """Memory that trainers and workers of this host share."""
+  """Memory of a GPU; or of the host, which trainers and workers share."""
 
-  def __init__(self, nbytes: int, number: int) -> None:
-    self.number = number
+  def __init__(self, nbytes: int, number: int, device: torch.device = HOST) -> None:
+    self.number, self.device = number, device
+    if device != HOST:
+      self._bytes = torch.empty(nbytes, dtype=torch.uint8, device=device)
+      return
     model = reshard.Model.from_tensors("arena", {"bytes": ([nbytes], "uint8")})
     buffers = reshard.RankBuffers.allocate(reshard.layout("hf", model), [0], shared=True)
     self._memory = buffers.tensor(0, "bytes")
@@ -119,9 +128,18 @@ class Stream:
            at most 64 MiB of staging memory besides.
   keep     True: a worker hands on nothing before all has arrived, and so keeps its old weights if
            the trainers fail. It then holds the whole model in its host's memory.
+  device   where a worker gets tensors; None: on the host.
   """
 
-  def __init__(self, link: Link, *, senders: int, bucket: int, keep: bool = False) -> None:
+  def __init__(
+    self,
+    link: Link,
+    *,
+    senders: int,
+    bucket: int,
+    keep: bool = False,
+    device: torch.device | None = None,
+  ) -> None:
     if bucket < 1:
       raise reshard.InvalidArgumentError(f"a bucket of {bucket} bytes")
     if not 0 < senders < link.size:
@@ -130,6 +148,9 @@ class Stream:
     self.senders = senders
     self.version = 0
     self._bucket, self._keep = bucket, keep
+    self._device = device or HOST
+    self._home = HOST if keep else usable_device(self._device)
+    self._torch_stream: Any = None  # of a worker's caller, if it gets tensors on a GPU
     self._step: int | None = None
     self._made: dict[int, _Made] = {}
     self._arenas: dict[int, _Arena] = {}
@@ -191,6 +212,7 @@ class Stream:
     Errors: as of send(). TornError (an AbortedError) if some were handed on before.
     """
     self._begin(step)
+    self._torch_stream = current_stream(self._device)
     given, kept = 0, list[list[Named]]()
     try:
       while True:
@@ -208,7 +230,7 @@ class Stream:
       self.link.abort(f"rank {self.link.rank}: {error or 'the worker took no more tensors'}")
       raise
     for batch in kept:
-      yield _copies(batch)
+      yield self._copies(batch)
 
   def _failed(self, error: reshard.Error, given: int) -> reshard.Error:
     if given == 0:
@@ -251,8 +273,11 @@ class Stream:
         raise reshard.InvalidArgumentError(
           f"'{held.name}': {local.numel()} elements, but this part has shape {list(held.local_shape)}"
         )
-      arena = self._arena(number % 2, total)
+      # A bucket is where its first tensor is.
+      device = self._arenas[number % 2].device if bucket.views else usable_device(local.device)
+      arena = self._arena(number % 2, total, device)
       bucket.memory = arena.number
+      bucket.stream = current_stream(arena.device)
       view = arena.view(at, local.nbytes, local.dtype).view(held.local_shape)
       view.copy_(local.reshape(held.local_shape))
       bucket.views[held.name] = view
@@ -260,20 +285,24 @@ class Stream:
     if bucket.table:
       yield bucket
 
-  def _arena(self, slot: int, needed: int) -> _Arena:
+  def _arena(self, slot: int, needed: int, device: torch.device) -> _Arena:
     """Memory of a slot: of one bucket, or of the one tensor that is larger."""
     arena = self._arenas.get(slot)
-    if arena is None or len(arena) < needed:
+    if arena is None or len(arena) < needed or arena.device != device:
       self._arena_count += 1
-      arena = self._arenas[slot] = _Arena(max(needed, self._bucket), self._arena_count)
+      arena = self._arenas[slot] = _Arena(max(needed, self._bucket), self._arena_count, device)
     return arena
 
   def _next(self) -> list[Named] | None:
     """A worker's next bucket."""
-    made = self._move(None)
-    if made is None or self._keep:
-      return None if made is None else made.tensors
-    return _copies(made.tensors)
+    with _on(self._torch_stream):
+      made = self._move(None)
+      if made is None or self._keep:
+        return None if made is None else made.tensors
+      return self._copies(made.tensors)
+
+  def _copies(self, tensors: list[Named]) -> list[Named]:
+    return [(name, tensor.to(self._device, copy=True)) for name, tensor in tensors]
 
   def _move(self, bucket: _Bucket | None) -> _Made | None:
     """Collective. Moves one bucket; None at the end of the update."""
@@ -287,7 +316,8 @@ class Stream:
       if made is None or made.keys != keys:
         made = self._made[number] = self._make(bucket, keys, number)
       if made.session is not None:
-        self._moved += made.session.refit(self.version).bytes
+        stream = self._torch_stream if bucket is None else bucket.stream
+        self._moved += made.session.refit(self.version, stream=stream).bytes
     self._number = number + 1
     return made
 
@@ -324,10 +354,12 @@ class Stream:
     if self.link.rank < self.senders:
       assert bucket is not None
       mine = bucket.views
-      session = self.link.session(source, target, source_tensors=mine, threads=_threads())
+      options: dict[str, Any] = {"threads": _threads(), "stream": bucket.stream}
+      session = self.link.session(source, target, source_tensors=mine, **options)
       return _Made(keys, session, [])
     views = self._allocated(wholes)
-    session = self.link.session(source, target, target_tensors=views, threads=_threads())
+    options = {"threads": _threads(), "stream": self._torch_stream}
+    session = self.link.session(source, target, target_tensors=views, **options)
     return _Made(keys, session, _views(table, views))
 
   def _source(self, told: list[dict[str, Any]]) -> reshard.Layout | None:
@@ -349,7 +381,7 @@ class Stream:
   def _allocated(self, wholes: list[Held]) -> dict[str, torch.Tensor]:
     sizes = [math.prod(held.shape) * torch_dtype(held.dtype).itemsize for held in wholes]
     needed = sum(map(_rounded, sizes))
-    arena = _Arena(needed, 0) if self._keep else self._arena(0, needed)
+    arena = _Arena(needed, 0) if self._keep else self._arena(0, needed, self._home)
     views, at = {}, 0
     for held, size in zip(wholes, sizes, strict=True):
       views[held.name] = arena.view(at, size, torch_dtype(held.dtype)).view(held.shape)
@@ -357,8 +389,9 @@ class Stream:
     return views
 
 
-def _copies(tensors: list[Named]) -> list[Named]:
-  return [(name, tensor.clone()) for name, tensor in tensors]
+def _on(stream: Any) -> contextlib.AbstractContextManager[Any]:
+  """Makes a stream torch's current one."""
+  return contextlib.nullcontext() if stream is None else torch.cuda.stream(stream)
 
 
 def _views(table: list[list[Any]], views: dict[str, torch.Tensor]) -> list[Named]:

@@ -127,13 +127,15 @@ class EngineTrainer:
       if any(x["open"] for x in workers):  # by a trainer that died
         self._client.finish_weight_update()
 
-  def update(self, version: int | None = None) -> reshard.SessionReport:
+  def update(self, version: int | None = None, *, stream: Any = None) -> reshard.SessionReport:
     """Collective over the trainer. Brings the engine to the tensors' present values.
 
     Returns when every worker uses them. Tensors must not be written meanwhile. The server's
     `weight_version` is the version, as text.
 
     version  above the engine's, which is the default plus one. Equal on all ranks.
+    stream   of the GPU that has this rank's tensors, which are read after its work; None: torch's
+             current stream. See `reshard.RankBuffers`.
 
     Errors: as the constructor's. The engine then has its old weights, unless the error says that
     it is torn. After any but a wrong version the group is gone: make a new Trainer.
@@ -142,14 +144,14 @@ class EngineTrainer:
     if version <= self.version:
       raise ValueError(f"version {version}: the engine is at {self.version}")
     if self._client is None:
-      report = self._link.refit(version)
+      report = self._link.refit(version, stream)
       self._check(self._link.gather({}))
     else:
-      report = self._drive(self._client, version)
+      report = self._drive(self._client, version, stream)
     self.version = version
     return report
 
-  def _drive(self, client: Client, version: int) -> reshard.SessionReport:
+  def _drive(self, client: Client, version: int, stream: Any) -> reshard.SessionReport:
     """Rank 0's part: refits while the workers, asked by a call, do."""
     with self._link.ends_the_group():
       if self._pause is not None:
@@ -157,7 +159,7 @@ class EngineTrainer:
       client.start_weight_update()
     call = _Call(lambda: client.update_weights({"version": version}), self._ends)
     try:
-      report = self._link.refit(version)
+      report = self._link.refit(version, stream)
       self._check(self._link.gather({}))
     except BaseException as error:
       call.raise_instead(error)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 import reshard
+from reshard._gpus import why_not
 from reshard.live._modules import chunks_of, held_by, module_tensors, persistent_buffers
 from reshard.live._parts import Held
 from reshard.live._ranks import FullTensors, Ranks
@@ -43,17 +44,21 @@ def digest_of(source: Any, target: Any, more: Sequence[Any]) -> tuple[str, bool]
   """Changes with any module, name, shape or dtype of this rank's models, and with `more`.
 
   Not with the dtypes of the target's buffers, which take those of the source's. Also returns whether all
-  tensors are plain memory of the host, which a session can use.
+  tensors are plain memory that a session can use: of the host, or of one GPU.
   """
   said: list[Any] = [more]
   plain = True
+  devices: set[torch.device] = set()
   for model, follows in ((source, False), (target, True)):
     modules = modules_of(model)
     follow = {name for name, _, _ in buffers_of(modules)} if follows else set()
     said.append([_serial(module) for module in modules])
     for name, tensor in module_tensors(modules).items():
       said.append((name, tuple(tensor.shape), None if name in follow else tensor.dtype))
-      plain = plain and tensor.device.type == "cpu" and not is_quantised(tensor)
+      plain = plain and not is_quantised(tensor)
+      if tensor.numel() > 0:
+        devices.add(tensor.device)
+  plain = plain and len(devices) <= 1 and not any(map(why_not, devices))
   return hashlib.blake2b(repr(said).encode(), digest_size=16).hexdigest(), plain
 
 

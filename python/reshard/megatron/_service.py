@@ -10,6 +10,7 @@ import torch
 
 import reshard
 from reshard._collective import gathered
+from reshard._gpus import common_homes, current_stream, is_at_home
 from reshard.live._groups import shared_group
 from reshard.megatron._tasks import Task, described, digest_of, layouts_of, names_of, shape_of
 
@@ -42,8 +43,9 @@ class CopyService(_Base):  # type: ignore[misc]
   run() with a set of copies plans them, collectively; a later one with the same ids, peers, shapes and
   dtypes uses that session again, wherever the tensors are then.
 
-  Tensors may be on a GPU: they then pass through memory of the host. They are held until the next run()
-  or close(). One thread at a time.
+  Tensors may be on a GPU, and are used there if all of this rank's are on the same one, after the work of
+  torch's current stream. Else they pass through memory of the host. They are held until the next run() or
+  close(). One thread at a time.
   """
 
   #: run() returns once all ranks' bytes are in place.
@@ -151,15 +153,17 @@ class _Copies:
     if self._layouts is None:
       return
     rank = self.group.rank
-    self._source = dict(zip(names_of(sends, rank, True), map(_on_host, sends), strict=True))
-    self._target = dict(zip(names_of(recvs, rank, False), map(_on_host, recvs), strict=True))
+    homes = common_homes((t.tensor for t in sends), (t.tensor for t in recvs))
+    mine = [[_at(task, home) for task in tasks] for tasks, home in zip((sends, recvs), homes, strict=True)]
+    self._source = dict(zip(names_of(sends, rank, True), mine[0], strict=True))
+    self._target = dict(zip(names_of(recvs, rank, False), mine[1], strict=True))
     if self._session is None:
       self._session = self._made(*self._layouts)
     self._version += 1
-    self._session.refit(self._version)
-    for task, host in zip(recvs, self._target.values(), strict=True):
-      if task.tensor.device.type != "cpu":
-        task.tensor.detach().view(shape_of(task.tensor)).copy_(host)
+    self._session.refit(self._version, stream=current_stream(*homes))
+    for task, here in zip(recvs, mine[1], strict=True):
+      if not is_at_home(task.tensor, homes[1]):
+        task.tensor.detach().view(shape_of(task.tensor)).copy_(here)
 
   def _made(self, source: reshard.Layout, target: reshard.Layout) -> reshard.Session:
     rank = self.group.rank
@@ -180,11 +184,12 @@ class _Copies:
     self._source, self._target = {}, {}
 
 
-def _on_host(task: Task) -> torch.Tensor:
+def _at(task: Task, home: torch.device) -> torch.Tensor:
+  """The tensor itself if a session can use it there, else a copy."""
   tensor = task.tensor.detach()
   if tensor.dim() == 0:
     tensor = tensor.view(1)
-  return tensor if tensor.device.type == "cpu" else tensor.to("cpu")
+  return tensor if is_at_home(tensor, home) else tensor.to(home).contiguous()
 
 
 def _with_elements(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -121,7 +121,9 @@ class ReshardCheckpointEngine(CheckpointEngine):  # type: ignore[misc]
     self._close()
     group = offer.join(place, rank, world_size, self._timeout)
     link = Link(group, self._timeout, self._verify)
-    self._stream = Stream(link, senders=actors, bucket=self.bucket_size, keep=self._keep_old)
+    self._stream = Stream(
+      link, senders=actors, bucket=self.bucket_size, keep=self._keep_old, device=self._device
+    )
     self._group = place["job"]
 
   def finalize(self) -> None:
@@ -164,7 +166,7 @@ class ReshardCheckpointEngine(CheckpointEngine):  # type: ignore[misc]
     async with contextlib.aclosing(stream.receive(global_steps)) as batches:  # type: ignore[type-var]
       async for batch in batches:
         for name, tensor in batch:
-          yield name, tensor.to(self._device)
+          yield name, tensor
 
   def _joined(self) -> Stream:
     if self._stream is None:

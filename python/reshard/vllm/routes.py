@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import reshard
 import torch
+from reshard._gpus import home_of, why_not
 from reshard.engines import manifest
 from reshard.engines.invitation import Invitation
 from reshard.engines.quantisation import Quantisation
@@ -55,10 +56,15 @@ class Route(abc.ABC):
   forms: dict[str, Form]
 
   def allocate(self, layout: reshard.Layout, rank: int) -> dict[str, Any]:
-    """This worker's memory of the layout of all workers, by name."""
+    """This worker's memory of the layout of all workers, by name.
+
+    What a refit does not write into the model itself arrives in the host's memory, because engines leave
+    little of a GPU's; but where the model's own memory is.
+    """
     if self.live:
+      home = home_of(self.live.values())
       self._arrived = {
-        t.name: torch.zeros(t.bytes, dtype=torch.uint8)
+        t.name: torch.zeros(t.bytes, dtype=torch.uint8, device=home)
         for t in layout.local(rank)
         if t.name not in self.live
       }
@@ -301,7 +307,7 @@ def _is_own(live: torch.Tensor, slot: reload.LoadTensor) -> bool:
     and tuple(live.shape) == slot.shape
     and live.dtype == slot.dtype
     and live.is_contiguous()
-    and live.device.type == "cpu"
+    and why_not(live.device) is None
     and live.layout == torch.strided
   )
 

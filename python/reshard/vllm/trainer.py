@@ -21,7 +21,8 @@ class Trainer(EngineTrainer):
   `--weight-transfer-config '{"backend": "reshard"}'`.
 
   layout      of the trainer, over the ranks [0, size).
-  tensors     this rank's local tensors, by the layout's names. Their addresses must not change.
+  tensors     this rank's local tensors, by the layout's names: all on the host, or all on one GPU.
+              Their addresses must not change.
   client      of rank 0: HttpClient, LocalClient, or one of vLLM's own. None on other ranks.
   rank, size  of this process among the trainer's.
   url         where the group meets (see `reshard.join`): "tcp://HOST:PORT" of a port that is free

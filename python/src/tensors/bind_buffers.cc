@@ -130,6 +130,16 @@ needed. UnsupportedError without a driver.)");
 
 void bind_buffers(nb::module_& m) {
   bind_tensor(m);
+  m.def(
+      "why_no_gpu",
+      [](int ordinal) -> std::optional<std::string> {
+        std::string why = without_gil([&] { return why_no_gpu(ordinal); });
+        return why.empty() ? std::nullopt : std::optional(std::move(why));
+      },
+      nb::arg("ordinal") = 0, nb::sig("def why_no_gpu(ordinal: int = 0) -> str | None"),
+      "Why refits cannot use tensors of this GPU (no driver, no such GPU, no kernels for it in "
+      "this "
+      "build), or None if they can. The first call opens it.");
   nb::class_<TensorBuffers> bound(m, "RankBuffers", collectable<TensorBuffers>(), kBuffersText);
   bound.def(
       "__init__",

@@ -9,6 +9,7 @@
 
 #include "python/src/tensors/tensors.h"
 #include "reshard/cuda/memory.h"
+#include "reshard/cuda/tiles/tiles.h"
 
 namespace reshard::python {
 namespace {
@@ -82,6 +83,15 @@ const std::shared_ptr<const cuda::Device>& gpu(int ordinal) {
     all.process = ::getpid();
   }
   return found;
+}
+
+std::string why_no_gpu(int ordinal) {
+  try {
+    unwrap(gpu(ordinal)->kernel(cuda::kTileKernel));
+    return "";
+  } catch (const Raised& raised) {
+    return raised.error().message;
+  }
 }
 
 int gpu_of_address(const void* at) {

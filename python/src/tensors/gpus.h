@@ -19,6 +19,10 @@ namespace reshard::python {
 /// forked from one that had opened a GPU.
 const std::shared_ptr<const cuda::Device>& gpu(int ordinal);
 
+/// Why a refit cannot use this GPU: no driver, no such GPU, no kernels in this build for it. Empty
+/// if it can.
+std::string why_no_gpu(int ordinal);
+
 /// The GPU whose memory an address is in. Throws `invalid_argument` for other memory, and as gpu().
 int gpu_of_address(const void* at);
 

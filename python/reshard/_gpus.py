@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which of torch's tensors a session uses where they are, on a GPU, and which must pass through the host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from reshard import _core
+
+#: Where a side's tensors are when a session uses them.
+HOST = torch.device("cpu")
+
+
+def why_not(device: torch.device) -> str | None:
+  """Why a session cannot use tensors on a device, or None."""
+  if device.type == "cpu":
+    return None
+  if device.type != "cuda" or torch.version.hip is not None:
+    return f"{device} is no NVIDIA GPU"
+  return _core.why_no_gpu(device.index or 0)
+
+
+def usable_device(device: torch.device) -> torch.device:
+  """The device itself if a session can use tensors there, else the host."""
+  return HOST if why_not(device) else device
+
+
+def home_of(tensors: Iterable[torch.Tensor]) -> torch.device:
+  """Where a session can use all of these tensors: the GPU that has them all, else the host.
+
+  Those that are elsewhere, or not contiguous, need a copy there. Tensors without elements count for nothing.
+  """
+  devices = {tensor.device for tensor in tensors if tensor.numel() > 0}
+  return usable_device(devices.pop()) if len(devices) == 1 else HOST
+
+
+def common_homes(*sides: Iterable[torch.Tensor]) -> list[torch.device]:
+  """The home of each side of one rank: sides on two different GPUs have theirs on the host."""
+  homes = [home_of(side) for side in sides]
+  return [HOST] * len(homes) if len({home for home in homes if home != HOST}) > 1 else homes
+
+
+def is_at_home(tensor: torch.Tensor, home: torch.device) -> bool:
+  """True if a session can use the memory itself."""
+  return tensor.is_contiguous() and (tensor.device == home or tensor.numel() == 0)
+
+
+def current_stream(*devices: torch.device) -> Any:
+  """torch's current stream on the first of these that is a GPU, or None."""
+  for device in devices:
+    if device.type == "cuda":
+      return torch.cuda.current_stream(device)
+  return None
