@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from typing import Any
 
 import torch
 
 from reshard import _core
+
+_log = logging.getLogger("reshard.gpu")
+_said: set[str] = set()
 
 #: Where a side's tensors are when a session uses them.
 HOST = torch.device("cpu")
@@ -23,9 +27,23 @@ def why_not(device: torch.device) -> str | None:
   return _core.why_no_gpu(device.index or 0)
 
 
+def _say(level: int, text: str) -> None:
+  """Logs a text once in a process."""
+  if text not in _said:
+    _said.add(text)
+    _log.log(level, text)
+
+
 def usable_device(device: torch.device) -> torch.device:
-  """The device itself if a session can use tensors there, else the host."""
-  return HOST if why_not(device) else device
+  """The device itself if a session can use tensors there, else the host. The log says which."""
+  if device.type == "cpu":
+    return HOST
+  why = why_not(device)
+  if why is None:
+    _say(logging.INFO, f"tensors of {device} are used on the GPU")
+    return device
+  _say(logging.WARNING, f"tensors of {device} pass through the host's memory: {why}")
+  return HOST
 
 
 def home_of(tensors: Iterable[torch.Tensor]) -> torch.device:
@@ -34,13 +52,23 @@ def home_of(tensors: Iterable[torch.Tensor]) -> torch.device:
   Those that are elsewhere, or not contiguous, need a copy there. Tensors without elements count for nothing.
   """
   devices = {tensor.device for tensor in tensors if tensor.numel() > 0}
-  return usable_device(devices.pop()) if len(devices) == 1 else HOST
+  if len(devices) == 1:
+    return usable_device(devices.pop())
+  names = sorted(map(str, devices), reverse=True)
+  if len(names) > 1:
+    others = ", ".join(names[1:])
+    _say(logging.WARNING, f"tensors of {names[0]} pass through the host's memory: others of this rank are on {others}")
+  return HOST
 
 
 def common_homes(*sides: Iterable[torch.Tensor]) -> list[torch.device]:
   """The home of each side of one rank: sides on two different GPUs have theirs on the host."""
   homes = [home_of(side) for side in sides]
-  return [HOST] * len(homes) if len({home for home in homes if home != HOST}) > 1 else homes
+  gpus = sorted({str(home) for home in homes if home != HOST})
+  if len(gpus) < 2:
+    return homes
+  _say(logging.WARNING, f"tensors of {gpus[0]} and {gpus[1]} pass through the host's memory: one rank has both")
+  return [HOST] * len(homes)
 
 
 def is_at_home(tensor: torch.Tensor, home: torch.device) -> bool:

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import reshard
-from gpu_memory import CudaArray, buffers, emulated, gpu, matrix, numbers
+from gpu_memory import CudaArray, TableTensor, buffers, emulated, gpu, matrix, numbers
 
 
 def refused(tensor, *texts, error=reshard.InvalidArgumentError, **options):
@@ -72,6 +72,15 @@ def test_takes_dlpack_of_any_version_and_offset(versioned, offset):
   target = gpu().tensor(torch.zeros_like(host), offset=offset)
   reshard.InProcessRefit(reshard.plan(matrix(), matrix()), buffers(tensor), buffers(target)).run()
   assert torch.equal(gpu().read(target), host)
+
+
+@emulated
+def test_a_look_asks_the_driver_nothing():
+  tensor = gpu().tensor(numbers(), TableTensor)
+  source = buffers(tensor)
+  gpu().forget()
+  source.refresh()
+  assert gpu().calls("cuCtxPushCurrent") == 0 and torch.equal(gpu().read(source.tensor(0, "w")), numbers())
 
 
 @emulated

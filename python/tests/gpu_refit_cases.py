@@ -6,7 +6,7 @@ import torch
 
 import reshard
 from gpu_memory import (
-  WAITS, CudaArray, Stream, buffers, emulated, engine_memory, gpu, is_emulated, matrix, numbers, on_gpu, read, sides,
+  WAITS, CudaArray, Stream, TableTensor, buffers, emulated, engine_memory, gpu, is_emulated, matrix, numbers, on_gpu, read, sides,
 )  # fmt: skip
 from ranks import in_threads
 from small_models import assert_equal, values, vllm_slices
@@ -200,6 +200,29 @@ def test_exporters_are_told_the_stream():
   other = gpu().stream()
   refit.run(stream=other)
   assert tensor.asked[-1] == other.cuda_stream
+
+
+@emulated
+def test_the_current_stream_of_a_tensors_library_is_the_default():
+  source, target = (gpu().tensor(numbers() * i, TableTensor) for i in (1, 0))
+  refit = reshard.InProcessRefit(reshard.plan(matrix(), matrix()), buffers(source), buffers(target))
+  stream, other = gpu().stream(), gpu().stream()
+  try:
+    for i, current in enumerate((stream, other), 1):
+      TableTensor.stream = current.cuda_stream
+      gpu().write(source, numbers() + i, current)
+      refit.run()
+      assert torch.equal(gpu().read(target, current), numbers() + i)
+    for group in reshard.local(1):
+      with reshard.Session(
+        group, source=matrix(), source_tensors={"w": source}, target=matrix(), target_tensors={"w": target}
+      ) as session:
+        TableTensor.stream = stream.cuda_stream
+        gpu().write(source, numbers() + 7, stream)
+        session.refit(1)
+        assert torch.equal(gpu().read(target), numbers() + 7)
+  finally:
+    TableTensor.stream = 0
 
 
 @emulated

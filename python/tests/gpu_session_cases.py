@@ -4,9 +4,10 @@
 import pytest
 import torch
 
+import gpu_process
 import reshard
 from gpu_memory import WAITS, emulated, engine_memory, gpu, matrix, numbers, on_gpu, read, sides
-from ranks import errors_in_threads, in_threads
+from ranks import Processes, errors_in_threads, in_threads
 from small_models import assert_equal, vllm_slices, zeros
 
 
@@ -37,6 +38,17 @@ def test_sessions_between_threads_give_every_rank_its_shards(path, on):
   got = session_all(target, given, 2, on=on, versions=(1, 2), path=path, verify="always")
   for rank in (0, 1):
     assert_equal(got[rank], vllm_slices(given, 2, rank))
+
+
+@pytest.mark.parametrize("transport", ["shm", "gloo"])
+def test_sessions_between_processes_give_every_rank_its_shards(transport):
+  if not reshard.find_transport(transport).available:
+    pytest.skip(reshard.find_transport(transport).reason)
+  with Processes(2, gpu_process.refit, transport=transport) as processes:
+    for rank in (0, 1):
+      assert processes.receive(rank) is True and processes.receive(rank) is True
+      assert processes.receive(rank) in ("message", "direct", "mixed")
+    assert processes.join() == [0, 0]
 
 
 def test_sessions_quantise_on_the_gpu():

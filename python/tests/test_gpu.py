@@ -14,7 +14,7 @@ import reshard
 
 HERE = Path(__file__).parent
 PROGRAM = os.environ.get("RESHARD_BIN", str(HERE.parents[1] / "build/bin/reshard"))
-CASES = [HERE / name for name in ("gpu_cases.py", "gpu_refit_cases.py", "gpu_session_cases.py")]
+CASES = [HERE / name for name in ("gpu_cases.py", "gpu_refit_cases.py", "gpu_session_cases.py", "gpu_adapter_cases.py")]
 EMULATED = Path(os.environ.get("RESHARD_EMULATED_GPU", Path(PROGRAM).parents[1] / "lib/emulated_gpu"))
 
 
