@@ -20,6 +20,17 @@ for name in $programs; do
   tools/build.sh "$folder" "$jobs" "bin/$name" "$@" -DRESHARD_DEV=ON -DRESHARD_WITH_CUDA=ON "-DRESHARD_NVCC=$nvcc"
 done
 
+# The package for this machine's Python, if it can build one.
+python=
+for found in "$(dirname "$venv")/venv/bin/python" python3; do
+  if "$found" -m nanobind --cmake_dir >/dev/null 2>&1; then python=$(command -v "$found") && break; fi
+done
+if [ -n "$python" ]; then
+  tools/build.sh "$folder" "$jobs" reshard_python "-DRESHARD_PYTHON=ON" "-DPython_EXECUTABLE=$(realpath -s "$python")"
+else
+  echo "gpu: without the Python package: nanobind is not installed (make python-env)"
+fi
+
 bundle=$folder/gpu-bundle
 rm -rf "$bundle"
 mkdir -p "$bundle/bin" "$bundle/lib" "$bundle/bench" "$bundle/examples"
@@ -32,4 +43,12 @@ cp bench/*.py "$bundle/bench/"
 cp -r examples/configs "$bundle/examples/"
 git rev-parse --short=12 HEAD >"$bundle/COMMIT"
 cp tests/gpu/*.sh "$bundle/"
+if [ -n "$python" ]; then
+  mkdir -p "$bundle/python/tests"
+  cp -rL "$folder/python/reshard" "$bundle/python/"
+  strip "$bundle"/python/reshard/*.so
+  ldd "$folder"/python/reshard/_core*.so | awk '$3 ~ /^\// {print $3}' | grep -vE '/(libc|libm|libdl|libpthread|librt)\.so' |
+    xargs -I{} cp -L {} "$bundle/lib/"
+  cp python/tests/*.py "$bundle/python/tests/"
+fi
 du -sh "$bundle" | awk '{print "gpu: " $2 " has " $1}'

@@ -3,19 +3,17 @@
 
 import importlib.util
 import os
-import struct
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import emulated
 import reshard
 
 HERE = Path(__file__).parent
-PROGRAM = os.environ.get("RESHARD_BIN", str(HERE.parents[1] / "build/bin/reshard"))
 CASES = [HERE / name for name in ("gpu_cases.py", "gpu_refit_cases.py", "gpu_session_cases.py", "gpu_adapter_cases.py")]
-EMULATED = Path(os.environ.get("RESHARD_EMULATED_GPU", Path(PROGRAM).parents[1] / "lib/emulated_gpu"))
 
 
 def run_cases(*arguments, **env):
@@ -26,18 +24,8 @@ def run_cases(*arguments, **env):
   return done.stdout.splitlines()[-1]
 
 
-def emulated(tmp_path):
-  """The environment of a process that has the emulated GPU in place of the driver."""
-  if not (EMULATED / "libcuda.so.1").exists():
-    pytest.skip(f"no stand-in for CUDA's driver in {EMULATED}: it is built with the tests in C++")
-  image = tmp_path / "kernels.fatbin"
-  image.write_bytes(struct.pack("<IHHQ", 0xBA55ED50, 1, 16, 0))
-  libraries = [str(EMULATED), *filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(":"))]
-  return {"LD_LIBRARY_PATH": ":".join(libraries), "RESHARD_CUDA_IMAGE": str(image), "RESHARD_TEST_GPU": ""}
-
-
 def test_all_cases_on_an_emulated_gpu(tmp_path):
-  assert " passed, " in run_cases(**emulated(tmp_path))
+  assert " passed, " in run_cases(**emulated.environment(tmp_path))
 
 
 def test_all_cases_with_torch_on_a_gpu():

@@ -32,5 +32,21 @@ if [ -n "$sanitizer" ]; then
 else
   echo "gpu-test: memcheck and racecheck skipped: there is no compute-sanitizer"
 fi
+
+# With the machine's own Python and torch.
+python=${PYTHON:-python3}
+skipped=
+if [ ! -d python ]; then
+  skipped="this bundle was built without it"
+elif ! why=$("$python" -c 'import pytest, torch; assert torch.cuda.is_available(), "torch sees no GPU"' 2>&1); then
+  skipped=$(tail -n 1 <<<"$why")
+elif ! why=$(PYTHONPATH=python "$python" -c 'import reshard' 2>&1); then
+  skipped=$(tail -n 1 <<<"$why")
+fi
+if [ -n "$skipped" ]; then
+  echo "gpu-test: the Python package skipped: $skipped"
+else
+  PYTHONPATH=python "$python" -m pytest -q --no-header -p no:cacheprovider -rs python/tests/gpu_*cases.py || failed=1
+fi
 [ $failed -eq 0 ] && echo "gpu-test: passed" || echo "gpu-test: FAILED"
 exit $failed

@@ -60,7 +60,8 @@ void TensorBuffers::use_stream(const nb::object& stream) {
   } else if (!tensors_.empty()) {
     handle = current_stream(tensors_.front().tensor.object(), ordinal);
   }
-  memory_.set_device(device(), handle);
+  // Sessions of other ranks may read it now, in other threads.
+  if (handle != memory_.stream()) memory_.set_device(device(), handle);
   used_stream_ = stream;
   for (const std::uint64_t producer : producers_)
     order_.order(device(), stream_of_number(producer), handle);
