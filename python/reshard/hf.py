@@ -9,6 +9,7 @@ Each rank reads only the bytes that it holds, and writes only its share of the f
 
 from __future__ import annotations
 
+import contextlib
 import json
 import mmap
 import os
@@ -110,7 +111,8 @@ def save(
 
   path             the folder to write; must not exist. All ranks see it.
   layout           of the tensors.
-  tensors          of this rank, by local name; without a group, {rank: {local name: tensor}}
+  tensors          of this rank, by local name; without a group, {rank: {local name: tensor}}. Those of
+                   a GPU are copied to the host's memory first.
   group            of all ranks of the layout (ranks 0 to size - 1); then the call is collective.
   max_shard_bytes  most tensor bytes in a file.
   companions       a folder whose config and tokenizer are copied; by default that of the model's
@@ -289,15 +291,20 @@ def _refit(
   timeout: float,
 ) -> float:
   if group is None:
-    source = reshard.RankBuffers(layout, dict(tensors))
+    source = reshard.RankBuffers(layout, dict(tensors)).on_host()
     held = {rank: {n: written.tensors[n] for n in target.slots_of(rank)} for rank in target.ranks}
     plan = reshard.plan(layout, target)
     refit = reshard.InProcessRefit(plan, source, reshard.RankBuffers(target, held))
     return float(refit.run().seconds)
+  mine: Any = tensors if group.rank in set(layout.ranks) else None
+  if mine is not None:
+    # Files that are mapped cannot be written by a GPU. The session tells all ranks what is wrong.
+    with contextlib.suppress(reshard.Error):
+      mine = reshard.RankBuffers(layout, {group.rank: tensors}).on_host()
   with reshard.Session(
     group,
     source=layout,
-    source_tensors=tensors if group.rank in set(layout.ranks) else None,
+    source_tensors=mine,
     target=target,
     target_tensors=written.tensors if group.rank in set(target.ranks) else None,
     timeout=timeout,

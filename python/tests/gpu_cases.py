@@ -12,7 +12,10 @@ import pytest
 import torch
 
 import reshard
-from gpu_memory import CudaArray, TableTensor, buffers, emulated, gpu, matrix, numbers
+from gpu_memory import CudaArray, TableTensor, buffers, emulated, gpu, matrix, numbers, on_gpu, read
+from ranks import in_threads
+from reshard import hf
+from small_models import assert_equal, model, values, vllm_slices, zeros
 
 
 def refused(tensor, *texts, error=reshard.InvalidArgumentError, **options):
@@ -208,6 +211,30 @@ def test_checkpoints_and_fingerprints_pass_through_the_host(tmp_path):
   for memory in (there, here):
     reshard.load_weights(of, memory)
   assert reshard.fingerprints(there).dict() == reshard.fingerprints(here).dict()
+
+
+def test_checkpoints_are_saved_from_and_loaded_into_a_gpu(tmp_path):
+  of = model()
+  layout = reshard.layout("vllm:tp=2", of)
+  given = {rank: vllm_slices(values(of), 2, rank) for rank in (0, 1)}
+  hf.save(tmp_path / "one", layout, {rank: on_gpu(tensors) for rank, tensors in given.items()})
+
+  def body(group):
+    hf.save(tmp_path / "two", layout, on_gpu(given[group.rank]), group=group)
+
+  in_threads(2, body)
+  for folder in ("one", "two"):
+    for rank in (0, 1):
+      there = on_gpu(zeros(layout, rank))
+      hf.load(tmp_path / folder, layout, rank, there)
+      assert_equal(read(there), given[rank])
+
+
+def test_copies_on_the_host_are_made_of_tensors_of_a_gpu_only():
+  there, here = buffers(gpu().tensor(numbers())), buffers(numbers())
+  assert here.on_host() is here
+  copy = there.on_host()
+  assert copy.device == "cpu" and torch.equal(copy.tensor(0, "w").torch(), numbers())
 
 
 @emulated

@@ -178,6 +178,16 @@ void bind_buffers(nb::module_& m) {
           nb::arg("rank"), nb::sig("def tensors(self, rank: int) -> dict[str, typing.Any]"),
           "{name: tensor} of a rank, as tensor() returns them.")
       .def(
+          "on_host",
+          [](nb::object self) {
+            const auto& x = nb::cast<const TensorBuffers&>(self);
+            return x.device() == nullptr ? self : nb::cast(x.on_host());
+          },
+          nb::sig("def on_host(self) -> RankBuffers"),
+          "These, if they are on the host; else copies of all tensors in memory of reshard's "
+          "there, "
+          "as they are after the work of their stream. Waits for it.")
+      .def(
           "refresh", [](TensorBuffers& x) { x.refresh(""); },
           "Looks at all tensors again, as a session does before a refit: notes where they are now. "
           "Raises InvalidArgumentError for one that is no longer what the layout has.")

@@ -58,6 +58,8 @@ class TensorBuffers {
   void lend(cuda::StreamHandle to);
   /// Copies of all tensors in host memory, after the work that the stream has. @pre device()
   RankBuffers host_copy() const;
+  /// The same as an object of its own. @pre device()
+  std::unique_ptr<TensorBuffers> on_host() const;
   /// Copies host memory of the same layout into the tensors of a rank, and waits. @pre device()
   void copy_from(const RankBuffers& host, Rank rank);
   /// Errors: a tensor that may not be written, two that share bytes (named).

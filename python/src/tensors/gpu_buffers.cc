@@ -105,6 +105,11 @@ RankBuffers TensorBuffers::host_copy() const {
   return host;
 }
 
+std::unique_ptr<TensorBuffers> TensorBuffers::on_host() const {
+  RankBuffers copy = without_gil([&] { return host_copy(); });
+  return std::unique_ptr<TensorBuffers>(new TensorBuffers(layout_, std::move(copy)));
+}
+
 void TensorBuffers::copy_from(const RankBuffers& host, Rank rank) {
   const cuda::Stream work = stream();
   for (const SlotId slot : layout_->stored().slots_of(rank))
