@@ -195,12 +195,57 @@ def test_a_side_on_the_host_needs_a_session():
   assert torch.equal(gpu().read(target.tensor(0, "w")), numbers())
 
 
-def test_functions_of_host_memory_say_so():
-  there = gpu().tensor(numbers())
-  with pytest.raises(reshard.UnsupportedError, match=r"'matrix': is on cuda:0; must be in the memory of the host"):
-    reshard.quantise(there, "mxfp8")
+def test_published_versions_are_memory_of_the_host():
   with pytest.raises(reshard.InvalidArgumentError, match="is not memory of the host"):
     reshard.PublishedVersion(gpu().tensor(torch.zeros(8, dtype=torch.uint8)))
+
+
+def bytes_of(tensor):
+  """The bytes of a reshard.Tensor on a GPU or the host."""
+  if tensor is None or tensor.device == "cpu":
+    return None if tensor is None else bytes(tensor.raw())
+  layout = matrix("U8", (tensor.nbytes,))
+  whole = CudaBytes(tensor.data_ptr(), tensor.nbytes)
+  return bytes(reshard.RankBuffers(layout, {0: {"w": whole}}).on_host().tensor(0, "w").raw())
+
+
+class CudaBytes:
+  def __init__(self, address, nbytes):
+    self.__cuda_array_interface__ = {"shape": (nbytes,), "typestr": "|u1", "data": (address, False), "version": 3}
+
+
+@pytest.mark.parametrize("format", ["mxfp8", "mxfp8_swizzled", "fp8_block", "fp8_channel", "fp8_tensor", "mxfp4", "nvfp4"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_a_matrix_is_quantised_on_the_gpu_to_the_bytes_of_the_host(format, dtype):
+  host = torch.randn(96, 160, generator=torch.Generator().manual_seed(3)).to(dtype)
+  want = reshard.quantise(host, format)
+  there = gpu().tensor(host)
+  got = reshard.quantise(there, format)
+  assert got.data.device == "cuda:0"
+  parts = [(getattr(got, name), getattr(want, name)) for name in ("data", "scales", "factor")]
+  assert all(bytes_of(mine) == bytes_of(its) for mine, its in parts)
+  values = reshard.dequantise(got.data, got.scales, got.factor, format=format, dtype="float32")
+  assert bytes_of(values) == bytes_of(
+    reshard.dequantise(want.data, want.scales, want.factor, format=format, dtype="float32")
+  )
+  assert reshard.amax(there) == reshard.amax(host)
+  for mixed in (
+    lambda: reshard.quantise(there, format, data=want.data),
+    lambda: reshard.dequantise(got.data, want.scales, got.factor, format=format),
+    lambda: reshard.dequantise(want.data, want.scales, want.factor, format=format, out=there),
+  ):
+    with pytest.raises(reshard.InvalidArgumentError, match="but must be on .* as the others"):
+      mixed()
+
+
+@emulated
+def test_a_matrix_is_quantised_after_the_work_of_the_stream():
+  stream, host = gpu().stream(), numbers(torch.float32, (4, 64))
+  there = gpu().tensor(torch.zeros(4, 64))
+  gpu().write(there, host, stream)
+  assert reshard.amax(there, stream=stream) == 255
+  gpu().write(there, host * 2, stream)
+  assert bytes_of(reshard.quantise(there, "mxfp8", stream=stream).data) == bytes_of(reshard.quantise(host * 2, "mxfp8").data)
 
 
 def test_checkpoints_and_fingerprints_pass_through_the_host(tmp_path):

@@ -126,10 +126,7 @@ The last two are of the host's memory. Raises IoError if memory is short; it say
 needed. UnsupportedError without a driver.)");
 }
 
-}  // namespace
-
-void bind_buffers(nb::module_& m) {
-  bind_tensor(m);
+void bind_why_no_gpu(nb::module_& m) {
   m.def(
       "why_no_gpu",
       [](int ordinal) -> std::optional<std::string> {
@@ -140,6 +137,13 @@ void bind_buffers(nb::module_& m) {
       "Why refits cannot use tensors of this GPU (no driver, no such GPU, no kernels for it in "
       "this "
       "build), or None if they can. The first call opens it.");
+}
+
+}  // namespace
+
+void bind_buffers(nb::module_& m) {
+  bind_tensor(m);
+  bind_why_no_gpu(m);
   nb::class_<TensorBuffers> bound(m, "RankBuffers", collectable<TensorBuffers>(), kBuffersText);
   bound.def(
       "__init__",

@@ -77,6 +77,15 @@ std::unique_ptr<ExportedTensor> ExportedTensor::allocate(DType dtype, const Dims
   return std::make_unique<ExportedTensor>(nb::borrow(owner), data, dtype, shape);
 }
 
+std::unique_ptr<ExportedTensor> ExportedTensor::allocate(DType dtype, const Dims& shape, int gpu) {
+  auto buffer = std::make_unique<cuda::Buffer>(
+      unwrap(cuda::Buffer::on_device(reshard::python::gpu(gpu), volume(shape) * bits(dtype) / 8)));
+  std::byte* data = buffer->data();
+  const nb::capsule owner(buffer.release(),
+                          [](void* p) noexcept { delete static_cast<cuda::Buffer*>(p); });
+  return std::make_unique<ExportedTensor>(nb::borrow(owner), data, dtype, shape, gpu);
+}
+
 dlpack::Device ExportedTensor::device() const {
   return gpu_ < 0 ? dlpack::Device{dlpack::kCpu, 0} : dlpack::Device{dlpack::kCuda, gpu_};
 }
@@ -101,7 +110,7 @@ std::optional<cuda::StreamHandle> ExportedTensor::consumer_of(const nb::kwargs& 
 nb::object ExportedTensor::capsule(nb::kwargs arguments) const {
   const auto known = dlpack_dtype(dtype_);
   if (!known) raise(Code::unsupported, fmt::format("DLPack has no {}; take raw()", name(dtype_)));
-  if (gpu_ >= 0)
+  if (gpu_ >= 0 && nb::isinstance<TensorBuffers>(owner_))
     if (const auto consumer = consumer_of(arguments))
       nb::cast<TensorBuffers&>(owner_).lend(*consumer);
   const nb::object array =

@@ -14,11 +14,13 @@ namespace reshard::python {
 /// GPU. Needs the GIL.
 class ExportedTensor {
  public:
-  /// `gpu`: its number, for memory of a GPU; the owner is then a RankBuffers.
+  /// `gpu`: its number, for memory of a GPU.
   ExportedTensor(nb::object owner, std::byte* data, DType dtype, Dims shape, int gpu = -1)
       : owner_(std::move(owner)), data_(data), dtype_(dtype), shape_(shape), gpu_(gpu) {}
   /// Zeroed host memory of its own. Errors: `io` if there is none.
   static std::unique_ptr<ExportedTensor> allocate(DType dtype, const Dims& shape);
+  /// Memory of a GPU, not initialised. Errors: as gpu(); `io` if there is none.
+  static std::unique_ptr<ExportedTensor> allocate(DType dtype, const Dims& shape, int gpu);
 
   std::byte* data() const { return data_; }
   DType dtype() const { return dtype_; }
