@@ -46,6 +46,7 @@ cp tests/gpu/*.sh "$bundle/"
 if [ -n "$python" ]; then
   mkdir -p "$bundle/python/tests"
   cp -rL "$folder/python/reshard" "$bundle/python/"
+  cp -r examples/configs "$bundle/python/reshard/"
   strip "$bundle"/python/reshard/*.so
   ldd "$folder"/python/reshard/_core*.so | awk '$3 ~ /^\// {print $3}' | grep -vE '/(libc|libm|libdl|libpthread|librt)\.so' |
     xargs -I{} cp -L {} "$bundle/lib/"
