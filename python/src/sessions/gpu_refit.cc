@@ -43,7 +43,7 @@ GpuRefit::GpuRefit(const Plan& plan, const TensorBuffers& source, const TensorBu
 RefitReport GpuRefit::launch() {
   const Stopwatch clock;
   const auto& device = target_.device();
-  const cuda::StreamHandle before = source_.memory().stream(), stream = target_.memory().stream();
+  CUstream_st *const before = source_.memory().stream(), *const stream = target_.memory().stream();
   order_.order(device, before, stream);
   unwrap(refit_->launch(cuda::Stream::borrow(device, stream)));
   order_.order(device, stream, before);

@@ -24,8 +24,8 @@ struct Gpus {
 };
 
 Gpus& gpus() {
-  static Gpus* const all = new Gpus;
-  return *all;
+  static Gpus* const kAll = new Gpus;
+  return *kAll;
 }
 
 std::uint64_t number_of(nb::handle number) {
@@ -120,7 +120,7 @@ std::optional<int> gpu_argument(const nb::object& device) {
 std::string gpu_text(int ordinal) { return fmt::format("cuda:{}", ordinal); }
 
 cuda::StreamHandle stream_handle(nb::handle stream, int ordinal) {
-  const cuda::StreamHandle handle = stream_of_number(number_of_stream(stream));
+  CUstream_st* const handle = stream_of_number(number_of_stream(stream));
   if (ordinal >= 0 && nb::hasattr(stream, "device_index")) {
     const nb::object index = stream.attr("device_index");
     if (nb::isinstance<nb::int_>(index) && nb::cast<int>(index) != ordinal)

@@ -67,8 +67,8 @@ class Place {
     if (view.on_host()) return;
     ordinal_ = view.device.device_id;
     const auto& device = gpu(ordinal_);
-    const cuda::StreamHandle handle = stream.is_none() ? current_stream(tensor.object(), ordinal_)
-                                                       : stream_handle(stream, ordinal_);
+    CUstream_st* const handle = stream.is_none() ? current_stream(tensor.object(), ordinal_)
+                                                 : stream_handle(stream, ordinal_);
     stream_.emplace(cuda::Stream::borrow(device, handle));
     follow(view);
   }
