@@ -3,6 +3,10 @@
 // stores the announcement until one is posted), compares the sizes, and chooses the best method to
 // move the bytes. The receiver ends every message, so a send completes only after its bytes have
 // arrived. All lookups take constant time; records to one peer share frames.
+//
+// Bytes on a GPU are never touched here: their message is a bulk whatever its size, even to this
+// rank itself. A sender that has them says so in its RTS. A sender that has not may have sent the
+// bytes already; the receiver then asks for an RTS in place of these.
 #include "reshard/transport/messages/core.h"
 
 #include <fmt/format.h>
@@ -18,6 +22,7 @@ Core::Core(std::unique_ptr<Wire> wire, ControlPlane& control)
       control_(&control),
       rank_(wire_->rank()),
       size_(wire_->size()),
+      gpu_messages_(wire_->capabilities().gpu_messages),
       links_(static_cast<std::size_t>(size_)) {
   to_flush_.reserve(links_.size());
   flushing_.reserve(links_.size());
@@ -33,6 +38,13 @@ std::string Core::describe(const Message& m) const {
 
 /// The largest payload that fits into one frame with its record. Bytes.
 std::size_t Core::eager_limit() const { return std::min(kEagerBytes, wire_->max_frame() - 32); }
+
+/// True if the bytes travel in a frame after the CTS.
+bool Core::framed(const Message& m) const { return !m.bulk && m.bytes <= eager_limit(); }
+
+bool Core::on_gpu(std::span<const std::byte> bytes) const {
+  return gpu_messages_ && !bytes.empty() && wire_->on_gpu(bytes);
+}
 
 void Core::answer(Rank to, const Record& record) {
   Link& link = links_[to.index()];
@@ -102,16 +114,17 @@ void Core::post_send(Step& step, const Send& send) {
             .id = send.id,
             .peer = send.to,
             .side = Side::send,
-            .state = State::rts_sent};
+            .state = State::rts_sent,
+            .bulk = on_gpu(send.bytes)};
   const bool tiny = m.bytes <= kTinyBytes;
-  const bool remote = send.to != rank_;
+  const bool by_host = send.to != rank_ && !m.bulk;
   const bool eager =
-      remote && (tiny || (m.bytes <= eager_limit() && m.bytes <= kEagerWindow - link.eager_sent));
+      by_host && (tiny || (m.bytes <= eager_limit() && m.bytes <= kEagerWindow - link.eager_sent));
   WireAddress address;
   if (eager) {
     m.state = State::eager;
     if (!tiny) link.eager_sent += m.bytes;
-  } else if (remote) {
+  } else if (by_host) {
     address = wire_->describe_source(send.to, send.bytes);
     m.described = !address.empty();
   }
@@ -120,7 +133,7 @@ void Core::post_send(Step& step, const Send& send) {
   if (eager) {
     answer(send.to, {Kind::payload, 0, {token, send.id.value()}, send.bytes});
   } else {
-    answer(send.to, {Kind::rts, 0, {token, send.id.value(), m.bytes}, address.bytes()});
+    answer(send.to, {Kind::rts, m.bulk, {token, send.id.value(), m.bytes}, address.bytes()});
   }
 }
 
@@ -142,7 +155,8 @@ void Core::post_recv(Step& step, const Recv& recv) {
                                              .step = &step,
                                              .id = recv.id,
                                              .peer = recv.from,
-                                             .side = Side::recv});
+                                             .side = Side::recv,
+                                             .bulk = on_gpu(recv.bytes)});
   const std::uint32_t index = Slab<Message>::index(token);
   step.tokens.push_back(token);
   if (entry == nullptr) {
@@ -203,17 +217,23 @@ void Core::match(std::uint32_t index, UnexpectedMessage& rts, std::span<const st
     refuse(recv.peer, rts.token, error);
     return;
   }
+  if (rts.eager && recv.bulk) {
+    ask_again(recv);
+    return;
+  }
   if (rts.eager) {
     if (!bytes.empty()) std::memcpy(recv.data, bytes.data(), bytes.size());
     finish_recv(index);
     return;
   }
   recv.state = State::rts_sent;
-  if (rts.inline_bytes != 0) {
+  recv.bulk |= rts.bulk;
+  if (rts.inline_bytes != 0 && !recv.bulk) {
     recv.described = true;
     recv.source = Slab<UnexpectedMessage>::index(unexpected_.add(std::move(rts)));
   }
-  auto& queue = recv.described || recv.peer == rank_ ? pulls_ : for_cts_;
+  const bool pulled = recv.described || (recv.peer == rank_ && !recv.bulk);
+  auto& queue = pulled ? pulls_ : for_cts_;
   queue.push_back(messages_.token(index));
 }
 
@@ -258,9 +278,8 @@ bool Core::pull_piece(std::uint32_t index, Message& recv, std::size_t& budget) {
     const Result<> pulled =
         wire_->pull(recv.peer, std::span(from.inlined).first(from.inline_bytes), recv.moved, into);
     if (!pulled && pulled.error().code == Code::unsupported) {
-      recv.state = State::retry;
       recv.moved = 0;
-      answer(recv.peer, {Kind::retry, 0, {recv.remote}});
+      ask_again(recv);
       return false;
     }
     if (!pulled) {
@@ -276,13 +295,19 @@ bool Core::pull_piece(std::uint32_t index, Message& recv, std::size_t& budget) {
   return false;
 }
 
+/// Asks the sender for another RTS, without an address or bytes.
+void Core::ask_again(Message& recv) {
+  recv.state = State::retry;
+  answer(recv.peer, {Kind::retry, 0, {recv.remote}});
+}
+
 bool Core::clear_some() {
   bool moved = false;
   while (!for_cts_.empty()) {
     Message* recv = messages_.find(for_cts_.front());
     const std::uint32_t index = Slab<Message>::index(for_cts_.front());
     if (recv != nullptr && recv->state == State::rts_sent && !recv->step->error) {
-      if (recv->bytes <= eager_limit() ? framed_ >= kMaxFramed : bulks_ >= kMaxBulks) return moved;
+      if (framed(*recv) ? framed_ >= kMaxFramed : bulks_ >= kMaxBulks) return moved;
       send_cts(index, *recv);
       moved = true;
     }
@@ -295,14 +320,15 @@ void Core::send_cts(std::uint32_t index, Message& recv) {
   const std::uint64_t recv_token = messages_.token(index);
   const std::span<std::byte> bytes(recv.data, recv.bytes);
   recv.state = State::cleared;
-  if (recv.bytes <= eager_limit()) {
+  if (framed(recv)) {
     recv.method = Method::framed;
     ++framed_;
     answer(recv.peer,
            {Kind::cts, static_cast<std::uint8_t>(Method::framed), {recv.remote, recv_token, 0}});
     return;
   }
-  const WireAddress address = wire_->describe_target(recv.peer, bytes);
+  const WireAddress address =
+      recv.peer == rank_ ? WireAddress() : wire_->describe_target(recv.peer, bytes);
   const bool placed = !address.empty();
   recv.method = placed ? Method::put : Method::tagged;
   lend(recv);

@@ -107,7 +107,7 @@ class Core final : public WireSink {
     posted,    ///< receive: not matched yet.
     rts_sent,  ///< the receiver knows of the message; no bytes move yet.
     eager,     ///< send: its bytes went with its record.
-    retry,     ///< receive: waits for another RTS after a failed pull.
+    retry,     ///< receive: waits for another RTS, because the first one's method failed.
     cleared,   ///< the CTS was given; the bytes are on their way.
     over,      ///< ended early; the peer knows.
   };
@@ -123,6 +123,7 @@ class Core final : public WireSink {
     bool lent = false;         ///< counted in step->lent.
     bool described = false;    ///< send: a peer may pull it. receive: `source` is valid.
     bool answered = false;     ///< send: the receiver has all bytes.
+    bool bulk = false;         ///< bytes are on a GPU, here or (receive) at the sender.
     std::uint64_t remote = 0;  ///< the peer's token.
     std::size_t moved = 0;     ///< bytes pulled so far.
     std::uint32_t source = 0;  ///< index in unexpected_ of the address to pull from.
@@ -134,6 +135,7 @@ class Core final : public WireSink {
     std::uint64_t token = 0;
     std::size_t bytes = 0;
     bool eager = false;                         ///< its bytes came along.
+    bool bulk = false;                          ///< its bytes are on a GPU.
     std::unique_ptr<std::byte[]> payload = {};  ///< the bytes of an eager message above kTinyBytes.
     std::uint8_t inline_bytes = 0;
     std::array<std::byte, kMaxAddress> inlined{};  ///< the bytes of a tiny message, or the address.
@@ -167,6 +169,10 @@ class Core final : public WireSink {
   void answer(Rank to, const Record& record);
   void flush();
   std::size_t eager_limit() const;
+  bool framed(const Message& message) const;
+  bool on_gpu(std::span<const std::byte> bytes) const;
+  void return_window(const Message& message);
+  void ask_again(Message& recv);
   std::string describe(const Message& message) const;
   std::string describe(Rank from, MessageId id, Rank to) const;
 
@@ -197,6 +203,7 @@ class Core final : public WireSink {
   ControlPlane* control_;
   const Rank rank_;
   const int size_;
+  const bool gpu_messages_;  ///< bytes may be on a GPU.
   std::vector<Link> links_;
   std::vector<Rank> to_flush_, flushing_;
   MessageTable table_;  ///< receives until they are complete, and unexpected messages.

@@ -83,10 +83,15 @@ Error Core::cause_of(Error error) {
   }
 }
 
-/// Ends the peer's part in a message. @pre !m.lent
-void Core::detach(Message& m) {
+/// Gives back what an eager message took of kEagerWindow.
+void Core::return_window(const Message& m) {
   if (m.side == Side::send && m.state == State::eager && m.bytes > kTinyBytes)
     links_[m.peer.index()].eager_sent -= m.bytes;
+}
+
+/// Ends the peer's part in a message. @pre !m.lent
+void Core::detach(Message& m) {
+  return_window(m);
   if (m.side == Side::recv && m.state == State::cleared && m.method == Method::framed) --framed_;
   m.state = State::over;
 }

@@ -24,7 +24,7 @@ constexpr std::size_t kAnyTail = std::size_t{1} << 31;
 Shape shape(Kind kind) {
   switch (kind) {
     case Kind::payload: return {2, kAnyTail, 0};
-    case Kind::rts: return {3, kMaxAddress, 0};
+    case Kind::rts: return {3, kMaxAddress, 1};
     case Kind::retry: return {1, 0, 0};
     case Kind::cts: return {3, kMaxAddress, static_cast<std::uint8_t>(Method::tagged)};
     case Kind::data: return {1, kAnyTail, 0};

@@ -17,8 +17,9 @@ namespace reshard::messages {
 /// receiver; each side sends back the other's token.
 enum class Kind : std::uint8_t {
   payload = 1,  ///< an eager message: token, id; tail: the bytes.
-  rts,          ///< request to send: token, id, bytes; tail: the address to pull from, or empty.
-  retry,        ///< the pull failed, send the RTS again without an address: token.
+  rts,          ///< request to send: token, id, bytes; `detail`: 1 if the bytes are on a GPU;
+                ///< tail: the address to pull from, or empty.
+  retry,        ///< the receiver cannot pull, or take eager bytes: send an RTS without: token.
   cts,          ///< clear to send: token, recv_token, tag; `detail`: a Method; tail: where to put.
   data,         ///< the bytes of a `framed` message: recv_token; tail: the bytes.
   put_done,     ///< the put has completed: recv_token.

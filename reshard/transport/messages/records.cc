@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "reshard/transport/messages/core.h"
 
@@ -73,7 +74,9 @@ std::string Core::on_rts(Rank from, const Record& record) {
                         .id = MessageId{record.numbers[1]},
                         .token = record.numbers[0],
                         .bytes = bytes,
-                        .eager = eager};
+                        .eager = eager,
+                        .bulk = record.detail != 0};
+  if (rts.bulk && bytes == 0) return "no bytes on a GPU";
   if (eager && bytes > kEagerBytes) return fmt::format("a payload of {} bytes", bytes);
   if (!eager && !record.tail.empty()) {
     rts.inline_bytes = static_cast<std::uint8_t>(record.tail.size());
@@ -98,8 +101,7 @@ std::string Core::on_rts(Rank from, const Record& record) {
     }
     if (recv.state == State::retry && recv.remote == rts.token && !eager && rts.inline_bytes == 0 &&
         bytes == recv.bytes) {
-      unexpected_.remove(recv.source);
-      recv.described = false;
+      if (std::exchange(recv.described, false)) unexpected_.remove(recv.source);
       recv.state = State::rts_sent;
       for_cts_.push_back(messages_.token(index));
       return "";
@@ -149,8 +151,11 @@ void Core::on_refuse(Message& send, const Record& record) {
 }
 
 std::string Core::on_retry(std::uint32_t index, Message& send) {
-  if (send.state != State::rts_sent || !send.described)
-    return "a retry of a message that was not to be pulled";
+  const bool eager = send.state == State::eager && send.bytes != 0;
+  if (!eager && (send.state != State::rts_sent || !send.described))
+    return "a retry of a message that was neither to be pulled nor eager";
+  return_window(send);
+  send.state = State::rts_sent;
   send.described = false;
   answer(send.peer, {Kind::rts, 0, {messages_.token(index), send.id.value(), send.bytes}});
   return "";
@@ -165,7 +170,7 @@ std::string Core::on_cts(std::uint32_t index, Message& send, const Record& recor
   send.state = State::cleared;
   send.method = method;
   if (method == Method::framed) {
-    if (send.bytes > eager_limit()) return "a CTS for a frame of too many bytes";
+    if (!framed(send)) return "a CTS for a frame of bytes that do not fit or are on a GPU";
     answer(send.peer, {Kind::data, 0, {send.remote}, bytes});
     return "";
   }

@@ -116,6 +116,8 @@ class MessageTransport final : public Transport {
 
 }  // namespace
 
+bool Wire::on_gpu(std::span<const std::byte>) const { return false; }
+
 WireAddress Wire::describe_source(Rank, std::span<const std::byte>) { return {}; }
 WireAddress Wire::describe_target(Rank, std::span<std::byte>) { return {}; }
 

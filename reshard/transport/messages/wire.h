@@ -66,6 +66,10 @@ class WireSink {
 ///   pull    the receiver reads the sender's memory (describe_source() returned an address);
 ///   put     the sender writes the receiver's memory (describe_target() returned an address);
 ///   tagged  send_bulk() and recv_bulk() with the same tag. Every wire offers this.
+///
+/// With Capabilities::gpu_messages the library itself reads and writes GPU memory, in bulks of any
+/// size, in puts, and in bulks from this rank to itself. It never gets such memory in any other
+/// way: see on_gpu().
 class Wire {
  public:
   /// Calls close().
@@ -89,14 +93,20 @@ class Wire {
 
   /// Starts to send (receive) exactly bytes.size() > 0 bytes; on_bulk(id) is called when they have
   /// been sent (received). Both sides pass the same `tag`, which no other bulk in flight between
-  /// the two ranks in this direction has, within a bounded time of each other.
+  /// the two ranks in this direction has, within a bounded time of each other. The other side is
+  /// this rank only for bytes on a GPU.
   virtual Result<> send_bulk(Rank to, std::uint64_t tag, std::span<const std::byte> bytes,
                              BulkId id) = 0;
   virtual Result<> recv_bulk(Rank from, std::uint64_t tag, std::span<std::byte> bytes,
                              BulkId id) = 0;
 
-  /// The address by which a peer reads (writes) this memory; empty if it cannot. Cheap: called for
-  /// every message.
+  /// True if host code must not touch these bytes, because they are in a GPU's memory. Their
+  /// message is then put or tagged, whatever its size. Called once for each message that has bytes,
+  /// and only with Capabilities::gpu_messages. @pre !bytes.empty()
+  virtual bool on_gpu(std::span<const std::byte> bytes) const;
+
+  /// The address by which another rank reads (writes) this memory; empty if it cannot. Cheap:
+  /// called for every message. Sources are never on a GPU.
   virtual WireAddress describe_source(Rank to, std::span<const std::byte> bytes);
   virtual WireAddress describe_target(Rank from, std::span<std::byte> bytes);
   /// Copies into.size() bytes from `offset` on of the peer's memory, and returns. Errors:

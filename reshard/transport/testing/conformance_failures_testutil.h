@@ -9,13 +9,13 @@ namespace reshard {
 /// Receives (or sends) a single message of `bytes`.
 inline Result<> receive(RankEnds& me, Rank from, MessageId id, std::size_t bytes,
                         Deadline deadline) {
-  Room room(from, id, bytes);
+  Room room(from, id, bytes, me.memory.recvs);
   const Recv recv = room.recv();
   return step(*me.transport, {}, {&recv, 1}, deadline);
 }
 inline Result<> send(RankEnds& me, Rank to, MessageId id, std::size_t bytes, Deadline deadline) {
-  const Bytes payload = pattern(me.rank(), to, id, bytes);
-  const Send message{to, id, payload};
+  const Block payload(me.memory.sends, pattern(me.rank(), to, id, bytes));
+  const Send message{to, id, payload.bytes()};
   return step(*me.transport, {&message, 1}, {}, deadline);
 }
 
@@ -25,9 +25,9 @@ TEST_P(TransportFailures, different_sizes_are_an_error_on_both_sides) {
       const bool receiver = me.rank() == Rank{1};
       const auto meet = [&] { EXPECT_EQ(outcome(me.control->barrier(patient())), ""); };
       if (receiver != receiver_first) meet();
-      Bytes memory(receiver ? 64 : 100);
-      const Recv recv{Rank{0}, MessageId{77}, memory};
-      const Send send{Rank{1}, MessageId{77}, memory};
+      const Block memory(receiver ? me.memory.recvs : me.memory.sends, receiver ? 64 : 100);
+      const Recv recv{Rank{0}, MessageId{77}, memory.bytes()};
+      const Send send{Rank{1}, MessageId{77}, memory.bytes()};
       auto event = receiver ? me.transport->exchange({}, {&recv, 1})
                             : me.transport->exchange({&send, 1}, {});
       ASSERT_TRUE(event) << outcome(event);
@@ -65,7 +65,7 @@ TEST_P(TransportFailures, a_deadline_names_what_is_missing_and_not_what_came) {
       for (const std::uint64_t id : {100U, 300U})
         EXPECT_EQ(outcome(send(me, Rank{1}, MessageId{id}, 10, patient())), "");
     } else {
-      Traffic traffic(me.rank());
+      Traffic traffic(me);
       for (const std::uint64_t id : {100U, 200U}) traffic.recv(Rank{0}, MessageId{id}, 10);
       auto event = me.transport->exchange({}, traffic.recvs());
       ASSERT_TRUE(event) << outcome(event);
@@ -79,8 +79,8 @@ TEST_P(TransportFailures, a_deadline_names_what_is_missing_and_not_what_came) {
 
 TEST_P(TransportFailures, an_id_used_twice_at_once_is_an_error) {
   run(2, [](RankEnds& me) {
-    Bytes a(8), b(8);
-    const Recv recvs[] = {{Rank{1}, MessageId{5}, a}, {Rank{1}, MessageId{5}, b}};
+    const Block a(me.memory.recvs, 8), b(me.memory.recvs, 8);
+    const Recv recvs[] = {{Rank{1}, MessageId{5}, a.bytes()}, {Rank{1}, MessageId{5}, b.bytes()}};
     if (me.rank() == Rank{0}) {
       const auto result = step(*me.transport, {}, recvs, brief());
       EXPECT_FALSE(result);
@@ -118,9 +118,9 @@ TEST_P(TransportFailures, use_after_close_is_refused) {
 
 TEST_P(TransportFailures, an_undone_event_ends_when_its_transport_goes) {
   run(2, [](RankEnds& me) {
-    Bytes memory(8);
+    const Block memory(me.memory.recvs, 8);
     const Rank peer{1 - me.rank().value()};
-    const Recv recv{peer, MessageId{1}, memory};
+    const Recv recv{peer, MessageId{1}, memory.bytes()};
     auto event = me.transport->exchange({}, {&recv, 1});
     ASSERT_TRUE(event) << outcome(event);
     me.transport.reset();
@@ -132,14 +132,14 @@ TEST_P(TransportFailures, a_dropped_event_gives_its_memory_back) {
   run(2, [](RankEnds& me) {
     const Rank peer{1 - me.rank().value()};
     {
-      Bytes memory(1000);
-      const Recv recv{peer, MessageId{1}, memory};
+      const Block memory(me.memory.recvs, 1000);
+      const Recv recv{peer, MessageId{1}, memory.bytes()};
       EXPECT_TRUE(me.transport->exchange({}, {&recv, 1}));
     }
     EXPECT_EQ(outcome(me.control->barrier(patient())), "");
     // The peer's message must not be written there any more (a sanitizer would detect it).
-    Bytes payload(1000);
-    const Send message{peer, MessageId{1}, payload};
+    const Block payload(me.memory.sends, 1000);
+    const Send message{peer, MessageId{1}, payload.bytes()};
     auto event = me.transport->exchange({&message, 1}, {});
     EXPECT_EQ(outcome(me.control->barrier(patient())), "");
     ASSERT_TRUE(event) << outcome(event);
@@ -224,7 +224,7 @@ TEST_P(TransportFailures, memory_is_free_after_an_abort_in_the_middle_of_a_messa
       // Freed when the event is done: a sanitizer or the guard bytes detect a copy that continues.
       const Rank next{(me.rank().value() + 1) % 3}, previous{(me.rank().value() + 2) % 3};
       const std::size_t bytes = std::size_t{8} << 20;
-      Traffic traffic(me.rank());
+      Traffic traffic(me);
       traffic.send(next, MessageId{1}, bytes);
       traffic.recv(previous, MessageId{1}, bytes);
       auto event = me.transport->exchange(traffic.sends, traffic.recvs());

@@ -10,31 +10,6 @@
 
 namespace reshard {
 
-/// The messages of one rank in one step, with their memory.
-struct Traffic {
-  std::vector<Bytes> payloads;
-  std::vector<Room> rooms;
-  std::vector<Send> sends;
-
-  explicit Traffic(Rank rank) : me(rank) {}
-  void send(Rank to, MessageId id, std::size_t bytes) {
-    payloads.push_back(pattern(me, to, id, bytes));
-    sends.push_back({to, id, payloads.back()});
-  }
-  void recv(Rank from, MessageId id, std::size_t bytes) { rooms.emplace_back(from, id, bytes); }
-  std::vector<Recv> recvs() {
-    std::vector<Recv> out;
-    for (Room& room : rooms) out.push_back(room.recv());
-    return out;
-  }
-  std::size_t wrong() const {
-    std::size_t n = 0;
-    for (const Room& room : rooms) n += !room.holds_pattern(me);
-    return n;
-  }
-  Rank me;
-};
-
 TEST_P(TransportMessages, an_exchange_of_nothing_is_done) {
   run([](RankEnds& me) {
     auto event = me.transport->exchange({}, {});
@@ -46,7 +21,7 @@ TEST_P(TransportMessages, an_exchange_of_nothing_is_done) {
 
 TEST_P(TransportMessages, every_rank_reaches_every_rank_and_itself_with_any_size) {
   run([](RankEnds& me) {
-    Traffic traffic(me.rank());
+    Traffic traffic(me);
     const std::size_t sizes[] = {0, 1, 2, 63, 4096, 300'001};
     for (int peer = 0; peer < me.size(); ++peer) {
       for (std::uint64_t i = 0; i < std::size(sizes); ++i) {
@@ -63,7 +38,7 @@ TEST_P(TransportMessages, polling_alone_gets_there) {
   run([](RankEnds& me) {
     const Rank next{(me.rank().value() + 1) % me.size()};
     const Rank previous{(me.rank().value() + me.size() - 1) % me.size()};
-    Traffic traffic(me.rank());
+    Traffic traffic(me);
     traffic.send(next, MessageId{1}, 5'000'000);
     traffic.recv(previous, MessageId{1}, 5'000'000);
     auto event = me.transport->exchange(traffic.sends, traffic.recvs());
@@ -85,7 +60,7 @@ TEST_P(TransportMessages, posts_meet_in_whatever_order_they_come) {
     // one, in both orders.
     constexpr std::uint64_t kMessages = 20;
     const bool late = me.rank().value() % 2 == 0;
-    Traffic traffic(me.rank());
+    Traffic traffic(me);
     for (int peer = 0; peer < me.size(); ++peer) {
       for (std::uint64_t i = 0; i < kMessages; ++i) {
         traffic.send(Rank{peer}, MessageId{i}, 100);
@@ -117,7 +92,7 @@ TEST_P(TransportMessages, random_traffic_in_overlapping_steps_arrives_whole) {
   run([](RankEnds& me) {
     // Every rank draws the same global list of messages from one seed and posts its own.
     for (std::uint64_t round = 0; round < 10; ++round) {
-      Traffic traffic(me.rank());
+      Traffic traffic(me);
       const auto n = static_cast<std::uint64_t>(me.size());
       for (std::uint64_t i = 0; i < 120; ++i) {
         const std::uint64_t x = mix64(round * 1000 + i);
@@ -144,7 +119,7 @@ TEST_P(TransportMessages, an_id_serves_again_after_a_barrier) {
   run([](RankEnds& me) {
     const Rank last{me.size() - 1};
     for (std::size_t round = 0; round < 50; ++round) {
-      Traffic traffic(me.rank());
+      Traffic traffic(me);
       if (me.rank() == Rank{0}) traffic.send(last, MessageId{7}, round * 100);
       if (me.rank() == last) traffic.recv(Rank{0}, MessageId{7}, round * 100);
       EXPECT_EQ(outcome(step(*me.transport, traffic.sends, traffic.recvs())), "");
@@ -160,17 +135,23 @@ TEST_P(TransportMessages, a_hundred_thousand_small_messages_arrive) {
     const Rank next{(me.rank().value() + 1) % me.size()};
     const Rank previous{(me.rank().value() + me.size() - 1) % me.size()};
     std::vector<std::uint64_t> out(count), in(count);
+    const auto value = [](std::uint64_t i, Rank of) {
+      return mix64(i) + static_cast<std::uint64_t>(of.value());
+    };
+    for (std::uint64_t i = 0; i < count; ++i) out[i] = value(i, me.rank());
+    const auto bytes = std::as_bytes(std::span(out));
+    const Block sent(me.memory.sends, Bytes(bytes.begin(), bytes.end()));
+    const Block received(me.memory.recvs, bytes.size());
     std::vector<Send> sends;
     std::vector<Recv> recvs;
     for (std::uint64_t i = 0; i < count; ++i) {
-      out[i] = mix64(i) + static_cast<std::uint64_t>(me.rank().value());
-      sends.push_back({next, MessageId{i}, std::as_bytes(std::span(&out[i], 1))});
-      recvs.push_back({previous, MessageId{i}, std::as_writable_bytes(std::span(&in[i], 1))});
+      sends.push_back({next, MessageId{i}, sent.bytes().subspan(8 * i, 8)});
+      recvs.push_back({previous, MessageId{i}, received.bytes().subspan(8 * i, 8)});
     }
     EXPECT_EQ(outcome(step(*me.transport, sends, recvs)), "");
+    me.memory.recvs->read(std::as_writable_bytes(std::span(in)), received.bytes().data());
     std::uint64_t wrong = 0;
-    for (std::uint64_t i = 0; i < count; ++i)
-      wrong += in[i] != mix64(i) + static_cast<std::uint64_t>(previous.value());
+    for (std::uint64_t i = 0; i < count; ++i) wrong += in[i] != value(i, previous);
     EXPECT_EQ(wrong, 0U);
   });
 }
@@ -178,7 +159,7 @@ TEST_P(TransportMessages, a_hundred_thousand_small_messages_arrive) {
 /// Rank 0 sends one message of `bytes` to the last rank.
 inline void send_one(RankEnds& me, std::size_t bytes) {
   const Rank last{me.size() - 1};
-  Traffic traffic(me.rank());
+  Traffic traffic(me);
   if (me.rank() == Rank{0}) traffic.send(last, MessageId{1}, bytes);
   if (me.rank() == last) traffic.recv(Rank{0}, MessageId{1}, bytes);
   EXPECT_EQ(outcome(step(*me.transport, traffic.sends, traffic.recvs())), "");

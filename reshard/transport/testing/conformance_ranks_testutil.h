@@ -15,16 +15,18 @@
 #include <vector>
 
 #include "reshard/base/hash.h"
+#include "reshard/transport/testing/message_memory_testutil.h"
 #include "reshard/transport/testing/rank_threads_testutil.h"
 #include "reshard/transport/transport.h"
 
 namespace reshard {
 
-/// The control plane and transport of one rank. The runner owns them; the body may reset them to
-/// leave early.
+/// The control plane and transport of one rank, and where its messages are. The runner owns them;
+/// the body may reset the first two to leave early.
 struct RankEnds {
   std::unique_ptr<ControlPlane> control;
   std::unique_ptr<Transport> transport;
+  MessageMemories memory = host_memories();
   Rank rank() const { return transport->rank(); }
   int size() const { return transport->size(); }
 };
@@ -38,6 +40,16 @@ struct TransportUnderTest {
   /// and destroys a rank's ends when its body returns. Bodies report with gtest's EXPECT and
   /// ASSERT.
   std::function<Result<>(int n, const RankBody& body)> run;
+  /// Called by each rank, in its thread or process.
+  std::function<MessageMemories()> memory = host_memories;
+
+  /// run(), with messages in that memory.
+  Result<> run_with_memory(int n, const RankBody& body) const {
+    return run(n, [&](RankEnds& me) {
+      me.memory = memory();
+      body(me);
+    });
+  }
 };
 
 inline std::ostream& operator<<(std::ostream& out, const TransportUnderTest& t) {
@@ -61,8 +73,6 @@ inline Deadline patient() { return Deadline::after(std::chrono::seconds(60)); }
 /// For waits that must end in a deadline error.
 inline Deadline brief() { return Deadline::after(std::chrono::milliseconds(20)); }
 
-using Bytes = std::vector<std::byte>;
-
 /// The bytes of a message, different for each message.
 inline Bytes pattern(Rank from, Rank to, MessageId id, std::size_t bytes) {
   Bytes out(bytes);
@@ -79,20 +89,22 @@ inline Bytes pattern(Rank from, Rank to, MessageId id, std::size_t bytes) {
 /// Memory for one received message, surrounded by bytes that must not change.
 class Room {
  public:
-  Room(Rank from, MessageId id, std::size_t bytes)
-      : from_(from), id_(id), memory_(bytes + 2 * kMargin, kUntouched) {}
+  Room(Rank from, MessageId id, std::size_t bytes,
+       std::shared_ptr<MessageMemory> memory = host_memories().recvs)
+      : from_(from),
+        id_(id),
+        bytes_(bytes),
+        memory_(std::move(memory), Bytes(bytes + 2 * kMargin, kUntouched)) {}
 
-  Recv recv() {
-    return {from_, id_, std::span(memory_).subspan(kMargin, memory_.size() - 2 * kMargin)};
-  }
+  Recv recv() { return {from_, id_, memory_.bytes().subspan(kMargin, bytes_)}; }
 
   /// True if it has exactly pattern(from, to, id) and no byte around it has changed.
   bool holds_pattern(Rank to) const {
     Bytes want(kMargin, kUntouched);
-    const Bytes message = pattern(from_, to, id_, memory_.size() - 2 * kMargin);
+    const Bytes message = pattern(from_, to, id_, bytes_);
     want.insert(want.end(), message.begin(), message.end());
     want.insert(want.end(), kMargin, kUntouched);
-    return memory_ == want;
+    return memory_.read() == want;
   }
 
  private:
@@ -100,7 +112,36 @@ class Room {
   static constexpr std::byte kUntouched{0xa5};
   Rank from_;
   MessageId id_;
-  Bytes memory_;
+  std::size_t bytes_;
+  Block memory_;
+};
+
+/// The messages of one rank in one step, with their memory.
+struct Traffic {
+  std::vector<Block> payloads;
+  std::vector<Room> rooms;
+  std::vector<Send> sends;
+
+  explicit Traffic(const RankEnds& ends) : me(ends.rank()), memory(ends.memory) {}
+  void send(Rank to, MessageId id, std::size_t bytes) {
+    payloads.emplace_back(memory.sends, pattern(me, to, id, bytes));
+    sends.push_back({to, id, payloads.back().bytes()});
+  }
+  void recv(Rank from, MessageId id, std::size_t bytes) {
+    rooms.emplace_back(from, id, bytes, memory.recvs);
+  }
+  std::vector<Recv> recvs() {
+    std::vector<Recv> out;
+    for (Room& room : rooms) out.push_back(room.recv());
+    return out;
+  }
+  std::size_t wrong() const {
+    std::size_t n = 0;
+    for (const Room& room : rooms) n += !room.holds_pattern(me);
+    return n;
+  }
+  Rank me;
+  MessageMemories memory;
 };
 
 /// Exchanges and waits; an error of either call is the result.
@@ -132,14 +173,16 @@ class TransportMessages : public testing::TestWithParam<std::tuple<TransportUnde
  protected:
   void run(const RankBody& body) {
     const auto& [transport, ranks] = GetParam();
-    EXPECT_EQ(outcome(transport.run(ranks, body)), "");
+    EXPECT_EQ(outcome(transport.run_with_memory(ranks, body)), "");
   }
 };
 
 /// Tests of one backend that choose their own group size.
 class TransportFailures : public testing::TestWithParam<TransportUnderTest> {
  protected:
-  void run(int ranks, const RankBody& body) { EXPECT_EQ(outcome(GetParam().run(ranks, body)), ""); }
+  void run(int ranks, const RankBody& body) {
+    EXPECT_EQ(outcome(GetParam().run_with_memory(ranks, body)), "");
+  }
 };
 class TransportControl : public TransportFailures {};
 class TransportSlow : public TransportFailures {};

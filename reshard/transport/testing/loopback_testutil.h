@@ -10,6 +10,7 @@
 #include "reshard/transport/inproc/event_count.h"
 #include "reshard/transport/inproc/inproc.h"
 #include "reshard/transport/messages/wire.h"
+#include "reshard/transport/testing/untouchable_memory_testutil.h"
 
 namespace reshard {
 
@@ -44,10 +45,12 @@ struct LoopbackNet {
     inproc::EventCount event_count;
   };
 
-  LoopbackNet(int n, LoopbackMethod chosen) : method(chosen), ends(static_cast<std::size_t>(n)) {}
+  LoopbackNet(int n, LoopbackMethod chosen, bool takes_gpu)
+      : method(chosen), gpu(takes_gpu), ends(static_cast<std::size_t>(n)) {}
   End& end(Rank rank) { return ends[rank.index()]; }
 
   const LoopbackMethod method;
+  const bool gpu;  ///< bulks and puts take UntouchableMemory.
   std::mutex mutex;
   std::deque<End> ends;
 };
@@ -62,7 +65,12 @@ class LoopbackWire final : public messages::Wire {
   std::string_view name() const override { return "loopback"; }
   Rank rank() const override { return rank_; }
   int size() const override { return static_cast<int>(net_->ends.size()); }
-  Capabilities capabilities() const override { return {.message = true}; }
+  Capabilities capabilities() const override {
+    return {.message = true, .gpu_messages = net_->gpu};
+  }
+  bool on_gpu(std::span<const std::byte> bytes) const override {
+    return UntouchableMemory::instance()->contains(bytes.data());
+  }
   std::size_t max_frame() const override { return 4096 + 64; }
 
   Result<> send_frame(Rank to, std::span<const std::byte> frame) override {
@@ -116,7 +124,7 @@ class LoopbackWire final : public messages::Wire {
                messages::BulkId id) override {
     const std::lock_guard lock(net_->mutex);
     RESHARD_TRY(alive(to));
-    std::memcpy(decode(target).data, bytes.data(), bytes.size());
+    copy(decode(target).data, bytes.data(), bytes.size());
     mine().over.emplace_back(id, Result<>());
     return {};
   }
@@ -160,6 +168,11 @@ class LoopbackWire final : public messages::Wire {
   }
 
  private:
+  /// As a library that is aware of GPU memory copies.
+  void copy(std::byte* to, const std::byte* from, std::size_t bytes) const {
+    if (net_->gpu) to = UntouchableMemory::instance()->inside(to);
+    std::memcpy(to, net_->gpu ? UntouchableMemory::instance()->inside(from) : from, bytes);
+  }
   static LoopbackNet::Location decode(std::span<const std::byte> key) {
     LoopbackNet::Location location{};
     std::memcpy(&location, key.data(), sizeof location);
@@ -177,7 +190,7 @@ class LoopbackWire final : public messages::Wire {
       auto& sends = net_->end(recv.peer).sends;
       for (auto it = sends.begin(); it != sends.end(); ++it) {
         if (it->peer != rank_ || it->tag != recv.tag) continue;
-        std::memcpy(recv.data, it->data, recv.bytes);
+        copy(recv.data, it->data, recv.bytes);
         mine().over.emplace_back(recv.id, Result<>());
         net_->end(recv.peer).over.emplace_back(it->id, Result<>());
         net_->end(recv.peer).event_count.notify();
@@ -201,8 +214,8 @@ class LoopbackWire final : public messages::Wire {
   std::uint64_t seen_ = 0, pulls_ = 0;
 };
 
-/// A group of threads with messages over loopback wires.
-template <LoopbackMethod kWay>
+/// A group of threads with messages over loopback wires, which take GPU memory if `kGpu`.
+template <LoopbackMethod kWay, bool kGpu = false>
 class LoopbackGroup {
  public:
   static Result<LoopbackGroup> create(int size) {
@@ -222,7 +235,7 @@ class LoopbackGroup {
  private:
   LoopbackGroup(InprocGroup planes, int size)
       : planes_(std::move(planes)),
-        net_(std::make_shared<LoopbackNet>(size, kWay)),
+        net_(std::make_shared<LoopbackNet>(size, kWay, kGpu)),
         controls_(static_cast<std::size_t>(size)) {}
 
   InprocGroup planes_;

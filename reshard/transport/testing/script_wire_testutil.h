@@ -24,6 +24,7 @@ struct WireScript {
   std::vector<Frame> sent;              ///< `from` is the destination here.
   std::vector<messages::BulkId> bulks;  ///< started and not ended.
   bool describes_sources = false, describes_targets = false;
+  std::span<const std::byte> gpu;  ///< memory that counts as a GPU's, if not empty.
   bool closed = false;
 };
 
@@ -36,7 +37,13 @@ class ScriptWire final : public messages::Wire {
   std::string_view name() const override { return "script"; }
   Rank rank() const override { return Rank{0}; }
   int size() const override { return size_; }
-  Capabilities capabilities() const override { return {.message = true}; }
+  Capabilities capabilities() const override {
+    return {.message = true, .gpu_messages = !script_->gpu.empty()};
+  }
+  bool on_gpu(std::span<const std::byte> bytes) const override {
+    return bytes.data() >= script_->gpu.data() &&
+           bytes.data() < script_->gpu.data() + script_->gpu.size();
+  }
   std::size_t max_frame() const override { return 1 << 16; }
   Result<> send_frame(Rank to, std::span<const std::byte> frame) override {
     script_->sent.push_back({to, {frame.begin(), frame.end()}});
