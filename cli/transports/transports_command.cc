@@ -17,8 +17,16 @@ std::string as_json() {
                                    {"available", Json(t.available)},
                                    {"version", Json(std::string(t.version))},
                                    {"reason", Json(std::string(t.reason))},
+                                   {"gpu_messages", Json(t.gpu_reason.empty())},
+                                   {"gpu_reason", Json(std::string(t.gpu_reason))},
                                    {"purpose", Json(std::string(t.purpose))}});
   return Json(std::move(list)).dump(true) + "\n";
+}
+
+/// Why the transport is not here, or why its messages cannot be in the memory of a GPU.
+std::string why_not(const TransportInfo& t) {
+  if (!t.available || t.gpu_reason.empty()) return t.reason;
+  return "GPU memory: " + t.gpu_reason;
 }
 
 }  // namespace
@@ -28,13 +36,14 @@ Result<int> execute(const TransportsArguments& a) {
     print(as_json());
     return 0;
   }
-  Table table({{"transport"}, {"here"}, {"version"}, {"for"}, {"why not"}});
+  Table table({{"transport"}, {"here"}, {"version"}, {"GPU memory"}, {"for"}, {"why not"}});
   for (const TransportInfo& t : transports())
     table.add({std::string(t.name),
                t.available ? "yes"
                : t.built   ? "built"
                            : "no",
-               std::string(t.version), std::string(t.purpose), std::string(t.reason)});
+               std::string(t.version), t.gpu_reason.empty() ? "yes" : "no", std::string(t.purpose),
+               why_not(t)});
   print(table.text(Style::of_stdout(), 0));
   // Not a transport: ranks of one host use it beside theirs.
   const std::string why_not = gpu_sharing_unavailable();

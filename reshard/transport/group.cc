@@ -76,7 +76,7 @@ Result<std::unique_ptr<Transport>> make_transport(std::string_view name, Control
     return tl::unexpected(Error{Code::unsupported, std::move(reason)}.in(where));
   std::unique_ptr<Transport> made = RESHARD_TRY((*module)->make(control, options));
   if (!(*module)->host_memory) return made;
-  return shm::with_direct_access(std::move(made), control, options.deadline);
+  return shm::with_direct_access(std::move(made), control, options);
 }
 
 Result<ProcessGroup> join_group(std::string_view transport, const RendezvousOptions& rendezvous,

@@ -22,8 +22,9 @@ struct TransportOptions {
   /// The network interface or address to use, for transports that use a network; if empty, the one
   /// that reaches the rendezvous.
   std::string interface;
-  /// The GPU whose memory messages may be in, as CUDA counts those that this process sees; for
-  /// transports of GPU memory. -1: none; such a transport then fails.
+  /// The GPU whose memory messages may be in, as CUDA counts those that this process sees. -1:
+  /// none, and a transport of GPU memory then fails. Other transports take such messages if their
+  /// library can (Capabilities::gpu_messages); if it cannot, they work as without a GPU.
   int gpu = -1;
   Deadline deadline = Deadline::after(std::chrono::seconds(60));
 };

@@ -31,6 +31,9 @@ struct TransportModule {
   /// True if its messages move host memory, so that shm::with_direct_access() may add direct
   /// access.
   bool host_memory = false;
+  /// Why its messages cannot be in the memory of a GPU on this machine, or "". Null: a module of
+  /// host memory moves nothing else, any other one moves GPU memory.
+  std::string (*gpu_reason)() = nullptr;
 };
 
 /// Incremented with every change to the interface between program and module.

@@ -31,16 +31,25 @@ constexpr Row kRows[] = {
     {"nvshmem", Origin::module, "", "GPU memory over NVLink and InfiniBand, put with signals"},
 };
 
-/// Appends `more` to a one-line list.
+/// Appends `more` to a one-line list that does not end with it.
 void append(std::string& list, std::string_view separator, std::string_view more) {
+  if (list.ends_with(more)) return;
   if (!list.empty() && !more.empty()) list += separator;
   list += more;
 }
 
+constexpr std::string_view kHostOnly = "moves host memory only";
+
+std::string gpu_reason_of(const TransportModule& module) {
+  if (module.gpu_reason != nullptr) return module.gpu_reason();
+  return module.host_memory ? std::string(kHostOnly) : std::string();
+}
+
 /// Describes a transport of one or more modules. It is available if one of them is; the reasons of
-/// the others are dropped then.
+/// the others are dropped then. The same holds for the memory of a GPU.
 void describe_modules(TransportInfo& info) {
-  std::string reasons;
+  std::string reasons, gpu_reasons;
+  bool gpu = false;
   for (const BuiltModule& m : built_modules()) {
     if (m.transport != info.name) continue;
     const Result<const TransportModule*> module = load_module(m.name);
@@ -53,8 +62,12 @@ void describe_modules(TransportInfo& info) {
     const std::string reason = (*module)->reason();
     info.available = info.available || reason.empty();
     append(reasons, "; ", reason);
+    const std::string gpu_reason = reason.empty() ? gpu_reason_of(**module) : reason;
+    gpu = gpu || gpu_reason.empty();
+    append(gpu_reasons, "; ", gpu_reason);
   }
-  if (!info.available) info.reason = reasons;
+  if (!info.available) info.reason = info.gpu_reason = reasons;
+  if (info.available && !gpu) info.gpu_reason = gpu_reasons;
 }
 
 TransportInfo info_of(const Row& row) {
@@ -67,6 +80,7 @@ TransportInfo info_of(const Row& row) {
       info.version = row.text;
       if (row.unavailable != nullptr) info.reason = row.unavailable();
       info.available = info.reason.empty();
+      info.gpu_reason = kHostOnly;
       break;
     case Origin::module: describe_modules(info); break;
   }

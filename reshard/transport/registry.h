@@ -17,6 +17,7 @@ struct TransportInfo {
   /// built or the library cannot be loaded.
   std::string version;
   std::string reason;        ///< why it is not available, or "".
+  std::string gpu_reason;    ///< why messages cannot be in the memory of a GPU here, or "".
   std::string_view purpose;  ///< its use, in one line. Static.
 };
 

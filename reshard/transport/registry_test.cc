@@ -28,6 +28,15 @@ TEST(Registry, a_transport_is_available_or_says_why_not) {
     EXPECT_TRUE(t.built || t.version.empty()) << t.name;
     EXPECT_TRUE(!t.available || !t.version.empty()) << t.name;
     EXPECT_FALSE(t.purpose.empty()) << t.name;
+    EXPECT_TRUE(t.available || !t.gpu_reason.empty()) << t.name;
+  }
+}
+
+TEST(Registry, a_transport_of_host_memory_says_that_it_moves_no_other) {
+  for (const std::string_view name : {"inproc", "shm", "gloo"}) {
+    const std::optional<TransportInfo> row = find_transport(name);
+    ASSERT_TRUE(row);
+    if (row->available) EXPECT_EQ(row->gpu_reason, "moves host memory only") << name;
   }
 }
 

@@ -3,6 +3,7 @@
 
 #include <mpi.h>
 
+#include "reshard/transport/gpu_memory.h"
 #include "reshard/transport/mpi/runtime.h"
 #include "reshard/transport/mpi/wire.h"
 
@@ -13,6 +14,15 @@ std::string reason() {
   int ended = 0;
   MPI_Finalized(&ended);
   return ended != 0 ? "this process has already finalized MPI" : "";
+}
+
+std::string gpu_reason() {
+  if (std::string why = GpuMemory::unavailable_reason(); !why.empty()) return why;
+  int started = 0, ended = 0;
+  MPI_Initialized(&started);
+  MPI_Finalized(&ended);
+  if (started == 0 || ended != 0) return library_version() + " is asked only once MPI has started";
+  return host_memory_reason();
 }
 
 Result<std::unique_ptr<Transport>> make(ControlPlane& control, const TransportOptions& options) {
@@ -30,6 +40,7 @@ reshard_transport_module() {
                                                .reason = reshard::mpi::reason,
                                                .make = reshard::mpi::make,
                                                .broadcast = reshard::mpi::broadcast,
-                                               .host_memory = true};
+                                               .host_memory = true,
+                                               .gpu_reason = reshard::mpi::gpu_reason};
   return &module;
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "reshard/transport/mpi/runtime.h"
 
+#include <dlfcn.h>
 #include <fmt/format.h>
 #include <poll.h>
 #include <stdlib.h>
@@ -95,6 +96,18 @@ std::string library_version() {
   int length = 0;
   if (MPI_Get_library_version(text.data(), &length) != MPI_SUCCESS || length <= 0) return "MPI";
   return short_version({text.data(), static_cast<std::size_t>(length)});
+}
+
+std::string host_memory_reason() {
+  const std::string library = library_version();
+  // An extension, which not every library has.
+  const auto query = reinterpret_cast<int (*)()>(dlsym(RTLD_DEFAULT, "MPIX_Query_cuda_support"));
+  if (query == nullptr || query() == 0) return library + " reports no support for CUDA";
+  if (!library.starts_with("Open MPI ") || library >= "Open MPI 5") return "";
+  // Before release 5 the query tells only how the library was built.
+  const auto* on = static_cast<const bool*>(dlsym(RTLD_DEFAULT, "opal_cuda_support"));
+  if (on == nullptr || *on) return "";
+  return library + ": its support for CUDA is off; OMPI_MCA_opal_cuda_support=1 switches it on";
 }
 
 Result<> initialize() {

@@ -18,6 +18,10 @@ namespace reshard::mpi {
 /// "Open MPI 4.1.4", "MPICH 4.0.2". Works before MPI_Init, which it does not call.
 std::string library_version();
 
+/// Why messages cannot be in CUDA memory with this library, or "". @pre MPI has started: some
+/// libraries end the process otherwise
+std::string host_memory_reason();
+
 /// Starts MPI unless the program has. If so, finalizes it when the process exits, unless the last
 /// group failed. Errors: `unsupported` if MPI was finalized, or the program started it with a
 /// thread level that does not permit calls from this thread.

@@ -3,7 +3,8 @@
 // Bulks are synchronous sends in pieces: a piece that no peer received stays incomplete, so close()
 // knows whether the channels are clean. The pieces of a bulk share a tag, because MPI keeps the
 // order of messages with one tag; few are in flight at a time, which bounds what may be left when a
-// group ends.
+// group ends. With a GPU it is the current one in calls that may touch bulks; the library finds out
+// by itself which memory is where.
 #include "reshard/transport/mpi/wire.h"
 
 #include <fmt/format.h>
@@ -17,6 +18,7 @@
 #include <deque>
 #include <limits>
 
+#include "reshard/transport/gpu_memory.h"
 #include "reshard/transport/mpi/channels.h"
 #include "reshard/transport/mpi/runtime.h"
 
@@ -78,8 +80,10 @@ Result<> with_peer(int code, std::string_view what, int peer) {
 
 class MpiWire final : public messages::Wire {
  public:
-  MpiWire(ControlPlane& control, Channels channels, int tags)
+  /// `gpu`: of a library that takes GPU memory, else null.
+  MpiWire(ControlPlane& control, Channels channels, int tags, std::unique_ptr<GpuMemory> gpu)
       : control_(control),
+        gpu_(std::move(gpu)),
         rank_(control.rank()),
         size_(control.size()),
         channels_(std::move(channels)),
@@ -90,7 +94,12 @@ class MpiWire final : public messages::Wire {
   std::string_view name() const override { return "mpi"; }
   Rank rank() const override { return rank_; }
   int size() const override { return size_; }
-  Capabilities capabilities() const override { return {.message = true}; }
+  Capabilities capabilities() const override {
+    return {.message = true, .gpu_messages = gpu_ != nullptr};
+  }
+  bool on_gpu(std::span<const std::byte> bytes) const override {
+    return gpu_ && gpu_->contains(bytes.data());
+  }
   std::size_t max_frame() const override { return kMaxFrame; }
 
   Result<> send_frame(Rank to, std::span<const std::byte> frame) override;
@@ -123,6 +132,7 @@ class MpiWire final : public messages::Wire {
   bool all_settled() const;
 
   ControlPlane& control_;
+  const std::unique_ptr<GpuMemory> gpu_;
   const Rank rank_;
   const int size_;
   Channels channels_;
@@ -171,6 +181,7 @@ Result<> MpiWire::post_frame(int to, bool bye, std::span<const std::byte> frame)
 Result<> MpiWire::start(bool sending, Rank peer, std::uint64_t tag, std::byte* bytes,
                         std::size_t size, messages::BulkId id) {
   if (closed_) return fail(Code::aborted, "mpi: used after close()");
+  const GpuMemory::Current current(gpu_.get());
   const int mpi_tag = 1 + static_cast<int>(tag % static_cast<std::uint64_t>(tags_));
   std::size_t at = bulks_.size();
   if (free_.empty()) {
@@ -216,6 +227,7 @@ Result<> MpiWire::start_pieces(std::size_t at) {
 
 Result<bool> MpiWire::poll(messages::WireSink& sink) {
   if (closed_) return fail(Code::aborted, "mpi: used after close()");
+  const GpuMemory::Current current(gpu_.get());
   bool moved = RESHARD_TRY(take_frames(sink));
   if (RESHARD_TRY(take_pieces(&sink))) moved = true;
   RESHARD_TRY(release_sent_frames());
@@ -417,6 +429,7 @@ bool MpiWire::drain(Deadline deadline) {
 void MpiWire::close() {
   if (closed_) return;
   closed_ = true;
+  const GpuMemory::Current current(gpu_.get());
   cancel_receives();
   if (!drain(Deadline::after(kCloseTimeout))) clean_ = false;
   // The library keeps frames to a rank that is gone, from a copy that is never freed. Bulks that
@@ -432,10 +445,18 @@ void MpiWire::close() {
 
 Result<std::unique_ptr<messages::Wire>> make_wire(ControlPlane& control,
                                                   const TransportOptions& options) {
-  Channels channels = RESHARD_TRY(take_channels(control, options.deadline));
-  const int tags = largest_tag(channels.bulks);
+  Result<std::unique_ptr<GpuMemory>> gpu = GpuMemory::open_if_any(options.gpu);
+  Result<Channels> channels = [&] {
+    // A library that starts now looks for the current GPU.
+    const GpuMemory::Current current(gpu ? gpu->get() : nullptr);
+    return take_channels(control, options.deadline);
+  }();
+  if (!channels) return tl::unexpected(std::move(channels).error());
+  if (!gpu) return tl::unexpected(std::move(gpu).error());
+  if (*gpu && !host_memory_reason().empty()) gpu->reset();
+  const int tags = largest_tag(channels->bulks);
   return std::unique_ptr<messages::Wire>(
-      std::make_unique<MpiWire>(control, std::move(channels), tags));
+      std::make_unique<MpiWire>(control, *std::move(channels), tags, *std::move(gpu)));
 }
 
 }  // namespace reshard::mpi

@@ -18,11 +18,12 @@ namespace {
 
 class WithHostMemory final : public Transport {
  public:
-  WithHostMemory(std::unique_ptr<Transport> messages, shm::Peers peers, ControlPlane& control)
+  WithHostMemory(std::unique_ptr<Transport> messages, shm::Peers peers, ControlPlane& control,
+                 std::unique_ptr<GpuMemory> gpu)
       : messages_(std::move(messages)),
         control_(&control),
         peers_(std::move(peers)),
-        reach_(peers_, messages_->rank()) {}
+        reach_(peers_, messages_->rank(), std::move(gpu)) {}
   ~WithHostMemory() override { close(); }
 
   std::string_view name() const override { return messages_->name(); }
@@ -87,15 +88,18 @@ bool reaches_all(const shm::Peers& all, Rank me) {
 }  // namespace
 
 Result<std::unique_ptr<Transport>> with_direct_access(std::unique_ptr<Transport> messages,
-                                                      ControlPlane& control, Deadline deadline) {
-  auto peers = shm::connect_peers(control, deadline, shm::Mail::none);
+                                                      ControlPlane& control,
+                                                      const TransportOptions& options) {
+  auto peers = shm::connect_peers(control, options.deadline, shm::Mail::none);
   if (!peers && peers.error().code != Code::unsupported)
     return tl::unexpected(std::move(peers).error());
   const Capabilities can = messages->capabilities();
   // share() has one meaning only: if it registers memory, the network takes precedence.
   if (!peers || can.direct || can.registers || !reaches_all(*peers, control.rank()))
     return messages;
-  return std::make_unique<WithHostMemory>(std::move(messages), *std::move(peers), control);
+  auto gpu = RESHARD_TRY(GpuMemory::open_if_any(options.gpu));
+  return std::make_unique<WithHostMemory>(std::move(messages), *std::move(peers), control,
+                                          std::move(gpu));
 }
 
 }  // namespace reshard::shm

@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "reshard/transport/control.h"
-#include "reshard/transport/deadline.h"
+#include "reshard/transport/group.h"
 #include "reshard/transport/transport.h"
 
 namespace reshard::shm {
@@ -14,9 +14,10 @@ namespace reshard::shm {
 /// between all of them, and `messages` has neither direct access nor registration of its own.
 /// Otherwise returns `messages` unchanged. Ranks may come to different results: callers agree on
 /// the capabilities that all ranks have. `control` must outlive the transport. Errors: those of the
-/// control plane.
+/// control plane. Memory on a GPU cannot be shared (`unsupported`).
 /// @pre `messages` moves host memory
 Result<std::unique_ptr<Transport>> with_direct_access(std::unique_ptr<Transport> messages,
-                                                      ControlPlane& control, Deadline deadline);
+                                                      ControlPlane& control,
+                                                      const TransportOptions& options);
 
 }  // namespace reshard::shm

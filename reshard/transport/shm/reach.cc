@@ -226,6 +226,8 @@ Result<> Reach::copy_mapped(Rank from, std::uint64_t offset, std::span<std::byte
 }
 
 Result<RemoteKey> Reach::share(std::span<std::byte> memory) {
+  if (gpu_ && !memory.empty() && gpu_->contains(memory.data()))
+    return fail(Code::unsupported, "this memory is on a GPU, where peers cannot read it in place");
   const std::uint64_t offset = offset_of(memory);
   for (std::size_t r = 0; r < all_.peers.size(); ++r) {
     const std::uint8_t methods = all_.peers[r].reached_by;

@@ -3,9 +3,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
+#include "reshard/transport/gpu_memory.h"
 #include "reshard/transport/messages/wire.h"
 #include "reshard/transport/shm/peers.h"
 #include "reshard/transport/transport.h"
@@ -16,8 +19,9 @@ namespace reshard::shm {
 /// through the kernel (process_vm_readv).
 class Reach {
  public:
-  /// `peers` must outlive it.
-  Reach(Peers& peers, Rank rank) : all_(peers), rank_(rank), views_(peers.peers.size()) {}
+  /// `peers` must outlive it. `gpu`, if any, tells memory that no host code can read.
+  Reach(Peers& peers, Rank rank, std::unique_ptr<GpuMemory> gpu)
+      : all_(peers), rank_(rank), gpu_(std::move(gpu)), views_(peers.peers.size()) {}
   ~Reach() { close(); }
   Reach(const Reach&) = delete;
   Reach& operator=(const Reach&) = delete;
@@ -58,6 +62,7 @@ class Reach {
 
   Peers& all_;
   const Rank rank_;
+  const std::unique_ptr<GpuMemory> gpu_;  ///< null if no memory is on a GPU.
   std::vector<View> views_;
   std::vector<Opened> opened_;
   std::vector<Mapping> mappings_;

@@ -39,7 +39,7 @@ constexpr std::chrono::milliseconds kCloseTimeout{1000};
 /// A wire over mailboxes in shared memory. Bulks go through the slots of the sender's segment.
 class ShmWire final : public messages::Wire {
  public:
-  ShmWire(Peers peers, Rank rank);
+  ShmWire(Peers peers, Rank rank, std::unique_ptr<GpuMemory> gpu);
   ~ShmWire() override { close(); }
 
   std::string_view name() const override { return "shm"; }
@@ -124,10 +124,10 @@ class ShmWire final : public messages::Wire {
   bool closed_ = false;
 };
 
-ShmWire::ShmWire(Peers peers, Rank rank)
+ShmWire::ShmWire(Peers peers, Rank rank, std::unique_ptr<GpuMemory> gpu)
     : all_(std::move(peers)),
       rank_(rank),
-      reach_(all_, rank),
+      reach_(all_, rank, std::move(gpu)),
       links_(all_.peers.size()),
       pending_(mine().num_words()) {
   record_.reserve(kMaxFrame);
@@ -368,8 +368,9 @@ void ShmWire::close() {
 Result<std::unique_ptr<Transport>> make_transport(ControlPlane& control,
                                                   const TransportOptions& options) {
   shm::Peers peers = RESHARD_TRY(shm::connect_peers(control, options.deadline));
-  return messages::make_transport(std::make_unique<shm::ShmWire>(std::move(peers), control.rank()),
-                                  control);
+  auto gpu = RESHARD_TRY(GpuMemory::open_if_any(options.gpu));
+  return messages::make_transport(
+      std::make_unique<shm::ShmWire>(std::move(peers), control.rank(), std::move(gpu)), control);
 }
 
 std::string unavailable_reason() { return unsupported_reason(); }

@@ -41,6 +41,9 @@ class Worker {
 
   ucp_context_h context() const { return context_; }
   ucp_worker_h handle() const { return worker_; }
+  /// True if messages may be in CUDA memory: the library was built for it, finds a GPU, and its
+  /// variables (UCX_TLS) do not leave it out.
+  bool takes_gpu_memory() const;
 
   /// The address by which peers connect to it.
   Result<std::vector<std::byte>> address() const;

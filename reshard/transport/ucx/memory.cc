@@ -34,18 +34,23 @@ Result<std::vector<std::byte>> pack(ucp_context_h context, ucp_mem_h handle, Hea
 
 }  // namespace
 
-Result<std::uint32_t> SharedMemory::add(std::span<std::byte> memory, int ranks) {
+Result<std::uint32_t> SharedMemory::add(std::span<std::byte> memory, ucs_memory_type_t type,
+                                        int ranks) {
   ucp_mem_map_params_t params{};
-  params.field_mask = UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH;
+  params.field_mask = UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH |
+                      UCP_MEM_MAP_PARAM_FIELD_MEMORY_TYPE;
+  params.memory_type = type;
   params.address = memory.data();
   params.length = memory.size();
   Region region{.memory = memory, .handle = nullptr, .packed = {}, .sent_to = {}};
   const auto number = static_cast<std::uint32_t>(regions_.size());
   const auto address = reinterpret_cast<std::uintptr_t>(memory.data());
   if (!memory.empty()) {
-    if (const auto status = ucp_mem_map(context_, &params, &region.handle); status != UCS_OK)
-      return tl::unexpected(
-          library_error(fmt::format("registering {} bytes", memory.size()), status));
+    if (const auto status = ucp_mem_map(context_, &params, &region.handle); status != UCS_OK) {
+      Error error = library_error(fmt::format("registering {} bytes", memory.size()), status);
+      if (type != UCS_MEMORY_TYPE_HOST) error = {Code::unsupported, error.message + " on a GPU"};
+      return tl::unexpected(std::move(error));
+    }
     auto packed = pack(context_, region.handle, {number, 0, memory.size(), address});
     if (!packed) {
       (void)ucp_mem_unmap(context_, region.handle);

@@ -30,8 +30,9 @@ class SharedMemory {
   SharedMemory(const SharedMemory&) = delete;
   SharedMemory& operator=(const SharedMemory&) = delete;
 
-  /// Registers memory for `ranks` peers and returns its number. Errors: those of the library.
-  Result<std::uint32_t> add(std::span<std::byte> memory, int ranks);
+  /// Registers memory of a type for `ranks` peers and returns its number. Errors: those of the
+  /// library; `unsupported` if it does not register memory of a GPU.
+  Result<std::uint32_t> add(std::span<std::byte> memory, ucs_memory_type_t type, int ranks);
   /// The number of the region that contains these bytes, or -1.
   std::int64_t find(std::span<const std::byte> bytes) const;
   Region& operator[](std::uint32_t number) { return regions_[number]; }

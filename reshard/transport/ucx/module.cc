@@ -12,6 +12,13 @@ std::string reason() {
   return worker ? "" : worker.error().message;
 }
 
+std::string gpu_reason() {
+  if (std::string why = GpuMemory::unavailable_reason(); !why.empty()) return why;
+  const auto worker = Worker::make_on_host();
+  if (!worker) return worker.error().message;
+  return (*worker)->takes_gpu_memory() ? "" : "UCX was built without CUDA, or UCX_TLS excludes it";
+}
+
 Result<std::unique_ptr<Transport>> make(ControlPlane& control, const TransportOptions& options) {
   return messages::make_transport(RESHARD_TRY(UcxWire::make(control, options)), control);
 }
@@ -26,6 +33,7 @@ reshard_transport_module() {
                                                .version = reshard::ucx::library_version,
                                                .reason = reshard::ucx::reason,
                                                .make = reshard::ucx::make,
-                                               .host_memory = true};
+                                               .host_memory = true,
+                                               .gpu_reason = reshard::ucx::gpu_reason};
   return &module;
 }

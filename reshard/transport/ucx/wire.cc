@@ -47,10 +47,29 @@ bool wants_puts() {
          std::filesystem::directory_iterator();
 }
 
+/// What a rank has of the library.
+struct Own {
+  std::unique_ptr<GpuMemory> gpu;  ///< null if the library takes host memory only.
+  std::unique_ptr<Worker> worker;
+};
+
+Result<Own> start_library(bool one_host, const TransportOptions& options) {
+  Own own{RESHARD_TRY(GpuMemory::open_if_any(options.gpu)), nullptr};
+  {
+    const GpuMemory::Current current(own.gpu.get());
+    own.worker =
+        RESHARD_TRY(one_host && options.interface.empty() ? Worker::make_on_host()
+                                                          : Worker::make(options.interface));
+  }
+  if (!own.worker->takes_gpu_memory()) own.gpu.reset();
+  return own;
+}
+
 }  // namespace
 
 Result<> UcxWire::connect(std::span<const std::vector<std::byte>> addresses,
                           const ControlPlane& control, Deadline deadline) {
+  const GpuMemory::Current current(gpu_.get());
   const auto handle = [&](unsigned id, ucp_am_recv_callback_t callback) -> Result<> {
     ucp_am_handler_param_t param{};
     param.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB |
@@ -65,7 +84,7 @@ Result<> UcxWire::connect(std::span<const std::vector<std::byte>> addresses,
   RESHARD_TRY(handle(kPackets, on_packet));
   RESHARD_TRY(handle(kBulks, on_bulk));
   for (std::size_t r = 0; r < peers_.size(); ++r)
-    if (r != rank_.index())
+    if (r != rank_.index() || gpu_)
       peers_[r].endpoint = RESHARD_TRY(worker_->connect(addresses[r], on_failed, &peers_[r]));
   const auto send_all = [&](Kind kind) -> Result<> {
     for (int r = 0; r < size(); ++r)
@@ -175,6 +194,21 @@ ucp_request_param_t UcxWire::completion(Operation& operation) const {
   return param;
 }
 
+/// The library must be told: it notices only allocations that were made after it was loaded.
+ucs_memory_type_t UcxWire::memory_type(const void* at) const {
+  if (!gpu_ || !gpu_->contains(at)) return UCS_MEMORY_TYPE_HOST;
+  return gpu_->is_managed(at) ? UCS_MEMORY_TYPE_CUDA_MANAGED : UCS_MEMORY_TYPE_CUDA;
+}
+
+/// completion() of an operation on this memory.
+ucp_request_param_t UcxWire::completion(Operation& operation, const void* memory) const {
+  ucp_request_param_t param = completion(operation);
+  if (!gpu_) return param;
+  param.op_attr_mask |= UCP_OP_ATTR_FIELD_MEMORY_TYPE;
+  param.memory_type = memory_type(memory);
+  return param;
+}
+
 Result<> UcxWire::send_packet(Rank to, Kind kind, std::span<const std::byte> bytes) {
   RESHARD_TRY(reachable(to));
   Peer& peer = peers_[to.index()];
@@ -251,10 +285,11 @@ void UcxWire::take(Rank from, Kind kind, std::span<const std::byte> bytes) {
 Result<> UcxWire::send_bulk(Rank to, std::uint64_t tag, std::span<const std::byte> bytes,
                             BulkId id) {
   RESHARD_TRY(reachable(to));
+  const GpuMemory::Current current(gpu_.get());
   Operation& operation = begin(Operation::What::bulk, 1);
   operation.id = id;
   operation.header = {static_cast<std::uint32_t>(rank_.value()), Kind::frame, tag};
-  ucp_request_param_t param = completion(operation);
+  ucp_request_param_t param = completion(operation, bytes.data());
   param.op_attr_mask |= UCP_OP_ATTR_FIELD_FLAGS;
   param.flags = UCP_AM_SEND_FLAG_RNDV;
   posted(operation, ucp_am_send_nbx(peers_[to.index()].endpoint, kBulks, &operation.header,
@@ -268,6 +303,7 @@ Result<> UcxWire::recv_bulk(Rank from, std::uint64_t tag, std::span<std::byte> b
   at->second.into = bytes;
   at->second.id = id;
   if (at->second.announced == nullptr) return {};
+  const GpuMemory::Current current(gpu_.get());
   const bool right = receive(at->second);
   expected_.erase(at);
   if (!right) return fail(Code::corrupt, "ucx: a bulk of another size than agreed");
@@ -279,7 +315,7 @@ bool UcxWire::receive(Expected& expected) {
   if (expected.bytes != expected.into.size()) return false;
   Operation& operation = begin(Operation::What::bulk, 1);
   operation.id = expected.id;
-  ucp_request_param_t param = completion(operation);
+  ucp_request_param_t param = completion(operation, expected.into.data());
   param.cb.recv_am = on_received;
   posted(operation, ucp_am_recv_data_nbx(worker_->handle(), expected.announced,
                                          expected.into.data(), expected.into.size(), &param));
@@ -294,7 +330,7 @@ ucs_status_t UcxWire::on_bulk(void* self, const void* header, std::size_t header
       wire.sink_ == nullptr)
     return UCS_ERR_CANCELED;
   std::memcpy(&head, header, sizeof head);
-  if (head.from >= wire.peers_.size() || head.from == wire.rank_.index())
+  if (head.from >= wire.peers_.size() || wire.peers_[head.from].endpoint == nullptr)
     return UCS_ERR_INVALID_PARAM;
   const auto key = std::pair(Rank{static_cast<int>(head.from)}, head.number);
   const auto [at, early] = wire.expected_.try_emplace(key);
@@ -315,7 +351,8 @@ ucs_status_t UcxWire::on_bulk(void* self, const void* header, std::size_t header
 Result<RemoteKey> UcxWire::share(std::span<std::byte> memory) {
   if (!worker_) return fail(Code::invalid_argument, "share() after close()");
   if (!puts_) return messages::Wire::share(memory);
-  const std::uint32_t number = RESHARD_TRY(memory_.add(memory, size()));
+  const GpuMemory::Current current(gpu_.get());
+  const std::uint32_t number = RESHARD_TRY(memory_.add(memory, memory_type(memory.data()), size()));
   RemoteKey key(sizeof number);
   std::memcpy(key.data(), &number, sizeof number);
   return key;
@@ -344,13 +381,15 @@ Result<> UcxWire::put(Rank to, std::span<const std::byte> target, std::span<cons
     return fail(Code::corrupt, "ucx: an address of the wrong size");
   std::memcpy(&address, target.data(), sizeof address);
   const auto there = RESHARD_TRY(peer.memory.find(address.region, address.offset, bytes.size()));
+  const GpuMemory::Current current(gpu_.get());
   Operation& operation = begin(Operation::What::put, 2);
   operation.id = id;
-  const ucp_request_param_t param = completion(operation);
+  const ucp_request_param_t moved = completion(operation, bytes.data());
   posted(operation,
-         ucp_put_nbx(peer.endpoint, bytes.data(), bytes.size(), there.address, there.key, &param));
+         ucp_put_nbx(peer.endpoint, bytes.data(), bytes.size(), there.address, there.key, &moved));
   // The put completes when the bytes have left, the flush when they have arrived.
-  posted(operation, ucp_ep_flush_nbx(peer.endpoint, &param));
+  const ucp_request_param_t arrived = completion(operation);
+  posted(operation, ucp_ep_flush_nbx(peer.endpoint, &arrived));
   return {};
 }
 
@@ -362,6 +401,7 @@ bool UcxWire::deliver(WireSink& sink) {
 
 Result<bool> UcxWire::poll(WireSink& sink) {
   if (!worker_) return fail(Code::aborted, "the wire is closed");
+  const GpuMemory::Current current(gpu_.get());
   bool moved = false;
   sink_ = &sink;
   for (const auto& [from, frame] : std::exchange(waiting_, {})) sink.on_frame(from, frame);
@@ -387,6 +427,7 @@ void UcxWire::idle(Deadline until) {
   // Bounded, so that the caller sees aborts, which come over the control plane.
   constexpr std::chrono::nanoseconds kMaxSleep = std::chrono::milliseconds(5);
   const std::chrono::nanoseconds left = until.time() - Deadline::Clock::now();
+  const GpuMemory::Current current(gpu_.get());
   if (worker_) worker_->sleep(until.is_never() ? kMaxSleep : std::min(kMaxSleep, left));
 }
 
@@ -405,6 +446,7 @@ void UcxWire::flush_packets() {
 
 void UcxWire::close() {
   if (!worker_) return;
+  const GpuMemory::Current current(gpu_.get());
   for (int r = 0; r < size(); ++r)
     if (Rank{r} != rank_) (void)send_packet(Rank{r}, Kind::bye, {});
   const Deadline parting = Deadline::after(kCloseTimeout);
@@ -427,10 +469,9 @@ Result<std::unique_ptr<messages::Wire>> UcxWire::make(ControlPlane& control,
       RESHARD_TRY(control.all_gather(std::as_bytes(std::span(host)), options.deadline));
   const bool one_host = std::ranges::all_of(hosts, [&](const auto& h) { return h == hosts[0]; });
   // A rank that cannot take part tells all others, so that nobody waits for it.
-  auto worker = one_host && options.interface.empty() ? Worker::make_on_host()
-                                                      : Worker::make(options.interface);
+  auto own = start_library(one_host, options);
   Result<std::vector<std::byte>> address =
-      worker ? (*worker)->address() : tl::unexpected(worker.error());
+      own ? own->worker->address() : tl::unexpected(own.error());
   std::vector<std::byte> mine{std::byte{address.has_value()}};
   const std::string text = address ? "" : address.error().message;
   const auto rest = address ? std::span<const std::byte>(*address) : std::as_bytes(std::span(text));
@@ -446,8 +487,8 @@ Result<std::unique_ptr<messages::Wire>> UcxWire::make(ControlPlane& control,
     return fail(Code::aborted,
                 fmt::format("rank {}: {}", r, why.empty() ? "no reason given" : why.substr(1)));
   }
-  auto wire =
-      std::make_unique<UcxWire>(std::move(*worker), control.rank(), control.size(), wants_puts());
+  auto wire = std::make_unique<UcxWire>(std::move(own->worker), std::move(own->gpu), control.rank(),
+                                        control.size(), wants_puts());
   RESHARD_TRY(wire->connect(all, control, options.deadline));
   return wire;
 }

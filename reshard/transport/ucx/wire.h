@@ -19,6 +19,7 @@
 #include "reshard/base/ids.h"
 #include "reshard/base/result.h"
 #include "reshard/transport/deadline.h"
+#include "reshard/transport/gpu_memory.h"
 #include "reshard/transport/group.h"
 #include "reshard/transport/messages/wire.h"
 #include "reshard/transport/ucx/library.h"
@@ -93,16 +94,20 @@ struct Operation {
 };
 
 /// A wire over UCX: frames are active messages; bulks use rendezvous, or are put into memory that
-/// share() registered.
+/// share() registered. With a GPU the library's calls see it as the current one, and are told which
+/// memory is where.
 class UcxWire final : public messages::Wire {
  public:
   /// Collective. Errors: those of the library on any rank; those of ControlPlane::all_gather().
   static Result<std::unique_ptr<messages::Wire>> make(ControlPlane& control,
                                                       const TransportOptions& options);
-  /// `puts`: senders put messages directly into shared memory.
-  UcxWire(std::unique_ptr<Worker> worker, Rank rank, int size, bool puts)
+  /// `puts`: senders put messages directly into shared memory. `gpu`: of a worker that takes GPU
+  /// memory, else null.
+  UcxWire(std::unique_ptr<Worker> worker, std::unique_ptr<GpuMemory> gpu, Rank rank, int size,
+          bool puts)
       : rank_(rank),
         puts_(puts),
+        gpu_(std::move(gpu)),
         worker_(std::move(worker)),
         memory_(worker_->context()),
         peers_(static_cast<std::size_t>(size)) {}
@@ -117,13 +122,18 @@ class UcxWire final : public messages::Wire {
   std::string_view name() const override { return "ucx"; }
   Rank rank() const override { return rank_; }
   int size() const override { return static_cast<int>(peers_.size()); }
-  Capabilities capabilities() const override { return {.message = true, .registers = puts_}; }
+  Capabilities capabilities() const override {
+    return {.message = true, .registers = puts_, .gpu_messages = gpu_ != nullptr};
+  }
   std::size_t max_frame() const override;
 
   Result<> send_frame(Rank to, std::span<const std::byte> frame) override {
     return send_packet(to, Kind::frame, frame);
   }
   bool drained() const override;
+  bool on_gpu(std::span<const std::byte> bytes) const override {
+    return gpu_ && gpu_->contains(bytes.data());
+  }
   Result<> send_bulk(Rank to, std::uint64_t tag, std::span<const std::byte> bytes,
                      BulkId id) override;
   Result<> recv_bulk(Rank from, std::uint64_t tag, std::span<std::byte> bytes, BulkId id) override;
@@ -162,10 +172,13 @@ class UcxWire final : public messages::Wire {
   void take(Rank from, Kind kind, std::span<const std::byte> bytes);
   bool receive(Expected& expected);
   ucp_request_param_t completion(Operation& operation) const;
+  ucs_memory_type_t memory_type(const void* at) const;
+  ucp_request_param_t completion(Operation& operation, const void* memory) const;
   bool deliver(WireSink& sink);
 
   const Rank rank_;
   const bool puts_;
+  const std::unique_ptr<GpuMemory> gpu_;
   std::unique_ptr<Worker> worker_;
   SharedMemory memory_;
   std::vector<Peer> peers_;
