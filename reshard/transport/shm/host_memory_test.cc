@@ -23,7 +23,7 @@ Result<> run_with(const char* ways, int n, const RankBody& body, ProcessOptions 
       messages = RESHARD_TRY(shm::make_transport(control, {}));
     }
     const OnlyWays only(ways);
-    return shm::with_direct_access(std::move(messages), control, {.deadline = patient()});
+    return shm::with_direct_access(std::move(messages), control, {});
   };
   return run_ranks_as_processes(n, make, body, options);
 }

@@ -326,10 +326,11 @@ ucs_status_t UcxWire::on_bulk(void* self, const void* header, std::size_t header
                               std::size_t bytes, const ucp_am_recv_param_t* param) {
   auto& wire = *static_cast<UcxWire*>(self);
   Header head;
-  if (header_bytes != sizeof head || (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) == 0 ||
-      wire.sink_ == nullptr)
+  if (header_bytes != sizeof head || (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) == 0)
     return UCS_ERR_CANCELED;
   std::memcpy(&head, header, sizeof head);
+  // Those to this rank itself are announced as they are sent.
+  if (wire.sink_ == nullptr && head.from != wire.rank_.index()) return UCS_ERR_CANCELED;
   if (head.from >= wire.peers_.size() || wire.peers_[head.from].endpoint == nullptr)
     return UCS_ERR_INVALID_PARAM;
   const auto key = std::pair(Rank{static_cast<int>(head.from)}, head.number);
