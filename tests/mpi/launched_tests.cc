@@ -89,13 +89,15 @@ Result<bool> all_passed() {
 
 }  // namespace
 
-Result<> run_launched(int n, const RankBody& body) {
+Result<> run_launched(int n, const RankBody& body) { return run_launched_with({}, n, body); }
+
+Result<> run_launched_with(const TransportOptions& options, int n, const RankBody& body) {
   ++world.groups;
   if (n > world.size) return fail(Code::invalid_argument, "more ranks than mpirun started");
   if (world.rank >= n) return {};
   RankEnds ends;
   ends.control = RESHARD_TRY(meet(n));
-  ends.transport = RESHARD_TRY(make_transport("mpi", *ends.control));
+  ends.transport = RESHARD_TRY(make_transport("mpi", *ends.control, options));
   body(ends);
   return {};
 }

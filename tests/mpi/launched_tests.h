@@ -6,6 +6,7 @@
 #include <string>
 
 #include "reshard/base/result.h"
+#include "reshard/transport/group.h"
 #include "reshard/transport/testing/conformance_ranks_testutil.h"
 
 namespace reshard {
@@ -14,6 +15,8 @@ namespace reshard {
 /// folder; the others return at once. Every process calls it in the same order. A body that closes
 /// its ends early may do so.
 Result<> run_launched(int n, const RankBody& body);
+/// The same with options for the transport.
+Result<> run_launched_with(const TransportOptions& options, int n, const RankBody& body);
 
 /// The rank of this process in the launch, and in every group that it is a member of.
 /// @pre inside run_launched_tests()
