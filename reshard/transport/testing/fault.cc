@@ -110,7 +110,11 @@ class FaultTransport final : public Transport {
   std::string_view name() const override { return inner_->name(); }
   Rank rank() const override { return inner_->rank(); }
   int size() const override { return inner_->size(); }
-  Capabilities capabilities() const override { return inner_->capabilities(); }
+  Capabilities capabilities() const override {
+    Capabilities can = inner_->capabilities();
+    can.gpu_messages = false;  // Some faults copy the bytes.
+    return can;
+  }
   Result<RemoteKey> share(std::span<std::byte> memory) override { return inner_->share(memory); }
   Result<RemoteMemory> open(Rank owner, const RemoteKey& key) override {
     return inner_->open(owner, key);
