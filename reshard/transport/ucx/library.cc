@@ -40,12 +40,12 @@ Error library_error(std::string_view what, ucs_status_t status) {
 void make_quiet() {
   static std::once_flag once;
   std::call_once(once, [] {
+    // The library would write to stdout, between the program's own output.
+    if (std::getenv("UCX_LOG_LEVEL") == nullptr) ucs_log_push_handler(silence);
     // The library installs its handlers when it is loaded: a crash of the program would print a UCX
     // backtrace and might wait for a debugger.
     if (std::getenv("UCX_HANDLE_ERRORS") == nullptr)
       for (const int signal : {SIGILL, SIGSEGV, SIGBUS, SIGFPE}) ucs_debug_disable_signal(signal);
-    // The library would write to stdout, between the program's own output.
-    if (std::getenv("UCX_LOG_LEVEL") == nullptr) ucs_log_push_handler(silence);
   });
 }
 
