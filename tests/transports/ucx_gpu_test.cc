@@ -5,26 +5,12 @@
 #include "reshard/transport/registry.h"
 #include "reshard/transport/testing/conformance_testutil.h"
 #include "tests/transports/cuda_aware_ucx.h"
-#include "tests/transports/module_ranks_testutil.h"
 
 namespace reshard {
 namespace {
 
-/// ucx with GPU 0, over the model unless there is a real one.
-auto with_gpu(const char* variable = nullptr, const char* value = nullptr) {
-  return [=](int n, const RankBody& body) -> Result<> {
-    const Setting setting(variable, value);
-    const auto make = [](ControlPlane& control) {
-      TransportOptions options;
-      options.gpu = std::atoi(std::getenv("RESHARD_TEST_GPU"));
-      return make_transport("ucx", control, options);
-    };
-    return run_ranks_as_processes(n, make, body);
-  };
-}
-
-const TransportUnderTest kGpus{"ucx", with_gpu(), gpu_memories};
-const TransportUnderTest kTcp{"ucx", with_gpu("UCX_TLS", "tcp,self"), gpu_to_host_memories};
+const TransportUnderTest kGpus{"ucx", ucx_with_gpu(), gpu_memories};
+const TransportUnderTest kTcp{"ucx", ucx_with_gpu("UCX_TLS", "tcp,self"), gpu_to_host_memories};
 RESHARD_TEST_TRANSPORT(UcxGpus, kGpus);
 RESHARD_TEST_TRANSPORT(UcxGpuToHostTcp, kTcp);
 
@@ -44,7 +30,7 @@ TEST(UcxGpu, messages_are_put_into_shared_memory_of_gpus) {
       ASSERT_EQ(outcome(me.control->quiesce(patient())), "");
     }
   };
-  const TransportUnderTest puts{"ucx", with_gpu("RESHARD_UCX_PUT", "on"), gpu_memories};
+  const TransportUnderTest puts{"ucx", ucx_with_gpu("RESHARD_UCX_PUT", "on"), gpu_memories};
   EXPECT_EQ(outcome(puts.run_with_memory(2, body)), "");
 }
 
