@@ -14,6 +14,8 @@ void bind_transports(nb::module_& m) {
       .def_ro("version", &TransportInfo::version,
               "Of its library, or of itself; empty if that cannot be loaded.")
       .def_ro("reason", &TransportInfo::reason, "Why it is not available; else empty.")
+      .def_ro("gpu_reason", &TransportInfo::gpu_reason,
+              "Why messages cannot be in the memory of a GPU here; else empty.")
       .def_ro("purpose", &TransportInfo::purpose, "Its use, in one line.")
       .def("__repr__", [](const TransportInfo& x) {
         return fmt::format(

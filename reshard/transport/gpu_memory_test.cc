@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <map>
 #include <vector>
 
@@ -20,8 +21,8 @@ struct Machine {
   int num_gpus = 2, init = 0, retain = 0, push = 0;
   std::map<int, int> retained;
   std::vector<void*> current;
-  std::map<const void*, unsigned> types;
-  std::map<const void*, bool> managed;
+  std::map<std::uintptr_t, unsigned> types;
+  std::map<std::uintptr_t, bool> managed;
 };
 Machine machine;
 
@@ -57,11 +58,10 @@ const GpuDriver kDriver{
         },
     .cuPointerGetAttribute =
         [](void* value, int attribute, unsigned long long at) {
-          const auto* pointer = reinterpret_cast<const void*>(at);
-          if (!machine.types.contains(pointer)) return kInvalidValue;
+          if (!machine.types.contains(at)) return kInvalidValue;
           // The driver writes an unsigned for the type, and a bool for "is managed".
-          if (attribute == 2) *static_cast<unsigned*>(value) = machine.types[pointer];
-          if (attribute == 8) *static_cast<bool*>(value) = machine.managed[pointer];
+          if (attribute == 2) *static_cast<unsigned*>(value) = machine.types[at];
+          if (attribute == 8) *static_cast<bool*>(value) = machine.managed[at];
           return 0;
         },
 };
@@ -75,8 +75,9 @@ TEST_F(GpuMemories, device_memory_is_told_from_host_pinned_and_unknown_memory) {
   const auto gpu = GpuMemory::open(kDriver, 1);
   ASSERT_TRUE(gpu) << outcome(gpu);
   const char host = 0, pinned = 0, device = 0, managed = 0;
-  machine.types = {{&pinned, 1U}, {&device, 2U}, {&managed, 2U}};
-  machine.managed[&managed] = true;
+  const auto address = [](const char& at) { return reinterpret_cast<std::uintptr_t>(&at); };
+  machine.types = {{address(pinned), 1U}, {address(device), 2U}, {address(managed), 2U}};
+  machine.managed[address(managed)] = true;
   EXPECT_FALSE((*gpu)->contains(&host));
   EXPECT_FALSE((*gpu)->contains(&pinned));
   EXPECT_TRUE((*gpu)->contains(&device));

@@ -25,8 +25,8 @@ Result<> run_on_gpu(int n, const RankBody& body) {
 
 const TransportUnderTest kGpus{"mpi", run_on_gpu, gpu_memories};
 const TransportUnderTest kHostToGpu{"mpi", run_on_gpu, host_to_gpu_memories};
-RESHARD_TEST_TRANSPORT(MpiGpus, kGpus);
-RESHARD_TEST_TRANSPORT(MpiHostToGpu, kHostToGpu);
+RESHARD_TEST_MESSAGES(MpiGpus, kGpus);
+RESHARD_TEST_MESSAGES(MpiHostToGpu, kHostToGpu);
 
 TEST(MpiGpu, memory_on_a_gpu_takes_messages_and_is_not_shared_as_host_memory) {
   const auto body = [](RankEnds& me) {

@@ -11,8 +11,8 @@ namespace {
 
 const TransportUnderTest kGpus{"ucx", ucx_with_gpu(), gpu_memories};
 const TransportUnderTest kTcp{"ucx", ucx_with_gpu("UCX_TLS", "tcp,self"), gpu_to_host_memories};
-RESHARD_TEST_TRANSPORT(UcxGpus, kGpus);
-RESHARD_TEST_TRANSPORT(UcxGpuToHostTcp, kTcp);
+RESHARD_TEST_MESSAGES(UcxGpus, kGpus);
+RESHARD_TEST_MESSAGES(UcxGpuToHostTcp, kTcp);
 
 TEST(UcxGpu, messages_are_put_into_shared_memory_of_gpus) {
   const auto body = [](RankEnds& me) {

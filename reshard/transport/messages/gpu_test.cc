@@ -24,9 +24,9 @@ template <LoopbackMethod kWay>
 TransportUnderTest loopback(std::function<MessageMemories()> memory) {
   return {"loopback", run_group_as_threads<LoopbackGroup<kWay, true>>, std::move(memory)};
 }
-RESHARD_TEST_TRANSPORT(GpuTagged, loopback<LoopbackMethod::tagged>(on_gpus));
-RESHARD_TEST_TRANSPORT(GpuToHost, loopback<LoopbackMethod::pull>(gpu_to_host));
-RESHARD_TEST_TRANSPORT(HostToGpu, loopback<LoopbackMethod::put>(host_to_gpu));
+RESHARD_TEST_MESSAGES(GpuTagged, loopback<LoopbackMethod::tagged>(on_gpus));
+RESHARD_TEST_MESSAGES(GpuToHost, loopback<LoopbackMethod::pull>(gpu_to_host));
+RESHARD_TEST_MESSAGES(HostToGpu, loopback<LoopbackMethod::put>(host_to_gpu));
 
 /// Where each of a rank's messages is, by turns.
 MessageMemories by_turns() {

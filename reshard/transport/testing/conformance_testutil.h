@@ -17,11 +17,16 @@ int conformance_suite();
   [[maybe_unused]] const int kSuite##Name = ::reshard::conformance_suite(); \
   INSTANTIATE_TEST_SUITE_P(Name, TransportControl, testing::Values(under_test))
 
-/// Instantiates the whole suite for one backend.
-#define RESHARD_TEST_TRANSPORT(Name, under_test)                                                 \
-  RESHARD_TEST_CONTROL_PLANE(Name, under_test);                                                  \
+/// Instantiates the part of the suite about messages and their failures for one backend.
+#define RESHARD_TEST_MESSAGES(Name, under_test)                                                  \
+  [[maybe_unused]] const int kMessages##Name = ::reshard::conformance_suite();                   \
   INSTANTIATE_TEST_SUITE_P(                                                                      \
       Name, TransportMessages,                                                                   \
       testing::Combine(testing::Values(under_test), testing::Values(1, 2, 3, 5, 8)), case_name); \
-  INSTANTIATE_TEST_SUITE_P(Name, TransportFailures, testing::Values(under_test));                \
+  INSTANTIATE_TEST_SUITE_P(Name, TransportFailures, testing::Values(under_test))
+
+/// Instantiates the whole suite for one backend.
+#define RESHARD_TEST_TRANSPORT(Name, under_test) \
+  RESHARD_TEST_CONTROL_PLANE(Name, under_test);  \
+  RESHARD_TEST_MESSAGES(Name, under_test);       \
   INSTANTIATE_TEST_SUITE_P(Name, TransportSlow, testing::Values(under_test))
