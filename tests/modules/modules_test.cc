@@ -65,11 +65,13 @@ TEST(Modules, a_whole_one_is_asked_for_its_version_and_reason) {
   EXPECT_FALSE(row->available);
   EXPECT_EQ(row->version, "Pigeon 3.2");
   EXPECT_EQ(row->reason, "no pigeon is free");
+  EXPECT_EQ(row->gpu_reason, "no pigeon is free");
   setenv("PIGEONS_FLY", "1", 1);
   row = find_transport("gloo");
   ASSERT_TRUE(row);
   EXPECT_TRUE(row->available);
   EXPECT_EQ(row->reason, "");
+  EXPECT_EQ(row->gpu_reason, "") << "it does not say that it moves host memory";
 }
 
 TEST(Modules, make_transport_gives_what_the_module_says) {
