@@ -39,6 +39,8 @@ for name in $programs; do
   # The loader and the C library are the machine's own.
   ldd "$folder/bin/$name" | awk '$3 ~ /^\// {print $3}' | grep -vE '/(libc|libm|libdl|libpthread|librt)\.so'
 done | sort -u | xargs -I{} cp -L {} "$bundle/lib/"
+tools/build.sh "$folder" "$jobs" reshard_transport_nccl
+strip -o "$bundle/bin/reshard_transport_nccl.so" "$folder/bin/reshard_transport_nccl.so"
 cp bench/*.py "$bundle/bench/"
 cp -r examples/configs "$bundle/examples/"
 git rev-parse --short=12 HEAD >"$bundle/COMMIT"

@@ -22,6 +22,23 @@ for test in $(bin/reshard_exec_tests --gtest_list_tests --gtest_filter='SharedGp
   awk '/^[A-Z].*\.$/ {suite = $1} /^  / {print suite $1}'); do
   run bin/reshard_exec_tests --gtest_filter="$test"
 done
+# Two processes that share GPU 0, by messages and by each other's memory; and as many ranks of NCCL as there are GPUs.
+refit() {
+  bin/reshard run --model demo-moe "$@" --spawn --verify || failed=1
+}
+refit --device cuda:0 --from megatron:ep=2 --to vllm:tp=2 --transport shm
+refit --device cuda:0 --from megatron:ep=2 --to vllm:tp=2 --transport shm --path message --check-fingerprints
+if bin/reshard transports | grep -q '^nccl *yes'; then
+  if [ "$(nvidia-smi -L 2>/dev/null | wc -l)" -gt 1 ]; then
+    refit --device cuda --from megatron:ep=2 --to vllm:tp=2 --transport nccl --check-fingerprints
+    refit --device cuda --from megatron:ep=2 --to vllm:tp=2,quant=mxfp8 --transport nccl
+  else
+    refit --device cuda --from megatron:tp=1 --to vllm:tp=1 --transport nccl
+    echo "gpu-test: NCCL between ranks skipped: there is one GPU"
+  fi
+else
+  echo "gpu-test: NCCL skipped: $(bin/reshard transports | grep '^nccl')"
+fi
 sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null || true)
 if [ -n "$sanitizer" ]; then
   for tool in memcheck racecheck; do
