@@ -25,13 +25,14 @@ struct DeviceEnvironment {
   /// At least Program::staging_bytes: of pinned host memory, or of this GPU if the transport takes
   /// messages there.
   std::span<std::byte> staging;
-  int most_blocks = 0;           ///< as TileRunner::make().
+  int most_blocks = 0;  ///< as TileRunner::make().
 };
 
 /// Runs the program of a rank whose source or target is in a GPU's memory. The GPU runs the tiles,
 /// on streams of its own: those that no message leads to on one, packing and unpacking on another.
 /// The calling thread launches them and moves messages: from and to the memory of the GPU if the
-/// transport takes them there, or else pinned host memory, so that every transport serves GPUs. A run allocates nothing and waits for events only.
+/// transport takes them there, or else pinned host memory, so that every transport serves GPUs. A
+/// run allocates nothing and waits for events only.
 class DeviceExecutor final : public Executor {
  public:
   /// `address` is that of a source or target as kernels of this GPU use it. Errors: those of
@@ -83,7 +84,7 @@ class DeviceExecutor final : public Executor {
   std::shared_ptr<const Program> program_;
   DeviceEnvironment environment_;
   std::vector<std::byte*> addresses_;  ///< by buffer.
-  bool in_place_ = false;  ///< some messages are from or to tensors.
+  bool in_place_ = false;              ///< some messages are from or to tensors.
   ProgramLaunches launches_;
   StepOrder order_;
   ExchangeQueue exchanges_;
