@@ -59,15 +59,20 @@ def _on_gpu(host):
   address = gpu().allocate(nbytes)
   memory = (ctypes.c_uint8 * nbytes).from_address(address)
   _blocks[address] = nbytes
-  weakref.finalize(memory, lambda: (gpu().free(address), _blocks.pop(address)))
+  weakref.finalize(memory, _free, address)
   inner = torch.frombuffer(memory, dtype=torch.uint8).view(host.dtype).view(host.shape)
   inner.copy_(host)
   return inner
 
 
+def _free(address):
+  del _blocks[address]  # first: another thread may get the same address as soon as it is free
+  gpu().free(address)
+
+
 def _is_there(tensor):
   at = tensor.untyped_storage().data_ptr()
-  return tensor.numel() == 0 or any(begin <= at < begin + size for begin, size in _blocks.items())
+  return tensor.numel() == 0 or any(begin <= at < begin + size for begin, size in list(_blocks.items()))
 
 
 def _names_gpu(device):
