@@ -248,7 +248,7 @@ def test_a_matrix_is_quantised_after_the_work_of_the_stream():
   assert bytes_of(reshard.quantise(there, "mxfp8", stream=stream).data) == bytes_of(reshard.quantise(host * 2, "mxfp8").data)
 
 
-def test_checkpoints_and_fingerprints_pass_through_the_host(tmp_path):
+def test_tensors_of_a_checkpoint_have_the_same_fingerprints_on_a_gpu(tmp_path):
   reshard.synthesize("demo-moe", tmp_path / "hf", layers=1)
   of = reshard.open_model(tmp_path / "hf")
   target = reshard.layout("vllm:tp=2", of)

@@ -34,9 +34,7 @@ NamedFingerprints fingerprints_of(TensorBuffers& buffers, const std::shared_ptr<
     forms = forms_of(like->stored());
   }
   ModelFingerprints all = with_progress(progress, [&](const Progress& report) {
-    if (buffers.device() == nullptr)
-      return unwrap(fingerprints(buffers.memory(), threads, report, forms));
-    return unwrap(fingerprints(buffers.host_copy(), threads, report, forms));
+    return unwrap(fingerprints(buffers.memory(), threads, report, forms));
   });
   return {layout.shared_model(), std::move(all)};
 }
@@ -146,8 +144,8 @@ void bind_fingerprints(nb::module_& m) {
 
 All ranks' tensors are in these buffers. `like` is another layout of the same model: values are
 fingerprinted in the form in which it stores them, so that a source and a target of different dtypes
-compare. Tensors of a GPU are copied to the host for it. Raises InvalidArgumentError if memory is
-missing (named).)");
+compare. Tensors of a GPU are read there, after the work of the buffers' stream. Raises
+InvalidArgumentError if memory is missing (named).)");
   m.def(
       "compare_fingerprints", &compare, nb::arg("source"), nb::arg("target"),
       "Returns None if both agree. Raises CorruptError naming the first tensor whose fingerprints "
