@@ -23,10 +23,17 @@ std::string as_json() {
   return Json(std::move(list)).dump(true) + "\n";
 }
 
-/// Why the transport is not here, or why its messages cannot be in the memory of a GPU.
+/// Why the transport is not here, or why it does not carry the memory of GPUs although it could.
 std::string why_not(const TransportInfo& t) {
-  if (!t.available || t.gpu_reason.empty()) return t.reason;
-  return "GPU memory: " + t.gpu_reason;
+  if (!t.available) return t.reason;
+  const bool can_carry = t.gpu_reason != kHostMemoryOnly;
+  return can_carry && !t.gpu_reason.empty() ? "GPU memory in place: " + t.gpu_reason : "";
+}
+
+/// How messages leave and enter the memory of GPUs.
+std::string gpu_text(const TransportInfo& t) {
+  if (!t.available) return "";
+  return t.gpu_reason.empty() ? "in place" : "through the host";
 }
 
 }  // namespace
@@ -42,8 +49,7 @@ Result<int> execute(const TransportsArguments& a) {
                t.available ? "yes"
                : t.built   ? "built"
                            : "no",
-               std::string(t.version), t.gpu_reason.empty() ? "yes" : "no", std::string(t.purpose),
-               why_not(t)});
+               std::string(t.version), gpu_text(t), std::string(t.purpose), why_not(t)});
   print(table.text(Style::of_stdout(), 0));
   // Not a transport: ranks of one host use it beside theirs.
   const std::string why_not = gpu_sharing_unavailable();

@@ -38,11 +38,9 @@ void append(std::string& list, std::string_view separator, std::string_view more
   list += more;
 }
 
-constexpr std::string_view kHostOnly = "moves host memory only";
-
 std::string gpu_reason_of(const TransportModule& module) {
   if (module.gpu_reason != nullptr) return module.gpu_reason();
-  return module.host_memory ? std::string(kHostOnly) : std::string();
+  return module.host_memory ? std::string(kHostMemoryOnly) : std::string();
 }
 
 /// Describes a transport of one or more modules. It is available if one of them is; the reasons of
@@ -80,7 +78,7 @@ TransportInfo info_of(const Row& row) {
       info.version = row.text;
       if (row.unavailable != nullptr) info.reason = row.unavailable();
       info.available = info.reason.empty();
-      info.gpu_reason = kHostOnly;
+      info.gpu_reason = kHostMemoryOnly;
       break;
     case Origin::module: describe_modules(info); break;
   }

@@ -8,6 +8,9 @@
 
 namespace reshard {
 
+/// TransportInfo::gpu_reason of transports that never carry GPU memory.
+inline constexpr std::string_view kHostMemoryOnly = "moves host memory only";
+
 /// The state of a transport in this build and on this machine.
 struct TransportInfo {
   std::string_view name;   ///< in options, and of Transport::name(). Static.

@@ -383,8 +383,10 @@ class Reports(unittest.TestCase):
         for transport in listed:
             self.assertTrue(transport["available"] or transport["reason"], transport)
             self.assertEqual(
-                set(transport), {"name", "built", "available", "version", "reason", "purpose"}
+                set(transport),
+                {"name", "built", "available", "version", "reason", "gpu_messages", "gpu_reason", "purpose"},
             )
+            self.assertTrue(transport["gpu_messages"] or transport["gpu_reason"], transport)
 
     def test_the_program_works_without_the_modules_beside_it(self):
         alone = self.d / "bin" / "reshard"
