@@ -26,9 +26,9 @@ from typing import Any
 import reshard
 import torch
 
-Way = Callable[[], None]
+Way = Callable[[], object]
 Tensors = dict[int, dict[str, torch.Tensor]]
-DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
+DTYPES = {reshard.DType.bf16: torch.bfloat16, reshard.DType.f16: torch.float16, reshard.DType.f32: torch.float32}
 
 
 def tensors_of(layout: reshard.Layout, device: str) -> Tensors:
@@ -37,7 +37,7 @@ def tensors_of(layout: reshard.Layout, device: str) -> Tensors:
   for rank in layout.ranks:
     made[rank] = {}
     for local in layout.local(rank):
-      like = torch.empty(tuple(local.shape), dtype=DTYPES[str(local.dtype)], device=device)
+      like = torch.empty(tuple(local.shape), dtype=DTYPES[local.dtype], device=device)
       like.view(torch.uint8).random_(0, 64)  # Finite, whatever the dtype.
       made[rank][local.name] = like
   return made
@@ -78,7 +78,7 @@ def pairs_of(plan: reshard.Plan, source: Side, target: Side) -> list[tuple[torch
   """(to, from) of all pieces of a plan."""
   pairs = []
   for rank in plan.target.ranks:
-    part = plan.rank_plan(rank)
+    part = plan.rank(rank)
     for transfer in (*part.recvs, *part.locals):
       for box, name, fragment in target.pieces(rank, transfer.tensor, transfer.box):
         src = int(transfer.src)
@@ -142,7 +142,6 @@ def refits(given: argparse.Namespace) -> None:
   size = sum(to.numel() * to.element_size() for to, _ in pairs)
   refit.run()
   expected = {(r, n): t.clone() for r, tensors in target.items() for n, t in tensors.items()}
-  plain = [torch.zeros(min(size, 1 << 31), dtype=torch.uint8, device=given.device) for _ in range(2)]
 
   def by_copy() -> None:
     for to, of in pairs:
@@ -152,7 +151,7 @@ def refits(given: argparse.Namespace) -> None:
     torch._foreach_copy_([to for to, _ in pairs], [of for _, of in pairs])
 
   ways: dict[str, Way] = {
-    "reshard": lambda: refit.run() and None,
+    "reshard": refit.run,
     "torch copy_ per piece": by_copy,
     "torch._foreach_copy_": by_foreach,
   }
@@ -162,13 +161,10 @@ def refits(given: argparse.Namespace) -> None:
     way()
     if not all(same_bytes(target[r][n], t) for (r, n), t in expected.items()):
       sys.exit(f"gpu_peers: {name} wrote other bytes than reshard")
-  clock = Clock(given.device)
-  seconds = in_turn(ways, given.rounds, clock)
+  plain = [torch.zeros(size, dtype=torch.uint8, device=given.device) for _ in range(2)]
+  ways["a plain copy"] = lambda: plain[0].copy_(plain[1])
+  seconds = in_turn(ways, given.rounds, Clock(given.device))
   print_rows(f"{given.model}, {given.source} to {given.target}, {len(pairs):,} pieces", size, seconds)
-  copy = in_turn({"plain": lambda: plain[0].copy_(plain[1]) and None}, given.rounds, clock)["plain"]
-  rate = plain[0].numel() / statistics.median(copy) / 1e9
-  share = size / statistics.median(seconds["reshard"]) / 1e9 / rate
-  print(f"  a plain copy of the GPU's memory: {rate:.1f} GB/s; reshard reaches {share:.3f} of it\n")
 
 
 def by_torch(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -182,21 +178,22 @@ def by_torch(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 def quantisers(given: argparse.Namespace) -> None:
   matrix = torch.randn(given.rows, 4096, device=given.device, dtype=torch.bfloat16)
-  ours = reshard.quantise(matrix, "mxfp8")
+  made = reshard.quantise(matrix, "mxfp8")
+  ours, scales = made.data.torch(), made.scales.torch()
   data, _ = by_torch(matrix)
-  mine = torch.from_dlpack(ours.data).view(torch.uint8).view(-1)
+  mine = ours.view(torch.uint8).view(-1)
   differ = int((mine != data.view(torch.uint8).view(-1)).sum())
   if differ > matrix.numel() // 100:  # log2() in float rounds at powers of two.
     sys.exit(f"gpu_peers: torch's MXFP8 differs from reshard's in {differ} of {matrix.numel()} bytes")
   ways: dict[str, Way] = {
-    "reshard": lambda: reshard.quantise(matrix, "mxfp8") and None,
-    "torch, operation by operation": lambda: by_torch(matrix) and None,
+    "reshard": lambda: reshard.quantise(matrix, "mxfp8", data=ours, scales=scales),
+    "torch, operation by operation": lambda: by_torch(matrix),
   }
   if given.device != "cpu":
     try:
       kernel = importlib.import_module("megatron.core.inference.quantization.mxfp8_quantize").mxfp8_quantize
       kernel(matrix)
-      ways["Megatron's Triton kernel"] = lambda: kernel(matrix) and None
+      ways["Megatron's Triton kernel"] = lambda: kernel(matrix)
     except Exception as error:  # noqa: BLE001 - whatever it lacks, the row is left out, and said.
       print(f"  Megatron's kernel is left out: {error}")
   seconds = in_turn(ways, given.rounds, Clock(given.device))

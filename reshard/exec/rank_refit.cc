@@ -174,9 +174,10 @@ Result<> RankRefit::State::record(const RankWork& work) const {
 Result<> RankRefit::State::share_memory(const RankWork& work) const {
   if (!transport.capabilities().registers || !ways.messages()) return {};
   std::vector<std::span<std::byte>> memory;
-  const bool in_place = !uses_gpu() || gpu_messages();
-  if (in_place && !work.part.recvs.empty()) memory = work.target->memory(work.me());
-  if (in_place && !work.part.sends.empty())
+  // Engines and trainers may unmap GPU memory between refits, which no registration survives.
+  const bool stays = !uses_gpu();
+  if (stays && !work.part.recvs.empty()) memory = work.target->memory(work.me());
+  if (stays && !work.part.sends.empty())
     for (const auto span : work.source->memory(work.me())) memory.push_back(span);
   if (!staging.empty()) memory.push_back(staging);
   for (const auto span : memory) {
