@@ -3,11 +3,12 @@
 
 #include <algorithm>
 
+#include "reshard/cuda/tiles/launch_kernel.h"
 #include "reshard/cuda/tiles/packed_tables.h"
 
 namespace reshard::cuda {
 
-Result<FingerprintRunner> FingerprintRunner::make(std::shared_ptr<const Device> device,
+Result<FingerprintRunner> FingerprintRunner::make(const std::shared_ptr<const Device>& device,
                                                   const FingerprintTable& table, int most_blocks) {
   static_assert(sizeof(Fingerprint) == sizeof(LaneSums));
   FingerprintRunner out;
@@ -29,25 +30,15 @@ Result<FingerprintRunner> FingerprintRunner::make(std::shared_ptr<const Device> 
                    table_at<WordWeights>(out.tables_, weights),
                    reinterpret_cast<std::uint64_t*>(out.sums_.data()),
                    static_cast<std::uint32_t>(table.tiles().size())};
-    const unsigned most = most_blocks > 0
-                              ? static_cast<unsigned>(most_blocks)
-                              : static_cast<unsigned>(device->multiprocessors()) * kTileBlocks;
-    out.blocks_ = std::min(most, out.launch_.num_tiles);
+    out.blocks_ = std::min(blocks_at_a_time(*device, most_blocks), out.launch_.num_tiles);
   }
-  out.device_ = std::move(device);
   return out;
 }
 
 Result<> FingerprintRunner::launch(const Stream& stream) const {
   RESHARD_TRY(stream.fill(sums_.data(), std::byte{0}, sums_.size()));
-  if (blocks_ > 0) {
-    FingerprintLaunch launch = launch_;
-    void* arguments[] = {&launch};
-    RESHARD_TRY(device_->call("cuLaunchKernel of fingerprints", [&] {
-      return device_->driver().cuLaunchKernel(kernel_, blocks_, 1, 1, kTileThreads, 1, 1, 0,
-                                              stream.handle(), arguments, nullptr);
-    }));
-  }
+  if (blocks_ > 0)
+    RESHARD_TRY(launch_kernel(stream, kernel_, blocks_, launch_, "cuLaunchKernel of fingerprints"));
   return stream.copy(host_sums_.data(), sums_.data(), sums_.size());
 }
 

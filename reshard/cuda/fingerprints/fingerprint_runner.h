@@ -17,7 +17,7 @@ class FingerprintRunner {
   /// Copies the table to the device and waits for that. `most_blocks`: the thread blocks that run
   /// at a time, each of kTileThreads; 0: as many as the device holds. Errors: those of
   /// Device::kernel(); memory that is short. @pre table.end() was called after the last add()
-  static Result<FingerprintRunner> make(std::shared_ptr<const Device> device,
+  static Result<FingerprintRunner> make(const std::shared_ptr<const Device>& device,
                                         const FingerprintTable& table, int most_blocks = 0);
 
   /// Gives a stream of the device all work, after which sums() has what the memory holds at that
@@ -29,7 +29,6 @@ class FingerprintRunner {
   std::span<const Fingerprint> sums() const;
 
  private:
-  std::shared_ptr<const Device> device_;
   Function kernel_ = nullptr;
   Buffer tables_, sums_, host_sums_;
   FingerprintLaunch launch_;

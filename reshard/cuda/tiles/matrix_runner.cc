@@ -3,16 +3,13 @@
 
 #include <algorithm>
 
+#include "reshard/cuda/tiles/launch_kernel.h"
 #include "reshard/cuda/tiles/packed_tables.h"
-#include "reshard/cuda/tiles/tiles.h"
 
 namespace reshard::cuda {
 namespace {
 
-unsigned blocks_at_a_time(const Device& device, int most_blocks) {
-  return most_blocks > 0 ? static_cast<unsigned>(most_blocks)
-                         : static_cast<unsigned>(device.multiprocessors()) * kTileBlocks;
-}
+constexpr const char* kWhat = "cuLaunchKernel of quantised matrices";
 
 const char* kernel_of(MatrixWork work) {
   switch (work) {
@@ -21,17 +18,6 @@ const char* kernel_of(MatrixWork work) {
     case MatrixWork::dequantise: break;
   }
   return kDequantiseKernel;
-}
-
-/// Launches a kernel for work of as many thread blocks.
-template <class Launch>
-Result<> run(const Device& device, const Stream& stream, Function kernel, unsigned blocks,
-             Launch launch) {
-  void* arguments[] = {&launch};
-  return device.call("cuLaunchKernel of quantised matrices", [&] {
-    return device.driver().cuLaunchKernel(kernel, blocks, 1, 1, kTileThreads, 1, 1, 0,
-                                          stream.handle(), arguments, nullptr);
-  });
 }
 
 /// The amax of each slice is the largest of its tiles'.
@@ -50,7 +36,7 @@ Result<MaximumTable> amaxes_of_slices(const MatrixTable& table, const float* til
 
 }  // namespace
 
-Result<MaximumRunner> MaximumRunner::make(std::shared_ptr<const Device> device,
+Result<MaximumRunner> MaximumRunner::make(const std::shared_ptr<const Device>& device,
                                           const MaximumTable& table, int most_blocks) {
   MaximumRunner out;
   out.levels_.assign(table.levels().begin(), table.levels().end());
@@ -61,7 +47,6 @@ Result<MaximumRunner> MaximumRunner::make(std::shared_ptr<const Device> device,
   const Index maxima = packed.add(table.maxima());
   out.tables_ = RESHARD_TRY(packed.copy_to(device));
   out.launch_.maxima = table_at<Maximum>(out.tables_, maxima);
-  out.device_ = std::move(device);
   return out;
 }
 
@@ -70,10 +55,11 @@ Result<> MaximumRunner::launch(const Stream& stream, std::size_t level) const {
   launch.first = levels_[level].first;
   launch.end = levels_[level].end;
   if (launch.first == launch.end) return {};
-  return run(*device_, stream, kernel_, std::min(most_blocks_, launch.end - launch.first), launch);
+  return launch_kernel(stream, kernel_, std::min(most_blocks_, launch.end - launch.first), launch,
+                       kWhat);
 }
 
-Result<MatrixRunner> MatrixRunner::make(std::shared_ptr<const Device> device,
+Result<MatrixRunner> MatrixRunner::make(const std::shared_ptr<const Device>& device,
                                         const MatrixTable& table, int most_blocks) {
   MatrixRunner out;
   out.levels_.assign(table.levels().begin(), table.levels().end());
@@ -93,7 +79,6 @@ Result<MatrixRunner> MatrixRunner::make(std::shared_ptr<const Device> device,
     const MaximumTable amaxes = RESHARD_TRY(amaxes_of_slices(table, out.launch_.amaxes));
     out.amaxes_ = RESHARD_TRY(MaximumRunner::make(device, amaxes, most_blocks));
   }
-  out.device_ = std::move(device);
   return out;
 }
 
@@ -102,7 +87,8 @@ Result<> MatrixRunner::launch(const Stream& stream, std::size_t level) const {
   launch.first_tile = levels_[level].first_tile;
   launch.end_tile = levels_[level].end_tile;
   const unsigned tiles = launch.end_tile - launch.first_tile;
-  if (tiles > 0) RESHARD_TRY(run(*device_, stream, kernel_, std::min(most_blocks_, tiles), launch));
+  if (tiles > 0)
+    RESHARD_TRY(launch_kernel(stream, kernel_, std::min(most_blocks_, tiles), launch, kWhat));
   return amaxes_.num_levels() == 0 ? Result<>() : amaxes_.launch(stream, level);
 }
 

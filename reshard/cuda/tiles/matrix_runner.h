@@ -15,8 +15,8 @@ class MaximumRunner {
  public:
   /// Copies the table to the device and waits for that. `most_blocks` as TileRunner::make().
   /// Errors: those of Device::kernel(); memory that is short.
-  static Result<MaximumRunner> make(std::shared_ptr<const Device> device, const MaximumTable& table,
-                                    int most_blocks = 0);
+  static Result<MaximumRunner> make(const std::shared_ptr<const Device>& device,
+                                    const MaximumTable& table, int most_blocks = 0);
 
   /// Gives a stream of the device one level: a launch, or none if the level is empty. Neither waits
   /// nor allocates. The stream must run the work before this object goes. Errors: the driver's.
@@ -25,7 +25,6 @@ class MaximumRunner {
   std::size_t num_levels() const { return levels_.size(); }
 
  private:
-  std::shared_ptr<const Device> device_;
   Function kernel_ = nullptr;
   Buffer tables_;
   MaximumLaunch launch_;
@@ -38,8 +37,8 @@ class MaximumRunner {
 class MatrixRunner {
  public:
   /// As MaximumRunner::make().
-  static Result<MatrixRunner> make(std::shared_ptr<const Device> device, const MatrixTable& table,
-                                   int most_blocks = 0);
+  static Result<MatrixRunner> make(const std::shared_ptr<const Device>& device,
+                                   const MatrixTable& table, int most_blocks = 0);
 
   /// Gives a stream of the device one level: a launch, or two that find amaxes; none if the level
   /// is empty. Neither waits nor allocates. The stream must run the work before this object goes,
@@ -49,7 +48,6 @@ class MatrixRunner {
   std::size_t num_levels() const { return levels_.size(); }
 
  private:
-  std::shared_ptr<const Device> device_;
   Function kernel_ = nullptr;
   Buffer tables_, tile_amaxes_;
   MaximumRunner amaxes_;  ///< from those of tiles.

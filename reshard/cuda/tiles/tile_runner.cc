@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "reshard/cuda/tiles/launch_kernel.h"
 #include "reshard/cuda/tiles/packed_tables.h"
 
 namespace reshard::cuda {
@@ -10,23 +11,19 @@ namespace {
 
 /// Launches a kernel for the tiles of a level, if it has any.
 template <class Launch, class Level>
-Result<> run(const Device& device, const Stream& stream, Function kernel, unsigned most_blocks,
-             Launch launch, const Level& level) {
+Result<> run(const Stream& stream, Function kernel, unsigned most_blocks, Launch launch,
+             const Level& level) {
   if (level.first_tile == level.end_tile) return {};
   launch.first_tile = level.first_tile;
   launch.end_tile = level.end_tile;
-  void* arguments[] = {&launch};
-  const unsigned blocks = std::min(most_blocks, launch.end_tile - launch.first_tile);
-  return device.call("cuLaunchKernel of the tiles of a refit", [&] {
-    return device.driver().cuLaunchKernel(kernel, blocks, 1, 1, kTileThreads, 1, 1, 0,
-                                          stream.handle(), arguments, nullptr);
-  });
+  return launch_kernel(stream, kernel, std::min(most_blocks, level.end_tile - level.first_tile),
+                       launch, "cuLaunchKernel of the tiles of a refit");
 }
 
 }  // namespace
 
-Result<TileRunner> TileRunner::make(std::shared_ptr<const Device> device, const TileTable& table,
-                                    int most_blocks) {
+Result<TileRunner> TileRunner::make(const std::shared_ptr<const Device>& device,
+                                    const TileTable& table, int most_blocks) {
   TileRunner out;
   const TransposeTable& transposes = table.transposes();
   for (std::size_t level = 0; level < table.levels().size(); ++level)
@@ -34,9 +31,7 @@ Result<TileRunner> TileRunner::make(std::shared_ptr<const Device> device, const 
   if (out.levels_.empty()) return out;
   out.kernel_ = RESHARD_TRY(device->kernel(kTileKernel));
   out.transpose_ = RESHARD_TRY(device->kernel(kTransposeKernel));
-  out.most_blocks_ = most_blocks > 0
-                         ? static_cast<unsigned>(most_blocks)
-                         : static_cast<unsigned>(device->multiprocessors()) * kTileBlocks;
+  out.most_blocks_ = blocks_at_a_time(*device, most_blocks);
   PackedTables packed;
   const Index pieces = packed.add(table.pieces()), loops = packed.add(table.loops()),
               slices = packed.add(table.slices()), tiles = packed.add(table.tiles()),
@@ -53,7 +48,6 @@ Result<TileRunner> TileRunner::make(std::shared_ptr<const Device> device, const 
   out.transposes_ = {table_at<TransposeTile>(out.tables_, transpose_tiles),
                      table_at<TransposePiece>(out.tables_, transposed),
                      table_at<CopyLoop>(out.tables_, transpose_loops), 0, 0};
-  out.device_ = std::move(device);
   return out;
 }
 
@@ -64,8 +58,8 @@ Result<> TileRunner::launch(const Stream& stream) const {
 
 Result<> TileRunner::launch(const Stream& stream, std::size_t level) const {
   const Level& all = levels_[level];
-  RESHARD_TRY(run(*device_, stream, kernel_, most_blocks_, launch_, all.copies));
-  return run(*device_, stream, transpose_, most_blocks_, transposes_, all.transposes);
+  RESHARD_TRY(run(stream, kernel_, most_blocks_, launch_, all.copies));
+  return run(stream, transpose_, most_blocks_, transposes_, all.transposes);
 }
 
 std::size_t TileRunner::num_launches(std::size_t level) const {

@@ -17,8 +17,8 @@ class TileRunner {
   /// Copies the table to the device and waits for that. `most_blocks`: the thread blocks that run
   /// at a time, each of kTileThreads; 0: as many as the device holds. Fewer leave room for kernels
   /// of others. Errors: those of Device::kernel(); memory that is short.
-  static Result<TileRunner> make(std::shared_ptr<const Device> device, const TileTable& table,
-                                 int most_blocks = 0);
+  static Result<TileRunner> make(const std::shared_ptr<const Device>& device,
+                                 const TileTable& table, int most_blocks = 0);
 
   /// Gives a stream of the device all levels. Neither waits nor allocates, so that it can be
   /// captured in a CUDA graph. The stream must run the work before this object goes. Errors: the
@@ -31,7 +31,6 @@ class TileRunner {
   std::size_t num_launches(std::size_t level) const;
 
  private:
-  std::shared_ptr<const Device> device_;
   Function kernel_ = nullptr;
   Function transpose_ = nullptr;
   Buffer tables_;
