@@ -62,6 +62,7 @@ def from_ray(
   timeout: float = 60.0,
   address: str | None = None,
   interface: str = "",
+  gpu: int | None = None,
 ) -> ProcessGroup:
   """Makes a group of Ray actors, tasks and drivers; returns once all ranks have called it.
 
@@ -91,5 +92,13 @@ def from_ray(
     counts = hasattr(handle, "add")
     job = f"ray-{ray.get(handle.add.remote(f'reshard/calls/{size}/{rank}', 1))}" if counts else "reshard"
   return from_store(
-    handle, rank=rank, size=size, transport=transport, job=job, timeout=timeout, address=address, interface=interface
+    handle,
+    rank=rank,
+    size=size,
+    transport=transport,
+    job=job,
+    timeout=timeout,
+    address=address,
+    interface=interface,
+    gpu=gpu,
   )

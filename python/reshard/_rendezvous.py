@@ -135,6 +135,7 @@ def from_store(
   timeout: float = 60.0,
   address: str | None = None,
   interface: str = "",
+  gpu: int | None = None,
 ) -> ProcessGroup:
   """Makes a group of processes that share a key-value store; returns once all ranks have called it.
 
@@ -147,6 +148,7 @@ def from_store(
   job        the name of the group; a new name for each group that is made over one store
   timeout    seconds until DeadlineError
   address    of rank 0, as the other ranks reach it; None: found out. On rank 0 only.
+  interface, gpu  as for join()
 
   Whoever can read the store can join the group. Raises what join() raises, and UnsupportedError if
   "auto" finds no transport between hosts.
@@ -169,6 +171,7 @@ def from_store(
       job=job,
       timeout=left,
       interface=interface,
+      gpu=gpu,
       listener=listener,
     )
 
@@ -229,6 +232,7 @@ def from_torch(
   timeout: float = 60.0,
   address: str | None = None,
   interface: str = "",
+  gpu: int | None = None,
 ) -> ProcessGroup:
   """Makes a group of the processes of a torch.distributed process group. Collective.
 
@@ -255,5 +259,13 @@ def from_torch(
   if job is None:
     job = f"torch-{store.add(f'{_PREFIX}calls/{rank}', 1)}"
   return from_store(
-    store, rank=rank, size=size, transport=transport, job=job, timeout=timeout, address=address, interface=interface
+    store,
+    rank=rank,
+    size=size,
+    transport=transport,
+    job=job,
+    timeout=timeout,
+    address=address,
+    interface=interface,
+    gpu=gpu,
   )

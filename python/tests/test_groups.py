@@ -299,3 +299,13 @@ def test_rank_0_may_listen_before_it_joins():
     reshard.join(url, rank=0, size=2, secret="0123456789abcdef", listener=listener)
   with socket.socket() as silent, pytest.raises(reshard.InvalidArgumentError, match="not a TCP socket that listens"):
     reshard.join(url, rank=0, size=2, secret="0123456789abcdef", listener=silent)
+
+
+def test_the_number_of_a_gpu_is_checked_and_nccl_says_what_it_lacks(tmp_path):
+  with pytest.raises(reshard.InvalidArgumentError, match="gpu -2: must be 0 or more, or None"):
+    reshard.join(f"file://{tmp_path}", rank=0, size=1, gpu=-2)
+  with reshard.join(f"file://{tmp_path}", rank=0, size=1, gpu=0) as group:  # shm passes through the host.
+    assert group.transport == "shm"
+  if not reshard.find_transport("nccl").available:
+    with pytest.raises(reshard.UnsupportedError, match="nccl"):
+      reshard.join(f"file://{tmp_path}", rank=0, size=1, transport="nccl", job="b", gpu=0)

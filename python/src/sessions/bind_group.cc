@@ -52,6 +52,13 @@ std::pair<int, int> place_of(std::optional<int> rank, std::optional<int> size) {
   return {rank.value_or(found->rank), size.value_or(found->size)};
 }
 
+/// TransportOptions::gpu.
+int gpu_number(const std::optional<int>& gpu) {
+  if (gpu && *gpu < 0)
+    raise(Code::invalid_argument, fmt::format("join: gpu {}: must be 0 or more, or None", *gpu));
+  return gpu.value_or(-1);
+}
+
 /// The descriptor of a socket, or of anything else with fileno().
 int descriptor_of(nb::handle socket) {
   const int fd = PyObject_AsFileDescriptor(socket.ptr());
@@ -62,7 +69,8 @@ int descriptor_of(nb::handle socket) {
 /// A join in progress, which another thread may cancel.
 struct Joining {
   RendezvousOptions options;
-  std::string transport, interface;
+  std::string transport;
+  TransportOptions transport_options;
   ProcessGroup parts;
   std::atomic<bool> cancelled = false;
   std::atomic<ControlPlane*> joined = nullptr;
@@ -72,8 +80,8 @@ struct Joining {
     parts.control = unwrap(join(options));
     joined = parts.control.get();
     if (cancelled) raise(Code::aborted, "interrupted");
-    parts.transport = unwrap(make_transport(
-        transport, *parts.control, {.interface = interface, .deadline = options.deadline}));
+    transport_options.deadline = options.deadline;
+    parts.transport = unwrap(make_transport(transport, *parts.control, transport_options));
   }
   void cancel() {
     cancelled = true;
@@ -86,7 +94,8 @@ SharedGroup join_group_at(const std::string& url, std::optional<int> rank, std::
                           const std::optional<PathArgument>& secret_file,
                           const std::string& transport, const std::string& job, double timeout,
                           const std::map<std::string, std::string>& settings,
-                          const std::string& interface, const std::optional<nb::object>& listener) {
+                          const std::string& interface, const std::optional<int>& gpu,
+                          const std::optional<nb::object>& listener) {
   const auto [my_rank, my_size] = place_of(rank, size);
   Joining joining;
   joining.options.url = url;
@@ -100,7 +109,8 @@ SharedGroup join_group_at(const std::string& url, std::optional<int> rank, std::
   joining.options.settings.push_back({"transport", transport});
   joining.options.deadline = deadline_after(timeout);
   joining.transport = transport;
-  joining.interface = interface;
+  joining.transport_options.interface = interface;
+  joining.transport_options.gpu = gpu_number(gpu);
   // A name that no rank can use is an error before any of them waits.
   const auto row = find_transport(transport);
   if (!row)
@@ -184,12 +194,15 @@ rank, size   of this process and of the group; None: as mpirun, srun or torchrun
              environment
 secret       16 characters or more, equal on all ranks, or
 secret_file  a file that only its owner may read, with the secret in its first line
-transport    moves the weights: "shm" within a host; "mpi", "gloo" or "ucx" between hosts
-             (transports() lists them)
+transport    moves the weights: "shm" within a host; "mpi", "gloo" or "ucx" between hosts; "nccl" or
+             "nvshmem" between GPUs (transports() lists them)
 job          the name of the group: groups with different names at one URL do not mix
 timeout      seconds until DeadlineError, which names the ranks that did not come
 settings     {name: value} that must be equal on all ranks; a difference is an error that shows both
 interface    network interface or address of the transport; "": the one that reaches rank 0
+gpu          the number of the GPU, as CUDA counts those that this process sees, whose memory messages
+             may be in: needed by "nccl" and "nvshmem", and of use with "ucx" and "mpi" if their library
+             is CUDA-aware. None: messages pass through host memory
 listener     on rank 0, with tcp://: a socket that listens already, in place of one at HOST:PORT; a
              caller that tells the others the address itself can so take any free port. It stays the
              caller's.
@@ -249,7 +262,7 @@ void bind_group(nb::module_& m) {
         nb::arg("secret_file") = nb::none(), nb::arg("transport") = "shm",
         nb::arg("job") = "reshard", nb::arg("timeout") = 60.0,
         nb::arg("settings") = std::map<std::string, std::string>(), nb::arg("interface") = "",
-        nb::arg("listener") = nb::none(), kJoinText);
+        nb::arg("gpu") = nb::none(), nb::arg("listener") = nb::none(), kJoinText);
   m.def("local", &local_groups, nb::arg("size"),
         "Groups for the ranks 0 to size - 1 of one process, in order: each belongs to the thread "
         "that is the rank. Their bytes move within memory, copied once.");
