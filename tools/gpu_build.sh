@@ -53,5 +53,6 @@ if [ -n "$python" ]; then
   ldd "$folder"/python/reshard/_core*.so | awk '$3 ~ /^\// {print $3}' | grep -vE '/(libc|libm|libdl|libpthread|librt)\.so' |
     xargs -I{} cp -L {} "$bundle/lib/"
   cp python/tests/*.py "$bundle/python/tests/"
+  mkdir "$bundle/bench/python" && cp bench/python/gpu_peers.py "$bundle/bench/python/"
 fi
 du -sh "$bundle" | awk '{print "gpu: " $2 " has " $1}'

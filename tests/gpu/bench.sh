@@ -8,4 +8,12 @@ cd "$(dirname "${BASH_SOURCE[0]}")"
 export LD_LIBRARY_PATH=$PWD/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 . ./need_gpu.sh
 need_gpu gpu-bench
-exec python3 bench/run.py --build . --only gpu "$@"
+python3 bench/run.py --build . --only gpu "$@"
+
+# Beside torch, with the machine's own Python.
+python=${PYTHON:-python3}
+if why=$(PYTHONPATH=python "$python" -c 'import reshard, torch' 2>&1); then
+  PYTHONPATH=python "$python" bench/python/gpu_peers.py
+else
+  echo "gpu-bench: torch's ways skipped: $(tail -n 1 <<<"$why")"
+fi
