@@ -91,15 +91,18 @@ Result<> Job::place_moves() {
   for (const PlannedMove& move : moves_)
     if (const StagingTensors* between = move.between())
       bytes = std::max(bytes, between->bytes(group_.me()));
+  cuda::StreamHandle stream = nullptr;
   if (gpu() != nullptr) {
     gpu_arena_ = RESHARD_TRY(cuda::Buffer::on_device(gpu(), bytes));
+    // Not the default stream, for which the streams of others would wait.
+    stream = between_stream_.emplace(RESHARD_TRY(cuda::Stream::make(gpu()))).handle();
   } else {
     arena_ = RESHARD_TRY(HostBuffer::allocate(bytes, {.prefault_threads = 1, .shared = true}));
   }
   for (PlannedMove& move : moves_) {
     if (StagingTensors* between = move.between())
-      RESHARD_TRY(
-          between->place({{group_.me()}}, gpu() ? gpu_arena_.data() : arena_.data(), gpu()));
+      RESHARD_TRY(between->place({{group_.me()}}, gpu() ? gpu_arena_.data() : arena_.data(), gpu(),
+                                 stream));
     RESHARD_TRY(move.place(memory_, group_));
   }
   return {};
@@ -146,12 +149,9 @@ void Job::count_peers() {
 
 /// What runs next comes after this on the GPU.
 Result<> Job::clear(StagingTensors& between) const {
-  if (gpu() == nullptr) {
-    between.clear();
-    return {};
-  }
-  const RankBuffers& memory = *between.buffers();
-  return between.clear(cuda::Stream::borrow(memory.device(), memory.stream()));
+  if (between_stream_) return between.clear(*between_stream_);
+  between.clear();
+  return {};
 }
 
 Result<> Job::renew_memory() {

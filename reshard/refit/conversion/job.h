@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "reshard/cuda/memory.h"
+#include "reshard/cuda/stream.h"
 #include "reshard/exec/worker_pool.h"
 #include "reshard/memory/host_buffer.h"
 #include "reshard/refit/conversion/planned_move.h"
@@ -86,6 +87,7 @@ class Job {
   JobMemory memory_;
   HostBuffer arena_, staging_;
   cuda::Buffer gpu_arena_;  ///< instead of arena_, if the rank has memory on a GPU.
+  std::optional<cuda::Stream> between_stream_;  ///< where what is in gpu_arena_ is cleared.
   /// Instead of staging_, if also the transport takes messages there.
   cuda::Buffer gpu_staging_;
   cuda::PinnedRange pinned_staging_;

@@ -15,9 +15,9 @@ Index StagingTensors::bytes(Rank me) const {
 }
 
 Result<> StagingTensors::place(std::span<const Rank> ranks, std::byte* at,
-                               std::shared_ptr<const cuda::Device> gpu) {
+                               std::shared_ptr<const cuda::Device> gpu, cuda::StreamHandle stream) {
   memory_.emplace(layout_);
-  memory_->set_device(std::move(gpu));
+  memory_->set_device(std::move(gpu), stream);
   for (const Rank r : ranks) {
     for (const SlotId slot : slots_) {
       if (!has(r, slot)) continue;

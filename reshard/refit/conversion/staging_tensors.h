@@ -24,10 +24,11 @@ class StagingTensors {
   bool empty() const { return layout_ == nullptr; }
   /// Bytes of a rank's local tensors, each rounded up to whole cache lines.
   Index bytes(Rank me) const;
-  /// Places the local tensors of ranks at `at`, which has bytes() of each, in the memory of `gpu`
-  /// or, if that is null, of the host.
+  /// Places the local tensors of ranks at `at`, which has bytes() of each, in the memory of `gpu`,
+  /// where their work is on `stream`, or, if that is null, of the host.
   Result<> place(std::span<const Rank> ranks, std::byte* at,
-                 std::shared_ptr<const cuda::Device> gpu = nullptr);
+                 std::shared_ptr<const cuda::Device> gpu = nullptr,
+                 cuda::StreamHandle stream = nullptr);
   /// Places them at addresses that have no memory behind them. Errors: no addresses are left.
   Result<> reserve(Rank me);
   /// Null before place() or reserve().
