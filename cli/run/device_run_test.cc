@@ -32,7 +32,7 @@ TEST(DeviceRun, RefitsOnTheGpu) {
 }
 
 TEST(DeviceRun, NumbersOfGpus) {
-  EXPECT_EQ(parse_gpu("cuda"), 0);
+  EXPECT_EQ(parse_gpu("cuda"), RunArguments::kAnyGpu);
   EXPECT_EQ(parse_gpu("cuda:3"), 3);
   for (const char* wrong : {"", "gpu", "cuda:", "cuda:-1", "cuda:x", "cuda:99999", "cpu:0"})
     EXPECT_FALSE(parse_gpu(wrong)) << wrong;
