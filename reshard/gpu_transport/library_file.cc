@@ -29,9 +29,10 @@ std::vector<fs::path> wheel_folders(const char* wheel) {
     const char* const prefix = std::getenv(variable);
     if (prefix == nullptr || *prefix == '\0') continue;
     std::error_code failed;
-    for (const auto& entry : fs::directory_iterator(fs::path(prefix) / "lib", failed))
-      if (entry.path().filename().string().starts_with("python3"))
-        packages.push_back(entry.path() / "site-packages");
+    for (fs::directory_iterator entry(fs::path(prefix) / "lib", failed), end;
+         entry != end && !failed; entry.increment(failed))
+      if (entry->path().filename().string().starts_with("python3"))
+        packages.push_back(entry->path() / "site-packages");
   }
   std::vector<fs::path> out;
   for (const fs::path& package : packages)

@@ -5,6 +5,7 @@
 
 #include <dlfcn.h>
 #include <gmock/gmock.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <cstdlib>
@@ -30,7 +31,8 @@ std::string some_library() {
 
 struct LibraryFiles : testing::Test {
   void SetUp() override {
-    folder = fs::path(testing::TempDir()) / "library_file_test";
+    // Of this process: tests run side by side.
+    folder = fs::path(testing::TempDir()) / ("library_file_test." + std::to_string(getpid()));
     fs::remove_all(folder);
     fs::create_directories(folder);
     unsetenv(kVariable);

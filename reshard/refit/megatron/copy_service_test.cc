@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "reshard/transport/inproc/inproc.h"
+#include "reshard/transport/registry.h"
 #include "reshard/transport/testing/conformance_ranks_testutil.h"
 
 namespace reshard::megatron {
@@ -222,8 +223,9 @@ TEST(MakeCopyService, says_why_a_backend_is_none) {
     const RefitGroup group{ends.control.get(), nullptr};
     expect_error(make_copy_service("smoke", group, 60), Code::invalid_argument,
                  {"unknown backend 'smoke'", "shm", "nccl"});
-    expect_error(make_copy_service("nvshmem", group, 60), Code::unsupported,
-                 {"backend 'nvshmem': ", "not part of this build"});
+    if (const auto nvshmem = find_transport("nvshmem"); !nvshmem->available)
+      expect_error(make_copy_service("nvshmem", group, 60), Code::unsupported,
+                   {"backend 'nvshmem': ", nvshmem->reason});
     expect_error(make_copy_service("inproc", group, 60), Code::invalid_argument,
                  {"pass it as the group's transport"});
   });
