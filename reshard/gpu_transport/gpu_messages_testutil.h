@@ -4,8 +4,12 @@
 
 #include <dlfcn.h>
 #include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
+#include <cstdint>
 #include <memory>
+#include <string>
 
 #include "reshard/base/check.h"
 #include "reshard/cuda/gpu_testutil.h"
@@ -48,6 +52,15 @@ inline MessageMemories host_to_gpu_memories() {
   return {host_memories().sends, std::make_shared<GpuMessageMemory>()};
 }
 
+/// Names a file of kernels that has none: the emulated GPU has its own, and a build without nvcc no
+/// others.
+inline void name_empty_kernel_image() {
+  constexpr std::uint8_t kHeader[] = {0x50, 0xed, 0x55, 0xba, 1, 0, 16, 0, 0, 0, 0, 0, 0, 0, 0, 0};
+  const int file = memfd_create("kernels", 0);
+  RESHARD_CHECK(write(file, kHeader, sizeof kHeader) == ssize_t{sizeof kHeader});
+  setenv("RESHARD_CUDA_IMAGE", ("/proc/self/fd/" + std::to_string(file)).c_str(), 1);
+}
+
 /// Unless RESHARD_TEST_GPU names a real GPU, makes the driver that this process loads the stand-in
 /// at this path, and gpu_under_test() its GPU 0. True if so. To be called before anything loads a
 /// driver.
@@ -55,6 +68,7 @@ inline bool load_emulated_driver(const char* path) {
   if (!cuda::is_emulated()) return false;
   RESHARD_CHECK(dlopen(path, RTLD_NOW | RTLD_LOCAL) != nullptr);
   setenv("RESHARD_TEST_GPU", "0", 1);
+  name_empty_kernel_image();
   return true;
 }
 
