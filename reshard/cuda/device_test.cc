@@ -152,6 +152,21 @@ TEST_F(Gpu, AStreamWaitsForAnEventOfAnother) {
   EXPECT_EQ(out[0], std::byte{3});
 }
 
+TEST_F(Gpu, AnEventMayGoBeforeTheWorkThatWaitsForIt) {
+  const Stream first = Stream::make(device_).value(), second = Stream::make(device_).value();
+  const Buffer bytes = Buffer::on_device(device_, 8).value(),
+               out = Buffer::pinned(device_, 8).value();
+  {
+    const Event filled = Event::make(device_).value();
+    ASSERT_TRUE(first.fill(bytes.data(), std::byte{5}, 8));
+    ASSERT_TRUE(filled.record(first));
+    ASSERT_TRUE(filled.hold(second));
+  }
+  ASSERT_TRUE(second.copy(out.data(), bytes.data(), 8));
+  ASSERT_TRUE(second.synchronize());
+  EXPECT_EQ(out.data()[0], std::byte{5});
+}
+
 TEST_F(Gpu, ErrorsOfEarlierWorkAreReported) {
   const Stream stream = Stream::make(device_).value();
   emulated_gpu().faults["cuStreamSynchronize"] = 700;

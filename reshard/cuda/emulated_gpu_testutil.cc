@@ -169,7 +169,7 @@ void set_events(Driver& d) {
   set(d.cuEventDestroy, [](EventHandle event) {
     block_until([&] { return run_until(*event, event->recorded); });
     machine().events.erase(event);
-    delete event;
+    machine().ended_events.emplace_back(event);  // Work that streams have yet may wait for it.
     return called_in_context("cuEventDestroy");
   });
   set(d.cuEventRecord, [](EventHandle event, StreamHandle stream) {

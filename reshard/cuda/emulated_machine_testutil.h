@@ -6,6 +6,7 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <set>
 #include <string>
@@ -67,6 +68,7 @@ struct Machine {
   std::set<void*> registered;                   ///< host memory.
   std::set<CUstream_st*> streams;
   std::set<CUevent_st*> events;
+  std::vector<std::unique_ptr<CUevent_st>> ended_events;
   std::set<CUmod_st*> modules;
   CUstream_st legacy;
   CUctx_st contexts[16];
