@@ -161,7 +161,6 @@ def from_store(
   there.set(f"{keys}/host/{rank}", _host())
 
   def joined(place: dict[str, str], listener: socket.socket | None = None) -> ProcessGroup:
-    left = max(deadline - time.monotonic(), 0.0)
     return join(
       place["url"],
       rank=rank,
@@ -169,7 +168,7 @@ def from_store(
       secret=place["secret"],
       transport=place["transport"] if transport == "auto" else transport,
       job=job,
-      timeout=left,
+      timeout=max(deadline - time.monotonic(), 0.0),
       interface=interface,
       gpu=gpu,
       listener=listener,
@@ -178,11 +177,7 @@ def from_store(
   if rank == 0:
     hosts = {_wait(there, f"{keys}/host/{r}", deadline, f"rank {r}") for r in range(size)}
     if transport == "auto":
-      try:
-        transport = _best(len(hosts))
-      except UnsupportedError as error:
-        there.set(f"{keys}/place", json.dumps({"error": str(error)}))
-        raise
+      transport = _choose(there, keys, len(hosts))
     return _serve(there, keys, transport, len(hosts) == 1, address, joined)
   place = json.loads(_wait(there, f"{keys}/place", deadline, "rank 0"))
   if "error" in place:
@@ -201,6 +196,15 @@ def _best(hosts: int) -> str:
       return name
     reasons.append(f"{name}: {'not known' if row is None else row.reason}")
   raise UnsupportedError(f"join: the ranks are on {hosts} hosts, and no transport works between them ({'; '.join(reasons)})")
+
+
+def _choose(store: Store, keys: str, hosts: int) -> str:
+  """The same; if there is none, the store tells the other ranks why."""
+  try:
+    return _best(hosts)
+  except UnsupportedError as error:
+    store.set(f"{keys}/place", json.dumps({"error": str(error)}))
+    raise
 
 
 def _serve(
