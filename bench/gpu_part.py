@@ -20,7 +20,7 @@ CASES = (
   ("llama-3.1-8b", 32, 8, "megatron:tp=2,pp=2", "vllm:tp=8", LONG_TARGET),
 )
 
-# Reading and writing together, of a copy that reads and writes as much.
+# Of the driver's copy that reads and writes as many bytes in total.
 QUANTISE_TARGET = 0.85
 # (arguments of gpu_kernels_bench, what it measures, target, in quick runs too)
 KERNELS = (

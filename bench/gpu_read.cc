@@ -63,7 +63,7 @@ done:
 
 Result<PlainRead> PlainRead::make(const cuda::Driver& driver, int gpu) {
   PlainRead out;
-  // With its final zero, as cuModuleLoadData() takes text.
+  // cuModuleLoadData() takes PTX as text that ends with a zero.
   out.device_ = RESHARD_TRY(cuda::Device::open(driver, gpu, std::as_bytes(std::span(kReadKernel))));
   out.kernel_ = RESHARD_TRY(out.device_->kernel("reshard_read"));
   out.sum_ = RESHARD_TRY(cuda::Buffer::on_device(out.device_, 4));

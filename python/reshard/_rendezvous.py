@@ -199,7 +199,7 @@ def _best(hosts: int) -> str:
 
 
 def _choose(store: Store, keys: str, hosts: int) -> str:
-  """The same; if there is none, the store tells the other ranks why."""
+  """The transport of a group whose ranks are on so many hosts. If none works, the store tells the other ranks why."""
   try:
     return _best(hosts)
   except UnsupportedError as error:

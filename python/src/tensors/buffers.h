@@ -54,10 +54,8 @@ class TensorBuffers {
   /// else that of this object. Never waits for a GPU. Errors: a tensor is gone, freed, resized or
   /// otherwise no longer what the layout wants (named); as the constructor's.
   bool refresh(const char* side, const nb::object& stream = {});
-  /// Makes a stream of others wait for what the one in use has now.
+  /// Makes the stream `to` wait for the work that this object's stream has now.
   void lend(cuda::StreamHandle to);
-  /// Copies of all tensors in host memory, after the work that the stream has. @pre device()
-  RankBuffers host_copy() const;
   /// The same as an object of its own. @pre device()
   std::unique_ptr<TensorBuffers> on_host() const;
   /// Copies host memory of the same layout into the tensors of a rank, and waits. @pre device()
@@ -91,6 +89,8 @@ class TensorBuffers {
     SlotId slot;
   };
 
+  /// Copies of all tensors in host memory, after the work that the stream has. @pre device()
+  RankBuffers host_copy() const;
   explicit TensorBuffers(std::shared_ptr<const Layout> layout, RankBuffers memory);
   static void check_ranks(const Layout& layout, const RankSet& ranks);
   LookOptions looks(const nb::object& stream) const;
