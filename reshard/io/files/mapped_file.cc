@@ -87,9 +87,10 @@ void MappedFile::prefetch(std::int64_t offset, std::int64_t bytes) const {
   advise(offset, bytes, MADV_WILLNEED);
 }
 void MappedFile::drop(std::int64_t offset, std::int64_t bytes) const {
+  if (bytes <= 0 || offset < 0 || offset >= size()) return;
   // Pages before the range that a fault in it mapped again would otherwise stay.
   const std::int64_t around = std::min(offset, kFaultAround);
-  advise(offset - around, bytes + around, MADV_DONTNEED);
+  advise(offset - around, std::min(bytes, size() - offset) + around, MADV_DONTNEED);
 }
 
 void MappedFile::advise(std::int64_t offset, std::int64_t bytes, int advice) const {
