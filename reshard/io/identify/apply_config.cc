@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "reshard/io/identify/apply_config.h"
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "reshard/io/hf/config.h"
+#include "reshard/io/identify/copies.h"
+#include "reshard/io/identify/stored_scales.h"
+#include "reshard/io/identify/tensor_lists.h"
+#include "reshard/io/torch_dist/megatron_layout.h"
+#include "reshard/model/canonical.h"
+#include "reshard/model/names.h"
+#include "reshard/model/quant/files.h"
+
+namespace reshard::identify {
+namespace {
+
+constexpr std::string_view kRouterBias = ".e_score_correction_bias";
+
+/// transformers drops all modules for multi-token prediction but keeps their number in the config.
+void forget_missing_mtp(const ModelSpec& stored, ModelConfig& config) {
+  if (config.num_mtp == 0) return;
+  const HfNames names(config);
+  std::vector<std::string> prefixes = {"mtp."};
+  if (config.mtp_names == MtpNames::trailing)
+    for (Index m = 0; m < config.num_mtp; ++m) prefixes.push_back(names.layer({0, m}, ""));
+  for (const CanonicalTensor& t : stored.tensors())
+    for (const std::string& prefix : prefixes)
+      if (t.name.starts_with(prefix)) return;
+  config.num_mtp = 0;
+  config.mtp_block.clear();
+}
+
+}  // namespace
+
+Result<> apply_config(ModelSpec stored, Model& model) {
+  auto config = RESHARD_TRY(read_config(model.config_path));
+  const std::string beside = config_beside(model);
+  if (config.quantization.empty() && !beside.empty())
+    config.quantization = name(QuantMethod::modelopt);
+  if (!config.quantization.empty()) RESHARD_TRY(take_scales(config, stored, model));
+  const std::vector<CanonicalTensor> scales = take_activation_scales(stored);
+  config.router_expert_bias |=
+      std::any_of(stored.tensors().begin(), stored.tensors().end(),
+                  [](const CanonicalTensor& t) { return t.name.ends_with(kRouterBias); });
+  detect_prefixes(stored, config);
+  forget_missing_mtp(stored, config);
+  RESHARD_TRY(take_copies(model, config, stored));
+  const ModelSpec wanted = RESHARD_TRY(canonical_tensors(config));
+  leave_out_strays(wanted, stored, model);
+  if (auto same = check_against(stored, wanted); !same) {
+    if (same.error().code == Code::corrupt) model.misshapen = same.error().message;
+    return tl::unexpected(std::move(same).error().in(model.name));
+  }
+  ModelSpec ordered = in_order_of(wanted, stored);
+  for (const CanonicalTensor& t : scales)
+    RESHARD_TRY(ordered.add(t.name, t.shape, t.dtype, t.merged));
+  model.tensors = std::make_shared<ModelSpec>(std::move(ordered));
+  model.config = std::move(config);
+  return {};
+}
+
+Result<> apply_megatron(Model& model) {
+  auto config = RESHARD_TRY(read_config(model.config_path));
+  const auto has = [&](const auto& matches) {
+    return std::ranges::any_of(model.weights->pieces().tensors,
+                               [&](const TensorSpec& t) { return matches(t.name); });
+  };
+  config.router_expert_bias |=
+      has([](const std::string& name) { return name.ends_with(".router.expert_bias"); });
+  if (!has([](const std::string& name) { return name.starts_with("mtp."); })) {
+    config.num_mtp = 0;
+    config.mtp_block.clear();
+  }
+  torch_dist::MegatronCheckpoint found =
+      RESHARD_TRY(torch_dist::megatron_checkpoint(*model.weights, config));
+  model.tensors = std::move(found.model);
+  model.pieces_layout = std::move(found.layout);
+  model.left_out = std::move(found.left_out);
+  model.config = std::move(config);
+  return {};
+}
+
+}  // namespace reshard::identify

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "reshard/io/identify/stored_scales.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <utility>
+
+#include "reshard/io/checkpoint/stored_model.h"
+#include "reshard/io/files/json.h"
+#include "reshard/io/hf/config.h"
+#include "reshard/io/hf/quantization.h"
+#include "reshard/io/identify/tensor_lists.h"
+#include "reshard/model/quant/notation.h"
+
+namespace reshard::identify {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kMaxModelConfigBytes = std::size_t{16} << 20;
+
+Result<StoredWeights> read_stored_weights(const Model& model) {
+  const auto text = RESHARD_TRY(read_text_file(model.config_path, kMaxModelConfigBytes));
+  const std::string beside = config_beside(model);
+  if (beside.empty() || !RESHARD_TRY(parse_config(text, model.config_path)).quantization.empty())
+    return stored_weights(text, model.config_path);
+  const auto other = RESHARD_TRY(read_text_file(beside, kMaxModelConfigBytes));
+  return stored_weights_beside(other, beside);
+}
+
+}  // namespace
+
+std::string config_beside(const Model& model) {
+  if (model.weights->kind() != Checkpoint::Kind::hf) return "";
+  const auto path = fs::path(model.weights->folder()) / "hf_quant_config.json";
+  std::error_code ignored;
+  return fs::exists(path, ignored) ? path.string() : "";
+}
+
+Result<> take_scales(const ModelConfig& config, ModelSpec& stored, Model& model) {
+  if (model.weights->kind() != Checkpoint::Kind::hf) return {};  // its layout says
+  auto weights = read_stored_weights(model);
+  if (!weights)
+    return fail(weights.error().code,
+                fmt::format("{}; describe the tensors in a layout rules:FILE, or remove the key "
+                            "where the weights are plain",
+                            weights.error().message));
+  auto plain = plain_tensors(stored, weights->format, weights->method, config.dtype);
+  if (!plain) return tl::unexpected(std::move(plain).error().in(model.name));
+  if (plain->stored.tensors.empty())
+    return fail(
+        Code::unsupported,
+        fmt::format("{}: quantization_config says {}, but no tensor is stored as {}; remove "
+                    "the key where the weights are plain",
+                    model.config_path, in_quotes(config.quantization), to_string(weights->format)));
+  stored = std::move(plain->tensors);
+  model.stored = std::move(plain->stored);
+  model.stored_method = weights->method;
+  return {};
+}
+
+std::vector<CanonicalTensor> take_activation_scales(ModelSpec& stored) {
+  std::vector<CanonicalTensor> scales;
+  std::vector<std::string> names;
+  for (const CanonicalTensor& t : stored.tensors()) {
+    if (!is_activation_scale(t, stored)) continue;
+    scales.push_back(t);
+    names.push_back(t.name);
+  }
+  if (!names.empty()) stored = without(stored, names);
+  return scales;
+}
+
+Result<> take_scales_of_ranks(ModelSpec& stored, Model& model) {
+  auto spec = parse_layout(model.weights->layout());
+  if (!spec) return {};  // own_layout() says what is wrong with it
+  const auto notation = take_quant(*spec);
+  if (!notation || !*notation) return {};
+  const auto config_path = model.weights->config_path();
+  const auto config = config_path ? read_config(*config_path) : fail(Code::not_found, "");
+  auto plain = plain_tensors(stored, (*notation)->format, std::nullopt,
+                             config ? config->dtype : DType::bf16);
+  if (!plain) return tl::unexpected(std::move(plain).error().in(model.name));
+  stored = std::move(plain->tensors);
+  model.stored = std::move(plain->stored);
+  return {};
+}
+
+}  // namespace reshard::identify

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "reshard/io/identify/tensor_lists.h"
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <utility>
+
+#include "reshard/model/name_pattern.h"
+
+namespace reshard::identify {
+namespace {
+
+/// True for the tables of rotary embeddings that early transformers stored in every layer.
+bool is_stray_buffer(std::string_view name) {
+  constexpr std::array<std::string_view, 3> kEndings = {
+      ".rotary_emb.inv_freq", ".rotary_emb.cos_cached", ".rotary_emb.sin_cached"};
+  return std::any_of(kEndings.begin(), kEndings.end(),
+                     [&](std::string_view end) { return name.ends_with(end); });
+}
+
+}  // namespace
+
+Result<ModelSpec> stored_tensors(const Checkpoint& checkpoint) {
+  ModelSpec spec;
+  for (const TensorSpec& t : checkpoint.whole_tensors()) {
+    auto added = spec.add(t.name, t.shape, t.dtype);
+    if (!added) return tl::unexpected(std::move(added).error().in(checkpoint.folder()));
+  }
+  return spec;
+}
+
+ModelSpec without(const ModelSpec& spec, const std::vector<std::string>& names) {
+  const std::set<std::string_view> out(names.begin(), names.end());
+  ModelSpec rest;
+  for (const CanonicalTensor& t : spec.tensors())
+    if (!out.contains(t.name))
+      (void)rest.add(t.name, t.shape, t.dtype, t.merged);  // was valid in `spec`
+  return rest;
+}
+
+bool matches_any(const std::set<std::string>& patterns, std::string_view name) {
+  return std::any_of(patterns.begin(), patterns.end(), [&](const std::string& pattern) {
+    return match_pattern(pattern, name).has_value();
+  });
+}
+
+void leave_out_strays(const ModelSpec& config, ModelSpec& stored, Model& model) {
+  std::vector<std::string> strays;
+  for (const CanonicalTensor& t : stored.tensors())
+    if (!config.find(t.name) && (is_stray_buffer(t.name) || matches_any(model.ignore, t.name)))
+      strays.push_back(t.name);
+  if (strays.empty()) return;
+  stored = without(stored, strays);
+  model.left_out = std::move(strays);
+}
+
+void leave_out_ignored(Model& model) {
+  const auto names = matching_names(*model.tensors, model.ignore);
+  if (names.empty()) return;
+  model.left_out.assign(names.begin(), names.end());
+  model.tensors = std::make_shared<ModelSpec>(without(*model.tensors, model.left_out));
+}
+
+ModelSpec in_order_of(const ModelSpec& config, const ModelSpec& checkpoint) {
+  ModelSpec ordered;
+  for (const CanonicalTensor& t : config.tensors())
+    (void)ordered.add(t.name, t.shape, checkpoint[*checkpoint.find(t.name)].dtype, t.merged);
+  return ordered;
+}
+
+void leave_out_others(Model& model) {
+  for (const CheckpointEntry& entry : model.weights->pieces().others)
+    model.left_out.push_back(entry.name);
+}
+
+}  // namespace reshard::identify

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "reshard/io/open_model.h"
+
+namespace reshard::identify {
+
+/// All tensors of the files, in their order. @pre checkpoint.kind() != Checkpoint::Kind::ranks
+Result<ModelSpec> stored_tensors(const Checkpoint& checkpoint);
+
+/// A copy without these tensors.
+ModelSpec without(const ModelSpec& spec, const std::vector<std::string>& names);
+
+bool matches_any(const std::set<std::string>& patterns, std::string_view name);
+
+/// Removes from `stored` the tensors that the config lacks and that may be left out.
+void leave_out_strays(const ModelSpec& config, ModelSpec& stored, Model& model);
+
+/// Removes the tensors to ignore from a model without a config.
+void leave_out_ignored(Model& model);
+
+/// Reports what the checkpoint holds besides tensors of the model.
+void leave_out_others(Model& model);
+
+/// The tensors in the order of the config, with the dtypes of the checkpoint. @pre check_against
+/// succeeded
+ModelSpec in_order_of(const ModelSpec& config, const ModelSpec& checkpoint);
+
+}  // namespace reshard::identify
