@@ -15,9 +15,12 @@ constexpr std::string_view kFormat = "reshard-checkpoint";
 constexpr std::int64_t kVersion = 1;
 constexpr JsonLimits kIndexLimits{
     .bytes = std::size_t{100'000'000}, .values = std::size_t{4} << 20, .depth = 16};
+/// Of an index that Python wrote.
+constexpr JsonLimits kHfIndexLimits{
+    .bytes = kIndexLimits.bytes, .values = kIndexLimits.values, .depth = 16, .non_finite = true};
 
-Result<Json> parse_object(std::string_view text) {
-  auto json = RESHARD_TRY(parse_json(text, kIndexLimits));
+Result<Json> parse_object(std::string_view text, const JsonLimits& limits) {
+  auto json = RESHARD_TRY(parse_json(text, limits));
   if (json.object() == nullptr)
     return fail(Code::corrupt, fmt::format("must be an object, is {}", json.describe()));
   return json;
@@ -63,7 +66,7 @@ Result<> add_rank(const Json& entry, RankIndex& index) {
 }  // namespace
 
 Result<WeightMap> parse_hf_index(std::string_view text) {
-  const Json json = RESHARD_TRY(parse_object(text));
+  const Json json = RESHARD_TRY(parse_object(text, kHfIndexLimits));
   const Json* map = json.find("weight_map");
   if (map == nullptr || map->object() == nullptr)
     return fail(
@@ -87,7 +90,7 @@ std::string hf_index_text(const WeightMap& weight_map, std::int64_t total_bytes)
 }
 
 Result<RankIndex> parse_rank_index(std::string_view text) {
-  const Json json = RESHARD_TRY(parse_object(text));
+  const Json json = RESHARD_TRY(parse_object(text, kIndexLimits));
   RESHARD_TRY(check_format(json));
   RankIndex index;
   const Json* layout = json.find("layout");

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "reshard/io/files/mapped_file.h"
+#include "reshard/io/files/non_finite.h"
 #include "reshard/io/files/utf8.h"
 
 namespace reshard {
@@ -37,7 +38,9 @@ std::string_view cause(std::string_view what) {
 /// Builds a Json from the parser's events; stops at the first violation.
 class Builder : public nlohmann::json_sax<nlohmann::json> {
  public:
-  explicit Builder(const JsonLimits& limits) : limits_(limits) {}
+  /// `numbers`: those that the text has strings in place of.
+  Builder(const JsonLimits& limits, std::vector<files::NonFinite> numbers)
+      : limits_(limits), numbers_(std::move(numbers)) {}
 
   bool null() override { return add(Json()); }
   bool boolean(bool value) override { return add(Json(value)); }
@@ -49,11 +52,16 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
   bool number_float(double, const std::string& spelling) override {
     return add(Json(Json::Number{spelling}));
   }
-  bool string(std::string& value) override { return add(Json(std::move(value))); }
+  bool string(std::string& value) override {
+    if (const auto* number = number_in_place()) return add(Json(Json::Number{number->spelling}));
+    return add(Json(std::move(value)));
+  }
   bool binary(nlohmann::json::binary_t&) override { return false; }
   bool start_object(std::size_t) override { return open(Json(Json::Object{})); }
   bool start_array(std::size_t) override { return open(Json(Json::Array{})); }
   bool key(std::string& name) override {
+    if (const auto* number = number_in_place())
+      return stop(fmt::format("not JSON at byte {}: {} is no key", number->byte, number->spelling));
     keys_.push_back(std::move(name));
     return true;
   }
@@ -79,6 +87,12 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
   bool stop(std::string message) {
     if (error_.empty()) error_ = std::move(message);
     return false;
+  }
+  /// The number that the string which was just read stands for, or null. Counts strings.
+  const files::NonFinite* number_in_place() {
+    const std::size_t string = num_strings_++;
+    if (next_number_ == numbers_.size() || numbers_[next_number_].string != string) return nullptr;
+    return &numbers_[next_number_++];
   }
   bool add(Json value) {
     if (++values_ > limits_.values)
@@ -106,6 +120,8 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
   }
 
   JsonLimits limits_;
+  std::vector<files::NonFinite> numbers_;
+  std::size_t next_number_ = 0, num_strings_ = 0;
   Json root_;
   std::vector<Json> open_;
   std::vector<std::string> keys_;
@@ -201,7 +217,11 @@ Result<Json> parse_json(std::string_view text, const JsonLimits& limits) {
   // The parser would take a NUL for the end of the text and ignore the rest.
   if (const auto at = text.find('\0'); at != text.npos)
     return fail(Code::corrupt, fmt::format("not JSON at byte {}: a NUL byte", at));
-  Builder builder(limits);
+  std::string copy;
+  auto numbers =
+      limits.non_finite ? files::replace_non_finite(text, copy) : std::vector<files::NonFinite>();
+  if (!numbers.empty()) text = copy;
+  Builder builder(limits, std::move(numbers));
   nlohmann::json::sax_parse(text.begin(), text.end(), &builder);
   return std::move(builder).take();
 }

@@ -21,7 +21,8 @@ class Json {
  public:
   struct Member;
   struct Number {
-    std::string spelling;  ///< of a number with a fraction or exponent, or beyond 64 bits.
+    /// Of a number with a fraction or exponent, or beyond 64 bits; or NaN, Infinity, -Infinity.
+    std::string spelling;
   };
   using Array = std::vector<Json>;
   using Object = std::vector<Member>;
@@ -40,6 +41,7 @@ class Json {
   /// The value if it is an integer that fits in int64.
   std::optional<std::int64_t> integer() const;
   /// The value if it is a number, rounded to the nearest double; none beyond the range of doubles.
+  /// Not finite if the text says so.
   std::optional<double> number() const;
   /// The member with that key, or null; null if this is not an object. Linear in the members.
   const Json* find(std::string_view key) const;
@@ -69,6 +71,9 @@ struct JsonLimits {
   std::size_t bytes = std::size_t{16} << 20;
   std::size_t values = std::size_t{4} << 20;
   int depth = 64;
+  /// NaN, Infinity and -Infinity are numbers, as in what Python's json writes; in JSON they are
+  /// not.
+  bool non_finite = false;
 };
 
 /// Parses one JSON value. `text` must be UTF-8 without NUL, contain nothing after the value, stay

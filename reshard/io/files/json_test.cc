@@ -6,6 +6,9 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
+#include <cmath>
+#include <limits>
+
 #include "reshard/io/files/utf8.h"
 
 namespace reshard {
@@ -48,6 +51,32 @@ TEST(Json, errors_name_the_byte_and_stay_on_one_line) {
   EXPECT_EQ(error_of(std::string_view("{}\0x", 4)), "not JSON at byte 2: a NUL byte");
   EXPECT_EQ(error_of("[\"a\nb\"]").find('\n'), std::string::npos);
   EXPECT_LT(error_of("\"" + std::string(5000, 'x')).size(), 300u);
+}
+
+TEST(Json, numbers_that_python_writes_survive_a_round_trip_where_they_are_allowed) {
+  const std::string text =
+      R"({"NaN": NaN, "a": [0.0, Infinity, -Infinity], "b\\\"": "-Infinity, NaN", "c": "NaN"})";
+  const auto json = parse_json(text, {.non_finite = true});
+  ASSERT_TRUE(json) << json.error().message;
+  EXPECT_EQ(json->dump(), text);
+  const auto& list = *json->find("a")->array();
+  EXPECT_EQ(list[1].number(), std::numeric_limits<double>::infinity());
+  EXPECT_EQ(list[2].number(), -std::numeric_limits<double>::infinity());
+  EXPECT_TRUE(std::isnan(*json->find("NaN")->number()));
+  EXPECT_FALSE(list[1].integer());
+  EXPECT_EQ(list[1].describe(), "Infinity");
+  EXPECT_THAT(error_of(text), HasSubstr("not JSON at byte 8")) << "by default it is JSON";
+}
+
+TEST(Json, words_that_python_does_not_write_are_errors_where_its_numbers_are_allowed) {
+  const JsonLimits python = {.non_finite = true};
+  for (const char* text :
+       {"[nan]", "[-NaN]", "[+Infinity]", "[Infinity1]", "[1Infinity]", "[NaNs]", "[NaN NaN]",
+        "[inf]", "[- Infinity]", "\"NaN", "\"\\", "NaN\"a\"", "[1 NaN]"})
+    EXPECT_THAT(error_of(text, python), HasSubstr("not JSON")) << text;
+  EXPECT_EQ(error_of(R"({"a": 1, -Infinity: 2})", python),
+            "not JSON at byte 9: -Infinity is no key");
+  EXPECT_EQ(error_of("NaN", python), "no error");
 }
 
 TEST(Json, limits_hold) {

@@ -6,7 +6,7 @@
 namespace reshard::hf {
 
 Result<ConfigFields> ConfigFields::parse(std::string_view text, std::string_view source) {
-  auto json = parse_json(text);
+  auto json = parse_json(text, {.non_finite = true});
   if (!json) return tl::unexpected(std::move(json).error().in(source));
   ConfigFields fields;
   fields.source_ = source;
