@@ -17,7 +17,7 @@ class Writer {
     RESHARD_TRY(add(names_.embedding(), {c_.vocab_size, c_.hidden_size}));
     for (Index i = 0; i < c_.num_hidden_layers; ++i) RESHARD_TRY(layer(i));
     RESHARD_TRY(add(names_.final_norm(), {c_.hidden_size}));
-    if (!c_.tie_word_embeddings)
+    if (!c_.tie_word_embeddings && c_.has_head)
       RESHARD_TRY(add(names_.lm_head(), {c_.vocab_size, c_.hidden_size}));
     for (Index m = 0; m < c_.num_mtp; ++m) RESHARD_TRY(mtp(m));
     return {};

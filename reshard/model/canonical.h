@@ -8,8 +8,8 @@ namespace reshard {
 
 /// The tensors of the checkpoint that transformers writes for this config, in module order,
 /// followed by those of the modules for multi-token prediction, which transformers does not write.
-/// Tied models have no lm_head.weight. Errors: a config that does not describe all its layers;
-/// sizes that overflow.
+/// Tied models and bare decoders have no lm_head.weight. Errors: a config that does not describe
+/// all its layers; sizes that overflow.
 Result<ModelSpec> canonical_tensors(const ModelConfig& config);
 
 /// Checks that a checkpoint has exactly the tensors of its config, with these shapes, in any order.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -110,9 +111,15 @@ struct ModelConfig {
   bool mtp_copies =
       true;  ///< trailing modules repeat embedding and head, as published checkpoints do.
 
-  /// Prefix of the decoder's names ("model.language_model.") and of lm_head.weight. Empty: the
-  /// prefix of the class ("model." or "backbone."), and none for the head.
-  std::string decoder_prefix, head_prefix;
+  /// Prefix of the decoder's names ("model.language_model."; empty: they have none). Absent: the
+  /// prefix of the class, "model." or "backbone.".
+  std::optional<std::string> decoder_prefix;
+  std::string head_prefix;  ///< of lm_head.weight.
+  /// The class is the decoder alone (Qwen3Model): engines make no head for it.
+  bool is_bare = false;
+  /// False if a checkpoint has no lm_head.weight, as those of embedding models; tied models need
+  /// none.
+  bool has_head = true;
 
   bool is_moe() const { return num_experts > 0; }
   const LayerKind& kind(Index i) const { return layers[static_cast<std::size_t>(i)]; }

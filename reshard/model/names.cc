@@ -31,9 +31,7 @@ HfNames::HfNames(const ModelConfig& config)
     : c_(config),
       mixtral_(config.model_type == "mixtral"),
       nemotron_(config.model_type == "nemotron_h"),
-      decoder_(!config.decoder_prefix.empty() ? config.decoder_prefix
-               : nemotron_                    ? "backbone."
-                                              : "model."),
+      decoder_(config.decoder_prefix.value_or(nemotron_ ? "backbone." : "model.")),
       layers_(decoder_ + "layers.") {}
 
 std::string HfNames::embedding() const {
@@ -149,9 +147,10 @@ std::vector<std::pair<std::string, std::string>> HfNames::aliases() const {
   std::vector<std::pair<std::string, std::string>> out;
   if (c_.mtp_names != MtpNames::trailing || !c_.mtp_copies) return out;
   for (Index m = 0; m < c_.num_mtp; ++m) {
-    const std::string head = c_.tie_word_embeddings ? embedding() : lm_head();
     out.emplace_back(layer({0, m}, "embed_tokens.weight"), embedding());
-    out.emplace_back(layer({0, m}, "shared_head.head.weight"), head);
+    if (c_.tie_word_embeddings || c_.has_head)
+      out.emplace_back(layer({0, m}, "shared_head.head.weight"),
+                       c_.tie_word_embeddings ? embedding() : lm_head());
   }
   return out;
 }
@@ -165,7 +164,8 @@ void detect_prefixes(const ModelSpec& stored, ModelConfig& config) {
   for (const CanonicalTensor& t : stored.tensors()) {
     const std::string prefix(std::string_view(t.name).substr(
         0, t.name.size() - std::min(t.name.size(), embedding.size())));
-    if (prefix.ends_with('.') && t.name.ends_with(embedding) && stored.find(prefix + norm))
+    if ((prefix.empty() || prefix.ends_with('.')) && t.name.ends_with(embedding) &&
+        stored.find(prefix + norm))
       found.push_back(prefix);
   }
   if (found.size() != 1) return;

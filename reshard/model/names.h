@@ -82,8 +82,8 @@ class HfNames {
 };
 
 /// Sets decoder_prefix and head_prefix of the config from the tensors of a checkpoint. Looks for
-/// one prefix that has both the embedding and the final norm; does nothing if these have the
-/// class's own names or if several prefixes qualify.
+/// one prefix that has both the embedding and the final norm, or for these without any; does
+/// nothing if they have the class's own names or if several prefixes qualify.
 void detect_prefixes(const ModelSpec& stored, ModelConfig& config);
 
 }  // namespace reshard

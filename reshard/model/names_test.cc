@@ -28,15 +28,16 @@ ModelSpec renamed(const ModelConfig& c, const std::string& decoder, const std::s
 /// "decoder|head" of what detect_prefixes() found.
 std::string prefixes(const ModelSpec& stored, ModelConfig c) {
   detect_prefixes(stored, c);
-  if (!c.decoder_prefix.empty()) {
+  if (c.decoder_prefix) {
     EXPECT_TRUE(check_against(stored, *canonical_tensors(c)));
   }
-  return c.decoder_prefix + "|" + c.head_prefix;
+  return c.decoder_prefix.value_or("as usual") + "|" + c.head_prefix;
 }
 
 TEST(Names, a_decoder_is_found_under_any_prefix) {
   for (const ModelConfig& c : tiny_models()) {
-    EXPECT_EQ(prefixes(*model_of(c), c), "|") << c.architecture;
+    EXPECT_EQ(prefixes(*model_of(c), c), "as usual|") << c.architecture;
+    EXPECT_EQ(prefixes(renamed(c, "", ""), c), "|") << c.architecture;
     EXPECT_EQ(prefixes(renamed(c, "model.language_model.", ""), c), "model.language_model.|")
         << c.architecture;
     const std::string head = c.tie_word_embeddings ? "" : "language_model.";
@@ -50,12 +51,12 @@ TEST(Names, what_is_no_decoder_gives_no_prefix) {
   const ModelConfig c = tiny_dense();
   ModelSpec none, two = renamed(c, "a.", "");
   ASSERT_TRUE(none.add("model.visual.embed_tokens.weight", {2, 2}, DType::bf16));
-  EXPECT_EQ(prefixes(none, c), "|");
+  EXPECT_EQ(prefixes(none, c), "as usual|");
   for (const char* name : {"b.embed_tokens.weight", "b.norm.weight"})
     ASSERT_TRUE(two.add(name, {2, 2}, DType::bf16));
   ModelConfig found = c;
   detect_prefixes(two, found);
-  EXPECT_EQ(found.decoder_prefix, "") << "two could be meant";
+  EXPECT_FALSE(found.decoder_prefix) << "two could be meant";
 }
 
 }  // namespace

@@ -93,7 +93,8 @@ std::vector<Case> meaning_cases() {
       {"architectures_missing", with("architectures", ""), "architectures is missing"},
       {"architectures_empty", with("architectures", "[]"), "architectures is missing"},
       {"model_type_differs", with("model_type", "\"mistral\""),
-       "model_type is \"mistral\", must be \"llama\""},
+       "no known class fits: model_type is \"mistral\", must be \"llama\" for LlamaForCausalLM",
+       kUnsupported},
       {"vision_tower", with("architectures", "[\"Gemma3ForConditionalGeneration\"]"),
        "text_config alone with architectures", kUnsupported},
       {"heads_do_not_divide_hidden", with("hidden_size", "65"),
@@ -193,7 +194,7 @@ std::vector<Case> architecture_meaning_cases() {
   const std::string long_pattern = "\"" + std::string(65537, 'M') + "\"";
   return {
       {"kimi_of_another_class", with("model_type", "\"kimi_k2\"", "Glm4Moe"),
-       "model_type is \"kimi_k2\", must be \"glm4_moe\" for Glm4MoeForCausalLM"},
+       "model_type is \"kimi_k2\", must be \"glm4_moe\" for Glm4MoeForCausalLM", kUnsupported},
       {"routed_experts_differ", with("num_local_experts", "8", "DeepseekV3"),
        "n_routed_experts and num_local_experts must be equal, are 4 and 8"},
       {"routed_experts_zero", with("n_routed_experts", "0", "DeepseekV3"),

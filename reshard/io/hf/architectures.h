@@ -27,6 +27,7 @@ enum class AttentionBias : std::uint8_t {
 struct Architecture {
   std::string_view name;
   std::array<std::string_view, 2> model_types;  ///< the second may be empty.
+  std::string_view bare_name;                   ///< of the decoder alone: "LlamaModel".
   AttentionBias attention_bias = AttentionBias::never;
   bool attention_bias_default = false;
   bool mlp_bias = false;  ///< whether the class uses that key.

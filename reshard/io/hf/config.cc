@@ -43,18 +43,32 @@ tl::unexpected<Error> unknown(const hf::ConfigFields& fields, const std::string*
       in_quotes(architecture != nullptr ? *architecture : type), known_architectures()));
 }
 
-Result<const hf::Architecture*> find_architecture(const hf::ConfigFields& fields) {
-  const auto name = RESHARD_TRY(fields.first_text("architectures"));
+/// A model class, or its decoder alone.
+struct ModelClass {
+  const hf::Architecture* of = nullptr;
+  bool is_bare = false;
+};
+
+/// transformers 4.56 wrote the name that fully_shard gives to a class: "FSDPQwen3ForCausalLM".
+std::string_view without_fsdp(std::string_view name) {
+  constexpr std::string_view kAdded = "FSDP";
+  return name.starts_with(kAdded) ? name.substr(kAdded.size()) : name;
+}
+
+Result<ModelClass> find_class(const hf::ConfigFields& fields) {
+  const auto said = RESHARD_TRY(fields.first_text("architectures"));
   const auto type = RESHARD_TRY(fields.text("model_type"));
-  if (!name && !type) return fields.wrong("architectures is missing, must be a list with a name");
+  if (!said && !type) return fields.wrong("architectures is missing, must be a list with a name");
+  const std::string_view name = said ? without_fsdp(*said) : std::string_view();
   for (const auto& a : hf::architectures()) {
-    if (name ? *name != a.name : !is_of_type(a, *type)) continue;
+    if (said ? name != a.name && name != a.bare_name : !is_of_type(a, *type)) continue;
     if (type && !is_of_type(a, *type))
-      return fields.wrong(fmt::format("model_type is {}, must be \"{}\" for {}", in_quotes(*type),
-                                      a.model_types[0], a.name));
-    return &a;
+      return fields.unsupported(
+          fmt::format("no known class fits: model_type is {}, must be \"{}\" for {}",
+                      in_quotes(*type), a.model_types[0], name));
+    return ModelClass{&a, said && name == a.bare_name};
   }
-  return unknown(fields, name ? &*name : nullptr, type.value_or(""));
+  return unknown(fields, said ? &*said : nullptr, type.value_or(""));
 }
 
 Result<std::optional<DType>> read_dtype(const hf::ConfigFields& fields) {
@@ -176,9 +190,10 @@ void fit_layers(Json::Object& members, Index old_layers, Index layers) {
 
 Result<ModelConfig> parse_config(std::string_view text, std::string_view source) {
   const auto fields = RESHARD_TRY(hf::ConfigFields::parse(text, source));
-  const hf::Architecture& a = *RESHARD_TRY(find_architecture(fields));
+  const ModelClass found = RESHARD_TRY(find_class(fields));
+  const hf::Architecture& a = *found.of;
   ModelConfig config;
-  config.architecture = a.name;
+  config.architecture = found.is_bare ? a.bare_name : a.name;
   config.model_type =
       RESHARD_TRY(fields.text("model_type")).value_or(std::string(a.model_types[0]));
   const auto dtype = RESHARD_TRY(read_dtype(fields));
@@ -189,6 +204,11 @@ Result<ModelConfig> parse_config(std::string_view text, std::string_view source)
   RESHARD_TRY(read_heads(fields, a, config));
   RESHARD_TRY(read_biases(fields, a, config));
   if (a.read != nullptr) RESHARD_TRY(a.read(fields, config));
+  if (found.is_bare) {  // as AutoModel's save_pretrained names the tensors
+    config.is_bare = true;
+    config.has_head = false;
+    config.decoder_prefix = "";
+  }
   RESHARD_TRY(hf::check_weights(fields, config));
   return config;
 }

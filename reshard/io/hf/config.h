@@ -21,9 +21,12 @@ namespace reshard {
 /// A quantization_config is only recorded (ModelConfig::quantization); sizes are those of the
 /// dequantised weights.
 ///
+/// NaN and Infinity are numbers, as Python's json writes them. "FSDP" before a known architecture
+/// is taken off. Of a decoder alone (Qwen3Model) the tensors have no prefix, and there is no head.
+///
 /// Errors begin with `source`: Code::corrupt for text that is not JSON and for values of the wrong
 /// type, out of range or contradictory; Code::unsupported for an unknown architecture (the message
-/// lists the known ones).
+/// lists the known ones), and for a known one with a model_type of another.
 /// @post no product of two sizes, and no single weight's bytes, overflow int64
 Result<ModelConfig> parse_config(std::string_view text, std::string_view source = "config.json");
 

@@ -5,7 +5,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "reshard/io/files/json.h"
 #include "reshard/io/files/temp_dir_testutil.h"
+#include "reshard/model/canonical.h"
 
 namespace reshard {
 namespace {
@@ -98,6 +100,50 @@ TEST(HfConfig, the_number_of_experts_has_two_names) {
   const auto mixtral = parse("MixtralForCausalLM", R"(, "num_experts": 6)");
   EXPECT_EQ(mixtral.num_experts, 6);
   EXPECT_EQ(mixtral.moe_intermediate_size, 512);
+}
+
+TEST(HfConfig, what_python_writes_for_numbers_without_a_value_does_not_matter_and_stays) {
+  for (const char* value :
+       {"[0.0, Infinity]", "-Infinity", "NaN", R"({"__float__": "Infinity"})"}) {
+    const std::string text =
+        config_text("LlamaForCausalLM", std::string(R"(, "time_step_limit": )") + value);
+    EXPECT_TRUE(parse_config(text)) << value;
+    const auto changed = config_with_layers(text, 2);
+    ASSERT_TRUE(changed) << changed.error().message;
+    const Json kept = *parse_json(*changed, {.non_finite = true})->find("time_step_limit");
+    EXPECT_EQ(kept.dump(), value);
+  }
+  const auto wrong = parse_config(config_text("LlamaForCausalLM", R"(, "head_dim": Infinity)"));
+  ASSERT_FALSE(wrong);
+  EXPECT_EQ(wrong.error().message, "config.json: head_dim must be a positive integer, is Infinity");
+}
+
+TEST(HfConfig, the_name_that_fully_shard_gives_to_a_class_is_its_own) {
+  EXPECT_EQ(parse("FSDPQwen3ForCausalLM", R"(, "model_type": "qwen3")").architecture,
+            "Qwen3ForCausalLM");
+  EXPECT_THAT(parse_config(config_text("FSDPFSDPForCausalLM", "")).error().message,
+              HasSubstr("architecture \"FSDPFSDPForCausalLM\" is not known"));
+}
+
+TEST(HfConfig, a_class_under_the_type_of_another_is_not_known) {
+  const auto config =
+      parse_config(config_text("LlamaForCausalLM", R"(, "model_type": "internlm3")"));
+  ASSERT_FALSE(config);
+  EXPECT_EQ(config.error().code, Code::unsupported);
+  EXPECT_EQ(config.error().message,
+            "config.json: no known class fits: model_type is \"internlm3\", must be \"llama\" for "
+            "LlamaForCausalLM");
+}
+
+TEST(HfConfig, a_decoder_alone_has_no_head_and_no_prefix) {
+  const auto c = parse("Qwen3Model", R"(, "num_key_value_heads": 4, "model_type": "qwen3")");
+  EXPECT_TRUE(c.is_bare);
+  EXPECT_FALSE(c.has_head || c.tie_word_embeddings);
+  const auto tensors = canonical_tensors(c);
+  ASSERT_TRUE(tensors);
+  EXPECT_TRUE(tensors->find("embed_tokens.weight") && tensors->find("norm.weight"));
+  EXPECT_FALSE(tensors->find("lm_head.weight"));
+  EXPECT_EQ(parse("Gemma3TextModel").architecture, "Gemma3TextModel");
 }
 
 TEST(HfConfig, null_counts_as_absent) {

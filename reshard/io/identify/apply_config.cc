@@ -49,6 +49,7 @@ Result<> apply_config(ModelSpec stored, Model& model) {
       std::any_of(stored.tensors().begin(), stored.tensors().end(),
                   [](const CanonicalTensor& t) { return t.name.ends_with(kRouterBias); });
   detect_prefixes(stored, config);
+  config.has_head = stored.find(HfNames(config).lm_head()).has_value();
   forget_missing_mtp(stored, config);
   RESHARD_TRY(take_copies(model, config, stored));
   const ModelSpec wanted = RESHARD_TRY(canonical_tensors(config));

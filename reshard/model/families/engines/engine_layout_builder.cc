@@ -54,6 +54,10 @@ Result<> EngineLayoutBuilder::ends(bool first, bool last) {
   if (last || d_.norm_everywhere)
     RESHARD_TRY(replicated(d_.prefix + "model." + hf_.final_norm().substr(hf_.decoder().size()),
                            hf_.final_norm()));
+  if (c_.is_bare) {
+    if (const auto head = m_.find(hf_.lm_head())) b_.omit(*head);
+    return {};
+  }
   const std::string name = d_.prefix + "lm_head.weight";
   if (!tied && (last || d_.head_everywhere))
     return vocabulary(name, hf_.lm_head(), head_, d_.head_rows);
