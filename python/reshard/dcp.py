@@ -43,6 +43,7 @@ from torch.futures import Future
 
 import reshard
 from reshard import hf
+from reshard.live._second import same_tensor
 from reshard.tracing._types import torch_dtype
 
 __all__ = ["StorageReader", "StorageWriter"]
@@ -72,11 +73,13 @@ class StorageReader(storage.StorageReader):
   threads  that read; 0: one for each core that this process may use.
 
   Names in the state dict are those of the checkpoint: torch flattens {"model": {"w": ...}} to
-  "model.w". Tensors are cast to the state dict's dtypes and dequantised on the way; any device will
-  do. A pickle of the checkpoint's runs nothing but, for objects="any", the entries that are asked for.
+  "model.w". Where the config ties the head to the embedding, both names are there. Tensors are cast to
+  the state dict's dtypes and dequantised on the way; any device will do. A pickle of the checkpoint's
+  runs nothing but, for objects="any", the entries that are asked for.
 
   Errors: as torch wraps them, on every rank. Those of `reshard.open_model` for the files;
-  UnsupportedError for an object that is not plain.
+  UnsupportedError for an object that is not plain; CorruptError for tensors that the state dict has in
+  one memory, but that differ in the checkpoint.
   """
 
   def __init__(
@@ -116,6 +119,8 @@ class StorageReader(storage.StorageReader):
       whole = ChunkStorageMetadata(torch.Size([0] * len(size)), size)
       dtype = torch_dtype(t.dtype.name.upper())
       entries[t.name] = TensorStorageMetadata(TensorProperties(dtype=dtype), size, [whole])
+    # A state dict has tied tensors under each name.
+    entries.update({second: entries[name] for second, name in model.tied.items()})
     assert model.weights is not None
     entries.update({name: BytesStorageMetadata() for name in model.weights.objects})
     paths = {name: (name,) for name in entries}
@@ -152,22 +157,35 @@ class StorageReader(storage.StorageReader):
     builder = reshard.LayoutBuilder("state dict", model)
     filled: list[tuple[ReadItem, torch.Tensor, torch.Tensor]] = []
     memory: dict[str, torch.Tensor] = {}
+    first: dict[Any, tuple[str, torch.Tensor]] = {}  # of each memory, which tied tensors share
+    shared: list[tuple[ReadItem, str, torch.Tensor, torch.Tensor]] = []
     for number, item in enumerate(items):
       target = planner.resolve_tensor(item).detach()
-      direct = target.device.type == "cpu" and target.is_contiguous()
+      place, other = (same_tensor(target), *_box(item)), _name_in(model, item)
+      alone = place not in first
+      direct = alone and target.device.type == "cpu" and target.is_contiguous()
       held = target if direct else torch.empty(target.shape, dtype=target.dtype)
-      filled.append((item, target, held))
+      if alone:
+        first[place] = other, held
+        filled.append((item, target, held))
+      else:
+        shared.append((item, first[place][0], first[place][1], held))
+        if first[place][0] == other:
+          continue
       if held.numel():
         name = f"{number}: {item.storage_index.fqn}"
         memory[name] = held
         _add(builder, model, name, item, held)
     if memory:
-      asked = {item.storage_index.fqn for item in items}
+      asked = {_name_in(model, item) for item in items}
       for tensor in model.tensors:
         if tensor.name not in asked:
           builder.omit(tensor.name)
       buffers = reshard.RankBuffers(builder.finish(), {0: memory})
       reshard.load_weights(model, buffers, rank=0, threads=self._threads, progress=False)
+    for item, name, held, again in shared:
+      _check_same(name, _name_in(model, item), held, again)
+      planner.commit_tensor(item, planner.resolve_tensor(item).detach())
     for item, target, held in filled:
       if held is not target:
         target.copy_(held)
@@ -198,11 +216,33 @@ def _holds_pieces(path: Path) -> bool:
   return path.is_dir() and not any((path / name).exists() for name in _INDEXES)
 
 
+def _name_in(model: reshard.Model, item: ReadItem) -> str:
+  """What the model calls the tensor that an item asks for."""
+  name: str = item.storage_index.fqn
+  return model.tied.get(name, name)
+
+
+def _box(item: ReadItem) -> tuple[Any, ...]:
+  """Which part of a tensor an item asks for."""
+  return tuple(item.storage_offsets), tuple(item.lengths)
+
+
+def _check_same(name: str, other: str, held: torch.Tensor, again: torch.Tensor) -> None:
+  """Raises CorruptError unless what was read for one memory under two names is the same."""
+  if name == other or held.numel() == 0:
+    return
+  bits = [t.contiguous().reshape(-1).view(torch.uint8) for t in (held, again)]
+  if not torch.equal(*bits):
+    raise reshard.CorruptError(
+      f"'{name}' and '{other}' are one tied tensor in the state dict, but differ in the checkpoint"
+    )
+
+
 def _add(
   builder: reshard.LayoutBuilder, model: reshard.Model, name: str, item: ReadItem, held: torch.Tensor
 ) -> None:
   """Adds the box of a tensor that an item asks for, as a local tensor."""
-  tensor = model.tensors[item.storage_index.fqn]
+  tensor = model.tensors[_name_in(model, item)]
   if list(tensor.shape) != list(tensor.stored_shape):
     raise reshard.UnsupportedError(
       f"{tensor.name}: the model has more dimensions than its file; load the folder without config.json"

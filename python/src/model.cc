@@ -6,6 +6,7 @@
 #include "reshard/base/number_text.h"
 #include "reshard/convert/inspect/tensor_kinds.h"
 #include "reshard/io/example_configs.h"
+#include "reshard/model/names.h"
 
 namespace reshard::python {
 namespace {
@@ -176,6 +177,14 @@ std::string text_of(const Model& model) {
                      model.weights ? ", with weights" : "");
 }
 
+std::map<std::string, std::string> tied_names(const Model& model) {
+  if (!model.config || !model.config->tie_word_embeddings) return {};
+  const HfNames names(*model.config);
+  const std::string head = names.lm_head(), embedding = names.embedding();
+  if (model.tensors->find(head) || !model.tensors->find(embedding)) return {};
+  return {{head, embedding}};
+}
+
 void bind_fields(nb::class_<Model>& model) {
   model.def_ro("name", &Model::name, "As given to open_model() or from_tensors().")
       .def_prop_ro(
@@ -186,6 +195,9 @@ void bind_fields(nb::class_<Model>& model) {
           nb::rv_policy::reference_internal, nb::sig("def config(self) -> ModelConfig | None"),
           "Its config, or None if there is none that reshard understands.")
       .def_ro("no_config", &Model::no_config, "Why `config` is None; else empty.")
+      .def_prop_ro("tied", &tied_names,
+                   "Names that its config gives to tensors that it has under another: "
+                   "{\"lm_head.weight\": \"model.embed_tokens.weight\"} with tied embeddings.")
       .def_ro("misshapen", &Model::misshapen,
               "Names a tensor whose shape contradicts the config; else empty.")
       .def_ro("config_path", &Model::config_path,

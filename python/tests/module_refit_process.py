@@ -3,6 +3,7 @@
 
 import torch
 import torch.distributed as dist
+import torch.distributed.fsdp
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard
 from xferdtensor_process import S0, S1, R, mesh_of, numbers
@@ -113,21 +114,48 @@ class Tied(torch.nn.Module):
 
 
 def tied():
-  """A tied target takes either name; buffers that are not persistent stay."""
+  """A tied target takes either name, and an untied one the tensor under both; buffers that are not persistent stay."""
   me = dist.get_rank()
-  for both in (False, True):
-    source, target = Tied(both), Tied(True)
-    source.step.fill_(7)
-    source.cache.fill_(1)
-    with torch.no_grad():
-      source.embed.weight.copy_(torch.arange(24.0).view(6, 4))
-      source.lm_head.weight.copy_(source.embed.weight)
-      target.embed.weight.zero_()
-    with dtensor.Refit(source if me == 0 else None, target if me else None) as refit:
+  for both, into in ((False, True), (True, True), (True, False)):
+    for of in (lambda module: module, torch.nn.Module.state_dict):
+      source, target = Tied(both), Tied(into)
+      source.step.fill_(7)
+      source.cache.fill_(1)
+      with torch.no_grad():
+        source.embed.weight.copy_(torch.arange(24.0).view(6, 4))
+        target.embed.weight.zero_()
+        target.lm_head.weight.zero_()
+      ignore = () if both else "lm_head.weight"  # else the tied target would get two tensors
+      with dtensor.Refit(of(source) if me == 0 else None, of(target) if me else None, ignore=ignore) as refit:
+        refit()
+      if me:
+        assert torch.equal(target.embed.weight, source.embed.weight) and target.step == 7
+        assert torch.equal(target.lm_head.weight, source.embed.weight)
+        assert torch.equal(target.cache, torch.zeros(3))
+  return True
+
+
+def tied_shards():
+  """A tied module of FSDP2 whose last ranks have no row of the tied tensor: nothing there says that it is one."""
+  mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+  module = Tied(True)
+  module.register_buffer("step", None)
+  torch.distributed.fsdp.fully_shard(module, mesh=mesh)
+  state = module.state_dict()
+  rows = torch.arange(24.0).view(6, 4)
+  with torch.no_grad():
+    state["embed.weight"].copy_(torch.distributed.tensor.distribute_tensor(rows, mesh, [torch.distributed.tensor.Shard(0)]))
+  model = reshard.Model.from_tensors("whole", {"embed.weight": ([6, 4], "float32")})
+  assert {t.name for t in reshard.of_dtensors(state, model).local(dist.get_rank())} == set(state)
+  for target in (Tied(False), Tied(True)):
+    with dtensor.Refit(state, target, ignore="step") as refit:
       refit()
-    if me:
-      assert torch.equal(target.lm_head.weight, source.embed.weight) and target.step == 7
-      assert torch.equal(target.cache, torch.zeros(3))
+    assert torch.equal(target.embed.weight, rows) and torch.equal(target.lm_head.weight, rows)
+    with torch.no_grad():
+      state["embed.weight"].zero_()
+    with dtensor.Refit(target, state, ignore="step" if target.lm_head.weight is target.embed.weight else ["step", "lm_head.*"]) as refit:
+      refit()
+    assert torch.equal(state["lm_head.weight"].full_tensor(), rows)
   return True
 
 

@@ -53,7 +53,7 @@ def test_a_refit_of_every_kind_of_tensor(processes, overlap):
   assert run(processes, "every_kind", overlap) == [20] * SIZE
 
 
-@pytest.mark.parametrize("what", ["tied", "fsdp_modules"])
+@pytest.mark.parametrize("what", ["tied", "tied_shards", "fsdp_modules"])
 def test_a_refit_of_modules(processes, what):
   assert all(run(processes, what))
 

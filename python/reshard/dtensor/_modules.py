@@ -14,6 +14,7 @@ from reshard import _core
 from reshard._errors import InvalidArgumentError
 from reshard.dtensor._grids import grid_of, placements_of, shards, spelled
 from reshard.dtensor._sides import local_of
+from reshard.live._second import same_tensor
 from reshard.live._names import Names, matches, renamed
 from reshard.live._parts import Held, whole_runs
 from reshard.live._placements import runs_of
@@ -24,7 +25,8 @@ Place = Callable[[str, Any], Where] | Sequence[tuple[str, Any, Any]] | None
 
 
 def tensors_of(side: Any, what: str) -> tuple[dict[str, Any], dict[str, list[str]]]:
-  """The tensors of a module, a list of modules or a dict, by name; and other names of those that are tied."""
+  """The tensors of a module, a list of modules or a dict, by name; and those that are one tensor:
+  {name: other names}. Tied tensors are there under each name."""
   if side is None:
     return {}, {}
   if isinstance(side, Mapping):
@@ -37,16 +39,14 @@ def tensors_of(side: Any, what: str) -> tuple[dict[str, Any], dict[str, list[str
     kind = type(side).__name__
     raise InvalidArgumentError(f"{what}: a module, a list of modules, a dict or None, not {kind}")
   found: dict[str, Any] = {}
-  first: dict[int, str] = {}
+  first: dict[Any, str] = {}
   tied: dict[str, list[str]] = {}
   for name, tensor in named:
-    before = first.setdefault(id(tensor), name)
+    if found.setdefault(name, tensor) is not tensor:
+      raise InvalidArgumentError(f"{what}: two modules have a tensor '{name}'")
+    before = name if tensor is None else first.setdefault(same_tensor(tensor), name)
     if before != name:
       tied.setdefault(before, []).append(name)
-    elif name in found:
-      raise InvalidArgumentError(f"{what}: two modules have a tensor '{name}'")
-    else:
-      found[name] = tensor
   return found, tied
 
 
@@ -79,7 +79,7 @@ class Described:
   """The tensors of a side on this rank, each as a part of a full tensor."""
 
   def __init__(self, given: Any, names: Names, place: Place, what: str) -> None:
-    self._given, self._what = given, what
+    self._given, self._what, self._once = given, what, what == "target"
     self._find = renamed(names)
     self._place = _placing(place, f"{what}_place")
 
@@ -97,18 +97,28 @@ class Described:
   def held(
     self, rank: int, size: int, ranks: Mapping[int, int] | None, but: Container[str] = ()
   ) -> tuple[list[Held], dict[str, list[str]]]:
-    """What this rank holds, and {name: other names} of full tensors that are tied. Without those of `but`."""
+    """What this rank holds, and {name: other names} of full tensors that are tied. Without those of `but`.
+
+    A source has a tied tensor under each name, a target under the first.
+    """
     named, tied = tensors_of(self._given, self._what)
-    out, others = [], {}
+    second: set[str] = set()
+    others = {}
+    for name, more in tied.items():
+      names = [n for n in (name, *more) if self._find(n) is not None]
+      of_layout = any(n in but for n in names)
+      second.update(names if of_layout else names[1:] if self._once else ())
+      wholes = [whole for whole in map(self._find, names) if whole is not None]
+      if wholes:
+        others[wholes[0]] = wholes[1:]
+    out = []
     for name, tensor in named.items():
       whole = self._find(name)
-      if whole is None or tensor is None or name in but:
+      if whole is None or tensor is None or name in but or name in second:
         continue
       held = self._held(name, whole, tensor, rank, size, ranks)
       if held is not None:
         out.append(held)
-      if name in tied:
-        others[whole] = [w for w in map(self._find, tied[name]) if w is not None]
     return out, others
 
   def _held(

@@ -12,19 +12,18 @@ import torch
 import reshard
 from reshard import _core
 from reshard._collective import gathered
-from reshard._errors import InvalidArgumentError, NotFoundError
+from reshard._errors import InvalidArgumentError
 from reshard._gpus import current_stream
 from reshard.dtensor._memory import Shards, Streams, identity, placed
 from reshard.dtensor._modules import Described, Place, local_names
+from reshard.dtensor._pairs import HINT, Pairing, missing
 from reshard.dtensor._sessions import Verify
 from reshard.dtensor._transfer import sessions_over
 from reshard.live._dtensors import of_transformers
-from reshard.live._names import Names, listed, matches
-from reshard.live._parts import Held
-from reshard.live._ranks import FullTensors, Ranks, unpacked
+from reshard.live._names import Names, matches
+from reshard.live._ranks import FullTensors, Ranks
 
 _WHAT = "Refit"
-_HINT = "rename it with names=, or name it in ignore="
 _SIDES = ("source", "target")
 
 
@@ -63,8 +62,8 @@ class Refit:
 
   Every tensor moves, whatever its kind: norms, routers, biases, scales of FP8 weights and of KV
   caches. What is not in `model` (KV scales, say) finds its counterpart by name. A tensor of either
-  side without a counterpart is a NotFoundError that names it. One of the target that is tied to
-  another arrives once, by any of its names.
+  side without a counterpart is a NotFoundError that names it. A tied tensor of the target arrives by
+  any of its names; it is an InvalidArgumentError if these are different tensors of the source.
 
   Collective: making one, calling it, with all ranks of the group. Errors are those of xferdtensor(),
   on all ranks. A context manager; close() lets go of the tensors.
@@ -105,7 +104,7 @@ class Refit:
         Described(source, source_names, source_place, "source"),
         Described(target, target_names, target_place, "target"),
       ]
-      return [self._say(side, layout, full) for side, layout in zip(self._sides, self._layouts, strict=True)]
+      return [self._say(side, layout) for side, layout in zip(self._sides, self._layouts, strict=True)]
 
     said = gathered(self._group, look, _WHAT, timeout)
     for source_, target_, names in self._plans(full, said):
@@ -114,71 +113,54 @@ class Refit:
     for move in self._moves:
       move.prepare(self._tensors)
 
-  def _say(self, side: Described, layout: _core.Layout | None, full: FullTensors) -> Any:
-    """This rank's part of a side: what is of the model, what is not, other names."""
+  def _say(self, side: Described, layout: _core.Layout | None) -> Any:
+    """What this rank has of a side besides what a layout says, and its tied names."""
     planned = local_names(layout, self._group.rank)
-    main: list[Any] = []
-    rest: list[Any] = []
-    if layout is None:
-      held, tied = side.held(self._group.rank, self._group.size, self._ranks)
-      for one in held:
-        (main if full.model is not None and one.whole in full else rest).append(one.pack())
-    else:
-      held, tied = side.held(self._group.rank, self._group.size, self._ranks, planned)
-      rest = [one.pack() for one in held]
-    return {"main": main or None, "rest": rest or None, "tied": tied}
+    held, tied = side.held(self._group.rank, self._group.size, self._ranks, planned)
+    return {"held": [one.pack() for one in held], "tied": tied}
 
   def _plans(
     self, full: FullTensors, said: Sequence[Any]
   ) -> Iterable[tuple[_core.Layout, _core.Layout, list[str]]]:
     """(source, target, names that one side may lack) of each session. The same on all ranks."""
-    if full.model is not None:
-      sides = []
-      for k, layout in enumerate(self._layouts):
-        ranks = unpacked([answer[k]["main"] for answer in said], 0)
-        if layout is None and not ranks:
-          raise InvalidArgumentError(f"Refit: no rank has a tensor of the model as {_SIDES[k]}")
-        sides.append(full.layout(_SIDES[k], ranks, _HINT) if layout is None else layout)
-      names = [t.name for t in full.model.tensors if self._may_lack(t.name)]
-      # A layout leaves out what its engine does not have; a module shall have all.
-      if self._layouts[1] is None:
-        tied_to = {n for answer in said for others in answer[1]["tied"].values() for n in others}
-        omitted = reshard.plan(sides[0], sides[1], ignore=names).omitted
-        _missing("target", [n for n in omitted if n not in tied_to and not self._may_lack(n)])
-      yield sides[0], sides[1], names
-    source, target = (unpacked([answer[k]["rest"] for answer in said], 0) for k in (0, 1))
-    tied: dict[str, list[str]] = {}
-    for answer in said:
-      tied.update(answer[1]["tied"])
-    self._pair(source, target, tied)
+    model = full.model
+    if model is None:
+      pairs = Pairing(said, self._may_lack)
+      rest = [pairs.source, pairs.target]
+    else:
+      names = [t.name for t in model.tensors]
+      by_layout = [() if layout is None else names for layout in self._layouts]
+      pairs = Pairing(said, self._may_lack, (by_layout[0], by_layout[1]), model.tied)
+      # What a layout does not name is none of the model's there.
+      main, rest = pairs.split([full.__contains__ if x is None else lambda _: False for x in self._layouts])
+      yield self._main_plan(full, pairs, main)
+    source, target = pairs.match(*rest)
     if source:
-      of = FullTensors(None).layout("source", source, _HINT)
-      yield of, FullTensors(of.model).layout("target", target, _HINT), []
-    elif full.model is None:
+      of = FullTensors(None).layout("source", source, HINT)
+      yield of, FullTensors(of.model).layout("target", target, HINT), []
+    elif model is None:
       raise InvalidArgumentError("Refit: no rank has a tensor as source")
+
+  def _main_plan(
+    self, full: FullTensors, pairs: Pairing, main: Sequence[Ranks]
+  ) -> tuple[_core.Layout, _core.Layout, list[str]]:
+    """The plan of the model's tensors."""
+    assert full.model is not None
+    sides = []
+    for k, layout in enumerate(self._layouts):
+      if layout is None and not main[k]:
+        raise InvalidArgumentError(f"Refit: no rank has a tensor of the model as {_SIDES[k]}")
+      sides.append(full.layout(_SIDES[k], main[k], HINT) if layout is None else layout)
+    names = [t.name for t in full.model.tensors if self._may_lack(t.name)]
+    # A layout leaves out what its engine does not have; a module shall have all.
+    if self._layouts[1] is None:
+      omitted = reshard.plan(sides[0], sides[1], ignore=names).omitted
+      lost = [n for n in omitted if not self._may_lack(n) and not pairs.is_used(n) and not pairs.is_tied(n)]
+      missing("target", lost)
+    return sides[0], sides[1], names
 
   def _may_lack(self, name: str) -> bool:
     return any(match(name) for match in self._ignored)
-
-  def _pair(self, source: Ranks, target: Ranks, tied: Mapping[str, list[str]]) -> None:
-    """Leaves what both sides have. Raises NotFoundError for what only one has."""
-    have = {held.whole for here in source.values() for held in here}
-    called = {}  # a tied tensor of the target, by the name that the source has
-    for name, others in tied.items():
-      known = [other for other in others if other in have]
-      if known and name not in have:
-        called[name] = known[0]
-    for rank, here in target.items():
-      target[rank] = [Held(h.name, called.get(h.whole, h.whole), h.dtype, h.shape, h.runs) for h in here]
-    want = {held.whole for here in target.values() for held in here}
-    also = {other for names in tied.values() for other in names} | set(tied)
-    _missing("source", sorted(n for n in want - have if not self._may_lack(n)))
-    _missing("target", sorted(n for n in have - want - also if not self._may_lack(n)))
-    for ranks in (source, target):
-      for rank in list(ranks):
-        ranks[rank] = [held for held in ranks[rank] if held.whole in have & want]
-        if not ranks[rank]:
-          del ranks[rank]
 
   def __call__(self, *, stream: Any = None) -> list[_core.SessionReport]:
     """Brings the target to the source's present values. Collective; the source must not change meanwhile.
@@ -289,9 +271,3 @@ class _Move:
   def close(self) -> None:
     if self._session is not None:
       self._session.close()
-
-
-def _missing(side: str, names: Sequence[str]) -> None:
-  if names:
-    other = "target" if side == "source" else "source"
-    raise NotFoundError(f"Refit: the {side} has no counterpart of the {other}'s {listed(names)}; {_HINT}")

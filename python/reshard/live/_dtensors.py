@@ -19,6 +19,7 @@ from reshard.live._names import Names, renamed
 from reshard.live._parts import Held, whole_runs
 from reshard.live._placements import held_at
 from reshard.live._ranks import FullTensors, Ranks, unpacked
+from reshard.live._second import known_names
 from reshard.tracing._types import safetensors_name
 
 if TYPE_CHECKING:
@@ -51,7 +52,8 @@ def of_dtensors(
   names    what the tensors are called in the model: a function of the name, or a dict of patterns
            such as {"module.*": "$1"}, in which "*" matches any characters, "#" a number, and "$1" is
            what the first of these matched; None leaves a tensor out. By default the same name,
-           without what torch.compile and activation checkpointing add
+           without what torch.compile and activation checkpointing add. A name that the model lacks
+           is fine for a tensor that is one of the others' memory: the head of a tied model
   group    a process group of torch.distributed, by default that of all processes, or a
            reshard.ProcessGroup. Ranks of the layout are those of the group. All of them call; one
            that passes {} holds nothing, and is not in the layout
@@ -72,7 +74,8 @@ def of_dtensors(
   lacks; InvalidArgumentError without `gather` for meshes of different ranks. An error on one rank of
   the group is raised on all.
   """
-  find = renamed(names)
+  full = FullTensors(model, () if model is None else of_transformers(model))
+  find = renamed(names) if model is None else known_names(tensors, renamed(names), full)
   if not gather:
     ranks = _from_meshes(tensors, find, offset)
   elif group is None and not dist.is_initialized():
@@ -83,7 +86,6 @@ def of_dtensors(
       return [held.pack() for held in _mine(tensors, find)] if tensors else None
 
     ranks = unpacked(gathered(group, describe, "of_dtensors", timeout), offset)
-  full = FullTensors(model, () if model is None else of_transformers(model))
   return full.layout(name, ranks, _HINT)
 
 
