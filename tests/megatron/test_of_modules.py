@@ -156,6 +156,24 @@ def test_attributes_decide():
       held_by(module)
 
 
+@pytest.mark.parametrize("said", ["nothing", "megatron's defaults", "dimension 0"])
+def test_expert_tensor_parallelism_cuts_fc2_by_columns_whatever_attributes_say(said):
+  """TEGroupedLinear cuts sizes itself; releases then give its weights no attributes, or dimension 0 on both."""
+  with rank_of(2, 1, tensor_model_parallel_size=2, expert_tensor_parallel_size=2):
+    (module,) = build(MODELS["qwen3-moe"], "tp=2,etp=2")
+    wanted = held_by(module)
+    experts = [(n, p) for n, p in module.named_parameters() if ".experts." in n]
+    assert {p.partition_dim for n, p in experts if "linear_fc2" in n} == {1}
+    for _, parameter in experts:
+      for name in ("tensor_model_parallel", "partition_dim", "partition_stride"):
+        delattr(parameter, name)
+      if said != "nothing":
+        parameter.tensor_model_parallel = said == "dimension 0"
+        parameter.partition_dim = 0 if parameter.tensor_model_parallel else -1
+        parameter.partition_stride = 1
+    assert held_by(module) == wanted
+
+
 def test_persistent_buffers_are_held_and_others_are_not():
   with rank_of(1, 0):
     (module,) = build(MODELS["deepseek"], "")

@@ -24,6 +24,7 @@ from reshard.live._parts import Held, Run, whole_runs
 from reshard.tracing._types import safetensors_name
 
 _EXPERT = re.compile(r"(?<=\.)(?:local_experts\.|weight|bias)([0-9]+)(?=\.|$)")
+_EXPERT_FC2 = re.compile(r"(?:^|\.)linear_fc2\.weight[0-9]*$")
 _GATED = re.compile(r"(?:^|\.)linear_fc1\.(?:weight|bias)[0-9]*$")
 _HEAD = re.compile(r"(?:^|(?<=\.))output_layer\.weight$")
 
@@ -181,7 +182,7 @@ class _Describer:
     expert = self._is_expert(name, tensor)
     at, size = self._position("expt_tp" if expert else "tp", name)
     if size > 1 and self._is_cut(name, tensor, expert):
-      dim = max(int(getattr(tensor, "partition_dim", 0)), 0)
+      dim = self._cut_dim(name, tensor, expert)
       blocks = self._blocks(name, tensor, shape[dim])
       runs[dim] = runs_of_blocks(blocks, at, size)
       shape[dim] *= size
@@ -200,6 +201,11 @@ class _Describer:
       return True
     # Learned offsets of softmax are one per head of this rank, and have no attributes.
     return not hasattr(tensor, "partition_dim") and name.endswith(".softmax_offset")
+
+  def _cut_dim(self, name: str, tensor: torch.Tensor, expert: bool) -> int:
+    if expert and "linear_fc" in name:
+      return 1 if _EXPERT_FC2.search(name) and tensor.ndim > 1 else 0
+    return max(int(getattr(tensor, "partition_dim", 0)), 0)
 
   def _blocks(self, name: str, tensor: torch.Tensor, rows: int) -> list[int]:
     """Sizes of this rank's parts of a dimension, each of which is cut by itself."""

@@ -18,6 +18,27 @@ bool is_grouped_expert(std::string_view name) {
          name.find("local_experts.") == std::string_view::npos;
 }
 
+/// True for the second projection of an expert, grouped ("linear_fc2.weight3") or by itself
+/// ("local_experts.3.linear_fc2.weight").
+bool is_second_projection(std::string_view name) {
+  constexpr std::string_view kWeight = "linear_fc2.weight";
+  const std::size_t at = name.rfind(kWeight);
+  if (at == std::string_view::npos || (at > 0 && name[at - 1] != '.')) return false;
+  const std::string_view number = name.substr(at + kWeight.size());
+  return std::ranges::all_of(number, [](char c) { return c >= '0' && c <= '9'; });
+}
+
+/// Expert tensor parallelism cuts every tensor of an expert, and the second projection by columns.
+/// Releases of Megatron-Core differ in the attributes that grouped experts have: none at all, or
+/// partition_dim 0 on both projections.
+void cut_as_expert(ParameterMetadata& meta) {
+  meta.is_tp = true;
+  if (meta.shape.size() == 2 && is_second_projection(meta.name))
+    meta.partition_dim = 1;
+  else
+    meta.partition_dim = std::max(meta.partition_dim, 0);
+}
+
 /// Makes rank lists with the offset added; equal lists share one object.
 class RankLists {
  public:
@@ -69,7 +90,7 @@ Result<> add_groups(ParameterMetadata& meta, const ProcessGroups& pg, const Extr
   }
   const GroupRanks& tensor = of_expert && pg.expt_tp != nullptr ? pg.expt_tp : pg.tp;
   meta.tensor_parallel_group_ranks = RESHARD_TRY(lists.of(tensor, name));
-  if (of_expert && tensor != nullptr && tensor->size() > 1) meta.is_tp = true;
+  if (of_expert && tensor != nullptr && tensor->size() > 1) cut_as_expert(meta);
   if (pg.dp == nullptr) return invalid_parameter(name, "pg_collection.dp is missing");
   meta.data_parallel_group_ranks = RESHARD_TRY(lists.of(pg.dp, name));
   meta.pipeline_parallel_group_ranks =

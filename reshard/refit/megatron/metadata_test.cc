@@ -104,6 +104,25 @@ TEST(ExtractParamMetadata, an_experts_parameter_is_tp_where_its_tensor_group_has
   EXPECT_FALSE(extracted(weight(), "mlp.linear_fc1.weight", pg, {.num_experts = 8}).is_tp);
 }
 
+TEST(ExtractParamMetadata, expert_tensor_parallelism_cuts_fc2_by_columns_whatever_attributes_say) {
+  ProcessGroups pg = groups();
+  pg.expt_tp = ranks({0, 1});
+  const auto dim = [&](const std::string& name, ParameterAttributes attributes) {
+    attributes.allreduce = false;
+    return extracted(weight(std::move(attributes)), name, pg, {.num_experts = 8}).partition_dim;
+  };
+  for (const ParameterAttributes& said :
+       {ParameterAttributes{}, ParameterAttributes{.partition_dim = -1},
+        ParameterAttributes{.tensor_model_parallel = true},
+        ParameterAttributes{.tensor_model_parallel = true, .partition_dim = 1}}) {
+    EXPECT_EQ(dim("mlp.experts.linear_fc2.weight3", said), 1);
+    EXPECT_EQ(dim("mlp.experts.local_experts.3.linear_fc2.weight", said), 1);
+  }
+  EXPECT_EQ(dim("mlp.experts.linear_fc1.weight3", {}), 0);
+  EXPECT_EQ(dim("mlp.experts.linear_fc1.weight3", {.partition_dim = -1}), 0);
+  EXPECT_EQ(dim("mlp.experts.my_linear_fc2.weight3", {}), 0);
+}
+
 TEST(ExtractParamMetadata, a_parameter_that_is_not_tp_still_carries_the_tp_group) {
   const auto m = extracted(weight(), "norm.weight", groups());
   EXPECT_FALSE(m.is_tp);
