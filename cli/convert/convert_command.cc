@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include "cli/commands.h"
 #include "cli/interrupt.h"
@@ -26,13 +25,11 @@ std::string convert_text(const ConvertReport& r, const std::string& output) {
     text += fmt::format("\nleft out {}, which {} does not hold, such as '{}'",
                         plural(static_cast<Index>(r.omitted.size()), "tensor"), r.layout,
                         r.omitted.front());
-  if (!r.links.empty())
-    text +=
-        fmt::format("\nleft out {}: links to files outside the checkpoint; copy what belongs to it",
-                    fmt::join(r.links, ", "));
-  text += fmt::format("\nwrote {} in {}, {}; peak memory {}\n", human_bytes(written),
-                      human_seconds(r.seconds), rate(written, r.seconds),
-                      human_bytes(peak_rss_bytes()));
+  if (!r.files_left_out.empty()) text += "\n" + text_of(r.files_left_out);
+  for (const std::string& note : r.notes) text += "\n" + note;
+  text += fmt::format("\nwrote {} in {}, {}; {} in all; peak memory {}\n", human_bytes(written),
+                      human_seconds(r.write_seconds), rate(written, r.write_seconds),
+                      human_seconds(r.seconds), human_bytes(peak_rss_bytes()));
   return r.requantised.empty() ? text : text + r.requantised + "\n";
 }
 

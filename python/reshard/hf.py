@@ -14,28 +14,18 @@ import json
 import mmap
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import reshard
+from reshard import _core
 from reshard._collective import gathered
 
 __all__ = ["SaveReport", "load", "save"]
 
 _ALIGNMENT = 64
-_COMPANIONS = (
-  "config.json",
-  "generation_config.json",
-  "tokenizer.json",
-  "tokenizer_config.json",
-  "tokenizer.model",
-  "special_tokens_map.json",
-  "vocab.json",
-  "merges.txt",
-  "chat_template.jinja",
-)
 
 
 def load(
@@ -91,6 +81,8 @@ class SaveReport:
   bytes: int  #: of all tensors
   files: int  #: that hold them
   seconds: float  #: of the refit into the files
+  #: Files of `companions` that were not copied, as `reshard.FileLeftOut`. Of a group, on rank 0.
+  files_left_out: list[reshard.FileLeftOut] = field(default_factory=list)
 
 
 def save(
@@ -115,8 +107,8 @@ def save(
                    a GPU are copied to the host's memory first.
   group            of all ranks of the layout (ranks 0 to size - 1); then the call is collective.
   max_shard_bytes  most tensor bytes in a file.
-  companions       a folder whose config and tokenizer are copied; by default that of the model's
-                   config.json.
+  companions       a folder whose config, tokenizer, code and other files that belong to a model are
+                   copied; by default that of the model's config.json.
   sync             return only when all data is on the disk.
   timeout          seconds for each step that waits for other ranks.
 
@@ -145,8 +137,14 @@ def save(
     agreed(lambda: written.open(folder, mine))
     seconds = _refit(layout, tensors, target, ranks, written, group, timeout)
     agreed(lambda: written.finish(sync))
-  agreed(lambda: _publish(folder, final, files, companions, layout.model) if first else None)
-  return SaveReport(sum(f.bytes for f in files), len(files), seconds)
+  left_out: list[reshard.FileLeftOut] = []
+
+  def publish() -> None:
+    if first:
+      left_out.extend(_publish(folder, final, files, companions, layout.model))
+
+  agreed(publish)
+  return SaveReport(sum(f.bytes for f in files), len(files), seconds, left_out)
 
 
 def _make_folder(folder: Path, final: Path) -> None:
@@ -162,11 +160,12 @@ def _publish(
   files: list[_File],
   companions: str | os.PathLike[str] | None,
   model: reshard.Model,
-) -> None:
-  """Adds what is not tensors, and gives the folder its name."""
+) -> list[reshard.FileLeftOut]:
+  """Adds what is not tensors, and gives the folder its name. Returns what was not copied."""
   _write_index(folder, files)
-  _copy_companions(folder, companions, model)
+  left_out = _copy_companions(folder, companions, model)
   folder.rename(final)
+  return left_out
 
 
 @dataclass
@@ -324,14 +323,13 @@ def _write_index(folder: Path, files: list[_File]) -> None:
 
 def _copy_companions(
   folder: Path, companions: str | os.PathLike[str] | None, model: reshard.Model
-) -> None:
+) -> list[reshard.FileLeftOut]:
   origin = Path(companions) if companions is not None else None
   if origin is None and model.config_path:
-    origin = Path(model.config_path).parent
-  for file in _existing(origin):
-    shutil.copyfile(file, folder / file.name)
-
-
-def _existing(origin: Path | None) -> Iterator[Path]:
-  if origin is not None:
-    yield from (origin / name for name in _COMPANIONS if (origin / name).is_file())
+    # An example lies among those of other models.
+    config = Path(model.config_path)
+    origin = config.parent if config.name == "config.json" else config
+  if origin is None:
+    return []
+  # What is not understood is saved as it was stored.
+  return _core.copy_model_files(origin, folder, as_stored=model.config is None)

@@ -73,6 +73,23 @@ progress         a callable (phase, bytes done, bytes in all), which cancels by 
                  if tqdm is installed; False: nothing
 )";
 
+void bind_model_files(nb::module_& m) {
+  nb::class_<FileLeftOut>(m, "FileLeftOut",
+                          "A file or folder beside a checkpoint's weights that was not copied.")
+      .def_ro("name", &FileLeftOut::name,
+              "In the checkpoint's folder; of a folder it ends in a slash.")
+      .def_ro("why", &FileLeftOut::why, "The reason.")
+      .def("__repr__", [](const FileLeftOut& x) {
+        return fmt::format("<FileLeftOut '{}': {}>", x.name, x.why);
+      });
+  m.def(
+      "copy_model_files",
+      [](const PathArgument& from, const PathArgument& to, bool as_stored) {
+        return unwrap(copy_model_files(from.path.string(), to.path.string(), as_stored));
+      },
+      nb::arg("from_"), nb::arg("to"), nb::arg("as_stored"));
+}
+
 void bind_convert(nb::module_& m) {
   nb::class_<ConvertReport>(m, "ConvertReport", "What convert() did.")
       .def_ro("bytes", &ConvertReport::bytes, "Tensor bytes of the output.")
@@ -84,12 +101,16 @@ void bind_convert(nb::module_& m) {
       .def_ro("ignored", &ConvertReport::ignored,
               "Tensors of the input that are none of the model's.")
       .def_ro("omitted", &ConvertReport::omitted, "Tensors that the output's layout does not hold.")
-      .def_ro("links", &ConvertReport::links,
-              "Files beside the weights that were not copied: links to files outside the "
-              "checkpoint.")
+      .def_ro("files_left_out", &ConvertReport::files_left_out,
+              "Files of the input that were not copied, as FileLeftOut.")
       .def_ro("layout", &ConvertReport::layout, "The notation of the output's layout.")
+      .def_ro("notes", &ConvertReport::notes,
+              "What a plan says too: what was not understood, what the layouts chose, and which "
+              "tensors change their form or lose precision.")
       .def_ro("requantised", &ConvertReport::requantised,
               "Says which tensors lost precision, and why; empty if none did.")
+      .def_ro("write_seconds", &ConvertReport::write_seconds,
+              "Of reading, converting and writing what was not kept.")
       .def_ro("seconds", &ConvertReport::seconds, "Of the whole call.")
       .def("__repr__", [](const ConvertReport& x) {
         return fmt::format("<ConvertReport: {} in {}, layout {}, in {}>", human_bytes(x.bytes),
@@ -211,6 +232,7 @@ Appears and resumes as the output of convert() does, and raises the same errors.
 }  // namespace
 
 void bind_checkpoints(nb::module_& m) {
+  bind_model_files(m);
   bind_convert(m);
   bind_verify(m);
   bind_synthesize(m);

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """reshard.hf: what is loaded is what the layout says, and what is saved is the checkpoint again."""
 
+import json
+import shutil
 import threading
 
 import pytest
@@ -86,6 +88,36 @@ def test_tensors_that_are_there_are_filled(checkpoint):
   assert reshard.hf.load(checkpoint, "vllm:tp=2", 1, mine).keys() == mine.keys()
   for name, tensor in mine.items():
     assert _bytes(tensor) == _bytes(fresh[name]), name
+
+
+def test_files_of_the_model_are_saved_and_the_rest_is_named(checkpoint, tmp_path):
+  origin = tmp_path / "in"
+  shutil.copytree(checkpoint, origin)
+  config = json.loads((origin / "config.json").read_text())
+  left_over = config | {"quantization_config": {"quant_method": "gptq", "bits": 4}}
+  (origin / "config.json").write_text(json.dumps(left_over))
+  belongs = ["tokenization_x.py", "additional_chat_templates/t.jinja", "LICENSE", "tekken.json"]
+  for name in [*belongs, "optimizer.pt", "run.log"]:
+    (origin / name).parent.mkdir(exist_ok=True)
+    (origin / name).write_text(name)
+  layout = reshard.layout("vllm:tp=2", reshard.open_model(str(checkpoint)))
+  tensors = {rank: reshard.hf.load(checkpoint, layout, rank) for rank in layout.ranks}
+  report = reshard.hf.save(tmp_path / "out", layout, tensors, companions=origin)
+  for name in belongs:
+    assert (tmp_path / "out" / name).read_text() == name
+  assert [file.name for file in report.files_left_out] == ["optimizer.pt", "run.log"]
+  assert all(file.why in repr(file) for file in report.files_left_out)
+  # The weights are plain, whatever the config says.
+  assert json.loads((tmp_path / "out" / "config.json").read_text()) == config
+
+
+def test_a_model_of_the_examples_is_saved_with_its_config_alone(tmp_path):
+  layout = reshard.layout("hf", reshard.open_model("demo-moe"))
+  tensors = reshard.RankBuffers.allocate(layout)
+  report = reshard.hf.save(tmp_path / "out", layout, {0: tensors.tensors(0)})
+  assert report.files_left_out == []
+  assert sorted(file.suffix for file in (tmp_path / "out").iterdir()) == [".json", ".safetensors"]
+  assert reshard.open_model(str(tmp_path / "out")).config is not None
 
 
 def test_a_folder_that_exists_is_not_written(checkpoint, tmp_path):

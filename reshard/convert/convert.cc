@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <filesystem>
 #include <utility>
 
 #include "reshard/base/hash.h"
@@ -36,6 +37,18 @@ Result<LayoutSpec> layout_on_disk(const std::string& text, const char* side) {
               fmt::format("{} '{}': offset is for live ranks; ranks of a checkpoint begin at 0, so "
                           "leave it out",
                           side, text));
+}
+
+/// Refuses an output that is the input, before anybody suggests to remove it.
+Result<> check_apart(const std::string& input, const std::string& output) {
+  namespace fs = std::filesystem;
+  std::error_code none;
+  const fs::path above = fs::path(input).parent_path();
+  const bool same = fs::equivalent(input, output, none) ||
+                    (!fs::is_directory(input, none) && fs::equivalent(above, output, none));
+  if (!same) return {};
+  return fail(Code::invalid_argument,
+              fmt::format("{}: is the input, which stays as it is; choose another output", output));
 }
 
 /// The input's layout. An explicit one must agree with the checkpoint's own.
@@ -220,18 +233,35 @@ ModelSpec recorded_tensors(const ModelLayout& layout) {
   return tensors;
 }
 
+/// The names of the files in the input's folder that are not a model's own: its weights, and the
+/// files that its layout names.
+std::set<std::string> input_files(const Model& model) {
+  std::set<std::string> names = output::weight_files(*model.weights);
+  const auto layout = parse_layout(model.weights->layout());
+  if (!layout) return names;
+  names.insert(layout->file);
+  if (const auto map = layout->keys.find("expert_map"); map != layout->keys.end())
+    names.insert(map->second);
+  return names;
+}
+
 /// Writes the files beside the weights: configs, tokenizer, and the description of the layout.
-/// Returns the names of links that were not copied.
-Result<std::vector<std::string>> write_companions(const Model& model, const LayoutSpec& to,
+/// Returns what was not copied.
+Result<std::vector<FileLeftOut>> write_companions(const Model& model, const LayoutSpec& to,
                                                   const LayoutSide& side, bool as_stored,
                                                   const output::OutputFiles& files,
                                                   OutputDir& folder) {
-  std::vector<std::string> left_out;
+  std::vector<FileLeftOut> left_out;
   if (!model.config_path.empty()) {
     const std::string& from = model.weights->folder();
     const bool changes =
         (side.quantised || model.stored) && output::is_of_checkpoint(from, kConfigFile);
-    left_out = RESHARD_TRY(output::copy_companion_files(from, folder, changes));
+    const bool same_form =
+        !model.config || (model.stored_method && side.method == model.stored_method);
+    output::CompanionChoice choice{.done = input_files(model),
+                                   .as_stored = to.family == "hf" && as_stored && same_form};
+    if (changes) choice.done.emplace(kConfigFile);
+    left_out = RESHARD_TRY(output::copy_companion_files(from, folder.partial(), choice));
     if (changes) RESHARD_TRY(write_config(model, side, to.family == "hf", as_stored, folder));
   }
   if (to.family == "hf") {
@@ -248,11 +278,11 @@ Result<std::vector<std::string>> write_companions(const Model& model, const Layo
     recorded.keys["quant_grid"] = "tensor";
   if (takes_file(to.family)) {
     recorded.file = to.family + ".json";
-    RESHARD_TRY(output::copy_file_into(to.file, recorded.file, folder));
+    RESHARD_TRY(output::copy_file_into(to.file, recorded.file, folder.partial()));
   }
   if (const auto map = recorded.keys.find("expert_map"); map != recorded.keys.end()) {
     const std::string file = std::exchange(map->second, "expert_map.json");
-    RESHARD_TRY(output::copy_file_into(file, map->second, folder));
+    RESHARD_TRY(output::copy_file_into(file, map->second, folder.partial()));
   }
   RESHARD_TRY(folder.write_text(kRankIndexFile,
                                 rank_index_text(RankIndex{to_string(recorded), files.of_rank},
@@ -262,7 +292,7 @@ Result<std::vector<std::string>> write_companions(const Model& model, const Layo
 
 /// What a finished conversion reports.
 ConvertReport report_of(const ConvertJob& job, const output::CheckpointOutput& out,
-                        std::vector<std::string> links, double seconds) {
+                        std::vector<FileLeftOut> files_left_out, double seconds) {
   const output::OutputFiles& files = out.files();
   ConvertReport report;
   report.bytes = files.tensor_bytes();
@@ -272,7 +302,7 @@ ConvertReport report_of(const ConvertJob& job, const output::CheckpointOutput& o
   report.kept_bytes = out.kept_bytes();
   report.ignored = job.model.left_out;
   report.omitted = omitted_by(job.planner);
-  report.links = std::move(links);
+  report.files_left_out = std::move(files_left_out);
   report.layout = job.planner.target().name();
   report.seconds = seconds;
   return report;
@@ -287,6 +317,7 @@ Result<ConvertReport> convert_checkpoint(const ConvertOptions& options) {
 Result<ConvertReport> convert_checkpoint(const ConvertOptions& a, const ConvertHook& hook) {
   const Stopwatch watch;
   const LayoutSpec to = RESHARD_TRY(layout_on_disk(a.to, "to"));
+  RESHARD_TRY(check_apart(a.input, a.output));
   output::InputFiles inputs(a.input);
   inputs.add(to, "");
   const Model model = RESHARD_TRY(open_checkpoint(
@@ -314,15 +345,22 @@ Result<ConvertReport> convert_checkpoint(const ConvertOptions& a, const ConvertH
                                                           [&] { return inputs.unchanged(); }));
   const ConvertJob job{model,  planner, from_side, to_side, as_stored, part.planner.get(),
                        source, a,       hook};
+  const Stopwatch writing;
   RESHARD_TRY(out.write(a.progress, [&](const output::OutputFile& file, TensorFileWriter& writer,
                                         const Progress& progress) {
     return write_file(job, file, writer, progress);
   }));
+  const double write_seconds = writing.seconds();
   if (hook) hook("files");
   auto companions = write_companions(model, to, to_side, as_stored, out.files(), out.folder());
   if (!companions) return tl::unexpected(out.with_what_is_kept(std::move(companions).error()));
   RESHARD_TRY(out.commit(a.sync));
   auto report = report_of(job, out, *std::move(companions), watch.seconds());
+  report.write_seconds = write_seconds;
+  report.notes = notes_of(model, from_side, to_side);
+  for (std::string& note : quantisation_notes(from_side, to_side, planner))
+    report.notes.push_back(std::move(note));
+  for (const ConversionUse& use : conversions_of(planner)) report.notes.push_back(to_string(use));
   report.requantised = requantised_note(from_side, to_side, part.requantised);
   return report;
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "reshard/base/result.h"
+#include "reshard/convert/model_files.h"
 #include "reshard/exec/progress.h"
 #include "reshard/index/interval.h"
 
@@ -38,11 +39,14 @@ struct ConvertReport {
   Index kept_bytes = 0;              ///< and their tensor bytes.
   std::vector<std::string> ignored;  ///< tensors of the input that are none of the model's.
   std::vector<std::string> omitted;  ///< tensors that the output's layout does not hold.
-  /// Files beside the weights that were not copied: links to files outside the checkpoint.
-  std::vector<std::string> links;
+  std::vector<FileLeftOut> files_left_out;  ///< files of the input that were not copied.
   std::string layout;       ///< the name of the output's layout.
+  /// What a plan says too: what was not understood, what the layouts chose, and which tensors change
+  /// their form or lose precision.
+  std::vector<std::string> notes;
   std::string requantised;  ///< says which tensors lost precision and why; empty if none did.
-  double seconds = 0;
+  double write_seconds = 0;  ///< of reading, converting and writing what was not kept.
+  double seconds = 0;        ///< of the whole call.
 };
 
 /// Writes a checkpoint in another layout: streams tensor by tensor, so that memory stays bounded,

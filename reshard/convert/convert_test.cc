@@ -200,7 +200,9 @@ TEST_F(ConvertTest, what_cannot_be_converted_is_said_before_anything_is_written)
               AllOf(HasSubstr("is in layout"), HasSubstr("give that layout or none")));
   EXPECT_THAT(error_of({.input = in, .output = refused(), .to = "hf:quant=mxfp8,quant_grid=local"}),
               HasSubstr("leave quant_grid out"));
-  EXPECT_THAT(error_of({.input = in, .output = in, .to = "hf"}), HasSubstr("exist"));
+  EXPECT_THAT(error_of({.input = in, .output = in, .to = "hf"}), HasSubstr("is the input"));
+  fs::create_directory(folder_ / "there");
+  EXPECT_THAT(error_of({.input = in, .output = folder_ / "there", .to = "hf"}), HasSubstr("exist"));
   EXPECT_THAT(
       error_of({.input = in, .output = refused(), .to = "hf", .ignore = {"no.such.tensor"}}),
       HasSubstr("no.such.tensor"));
@@ -294,8 +296,8 @@ TEST_F(ConvertTest, links_to_files_outside_are_reported_and_not_copied) {
   ASSERT_TRUE(report) << report.error().message;
   EXPECT_TRUE(fs::exists(folder_ / "out/tokenizer.json"));
   EXPECT_FALSE(fs::exists(folder_ / "out/generation_config.json"));
-  ASSERT_EQ(report->links.size(), 1U);
-  EXPECT_THAT(report->links[0], HasSubstr("generation_config.json"));
+  ASSERT_EQ(report->files_left_out.size(), 1U);
+  EXPECT_THAT(report->files_left_out[0].name, HasSubstr("generation_config.json"));
 }
 
 }  // namespace

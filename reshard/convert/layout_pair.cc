@@ -99,21 +99,54 @@ std::string requantised_note(const LayoutSide& from, const LayoutSide& to, Index
                      plural(tensors, "tensor"), why);
 }
 
+std::vector<std::string> notes_of(const Model& model, const LayoutSide& from,
+                                  const LayoutSide& to) {
+  std::vector<std::string> notes;
+  if (!model.config && !model.config_path.empty())
+    notes.push_back(fmt::format("config not understood: {}", model.no_config));
+  for (const LayoutSide* side : {&from, &to})
+    for (const std::string& note : side->notes)
+      notes.push_back(side->stored()->name() + " " + note);
+  if (moves_as_stored(from, to) && to.quantised)
+    notes.push_back(note("moves data and scales of", *to.quantised));
+  return notes;
+}
+
+std::vector<std::string> quantisation_notes(const LayoutSide& from, const LayoutSide& to,
+                                            const Planner& planner) {
+  std::vector<std::string> notes;
+  const auto add = [&](const LayoutSide& side, const LayoutSide& other, const char* how) {
+    if (!side.quantised) return;
+    const QuantChoice& choice = side.quantised->choice;
+    Index count = 0;
+    std::string first;
+    for (const std::string& name : choice.tensors) {
+      const auto id = planner.source().model().find(name);
+      if (!id || !planner.moves(*id)) continue;
+      if (other.quantised && other.quantised->choice.tensors.contains(name)) continue;
+      if (count++ == 0) first = name;
+    }
+    if (count == 0) return;
+    notes.push_back(fmt::format("{} {}{}, such as '{}'", plural(count, "tensor"),
+                                fmt::format(fmt::runtime(how), to_string(choice.format)),
+                                &side == &to ? " (loses precision)" : "", first));
+  };
+  add(from, to, "dequantised from {}");
+  add(to, from, "quantised to {}");
+  return notes;
+}
+
 Result<LayoutPair> pair_sides(const Model& model, const LayoutSide& source,
                               const LayoutSide& target, const PairOptions& options) {
   LayoutPair pair;
   const bool as_stored = moves_as_stored(source, target);
-  for (const LayoutSide* side : {&source, &target})
-    for (const std::string& note : side->notes)
-      pair.notes.push_back(side->stored()->name() + " " + note);
+  pair.notes = notes_of(model, source, target);
   const bool plain =
       as_stored && (!options.filled || RESHARD_TRY(weights_are_stored_as(source, model)));
   pair.from = plain ? LayoutSide{source.stored()} : source;
   pair.to = plain ? LayoutSide{target.stored()} : target;
   pair.source = pair.from.values;
   pair.target = pair.to.values;
-  if (as_stored && target.quantised)
-    pair.notes.push_back(note("moves data and scales of", *target.quantised));
   const ModelSpec& tensors = pair.source->model();
   pair.ignore = RESHARD_TRY(names_like(options.ignore, "ignore", model, tensors));
   pair.ignore.merge(matching_names(tensors, model.ignore));

@@ -45,6 +45,14 @@ Result<LayoutSide> make_target(const std::string& text, const Model& model, cons
 /// for 0.
 std::string requantised_note(const LayoutSide& from, const LayoutSide& to, Index tensors);
 
+/// What was not understood of the model, the choices that the layouts made by rules, and that data
+/// and scales move as they are.
+std::vector<std::string> notes_of(const Model& model, const LayoutSide& from, const LayoutSide& to);
+
+/// What the planner's tensors become where only one side quantises them, a note for each form.
+std::vector<std::string> quantisation_notes(const LayoutSide& from, const LayoutSide& to,
+                                            const Planner& planner);
+
 struct PairOptions {
   /// Patterns ('*' any characters, '#' digits) of tensors that one side may lack.
   std::set<std::string> ignore = {};

@@ -114,76 +114,6 @@ class Convert(unittest.TestCase):
                 (source / "model.safetensors").read_bytes(),
             )
 
-    def test_files_that_belong_to_a_model(self):
-        source = self.checkpoint(program.LLAMA)
-        belongs = [
-            "tokenizer.json",
-            "tokenizer_config.json",
-            "generation_config.json",
-            "merges.txt",
-            "special_tokens_map.json",
-            "spiece.model",
-            "chat_template.jinja",
-        ]
-        for name in belongs + ["optimizer.pt", "notes.md"]:
-            (source / name).write_text(name)
-        out = self.convert(source, "out", "--to", "vllm:tp=2")
-        self.assertEqual(
-            set(program.files_of(out)),
-            {
-                *belongs,
-                "config.json",
-                "reshard.json",
-                "rank-00000.safetensors",
-                "rank-00001.safetensors",
-            },
-        )
-        for name in belongs:
-            self.assertEqual((out / name).read_text(), name)
-
-    def test_files_of_others_are_not_copied_through_links(self):
-        source = self.checkpoint(program.LLAMA)
-        (self.d / "secret").write_text("password")
-        (self.d / "folder").mkdir()
-        (self.d / "folder" / "tokenizer.json").write_text("password")
-        (source / "merges.txt").write_text("merges")
-        (source / "vocab.txt").symlink_to("merges.txt")
-        (source / "secrets.txt").symlink_to("../secret")
-        (source / "tokenizer.model").symlink_to(self.d / "secret")
-        (source / "away").symlink_to("../folder")
-        (source / "tokenizer.json").symlink_to("away/tokenizer.json")
-        report = program.done("convert", source, self.d / "out", "--to", "vllm:tp=2")
-        out = program.files_of(self.d / "out")
-        self.assertEqual((out["merges.txt"], out["vocab.txt"]), (b"merges", b"merges"))
-        self.assertFalse(any(path.is_symlink() for path in (self.d / "out").iterdir()))
-        self.assertFalse(any(b"password" in data for data in out.values()))
-        self.assertIn("left out secrets.txt, tokenizer.json, tokenizer.model: links to", report)
-
-    def test_a_config_of_others_is_not_copied_through_a_link_quantised_or_not(self):
-        source = self.checkpoint(program.LLAMA)
-        (source / "config.json").rename(self.d / "config.json")
-        (source / "config.json").symlink_to("../config.json")
-        for to in ("hf", "hf:quant=fp8_channel"):
-            report = program.done("convert", source, self.d / to, "--to", to)
-            self.assertIn("left out config.json", report)
-            self.assertNotIn("config.json", program.files_of(self.d / to))
-
-    def test_a_snapshot_in_the_cache_of_hugging_face_is_copied_whole(self):
-        source = self.checkpoint(program.LLAMA)
-        (source / "tokenizer.json").write_text("{}")
-        snapshot = self.d / "models--a--b" / "snapshots" / "0123"
-        blobs = self.d / "models--a--b" / "blobs"
-        snapshot.mkdir(parents=True)
-        blobs.mkdir()
-        for number, path in enumerate(sorted(source.iterdir())):
-            shutil.copy(path, blobs / str(number))
-            (snapshot / path.name).symlink_to(f"../../blobs/{number}")
-        (self.d / "models--a--b" / "refs").write_text("password")
-        (snapshot / "merges.txt").symlink_to("../../refs")
-        report = program.done("convert", snapshot, self.d / "out", "--to", "hf")
-        self.assertIn("left out merges.txt", report)
-        self.assertEqual(program.files_of(self.d / "out"), program.files_of(source))
-
     def with_strays(self, source, name, strays, indexed=False):
         """A copy of a checkpoint with more tensors."""
         folder = shutil.copytree(source, self.d / name)
@@ -457,6 +387,15 @@ class Convert(unittest.TestCase):
         self.assertEqual(result.returncode, 1, "the input changed since")
         self.assertIn("interrupted job", result.stderr)
         self.assertEqual(program.files_of(self.d / "out.partial"), before)
+
+    def test_never_advises_to_remove_the_input(self):
+        source = self.checkpoint(program.LLAMA)
+        before = program.files_of(source)
+        for given in (source, source / "model.safetensors"):
+            result = program.run("convert", given, f"{source}/", "--to", "hf")
+            self.assertIn("is the input", result.stderr)
+            self.assertNotIn("remove", result.stderr)
+        self.assertEqual(program.files_of(source), before)
 
     def test_refuses_to_overwrite(self):
         source = self.checkpoint(program.LLAMA)

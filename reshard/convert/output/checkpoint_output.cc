@@ -53,7 +53,7 @@ Result<> CheckpointOutput::check_free_space() const {
 
 Result<> CheckpointOutput::write(const Progress& progress, const WriteFile& write) {
   const Index whole = files_.tensor_bytes();
-  Index before = 0;
+  Index before = kept_bytes_;
   Progress part;
   if (progress)
     part = [&](std::string_view phase, Index done, Index) {
@@ -68,8 +68,8 @@ Result<> CheckpointOutput::write(const Progress& progress, const WriteFile& writ
         if (error.code == Code::aborted) error.message = "cancelled";
         return tl::unexpected(with_what_is_kept(std::move(error)));
       }
+      before += file.tensor_bytes;
     }
-    before += file.tensor_bytes;
   }
   return {};
 }

@@ -7,9 +7,10 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
-#include <vector>
+#include <span>
 
 #include "reshard/io/checkpoint/index.h"
+#include "reshard/io/files/disk.h"
 #include "reshard/io/files/json.h"
 
 namespace reshard::output {
@@ -18,27 +19,122 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::size_t kMaxBytes = std::size_t{64} << 20;
-constexpr std::array<std::string_view, 6> kNames = {
-    "config.json", "generation_config.json",  "special_tokens_map.json", "added_tokens.json",
-    "vocab.json",  "preprocessor_config.json"};
-constexpr std::array<std::string_view, 2> kBeginnings = {"tokenizer", "chat_template"};
-constexpr std::array<std::string_view, 3> kEndings = {".txt", ".model", ".jinja"};
+constexpr std::string_view kTemplates = "additional_chat_templates";
 
-bool belongs(std::string_view name) {
-  const auto begins = [&](std::string_view text) { return name.starts_with(text); };
-  const auto ends = [&](std::string_view text) { return name.ends_with(text); };
-  return std::find(kNames.begin(), kNames.end(), name) != kNames.end() ||
-         std::any_of(kBeginnings.begin(), kBeginnings.end(), begins) ||
-         std::any_of(kEndings.begin(), kEndings.end(), ends);
+constexpr const char* kLink = "links to files outside the checkpoint; copy what belongs to it";
+constexpr const char* kOtherWeights = "other weights, or the state of a training";
+constexpr const char* kOtherForm = "describes weights in another form than they have here";
+constexpr const char* kFolder = "folders; copy what belongs to the model";
+constexpr const char* kNoFile = "no regular files";
+constexpr const char* kTooLarge = "larger than 64 MiB; copy what belongs to the model";
+constexpr const char* kUnknown =
+    "not known to belong to a model; copy what the engine or its tokenizer reads";
+
+/// A name in lower case belongs to a kind of files by its end, its beginning, or words in it.
+constexpr std::array<std::string_view, 13> kCopiedEnds = {
+    ".py",    ".jinja", ".txt",    ".model", ".tiktoken", ".vocab", ".bpe",
+    ".codes", ".spm",   ".j2",     ".tok",   ".tokens",   ".wordpiece"};
+constexpr std::array<std::string_view, 9> kCopiedBeginnings = {
+    "tokenizer", "chat_template", "license",    "licence", "copying",
+    "notice",    "readme",        "use_policy", "usage_policy"};
+constexpr std::array<std::string_view, 9> kWordsOfJson = {
+    "config", "token", "vocab", "processor", "template", "merges", "normalizer", "tekken", "modules"};
+constexpr std::array<std::string_view, 24> kWeightsEnds = {
+    ".safetensors", ".bin",    ".pt",     ".pth",       ".ckpt",        ".gguf",
+    ".ggml",        ".h5",     ".msgpack", ".onnx",     ".onnx_data",   ".ot",
+    ".tflite",      ".npz",    ".npy",    ".distcp",    ".engine",      ".index.json",
+    ".pkl",         ".pickle", ".mlmodel", ".llamafile", ".index",      ".data"};
+constexpr std::array<std::string_view, 5> kOfOtherWeights = {
+    "params.json", "adapter_config.json", "trainer_state.json", "latest", "latest_checkpointed"};
+constexpr std::array<std::string_view, 4> kQuantisation = {
+    "hf_quant_config.json", "quantize_config.json", "quant_config.json",
+    "quantization_config.json"};
+
+bool is_one_of(std::string_view name, std::span<const std::string_view> names) {
+  return std::ranges::find(names, name) != names.end();
+}
+bool ends(std::string_view name, std::span<const std::string_view> all) {
+  return std::ranges::any_of(all, [&](std::string_view text) { return name.ends_with(text); });
+}
+bool begins(std::string_view name, std::span<const std::string_view> all) {
+  return std::ranges::any_of(all, [&](std::string_view text) { return name.starts_with(text); });
+}
+
+std::string in_lower_case(std::string text) {
+  for (char& c : text)
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  return text;
+}
+
+/// Why a file of this name is not copied; null if it is.
+const char* why_not(const std::string& name, bool as_stored) {
+  const std::string lower = in_lower_case(name);
+  if (is_one_of(lower, kQuantisation)) return as_stored ? nullptr : kOtherForm;
+  if (is_one_of(lower, kOfOtherWeights) || ends(lower, kWeightsEnds)) return kOtherWeights;
+  if (ends(lower, kCopiedEnds) || begins(lower, kCopiedBeginnings)) return nullptr;
+  const bool json = lower.ends_with(".json");
+  const bool known = std::ranges::any_of(kWordsOfJson, [&](std::string_view word) {
+    return lower.find(word) != std::string::npos;
+  });
+  return json && known ? nullptr : kUnknown;
+}
+
+/// True for what belongs to the input's weights alone.
+bool is_of_input(const std::string& name) {
+  return name.starts_with('.') || name == kHfIndexFile || name == kRankIndexFile;
+}
+
+/// What a folder holds, by name.
+struct Companions {
+  std::vector<std::string> copied;
+  std::vector<FileLeftOut> left_out;
+};
+
+/// Why an entry of the checkpoint's folder is not copied; null if it is.
+const char* why_not_entry(const std::string& folder, const std::string& name, bool as_stored) {
+  std::error_code error;
+  const fs::path path = fs::path(folder) / name;
+  if (fs::is_symlink(path, error) && !is_of_checkpoint(folder, name)) return kLink;
+  if (!fs::is_regular_file(path, error)) return kNoFile;
+  if (const char* why = why_not(fs::path(name).filename().string(), as_stored)) return why;
+  const auto bytes = fs::file_size(path, error);
+  return error || bytes > kMaxBytes ? kTooLarge : nullptr;
+}
+
+/// Adds what is in `below`, a folder in that of the checkpoint, or "" for the latter.
+Result<> list(const std::string& folder, const std::string& below, const CompanionChoice& choice,
+              Companions& out) {
+  std::error_code error;
+  const fs::path at = fs::path(folder) / below;
+  for (fs::directory_iterator it(at, error), end; !error && it != end; it.increment(error)) {
+    const std::string name = (fs::path(below) / it->path().filename()).string();
+    if (choice.done.contains(name) || is_of_input(name)) continue;
+    std::error_code unreadable;
+    const bool is_folder = is_of_checkpoint(folder, name) && it->is_directory(unreadable);
+    if (is_folder && name == kTemplates) {
+      RESHARD_TRY(list(folder, name, choice, out));
+    } else if (is_folder) {
+      out.left_out.push_back({name + "/", kFolder});
+    } else if (const char* why = why_not_entry(folder, name, choice.as_stored)) {
+      out.left_out.push_back({name, why});
+    } else {
+      out.copied.push_back(name);
+    }
+  }
+  if (error)
+    return fail(Code::io,
+                fmt::format("{}: cannot list the folder: {}", at.string(), error.message()));
+  return {};
 }
 
 }  // namespace
 
-Result<> copy_file_into(const std::string& path, std::string_view name, OutputDir& folder) {
+Result<> copy_file_into(const std::string& path, std::string_view name, const std::string& folder) {
   struct stat status{};
-  if (::stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode) && status.st_size == 0)
-    return folder.write_text(name, "");
-  return folder.write_text(name, RESHARD_TRY(read_text_file(path, kMaxBytes)));
+  const bool empty =
+      ::stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode) && status.st_size == 0;
+  const auto text = empty ? std::string() : RESHARD_TRY(read_text_file(path, kMaxBytes));
+  return files::write_text_file((fs::path(folder) / name).string(), text);
 }
 
 bool is_of_checkpoint(const std::string& folder, std::string_view name) {
@@ -53,27 +149,31 @@ bool is_of_checkpoint(const std::string& folder, std::string_view name) {
          file.parent_path() == home.parent_path().parent_path() / "blobs";
 }
 
-Result<std::vector<std::string>> copy_companion_files(const std::string& from_folder,
-                                                      OutputDir& folder, bool but_config) {
-  std::error_code error;
-  std::vector<std::string> names, left_out;
-  for (fs::directory_iterator it(from_folder, error), end; !error && it != end;
-       it.increment(error)) {
-    const auto name = it->path().filename().string();
-    std::error_code unreadable;
-    if (but_config && name == kConfigFile) continue;
-    if (!belongs(name) || !it->is_regular_file(unreadable) || it->file_size(unreadable) > kMaxBytes)
-      continue;
-    (is_of_checkpoint(from_folder, name) ? names : left_out).push_back(name);
+std::set<std::string> weight_files(const Checkpoint& weights) {
+  std::set<std::string> names;
+  for (std::size_t i = 0; i < weights.num_files(); ++i)
+    names.insert(fs::path(weights.mapping(i).path()).filename().string());
+  // Megatron's dist_checkpointing says in it how the pieces are stored.
+  if (weights.kind() == Checkpoint::Kind::dcp) names.insert("metadata.json");
+  return names;
+}
+
+Result<std::vector<FileLeftOut>> copy_companion_files(const std::string& from,
+                                                      const std::string& to,
+                                                      const CompanionChoice& choice) {
+  Companions found;
+  RESHARD_TRY(list(from, "", choice, found));
+  std::ranges::sort(found.copied);
+  std::ranges::sort(found.left_out, {}, &FileLeftOut::name);
+  for (const std::string& name : found.copied) {
+    std::error_code error;
+    const fs::path folder = (fs::path(to) / name).parent_path();
+    if (fs::create_directory(folder, error); error)
+      return fail(Code::io, fmt::format("{}: cannot create the folder: {}", folder.string(),
+                                        error.message()));
+    RESHARD_TRY(copy_file_into((fs::path(from) / name).string(), name, to));
   }
-  if (error)
-    return fail(Code::io,
-                fmt::format("{}: cannot list the folder: {}", from_folder, error.message()));
-  std::sort(names.begin(), names.end());
-  std::sort(left_out.begin(), left_out.end());
-  for (const std::string& name : names)
-    RESHARD_TRY(copy_file_into((fs::path(from_folder) / name).string(), name, folder));
-  return left_out;
+  return found.left_out;
 }
 
 }  // namespace reshard::output

@@ -94,7 +94,8 @@ int rename_to_new(const std::string& from, const std::string& to) {
 
 Result<> sync_files(const std::string& folder) {
   std::error_code error;
-  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
+  for (fs::recursive_directory_iterator it(folder, error), end; !error && it != end;
+       it.increment(error)) {
     const auto path = it->path().string();
     FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
     if (!fd || ::fsync(fd.get()) != 0)
