@@ -388,6 +388,27 @@ class Convert(unittest.TestCase):
         self.assertIn("interrupted job", result.stderr)
         self.assertEqual(program.files_of(self.d / "out.partial"), before)
 
+    def test_says_what_a_plan_says(self):
+        source = self.checkpoint(program.LLAMA)
+        tensors = program.read_safetensors(source / "model.safetensors")
+        wide = {n: ("F32", shape, bytes(2 * len(data))) for n, (_, shape, data) in tensors.items()}
+        program.write_safetensors(source / "model.safetensors", wide)
+        unknown = pathlib.Path(shutil.copytree(source, self.d / "unknown"))
+        config = json.loads((unknown / "config.json").read_text())
+        program.write_json(unknown / "config.json", config | {"architectures": ["NewForCausalLM"], "model_type": "new"})
+        for model, to, words in (
+            (source, "vllm:tp=2", "(loses precision)"),
+            (unknown, "hf", 'config not understood: {}/config.json: architecture "NewForCausalLM"'),
+        ):
+            planned = program.done("plan", "--model", model, "--from", "hf", "--to", to)
+            converted = program.done("convert", model, self.d / f"out-{to}", "--to", to)
+            (note,) = [line for line in planned.splitlines() if words.format(model) in line]
+            self.assertIn(note.strip(), converted.splitlines())
+        quantised = program.done("convert", source, self.d / "fp8", "--to", "hf:quant=fp8_channel")
+        self.assertIn("tensors quantised to fp8_channel (loses precision)", quantised)
+        plain = program.done("convert", self.d / "fp8", self.d / "plain", "--to", "hf")
+        self.assertIn("tensors dequantised from fp8_channel", plain)
+
     def test_never_advises_to_remove_the_input(self):
         source = self.checkpoint(program.LLAMA)
         before = program.files_of(source)
