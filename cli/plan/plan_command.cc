@@ -22,8 +22,6 @@ namespace {
 
 /// Peers that the text form lists at most.
 constexpr std::size_t kPeersShown = 16;
-/// Ranks of a graph that a person can still read.
-constexpr Index kMaxDotRanks = 256;
 /// Adding up more transfers takes seconds, so the command announces it.
 constexpr Index kManyTransfers = 50'000'000;
 
@@ -134,17 +132,6 @@ Result<int> plan_rank(const Model& model, const LayoutPair& pair, const PlanArgu
   return 0;
 }
 
-Result<int> plan_graph(const Planner& planner) {
-  if (planner.ranks().size() > kMaxDotRanks)
-    return fail(
-        Code::unsupported,
-        fmt::format("a graph of {} ranks cannot be read, at most {} are drawn; leave --dot out "
-                    "for the summary, or ask for one --rank",
-                    planner.ranks().size(), kMaxDotRanks));
-  print(to_dot(planner));
-  return 0;
-}
-
 /// Announces work of more than some seconds.
 void announce(const Planner& planner) {
   const Index transfers = planner.min_transfers();
@@ -184,7 +171,10 @@ Result<int> plan_all(const Model& model, const LayoutPair& pair, const PlanArgum
 Result<int> execute(const PlanArguments& a) {
   const Model model = RESHARD_TRY(open_model(a.model, {.layers = a.layers, .ignore = a.ignore}));
   const LayoutPair pair = RESHARD_TRY(make_layout_pair(model, a.from, a.to));
-  if (a.dot) return plan_graph(*pair.planner);
+  if (a.dot) {
+    print(to_dot(*pair.planner));
+    return 0;
+  }
   return a.rank ? plan_rank(model, pair, a) : plan_all(model, pair, a);
 }
 

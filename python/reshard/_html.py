@@ -5,10 +5,12 @@ import html
 
 import reshard
 from reshard._tables import layout_text, model_text, note_lines, side_rows, total_rows
+from reshard._traffic import Groups, traffic_of
 from reshard._units import human_bytes
 
-#: A map of more ranks would have cells too small to see.
-_MOST_RANKS = 128
+#: A wider table does not fit a page.
+_MOST_CELLS = 64
+_HEAD = "padding:0 2px;writing-mode:vertical-rl;"
 _CELL = "padding:0;border:1px solid #fff;min-width:1.1em;height:1.1em;"
 
 
@@ -42,26 +44,35 @@ def _colour(size: int, most: int) -> str:
 
 
 def heat_map(plan: reshard.Plan) -> str:
-  """Who sends to whom: a row for each sender, a column for each receiver; its shade is the bytes."""
-  sources, targets = plan.source.ranks, plan.target.ranks
-  if max(len(sources), len(targets)) > _MOST_RANKS:
-    return f"<p>A map of more than {_MOST_RANKS} ranks is not drawn; plan.traffic has its numbers.</p>"
-  traffic = plan.traffic
-  most = max((traffic[s, t] for s in sources for t in targets), default=0)
-  head = "".join(f"<th style='padding:0 2px'>{t}</th>" for t in targets)
+  """Who sends to whom: a row for each sender, a column for each receiver; its shade is the bytes.
+
+  Neighbours share a row or column where ranks are too many.
+  """
+  try:
+    traffic = traffic_of(plan, _MOST_CELLS, host=8)
+  except reshard.UnsupportedError as error:
+    return f"<p>The map is not drawn: {html.escape(str(error))}.</p>"
+  most, one = traffic.most, traffic.sources.size == traffic.targets.size == 1
+  sources = [_ranks(traffic.sources, s) for s in range(len(traffic.sources))]
+  targets = [_ranks(traffic.targets, t) for t in range(len(traffic.targets))]
+  head = "".join(f"<th style='{_HEAD}'>{t.split()[1]}</th>" for t in targets)
   body = []
-  for s in sources:
+  for source, row in zip(sources, traffic.bytes, strict=True):
     cells = []
-    for t in targets:
-      size = traffic[s, t]
-      what = f"rank {s} to rank {t}: {human_bytes(size)}" + (", local" if s == t else "")
+    for target, size in zip(targets, row, strict=True):
+      what = f"{source} to {target}: {human_bytes(size)}" + (", local" if one and source == target else "")
       cells.append(f"<td title='{what}' style='{_CELL}background:{_colour(size, most)}'></td>")
-    body.append(f"<tr><th style='padding:0 4px'>{s}</th>{''.join(cells)}</tr>")
+    body.append(f"<tr><th style='padding:0 4px'>{source.split()[1]}</th>{''.join(cells)}</tr>")
   note = f"rows send, columns receive; the darkest is {human_bytes(most)}"
   return (
     f"<table style='border-collapse:collapse;font-size:80%'><caption>{note}</caption>"
     f"<tr><th></th>{head}</tr>{''.join(body)}</table>"
   )
+
+
+def _ranks(groups: Groups, group: int) -> str:
+  """"rank 3" or "ranks 8-15"."""
+  return f"rank{'s' if groups.size > 1 else ''} {groups.label(group)}"
 
 
 def plan_html(plan: reshard.Plan) -> str:

@@ -78,13 +78,7 @@ nb::object traffic_of(const Plan& plan) {
   return view.attr("cast")("q", nb::make_tuple(traffic.ranks, traffic.ranks));
 }
 
-std::string graph_of(const Plan& plan) {
-  constexpr Index kMaxDotRanks = 256;
-  if (plan.planner().ranks().size() > kMaxDotRanks)
-    raise(Code::unsupported, fmt::format("a graph of {} ranks cannot be read; at most {} are drawn",
-                                         plan.planner().ranks().size(), kMaxDotRanks));
-  return to_dot(plan.planner());
-}
+std::string graph_of(const Plan& plan) { return to_dot(plan.planner()); }
 
 std::string json_of(const Plan& plan) {
   const PlanCost cost{plan.pair().planner_seconds, 0};
@@ -199,20 +193,23 @@ Every element of the target arrives exactly once, every sender holds what it sen
 a rank holds comes from another. Raises InvalidArgumentError with rank, tensor and box. Slow for
 large plans.)")
       .def("to_dot", &graph_of, nb::call_guard<nb::gil_scoped_release>(),
-           "A Graphviz digraph: a node for each rank, an edge for each pair with its bytes. Raises "
-           "UnsupportedError for more than 256 ranks.")
+           "A Graphviz digraph: senders, receivers, and the bytes between them. Neighbouring ranks "
+           "share a node where a side has more than eight.")
       .def("to_json", &json_of, nb::call_guard<nb::gil_scoped_release>(),
            "The totals as a JSON object, with the keys of `reshard plan --json`.")
       .def(
           "plot",
-          [](const nb::object& self, const nb::object& path) {
-            return nb::module_::import_("reshard._plot").attr("plot_plan")(self, path);
+          [](const nb::object& self, const nb::object& path, Index host) {
+            return nb::module_::import_("reshard._plot").attr("plot_plan")(self, path, host);
           },
-          nb::arg("path") = nb::none(),
-          nb::sig("def plot(self, path: str | os.PathLike[str] | None = None) -> typing.Any"),
+          nb::arg("path") = nb::none(), nb::kw_only(), nb::arg("ranks_per_host") = 8,
+          nb::sig("def plot(self, path: str | os.PathLike[str] | None = None, *, "
+                  "ranks_per_host: int = 8) -> typing.Any"),
           R"(Draws who sends to whom, and each rank's bytes against the bound, with matplotlib.
 
-Returns the figure, and saves it if `path` is given. Raises ImportError without matplotlib.)")
+Lines part the hosts. Where ranks are too many to draw, neighbours share a cell or a bar, whole hosts
+if possible: a cell has their sum, a bar the most of any of them. Returns the figure, and saves it if
+`path` is given. Raises ImportError without matplotlib.)")
       .def(
           "__str__",
           [](const nb::object& self) {

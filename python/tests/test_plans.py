@@ -8,6 +8,7 @@ import subprocess
 import pytest
 
 import reshard
+from reshard._traffic import traffic_of
 
 MODEL, FROM, TO = "qwen3-30b-a3b", "megatron:tp=4,pp=2,ep=8,etp=1", "vllm:tp=8,offset=16"
 
@@ -138,9 +139,39 @@ def test_what_is_too_large_to_show_is_refused():
   wide = plan_of(model, "hf:shards=1", "hf:shards=5000,offset=1")
   with pytest.raises(reshard.UnsupportedError, match="5001 x 5001"):
     _ = wide.traffic
-  with pytest.raises(reshard.UnsupportedError, match="256"):
-    wide.to_dot()
   assert "is not drawn" in wide._repr_html_()
+  assert wide.to_dot().count("label=") < 20
+
+
+@pytest.mark.parametrize("copies", [1, 16, 128])
+def test_a_map_has_few_cells_and_all_bytes(copies):
+  model = reshard.open_model("demo-moe", layers=2)
+  plan = plan_of(model, f"megatron:tp=4,ep=2,etp=1,dp={2 * copies}", f"vllm:tp=8,replicas={copies},offset={8 * copies}")
+  traffic = traffic_of(plan, 64, host=8)
+  assert 0 < len(traffic.sources) <= 64 and 0 < len(traffic.targets) <= 64
+  assert sum(map(sum, traffic.bytes)) == plan.bytes_wire + plan.bytes_local
+  for groups in (traffic.sources, traffic.targets):
+    assert [rank for i in range(len(groups)) for rank in groups.members(i)] == list(groups.ranks)
+    assert groups.size % 8 == 0 or 8 % groups.size == 0, "a cell has ranks of one host, or whole hosts"
+  assert plan._repr_html_().count("<td title=") == len(traffic.sources) * len(traffic.targets)
+
+
+@pytest.mark.parametrize("copies", [1, 128])
+def test_a_plot_starts_at_zero_names_units_and_covers_nothing(copies, tmp_path):
+  pytest.importorskip("matplotlib")
+  model = reshard.open_model("demo-moe", layers=2)
+  plan = plan_of(model, f"megatron:tp=4,ep=2,etp=1,dp={2 * copies}", f"vllm:tp=8,replicas={copies},offset={8 * copies}")
+  figure = plan.plot(tmp_path / "plan.png", ranks_per_host=4)
+  traffic, bars, scale = figure.axes
+  (image,) = traffic.images
+  assert image.get_clim() == (0, image.get_array().max()) and bars.get_ylim()[0] == 0
+  figure.canvas.draw()
+  for axis in (bars.yaxis, scale.yaxis):
+    assert all(label.get_text().split()[1].endswith("B") for label in axis.get_ticklabels())
+  assert not bars.get_legend().get_window_extent().overlaps(bars.get_window_extent())
+  assert len(bars.patches) <= 2 * 128
+  with pytest.raises(reshard.InvalidArgumentError, match="ranks_per_host is 0"):
+    plan.plot(ranks_per_host=0)
 
 
 def test_a_plot_is_saved(plan, tmp_path):

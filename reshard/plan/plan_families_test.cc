@@ -172,8 +172,24 @@ TEST(PlanFamilies, printing_is_unchanged) {
             "send 0 -> 1  model.embed_tokens.weight [0,100)x[0,16)\n"
             "... and 11 more\n");
   const std::string dot = to_dot(p);
-  EXPECT_THAT(dot, ::testing::HasSubstr("r0 -> r1 [label=\"0.0 MB\"];"));
-  EXPECT_THAT(dot, ::testing::HasSubstr("r1 -> r1 [label=\"0.0 MB\", style=dashed];"));
+  EXPECT_THAT(dot, ::testing::ContainsRegex("s0 .label=.rank 0.nsend [0-9.]+ kB"));
+  EXPECT_THAT(dot, ::testing::ContainsRegex("t0 .label=.rank 1.nreceive [0-9.]+ kB"));
+  EXPECT_THAT(dot, ::testing::ContainsRegex("s0 -> t0 .label=.[0-9.]+ kB"));
+  EXPECT_THAT(dot, ::testing::ContainsRegex("s1 -> t0 [^;]*style=dashed"));
+}
+
+TEST(PlanFamilies, a_graph_of_many_ranks_has_at_most_eight_nodes_a_side) {
+  ModelConfig c = tiny_dense();
+  c.num_hidden_layers = 1;
+  const Planner p = plan(c, "fsdp:shards=100", "hf:shards=9,offset=100");
+  const std::string dot = to_dot(p);
+  EXPECT_THAT(dot, ::testing::HasSubstr("s6 [label=\"4 ranks\\n{96-99}\\nsend "));
+  EXPECT_THAT(dot, ::testing::HasSubstr("t4 [label=\"rank 108\\nreceive "));
+  EXPECT_THAT(dot, ::testing::Not(::testing::HasSubstr("s7 [")));
+  EXPECT_THAT(dot, ::testing::Not(::testing::HasSubstr("t5 [")));
+  EXPECT_THAT(to_dot(plan(c, "fsdp:shards=8", "vllm:tp=8,offset=8")),
+              ::testing::AllOf(::testing::HasSubstr("[tooltip=\""),
+                               ::testing::Not(::testing::ContainsRegex("-> t[0-9] .label"))));
 }
 
 }  // namespace

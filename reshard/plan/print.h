@@ -16,9 +16,11 @@ std::string to_string(const Planner& planner, const Transfer& transfer, Rank see
 std::string to_text(const Planner& planner, const RankPlan& plan,
                     std::size_t most = static_cast<std::size_t>(-1));
 
-/// The whole plan as a Graphviz digraph: a node per rank, and an edge per pair of ranks with its
-/// bytes.
-/// @pre few ranks: the text grows with the number of pairs
+/// The whole plan as a Graphviz digraph: senders to the left, receivers to the right, and an edge
+/// for each two that exchange bytes, as wide as these are many. A node is one rank where a side has
+/// at most eight ranks, else a group of 2, 4, 8, ... neighbouring ranks, so that a side has at most
+/// eight nodes. Edges have their bytes as labels where they are few, else as tooltips (-Tsvg).
+/// Copies within a rank are edges of their own, dashed.
 std::string to_dot(const Planner& planner);
 
 }  // namespace reshard

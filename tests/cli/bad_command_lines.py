@@ -203,7 +203,6 @@ LAYOUTS = [
         "one --layout",
     ),
     case("rank of no layout", "inspect llama-3.1-8b --rank 1", "--layout"),
-    case("graph too large", PLAN + "--from hf --to megatron:dp=300 --dot", "300 ranks", "256"),
     case(
         "unknown tensor to ignore",
         PLAN + "--from hf --to hf --ignore lm_hed.weight",
