@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "reshard/base/closest_name.h"
 #include "reshard/base/number_text.h"
 #include "reshard/io/make_layout.h"
 #include "reshard/model/name_pattern.h"
@@ -95,7 +96,8 @@ Result<> OptionList::not_one_of(const std::string& text, const std::vector<std::
   std::string known;
   for (std::size_t i = 0; i < words.size(); ++i)
     known += (i == 0 ? "" : i + 1 == words.size() ? " or " : ", ") + words[i];
-  return fail(Code::invalid_argument, fmt::format("'{}' must be {}", text, known));
+  return fail(Code::invalid_argument,
+              fmt::format("'{}' must be {}{}", text, known, did_you_mean(text, words)));
 }
 
 }  // namespace reshard::cli

@@ -10,6 +10,7 @@
 #include <memory>
 
 #include "cli/command_spec.h"
+#include "reshard/base/closest_name.h"
 
 namespace reshard::cli {
 namespace {
@@ -138,8 +139,10 @@ class CommandLine {
     std::string known;
     for (const CommandSpec& spec : specs_) known += (known.empty() ? "" : ", ") + spec.name;
     const auto rest = app_.remaining();
-    const auto what = rest.empty() ? std::string("a command is missing")
-                                   : fmt::format("unknown command '{}'", without_controls(rest[0]));
+    const auto what = rest.empty()
+                          ? std::string("a command is missing")
+                          : fmt::format("unknown command '{}'{}", without_controls(rest[0]),
+                                        did_you_mean_one_of(rest[0], known));
     return fmt::format("{}; known are {}; see reshard --help", what, known);
   }
 
@@ -152,7 +155,21 @@ class CommandLine {
   std::string what_is_wrong(const CLI::ParseError& error) const {
     constexpr int kRequired = static_cast<int>(CLI::ExitCodes::RequiredError);
     if (chosen().empty() && error.get_exit_code() == kRequired) return which_command();
-    return with_hint(error.what());
+    return with_hint(error.what() + meant_option(error));
+  }
+
+  /// For an option that the command does not have: the one that was meant, if it is plain.
+  std::string meant_option(const CLI::ParseError& error) const {
+    if (chosen().empty() || error.get_exit_code() != static_cast<int>(CLI::ExitCodes::ExtrasError))
+      return "";
+    std::vector<std::string> known;
+    for (const CommandSpec& spec : specs_)
+      if (spec.name == chosen())
+        for (const Option& option : spec.options.all())
+          if (!option.is_hidden && option.name.starts_with("--")) known.push_back(option.name);
+    for (const std::string& word : app_.remaining(true))
+      if (word.starts_with("--")) return did_you_mean(word.substr(0, word.find('=')), known);
+    return "";
   }
 
   std::shared_ptr<HelpFormatter> help_;

@@ -32,6 +32,12 @@ bool is_end_of(std::string_view longer, std::string_view shorter) {
          longer[longer.size() - shorter.size() - 1] == '.';
 }
 
+std::size_t common_beginning(std::string_view a, std::string_view b) {
+  std::size_t n = 0;
+  while (n < a.size() && n < b.size() && a[n] == b[n]) ++n;
+  return n;
+}
+
 /// Counts edits between one text and many names.
 class EditCounter {
  public:
@@ -86,15 +92,28 @@ std::optional<std::string_view> closest_name(std::string_view text,
   const std::string wanted = folded(text);
   EditCounter counter(wanted);
   std::optional<std::string_view> best;
-  std::size_t limit = wanted.size() / 3;
+  std::size_t limit = wanted.size() / 3, common = 0;
   for (const std::string_view name : names) {
-    const std::size_t edits = counter.count(folded(name), limit);
-    if (edits > limit) continue;
+    const std::string other = folded(name);
+    const std::size_t edits = counter.count(other, limit);
+    const std::size_t begin = common_beginning(wanted, other);
+    if (edits > limit || (best && edits == limit && begin <= common)) continue;
     best = name;
-    if (edits == 0) break;
-    limit = edits - 1;
+    limit = edits;
+    common = begin;
   }
   return best;
+}
+
+std::string did_you_mean_one_of(std::string_view text, std::string_view names) {
+  constexpr std::string_view kBetween = ", ";
+  std::vector<std::string_view> list;
+  for (std::size_t at = 0; at <= names.size();) {
+    const std::size_t end = std::min(names.find(kBetween, at), names.size());
+    list.push_back(names.substr(at, end - at));
+    at = end + kBetween.size();
+  }
+  return did_you_mean(text, list);
 }
 
 }  // namespace reshard

@@ -12,8 +12,8 @@ namespace reshard {
 /// is `text` with more components before it or without its first ones ("model.norm.weight" and
 /// "norm.weight") is closest; then the one with the fewest edits, at most a third of the characters
 /// of `text`. Edits are insertions, deletions, replacements and exchanges of neighbours; case and
-/// the difference of - and _ do not count. The first of several that are equally close. The result
-/// refers to `names`.
+/// the difference of - and _ do not count. Of several with equally many, the first of those that
+/// begin like `text` for longest. The result refers to `names`.
 std::optional<std::string_view> closest_name(std::string_view text,
                                              const std::vector<std::string_view>& names);
 
@@ -26,5 +26,8 @@ std::string did_you_mean(std::string_view text, const Names& names) {
   const auto found = closest_name(text, views);
   return found ? " (did you mean '" + std::string(*found) + "'?)" : std::string();
 }
+
+/// The same for names in one text, between ", ".
+std::string did_you_mean_one_of(std::string_view text, std::string_view names);
 
 }  // namespace reshard

@@ -22,6 +22,7 @@ TEST(ClosestName, the_name_with_the_fewest_edits_is_meant) {
   EXPECT_EQ(closest("sgalng", families), "sglang");
   EXPECT_EQ(closest("megatorn", families), "megatron");
   EXPECT_EQ(closest("fdsp", families), "fsdp");
+  EXPECT_EQ(closest("tpp", {"pp", "tp", "vpp"}), "tp") << "which begins like it";
   EXPECT_EQ(closest("quant-method", {"quant", "quant_method"}), "quant_method");
 }
 
@@ -46,6 +47,8 @@ TEST(ClosestName, a_prefix_more_or_less_is_closer_than_any_misspelling) {
 TEST(ClosestName, messages_quote_it_or_say_nothing) {
   EXPECT_EQ(did_you_mean("shard", std::array{"offset", "shards"}), " (did you mean 'shards'?)");
   EXPECT_EQ(did_you_mean("x", std::array{"offset", "shards"}), "");
+  EXPECT_EQ(did_you_mean_one_of("shard", "offset, shards"), " (did you mean 'shards'?)");
+  EXPECT_EQ(did_you_mean_one_of("shard", ""), "");
 }
 
 /// The whole table, without a limit.
@@ -69,11 +72,17 @@ RC_GTEST_PROP(ClosestName, no_other_name_has_fewer_edits, ()) {
   const auto letters = rc::gen::container<std::string>(rc::gen::element('a', 'b', 'c'));
   const auto text = *letters;
   const auto names = *rc::gen::container<std::vector<std::string>>(letters);
-  std::size_t least = text.size() / 3 + 1;
+  const auto common = [&](const std::string& name) {
+    return std::mismatch(text.begin(), text.end(), name.begin(), name.end()).first - text.begin();
+  };
   std::string want = "none";
-  for (const std::string& name : names)
-    if (const std::size_t edits = all_edits(text, name); edits < least && !text.empty())
-      least = edits, want = name;
+  for (const std::string& name : names) {
+    const std::size_t edits = all_edits(text, name);
+    if (text.empty() || edits > text.size() / 3) continue;
+    const bool first = want == "none";
+    const std::size_t least = first ? 0 : all_edits(text, want);
+    if (first || edits < least || (edits == least && common(name) > common(want))) want = name;
+  }
   RC_ASSERT(closest(text, {names.begin(), names.end()}) == want);
 }
 

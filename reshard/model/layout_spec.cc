@@ -7,6 +7,7 @@
 #include <charconv>
 #include <vector>
 
+#include "reshard/base/closest_name.h"
 #include "reshard/base/value_map.h"
 
 namespace reshard {
@@ -42,9 +43,10 @@ Result<std::string> LayoutSpec::one_of(const std::string& key,
   const auto it = keys.find(key);
   if (it == keys.end()) return std::string(*allowed.begin());
   if (std::find(allowed.begin(), allowed.end(), it->second) == allowed.end())
-    return fail(Code::invalid_argument,
-                fmt::format("{}: {}={} must be one of {}", family, key, it->second,
-                            joined(allowed.begin(), allowed.end())));
+    return fail(
+        Code::invalid_argument,
+        fmt::format("{}: {}={} must be one of {}{}", family, key, it->second,
+                    joined(allowed.begin(), allowed.end()), did_you_mean(it->second, allowed)));
   return it->second;
 }
 
@@ -60,7 +62,7 @@ Result<std::optional<DType>> LayoutSpec::dtype() const {
 Result<> LayoutSpec::check_keys(const std::set<std::string>& known) const {
   std::vector<std::string> unknown;
   for (const auto& [key, value] : keys)
-    if (!known.contains(key)) unknown.push_back("'" + key + "'");
+    if (!known.contains(key)) unknown.push_back("'" + key + "'" + did_you_mean(key, known));
   if (unknown.empty()) return {};
   const std::size_t more = unknown.size() - std::min(unknown.size(), kMaxShown);
   unknown.resize(unknown.size() - more);

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "reshard/base/closest_name.h"
+
 namespace reshard::files {
 Result<Fields> Fields::of(const Json& json, std::string where,
                           std::initializer_list<std::string_view> known) {
@@ -12,8 +14,9 @@ Result<Fields> Fields::of(const Json& json, std::string where,
     return fail(Code::corrupt, fmt::format("{} must be an object, is {}", where, json.describe()));
   for (const auto& member : *json.object()) {
     if (std::find(known.begin(), known.end(), member.key) != known.end()) continue;
-    return fail(Code::corrupt, fmt::format("{}: unknown key {}; known are {}", where,
-                                           in_quotes(member.key), fmt::join(known, ", ")));
+    return fail(Code::corrupt,
+                fmt::format("{}: unknown key {}{}; known are {}", where, in_quotes(member.key),
+                            did_you_mean(member.key, known), fmt::join(known, ", ")));
   }
   return Fields(json, std::move(where));
 }

@@ -214,8 +214,9 @@ TEST(Families, say_what_is_wrong_and_what_would_be_right) {
   EXPECT_THAT(message("megatron:pp=2,first=4", dense),
               HasSubstr("first=4 leaves 0 of num_hidden_layers=4 to 1 other stage"));
   EXPECT_THAT(message("megatron:pp=5", dense), HasSubstr("does not divide num_hidden_layers=4"));
-  EXPECT_THAT(message("megatron:tpp=2", dense),
-              HasSubstr("unknown key 'tpp'; known keys are account_embedding, "));
+  EXPECT_THAT(
+      message("megatron:tpp=2", dense),
+      HasSubstr("unknown key 'tpp' (did you mean 'tp'?); known keys are account_embedding, "));
   EXPECT_THAT(message("megatron:tp=0", dense), HasSubstr("tp=0 must be a whole number from 1"));
   EXPECT_THAT(message("megatron:tp=x", dense), HasSubstr("tp=x"));
   EXPECT_THAT(message("megatron:ep=2", dense), HasSubstr("LlamaForCausalLM has none"));

@@ -8,6 +8,7 @@
 #include <span>
 #include <string_view>
 
+#include "reshard/base/closest_name.h"
 #include "reshard/model/quant/blocks.h"
 
 namespace reshard {
@@ -62,9 +63,10 @@ Result<QuantMethod> method_of(const std::string& family, const std::string& text
                               const QuantFormat& format) {
   const auto method = quant_method_from_name(text);
   if (!method)
-    return fail(Code::invalid_argument,
-                fmt::format("{}: quant_method={} is unknown; known methods are {}", family, text,
-                            known_quant_methods()));
+    return fail(
+        Code::invalid_argument,
+        fmt::format("{}: quant_method={} is unknown{}; known methods are {}", family, text,
+                    did_you_mean_one_of(text, known_quant_methods()), known_quant_methods()));
   if (family == "megatron")
     return fail(Code::invalid_argument, "megatron: quant_method is a key of hf, vllm and sglang");
   if (!supports(*method, format))
@@ -183,8 +185,10 @@ Result<std::optional<QuantNotation>> take_quant(LayoutSpec& spec) {
                 fmt::format("{}: quant is a key of hf, megatron, vllm and sglang", spec.family));
   const auto known = quant_format_from_name(*format);
   if (!known)
-    return fail(Code::invalid_argument, fmt::format("{}: quant={} is unknown; known formats are {}",
-                                                    spec.family, *format, known_quant_formats()));
+    return fail(
+        Code::invalid_argument,
+        fmt::format("{}: quant={} is unknown{}; known formats are {}", spec.family, *format,
+                    did_you_mean_one_of(*format, known_quant_formats()), known_quant_formats()));
   q.format = *known;
   if (grid && *grid != "local" && *grid != "tensor")
     return fail(Code::invalid_argument,
