@@ -73,9 +73,10 @@ class StorageReader(storage.StorageReader):
   threads  that read; 0: one for each core that this process may use.
 
   Names in the state dict are those of the checkpoint: torch flattens {"model": {"w": ...}} to
-  "model.w". Where the config ties the head to the embedding, both names are there. Tensors are cast to
-  the state dict's dtypes and dequantised on the way; any device will do. A pickle of the checkpoint's
-  runs nothing but, for objects="any", the entries that are asked for.
+  "model.w", and modules of transformers 5 stack the experts of a layer. Where the config ties the head
+  to the embedding, both names are there. Tensors are cast to the state dict's dtypes and dequantised on
+  the way; any device will do. A pickle of the checkpoint's runs nothing but, for objects="any", the
+  entries that are asked for.
 
   Errors: as torch wraps them, on every rank. Those of `reshard.open_model` for the files;
   UnsupportedError for an object that is not plain; CorruptError for tensors that the state dict has in
@@ -98,6 +99,7 @@ class StorageReader(storage.StorageReader):
     self._objects = objects
     self._threads = threads
     self._model: reshard.Model | None = None
+    self._stacks: dict[str, reshard.LocalTensor] = {}
 
   def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
     """Begins a new load, of another checkpoint if one is named."""
@@ -114,11 +116,14 @@ class StorageReader(storage.StorageReader):
     """Every tensor as one whole chunk: where its pieces are is reshard's to know."""
     model = self._open()
     entries: dict[str, TensorStorageMetadata | BytesStorageMetadata] = {}
-    for t in model.tensors:
-      size = torch.Size(t.stored_shape)
+    inside = {fragment.tensor for stack in self._stacks.values() for fragment in stack.fragments}
+    held = {t.name: (t.stored_shape, t.dtype) for t in model.tensors if t.name not in inside}
+    held.update({name: (stack.shape, stack.dtype) for name, stack in self._stacks.items()})
+    for name, (shape, dtype) in held.items():
+      size = torch.Size(shape)
       whole = ChunkStorageMetadata(torch.Size([0] * len(size)), size)
-      dtype = torch_dtype(t.dtype.name.upper())
-      entries[t.name] = TensorStorageMetadata(TensorProperties(dtype=dtype), size, [whole])
+      properties = TensorProperties(dtype=torch_dtype(dtype.name.upper()))
+      entries[name] = TensorStorageMetadata(properties, size, [whole])
     # A state dict has tied tensors under each name.
     entries.update({second: entries[name] for second, name in model.tied.items()})
     assert model.weights is not None
@@ -150,6 +155,7 @@ class StorageReader(storage.StorageReader):
       self._model = reshard.open_model(str(self._path), exact=not pieces, prefix=prefix)
       if self._model.weights is None:
         raise reshard.InvalidArgumentError(f"{self._path} has no weights")
+      self._stacks = _stacks(self._model)
     return self._model
 
   def _read_tensors(self, items: Sequence[ReadItem], planner: LoadPlanner) -> None:
@@ -175,9 +181,11 @@ class StorageReader(storage.StorageReader):
       if held.numel():
         name = f"{number}: {item.storage_index.fqn}"
         memory[name] = held
-        _add(builder, model, name, item, held)
+        _add(builder, name, held, self._parts(model, item))
     if memory:
       asked = {_name_in(model, item) for item in items}
+      for name in asked & self._stacks.keys():
+        asked.update(fragment.tensor for fragment in self._stacks[name].fragments)
       for tensor in model.tensors:
         if tensor.name not in asked:
           builder.omit(tensor.name)
@@ -190,6 +198,19 @@ class StorageReader(storage.StorageReader):
       if held is not target:
         target.copy_(held)
       planner.commit_tensor(item, target)
+
+  def _parts(self, model: reshard.Model, item: ReadItem) -> list[reshard.PlacedBox]:
+    """The boxes of the model's tensors in the box of a tensor that an item asks for."""
+    box = [(at, at + n) for at, n in zip(*_box(item), strict=True)]
+    stack = self._stacks.get(item.storage_index.fqn)
+    if stack is not None:
+      return _clipped(stack, box)
+    tensor = model.tensors[_name_in(model, item)]
+    if list(tensor.shape) != list(tensor.stored_shape):
+      raise reshard.UnsupportedError(
+        f"{tensor.name}: the model has more dimensions than its file; load the folder without config.json"
+      )
+    return [reshard.PlacedBox(tensor.name, box, [0] * len(box))]
 
   def _object(self, name: str) -> io.BytesIO:
     weights = self._open().weights
@@ -238,18 +259,41 @@ def _check_same(name: str, other: str, held: torch.Tensor, again: torch.Tensor) 
     )
 
 
+def _stacks(model: reshard.Model) -> dict[str, reshard.LocalTensor]:
+  """The tensors of the files that hold several of the model: the experts of a layer."""
+  names = set(model.stacked_names)
+  if not names:
+    return {}
+  return {held.name: held for held in reshard.layout("fsdp:shard=1", model).local(0) if held.name in names}
+
+
+def _clipped(stack: reshard.LocalTensor, box: Sequence[tuple[int, int]]) -> list[reshard.PlacedBox]:
+  """The parts of a stack in a box of it, placed from the box's origin."""
+  parts = []
+  for fragment in stack.fragments:
+    at, rest = [0] * len(stack.shape), fragment.offset
+    for dim in reversed(range(len(at))):
+      rest, at[dim] = divmod(rest, stack.shape[dim])
+    lead = len(at) - len(fragment.box)  # dimensions of the stack alone: the expert
+    if any(not box[dim][0] <= at[dim] < box[dim][1] for dim in range(lead)):
+      continue
+    kept, placed = [], [at[dim] - box[dim][0] for dim in range(lead)]
+    for dim, (begin, end) in enumerate(fragment.box, lead):
+      low = max(box[dim][0], at[dim])
+      high = min(box[dim][1], at[dim] + end - begin)
+      kept.append((begin + low - at[dim], begin + high - at[dim]))
+      placed.append(low - box[dim][0])
+    if all(low < high for low, high in kept):
+      dims = list(range(lead, len(at)))
+      parts.append(reshard.PlacedBox(fragment.tensor, kept, placed, dims))
+  return parts
+
+
 def _add(
-  builder: reshard.LayoutBuilder, model: reshard.Model, name: str, item: ReadItem, held: torch.Tensor
+  builder: reshard.LayoutBuilder, name: str, held: torch.Tensor, parts: Sequence[reshard.PlacedBox]
 ) -> None:
-  """Adds the box of a tensor that an item asks for, as a local tensor."""
-  tensor = model.tensors[_name_in(model, item)]
-  if list(tensor.shape) != list(tensor.stored_shape):
-    raise reshard.UnsupportedError(
-      f"{tensor.name}: the model has more dimensions than its file; load the folder without config.json"
-    )
-  box = [(at, at + n) for at, n in zip(item.storage_offsets, item.lengths, strict=True)]
-  part = reshard.PlacedBox(tensor.name, box, [0] * len(box))
-  builder.add([0], name, list(held.shape), _name(held.dtype), parts=[part], casts=True)
+  """Adds a local tensor that holds these boxes."""
+  builder.add([0], name, list(held.shape), _name(held.dtype), parts=parts, casts=True)
 
 
 class StorageWriter(storage.StorageWriter):

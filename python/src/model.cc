@@ -213,6 +213,16 @@ void bind_fields(nb::class_<Model>& model) {
             return to_string(x.stored->format);
           },
           "The format in which its weights are quantised, or None.")
+      .def_prop_ro(
+          "stacked_names",
+          [](const Model& x) {
+            std::vector<std::string> names;
+            for (const ModuleTensor& t : x.file_form)
+              if (t.name != (*x.tensors)[t.tensor].name) names.push_back(t.name);
+            return names;
+          },
+          "Names that its files have instead of the model's: experts stacked as modules of "
+          "transformers 5 hold them.")
       .def_ro("left_out", &Model::left_out,
               "Tensors of the checkpoint that do not belong to the model.")
       .def_prop_ro(

@@ -209,6 +209,48 @@ def test_a_config_beside_it_makes_it_a_model(tmp_path):
     assert torch.equal(value, read[name]), name
 
 
+@pytest.mark.parametrize("format", ["dcp", "safetensors"])
+def test_experts_that_a_trainer_stacks_are_those_of_the_model(tmp_path, format):
+  """As a model of transformers 5 in a trainer has them, saved and loaded through reshard."""
+  import torch.distributed.checkpoint as dcp
+
+  reshard.synthesize("demo-moe", tmp_path / "hf", progress=False)
+  single = load_file(tmp_path / "hf" / "model.safetensors")
+  stacked = reshard.hf.load(tmp_path / "hf", "fsdp:shard=1", 0)
+  assert any(name.endswith(".experts.gate_up_proj") for name in stacked.keys() - single.keys())
+  writer = reshard.dcp.StorageWriter(tmp_path / "saved", format=format)
+  dcp.save(dict(stacked), storage_writer=writer, no_dist=True)
+  shutil.copy(tmp_path / "hf" / "config.json", tmp_path / "saved")
+  assert reshard.verify(tmp_path / "hf", tmp_path / "saved", progress=False)
+  loaded = {name: torch.zeros_like(tensor) for name, tensor in stacked.items()}
+  dcp.load(loaded, storage_reader=reshard.dcp.StorageReader(tmp_path / "saved"), no_dist=True)
+  for name, tensor in stacked.items():
+    assert same(tensor, loaded[name]), name
+  for layout in ("vllm:tp=2", "megatron:tp=2"):
+    for name, tensor in reshard.hf.load(tmp_path / "hf", layout, 1).items():
+      assert same(tensor, reshard.hf.load(tmp_path / "saved", layout, 1)[name]), name
+
+
+def test_a_shard_of_a_stack_is_made_of_parts_of_experts(tmp_path):
+  reshard.synthesize("demo-moe", tmp_path / "hf", progress=False)
+  single = load_file(tmp_path / "hf" / "model.safetensors")
+  stacked = reshard.hf.load(tmp_path / "hf", "fsdp:shard=1", 0)
+  model = reshard.open_model(str(tmp_path / "hf"))
+  held = next(t for t in reshard.layout("fsdp:shard=1", model).local(0) if "gate_up_proj" in t.name)
+  experts, rows, columns = held.shape
+  for box in (
+    [(1, experts), (0, rows), (0, columns)],
+    [(0, 2), (rows // 2 - 3, rows // 2 + 5), (1, columns - 2)],
+    [(experts - 1, experts), (rows - 1, rows), (columns - 1, columns)],
+  ):
+    made = torch.full([end - begin for begin, end in box], float("nan"), dtype=torch.bfloat16)
+    for part in reshard.dcp._clipped(held, box):
+      source = single[part.tensor][tuple(slice(begin, end) for begin, end in part.box)]
+      expert, row, column = part.at
+      made[expert, row : row + source.shape[0], column : column + source.shape[1]] = source
+    assert same(made, stacked[held.name][tuple(slice(begin, end) for begin, end in box)].contiguous())
+
+
 def test_the_blocks_of_the_page_run(tmp_path):
   page = pathlib.Path(__file__).parents[2] / "docs/dcp.md"
   blocks = re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)

@@ -142,7 +142,7 @@ def test_a_rank_that_is_no_int_is_a_type_error(moe, rank):
 @pytest.mark.parametrize(
   ("text", "error", "message"),
   [
-    ("vlm:tp=2", reshard.InvalidArgumentError, "unknown family 'vlm'; known are"),
+    ("vlm:tp=2", reshard.InvalidArgumentError, r"unknown family 'vlm' \(did you mean 'vllm'\?\); known are"),
     ("vllm:tpp=2", reshard.InvalidArgumentError, "tpp"),
     ("vllm:tp=0", reshard.InvalidArgumentError, "tp"),
     ("rules:/nowhere.json", (reshard.NotFoundError, reshard.IoError), "nowhere.json"),

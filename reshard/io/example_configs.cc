@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "reshard/io/example_configs.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <set>
 
+#include "reshard/base/closest_name.h"
 #include "reshard/base/own_folders.h"
 
 namespace reshard {
@@ -43,6 +45,23 @@ std::vector<std::string> example_names() {
       if (it->path().extension() == ".json") names.insert(it->path().stem().string());
   }
   return {names.begin(), names.end()};
+}
+
+std::optional<std::string> nearest_example(std::string_view name) {
+  const std::vector<std::string> examples = example_names();
+  const auto begins = [&](const std::string& example) {
+    return name.size() >= example.size() &&
+           std::equal(example.begin(), example.end(), name.begin(), [](char a, char b) {
+             return a == b || (b >= 'A' && b <= 'Z' && a == b - 'A' + 'a');
+           });
+  };
+  const std::string* longest = nullptr;
+  for (const std::string& example : examples)
+    if (begins(example) && (longest == nullptr || example.size() > longest->size()))
+      longest = &example;
+  if (longest != nullptr) return *longest;
+  const auto found = closest_name(name, {examples.begin(), examples.end()});
+  return found ? std::optional(std::string(*found)) : std::nullopt;
 }
 
 }  // namespace reshard

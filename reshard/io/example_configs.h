@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 /// The example configs that come with the program. An example's name is its file name without
@@ -16,5 +17,9 @@ std::optional<std::string> find_example(const std::string& name);
 
 /// The names of all examples, sorted.
 std::vector<std::string> example_names();
+
+/// The example that a model's name comes closest to: the longest that the name begins with, as
+/// "Llama-3.1-8B-Instruct" does with llama-3.1-8b, else closest_name().
+std::optional<std::string> nearest_example(std::string_view name);
 
 }  // namespace reshard

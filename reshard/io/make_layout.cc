@@ -8,6 +8,7 @@
 #include <filesystem>
 
 #include "reshard/base/check.h"
+#include "reshard/base/closest_name.h"
 #include "reshard/io/checkpoint/stored_model.h"
 #include "reshard/io/dcp/piece_layout.h"
 #include "reshard/io/dtensor_file.h"
@@ -23,10 +24,9 @@ namespace reshard {
 namespace {
 
 /// `pieces`: receives LayoutSide::pieces.
-Result<ModelLayout> build(const LayoutSpec& spec, const Model& model,
-                          const std::string& rules_folder, Index expert_block, bool plain,
+Result<ModelLayout> build(const LayoutSpec& spec, const FamilyInput& input, const Model& model,
+                          const std::string& rules_folder,
                           std::shared_ptr<const TensorPieces>& pieces) {
-  const FamilyInput input{model.tensors, model.config_or_null(), nullptr, expert_block, plain};
   if (spec.family == "hf") return hf_layout(spec, input);
   if (spec.family == "fsdp" || spec.family == "dcp") return fsdp_layout(spec, input);
   const auto path = (std::filesystem::path(rules_folder) / spec.file).string();
@@ -63,9 +63,9 @@ Result<LayoutSpec> read_layout_text(const std::string& text) {
   constexpr std::array kFamilies = {"hf",      "megatron", "vllm",     "sglang", "fsdp",
                                     "dtensor", "rules",    "explicit", "dcp",    "torch_dist"};
   if (std::find(kFamilies.begin(), kFamilies.end(), f) == kFamilies.end())
-    return fail(
-        Code::invalid_argument,
-        fmt::format("layout '{}': unknown family '{}'; known are {}", text, f, known_families()));
+    return fail(Code::invalid_argument,
+                fmt::format("layout '{}': unknown family '{}'{}; known are {}", text, f,
+                            did_you_mean(f, kFamilies), known_families()));
   if (takes_file(f) && spec.file.empty())
     return fail(Code::invalid_argument, fmt::format("layout '{0}' needs a file: {0}:cut.json", f));
   return spec;
@@ -117,11 +117,17 @@ Result<LayoutSide> side_of(LayoutSpec spec, const Model& model, const std::strin
   const bool alike =
       notation && model.stored && stored_alike(model.stored->format, notation->format);
   const std::set<std::string>* stored = alike ? &model.stored->tensors : nullptr;
-  const Index block = notation ? expert_block(*notation, *model.tensors, stored) : 1;
+  FamilyInput input{model.tensors, model.config_or_null()};
+  input.model_type = model.model_type;
+  if (notation) input.expert_block = expert_block(*notation, *model.tensors, stored);
+  input.plain = !own && !(alike && keeps_input_scales(*notation, model));
+  // Files that stack experts keep that form. Quantised ones have each expert by itself, as engines
+  // read them.
+  const bool is_hf = model.weights && model.weights->kind() == Checkpoint::Kind::hf;
+  if (is_hf && !notation && !model.file_form.empty()) input.file_form = &model.file_form;
   std::shared_ptr<const TensorPieces> pieces;
-  const bool plain = !own && !(alike && keeps_input_scales(*notation, model));
   LayoutSide side{std::make_shared<const ModelLayout>(
-      RESHARD_TRY(build(spec, model, rules_folder, block, plain, pieces)))};
+      RESHARD_TRY(build(spec, input, model, rules_folder, pieces)))};
   side.pieces = std::move(pieces);
   side.notes = RESHARD_TRY(layout_notes(spec, model.config_or_null()));
   if (!notation) return side;
@@ -194,7 +200,7 @@ Result<LayoutSide> own_side(const Model& model) {
   if (model.pieces_layout) return LayoutSide{model.pieces_layout};
   if (model.weights->kind() == Checkpoint::Kind::dcp)
     return LayoutSide{std::make_shared<const ModelLayout>(
-        RESHARD_TRY(dcp::piece_layout(*model.weights, model.tensors)))};
+        RESHARD_TRY(dcp::piece_layout(*model.weights, model.tensors, model.file_form)))};
   const auto index = model.name + "/reshard.json";
   // A checkpoint contains its rules. A downloaded one must not name files outside its folder.
   if (const auto spec = read_layout_text(model.weights->layout())) {

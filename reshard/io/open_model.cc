@@ -7,10 +7,12 @@
 #include <filesystem>
 #include <utility>
 
+#include "reshard/base/closest_name.h"
 #include "reshard/io/checkpoint/rank_index.h"
 #include "reshard/io/example_configs.h"
 #include "reshard/io/files/json.h"
 #include "reshard/io/hf/config.h"
+#include "reshard/io/hf/hub.h"
 #include "reshard/io/identify/apply_config.h"
 #include "reshard/io/identify/prefix.h"
 #include "reshard/io/identify/stored_scales.h"
@@ -63,6 +65,7 @@ Result<Model> config_model(const std::string& text, const std::string& path,
   model.ignore = options.ignore;
   model.config_path = path;
   model.config = RESHARD_TRY(read_config(path));
+  model.model_type = model.config->model_type;
   if (options.layers) {
     const auto text_of_file = RESHARD_TRY(read_text_file(path, kMaxModelConfigBytes));
     const auto trimmed = RESHARD_TRY(config_with_layers(text_of_file, *options.layers, path));
@@ -73,11 +76,26 @@ Result<Model> config_model(const std::string& text, const std::string& path,
 }
 
 tl::unexpected<Error> unknown_model(const std::string& text) {
+  if (!hf::is_hub_id(text))
+    return fail(
+        Code::not_found,
+        fmt::format("model '{}': no such file or folder, and no example of that name{}; "
+                    "examples are {}",
+                    text, did_you_mean(text, example_names()), fmt::join(example_names(), ", ")));
+  const auto example = nearest_example(text.substr(text.find('/') + 1));
   return fail(
       Code::not_found,
-      fmt::format(
-          "model '{}': no such file or folder, and no example of that name; examples are {}", text,
-          fmt::join(example_names(), ", ")));
+      fmt::format("model '{0}': no such file or folder, and no repository of the Hugging Face hub "
+                  "in the cache {1}; download it first (hf download {0}), nothing is downloaded "
+                  "here{2}",
+                  text, hf::hub_cache(),
+                  example ? fmt::format("; the nearest example is {}", *example) : ""));
+}
+
+/// The snapshot in the hub's cache that `text` names, if no such path exists; else `text`.
+std::string in_hub_cache(const std::string& text) {
+  if (is_there(text) || !hf::is_hub_id(text)) return text;
+  return hf::cached_snapshot(text).value_or(text);
 }
 
 }  // namespace
@@ -101,7 +119,9 @@ Result<> check_ignored(const Model& model, const Model* other) {
   return {};
 }
 
-Result<Model> open_checkpoint(const std::string& path, const ModelOptions& options) {
+Result<Model> open_checkpoint(const std::string& text, const ModelOptions& options) {
+  const std::string path = in_hub_cache(text);
+  if (!is_there(path) && hf::is_hub_id(path)) return unknown_model(path);
   if (options.layers)
     return fail(Code::invalid_argument,
                 fmt::format("{}: is a checkpoint; the number of layers can be chosen for a "
@@ -130,6 +150,7 @@ Result<Model> open_checkpoint(const std::string& path, const ModelOptions& optio
   model.ignore = options.ignore;
   model.tensors = std::make_shared<ModelSpec>(stored);
   if (is_whole(path)) model.config_path = checkpoint.config_path().value_or("");
+  if (!model.config_path.empty()) model.model_type = model_type_of(model.config_path);
   if (model.config_path.empty()) {
     model.no_config = is_whole(path) ? fmt::format("{} has no config.json beside it", path)
                                      : fmt::format("{} is one file of a checkpoint", path);
@@ -160,12 +181,12 @@ Result<Model> open_checkpoint(const std::string& path, const ModelOptions& optio
 
 Result<Model> open_model(const std::string& text, const ModelOptions& options) {
   std::error_code ignored;
-  const fs::path path(text);
+  const fs::path path = in_hub_cache(text);
   if (fs::is_directory(path, ignored)) {
     const fs::path config = path / kConfigFile;
-    if (!Checkpoint::is_in(text) && is_there(config))
+    if (!Checkpoint::is_in(path.string()) && is_there(config))
       return config_model(text, config.string(), options);
-    return open_checkpoint(text, options);
+    return open_checkpoint(path.string(), options);
   }
   if (is_there(path)) {
     const bool index = text.ends_with(".index.json") || path.filename() == kRankIndexFile;

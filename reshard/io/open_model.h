@@ -9,6 +9,7 @@
 
 #include "reshard/io/checkpoint/checkpoint.h"
 #include "reshard/model/config.h"
+#include "reshard/model/families/transformers_modules.h"
 #include "reshard/model/model_layout.h"
 #include "reshard/model/quant/files.h"
 #include "reshard/model/quant/quantised_layout.h"
@@ -23,6 +24,7 @@ struct Model {
   std::shared_ptr<const ModelSpec> tensors;
   std::optional<ModelConfig> config;
   std::string no_config;    ///< why `config` is empty.
+  std::string model_type;   ///< of the config.json, also where `config` is empty; may be empty.
   std::string misshapen;    ///< names a tensor whose shape contradicts the config; else empty.
   std::string config_path;  ///< of the config.json, understood or not; empty if there is none.
   std::optional<Checkpoint> weights;
@@ -34,6 +36,9 @@ struct Model {
   /// Of a checkpoint of Megatron's dist_checkpointing, whose tensors have other names than the
   /// model's: where they are in its pieces.
   std::shared_ptr<const ModelLayout> pieces_layout;
+  /// Of a checkpoint that stacks experts as modules of transformers 5 do: what its files hold, all
+  /// `tensors` in them. Else empty: files hold `tensors` one by one, or as `pieces_layout` says.
+  std::vector<ModuleTensor> file_form;
   /// Names of the checkpoint's tensors that do not belong to the model and were left out.
   std::vector<std::string> left_out;
 
@@ -66,7 +71,8 @@ std::set<std::string> matching_names(const ModelSpec& tensors,
 Result<> check_ignored(const Model& model, const Model* other = nullptr);
 
 /// Opens a model by the path of a config.json, a checkpoint folder, one of its files or any
-/// safetensors file, or by the name of an example (example_names()).
+/// safetensors file, by the name of an example (example_names()), or as a repository of the Hugging
+/// Face hub ("Qwen/Qwen3-8B") whose snapshot is in the hub's local cache.
 ///
 /// The tensors of a checkpoint must be those of its config, with these exceptions:
 /// - A stored lm_head.weight of a model with tied embeddings is left out; it must equal the
@@ -76,13 +82,16 @@ Result<> check_ignored(const Model& model, const Model* other = nullptr);
 /// - If all modules for multi-token prediction are missing, the config is taken to have none.
 /// - Buffers that old framework versions stored and all loaders skip (rotary_emb.inv_freq) are left
 ///   out.
+/// - Experts that are stacked as modules of transformers 5 hold them ("experts.gate_up_proj") are
+///   the config's tensors of single experts.
+/// - An untied model may lack its lm_head.weight (embedding and reward models).
 /// - Scales of KV caches are ordinary tensors, after those of the config.
 ///
 /// A checkpoint whose architecture or quantization_config is not supported is opened without its
 /// config. A config without weights is used as one of plain weights.
 ///
-/// Errors: nothing of that name exists (the message lists the examples); those of reading the
-/// files.
+/// Errors: nothing of that name exists (the message names what is close, and lists the examples);
+/// those of reading the files.
 Result<Model> open_model(const std::string& text, const ModelOptions& options = {});
 
 /// open_model() for checkpoints only. @post the model has weights

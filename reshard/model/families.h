@@ -3,12 +3,14 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "reshard/model/config.h"
 #include "reshard/model/families/dtensor.h"
 #include "reshard/model/families/explicit.h"
 #include "reshard/model/families/rules.h"
+#include "reshard/model/families/transformers_modules.h"
 #include "reshard/model/layout_spec.h"
 #include "reshard/model/model_layout.h"
 
@@ -29,6 +31,10 @@ struct FamilyInput {
   /// cut.
   Index expert_block = 1;
   bool plain = false;  ///< hf omits input scales, because the weights are not quantised.
+  /// The model_type of the config.json, also of a class that `config` cannot describe; else empty.
+  std::string_view model_type = {};
+  /// The tensors as hf stores them, all of the model's; null: one by one.
+  const std::vector<ModuleTensor>* file_form = nullptr;
 };
 
 /// The checkpoint itself. Keys: shards (1; ranks, each with whole tensors, about equal bytes),
@@ -68,8 +74,9 @@ Result<ModelLayout> rules_layout(const LayoutSpec& spec, const FamilyInput& inpu
 /// torch's fully_shard (FSDP2): each parameter is cut by rows over `shard` as by torch.chunk, after
 /// tensor parallelism with the usual plans (projections, embedding and head; other parameters are
 /// whole over tp). Names are those of transformers' modules. Keys: shard, replicate (HSDP), tp,
-/// dtype, transformers (5 | 4), offset. World: replicate * shard * tp, tp fastest.
-/// Also of the family dcp: the tensors of the checkpoint, cut over `shard`.
+/// dtype, transformers (5 | 4), offset. World: replicate * shard * tp, tp fastest. Buffers are
+/// whole. Errors: a tensor that some classes hold as a buffer, of a class that is not known. Also
+/// of the family dcp: the tensors of the checkpoint, cut over `shard`.
 Result<ModelLayout> fsdp_layout(const LayoutSpec& spec, const FamilyInput& input);
 
 /// Any model as DTensors on device meshes, by the placements of a file. Keys: dtype, offset,

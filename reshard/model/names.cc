@@ -169,6 +169,9 @@ void detect_prefixes(const ModelSpec& stored, ModelConfig& config) {
       found.push_back(prefix);
   }
   if (found.size() != 1) return;
+  // Modules of transformers 5 say "model." where Nemotron-H's checkpoints say "backbone.": a form
+  // of the same names (module_name()).
+  if (!config.decoder_prefix && found[0] == "model.") return;
   config.decoder_prefix = found[0];
   // The head is beside the decoder or at an outer level: "language_model.lm_head.weight".
   for (std::string outer = found[0]; !outer.empty();) {

@@ -217,6 +217,13 @@ Result<ModelConfig> read_config(const std::string& path) {
   return parse_config(RESHARD_TRY(read_text_file(path, kMaxConfigBytes)), path);
 }
 
+std::string model_type_of(const std::string& path) {
+  const auto text = read_text_file(path, kMaxConfigBytes);
+  const auto fields = text ? hf::ConfigFields::parse(*text, path) : fail(Code::not_found, "");
+  const auto type = fields ? fields->text("model_type") : fail(Code::not_found, "");
+  return type && *type ? **type : "";
+}
+
 Result<std::string> config_with_layers(std::string_view text, Index layers,
                                        std::string_view source) {
   auto fields = RESHARD_TRY(hf::ConfigFields::parse(text, source));

@@ -33,6 +33,10 @@ Result<ModelConfig> parse_config(std::string_view text, std::string_view source 
 /// parse_config() of a file of at most 16 MiB. Errors name its path.
 Result<ModelConfig> read_config(const std::string& path);
 
+/// The model_type of the config.json at `path`, whatever its class; empty if it gives none or
+/// cannot be read.
+std::string model_type_of(const std::string& path);
+
 /// A config.json with num_hidden_layers replaced. Lists with one entry per layer (the key contains
 /// "layer" and the length is the old number) and a hybrid_override_pattern are truncated or
 /// repeated to the new length, except those of multi-token prediction. mlp_only_layers loses the

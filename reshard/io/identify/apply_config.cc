@@ -10,6 +10,7 @@
 
 #include "reshard/io/hf/config.h"
 #include "reshard/io/identify/copies.h"
+#include "reshard/io/identify/stacked_experts.h"
 #include "reshard/io/identify/stored_scales.h"
 #include "reshard/io/identify/tensor_lists.h"
 #include "reshard/io/torch_dist/megatron_layout.h"
@@ -53,14 +54,19 @@ Result<> apply_config(ModelSpec stored, Model& model) {
   forget_missing_mtp(stored, config);
   RESHARD_TRY(take_copies(model, config, stored));
   const ModelSpec wanted = RESHARD_TRY(canonical_tensors(config));
+  auto file_form = take_stacked_experts(wanted, config, model, stored);
+  if (!file_form) return tl::unexpected(std::move(file_form).error().in(model.name));
   leave_out_strays(wanted, stored, model);
   if (auto same = check_against(stored, wanted); !same) {
     if (same.error().code == Code::corrupt) model.misshapen = same.error().message;
     return tl::unexpected(std::move(same).error().in(model.name));
   }
   ModelSpec ordered = in_order_of(wanted, stored);
-  for (const CanonicalTensor& t : scales)
-    RESHARD_TRY(ordered.add(t.name, t.shape, t.dtype, t.merged));
+  for (const CanonicalTensor& t : scales) {
+    const TensorId id = RESHARD_TRY(ordered.add(t.name, t.shape, t.dtype, t.merged));
+    if (!file_form->empty()) file_form->push_back({t.name, id});
+  }
+  model.file_form = *std::move(file_form);
   model.tensors = std::make_shared<ModelSpec>(std::move(ordered));
   model.config = std::move(config);
   return {};

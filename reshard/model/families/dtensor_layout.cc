@@ -78,8 +78,7 @@ class Placer {
     const std::string name =
         rule.name.empty() ? t.name : RESHARD_TRY(substituted(rule.name, matched->groups));
     const auto stored = is_convertible(model_[t.tensor].dtype) ? dtype_ : std::nullopt;
-    const Dims shape = t.stack ? t.stack->extent : model_[t.tensor].stored_shape();
-    const TensorShards shards = RESHARD_TRY(shards_of(rule, shape));
+    const TensorShards shards = RESHARD_TRY(shards_of(rule, t.stored_shape(model_)));
     return t.stack ? slots_.add_stack(meshes_[rule.mesh], *t.stack, name, shards, stored)
                    : slots_.add(meshes_[rule.mesh], t.tensor, name, shards, stored);
   }

@@ -104,7 +104,9 @@ TEST(Fsdp, cuts_inside_what_tensor_parallelism_left) {
                         {"l.o_proj.weight", {16, 8}, DType::bf16, {}},
                         {"l.o_proj.bias", {16}, DType::bf16, {}},
                         {"l.gate.e_score_correction_bias", {16}, DType::f32, {}}});
-  const auto l = fsdp_layout(*parse_layout("fsdp:shard=2,tp=2,replicate=2"), {m});
+  FamilyInput input{m};
+  input.model_type = "deepseek_v3";
+  const auto l = fsdp_layout(*parse_layout("fsdp:shard=2,tp=2,replicate=2"), input);
   ASSERT_TRUE(l.has_value()) << l.error().message;
   ASSERT_EQ(l->ranks().size(), 8);
   // Rank 5 = replicate 1, shard 0, tp 1; rank 6 = replicate 1, shard 1, tp 0.
@@ -120,13 +122,15 @@ TEST(Fsdp, stores_weights_in_the_dtype_that_is_asked_for) {
   const auto m = model({{"l.q_proj.weight", {4, 8}, DType::bf16, {}},
                         {"l.steps", {4}, DType::i64, {}},
                         {"l.gate.e_score_correction_bias", {4}, DType::bf16, {}}});
-  const auto l = fsdp_layout(*parse_layout("fsdp:shard=2,dtype=float32"), {m});
+  FamilyInput input{m};
+  input.model_type = "deepseek_v3";
+  const auto l = fsdp_layout(*parse_layout("fsdp:shard=2,dtype=float32"), input);
   ASSERT_TRUE(l.has_value()) << l.error().message;
   EXPECT_EQ(l->slot(SlotId(0)).dtype, DType::f32);
   EXPECT_EQ(l->slot(SlotId(1)).dtype, DType::i64);
   // A buffer that transformers keeps in float32, whatever it loads a model in.
   EXPECT_EQ(l->slot(SlotId(2)).dtype, DType::f32);
-  EXPECT_EQ(fsdp_layout(*parse_layout("fsdp:shard=2"), {m})->slot(SlotId(2)).dtype, DType::f32);
+  EXPECT_EQ(fsdp_layout(*parse_layout("fsdp:shard=2"), input)->slot(SlotId(2)).dtype, DType::f32);
   EXPECT_THAT(fsdp_layout(*parse_layout("fsdp:dtype=int8"), {m}).error().message,
               HasSubstr("fsdp: dtype=int8 must be float32, bfloat16 or float16"));
 }
@@ -139,7 +143,7 @@ TEST(Fsdp, refuses_scalars) {
 
 TEST(Fsdp, holds_every_tiny_model) {
   for (const ModelConfig& c : tiny_models()) {
-    const auto l = fsdp_layout(*parse_layout("fsdp:shard=3,tp=2"), {model_of(c)});
+    const auto l = fsdp_layout(*parse_layout("fsdp:shard=3,tp=2"), {model_of(c), &c});
     ASSERT_TRUE(l.has_value()) << c.architecture << ": " << l.error().message;
     for (int r = 0; r < 6; ++r) {
       const auto checked = check_shard_map(*l, Rank(r));

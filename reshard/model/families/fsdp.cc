@@ -9,6 +9,7 @@
 
 #include "reshard/base/value_map.h"
 #include "reshard/model/families.h"
+#include "reshard/model/families/buffers.h"
 #include "reshard/model/families/dtensor_slots.h"
 #include "reshard/model/families/transformers_modules.h"
 
@@ -48,9 +49,6 @@ Style style_of(std::string_view tensor) {
   return Style::none;
 }
 
-/// True for buffers, which fully_shard does not touch.
-bool is_buffer(std::string_view tensor) { return tensor.ends_with(".e_score_correction_bias"); }
-
 enum MeshDim : int { kReplicate, kShard, kTp };
 
 /// Stacked experts are cut by experts; the usual plans of parallelize_module do not cover them.
@@ -60,9 +58,11 @@ TensorShards shards_of_stack() {
   return shards;
 }
 
-Result<TensorShards> shards_of(const CanonicalTensor& t, bool scalars) {
+/// A checkpoint of pieces may cut what is a buffer in the modules, and holds scalars.
+Result<TensorShards> shards_of(const CanonicalTensor& t, Held held, bool checkpoint) {
   TensorShards shards;
-  if (is_buffer(t.name) || (scalars && t.shape.size() == 0)) return shards;
+  if (held == Held::buffer || held == Held::f32_buffer) return shards;
+  if (checkpoint && t.shape.size() == 0) return shards;
   if (t.shape.size() == 0)
     return fail(
         Code::unsupported,
@@ -74,6 +74,24 @@ Result<TensorShards> shards_of(const CanonicalTensor& t, bool scalars) {
   if (style == Style::rowwise && t.stored_shape().size() > 1) shards[1].push_back({kTp, 1});
   shards[0].push_back({kShard, 1});
   return shards;
+}
+
+/// The dtype in which ranks hold a tensor; none: that of the checkpoint. `chosen`: the key dtype.
+std::optional<DType> stored_dtype(const CanonicalTensor& t, Held held,
+                                  std::optional<DType> chosen) {
+  if (!is_convertible(t.dtype) || held == Held::unknown) return std::nullopt;
+  return held == Held::f32_buffer || held == Held::f32_parameter ? DType::f32 : chosen;
+}
+
+tl::unexpected<Error> not_known(const std::string& tensor, std::string_view type) {
+  return fail(
+      Code::unsupported,
+      fmt::format(
+          "fsdp: tensor '{}' is a buffer in some classes, which fully_shard leaves "
+          "whole, and a parameter in others; which it is {} is not known; say so in "
+          "dtensor:FILE",
+          tensor,
+          type.empty() ? "without a config.json" : fmt::format("with model_type \"{}\"", type)));
 }
 
 }  // namespace
@@ -106,18 +124,19 @@ Result<ModelLayout> fsdp_layout(const LayoutSpec& spec, const FamilyInput& input
     mesh.ranks.emplace_back(static_cast<Rank::rep>(r));
   const std::size_t on = RESHARD_TRY(slots.add_mesh(mesh, offset));
   const ModelSpec& model = *input.model;
+  const std::string_view type = input.config ? input.config->model_type : input.model_type;
   for (const ModuleTensor& t : transformers_modules(
-           model, input.config, checkpoint ? 4 : release.value_or(kNewestTransformers))) {
+           model, input.config,
+           checkpoint ? kCheckpointNames : release.value_or(kNewestTransformers))) {
     const CanonicalTensor& first = model[t.tensor];
-    // Models of transformers keep their buffers in float32, regardless of the dtype they are loaded
-    // in.
-    auto stored = is_buffer(first.name) ? DType::f32 : dtype;
-    if (!is_convertible(first.dtype)) stored = std::nullopt;
+    const Held held = held_as(type, first.name);
+    if (held == Held::unknown && !checkpoint) return not_known(first.name, type);
+    const auto stored = stored_dtype(first, held, dtype);
     if (t.stack) {
       RESHARD_TRY(slots.add_stack(on, *t.stack, t.name, shards_of_stack(), stored));
       continue;
     }
-    const TensorShards shards = RESHARD_TRY(shards_of(first, checkpoint));
+    const TensorShards shards = RESHARD_TRY(shards_of(first, held, checkpoint));
     RESHARD_TRY(slots.add(on, t.tensor, t.name, shards, stored));
   }
   slots.finish();

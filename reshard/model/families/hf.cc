@@ -24,6 +24,21 @@ void add_aliases(LayoutBuilder& builder, const ModelConfig& config, MeshId mesh,
   }
 }
 
+/// The tensors of the files.
+std::vector<ModuleTensor> file_form(const FamilyInput& input) {
+  if (input.file_form != nullptr) return *input.file_form;
+  return transformers_modules(*input.model, input.config, kCheckpointNames);
+}
+
+Slot slot_of(const ModelSpec& model, const ModuleTensor& t, MeshId mesh, RankSetId ranks) {
+  return Slot{.name = t.name,
+              .dtype = model[t.tensor].dtype,
+              .mesh = mesh,
+              .ranks = ranks,
+              .sections = {t.stack ? *t.stack : whole_tensor(model, t.tensor)},
+              .merged = t.stack ? MergedDims{} : model[t.tensor].merged};
+}
+
 }  // namespace
 
 Result<ModelLayout> hf_layout(const LayoutSpec& spec, const FamilyInput& input) {
@@ -38,20 +53,14 @@ Result<ModelLayout> hf_layout(const LayoutSpec& spec, const FamilyInput& input) 
   // parts.
   const Index each = std::max<Index>(1, (model.bytes() + shards - 1) / shards);
   Index begin = 0;
-  for (Index i = 0; i < model.size(); ++i) {
-    const TensorId id(static_cast<TensorId::rep>(i));
-    if (input.plain && is_input_scale(model[id].name)) {
-      builder.omit(id);
+  for (const ModuleTensor& t : file_form(input)) {
+    if (input.plain && is_input_scale(t.name)) {
+      builder.omit(t.tensor);
       continue;
     }
     const RankSetId ranks = builder.ranks_where(mesh, {{0, std::min(begin / each, shards - 1)}});
-    builder.add(Slot{.name = model[id].name,
-                     .dtype = model[id].dtype,
-                     .mesh = mesh,
-                     .ranks = ranks,
-                     .sections = {whole_tensor(model, id)},
-                     .merged = model[id].merged});
-    begin += model[id].bytes();
+    builder.add(slot_of(model, t, mesh, ranks));
+    begin += volume(t.stored_shape(model)) * bits(model[t.tensor].dtype) / 8;
   }
   if (input.config != nullptr) add_aliases(builder, *input.config, mesh, shards - 1);
   return std::move(builder).finish();

@@ -7,7 +7,7 @@
 #include <numeric>
 #include <string_view>
 
-namespace reshard::families {
+namespace reshard {
 namespace {
 
 enum Projection : std::size_t { kGate, kUp, kDown, kProjections };
@@ -133,6 +133,10 @@ Result<std::optional<int>> transformers_release(const LayoutSpec& spec) {
   return RESHARD_TRY(spec.one_of("transformers", {"5", "4"})) == "4" ? 4 : 5;
 }
 
+std::string module_name(const ModelConfig& config, const std::string& name) {
+  return NewNames(&config, config.model_type == "mixtral").of(name);
+}
+
 std::vector<ModuleTensor> transformers_modules(const ModelSpec& model, const ModelConfig* config,
                                                int major) {
   std::map<std::string_view, Block> blocks;
@@ -162,4 +166,4 @@ std::vector<ModuleTensor> transformers_modules(const ModelSpec& model, const Mod
   return out;
 }
 
-}  // namespace reshard::families
+}  // namespace reshard

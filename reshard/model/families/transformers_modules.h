@@ -9,7 +9,7 @@
 #include "reshard/model/layout_spec.h"
 #include "reshard/model/model_layout.h"
 
-namespace reshard::families {
+namespace reshard {
 
 /// A tensor as a module of transformers holds it: a tensor of the checkpoint, or all experts of a
 /// layer stacked.
@@ -17,10 +17,17 @@ struct ModuleTensor {
   std::string name;
   TensorId tensor;                              ///< the tensor, or the first of the stack.
   std::optional<Section> stack = std::nullopt;  ///< the whole stack, uncut.
+
+  /// The shape in a file.
+  Dims stored_shape(const ModelSpec& model) const {
+    return stack ? stack->extent : model[tensor].stored_shape();
+  }
 };
 
 /// The newest known major release of transformers, and the default.
 inline constexpr int kNewestTransformers = 5;
+/// The release whose modules hold the tensors of published checkpoints one by one.
+inline constexpr int kCheckpointNames = 4;
 
 /// The key transformers, 4 or 5; none if absent. Errors: any other value.
 Result<std::optional<int>> transformers_release(const LayoutSpec& spec);
@@ -36,4 +43,7 @@ Result<std::optional<int>> transformers_release(const LayoutSpec& spec);
 std::vector<ModuleTensor> transformers_modules(const ModelSpec& model, const ModelConfig* config,
                                                int major);
 
-}  // namespace reshard::families
+/// What modules of transformers 5 call a tensor of the checkpoint that they do not stack.
+std::string module_name(const ModelConfig& config, const std::string& name);
+
+}  // namespace reshard

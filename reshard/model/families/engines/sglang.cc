@@ -44,6 +44,10 @@ void check_model(const LayoutSpec& spec, const Sizes& s, const ModelConfig& c, V
     wrong.add(fail(Code::unsupported,
                    fmt::format("{}={}: {}'s modules {}", key, n, c.architecture, why)));
   };
+  if (c.is_bare)
+    wrong.add(fail(Code::unsupported,
+                   fmt::format("{} has no head, and the modules that are described here have one",
+                               c.architecture)));
   if (s.pp > 1 && has_type(c, {"gemma3_text", "qwen3_next"}))
     refuse("pp", s.pp, "have no pipeline stages, so pp must be 1");
   if (s.dp > 1 && has_type(c, {"llama", "mistral", "qwen2", "mixtral", "gemma3_text"}))

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string_view>
+
+namespace reshard::families {
+
+/// What a module of transformers makes of a tensor of the checkpoint.
+enum class Held {
+  parameter,   ///< a parameter, or nothing known to the contrary.
+  buffer,      ///< in the dtype of the model. fully_shard leaves buffers whole.
+  f32_buffer,  ///< in float32, regardless of the dtype the model is loaded in.
+  f32_parameter,
+  unknown,  ///< a buffer in some classes and a parameter in others; this class is not known.
+};
+
+/// What the classes of this model_type hold the tensor as (transformers 5.23, modeling_*.py).
+/// `model_type` may be empty. Only tensors that some class has as a buffer can be Held::unknown,
+/// and of these only the correction biases of routers, which many classes have.
+Held held_as(std::string_view model_type, std::string_view tensor);
+
+}  // namespace reshard::families
