@@ -6,6 +6,7 @@
 
 #include "reshard/model/canonical.h"
 #include "reshard/model/configs_testutil.h"
+#include "reshard/model/families/transformers_modules.h"
 
 namespace reshard {
 namespace {
@@ -44,6 +45,14 @@ TEST(Names, a_decoder_is_found_under_any_prefix) {
     EXPECT_EQ(prefixes(renamed(c, "language_model.model.", "language_model."), c),
               "language_model.model.|" + head)
         << c.architecture;
+  }
+}
+
+TEST(Names, what_modules_call_the_backbone_is_no_prefix_of_a_larger_model) {
+  for (const ModelConfig& c : tiny_models()) {
+    if (c.model_type != "nemotron_h") continue;
+    EXPECT_EQ(prefixes(renamed(c, "model.", ""), c), "as usual|");
+    EXPECT_EQ(module_name(c, "backbone.norm_f.weight"), "model.norm_f.weight");
   }
 }
 

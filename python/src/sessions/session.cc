@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include "reshard/base/closest_name.h"
+
 namespace reshard::python {
 namespace {
 
@@ -19,11 +21,14 @@ struct Choice {
 template <class T, std::size_t N>
 T choice_of(const char* option, const std::string& text, const Choice<T> (&choices)[N]) {
   std::string known;
+  std::vector<std::string_view> words;
   for (const Choice<T>& choice : choices) {
     if (text == choice.name) return choice.value;
+    words.emplace_back(choice.name);
     known += fmt::format("{}'{}'", known.empty() ? "" : ", ", choice.name);
   }
-  raise(Code::invalid_argument, fmt::format("{}='{}': must be one of {}", option, text, known));
+  raise(Code::invalid_argument, fmt::format("{}='{}': must be one of {}{}", option, text, known,
+                                            did_you_mean(text, words)));
 }
 
 constexpr Choice<Buffering> kBuffering[] = {{"in_place", Buffering::in_place},
