@@ -69,7 +69,7 @@ class Pairing:
     self._source_names, self._target_names = (Names(answer[k]["tied"] for answer in said) for k in (0, 1))
     self._may_lack = may_lack
     self._second = second or {}
-    self.have = {held.whole for here in self.source.values() for held in here} | set(also[0])
+    self.have = _names(self.source) | set(also[0])
     self.used = set(also[1])
     for rank, here in self.target.items():
       self.target[rank] = [dataclasses.replace(held, whole=self._chosen(held.whole)) for held in here]
@@ -102,19 +102,21 @@ class Pairing:
 
   def split(self, main: Sequence[Callable[[str], bool]]) -> list[list[Ranks]]:
     """[source, target] of the tensors for which a side's `main` is true, and of the others."""
-    sides = list(zip((self.source, self.target), main, strict=True))
-    return [
-      [_where(side, keep) for side, keep in sides],
-      [_where(side, lambda name, keep=keep: not keep(name)) for side, keep in sides],
-    ]
+    found: list[list[Ranks]] = [[], []]
+    for side, keep in zip((self.source, self.target), main, strict=True):
+      names = _names(side)
+      kept = {name for name in names if keep(name)}
+      found[0].append(_where(side, kept))
+      found[1].append(_where(side, names - kept))
+    return found
 
   def match(self, source: Ranks, target: Ranks) -> tuple[Ranks, Ranks]:
     """What both sides have. Raises NotFoundError for what only one has."""
-    have, want = ({held.whole for here in side.values() for held in here} for side in (source, target))
+    have, want = _names(source), _names(target)
     missing("source", sorted(n for n in want - have if not self._may_lack(n)))
     missing("target", sorted(n for n in have - want if not self.is_used(n) and not self._may_lack(n)))
     both = have & want
-    return _where(source, both.__contains__), _where(target, both.__contains__)
+    return _where(source, both), _where(target, both)
 
 
 def missing(side: str, names: Sequence[str]) -> None:
@@ -124,8 +126,12 @@ def missing(side: str, names: Sequence[str]) -> None:
     raise NotFoundError(f"Refit: the {side} has no counterpart of the {other}'s {listed(names)}; {HINT}")
 
 
-def _where(side: Ranks, keep: Callable[[str], bool]) -> Ranks:
-  found = {rank: [held for held in here if keep(held.whole)] for rank, here in side.items()}
+def _names(side: Ranks) -> set[str]:
+  return {held.whole for here in side.values() for held in here}
+
+
+def _where(side: Ranks, names: set[str]) -> Ranks:
+  found = {rank: [held for held in here if held.whole in names] for rank, here in side.items()}
   return {rank: here for rank, here in found.items() if here}
 
 

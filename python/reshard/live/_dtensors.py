@@ -75,7 +75,7 @@ def of_dtensors(
   the group is raised on all.
   """
   full = FullTensors(model, () if model is None else of_transformers(model))
-  find = renamed(names) if model is None else known_names(tensors, renamed(names), full)
+  find = renamed(names) if model is None else known_names(tensors, renamed(names), full.__contains__)
   if not gather:
     ranks = _from_meshes(tensors, find, offset)
   elif group is None and not dist.is_initialized():

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 import torch
@@ -28,7 +28,7 @@ def same_tensor(tensor: Any) -> Hashable:
 
 
 def known_names(
-  tensors: Mapping[str, Any], find: Callable[[str], str | None], known: Container[str]
+  tensors: Mapping[str, Any], find: Callable[[str], str | None], known: Callable[[str], bool]
 ) -> Callable[[str], str | None]:
   """`find`, which says what tensors are called, for tensors that have a name more than is known.
 
@@ -39,14 +39,14 @@ def known_names(
   empty: dict[Hashable, str] = {}
   for name, tensor in tensors.items():
     whole = find(name)
-    if whole is not None and whole in known:
+    if whole is not None and known(whole):
       names.setdefault(same_tensor(tensor), whole)
       if isinstance(tensor, DTensor) and tensor._local_tensor.numel() == 0:
         empty.setdefault((tensor.shape, tensor.placements), whole)
 
   def found(name: str) -> str | None:
     whole, tensor = find(name), tensors.get(name)
-    if whole is None or whole in known or tensor is None:
+    if whole is None or known(whole) or tensor is None:
       return whole
     if isinstance(tensor, DTensor) and tensor._local_tensor.numel() == 0:
       return empty.get((tensor.shape, tensor.placements), whole)
