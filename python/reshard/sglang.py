@@ -7,6 +7,7 @@ An engine needs one argument, `--custom-weight-loader reshard.sglang.load`; a tr
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import json
 import logging
@@ -17,8 +18,8 @@ from typing import Any, cast
 import reshard
 import torch
 from reshard import tracing
-from reshard.engines import manifest
-from reshard.engines.invitation import PROTOCOL, Invitation, InvitedLink
+from reshard.engines import manifest, state
+from reshard.engines.invitation import Invitation, InvitedLink, Invitations
 from reshard.engines.link import TornError
 from reshard.engines.trainer import EngineTrainer, layouts_of
 from reshard.live._names import listed
@@ -48,7 +49,7 @@ class EngineClient:
     self._workers = workers
 
   def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
-    """Has every worker join, and returns when all have."""
+    """Has every worker begin to join, or take the trainer that has joined."""
     try:
       self.start_weight_update()
     except RuntimeError:  # a trainer that died has left it open
@@ -71,11 +72,11 @@ class EngineClient:
     """Ends an update. The engine is not told the version."""
     _checked(self.engine.end_weight_update())
 
-  def leave(self) -> None:
-    """Has every worker leave its trainer, so that the trainer need not wait for them."""
+  def leave(self, job: str) -> None:
+    """Has every worker leave the trainer of this name, so that it need not wait for them."""
     self.start_weight_update()
     try:
-      self._load(_LEAVE, {}, flush_cache=False)
+      self._load(_LEAVE, {"job": job}, flush_cache=False)
     finally:
       self.finish_weight_update()
 
@@ -159,7 +160,7 @@ class Trainer(EngineTrainer):
     link = getattr(self, "_link", None)
     if engine is not None and link is not None and link.works:
       try:
-        engine.leave()
+        engine.leave(self._invitation.job)
       except Exception as error:  # an engine that has ended
         _log.warning("reshard: the engine's workers were not told to leave: %s", error)
     super().close()
@@ -182,35 +183,32 @@ def load(model: torch.nn.Module, named_tensors: Iterable[tuple[str, torch.Tensor
     if name not in (_INIT, _UPDATE, _LEAVE):
       raise ValueError(f"{LOADER} takes no tensor '{name}': it is for reshard.sglang.Trainer")
     said = json.loads(tensor.cpu().numpy().tobytes())
-    if _is_draft(model, said.get("job")):
+    if _is_draft(model, str(said.get("job")), name == _INIT):
       continue
     worker = _workers.setdefault(model, _Worker())
     try:
       if name == _INIT:
-        worker.job = str(said["job"])
-        worker.join(model, Invitation(**said))
+        worker.join(model, said)
       elif name == _LEAVE:
-        worker.leave()
+        worker.leave(str(said["job"]))
       else:
-        worker.receive(model, int(said["version"]))
+        worker.receive(model, int(said["version"]), str(said.get("job")))
     except TornError:
       worker.leave()
       raise
     except Exception as error:
-      worker.leave()
       _log.error("reshard: the old weights stay: %s", error)
 
 
-def _is_draft(model: torch.nn.Module, job: str | None) -> bool:
+def _is_draft(model: torch.nn.Module, job: str, invites: bool) -> bool:
   """True for all models of this process but the first that a trainer's invitation reaches.
 
   SGLang passes updates from tensors to its draft model too, after the target.
   """
-  if job is None:  # an update
-    return model in _drafts
-  _drafts.discard(model)
-  if any(other is not model and worker.job == job for other, worker in _workers.items()):
-    _drafts.add(model)
+  if invites:
+    _drafts.discard(model)
+    if any(other is not model and job in worker.jobs for other, worker in _workers.items()):
+      _drafts.add(model)
   return model in _drafts
 
 
@@ -218,17 +216,23 @@ class _Worker:
   """A worker's link to a trainer."""
 
   def __init__(self) -> None:
-    self.job = ""  # of the trainer that was the last to ask it
+    self.jobs: collections.deque[str] = collections.deque(maxlen=16)  # of the last that invited it
+    self._invitations = Invitations()
     self._link: InvitedLink | None = None
     self._version = 0
     self._arrived: dict[str, torch.Tensor] = {}
     self._whole = False  # whole tensors, for load_weights
+    self._forms: list[Any] = []  # of the model's tensors when the trainer joined
 
-  def join(self, model: torch.nn.Module, invitation: Invitation) -> None:
+  def join(self, model: torch.nn.Module, said: Mapping[str, Any]) -> None:
+    """Begins to join a trainer; or, if its group is complete, takes it, and leaves a former one."""
+    invitation = Invitation.of(said)
+    if invitation.job not in self.jobs:
+      self.jobs.append(invitation.job)
+    link = self._invitations.take(invitation, invitation.trainers + _rank())
+    if link is None:
+      return
     self.leave()
-    if invitation.protocol != PROTOCOL:
-      raise ValueError(f"the trainer speaks protocol {invitation.protocol}, this engine {PROTOCOL}")
-    link = InvitedLink(invitation, invitation.trainers + _rank())
     try:
       with link.ends_the_group():
         self._prepare(model, link)
@@ -254,14 +258,27 @@ class _Worker:
     memory = buffers.tensors(link.rank)
     self._arrived = {t.name: _viewed(t, memory[t.name]) for t in target.local(link.rank)}
     link.prepare(source, target, target_tensors=memory)
+    self._forms = _forms(model)
     _log.info("reshard: joined, as rank %d; %s tensors", link.rank, "whole" if self._whole else "local")
 
-  def receive(self, model: torch.nn.Module, version: int) -> None:
+  def receive(self, model: torch.nn.Module, version: int, job: str) -> None:
+    """Receives an update of the trainer of this name; any other's changes nothing."""
     link = self._link
+    ours = link is not None and link.invitation.job == job
+    try:
+      self._receive(model, version, link if ours else None)
+    except Exception:
+      if ours:
+        self.leave()
+      raise
+
+  def _receive(self, model: torch.nn.Module, version: int, link: InvitedLink | None) -> None:
     failure: Exception | None = None
     try:
       if link is None:
-        raise reshard.InvalidArgumentError("no trainer has joined")
+        raise reshard.InvalidArgumentError("no trainer has joined, or not this one")
+      with link.ends_the_group():
+        self._check(model)
       link.refit(version)
     except Exception as error:
       failure = error
@@ -282,6 +299,20 @@ class _Worker:
     if torn:
       raise TornError(torn)
 
+  def _check(self, model: torch.nn.Module) -> None:
+    """Raises UnsupportedError if the engine is not as it was when the trainer joined, or sleeps."""
+    if _forms(model) != self._forms:
+      raise reshard.UnsupportedError(
+        "the names, shapes or dtypes of the engine's tensors have changed since the trainer joined: "
+        "make a new Trainer"
+      )
+    name = state.unmapped(tensors_of(model).items())
+    if name:
+      raise reshard.UnsupportedError(
+        f"the engine has released the memory of '{name}': call resume_memory_occupation(tags=['weights']), "
+        "then make a new Trainer"
+      )
+
   def _apply(self, model: torch.nn.Module) -> None:
     if self._whole:
       cast(Any, model).load_weights(iter(self._arrived.items()))
@@ -291,7 +322,10 @@ class _Worker:
       for name, tensor in self._arrived.items():
         live[name].copy_(tensor.view(live[name].shape))
 
-  def leave(self) -> None:
+  def leave(self, job: str | None = None) -> None:
+    """Leaves the trainer, if it has this name."""
+    if job is not None and (self._link is None or self._link.invitation.job != job):
+      return
     link, self._link = self._link, None
     self._arrived = {}
     if link is not None:
@@ -300,6 +334,25 @@ class _Worker:
 
 _workers: weakref.WeakKeyDictionary[torch.nn.Module, _Worker] = weakref.WeakKeyDictionary()
 _drafts: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
+
+
+def _forms(model: torch.nn.Module) -> list[Any]:
+  return [(name, tuple(t.shape), t.dtype) for name, t in tensors_of(model).items()]
+
+
+def _moves_experts() -> bool:
+  """Whether SGLang balances the load of experts, which moves them between slots while it serves."""
+  try:
+    from sglang.srt import runtime_context
+  except ImportError:
+    try:
+      from sglang.srt.server_args import get_global_server_args
+    except ImportError:
+      return False
+    options = get_global_server_args()
+  else:
+    options = runtime_context.get_exec().moe
+  return any(getattr(options, name, None) for name in ("enable_eplb", "elastic_ep_backend"))
 
 
 def _local(
@@ -312,6 +365,10 @@ def _local(
   if a parameter would get nothing.
   """
   if invitation.route == "checkpoint":
+    return None
+  if _moves_experts():
+    # load_weights() asks for the present places of experts at each update.
+    _log.warning("reshard: this engine gets whole tensors: enable_eplb moves experts between slots")
     return None
   try:
     layout = tracing.traced(

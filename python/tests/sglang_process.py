@@ -207,6 +207,16 @@ def work(pipe, engine, rank, store, folder):
       try:
         if ready is engine:
           engine.send(worker.answer(said))
+        elif said in ("balanced", "fixed"):
+          sglang._moves_experts = lambda moves=said == "balanced": moves
+          pipe.send((True, None))
+        elif said in ("asleep", "awake"):
+          worker.model._buffers.pop("more", None)
+          sglang.state.unmapped = lambda tensors, name="" if said == "awake" else "model.norm.weight": name
+          pipe.send((True, None))
+        elif said == "grown":
+          worker.model.register_buffer("more", torch.zeros(1))
+          pipe.send((True, None))
         elif said == "joined?":
           pipe.send((True, any(own._link is not None for own in sglang._workers.values())))
         elif isinstance(said, str):
@@ -272,6 +282,20 @@ def start_alone(state):
 def update(state, version=None):
   state.trainer.update(version)
   return state.trainer.version
+
+
+def strangers(state):
+  """What somebody else may send to the engine: nothing of it may reach the trainer that has joined."""
+  client = sglang.EngineClient(state.engine)
+  said = state.trainer._invitation.as_dict() | {"job": "another", "secret": "0123456789abcdef"}
+  for more in ({"protocol": 2}, {"deadline": 1e9}, {"workers": "x"}, {}, {"ready": True}):
+    client.init_weight_transfer_engine(said | more)
+  client.start_weight_update()
+  client.update_weights({"version": 1000, "job": "another"})
+  client.update_weights({"version": 1000})
+  client.finish_weight_update()
+  client.leave("another")
+  calls(state)
 
 
 def leave_open(state):

@@ -145,6 +145,42 @@ def test_a_loader_that_cannot_be_followed_gets_whole_tensors(world):
   world.behave("")
 
 
+def test_what_others_send_does_not_reach_the_trainer_that_has_joined(world):
+  first = max(world.trainers.call([0, 1], "start", {}))
+  world.trainers.call([0], "strangers")
+  assert world.joined() == [True, True]
+  assert refit(world, 81) == first + 1
+  world.trainers.call([0, 1], "close")
+
+
+def test_an_engine_that_balances_experts_gets_whole_tensors(world):
+  """Its load_weights() asks at each update where experts are; a layout of this moment would go stale."""
+  world.behave("balanced")
+  world.trainers.ask([0, 1], "start", {"route": "local"})
+  assert all(not fine and "layout of this engine" in message for fine, (_, message) in world.trainers.answers([0, 1]))
+  world.trainers.call([0, 1], "start", {"route": "auto"})
+  refit(world, 82)
+  world.trainers.call([0, 1], "close")
+  world.behave("fixed")
+
+
+@pytest.mark.parametrize("how, why", [("asleep", "released the memory of 'model.norm.weight'"), ("grown", "have changed")])
+def test_an_engine_that_is_not_what_it_was_keeps_its_weights(world, how, why):
+  world.trainers.call([0, 1], "start", {})
+  refit(world, 83)
+  before = world.trainers.call([0, 1], "train", 83)[0]
+  world.trainers.call([0, 1], "train", 84)
+  world.behave(how)
+  world.trainers.ask([0, 1], "update")
+  answers = world.trainers.answers([0, 1])
+  assert all(not fine and why in message for fine, (_, message) in answers), answers
+  world.holds(before)
+  world.behave("awake")
+  world.trainers.call([0, 1], "start", {})
+  refit(world, 85)
+  world.trainers.call([0, 1], "close")
+
+
 def test_the_program_of_the_page_updates_the_engine(world):
   (code,) = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
   whole, same = world.trainers.call([0, 1], "page", code)

@@ -17,7 +17,8 @@ from typing import Any, Generic, Protocol, Self, TypeVar, cast
 import reshard
 from reshard._collective import gathered
 from reshard.engines import manifest
-from reshard.engines.invitation import Invitation, InvitedLink
+from reshard.engines.hidden import without_secret
+from reshard.engines.invitation import MAX_DEADLINE, Invitation, InvitedLink
 from reshard.engines.link import TornError
 from reshard.engines.quantisation import Quantisation
 
@@ -65,7 +66,7 @@ class EngineTrainer:
     deadline: float = 120.0,
     on_phase: Callable[[str], None] | None = None,
   ) -> None:
-    _check_options(client, rank, route)
+    _check_options(client, rank, route, deadline)
     self.rank, self.size, self.version = rank, size, 0
     self._client, self._pause, self._on_phase = client, pause, on_phase
     self._tensors = dict(tensors)
@@ -92,17 +93,42 @@ class EngineTrainer:
     """Rank 0 asks the workers to join while it joins itself: each waits for the other."""
     if self._client is None:
       return InvitedLink(self._invitation, self.rank)
-    client, payload = self._client, self._invitation.as_dict()
     ended: queue.SimpleQueue[object] = queue.SimpleQueue()
-    self._call = _Call(lambda: client.init_weight_transfer_engine(payload), ended.put)
+    asking = self._invite(self._client, False, ended.put)
     joining = _Call(lambda: InvitedLink(self._invitation, self.rank), ended.put)
-    if ended.get() is self._call:
-      self._call.result()  # an engine that refuses ends the wait for it
+    if ended.get() is asking:
+      asking.result()  # an engine that refuses ends the wait for it
     try:
-      return joining.result()
+      link = joining.result()
     except BaseException as error:
-      self._call.raise_instead(error)
+      asking.raise_instead(error)
       raise
+    try:
+      asking.result()
+
+      def taken(call: _Call[None]) -> None:
+        if call.error is not None:
+          link.abort(f"the engine refused the trainer: {call.error}")
+
+      self._call = self._invite(self._client, True, taken)
+    except BaseException:
+      link.close()
+      raise
+    return link
+
+  def _invite(self, client: Client, ready: bool, ended: Callable[[_Call[None]], None]) -> _Call[None]:
+    """Has every worker begin to join; `ready`: take the trainer, whose group is complete."""
+
+    def invite() -> None:
+      failed: Exception | None = None
+      try:
+        client.init_weight_transfer_engine(self._invitation.as_dict(ready))
+      except Exception as error:
+        failed = without_secret(error, self._invitation.secret)
+      if failed is not None:
+        raise failed
+
+    return _Call(invite, ended)
 
   def _prepare(self, layout: reshard.Layout) -> None:
     link, trainers = self._link, self._invitation.trainers
@@ -157,7 +183,7 @@ class EngineTrainer:
       if self._pause is not None:
         _method(client, "pause")(self._pause)
       client.start_weight_update()
-    call = _Call(lambda: client.update_weights({"version": version}), self._ends)
+    call = _Call(lambda: client.update_weights({"version": version, "job": self._invitation.job}), self._ends)
     try:
       report = self._link.refit(version, stream)
       self._check(self._link.gather({}))
@@ -214,11 +240,13 @@ class EngineTrainer:
     return f"<{type(self).__name__} rank {self.rank} of {i.trainers}, {i.workers} workers, at {self.version}>"
 
 
-def _check_options(client: Client | None, rank: int, route: str) -> None:
+def _check_options(client: Client | None, rank: int, route: str, deadline: float) -> None:
   if (client is None) != (rank != 0):
     raise ValueError("rank 0 of the trainer, and no other, has the client")
   if route not in ("auto", "local", "checkpoint"):
     raise ValueError(f"route '{route}': one of auto, local, checkpoint")
+  if not 0 < deadline <= MAX_DEADLINE:
+    raise ValueError(f"deadline {deadline}: must be above 0 and at most {MAX_DEADLINE:g} seconds")
 
 
 def layouts_of(

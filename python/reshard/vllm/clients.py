@@ -13,6 +13,7 @@ import urllib.error
 import urllib.request
 from typing import Any, cast
 
+from reshard.engines.hidden import hidden
 from reshard.engines.trainer import Client
 
 __all__ = ["Client", "HttpClient", "LocalClient"]
@@ -36,7 +37,8 @@ class HttpClient:
 
   def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
     """Calls `init_transfer_engine` on every worker and returns when all have."""
-    self._call("init_weight_transfer_engine", {"init_info": init_info})
+    secret = str(init_info.get("secret", ""))
+    self._call("init_weight_transfer_engine", {"init_info": init_info}, secret)
 
   def start_weight_update(self) -> None:
     """Begins an update on every worker."""
@@ -75,7 +77,7 @@ class HttpClient:
     """Generates again."""
     self._call("resume", {})
 
-  def _call(self, path: str, body: dict[str, Any] | None) -> dict[str, Any]:
+  def _call(self, path: str, body: dict[str, Any] | None, secret: str = "") -> dict[str, Any]:
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(
       f"{self.url}/{path}", data=data, headers={"Content-Type": "application/json"}
@@ -85,7 +87,9 @@ class HttpClient:
         return cast(dict[str, Any], json.loads(answer.read() or b"{}"))
     except urllib.error.HTTPError as error:
       text = error.read().decode(errors="replace").strip()
-      raise RuntimeError(f"{self.url}/{path}: {error.code}: {text or error.reason}") from None
+      failed = f"{error.code}: {text or error.reason}"
+    # A server may repeat what it does not understand.
+    raise RuntimeError(f"{self.url}/{path}: {hidden(failed, secret)}")
 
 
 class LocalClient:

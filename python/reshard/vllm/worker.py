@@ -10,9 +10,10 @@ from typing import Any
 import reshard
 import torch
 from reshard.engines import manifest
-from reshard.engines.invitation import PROTOCOL, Invitation, InvitedLink
+from reshard.engines.invitation import Invitation, InvitedLink, Invitations
+from reshard.engines.state import difference
 from reshard.engines.trainer import layouts_of
-from reshard.vllm import interface, reload, routes
+from reshard.vllm import interface, reload, routes, state
 from vllm.distributed.weight_transfer.base import (
   WeightTransferEngine,
   WeightTransferInitInfo,
@@ -35,6 +36,7 @@ class UpdateInfo(WeightTransferUpdateInfo):  # type: ignore[misc]
   """One update."""
 
   version: int = field(kw_only=True)
+  job: str = field(kw_only=True)  # of the trainer
   update_kind: str = field(default="dense", kw_only=True)  # vLLM 0.24 asks for it
 
 
@@ -53,7 +55,9 @@ class WorkerEngine(WeightTransferEngine):  # type: ignore[misc]
   def __init__(self, *args: Any, **kwargs: Any) -> None:
     super().__init__(*args, **kwargs)
     self._vllm_config, self._device, self._own_model = interface.current_config(args)
+    self._invitations = Invitations()
     self._link: InvitedLink | None = None
+    self._placement: dict[str, Any] = {}
     self._route: routes.Route | None = None
     self._published = reshard.PublishedVersion()
     self._version = 0
@@ -61,26 +65,34 @@ class WorkerEngine(WeightTransferEngine):  # type: ignore[misc]
     self._torn = ""
     self._guard: Any = None
 
-  def init_transfer_engine(self, init_info: InitInfo) -> None:
-    """Joins a trainer. A former one is forgotten.
+  def parse_init_info(self, init_dict: dict[str, Any]) -> InitInfo | reshard.Error:
+    """The invitation, or why it is none: init_transfer_engine() says it, see `_fails`."""
+    try:
+      return InitInfo.of(init_dict)
+    except reshard.Error as error:
+      return error
+
+  def init_transfer_engine(self, init_info: InitInfo | reshard.Error) -> None:
+    """Begins to join a trainer; or, if its group is complete, takes it, and forgets a former one.
 
     Errors: those of joining, and UnsupportedError if the model cannot be taken. All workers of an
     engine fail together; only the last one raises (see `_fails`).
     """
     try:
+      if isinstance(init_info, reshard.Error):
+        raise init_info
       self._join(init_info)
     except Exception as error:
       parallel = self._vllm_config.parallel_config
       self._fails("could not join the trainer", error, parallel.rank == parallel.world_size - 1)
 
   def _join(self, init_info: InitInfo) -> None:
-    if init_info.protocol != PROTOCOL:
-      raise ValueError(
-        f"the trainer's reshard speaks protocol {init_info.protocol}, this engine's {PROTOCOL}"
-      )
-    self._leave()
     rank = init_info.trainers + _worker_rank(self._vllm_config.parallel_config)
-    link = InvitedLink(init_info, rank)
+    state.check(self._own_model, self._vllm_config, init_info.in_place, update=init_info.in_place)
+    link = self._invitations.take(init_info, rank)
+    if link is None:
+      return
+    self._leave()
     try:
       with link.ends_the_group():
         self._prepare(link, init_info)
@@ -131,6 +143,8 @@ class WorkerEngine(WeightTransferEngine):  # type: ignore[misc]
     memory = route.allocate(target, link.rank)
     link.prepare(source, target, target_tensors=memory, published=self._published)
     self._route = route
+    with interface.inside(self._vllm_config, self._device):
+      self._placement = state.placement(self._own_model, self._vllm_config)
     logger.info(
       "reshard: worker %d of %d joined %d trainer ranks; route %s",
       link.rank - first,
@@ -151,20 +165,22 @@ class WorkerEngine(WeightTransferEngine):  # type: ignore[misc]
     """Receives one update and puts it into the model, if all workers of the engine have it.
 
     An error is the trainer's, too, and is only logged here: see `_fails`. The trainer is forgotten
-    then, and the model has its old weights, or is torn. Without a trainer: RuntimeError, if this is
-    the only worker.
+    then, and the model has its old weights, or is torn. An update of nobody, or of another trainer
+    than the one that has joined, changes nothing: RuntimeError, if this is the only worker.
     """
     version = update_info.version
-    joined = self._link is not None
+    link = self._link
+    ours = link is not None and link.invitation.job == update_info.job
     try:
-      self._receive(version)
+      self._receive(version, link if ours else None)
     except Exception as error:
-      self._leave()
+      if ours:
+        self._leave()
       alone = self._vllm_config.parallel_config.world_size == 1
-      self._fails(f"no update to version {version}", error, raises=alone and not joined)
+      self._fails(f"no update to version {version}", error, raises=alone and not ours)
 
-  def _receive(self, version: int) -> None:
-    failure = self._arrival(version)
+  def _receive(self, version: int, link: InvitedLink | None) -> None:
+    failure = self._arrival(version, link)
     # A trainer may die while some workers have committed and others have not. So the workers ask
     # each other, in the engine's own process group.
     if not self._all(failure is None):
@@ -177,22 +193,37 @@ class WorkerEngine(WeightTransferEngine):  # type: ignore[misc]
     else:
       self._version = version
       self._mend()
-    assert self._link is not None
-    self._link.gather({"torn": self._torn})
+    assert link is not None
+    link.gather({"torn": self._torn})
     if self._torn:
       raise reshard.AbortedError(f"the engine is torn: {self._torn}") from failure
 
-  def _arrival(self, version: int) -> Exception | None:
+  def _arrival(self, version: int, link: InvitedLink | None) -> Exception | None:
     """Waits until all bytes are here; why they are not."""
-    if self._link is None:
-      return RuntimeError("no trainer has joined: call init_weight_transfer_engine first")
+    if link is None:
+      known = "no trainer has joined" if self._link is None else "another trainer has joined"
+      return RuntimeError(f"{known}: call init_weight_transfer_engine first")
     try:
+      with link.ends_the_group():
+        self._check(link.invitation.in_place)
       if interface.IS_FIRST:  # whose workers may have begun a reload
         reload.restore(self._own_model, self._vllm_config.model_config)
-      self._link.refit(version)
+      link.refit(version)
     except Exception as error:
       return error
     return None
+
+  def _check(self, in_place: bool) -> None:
+    """Raises UnsupportedError if the engine is not as it was when the trainer joined, or sleeps."""
+    with interface.inside(self._vllm_config, self._device):
+      state.check(self._own_model, self._vllm_config, in_place, update=True)
+      changed = difference(
+        self._placement, state.placement(self._own_model, self._vllm_config)
+      )
+    if changed:
+      raise reshard.UnsupportedError(
+        f"the engine has changed {changed} since the trainer joined: make a new Trainer"
+      )
 
   def _load(self, version: int) -> Exception | None:
     """Puts what has arrived into the model; why that failed."""
@@ -233,6 +264,7 @@ class WorkerEngine(WeightTransferEngine):  # type: ignore[misc]
 
   def shutdown(self) -> None:
     """Leaves the trainer. The model keeps its weights."""
+    self._invitations.close()
     self._leave()
 
   def _at(self) -> int:
