@@ -66,7 +66,7 @@ class Matcher {
   /// The local tensor that a piece is.
   Result<std::optional<ExplicitTensor>> local(const TensorPiece& piece) const {
     const auto& parameters = parameters_[piece.tensor];
-    if (parameters.empty()) return std::optional<ExplicitTensor>();
+    if (parameters.empty()) return std::nullopt;
     const TensorSpec& stored = content_.tensors[piece.tensor];
     const Slot& slot = *parameters.begin()->second.slot;
     ExplicitTensor out{.name = piece.local, .dtype = stored.dtype, .shape = piece.box.shape()};
