@@ -3,7 +3,7 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import reshard
 
@@ -51,7 +51,7 @@ def traffic_of(plan: reshard.Plan, most: int, host: int) -> Traffic:
   """The traffic of a plan in at most `most` rows and `most` columns; `host` ranks are on a host."""
   sources = Groups.of(plan.source.ranks, most, host)
   targets = Groups.of(plan.target.ranks, most, host)
-  rows = plan.traffic.tolist()
+  rows = cast(list[list[int]], plan.traffic.tolist())  # of two dimensions
   columns = [targets.members(t) for t in range(len(targets))]
   cells = [
     [sum(rows[rank][t] for rank in sources.members(s) for t in column) for column in columns]
