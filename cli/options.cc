@@ -155,21 +155,28 @@ class CommandLine {
   std::string what_is_wrong(const CLI::ParseError& error) const {
     constexpr int kRequired = static_cast<int>(CLI::ExitCodes::RequiredError);
     if (chosen().empty() && error.get_exit_code() == kRequired) return which_command();
-    return with_hint(error.what() + meant_option(error));
+    // A misspelt option that is required is told before the one that is missing.
+    if (const std::string option = unknown_option(); !option.empty())
+      return with_hint(
+          fmt::format("unknown option {}{}", option, did_you_mean(option, options_of_chosen())));
+    return with_hint(error.what());
   }
 
-  /// For an option that the command does not have: the one that was meant, if it is plain.
-  std::string meant_option(const CLI::ParseError& error) const {
-    if (chosen().empty() || error.get_exit_code() != static_cast<int>(CLI::ExitCodes::ExtrasError))
-      return "";
-    std::vector<std::string> known;
+  /// An option on the command line that the command does not have; empty if there is none.
+  std::string unknown_option() const {
+    if (chosen().empty()) return "";
+    for (const std::string& word : app_.remaining(true))
+      if (word.starts_with("--")) return word.substr(0, word.find('='));
+    return "";
+  }
+
+  std::vector<std::string> options_of_chosen() const {
+    std::vector<std::string> names;
     for (const CommandSpec& spec : specs_)
       if (spec.name == chosen())
         for (const Option& option : spec.options.all())
-          if (!option.is_hidden && option.name.starts_with("--")) known.push_back(option.name);
-    for (const std::string& word : app_.remaining(true))
-      if (word.starts_with("--")) return did_you_mean(word.substr(0, word.find('=')), known);
-    return "";
+          if (!option.is_hidden && option.name.starts_with("--")) names.push_back(option.name);
+    return names;
   }
 
   std::shared_ptr<HelpFormatter> help_;

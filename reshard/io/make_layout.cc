@@ -23,6 +23,16 @@
 namespace reshard {
 namespace {
 
+/// `why` there is none. It may name the families that do without.
+tl::unexpected<Error> needs_config(const std::string& family, const std::string& why) {
+  const bool said = why.find("rules:FILE") != why.npos;
+  return fail(Code::unsupported,
+              fmt::format("the family '{}' needs a config, but {}{}", family, why,
+                          said ? ""
+                               : "; hf, fsdp, dtensor:FILE, rules:FILE and explicit:FILE need "
+                                 "none"));
+}
+
 /// `pieces`: receives LayoutSide::pieces.
 Result<ModelLayout> build(const LayoutSpec& spec, const FamilyInput& input, const Model& model,
                           const std::string& rules_folder,
@@ -34,11 +44,7 @@ Result<ModelLayout> build(const LayoutSpec& spec, const FamilyInput& input, cons
   if (spec.family == "dtensor") return dtensor_layout(spec, input, RESHARD_TRY(read_dtensor(path)));
   if (spec.family == "explicit")
     return explicit_layout(spec, input, RESHARD_TRY(read_layout_file(path)));
-  if (!model.config)
-    return fail(Code::unsupported,
-                fmt::format("the family '{}' needs a config, but {}; hf, fsdp, dtensor:FILE, "
-                            "rules:FILE and explicit:FILE need none",
-                            spec.family, model.no_config));
+  if (!model.config) return needs_config(spec.family, model.no_config);
   if (spec.family == "megatron") return megatron_layout(spec, input);
   if (spec.family == "torch_dist") {
     auto made = RESHARD_TRY(torch_dist::torch_dist_layout(spec, input));

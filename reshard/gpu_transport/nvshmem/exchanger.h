@@ -21,7 +21,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "reshard/base/ring_queue.h"
+#include "reshard/base/containers/ring_queue.h"
 #include "reshard/cuda/memory.h"
 #include "reshard/gpu_transport/nvshmem/lane.h"
 #include "reshard/gpu_transport/nvshmem/library.h"

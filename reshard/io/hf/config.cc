@@ -34,11 +34,9 @@ tl::unexpected<Error> unknown(const hf::ConfigFields& fields, const std::string*
         "give its text_config alone with architectures [\"Gemma3ForCausalLM\"], or read the whole "
         "checkpoint with hf or rules:FILE");
   return fields.unsupported(fmt::format(
-      "{} {} is not known; known are {}; a checkpoint of another architecture can be read, though "
-      "not "
-      "a config alone, with the layouts hf, fsdp, dtensor:FILE and rules:FILE, which cut tensors "
-      "one "
-      "by one and fuse none",
+      "{} {} is not known; known are {}; of any other, hf, fsdp, dtensor:FILE and rules:FILE take "
+      "a "
+      "checkpoint, tensor by tensor",
       architecture != nullptr ? "architecture" : "model_type",
       in_quotes(architecture != nullptr ? *architecture : type), known_architectures()));
 }

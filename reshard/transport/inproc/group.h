@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "reshard/base/pooled.h"
+#include "reshard/base/containers/pooled.h"
 #include "reshard/transport/inproc/collective_state.h"
 #include "reshard/transport/inproc/event_count.h"
 #include "reshard/transport/inproc/mailbox.h"

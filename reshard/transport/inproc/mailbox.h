@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "reshard/base/containers/ring_queue.h"
 #include "reshard/base/result.h"
-#include "reshard/base/ring_queue.h"
 #include "reshard/transport/inproc/event_count.h"
 #include "reshard/transport/messages/slab.h"
 #include "reshard/transport/messages/table.h"

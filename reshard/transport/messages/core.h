@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "reshard/base/ring_queue.h"
+#include "reshard/base/containers/ring_queue.h"
 #include "reshard/transport/messages/frames.h"
 #include "reshard/transport/messages/slab.h"
 #include "reshard/transport/messages/table.h"

@@ -5,7 +5,7 @@
 
 #include <utility>
 
-#include "reshard/base/pooled.h"
+#include "reshard/base/containers/pooled.h"
 #include "reshard/transport/checks.h"
 #include "reshard/transport/messages/core.h"
 

@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "reshard/base/ring_queue.h"
+#include "reshard/base/containers/ring_queue.h"
 #include "reshard/transport/messages/wire.h"
 #include "reshard/transport/shm/peers.h"
 #include "reshard/transport/shm/reach.h"

@@ -14,7 +14,7 @@
 #include <span>
 #include <vector>
 
-#include "reshard/base/ring_queue.h"
+#include "reshard/base/containers/ring_queue.h"
 #include "reshard/transport/tcp/cipher.h"
 #include "reshard/transport/tcp/frame.h"
 

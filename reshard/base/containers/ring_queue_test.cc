@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Protects: a RingQueue is a queue, however often its content wraps around, grows or is filtered.
-#include "reshard/base/ring_queue.h"
+#include "reshard/base/containers/ring_queue.h"
 
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
