@@ -109,6 +109,19 @@ RC_GTEST_PROP(Json, any_text_survives_quoting, ()) {
   RC_ASSERT(back && back->string() != nullptr && *back->string() == text);
 }
 
+RC_GTEST_PROP(Json, numbers_of_python_stay_between_any_strings, ()) {
+  static const std::vector<std::string> kValues = {
+      "NaN", "Infinity", "-Infinity", "1",          "\"NaN\"",        "\"\\\\\"",     "\"\\\"NaN\"",
+      "[]",  "null",     "[NaN]",     "\"[NaN, \"", "{\"NaN\": NaN}", "\"-Infinity\""};
+  std::string text = "[";
+  for (const auto& value :
+       *rc::gen::container<std::vector<std::string>>(rc::gen::elementOf(kValues)))
+    text += (text.size() > 1 ? ", " : "") + value;
+  text += "]";
+  const auto json = parse_json(text, {.non_finite = true});
+  RC_ASSERT(json && json->dump() == text);
+}
+
 TEST(Utf8, overlong_forms_surrogates_and_cut_characters_are_refused) {
   EXPECT_FALSE(files::find_invalid_utf8(
       "a\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80\xed\x9f\xbf\xf4\x8f\xbf\xbf"));
