@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "reshard/base/check.h"
+#include "reshard/model/misfits.h"
 #include "reshard/model/name_pattern.h"
 #include "reshard/transform/convert.h"
 
@@ -58,8 +59,9 @@ Result<> CheckpointSource::bind_rank(Rank r) {
     const auto* tensor = find_tensor(tensors, want.name);
     if (tensor == nullptr)
       return fail(Code::corrupt,
-                  fmt::format("{}: rank {} has no tensor '{}', which layout '{}' gives it",
-                              checkpoint_->folder(), r.value(), want.name, layout.name()));
+                  fmt::format("{}: rank {} has no tensor '{}', which layout '{}' gives it{}",
+                              checkpoint_->folder(), r.value(), want.name, layout.name(),
+                              instead_of(want.name, misfits(r))));
     compare_shape(r, *tensor, layout.stored_shape(slot, r), want.shape);
     if (files_.is_part(slot) && want.dtype == DType::f32 && tensor->dtype != want.dtype &&
         reads_as(tensor->dtype, want.dtype) && same_shape(tensor->shape, want.shape)) {
@@ -79,16 +81,24 @@ Result<> CheckpointSource::bind_rank(Rank r) {
   // Other checkpoints may have a tied head, which was compared and left out; files of ranks have
   // exactly the tensors of their layout.
   if (checkpoint_->kind() != Checkpoint::Kind::ranks || tensors.size() == slots.size()) return {};
-  for (const CheckpointTensor& tensor : tensors)
-    if (std::none_of(slots.begin(), slots.end(),
-                     [&](SlotId s) { return files_.file_tensor(s, r).name == tensor.name; }) &&
-        std::none_of(ignore_.begin(), ignore_.end(), [&](const std::string& pattern) {
-          return match_pattern(pattern, tensor.name).has_value();
+  for (const std::string_view name : misfits(r))
+    if (std::none_of(ignore_.begin(), ignore_.end(), [&](const std::string& pattern) {
+          return match_pattern(pattern, name).has_value();
         }))
       return fail(Code::corrupt,
-                  fmt::format("{}: tensor '{}' is not part of layout '{}' on rank {}", file(tensor),
-                              tensor.name, layout.name(), r.value()));
+                  fmt::format("{}: tensor '{}' is not part of layout '{}' on rank {}",
+                              file(*find_tensor(tensors, name)), name, layout.name(), r.value()));
   return {};
+}
+
+std::vector<std::string_view> CheckpointSource::misfits(Rank r) const {
+  std::set<std::string> wanted;
+  for (const SlotId slot : buffers_.layout().slots_of(r))
+    wanted.insert(files_.file_tensor(slot, r).name);
+  std::vector<std::string_view> names;
+  for (const CheckpointTensor& tensor : stored(r))
+    if (!wanted.contains(tensor.name)) names.push_back(tensor.name);
+  return names;
 }
 
 void CheckpointSource::compare_shape(Rank r, const CheckpointTensor& tensor, const Dims& as_slot,

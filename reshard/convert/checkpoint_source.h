@@ -4,6 +4,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -48,6 +49,8 @@ class CheckpointSource {
                                        SlotFiles files);
   const std::vector<CheckpointTensor>& stored(Rank r) const;
   Result<> bind_rank(Rank r);
+  /// The names of the rank's tensors that no slot asks for.
+  std::vector<std::string_view> misfits(Rank r) const;
   void compare_shape(Rank r, const CheckpointTensor& tensor, const Dims& as_slot,
                      const Dims& in_file);
 

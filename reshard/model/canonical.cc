@@ -3,6 +3,10 @@
 
 #include <fmt/format.h>
 
+#include <string_view>
+#include <vector>
+
+#include "reshard/model/misfits.h"
 #include "reshard/model/names.h"
 
 namespace reshard {
@@ -207,23 +211,24 @@ Result<ModelSpec> canonical_tensors(const ModelConfig& config) {
 }
 
 Result<> check_against(const ModelSpec& checkpoint, const ModelSpec& config) {
+  std::vector<std::string_view> misfits;
+  for (const CanonicalTensor& have : checkpoint.tensors())
+    if (!config.find(have.name)) misfits.push_back(have.name);
   for (const CanonicalTensor& want : config.tensors()) {
     const auto id = checkpoint.find(want.name);
     if (!id)
-      return fail(Code::not_found,
-                  fmt::format("tensor '{}' is missing; the config requires it with shape {}",
-                              want.name, to_string(want.stored_shape())));
+      return fail(
+          Code::not_found,
+          fmt::format("tensor '{}' is missing; the config requires it with shape {}{}", want.name,
+                      to_string(want.stored_shape()), instead_of(want.name, misfits)));
     if (checkpoint[*id].stored_shape() != want.stored_shape())
       return fail(Code::corrupt, fmt::format("tensor '{}' has shape {} but the config says {}",
                                              want.name, to_string(checkpoint[*id].stored_shape()),
                                              to_string(want.stored_shape())));
   }
-  for (const CanonicalTensor& have : checkpoint.tensors())
-    if (!config.find(have.name))
-      return fail(Code::invalid_argument,
-                  fmt::format("tensor '{}' of shape {} is not part of the config's architecture",
-                              have.name, to_string(have.stored_shape())));
-  return {};
+  if (misfits.empty()) return {};
+  const CanonicalTensor& first = checkpoint[*checkpoint.find(misfits.front())];
+  return fail(Code::invalid_argument, not_of_config(misfits, first.stored_shape()));
 }
 
 }  // namespace reshard

@@ -13,8 +13,8 @@ namespace reshard {
 Result<ModelSpec> canonical_tensors(const ModelConfig& config);
 
 /// Checks that a checkpoint has exactly the tensors of its config, with these shapes, in any order.
-/// Dtypes may differ: the checkpoint's are used. Errors name the first tensor that is missing,
-/// unknown, or of another shape (with both shapes).
+/// Dtypes may differ: the checkpoint's are used. Errors name the first tensor that is missing (and
+/// what is there instead), unknown, or of another shape (with both shapes).
 Result<> check_against(const ModelSpec& checkpoint, const ModelSpec& config);
 
 }  // namespace reshard
