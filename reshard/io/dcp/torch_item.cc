@@ -158,10 +158,11 @@ std::optional<Index> bytes_of_item(DType dtype, const Dims& shape) {
 
 Result<StoredItem> read_torch_item(std::span<const std::byte> archive) {
   const ZipEntries entries = RESHARD_TRY(zip_entries(archive));
-  const auto pickled = std::find_if(entries.begin(), entries.end(), [](const auto& entry) {
-    return entry.first.ends_with(kPickleEntry);
-  });
+  const auto is_pickle = [](const auto& entry) { return entry.first.ends_with(kPickleEntry); };
+  const auto pickled = std::find_if(entries.begin(), entries.end(), is_pickle);
   if (pickled == entries.end()) return not_an_item("the archive has no data.pkl");
+  if (std::any_of(std::next(pickled), entries.end(), is_pickle))
+    return not_an_item("the archive has two data.pkl");
   const std::string folder(pickled->first.substr(0, pickled->first.size() - kPickleEntry.size()));
   if (const auto order = entries.find(folder + "/byteorder"); order != entries.end()) {
     const std::string_view text(reinterpret_cast<const char*>(order->second.data()),

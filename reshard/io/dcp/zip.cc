@@ -119,7 +119,9 @@ Result<ZipEntries> zip_entries(std::span<const std::byte> archive) {
     if (method != 0 || encrypted != 0 || entry.stored != entry.plain)
       return fail(Code::unsupported, fmt::format("archive entry {} is compressed or encrypted",
                                                  in_quotes(entry.name)));
-    out.insert_or_assign(entry.name, RESHARD_TRY(content(b, entry)));
+    if (!out.emplace(entry.name, RESHARD_TRY(content(b, entry))).second)
+      return fail(Code::corrupt,
+                  fmt::format("archive entry {} is there twice", in_quotes(entry.name)));
     at += kEntryBytes + name + extra + comment;
   }
   return out;
