@@ -39,8 +39,10 @@ Option& OptionList::text(std::string name, std::string& to, std::string type, st
                [&to](const std::string& s) -> Result<> { return to = s, Result<>(); });
 }
 
-Option& OptionList::prefix(std::optional<std::string>& to, std::string help) {
-  return value("--prefix", "TEXT", std::move(help),
+Option& OptionList::prefix(std::optional<std::string>& to) {
+  return value("--prefix", "TEXT",
+               "of a torch.distributed.checkpoint, take the tensors whose names begin so, without "
+               "it; default: what precedes the config's names",
                [&to](const std::string& s) -> Result<> { return to = s, Result<>(); });
 }
 

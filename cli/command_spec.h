@@ -60,7 +60,7 @@ class OptionList {
   /// `repeats` as Option's: several after one --ignore only where no positional can follow.
   Option& ignore(std::set<std::string>& to, int repeats, std::string help);
   /// ModelOptions::prefix; may be empty.
-  Option& prefix(std::optional<std::string>& to, std::string help);
+  Option& prefix(std::optional<std::string>& to);
   /// An integer from `least` to `most`. `to` is a T or an optional of one.
   template <class T, class To>
   Option& number(std::string name, To& to, T least, T most, std::string help) {
@@ -135,6 +135,7 @@ void add_what_moves(OptionList& options, Arguments& a) {
   options.ignore(a.ignore, -1,
                  "tensors that one side may lack, or that M has besides those of its config; * "
                  "matches any text, # a number");
+  options.prefix(a.prefix);
 }
 
 }  // namespace reshard::cli

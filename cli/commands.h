@@ -23,7 +23,8 @@ namespace reshard::cli {
 struct PlanArguments {
   std::string model, from, to;
   std::optional<Index> layers;
-  std::set<std::string> ignore;  ///< here and below: ModelOptions::ignore.
+  std::set<std::string> ignore;       ///< here and below: ModelOptions::ignore.
+  std::optional<std::string> prefix;  ///< here and below: ModelOptions::prefix.
   std::optional<Index> rank;
   Index transfers = 0;  ///< number to list; -1: all.
   std::string cluster;  ///< file of a cluster to simulate the plan on; empty: none.
@@ -37,6 +38,7 @@ struct ExplainArguments {
   std::string model, from, to;
   std::optional<Index> layers;
   std::set<std::string> ignore;
+  std::optional<std::string> prefix;
   std::optional<Index> rank;
   Reach reach = Reach::direct;
   std::string cluster;  ///< file of a cluster that says so instead; empty: none.
@@ -57,6 +59,7 @@ struct RunArguments {
   std::string model, from, to;
   std::optional<Index> layers;
   std::set<std::string> ignore;
+  std::optional<std::string> prefix;
   Index repeat = 3;
   bool verify = false, json = false;
   static constexpr int kAnyGpu = -1;

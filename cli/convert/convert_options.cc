@@ -21,9 +21,7 @@ CommandSpec convert_spec() {
   options.ignore(o.ignore, 1,
                  "tensors that OUT's layout may lack, or that IN has besides those of its config; "
                  "* matches any text, # a number");
-  options.prefix(o.prefix,
-                 "for a checkpoint of torch.distributed.checkpoint: take the tensors whose names "
-                 "begin so, without it; default: what precedes the config's names");
+  options.prefix(o.prefix);
   options.flag("--sync", o.sync, "wait until all data of OUT is on disk");
   options.threads(o.threads);
   spec.command = [a] { return *a; };

@@ -154,7 +154,8 @@ Json json_of(const Ways& ways, const std::vector<SessionProgram>& programs,
 
 Result<int> execute(const ExplainArguments& a) {
   if (!a.program.empty()) return explain_file(a);
-  const Model model = RESHARD_TRY(open_model(a.model, {.layers = a.layers, .ignore = a.ignore}));
+  const Model model = RESHARD_TRY(
+      open_model(a.model, {.layers = a.layers, .ignore = a.ignore, .prefix = a.prefix}));
   const LayoutPair pair = RESHARD_TRY(make_layout_pair(model, a.from, a.to));
   const Ways ways = RESHARD_TRY(ways_of(a));
   const auto programs =

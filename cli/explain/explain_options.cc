@@ -62,6 +62,7 @@ CommandSpec explain_spec() {
   options.ignore(a->ignore, -1,
                  "tensors that one side may lack, or that M has besides those of its config; * "
                  "matches any text, # a number");
+  options.prefix(a->prefix);
   add_how(options, *a);
   options.value("--steps", "N", "list the first N steps of each program, or all",
                 [a](const std::string& text) -> Result<> {

@@ -18,9 +18,7 @@ CommandSpec inspect_spec() {
                         "replace the config's number of layers");
   options.ignore(a->ignore, 1,
                  "tensors that M has besides those of its config; * matches any text, # a number");
-  options.prefix(a->prefix,
-                 "for a checkpoint of torch.distributed.checkpoint: take the tensors whose names "
-                 "begin so, without it; default: what precedes the config's names");
+  options.prefix(a->prefix);
   options.flag("--json", a->json, "print one JSON object");
   spec.command = [a] { return *a; };
   return spec;

@@ -14,9 +14,7 @@ CommandSpec verify_spec() {
   options.text("A", o.a, "", "a checkpoint").required();
   options.text("B", o.b, "", "another checkpoint").required();
   options.ignore(o.ignore, 1, "tensors not to compare; * matches any text, # a number");
-  options.prefix(o.prefix,
-                 "for checkpoints of torch.distributed.checkpoint: take the tensors whose names "
-                 "begin so, without it; default: what precedes the config's names");
+  options.prefix(o.prefix);
   options.flag("--json", a->json, "print one JSON object");
   options.threads(o.threads);
   spec.command = [a] { return *a; };

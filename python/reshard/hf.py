@@ -34,17 +34,19 @@ def load(
   rank: int = 0,
   tensors: Mapping[str, Any] | None = None,
   *,
+  prefix: str | None = None,
   threads: int = 0,
   progress: Callable[[str, int, int], object] | bool | None = False,
 ) -> dict[str, Any]:
   """Loads what one rank holds of a checkpoint. Not collective.
 
-  path      the checkpoint's folder or one of its files: safetensors under Hugging Face names, plain
+  path      the checkpoint's folder, its index or its only file: safetensors under Hugging Face names, plain
             or quantised, or the files that `reshard.convert` wrote for the ranks of any layout.
   layout    of the result, or its notation. Of the same model; it may cast, quantise or dequantise.
   rank      one of `layout.ranks`.
   tensors   to be filled, by the names of `layout.local(rank)`, with its shapes and dtypes. By
             default new ones are made.
+  prefix    of a torch.distributed.checkpoint, as `reshard.open_model` takes it.
   threads   that read; 0: one for each core that this process may use.
   progress  a callable (phase, bytes done, bytes in all), which cancels by raising or by returning
             False; True: a bar of tqdm.
@@ -55,7 +57,7 @@ def load(
   Errors: IoError, CorruptError and InvalidArgumentError for the files; those of the plan between
   the checkpoint's layout and this one.
   """
-  model = reshard.open_model(str(path))
+  model = reshard.open_model(str(path), prefix=prefix)
   if isinstance(layout, str):
     layout = reshard.layout(layout, model)
   if tensors is None:

@@ -119,7 +119,7 @@ void bind_convert(nb::module_& m) {
   const std::string doc = fmt::format(
       R"(Writes a checkpoint in another layout.
 
-input            a checkpoint's folder or one of its files
+input            a checkpoint's folder, its index or its only file
 output           the folder to write; must not exist
 to               the output's layout, such as "vllm:tp=4", "hf" or "megatron:tp=2,quant=mxfp8"
 from_            the input's layout; by default what the checkpoint says. Another one is an error

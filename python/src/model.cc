@@ -151,7 +151,7 @@ void bind_checkpoint(nb::module_& m) {
           [](const Checkpoint& x) {
             std::map<std::string, std::tuple<std::string, Index, Index>> objects;
             for (const CheckpointEntry& entry : x.pieces().others)
-              if (entry.why.empty())
+              if (entry.kind == EntryKind::object)
                 objects.emplace(entry.name, std::tuple(x.mapping(entry.file).path(), entry.offset,
                                                        entry.bytes));
             return objects;
@@ -223,8 +223,10 @@ void bind_fields(nb::class_<Model>& model) {
           },
           "Names that its files have instead of the model's: experts stacked as modules of "
           "transformers 5 hold them.")
-      .def_ro("left_out", &Model::left_out,
-              "Tensors of the checkpoint that do not belong to the model.")
+      .def_ro(
+          "left_out", &Model::left_out,
+          "Tensors of the checkpoint that may be weights, but are none of the model's: ignored, "
+          "or outside of its prefix. Not the optimizer's, nor what is there twice.")
       .def_prop_ro(
           "num_parameters", [](const Model& x) { return parameters_of(*x.tensors); },
           "The number of elements of all tensors.")
@@ -282,15 +284,16 @@ dtype of torch or numpy. Such a model has no config: layouts "hf", "fsdp", "dten
       nb::call_guard<nb::gil_scoped_release>(),
       R"(Opens a model. Reads no weights.
 
-model   path of a config.json, of a checkpoint's folder or one of its files, or of any safetensors
-        file; or the name of a published shape (example_names())
+model   path of a config.json, of a checkpoint's folder, its index or its only file, or of any
+        safetensors file that is none of several of a checkpoint; or the name of a published shape (example_names())
 layers  replaces the number of layers of a config
 exact   False: a checkpoint whose tensors are not those of its config is opened without its config,
         instead of being an error
 ignore  patterns ("*" any characters, "#" digits) of tensors that a checkpoint may have beside those
         of its config
 prefix  of a torch.distributed.checkpoint, takes only the tensors whose names begin so, without it;
-        by default what the config's names begin with there ("model."), if there is a config
+        by default what the config's names begin with there ("model."), if there is a config, and
+        an error if there are two models; "": all names as they are
 
 Raises NotFoundError if there is no such model, CorruptError for a file that violates its format,
 UnsupportedError for what this version cannot read.)");

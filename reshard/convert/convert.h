@@ -14,7 +14,7 @@
 namespace reshard {
 
 struct ConvertOptions {
-  std::string input;   ///< a checkpoint's folder or one of its files.
+  std::string input;   ///< a checkpoint's folder, its index or its only file.
   std::string output;  ///< the folder to write; must not exist.
   std::string to;      ///< the output's layout, as make_layout() takes it.
   /// The input's layout; empty: what the checkpoint says. Another one is an error.

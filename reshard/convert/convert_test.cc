@@ -32,6 +32,13 @@ constexpr const char* kMoe =
   "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 96, "tie_word_embeddings": false,
   "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
   "torch_dtype": "bfloat16"})";
+constexpr const char* kPredictsMore =
+    R"({"architectures": ["Glm4MoeForCausalLM"], "model_type": "glm4_moe",
+  "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
+  "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 96, "tie_word_embeddings": false,
+  "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
+  "n_shared_experts": 1, "first_k_dense_replace": 1, "attention_bias": true, "use_qk_norm": false,
+  "num_nextn_predict_layers": 1, "torch_dtype": "bfloat16"})";
 constexpr Index kLlamaTensors = 2 * 9 + 3;
 
 class ConvertTest : public ::testing::Test {
@@ -90,6 +97,25 @@ TEST_F(ConvertTest, values_survive_every_family_of_layouts) {
     EXPECT_GT(report.same, 0);
   }
   EXPECT_TRUE(same_file(at, in));
+}
+
+TEST_F(ConvertTest, copies_of_embedding_and_head_come_back_from_pieces) {
+  const std::string in = checkpoint(kPredictsMore);
+  ASSERT_THAT(testing::read_file(in + "/model.safetensors"),
+              HasSubstr("model.layers.2.shared_head.head.weight"));
+  const std::string pieces = convert(in, "pieces", "dcp:shard=3");
+  EXPECT_TRUE(same_file(convert(pieces, "back", "hf"), in));
+  const std::string files = convert(in, "files", "dcp:shard=2,format=safetensors");
+  EXPECT_TRUE(same_file(convert(files, "again", "hf"), in));
+  EXPECT_TRUE(compare(pieces, in).equal());
+}
+
+TEST_F(ConvertTest, the_file_of_one_rank_is_not_the_model) {
+  const std::string ranks = convert(checkpoint(kLlama), "ranks", "megatron:tp=2");
+  EXPECT_THAT(
+      error_of({.input = ranks + "/rank-00000.safetensors", .output = refused(), .to = "hf"}),
+      AllOf(HasSubstr("is what one of 2 ranks of the layout 'megatron:tp=2"),
+            HasSubstr("name its folder")));
 }
 
 TEST_F(ConvertTest, a_report_counts_what_was_written) {

@@ -14,7 +14,8 @@
 #include "reshard/io/hf/config.h"
 #include "reshard/io/hf/hub.h"
 #include "reshard/io/identify/apply_config.h"
-#include "reshard/io/identify/prefix.h"
+#include "reshard/io/identify/names.h"
+#include "reshard/io/identify/shard_of_set.h"
 #include "reshard/io/identify/stored_scales.h"
 #include "reshard/io/identify/tensor_lists.h"
 #include "reshard/io/torch_dist/megatron_layout.h"
@@ -60,6 +61,11 @@ bool is_whole(const std::string& path) {
 
 Result<Model> config_model(const std::string& text, const std::string& path,
                            const ModelOptions& options) {
+  if (options.prefix && !options.prefix->empty())
+    return fail(Code::invalid_argument,
+                fmt::format("{}: is a config; a prefix can be taken from the names of a checkpoint "
+                            "of torch.distributed.checkpoint only",
+                            path));
   Model model;
   model.name = text;
   model.ignore = options.ignore;
@@ -72,6 +78,54 @@ Result<Model> config_model(const std::string& text, const std::string& path,
     model.config = RESHARD_TRY(parse_config(trimmed, path));
   }
   model.tensors = std::make_shared<ModelSpec>(RESHARD_TRY(canonical_tensors(*model.config)));
+  return model;
+}
+
+Result<> check_options(const std::string& path, const ModelOptions& options) {
+  if (options.layers)
+    return fail(Code::invalid_argument,
+                fmt::format("{}: is a checkpoint; the number of layers can be chosen for a "
+                            "config.json only",
+                            path));
+  std::error_code ignored;
+  const bool file = path.ends_with(".safetensors") && fs::is_regular_file(path, ignored);
+  return options.exact && file ? identify::check_not_shard(path) : Result<>();
+}
+
+/// Finds the model among the tensors of a checkpoint in pieces. @return why it is not known which
+/// tensors are the model's, if that is no error
+Result<std::string> name_tensors(const ModelOptions& options, Model& model) {
+  Checkpoint& weights = *model.weights;
+  if (weights.kind() != Checkpoint::Kind::dcp) {
+    if (!options.prefix || options.prefix->empty()) return std::string();
+    return fail(Code::invalid_argument,
+                fmt::format("{}: a prefix can be taken from the names of a checkpoint of "
+                            "torch.distributed.checkpoint only",
+                            model.name));
+  }
+  if (options.exact) RESHARD_TRY(identify::check_unread(weights, options.ignore));
+  auto named = identify::take_names(weights, options);
+  if (named) return std::string();
+  if (options.exact || options.prefix) return tl::unexpected(std::move(named).error());
+  return std::move(named).error().message;
+}
+
+/// All tensors of a checkpoint, without the scales of quantised ones that its layout tells.
+Result<ModelSpec> tensors_of(Model& model) {
+  const Checkpoint& checkpoint = *model.weights;
+  const bool ranks = checkpoint.kind() == Checkpoint::Kind::ranks;
+  const auto index_path = (fs::path(checkpoint.folder()) / kRankIndexFile).string();
+  ModelSpec stored = ranks ? RESHARD_TRY(read_rank_index_tensors(index_path))
+                           : RESHARD_TRY(identify::stored_tensors(checkpoint));
+  if (ranks) RESHARD_TRY(identify::take_scales_of_ranks(stored, model));
+  if (stored.size() == 0)
+    return fail(Code::corrupt, fmt::format("{}: holds no tensors", model.name));
+  return stored;
+}
+
+Model without_config(Model model) {
+  identify::leave_out_ignored(model);
+  identify::leave_out_others(model);
   return model;
 }
 
@@ -122,43 +176,25 @@ Result<> check_ignored(const Model& model, const Model* other) {
 Result<Model> open_checkpoint(const std::string& text, const ModelOptions& options) {
   const std::string path = in_hub_cache(text);
   if (!is_there(path) && hf::is_hub_id(path)) return unknown_model(path);
-  if (options.layers)
-    return fail(Code::invalid_argument,
-                fmt::format("{}: is a checkpoint; the number of layers can be chosen for a "
-                            "config.json only",
-                            path));
+  RESHARD_TRY(check_options(path, options));
   Model model;
   model.name = path;
-  model.weights = RESHARD_TRY(Checkpoint::open(path));
-  if (model.weights->kind() == Checkpoint::Kind::dcp) {
-    model.weights->keep_prefix(options.prefix ? *options.prefix
-                                              : identify::prefix_of(*model.weights));
-  } else if (options.prefix && !options.prefix->empty()) {
-    return fail(Code::invalid_argument,
-                fmt::format("{}: a prefix can be taken from the names of a checkpoint of "
-                            "torch.distributed.checkpoint only",
-                            path));
-  }
-  const Checkpoint& checkpoint = *model.weights;
-  const auto index_path = (fs::path(checkpoint.folder()) / kRankIndexFile).string();
-  ModelSpec stored = checkpoint.kind() == Checkpoint::Kind::ranks
-                         ? RESHARD_TRY(read_rank_index_tensors(index_path))
-                         : RESHARD_TRY(identify::stored_tensors(checkpoint));
-  if (checkpoint.kind() == Checkpoint::Kind::ranks)
-    RESHARD_TRY(identify::take_scales_of_ranks(stored, model));
-  if (stored.size() == 0) return fail(Code::corrupt, fmt::format("{}: holds no tensors", path));
   model.ignore = options.ignore;
+  model.weights = RESHARD_TRY(Checkpoint::open(path));
+  // Why the config cannot be applied, if that is known before it is read.
+  const std::string unnamed = RESHARD_TRY(name_tensors(options, model));
+  const Checkpoint& checkpoint = *model.weights;
+  ModelSpec stored = RESHARD_TRY(tensors_of(model));
   model.tensors = std::make_shared<ModelSpec>(stored);
   if (is_whole(path)) model.config_path = checkpoint.config_path().value_or("");
   if (!model.config_path.empty()) model.model_type = model_type_of(model.config_path);
   if (model.config_path.empty()) {
     model.no_config = is_whole(path) ? fmt::format("{} has no config.json beside it", path)
                                      : fmt::format("{} is one file of a checkpoint", path);
-    identify::leave_out_ignored(model);
-    identify::leave_out_others(model);
-    return model;
+    return without_config(std::move(model));
   }
-  auto applied = torch_dist::is_megatron(checkpoint.pieces())
+  auto applied = !unnamed.empty() ? fail(Code::invalid_argument, unnamed)
+                 : torch_dist::is_megatron(checkpoint.pieces())
                      ? identify::apply_megatron(model)
                      : identify::apply_config(std::move(stored), model);
   RESHARD_TRY(checkpoint.unchanged());
@@ -174,9 +210,7 @@ Result<Model> open_checkpoint(const std::string& text, const ModelOptions& optio
     model.stored.reset();
     model.stored_method.reset();
   }
-  identify::leave_out_ignored(model);
-  identify::leave_out_others(model);
-  return model;
+  return without_config(std::move(model));
 }
 
 Result<Model> open_model(const std::string& text, const ModelOptions& options) {

@@ -39,7 +39,8 @@ struct Model {
   /// Of a checkpoint that stacks experts as modules of transformers 5 do: what its files hold, all
   /// `tensors` in them. Else empty: files hold `tensors` one by one, or as `pieces_layout` says.
   std::vector<ModuleTensor> file_form;
-  /// Names of the checkpoint's tensors that do not belong to the model and were left out.
+  /// Names of the checkpoint's tensors that may be weights, but are none of the model's and were
+  /// left out: ignored, or outside of its prefix. Not the optimizer's state, nor equal copies.
   std::vector<std::string> left_out;
 
   /// The config, or null. Owned by this object.
@@ -58,7 +59,8 @@ struct ModelOptions {
   /// side of a plan may lack them is up to the plan.
   std::set<std::string> ignore = {};
   /// Of a torch.distributed.checkpoint, takes only the tensors whose names begin so, without it.
-  /// None: what the config's names begin with there ("model."), if there is a config.
+  /// None: what the config's names begin with there ("model."), if there is a config; an error if
+  /// there are two such texts. Empty: the names as they are, also those of wrappers.
   std::optional<std::string> prefix = {};
 };
 
@@ -76,9 +78,8 @@ Result<> check_ignored(const Model& model, const Model* other = nullptr);
 ///
 /// The tensors of a checkpoint must be those of its config, with these exceptions:
 /// - A stored lm_head.weight of a model with tied embeddings is left out; it must equal the
-/// embedding
-///   bit for bit. The same holds for the copies of embedding and head in modules for multi-token
-///   prediction, for which the layout `hf` has slots.
+///   embedding bit for bit. The same holds for the copies of embedding and head in modules for
+///   multi-token prediction, for which the layout `hf` has slots.
 /// - If all modules for multi-token prediction are missing, the config is taken to have none.
 /// - Buffers that old framework versions stored and all loaders skip (rotary_emb.inv_freq) are left
 ///   out.
@@ -86,12 +87,16 @@ Result<> check_ignored(const Model& model, const Model* other = nullptr);
 ///   the config's tensors of single experts.
 /// - An untied model may lack its lm_head.weight (embedding and reward models).
 /// - Scales of KV caches are ordinary tensors, after those of the config.
+/// - Of a torch.distributed.checkpoint, what is known to be of an optimizer or of the trainer is no
+///   tensor of the model, and the names of torch's wrappers do not count. Tensors outside of the
+///   model's prefix are left out, unless they look like a second model.
+/// - Megatron's names may have second names, which must be equal bit for bit.
 ///
 /// A checkpoint whose architecture or quantization_config is not supported is opened without its
 /// config. A config without weights is used as one of plain weights.
 ///
 /// Errors: nothing of that name exists (the message names what is close, and lists the examples);
-/// those of reading the files.
+/// those of reading the files; one file of several of a checkpoint, if ModelOptions::exact.
 Result<Model> open_model(const std::string& text, const ModelOptions& options = {});
 
 /// open_model() for checkpoints only. @post the model has weights

@@ -53,6 +53,7 @@ class PieceNames {
     if (stored_ == nullptr) {
       for (const CanonicalTensor& t : layout_.model().tensors())
         tensors_.push_back({t.name, t.dtype, t.stored_shape()});
+      add_copies();
     } else {
       tensors_ = stored_->tensors;
       for (const TensorPiece& piece : stored_->pieces) by_slot_.emplace(piece.local, &piece);
@@ -66,12 +67,14 @@ class PieceNames {
     return tensors[ids_.at(piece.tensor)];
   }
 
-  /// Without its place in a file. @pre without LayoutSide::pieces, the local tensor is one box
+  /// Without its place in a file. @pre without LayoutSide::pieces, the local tensor is one box of
+  /// the tensor that the slot names
   DcpPiece of(SlotId slot, Rank r) const {
     if (stored_ == nullptr) {
       const Fragment f = layout_.local(slot, r).fragments[0];
       const CanonicalTensor& t = layout_.model()[f.tensor];
-      return {t.name, stored_offsets(f.box, t), layout_.stored_shape(slot, r), {}, {}};
+      return {
+          layout_.slot(slot).name, stored_offsets(f.box, t), layout_.stored_shape(slot, r), {}, {}};
     }
     const TensorPiece& piece = *by_slot_.at(layout_.slot(slot).name);
     DcpPiece out{stored_->tensors[piece.tensor].name, {}, piece.box.shape(), {}, {}};
@@ -80,6 +83,20 @@ class PieceNames {
   }
 
  private:
+  /// Tensors that are stored again under a second name: the slot's.
+  void add_copies() {
+    std::set<std::string> known;
+    for (const TensorSpec& tensor : tensors_) known.insert(tensor.name);
+    for (const Rank r : layout_.ranks().members())
+      for (const SlotId slot : layout_.slots_of(r)) {
+        const LocalTensor local = layout_.local(slot, r);
+        const std::string& name = layout_.slot(slot).name;
+        if (local.fragments.empty() || !known.insert(name).second) continue;
+        const CanonicalTensor& t = layout_.model()[local.fragments[0].tensor];
+        tensors_.push_back({name, t.dtype, t.stored_shape()});
+      }
+  }
+
   const ModelLayout& layout_;
   const TensorPieces* stored_;
   std::vector<TensorSpec> tensors_;

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <map>
 #include <tuple>
+#include <utility>
 
 #include "reshard/base/check.h"
 #include "reshard/io/dcp/open_folder.h"
@@ -99,6 +100,16 @@ void sort_by_name(std::vector<CheckpointTensor>& tensors) {
   std::sort(tensors.begin(), tensors.end(), [](const auto& a, const auto& b) {
     return std::tie(a.name, a.file) < std::tie(b.name, b.file);
   });
+}
+
+/// `path` is for errors: a piece that is there twice.
+Result<> sort_pieces(const std::string& path, std::vector<CheckpointTensor>& list) {
+  sort_by_name(list);
+  for (std::size_t i = 1; i < list.size(); ++i)
+    if (list[i].name == list[i - 1].name)
+      return fail(Code::corrupt,
+                  fmt::format("{}: holds piece {} twice", path, in_quotes(list[i].name)));
+  return {};
 }
 
 /// Checks that the index lists exactly these tensors, sorted by name, each in the file that has it.
@@ -251,11 +262,7 @@ Result<Checkpoint> Checkpoint::of_pieces(const std::string& path, std::vector<Ma
   checkpoint.layout_ = "dcp";
   checkpoint.mapped_ = std::move(files);
   checkpoint.pieces_ = std::move(pieces);
-  sort_by_name(list);
-  for (std::size_t i = 1; i < list.size(); ++i)
-    if (list[i].name == list[i - 1].name)
-      return fail(Code::corrupt,
-                  fmt::format("{}: holds piece {} twice", path, in_quotes(list[i].name)));
+  RESHARD_TRY(sort_pieces(path, list));
   checkpoint.lists_.push_back(std::move(list));
   checkpoint.list_of_rank_ = {0};
   return checkpoint;
@@ -270,31 +277,36 @@ std::vector<TensorSpec> Checkpoint::whole_tensors() const {
   return all;
 }
 
-void Checkpoint::keep_prefix(const std::string& prefix) {
-  RESHARD_CHECK(kind_ == Kind::dcp);
-  const auto kept = [&](const std::string& name) {
-    return name.size() > prefix.size() && name.starts_with(prefix);
-  };
-  std::vector<std::size_t> place(pieces_.tensors.size());
+Result<> Checkpoint::rename(const std::vector<Renaming>& renamed) {
+  RESHARD_CHECK(kind_ == Kind::dcp && renamed.size() == pieces_.tensors.size());
+  std::map<std::string, std::string> locals;
+  for (TensorPiece& piece : pieces_.pieces) {
+    const std::string& name = renamed[piece.tensor].name;
+    if (name.empty()) continue;
+    const std::size_t old = pieces_.tensors[piece.tensor].name.size();
+    std::string local = name + piece.local.substr(old);
+    locals.emplace(std::exchange(piece.local, local), local);
+  }
+  std::erase_if(pieces_.pieces,
+                [&](const TensorPiece& piece) { return renamed[piece.tensor].name.empty(); });
+  std::vector<std::size_t> place(renamed.size());
   std::vector<TensorSpec> tensors;
-  for (std::size_t i = 0; i < place.size(); ++i) {
+  for (std::size_t i = 0; i < renamed.size(); ++i) {
     TensorSpec& tensor = pieces_.tensors[i];
     place[i] = tensors.size();
-    if (!kept(tensor.name)) {
-      pieces_.others.push_back({tensor.name, "without the prefix"});
+    if (renamed[i].name.empty()) {
+      pieces_.others.push_back({std::move(tensor.name), renamed[i].kind});
       continue;
     }
-    tensor.name.erase(0, prefix.size());
+    tensor.name = renamed[i].name;
     tensors.push_back(std::move(tensor));
   }
   pieces_.tensors = std::move(tensors);
-  std::erase_if(pieces_.pieces, [&](const TensorPiece& piece) { return !kept(piece.local); });
-  for (TensorPiece& piece : pieces_.pieces) {
-    piece.local.erase(0, prefix.size());
-    piece.tensor = place[piece.tensor];
-  }
-  std::erase_if(lists_[0], [&](const CheckpointTensor& tensor) { return !kept(tensor.name); });
-  for (CheckpointTensor& tensor : lists_[0]) tensor.name.erase(0, prefix.size());
+  for (TensorPiece& piece : pieces_.pieces) piece.tensor = place[piece.tensor];
+  std::erase_if(lists_[0],
+                [&](const CheckpointTensor& tensor) { return !locals.contains(tensor.name); });
+  for (CheckpointTensor& tensor : lists_[0]) tensor.name = locals.at(tensor.name);
+  return sort_pieces(folder_, lists_[0]);
 }
 
 const std::vector<CheckpointTensor>& Checkpoint::tensors() const {

@@ -65,9 +65,14 @@ class Checkpoint {
   std::vector<TensorSpec> whole_tensors() const;
   /// How tensors are stored in pieces; nothing unless kind() is dcp.
   const TensorPieces& pieces() const { return pieces_; }
-  /// Keeps the tensors whose names begin with `prefix`, and takes it from their names; the others
-  /// become entries of pieces().others. @pre kind() == Kind::dcp
-  void keep_prefix(const std::string& prefix);
+  /// What becomes of a tensor of pieces().tensors: it gets another name or, if that is empty, is an
+  /// entry of pieces().others.
+  struct Renaming {
+    std::string name;
+    EntryKind kind = EntryKind::tensor;
+  };
+  /// Errors: two pieces of one name. @pre kind() == Kind::dcp, one Renaming for each tensor
+  Result<> rename(const std::vector<Renaming>& renamed);
   /// The layout's notation; empty for Kind::hf, "dcp" for Kind::dcp.
   const std::string& layout() const { return layout_; }
   /// The number of ranks; 1 for Kind::hf and Kind::dcp.

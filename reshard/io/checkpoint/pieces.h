@@ -19,10 +19,20 @@ struct TensorPiece {
   Dims order;  ///< the dimensions from the outermost in memory: 0, 1, ... for row-major.
 };
 
+/// What an entry of a checkpoint is that is no tensor of the model.
+enum class EntryKind {
+  object,         ///< a pickled object of the trainer's.
+  trainer_state,  ///< a tensor that is known to be no weight: the optimizer's, a gradient.
+  copy,           ///< a tensor whose bytes are also there under the name that is used.
+  unread,         ///< a tensor of a dtype or a number of dimensions that reshard does not have.
+  tensor,         ///< any other tensor.
+};
+
 /// An entry of a checkpoint that is no tensor of the model.
 struct CheckpointEntry {
   std::string name;
-  std::string why;  ///< why it is none; empty for an object of the trainer's.
+  EntryKind kind = EntryKind::object;
+  std::string why = {};  ///< why it is not read, if it is EntryKind::unread.
   /// Where the pickle of an object is: in Checkpoint::mapping(file).
   std::size_t file = 0;
   std::int64_t offset = 0, bytes = 0;

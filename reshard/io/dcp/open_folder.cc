@@ -131,8 +131,9 @@ class Opener {
   }
 
   Result<> add_other(const Other& other) {
-    CheckpointEntry entry{other.name, other.why, 0, other.item.offset, other.item.bytes};
-    if (other.why.empty()) {
+    const EntryKind kind = other.why.empty() ? EntryKind::object : EntryKind::unread;
+    CheckpointEntry entry{other.name, kind, other.why, 0, other.item.offset, other.item.bytes};
+    if (kind == EntryKind::object) {
       entry.file = RESHARD_TRY(file_of(other.item.file));
       if (auto there = bytes_of(other.item, entry.file); !there)
         return tl::unexpected(std::move(there).error().in(

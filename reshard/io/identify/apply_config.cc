@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "reshard/io/identify/apply_config.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <memory>
 #include <string>
@@ -10,11 +12,13 @@
 
 #include "reshard/io/hf/config.h"
 #include "reshard/io/identify/copies.h"
+#include "reshard/io/identify/same_content.h"
 #include "reshard/io/identify/stacked_experts.h"
 #include "reshard/io/identify/stored_scales.h"
 #include "reshard/io/identify/tensor_lists.h"
 #include "reshard/io/torch_dist/megatron_layout.h"
 #include "reshard/model/canonical.h"
+#include "reshard/model/misfits.h"
 #include "reshard/model/names.h"
 #include "reshard/model/quant/files.h"
 
@@ -22,6 +26,7 @@ namespace reshard::identify {
 namespace {
 
 constexpr std::string_view kRouterBias = ".e_score_correction_bias";
+constexpr std::string_view kOutputLayer = "output_layer.weight";
 
 /// transformers drops all modules for multi-token prediction but keeps their number in the config.
 void forget_missing_mtp(const ModelSpec& stored, ModelConfig& config) {
@@ -35,6 +40,50 @@ void forget_missing_mtp(const ModelSpec& stored, ModelConfig& config) {
       if (t.name.starts_with(prefix)) return;
   config.num_mtp = 0;
   config.mtp_block.clear();
+}
+
+const TensorSpec& stored_tensor(const Model& model, const std::string& name) {
+  const auto& tensors = model.weights->pieces().tensors;
+  return *std::ranges::find(tensors, name, &TensorSpec::name);
+}
+
+/// Whether a leftover is stored under another name, too. Errors: it is another's, and differs.
+Result<bool> is_copy(const ModelConfig& config, const torch_dist::Leftover& leftover,
+                     const Model& model) {
+  std::string original = leftover.used_as, advice = "--ignore leaves it out";
+  if (original.empty() && config.tie_word_embeddings && leftover.name == kOutputLayer) {
+    original = torch_dist::kEmbedding;
+    advice = "tie_word_embeddings is true: set it to false, or leave it out with --ignore";
+  }
+  if (original.empty()) return false;
+  if (same_content(*model.weights, leftover.name, original)) return true;
+  return fail(Code::corrupt, fmt::format("{}: '{}' is stored and differs from '{}'; {}", model.name,
+                                         leftover.name, original, advice));
+}
+
+/// Refuses what the model does not use of a checkpoint of Megatron's, unless it is to be ignored or
+/// is there twice.
+Result<> judge_leftovers(const ModelConfig& config,
+                         const std::vector<torch_dist::Leftover>& leftovers, Model& model) {
+  std::vector<std::string_view> misfits;
+  for (const torch_dist::Leftover& leftover : leftovers) {
+    if (matches_any(model.ignore, leftover.name)) {
+      model.left_out.push_back(leftover.name);
+    } else if (leftover.unused.size() > 0) {
+      return fail(Code::invalid_argument,
+                  fmt::format("{}: tensor '{}' of shape {} has more layers or experts than the "
+                              "config says: entry {} is not part of its architecture",
+                              model.name, leftover.name,
+                              to_string(stored_tensor(model, leftover.name).shape),
+                              to_string(leftover.unused)));
+    } else if (!is_stray_buffer(leftover.name) && !RESHARD_TRY(is_copy(config, leftover, model))) {
+      misfits.push_back(leftover.name);
+    }
+  }
+  if (misfits.empty()) return {};
+  const TensorSpec& first = stored_tensor(model, std::string(misfits[0]));
+  return fail(Code::invalid_argument,
+              fmt::format("{}: {}", model.name, not_of_config(misfits, first.shape)));
 }
 
 }  // namespace
@@ -86,9 +135,9 @@ Result<> apply_megatron(Model& model) {
   }
   torch_dist::MegatronCheckpoint found =
       RESHARD_TRY(torch_dist::megatron_checkpoint(*model.weights, config));
+  RESHARD_TRY(judge_leftovers(config, found.leftovers, model));
   model.tensors = std::move(found.model);
   model.pieces_layout = std::move(found.layout);
-  model.left_out = std::move(found.left_out);
   model.config = std::move(config);
   return {};
 }

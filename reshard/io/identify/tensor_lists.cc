@@ -6,20 +6,17 @@
 #include <memory>
 #include <utility>
 
+#include "reshard/io/identify/trainer_state.h"
 #include "reshard/model/name_pattern.h"
 
 namespace reshard::identify {
-namespace {
 
-/// True for the tables of rotary embeddings that early transformers stored in every layer.
 bool is_stray_buffer(std::string_view name) {
   constexpr std::array<std::string_view, 3> kEndings = {
       ".rotary_emb.inv_freq", ".rotary_emb.cos_cached", ".rotary_emb.sin_cached"};
   return std::any_of(kEndings.begin(), kEndings.end(),
                      [&](std::string_view end) { return name.ends_with(end); });
 }
-
-}  // namespace
 
 Result<ModelSpec> stored_tensors(const Checkpoint& checkpoint) {
   ModelSpec spec;
@@ -70,8 +67,10 @@ ModelSpec in_order_of(const ModelSpec& config, const ModelSpec& checkpoint) {
 }
 
 void leave_out_others(Model& model) {
-  for (const CheckpointEntry& entry : model.weights->pieces().others)
-    model.left_out.push_back(entry.name);
+  for (const CheckpointEntry& entry : model.weights->pieces().others) {
+    const bool weight = entry.kind == EntryKind::tensor || entry.kind == EntryKind::unread;
+    if (weight && !is_trainer_state(entry.name)) model.left_out.push_back(entry.name);
+  }
 }
 
 }  // namespace reshard::identify

@@ -16,6 +16,9 @@ Result<ModelSpec> stored_tensors(const Checkpoint& checkpoint);
 /// A copy without these tensors.
 ModelSpec without(const ModelSpec& spec, const std::vector<std::string>& names);
 
+/// True for the tables of rotary embeddings that early transformers stored in every layer.
+bool is_stray_buffer(std::string_view name);
+
 bool matches_any(const std::set<std::string>& patterns, std::string_view name);
 
 /// Removes from `stored` the tensors that the config lacks and that may be left out.
@@ -24,7 +27,8 @@ void leave_out_strays(const ModelSpec& config, ModelSpec& stored, Model& model);
 /// Removes the tensors to ignore from a model without a config.
 void leave_out_ignored(Model& model);
 
-/// Reports what the checkpoint holds besides tensors of the model.
+/// Reports tensors that may be weights and are none of the model's. Objects are no tensors, and
+/// nobody misses an optimizer's state or a copy.
 void leave_out_others(Model& model);
 
 /// The tensors in the order of the config, with the dtypes of the checkpoint. @pre check_against

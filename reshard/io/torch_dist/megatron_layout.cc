@@ -11,6 +11,8 @@
 #include <array>
 #include <map>
 #include <optional>
+#include <set>
+#include <utility>
 
 #include "reshard/io/files/json.h"
 #include "reshard/io/torch_dist/megatron_names.h"
@@ -18,11 +20,10 @@
 #include "reshard/model/canonical.h"
 #include "reshard/model/explicit_slots.h"
 #include "reshard/model/families.h"
+#include "reshard/model/misfits.h"
 
 namespace reshard::torch_dist {
 namespace {
-
-constexpr std::string_view kEmbedding = "embedding.word_embeddings.weight";
 
 /// Matches the parameters of a layout with the tensors of a checkpoint.
 class Matcher {
@@ -81,24 +82,74 @@ class Matcher {
     return std::optional(std::move(out));
   }
 
-  std::vector<std::string> left_out() const {
-    std::vector<std::string> names;
-    for (std::size_t i = 0; i < parameters_.size(); ++i)
-      if (parameters_[i].empty()) names.push_back(content_.tensors[i].name);
-    return names;
+  std::vector<Leftover> leftovers() const {
+    std::vector<Leftover> out;
+    for (std::size_t i = 0; i < parameters_.size(); ++i) {
+      const std::string& name = content_.tensors[i].name;
+      const auto other = second_names_.find(i);
+      if (parameters_[i].empty()) {
+        const bool alike = other != second_names_.end() && other->second.size() == 1;
+        out.push_back({name, alike ? content_.tensors[*other->second.begin()].name : "", {}});
+      } else if (auto unused = first_unused(i)) {
+        out.push_back({name, "", *unused});
+      }
+    }
+    return out;
   }
 
  private:
   Result<> place(const Parameter& parameter) {
+    std::optional<std::size_t> used;
     for (const StackedPlace& place : places_of(parameter.slot->name)) {
-      if (ids_.contains(place.tensor)) return add(place.tensor, place.leading, parameter);
+      const auto id = ids_.find(place.tensor);
+      if (used && id != ids_.end()) second_names_[id->second].insert(*used);
+      if (used) continue;
+      if (id != ids_.end()) {
+        RESHARD_TRY(add(place.tensor, place.leading, parameter));
+        used = id->second;
+      }
       for (const auto& ends : row_splits())
-        if (std::ranges::all_of(ends, [&](std::string_view end) {
+        if (!used && std::ranges::all_of(ends, [&](std::string_view end) {
               return ids_.contains(place.tensor + std::string(end));
             }))
           return add_split(place, ends, parameter);
     }
-    return fail(Code::corrupt, fmt::format("has no '{}'", parameter.slot->name));
+    if (used) return {};
+    const std::string& name = parameter.slot->name;
+    return fail(Code::corrupt,
+                fmt::format("tensor '{}' is missing{}", name, instead_of(name, misfits())));
+  }
+
+  /// The names in the checkpoint that are those of no parameter.
+  std::vector<std::string_view> misfits() const {
+    std::set<std::string> known;
+    for (const Rank r : layout_.ranks().members())
+      for (const SlotId id : layout_.slots_of(r))
+        for (const StackedPlace& place : places_of(layout_.slot(id).name)) {
+          known.insert(place.tensor);
+          for (const auto& ends : row_splits())
+            for (const std::string_view end : ends) known.insert(place.tensor + std::string(end));
+        }
+    std::vector<std::string_view> names;
+    for (const TensorSpec& tensor : content_.tensors)
+      if (!known.contains(tensor.name)) names.push_back(tensor.name);
+    return names;
+  }
+
+  /// The first place in the leading dimensions of a stored tensor that no parameter has.
+  std::optional<Dims> first_unused(std::size_t id) const {
+    const auto& parameters = parameters_[id];
+    const int stack = static_cast<int>(parameters.begin()->first.size());
+    Dims shape;
+    for (int i = 0; i < stack; ++i) shape.push_back(content_.tensors[id].shape[i]);
+    if (std::cmp_equal(parameters.size(), volume(shape))) return std::nullopt;
+    std::vector<Index> at(static_cast<std::size_t>(stack), 0);
+    while (parameters.contains(at))
+      for (int i = stack - 1; i >= 0; --i) {
+        if (++at[static_cast<std::size_t>(i)] < shape[i]) break;
+        at[static_cast<std::size_t>(i)] = 0;
+      }
+    return Dims(std::span<const Index>(at));
   }
 
   /// The parameter's rows are the tensors of these names, one after another.
@@ -172,6 +223,8 @@ class Matcher {
   const ModelLayout& layout_;
   std::map<std::string, std::size_t> ids_;
   std::vector<std::map<std::vector<Index>, Parameter>> parameters_;  ///< by stored tensor.
+  /// Of a tensor: those that hold parameters for which it has a name, too.
+  std::map<std::size_t, std::set<std::size_t>> second_names_;
 };
 
 }  // namespace
@@ -198,7 +251,7 @@ Result<MegatronCheckpoint> megatron_checkpoint(const Checkpoint& weights,
   }
   MegatronCheckpoint out;
   out.model = std::make_shared<const ModelSpec>(std::move(typed));
-  out.left_out = matcher.left_out();
+  out.leftovers = matcher.leftovers();
   LayoutBuilder builder("dcp", out.model);
   ExplicitSlots slots(builder);
   const RankSet rank = RankSet::range(0, 1);

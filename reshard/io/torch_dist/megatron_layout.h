@@ -2,6 +2,9 @@
 #pragma once
 
 #include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "reshard/io/checkpoint/checkpoint.h"
 #include "reshard/model/config.h"
@@ -12,14 +15,26 @@
 /// (decoder.layers.mlp.linear_fc2.weight [layers, out, in]) or each under its own.
 namespace reshard::torch_dist {
 
+/// The parameter by which Megatron's names are known.
+inline constexpr std::string_view kEmbedding = "embedding.word_embeddings.weight";
+
 /// True if the names are Megatron's.
 bool is_megatron(const TensorPieces& content);
+
+/// A tensor of a checkpoint that the model does not use, or not all of.
+struct Leftover {
+  std::string name;
+  std::string used_as;  ///< the tensor in whose place this could stand as well; empty if none.
+  /// The place in the leading dimensions of the first entry that no parameter is; empty if the
+  /// model uses nothing of the tensor.
+  Dims unused;
+};
 
 /// A checkpoint that Megatron wrote, as a model.
 struct MegatronCheckpoint {
   std::shared_ptr<const ModelSpec> model;
   std::shared_ptr<const ModelLayout> layout;  ///< one rank that holds all pieces.
-  std::vector<std::string> left_out;          ///< names of its other tensors.
+  std::vector<Leftover> leftovers;            ///< in the order of the checkpoint.
 };
 
 /// Finds the model's tensors in the pieces by the layout `megatron` of one rank, whose local

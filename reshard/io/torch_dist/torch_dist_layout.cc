@@ -122,7 +122,7 @@ class ExtraStates {
     const std::string name = fmt::format("{}._extra_state/shard_{}_{}", module,
                                          stacked ? fmt::format("{}", fmt::join(leading, ".")) : "0",
                                          stacked ? fmt::format("{}", fmt::join(shape, ".")) : "1");
-    if (known_.insert(name).second) out_.others.push_back({name, ""});
+    if (known_.insert(name).second) out_.others.push_back({name});
   }
 
   TensorPieces& out_;

@@ -5,13 +5,16 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "reshard/base/value_map.h"
 #include "reshard/model/families.h"
 #include "reshard/model/families/buffers.h"
 #include "reshard/model/families/dtensor_slots.h"
 #include "reshard/model/families/transformers_modules.h"
+#include "reshard/model/names.h"
 
 namespace reshard::families {
 namespace {
@@ -94,6 +97,17 @@ tl::unexpected<Error> not_known(const std::string& tensor, std::string_view type
           type.empty() ? "without a config.json" : fmt::format("with model_type \"{}\"", type)));
 }
 
+using Aliases = std::vector<std::string>;
+
+/// The second names under which the model's checkpoint stores a tensor.
+Aliases aliases_of(const std::string& tensor, const FamilyInput& input) {
+  Aliases out;
+  if (input.config == nullptr) return out;
+  for (const auto& [alias, name] : HfNames(*input.config).aliases())
+    if (name == tensor && !input.model->find(alias)) out.push_back(alias);
+  return out;
+}
+
 }  // namespace
 
 }  // namespace reshard::families
@@ -138,6 +152,9 @@ Result<ModelLayout> fsdp_layout(const LayoutSpec& spec, const FamilyInput& input
     }
     const TensorShards shards = RESHARD_TRY(shards_of(first, held, checkpoint));
     RESHARD_TRY(slots.add(on, t.tensor, t.name, shards, stored));
+    // Of a checkpoint, also the copies that it stores under a second name, as `hf` does.
+    for (const std::string& alias : checkpoint ? aliases_of(first.name, input) : Aliases())
+      RESHARD_TRY(slots.add(on, t.tensor, alias, shards, stored));
   }
   slots.finish();
   return std::move(builder).finish();
