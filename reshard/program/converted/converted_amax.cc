@@ -147,7 +147,7 @@ void ConvertedCompiler::add_source_amax(Rank r) {
 void ConvertedCompiler::add_amax() {
   if (produces() && options_.before.quantises && needs_amax(options_.before.layout->choice.format))
     for (const auto& [key, rows] : sides_)
-      if (!key.first && rows->size() > 0) add_source_amax(key.second);
+      if (!key.first && rows->size() > 0 && reads_source(key.second)) add_source_amax(key.second);
   if (consumes() && options_.after.quantises && needs_amax(options_.after.layout->choice.format))
     add_own_amax();
 }
