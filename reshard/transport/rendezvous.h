@@ -89,7 +89,8 @@ void remove_dead_rendezvous(const RendezvousOptions& join);
 
 /// Waits until this process serves no group any more: the process of rank 0 serves its group until
 /// the last rank has left, even after its own close(). Call this before the process of rank 0 ends;
-/// otherwise the other ranks can no longer abort or quiesce. Errors: `deadline`.
+/// otherwise the other ranks can no longer abort or quiesce. The ranks of a group that was aborted
+/// get two seconds from then, since one may never leave. Errors: `deadline`, also for these.
 Result<> finish_serving(Deadline deadline);
 
 }  // namespace reshard

@@ -23,6 +23,9 @@ constexpr std::string_view kGatherInto = "all_gather_into";
 constexpr std::size_t kMostRequest = 4096;
 /// How long the coordinator may take to name the missing ranks, and to receive a goodbye.
 constexpr auto kCoordinatorTimeout = 1s;
+/// The same where the caller has waited long enough: in a quiesce, which only follows an error, and
+/// once the coordinator has not answered, because its process was stopped.
+constexpr auto kLastTimeout = 500ms;
 /// How often gives_up is called while ranks are missing.
 constexpr auto kAskEvery = 50ms;
 
@@ -125,13 +128,7 @@ Result<> TcpControl::answer(std::unique_lock<std::mutex>& lock, Kind kind, std::
   const auto over = [&] {
     return is_answered_ || coordinator_gone_ || closed_ || (kind == Kind::meet && aborted_);
   };
-  if (!wait_until(changed_, lock, deadline, over)) {
-    // The coordinator knows who is missing; or it may just have sent the answer.
-    lock.unlock();
-    post({Kind::leave, id, 0, 0, "", {}});
-    lock.lock();
-    changed_.wait_for(lock, kCoordinatorTimeout, over);
-  }
+  wait_for_answer(lock, kind, id, deadline, over);
   if (is_answered_ && answer_.kind == Kind::done) return {};
   if (is_answered_) return fail(code_of(answer_.a), answer_.text);
   if (kind == Kind::meet && aborted_) return tl::unexpected(abort_error_);
@@ -141,6 +138,21 @@ Result<> TcpControl::answer(std::unique_lock<std::mutex>& lock, Kind kind, std::
               fmt::format("{}: deadline passed, and rank 0, which knows who is missing, does "
                           "not answer",
                           what));
+}
+
+/// Waits until over(), at most until shortly after the deadline. A coordinator that is silent gets
+/// no more time for each request that follows.
+template <class Over>
+void TcpControl::wait_for_answer(std::unique_lock<std::mutex>& lock, Kind kind, std::uint64_t id,
+                                 Deadline deadline, Over over) {
+  if (coordinator_silent_) deadline = std::min(deadline, Deadline::after(kLastTimeout));
+  if (wait_until(changed_, lock, deadline, over) || coordinator_silent_) return;
+  // The coordinator knows who is missing; or it may just have sent the answer.
+  lock.unlock();
+  post({Kind::leave, id, 0, 0, "", {}});
+  lock.lock();
+  const std::chrono::milliseconds more = kind == Kind::quiesce ? kLastTimeout : kCoordinatorTimeout;
+  coordinator_silent_ = !changed_.wait_for(lock, more, over);
 }
 
 Error TcpControl::coordinator_gone_error(std::string_view what) const {
@@ -230,7 +242,7 @@ void TcpControl::listen() {
     send_tally(now);
     const bool idle = flush();
     if (closing_ && closing_end_ == Clock::time_point::max())
-      closing_end_ = now + kCoordinatorTimeout;
+      closing_end_ = now + (silent() ? Clock::duration::zero() : kCoordinatorTimeout);
     if (closing_ && idle && !std::exchange(sent_end, true)) ::shutdown(socket_.get(), SHUT_WR);
     if (now >= closing_end_) break;
     std::array<pollfd, 2> polled{
@@ -246,6 +258,11 @@ void TcpControl::listen() {
   on_coordinator_gone();
 }
 
+bool TcpControl::silent() const {
+  const std::lock_guard lock(mutex_);
+  return coordinator_silent_;
+}
+
 int TcpControl::listen_timeout(Clock::time_point now) const {
   Clock::time_point next = closing_end_;
   if (tally_due_) next = std::min(next, next_tally_);
@@ -258,6 +275,7 @@ bool TcpControl::on_frame(Frame& frame) {
     return true;
   }
   const std::lock_guard lock(mutex_);
+  coordinator_silent_ = false;
   switch (frame.kind) {
     case Kind::done:
     case Kind::failed:

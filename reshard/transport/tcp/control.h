@@ -66,6 +66,7 @@ class TcpControl final : public ControlPlane {
 
   void listen();
   int listen_timeout(Clock::time_point now) const;
+  bool silent() const;
   bool on_frame(Frame& frame);
   void on_coordinator_gone();
   void add_lost(Rank rank);
@@ -81,6 +82,9 @@ class TcpControl final : public ControlPlane {
   /// @pre as ask()
   Result<> answer(std::unique_lock<std::mutex>& lock, Kind kind, std::uint64_t id,
                   std::string_view what, Deadline deadline);
+  template <class Over>
+  void wait_for_answer(std::unique_lock<std::mutex>& lock, Kind kind, std::uint64_t id,
+                       Deadline deadline, Over over);
   Error coordinator_gone_error(std::string_view what) const;
   void post(const Frame& frame);
   bool flush();
@@ -102,6 +106,7 @@ class TcpControl final : public ControlPlane {
   bool is_answered_ = false;
   std::uint64_t last_id_ = 0;
   bool closed_ = false, coordinator_gone_ = false;
+  bool coordinator_silent_ = false;  ///< it left a request unanswered, and answered none since.
   Error abort_error_;
   std::vector<Rank> lost_;
 

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <utility>
 
+#include "reshard/transport/deadline_wait.h"
 #include "reshard/transport/tcp/fd_socket.h"
 
 namespace reshard::tcp {
@@ -52,15 +53,23 @@ bool Coordinator::finished() const {
 
 bool Coordinator::wait_finished(Deadline deadline) const {
   std::unique_lock lock(mutex_);
-  if (!deadline.is_never())
-    return changed_.wait_until(lock, deadline.time(), [&] { return finished_; });
-  changed_.wait(lock, [&] { return finished_; });
-  return true;
+  const auto over = [&] { return finished_ || parting_ < deadline; };
+  if (!wait_until(changed_, lock, deadline, over)) return false;
+  return wait_until(changed_, lock, std::min(deadline, parting_), [&] { return finished_; });
+}
+
+void Coordinator::notice_abort() {
+  if (!group_.aborted()) return;
+  const std::lock_guard lock(mutex_);
+  if (!parting_.is_never()) return;
+  parting_ = Deadline::after(kPartingTimeout);
+  changed_.notify_all();
 }
 
 void Coordinator::run() {
   for (;;) {
     const Clock::time_point now = Clock::now();
+    notice_abort();
     if (group_.started()) listener_ = {};
     if (group_.finished() || stop_.load(std::memory_order_acquire)) retire(now);
     send_tallies(now);

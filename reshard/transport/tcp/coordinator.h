@@ -48,8 +48,11 @@ class Coordinator {
 
   /// True once all ranks have left. Thread-safe.
   bool finished() const;
-  /// Waits until finished(); false at the deadline. Thread-safe.
+  /// Waits until finished(); false at the deadline. The ranks of a group that was aborted have
+  /// kPartingTimeout from then: one that was stopped never leaves. Thread-safe.
   bool wait_finished(Deadline deadline) const;
+  /// Enough for ranks that are not stopped to quiesce, which is all that is left to do.
+  static constexpr std::chrono::seconds kPartingTimeout{2};
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -68,6 +71,8 @@ class Coordinator {
   };
 
   void run();
+  /// Limits what wait_finished() waits, once the group was aborted.
+  void notice_abort();
   /// Begins the end of the group: accepts no more ranks and sends the last frames.
   void retire(Clock::time_point now);
   void poll_all(Clock::time_point now);
@@ -96,6 +101,7 @@ class Coordinator {
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;
   bool finished_ = false;
+  Deadline parting_ = Deadline::never();  ///< of an aborted group.
   std::thread thread_;
 };
 

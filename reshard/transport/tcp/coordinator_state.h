@@ -43,6 +43,8 @@ class CoordinatorState {
   bool tallies_due() const { return tallies_due_; }
 
   bool started() const { return started_; }
+  /// True once a rank has aborted the group, or died.
+  bool aborted() const { return aborted_; }
   /// True if no more frames will come: all ranks are gone, or the group was refused.
   bool finished() const;
 
