@@ -123,8 +123,16 @@ std::string best_text(const RunJob& job, const RefitRuns& runs, const SessionFig
   return text + fmt::format("  version {} is whole on every target\n", p.version);
 }
 
+/// What was verified: tensors that nothing moved have nothing to be compared with.
+Index tensors_moved(const Planner& planner) {
+  Index moved = 0;
+  for (Index i = 0; i < planner.source().model().size(); ++i)
+    moved += planner.moves(TensorId(static_cast<TensorId::rep>(i))) ? 1 : 0;
+  return moved;
+}
+
 std::string verified_text(const RunJob& job, const Outcome& o) {
-  const std::string tensors = plural(job.model.tensors->size(), "tensor");
+  const std::string tensors = plural(tensors_moved(*job.pair.planner), "tensor");
   const std::string text =
       job.pair.quantises()
           ? fmt::format("verified: {}{} equal byte for byte what the source's values convert to",
@@ -154,6 +162,8 @@ std::string run_json(const RunJob& job, const Outcome& o) {
     object.push_back({"check_seconds", json_number(o.runs.check_seconds)});
   object.push_back({"copies", Json(o.runs.copies)});
   object.push_back({"verified", o.verified ? Json(*o.verified) : Json()});
+  object.push_back(
+      {"verified_tensors", o.verified ? Json(tensors_moved(*job.pair.planner)) : Json()});
   return Json(std::move(object)).dump(true) + "\n";
 }
 

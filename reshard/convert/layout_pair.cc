@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "reshard/base/closest_name.h"
 #include "reshard/base/number_text.h"
 #include "reshard/base/stopwatch.h"
 #include "reshard/io/checkpoint/stored_model.h"
@@ -56,10 +57,14 @@ std::string leave_cache_scales(LayoutPair& pair) {
 /// The tensors that match the patterns, each of which must match one.
 Result<std::set<std::string>> names_like(const std::set<std::string>& patterns, const char* what,
                                          const Model& model, const ModelSpec& tensors) {
-  for (const std::string& pattern : patterns)
-    if (matching_names(tensors, {pattern}).empty())
-      return fail(Code::not_found, fmt::format("pattern '{}' to {} matches no tensor of {}",
-                                               pattern, what, model.name));
+  for (const std::string& pattern : patterns) {
+    if (!matching_names(tensors, {pattern}).empty()) continue;
+    std::vector<std::string_view> known;
+    for (const CanonicalTensor& t : tensors.tensors()) known.emplace_back(t.name);
+    return fail(Code::not_found,
+                fmt::format("pattern '{}' to {} matches no tensor of {}{}", pattern, what,
+                            model.name, did_you_mean(pattern, known)));
+  }
   return matching_names(tensors, patterns);
 }
 

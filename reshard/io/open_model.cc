@@ -167,8 +167,12 @@ Result<> check_ignored(const Model& model, const Model* other) {
     if (has_name_like(model, pattern) || (other != nullptr && has_name_like(*other, pattern)))
       continue;
     const std::string both = other == nullptr ? "" : " or " + other->name;
-    return fail(Code::not_found, fmt::format("pattern '{}' to ignore matches no tensor of {}{}",
-                                             pattern, model.name, both));
+    std::vector<std::string_view> known;
+    if (model.tensors)
+      for (const CanonicalTensor& t : model.tensors->tensors()) known.emplace_back(t.name);
+    return fail(Code::not_found,
+                fmt::format("pattern '{}' to ignore matches no tensor of {}{}{}", pattern,
+                            model.name, both, did_you_mean(pattern, known)));
   }
   return {};
 }

@@ -15,6 +15,7 @@
 #include <unordered_map>
 
 #include "reshard/base/check.h"
+#include "reshard/base/closest_name.h"
 #include "reshard/base/hash.h"
 #include "reshard/base/int128.h"
 #include "reshard/index/region.h"
@@ -84,6 +85,18 @@ Box Slices::box(Interval slices) const {
   return box_->with(dim_, shift(slices, (*box_)[dim_].begin()));
 }
 
+/// Errors: a name that the model lacks, which may be misspelt.
+Result<> find_all(const std::set<std::string>& names, const char* what, const ModelSpec& model) {
+  for (const std::string& name : names) {
+    if (model.find(name)) continue;
+    std::vector<std::string_view> known;
+    for (const CanonicalTensor& t : model.tensors()) known.emplace_back(t.name);
+    return fail(Code::not_found, fmt::format("tensor '{}' is {} but not in the model{}", name, what,
+                                             did_you_mean(name, known)));
+  }
+  return {};
+}
+
 bool by_peer(Rank a_peer, const Transfer& a, Rank b_peer, const Transfer& b) {
   if (a_peer != b_peer) return a_peer < b_peer;
   if (a.tensor != b.tensor) return a.tensor < b.tensor;
@@ -130,10 +143,8 @@ StoredForm Planner::wire_form(TensorId id) const {
 
 Result<> Planner::pair_tensors(const PlanOptions& options) {
   const ModelSpec& model = source_->model();
-  for (const std::string& name : options.only)
-    if (!model.find(name))
-      return fail(Code::not_found,
-                  fmt::format("tensor '{}' is selected but not in the model", name));
+  RESHARD_TRY(find_all(options.only, "selected", model));
+  RESHARD_TRY(find_all(options.ignore, "ignored", model));
   std::map<std::tuple<ReplicaMap::ListId, ReplicaMap::ListId, int>, PairId> known;
   pair_of_.reserve(static_cast<std::size_t>(model.size()));
   for (Index t = 0; t < model.size(); ++t) {

@@ -19,7 +19,8 @@ inline constexpr Index kMaxPlanRanks = Index{1} << 17;
 
 /// Options of a plan. All ranks must pass equal options.
 struct PlanOptions {
-  /// Canonical names that one side may lack. Any other tensor on one side only is an error.
+  /// Canonical names of the model that one side may lack. Any other tensor on one side only is an
+  /// error.
   std::set<std::string> ignore;
   /// Canonical names of the tensors to move; empty: all. Other tensors are left as they are and may
   /// lack a counterpart.
@@ -60,9 +61,9 @@ struct RankPlan {
 class Planner {
  public:
   /// @pre both layouts have equal models (one ModelSpec, or equal digests)
-  /// Errors: a name in options.only that the model lacks; a canonical tensor on one side only
-  /// (named), unless the target omits it or the options ignore it; destination elements without a
-  /// source (named, with their box); more than kMaxPlanRanks ranks.
+  /// Errors: a name in the options that the model lacks (with the closest one); a canonical tensor
+  /// on one side only (named), unless the target omits it or the options ignore it; destination
+  /// elements without a source (named, with their box); more than kMaxPlanRanks ranks.
   static Result<Planner> make(std::shared_ptr<const ModelLayout> source,
                               std::shared_ptr<const ModelLayout> target, PlanOptions options = {});
 

@@ -155,7 +155,13 @@ TEST(PlanOfSomeTensors, needs_no_partner_for_the_others_and_knows_every_name) {
   const auto planner = Planner::make(source, target, options);
   ASSERT_FALSE(planner);
   EXPECT_EQ(planner.error().message,
-            "tensor 'model.norms.weight' is selected but not in the model");
+            "tensor 'model.norms.weight' is selected but not in the model (did you mean "
+            "'model.norm.weight'?)");
+  options.only.clear();
+  options.ignore = {"mtp"};
+  const auto unknown = Planner::make(source, target, options);
+  ASSERT_FALSE(unknown);
+  EXPECT_EQ(unknown.error().message, "tensor 'mtp' is ignored but not in the model");
 }
 
 }  // namespace

@@ -214,6 +214,14 @@ LAYOUTS = [
         PLAN + "--from hf --to hf --ignore lm_hed.weight",
         "'lm_hed.weight'",
         "matches no tensor",
+        "did you mean 'lm_head.weight'?",
+    ),
+    case(
+        "unknown tensor to leave unquantised",
+        PLAN + "--from hf --to vllm:tp=2,quant=fp8_block,quant_skip=lm_head+o_porj",
+        "quant_skip=o_porj",
+        "no tensor of the model",
+        "did you mean 'o_proj'?",
     ),
     case(
         "more memory than there is",

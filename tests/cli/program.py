@@ -34,6 +34,21 @@ MOE = LLAMA | {
     "num_hidden_layers": 4,
 }
 
+# An engine does not hold the module for multi-token prediction.
+MTP = LLAMA | {
+    "architectures": ["Glm4MoeForCausalLM"],
+    "model_type": "glm4_moe",
+    "head_dim": 16,
+    "n_routed_experts": 4,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "first_k_dense_replace": 1,
+    "num_nextn_predict_layers": 1,
+    "attention_bias": False,
+    "use_qk_norm": False,
+}
+
 
 def run(
     *arguments, binary=None, cwd=None, user=None, file_bytes=None, stdout=subprocess.PIPE, env=None

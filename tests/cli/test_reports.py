@@ -329,6 +329,18 @@ class Reports(unittest.TestCase):
                 self.assertGreater(ran["gb_per_s"], 0)
                 self.assertGreater(ran["memcpy_gb_per_s"], 0)
                 self.assertIs(ran["verified"], verified)
+                self.assertEqual(ran["verified_tensors"] is None, verified is None)
+
+    def test_verification_counts_what_moved(self):
+        config = program.write_json(self.d / "config.json", program.MTP)
+        pair = ("run", "--model", config, "--from", "hf", "--to", "vllm:tp=2", "--verify")
+        plan = json.loads(program.done("plan", *pair[1:-1], "--json"))
+        tensors = json.loads(program.done("inspect", config, "--json"))["tensors"]
+        moved = tensors - len(plan["omitted"])
+        self.assertLess(0, len(plan["omitted"]))
+        ran = json.loads(program.done(*pair, "--json"))
+        self.assertEqual((ran["verified"], ran["verified_tensors"]), (True, moved))
+        self.assertIn(f"verified: {moved} tensors ", program.done(*pair))
 
     def test_run_of_a_checkpoint(self):
         program.done("synth", "demo-moe", self.d / "hf", "--layers", 1)

@@ -75,6 +75,27 @@ Result<QuantMethod> method_of(const std::string& family, const std::string& text
   return *method;
 }
 
+/// Errors: a part that no tensor has in its name, which may be a misspelt component of one.
+Result<> check_skipped(const std::vector<std::string>& parts, const ModelSpec& model) {
+  for (const std::string& part : parts) {
+    const auto has_part = [&](const CanonicalTensor& t) {
+      return t.name.find(part) != std::string::npos;
+    };
+    if (std::ranges::any_of(model.tensors(), has_part)) continue;
+    std::set<std::string> components;
+    for (const CanonicalTensor& t : model.tensors())
+      for (std::size_t at = 0; at <= t.name.size();) {
+        const std::size_t end = std::min(t.name.find('.', at), t.name.size());
+        components.insert(t.name.substr(at, end - at));
+        at = end + 1;
+      }
+    return fail(Code::not_found,
+                fmt::format("quant_skip={}: no tensor of the model has this in its name{}", part,
+                            did_you_mean(part, components)));
+  }
+  return {};
+}
+
 /// True if rows are cut into blocks with one byte of scale each. Kernels, and the libraries that
 /// write such files, accept whole blocks only.
 bool has_micro_blocks(const QuantFormat& f) {
@@ -249,6 +270,7 @@ Result<QuantisedLayout> quantised_as(const QuantNotation& notation,
   if (notation.method) choice.scale_suffix = scale_suffix_of(*notation.method);
   choice.refines = notation.family == "vllm" && notation.grid != BlockGrid::local &&
                    notation.method.value_or(QuantMethod::fp8) == QuantMethod::fp8;
+  RESHARD_TRY(check_skipped(notation.skip, values->model()));
   std::erase_if(choice.tensors, [&](const std::string& name) {
     return std::any_of(notation.skip.begin(), notation.skip.end(), [&](const std::string& part) {
       return name.find(part) != std::string::npos;

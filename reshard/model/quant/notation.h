@@ -17,7 +17,7 @@ namespace reshard {
 ///   quant_method=METHOD       hf: the method of the files (files.h); vllm and sglang: the method
 ///                             whose names and shapes modules use; default: that of the format
 ///   quant_grid=local|tensor   where block grids begin; default: tensor for hf, otherwise local
-///   quant_skip=PART+PART...   skips canonical tensors whose names contain a PART
+///   quant_skip=PART+PART...   skips canonical tensors whose names contain a PART; some name must
 struct QuantNotation {
   std::string family, name;  ///< of the layout: its family, its notation with these keys.
   QuantFormat format;
@@ -56,7 +56,8 @@ Index expert_block(const QuantNotation& notation, const ModelSpec& model,
                    const std::set<std::string>* stored);
 
 /// Quantises a layout as its notation says. `stored`: the tensors that a checkpoint has in this
-/// format, used instead of default_quantised(). Errors: those of quantise_layout(). Without
+/// format, used instead of default_quantised(). Errors: those of quantise_layout(); a PART of
+/// quant_skip that no name contains. Without
 /// quant_grid also shapes that no kernel supports: for formats with one byte of scale per block
 /// (MXFP8, MXFP4, NVFP4), columns of a rank that are not whole blocks and, for megatron, rows that
 /// are not a multiple of the block; for other formats with vllm and sglang, rows of a section that

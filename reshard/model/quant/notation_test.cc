@@ -55,6 +55,9 @@ TEST(QuantNotation, what_is_wrong_is_named) {
   EXPECT_EQ(error("hf:quant=mxfp8,quant_grid=own", c),
             "hf: quant_grid=own must be local or tensor");
   EXPECT_THAT(error("hf:quant=mxfp8,quant_skip=a++b", c), HasSubstr("no part may be empty"));
+  EXPECT_EQ(error("vllm:quant=mxfp8,quant_grid=local,quant_skip=lm_head+o_porj", c),
+            "quant_skip=o_porj: no tensor of the model has this in its name (did you mean "
+            "'o_proj'?)");
 }
 
 TEST(QuantNotation, linear_layers_and_experts_are_quantised) {

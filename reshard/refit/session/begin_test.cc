@@ -141,6 +141,19 @@ TEST(SessionPrepare, names_a_tensor_that_one_side_lacks) {
     });
 }
 
+TEST(SessionPrepare, names_an_ignored_tensor_that_the_model_lacks_and_the_closest) {
+  const SessionLayouts job = collocated_job();
+  on_all([&](RankEnds& ends) {
+    SessionMemory memory(job, ends.rank());
+    SessionOptions options;
+    options.ignore = {"model.norm.weight", "lm_haed.weight"};
+    expect_error(memory.prepare(ends, options), Code::not_found,
+                 {"tensor 'lm_haed.weight' is ignored but not in the model (did you mean "
+                  "'lm_head.weight'?)"});
+    EXPECT_EQ(outcome(ends.control->barrier(patient())), "");
+  });
+}
+
 /// A session that has refitted version 5, on each rank.
 void with_session(bool replan, Buffering buffering,
                   const std::function<void(RankEnds&, SessionMemory&, Session&)>& body) {
