@@ -25,12 +25,14 @@ Result<Agreed> agree(const Planner& planner, const RankRefitOptions& options, bo
 Result<std::string> agree_on_reason(const std::string& mine, ControlPlane& control,
                                     Deadline deadline);
 
-/// How long a failed rank waits until peers no longer access its memory.
-inline constexpr std::chrono::seconds kQuiesceTimeout{2};
+/// How long a failed rank waits until peers no longer access its memory. Half a second less than
+/// what refits promise, for a control plane that does not answer.
+inline constexpr std::chrono::milliseconds kQuiesceTimeout{1500};
 
 /// Aborts the group with this error. Returns the error once no peer accesses this rank's memory any
 /// more; after kQuiesceTimeout it returns anyway, and the error says that the memory may still be
-/// in use. Every rank calls it once.
+/// in use. Every rank calls it once: whoever calls what has ended the group only passes the error
+/// on.
 inline tl::unexpected<Error> end_group(ControlPlane& control, Error error) {
   control.abort(error.message);
   if (const auto left = control.quiesce(Deadline::after(kQuiesceTimeout)); !left)

@@ -26,8 +26,8 @@ Result<> check_structure(const Program& program);
 using TargetBytes = std::map<std::pair<Rank, SlotId>, std::vector<Interval>>;
 
 /// The bytes that a plan delivers to some ranks, from the plan's boxes alone. If the target is
-/// converted (`after`), the bytes of the other form of all its `slots`. Slow: proportional to the
-/// rows of all boxes. Errors: those of converted areas.
+/// converted (`after`), the bytes of the other form of what it delivers of its `slots`. Slow:
+/// proportional to the rows of all boxes. Errors: those of converted areas.
 Result<TargetBytes> delivered_bytes(const Planner& planner, std::span<const Rank> destinations,
                                     const SideConversion& after = {});
 

@@ -24,6 +24,9 @@ struct SideConversion {
   const QuantisedLayout* layout = nullptr;  ///< null: the plan's layout is the memory.
   std::vector<SlotId> slots;                ///< of values; ascending. Those that the plan moves.
   bool quantises = false;                   ///< values -> data and scales; or the other way.
+  /// Of a target: by TensorId of the values, the canonical tensors that the plan delivers; empty:
+  /// all. Nothing else of the memory is written.
+  std::vector<bool> delivers = {};
   /// Of a target that quantises, if its shards cut blocks: `layout` has whole blocks, and the other
   /// form is not in memory either. The local copies of this plan take it to the target. Null: none.
   const Planner* finish = nullptr;
@@ -34,7 +37,8 @@ const std::shared_ptr<const ModelLayout>& memory_of(
     const SideConversion& side, bool is_target, const std::shared_ptr<const ModelLayout>& planned);
 
 /// What a program is compiled for. Ranks of a group must pass equal options, except that
-/// `stages_all`, `way_from` and `way_to` are each rank's own; those of two ranks must agree on the way between them.
+/// `stages_all`, `way_from` and `way_to` are each rank's own; those of two ranks must agree on the
+/// way between them.
 struct CompileOptions {
   /// The most staging of the rank. Bytes, at least 32 KiB.
   Index staging_bytes = Index{64} << 20;

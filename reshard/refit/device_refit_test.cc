@@ -13,6 +13,7 @@
 #include "reshard/exec/refit_rank_testutil.h"
 #include "reshard/exec/value_oracle_testutil.h"
 #include "reshard/model/random_layout_testutil.h"
+#include "reshard/refit/session/partial_testutil.h"
 #include "reshard/refit/session/quantised_suite_testutil.h"
 
 namespace reshard {
@@ -120,6 +121,46 @@ TEST_P(QuantisedDeviceRefit, holds_what_the_oracle_says) {
     for (const Rank r : result.ranks())
       EXPECT_EQ(different_bytes(result, *job.target.stored, r), 0) << "rank " << r.value();
   }
+}
+
+TEST_P(QuantisedDeviceRefit, leaves_what_is_not_delivered_as_it_is) {
+  if (!GetParam().from_format.empty()) GTEST_SKIP() << "its source cannot lack a tensor";
+  const auto gpu = cuda::gpu_under_test();
+  const auto stream = cuda::Stream::make(gpu).value();
+  constexpr std::byte kBefore{0xa5};
+  int refitted = 0;
+  for (const quantised::Ignored& ignored : quantised::ignored_parts()) {
+    quantised::PartialJob job(GetParam(), ignored);
+    job.whole.fill(1);
+    const RankBuffers part = allocate_all(job.source),
+                      result = allocate_all(job.whole.target.stored->shared_layout());
+    quantised::copy_part(*job.whole.source.stored, part);
+    quantised::fill_bytes(result, kBefore);
+    const auto all = [&](const RankBuffers& like) {
+      return DeviceTensors::allocate(like.shared_layout(), like.ranks(), gpu).value();
+    };
+    const DeviceTensors from = all(part), to = all(result);
+    ASSERT_EQ(outcome(from.copy_from(part, stream)), "");
+    ASSERT_EQ(outcome(to.copy_from(result, stream)), "");
+    SessionSide target = job.whole.target.side();
+    target.buffers = &to.buffers();
+    const auto refit = DeviceRefit::prepare({.layout = job.source, .buffers = &from.buffers()},
+                                            target, gpu, {.ignore = job.names});
+    if (!refit) {
+      EXPECT_NE(refit.error().message.find("is ignored, but both have one"), std::string::npos)
+          << refit.error().message;
+      continue;
+    }
+    ++refitted;
+    ASSERT_EQ(outcome(refit->launch(stream)), "");
+    ASSERT_EQ(outcome(to.copy_to(result, stream)), "");
+    ASSERT_EQ(outcome(stream.synchronize()), "");
+    EXPECT_EQ(quantised::wrong_after_part(job.whole.target, result, kBefore, job.delivered,
+                                          result.ranks()),
+              0)
+        << ignored.name;
+  }
+  EXPECT_GT(refitted, 0);
 }
 
 TEST(DeviceRefit, names_a_tensor_that_is_not_on_the_gpu) {

@@ -343,8 +343,8 @@ Result<> Session::State::transfer_and_check(SessionReport& report) {
     report.check_seconds += clock.seconds();
     // What the job has recorded may be of the copy that failed.
     is_recorded = is_recorded && checked;
-    if (!checked && !is_verdict(control, checked.error()))
-      return finish(std::move(checked).error());
+    // Any other error has aborted the group.
+    if (!checked && !is_verdict(control, checked.error())) finished = checked.error();
     RESHARD_TRY(std::move(checked));
   }
   return {};
@@ -382,7 +382,7 @@ Result<> Session::State::verify() {
   if (!awake->empty()) return fail(Code::invalid_argument, *awake);
   auto done = job->renew_memory();
   if (done) done = job->check_again(copy, is_recorded);
-  if (!done && !is_verdict(control, done.error())) return finish(std::move(done).error());
+  if (!done && !is_verdict(control, done.error())) finished = done.error();
   return done;
 }
 

@@ -4,6 +4,7 @@
 
 #include "reshard/program/check.h"
 #include "reshard/transform/quantise.h"
+#include "reshard/transform/swizzled_scales.h"
 
 namespace reshard {
 namespace {
@@ -44,30 +45,93 @@ void add_rows(Index offset, Index rows, Index row, Index stride, std::vector<Int
   for (Index i = 0; i < rows; ++i) out.emplace_back(offset + i * stride, offset + i * stride + row);
 }
 
+/// What a plan does with each element of a local tensor.
+enum class Fate : std::uint8_t { padding, stays, delivered };
+
+/// By element; empty if all canonical tensors of the local tensor are delivered.
+std::vector<Fate> fates_of(const SideConversion& after, SlotId slot, Rank r) {
+  const LocalTensor local = after.layout->values->local(slot, r);
+  const auto delivered = [&](const Fragment& f) {
+    return after.delivers.empty() || after.delivers[f.tensor.index()];
+  };
+  std::vector<Fate> out;
+  bool whole = true;
+  for (const Section& section : after.layout->values->slot(slot).sections)
+    for (const PlacedBox& part : section.parts)
+      whole &= after.delivers.empty() || after.delivers[part.tensor.index()];
+  if (whole) return out;
+  out.assign(static_cast<std::size_t>(volume(local.shape)), Fate::padding);
+  std::vector<Interval> elements;
+  for (const Fragment& f : local.fragments) {
+    elements.clear();
+    add_box(f, f.box, 8, elements);
+    for (const Interval& run : elements)
+      for (Index i = run.begin(); i < run.end(); ++i)
+        out[static_cast<std::size_t>(i)] = delivered(f) ? Fate::delivered : Fate::stays;
+  }
+  return out;
+}
+
+/// The rows of blocks, or the whole matrix if it has one scale or factor.
+Index rows_at_once(const SideConversion& after, const QuantBlockArea& a) {
+  const QuantFormat& format = after.layout->choice.format;
+  if (is_one_block(format) || format.block_rows == 0) return a.rows;
+  if (after.quantises && needs_amax(format)) return a.rows;
+  return format.order == ScaleOrder::swizzled ? kScaleTileRows : format.block_rows;
+}
+
+/// The rows of a matrix that are written.
+std::vector<Interval> rows_written(const SideConversion& after, const QuantBlockArea& a,
+                                   const std::vector<Fate>& fates) {
+  if (fates.empty()) return {Interval{0, a.rows}};
+  const Index step = rows_at_once(after, a);
+  std::vector<Interval> out;
+  for (Index begin = 0; begin < a.rows; begin += step) {
+    const Index end = std::min(a.rows, begin + step);
+    bool delivered = false;
+    for (Index row = begin; row < end; ++row)
+      for (Index col = 0; col < a.cols; ++col)
+        delivered |= fates[static_cast<std::size_t>(a.data_offset + row * a.data_row + col)] ==
+                     Fate::delivered;
+    if (delivered) out.emplace_back(begin, end);
+  }
+  return out;
+}
+
+/// Adds the bytes of some rows of a matrix in the form that is in memory.
+void add_area(const SideConversion& after, const QuantisedLayout::Pair& pair, Rank r,
+              const QuantBlockArea& a, Interval rows, TargetBytes& out) {
+  const QuantisedLayout& layout = *after.layout;
+  const QuantFormat& format = layout.choice.format;
+  const Index first = a.data_offset + rows.begin() * a.data_row;
+  const auto add = [&](SlotId slot, DType dtype) {
+    add_rows(size_of(dtype, first), rows.size(), size_of(dtype, a.cols), size_of(dtype, a.data_row),
+             out[{r, slot}]);
+  };
+  if (!after.quantises) return add(pair.values, layout.values->slot(pair.values).dtype);
+  add(pair.data, format.data);
+  const Index scales = size_of(format.scale, a.scale_offset);
+  if (format.order == ScaleOrder::swizzled) {
+    const Index before = rows.begin() == 0 ? 0 : scale_bytes(format, rows.begin(), a.cols);
+    add_rows(scales + before, 1, scale_bytes(format, rows.size(), a.cols), 0,
+             out[{r, pair.scales}]);
+  } else {
+    const Index before = rows.begin() == 0 ? 0 : scale_rows(format, rows.begin());
+    const Index stride = size_of(format.scale, a.scale_row);
+    add_rows(scales + before * stride, scale_rows(format, rows.size()),
+             size_of(format.scale, scale_cols(format, a.cols)), stride, out[{r, pair.scales}]);
+  }
+  if (pair.factor.value() >= 0) add_rows(a.factor_offset * 4, 1, 4, 4, out[{r, pair.factor}]);
+}
+
 /// Adds the bytes of the form that is in memory of one pair.
 void add_pair(const SideConversion& after, const QuantisedLayout::Pair& pair, Rank r,
               TargetBytes& out) {
-  const QuantisedLayout& layout = *after.layout;
-  const QuantFormat& format = layout.choice.format;
-  for (const QuantBlockArea& a : block_areas(layout, pair, r)) {
+  const std::vector<Fate> fates = fates_of(after, pair.values, r);
+  for (const QuantBlockArea& a : block_areas(*after.layout, pair, r)) {
     if (a.rows == 0 || a.cols == 0) continue;
-    if (!after.quantises) {
-      const DType dtype = layout.values->slot(pair.values).dtype;
-      add_rows(size_of(dtype, a.data_offset), a.rows, size_of(dtype, a.cols),
-               size_of(dtype, a.data_row), out[{r, pair.values}]);
-      continue;
-    }
-    add_rows(size_of(format.data, a.data_offset), a.rows, size_of(format.data, a.cols),
-             size_of(format.data, a.data_row), out[{r, pair.data}]);
-    const Index scales = size_of(format.scale, a.scale_offset);
-    if (format.order == ScaleOrder::swizzled) {
-      add_rows(scales, 1, scale_bytes(format, a.rows, a.cols), 0, out[{r, pair.scales}]);
-    } else {
-      add_rows(scales, scale_rows(format, a.rows),
-               size_of(format.scale, scale_cols(format, a.cols)),
-               size_of(format.scale, a.scale_row), out[{r, pair.scales}]);
-    }
-    if (pair.factor.value() >= 0) add_rows(a.factor_offset * 4, 1, 4, 4, out[{r, pair.factor}]);
+    for (const Interval rows : rows_written(after, a, fates))
+      add_area(after, pair, r, a, rows, out);
   }
 }
 

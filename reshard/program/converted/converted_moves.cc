@@ -38,7 +38,7 @@ Result<ConvertedSide> ConvertedSide::make(const SideConversion& side, bool is_ta
   out.is_target_ = is_target;
   out.planned_values_ = is_target == side.quantises;
   out.rank_ = rank;
-  out.rows_ = RESHARD_TRY(converted_rows(*side.layout, side.slots, rank, unit_bytes));
+  out.rows_ = RESHARD_TRY(converted_rows(side, rank, unit_bytes));
   out.placed_.resize(out.rows_.size());
   for (std::size_t u = 0; u < out.rows_.size(); ++u) out.place(u);
   std::ranges::sort(out.ranges_, [](const Range& a, const Range& b) {

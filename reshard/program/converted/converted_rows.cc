@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "reshard/program/compile.h"
+#include "reshard/program/converted/delivered_rows.h"
 #include "reshard/transform/quantise.h"
 #include "reshard/transform/swizzled_scales.h"
 
@@ -31,35 +33,43 @@ PartRows scales_of(const QuantFormat& format, SlotId slot, const QuantBlockArea&
                  stride);
 }
 
+/// Ranges of at most `most` rows.
+std::vector<Interval> cut(const std::vector<Interval>& ranges, Index most) {
+  std::vector<Interval> out;
+  for (const Interval range : ranges)
+    for (Index begin = range.begin(); begin < range.end(); begin += most)
+      out.emplace_back(begin, std::min(range.end(), begin + most));
+  return out;
+}
+
 }  // namespace
 
-Result<std::vector<ConvertedRows>> converted_rows(const QuantisedLayout& layout,
-                                                  const std::vector<SlotId>& slots, Rank rank,
+Result<std::vector<ConvertedRows>> converted_rows(const SideConversion& side, Rank rank,
                                                   Index unit_bytes) {
+  const QuantisedLayout& layout = *side.layout;
   const QuantFormat& format = layout.choice.format;
   std::vector<ConvertedRows> out;
   std::size_t matrix = 0;
   for (const QuantisedLayout::Pair& pair : layout.pairs) {
     const Slot& slot = layout.values->slot(pair.values);
-    if (!std::ranges::binary_search(slots, pair.values) ||
+    if (!std::ranges::binary_search(side.slots, pair.values) ||
         !layout.values->rank_set(slot.ranks).contains(rank))
       continue;
-    for (const QuantBlockArea& area : block_areas(layout, pair, rank)) {
-      if (area.rows == 0 || area.cols == 0) continue;
+    for (const auto& [area, delivered] : RESHARD_TRY(delivered_areas(side, pair, rank))) {
       RESHARD_TRY(check_quant_format(format, area.rows, area.cols));
       const Index step = row_step(format), row = size_of(slot.dtype, area.cols);
       const Index fit = std::max<Index>(1, unit_bytes / row);
       const Index each = step == 0 ? area.rows : std::max(step, fit / step * step);
-      for (Index begin = 0; begin < area.rows; begin += each) {
-        const Index end = std::min(area.rows, begin + each), n = end - begin;
-        const auto part = [&](SlotId id, DType dtype) {
-          const Index stride = size_of(dtype, area.data_row);
-          return rows_of(id, size_of(dtype, area.data_offset) + begin * stride, n,
-                         size_of(dtype, area.cols), stride);
+      for (const Interval range : cut(delivered, each)) {
+        const Index begin = range.begin(), n = range.size();
+        const auto part = [&, &a = area](SlotId id, DType dtype) {
+          const Index stride = size_of(dtype, a.data_row);
+          return rows_of(id, size_of(dtype, a.data_offset) + begin * stride, n,
+                         size_of(dtype, a.cols), stride);
         };
-        ConvertedRows rows{matrix, area.rows, area.cols, begin, end, {}};
+        ConvertedRows rows{matrix, area.rows, area.cols, begin, range.end(), {}};
         rows.parts = {part(pair.values, slot.dtype), part(pair.data, format.data),
-                      scales_of(format, pair.scales, area, begin, end), PartRows{}};
+                      scales_of(format, pair.scales, area, begin, range.end()), PartRows{}};
         if (pair.factor.value() >= 0)
           rows.parts[3] = rows_of(pair.factor, size_of(DType::f32, area.factor_offset), 1, 4, 4);
         out.push_back(rows);

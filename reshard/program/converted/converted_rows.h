@@ -5,10 +5,12 @@
 #include <vector>
 
 #include "reshard/base/result.h"
-#include "reshard/model/quant/quantised_layout.h"
+#include "reshard/index/interval.h"
 #include "reshard/program/matrix_parts.h"
 
 namespace reshard {
+
+struct SideConversion;
 
 inline constexpr std::size_t kMatrixParts = 4;  ///< all but the amax.
 
@@ -30,11 +32,10 @@ struct ConvertedRows {
   const PartRows& part(MatrixPart p) const { return parts[static_cast<std::size_t>(p)]; }
 };
 
-/// The rows of all matrices that a rank holds of the pairs whose values are among `slots`
-/// (ascending), about `unit_bytes` bytes of values at a time. A pure function of its arguments.
-/// Errors: those of check_quant_format().
-Result<std::vector<ConvertedRows>> converted_rows(const QuantisedLayout& layout,
-                                                  const std::vector<SlotId>& slots, Rank rank,
+/// The rows that a side converts of all matrices that a rank holds of it, about `unit_bytes` bytes
+/// of values at a time. A pure function of its arguments. Errors: those of check_quant_format() and
+/// of delivered_areas().
+Result<std::vector<ConvertedRows>> converted_rows(const SideConversion& side, Rank rank,
                                                   Index unit_bytes);
 
 }  // namespace reshard

@@ -28,8 +28,7 @@ Result<std::unique_ptr<ConversionCheck>> ConversionCheck::make(const ConvertedPl
   const SideConversion& side = plan.conversion;
   auto out = std::make_unique<ConversionCheck>();
   out->plans_values_ = plan.plans_values();
-  const auto units =
-      RESHARD_TRY(converted_rows(*side.layout, side.slots, plan.me, plan.unit_bytes));
+  const auto units = RESHARD_TRY(converted_rows(side, plan.me, plan.unit_bytes));
   for (const ConvertedRows& rows : units) {
     out->ranges_.push_back(ranges_of(rows, plan));
     out->names_.push_back(&side.layout->values->slot(rows.part(MatrixPart::values).slot).name);

@@ -12,6 +12,7 @@
 #include "reshard/exec/agreement.h"
 #include "reshard/refit/conversion/plan_moves.h"
 #include "reshard/refit/conversion/values_view.h"
+#include "reshard/refit/conversion/written_bytes.h"
 
 namespace reshard::conversion {
 Job::Job(const JobInput& input)
@@ -78,11 +79,12 @@ Result<> Job::place(const JobInput& input) {
     RESHARD_TRY(allocate_staging(message_staging(messages)));
   }
   RESHARD_TRY(place_moves());
-  // The local tensors whose bytes no comparison from memory to memory covers.
-  std::vector<bool> converts;
-  for (const Route route : routes_.of)
-    converts.push_back(route != Route::none && route != Route::plain && route != Route::stored);
-  if (target_.stored() != nullptr && target_.buffers != nullptr) find_converted(converts);
+  if (target_.stored() == nullptr || target_.buffers == nullptr) return {};
+  RESHARD_TRY(find_converted());
+  if (input.options.buffering == Buffering::in_place) return {};
+  std::vector<bool> moves;
+  for (const Route route : routes_.of) moves.push_back(route != Route::none);
+  carried_ = RESHARD_TRY(CarriedTensors::of(target_, group_.me(), moves));
   return {};
 }
 
@@ -108,26 +110,17 @@ Result<> Job::place_moves() {
   return {};
 }
 
-void Job::find_converted(const std::vector<bool>& converts) {
-  const ModelLayout& stored = *target_.stored();
-  std::vector<SlotId> slots;
-  if (target_.quantised != nullptr) {
-    for (const QuantisedLayout::Pair& pair : target_.quantised->pairs)
-      for (const SlotId slot : {pair.data, pair.scales, pair.factor})
-        if (slot.value() >= 0) slots.push_back(slot);
-  } else {
-    for (const SlotId slot : stored.slots_of(group_.me()))
-      for (const Section& section : stored.slot(slot).sections)
-        for (const PlacedBox& part : section.parts)
-          if (converts[part.tensor.index()]) slots.push_back(slot);
+/// The bytes that no comparison from memory to memory covers.
+Result<> Job::find_converted() {
+  for (const PlannedMove& move : moves_) {
+    if (move.is_direct() || move.between() != nullptr) continue;
+    const auto parts = RESHARD_TRY(written_bytes(move.plan(), group_.me(), group_.unit_bytes));
+    converted_.insert(converted_.end(), parts.begin(), parts.end());
   }
-  std::ranges::sort(slots);
-  slots.erase(std::unique(slots.begin(), slots.end()), slots.end());
-  for (const SlotId slot : slots)
-    if (stored.rank_set(stored.slot(slot).ranks).contains(group_.me())) converted_.push_back(slot);
   recorded_.assign(converted_.size(), 0);
   for (const JobMemory::Forms& copy : memory_.target)
     digests_.emplace_back(*copy.stored, group_.me(), converted_);
+  return {};
 }
 
 void Job::count_peers() {
@@ -161,8 +154,9 @@ Result<> Job::renew_memory() {
 
 Result<> Job::run(int copy, bool verify, SessionReport& report) {
   for (const View& view : views_) view.values->set_device(view.of->device(), view.of->stream());
+  RESHARD_TRY(or_end(group_, carried_.copy_to(copy, pool_)));
   for (PlannedMove& move : moves_) {
-    if (StagingTensors* between = move.between()) RESHARD_TRY(clear(*between));
+    if (StagingTensors* between = move.between()) RESHARD_TRY(or_end(group_, clear(*between)));
     report.add(RESHARD_TRY(move.refit(copy).run()), move.between() == nullptr);
     if (!verify || move.is_direct()) continue;
     const Stopwatch clock;
@@ -181,7 +175,8 @@ TargetDigests* Job::digests(int copy) {
 Result<> Job::check(int copy) {
   for (PlannedMove& move : moves_)
     if (move.is_direct()) RESHARD_TRY(move.check(group_, copy));
-  if (TargetDigests* const now = digests(copy)) recorded_ = RESHARD_TRY(now->read());
+  if (TargetDigests* const now = digests(copy))
+    recorded_ = RESHARD_TRY(or_end(group_, now->read()));
   return {};
 }
 
@@ -192,7 +187,7 @@ Result<> Job::check_again(int copy, bool recorded) {
       continue;
     }
     if (StagingTensors* between = move.between()) {
-      RESHARD_TRY(clear(*between));
+      RESHARD_TRY(or_end(group_, clear(*between)));
       RESHARD_TRY(move.refit(copy).run());
     }
     RESHARD_TRY(move.check(group_, copy));
@@ -200,12 +195,13 @@ Result<> Job::check_again(int copy, bool recorded) {
   std::string mine;
   std::vector<std::uint64_t> found;
   if (TargetDigests* const now = digests(copy); recorded && now != nullptr)
-    found = RESHARD_TRY(now->read());
+    found = RESHARD_TRY(or_end(group_, now->read()));
   for (std::size_t i = 0; i < found.size() && mine.empty(); ++i)
     if (found[i] != recorded_[i])
       mine = fmt::format("local tensor '{}' is not what was committed",
-                         target_.stored()->slot(converted_[i]).name);
-  const std::string first = RESHARD_TRY(agree_on_reason(mine, group_.control, group_.deadline()));
+                         target_.stored()->slot(converted_[i].slot).name);
+  const std::string first =
+      RESHARD_TRY(or_end(group_, agree_on_reason(mine, group_.control, group_.deadline())));
   if (!first.empty()) return fail(Code::corrupt, first);
   return {};
 }

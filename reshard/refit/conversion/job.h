@@ -11,6 +11,7 @@
 #include "reshard/cuda/stream.h"
 #include "reshard/exec/worker_pool.h"
 #include "reshard/memory/host_buffer.h"
+#include "reshard/refit/conversion/carried_tensors.h"
 #include "reshard/refit/conversion/planned_move.h"
 #include "reshard/refit/conversion/target_digests.h"
 
@@ -66,7 +67,7 @@ class Job {
   void count_peers();
   Result<> allocate_staging(Index bytes);
   Result<JobMemory::Forms> forms(const SessionSide& side, const RankBuffers* stored);
-  void find_converted(const std::vector<bool>& converts);
+  Result<> find_converted();
   /// Of converted_. Null: the rank has no target.
   TargetDigests* digests(int copy);
   const std::shared_ptr<const cuda::Device>& gpu() const {
@@ -92,9 +93,10 @@ class Job {
   cuda::Buffer gpu_staging_;
   cuda::PinnedRange pinned_staging_;
   std::vector<PeerVolume> peers_;
-  std::vector<SlotId> converted_;        ///< this rank's target tensors that conversions write.
+  std::vector<PartRows> converted_;      ///< what conversions write of this rank's target.
   std::vector<TargetDigests> digests_;   ///< by copy of the target.
   std::vector<std::uint64_t> recorded_;  ///< their digests as of the last check().
+  CarriedTensors carried_;
 };
 
 }  // namespace reshard::conversion

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "reshard/program/converted/delivered_rows.h"
+
 namespace reshard::conversion {
 namespace {
 
@@ -28,6 +30,7 @@ class RoutePlanner {
   Result<std::vector<RoutePlan>> run() {
     if (route_ == Route::none) return std::move(out_);
     RESHARD_TRY(route_ == Route::quantise_between ? plan_both() : plan_one());
+    for (const RoutePlan& plan : out_) RESHARD_TRY(check_delivered_areas(plan.into.conversion));
     return std::move(out_);
   }
 
@@ -59,6 +62,7 @@ class RoutePlanner {
   MoveSide converted(const QuantisedLayout& layout, bool is_target, bool quantises) const {
     MoveSide side{.values = quantises != is_target};
     side.conversion = {&layout, values_of(layout), quantises};
+    if (is_target) side.conversion.delivers = tensors_;
     side.planned = quantises == is_target ? StagingTensors{layout.values, values_of(layout)}
                                           : stored_of(layout);
     return side;

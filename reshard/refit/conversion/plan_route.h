@@ -36,7 +36,7 @@ struct RoutePlan {
 
 /// Plans the move of some tensors (by TensorId of the sides' values) along their route: one plan,
 /// or two by way of `Routes::between`. A pure function of layouts; borrows the sides and the
-/// routes. Errors: the planner's.
+/// routes. Errors: the planner's; those of check_delivered_areas().
 Result<std::vector<RoutePlan>> plan_route(Route route, const std::vector<bool>& tensors,
                                           const SessionSide& source, const SessionSide& target,
                                           const Routes& routes);

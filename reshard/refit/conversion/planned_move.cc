@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include "reshard/cuda/stream.h"
-#include "reshard/exec/agreement.h"
 #include "reshard/exec/run_program.h"
 
 namespace reshard::conversion {
@@ -150,13 +149,14 @@ Result<> PlannedMove::compare_all(const JobGroup& group, int copy) {
 }
 
 Result<> PlannedMove::check(const JobGroup& group, int copy) {
-  auto checked = compare_all(group, copy);
-  if (!checked && !is_verdict(group.control, checked.error()))
-    return end_group(group.control, std::move(checked).error());
-  return checked;
+  return or_end(group, compare_all(group, copy));
 }
 
 Result<> PlannedMove::check_recorded(const JobGroup& group, int copy) {
+  return or_end(group, compare_recorded(group, copy));
+}
+
+Result<> PlannedMove::compare_recorded(const JobGroup& group, int copy) {
   RESHARD_TRY(prepare_verifiers(group));
   return compare(recorded_, *RESHARD_TRY(read_target(group, copy)));
 }

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "reshard/exec/agreement.h"
 #include "reshard/exec/rank_refit_hooks.h"
 #include "reshard/exec/verify/fingerprint_verifier.h"
 #include "reshard/refit/conversion/conversion_check.h"
@@ -44,6 +45,13 @@ inline bool is_verdict(const ControlPlane& control, const Error& error) {
   return error.code == Code::corrupt && control.status().has_value();
 }
 
+/// Ends the group, unless the error is a verdict.
+template <class T>
+Result<T> or_end(const JobGroup& group, Result<T> done) {
+  if (done || is_verdict(group.control, done.error())) return done;
+  return end_group(group.control, std::move(done).error());
+}
+
 /// A plan over the tensors of a route on one rank: the refits that run it into each copy of the
 /// target, and their verification.
 class PlannedMove {
@@ -64,6 +72,7 @@ class PlannedMove {
   RankRefit& refit(int copy) { return refits_[index(copy)]; }
   const RankRefit& refit() const { return refits_.front(); }
   Index staging_bytes() const;
+  const RoutePlan& plan() const { return plan_; }
   const Planner& planner() const { return plan_.planner; }
   /// True if bytes move from memory to memory, cast at most.
   bool is_direct() const { return plan_.route == Route::plain || plan_.route == Route::stored; }
@@ -84,6 +93,7 @@ class PlannedMove {
   Result<> add_checks(const JobGroup& group);
   ConvertedPlan converted_plan(const MoveSide& side, bool is_target, const JobGroup& group) const;
   Result<> compare_all(const JobGroup& group, int copy);
+  Result<> compare_recorded(const JobGroup& group, int copy);
   Result<> prepare_verifiers(const JobGroup& group);
   Result<const ModelFingerprints*> read_source(const JobGroup& group);
   Result<const ModelFingerprints*> read_target(const JobGroup& group, int copy);

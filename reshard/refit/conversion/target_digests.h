@@ -7,18 +7,22 @@
 
 #include "reshard/cuda/fingerprints/fingerprint_runner.h"
 #include "reshard/exec/rank_buffers.h"
+#include "reshard/program/converted/converted_rows.h"
 
 namespace reshard::conversion {
 
-/// Digests of local tensors, to tell whether their bytes change. Of what is in the memory of a GPU
-/// the sums alone come to the host. For one thread.
+/// Digests of parts of local tensors, to tell whether their bytes change. Of what is in the memory
+/// of a GPU the sums alone come to the host. For one thread.
 class TargetDigests {
  public:
-  /// `slots` of rank `me` in `memory`, which must outlive this object.
-  TargetDigests(const RankBuffers& memory, Rank me, std::vector<SlotId> slots)
-      : memory_(&memory), me_(me), slots_(std::move(slots)) {}
+  /// `parts` of rank `me` in `memory`, which must outlive this object.
+  TargetDigests(const RankBuffers& memory, Rank me, std::vector<PartRows> parts)
+      : memory_(&memory), me_(me), parts_(std::move(parts)) {
+    for (PartRows& part : parts_)
+      if (part.row == part.stride) part.row = part.stride = part.bytes;
+  }
 
-  /// Of the bytes as they are after the work that the memory's stream has, in the order of `slots`.
+  /// Of the bytes as they are after the work that the memory's stream has, in the order of `parts`.
   /// Blocks. The first call prepares what a GPU reads. Errors: the driver's; memory that is short.
   Result<std::vector<std::uint64_t>> read();
 
@@ -28,7 +32,7 @@ class TargetDigests {
 
   const RankBuffers* memory_;
   Rank me_;
-  std::vector<SlotId> slots_;
+  std::vector<PartRows> parts_;
   std::optional<cuda::FingerprintRunner> runner_;
 };
 

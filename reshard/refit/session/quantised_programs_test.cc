@@ -4,74 +4,19 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstring>
 #include <optional>
-#include <random>
 
 #include "reshard/exec/element_oracle_testutil.h"
 #include "reshard/exec/slow_executor_testutil.h"
-#include "reshard/program/check.h"
-#include "reshard/refit/conversion/plan_route.h"
-#include "reshard/refit/session/quantised_suite_testutil.h"
+#include "reshard/refit/session/quantised_programs_testutil.h"
 
 namespace reshard::quantised {
 namespace {
 
-using conversion::plan_route;
-using conversion::RoutePlan;
-
 class QuantisedPrograms : public testing::TestWithParam<Case> {};
 INSTANTIATE_TEST_SUITE_P(Formats, QuantisedPrograms, testing::ValuesIn(cases()),
                          [](const auto& tested) { return tested.param.name; });
-
-constexpr PairWay kWays[] = {PairWay::mapped, PairWay::get, PairWay::message};
-
-/// The programs of all ranks for one move. `seed`: of the ways.
-std::vector<Program> compile_all(const RoutePlan& plan, int ranks, Index staging,
-                                 std::uint64_t seed) {
-  std::mt19937_64 random(seed);
-  std::map<std::pair<Rank, Rank>, PairWay> ways;
-  CompileOptions common;
-  common.staging_bytes = staging;
-  common.unit_bytes = std::clamp<Index>(staging / 16, 4 << 10, 512 << 10);
-  common.world = ranks;
-  common.before = plan.from.conversion;
-  common.after = plan.into.conversion;
-  const auto only = random() % 4;  // 3: mixed
-  for (int src = 0; src < ranks; ++src)
-    for (int dst = 0; dst < ranks; ++dst) {
-      const PairWay way = kWays[only < 3 ? only : random() % 3];
-      ways[{Rank(src), Rank(dst)}] = way;
-      common.reads |= way != PairWay::message;
-      common.gets |= way == PairWay::get;
-    }
-  std::vector<Program> programs;
-  for (int r = 0; r < ranks; ++r) {
-    CompileOptions options = common;
-    options.way_from = [&](Rank src) { return ways.at({src, Rank(r)}); };
-    options.way_to = [&](Rank dst) { return ways.at({Rank(r), dst}); };
-    auto program = compile_rank(plan.planner, plan.planner.rank_plan(Rank(r)), options);
-    EXPECT_EQ(outcome(program), "");
-    if (program) programs.push_back(*std::move(program));
-  }
-  return programs;
-}
-
-/// Each rank's program delivers all bytes of its targets, once.
-void check_all(const std::vector<Program>& programs, const RoutePlan& plan, int threads) {
-  for (const Program& program : programs) {
-    const TargetBytes delivers =
-        *delivered_bytes(plan.planner, {&program.rank, 1}, plan.into.conversion);
-    ProgramExpectations expected;
-    expected.delivers = &delivers;
-    expected.threads = threads;
-    EXPECT_EQ(outcome(check_program(program, expected)), "");
-    Index bytes = 0;
-    for (const auto& [target, ranges] : delivers)
-      for (const Interval& range : ranges) bytes += range.size();
-    EXPECT_EQ(program.delivered(), bytes) << program.rank.value();
-  }
-  EXPECT_EQ(outcome(check_programs(programs)), "");
-}
 
 /// A copy of the target: its plain tensors have what the oracle says, the others are zeros.
 RankBuffers target_of(const OracleSide& oracle) {
