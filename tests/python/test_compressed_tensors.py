@@ -12,9 +12,12 @@ from compressed_tensors.compressors.mxfp8.base import MXFP8QuantizationCompresso
 from compressed_tensors.compressors.naive_quantized.base import FloatQuantizationCompressor
 from compressed_tensors.compressors.nvfp4.base import NVFP4PackedCompressor
 from compressed_tensors.quantization import QuantizationArgs, QuantizationConfig, QuantizationScheme
+from compressed_tensors.quantization.lifecycle.forward import quantize
+from compressed_tensors.quantization.utils import calculate_qparams, generate_gparam
 
+import quantised as tool
 from folders import command, ranks, read, same, write
-from moe_model import CONFIG, is_linear, packed, plain_checkpoint, quantised, random_e4m3
+from moe_model import CONFIG, is_linear, packed, plain_checkpoint, quantised, random_e4m3, unpacked
 
 FLOAT8 = {"num_bits": 8, "type": "float", "symmetric": True, "dynamic": False}
 FLOAT4 = {**FLOAT8, "num_bits": 4}
@@ -263,3 +266,100 @@ def test_what_is_wrong_is_said_in_one_line(stored, tmp_path):
   assert "weights in both" in refused(
     "two", tensors, lambda how: how["config_groups"].update(group_1=other)
   )
+
+
+# The library's quantiser. docs/quantisation.md says where it rounds otherwise; here that is measured.
+
+E4M3_SCALES = {"scale_dtype": torch.float8_e4m3fn}
+QUANTISED = {
+  "fp8_tensor": {**FLOAT8, "strategy": "tensor"},
+  "fp8_channel": {**FLOAT8, "strategy": "channel"},
+  "fp8_block": {**FLOAT8, "strategy": "block", "block_structure": [128, 128]},
+  "mxfp8": {**FLOAT8, "scale_dtype": torch.uint8, "strategy": "group", "group_size": 32},
+  "mxfp4": {**FLOAT4, "scale_dtype": torch.uint8, "strategy": "group", "group_size": 32},
+  "nvfp4_divisor": {**FLOAT4, **E4M3_SCALES, "strategy": "tensor_group", "group_size": 16},
+}
+
+
+def blocks_of(weights, form):
+  """The weights with the dimensions of a block last."""
+  rows, cols = weights.shape
+  if form == "fp8_tensor":
+    return weights.reshape(1, -1)
+  if form == "fp8_channel":
+    return weights.reshape(rows, 1, cols)
+  if form == "fp8_block":
+    return weights.reshape(rows // 128, 128, cols // 128, 128).transpose(1, 2).flatten(2)
+  return weights.reshape(rows, -1, 16 if form == "nvfp4_divisor" else 32)
+
+
+def by_the_library(weights, form):
+  """(codes as numbers, scales, divisor)."""
+  arguments, blocks = QuantizationArgs(**QUANTISED[form]), blocks_of(weights, form)
+  divisor = None
+  if form == "nvfp4_divisor":
+    divisor = generate_gparam(weights.min(), weights.max())
+  least, most = blocks.amin(-1), blocks.amax(-1)
+  scales, _ = calculate_qparams(least, most, arguments, global_scale=divisor)
+  return quantize(weights, scales, None, arguments, global_scale=divisor).float(), scales, divisor
+
+
+def weights_in(dtype):
+  generator = torch.Generator().manual_seed(11)
+  exponents = torch.randint(-9, 4, (256, 1), generator=generator)
+  weights = torch.randn(256, 512, generator=generator) * torch.exp2(exponents)
+  return weights.to(torch.bfloat16).to(dtype)
+
+
+@pytest.mark.parametrize("form", ["fp8_tensor", "fp8_channel", "fp8_block"])
+def test_fp8_of_f32_weights_is_that_of_its_quantiser(form, tmp_path):
+  weights = weights_in(torch.float32)
+  codes, scales, _ = by_the_library(weights, form)
+  ours = tool.quantise(weights, form, tmp_path)
+  assert torch.equal(ours.scales.view(torch.float32), scales.flatten())
+  assert torch.equal(ours.data.view(torch.float8_e4m3fn).float(), codes)
+
+
+@pytest.mark.parametrize("form", ["fp8_tensor", "fp8_channel", "fp8_block"])
+def test_of_bf16_weights_its_scales_are_ours_in_bf16(form, tmp_path):
+  weights = weights_in(torch.bfloat16)
+  codes, scales, _ = by_the_library(weights, form)
+  ours = tool.quantise(weights, form, tmp_path)
+  assert scales.dtype == torch.bfloat16
+  assert torch.equal(ours.scales.view(torch.float32).bfloat16(), scales.flatten())
+  # Each element is at most one code away, for it was divided by another scale.
+  step = (ours.data.view(torch.int8) & 127).int() - (codes.to(torch.float8_e4m3fn).view(torch.int8) & 127).int()
+  assert step.abs().max() == 1 and (step != 0).float().mean() < 0.1
+
+
+def test_of_nvfp4_scales_and_divisor_are_those_of_its_quantiser(tmp_path):
+  weights = weights_in(torch.float32)
+  codes, scales, divisor = by_the_library(weights, "nvfp4_divisor")
+  ours = tool.quantise(weights, "nvfp4_divisor", tmp_path)
+  assert torch.equal(ours.factor, divisor)
+  assert torch.equal(ours.scales, scales.to(torch.float8_e4m3fn).view(torch.uint8).flatten())
+  differs = unpacked(ours.data) != codes
+  assert differs.float().mean() < 0.004
+  # Where they differ, the element lies between both codes but for the rounding of a product.
+  scale = (scales.float() / divisor).repeat_interleave(16, 1)
+  middle = (unpacked(ours.data) + codes) / 2 * scale
+  assert torch.allclose(weights[differs], middle[differs], rtol=1e-6)
+
+
+def test_of_bf16_weights_its_nvfp4_divisor_is_ours_in_bf16(tmp_path):
+  weights = weights_in(torch.bfloat16)
+  divisor = by_the_library(weights, "nvfp4_divisor")[2]
+  ours = tool.quantise(weights, "nvfp4_divisor", tmp_path)
+  assert torch.equal(ours.factor.bfloat16().float(), divisor)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("form, bumps", [("mxfp8", 1.75), ("mxfp4", 1.5)])
+def test_its_powers_of_two_double_at_another_amax(form, bumps, dtype, tmp_path):
+  weights = weights_in(dtype)
+  _, scales, _ = by_the_library(weights, form)
+  amax = blocks_of(weights, form).float().abs().amax(-1).flatten()
+  mantissa = amax / torch.exp2(amax.log2().floor())
+  floor = tool.quantise(weights, form + "_floor", tmp_path).scales.int()
+  assert torch.equal(scales.float().log2().int().flatten() + 127, floor + (mantissa >= 1.75))
+  assert torch.equal(tool.quantise(weights, form, tmp_path).scales.int(), floor + (mantissa > bumps))
