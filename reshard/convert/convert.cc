@@ -290,6 +290,19 @@ Result<std::vector<FileLeftOut>> write_companions(const Model& model, const Layo
   return left_out;
 }
 
+/// A second look at an input that another program may have changed without a new stamp: makes the
+/// output again, from the files as they are now, and compares.
+Result<> look_again(const ConvertJob& job, output::CheckpointOutput& out) {
+  const CheckpointSource source = RESHARD_TRY(CheckpointSource::bind(job.model, job.from));
+  const ConvertJob again{job.model,     job.planner, job.from,    job.target, job.as_stored,
+                         job.stored, source,      job.options, {}};
+  return out.look_again(job.options.progress,
+                        [&](const output::OutputFile& file, TensorFileWriter& writer,
+                            const Progress& progress) {
+                          return write_file(again, file, writer, progress);
+                        });
+}
+
 /// What a finished conversion reports.
 ConvertReport report_of(const ConvertJob& job, const output::CheckpointOutput& out,
                         std::vector<FileLeftOut> files_left_out, double seconds) {
@@ -324,6 +337,7 @@ Result<ConvertReport> convert_checkpoint(const ConvertOptions& a, const ConvertH
       a.input, {.layers = {}, .exact = true, .ignore = a.ignore, .prefix = a.prefix}));
   RESHARD_TRY(check_ignored(model));
   inputs.add(*model.weights);
+  const bool open_at_start = inputs.are_open_for_writing();
   if (const auto own = parse_layout(model.weights->layout()))
     inputs.add(*own, model.weights->folder());
   if (hook) hook("start");
@@ -354,6 +368,7 @@ Result<ConvertReport> convert_checkpoint(const ConvertOptions& a, const ConvertH
   if (hook) hook("files");
   auto companions = write_companions(model, to, to_side, as_stored, out.files(), out.folder());
   if (!companions) return tl::unexpected(out.with_what_is_kept(std::move(companions).error()));
+  if (open_at_start || inputs.are_open_for_writing()) RESHARD_TRY(look_again(job, out));
   RESHARD_TRY(out.commit(a.sync));
   auto report = report_of(job, out, *std::move(companions), watch.seconds());
   report.write_seconds = write_seconds;

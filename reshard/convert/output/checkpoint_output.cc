@@ -74,6 +74,28 @@ Result<> CheckpointOutput::write(const Progress& progress, const WriteFile& writ
   return {};
 }
 
+Result<> CheckpointOutput::look_again(const Progress& progress, const WriteFile& write) {
+  Index before = 0;
+  Progress part;
+  if (progress)
+    part = [&](std::string_view, Index done, Index) {
+      return progress("look again", before + done, files_.tensor_bytes());
+    };
+  for (const OutputFile& file : files_.files) {
+    FileFingerprint fingerprint(file.file_bytes);
+    RESHARD_TRY(write_tensors(file, "", write, part, fingerprint));
+    before += file.tensor_bytes;
+    if (fingerprint.text() == folder_.finished().at(file.name).fingerprint) continue;
+    folder_.give_up();
+    return fail(Code::io,
+                fmt::format("the input changed while it was read, through a file that is open for "
+                            "writing: {} would be another file now; run the command again once "
+                            "nothing changes it any more",
+                            file.name));
+  }
+  return {};
+}
+
 Error CheckpointOutput::with_what_is_kept(Error error) const {
   if (!folder_.finished().empty())
     error.message +=
@@ -82,22 +104,30 @@ Error CheckpointOutput::with_what_is_kept(Error error) const {
   return error;
 }
 
-Result<> CheckpointOutput::write_file(const OutputFile& file, const WriteFile& write,
-                                      const Progress& progress) {
-  FileFingerprint fingerprint(file.file_bytes);
+/// `path`: the file to write; empty: none, `fingerprint` sees the bytes alone.
+Result<> CheckpointOutput::write_tensors(const OutputFile& file, const std::string& path,
+                                         const WriteFile& write, const Progress& progress,
+                                         FileFingerprint& fingerprint) const {
   const auto watch = [&](std::int64_t at, std::span<const std::byte> bytes) {
     fingerprint.add(at, bytes);
   };
-  const std::string path = folder_.path_of(file.name);
   if (files_.dcp) {
-    auto writer = RESHARD_TRY(DcpWriter::create(path, file.tensors, watch));
+    auto writer = RESHARD_TRY(path.empty() ? DcpWriter::rehearse(file.tensors, watch)
+                                           : DcpWriter::create(path, file.tensors, watch));
     RESHARD_TRY(write(file, writer, progress));
-    RESHARD_TRY(writer.finish(false));
-  } else {
-    auto writer = RESHARD_TRY(SafetensorsWriter::create(path, file.tensors, file.metadata, watch));
-    RESHARD_TRY(write(file, writer, progress));
-    RESHARD_TRY(writer.finish());
+    return writer.finish(false);
   }
+  auto writer = RESHARD_TRY(
+      path.empty() ? SafetensorsWriter::rehearse(file.tensors, file.metadata, watch)
+                   : SafetensorsWriter::create(path, file.tensors, file.metadata, watch));
+  RESHARD_TRY(write(file, writer, progress));
+  return writer.finish();
+}
+
+Result<> CheckpointOutput::write_file(const OutputFile& file, const WriteFile& write,
+                                      const Progress& progress) {
+  FileFingerprint fingerprint(file.file_bytes);
+  RESHARD_TRY(write_tensors(file, folder_.path_of(file.name), write, progress, fingerprint));
   RESHARD_TRY(check_inputs());
   RESHARD_TRY(folder_.mark_finished(file.name, fingerprint.text()));
   if (hook_) hook_("file");

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "reshard/convert/hooks.h"
+#include "reshard/convert/output/file_fingerprint.h"
 #include "reshard/convert/output/output_files.h"
 #include "reshard/io/checkpoint/tensor_file_writer.h"
 #include "reshard/io/files/output_dir.h"
@@ -36,6 +37,9 @@ class CheckpointOutput {
   /// Calls `write` for each unfinished file, in order, and finishes it. An error says what a later
   /// run can resume from; if an input changed, that is the error, and nothing is kept.
   Result<> write(const Progress& progress, const WriteFile& write);
+  /// Makes every file again, without writing it, and compares it with what was written. The error
+  /// says that the input changed meanwhile; nothing is kept then.
+  Result<> look_again(const Progress& progress, const WriteFile& write);
   /// Appends to the error what a later run can resume from.
   Error with_what_is_kept(Error error) const;
 
@@ -48,6 +52,8 @@ class CheckpointOutput {
   Result<> check_inputs();
   Result<> check_free_space() const;
   Result<> write_file(const OutputFile& file, const WriteFile& write, const Progress& progress);
+  Result<> write_tensors(const OutputFile& file, const std::string& path, const WriteFile& write,
+                         const Progress& progress, FileFingerprint& fingerprint) const;
   bool finished(const OutputFile& file) const;
 
   OutputDir folder_;

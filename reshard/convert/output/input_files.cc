@@ -3,6 +3,8 @@
 
 #include <filesystem>
 
+#include "reshard/io/files/writers.h"
+
 namespace reshard::output {
 namespace {
 
@@ -47,6 +49,12 @@ void InputFiles::add_to(Digest& digest) const {
   if (weights_ == nullptr) return;
   for (std::size_t i = 0; i < weights_->num_files(); ++i)
     add_file(digest, weights_->mapping(i).path(), weights_->mapping(i).stamp());
+}
+
+bool InputFiles::are_open_for_writing() const {
+  for (std::size_t i = 0; weights_ != nullptr && i < weights_->num_files(); ++i)
+    if (is_open_for_writing(weights_->mapping(i).path())) return true;
+  return false;
 }
 
 Result<> InputFiles::unchanged() const {

@@ -25,6 +25,9 @@ class InputFiles {
 
   /// Adds names, sizes, times and inodes to the resume key of a job.
   void add_to(Digest& digest) const;
+  /// True if is_open_for_writing() one of the files of weights. Stamps do not say then that
+  /// nothing changed.
+  bool are_open_for_writing() const;
   /// Errors: those of MappedFile::unchanged() and check_unchanged().
   Result<> unchanged() const;
 

@@ -115,6 +115,14 @@ struct SafetensorsWriter::State {
   bool finished = false;
   Watcher watcher;
 
+  /// Shows bytes to the watcher and writes them, if there is a file.
+  Result<> write(std::span<const std::byte> bytes, std::int64_t at) {
+    if (watcher) watcher(at, bytes);
+    if (fd) RESHARD_TRY(files::write_all(fd.get(), path, bytes, at));
+    written += static_cast<std::int64_t>(bytes.size());
+    return {};
+  }
+
   /// The place in the file of byte `offset` of the tensor. Checks that `bytes` bytes fit there.
   std::int64_t place(std::size_t tensor, std::int64_t offset, std::int64_t bytes) const {
     RESHARD_CHECK(tensor < tensors.size());
@@ -131,25 +139,33 @@ SafetensorsWriter& SafetensorsWriter::operator=(SafetensorsWriter&& other) noexc
   return *this;
 }
 SafetensorsWriter::~SafetensorsWriter() {
-  if (state_ && !state_->finished) ::unlink(state_->path.c_str());
+  if (state_ && !state_->finished && !state_->path.empty()) ::unlink(state_->path.c_str());
 }
 
 Result<SafetensorsWriter> SafetensorsWriter::create(const std::string& path,
                                                     std::vector<TensorSpec> tensors,
                                                     const StringMap& metadata, Watcher watcher) {
+  return make(path, std::move(tensors), metadata, std::move(watcher));
+}
+
+Result<SafetensorsWriter> SafetensorsWriter::rehearse(std::vector<TensorSpec> tensors,
+                                                      const StringMap& metadata, Watcher watcher) {
+  return make("", std::move(tensors), metadata, std::move(watcher));
+}
+
+Result<SafetensorsWriter> SafetensorsWriter::make(const std::string& path,
+                                                  std::vector<TensorSpec> tensors,
+                                                  const StringMap& metadata, Watcher watcher) {
   auto plan = plan_safetensors(tensors, metadata);
   if (!plan) return tl::unexpected(std::move(plan).error().in(path));
   auto state = std::make_unique<State>();
-  state->fd = RESHARD_TRY(files::create_file(path, plan->file_bytes));
+  if (!path.empty()) state->fd = RESHARD_TRY(files::create_file(path, plan->file_bytes));
   state->path = path;
   state->tensors = std::move(plan->tensors);
   state->file_bytes = plan->file_bytes;
   state->watcher = std::move(watcher);
   SafetensorsWriter writer(std::move(state));
-  if (writer.state_->watcher) writer.state_->watcher(0, std::as_bytes(std::span(plan->head)));
-  RESHARD_TRY(
-      files::write_all(writer.state_->fd.get(), path, std::as_bytes(std::span(plan->head)), 0));
-  writer.state_->written = static_cast<std::int64_t>(plan->head.size());
+  RESHARD_TRY(writer.state_->write(std::as_bytes(std::span(plan->head)), 0));
   return writer;
 }
 
@@ -159,11 +175,7 @@ std::int64_t SafetensorsWriter::file_bytes() const { return state_->file_bytes; 
 Result<> SafetensorsWriter::write_at(std::size_t tensor, std::int64_t offset,
                                      std::span<const std::byte> data) {
   const auto bytes = static_cast<std::int64_t>(data.size());
-  const auto at = state_->place(tensor, offset, bytes);
-  if (state_->watcher) state_->watcher(at, data);
-  RESHARD_TRY(files::write_all(state_->fd.get(), state_->path, data, at));
-  state_->written += bytes;
-  return {};
+  return state_->write(data, state_->place(tensor, offset, bytes));
 }
 
 Result<> SafetensorsWriter::write_pieces_at(std::size_t tensor, std::int64_t offset,
@@ -176,7 +188,7 @@ Result<> SafetensorsWriter::write_pieces_at(std::size_t tensor, std::int64_t off
     if (state_->watcher) state_->watcher(next, piece);
     next += static_cast<std::int64_t>(piece.size());
   }
-  RESHARD_TRY(files::write_all(state_->fd.get(), state_->path, pieces, at));
+  if (state_->fd) RESHARD_TRY(files::write_all(state_->fd.get(), state_->path, pieces, at));
   state_->written += bytes;
   return {};
 }
@@ -187,7 +199,7 @@ Result<> SafetensorsWriter::finish(bool sync) {
     return fail(Code::invalid_argument,
                 fmt::format("{}: {} bytes were written, the file has {}", state_->path,
                             state_->written.load(), state_->file_bytes));
-  RESHARD_TRY(files::close_written(std::move(state_->fd), state_->path, sync));
+  if (state_->fd) RESHARD_TRY(files::close_written(std::move(state_->fd), state_->path, sync));
   state_->finished = true;
   return {};
 }

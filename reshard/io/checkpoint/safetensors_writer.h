@@ -44,6 +44,10 @@ class SafetensorsWriter final : public TensorFileWriter {
   static Result<SafetensorsWriter> create(const std::string& path, std::vector<TensorSpec> tensors,
                                           const StringMap& metadata = {}, Watcher watcher = {});
 
+  /// Writes no file: the watcher sees the bytes that one would have.
+  static Result<SafetensorsWriter> rehearse(std::vector<TensorSpec> tensors,
+                                            const StringMap& metadata, Watcher watcher);
+
   SafetensorsWriter(SafetensorsWriter&&) noexcept;
   SafetensorsWriter& operator=(SafetensorsWriter&&) noexcept;
   ~SafetensorsWriter() override;
@@ -71,6 +75,9 @@ class SafetensorsWriter final : public TensorFileWriter {
  private:
   struct State;
   explicit SafetensorsWriter(std::unique_ptr<State> state);
+  /// An empty `path`: no file.
+  static Result<SafetensorsWriter> make(const std::string& path, std::vector<TensorSpec> tensors,
+                                        const StringMap& metadata, Watcher watcher);
   std::unique_ptr<State> state_;
 };
 

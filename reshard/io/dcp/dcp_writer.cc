@@ -64,7 +64,7 @@ struct DcpWriter::State {
 
   Result<> write(std::int64_t at, std::span<const std::byte> bytes) {
     if (watcher) watcher(at, bytes);
-    return files::write_all(fd.get(), path, bytes, at);
+    return fd ? files::write_all(fd.get(), path, bytes, at) : Result<>();
   }
   Result<> write(std::int64_t at, const std::string& bytes) {
     return write(at, std::as_bytes(std::span(bytes)));
@@ -84,15 +84,24 @@ DcpWriter& DcpWriter::operator=(DcpWriter&& other) noexcept {
   return *this;
 }
 DcpWriter::~DcpWriter() {
-  if (state_ && !state_->finished) ::unlink(state_->path.c_str());
+  if (state_ && !state_->finished && !state_->path.empty()) ::unlink(state_->path.c_str());
 }
 
 Result<DcpWriter> DcpWriter::create(const std::string& path, std::span<const TensorSpec> tensors,
                                     Watcher watcher) {
+  return make(path, tensors, std::move(watcher));
+}
+
+Result<DcpWriter> DcpWriter::rehearse(std::span<const TensorSpec> tensors, Watcher watcher) {
+  return make("", tensors, std::move(watcher));
+}
+
+Result<DcpWriter> DcpWriter::make(const std::string& path, std::span<const TensorSpec> tensors,
+                                  Watcher watcher) {
   auto plan = plan_dcp_file(tensors);
   if (!plan) return tl::unexpected(std::move(plan).error().in(path));
   auto state = std::make_unique<State>();
-  state->fd = RESHARD_TRY(files::create_file(path, plan->file_bytes));
+  if (!path.empty()) state->fd = RESHARD_TRY(files::create_file(path, plan->file_bytes));
   state->path = path;
   state->plan = *std::move(plan);
   state->watcher = std::move(watcher);
@@ -131,7 +140,7 @@ Result<> DcpWriter::finish(bool sync) {
                         dcp::torch_archive_tail(s.archives[i], s.checksums[i].value())));
     RESHARD_TRY(s.write_gap(i));
   }
-  RESHARD_TRY(files::close_written(std::move(s.fd), s.path, sync));
+  if (s.fd) RESHARD_TRY(files::close_written(std::move(s.fd), s.path, sync));
   s.finished = true;
   return {};
 }

@@ -36,6 +36,8 @@ class DcpWriter final : public TensorFileWriter {
   /// Errors: those of plan_dcp_file() and files::create_file().
   static Result<DcpWriter> create(const std::string& path, std::span<const TensorSpec> tensors,
                                   Watcher watcher = {});
+  /// Writes no file: the watcher sees the bytes that one would have.
+  static Result<DcpWriter> rehearse(std::span<const TensorSpec> tensors, Watcher watcher);
   DcpWriter(DcpWriter&&) noexcept;
   DcpWriter& operator=(DcpWriter&&) noexcept;
   ~DcpWriter() override;
@@ -47,6 +49,9 @@ class DcpWriter final : public TensorFileWriter {
  private:
   struct State;
   explicit DcpWriter(std::unique_ptr<State> state);
+  /// An empty `path`: no file.
+  static Result<DcpWriter> make(const std::string& path, std::span<const TensorSpec> tensors,
+                                Watcher watcher);
   std::unique_ptr<State> state_;
 };
 
