@@ -67,10 +67,22 @@ class PieceNames {
     return tensors[ids_.at(piece.tensor)];
   }
 
+  /// The tensor of a slot, if it has no elements: it is a piece too, though of no bytes.
+  const CanonicalTensor* without_elements(SlotId slot) const {
+    const auto& sections = layout_.slot(slot).sections;
+    if (sections.empty() || sections[0].parts.empty()) return nullptr;
+    const CanonicalTensor& t = layout_.model()[sections[0].parts[0].tensor];
+    return volume(t.shape) == 0 ? &t : nullptr;
+  }
+
   /// Without its place in a file. @pre without LayoutSide::pieces, the local tensor is one box of
-  /// the tensor that the slot names
+  /// the tensor that the slot names, or of a tensor without elements
   DcpPiece of(SlotId slot, Rank r) const {
     if (stored_ == nullptr) {
+      if (const CanonicalTensor* t = without_elements(slot)) {
+        const Dims shape = t->stored_shape();
+        return {layout_.slot(slot).name, Dims::filled(shape.size(), 0), shape, {}, {}};
+      }
       const Fragment f = layout_.local(slot, r).fragments[0];
       const CanonicalTensor& t = layout_.model()[f.tensor];
       return {
@@ -128,8 +140,9 @@ Result<OutputFiles> dcp_output_files(const LayoutSide& side, bool safetensors) {
     std::vector<DcpPiece> pieces;
     for (const SlotId slot : layout.slots_of(r)) {
       const LocalTensor local = layout.local(slot, r);
-      if (local.fragments.empty() && !side.pieces) continue;
-      if (!side.pieces && !fills(local))
+      const bool none = names.without_elements(slot) != nullptr;
+      if (local.fragments.empty() && !none && !side.pieces) continue;
+      if (!side.pieces && !none && !fills(local))
         return fail(Code::unsupported,
                     fmt::format("dcp: local tensor '{}' of rank {} is not one box of a tensor",
                                 layout.slot(slot).name, r.value()));
