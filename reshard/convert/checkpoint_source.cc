@@ -3,13 +3,30 @@
 
 #include <fmt/format.h>
 
+#include <cstring>
+
 #include "reshard/base/check.h"
 #include "reshard/model/misfits.h"
 #include "reshard/model/name_pattern.h"
 #include "reshard/transform/convert.h"
+#include "reshard/transform/quantise_arithmetic.h"
 
 namespace reshard {
 namespace {
+
+/// Widens scales to F32. Bytes are exponents: 2^(byte - 127).
+void widen(DType from, std::span<const std::byte> scales, std::byte* to) {
+  if (is_convertible(from)) {
+    const Conversion conversion{{from, ValueMap::identity}, {DType::f32, ValueMap::identity}};
+    const auto count = static_cast<Index>(scales.size()) * 8 / bits(from);
+    return convert_values(conversion, scales.data(), to, count);
+  }
+  for (const std::byte scale : scales) {
+    const float value = e8m0_to_float(std::to_integer<std::uint32_t>(scale));
+    std::memcpy(to, &value, sizeof value);
+    to += sizeof value;
+  }
+}
 
 std::string described(DType dtype, const Dims& shape) {
   return fmt::format("{} {}", name(dtype), to_string(shape));
@@ -64,7 +81,8 @@ Result<> CheckpointSource::bind_rank(Rank r) {
                               instead_of(want.name, misfits(r))));
     compare_shape(r, *tensor, layout.stored_shape(slot, r), want.shape);
     if (files_.is_part(slot) && want.dtype == DType::f32 && tensor->dtype != want.dtype &&
-        reads_as(tensor->dtype, want.dtype) && same_shape(tensor->shape, want.shape)) {
+        reads_as(tensor->dtype, want.dtype, files_.format()) &&
+        same_shape(tensor->shape, want.shape)) {
       RESHARD_TRY(bind_as_float(r, slot, *tensor));
       continue;
     }
@@ -115,8 +133,7 @@ Result<> CheckpointSource::bind_as_float(Rank r, SlotId slot, const CheckpointTe
   const Index count = volume(tensor.shape);
   auto memory = std::make_unique<std::byte[]>(static_cast<std::size_t>(count * kFloat));
   const std::span<const std::byte> bytes = checkpoint_->data(tensor);
-  const Conversion widen{{tensor.dtype, ValueMap::identity}, {DType::f32, ValueMap::identity}};
-  convert_values(widen, bytes.data(), memory.get(), count);
+  widen(tensor.dtype, bytes, memory.get());
   checkpoint_->drop(tensor);
   is_converted_.emplace(r, slot);
   converted_.push_back(std::move(memory));

@@ -54,7 +54,7 @@ class CheckpointSource {
   void compare_shape(Rank r, const CheckpointTensor& tensor, const Dims& as_slot,
                      const Dims& in_file);
 
-  /// Binds scales that are stored in BF16 or F16, widened to F32.
+  /// Binds scales that are stored in BF16, F16 or F8_E8M0, widened to F32.
   Result<> bind_as_float(Rank r, SlotId slot, const CheckpointTensor& tensor);
 
   const Checkpoint* checkpoint_;

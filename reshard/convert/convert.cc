@@ -15,12 +15,10 @@
 #include "reshard/convert/output/checkpoint_output.h"
 #include "reshard/convert/output/companion_files.h"
 #include "reshard/convert/output/input_files.h"
+#include "reshard/convert/output/written_config.h"
 #include "reshard/exec/stream.h"
 #include "reshard/io/checkpoint/rank_index.h"
 #include "reshard/io/checkpoint/stored_model.h"
-#include "reshard/io/files/json.h"
-#include "reshard/io/hf/config.h"
-#include "reshard/io/hf/quantization.h"
 #include "reshard/io/make_layout.h"
 #include "reshard/model/families.h"
 #include "reshard/plan/conversions.h"
@@ -202,24 +200,6 @@ Result<> write_file(const ConvertJob& job, const output::OutputFile& file, Tenso
                      second);
 }
 
-/// Writes the config that says how the weights are stored; reshard.json says it for files of ranks.
-Result<> write_config(const Model& model, const LayoutSide& to, bool is_hf, bool as_stored,
-                      OutputDir& folder) {
-  const auto text = RESHARD_TRY(read_text_file(model.config_path, std::size_t{16} << 20));
-  // Weights that are copied as they are keep their config.
-  const bool same = is_hf && as_stored && model.stored_method && to.method == model.stored_method;
-  if (same && stored_weights(text)) return folder.write_text(kConfigFile, text);
-  return folder.write_text(
-      kConfigFile,
-      is_hf && to.quantised
-          ? RESHARD_TRY(config_of_quantised_weights(
-                text,
-                {*to.method, to.quantised->choice.format,
-                 has_input_scales(*to.stored(), to.quantised->choice.tensors)},
-                plain_modules(*model.tensors, to.quantised->choice), model.config_path))
-          : RESHARD_TRY(config_of_plain_weights(text, model.config_path)));
-}
-
 /// The tensors that reshard.json lists: those of the model without activation scales that the
 /// layout omits.
 ModelSpec recorded_tensors(const ModelLayout& layout) {
@@ -245,24 +225,31 @@ std::set<std::string> input_files(const Model& model) {
   return names;
 }
 
+/// True if files of the input that describe the form of its weights describe the output's too.
+bool keeps_descriptions(const Model& model, const LayoutSpec& to, const LayoutSide& side,
+                        bool as_stored) {
+  if (!model.opaque.empty()) return true;
+  const bool same_form =
+      !model.config || (model.stored_method && side.method == model.stored_method);
+  return model.left_over.empty() && to.family == "hf" && as_stored && same_form;
+}
+
 /// Writes the files beside the weights: configs, tokenizer, and the description of the layout.
 /// Returns what was not copied.
 Result<std::vector<FileLeftOut>> write_companions(const Model& model, const LayoutSpec& to,
                                                   const LayoutSide& side, bool as_stored,
+                                                  const output::WrittenConfig& config,
                                                   const output::OutputFiles& files,
                                                   OutputDir& folder) {
   std::vector<FileLeftOut> left_out;
   if (!model.config_path.empty()) {
     const std::string& from = model.weights->folder();
-    const bool changes =
-        (side.quantised || model.stored) && output::is_of_checkpoint(from, kConfigFile);
-    const bool same_form =
-        !model.config || (model.stored_method && side.method == model.stored_method);
+    const bool changes = config.text && output::is_of_checkpoint(from, kConfigFile);
     output::CompanionChoice choice{.done = input_files(model),
-                                   .as_stored = to.family == "hf" && as_stored && same_form};
+                                   .as_stored = keeps_descriptions(model, to, side, as_stored)};
     if (changes) choice.done.emplace(kConfigFile);
     left_out = RESHARD_TRY(output::copy_companion_files(from, folder.partial(), choice));
-    if (changes) RESHARD_TRY(write_config(model, side, to.family == "hf", as_stored, folder));
+    if (changes) RESHARD_TRY(folder.write_text(kConfigFile, *config.text));
   }
   if (to.family == "hf") {
     if (files.files.size() > 1)
@@ -301,6 +288,16 @@ Result<> look_again(const ConvertJob& job, output::CheckpointOutput& out) {
                             const Progress& progress) {
                           return write_file(again, file, writer, progress);
                         });
+}
+
+/// What a plan says too, and what the config does not say any more.
+std::vector<std::string> all_notes(const ConvertJob& job, const output::WrittenConfig& config) {
+  std::vector<std::string> notes = notes_of(job.model, job.from, job.target);
+  notes.insert(notes.end(), config.notes.begin(), config.notes.end());
+  for (std::string& note : quantisation_notes(job.from, job.target, job.planner))
+    notes.push_back(std::move(note));
+  for (const ConversionUse& use : conversions_of(job.planner)) notes.push_back(to_string(use));
+  return notes;
 }
 
 /// What a finished conversion reports.
@@ -351,6 +348,8 @@ Result<ConvertReport> convert_checkpoint(const ConvertOptions& a, const ConvertH
                                 PlanOptions{.ignore = to_leave_out(*planned_from, model.ignore)}));
   const StoredPart part =
       as_stored ? StoredPart{} : RESHARD_TRY(stored_part(from_side, to_side, planner));
+  const output::WrittenConfig config =
+      RESHARD_TRY(output::written_config(model, to.family, to_side, as_stored));
   const CheckpointSource source = RESHARD_TRY(CheckpointSource::bind(model, from_side));
   const ModelLayout& stored = *to_side.stored();
   output::OutputFiles files = RESHARD_TRY(output_files(to, to_side, a.max_shard_bytes));
@@ -366,16 +365,14 @@ Result<ConvertReport> convert_checkpoint(const ConvertOptions& a, const ConvertH
   }));
   const double write_seconds = writing.seconds();
   if (hook) hook("files");
-  auto companions = write_companions(model, to, to_side, as_stored, out.files(), out.folder());
+  auto companions =
+      write_companions(model, to, to_side, as_stored, config, out.files(), out.folder());
   if (!companions) return tl::unexpected(out.with_what_is_kept(std::move(companions).error()));
   if (open_at_start || inputs.are_open_for_writing()) RESHARD_TRY(look_again(job, out));
   RESHARD_TRY(out.commit(a.sync));
   auto report = report_of(job, out, *std::move(companions), watch.seconds());
   report.write_seconds = write_seconds;
-  report.notes = notes_of(model, from_side, to_side);
-  for (std::string& note : quantisation_notes(from_side, to_side, planner))
-    report.notes.push_back(std::move(note));
-  for (const ConversionUse& use : conversions_of(planner)) report.notes.push_back(to_string(use));
+  report.notes = all_notes(job, config);
   report.requantised = requantised_note(from_side, to_side, part.requantised);
   return report;
 }

@@ -26,6 +26,8 @@ class SlotFiles {
   FileTensor file_tensor(SlotId slot, Rank r) const;
   /// True for data, scales and factors of quantised tensors.
   bool is_part(SlotId slot) const { return of_slot_[slot.index()].has_value(); }
+  /// Of the quantised tensors. @pre there are any
+  const QuantFormat& format() const { return format_; }
 
  private:
   struct Part {

@@ -106,6 +106,25 @@ Result<std::optional<QuantNotation>> take_notation(LayoutSpec& spec,
   return notation;
 }
 
+/// Refuses a layout that would change the values of weights that are not read.
+Result<> check_values_stay(const LayoutSpec& spec, const Model& model) {
+  constexpr std::array kWithoutConfig = {"hf", "fsdp", "dcp", "dtensor", "rules", "explicit"};
+  const bool builds = model.config || std::ranges::find(kWithoutConfig, spec.family) !=
+                                          kWithoutConfig.end();  // else build() says why not
+  if (model.opaque.empty() || !builds) return {};
+  std::string option;
+  for (const char* key : {"quant", "dtype"})
+    if (const auto at = spec.keys.find(key); at != spec.keys.end())
+      option = fmt::format("{}={}", key, at->second);
+  if (option.empty() && (spec.family == "vllm" || spec.family == "sglang"))
+    option = "the dtype of its parameters";
+  if (option.empty()) return {};
+  return fail(Code::unsupported,
+              fmt::format("{} would change values, but {}; hf, fsdp, dcp, dtensor:FILE and "
+                          "rules:FILE without quant and dtype move every byte as it is",
+                          option, model.opaque));
+}
+
 /// Input scales are valid only with the weights that they were calibrated with: in files of the
 /// same method, or with per-tensor scales if every module has one.
 bool keeps_input_scales(const QuantNotation& notation, const Model& model) {
@@ -126,7 +145,9 @@ Result<LayoutSide> side_of(LayoutSpec spec, const Model& model, const std::strin
   FamilyInput input{model.tensors, model.config_or_null()};
   input.model_type = model.model_type;
   if (notation) input.expert_block = expert_block(*notation, *model.tensors, stored);
-  input.plain = !own && !(alike && keeps_input_scales(*notation, model));
+  // Weights that are neither dequantised nor quantised keep all that is stored with them.
+  const bool changes = notation.has_value() || model.stored.has_value();
+  input.plain = !own && changes && !(alike && keeps_input_scales(*notation, model));
   // Files that stack experts keep that form. Quantised ones have each expert by itself, as engines
   // read them.
   const bool is_hf = model.weights && model.weights->kind() == Checkpoint::Kind::hf;
@@ -155,7 +176,9 @@ Result<LayoutSide> side_of(LayoutSpec spec, const Model& model, const std::strin
 
 Result<LayoutSide> make_side(const std::string& text, const Model& model,
                              const std::string& rules_folder, std::optional<BlockGrid> grid) {
-  auto side = side_of(RESHARD_TRY(read_layout_text(text)), model, rules_folder, grid);
+  const LayoutSpec spec = RESHARD_TRY(read_layout_text(text));
+  const auto stay = check_values_stay(spec, model);
+  auto side = stay ? side_of(spec, model, rules_folder, grid) : tl::unexpected(stay.error());
   if (side) return side;
   const std::string& said = side.error().message;
   if (said.starts_with("layout") || said.starts_with(text))

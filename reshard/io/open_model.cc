@@ -15,6 +15,7 @@
 #include "reshard/io/hf/hub.h"
 #include "reshard/io/identify/apply_config.h"
 #include "reshard/io/identify/names.h"
+#include "reshard/io/identify/opaque.h"
 #include "reshard/io/identify/shard_of_set.h"
 #include "reshard/io/identify/stored_scales.h"
 #include "reshard/io/identify/tensor_lists.h"
@@ -126,6 +127,7 @@ Result<ModelSpec> tensors_of(Model& model) {
 Model without_config(Model model) {
   identify::leave_out_ignored(model);
   identify::leave_out_others(model);
+  identify::note_opaque(model);
   return model;
 }
 
@@ -204,6 +206,7 @@ Result<Model> open_checkpoint(const std::string& text, const ModelOptions& optio
   RESHARD_TRY(checkpoint.unchanged());
   if (applied) {
     identify::leave_out_others(model);
+    identify::note_opaque(model);
     return model;
   }
   // Families that need no config serve other architectures.

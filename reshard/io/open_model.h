@@ -32,7 +32,12 @@ struct Model {
   /// those of the dequantised weights.
   std::optional<QuantChoice> stored;
   std::optional<QuantMethod> stored_method;  ///< the files' quant_method; none for rank files.
-  std::set<std::string> ignore;              ///< ModelOptions::ignore.
+  /// Names a tensor that is moved but not read, and why: codes of an unknown form, or a dtype that
+  /// is not converted. Layouts that would change values refuse the model. Else empty.
+  std::string opaque;
+  /// Says that the config describes quantised weights although all tensors are plain; else empty.
+  std::string left_over;
+  std::set<std::string> ignore;  ///< ModelOptions::ignore.
   /// Of a checkpoint of Megatron's dist_checkpointing, whose tensors have other names than the
   /// model's: where they are in its pieces.
   std::shared_ptr<const ModelLayout> pieces_layout;

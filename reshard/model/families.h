@@ -38,7 +38,7 @@ struct FamilyInput {
 };
 
 /// The checkpoint itself. Keys: shards (1; ranks, each with whole tensors, about equal bytes),
-/// offset (0).
+/// dtype, offset (0).
 Result<ModelLayout> hf_layout(const LayoutSpec& spec, const FamilyInput& input);
 
 /// Megatron-Core's GPTModel and MambaModel. Keys: docs/layouts.md and families/megatron/sizes.h.

@@ -266,7 +266,10 @@ def test_what_is_wrong_is_said_in_one_line(stored, values, tmp_path):
     down_proj_scales=torch.zeros(E, H, 4, dtype=torch.uint8),
   )
   assert "but the config says" in refused("other", other)
-  assert "no tensor is stored as mxfp4" in refused("none", values, to="vllm:tp=2")
+  # Without any codes the section is left over: the weights are plain.
+  write(tmp_path / "none", values, STORED)
+  said = command("convert", tmp_path / "none", tmp_path / "none-out", "--to", "vllm:tp=2")
+  assert "left out its quantization_config" in said
   message = command("convert", folder, tmp_path / "m", "--to", "megatron:quant=mxfp4", fails=True)
   assert "merges with others" in message
   message = command(

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <set>
 #include <string_view>
 
@@ -76,14 +75,14 @@ Dims blocks_of(const Found& found, Index rows, Index cols) {
   return shape;
 }
 
-Result<> check_beside(const ModelSpec& stored, const std::string& tensor, DType data,
+Result<> check_beside(const ModelSpec& stored, const std::string& tensor, const QuantFormat& format,
                       const FileTensor& want) {
   const auto id = stored.find(want.name);
   if (!id)
     return fail(Code::corrupt, fmt::format("'{}' is stored as {} without its scales '{}'", tensor,
-                                           reshard::name(data), want.name));
+                                           reshard::name(format.data), want.name));
   const CanonicalTensor& s = stored[*id];
-  if (same_shape(s.shape, want.shape) && reads_as(s.dtype, want.dtype)) return {};
+  if (same_shape(s.shape, want.shape) && reads_as(s.dtype, want.dtype, format)) return {};
   return fail(Code::corrupt, fmt::format("'{}' is {} {}; the scales of '{}' must be {} {}",
                                          want.name, reshard::name(s.dtype), to_string(s.shape),
                                          tensor, reshard::name(want.dtype), to_string(want.shape)));
@@ -133,7 +132,7 @@ class Separator {
     FileTensor want{found.tensor + suffix, dtype, shape};
     if (method_)
       want = RESHARD_TRY(in_files(*method_, choice_.format, part, found.tensor, dtype, shape));
-    RESHARD_TRY(check_beside(stored_, found.tensor, choice_.format.data, want));
+    RESHARD_TRY(check_beside(stored_, found.tensor, choice_.format, want));
     beside_.insert(want.name);
     return {};
   }
@@ -152,10 +151,7 @@ Result<PlainTensors> plain_tensors(const ModelSpec& stored, const QuantFormat& f
 }
 
 bool is_cache_scale(const CanonicalTensor& tensor) {
-  constexpr std::array<std::string_view, 3> kScales = {".k_scale", ".v_scale", ".q_scale"};
-  return volume(tensor.shape) == 1 && tensor.name.find(".self_attn.") != std::string::npos &&
-         std::any_of(kScales.begin(), kScales.end(),
-                     [&](std::string_view end) { return tensor.name.ends_with(end); });
+  return volume(tensor.shape) == 1 && names_cache_scale(tensor.name);
 }
 
 bool is_activation_scale(const CanonicalTensor& tensor, const ModelSpec& stored) {

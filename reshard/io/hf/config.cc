@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <optional>
 
 #include "reshard/io/hf/architectures.h"
@@ -14,6 +15,19 @@ namespace {
 
 constexpr std::size_t kMaxConfigBytes = std::size_t{16} << 20;
 constexpr std::string_view kQuantization = "quantization_config";
+/// Early releases of compressed-tensors used the second.
+constexpr std::array<std::string_view, 2> kQuantizationKeys = {kQuantization, "compression_config"};
+
+bool is_quantization(const Json::Member& m) {
+  return std::ranges::find(kQuantizationKeys, m.key) != kQuantizationKeys.end() &&
+         m.value.object() != nullptr;
+}
+
+/// The name in a config. @pre is_convertible(dtype)
+std::string_view torch_name_of(DType dtype) {
+  if (dtype == DType::f32) return "float32";
+  return dtype == DType::bf16 ? "bfloat16" : "float16";
+}
 
 std::string known_architectures() {
   std::string names;
@@ -236,10 +250,37 @@ Result<std::string> config_with_layers(std::string_view text, Index layers,
 
 Result<std::string> config_of_plain_weights(std::string_view text, std::string_view source) {
   auto fields = RESHARD_TRY(hf::ConfigFields::parse(text, source));
-  if (!fields.has(kQuantization)) return std::string(text);
   Json json = std::move(fields).take();
-  std::erase_if(*json.object(), [](const Json::Member& m) { return m.key == kQuantization; });
-  return json.dump(true) + "\n";
+  bool found = std::erase_if(*json.object(), is_quantization) > 0;
+  for (Json::Member& part : *json.object())
+    if (Json::Object* members = part.value.object())
+      found |= std::erase_if(*members, is_quantization) > 0;
+  return found ? json.dump(true) + "\n" : std::string(text);
+}
+
+const Json* quantization_section(const Json& config) {
+  if (config.object() == nullptr) return nullptr;
+  for (const Json::Member& member : *config.object())
+    if (is_quantization(member)) return &member.value;
+  for (const Json::Member& part : *config.object())
+    if (part.value.object() != nullptr)
+      for (const Json::Member& member : *part.value.object())
+        if (is_quantization(member)) return &member.value;
+  return nullptr;
+}
+
+Result<ConfigOfDtype> config_of_dtype(std::string_view text, DType dtype, std::string_view source) {
+  Json json = RESHARD_TRY(hf::ConfigFields::parse(text, source)).take();
+  ConfigOfDtype out{.dtype = std::string(torch_name_of(dtype))};
+  for (Json::Member& m : *json.object()) {
+    if ((m.key != "dtype" && m.key != "torch_dtype") || m.value.string() == nullptr) continue;
+    const auto said = dtype_from_torch_name(*m.value.string());
+    if (!said || *said == dtype) continue;
+    out.said = *m.value.string();
+    m.value = Json(out.dtype);
+  }
+  out.text = out.said.empty() ? std::string(text) : json.dump(true) + "\n";
+  return out;
 }
 
 }  // namespace reshard

@@ -4,7 +4,9 @@
 #include <string>
 #include <string_view>
 
+#include "reshard/base/dtype.h"
 #include "reshard/base/result.h"
+#include "reshard/io/files/json.h"
 #include "reshard/model/config.h"
 
 namespace reshard {
@@ -46,7 +48,21 @@ std::string model_type_of(const std::string& path);
 Result<std::string> config_with_layers(std::string_view text, Index layers,
                                        std::string_view source = "config.json");
 
-/// A config.json without its quantization_config, for plain weights; the same text if it has none.
+/// The object that says how a config's weights are quantised, at the top or in the object of a part
+/// of the model (text_config); null if there is none.
+const Json* quantization_section(const Json& config);
+
+struct ConfigOfDtype {
+  std::string text = {};  ///< the same text if it said so already, or says no dtype.
+  std::string said = {};  ///< the dtype that it said instead; else empty.
+  std::string dtype = {};  ///< this one, as configs name it.
+};
+/// A config.json whose dtype is this one. @pre is_convertible(dtype)
+Result<ConfigOfDtype> config_of_dtype(std::string_view text, DType dtype,
+                                      std::string_view source = "config.json");
+
+/// A config.json without the objects that say how its weights are quantised, for plain weights; the
+/// same text if it has none.
 Result<std::string> config_of_plain_weights(std::string_view text,
                                             std::string_view source = "config.json");
 

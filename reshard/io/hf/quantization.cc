@@ -114,7 +114,44 @@ Json::Object object_of(const StoredWeights& w, const std::vector<std::string>& p
   return q;
 }
 
+/// The text of a member; empty if there is none.
+std::string text_of(const Json& object, std::string_view key) {
+  const Json* value = object.find(key);
+  return value != nullptr && value->string() != nullptr ? *value->string() : "";
+}
+
+bool says_caches(const Json& section) {
+  for (const std::string_view key : {"kv_cache_scheme", "kv_cache_quant_algo"})
+    if (const Json* value = section.find(key); value != nullptr && !value->is_null()) return true;
+  const Json* inner = section.find("quantization");
+  return inner != nullptr && says_caches(*inner);
+}
+
+SaidQuantisation said_by(const Json& section) {
+  std::string method = text_of(section, "quant_method");
+  if (method.empty()) method = "unknown";
+  std::string form = fmt::format("quant_method {}", in_quotes(method));
+  for (const std::string_view key : {std::string_view("format"), kAlgo})
+    if (const std::string text = text_of(section, key); !text.empty())
+      form += fmt::format(", {} {}", key, in_quotes(text));
+  return {std::move(method), std::move(form), says_caches(section)};
+}
+
 }  // namespace
+
+Result<SaidQuantisation> said_quantisation(std::string_view text, std::string_view source) {
+  const Json config = RESHARD_TRY(hf::ConfigFields::parse(text, source)).take();
+  if (const Json* section = quantization_section(config)) return said_by(*section);
+  return SaidQuantisation{};
+}
+
+Result<SaidQuantisation> said_quantisation_beside(std::string_view text, std::string_view source) {
+  const Json file = RESHARD_TRY(hf::ConfigFields::parse(text, source)).take();
+  const Json* inner = file.find("quantization");
+  SaidQuantisation said{std::string(name(QuantMethod::modelopt)), "modelopt", says_caches(file)};
+  if (inner != nullptr) said.form += fmt::format(", {} {}", kAlgo, in_quotes(text_of(*inner, kAlgo)));
+  return said;
+}
 
 Result<StoredWeights> stored_weights(std::string_view text, std::string_view source) {
   const auto config = RESHARD_TRY(hf::ConfigFields::parse(text, source));

@@ -18,6 +18,21 @@ struct StoredWeights {
   bool static_inputs = false;  ///< an input scale is stored for every quantised module.
 };
 
+/// What a config says about the quantisation of its weights.
+struct SaidQuantisation {
+  std::string method;   ///< quant_method, "unknown" if it has none; empty: it says nothing.
+  std::string form;     ///< the method and what the section calls the form, for messages.
+  bool caches = false;  ///< it also says how KV caches are quantised.
+};
+
+/// Finds the section in a config.json, at the top or in the object of a part of the model
+/// (text_config). Errors: not a JSON object.
+Result<SaidQuantisation> said_quantisation(std::string_view text,
+                                           std::string_view source = "config.json");
+
+/// The same for the hf_quant_config.json that ModelOpt writes beside a config.json.
+Result<SaidQuantisation> said_quantisation_beside(std::string_view text, std::string_view source);
+
 /// Reads the quantization_config of a config.json. By quant_method:
 ///   fp8                 weight_block_size, or one scale per weight without it; scale_fmt ue8m0
 ///   means

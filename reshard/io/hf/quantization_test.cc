@@ -5,6 +5,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "reshard/io/files/json.h"
+#include "reshard/io/hf/config.h"
+
 namespace reshard {
 namespace {
 
@@ -37,6 +40,50 @@ TEST(HfQuantization, others_are_refused_by_name) {
   EXPECT_THAT(error(R"("quant_method": "fp8", "weight_block_size": [0, 128])"),
               HasSubstr("must be two positive numbers"));
   EXPECT_THAT(stored_weights("{}").error().message, HasSubstr("none is not supported"));
+}
+
+TEST(HfQuantization, what_a_config_says_is_found_in_every_part_of_it) {
+  const auto said = [](const std::string& text) {
+    const SaidQuantisation found = *said_quantisation(text);
+    return found.method + (found.caches ? " with caches" : "");
+  };
+  EXPECT_EQ(said(R"({"hidden_size": 4})"), "");
+  EXPECT_EQ(said(R"({"quantization_config": null})"), "");
+  EXPECT_EQ(said(R"({"quantization_config": {"bits": 4}})"), "unknown");
+  EXPECT_EQ(said(R"({"text_config": {"quantization_config": {"quant_method": "awq"}}})"), "awq");
+  EXPECT_EQ(said(R"({"compression_config": {"quant_method": "compressed-tensors"}})"),
+            "compressed-tensors");
+  EXPECT_EQ(said(R"({"quantization_config": {"quant_method": "fp8", "kv_cache_scheme": {}}})"),
+            "fp8 with caches");
+  EXPECT_EQ(said(R"({"quantization_config": {"quant_method": "fp8", "kv_cache_scheme": null}})"),
+            "fp8");
+  const auto beside = said_quantisation_beside(
+      R"({"quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}})", "h.json");
+  EXPECT_EQ(beside->method, "modelopt");
+  EXPECT_TRUE(beside->caches);
+}
+
+TEST(HfQuantization, a_config_of_plain_weights_says_nothing_of_it_anywhere) {
+  const char* const text =
+      R"({"a": 1, "compression_config": {}, "text_config": {"quantization_config": {}, "b": 2}})";
+  const auto plain = parse_json(*config_of_plain_weights(text));
+  EXPECT_EQ(plain->dump(), parse_json(R"({"a": 1, "text_config": {"b": 2}})")->dump());
+}
+
+TEST(HfQuantization, the_dtype_of_a_config_is_that_of_its_files) {
+  const auto of = [](const char* text, DType dtype) { return *config_of_dtype(text, dtype); };
+  const char* const old = R"({"torch_dtype": "bfloat16", "rms_norm_eps": 1e-06})";
+  EXPECT_EQ(of(old, DType::bf16).text, old);
+  EXPECT_EQ(of(old, DType::bf16).said, "");
+  const ConfigOfDtype changed = of(old, DType::f32);
+  EXPECT_EQ(changed.said, "bfloat16");
+  EXPECT_EQ(changed.dtype, "float32");
+  EXPECT_EQ(parse_json(changed.text)->dump(),
+            parse_json(R"({"torch_dtype": "float32", "rms_norm_eps": 1e-06})")->dump());
+  EXPECT_THAT(of(R"({"dtype": "torch.float32"})", DType::f16).text, HasSubstr("\"float16\""));
+  // Neither a config without the key nor one that says "auto" claims anything.
+  for (const char* text : {R"({"a": 1})", R"({"dtype": "auto"})"})
+    EXPECT_EQ(of(text, DType::f32).text, text);
 }
 
 TEST(HfQuantization, modelopt_is_read_wherever_it_stands) {

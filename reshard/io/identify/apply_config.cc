@@ -12,6 +12,7 @@
 
 #include "reshard/io/hf/config.h"
 #include "reshard/io/identify/copies.h"
+#include "reshard/io/identify/opaque.h"
 #include "reshard/io/identify/same_content.h"
 #include "reshard/io/identify/stacked_experts.h"
 #include "reshard/io/identify/stored_scales.h"
@@ -20,7 +21,6 @@
 #include "reshard/model/canonical.h"
 #include "reshard/model/misfits.h"
 #include "reshard/model/names.h"
-#include "reshard/model/quant/files.h"
 
 namespace reshard::identify {
 namespace {
@@ -90,9 +90,8 @@ Result<> judge_leftovers(const ModelConfig& config,
 
 Result<> apply_config(ModelSpec stored, Model& model) {
   auto config = RESHARD_TRY(read_config(model.config_path));
-  const std::string beside = config_beside(model);
-  if (config.quantization.empty() && !beside.empty())
-    config.quantization = name(QuantMethod::modelopt);
+  const SaidQuantisation said = said_of(model);
+  config.quantization = is_left_over(stored, said) ? "" : said.method;
   if (!config.quantization.empty()) RESHARD_TRY(take_scales(config, stored, model));
   const std::vector<CanonicalTensor> scales = take_activation_scales(stored);
   config.router_expert_bias |=

@@ -39,7 +39,12 @@ std::string config_beside(const Model& model) {
 }
 
 Result<> take_scales(const ModelConfig& config, ModelSpec& stored, Model& model) {
-  if (model.weights->kind() != Checkpoint::Kind::hf) return {};  // its layout says
+  if (model.stored) return {};  // its layout says it
+  if (model.weights->kind() != Checkpoint::Kind::hf)
+    return fail(Code::unsupported,
+                fmt::format("{}: quantization_config says {}, which is read in files of Hugging "
+                            "Face's layout only",
+                            model.config_path, in_quotes(config.quantization)));
   auto weights = read_stored_weights(model);
   if (!weights)
     return fail(weights.error().code,

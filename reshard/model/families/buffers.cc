@@ -3,6 +3,9 @@
 
 #include <array>
 
+#include "reshard/base/value_map.h"
+#include "reshard/model/quant/files.h"
+
 namespace reshard::families {
 namespace {
 
@@ -95,6 +98,14 @@ Held held_as(std::string_view model_type, std::string_view tensor) {
   for (const Rule& rule : kRules)
     if (rule.type == type && ends_in(tensor, rule.name)) return rule.held;
   return ends_in(tensor, kCorrection) || ends_in(tensor, kBias) ? unknown : parameter;
+}
+
+std::optional<DType> stored_dtype(const CanonicalTensor& tensor, Held held,
+                                  std::optional<DType> chosen) {
+  const bool stays = !is_convertible(tensor.dtype) || held == Held::unknown ||
+                     names_activation_scale(tensor.name);
+  if (stays) return std::nullopt;
+  return held == Held::f32_buffer || held == Held::f32_parameter ? DType::f32 : chosen;
 }
 
 }  // namespace reshard::families

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <optional>
 #include <string_view>
+
+#include "reshard/base/dtype.h"
+#include "reshard/model/tensor.h"
 
 namespace reshard::families {
 
@@ -18,5 +22,10 @@ enum class Held {
 /// `model_type` may be empty. Only tensors that some class has as a buffer can be Held::unknown,
 /// and of these only the correction biases of routers, which many classes have.
 Held held_as(std::string_view model_type, std::string_view tensor);
+
+/// The dtype in which a layout with the key dtype stores a tensor; none: that of the checkpoint,
+/// which scales of activations keep. `chosen`: the value of the key.
+std::optional<DType> stored_dtype(const CanonicalTensor& tensor, Held held,
+                                  std::optional<DType> chosen);
 
 }  // namespace reshard::families

@@ -8,6 +8,7 @@
 #include "reshard/model/families/dtensor_slots.h"
 #include "reshard/model/families/transformers_modules.h"
 #include "reshard/model/name_pattern.h"
+#include "reshard/model/quant/files.h"
 
 namespace reshard::families {
 namespace {
@@ -77,7 +78,9 @@ class Placer {
     const DTensorRule& rule = set_.rules[matched->rule];
     const std::string name =
         rule.name.empty() ? t.name : RESHARD_TRY(substituted(rule.name, matched->groups));
-    const auto stored = is_convertible(model_[t.tensor].dtype) ? dtype_ : std::nullopt;
+    const CanonicalTensor& first = model_[t.tensor];
+    const bool casts = is_convertible(first.dtype) && !names_activation_scale(first.name);
+    const auto stored = casts ? dtype_ : std::nullopt;
     const TensorShards shards = RESHARD_TRY(shards_of(rule, t.stored_shape(model_)));
     return t.stack ? slots_.add_stack(meshes_[rule.mesh], *t.stack, name, shards, stored)
                    : slots_.add(meshes_[rule.mesh], t.tensor, name, shards, stored);

@@ -135,10 +135,15 @@ TEST(Fsdp, stores_weights_in_the_dtype_that_is_asked_for) {
               HasSubstr("fsdp: dtype=int8 must be float32, bfloat16 or float16"));
 }
 
-TEST(Fsdp, refuses_scalars) {
-  const auto m = model({{"scale", {}, DType::f32, {}}});
-  EXPECT_THAT(fsdp_layout(*parse_layout("fsdp:shard=2"), {m}).error().message,
-              HasSubstr("'scale' is a scalar"));
+TEST(Fsdp, holds_scalars_whole_on_each_rank) {
+  const auto m = model({{"scale", {}, DType::f32, {}}, {"q_proj.input_scale", {}, DType::f32, {}}});
+  const auto l = fsdp_layout(*parse_layout("fsdp:shard=2,dtype=bfloat16"), {m});
+  ASSERT_TRUE(l) << l.error().message;
+  for (int r = 0; r < 2; ++r)
+    for (int s = 0; s < 2; ++s) EXPECT_EQ(l->local_shape(SlotId(s), Rank(r)), Dims{});
+  EXPECT_EQ(l->slot(SlotId(0)).dtype, DType::bf16);
+  // A calibrated number, no weight.
+  EXPECT_EQ(l->slot(SlotId(1)).dtype, DType::f32);
 }
 
 TEST(Fsdp, holds_every_tiny_model) {

@@ -61,29 +61,16 @@ TensorShards shards_of_stack() {
   return shards;
 }
 
-/// A checkpoint of pieces may cut what is a buffer in the modules, and holds scalars.
-Result<TensorShards> shards_of(const CanonicalTensor& t, Held held, bool checkpoint) {
+/// A checkpoint of pieces may cut what is a buffer in the modules. A scalar can only be a buffer:
+/// fully_shard takes no parameters without dimensions.
+TensorShards shards_of(const CanonicalTensor& t, Held held) {
   TensorShards shards;
-  if (held == Held::buffer || held == Held::f32_buffer) return shards;
-  if (checkpoint && t.shape.size() == 0) return shards;
-  if (t.shape.size() == 0)
-    return fail(
-        Code::unsupported,
-        fmt::format("fsdp: tensor '{}' is a scalar, which fully_shard does not support; use "
-                    "dtensor:FILE and replicate it",
-                    t.name));
+  if (held == Held::buffer || held == Held::f32_buffer || t.shape.size() == 0) return shards;
   const Style style = style_of(t.name);
   if (style == Style::colwise) shards[0].push_back({kTp, 1});
   if (style == Style::rowwise && t.stored_shape().size() > 1) shards[1].push_back({kTp, 1});
   shards[0].push_back({kShard, 1});
   return shards;
-}
-
-/// The dtype in which ranks hold a tensor; none: that of the checkpoint. `chosen`: the key dtype.
-std::optional<DType> stored_dtype(const CanonicalTensor& t, Held held,
-                                  std::optional<DType> chosen) {
-  if (!is_convertible(t.dtype) || held == Held::unknown) return std::nullopt;
-  return held == Held::f32_buffer || held == Held::f32_parameter ? DType::f32 : chosen;
 }
 
 tl::unexpected<Error> not_known(const std::string& tensor, std::string_view type) {
@@ -150,7 +137,7 @@ Result<ModelLayout> fsdp_layout(const LayoutSpec& spec, const FamilyInput& input
       RESHARD_TRY(slots.add_stack(on, *t.stack, t.name, shards_of_stack(), stored));
       continue;
     }
-    const TensorShards shards = RESHARD_TRY(shards_of(first, held, checkpoint));
+    const TensorShards shards = shards_of(first, held);
     RESHARD_TRY(slots.add(on, t.tensor, t.name, shards, stored));
     // Of a checkpoint, also the copies that it stores under a second name, as `hf` does.
     for (const std::string& alias : checkpoint ? aliases_of(first.name, input) : Aliases())

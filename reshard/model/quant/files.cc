@@ -141,9 +141,23 @@ bool is_input_scale(std::string_view name) {
   return name.ends_with(".input_scale") || name.ends_with(".input_global_scale");
 }
 
-bool reads_as(DType stored, DType wanted) {
-  return stored == wanted ||
-         (wanted == DType::f32 && (stored == DType::bf16 || stored == DType::f16));
+bool names_cache_scale(std::string_view name) {
+  constexpr std::array<std::string_view, 3> kScales = {".k_scale", ".v_scale", ".q_scale"};
+  return name.find(".self_attn.") != std::string_view::npos &&
+         std::ranges::any_of(kScales, [&](std::string_view end) { return name.ends_with(end); });
+}
+
+bool names_activation_scale(std::string_view name) {
+  return is_input_scale(name) || names_cache_scale(name);
+}
+
+bool reads_as(DType stored, DType wanted, const QuantFormat& format) {
+  using enum DType;
+  if (stored == wanted) return true;
+  if (wanted == u8) return stored == f8_e8m0 && format.scale == f8_e8m0;
+  if (wanted != f32) return false;
+  return stored == bf16 || stored == f16 || stored == f8_e8m0 ||
+         (stored == u8 && format.rule != ScaleRule::exact);
 }
 
 FileTensor in_modules(std::optional<QuantMethod> method, const QuantFormat& format, QuantPart part,

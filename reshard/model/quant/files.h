@@ -62,9 +62,17 @@ std::string scale_suffix_of(QuantMethod method);
 /// True for the name of the input scale that a calibrated checkpoint stores beside a module.
 bool is_input_scale(std::string_view name);
 
-/// True if scales stored as `stored` can be read as `wanted`: the same dtype, or BF16 and F16 as
-/// F32.
-bool reads_as(DType stored, DType wanted);
+/// True for the name of a scale of a KV cache ("...self_attn.k_scale",
+/// "...self_attn.k_proj.k_scale").
+bool names_cache_scale(std::string_view name);
+
+/// True for the names of both. They keep their dtype when weights get another.
+bool names_activation_scale(std::string_view name);
+
+/// True if scales of the format that are stored as `stored` can be read as `wanted`: the same
+/// dtype; BF16, F16 and F8_E8M0 as F32; F8_E8M0 as bytes; and bytes as F32 if the format's scales
+/// are powers of two.
+bool reads_as(DType stored, DType wanted, const QuantFormat& format);
 
 /// True if the shapes are equal except for dimensions of size 1, which writers add or omit.
 bool same_shape(const Dims& a, const Dims& b);
