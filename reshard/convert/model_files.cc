@@ -10,7 +10,6 @@
 
 #include "reshard/convert/output/companion_files.h"
 #include "reshard/io/checkpoint/checkpoint.h"
-#include "reshard/io/files/disk.h"
 #include "reshard/io/files/json.h"
 #include "reshard/io/hf/config.h"
 
@@ -25,7 +24,7 @@ Result<> write_config(const std::string& path, const std::string& to, bool as_st
   const auto text = RESHARD_TRY(read_text_file(path, kMaxConfigBytes));
   const auto plain =
       as_stored ? Result<std::string>(text) : config_of_plain_weights(text, path);
-  return files::write_text_file((fs::path(to) / kConfigFile).string(), RESHARD_TRY(plain));
+  return write_new_text_file((fs::path(to) / kConfigFile).string(), RESHARD_TRY(plain));
 }
 
 }  // namespace

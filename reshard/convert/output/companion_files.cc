@@ -10,7 +10,6 @@
 #include <span>
 
 #include "reshard/io/checkpoint/index.h"
-#include "reshard/io/files/disk.h"
 #include "reshard/io/files/json.h"
 
 namespace reshard::output {
@@ -134,7 +133,7 @@ Result<> copy_file_into(const std::string& path, std::string_view name, const st
   const bool empty =
       ::stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode) && status.st_size == 0;
   const auto text = empty ? std::string() : RESHARD_TRY(read_text_file(path, kMaxBytes));
-  return files::write_text_file((fs::path(folder) / name).string(), text);
+  return write_new_text_file((fs::path(folder) / name).string(), text);
 }
 
 bool is_of_checkpoint(const std::string& folder, std::string_view name) {

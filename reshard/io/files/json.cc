@@ -7,6 +7,7 @@
 #include <charconv>
 #include <nlohmann/json.hpp>
 
+#include "reshard/io/files/disk.h"
 #include "reshard/io/files/mapped_file.h"
 #include "reshard/io/files/non_finite.h"
 #include "reshard/io/files/utf8.h"
@@ -236,6 +237,10 @@ Result<std::string> read_text_file(const std::string& path, std::size_t max_byte
   std::string text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   RESHARD_TRY(file.unchanged());
   return text;
+}
+
+Result<> write_new_text_file(const std::string& path, std::string_view text) {
+  return files::write_text_file(path, text);
 }
 
 std::string json_quote(std::string_view text) {

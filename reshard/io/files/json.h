@@ -84,6 +84,10 @@ Result<Json> parse_json(std::string_view text, const JsonLimits& limits = {});
 /// The content of a text file of at most `max_bytes` bytes. Errors name the path.
 Result<std::string> read_text_file(const std::string& path, std::size_t max_bytes);
 
+/// Creates a text file. Errors name the path: it exists; its folder does not; the disk. Leaves no
+/// file on error.
+Result<> write_new_text_file(const std::string& path, std::string_view text);
+
 /// `text` as a JSON string, with quotation marks, on one line. Escapes control characters and
 /// replaces invalid UTF-8.
 std::string json_quote(std::string_view text);
