@@ -12,7 +12,7 @@ import contextlib
 import json
 import logging
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 import reshard
@@ -372,7 +372,7 @@ def _local(
     return None
   try:
     layout = tracing.traced(
-      lambda _: _unloaded(model),
+      lambda _: model,
       lambda module, weights: cast(Any, module).load_weights(weights),
       manifest.model_of(invitation.tensors),
       ranks=[rank],
@@ -402,18 +402,6 @@ def _local(
       "with route='checkpoint' these keep their values"
     )
   return holds
-
-
-@contextlib.contextmanager
-def _unloaded(model: torch.nn.Module) -> Iterator[torch.nn.Module]:
-  """The model, whose parameters and buffers may be replaced; afterwards it has its own again."""
-  kept = [(m, dict(m._parameters), dict(m._buffers)) for m in model.modules()]
-  try:
-    yield model
-  finally:
-    for module, parameters, buffers in kept:
-      module._parameters.update(parameters)
-      module._buffers.update(buffers)
 
 
 def _viewed(tensor: Any, memory: Any) -> torch.Tensor:

@@ -3,6 +3,8 @@
 tracing, or the trace is refused with the names. Real torch modules and transformers' own loader."""
 
 import json
+import os
+import re
 import subprocess
 import sys
 
@@ -165,8 +167,8 @@ def test_every_placement_is_found_and_proved_with_real_values(method):
 
 
 def test_both_ways_agree():
-  layout = reshard.traced(Engine, load, WEIGHTS, ranks=2, method="recording", check=True)
-  other = reshard.traced(Engine, load, WEIGHTS, ranks=2, method="numbers", check=True)
+  layout = reshard.traced(Engine, load, WEIGHTS, ranks=2, method="recording")
+  other = reshard.traced(Engine, load, WEIGHTS, ranks=2, method="numbers")
   assert reshard.diff(layout, other) == []
 
 
@@ -237,15 +239,20 @@ def test_a_computation_in_the_middle_of_a_shard_is_seen():
     assert local.map == "plus_one" and local.fragments[0].box.origin == (4, 0)
 
 
-def test_a_loader_that_needs_values_is_traced_by_numbers():
+def test_a_loader_that_sees_bytes_is_traced_by_numbers():
   class Copies(Engine):
     def _norm(self, w):
-      self.norm.data.copy_(torch.from_numpy(w.contiguous().numpy()))
+      self.norm.data.view(torch.uint8).copy_(w.view(torch.uint8))
 
-  found = tracing.trace(Copies, load, WEIGHTS | {"norm": ((8,), BF16)})
+  found = tracing.trace(Copies, load, WEIGHTS)
   assert found.method == "numbers"
-  with pytest.raises(Exception, match=r"meta|numpy"):
+  with pytest.raises(tracing.TracingError, match=r"'norm': the loader sees torch.bfloat16 as torch.uint8"):
     tracing.trace(Copies, load, WEIGHTS, method="recording")
+
+
+def test_check_is_deprecated():
+  with pytest.warns(DeprecationWarning, match="prove="):
+    reshard.traced(Engine, load, WEIGHTS, ranks=2, check=True)
 
 
 def test_exceptions_of_the_loader_arrive_whole():
@@ -269,35 +276,131 @@ def test_wrong_arguments_are_named():
     reshard.traced(Engine, load, WEIGHTS, method="guess")
   with pytest.raises(reshard.InvalidArgumentError, match=r"weights\['q'\]"):
     reshard.traced(Engine, load, WEIGHTS | {"q": 3})
+  with pytest.raises(reshard.InvalidArgumentError, match="prove 'half' is none of"):
+    reshard.traced(Engine, load, WEIGHTS, prove="half")
   with pytest.raises(TypeError, match=r"build\(0\) returned int"):
     reshard.traced(lambda rank: rank, load, WEIGHTS, method="recording")
 
 
-def test_layouts_are_kept_by_their_key(tmp_path, monkeypatch):
+class Small(torch.nn.Module):
+  """An engine that notes how often it is built."""
+
+  built = 0
+
+  def __init__(self, rank):
+    super().__init__()
+    type(self).built += 1
+    self.p = _parameter(8, 6)
+
+
+def kept(key, **options):
+  """A trace with a key, and whether the engine was built for it."""
+  before = Small.built
+  copy = lambda module, weights: [module.p.data.copy_(w) for _, w in weights]  # noqa: E731
+  found = tracing.trace(Small, copy, {"w": ((8, 6), BF16)}, key=key, **options)
+  assert [f.box.origin for f in found.layout.local(0)[0].fragments] == [(0, 0)]
+  assert (found.method == "cache") == (Small.built == before)
+  return found
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
   monkeypatch.setenv("RESHARD_CACHE", str(tmp_path / "kept"))
-  built = []
+  return tmp_path / "kept"
 
-  def build(rank):
-    built.append(rank)
-    return Engine(rank)
 
-  def get(key):
-    return tracing.trace(build, load, WEIGHTS, ranks=2, key=key)
-
-  first = get({"engine": "1.0"})
-  assert len(built) == 2 and len(list((tmp_path / "kept").iterdir())) == 1
-  again = get({"engine": "1.0"})
-  assert again.method == "cache" and len(built) == 2 and again.unused == ["dropped"]
+def test_layouts_are_kept_by_their_key(cache, monkeypatch):
+  first = kept({"engine": "1.0"})
+  assert first.method == "recording" and len(list(cache.iterdir())) == 1
+  again = kept({"engine": "1.0"})
+  assert again.method == "cache" and again.proof == first.proof
   assert reshard.diff(first.layout, again.layout) == []
-  get({"engine": "1.1"})
-  assert len(built) == 4
-  (tmp_path / "kept" / next((tmp_path / "kept").iterdir()).name).write_text("{")
-  for version in ("1.0", "1.1"):
-    assert reshard.diff(get({"engine": version}).layout, first.layout) == []
-  assert len(built) == 6
+  assert kept({"engine": "1.1"}).method == "recording"
   monkeypatch.setenv("RESHARD_CACHE", "off")
-  get({"engine": "1.0"})
-  assert len(built) == 8
+  assert kept({"engine": "1.0"}).method == "recording"
+
+
+def test_a_kept_layout_says_how_it_was_proved(cache):
+  assert kept({}, prove=False).method == "recording"
+  assert str(kept({}, prove=False).proof) == "not proved"
+  assert kept({}).method == "recording"  # which asks for more than what is kept
+  assert kept({}).method == kept({}, prove="whole").method == kept({}, prove=False).method == "cache"
+
+
+def test_the_folder_of_kept_layouts_is_the_users_own(cache):
+  kept({})
+  assert cache.stat().st_mode & 0o777 == 0o700
+  (path,) = cache.iterdir()
+  assert path.stat().st_mode & 0o777 == 0o600
+  assert json.loads(path.read_text())["kept"]["proved"] == 1
+
+
+def poisoned(path):
+  """The kept layout with its rows exchanged."""
+  layout = json.loads(path.read_text())
+  layout["local_tensors"][0]["parts"] = ["0[0,4)x[0,6)@4,0", "0[4,8)x[0,6)@0,0"]
+  return json.dumps(layout)
+
+
+def _is_a_link(path):
+  path.rename(path.parent / "elsewhere")
+  path.symlink_to(path.parent / "elsewhere")
+
+
+def _is_a_pipe(path):
+  path.unlink()
+  os.mkfifo(path)
+
+
+def _is_a_folder(path):
+  path.unlink()
+  path.mkdir()
+
+
+def _has_another_key(path):
+  text = path.read_text()
+  kept({"engine": "other"})
+  (other,) = set(path.parent.glob("layout-*")) - {path}
+  other.write_text(text)
+  other.replace(path)
+  head, _, rest = text.partition("\n")
+  path.write_text(re.sub('"key": "..', '"key": "00', head) + "\n" + rest)
+
+
+@pytest.mark.parametrize(
+  "change, said",
+  [
+    (lambda path: path.write_text(poisoned(path)), "it is no kept layout"),
+    (lambda path: path.write_text(path.read_text().replace("@0,0", "@0,1")), "its digest is not that of its content"),
+    (lambda path: path.write_text(path.read_text()[:-20]), "its digest"),
+    (lambda path: path.write_text(re.sub('"proved": 1', '"proved": 7', path.read_text())), "how it was proved"),
+    (lambda path: path.write_text(""), "it is no kept layout"),
+    (lambda path: path.write_text("["  * 100_000), "it is no kept layout"),
+    (lambda path: path.write_text('{"kept": {' + '"a":{' * 700 + "},"), "JSON|Expecting|recursion"),
+    (lambda path: path.write_bytes(b"\x00\xff\n"), "it is no kept layout"),
+    (lambda path: path.chmod(0o666), "others may write it"),
+    (lambda path: path.chmod(0o620), "others may write it"),
+    (lambda path: os.truncate(path, 1 << 31), "it has 2147483648 bytes"),
+    (_has_another_key, "another key"),
+    (_is_a_link, "symbolic links"),
+    (_is_a_pipe, "it is no regular file"),
+    (_is_a_folder, "it is no regular file"),
+  ],
+)
+def test_a_kept_layout_that_others_may_have_written_is_not_believed(change, said, cache, caplog):
+  kept({})
+  (path,) = cache.iterdir()
+  change(path)
+  assert kept({}).method == "recording"
+  assert re.search(f"{path}: .*({said}).*: ignored, and traced anew", caplog.text)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_a_kept_layout_of_another_user_is_not_believed(cache, caplog):
+  kept({})
+  (path,) = cache.iterdir()
+  os.chown(path, 65534, 65534)
+  assert kept({}).method == "recording" and "it belongs to user 65534" in caplog.text
 
 
 def test_recording_needs_no_memory():
@@ -313,7 +416,7 @@ def test_recording_needs_no_memory():
       parameter.data.copy_(w[1 << 17 :].transpose(0, 1).contiguous().t())
 
   weights = {f"w{i}": ((1 << 18, 1 << 15), BF16) for i in range(64)}  # 1 TiB
-  layout = reshard.traced(Huge, load_all, weights, method="recording")
+  layout = reshard.traced(Huge, load_all, weights, method="recording", prove=False)
   assert layout.local_bytes(0) == 64 << 33
 
 
@@ -358,7 +461,7 @@ def test_transformers_modules_are_as_the_family_fsdp_says(model_type, tmp_path, 
 
   monkeypatch.setenv("RESHARD_CACHE", "off")
   model = reshard.open_model(_config(tmp_path, model_type, _KNOWN[model_type]))
-  layout = traced_transformers.layout(tmp_path, weights=model, check=True)
+  layout = traced_transformers.layout(tmp_path, weights=model)
   assert reshard.diff(layout, reshard.layout("fsdp:shard=1", model)) == []
 
 
@@ -391,7 +494,7 @@ def test_architectures_without_a_family_are_traced_and_proved(model_type, tmp_pa
   tied = set(held.state_dict()) - {name for name, _ in held.named_parameters()}
   weights = {n: t for n, t in held.state_dict().items() if n not in tied}
   build, load_it = traced_transformers.build_and_load(config)
-  layout = reshard.traced(build, load_it, weights, check=True)
+  layout = reshard.traced(build, load_it, weights)
   assert tracing.probe(layout, build, load_it) == []
   assert len(layout.slots_of(0)) == len(weights)
 

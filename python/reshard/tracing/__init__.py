@@ -2,14 +2,16 @@
 """The layout of any engine that can load a checkpoint, learned from its own loader.
 
 `traced(build, load, weights)` builds a rank's module, has the engine load a checkpoint into it that
-holds no values, and sees what ends up where. Two independent ways, `numbers` and `recording`, are
-each the other's check. docs/tracing.md says how they work and what they cannot follow.
+holds no values, and sees what ends up where, in one of two ways, `recording` or `numbers`. What was
+learned is then proved: values go through the loader, and every byte must be where the layout says.
+docs/tracing.md says how they work and what they cannot follow.
 
 Needs torch and numpy. `import reshard` does not import this package; `reshard.traced` does.
 """
 
 import dataclasses
 import logging
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -19,12 +21,12 @@ import reshard
 from reshard import _core
 from reshard.tracing import _cache, _quantised, _text, _weights
 from reshard.tracing._numbers import trace_numbers
-from reshard.tracing._probe import probe
+from reshard.tracing._proof import Proof, probe, prove as _prove
 from reshard.tracing._recording import trace_recording
 from reshard.tracing._types import RankTrace, TracingError, Weight
 from reshard.tracing._weights import stored_tensors
 
-__all__ = ["Traced", "TracingError", "probe", "stored_tensors", "trace", "traced"]
+__all__ = ["Proof", "Traced", "TracingError", "probe", "stored_tensors", "trace", "traced"]
 
 _log = logging.getLogger(__name__)
 
@@ -45,7 +47,10 @@ class Traced:
              wrote nothing are not in the layout, of others the rest is padding
   unused     names of weights that no rank holds
   method     "numbers" or "recording"; "cache" if it was read from disk (nothing is then known of
-             `untouched`)
+             `untouched` and `constants`)
+  proof      how many local tensors were compared with what the loader does to values
+  constants  {rank: {buffer: operation}}: what the loader writes into buffers that is no weight's,
+             and that the layout therefore leaves out
   """
 
   layout: _core.Layout
@@ -53,9 +58,13 @@ class Traced:
   untouched: dict[int, dict[str, int]]
   unused: list[str]
   method: str
+  proof: Proof
+  constants: dict[int, dict[str, str]]
 
   def __repr__(self) -> str:
-    return f"<Traced {self.layout!r} by {self.method}, {len(self.unused)} weights unused>"
+    return (
+      f"<Traced {self.layout!r} by {self.method}, {self.proof}, {len(self.unused)} weights unused>"
+    )
 
 
 def traced(
@@ -65,10 +74,11 @@ def traced(
   *,
   ranks: int | Iterable[int] = 1,
   method: str = "auto",
-  check: bool = False,
+  prove: bool | str = True,
   omit: bool = True,
   name: str = "traced",
   key: Mapping[str, Any] | None = None,
+  check: bool | None = None,
 ) -> _core.Layout:
   """The layout that an engine's own loader produces.
 
@@ -84,28 +94,42 @@ def traced(
   method   "recording" follows operations on tensors without memory; "numbers" loads 64-bit element
            numbers (8 bytes per element of a rank, in memory); "auto" records, and counts where that
            cannot follow
-  check    do both, and raise TracingError with the names where they differ
+  prove    load values twice with the engine's loader, and compare every byte with what the layout
+           says. Of a rank whose parameters and weights have more than 1 GiB together, the first and
+           the last parameter of each kind are proved (names that differ in numbers only are one
+           kind). "whole": all of them. False: the layout is what was learned, and may be wrong if
+           the loader treats values otherwise than it treats tensors without
   omit     `ranks` are all of the engine's, so a weight that none of them holds is one that the
            engine drops. False: the layout is of some ranks, and says nothing of other weights
   name     of the layout, for people
   key      what the result depends on beside `weights`, `ranks` and `name`: the engine's config,
            version and parallel sizes (anything JSON takes). With it the layout is kept on disk, in
            $RESHARD_CACHE or ~/.cache/reshard (RESHARD_CACHE=off: nowhere); without it, never
+  check    deprecated, and of no effect: layouts are proved
 
-  Parameters that the loader does not write are not in the layout; a message of the logger
-  "reshard.tracing" names them. Weights that no rank holds are omitted. trace() returns both.
+  Parameters that the loader does not write are not in the layout, nor are buffers into which it
+  writes constants; messages of the logger "reshard.tracing" name them. Weights that no rank holds
+  are omitted. trace() returns all of these.
 
-  Raises TracingError, with the name of the local tensor and the operation, for a loader that
-  computes other values than those of the known maps; exceptions of `build` and `load` arrive whole.
+  Raises TracingError, with the names of the tensor and the operation, for a loader that computes
+  other values than those of the known maps, looks at values, depends on chance, or puts weights
+  where no layout reaches; exceptions of `build` and `load` arrive whole.
   """
   found = trace(
-    build, load, weights, ranks=ranks, method=method, check=check, omit=omit, name=name, key=key
-  )
+    build, load, weights, ranks=ranks, method=method, prove=prove, omit=omit, name=name, key=key,
+    check=check,
+  )  # fmt: skip
   for rank, names in found.untouched.items():
     shown = ", ".join(f"{n} ({count})" for n, count in list(names.items())[:8])
     if names:
       _log.info("rank %d: %d parameters have elements that nothing loads: %s%s", rank, len(names),
                 shown, ", ..." if len(names) > 8 else "")  # fmt: skip
+  for rank, constants in found.constants.items():
+    if constants:
+      shown = ", ".join(f"{n} ({how})" for n, how in list(constants.items())[:8])
+      _log.warning("rank %d: the loader writes constants into buffers that the layout leaves out: %s", rank, shown)
+  if not prove:
+    _log.warning("the layout '%s' is not proved", name)
   return found.layout
 
 
@@ -116,45 +140,53 @@ def trace(
   *,
   ranks: int | Iterable[int] = 1,
   method: str = "auto",
-  check: bool = False,
+  prove: bool | str = True,
   omit: bool = True,
   name: str = "traced",
   key: Mapping[str, Any] | None = None,
+  check: bool | None = None,
 ) -> Traced:
   """traced(), with all that was found."""
   if method not in _METHODS:
     raise reshard.InvalidArgumentError(f"method {method!r} is none of {', '.join(_METHODS)}")
+  if check is not None:
+    warnings.warn("check= is deprecated: prove=", DeprecationWarning, stacklevel=2)
+  if prove not in (True, False, "whole"):
+    raise reshard.InvalidArgumentError(f"prove {prove!r} is none of True, False, 'whole'")
   model, tensors, stored = _weights.read(weights, name)
   all_ranks = list(range(ranks)) if isinstance(ranks, int) else sorted(set(ranks))
-  path = None
-  if key is not None:
-    path = _cache.path_of([key, omit], tensors, all_ranks, name)
-  if path is not None and (text := _cache.read(path)) is not None:
+  entry = None if key is None else _cache.Entry.of([key, omit], tensors, all_ranks, name)
+  if entry is not None and (kept := entry.read()) is not None and kept[1].meets(prove):
     try:
-      layout = _core.explicit_layout(text, model)
+      files = _core.explicit_layout(kept[0], model)
     except reshard.Error:
-      _log.warning("%s is no layout of this model: traced anew", path)
+      _log.warning("%s is no layout of this model: traced anew", entry.path)
     else:
-      return _found(text, layout, stored, {}, "cache")
+      return _found(kept[0], files, stored, {}, "cache", kept[1])
   used, traces = _trace_ranks(build, load, tensors, all_ranks, method)
   text = _text.layout_text(name, tensors, traces, omit)
-  layout = _core.explicit_layout(text, model)
-  if check:
-    _check(build, load, tensors, layout, traces, used)
-  if path is not None:
-    _cache.write(path, text)
-  return _found(text, layout, stored, {r: t.untouched for r, t in traces.items()}, used)
+  files = _core.explicit_layout(text, model)
+  if prove:
+    proof = _prove(files, build, load, prove == "whole")
+  else:
+    proof = Proof(0, sum(len(t.locals) for t in traces.values()))
+  if entry is not None:
+    entry.write(text, proof)
+  return _found(text, files, stored, traces, used, proof)
 
 
 def _found(
   text: str,
   files: _core.Layout,
   stored: _core.Layout | None,
-  untouched: dict[int, dict[str, int]],
+  traces: Mapping[int, RankTrace],
   used: str,
+  proof: Proof,
 ) -> Traced:
   layout = files if stored is None else _quantised.compose(text, files, stored)
-  return Traced(layout, files, untouched, _unused(files), used)
+  untouched = {rank: t.untouched for rank, t in traces.items()}
+  constants = {rank: t.constants for rank, t in traces.items()}
+  return Traced(layout, files, untouched, _unused(files), used, proof, constants)
 
 
 def _unused(layout: _core.Layout) -> list[str]:
@@ -170,7 +202,7 @@ def _trace_ranks(
     try:
       return "recording", {rank: trace_recording(build, load, weights, rank) for rank in ranks}
     except Exception as error:  # of the loader too: torch's meta device cannot do everything
-      if method == "recording":
+      if method == "recording" or (isinstance(error, TracingError) and error.final):
         raise
       stopped = error
       _log.info("recording stopped (%s): traced by numbers", error)
@@ -180,30 +212,3 @@ def _trace_ranks(
     if stopped is not None:
       error.add_note(f"tracing by recording stopped before: {stopped}")
     raise
-
-
-def _check(
-  build: Build,
-  load: Load,
-  weights: list[Weight],
-  layout: _core.Layout,
-  traces: dict[int, RankTrace],
-  used: str,
-) -> None:
-  """Traces in the other way too, and compares."""
-  other = trace_numbers if used == "recording" else trace_recording
-  again = {rank: other(build, load, weights, rank) for rank in traces}
-  said = [
-    f"rank {rank}: {what}"
-    for rank in traces
-    for what in _text.differences(traces[rank], again[rank], weights)
-  ]
-  text = _text.layout_text(layout.name, weights, again, any(map(layout.omits, _unused(layout))))
-  said += [
-    f"'{d.name}' on ranks {d.ranks}: {d.what}"
-    for d in _core.diff(layout, _core.explicit_layout(text, layout.model))
-  ]
-  if said:
-    raise TracingError(
-      f"numbers and recording differ in {len(said)} places: " + "; ".join(said[:4])
-    )

@@ -1,18 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Traced layouts on disk: one file for each digest of what they depend on."""
+"""Traced layouts on disk: one file for each digest of what they depend on.
 
+A file is a layout's, whose first line also has "kept": the key, how the layout was proved, and a
+digest of all else. It is believed if nobody but this user, or root, can have written it, and if it
+is whole and has this key; else it is ignored with a warning.
+"""
+
+import contextlib
 import hashlib
 import json
+import logging
 import os
 import pathlib
+import stat
 import tempfile
 from collections.abc import Sequence
 from typing import Any
 
+from reshard.tracing._proof import Proof
 from reshard.tracing._types import Weight
 
 # Raised when traces of the same input may come out differently.
-_VERSION = 1
+_VERSION = 2
+_BEGIN = b'{"kept": '
+_MAX_BYTES, _MAX_HEAD = 1 << 30, 1 << 12
+_log = logging.getLogger("reshard.tracing")
 
 
 def folder() -> pathlib.Path | None:
@@ -26,33 +38,94 @@ def folder() -> pathlib.Path | None:
   return pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "reshard"
 
 
-def path_of(
-  key: Any, weights: Sequence[Weight], ranks: Sequence[int], name: str
-) -> pathlib.Path | None:
-  """The file for this key; None if nothing is kept."""
-  where = folder()
-  if where is None:
-    return None
-  tensors = [(w.name, w.shape, w.index_shape, str(w.dtype)) for w in weights]
-  said = json.dumps([_VERSION, name, key, list(ranks), tensors], sort_keys=True, default=str)
-  return where / f"layout-{hashlib.sha256(said.encode()).hexdigest()[:32]}.json"
+class Entry:
+  """The file for a key."""
+
+  def __init__(self, where: pathlib.Path, key: str) -> None:
+    self.path, self.key = where / f"layout-{key[:32]}.json", key
+
+  @classmethod
+  def of(
+    cls, key: Any, weights: Sequence[Weight], ranks: Sequence[int], name: str
+  ) -> "Entry | None":
+    """None if nothing is kept."""
+    where = folder()
+    if where is None:
+      return None
+    tensors = [(w.name, w.shape, w.index_shape, str(w.dtype)) for w in weights]
+    said = json.dumps([_VERSION, name, key, list(ranks), tensors], sort_keys=True, default=str)
+    return cls(where, hashlib.sha256(said.encode()).hexdigest())
+
+  def read(self) -> tuple[str, Proof] | None:
+    """The layout's text, and how it was proved; None if there is none to believe."""
+    try:
+      raw = _contents(self.path)
+      if raw is None:
+        return None
+      return self._believed(raw)
+    except (OSError, ValueError, RecursionError, MemoryError) as error:
+      _log.warning("%s: %s: ignored, and traced anew", self.path, error or type(error).__name__)
+      return None
+
+  def _believed(self, raw: bytes) -> tuple[str, Proof]:
+    first, _, text = raw.partition(b"\n")
+    if len(first) > _MAX_HEAD or not first.startswith(_BEGIN) or not first.endswith(b"},"):
+      raise ValueError("it is no kept layout")
+    head = json.loads(first[len(_BEGIN) : -1])
+    text = b"{" + text
+    if head.get("key") != self.key:
+      raise ValueError("it is kept under another key")
+    if head.get("digest") != hashlib.sha256(text).hexdigest():
+      raise ValueError("its digest is not that of its content")
+    proved, of = head.get("proved"), head.get("of")
+    if type(proved) is not int or type(of) is not int or not 0 <= proved <= of:
+      raise ValueError("it does not say how it was proved")
+    return text.decode("utf-8"), Proof(proved, of)
+
+  def write(self, text: str, proof: Proof) -> None:
+    """Puts the file there at once, or not at all: a cache that cannot be written is none."""
+    content = text.encode("utf-8")
+    head = {
+      "key": self.key,
+      "proved": proof.proved,
+      "of": proof.of,
+      "digest": hashlib.sha256(content).hexdigest(),
+    }
+    made = None
+    try:
+      self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+      with tempfile.NamedTemporaryFile(
+        "wb", dir=self.path.parent, prefix=".layout-", delete=False
+      ) as file:
+        made = file.name
+        file.write(_BEGIN + json.dumps(head).encode("utf-8") + b",\n" + content[1:])
+      pathlib.Path(made).replace(self.path)
+    except OSError:
+      if made is not None:
+        with contextlib.suppress(OSError):
+          pathlib.Path(made).unlink()
 
 
-def read(path: pathlib.Path) -> str | None:
+def _contents(path: pathlib.Path) -> bytes | None:
+  """What a file of this user's own holds; None if there is none.
+
+  Raises OSError, or ValueError for a file that somebody else may have written.
+  """
   try:
-    return path.read_text(encoding="utf-8")
-  except OSError:
+    number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+  except FileNotFoundError:
     return None
-
-
-def write(path: pathlib.Path, text: str) -> None:
-  """Puts the file there at once, or not at all: a cache that cannot be written is none."""
   try:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(
-      "w", dir=path.parent, prefix=".layout-", encoding="utf-8", delete=False
-    ) as file:
-      file.write(text)
-    pathlib.Path(file.name).replace(path)
-  except OSError:
-    return
+    found = os.fstat(number)
+    if not stat.S_ISREG(found.st_mode):
+      raise ValueError("it is no regular file")
+    if found.st_uid not in (os.geteuid(), 0):
+      raise ValueError(f"it belongs to user {found.st_uid}")
+    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+      raise ValueError(f"others may write it (mode {stat.S_IMODE(found.st_mode):o})")
+    if found.st_size > _MAX_BYTES:
+      raise ValueError(f"it has {found.st_size} bytes")
+    with open(number, "rb", closefd=False) as file:
+      return file.read(_MAX_BYTES + 1)
+  finally:
+    os.close(number)

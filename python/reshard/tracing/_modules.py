@@ -2,12 +2,14 @@
 """The parameters and persistent buffers of a module, and other storage for them."""
 
 import contextlib
-import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
+
+from reshard.tracing._operations import tensors_in
 
 # Makes the storage that replaces a tensor's.
 Replace = Callable[[torch.Tensor], torch.Tensor]
@@ -32,8 +34,9 @@ def persistent(module: torch.nn.Module) -> set[str]:
 
 
 def wanted_names(module: torch.nn.Module, weights: set[str]) -> set[str]:
-  """The names of what a load may fill: all parameters, and those persistent buffers that hold
-  floating-point numbers or have a weight's name. Others are tables that loaders read."""
+  """The names of what holds no values during a load: all parameters, and those persistent buffers
+  that hold floating-point numbers or have a weight's name. Others are tables, which loaders read;
+  what they write into these is seen all the same."""
   kept = persistent(module)
   names = {name for name, _ in module.named_parameters()}
   for name, buffer in module.named_buffers():
@@ -58,6 +61,52 @@ def replace_storage(module: torch.nn.Module, replace: Replace, names: set[str]) 
       for name, tensor in held.items():
         if tensor is not None and id(tensor) in made:
           held[name] = made[id(tensor)]  # type: ignore[assignment]
+
+
+def give_copies(module: torch.nn.Module, names: set[str], device: str = "cpu") -> None:
+  """Gives tensors storage with the same values: a load may then write them."""
+  replace_storage(module, lambda t: t.detach().to(device, copy=True), names)
+
+
+@contextlib.contextmanager
+def borrowed(module: torch.nn.Module) -> Iterator[None]:
+  """Afterwards the module is what it was: its tensors, their storage and its attributes."""
+  tensors = []
+  for tensor in {id(t): t for m in module.modules() for t in _held_by(m)}.values():
+    if not is_lazy(tensor):
+      tensors.append((tensor, tensor.data, tensor.requires_grad))
+  kept = [
+    (m, dict(vars(m)), [(d, dict(d)) for d in (m._parameters, m._buffers, m._modules)])
+    for m in module.modules()
+  ]
+  try:
+    yield
+  finally:
+    for child, attributes, dicts in kept:
+      vars(child).clear()
+      vars(child).update(attributes)
+      for held, before in dicts:
+        held.clear()
+        held.update(before)  # type: ignore[arg-type]
+    for tensor, data, requires_grad in tensors:
+      if tensor.device == data.device and tensor.data_ptr() != data.data_ptr():
+        tensor.data = data
+      if tensor.requires_grad != requires_grad:
+        tensor.requires_grad_(requires_grad)
+
+
+def _held_by(module: torch.nn.Module) -> Iterator[torch.Tensor]:
+  for held in (module._parameters, module._buffers):
+    yield from (tensor for tensor in held.values() if tensor is not None)
+
+
+def attribute_tensors(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+  """Tensors that modules keep as plain attributes, alone or in lists, tuples and dicts."""
+  for prefix, child in module.named_modules():
+    for name, value in vars(child).items():
+      if name not in ("_parameters", "_buffers", "_modules"):
+        for tensor in tensors_in(value):
+          yield f"{prefix}.{name}" if prefix else name, tensor
 
 
 def _at(module: torch.nn.Module, name: str) -> torch.Tensor | None:
@@ -98,13 +147,15 @@ class _FloatsOnMeta(TorchFunctionMode):
 
 @contextlib.contextmanager
 def built(build: Callable[[int], Any], rank: int, device: str) -> Iterator[torch.nn.Module]:
-  """The module of a rank. `build` returns it, or a context manager that gives it: the state that
-  the rank's modules need (process groups, say) then lasts until its load is done."""
+  """The module of a rank, which afterwards is what it was. `build` returns it, or a context manager
+  that gives it: the state that the rank's modules need (process groups, say) then lasts until its
+  load is done."""
   context = _FloatsOnMeta() if device == "meta" else torch.device(device)
   with context:
     made = build(rank)
   if isinstance(made, torch.nn.Module):
-    yield made
+    with borrowed(made):
+      yield made
     return
   if not hasattr(made, "__enter__"):
     raise TypeError(
@@ -116,12 +167,5 @@ def built(build: Callable[[int], Any], rank: int, device: str) -> Iterator[torch
       module = stack.enter_context(made)
     if not isinstance(module, torch.nn.Module):
       raise TypeError(f"build({rank}) gave {type(module).__name__}, not a torch.nn.Module")
-    yield module
-
-
-def describe(function: Callable[..., Any]) -> str:
-  """A function's file and text, for the digest of a cache."""
-  try:
-    return inspect.getsource(function)
-  except (OSError, TypeError):
-    return f"{function.__module__}.{getattr(function, '__qualname__', function)}"
+    with borrowed(module):
+      yield module

@@ -13,20 +13,31 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._pytree import tree_map
 
 from reshard.tracing import _compress
+from reshard.tracing import _operations as ops_of
+from reshard.tracing._casts import KNOWN_MAPS
 from reshard.tracing._compress import UNTOUCHED, ZERO, Numbering, boxes_of, count_of
+from reshard.tracing._guard import Guard, Load, run, storage_of, unseen
 from reshard.tracing._modules import (
   built,
+  give_copies,
   named_tensors,
   persistent,
   replace_storage,
   wanted_names,
 )
-from reshard.tracing._types import CONVERTIBLE, Local, RankTrace, TracingError, Weight
-
-Load = Callable[[torch.nn.Module, Iterator[tuple[str, torch.Tensor]]], Any]
+from reshard.tracing._operations import tensors_in
+from reshard.tracing._types import (
+  CONVERTIBLE,
+  Local,
+  RankTrace,
+  TracingError,
+  Weight,
+  refusal,
+)
 
 # The functions that reshard knows (reshard/base/value_map.h), and what undoes them.
 _INVERSES: dict[str, Callable[[Any], Any]] = {
@@ -34,36 +45,160 @@ _INVERSES: dict[str, Callable[[Any], Any]] = {
   "plus_one": lambda y: y - 1.0,
   "minus_one": lambda y: y + 1.0,
 }
-# A number that no element has.
-_COMPUTED = -5
-_COMPUTING = {"exp", "neg", "add", "sub", "rsub", "mul", "div", "pow", "log", "sqrt", "rsqrt"}
+_FUNCTIONS = frozenset(["exp", "exp_", "neg", "neg_"])
+_SHIFTS = frozenset(["add 1", "add -1", "sub 1", "sub -1"])
+# Here memory is real, and whatever sees it sees numbers.
+_ESCAPES = ops_of.ESCAPES | {"untyped_storage", "storage", "_typed_storage", "__deepcopy__"}
 
 
-class _KeepDtypes(TorchDispatchMode):  # type: ignore[no-untyped-call]
-  """Casts of what is loaded do nothing, as numbers would not survive them. Remembers what is
-  computed, for messages."""
+class _Numbers(Guard):
+  """Lets a loader move numbers, and do what known maps consist of. Casts of what is loaded do
+  nothing, as numbers would not survive them.
 
-  def __init__(self) -> None:
-    super().__init__()  # type: ignore[no-untyped-call]
-    self.weight = ""
-    self.computed: dict[str, set[str]] = {}
+  held  the dtype of numbers, or of the values that are chosen to recognise a map
+  """
 
-  def __torch_dispatch__(
-    self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+  def __init__(self, held: torch.dtype) -> None:
+    super().__init__()
+    self.held = held
+    self.impossible: float = -5 if held == torch.int64 else 1e30  # what no element is
+    self.nothing: float = UNTOUCHED if held == torch.int64 else math.nan
+    self.ops: dict[str, list[str]] = {}  # by weight
+    self._held: dict[int, StorageWeakRef] = {}
+
+  def hold(self, *tensors: torch.Tensor) -> None:
+    """Notes that tensors have numbers."""
+    for tensor in tensors:
+      if tensor.layout != torch.strided:
+        self.refuse(f"'{self.loading}': the loader makes a tensor of layout {tensor.layout} of it")
+      self._held[storage_of(tensor)] = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
+
+  def follows(self, tensor: torch.Tensor) -> bool:
+    found = self._held.get(storage_of(tensor))
+    return found is not None and not found.expired()  # type: ignore[no-untyped-call]
+
+  def name_of(self, tensor: torch.Tensor) -> str:
+    return self.loading
+
+  def operation(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    name = ops_of.name_of(func)
+    given = list(tensors_in((args, kwargs)))
+    inputs = [t for t in given if self.follows(t)]
+    dtype = kwargs.get("dtype") or (given[0].dtype if given else torch.get_default_dtype())
+    if name in ops_of.NEW and (inputs or dtype.is_floating_point):
+      kwargs |= {"dtype": self.held, "device": torch.device("cpu")}
+      out = func(*args, **kwargs)
+      if name not in ops_of.NEW_ZEROS:
+        out.fill_(self.nothing if name in ops_of.NEW_EMPTY else self.impossible)
+      self.hold(out)
+      return out
+    if not inputs:
+      return self.of_no_weight(func, name, args, kwargs, given)
+    if name in ops_of.QUESTIONS:
+      return func(*args, **kwargs)
+    written = ops_of.written_by(func, args, kwargs)
+    self.check(func, name, args, kwargs, inputs, written)
+    out = self.done(func, name, args, kwargs)
+    self.hold(*(t for t in (*tensors_in((out,)), *written) if t.layout == torch.strided))
+    return out
+
+  def of_no_weight(
+    self, func: Any, name: str, args: Any, kwargs: dict[str, Any], given: list[torch.Tensor]
   ) -> Any:
-    kwargs = dict(kwargs or {})
-    name = func._schema.name.removeprefix("aten::")
-    first: Any = args[0] if args else None
-    wide = isinstance(first, torch.Tensor) and first.dtype in (torch.int64, torch.float64)
-    if name == "copy_" and first.dtype == torch.int64 and args[1].is_floating_point():
-      return first.fill_(_COMPUTED)  # rounding could make it another element's number
-    if wide and name == "_to_copy":
+    out = func(*args, **kwargs)
+    outs, written = list(tensors_in((out,))), ops_of.written_by(func, args, kwargs)
+    self.note_made(outs, () if name == "lift_fresh" else given)
+    self.note_constants(written, name)
+    if ops_of.is_random(func):
+      self.hold(*(t for t in outs if self.was_made(t)))
+    return out
+
+  def check(
+    self,
+    func: Any,
+    name: str,
+    args: Any,
+    kwargs: dict[str, Any],
+    inputs: list[torch.Tensor],
+    written: list[torch.Tensor],
+  ) -> None:
+    """Refuses what does not move numbers, and what moves them where none can be read."""
+    if ops_of.answers(func):
+      self.reads(name, inputs[0])
+    for tensor in written:
+      if self.follows(tensor):
+        continue
+      if storage_of(tensor) in self.tables:
+        which = self.tables[storage_of(tensor)][0]
+        raise TracingError(f"loads buffer '{which}' of {tensor.dtype}, which recording follows")
+      if not self.was_made(tensor):
+        self.outside(name, self.loading)
+      if tensor.dtype != self.held:
+        raise TracingError(f"loads into memory of {tensor.dtype}, which recording follows")
+    if name in ops_of.VIEWS or name in ops_of.COPIES or name in ("copy_", "fill_", "zero_"):
+      return
+    if ops_of.is_move(func, args, kwargs):
+      values = ops_of.bound(func, args, kwargs)
+      if any(self.follows(t) for t in tensors_in([values[i] for i in ops_of.MOVES[name]])):
+        self.reads(name, inputs[0])
+      return
+    op = name if name in _FUNCTIONS else ops_of.shift_of(func, args, kwargs)
+    if op in _FUNCTIONS or (op in _SHIFTS and len(inputs) == 1):
+      self.ops.setdefault(self.loading, []).append(op.rstrip("_"))
+      return
+    self.refuse(
+      f"'{self.loading}': the loader computes {op or name} of '{self.loading}', which is none of the "
+      f"known maps ({KNOWN_MAPS})"
+    )
+
+  def done(self, func: Any, name: str, args: Any, kwargs: dict[str, Any]) -> Any:
+    """Does a move, with a number that no element has for each value that is no weight's."""
+    first: torch.Tensor = args[0] if args and isinstance(args[0], torch.Tensor) else kwargs.get("self")
+    if name == "_to_copy":
       kwargs.pop("dtype", None)
-    if wide and name == "view" and len(args) > 1 and isinstance(args[1], torch.dtype):
+      kwargs.pop("device", None)
+    elif name == "_pin_memory":
+      return first.clone()
+    elif name == "view" and len(args) > 1 and isinstance(args[1], torch.dtype):
       return first.view(first.shape)
-    if name.rstrip("_") in _COMPUTING and self.weight:
-      self.computed.setdefault(self.weight, set()).add(name.rstrip("_"))
+    elif name == "fill_" and not (isinstance(args[1], torch.Tensor) and self.follows(args[1])):
+      return first.fill_(0 if _is_zero(args[1]) else self.impossible)
+    elif name == "copy_" and not self.follows(args[1]):
+      return first.fill_(0 if _is_zero(args[1]) else self.impossible)
+    elif name == "copy_" and args[1].is_floating_point() and first.dtype == torch.int64:
+      return first.fill_(self.impossible)  # rounding could make it another element's number
+    elif ops_of.is_move(func, args, kwargs):
+      args, kwargs = self.with_impossible(func, name, args, kwargs)
     return func(*args, **kwargs)
+
+  def with_impossible(
+    self, func: Any, name: str, args: Any, kwargs: dict[str, Any]
+  ) -> tuple[Any, dict[str, Any]]:
+    def impossible(value: Any) -> Any:
+      if not isinstance(value, torch.Tensor) or self.follows(value):
+        return value
+      return torch.full_like(value, 0 if _is_zero(value) else self.impossible, dtype=self.held)
+
+    where, filler = ops_of.MOVES[name], ops_of.FILLERS.get(name.rstrip("_"))
+    args = list(args)
+    for i, value in enumerate(args):
+      if i == filler and ops_of.is_number(value):
+        args[i] = 0 if value == 0 else self.impossible
+      elif i not in where:
+        args[i] = tree_map(impossible, value)
+    names = [a.name for a in func._schema.arguments]
+    for key, value in kwargs.items():
+      if key == "value" and ops_of.is_number(value):
+        kwargs[key] = 0 if value == 0 else self.impossible
+      elif names.index(key) not in where and key != "out":
+        kwargs[key] = tree_map(impossible, value)
+    return args, kwargs
+
+
+def _is_zero(value: Any) -> bool:
+  if isinstance(value, torch.Tensor):
+    return not bool(value.count_nonzero())
+  return bool(value == 0)
 
 
 def trace_numbers(
@@ -71,57 +206,67 @@ def trace_numbers(
 ) -> RankTrace:
   """Traces one rank. Memory: 8 bytes for each element that the rank holds."""
   numbering = Numbering(weights)
-  mode = _KeepDtypes()
+  mode = _Numbers(torch.int64)
 
   def numbered() -> Iterator[tuple[str, torch.Tensor]]:
     for i, w in enumerate(weights):
       start = int(numbering.starts[i])
-      positions = torch.arange(start, start + w.size, dtype=torch.int64, device="cpu")
-      positions.mul_(Numbering.STEP).add_(Numbering.FIRST)
-      mode.weight = w.name  # from here on the loader computes
-      yield w.name, positions.reshape(w.shape)
-      mode.weight = ""
+      mode.loading = w.name
+      with unseen():
+        positions = torch.arange(start, start + w.size, dtype=torch.int64, device="cpu")
+        positions.mul_(Numbering.STEP).add_(Numbering.FIRST)
+        numbers = positions.reshape(w.shape)
+        mode.hold(numbers)
+      yield w.name, numbers
 
   def fresh(tensor: torch.Tensor) -> torch.Tensor:
     return torch.full(tensor.shape, UNTOUCHED, dtype=torch.int64, device="cpu")
 
-  reader = _Reader(numbering)
+  reader = _Reader(numbering, mode)
   with built(build, rank, "cpu") as module:
     names = wanted_names(module, {w.name for w in weights})
     kinds = {name: t.dtype for name, t in named_tensors(module).items() if name in names}
     keep = persistent(module)
-    replace_storage(module, fresh, names)
-    _run(load, module, numbered(), mode)
-    loaded = wanted_names(module, {w.name for w in weights})
-    if created := sorted(loaded - kinds.keys()):
-      raise TracingError(f"'{created[0]}': the loader creates it; trace it by recording")
-    tensors = {n: t for n, t in named_tensors(module).items() if n in kinds}
-    for name, tensor in tensors.items():
-      reader.read(name, tensor, kinds[name], name in keep)
+    replaced = _prepare(module, mode, fresh, names)
+    run(mode, load, module, numbered(), _ESCAPES)
+    for name, tensor in named_tensors(module).items():
+      if name in kinds:
+        reader.read(name, tensor, kinds[name], name in keep)
+      elif name not in replaced or mode.follows(tensor):
+        raise TracingError(f"'{name}': the loader creates it; trace it by recording")
+    constants = {n: op for n, op in mode.constants.items() if n in keep}
   if reader.computed:
-    _trace_values(build, load, weights, rank, reader, mode, kinds)
-  return RankTrace(reader.locals, reader.untouched)
+    _trace_values(build, load, weights, rank, reader, kinds)
+  return RankTrace(reader.locals, reader.untouched, constants)
 
 
-def _run(
-  load: Load, module: torch.nn.Module, tensors: Iterator[tuple[str, torch.Tensor]], mode: Any
-) -> None:
-  with torch.no_grad(), mode:
-    load(module, tensors)
+def _prepare(
+  module: torch.nn.Module, mode: _Numbers, fresh: Any, names: set[str]
+) -> set[str]:
+  """Gives the module's tensors storage for a load. The names of those that keep their values."""
+  replace_storage(module, fresh, names)
+  tables = {n for n, t in named_tensors(module).items() if t.device.type != "meta"} - names
+  give_copies(module, tables)
+  for name, tensor in named_tensors(module).items():
+    if name in names:
+      mode.hold(tensor)
+    else:
+      mode.tables[storage_of(tensor)] = (name, tensor)
+  return tables
 
 
 class _Reader:
   """What each tensor of the module was found to hold."""
 
-  def __init__(self, numbering: Numbering) -> None:
-    self.numbering = numbering
+  def __init__(self, numbering: Numbering, mode: _Numbers) -> None:
+    self.numbering, self.mode = numbering, mode
     self.locals: dict[str, Local] = {}
     self.untouched: dict[str, int] = {}
     self.computed: list[str] = []
     self.seen: set[int] = set()  # weights that some local tensor holds
 
   def read(self, name: str, tensor: torch.Tensor, dtype: torch.dtype, is_persistent: bool) -> None:
-    if tensor.dtype != torch.int64:
+    if tensor.dtype != torch.int64 or not self.mode.follows(tensor):
       raise TracingError(
         f"'{name}': the loader replaced its storage by {tensor.dtype}; trace it by recording"
       )
@@ -158,6 +303,8 @@ class _Reader:
     if len(kinds) == 1 and (kind := kinds.pop()) != dtype:
       bits = dtype not in CONVERTIBLE and kind.itemsize == dtype.itemsize
       local.dtype, local.casts = (kind, False) if bits else (dtype, True)
+    elif len(kinds) > 1:
+      local.casts = kinds <= set(CONVERTIBLE)
     self.locals[name] = local
 
 
@@ -167,7 +314,6 @@ def _trace_values(
   weights: list[Weight],
   rank: int,
   reader: _Reader,
-  mode: _KeepDtypes,
   kinds: dict[str, torch.dtype],
 ) -> None:
   """Recognises what the loader computed, by a load in which the weights that no local tensor holds
@@ -176,12 +322,16 @@ def _trace_values(
   starts = np.concatenate([[0], np.cumsum([weights[i].size for i in chosen])]).astype(np.int64)
   table = _chosen_values(int(starts[-1]))
   first = {i: int(start) for i, start in zip(chosen, starts, strict=False)}
+  mode = _Numbers(torch.float64)
 
   def values() -> Iterator[tuple[str, torch.Tensor]]:
     for i, w in enumerate(weights):
-      x = torch.zeros(w.shape, dtype=torch.float64, device="cpu")
-      if i in first:
-        x = torch.from_numpy(table[first[i] : first[i] + w.size].copy()).reshape(w.shape)
+      mode.loading = w.name
+      with unseen():
+        x = torch.zeros(w.shape, dtype=torch.float64, device="cpu")
+        if i in first:
+          x = torch.from_numpy(table[first[i] : first[i] + w.size].copy()).reshape(w.shape)
+        mode.hold(x)
       yield w.name, x
 
   def fresh(tensor: torch.Tensor) -> torch.Tensor:
@@ -189,14 +339,18 @@ def _trace_values(
 
   with built(build, rank, "cpu") as module:
     keep = persistent(module)
-    replace_storage(module, fresh, set(kinds))
-    _run(load, module, values(), mode)
+    _prepare(module, mode, fresh, set(kinds))
+    run(mode, load, module, values(), _ESCAPES)
     tensors = named_tensors(module)
     for name in reader.computed:
       held = tensors[name].detach().cpu().numpy().astype(np.float64)
       found = _recognise(held, table)
       if found is None:
-        raise TracingError(_not_recognised(name, mode.computed))
+        seen = "; ".join(f"{', '.join(ops)} of '{w}'" for w, ops in list(mode.ops.items())[-3:])
+        raise refusal(
+          f"'{name}': the loader computes its values by none of the known maps ({KNOWN_MAPS}); it was "
+          f"seen to compute {seen or 'nothing'}"
+        )
       value_map, numbers = found
       # From numbers of chosen elements to positions of all.
       which = np.searchsorted(starts, numbers, side="right") - 1
@@ -230,11 +384,3 @@ def _recognise(held: Any, table: Any) -> tuple[str, _compress.Numbers] | None:
     if (near | untouched).all():
       return name, np.where(untouched, UNTOUCHED, numbers).astype(np.int64)
   return None
-
-
-def _not_recognised(name: str, computed: dict[str, set[str]]) -> str:
-  seen = "; ".join(f"{', '.join(sorted(ops))} of '{w}'" for w, ops in list(computed.items())[:3])
-  return (
-    f"'{name}': the loader computes its values by none of the known maps (-exp(x), x + 1, x - 1)"
-    + (f"; it was seen to compute {seen}" if seen else "")
-  )

@@ -148,6 +148,11 @@ class Store:
         self._pieces[k] = [left for old in bucket for left in self._left(old, new)]
     self._pieces.setdefault(key, []).append(new)
 
+  def erase(self, box: Piece) -> None:
+    """Forgets what was in a box."""
+    self.write(box)
+    self._pieces[self._key(box)].pop()
+
   @staticmethod
   def _key(piece: Piece) -> int:
     return piece.runs[0].begin if piece.runs and piece.runs[0].count == 1 else -1
@@ -271,6 +276,7 @@ class _Copy:
     dst, src = self.sides
     at_dst, at_src = unravel(offsets[0], dst.base), unravel(offsets[1], src.base)
     along = {axis: i for i, (axis, _) in enumerate(uses[1]) if axis >= 0}
+    found: list[Piece] = []
     for piece in src.pieces():
       number, runs = piece.number, [Run(begin) for begin in at_dst]
       for axis, run in enumerate(piece.runs):
@@ -283,7 +289,14 @@ class _Copy:
       else:
         new = self._clip(piece, dims, uses, at_src, at_dst, number, runs)
         if new is not None:
-          dst.write(new)
+          found.append(new)
+    if sum(piece.size for piece in found) < math.prod(dim[0] for dim in dims):
+      box = [Run(begin) for begin in at_dst]
+      for (size, *_), (axis, step) in zip(dims, uses[0], strict=True):
+        box[axis] = Run(at_dst[axis], size, step)
+      dst.erase(Piece(tuple(box), OPAQUE))  # what nothing wrote is copied, too
+    for piece in found:
+      dst.write(piece)
 
   def _clip(
     self,

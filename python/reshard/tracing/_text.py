@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What ranks were seen to hold, as the text of a layout file (docs/tracing.md)."""
 
-import dataclasses
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -96,23 +95,3 @@ def layout_text(
     + ",\n".join(lines)
     + "]}\n"
   )
-
-
-def differences(a: RankTrace, b: RankTrace, weights: Sequence[Weight]) -> list[str]:
-  """What two traces of one rank say differently, beside how boxes are cut."""
-  said = []
-  for name in sorted(a.locals.keys() | b.locals.keys()):
-    x, y = a.locals.get(name), b.locals.get(name)
-    if x is None or y is None:
-      said.append(f"'{name}': only one of them has it")
-      continue
-    for field in dataclasses.fields(Local):
-      if field.name in ("parts", "index_shape"):
-        continue
-      if getattr(x, field.name) != getattr(y, field.name):
-        said.append(
-          f"'{name}': {field.name} {getattr(x, field.name)} and {getattr(y, field.name)}"
-        )
-  if a.untouched != b.untouched:
-    said.append(f"untouched {a.untouched} and {b.untouched}")
-  return said

@@ -32,6 +32,16 @@ class TracingError(UnsupportedError):
   """An engine's loader did what no layout describes, or what a tracer cannot follow."""
 
   __module__ = "reshard.tracing"
+  # True for a loader that was seen to compute or to look at values: no other way of tracing may
+  # then be tried.
+  final = False
+
+
+def refusal(text: str) -> TracingError:
+  """A final error."""
+  error = TracingError(text)
+  error.final = True
+  return error
 
 
 def safetensors_name(dtype: torch.dtype) -> str:
@@ -169,3 +179,5 @@ class RankTrace:
 
   locals: dict[str, Local]
   untouched: dict[str, int]  # parameters, and how many of their elements nothing wrote
+  # Buffers into which the loader wrote other values than a weight's, and how.
+  constants: dict[str, str] = dataclasses.field(default_factory=dict)

@@ -230,7 +230,7 @@ def trace_vllm(
   weights: Any = None,
   ranks: Iterable[int] | None = None,
   method: str = "auto",
-  check: bool = False,
+  prove: bool | str = True,
   **engine_arguments: Any,
 ) -> Traced:
   """reshard.tracing.trace() of a vLLM engine.
@@ -251,7 +251,7 @@ def trace_vllm(
     pathlib.Path(model) if weights is None else weights,
     ranks=range(engine.world_size) if ranks is None else ranks,
     method=method,
-    check=check,
+    prove=prove,
     omit=ranks is None,
     name=" ".join([f"traced vllm {vllm.__version__}", *sizes]),
     key=engine.key(),
