@@ -152,8 +152,8 @@ std::set<std::string> weight_files(const Checkpoint& weights) {
   std::set<std::string> names;
   for (std::size_t i = 0; i < weights.num_files(); ++i)
     names.insert(fs::path(weights.mapping(i).path()).filename().string());
-  // Megatron's dist_checkpointing says in it how the pieces are stored.
-  if (weights.kind() == Checkpoint::Kind::dcp) names.insert("metadata.json");
+  // Of Megatron's dist_checkpointing: how the pieces are stored, and the state of the training.
+  if (weights.kind() == Checkpoint::Kind::dcp) names.insert({"metadata.json", "common.pt"});
   return names;
 }
 
