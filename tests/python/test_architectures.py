@@ -147,7 +147,7 @@ def test_a_quantised_config_is_used_alone_and_is_left_over_beside_plain_weights(
   (copy / "config.json").write_text(json.dumps(config))
   done = program.run("convert", copy, tmp_path / "out", "--from", "hf", "--to", "megatron:tp=1")
   assert done.returncode == 0
-  assert 'says "fp8", but all tensors are plain' in done.stdout
+  assert '"fp8", but all tensors are plain' in done.stdout
   assert "quantization_config" not in checkpoints.config_of(tmp_path / "out")
   assert inspected(copy / "config.json")["quantization"] == "fp8"
   out = tmp_path / "synth"
