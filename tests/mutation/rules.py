@@ -417,7 +417,7 @@ SGLANG = [
 
 OTHERS = [
   Rule("hf", "a shard has the tensors that begin in its part", MODEL + "hf.cc", "std::min(begin / each, shards - 1)", "std::min(i, shards - 1)"),
-  Rule("hf", "copies stand with the last layers", MODEL + "hf.cc", "*input.config, mesh, shards - 1)", "*input.config, mesh, 0)"),
+  Rule("hf", "copies stand with the last layers", MODEL + "hf.cc", "*input.config, mesh, shards - 1, dtypes)", "*input.config, mesh, 0, dtypes)"),
   Rule("rules", "negative dimensions count from the last", MODEL + "rules.cc", "cut.dim < 0 ? cut.dim + rank : cut.dim", "cut.dim < 0 ? -cut.dim - 1 : cut.dim"),
   Rule("rules", "dimensions are those of the stored tensor", MODEL + "rules.cc", "while ((tensor.merged.bits >> first & 1) != 0) ++first;", ";"),
   Rule("rules", "where= picks one coordinate", MODEL + "rules.cc", "if (mesh.coordinate(r, a) == at) kept", "if (mesh.coordinate(r, a) != at) kept"),

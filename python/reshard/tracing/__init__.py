@@ -119,6 +119,14 @@ def traced(
     build, load, weights, ranks=ranks, method=method, prove=prove, omit=omit, name=name, key=key,
     check=check,
   )  # fmt: skip
+  _log_what_is_left(found)
+  if not prove:
+    _log.warning("the layout '%s' is not proved", name)
+  return found.layout
+
+
+def _log_what_is_left(found: Traced) -> None:
+  """Names what the layout leaves as it is: elements that nothing loads, buffers with constants."""
   for rank, names in found.untouched.items():
     shown = ", ".join(f"{n} ({count})" for n, count in list(names.items())[:8])
     if names:
@@ -128,9 +136,6 @@ def traced(
     if constants:
       shown = ", ".join(f"{n} ({how})" for n, how in list(constants.items())[:8])
       _log.warning("rank %d: the loader writes constants into buffers that the layout leaves out: %s", rank, shown)
-  if not prove:
-    _log.warning("the layout '%s' is not proved", name)
-  return found.layout
 
 
 def trace(
