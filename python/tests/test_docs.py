@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Protects: every block of Python in docs/python.md runs, in order, as one program in an empty folder."""
+"""Protects: the blocks of Python in docs/ run, in order, as one program in an empty folder. What needs vLLM is called
+in its own tests; here its calls have the arguments that its functions take."""
 
+import ast
+import importlib.util
+import inspect
 import os
 import pathlib
 import re
@@ -10,25 +14,115 @@ import sys
 import pytest
 
 import emulated
+import reshard
 
-PAGE = pathlib.Path(__file__).parents[2] / "docs/python.md"
+DOCS = pathlib.Path(__file__).parents[2] / "docs"
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def blocks_of(page, text=None):
+  """The blocks of a page, each behind as many empty lines that an error names the line of the page."""
+  text = (DOCS / page).read_text() if text is None else text
+  return ["\n" * text.count("\n", 0, block.start(1)) + block.group(1) for block in BLOCK.finditer(text)]
+
+
+def runs(page, blocks, folder, prelude="", env=None):
+  """What the blocks print as one program that begins with `prelude`."""
+  program = prelude + "".join(f"\nexec(compile({block!r}, 'docs/{page}', 'exec'))" for block in blocks)
+  (folder / "page.py").write_text(program)
+  command = [sys.executable, "page.py"]
+  result = subprocess.run(
+    command, cwd=folder, env=os.environ | (env or {}), capture_output=True, text=True, check=False, timeout=600
+  )
+  assert result.returncode == 0, result.stderr[-3000:]
+  return result.stdout
 
 
 @pytest.mark.parametrize("gpu", ["no GPU", "an emulated GPU"])
 def test_the_blocks_of_the_page_run(gpu, tmp_path):
   env = {} if gpu == "no GPU" else emulated.environment(tmp_path)
-  text = PAGE.read_text()
-  blocks = list(BLOCK.finditer(text))
+  blocks = blocks_of("python.md")
   assert len(blocks) > 5
-  # Each block keeps its line numbers, so that an error names the line of the page.
-  program = "".join(
-    f"exec(compile({chr(10) * text.count(chr(10), 0, block.start(1)) + block.group(1)!r}, 'docs/python.md', 'exec'))\n"
-    for block in blocks
-  )
-  (tmp_path / "page.py").write_text(program)
-  command = [sys.executable, "page.py"]
-  result = subprocess.run(command, cwd=tmp_path, env=os.environ | env, capture_output=True, text=True, check=False, timeout=600)
-  assert result.returncode == 0, result.stderr[-3000:]
+  printed = runs("python.md", blocks, tmp_path, env=env)
   if env:
-    assert " cuda:0 cuda:0\n" in result.stdout
+    assert " cuda:0 cuda:0\n" in printed
+
+
+TRACED = """
+import reshard, torch
+
+class MyModel(torch.nn.Module):
+  def __init__(self, config, rank, tp):
+    super().__init__()
+    self.rows = torch.nn.Parameter(torch.empty(config["rows"] // tp, 8))
+    self.norm = torch.nn.Parameter(torch.empty(8))
+    self.part = rank
+
+  def load_weights(self, weights):
+    for name, weight in weights:
+      own = getattr(self, name)
+      own.data.copy_(weight.chunk(4)[self.part] if name == "rows" else weight)
+
+config = {"rows": 16}
+mine = reshard.Model.from_tensors("mine", {"rows": ((16, 8), "float32"), "norm": ((8,), "float32")})
+"""
+
+
+def test_the_blocks_on_tracing_run(tmp_path):
+  pytest.importorskip("torch")
+  text = (DOCS / "tracing.md").read_text().replace('"/models/mine"', "mine")
+  blocks = [block for block in blocks_of("tracing.md", text) if "vllm" not in block]
+  assert len(blocks) == 2
+  printed = runs("tracing.md", blocks, tmp_path, TRACED)
+  assert "recording proved with values" in printed and "mul" in printed
+
+
+def test_the_block_on_loading_and_saving_runs(tmp_path):
+  pytest.importorskip("torch")
+  prelude = """
+import reshard, reshard.hf, torch
+reshard.synthesize("demo-moe", "path", layers=1)
+layout, rank, (group,) = reshard.layout("vllm:tp=1", reshard.open_model("path")), 0, reshard.local(1)
+by_rank = {0: reshard.hf.load("path", layout, 0)}
+"""
+  blocks = [block.replace("tp=8", "tp=1") for block in blocks_of("hf.md")]
+  runs("hf.md", blocks, tmp_path, prelude)
+  assert reshard.verify(tmp_path / "path", tmp_path / "out").equal
+  assert reshard.verify(tmp_path / "path", tmp_path / "whole").equal
+
+
+def test_the_block_on_the_layout_of_live_tensors_runs(tmp_path):
+  pytest.importorskip("torch")
+  prelude = """
+import reshard, torch
+module = torch.nn.Linear(4, 2)
+model = reshard.Model.from_tensors("linear", {"weight": ((2, 4), "float32"), "bias": ((2,), "float32")})
+"""
+  block, *_ = blocks_of("dtensor.md")
+  assert "of_dtensors" in block
+  runs("dtensor.md", [block], tmp_path, prelude)
+
+
+def calls_in(blocks):
+  """(the function's name as the block writes it, positional arguments, names of keywords) of every call."""
+  for block in blocks:
+    for node in ast.walk(ast.parse(block)):
+      if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute | ast.Name):
+        yield ast.unparse(node.func), len(node.args), {k.arg for k in node.keywords}
+
+
+def test_calls_of_vllm_have_arguments_that_exist():
+  trainer = pytest.importorskip("reshard.vllm")
+  file = pathlib.Path(importlib.util.find_spec("reshard").submodule_search_locations[0]) / "tracing/vllm.py"
+  (trace,) = [n for n in ast.parse(file.read_text()).body if isinstance(n, ast.FunctionDef) and n.name == "trace_vllm"]
+  taken = {a.arg for a in trace.args.kwonlyargs}
+  seen = []
+  for name, positional, keywords in calls_in(blocks_of("tracing.md") + blocks_of("vllm.md")):
+    if name == "traced_vllm.layout":
+      assert positional == 1 and keywords <= taken, (keywords, taken)
+      seen.append(name)
+    elif name.startswith("reshard.vllm."):
+      function = getattr(trainer, name.rpartition(".")[2])
+      inspect.signature(function).bind(*[None] * positional, **dict.fromkeys(keywords))
+      seen.append(name)
+  assert {"traced_vllm.layout", "reshard.vllm.Trainer", "reshard.vllm.HttpClient"} <= set(seen)

@@ -74,7 +74,7 @@ _BOTH = [(name, dict(tp=2)) for name in MODELS] + [
 def test_numbers_and_recording_agree(name, sizes, config_of):
   folder = config_of(name)
   model = reshard.open_model(folder / "config.json")
-  found = traced_vllm.trace_vllm(folder, weights=model, method="numbers", check=True, **sizes)
+  found = traced_vllm.trace_vllm(folder, weights=model, method="numbers", **sizes)
   assert found.method == "numbers"
 
 
@@ -94,7 +94,7 @@ _AS_FILES = ("gpt-oss",)
 def test_quantised_checkpoints_are_traced_and_proved(name, quant, method, sizes, checkpoint):
   folder = checkpoint(name, f"hf:quant={quant},quant_method={method}")
   weights = tracing.stored_tensors(folder) if name in _AS_FILES else None
-  found = traced_vllm.trace_vllm(folder, weights=weights, check=True, **sizes)
+  found = traced_vllm.trace_vllm(folder, weights=weights, **sizes)
   engine = traced_vllm.VllmRanks(traced_vllm.engine_config(folder, **sizes))
   assert tracing.probe(found.files, engine.build, engine.load) == []
 
@@ -144,7 +144,7 @@ def _unknown():
 def test_architectures_without_a_family_are_traced_and_proved(model_type, tp, tmp_path):
   config, weights = _unknown()[model_type]
   (tmp_path / "config.json").write_text(config)
-  found = traced_vllm.trace_vllm(tmp_path, weights=weights, tp=tp, check=True)
+  found = traced_vllm.trace_vllm(tmp_path, weights=weights, tp=tp)
   engine = traced_vllm.VllmRanks(traced_vllm.engine_config(tmp_path, tp=tp))
   assert found.unused == [] and tracing.probe(found.layout, engine.build, engine.load) == []
 
