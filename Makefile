@@ -26,9 +26,9 @@ deps: ## install the missing packages for building and testing
 
 # Tests are left out of a new folder only: turning them off in an old one would delete their objects.
 .PHONY: build
-build: ## build the program, build/bin/reshard
+build: ## build the program, build/bin/reshard, and what `cmake --install build` installs
 	@tools/install_deps.sh build
-	@tools/build.sh $(BUILD) $(JOBS) bin/reshard $(CMAKE_ARGS) \
+	@tools/build.sh $(BUILD) $(JOBS) reshard_installed $(CMAKE_ARGS) \
 	  $(if $(wildcard $(BUILD)/CMakeCache.txt),,-DRESHARD_DEV=OFF)
 
 # The program, the tests and the benchmarks' drivers.
