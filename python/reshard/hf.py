@@ -110,7 +110,7 @@ def save(
   group            of all ranks of the layout (ranks 0 to size - 1); then the call is collective.
   max_shard_bytes  most tensor bytes in a file.
   companions       a folder whose config, tokenizer, code and other files that belong to a model are
-                   copied; by default that of the model's config.json.
+                   copied; by default that of the model's config.json, if it is still there.
   sync             return only when all data is on the disk.
   timeout          seconds for each step that waits for other ranks.
 
@@ -331,7 +331,7 @@ def _copy_companions(
     # An example lies among those of other models.
     config = Path(model.config_path)
     origin = config.parent if config.name == "config.json" else config
-  if origin is None:
+  if origin is None or (companions is None and not origin.exists()):
     return []
   # What is not understood is saved as it was stored.
   return _core.copy_model_files(origin, folder, as_stored=model.config is None)

@@ -146,7 +146,7 @@ def without_chance() -> Iterator[None]:
 @contextlib.contextmanager
 def unseen() -> Iterator[None]:
   """What happens in it is not the loader's doing."""
-  with torch._C.DisableTorchFunction(), _disable_current_modes():  # type: ignore[no-untyped-call]
+  with torch._C.DisableTorchFunction(), _disable_current_modes():
     yield
 
 

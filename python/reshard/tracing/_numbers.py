@@ -153,7 +153,7 @@ class _Numbers(Guard):
 
   def done(self, func: Any, name: str, args: Any, kwargs: dict[str, Any]) -> Any:
     """Does a move, with a number that no element has for each value that is no weight's."""
-    first: torch.Tensor = args[0] if args and isinstance(args[0], torch.Tensor) else kwargs.get("self")
+    first: Any = args[0] if args and isinstance(args[0], torch.Tensor) else kwargs.get("self")
     if name == "_to_copy":
       kwargs.pop("dtype", None)
       kwargs.pop("device", None)

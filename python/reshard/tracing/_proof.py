@@ -173,8 +173,11 @@ def _load(
   return said, rest
 
 
-class _StayOnMeta(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _StayOnMeta(TorchDispatchMode):
   """What has no values has none on any device."""
+
+  def __init__(self) -> None:
+    super().__init__()  # type: ignore[no-untyped-call]
 
   def __torch_dispatch__(
     self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
