@@ -61,7 +61,7 @@ def test_a_torch_dist_checkpoint_that_has_more_than_its_config_is_refused(
   program.succeed("convert", "hf", "in", "--to", f"torch_dist:shard=1{more}")
   (tmp_path / "in" / "config.json").write_text(json.dumps(c | edit))
   said = program.fail("convert", "in", "out", "--to", "hf")
-  assert "not part of the config's architecture" in said
+  assert re.search("not part of (the config's|its) architecture", said)
   (tmp_path / "in" / "config.json").write_text(json.dumps(c))
   assert "left out" not in program.succeed("convert", "in", "out", "--to", "hf")
   program.succeed("verify", "hf", "out")

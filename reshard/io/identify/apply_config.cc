@@ -50,15 +50,21 @@ const TensorSpec& stored_tensor(const Model& model, const std::string& name) {
 /// Whether a leftover is stored under another name, too. Errors: it is another's, and differs.
 Result<bool> is_copy(const ModelConfig& config, const torch_dist::Leftover& leftover,
                      const Model& model) {
-  std::string original = leftover.used_as, advice = "--ignore leaves it out";
-  if (original.empty() && config.tie_word_embeddings && leftover.name == kOutputLayer) {
-    original = torch_dist::kEmbedding;
+  std::vector<torch_dist::SecondName> second = leftover.second;
+  std::string advice = "--ignore leaves it out";
+  if (second.empty() && config.tie_word_embeddings && leftover.name == kOutputLayer) {
+    second.push_back({leftover.name, std::string(torch_dist::kEmbedding), {}});
     advice = "tie_word_embeddings is true: set it to false, or leave it out with --ignore";
   }
-  if (original.empty()) return false;
-  if (same_content(*model.weights, leftover.name, original)) return true;
-  return fail(Code::corrupt, fmt::format("{}: '{}' is stored and differs from '{}'; {}", model.name,
-                                         leftover.name, original, advice));
+  for (const auto& [part, whole, at] : second) {
+    const bool same = at.size() == 0 ? same_content(*model.weights, part, whole)
+                                     : same_as_part(*model.weights, part, whole, at);
+    if (same) continue;
+    const std::string& original = part == leftover.name ? whole : part;
+    return fail(Code::corrupt, fmt::format("{}: '{}' is stored and differs from '{}'; {}",
+                                           model.name, leftover.name, original, advice));
+  }
+  return !second.empty();
 }
 
 /// Refuses what the model does not use of a checkpoint of Megatron's, unless it is to be ignored or

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace reshard::identify {
 namespace {
@@ -73,6 +74,12 @@ bool same_in_both(const Checkpoint& checkpoint, const StoredPiece& a, const Stor
   return same_in(both, PieceBytes(checkpoint, a), PieceBytes(checkpoint, b), bits(dtype) / 8);
 }
 
+Index elements(const std::vector<StoredPiece>& pieces) {
+  Index sum = 0;
+  for (const StoredPiece& piece : pieces) sum += piece.box.volume();
+  return sum;
+}
+
 }  // namespace
 
 std::vector<StoredPiece> stored_as(const Checkpoint& checkpoint, const std::string& name) {
@@ -95,14 +102,20 @@ std::vector<StoredPiece> stored_as(const Checkpoint& checkpoint, const std::stri
 }
 
 bool same_content(const Checkpoint& checkpoint, const std::string& a, const std::string& b) {
-  const auto x = stored_as(checkpoint, a), y = stored_as(checkpoint, b);
-  const auto elements = [](const std::vector<StoredPiece>& pieces) {
-    Index sum = 0;
-    for (const StoredPiece& piece : pieces) sum += piece.box.volume();
-    return sum;
-  };
+  return elements(stored_as(checkpoint, a)) == elements(stored_as(checkpoint, b)) &&
+         same_as_part(checkpoint, a, b, {});
+}
+
+bool same_as_part(const Checkpoint& checkpoint, const std::string& part, const std::string& whole,
+                  const Dims& at) {
+  std::vector<StoredPiece> x = stored_as(checkpoint, part);
+  const std::vector<StoredPiece> y = stored_as(checkpoint, whole);
   Index compared = 0;
-  bool same = elements(x) == elements(y);
+  bool same = true;
+  for (StoredPiece& piece : x) {
+    same = same && (at.size() == 0 || at.size() == piece.box.rank());
+    if (same && at.size() > 0) piece.box = shift(piece.box, at);
+  }
   for (const StoredPiece& p : x)
     for (const StoredPiece& q : y) {
       if (!same) break;
@@ -112,7 +125,7 @@ bool same_content(const Checkpoint& checkpoint, const std::string& a, const std:
       compared += both.volume();
       same = same_in_both(checkpoint, p, q, both);
     }
-  for (const auto* pieces : {&x, &y})
+  for (const std::vector<StoredPiece>* pieces : {&std::as_const(x), &y})
     for (const StoredPiece& piece : *pieces) checkpoint.drop(*piece.tensor);
   return same && compared == elements(x);
 }

@@ -23,4 +23,8 @@ std::vector<StoredPiece> stored_as(const Checkpoint& checkpoint, const std::stri
 /// cut into pieces. Reads both. @pre both are stored; the checkpoint's kind is not Kind::ranks
 bool same_content(const Checkpoint& checkpoint, const std::string& a, const std::string& b);
 
+/// True if a stored tensor is, as same_content() says, the box of its shape at `at` in another.
+bool same_as_part(const Checkpoint& checkpoint, const std::string& part, const std::string& whole,
+                  const Dims& at);
+
 }  // namespace reshard::identify

@@ -12,6 +12,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include "reshard/io/files/json.h"
@@ -86,38 +87,107 @@ class Matcher {
     std::vector<Leftover> out;
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
       const std::string& name = content_.tensors[i].name;
-      const auto other = second_names_.find(i);
       if (parameters_[i].empty()) {
-        const bool alike = other != second_names_.end() && other->second.size() == 1;
-        out.push_back({name, alike ? content_.tensors[*other->second.begin()].name : "", {}});
+        out.push_back({name, second_names_of(i), {}});
       } else if (auto unused = first_unused(i)) {
-        out.push_back({name, "", *unused});
+        out.push_back({name, {}, *unused});
       }
     }
     return out;
   }
 
  private:
+  /// How a parameter is stored at a place: whole, or as runs of its rows.
+  struct Form {
+    struct Part {
+      std::size_t id = 0;  ///< of the stored tensor.
+      Index row = 0;       ///< of the parameter, where it begins.
+    };
+    int stack = 0;  ///< leading dimensions.
+    std::vector<Part> parts;
+  };
+
+  /// The pair that must be equal, by stored tensor: the part, the whole, and where it begins.
+  using Pair = std::tuple<std::size_t, std::size_t, std::vector<Index>>;
+
   Result<> place(const Parameter& parameter) {
-    std::optional<std::size_t> used;
+    std::optional<Form> used;
     for (const StackedPlace& place : places_of(parameter.slot->name)) {
-      const auto id = ids_.find(place.tensor);
-      if (used && id != ids_.end()) second_names_[id->second].insert(*used);
-      if (used) continue;
-      if (id != ids_.end()) {
-        RESHARD_TRY(add(place.tensor, place.leading, parameter));
-        used = id->second;
+      if (const auto id = ids_.find(place.tensor); id != ids_.end()) {
+        if (!used) RESHARD_TRY(add(place.tensor, place.leading, parameter));
+        use_or_note({place.leading.size(), {{id->second, 0}}}, used);
       }
-      for (const auto& ends : row_splits())
-        if (!used && std::ranges::all_of(ends, [&](std::string_view end) {
-              return ids_.contains(place.tensor + std::string(end));
-            }))
-          return add_split(place, ends, parameter);
+      const auto ends = std::ranges::find_if(row_splits(), [&](const auto& of) {
+        return std::ranges::all_of(of, [&](std::string_view end) {
+          return ids_.contains(place.tensor + std::string(end));
+        });
+      });
+      if (ends == row_splits().end()) continue;
+      if (!used) RESHARD_TRY(add_split(place, *ends, parameter));
+      use_or_note(form_of_split(place, *ends), used);
     }
     if (used) return {};
     const std::string& name = parameter.slot->name;
     return fail(Code::corrupt,
                 fmt::format("tensor '{}' is missing{}", name, instead_of(name, misfits())));
+  }
+
+  Form form_of_split(const StackedPlace& place, std::span<const std::string_view> ends) const {
+    Form form{place.leading.size(), {}};
+    Index row = 0;
+    for (const std::string_view end : ends) {
+      const std::size_t id = ids_.at(place.tensor + std::string(end));
+      const Dims& shape = content_.tensors[id].shape;
+      form.parts.push_back({id, row});
+      row += form.stack < shape.size() ? shape[form.stack] : 0;
+    }
+    return form;
+  }
+
+  /// Uses the first form of a parameter; of others, notes what must equal what.
+  void use_or_note(Form form, std::optional<Form>& used) {
+    if (!used) {
+      used = std::move(form);
+      return;
+    }
+    const bool whole = form.parts.size() == 1;
+    if (whole && used->parts.size() == 1) {
+      note(form.parts[0].id, {form.parts[0].id, used->parts[0].id, {}});
+    } else if (form.stack == used->stack && whole) {
+      for (const Form::Part& part : used->parts)
+        note(form.parts[0].id, {part.id, form.parts[0].id, begin_of(form.stack, part)});
+    } else if (form.stack == used->stack && used->parts.size() == 1) {
+      for (const Form::Part& part : form.parts)
+        note(part.id, {part.id, used->parts[0].id, begin_of(form.stack, part)});
+    }
+  }
+
+  void note(std::size_t leftover, Pair pair) {
+    second_names_[leftover].insert(std::move(pair));
+  }
+
+  std::vector<Index> begin_of(int stack, const Form::Part& part) const {
+    std::vector<Index> at(static_cast<std::size_t>(content_.tensors[part.id].shape.size()), 0);
+    if (std::cmp_less(stack, at.size())) at[static_cast<std::size_t>(stack)] = part.row;
+    return at;
+  }
+
+  /// What a tensor that no parameter uses must equal; nothing if it stands for several tensors.
+  std::vector<SecondName> second_names_of(std::size_t id) const {
+    const auto found = second_names_.find(id);
+    if (found == second_names_.end()) return {};
+    const bool is_whole = std::ranges::all_of(
+        found->second, [&](const Pair& p) { return std::get<1>(p) == id; });
+    if (!is_whole && found->second.size() != 1) return {};
+    std::vector<SecondName> out;
+    Index elements = 0;
+    for (const auto& [part, whole, at] : found->second) {
+      elements += volume(content_.tensors[part].shape);
+      out.push_back({content_.tensors[part].name, content_.tensors[whole].name,
+                     Dims(std::span<const Index>(at))});
+    }
+    if (is_whole && elements != volume(content_.tensors[id].shape)) return {};
+    return out;
   }
 
   /// The names in the checkpoint that are those of no parameter.
@@ -223,8 +293,7 @@ class Matcher {
   const ModelLayout& layout_;
   std::map<std::string, std::size_t> ids_;
   std::vector<std::map<std::vector<Index>, Parameter>> parameters_;  ///< by stored tensor.
-  /// Of a tensor: those that hold parameters for which it has a name, too.
-  std::map<std::size_t, std::set<std::size_t>> second_names_;
+  std::map<std::size_t, std::set<Pair>> second_names_;  ///< by the tensor that may be left over.
 };
 
 }  // namespace

@@ -21,10 +21,17 @@ inline constexpr std::string_view kEmbedding = "embedding.word_embeddings.weight
 /// True if the names are Megatron's.
 bool is_megatron(const TensorPieces& content);
 
+/// Two tensors of a checkpoint of which one should be rows of the other, or all of it.
+struct SecondName {
+  std::string part, whole;
+  Dims at;  ///< where the part begins; empty if both are one tensor.
+};
+
 /// A tensor of a checkpoint that the model does not use, or not all of.
 struct Leftover {
   std::string name;
-  std::string used_as;  ///< the tensor in whose place this could stand as well; empty if none.
+  /// What it must equal to be only a second form of tensors that are used; empty if it is none.
+  std::vector<SecondName> second;
   /// The place in the leading dimensions of the first entry that no parameter is; empty if the
   /// model uses nothing of the tensor.
   Dims unused;

@@ -148,6 +148,28 @@ TEST(MegatronCheckpoint, second_names_must_hold_the_same) {
                                     HasSubstr("linear_qkv.layer_norm_weight")));
 }
 
+TEST(MegatronCheckpoint, rows_that_are_stored_again_must_be_those_rows) {
+  MegatronFolder folder(R"({"architectures": ["NemotronHForCausalLM"], "model_type": "nemotron_h",
+    "hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 2, "num_attention_heads": 2,
+    "num_key_value_heads": 1, "head_dim": 4, "vocab_size": 16, "mamba_num_heads": 4,
+    "mamba_head_dim": 4, "ssm_state_size": 6, "n_groups": 2, "conv_kernel": 4, "use_bias": false,
+    "use_conv_bias": true, "hybrid_override_pattern": "M-", "torch_dtype": "bfloat16"})",
+                        "torch_dist:layers=single");
+  const std::string whole = "decoder.layers.0.mixer.conv1d_weight";
+  std::string rows;
+  for (const char* end : {".x", ".B", ".C"})
+    rows += folder.tensor("decoder.layers.0.mixer.conv1d.weight" + std::string(end)).bytes;
+  folder.tensor(whole).bytes = rows;
+  rows.clear();
+  for (const char* end : {".x", ".B", ".C"})
+    rows += folder.tensor("decoder.layers.0.mixer.conv1d.bias" + std::string(end)).bytes;
+  folder.tensor("decoder.layers.0.mixer.conv1d_bias").bytes = rows;
+  EXPECT_EQ(folder.error(), "");
+  folder.tensor(whole).bytes.back() ^= 1;
+  EXPECT_THAT(folder.error(), AllOf(HasSubstr("'" + whole + "'"), HasSubstr("differs from"),
+                                    HasSubstr("conv1d.weight.C")));
+}
+
 TEST(MegatronCheckpoint, the_head_of_a_tied_model_must_equal_its_embedding) {
   MegatronFolder folder(qwen(2));
   folder.set_config(qwen(2, true));
