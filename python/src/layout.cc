@@ -81,8 +81,11 @@ FamilyInput input_of(const Model& model) { return {model.tensors, model.config_o
 SharedLayout layout_by_rules(const std::string& rules, std::shared_ptr<const Model> model,
                              const std::string& name, const nb::kwargs& keys) {
   const LayoutSpec spec = spec_of("rules", name, keys);
-  ModelLayout layout = without_gil(
-      [&] { return unwrap(rules_layout(spec, input_of(*model), unwrap(parse_rules(rules)))); });
+  ModelLayout layout = without_gil([&] {
+    const RuleSet parsed = unwrap(parse_rules(rules));
+    unwrap(check_values_stay(spec, *model, &parsed));
+    return unwrap(rules_layout(spec, input_of(*model), parsed));
+  });
   return shared(std::move(model), std::move(layout));
 }
 
@@ -90,6 +93,7 @@ SharedLayout layout_by_placements(const std::string& placements, std::shared_ptr
                                   const std::string& name, const nb::kwargs& keys) {
   const LayoutSpec spec = spec_of("dtensor", name, keys);
   ModelLayout layout = without_gil([&] {
+    unwrap(check_values_stay(spec, *model));
     return unwrap(dtensor_layout(spec, input_of(*model), unwrap(parse_dtensor(placements))));
   });
   return shared(std::move(model), std::move(layout));
@@ -369,8 +373,8 @@ does not allow.)");
                 "str) -> Layout"),
         R"(A layout by rules of one's own: the text of a rules file, as JSON.
 
-`keys` are the sizes of the rules' axes, and `offset`, the first rank. Raises CorruptError for rules
-that are wrong, with the number of the rule.)");
+`keys` are the sizes of the rules' axes, `dtype`, and `offset`, the first rank. Raises CorruptError for
+rules that are wrong, with the number of the rule.)");
   m.def("dtensor_layout", &layout_by_placements, nb::arg("placements"), nb::arg("model"),
         nb::arg("name") = "dtensor", nb::arg("keys"),
         nb::sig("def dtensor_layout(placements: str, model: Model, name: str = 'dtensor', **keys: "

@@ -40,7 +40,11 @@ Result<ModelLayout> build(const LayoutSpec& spec, const FamilyInput& input, cons
   if (spec.family == "hf") return hf_layout(spec, input);
   if (spec.family == "fsdp" || spec.family == "dcp") return fsdp_layout(spec, input);
   const auto path = (std::filesystem::path(rules_folder) / spec.file).string();
-  if (spec.family == "rules") return rules_layout(spec, input, RESHARD_TRY(read_rules(path)));
+  if (spec.family == "rules") {
+    const RuleSet rules = RESHARD_TRY(read_rules(path));
+    RESHARD_TRY(check_values_stay(spec, model, &rules));
+    return rules_layout(spec, input, rules);
+  }
   if (spec.family == "dtensor") return dtensor_layout(spec, input, RESHARD_TRY(read_dtensor(path)));
   if (spec.family == "explicit")
     return explicit_layout(spec, input, RESHARD_TRY(read_layout_file(path)));
@@ -77,6 +81,27 @@ Result<LayoutSpec> read_layout_text(const std::string& text) {
   return spec;
 }
 
+Result<> check_values_stay(const LayoutSpec& spec, const Model& model, const RuleSet* rules) {
+  constexpr std::array kWithoutConfig = {"hf", "fsdp", "dcp", "dtensor", "rules", "explicit"};
+  const bool builds = model.config || std::ranges::find(kWithoutConfig, spec.family) !=
+                                          kWithoutConfig.end();  // else build() says why not
+  if (model.opaque.empty() || !builds) return {};
+  std::string option;
+  for (const char* key : {"quant", "dtype"})
+    if (const auto at = spec.keys.find(key); at != spec.keys.end())
+      option = fmt::format("{}={}", key, at->second);
+  if (rules != nullptr)
+    for (const Rule& rule : rules->rules)
+      if (rule.dtype) option = fmt::format("dtype of the rule {}", in_quotes(rule.match));
+  if (option.empty() && (spec.family == "vllm" || spec.family == "sglang"))
+    option = "the dtype of its parameters";
+  if (option.empty()) return {};
+  return fail(Code::unsupported,
+              fmt::format("{} would change values, but {}; hf, fsdp, dcp, dtensor:FILE and "
+                          "rules:FILE without quant and dtype move every byte as it is",
+                          option, model.opaque));
+}
+
 constexpr const char* kGridKey = "quant_grid";
 
 bool leaves_grid_open(const LayoutSpec& spec) {
@@ -104,25 +129,6 @@ Result<std::optional<QuantNotation>> take_notation(LayoutSpec& spec,
   said.keys[kGridKey] = *grid == BlockGrid::tensor ? "tensor" : "local";
   notation->name = to_string(said);
   return notation;
-}
-
-/// Refuses a layout that would change the values of weights that are not read.
-Result<> check_values_stay(const LayoutSpec& spec, const Model& model) {
-  constexpr std::array kWithoutConfig = {"hf", "fsdp", "dcp", "dtensor", "rules", "explicit"};
-  const bool builds = model.config || std::ranges::find(kWithoutConfig, spec.family) !=
-                                          kWithoutConfig.end();  // else build() says why not
-  if (model.opaque.empty() || !builds) return {};
-  std::string option;
-  for (const char* key : {"quant", "dtype"})
-    if (const auto at = spec.keys.find(key); at != spec.keys.end())
-      option = fmt::format("{}={}", key, at->second);
-  if (option.empty() && (spec.family == "vllm" || spec.family == "sglang"))
-    option = "the dtype of its parameters";
-  if (option.empty()) return {};
-  return fail(Code::unsupported,
-              fmt::format("{} would change values, but {}; hf, fsdp, dcp, dtensor:FILE and "
-                          "rules:FILE without quant and dtype move every byte as it is",
-                          option, model.opaque));
 }
 
 /// Input scales are valid only with the weights that they were calibrated with: in files of the
@@ -241,15 +247,18 @@ Result<LayoutSide> own_side(const Model& model) {
       if (auto plain = files::check_file_name(file); !plain)
         return tl::unexpected(std::move(plain).error().in(index + ": layout"));
     if (model.config && with_explicit_defaults(*spec, *model.config).keys != spec->keys)
-      return fail(Code::invalid_argument,
+      return fail(Code::corrupt,
                   fmt::format("{}: layout '{}' does not say what the norms of {} hold; write "
                               "gamma=zero_centered, as Megatron trains it, or gamma=stored, as the "
                               "checkpoint has them",
                               index, model.weights->layout(), model.config->architecture));
   }
   auto side = make_side(model.weights->layout(), model, model.weights->folder());
-  if (!side) return tl::unexpected(std::move(side).error().in(index));
-  return side;
+  if (side) return side;
+  Error error = std::move(side).error().in(index);
+  // The request did not write this layout: the file is wrong.
+  if (error.code == Code::invalid_argument) error.code = Code::corrupt;
+  return tl::unexpected(std::move(error));
 }
 
 }  // namespace reshard

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "reshard/io/open_model.h"
+#include "reshard/model/families/rules.h"
 #include "reshard/model/layout_spec.h"
 #include "reshard/model/model_layout.h"
 #include "reshard/model/quant/files.h"
@@ -18,6 +19,11 @@ namespace reshard {
 /// Parses a layout's notation, such as "megatron:tp=4,ep=8", and checks that its family exists.
 /// Errors: those of parse_layout(), an unknown family, a family whose file is missing.
 Result<LayoutSpec> read_layout_text(const std::string& text);
+
+/// Refuses a layout that would change the values of weights that are not read (Model::opaque): by
+/// its keys, or by the rules of its file.
+Result<> check_values_stay(const LayoutSpec& spec, const Model& model,
+                           const RuleSet* rules = nullptr);
 
 /// One side of a plan: a plain or a quantised layout.
 struct LayoutSide {

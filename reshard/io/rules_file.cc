@@ -27,7 +27,7 @@ bool is_axis_name(std::string_view name) {
 
 Result<std::vector<Axis>> parse_axes(const files::Fields& root) {
   std::vector<Axis> axes;
-  std::set<std::string> seen{"offset"};  // a key of every layout
+  std::set<std::string> seen{"offset", "dtype"};  // keys of every layout
   for (const Json& entry : RESHARD_TRY(root.list("axes", kMaxDims))) {
     const auto fields = RESHARD_TRY(
         files::Fields::of(entry, fmt::format("axis {}", axes.size() + 1), {"name", "size"}));
@@ -59,6 +59,9 @@ class RuleParser {
                       in_quotes(rule_.match), count_wildcards(rule_.match), kMaxWildcards));
     if (fields_.has("name")) rule_.name = RESHARD_TRY(fields_.text("name"));
     RESHARD_TRY(check_local_name(rule_.name, rule_.match, fields_.where()));
+    constexpr DType kDTypes[] = {DType::f32, DType::bf16, DType::f16};
+    if (fields_.has("dtype"))
+      rule_.dtype = kDTypes[RESHARD_TRY(fields_.word("dtype", {"float32", "bfloat16", "float16"}))];
     for (const Json& cut : RESHARD_TRY(fields_.list("cuts", kMaxDims))) RESHARD_TRY(add_cut(cut));
     for (const Json& where : RESHARD_TRY(fields_.list("where", kMaxDims)))
       RESHARD_TRY(add_where(where));
@@ -171,8 +174,9 @@ Result<RuleSet> parse_rules(std::string_view text) {
     return fail(Code::corrupt,
                 fmt::format("rules is missing or empty, must be a list of {{\"match\": ...}}"));
   for (const Json& entry : rules) {
-    const auto fields = RESHARD_TRY(files::Fields::of(
-        entry, fmt::format("rule {}", set.rules.size() + 1), {"match", "name", "cuts", "where"}));
+    const auto fields =
+        RESHARD_TRY(files::Fields::of(entry, fmt::format("rule {}", set.rules.size() + 1),
+                                      {"match", "name", "dtype", "cuts", "where"}));
     set.rules.push_back(RESHARD_TRY(RuleParser(fields, set.axes).parse()));
   }
   return set;

@@ -66,7 +66,7 @@ Result<ModelLayout> vllm_layout(const LayoutSpec& spec, const FamilyInput& input
 /// offset. World: tp * pp * replicas, tp fastest.
 Result<ModelLayout> sglang_layout(const LayoutSpec& spec, const FamilyInput& input);
 
-/// Any model, by the rules of a file. Keys: offset, and the sizes of the file's axes. @pre
+/// Any model, by the rules of a file. Keys: offset, dtype, and the sizes of the file's axes. @pre
 /// input.model
 Result<ModelLayout> rules_layout(const LayoutSpec& spec, const FamilyInput& input,
                                  const RuleSet& rules);

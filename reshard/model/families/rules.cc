@@ -10,6 +10,7 @@
 #include "reshard/model/families/local_names.h"
 #include "reshard/model/layout_builder.h"
 #include "reshard/model/name_pattern.h"
+#include "reshard/model/quant/files.h"
 
 namespace reshard::families {
 namespace {
@@ -47,13 +48,14 @@ class Rules {
 
  private:
   Result<> make_mesh() {
-    std::set<std::string> known{"offset"};
+    std::set<std::string> known{"offset", "dtype"};
     std::vector<Axis> axes = rules_.axes;
     for (Axis& axis : axes) {
       known.insert(axis.name);
       axis.size = RESHARD_TRY(spec_.integer(axis.name, axis.size));
     }
     RESHARD_TRY(spec_.check_keys(known));
+    dtype_ = RESHARD_TRY(spec_.dtype());
     const Index offset = RESHARD_TRY(spec_.integer("offset", 0, 0));
     mesh_ =
         b_.add_mesh(RESHARD_TRY(Mesh::make(std::move(axes), Rank(static_cast<Rank::rep>(offset)))));
@@ -150,12 +152,15 @@ class Rules {
         rule.name.empty() ? m_[id].name : RESHARD_TRY(substituted(rule.name, groups));
     const RankSet held = RESHARD_TRY(ranks(rule, groups));
     RESHARD_TRY(names_.take(name, held));
+    const bool casts = is_convertible(m_[id].dtype) && !names_activation_scale(m_[id].name);
+    const auto dtype = !casts ? std::nullopt : rule.dtype ? rule.dtype : dtype_;
     b_.add(Slot{.name = std::move(name),
-                .dtype = m_[id].dtype,
+                .dtype = dtype.value_or(m_[id].dtype),
                 .mesh = mesh_,
                 .ranks = b_.add_ranks(held),
                 .sections = {std::move(section)},
-                .merged = m_[id].merged});
+                .merged = m_[id].merged,
+                .casts = dtype.has_value()});
     return {};
   }
 
@@ -163,6 +168,7 @@ class Rules {
   const RuleSet& rules_;
   const ModelSpec& m_;
   LayoutBuilder b_;
+  std::optional<DType> dtype_;  ///< of rules that give none.
   MeshId mesh_;
   PatternMatcher matcher_;
   LocalNames names_;

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "reshard/base/dtype.h"
 #include "reshard/sharding/cut.h"
 
 namespace reshard {
@@ -31,6 +32,7 @@ struct Rule {
                       ///< must match.
   std::string name;   ///< local name; empty: the canonical one. "$1" is what the first '*' or '#'
                       ///< matched, ...
+  std::optional<DType> dtype;  ///< of the local tensor, if it is a convertible one; else as it is.
   std::vector<Cut> cuts;
   std::vector<Where> where;
 };
