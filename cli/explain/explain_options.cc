@@ -20,8 +20,8 @@ void add_how(OptionList& options, ExplainArguments& a) {
                        "message: they send messages; process: all ranks are in one; default "
                        "direct");
   options
-      .text("--cluster", a.cluster, "FILE",
-            "ranks reach each other's memory as on the cluster of this file")
+      .text("--cluster", a.cluster, "C",
+            "ranks reach each other's memory as on a cluster: a file, or a named example")
       .excludes("--path");
   options.bytes("--staging-bytes", a.staging_bytes,
                 "memory of the rank for messages and conversions; default 64MiB");

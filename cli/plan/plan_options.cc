@@ -22,8 +22,9 @@ CommandSpec plan_spec() {
                return {};
              })
       .needs("--rank");
-  options.text("--cluster", a->cluster, "FILE",
-               "predict how long the refit takes on the cluster of this file");
+  options.text("--cluster", a->cluster, "C",
+               "predict how long the refit takes on a cluster: a file, or a named example such as "
+               "dgx-h100-400g");
   options.flag("--json", a->json, "print one JSON object");
   options.flag("--dot", a->dot, "print a Graphviz graph of the ranks and the bytes between them")
       .excludes("--json")

@@ -22,7 +22,8 @@ Result<std::optional<PlanPrediction>> PlanPrediction::of(const PlanArguments& a,
   if (plan == nullptr) mine = summarise(planner, num_threads(a.threads), true);
   const Stopwatch watch;
   auto prediction = RESHARD_TRY(prediction_of(cluster, planner, plan ? *plan : mine));
-  return PlanPrediction(std::move(cluster), std::move(prediction), watch.seconds());
+  const Index bytes = (plan ? *plan : mine).bytes_total;
+  return PlanPrediction(std::move(cluster), std::move(prediction), bytes, watch.seconds());
 }
 
 const RankSeconds& PlanPrediction::slowest() const {
@@ -41,6 +42,7 @@ void PlanPrediction::add_to(Json::Object& object) const {
   object.push_back({"bound_by", Json(s.bound_by)});
   Json::Object more{{"cluster", Json(cluster_.name)},
                     {"of", Json(std::string(prediction_.of_programs ? "programs" : "traffic"))},
+                    {"has_rates", Json(has_rates())},
                     {"busiest_link", Json(s.busiest_link)},
                     {"busiest_link_bytes", json_number(s.link_bytes)},
                     {"busiest_link_use", json_number(s.link_use)},
@@ -61,6 +63,12 @@ std::string PlanPrediction::text(std::optional<Rank> rank) const {
   const Simulation& s = prediction_.simulation;
   const Style style = Style::of_stdout();
   Table table({{""}, {"", Table::Align::right}, {""}});
+  if (!has_rates()) {
+    table.add({"predicted", "unknown",
+               "the cluster gives no rate for what moves these bytes, such as "
+               "copies.bytes_per_second or nics.bytes_per_second"});
+    return style.title("on " + cluster_.name) + "\n" + table.text(style);
+  }
   table.add({"predicted", human_seconds(s.predicted_seconds), "until every rank is done"});
   table.add({"bound", human_seconds(s.bound_seconds), s.bound_by});
   if (!s.busiest_link.empty())

@@ -24,14 +24,20 @@ class PlanPrediction {
   std::string text(std::optional<Rank> rank = {}) const;
 
  private:
-  PlanPrediction(ClusterSpec cluster, Prediction prediction, double seconds)
-      : cluster_(std::move(cluster)), prediction_(std::move(prediction)), seconds_(seconds) {}
+  PlanPrediction(ClusterSpec cluster, Prediction prediction, Index bytes, double seconds)
+      : cluster_(std::move(cluster)),
+        prediction_(std::move(prediction)),
+        bytes_(bytes),
+        seconds_(seconds) {}
+  /// False if the cluster gives no rate for anything that moves bytes here: then nothing is known.
+  bool has_rates() const { return bytes_ == 0 || prediction_.simulation.bound_seconds > 0; }
   /// The rank that is done last.
   const RankSeconds& slowest() const;
   std::string phases(const RankSeconds& rank) const;
 
   ClusterSpec cluster_;
   Prediction prediction_;
+  Index bytes_;     ///< delivered.
   double seconds_;  ///< of simulating.
 };
 

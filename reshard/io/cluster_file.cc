@@ -2,7 +2,12 @@
 #include "reshard/io/cluster_file.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <filesystem>
+
+#include "reshard/base/closest_name.h"
+#include "reshard/io/example_configs.h"
 #include "reshard/io/files/json_fields.h"
 
 namespace reshard {
@@ -151,9 +156,21 @@ Result<ClusterSpec> parse_cluster(std::string_view text) {
   return c;
 }
 
-Result<ClusterSpec> read_cluster(const std::string& path) {
-  const auto text = RESHARD_TRY(read_text_file(path, kMaxClusterFile));
-  auto cluster = parse_cluster(text);
+Result<ClusterSpec> read_cluster(const std::string& text) {
+  std::error_code none;
+  std::string path = text;
+  if (!std::filesystem::exists(text, none)) {
+    const auto example = find_example_cluster(text);
+    const auto names = example_cluster_names();
+    if (!example)
+      return fail(Code::not_found,
+                  fmt::format("cluster '{}': no such file, and no example of that name{}; examples "
+                              "are {}",
+                              text, did_you_mean(text, names), fmt::join(names, ", ")));
+    path = *example;
+  }
+  const auto content = RESHARD_TRY(read_text_file(path, kMaxClusterFile));
+  auto cluster = parse_cluster(content);
   if (!cluster) return tl::unexpected(std::move(cluster).error().in(path));
   return cluster;
 }

@@ -13,8 +13,9 @@ namespace reshard {
 /// Code::corrupt and name the key and what would be right, but not the file.
 Result<ClusterSpec> parse_cluster(std::string_view text);
 
-/// Reads a file; errors name it.
-Result<ClusterSpec> read_cluster(const std::string& path);
+/// The cluster of a file or, if no file has that name, of an example (example_configs.h). Errors
+/// name the file.
+Result<ClusterSpec> read_cluster(const std::string& text);
 
 /// The text of a file that parse_cluster() reads back as an equal cluster.
 /// @pre check_cluster(cluster) passes

@@ -26,26 +26,44 @@ std::vector<fs::path> folders() {
   return found;
 }
 
-}  // namespace
+std::vector<fs::path> cluster_folders() {
+  std::vector<fs::path> found;
+  for (const fs::path& folder : folders()) found.push_back(folder.parent_path() / "clusters");
+  return found;
+}
 
-std::optional<std::string> find_example(const std::string& name) {
+std::optional<std::string> find_in(const std::vector<fs::path>& folders, const std::string& name) {
   if (name.empty() || name.find('/') != name.npos) return std::nullopt;
   std::error_code ignored;
-  for (const fs::path& folder : folders())
+  for (const fs::path& folder : folders)
     if (const fs::path path = folder / (name + ".json"); fs::is_regular_file(path, ignored))
       return path.string();
   return std::nullopt;
 }
 
-std::vector<std::string> example_names() {
+std::vector<std::string> names_in(const std::vector<fs::path>& folders) {
   std::set<std::string> names;
-  for (const fs::path& folder : folders()) {
+  for (const fs::path& folder : folders) {
     std::error_code error;
     for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error))
       if (it->path().extension() == ".json") names.insert(it->path().stem().string());
   }
   return {names.begin(), names.end()};
 }
+
+}  // namespace
+
+std::optional<std::string> find_example(const std::string& name) {
+  return find_in(folders(), name);
+}
+
+std::optional<std::string> find_example_cluster(const std::string& name) {
+  return find_in(cluster_folders(), name);
+}
+
+std::vector<std::string> example_names() { return names_in(folders()); }
+
+std::vector<std::string> example_cluster_names() { return names_in(cluster_folders()); }
 
 std::optional<std::string> nearest_example(std::string_view name) {
   const std::vector<std::string> examples = example_names();

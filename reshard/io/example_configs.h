@@ -6,8 +6,8 @@
 #include <string_view>
 #include <vector>
 
-/// The example configs that come with the program. An example's name is its file name without
-/// ".json".
+/// The examples that come with the program: configs of models, and clusters. An example's name is
+/// its file name without ".json".
 namespace reshard {
 
 /// The path of the example's config, or none. Searches the folder $RESHARD_EXAMPLES if that is set;
@@ -15,8 +15,14 @@ namespace reshard {
 /// Python extension, and then the source tree that they were built from.
 std::optional<std::string> find_example(const std::string& name);
 
-/// The names of all examples, sorted.
+/// The path of the example cluster (cluster_file.h), or none. Searches clusters/ beside each folder
+/// of configs.
+std::optional<std::string> find_example_cluster(const std::string& name);
+
+/// The names of all configs, sorted.
 std::vector<std::string> example_names();
+/// The names of all clusters, sorted.
+std::vector<std::string> example_cluster_names();
 
 /// The example that a model's name comes closest to: the longest that the name begins with, as
 /// "Llama-3.1-8B-Instruct" does with llama-3.1-8b, else closest_name().
