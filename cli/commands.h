@@ -17,7 +17,7 @@
 #include "reshard/refit/session.h"
 
 /// The arguments of each subcommand, and execute(), which runs it and prints its report to standard
-/// output. The result is the exit code; an error means exit code 1 and one line on standard error.
+/// output. The result is the exit code; an error means one line on standard error and exit_code().
 namespace reshard::cli {
 
 struct PlanArguments {

@@ -7,14 +7,14 @@
 
 #include "cli/commands.h"
 #include "cli/complain.h"
-#include "cli/interrupt.h"
+#include "cli/exit_code.h"
 #include "cli/options.h"
 #include "cli/run/processes/rank_place.h"
 #include "reshard/io/files/mapping_guard.h"
 
 namespace {
 
-constexpr int kDone = 0, kFailed = 1, kInterrupted = 130;
+using reshard::cli::kDone, reshard::cli::kFailed;
 
 int complain(const std::string& message, int exit_code) {
   reshard::cli::complain(message);
@@ -41,7 +41,7 @@ int run(int argc, char** argv) {
   const auto result =
       std::visit([](const auto& arguments) { return reshard::cli::execute(arguments); }, *command);
   if (result) return flush_output(*result);
-  return complain(result.error().message, reshard::cli::interrupted() ? kInterrupted : kFailed);
+  return complain(result.error().message, reshard::cli::exit_code(result.error()));
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include <memory>
 
 #include "cli/command_spec.h"
+#include "cli/exit_code.h"
 #include "reshard/base/closest_name.h"
 
 namespace reshard::cli {
@@ -61,25 +62,26 @@ class CommandLine {
     help_->column_width(28);
     for (CommandSpec& spec : specs_) add(spec);
     app_.footer(
-        "reshard COMMAND --help lists the options of a command. Exit codes: 0 success, 1 failure, "
-        "2 usage.");
+        "reshard COMMAND --help lists the options of a command. Exit codes: 0 done, 1 failed or "
+        "found "
+        "different, 2 wrong use, 130 interrupted.");
   }
 
   tl::expected<Command, Stop> parse(int argc, const char* const* argv) {
     try {
       app_.parse(argc, argv);
     } catch (const CLI::CallForHelp&) {
-      return tl::unexpected(Stop{0, help()});
+      return tl::unexpected(Stop{kDone, help()});
     } catch (const CLI::CallForVersion& e) {
-      return tl::unexpected(Stop{0, std::string(e.what()) + "\n"});
+      return tl::unexpected(Stop{kDone, std::string(e.what()) + "\n"});
     } catch (const CLI::ParseError& e) {
-      return tl::unexpected(Stop{2, what_is_wrong(e)});
+      return tl::unexpected(Stop{kWrongUse, what_is_wrong(e)});
     }
     const CommandSpec& spec = *std::find_if(
         specs_.begin(), specs_.end(), [&](const CommandSpec& s) { return s.name == chosen(); });
     if (spec.check)
       if (const auto right = spec.check(given_); !right)
-        return tl::unexpected(Stop{2, with_hint(right.error().message)});
+        return tl::unexpected(Stop{kWrongUse, with_hint(right.error().message)});
     return spec.command();
   }
 

@@ -6,6 +6,7 @@
 
 #include "cli/command_spec.h"
 #include "cli/commands.h"
+#include "cli/exit_code.h"
 #include "cli/interrupt.h"
 #include "cli/measure.h"
 #include "cli/progress_bar.h"
@@ -149,11 +150,11 @@ Result<int> execute(const RunArguments& a) {
   if (done || !a.in_processes()) return done;
   if (spawned) {
     report_to_parent(*spawned, done.error());
-    return 1;
+    return exit_code(done.error());
   }
   // An error that all processes find is printed once; files are each host's own.
   const bool alike = done.error().code != Code::io && done.error().code != Code::corrupt;
-  if (alike && !a.spawn && !is_first_of_launch()) return 1;
+  if (alike && !a.spawn && !is_first_of_launch()) return exit_code(done.error());
   return done;
 }
 

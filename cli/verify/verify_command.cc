@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "cli/commands.h"
+#include "cli/exit_code.h"
 #include "cli/interrupt.h"
 #include "cli/measure.h"
 #include "cli/progress_bar.h"
@@ -120,7 +121,7 @@ Result<int> execute(const VerifyArguments& a) {
   options.progress = bar.progress();
   const auto report = RESHARD_TRY(verify_checkpoints(options, stop_for_test));
   print(a.json ? verify_json(report) : verify_text(report));
-  return report.equal() ? 0 : 1;
+  return report.equal() ? kDone : kFailed;
 }
 
 }  // namespace reshard::cli

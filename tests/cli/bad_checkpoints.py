@@ -91,7 +91,7 @@ TENSORS = [
         "a name with control characters",
         IN,
         "not part of",
-        prepare=replace("evil\x1b[31m\nreshard: done\x7f", zeros(2, 2)),
+        code=2, prepare=replace("evil\x1b[31m\nreshard: done\x7f", zeros(2, 2)),
     ),
     case("missing tensor", IN, f"'{K}'", "missing", "[32, 64]", prepare=remove(K)),
     case(
@@ -100,7 +100,7 @@ TENSORS = [
         "'model.extra.weight'",
         "[2, 2]",
         "not part of",
-        prepare=replace("model.extra.weight", zeros(2, 2)),
+        code=2, prepare=replace("model.extra.weight", zeros(2, 2)),
     ),
     case("wrong shape", IN, f"'{Q}'", "[32, 64]", "[64, 64]", prepare=replace(Q, zeros(32, 64))),
     case(
@@ -124,7 +124,7 @@ TENSORS = [
         IN,
         "model.layers.1",
         "not part of",
-        prepare=lambda place: edit_config(place, num_hidden_layers=1),
+        code=2, prepare=lambda place: edit_config(place, num_hidden_layers=1),
     ),
     case(
         "no config for a family",
@@ -138,7 +138,7 @@ TENSORS = [
         "layers of a checkpoint",
         "run --model {hf} --from hf --to hf --layers 1",
         "is a checkpoint",
-        "config.json",
+        "config.json", code=2,
     ),
 ]
 
@@ -153,7 +153,7 @@ FILES = [
     ),
     case("pickles", IN, "pytorch_model.bin", "only safetensors", prepare=pickled),
     case(
-        "two checkpoints", IN, "two checkpoints", "instead of the folder", prepare=two_checkpoints
+        "two checkpoints", IN, "two checkpoints", "instead of the folder", code=2, prepare=two_checkpoints
     ),
     case(
         "truncated data",
@@ -403,7 +403,7 @@ REQUESTS = [
         "out",
         "exists",
         "not overwritten",
-        prepare=lambda place: (place.folder / "out").mkdir(),
+        code=2, prepare=lambda place: (place.folder / "out").mkdir(),
     ),
     case(
         "output is a file",
@@ -411,7 +411,7 @@ REQUESTS = [
         "out",
         "exists",
         "not overwritten",
-        prepare=text_file("out", "mine"),
+        code=2, prepare=text_file("out", "mine"),
     ),
     case("no parent folder", "convert {hf} {d}/no/out --to hf", "parent folder", "does not exist"),
     case(
@@ -419,39 +419,39 @@ REQUESTS = [
         "convert {hf} {d}/out --to hf",
         "out.partial",
         "remove it",
-        prepare=left_over,
+        code=2, prepare=left_over,
     ),
     case(
         "from another layout",
         "convert {ranks} {d}/out --from vllm:tp=2 --to hf",
         "'vllm:tp=2'",
-        "'megatron:tp=2'",
+        "'megatron:tp=2'", code=2,
     ),
     case(
         "from hf, but it is ranks",
         "convert {ranks} {d}/out --from hf --to hf",
         "'hf'",
-        "'megatron:tp=2'",
+        "'megatron:tp=2'", code=2,
     ),
     case(
         "from ranks, but it is hf",
         "convert {hf} {d}/out --from megatron:tp=2 --to hf",
         "'megatron:tp=2'",
-        "'hf'",
+        "'hf'", code=2,
     ),
     case(
         "offset in a checkpoint",
         "convert {hf} {d}/out --to vllm:tp=2,offset=8",
         "offset",
-        "leave it out",
+        "leave it out", code=2,
     ),
     case(
         "a layout that does not fit",
         "convert {hf} {d}/out --to vllm:tp=3",
         "tp=3",
-        "num_attention_heads=4",
+        "num_attention_heads=4", code=2,
     ),
-    case("synth of a checkpoint", "synth {hf} {d}/out", "is a checkpoint", "config.json"),
+    case("synth of a checkpoint", "synth {hf} {d}/out", "is a checkpoint", "config.json", code=2),
     case("synth of nothing", "synth {d}/none.json {d}/out", "none.json", "no such file"),
     case("verify with nothing", "verify {hf} {d}/none", "none", "does not exist"),
     case(

@@ -39,27 +39,27 @@ def processes_usage():
 
 
 PLACES = [
-    case("rank beyond", JOIN + "file:///x --ranks 4 --spawn", "--ranks 4-4", "ranks 0 to 3"),
-    case("role of other", JOIN + "file:///x --ranks 1-2 --role source", "rank 2", "target"),
-    case("role of source", JOIN + "file:///x --ranks 0-1 --role target", "rank 0", "source"),
-    case("several by hand", JOIN + "file:///x --ranks 0-1", "2 processes", "mpirun -n 2"),
-    case("nobody else", RUN + "--transport shm", "ranks 0 to 3", "--spawn", "mpirun -n 4"),
-    case("a bad job", JOIN + "file:///x --ranks 0 --job a/b", "job name"),
+    case("rank beyond", JOIN + "file:///x --ranks 4 --spawn", "--ranks 4-4", "ranks 0 to 3", code=2),
+    case("role of other", JOIN + "file:///x --ranks 1-2 --role source", "rank 2", "target", code=2),
+    case("role of source", JOIN + "file:///x --ranks 0-1 --role target", "rank 0", "source", code=2),
+    case("several by hand", JOIN + "file:///x --ranks 0-1", "2 processes", "mpirun -n 2", code=2),
+    case("nobody else", RUN + "--transport shm", "ranks 0 to 3", "--spawn", "mpirun -n 4", code=2),
+    case("a bad job", JOIN + "file:///x --ranks 0 --job a/b", "job name", code=2),
     case("no folder", JOIN + "file:///nowhere/x --ranks 0 --deadline 0.2", "/nowhere/x"),
     case(
         "torchrun alone",
         RUN + "--transport shm",
         "torchrun",
         "--rendezvous",
-        env={"RANK": "0", "WORLD_SIZE": "4"},
+        code=2, env={"RANK": "0", "WORLD_SIZE": "4"},
     ),
     case(
         "one rank alone",
         "run --model demo-moe --from hf --to vllm:tp=1 --transport shm",
         "one process",
-        "--spawn",
+        "--spawn", code=2,
     ),
-    case("half a launcher", RUN + "--transport shm", "WORLD_SIZE", env={"RANK": "0"}),
+    case("half a launcher", RUN + "--transport shm", "WORLD_SIZE", code=2, env={"RANK": "0"}),
 ]
 
 USAGE = [
@@ -133,82 +133,82 @@ USAGE = [
 ]
 
 LAYOUTS = [
-    case("tp of heads", PLAN + "--from hf --to megatron:tp=3", "tp=3", "num_attention_heads=32"),
-    case("tp of heads, vllm", PLAN + "--from hf --to vllm:tp=5", "tp=5", "=32"),
-    case("tp 0", PLAN + "--from hf --to megatron:tp=0", "tp=0", "from 1 to"),
-    case("tp negative", PLAN + "--from hf --to vllm:tp=-2", "tp=-2", "from 1 to"),
-    case("tp no number", PLAN + "--from hf --to vllm:tp=two", "tp=two", "whole number"),
+    case("tp of heads", PLAN + "--from hf --to megatron:tp=3", "tp=3", "num_attention_heads=32", code=2),
+    case("tp of heads, vllm", PLAN + "--from hf --to vllm:tp=5", "tp=5", "=32", code=2),
+    case("tp 0", PLAN + "--from hf --to megatron:tp=0", "tp=0", "from 1 to", code=2),
+    case("tp negative", PLAN + "--from hf --to vllm:tp=-2", "tp=-2", "from 1 to", code=2),
+    case("tp no number", PLAN + "--from hf --to vllm:tp=two", "tp=two", "whole number", code=2),
     case(
         "several things",
         PLAN + "--from hf --to vllm:tp=5,ep=3,pp=99",
         "tp=5 does not divide num_attention_heads=32; ",
         "ep=3 must be 1, tp=5",
-        "pp=99 exceeds num_hidden_layers=32",
+        "pp=99 exceeds num_hidden_layers=32", code=2,
     ),
     case(
         "virtual stages of a hybrid",
         "plan --model nemotron-3-nano-30b-a3b --from hf --to megatron:pp=2,vpp=2",
         "vpp=2",
-        "layout=",
+        "layout=", code=2,
     ),
     case(
         "pp of a hybrid",
         "plan --model nemotron-3-nano-30b-a3b --from hf --to megatron:pp=6",
         "pp=6 does not divide num_hidden_layers=52",
-        "first=",
+        "first=", code=2,
     ),
-    case("unknown key", PLAN + "--from hf --to megatron:tq=2", "'tq'", "cp", "ep"),
-    case("unknown key of hf", PLAN + "--from hf:tp=2 --to hf", "'tp'", "shards"),
+    case("unknown key", PLAN + "--from hf --to megatron:tq=2", "'tq'", "cp", "ep", code=2),
+    case("unknown key of hf", PLAN + "--from hf:tp=2 --to hf", "'tp'", "shards", code=2),
     case(
         "pp of layers",
         PLAN + "--from hf --to megatron:pp=5",
         "pp=5",
         "num_hidden_layers=32",
-        "first=",
+        "first=", code=2,
     ),
     case(
         "first too large",
         PLAN + "--from hf --to megatron:pp=2,first=40",
         "first=40",
-        "num_hidden_layers=32",
+        "num_hidden_layers=32", code=2,
     ),
     case(
-        "ep of a dense model", PLAN + "--from hf --to megatron:ep=2,etp=1,dp=2", "ep=2", "experts"
+        "ep of a dense model", PLAN + "--from hf --to megatron:ep=2,etp=1,dp=2", "ep=2", "experts", code=2
     ),
-    case("ep of experts", MOE + "--from hf --to megatron:ep=5,dp=5", "ep=5", "num_experts=32"),
+    case("ep of experts", MOE + "--from hf --to megatron:ep=5,dp=5", "ep=5", "num_experts=32", code=2),
     case(
         "etp and ep of a stage",
         MOE + "--from hf --to megatron:tp=2,ep=4,dp=2",
         "etp*ep=8",
-        "tp*cp*dp=4",
+        "tp*cp*dp=4", code=2,
     ),
-    case("vllm ep", MOE + "--from hf --to vllm:tp=2,ep=3", "ep=3", "tp"),
+    case("vllm ep", MOE + "--from hf --to vllm:tp=2,ep=3", "ep=3", "tp", code=2),
     case(
         "unknown norms",
         PLAN + "--from hf --to megatron:norms=both",
         "norms=both",
-        "fused, separate",
+        "fused, separate", code=2,
     ),
     case(
         "unknown order",
         PLAN + "--from hf --to megatron:order=pp-tp",
         "order=pp-tp",
-        "tp-cp-ep-dp-pp",
+        "tp-cp-ep-dp-pp", code=2,
     ),
-    case("too many ranks", PLAN + "--from hf --to megatron:dp=1048577", "dp=1048577", "1048576"),
+    case("too many ranks", PLAN + "--from hf --to megatron:dp=1048577", "dp=1048577", "1048576", code=2),
     case("more ranks than are planned for", PLAN + "--from fsdp:shard=131073 --to vllm:tp=2",
          "131073 ranks together", "at most 131072"),
-    case("rank in neither layout", PLAN + "--from hf --to vllm:tp=8 --rank 8", "rank 8", "{0-7}"),
+    case("rank in neither layout", PLAN + "--from hf --to vllm:tp=8 --rank 8", "rank 8", "{0-7}", code=2),
     case(
-        "rank not in layout", "inspect llama-3.1-8b --layout vllm:tp=8 --rank 9", "rank 9", "{0-7}"
+        "rank not in layout", "inspect llama-3.1-8b --layout vllm:tp=8 --rank 9", "rank 9", "{0-7}", code=2
     ),
     case(
         "rank of two layouts",
         "inspect llama-3.1-8b --rank 1 --layout vllm:tp=2 --layout vllm:tp=4",
         "--rank 1",
-        "one --layout",
+        "one --layout", code=2,
     ),
-    case("rank of no layout", "inspect llama-3.1-8b --rank 1", "--layout"),
+    case("rank of no layout", "inspect llama-3.1-8b --rank 1", "--layout", code=2),
     case(
         "unknown tensor to ignore",
         PLAN + "--from hf --to hf --ignore lm_hed.weight",
@@ -326,7 +326,7 @@ RULE_FILES = [
         RULES,
         "rule 1",
         '"matches"',
-        "match, name, cuts, where",
+        "match, name, dtype, cuts, where",
         prepare=rules_file({"matches": "*"}),
     ),
     case(
@@ -407,14 +407,14 @@ RULE_FILES = [
         "tensor",
         "dimension 1",
         "has 1",
-        prepare=rules_file({"match": "*", "cuts": [{"dim": 1, "axes": ["tp"]}]}),
+        code=2, prepare=rules_file({"match": "*", "cuts": [{"dim": 1, "axes": ["tp"]}]}),
     ),
     case(
         "a place outside an axis",
         RULES,
         "pp=5",
         "size 2",
-        prepare=rules_file(
+        code=2, prepare=rules_file(
             {"match": "*", "where": [{"axis": "pp", "at": 5}]}, axes=({"name": "pp", "size": 2},)
         ),
     ),
@@ -423,7 +423,7 @@ RULE_FILES = [
         RULES,
         "'x'",
         "two tensors",
-        prepare=rules_file({"match": "*", "name": "x"}),
+        code=2, prepare=rules_file({"match": "*", "name": "x"}),
     ),
 ]
 

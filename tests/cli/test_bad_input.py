@@ -134,6 +134,29 @@ class BadInput(unittest.TestCase):
         )
         self.refuses(result, 1, ("model.safetensors", "permission"))
 
+    def test_the_exit_code_is_the_same_in_every_command(self):
+        place = self.place()
+        to = {
+            "plan": ("--model", "demo-moe", "--from", "hf", "--to"),
+            "explain": ("--model", "demo-moe", "--from", "hf", "--rank", "0", "--to"),
+            "run": ("--model", "demo-moe", "--from", "hf", "--to"),
+            "convert": (place.moe, place.folder / "out", "--to"),
+            "inspect": ("demo-moe", "--layout"),
+        }
+        wrong = ("nosuch:tp=2", "vllm:tp", "vllm:tp=0", "vllm:tpx=2", "vllm:tp=3", "hf:quant=foo", "rules:")
+        for command, arguments in to.items():
+            for layout in wrong:
+                self.assertEqual(program.run(command, *arguments, layout).returncode, 2, (command, layout))
+            missing = program.run(command, *arguments, "rules:/no/such.json")
+            self.assertEqual(missing.returncode, 1, command)
+        absent = place.folder / "absent"
+        for command, arguments in to.items():
+            arguments = [absent if a in ("demo-moe", place.moe) else a for a in arguments]
+            self.assertEqual(program.run(command, *arguments, "hf").returncode, 1, command)
+        for command in (("verify", absent, place.hf), ("synth", absent, place.folder / "out")):
+            self.assertEqual(program.run(*command).returncode, 1, command)
+        self.assertEqual(program.run("verify", place.hf, place.hf).returncode, 0)
+
     def test_an_output_that_nobody_reads(self):
         with open("/dev/full", "w") as full:
             result = program.run(

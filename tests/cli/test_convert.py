@@ -56,14 +56,14 @@ class Convert(unittest.TestCase):
             self.assertEqual(left, of_layer)
             program.done("verify", dcp, out, *layer)
         result = program.run("inspect", source, *layer)
-        self.assertEqual(result.returncode, 1)
+        self.assertEqual(result.returncode, 2)
         self.assertIn("torch.distributed.checkpoint only", result.stderr)
 
     def test_quantised_weights_are_not_written_as_distributed_checkpoints(self):
         source = self.checkpoint(program.LLAMA)
         for to in ("dcp:shard=2,quant=fp8_channel", "torch_dist:quant=fp8_channel"):
             result = program.run("convert", source, self.d / "out", "--to", to)
-            self.assertEqual(result.returncode, 1, to)
+            self.assertEqual(result.returncode, 2, to)
             self.assertIn("quant is a key of hf, megatron, vllm and sglang", result.stderr)
             self.assertFalse((self.d / "out").exists())
 
@@ -150,7 +150,7 @@ class Convert(unittest.TestCase):
         ignore = ("--ignore", "model.layers.#.extra.weight", "--ignore", "vision.*")
         for command in commands:
             result = program.run(*command)
-            self.assertEqual(result.returncode, 1, command)
+            self.assertEqual(result.returncode, 1 if command[0] == "verify" else 2, command)
             shown = program.done(*command, *ignore)
             self.assertIn("3 tensors", shown, command)
         inspected = json.loads(program.done("inspect", more, "--json", *ignore))
@@ -380,11 +380,11 @@ class Convert(unittest.TestCase):
         )
         before = program.files_of(self.d / "out.partial")
         result = program.run("convert", source, out, "--to", "megatron:tp=2")
-        self.assertEqual(result.returncode, 1)
+        self.assertEqual(result.returncode, 2)
         self.assertIn("interrupted job", result.stderr)
         os.utime(source / "model.safetensors")
         result = program.run("convert", source, out, "--to", "megatron:tp=4")
-        self.assertEqual(result.returncode, 1, "the input changed since")
+        self.assertEqual(result.returncode, 2, "the input changed since")
         self.assertIn("interrupted job", result.stderr)
         self.assertEqual(program.files_of(self.d / "out.partial"), before)
 
@@ -423,7 +423,7 @@ class Convert(unittest.TestCase):
         out = self.convert(source, "out", "--to", "vllm:tp=2")
         before = program.files_of(out)
         result = program.run("convert", source, out, "--to", "hf")
-        self.assertEqual(result.returncode, 1)
+        self.assertEqual(result.returncode, 2)
         self.assertIn("not overwritten", result.stderr)
         self.assertEqual(program.files_of(out), before)
 

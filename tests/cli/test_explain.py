@@ -107,7 +107,7 @@ class Explain(unittest.TestCase):
     def test_wrong_options_are_refused(self):
         for arguments, status, message in (
             (PLAIN, 2, "--rank is required"),
-            ((*PLAIN, "--rank", 9), 1, "rank 9 is in neither layout"),
+            ((*PLAIN, "--rank", 9), 2, "rank 9 is in neither layout"),
             ((*PLAIN, "--rank", 2, "--staging-bytes", "1KiB"), 2, "at least 32KiB"),
             ((*PLAIN, "--program", "x"), 2, "compiled already"),
             ((*PLAIN, "--rank", 2, "--out", self.d / "no" / "file"), 1, "no/file.partial: cannot write"),

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "cli/complain.h"
+#include "cli/exit_code.h"
 #include "cli/interrupt.h"
 #include "cli/measure.h"
 #include "cli/run/device_run.h"
@@ -92,14 +93,14 @@ class RankRun {
   int speak() {
     watch_->wipe();
     Outcome outcome = session_->outcome();
-    if (!speaks()) return outcome.wrong.empty() ? 0 : 1;
+    if (!speaks()) return outcome.wrong.empty() ? kDone : kFailed;
     if (arguments().json) print(run_json(job_, outcome));
     if (!outcome.wrong.empty()) {
       say({Code::corrupt, "the refit is wrong: " + outcome.wrong});
-      return 1;
+      return kFailed;
     }
     if (!arguments().json) print(run_text(job_, outcome));
-    return 0;
+    return kDone;
   }
 
   void say(const Error& error) const {
@@ -112,6 +113,7 @@ class RankRun {
 
   /// Tells the group and, if it is this rank's turn, the user.
   int fail(Error error) {
+    const Code code = error.code;
     control_->abort(error.message);
     watch_->wipe();
     // The lowest living rank of this program prints. A rank that leaves counts as gone, so nobody
@@ -125,7 +127,7 @@ class RankRun {
     for (int i = 0; i < times; ++i)
       if (!control_->quiesce(Deadline::after(kParting))) break;
     leave();
-    return interrupted() ? 130 : 1;
+    return exit_code({code, ""});
   }
 
   void leave() {
