@@ -123,6 +123,8 @@ def test_a_report_is_a_dict_rows_a_table_and_html():
   table = report.dict()
   assert table["version"] == 4 and table["bytes"] == report.bytes > 0
   assert report.received == 0 and report.sent == other.received > 0
+  moved = report.move_seconds - report.wait_seconds - report.finish_seconds
+  assert report.transfer_seconds == table["transfer_seconds"] == pytest.approx(max(0, moved), abs=1e-9)
   assert volumes == [(1, report.sent, 0)]
   assert [row["phase"] for row in report.rows()] == ["begin", "plan", "move", "check", "commit"]
   assert sum(row["seconds"] for row in report.rows()) <= report.seconds

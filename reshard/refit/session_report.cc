@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <map>
 #include <mutex>
 
@@ -23,6 +24,15 @@ void SessionReport::add(const RankReport& moved, bool delivers) {
   copied += moved.copied;
   copies += moved.copies;
   messages += moved.messages;
+}
+
+double SessionReport::transfer_seconds() const {
+  return std::max(0.0, move_seconds - wait_seconds - (bytes > 0 ? finish_seconds : 0));
+}
+
+double SessionReport::gigabytes_per_second() const {
+  const double seconds_of_it = transfer_seconds();
+  return seconds_of_it > 0 ? static_cast<double>(moved()) * 1e-9 / seconds_of_it : 0;
 }
 
 double copy_ceiling(int threads) {

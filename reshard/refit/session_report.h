@@ -28,10 +28,13 @@ struct SessionReport {
   Index messages = 0;  ///< sent and received by this rank; 0 on the direct path.
   /// Adds what a refit moved; `delivers`: to the target, and not to staging.
   void add(const RankReport& moved, bool delivers);
-  /// 10^9 bytes delivered to this rank per second.
-  double gigabytes_per_second() const {
-    return seconds > 0 ? static_cast<double>(bytes) / seconds * 1e-9 : 0;
-  }
+  /// What this rank moved: delivered to its target or, if it has none, sent.
+  Index moved() const { return bytes > 0 ? bytes : sent; }
+  /// The part of move_seconds in which this rank's bytes moved. Without a target: in which
+  /// anybody's did, for others read them.
+  double transfer_seconds() const;
+  /// 10^9 bytes of moved() per second of transfer_seconds().
+  double gigabytes_per_second() const;
 };
 
 /// Bytes to and from one other rank in each refit, in the form in which they travel.

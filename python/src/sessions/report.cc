@@ -38,7 +38,9 @@ struct Amount {
 };
 
 constexpr Amount kAmounts[] = {
-    {"bytes", "Delivered to this rank's target, in the form in which it stores them.",
+    {"bytes",
+     "Delivered to this rank's target, in the form in which it stores them; 0 without a target, as "
+     "on a trainer: see `sent`.",
      &SessionReport::bytes},
     {"sent", "Bytes to other ranks, in the form in which they travel.", &SessionReport::sent},
     {"received", "Bytes from other ranks, in the form in which they travel.",
@@ -57,6 +59,7 @@ nb::dict dict_of(const SessionReport& report) {
   for (const PhaseTime& part : kParts)
     out[fmt::format("{}_seconds", part.name).c_str()] = report.*part.seconds;
   for (const Amount& amount : kAmounts) out[amount.name] = report.*amount.amount;
+  out["transfer_seconds"] = report.transfer_seconds();
   out["gigabytes_per_second"] = report.gigabytes_per_second();
   return out;
 }
@@ -76,10 +79,10 @@ nb::list rows_of(const SessionReport& report) {
 /// Of a rank without a target: what it sent.
 std::string head_of(const SessionReport& report) {
   const bool sends_only = report.bytes == 0 && report.sent > 0;
-  const Index bytes = sends_only ? report.sent : report.bytes;
-  return fmt::format("version {}: {}{} in {}, {:.2f} GB/s", report.version,
-                     sends_only ? "sent " : "", human_bytes(bytes), human_seconds(report.seconds),
-                     report.seconds > 0 ? static_cast<double>(bytes) / report.seconds * 1e-9 : 0);
+  return fmt::format("version {}: {}{} in {}, {:.2f} GB/s while they moved ({})", report.version,
+                     sends_only ? "sent " : "", human_bytes(report.moved()),
+                     human_seconds(report.seconds), report.gigabytes_per_second(),
+                     human_seconds(report.transfer_seconds()));
 }
 
 std::string table_of(const SessionReport& report) {
@@ -125,8 +128,13 @@ values, report.rows() one row for each phase, for pandas.DataFrame(report.rows()
       report.def_ro(fmt::format("{}_seconds", phase.name).c_str(), phase.seconds, phase.text);
   for (const Amount& amount : kAmounts) report.def_ro(amount.name, amount.amount, amount.text);
   report
+      .def_prop_ro(
+          "transfer_seconds", &SessionReport::transfer_seconds,
+          "The part of move_seconds in which this rank's bytes moved; without a target, in "
+          "which anybody's did.")
       .def_prop_ro("gigabytes_per_second", &SessionReport::gigabytes_per_second,
-                   "10^9 bytes delivered to this rank per second.")
+                   "10^9 bytes delivered to this rank, or without a target sent by it, per second "
+                   "of transfer_seconds.")
       .def("dict", &dict_of, nb::sig("def dict(self) -> builtins.dict[str, int | float]"),
            "{name: value} of all attributes.")
       .def("rows", &rows_of,
