@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "python/src/box.h"
 
 namespace reshard::python {
@@ -134,29 +136,57 @@ void add_tensor(CheckedLayoutBuilder& self, const nb::iterable& ranks, const std
   self.add(rank_set_of(ranks), std::move(tensor), parts);
 }
 
+/// Refuses dims that no local tensor with as many dimensions as `at` has.
+void check_dims(const std::string& tensor, const Box& box, const std::vector<Index>& dims,
+                std::size_t local_rank) {
+  const std::string where = fmt::format("PlacedBox of '{}'", tensor);
+  if (static_cast<int>(dims.size()) != box.rank())
+    wrong(where, fmt::format("dims has {} entries, must have one for each of the box's {} "
+                             "dimensions",
+                             dims.size(), box.rank()));
+  for (std::size_t i = 0; i < dims.size(); ++i)
+    if (dims[i] < 0 || static_cast<std::size_t>(dims[i]) >= local_rank)
+      wrong(where, fmt::format("dims[{}] is {}, must be a dimension of the local tensor, which has "
+                               "{} as `at` has",
+                               i, dims[i], local_rank));
+    else if (std::find(dims.begin(), dims.begin() + static_cast<std::ptrdiff_t>(i), dims[i]) !=
+             dims.begin() + static_cast<std::ptrdiff_t>(i))
+      wrong(where, fmt::format("dims has {} twice; each dimension of the box is another one of the "
+                               "local tensor",
+                               dims[i]));
+}
+
 void bind_placed_box(nb::module_& m) {
   nb::class_<NamedPlacedBox>(m, "PlacedBox",
                              R"(A box of a canonical tensor, placed in a local tensor.
 
 tensor  name of the canonical tensor
 box     of the canonical tensor: pairs (begin, end)
-at      index in the local tensor of the box's first element
+at      index in the local tensor of the box's first element, one number for each of its
+        dimensions; by default its first element
 dims    dims[i] is the local tensor's dimension for dimension i of the box; by default i
-gaps    gaps[i] local indices are skipped between neighbours along dimension i; by default none)")
+gaps    gaps[i] local indices are skipped between neighbours along dimension i; by default none
+
+Raises InvalidArgumentError for dims that are not one dimension of the local tensor for each
+dimension of the box.)")
       .def(
           "__init__",
-          [](NamedPlacedBox* self, std::string tensor, const nb::object& box, std::vector<Index> at,
-             std::optional<std::vector<Index>> dims, std::optional<std::vector<Index>> gaps) {
+          [](NamedPlacedBox* self, std::string tensor, const nb::object& box,
+             std::optional<std::vector<Index>> at, std::optional<std::vector<Index>> dims,
+             std::optional<std::vector<Index>> gaps) {
             Box indices = box_of(box);
-            new (self) NamedPlacedBox{std::move(tensor), indices, std::move(at),
+            if (!at) at = std::vector<Index>(static_cast<std::size_t>(indices.rank()), 0);
+            if (dims) check_dims(tensor, indices, *dims, at->size());
+            new (self) NamedPlacedBox{std::move(tensor), indices, *std::move(at),
                                       std::move(dims).value_or(std::vector<Index>{}),
                                       std::move(gaps).value_or(std::vector<Index>{})};
           },
-          nb::arg("tensor"), nb::arg("box"), nb::arg("at"), nb::arg("dims") = nb::none(),
-          nb::arg("gaps") = nb::none(),
+          nb::arg("tensor"), nb::arg("box"), nb::arg("at") = nb::none(),
+          nb::arg("dims") = nb::none(), nb::arg("gaps") = nb::none(),
           nb::sig("def __init__(self, tensor: str, box: Box | collections.abc.Sequence[tuple[int, "
-                  "int]], at: collections.abc.Sequence[int], dims: collections.abc.Sequence[int] | "
-                  "None = None, gaps: collections.abc.Sequence[int] | None = None) -> None"))
+                  "int]], at: collections.abc.Sequence[int] | None = None, dims: "
+                  "collections.abc.Sequence[int] | None = None, gaps: "
+                  "collections.abc.Sequence[int] | None = None) -> None"))
       .def_ro("tensor", &NamedPlacedBox::tensor, "Name of the canonical tensor.")
       .def_ro("box", &NamedPlacedBox::box, "Of the canonical tensor.")
       .def_ro("at", &NamedPlacedBox::at, "Index in the local tensor of the box's first element.")
@@ -198,7 +228,8 @@ parts   the boxes that it holds, as PlacedBox; they must not overlap
 padded  True if parts leave elements uncovered
 map     what is done to canonical values before they are stored: "identity", "negated_exp"
         (-exp(x)), "plus_one" or "minus_one"
-casts   True: canonical tensors of another dtype are rounded to `dtype`; False: they are an error
+casts   True: canonical tensors of another dtype are rounded to `dtype`, as a BF16 engine needs from
+        an F32 trainer; False: they are an error
 
 Raises InvalidArgumentError for parts that overlap, reach outside the local or the canonical tensor,
 or leave elements uncovered without `padded`; NotFoundError for a tensor that the model lacks.)")

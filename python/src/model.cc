@@ -43,7 +43,7 @@ const CanonicalTensor& tensor_named(const ModelSpec& tensors, const std::string&
   raise(Code::not_found, fmt::format("the model has no tensor '{}'", name));
 }
 
-void bind_tensors(nb::module_& m) {
+void bind_tensor(nb::module_& m) {
   nb::class_<CanonicalTensor>(
       m, "CanonicalTensor",
       R"(A whole parameter or buffer of a model, under its Hugging Face name.)")
@@ -66,10 +66,40 @@ the bytes are the same.)")
         return fmt::format("<CanonicalTensor '{}' {} {}, {}>", x.name, name(x.dtype),
                            to_string(x.shape), human_bytes(x.bytes()));
       });
-  nb::class_<ModelSpec>(m, "ModelSpec", R"(The canonical tensors of a model, in a fixed order.
+}
 
-A sequence of CanonicalTensor. An index is a position, or a tensor's name.)")
-      .def("__len__", &ModelSpec::size)
+/// What a dict of the tensors by name would have.
+void bind_mapping(nb::class_<ModelSpec>& spec) {
+  spec.def(
+          "keys",
+          [](const ModelSpec& x) {
+            nb::list names;
+            for (const CanonicalTensor& t : x.tensors()) names.append(t.name);
+            return names;
+          },
+          nb::sig("def keys(self) -> list[str]"), "The names, in order.")
+      .def(
+          "values", [](const nb::object& self) { return nb::list(self); },
+          nb::sig("def values(self) -> list[CanonicalTensor]"), "The tensors, in order.")
+      .def(
+          "items",
+          [](const nb::object& self) {
+            nb::list pairs;
+            for (const nb::handle tensor : self)
+              pairs.append(nb::make_tuple(tensor.attr("name"), tensor));
+            return pairs;
+          },
+          nb::sig("def items(self) -> list[tuple[str, CanonicalTensor]]"),
+          "(name, tensor) for each, in order.");
+}
+
+void bind_spec(nb::module_& m) {
+  nb::class_<ModelSpec> spec(m, "ModelSpec", R"(The canonical tensors of a model, in a fixed order.
+
+A sequence of CanonicalTensor: iterating gives the tensors. An index is a position, or a tensor's
+name; keys(), values() and items() are those of a dict by name.)");
+  bind_mapping(spec);
+  spec.def("__len__", &ModelSpec::size)
       .def("__getitem__", &tensor_at, nb::arg("position"), nb::rv_policy::reference_internal)
       .def("__getitem__", &tensor_named, nb::arg("name"), nb::rv_policy::reference_internal)
       .def(
@@ -101,6 +131,11 @@ A sequence of CanonicalTensor. An index is a position, or a tensor's name.)")
         return fmt::format("<ModelSpec {}, {}>", plural(x.size(), "tensor"),
                            human_bytes(x.bytes()));
       });
+}
+
+void bind_tensors(nb::module_& m) {
+  bind_tensor(m);
+  bind_spec(m);
 }
 
 void bind_kinds(nb::module_& m) {

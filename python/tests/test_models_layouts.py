@@ -270,6 +270,57 @@ def test_a_builder_refuses_parts_that_cannot_be(small, shape, parts, message):
     builder.add([0], "local", shape, "bf16", [reshard.PlacedBox(*part) for part in parts])
 
 
+def test_a_placed_box_begins_at_the_first_element_unless_it_is_told_otherwise(small):
+  assert reshard.PlacedBox("w", BOX).at == [0, 0]
+  builder = reshard.LayoutBuilder("own", small)
+  builder.add([0], "w", (4, 6), "bf16", [reshard.PlacedBox("w", BOX)])
+  builder.omit("b")
+  assert builder.finish().local(0)[0].fragments[0].offset == 0
+
+
+@pytest.mark.parametrize(
+  ("dims", "message"),
+  [
+    ([0], "PlacedBox of 'w': dims has 1 entries, must have one for each of the box's 2 dimensions"),
+    ([0, 2], r"dims\[1\] is 2, must be a dimension of the local tensor, which has 2"),
+    ([-1, 0], r"dims\[0\] is -1"),
+    ([1, 1], "dims has 1 twice"),
+  ],
+)
+def test_a_placed_box_refuses_dims_that_no_tensor_has(dims, message):
+  with pytest.raises(reshard.InvalidArgumentError, match=message):
+    reshard.PlacedBox("w", BOX, dims=dims)
+
+
+def test_an_engine_in_another_dtype_is_told_about_casts(small):
+  def layout(**options):
+    builder = reshard.LayoutBuilder("engine", small)
+    builder.add([0], "w", (4, 6), "float32", [reshard.PlacedBox("w", BOX)], **options)
+    builder.omit("b")
+    return builder.finish()
+
+  with pytest.raises(reshard.UnsupportedError, match="'w' is F32 but 'w' is BF16.*casts"):
+    layout()
+  assert layout(casts=True).local(0)[0].dtype == reshard.DType.f32
+
+
+def test_the_tensors_of_a_model_are_a_mapping_by_name(small):
+  tensors = small.tensors
+  assert tensors.keys() == [t.name for t in tensors] == ["w", "b"]
+  assert tensors.values() == list(tensors)
+  assert dict(tensors.items()) == {"w": tensors["w"], "b": tensors["b"]} == dict(zip(tensors.keys(), tensors, strict=True))
+
+
+def test_rules_store_values_in_the_dtype_that_they_or_the_notation_name(small):
+  rules = json.dumps({"rules": [{"match": "b", "dtype": "float16"}, {"match": "*"}]})
+  dtypes = {t.name: t.dtype.name for t in reshard.rules_layout(rules, small, dtype="float32").local(0)}
+  assert dtypes == {"w": "f32", "b": "f16"}
+  kept = {t.name: t.dtype for t in reshard.rules_layout(json.dumps({"rules": [{"match": "*"}]}), small).local(0)}
+  assert kept == {t.name: t.dtype for t in small.tensors}
+  with pytest.raises(reshard.CorruptError, match="dtype must be one of float32, bfloat16, float16"):
+    reshard.rules_layout(json.dumps({"rules": [{"match": "*", "dtype": "int8"}]}), small)
+
+
 def test_a_builder_refuses_names_ranks_and_a_second_finish(small):
   builder = reshard.LayoutBuilder("own", small)
   with pytest.raises(reshard.NotFoundError, match="no tensor 'x'"):

@@ -82,8 +82,9 @@ Result<> LayoutBuilder::check_form(const Slot& slot, TensorId id, const Slot* fi
   const StoredForm form{slot.dtype, slot.map};
   if (t.dtype != slot.dtype && !slot.casts)
     return fail(Code::unsupported,
-                fmt::format("local tensor '{}' is {} but '{}' is {}; values are not converted "
-                            "unless the layout names a dtype",
+                fmt::format("local tensor '{}' is {} but '{}' is {}; values are converted only "
+                            "where a layout says so: with dtype=, or with casts in a layout of "
+                            "one's own",
                             slot.name, name(slot.dtype), t.name, name(t.dtype)));
   const bool as_it_is = form == StoredForm{t.dtype, ValueMap::identity};
   if (!as_it_is && !(is_convertible(t.dtype) && is_convertible(slot.dtype)))
