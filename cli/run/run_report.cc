@@ -20,6 +20,9 @@ void add_session(Json::Object& object, const RunJob& job, const Outcome& o) {
   object.push_back({"processes", Json(job.arguments.in_processes() ? Index{p.ranks} : 1)});
   object.push_back({"version", Json(p.version)});
   object.push_back({"bytes_delivered", Json(o.runs.bytes)});
+  object.push_back(
+      {"moving_gb_per_s",
+       json_number(p.move > 0 ? static_cast<double>(o.runs.bytes) / p.move / 1e9 : 0)});
   object.push_back({"bytes_moved_wire", Json(p.wire)});
   object.push_back({"bytes_moved_local", Json(p.local)});
   object.push_back({"refit_messages", Json(p.messages)});
@@ -99,10 +102,11 @@ std::string best_text(const RefitRuns& runs) {
 }
 
 /// Where the seconds of the best refit went.
-std::string phases_text(const RunJob& job, const SessionFigures& p) {
+std::string phases_text(const RunJob& job, const RefitRuns& runs, const SessionFigures& p) {
   std::string text =
-      fmt::format("  at most {} waiting for the first bytes, {} moving, {} waiting for others",
-                  human_seconds(p.wait), human_seconds(p.move), human_seconds(p.finish));
+      fmt::format("  at most {} waiting for the first bytes, {} moving ({}), {} waiting for others",
+                  human_seconds(p.wait), human_seconds(p.move), rate(runs.bytes, p.move),
+                  human_seconds(p.finish));
   if (job.arguments.check_fingerprints) text += fmt::format("; {} proving", human_seconds(p.check));
   return text + "\n";
 }
@@ -116,7 +120,7 @@ std::string best_text(const RunJob& job, const RefitRuns& runs, const SessionFig
       fmt::format("  best run {} between {}{} over {}, {} path; {}{}\n",
                   rate(runs.bytes, runs.best_seconds()), plural(p.ranks, "rank"), device_text(runs),
                   job.arguments.transport, p.path, copies_text(runs), messages) +
-      reason + phases_text(job, p);
+      reason + phases_text(job, runs, p);
   text += fmt::format("  {} delivered, {}; {} travelled between ranks, {} on a rank\n",
                       human_bytes(runs.bytes), percent_text(runs), human_bytes(p.wire),
                       human_bytes(p.local));

@@ -165,7 +165,7 @@ class Launched(processes.ProcessTest):
 class OneProcess(processes.ProcessTest):
     def test_one_process_says_how_to_start_more(self):
         code, out, err = self.run_all("run", *SMALL, *PAIR, "--transport", "shm")
-        self.assertEqual((code, out), (1, ""))
+        self.assertEqual((code, out), (2, ""))
         self.one_line(err, "ranks 0 to 1", "--spawn", "mpirun -n 2", "--rendezvous")
 
     def test_launchers_may_name_one_rank_alone(self):

@@ -150,7 +150,7 @@ class Programs(processes.ProcessTest):
             for options, ranks in ((first, "0-1"), (second, "2-3"))
         ]  # fmt: skip
         (code, out, err), (code2, out2, err2) = map(self.end, runs)
-        self.assertEqual((code, out, code2, out2), (1, "", 1, ""))
+        self.assertEqual((code, out, code2, out2), (2, "", 2, ""))
         self.one_line(err, f"rank 2 has {name} {its}, this program {mine};")
         self.one_line(err2, f"rank 0 has {name} {mine}, this program {its};")
         self.nothing_left()

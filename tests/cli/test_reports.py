@@ -331,6 +331,9 @@ class Reports(unittest.TestCase):
                 self.assertGreater(ran["memcpy_gb_per_s"], 0)
                 self.assertIs(ran["verified"], verified)
                 self.assertEqual(ran["verified_tensors"] is None, verified is None)
+                if path == "message":  # a session: the rate without waiting
+                    moving = ran["bytes_delivered"] / ran["phases"]["move"] / 1e9
+                    self.assertAlmostEqual(ran["moving_gb_per_s"] / moving, 1, places=2)
 
     def test_verification_counts_what_moved(self):
         config = program.write_json(self.d / "config.json", program.MTP)

@@ -144,7 +144,7 @@ class Trace(processes.ProcessTest):
         self.file = self.d / "none" / "trace.json"
         for more in ((), ("--transport", "shm", "--spawn")):
             code, out, err = self.run_all("run", *SMALL, *LAYOUTS, "--trace", self.file, *more)
-            self.assertEqual((code, out), (1, ""))
+            self.assertEqual((code, out), (2, ""))
             self.one_line(err, str(self.file), "cannot write")
 
     def test_of_a_rank_that_dies_is_not_half_written(self):

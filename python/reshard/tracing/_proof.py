@@ -157,7 +157,7 @@ def _load(
     replace_storage(module, lambda t: _pattern(t, draw), chosen)
     replace_storage(module, lambda t: torch.empty_like(t, device="meta"), names - chosen)
     give_copies(module, {n for n, t in before.items() if n not in names and t.device.type != "meta"})
-    stay: Any = _StayOnMeta() if one.locals else contextlib.nullcontext()  # type: ignore[no-untyped-call]
+    stay: Any = _StayOnMeta() if one.locals else contextlib.nullcontext()
     with torch.no_grad(), without_chance(), stay:
       load(module, weights())
     held = named_tensors(module)
