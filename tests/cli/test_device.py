@@ -89,7 +89,7 @@ class OnAnEmulatedGpu(unittest.TestCase):
 
     def test_fingerprints_of_what_is_quantised_are_refused(self):
         done = self.run_on("cuda", "--from", "hf", "--to", "vllm:tp=2,quant=mxfp8", "--check-fingerprints")
-        self.assertEqual((done.returncode, done.stdout), (1, ""))
+        self.assertEqual((done.returncode, done.stdout), (2, ""))
         self.assertRegex(done.stderr, "^reshard: --check-fingerprints: .*use --verify\n$")
 
     def test_it_compares_fingerprints_on_the_gpu(self):

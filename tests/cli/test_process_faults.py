@@ -196,7 +196,7 @@ class Faults(processes.ProcessTest):
             "run", *SMALL, *LAYOUTS, "--transport", "shm", "--spawn",
             env={"RESHARD_TEST_KILL": "rank=1"},
         )  # fmt: skip
-        self.assertEqual(code, 1)
+        self.assertEqual(code, 2)
         self.one_line(err, "RESHARD_TEST_KILL=rank=1", "at=")
 
 

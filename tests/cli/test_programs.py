@@ -108,7 +108,7 @@ class Programs(processes.ProcessTest):
         source = self.start(*self.arguments("source", "0-1", url, secret, "--spawn"))
         target = self.start(*self.arguments("target", "2-3", url, secret, "--spawn", layers=2))
         for code, out, err in map(self.end, (source, target)):
-            self.assertEqual((code, out), (1, ""))
+            self.assertEqual((code, out), (2, ""))
             self.one_line(err, "has a model of", "this program")
         self.nothing_left()
 
@@ -170,7 +170,7 @@ class Programs(processes.ProcessTest):
                     code, out, err = self.run_all(
                         *self.arguments("source", ranks, url, file, *spawn)
                     )
-                    self.assertEqual((code, out), (1, ""))
+                    self.assertEqual((code, out), (1 if word == "missing" else 2, ""))
                     self.one_line(err, word)
 
 

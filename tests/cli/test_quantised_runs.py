@@ -291,7 +291,7 @@ class OverProcesses(QuantisedTest):
             for rank, where in ((0, "receiver"), (1, "sender"))
         ]  # fmt: skip
         for code, out, err in map(self.end, runs):
-            self.assertEqual((code, out), (1, ""))
+            self.assertEqual((code, out), (2, ""))
             self.one_line(err, "--convert", "this program")
         self.nothing_left()
 
