@@ -100,6 +100,24 @@ def test_a_quantised_target_has_the_bytes_of_quantise(quant, convert):
     assert bytes(engine.tensor(0, name).raw()) == bytes(want.scales.raw())
 
 
+@pytest.mark.parametrize("path", ["direct", "message"])
+def test_a_trainer_reports_what_it_sent_and_at_which_rate(path):
+  of = model()
+  source, target = reshard.layout("hf", of), reshard.layout("vllm:tp=1,offset=1", of)
+
+  def body(group):
+    sides = {"source_tensors": values(of)} if group.rank == 0 else {"target_tensors": zeros(target, 1)}
+    with reshard.Session(group, source=source, target=target, path=path, **sides) as session:
+      return session.refit(1)
+
+  trainer, engine = in_threads(2, body)
+  assert trainer.bytes == 0 and trainer.sent == engine.received == engine.bytes > 0
+  for report, moved in ((trainer, trainer.sent), (engine, engine.bytes)):
+    assert 0 < report.transfer_seconds < report.seconds
+    assert report.gigabytes_per_second == pytest.approx(moved / report.transfer_seconds / 1e9)
+  assert "sent " in str(trainer) and "while they moved" in str(trainer)
+
+
 def test_a_report_is_a_dict_rows_a_table_and_html():
   of = model()
   source, target = reshard.layout("hf", of), reshard.layout("vllm:tp=2", of)

@@ -240,6 +240,19 @@ def test_ranks_of_such_a_checkpoint_refuse_them_too(stored, tmp_path):
     assert named in said and "would change values" in said, said
 
 
+def test_rules_that_name_a_dtype_are_refused_too(stored, tmp_path):
+  folder, _, _, named = stored
+  rules = tmp_path / "rules.json"
+  rules.write_text('{"rules": [{"match": "*"}]}')
+  command("convert", folder, tmp_path / "out", "--to", f"rules:{rules}")
+  command("verify", folder, tmp_path / "out")
+  said = command("convert", folder, tmp_path / "no", "--to", f"rules:{rules},dtype=bfloat16", fails=True)
+  assert named in said and "dtype=bfloat16 would change values" in said, said
+  rules.write_text('{"rules": [{"match": "*", "dtype": "bfloat16"}]}')
+  said = command("convert", folder, tmp_path / "no", "--to", f"rules:{rules}", fails=True)
+  assert named in said and 'dtype of the rule "*" would change values' in said, said
+
+
 # What is read: its scales are no weights either.
 
 
