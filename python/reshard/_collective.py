@@ -36,14 +36,19 @@ def gathered(group: Any, step: Callable[[], Any], what: str, timeout: float) -> 
   timeout  seconds until DeadlineError, of a reshard.ProcessGroup; torch has its own
 
   An exception of one rank is raised there as it is. All others raise one that names the rank: of the
-  same class if that is one of reshard, IoError for an OSError, else InvalidArgumentError.
+  same class if that is one of reshard, IoError for an OSError, AbortedError for what ends a process
+  (Ctrl-C, SystemExit), else InvalidArgumentError. What ends a process also ends a reshard.ProcessGroup:
+  nothing is waited for.
   """
-  failed: Exception | None = None
+  failed: BaseException | None = None
   try:
     said: dict[str, Any] = {"is": step()}
-  except Exception as error:
+  except BaseException as error:
     failed = error
     said = {"error": _class_of(error), "message": str(error) or repr(error)}
+    if not isinstance(error, Exception) and isinstance(group, _core.ProcessGroup):
+      group.abort(f"{what}: {error!r}")
+      raise
   answers = [unpack(data) for data in _all_gather(group, pack(said), timeout)]
   if failed is not None:
     raise failed
@@ -72,7 +77,9 @@ _CLASSES: dict[str, type[_errors.Error]] = {
 }
 
 
-def _class_of(error: Exception) -> str:
+def _class_of(error: BaseException) -> str:
+  if not isinstance(error, Exception):
+    return _errors.AbortedError.__name__
   if isinstance(error, OSError) and not isinstance(error, _errors.Error):
     return _errors.IoError.__name__
   return type(error).__name__

@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """A plan in plain English."""
 
+from __future__ import annotations
+
 import reshard
+from reshard._arguments import checked
 from reshard._units import human_bytes, percent, plural, rank_text
 
 _SENDERS_SHOWN = 8
 
 
+@checked
 def explain(plan: reshard.Plan) -> str:
   """What a plan does, in plain English: who sends what, how busy ranks are, and what does not move.
 

@@ -23,6 +23,8 @@ def plot_plan(
     from matplotlib.figure import Figure
   except ImportError as error:
     raise ImportError("plan.plot() needs matplotlib: pip install matplotlib") from error
+  if path is not None and not isinstance(path, (str, os.PathLike)):
+    raise TypeError(f"path must be a str, a path or None, not {type(path).__qualname__}")
   if ranks_per_host < 1:
     raise reshard.InvalidArgumentError(f"ranks_per_host is {ranks_per_host}; it must be 1 or more")
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from reshard._arguments import checked
 from reshard._core import ProcessGroup
 from reshard._errors import InvalidArgumentError
 from reshard._rendezvous import from_store
@@ -51,6 +52,7 @@ def _actor(ray: Any, name: str, namespace: str | None) -> Any:
   return ray.remote(by_value).options(**options).remote()
 
 
+@checked
 def from_ray(
   actor: Any = "reshard",
   *,

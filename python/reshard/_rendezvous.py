@@ -12,6 +12,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 
+from reshard._arguments import checked
 from reshard._core import ProcessGroup, find_transport, join
 from reshard._errors import AbortedError, DeadlineError, InvalidArgumentError, UnsupportedError
 
@@ -125,6 +126,7 @@ def _host() -> str:
     return socket.gethostname()
 
 
+@checked
 def from_store(
   store: Any,
   *,
@@ -228,6 +230,7 @@ def _serve(
     return joined(place, listener)
 
 
+@checked
 def from_torch(
   process_group: TorchGroup | None = None,
   *,

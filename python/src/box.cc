@@ -8,7 +8,13 @@ namespace reshard::python {
 Box box_of(const nb::handle& value) {
   if (nb::isinstance<Box>(value)) return nb::cast<Box>(value);
   std::vector<Interval> dims;
-  for (const auto& [begin, end] : nb::cast<std::vector<std::pair<Index, Index>>>(value)) {
+  std::vector<std::pair<Index, Index>> pairs;
+  if (!nb::try_cast(value, pairs))
+    throw nb::type_error(
+        fmt::format("box must be a reshard.Box or pairs (begin, end) of int, not {}",
+                    nb::type_name(value.type()).c_str())
+            .c_str());
+  for (const auto& [begin, end] : pairs) {
     if (begin < 0 || end < begin)
       raise(Code::invalid_argument,
             fmt::format("box: [{},{}) is no interval of indices", begin, end));

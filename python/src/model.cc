@@ -15,8 +15,19 @@ namespace {
 std::shared_ptr<Model> model_from_tensors(const std::string& name, const nb::dict& tensors) {
   ModelSpec spec;
   for (const auto [key, value] : tensors) {
-    const auto tensor = nb::cast<std::string>(key);
-    const auto [shape, dtype] = nb::cast<std::pair<std::vector<Index>, nb::object>>(value);
+    std::string tensor;
+    std::pair<std::vector<Index>, nb::object> said;
+    if (!nb::try_cast(key, tensor))
+      throw nb::type_error(
+          fmt::format("tensors: the names must be str, not {}", nb::type_name(key.type()).c_str())
+              .c_str());
+    if (!nb::try_cast(value, said))
+      throw nb::type_error(
+          fmt::format(
+              "tensors: '{}' must be (shape, dtype), a shape being a sequence of int, not {}",
+              tensor, nb::type_name(value.type()).c_str())
+              .c_str());
+    const auto& [shape, dtype] = said;
     unwrap(spec.add(tensor, shape_of(shape, fmt::format("tensor '{}'", tensor)), dtype_of(dtype)));
   }
   auto model = std::make_shared<Model>();

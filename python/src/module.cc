@@ -24,6 +24,7 @@ void bind_fingerprints(nb::module_& m);
 void bind_quantise(nb::module_& m);
 void bind_checkpoints(nb::module_& m);
 void bind_transports(nb::module_& m);
+void watch_arguments(nb::module_& m);
 
 }  // namespace reshard::python
 
@@ -54,4 +55,5 @@ NB_MODULE(_core, m) {
   bind_quantise(m);
   bind_checkpoints(m);
   bind_transports(m);
+  watch_arguments(m);
 }

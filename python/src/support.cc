@@ -92,6 +92,22 @@ std::exception_ptr handle_signals() {
 
 }  // namespace
 
+void rethrow_fatal() {
+  if (PyErr_Occurred() == nullptr) return;
+  if (PyErr_ExceptionMatches(PyExc_Exception) == 0 ||
+      PyErr_ExceptionMatches(PyExc_MemoryError) != 0)
+    throw nb::python_error();
+}
+
+void clear_ordinary() {
+  rethrow_fatal();
+  PyErr_Clear();
+}
+
+bool is_fatal(const nb::python_error& error) {
+  return !error.matches(PyExc_Exception) || error.matches(PyExc_MemoryError);
+}
+
 void Unlocked::stop_if_ended() {
   while (interpreter_has_ended() && ending_thread != std::this_thread::get_id()) ::pause();
 }

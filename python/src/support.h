@@ -55,6 +55,14 @@ T unwrap(Result<T> result) {
   if constexpr (!std::is_void_v<T>) return *std::move(result);
 }
 
+/// Throws the Python exception that is set if it must reach the caller as it is: one that is no
+/// Exception (KeyboardInterrupt, SystemExit), or MemoryError. Nothing for any other, or for none.
+void rethrow_fatal();
+/// The same, and clears any other.
+void clear_ordinary();
+/// True for such an exception.
+bool is_fatal(const nb::python_error& error);
+
 /// Makes Python classes of Errors: every exception `Raised` becomes one. Called once.
 void register_errors(nb::module_& m);
 

@@ -12,7 +12,11 @@ namespace {
 /// The number, or none if int64 cannot hold it.
 std::optional<Index> small(const nb::handle& number) {
   const nb::object exact = nb::steal(PyNumber_Index(number.ptr()));
-  if (!exact.is_valid()) throw nb::python_error();
+  if (!exact.is_valid()) {
+    clear_ordinary();
+    throw nb::type_error(
+        fmt::format("rank must be int, not {}", nb::type_name(number.type()).c_str()).c_str());
+  }
   int overflow = 0;
   const long long value = PyLong_AsLongLongAndOverflow(exact.ptr(), &overflow);
   if (value == -1 && PyErr_Occurred() != nullptr) throw nb::python_error();

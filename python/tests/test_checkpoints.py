@@ -54,7 +54,7 @@ def test_a_quantised_output_says_so(checkpoint, tmp_path):
     ({"threads": -1}, reshard.InvalidArgumentError, "threads is -1"),
     ({"ignore": "nope*"}, reshard.NotFoundError, "nope"),
     ({"progress": 3}, TypeError, "progress must be a callable"),
-    ({"to": 3}, TypeError, "incompatible function arguments"),
+    ({"to": 3}, TypeError, "to must be str, not int"),
     ({"input": b"\xff"}, (TypeError, reshard.Error, UnicodeDecodeError), None),
   ],
 )

@@ -135,7 +135,7 @@ def test_a_rank_outside_the_layout_is_refused(moe, rank):
 
 @pytest.mark.parametrize("rank", ["8", 8.0, None, True])
 def test_a_rank_that_is_no_int_is_a_type_error(moe, rank):
-  with pytest.raises(TypeError, match="rank: int"):
+  with pytest.raises(TypeError, match="rank must be int, not "):
     reshard.layout("vllm:tp=8,offset=8", moe).local(rank)
 
 

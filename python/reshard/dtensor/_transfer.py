@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from reshard import _core
+from reshard._arguments import checked
 from reshard._collective import gathered
 from reshard._errors import InvalidArgumentError, UnsupportedError
 from reshard.dtensor._grids import grid_of, shape_of
@@ -24,6 +25,7 @@ from reshard.live._groups import shared_group
 _open = threading.local()  # .batch: the one that collects this thread's calls
 
 
+@checked
 def xferdtensor(
   src_tensor: Any,
   src_mesh: Any,
@@ -86,6 +88,7 @@ def xferdtensor(
     _move([item], process_group, transport, verify, timeout)
 
 
+@checked
 def xferdtensors(
   transfers: Iterable[Sequence[Any]],
   process_group: Any = None,
@@ -169,6 +172,7 @@ class batch:  # noqa: N801: it is used as a function
         failed.add_note(f"and then: {raised}")
 
 
+@checked
 def xdtensor_reshard(
   src: Any,
   dst: Any,
@@ -205,6 +209,7 @@ def _padded(mesh: Any, placements: Sequence[Any] | None) -> Sequence[Any] | None
   return [*placements, *([Replicate()] * missing)] if missing > 0 else placements
 
 
+@checked
 def mxn_cast(
   buf: torch.Tensor,
   src_local_shape: Sequence[int],
@@ -279,6 +284,7 @@ class Statistics:
   kept: int  # sessions now
 
 
+@checked
 def statistics(process_group: Any = None, transport: str = "auto") -> Statistics:
   """Counts of the sessions of a process group. Collective only if nothing was moved over it yet."""
   sessions, _ = sessions_over(process_group, transport, 60.0)

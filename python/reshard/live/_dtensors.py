@@ -14,6 +14,7 @@ from torch.distributed.tensor import DTensor
 
 import reshard
 from reshard import _core
+from reshard._arguments import checked
 from reshard._collective import gathered
 from reshard.live._names import Names, renamed
 from reshard.live._parts import Held, whole_runs
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 _HINT = "say what it is called with names=, or leave it out (None)"
 
 
+@checked
 def of_dtensors(
   tensors: Mapping[str, torch.Tensor],
   model: _core.Model | None = None,

@@ -11,6 +11,7 @@ import torch.distributed as dist
 
 import reshard
 from reshard import _core
+from reshard._arguments import checked
 from reshard._collective import gathered
 from reshard.live._modules import held_by, names_of, values_of
 from reshard.live._ranks import FullTensors, Ranks, unpacked
@@ -23,6 +24,7 @@ _VOCABULARY = re.compile(r"(?:^|\.)(?:embedding\.word_embeddings|output_layer)\.
 _HINT = "give the layout of one rank that has it as full=, or no model"
 
 
+@checked
 def of_modules(
   modules: Any,
   model: _core.Model | None = None,
