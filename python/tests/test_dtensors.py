@@ -4,10 +4,12 @@ processes, gives and takes every byte of full_tensor()."""
 
 import dtensor_process
 import pytest
+import torch
 from serving import run, serving
 from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
+import reshard
 from reshard.live._parts import Held, Whole, composed
 from reshard.live._placements import runs_of, shards_of
 
@@ -32,6 +34,11 @@ def test_a_refit_moves_every_byte(processes, case):
 @pytest.mark.parametrize("kind", ["dense", "moe"])
 def test_modules_of_transformers_have_the_names_of_their_checkpoint(processes, kind):
   assert min(run(processes, "transformers_case", kind)) > 10
+
+
+def test_a_tensor_without_elements_is_no_error():
+  layout = reshard.of_dtensors({"e": torch.zeros(0, 4), "w": torch.ones(2)})
+  assert [(t.name, t.bytes) for t in layout.local(0)] == [("e", 0), ("w", 8)]
 
 
 def test_what_is_no_layout_is_refused_by_name(processes):

@@ -127,6 +127,8 @@ def _whole(name: str, shape: Sequence[int], map_: str, fragments: list[_Fragment
   strides = row_major(sizes)
   boxes, minor = [], [1] * len(sizes)
   for weight, begin, end, offset, steps in fragments:
+    if any(low >= high for low, high in zip(begin, end, strict=True)):
+      continue  # of a tensor without elements
     axes: list[list[_Axis]] = [[] for _ in sizes]
     for of, step in enumerate(steps):
       size = end[of] - begin[of]

@@ -68,10 +68,10 @@ def row_major(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def unravel(index: int, shape: Sequence[int]) -> tuple[int, ...]:
-  """The coordinates of a row-major element number."""
+  """The coordinates of a row-major element number; zeros in a shape without elements."""
   at = []
   for size in reversed(shape):
-    index, here = divmod(index, size)
+    index, here = divmod(index, size) if size else (0, 0)
     at.append(here)
   return tuple(reversed(at))
 
