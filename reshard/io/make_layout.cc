@@ -182,6 +182,9 @@ Result<LayoutSide> side_of(LayoutSpec spec, const Model& model, const std::strin
 
 Result<LayoutSide> make_side(const std::string& text, const Model& model,
                              const std::string& rules_folder, std::optional<BlockGrid> grid) {
+  if (model.tensors == nullptr)
+    return fail(Code::invalid_argument,
+                fmt::format("layout '{}': the model is empty; open one with open_model()", text));
   const LayoutSpec spec = RESHARD_TRY(read_layout_text(text));
   const auto stay = check_values_stay(spec, model);
   auto side = stay ? side_of(spec, model, rules_folder, grid) : tl::unexpected(stay.error());
