@@ -21,6 +21,7 @@ InProcessRefit::~InProcessRefit() = default;
 Result<InProcessRefit> InProcessRefit::prepare(const Planner& planner, const RankBuffers& source,
                                                const RankBuffers& target,
                                                InProcessOptions options) {
+  RESHARD_TRY(check_memory({.source = &source, .target = &target}));
   auto state = std::make_unique<State>(std::move(options));
   auto program =
       std::make_shared<const Program>(RESHARD_TRY(compile_in_process(planner, target.ranks())));

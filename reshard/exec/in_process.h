@@ -26,7 +26,7 @@ class InProcessRefit {
  public:
   /// Resolves the deliveries to all destination ranks to addresses. The memory behind the buffers
   /// must not move while this object lives. Errors: the buffers lack a source or destination tensor
-  /// of the plan (named).
+  /// of the plan (named); those of check_memory().
   static Result<InProcessRefit> prepare(const Planner& planner, const RankBuffers& source,
                                         const RankBuffers& target, InProcessOptions options = {});
   InProcessRefit(InProcessRefit&&) noexcept;

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <tuple>
+#include <utility>
 
 namespace reshard {
 namespace {
@@ -55,6 +57,7 @@ Result<> RankBuffers::bind_rank(Rank r, std::span<std::byte> memory) {
   if (r.index() >= address_.size()) address_.resize(r.index() + 1);
   auto& address = address_[r.index()];
   address.assign(static_cast<std::size_t>(layout_->num_slots()), nullptr);
+  if (r.index() < read_only_.size()) read_only_[r.index()].clear();
   Index at = 0;
   for (SlotId s : layout_->slots_of(r)) {
     const Index n = bytes_of_local(*layout_, r, s);
@@ -65,6 +68,10 @@ Result<> RankBuffers::bind_rank(Rank r, std::span<std::byte> memory) {
 }
 
 Result<> RankBuffers::bind(Rank r, SlotId slot, std::span<std::byte> memory) {
+  return bind(r, slot, memory, false);
+}
+
+Result<> RankBuffers::bind(Rank r, SlotId slot, std::span<std::byte> memory, bool read_only) {
   const Slot& s = layout_->slot(slot);
   if (!layout_->rank_set(s.ranks).contains(r))
     return fail(Code::invalid_argument, fmt::format("rank {} has no local tensor '{}' in {}",
@@ -78,12 +85,17 @@ Result<> RankBuffers::bind(Rank r, SlotId slot, std::span<std::byte> memory) {
   auto& address = address_[r.index()];
   if (address.empty()) address.assign(static_cast<std::size_t>(layout_->num_slots()), nullptr);
   address[slot.index()] = memory.empty() ? nullptr : memory.data();
+  if (read_only_.size() < address_.size() && read_only) read_only_.resize(address_.size());
+  if (r.index() >= read_only_.size()) return {};
+  auto& flags = read_only_[r.index()];
+  if (flags.empty() && read_only) flags.assign(address.size(), false);
+  if (!flags.empty()) flags[slot.index()] = read_only;
   return {};
 }
 
 Result<> RankBuffers::bind_read_only(Rank r, SlotId slot, std::span<const std::byte> memory) {
   // Sources are never written: the executors take their addresses as const.
-  return bind(r, slot, {const_cast<std::byte*>(memory.data()), memory.size()});
+  return bind(r, slot, {const_cast<std::byte*>(memory.data()), memory.size()}, true);
 }
 
 Index RankBuffers::bytes(Rank r, SlotId slot) const { return bytes_of_local(*layout_, r, slot); }
@@ -128,6 +140,116 @@ std::vector<Rank> RankBuffers::ranks() const {
   for (std::size_t r = 0; r < address_.size(); ++r)
     if (!address_[r].empty()) out.push_back(Rank(static_cast<Rank::rep>(r)));
   return out;
+}
+
+/// A local tensor with bytes.
+struct MemoryCheck::Tensor {
+  std::uintptr_t begin, end;
+  std::size_t side;  ///< 0 source, 1 target, 2 back.
+  Rank rank;
+  SlotId slot;
+  bool is_written() const { return side > 0; }
+};
+
+namespace {
+
+constexpr std::array kSides{"source", "target", "back"};
+
+std::array<const RankBuffers*, 3> in_order(const MemoryCheck::Sides& sides) {
+  return {sides.source, sides.target, sides.back};
+}
+
+}  // namespace
+
+bool MemoryCheck::equal(const Approved& approved, const RankBuffers* now,
+                        std::optional<Rank> only) {
+  if (now == nullptr || approved.layout == nullptr) return now == nullptr && !approved.layout;
+  return approved.layout == now->layout_ && approved.only == only &&
+         approved.address == now->address_ && approved.read_only == now->read_only_;
+}
+
+void MemoryCheck::approve(Approved& approved, const RankBuffers* now, std::optional<Rank> only) {
+  if (now == nullptr) {
+    approved = {};
+    return;
+  }
+  approved.layout = now->layout_;
+  approved.only = only;
+  approved.address = now->address_;
+  approved.read_only = now->read_only_;
+}
+
+std::vector<MemoryCheck::Tensor> MemoryCheck::tensors(const Sides& sides) {
+  std::vector<Tensor> out;
+  const auto buffers = in_order(sides);
+  for (std::size_t k = 0; k < buffers.size(); ++k) {
+    if (buffers[k] == nullptr) continue;
+    for (const Rank r : buffers[k]->ranks()) {
+      if (sides.only && r != *sides.only) continue;
+      for (const SlotId slot : buffers[k]->layout().slots_of(r)) {
+        const std::byte* const at = buffers[k]->at(r, slot);
+        if (at == nullptr) continue;
+        const auto begin = reinterpret_cast<std::uintptr_t>(at);
+        const auto bytes = static_cast<std::uintptr_t>(buffers[k]->bytes(r, slot));
+        out.push_back({begin, begin + bytes, k, r, slot});
+      }
+    }
+  }
+  return out;
+}
+
+std::string MemoryCheck::first_trouble(const Sides& sides) {
+  const auto buffers = in_order(sides);
+  const auto name = [&](const Tensor& t) -> const std::string& {
+    return buffers[t.side]->layout().slot(t.slot).name;
+  };
+  const auto prefix = [&](const Tensor& t) {
+    const std::string rank = sides.only ? "" : fmt::format("rank {}: ", t.rank.value());
+    return fmt::format("{}{} tensor '{}': ", rank, kSides[t.side], name(t));
+  };
+  std::vector<Tensor> all = tensors(sides);
+  for (const Tensor& t : all)
+    if (t.is_written() && buffers[t.side]->read_only(t.rank, t.slot))
+      return prefix(t) + "is read-only, but a refit writes it";
+  std::ranges::sort(all, {}, [](const Tensor& t) {
+    return std::tuple(t.begin, t.side, t.rank.value(), t.slot.value());
+  });
+  // Of the tensors so far, those that reach furthest: of all, and of those that are written.
+  const Tensor *last = nullptr, *last_written = nullptr;
+  for (const Tensor& t : all) {
+    const Tensor* const before = t.is_written() ? last : last_written;
+    if (before != nullptr && t.begin < before->end) {
+      // The one that is written is named first.
+      const auto& [mine, other] = t.is_written() ? std::pair(t, *before) : std::pair(*before, t);
+      const std::string whose =
+          mine.side == other.side ? fmt::format("'{}' of rank {}", name(other), other.rank.value())
+                                  : fmt::format("{} tensor '{}'", kSides[other.side], name(other));
+      return prefix(mine) + "shares memory with " + whose + "; each needs its own";
+    }
+    if (last == nullptr || t.end > last->end) last = &t;
+    if (t.is_written() && (last_written == nullptr || t.end > last_written->end)) last_written = &t;
+  }
+  return "";
+}
+
+std::string MemoryCheck::trouble(const Sides& sides) {
+  const auto buffers = in_order(sides);
+  bool known = has_approved_;
+  for (std::size_t k = 0; k < buffers.size(); ++k)
+    known = known && equal(approved_[k], buffers[k], sides.only);
+  if (known) return "";
+  has_approved_ = false;
+  std::string trouble = first_trouble(sides);
+  if (!trouble.empty()) return trouble;
+  for (std::size_t k = 0; k < buffers.size(); ++k) approve(approved_[k], buffers[k], sides.only);
+  has_approved_ = true;
+  return "";
+}
+
+Result<> check_memory(const MemoryCheck::Sides& sides) {
+  std::string trouble = MemoryCheck().trouble(sides);
+  if (!trouble.empty()) return fail(Code::invalid_argument, std::move(trouble));
+  return {};
 }
 
 const std::shared_ptr<const cuda::Device>& gpu_of(const RankBuffers* source,

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "reshard/memory/host_buffer.h"
@@ -45,7 +48,8 @@ class RankBuffers {
   /// Borrows memory for one local tensor. Errors: `bytes` does not have the tensor's size; the rank
   /// has no such tensor.
   Result<> bind(Rank r, SlotId slot, std::span<std::byte> bytes);
-  /// The same for a source that is never written, such as a mapped file.
+  /// The same for memory that must not be written, such as a mapped file: refits refuse it as a
+  /// target.
   Result<> bind_read_only(Rank r, SlotId slot, std::span<const std::byte> bytes);
 
   /// Says that all memory bound here is that of a GPU, and which stream of it the caller's work on
@@ -67,6 +71,11 @@ class RankBuffers {
                ? address_[r.index()][slot.index()]
                : nullptr;
   }
+  /// True if it was bound by bind_read_only().
+  bool read_only(Rank r, SlotId slot) const {
+    return r.index() < read_only_.size() && slot.index() < read_only_[r.index()].size() &&
+           read_only_[r.index()][slot.index()];
+  }
   /// Bytes of a local tensor. @pre the rank has the slot
   Index bytes(Rank r, SlotId slot) const;
   /// The memory of a rank's local tensors as few spans, ascending and disjoint, for
@@ -77,6 +86,9 @@ class RankBuffers {
   std::vector<Rank> ranks() const;
 
  private:
+  friend class MemoryCheck;
+  Result<> bind(Rank r, SlotId slot, std::span<std::byte> bytes, bool read_only);
+
   std::shared_ptr<const ModelLayout> layout_;
   std::shared_ptr<const cuda::Device> device_;
   CUstream_st* stream_ = nullptr;
@@ -86,7 +98,51 @@ class RankBuffers {
   };
   std::vector<Owned> owned_;
   std::vector<std::vector<std::byte*>> address_;  ///< [rank][slot]
+  std::vector<std::vector<bool>> read_only_;      ///< the same; empty for ranks without any.
 };
+
+/// Decides whether a refit may use the memory that it was given. Every refit asks one before it
+/// replaces or writes anything; there is no other place that decides this.
+///
+/// What a refit writes must not be read-only, nor share a byte with another local tensor of source,
+/// target or second copy. Sources may share bytes with each other. Sizes need no check here:
+/// RankBuffers binds no memory of another size. Any alignment will do.
+class MemoryCheck {
+ public:
+  /// The memory of one refit; null where there is none.
+  struct Sides {
+    const RankBuffers* source = nullptr;
+    const RankBuffers* target = nullptr;
+    const RankBuffers* back = nullptr;  ///< the second copy of the target.
+    std::optional<Rank> only = {};      ///< whose local tensors are used; none: all ranks'.
+  };
+
+  /// Why a refit must not use it: one tensor, what is wrong, what would be right. "" if it may.
+  /// Remembers what it has approved last, and for this allocates nothing and compares addresses
+  /// only; all else costs a sort of all tensors. What was refused is looked at whole the next time.
+  std::string trouble(const Sides& sides);
+
+ private:
+  /// What it has approved of one side.
+  struct Approved {
+    std::shared_ptr<const ModelLayout> layout;
+    std::optional<Rank> only;
+    std::vector<std::vector<std::byte*>> address;
+    std::vector<std::vector<bool>> read_only;
+  };
+  struct Tensor;
+
+  static bool equal(const Approved& approved, const RankBuffers* now, std::optional<Rank> only);
+  static void approve(Approved& approved, const RankBuffers* now, std::optional<Rank> only);
+  static std::vector<Tensor> tensors(const Sides& sides);
+  static std::string first_trouble(const Sides& sides);
+
+  bool has_approved_ = false;
+  std::array<Approved, 3> approved_;  ///< source, target, back.
+};
+
+/// The same once, as an error.
+Result<> check_memory(const MemoryCheck::Sides& sides);
 
 /// The GPU that has the memory of one of these sides of a rank, or of both; null if none has.
 /// Either may be null.

@@ -189,6 +189,7 @@ Result<> RankRefit::State::share_memory(const RankWork& work) const {
 }
 
 Result<> RankRefit::State::prepare(const RankWork& work) {
+  RESHARD_TRY(check_memory({.source = source, .target = target, .only = work.me()}));
   rank_memory = RESHARD_TRY(device::RankMemory::of(work));
   program = std::make_shared<const Program>(RESHARD_TRY(compile(work)));
   RESHARD_TRY(allocate_staging(work, program->staging_bytes));

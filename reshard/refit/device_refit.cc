@@ -164,6 +164,7 @@ DeviceRefit::~DeviceRefit() = default;
 Result<DeviceRefit> DeviceRefit::prepare(const SessionSide& source, const SessionSide& target,
                                          std::shared_ptr<const cuda::Device> device,
                                          const DeviceRefitOptions& options) {
+  RESHARD_TRY(check_memory({.source = source.buffers, .target = target.buffers}));
   auto state = std::make_unique<State>();
   state->device = std::move(device);
   state->source = source;
@@ -177,6 +178,7 @@ Result<DeviceRefit> DeviceRefit::prepare(const Planner& planner, const RankBuffe
                                          const RankBuffers& target,
                                          std::shared_ptr<const cuda::Device> device,
                                          const DeviceRefitOptions& options) {
+  RESHARD_TRY(check_memory({.source = &source, .target = &target}));
   auto state = std::make_unique<State>();
   state->device = std::move(device);
   std::vector<Program> programs;

@@ -30,9 +30,10 @@ class DeviceRefit {
  public:
   /// Resolves the deliveries to all destination ranks to addresses, and keeps them on the GPU. The
   /// sides' buffers have all ranks' memory, which must not move while this object lives. Blocks
-  /// until the tables are on the GPU. Errors: a layout is missing; those of plan_moves(); the
-  /// buffers lack a tensor of the plan, or it is not in the memory of this GPU (named);
-  /// `unsupported` if this build has no kernels for it; memory that is short; the driver's.
+  /// until the tables are on the GPU. Errors: a layout is missing; those of plan_moves() and
+  /// check_memory(); the buffers lack a tensor of the plan, or it is not in the memory of this GPU
+  /// (named); `unsupported` if this build has no kernels for it; memory that is short; the
+  /// driver's.
   static Result<DeviceRefit> prepare(const SessionSide& source, const SessionSide& target,
                                      std::shared_ptr<const cuda::Device> device,
                                      const DeviceRefitOptions& options = {});

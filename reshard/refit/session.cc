@@ -54,14 +54,16 @@ struct Session::State {
   TargetVersion target_version() const;
   Deadline deadline() const;
 
-  BeginRecord record(BeginRecord::Kind kind, std::int64_t version) const;
+  BeginRecord record(BeginRecord::Kind kind, std::int64_t version);
   std::string trouble() const;
   std::uint64_t memory_digest(const Addresses& from, const Addresses& to) const;
   Result<> make_job();
   /// Finds the memory behind the addresses, if these changed.
   void watch_memory();
-  /// Why a refit cannot use that memory; "" if it can.
-  std::string memory_trouble() const;
+  /// Why a refit cannot use that memory, or may not; "" if it can. `id` becomes that of the source.
+  std::string memory_trouble(std::uint64_t& id);
+  /// Why what is prepared cannot be used with the sides as they are; "" if it can.
+  std::string job_trouble();
 
   // The phases of a refit. Collective.
   Result<> begin(std::int64_t version, SessionReport& report);
@@ -84,6 +86,7 @@ struct Session::State {
   PublishedVersion* const published;
   Addresses source_addresses, target_addresses;
   GpuMemory source_memory, target_memory;
+  MemoryCheck check_memory;
   bool is_watched = false;            ///< the two above are of the sides as they are.
   BeginRecords agreed;                ///< that the job was made from.
   BeginRecords received;              ///< of the latest call.
@@ -165,7 +168,7 @@ std::string Session::State::trouble() const {
   return tracer ? tracer->trouble() : "";
 }
 
-BeginRecord Session::State::record(BeginRecord::Kind kind, std::int64_t version) const {
+BeginRecord Session::State::record(BeginRecord::Kind kind, std::int64_t version) {
   BeginRecord out{.kind = kind, .version = version};
   const TargetVersion now = target_version();
   out.target_version = now.state == TargetState::whole ? now.version : -1;
@@ -173,9 +176,7 @@ BeginRecord Session::State::record(BeginRecord::Kind kind, std::int64_t version)
   out.target = digest_of(target);
   out.staging = static_cast<std::uint64_t>(std::max<Index>(0, options.refit.staging_bytes));
   out.options = agreed.empty() ? session::options_word(options) : agreed[me().index()].options;
-  const GpuMemory::State from = source_memory.look(), to = target_memory.look();
-  out.memory = from.id;
-  out.trouble = from.trouble.empty() ? to.trouble : from.trouble;
+  out.trouble = memory_trouble(out.memory);
   const bool same_layouts = !agreed.empty() && out.source == agreed[me().index()].source &&
                             out.target == agreed[me().index()].target;
   if (same_layouts) {
@@ -202,9 +203,26 @@ void Session::State::watch_memory() {
   is_watched = true;
 }
 
-std::string Session::State::memory_trouble() const {
-  std::string trouble = source_memory.look().trouble;
-  return trouble.empty() ? target_memory.look().trouble : trouble;
+std::string Session::State::memory_trouble(std::uint64_t& id) {
+  const GpuMemory::State from = source_memory.look(), to = target_memory.look();
+  id = from.id;
+  for (const std::string& trouble : {from.trouble, to.trouble})
+    if (!trouble.empty()) return trouble;
+  if (std::string trouble = published->trouble(); !trouble.empty()) return trouble;
+  return check_memory.trouble({source.buffers, target.buffers, target.back, me()});
+}
+
+std::string Session::State::job_trouble() {
+  if (job == nullptr) return "nothing is planned, because the last refit() could not plan anew";
+  for (const SessionSide* side : {&source, &target})
+    if (!side->trouble.empty()) return side->trouble;
+  std::uint64_t id = 0;
+  if (std::string trouble = memory_trouble(id); !trouble.empty()) return trouble;
+  const BeginRecord& then = agreed[me().index()];
+  if (digest_of(source) != then.source || digest_of(target) != then.target)
+    return "a layout changed since the last refit()";
+  std::string change = source_addresses.change(source);
+  return change.empty() ? target_addresses.change(target) : change;
 }
 
 std::uint64_t Session::State::memory_digest(const Addresses& from, const Addresses& to) const {
@@ -377,7 +395,8 @@ Result<> Session::State::verify() {
   if (finished)
     return fail(Code::invalid_argument, "this session's group was aborted: " + finished->message);
   const int copy = has_target() ? published->target_version().buffer : 0;
-  const auto awake = agree_on_reason(memory_trouble(), control, deadline());
+  watch_memory();
+  const auto awake = agree_on_reason(job_trouble(), control, deadline());
   if (!awake) return finish(awake.error());
   if (!awake->empty()) return fail(Code::invalid_argument, *awake);
   auto done = job->renew_memory();
@@ -424,14 +443,23 @@ void Session::update(SessionSide source, SessionSide target) {
 
 Result<> Session::verify() { return state_->verify(); }
 TargetVersion Session::target_version() const { return state_->target_version(); }
-const std::vector<PeerVolume>& Session::peers() const { return state_->job->peers(); }
-std::string_view Session::path() const { return state_->job->path(); }
-const std::string& Session::reason() const { return state_->job->reason(); }
+const std::vector<PeerVolume>& Session::peers() const {
+  static const std::vector<PeerVolume> none;
+  return state_->job ? state_->job->peers() : none;
+}
+std::string_view Session::path() const { return state_->job ? state_->job->path() : "none"; }
+const std::string& Session::reason() const {
+  static const std::string none;
+  return state_->job ? state_->job->reason() : none;
+}
 std::uint64_t Session::digest() const { return state_->digest; }
-Index Session::staging_bytes() const { return state_->job->staging_bytes(); }
+Index Session::staging_bytes() const { return state_->job ? state_->job->staging_bytes() : 0; }
 const WhySlow* Session::why_slow() const {
   return state_->tracer ? state_->tracer->why_slow() : nullptr;
 }
-const ConversionCounts& Session::conversions() const { return state_->job->conversions(); }
+const ConversionCounts& Session::conversions() const {
+  static const ConversionCounts none;
+  return state_->job ? state_->job->conversions() : none;
+}
 
 }  // namespace reshard

@@ -76,10 +76,10 @@ class Session {
   /// and the sides' memory are borrowed and must outlive the session.
   ///
   /// Errors: ranks differ (the rank and the difference are named); a layout or memory is missing;
-  /// the layouts are of different models; one side lacks a tensor that `ignore` does not name
-  /// (named); Buffering::doubled without `back`; those of RankRefit::prepare(). An error on one
-  /// rank is an error on all. An error that is identical on all ranks leaves the group usable; any
-  /// other error aborts it.
+  /// MemoryCheck refuses a rank's memory; the layouts are of different models; one side lacks a
+  /// tensor that `ignore` does not name (named); Buffering::doubled without `back`; those of
+  /// RankRefit::prepare(). An error on one rank is an error on all. An error that is identical on
+  /// all ranks leaves the group usable; any other error aborts it.
   static Result<Session> prepare(Transport& transport, ControlPlane& control, SessionSide source,
                                  SessionSide target, SessionOptions options = {});
   Session(Session&&) noexcept;
@@ -90,17 +90,19 @@ class Session {
   /// pass the same version; it must be above every target's. Sources must not be written meanwhile.
   /// Returns once every rank has committed.
   ///
-  /// Errors, on all ranks. If begin fails (versions differ, or layouts or addresses changed: see
-  /// update()), nothing has happened and the session stays usable. After a later error an in-place
-  /// target is torn, and a doubled one still has its old version whole. A failed verification
-  /// (`corrupt`) leaves the group usable; any other error aborts it: make a new group and prepare a
-  /// session with the same PublishedVersions. If a rank dies in the commit itself, some ranks may
-  /// be at the new version and others not, as their PublishedVersions say (docs/versions.md).
+  /// Errors, on all ranks. If begin fails (versions differ, layouts or addresses changed, see
+  /// update(), or MemoryCheck refuses a rank's memory as it is now), nothing has happened and the
+  /// session stays usable. After a later error an in-place target is torn, and a doubled one still
+  /// has its old version whole. A failed verification (`corrupt`) leaves the group usable; any
+  /// other error aborts it: make a new group and prepare a session with the same PublishedVersions.
+  /// If a rank dies in the commit itself, some ranks may be at the new version and others not, as
+  /// their PublishedVersions say (docs/versions.md).
   Result<SessionReport> refit(std::int64_t version);
 
   /// Replaces this rank's sides: other layouts or addresses. Not collective. The next refit() tells
   /// all ranks of the change, and plans anew or fails, as options.replan says. The session keeps
-  /// its PublishedVersion; `target.published` is ignored.
+  /// its PublishedVersion; `target.published` is ignored. The buffers that were replaced must stay
+  /// until a refit() has planned anew.
   void update(SessionSide source, SessionSide target);
 
   /// The version of this rank's target; `empty` if the rank has none. Any thread.
@@ -108,13 +110,15 @@ class Session {
 
   /// Collective. Verifies the targets: their fingerprints must equal those of the last commit (if
   /// options.verify is always) or of the sources as they are now, converted tensors must be what
-  /// their sources convert to, and replicas must agree. Errors: `corrupt` names the tensor and
-  /// leaves the group usable; those of rank_fingerprints().
+  /// their sources convert to, and replicas must agree. Errors: `corrupt` names the tensor;
+  /// `invalid_argument` if layouts, addresses or memory are no longer what the last refit() used,
+  /// on any rank: both leave the group usable; those of rank_fingerprints().
   Result<> verify();
 
   /// What this rank sends and receives in each refit, ascending by peer.
   const std::vector<PeerVolume>& peers() const;
-  /// "direct", "message" or "mixed", as RankRefit::path().
+  /// "direct", "message" or "mixed", as RankRefit::path(); "none" if the last refit() could not
+  /// plan anew.
   std::string_view path() const;
   /// Why the path is "message" or "mixed" although it was not asked for; otherwise empty.
   const std::string& reason() const;

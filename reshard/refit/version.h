@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 namespace reshard {
@@ -44,13 +45,16 @@ class PublishedVersion {
   PublishedVersion& operator=(const PublishedVersion&) = delete;
 
   TargetVersion target_version() const;
+  /// "" if a session wrote this, or it is zeros; else what it holds, and what to do. Readers find
+  /// such a version torn.
+  std::string trouble() const;
   /// target_version(), ordered after all earlier reads of this thread.
   TargetVersion target_version_after_reading() const;
 
   /// Publishes `version`. Readers that see it also see everything that this thread wrote before;
   /// nothing that this thread writes afterwards is visible to a reader that does not see it. So a
-  /// target is torn before its first byte changes. @pre -1 <= version.version <= kMostVersion;
-  /// version.buffer is 0 or 1
+  /// target is torn before its first byte changes. @pre -1 <= version.version <= kMostVersion, from
+  /// 0 on if it is whole; version.buffer is 0 or 1; one that is empty is TargetVersion{}
   void set(TargetVersion version);
 
  private:

@@ -23,15 +23,31 @@ TEST(PublishedVersion, is_empty_when_fresh_also_as_zeros_of_shared_memory) {
 }
 
 RC_GTEST_PROP(PublishedVersion, says_what_was_set, ()) {
-  const TargetVersion version{
-      *rc::gen::element(TargetState::empty, TargetState::whole, TargetState::torn),
-      *rc::gen::oneOf(rc::gen::inRange<std::int64_t>(-1, 1000),
+  const auto state = *rc::gen::element(TargetState::empty, TargetState::whole, TargetState::torn);
+  TargetVersion version{
+      state,
+      *rc::gen::oneOf(rc::gen::inRange<std::int64_t>(state == TargetState::torn ? -1 : 0, 1000),
                       rc::gen::inRange<std::int64_t>(kMostVersion - 1000, kMostVersion + 1)),
       *rc::gen::inRange(0, 2)};
+  if (state == TargetState::empty) version = {};
   PublishedVersion published;
   published.set(version);
   RC_ASSERT(published.target_version() == version);
   RC_ASSERT(published.target_version_after_reading() == version);
+  RC_ASSERT(published.trouble() == "");
+}
+
+TEST(PublishedVersion, is_torn_to_readers_if_it_is_what_no_session_writes) {
+  // All ones; a state that there is not; empty with a version; whole without one; too large.
+  for (const std::uint64_t bits :
+       {~std::uint64_t{0}, std::uint64_t{3}, std::uint64_t{8}, std::uint64_t{1},
+        static_cast<std::uint64_t>(kMostVersion + 2) << 3 | 1}) {
+    PublishedVersion published;
+    void* const memory = &published;
+    std::memcpy(memory, &bits, sizeof bits);
+    EXPECT_EQ(published.target_version(), (TargetVersion{TargetState::torn, -1, 0})) << bits;
+    EXPECT_NE(published.trouble().find("which no session writes"), std::string::npos) << bits;
+  }
 }
 
 /// A version never appears with another's state or copy.

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from reshard._errors import InvalidArgumentError
 from reshard._gpus import HOST, common_homes, current_stream, is_at_home
 
 #: What tells two pieces of memory apart, as long as the storage is known to live.
@@ -23,7 +24,26 @@ def identity(tensor: torch.Tensor | None) -> Identity | None:
   if tensor is None:
     return None
   storage = tensor.untyped_storage()
-  return (storage._cdata, tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride())
+  read = (tensor.is_conj(), tensor.is_neg())
+  return (storage._cdata, tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride(), read)
+
+
+def check_memory(tensor: torch.Tensor, what: str) -> None:
+  """Raises InvalidArgumentError unless the tensor's memory holds its elements, and all of them."""
+  for is_view, word, resolve in (
+    (tensor.is_conj(), "conjugated", "resolve_conj"),
+    (tensor.is_neg(), "negated", "resolve_neg"),
+  ):
+    if is_view:
+      raise InvalidArgumentError(
+        f"{what}: is a {word} view: its memory holds other values; pass its {resolve}()"
+      )
+  if tensor.numel() == 0:
+    return
+  last = tensor.storage_offset() + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+  needs, has = (last + 1) * tensor.element_size(), tensor.untyped_storage().nbytes()
+  if needs > has:
+    raise InvalidArgumentError(f"{what}: its storage was resized to {has} bytes, and it needs {needs}")
 
 
 class _GpuMemory:

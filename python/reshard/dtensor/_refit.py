@@ -11,6 +11,7 @@ import torch
 
 import reshard
 from reshard import _core
+from reshard._arguments import checked
 from reshard._collective import gathered
 from reshard._errors import InvalidArgumentError
 from reshard._gpus import current_stream
@@ -69,6 +70,7 @@ class Refit:
   on all ranks. A context manager; close() lets go of the tensors.
   """
 
+  @checked
   def __init__(
     self,
     source: Any,
@@ -224,18 +226,11 @@ class _Move:
       {n: t for n, t in here.items() if n in names} for here, names in zip(tensors, self._names, strict=True)
     ]
 
-  def _look(self, tensors: Sequence[dict[str, torch.Tensor]]) -> bool:
-    """Notes where the tensors are. True if any has moved."""
-    mine = self._mine(tensors)
-    now = [{name: identity(tensor) for name, tensor in here.items()} for here in mine]
-    if now == self._known:
-      return False
-    self._shards = placed(mine)
-    self._known = now
-    return True
+  def _where(self, tensors: Sequence[dict[str, torch.Tensor]]) -> list[dict[str, Any]]:
+    return [{name: identity(tensor) for name, tensor in here.items()} for here in self._mine(tensors)]
 
   def prepare(self, tensors: Sequence[dict[str, torch.Tensor]]) -> None:
-    self._look(tensors)
+    self._shards, self._known = placed(self._mine(tensors)), self._where(tensors)
     source, target = self._layouts
     self._session = reshard.Session(
       self._group,
@@ -248,12 +243,17 @@ class _Move:
     )
 
   def update(self, tensors: Sequence[dict[str, torch.Tensor]]) -> None:
-    if self._session is None or not self._look(tensors):
+    """Tells the session where tensors are now, of both sides or, if it refuses them, of none."""
+    now = self._where(tensors)
+    if self._session is None or now == self._known:
       return
+    shards = placed(self._mine(tensors))
+    moved: dict[str, Any] = {}
     for k, key in enumerate(("source_tensors", "target_tensors")):
       if self._group.rank in self._layouts[k].ranks:
-        moved: dict[str, Any] = {key: self._shards[k].views}
-        self._session.update(**moved)
+        moved[key] = shards[k].views
+    self._session.update(**moved)
+    self._shards, self._known = shards, now
 
   def run(
     self, version: int, tensors: Sequence[dict[str, torch.Tensor]], stream: Any

@@ -14,6 +14,7 @@ from torch.distributed.tensor import DTensor
 from reshard import _core
 from reshard._errors import InvalidArgumentError
 from reshard.dtensor._grids import Grid, Packed, grid_of, placements_of, shards, spelled
+from reshard.dtensor._memory import check_memory
 from reshard.live._parts import Held
 from reshard.live._placements import runs_of
 from reshard.live._ranks import FullTensors, Ranks
@@ -126,6 +127,7 @@ def local_of(given: Any, what: str) -> tuple[torch.Tensor | None, tuple[int, ...
   if given.layout != torch.strided or given.is_meta:
     where = f"a {given.layout} tensor on {given.device}"
     raise InvalidArgumentError(f"{what}: {where} has no memory of its elements")
+  check_memory(given, what)
   return given.detach(), None if shape is None else tuple(int(n) for n in shape)
 
 

@@ -39,8 +39,7 @@ class TensorRefit {
     const bool stored = is_on_gpu() && plan_->pair().quantises();
     check_layout("source", from(), stored ? plan_->source()->stored() : plan_->planner().source());
     check_layout("target", to(), stored ? plan_->target()->stored() : plan_->planner().target());
-    to().check_writable("target ");
-    to().check_apart("target ", from(), "source ");
+    expect_usable(check_, {.source = &from().memory(), .target = &to().memory()});
     prepare();
   }
   ~TensorRefit() {
@@ -60,8 +59,11 @@ class TensorRefit {
                         "another here",
                         process_));
     if (running_) raise(Code::invalid_argument, "run() is in progress");
-    from().refresh("source ", stream);
-    to().refresh("target ", stream);
+    TensorBuffers::Look source = from().look("source ", stream);
+    TensorBuffers::Look target = to().look("target ", stream);
+    expect_usable(check_, {.source = &source.memory(), .target = &target.memory()});
+    from().take(std::move(source));
+    to().take(std::move(target));
     if (moved()) prepare();
     if (gpu_refit_ != nullptr) return gpu_refit_->launch();
     ProgressReport report(progress);
@@ -119,19 +121,25 @@ class TensorRefit {
   }
 
   void prepare() {
-    addresses_ = addresses();
-    refit_.reset();
-    gpu_refit_.reset();
+    std::vector<const std::byte*> now = addresses();
+    std::unique_ptr<InProcessRefit> refit;
+    std::unique_ptr<GpuRefit> gpu_refit;
     if (is_on_gpu()) {
-      gpu_refit_ = std::make_unique<GpuRefit>(*plan_, from(), to());
-      return;
+      gpu_refit = std::make_unique<GpuRefit>(*plan_, from(), to());
+    } else {
+      refit = prepared();
     }
+    refit_ = std::move(refit);
+    gpu_refit_ = std::move(gpu_refit);
+    addresses_ = std::move(now);
+  }
+  std::unique_ptr<InProcessRefit> prepared() {
     InProcessOptions options;
     options.threads = threads_;
     options.progress = [this](std::string_view phase, Index done, Index total) {
       return !limit_.expired() && (!progress_ || progress_(phase, done, total));
     };
-    refit_ = std::make_unique<InProcessRefit>(without_gil([&] {
+    return std::make_unique<InProcessRefit>(without_gil([&] {
       return unwrap(InProcessRefit::prepare(plan_->planner(), from().memory(), to().memory(),
                                             std::move(options)));
     }));
@@ -144,7 +152,8 @@ class TensorRefit {
   bool running_ = false;
   Deadline limit_ = Deadline::never();
   Progress progress_;
-  std::vector<const std::byte*> addresses_;
+  MemoryCheck check_;
+  std::vector<const std::byte*> addresses_;  ///< that refit_ or gpu_refit_ uses.
   std::unique_ptr<InProcessRefit> refit_;
   std::unique_ptr<GpuRefit> gpu_refit_;  ///< instead, if all memory is on a GPU.
 };
@@ -168,8 +177,8 @@ void bind_in_process(nb::module_& m) {
 
 Plain copies by some threads (0: one for each core), without messages or staging. Prepared once, run
 after every step; run() plans nothing. Tensors that moved between two runs are found, and used where
-they are now. For versions and verification, and for quantised layouts on the host, make Sessions on
-reshard.local(n).
+they are now, after the same checks; a run that is refused changes nothing. For versions and
+verification, and for quantised layouts on the host, make Sessions on reshard.local(n).
 
 Where both sides are on one GPU, the GPU copies, converts and quantises: run() gives its stream a few
 launches, whatever the number of tensors, after the work that the stream has, and returns without

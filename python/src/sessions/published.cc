@@ -25,6 +25,8 @@ PublishedWord::PublishedWord(nb::handle buffer) {
                       wrong));
   // It has no other state, and zeroed memory is one that is empty (version.h).
   version_ = reinterpret_cast<PublishedVersion*>(view.data);
+  if (std::string trouble = version_->trouble(); !trouble.empty())
+    raise(Code::invalid_argument, "PublishedVersion: " + trouble);
 }
 
 std::string text_of(const TargetVersion& version) {

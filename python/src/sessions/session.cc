@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <array>
+
 #include "reshard/base/closest_name.h"
 
 namespace reshard::python {
@@ -63,6 +65,18 @@ std::string trouble_of(const std::exception_ptr& thrown, Rank me) {
   return text.starts_with(rank) ? text.substr(rank.size()) : text;
 }
 
+/// True for an exception that ends the process, or what it does, and is nothing to go on after:
+/// Ctrl-C, SystemExit.
+bool ends_the_call(const std::exception_ptr& thrown) {
+  try {
+    std::rethrow_exception(thrown);
+  } catch (const nb::python_error& error) {
+    return !error.matches(PyExc_Exception);
+  } catch (...) {
+    return false;
+  }
+}
+
 /// Adds a note to the exception that a callback raised: what became of the call.
 void add_note(const std::exception_ptr& thrown, const std::string& note) {
   try {
@@ -72,8 +86,21 @@ void add_note(const std::exception_ptr& thrown, const std::string& note) {
   }
 }
 
-const TensorBuffers* memory_of(const nb::object& buffers) {
-  return buffers.is_valid() ? &nb::cast<const TensorBuffers&>(buffers) : nullptr;
+/// Throws it if Python code of the caller's raised it, with the library's error as a note.
+void rethrow_of_python(const std::exception_ptr& thrown, const std::string& note) {
+  if (thrown == nullptr) return;
+  try {
+    std::rethrow_exception(thrown);
+  } catch (const nb::python_error&) {
+    add_note(thrown, note);
+    throw;
+  } catch (const std::exception&) {
+    // All ranks have its text in the library's error.
+  }
+}
+
+TensorBuffers* memory_of(const nb::object& buffers) {
+  return buffers.is_valid() ? &nb::cast<TensorBuffers&>(buffers) : nullptr;
 }
 
 std::shared_ptr<const Layout> layout_of(const char* side, const nb::object& given) {
@@ -86,8 +113,12 @@ std::shared_ptr<const Layout> layout_of(const char* side, const nb::object& give
 
 /// Of a str or a path object. Throws for anything else.
 std::string path_of(const nb::object& path) {
-  const nb::object text = nb::module_::import_("os").attr("fspath")(path);
-  if (!nb::isinstance<nb::str>(text)) throw nb::type_error("trace must be a str or a path");
+  const nb::object text = nb::steal(PyOS_FSPath(path.ptr()));
+  if (!text.is_valid()) clear_ordinary();
+  if (!text.is_valid() || !nb::isinstance<nb::str>(text))
+    throw nb::type_error(fmt::format("trace must be a str, a path or None, not {}",
+                                     nb::type_name(path.type()).c_str())
+                             .c_str());
   const auto name = nb::cast<std::string>(text);
   if (name.empty()) raise(Code::invalid_argument, "trace: the path is empty");
   return name;
@@ -155,14 +186,15 @@ TensorSession::TensorSession(std::shared_ptr<Group> group, const SessionArgument
   try {
     options = options_of(arguments);
     take(arguments);
-    check_memory();
-    // Of buffers that were given, the stream is known now.
-    if (given(stream_))
-      for (const nb::object& buffers : {source_.buffers, target_.buffers, target_.back})
-        if (buffers.is_valid()) nb::cast<TensorBuffers&>(buffers).refresh("", stream_);
+    sides_ = sides_of(arguments);
+    look(sides_, stream_);
   } catch (...) {
     wrong = std::current_exception();
-    source_.trouble = trouble_of(wrong, group_->rank());
+    sides_.source.trouble = trouble_of(wrong, group_->rank());
+    if (ends_the_call(wrong)) {
+      group_->abort(fmt::format("Session() was left: {}", sides_.source.trouble));
+      throw;
+    }
   }
   try {
     prepare(std::move(options), wrong == nullptr);
@@ -170,6 +202,7 @@ TensorSession::TensorSession(std::shared_ptr<Group> group, const SessionArgument
     if (wrong == nullptr) throw;
   }
   if (wrong != nullptr) std::rethrow_exception(wrong);
+  planned_ = sides_;
   group_->add(this);
 }
 
@@ -197,48 +230,41 @@ SessionOptions TensorSession::options_of(const SessionArguments& arguments) {
   return options;
 }
 
-void TensorSession::take(const SessionArguments& arguments) {
-  if (arguments.stream.is_valid()) stream_ = arguments.stream;
-  Side source = source_, target = target_;
-  source.trouble = target.trouble = "";
+TensorSession::Sides TensorSession::sides_of(const SessionArguments& arguments) const {
+  Sides out = sides_;
+  out.source.trouble = out.target.trouble = "";
   const auto take_side = [&](Side& side, const char* name, const nb::object& layout,
                              const nb::object& tensors) {
     if (layout.is_valid()) side.layout = layout_of(name, layout);
     if (layout.is_valid() || tensors.is_valid())
       side.buffers = buffers_of(tensors, side.layout, group_->rank(), name, stream_);
+    if (tensors.is_valid()) side.fresh = !side.buffers.is(tensors);
     if (side.buffers.is_valid()) side.layout = memory_of(side.buffers)->layout();
   };
-  take_side(source, kSource, arguments.source, arguments.source_tensors);
+  Side& target = out.target;
+  take_side(out.source, kSource, arguments.source, arguments.source_tensors);
   take_side(target, kTarget, arguments.target, arguments.target_tensors);
-  if (arguments.back_tensors.is_valid())
+  if (arguments.back_tensors.is_valid()) {
     target.back = buffers_of(arguments.back_tensors, target.layout, group_->rank(), kBack, stream_);
+    target.fresh_back = !target.back.is(arguments.back_tensors);
+  }
   if (target.back.is_valid() && memory_of(target.back)->layout() != target.layout)
     raise(Code::invalid_argument,
           "target_tensors and back_tensors are buffers of two Layout "
           "objects; make both with one");
-  if (given(arguments.on_phase) && PyCallable_Check(arguments.on_phase.ptr()) == 0)
-    throw nb::type_error("on_phase must be a callable or None");
-  if (arguments.on_phase.is_valid()) on_phase_ = arguments.on_phase;
-  if (given(arguments.published) && !nb::isinstance<PublishedWord>(arguments.published))
-    throw nb::type_error("published must be a reshard.PublishedVersion or None");
-  if (!published_object_.is_valid()) {
-    published_object_ = given(arguments.published) ? arguments.published
-                                                   : nb::cast(std::make_unique<PublishedWord>());
-    published_ = &nb::cast<PublishedWord&>(published_object_);
-  }
-  source_ = std::move(source);
-  target_ = std::move(target);
+  return out;
 }
 
-void TensorSession::check_memory() const {
-  const TensorBuffers* source = memory_of(source_.buffers);
-  const TensorBuffers* target = memory_of(target_.buffers);
-  const TensorBuffers* back = memory_of(target_.back);
-  if (target != nullptr) target->check_writable(kTarget);
-  if (back != nullptr) back->check_writable(kBack);
-  if (source != nullptr && target != nullptr) target->check_apart(kTarget, *source, kSource);
-  if (source != nullptr && back != nullptr) back->check_apart(kBack, *source, kSource);
-  if (target != nullptr && back != nullptr) back->check_apart(kBack, *target, kTarget);
+void TensorSession::take(const SessionArguments& arguments) {
+  stream_ = arguments.stream;
+  if (given(arguments.on_phase) && PyCallable_Check(arguments.on_phase.ptr()) == 0)
+    throw nb::type_error("on_phase must be a callable or None");
+  on_phase_ = arguments.on_phase;
+  if (given(arguments.published) && !nb::isinstance<PublishedWord>(arguments.published))
+    throw nb::type_error("published must be a reshard.PublishedVersion or None");
+  published_object_ = given(arguments.published) ? arguments.published
+                                                 : nb::cast(std::make_unique<PublishedWord>());
+  published_ = &nb::cast<PublishedWord&>(published_object_);
 }
 
 SessionSide TensorSession::side_of(const Side& side, bool is_target) const {
@@ -264,8 +290,8 @@ void TensorSession::prepare(SessionOptions options, bool usable) {
     interruptible(
         [&] {
           session_.emplace(
-              unwrap(Session::prepare(use.data(), use.control(), side_of(source_, false),
-                                      side_of(target_, true), std::move(options))));
+              unwrap(Session::prepare(use.data(), use.control(), side_of(sides_.source, false),
+                                      side_of(sides_.target, true), std::move(options))));
         },
         [&] { call.cancel(); });
   } catch (const Raised& raised) {
@@ -280,71 +306,97 @@ const Session& TensorSession::session() const {
   return *session_;
 }
 
-bool TensorSession::look_again(const nb::object& stream) {
-  const nb::object& used = given(stream) ? stream : stream_;
-  const std::string before = source_.trouble + target_.trouble;
-  source_.trouble.clear();
-  target_.trouble.clear();
-  bool moved = false;
-  const auto look = [&](const nb::object& buffers, const char* name) {
-    if (buffers.is_valid()) moved |= nb::cast<TensorBuffers&>(buffers).refresh(name, used);
+void TensorSession::look(Sides& sides, const nb::object& stream) {
+  struct Looked {
+    TensorBuffers* buffers;
+    const char* name;
+    bool& fresh;
+    std::optional<TensorBuffers::Look> found = {};
+    const RankBuffers* memory() const {
+      if (found) return &found->memory();
+      return buffers != nullptr ? &buffers->memory() : nullptr;
+    }
   };
-  try {
-    look(source_.buffers, kSource);
-    look(target_.buffers, kTarget);
-    look(target_.back, kBack);
-    if (moved) check_memory();
-  } catch (...) {
-    source_.trouble = trouble_of(std::current_exception(), group_->rank());
+  Side& target = sides.target;
+  std::array all{Looked{memory_of(sides.source.buffers), kSource, sides.source.fresh},
+                 Looked{memory_of(target.buffers), kTarget, target.fresh},
+                 Looked{memory_of(target.back), kBack, target.fresh_back}};
+  for (Looked& side : all)
+    if (side.buffers != nullptr && !side.fresh) side.found = side.buffers->look(side.name, stream);
+  expect_usable(check_, {all[0].memory(), all[1].memory(), all[2].memory(), group_->rank()});
+  for (Looked& side : all) {
+    if (side.found) side.buffers->take(*std::move(side.found));
+    side.fresh = false;
   }
-  return before != source_.trouble;
+}
+
+std::exception_ptr TensorSession::look_again(const nb::object& stream) {
+  std::exception_ptr refused;
+  std::string trouble;
+  try {
+    look(sides_, given(stream) ? stream : stream_);
+  } catch (...) {
+    refused = std::current_exception();
+    trouble = trouble_of(refused, group_->rank());
+    if (ends_the_call(refused)) {
+      group_->abort(fmt::format("the call was left: {}", trouble));
+      throw;
+    }
+  }
+  if (trouble != sides_.source.trouble) {
+    sides_.source.trouble = std::move(trouble);
+    session_->update(side_of(sides_.source, false), side_of(sides_.target, true));
+  }
+  return refused;
+}
+
+void TensorSession::run(Call& call, const std::exception_ptr& refused,
+                        const std::function<void()>& work) {
+  failed_together_ = false;
+  try {
+    interruptible(work, [&] { call.cancel(); });
+  } catch (const Raised& raised) {
+    call.rethrow(raised);
+    failed_together_ = true;
+    rethrow_of_python(refused, raised.error().message);
+    throw;
+  }
 }
 
 SessionReport TensorSession::refit(std::int64_t version, const nb::object& progress,
                                    const nb::object& stream) {
   const Group::Use use(*group_, "refit()");
   (void)session();
-  if (look_again(stream)) session_->update(side_of(source_, false), side_of(target_, true));
+  const std::exception_ptr refused = look_again(stream);
   Call call(*this, progress);
-  failed_together_ = false;
-  try {
-    report_ =
-        interruptible([&] { return unwrap(session_->refit(version)); }, [&] { call.cancel(); });
-  } catch (const Raised& raised) {
-    call.rethrow(raised);
-    failed_together_ = true;
-    throw;
-  }
+  run(call, refused, [&] { report_ = unwrap(session_->refit(version)); });
+  if (report_->plan_seconds > 0) planned_ = sides_;
   return *report_;
 }
 
 void TensorSession::verify() {
   const Group::Use use(*group_, "verify()");
   (void)session();
+  const std::exception_ptr refused = look_again({});
   Call call(*this, nb::bool_(false));
-  failed_together_ = false;
-  try {
-    interruptible([&] { unwrap(session_->verify()); }, [&] { call.cancel(); });
-  } catch (const Raised&) {
-    failed_together_ = true;
-    throw;
-  }
+  run(call, refused, [&] { unwrap(session_->verify()); });
 }
 
 void TensorSession::update(const SessionArguments& arguments) {
   const Group::Use use(*group_, "update()");
   (void)session();
-  take(arguments);
-  check_memory();
-  session_->update(side_of(source_, false), side_of(target_, true));
+  Sides sides = sides_of(arguments);
+  look(sides, stream_);
+  session_->update(side_of(sides.source, false), side_of(sides.target, true));
+  sides_ = std::move(sides);
 }
 
 std::string TensorSession::text() const {
   if (!session_) return "<reshard.Session: closed>";
   return fmt::format("<reshard.Session: rank {} of {}, {} to {}, {} path, target {}>",
-                     group_->rank().value(), group_->size(), source_.layout->stored().name(),
-                     target_.layout->stored().name(), session_->path(),
-                     target_.buffers.is_valid()
+                     group_->rank().value(), group_->size(), sides_.source.layout->stored().name(),
+                     sides_.target.layout->stored().name(), session_->path(),
+                     sides_.target.buffers.is_valid()
                          ? reshard::python::text_of(published_->version().target_version())
                          : "elsewhere");
 }
@@ -372,7 +424,7 @@ void TensorSession::finish() {
       session_.reset();
     }
   }
-  const Side source = std::exchange(source_, {}), target = std::exchange(target_, {});
+  const Sides sides = std::exchange(sides_, {}), planned = std::exchange(planned_, {});
   const nb::object on_phase = std::exchange(on_phase_, {}), stream = std::exchange(stream_, {});
 }
 
@@ -389,7 +441,7 @@ void TensorSession::leave(const nb::object& type, const nb::object& error) {
 }
 
 int TensorSession::traverse(visitproc visit, void* arg) const {
-  for (const Side* side : {&source_, &target_}) {
+  for (const Side* side : {&sides_.source, &sides_.target, &planned_.source, &planned_.target}) {
     Py_VISIT(side->buffers.ptr());
     Py_VISIT(side->back.ptr());
   }

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -67,22 +69,38 @@ class TensorSession final : public GroupUser {
     std::shared_ptr<const Layout> layout;
     nb::object buffers, back;
     std::string trouble;
+    bool fresh = false,
+         fresh_back = false;  ///< made by this call, which has looked at the tensors.
   };
   class Call;
 
-  /// Throws for arguments that are wrong.
+  /// Both sides as these arguments make them. Throws for arguments that are wrong; nothing is
+  /// replaced.
+  struct Sides {
+    Side source, target;
+  };
+  Sides sides_of(const SessionArguments& arguments) const;
+  /// Takes what is of the session and no side. Throws for arguments that are wrong.
   void take(const SessionArguments& arguments);
-  void check_memory() const;
   void prepare(SessionOptions options, bool usable);
   SessionOptions options_of(const SessionArguments& arguments);
   SessionSide side_of(const Side& side, bool is_target) const;
-  /// Looks at all tensors again, for use on a stream. True if the library must be told of trouble,
-  /// or that it is over.
-  bool look_again(const nb::object& stream);
+  /// Looks at all tensors of these sides again, for use on a stream, and notes where they are: of
+  /// all of them, or of none. Throws why a refit may not use them.
+  void look(Sides& sides, const nb::object& stream);
+  /// The same for this session's, before a collective call, which tells all ranks if they may not
+  /// be used; what was thrown, or null. What ends the process, such as Ctrl-C, ends the group
+  /// instead and is thrown.
+  std::exception_ptr look_again(const nb::object& stream);
+  /// Runs a collective call. An exception of `refused`, or of a callback, is thrown in place of the
+  /// library's error.
+  void run(Call& call, const std::exception_ptr& refused, const std::function<void()>& work);
   void finish();
 
   std::shared_ptr<Group> group_;
-  Side source_, target_;
+  Sides sides_;
+  Sides planned_;  ///< those that the library's plan is of, which update() may have replaced.
+  MemoryCheck check_;
   nb::object on_phase_, published_object_, stream_;
   PublishedWord* published_ = nullptr;
   std::optional<Session> session_;

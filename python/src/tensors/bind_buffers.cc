@@ -14,16 +14,33 @@ using SharedLayout = std::shared_ptr<const Layout>;
 
 std::vector<TensorBuffers::RankTensors> rank_tensors(const nb::object& tensors,
                                                      const Layout& layout) {
+  if (PyMapping_Check(tensors.ptr()) == 0 || !nb::hasattr(tensors, "keys"))
+    throw nb::type_error(fmt::format("tensors must be a mapping from ranks to mappings from names "
+                                     "to tensors, not {}",
+                                     nb::type_name(tensors.type()).c_str())
+                             .c_str());
   std::vector<TensorBuffers::RankTensors> out;
-  for (const nb::handle item : nb::object(tensors.attr("items")())) {
-    const auto [rank, given] = nb::cast<std::pair<RankArgument, nb::object>>(item);
-    out.push_back({rank_in(layout, rank), given});
+  for (const nb::handle rank : nb::borrow<nb::iterable>(tensors)) {
+    RankArgument argument;
+    if (!nb::try_cast(rank, argument))
+      throw nb::type_error(fmt::format("tensors: the keys must be ranks (int), not {}",
+                                       nb::type_name(rank.type()).c_str())
+                               .c_str());
+    out.push_back({rank_in(layout, argument), nb::object(tensors[rank])});
   }
   return out;
 }
 
 RankSet ranks_of(const nb::object& ranks, const Layout& layout) {
-  return ranks.is_none() ? layout.stored().ranks() : rank_set_of(nb::borrow<nb::iterable>(ranks));
+  if (ranks.is_none()) return layout.stored().ranks();
+  PyObject* const found = PyObject_GetIter(ranks.ptr());
+  if (found == nullptr) {
+    clear_ordinary();
+    throw nb::type_error(fmt::format("ranks must be an iterable of int or None, not {}",
+                                     nb::type_name(ranks.type()).c_str())
+                             .c_str());
+  }
+  return rank_set_of(nb::borrow<nb::iterable>(nb::steal(found)));
 }
 
 std::string text_of(const TensorBuffers& buffers) {
@@ -184,7 +201,8 @@ void bind_buffers(nb::module_& m) {
       .def(
           "on_host",
           [](nb::object self) {
-            const auto& x = nb::cast<const TensorBuffers&>(self);
+            auto& x = nb::cast<TensorBuffers&>(self);
+            x.refresh("");
             return x.device() == nullptr ? self : nb::cast(x.on_host());
           },
           nb::sig("def on_host(self) -> RankBuffers"),

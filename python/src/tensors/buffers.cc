@@ -22,15 +22,32 @@ SlotsByName slots_by_name(const ModelLayout& layout, Rank rank) {
   return slots;
 }
 
+bool is_mapping(nb::handle object) {
+  return PyMapping_Check(object.ptr()) != 0 && PyType_Check(object.ptr()) == 0 &&
+         nb::hasattr(object, "keys");
+}
+
+/// A module of torch, or what looks like one: calling it would run it.
+bool is_module(nb::handle object) {
+  return nb::hasattr(object, "state_dict") && nb::hasattr(object, "named_parameters");
+}
+
 /// What is given for a rank, once called if it is a callable. Errors: not a mapping.
 nb::object mapping_of(const TensorBuffers::RankTensors& tensors, const char* side) {
   nb::object mapping = tensors.given;
-  if (PyCallable_Check(mapping.ptr()) != 0) mapping = mapping();
-  if (PyMapping_Check(mapping.ptr()) == 0 || !nb::hasattr(mapping, "keys"))
+  const auto refuse = [&](const std::string& why) {
     throw nb::type_error(fmt::format("rank {}: {}tensors must be a mapping from names to tensors, "
-                                     "or a callable that returns one",
-                                     tensors.rank.value(), side)
+                                     "or a callable that returns one, not {}",
+                                     tensors.rank.value(), side, why)
                              .c_str());
+  };
+  if (is_mapping(mapping)) return mapping;
+  const std::string type = nb::type_name(mapping.type()).c_str();
+  if (is_module(mapping))
+    refuse(fmt::format("a module ({}), which is never called; give its state_dict()", type));
+  if (PyCallable_Check(mapping.ptr()) == 0 || PyType_Check(mapping.ptr()) != 0) refuse(type);
+  mapping = mapping();
+  if (!is_mapping(mapping)) refuse(nb::type_name(mapping.type()).c_str());
   return mapping;
 }
 
@@ -72,9 +89,16 @@ TensorBuffers::TensorBuffers(std::shared_ptr<const Layout> layout, std::vector<R
       memory_(layout_->side.stored()),
       given_(std::move(tensors)),
       stream_(std::move(stream)) {
-  for (const RankTensors& rank : given_) bind_rank(rank, side, looks(stream_));
-  locate(side);
-  use_stream(stream_);
+  TypeFacts types;
+  for (const RankTensors& rank : given_) bind_rank(rank, side, looks(stream_, types));
+  Look all;
+  for (const Binding& binding : tensors_)
+    if (const auto& producer = binding.tensor.view().producer) all.producers_.insert(*producer);
+  all.device_ = device_of({}, side);
+  all.stream_ = stream_;
+  all.handle_ = handle_of(stream_, all.device_);
+  memory_ = bound({});
+  take(std::move(all));
 }
 
 std::unique_ptr<TensorBuffers> TensorBuffers::allocate(std::shared_ptr<const Layout> layout,
@@ -94,8 +118,12 @@ void TensorBuffers::bind_rank(const RankTensors& tensors, const char* side,
   const nb::object mapping = mapping_of(tensors, side);
   const bool has_rank = layout.ranks().contains(rank);
   const SlotsByName slots = has_rank ? slots_by_name(layout, rank) : SlotsByName();
-  std::size_t bound = 0;
+  std::size_t count = 0;
   for (const nb::handle key : nb::borrow<nb::iterable>(mapping)) {
+    if (!nb::isinstance<nb::str>(key))
+      throw nb::type_error(fmt::format("rank {}: {}tensors: the keys must be names (str), not {}",
+                                       rank.value(), side, nb::type_name(key.type()).c_str())
+                               .c_str());
     const auto name = nb::cast<std::string_view>(key);
     const auto slot = slots.find(name);
     if (slot == slots.end())
@@ -112,38 +140,59 @@ void TensorBuffers::bind_rank(const RankTensors& tensors, const char* side,
     const nb::object tensor = mapping[key];
     tensors_.push_back({rank, slot->second, nb::borrow(key),
                         PinnedTensor(tensor, text_of(side, rank, slot->second), options)});
-    bind(rank, slot->second, tensors_.back().tensor.view(), side);
-    ++bound;
+    check(tensors_.back(), tensors_.back().tensor.view(), side);
+    ++count;
   }
-  if (bound < slots.size()) raise_missing(layout, rank, side, slots, mapping);
+  if (count < slots.size()) raise_missing(layout, rank, side, slots, mapping);
 }
 
-void TensorBuffers::bind(Rank rank, SlotId slot, const TensorView& view, const char* side) {
-  const WantedTensor wanted = wanted_tensor(layout_->stored(), slot, rank);
-  check_tensor(view, wanted, text_of(side, rank, slot), layout_->stored().name(),
+void TensorBuffers::check(const Binding& binding, const TensorView& view, const char* side) const {
+  check_tensor(view, wanted_tensor(layout_->stored(), binding.slot, binding.rank),
+               text_of(side, binding.rank, binding.slot), layout_->stored().name(),
                Memory::host_or_gpu);
-  if (view.producer) producers_.insert(*view.producer);
-  unwrap(memory_.bind(rank, slot, {view.data, static_cast<std::size_t>(wanted.bytes())}));
+}
+
+/// @pre check()
+void TensorBuffers::bind(RankBuffers& memory, const Binding& binding,
+                         const TensorView& view) const {
+  const Index bytes = memory.bytes(binding.rank, binding.slot);
+  const std::span<std::byte> all(view.data, static_cast<std::size_t>(bytes));
+  unwrap(view.read_only ? memory.bind_read_only(binding.rank, binding.slot, all)
+                        : memory.bind(binding.rank, binding.slot, all));
+}
+
+/// All tensors, of which some are as `moved` says.
+RankBuffers TensorBuffers::bound(const std::vector<Look::Moved>& moved) const {
+  RankBuffers out(layout_->side.stored());
+  auto next = moved.begin();
+  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    const bool has_moved = next != moved.end() && next->binding == i;
+    bind(out, tensors_[i], has_moved ? next++->tensor.view() : tensors_[i].tensor.view());
+  }
+  return out;
 }
 
 nb::object TensorBuffers::given(const Binding& binding, nb::handle mapping,
                                 const char* side) const {
   PyObject* found = PyObject_GetItem(mapping.ptr(), binding.key.ptr());
   if (found != nullptr) return nb::steal(found);
-  PyErr_Clear();
+  clear_ordinary();
   raise(Code::invalid_argument, text_of(side, binding.rank, binding.slot).text() +
                                     ": is no longer in the mapping that was given");
 }
 
-bool TensorBuffers::refresh(const char* side, const nb::object& stream) {
-  const nb::object& used = stream.is_valid() && !stream.is_none() ? stream : stream_;
-  const LookOptions options = looks(used);
-  producers_.clear();
-  bool moved = false;
+TensorBuffers::Look TensorBuffers::look(const char* side, const nb::object& stream) const {
+  TypeFacts types;
+  Look out;
+  out.memory_ = &memory_;
+  out.stream_ = stream.is_valid() && !stream.is_none() ? stream : stream_;
+  const LookOptions options = looks(out.stream_, types);
   nb::object mapping;
   Rank rank(-1);
   auto next = given_.begin();
-  for (Binding& binding : tensors_) {
+  // By index, and with the objects held: what is called here may use this object.
+  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    const Binding& binding = tensors_[i];
     if (binding.rank != rank) {
       rank = binding.rank;
       while (next->rank != rank) ++next;
@@ -151,68 +200,47 @@ bool TensorBuffers::refresh(const char* side, const nb::object& stream) {
     }
     const TensorName name = text_of(side, rank, binding.slot);
     const nb::object now = given(binding, mapping, side);
-    const bool is_same = now.is(binding.tensor.object());
-    if (is_same) {
-      const TensorView view = binding.tensor.look(name, options);
-      if (view.producer) producers_.insert(*view.producer);
+    if (now.is(binding.tensor.object())) {
+      const TensorView view = PinnedTensor::look(now, name, options);
+      if (view.producer) out.producers_.insert(*view.producer);
       if (view.same_as(binding.tensor.view())) continue;
     }
     PinnedTensor found(now, name, options);
-    bind(rank, binding.slot, found.view(), side);
-    binding.tensor = std::move(found);
-    moved = true;
+    if (found.view().producer) out.producers_.insert(*found.view().producer);
+    check(binding, found.view(), side);
+    out.tensors_.push_back({i, std::move(found)});
   }
-  if (moved) locate(side);
-  use_stream(used);
-  return moved;
+  const bool moved = !out.tensors_.empty();
+  out.device_ = moved ? device_of(out.tensors_, side) : device();
+  out.handle_ = handle_of(out.stream_, out.device_);
+  if (moved) out.moved_ = bound(out.tensors_);
+  return out;
 }
 
-std::vector<TensorBuffers::Range> TensorBuffers::ranges() const {
-  std::vector<Range> out;
-  for (const Rank rank : memory_.ranks())
-    for (const SlotId slot : layout_->stored().slots_of(rank))
-      if (const std::byte* data = memory_.at(rank, slot); data != nullptr) {
-        const auto begin = reinterpret_cast<std::uintptr_t>(data);
-        out.push_back(
-            {begin, begin + static_cast<std::uintptr_t>(memory_.bytes(rank, slot)), rank, slot});
-      }
-  std::ranges::sort(out, {}, &Range::begin);
-  return out;
+void TensorBuffers::take(Look look) {
+  for (Look::Moved& moved : look.tensors_) {
+    bind(memory_, tensors_[moved.binding], moved.tensor.view());
+    tensors_[moved.binding].tensor = std::move(moved.tensor);
+  }
+  // Sessions of other ranks may read it now, in other threads.
+  if (look.device_ != device() || look.handle_ != memory_.stream())
+    memory_.set_device(look.device_, look.handle_);
+  used_stream_ = std::move(look.stream_);
+  for (const std::uint64_t producer : look.producers_)
+    if (device() != nullptr) order_.order(device(), stream_of_number(producer), look.handle_);
 }
 
 Index TensorBuffers::bytes() const {
   Index total = 0;
-  for (const Range& range : ranges()) total += static_cast<Index>(range.end - range.begin);
+  for (const Rank rank : memory_.ranks())
+    for (const SlotId slot : layout_->stored().slots_of(rank))
+      if (memory_.at(rank, slot) != nullptr) total += memory_.bytes(rank, slot);
   return total;
 }
 
-void TensorBuffers::check_writable(const char* side) const {
-  for (const Binding& binding : tensors_)
-    if (binding.tensor.view().read_only)
-      raise(Code::invalid_argument, fmt::format("{}: is read-only, but a refit writes it",
-                                                text_of(side, binding.rank, binding.slot).text()));
-  const std::vector<Range> sorted = ranges();
-  for (std::size_t i = 1; i < sorted.size(); ++i)
-    if (sorted[i].begin < sorted[i - 1].end)
-      raise(Code::invalid_argument,
-            fmt::format("{}: shares memory with '{}' of rank {}; each needs its own",
-                        text_of(side, sorted[i].rank, sorted[i].slot).text(),
-                        name_of(sorted[i - 1].slot), sorted[i - 1].rank.value()));
-}
-
-void TensorBuffers::check_apart(const char* side, const TensorBuffers& other,
-                                const char* other_side) const {
-  const std::vector<Range> mine = ranges(), theirs = other.ranges();
-  auto at = mine.begin();
-  for (const Range& range : theirs) {
-    while (at != mine.end() && at->end <= range.begin) ++at;
-    if (at == mine.end()) return;
-    if (at->begin < range.end)
-      raise(Code::invalid_argument,
-            fmt::format("{}: shares memory with {}tensor '{}'; each needs its own",
-                        text_of(side, at->rank, at->slot).text(), other_side,
-                        other.name_of(range.slot)));
-  }
+void expect_usable(MemoryCheck& check, const MemoryCheck::Sides& sides) {
+  std::string trouble = check.trouble(sides);
+  if (!trouble.empty()) raise(Code::invalid_argument, std::move(trouble));
 }
 
 SlotId TensorBuffers::slot_of(Rank rank, const std::string& name) const {
@@ -274,6 +302,8 @@ void TensorBuffers::clear() {
 nb::object buffers_of(const nb::object& tensors, const std::shared_ptr<const Layout>& layout,
                       Rank me, const char* side, const nb::object& stream) {
   if (!tensors.is_valid() || tensors.is_none()) return {};
+  if (layout == nullptr)
+    throw nb::type_error(fmt::format("{}tensors need a {}layout", side, side).c_str());
   if (!nb::isinstance<TensorBuffers>(tensors))
     return nb::cast(std::make_unique<TensorBuffers>(
         layout, std::vector<TensorBuffers::RankTensors>{{me, tensors}}, side, stream));

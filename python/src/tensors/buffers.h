@@ -2,6 +2,7 @@
 // reshard.RankBuffers: local tensors of ranks in the memory of Python objects, or in its own.
 #pragma once
 
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -49,22 +50,42 @@ class TensorBuffers {
   /// "cpu" or "cuda:0".
   std::string place() const;
 
-  /// Looks at every tensor again, through its mapping, and notes where those are that have moved;
-  /// true if any has. memory() then has the stream to use: `stream`, if it is valid and not None,
-  /// else that of this object. Never waits for a GPU. Errors: a tensor is gone, freed, resized or
+  /// What a look at every tensor found. Nothing is replaced before take() gets it, so that others
+  /// can refuse it.
+  class Look {
+   public:
+    /// The memory as take() will have it.
+    const RankBuffers& memory() const { return moved_ ? *moved_ : *memory_; }
+
+   private:
+    friend class TensorBuffers;
+    struct Moved {
+      std::size_t binding;
+      PinnedTensor tensor;
+    };
+    const RankBuffers* memory_ = nullptr;
+    std::optional<RankBuffers> moved_;  ///< if any tensor has.
+    std::vector<Moved> tensors_;
+    std::set<std::uint64_t> producers_;
+    std::shared_ptr<const cuda::Device> device_;
+    nb::object stream_ = nb::none();
+    cuda::StreamHandle handle_ = nullptr;
+  };
+
+  /// Looks at every tensor again, through its mapping. Errors: a tensor is gone, freed, resized or
   /// otherwise no longer what the layout wants (named); as the constructor's.
-  bool refresh(const char* side, const nb::object& stream = {});
+  Look look(const char* side, const nb::object& stream = {}) const;
+  /// Notes where the tensors are that have moved. memory() then has the stream to use: that of
+  /// look(), if it was valid and not None, else that of this object. Never waits for a GPU.
+  void take(Look look);
+  /// Both.
+  void refresh(const char* side, const nb::object& stream = {}) { take(look(side, stream)); }
   /// Makes the stream `to` wait for the work that this object's stream has now.
   void lend(cuda::StreamHandle to);
   /// The same as an object of its own. @pre device()
   std::unique_ptr<TensorBuffers> on_host() const;
   /// Copies host memory of the same layout into the tensors of a rank, and waits. @pre device()
   void copy_from(const RankBuffers& host, Rank rank);
-  /// Errors: a tensor that may not be written, two that share bytes (named).
-  void check_writable(const char* side) const;
-  /// Errors: a tensor shares bytes with one of `other` (both named).
-  void check_apart(const char* side, const TensorBuffers& other, const char* other_side) const;
-
   /// The object that was given for a local tensor, or one that exports the memory; `self` is this
   /// object in Python.
   nb::object tensor(nb::handle self, Rank rank, const std::string& name) const;
@@ -82,27 +103,24 @@ class TensorBuffers {
     nb::object key;  ///< the name.
     PinnedTensor tensor;
   };
-  /// A byte range of a tensor, for finding overlaps.
-  struct Range {
-    std::uintptr_t begin, end;
-    Rank rank;
-    SlotId slot;
-  };
-
   /// Copies of all tensors in host memory, after the work that the stream has. @pre device()
   RankBuffers host_copy() const;
   explicit TensorBuffers(std::shared_ptr<const Layout> layout, RankBuffers memory);
   static void check_ranks(const Layout& layout, const RankSet& ranks);
-  LookOptions looks(const nb::object& stream) const;
+  LookOptions looks(const nb::object& stream, TypeFacts& types) const;
   void bind_rank(const RankTensors& tensors, const char* side, const LookOptions& options);
-  void bind(Rank rank, SlotId slot, const TensorView& view, const char* side);
+  void check(const Binding& binding, const TensorView& view, const char* side) const;
+  void bind(RankBuffers& memory, const Binding& binding, const TensorView& view) const;
+  RankBuffers bound(const std::vector<Look::Moved>& moved) const;
   nb::object given(const Binding& binding, nb::handle mapping, const char* side) const;
-  void locate(const char* side);
-  void use_stream(const nb::object& stream);
+  /// The place of all tensors, of which some are as `moved` says.
+  std::shared_ptr<const cuda::Device> device_of(const std::vector<Look::Moved>& moved,
+                                                const char* side) const;
+  cuda::StreamHandle handle_of(const nb::object& stream,
+                               const std::shared_ptr<const cuda::Device>& device) const;
   cuda::Stream stream() const { return cuda::Stream::borrow(device(), memory_.stream()); }
   SlotId slot_of(Rank rank, const std::string& name) const;
   nb::object exported(nb::handle self, Rank rank, SlotId slot) const;
-  std::vector<Range> ranges() const;
   std::string_view name_of(SlotId slot) const { return layout_->stored().slot(slot).name; }
   TensorName text_of(const char* side, Rank rank, SlotId slot) const {
     return {side, rank.value(), name_of(slot)};
@@ -115,9 +133,11 @@ class TensorBuffers {
   std::vector<cuda::Buffer> gpu_memory_;  ///< its own.
   nb::object stream_ = nb::none();        ///< that was given; None: the current one.
   nb::object used_stream_ = nb::none();   ///< keeps the one in use alive.
-  std::set<std::uint64_t> producers_;     ///< streams with work that tensors still need.
   StreamOrder order_;
 };
+
+/// Throws why a refit must not use memory, if MemoryCheck says so.
+void expect_usable(MemoryCheck& check, const MemoryCheck::Sides& sides);
 
 /// What Python gives for the tensors of one side: None, a mapping {name: tensor} of rank `me`, a
 /// callable that returns one, or a RankBuffers. An invalid object for None. `stream` as for

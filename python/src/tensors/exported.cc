@@ -103,7 +103,7 @@ void ExportedTensor::expect_on_host(const char* call) const {
 std::optional<cuda::StreamHandle> ExportedTensor::consumer_of(const nb::kwargs& arguments) {
   if (!arguments.contains("stream") || nb::object(arguments["stream"]).is_none()) return nullptr;
   const nb::object given = arguments["stream"];
-  if (nb::isinstance<nb::int_>(given) && nb::cast<std::int64_t>(given) == -1) return std::nullopt;
+  if (given.equal(nb::int_(-1))) return std::nullopt;
   return stream_handle(given, -1);
 }
 

@@ -20,6 +20,12 @@ struct NamedFingerprints {
     if (!id) throw nb::key_error(name.c_str());
     return all.tensors[id->index()];
   }
+  /// The same for an argument of a method.
+  const ModelFingerprints::Tensor& named(const std::string& name) const {
+    if (!model->find(name))
+      raise(Code::not_found, fmt::format("name: the model has no tensor '{}'", name));
+    return at(name);
+  }
 };
 
 NamedFingerprints fingerprints_of(TensorBuffers& buffers, const std::shared_ptr<const Layout>& like,
@@ -69,7 +75,8 @@ void load(const Model& model, TensorBuffers& buffers, std::optional<RankArgument
                       "and refit",
                       model.name, buffers.layout()->stored().name()));
   buffers.refresh("");
-  buffers.check_writable("");
+  MemoryCheck check;
+  expect_usable(check, {.target = &buffers.memory()});
   std::optional<Rank> only;
   if (rank) only = rank_in(*buffers.layout(), *rank);
   with_progress(progress, [&](const Progress& report) {
@@ -109,12 +116,14 @@ without moving data.)")
           "The same as a dict: {canonical name: 32 hexadecimal digits}.")
       .def(
           "replicas",
-          [](const NamedFingerprints& x, const std::string& name) { return x.at(name).replicas; },
+          [](const NamedFingerprints& x, const std::string& name) {
+            return x.named(name).replicas;
+          },
           nb::arg("name"), "The least number of ranks that hold any one element of a tensor.")
       .def(
           "disagreement",
           [](const NamedFingerprints& x, const std::string& name) {
-            return x.at(name).disagreement;
+            return x.named(name).disagreement;
           },
           nb::arg("name"),
           "Which ranks' replicas of a tensor differ, and where; empty if they agree.")

@@ -22,49 +22,50 @@ std::string TensorBuffers::place() const {
 }
 
 /// What an exporter is told before it is known where its tensor lies.
-LookOptions TensorBuffers::looks(const nb::object& stream) const {
-  return {stream.is_none() ? std::int64_t{1} : dlpack_stream(stream_handle(stream, -1))};
+LookOptions TensorBuffers::looks(const nb::object& stream, TypeFacts& types) const {
+  return {stream.is_none() ? std::int64_t{1} : dlpack_stream(stream_handle(stream, -1)), &types};
 }
 
 /// Finds where the tensors are, and opens their GPU. A tensor without bytes may be anywhere.
-void TensorBuffers::locate(const char* side) {
+std::shared_ptr<const cuda::Device> TensorBuffers::device_of(const std::vector<Look::Moved>& moved,
+                                                             const char* side) const {
   const Binding* first = nullptr;
-  for (const Binding& binding : tensors_) {
-    const TensorView& view = binding.tensor.view();
+  const TensorView* first_view = nullptr;
+  auto next = moved.begin();
+  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    const Binding& binding = tensors_[i];
+    const bool has_moved = next != moved.end() && next->binding == i;
+    const TensorView& view = has_moved ? next++->tensor.view() : binding.tensor.view();
     if (!has_bytes(view)) continue;
-    if (first == nullptr) first = &binding;
-    if (share_place(view, first->tensor.view())) continue;
+    if (first == nullptr) {
+      first = &binding;
+      first_view = &view;
+    }
+    if (share_place(view, *first_view)) continue;
     raise(
         Code::invalid_argument,
         fmt::format("{}: is on {}, but '{}' of rank {} is on {}; all must be on one GPU, or all on "
                     "the host",
                     text_of(side, binding.rank, binding.slot).text(), view.place(),
-                    name_of(first->slot), first->rank.value(), first->tensor.view().place()));
+                    name_of(first->slot), first->rank.value(), first_view->place()));
   }
-  if (first == nullptr || first->tensor.view().on_host()) return memory_.set_device(nullptr);
+  if (first == nullptr || first_view->on_host()) return nullptr;
   try {
-    memory_.set_device(gpu(first->tensor.view().device.device_id));
+    return gpu(first_view->device.device_id);
   } catch (const Raised& raised) {
     throw Raised(Error(raised.error())
                      .in(fmt::format("{}: is on {}", text_of(side, first->rank, first->slot).text(),
-                                     first->tensor.view().place())));
+                                     first_view->place())));
   }
 }
 
-void TensorBuffers::use_stream(const nb::object& stream) {
-  if (device() == nullptr) return;
-  const int ordinal = device()->ordinal();
-  cuda::StreamHandle handle = nullptr;
-  if (!stream.is_none()) {
-    handle = stream_handle(stream, ordinal);
-  } else if (!tensors_.empty()) {
-    handle = current_stream(tensors_.front().tensor.object(), ordinal);
-  }
-  // Sessions of other ranks may read it now, in other threads.
-  if (handle != memory_.stream()) memory_.set_device(device(), handle);
-  used_stream_ = stream;
-  for (const std::uint64_t producer : producers_)
-    order_.order(device(), stream_of_number(producer), handle);
+/// The handle of a stream of the GPU; null if there is none.
+cuda::StreamHandle TensorBuffers::handle_of(
+    const nb::object& stream, const std::shared_ptr<const cuda::Device>& device) const {
+  if (device == nullptr) return nullptr;
+  if (!stream.is_none()) return stream_handle(stream, device->ordinal());
+  if (tensors_.empty()) return nullptr;
+  return current_stream(tensors_.front().tensor.object(), device->ordinal());
 }
 
 void TensorBuffers::lend(cuda::StreamHandle to) {
@@ -78,7 +79,7 @@ std::unique_ptr<TensorBuffers> TensorBuffers::allocate(std::shared_ptr<const Lay
   std::unique_ptr<TensorBuffers> out(new TensorBuffers(layout, RankBuffers(layout->side.stored())));
   out->memory_.set_device(gpu(ordinal));
   out->stream_ = std::move(stream);
-  out->use_stream(out->stream_);
+  out->take(out->look(""));
   const cuda::Stream work = out->stream();
   without_gil([&] {
     for (const Rank rank : ranks.members()) {

@@ -30,8 +30,9 @@ Gpus& gpus() {
 
 std::uint64_t number_of(nb::handle number) {
   const std::uint64_t value = PyLong_AsUnsignedLongLong(number.ptr());
-  if (PyErr_Occurred() != nullptr) throw nb::python_error();
-  return value;
+  if (PyErr_Occurred() == nullptr) return value;
+  clear_ordinary();
+  throw nb::type_error("stream: its handle must be an int from 0 on that fits 64 bits");
 }
 
 /// The handle in what `__cuda_stream__` is or returns: a protocol version and a number.
@@ -114,7 +115,8 @@ std::optional<int> gpu_argument(const nb::object& device) {
     const auto [stop, error] = std::from_chars(text.data() + front.size(), end, ordinal);
     if (error == std::errc() && stop == end && ordinal >= 0) return ordinal;
   }
-  raise(Code::invalid_argument, fmt::format("device '{}' must be cpu, cuda or cuda:N", text));
+  raise(Code::invalid_argument,
+        fmt::format("device '{}' must be cpu, cuda or cuda:N", text.substr(0, text.find('\n'))));
 }
 
 std::string gpu_text(int ordinal) { return fmt::format("cuda:{}", ordinal); }
@@ -123,9 +125,9 @@ cuda::StreamHandle stream_handle(nb::handle stream, int ordinal) {
   CUstream_st* const handle = stream_of_number(number_of_stream(stream));
   if (ordinal >= 0 && nb::hasattr(stream, "device_index")) {
     const nb::object index = stream.attr("device_index");
-    if (nb::isinstance<nb::int_>(index) && nb::cast<int>(index) != ordinal)
+    if (int other = 0; nb::try_cast(index, other) && other != ordinal)
       raise(Code::invalid_argument, fmt::format("stream: is of {}, but the tensors are on {}",
-                                                gpu_text(nb::cast<int>(index)), gpu_text(ordinal)));
+                                                gpu_text(other), gpu_text(ordinal)));
   }
   return handle;
 }

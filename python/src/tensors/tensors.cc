@@ -7,36 +7,25 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
+#include <array>
 #include <cstring>
 
-#include "python/src/tensors/gpus.h"
+#include "python/src/tensors/looks.h"
 
 namespace reshard::python {
-namespace {
 
-using dlpack::DataType;
-
-/// A look that failed: the object cannot be seen this way. The Python exception, if any, is
-/// cleared.
-struct Unseen {
-  std::string why;
-};
-
-/// The text of the Python exception that is set, which is cleared; its first line only, because
-/// some carry a C++ stack.
 std::string take_exception() {
   if (PyErr_Occurred() == nullptr) return "";
+  rethrow_fatal();
   const nb::python_error error;
   const std::string text = nb::str(error.value()).c_str();
   return text.substr(0, text.find('\n'));
 }
 
-/// Invalid if there is none, or no object.
 nb::object attribute(nb::handle object, const char* name) {
   if (!object.is_valid()) return {};
   PyObject* found = PyObject_GetAttrString(object.ptr(), name);
-  if (found == nullptr) PyErr_Clear();
+  if (found == nullptr) clear_ordinary();
   return nb::steal(found);
 }
 
@@ -46,17 +35,13 @@ std::string text_of(nb::handle object) {
   return nb::cast<std::string>(nb::steal(text));
 }
 
-std::string type_text(nb::handle object) {
-  return text_of(attribute(object.type(), "__module__")) + "." +
-         text_of(attribute(object.type(), "__qualname__"));
-}
-
 [[noreturn]] void too_many_dims(int found) {
   throw Unseen{fmt::format("{} dimensions; at most {}", found, kMaxDims)};
 }
 
 TensorView view_of(const dlpack::Tensor& tensor) {
   if (tensor.ndim < 0 || tensor.ndim > kMaxDims) too_many_dims(tensor.ndim);
+  if (tensor.ndim > 0 && tensor.shape == nullptr) throw Unseen{"it exports no shape"};
   TensorView view;
   view.dtype = tensor.dtype;
   view.device = tensor.device;
@@ -84,12 +69,27 @@ TensorView view_of(const dlpack::Tensor& tensor) {
   return view;
 }
 
-/// The table of the type, or null.
-const dlpack::ExchangeTable* exchange_table(nb::handle object) {
+namespace {
+
+using dlpack::DataType;
+
+std::string type_text(nb::handle object) {
+  return text_of(attribute(object.type(), "__module__")) + "." +
+         text_of(attribute(object.type(), "__qualname__"));
+}
+
+bool type_has(PyObject* type, PyObject* name) {
+  PyObject* found = PyObject_GetAttr(type, name);
+  if (found == nullptr) clear_ordinary();
+  return nb::steal(found).is_valid();
+}
+
+/// The table of a type, or null.
+const dlpack::ExchangeTable* exchange_table(PyObject* type) {
   static PyObject* const kName = PyUnicode_InternFromString("__dlpack_c_exchange_api__");
-  PyObject* found = PyObject_GetAttr(reinterpret_cast<PyObject*>(Py_TYPE(object.ptr())), kName);
+  PyObject* found = PyObject_GetAttr(type, kName);
   if (found == nullptr) {
-    PyErr_Clear();
+    clear_ordinary();
     return nullptr;
   }
   const nb::object capsule = nb::steal(found);
@@ -100,12 +100,51 @@ const dlpack::ExchangeTable* exchange_table(nb::handle object) {
   return table;
 }
 
-std::optional<TensorView> look_by_table(nb::handle object) {
-  const dlpack::ExchangeTable* const table = exchange_table(object);
+std::optional<TensorView> look_by_table(nb::handle object, const TypeFacts& facts) {
+  const dlpack::ExchangeTable* const table = facts.table;
   if (table == nullptr || table->tensor_from_object == nullptr) return std::nullopt;
   dlpack::Tensor tensor;
   if (table->tensor_from_object(object.ptr(), &tensor) != 0) throw Unseen{take_exception()};
   return view_of(tensor);
+}
+
+/// What a method without arguments returns.
+nb::object called(nb::handle object, PyObject* name) {
+  PyObject* const result = PyObject_CallMethodObjArgs(object.ptr(), name, nullptr);
+  if (result == nullptr) throw Unseen{take_exception()};
+  return nb::steal(result);
+}
+
+std::uint64_t number_of(nb::handle object, PyObject* method) {
+  const nb::object number = called(object, method);
+  const std::uint64_t value = PyLong_AsUnsignedLongLong(number.ptr());
+  if (PyErr_Occurred() != nullptr) throw Unseen{take_exception()};
+  return value;
+}
+
+/// What DLPack does not tell of a tensor of torch: that it is read in another way than it is
+/// stored, and that its storage became smaller than it is (FSDP frees storages; resize_() shrinks
+/// them). Throws Unseen for both.
+void check_of_torch(nb::handle object, const TensorView& view) {
+  static PyObject *const kNeg = PyUnicode_InternFromString("is_neg"),
+                         *const kConj = PyUnicode_InternFromString("is_conj"),
+                         *const kStorage = PyUnicode_InternFromString("untyped_storage"),
+                         *const kBytes = PyUnicode_InternFromString("nbytes"),
+                         *const kOffset = PyUnicode_InternFromString("storage_offset");
+  const bool is_complex = view.dtype.code == static_cast<std::uint8_t>(dlpack::Code::Complex);
+  if (is_complex && called(object, kConj).is(nb::bool_(true)))
+    throw Unseen{"it is a conjugated view: its memory holds other values; pass its resolve_conj()"};
+  if (called(object, kNeg).is(nb::bool_(true)))
+    throw Unseen{"it is a negated view: its memory holds other values; pass its resolve_neg()"};
+  if (view.data == nullptr || !view.contiguous()) return;  // refused, if it has elements
+  const std::uint64_t bytes = static_cast<std::uint64_t>(view.bytes());
+  if (bytes == 0) return;
+  const std::uint64_t has = number_of(called(object, kStorage), kBytes);
+  const std::uint64_t width = bytes / static_cast<std::uint64_t>(volume(view.shape));
+  std::uint64_t end = 0;
+  if (__builtin_mul_overflow(number_of(object, kOffset), width, &end) ||
+      __builtin_add_overflow(end, bytes, &end) || end > has)
+    throw Unseen{fmt::format("its storage was resized to {} bytes, and it needs {}", has, end)};
 }
 
 /// The dtype of a buffer's elements by their format (the struct module's letters).
@@ -127,7 +166,7 @@ std::optional<DataType> dtype_of_format(const char* format, Py_ssize_t size) {
   return std::nullopt;
 }
 
-TensorView view_of(const Py_buffer& buffer) {
+TensorView view_of_buffer(const Py_buffer& buffer) {
   const auto dtype = dtype_of_format(buffer.format, buffer.itemsize);
   if (!dtype)
     throw Unseen{fmt::format("elements of format '{}'", buffer.format ? buffer.format : "")};
@@ -176,10 +215,10 @@ std::optional<TensorView> look_by_buffer(nb::handle object) {
   if (PyObject_CheckBuffer(object.ptr()) == 0) return std::nullopt;
   const Buffer buffer(object);
   if (!buffer) {
-    PyErr_Clear();
+    clear_ordinary();
     return std::nullopt;
   }
-  return view_of(*buffer);
+  return view_of_buffer(*buffer);
 }
 
 /// True if `__dlpack_device__` names an NVIDIA GPU.
@@ -187,7 +226,10 @@ bool says_gpu(nb::handle object) {
   const nb::object method = attribute(object, "__dlpack_device__");
   if (!method.is_valid()) return false;
   const nb::object said = method();
-  return nb::cast<int>(said[0]) == dlpack::kCuda;
+  int kind = 0;
+  if (!nb::isinstance<nb::tuple>(said) || nb::len(said) != 2 || !nb::try_cast(said[0], kind))
+    throw Unseen{"__dlpack_device__ did not return two numbers"};
+  return kind == dlpack::kCuda;
 }
 
 /// The capsule of __dlpack__, or an invalid object if there is no such method.
@@ -207,10 +249,9 @@ nb::object export_dlpack(nb::handle object, const LookOptions& options) {
       return method(**arguments);  // from before DLPack 1.0
     }
   } catch (nb::python_error& error) {
+    if (is_fatal(error)) throw;
     const std::string text = text_of(error.value());
     throw Unseen{text.substr(0, text.find('\n'))};
-  } catch (const nb::cast_error&) {
-    throw Unseen{"__dlpack_device__ did not return two numbers"};
   }
 }
 
@@ -232,109 +273,6 @@ TensorView view_of_capsule(const nb::object& capsule, nb::handle owner) {
   // Arrays of JAX never change, which this form of DLPack cannot say.
   view.read_only = type_text(owner).starts_with("jax");
   return view;
-}
-
-/// numpy arrays with dtypes of ml_dtypes, which neither a buffer nor numpy's DLPack can express.
-std::optional<TensorView> look_by_interface(nb::handle object) {
-  const nb::object interface = attribute(object, "__array_interface__");
-  const nb::object name = attribute(attribute(object, "dtype"), "name");
-  if (!interface.is_valid() || !name.is_valid()) return std::nullopt;
-  std::string text = text_of(name);
-  const std::optional<DType> dtype =
-      text == "float8_e8m0fnu" ? DType::f8_e8m0 : dtype_from_torch_name(text);
-  const std::optional<DataType> known = dtype ? dlpack_dtype(*dtype) : std::nullopt;
-  if (!known || known->lanes != 1)
-    throw Unseen{
-        fmt::format("numpy's dtype {} is none of reshard's; it can be taken as its bits, in "
-                    "unsigned integers of the same width (4-bit elements in pairs)",
-                    text)};
-  if (nb::cast<std::string>(interface["typestr"]).starts_with('>'))
-    throw Unseen{"its elements are big-endian"};
-  const auto [address, read_only] = nb::cast<std::pair<std::uintptr_t, bool>>(interface["data"]);
-  std::array<Index, kMaxDims> shape{}, strides{};
-  const auto sizes = nb::cast<std::vector<Index>>(attribute(object, "shape"));
-  const auto steps = nb::cast<std::vector<Index>>(attribute(object, "strides"));
-  if (sizes.size() > kMaxDims) too_many_dims(static_cast<int>(sizes.size()));
-  for (std::size_t i = 0; i < sizes.size(); ++i) {
-    shape[i] = sizes[i];
-    strides[i] = steps[i] % (known->bits / 8) == 0 ? steps[i] / (known->bits / 8) : -1;
-  }
-  TensorView view = view_of(dlpack::Tensor{.data = reinterpret_cast<void*>(address),
-                                           .device = {dlpack::kCpu, 0},
-                                           .ndim = static_cast<std::int32_t>(sizes.size()),
-                                           .dtype = *known,
-                                           .shape = shape.data(),
-                                           .strides = strides.data()});
-  view.read_only = read_only;
-  return view;
-}
-
-/// The dtype of a `typestr` of the array interface, such as "<f4".
-DataType dtype_of_typestr(const std::string& text) {
-  int bytes = 0;
-  const char* const end = text.data() + text.size();
-  const bool has_size =
-      text.size() > 2 && std::from_chars(text.data() + 2, end, bytes).ptr == end && bytes > 0;
-  if (!has_size || bytes > 16) throw Unseen{fmt::format("elements of type '{}'", text)};
-  if (text[0] == '>' && bytes > 1) throw Unseen{"its elements are big-endian"};
-  const char kind = text[1];
-  const auto code = kind == 'b'   ? dlpack::Code::Bool
-                    : kind == 'i' ? dlpack::Code::Int
-                    : kind == 'u' ? dlpack::Code::UInt
-                    : kind == 'f' ? dlpack::Code::Float
-                    : kind == 'c' ? dlpack::Code::Complex
-                                  : throw Unseen{fmt::format("elements of type '{}'", text)};
-  return {static_cast<std::uint8_t>(code), static_cast<std::uint8_t>(bytes * 8), 1};
-}
-
-/// The GPU that has the memory; any will do for none.
-int gpu_with(std::uintptr_t address) {
-  if (address == 0) return 0;
-  try {
-    return gpu_of_address(reinterpret_cast<const void*>(address));
-  } catch (const Raised& raised) {
-    throw Unseen{raised.error().message};
-  }
-}
-
-/// Memory of a GPU by version 2 or 3 of the CUDA array interface. Its address says which GPU.
-std::optional<TensorView> look_by_cuda_interface(nb::handle object) {
-  const nb::object found = attribute(object, "__cuda_array_interface__");
-  if (!found.is_valid()) return std::nullopt;
-  try {
-    const auto fields = nb::cast<nb::dict>(found);
-    const DataType dtype = dtype_of_typestr(nb::cast<std::string>(fields["typestr"]));
-    const auto [address, read_only] = nb::cast<std::pair<std::uintptr_t, bool>>(fields["data"]);
-    const auto sizes = nb::cast<std::vector<Index>>(nb::list(fields["shape"]));
-    const auto field = [&](const char* name) {
-      return fields.contains(name) ? nb::object(fields[name]) : nb::object(nb::none());
-    };
-    if (!field("mask").is_none()) throw Unseen{"it has a mask"};
-    std::vector<Index> steps;
-    if (const nb::object given = field("strides"); !given.is_none())
-      steps = nb::cast<std::vector<Index>>(nb::list(given));
-    if (sizes.size() > kMaxDims) too_many_dims(static_cast<int>(sizes.size()));
-    if (!steps.empty() && steps.size() != sizes.size())
-      throw Unseen{fmt::format("{} strides of {} dimensions", steps.size(), sizes.size())};
-    std::array<Index, kMaxDims> shape{}, strides{};
-    std::ranges::copy(sizes, shape.begin());
-    for (std::size_t i = 0; i < steps.size(); ++i)
-      strides[i] = steps[i] % (dtype.bits / 8) == 0 ? steps[i] / (dtype.bits / 8) : -1;
-    TensorView view = view_of(dlpack::Tensor{.data = reinterpret_cast<void*>(address),
-                                             .device = {dlpack::kCuda, gpu_with(address)},
-                                             .ndim = static_cast<std::int32_t>(sizes.size()),
-                                             .dtype = dtype,
-                                             .shape = shape.data(),
-                                             .strides = steps.empty() ? nullptr : strides.data()});
-    view.read_only = read_only;
-    if (const nb::object stream = field("stream"); !stream.is_none())
-      view.producer = nb::cast<std::uint64_t>(stream);
-    return view;
-  } catch (const nb::cast_error&) {
-    throw Unseen{"its __cuda_array_interface__ is not what CUDA's array interface says"};
-  } catch (nb::python_error& error) {
-    throw Unseen{fmt::format("its __cuda_array_interface__ lacks {}", text_of(error.value()))};
-  }
 }
 
 /// Why torch's own words for what cannot be seen, in terms of what to pass instead.
@@ -361,8 +299,11 @@ struct Look {
   nb::object kept;
 };
 
-Look look_at(nb::handle object, bool keep, const LookOptions& options) {
-  if (auto view = look_by_table(object)) return {*view, {}};
+Look look_at(nb::handle object, bool keep, const LookOptions& options, const TypeFacts& facts) {
+  if (auto view = look_by_table(object, facts)) {
+    if (facts.has_storage) check_of_torch(object, *view);
+    return {*view, {}};
+  }
   std::string why;
   try {
     if (auto view = look_by_buffer(object))
@@ -371,8 +312,11 @@ Look look_at(nb::handle object, bool keep, const LookOptions& options) {
     why = std::move(unseen.why);
   }
   try {
-    if (const nb::object capsule = export_dlpack(object, options); capsule.is_valid())
-      return {view_of_capsule(capsule, object), keep ? capsule : nb::object()};
+    if (const nb::object capsule = export_dlpack(object, options); capsule.is_valid()) {
+      const TensorView view = view_of_capsule(capsule, object);
+      if (facts.has_storage) check_of_torch(object, view);
+      return {view, keep ? capsule : nb::object()};
+    }
   } catch (Unseen& unseen) {
     why = std::move(unseen.why);
   }
@@ -381,20 +325,16 @@ Look look_at(nb::handle object, bool keep, const LookOptions& options) {
   throw Unseen{why};
 }
 
-/// The local tensor of a DTensor; a tensor that requires a gradient, without it.
-nb::object plain(nb::handle object) {
-  static PyObject* const kLocal = PyUnicode_InternFromString("to_local");
-  PyObject* type = reinterpret_cast<PyObject*>(Py_TYPE(object.ptr()));
-  if (PyObject_HasAttr(type, kLocal) != 0) return nb::borrow(object).attr("to_local")();
-  return nb::borrow(object);
-}
-
 Look look_through(nb::handle object, const TensorName& what, bool keep,
                   const LookOptions& options) {
-  const nb::object tensor = plain(object);
+  TypeFacts own;
+  TypeFacts& types = options.types != nullptr ? *options.types : own;
+  // The local tensor of a DTensor; a tensor that requires a gradient, without it.
+  const nb::object tensor =
+      types.of(object).has_local ? nb::borrow(object).attr("to_local")() : nb::borrow(object);
   std::string why;
   try {
-    return look_at(tensor, keep, options);
+    return look_at(tensor, keep, options, types.of(tensor));
   } catch (const Unseen& unseen) {
     why = unseen.why;
   }
@@ -402,7 +342,8 @@ Look look_through(nb::handle object, const TensorName& what, bool keep,
   const nb::object detach = attribute(tensor, "detach");
   if (grad.is_valid() && grad.is(nb::bool_(true)) && detach.is_valid()) {
     try {
-      return look_at(detach(), keep, options);
+      const nb::object plain = detach();
+      return look_at(plain, keep, options, types.of(plain));
     } catch (const Unseen& unseen) {
       why = unseen.why;
     }
@@ -412,6 +353,18 @@ Look look_through(nb::handle object, const TensorName& what, bool keep,
 
 }  // namespace
 
+const TypeFacts& TypeFacts::of(nb::handle object) {
+  static PyObject *const kLocal = PyUnicode_InternFromString("to_local"),
+                         *const kStorage = PyUnicode_InternFromString("untyped_storage");
+  const nb::handle type = object.type();
+  if (type_.is_valid() && type.is(type_)) return *this;
+  has_local = type_has(type.ptr(), kLocal);
+  has_storage = type_has(type.ptr(), kStorage);
+  table = exchange_table(type.ptr());
+  type_ = nb::borrow(type);
+  return *this;
+}
+
 PinnedTensor::PinnedTensor(nb::handle object, const TensorName& what, const LookOptions& options)
     : object_(nb::borrow(object)) {
   Look look = look_through(object, what, true, options);
@@ -419,8 +372,9 @@ PinnedTensor::PinnedTensor(nb::handle object, const TensorName& what, const Look
   export_ = std::move(look.kept);
 }
 
-TensorView PinnedTensor::look(const TensorName& what, const LookOptions& options) const {
-  return look_through(object_, what, false, options).view;
+TensorView PinnedTensor::look(nb::handle object, const TensorName& what,
+                              const LookOptions& options) {
+  return look_through(object, what, false, options).view;
 }
 
 int PinnedTensor::traverse(visitproc visit, void* arg) const {
@@ -430,8 +384,10 @@ int PinnedTensor::traverse(visitproc visit, void* arg) const {
 }
 
 std::optional<std::uint64_t> stream_by_table(nb::handle tensor, int ordinal) {
-  const nb::object local = plain(tensor);
-  const dlpack::ExchangeTable* const table = exchange_table(local);
+  TypeFacts types;
+  const nb::object local =
+      types.of(tensor).has_local ? nb::borrow(tensor).attr("to_local")() : nb::borrow(tensor);
+  const dlpack::ExchangeTable* const table = types.of(local).table;
   if (table == nullptr || table->current_stream == nullptr) return std::nullopt;
   void* stream = nullptr;
   if (table->current_stream(dlpack::kCuda, ordinal, &stream) != 0) throw nb::python_error();

@@ -46,11 +46,27 @@ struct TensorName {
   std::string text() const;
 };
 
+/// What is known of the type of the tensor that was looked at last. Tensors that follow each other
+/// mostly have one type, and to ask a type costs more than to look at a tensor.
+class TypeFacts {
+ public:
+  /// Makes this the facts of an object's type.
+  const TypeFacts& of(nb::handle object);
+
+  bool has_local = false;    ///< a DTensor: `to_local()` has its memory.
+  bool has_storage = false;  ///< torch's: its memory is part of `untyped_storage()`.
+  const dlpack::ExchangeTable* table = nullptr;
+
+ private:
+  nb::object type_;
+};
+
 /// How a look is taken.
 struct LookOptions {
   /// What exporters of a GPU's memory are told: their work on the tensor is done for this stream of
   /// ours, as DLPack counts streams.
   std::int64_t stream = 1;
+  TypeFacts* types = nullptr;  ///< used by looks that follow each other; null: none do.
 };
 
 /// A tensor that is kept alive for as long as its memory is used, and can be looked at again.
@@ -60,14 +76,17 @@ struct LookOptions {
 /// it: look() tells.
 class PinnedTensor {
  public:
-  /// Errors, which begin with `what`: not a tensor; a tensor without memory (meta), sparse or
-  /// quantised; more than kMaxDims dimensions; a copy instead of memory.
+  /// Errors, which begin with `what`: not a tensor; a tensor without memory (meta), sparse,
+  /// quantised, or a view that torch conjugates or negates whenever it is read; one that reaches
+  /// beyond its storage; more than kMaxDims dimensions; a copy instead of memory. What is not an
+  /// Exception (Ctrl-C, SystemExit), and MemoryError, is thrown as it is, here and by look().
   PinnedTensor(nb::handle object, const TensorName& what, const LookOptions& options = {});
 
   /// The tensor as it was when this was made.
   const TensorView& view() const { return view_; }
-  /// The tensor as it is now. Errors: as for the constructor.
-  TensorView look(const TensorName& what, const LookOptions& options = {}) const;
+  /// Any tensor as it is now. Errors: as for the constructor.
+  static TensorView look(nb::handle object, const TensorName& what,
+                         const LookOptions& options = {});
   const nb::object& object() const { return object_; }
   /// For the garbage collector.
   int traverse(visitproc visit, void* arg) const;

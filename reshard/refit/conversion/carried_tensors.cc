@@ -33,9 +33,7 @@ Result<CarriedTensors> CarriedTensors::of(const SessionSide& target, Rank me,
                       "copies memory for it",
                       first ? "second" : "first", target.stored()->slot(slot).name,
                       first ? "first" : "second"));
-    // Both copies may use the same memory for what never changes.
-    if (first && target.buffers->at(me, slot) != target.back->at(me, slot))
-      out.slots_.push_back(slot);
+    if (first) out.slots_.push_back(slot);
   }
   return out;
 }

@@ -17,7 +17,7 @@ class CarriedTensors {
   CarriedTensors() = default;
   /// Of rank `me`. `moves`: by TensorId of the values, what refits deliver. The buffers of `target`
   /// must outlive this object. Errors: one copy has memory for a tensor and the other has not
-  /// (named). @pre the target has `buffers` and `back`
+  /// (named). @pre the target has `buffers` and `back`, which share no memory (MemoryCheck)
   static Result<CarriedTensors> of(const SessionSide& target, Rank me,
                                    const std::vector<bool>& moves);
 
