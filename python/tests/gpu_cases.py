@@ -120,8 +120,8 @@ def test_an_array_whose_address_is_of_no_gpu_is_refused():
     ({"mask": 1}, "it has a mask"),
     ({"shape": (1 << 40, 1 << 40)}, "size that overflows"),
     ({"shape": (-1, 6)}, "negative dimension"),
-    ({"shape": None}, "not what CUDA's array interface says"),
-    ({"data": None}, "not what CUDA's array interface says"),
+    ({"shape": None}, "lacks 'shape', which is a tuple of integers"),
+    ({"data": None}, "lacks 'data', which is (address, read-only)"),
     ({"stream": 2}, "default stream of each thread"),
   ],
 )

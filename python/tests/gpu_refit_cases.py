@@ -183,8 +183,9 @@ def test_every_form_of_a_stream_is_taken():
     refit.run(stream=Protocol((1, 0)))
   with pytest.raises(reshard.InvalidArgumentError, match="default stream of each thread"):
     refit.run(stream=2)
-  with pytest.raises(OverflowError):
-    refit.run(stream=-1)
+  for form in (-1, 1 << 64):
+    with pytest.raises(TypeError, match="an int from 0 on that fits 64 bits"):
+      refit.run(stream=form)
   with pytest.raises(reshard.InvalidArgumentError, match="stream: is of cuda:1, but the tensors are on cuda:0"):
     refit.run(stream=Stream(gpu(), device_index=1))
 

@@ -80,7 +80,7 @@ def test_without_a_trace_nothing_is_written(of, tmp_path):
   ("trace", "kind", "text"),
   [
     (None, reshard.InvalidArgumentError, "session option trace"),
-    (3, TypeError, "rank 1: TypeError"),
+    (3, TypeError, "rank 1: trace must be a str, a path or None, not int"),
     ("", reshard.InvalidArgumentError, "rank 1: trace: the path is empty"),
   ],
 )

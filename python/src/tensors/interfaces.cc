@@ -58,9 +58,10 @@ class Interface {
       wrong(fmt::format("{} '{}', which is {}", has(name) ? "has a wrong" : "lacks", name, what));
     return value;
   }
-  DataType dtype() const {
-    return dtype_of_typestr(wanted<std::string>("typestr", "a type such as '<f4'"));
+  std::string typestr() const {
+    return wanted<std::string>("typestr", "a type such as '<f4'");
   }
+  DataType dtype() const { return dtype_of_typestr(typestr()); }
   /// The tensor, whose elements are of this dtype. Its strides are in bytes, or missing.
   TensorView view(DataType dtype, dlpack::Device device) const {
     using Numbers = std::vector<Index>;
@@ -132,7 +133,8 @@ std::optional<TensorView> look_by_cuda_interface(nb::handle object) {
   if (!found.is_valid()) return std::nullopt;
   const Interface interface("__cuda_array_interface__", found);
   const DataType dtype = interface.dtype();
-  if (dtype.code == static_cast<std::uint8_t>(kOpaque)) interface.wrong("has elements of no type");
+  if (dtype.code == static_cast<std::uint8_t>(kOpaque))
+    throw Unseen{fmt::format("elements of type '{}'", interface.typestr())};
   TensorView view = interface.view(dtype, {dlpack::kCuda, 0});
   view.device.device_id = gpu_with(reinterpret_cast<std::uintptr_t>(view.data));
   if (interface.has("stream"))
