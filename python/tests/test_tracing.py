@@ -420,3 +420,54 @@ def test_weights_that_are_cut_cannot_be_loaded():
   cut = reshard.quantise_layout(reshard.layout("fsdp:shard=2", model), "fp8_channel", names)
   with pytest.raises(reshard.UnsupportedError, match="is not one whole tensor, as loaders are given"):
     tracing.trace(Fp8Engine, lambda module, weights: module.load_weights(weights), cut)
+
+
+# -- what a module has beside its parameters
+
+
+class _Viewed(torch.nn.Module):
+  """As vLLM's Mamba mixers: a buffer is another view of a parameter, and holds what was in memory,
+  something else each time."""
+
+  built = 0
+
+  def __init__(self, write):
+    super().__init__()
+    type(self).built += 1
+    self.p = torch.nn.Parameter(torch.full((8, 1, 4), float(self.built)), requires_grad=False)
+    self.register_buffer("view", self.p.view(8, 4), persistent=False)
+    self.write = write
+
+  def load_weights(self, weights):
+    for _, weight in weights:
+      self.p.copy_(weight)
+      if self.write:
+        self.view.copy_(weight.view(8, 4).abs())
+
+
+def _views(write):
+  return tracing.trace(
+    lambda rank: _Viewed(write), lambda module, weights: module.load_weights(weights),
+    {"w": ((8, 1, 4), torch.float32)}, method="numbers",
+  )  # fmt: skip
+
+
+def test_a_view_that_the_loader_leaves_alone_is_no_tensor_of_its_own():
+  assert [t.name for t in _views(False).layout.local(0)] == ["p"]
+  with pytest.raises(tracing.TracingError, match="the loader"):
+    _views(True)
+
+
+def test_a_single_element_of_every_second_one_is_proved():
+  class Module(torch.nn.Module):
+    def __init__(self):
+      super().__init__()
+      self.p = torch.nn.Parameter(torch.empty(1, 2), requires_grad=False)
+
+    def load_weights(self, weights):
+      for name, weight in weights:
+        self.p[:, int(name)].copy_(weight)
+
+  weights = {name: ((1,), torch.float32) for name in "01"}
+  layout = reshard.traced(lambda rank: Module(), lambda module, given: module.load_weights(given), weights)
+  assert len(layout.local(0)[0].fragments) == 2

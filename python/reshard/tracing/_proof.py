@@ -157,6 +157,7 @@ def _load(
     replace_storage(module, lambda t: _pattern(t, draw), chosen)
     replace_storage(module, lambda t: torch.empty_like(t, device="meta"), names - chosen)
     give_copies(module, {n for n, t in before.items() if n not in names and t.device.type != "meta"})
+    others = {n: t.detach().cpu().clone() for n, t in _with_values(module) if n not in names}
     stay: Any = _StayOnMeta() if one.locals else contextlib.nullcontext()
     with torch.no_grad(), without_chance(), stay:
       load(module, weights())
@@ -164,11 +165,13 @@ def _load(
     said = list(_differences(held, layout, rank, one, draw))
     known = {t.name for t in layout.local(rank)} | (names - chosen)
     rest = {}
-    for name, tensor in held.items():
-      if name in known or tensor.device.type == "meta":
+    for name, tensor in _with_values(module):
+      if name in known:
         continue
       if name not in names:
-        rest[name] = tensor.detach().cpu().clone()
+        # What was never set holds anything, such as a view of a parameter's first memory.
+        if name not in others or not _same(tensor, others[name]):
+          rest[name] = tensor.detach().cpu().clone()
       elif not torch.equal(_bytes(tensor), _bytes(_pattern(tensor, draw))):
         said.append(f"rank {rank}: '{name}': the loader writes it, and the layout has it not")
   return said, rest
@@ -198,7 +201,20 @@ def _pattern(tensor: torch.Tensor, draw: int) -> torch.Tensor:
 
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:
-  return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+  flat = tensor.detach().cpu().contiguous().reshape(-1)
+  if flat.stride(0) != 1:  # a single element counts as contiguous whatever its stride
+    flat = flat.clone(memory_format=torch.contiguous_format)
+  return flat.view(torch.uint8)
+
+
+def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
+  return a.dtype == b.dtype and a.shape == b.shape and torch.equal(_bytes(a), _bytes(b))
+
+
+def _with_values(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+  for name, tensor in named_tensors(module).items():
+    if tensor.device.type != "meta":
+      yield name, tensor
 
 
 def _differences(
