@@ -18,8 +18,9 @@ namespace {
 constexpr std::size_t kAlignArchive = 64;
 constexpr std::int64_t kNarrow = std::numeric_limits<std::uint32_t>::max();
 
+/// Appends a number, least byte first. It may have more bytes than the type.
 void put(std::string& out, std::uint64_t value, int bytes) {
-  for (int i = 0; i < bytes; ++i) out += static_cast<char>(value >> (8 * i) & 0xffU);
+  for (int i = 0; i < bytes; ++i, value >>= 8) out += static_cast<char>(value & 0xffU);
 }
 
 /// A file of the archive; the tensor is the last.
