@@ -126,7 +126,9 @@ INSTANTIATE_TEST_SUITE_P(Broken, RefusedPickles, ::testing::ValuesIn(broken()),
                          [](const auto& c) { return std::string(c.param.name); });
 
 TEST(PickleTest, AMillionValuesInAFewBytesAreRefused) {
-  const std::string pickle = program(std::string(1000, 'K') + "]");
+  std::string numbers(1000, 'K');
+  numbers += ']';
+  const std::string pickle = program(numbers);
   const auto read = pickle::unpickle(as_bytes(pickle), {.known = {}, .values = 100});
   ASSERT_FALSE(read);
   EXPECT_THAT(read.error().message, HasSubstr("more values than are read"));
