@@ -426,39 +426,39 @@ def test_weights_that_are_cut_cannot_be_loaded():
 
 
 class _Viewed(torch.nn.Module):
-  """As vLLM's Mamba mixers: a buffer is another view of a parameter, and holds what was in memory,
-  something else each time."""
+  """As vLLM's Mamba mixers: a buffer is another view of a parameter. Until the load it holds what
+  was in memory, which is something else in each module."""
 
   built = 0
 
-  def __init__(self, write):
+  def __init__(self, rank):
     super().__init__()
     type(self).built += 1
     self.p = torch.nn.Parameter(torch.full((8, 1, 4), float(self.built)), requires_grad=False)
     self.register_buffer("view", self.p.view(8, 4), persistent=False)
-    self.write = write
-
-  def load_weights(self, weights):
-    for _, weight in weights:
-      self.p.copy_(weight)
-      if self.write:
-        self.view.copy_(weight.view(8, 4).abs())
 
 
-def _views(write):
-  return tracing.trace(
-    lambda rank: _Viewed(write), lambda module, weights: module.load_weights(weights),
-    {"w": ((8, 1, 4), torch.float32)}, method="numbers",
-  )  # fmt: skip
+def _into_parameter(module, weights):
+  for _, weight in weights:
+    module.p.copy_(weight)
 
 
-def test_a_view_that_the_loader_leaves_alone_is_no_tensor_of_its_own():
-  assert [t.name for t in _views(False).layout.local(0)] == ["p"]
-  with pytest.raises(tracing.TracingError, match="the loader"):
-    _views(True)
+def _into_both(module, weights):
+  for _, weight in weights:
+    module.p.copy_(weight)
+    module.view.copy_(weight.view(8, 4))
 
 
-def test_a_single_element_of_every_second_one_is_proved():
+def test_a_buffer_that_the_loader_leaves_alone_does_not_count():
+  layout = reshard.traced(_Viewed, _into_parameter, {"w": ((8, 1, 4), torch.float32)})
+  assert [t.name for t in layout.local(0)] == ["p"]
+  assert tracing.probe(layout, _Viewed, _into_parameter) == []
+  assert tracing.probe(layout, _Viewed, _into_both) == [
+    "rank 0: 'view': depends on values, and the layout has it not"
+  ]
+
+
+def test_a_single_element_with_a_stride_is_proved():
   class Module(torch.nn.Module):
     def __init__(self):
       super().__init__()

@@ -130,7 +130,7 @@ def _loads(
         return said + found
     for name in sorted(rest[0].keys() | rest[1].keys()):
       a, b = rest[0].get(name), rest[1].get(name)
-      if a is None or b is None or not torch.equal(_bytes(a), _bytes(b)):
+      if a is None or b is None or not _same(a, b):
         said.append(f"rank {rank}: '{name}': depends on values, and the layout has it not")
   return said
 
@@ -138,7 +138,7 @@ def _loads(
 def _load(
   layout: _core.Layout, build: Callable[[int], Any], load: Load, rank: int, one: _Pass, draw: int
 ) -> tuple[list[str], Contents]:
-  """One load: what differs, and what tensors hold of which the layout says nothing."""
+  """One load: what differs, and what the loader wrote into tensors that the layout does not have."""
 
   def weights() -> Iterator[tuple[str, torch.Tensor]]:
     for t in layout.tensors:
@@ -156,8 +156,8 @@ def _load(
     chosen = names if one.locals is None else names & one.locals
     replace_storage(module, lambda t: _pattern(t, draw), chosen)
     replace_storage(module, lambda t: torch.empty_like(t, device="meta"), names - chosen)
-    give_copies(module, {n for n, t in before.items() if n not in names and t.device.type != "meta"})
     others = {n: t.detach().cpu().clone() for n, t in _with_values(module) if n not in names}
+    give_copies(module, set(others))
     stay: Any = _StayOnMeta() if one.locals else contextlib.nullcontext()
     with torch.no_grad(), without_chance(), stay:
       load(module, weights())
@@ -169,7 +169,7 @@ def _load(
       if name in known:
         continue
       if name not in names:
-        # What was never set holds anything, such as a view of a parameter's first memory.
+        # A buffer that the loader leaves alone says nothing: it may never have been set.
         if name not in others or not _same(tensor, others[name]):
           rest[name] = tensor.detach().cpu().clone()
       elif not torch.equal(_bytes(tensor), _bytes(_pattern(tensor, draw))):

@@ -18,7 +18,7 @@ namespace {
 constexpr std::size_t kAlignArchive = 64;
 constexpr std::int64_t kNarrow = std::numeric_limits<std::uint32_t>::max();
 
-/// Appends a number, least byte first. It may have more bytes than the type.
+/// Appends a number in so many bytes, the lowest first. Bytes beyond the eighth are zero.
 void put(std::string& out, std::uint64_t value, int bytes) {
   for (int i = 0; i < bytes; ++i, value >>= 8) out += static_cast<char>(value & 0xffU);
 }
