@@ -9,6 +9,7 @@
 #include "reshard/convert/layout_pair.h"
 #include "reshard/io/dtensor_file.h"
 #include "reshard/io/layout_file.h"
+#include "reshard/io/traced/traced_layout.h"
 #include "reshard/model/layout_diff.h"
 
 namespace reshard::python {
@@ -330,7 +331,14 @@ Rank rank_in(const Layout& layout, RankArgument rank) {
   return rank_of(rank, layout.stored().ranks(), layout.stored().name());
 }
 
+/// Traces layouts with this interpreter, which has reshard.
+void trace_with_this_python() {
+  const nb::object python = nb::module_::import_("sys").attr("executable");
+  if (!python.is_none() && nb::len(python) > 0) set_tracing_python(nb::cast<std::string>(python));
+}
+
 void bind_layout(nb::module_& m) {
+  trace_with_this_python();
   bind_class(m);
   bind_explanation(m);
   bind_difference(m);
@@ -339,7 +347,8 @@ void bind_layout(nb::module_& m) {
         nb::call_guard<nb::gil_scoped_release>(), R"(Makes a model's layout from its notation.
 
 text    "family:key=value,...", such as "megatron:tp=4,pp=2,ep=8" or "vllm:tp=8,offset=16"; the
-        families are hf, megatron, vllm, sglang, fsdp, dtensor:FILE and rules:FILE
+        families are hf, megatron, vllm, sglang, fsdp, dtensor:FILE, rules:FILE, explicit:FILE and
+        traced:ENGINE, which asks the loader of an engine in a process of its own
 model   from open_model() or Model.from_tensors()
 folder  where relative paths in the text are; by default the working folder
 source  the layout that the weights come from: a quantised target then counts its blocks so that

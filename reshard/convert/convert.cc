@@ -20,6 +20,7 @@
 #include "reshard/io/checkpoint/rank_index.h"
 #include "reshard/io/checkpoint/stored_model.h"
 #include "reshard/io/make_layout.h"
+#include "reshard/io/traced/traced_layout.h"
 #include "reshard/model/families.h"
 #include "reshard/plan/conversions.h"
 #include "reshard/plan/planner.h"
@@ -263,7 +264,10 @@ Result<std::vector<FileLeftOut>> write_companions(const Model& model, const Layo
   LayoutSpec recorded = model.config ? with_explicit_defaults(to, *model.config) : to;
   if (leaves_grid_open(to) && side.quantised->choice.grid == BlockGrid::tensor)
     recorded.keys["quant_grid"] = "tensor";
-  if (takes_file(to.family)) {
+  if (side.traced) {
+    recorded = side.traced->notation;
+    RESHARD_TRY(folder.write_text(recorded.file, side.traced->text));
+  } else if (takes_file(to.family)) {
     recorded.file = to.family + ".json";
     RESHARD_TRY(output::copy_file_into(to.file, recorded.file, folder.partial()));
   }

@@ -17,26 +17,33 @@
 #include "reshard/io/layout_file.h"
 #include "reshard/io/rules_file.h"
 #include "reshard/io/torch_dist/torch_dist_layout.h"
+#include "reshard/io/traced/traced_layout.h"
 #include "reshard/model/families.h"
 #include "reshard/model/quant/notation.h"
 
 namespace reshard {
 namespace {
 
-/// `why` there is none. It may name the families that do without.
-tl::unexpected<Error> needs_config(const std::string& family, const std::string& why) {
+/// Says why there is no config, which may name the families that do without.
+tl::unexpected<Error> needs_config(const LayoutSpec& spec, const Model& model) {
+  const std::string& why = model.no_config;
   const bool said = why.find("rules:FILE") != why.npos;
-  return fail(Code::unsupported,
-              fmt::format("the family '{}' needs a config, but {}{}", family, why,
-                          said ? ""
-                               : "; hf, fsdp, dtensor:FILE, rules:FILE and explicit:FILE need "
-                                 "none"));
+  const std::string traced = model.config_path.empty() ? "" : traced_instead_of(spec);
+  return fail(
+      Code::unsupported,
+      fmt::format("the family '{}' needs a config, but {}{}{}", spec.family, why,
+                  said ? "" : "; hf, fsdp, dtensor:FILE, rules:FILE and explicit:FILE need none",
+                  traced.empty() ? "" : fmt::format("; {} asks the engine's own loader", traced)));
 }
 
-/// `pieces`: receives LayoutSide::pieces.
+/// `side`: receives `pieces`; its `traced` is read.
 Result<ModelLayout> build(const LayoutSpec& spec, const FamilyInput& input, const Model& model,
-                          const std::string& rules_folder,
-                          std::shared_ptr<const TensorPieces>& pieces) {
+                          const std::string& rules_folder, LayoutSide& side) {
+  if (side.traced) {
+    LayoutSpec nameless = spec;
+    nameless.file.clear();
+    return explicit_layout(nameless, input, side.traced->layout);
+  }
   if (spec.family == "hf") return hf_layout(spec, input);
   if (spec.family == "fsdp" || spec.family == "dcp") return fsdp_layout(spec, input);
   const auto path = (std::filesystem::path(rules_folder) / spec.file).string();
@@ -48,11 +55,11 @@ Result<ModelLayout> build(const LayoutSpec& spec, const FamilyInput& input, cons
   if (spec.family == "dtensor") return dtensor_layout(spec, input, RESHARD_TRY(read_dtensor(path)));
   if (spec.family == "explicit")
     return explicit_layout(spec, input, RESHARD_TRY(read_layout_file(path)));
-  if (!model.config) return needs_config(spec.family, model.no_config);
+  if (!model.config) return needs_config(spec, model);
   if (spec.family == "megatron") return megatron_layout(spec, input);
   if (spec.family == "torch_dist") {
     auto made = RESHARD_TRY(torch_dist::torch_dist_layout(spec, input));
-    pieces = std::move(made.content);
+    side.pieces = std::move(made.content);
     return *made.layout;
   }
   FamilyInput engine = input;
@@ -70,8 +77,8 @@ Result<ModelLayout> build(const LayoutSpec& spec, const FamilyInput& input, cons
 Result<LayoutSpec> read_layout_text(const std::string& text) {
   auto spec = RESHARD_TRY(parse_layout(text));
   const auto& f = spec.family;
-  constexpr std::array kFamilies = {"hf",      "megatron", "vllm",     "sglang", "fsdp",
-                                    "dtensor", "rules",    "explicit", "dcp",    "torch_dist"};
+  constexpr std::array kFamilies = {"hf",    "megatron", "vllm", "sglang",     "fsdp",  "dtensor",
+                                    "rules", "explicit", "dcp",  "torch_dist", "traced"};
   if (std::find(kFamilies.begin(), kFamilies.end(), f) == kFamilies.end())
     return fail(Code::invalid_argument,
                 fmt::format("layout '{}': unknown family '{}'{}; known are {}", text, f,
@@ -82,7 +89,8 @@ Result<LayoutSpec> read_layout_text(const std::string& text) {
 }
 
 Result<> check_values_stay(const LayoutSpec& spec, const Model& model, const RuleSet* rules) {
-  constexpr std::array kWithoutConfig = {"hf", "fsdp", "dcp", "dtensor", "rules", "explicit"};
+  constexpr std::array kWithoutConfig = {"hf",      "fsdp",  "dcp",
+                                         "dtensor", "rules", "explicit"};
   const bool builds = model.config || std::ranges::find(kWithoutConfig, spec.family) !=
                                           kWithoutConfig.end();  // else build() says why not
   if (model.opaque.empty() || !builds) return {};
@@ -141,10 +149,13 @@ bool keeps_input_scales(const QuantNotation& notation, const Model& model) {
   return one_scale && has_input_scales(*model.tensors, model.stored->tensors);
 }
 
-/// `own`: the side that the checkpoint itself is, with all that it stores.
+/// `own`: the side that the checkpoint itself is, with all that it stores. `traced`: what `spec`
+/// reads.
 Result<LayoutSide> side_of(LayoutSpec spec, const Model& model, const std::string& rules_folder,
-                           std::optional<BlockGrid> grid, bool own = false) {
-  const auto notation = RESHARD_TRY(take_notation(spec, grid));
+                           std::optional<BlockGrid> grid, bool own = false,
+                           std::shared_ptr<const TracedLayout> traced = nullptr) {
+  auto notation = RESHARD_TRY(take_notation(spec, grid));
+  if (notation && traced) notation->name = traced->layout.name;
   const bool alike =
       notation && model.stored && stored_alike(model.stored->format, notation->format);
   const std::set<std::string>* stored = alike ? &model.stored->tensors : nullptr;
@@ -158,10 +169,10 @@ Result<LayoutSide> side_of(LayoutSpec spec, const Model& model, const std::strin
   // read them.
   const bool is_hf = model.weights && model.weights->kind() == Checkpoint::Kind::hf;
   if (is_hf && !notation && !model.file_form.empty()) input.file_form = &model.file_form;
-  std::shared_ptr<const TensorPieces> pieces;
-  LayoutSide side{std::make_shared<const ModelLayout>(
-      RESHARD_TRY(build(spec, input, model, rules_folder, pieces)))};
-  side.pieces = std::move(pieces);
+  LayoutSide side;
+  side.traced = std::move(traced);
+  side.values = std::make_shared<const ModelLayout>(
+      RESHARD_TRY(build(spec, input, model, rules_folder, side)));
   side.notes = RESHARD_TRY(layout_notes(spec, model.config_or_null()));
   if (!notation) return side;
   side.quantised = std::make_shared<const QuantisedLayout>(
@@ -178,6 +189,12 @@ Result<LayoutSide> side_of(LayoutSpec spec, const Model& model, const std::strin
   return side;
 }
 
+Result<LayoutSide> traced_side(const LayoutSpec& spec, const Model& model) {
+  auto traced = std::make_shared<const TracedLayout>(RESHARD_TRY(trace_layout(spec, model)));
+  const LayoutSpec& notation = traced->notation;
+  return side_of(notation, model, "", std::nullopt, false, std::move(traced));
+}
+
 }  // namespace
 
 Result<LayoutSide> make_side(const std::string& text, const Model& model,
@@ -187,7 +204,9 @@ Result<LayoutSide> make_side(const std::string& text, const Model& model,
                 fmt::format("layout '{}': the model is empty; open one with open_model()", text));
   const LayoutSpec spec = RESHARD_TRY(read_layout_text(text));
   const auto stay = check_values_stay(spec, model);
-  auto side = stay ? side_of(spec, model, rules_folder, grid) : tl::unexpected(stay.error());
+  auto side = !stay                         ? tl::unexpected(stay.error())
+              : takes_engine(spec.family) ? traced_side(spec, model)
+                                          : side_of(spec, model, rules_folder, grid);
   if (side) return side;
   const std::string& said = side.error().message;
   if (said.starts_with("layout") || said.starts_with(text))
@@ -242,6 +261,11 @@ Result<LayoutSide> own_side(const Model& model) {
   const auto index = model.name + "/reshard.json";
   // A checkpoint contains its rules. A downloaded one must not name files outside its folder.
   if (const auto spec = read_layout_text(model.weights->layout())) {
+    if (takes_engine(spec->family))
+      return fail(Code::corrupt,
+                  fmt::format("{}: layout '{}': a checkpoint has the file of a traced layout, and "
+                              "names it explicit:FILE",
+                              index, model.weights->layout()));
     std::vector<std::string> files;
     if (!spec->file.empty()) files.push_back(spec->file);
     if (const auto map = spec->keys.find("expert_map"); map != spec->keys.end())

@@ -16,6 +16,8 @@
 
 namespace reshard {
 
+struct TracedLayout;
+
 /// Parses a layout's notation, such as "megatron:tp=4,ep=8", and checks that its family exists.
 /// Errors: those of parse_layout(), an unknown family, a family whose file is missing.
 Result<LayoutSpec> read_layout_text(const std::string& text);
@@ -34,6 +36,8 @@ struct LayoutSide {
   std::vector<std::string> notes{};      ///< layout_notes().
   /// Family torch_dist: the piece of a tensor that each slot is, by its name, and further entries.
   std::shared_ptr<const TensorPieces> pieces{};
+  /// Family traced: the layout file, and the notation that reads it without the engine.
+  std::shared_ptr<const TracedLayout> traced{};
   /// The layout of the tensors that are in memory or in files.
   const std::shared_ptr<const ModelLayout>& stored() const {
     return quantised ? quantised->stored : values;
@@ -71,8 +75,9 @@ bool stored_alike(const QuantFormat& from, const QuantFormat& to);
 /// quantised layout this is the layout of what is stored: data and scales.
 ///
 /// A relative path in `rules:FILE`, `dtensor:FILE`, `explicit:FILE` or `expert_map=FILE` is
-/// resolved in `rules_folder` if that is not empty. Errors: those of the family; a family that
-/// needs a config, for a model without one.
+/// resolved in `rules_folder` if that is not empty. `traced:ENGINE` starts a process
+/// (traced_layout.h). Errors: those of the family; a family that needs a config, for a model without
+/// one.
 Result<std::shared_ptr<const ModelLayout>> make_layout(const std::string& text, const Model& model,
                                                        const std::string& rules_folder = "");
 

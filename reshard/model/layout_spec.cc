@@ -77,6 +77,8 @@ bool takes_file(std::string_view family) {
   return family == "rules" || family == "dtensor" || family == "explicit";
 }
 
+bool takes_engine(std::string_view family) { return family == "traced"; }
+
 Result<LayoutSpec> parse_layout(std::string_view text) {
   LayoutSpec spec;
   const std::size_t colon = text.find(':');
@@ -93,6 +95,10 @@ Result<LayoutSpec> parse_layout(std::string_view text) {
     rest.remove_prefix(std::min(comma + 1, rest.size()));
     if (first && takes_file(spec.family)) {
       spec.file = std::string(item);
+      continue;
+    }
+    if (first && takes_engine(spec.family) && item.find('=') == item.npos) {
+      spec.engine = std::string(item);
       continue;
     }
     const std::size_t equals = item.find('=');
@@ -112,8 +118,8 @@ Result<LayoutSpec> parse_layout(std::string_view text) {
 
 std::string to_string(const LayoutSpec& spec) {
   std::string text = spec.family, separator = ":";
-  if (!spec.file.empty()) {
-    text += ":" + spec.file;
+  if (const std::string& first = spec.file.empty() ? spec.engine : spec.file; !first.empty()) {
+    text += ":" + first;
     separator = ",";
   }
   for (const auto& [key, value] : spec.keys) {

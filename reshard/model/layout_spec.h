@@ -14,11 +14,12 @@
 namespace reshard {
 
 /// A layout in the notation of users: "megatron:tp=4,pp=2,ep=8", "vllm:tp=8,offset=64", "hf",
-/// "rules:cut.json,tp=2".
+/// "rules:cut.json,tp=2", "traced:vllm,tp=4".
 struct LayoutSpec {
   std::string family;
   std::string file;                         ///< the text after the colon, if takes_file(family).
   std::map<std::string, std::string> keys;  ///< each key appears once.
+  std::string engine = {};                  ///< of traced: the text after the colon.
 
   /// The value of an integer key; `otherwise` if absent. Errors: not a whole number from `least` to
   /// 2^20.
@@ -35,6 +36,8 @@ struct LayoutSpec {
 
 /// True for families that are read from a file: "rules:FILE", "dtensor:FILE", "explicit:FILE".
 bool takes_file(std::string_view family);
+/// True for "traced:ENGINE".
+bool takes_engine(std::string_view family);
 /// Parses the notation. Errors: empty text, unknown form, a key without value, a repeated key.
 Result<LayoutSpec> parse_layout(std::string_view text);
 /// The notation, with the keys in alphabetical order.

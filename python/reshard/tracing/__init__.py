@@ -19,7 +19,8 @@ import torch
 
 import reshard
 from reshard import _core
-from reshard.tracing import _cache, _quantised, _text, _weights
+from reshard._kept import Entry, Kept
+from reshard.tracing import _quantised, _text, _weights
 from reshard.tracing._numbers import trace_numbers
 from reshard.tracing._proof import Proof, probe, prove as _prove
 from reshard.tracing._recording import trace_recording
@@ -41,6 +42,7 @@ class Traced:
 
   layout     the layout, over `layout.model`. Of a quantised engine it is quantised: plans towards it
              take plain values, or data and scales as they are
+  values     the layout of plain values, which `layout` quantises; else `layout`
   files      the layout over the tensors that the loader was given; for a quantised engine, data and
              scales as files hold them; else `layout`
   untouched  {rank: {parameter: elements that the loader did not write}}; parameters of which it
@@ -54,6 +56,7 @@ class Traced:
   """
 
   layout: _core.Layout
+  values: _core.Layout
   files: _core.Layout
   untouched: dict[int, dict[str, int]]
   unused: list[str]
@@ -160,14 +163,15 @@ def trace(
     raise reshard.InvalidArgumentError(f"prove {prove!r} is none of True, False, 'whole'")
   model, tensors, stored = _weights.read(weights, name)
   all_ranks = list(range(ranks)) if isinstance(ranks, int) else sorted(set(ranks))
-  entry = None if key is None else _cache.Entry.of([key, omit], tensors, all_ranks, name)
-  if entry is not None and (kept := entry.read()) is not None and kept[1].meets(prove):
+  entry = None if key is None else _entry([key, omit], tensors, all_ranks, name)
+  kept = None if entry is None else entry.read()
+  if entry is not None and kept is not None and Proof(kept.proved, kept.of).meets(prove):
     try:
-      files = _core.explicit_layout(kept[0], model)
+      files = _core.explicit_layout(kept.text, model)
     except reshard.Error:
       _log.warning("%s is no layout of this model: traced anew", entry.path)
     else:
-      return _found(kept[0], files, stored, {}, "cache", kept[1])
+      return _found(kept.text, files, stored, {}, "cache", Proof(kept.proved, kept.of))
   used, traces = _trace_ranks(build, load, tensors, all_ranks, method)
   text = _text.layout_text(name, tensors, traces, omit)
   files = _core.explicit_layout(text, model)
@@ -176,8 +180,15 @@ def trace(
   else:
     proof = Proof(0, sum(len(t.locals) for t in traces.values()))
   if entry is not None:
-    entry.write(text, proof)
+    entry.write(Kept(text, proof.proved, proof.of))
   return _found(text, files, stored, traces, used, proof)
+
+
+def _entry(
+  key: Any, weights: Sequence[Weight], ranks: Sequence[int], name: str
+) -> Entry | None:
+  tensors = [(w.name, w.shape, w.index_shape, str(w.dtype)) for w in weights]
+  return Entry.of(name, key, list(ranks), tensors)
 
 
 def _found(
@@ -188,10 +199,11 @@ def _found(
   used: str,
   proof: Proof,
 ) -> Traced:
-  layout = files if stored is None else _quantised.compose(text, files, stored)
+  values = files if stored is None else _quantised.values_of(text, stored)
+  layout = files if stored is None else _quantised.compose(values, files, stored)
   untouched = {rank: t.untouched for rank, t in traces.items()}
   constants = {rank: t.constants for rank, t in traces.items()}
-  return Traced(layout, files, untouched, _unused(files), used, proof, constants)
+  return Traced(layout, values, files, untouched, _unused(files), used, proof, constants)
 
 
 def _unused(layout: _core.Layout) -> list[str]:

@@ -49,17 +49,30 @@ def _whole(stored: _core.Layout) -> dict[str, Any]:
   return found
 
 
-def compose(text: str, files: _core.Layout, stored: _core.Layout) -> _core.Layout:
+def values_of(text: str, stored: _core.Layout) -> _core.Layout:
+  """The layout of plain values that a traced one (its text, over files_of(stored)) is."""
+  return _core.explicit_layout(_Values(stored).text(json.loads(text)), stored.model)
+
+
+def form_of(stored: _core.Layout) -> dict[str, Any]:
+  """The arguments with which reshard.quantise_layout() makes what is stored so."""
+  return {
+    "format": stored.quant_format,
+    "method": stored.quant_method,
+    "tensors": stored.quant_tensors,
+  }
+
+
+def compose(values: _core.Layout, files: _core.Layout, stored: _core.Layout) -> _core.Layout:
   """The quantised layout, over the plain model of `stored`, that a traced one is.
 
-  text, files  the traced layout, over files_of(stored)
-  stored       the layout of the checkpoint
+  values  values_of() the traced layout
+  files   the traced layout, over files_of(stored)
+  stored  the layout of the checkpoint
 
   Raises TracingError, with the names, if the engine's scales are not those of its data.
   """
-  values = _core.explicit_layout(_Values(stored).text(json.loads(text)), stored.model)
-  form: dict[str, Any] = {"format": stored.quant_format, "method": stored.quant_method}
-  made = reshard.quantise_layout(values, tensors=stored.quant_tensors, **form)
+  made = reshard.quantise_layout(values, **form_of(stored))
   said = list(_differences(made, files, _whole(stored)))
   if said:
     raise TracingError(

@@ -11,12 +11,13 @@ taken over while a rank is built.
 
 import contextlib
 import dataclasses
+import difflib
 import json
 import os
 import pathlib
 import sys
 import unittest.mock
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -24,12 +25,13 @@ import torch.distributed
 import vllm
 from vllm.config import set_current_vllm_config
 from vllm.distributed import parallel_state
+from vllm.engine.arg_utils import EngineArgs
 
 import reshard
 from reshard import _core
 from reshard.tracing import Traced, trace
 
-__all__ = ["VllmRanks", "layout", "trace_vllm"]
+__all__ = ["VllmRanks", "layout", "of_notation", "trace_vllm"]
 
 
 class _Group:
@@ -146,7 +148,6 @@ def engine_config(
 ) -> Any:
   """vLLM's configuration of a checkpoint folder (its config.json is enough). `more`: further
   arguments of vllm.EngineArgs."""
-  from vllm.engine.arg_utils import EngineArgs
   from vllm.model_executor.models import registry
 
   # vLLM would inspect model classes in a subprocess, which takes as long as everything else.
@@ -261,3 +262,41 @@ def trace_vllm(
 def layout(model: str | os.PathLike[str], **sizes: Any) -> _core.Layout:
   """trace_vllm(model, ...).layout"""
   return trace_vllm(model, **sizes).layout
+
+
+def of_notation(model: str, weights: Any, keys: Mapping[str, str]) -> Traced:
+  """trace_vllm() by the keys of a layout "traced:vllm,...": tp, pp, dp, ep (1, or tp * dp), and
+  further arguments of vllm.EngineArgs."""
+  sizes = {key: _size(key, keys.get(key, "1")) for key in ("tp", "pp", "dp", "ep")}
+  ep = sizes.pop("ep")
+  if ep not in (1, sizes["tp"] * sizes["dp"]):
+    raise reshard.InvalidArgumentError(
+      f"ep={ep}: vLLM spreads experts over all tp * dp ranks of a stage: 1 or {sizes['tp'] * sizes['dp']}"
+    )
+  known = {field.name for field in dataclasses.fields(EngineArgs)}
+  more = {key: _value(text) for key, text in keys.items() if key not in (*sizes, "ep")}
+  for key in more:
+    if key not in known:
+      raise reshard.InvalidArgumentError(
+        f"unknown key '{key}'{_meant(key, known)}; known are tp, pp, dp, ep, offset and the arguments of vllm.EngineArgs"
+      )
+  return trace_vllm(model, weights=weights, ep=ep > 1, **sizes, **more)
+
+
+def _size(key: str, text: str) -> int:
+  if not text.isdecimal() or not 0 < int(text) <= 1 << 20:
+    raise reshard.InvalidArgumentError(f"{key}={text} must be a whole number from 1 to {1 << 20}")
+  return int(text)
+
+
+def _value(text: str) -> Any:
+  """An argument of the engine: true, false, a number, or else the text."""
+  try:
+    return json.loads(text)
+  except ValueError:
+    return text
+
+
+def _meant(key: str, known: Iterable[str]) -> str:
+  near = difflib.get_close_matches(key, sorted(known), 1)
+  return f"; did you mean '{near[0]}'?" if near else ""

@@ -94,7 +94,7 @@ Result<ModelLayout> hf_layout(const LayoutSpec& spec, const FamilyInput& input) 
 }
 
 std::string known_families() {
-  return "hf, megatron, vllm, sglang, fsdp, dtensor, rules, explicit, dcp, torch_dist";
+  return "hf, megatron, vllm, sglang, fsdp, dtensor, rules, explicit, traced, dcp, torch_dist";
 }
 
 }  // namespace reshard

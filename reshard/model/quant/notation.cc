@@ -68,7 +68,7 @@ Result<QuantMethod> method_of(const std::string& family, const std::string& text
         fmt::format("{}: quant_method={} is unknown{}; known methods are {}", family, text,
                     did_you_mean_one_of(text, known_quant_methods()), known_quant_methods()));
   if (family == "megatron")
-    return fail(Code::invalid_argument, "megatron: quant_method is a key of hf, vllm and sglang");
+    return fail(Code::invalid_argument, "megatron: quant_method is a key of hf, vllm, sglang and explicit");
   if (!supports(*method, format))
     return fail(Code::unsupported, fmt::format("{}: quant_method={} does not support {}", family,
                                                text, to_string(format)));
@@ -200,10 +200,11 @@ Result<std::optional<QuantNotation>> take_quant(LayoutSpec& spec) {
         Code::invalid_argument,
         fmt::format("{}: quant_grid, quant_skip and quant_method need quant=FORMAT", spec.family));
   if (!format) return std::optional<QuantNotation>();
-  constexpr std::array<std::string_view, 4> kFamilies = {"hf", "megatron", "vllm", "sglang"};
+  constexpr std::array<std::string_view, 5> kFamilies = {"hf", "megatron", "vllm", "sglang",
+                                                         "explicit"};
   if (std::find(kFamilies.begin(), kFamilies.end(), spec.family) == kFamilies.end())
     return fail(Code::invalid_argument,
-                fmt::format("{}: quant is a key of hf, megatron, vllm and sglang", spec.family));
+                fmt::format("{}: quant is a key of hf, megatron, vllm, sglang and explicit", spec.family));
   const auto known = quant_format_from_name(*format);
   if (!known)
     return fail(
@@ -268,7 +269,8 @@ Result<QuantisedLayout> quantised_as(const QuantNotation& notation,
                        : default_quantised(values->model(), notation.family, notation.format);
   choice.name = notation.name;
   if (notation.method) choice.scale_suffix = scale_suffix_of(*notation.method);
-  choice.refines = notation.family == "vllm" && notation.grid != BlockGrid::local &&
+  const bool as_vllm = notation.family == "vllm" || notation.family == "explicit";
+  choice.refines = as_vllm && notation.grid != BlockGrid::local &&
                    notation.method.value_or(QuantMethod::fp8) == QuantMethod::fp8;
   RESHARD_TRY(check_skipped(notation.skip, values->model()));
   std::erase_if(choice.tensors, [&](const std::string& name) {

@@ -14,8 +14,9 @@ namespace reshard {
 
 /// The keys of a layout's notation that describe its quantisation:
 ///   quant=FORMAT              a name of quant_format_from_name()
-///   quant_method=METHOD       hf: the method of the files (files.h); vllm and sglang: the method
-///                             whose names and shapes modules use; default: that of the format
+///   quant_method=METHOD       hf: the method of the files (files.h); vllm, sglang and explicit: the
+///                             method whose names and shapes modules use; default: that of the
+///                             format
 ///   quant_grid=local|tensor   where block grids begin; default: tensor for hf, otherwise local
 ///   quant_skip=PART+PART...   skips canonical tensors whose names contain a PART; some name must
 struct QuantNotation {
@@ -33,7 +34,8 @@ struct QuantNotation {
 };
 
 /// Removes these keys from a layout's and returns them; none if `quant` is absent. Errors: an
-/// unknown format (the known ones are named); a family other than hf, megatron, vllm and sglang;
+/// unknown format (the known ones are named); a family other than hf, megatron, vllm, sglang and
+/// explicit;
 /// quant_grid, quant_skip or quant_method without quant; a method with megatron, or one that does
 /// not support the format.
 Result<std::optional<QuantNotation>> take_quant(LayoutSpec& spec);

@@ -3,7 +3,8 @@
 
 A file is a layout's, whose first line also has "kept": the key, how the layout was proved, and a
 digest of all else. It is believed if nobody but this user, or root, can have written it, and if it
-is whole and has this key; else it is ignored with a warning.
+is whole and has this key; else it is ignored with a warning. Needs neither torch nor an engine, so
+that what is kept is found without starting them.
 """
 
 import contextlib
@@ -14,17 +15,21 @@ import os
 import pathlib
 import stat
 import tempfile
-from collections.abc import Sequence
-from typing import Any
-
-from reshard.tracing._proof import Proof
-from reshard.tracing._types import Weight
+from typing import Any, NamedTuple
 
 # Raised when traces of the same input may come out differently.
 _VERSION = 2
 _BEGIN = b'{"kept": '
 _MAX_BYTES, _MAX_HEAD = 1 << 30, 1 << 12
 _log = logging.getLogger("reshard.tracing")
+
+
+class Kept(NamedTuple):
+  """A layout's text, and of how many of its `of` local tensors the bytes were `proved`."""
+
+  text: str
+  proved: int
+  of: int
 
 
 def folder() -> pathlib.Path | None:
@@ -45,19 +50,16 @@ class Entry:
     self.path, self.key = where / f"layout-{key[:32]}.json", key
 
   @classmethod
-  def of(
-    cls, key: Any, weights: Sequence[Weight], ranks: Sequence[int], name: str
-  ) -> "Entry | None":
-    """None if nothing is kept."""
+  def of(cls, *depends_on: Any) -> "Entry | None":
+    """The entry of all that a layout depends on (anything JSON takes); None if nothing is kept."""
     where = folder()
     if where is None:
       return None
-    tensors = [(w.name, w.shape, w.index_shape, str(w.dtype)) for w in weights]
-    said = json.dumps([_VERSION, name, key, list(ranks), tensors], sort_keys=True, default=str)
+    said = json.dumps([_VERSION, *depends_on], sort_keys=True, default=str)
     return cls(where, hashlib.sha256(said.encode()).hexdigest())
 
-  def read(self) -> tuple[str, Proof] | None:
-    """The layout's text, and how it was proved; None if there is none to believe."""
+  def read(self) -> Kept | None:
+    """None if there is none to believe."""
     try:
       raw = _contents(self.path)
       if raw is None:
@@ -67,7 +69,7 @@ class Entry:
       _log.warning("%s: %s: ignored, and traced anew", self.path, error or type(error).__name__)
       return None
 
-  def _believed(self, raw: bytes) -> tuple[str, Proof]:
+  def _believed(self, raw: bytes) -> Kept:
     first, _, text = raw.partition(b"\n")
     if len(first) > _MAX_HEAD or not first.startswith(_BEGIN) or not first.endswith(b"},"):
       raise ValueError("it is no kept layout")
@@ -80,15 +82,15 @@ class Entry:
     proved, of = head.get("proved"), head.get("of")
     if type(proved) is not int or type(of) is not int or not 0 <= proved <= of:
       raise ValueError("it does not say how it was proved")
-    return text.decode("utf-8"), Proof(proved, of)
+    return Kept(text.decode("utf-8"), proved, of)
 
-  def write(self, text: str, proof: Proof) -> None:
+  def write(self, kept: Kept) -> None:
     """Puts the file there at once, or not at all: a cache that cannot be written is none."""
-    content = text.encode("utf-8")
+    content = kept.text.encode("utf-8")
     head = {
       "key": self.key,
-      "proved": proof.proved,
-      "of": proof.of,
+      "proved": kept.proved,
+      "of": kept.of,
       "digest": hashlib.sha256(content).hexdigest(),
     }
     made = None
