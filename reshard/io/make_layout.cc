@@ -14,6 +14,7 @@
 #include "reshard/io/dtensor_file.h"
 #include "reshard/io/expert_map_file.h"
 #include "reshard/io/files/disk.h"
+#include "reshard/io/hf/config_values.h"
 #include "reshard/io/layout_file.h"
 #include "reshard/io/rules_file.h"
 #include "reshard/io/torch_dist/torch_dist_layout.h"
@@ -36,6 +37,16 @@ tl::unexpected<Error> needs_config(const LayoutSpec& spec, const Model& model) {
                   traced.empty() ? "" : fmt::format("; {} asks the engine's own loader", traced)));
 }
 
+/// The layout by rules, whose expressions see the numbers of the model's config.
+Result<ModelLayout> by_rules(const LayoutSpec& spec, FamilyInput input, const Model& model,
+                             const RuleSet& rules) {
+  ConfigValues values;
+  if (!model.config_path.empty())
+    values = RESHARD_TRY(hf::read_config_values(model.config_path));
+  input.values = &values;
+  return rules_layout(spec, input, rules);
+}
+
 /// `side`: receives `pieces`; its `traced` is read.
 Result<ModelLayout> build(const LayoutSpec& spec, const FamilyInput& input, const Model& model,
                           const std::string& rules_folder, LayoutSide& side) {
@@ -50,7 +61,7 @@ Result<ModelLayout> build(const LayoutSpec& spec, const FamilyInput& input, cons
   if (spec.family == "rules") {
     const RuleSet rules = RESHARD_TRY(read_rules(path));
     RESHARD_TRY(check_values_stay(spec, model, &rules));
-    return rules_layout(spec, input, rules);
+    return by_rules(spec, input, model, rules);
   }
   if (spec.family == "dtensor") return dtensor_layout(spec, input, RESHARD_TRY(read_dtensor(path)));
   if (spec.family == "explicit")

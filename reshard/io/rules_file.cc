@@ -15,6 +15,7 @@ constexpr std::size_t kMaxRulesFile = std::size_t{16} << 20;
 constexpr Index kMaxAxis = Index{1} << 20;
 constexpr Index kMaxNumber = Index{1} << 40;
 constexpr std::size_t kMaxAxisName = 32;
+constexpr std::size_t kMaxParts = 64, kMaxCuts = 16, kMaxKeys = 16;
 static_assert(kMaxRulePattern == files::kMaxFieldText);
 
 bool is_axis_name(std::string_view name) {
@@ -44,6 +45,23 @@ Result<std::vector<Axis>> parse_axes(const files::Fields& root) {
   return axes;
 }
 
+/// A number, or an expression.
+Result<Expression> expression(const files::Fields& fields, std::string_view key, Index least) {
+  const Json* json = fields.find(key);
+  if (json != nullptr && json->string() != nullptr) {
+    auto parsed = Expression::parse(*json->string());
+    if (!parsed) return tl::unexpected(std::move(parsed).error().in(fields.where()));
+    return parsed;
+  }
+  return Expression(RESHARD_TRY(fields.integer(key, least, kMaxNumber)));
+}
+
+Result<std::optional<Expression>> expression_if(const files::Fields& fields, std::string_view key,
+                                                Index least) {
+  if (!fields.has(key)) return std::optional<Expression>();
+  return std::optional(RESHARD_TRY(expression(fields, key, least)));
+}
+
 /// Parses one rule and checks that its parts are consistent.
 class RuleParser {
  public:
@@ -51,26 +69,127 @@ class RuleParser {
       : fields_(fields), axes_(axes) {}
 
   Result<Rule> parse() {
-    rule_.match = RESHARD_TRY(fields_.text("match"));
-    if (count_wildcards(rule_.match) > kMaxWildcards)
-      return fail(
-          Code::corrupt,
-          fmt::format("{}: match {} has {} of * and #, at most {} are allowed", fields_.where(),
-                      in_quotes(rule_.match), count_wildcards(rule_.match), kMaxWildcards));
+    RESHARD_TRY(read_part(fields_, rule_));
+    const Json::Array others = RESHARD_TRY(fields_.list("with", kMaxParts));
+    for (const Json& json : others) {
+      const auto place = fmt::format("{}, part {}", fields_.where(), rule_.num_parts() + 1);
+      const auto fields = RESHARD_TRY(files::Fields::of(
+          json, place, {"match", "shared", "take", "dims", "each", "pad", "cuts"}));
+      RulePart part;
+      RESHARD_TRY(read_part(fields, part));
+      rule_.with.push_back(std::move(part));
+    }
+    wildcards_ = left_in(rule_);
+    RESHARD_TRY(check_parts());
     if (fields_.has("name")) rule_.name = RESHARD_TRY(fields_.text("name"));
-    RESHARD_TRY(check_local_name(rule_.name, rule_.match, fields_.where()));
+    RESHARD_TRY(check_local_name(rule_.name, rule_.match, wildcards_, fields_.where()));
     constexpr DType kDTypes[] = {DType::f32, DType::bf16, DType::f16};
     if (fields_.has("dtype"))
       rule_.dtype = kDTypes[RESHARD_TRY(fields_.word("dtype", {"float32", "bfloat16", "float16"}))];
-    for (const Json& cut : RESHARD_TRY(fields_.list("cuts", kMaxDims))) RESHARD_TRY(add_cut(cut));
+    constexpr ValueMap kMaps[] = {ValueMap::identity, ValueMap::negated_exp, ValueMap::plus_one,
+                                  ValueMap::minus_one};
+    rule_.map = kMaps[RESHARD_TRY(
+        fields_.word("map", {"identity", "negated_exp", "plus_one", "minus_one"}))];
+    rule_.stack =
+        static_cast<int>(RESHARD_TRY(fields_.integer_or("stack", 0, -kMaxDims, kMaxDims - 1)));
+    rule_.omit = RESHARD_TRY(fields_.flag_or("omit", false));
+    rule_.merged = RESHARD_TRY(dimensions(fields_, "merged", kMaxDims - 1));
+    rule_.when = RESHARD_TRY(expression_if(fields_, "when", 0));
+    used_ = cut_;
     for (const Json& where : RESHARD_TRY(fields_.list("where", kMaxDims)))
       RESHARD_TRY(add_where(where));
     return std::move(rule_);
   }
 
  private:
+  /// The wildcards that name a local tensor: all but that of `each`.
+  static int left_in(const RulePart& part) {
+    return count_wildcards(part.match) - (part.each > 0 ? 1 : 0);
+  }
+
+  Result<> check_parts() const {
+    for (const RulePart& part : rule_.with)
+      if (left_in(part) != wildcards_)
+        return fail(Code::corrupt,
+                    fmt::format("{}: {} leaves {} wildcards and {} leaves {}: parts of one tensor "
+                                "have the same",
+                                fields_.where(), in_quotes(part.match), left_in(part),
+                                in_quotes(rule_.match), wildcards_));
+    const bool one = rule_.with.empty() && rule_.each == 0;
+    if (one || fields_.has("name") || fields_.has("omit")) return {};
+    return fail(Code::corrupt,
+                fmt::format("{}: name is missing, must name the tensor of several", fields_.where()));
+  }
+
+  Result<> read_part(const files::Fields& fields, RulePart& part) {
+    part.match = RESHARD_TRY(fields.text("match"));
+    const int wildcards = count_wildcards(part.match);
+    if (wildcards > kMaxWildcards)
+      return fail(Code::corrupt,
+                  fmt::format("{}: match {} has {} of * and #, at most {} are allowed",
+                              fields.where(), in_quotes(part.match), wildcards, kMaxWildcards));
+    part.shared = RESHARD_TRY(fields.flag_or("shared", false));
+    part.each = static_cast<int>(RESHARD_TRY(fields.integer_or("each", 0, 1, wildcards)));
+    part.dims = RESHARD_TRY(dimensions(fields, "dims", kMaxDims));
+    for (std::size_t i = 0; i < part.dims.size(); ++i)
+      if (std::ranges::find(part.dims, static_cast<int>(i)) == part.dims.end())
+        return fail(Code::corrupt, fmt::format("{}: dims must list each dimension once, lacks {}",
+                                               fields.where(), i));
+    for (const Json& json : RESHARD_TRY(fields.list("take", kMaxDims)))
+      RESHARD_TRY(add_take(fields, json, part));
+    for (const Json& json : RESHARD_TRY(fields.list("pad", kMaxDims)))
+      RESHARD_TRY(add_pad(fields, json, part));
+    dims_.clear();
+    used_.clear();
+    for (const Json& json : RESHARD_TRY(fields.list("cuts", kMaxCuts)))
+      RESHARD_TRY(add_cut(fields, json, part));
+    cut_.insert(used_.begin(), used_.end());
+    return {};
+  }
+
+  /// A list of different numbers of dimensions.
+  static Result<std::vector<int>> dimensions(const files::Fields& fields, std::string_view key,
+                                             int most) {
+    std::vector<int> found;
+    for (const Json& json : RESHARD_TRY(fields.list(key, static_cast<std::size_t>(most)))) {
+      const auto dim = json.integer();
+      if (!dim || *dim < 0 || *dim >= most ||
+          std::ranges::find(found, static_cast<int>(*dim)) != found.end())
+        return fail(Code::corrupt,
+                    fmt::format("{}: {} must list different dimensions below {}, one is {}",
+                                fields.where(), key, most, json.describe()));
+      found.push_back(static_cast<int>(*dim));
+    }
+    return found;
+  }
+
+  Result<> add_take(const files::Fields& of, const Json& json, RulePart& part) const {
+    const auto place = fmt::format("{}, take {}", of.where(), part.take.size() + 1);
+    const auto fields =
+        RESHARD_TRY(files::Fields::of(json, place, {"dim", "begin", "end", "period"}));
+    RulePart::Take take;
+    take.dim = static_cast<int>(RESHARD_TRY(fields.integer("dim", 0, kMaxDims - 1)));
+    if (std::ranges::find(part.take, take.dim, &RulePart::Take::dim) != part.take.end())
+      return fail(Code::corrupt, fmt::format("{}: dim {} is taken twice", place, take.dim));
+    if (fields.has("begin")) take.begin = RESHARD_TRY(expression(fields, "begin", 0));
+    take.end = RESHARD_TRY(expression(fields, "end", 0));
+    take.period = RESHARD_TRY(expression_if(fields, "period", 1));
+    part.take.push_back(std::move(take));
+    return {};
+  }
+
+  Result<> add_pad(const files::Fields& of, const Json& json, RulePart& part) const {
+    const auto place = fmt::format("{}, pad {}", of.where(), part.pad.size() + 1);
+    const auto fields = RESHARD_TRY(files::Fields::of(json, place, {"dim", "multiple"}));
+    RulePart::Pad pad;
+    pad.dim = static_cast<int>(RESHARD_TRY(fields.integer("dim", -kMaxDims, kMaxDims - 1)));
+    pad.multiple = RESHARD_TRY(expression(fields, "multiple", 1));
+    part.pad.push_back(std::move(pad));
+    return {};
+  }
+
   /// Marks an axis as used. An axis that cut two dimensions would cover only the diagonal blocks.
-  Result<> use_axis(const std::string& name, const std::string& where) {
+  Result<> use_axis(const std::string& name, const std::string& where, bool once = true) {
     const auto known =
         std::find_if(axes_.begin(), axes_.end(), [&](const Axis& a) { return a.name == name; });
     if (known == axes_.end()) {
@@ -79,26 +198,28 @@ class RuleParser {
       return fail(Code::corrupt, fmt::format("{}: axis {} is not among the file's axes ({})", where,
                                              in_quotes(name), fmt::join(names, ", ")));
     }
-    if (!used_.insert(name).second)
+    if (!used_.insert(name).second && once)
       return fail(Code::corrupt,
                   fmt::format("{}: axis {} is used twice; a rule may use each axis once", where,
                               in_quotes(name)));
     return {};
   }
 
-  Result<> add_cut(const Json& json) {
-    const auto where = fmt::format("{}, cut {}", fields_.where(), rule_.cuts.size() + 1);
-    const auto fields =
-        RESHARD_TRY(files::Fields::of(json, where, {"dim", "axes", "rule", "combine", "granule"}));
-    Rule::Cut cut;
+  /// Of cuts with `when`, one at most may apply: which, only the sizes say.
+  Result<> add_cut(const files::Fields& of, const Json& json, RulePart& part) {
+    const auto where = fmt::format("{}, cut {}", of.where(), part.cuts.size() + 1);
+    const auto fields = RESHARD_TRY(files::Fields::of(
+        json, where, {"dim", "axes", "rule", "combine", "granule", "even", "when"}));
+    RulePart::Cut cut;
+    cut.when = RESHARD_TRY(expression_if(fields, "when", 0));
     cut.dim = static_cast<int>(RESHARD_TRY(fields.integer("dim", -kMaxDims, kMaxDims - 1)));
-    if (!dims_.insert(cut.dim).second)
+    if (!dims_.insert(cut.dim).second && !cut.when)
       return fail(Code::corrupt, fmt::format("{}: dim {} is cut twice", where, cut.dim));
     for (const Json& axis : RESHARD_TRY(fields.list("axes", DimCut{}.axes.size()))) {
       if (axis.string() == nullptr)
         return fail(Code::corrupt, fmt::format("{}: axes must be a list of axis names, one is {}",
                                                where, axis.describe()));
-      RESHARD_TRY(use_axis(*axis.string(), where));
+      RESHARD_TRY(use_axis(*axis.string(), where, !cut.when));
       cut.axes.push_back(*axis.string());
     }
     if (cut.axes.empty())
@@ -108,31 +229,38 @@ class RuleParser {
     cut.rule = kRules[RESHARD_TRY(fields.word("rule", {"balanced", "ceil", "spread"}))];
     const auto combine = RESHARD_TRY(fields.word("combine", {"sequential", "flattened"}));
     cut.combine = combine == 0 ? DimCut::Combine::sequential : DimCut::Combine::flattened;
-    cut.granule = RESHARD_TRY(fields.integer_or("granule", 1, 1, kMaxNumber));
-    rule_.cuts.push_back(std::move(cut));
+    if (fields.has("granule")) cut.granule = RESHARD_TRY(expression(fields, "granule", 1));
+    cut.even = RESHARD_TRY(fields.flag_or("even", false));
+    part.cuts.push_back(std::move(cut));
     return {};
   }
 
   Result<> add_where(const Json& json) {
     const auto place = fmt::format("{}, where {}", fields_.where(), rule_.where.size() + 1);
-    const auto fields =
-        RESHARD_TRY(files::Fields::of(json, place, {"axis", "at", "number", "per"}));
+    const auto fields = RESHARD_TRY(
+        files::Fields::of(json, place, {"axis", "at", "number", "per", "of", "rest"}));
     Rule::Where where;
     where.axis = RESHARD_TRY(fields.text("axis"));
     RESHARD_TRY(use_axis(where.axis, place));
     if (fields.has("at") == fields.has("number"))
       return fail(Code::corrupt, fmt::format("{}: must have either at or number", place));
     if (fields.has("at")) {
-      if (fields.has("per"))
-        return fail(Code::corrupt, fmt::format("{}: per belongs to number, not to at", place));
-      where.at = RESHARD_TRY(fields.integer("at", 0, kMaxAxis - 1));
+      for (const char* key : {"per", "of", "rest"})
+        if (fields.has(key))
+          return fail(Code::corrupt,
+                      fmt::format("{}: {} belongs to number, not to at", place, key));
+      where.at = RESHARD_TRY(fields.integer("at", -kMaxAxis, kMaxAxis - 1));
     } else {
-      if (count_wildcards(rule_.match) == 0)
+      if (wildcards_ == 0)
         return fail(Code::corrupt,
                     fmt::format("{}: number needs a # in match {}", place, in_quotes(rule_.match)));
-      where.number =
-          static_cast<int>(RESHARD_TRY(fields.integer("number", 1, count_wildcards(rule_.match))));
+      where.number = static_cast<int>(RESHARD_TRY(fields.integer("number", 1, wildcards_)));
+      if (fields.has("per") && fields.has("of"))
+        return fail(Code::corrupt, fmt::format("{}: must have either per or of", place));
       where.per = RESHARD_TRY(fields.integer_or("per", 1, 1, kMaxNumber));
+      where.of = RESHARD_TRY(expression_if(fields, "of", 1));
+      constexpr StageRest kRests[] = {StageRest::first, StageRest::last, StageRest::before_last};
+      where.rest = kRests[RESHARD_TRY(fields.word("rest", {"first", "last", "before_last"}))];
     }
     rule_.where.push_back(std::move(where));
     return {};
@@ -141,9 +269,55 @@ class RuleParser {
   const files::Fields& fields_;
   const std::vector<Axis>& axes_;
   Rule rule_;
-  std::set<std::string> used_;
+  int wildcards_ = 0;              ///< those that the name and `where` may use.
+  std::set<std::string> used_;     ///< axes of this part.
+  std::set<std::string> cut_;      ///< axes of all parts.
   std::set<int> dims_;
 };
+
+Result<> parse_keys(const files::Fields& root, RuleSet& set) {
+  std::set<std::string> seen{"offset", "dtype"};
+  for (const Axis& axis : set.axes) seen.insert(axis.name);
+  for (const Json& entry : RESHARD_TRY(root.list("keys", kMaxKeys))) {
+    const auto place = fmt::format("key {}", set.keys.size() + 1);
+    const auto fields = RESHARD_TRY(files::Fields::of(entry, place, {"name", "default"}));
+    RuleSet::Key key{RESHARD_TRY(fields.text("name")),
+                     RESHARD_TRY(fields.integer_or("default", 1, 0, kMaxAxis))};
+    if (!is_axis_name(key.name) || !seen.insert(key.name).second)
+      return fail(Code::corrupt, fmt::format("{}: name {} is taken, or not of letters, digits and _",
+                                             place, in_quotes(key.name)));
+    set.keys.push_back(std::move(key));
+  }
+  for (const Json& entry : RESHARD_TRY(root.list("require", kMaxKeys))) {
+    const auto place = fmt::format("require {}", set.require.size() + 1);
+    const auto fields = RESHARD_TRY(files::Fields::of(entry, place, {"that", "says"}));
+    set.require.push_back(
+        {RESHARD_TRY(expression(fields, "that", 0)), RESHARD_TRY(fields.text("says"))});
+  }
+  return {};
+}
+
+Result<std::vector<std::string>> texts(const files::Fields& fields, std::string_view key) {
+  std::vector<std::string> found;
+  for (const Json& json : RESHARD_TRY(fields.list(key, kMaxKeys))) {
+    if (json.string() == nullptr || json.string()->empty() ||
+        json.string()->size() > files::kMaxFieldText)
+      return fail(Code::corrupt, fmt::format("{}: {} must list names, one is {}", fields.where(),
+                                             key, json.describe()));
+    found.push_back(*json.string());
+  }
+  return found;
+}
+
+Result<std::optional<RuleSet::Card>> parse_card(const files::Fields& root) {
+  if (!root.has("card")) return std::optional<RuleSet::Card>();
+  const auto fields = RESHARD_TRY(root.object(
+      "card", {"framework", "release", "architectures", "model_types", "proof"}));
+  RuleSet::Card card{RESHARD_TRY(fields.text("framework")), RESHARD_TRY(fields.text("release")),
+                     RESHARD_TRY(texts(fields, "architectures")),
+                     RESHARD_TRY(texts(fields, "model_types")), RESHARD_TRY(fields.text("proof"))};
+  return std::optional(std::move(card));
+}
 
 }  // namespace
 
@@ -152,23 +326,27 @@ int count_wildcards(std::string_view pattern) {
       std::count_if(pattern.begin(), pattern.end(), [](char c) { return c == '*' || c == '#'; }));
 }
 
-Result<> check_local_name(std::string_view name, std::string_view match, std::string_view where) {
+Result<> check_local_name(std::string_view name, std::string_view match, int wildcards,
+                          std::string_view where) {
   for (std::size_t i = 0; i + 1 < name.size(); ++i) {
     const int digit = name[i + 1] - '0';
     if (name[i] != '$' || digit < 0 || digit > 9) continue;
-    if (digit == 0 || digit > count_wildcards(match))
-      return fail(Code::corrupt,
-                  fmt::format("{}: name uses ${}, but match {} has {} of * and #", where, digit,
-                              in_quotes(match), count_wildcards(match)));
+    if (digit == 0 || digit > wildcards)
+      return fail(Code::corrupt, fmt::format("{}: name uses ${}, but match {} has {} of * and #",
+                                             where, digit, in_quotes(match), wildcards));
   }
   return {};
 }
 
 Result<RuleSet> parse_rules(std::string_view text) {
   const Json json = RESHARD_TRY(parse_json(text));
-  const auto root = RESHARD_TRY(files::Fields::of(json, "the file", {"axes", "rules"}));
+  const auto root = RESHARD_TRY(files::Fields::of(
+      json, "the file", {"axes", "keys", "require", "dtype", "rules", "card"}));
   RuleSet set;
   set.axes = RESHARD_TRY(parse_axes(root));
+  RESHARD_TRY(parse_keys(root, set));
+  set.card = RESHARD_TRY(parse_card(root));
+  set.config_dtype = RESHARD_TRY(root.word("dtype", {"model", "config"})) == 1;
   const auto rules = RESHARD_TRY(root.list("rules", kMaxRules));
   if (rules.empty())
     return fail(Code::corrupt,
@@ -176,7 +354,8 @@ Result<RuleSet> parse_rules(std::string_view text) {
   for (const Json& entry : rules) {
     const auto fields =
         RESHARD_TRY(files::Fields::of(entry, fmt::format("rule {}", set.rules.size() + 1),
-                                      {"match", "name", "dtype", "cuts", "where"}));
+                          {"match", "shared", "take", "dims", "each", "pad", "cuts", "with", "name",
+                           "dtype", "stack", "map", "merged", "omit", "when", "where"}));
     set.rules.push_back(RESHARD_TRY(RuleParser(fields, set.axes).parse()));
   }
   return set;

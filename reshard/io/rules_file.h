@@ -18,9 +18,10 @@ inline constexpr int kMaxWildcards = 4;
 
 /// The number of wildcards ('*' and '#') in a pattern.
 int count_wildcards(std::string_view pattern);
-/// Checks that every "$N" in a local name refers to a wildcard of `match`. Errors begin with
-/// `where`.
-Result<> check_local_name(std::string_view name, std::string_view match, std::string_view where);
+/// Checks that every "$N" in a local name refers to one of the `wildcards` of `match`. Errors begin
+/// with `where`.
+Result<> check_local_name(std::string_view name, std::string_view match, int wildcards,
+                          std::string_view where);
 
 /// Parses axes and rules, and checks all references in rules: axes exist, no axis cuts two
 /// dimensions of a tensor or both cuts and pins it, and "$N" and "number" refer to existing

@@ -43,6 +43,41 @@ TEST(RulesFile, says_everything_that_a_rule_can) {
   EXPECT_EQ(set->rules[1].where[0].at, Index{1});
 }
 
+TEST(RulesFile, says_what_a_card_does) {
+  const auto set = parse_rules(R"({
+    "card": {"framework": "vllm", "release": "0.32.0", "architectures": ["AForCausalLM"],
+             "model_types": ["a", "b"], "proof": "tp 1, 2, 4"},
+    "axes": [{"name": "tp", "size": 1}], "keys": [{"name": "ep"}, {"name": "mtp", "default": 0}],
+    "require": [{"that": "ep <= tp", "says": "ep exceeds tp"}], "dtype": "config",
+    "rules": [
+      {"match": "l.#.e.#.w", "each": 2, "name": "l.$1.w", "stack": -2, "dtype": "float32",
+       "dims": [1, 0], "pad": [{"dim": 1, "multiple": "64"}], "when": "ep > 1", "map": "plus_one",
+       "take": [{"dim": 0, "begin": 1, "end": "h", "period": "2 * h"}], "merged": [0],
+       "with": [{"match": "l.#.b", "shared": true}],
+       "where": [{"axis": "tp", "number": 1, "of": "layers", "rest": "before_last"}]}
+    ]})");
+  ASSERT_TRUE(set.has_value()) << set.error().message;
+  EXPECT_EQ(set->card->release, "0.32.0");
+  EXPECT_THAT(set->card->model_types, ElementsAre("a", "b"));
+  EXPECT_EQ(set->keys[0].otherwise, 1);
+  EXPECT_EQ(set->keys[1].otherwise, 0);
+  EXPECT_EQ(set->require[0].that.text(), "ep <= tp");
+  EXPECT_TRUE(set->config_dtype);
+  const Rule& rule = set->rules[0];
+  EXPECT_EQ(rule.num_parts(), 2u);
+  EXPECT_TRUE(rule.part(1).shared);
+  EXPECT_EQ(rule.each, 2);
+  EXPECT_EQ(rule.stack, -2);
+  EXPECT_EQ(rule.map, ValueMap::plus_one);
+  EXPECT_THAT(rule.dims, ElementsAre(1, 0));
+  EXPECT_THAT(rule.merged, ElementsAre(0));
+  EXPECT_EQ(rule.pad[0].multiple.text(), "64");
+  EXPECT_EQ(rule.take[0].period->text(), "2 * h");
+  EXPECT_EQ(rule.where[0].of->text(), "layers");
+  EXPECT_EQ(rule.where[0].rest, StageRest::before_last);
+  EXPECT_EQ(rule.when->text(), "ep > 1");
+}
+
 TEST(RulesFile, has_defaults) {
   const auto set = parse_rules(
       R"({"axes": [{"name": "d", "size": 3}],
@@ -113,6 +148,25 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{kTp, R"({"match": "*", "cuts": [{"dim": 0, "axes": ["ep"]}]})", "(tp)"},
         Wrong{kTp, R"({"match": "*", "cuts": [{"dim": 0, "axes": ["tp", "tp"]}]})",
               "is used twice"},
+        Wrong{kTp, R"({"match": "*", "cuts": [{"dim": 0, "axes": ["tp"], "granule": "2 *"}]})",
+              "rule 1, cut 1: expression '2 *', column 4"},
+        Wrong{kTp, R"({"match": "a", "with": [{"match": "b"}]})", "name is missing"},
+        Wrong{kTp, R"({"match": "a.#", "each": 1})", "name is missing"},
+        Wrong{kTp, R"({"match": "a", "each": 1, "name": "x"})", "each"},
+        Wrong{kTp, R"({"match": "a.#", "name": "x", "with": [{"match": "b"}]})",
+              R"("b" leaves 0 wildcards and "a.#" leaves 1)"},
+        Wrong{kTp, R"({"match": "a.#.#", "each": 2, "name": "x.$2"})", "uses $2"},
+        Wrong{kTp, R"({"match": "a", "name": "x", "with": [{"match": "b", "name": "y"}]})",
+              R"(rule 1, part 2: unknown key "name")"},
+        Wrong{kTp, R"({"match": "*", "dims": [1, 2]})", "dims must list each dimension once, lacks 0"},
+        Wrong{kTp, R"({"match": "*", "dims": [0, 0]})", "dims must list different dimensions"},
+        Wrong{kTp, R"({"match": "*", "take": [{"dim": 0}]})", "end"},
+        Wrong{kTp, R"({"match": "*", "take": [{"dim": 0, "end": 2}, {"dim": 0, "end": 3}]})",
+              "dim 0 is taken twice"},
+        Wrong{kTp, R"({"match": "#", "where": [{"axis": "tp", "number": 1, "per": 2, "of": 4}]})",
+              "either per or of"},
+        Wrong{kTp, R"({"match": "*", "where": [{"axis": "tp", "at": 0, "of": 4}]})",
+              "of belongs to number"},
         Wrong{kTp, R"({"match": "*", "cuts": [{"dim": 0, "axes": ["tp"], "granule": 0}]})",
               "granule"},
         Wrong{kTp, R"({"match": "*", "cuts": [{"dim": 0, "axes": ["tp"], "combine": "both"}]})",
@@ -123,8 +177,8 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{kTp, R"({"match": "*", "where": [{"at": 0}]})", "axis must be a string"},
         Wrong{kTp, R"({"match": "*", "where": [{"axis": "tp", "at": 0, "number": 1}]})",
               "either at or number"},
-        Wrong{kTp, R"({"match": "*", "where": [{"axis": "tp", "at": -1}]})",
-              "at must be a whole number from 0"},
+        Wrong{kTp, R"({"match": "*", "where": [{"axis": "tp", "at": -1048577}]})",
+              "at must be a whole number from -1048576"},
         Wrong{kTp, R"({"match": "*", "where": [{"axis": "tp", "at": 0, "per": 2}]})",
               "per belongs to number"},
         Wrong{kTp, R"({"match": "a", "where": [{"axis": "tp", "number": 1}]})", "needs a #"},

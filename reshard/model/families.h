@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "reshard/model/config.h"
+#include "reshard/model/config_values.h"
 #include "reshard/model/families/dtensor.h"
 #include "reshard/model/families/explicit.h"
 #include "reshard/model/families/rules.h"
@@ -35,6 +36,8 @@ struct FamilyInput {
   std::string_view model_type = {};
   /// The tensors as hf stores them, all of the model's; null: one by one.
   const std::vector<ModuleTensor>* file_form = nullptr;
+  /// rules: what the config.json says; null without one.
+  const ConfigValues* values = nullptr;
 };
 
 /// The checkpoint itself. Keys: shards (1; ranks, each with whole tensors, about equal bytes),
@@ -66,8 +69,8 @@ Result<ModelLayout> vllm_layout(const LayoutSpec& spec, const FamilyInput& input
 /// offset. World: tp * pp * replicas, tp fastest.
 Result<ModelLayout> sglang_layout(const LayoutSpec& spec, const FamilyInput& input);
 
-/// Any model, by the rules of a file. Keys: offset, dtype, and the sizes of the file's axes. @pre
-/// input.model
+/// Any model, by the rules of a file. Keys: offset, dtype, the sizes of the file's axes, and its
+/// keys. Errors begin with the family and name the rule. @pre input.model
 Result<ModelLayout> rules_layout(const LayoutSpec& spec, const FamilyInput& input,
                                  const RuleSet& rules);
 

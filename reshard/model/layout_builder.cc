@@ -49,8 +49,7 @@ RankSetId LayoutBuilder::add_ranks(RankSet ranks) {
   return id;
 }
 
-RankSetId LayoutBuilder::ranks_where(MeshId id,
-                                     std::initializer_list<std::pair<int, Index>> fixed) {
+RankSetId LayoutBuilder::ranks_where(MeshId id, std::span<const std::pair<int, Index>> fixed) {
   std::uint64_t key = mix64(static_cast<std::uint64_t>(id.value()));
   for (auto [axis, coordinate] : fixed)
     key = mix64(key ^

@@ -3,6 +3,7 @@
 
 #include <initializer_list>
 #include <memory>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -27,8 +28,12 @@ class LayoutBuilder {
   CutId add_cut(const DimCut& cut);
   const DimCut& dim_cut(CutId id) const { return layout_.cuts_[id.index()]; }
   RankSetId add_ranks(RankSet ranks);
+  const RankSet& rank_set(RankSetId id) const { return layout_.rank_sets_[id.index()]; }
   /// The ranks of a mesh with the given coordinates; `fixed` lists (axis index, coordinate).
-  RankSetId ranks_where(MeshId id, std::initializer_list<std::pair<int, Index>> fixed);
+  RankSetId ranks_where(MeshId id, std::span<const std::pair<int, Index>> fixed);
+  RankSetId ranks_where(MeshId id, std::initializer_list<std::pair<int, Index>> fixed) {
+    return ranks_where(id, std::span(fixed.begin(), fixed.size()));
+  }
   /// Adds a slot and returns its id.
   SlotId add(Slot slot);
 

@@ -3,63 +3,144 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
+#include <map>
 #include <set>
+#include <utility>
 
 #include "reshard/model/families.h"
 #include "reshard/model/families/local_names.h"
+#include "reshard/model/families/rule_index.h"
+#include "reshard/model/families/rule_sections.h"
 #include "reshard/model/layout_builder.h"
-#include "reshard/model/name_pattern.h"
 #include "reshard/model/quant/files.h"
 
 namespace reshard::families {
 namespace {
 
+/// The stage of a layer, of `layers` that `stages` share.
+Index stage_of(Index layer, Index layers, Index stages, StageRest rest) {
+  const Index each = layers / stages, more = layers % stages;
+  Index first_more = 0;  // the stages [first_more, first_more + more) have one more
+  if (rest == StageRest::last) first_more = stages - more;
+  if (rest == StageRest::before_last) first_more = std::max<Index>(0, stages - 1 - more);
+  Index begin = 0;
+  for (Index stage = 0; stage < stages; ++stage) {
+    begin += each + (stage >= first_more && stage < first_more + more ? 1 : 0);
+    if (layer < begin) return stage;
+  }
+  return stages;
+}
+
+/// The local tensor that a rule makes of the tensors with the same wildcards.
+struct Instance {
+  const Rule* rule = nullptr;
+  std::size_t number = 0;           ///< of the rule.
+  std::vector<std::string> groups;  ///< what the wildcards matched.
+  /// By part: the tensors, by the number of the wildcard `each`.
+  std::vector<std::map<Index, TensorId>> parts;
+};
+
 class Rules {
  public:
   Rules(const LayoutSpec& spec, const FamilyInput& input, const RuleSet& rules)
-      : spec_(spec), rules_(rules), m_(*input.model), b_(to_string(spec), input.model) {}
+      : spec_(spec),
+        rules_(rules),
+        values_(input.values),
+        m_(*input.model),
+        b_(to_string(spec), input.model) {}
 
   Result<ModelLayout> build() {
-    RESHARD_TRY(make_mesh());
-    for (Index i = 0; i < m_.size(); ++i) {
-      const TensorId id(static_cast<TensorId::rep>(i));
-      const Rule* found = nullptr;
-      std::vector<std::string> groups;
-      for (const Rule& rule : rules_.rules) {
-        auto matched = matcher_.match(rule.match, m_[id].name);
-        if (!matched) return tl::unexpected(std::move(matched).error().in(spec_.file));
-        if (*matched) {
-          found = &rule;
-          groups = std::move(**matched);
-          break;
-        }
-      }
-      if (found == nullptr)
-        return fail(Code::not_found, fmt::format("rules: no rule of '{}' matches tensor '{}'; add "
-                                                 "one, or a last rule that matches *",
-                                                 spec_.file, m_[id].name));
-      if (auto r = add(*found, id, groups); !r)
-        return tl::unexpected(
-            std::move(r).error().in(fmt::format("rules: tensor '{}'", m_[id].name)));
-    }
-    return std::move(b_).finish();
+    auto made = build_all();
+    if (made || made.error().message.starts_with(spec_.family + ":")) return made;
+    return tl::unexpected(std::move(made).error().in(spec_.family));
   }
 
  private:
+  Result<ModelLayout> build_all() {
+    RESHARD_TRY(make_mesh());
+    RESHARD_TRY(choose_rules());
+    RESHARD_TRY(collect());
+    for (const Instance& instance : instances_)
+      if (auto added = add(instance); !added)
+        return tl::unexpected(std::move(added).error().in(described(instance)));
+    return std::move(b_).finish();
+  }
+
   Result<> make_mesh() {
     std::set<std::string> known{"offset", "dtype"};
     std::vector<Axis> axes = rules_.axes;
     for (Axis& axis : axes) {
       known.insert(axis.name);
       axis.size = RESHARD_TRY(spec_.integer(axis.name, axis.size));
+      numbers_[axis.name] = axis.size;
+    }
+    for (const RuleSet::Key& key : rules_.keys) {
+      known.insert(key.name);
+      numbers_[key.name] = RESHARD_TRY(spec_.integer(key.name, key.otherwise, 0));
     }
     RESHARD_TRY(spec_.check_keys(known));
     dtype_ = RESHARD_TRY(spec_.dtype());
+    if (!dtype_ && rules_.config_dtype && values_ != nullptr) dtype_ = values_->dtype;
+    for (const RuleSet::Requirement& required : rules_.require)
+      if (RESHARD_TRY(required.that.value(lookup_)) == 0)
+        return fail(Code::invalid_argument, required.says);
     const Index offset = RESHARD_TRY(spec_.integer("offset", 0, 0));
     mesh_ =
         b_.add_mesh(RESHARD_TRY(Mesh::make(std::move(axes), Rank(static_cast<Rank::rep>(offset)))));
     return {};
+  }
+
+  Result<> choose_rules() {
+    for (const Rule& rule : rules_.rules)
+      if (!rule.when || RESHARD_TRY(rule.when->value(lookup_)) != 0) applied_.push_back(&rule);
+    return {};
+  }
+
+  /// Gives each tensor to the instances that are made of it.
+  Result<> collect() {
+    RuleIndex index(applied_);
+    std::map<std::pair<std::size_t, std::vector<std::string>>, std::size_t> known;
+    for (Index i = 0; i < m_.size(); ++i) {
+      const TensorId id(static_cast<TensorId::rep>(i));
+      auto found = index.find(m_[id].name);
+      if (!found) return tl::unexpected(std::move(found).error().in(spec_.file));
+      if (found->empty())
+        return fail(Code::not_found, fmt::format("no rule of '{}' matches tensor '{}'; add one, or "
+                                                 "a last rule that matches *",
+                                                 spec_.file, m_[id].name));
+      for (RuleMatch& match : *found) {
+        if (match.rule->omit) {
+          b_.omit(id);
+          continue;
+        }
+        const auto key = std::pair(match.number, match.groups);
+        const auto [at, is_new] = known.emplace(key, instances_.size());
+        if (is_new)
+          instances_.push_back({match.rule, match.number, std::move(match.groups),
+                                std::vector<std::map<Index, TensorId>>(match.rule->num_parts())});
+        auto& tensors = instances_[at->second].parts[match.part];
+        if (!tensors.emplace(match.each, id).second)
+          return fail(Code::invalid_argument,
+                      fmt::format("rule {} makes one local tensor of '{}' and '{}'",
+                                  match.number + 1, m_[tensors.at(match.each)].name, m_[id].name));
+      }
+    }
+    return {};
+  }
+
+  /// "tensor 'a'", or "rule 3 for tensor 'a' and others".
+  std::string described(const Instance& instance) const {
+    const TensorId* first = nullptr;
+    std::size_t count = 0;
+    for (const auto& tensors : instance.parts)
+      for (const auto& [number, id] : tensors) {
+        if (first == nullptr) first = &id;
+        ++count;
+      }
+    const std::string named = fmt::format("tensor '{}'", m_[*first].name);
+    return count == 1 ? named : fmt::format("rule {} for {} and others", instance.number + 1, named);
   }
 
   Result<int> axis(const std::string& name) const {
@@ -70,107 +151,156 @@ class Rules {
     return i;
   }
 
-  Result<CutId> cut_id(const Rule::Cut& cut) {
-    DimCut how;
-    if (cut.axes.size() > how.axes.size())
+  Result<Index> number_in(const Rule::Where& where, const std::vector<std::string>& groups) const {
+    if (where.number < 1 || static_cast<std::size_t>(where.number) > groups.size())
       return fail(Code::invalid_argument,
-                  fmt::format("a dimension can be cut over at most {} axes, not {}",
-                              how.axes.size(), cut.axes.size()));
-    for (const std::string& name : cut.axes)
-      how.axes[static_cast<std::size_t>(how.num_axes++)] =
-          static_cast<std::int8_t>(RESHARD_TRY(axis(name)));
-    how.rule = cut.rule;
-    how.combine = cut.combine;
-    how.granule = cut.granule;
-    return b_.add_cut(how);
+                  fmt::format("where: number {} but the pattern has {} wildcards", where.number,
+                              groups.size()));
+    const std::string& text = groups[static_cast<std::size_t>(where.number - 1)];
+    Index found = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), found);
+    if (error != std::errc() || end != text.data() + text.size())
+      return fail(Code::invalid_argument, fmt::format("where: '{}' is not a number", text));
+    return found;
+  }
+
+  /// The coordinate that an entry fixes.
+  Result<Index> coordinate(const Rule::Where& where, Index size,
+                           const std::vector<std::string>& groups) const {
+    if (where.at) return *where.at < 0 ? *where.at + size : *where.at;
+    const Index number = RESHARD_TRY(number_in(where, groups));
+    if (!where.of) return number / where.per;
+    const Index layers = RESHARD_TRY(where.of->value(lookup_));
+    if (layers < size)
+      return fail(Code::invalid_argument,
+                  fmt::format("where: {}={} exceeds {}={}", where.axis, size, where.of->text(),
+                              layers));
+    return stage_of(number, layers, size, where.rest);
   }
 
   /// The ranks with the coordinates that `where` requires.
-  Result<RankSet> ranks(const Rule& rule, const std::vector<std::string>& groups) {
-    const Mesh& mesh = b_.mesh(mesh_);
-    RankSet held = RankSet::range(mesh.first().value(), mesh.first().value() + mesh.size());
-    for (const Rule::Where& w : rule.where) {
-      const int a = RESHARD_TRY(axis(w.axis));
-      Index at = w.at.value_or(0);
-      if (!w.at) {
-        if (w.number < 1 || static_cast<std::size_t>(w.number) > groups.size())
+  Result<RankSetId> ranks(const Instance& instance) {
+    std::vector<std::pair<int, Index>> fixed;
+    for (const Rule::Where& where : instance.rule->where) {
+      const int a = RESHARD_TRY(axis(where.axis));
+      const Index size = b_.mesh(mesh_).axes()[static_cast<std::size_t>(a)].size;
+      const Index at = RESHARD_TRY(coordinate(where, size, instance.groups));
+      if (at < 0 || at >= size)
+        return fail(Code::invalid_argument,
+                    fmt::format("where: {}={} is outside the axis, which has size {}", where.axis,
+                                at, size));
+      fixed.emplace_back(a, at);
+    }
+    return b_.ranks_where(mesh_, fixed);
+  }
+
+  /// The tensors of a part, in the order of their numbers from 0.
+  Result<std::vector<TensorId>> tensors_of(const Instance& instance, std::size_t part) const {
+    const RulePart& rule = instance.rule->part(part);
+    std::vector<TensorId> tensors;
+    for (const auto& [number, id] : instance.parts[part]) {
+      if (rule.each > 0 && number != static_cast<Index>(tensors.size()))
+        return fail(Code::invalid_argument,
+                    fmt::format("the model has no tensor {} of '{}', but tensor {}", tensors.size(),
+                                rule.match, number));
+      tensors.push_back(id);
+    }
+    if (!tensors.empty()) return tensors;
+    return fail(Code::not_found,
+                fmt::format("the model has no tensor that matches '{}' beside it", rule.match));
+  }
+
+  Result<std::vector<Section>> sections_of(const Instance& instance) {
+    RuleSections make(b_, mesh_, lookup_);
+    std::vector<Section> sections;
+    for (std::size_t k = 0; k < instance.rule->num_parts(); ++k) {
+      const auto tensors = RESHARD_TRY(tensors_of(instance, k));
+      sections.push_back(RESHARD_TRY(make.section(instance.rule->part(k), tensors)));
+    }
+    return sections;
+  }
+
+  /// Parts that are stacked must be alike in all other dimensions.
+  static Result<int> stack_dim(const Rule& rule, const std::vector<Section>& sections) {
+    const Section& first = sections[0];
+    const int rank = first.extent.size();
+    const int dim = rule.stack < 0 ? rule.stack + rank : rule.stack;
+    if (sections.size() == 1) return 0;
+    if (dim < 0 || dim >= rank)
+      return fail(Code::invalid_argument,
+                  fmt::format("stack is {} but its parts have {} dimensions", rule.stack, rank));
+    for (const Section& section : sections)
+      for (int i = 0; i < rank; ++i)
+        if (section.extent.size() != rank ||
+            (i != dim && (section.extent[i] != first.extent[i] ||
+                          section.cuts[static_cast<std::size_t>(i)] !=
+                              first.cuts[static_cast<std::size_t>(i)])))
           return fail(Code::invalid_argument,
-                      fmt::format("where: number {} but the pattern has {} wildcards", w.number,
-                                  groups.size()));
-        const std::string& text = groups[static_cast<std::size_t>(w.number - 1)];
-        const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), at);
-        if (error != std::errc() || end != text.data() + text.size())
-          return fail(Code::invalid_argument, fmt::format("where: '{}' is not a number", text));
-        at /= w.per;
-      }
-      if (at < 0 || at >= mesh.axes()[static_cast<std::size_t>(a)].size)
-        return fail(Code::invalid_argument,
-                    fmt::format("where: {}={} is outside the axis, which has size {}", w.axis, at,
-                                mesh.axes()[static_cast<std::size_t>(a)].size));
-      RankSet kept;
-      held.for_each([&](Rank r) {
-        if (mesh.coordinate(r, a) == at) kept.insert(r);
-      });
-      held = std::move(kept);
-    }
-    return held;
+                      fmt::format("its parts differ in more than dimension {}, along which they "
+                                  "are stacked",
+                                  dim));
+    return dim;
   }
 
-  /// Cuts a dimension of the stored tensor. If it is several dimensions of the index space, cuts
-  /// must fall between indices of the first of them.
-  Result<> cut_stored(Section& section, const CanonicalTensor& tensor, int dim, Rule::Cut cut) {
-    int first = 0;
-    for (int at = 0; at < dim; ++at, ++first)
-      while ((tensor.merged.bits >> first & 1) != 0) ++first;
-    Index minor = 1;
-    for (int k = first; (tensor.merged.bits >> k & 1) != 0; ++k) minor *= tensor.shape[k + 1];
-    const bool by_granule = cut.granule % minor == 0;
-    if (by_granule) cut.granule /= minor;
-    const CutId id = RESHARD_TRY(cut_id(cut));
-    const Index parts = num_parts(b_.dim_cut(id), b_.mesh(mesh_));
-    if (!by_granule && (cut.granule != 1 || tensor.shape[first] % parts != 0))
-      return fail(
-          Code::unsupported,
-          fmt::format("dimension {} of {} parts of {} elements each would be cut inside one; "
-                      "give it a granule that is a multiple of {}",
-                      dim, tensor.shape[first], minor, minor));
-    section.cuts[static_cast<std::size_t>(first)] = id;
-    return {};
+  /// True if elements of a section belong to no tensor.
+  bool is_padded(const Section& section) const {
+    Index covered = 0;
+    for (const PlacedBox& part : section.parts) {
+      Index elements = 1;
+      for (int i = 0; i < part.box.rank(); ++i) elements *= part.box[i].size();
+      covered += elements;
+    }
+    return covered != volume(section.extent);
   }
 
-  Result<> add(const Rule& rule, TensorId id, const std::vector<std::string>& groups) {
-    Section section = whole_tensor(m_, id);
-    const int rank = m_[id].stored_shape().size();
-    for (const Rule::Cut& cut : rule.cuts) {
-      const int dim = cut.dim < 0 ? cut.dim + rank : cut.dim;
-      if (dim < 0 || dim >= rank)
-        return fail(Code::invalid_argument,
-                    fmt::format("cut of dimension {} but the tensor has {}", cut.dim, rank));
-      RESHARD_TRY(cut_stored(section, m_[id], dim, cut));
-    }
+  Result<> add(const Instance& instance) {
+    const Rule& rule = *instance.rule;
+    auto sections = RESHARD_TRY(sections_of(instance));
+    const TensorId id = sections[0].parts.empty() ? instance.parts[0].begin()->second
+                                                  : sections[0].parts[0].tensor;
+    const CanonicalTensor& first = m_[id];
     std::string name =
-        rule.name.empty() ? m_[id].name : RESHARD_TRY(substituted(rule.name, groups));
-    const RankSet held = RESHARD_TRY(ranks(rule, groups));
-    RESHARD_TRY(names_.take(name, held));
-    const bool casts = is_convertible(m_[id].dtype) && !names_activation_scale(m_[id].name);
-    const auto dtype = !casts ? std::nullopt : rule.dtype ? rule.dtype : dtype_;
+        rule.name.empty() ? first.name : RESHARD_TRY(substituted(rule.name, instance.groups));
+    const RankSetId held = RESHARD_TRY(ranks(instance));
+    RESHARD_TRY(names_.take(name, b_.rank_set(held)));
+    const bool casts = is_convertible(first.dtype) && !names_activation_scale(first.name);
+    const bool other = casts && (rule.dtype || dtype_);
+    const DType dtype = !other ? first.dtype : rule.dtype ? *rule.dtype : *dtype_;
+    MergedDims merged = RuleSections::is_plain(rule) && rule.with.empty() ? first.merged
+                                                                          : MergedDims{};
+    for (const int dim : rule.merged)
+      merged.bits = static_cast<std::uint8_t>(merged.bits | 1u << static_cast<unsigned>(dim));
     b_.add(Slot{.name = std::move(name),
-                .dtype = dtype.value_or(m_[id].dtype),
+                .dtype = dtype,
                 .mesh = mesh_,
-                .ranks = b_.add_ranks(held),
-                .sections = {std::move(section)},
-                .merged = m_[id].merged,
-                .casts = dtype.has_value()});
+                .ranks = held,
+                .stack_dim = RESHARD_TRY(stack_dim(rule, sections)),
+                .padded = std::ranges::any_of(sections, [&](auto& s) { return is_padded(s); }),
+                .sections = std::move(sections),
+                .merged = merged,
+                .map = rule.map,
+                .casts = other});
     return {};
+  }
+
+  std::optional<std::int64_t> number_named(std::string_view name) const {
+    if (const auto own = numbers_.find(name); own != numbers_.end()) return own->second;
+    if (values_ == nullptr) return std::nullopt;
+    const auto found = values_->numbers.find(name);
+    return found == values_->numbers.end() ? std::nullopt : std::optional(found->second);
   }
 
   const LayoutSpec& spec_;
   const RuleSet& rules_;
+  const ConfigValues* values_;
   const ModelSpec& m_;
   LayoutBuilder b_;
+  std::map<std::string, Index, std::less<>> numbers_;  ///< of axes and keys.
+  const Expression::Lookup lookup_ = [this](std::string_view name) { return number_named(name); };
   std::optional<DType> dtype_;  ///< of rules that give none.
   MeshId mesh_;
-  PatternMatcher matcher_;
+  std::vector<const Rule*> applied_;
+  std::vector<Instance> instances_;
   LocalNames names_;
 };
 

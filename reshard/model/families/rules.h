@@ -1,46 +1,114 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "reshard/base/dtype.h"
+#include "reshard/base/expression.h"
+#include "reshard/base/value_map.h"
 #include "reshard/sharding/cut.h"
 
 namespace reshard {
 
-/// One entry of a rules file: the layout of the canonical tensors whose names match a pattern.
-struct Rule {
+/// A part of a local tensor, made of the canonical tensors whose names match a pattern. In the
+/// order in which they apply: `take`, `dims`, `each`, `pad`, `cuts`. Expressions may use the numbers
+/// of the model's config, the sizes of the axes, the keys, and where an `extent` is, that name.
+struct RulePart {
+  /// Elements [begin, end) of a dimension or, with `period`, of each run of so many elements.
+  struct Take {
+    int dim = 0;
+    Expression begin, end;  ///< may use `extent`: the tensor's.
+    std::optional<Expression> period = {};
+  };
+  /// Rounds a dimension up to a multiple of both `multiple` and the number of its parts.
+  struct Pad {
+    int dim = 0;
+    Expression multiple = 1;
+  };
   struct Cut {
     int dim = 0;                    ///< negative counts from the last.
     std::vector<std::string> axes;  ///< applied in this order.
     CutRule rule = CutRule::balanced;
     DimCut::Combine combine = DimCut::Combine::sequential;
-    Index granule = 1;
+    Expression granule = 1;  ///< may use `extent`: that of the dimension.
+    bool even = false;       ///< all ranks must have the same number of granules.
+    std::optional<Expression> when = {};  ///< cuts only if it is not 0.
   };
-  /// Restricts the tensor to some ranks: those whose coordinate on `axis` is `at`, or, without
-  /// `at`, floor(v / per) for the number v that wildcard `number` (from 1) of the pattern matched.
-  struct Where {
-    std::string axis;
-    std::optional<Index> at;
-    int number = 0;
-    Index per = 1;
-  };
+
   std::string match;  ///< '*' matches any run of characters, '#' a run of digits; the whole name
                       ///< must match.
-  std::string name;   ///< local name; empty: the canonical one. "$1" is what the first '*' or '#'
-                      ///< matched, ...
-  std::optional<DType> dtype;  ///< of the local tensor, if it is a convertible one; else as it is.
-  std::vector<Cut> cuts;
-  std::vector<Where> where;
+  bool shared = false;  ///< also tensors that belong to another part.
+  std::vector<Take> take = {};
+  std::vector<int> dims = {};  ///< dimension i of the tensor becomes dims[i]; empty: as they are.
+  /// The tensors whose names differ in this wildcard (from 1) only are placed along a new first
+  /// dimension, in the order of its numbers; the other wildcards are numbered anew. 0: none.
+  int each = 0;
+  std::vector<Pad> pad = {};
+  std::vector<Cut> cuts = {};
 };
 
-/// A rules file: mesh axes, fastest first, and rules. The first rule that matches a tensor applies.
+/// How layers share stages that do not divide them: which stages have one more.
+enum class StageRest : std::uint8_t { first, last, before_last };
+
+/// One entry of a rules file: a local tensor for all tensors that match the same way. It is its
+/// first part; `with` are further ones, stacked after it.
+struct Rule : RulePart {
+  /// Restricts the tensor to some ranks: those whose coordinate on `axis` is `at`, or, without
+  /// `at`, that of the number v that wildcard `number` (from 1) of the pattern matched: floor(v /
+  /// per), or the stage of layer v of `of` layers.
+  struct Where {
+    std::string axis;
+    std::optional<Index> at;  ///< negative counts from the last.
+    int number = 0;
+    Index per = 1;
+    std::optional<Expression> of = {};
+    StageRest rest = StageRest::first;
+  };
+
+  std::vector<RulePart> with = {};
+  std::string name;  ///< local name; empty: the canonical one. "$1" is what the first '*' or '#'
+                     ///< matched, ...
+  std::optional<DType> dtype;  ///< of the local tensor, if it is a convertible one; else as it is.
+  int stack = 0;               ///< the dimension along which parts follow each other.
+  std::vector<int> merged = {};  ///< dimensions k that the module has as one with k + 1.
+  ValueMap map = ValueMap::identity;
+  bool omit = false;                    ///< the tensors are left out on purpose.
+  std::optional<Expression> when = {};  ///< the rule applies only if it is not 0.
+  std::vector<Where> where;
+
+  std::size_t num_parts() const { return 1 + with.size(); }
+  const RulePart& part(std::size_t i) const { return i == 0 ? *this : with[i - 1]; }
+};
+
+/// A rules file: mesh axes, fastest first, and rules; or a layout card. A tensor belongs to the first part of the
+/// first rule that matches it.
 struct RuleSet {
+  /// A key of the notation that is no axis.
+  struct Key {
+    std::string name;
+    Index otherwise = 1;  ///< its value if the notation is silent.
+  };
+  struct Requirement {
+    Expression that;  ///< of axes, keys and the config: must not be 0.
+    std::string says;
+  };
+  /// Whose layout the rules are, of a card: rules that were learned from a framework.
+  struct Card {
+    std::string framework, release;  ///< such as "vllm" and "0.32.0".
+    std::vector<std::string> architectures, model_types;  ///< of the configs that it is for.
+    std::string proof;               ///< how it was proved, for people.
+  };
   std::vector<Axis> axes;
   std::vector<Rule> rules;
+  std::optional<Card> card = {};
+  std::vector<Key> keys = {};
+  std::vector<Requirement> require = {};
+  /// Floating-point tensors have the dtype of the config, unless the notation says another.
+  bool config_dtype = false;
 };
 
 }  // namespace reshard

@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+// Protects: rules say what a family says: a whole engine, fused, stacked, padded, in stages, as a
+// file; and each thing that rules can do is what its words say, element by element.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "reshard/io/make_layout.h"
+#include "reshard/io/open_model.h"
+#include "reshard/io/rules_file.h"
+#include "reshard/model/families.h"
+#include "reshard/model/layout_diff.h"
+
+namespace reshard {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+/// vLLM's Qwen3MoeForCausalLM.
+constexpr const char* kQwen3Moe = R"({
+  "axes": [{"name": "tp", "size": 1}, {"name": "pp", "size": 1}, {"name": "dp", "size": 1}],
+  "keys": [{"name": "ep"}],
+  "require": [{"that": "ep == 1 || ep == tp * dp", "says": "ep must be 1 or tp * dp"}],
+  "rules": [
+    {"match": "model.embed_tokens.weight", "pad": [{"dim": 0, "multiple": 64}],
+     "cuts": [{"dim": 0, "axes": ["tp"]}]},
+    {"match": "lm_head.weight", "pad": [{"dim": 0, "multiple": 64}],
+     "cuts": [{"dim": 0, "axes": ["tp"]}]},
+    {"match": "model.norm.weight"},
+    {"match": "model.layers.#.self_attn.q_proj.weight",
+     "name": "model.layers.$1.self_attn.qkv_proj.weight",
+     "cuts": [{"dim": 0, "axes": ["tp"]}],
+     "with": [
+       {"match": "model.layers.#.self_attn.k_proj.weight",
+        "cuts": [{"dim": 0, "axes": ["tp"], "rule": "spread", "granule": "head_dim"}]},
+       {"match": "model.layers.#.self_attn.v_proj.weight",
+        "cuts": [{"dim": 0, "axes": ["tp"], "rule": "spread",
+                  "granule": "extent / num_key_value_heads"}]}],
+     "where": [{"axis": "pp", "number": 1, "of": "num_hidden_layers", "rest": "before_last"}]},
+    {"match": "model.layers.#.self_attn.o_proj.weight", "cuts": [{"dim": 1, "axes": ["tp"]}],
+     "where": [{"axis": "pp", "number": 1, "of": "num_hidden_layers", "rest": "before_last"}]},
+    {"match": "model.layers.#.mlp.experts.#.gate_proj.weight", "each": 2, "stack": 1,
+     "name": "model.layers.$1.mlp.experts.routed_experts.w13_weight",
+     "cuts": [{"dim": 0, "axes": ["dp", "tp"], "combine": "flattened", "when": "ep > 1"},
+              {"dim": 1, "axes": ["dp", "tp"], "combine": "flattened", "when": "ep == 1"}],
+     "with": [
+       {"match": "model.layers.#.mlp.experts.#.up_proj.weight", "each": 2,
+        "cuts": [{"dim": 0, "axes": ["dp", "tp"], "combine": "flattened", "when": "ep > 1"},
+                 {"dim": 1, "axes": ["dp", "tp"], "combine": "flattened", "when": "ep == 1"}]}],
+     "where": [{"axis": "pp", "number": 1, "of": "num_hidden_layers", "rest": "before_last"}]},
+    {"match": "model.layers.#.mlp.experts.#.down_proj.weight", "each": 2,
+     "name": "model.layers.$1.mlp.experts.routed_experts.w2_weight",
+     "cuts": [{"dim": 0, "axes": ["dp", "tp"], "combine": "flattened", "when": "ep > 1"},
+              {"dim": 2, "axes": ["dp", "tp"], "combine": "flattened", "when": "ep == 1"}],
+     "where": [{"axis": "pp", "number": 1, "of": "num_hidden_layers", "rest": "before_last"}]},
+    {"match": "model.layers.#.*",
+     "where": [{"axis": "pp", "number": 1, "of": "num_hidden_layers", "rest": "before_last"}]}
+  ]})";
+
+class Qwen3Moe : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(Qwen3Moe, by_rules_is_the_family) {
+  const Model model = *open_model("qwen3-30b-a3b", {.layers = 7});
+  const auto family = make_layout("vllm:" + GetParam(), model);
+  ASSERT_TRUE(family) << family.error().message;
+  ConfigValues values;
+  values.numbers = {{"head_dim", 128}, {"num_key_value_heads", 4}, {"num_hidden_layers", 7}};
+  const auto rules = parse_rules(kQwen3Moe);
+  ASSERT_TRUE(rules) << rules.error().message;
+  FamilyInput input{model.tensors};
+  input.values = &values;
+  const auto layout = rules_layout(*parse_layout("rules:x.json," + GetParam()), input, *rules);
+  ASSERT_TRUE(layout) << layout.error().message;
+  EXPECT_THAT(diff_layouts(**family, *layout), IsEmpty());
+}
+
+INSTANTIATE_TEST_SUITE_P(Sizes, Qwen3Moe,
+                         ::testing::Values("tp=1", "tp=2", "tp=4", "tp=8", "tp=16", "tp=2,pp=3",
+                                           "tp=4,ep=4", "tp=2,dp=2", "tp=2,dp=2,ep=4",
+                                           "pp=5,tp=2,offset=3"));
+
+/// The canonical elements of a local tensor on one rank, row by row; -1 is padding.
+std::vector<Index> elements(const ModelLayout& layout, SlotId id, Rank r) {
+  const LocalTensor local = layout.local(id, r);
+  std::vector<Index> out(static_cast<std::size_t>(volume(local.shape)), -1);
+  for (const Fragment& f : local.fragments) {
+    const Dims& shape = layout.model()[f.tensor].shape;
+    for (Index k = 0; k < f.box.volume(); ++k) {
+      Index canonical = 0, at = f.where.offset, rest = k;
+      for (int i = f.box.rank() - 1, minor = 1; i >= 0; --i) {
+        const Index within = rest % f.box[i].size();
+        rest /= f.box[i].size();
+        canonical += (f.box[i].begin() + within) * minor;
+        at += within * f.where.strides[i];
+        minor *= static_cast<int>(shape[i]);
+      }
+      out[static_cast<std::size_t>(at)] = 100 * f.tensor.value() + canonical;
+    }
+  }
+  return out;
+}
+
+struct Made {
+  std::shared_ptr<ModelSpec> model = std::make_shared<ModelSpec>();
+  Result<ModelLayout> layout = fail(Code::unsupported, "nothing was made");
+  std::vector<Index> on(Index rank) const {
+    return elements(*layout, SlotId(0), Rank(static_cast<Rank::rep>(rank)));
+  }
+};
+
+/// A layout over two ranks of axis tp, by one rule.
+Made made(const std::vector<std::pair<std::string, Dims>>& tensors, const std::string& rule) {
+  Made out;
+  for (const auto& [name, shape] : tensors) EXPECT_TRUE(out.model->add(name, shape, DType::bf16));
+  const auto rules = parse_rules(fmt::format(
+      R"({{"axes": [{{"name": "tp", "size": 2}}], "rules": [{}]}})", rule));
+  EXPECT_TRUE(rules) << rules.error().message;
+  if (rules) out.layout = rules_layout(*parse_layout("rules:x.json"), {out.model}, *rules);
+  return out;
+}
+
+TEST(RulesLayout, takes_a_part_of_each_period) {
+  // Three heads of q, k and v, two rows each, of which k is taken.
+  const auto m = made({{"qkv", {12}}}, R"({"match": "qkv", "name": "k",
+      "take": [{"dim": 0, "begin": "extent / 6", "end": "2 * extent / 6", "period": "extent / 2"}],
+      "cuts": [{"dim": 0, "axes": ["tp"]}]})");
+  ASSERT_TRUE(m.layout) << m.layout.error().message;
+  EXPECT_EQ(m.on(0), (std::vector<Index>{2, 3}));
+  EXPECT_EQ(m.on(1), (std::vector<Index>{8, 9}));
+}
+
+TEST(RulesLayout, a_fused_tensor_becomes_sections) {
+  const auto m = made({{"gate_up", {8}}}, R"({"match": "gate_up", "name": "w",
+      "take": [{"dim": 0, "end": "extent / 2"}], "cuts": [{"dim": 0, "axes": ["tp"]}],
+      "with": [{"match": "gate_up", "shared": true, "cuts": [{"dim": 0, "axes": ["tp"]}],
+                "take": [{"dim": 0, "begin": "extent / 2", "end": "extent"}]}]})");
+  ASSERT_TRUE(m.layout) << m.layout.error().message;
+  EXPECT_EQ(m.on(0), (std::vector<Index>{0, 1, 4, 5}));
+  EXPECT_EQ(m.on(1), (std::vector<Index>{2, 3, 6, 7}));
+}
+
+TEST(RulesLayout, transposes) {
+  const auto m = made({{"w", {2, 3}}}, R"({"match": "w", "dims": [1, 0]})");
+  ASSERT_TRUE(m.layout) << m.layout.error().message;
+  EXPECT_EQ(m.on(0), (std::vector<Index>{0, 3, 1, 4, 2, 5}));
+}
+
+TEST(RulesLayout, stacks_by_number_not_by_name) {
+  std::vector<std::pair<std::string, Dims>> experts;
+  for (const int e : {10, 2, 1, 0, 3, 4, 5, 6, 7, 8, 9, 11})
+    experts.emplace_back(fmt::format("layers.7.experts.{}.w", e), Dims{1});
+  const auto m = made(experts, R"({"match": "layers.#.experts.#.w", "each": 2, "name": "e.$1",
+      "cuts": [{"dim": 0, "axes": ["tp"]}]})");
+  ASSERT_TRUE(m.layout) << m.layout.error().message;
+  EXPECT_EQ(m.layout->slot(SlotId(0)).name, "e.7");
+  EXPECT_EQ(m.on(0), (std::vector<Index>{300, 200, 100, 400, 500, 600}));
+  experts.pop_back();
+  experts.erase(experts.begin() + 1);
+  EXPECT_THAT(made(experts, R"({"match": "layers.#.experts.#.w", "each": 2, "name": "e"})")
+                  .layout.error()
+                  .message,
+              HasSubstr("has no tensor 2 of 'layers.#.experts.#.w', but tensor 3"));
+}
+
+TEST(RulesLayout, pads_to_what_the_parts_need) {
+  const auto m = made({{"w", {5}}}, R"({"match": "w", "pad": [{"dim": 0, "multiple": 3}],
+      "cuts": [{"dim": 0, "axes": ["tp"], "even": true}]})");
+  ASSERT_TRUE(m.layout) << m.layout.error().message;
+  EXPECT_EQ(m.on(0), (std::vector<Index>{0, 1, 2}));
+  EXPECT_EQ(m.on(1), (std::vector<Index>{3, 4, -1}));
+  EXPECT_TRUE(m.layout->slot(SlotId(0)).padded);
+}
+
+TEST(RulesLayout, leaves_out_what_it_says) {
+  const auto m = made({{"a.inv_freq", {2}}, {"w", {2}}},
+                      R"({"match": "*.inv_freq", "omit": true}, {"match": "*"})");
+  ASSERT_TRUE(m.layout) << m.layout.error().message;
+  EXPECT_EQ(m.layout->num_slots(), 1);
+  EXPECT_TRUE(m.layout->omits(TensorId(0)));
+}
+
+TEST(RulesLayout, refuses_what_does_not_fit) {
+  const auto error = [](const std::vector<std::pair<std::string, Dims>>& tensors,
+                        const std::string& rule) {
+    const auto m = made(tensors, rule);
+    return m.layout ? "no error" : m.layout.error().message;
+  };
+  EXPECT_THAT(error({{"w", {5}}}, R"({"match": "w", "cuts": [{"dim": 0, "axes": ["tp"], "even": true}]})"),
+              HasSubstr("5 elements of 5 cannot be cut evenly into 2"));
+  EXPECT_THAT(error({{"w", {5}}}, R"({"match": "w", "take": [{"dim": 0, "end": 6}]})"),
+              HasSubstr("elements [0, 6) of each 5 cannot be taken of 5"));
+  EXPECT_THAT(error({{"w", {5}}}, R"({"match": "w", "take": [{"dim": 0, "end": 1, "period": 2}]})"),
+              HasSubstr("elements [0, 1) of each 2 cannot be taken of 5"));
+  EXPECT_THAT(error({{"w", {4}}}, R"({"match": "w", "cuts": [{"dim": 0, "axes": ["tp"], "granule": "head_dim"}]})"),
+              HasSubstr("rules: tensor 'w': 'head_dim': head_dim has no value here"));
+  EXPECT_THAT(error({{"a", {4}}}, R"({"match": "a", "name": "x", "with": [{"match": "b"}]})"),
+              HasSubstr("no tensor that matches 'b' beside it"));
+  EXPECT_THAT(error({{"a", {4, 2}}, {"b", {4, 3}}},
+                    R"({"match": "a", "name": "x", "with": [{"match": "b"}]})"),
+              HasSubstr("its parts differ in more than dimension 0"));
+  EXPECT_THAT(error({{"l.0.w", {4}}, {"l.1.w", {3}}}, R"({"match": "l.#.w", "each": 1, "name": "x"})"),
+              HasSubstr("'l.1.w' is [3], and 'l.0.w' beside it is [4]"));
+  EXPECT_THAT(error({{"w", {4}}}, R"({"match": "w", "cuts": [
+                {"dim": 0, "axes": ["tp"], "when": "tp > 1"}, {"dim": 0, "axes": ["tp"], "when": 1}]})"),
+              HasSubstr("apply together"));
+}
+
+TEST(RulesLayout, of_a_requirement_says_its_words) {
+  const Model model = *open_model("qwen3-30b-a3b", {.layers = 1});
+  const auto layout =
+      rules_layout(*parse_layout("rules:x.json,tp=4,ep=3"), {model.tensors}, *parse_rules(kQwen3Moe));
+  ASSERT_FALSE(layout);
+  EXPECT_EQ(layout.error().message, "rules: ep must be 1 or tp * dp");
+}
+
+}  // namespace
+}  // namespace reshard

@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "reshard/model/families/rule_sections.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <numeric>
+#include <set>
+#include <span>
+#include <string_view>
+
+namespace reshard::families {
+namespace {
+
+/// The largest number of boxes that one tensor may be taken apart into.
+constexpr Index kMaxPieces = Index{1} << 16;
+constexpr Index kMaxExtent = Index{1} << 40;
+
+std::string shape_text(const Dims& shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
+
+}  // namespace
+
+bool RuleSections::is_plain(const RulePart& part) {
+  return part.take.empty() && part.dims.empty() && part.each == 0 && part.pad.empty();
+}
+
+Result<Section> RuleSections::section(const RulePart& part, const std::vector<TensorId>& tensors) {
+  return is_plain(part) ? plain(part, tensors[0]) : composed(part, tensors);
+}
+
+Result<Index> RuleSections::number(const Expression& expression, Index extent, Index least) const {
+  const Index value = RESHARD_TRY(expression.value(
+      [&](std::string_view name) { return name == "extent" ? std::optional(extent) : numbers_(name); }));
+  if (value >= least && value <= kMaxExtent) return value;
+  return fail(Code::invalid_argument, fmt::format("'{}' is {}, must be from {} to {}",
+                                                  expression.text(), value, least, kMaxExtent));
+}
+
+Result<int> RuleSections::dim_of(int dim, int rank, const char* what) const {
+  const int found = dim < 0 ? dim + rank : dim;
+  if (found >= 0 && found < rank) return found;
+  return fail(Code::invalid_argument,
+              fmt::format("{} of dimension {} but the tensor has {}", what, dim, rank));
+}
+
+Result<std::vector<const RulePart::Cut*>> RuleSections::applied(const RulePart& part) const {
+  std::vector<const RulePart::Cut*> cuts;
+  std::set<std::string_view> axes;
+  std::set<int> dims;
+  for (const RulePart::Cut& cut : part.cuts) {
+    if (cut.when && RESHARD_TRY(cut.when->value(numbers_)) == 0) continue;
+    bool once = dims.insert(cut.dim).second;
+    for (const std::string& axis : cut.axes) once &= axes.insert(axis).second;
+    if (!once)
+      return fail(Code::invalid_argument,
+                  fmt::format("two cuts of '{}' that apply together share a dimension or an axis",
+                              part.match));
+    cuts.push_back(&cut);
+  }
+  return cuts;
+}
+
+Result<DimCut> RuleSections::how(const RulePart::Cut& cut, Index extent) const {
+  DimCut how;
+  if (cut.axes.size() > how.axes.size())
+    return fail(Code::invalid_argument,
+                fmt::format("a dimension can be cut over at most {} axes, not {}", how.axes.size(),
+                            cut.axes.size()));
+  for (const std::string& name : cut.axes) {
+    const int axis = b_.mesh(mesh_).axis(name);
+    if (axis < 0)
+      return fail(Code::invalid_argument,
+                  fmt::format("axis '{}' is not among the file's axes", name));
+    how.axes[static_cast<std::size_t>(how.num_axes++)] = static_cast<std::int8_t>(axis);
+  }
+  how.rule = cut.rule;
+  how.combine = cut.combine;
+  how.granule = RESHARD_TRY(number(cut.granule, extent, 1));
+  if (!cut.even) return how;
+  const Index parts = num_parts(how, b_.mesh(mesh_)), units = extent / how.granule;
+  const bool repeats = how.rule == CutRule::spread && units > 0 && parts % units == 0;
+  if (extent % how.granule == 0 && (units % parts == 0 || repeats)) return how;
+  return fail(Code::invalid_argument,
+              fmt::format("{} {} of {} cannot be cut evenly into {}", units,
+                          how.granule == 1 ? "elements" : fmt::format("units of {}", how.granule),
+                          extent, parts));
+}
+
+/// Cuts a dimension of the stored tensor. If it is several dimensions of the index space, cuts
+/// must fall between indices of the first of them.
+Result<> RuleSections::cut_stored(Section& section, const CanonicalTensor& tensor, int dim,
+                                  const RulePart::Cut& cut) {
+  int first = 0;
+  for (int at = 0; at < dim; ++at, ++first)
+    while ((tensor.merged.bits >> first & 1) != 0) ++first;
+  Index minor = 1;
+  for (int k = first; (tensor.merged.bits >> k & 1) != 0; ++k) minor *= tensor.shape[k + 1];
+  DimCut made = RESHARD_TRY(how(cut, tensor.shape[first] * minor));
+  const bool by_granule = made.granule % minor == 0;
+  const Index parts = num_parts(made, b_.mesh(mesh_));
+  if (!by_granule && (made.granule != 1 || tensor.shape[first] % parts != 0))
+    return fail(Code::unsupported,
+                fmt::format("dimension {} of {} parts of {} elements each would be cut inside one; "
+                            "give it a granule that is a multiple of {}",
+                            dim, tensor.shape[first], minor, minor));
+  if (by_granule) made.granule /= minor;
+  section.cuts[static_cast<std::size_t>(first)] = b_.add_cut(made);
+  return {};
+}
+
+Result<> RuleSections::cut_dim(Section& section, int dim, const RulePart::Cut& cut) {
+  const DimCut made = RESHARD_TRY(how(cut, section.extent[dim]));
+  section.cuts[static_cast<std::size_t>(dim)] = b_.add_cut(made);
+  return {};
+}
+
+Result<Section> RuleSections::plain(const RulePart& part, TensorId id) {
+  const CanonicalTensor& tensor = b_.model()[id];
+  Section section = whole_tensor(b_.model(), id);
+  const int rank = tensor.stored_shape().size();
+  for (const RulePart::Cut* cut : RESHARD_TRY(applied(part))) {
+    const int dim = RESHARD_TRY(dim_of(cut->dim, rank, "cut"));
+    RESHARD_TRY(cut_stored(section, tensor, dim, *cut));
+  }
+  return section;
+}
+
+Result<RuleSections::Pieces> RuleSections::taken(const RulePart& part, int dim,
+                                                 Index extent) const {
+  const auto take = std::ranges::find(part.take, dim, &RulePart::Take::dim);
+  if (take == part.take.end()) return Pieces{{{Interval(0, extent), 0}}, extent};
+  const Index period = take->period ? RESHARD_TRY(number(*take->period, extent, 1)) : extent;
+  const Index begin = RESHARD_TRY(number(take->begin, extent, 0));
+  const Index end = RESHARD_TRY(number(take->end, extent, 0));
+  if (begin > end || end > period || (period > 0 && extent % period != 0))
+    return fail(Code::invalid_argument,
+                fmt::format("elements [{}, {}) of each {} cannot be taken of {} along dimension {}",
+                            begin, end, period, extent, dim));
+  const Index repeats = period == 0 ? 0 : extent / period;
+  if (repeats > kMaxPieces)
+    return fail(Code::invalid_argument,
+                fmt::format("dimension {} would be taken apart into {} pieces, at most {} may be",
+                            dim, repeats, kMaxPieces));
+  Pieces out;
+  for (Index k = 0; k < repeats; ++k)
+    out.pieces.push_back({Interval(k * period + begin, k * period + end), k * (end - begin)});
+  out.extent = repeats * (end - begin);
+  return out;
+}
+
+Result<> RuleSections::pad(const RulePart& part, Section& section) {
+  for (const RulePart::Pad& pad : part.pad) {
+    const int dim = RESHARD_TRY(dim_of(pad.dim, section.extent.size(), "pad"));
+    const Index extent = section.extent[dim];
+    Index multiple = RESHARD_TRY(number(pad.multiple, extent, 1));
+    for (const RulePart::Cut* cut : RESHARD_TRY(applied(part)))
+      if (RESHARD_TRY(dim_of(cut->dim, section.extent.size(), "cut")) == dim) {
+        RulePart::Cut any = *cut;
+        any.even = false;
+        const DimCut made = RESHARD_TRY(how(any, extent));
+        const Index parts = num_parts(made, b_.mesh(mesh_)) * made.granule;
+        if (multiple > kMaxExtent / parts)
+          return fail(Code::invalid_argument,
+                      fmt::format("padding to a multiple of {} and {} parts exceeds {}", multiple,
+                                  parts, kMaxExtent));
+        multiple = std::lcm(multiple, parts);
+      }
+    section.extent[dim] = (extent + multiple - 1) / multiple * multiple;
+  }
+  return {};
+}
+
+Result<> RuleSections::check_alike(const RulePart& part,
+                                    const std::vector<TensorId>& tensors) const {
+  const CanonicalTensor& first = b_.model()[tensors[0]];
+  const int n = first.shape.size();
+  if (first.merged.bits != 0)
+    return fail(Code::unsupported,
+                fmt::format("'{}' is indexed as {} and stored as {}: rules take it as it is only",
+                            first.name, shape_text(first.shape), shape_text(first.stored_shape())));
+  if (!part.dims.empty() && static_cast<int>(part.dims.size()) != n)
+    return fail(Code::invalid_argument, fmt::format("'{}' has {} dimensions, dims lists {}",
+                                                    first.name, n, part.dims.size()));
+  if (part.each > 0 && n == kMaxDims)
+    return fail(Code::invalid_argument, fmt::format("'{}' has {} dimensions, and each adds one",
+                                                    first.name, n));
+  for (const RulePart::Take& take : part.take) RESHARD_TRY(dim_of(take.dim, n, "take"));
+  for (const TensorId id : tensors)
+    if (const CanonicalTensor& t = b_.model()[id]; t.shape != first.shape || t.merged.bits != 0)
+      return fail(Code::invalid_argument,
+                  fmt::format("'{}' is {}, and '{}' beside it is {}", t.name, shape_text(t.shape),
+                              first.name, shape_text(first.shape)));
+  return {};
+}
+
+Result<Section> RuleSections::composed(const RulePart& part, const std::vector<TensorId>& tensors) {
+  RESHARD_TRY(check_alike(part, tensors));
+  const CanonicalTensor& first = b_.model()[tensors[0]];
+  const int n = first.shape.size(), shift = part.each > 0 ? 1 : 0;
+  std::array<std::int8_t, kMaxDims> dims{};  // of the tensor -> of the section
+  for (int i = 0; i < n; ++i)
+    dims[static_cast<std::size_t>(i)] = static_cast<std::int8_t>(
+        shift + (part.dims.empty() ? i : part.dims[static_cast<std::size_t>(i)]));
+  Section section{Dims::filled(n + shift, static_cast<Index>(tensors.size())), {}, {}};
+  std::vector<Pieces> pieces;
+  Index count = 1;
+  for (int i = 0; i < n; ++i) {
+    pieces.push_back(RESHARD_TRY(taken(part, i, first.shape[i])));
+    section.extent[dims[static_cast<std::size_t>(i)]] = pieces.back().extent;
+    count *= static_cast<Index>(pieces.back().pieces.size());
+    if (count > kMaxPieces)
+      return fail(Code::invalid_argument,
+                  fmt::format("'{}' would be taken apart into more than {} pieces", first.name,
+                              kMaxPieces));
+  }
+  for (std::size_t k = 0; k < tensors.size(); ++k)
+    for (Index which = 0; which < count; ++which) {
+      PlacedBox placed{tensors[k], {}, Dims::filled(n + shift, static_cast<Index>(k)), dims};
+      std::array<Interval, kMaxDims> box{};
+      Index rest = which;
+      for (int i = n - 1; i >= 0; --i) {
+        const auto& along = pieces[static_cast<std::size_t>(i)].pieces;
+        const auto size = static_cast<Index>(along.size());
+        const Piece& piece = along[static_cast<std::size_t>(rest % size)];
+        rest /= size;
+        box[static_cast<std::size_t>(i)] = piece.of;
+        placed.at[dims[static_cast<std::size_t>(i)]] = piece.at;
+      }
+      placed.box = Box(std::span<const Interval>(box.data(), static_cast<std::size_t>(n)));
+      if (!placed.box.empty()) section.parts.push_back(placed);
+    }
+  RESHARD_TRY(pad(part, section));
+  for (const RulePart::Cut* cut : RESHARD_TRY(applied(part))) {
+    const int dim = RESHARD_TRY(dim_of(cut->dim, n + shift, "cut"));
+    RESHARD_TRY(cut_dim(section, dim, *cut));
+  }
+  return section;
+}
+
+}  // namespace reshard::families

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <vector>
+
+#include "reshard/model/families/rules.h"
+#include "reshard/model/layout_builder.h"
+
+namespace reshard::families {
+
+/// Turns the parts of rules into sections of slots.
+class RuleSections {
+ public:
+  /// Borrows all three. `numbers`: of the axes, keys and the config.
+  RuleSections(LayoutBuilder& builder, MeshId mesh, const Expression::Lookup& numbers)
+      : b_(builder), mesh_(mesh), numbers_(numbers) {}
+
+  /// The section of a part. `tensors`: one, or those of the wildcard `each` in its order. Errors: a
+  /// dimension or a number that does not fit the tensors.
+  Result<Section> section(const RulePart& part, const std::vector<TensorId>& tensors);
+
+  /// True if the part takes its one tensor as it is, and may cut dimensions of the stored tensor
+  /// that are several of the index space.
+  static bool is_plain(const RulePart& part);
+
+ private:
+  struct Piece {
+    Interval of;   ///< the tensor's elements.
+    Index at = 0;  ///< in the full tensor.
+  };
+  /// Along one dimension of the tensor.
+  struct Pieces {
+    std::vector<Piece> pieces;
+    Index extent = 0;
+  };
+  Result<Section> plain(const RulePart& part, TensorId id);
+  Result<> check_alike(const RulePart& part, const std::vector<TensorId>& tensors) const;
+  Result<Section> composed(const RulePart& part, const std::vector<TensorId>& tensors);
+  Result<Pieces> taken(const RulePart& part, int dim, Index extent) const;
+  Result<> pad(const RulePart& part, Section& section);
+  Result<> cut_stored(Section& section, const CanonicalTensor& tensor, int dim,
+                      const RulePart::Cut& cut);
+  Result<> cut_dim(Section& section, int dim, const RulePart::Cut& cut);
+  Result<DimCut> how(const RulePart::Cut& cut, Index extent) const;
+  /// The cuts whose condition holds. Errors: two of one dimension, or over one axis.
+  Result<std::vector<const RulePart::Cut*>> applied(const RulePart& part) const;
+  Result<Index> number(const Expression& expression, Index extent, Index least) const;
+  Result<int> dim_of(int dim, int rank, const char* what) const;
+
+  LayoutBuilder& b_;
+  MeshId mesh_;
+  const Expression::Lookup& numbers_;
+};
+
+}  // namespace reshard::families
