@@ -80,4 +80,5 @@ configure_file(${PROJECT_SOURCE_DIR}/cmake/reshard.pc.in ${PROJECT_BINARY_DIR}/g
 install(FILES ${PROJECT_BINARY_DIR}/generated/reshardConfig.cmake
   ${PROJECT_BINARY_DIR}/generated/reshardConfigVersion.cmake DESTINATION ${package_folder})
 install(FILES ${PROJECT_BINARY_DIR}/generated/reshard.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
-install(DIRECTORY ${PROJECT_SOURCE_DIR}/examples/configs ${PROJECT_SOURCE_DIR}/examples/clusters DESTINATION share/reshard)
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/examples/configs ${PROJECT_SOURCE_DIR}/examples/clusters
+  ${PROJECT_SOURCE_DIR}/examples/cards DESTINATION share/reshard)

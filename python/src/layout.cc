@@ -84,8 +84,7 @@ SharedLayout layout_by_rules(const std::string& rules, std::shared_ptr<const Mod
   const LayoutSpec spec = spec_of("rules", name, keys);
   ModelLayout layout = without_gil([&] {
     const RuleSet parsed = unwrap(parse_rules(rules));
-    unwrap(check_values_stay(spec, *model, &parsed));
-    return unwrap(rules_layout(spec, input_of(*model), parsed));
+    return unwrap(layout_by_rules_of(spec, *model, parsed));
   });
   return shared(std::move(model), std::move(layout));
 }

@@ -32,6 +32,13 @@ std::vector<fs::path> cluster_folders() {
   return found;
 }
 
+std::vector<fs::path> card_folders(const std::string& framework) {
+  std::vector<fs::path> found;
+  for (const fs::path& folder : folders())
+    found.push_back(folder.parent_path() / "cards" / framework);
+  return found;
+}
+
 std::optional<std::string> find_in(const std::vector<fs::path>& folders, const std::string& name) {
   if (name.empty() || name.find('/') != name.npos) return std::nullopt;
   std::error_code ignored;
@@ -55,6 +62,14 @@ std::vector<std::string> names_in(const std::vector<fs::path>& folders) {
 
 std::optional<std::string> find_example(const std::string& name) {
   return find_in(folders(), name);
+}
+
+std::optional<std::string> find_card_file(const std::string& framework, const std::string& name) {
+  return find_in(card_folders(framework), name);
+}
+
+std::vector<std::string> card_names(const std::string& framework) {
+  return names_in(card_folders(framework));
 }
 
 std::optional<std::string> find_example_cluster(const std::string& name) {

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-/// The examples that come with the program: configs of models, and clusters. An example's name is
+/// What comes with the program: configs of models, clusters, and layout cards. An example's name is
 /// its file name without ".json".
 namespace reshard {
 
@@ -19,6 +19,12 @@ std::optional<std::string> find_example(const std::string& name);
 /// of configs.
 std::optional<std::string> find_example_cluster(const std::string& name);
 
+/// The path of a framework's card (card_file.h), or none. Searches cards/FRAMEWORK/ beside each
+/// folder of configs.
+std::optional<std::string> find_card_file(const std::string& framework, const std::string& name);
+
+/// The names of a framework's cards, sorted.
+std::vector<std::string> card_names(const std::string& framework);
 /// The names of all configs, sorted.
 std::vector<std::string> example_names();
 /// The names of all clusters, sorted.

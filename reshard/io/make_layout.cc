@@ -12,6 +12,7 @@
 #include "reshard/io/checkpoint/stored_model.h"
 #include "reshard/io/dcp/piece_layout.h"
 #include "reshard/io/dtensor_file.h"
+#include "reshard/io/card_file.h"
 #include "reshard/io/expert_map_file.h"
 #include "reshard/io/files/disk.h"
 #include "reshard/io/hf/config_values.h"
@@ -37,16 +38,6 @@ tl::unexpected<Error> needs_config(const LayoutSpec& spec, const Model& model) {
                   traced.empty() ? "" : fmt::format("; {} asks the engine's own loader", traced)));
 }
 
-/// The layout by rules, whose expressions see the numbers of the model's config.
-Result<ModelLayout> by_rules(const LayoutSpec& spec, FamilyInput input, const Model& model,
-                             const RuleSet& rules) {
-  ConfigValues values;
-  if (!model.config_path.empty())
-    values = RESHARD_TRY(hf::read_config_values(model.config_path));
-  input.values = &values;
-  return rules_layout(spec, input, rules);
-}
-
 /// `side`: receives `pieces`; its `traced` is read.
 Result<ModelLayout> build(const LayoutSpec& spec, const FamilyInput& input, const Model& model,
                           const std::string& rules_folder, LayoutSide& side) {
@@ -59,14 +50,16 @@ Result<ModelLayout> build(const LayoutSpec& spec, const FamilyInput& input, cons
   if (spec.family == "fsdp" || spec.family == "dcp") return fsdp_layout(spec, input);
   const auto path = (std::filesystem::path(rules_folder) / spec.file).string();
   if (spec.family == "rules") {
-    const RuleSet rules = RESHARD_TRY(read_rules(path));
-    RESHARD_TRY(check_values_stay(spec, model, &rules));
-    return by_rules(spec, input, model, rules);
+    return layout_by_rules_of(spec, model, RESHARD_TRY(read_rules(path)));
   }
   if (spec.family == "dtensor") return dtensor_layout(spec, input, RESHARD_TRY(read_dtensor(path)));
   if (spec.family == "explicit")
     return explicit_layout(spec, input, RESHARD_TRY(read_layout_file(path)));
-  if (!model.config) return needs_config(spec, model);
+  if (!model.config) {
+    if (const auto card = RESHARD_TRY(find_card(spec.family, model)))
+      return layout_by_rules_of(spec, model, *card);
+    return needs_config(spec, model);
+  }
   if (spec.family == "megatron") return megatron_layout(spec, input);
   if (spec.family == "torch_dist") {
     auto made = RESHARD_TRY(torch_dist::torch_dist_layout(spec, input));
@@ -85,6 +78,17 @@ Result<ModelLayout> build(const LayoutSpec& spec, const FamilyInput& input, cons
 
 }  // namespace
 
+Result<ModelLayout> layout_by_rules_of(const LayoutSpec& spec, const Model& model,
+                                       const RuleSet& rules) {
+  RESHARD_TRY(check_values_stay(spec, model, &rules));
+  ConfigValues values;
+  if (!model.config_path.empty())
+    values = RESHARD_TRY(hf::read_config_values(model.config_path));
+  FamilyInput input{model.tensors, model.config_or_null()};
+  input.values = &values;
+  return rules_layout(spec, input, rules);
+}
+
 Result<LayoutSpec> read_layout_text(const std::string& text) {
   auto spec = RESHARD_TRY(parse_layout(text));
   const auto& f = spec.family;
@@ -102,7 +106,7 @@ Result<LayoutSpec> read_layout_text(const std::string& text) {
 Result<> check_values_stay(const LayoutSpec& spec, const Model& model, const RuleSet* rules) {
   constexpr std::array kWithoutConfig = {"hf",      "fsdp",  "dcp",
                                          "dtensor", "rules", "explicit"};
-  const bool builds = model.config || std::ranges::find(kWithoutConfig, spec.family) !=
+  const bool builds = model.config || rules != nullptr || std::ranges::find(kWithoutConfig, spec.family) !=
                                           kWithoutConfig.end();  // else build() says why not
   if (model.opaque.empty() || !builds) return {};
   std::string option;
@@ -112,7 +116,8 @@ Result<> check_values_stay(const LayoutSpec& spec, const Model& model, const Rul
   if (rules != nullptr)
     for (const Rule& rule : rules->rules)
       if (rule.dtype) option = fmt::format("dtype of the rule {}", in_quotes(rule.match));
-  if (option.empty() && (spec.family == "vllm" || spec.family == "sglang"))
+  if (option.empty() && ((rules != nullptr && rules->config_dtype) || spec.family == "vllm" ||
+                         spec.family == "sglang"))
     option = "the dtype of its parameters";
   if (option.empty()) return {};
   return fail(Code::unsupported,

@@ -27,6 +27,11 @@ Result<LayoutSpec> read_layout_text(const std::string& text);
 Result<> check_values_stay(const LayoutSpec& spec, const Model& model,
                            const RuleSet* rules = nullptr);
 
+/// rules_layout() of a model, whose config's numbers its expressions see. Errors besides: those of
+/// check_values_stay(), and of reading the config.
+Result<ModelLayout> layout_by_rules_of(const LayoutSpec& spec, const Model& model,
+                                       const RuleSet& rules);
+
 /// One side of a plan: a plain or a quantised layout.
 struct LayoutSide {
   std::shared_ptr<const ModelLayout> values;           ///< the layout of the dequantised values.

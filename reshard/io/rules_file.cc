@@ -238,7 +238,7 @@ class RuleParser {
   Result<> add_where(const Json& json) {
     const auto place = fmt::format("{}, where {}", fields_.where(), rule_.where.size() + 1);
     const auto fields = RESHARD_TRY(
-        files::Fields::of(json, place, {"axis", "at", "number", "per", "of", "rest"}));
+        files::Fields::of(json, place, {"axis", "at", "or_last", "number", "per", "of", "rest"}));
     Rule::Where where;
     where.axis = RESHARD_TRY(fields.text("axis"));
     RESHARD_TRY(use_axis(where.axis, place));
@@ -250,7 +250,10 @@ class RuleParser {
           return fail(Code::corrupt,
                       fmt::format("{}: {} belongs to number, not to at", place, key));
       where.at = RESHARD_TRY(fields.integer("at", -kMaxAxis, kMaxAxis - 1));
+      where.or_last = RESHARD_TRY(fields.flag_or("or_last", false));
     } else {
+      if (fields.has("or_last"))
+        return fail(Code::corrupt, fmt::format("{}: or_last belongs to at, not to number", place));
       if (wildcards_ == 0)
         return fail(Code::corrupt,
                     fmt::format("{}: number needs a # in match {}", place, in_quotes(rule_.match)));

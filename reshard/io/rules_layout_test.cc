@@ -172,6 +172,18 @@ TEST(RulesLayout, pads_to_what_the_parts_need) {
   EXPECT_TRUE(m.layout->slot(SlotId(0)).padded);
 }
 
+TEST(RulesLayout, is_on_the_first_and_the_last_stage) {
+  auto model = std::make_shared<ModelSpec>();
+  ASSERT_TRUE(model->add("w", {2}, DType::bf16));
+  const auto rules = parse_rules(R"({"axes": [{"name": "pp", "size": 4}], "rules": [
+      {"match": "w", "where": [{"axis": "pp", "at": 0, "or_last": true}]}]})");
+  ASSERT_TRUE(rules) << rules.error().message;
+  const auto layout = rules_layout(*parse_layout("rules:x.json"), {model}, *rules);
+  ASSERT_TRUE(layout) << layout.error().message;
+  for (const int rank : {0, 1, 2, 3})
+    EXPECT_EQ(layout->slots_of(Rank(rank)).size(), rank == 0 || rank == 3 ? 1u : 0u);
+}
+
 TEST(RulesLayout, leaves_out_what_it_says) {
   const auto m = made({{"a.inv_freq", {2}}, {"w", {2}}},
                       R"({"match": "*.inv_freq", "omit": true}, {"match": "*"})");

@@ -180,7 +180,7 @@ class Rules {
 
   /// The ranks with the coordinates that `where` requires.
   Result<RankSetId> ranks(const Instance& instance) {
-    std::vector<std::pair<int, Index>> fixed;
+    std::vector<std::pair<int, Index>> fixed, or_last;
     for (const Rule::Where& where : instance.rule->where) {
       const int a = RESHARD_TRY(axis(where.axis));
       const Index size = b_.mesh(mesh_).axes()[static_cast<std::size_t>(a)].size;
@@ -190,8 +190,11 @@ class Rules {
                     fmt::format("where: {}={} is outside the axis, which has size {}", where.axis,
                                 at, size));
       fixed.emplace_back(a, at);
+      or_last.emplace_back(a, where.or_last ? size - 1 : at);
     }
-    return b_.ranks_where(mesh_, fixed);
+    const RankSetId first = b_.ranks_where(mesh_, fixed);
+    if (or_last == fixed) return first;
+    return b_.add_ranks(b_.rank_set(first) | b_.rank_set(b_.ranks_where(mesh_, or_last)));
   }
 
   /// The tensors of a part, in the order of their numbers from 0.

@@ -57,12 +57,13 @@ enum class StageRest : std::uint8_t { first, last, before_last };
 /// One entry of a rules file: a local tensor for all tensors that match the same way. It is its
 /// first part; `with` are further ones, stacked after it.
 struct Rule : RulePart {
-  /// Restricts the tensor to some ranks: those whose coordinate on `axis` is `at`, or, without
-  /// `at`, that of the number v that wildcard `number` (from 1) of the pattern matched: floor(v /
+  /// Restricts the tensor to some ranks: those whose coordinate on `axis` is `at` (or the last), or,
+  /// without `at`, that of the number v that wildcard `number` (from 1) of the pattern matched: floor(v /
   /// per), or the stage of layer v of `of` layers.
   struct Where {
     std::string axis;
     std::optional<Index> at;  ///< negative counts from the last.
+    bool or_last = false;     ///< with `at`: also the last coordinate.
     int number = 0;
     Index per = 1;
     std::optional<Expression> of = {};

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finds the expression of a config's keys that gives the numbers that were seen."""
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from reshard.learn.evidence import Unfit
+
+_MOST = 1 << 40
+# Keys that say nothing of sizes, whatever their values.
+_NO_SIZES = ("token", "position", "version", "seed", "layer", "window", "max_", "min_", "eps", "length", "bias", "use_",
+             "rope", "freq", "interval", "skip", "pp_", "topk", "_per_tok", "depth", "tie_", "dtype")  # fmt: skip
+_LIKELY = ("num_key_value_heads", "head_dim", "num_attention_heads", "hidden_size", "intermediate_size")
+
+Values = tuple[int, ...]
+
+
+class Terms:
+  """Expressions over the keys of some configs.
+
+  numbers   of each config: its whole numbers by name
+  defaults  what a config of the class has for keys that a file may leave out
+  """
+
+  def __init__(self, numbers: Sequence[Mapping[str, int]], defaults: Mapping[str, int]) -> None:
+    self._defaults = defaults
+    self._keys: dict[str, Values] = {}
+    for key in sorted(set.intersection(*map(set, numbers)), key=_rank):
+      values = tuple(of[key] for of in numbers)
+      if all(1 < v < _MOST for v in values) and not any(word in key for word in _NO_SIZES):
+        self._keys[key] = values
+
+  def text_of(self, key: str) -> str:
+    """The key as an expression has it: with what holds where a config leaves it out."""
+    prefix, _, last = key.rpartition(".")
+    prefix += "." if prefix else ""
+    heads, hidden = f"{prefix}num_attention_heads", f"{prefix}hidden_size"
+    if last in ("num_key_value_heads", "num_kv_heads") and heads in self._keys:
+      return f"({key} ?? {heads})"
+    if last == "head_dim" and {hidden, heads} <= self._keys.keys():
+      return f"({key} ?? {hidden} / {heads})"
+    default = self._defaults.get(key, 0)
+    return f"({key} ?? {default})" if default > 0 else key
+
+  def counts(self) -> Iterator[tuple[str, Values]]:
+    """Keys that may count units, such as heads: likelier ones first."""
+    for key, values in self._keys.items():
+      yield self.text_of(key), values
+
+  def of(self, wanted: Sequence[int], extents: Sequence[int]) -> str:
+    """The simplest expression with these values, one for each config. `extents`: of the dimension.
+
+    Raises Unfit.
+    """
+    if not any(wanted):
+      return "0"
+    for text, values in self._candidates(tuple(extents)):
+      if values == tuple(wanted):
+        return text
+    raise Unfit(f"no expression of the config gives {', '.join(map(str, wanted))}")
+
+  def _candidates(self, extents: Values) -> Iterator[tuple[str, Values]]:
+    """Simpler ones first. A value that is no whole number is -1."""
+    keys = [(self.text_of(key), values) for key, values in self._keys.items()]
+    pairs = list(itertools.combinations_with_replacement(keys, 2))
+    products = [(f"{a} * {b}", _each(lambda x, y: x * y, u, v)) for (a, u), (b, v) in pairs]
+    yield "extent", extents
+    for n in (2, 3, 4, 5, 6, 8):
+      yield f"extent / {n}", _each(lambda e, n=n: _whole(e, n), extents)
+    yield from keys
+    yield from products
+    for text, values in [*keys, *products]:
+      yield f"2 * {text}", _each(lambda v: 2 * v, values)
+    for text, values in keys:
+      yield f"3 * {text}", _each(lambda v: 3 * v, values)
+      yield f"extent / {text}", _each(_whole, extents, values)
+    for (a, u), (b, v) in itertools.permutations(keys, 2):
+      yield f"{a} / {b}", _each(_whole, u, v)
+      yield f"{a} + {b}", _each(lambda x, y: x + y, u, v)
+    yield from self._of_three(keys)
+
+  @staticmethod
+  def _of_three(keys: Sequence[tuple[str, Values]]) -> Iterator[tuple[str, Values]]:
+    heads = [(t, v) for t, v in keys if "head" in t or "group" in t or "kv" in t]
+    for (a, u), (b, v), (c, w) in itertools.product(heads, heads, keys):
+      yield f"({a} + 2 * {b}) * {c}", _each(lambda x, y, z: (x + 2 * y) * z, u, v, w)
+      yield f"{a} * ({b} + {c})", _each(lambda x, y, z: x * (y + z), u, v, w)
+      quotients = _each(_whole, u, v)
+      yield f"{a} / {b} * {c}", _each(lambda q, z: q * z, quotients, w)
+      yield f"({a} / {b} + 2) * {c}", _each(lambda q, z: (q + 2) * z if q > 0 else -1, quotients, w)
+
+
+def _each(of: Callable[..., int], *values: Values) -> Values:
+  return tuple(of(*some) for some in zip(*values, strict=True))
+
+
+def _whole(a: int, b: int) -> int:
+  return a // b if b and a % b == 0 else -1
+
+
+def _rank(key: str) -> tuple[int, int, str]:
+  """Likely keys first: those of heads, then those of few components."""
+  last = key.rpartition(".")[2]
+  if last in _LIKELY:
+    return key.count("."), _LIKELY.index(last), key
+  return key.count("."), len(_LIKELY) + (0 if "head" in last or "group" in last else 1), key

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Teaches the layouts of vLLM: traces of its own classes and loaders, on small models."""
+
+import json
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import transformers
+import vllm
+
+from reshard import _core
+from reshard.learn.evidence import Sight
+from reshard.tracing.vllm import trace_vllm
+
+FRAMEWORK, RELEASE = "vllm", vllm.__version__.split("+")[0]
+AXES = [{"name": name, "size": 1} for name in ("tp", "pp", "dp", "replicas")]
+KEYS = [{"name": "ep"}]
+REQUIRE = [{"that": "ep == 1 || ep == tp * dp", "says": "ep must be 1 or tp * dp"}]
+#: How vLLM spreads experts: whole ones with ep, else parts of each, over all ranks of a stage.
+EXPERT_AXES = {"axes": ["dp", "tp"], "combine": "flattened"}
+#: Of stages that layers do not divide (distributed/utils.py, get_pp_indices).
+STAGES = {"rest": "before_last"}
+
+
+def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, int]:
+  """The whole numbers of a config, by dotted names, as cards name them."""
+  out: dict[str, int] = {}
+  for key, value in values.items():
+    if isinstance(value, bool | int):
+      out[prefix + key] = int(value)
+    elif isinstance(value, Mapping):
+      out.update(flat(value, f"{prefix}{key}."))
+  return out
+
+
+def numbers_of(folder: pathlib.Path) -> dict[str, int]:
+  """Of a checkpoint's config, with the defaults of its class."""
+  said = json.loads((folder / "config.json").read_text())
+  return flat(transformers.AutoConfig.from_pretrained(folder).to_dict()) | flat(said)
+
+
+def defaults_of(model_type: str) -> dict[str, int]:
+  return flat(transformers.CONFIG_MAPPING[model_type]().to_dict())
+
+
+def layout_of(
+  folder: pathlib.Path, sizes: Mapping[str, int], prove: bool, ranks: Sequence[int] | None = None
+) -> _core.Layout:
+  """What vLLM's loader leaves on ranks (None: on all), at these sizes."""
+  keys: dict[str, Any] = {k: v for k, v in sizes.items() if k != "ep"}
+  found = trace_vllm(
+    folder, ep=sizes.get("ep", 1) > 1, ranks=ranks, prove=prove, enable_prefix_caching=False, **keys
+  )
+  return found.layout
+
+
+def sight(
+  folder: pathlib.Path,
+  sizes: Mapping[str, int],
+  model: int,
+  prove: bool,
+  ranks: Sequence[int] | None = None,
+) -> Sight:
+  return Sight.of(layout_of(folder, sizes, prove, ranks), sizes, numbers_of(folder), model)

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+// Protects: a model without a family gets the card of its class and model_type, or is told why not;
+// every card that ships can be read, and is where its class is looked for.
+#include "reshard/io/card_file.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+
+#include "reshard/io/example_configs.h"
+#include "reshard/io/files/temp_dir_testutil.h"
+#include "reshard/io/make_layout.h"
+#include "reshard/io/rules_file.h"
+
+namespace reshard {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::TempDir;
+
+constexpr const char* kCard = R"({
+  "card": {"framework": "vllm", "release": "9.9", "architectures": ["NewForCausalLM"],
+           "model_types": ["new"], "proof": "none"},
+  "axes": [{"name": "tp", "size": 1}], "dtype": "config",
+  "rules": [{"match": "a", "cuts": [{"dim": 0, "axes": ["tp"], "granule": "head_dim", "even": true}]}]})";
+
+/// A checkpoint of the class, and a folder of cards.
+class Cards : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    namespace fs = std::filesystem;
+    fs::create_directories(files_ / "cards/vllm");
+    fs::create_directories(files_ / "configs");
+    files_.write("cards/vllm/NewForCausalLM.json", kCard);
+    ::setenv("RESHARD_EXAMPLES", (files_ / "configs").c_str(), 1);
+  }
+  void TearDown() override { ::unsetenv("RESHARD_EXAMPLES"); }
+
+  Model model(const std::string& config, const char* dtype = "F32") {
+    fs_.write("model.safetensors",
+              testing::safetensors_file(
+                  fmt::format(R"({{"a":{{"dtype":"{}","shape":[8],"data_offsets":[0,{}]}}}})",
+                              dtype, std::string(dtype) == "F32" ? 32 : 8),
+                  std::string(dtype) == "F32" ? 32 : 8));
+    fs_.write("config.json", config);
+    return *open_model(fs_.path());
+  }
+
+  TempDir files_, fs_;
+};
+
+TEST_F(Cards, are_found_by_class_and_model_type) {
+  const Model m = model(R"({"architectures": ["NewForCausalLM"], "model_type": "new", "head_dim": 2,
+                            "dtype": "bfloat16"})");
+  const auto layout = make_layout("vllm:tp=2,offset=4", m);
+  ASSERT_TRUE(layout) << layout.error().message;
+  EXPECT_EQ((*layout)->name(), "vllm:offset=4,tp=2");
+  EXPECT_EQ((*layout)->local_shape(SlotId(0), Rank(5)), (Dims{4}));
+  EXPECT_EQ((*layout)->slot(SlotId(0)).dtype, DType::bf16) << "the dtype of the config";
+  EXPECT_THAT(make_layout("vllm:tp=8", m).error().message,
+              HasSubstr("4 units of 2 of 8 cannot be cut evenly into 8"));
+  EXPECT_THAT(make_layout("vllm:tq=2", m).error().message, HasSubstr("unknown key 'tq'"));
+}
+
+TEST_F(Cards, are_for_their_model_types_only) {
+  const Model m = model(R"({"architectures": ["NewForCausalLM"], "model_type": "newer"})");
+  EXPECT_THAT(make_layout("vllm:tp=2", m).error().message,
+              HasSubstr("no card fits: NewForCausalLM is known with model_type new"));
+}
+
+TEST_F(Cards, lack_a_class) {
+  const Model m = model(R"({"architectures": ["OtherForCausalLM"], "model_type": "new"})");
+  EXPECT_THAT(make_layout("vllm:tp=2", m).error().message, HasSubstr("traced:vllm,tp=2"));
+  EXPECT_THAT(make_layout("megatron:tp=2",
+                          model(R"({"architectures": ["NewForCausalLM"], "model_type": "new"})"))
+                  .error()
+                  .message,
+              HasSubstr("needs a config"));
+}
+
+TEST_F(Cards, change_no_values_that_are_not_read) {
+  const Model m = model(R"({"architectures": ["NewForCausalLM"], "model_type": "new", "head_dim": 2,
+                            "quantization_config": {"quant_method": "new"}})", "U8");
+  EXPECT_THAT(make_layout("vllm:tp=2", m).error().message,
+              HasSubstr("the dtype of its parameters would change values"));
+}
+
+TEST_F(Cards, are_checked_when_they_are_read) {
+  files_.write("cards/vllm/NewForCausalLM.json", "{}");
+  const std::string config = R"({"architectures": ["NewForCausalLM"], "model_type": "new"})";
+  EXPECT_THAT(make_layout("vllm:tp=2", model(config)).error().message,
+              HasSubstr("NewForCausalLM.json: rules is missing"));
+  files_.write("cards/vllm/NewForCausalLM.json", R"({"rules": [{"match": "*"}]})");
+  EXPECT_THAT(make_layout("vllm:tp=2", model(config)).error().message,
+              HasSubstr("is no card of vllm"));
+}
+
+TEST(ShippedCards, can_be_read) {
+  for (const std::string& name : card_names("vllm")) {
+    SCOPED_TRACE(name);
+    const auto card = read_rules(*find_card_file("vllm", name));
+    ASSERT_TRUE(card) << card.error().message;
+    ASSERT_TRUE(card->card);
+    EXPECT_EQ(card->card->framework, "vllm");
+    EXPECT_THAT(card->card->architectures, ::testing::Contains(name));
+    EXPECT_FALSE(card->card->model_types.empty());
+    EXPECT_THAT(card->card->proof, HasSubstr("unseen")) << "a card that has not predicted is none";
+  }
+}
+
+}  // namespace
+}  // namespace reshard
