@@ -96,6 +96,13 @@ vllm-test: build python ## with vLLM itself: update running engines; compare wha
 	@RESHARD_BIN=$(abspath $(PROGRAM)) $(BUILD)/vllm-venv/bin/python -m pytest -q --no-header \
 	  -p no:cacheprovider -rs --disable-warnings tests/vllm
 
+# Opt-in, with the environment of vllm-test.
+.PHONY: models-test
+models-test: build python ## prove every layout card that ships anew, with small models of each class in vLLM itself
+	@tools/python_env.sh $(BUILD)/vllm-venv tests/vllm/requirements.txt
+	@$(BUILD)/vllm-venv/bin/python -m pip --quiet install --no-deps --no-index --force-reinstall $(BUILD)/wheels/*.whl
+	@$(BUILD)/vllm-venv/bin/python -m reshard.learn vllm examples/cards/vllm --check
+
 # Opt-in: its environment takes 2.9 GB.
 .PHONY: frameworks-test
 frameworks-test: build python ## the adapters of verl and SGLang with the real packages; `make test` has stand-ins

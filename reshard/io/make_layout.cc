@@ -84,6 +84,8 @@ Result<ModelLayout> layout_by_rules_of(const LayoutSpec& spec, const Model& mode
   ConfigValues values;
   if (!model.config_path.empty())
     values = RESHARD_TRY(hf::read_config_values(model.config_path));
+  // open_model() may have taken fewer layers than the file says.
+  if (model.config) values.numbers["num_hidden_layers"] = model.config->num_hidden_layers;
   FamilyInput input{model.tensors, model.config_or_null()};
   input.values = &values;
   return rules_layout(spec, input, rules);

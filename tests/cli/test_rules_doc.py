@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The example of docs/rules.md does what the text says."""
+"""The examples of docs/rules.md do what the text says."""
 
 import json
 import pathlib
@@ -17,14 +17,29 @@ class RulesDoc(unittest.TestCase):
     def setUp(self):
         self.d = pathlib.Path(tempfile.mkdtemp(prefix="reshard-rules-"))
         self.addCleanup(shutil.rmtree, self.d)
-        (example,) = re.findall(r"```json\n(.*?)```", DOC.read_text(), re.S)
-        (self.d / "cut.json").write_text(example)
+        cut, fused = re.findall(r"```json\n(.*?)```", DOC.read_text(), re.S)
+        (self.d / "cut.json").write_text(cut)
+        (self.d / "fused.json").write_text(fused)
 
     def test_its_commands_run(self):
         commands = re.findall(r"^reshard (.*)$", DOC.read_text(), re.M)
-        self.assertEqual(len(commands), 3)
+        self.assertEqual(len(commands), 5)
         for command in commands:
-            self.assertIn("rules:cut.json", program.done(*command.split(), cwd=self.d))
+            (rules,) = set(re.findall(r"rules:\w+\.json", command))
+            self.assertIn(rules, program.done(*command.split(), cwd=self.d))
+
+    def test_the_fused_engine_is_vllms_in_all_but_two_names(self):
+        def shapes(layout):
+            said = program.done("inspect", "qwen3-30b-a3b", "--layout", layout, "--rank", "5", "--json")
+            return {t["name"].replace(".routed_experts", "").replace("_weight", ""): t["shape"]
+                    for t in json.loads(said)["local"]}  # fmt: skip
+
+        ours = shapes(f"rules:{self.d / 'fused.json'},tp=4,pp=2")
+        theirs = shapes("vllm:tp=4,pp=2")
+        everywhere = {"model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"}
+        self.assertGreater(len(ours), 100)
+        self.assertEqual({n: s for n, s in ours.items() if n not in everywhere},
+                         {n: s for n, s in theirs.items() if n not in everywhere})  # fmt: skip
 
     def test_what_its_ranks_hold(self):
         config = program.write_json(

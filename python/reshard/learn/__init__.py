@@ -226,13 +226,14 @@ class _Learner:
     spread = self._sight(self.folders[0], _SPREAD, 0, (0,)).ranks[0]
     for kind, rule in rules:
       parts = [rule, *rule.get("with", ())]
-      one = next(s for s in found[skeleton(kind)] if s.sight.model == 0 and not s.sight.sizes)
+      alone = (s for s in found[skeleton(kind)] if s.sight.model == 0 and not s.sight.sizes)
+      one = next((s for s in alone if _is_of(kind, s.name)), None)
       if rule in stacked:
         for part in parts:
           inner = [cut | self.teacher.EXPERT_AXES | {"when": "ep == 1"} for cut in part.get("cuts", ())]
           whole = {"dim": 0, **self.teacher.EXPERT_AXES, "even": True, "when": "ep > 1"}
           part["cuts"] = [*inner, whole]
-      elif one.name in spread and spread[one.name].shape == one.ranks[0].shape:
+      elif one and one.name in spread and spread[one.name].shape == one.ranks[0].shape:
         # Each rank has tokens of its own, and all of what is not an expert.
         for cut in (cut for part in parts for cut in part.get("cuts", ())):
           cut["when"] = "ep == 1 || dp == 1 || tp == 1"

@@ -137,7 +137,13 @@ def _by_source(held: Held) -> dict[str, list[Piece]]:
 def _intervals(pieces: Sequence[Piece], dim: int) -> list[Interval]:
   """Along a dimension of the tensor, in the order in which the local tensor has them, each once."""
   ordered = sorted(pieces, key=lambda p: p.at[p.dims[dim]])
-  return list(dict.fromkeys((p.begin[dim], p.end[dim]) for p in ordered))
+  found: list[Interval] = []
+  for begin, end in dict.fromkeys((p.begin[dim], p.end[dim]) for p in ordered):
+    if found and found[-1][1] == begin:
+      found[-1] = (found[-1][0], end)
+    else:
+      found.append((begin, end))
+  return found
 
 
 def _runs(intervals: Sequence[Interval]) -> list[list[Interval]]:

@@ -45,15 +45,18 @@ class Terms:
   def counts(self) -> Iterator[tuple[str, Values]]:
     """Keys that may count units, such as heads: likelier ones first."""
     for key, values in self._keys.items():
-      yield self.text_of(key), values
+      if len(set(values)) > 1:
+        yield self.text_of(key), values
 
   def of(self, wanted: Sequence[int], extents: Sequence[int]) -> str:
     """The simplest expression with these values, one for each config. `extents`: of the dimension.
 
-    Raises Unfit.
+    Raises Unfit, also for a number that is the same in all configs: they do not tell what gives it.
     """
     if not any(wanted):
       return "0"
+    if len(set(wanted)) == 1:
+      raise Unfit(f"{wanted[0]} is the same in all models, which do not tell what gives it")
     for text, values in self._candidates(tuple(extents)):
       if values == tuple(wanted):
         return text

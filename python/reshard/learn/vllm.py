@@ -23,6 +23,20 @@ EXPERT_AXES = {"axes": ["dp", "tp"], "combine": "flattened"}
 STAGES = {"rest": "before_last"}
 
 
+def classes() -> list[tuple[str, str]]:
+  """(model_type, class) of what both transformers and this vLLM have, with a language model's head."""
+  from transformers.models.auto import modeling_auto
+  from vllm.model_executor.models import registry
+
+  known = {**registry._TEXT_GENERATION_MODELS, **registry._MULTIMODAL_MODELS}
+  mappings = (
+    modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
+  )
+  pairs = [(kind, name) for names in mappings for kind, name in names.items() if name in known]
+  return list({name: (kind, name) for kind, name in reversed(pairs)}.values())[::-1]
+
+
 def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, int]:
   """The whole numbers of a config, by dotted names, as cards name them."""
   out: dict[str, int] = {}

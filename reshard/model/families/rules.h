@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "reshard/base/dtype.h"
-#include "reshard/base/expression.h"
+#include "reshard/base/text/expression.h"
 #include "reshard/base/value_map.h"
 #include "reshard/sharding/cut.h"
 
@@ -63,11 +63,11 @@ struct Rule : RulePart {
   struct Where {
     std::string axis;
     std::optional<Index> at;  ///< negative counts from the last.
-    bool or_last = false;     ///< with `at`: also the last coordinate.
     int number = 0;
     Index per = 1;
     std::optional<Expression> of = {};
     StageRest rest = StageRest::first;
+    bool or_last = false;  ///< with `at`: also the last coordinate.
   };
 
   std::vector<RulePart> with = {};

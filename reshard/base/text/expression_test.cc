@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Protects: an expression is read as it is written, and what it cannot say is an error with its
 // column.
-#include "reshard/base/expression.h"
+#include "reshard/base/text/expression.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "reshard/base/expression.h"
+#include "reshard/base/text/expression.h"
 
 #include <fmt/format.h>
 

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Protects: the layout cards that ship say what the families say, for the classes that have both; and a card serves
+a checkpoint without its framework. tests/vllm/test_cards.py compares cards with vLLM itself."""
+
+import json
+import os
+import pathlib
+import subprocess
+
+import pytest
+
+import reshard
+
+CARDS = pathlib.Path(__file__).parents[2] / "examples" / "cards" / "vllm"
+PROGRAM = os.environ.get("RESHARD_BIN", "reshard")
+
+# Class, example, sizes.
+BOTH = [
+  ("LlamaForCausalLM", "llama-3.1-8b", (dict(), dict(tp=8), dict(tp=16), dict(tp=2, pp=3))),
+  ("Qwen3ForCausalLM", "qwen3-4b", (dict(tp=2), dict(tp=16))),
+  ("Qwen3MoeForCausalLM", "qwen3-30b-a3b", (dict(tp=8), dict(tp=4, ep=4), dict(tp=2, dp=4, ep=8), dict(pp=3))),
+  ("MixtralForCausalLM", "mixtral-8x7b", (dict(tp=4), dict(tp=2, dp=2), dict(tp=4, ep=4), dict(tp=2, pp=2))),
+  ("Gemma3ForCausalLM", "gemma-3-1b", (dict(), dict(tp=2), dict(tp=4))),
+]
+
+
+def card_of(name):
+  return (CARDS / f"{name}.json").read_text()
+
+
+@pytest.mark.parametrize(("name", "example", "sizes"), BOTH, ids=[row[0] for row in BOTH])
+def test_a_card_says_what_the_family_says(name, example, sizes):
+  model = reshard.open_model(example, layers=6)
+  for one in sizes:
+    keys = ",".join(f"{k}={v}" for k, v in one.items()) or "tp=1"
+    family = reshard.layout(f"vllm:{keys}", model)
+    assert reshard.diff(family, reshard.rules_layout(card_of(name), model, **one)) == []
+
+
+def olmoe(folder, **config):
+  """A checkpoint of a class that no family knows, of two layers."""
+  torch = pytest.importorskip("torch")
+  save_file = pytest.importorskip("safetensors.torch").save_file
+  h, heads, experts, width = 64, 4, 4, 32
+  said = dict(architectures=["OlmoeForCausalLM"], model_type="olmoe", hidden_size=h, num_attention_heads=heads,
+              num_key_value_heads=heads, num_hidden_layers=2, num_experts=experts, intermediate_size=width,
+              vocab_size=96, tie_word_embeddings=False, dtype="bfloat16") | config  # fmt: skip
+  shapes = {"model.embed_tokens.weight": (96, h), "model.norm.weight": (h,), "lm_head.weight": (96, h)}
+  for layer in range(2):
+    at = f"model.layers.{layer}."
+    shapes |= {f"{at}self_attn.{x}_proj.weight": (h, h) for x in "qkvo"}
+    shapes |= {f"{at}self_attn.{x}_norm.weight": (h,) for x in "qk"}
+    shapes |= {f"{at}{x}_layernorm.weight": (h,) for x in ("input", "post_attention")}
+    shapes[f"{at}mlp.gate.weight"] = (experts, h)
+    for e in range(experts):
+      for x, shape in (("gate", (width, h)), ("up", (width, h)), ("down", (h, width))):
+        shapes[f"{at}mlp.experts.{e}.{x}_proj.weight"] = shape
+  folder.mkdir()
+  (folder / "config.json").write_text(json.dumps(said))
+  generator = torch.Generator().manual_seed(0)
+  save_file({n: torch.randn(s, generator=generator).bfloat16() for n, s in shapes.items()}, folder / "model.safetensors")
+  return folder
+
+
+def run(*arguments):
+  return subprocess.run([PROGRAM, *map(str, arguments)], capture_output=True, text=True)
+
+
+def test_a_class_without_a_family_is_converted_by_its_card_and_back(tmp_path):
+  folder = olmoe(tmp_path / "model")
+  for command in (
+    ("convert", folder, tmp_path / "ranks", "--to", "vllm:tp=2,ep=2,pp=2"),
+    ("convert", tmp_path / "ranks", tmp_path / "back", "--to", "hf"),
+    ("verify", folder, tmp_path / "back"),
+  ):
+    done = run(*command)
+    assert done.returncode == 0, done.stdout + done.stderr
+  layout = reshard.layout("vllm:tp=2", reshard.open_model(folder))
+  held = {t.name: t.shape for t in layout.local(1)}
+  assert held["model.layers.1.mlp.experts.routed_experts.w13_weight"] == (4, 32, 64)
+  assert held["model.layers.0.self_attn.qkv_proj.weight"] == (96, 64)
+  assert held["lm_head.weight"] == (64, 64)
+
+
+@pytest.mark.parametrize(
+  ("notation", "config", "said"),
+  [
+    ("vllm:tp=3", {}, "cannot be cut evenly into 3"),
+    ("vllm:ep=2", {}, "ep must be 1 or tp \\* dp"),
+    ("vllm:pp=2", {"tie_word_embeddings": True}, "embeddings are not tied"),
+    ("vllm:tp=2", {"model_type": "olmoe2"}, "no card fits: OlmoeForCausalLM is known with model_type olmoe"),
+    ("vllm:tp=2,vocab_multiple=32", {}, "unknown key 'vocab_multiple'"),
+    ("sglang:tp=2", {}, "needs a config"),
+  ],
+)
+def test_what_a_card_was_not_proved_for_is_refused(tmp_path, notation, config, said):
+  model = reshard.open_model(olmoe(tmp_path / "model", **config))
+  with pytest.raises(reshard.Error, match=said):
+    reshard.layout(notation, model)
