@@ -164,11 +164,11 @@ TEST(RulesLayout, stacks_by_number_not_by_name) {
 }
 
 TEST(RulesLayout, pads_to_what_the_parts_need) {
-  const auto m = made({{"w", {5}}}, R"({"match": "w", "pad": [{"dim": 0, "multiple": 3}],
+  const auto m = made({{"w", {8}}}, R"({"match": "w", "pad": [{"dim": 0, "multiple": 3}],
       "cuts": [{"dim": 0, "axes": ["tp"], "even": true}]})");
   ASSERT_TRUE(m.layout) << m.layout.error().message;
-  EXPECT_EQ(m.on(0), (std::vector<Index>{0, 1, 2}));
-  EXPECT_EQ(m.on(1), (std::vector<Index>{3, 4, -1}));
+  EXPECT_EQ(m.on(0), (std::vector<Index>{0, 1, 2, 3, 4, 5}));
+  EXPECT_EQ(m.on(1), (std::vector<Index>{6, 7, -1, -1, -1, -1}));
   EXPECT_TRUE(m.layout->slot(SlotId(0)).padded);
 }
 

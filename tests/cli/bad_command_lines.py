@@ -326,7 +326,7 @@ RULE_FILES = [
         RULES,
         "rule 1",
         '"matches"',
-        "match, name, dtype, cuts, where",
+        "match, shared, take, dims, each, pad, cuts, with, name, dtype",
         prepare=rules_file({"matches": "*"}),
     ),
     case(
@@ -334,7 +334,7 @@ RULE_FILES = [
         RULES,
         "unknown key",
         "mesh",
-        "axes, rules",
+        "axes, keys, require, dtype, rules",
         prepare=rules_file({"match": "*"}, mesh=[]),
     ),
     case(

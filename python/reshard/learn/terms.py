@@ -19,7 +19,8 @@ class Terms:
   """Expressions over the keys of some configs.
 
   numbers   of each config: its whole numbers by name
-  defaults  what a config of the class has for keys that a file may leave out
+  defaults  what a config of the class has for keys that a file may leave out, of those that follow no
+            other key
   """
 
   def __init__(self, numbers: Sequence[Mapping[str, int]], defaults: Mapping[str, int]) -> None:
@@ -32,6 +33,8 @@ class Terms:
 
   def text_of(self, key: str) -> str:
     """The key as an expression has it: with what holds where a config leaves it out."""
+    if default := self._defaults.get(key, 0):
+      return f"({key} ?? {default})"
     prefix, _, last = key.rpartition(".")
     prefix += "." if prefix else ""
     heads, hidden = f"{prefix}num_attention_heads", f"{prefix}hidden_size"
@@ -39,8 +42,7 @@ class Terms:
       return f"({key} ?? {heads})"
     if last == "head_dim" and {hidden, heads} <= self._keys.keys():
       return f"({key} ?? {hidden} / {heads})"
-    default = self._defaults.get(key, 0)
-    return f"({key} ?? {default})" if default > 0 else key
+    return key
 
   def counts(self) -> Iterator[tuple[str, Values]]:
     """Keys that may count units, such as heads: likelier ones first."""

@@ -55,7 +55,27 @@ def numbers_of(folder: pathlib.Path) -> dict[str, int]:
 
 
 def defaults_of(model_type: str) -> dict[str, int]:
-  return flat(transformers.CONFIG_MAPPING[model_type]().to_dict())
+  """What a config of the type has for keys that a file leaves out; not for keys that then follow
+  others, as the number of KV heads that of heads, in some classes."""
+  return _defaults(transformers.CONFIG_MAPPING[model_type])
+
+
+def _defaults(of: Any) -> dict[str, int]:
+  plain = flat(of().to_dict())
+  others = {k: 2 * plain[k] for k in ("num_attention_heads", "hidden_size") if k in plain}
+  for key, value in others.items():
+    try:
+      changed = flat(of(**{key: value}).to_dict())
+    except Exception:  # sizes that do not fit each other: what follows is not known
+      changed = {}
+    plain = {k: v for k, v in plain.items() if k == key or changed.get(k) == v}
+  for name in getattr(of, "sub_configs", None) or {}:
+    kind = getattr(getattr(of(), name, None), "model_type", None)
+    plain = {k: v for k, v in plain.items() if not k.startswith(f"{name}.")}
+    if kind in transformers.CONFIG_MAPPING:
+      inner = _defaults(transformers.CONFIG_MAPPING[kind])
+      plain.update({f"{name}.{k}": v for k, v in inner.items()})
+  return plain
 
 
 def layout_of(
