@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "reshard/io/example_configs.h"
+#include "reshard/io/hf/architectures.h"
 #include "reshard/io/hf/config_values.h"
 #include "reshard/io/rules_file.h"
 
@@ -15,6 +16,10 @@ Result<std::optional<RuleSet>> find_card(const std::string& framework, const Mod
   if (model.config_path.empty()) return std::optional<RuleSet>();
   const ConfigValues config = RESHARD_TRY(hf::read_config_values(model.config_path));
   for (const std::string& architecture : config.architectures) {
+    // The families say better why they do not take a config of their own classes.
+    if (std::ranges::find(hf::architectures(), architecture, &hf::Architecture::name) !=
+        hf::architectures().end())
+      return std::optional<RuleSet>();
     const auto path = find_card_file(framework, architecture);
     if (!path) continue;
     RuleSet card = RESHARD_TRY(read_rules(*path));

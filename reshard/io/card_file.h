@@ -12,7 +12,8 @@
 /// cards/FRAMEWORK/CLASS.json beside the examples (example_configs.h).
 namespace reshard {
 
-/// The card for the class that the model's config names; none if there is no config, or no card.
+/// The card for the class that the model's config names; none if there is no config, no card, or a
+/// family for the class.
 /// Errors: a card that is wrong; a class whose card is for other model types.
 Result<std::optional<RuleSet>> find_card(const std::string& framework, const Model& model);
 
