@@ -64,7 +64,7 @@ class Convert(unittest.TestCase):
         for to in ("dcp:shard=2,quant=fp8_channel", "torch_dist:quant=fp8_channel"):
             result = program.run("convert", source, self.d / "out", "--to", to)
             self.assertEqual(result.returncode, 2, to)
-            self.assertIn("quant is a key of hf, megatron, vllm and sglang", result.stderr)
+            self.assertIn("quant is a key of hf, megatron, vllm, sglang and explicit", result.stderr)
             self.assertFalse((self.d / "out").exists())
 
     def test_the_index_of_ranks(self):

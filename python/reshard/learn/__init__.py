@@ -94,8 +94,9 @@ def _predicts(
     if sizes.get("tp", 1) > 4:
       return False
     raise NoCard(_reason(sizes, error)) from error
+  keys: dict[str, Any] = dict(sizes)
   try:
-    ours = reshard.rules_layout(card_text(card), reshard.open_model(folder), **sizes)
+    ours = reshard.rules_layout(card_text(card), reshard.open_model(folder), **keys)
   except reshard.Error as error:
     raise NoCard(f"{_named(sizes)}: the card is refused: {error}") from None
   traced = set(theirs.ranks)

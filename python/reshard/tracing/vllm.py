@@ -267,7 +267,7 @@ def layout(model: str | os.PathLike[str], **sizes: Any) -> _core.Layout:
 def of_notation(model: str, weights: Any, keys: Mapping[str, str]) -> Traced:
   """trace_vllm() by the keys of a layout "traced:vllm,...": tp, pp, dp, ep (1, or tp * dp), and
   further arguments of vllm.EngineArgs."""
-  sizes = {key: _size(key, keys.get(key, "1")) for key in ("tp", "pp", "dp", "ep")}
+  sizes: dict[str, Any] = {key: _size(key, keys.get(key, "1")) for key in ("tp", "pp", "dp", "ep")}
   ep = sizes.pop("ep")
   if ep not in (1, sizes["tp"] * sizes["dp"]):
     raise reshard.InvalidArgumentError(
