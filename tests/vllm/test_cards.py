@@ -22,7 +22,7 @@ from reshard.learn.__main__ import checkpoint  # noqa: E402
 CARDS = sorted(p.stem for p in (pathlib.Path(__file__).parents[2] / "examples/cards/vllm").glob("*.json"))
 SAMPLE = [name for name in ("OlmoeForCausalLM", "GPT2LMHeadModel", "Exaone4ForCausalLM", "DeepseekV2ForCausalLM") if name in CARDS]
 # Sizes of neither the models that were seen nor the one that was not.
-OTHER = tiny.Sizes(24, 6, 16, 192, 384, 3, 700, 12, 144)
+OTHER = tiny.Sizes(24, 8, 16, 192, 384, 3, 700, 12, 144)
 
 
 @pytest.fixture(autouse=True)
@@ -56,7 +56,7 @@ def test_the_notation_is_what_vllm_holds(name, tmp_path):
   kinds = {known: kind for kind, known in teacher.classes()}
   folder = checkpoint(tmp_path / "model", kinds[name], name, OTHER)
   model = reshard.open_model(folder)
-  sizes = [dict(tp=3), dict(tp=2, pp=2)] + ([dict(tp=3, ep=3)] if "Moe" in name or name.startswith("Olmoe") else [])
+  sizes = [dict(tp=4), dict(tp=2, pp=2)] + ([dict(tp=4, ep=4)] if "Moe" in name or name.startswith("Olmoe") else [])
   for one in sizes:
     if one.get("pp", 1) > 1 and transformers.AutoConfig.from_pretrained(folder).tie_word_embeddings:
       continue

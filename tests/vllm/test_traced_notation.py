@@ -2,6 +2,7 @@
 """Layouts "traced:vllm,...": in a process of its own, what the tracer gives and what families have."""
 
 import json
+import sys
 
 import pytest
 
@@ -15,6 +16,7 @@ from safetensors.torch import load_file  # noqa: E402
 @pytest.fixture(autouse=True)
 def kept_here(tmp_path, monkeypatch):
   monkeypatch.setenv("RESHARD_CACHE", str(tmp_path / "kept"))
+  monkeypatch.setenv("RESHARD_PYTHON", sys.executable)  # for the program
 
 
 @pytest.fixture(scope="module")
