@@ -188,6 +188,7 @@ def teacher_of(odd=whole):
     KEYS=[{"name": "ep"}], REQUIRE=[{"that": "ep == 1 || ep == tp * dp", "says": "ep must be 1 or tp * dp"}],
     EXPERT_AXES={"axes": ["dp", "tp"], "combine": "flattened"}, STAGES={"rest": "before_last"},
     numbers_of=numbers_of, defaults_of=lambda model_type: {}, layout_of=layout_of,
+    tied_names=lambda architecture: frozenset({"head.weight"}),
     sight=lambda folder, sizes, model, prove, ranks=None: Sight.of(
       layout_of(folder, sizes, prove, ranks), sizes, numbers_of(folder), model
     ),

@@ -123,6 +123,7 @@ class _Learner:
     }
     rules = [(kind, rule) for name, seen in found.items() for kind, rule in self._rules(name, seen)]
     require = [*self.teacher.REQUIRE, *self._stages(rules), *self._experts(rules, found)]
+    self._heads(rules, sights[0])
     omitted = sorted({skeleton(name) for sight in sights for name in sight.omitted})
     return {
       "card": {
@@ -177,8 +178,14 @@ class _Learner:
     layers = next((name for name in _LAYERS if name in three.numbers), None)
     if layers is None:
       raise NoCard("no key of the config counts layers")
+    # A stage that has all layers of a kind may have them by chance: what counts layers for one kind,
+    # such as "model.layers.#", counts them for all.
+    counted: set[str] = set()
     for kind, rule in rules:
-      if where := self._where(kind, rule, three, layers):
+      if by_layer := self._by_layer(kind, rule, three, layers):
+        counted.update(_prefix(kind, at) for at, several in by_layer.items() if several)
+    for kind, rule in rules:
+      if where := self._where(kind, rule, three, layers, counted):
         rule["where"] = [where]
     key = next((k for k in _TIES if k in three.numbers), None)
     if key is not None:
@@ -189,22 +196,34 @@ class _Learner:
         + ("tied" if tied else "not tied"),
       }
 
-  def _where(self, kind: str, rule: Rule, three: Sight, layers: str) -> dict[str, Any] | None:
-    seen: dict[tuple[int, ...], set[int]] = {}
-    for stage, held in three.ranks.items():
-      for name in held:
-        if _is_of(kind, name):
-          seen.setdefault(numbers_in(name), set()).add(stage)
+  @staticmethod
+  def _by_layer(kind: str, rule: Rule, three: Sight, layers: str) -> dict[int, bool]:
+    """The numbers of a kind's names that may count layers: each tensor is on the stage of this one.
+    True if the kind is on several stages."""
+    seen, count = _stages_of(kind, three), three.numbers[layers]
+    several = len(set(map(frozenset, seen.values()))) > 1
+    return {
+      at: several
+      for at in _wildcards(rule)
+      if all(held == {_stage(n[at], count)} for n, held in seen.items())
+    }
+
+  def _where(
+    self, kind: str, rule: Rule, three: Sight, layers: str, counted: set[str]
+  ) -> dict[str, Any] | None:
+    seen = _stages_of(kind, three)
     stages = set(map(frozenset, seen.values()))
     if not seen:
       raise NoCard(f"'{kind}' is on no stage at pp=3")
     if stages == {frozenset({0, 1, 2})}:
       return None
-    count = three.numbers[layers]
+    by_layer = self._by_layer(kind, rule, three, layers)
     for k, at in enumerate(_wildcards(rule)):
-      if len(stages) > 1 and all(held == {_stage(n[at], count)} for n, held in seen.items()):
+      if at in by_layer and _prefix(kind, at) in counted:
         of = self.terms.text_of(layers)
         return {"axis": "pp", "number": k + 1, "of": of, **self.teacher.STAGES}
+    if any(_prefix(kind, at) in counted for at in range(kind.count("."))):
+      raise NoCard(f"'{kind}' is in layers, but not on their stages")
     known: dict[frozenset[int], dict[str, Any]] = {
       frozenset({0}): {"at": 0},
       frozenset({2}): {"at": -1},
@@ -213,6 +232,15 @@ class _Learner:
     if len(stages) > 1 or (only := stages.pop()) not in known:
       raise NoCard(f"'{kind}' is on stages that no rule says")
     return {"axis": "pp", **known[only]}
+
+  def _heads(self, rules: Sequence[tuple[str, Rule]], sight: Sight) -> None:
+    """Has no rule for a head that a file stores although the config ties it: which of the two copies
+    the framework takes was not seen."""
+    key = next((k for k in _TIES if k in sight.numbers), None)
+    tied = self.teacher.tied_names(self.config["architectures"][0])
+    for _, rule in rules:
+      if key is not None and rule["match"] in tied:
+        rule["when"] = f"({key} ?? {sight.numbers[key]}) == {sight.numbers[key]}"
 
   # Experts, with and without expert parallelism.
 
@@ -240,6 +268,16 @@ class _Learner:
           cut["when"] = "ep == 1 || dp == 1 || tp == 1"
 
 
+def _stages_of(kind: str, three: Sight) -> dict[tuple[int, ...], set[int]]:
+  """By the numbers in the names of a kind's tensors: the stages that hold them."""
+  seen: dict[tuple[int, ...], set[int]] = {}
+  for stage, held in three.ranks.items():
+    for name in held:
+      if _is_of(kind, name):
+        seen.setdefault(numbers_in(name), set()).add(stage)
+  return seen
+
+
 def _stage(layer: int, layers: int) -> int:
   """Of three stages, as vLLM has them. Only a guess where others do otherwise: it is predicted."""
   each = [layers // 3] * 3
@@ -262,6 +300,13 @@ def _named(sizes: Sizes) -> str:
 
 def _fixed(kind: str) -> list[int | None]:
   return [int(c) if c.isdigit() else None for c in kind.split(".") if c.isdigit() or c == "#"]
+
+
+def _prefix(kind: str, at: int) -> str:
+  """The kind's name up to its number at this position; the whole name if it has none."""
+  components = skeleton(kind).split(".")
+  numbered = [i for i, c in enumerate(components) if c == "#"]
+  return ".".join(components[: numbered[at] + 1]) if at < len(numbered) else kind
 
 
 def _is_of(kind: str, name: str) -> bool:

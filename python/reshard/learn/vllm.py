@@ -78,6 +78,11 @@ def _defaults(of: Any) -> dict[str, int]:
   return plain
 
 
+def tied_names(architecture: str) -> frozenset[str]:
+  """The names of tensors that a class ties to others, if its config says so."""
+  return frozenset(getattr(getattr(transformers, architecture), "_tied_weights_keys", None) or ())
+
+
 def layout_of(
   folder: pathlib.Path, sizes: Mapping[str, int], prove: bool, ranks: Sequence[int] | None = None
 ) -> _core.Layout:
