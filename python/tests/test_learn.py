@@ -20,21 +20,21 @@ from reshard.learn.terms import Terms  # noqa: E402
 
 BF16 = torch.bfloat16
 CONFIGS = [
-  dict(hidden_size=64, heads=8, num_key_value_heads=2, head_dim=16, width=96, num_hidden_layers=3, vocab_size=70, experts=4),
-  dict(hidden_size=96, heads=12, num_key_value_heads=4, head_dim=4, width=160, num_hidden_layers=4, vocab_size=150, experts=8),
-  dict(hidden_size=32, heads=16, num_key_value_heads=2, head_dim=6, width=112, num_hidden_layers=6, vocab_size=130, experts=2),
+  dict(hidden_size=64, heads=8, num_key_value_heads=2, head_dim=16, width=96, num_hidden_layers=4, vocab_size=70, experts=4, dense=2),
+  dict(hidden_size=96, heads=12, num_key_value_heads=4, head_dim=4, width=160, num_hidden_layers=5, vocab_size=150, experts=8, dense=2),
+  dict(hidden_size=32, heads=16, num_key_value_heads=2, head_dim=6, width=112, num_hidden_layers=6, vocab_size=130, experts=2, dense=4),
 ]  # fmt: skip
 
 
 def tensors(c):
-  """The names and shapes of a checkpoint: a dense first layer, experts in the others, fused ups and gates."""
+  """The names and shapes of a checkpoint: dense first layers, experts in the others, fused ups and gates."""
   h, q, kv, w = c["hidden_size"], c["heads"] * c["head_dim"], c["num_key_value_heads"] * c["head_dim"], c["width"]
   out = {"embed.weight": (c["vocab_size"], h), "norm.weight": (h,), "head.weight": (c["vocab_size"], h)}
   for layer in range(c["num_hidden_layers"]):
     at = f"layers.{layer}."
     out |= {f"{at}q.weight": (q, h), f"{at}k.weight": (kv, h), f"{at}v.weight": (kv, h), f"{at}o.weight": (h, q)}
     out |= {f"{at}qk_conv1d.bias": (q,), f"{at}norm.weight": (h,)}
-    if layer == 0:
+    if layer < c["dense"]:
       out |= {f"{at}gate_up.weight": (2 * w, h), f"{at}down.weight": (h, w)}
       continue
     for e in range(c["experts"]):
@@ -78,7 +78,7 @@ class Engine(torch.nn.Module):
       self.add(f"layers.{i}.o.weight", h, q)
       self.add(f"layers.{i}.qk_conv1d.bias", q, dtype=torch.float32)
       self.add(f"layers.{i}.norm.weight", h)
-      if i == 0:
+      if i < c["dense"]:
         self.add(f"layers.{i}.gate_up.weight", 2 * w // self.tp, h)
         self.add(f"layers.{i}.down.weight", h, w // self.tp)
       else:
@@ -221,7 +221,7 @@ def test_a_card_says_what_the_engine_does(learned):
 
 def test_a_card_is_a_rules_file_for_models_of_any_size(learned, tmp_path):
   """A model larger than all that were seen, at sizes that were not."""
-  config = CONFIGS[0] | {"num_hidden_layers": 5, "heads": 32, "num_key_value_heads": 8, "width": 480, "experts": 16}
+  config = CONFIGS[0] | {"num_hidden_layers": 5, "dense": 3, "heads": 32, "num_key_value_heads": 8, "width": 480, "experts": 16}
   folder = checkpoint(tmp_path / "large", config)
   model = reshard.open_model(folder)
   (tmp_path / "card.json").write_text(card_text(learned))
@@ -229,6 +229,15 @@ def test_a_card_is_a_rules_file_for_models_of_any_size(learned, tmp_path):
     keys = ",".join(f"{k}={v}" for k, v in sizes.items())
     ours = reshard.layout(f"rules:{tmp_path / 'card.json'},{keys}", model)
     assert reshard.diff(teacher_of().layout_of(folder, sizes, False), ours) == []
+
+
+def test_layers_that_one_stage_holds_by_chance_are_placed_by_layer(folders, tmp_path):
+  """In all models that were seen only the first layer is dense: it is on the first stage."""
+  seen = [checkpoint(tmp_path / str(i), c | {"dense": 1}) for i, c in enumerate(CONFIGS)]
+  card = learn.learn(teacher_of(), seen[:2], seen[2])
+  for folder in (folders[1], folders[2]):
+    theirs = teacher_of().layout_of(folder, {"pp": 3}, False)
+    assert reshard.diff(theirs, reshard.rules_layout(card_text(card), reshard.open_model(folder), pp=3)) == []
 
 
 def flips(card):

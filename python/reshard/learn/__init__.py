@@ -72,7 +72,7 @@ def prove(
   rows = [(folder, sizes, True) for folder in folders for sizes in _SEEN_AT]
   rows += [(first, {"tp": 8}, False), (unseen, {"tp": 2}, False)]
   if "pp == 1" not in refused:
-    rows += [(second, {"pp": 3}, True), (first, {"pp": 2}, False), (unseen, {"tp": 2, "pp": 3}, False)]
+    rows += [(second, {"pp": 3}, True), (first, {"pp": 3}, False), (unseen, {"tp": 2, "pp": 3}, False)]
   if "ep == 1" not in refused:
     rows += [(first if "dp" in sizes else unseen, sizes, False) for sizes in _EXPERT_SIZES]
   proved = []
