@@ -20,8 +20,8 @@ from reshard.learn.terms import Terms  # noqa: E402
 
 BF16 = torch.bfloat16
 CONFIGS = [
-  dict(hidden_size=64, heads=8, num_key_value_heads=2, head_dim=16, width=96, num_hidden_layers=4, vocab_size=70, experts=4, dense=2),
-  dict(hidden_size=96, heads=12, num_key_value_heads=4, head_dim=4, width=160, num_hidden_layers=5, vocab_size=150, experts=8, dense=2),
+  dict(hidden_size=64, heads=8, num_key_value_heads=2, head_dim=16, width=96, num_hidden_layers=4, vocab_size=70, experts=4, dense=1),
+  dict(hidden_size=96, heads=12, num_key_value_heads=4, head_dim=4, width=160, num_hidden_layers=7, vocab_size=150, experts=8, dense=3),
   dict(hidden_size=32, heads=16, num_key_value_heads=2, head_dim=6, width=112, num_hidden_layers=6, vocab_size=130, experts=2, dense=4),
 ]  # fmt: skip
 
