@@ -285,13 +285,13 @@ Result<std::vector<FileLeftOut>> write_companions(const Model& model, const Layo
 /// output again, from the files as they are now, and compares.
 Result<> look_again(const ConvertJob& job, output::CheckpointOutput& out) {
   const CheckpointSource source = RESHARD_TRY(CheckpointSource::bind(job.model, job.from));
-  const ConvertJob again{job.model,     job.planner, job.from,    job.target, job.as_stored,
+  const ConvertJob again{job.model,  job.planner, job.from,    job.target, job.as_stored,
                          job.stored, source,      job.options, {}};
-  return out.look_again(job.options.progress,
-                        [&](const output::OutputFile& file, TensorFileWriter& writer,
-                            const Progress& progress) {
-                          return write_file(again, file, writer, progress);
-                        });
+  return out.look_again(
+      job.options.progress,
+      [&](const output::OutputFile& file, TensorFileWriter& writer, const Progress& progress) {
+        return write_file(again, file, writer, progress);
+      });
 }
 
 /// What a plan says too, and what the config does not say any more.

@@ -16,7 +16,7 @@ Result<std::optional<RuleSet>> find_card(const std::string& framework, const Mod
   if (model.config_path.empty()) return std::optional<RuleSet>();
   const ConfigValues config = RESHARD_TRY(hf::read_config_values(model.config_path));
   for (const std::string& architecture : config.architectures) {
-    // The families say better why they do not take a config of their own classes.
+    // A class with a family: the family says why it does not take this config.
     if (std::ranges::find(hf::architectures(), architecture, &hf::Architecture::name) !=
         hf::architectures().end())
       return std::optional<RuleSet>();

@@ -84,7 +84,8 @@ TEST_F(Cards, lack_a_class) {
 
 TEST_F(Cards, change_no_values_that_are_not_read) {
   const Model m = model(R"({"architectures": ["NewForCausalLM"], "model_type": "new", "head_dim": 2,
-                            "quantization_config": {"quant_method": "new"}})", "U8");
+                            "quantization_config": {"quant_method": "new"}})",
+                        "U8");
   EXPECT_THAT(make_layout("vllm:tp=2", m).error().message,
               HasSubstr("the dtype of its parameters would change values"));
 }

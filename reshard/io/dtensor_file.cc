@@ -75,7 +75,8 @@ class RuleParser {
                       in_quotes(rule.match), count_wildcards(rule.match), kMaxWildcards));
     if (fields_.has("name")) {
       rule.name = RESHARD_TRY(fields_.text("name"));
-      RESHARD_TRY(check_local_name(rule.name, rule.match, count_wildcards(rule.match), fields_.where()));
+      RESHARD_TRY(
+          check_local_name(rule.name, rule.match, count_wildcards(rule.match), fields_.where()));
     }
     rule.mesh = RESHARD_TRY(mesh());
     RESHARD_TRY(placements(rule));

@@ -9,10 +9,10 @@
 
 #include "reshard/base/check.h"
 #include "reshard/base/closest_name.h"
+#include "reshard/io/card_file.h"
 #include "reshard/io/checkpoint/stored_model.h"
 #include "reshard/io/dcp/piece_layout.h"
 #include "reshard/io/dtensor_file.h"
-#include "reshard/io/card_file.h"
 #include "reshard/io/expert_map_file.h"
 #include "reshard/io/files/disk.h"
 #include "reshard/io/hf/config_values.h"
@@ -49,9 +49,7 @@ Result<ModelLayout> build(const LayoutSpec& spec, const FamilyInput& input, cons
   if (spec.family == "hf") return hf_layout(spec, input);
   if (spec.family == "fsdp" || spec.family == "dcp") return fsdp_layout(spec, input);
   const auto path = (std::filesystem::path(rules_folder) / spec.file).string();
-  if (spec.family == "rules") {
-    return layout_by_rules_of(spec, model, RESHARD_TRY(read_rules(path)));
-  }
+  if (spec.family == "rules") return layout_by_rules_of(spec, model, RESHARD_TRY(read_rules(path)));
   if (spec.family == "dtensor") return dtensor_layout(spec, input, RESHARD_TRY(read_dtensor(path)));
   if (spec.family == "explicit")
     return explicit_layout(spec, input, RESHARD_TRY(read_layout_file(path)));
@@ -82,8 +80,7 @@ Result<ModelLayout> layout_by_rules_of(const LayoutSpec& spec, const Model& mode
                                        const RuleSet& rules) {
   RESHARD_TRY(check_values_stay(spec, model, &rules));
   ConfigValues values;
-  if (!model.config_path.empty())
-    values = RESHARD_TRY(hf::read_config_values(model.config_path));
+  if (!model.config_path.empty()) values = RESHARD_TRY(hf::read_config_values(model.config_path));
   // open_model() may have taken fewer layers than the file says.
   if (model.config) values.numbers["num_hidden_layers"] = model.config->num_hidden_layers;
   FamilyInput input{model.tensors, model.config_or_null()};
@@ -106,10 +103,10 @@ Result<LayoutSpec> read_layout_text(const std::string& text) {
 }
 
 Result<> check_values_stay(const LayoutSpec& spec, const Model& model, const RuleSet* rules) {
-  constexpr std::array kWithoutConfig = {"hf",      "fsdp",  "dcp",
-                                         "dtensor", "rules", "explicit"};
-  const bool builds = model.config || rules != nullptr || std::ranges::find(kWithoutConfig, spec.family) !=
-                                          kWithoutConfig.end();  // else build() says why not
+  constexpr std::array kWithoutConfig = {"hf", "fsdp", "dcp", "dtensor", "rules", "explicit"};
+  const bool builds = model.config || rules != nullptr ||
+                      std::ranges::find(kWithoutConfig, spec.family) !=
+                          kWithoutConfig.end();  // else build() says why not
   if (model.opaque.empty() || !builds) return {};
   std::string option;
   for (const char* key : {"quant", "dtype"})
@@ -222,7 +219,7 @@ Result<LayoutSide> make_side(const std::string& text, const Model& model,
                 fmt::format("layout '{}': the model is empty; open one with open_model()", text));
   const LayoutSpec spec = RESHARD_TRY(read_layout_text(text));
   const auto stay = check_values_stay(spec, model);
-  auto side = !stay                         ? tl::unexpected(stay.error())
+  auto side = !stay                       ? tl::unexpected(stay.error())
               : takes_engine(spec.family) ? traced_side(spec, model)
                                           : side_of(spec, model, rules_folder, grid);
   if (side) return side;

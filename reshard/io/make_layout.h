@@ -41,7 +41,7 @@ struct LayoutSide {
   std::vector<std::string> notes{};      ///< layout_notes().
   /// Family torch_dist: the piece of a tensor that each slot is, by its name, and further entries.
   std::shared_ptr<const TensorPieces> pieces{};
-  /// Family traced: the layout file, and the notation that reads it without the engine.
+  /// Of the family traced: its layout file, and the notation that reads it without the engine.
   std::shared_ptr<const TracedLayout> traced{};
   /// The layout of the tensors that are in memory or in files.
   const std::shared_ptr<const ModelLayout>& stored() const {
@@ -81,8 +81,8 @@ bool stored_alike(const QuantFormat& from, const QuantFormat& to);
 ///
 /// A relative path in `rules:FILE`, `dtensor:FILE`, `explicit:FILE` or `expert_map=FILE` is
 /// resolved in `rules_folder` if that is not empty. `traced:ENGINE` starts a process
-/// (traced_layout.h). Errors: those of the family; a family that needs a config, for a model without
-/// one.
+/// (traced_layout.h). Errors: those of the family; a family that needs a config, for a model
+/// without one.
 Result<std::shared_ptr<const ModelLayout>> make_layout(const std::string& text, const Model& model,
                                                        const std::string& rules_folder = "");
 

@@ -117,8 +117,8 @@ class RuleParser {
                                 in_quotes(rule_.match), wildcards_));
     const bool one = rule_.with.empty() && rule_.each == 0;
     if (one || fields_.has("name") || fields_.has("omit")) return {};
-    return fail(Code::corrupt,
-                fmt::format("{}: name is missing, must name the tensor of several", fields_.where()));
+    return fail(Code::corrupt, fmt::format("{}: name is missing, must name the tensor of several",
+                                           fields_.where()));
   }
 
   Result<> read_part(const files::Fields& fields, RulePart& part) {
@@ -272,9 +272,9 @@ class RuleParser {
   const files::Fields& fields_;
   const std::vector<Axis>& axes_;
   Rule rule_;
-  int wildcards_ = 0;              ///< those that the name and `where` may use.
-  std::set<std::string> used_;     ///< axes of this part.
-  std::set<std::string> cut_;      ///< axes of all parts.
+  int wildcards_ = 0;           ///< those that the name and `where` may use.
+  std::set<std::string> used_;  ///< axes of this part.
+  std::set<std::string> cut_;   ///< axes of all parts.
   std::set<int> dims_;
 };
 
@@ -287,8 +287,9 @@ Result<> parse_keys(const files::Fields& root, RuleSet& set) {
     RuleSet::Key key{RESHARD_TRY(fields.text("name")),
                      RESHARD_TRY(fields.integer_or("default", 1, 0, kMaxAxis))};
     if (!is_axis_name(key.name) || !seen.insert(key.name).second)
-      return fail(Code::corrupt, fmt::format("{}: name {} is taken, or not of letters, digits and _",
-                                             place, in_quotes(key.name)));
+      return fail(Code::corrupt,
+                  fmt::format("{}: name {} is taken, or not of letters, digits and _", place,
+                              in_quotes(key.name)));
     set.keys.push_back(std::move(key));
   }
   for (const Json& entry : RESHARD_TRY(root.list("require", kMaxKeys))) {
@@ -314,8 +315,8 @@ Result<std::vector<std::string>> texts(const files::Fields& fields, std::string_
 
 Result<std::optional<RuleSet::Card>> parse_card(const files::Fields& root) {
   if (!root.has("card")) return std::optional<RuleSet::Card>();
-  const auto fields = RESHARD_TRY(root.object(
-      "card", {"framework", "release", "architectures", "model_types", "proof"}));
+  const auto fields = RESHARD_TRY(
+      root.object("card", {"framework", "release", "architectures", "model_types", "proof"}));
   RuleSet::Card card{RESHARD_TRY(fields.text("framework")), RESHARD_TRY(fields.text("release")),
                      RESHARD_TRY(texts(fields, "architectures")),
                      RESHARD_TRY(texts(fields, "model_types")), RESHARD_TRY(fields.text("proof"))};
@@ -343,8 +344,8 @@ Result<> check_local_name(std::string_view name, std::string_view match, int wil
 
 Result<RuleSet> parse_rules(std::string_view text) {
   const Json json = RESHARD_TRY(parse_json(text));
-  const auto root = RESHARD_TRY(files::Fields::of(
-      json, "the file", {"axes", "keys", "require", "dtype", "rules", "card"}));
+  const auto root = RESHARD_TRY(
+      files::Fields::of(json, "the file", {"axes", "keys", "require", "dtype", "rules", "card"}));
   RuleSet set;
   set.axes = RESHARD_TRY(parse_axes(root));
   RESHARD_TRY(parse_keys(root, set));
@@ -355,8 +356,8 @@ Result<RuleSet> parse_rules(std::string_view text) {
     return fail(Code::corrupt,
                 fmt::format("rules is missing or empty, must be a list of {{\"match\": ...}}"));
   for (const Json& entry : rules) {
-    const auto fields =
-        RESHARD_TRY(files::Fields::of(entry, fmt::format("rule {}", set.rules.size() + 1),
+    const auto fields = RESHARD_TRY(
+        files::Fields::of(entry, fmt::format("rule {}", set.rules.size() + 1),
                           {"match", "shared", "take", "dims", "each", "pad", "cuts", "with", "name",
                            "dtype", "stack", "map", "merged", "omit", "when", "where"}));
     set.rules.push_back(RESHARD_TRY(RuleParser(fields, set.axes).parse()));

@@ -113,8 +113,8 @@ struct Made {
 Made made(const std::vector<std::pair<std::string, Dims>>& tensors, const std::string& rule) {
   Made out;
   for (const auto& [name, shape] : tensors) EXPECT_TRUE(out.model->add(name, shape, DType::bf16));
-  const auto rules = parse_rules(fmt::format(
-      R"({{"axes": [{{"name": "tp", "size": 2}}], "rules": [{}]}})", rule));
+  const auto rules =
+      parse_rules(fmt::format(R"({{"axes": [{{"name": "tp", "size": 2}}], "rules": [{}]}})", rule));
   EXPECT_TRUE(rules) << rules.error().message;
   if (rules) out.layout = rules_layout(*parse_layout("rules:x.json"), {out.model}, *rules);
   return out;
@@ -198,21 +198,25 @@ TEST(RulesLayout, refuses_what_does_not_fit) {
     const auto m = made(tensors, rule);
     return m.layout ? "no error" : m.layout.error().message;
   };
-  EXPECT_THAT(error({{"w", {5}}}, R"({"match": "w", "cuts": [{"dim": 0, "axes": ["tp"], "even": true}]})"),
-              HasSubstr("5 elements of 5 cannot be cut evenly into 2"));
+  EXPECT_THAT(
+      error({{"w", {5}}}, R"({"match": "w", "cuts": [{"dim": 0, "axes": ["tp"], "even": true}]})"),
+      HasSubstr("5 elements of 5 cannot be cut evenly into 2"));
   EXPECT_THAT(error({{"w", {5}}}, R"({"match": "w", "take": [{"dim": 0, "end": 6}]})"),
               HasSubstr("elements [0, 6) of each 5 cannot be taken of 5"));
   EXPECT_THAT(error({{"w", {5}}}, R"({"match": "w", "take": [{"dim": 0, "end": 1, "period": 2}]})"),
               HasSubstr("elements [0, 1) of each 2 cannot be taken of 5"));
-  EXPECT_THAT(error({{"w", {4}}}, R"({"match": "w", "cuts": [{"dim": 0, "axes": ["tp"], "granule": "head_dim"}]})"),
-              HasSubstr("rules: tensor 'w': 'head_dim': head_dim has no value here"));
+  EXPECT_THAT(
+      error({{"w", {4}}},
+            R"({"match": "w", "cuts": [{"dim": 0, "axes": ["tp"], "granule": "head_dim"}]})"),
+      HasSubstr("rules: tensor 'w': 'head_dim': head_dim has no value here"));
   EXPECT_THAT(error({{"a", {4}}}, R"({"match": "a", "name": "x", "with": [{"match": "b"}]})"),
               HasSubstr("no tensor that matches 'b' beside it"));
   EXPECT_THAT(error({{"a", {4, 2}}, {"b", {4, 3}}},
                     R"({"match": "a", "name": "x", "with": [{"match": "b"}]})"),
               HasSubstr("its parts differ in more than dimension 0"));
-  EXPECT_THAT(error({{"l.0.w", {4}}, {"l.1.w", {3}}}, R"({"match": "l.#.w", "each": 1, "name": "x"})"),
-              HasSubstr("'l.1.w' is [3], and 'l.0.w' beside it is [4]"));
+  EXPECT_THAT(
+      error({{"l.0.w", {4}}, {"l.1.w", {3}}}, R"({"match": "l.#.w", "each": 1, "name": "x"})"),
+      HasSubstr("'l.1.w' is [3], and 'l.0.w' beside it is [4]"));
   EXPECT_THAT(error({{"w", {4}}}, R"({"match": "w", "cuts": [
                 {"dim": 0, "axes": ["tp"], "when": "tp > 1"}, {"dim": 0, "axes": ["tp"], "when": 1}]})"),
               HasSubstr("apply together"));
@@ -220,8 +224,8 @@ TEST(RulesLayout, refuses_what_does_not_fit) {
 
 TEST(RulesLayout, of_a_requirement_says_its_words) {
   const Model model = *open_model("qwen3-30b-a3b", {.layers = 1});
-  const auto layout =
-      rules_layout(*parse_layout("rules:x.json,tp=4,ep=3"), {model.tensors}, *parse_rules(kQwen3Moe));
+  const auto layout = rules_layout(*parse_layout("rules:x.json,tp=4,ep=3"), {model.tensors},
+                                   *parse_rules(kQwen3Moe));
   ASSERT_FALSE(layout);
   EXPECT_EQ(layout.error().message, "rules: ep must be 1 or tp * dp");
 }

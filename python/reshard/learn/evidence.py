@@ -10,9 +10,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from reshard import _core
+from reshard.tracing._text import read_part
 
-_PART = re.compile(r"(\d+)([^@>*]*)(?:@([\d,]+))?(?:>([\d,]+))?(?:\*([\d,]+))?")
-_INTERVAL = re.compile(r"\[(\d+),(\d+)\)")
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 
 
@@ -97,17 +96,13 @@ def _held(entry: Mapping[str, Any], named: list[str]) -> Held:
 
 
 def _piece(text: str, entry: Mapping[str, Any], named: list[str]) -> Piece:
-  found = _PART.fullmatch(text)
-  if found is None:
-    raise Unfit(f"'{text}' is no part of a layout")
-  tensor, rank = named[int(found[1])], len(entry["shape"])
-  box = [(int(b), int(e)) for b, e in _INTERVAL.findall(found[2])]
-  at, dims, steps = (tuple(map(int, x.split(","))) if x else () for x in found.groups()[2:])
-  if any(step != 1 for step in steps):
+  part = read_part(text)
+  tensor, rank = named[part.weight], len(entry["shape"])
+  if any(step != 1 for step in part.steps):
     raise Unfit(f"'{entry['name']}' holds rows of '{tensor}' with others between them")
-  dims = dims or tuple(range(rank - len(box), rank))
-  begin, end = tuple(b for b, _ in box), tuple(e for _, e in box)
-  return Piece(tensor, begin, end, at or (0,) * rank, dims)
+  said = tuple(d for d in part.dims if d is not None)
+  dims = said or tuple(range(rank - len(part.begin), rank))
+  return Piece(tensor, part.begin, part.end, part.at or (0,) * rank, dims)
 
 
 # -- names, whose components may be numbers

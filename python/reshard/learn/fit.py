@@ -426,7 +426,7 @@ class Kind:
         return False
     return True
 
-  # The words for it.
+  # The rule as a rules file has it.
 
   def _part(self, section: Section) -> dict[str, Any]:
     source = section.source

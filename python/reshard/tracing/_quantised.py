@@ -8,7 +8,6 @@ of the families, and the scales that this makes are compared with those that the
 
 import json
 import math
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -17,11 +16,9 @@ import numpy.typing as npt
 
 import reshard
 from reshard import _core
-from reshard.tracing._text import part_text
+from reshard.tracing._text import part_text, read_part
 from reshard.tracing._types import Part, TracingError, row_major
 
-_PART = re.compile(r"(\d+)([^@>*]*)(?:@([\d,]+))?(?:>([\d,]+))?(?:\*([\d,]+))?")
-_INTERVAL = re.compile(r"\[(\d+),(\d+)\)")
 # Dtypes whose bits engines keep as bytes.
 _BYTES = ("u8", "f8_e8m0")
 
@@ -124,7 +121,7 @@ class _Values:
 
   def _local(self, entry: dict[str, Any], names: list[str]) -> dict[str, Any] | None:
     """The local tensor of values; None if it holds scales."""
-    parts = [_read(part) for part in entry["parts"]]
+    parts = [read_part(part) for part in entry["parts"]]
     held = [names[part.weight] for part in parts]
     tensors = [self.tensor_of[name] for name in held]
     kinds = {(t in self.numbers, t in self.quantised) for t in tensors}
@@ -164,16 +161,6 @@ class _Values:
       raise TracingError(f"'{entry['name']}' does not hold its 4-bit elements in rows")
     begin, end = ((*x[:-1], 2 * x[-1]) for x in (part.begin, part.end))
     return Part(part.weight, begin, end, (*part.at[:-1], 2 * part.at[-1]), part.dims, part.steps)
-
-
-def _read(text: str) -> Part:
-  found = _PART.fullmatch(text)
-  if found is None:
-    raise TracingError(f"'{text}' is no part of a layout")
-  box = [(int(b), int(e)) for b, e in _INTERVAL.findall(found[2])]
-  at, dims, steps = (tuple(map(int, x.split(","))) if x else () for x in found.groups()[2:])
-  begin, end = tuple(b for b, _ in box), tuple(e for _, e in box)
-  return Part(int(found[1]), begin, end, at, dims, steps)
 
 
 def _differences(

@@ -2,6 +2,7 @@
 """What ranks were seen to hold, as the text of a layout file (docs/tracing.md)."""
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -9,10 +10,26 @@ from reshard.tracing._types import (
   Local,
   Part,
   RankTrace,
+  TracingError,
   Weight,
   merged_dims,
   safetensors_name,
 )
+
+
+_PART = re.compile(r"(\d+)([^@>*]*)(?:@([\d,]+))?(?:>([\d,]+))?(?:\*([\d,]+))?")
+_INTERVAL = re.compile(r"\[(\d+),(\d+)\)")
+
+
+def read_part(text: str) -> Part:
+  """A part from its text; `at`, `dims` and `steps` are empty where the text leaves them out."""
+  found = _PART.fullmatch(text)
+  if found is None:
+    raise TracingError(f"'{text}' is no part of a layout")
+  box = [(int(b), int(e)) for b, e in _INTERVAL.findall(found[2])]
+  at, dims, steps = (tuple(map(int, x.split(","))) if x else () for x in found.groups()[2:])
+  begin, end = tuple(b for b, _ in box), tuple(e for _, e in box)
+  return Part(int(found[1]), begin, end, at, dims, steps)
 
 
 def part_text(part: Part, rank: int) -> str:

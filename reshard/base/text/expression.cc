@@ -33,7 +33,7 @@ class ExpressionParser {
     Kind kind;
   };
   static constexpr std::size_t kLevels = 6;
-  /// Longer signs first: "<=" is not "<".
+  /// By strength. Longer signs come first, so that "<=" is not read as "<".
   static std::span<const Operator> operators(std::size_t level) {
     static constexpr std::array otherwise{Operator{"??", Kind::otherwise}};
     static constexpr std::array either{Operator{"||", Kind::either}};
@@ -90,7 +90,8 @@ class ExpressionParser {
       return {};
     }
     if (!is_letter(first)) return wrong("a number or a name");
-    while (at_ < text_.size() && (is_letter(text_[at_]) || is_digit(text_[at_]) || text_[at_] == '.'))
+    while (at_ < text_.size() &&
+           (is_letter(text_[at_]) || is_digit(text_[at_]) || text_[at_] == '.'))
       ++at_;
     out_.steps_.push_back({Kind::name, 0, std::string(text_.substr(begin, at_ - begin))});
     return {};

@@ -42,8 +42,22 @@ class Expression {
  private:
   friend class ExpressionParser;
   enum class Kind : std::uint8_t {
-    number, name, add, subtract, multiply, divide, modulo,
-    equal, unequal, less, most, greater, least, both, either, otherwise,
+    number,
+    name,
+    add,
+    subtract,
+    multiply,
+    divide,
+    modulo,
+    equal,
+    unequal,
+    less,
+    most,
+    greater,
+    least,
+    both,
+    either,
+    otherwise,
   };
   struct Step {
     Kind kind = Kind::number;

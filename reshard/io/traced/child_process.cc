@@ -56,8 +56,8 @@ Result<pid_t> start(std::vector<std::string> arguments, int in, int errors) {
   for (std::string& text : arguments) pointers.push_back(text.data());
   pointers.push_back(nullptr);
   pid_t pid = -1;
-  const int error = ::posix_spawnp(&pid, pointers[0], &actions, &attributes, pointers.data(),
-                                   ::environ);
+  const int error =
+      ::posix_spawnp(&pid, pointers[0], &actions, &attributes, pointers.data(), ::environ);
   ::posix_spawn_file_actions_destroy(&actions);
   ::posix_spawnattr_destroy(&attributes);
   if (error != 0) return failed(fmt::format("cannot start '{}'", arguments[0]), error);
@@ -83,9 +83,12 @@ bool wait_for_end(pid_t pid, int errors, Clock::time_point until, std::string& s
     std::array<pollfd, 2> fds{{{open ? errors : -1, POLLIN, 0}, {process.get(), POLLIN, 0}}};
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now()).count();
     if (left <= 0) return false;
-    const int ready = ::poll(fds.data(), fds.size(), static_cast<int>(std::min<long>(left, 60'000)));
-    if (ready > 0 && fds[0].revents != 0) open = read_some(errors, said);
-    else if (ready > 0 && fds[1].revents != 0) return true;
+    const int ready =
+        ::poll(fds.data(), fds.size(), static_cast<int>(std::min<long>(left, 60'000)));
+    if (ready > 0 && fds[0].revents != 0)
+      open = read_some(errors, said);
+    else if (ready > 0 && fds[1].revents != 0)
+      return true;
     if (!open && process.get() < 0) return true;  // a kernel without such descriptors
   }
 }

@@ -119,8 +119,8 @@ Result<std::string> folder_with_config(const Model& model, const ExchangeFolder&
 Error failure(const ExchangeFolder& folder, const std::string& python, double seconds,
               const traced::ChildEnd& end) {
   if (end.timed_out)
-    return {Code::deadline, fmt::format("tracing took more than {} s (RESHARD_TRACING_SECONDS)",
-                                        seconds)};
+    return {Code::deadline,
+            fmt::format("tracing took more than {} s (RESHARD_TRACING_SECONDS)", seconds)};
   if (const auto said = read_text_file(folder / "error", kMaxError)) {
     const std::size_t line = said->find('\n');
     const std::string code = said->substr(0, line);
@@ -175,7 +175,8 @@ Result<TracedLayout> trace_layout(const LayoutSpec& spec, const Model& model) {
   const ExchangeFolder folder = RESHARD_TRY(ExchangeFolder::make());
   RESHARD_TRY(write_weights(model, folder));
   const std::string config_folder = RESHARD_TRY(folder_with_config(model, folder));
-  std::vector<std::string> arguments = {python,      "-m",          "reshard._trace",
+  // -P: imports nothing from the working folder, which may be a downloaded one.
+  std::vector<std::string> arguments = {python,      "-P",          "-m",         "reshard._trace",
                                         spec.engine, config_folder, folder.path()};
   for (const auto& [key, value] : spec.keys)
     if (key != "offset") arguments.push_back(key + "=" + value);

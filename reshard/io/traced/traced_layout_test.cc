@@ -24,9 +24,8 @@ using ::testing::HasSubstr;
 using testing::TempDir;
 
 /// The smallest checkpoint of a class that no family has.
-constexpr const char* kHeader =
-    R"({"a":{"dtype":"BF16","shape":[4,2],"data_offsets":[0,16]},)"
-    R"("b":{"dtype":"F32","shape":[3],"data_offsets":[16,28]}})";
+constexpr const char* kHeader = R"({"a":{"dtype":"BF16","shape":[4,2],"data_offsets":[0,16]},)"
+                                R"("b":{"dtype":"F32","shape":[3],"data_offsets":[16,28]}})";
 constexpr const char* kConfig = R"({"architectures":["NewForCausalLM"],"model_type":"new"})";
 constexpr const char* kLayout = R"({"format":"reshard layout","version":1,"name":"found",
 "ranks":"0-1","tensors":[{"name":"a","dtype":"BF16","shape":[4,2]},
@@ -47,15 +46,16 @@ class TracedLayouts : public ::testing::Test {
     ::unsetenv("RESHARD_TRACING_SECONDS");
   }
 
-  /// The process. It is called as `-m reshard._trace ENGINE MODEL FOLDER key=value ...`.
+  /// The process. It is called as `-P -m reshard._trace ENGINE MODEL FOLDER key=value ...`; the
+  /// script finds ENGINE in $3.
   void python_is(const std::string& script) const {
-    const auto path = files_.write("python", "#!/bin/sh\nset -e\n" + script);
+    const auto path = files_.write("python", "#!/bin/sh\nset -e\nshift\n" + script);
     std::filesystem::permissions(path, std::filesystem::perms::owner_all);
     ::setenv("RESHARD_PYTHON", path.c_str(), 1);
   }
   std::string leaves(const std::string& notation) const {
-    return fmt::format("cp {} $5/explicit.json\nprintf '{}' > $5/notation\n", files_ / "layout.json",
-                       notation);
+    return fmt::format("cp {} $5/explicit.json\nprintf '{}' > $5/notation\n",
+                       files_ / "layout.json", notation);
   }
   std::string error_of(const std::string& text) const {
     const auto side = make_side(text, model_);
@@ -67,9 +67,9 @@ class TracedLayouts : public ::testing::Test {
 };
 
 TEST_F(TracedLayouts, are_what_the_process_leaves) {
-  python_is(fmt::format("echo \"$@\" > {}\ncp $5/weights.json {}\n", files_ / "said",
-                        files_ / "given") +
-            leaves("explicit:explicit.json"));
+  python_is(
+      fmt::format("echo \"$@\" > {}\ncp $5/weights.json {}\n", files_ / "said", files_ / "given") +
+      leaves("explicit:explicit.json"));
   const auto side = make_side("traced:vllm,tp=2,offset=3,max_model_len=8", model_);
   ASSERT_TRUE(side) << side.error().message;
   EXPECT_EQ(side->values->name(), "traced:vllm,max_model_len=8,offset=3,tp=2");
@@ -111,8 +111,8 @@ TEST_F(TracedLayouts, pass_the_engines_refusal_on) {
 
 TEST_F(TracedLayouts, say_how_a_process_failed) {
   python_is("echo '/usr/bin/python3: No module named reshard' >&2\nexit 1\n");
-  EXPECT_THAT(error_of("traced:vllm"), AllOf(HasSubstr("has no package reshard"),
-                                             HasSubstr("RESHARD_PYTHON")));
+  EXPECT_THAT(error_of("traced:vllm"),
+              AllOf(HasSubstr("has no package reshard"), HasSubstr("RESHARD_PYTHON")));
   python_is("echo first >&2\necho last >&2\nexit 7\n");
   EXPECT_THAT(error_of("traced:vllm"), HasSubstr("exit code 7: last"));
   python_is("kill -9 $$\n");
@@ -159,7 +159,8 @@ TEST_F(TracedLayouts, are_what_a_refusal_of_the_family_names) {
 
 TEST(ChildProcess, keeps_the_end_of_what_it_says) {
   const auto end = traced::run_child(
-      {"sh", "-c", "i=0; while [ $i -lt 2000 ]; do echo line $i >&2; i=$((i+1)); done; exit 3"}, 60);
+      {"sh", "-c", "i=0; while [ $i -lt 2000 ]; do echo line $i >&2; i=$((i+1)); done; exit 3"},
+      60);
   ASSERT_TRUE(end) << end.error().message;
   EXPECT_EQ(end->exit_code, 3);
   EXPECT_FALSE(end->timed_out);

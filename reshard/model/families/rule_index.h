@@ -29,7 +29,7 @@ class RuleIndex {
   /// Borrows the rules: those that apply.
   explicit RuleIndex(const std::vector<const Rule*>& rules);
 
-  /// The part that the tensor belongs to, if any, and all shared parts that it matches. Errors: the
+  /// The part that owns the tensor, if any, and all `shared` parts that match its name. Errors: the
   /// budget of pattern matching is exhausted; a wildcard `each` that is no number.
   Result<std::vector<RuleMatch>> find(std::string_view name);
 

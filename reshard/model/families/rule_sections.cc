@@ -30,8 +30,9 @@ Result<Section> RuleSections::section(const RulePart& part, const std::vector<Te
 }
 
 Result<Index> RuleSections::number(const Expression& expression, Index extent, Index least) const {
-  const Index value = RESHARD_TRY(expression.value(
-      [&](std::string_view name) { return name == "extent" ? std::optional(extent) : numbers_(name); }));
+  const Index value = RESHARD_TRY(expression.value([&](std::string_view name) {
+    return name == "extent" ? std::optional(extent) : numbers_(name);
+  }));
   if (value >= least && value <= kMaxExtent) return value;
   return fail(Code::invalid_argument, fmt::format("'{}' is {}, must be from {} to {}",
                                                   expression.text(), value, least, kMaxExtent));
@@ -172,7 +173,7 @@ Result<> RuleSections::pad(const RulePart& part, Section& section) {
 }
 
 Result<> RuleSections::check_alike(const RulePart& part,
-                                    const std::vector<TensorId>& tensors) const {
+                                   const std::vector<TensorId>& tensors) const {
   const CanonicalTensor& first = b_.model()[tensors[0]];
   const int n = first.shape.size();
   if (first.merged.bits != 0)
@@ -183,8 +184,8 @@ Result<> RuleSections::check_alike(const RulePart& part,
     return fail(Code::invalid_argument, fmt::format("'{}' has {} dimensions, dims lists {}",
                                                     first.name, n, part.dims.size()));
   if (part.each > 0 && n == kMaxDims)
-    return fail(Code::invalid_argument, fmt::format("'{}' has {} dimensions, and each adds one",
-                                                    first.name, n));
+    return fail(Code::invalid_argument,
+                fmt::format("'{}' has {} dimensions, and each adds one", first.name, n));
   for (const RulePart::Take& take : part.take) RESHARD_TRY(dim_of(take.dim, n, "take"));
   for (const TensorId id : tensors)
     if (const CanonicalTensor& t = b_.model()[id]; t.shape != first.shape || t.merged.bits != 0)

@@ -8,7 +8,7 @@
 
 namespace reshard::families {
 
-/// Turns the parts of rules into sections of slots.
+/// Makes the section of a slot that a part of a rule describes.
 class RuleSections {
  public:
   /// Borrows all three. `numbers`: of the axes, keys and the config.
@@ -28,7 +28,7 @@ class RuleSections {
     Interval of;   ///< the tensor's elements.
     Index at = 0;  ///< in the full tensor.
   };
-  /// Along one dimension of the tensor.
+  /// What is taken of a tensor along one of its dimensions.
   struct Pieces {
     std::vector<Piece> pieces;
     Index extent = 0;

@@ -105,11 +105,8 @@ class Rules {
     for (Index i = 0; i < m_.size(); ++i) {
       const TensorId id(static_cast<TensorId::rep>(i));
       auto found = index.find(m_[id].name);
-      if (!found) return tl::unexpected(std::move(found).error().in(spec_.file));
-      if (found->empty())
-        return fail(Code::not_found, fmt::format("no rule of '{}' matches tensor '{}'; add one, or "
-                                                 "a last rule that matches *",
-                                                 spec_.file, m_[id].name));
+      if (!found) return tl::unexpected(std::move(found).error().in(source()));
+      if (found->empty()) return unmatched(m_[id].name);
       for (RuleMatch& match : *found) {
         if (match.rule->omit) {
           b_.omit(id);
@@ -130,6 +127,22 @@ class Rules {
     return {};
   }
 
+  /// Where the rules are from, for messages.
+  std::string source() const {
+    if (!rules_.card) return fmt::format("'{}'", spec_.file);
+    const RuleSet::Card& card = *rules_.card;
+    return fmt::format("the card of {} ({} {})", fmt::join(card.architectures, ", "),
+                       card.framework, card.release);
+  }
+
+  tl::unexpected<Error> unmatched(const std::string& tensor) const {
+    return fail(Code::not_found,
+                fmt::format("no rule of {} matches tensor '{}'{}", source(), tensor,
+                            rules_.card ? ", so the model is held otherwise than those that it was "
+                                          "learned from"
+                                        : "; add one, or a last rule that matches *"));
+  }
+
   /// "tensor 'a'", or "rule 3 for tensor 'a' and others".
   std::string described(const Instance& instance) const {
     const TensorId* first = nullptr;
@@ -140,7 +153,8 @@ class Rules {
         ++count;
       }
     const std::string named = fmt::format("tensor '{}'", m_[*first].name);
-    return count == 1 ? named : fmt::format("rule {} for {} and others", instance.number + 1, named);
+    return count == 1 ? named
+                      : fmt::format("rule {} for {} and others", instance.number + 1, named);
   }
 
   Result<int> axis(const std::string& name) const {
@@ -172,9 +186,8 @@ class Rules {
     if (!where.of) return number / where.per;
     const Index layers = RESHARD_TRY(where.of->value(lookup_));
     if (layers < size)
-      return fail(Code::invalid_argument,
-                  fmt::format("where: {}={} exceeds {}={}", where.axis, size, where.of->text(),
-                              layers));
+      return fail(Code::invalid_argument, fmt::format("where: {}={} exceeds {}={}", where.axis,
+                                                      size, where.of->text(), layers));
     return stage_of(number, layers, size, where.rest);
   }
 
@@ -235,9 +248,9 @@ class Rules {
     for (const Section& section : sections)
       for (int i = 0; i < rank; ++i)
         if (section.extent.size() != rank ||
-            (i != dim && (section.extent[i] != first.extent[i] ||
-                          section.cuts[static_cast<std::size_t>(i)] !=
-                              first.cuts[static_cast<std::size_t>(i)])))
+            (i != dim &&
+             (section.extent[i] != first.extent[i] || section.cuts[static_cast<std::size_t>(i)] !=
+                                                          first.cuts[static_cast<std::size_t>(i)])))
           return fail(Code::invalid_argument,
                       fmt::format("its parts differ in more than dimension {}, along which they "
                                   "are stacked",
@@ -259,8 +272,8 @@ class Rules {
   Result<> add(const Instance& instance) {
     const Rule& rule = *instance.rule;
     auto sections = RESHARD_TRY(sections_of(instance));
-    const TensorId id = sections[0].parts.empty() ? instance.parts[0].begin()->second
-                                                  : sections[0].parts[0].tensor;
+    const TensorId id =
+        sections[0].parts.empty() ? instance.parts[0].begin()->second : sections[0].parts[0].tensor;
     const CanonicalTensor& first = m_[id];
     std::string name =
         rule.name.empty() ? first.name : RESHARD_TRY(substituted(rule.name, instance.groups));
@@ -269,8 +282,8 @@ class Rules {
     const bool casts = is_convertible(first.dtype) && !names_activation_scale(first.name);
     const bool other = casts && (rule.dtype || dtype_);
     const DType dtype = !other ? first.dtype : rule.dtype ? *rule.dtype : *dtype_;
-    MergedDims merged = RuleSections::is_plain(rule) && rule.with.empty() ? first.merged
-                                                                          : MergedDims{};
+    MergedDims merged =
+        RuleSections::is_plain(rule) && rule.with.empty() ? first.merged : MergedDims{};
     for (const int dim : rule.merged)
       merged.bits = static_cast<std::uint8_t>(merged.bits | 1u << static_cast<unsigned>(dim));
     b_.add(Slot{.name = std::move(name),

@@ -15,8 +15,9 @@
 namespace reshard {
 
 /// A part of a local tensor, made of the canonical tensors whose names match a pattern. In the
-/// order in which they apply: `take`, `dims`, `each`, `pad`, `cuts`. Expressions may use the numbers
-/// of the model's config, the sizes of the axes, the keys, and where an `extent` is, that name.
+/// order in which they apply: `take`, `dims`, `each`, `pad`, `cuts`. Expressions may use the
+/// numbers of the model's config, the sizes of the axes and the keys; some may use `extent`, the
+/// size of their dimension.
 struct RulePart {
   /// Elements [begin, end) of a dimension or, with `period`, of each run of so many elements.
   struct Take {
@@ -34,18 +35,19 @@ struct RulePart {
     std::vector<std::string> axes;  ///< applied in this order.
     CutRule rule = CutRule::balanced;
     DimCut::Combine combine = DimCut::Combine::sequential;
-    Expression granule = 1;  ///< may use `extent`: that of the dimension.
-    bool even = false;       ///< all ranks must have the same number of granules.
+    Expression granule = 1;               ///< may use `extent`: that of the dimension.
+    bool even = false;                    ///< all ranks must have the same number of granules.
     std::optional<Expression> when = {};  ///< cuts only if it is not 0.
   };
 
-  std::string match;  ///< '*' matches any run of characters, '#' a run of digits; the whole name
-                      ///< must match.
+  std::string match;    ///< '*' matches any run of characters, '#' a run of digits; the whole name
+                        ///< must match.
   bool shared = false;  ///< also tensors that belong to another part.
   std::vector<Take> take = {};
   std::vector<int> dims = {};  ///< dimension i of the tensor becomes dims[i]; empty: as they are.
-  /// The tensors whose names differ in this wildcard (from 1) only are placed along a new first
-  /// dimension, in the order of its numbers; the other wildcards are numbered anew. 0: none.
+  /// A wildcard of `match`, counted from 1; 0: none. Tensors whose names differ in its number only
+  /// are stacked along a new first dimension, in the order of these numbers, which begin at 0. The
+  /// other wildcards are then counted without it.
   int each = 0;
   std::vector<Pad> pad = {};
   std::vector<Cut> cuts = {};
@@ -57,9 +59,9 @@ enum class StageRest : std::uint8_t { first, last, before_last };
 /// One entry of a rules file: a local tensor for all tensors that match the same way. It is its
 /// first part; `with` are further ones, stacked after it.
 struct Rule : RulePart {
-  /// Restricts the tensor to some ranks: those whose coordinate on `axis` is `at` (or the last), or,
-  /// without `at`, that of the number v that wildcard `number` (from 1) of the pattern matched: floor(v /
-  /// per), or the stage of layer v of `of` layers.
+  /// Restricts the tensor to some ranks: those whose coordinate on `axis` is `at` (or the last),
+  /// or, without `at`, that of the number v that wildcard `number` (from 1) of the pattern matched:
+  /// floor(v / per), or the stage of layer v of `of` layers.
   struct Where {
     std::string axis;
     std::optional<Index> at;  ///< negative counts from the last.
@@ -85,8 +87,8 @@ struct Rule : RulePart {
   const RulePart& part(std::size_t i) const { return i == 0 ? *this : with[i - 1]; }
 };
 
-/// A rules file: mesh axes, fastest first, and rules; or a layout card. A tensor belongs to the first part of the
-/// first rule that matches it.
+/// A rules file: mesh axes, fastest first, and rules; or a layout card. A tensor belongs to the
+/// first part of the first rule that matches it.
 struct RuleSet {
   /// A key of the notation that is no axis.
   struct Key {
@@ -99,9 +101,9 @@ struct RuleSet {
   };
   /// Whose layout the rules are, of a card: rules that were learned from a framework.
   struct Card {
-    std::string framework, release;  ///< such as "vllm" and "0.32.0".
+    std::string framework, release;                       ///< such as "vllm" and "0.32.0".
     std::vector<std::string> architectures, model_types;  ///< of the configs that it is for.
-    std::string proof;               ///< how it was proved, for people.
+    std::string proof;                                    ///< how it was proved, for people.
   };
   std::vector<Axis> axes;
   std::vector<Rule> rules;

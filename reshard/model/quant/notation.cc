@@ -68,7 +68,8 @@ Result<QuantMethod> method_of(const std::string& family, const std::string& text
         fmt::format("{}: quant_method={} is unknown{}; known methods are {}", family, text,
                     did_you_mean_one_of(text, known_quant_methods()), known_quant_methods()));
   if (family == "megatron")
-    return fail(Code::invalid_argument, "megatron: quant_method is a key of hf, vllm, sglang and explicit");
+    return fail(Code::invalid_argument,
+                "megatron: quant_method is a key of hf, vllm, sglang and explicit");
   if (!supports(*method, format))
     return fail(Code::unsupported, fmt::format("{}: quant_method={} does not support {}", family,
                                                text, to_string(format)));
@@ -203,8 +204,9 @@ Result<std::optional<QuantNotation>> take_quant(LayoutSpec& spec) {
   constexpr std::array<std::string_view, 5> kFamilies = {"hf", "megatron", "vllm", "sglang",
                                                          "explicit"};
   if (std::find(kFamilies.begin(), kFamilies.end(), spec.family) == kFamilies.end())
-    return fail(Code::invalid_argument,
-                fmt::format("{}: quant is a key of hf, megatron, vllm, sglang and explicit", spec.family));
+    return fail(
+        Code::invalid_argument,
+        fmt::format("{}: quant is a key of hf, megatron, vllm, sglang and explicit", spec.family));
   const auto known = quant_format_from_name(*format);
   if (!known)
     return fail(

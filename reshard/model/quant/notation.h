@@ -14,7 +14,8 @@ namespace reshard {
 
 /// The keys of a layout's notation that describe its quantisation:
 ///   quant=FORMAT              a name of quant_format_from_name()
-///   quant_method=METHOD       hf: the method of the files (files.h); vllm, sglang and explicit: the
+///   quant_method=METHOD       hf: the method of the files (files.h); vllm, sglang and explicit:
+///   the
 ///                             method whose names and shapes modules use; default: that of the
 ///                             format
 ///   quant_grid=local|tensor   where block grids begin; default: tensor for hf, otherwise local
@@ -35,9 +36,8 @@ struct QuantNotation {
 
 /// Removes these keys from a layout's and returns them; none if `quant` is absent. Errors: an
 /// unknown format (the known ones are named); a family other than hf, megatron, vllm, sglang and
-/// explicit;
-/// quant_grid, quant_skip or quant_method without quant; a method with megatron, or one that does
-/// not support the format.
+/// explicit; quant_grid, quant_skip or quant_method without quant; a method with megatron, or one
+/// that does not support the format.
 Result<std::optional<QuantNotation>> take_quant(LayoutSpec& spec);
 
 /// The tensors of the model that a family quantises by default: the weights of linear layers and

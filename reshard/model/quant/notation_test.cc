@@ -45,7 +45,8 @@ TEST(QuantNotation, what_is_wrong_is_named) {
   const ModelConfig c = tiny_dense();
   EXPECT_THAT(error("vllm:quant=fp7", c),
               AllOf(HasSubstr("vllm: quant=fp7 is unknown"), HasSubstr("mxfp8_swizzled")));
-  EXPECT_EQ(error("fsdp:quant=mxfp8", c), "fsdp: quant is a key of hf, megatron, vllm, sglang and explicit");
+  EXPECT_EQ(error("fsdp:quant=mxfp8", c),
+            "fsdp: quant is a key of hf, megatron, vllm, sglang and explicit");
   EXPECT_EQ(error("hf:quant_skip=a", c),
             "hf: quant_grid, quant_skip and quant_method need quant=FORMAT");
   EXPECT_EQ(error("hf:quant=fp8_block,quant_method=mxfp4", c),
