@@ -15,6 +15,7 @@
 #include "reshard/io/dtensor_file.h"
 #include "reshard/io/expert_map_file.h"
 #include "reshard/io/files/disk.h"
+#include "reshard/io/files/json.h"
 #include "reshard/io/hf/config_values.h"
 #include "reshard/io/layout_file.h"
 #include "reshard/io/rules_file.h"

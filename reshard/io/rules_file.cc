@@ -45,10 +45,23 @@ Result<std::vector<Axis>> parse_axes(const files::Fields& root) {
   return axes;
 }
 
+/// Texts go into messages, which are one line.
+bool is_one_line(std::string_view text) {
+  return std::ranges::none_of(text, [](char c) { return static_cast<unsigned char>(c) < 0x20; });
+}
+
+Result<std::string> line(const files::Fields& fields, std::string_view key) {
+  auto text = RESHARD_TRY(fields.text(key));
+  if (is_one_line(text)) return text;
+  return fail(Code::corrupt, fmt::format("{}: {} must be without control characters, is {}",
+                                         fields.where(), key, in_quotes(text)));
+}
+
 /// A number, or an expression.
 Result<Expression> expression(const files::Fields& fields, std::string_view key, Index least) {
   const Json* json = fields.find(key);
   if (json != nullptr && json->string() != nullptr) {
+    RESHARD_TRY(line(fields, key));
     auto parsed = Expression::parse(*json->string());
     if (!parsed) return tl::unexpected(std::move(parsed).error().in(fields.where()));
     return parsed;
@@ -81,7 +94,7 @@ class RuleParser {
     }
     wildcards_ = left_in(rule_);
     RESHARD_TRY(check_parts());
-    if (fields_.has("name")) rule_.name = RESHARD_TRY(fields_.text("name"));
+    if (fields_.has("name")) rule_.name = RESHARD_TRY(line(fields_, "name"));
     RESHARD_TRY(check_local_name(rule_.name, rule_.match, wildcards_, fields_.where()));
     constexpr DType kDTypes[] = {DType::f32, DType::bf16, DType::f16};
     if (fields_.has("dtype"))
@@ -122,7 +135,7 @@ class RuleParser {
   }
 
   Result<> read_part(const files::Fields& fields, RulePart& part) {
-    part.match = RESHARD_TRY(fields.text("match"));
+    part.match = RESHARD_TRY(line(fields, "match"));
     const int wildcards = count_wildcards(part.match);
     if (wildcards > kMaxWildcards)
       return fail(Code::corrupt,
@@ -296,7 +309,7 @@ Result<> parse_keys(const files::Fields& root, RuleSet& set) {
     const auto place = fmt::format("require {}", set.require.size() + 1);
     const auto fields = RESHARD_TRY(files::Fields::of(entry, place, {"that", "says"}));
     set.require.push_back(
-        {RESHARD_TRY(expression(fields, "that", 0)), RESHARD_TRY(fields.text("says"))});
+        {RESHARD_TRY(expression(fields, "that", 0)), RESHARD_TRY(line(fields, "says"))});
   }
   return {};
 }
@@ -305,7 +318,7 @@ Result<std::vector<std::string>> texts(const files::Fields& fields, std::string_
   std::vector<std::string> found;
   for (const Json& json : RESHARD_TRY(fields.list(key, kMaxKeys))) {
     if (json.string() == nullptr || json.string()->empty() ||
-        json.string()->size() > files::kMaxFieldText)
+        json.string()->size() > files::kMaxFieldText || !is_one_line(*json.string()))
       return fail(Code::corrupt, fmt::format("{}: {} must list names, one is {}", fields.where(),
                                              key, json.describe()));
     found.push_back(*json.string());
@@ -317,9 +330,9 @@ Result<std::optional<RuleSet::Card>> parse_card(const files::Fields& root) {
   if (!root.has("card")) return std::optional<RuleSet::Card>();
   const auto fields = RESHARD_TRY(
       root.object("card", {"framework", "release", "architectures", "model_types", "proof"}));
-  RuleSet::Card card{RESHARD_TRY(fields.text("framework")), RESHARD_TRY(fields.text("release")),
+  RuleSet::Card card{RESHARD_TRY(line(fields, "framework")), RESHARD_TRY(line(fields, "release")),
                      RESHARD_TRY(texts(fields, "architectures")),
-                     RESHARD_TRY(texts(fields, "model_types")), RESHARD_TRY(fields.text("proof"))};
+                     RESHARD_TRY(texts(fields, "model_types")), RESHARD_TRY(line(fields, "proof"))};
   return std::optional(std::move(card));
 }
 

@@ -151,6 +151,8 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{kTp, R"({"match": "*", "cuts": [{"dim": 0, "axes": ["tp"], "granule": "2 *"}]})",
               "rule 1, cut 1: expression '2 *', column 4"},
         Wrong{kTp, R"({"match": "a", "with": [{"match": "b"}]})", "name is missing"},
+        Wrong{kTp, R"({"match": "a\nb"})", "rule 1: match must be without control characters"},
+        Wrong{kTp, R"({"match": "a", "when": "1 +\n 1"})", "when must be without control characters"},
         Wrong{kTp, R"({"match": "a.#", "each": 1})", "name is missing"},
         Wrong{kTp, R"({"match": "a", "each": 1, "name": "x"})", "each"},
         Wrong{kTp, R"({"match": "a.#", "name": "x", "with": [{"match": "b"}]})",

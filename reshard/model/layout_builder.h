@@ -28,6 +28,7 @@ class LayoutBuilder {
   CutId add_cut(const DimCut& cut);
   const DimCut& dim_cut(CutId id) const { return layout_.cuts_[id.index()]; }
   RankSetId add_ranks(RankSet ranks);
+  /// Valid until the next set is added.
   const RankSet& rank_set(RankSetId id) const { return layout_.rank_sets_[id.index()]; }
   /// The ranks of a mesh with the given coordinates; `fixed` lists (axis index, coordinate).
   RankSetId ranks_where(MeshId id, std::span<const std::pair<int, Index>> fixed);

@@ -207,7 +207,8 @@ class Rules {
     }
     const RankSetId first = b_.ranks_where(mesh_, fixed);
     if (or_last == fixed) return first;
-    return b_.add_ranks(b_.rank_set(first) | b_.rank_set(b_.ranks_where(mesh_, or_last)));
+    const RankSetId last = b_.ranks_where(mesh_, or_last);
+    return b_.add_ranks(b_.rank_set(first) | b_.rank_set(last));
   }
 
   /// The tensors of a part, in the order of their numbers from 0.
