@@ -471,3 +471,18 @@ def test_a_single_element_with_a_stride_is_proved():
   weights = {name: ((1,), torch.float32) for name in "01"}
   layout = reshard.traced(lambda rank: Module(), lambda module, given: module.load_weights(given), weights)
   assert len(layout.local(0)[0].fragments) == 2
+
+
+def test_parameters_that_are_parts_of_a_weight_are_proved():
+  class Module(torch.nn.Module):
+    def __init__(self):
+      super().__init__()
+      self.p = torch.nn.Parameter(torch.empty(2, 3), requires_grad=False)
+      self.q = torch.nn.Parameter(torch.empty(2, 3), requires_grad=False)
+
+  def load(module, weights):
+    for _, weight in weights:
+      module.p.data, module.q.data = weight.chunk(2)
+
+  layout = reshard.traced(lambda rank: Module(), load, {"w": ((4, 3), torch.float32)})
+  assert [t.fragments[0].box[0] for t in layout.local(0)] == [(0, 2), (2, 4)]

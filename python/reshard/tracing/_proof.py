@@ -200,11 +200,17 @@ def _pattern(tensor: torch.Tensor, draw: int) -> torch.Tensor:
   return made
 
 
-def _bytes(tensor: torch.Tensor) -> torch.Tensor:
+def _flat(tensor: torch.Tensor) -> torch.Tensor:
+  """The elements in row-major order, in storage that begins with them."""
   flat = tensor.detach().cpu().contiguous().reshape(-1)
-  if flat.stride(0) != 1:  # a single element counts as contiguous whatever its stride
+  # A part of a larger tensor counts as contiguous, and a single element whatever its stride.
+  if flat.storage_offset() != 0 or flat.stride(0) != 1:
     flat = flat.clone(memory_format=torch.contiguous_format)
-  return flat.view(torch.uint8)
+  return flat
+
+
+def _bytes(tensor: torch.Tensor) -> torch.Tensor:
+  return _flat(tensor).view(torch.uint8)
 
 
 def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
@@ -236,7 +242,7 @@ def _differences(
     if dtype.itemsize != tensor.dtype.itemsize:
       yield f"rank {rank}: '{local.name}': {dtype}, but the engine has {tensor.dtype}"
       continue
-    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    flat = _flat(tensor)
     free = torch.ones(flat.numel(), dtype=torch.bool)
     for fragment in local.fragments:
       values = values_of(tensors[fragment.tensor], draw).reshape(tuple(tensors[fragment.tensor].shape))
