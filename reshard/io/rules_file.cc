@@ -105,6 +105,7 @@ class RuleParser {
         fields_.word("map", {"identity", "negated_exp", "plus_one", "minus_one"}))];
     rule_.stack =
         static_cast<int>(RESHARD_TRY(fields_.integer_or("stack", 0, -kMaxDims, kMaxDims - 1)));
+    rule_.together = RESHARD_TRY(fields_.flag_or("together", false));
     rule_.omit = RESHARD_TRY(fields_.flag_or("omit", false));
     rule_.merged = RESHARD_TRY(dimensions(fields_, "merged", kMaxDims - 1));
     rule_.when = RESHARD_TRY(expression_if(fields_, "when", 0));
@@ -128,6 +129,11 @@ class RuleParser {
                                 "have the same",
                                 fields_.where(), in_quotes(part.match), left_in(part),
                                 in_quotes(rule_.match), wildcards_));
+    for (const RulePart& part : rule_.with)
+      if (rule_.together && !part.cuts.empty())
+        return fail(Code::corrupt,
+                    fmt::format("{}: cuts of {} must be the rule's, which cuts its parts together",
+                                fields_.where(), in_quotes(part.match)));
     const bool one = rule_.with.empty() && rule_.each == 0;
     if (one || fields_.has("name") || fields_.has("omit")) return {};
     return fail(Code::corrupt, fmt::format("{}: name is missing, must name the tensor of several",
@@ -369,10 +375,10 @@ Result<RuleSet> parse_rules(std::string_view text) {
     return fail(Code::corrupt,
                 fmt::format("rules is missing or empty, must be a list of {{\"match\": ...}}"));
   for (const Json& entry : rules) {
-    const auto fields = RESHARD_TRY(
-        files::Fields::of(entry, fmt::format("rule {}", set.rules.size() + 1),
-                          {"match", "shared", "take", "dims", "each", "pad", "cuts", "with", "name",
-                           "dtype", "stack", "map", "merged", "omit", "when", "where"}));
+    const auto fields = RESHARD_TRY(files::Fields::of(
+        entry, fmt::format("rule {}", set.rules.size() + 1),
+        {"match", "shared", "take", "dims", "each", "pad", "cuts", "with", "name", "dtype", "stack",
+         "together", "map", "merged", "omit", "when", "where"}));
     set.rules.push_back(RESHARD_TRY(RuleParser(fields, set.axes).parse()));
   }
   return set;

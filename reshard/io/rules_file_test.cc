@@ -50,7 +50,7 @@ TEST(RulesFile, says_what_a_card_does) {
     "axes": [{"name": "tp", "size": 1}], "keys": [{"name": "ep"}, {"name": "mtp", "default": 0}],
     "require": [{"that": "ep <= tp", "says": "ep exceeds tp"}], "dtype": "config",
     "rules": [
-      {"match": "l.#.e.#.w", "each": 2, "name": "l.$1.w", "stack": -2, "dtype": "float32",
+      {"match": "l.#.e.#.w", "each": 2, "name": "l.$1.w", "stack": -2, "dtype": "float32", "together": true,
        "dims": [1, 0], "pad": [{"dim": 1, "multiple": "64"}], "when": "ep > 1", "map": "plus_one",
        "take": [{"dim": 0, "begin": 1, "end": "h", "period": "2 * h"}], "merged": [0],
        "with": [{"match": "l.#.b", "shared": true}],
@@ -68,6 +68,7 @@ TEST(RulesFile, says_what_a_card_does) {
   EXPECT_TRUE(rule.part(1).shared);
   EXPECT_EQ(rule.each, 2);
   EXPECT_EQ(rule.stack, -2);
+  EXPECT_TRUE(rule.together);
   EXPECT_EQ(rule.map, ValueMap::plus_one);
   EXPECT_THAT(rule.dims, ElementsAre(1, 0));
   EXPECT_THAT(rule.merged, ElementsAre(0));
@@ -152,7 +153,11 @@ INSTANTIATE_TEST_SUITE_P(
               "rule 1, cut 1: expression '2 *', column 4"},
         Wrong{kTp, R"({"match": "a", "with": [{"match": "b"}]})", "name is missing"},
         Wrong{kTp, R"({"match": "a\nb"})", "rule 1: match must be without control characters"},
-        Wrong{kTp, R"({"match": "a", "when": "1 +\n 1"})", "when must be without control characters"},
+        Wrong{kTp, R"({"match": "a", "when": "1 +\n 1"})",
+              "when must be without control characters"},
+        Wrong{kTp, R"({"match": "a", "name": "x", "together": true, "with": [{"match": "b", "cuts":
+            [{"dim": 0, "axes": ["tp"]}]}]})",
+              "rule 1: cuts of 'b' must be the rule's, which cuts its parts together"},
         Wrong{kTp, R"({"match": "a.#", "each": 1})", "name is missing"},
         Wrong{kTp, R"({"match": "a", "each": 1, "name": "x"})", "each"},
         Wrong{kTp, R"({"match": "a.#", "name": "x", "with": [{"match": "b"}]})",

@@ -140,6 +140,14 @@ TEST(RulesLayout, a_fused_tensor_becomes_sections) {
   EXPECT_EQ(m.on(1), (std::vector<Index>{2, 3, 6, 7}));
 }
 
+TEST(RulesLayout, cuts_parts_together) {
+  const auto m = made({{"k", {3}}, {"v", {2}}}, R"({"match": "k", "name": "kv", "together": true,
+      "cuts": [{"dim": 0, "axes": ["tp"], "rule": "ceil"}], "with": [{"match": "v"}]})");
+  ASSERT_TRUE(m.layout) << m.layout.error().message;
+  EXPECT_EQ(m.on(0), (std::vector<Index>{0, 1, 2}));
+  EXPECT_EQ(m.on(1), (std::vector<Index>{100, 101}));
+}
+
 TEST(RulesLayout, transposes) {
   const auto m = made({{"w", {2, 3}}}, R"({"match": "w", "dims": [1, 0]})");
   ASSERT_TRUE(m.layout) << m.layout.error().message;

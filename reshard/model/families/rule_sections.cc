@@ -26,7 +26,32 @@ bool RuleSections::is_plain(const RulePart& part) {
 }
 
 Result<Section> RuleSections::section(const RulePart& part, const std::vector<TensorId>& tensors) {
-  return is_plain(part) ? plain(part, tensors[0]) : composed(part, tensors);
+  if (is_plain(part)) return plain(part, tensors[0]);
+  Section section = RESHARD_TRY(uncut(part, tensors));
+  RESHARD_TRY(cut_dims(part, section));
+  return section;
+}
+
+Result<Section> RuleSections::together(const Rule& rule, const std::vector<Section>& parts,
+                                       int dim) {
+  Section whole = parts[0];
+  for (std::size_t k = 1; k < parts.size(); ++k) {
+    for (PlacedBox placed : parts[k].parts) {
+      placed.at[dim] += whole.extent[dim];
+      whole.parts.push_back(placed);
+    }
+    whole.extent[dim] += parts[k].extent[dim];
+  }
+  RESHARD_TRY(cut_dims(rule, whole));
+  return whole;
+}
+
+Result<> RuleSections::cut_dims(const RulePart& part, Section& section) {
+  for (const RulePart::Cut* cut : RESHARD_TRY(applied(part))) {
+    const int dim = RESHARD_TRY(dim_of(cut->dim, section.extent.size(), "cut"));
+    RESHARD_TRY(cut_dim(section, dim, *cut));
+  }
+  return {};
 }
 
 Result<Index> RuleSections::number(const Expression& expression, Index extent, Index least) const {
@@ -195,7 +220,7 @@ Result<> RuleSections::check_alike(const RulePart& part,
   return {};
 }
 
-Result<Section> RuleSections::composed(const RulePart& part, const std::vector<TensorId>& tensors) {
+Result<Section> RuleSections::uncut(const RulePart& part, const std::vector<TensorId>& tensors) {
   RESHARD_TRY(check_alike(part, tensors));
   const CanonicalTensor& first = b_.model()[tensors[0]];
   const int n = first.shape.size(), shift = part.each > 0 ? 1 : 0;
@@ -232,10 +257,6 @@ Result<Section> RuleSections::composed(const RulePart& part, const std::vector<T
       if (!placed.box.empty()) section.parts.push_back(placed);
     }
   RESHARD_TRY(pad(part, section));
-  for (const RulePart::Cut* cut : RESHARD_TRY(applied(part))) {
-    const int dim = RESHARD_TRY(dim_of(cut->dim, n + shift, "cut"));
-    RESHARD_TRY(cut_dim(section, dim, *cut));
-  }
   return section;
 }
 

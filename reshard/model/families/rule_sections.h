@@ -19,6 +19,12 @@ class RuleSections {
   /// dimension or a number that does not fit the tensors.
   Result<Section> section(const RulePart& part, const std::vector<TensorId>& tensors);
 
+  /// Joins the uncut sections of a rule's parts along `dim`, and cuts the whole as the rule says.
+  /// @pre the sections are alike in all other dimensions
+  Result<Section> together(const Rule& rule, const std::vector<Section>& parts, int dim);
+  /// The section of a part before it is cut. Errors as of section().
+  Result<Section> uncut(const RulePart& part, const std::vector<TensorId>& tensors);
+
   /// True if the part takes its one tensor as it is, and may cut dimensions of the stored tensor
   /// that are several of the index space.
   static bool is_plain(const RulePart& part);
@@ -35,7 +41,7 @@ class RuleSections {
   };
   Result<Section> plain(const RulePart& part, TensorId id);
   Result<> check_alike(const RulePart& part, const std::vector<TensorId>& tensors) const;
-  Result<Section> composed(const RulePart& part, const std::vector<TensorId>& tensors);
+  Result<> cut_dims(const RulePart& part, Section& section);
   Result<Pieces> taken(const RulePart& part, int dim, Index extent) const;
   Result<> pad(const RulePart& part, Section& section);
   Result<> cut_stored(Section& section, const CanonicalTensor& tensor, int dim,

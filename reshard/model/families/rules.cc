@@ -229,12 +229,17 @@ class Rules {
 
   Result<std::vector<Section>> sections_of(const Instance& instance) {
     RuleSections make(b_, mesh_, lookup_);
+    const Rule& rule = *instance.rule;
     std::vector<Section> sections;
-    for (std::size_t k = 0; k < instance.rule->num_parts(); ++k) {
+    for (std::size_t k = 0; k < rule.num_parts(); ++k) {
       const auto tensors = RESHARD_TRY(tensors_of(instance, k));
-      sections.push_back(RESHARD_TRY(make.section(instance.rule->part(k), tensors)));
+      const RulePart& part = rule.part(k);
+      sections.push_back(
+          RESHARD_TRY(rule.together ? make.uncut(part, tensors) : make.section(part, tensors)));
     }
-    return sections;
+    if (!rule.together) return sections;
+    const int dim = RESHARD_TRY(stack_dim(rule, sections));
+    return std::vector{RESHARD_TRY(make.together(rule, sections, dim))};
   }
 
   /// Parts that are stacked must be alike in all other dimensions.

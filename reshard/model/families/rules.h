@@ -77,6 +77,9 @@ struct Rule : RulePart {
                      ///< matched, ...
   std::optional<DType> dtype;  ///< of the local tensor, if it is a convertible one; else as it is.
   int stack = 0;               ///< the dimension along which parts follow each other.
+  /// The cuts of the first part cut the whole tensor, after its parts are stacked; further parts
+  /// have none. False: each part is cut by itself.
+  bool together = false;
   std::vector<int> merged = {};  ///< dimensions k that the module has as one with k + 1.
   ValueMap map = ValueMap::identity;
   bool omit = false;                    ///< the tensors are left out on purpose.
