@@ -14,7 +14,7 @@ safetensors_torch = pytest.importorskip("safetensors.torch")
 
 import reshard  # noqa: E402
 from reshard import learn  # noqa: E402
-from reshard.learn import NoCard, card_text  # noqa: E402
+from reshard.learn import NoCard, card_text, engines  # noqa: E402
 from reshard.learn.evidence import Sight, Unfit  # noqa: E402
 from reshard.learn.terms import Terms  # noqa: E402
 
@@ -189,6 +189,7 @@ def teacher_of(odd=whole):
     EXPERT_AXES={"axes": ["dp", "tp"], "combine": "flattened"}, STAGES={"rest": "before_last"},
     numbers_of=numbers_of, defaults_of=lambda model_type: {}, layout_of=layout_of,
     tied_names=lambda architecture: frozenset({"head.weight"}),
+    DTYPE="config", SEEN_AT=engines.SEEN_AT, finish=engines.finish, rows=engines.rows, with_values=engines.with_values,
     sight=lambda folder, sizes, model, prove, ranks=None: Sight.of(
       layout_of(folder, sizes, prove, ranks), sizes, numbers_of(folder), model
     ),

@@ -17,17 +17,18 @@ import pathlib
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 import transformers
 
-from reshard.learn import NoCard, card_text, learn, prove, tiny
+from reshard.learn import NoCard, card_text, extended, learn, prove, tiny
 
 
 def main() -> int:
   parser = argparse.ArgumentParser(prog="python -m reshard.learn")
-  parser.add_argument("framework", choices=["vllm"])
+  parser.add_argument("framework", choices=["vllm", "transformers"])
   parser.add_argument("folder", type=pathlib.Path)
   parser.add_argument("classes", nargs="*", metavar="CLASS")
   parser.add_argument("--check", action="store_true")
@@ -56,29 +57,57 @@ def _one(
   if model_type is None:
     return f"{teacher.FRAMEWORK} and transformers do not both have it", False
   with tempfile.TemporaryDirectory() as work:
+    root = pathlib.Path(work)
     try:
-      first, second, unseen = (
-        checkpoint(pathlib.Path(work, str(i)), model_type, name, sizes)
-        for i, sizes in enumerate((*tiny.SEEN, tiny.UNSEEN))
-      )
+      models = checkpoints(root / "as-is", name)
     except Exception as error:
       return f"no small model: {type(error).__name__}: {str(error).splitlines()[0][:200]}", False
+    flags = tiny.flags_of(name)
     try:
       if check:
-        card = json.loads(path.read_text(encoding="utf-8"))
-        return "; ".join(prove(teacher, card, [first, second], unseen)), True
-      made = learn(teacher, [first, second], unseen)
+        return _check(teacher, json.loads(path.read_text(encoding="utf-8")), models, flags, root, name), True
+      made = learn(teacher, models[:2], models[2])
     except NoCard as error:
       return f"no card: {error}", False
+    without = ""
+    if flags:
+      said = " and ".join(f.rpartition(".")[2] + " flipped" for f in flags)
+      try:
+        made = extended(teacher, made, models, checkpoints(root / "flipped", name, flags), said)
+      except Exception as error:  # of the class too: not every combination of flags is one
+        without = f"; not with {said}: {' '.join(str(error).split())[:160]}"
   path.write_text(card_text(made), encoding="utf-8")
-  return str(made["card"]["proof"]), True
+  return str(made["card"]["proof"]) + without, True
+
+
+def _check(
+  teacher: Any,
+  card: dict[str, Any],
+  models: Sequence[pathlib.Path],
+  flags: Sequence[str],
+  root: pathlib.Path,
+  name: str,
+) -> str:
+  proved = prove(teacher, card, models[:2], models[2])
+  if " flipped: " in card["card"]["proof"]:
+    others = checkpoints(root / "flipped", name, flags)
+    proved += [f"{row} with flags flipped" for row in prove(teacher, card, others[:2], others[2])]
+  return "; ".join(proved)
+
+
+def checkpoints(
+  root: pathlib.Path, architecture: str, flipped: Sequence[str] = ()
+) -> list[pathlib.Path]:
+  """The two small checkpoints that learning sees, and the one that it does not."""
+  every = enumerate((*tiny.SEEN, tiny.UNSEEN))
+  return [checkpoint(root / str(i), architecture, sizes, flipped) for i, sizes in every]
 
 
 def checkpoint(
-  folder: pathlib.Path, model_type: str, architecture: str, sizes: tiny.Sizes
+  folder: pathlib.Path, architecture: str, sizes: tiny.Sizes, flipped: Sequence[str] = ()
 ) -> pathlib.Path:
   """A small checkpoint of a class, as transformers writes it."""
-  config = tiny.config_of(model_type, sizes)
+  config = tiny.config_of(architecture, sizes, flipped)
   model = getattr(transformers, architecture)._from_config(config, dtype=torch.bfloat16)
   model.save_pretrained(folder)
   return folder

@@ -225,13 +225,7 @@ class Kind:
     stack = self._stack()
     for section in self.sections:
       self._choose_cut(section)
-    parts, owned = [], set()
-    for section in self.sections:
-      part = self._part(section)
-      if section.source.match in owned:
-        part["shared"] = True
-      owned.add(section.source.match)
-      parts.append(part)
+    parts = [self._part(section) for section in self.sections]
     out = parts[0]
     name, source = self._name(), self.sections[0].source
     if len(parts) > 1 or source.each or name != source.plain_name:

@@ -72,6 +72,8 @@ class Terms:
     yield "extent", extents
     for n in (2, 3, 4, 5, 6, 8):
       yield f"extent / {n}", _each(lambda e, n=n: _whole(e, n), extents)
+    for k, n in ((2, 3), (3, 4), (5, 6)):
+      yield f"{k} * extent / {n}", _each(lambda e, k=k, n=n: _whole(k * e, n), extents)
     yield from keys
     yield from products
     for text, values in [*keys, *products]:

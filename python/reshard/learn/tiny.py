@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small configs of transformers' model types, whose sizes tell apart what a layout depends on.
+"""Small configs of transformers' classes, whose sizes tell apart what a layout depends on.
 
 Sizes are made by the names of a config's keys, in its nested configs too.
 """
 
 import copy
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 import transformers
 
 
@@ -26,22 +27,30 @@ class Sizes:
   vocab: int = 300
   experts: int = 4
   expert_width: int = 64
+  groups: int = 8  # of state-space layers
+  state: int = 16
+  state_head_dim: int = 24
+  linear_dim: int = 20  # of a key head in linear attention
+  tower: int = 48  # the hidden size of towers
+  tower_width: int = 80
 
 
 #: What learning sees, and what it does not see before a card is accepted.
-SEEN = (Sizes(), Sizes(12, 4, 40, 288, 320, 5, 333, 8, 120))
-UNSEEN = Sizes(16, 2, 48, 384, 448, 6, 401, 6, 88)
+SEEN = (Sizes(), Sizes(12, 4, 40, 288, 320, 5, 333, 8, 120, 4, 28, 40, 32, 160, 208))
+UNSEEN = Sizes(16, 2, 48, 384, 448, 6, 401, 6, 88, 16, 20, 32, 28, 112, 136)
 
-_HIDDEN = ("hidden_size", "n_embd", "d_model", "embed_dim", "dim", "hidden_dim", "out_hidden_size",
-           "projection_dim", "proj_hidden_size", "text_hidden_size", "output_hidden_size")  # fmt: skip
-_HEADS = ("num_attention_heads", "n_head", "num_heads", "n_heads", "encoder_attention_heads")
+_HIDDEN = ("hidden_size", "n_embd", "d_model", "embed_dim", "dim", "hidden_dim", "out_hidden_size", "emb_dim",
+           "projection_dim", "proj_hidden_size", "text_hidden_size", "output_hidden_size", "n_embed")  # fmt: skip
+_HEADS = ("num_attention_heads", "n_head", "num_heads", "n_heads", "encoder_attention_heads", "decoder_attention_heads",
+          "num_encoder_attention_heads", "num_decoder_attention_heads")  # fmt: skip
 _KV_HEADS = ("num_key_value_heads", "num_kv_heads", "num_global_key_value_heads", "swa_num_key_value_heads")
 _HEAD_DIM = ("head_dim", "kv_channels", "attention_head_dim", "global_head_dim", "swa_head_dim", "v_head_dim_swa",
-             "index_head_dim", "head_size")  # fmt: skip
-_INTERMEDIATE = ("intermediate_size", "ffn_dim", "ffn_hidden_size", "d_ff", "mlp_dim", "n_inner",
-                 "intermediate_size_mlp", "dense_intermediate_size", "block_ff_dim", "mlp_hidden_size",
-                 "encoder_ffn_dim")  # fmt: skip
-_LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers", "depth", "encoder_layers")
+             "index_head_dim", "head_size", "dim_head", "mamba_attention_head_dim")  # fmt: skip
+_INTERMEDIATE = ("intermediate_size", "ffn_dim", "ffn_hidden_size", "d_ff", "mlp_dim", "n_inner", "dim_ff", "dff",
+                 "intermediate_size_mlp", "dense_intermediate_size", "block_ff_dim", "mlp_hidden_size", "d_inner",
+                 "encoder_ffn_dim", "decoder_ffn_dim", "attention_hidden_size", "lru_width")  # fmt: skip
+_LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers", "depth", "encoder_layers", "decoder_layers",
+           "num_encoder_layers", "num_decoder_layers", "num_blocks", "num_attention_layers")  # fmt: skip
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "num_routed_experts",
             "moe_num_primary_experts")  # fmt: skip
 _CHOSEN = ("num_experts_per_tok", "moe_k", "moe_topk", "num_experts_per_token", "experts_per_token", "top_k_experts",
@@ -55,33 +64,73 @@ _FIXED: dict[str, Any] = {
   "kv_lora_rank": 32, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16, "qk_head_dim": 24,
   "image_size": 64, "patch_size": 16, "spatial_merge_size": 2, "temporal_patch_size": 2, "num_position_embeddings": 64,
   "index_n_heads": 8, "index_topk": 16, "moe_layer_start_index": 1, "num_shared_experts": 1, "n_shared_experts": 1,
-  "vocab_size_per_layer_input": 300, "hidden_size_per_layer_input": 16, "deepstack_visual_indexes": [0, 1],
-  "fullatt_block_indexes": [1], "window_size": 32, "max_window_layers": 4,
+  "vocab_size_per_layer_input": 300, "hidden_size_per_layer_input": 16, "window_size": 32, "max_window_layers": 4,
+  "num_kv_shared_layers": 0, "encoder_hash_byte_group_vocab": 200, "encoder_hash_byte_group_nb_functions": 1,
+  "num_embeddings": 64, "position_bias_max_distance": 64,
 }  # fmt: skip
+_FIXED_LISTS: dict[str, Any] = {"deepstack_visual_indexes": [0, 1], "fullatt_block_indexes": [1]}
 _DROPPED = ("transformers_version", "architectures", "id2label", "label2id")
-_TOWERS = ("vision", "audio", "visual", "encoder", "sound", "image")
+_TOWERS = ("vision", "audio", "visual", "encoder", "sound", "image", "sam", "vq", "patcher")
 
 
-def config_of(model_type: str, sizes: Sizes) -> Any:
-  """A config of the type with these sizes, in BF16.
+#: Keys that add or remove tensors, if a class has them.
+_FLAGS = ("attention_bias", "mlp_bias", "use_bias", "qkv_bias", "bias", "use_qk_norm", "qk_norm", "qk_layernorm")
 
-  Raises what transformers raises for a type that it does not have, or sizes that do not fit it.
+
+def flags_of(architecture: str) -> tuple[str, ...]:
+  """The flags of a class's config, of its decoder too, that add or remove tensors: dotted names."""
+  defaults = getattr(transformers, architecture).config_class().to_dict()
+  parts = {"": defaults, "text_config.": defaults.get("text_config") or {}}
+  return tuple(
+    prefix + name for prefix, said in parts.items() for name in _FLAGS if isinstance(said.get(name), bool)
+  )
+
+
+def config_of(architecture: str, sizes: Sizes, flipped: Sequence[str] = ()) -> Any:
+  """A config of a class with these sizes, in BF16. `flipped`: flags that have not their default.
+
+  Raises what transformers raises for a class that it does not have, or sizes that do not fit it.
   """
-  of = transformers.CONFIG_MAPPING[model_type]
-  config = of(**_shrunk(of, of().to_dict(), sizes, False), dtype="bfloat16")
-  config.dtype = "bfloat16"
+  kind = getattr(transformers, architecture)
+  of = kind.config_class
+  defaults = of().to_dict()
+  for whole in (False, True):
+    try:
+      said = _shrunk(of, defaults, sizes, False, whole)
+      for flag in flipped:
+        prefix, _, name = flag.rpartition(".")
+        part = said[prefix] if prefix else said
+        part[name] = not part[name]
+      config = of(**said, dtype="bfloat16")
+      config.dtype = "bfloat16"
+      with torch.device("meta"):
+        kind._from_config(config, dtype=torch.bfloat16)
+      break
+    except Exception:
+      if whole:
+        raise
   return config
 
 
-def _shrunk(of: Any, values: Mapping[str, Any], sizes: Sizes, tower: bool) -> dict[str, Any]:
+def _shrunk(
+  of: Any, values: Mapping[str, Any], sizes: Sizes, tower: bool, whole: bool
+) -> dict[str, Any]:
+  """`whole`: also sizes that the class leaves open."""
   out = {k: copy.deepcopy(v) for k, v in values.items() if k not in (*_DROPPED, "dtype")}
   for names, size in _sizes_of(sizes, values, tower):
-    out.update({n: size for n in names if type(values.get(n)) is int})
-  out.update({n: size for n, size in _FIXED.items() if values.get(n) is not None})
+    for name in names:
+      if type(values.get(name)) is int or (whole and name in values and values[name] is None):
+        out[name] = size
+  for name, size in _FIXED.items():
+    if type(values.get(name)) is int or (whole and name in values and values[name] is None):
+      out[name] = size
+  out.update({n: size for n, size in _FIXED_LISTS.items() if values.get(n) is not None})
+  _fit(out, sizes)
   depth = next((values[k] for k in _LAYERS if isinstance(values.get(k), int)), 0)
+  count = 2 if tower else sizes.layers
   for name, value in values.items():
     if isinstance(value, list | tuple) and len(value) == depth > 1:
-      out[name] = _shortened(list(value), 2 if tower else sizes.layers)
+      out[name] = _shortened(list(value), count)
     elif name.endswith(("_token_id", "_token_index")) and value is not None:
       out[name] = 1
   for name, sub in (getattr(of, "sub_configs", None) or {}).items():
@@ -89,7 +138,10 @@ def _shrunk(of: Any, values: Mapping[str, Any], sizes: Sizes, tower: bool) -> di
       kind = out[name].get("model_type")
       known = transformers.CONFIG_MAPPING[kind] if kind in transformers.CONFIG_MAPPING else sub
       inner = any(word in name for word in _TOWERS)
-      out[name] = _shrunk(known, known().to_dict() | out[name], sizes, inner)
+      out[name] = _shrunk(known, known().to_dict() | out[name], sizes, inner, whole)
+  for name, value in values.items():
+    if isinstance(value, dict) and value and all(str(k).isdigit() for k in value):
+      out[name] = _of_layers(value, values.get("layer_types"), out.get("layer_types"), count)
   return out
 
 
@@ -98,10 +150,17 @@ def _sizes_of(
 ) -> list[tuple[tuple[str, ...], int]]:
   """By the names of keys. Towers have their own, smaller ones."""
   if tower:
-    hidden, width = sizes.hidden // 2, sizes.intermediate // 2
-    small = {_HIDDEN: hidden, _HEADS: 4, _KV_HEADS: 4, _HEAD_DIM: hidden // 4, _INTERMEDIATE: width, _LAYERS: 2}
-    return [*small.items(), (("out_hidden_size",), sizes.hidden)]
+    return [
+      (_HIDDEN, sizes.tower),
+      (_HEADS, 4),
+      (_KV_HEADS, 4),
+      (_HEAD_DIM, sizes.tower // 4),
+      (_INTERMEDIATE, sizes.tower_width),
+      (_LAYERS, 2),
+      (("out_hidden_size", "text_hidden_size"), sizes.hidden),
+    ]
   latent = values.get("kv_lora_rank") is not None
+  one = any(values.get(name) == 1 for name in _CHOSEN)
   return [
     (_HIDDEN, sizes.hidden),
     (_HEADS, sizes.heads),
@@ -111,9 +170,45 @@ def _sizes_of(
     (_LAYERS, sizes.layers),
     (("vocab_size",), sizes.vocab),
     (_EXPERTS, sizes.experts),
-    (_CHOSEN, 2),
+    (_CHOSEN, 1 if one else 2),
     (_EXPERT_WIDTH, sizes.expert_width),
+    (("linear_num_key_heads",), sizes.heads),
+    (("linear_num_value_heads",), 2 * sizes.heads),
+    (("linear_key_head_dim",), sizes.linear_dim),
+    (("linear_value_head_dim",), sizes.state_head_dim),
+    (("mamba_num_heads", "mamba_n_heads"), 2 * sizes.heads),
+    (("mamba_head_dim",), sizes.state_head_dim),
+    (("ssm_state_size", "mamba_d_state", "state_size"), sizes.state),
+    (("n_groups", "mamba_n_groups"), sizes.groups),
   ]
+
+
+def _fit(out: dict[str, Any], sizes: Sizes) -> None:
+  """Sizes that follow from others."""
+  if "d_head" in out:
+    out["d_head"] = sizes.hidden // sizes.heads
+  if isinstance(out.get("mamba_expand"), int) and "mamba_d_head" in out:
+    out["mamba_d_head"] = out["mamba_expand"] * sizes.hidden // out["mamba_n_heads"]
+  if isinstance(out.get("expand"), int) and {"num_heads", "head_dim", "state_size"} <= out.keys():
+    out["head_dim"] = out["expand"] * sizes.hidden // out["num_heads"]
+  if isinstance(out.get("mamba_d_ssm"), int):
+    out["mamba_d_ssm"] = out["mamba_n_heads"] * out["mamba_d_head"]
+  rope = out.get("rope_parameters")
+  dim = out.get("head_dim") or sizes.hidden // sizes.heads
+  for of in (rope, *(rope.values() if isinstance(rope, dict) else ())):
+    if isinstance(of, dict) and isinstance(of.get("mrope_section"), list):
+      third = dim // 2 // 3
+      of["mrope_section"] = [dim // 2 - 2 * third, third, third]
+  if "vocabulary_map" in out and out["vocabulary_map"] is None:
+    out["vocabulary_map"] = {"<image>": 1}
+
+
+def _of_layers(values: Mapping[Any, Any], were: Any, are: Any, count: int) -> dict[Any, Any]:
+  """What a config says of some layers, for fewer. `were` and `are`: the types of the layers."""
+  if not were or not are:
+    return {k: v for k, v in values.items() if int(k) < count}
+  said = {were[int(k)]: (k, v) for k, v in values.items()}
+  return {type(said[t][0])(i): said[t][1] for i, t in enumerate(are) if t in said}
 
 
 def _shortened(values: list[Any], count: int) -> list[Any]:
@@ -123,4 +218,4 @@ def _shortened(values: list[Any], count: int) -> list[Any]:
   if len(kinds) > count or set(texts[:count]) == set(kinds):
     return values[:count]
   firsts = [values[texts.index(kind)] for kind in kinds]
-  return (firsts * count)[:count]
+  return [*(firsts * count)[: count - 1], values[-1]]  # some classes ask for a type of the last one

@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Learns a card from what a teacher shows, and has it predict the rest."""
+
+import dataclasses
+import json
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import reshard
+from reshard.learn.evidence import Sight, Unfit, skeleton
+from reshard.learn.fit import Kind, Seen, kinds
+from reshard.learn.kinds import Rule, splits
+from reshard.learn.terms import Terms
+
+Sizes = Mapping[str, int]
+
+#: Keys of configs that tie the head to the embeddings.
+TIES = ("tie_word_embeddings", "text_config.tie_word_embeddings")
+
+
+class NoCard(reshard.UnsupportedError):
+  """No card says what the framework does. One line."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+  """Where a card is to predict.
+
+  model     0 and 1: those that learning saw; 2: the unseen one
+  sizes     the parallel sizes
+  seen      whether learning saw the model at these sizes
+  ranks     those that are compared; None: all
+  may_fail  the framework may have no layout of these sizes
+  """
+
+  model: int
+  sizes: Sizes
+  seen: bool
+  ranks: Sequence[int] | None = None
+  may_fail: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Learned:
+  """What has been learned so far: a rule for each kind of local tensors at tensor parallel sizes."""
+
+  teacher: Any
+  folders: Sequence[pathlib.Path]
+  terms: Terms
+  rules: list[tuple[str, Rule]]
+
+  def sight(self, model: int, sizes: Sizes, ranks: Sequence[int] | None = None) -> Sight:
+    return sight(self.teacher, self.folders[model], model, sizes, ranks)
+
+
+def learn(teacher: Any, folders: Sequence[pathlib.Path], unseen: pathlib.Path) -> dict[str, Any]:
+  """The card of the class of small checkpoints, proved.
+
+  teacher   a module such as reshard.learn.vllm
+  folders   two checkpoints of other sizes, to learn from
+  unseen    a third one, to prove the card on
+
+  Raises NoCard, with the reason.
+  """
+  card = _card(teacher, folders)
+  card["card"]["proof"] = "; ".join(prove(teacher, card, folders, unseen))
+  return card
+
+
+def extended(
+  teacher: Any,
+  card: Mapping[str, Any],
+  models: Sequence[pathlib.Path],
+  others: Sequence[pathlib.Path],
+  said: str,
+) -> dict[str, Any]:
+  """A card that also knows the tensors of models with other flags.
+
+  models  the three checkpoints of learn()
+  others  the same with flags that add or remove tensors
+  said    the flags, for `proof`
+
+  Raises NoCard if one card cannot say both.
+  """
+  more = learn(teacher, others[:2], others[2])
+  known = {(rule["match"], rule.get("name")): rule for rule in card["rules"]}
+  for rule in more["rules"]:
+    if known.setdefault((rule["match"], rule.get("name")), rule) != rule:
+      raise NoCard(f"'{rule['match']}' is held otherwise with {said}")
+  if more["require"] != card["require"]:
+    raise NoCard(f"with {said} it asks for other sizes")
+  out = {**card, "card": dict(card["card"]), "rules": list(known.values())}
+  prove(teacher, out, models[:2], models[2])
+  proved = "; ".join(prove(teacher, out, others[:2], others[2]))
+  out["card"]["proof"] += f"; with {said}: {proved}"
+  return out
+
+
+def card_text(card: Mapping[str, Any]) -> str:
+  """The card as its file has it: one rule per line."""
+  head = {key: value for key, value in card.items() if key != "rules"}
+  lines = ",\n".join("  " + json.dumps(rule) for rule in card["rules"])
+  return json.dumps(head)[:-1] + ',\n"rules": [\n' + lines + "\n]}\n"
+
+
+def prove(
+  teacher: Any, card: Mapping[str, Any], folders: Sequence[pathlib.Path], unseen: pathlib.Path
+) -> list[str]:
+  """Has a card predict what ranks hold: where learning looked, and where it did not.
+
+  Returns the sizes; raises NoCard for one that it predicts otherwise.
+  """
+  models = [*folders, unseen]
+  proved = [
+    _named(row.sizes) + ("" if row.seen else " (unseen)")
+    for row in teacher.rows(card)
+    if _predicts(teacher, card, models[row.model], row)
+  ]
+  return list(dict.fromkeys(proved))
+
+
+def _predicts(
+  teacher: Any, card: Mapping[str, Any], folder: pathlib.Path, row: Row
+) -> bool:
+  """False if the framework itself has no such layout, and may have none."""
+  try:
+    theirs = teacher.layout_of(folder, row.sizes, teacher.with_values(row.sizes), row.ranks)
+  except Exception as error:
+    if row.may_fail:
+      return False
+    raise NoCard(_reason(row.sizes, error)) from error
+  keys: dict[str, Any] = dict(row.sizes)
+  try:
+    ours = reshard.rules_layout(card_text(card), reshard.open_model(folder), **keys)
+  except reshard.Error as error:
+    raise NoCard(f"{_named(row.sizes)}: the card is refused: {error}") from None
+  traced = set(theirs.ranks)
+  for one in reshard.diff(theirs, ours):
+    if row.ranks is None or traced & set(one.ranks):
+      raise NoCard(f"{_named(row.sizes)}: predicts other than the framework holds: {one}")
+  return True
+
+
+def _card(teacher: Any, folders: Sequence[pathlib.Path]) -> dict[str, Any]:
+  config = json.loads((folders[0] / "config.json").read_text())
+  sights = [sight(teacher, f, i, sizes) for i, f in enumerate(folders) for sizes in teacher.SEEN_AT]
+  numbers = [s.numbers for s in sights if not s.sizes]
+  terms = Terms(numbers, teacher.defaults_of(config["model_type"]))
+  found = {
+    name: seen
+    for name, seen in kinds(sights).items()
+    if any(held.pieces for one in seen for held in one.ranks.values())
+  }
+  rules = [pair for name, seen in found.items() for pair in _rules(name, seen, terms)]
+  _share(rules)
+  learned = Learned(teacher, folders, terms, rules)
+  require = [*teacher.REQUIRE, *teacher.finish(learned, found)]
+  _refuse_tied(rules, teacher.tied_names(config["architectures"][0]), sights[0])
+  omitted = sorted({skeleton(name) for sight in sights for name in sight.omitted})
+  return {
+    "card": {
+      "framework": teacher.FRAMEWORK,
+      "release": teacher.RELEASE,
+      "architectures": config["architectures"],
+      "model_types": [config["model_type"]],
+      "proof": "not proved",
+    },
+    "axes": teacher.AXES,
+    "keys": teacher.KEYS,
+    "require": require,
+    "dtype": teacher.DTYPE,
+    "rules": [*(rule for _, rule in rules), *({"match": n, "omit": True} for n in omitted)],
+  }
+
+
+def sight(
+  teacher: Any,
+  folder: pathlib.Path,
+  model: int,
+  sizes: Sizes,
+  ranks: Sequence[int] | None = None,
+) -> Sight:
+  """What the teacher shows; whatever it raises is a reason for no card."""
+  try:
+    found: Sight = teacher.sight(folder, sizes, model, teacher.with_values(sizes), ranks)
+  except Unfit as error:
+    raise NoCard(str(error)) from None
+  except Exception as error:
+    raise NoCard(_reason(sizes, error)) from error
+  return found
+
+
+def _rules(name: str, seen: Sequence[Seen], terms: Terms) -> list[tuple[str, Rule]]:
+  """The rules of a kind. Those whose local tensors are not alike are split by a number that does not
+  count layers: it takes the same values in models of any depth."""
+  try:
+    return [(name, Kind(name, seen, terms).rule())]
+  except Unfit as error:
+    for groups in splits(name, seen):
+      try:
+        return [pair for n, some in groups for pair in _rules(n, some, terms)]
+      except NoCard:
+        continue
+    raise NoCard(f"'{name}': {error}") from None
+
+
+def _share(rules: Sequence[tuple[str, Rule]]) -> None:
+  """Says of which tensors several local ones are made: a rule else owns those that it matches."""
+  owned: set[str] = set()
+  for _, rule in rules:
+    for part in (rule, *rule.get("with", ())):
+      if part["match"] in owned:
+        part["shared"] = True
+      owned.add(part["match"])
+
+
+def _refuse_tied(rules: Sequence[tuple[str, Rule]], tied: frozenset[str], of: Sight) -> None:
+  """Has no rule for a head that a file stores although the config ties it: which of the two copies
+  the framework takes was not seen."""
+  key = next((k for k in TIES if k in of.numbers), None)
+  for _, rule in rules:
+    if key is not None and rule["match"] in tied:
+      rule["when"] = f"({key} ?? {of.numbers[key]}) == {of.numbers[key]}"
+
+
+def _reason(sizes: Sizes, error: Exception) -> str:
+  said = " ".join(str(error).split())[:300]
+  return f"{_named(sizes)}: {type(error).__name__}: {said}"
+
+
+def _named(sizes: Sizes) -> str:
+  return ",".join(f"{k}={v}" for k, v in sizes.items()) or "tp=1"
