@@ -98,7 +98,8 @@ vllm-test: build python ## with vLLM itself: update running engines; compare wha
 
 # Opt-in, with the environment of vllm-test.
 .PHONY: models-test
-models-test: build python ## prove every layout card that ships anew, with small models of each class in vLLM itself
+models-test: build python ## prove every layout card that ships anew, with small models of each class in transformers and in vLLM
+	@$(BUILD)/venv/bin/python -m reshard.learn transformers examples/cards/transformers --check
 	@tools/python_env.sh $(BUILD)/vllm-venv tests/vllm/requirements.txt
 	@$(BUILD)/vllm-venv/bin/python -m pip --quiet install --no-deps --no-index --force-reinstall $(BUILD)/wheels/*.whl
 	@$(BUILD)/vllm-venv/bin/python -m reshard.learn vllm examples/cards/vllm --check

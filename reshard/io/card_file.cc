@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 
 #include "reshard/io/example_configs.h"
 #include "reshard/io/hf/architectures.h"
@@ -15,7 +16,8 @@ namespace reshard {
 Result<std::optional<RuleSet>> find_card(const std::string& framework, const Model& model) {
   if (model.config_path.empty()) return std::optional<RuleSet>();
   const ConfigValues config = RESHARD_TRY(hf::read_config_values(model.config_path));
-  for (const std::string& architecture : config.architectures) {
+  for (const std::string& said : config.architectures) {
+    const std::string architecture(hf::without_fsdp(said));
     // A class with a family: the family says why it does not take this config.
     if (std::ranges::find(hf::architectures(), architecture, &hf::Architecture::name) !=
         hf::architectures().end())
@@ -34,6 +36,35 @@ Result<std::optional<RuleSet>> find_card(const std::string& framework, const Mod
                             model.config_path, config.model_type));
   }
   return std::optional<RuleSet>();
+}
+
+Result<std::vector<KnownClass>> known_classes() {
+  std::map<std::string, KnownClass> known;
+  for (const hf::Architecture& of : hf::architectures()) {
+    KnownClass& found = known[std::string(of.name)];
+    found.has_family = true;
+    for (const std::string_view type : of.model_types)
+      if (!type.empty()) found.model_types.emplace_back(type);
+  }
+  for (const char* framework : {"transformers", "vllm"})
+    for (const std::string& name : card_names(framework)) {
+      const auto path = find_card_file(framework, name);
+      if (!path) continue;
+      RuleSet rules = RESHARD_TRY(read_rules(*path));
+      if (!rules.card)
+        return fail(Code::corrupt, fmt::format("{}: is no card of {}", *path, framework));
+      KnownClass& found = known[name];
+      for (const std::string& type : rules.card->model_types)
+        if (std::ranges::find(found.model_types, type) == found.model_types.end())
+          found.model_types.push_back(type);
+      found.cards.push_back(std::move(*rules.card));
+    }
+  std::vector<KnownClass> out;
+  for (auto& [name, found] : known) {
+    found.name = name;
+    out.push_back(std::move(found));
+  }
+  return out;
 }
 
 }  // namespace reshard

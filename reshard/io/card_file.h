@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "reshard/base/result.h"
 #include "reshard/io/open_model.h"
@@ -16,5 +17,16 @@ namespace reshard {
 /// family for the class.
 /// Errors: a card that is wrong; a class whose card is for other model types.
 Result<std::optional<RuleSet>> find_card(const std::string& framework, const Model& model);
+
+/// A class of models that layouts with a config know.
+struct KnownClass {
+  std::string name;                      ///< of the class in transformers.
+  std::vector<std::string> model_types;  ///< of the configs that are accepted.
+  bool has_family = false;  ///< fsdp, vllm, sglang and megatron know it without a card.
+  std::vector<RuleSet::Card> cards = {};  ///< those that ship, by framework.
+};
+
+/// All of them, sorted by name. Errors: a card that is wrong.
+Result<std::vector<KnownClass>> known_classes();
 
 }  // namespace reshard

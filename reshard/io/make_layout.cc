@@ -22,6 +22,7 @@
 #include "reshard/io/torch_dist/torch_dist_layout.h"
 #include "reshard/io/traced/traced_layout.h"
 #include "reshard/model/families.h"
+#include "reshard/model/families/transformers_modules.h"
 #include "reshard/model/quant/notation.h"
 
 namespace reshard {
@@ -39,6 +40,15 @@ tl::unexpected<Error> needs_config(const LayoutSpec& spec, const Model& model) {
                   traced.empty() ? "" : fmt::format("; {} asks the engine's own loader", traced)));
 }
 
+/// The card of transformers for `fsdp`: how modules of release 5 hold a class that no family knows.
+/// None for a checkpoint with values that nobody has read, which move as they are.
+Result<std::optional<RuleSet>> module_card(const LayoutSpec& spec, const Model& model) {
+  const bool newest =
+      RESHARD_TRY(transformers_release(spec)).value_or(kNewestTransformers) == kNewestTransformers;
+  if (!newest || !model.opaque.empty()) return std::optional<RuleSet>();
+  return find_card("transformers", model);
+}
+
 /// `side`: receives `pieces`; its `traced` is read.
 Result<ModelLayout> build(const LayoutSpec& spec, const FamilyInput& input, const Model& model,
                           const std::string& rules_folder, LayoutSide& side) {
@@ -48,7 +58,11 @@ Result<ModelLayout> build(const LayoutSpec& spec, const FamilyInput& input, cons
     return explicit_layout(nameless, input, side.traced->layout);
   }
   if (spec.family == "hf") return hf_layout(spec, input);
-  if (spec.family == "fsdp" || spec.family == "dcp") return fsdp_layout(spec, input);
+  if (spec.family == "dcp") return fsdp_layout(spec, input);
+  if (spec.family == "fsdp") {
+    const auto card = RESHARD_TRY(module_card(spec, model));
+    return card ? layout_by_rules_of(spec, model, *card) : fsdp_layout(spec, input);
+  }
   const auto path = (std::filesystem::path(rules_folder) / spec.file).string();
   if (spec.family == "rules") return layout_by_rules_of(spec, model, RESHARD_TRY(read_rules(path)));
   if (spec.family == "dtensor") return dtensor_layout(spec, input, RESHARD_TRY(read_dtensor(path)));

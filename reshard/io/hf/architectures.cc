@@ -144,6 +144,11 @@ std::vector<Weight> all_weights(const ModelConfig& c) {
 
 }  // namespace
 
+std::string_view without_fsdp(std::string_view name) {
+  constexpr std::string_view kAdded = "FSDP";
+  return name.starts_with(kAdded) ? name.substr(kAdded.size()) : name;
+}
+
 std::span<const Architecture> architectures() { return kArchitectures; }
 
 Result<> check_weights(const ConfigFields& fields, const ModelConfig& config) {

@@ -43,6 +43,10 @@ struct Architecture {
 
 std::span<const Architecture> architectures();
 
+/// The name of a class without "FSDP" before it: transformers 4.56 wrote the name that fully_shard
+/// gives to a class ("FSDPQwen3ForCausalLM"). Borrows `name`.
+std::string_view without_fsdp(std::string_view name);
+
 /// The largest number of experts in one layer, and in all layers.
 inline constexpr Index kMaxExperts = 1 << 16;
 inline constexpr Index kMaxLayerExperts = 1 << 24;

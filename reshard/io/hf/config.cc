@@ -61,17 +61,11 @@ struct ModelClass {
   bool is_bare = false;
 };
 
-/// transformers 4.56 wrote the name that fully_shard gives to a class: "FSDPQwen3ForCausalLM".
-std::string_view without_fsdp(std::string_view name) {
-  constexpr std::string_view kAdded = "FSDP";
-  return name.starts_with(kAdded) ? name.substr(kAdded.size()) : name;
-}
-
 Result<ModelClass> find_class(const hf::ConfigFields& fields) {
   const auto said = RESHARD_TRY(fields.first_text("architectures"));
   const auto type = RESHARD_TRY(fields.text("model_type"));
   if (!said && !type) return fields.wrong("architectures is missing, must be a list with a name");
-  const std::string_view name = said ? without_fsdp(*said) : std::string_view();
+  const std::string_view name = said ? hf::without_fsdp(*said) : std::string_view();
   for (const auto& a : hf::architectures()) {
     if (said ? name != a.name && name != a.bare_name : !is_of_type(a, *type)) continue;
     if (type && !is_of_type(a, *type))
