@@ -123,6 +123,7 @@ CommandSpec verify_spec();
 CommandSpec inspect_spec();
 CommandSpec synth_spec();
 CommandSpec transports_spec();
+CommandSpec models_spec();
 
 /// The options of `plan` and `run` that say what moves.
 template <class Arguments>

@@ -112,6 +112,11 @@ struct TransportsArguments {
   bool json = false;
 };
 
+struct ModelsArguments {
+  std::string name;  ///< part of a class's name or model_type; empty: all classes.
+  bool json = false;
+};
+
 Result<int> execute(const PlanArguments& arguments);
 Result<int> execute(const ExplainArguments& arguments);
 Result<int> execute(const RunArguments& arguments);
@@ -120,9 +125,10 @@ Result<int> execute(const VerifyArguments& arguments);
 Result<int> execute(const InspectArguments& arguments);
 Result<int> execute(const SynthArguments& arguments);
 Result<int> execute(const TransportsArguments& arguments);
+Result<int> execute(const ModelsArguments& arguments);
 
 using Command =
     std::variant<PlanArguments, ExplainArguments, RunArguments, ConvertArguments, VerifyArguments,
-                 InspectArguments, SynthArguments, TransportsArguments>;
+                 InspectArguments, SynthArguments, TransportsArguments, ModelsArguments>;
 
 }  // namespace reshard::cli

@@ -183,9 +183,9 @@ class CommandLine {
 
   std::shared_ptr<HelpFormatter> help_;
   CLI::App app_;
-  std::vector<CommandSpec> specs_ = {plan_spec(),    explain_spec(),   run_spec(),
-                                     convert_spec(), verify_spec(),    inspect_spec(),
-                                     synth_spec(),   transports_spec()};
+  std::vector<CommandSpec> specs_ = {plan_spec(),    explain_spec(),    run_spec(),
+                                     convert_spec(), verify_spec(),     inspect_spec(),
+                                     synth_spec(),   transports_spec(), models_spec()};
   std::set<std::string> given_;
 };
 

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+
+#include "cli/commands.h"
+#include "cli/measure.h"
+#include "cli/table.h"
+#include "reshard/base/closest_name.h"
+#include "reshard/io/card_file.h"
+#include "reshard/io/files/json.h"
+
+namespace reshard::cli {
+namespace {
+
+/// A layout, and the framework whose cards it reads; none: it has no cards.
+struct Column {
+  const char* layout;
+  const char* framework;
+};
+constexpr std::array kColumns = {Column{"fsdp", "transformers"}, Column{"vllm", "vllm"},
+                                 Column{"sglang", ""}, Column{"megatron", ""}};
+
+const RuleSet::Card* card_of(const KnownClass& known, const Column& column) {
+  const auto found = std::ranges::find(known.cards, column.framework, &RuleSet::Card::framework);
+  return found == known.cards.end() ? nullptr : &*found;
+}
+
+std::string cell(const KnownClass& known, const Column& column) {
+  if (known.has_family) return "family";
+  const RuleSet::Card* card = card_of(known, column);
+  return card == nullptr ? "-" : "card " + card->release;
+}
+
+std::string lower(std::string text) {
+  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return text;
+}
+
+bool is_meant(const KnownClass& known, const std::string& name) {
+  const auto has = [&](const std::string& text) { return lower(text).find(name) != text.npos; };
+  return has(known.name) || std::ranges::any_of(known.model_types, has);
+}
+
+std::string as_json(const std::vector<KnownClass>& classes) {
+  Json::Array list;
+  for (const KnownClass& known : classes) {
+    Json::Object layouts;
+    for (const Column& column : kColumns) {
+      const RuleSet::Card* card = card_of(known, column);
+      Json::Object how{{"known", Json(known.has_family || card != nullptr)}};
+      if (card != nullptr && !known.has_family) {
+        how.push_back({"card", Json(card->framework + " " + card->release)});
+        how.push_back({"proof", Json(card->proof)});
+      }
+      layouts.push_back({column.layout, Json(std::move(how))});
+    }
+    Json::Array types;
+    for (const std::string& type : known.model_types) types.emplace_back(type);
+    list.emplace_back(Json::Object{{"class", Json(known.name)},
+                                   {"model_types", Json(std::move(types))},
+                                   {"family", Json(known.has_family)},
+                                   {"layouts", Json(std::move(layouts))}});
+  }
+  return Json(std::move(list)).dump(true) + "\n";
+}
+
+/// How each layout of the class was proved.
+std::string details(const KnownClass& known) {
+  std::string out;
+  for (const Column& column : kColumns) {
+    const RuleSet::Card* card = card_of(known, column);
+    if (known.has_family)
+      out += fmt::format("  {}: family, compared with the framework by reshard's tests\n",
+                         column.layout);
+    else if (card != nullptr)
+      out += fmt::format("  {}: card of {} {}, which predicted {}\n", column.layout,
+                         card->framework, card->release, card->proof);
+    else
+      out += fmt::format("  {}: not known\n", column.layout);
+  }
+  return out;
+}
+
+}  // namespace
+
+Result<int> execute(const ModelsArguments& a) {
+  std::vector<KnownClass> classes = RESHARD_TRY(known_classes());
+  std::vector<std::string> names;
+  for (const KnownClass& known : classes) names.push_back(known.name);
+  std::erase_if(classes, [&](const KnownClass& k) { return !is_meant(k, lower(a.name)); });
+  if (classes.empty())
+    return fail(Code::not_found,
+                fmt::format("no known class has '{}' in its name or model_type{}; hf takes the "
+                            "checkpoints of every class",
+                            a.name, did_you_mean(a.name, names)));
+  if (a.json) {
+    print(as_json(classes));
+    return 0;
+  }
+  Table table({{"class"}, {"model_type"}, {"fsdp"}, {"vllm"}, {"sglang"}, {"megatron"}});
+  for (const KnownClass& known : classes)
+    table.add({known.name, fmt::format("{}", fmt::join(known.model_types, ", ")),
+               cell(known, kColumns[0]), cell(known, kColumns[1]), cell(known, kColumns[2]),
+               cell(known, kColumns[3])});
+  const Style style = Style::of_stdout();
+  print(table.text(style, 0));
+  if (!a.name.empty())
+    for (const KnownClass& known : classes)
+      print("\n" + style.title(known.name) + "\n" + details(known));
+  return 0;
+}
+
+}  // namespace reshard::cli
