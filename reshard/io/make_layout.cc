@@ -49,7 +49,7 @@ Result<std::optional<RuleSet>> module_card(const LayoutSpec& spec, const Model& 
   return find_card("transformers", model);
 }
 
-/// `side`: receives `pieces`; its `traced` is read.
+/// `side`: receives `pieces` and `by_card`; its `traced` is read.
 Result<ModelLayout> build(const LayoutSpec& spec, const FamilyInput& input, const Model& model,
                           const std::string& rules_folder, LayoutSide& side) {
   if (side.traced) {
@@ -61,6 +61,7 @@ Result<ModelLayout> build(const LayoutSpec& spec, const FamilyInput& input, cons
   if (spec.family == "dcp") return fsdp_layout(spec, input);
   if (spec.family == "fsdp") {
     const auto card = RESHARD_TRY(module_card(spec, model));
+    side.by_card = card.has_value();
     return card ? layout_by_rules_of(spec, model, *card) : fsdp_layout(spec, input);
   }
   const auto path = (std::filesystem::path(rules_folder) / spec.file).string();
@@ -69,8 +70,9 @@ Result<ModelLayout> build(const LayoutSpec& spec, const FamilyInput& input, cons
   if (spec.family == "explicit")
     return explicit_layout(spec, input, RESHARD_TRY(read_layout_file(path)));
   if (!model.config) {
-    if (const auto card = RESHARD_TRY(find_card(spec.family, model)))
-      return layout_by_rules_of(spec, model, *card);
+    const auto card = RESHARD_TRY(find_card(spec.family, model));
+    side.by_card = card.has_value();
+    if (card) return layout_by_rules_of(spec, model, *card);
     return needs_config(spec, model);
   }
   if (spec.family == "megatron") return megatron_layout(spec, input);
@@ -205,6 +207,11 @@ Result<LayoutSide> side_of(LayoutSpec spec, const Model& model, const std::strin
       RESHARD_TRY(build(spec, input, model, rules_folder, side)));
   side.notes = RESHARD_TRY(layout_notes(spec, model.config_or_null()));
   if (!notation) return side;
+  if (side.by_card && !alike)
+    return fail(Code::unsupported,
+                fmt::format("the card of {} does not say which tensors the engine quantises, and "
+                            "the checkpoint is not stored in {}",
+                            model.model_type, to_string(notation->format)));
   side.quantised = std::make_shared<const QuantisedLayout>(
       RESHARD_TRY(quantised_as(*notation, side.values, stored)));
   side.values = side.quantised->values;

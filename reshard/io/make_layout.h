@@ -43,6 +43,7 @@ struct LayoutSide {
   std::shared_ptr<const TensorPieces> pieces{};
   /// Of the family traced: its layout file, and the notation that reads it without the engine.
   std::shared_ptr<const TracedLayout> traced{};
+  bool by_card = false;  ///< a layout card says `values`, which knows nothing of quantisation.
   /// The layout of the tensors that are in memory or in files.
   const std::shared_ptr<const ModelLayout>& stored() const {
     return quantised ? quantised->stored : values;

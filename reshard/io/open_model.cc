@@ -216,6 +216,7 @@ Result<Model> open_checkpoint(const std::string& text, const ModelOptions& optio
   if (checkpoint.kind() == Checkpoint::Kind::hf) {
     model.stored.reset();
     model.stored_method.reset();
+    if (applied.error().code == Code::unsupported) identify::take_scales_of_unknown_class(model);
   }
   return without_config(std::move(model));
 }

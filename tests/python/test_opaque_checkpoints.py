@@ -156,7 +156,6 @@ FORMS = {
   ),
   "bitnet": (bitnet, {"quant_method": "bitnet"}, True, "U8"),
   "bitnet_online": (bf16_of_bitnet, {"quant_method": "bitnet"}, True, "bitnet"),
-  "fp8_of_unknown": (fp8_blocks, BLOCKS, False, "F8_E4M3"),
   "nvfp4_of_unknown": (
     nvfp4, {**groups(Linear={**FLOAT8, "num_bits": 4}), "format": "nvfp4-pack-quantized"}, False, "F8_E4M3",
   ),
@@ -253,7 +252,49 @@ def test_rules_that_name_a_dtype_are_refused_too(stored, tmp_path):
   assert named in said and 'dtype of the rule "*" would change values' in said, said
 
 
-# What is read: its scales are no weights either.
+# What is read, of any class.
+
+NVFP4 = {"num_bits": 4, "type": "float", "symmetric": True, "strategy": "tensor_group", "group_size": 16}
+READ = {
+  "fp8": (fp8_blocks, BLOCKS, "hf:quant=fp8_block,quant_method=fp8"),
+  "nvfp4": (
+    nvfp4, {**groups(Linear=NVFP4), "format": "nvfp4-pack-quantized"}, "hf:quant=nvfp4_divisor,quant_method=compressed-tensors",
+  ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", READ)
+def test_quantised_weights_of_a_class_that_is_not_known_are_read_as_of_one_that_is(form, tmp_path):
+  parts_of, section, stored = READ[form]
+  tensors = tensors_of(parts_of)
+  known = write(tmp_path / "known", tensors, config_of(section, True))
+  unknown = write(tmp_path / "unknown", tensors, config_of(section, False))
+  for layout in ("hf", "hf:dtype=float16", "hf:quant=fp8_channel,quant_method=compressed-tensors", stored):
+    out = [tmp_path / f"{name}-{layout}" for name in ("of-known", "of-unknown")]
+    command("convert", known, out[0], "--to", layout)
+    said = command("convert", unknown, out[1], "--to", layout)
+    assert "config not understood" in said
+    same(read(out[1]), read(out[0]))
+    assert config_in(out[1]) == config_in(out[0]) | UNKNOWN
+  same(read(tmp_path / f"of-unknown-{stored}"), tensors)
+  assert "quantization_config" not in config_in(tmp_path / "of-unknown-hf")
+  for name, folder in (("known", known), ("unknown", unknown)):
+    command("convert", folder, tmp_path / f"{name}-ranks", "--to", "fsdp:shard=2")
+    command("convert", tmp_path / f"{name}-ranks", tmp_path / f"{name}-home", "--to", "hf")
+  same(read(tmp_path / "unknown-home"), read(tmp_path / "known-home"))
+
+
+def test_of_a_class_that_is_not_known_all_parts_must_be_read_or_all_stay(tmp_path):
+  tensors = tensors_of(fp8_blocks) | {"model.vision.proj.qweight": codes(8, 4)}
+  folder = write(tmp_path / "in", tensors, config_of(BLOCKS, False))
+  command("convert", folder, tmp_path / "out", "--to", "hf")
+  same(read(tmp_path / "out"), tensors)
+  assert config_in(tmp_path / "out") == config_of(BLOCKS, False)
+  said = command("convert", folder, tmp_path / "no", "--to", "hf:dtype=bfloat16", fails=True)
+  assert "would change values" in said
+
+
+# Its scales are no weights either.
 
 
 def fp8_checkpoint(folder, scales, parts_of=fp8_blocks, section=BLOCKS):

@@ -32,9 +32,9 @@ def nothing_kept(monkeypatch):
 
 def test_the_commands_of_the_page_work(tmp_path):
   page = (pathlib.Path(__file__).parents[2] / "docs/cards.md").read_text()
-  checkpoint(tmp_path / "olmoe", "olmoe", "OlmoeForCausalLM", OTHER)
+  checkpoint(tmp_path / "olmoe", "OlmoeForCausalLM", OTHER)
   commands = [shlex.split(c) for c in re.findall(r"^reshard (.*)$", page, re.M)]
-  assert [c[0] for c in commands] == ["inspect", "convert"]
+  assert [c[0] for c in commands] == ["models", "models", "inspect", "convert"]
   for command in commands:
     told = [word.replace("/models/", f"{tmp_path}/") for word in command]
     done = subprocess.run([os.environ["RESHARD_BIN"], *told], capture_output=True, text=True)
@@ -51,10 +51,23 @@ def test_there_are_cards():
   assert len(CARDS) > 35 and len(SAMPLE) > 2
 
 
+def test_a_quantised_checkpoint_of_a_class_with_a_card_is_what_vllm_holds(tmp_path):
+  """The files say which tensors are quantised, the card how ranks hold them."""
+  sizes = tiny.Sizes(8, 8, 32, 256, 256, 3, 700, 4, 256)
+  plain = checkpoint(tmp_path / "plain", "OlmoeForCausalLM", sizes)
+  command = [os.environ["RESHARD_BIN"], "convert", plain, tmp_path / "fp8", "--to", "hf:quant=fp8_block,quant_method=fp8"]
+  subprocess.run(command, check=True, capture_output=True)
+  model = reshard.open_model(tmp_path / "fp8")
+  theirs = reshard.layout("traced:vllm,tp=2", model)
+  ours = reshard.layout("vllm:tp=2,quant=fp8_block,quant_method=fp8,quant_grid=tensor", model)
+  assert theirs.quantised and reshard.diff(ours, theirs) == []
+  with pytest.raises(reshard.UnsupportedError, match="card of olmoe does not say which tensors the engine quantises"):
+    reshard.layout("vllm:tp=2,quant=fp8_block", reshard.open_model(plain))
+
+
 @pytest.mark.parametrize("name", SAMPLE)
 def test_the_notation_is_what_vllm_holds(name, tmp_path):
-  kinds = {known: kind for kind, known in teacher.classes()}
-  folder = checkpoint(tmp_path / "model", kinds[name], name, OTHER)
+  folder = checkpoint(tmp_path / "model", name, OTHER)
   model = reshard.open_model(folder)
   sizes = [dict(tp=4), dict(tp=2, pp=2)] + ([dict(tp=4, ep=4)] if "Moe" in name or name.startswith("Olmoe") else [])
   for one in sizes:

@@ -98,7 +98,8 @@ Result<> apply_config(ModelSpec stored, Model& model) {
   auto config = RESHARD_TRY(read_config(model.config_path));
   const SaidQuantisation said = said_of(model);
   config.quantization = is_left_over(stored, said) ? "" : said.method;
-  if (!config.quantization.empty()) RESHARD_TRY(take_scales(config, stored, model));
+  if (!config.quantization.empty())
+    RESHARD_TRY(take_scales(config.quantization, config.dtype, stored, model));
   const std::vector<CanonicalTensor> scales = take_activation_scales(stored);
   config.router_expert_bias |=
       std::any_of(stored.tensors().begin(), stored.tensors().end(),

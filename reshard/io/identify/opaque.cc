@@ -38,12 +38,25 @@ bool is_code(DType dtype) {
 /// Names of parts of quantised weights, by the last component: those of compressed-tensors,
 /// ModelOpt and FP8; of AWQ and GPTQ; of bitsandbytes. Codes need no name: see is_code().
 bool is_named_part(std::string_view name) {
-  constexpr std::array<std::string_view, 19> kParts = {
-      "weight_packed",       "weight_scale",   "weight_scale_inv",    "weight_scale_2",
-      "weight_zero_point",   "weight_g_idx",   "weight_shape",        "weight_global_scale",
-      "input_scale",         "input_scale_ub", "input_global_scale",  "input_zero_point",
-      "qweight",             "qzeros",         "scales",              "g_idx",
-      "SCB",                 "absmax",         "nested_absmax"};
+  constexpr std::array<std::string_view, 19> kParts = {"weight_packed",
+                                                       "weight_scale",
+                                                       "weight_scale_inv",
+                                                       "weight_scale_2",
+                                                       "weight_zero_point",
+                                                       "weight_g_idx",
+                                                       "weight_shape",
+                                                       "weight_global_scale",
+                                                       "input_scale",
+                                                       "input_scale_ub",
+                                                       "input_global_scale",
+                                                       "input_zero_point",
+                                                       "qweight",
+                                                       "qzeros",
+                                                       "scales",
+                                                       "g_idx",
+                                                       "SCB",
+                                                       "absmax",
+                                                       "nested_absmax"};
   return std::ranges::find(kParts, name.substr(name.rfind('.') + 1)) != kParts.end();
 }
 
@@ -73,8 +86,8 @@ std::string reason(const Model& model, const SaidQuantisation& said) {
     if (is_activation_scale(t, *model.tensors)) continue;
     const bool number = t.dtype == DType::f64 || t.dtype == DType::c64;
     if (is_code(t.dtype) || number) return in_words(t, said);
-    const bool wide = !is_convertible(t.dtype) && t.dtype != DType::boolean &&
-                      (unread || is_named_part(t.name));
+    const bool wide =
+        !is_convertible(t.dtype) && t.dtype != DType::boolean && (unread || is_named_part(t.name));
     if (wide && (found == nullptr || is_convertible(found->dtype))) found = &t;
     if (found == nullptr && is_named_part(t.name)) found = &t;
   }
@@ -89,10 +102,12 @@ std::string reason(const Model& model, const SaidQuantisation& said) {
 SaidQuantisation said_of(const Model& model) {
   if (model.config_path.empty()) return {};
   if (const auto text = read_text_file(model.config_path, kMaxConfigBytes))
-    if (const auto said = said_quantisation(*text, model.config_path); said && !said->method.empty())
+    if (const auto said = said_quantisation(*text, model.config_path);
+        said && !said->method.empty())
       return *said;
   const std::string beside = config_beside(model);
-  const auto text = beside.empty() ? fail(Code::not_found, "") : read_text_file(beside, kMaxConfigBytes);
+  const auto text =
+      beside.empty() ? fail(Code::not_found, "") : read_text_file(beside, kMaxConfigBytes);
   const auto said = text ? said_quantisation_beside(*text, beside) : fail(Code::not_found, "");
   return said ? *said : SaidQuantisation{};
 }
@@ -107,8 +122,8 @@ bool is_left_over(const ModelSpec& tensors, const SaidQuantisation& said) {
 void note_opaque(Model& model) {
   SaidQuantisation said = said_of(model);
   if (!model.stored && is_left_over(*model.tensors, said)) {
-    model.left_over = fmt::format(
-        "its config says quant_method {}, but all tensors are plain", in_quotes(said.method));
+    model.left_over = fmt::format("its config says quant_method {}, but all tensors are plain",
+                                  in_quotes(said.method));
     said = {};
   }
   model.opaque = reason(model, said);

@@ -8,7 +8,8 @@
 
 namespace reshard::identify {
 
-/// What the configs beside the weights say about their quantisation; nothing if they are unreadable.
+/// What the configs beside the weights say about their quantisation; nothing if they are
+/// unreadable.
 SaidQuantisation said_of(const Model& model);
 
 /// True if the configs say that the weights are quantised, but all tensors are plain: a script

@@ -9,7 +9,9 @@
 #include "reshard/io/checkpoint/stored_model.h"
 #include "reshard/io/files/json.h"
 #include "reshard/io/hf/config.h"
+#include "reshard/io/hf/config_values.h"
 #include "reshard/io/hf/quantization.h"
+#include "reshard/io/identify/opaque.h"
 #include "reshard/io/identify/tensor_lists.h"
 #include "reshard/model/quant/notation.h"
 
@@ -23,7 +25,7 @@ constexpr std::size_t kMaxModelConfigBytes = std::size_t{16} << 20;
 Result<StoredWeights> read_stored_weights(const Model& model) {
   const auto text = RESHARD_TRY(read_text_file(model.config_path, kMaxModelConfigBytes));
   const std::string beside = config_beside(model);
-  if (beside.empty() || !RESHARD_TRY(parse_config(text, model.config_path)).quantization.empty())
+  if (beside.empty() || !RESHARD_TRY(said_quantisation(text, model.config_path)).method.empty())
     return stored_weights(text, model.config_path);
   const auto other = RESHARD_TRY(read_text_file(beside, kMaxModelConfigBytes));
   return stored_weights_beside(other, beside);
@@ -38,31 +40,48 @@ std::string config_beside(const Model& model) {
   return fs::exists(path, ignored) ? path.string() : "";
 }
 
-Result<> take_scales(const ModelConfig& config, ModelSpec& stored, Model& model) {
+Result<> take_scales(const std::string& method, DType values, ModelSpec& stored, Model& model) {
   if (model.stored) return {};  // its layout says it
   if (model.weights->kind() != Checkpoint::Kind::hf)
     return fail(Code::unsupported,
                 fmt::format("{}: quantization_config says {}, which is read in files of Hugging "
                             "Face's layout only",
-                            model.config_path, in_quotes(config.quantization)));
+                            model.config_path, in_quotes(method)));
   auto weights = read_stored_weights(model);
   if (!weights)
     return fail(weights.error().code,
                 fmt::format("{}; describe the tensors in a layout rules:FILE, or remove the key "
                             "where the weights are plain",
                             weights.error().message));
-  auto plain = plain_tensors(stored, weights->format, weights->method, config.dtype);
+  auto plain = plain_tensors(stored, weights->format, weights->method, values);
   if (!plain) return tl::unexpected(std::move(plain).error().in(model.name));
   if (plain->stored.tensors.empty())
     return fail(
         Code::unsupported,
         fmt::format("{}: quantization_config says {}, but no tensor is stored as {}; remove "
                     "the key where the weights are plain",
-                    model.config_path, in_quotes(config.quantization), to_string(weights->format)));
+                    model.config_path, in_quotes(method), to_string(weights->format)));
   stored = std::move(plain->tensors);
   model.stored = std::move(plain->stored);
   model.stored_method = weights->method;
   return {};
+}
+
+void take_scales_of_unknown_class(Model& model) {
+  const SaidQuantisation said = said_of(model);
+  if (said.method.empty() || is_left_over(*model.tensors, said)) return;
+  const auto config = hf::read_config_values(model.config_path);
+  if (!config) return;
+  const auto as_stored = model.tensors;
+  ModelSpec plain = *as_stored;
+  if (take_scales(said.method, config->dtype.value_or(DType::bf16), plain, model)) {
+    model.tensors = std::make_shared<ModelSpec>(std::move(plain));
+    note_opaque(model);
+    if (model.opaque.empty()) return;
+  }
+  model.tensors = as_stored;
+  model.stored.reset();
+  model.stored_method.reset();
 }
 
 std::vector<CanonicalTensor> take_activation_scales(ModelSpec& stored) {

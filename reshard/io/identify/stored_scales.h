@@ -13,7 +13,14 @@ namespace reshard::identify {
 std::string config_beside(const Model& model);
 
 /// Takes the scales of quantised weights out of `stored`, and notes how they are stored.
-Result<> take_scales(const ModelConfig& config, ModelSpec& stored, Model& model);
+/// @param method the config's quant_method
+/// @param values the dtype of the weights after dequantisation
+Result<> take_scales(const std::string& method, DType values, ModelSpec& stored, Model& model);
+
+/// The same for a checkpoint of a class that is not known, if the form of all its weights is: the
+/// files and the config's quantisation section describe it whatever the class means. Else the model
+/// stays as it is, and is moved so.
+void take_scales_of_unknown_class(Model& model);
 
 /// Takes the scales of activations out of `stored`.
 std::vector<CanonicalTensor> take_activation_scales(ModelSpec& stored);
