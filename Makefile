@@ -100,6 +100,8 @@ vllm-test: build python ## with vLLM itself: update running engines; compare wha
 .PHONY: models-test
 models-test: build python ## prove every layout card that ships anew, with small models of each class in transformers and in vLLM
 	@$(BUILD)/venv/bin/python -m reshard.learn transformers examples/cards/transformers --check
+	@RESHARD_ALL_MODELS=1 RESHARD_BIN=$(abspath $(PROGRAM)) $(BUILD)/venv/bin/python -m pytest -q --no-header \
+	  -p no:cacheprovider python/tests/test_module_cards.py -k comes_back
 	@tools/python_env.sh $(BUILD)/vllm-venv tests/vllm/requirements.txt
 	@$(BUILD)/vllm-venv/bin/python -m pip --quiet install --no-deps --no-index --force-reinstall $(BUILD)/wheels/*.whl
 	@$(BUILD)/vllm-venv/bin/python -m reshard.learn vllm examples/cards/vllm --check

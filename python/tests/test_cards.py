@@ -5,6 +5,7 @@ a checkpoint without its framework. tests/vllm/test_cards.py compares cards with
 import json
 import os
 import pathlib
+import re
 import subprocess
 
 import pytest
@@ -22,6 +23,18 @@ BOTH = [
   ("MixtralForCausalLM", "mixtral-8x7b", (dict(tp=4), dict(tp=2, dp=2), dict(tp=4, ep=4), dict(tp=2, pp=2))),
   ("Gemma3ForCausalLM", "gemma-3-1b", (dict(), dict(tp=2), dict(tp=4))),
 ]
+
+
+def test_the_page_counts_them():
+  page = (CARDS.parents[2] / "docs" / "cards.md").read_text()
+  known = json.loads(run("models", "--json").stdout)
+  families = {c["class"] for c in known if c["family"]}
+  for framework, count, rest, with_one in re.findall(
+    r"^## (\w+)\n\n(\d+) classes have a card[^.]*?: (\d+) without a family, and (\d+) with one", page, re.M
+  ):
+    names = {p.stem for p in (CARDS.parent / framework).glob("*.json")}
+    assert (len(names), len(names - families), len(names & families)) == (int(count), int(rest), int(with_one))
+  assert page.count("classes have a card") == 2
 
 
 def card_of(name):

@@ -92,6 +92,7 @@ class Terms:
     for (a, u), (b, v), (c, w) in itertools.product(heads, heads, keys):
       yield f"({a} + 2 * {b}) * {c}", _each(lambda x, y, z: (x + 2 * y) * z, u, v, w)
       yield f"{a} * ({b} + {c})", _each(lambda x, y, z: x * (y + z), u, v, w)
+      yield f"{c} / {b} * {a}", _each(lambda q, x: q * x, _each(_whole, w, v), u)
       quotients = _each(_whole, u, v)
       yield f"{a} / {b} * {c}", _each(lambda q, z: q * z, quotients, w)
       yield f"({a} / {b} + 2) * {c}", _each(lambda q, z: (q + 2) * z if q > 0 else -1, quotients, w)
