@@ -92,6 +92,7 @@ class RuleParser {
       RESHARD_TRY(read_part(fields, part));
       rule_.with.push_back(std::move(part));
     }
+    rule_.together = RESHARD_TRY(fields_.flag_or("together", false));
     wildcards_ = left_in(rule_);
     RESHARD_TRY(check_parts());
     if (fields_.has("name")) rule_.name = RESHARD_TRY(line(fields_, "name"));
@@ -105,7 +106,6 @@ class RuleParser {
         fields_.word("map", {"identity", "negated_exp", "plus_one", "minus_one"}))];
     rule_.stack =
         static_cast<int>(RESHARD_TRY(fields_.integer_or("stack", 0, -kMaxDims, kMaxDims - 1)));
-    rule_.together = RESHARD_TRY(fields_.flag_or("together", false));
     rule_.omit = RESHARD_TRY(fields_.flag_or("omit", false));
     rule_.merged = RESHARD_TRY(dimensions(fields_, "merged", kMaxDims - 1));
     rule_.when = RESHARD_TRY(expression_if(fields_, "when", 0));
