@@ -157,7 +157,7 @@ INSTANTIATE_TEST_SUITE_P(
               "when must be without control characters"},
         Wrong{kTp, R"({"match": "a", "name": "x", "together": true, "with": [{"match": "b", "cuts":
             [{"dim": 0, "axes": ["tp"]}]}]})",
-              "rule 1: cuts of 'b' must be the rule's, which cuts its parts together"},
+              R"(rule 1: cuts of "b" must be the rule's, which cuts its parts together)"},
         Wrong{kTp, R"({"match": "a.#", "each": 1})", "name is missing"},
         Wrong{kTp, R"({"match": "a", "each": 1, "name": "x"})", "each"},
         Wrong{kTp, R"({"match": "a.#", "name": "x", "with": [{"match": "b"}]})",
