@@ -41,11 +41,12 @@ tl::unexpected<Error> needs_config(const LayoutSpec& spec, const Model& model) {
 }
 
 /// The card of transformers for `fsdp`: how modules of release 5 hold a class that no family knows.
-/// None for a checkpoint with values that nobody has read, which move as they are.
+/// None for a class with a family, and for a checkpoint with values that are not read, which move as
+/// they are.
 Result<std::optional<RuleSet>> module_card(const LayoutSpec& spec, const Model& model) {
   const bool newest =
       RESHARD_TRY(transformers_release(spec)).value_or(kNewestTransformers) == kNewestTransformers;
-  if (!newest || !model.opaque.empty()) return std::optional<RuleSet>();
+  if (!newest || model.config || !model.opaque.empty()) return std::optional<RuleSet>();
   return find_card("transformers", model);
 }
 

@@ -304,10 +304,10 @@ class Kind:
     ordered = sorted(pieces, key=lambda p: p.at)
     if count == 1 or dim is None:
       return [ordered[0].at]
-    firsts: dict[Interval, Piece] = {}  # of a tensor with all experts, each is a piece
+    each: dict[Interval, Piece] = {}  # of a tensor with all experts, each is a piece
     for p in sorted((p for p in ordered if p.tensor == ordered[0].tensor), key=lambda p: p.at[p.dims[dim]]):
-      firsts.setdefault((p.begin[dim], p.end[dim]), p)
-    of_one = list(firsts.values())
+      each.setdefault((p.begin[dim], p.end[dim]), p)
+    of_one = list(each.values())
     runs = _runs([(p.begin[dim], p.end[dim]) for p in of_one])
     if len(runs) != count:  # they ascend: sections without a period
       return [p.at for p in of_one[:count]]
