@@ -33,7 +33,7 @@ def nothing_kept(monkeypatch):
 def test_the_commands_of_the_page_work(tmp_path):
   page = (pathlib.Path(__file__).parents[2] / "docs/cards.md").read_text()
   checkpoint(tmp_path / "olmoe", "OlmoeForCausalLM", OTHER)
-  commands = [shlex.split(c) for c in re.findall(r"^reshard (.*)$", page, re.M)]
+  commands = [shlex.split(c, comments=True) for c in re.findall(r"^reshard (.*)$", page, re.M)]
   assert [c[0] for c in commands] == ["models", "models", "inspect", "convert"]
   for command in commands:
     told = [word.replace("/models/", f"{tmp_path}/") for word in command]
