@@ -15,22 +15,17 @@
 namespace reshard::cli {
 namespace {
 
-/// A layout, and the framework whose cards it reads; none: it has no cards.
-struct Column {
-  const char* layout;
-  const char* framework;
-};
-constexpr std::array kColumns = {Column{"fsdp", "transformers"}, Column{"vllm", "vllm"},
-                                 Column{"sglang", ""}, Column{"megatron", ""}};
+constexpr std::array kLayouts = {"fsdp", "vllm", "sglang", "megatron"};
 
-const RuleSet::Card* card_of(const KnownClass& known, const Column& column) {
-  const auto found = std::ranges::find(known.cards, column.framework, &RuleSet::Card::framework);
+const RuleSet::Card* card_of(const KnownClass& known, const char* layout) {
+  const auto found =
+      std::ranges::find(known.cards, card_framework(layout), &RuleSet::Card::framework);
   return found == known.cards.end() ? nullptr : &*found;
 }
 
-std::string cell(const KnownClass& known, const Column& column) {
+std::string cell(const KnownClass& known, const char* layout) {
   if (known.has_family) return "family";
-  const RuleSet::Card* card = card_of(known, column);
+  const RuleSet::Card* card = card_of(known, layout);
   return card == nullptr ? "-" : "card " + card->release;
 }
 
@@ -48,14 +43,14 @@ std::string as_json(const std::vector<KnownClass>& classes) {
   Json::Array list;
   for (const KnownClass& known : classes) {
     Json::Object layouts;
-    for (const Column& column : kColumns) {
-      const RuleSet::Card* card = card_of(known, column);
+    for (const char* layout : kLayouts) {
+      const RuleSet::Card* card = card_of(known, layout);
       Json::Object how{{"known", Json(known.has_family || card != nullptr)}};
       if (card != nullptr && !known.has_family) {
         how.push_back({"card", Json(card->framework + " " + card->release)});
         how.push_back({"proof", Json(card->proof)});
       }
-      layouts.push_back({column.layout, Json(std::move(how))});
+      layouts.push_back({layout, Json(std::move(how))});
     }
     Json::Array types;
     for (const std::string& type : known.model_types) types.emplace_back(type);
@@ -70,16 +65,15 @@ std::string as_json(const std::vector<KnownClass>& classes) {
 /// How each layout of the class was proved.
 std::string details(const KnownClass& known) {
   std::string out;
-  for (const Column& column : kColumns) {
-    const RuleSet::Card* card = card_of(known, column);
+  for (const char* layout : kLayouts) {
+    const RuleSet::Card* card = card_of(known, layout);
     if (known.has_family)
-      out += fmt::format("  {}: family, compared with the framework by reshard's tests\n",
-                         column.layout);
+      out += fmt::format("  {}: family, compared with the framework by reshard's tests\n", layout);
     else if (card != nullptr)
-      out += fmt::format("  {}: card of {} {}, which predicted {}\n", column.layout,
-                         card->framework, card->release, card->proof);
+      out += fmt::format("  {}: card of {} {}, which predicted {}\n", layout, card->framework,
+                         card->release, card->proof);
     else
-      out += fmt::format("  {}: not known\n", column.layout);
+      out += fmt::format("  {}: not known\n", layout);
   }
   return out;
 }
@@ -100,11 +94,15 @@ Result<int> execute(const ModelsArguments& a) {
     print(as_json(classes));
     return 0;
   }
-  Table table({{"class"}, {"model_type"}, {"fsdp"}, {"vllm"}, {"sglang"}, {"megatron"}});
-  for (const KnownClass& known : classes)
-    table.add({known.name, fmt::format("{}", fmt::join(known.model_types, ", ")),
-               cell(known, kColumns[0]), cell(known, kColumns[1]), cell(known, kColumns[2]),
-               cell(known, kColumns[3])});
+  std::vector<Table::Column> columns = {{"class"}, {"model_type"}};
+  for (const char* layout : kLayouts) columns.push_back({layout});
+  Table table(columns);
+  for (const KnownClass& known : classes) {
+    std::vector<std::string> row = {known.name,
+                                    fmt::format("{}", fmt::join(known.model_types, ", "))};
+    for (const char* layout : kLayouts) row.push_back(cell(known, layout));
+    table.add(std::move(row));
+  }
   const Style style = Style::of_stdout();
   print(table.text(style, 0));
   if (!a.name.empty())

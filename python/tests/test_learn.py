@@ -177,7 +177,7 @@ def teacher_of(odd=whole):
       lambda rank: Engine(c, sizes, rank, odd), load, folder, ranks=ranks or world, prove=False, omit=ranks is None, name="stand-in"
     )
 
-  def layout_of(folder, sizes, prove, ranks=None):
+  def layout_of(folder, sizes, ranks=None):
     return traced(folder, tuple(sorted(sizes.items())), ranks)
 
   def numbers_of(folder):
@@ -189,9 +189,9 @@ def teacher_of(odd=whole):
     EXPERT_AXES={"axes": ["dp", "tp"], "combine": "flattened"}, STAGES={"rest": "before_last"},
     numbers_of=numbers_of, defaults_of=lambda model_type: {}, layout_of=layout_of,
     tied_names=lambda architecture: frozenset({"head.weight"}),
-    DTYPE="config", SEEN_AT=engines.SEEN_AT, finish=engines.finish, rows=engines.rows, with_values=engines.with_values,
-    sight=lambda folder, sizes, model, prove, ranks=None: Sight.of(
-      layout_of(folder, sizes, prove, ranks), sizes, numbers_of(folder), model
+    DTYPE="config", SEEN_AT=engines.SEEN_AT, finish=engines.finish, rows=engines.rows,
+    sight=lambda folder, sizes, model, ranks=None: Sight.of(
+      layout_of(folder, sizes, ranks), sizes, numbers_of(folder), model
     ),
   )  # fmt: skip
 
@@ -229,7 +229,7 @@ def test_a_card_is_a_rules_file_for_models_of_any_size(learned, tmp_path):
   for sizes in (dict(tp=16), dict(tp=4, pp=2), dict(tp=2, dp=4, ep=8)):
     keys = ",".join(f"{k}={v}" for k, v in sizes.items())
     ours = reshard.layout(f"rules:{tmp_path / 'card.json'},{keys}", model)
-    assert reshard.diff(teacher_of().layout_of(folder, sizes, False), ours) == []
+    assert reshard.diff(teacher_of().layout_of(folder, sizes), ours) == []
 
 
 def test_layers_that_one_stage_holds_by_chance_are_placed_by_layer(folders, tmp_path):
@@ -237,7 +237,7 @@ def test_layers_that_one_stage_holds_by_chance_are_placed_by_layer(folders, tmp_
   seen = [checkpoint(tmp_path / str(i), c | {"dense": 1}) for i, c in enumerate(CONFIGS)]
   card = learn.learn(teacher_of(), seen[:2], seen[2])
   for folder in (folders[1], folders[2]):
-    theirs = teacher_of().layout_of(folder, {"pp": 3}, False)
+    theirs = teacher_of().layout_of(folder, {"pp": 3})
     assert reshard.diff(theirs, reshard.rules_layout(card_text(card), reshard.open_model(folder), pp=3)) == []
 
 

@@ -184,10 +184,10 @@ def test_learning_says_why_there_is_no_card(models, tmp_path):
   """A module that fully_shard does not take, such as one with a parameter without dimensions."""
   folder, second, unseen = models("OlmoeForCausalLM")
 
-  def layout_of(folder, sizes, prove, ranks=None):
+  def layout_of(folder, sizes, ranks=None):
     if sizes.get("shard", 1) > 1:
       raise ValueError("fully_shard does not take it")
-    return teacher.layout_of(folder, sizes, prove, ranks)
+    return teacher.layout_of(folder, sizes, ranks)
 
   other = type("Other", (), {**vars(teacher), "layout_of": staticmethod(layout_of)})
   for name, value in vars(teacher).items():

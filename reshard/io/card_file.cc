@@ -13,8 +13,13 @@
 
 namespace reshard {
 
-Result<std::optional<RuleSet>> find_card(const std::string& framework, const Model& model) {
+std::string card_framework(const std::string& family) {
+  return family == "fsdp" ? "transformers" : family;
+}
+
+Result<std::optional<RuleSet>> find_card(const std::string& family, const Model& model) {
   if (model.config_path.empty()) return std::optional<RuleSet>();
+  const std::string framework = card_framework(family);
   const ConfigValues config = RESHARD_TRY(hf::read_config_values(model.config_path));
   for (const std::string& said : config.architectures) {
     const std::string architecture(hf::without_fsdp(said));
@@ -46,7 +51,8 @@ Result<std::vector<KnownClass>> known_classes() {
     for (const std::string_view type : of.model_types)
       if (!type.empty()) found.model_types.emplace_back(type);
   }
-  for (const char* framework : {"transformers", "vllm"})
+  for (const char* family : {"fsdp", "vllm"}) {
+    const std::string framework = card_framework(family);
     for (const std::string& name : card_names(framework)) {
       const auto path = find_card_file(framework, name);
       if (!path) continue;
@@ -59,6 +65,7 @@ Result<std::vector<KnownClass>> known_classes() {
           found.model_types.push_back(type);
       found.cards.push_back(std::move(*rules.card));
     }
+  }
   std::vector<KnownClass> out;
   for (auto& [name, found] : known) {
     found.name = name;

@@ -13,20 +13,24 @@
 /// cards/FRAMEWORK/CLASS.json beside the examples (example_configs.h).
 namespace reshard {
 
-/// The card for the class that the model's config names; none if there is no config, no card, or a
-/// family for the class.
-/// Errors: a card that is wrong; a class whose card is for other model types.
-Result<std::optional<RuleSet>> find_card(const std::string& framework, const Model& model);
+/// The framework whose cards a layout of this family reads: `fsdp` reads those of transformers,
+/// others those of their own name.
+std::string card_framework(const std::string& family);
 
-/// A class of models that layouts with a config know.
+/// The card that a layout of this family reads for the class that the model's config names; none if
+/// there is no config, no card, or a family for the class.
+/// Errors: a card that is wrong; a class whose card is for other model types.
+Result<std::optional<RuleSet>> find_card(const std::string& family, const Model& model);
+
+/// A model class that layouts know by its config.
 struct KnownClass {
-  std::string name;                      ///< of the class in transformers.
-  std::vector<std::string> model_types;  ///< of the configs that are accepted.
-  bool has_family = false;  ///< fsdp, vllm, sglang and megatron know it without a card.
-  std::vector<RuleSet::Card> cards = {};  ///< those that ship, by framework.
+  std::string name;                       ///< of the class in transformers.
+  std::vector<std::string> model_types;   ///< those of its configs.
+  bool has_family = false;                ///< layouts know it without a card.
+  std::vector<RuleSet::Card> cards = {};  ///< those that ship, at most one per framework.
 };
 
-/// All of them, sorted by name. Errors: a card that is wrong.
+/// All known classes, sorted by name. Errors: a card that is wrong.
 Result<std::vector<KnownClass>> known_classes();
 
 }  // namespace reshard

@@ -41,13 +41,13 @@ tl::unexpected<Error> needs_config(const LayoutSpec& spec, const Model& model) {
 }
 
 /// The card of transformers for `fsdp`: how modules of release 5 hold a class that no family knows.
-/// None for a class with a family, and for a checkpoint with values that are not read, which move as
-/// they are.
+/// None for a class with a family, and for a checkpoint with values that are not read, which move
+/// as they are.
 Result<std::optional<RuleSet>> module_card(const LayoutSpec& spec, const Model& model) {
   const bool newest =
       RESHARD_TRY(transformers_release(spec)).value_or(kNewestTransformers) == kNewestTransformers;
   if (!newest || model.config || !model.opaque.empty()) return std::optional<RuleSet>();
-  return find_card("transformers", model);
+  return find_card(spec.family, model);
 }
 
 /// `side`: receives `pieces` and `by_card`; its `traced` is read.
@@ -211,7 +211,7 @@ Result<LayoutSide> side_of(LayoutSpec spec, const Model& model, const std::strin
   if (side.by_card && !alike)
     return fail(Code::unsupported,
                 fmt::format("the card of {} does not say which tensors the engine quantises, and "
-                            "the checkpoint is not stored in {}",
+                            "the checkpoint is not stored in {}; give one that is, or no quant",
                             model.model_type, to_string(notation->format)));
   side.quantised = std::make_shared<const QuantisedLayout>(
       RESHARD_TRY(quantised_as(*notation, side.values, stored)));

@@ -252,7 +252,7 @@ def test_rules_that_name_a_dtype_are_refused_too(stored, tmp_path):
   assert named in said and 'dtype of the rule "*" would change values' in said, said
 
 
-# What is read, of any class.
+# Forms that are read, whatever the class of the model.
 
 NVFP4 = {"num_bits": 4, "type": "float", "symmetric": True, "strategy": "tensor_group", "group_size": 16}
 READ = {
@@ -294,7 +294,7 @@ def test_of_a_class_that_is_not_known_all_parts_must_be_read_or_all_stay(tmp_pat
   assert "would change values" in said
 
 
-# Its scales are no weights either.
+# Scales are not weights either.
 
 
 def fp8_checkpoint(folder, scales, parts_of=fp8_blocks, section=BLOCKS):

@@ -9,16 +9,15 @@ from typing import Any
 import transformers
 
 
-def pairs() -> list[tuple[str, str]]:
-  """(model_type, class) of all classes with a language model's head, each class once."""
+def classes() -> list[str]:
+  """The names of all classes with a language model's head."""
   from transformers.models.auto import modeling_auto
 
   mappings = (
     modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
   )
-  named = [(kind, name) for names in mappings for kind, name in names.items()]
-  return list({name: (kind, name) for kind, name in reversed(named)}.values())[::-1]
+  return list(dict.fromkeys(name for names in mappings for name in names.values()))
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, int]:

@@ -12,7 +12,7 @@ from reshard.learn.learner import TIES, Learned, NoCard, Row, Sizes
 SEEN_AT: tuple[Sizes, ...] = ({}, {"tp": 2}, {"tp": 4})
 _SPREAD: Sizes = {"tp": 2, "dp": 2, "ep": 4}
 _EXPERT_SIZES: tuple[Sizes, ...] = ({"tp": 2, "ep": 2}, {"tp": 2, "dp": 2}, _SPREAD)
-# Traces that are proved with values, too: the others differ from them in sizes only.
+# Sizes whose traces are proved by loading values: the other traces differ from them in sizes only.
 _WITH_VALUES: tuple[Sizes, ...] = ({"tp": 2}, {"tp": 2, "ep": 2})
 # Of many ranks, some: the first, the last and one between.
 _RANKS_OF = {8: (0, 3, 7), 6: (0, 3, 5), 4: (0, 3)}
@@ -20,8 +20,8 @@ _LAYERS = ("num_hidden_layers", "text_config.num_hidden_layers", "n_layer", "num
            "llm_config.num_hidden_layers", "language_config.num_hidden_layers")  # fmt: skip
 
 
-def with_values(sizes: Sizes) -> bool:
-  """Whether a trace at these sizes is proved with values."""
+def proved_with_values(sizes: Sizes) -> bool:
+  """Whether a trace at these sizes is itself proved, by loading values."""
   return sizes in _WITH_VALUES
 
 
@@ -55,7 +55,7 @@ class _Stages:
     """Says in rules on which stages they hold; yields what must hold for that."""
     teacher, rules = self.learned.teacher, self.learned.rules
     try:
-      self.three: Sight = teacher.sight(self.learned.folders[1], {"pp": 3}, 1, False)
+      self.three: Sight = teacher.sight(self.learned.folders[1], {"pp": 3}, 1)
     except Exception as error:
       said = " ".join(str(error).split())[:160] or type(error).__name__
       yield {"that": "pp == 1", "says": f"pp must be 1: {said}"}
@@ -65,8 +65,8 @@ class _Stages:
     if layers is None:
       raise NoCard("no key of the config counts layers")
     self.layers = layers
-    # A stage that has all layers of a kind may have them by chance: what counts layers for one kind,
-    # such as "model.layers.#", counts them for all.
+    # All layers of a kind may be on one stage by chance. A name such as "model.layers.#" that counts
+    # layers for one kind counts them for every kind that has it.
     self.counted: set[str] = set()
     for kind, rule in rules:
       if by_layer := self._by_layer(kind, rule):

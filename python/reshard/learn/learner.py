@@ -79,7 +79,7 @@ def extended(
 
   models  the three checkpoints of learn()
   others  the same with flags that add or remove tensors
-  said    the flags, for `proof`
+  said    what the flags are, for `proof`
 
   Raises NoCard if one card cannot say both.
   """
@@ -125,7 +125,7 @@ def _predicts(
 ) -> bool:
   """False if the framework itself has no such layout, and may have none."""
   try:
-    theirs = teacher.layout_of(folder, row.sizes, teacher.with_values(row.sizes), row.ranks)
+    theirs = teacher.layout_of(folder, row.sizes, row.ranks)
   except Exception as error:
     if row.may_fail:
       return False
@@ -157,7 +157,7 @@ def _card(teacher: Any, folders: Sequence[pathlib.Path]) -> dict[str, Any]:
   learned = Learned(teacher, folders, terms, rules)
   require = [*teacher.REQUIRE, *teacher.finish(learned, found)]
   _refuse_tied(rules, teacher.tied_names(config["architectures"][0]), sights[0])
-  omitted = sorted({skeleton(name) for sight in sights for name in sight.omitted})
+  omitted = sorted({skeleton(name) for one in sights for name in one.omitted})
   return {
     "card": {
       "framework": teacher.FRAMEWORK,
@@ -183,7 +183,7 @@ def sight(
 ) -> Sight:
   """What the teacher shows; whatever it raises is a reason for no card."""
   try:
-    found: Sight = teacher.sight(folder, sizes, model, teacher.with_values(sizes), ranks)
+    found: Sight = teacher.sight(folder, sizes, model, ranks)
   except Unfit as error:
     raise NoCard(str(error)) from None
   except Exception as error:

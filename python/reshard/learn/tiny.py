@@ -71,8 +71,6 @@ _FIXED: dict[str, Any] = {
 _FIXED_LISTS: dict[str, Any] = {"deepstack_visual_indexes": [0, 1], "fullatt_block_indexes": [1]}
 _DROPPED = ("transformers_version", "architectures", "id2label", "label2id")
 _TOWERS = ("vision", "audio", "visual", "encoder", "sound", "image", "sam", "vq", "patcher")
-
-
 #: Keys that add or remove tensors, if a class has them.
 _FLAGS = ("attention_bias", "mlp_bias", "use_bias", "qkv_bias", "bias", "use_qk_norm", "qk_norm", "qk_layernorm")
 
@@ -87,7 +85,8 @@ def flags_of(architecture: str) -> tuple[str, ...]:
 
 
 def config_of(architecture: str, sizes: Sizes, flipped: Sequence[str] = ()) -> Any:
-  """A config of a class with these sizes, in BF16. `flipped`: flags that have not their default.
+  """A config of a class with these sizes, in BF16. `flipped`: flags that are set to
+  the opposite of their default.
 
   Raises what transformers raises for a class that it does not have, or sizes that do not fit it.
   """
@@ -115,7 +114,7 @@ def config_of(architecture: str, sizes: Sizes, flipped: Sequence[str] = ()) -> A
 def _shrunk(
   of: Any, values: Mapping[str, Any], sizes: Sizes, tower: bool, whole: bool
 ) -> dict[str, Any]:
-  """`whole`: also sizes that the class leaves open."""
+  """`whole`: sizes that the class leaves open (None) are set, too."""
   out = {k: copy.deepcopy(v) for k, v in values.items() if k not in (*_DROPPED, "dtype")}
   for names, size in _sizes_of(sizes, values, tower):
     for name in names:

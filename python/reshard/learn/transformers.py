@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Teaches what the modules of transformers hold, and what torch's fully_shard leaves of it on a rank."""
+"""Teaches what the modules of transformers hold, and what torch's fully_shard leaves of them on a rank."""
 
 import functools
 import json
@@ -13,7 +13,7 @@ import torch
 import transformers
 
 from reshard import _core
-from reshard.learn.configs import defaults_of, numbers_of, pairs, tied_names
+from reshard.learn.configs import classes, defaults_of, numbers_of, tied_names
 from reshard.learn.evidence import Sight, skeleton
 from reshard.learn.fit import Seen
 from reshard.learn.learner import Learned, NoCard, Row, Sizes
@@ -23,7 +23,7 @@ from reshard.tracing.transformers import build_and_load, trace_transformers
 
 __all__ = [
   "AXES", "DTYPE", "FRAMEWORK", "KEYS", "RELEASE", "REQUIRE", "SEEN_AT", "classes", "defaults_of", "finish",
-  "layout_of", "rows", "sight", "tied_names", "with_values",
+  "layout_of", "rows", "sight", "tied_names",
 ]  # fmt: skip
 
 FRAMEWORK, RELEASE = "transformers", transformers.__version__
@@ -35,18 +35,9 @@ REQUIRE = [
 ]
 #: A trainer may keep weights in F32: the notation says so.
 DTYPE = "model"
-#: A rule is fitted to tensor parallel ranks. Here each of them has the whole module.
+#: Rules are fitted to what tensor parallel ranks hold. Of a module, each holds the whole.
 SEEN_AT: tuple[Sizes, ...] = ({}, {"tp": 2})
 _CUT = {"dim": 0, "axes": ["shard"], "rule": "ceil"}
-
-
-def classes() -> list[tuple[str, str]]:
-  """(model_type, class) of all classes with a language model's head."""
-  return pairs()
-
-
-def with_values(sizes: Sizes) -> bool:
-  return not sizes
 
 
 def rows(card: Mapping[str, Any]) -> list[Row]:
@@ -71,7 +62,6 @@ def sight(
   folder: pathlib.Path,
   sizes: Sizes,
   model: int,
-  prove: bool,
   ranks: Sequence[int] | None = None,
 ) -> Sight:
   one = Sight.of(_whole(folder), sizes, numbers_of(folder), model)
@@ -80,7 +70,7 @@ def sight(
 
 
 def layout_of(
-  folder: pathlib.Path, sizes: Sizes, prove: bool, ranks: Sequence[int] | None = None
+  folder: pathlib.Path, sizes: Sizes, ranks: Sequence[int] | None = None
 ) -> _core.Layout:
   """What fully_shard leaves on ranks (None: on all) of a mesh (replicate, shard)."""
   shard, replicate = sizes.get("shard", 1), sizes.get("replicate", 1)
@@ -107,7 +97,7 @@ def _buffers(folder: pathlib.Path) -> frozenset[str]:
   return frozenset(skeleton(name) for name, _ in _module(folder).named_buffers())
 
 
-# -- what fully_shard does, on ranks of a group that only seems to be there
+# -- what fully_shard does, on ranks of torch's fake process group
 
 
 @contextmanager

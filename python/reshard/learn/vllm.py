@@ -8,14 +8,14 @@ from typing import Any
 import vllm
 
 from reshard import _core
-from reshard.learn.configs import defaults_of, numbers_of, pairs, tied_names
-from reshard.learn.engines import SEEN_AT, finish, rows, with_values
+from reshard.learn.configs import classes as all_classes, defaults_of, numbers_of, tied_names
+from reshard.learn.engines import SEEN_AT, finish, proved_with_values, rows
 from reshard.learn.evidence import Sight
 from reshard.tracing.vllm import trace_vllm
 
 __all__ = [
   "AXES", "DTYPE", "EXPERT_AXES", "FRAMEWORK", "KEYS", "RELEASE", "REQUIRE", "SEEN_AT", "STAGES", "classes",
-  "defaults_of", "finish", "layout_of", "rows", "sight", "tied_names", "with_values",
+  "defaults_of", "finish", "layout_of", "rows", "sight", "tied_names",
 ]  # fmt: skip
 
 FRAMEWORK, RELEASE = "vllm", vllm.__version__.split("+")[0]
@@ -30,21 +30,26 @@ EXPERT_AXES = {"axes": ["dp", "tp"], "combine": "flattened"}
 STAGES = {"rest": "before_last"}
 
 
-def classes() -> list[tuple[str, str]]:
-  """(model_type, class) of what both transformers and this vLLM have, with a language model's head."""
+def classes() -> list[str]:
+  """The classes with a language model's head that both transformers and this vLLM have."""
   from vllm.model_executor.models import registry
 
   known = {**registry._TEXT_GENERATION_MODELS, **registry._MULTIMODAL_MODELS}
-  return [(kind, name) for kind, name in pairs() if name in known]
+  return [name for name in all_classes() if name in known]
 
 
 def layout_of(
-  folder: pathlib.Path, sizes: Mapping[str, int], prove: bool, ranks: Sequence[int] | None = None
+  folder: pathlib.Path, sizes: Mapping[str, int], ranks: Sequence[int] | None = None
 ) -> _core.Layout:
   """What vLLM's loader leaves on ranks (None: on all), at these sizes."""
   keys: dict[str, Any] = {k: v for k, v in sizes.items() if k != "ep"}
   found = trace_vllm(
-    folder, ep=sizes.get("ep", 1) > 1, ranks=ranks, prove=prove, enable_prefix_caching=False, **keys
+    folder,
+    ep=sizes.get("ep", 1) > 1,
+    ranks=ranks,
+    prove=proved_with_values(sizes),
+    enable_prefix_caching=False,
+    **keys,
   )
   return found.layout
 
@@ -53,7 +58,6 @@ def sight(
   folder: pathlib.Path,
   sizes: Mapping[str, int],
   model: int,
-  prove: bool,
   ranks: Sequence[int] | None = None,
 ) -> Sight:
-  return Sight.of(layout_of(folder, sizes, prove, ranks), sizes, numbers_of(folder), model)
+  return Sight.of(layout_of(folder, sizes, ranks), sizes, numbers_of(folder), model)
