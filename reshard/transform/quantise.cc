@@ -51,7 +51,7 @@ Index data_bytes(const QuantFormat& format, Index cols) {
 }
 
 ScaleMaker maker_of(const QuantFormat& format, float matrix_amax) {
-  return scale_maker(scale_kind(format), small_float(format), format.zero_block,
+  return scale_maker(scale_kind(format), code_kind(format), format.zero_block,
                      format.tensor_factor, format.factor_divides, matrix_amax);
 }
 
@@ -285,7 +285,7 @@ void dequantise_rows(const QuantMatrix& src, const FloatMatrix& dst, Index begin
   if (src.format.tensor_factor) std::memcpy(&factor, src.factor, sizeof factor);
   const kernels::DecodingScales decoding(scale_kind(src.format), factor, src.format.factor_divides);
   const auto decode = of_dtype(quantise_kernels(), dst.dtype)
-                          .decode[static_cast<std::size_t>(small_float(src.format))];
+                          .decode[static_cast<std::size_t>(code_kind(src.format))];
   const bool stream = hint == CopyHint::streaming &&
                       are_aligned(dst.data, dst.row_bytes, block * bytes_of_element(dst.dtype),
                                   kernels::kStreamNumbers * bytes_of_element(dst.dtype));

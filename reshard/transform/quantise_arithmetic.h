@@ -14,7 +14,7 @@
 namespace reshard {
 
 /// The dtypes of data.
-enum class SmallFloat : std::uint8_t { e4m3, e2m1 };
+enum class CodeKind : std::uint8_t { e4m3, e2m1 };
 
 /// Properties of a small float, in terms of float's bits.
 struct SmallFloatTraits {
@@ -30,18 +30,18 @@ struct SmallFloatTraits {
 };
 
 /// E4M3: NaN is 0x7f with its sign. E2M1 has no NaN: it becomes 6, as in hardware conversions.
-RESHARD_HOST_DEVICE constexpr SmallFloatTraits traits(SmallFloat kind) {
-  return kind == SmallFloat::e4m3
+RESHARD_HOST_DEVICE constexpr SmallFloatTraits traits(CodeKind kind) {
+  return kind == CodeKind::e4m3
              ? SmallFloatTraits{3, 7, 0x43e00000U, 0x7e, 0x7f, 0x80, 0x600000U, 8, 448.0F}
              : SmallFloatTraits{1, 1, 0x40c00000U, 0x7, 0x7, 0x8, 0x400000U, 2, 6.0F};
 }
 
 /// The code of a float: E4M3's byte, E2M1's nibble.
-RESHARD_HOST_DEVICE constexpr std::uint32_t small_from_float(SmallFloat kind, float value) {
+RESHARD_HOST_DEVICE constexpr std::uint32_t small_from_float(CodeKind kind, float value) {
   const SmallFloatTraits t = traits(kind);
   const std::uint32_t bits = float_bits(value), magnitude = bits & kFloatMagnitude;
   const std::uint32_t sign = (bits >> 31) * t.sign_code;
-  if (magnitude > kFloatInfinity) return kind == SmallFloat::e4m3 ? sign | t.nan_code : t.nan_code;
+  if (magnitude > kFloatInfinity) return kind == CodeKind::e4m3 ? sign | t.nan_code : t.nan_code;
   if (magnitude >= t.largest) return sign | t.largest_code;
   const int exponent = static_cast<int>(magnitude >> 23) - 127, least = 1 - t.bias;
   const std::uint32_t mantissa = (magnitude & 0x7fffffU) | 0x800000U;
@@ -57,11 +57,11 @@ RESHARD_HOST_DEVICE constexpr std::uint32_t small_from_float(SmallFloat kind, fl
 }
 
 /// The value of a code. Exact.
-RESHARD_HOST_DEVICE constexpr float small_to_float(SmallFloat kind, std::uint32_t code) {
+RESHARD_HOST_DEVICE constexpr float small_to_float(CodeKind kind, std::uint32_t code) {
   const SmallFloatTraits t = traits(kind);
   const std::uint32_t sign = (code & t.sign_code) != 0 ? 0x80000000U : 0;
   const std::uint32_t magnitude = code & (t.sign_code - 1);
-  if (kind == SmallFloat::e4m3 && magnitude == t.nan_code) return bits_float(sign | kFloatNan);
+  if (kind == CodeKind::e4m3 && magnitude == t.nan_code) return bits_float(sign | kFloatNan);
   const std::uint32_t exponent = magnitude >> t.mantissa_bits;
   const std::uint32_t mantissa = magnitude & ((1U << t.mantissa_bits) - 1);
   if (exponent == 0) {
@@ -90,7 +90,7 @@ enum class ScaleKind : std::uint8_t { e8m0_up, e8m0_floor, f32_exact, f32_up, f3
 /// The parameters that turn a block's amax into its scale.
 struct ScaleMaker {
   ScaleKind kind;
-  SmallFloat data;
+  CodeKind data;
   std::uint8_t zero_block;       ///< E8M0 scale of a block of zeros.
   float factor, inverse_factor;  ///< the matrix' factor and 1 / factor, or 1. For e4m3.
 };
@@ -108,7 +108,7 @@ RESHARD_HOST_DEVICE constexpr bool divides(ScaleKind kind) { return kind == Scal
 /// The power-of-two scale for `amax`, as an E8M0 byte. Compares mantissas instead of computing
 /// amax / largest, which could round or underflow. Infinity rounds up to 254, as in
 /// cvt.rp.satfinite.ue8m0x2. @pre not NaN
-RESHARD_HOST_DEVICE constexpr std::uint32_t power_of_two(SmallFloat data, bool up,
+RESHARD_HOST_DEVICE constexpr std::uint32_t power_of_two(CodeKind data, bool up,
                                                          std::uint32_t amax) {
   const SmallFloatTraits t = traits(data);
   if (up && amax == kFloatInfinity) return 254;
@@ -134,7 +134,7 @@ RESHARD_HOST_DEVICE constexpr float finite_quotient(float a, float b) {
 
 /// The factor of a matrix with this amax, as torchao and ModelOpt define it: its block
 /// scales then reach 448.
-RESHARD_HOST_DEVICE constexpr float tensor_factor(SmallFloat data, float amax) {
+RESHARD_HOST_DEVICE constexpr float tensor_factor(CodeKind data, float amax) {
   if (is_nan_bits(float_bits(amax))) return bits_float(kFloatNan);
   return exact_scale(amax, 448.0F * traits(data).largest_value);
 }
@@ -144,7 +144,7 @@ RESHARD_HOST_DEVICE constexpr float inverse_factor(float factor) {
 }
 
 /// The factor as compressed-tensors stores it: block scales are divided by it.
-RESHARD_HOST_DEVICE constexpr float tensor_divisor(SmallFloat data, float amax) {
+RESHARD_HOST_DEVICE constexpr float tensor_divisor(CodeKind data, float amax) {
   const float factor = tensor_factor(data, amax);
   const std::uint32_t bits = float_bits(amax);
   if (bits == 0 || bits >= kFloatInfinity) return inverse_factor(factor);
@@ -174,15 +174,15 @@ RESHARD_HOST_DEVICE constexpr BlockScale f32_scale(const ScaleMaker& maker, std:
 /// of torchao.
 RESHARD_HOST_DEVICE constexpr BlockScale e4m3_scale(const ScaleMaker& maker, std::uint32_t amax) {
   const float relative = bits_float(amax) / traits(maker.data).largest_value / maker.factor;
-  const std::uint32_t byte = small_from_float(SmallFloat::e4m3, relative);
+  const std::uint32_t byte = small_from_float(CodeKind::e4m3, relative);
   if (byte == 0) return {0, 0.0F};
-  const float scale = small_to_float(SmallFloat::e4m3, byte);
+  const float scale = small_to_float(CodeKind::e4m3, byte);
   return {byte, finite_quotient(maker.inverse_factor, scale)};
 }
 
 /// How a matrix' blocks get their scales. `factor_divides` as QuantFormat's; `has_factor`:
 /// QuantFormat::tensor_factor, for a matrix with this amax.
-RESHARD_HOST_DEVICE constexpr ScaleMaker scale_maker(ScaleKind kind, SmallFloat data,
+RESHARD_HOST_DEVICE constexpr ScaleMaker scale_maker(ScaleKind kind, CodeKind data,
                                                      std::uint8_t zero_block, bool has_factor,
                                                      bool factor_divides, float matrix_amax) {
   ScaleMaker maker{kind, data, zero_block, 1.0F, 1.0F};
@@ -212,7 +212,7 @@ RESHARD_HOST_DEVICE constexpr BlockScale block_scale(const ScaleMaker& maker, st
 }
 
 /// The code of an element.
-RESHARD_HOST_DEVICE constexpr std::uint32_t encoded(SmallFloat kind, bool divides, float value,
+RESHARD_HOST_DEVICE constexpr std::uint32_t encoded(CodeKind kind, bool divides, float value,
                                                     float by) {
   if (is_nan_bits(float_bits(by))) return traits(kind).nan_code;
   return small_from_float(kind, divides ? value / by : value * by);
@@ -220,14 +220,14 @@ RESHARD_HOST_DEVICE constexpr std::uint32_t encoded(SmallFloat kind, bool divide
 
 /// The value of a stored scale.
 RESHARD_HOST_DEVICE constexpr float scale_to_float(ScaleKind kind, std::uint32_t stored) {
-  if (kind == ScaleKind::e4m3) return small_to_float(SmallFloat::e4m3, stored);
+  if (kind == ScaleKind::e4m3) return small_to_float(CodeKind::e4m3, stored);
   const bool byte = kind == ScaleKind::e8m0_up || kind == ScaleKind::e8m0_floor;
   return byte ? e8m0_to_float(stored) : bits_float(stored);
 }
 
 /// The value of a code. `scale`: scale_to_float() times the factor, if there is one. All elements
 /// of a block with a NaN scale are the same NaN.
-RESHARD_HOST_DEVICE constexpr float decoded(SmallFloat kind, std::uint32_t code, float scale) {
+RESHARD_HOST_DEVICE constexpr float decoded(CodeKind kind, std::uint32_t code, float scale) {
   if (is_nan_bits(float_bits(scale))) return bits_float(kFloatNan);
   return small_to_float(kind, code) * scale;
 }

@@ -19,8 +19,8 @@ constexpr ScaleKind scale_kind(const QuantFormat& format) {
   return ScaleKind::f32_exact;
 }
 
-constexpr SmallFloat small_float(const QuantFormat& format) {
-  return format.data == DType::f4 ? SmallFloat::e2m1 : SmallFloat::e4m3;
+constexpr CodeKind code_kind(const QuantFormat& format) {
+  return format.data == DType::f4 ? CodeKind::e2m1 : CodeKind::e4m3;
 }
 
 }  // namespace reshard

@@ -127,7 +127,7 @@ void add_format(MatrixPair& m, const QuantFormat& f) {
   m.block_cols = f.block_cols == 0 ? m.cols : static_cast<std::uint32_t>(f.block_cols);
   m.scale_cols = narrow(scale_cols(f, m.cols));
   m.scale = scale_kind(f);
-  m.small = small_float(f);
+  m.codes = code_kind(f);
   m.zero_block = f.zero_block;
   m.wide_scales = f.scale == DType::f32;
   m.swizzled = f.order == ScaleOrder::swizzled;

@@ -25,7 +25,7 @@ struct MatrixPair {
   std::uint32_t scale_cols = 0;                  ///< blocks across.
   DType dtype = DType::bf16;                     ///< of the values.
   ScaleKind scale = ScaleKind::e8m0_up;
-  SmallFloat small = SmallFloat::e4m3;
+  CodeKind codes = CodeKind::e4m3;
   std::uint8_t zero_block = 0;
   bool wide_scales = false;  ///< four bytes, not one.
   bool swizzled = false, one_block = false, needs_amax = false, has_factor = false,

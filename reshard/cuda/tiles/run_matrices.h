@@ -195,7 +195,7 @@ RESHARD_HOST_DEVICE inline void write_padding(const MatrixPair& m, const MatrixT
 /// Phase 3: scales, and the factor of the matrix.
 RESHARD_HOST_DEVICE inline void scale_phase(const MatrixPair& m, const MatrixTile& t,
                                             MatrixShared& shared, const TileThread& me) {
-  const ScaleMaker maker = scale_maker(m.scale, m.small, m.zero_block, m.has_factor,
+  const ScaleMaker maker = scale_maker(m.scale, m.codes, m.zero_block, m.has_factor,
                                        m.factor_divides, shared.matrix_amax);
   const bool is_first = m.is_first && t.first_row == 0 && t.first_block == 0;
   if (m.has_factor && is_first && me.thread == 0)
@@ -222,7 +222,7 @@ RESHARD_HOST_DEVICE inline void encode_phase(const MatrixPair& m, const MatrixTi
                                              const MatrixShared& shared, const TileThread& me) {
   const TileSteps tile(m, t);
   const bool is_divided = divides(m.scale);
-  const std::uint32_t width = m.small == SmallFloat::e2m1 ? 4 : 8;  // bits of a code.
+  const std::uint32_t width = m.codes == CodeKind::e2m1 ? 4 : 8;  // bits of a code.
   for (std::uint32_t i = me.thread; i < tile.num; i += me.num_threads) {
     const Step step(m, t, tile, i);
     const Values values = load_values(m, step);
@@ -230,7 +230,7 @@ RESHARD_HOST_DEVICE inline void encode_phase(const MatrixPair& m, const MatrixTi
     std::uint64_t codes = 0;
     for (std::uint32_t k = 0; k < 8; ++k)
       if (k < step.count)
-        codes |= std::uint64_t{encoded(m.small, is_divided, values.of[k], by)} << (k * width);
+        codes |= std::uint64_t{encoded(m.codes, is_divided, values.of[k], by)} << (k * width);
     std::byte* const to = m.data + step.row * m.data_row + std::int64_t{step.col} * width / 8;
     if (m.at_once == 8 && step.count == 8) {
       if (width == 8) {
@@ -259,7 +259,7 @@ RESHARD_HOST_DEVICE inline float decoding_scale(const MatrixPair& m, std::uint32
 RESHARD_HOST_DEVICE inline void decode_phase(const MatrixPair& m, const MatrixTile& t,
                                              const TileThread& me) {
   const TileSteps tile(m, t);
-  const std::uint32_t width = m.small == SmallFloat::e2m1 ? 4 : 8;
+  const std::uint32_t width = m.codes == CodeKind::e2m1 ? 4 : 8;
   for (std::uint32_t i = me.thread; i < tile.num; i += me.num_threads) {
     const Step step(m, t, tile, i);
     const float scale = decoding_scale(m, step.row, step.col);
@@ -270,7 +270,7 @@ RESHARD_HOST_DEVICE inline void decode_phase(const MatrixPair& m, const MatrixTi
     for (std::uint32_t k = 0; k < step.count; ++k) {
       const auto byte = static_cast<std::uint32_t>(from[k * width / 8]);
       const std::uint32_t code = width == 8 ? byte : byte >> (k % 2 * 4) & 0xfU;
-      store_value(m.dtype, decoded(m.small, code, scale),
+      store_value(m.dtype, decoded(m.codes, code, scale),
                   to + static_cast<int>(k) * width_of(m.dtype));
     }
   }

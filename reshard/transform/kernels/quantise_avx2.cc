@@ -111,12 +111,12 @@ RESHARD_TARGET inline void store_bf16(Floats a, std::byte* dst) {
               dst);
 }
 
-template <SmallFloat Kind, bool Stream>
+template <CodeKind Kind, bool Stream>
 RESHARD_TARGET inline void store_codes(Ints codes, std::byte* data) {
   const __m256i clean = (codes & 0xffU).v;
   const __m128i halves =
       _mm_packus_epi32(_mm256_castsi256_si128(clean), _mm256_extracti128_si256(clean, 1));
-  if constexpr (Kind == SmallFloat::e4m3) {
+  if constexpr (Kind == CodeKind::e4m3) {
     const __m128i bytes = _mm_packus_epi16(halves, halves);
     if constexpr (Stream) {
       _mm_stream_si64(reinterpret_cast<long long*>(data), _mm_cvtsi128_si64(bytes));
@@ -135,15 +135,15 @@ RESHARD_TARGET inline void store_codes(Ints codes, std::byte* data) {
   }
 }
 
-template <SmallFloat Kind>
+template <CodeKind Kind>
 constexpr std::ptrdiff_t kCodesTogether = 16;
 
 /// kCodesTogether codes.
-template <SmallFloat Kind>
+template <CodeKind Kind>
 class Codes;
 
 template <>
-class Codes<SmallFloat::e4m3> {
+class Codes<CodeKind::e4m3> {
  public:
   RESHARD_TARGET explicit Codes(const std::byte* data)
       : wide_(_mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(data)))) {}
@@ -168,7 +168,7 @@ class Codes<SmallFloat::e4m3> {
 };
 
 template <>
-class Codes<SmallFloat::e2m1> {
+class Codes<CodeKind::e2m1> {
  public:
   RESHARD_TARGET explicit Codes(const std::byte* data) {
     // The code is the upper byte of the half; the lower byte is 0.
@@ -249,13 +249,13 @@ inline std::ptrdiff_t several_amaxes(const std::byte*, std::ptrdiff_t, std::ptrd
 }
 
 /// AVX2 lacks variable shifts of 16-bit lanes.
-template <class Source, SmallFloat Kind, bool Stream>
+template <class Source, CodeKind Kind, bool Stream>
 inline std::ptrdiff_t shift_exponents(const std::byte*, std::byte*, std::ptrdiff_t, std::ptrdiff_t,
                                       const float*, const std::byte*) {
   return 0;
 }
 
-template <class Source, SmallFloat Kind, bool Divides, bool Stream>
+template <class Source, CodeKind Kind, bool Divides, bool Stream>
 inline std::ptrdiff_t encode_wide(const std::byte*, std::byte*, std::ptrdiff_t, Floats,
                                   const std::byte*) {
   return 0;

@@ -109,9 +109,9 @@ RESHARD_TARGET inline void store_bf16(Floats a, std::byte* dst) {
   put<Stream>(_mm512_maskz_cvtepi32_epi16(kAll, (rounded >> 16).v), dst);
 }
 
-template <SmallFloat Kind, bool Stream>
+template <CodeKind Kind, bool Stream>
 RESHARD_TARGET inline void store_codes(Ints codes, std::byte* data) {
-  if constexpr (Kind == SmallFloat::e4m3) {
+  if constexpr (Kind == CodeKind::e4m3) {
     put<Stream>(_mm512_maskz_cvtepi32_epi8(kAll, codes.v), data);
   } else {
     const __m512i pairs = _mm512_or_si512(codes.v, _mm512_maskz_srli_epi64(0xff, codes.v, 28));
@@ -124,15 +124,15 @@ RESHARD_TARGET inline void store_codes(Ints codes, std::byte* data) {
   }
 }
 
-template <SmallFloat Kind>
-constexpr std::ptrdiff_t kCodesTogether = Kind == SmallFloat::e4m3 ? 32 : 16;
+template <CodeKind Kind>
+constexpr std::ptrdiff_t kCodesTogether = Kind == CodeKind::e4m3 ? 32 : 16;
 
 /// kCodesTogether codes.
-template <SmallFloat Kind>
+template <CodeKind Kind>
 class Codes;
 
 template <>
-class Codes<SmallFloat::e4m3> {
+class Codes<CodeKind::e4m3> {
  public:
   RESHARD_TARGET explicit Codes(const std::byte* data)
       : wide_(_mm512_cvtepu8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(data)))) {}
@@ -158,7 +158,7 @@ class Codes<SmallFloat::e4m3> {
 };
 
 template <>
-class Codes<SmallFloat::e2m1> {
+class Codes<CodeKind::e2m1> {
  public:
   RESHARD_TARGET explicit Codes(const std::byte* data) {
     // The code is the upper byte of the half; the lower byte is 0.

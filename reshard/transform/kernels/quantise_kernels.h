@@ -16,7 +16,7 @@ inline constexpr std::ptrdiff_t kScalesTogether = 16;
 
 /// Where blocks are stored past the caches, their places are multiples of as many bytes: of codes,
 /// and of this many plain numbers.
-constexpr std::ptrdiff_t stream_unit(SmallFloat kind) { return kind == SmallFloat::e4m3 ? 32 : 8; }
+constexpr std::ptrdiff_t stream_unit(CodeKind kind) { return kind == CodeKind::e4m3 ? 32 : 8; }
 inline constexpr std::ptrdiff_t kStreamNumbers = 16;
 
 /// Elements [0, n) of a row, cut into blocks of `block`; the last may be shorter. 4-bit blocks have
@@ -36,7 +36,7 @@ struct QuantiseKernels {
   using Decode = void (*)(const std::byte* data, std::byte* dst, std::ptrdiff_t n,
                           std::ptrdiff_t block, const float* scales, bool stream);
 
-  /// The functions for one plain dtype; encode and decode are indexed by SmallFloat.
+  /// The functions for one plain dtype; encode and decode are indexed by CodeKind.
   struct OfSource {
     Amaxes amaxes;
     std::array<Encode, 2> multiply, divide;

@@ -47,12 +47,12 @@ void amaxes(const std::byte* src, std::ptrdiff_t n, std::ptrdiff_t block, std::u
       *maxima = std::max(*maxima, float_bits(load<Source>(src, i)) & kFloatMagnitude);
 }
 
-template <class Source, SmallFloat Kind, bool Divides>
+template <class Source, CodeKind Kind, bool Divides>
 void encode(const std::byte* src, std::byte* data, std::ptrdiff_t n, std::ptrdiff_t block,
             const float* by, bool, const std::byte*) {
   for (std::ptrdiff_t begin = 0; begin < n; begin += block, ++by) {
     const std::ptrdiff_t end = std::min(begin + block, n);
-    if constexpr (Kind == SmallFloat::e4m3) {
+    if constexpr (Kind == CodeKind::e4m3) {
       for (std::ptrdiff_t i = begin; i < end; ++i)
         data[i] = static_cast<std::byte>(encoded(Kind, Divides, load<Source>(src, i), *by));
     } else {
@@ -65,13 +65,13 @@ void encode(const std::byte* src, std::byte* data, std::ptrdiff_t n, std::ptrdif
   }
 }
 
-template <SmallFloat Kind>
+template <CodeKind Kind>
 std::uint32_t code_at(const std::byte* data, std::ptrdiff_t i) {
-  if constexpr (Kind == SmallFloat::e4m3) return std::to_integer<std::uint32_t>(data[i]);
+  if constexpr (Kind == CodeKind::e4m3) return std::to_integer<std::uint32_t>(data[i]);
   return std::to_integer<std::uint32_t>(data[i / 2]) >> (i % 2 * 4) & 0xfU;
 }
 
-template <class Source, SmallFloat Kind>
+template <class Source, CodeKind Kind>
 void decode(const std::byte* data, std::byte* dst, std::ptrdiff_t n, std::ptrdiff_t block,
             const float* scales, bool) {
   for (std::ptrdiff_t begin = 0; begin < n; begin += block, ++scales)
@@ -82,9 +82,9 @@ void decode(const std::byte* data, std::byte* dst, std::ptrdiff_t n, std::ptrdif
 template <class Source>
 constexpr QuantiseKernels::OfSource kernels_of() {
   return {amaxes<Source>,
-          {encode<Source, SmallFloat::e4m3, false>, encode<Source, SmallFloat::e2m1, false>},
-          {encode<Source, SmallFloat::e4m3, true>, encode<Source, SmallFloat::e2m1, true>},
-          {decode<Source, SmallFloat::e4m3>, decode<Source, SmallFloat::e2m1>}};
+          {encode<Source, CodeKind::e4m3, false>, encode<Source, CodeKind::e2m1, false>},
+          {encode<Source, CodeKind::e4m3, true>, encode<Source, CodeKind::e2m1, true>},
+          {decode<Source, CodeKind::e4m3>, decode<Source, CodeKind::e2m1>}};
 }
 
 void scales(const ScaleMaker& maker, const std::uint32_t* maxima, std::ptrdiff_t n,
