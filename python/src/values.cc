@@ -130,7 +130,7 @@ void bind_values(nb::module_& m) {
   nb::enum_<DType> dtypes(m, "DType",
                           "The type of a tensor's elements, with the names of C++; `name` in upper "
                           "case is that of the safetensors format.");
-  for (int i = 0; i <= static_cast<int>(DType::u64); ++i) {
+  for (int i = 0; i <= static_cast<int>(kLastDType); ++i) {
     const auto dtype = static_cast<DType>(i);
     std::string member(name(dtype));
     std::transform(member.begin(), member.end(), member.begin(),

@@ -37,6 +37,7 @@ constexpr std::array kRows = {
     Row{DType::f64, 64, "F64", "float64"},
     Row{DType::i64, 64, "I64", "int64"},
     Row{DType::u64, 64, "U64", "uint64"},
+    Row{DType::i4, 4, "I4", ""},
 };
 
 const Row& row(DType dtype) { return kRows[static_cast<std::size_t>(dtype)]; }

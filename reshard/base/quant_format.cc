@@ -32,6 +32,10 @@ constexpr QuantFormat fp8(std::int32_t rows, std::int32_t cols, ScaleRule rule) 
   return {.scale = DType::f32, .block_rows = rows, .block_cols = cols, .rule = rule};
 }
 
+constexpr QuantFormat integers(DType data, std::int32_t cols) {
+  return {.data = data, .scale = DType::bf16, .block_cols = cols, .rule = ScaleRule::exact};
+}
+
 constexpr std::array kFormatRows = {
     FormatRow{"mxfp8", mxfp(DType::f8_e4m3, ScaleRule::up, ScaleOrder::rows)},
     FormatRow{"mxfp8_floor", mxfp(DType::f8_e4m3, ScaleRule::floor, ScaleOrder::rows)},
@@ -48,6 +52,13 @@ constexpr std::array kFormatRows = {
     FormatRow{"fp8_group_pow2", fp8(1, 128, ScaleRule::up)},
     FormatRow{"fp8_channel", fp8(1, 0, ScaleRule::exact)},
     FormatRow{"fp8_tensor", fp8(0, 0, ScaleRule::exact)},
+    FormatRow{"int4_group32", integers(DType::i4, 32)},
+    FormatRow{"int4_group64", integers(DType::i4, 64)},
+    FormatRow{"int4_group128", integers(DType::i4, 128)},
+    FormatRow{"int4_channel", integers(DType::i4, 0)},
+    FormatRow{"int8_channel", integers(DType::i8, 0)},
+    FormatRow{"int8_packed_group128", integers(DType::u8, 128)},
+    FormatRow{"int8_packed_channel", integers(DType::u8, 0)},
 };
 
 std::string_view name(ScaleRule rule) {

@@ -11,7 +11,7 @@
 namespace reshard {
 
 /// How the scale of a block follows from its largest magnitude (amax) and the largest value of the
-/// data dtype (max: 448 for E4M3, 6 for E2M1).
+/// data dtype (max: 448 for E4M3, 6 for E2M1; half the range for integers, 7.5 and 127.5).
 enum class ScaleRule : std::uint8_t {
   exact,  ///< amax / max, rounded to the scale's dtype.
   up,     ///< amax / max rounded up to a power of two (Transformer Engine, FlashInfer, UE8M0).
@@ -30,8 +30,10 @@ enum class ScaleOrder : std::uint8_t {
 ///
 /// If formats and block grids are equal, bytes and scales can be copied without conversion.
 struct QuantFormat {
-  DType data = DType::f8_e4m3;   ///< f8_e4m3, or f4 (E2M1, two per byte, low nibble first).
-  DType scale = DType::f8_e8m0;  ///< f8_e8m0, f32 or f8_e4m3.
+  /// f8_e4m3, or f4 (E2M1, two per byte, low nibble first). Integers: i4 (as number + 8, two per
+  /// byte, low nibble first), i8, and u8 (as number + 128).
+  DType data = DType::f8_e4m3;
+  DType scale = DType::f8_e8m0;  ///< f8_e8m0, f32 or f8_e4m3; of integers bf16, f16 or f32.
   std::int32_t block_rows = 1, block_cols = 32;  ///< elements; 0: the whole dimension.
   ScaleRule rule = ScaleRule::up;
   ScaleOrder order = ScaleOrder::rows;
@@ -46,6 +48,14 @@ struct QuantFormat {
   friend constexpr bool operator==(const QuantFormat&, const QuantFormat&) = default;
 };
 
+/// True if the data are integers.
+constexpr bool has_integers(const QuantFormat& format) {
+  return format.data == DType::i4 || format.data == DType::i8 || format.data == DType::u8;
+}
+/// True if files and modules pack the integers into words of 32 bits.
+constexpr bool has_packed_integers(const QuantFormat& format) {
+  return format.data == DType::i4 || format.data == DType::u8;
+}
 /// True if a matrix has a single scale.
 constexpr bool is_one_block(const QuantFormat& format) {
   return format.block_rows == 0 && format.block_cols == 0;
@@ -59,7 +69,10 @@ constexpr bool needs_amax(const QuantFormat& format) {
 /// "mxfp4", "mxfp4_floor", "mxfp4_swizzled", "nvfp4", "nvfp4_swizzled", "nvfp4_divisor" (the factor
 /// divides), "fp8_block" (128 x 128,
 /// f32), "fp8_block_pow2" (f32 powers of two), "fp8_group" (1 x 128, f32), "fp8_group_pow2",
-/// "fp8_channel" (a row, f32), "fp8_tensor" (a matrix, f32). None for another name.
+/// "fp8_channel" (a row, f32), "fp8_tensor" (a matrix, f32); symmetric integers of
+/// compressed-tensors with scales in bf16: "int4_group32", "int4_group64", "int4_group128",
+/// "int4_channel", "int8_channel", and packed "int8_packed_group128", "int8_packed_channel". None
+/// for another name.
 std::optional<QuantFormat> quant_format_from_name(std::string_view name);
 
 /// The name of the format, or, if it has none, a description: "F8_E4M3 128x128 F32 exact".

@@ -30,6 +30,15 @@ Result<FileTensor> SlotFiles::part_tensor(SlotId slot, Rank r) const {
   return in_files(*method_, format_, part.part, part.tensor, s.dtype, shape);
 }
 
+std::optional<SlotFiles::PackedShape> SlotFiles::packed_shape(SlotId slot, Rank r) const {
+  const auto& part = of_slot_[slot.index()];
+  if (!part || part->part != QuantPart::data || !method_ || !has_packed_integers(format_))
+    return std::nullopt;
+  const Dims shape = layout_->stored_shape(slot, r);
+  return PackedShape{{name_of_packed_shape(part->tensor), DType::i64, Dims::filled(1, 2)},
+                     {shape[0], shape[1]}};
+}
+
 FileTensor SlotFiles::file_tensor(SlotId slot, Rank r) const {
   if (is_part(slot))
     if (auto tensor = part_tensor(slot, r)) return *std::move(tensor);

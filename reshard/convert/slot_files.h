@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
+#include <cstdint>
 #include <optional>
 #include <vector>
 
@@ -24,6 +26,13 @@ class SlotFiles {
 
   /// @pre the rank has the slot
   FileTensor file_tensor(SlotId slot, Rank r) const;
+  /// The shape that files hold as a tensor of its own beside packed integers; none of other slots.
+  /// @pre the rank has the slot
+  struct PackedShape {
+    FileTensor tensor;  ///< I64 [2].
+    std::array<std::int64_t, 2> sizes{};
+  };
+  std::optional<PackedShape> packed_shape(SlotId slot, Rank r) const;
   /// True for data, scales and factors of quantised tensors.
   bool is_part(SlotId slot) const { return of_slot_[slot.index()].has_value(); }
   /// Of the quantised tensors. @pre there are any

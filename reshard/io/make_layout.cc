@@ -9,6 +9,7 @@
 
 #include "reshard/base/check.h"
 #include "reshard/base/closest_name.h"
+#include "reshard/base/value_map.h"
 #include "reshard/io/card_file.h"
 #include "reshard/io/checkpoint/stored_model.h"
 #include "reshard/io/dcp/piece_layout.h"
@@ -172,6 +173,17 @@ Result<std::optional<QuantNotation>> take_notation(LayoutSpec& spec,
   return notation;
 }
 
+/// The format that a name of integers means for a model: its scales have the dtype of the weights
+/// or, if a checkpoint is stored in this form, that of its scales.
+QuantFormat with_scales_of(QuantFormat format, const Model& model) {
+  if (!has_integers(format)) return format;
+  if (model.config && is_convertible(model.config->dtype)) format.scale = model.config->dtype;
+  if (!model.stored) return format;
+  QuantFormat as = format;
+  as.scale = model.stored->format.scale;
+  return as == model.stored->format ? as : format;
+}
+
 /// Input scales are valid only with the weights that they were calibrated with: in files of the
 /// same method, or with per-tensor scales if every module has one.
 bool keeps_input_scales(const QuantNotation& notation, const Model& model) {
@@ -189,6 +201,7 @@ Result<LayoutSide> side_of(LayoutSpec spec, const Model& model, const std::strin
                            std::shared_ptr<const TracedLayout> traced = nullptr) {
   auto notation = RESHARD_TRY(take_notation(spec, grid));
   if (notation && traced) notation->name = traced->layout.name;
+  if (notation) notation->format = with_scales_of(notation->format, model);
   const bool alike =
       notation && model.stored && stored_alike(model.stored->format, notation->format);
   const std::set<std::string>* stored = alike ? &model.stored->tensors : nullptr;

@@ -185,7 +185,7 @@ namespace {
 constexpr std::uint64_t kVersion = 1;
 constexpr std::size_t kMaxName = 1 << 16;
 constexpr std::uint64_t kMaxIndex = std::uint64_t{1} << 60;
-constexpr int kNumDTypes = static_cast<int>(DType::u64) + 1;
+constexpr int kNumDTypes = static_cast<int>(kLastDType) + 1;
 
 void write(ByteWriter& w, const Box& box) {
   w.number(static_cast<std::uint64_t>(box.rank()));

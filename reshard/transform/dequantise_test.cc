@@ -80,8 +80,10 @@ TEST(Dequantise, values_come_back_within_half_a_place) {
     // Half a place, or what saturates where the scale is rounded down: 512 becomes 448, 8
     // becomes 6.
     const bool down = format.rule == ScaleRule::floor, f4 = format.data == DType::f4;
-    const double relative = f4 ? 0.25 : down ? 0.125 : 1.0 / 17;
-    const double least = amax(plain.view()) * (f4 ? 0.125 : 0x1p-17);
+    const double relative = has_integers(format) ? 0 : f4 ? 0.25 : down ? 0.125 : 1.0 / 17;
+    // Of integers half a step of a scale that BF16 may round by 2^-8.
+    const double step = format.data == DType::i4 ? 0.54 / 7.5 : 0.54 / 127.5 + 0x1p-8;
+    const double least = amax(plain.view()) * (has_integers(format) ? step : f4 ? 0.125 : 0x1p-17);
     double worst = 0;
     for (std::size_t i = 0; i < before.size(); ++i) {
       const double error = std::abs(double{before[i]} - double{after[i]});

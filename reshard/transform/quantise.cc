@@ -46,9 +46,7 @@ bool is_plain(DType dtype) {
 }
 
 /// Bytes of `cols` elements of the data.
-Index data_bytes(const QuantFormat& format, Index cols) {
-  return format.data == DType::f4 ? cols / 2 : cols;
-}
+Index data_bytes(const QuantFormat& format, Index cols) { return size_of(format.data, cols); }
 
 ScaleMaker maker_of(const QuantFormat& format, float matrix_amax) {
   return scale_maker(scale_kind(format), code_kind(format), format.zero_block,
@@ -143,6 +141,9 @@ class Bands {
     const auto choose = [&](const QuantiseKernels::OfSource& source) {
       return divides(maker_.kind) ? source.divide[kind] : source.multiply[kind];
     };
+    // F16 has no scale for large blocks: their quotients are above the largest number.
+    if (maker_.kind == ScaleKind::f16_exact)
+      return choose(of_dtype(kernels::portable_quantise_kernels(), src_.dtype));
     if (!is_one_block(dst_.format)) return choose(source_);
     // The caller's amax may be too small, or miss a NaN.
     std::uint32_t maximum = 0;
@@ -176,6 +177,9 @@ Index blocks(Index size, std::int32_t block) {
 }
 
 bool is_known(const QuantFormat& f) {
+  if (has_integers(f))
+    return f.rule == ScaleRule::exact &&
+           (f.scale == DType::bf16 || f.scale == DType::f16 || f.scale == DType::f32);
   if (f.data != DType::f8_e4m3 && f.data != DType::f4) return false;
   switch (f.scale) {
     case DType::f8_e8m0: return f.rule == ScaleRule::up || f.rule == ScaleRule::floor;
@@ -193,13 +197,14 @@ Result<> check_format(const QuantFormat& f) {
   if (!is_known(f)) {
     return bad(
         "no kernel knows these dtypes and this rule; data is F8_E4M3 or F4, and scales are F8_E8M0 "
-        "(up, floor), F32 (exact, up, floor) or F8_E4M3 (exact)");
+        "(up, floor), F32 (exact, up, floor) or F8_E4M3 (exact); or data is I4, I8 or U8, and "
+        "scales are BF16, F16 or F32 (exact)");
   }
   if (f.block_rows < 0 || f.block_cols < 0) return bad("a block has a negative side");
-  if (f.data == DType::f4 && f.block_cols % 2 != 0) return bad("4-bit blocks need even columns");
+  if (bits(f.data) == 4 && f.block_cols % 2 != 0) return bad("4-bit blocks need even columns");
   if (f.order != ScaleOrder::rows && f.order != ScaleOrder::swizzled)
     return bad("the order of scales is neither rows nor swizzled");
-  if (f.order == ScaleOrder::swizzled && (f.block_rows != 1 || f.scale == DType::f32))
+  if (f.order == ScaleOrder::swizzled && (f.block_rows != 1 || bits(f.scale) != 8))
     return bad("swizzled scales are bytes of blocks of one row");
   if (f.tensor_factor && f.scale != DType::f8_e4m3)
     return bad("only F8_E4M3 scales have a factor beside them");
@@ -217,7 +222,7 @@ Index scale_cols(const QuantFormat& format, Index cols) { return blocks(cols, fo
 Index scale_bytes(const QuantFormat& format, Index rows, Index cols) {
   const Index down = scale_rows(format, rows), across = scale_cols(format, cols);
   if (format.order == ScaleOrder::swizzled) return scale_tile_rows(down) * scale_tile_cols(across);
-  return down * across * (format.scale == DType::f32 ? 4 : 1);
+  return size_of(format.scale, down * across);
 }
 
 Result<> check_quant_format(const QuantFormat& format, Index rows, Index cols) {
@@ -232,7 +237,7 @@ Result<> check_quant_format(const QuantFormat& format, Index rows, Index cols) {
     return fail(Code::invalid_argument,
                 fmt::format("quantised matrix [{}, {}]: no memory has this size", rows, cols));
   }
-  if (format.data == DType::f4 && cols % 2 != 0) {
+  if (bits(format.data) == 4 && cols % 2 != 0) {
     return fail(
         Code::invalid_argument,
         fmt::format("quantised matrix [{}, {}]: rows of 4-bit data need even columns", rows, cols));

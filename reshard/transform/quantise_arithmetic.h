@@ -9,12 +9,21 @@
 
 #include <cstdint>
 
+#include "reshard/transform/convert_arithmetic.h"
 #include "reshard/transform/float_bits.h"
 
 namespace reshard {
 
-/// The dtypes of data.
-enum class CodeKind : std::uint8_t { e4m3, e2m1 };
+/// The dtypes of data: small floats; integers of 4 bits, stored as number + 8; integers of 8 bits,
+/// stored as two's complement and as number + 128.
+enum class CodeKind : std::uint8_t { e4m3, e2m1, int4, int8, uint8 };
+inline constexpr int kCodeKinds = 5;
+
+RESHARD_HOST_DEVICE constexpr bool is_integer(CodeKind kind) { return kind >= CodeKind::int4; }
+/// The bits of a code: 4 or 8.
+RESHARD_HOST_DEVICE constexpr int code_bits(CodeKind kind) {
+  return kind == CodeKind::e2m1 || kind == CodeKind::int4 ? 4 : 8;
+}
 
 /// Properties of a small float, in terms of float's bits.
 struct SmallFloatTraits {
@@ -30,6 +39,7 @@ struct SmallFloatTraits {
 };
 
 /// E4M3: NaN is 0x7f with its sign. E2M1 has no NaN: it becomes 6, as in hardware conversions.
+/// @pre not an integer
 RESHARD_HOST_DEVICE constexpr SmallFloatTraits traits(CodeKind kind) {
   return kind == CodeKind::e4m3
              ? SmallFloatTraits{3, 7, 0x43e00000U, 0x7e, 0x7f, 0x80, 0x600000U, 8, 448.0F}
@@ -73,6 +83,50 @@ RESHARD_HOST_DEVICE constexpr float small_to_float(CodeKind kind, std::uint32_t 
   return bits_float(sign | (exponent + bias) << 23 | mantissa << (23 - t.mantissa_bits));
 }
 
+/// What an integer's code is more than its number.
+RESHARD_HOST_DEVICE constexpr std::uint32_t code_offset(CodeKind kind) {
+  return kind == CodeKind::int4 ? 8 : kind == CodeKind::uint8 ? 128 : 0;
+}
+
+/// The float to which adding a number that is much smaller rounds it to an integer, ties to even,
+/// in the lowest bits of the sum.
+inline constexpr float kRoundsToInteger = 0x1.8p23F;
+
+/// The code of a quotient: the nearest integer, ties to even, saturated. NaN: that of 0.
+RESHARD_HOST_DEVICE constexpr std::uint32_t integer_code(CodeKind kind, float quotient) {
+  const float most = kind == CodeKind::int4 ? 7.0F : 127.0F, least = -most - 1.0F;
+  if (is_nan_bits(float_bits(quotient))) return code_offset(kind);
+  const float inside = quotient < least ? least : quotient > most ? most : quotient;
+  const std::uint32_t number = float_bits(inside + kRoundsToInteger) - float_bits(kRoundsToInteger);
+  return (number + code_offset(kind)) & ((1U << code_bits(kind)) - 1);
+}
+
+/// The number of an integer's code.
+RESHARD_HOST_DEVICE constexpr float integer_to_float(CodeKind kind, std::uint32_t code) {
+  const auto signed_byte = static_cast<std::int32_t>(code ^ 0x80U) - 128;
+  const auto number = static_cast<std::int32_t>(code - code_offset(kind));
+  return static_cast<float>(kind == CodeKind::int8 ? signed_byte : number);
+}
+
+/// What amax becomes: the largest number of a small float, half the range of integers
+/// (compressed-tensors).
+RESHARD_HOST_DEVICE constexpr float largest_number(CodeKind kind) {
+  if (is_integer(kind)) return kind == CodeKind::int4 ? 7.5F : 127.5F;
+  return traits(kind).largest_value;
+}
+
+/// The dtype in which a quotient is rounded before it becomes an integer: that of the weights, in
+/// which compressed-tensors computes.
+enum class Rounding : std::uint8_t { f32, bf16, f16 };
+RESHARD_HOST_DEVICE constexpr float rounded(Rounding to, float value) {
+  switch (to) {
+    case Rounding::f32: break;
+    case Rounding::bf16: return from_bf16(to_bf16(value));
+    case Rounding::f16: return from_f16(to_f16(value));
+  }
+  return value;
+}
+
 /// 2^(byte - 127); 255 is NaN.
 RESHARD_HOST_DEVICE constexpr float e8m0_to_float(std::uint32_t byte) {
   if (byte == 255) return bits_float(kFloatNan);
@@ -84,8 +138,17 @@ RESHARD_HOST_DEVICE constexpr float e8m0_reciprocal(std::uint32_t byte) {
   return bits_float(byte == 254 ? 0x400000U : (254 - byte) << 23);
 }
 
-/// Dtype and rounding rule of scales.
-enum class ScaleKind : std::uint8_t { e8m0_up, e8m0_floor, f32_exact, f32_up, f32_floor, e4m3 };
+/// Dtype and rounding rule of scales. Those of 16 bits are integers'.
+enum class ScaleKind : std::uint8_t {
+  e8m0_up,
+  e8m0_floor,
+  f32_exact,
+  f32_up,
+  f32_floor,
+  e4m3,
+  bf16_exact,
+  f16_exact,
+};
 
 /// The parameters that turn a block's amax into its scale.
 struct ScaleMaker {
@@ -95,15 +158,24 @@ struct ScaleMaker {
   float factor, inverse_factor;  ///< the matrix' factor and 1 / factor, or 1. For e4m3.
 };
 
+/// The bits of a scale of 16 bits, or of a float, for blocks of integers.
+RESHARD_HOST_DEVICE constexpr std::uint32_t scale_bits(ScaleKind kind, float scale) {
+  if (kind == ScaleKind::bf16_exact) return to_bf16(scale);
+  return kind == ScaleKind::f16_exact ? to_f16(scale) : float_bits(scale);
+}
+
 /// A block's scale as stored, and the multiplier or divisor (see divides) that is applied to its
 /// elements before the cast. If that is NaN, every element becomes NaN.
 struct BlockScale {
-  std::uint32_t stored;  ///< a byte, or the bits of a float.
+  std::uint32_t stored;  ///< a byte, the bits of 16-bit numbers, or those of a float.
   float by;
 };
 
 /// True if elements are divided by BlockScale::by, not multiplied.
-RESHARD_HOST_DEVICE constexpr bool divides(ScaleKind kind) { return kind == ScaleKind::f32_exact; }
+RESHARD_HOST_DEVICE constexpr bool divides(ScaleKind kind) {
+  return kind == ScaleKind::f32_exact || kind == ScaleKind::bf16_exact ||
+         kind == ScaleKind::f16_exact;
+}
 
 /// The power-of-two scale for `amax`, as an E8M0 byte. Compares mantissas instead of computing
 /// amax / largest, which could round or underflow. Infinity rounds up to 254, as in
@@ -194,9 +266,30 @@ RESHARD_HOST_DEVICE constexpr ScaleMaker scale_maker(ScaleKind kind, CodeKind da
   return maker;
 }
 
+/// The scale of integers, amax / half the range, rounded to the scale's dtype; that dtype's epsilon
+/// where it is 0 (compressed-tensors); the largest power of two, or number of F16, for an infinity.
+RESHARD_HOST_DEVICE constexpr BlockScale integer_scale(const ScaleMaker& maker,
+                                                       std::uint32_t amax) {
+  const bool halves = maker.kind == ScaleKind::f16_exact;
+  float scale = bits_float(amax) / largest_number(maker.data);
+  if (amax == kFloatInfinity) scale = halves ? 65504.0F : bits_float(254U << 23);
+  if (maker.kind == ScaleKind::bf16_exact) scale = rounded(Rounding::bf16, scale);
+  if (halves) scale = rounded(Rounding::f16, scale > 65504.0F ? 65504.0F : scale);
+  const float epsilon = halves                                 ? 0x1p-10F
+                        : maker.kind == ScaleKind::bf16_exact ? 0x1p-7F
+                                                               : 0x1p-23F;
+  if (scale == 0) scale = epsilon;
+  return {scale_bits(maker.kind, scale), scale};
+}
+
 /// The scale of a block. `amax`: the bits of its largest magnitude as a float.
 RESHARD_HOST_DEVICE constexpr BlockScale block_scale(const ScaleMaker& maker, std::uint32_t amax) {
   const bool nan = is_nan_bits(amax);
+  if (is_integer(maker.data)) {
+    const float not_a_number = bits_float(kFloatNan);
+    return nan ? BlockScale{scale_bits(maker.kind, not_a_number), not_a_number}
+               : integer_scale(maker, amax);
+  }
   switch (maker.kind) {
     case ScaleKind::e8m0_up:
     case ScaleKind::e8m0_floor:
@@ -205,15 +298,18 @@ RESHARD_HOST_DEVICE constexpr BlockScale block_scale(const ScaleMaker& maker, st
     case ScaleKind::f32_up:
     case ScaleKind::f32_floor:
       return nan ? BlockScale{kFloatNan, bits_float(kFloatNan)} : f32_scale(maker, amax);
-    case ScaleKind::e4m3: break;
+    case ScaleKind::e4m3:
+    case ScaleKind::bf16_exact:
+    case ScaleKind::f16_exact: break;
   }
   if (nan || is_nan_bits(float_bits(maker.factor))) return {0x7f, bits_float(kFloatNan)};
   return e4m3_scale(maker, amax);
 }
 
-/// The code of an element.
+/// The code of an element. `rounding`: of the dtype that it had.
 RESHARD_HOST_DEVICE constexpr std::uint32_t encoded(CodeKind kind, bool divides, float value,
-                                                    float by) {
+                                                    float by, Rounding rounding) {
+  if (is_integer(kind)) return integer_code(kind, rounded(rounding, value / by));
   if (is_nan_bits(float_bits(by))) return traits(kind).nan_code;
   return small_from_float(kind, divides ? value / by : value * by);
 }
@@ -221,6 +317,8 @@ RESHARD_HOST_DEVICE constexpr std::uint32_t encoded(CodeKind kind, bool divides,
 /// The value of a stored scale.
 RESHARD_HOST_DEVICE constexpr float scale_to_float(ScaleKind kind, std::uint32_t stored) {
   if (kind == ScaleKind::e4m3) return small_to_float(CodeKind::e4m3, stored);
+  if (kind == ScaleKind::bf16_exact) return from_bf16(static_cast<std::uint16_t>(stored));
+  if (kind == ScaleKind::f16_exact) return from_f16(static_cast<std::uint16_t>(stored));
   const bool byte = kind == ScaleKind::e8m0_up || kind == ScaleKind::e8m0_floor;
   return byte ? e8m0_to_float(stored) : bits_float(stored);
 }
@@ -229,7 +327,7 @@ RESHARD_HOST_DEVICE constexpr float scale_to_float(ScaleKind kind, std::uint32_t
 /// of a block with a NaN scale are the same NaN.
 RESHARD_HOST_DEVICE constexpr float decoded(CodeKind kind, std::uint32_t code, float scale) {
   if (is_nan_bits(float_bits(scale))) return bits_float(kFloatNan);
-  return small_to_float(kind, code) * scale;
+  return (is_integer(kind) ? integer_to_float(kind, code) : small_to_float(kind, code)) * scale;
 }
 
 }  // namespace reshard

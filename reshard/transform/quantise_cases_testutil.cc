@@ -26,8 +26,17 @@ const std::vector<QuantFormat>& quant_formats() {
     for (const char* name :
          {"mxfp8", "mxfp8_floor", "mxfp8_swizzled", "mxfp4", "mxfp4_floor", "mxfp4_swizzled",
           "nvfp4", "nvfp4_swizzled", "fp8_block", "fp8_block_pow2", "fp8_group", "fp8_group_pow2",
-          "fp8_channel", "fp8_tensor"})
+          "fp8_channel", "fp8_tensor", "int4_group32", "int4_channel", "int8_channel",
+          "int8_packed_group128"})
       f.push_back(*quant_format_from_name(name));
+    for (const DType data : {DType::i4, DType::i8, DType::u8})
+      for (const DType scale : {DType::f16, DType::f32})
+        f.push_back({.data = data, .scale = scale, .block_cols = 6, .rule = ScaleRule::exact});
+    f.push_back({.data = DType::i4,
+                 .scale = DType::bf16,
+                 .block_rows = 0,
+                 .block_cols = 0,
+                 .rule = ScaleRule::exact});
     f.push_back({.zero_block = 127});
     f.push_back({.scale = DType::f32, .block_rows = 3, .block_cols = 5, .rule = ScaleRule::floor});
     f.push_back({.scale = DType::f32, .block_rows = 0, .block_cols = 6, .rule = ScaleRule::exact});

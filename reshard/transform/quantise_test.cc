@@ -24,7 +24,7 @@ constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 /// At every level: equal to the reference.
 void expect_reference(const QuantFormat& format, PlainMatrix& plain, const std::string& what) {
   const FloatMatrix m = plain.view();
-  const QuantBytes want = reference_quantise(format, m.rows, m.cols, plain.values());
+  const QuantBytes want = reference_quantise(format, m.dtype, m.rows, m.cols, plain.values());
   for (const SimdLevel level : simd_levels()) {
     const KernelScope scope({level, true});
     const QuantBytes got = quantised(format, plain);
@@ -277,6 +277,10 @@ TEST(Quantise, formats_that_no_kernel_knows_are_refused) {
       {.block_rows = -1},
       {.block_cols = -32},
       {.data = DType::f4, .block_cols = 15},
+      {.data = DType::i4},
+      {.data = DType::i8, .scale = DType::f32, .rule = ScaleRule::up},
+      {.data = DType::i4, .scale = DType::bf16, .block_cols = 15, .rule = ScaleRule::exact},
+      {.data = DType::f4, .scale = DType::bf16, .rule = ScaleRule::exact},
       {.block_rows = 2, .order = ScaleOrder::swizzled},
       {.scale = DType::f32, .order = ScaleOrder::swizzled},
       {.order = static_cast<ScaleOrder>(7)},

@@ -7,12 +7,28 @@
 #include <cstring>
 #include <limits>
 
+#include "reshard/transform/kernels/convert_kernels.h"
+
 namespace reshard {
 namespace {
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
-double largest(DType dtype) { return dtype == DType::f4 ? 6 : 448; }
+bool is_integer(DType dtype) {
+  return dtype == DType::i4 || dtype == DType::i8 || dtype == DType::u8;
+}
+
+/// Of integers half the range, which amax becomes.
+double largest(DType dtype) {
+  if (is_integer(dtype)) return dtype == DType::i4 ? 7.5 : 127.5;
+  return dtype == DType::f4 ? 6 : 448;
+}
+
+/// Rounded to a dtype of numbers.
+float as(DType dtype, float value) {
+  if (dtype == DType::bf16) return from_bf16(to_bf16(value));
+  return dtype == DType::f16 ? from_f16(to_f16(value)) : value;
+}
 
 /// Values of the codes without a sign, NaN left out.
 const std::vector<double>& positive_values(DType dtype) {
@@ -76,7 +92,18 @@ float exact(double amax, double divisor) {
   return scale == 0 ? 1 : scale;
 }
 
+Scale integer_scale(const QuantFormat& format, double amax) {
+  if (std::isnan(amax)) return {.value = static_cast<float>(kNan), .way = Scale::Way::all_nan};
+  const float most = format.scale == DType::f16 ? 65504.0F : 0x1p127F;
+  float scale = std::isinf(amax) ? most : static_cast<float>(amax / largest(format.data));
+  scale = as(format.scale, std::min(scale, most));
+  const int places = format.scale == DType::bf16 ? 7 : format.scale == DType::f16 ? 10 : 23;
+  if (scale == 0) scale = std::ldexp(1.0F, -places);
+  return {.value = scale, .way = Scale::Way::divide, .by = scale};
+}
+
 Scale scale_of(const QuantFormat& format, double amax, float factor) {
+  if (is_integer(format.data)) return integer_scale(format, amax);
   const bool small = format.scale == DType::f8_e4m3;
   if (std::isnan(amax) || (small && std::isnan(factor))) {
     return {.byte = format.scale == DType::f8_e8m0 ? 255U : 0x7fU,
@@ -90,18 +117,19 @@ Scale scale_of(const QuantFormat& format, double amax, float factor) {
   return {.value = scale, .way = Scale::Way::divide, .by = scale};
 }
 
-unsigned code_of(const QuantFormat& format, float value, const Scale& scale) {
+unsigned code_of(const QuantFormat& format, DType dtype, float value, const Scale& scale) {
+  const auto quotient = static_cast<float>(double{value} / double{scale.by});
   switch (scale.way) {
     case Scale::Way::all_nan: return nearest_code(format.data, kNan);
     case Scale::Way::divide:
-      return nearest_code(format.data, static_cast<float>(double{value} / double{scale.by}));
+      return nearest_code(format.data, is_integer(format.data) ? as(dtype, quotient) : quotient);
     case Scale::Way::multiply: break;
   }
   return nearest_code(format.data, static_cast<float>(double{value} * double{scale.by}));
 }
 
 void put_code(const QuantFormat& format, QuantBytes& bytes, Index element, unsigned code) {
-  if (format.data == DType::f4) {
+  if (bits(format.data) == 4) {
     std::byte& at = bytes.data[static_cast<std::size_t>(element / 2)];
     at |= static_cast<std::byte>(code << (element % 2 * 4));
   } else {
@@ -110,7 +138,7 @@ void put_code(const QuantFormat& format, QuantBytes& bytes, Index element, unsig
 }
 
 unsigned code_at(const QuantFormat& format, const QuantBytes& bytes, Index element) {
-  if (format.data == DType::f8_e4m3)
+  if (bits(format.data) == 8)
     return std::to_integer<unsigned>(bytes.data[static_cast<std::size_t>(element)]);
   return std::to_integer<unsigned>(bytes.data[static_cast<std::size_t>(element / 2)]) >>
              (element % 2 * 4) &
@@ -146,20 +174,23 @@ QuantMatrix view(const QuantFormat& format, Index rows, Index cols, QuantBytes& 
           .data = bytes.data.data(),
           .rows = rows,
           .cols = cols,
-          .row_bytes = format.data == DType::f4 ? cols / 2 : cols,
+          .row_bytes = size_of(format.data, cols),
           .scales = bytes.scales.data(),
-          .scale_row_bytes = scale_cols(format, cols) * (format.scale == DType::f32 ? 4 : 1),
+          .scale_row_bytes = size_of(format.scale, scale_cols(format, cols)),
           .factor = reinterpret_cast<std::byte*>(&bytes.factor)};
 }
 
 QuantBytes quant_bytes(const QuantFormat& format, Index rows, Index cols, std::byte fill) {
-  const Index bytes = rows * (format.data == DType::f4 ? cols / 2 : cols);
+  const Index bytes = rows * size_of(format.data, cols);
   return {.data = std::vector(static_cast<std::size_t>(bytes), fill),
           .scales = std::vector(static_cast<std::size_t>(scale_bytes(format, rows, cols)), fill),
           .factor = 0};
 }
 
 double value_of_code(DType dtype, unsigned code) {
+  if (dtype == DType::i4) return static_cast<int>(code) - 8;
+  if (dtype == DType::u8) return static_cast<int>(code) - 128;
+  if (dtype == DType::i8) return static_cast<std::int8_t>(code);
   if (dtype == DType::f8_e8m0)
     return code == 255 ? kNan : std::ldexp(1.0, static_cast<int>(code) - 127);
   const bool f4 = dtype == DType::f4;
@@ -174,6 +205,12 @@ double value_of_code(DType dtype, unsigned code) {
 }
 
 unsigned nearest_code(DType dtype, double value) {
+  if (is_integer(dtype)) {
+    const int middle = dtype == DType::i4 ? 8 : 128;
+    const double inside = std::isnan(value) ? 0 : std::clamp<double>(value, -middle, middle - 1);
+    const int number = static_cast<int>(std::nearbyint(inside));
+    return static_cast<unsigned>(dtype == DType::i8 ? number & 0xff : number + middle);
+  }
   const unsigned sign_code = dtype == DType::f4 ? 8 : 0x80;
   const unsigned sign = std::signbit(value) ? sign_code : 0;
   if (std::isnan(value)) return dtype == DType::f4 ? 7 : sign | 0x7f;
@@ -190,7 +227,7 @@ unsigned nearest_code(DType dtype, double value) {
 
 std::size_t reference_scale_place(const QuantFormat& format, Index cols, Index row, Index col) {
   const Index across = scale_cols(format, cols);
-  Index place = (row * across + col) * (format.scale == DType::f32 ? 4 : 1);
+  Index place = (row * across + col) * bits(format.scale) / 8;
   if (format.order == ScaleOrder::swizzled) {
     const Index tiles = (across + 3) / 4;
     place = (row / 128 * tiles + col / 4) * 512 + row % 32 * 16 + row % 128 / 32 * 4 + col % 4;
@@ -198,7 +235,7 @@ std::size_t reference_scale_place(const QuantFormat& format, Index cols, Index r
   return static_cast<std::size_t>(place);
 }
 
-QuantBytes reference_quantise(const QuantFormat& format, Index rows, Index cols,
+QuantBytes reference_quantise(const QuantFormat& format, DType dtype, Index rows, Index cols,
                               const std::vector<float>& values) {
   QuantBytes bytes = quant_bytes(format, rows, cols, std::byte{0});
   if (format.tensor_factor) bytes.factor = matrix_factor(format, values);
@@ -213,13 +250,17 @@ QuantBytes reference_quantise(const QuantFormat& format, Index rows, Index cols,
       std::byte* const at = &bytes.scales[reference_scale_place(format, cols, i, j)];
       if (format.scale == DType::f32) {
         std::memcpy(at, &scale.value, sizeof scale.value);
+      } else if (bits(format.scale) == 16) {
+        const bool bf16 = format.scale == DType::bf16;
+        const std::uint16_t half = bf16 ? to_bf16(scale.value) : to_f16(scale.value);
+        std::memcpy(at, &half, sizeof half);
       } else {
         *at = static_cast<std::byte>(scale.byte);
       }
       each_element(format, rows, cols, i, j, [&](Index r, Index c) {
         const Index element = r * cols + c;
         put_code(format, bytes, element,
-                 code_of(format, values[static_cast<std::size_t>(element)], scale));
+                 code_of(format, dtype, values[static_cast<std::size_t>(element)], scale));
       });
     }
   }
@@ -235,6 +276,10 @@ std::vector<float> reference_dequantise(const QuantFormat& format, Index rows, I
       float scale = 0;
       if (format.scale == DType::f32) {
         std::memcpy(&scale, at, sizeof scale);
+      } else if (bits(format.scale) == 16) {
+        std::uint16_t half = 0;
+        std::memcpy(&half, at, sizeof half);
+        scale = format.scale == DType::bf16 ? from_bf16(half) : from_f16(half);
       } else {
         scale = static_cast<float>(value_of_code(format.scale, std::to_integer<unsigned>(*at)));
       }

@@ -23,14 +23,16 @@ QuantMatrix view(const QuantFormat& format, Index rows, Index cols, QuantBytes& 
 /// Memory for a matrix, filled with `fill`.
 QuantBytes quant_bytes(const QuantFormat& format, Index rows, Index cols, std::byte fill);
 
-/// The value of a code of F8_E4M3, F8_E8M0 or F4, from its bit fields.
+/// The value of a code of F8_E4M3, F8_E8M0, F4, or an integer of QuantFormat, from its bit fields.
 double value_of_code(DType dtype, unsigned code);
 
-/// The code of the nearest value, ties to the even code, saturated. NaN: 0x7f or 0xff, F4 7.
+/// The code of the nearest value, ties to the even code, saturated. NaN: 0x7f or 0xff, F4 7,
+/// integers that of 0.
 unsigned nearest_code(DType dtype, double value);
 
-/// Quantises a matrix; `values` are row-major. Float operations are in the order of quantise.h.
-QuantBytes reference_quantise(const QuantFormat& format, Index rows, Index cols,
+/// Quantises a matrix; `values` are row-major, of `dtype`. Float operations are in the order of
+/// quantise.h.
+QuantBytes reference_quantise(const QuantFormat& format, DType dtype, Index rows, Index cols,
                               const std::vector<float>& values);
 
 /// Dequantises a matrix. Row-major.

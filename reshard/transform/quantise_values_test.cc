@@ -29,7 +29,7 @@ std::vector<float> halves(DType dtype, float least, float most) {
 
 void expect_reference(const QuantFormat& format, PlainMatrix& plain, const std::string& what) {
   const FloatMatrix m = plain.view();
-  const QuantBytes want = reference_quantise(format, m.rows, m.cols, plain.values());
+  const QuantBytes want = reference_quantise(format, m.dtype, m.rows, m.cols, plain.values());
   for (const SimdLevel level : simd_levels()) {
     const KernelScope scope({level, true});
     ASSERT_TRUE(quantised(format, plain) == want)

@@ -10,6 +10,8 @@ namespace reshard {
 /// @pre check_quant_format() holds
 constexpr ScaleKind scale_kind(const QuantFormat& format) {
   if (format.scale == DType::f8_e4m3) return ScaleKind::e4m3;
+  if (format.scale == DType::bf16) return ScaleKind::bf16_exact;
+  if (format.scale == DType::f16) return ScaleKind::f16_exact;
   const bool bytes = format.scale == DType::f8_e8m0;
   switch (format.rule) {
     case ScaleRule::exact: break;
@@ -20,7 +22,13 @@ constexpr ScaleKind scale_kind(const QuantFormat& format) {
 }
 
 constexpr CodeKind code_kind(const QuantFormat& format) {
-  return format.data == DType::f4 ? CodeKind::e2m1 : CodeKind::e4m3;
+  switch (format.data) {
+    case DType::f4: return CodeKind::e2m1;
+    case DType::i4: return CodeKind::int4;
+    case DType::i8: return CodeKind::int8;
+    case DType::u8: return CodeKind::uint8;
+    default: return CodeKind::e4m3;
+  }
 }
 
 }  // namespace reshard

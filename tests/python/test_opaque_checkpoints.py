@@ -144,8 +144,6 @@ FORMS = {
   "awq": (awq, {"quant_method": "awq", "bits": 4, "group_size": 32}, True, "I32"),
   "gptq": (gptq, {"quant_method": "gptq", "bits": 4, "group_size": 32}, True, "I32"),
   "int4": (packed, {**groups(Linear=INT4), "format": "pack-quantized"}, True, "I64"),
-  "int8": (int8, {**groups(Linear=INT8), "format": "int-quantized"}, True, "I8"),
-  "fbgemm": (fbgemm, {"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0}, True, "F8_E4M3"),
   "nf4": (nf4, {"quant_method": "bitsandbytes", "load_in_4bit": True}, True, "U8"),
   "llm_int8": (llm_int8, {"quant_method": "bitsandbytes", "load_in_8bit": True}, True, "I8"),
   "mixed": (
@@ -260,6 +258,10 @@ READ = {
   "nvfp4": (
     nvfp4, {**groups(Linear=NVFP4), "format": "nvfp4-pack-quantized"}, "hf:quant=nvfp4_divisor,quant_method=compressed-tensors",
   ),
+  "fbgemm": (
+    fbgemm, {"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0}, "hf:quant=fp8_channel,quant_method=fbgemm_fp8",
+  ),
+  "int8": (int8, {**groups(Linear=INT8), "format": "int-quantized"}, "hf:quant=int8_channel"),
 }  # fmt: skip
 
 
@@ -269,7 +271,7 @@ def test_quantised_weights_of_a_class_that_is_not_known_are_read_as_of_one_that_
   tensors = tensors_of(parts_of)
   known = write(tmp_path / "known", tensors, config_of(section, True))
   unknown = write(tmp_path / "unknown", tensors, config_of(section, False))
-  for layout in ("hf", "hf:dtype=float16", "hf:quant=fp8_channel,quant_method=compressed-tensors", stored):
+  for layout in ("hf", "hf:dtype=float16", "hf:quant=fp8_tensor,quant_method=compressed-tensors", stored):
     out = [tmp_path / f"{name}-{layout}" for name in ("of-known", "of-unknown")]
     command("convert", known, out[0], "--to", layout)
     said = command("convert", unknown, out[1], "--to", layout)

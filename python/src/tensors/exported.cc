@@ -33,7 +33,8 @@ nb::ndarray<nb::array_api> array_of(const nb::object& owner, std::byte* data, co
 nb::object numpy_dtype(DType dtype) {
   switch (dtype) {
     case DType::boolean: return nb::str("bool");
-    case DType::f4: return nb::str("uint8");
+    case DType::f4:
+    case DType::i4: return nb::str("uint8");
     case DType::i8: return nb::str("int8");
     case DType::u8: return nb::str("uint8");
     case DType::i16: return nb::str("int16");

@@ -42,6 +42,7 @@ constexpr Row kRows[] = {
     {DType::f64, {code(DlCode::Float), 64, 1}},
     {DType::i64, {code(DlCode::Int), 64, 1}},
     {DType::u64, {code(DlCode::UInt), 64, 1}},
+    {DType::i4, {code(DlCode::UInt), 8, 1}},  // Two per byte: the dtype itself would be U8.
 };
 
 const char* code_name(std::uint8_t c) {

@@ -136,7 +136,7 @@ Result<OutputFiles> dcp_output_files(const LayoutSide& side, bool safetensors) {
   const PieceNames names(side);
   std::set<std::string> written;
   for (const Rank r : layout.ranks().members()) {
-    OutputFile file{safetensors ? sharded_file_name(r) : dcp_file_name(r), r, {}, {}, 0, 0};
+    OutputFile file{safetensors ? sharded_file_name(r) : dcp_file_name(r), r};
     std::vector<DcpPiece> pieces;
     for (const SlotId slot : layout.slots_of(r)) {
       const LocalTensor local = layout.local(slot, r);

@@ -48,6 +48,16 @@ void add_slot(const SlotFiles& slot_files, SlotId slot, OutputFile& file) {
   file.tensor_bytes += volume(t.shape) * bits(t.dtype) / 8;
 }
 
+/// After all slots of a file.
+void add_packed_shapes(const SlotFiles& slot_files, OutputFile& file) {
+  for (const SlotId slot : file.slots)
+    if (auto shape = slot_files.packed_shape(slot, file.rank)) {
+      file.tensors.push_back({shape->tensor.name, shape->tensor.dtype, shape->tensor.shape});
+      file.packed_shapes.push_back(shape->sizes);
+      file.tensor_bytes += static_cast<Index>(sizeof shape->sizes);
+    }
+}
+
 Result<> find_file_bytes(OutputFiles& output) {
   for (OutputFile& file : output.files) {
     auto plan = plan_safetensors(file.tensors, file.metadata);
@@ -81,11 +91,12 @@ Result<OutputFiles> hf_output_files(const LayoutSide& side, Index max_shard_byte
       const Index bytes = volume(layout.local_shape(slot, r)) * bits(layout.slot(slot).dtype) / 8;
       const bool full = !fresh && max_shard_bytes > 0 &&
                         output.files.back().tensor_bytes + bytes > max_shard_bytes;
-      if (fresh || full) output.files.push_back({"", r, {}, {}, 0, 0});
+      if (fresh || full) output.files.push_back({"", r});
       fresh = false;
       add_slot(slot_files, slot, output.files.back());
     }
   }
+  for (OutputFile& file : output.files) add_packed_shapes(slot_files, file);
   const int count = static_cast<int>(output.files.size());
   for (int i = 0; i < count; ++i)
     output.files[static_cast<std::size_t>(i)].name = hf_file_name(i, count);
@@ -108,7 +119,7 @@ Result<OutputFiles> rank_output_files(const LayoutSide& side) {
     if (!shared) {
       shared = output.files.size();
       same_digest.push_back(*shared);
-      output.files.push_back({rank_file_name(r), r, {}, {}, 0, 0});
+      output.files.push_back({rank_file_name(r), r});
       for (SlotId slot : slots) add_slot(files, slot, output.files.back());
     }
     output.of_rank.push_back(output.files[*shared].name);

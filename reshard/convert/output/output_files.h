@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -15,8 +17,9 @@ namespace reshard::output {
 struct OutputFile {
   std::string name;
   Rank rank;
-  std::vector<SlotId> slots;        ///< in the order of the layout.
-  std::vector<TensorSpec> tensors;  ///< one per slot.
+  std::vector<SlotId> slots = {};  ///< in the order of the layout.
+  std::vector<TensorSpec> tensors = {};  ///< one per slot, then one per element of `packed_shapes`.
+  std::vector<std::array<std::int64_t, 2>> packed_shapes = {};  ///< SlotFiles::packed_shape().
   Index tensor_bytes = 0;           ///< without the header.
   Index file_bytes = 0;             ///< with it.
   StringMap metadata = {

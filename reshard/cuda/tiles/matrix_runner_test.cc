@@ -100,7 +100,7 @@ TEST(MatrixRunner, QuantisesAsTheReference) {
         OnGpu on(format, dtype, rows, cols, seed % 2 == 0 ? 0 : 12);
         on.write_values(plain.view());
         ASSERT_NO_FATAL_FAILURE(on.run(MatrixWork::quantise, static_cast<int>(seed % 3)));
-        const QuantBytes want = reference_quantise(format, rows, cols, plain.values());
+        const QuantBytes want = reference_quantise(format, dtype, rows, cols, plain.values());
         ASSERT_TRUE(on.read_stored() == want);
       }
 }
@@ -112,7 +112,7 @@ TEST(MatrixRunner, DequantisesAsTheHost) {
       for (const auto& [rows, cols] : kSizes) {
         SCOPED_TRACE(to_string(format) + " to " + std::string(name(dtype)));
         PlainMatrix plain(dtype, rows, cols, random_values(rows * cols, ++seed));
-        QuantBytes stored = reference_quantise(format, rows, cols, plain.values());
+        QuantBytes stored = reference_quantise(format, dtype, rows, cols, plain.values());
         dequantise_rows(view(format, rows, cols, stored), plain.view(), 0, rows);
         OnGpu on(format, dtype, rows, cols, seed % 2 == 0 ? 0 : 12);
         write_to_gpu(on.gpu, on.data.data(), stored.data);
@@ -142,7 +142,7 @@ TEST(MatrixRunner, EveryHalfIsCastAsTheReferenceDoes) {
       OnGpu on(format, dtype, 32, 2048, 0);
       on.write_values(plain.view());
       ASSERT_NO_FATAL_FAILURE(on.run(MatrixWork::quantise));
-      ASSERT_TRUE(on.read_stored() == reference_quantise(format, 32, 2048, plain.values())) << name;
+      ASSERT_TRUE(on.read_stored() == reference_quantise(format, dtype, 32, 2048, plain.values())) << name;
     }
 }
 

@@ -54,7 +54,7 @@ class CutMatrix {
   CutMatrix(const QuantFormat& f, DType dtype, Index rows, Index cols, std::uint64_t seed)
       : format_(f), dtype_(dtype), rows_(rows), cols_(cols), random_(seed) {
     const Index width = dtype == DType::f32 ? 4 : 2;
-    const Index data = size_of(f.data, cols), unit = f.scale == DType::f32 ? 4 : 1;
+    const Index data = size_of(f.data, cols), unit = bits(f.scale) / 8;
     const bool aligned = below(2) == 0;
     const auto stride = [&](Index bytes, Index of) {
       return aligned ? (bytes + 15) / 16 * 16 : bytes + below(4) * of;

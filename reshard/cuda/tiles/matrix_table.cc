@@ -73,10 +73,11 @@ Result<> check_blocks(const MatrixSlice& s, MatrixWork work) {
 Result<> check_alignment(const MatrixSlice& s, MatrixWork work) {
   const FloatMatrix& values = s.values;
   const QuantMatrix& stored = s.stored;
-  const bool is_stored = work != MatrixWork::amax, wide = stored.format.scale == DType::f32;
+  const bool is_stored = work != MatrixWork::amax;
+  const Index scale = bits(stored.format.scale) / 8;
   if (is_multiple(values.data, values.row_bytes, width(values.dtype)) &&
       is_multiple(s.amax, 0, 4) &&
-      (!is_stored || !wide || is_multiple(stored.scales, stored.scale_row_bytes, 4)) &&
+      (!is_stored || is_multiple(stored.scales, stored.scale_row_bytes, scale)) &&
       (!is_stored || !stored.format.tensor_factor || is_multiple(stored.factor, 0, 4)))
     return {};
   return fail(Code::unsupported,
@@ -104,7 +105,7 @@ Result<> check(const MatrixSlice& s, MatrixWork work) {
 /// 8, if 8 values and their codes are never apart and always aligned; else as few as a byte of data
 /// has.
 std::uint8_t at_once(const FloatMatrix& values, const QuantMatrix& stored, Index block_cols) {
-  const bool halves = stored.format.data == DType::f4;
+  const bool halves = bits(stored.format.data) == 4;
   const Index bytes = halves ? kAtOnce / 2 : kAtOnce;
   const bool aligned = is_multiple(values.data, values.row_bytes, 16) &&
                        is_multiple(stored.data, stored.row_bytes, bytes) &&
@@ -129,7 +130,7 @@ void add_format(MatrixPair& m, const QuantFormat& f) {
   m.scale = scale_kind(f);
   m.codes = code_kind(f);
   m.zero_block = f.zero_block;
-  m.wide_scales = f.scale == DType::f32;
+  m.scale_width = static_cast<std::uint8_t>(bits(f.scale) / 8);
   m.swizzled = f.order == ScaleOrder::swizzled;
   m.one_block = is_one_block(f);
   m.needs_amax = reshard::needs_amax(f);

@@ -27,7 +27,7 @@ struct MatrixPair {
   ScaleKind scale = ScaleKind::e8m0_up;
   CodeKind codes = CodeKind::e4m3;
   std::uint8_t zero_block = 0;
-  bool wide_scales = false;  ///< four bytes, not one.
+  std::uint8_t scale_width = 1;  ///< bytes: 1, 2 or 4.
   bool swizzled = false, one_block = false, needs_amax = false, has_factor = false,
        factor_divides = false;
   /// The rows begin with the matrix' first, whose thread writes what the matrix has one of.

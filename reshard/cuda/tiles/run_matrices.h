@@ -107,7 +107,7 @@ RESHARD_HOST_DEVICE inline std::uint32_t magnitude(const Values& values, std::ui
 RESHARD_HOST_DEVICE inline std::byte* scale_at(const MatrixPair& m, std::uint32_t row,
                                                std::uint32_t col) {
   if (m.swizzled) return m.scales + swizzled_scale_offset(row, col, m.scale_cols);
-  return m.scales + row * m.scales_row + std::int64_t{col} * (m.wide_scales ? 4 : 1);
+  return m.scales + row * m.scales_row + std::int64_t{col} * m.scale_width;
 }
 
 /// A maximum, phase 1.
@@ -208,8 +208,10 @@ RESHARD_HOST_DEVICE inline void scale_phase(const MatrixPair& m, const MatrixTil
     std::byte* const at = m.one_block ? m.scales
                                       : scale_at(m, t.first_row / m.block_rows + s / blocks,
                                                  t.first_block + s % blocks);
-    if (m.wide_scales) {
+    if (m.scale_width == 4) {
       *reinterpret_cast<std::uint32_t*>(at) = scale.stored;
+    } else if (m.scale_width == 2) {
+      *reinterpret_cast<std::uint16_t*>(at) = static_cast<std::uint16_t>(scale.stored);
     } else {
       *at = static_cast<std::byte>(scale.stored);
     }
@@ -217,12 +219,18 @@ RESHARD_HOST_DEVICE inline void scale_phase(const MatrixPair& m, const MatrixTil
   if (m.swizzled) write_padding(m, t, me);
 }
 
+/// Where quotients of values of a dtype are rounded.
+RESHARD_HOST_DEVICE constexpr Rounding rounding_of(DType dtype) {
+  return dtype == DType::bf16 ? Rounding::bf16 : dtype == DType::f16 ? Rounding::f16 : Rounding::f32;
+}
+
 /// Phase 4: casts the values and writes their codes.
 RESHARD_HOST_DEVICE inline void encode_phase(const MatrixPair& m, const MatrixTile& t,
                                              const MatrixShared& shared, const TileThread& me) {
   const TileSteps tile(m, t);
   const bool is_divided = divides(m.scale);
-  const std::uint32_t width = m.codes == CodeKind::e2m1 ? 4 : 8;  // bits of a code.
+  const Rounding rounding = rounding_of(m.dtype);
+  const auto width = static_cast<std::uint32_t>(code_bits(m.codes));  // bits of a code.
   for (std::uint32_t i = me.thread; i < tile.num; i += me.num_threads) {
     const Step step(m, t, tile, i);
     const Values values = load_values(m, step);
@@ -230,7 +238,7 @@ RESHARD_HOST_DEVICE inline void encode_phase(const MatrixPair& m, const MatrixTi
     std::uint64_t codes = 0;
     for (std::uint32_t k = 0; k < 8; ++k)
       if (k < step.count)
-        codes |= std::uint64_t{encoded(m.codes, is_divided, values.of[k], by)} << (k * width);
+        codes |= std::uint64_t{encoded(m.codes, is_divided, values.of[k], by, rounding)} << (k * width);
     std::byte* const to = m.data + step.row * m.data_row + std::int64_t{step.col} * width / 8;
     if (m.at_once == 8 && step.count == 8) {
       if (width == 8) {
@@ -249,7 +257,9 @@ RESHARD_HOST_DEVICE inline void encode_phase(const MatrixPair& m, const MatrixTi
 RESHARD_HOST_DEVICE inline float decoding_scale(const MatrixPair& m, std::uint32_t row,
                                                 std::uint32_t col) {
   const std::byte* const at = scale_at(m, m.one_block ? 0 : row / m.block_rows, col / m.block_cols);
-  if (m.wide_scales) return bits_float(*reinterpret_cast<const std::uint32_t*>(at));
+  if (m.scale_width == 4) return bits_float(*reinterpret_cast<const std::uint32_t*>(at));
+  if (m.scale_width == 2)
+    return scale_to_float(m.scale, *reinterpret_cast<const std::uint16_t*>(at));
   const float scale = scale_to_float(m.scale, static_cast<std::uint32_t>(*at));
   if (!m.has_factor) return scale;
   return m.factor_divides ? scale / *m.factor : scale * *m.factor;
@@ -259,7 +269,7 @@ RESHARD_HOST_DEVICE inline float decoding_scale(const MatrixPair& m, std::uint32
 RESHARD_HOST_DEVICE inline void decode_phase(const MatrixPair& m, const MatrixTile& t,
                                              const TileThread& me) {
   const TileSteps tile(m, t);
-  const std::uint32_t width = m.codes == CodeKind::e2m1 ? 4 : 8;
+  const auto width = static_cast<std::uint32_t>(code_bits(m.codes));
   for (std::uint32_t i = me.thread; i < tile.num; i += me.num_threads) {
     const Step step(m, t, tile, i);
     const float scale = decoding_scale(m, step.row, step.col);

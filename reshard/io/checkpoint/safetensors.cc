@@ -65,7 +65,8 @@ Result<DType> parse_dtype(const Json& object) {
   const Json* value = RESHARD_TRY(member(object, "dtype"));
   if (value->string() == nullptr)
     return fail(Code::corrupt, fmt::format("dtype must be a string, is {}", value->describe()));
-  if (const auto dtype = dtype_from_name(*value->string())) return *dtype;
+  if (const auto dtype = dtype_from_name(*value->string()); dtype && *dtype != DType::i4)
+    return *dtype;
   return fail(Code::unsupported, fmt::format("dtype {} is not known", in_quotes(*value->string())));
 }
 

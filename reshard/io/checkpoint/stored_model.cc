@@ -36,14 +36,17 @@ std::optional<Found> found_mxfp4(const CanonicalTensor& t) {
                true};
 }
 
-/// Two elements per byte, under the method's name.
-std::optional<Found> found_packed(const CanonicalTensor& t, QuantMethod method) {
+/// Several elements per byte or word, under the method's name.
+std::optional<Found> found_packed(const CanonicalTensor& t, const QuantFormat& format,
+                                  QuantMethod method) {
   const std::string_view end = method == QuantMethod::compressed_tensors ? "_packed" : "";
-  if (t.dtype != DType::u8 || t.shape.size() != 2 ||
+  const DType dtype = has_packed_integers(format) ? DType::i32 : DType::u8;
+  if (t.dtype != dtype || t.shape.size() != 2 ||
       !t.name.ends_with(std::string(kWeight).append(end)))
     return std::nullopt;
   Found found{t.name.substr(0, t.name.size() - end.size()), t.shape, t.shape};
-  found.stored[1] = found.plain[1] = t.shape[1] * 2;  // as many bits as before: it fits
+  // As many bits as before, or fewer: it fits.
+  found.stored[1] = found.plain[1] = t.shape[1] * packed_together(format);
   return found;
 }
 
@@ -60,7 +63,7 @@ std::optional<Found> found_as_it_is(const ModelSpec& stored, const CanonicalTens
 std::optional<Found> found(const ModelSpec& stored, const CanonicalTensor& t,
                            const QuantFormat& format, std::optional<QuantMethod> method) {
   if (method == QuantMethod::mxfp4) return found_mxfp4(t);
-  if (method && format.data == DType::f4) return found_packed(t, *method);
+  if (method && packed_together(format) > 1) return found_packed(t, format, *method);
   return found_as_it_is(stored, t, format);
 }
 
@@ -122,8 +125,23 @@ class Separator {
     if (f.tensor_factor)
       RESHARD_TRY(
           take(found, QuantPart::factor, std::string(kFactor), DType::f32, blocks_of(found, 0, 0)));
+    if (has_packed_integers(f)) RESHARD_TRY(check_integers(found));
     choice_.tensors.insert(found.tensor);
     if (found.input_first) choice_.input_first.insert(found.tensor);
+    return {};
+  }
+
+  /// Takes the shape beside packed integers. Errors: what changes their numbers or order.
+  Result<> check_integers(const Found& found) {
+    for (const char* end : {"_zero_point", "_g_idx"})
+      if (stored_.find(found.tensor + end))
+        return fail(Code::unsupported,
+                    fmt::format("'{}{}' is not read: weights must be symmetric, with groups in the "
+                                "order of their columns",
+                                found.tensor, end));
+    const std::string name = name_of_packed_shape(found.tensor);
+    if (const auto id = stored_.find(name); id && volume(stored_[*id].shape) == 2)
+      beside_.insert(name);
     return {};
   }
 

@@ -16,7 +16,8 @@ QuantFormat named(std::string_view name) { return *quant_format_from_name(name);
 tl::unexpected<Error> unread(std::string_view source, const std::string& what) {
   return fail(Code::unsupported,
               fmt::format("{}: quantization_config: {} is not supported; compressed-tensors "
-                          "weights must be 8-bit floats, MXFP4 or NVFP4",
+                          "weights must be 8-bit floats, MXFP4, NVFP4, or symmetric integers of 4 or "
+                          "8 bits",
                           source, what));
 }
 
@@ -50,16 +51,35 @@ Result<QuantFormat> of_8_bits(const ConfigFields& weights, const std::string& st
   return f;
 }
 
+/// Scales in BF16; the files say which dtype they have.
+Result<QuantFormat> of_integers(const ConfigFields& weights, const std::string& strategy,
+                                Index group, Index bits, const std::string& format,
+                                std::string_view source) {
+  const bool packed = format == "pack-quantized";
+  const bool plain = format == "int-quantized" || format == "naive-quantized";
+  const std::string what = fmt::format("int of {} bits as {}", bits, format);
+  if (!(bits == 8 && (packed || plain)) && !(bits == 4 && packed)) return unread(source, what);
+  const auto order = RESHARD_TRY(weights.text("actorder")).value_or("");
+  if (order == "group") return unread(source, what + " whose groups are in another order (actorder)");
+  if (strategy != "channel" && (strategy != "group" || group == 0))
+    return unread(source, fmt::format("{} with strategy {}", what, strategy));
+  QuantFormat f = named("int4_channel");
+  if (bits == 8) f.data = packed ? DType::u8 : DType::i8;
+  if (strategy == "group") f.block_cols = static_cast<std::int32_t>(group);
+  return f;
+}
+
 Result<QuantFormat> of_weights(const ConfigFields& weights, const std::string& format,
                                std::string_view source) {
   const Index bits = RESHARD_TRY(weights.size("num_bits", kMost));
   const auto type = RESHARD_TRY(weights.text("type")).value_or("int");
   const std::string what = fmt::format("{} of {} bits as {}", type, bits, format);
-  if (type != "float") return unread(source, what);
+  if (type != "float" && type != "int") return unread(source, what);
   if (!RESHARD_TRY(weights.boolean("symmetric", true)))
     return unread(source, "weights that are not symmetric");
   const Index group = RESHARD_TRY(weights.count("group_size", 0, kMost));
   const std::string strategy = strategy_of(RESHARD_TRY(weights.text("strategy")), group);
+  if (type == "int") return of_integers(weights, strategy, group, bits, format, source);
   const bool float8 = format == "float-quantized" || format == "naive-quantized";
   if (bits == 8 && (float8 || format == "mxfp8-quantized"))
     return of_8_bits(weights, strategy, group, !float8, source);
@@ -87,7 +107,7 @@ Json::Object arguments(const QuantFormat& f, std::string_view strategy, bool dyn
   Json::Object q{{"dynamic", Json(dynamic)}};
   if (strategy == "group" || strategy == "tensor_group")
     q.push_back({"group_size", Json(std::int64_t{f.block_cols})});
-  q.push_back({"num_bits", Json(std::int64_t{f.data == DType::f4 ? 4 : 8})});
+  q.push_back({"num_bits", Json(std::int64_t{bits(f.data)})});
   if (mx) q.push_back({"scale_dtype", text_json("torch.uint8")});
   q.push_back({"strategy", text_json(strategy)});
   if (strategy == "block") {
@@ -97,7 +117,7 @@ Json::Object arguments(const QuantFormat& f, std::string_view strategy, bool dyn
     q.push_back({"block_structure", Json(std::move(block))});
   }
   q.push_back({"symmetric", Json(true)});
-  q.push_back({"type", text_json("float")});
+  q.push_back({"type", text_json(has_integers(f) ? "int" : "float")});
   return q;
 }
 
@@ -106,6 +126,9 @@ struct Words {
 };
 
 Words words_of(const QuantFormat& f) {
+  const std::string_view strategy = f.block_cols == 0 ? "channel" : "group";
+  if (has_packed_integers(f)) return {"pack-quantized", strategy, ""};
+  if (has_integers(f)) return {"int-quantized", strategy, f.block_cols == 0 ? "token" : ""};
   if (f.tensor_factor) return {"nvfp4-pack-quantized", "tensor_group", ""};
   if (f.data == DType::f4) return {"mxfp4-pack-quantized", "group", ""};
   if (f.scale == DType::f8_e8m0) return {"mxfp8-quantized", "group", "group"};

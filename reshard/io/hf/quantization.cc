@@ -32,7 +32,7 @@ constexpr std::array kAlgos = {
 tl::unexpected<Error> unread(std::string_view source, const std::string& what) {
   return fail(Code::unsupported,
               fmt::format("{}: {}: {} is not supported; supported are fp8 in e4m3 (with a {} or "
-                          "one scale per weight), mxfp4, modelopt and compressed-tensors",
+                          "one scale per weight), mxfp4, modelopt, compressed-tensors and fbgemm_fp8",
                           source, kKey, what, kBlock));
 }
 
@@ -109,6 +109,8 @@ Json::Object object_of(const StoredWeights& w, const std::vector<std::string>& p
   if (w.method == QuantMethod::compressed_tensors)
     return hf::compressed_tensors_object(w.format, w.static_inputs, plain);
   Json::Object q;
+  // The default of transformers' FbgemmFp8Config.
+  if (w.method == QuantMethod::fbgemm_fp8) q.push_back({"activation_scale_ub", Json(Json::Number{"1200.0"})});
   if (!plain.empty()) q.push_back({"modules_to_not_convert", names_json(plain)});
   q.push_back({"quant_method", text_json(name(w.method))});
   return q;
@@ -160,6 +162,8 @@ Result<StoredWeights> stored_weights(std::string_view text, std::string_view sou
   const auto method = RESHARD_TRY(q->text("quant_method")).value_or("unknown");
   if (method == "fp8") return StoredWeights{QuantMethod::fp8, RESHARD_TRY(fp8(*q, source))};
   if (method == "mxfp4") return StoredWeights{QuantMethod::mxfp4, *quant_format_from_name("mxfp4")};
+  if (method == "fbgemm_fp8")
+    return StoredWeights{QuantMethod::fbgemm_fp8, *quant_format_from_name("fp8_channel")};
   if (method == "compressed-tensors")
     return StoredWeights{QuantMethod::compressed_tensors,
                          RESHARD_TRY(hf::compressed_tensors_format(*q, source))};

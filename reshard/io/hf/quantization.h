@@ -41,6 +41,7 @@ Result<SaidQuantisation> said_quantisation_beside(std::string_view text, std::st
 ///   modelopt            by quant_algo: FP8, FP8_PER_CHANNEL_PER_TOKEN, FP8_PB_WO, MXFP8, NVFP4 and
 ///                       W4A16_NVFP4 (in groups of 16); also inside a nested `quantization`
 ///   compressed-tensors  see compressed_tensors.h
+///   fbgemm_fp8          a scale per row
 ///
 /// Errors begin with `source`: Code::unsupported for other methods and formats (the message lists
 /// the supported ones); Code::corrupt for an invalid block size or a value of the wrong type.

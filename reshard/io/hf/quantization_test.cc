@@ -120,8 +120,21 @@ TEST(HfQuantization, groups_of_compressed_tensors_say_how_weights_are_cut) {
   const std::string nvfp4 = k4 + R"(, "group_size": 16, "strategy": "tensor_group")";
   EXPECT_EQ(of(compressed("nvfp4-pack-quantized", nvfp4)), "nvfp4_divisor");
   const auto error = [](const std::string& members) { return read(members).error().message; };
-  EXPECT_THAT(error(compressed("pack-quantized", R"("num_bits": 4, "type": "int")")),
-              HasSubstr("int of 4 bits as pack-quantized is not supported"));
+  const std::string i4 = R"("num_bits": 4, "type": "int")", i8 = R"("num_bits": 8, "type": "int")";
+  const std::string by32 = R"(, "group_size": 32, "strategy": "group")";
+  const std::string channel = R"(, "strategy": "channel")";
+  EXPECT_EQ(of(compressed("pack-quantized", i4 + by32)), "int4_group32");
+  EXPECT_EQ(of(compressed("pack-quantized", i4 + channel)), "int4_channel");
+  EXPECT_EQ(of(compressed("pack-quantized", i8 + channel)), "int8_packed_channel");
+  EXPECT_EQ(of(compressed("int-quantized", i8 + channel)), "int8_channel");
+  EXPECT_THAT(error(compressed("pack-quantized", i4)),
+              HasSubstr("int of 4 bits as pack-quantized with strategy tensor is not supported"));
+  EXPECT_THAT(error(compressed("int-quantized", i4 + channel)),
+              HasSubstr("int of 4 bits as int-quantized is not supported"));
+  EXPECT_THAT(error(compressed("pack-quantized", i4 + by32 + R"(, "actorder": "group")")),
+              HasSubstr("groups are in another order"));
+  EXPECT_THAT(error(compressed("pack-quantized", i4 + by32 + R"(, "symmetric": false)")),
+              HasSubstr("not symmetric"));
   EXPECT_THAT(error(compressed("nvfp4-pack-quantized", k4 + R"(, "group_size": 32)")),
               HasSubstr("in groups of 32 is not supported"));
   EXPECT_THAT(error(compressed("float-quantized", R"("type": "float")")),

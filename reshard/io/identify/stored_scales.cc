@@ -3,9 +3,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
+#include <cstring>
 #include <filesystem>
 #include <utility>
 
+#include "reshard/base/value_map.h"
 #include "reshard/io/checkpoint/stored_model.h"
 #include "reshard/io/files/json.h"
 #include "reshard/io/hf/config.h"
@@ -21,6 +25,42 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::size_t kMaxModelConfigBytes = std::size_t{16} << 20;
+
+/// Integers, whose scales have the dtype that the files say.
+void take_scale_dtype(const ModelSpec& stored, QuantFormat& format) {
+  if (!has_integers(format)) return;
+  for (const CanonicalTensor& t : stored.tensors())
+    if (t.name.ends_with(".weight_scale") && is_convertible(t.dtype)) {
+      format.scale = t.dtype;
+      return;
+    }
+}
+
+/// The shapes beside packed integers. Errors: one that contradicts the words.
+Result<> check_packed_shapes(const Model& model, const PlainTensors& plain) {
+  if (!has_packed_integers(plain.stored.format)) return {};
+  for (const std::string& tensor : plain.stored.tensors) {
+    const std::string name = name_of_packed_shape(tensor);
+    const auto* const stored = find_tensor(model.weights->tensors(), name);
+    if (stored == nullptr) continue;
+    const auto bytes = model.weights->data(*stored);
+    const Dims& shape = plain.tensors[*plain.tensors.find(tensor)].shape;
+    std::array<std::int64_t, 2> said{};
+    if (stored->dtype == DType::i32) {
+      std::array<std::int32_t, 2> narrow{};
+      std::memcpy(narrow.data(), bytes.data(), std::min(bytes.size(), sizeof narrow));
+      said = {narrow[0], narrow[1]};
+    } else {
+      std::memcpy(said.data(), bytes.data(), std::min(bytes.size(), sizeof said));
+    }
+    if (said[0] != shape[0] || said[1] != shape[1])
+      return fail(Code::unsupported,
+                  fmt::format("'{}' says [{}, {}], but the words of '{}' are {}; rows that do not "
+                              "fill their last word are not read",
+                              name, said[0], said[1], tensor, to_string(shape)));
+  }
+  return {};
+}
 
 Result<StoredWeights> read_stored_weights(const Model& model) {
   const auto text = RESHARD_TRY(read_text_file(model.config_path, kMaxModelConfigBytes));
@@ -53,8 +93,11 @@ Result<> take_scales(const std::string& method, DType values, ModelSpec& stored,
                 fmt::format("{}; describe the tensors in a layout rules:FILE, or remove the key "
                             "where the weights are plain",
                             weights.error().message));
+  take_scale_dtype(stored, weights->format);
   auto plain = plain_tensors(stored, weights->format, weights->method, values);
   if (!plain) return tl::unexpected(std::move(plain).error().in(model.name));
+  if (auto same = check_packed_shapes(model, *plain); !same)
+    return tl::unexpected(std::move(same).error().in(model.name));
   if (plain->stored.tensors.empty())
     return fail(
         Code::unsupported,
@@ -103,8 +146,9 @@ Result<> take_scales_of_ranks(ModelSpec& stored, Model& model) {
   if (!notation || !*notation) return {};
   const auto config_path = model.weights->config_path();
   const auto config = config_path ? read_config(*config_path) : fail(Code::not_found, "");
-  auto plain = plain_tensors(stored, (*notation)->format, std::nullopt,
-                             config ? config->dtype : DType::bf16);
+  QuantFormat format = (*notation)->format;
+  take_scale_dtype(stored, format);
+  auto plain = plain_tensors(stored, format, std::nullopt, config ? config->dtype : DType::bf16);
   if (!plain) return tl::unexpected(std::move(plain).error().in(model.name));
   stored = std::move(plain->tensors);
   model.stored = std::move(plain->stored);

@@ -158,8 +158,10 @@ Alignment PieceTable::alignment(const Slot& slot, const BlockGroup& group, Index
       a.whole &= whole;
       a.own &=
           whole && here.begin() % own == 0 && (here.end() % own == 0 || here.end() == held.size());
-      if (i == 1)
-        a.even &= (there.begin() | there.end() | here.begin() | here.end() | held.size()) % 2 == 0;
+      if (i == 0) continue;
+      for (const Index at :
+           {there.begin(), there.end(), here.begin(), here.end(), held.size()})
+        a.step = std::gcd(a.step, at);
     }
   }
   return a;

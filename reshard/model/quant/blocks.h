@@ -73,7 +73,8 @@ std::optional<GroupedSlot> group_blocks(const ModelSpec& model, const Slot& slot
 struct Alignment {
   bool whole = true;  ///< every rank holds whole blocks only.
   bool own = true;    ///< and a grid that begins at the rank's piece has the same blocks.
-  bool even = true;   ///< pieces begin and end at even columns, locally and canonically.
+  Index step = 0;     ///< pieces begin and end at multiples of these columns, locally and
+                      ///< canonically; 0: all are empty.
 };
 
 /// Caches the pieces into which cuts divide dimensions.

@@ -18,7 +18,8 @@ struct Row {
 
 constexpr std::array kMethods = {Row{QuantMethod::fp8, "fp8"}, Row{QuantMethod::mxfp4, "mxfp4"},
                                  Row{QuantMethod::modelopt, "modelopt"},
-                                 Row{QuantMethod::compressed_tensors, "compressed-tensors"}};
+                                 Row{QuantMethod::compressed_tensors, "compressed-tensors"},
+                                 Row{QuantMethod::fbgemm_fp8, "fbgemm_fp8"}};
 
 bool is_fp8(const QuantFormat& f) { return f.data == DType::f8_e4m3 && f.scale == DType::f32; }
 
@@ -31,7 +32,8 @@ constexpr std::string_view kFactorSuffix = "_scale_2";
 
 /// The names of compressed-tensors for 4-bit data and the factor.
 std::string renamed(const QuantFormat& f, QuantPart part, std::string name) {
-  if (part == QuantPart::data) return bits(f.data) < 8 ? name + "_packed" : name;
+  if (part == QuantPart::data)
+    return bits(f.data) < 8 || has_packed_integers(f) ? name + "_packed" : name;
   if (part != QuantPart::factor || !name.ends_with(kFactorSuffix)) return name;
   name.resize(name.size() - kFactorSuffix.size());
   return name + "_global_scale";
@@ -98,11 +100,13 @@ bool supports(QuantMethod method, const QuantFormat& f) {
   switch (method) {
     case QuantMethod::fp8: return is_fp8(f) && (f.block_rows > 0) == (f.block_cols > 0);
     case QuantMethod::mxfp4: return is_mxfp4(f);
+    case QuantMethod::fbgemm_fp8: return is_among(f, {"fp8_channel"});
     case QuantMethod::modelopt:
       return is_among(f, {"fp8_tensor", "fp8_channel", "fp8_block", "mxfp8", "nvfp4"});
     case QuantMethod::compressed_tensors:
       return is_mxfp4(f) || is_among(f, {"mxfp8", "nvfp4_divisor"}) ||
-             (is_fp8(f) && (f.block_rows > 0 || f.block_cols == 0));
+             (is_fp8(f) && (f.block_rows > 0 || f.block_cols == 0)) ||
+             (has_integers(f) && f.block_rows == 1);
   }
   return false;
 }
@@ -138,7 +142,8 @@ Result<FileTensor> in_files(QuantMethod method, const QuantFormat& format, Quant
 }
 
 bool is_input_scale(std::string_view name) {
-  return name.ends_with(".input_scale") || name.ends_with(".input_global_scale");
+  return name.ends_with(".input_scale") || name.ends_with(".input_global_scale") ||
+         name.ends_with(".input_scale_ub") || name.ends_with(".input_zero_point");
 }
 
 bool names_cache_scale(std::string_view name) {
@@ -163,18 +168,28 @@ bool reads_as(DType stored, DType wanted, const QuantFormat& format) {
 FileTensor in_modules(std::optional<QuantMethod> method, const QuantFormat& format, QuantPart part,
                       std::string name, DType dtype, const Dims& shape) {
   FileTensor out{std::move(name), dtype, shape};
-  if (method == QuantMethod::compressed_tensors || format.factor_divides)
+  if (method == QuantMethod::compressed_tensors || format.factor_divides || has_integers(format))
     out.name = renamed(format, part, std::move(out.name));
   if (method == QuantMethod::modelopt && part != QuantPart::data)
     out.shape = modelopt_shape(format, part, shape);
   if (dtype == DType::f8_e8m0 || dtype == DType::f4) out.dtype = DType::u8;
   if (dtype == DType::f4 && shape.size() > 0) out.shape[shape.size() - 1] /= 2;
+  if (part == QuantPart::data && has_packed_integers(format)) {
+    out.dtype = DType::i32;
+    out.shape[shape.size() - 1] /= packed_together(format);
+  }
   return out;
 }
 
+std::string name_of_packed_shape(const std::string& tensor) { return tensor + "_shape"; }
+
+Index packed_together(const QuantFormat& format) {
+  if (has_packed_integers(format)) return 32 / bits(format.data);
+  return bits(format.data) < 8 ? 2 : 1;
+}
+
 std::string scale_suffix_of(QuantMethod method) {
-  return method == QuantMethod::compressed_tensors || method == QuantMethod::modelopt ? "_scale"
-                                                                                      : "";
+  return method == QuantMethod::fp8 || method == QuantMethod::mxfp4 ? "" : "_scale";
 }
 
 bool same_shape(const Dims& a, const Dims& b) {

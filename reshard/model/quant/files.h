@@ -17,10 +17,11 @@ enum class QuantMethod : std::uint8_t {
   fp8,                 ///< DeepSeek-V3: X.weight, X.weight_scale_inv (or X.weight_scale).
   mxfp4,               ///< gpt-oss: X_blocks [.., out, in / 32, 16], X_scales.
   modelopt,            ///< X.weight (4-bit: U8 [out, in / 2]), X.weight_scale, X.weight_scale_2.
-  compressed_tensors,  ///< X.weight (4-bit: X.weight_packed), X.weight_scale,
-                       ///< X.weight_global_scale.
+  compressed_tensors,  ///< X.weight (4-bit, or packed integers: X.weight_packed), X.weight_scale,
+                       ///< X.weight_global_scale; X.weight_shape of packed integers.
+  fbgemm_fp8,          ///< X.weight, X.weight_scale [out, 1], X.input_scale_ub.
 };
-/// "fp8", "mxfp4", "modelopt" or "compressed-tensors".
+/// "fp8", "mxfp4", "modelopt", "compressed-tensors" or "fbgemm_fp8".
 std::string_view name(QuantMethod method);
 std::optional<QuantMethod> quant_method_from_name(std::string_view name);
 /// All names, for error messages.
@@ -49,17 +50,25 @@ struct FileTensor {
 Result<FileTensor> in_files(QuantMethod method, const QuantFormat& format, QuantPart part,
                             const std::string& tensor, DType dtype, const Dims& shape);
 
-/// A part of a quantised tensor in the modules of frameworks: two 4-bit elements are one byte (U8,
-/// half the last dimension), and power-of-two scales are bytes (U8). Names of 4-bit data and
+/// A part of a quantised tensor in the modules of frameworks: two 4-bit floats are one byte (U8,
+/// half the last dimension), packed integers are words (I32, the first one lowest), and power-of-two scales are bytes (U8). Names of 4-bit data and
 /// factors, and scale shapes of linear layers, are those of `method`, by default that of the
 /// format. `name` is the name of the slot.
 FileTensor in_modules(std::optional<QuantMethod> method, const QuantFormat& format, QuantPart part,
                       std::string name, DType dtype, const Dims& shape);
 
+/// The number of elements that share a byte or, of packed integers, a word in files and modules.
+Index packed_together(const QuantFormat& format);
+
+/// The name of the tensor with the rows and columns of packed integers, I64 [2], that files of
+/// compressed-tensors have beside them.
+std::string name_of_packed_shape(const std::string& tensor);
+
 /// The suffix that a method gives to the names of scales; empty if it is scale_suffix().
 std::string scale_suffix_of(QuantMethod method);
 
-/// True for the name of the input scale that a calibrated checkpoint stores beside a module.
+/// True for the names of an input scale, its bound, or a zero point of inputs, which a checkpoint
+/// may store beside a module.
 bool is_input_scale(std::string_view name);
 
 /// True for the name of a scale of a KV cache ("...self_attn.k_scale",

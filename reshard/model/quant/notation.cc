@@ -97,10 +97,27 @@ Result<> check_skipped(const std::vector<std::string>& parts, const ModelSpec& m
   return {};
 }
 
-/// True if rows are cut into blocks with one byte of scale each. Kernels, and the libraries that
-/// write such files, accept whole blocks only.
+/// True if rows are cut into blocks with one byte of scale each, or into groups of integers.
+/// Kernels, and the libraries that write such files, accept whole blocks only.
 bool has_micro_blocks(const QuantFormat& f) {
-  return f.block_rows == 1 && f.block_cols > 0 && bits(f.scale) == 8;
+  return f.block_rows == 1 && f.block_cols > 0 && (bits(f.scale) == 8 || has_integers(f));
+}
+
+/// Errors: experts in one tensor as packed integers, which engines hold input first, in words that
+/// run along the input.
+Result<> check_experts(const QuantisedLayout& q, const std::string& family) {
+  if (!has_packed_integers(q.choice.format) || family == "hf") return {};
+  for (const QuantisedLayout::Pair& pair : q.pairs) {
+    const Slot& slot = q.values->slot(pair.values);
+    if (slot.sections[0].extent.size() > 2)
+      return fail(Code::unsupported,
+                  fmt::format("'{}' cannot be quantised as {}: engines hold packed experts input "
+                              "first, [experts, in / {}, out], which is not supported; exclude them "
+                              "with quant_skip",
+                              slot.name, to_string(q.choice.format),
+                              packed_together(q.choice.format)));
+  }
+  return {};
 }
 
 /// The shape checks of a family's linear layers and experts.
@@ -214,6 +231,9 @@ Result<std::optional<QuantNotation>> take_quant(LayoutSpec& spec) {
         fmt::format("{}: quant={} is unknown{}; known formats are {}", spec.family, *format,
                     did_you_mean_one_of(*format, known_quant_formats()), known_quant_formats()));
   q.format = *known;
+  if (spec.family == "megatron" && has_integers(q.format))
+    return fail(Code::unsupported,
+                fmt::format("megatron: quant={}: its modules hold no integers", *format));
   if (grid && *grid != "local" && *grid != "tensor")
     return fail(Code::invalid_argument,
                 fmt::format("{}: quant_grid={} must be local or tensor", spec.family, *grid));
@@ -284,6 +304,7 @@ Result<QuantisedLayout> quantised_as(const QuantNotation& notation,
     if (choice.tensors.contains(name)) choice.input_first.insert(name);
   values = RESHARD_TRY(input_last(std::move(values), choice.input_first));
   QuantisedLayout q = RESHARD_TRY(quantise_layout(std::move(values), std::move(choice)));
+  RESHARD_TRY(check_experts(q, notation.family));
   const bool is_there = notation.family == "hf" && stored != nullptr;
   if (is_there || notation.grid) return q;
   ShapeCheck shapes(notation.family, *q.values, q.choice.format);

@@ -36,7 +36,7 @@ struct QuantNotation {
 
 /// Removes these keys from a layout's and returns them; none if `quant` is absent. Errors: an
 /// unknown format (the known ones are named); a family other than hf, megatron, vllm, sglang and
-/// explicit; quant_grid, quant_skip or quant_method without quant; a method with megatron, or one
+/// explicit; integers with megatron; quant_grid, quant_skip or quant_method without quant; a method with megatron, or one
 /// that does not support the format.
 Result<std::optional<QuantNotation>> take_quant(LayoutSpec& spec);
 
@@ -59,7 +59,7 @@ Index expert_block(const QuantNotation& notation, const ModelSpec& model,
 
 /// Quantises a layout as its notation says. `stored`: the tensors that a checkpoint has in this
 /// format, used instead of default_quantised(). Errors: those of quantise_layout(); a PART of
-/// quant_skip that no name contains. Without
+/// quant_skip that no name contains; experts in one tensor as packed integers. Without
 /// quant_grid also shapes that no kernel supports: for formats with one byte of scale per block
 /// (MXFP8, MXFP4, NVFP4), columns of a rank that are not whole blocks and, for megatron, rows that
 /// are not a multiple of the block; for other formats with vllm and sglang, rows of a section that

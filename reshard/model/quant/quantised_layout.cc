@@ -7,6 +7,7 @@
 
 #include "reshard/model/layout_builder.h"
 #include "reshard/model/quant/blocks.h"
+#include "reshard/model/quant/files.h"
 #include "reshard/model/quant/input_first.h"
 
 namespace reshard::quant {
@@ -192,22 +193,26 @@ Result<> Quantiser::check(const Slot& slot) const {
   return {};
 }
 
-/// For sub-byte elements every piece must be whole bytes in each row.
+/// Every piece must be whole bytes, or words of packed integers, in each row.
 Result<> Quantiser::check_columns(const Slot& slot) {
-  if (bits(f_.data) >= 8) return {};
+  const Index together = packed_together(f_);
+  if (together == 1) return {};
   const auto odd = [&](const Section& section) {
     const auto& pieces = pieces_.pieces(slot, section, section.extent.size() - 1);
     return std::any_of(pieces.begin(), pieces.end(),
-                       [](Interval held) { return (held.begin() | held.end()) % 2 != 0; });
+                       [&](Interval held) {
+                         return held.begin() % together != 0 || held.end() % together != 0;
+                       });
   };
   bool bad = std::any_of(slot.sections.begin(), slot.sections.end(), odd);
   if (const auto groups = group_blocks(v_.model(), slot, out_.choice.input_first))
-    for (const BlockGroup& g : groups->groups) bad |= !pieces_.alignment(slot, g, 1, 1).even;
+    for (const BlockGroup& g : groups->groups) bad |= pieces_.alignment(slot, g, 1, 1).step % together != 0;
   if (!bad) return {};
   return fail(Code::unsupported,
-              fmt::format("{} cannot be quantised: two {} elements share a byte, and some rank's "
-                          "columns begin or end inside one",
-                          where(slot), name(f_.data)));
+              fmt::format("{} cannot be quantised: {} {} elements share a {}, and some rank's "
+                          "columns begin or end inside one; multiples of {} columns work",
+                          where(slot), together, name(f_.data),
+                          has_packed_integers(f_) ? "word" : "byte", together));
 }
 
 void Quantiser::add_plain(SlotId id, LayoutBuilder& b) {

@@ -405,7 +405,7 @@ TEST(QuantisedLayout, what_cannot_be_quantised_says_why) {
   EXPECT_EQ(error("hf", f4, {q}), "none");
   // 32 columns of o_proj over 32 ranks would be one each; down_proj's 24 over 8 are 3.
   EXPECT_THAT(error("megatron:tp=8", f4, {"model.layers.0.mlp.down_proj.weight"}),
-              HasSubstr("two F4 elements share a byte"));
+              HasSubstr("2 F4 elements share a byte"));
 }
 
 }  // namespace

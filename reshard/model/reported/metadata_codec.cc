@@ -20,7 +20,7 @@ constexpr std::uint64_t kMaxRank = (1 << 20) - 1;
 constexpr std::size_t kMaxParameters = std::size_t{1} << 20;
 constexpr std::size_t kMaxNameBytes = std::size_t{1} << 28;
 constexpr std::int64_t kMaxNumber = std::int64_t{1} << 48;
-constexpr int kNumDTypes = static_cast<int>(DType::u64) + 1;
+constexpr int kNumDTypes = static_cast<int>(kLastDType) + 1;
 enum Flag : unsigned { kIsTp = 1, kIsEp = 2, kHasSizes = 4, kHasExperts = 8, kAllFlags = 15 };
 
 class Encoder {

@@ -18,7 +18,7 @@ namespace {
 /// No buffer is larger, so that no sum of a few sizes overflows.
 constexpr Index kMostBytes = Index{1} << 60;
 
-bool known(DType dtype) { return dtype <= DType::u64; }
+bool known(DType dtype) { return dtype <= kLastDType; }
 bool known(ValueMap map) { return map <= ValueMap::minus_one; }
 
 /// Whether a place is read or written, and by whom.

@@ -232,7 +232,7 @@ void ProgramCoder<Io>::code_one(ProgramPiece& piece) {
   if (flags & 2) buffer(piece.dst, piece_.dst);
   if (flags & 4)
     for (StoredForm* form : {&piece.conversion.from, &piece.conversion.to}) {
-      number(form->dtype, Flags(DType::u64), "a dtype");
+      number(form->dtype, Flags(kLastDType), "a dtype");
       number(form->map, Flags(ValueMap::minus_one), "a value map");
     }
   if (flags & 8) code_shape(piece.copy);
@@ -300,8 +300,8 @@ bool same_form(const ProgramMatrix& a, const ProgramMatrix& b) {
 template <class Io>
 void ProgramCoder<Io>::code_form(ProgramMatrix& m) {
   QuantFormat& f = m.format;
-  number(f.data, Flags(DType::u64), "a dtype");
-  number(f.scale, Flags(DType::u64), "a dtype");
+  number(f.data, Flags(kLastDType), "a dtype");
+  number(f.scale, Flags(kLastDType), "a dtype");
   number(f.block_rows, INT32_MAX, "the rows of a block");
   number(f.block_cols, INT32_MAX, "the columns of a block");
   number(f.rule, Flags(ScaleRule::floor), "a rule of scales");
@@ -309,7 +309,7 @@ void ProgramCoder<Io>::code_form(ProgramMatrix& m) {
   number(f.zero_block, 255, "the scale of zeros");
   flag(f.tensor_factor, "a format's flag");
   flag(f.factor_divides, "a format's flag");
-  number(m.values_dtype, Flags(DType::u64), "a dtype");
+  number(m.values_dtype, Flags(kLastDType), "a dtype");
   for (Index* field : {&m.rows, &m.cols}) bytes(*field, "the size of a matrix");
   for (Index* field : {&m.values_row, &m.data_row, &m.scales_row})
     near(*field, 0, -kMaxBytes, kMaxBytes, "a stride");

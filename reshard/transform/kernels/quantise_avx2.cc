@@ -116,7 +116,7 @@ RESHARD_TARGET inline void store_codes(Ints codes, std::byte* data) {
   const __m256i clean = (codes & 0xffU).v;
   const __m128i halves =
       _mm_packus_epi32(_mm256_castsi256_si128(clean), _mm256_extracti128_si256(clean, 1));
-  if constexpr (Kind == CodeKind::e4m3) {
+  if constexpr (code_bits(Kind) == 8) {
     const __m128i bytes = _mm_packus_epi16(halves, halves);
     if constexpr (Stream) {
       _mm_stream_si64(reinterpret_cast<long long*>(data), _mm_cvtsi128_si64(bytes));
@@ -189,6 +189,39 @@ class Codes<CodeKind::e2m1> {
 
  private:
   __m128i tops_;
+};
+
+/// Eight numbers of codes in bytes.
+template <CodeKind Kind>
+RESHARD_TARGET inline Floats integers(__m128i codes) {
+  const Ints numbers = Kind == CodeKind::int8
+                           ? Ints{_mm256_cvtepi8_epi32(codes)}
+                           : Ints{_mm256_cvtepu8_epi32(codes)} - code_offset(Kind);
+  return {_mm256_cvtepi32_ps(numbers.v)};
+}
+
+template <CodeKind Kind>
+  requires(is_integer(Kind))
+class Codes<Kind> {
+ public:
+  RESHARD_TARGET explicit Codes(const std::byte* data) {
+    if constexpr (code_bits(Kind) == 8) {
+      codes_ = _mm_loadu_si128(reinterpret_cast<const __m128i*>(data));
+    } else {
+      const __m128i packed = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(data));
+      const __m128i low = _mm_and_si128(packed, _mm_set1_epi8(15));
+      const __m128i high = _mm_and_si128(_mm_srli_epi16(packed, 4), _mm_set1_epi8(15));
+      codes_ = _mm_unpacklo_epi8(low, high);
+    }
+  }
+
+  RESHARD_TARGET static bool any_nan() { return false; }
+  RESHARD_TARGET Floats floats(std::ptrdiff_t first) const {
+    return integers<Kind>(first == 0 ? codes_ : _mm_srli_si128(codes_, 8));
+  }
+
+ private:
+  __m128i codes_;
 };
 
 /// The largest magnitude, as bits of the source dtype.
@@ -271,8 +304,8 @@ bool has_avx2_quantise_kernels() {
 }
 
 const QuantiseKernels& avx2_quantise_kernels() {
-  static constexpr QuantiseKernels kKernels = {kernels_of<Bf16>(), kernels_of<F16>(),
-                                               kernels_of<F32>(), scales};
+  static const QuantiseKernels kKernels = {kernels_of<Bf16>(), kernels_of<F16>(), kernels_of<F32>(),
+                                           scales};
   return kKernels;
 }
 

@@ -111,7 +111,7 @@ RESHARD_TARGET inline void store_bf16(Floats a, std::byte* dst) {
 
 template <CodeKind Kind, bool Stream>
 RESHARD_TARGET inline void store_codes(Ints codes, std::byte* data) {
-  if constexpr (Kind == CodeKind::e4m3) {
+  if constexpr (code_bits(Kind) == 8) {
     put<Stream>(_mm512_maskz_cvtepi32_epi8(kAll, codes.v), data);
   } else {
     const __m512i pairs = _mm512_or_si512(codes.v, _mm512_maskz_srli_epi64(0xff, codes.v, 28));
@@ -179,6 +179,45 @@ class Codes<CodeKind::e2m1> {
   __m128i tops_;
 };
 
+template <CodeKind Kind>
+  requires(is_integer(Kind) && code_bits(Kind) == 8)
+class Codes<Kind> {
+ public:
+  RESHARD_TARGET explicit Codes(const std::byte* data)
+      : codes_(_mm_loadu_si128(reinterpret_cast<const __m128i*>(data))) {}
+
+  RESHARD_TARGET static bool any_nan() { return false; }
+  RESHARD_TARGET Floats floats(std::ptrdiff_t) const {
+    const Ints numbers = Kind == CodeKind::int8
+                             ? Ints{_mm512_maskz_cvtepi8_epi32(kAll, codes_)}
+                             : Ints{_mm512_maskz_cvtepu8_epi32(kAll, codes_)} - code_offset(Kind);
+    return {_mm512_maskz_cvtepi32_ps(kAll, numbers.v)};
+  }
+
+ private:
+  __m128i codes_;
+};
+
+template <>
+class Codes<CodeKind::int4> {
+ public:
+  RESHARD_TARGET explicit Codes(const std::byte* data) {
+    const __m128i packed = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(data));
+    const __m128i low = _mm_and_si128(packed, _mm_set1_epi8(15));
+    const __m128i high = _mm_and_si128(_mm_srli_epi16(packed, 4), _mm_set1_epi8(15));
+    codes_ = _mm_unpacklo_epi8(low, high);
+  }
+
+  RESHARD_TARGET static bool any_nan() { return false; }
+  RESHARD_TARGET Floats floats(std::ptrdiff_t) const {
+    const Ints numbers = Ints{_mm512_maskz_cvtepu8_epi32(kAll, codes_)} - 8U;
+    return {_mm512_maskz_cvtepi32_ps(kAll, numbers.v)};
+  }
+
+ private:
+  __m128i codes_;
+};
+
 /// The largest magnitude, as bits of the source dtype.
 class RawMaximum {
  public:
@@ -242,8 +281,8 @@ class RawMaximum {
 }  // namespace
 
 const QuantiseKernels& avx512_quantise_kernels() {
-  static constexpr QuantiseKernels kKernels = {kernels_of<Bf16>(), kernels_of<F16>(),
-                                               kernels_of<F32>(), scales};
+  static const QuantiseKernels kKernels = {kernels_of<Bf16>(), kernels_of<F16>(), kernels_of<F32>(),
+                                           scales};
   return kKernels;
 }
 

@@ -16,7 +16,7 @@ inline constexpr std::ptrdiff_t kScalesTogether = 16;
 
 /// Where blocks are stored past the caches, their places are multiples of as many bytes: of codes,
 /// and of this many plain numbers.
-constexpr std::ptrdiff_t stream_unit(CodeKind kind) { return kind == CodeKind::e4m3 ? 32 : 8; }
+constexpr std::ptrdiff_t stream_unit(CodeKind kind) { return code_bits(kind) == 8 ? 32 : 8; }
 inline constexpr std::ptrdiff_t kStreamNumbers = 16;
 
 /// Elements [0, n) of a row, cut into blocks of `block`; the last may be shorter. 4-bit blocks have
@@ -26,8 +26,8 @@ struct QuantiseKernels {
   /// bits; NaN is larger than all others.
   using Amaxes = void (*)(const std::byte* src, std::ptrdiff_t n, std::ptrdiff_t block,
                           std::uint32_t* maxima);
-  /// by[b]: BlockScale::by of block b. Only the portable kernels accept NaN in a block whose `by`
-  /// is not NaN, and quotients above the largest number. `stream` requests stores past the caches,
+  /// by[b]: BlockScale::by of block b; integers are divided by it. Only the portable kernels accept
+  /// NaN in a block whose `by` is not NaN, and quotients above the largest number. `stream` requests stores past the caches,
   /// which are weakly ordered. `next`: n elements to prefetch meanwhile, or src.
   using Encode = void (*)(const std::byte* src, std::byte* data, std::ptrdiff_t n,
                           std::ptrdiff_t block, const float* by, bool stream,
@@ -39,8 +39,8 @@ struct QuantiseKernels {
   /// The functions for one plain dtype; encode and decode are indexed by CodeKind.
   struct OfSource {
     Amaxes amaxes;
-    std::array<Encode, 2> multiply, divide;
-    std::array<Decode, 2> decode;
+    std::array<Encode, kCodeKinds> multiply, divide;
+    std::array<Decode, kCodeKinds> decode;
   };
   OfSource bf16, f16, f32;
 

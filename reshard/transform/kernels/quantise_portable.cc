@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <utility>
 
 #include "reshard/transform/kernels/convert_kernels.h"
 #include "reshard/transform/kernels/quantise_kernels.h"
@@ -10,18 +11,21 @@ namespace reshard::kernels {
 namespace {
 
 struct Bf16 {
+  static constexpr Rounding kRounding = Rounding::bf16;
   using Bits = std::uint16_t;
   static float widen(Bits bits) { return from_bf16(bits); }
   static Bits narrow(float value) { return to_bf16(value); }
 };
 
 struct F16 {
+  static constexpr Rounding kRounding = Rounding::f16;
   using Bits = std::uint16_t;
   static float widen(Bits bits) { return from_f16(bits); }
   static Bits narrow(float value) { return to_f16(value); }
 };
 
 struct F32 {
+  static constexpr Rounding kRounding = Rounding::f32;
   using Bits = std::uint32_t;
   static float widen(Bits bits) { return std::bit_cast<float>(bits); }
   static Bits narrow(float value) { return std::bit_cast<Bits>(value); }
@@ -52,14 +56,15 @@ void encode(const std::byte* src, std::byte* data, std::ptrdiff_t n, std::ptrdif
             const float* by, bool, const std::byte*) {
   for (std::ptrdiff_t begin = 0; begin < n; begin += block, ++by) {
     const std::ptrdiff_t end = std::min(begin + block, n);
-    if constexpr (Kind == CodeKind::e4m3) {
+    const auto code_of = [&](std::ptrdiff_t i) {
+      return encoded(Kind, Divides, load<Source>(src, i), *by, Source::kRounding);
+    };
+    if constexpr (code_bits(Kind) == 8) {
       for (std::ptrdiff_t i = begin; i < end; ++i)
-        data[i] = static_cast<std::byte>(encoded(Kind, Divides, load<Source>(src, i), *by));
+        data[i] = static_cast<std::byte>(code_of(i));
     } else {
       for (std::ptrdiff_t i = begin; i < end; i += 2) {
-        const std::uint32_t low = encoded(Kind, Divides, load<Source>(src, i), *by);
-        const std::uint32_t high = encoded(Kind, Divides, load<Source>(src, i + 1), *by);
-        data[i / 2] = static_cast<std::byte>(low | high << 4);
+        data[i / 2] = static_cast<std::byte>(code_of(i) | code_of(i + 1) << 4);
       }
     }
   }
@@ -67,7 +72,7 @@ void encode(const std::byte* src, std::byte* data, std::ptrdiff_t n, std::ptrdif
 
 template <CodeKind Kind>
 std::uint32_t code_at(const std::byte* data, std::ptrdiff_t i) {
-  if constexpr (Kind == CodeKind::e4m3) return std::to_integer<std::uint32_t>(data[i]);
+  if constexpr (code_bits(Kind) == 8) return std::to_integer<std::uint32_t>(data[i]);
   return std::to_integer<std::uint32_t>(data[i / 2]) >> (i % 2 * 4) & 0xfU;
 }
 
@@ -79,12 +84,12 @@ void decode(const std::byte* data, std::byte* dst, std::ptrdiff_t n, std::ptrdif
       store<Source>(decoded(Kind, code_at<Kind>(data, i), *scales), dst, i);
 }
 
-template <class Source>
-constexpr QuantiseKernels::OfSource kernels_of() {
+template <class Source, std::size_t... Kind>
+constexpr QuantiseKernels::OfSource kernels_of(std::index_sequence<Kind...>) {
   return {amaxes<Source>,
-          {encode<Source, CodeKind::e4m3, false>, encode<Source, CodeKind::e2m1, false>},
-          {encode<Source, CodeKind::e4m3, true>, encode<Source, CodeKind::e2m1, true>},
-          {decode<Source, CodeKind::e4m3>, decode<Source, CodeKind::e2m1>}};
+          {encode<Source, CodeKind{Kind}, false>...},
+          {encode<Source, CodeKind{Kind}, true>...},
+          {decode<Source, CodeKind{Kind}>...}};
 }
 
 void scales(const ScaleMaker& maker, const std::uint32_t* maxima, std::ptrdiff_t n,
@@ -99,8 +104,9 @@ void scales(const ScaleMaker& maker, const std::uint32_t* maxima, std::ptrdiff_t
 }  // namespace
 
 const QuantiseKernels& portable_quantise_kernels() {
-  static constexpr QuantiseKernels kKernels = {kernels_of<Bf16>(), kernels_of<F16>(),
-                                               kernels_of<F32>(), scales};
+  constexpr auto kKinds = std::make_index_sequence<kCodeKinds>();
+  static constexpr QuantiseKernels kKernels = {kernels_of<Bf16>(kKinds), kernels_of<F16>(kKinds),
+                                               kernels_of<F32>(kKinds), scales};
   return kKernels;
 }
 

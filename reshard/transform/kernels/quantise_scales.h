@@ -40,14 +40,15 @@ class DecodingScales {
   bool divides_;
 };
 
-/// Reads and writes the scales of a borrowed matrix, as bytes or as the bits of floats.
+/// Reads and writes the scales of a borrowed matrix: bytes, numbers of 16 bits, or floats.
 class ScalePlaces {
  public:
   explicit ScalePlaces(const QuantMatrix& matrix)
       : scales_(matrix.scales),
         row_bytes_(matrix.scale_row_bytes),
         cols_(scale_cols(matrix.format, matrix.cols)),
-        width_(matrix.format.scale == DType::f32 ? 4 : 1),
+        width_(bits(matrix.format.scale) / 8),
+        kind_(scale_kind(matrix.format)),
         swizzled_(matrix.format.order == ScaleOrder::swizzled) {}
 
   /// Reads the multipliers of a row's blocks, starting at block `col`.
@@ -55,6 +56,13 @@ class ScalePlaces {
     const std::byte* at = scales_ + place(row, swizzled_ ? 0 : col);
     if (width_ == 4) {
       std::memcpy(scales.data(), at, scales.size_bytes());
+    } else if (width_ == 2) {
+      for (float& scale : scales) {
+        std::uint16_t stored = 0;
+        std::memcpy(&stored, at, sizeof stored);
+        scale = scale_to_float(kind_, stored);
+        at += sizeof stored;
+      }
     } else if (!swizzled_) {
       for (float& scale : scales) scale = decoding[*at++];
     } else {
@@ -69,6 +77,13 @@ class ScalePlaces {
   void write(Index row, Index col, std::span<const std::uint32_t> stored) const {
     if (width_ == 4) {
       std::memcpy(scales_ + place(row, col), stored.data(), stored.size_bytes());
+    } else if (width_ == 2) {
+      std::byte* at = scales_ + place(row, col);
+      for (const std::uint32_t scale : stored) {
+        const auto half = static_cast<std::uint16_t>(scale);
+        std::memcpy(at, &half, sizeof half);
+        at += sizeof half;
+      }
     } else if (!swizzled_) {
       std::byte* const at = scales_ + place(row, col);
       for (std::size_t i = 0; i < stored.size(); ++i) at[i] = static_cast<std::byte>(stored[i]);
@@ -89,6 +104,7 @@ class ScalePlaces {
 
   std::byte* scales_;
   Index row_bytes_, cols_, width_;
+  ScaleKind kind_;
   bool swizzled_;
 };
 
