@@ -76,9 +76,10 @@ Option& OptionList::threads(int& to) {
   return number<int>("--threads", to, 1, kMaxThreads, "number of threads; default: one per core");
 }
 
-Option& OptionList::ignore(std::set<std::string>& to, int repeats, std::string help) {
+Option& OptionList::patterns(std::string name, std::set<std::string>& to, int repeats,
+                             std::string help) {
   Option& option =
-      value("--ignore", "PATTERN", std::move(help), [&to](const std::string& s) -> Result<> {
+      value(std::move(name), "PATTERN", std::move(help), [&to](const std::string& s) -> Result<> {
         RESHARD_TRY(check_tensor_name(s));
         to.insert(s);
         return {};

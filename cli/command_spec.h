@@ -57,8 +57,8 @@ class OptionList {
   /// The same for an option that may be given several times.
   Option& layouts(std::string name, std::vector<std::string>& to, std::string help);
   Option& threads(int& to);
-  /// `repeats` as Option's: several after one --ignore only where no positional can follow.
-  Option& ignore(std::set<std::string>& to, int repeats, std::string help);
+  /// `repeats` as Option's: several after one option only where no positional can follow.
+  Option& patterns(std::string name, std::set<std::string>& to, int repeats, std::string help);
   /// ModelOptions::prefix; may be empty.
   Option& prefix(std::optional<std::string>& to);
   /// An integer from `least` to `most`. `to` is a T or an optional of one.
@@ -133,7 +133,7 @@ void add_what_moves(OptionList& options, Arguments& a) {
   options.layout("--to", a.to, "layout of the target").required();
   options.number<Index>("--layers", a.layers, 1, kMaxLayers,
                         "replace the config's number of layers");
-  options.ignore(a.ignore, -1,
+  options.patterns("--ignore", a.ignore, -1,
                  "tensors that one side may lack, or that M has besides those of its config; * "
                  "matches any text, # a number");
   options.prefix(a.prefix);

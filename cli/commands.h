@@ -24,6 +24,7 @@ struct PlanArguments {
   std::string model, from, to;
   std::optional<Index> layers;
   std::set<std::string> ignore;       ///< here and below: ModelOptions::ignore.
+  std::set<std::string> only = {};    ///< PairOptions::only.
   std::optional<std::string> prefix;  ///< here and below: ModelOptions::prefix.
   std::optional<Index> rank;
   Index transfers = 0;  ///< number to list; -1: all.
@@ -37,7 +38,7 @@ struct ExplainArguments {
   enum class Reach { direct, get, message, process };
   std::string model, from, to;
   std::optional<Index> layers;
-  std::set<std::string> ignore;
+  std::set<std::string> ignore, only = {};
   std::optional<std::string> prefix;
   std::optional<Index> rank;
   Reach reach = Reach::direct;

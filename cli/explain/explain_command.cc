@@ -75,6 +75,7 @@ Result<std::vector<SessionProgram>> programs_of(const LayoutPair& pair, Rank ran
   if (ways.one_process) return in_process(pair, rank);
   SessionProgramOptions options;
   options.ignore = pair.ignore;
+  options.only = pair.only;
   options.convert = a.convert;
   options.staging_bytes = a.staging_bytes;
   return session_programs(session_side(pair.from), session_side(pair.to), rank, ways.between,
@@ -156,7 +157,7 @@ Result<int> execute(const ExplainArguments& a) {
   if (!a.program.empty()) return explain_file(a);
   const Model model = RESHARD_TRY(
       open_model(a.model, {.layers = a.layers, .ignore = a.ignore, .prefix = a.prefix}));
-  const LayoutPair pair = RESHARD_TRY(make_layout_pair(model, a.from, a.to));
+  const LayoutPair pair = RESHARD_TRY(make_layout_pair(model, a.from, a.to, {.only = a.only}));
   const Ways ways = RESHARD_TRY(ways_of(a));
   const auto programs =
       RESHARD_TRY(programs_of(pair, Rank(static_cast<Rank::rep>(*a.rank)), ways, a));

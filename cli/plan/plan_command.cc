@@ -171,7 +171,7 @@ Result<int> plan_all(const Model& model, const LayoutPair& pair, const PlanArgum
 Result<int> execute(const PlanArguments& a) {
   const Model model = RESHARD_TRY(
       open_model(a.model, {.layers = a.layers, .ignore = a.ignore, .prefix = a.prefix}));
-  const LayoutPair pair = RESHARD_TRY(make_layout_pair(model, a.from, a.to));
+  const LayoutPair pair = RESHARD_TRY(make_layout_pair(model, a.from, a.to, {.only = a.only}));
   if (a.dot) {
     print(to_dot(*pair.planner));
     return 0;

@@ -130,7 +130,7 @@ Result<int> run_as_rank(RunJob job, const std::optional<Spawned>& spawned) {
 Result<int> run(const RunArguments& a, const std::optional<Spawned>& spawned) {
   const Model model = RESHARD_TRY(
       open_model(a.model, {.layers = a.layers, .ignore = a.ignore, .prefix = a.prefix}));
-  const LayoutPair pair = RESHARD_TRY(make_layout_pair(model, a.from, a.to, true));
+  const LayoutPair pair = RESHARD_TRY(make_layout_pair(model, a.from, a.to, {.filled = true}));
   if (a.gpu && a.check_fingerprints && pair.quantises())
     RESHARD_TRY(refuse("--check-fingerprints",
                        "a refit on a GPU that quantises has no session that could; use --verify"));

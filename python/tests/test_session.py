@@ -52,6 +52,28 @@ def test_whole_tensors_become_the_shards_of_vllm(kind, path):
     assert_equal(got[rank + 1], vllm_slices(values(of, 2), 2, rank))
 
 
+@pytest.mark.parametrize("path", ["direct", "message"])
+def test_only_what_is_named_moves(path):
+  of = model("moe")
+  source, target = reshard.layout("hf", of), reshard.layout("vllm:tp=2,offset=1", of)
+  only = "model.layers.#.mlp.*"
+  got = refit_all(3, source, target, lambda _, version: values(of, version), only=only, path=path)
+  for rank in (0, 1):
+    for name, tensor in vllm_slices(values(of, 1), 2, rank).items():
+      wanted = tensor if ".mlp." in name else torch.zeros_like(tensor)
+      assert torch.equal(got[rank + 1][name].view(torch.uint8), wanted.view(torch.uint8)), name
+
+
+def test_a_pattern_that_matches_nothing_is_refused_on_all_ranks():
+  of = model()
+  source, target = reshard.layout("hf", of), reshard.layout("vllm:tp=1,offset=1", of)
+  for option, what in (("only", "to move"), ("ignore", "to ignore")):
+    errors = errors_in_threads(
+      2, lambda group, option=option: reshard.Session(group, source=source, target=target, **{option: "model.layer.#.mlp*"})
+    )
+    assert all(what in str(error) and "matches no tensor" in str(error) for error in errors), errors
+
+
 @pytest.mark.parametrize("options", [{}, {"verify": "always"}, {"buffering": "doubled"}, {"threads": 0}])
 def test_shards_of_megatron_become_those_of_vllm(options):
   of = model()

@@ -96,6 +96,16 @@ def test_two_tensors_for_one_memory_are_refused_by_name_and_ignore_says_which():
   assert torch.equal(tied, source["head"])
 
 
+def test_only_what_is_named_moves():
+  source = {"a.x": torch.ones(2), "a.y": torch.full((2,), 2.0), "b": torch.full((2,), 3.0), "mine": torch.ones(1)}
+  target = {"a.x": torch.zeros(2), "a.y": torch.zeros(2), "b": torch.zeros(2), "yours": torch.zeros(1)}
+  refit(source, target, only="a.*")
+  assert target["a.x"][0] == 1 and target["a.y"][0] == 2 and target["b"][0] == 0
+  refit(source, target, only=["b", "a.y"], ignore="a.x")
+  assert target["b"][0] == 3
+  assert "only='a.z' matches no tensor" in refused(source, target, only=["a.x", "a.z"])
+
+
 def test_missing_tensors_are_not_tied_to_each_other():
   source = {"a": torch.ones(2), "b": torch.full((2,), 2.0)}
   target = {"a": torch.zeros(2), "b": torch.zeros(2), "c": None, "d": None}
@@ -140,6 +150,17 @@ def test_with_a_model_the_head_is_the_embedding_where_the_config_ties_it(folders
     target = zeroed(module, into)
     refit(source, target, model=model)
     assert all(torch.equal(target[name], tensor) for name, tensor in state.items())
+
+
+def test_with_a_model_only_what_is_named_moves(folders):
+  folder, module = folders[False]
+  model = reshard.open_model(folder)
+  state = module.state_dict()
+  target = zeroed(module, False)
+  refit(module, target, model=model, only="model.layers.*")
+  for name, tensor in state.items():
+    wanted = tensor if name.startswith("model.layers.") else torch.zeros_like(tensor)
+    assert torch.equal(target[name], wanted), name
 
 
 def test_with_a_model_an_untied_head_does_not_go_into_the_embedding(folders):

@@ -54,20 +54,6 @@ std::string leave_cache_scales(LayoutPair& pair) {
                      pair.target->name(), plural(count, "scale"), pair.source->name(), first);
 }
 
-/// The tensors that match the patterns, each of which must match one.
-Result<std::set<std::string>> names_like(const std::set<std::string>& patterns, const char* what,
-                                         const Model& model, const ModelSpec& tensors) {
-  for (const std::string& pattern : patterns) {
-    if (!matching_names(tensors, {pattern}).empty()) continue;
-    std::vector<std::string_view> known;
-    for (const CanonicalTensor& t : tensors.tensors()) known.emplace_back(t.name);
-    return fail(Code::not_found,
-                fmt::format("pattern '{}' to {} matches no tensor of {}{}", pattern, what,
-                            model.name, did_you_mean(pattern, known)));
-  }
-  return matching_names(tensors, patterns);
-}
-
 }  // namespace
 
 bool moves_as_stored(const LayoutSide& from, const LayoutSide& to) {
@@ -153,12 +139,12 @@ Result<LayoutPair> pair_sides(const Model& model, const LayoutSide& source,
   pair.source = pair.from.values;
   pair.target = pair.to.values;
   const ModelSpec& tensors = pair.source->model();
-  pair.ignore = RESHARD_TRY(names_like(options.ignore, "ignore", model, tensors));
+  pair.ignore = RESHARD_TRY(names_of(options.ignore, "ignore", tensors));
   pair.ignore.merge(matching_names(tensors, model.ignore));
   if (auto note = leave_cache_scales(pair); !note.empty()) pair.notes.push_back(std::move(note));
   const Stopwatch planning;
-  const PlanOptions plan{pair.ignore,
-                         RESHARD_TRY(names_like(options.only, "move", model, tensors))};
+  pair.only = RESHARD_TRY(names_of(options.only, "move", tensors));
+  const PlanOptions plan{pair.ignore, pair.only};
   pair.planner =
       std::make_shared<const Planner>(RESHARD_TRY(Planner::make(pair.source, pair.target, plan)));
   pair.planner_seconds = planning.seconds();
@@ -166,13 +152,13 @@ Result<LayoutPair> pair_sides(const Model& model, const LayoutSide& source,
 }
 
 Result<LayoutPair> make_layout_pair(const Model& model, const std::string& from,
-                                    const std::string& to, bool filled) {
+                                    const std::string& to, const PairOptions& options) {
   RESHARD_TRY(check_ignored(model));
   const Stopwatch layouts;
   const LayoutSide source = RESHARD_TRY(make_side(from, model));
   const LayoutSide target = RESHARD_TRY(make_target(to, model, source));
   const double layout_seconds = layouts.seconds();
-  auto pair = RESHARD_TRY(pair_sides(model, source, target, {.filled = filled}));
+  auto pair = RESHARD_TRY(pair_sides(model, source, target, options));
   pair.layout_seconds = layout_seconds;
   return pair;
 }

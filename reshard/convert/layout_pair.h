@@ -20,8 +20,8 @@ struct LayoutPair {
   LayoutSide from, to;
   std::shared_ptr<const Planner> planner;
   double layout_seconds = 0, planner_seconds = 0;
-  /// Tensors that one side may lack.
-  std::set<std::string> ignore = {};
+  std::set<std::string> ignore = {};  ///< tensors that one side may lack.
+  std::set<std::string> only = {};    ///< the tensors to move; empty: all.
   /// Choices that the layouts made by rules, and the treatment of quantised tensors and of tensors
   /// that the source lacks; empty for most plans.
   std::vector<std::string> notes = {};
@@ -69,9 +69,9 @@ struct PairOptions {
 Result<LayoutPair> pair_sides(const Model& model, const LayoutSide& source,
                               const LayoutSide& target, const PairOptions& options = {});
 
-/// Makes both layouts and the plan, without the model's ignored tensors. `filled`: as in
-/// PairOptions. Errors: those of make_layout(), pair_sides() and check_ignored().
+/// Makes both layouts and the plan, without the model's ignored tensors. Errors: those of
+/// make_layout(), pair_sides() and check_ignored().
 Result<LayoutPair> make_layout_pair(const Model& model, const std::string& from,
-                                    const std::string& to, bool filled = false);
+                                    const std::string& to, const PairOptions& options = {});
 
 }  // namespace reshard

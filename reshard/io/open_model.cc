@@ -164,6 +164,18 @@ std::set<std::string> matching_names(const ModelSpec& tensors,
   return names;
 }
 
+Result<std::set<std::string>> names_of(const std::set<std::string>& patterns, std::string_view what,
+                                       const ModelSpec& tensors) {
+  for (const std::string& pattern : patterns) {
+    if (!matching_names(tensors, {pattern}).empty()) continue;
+    std::vector<std::string_view> known;
+    for (const CanonicalTensor& t : tensors.tensors()) known.emplace_back(t.name);
+    return fail(Code::not_found, fmt::format("pattern '{}' to {} matches no tensor{}", pattern,
+                                             what, did_you_mean(pattern, known)));
+  }
+  return matching_names(tensors, patterns);
+}
+
 Result<> check_ignored(const Model& model, const Model* other) {
   for (const std::string& pattern : model.ignore) {
     if (has_name_like(model, pattern) || (other != nullptr && has_name_like(*other, pattern)))

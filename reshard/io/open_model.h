@@ -73,6 +73,11 @@ struct ModelOptions {
 std::set<std::string> matching_names(const ModelSpec& tensors,
                                      const std::set<std::string>& patterns);
 
+/// The names that match the patterns, each of which must match one, or be the name of one. `what`:
+/// what they are for, as in "to ignore".
+Result<std::set<std::string>> names_of(const std::set<std::string>& patterns, std::string_view what,
+                                       const ModelSpec& tensors);
+
 /// Checks that every pattern of Model::ignore matches a tensor of the model or of its files, or of
 /// `other`'s. Error: the first pattern that does not, which must be misspelt.
 Result<> check_ignored(const Model& model, const Model* other = nullptr);

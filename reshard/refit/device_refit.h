@@ -18,6 +18,7 @@ struct DeviceRefitOptions {
   /// kernels that run meanwhile.
   int most_blocks = 0;
   std::set<std::string> ignore = {};  ///< canonical names of tensors that one side may lack.
+  std::set<std::string> only = {};    ///< canonical names of the tensors to move; empty: all.
   /// The most memory of the GPU for whole matrices between two conversions. Bytes.
   Index between_bytes = Index{1} << 30;
 };
@@ -38,7 +39,7 @@ class DeviceRefit {
                                      std::shared_ptr<const cuda::Device> device,
                                      const DeviceRefitOptions& options = {});
   /// The same for a plan that is made already, between layouts of the memory: what it moves, and no
-  /// more. `options.ignore` has no meaning.
+  /// more. `options.ignore` and `only` have no meaning.
   static Result<DeviceRefit> prepare(const Planner& planner, const RankBuffers& source,
                                      const RankBuffers& target,
                                      std::shared_ptr<const cuda::Device> device,

@@ -49,7 +49,8 @@ struct SessionOptions {
   Buffering buffering = Buffering::in_place;
   VerifyMode verify = VerifyMode::never;
   ConversionSide convert = ConversionSide::receiver;
-  std::set<std::string> ignore;  ///< canonical names of tensors that one side may lack.
+  std::set<std::string> ignore;     ///< canonical names of tensors that one side may lack.
+  std::set<std::string> only = {};  ///< canonical names of the tensors to move; empty: all.
   /// True: refit() plans anew if layouts or addresses changed since prepare(). False: it is an
   /// error.
   bool replan = false;

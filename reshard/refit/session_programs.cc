@@ -10,7 +10,7 @@ Result<std::vector<SessionProgram>> session_programs(const SessionSide& source,
                                                      const WayBetween& way,
                                                      const SessionProgramOptions& options) {
   const conversion::MovePlans plans = RESHARD_TRY(conversion::plan_moves(
-      source, target, {options.ignore, options.convert, options.staging_bytes}));
+      source, target, {options.ignore, options.only, options.convert, options.staging_bytes}));
   CompileOptions compile;
   compile.staging_bytes = plans.message_bytes;
   compile.in_place_bytes = options.in_place_bytes;

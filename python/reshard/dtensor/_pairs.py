@@ -110,12 +110,12 @@ class Pairing:
       found[1].append(_where(side, names - kept))
     return found
 
-  def match(self, source: Ranks, target: Ranks) -> tuple[Ranks, Ranks]:
-    """What both sides have. Raises NotFoundError for what only one has."""
+  def match(self, source: Ranks, target: Ranks, selects: Callable[[str], bool]) -> tuple[Ranks, Ranks]:
+    """What both sides have and `selects` is true for. Raises NotFoundError for what only one has."""
     have, want = _names(source), _names(target)
     missing("source", sorted(n for n in want - have if not self._may_lack(n)))
     missing("target", sorted(n for n in have - want if not self.is_used(n) and not self._may_lack(n)))
-    both = have & want
+    both = {name for name in have & want if selects(name)}
     return _where(source, both), _where(target, both)
 
 

@@ -13,7 +13,7 @@ import reshard
 from reshard import _core
 from reshard._arguments import checked
 from reshard._collective import gathered
-from reshard._errors import InvalidArgumentError
+from reshard._errors import InvalidArgumentError, NotFoundError
 from reshard._gpus import current_stream
 from reshard.dtensor._memory import Shards, Streams, identity, placed
 from reshard.dtensor._modules import Described, Place, local_names
@@ -58,6 +58,8 @@ class Refit:
                   error. So experts have a mesh of their own. Shards are even, unless the tensor has
                   the full shape. None: all are whole
   ignore          patterns of tensors that one side may lack
+  only            patterns of the tensors to move, by the names of `model` or of the source; none: all.
+                  Others keep their bytes in the target, and either side may lack them
   transport, verify, timeout
                   as for xferdtensor()
 
@@ -85,6 +87,7 @@ class Refit:
     source_place: Place = None,
     target_place: Place = None,
     ignore: str | Iterable[str] = (),
+    only: str | Iterable[str] = (),
     transport: str = "auto",
     verify: Verify = "never",
     timeout: float = 60.0,
@@ -97,6 +100,7 @@ class Refit:
     self.version = 0
     patterns = [ignore] if isinstance(ignore, str) else list(ignore)
     self._ignored = [matches(pattern) for pattern in patterns]
+    self._only = {pattern: matches(pattern) for pattern in ([only] if isinstance(only, str) else only)}
     full = FullTensors(model, () if model is None else of_transformers(model))
 
     def look() -> Any:
@@ -109,8 +113,8 @@ class Refit:
       return [self._say(side, layout) for side, layout in zip(self._sides, self._layouts, strict=True)]
 
     said = gathered(self._group, look, _WHAT, timeout)
-    for source_, target_, names in self._plans(full, said):
-      self._moves.append(_Move(self._group, source_, target_, names, verify, timeout))
+    for source_, target_, may_lack, selected in self._plans(full, said):
+      self._moves.append(_Move(self._group, source_, target_, may_lack, selected, verify, timeout))
     self._tensors = [side.locals() for side in self._sides]
     for move in self._moves:
       move.prepare(self._tensors)
@@ -123,8 +127,9 @@ class Refit:
 
   def _plans(
     self, full: FullTensors, said: Sequence[Any]
-  ) -> Iterable[tuple[_core.Layout, _core.Layout, list[str]]]:
-    """(source, target, names that one side may lack) of each session. The same on all ranks."""
+  ) -> Iterable[tuple[_core.Layout, _core.Layout, list[str], list[str]]]:
+    """(source, target, names that one side may lack, names to move) of each session; no names to move
+    are all. The same on all ranks."""
     model = full.model
     if model is None:
       pairs = Pairing(said, self._may_lack)
@@ -135,19 +140,27 @@ class Refit:
       pairs = Pairing(said, self._may_lack, (by_layout[0], by_layout[1]), model.tied)
       # What a layout does not name is none of the model's there.
       main, rest = pairs.split([full.__contains__ if x is None else lambda _: False for x in self._layouts])
-      yield self._main_plan(full, pairs, main)
-    source, target = pairs.match(*rest)
+      self._check_only([*pairs.have, *names])
+      main_plan = self._main_plan(full, pairs, main)
+      if main_plan is not None:
+        yield main_plan
+    if model is None:
+      self._check_only(pairs.have)
+    source, target = pairs.match(*rest, self._selects)
     if source:
       of = FullTensors(None).layout("source", source, HINT)
-      yield of, FullTensors(of.model).layout("target", target, HINT), []
+      yield of, FullTensors(of.model).layout("target", target, HINT), [], []
     elif model is None:
       raise InvalidArgumentError("Refit: no rank has a tensor as source")
 
   def _main_plan(
     self, full: FullTensors, pairs: Pairing, main: Sequence[Ranks]
-  ) -> tuple[_core.Layout, _core.Layout, list[str]]:
-    """The plan of the model's tensors."""
+  ) -> tuple[_core.Layout, _core.Layout, list[str], list[str]] | None:
+    """The plan of the model's tensors. None if none of them shall move."""
     assert full.model is not None
+    selected = [t.name for t in full.model.tensors if self._selects(t.name)]
+    if not selected:
+      return None
     sides = []
     for k, layout in enumerate(self._layouts):
       if layout is None and not main[k]:
@@ -159,10 +172,20 @@ class Refit:
       omitted = reshard.plan(sides[0], sides[1], ignore=names).omitted
       lost = [n for n in omitted if not self._may_lack(n) and not pairs.is_used(n) and not pairs.is_tied(n)]
       missing("target", lost)
-    return sides[0], sides[1], names
+    return sides[0], sides[1], names, selected if self._only else []
 
   def _may_lack(self, name: str) -> bool:
-    return any(match(name) for match in self._ignored)
+    return not self._selects(name) or any(match(name) for match in self._ignored)
+
+  def _selects(self, name: str) -> bool:
+    return not self._only or any(match(name) for match in self._only.values())
+
+  def _check_only(self, names: Iterable[str]) -> None:
+    """Raises NotFoundError for a pattern that selects nothing, which must be misspelt."""
+    known = list(names)
+    for pattern, match in self._only.items():
+      if not any(map(match, known)):
+        raise NotFoundError(f"Refit: only={pattern!r} matches no tensor of the source")
 
   def __call__(self, *, stream: Any = None) -> list[_core.SessionReport]:
     """Brings the target to the source's present values. Collective; the source must not change meanwhile.
@@ -211,11 +234,14 @@ class _Move:
     source: _core.Layout,
     target: _core.Layout,
     ignore: list[str],
+    only: list[str],
     verify: Verify,
     timeout: float,
   ) -> None:
     self._group, self._layouts = group, (source, target)
-    self._options: dict[str, Any] = {"ignore": ignore, "verify": verify, "timeout": timeout, "replan": True}
+    self._options: dict[str, Any] = {
+      "ignore": ignore, "only": only, "verify": verify, "timeout": timeout, "replan": True,
+    }  # fmt: skip
     self._names = [local_names(layout, group.rank) for layout in self._layouts]
     self._known: list[dict[str, Any]] = []
     self._shards: list[Shards] = []

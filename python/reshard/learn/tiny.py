@@ -6,7 +6,7 @@ Sizes are made by the names of a config's keys, in its nested configs too.
 
 import copy
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -69,6 +69,23 @@ _FIXED: dict[str, Any] = {
   "num_embeddings": 64, "position_bias_max_distance": 64,
 }  # fmt: skip
 _FIXED_LISTS: dict[str, Any] = {"deepstack_visual_indexes": [0, 1], "fullatt_block_indexes": [1]}
+def _alternating(first: str, second: str, count: int) -> list[str]:
+  return [first if i % 2 == 0 else second for i in range(count)]
+
+
+#: What published configs of a type say beside what transformers writes, for engines that read it.
+_PUBLISHED: dict[str, Callable[[Sizes], dict[str, Any]]] = {
+  "afmoe": lambda _: {"score_func": "sigmoid"},
+  "glm4_moe_lite": lambda _: {"first_k_dense_replace": 1},
+  "hy_v3": lambda _: {"first_k_dense_replace": 1},
+  "lfm2": lambda s: {
+    "block_dim": s.hidden, "conv_dim": s.hidden, "block_multiple_of": 16, "block_ffn_dim_multiplier": 1.0,
+    "block_auto_adjust_ff_dim": False, "layer_types": _alternating("conv", "full_attention", s.layers),
+  },
+  "lfm2_moe": lambda s: {"layer_types": _alternating("conv", "full_attention", s.layers)},
+  "longcat_flash": lambda _: {"mla_scale_q_lora": True, "mla_scale_kv_lora": True},
+  "minimax_m2": lambda s: {"rotary_dim": s.head_dim // 2},
+}  # fmt: skip
 _DROPPED = ("transformers_version", "architectures", "id2label", "label2id")
 _TOWERS = ("vision", "audio", "visual", "encoder", "sound", "image", "sam", "vq", "patcher")
 #: Keys that add or remove tensors, if a class has them.
@@ -96,6 +113,7 @@ def config_of(architecture: str, sizes: Sizes, flipped: Sequence[str] = ()) -> A
   for whole in (False, True):
     try:
       said = _shrunk(of, defaults, sizes, False, whole)
+      said |= _PUBLISHED.get(of.model_type, lambda _: {})(sizes)
       for flag in flipped:
         prefix, _, name = flag.rpartition(".")
         part = said[prefix] if prefix else said

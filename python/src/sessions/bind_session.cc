@@ -22,7 +22,8 @@ void make_session(TensorSession* self, std::shared_ptr<Group> group, nb::object 
                   nb::object target, nb::object source_tensors, nb::object target_tensors,
                   nb::object back_tensors, std::string buffering, std::string verify,
                   std::string convert, std::string path, int threads, Index staging_bytes,
-                  double timeout, const Names& ignore, bool replan, nb::object trace,
+                  double timeout, const Names& ignore, const Names& only, bool replan,
+                  nb::object trace,
                   nb::object on_phase, nb::object published, nb::object stream) {
   new (self) TensorSession(std::move(group), {.source = std::move(source),
                                               .source_tensors = std::move(source_tensors),
@@ -38,6 +39,7 @@ void make_session(TensorSession* self, std::shared_ptr<Group> group, nb::object 
                                               .staging_bytes = staging_bytes,
                                               .timeout = timeout,
                                               .ignore = ignore.names,
+                                              .only = only.names,
                                               .replan = replan,
                                               .trace = std::move(trace),
                                               .on_phase = std::move(on_phase),
@@ -80,7 +82,10 @@ path            "automatic"; "direct": ranks copy from each other's memory; "mes
 threads         that copy on the direct path; 0: one for each core
 staging_bytes   the most staging memory of this rank, at least 32 KiB, for messages and conversions
 timeout         seconds for each step of a call: then DeadlineError, on all ranks
-ignore          names of the model's tensors that one side may lack
+ignore          names or patterns ("*" any characters, "#" digits) of the model's tensors that one side
+                may lack
+only            names or patterns of the tensors to move; none: all. Others keep their bytes in the
+                target
 replan          True: refit() plans anew if tensors moved or layouts changed. False: it is an error.
 trace           a file that rank 0 writes after each refit, replacing the last one: a Chrome trace of
                 all ranks, which Perfetto opens. All ranks pass one, or none does. See why_slow.
@@ -243,7 +248,7 @@ void bind_session(nb::module_& m) {
       nb::arg("buffering") = "in_place", nb::arg("verify") = "never",
       nb::arg("convert") = "receiver", nb::arg("path") = "automatic", nb::arg("threads") = 1,
       nb::arg("staging_bytes") = kStaging, nb::arg("timeout") = 60.0,
-      nb::arg("ignore") = nb::tuple(), nb::arg("replan") = false, nb::arg("trace") = nb::none(),
+      nb::arg("ignore") = nb::tuple(), nb::arg("only") = nb::tuple(), nb::arg("replan") = false, nb::arg("trace") = nb::none(),
       nb::arg("on_phase") = nb::none(), nb::arg("published") = nb::none(),
       nb::arg("stream") = nb::none(),
       nb::sig("def __init__(self, group: ProcessGroup, *, source: Layout, target: Layout, "
@@ -254,7 +259,8 @@ void bind_session(nb::module_& m) {
               "convert: typing.Literal['receiver', 'sender'] = 'receiver', "
               "path: typing.Literal['automatic', 'direct', 'message'] = 'automatic', "
               "threads: int = 1, staging_bytes: int = 67108864, timeout: float = 60.0, "
-              "ignore: collections.abc.Iterable[str] = (), replan: bool = False, "
+              "ignore: str | collections.abc.Iterable[str] = (), "
+              "only: str | collections.abc.Iterable[str] = (), replan: bool = False, "
               "trace: str | os.PathLike[str] | None = None, "
               "on_phase: collections.abc.Callable[[str], object] | None = None, "
               "published: PublishedVersion | None = None, stream: typing.Any = None) -> None"));

@@ -187,6 +187,11 @@ TensorSession::TensorSession(std::shared_ptr<Group> group, const SessionArgument
     options = options_of(arguments);
     take(arguments);
     sides_ = sides_of(arguments);
+    if (sides_.source.layout != nullptr) {
+      const ModelSpec& model = sides_.source.layout->side.values->model();
+      options.ignore = unwrap(names_of(arguments.ignore, "ignore", model));
+      options.only = unwrap(names_of(arguments.only, "move", model));
+    }
     look(sides_, stream_);
   } catch (...) {
     wrong = std::current_exception();
@@ -220,7 +225,6 @@ SessionOptions TensorSession::options_of(const SessionArguments& arguments) {
   options.buffering = choice_of("buffering", arguments.buffering, kBuffering);
   options.verify = choice_of("verify", arguments.verify, kVerify);
   options.convert = choice_of("convert", arguments.convert, kConvert);
-  options.ignore = arguments.ignore;
   options.replan = arguments.replan;
   if (given(arguments.trace)) options.trace.path = path_of(arguments.trace);
   options.refit.progress = [this](std::string_view phase, Index done, Index total) {

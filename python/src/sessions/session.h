@@ -24,7 +24,7 @@ struct SessionArguments {
   int threads = 1;
   Index staging_bytes = 0;
   double timeout = 0;
-  std::set<std::string> ignore{};
+  std::set<std::string> ignore{}, only{};  ///< names or patterns.
   bool replan = false;
   nb::object trace{};
   nb::object on_phase{}, published{};

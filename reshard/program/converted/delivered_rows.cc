@@ -124,8 +124,8 @@ tl::unexpected<Error> mixed(const SideConversion& side, SlotId slot, Rank rank, 
   return fail(
       Code::unsupported,
       fmt::format("local tensor '{}' of {} on rank {}: tensor '{}' is delivered and '{}' is "
-                  "ignored, but both have {} ({}), which cannot be written for one of them "
-                  "alone; deliver both, ignore both, or leave them unquantised",
+                  "not, but both have {} ({}), which cannot be written for one of them alone; "
+                  "deliver both or neither, or leave them unquantised",
                   side.layout->values->slot(slot).name, side.layout->stored->name(), rank.value(),
                   moves, stays, what_is_shared(side), to_string(side.layout->choice.format)));
 }

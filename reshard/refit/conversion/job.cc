@@ -38,6 +38,7 @@ Result<std::unique_ptr<Job>> Job::prepare(const JobInput& input) {
 Result<> Job::plan(const JobInput& input) {
   MovePlans plans = RESHARD_TRY(plan_moves(source_, target_,
                                            {.ignore = input.options.ignore,
+                                            .only = input.options.only,
                                             .convert = input.options.convert,
                                             .staging_bytes = input.staging_bytes}));
   routes_ = std::move(plans.routes);

@@ -67,7 +67,7 @@ Result<MovePlans> plan_moves(const SessionSide& source, const SessionSide& targe
   MovePlans out;
   out.message_bytes = options.staging_bytes;
   Planner whole =
-      RESHARD_TRY(Planner::make(source.values(), target.values(), {.ignore = options.ignore}));
+      RESHARD_TRY(Planner::make(source.values(), target.values(), {options.ignore, options.only}));
   std::vector<bool> moves;
   for (Index i = 0; i < target.values()->model().size(); ++i)
     moves.push_back(whole.moves(TensorId(static_cast<TensorId::rep>(i))));

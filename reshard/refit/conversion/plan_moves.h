@@ -11,7 +11,8 @@ namespace reshard::conversion {
 
 /// What moves are planned for. Equal on all ranks.
 struct MoveOptions {
-  std::set<std::string> ignore;  ///< canonical names of tensors that one side may lack.
+  std::set<std::string> ignore;     ///< canonical names of tensors that one side may lack.
+  std::set<std::string> only = {};  ///< canonical names of the tensors to move; empty: all.
   ConversionSide convert = ConversionSide::receiver;
   Index staging_bytes = 0;  ///< the most staging of a rank, staging tensors included.
 };

@@ -129,7 +129,7 @@ Difference option_difference(std::uint64_t mine, std::uint64_t other) {
       return {fmt::format("session option {}", kChoices[i].name),
               fmt::format(" ({})", value_text(mine, i)),
               fmt::format(" ({})", value_text(other, i))};
-  return {"session option ignore"};
+  return {"session option ignore or only"};
 }
 
 /// None if they are equal.
@@ -151,7 +151,9 @@ std::uint64_t options_word(const SessionOptions& options) {
                           static_cast<std::uint64_t>(!options.trace.path.empty())};
   static_assert(std::tuple_size_v<decltype(values)> == kChoices.size());
   Digest ignored;
+  ignored.add(options.ignore.size());
   for (const std::string& name : options.ignore) ignored.add(name);
+  for (const std::string& name : options.only) ignored.add(name);
   std::uint64_t word = ignored.value() << kBitsOfChoices;
   for (std::size_t i = 0; i < values.size(); ++i) word |= values[i] << (kBitsPerChoice * i);
   return word;

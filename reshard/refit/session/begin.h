@@ -33,7 +33,7 @@ struct BeginRecord {
 };
 
 /// The options that must be equal on all ranks: four bits for each choice, and a digest of `ignore`
-/// in the others.
+/// and `only` in the others.
 std::uint64_t options_word(const SessionOptions& options);
 
 /// All ranks' records, by rank.

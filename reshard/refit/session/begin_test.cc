@@ -65,7 +65,10 @@ TEST(SessionPrepare, names_the_rank_whose_options_differ) {
           "path (message) differs from rank 0's (automatic)");
   differs([](SessionOptions& o) { o.replan = true; },
           "replan (true) differs from rank 0's (false)");
-  differs([](SessionOptions& o) { o.ignore = {"lm_head.weight"}; }, "ignore differs from rank 0's");
+  differs([](SessionOptions& o) { o.ignore = {"lm_head.weight"}; },
+          "ignore or only differs from rank 0's");
+  differs([](SessionOptions& o) { o.only = {"lm_head.weight"}; },
+          "ignore or only differs from rank 0's");
 }
 
 TEST(SessionPrepare, names_an_option_that_a_rank_gets_wrong_on_the_wire) {

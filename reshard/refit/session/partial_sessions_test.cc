@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: a session whose source lacks tensors leaves their bytes in the target as they are, in
-// both copies of a doubled target, wherever memory is and whichever side converts; what cannot be
-// left so is refused by all ranks alike.
+// Protects: a session whose source lacks tensors, or that moves only some, leaves the bytes of the
+// others in the target as they are, in both copies of a doubled target, wherever memory is and
+// whichever side converts; what cannot be left so is refused by all ranks alike.
 #include <gtest/gtest.h>
 
 #include "reshard/refit/session/partial_testutil.h"
@@ -15,23 +15,33 @@ constexpr std::byte kFirst{0xa5}, kSecond{0x5a};
 
 std::string_view text_of(std::byte first) { return first == kFirst ? "first" : "second"; }
 
+/// Which option leaves tensors out: those that the source lacks, or those that are not named.
+enum class By : std::uint8_t { ignore, only };
+
 /// Refits two versions on one rank. Returns why prepare() refused, or "".
-std::string run_as_rank(RankEnds& ends, PartialJob& job, const Way& way, bool shared_memory) {
+std::string run_as_rank(RankEnds& ends, PartialJob& job, const Way& way, bool shared_memory,
+                        By by = By::ignore) {
   const Rank me = ends.rank();
+  const auto layout = by == By::ignore ? job.source : job.whole.source.side().values();
   const RankBuffers whole = mine(*job.whole.source.stored, me);
-  const std::vector<Rank> ranks(job.source->ranks().contains(me) ? 1 : 0, me);
-  const RefitRankSide from(*RankBuffers::allocate(job.source, ranks, {.shared = true}), way.on_gpu),
+  const std::vector<Rank> ranks(layout->ranks().contains(me) ? 1 : 0, me);
+  const RefitRankSide from(*RankBuffers::allocate(layout, ranks, {.shared = true}), way.on_gpu),
       to(mine(*job.whole.target.stored, me), way.on_gpu),
       back(mine(*job.whole.target.stored, me), way.on_gpu);
   fill_bytes(to.host, kFirst);
   fill_bytes(back.host, kSecond);
   for (const RefitRankSide* side : {&to, &back}) EXPECT_EQ(outcome(side->write()), "");
-  SessionSide source{.layout = job.source, .buffers = from.buffers()},
+  SessionSide source{.layout = layout, .buffers = from.buffers()},
       target = job.whole.target.side();
   target.buffers = to.buffers();
   target.back = back.buffers();
   SessionOptions options = options_of(way);
-  options.ignore = job.names;
+  if (by == By::ignore) {
+    options.ignore = job.names;
+  } else {
+    for (const CanonicalTensor& t : job.whole.model->tensors())
+      if (!job.names.contains(t.name)) options.only.insert(t.name);
+  }
   auto session = Session::prepare(*ends.transport, *ends.control, source, target, options);
   if (!session) {
     EXPECT_EQ(session.error().code, Code::unsupported) << session.error().message;
@@ -102,12 +112,27 @@ TEST_P(PartialSessions, leave_what_is_ignored_as_it_is_or_are_refused) {
     EXPECT_EQ(outcome(ended), "") << ignored.name;
     for (const std::string& refusal : refusals) EXPECT_EQ(refusal, refusals[0]);
     if (!refusals[0].empty()) {
-      EXPECT_NE(refusals[0].find("is ignored, but both have one"), std::string::npos)
+      EXPECT_NE(refusals[0].find("is not, but both have one"), std::string::npos)
           << refusals[0];
     }
     refitted += refusals[0].empty();
   }
   EXPECT_GT(refitted, 0);
+}
+
+TEST_P(PartialSessions, move_only_what_is_named) {
+  const auto& [c, way] = GetParam();
+  const Ignored left = ignored_parts()[1];
+  PartialJob job(c, left);
+  std::vector<std::string> refusals(static_cast<std::size_t>(c.ranks));
+  const auto ended = run_group_as_threads<InprocGroup>(c.ranks, [&, &way = way](RankEnds& ends) {
+    refusals[ends.rank().index()] = run_as_rank(ends, job, way, true, By::only);
+  });
+  EXPECT_EQ(outcome(ended), "") << left.name;
+  for (const std::string& refusal : refusals) EXPECT_EQ(refusal, refusals[0]);
+  if (!refusals[0].empty()) {
+    EXPECT_NE(refusals[0].find("is not, but both have one"), std::string::npos) << refusals[0];
+  }
 }
 
 TEST(PartialSessions, of_processes_leave_what_is_ignored_as_it_is) {
@@ -129,9 +154,9 @@ TEST(PartialSessions, name_both_tensors_of_a_scale_that_cannot_be_written) {
   const auto ended = run_group_as_threads<InprocGroup>(c.ranks, [&](RankEnds& ends) {
     const std::string refusal = run_as_rank(ends, job, ways()[0], true);
     EXPECT_NE(refusal.find("q_proj.weight' is delivered and "), std::string::npos) << refusal;
-    EXPECT_NE(refusal.find("k_proj.weight' is ignored, but both have one scale"), std::string::npos)
+    EXPECT_NE(refusal.find("k_proj.weight' is not, but both have one scale"), std::string::npos)
         << refusal;
-    EXPECT_NE(refusal.find("deliver both, ignore both"), std::string::npos) << refusal;
+    EXPECT_NE(refusal.find("deliver both or neither"), std::string::npos) << refusal;
   });
   EXPECT_EQ(outcome(ended), "");
 }
