@@ -104,7 +104,8 @@ models-test: build python ## prove every layout card that ships anew, with small
 	  -p no:cacheprovider python/tests/test_module_cards.py -k comes_back
 	@tools/python_env.sh $(BUILD)/vllm-venv tests/vllm/requirements.txt
 	@$(BUILD)/vllm-venv/bin/python -m pip --quiet install --no-deps --no-index --force-reinstall $(BUILD)/wheels/*.whl
-	@$(BUILD)/vllm-venv/bin/python -m reshard.learn vllm examples/cards/vllm --check
+	@$(BUILD)/vllm-venv/bin/python -m pip --quiet install --no-deps --upgrade --target $(BUILD)/torchvision torchvision==0.28.0
+	@PYTHONPATH=$(abspath $(BUILD)/torchvision) $(BUILD)/vllm-venv/bin/python -m reshard.learn vllm examples/cards/vllm --check
 
 # Opt-in: its environment takes 2.9 GB.
 .PHONY: frameworks-test

@@ -11,32 +11,11 @@ import sys
 import traceback
 
 from ranks import TIMEOUT
+from reshard.learn.vision import import_torchvision
 
 STANDINS = pathlib.Path(__file__).parent / "standins"
 
-
-def use_torchvision():
-  """Lets torchvision's CUDA build, which a package index has, be imported beside torch for CPUs.
-
-  transformers and SGLang import it if it is there. Its operators are declared, and cannot be called."""
-  try:
-    importlib.import_module("torchvision")
-  except ModuleNotFoundError:
-    pass
-  except RuntimeError:  # an operator does not exist
-    import torch
-
-    library = torch.library.Library("torchvision", "FRAGMENT")
-    for operator in ("nms", "qnms"):
-      library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    _libraries.append(library)
-    for loaded in [m for m in sys.modules if m.split(".")[0] == "torchvision"]:
-      del sys.modules[loaded]
-    importlib.import_module("torchvision")
-
-
-_libraries = []
-use_torchvision()
+import_torchvision()  # transformers and SGLang import it if it is there
 
 
 def use(name):

@@ -30,6 +30,7 @@ def tensors(c):
   """The names and shapes of a checkpoint: dense first layers, experts in the others, fused ups and gates."""
   h, q, kv, w = c["hidden_size"], c["heads"] * c["head_dim"], c["num_key_value_heads"] * c["head_dim"], c["width"]
   out = {"embed.weight": (c["vocab_size"], h), "norm.weight": (h,), "head.weight": (c["vocab_size"], h)}
+  out |= {"merger.mlp.0.weight": (w, h), "merger.mlp.0.bias": (w,), "merger.mlp.2.weight": (h, w), "merger.mlp.2.bias": (h,)}
   for layer in range(c["num_hidden_layers"]):
     at = f"layers.{layer}."
     out |= {f"{at}q.weight": (q, h), f"{at}k.weight": (kv, h), f"{at}v.weight": (kv, h), f"{at}o.weight": (h, q)}
@@ -69,6 +70,8 @@ class Engine(torch.nn.Module):
     rows = -(-c["vocab_size"] // 64) * 64 // self.tp
     if self.stage == 0:
       self.add("embed.weight", rows, h)
+      for name, *shape in (("0.weight", w // self.tp, h), ("0.bias", w // self.tp), ("2.weight", h, w // self.tp), ("2.bias", h)):
+        self.add("merger.mlp." + name, *shape)
     if self.stage == self.pp - 1:
       self.add("head.weight", rows, h)
     self.add("norm.weight", h)
@@ -113,7 +116,11 @@ class Engine(torch.nn.Module):
     if parts[0] == "layers" and int(parts[1]) not in self.mine:
       return
     at = ".".join(parts[:2])
-    if name in ("embed.weight", "head.weight"):
+    if parts[0] == "merger":
+      if name in self.held:
+        cut = self.cut(w, int(parts[2]) // 2) if name != "merger.mlp.2.bias" else w
+        self.held[name].data.copy_(cut)
+    elif name in ("embed.weight", "head.weight"):
       if name in self.held:
         mine = self.held[name].data
         begin = min(self.t * len(mine), len(w))
@@ -217,6 +224,9 @@ def test_a_card_says_what_the_engine_does(learned):
   assert rules["layers.$1.w13"]["each"] == 2 and rules["layers.$1.w13"]["stack"] == 1
   assert rules["embed.weight"]["pad"] == [{"dim": 0, "multiple": 64}]
   assert rules["layers.#.qk_conv1d.bias"]["dtype"] == "float32"
+  # A number that counts no layers tells apart what is cut otherwise.
+  assert rules["merger.mlp.0.weight"]["cuts"][0]["dim"] == 0 and rules["merger.mlp.2.weight"]["cuts"][0]["dim"] == 1
+  assert "cuts" in rules["merger.mlp.0.bias"] and "cuts" not in rules["merger.mlp.2.bias"]
   assert "tp=2,pp=3 (unseen)" in learned["card"]["proof"]
 
 

@@ -224,6 +224,11 @@ int EmulatedGpu::num_open() const {
 
 EmulatedGpu& emulated_gpu() { return machine().gpu; }
 
+void set_emulated_devices(int count) {
+  const std::lock_guard lock(machine().mutex);
+  machine().gpu.num_devices = count;
+}
+
 const Driver& emulated_driver() {
   static const Driver driver = [] {
     Driver d;

@@ -34,6 +34,8 @@ struct EmulatedGpu {
 };
 
 EmulatedGpu& emulated_gpu();
+/// Sets EmulatedGpu::num_devices. Any thread may call it, also while others use the driver.
+void set_emulated_devices(int count);
 /// Gives a stream work of a stand-in for a library: it is called when it is at the front and
 /// somebody waits, until it returns true. It must not call the driver.
 void give_emulated_work(StreamHandle stream, std::function<bool()> work);

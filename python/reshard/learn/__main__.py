@@ -32,7 +32,7 @@ def main() -> int:
   parser.add_argument("folder", type=pathlib.Path)
   parser.add_argument("classes", nargs="*", metavar="CLASS")
   parser.add_argument("--check", action="store_true")
-  chosen = parser.parse_args()
+  chosen = parser.parse_intermixed_args()
   os.environ["RESHARD_CACHE"] = "off"
   transformers.logging.set_verbosity_error()
   logging.disable(logging.WARNING)

@@ -32,7 +32,11 @@ def rows(card: Mapping[str, Any]) -> list[Row]:
   # Eight ranks may not divide the heads of a small model: then the engine itself has no layout.
   out += [Row(0, {"tp": 8}, False, _RANKS_OF[8], may_fail=True), Row(2, {"tp": 2}, False)]
   if "pp == 1" not in refused:
-    out += [Row(1, {"pp": 3}, True), Row(0, {"pp": 3}, False), Row(2, {"tp": 2, "pp": 3}, False, _RANKS_OF[6])]
+    # An engine may refuse a stage on which a kind of layer is missing.
+    out += [
+      Row(1, {"pp": 3}, True), Row(0, {"pp": 3}, False, may_fail=True),
+      Row(2, {"tp": 2, "pp": 3}, False, _RANKS_OF[6]),
+    ]  # fmt: skip
   if "ep == 1" not in refused:
     for sizes in _EXPERT_SIZES:
       ranks = _RANKS_OF.get(sizes["tp"] * sizes.get("dp", 1))

@@ -113,6 +113,11 @@ def skeleton(name: str) -> str:
   return _NUMBER.sub("#", name)
 
 
+def fixed_numbers(kind: str) -> list[int | None]:
+  """The numbers of a kind's name, by position; None for a '#'."""
+  return [int(c) if c.isdigit() else None for c in kind.split(".") if c.isdigit() or c == "#"]
+
+
 def numbers_in(name: str) -> tuple[int, ...]:
   return tuple(int(n) for n in _NUMBER.findall(name))
 

@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from reshard.learn.evidence import Held, Piece, Sight, Unfit, filled, numbers_in, skeleton
+from reshard.learn.evidence import Held, Piece, Sight, Unfit, filled, fixed_numbers, numbers_in, skeleton
 from reshard.learn.terms import Terms
 
 Interval = tuple[int, int]
@@ -75,8 +75,9 @@ class Source:
     return filled(self.skeleton, [b if isinstance(b, str) else f"${next(places)}" for b in self.bound])
 
 
-def sources(seen: Sequence[Seen]) -> dict[str, Source]:
+def sources(kind: str, seen: Sequence[Seen]) -> dict[str, Source]:
   """By skeleton of a canonical name."""
+  free = [at for at, number in enumerate(fixed_numbers(kind)) if number is None]
   rows: dict[str, list[tuple[tuple[int, ...], list[tuple[int, ...]]]]] = {}
   for one in seen:
     local = numbers_in(one.name)
@@ -84,17 +85,18 @@ def sources(seen: Sequence[Seen]) -> dict[str, Source]:
       for key, pieces in _by_source(held).items():
         rows.setdefault(key, []).append((local, [numbers_in(p.tensor) for p in pieces]))
   return {
-    key: Source(key, tuple(_bound(some, i) for i in range(len(some[0][1][0]))))
+    key: Source(key, tuple(_bound(some, i, free) for i in range(len(some[0][1][0]))))
     for key, some in rows.items()
   }
 
 
 def _bound(
-  rows: Sequence[tuple[tuple[int, ...], list[tuple[int, ...]]]], at: int
+  rows: Sequence[tuple[tuple[int, ...], list[tuple[int, ...]]]], at: int, free: Sequence[int]
 ) -> int | str | None:
+  """`free`: the positions of the local tensor's numbers that its kind does not fix."""
   if any(len({numbers[at] for numbers in row}) > 1 for _, row in rows):
     return None
-  for i in range(len(rows[0][0])):
+  for i in free:
     if all(local[i] == row[0][at] for local, row in rows):
       return i
   fixed = {row[0][at] for _, row in rows}
@@ -207,7 +209,7 @@ class Kind:
 
   def __init__(self, name: str, seen: Sequence[Seen], terms: Terms) -> None:
     self.name, self.seen, self.terms = name, seen, terms
-    self.sources = sources(seen)
+    self.sources = sources(name, seen)
     #: By model and tp, the first of the kind.
     self.models: dict[int, dict[int, Seen]] = {}
     for one in seen:

@@ -4,14 +4,10 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from reshard.learn.evidence import numbers_in, skeleton
+from reshard.learn.evidence import fixed_numbers, numbers_in, skeleton
 from reshard.learn.fit import Seen
 
 Rule = dict[str, Any]
-
-
-def fixed_numbers(kind: str) -> list[int | None]:
-  return [int(c) if c.isdigit() else None for c in kind.split(".") if c.isdigit() or c == "#"]
 
 
 def prefix_at(kind: str, at: int) -> str:
@@ -35,6 +31,21 @@ def wildcards(rule: Rule) -> list[int]:
   numbered = [c for c in rule["name"].split(".") if c.isdigit() or c.startswith("$")]
   places = {int(c[1:]): i for i, c in enumerate(numbered) if c.startswith("$")}
   return [places[k] for k in sorted(places)]
+
+
+def alike(seen: Sequence[Seen]) -> bool:
+  """Whether the local tensors of a kind that are seen at the same sizes hold whole dimensions of theirs, or
+  parts, all in the same way."""
+  forms: dict[tuple[int, str], set[frozenset[Any]]] = {}
+  for one in seen:
+    shapes = one.sight.shapes
+    form = frozenset(
+      (skeleton(piece.tensor), tuple(e - b == whole for b, e, whole in zip(piece.begin, piece.end, shapes[piece.tensor], strict=True)))
+      for held in one.ranks.values()
+      for piece in held.pieces
+    )
+    forms.setdefault((one.sight.model, str(sorted(one.sight.sizes.items()))), set()).add(form)
+  return all(len(found) == 1 for found in forms.values())
 
 
 def splits(name: str, seen: Sequence[Seen]) -> Iterator[list[tuple[str, list[Seen]]]]:

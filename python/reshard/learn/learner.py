@@ -10,7 +10,7 @@ from typing import Any
 import reshard
 from reshard.learn.evidence import Sight, Unfit, skeleton
 from reshard.learn.fit import Kind, Seen, kinds
-from reshard.learn.kinds import Rule, splits
+from reshard.learn.kinds import alike, Rule, splits
 from reshard.learn.terms import Terms
 
 Sizes = Mapping[str, int]
@@ -194,15 +194,24 @@ def sight(
 def _rules(name: str, seen: Sequence[Seen], terms: Terms) -> list[tuple[str, Rule]]:
   """The rules of a kind. Those whose local tensors are not alike are split by a number that does not
   count layers: it takes the same values in models of any depth."""
+  if not alike(seen) and (apart := _apart(name, seen, terms)):
+    return apart
   try:
     return [(name, Kind(name, seen, terms).rule())]
   except Unfit as error:
-    for groups in splits(name, seen):
-      try:
-        return [pair for n, some in groups for pair in _rules(n, some, terms)]
-      except NoCard:
-        continue
+    if apart := _apart(name, seen, terms):
+      return apart
     raise NoCard(f"'{name}': {error}") from None
+
+
+def _apart(name: str, seen: Sequence[Seen], terms: Terms) -> list[tuple[str, Rule]]:
+  """The rules of the parts of a kind; none if no way to take it apart has rules."""
+  for groups in splits(name, seen):
+    try:
+      return [pair for n, some in groups for pair in _rules(n, some, terms)]
+    except NoCard:
+      continue
+  return []
 
 
 def _share(rules: Sequence[tuple[str, Rule]]) -> None:

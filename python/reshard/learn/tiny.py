@@ -30,14 +30,16 @@ class Sizes:
   groups: int = 8  # of state-space layers
   state: int = 16
   state_head_dim: int = 24
-  linear_dim: int = 20  # of a key head in linear attention
+  linear_heads: int = 24  # of keys in linear attention
+  linear_dim: int = 20  # of one of them
   tower: int = 48  # the hidden size of towers
   tower_width: int = 80
+  kernel: int = 4  # of convolutions over time
 
 
 #: What learning sees, and what it does not see before a card is accepted.
-SEEN = (Sizes(), Sizes(12, 4, 40, 288, 320, 5, 333, 8, 120, 4, 28, 40, 32, 160, 208))
-UNSEEN = Sizes(16, 2, 48, 384, 448, 6, 401, 6, 88, 16, 20, 32, 28, 112, 136)
+SEEN = (Sizes(), Sizes(12, 4, 40, 288, 320, 5, 333, 8, 120, 4, 28, 40, 8, 32, 160, 208, 3))
+UNSEEN = Sizes(16, 2, 48, 384, 448, 6, 401, 6, 88, 16, 20, 32, 40, 28, 112, 136, 5)
 
 _HIDDEN = ("hidden_size", "n_embd", "d_model", "embed_dim", "dim", "hidden_dim", "out_hidden_size", "emb_dim",
            "projection_dim", "proj_hidden_size", "text_hidden_size", "output_hidden_size", "n_embed")  # fmt: skip
@@ -75,16 +77,20 @@ def _alternating(first: str, second: str, count: int) -> list[str]:
 
 #: What published configs of a type say beside what transformers writes, for engines that read it.
 _PUBLISHED: dict[str, Callable[[Sizes], dict[str, Any]]] = {
-  "afmoe": lambda _: {"score_func": "sigmoid"},
+  "afmoe": lambda _: {"score_func": "sigmoid", "route_norm": True, "n_group": 1, "topk_group": 1},
   "glm4_moe_lite": lambda _: {"first_k_dense_replace": 1},
-  "hy_v3": lambda _: {"first_k_dense_replace": 1},
+  "hy_v3": lambda s: {"first_k_dense_replace": 1, "expert_hidden_dim": s.expert_width, "route_norm": True, "qk_norm": True},
   "lfm2": lambda s: {
     "block_dim": s.hidden, "conv_dim": s.hidden, "block_multiple_of": 16, "block_ffn_dim_multiplier": 1.0,
     "block_auto_adjust_ff_dim": False, "layer_types": _alternating("conv", "full_attention", s.layers),
   },
   "lfm2_moe": lambda s: {"layer_types": _alternating("conv", "full_attention", s.layers)},
-  "longcat_flash": lambda _: {"mla_scale_q_lora": True, "mla_scale_kv_lora": True},
-  "minimax_m2": lambda s: {"rotary_dim": s.head_dim // 2},
+  "longcat_flash": lambda _: {
+    "mla_scale_q_lora": True, "mla_scale_kv_lora": True, "zero_expert_type": "identity",
+  },
+  "glm4v_text": lambda _: {"attention_bias": True},
+  "glm4v_moe_text": lambda s: {"head_dim": s.hidden // s.heads, "use_qk_norm": False},
+  "minimax_m2": lambda s: {"rotary_dim": s.head_dim // 2, "scoring_func": "sigmoid", "use_routing_bias": True},
 }  # fmt: skip
 _DROPPED = ("transformers_version", "architectures", "id2label", "label2id")
 _TOWERS = ("vision", "audio", "visual", "encoder", "sound", "image", "sam", "vq", "patcher")
@@ -113,7 +119,6 @@ def config_of(architecture: str, sizes: Sizes, flipped: Sequence[str] = ()) -> A
   for whole in (False, True):
     try:
       said = _shrunk(of, defaults, sizes, False, whole)
-      said |= _PUBLISHED.get(of.model_type, lambda _: {})(sizes)
       for flag in flipped:
         prefix, _, name = flag.rpartition(".")
         part = said[prefix] if prefix else said
@@ -159,7 +164,7 @@ def _shrunk(
   for name, value in values.items():
     if isinstance(value, dict) and value and all(str(k).isdigit() for k in value):
       out[name] = _of_layers(value, values.get("layer_types"), out.get("layer_types"), count)
-  return out
+  return out | _PUBLISHED.get(of.model_type, lambda _: {})(sizes)
 
 
 def _sizes_of(
@@ -189,8 +194,9 @@ def _sizes_of(
     (_EXPERTS, sizes.experts),
     (_CHOSEN, 1 if one else 2),
     (_EXPERT_WIDTH, sizes.expert_width),
-    (("linear_num_key_heads",), sizes.heads),
-    (("linear_num_value_heads",), 2 * sizes.heads),
+    (("linear_num_key_heads",), sizes.linear_heads),
+    (("linear_num_value_heads",), 2 * sizes.linear_heads),
+    (("conv_kernel", "mamba_d_conv", "linear_conv_kernel_dim", "conv_L_cache"), sizes.kernel),
     (("linear_key_head_dim",), sizes.linear_dim),
     (("linear_value_head_dim",), sizes.state_head_dim),
     (("mamba_num_heads", "mamba_n_heads"), 2 * sizes.heads),

@@ -5,13 +5,17 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import vllm
+from reshard.learn.vision import import_torchvision
 
-from reshard import _core
-from reshard.learn.configs import classes as all_classes, defaults_of, numbers_of, tied_names
-from reshard.learn.engines import SEEN_AT, finish, proved_with_values, rows
-from reshard.learn.evidence import Sight
-from reshard.tracing.vllm import trace_vllm
+import_torchvision()  # before vLLM and transformers ask whether it is there
+
+import vllm  # noqa: E402
+
+from reshard import _core  # noqa: E402
+from reshard.learn.configs import classes as all_classes, defaults_of, numbers_of, tied_names  # noqa: E402
+from reshard.learn.engines import SEEN_AT, finish, proved_with_values, rows  # noqa: E402
+from reshard.learn.evidence import Sight  # noqa: E402
+from reshard.tracing.vllm import trace_vllm  # noqa: E402
 
 __all__ = [
   "AXES", "DTYPE", "EXPERT_AXES", "FRAMEWORK", "KEYS", "RELEASE", "REQUIRE", "SEEN_AT", "STAGES", "classes",

@@ -15,7 +15,7 @@ namespace reshard::nccl {
 
 /// The emulated GPU of a rank.
 inline std::shared_ptr<const cuda::Device> gpu_of_rank(Rank rank) {
-  cuda::emulated_gpu().num_devices = 16;
+  cuda::set_emulated_devices(16);
   return *cuda::Device::open(cuda::emulated_driver(), rank.value());
 }
 
@@ -40,7 +40,7 @@ inline Result<> run_nccl_ranks(int n, const RankBody& body,
                                const GroupLimits& limits = little_staging(),
                                std::shared_ptr<const cuda::Device> one_gpu = nullptr) {
   InprocGroup group = RESHARD_TRY(InprocGroup::create(n));
-  cuda::emulated_gpu().num_devices = 16;
+  cuda::set_emulated_devices(16);
   return run_ranks(n, [&](Rank rank) -> Result<> {
     RankEnds ends = RESHARD_TRY(ends_of(group, rank, limits, one_gpu));
     // A body may abort the group, which a rank that is still joining would notice.

@@ -410,7 +410,7 @@ TEST_F(NcclTransport, calls_that_fail_end_the_group_with_their_name) {
 std::vector<std::string> outcomes_of_making(Deadline deadline, bool rank_1_has_gpu = true) {
   std::vector<std::string> out(2);
   auto group = *InprocGroup::create(2);
-  cuda::emulated_gpu().num_devices = 16;
+  cuda::set_emulated_devices(16);
   EXPECT_EQ(outcome(run_ranks(2,
                               [&](Rank rank) -> Result<> {
                                 auto control = RESHARD_TRY(group.control(rank));

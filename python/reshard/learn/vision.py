@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torchvision for imports alone: classes with images import it, and no layout depends on it."""
+
+import importlib
+import sys
+
+import torch
+
+_kept: list[torch.library.Library] = []
+
+
+def import_torchvision() -> None:
+  """Imports torchvision, if it is installed, also its CUDA build, which a package index has, beside torch
+  for CPUs: its operators are declared then, and cannot be called."""
+  try:
+    importlib.import_module("torchvision")
+  except ModuleNotFoundError:
+    return
+  except RuntimeError as error:
+    if "does not exist" not in str(error):
+      raise
+    library = torch.library.Library("torchvision", "FRAGMENT")
+    for operator in ("nms", "qnms"):
+      library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    _kept.append(library)
+    for name in [n for n in sys.modules if n.partition(".")[0] == "torchvision"]:
+      del sys.modules[name]
+    importlib.import_module("torchvision")
