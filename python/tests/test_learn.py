@@ -242,6 +242,13 @@ def test_a_card_is_a_rules_file_for_models_of_any_size(learned, tmp_path):
     assert reshard.diff(teacher_of().layout_of(folder, sizes), ours) == []
 
 
+def test_a_key_that_another_one_equals_in_all_models_is_refused(tmp_path):
+  """Which of them a size is would be a guess, right in every model that was seen."""
+  seen = [checkpoint(tmp_path / str(i), c | {"num_query_groups": c["num_key_value_heads"]}) for i, c in enumerate(CONFIGS)]
+  with pytest.raises(NoCard, match="'num_key_value_heads' and 'num_query_groups' are equal in all models"):
+    learn.learn(teacher_of(), seen[:2], seen[2])
+
+
 def test_layers_that_one_stage_holds_by_chance_are_placed_by_layer(folders, tmp_path):
   """In all models that were seen only the first layer is dense: it is on the first stage."""
   seen = [checkpoint(tmp_path / str(i), c | {"dense": 1}) for i, c in enumerate(CONFIGS)]

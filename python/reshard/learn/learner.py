@@ -4,16 +4,18 @@
 import dataclasses
 import json
 import pathlib
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import reshard
 from reshard.learn.evidence import Sight, Unfit, skeleton
 from reshard.learn.fit import Kind, Seen, kinds
-from reshard.learn.kinds import alike, Rule, splits
+from reshard.learn.kinds import Rule, alike, splits
 from reshard.learn.terms import Terms
 
 Sizes = Mapping[str, int]
+_KEY = re.compile(r"[a-z_][a-z_0-9.]*")
 
 #: Keys of configs that tie the head to the embeddings.
 TIES = ("tie_word_embeddings", "text_config.tie_word_embeddings")
@@ -64,6 +66,7 @@ def learn(teacher: Any, folders: Sequence[pathlib.Path], unseen: pathlib.Path) -
   Raises NoCard, with the reason.
   """
   card = _card(teacher, folders)
+  _refuse_twins(card["rules"], [teacher.numbers_of(folder) for folder in (*folders, unseen)])
   card["card"]["proof"] = "; ".join(prove(teacher, card, folders, unseen))
   return card
 
@@ -231,6 +234,29 @@ def _refuse_tied(rules: Sequence[tuple[str, Rule]], tied: frozenset[str], of: Si
   for _, rule in rules:
     if key is not None and rule["match"] in tied:
       rule["when"] = f"({key} ?? {of.numbers[key]}) == {of.numbers[key]}"
+
+
+def _refuse_twins(rules: Any, numbers: Sequence[Mapping[str, int]]) -> None:
+  """Has no card whose sizes are said by a key of which another one of the same object is equal in all models:
+  which of them is meant was not seen. Keys that never vary tell nothing apart."""
+  for key in sorted({key for text in _sizes_in(rules) for key in _KEY.findall(text)}):
+    if any(key not in of for of in numbers) or len({of[key] for of in numbers}) == 1:
+      continue
+    scope = key.rpartition(".")[0]
+    for other in numbers[0]:
+      if other != key and other.rpartition(".")[0] == scope and all(of.get(other) == of[key] for of in numbers):
+        raise NoCard(f"'{key}' and '{other}' are equal in all models, so that neither is known to be meant")
+
+
+def _sizes_in(rule: Any) -> Iterator[str]:
+  """The expressions of sizes in a rule."""
+  for value in rule if isinstance(rule, list) else ():
+    yield from _sizes_in(value)
+  for key, value in rule.items() if isinstance(rule, dict) else ():
+    if isinstance(value, str) and key in ("begin", "end", "period", "granule", "multiple"):
+      yield value
+    else:
+      yield from _sizes_in(value)
 
 
 def _reason(sizes: Sizes, error: Exception) -> str:
