@@ -173,6 +173,7 @@ __all__ = [
   "layout",
   "load_weights",
   "local",
+  "model_of",
   "module_tensors",
   "of_dtensors",
   "of_modules",
@@ -191,11 +192,13 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+  from reshard._model_of import model_of
   from reshard.live import module_tensors, of_dtensors, of_modules
   from reshard.tracing import traced
 
 # What needs torch, and where it is.
 _WITH_TORCH = {
+  "model_of": "reshard._model_of",
   "module_tensors": "reshard.live",
   "of_dtensors": "reshard.live",
   "of_modules": "reshard.live",

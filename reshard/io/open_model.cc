@@ -9,6 +9,7 @@
 
 #include "reshard/base/closest_name.h"
 #include "reshard/io/checkpoint/rank_index.h"
+#include "reshard/io/checkpoint/tensor_list.h"
 #include "reshard/io/example_configs.h"
 #include "reshard/io/files/json.h"
 #include "reshard/io/hf/config.h"
@@ -60,6 +61,29 @@ bool is_whole(const std::string& path) {
   return fs::is_directory(path, ignored) || name == kHfFile || !name.ends_with(".safetensors");
 }
 
+/// A model without weights whose config lists its tensors, of any class.
+Result<Model> listed_model(const std::string& text, const std::string& path, ModelSpec tensors,
+                           const ModelOptions& options) {
+  if (options.layers)
+    return fail(Code::invalid_argument,
+                fmt::format("{}: lists its tensors; the number of layers can be chosen for a config "
+                            "that does not",
+                            path));
+  Model model;
+  model.name = text;
+  model.ignore = options.ignore;
+  model.config_path = path;
+  model.model_type = model_type_of(path);
+  model.tensors = std::make_shared<ModelSpec>(tensors);
+  auto applied = identify::apply_config(std::move(tensors), model);
+  if (applied) return model;
+  if (options.exact && applied.error().code != Code::unsupported)
+    return tl::unexpected(std::move(applied).error());
+  model.no_config = applied.error().message;
+  identify::leave_out_ignored(model);
+  return model;
+}
+
 Result<Model> config_model(const std::string& text, const std::string& path,
                            const ModelOptions& options) {
   if (options.prefix && !options.prefix->empty())
@@ -67,6 +91,9 @@ Result<Model> config_model(const std::string& text, const std::string& path,
                 fmt::format("{}: is a config; a prefix can be taken from the names of a checkpoint "
                             "of torch.distributed.checkpoint only",
                             path));
+  const auto text_of_file = RESHARD_TRY(read_text_file(path, kMaxModelConfigBytes));
+  if (auto tensors = RESHARD_TRY(checkpoint::listed_tensors(text_of_file, path)))
+    return listed_model(text, path, *std::move(tensors), options);
   Model model;
   model.name = text;
   model.ignore = options.ignore;
@@ -74,7 +101,6 @@ Result<Model> config_model(const std::string& text, const std::string& path,
   model.config = RESHARD_TRY(read_config(path));
   model.model_type = model.config->model_type;
   if (options.layers) {
-    const auto text_of_file = RESHARD_TRY(read_text_file(path, kMaxModelConfigBytes));
     const auto trimmed = RESHARD_TRY(config_with_layers(text_of_file, *options.layers, path));
     model.config = RESHARD_TRY(parse_config(trimmed, path));
   }

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: a config is refused, or its sizes are possible; and changing its layers changes nothing
-// else.
+// Protects: a config is refused, or its sizes are possible; changing its layers changes nothing else;
+// and tensors that it lists are refused, or some.
 #include <algorithm>
 #include <cstdint>
 #include <string_view>
 
 #include "reshard/base/check.h"
+#include "reshard/io/checkpoint/tensor_list.h"
 #include "reshard/io/hf/config.h"
 #include "reshard/model/canonical.h"
 
@@ -44,6 +45,9 @@ void check_sizes(const ModelConfig& config) {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);
+  const auto listed = checkpoint::listed_tensors(text, "config.json");
+  if (!listed) RESHARD_CHECK(listed.error().message.find('\n') == std::string::npos);
+  if (listed && *listed) RESHARD_CHECK((*listed)->size() > 0);
   auto config = parse_config(text);
   if (config) check_sizes(*config);
   if (!config) RESHARD_CHECK(config.error().message.find('\n') == std::string::npos);

@@ -146,7 +146,7 @@ class Refit:
         yield main_plan
     if model is None:
       self._check_only(pairs.have)
-    source, target = pairs.match(*rest, self._selects)
+    source, target = pairs.match(rest[0], rest[1], self._selects)
     if source:
       of = FullTensors(None).layout("source", source, HINT)
       yield of, FullTensors(of.model).layout("target", target, HINT), [], []

@@ -164,7 +164,8 @@ def _shrunk(
   for name, value in values.items():
     if isinstance(value, dict) and value and all(str(k).isdigit() for k in value):
       out[name] = _of_layers(value, values.get("layer_types"), out.get("layer_types"), count)
-  return out | _PUBLISHED.get(of.model_type, lambda _: {})(sizes)
+  published = _PUBLISHED.get(of.model_type)
+  return out | (published(sizes) if published else {})
 
 
 def _sizes_of(

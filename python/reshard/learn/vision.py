@@ -3,10 +3,11 @@
 
 import importlib
 import sys
+from typing import Any
 
 import torch
 
-_kept: list[torch.library.Library] = []
+_kept: list[Any] = []
 
 
 def import_torchvision() -> None:
@@ -19,7 +20,7 @@ def import_torchvision() -> None:
   except RuntimeError as error:
     if "does not exist" not in str(error):
       raise
-    library = torch.library.Library("torchvision", "FRAGMENT")
+    library: Any = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
     for operator in ("nms", "qnms"):
       library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
     _kept.append(library)

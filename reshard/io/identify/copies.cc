@@ -30,6 +30,7 @@ Result<bool> check_copy(const Checkpoint& checkpoint, const std::string& copy,
 }  // namespace
 
 Result<> take_copies(const Model& model, ModelConfig& config, ModelSpec& stored) {
+  if (!model.weights) return {};
   const Checkpoint& checkpoint = *model.weights;
   if (checkpoint.kind() == Checkpoint::Kind::ranks) return {};
   const HfNames names(config);

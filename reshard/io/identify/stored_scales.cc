@@ -74,7 +74,7 @@ Result<StoredWeights> read_stored_weights(const Model& model) {
 }  // namespace
 
 std::string config_beside(const Model& model) {
-  if (model.weights->kind() != Checkpoint::Kind::hf) return "";
+  if (!model.weights || model.weights->kind() != Checkpoint::Kind::hf) return "";
   const auto path = fs::path(model.weights->folder()) / "hf_quant_config.json";
   std::error_code ignored;
   return fs::exists(path, ignored) ? path.string() : "";
@@ -82,7 +82,7 @@ std::string config_beside(const Model& model) {
 
 Result<> take_scales(const std::string& method, DType values, ModelSpec& stored, Model& model) {
   if (model.stored) return {};  // its layout says it
-  if (model.weights->kind() != Checkpoint::Kind::hf)
+  if (!model.weights || model.weights->kind() != Checkpoint::Kind::hf)
     return fail(Code::unsupported,
                 fmt::format("{}: quantization_config says {}, which is read in files of Hugging "
                             "Face's layout only",
