@@ -227,6 +227,18 @@ def test_what_changes_numbers_or_order_is_not_read(tmp_path):
   assert "is not read here" in copied("shape", {"weight_shape": torch.tensor([64, 319])})
 
 
+def test_an_engine_with_integers_is_updated_with_its_files_own_tensors_alone(tmp_path):
+  from reshard import UnsupportedError
+  from reshard.engines.quantisation import Quantisation
+
+  parts = by_the_library(torch.randn(64, 320).bfloat16(), "int4_group32")
+  config = config_of("int4_group32", {"architectures": ["X"], "model_type": "x", "dtype": "bfloat16"})
+  folder = write(tmp_path / "hf", {f"a.{part}": t for part, t in parts.items()}, config)
+  assert Quantisation.of_checkpoint(folder, [f"a.{part}" for part in parts]) is None
+  with pytest.raises(UnsupportedError, match="int4_group32; engines with integer weights are not updated"):
+    Quantisation.of_checkpoint(folder, ["a.weight"])
+
+
 def weights_in(dtype):
   generator = torch.Generator().manual_seed(11)
   exponents = torch.randint(-9, 4, (256, 1), generator=generator)

@@ -45,7 +45,8 @@ class Quantisation:
     """That of a checkpoint, for a trainer that holds tensors of these names; None if the trainer
     holds data and scales as the files have them.
 
-    Errors: UnsupportedError for a quantisation that reshard does not know.
+    Errors: UnsupportedError for a quantisation that reshard does not know, and for integers, unless
+    the trainer holds the files' own.
     """
     model = reshard.open_model(folder)
     if model.stored_as is None:
@@ -55,7 +56,14 @@ class Quantisation:
       )
     stored = reshard.Layout.of_checkpoint(model)
     files = {t.file_name for rank in stored.ranks for t in stored.local(rank)}
-    return None if files <= set(held) else cls.of_layout(stored)
+    if files <= set(held):
+      return None
+    if model.stored_as.lower().startswith(("i4", "i8", "u8", "int")):
+      raise reshard.UnsupportedError(
+        f"{os.fspath(folder)}: is stored as {model.stored_as}; engines with integer weights are not updated "
+        "from plain tensors (none was tested)"
+      )
+    return cls.of_layout(stored)
 
   @classmethod
   def told(cls, said: dict[str, Any] | None) -> Quantisation | None:
