@@ -14,7 +14,7 @@ constexpr JsonLimits kLimits{
 Result<ModelSpec> parse_tensors(std::string_view text) {
   const Json json = RESHARD_TRY(parse_json(text, kLimits));
   const Json* list = json.find("tensors");
-  if (list == nullptr)
+  if (list == nullptr || list->array() == nullptr || list->array()->empty())
     return fail(Code::corrupt,
                 "tensors must be the list of canonical tensors, as convert writes it");
   return checkpoint::parse_tensor_list(*list);

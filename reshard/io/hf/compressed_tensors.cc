@@ -5,6 +5,8 @@
 
 #include <optional>
 
+#include "reshard/model/quant/files.h"
+
 namespace reshard::hf {
 namespace {
 
@@ -65,7 +67,11 @@ Result<QuantFormat> of_integers(const ConfigFields& weights, const std::string& 
     return unread(source, fmt::format("{} with strategy {}", what, strategy));
   QuantFormat f = named("int4_channel");
   if (bits == 8) f.data = packed ? DType::u8 : DType::i8;
-  if (strategy == "group") f.block_cols = static_cast<std::int32_t>(group);
+  if (strategy != "group") return f;
+  // A group fills whole words.
+  if (group % packed_together(f) != 0)
+    return unread(source, fmt::format("{} in groups of {}", what, group));
+  f.block_cols = static_cast<std::int32_t>(group);
   return f;
 }
 
