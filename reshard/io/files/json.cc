@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <nlohmann/json.hpp>
 
@@ -250,6 +251,14 @@ std::string json_quote(std::string_view text) {
 std::string in_quotes(std::string_view text) {
   if (text.size() <= kMessageText) return json_quote(text);
   return json_quote(files::cut_utf8(text, kMessageText)) + "...";
+}
+
+std::string as_word(std::string_view text) {
+  const auto is_plain = [](unsigned char c) {
+    return std::isalnum(c) != 0 || c == '-' || c == '_' || c == '.';
+  };
+  const bool word = !text.empty() && text.size() <= kMessageText && std::ranges::all_of(text, is_plain);
+  return word ? std::string(text) : in_quotes(text);
 }
 
 std::string is_what(const Json* value) { return value ? "is " + value->describe() : "is missing"; }

@@ -41,7 +41,7 @@ Result<QuantFormat> of_8_bits(const ConfigFields& weights, const std::string& st
     return f;
   }
   if (strategy != "block")
-    return unread(source, fmt::format("strategy {} in groups of {}", strategy, group));
+    return unread(source, fmt::format("strategy {} in groups of {}", as_word(strategy), group));
   const auto block = RESHARD_TRY(weights.indices("block_structure"));
   if (block.size() != 2 || block[0] < 1 || block[1] < 1 || block[0] > kMost || block[1] > kMost)
     return fail(Code::corrupt,
@@ -59,12 +59,12 @@ Result<QuantFormat> of_integers(const ConfigFields& weights, const std::string& 
                                 std::string_view source) {
   const bool packed = format == "pack-quantized";
   const bool plain = format == "int-quantized" || format == "naive-quantized";
-  const std::string what = fmt::format("int of {} bits as {}", bits, format);
+  const std::string what = fmt::format("int of {} bits as {}", bits, as_word(format));
   if (!(bits == 8 && (packed || plain)) && !(bits == 4 && packed)) return unread(source, what);
   const auto order = RESHARD_TRY(weights.text("actorder")).value_or("");
   if (order == "group") return unread(source, what + " whose groups are in another order (actorder)");
   if (strategy != "channel" && (strategy != "group" || group == 0))
-    return unread(source, fmt::format("{} with strategy {}", what, strategy));
+    return unread(source, fmt::format("{} with strategy {}", what, as_word(strategy)));
   QuantFormat f = named("int4_channel");
   if (bits == 8) f.data = packed ? DType::u8 : DType::i8;
   if (strategy != "group") return f;
@@ -79,7 +79,7 @@ Result<QuantFormat> of_weights(const ConfigFields& weights, const std::string& f
                                std::string_view source) {
   const Index bits = RESHARD_TRY(weights.size("num_bits", kMost));
   const auto type = RESHARD_TRY(weights.text("type")).value_or("int");
-  const std::string what = fmt::format("{} of {} bits as {}", type, bits, format);
+  const std::string what = fmt::format("{} of {} bits as {}", as_word(type), bits, as_word(format));
   if (type != "float" && type != "int") return unread(source, what);
   if (!RESHARD_TRY(weights.boolean("symmetric", true)))
     return unread(source, "weights that are not symmetric");
@@ -155,9 +155,9 @@ Result<QuantFormat> compressed_tensors_format(const ConfigFields& config, std::s
   std::optional<QuantFormat> found;
   for (const std::string& name : groups->keys()) {
     const auto group = groups->object(name);
-    if (!group || !*group) return unread(source, fmt::format("group {} without weights", name));
+    if (!group || !*group) return unread(source, fmt::format("group {} without weights", as_word(name)));
     const auto weights = RESHARD_TRY((*group)->object("weights"));
-    if (!weights) return unread(source, fmt::format("group {} without weights", name));
+    if (!weights) return unread(source, fmt::format("group {} without weights", as_word(name)));
     const auto format = RESHARD_TRY((*group)->text("format")).value_or(usual);
     const QuantFormat f = RESHARD_TRY(of_weights(*weights, format, source));
     if (found && *found != f)

@@ -46,7 +46,7 @@ Json names_json(const std::vector<std::string>& names) {
 
 Result<QuantFormat> fp8(const hf::ConfigFields& q, std::string_view source) {
   const auto numbers = RESHARD_TRY(q.text("fmt")).value_or("e4m3");
-  if (numbers != "e4m3") return unread(source, "fmt " + numbers);
+  if (numbers != "e4m3") return unread(source, "fmt " + as_word(numbers));
   QuantFormat f = *quant_format_from_name("fp8_tensor");
   if (!q.has(kBlock)) return f;
   const auto block = RESHARD_TRY(q.indices(kBlock));
@@ -82,7 +82,7 @@ Result<StoredWeights> modelopt(const hf::ConfigFields& q, std::string_view sourc
   const auto algo = RESHARD_TRY(q.text(kAlgo)).value_or("unknown");
   const auto known =
       std::find_if(kAlgos.begin(), kAlgos.end(), [&](const Algo& a) { return a.name == algo; });
-  if (known == kAlgos.end()) return unread(source, fmt::format("{} {}", kAlgo, algo));
+  if (known == kAlgos.end()) return unread(source, fmt::format("{} {}", kAlgo, as_word(algo)));
   const StoredWeights weights{QuantMethod::modelopt, *quant_format_from_name(known->format)};
   const Index group = RESHARD_TRY(q.count("group_size", 0));
   if (weights.format.data == DType::f4 && group != 0 && group != weights.format.block_cols)
@@ -167,7 +167,7 @@ Result<StoredWeights> stored_weights(std::string_view text, std::string_view sou
   if (method == "compressed-tensors")
     return StoredWeights{QuantMethod::compressed_tensors,
                          RESHARD_TRY(hf::compressed_tensors_format(*q, source))};
-  if (method != "modelopt") return unread(source, "quant_method " + method);
+  if (method != "modelopt") return unread(source, "quant_method " + as_word(method));
   const auto inner = RESHARD_TRY(q->object("quantization"));
   return modelopt(inner ? *inner : *q, source);
 }
