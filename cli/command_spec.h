@@ -134,8 +134,8 @@ void add_what_moves(OptionList& options, Arguments& a) {
   options.number<Index>("--layers", a.layers, 1, kMaxLayers,
                         "replace the config's number of layers");
   options.patterns("--ignore", a.ignore, -1,
-                 "tensors that one side may lack, or that M has besides those of its config; * "
-                 "matches any text, # a number");
+                   "tensors that one side may lack, or that M has besides those of its config; * "
+                   "matches any text, # a number");
   options.prefix(a.prefix);
 }
 

@@ -18,9 +18,10 @@ CommandSpec convert_spec() {
   options.bytes("--buffer-bytes", o.buffer_bytes, "memory for data in flight; default 64MiB");
   options.bytes("--max-shard-bytes", o.max_shard_bytes,
                 "maximum tensor bytes per file, for layout hf; default 5GB");
-  options.patterns("--ignore", o.ignore, 1,
-                 "tensors that OUT's layout may lack, or that IN has besides those of its config; "
-                 "* matches any text, # a number");
+  options.patterns(
+      "--ignore", o.ignore, 1,
+      "tensors that OUT's layout may lack, or that IN has besides those of its config; "
+      "* matches any text, # a number");
   options.prefix(o.prefix);
   options.flag("--sync", o.sync, "wait until all data of OUT is on disk");
   options.threads(o.threads);

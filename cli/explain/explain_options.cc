@@ -60,8 +60,8 @@ CommandSpec explain_spec() {
   options.number<Index>("--layers", a->layers, 1, kMaxLayers,
                         "replace the config's number of layers");
   options.patterns("--ignore", a->ignore, -1,
-                 "tensors that one side may lack, or that M has besides those of its config; * "
-                 "matches any text, # a number");
+                   "tensors that one side may lack, or that M has besides those of its config; * "
+                   "matches any text, # a number");
   options.patterns("--only", a->only, -1,
                    "the tensors to move; others stay as they are; default: all");
   options.prefix(a->prefix);

@@ -16,8 +16,9 @@ CommandSpec inspect_spec() {
   options.number<Index>("--rank", a->rank, 0, kMaxRank, "list this rank's local tensors");
   options.number<Index>("--layers", a->layers, 1, kMaxLayers,
                         "replace the config's number of layers");
-  options.patterns("--ignore", a->ignore, 1,
-                 "tensors that M has besides those of its config; * matches any text, # a number");
+  options.patterns(
+      "--ignore", a->ignore, 1,
+      "tensors that M has besides those of its config; * matches any text, # a number");
   options.prefix(a->prefix);
   options.flag("--json", a->json, "print one JSON object");
   spec.command = [a] { return *a; };

@@ -13,7 +13,8 @@ CommandSpec verify_spec() {
   VerifyOptions& o = a->options;
   options.text("A", o.a, "", "a checkpoint").required();
   options.text("B", o.b, "", "another checkpoint").required();
-  options.patterns("--ignore", o.ignore, 1, "tensors not to compare; * matches any text, # a number");
+  options.patterns("--ignore", o.ignore, 1,
+                   "tensors not to compare; * matches any text, # a number");
   options.prefix(o.prefix);
   options.flag("--json", a->json, "print one JSON object");
   options.threads(o.threads);

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import pathlib
@@ -33,15 +34,18 @@ def model_of(
 
   config  a config.json, a folder with one, its content as a dict, or a config of transformers
   path    of the file to write, such as "qwen.model.json": the config, and the names, shapes and dtypes of
-          the tensors that a checkpoint of the class has. Every command takes it as --model, and
+          the tensors that save_pretrained() would write. Every command takes it as --model, and
           reshard.open_model() opens it
 
-  transformers builds the class of the config without memory, and says the names that it would save.
+  transformers builds the class of the config without memory. Weights are plain: what the config says of
+  their quantisation is left out.
   Raises UnsupportedError if it has no class for the config, or cannot build it.
   """
   import transformers
 
   said, source = _content(config)
+  for part in (said, *(v for v in said.values() if isinstance(v, dict))):
+    part.pop("quantization_config", None)  # what is listed is plain
   try:
     if isinstance(source, pathlib.Path):
       of = transformers.AutoConfig.from_pretrained(source)
@@ -60,7 +64,7 @@ def model_of(
 def _content(config: Any) -> tuple[dict[str, Any], Any]:
   """What a config says, and where transformers reads it: its path, itself, or None for a dict."""
   if isinstance(config, Mapping):
-    return dict(config), None
+    return copy.deepcopy(dict(config)), None
   if hasattr(config, "to_json_string"):
     return json.loads(config.to_json_string(use_diff=False)), config
   path = pathlib.Path(config)

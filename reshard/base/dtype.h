@@ -7,8 +7,8 @@
 
 namespace reshard {
 
-/// The element types of the safetensors format and, last, integers of 4 bits, which files store packed
-/// in words: a code c is the number c - 8.
+/// The element types of the safetensors format and, last, integers of 4 bits, which files store
+/// packed in words: a code c is the number c - 8.
 // clang-format off
 enum class DType : std::uint8_t {
   boolean, f4, f6_e2m3, f6_e3m2, u8, i8, f8_e5m2, f8_e4m3, f8_e8m0, f8_e4m3fnuz, f8_e5m2fnuz,

@@ -30,8 +30,8 @@ enum class ScaleOrder : std::uint8_t {
 ///
 /// If formats and block grids are equal, bytes and scales can be copied without conversion.
 struct QuantFormat {
-  /// f8_e4m3, or f4 (E2M1, two per byte, low nibble first). Integers: i4 (as number + 8, two per
-  /// byte, low nibble first), i8, and u8 (as number + 128).
+  /// f8_e4m3, or f4 (E2M1, two per byte, low nibble first). Integers: i4 (stored as the number + 8,
+  /// two per byte, low nibble first), i8, and u8 (stored as the number + 128).
   DType data = DType::f8_e4m3;
   DType scale = DType::f8_e8m0;  ///< f8_e8m0, f32 or f8_e4m3; of integers bf16, f16 or f32.
   std::int32_t block_rows = 1, block_cols = 32;  ///< elements; 0: the whole dimension.

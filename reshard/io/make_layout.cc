@@ -173,8 +173,8 @@ Result<std::optional<QuantNotation>> take_notation(LayoutSpec& spec,
   return notation;
 }
 
-/// The format that a name of integers means for a model: its scales have the dtype of the weights
-/// or, if a checkpoint is stored in this form, that of its scales.
+/// The name of a format of integers leaves the dtype of scales open: it is that of the weights or,
+/// if the checkpoint is stored in this format, that of its scales.
 QuantFormat with_scales_of(QuantFormat format, const Model& model) {
   if (!has_integers(format)) return format;
   if (model.config && is_convertible(model.config->dtype)) format.scale = model.config->dtype;

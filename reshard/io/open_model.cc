@@ -65,10 +65,11 @@ bool is_whole(const std::string& path) {
 Result<Model> listed_model(const std::string& text, const std::string& path, ModelSpec tensors,
                            const ModelOptions& options) {
   if (options.layers)
-    return fail(Code::invalid_argument,
-                fmt::format("{}: lists its tensors; the number of layers can be chosen for a config "
-                            "that does not",
-                            path));
+    return fail(
+        Code::invalid_argument,
+        fmt::format("{}: lists its tensors; the number of layers can be chosen for a config "
+                    "that does not",
+                    path));
   Model model;
   model.name = text;
   model.ignore = options.ignore;

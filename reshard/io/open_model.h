@@ -73,8 +73,8 @@ struct ModelOptions {
 std::set<std::string> matching_names(const ModelSpec& tensors,
                                      const std::set<std::string>& patterns);
 
-/// The names that match the patterns, each of which must match one, or be the name of one. `what`:
-/// what they are for, as in "to ignore".
+/// The names of the tensors that match the patterns. Errors: a pattern that matches none, with the
+/// closest name; `what` says what it is for: "ignore" or "move".
 Result<std::set<std::string>> names_of(const std::set<std::string>& patterns, std::string_view what,
                                        const ModelSpec& tensors);
 
@@ -84,8 +84,8 @@ Result<> check_ignored(const Model& model, const Model* other = nullptr);
 
 /// Opens a model by the path of a config.json, a checkpoint folder, one of its files or any
 /// safetensors file, by the name of an example (example_names()), or as a repository of the Hugging
-/// Face hub ("Qwen/Qwen3-8B") whose snapshot is in the hub's local cache. A config that lists its
-/// tensors (checkpoint::listed_tensors()) is a model of these, of any class, without weights.
+/// Face hub ("Qwen/Qwen3-8B") whose snapshot is in the hub's local cache. A config.json of any
+/// class that lists tensors (checkpoint::listed_tensors()) is a model of these, without weights.
 ///
 /// The tensors of a checkpoint must be those of its config, with these exceptions:
 /// - A stored lm_head.weight of a model with tied embeddings is left out; it must equal the

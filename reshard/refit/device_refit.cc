@@ -57,7 +57,8 @@ Result<> DeviceRefit::State::plan(const DeviceRefitOptions& options) {
       return fail(Code::invalid_argument, side == &source ? "no layout of the source was given"
                                                           : "no layout of the target was given");
   plans = RESHARD_TRY(conversion::plan_moves(
-      source, target, {.ignore = options.ignore, .only = options.only, .staging_bytes = options.between_bytes}));
+      source, target,
+      {.ignore = options.ignore, .only = options.only, .staging_bytes = options.between_bytes}));
   RESHARD_TRY(view_values());
   return place_between();
 }

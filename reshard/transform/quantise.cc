@@ -49,8 +49,8 @@ bool is_plain(DType dtype) {
 Index data_bytes(const QuantFormat& format, Index cols) { return size_of(format.data, cols); }
 
 ScaleMaker maker_of(const QuantFormat& format, float matrix_amax) {
-  return scale_maker(scale_kind(format), code_kind(format), format.zero_block,
-                     format.tensor_factor, format.factor_divides, matrix_amax);
+  return scale_maker(scale_kind(format), code_kind(format), format.zero_block, format.tensor_factor,
+                     format.factor_divides, matrix_amax);
 }
 
 /// True if every block of the rows that begin at `first`, `row_bytes` apart, begins at a multiple
@@ -141,7 +141,8 @@ class Bands {
     const auto choose = [&](const QuantiseKernels::OfSource& source) {
       return divides(maker_.kind) ? source.divide[kind] : source.multiply[kind];
     };
-    // F16 has no scale for large blocks: their quotients are above the largest number.
+    // F16 ends at 65504: with such a scale quotients may be above the largest number, which only
+    // the portable kernels accept.
     if (maker_.kind == ScaleKind::f16_exact)
       return choose(of_dtype(kernels::portable_quantise_kernels(), src_.dtype));
     if (!is_one_block(dst_.format)) return choose(source_);

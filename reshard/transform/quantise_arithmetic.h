@@ -83,13 +83,13 @@ RESHARD_HOST_DEVICE constexpr float small_to_float(CodeKind kind, std::uint32_t 
   return bits_float(sign | (exponent + bias) << 23 | mantissa << (23 - t.mantissa_bits));
 }
 
-/// What an integer's code is more than its number.
+/// What is added to an integer to make its code; 0 for int8, whose code is two's complement.
 RESHARD_HOST_DEVICE constexpr std::uint32_t code_offset(CodeKind kind) {
   return kind == CodeKind::int4 ? 8 : kind == CodeKind::uint8 ? 128 : 0;
 }
 
-/// The float to which adding a number that is much smaller rounds it to an integer, ties to even,
-/// in the lowest bits of the sum.
+/// Adding this to a much smaller number rounds that number to an integer, ties to even: the lowest
+/// bits of the sum.
 inline constexpr float kRoundsToInteger = 0x1.8p23F;
 
 /// The code of a quotient: the nearest integer, ties to even, saturated. NaN: that of 0.
@@ -108,8 +108,8 @@ RESHARD_HOST_DEVICE constexpr float integer_to_float(CodeKind kind, std::uint32_
   return static_cast<float>(kind == CodeKind::int8 ? signed_byte : number);
 }
 
-/// What amax becomes: the largest number of a small float, half the range of integers
-/// (compressed-tensors).
+/// The number to which a scale brings the largest magnitude of its block: the largest of a small
+/// float; half the range of integers, as in compressed-tensors' calculate_qparams().
 RESHARD_HOST_DEVICE constexpr float largest_number(CodeKind kind) {
   if (is_integer(kind)) return kind == CodeKind::int4 ? 7.5F : 127.5F;
   return traits(kind).largest_value;
@@ -138,7 +138,7 @@ RESHARD_HOST_DEVICE constexpr float e8m0_reciprocal(std::uint32_t byte) {
   return bits_float(byte == 254 ? 0x400000U : (254 - byte) << 23);
 }
 
-/// Dtype and rounding rule of scales. Those of 16 bits are integers'.
+/// Dtype and rounding rule of scales. Only integers have scales of 16 bits.
 enum class ScaleKind : std::uint8_t {
   e8m0_up,
   e8m0_floor,
@@ -167,7 +167,7 @@ RESHARD_HOST_DEVICE constexpr std::uint32_t scale_bits(ScaleKind kind, float sca
 /// A block's scale as stored, and the multiplier or divisor (see divides) that is applied to its
 /// elements before the cast. If that is NaN, every element becomes NaN.
 struct BlockScale {
-  std::uint32_t stored;  ///< a byte, the bits of 16-bit numbers, or those of a float.
+  std::uint32_t stored;  ///< a byte, or the bits of a number of 16 or 32 bits.
   float by;
 };
 
@@ -275,9 +275,9 @@ RESHARD_HOST_DEVICE constexpr BlockScale integer_scale(const ScaleMaker& maker,
   if (amax == kFloatInfinity) scale = halves ? 65504.0F : bits_float(254U << 23);
   if (maker.kind == ScaleKind::bf16_exact) scale = rounded(Rounding::bf16, scale);
   if (halves) scale = rounded(Rounding::f16, scale > 65504.0F ? 65504.0F : scale);
-  const float epsilon = halves                                 ? 0x1p-10F
+  const float epsilon = halves                                ? 0x1p-10F
                         : maker.kind == ScaleKind::bf16_exact ? 0x1p-7F
-                                                               : 0x1p-23F;
+                                                              : 0x1p-23F;
   if (scale == 0) scale = epsilon;
   return {scale_bits(maker.kind, scale), scale};
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: a quantization_config is refused in one line, or says a form that kernels have; that form
-// written is read again as the same; and tensors that contradict it are refused, not misread.
+// Protects: a quantization_config is refused in one line, or says a form that kernels have; that
+// form written is read again as the same; and tensors that contradict it are refused, not misread.
 #include <cstdint>
 #include <string_view>
 

@@ -39,6 +39,16 @@ def same(left, right):
     assert torch.equal(bytes_of(tensor), bytes_of(other)), name
 
 
+def expect_layout_of_values(folder, values, config, layout, tmp_path):
+  """Ranks hold of a quantised checkpoint what they hold of its values."""
+  write(tmp_path / "plain", values, config)
+  command("convert", folder, tmp_path / "a", "--to", layout)
+  command("convert", tmp_path / "plain", tmp_path / "b", "--to", layout)
+  a, b = ranks(tmp_path / "a"), ranks(tmp_path / "b")
+  for rank, tensors in a.items():
+    same(tensors, b[rank])
+
+
 def command(*arguments, fails=False):
   done = program.run(*arguments)
   assert (done.returncode != 0) == fails, f"{arguments}:\n{done.stdout}{done.stderr}"

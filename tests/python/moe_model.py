@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A small mixture of experts whose matrices are quantised in many forms."""
 
+import copy
 import json
 
 import torch
@@ -28,6 +29,16 @@ LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_
 E4M3 = torch.float8_e4m3fn
 # Values of E2M1 codes.
 CODES = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
+
+
+def compressed_tensors(form, weights, config=CONFIG):
+  """A config whose linear layers compressed-tensors has stored."""
+  group = {"targets": ["Linear"], "weights": weights, "input_activations": None}
+  how = {
+    "quant_method": "compressed-tensors", "format": form, "quantization_status": "compressed",
+    "ignore": ["lm_head", "re:.*mlp.gate$"], "kv_cache_scheme": None, "config_groups": {"group_0": group},
+  }  # fmt: skip
+  return copy.deepcopy({**config, "quantization_config": how})
 
 
 def is_linear(name):

@@ -2,7 +2,6 @@
 """Checkpoints of compressed-tensors: values are what its own compressors decompress, configs are what
 its own classes read, bytes are moved as they are, also where shards cut blocks, and come home."""
 
-import copy
 import json
 
 import pytest
@@ -16,8 +15,8 @@ from compressed_tensors.quantization.lifecycle.forward import quantize
 from compressed_tensors.quantization.utils import calculate_qparams, generate_gparam
 
 import quantised as tool
-from folders import command, ranks, read, same, write
-from moe_model import CONFIG, is_linear, packed, plain_checkpoint, quantised, random_e4m3, unpacked
+from folders import command, expect_layout_of_values, ranks, read, same, write
+from moe_model import CONFIG, compressed_tensors, is_linear, packed, plain_checkpoint, quantised, random_e4m3, unpacked
 
 FLOAT8 = {"num_bits": 8, "type": "float", "symmetric": True, "dynamic": False}
 FLOAT4 = {**FLOAT8, "num_bits": 4}
@@ -90,13 +89,7 @@ def values_of(form, parts):
 
 
 def config_of(form):
-  group = {"targets": ["Linear"], "weights": FORMS[form][2], "input_activations": None}
-  how = {
-    "quant_method": "compressed-tensors", "format": FORMS[form][1],
-    "quantization_status": "compressed", "ignore": ["lm_head", "re:.*mlp.gate$"],
-    "kv_cache_scheme": None, "config_groups": {"group_0": group},
-  }  # fmt: skip
-  return copy.deepcopy({**CONFIG, "quantization_config": how})
+  return compressed_tensors(*FORMS[form][1:])
 
 
 @pytest.fixture(scope="module")
@@ -141,12 +134,7 @@ def test_values_are_those_of_the_library(stored, tmp_path):
 @pytest.mark.parametrize("layout", ["vllm:tp=2", "megatron:tp=2,ep=2,etp=1"])
 def test_values_reach_every_layout(stored, layout, tmp_path):
   _, folder, _, values = stored
-  write(tmp_path / "plain", values, CONFIG)
-  command("convert", folder, tmp_path / "a", "--to", layout)
-  command("convert", tmp_path / "plain", tmp_path / "b", "--to", layout)
-  a, b = ranks(tmp_path / "a"), ranks(tmp_path / "b")
-  for rank, tensors in a.items():
-    same(tensors, b[rank])
+  expect_layout_of_values(folder, values, CONFIG, layout, tmp_path)
 
 
 @pytest.mark.parametrize("layout", ["vllm:tp=2", "megatron:tp=2,pp=2", "sglang:tp=2"])

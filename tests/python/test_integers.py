@@ -2,7 +2,6 @@
 """Symmetric integers of compressed-tensors: what its own compressor writes is read, moved, and comes
 home; what reshard quantises has the bytes that its quantiser gives, in the dtype of the weights."""
 
-import copy
 import json
 
 import pytest
@@ -13,8 +12,8 @@ from compressed_tensors.quantization import QuantizationArgs, QuantizationConfig
 from compressed_tensors.quantization.utils import calculate_qparams
 
 import quantised as tool
-from folders import command, ranks, read, same, write
-from moe_model import CONFIG, plain_checkpoint, quantised
+from folders import command, expect_layout_of_values, ranks, read, same, write
+from moe_model import CONFIG, compressed_tensors, plain_checkpoint, quantised
 
 INT4 = {"num_bits": 4, "type": "int", "symmetric": True, "dynamic": False}
 INT8 = {**INT4, "num_bits": 8}
@@ -52,13 +51,7 @@ def values_of(form, parts):
 
 
 def config_of(form, config, **weights):
-  group = {"targets": ["Linear"], "weights": {**FORMS[form][1], **weights}, "input_activations": None}
-  how = {
-    "quant_method": "compressed-tensors", "format": FORMS[form][0],
-    "quantization_status": "compressed", "ignore": ["lm_head"], "kv_cache_scheme": None,
-    "config_groups": {"group_0": group},
-  }  # fmt: skip
-  return copy.deepcopy({**config, "quantization_config": how})
+  return compressed_tensors(FORMS[form][0], {**FORMS[form][1], **weights}, config)
 
 
 @pytest.fixture(scope="module")
@@ -92,12 +85,7 @@ def test_values_are_those_of_the_library(stored, tmp_path):
 @pytest.mark.parametrize("layout", ["vllm:tp=2", "megatron:tp=2,ep=2,etp=1", "fsdp:shard=2"])
 def test_values_reach_every_layout(stored, layout, tmp_path):
   _, folder, _, values = stored
-  write(tmp_path / "plain", values, CONFIG)
-  command("convert", folder, tmp_path / "a", "--to", layout)
-  command("convert", tmp_path / "plain", tmp_path / "b", "--to", layout)
-  a, b = ranks(tmp_path / "a"), ranks(tmp_path / "b")
-  for rank, tensors in a.items():
-    same(tensors, b[rank])
+  expect_layout_of_values(folder, values, CONFIG, layout, tmp_path)
 
 
 def test_the_same_form_is_kept_byte_for_byte(stored, tmp_path):

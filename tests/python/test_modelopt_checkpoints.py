@@ -9,7 +9,7 @@ import safetensors.torch
 import torch
 from compressed_tensors.quantization import QuantizationConfig
 
-from folders import command, ranks, read, same, write
+from folders import command, expect_layout_of_values, ranks, read, same, write
 from moe_model import (
   CONFIG,
   E4M3,
@@ -113,12 +113,7 @@ def test_values_are_those_of_the_definition(stored, tmp_path):
 @pytest.mark.parametrize("layout", ["vllm:tp=2", "megatron:tp=2,ep=2,etp=1", "sglang:tp=2"])
 def test_values_reach_every_layout(stored, layout, tmp_path):
   _, folder, _, values = stored
-  write(tmp_path / "plain", values, CONFIG)
-  command("convert", folder, tmp_path / "a", "--to", layout)
-  command("convert", tmp_path / "plain", tmp_path / "b", "--to", layout)
-  a, b = ranks(tmp_path / "a"), ranks(tmp_path / "b")
-  for rank, tensors in a.items():
-    same(tensors, b[rank])
+  expect_layout_of_values(folder, values, CONFIG, layout, tmp_path)
 
 
 @pytest.mark.parametrize("layout", ["vllm:tp=2", "megatron:tp=2,pp=2", "sglang:tp=2"])

@@ -34,18 +34,22 @@ def wildcards(rule: Rule) -> list[int]:
 
 
 def alike(seen: Sequence[Seen]) -> bool:
-  """Whether the local tensors of a kind that are seen at the same sizes hold whole dimensions of theirs, or
-  parts, all in the same way."""
+  """Whether the local tensors of a kind, at the same sizes, all hold the same dimensions whole and the same
+  ones in part."""
   forms: dict[tuple[int, str], set[frozenset[Any]]] = {}
   for one in seen:
     shapes = one.sight.shapes
     form = frozenset(
-      (skeleton(piece.tensor), tuple(e - b == whole for b, e, whole in zip(piece.begin, piece.end, shapes[piece.tensor], strict=True)))
+      (skeleton(piece.tensor), tuple(map(_is_whole, piece.begin, piece.end, shapes[piece.tensor])))
       for held in one.ranks.values()
       for piece in held.pieces
     )
     forms.setdefault((one.sight.model, str(sorted(one.sight.sizes.items()))), set()).add(form)
   return all(len(found) == 1 for found in forms.values())
+
+
+def _is_whole(begin: int, end: int, size: int) -> bool:
+  return end - begin == size
 
 
 def splits(name: str, seen: Sequence[Seen]) -> Iterator[list[tuple[str, list[Seen]]]]:

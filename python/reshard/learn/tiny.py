@@ -75,7 +75,7 @@ def _alternating(first: str, second: str, count: int) -> list[str]:
   return [first if i % 2 == 0 else second for i in range(count)]
 
 
-#: What published configs of a type say beside what transformers writes, for engines that read it.
+#: Keys that published configs of a model type have, and transformers does not write. Engines read them.
 _PUBLISHED: dict[str, Callable[[Sizes], dict[str, Any]]] = {
   "afmoe": lambda _: {"score_func": "sigmoid", "route_norm": True, "n_group": 1, "topk_group": 1},
   "glm4_moe_lite": lambda _: {"first_k_dense_replace": 1},

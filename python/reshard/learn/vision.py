@@ -11,8 +11,10 @@ _kept: list[Any] = []
 
 
 def import_torchvision() -> None:
-  """Imports torchvision, if it is installed, also its CUDA build, which a package index has, beside torch
-  for CPUs: its operators are declared then, and cannot be called."""
+  """Imports torchvision if it is installed.
+
+  Package indexes have its CUDA build, whose operators do not load beside a torch for CPUs. Then they are
+  declared without code: imports work, calls do not."""
   try:
     importlib.import_module("torchvision")
   except ModuleNotFoundError:

@@ -23,8 +23,7 @@ void make_session(TensorSession* self, std::shared_ptr<Group> group, nb::object 
                   nb::object back_tensors, std::string buffering, std::string verify,
                   std::string convert, std::string path, int threads, Index staging_bytes,
                   double timeout, const Names& ignore, const Names& only, bool replan,
-                  nb::object trace,
-                  nb::object on_phase, nb::object published, nb::object stream) {
+                  nb::object trace, nb::object on_phase, nb::object published, nb::object stream) {
   new (self) TensorSession(std::move(group), {.source = std::move(source),
                                               .source_tensors = std::move(source_tensors),
                                               .target = std::move(target),
@@ -248,9 +247,9 @@ void bind_session(nb::module_& m) {
       nb::arg("buffering") = "in_place", nb::arg("verify") = "never",
       nb::arg("convert") = "receiver", nb::arg("path") = "automatic", nb::arg("threads") = 1,
       nb::arg("staging_bytes") = kStaging, nb::arg("timeout") = 60.0,
-      nb::arg("ignore") = nb::tuple(), nb::arg("only") = nb::tuple(), nb::arg("replan") = false, nb::arg("trace") = nb::none(),
-      nb::arg("on_phase") = nb::none(), nb::arg("published") = nb::none(),
-      nb::arg("stream") = nb::none(),
+      nb::arg("ignore") = nb::tuple(), nb::arg("only") = nb::tuple(), nb::arg("replan") = false,
+      nb::arg("trace") = nb::none(), nb::arg("on_phase") = nb::none(),
+      nb::arg("published") = nb::none(), nb::arg("stream") = nb::none(),
       nb::sig("def __init__(self, group: ProcessGroup, *, source: Layout, target: Layout, "
               "source_tensors: typing.Any = None, target_tensors: typing.Any = None, "
               "back_tensors: typing.Any = None, "

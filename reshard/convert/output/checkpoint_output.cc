@@ -122,7 +122,8 @@ Result<> CheckpointOutput::write_tensors(const OutputFile& file, const std::stri
                    : SafetensorsWriter::create(path, file.tensors, file.metadata, watch));
   RESHARD_TRY(write(file, writer, progress));
   for (std::size_t i = 0; i < file.packed_shapes.size(); ++i)
-    RESHARD_TRY(writer.write_at(file.slots.size() + i, 0, std::as_bytes(std::span(file.packed_shapes[i]))));
+    RESHARD_TRY(
+        writer.write_at(file.slots.size() + i, 0, std::as_bytes(std::span(file.packed_shapes[i]))));
   return writer.finish();
 }
 

@@ -48,7 +48,8 @@ void add_slot(const SlotFiles& slot_files, SlotId slot, OutputFile& file) {
   file.tensor_bytes += volume(t.shape) * bits(t.dtype) / 8;
 }
 
-/// After all slots of a file.
+/// Adds the shapes of packed integers behind the tensors of slots. Call it once, when the file has
+/// all of its slots.
 void add_packed_shapes(const SlotFiles& slot_files, OutputFile& file) {
   for (const SlotId slot : file.slots)
     if (auto shape = slot_files.packed_shape(slot, file.rank)) {

@@ -17,7 +17,7 @@ namespace reshard::output {
 struct OutputFile {
   std::string name;
   Rank rank;
-  std::vector<SlotId> slots = {};  ///< in the order of the layout.
+  std::vector<SlotId> slots = {};        ///< in the order of the layout.
   std::vector<TensorSpec> tensors = {};  ///< one per slot, then one per element of `packed_shapes`.
   std::vector<std::array<std::int64_t, 2>> packed_shapes = {};  ///< SlotFiles::packed_shape().
   Index tensor_bytes = 0;           ///< without the header.

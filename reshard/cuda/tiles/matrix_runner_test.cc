@@ -142,7 +142,8 @@ TEST(MatrixRunner, EveryHalfIsCastAsTheReferenceDoes) {
       OnGpu on(format, dtype, 32, 2048, 0);
       on.write_values(plain.view());
       ASSERT_NO_FATAL_FAILURE(on.run(MatrixWork::quantise));
-      ASSERT_TRUE(on.read_stored() == reference_quantise(format, dtype, 32, 2048, plain.values())) << name;
+      ASSERT_TRUE(on.read_stored() == reference_quantise(format, dtype, 32, 2048, plain.values()))
+          << name;
     }
 }
 

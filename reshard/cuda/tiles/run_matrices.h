@@ -221,7 +221,9 @@ RESHARD_HOST_DEVICE inline void scale_phase(const MatrixPair& m, const MatrixTil
 
 /// Where quotients of values of a dtype are rounded.
 RESHARD_HOST_DEVICE constexpr Rounding rounding_of(DType dtype) {
-  return dtype == DType::bf16 ? Rounding::bf16 : dtype == DType::f16 ? Rounding::f16 : Rounding::f32;
+  return dtype == DType::bf16  ? Rounding::bf16
+         : dtype == DType::f16 ? Rounding::f16
+                               : Rounding::f32;
 }
 
 /// Phase 4: casts the values and writes their codes.
@@ -238,7 +240,8 @@ RESHARD_HOST_DEVICE inline void encode_phase(const MatrixPair& m, const MatrixTi
     std::uint64_t codes = 0;
     for (std::uint32_t k = 0; k < 8; ++k)
       if (k < step.count)
-        codes |= std::uint64_t{encoded(m.codes, is_divided, values.of[k], by, rounding)} << (k * width);
+        codes |= std::uint64_t{encoded(m.codes, is_divided, values.of[k], by, rounding)}
+                 << (k * width);
     std::byte* const to = m.data + step.row * m.data_row + std::int64_t{step.col} * width / 8;
     if (m.at_once == 8 && step.count == 8) {
       if (width == 8) {

@@ -131,7 +131,8 @@ class Separator {
     return {};
   }
 
-  /// Takes the shape beside packed integers. Errors: what changes their numbers or order.
+  /// Takes out the tensor that says the shape of packed integers, if there is one. Errors: a zero
+  /// point or a table of the order of columns, which are not read.
   Result<> check_integers(const Found& found) {
     for (const char* end : {"_zero_point", "_g_idx"})
       if (stored_.find(found.tensor + end))

@@ -257,7 +257,8 @@ std::string as_word(std::string_view text) {
   const auto is_plain = [](unsigned char c) {
     return std::isalnum(c) != 0 || c == '-' || c == '_' || c == '.';
   };
-  const bool word = !text.empty() && text.size() <= kMessageText && std::ranges::all_of(text, is_plain);
+  const bool word =
+      !text.empty() && text.size() <= kMessageText && std::ranges::all_of(text, is_plain);
   return word ? std::string(text) : in_quotes(text);
 }
 

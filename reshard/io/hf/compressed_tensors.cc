@@ -16,11 +16,12 @@ constexpr Index kMost = 1 << 20;
 QuantFormat named(std::string_view name) { return *quant_format_from_name(name); }
 
 tl::unexpected<Error> unread(std::string_view source, const std::string& what) {
-  return fail(Code::unsupported,
-              fmt::format("{}: quantization_config: {} is not supported; compressed-tensors "
-                          "weights must be 8-bit floats, MXFP4, NVFP4, or symmetric integers of 4 or "
-                          "8 bits",
-                          source, what));
+  return fail(
+      Code::unsupported,
+      fmt::format("{}: quantization_config: {} is not supported; compressed-tensors "
+                  "weights must be 8-bit floats, MXFP4, NVFP4, or symmetric integers of 4 or "
+                  "8 bits",
+                  source, what));
 }
 
 /// The strategy, or its default if the config does not name one.
@@ -62,7 +63,8 @@ Result<QuantFormat> of_integers(const ConfigFields& weights, const std::string& 
   const std::string what = fmt::format("int of {} bits as {}", bits, as_word(format));
   if (!(bits == 8 && (packed || plain)) && !(bits == 4 && packed)) return unread(source, what);
   const auto order = RESHARD_TRY(weights.text("actorder")).value_or("");
-  if (order == "group") return unread(source, what + " whose groups are in another order (actorder)");
+  if (order == "group")
+    return unread(source, what + " whose groups are in another order (actorder)");
   if (strategy != "channel" && (strategy != "group" || group == 0))
     return unread(source, fmt::format("{} with strategy {}", what, as_word(strategy)));
   QuantFormat f = named("int4_channel");
@@ -155,7 +157,8 @@ Result<QuantFormat> compressed_tensors_format(const ConfigFields& config, std::s
   std::optional<QuantFormat> found;
   for (const std::string& name : groups->keys()) {
     const auto group = groups->object(name);
-    if (!group || !*group) return unread(source, fmt::format("group {} without weights", as_word(name)));
+    if (!group || !*group)
+      return unread(source, fmt::format("group {} without weights", as_word(name)));
     const auto weights = RESHARD_TRY((*group)->object("weights"));
     if (!weights) return unread(source, fmt::format("group {} without weights", as_word(name)));
     const auto format = RESHARD_TRY((*group)->text("format")).value_or(usual);

@@ -30,10 +30,11 @@ constexpr std::array kAlgos = {
     Algo{"NVFP4", "nvfp4"},         Algo{kNvfp4WeightsOnly, "nvfp4"}};
 
 tl::unexpected<Error> unread(std::string_view source, const std::string& what) {
-  return fail(Code::unsupported,
-              fmt::format("{}: {}: {} is not supported; supported are fp8 in e4m3 (with a {} or "
-                          "one scale per weight), mxfp4, modelopt, compressed-tensors and fbgemm_fp8",
-                          source, kKey, what, kBlock));
+  return fail(
+      Code::unsupported,
+      fmt::format("{}: {}: {} is not supported; supported are fp8 in e4m3 (with a {} or "
+                  "one scale per weight), mxfp4, modelopt, compressed-tensors and fbgemm_fp8",
+                  source, kKey, what, kBlock));
 }
 
 Json text_json(std::string_view text) { return Json(std::string(text)); }
@@ -110,7 +111,8 @@ Json::Object object_of(const StoredWeights& w, const std::vector<std::string>& p
     return hf::compressed_tensors_object(w.format, w.static_inputs, plain);
   Json::Object q;
   // The default of transformers' FbgemmFp8Config.
-  if (w.method == QuantMethod::fbgemm_fp8) q.push_back({"activation_scale_ub", Json(Json::Number{"1200.0"})});
+  if (w.method == QuantMethod::fbgemm_fp8)
+    q.push_back({"activation_scale_ub", Json(Json::Number{"1200.0"})});
   if (!plain.empty()) q.push_back({"modules_to_not_convert", names_json(plain)});
   q.push_back({"quant_method", text_json(name(w.method))});
   return q;

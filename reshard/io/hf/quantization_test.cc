@@ -129,9 +129,9 @@ TEST(HfQuantization, groups_of_compressed_tensors_say_how_weights_are_cut) {
   EXPECT_EQ(of(compressed("int-quantized", i8 + channel)), "int8_channel");
   EXPECT_THAT(error(compressed("pack-quantized", i4)),
               HasSubstr("int of 4 bits as pack-quantized with strategy tensor is not supported"));
-  EXPECT_THAT(error(compressed("pack-quantized",
-                               i4 + R"(, "group_size": 15, "strategy": "group")")),
-              HasSubstr("in groups of 15 is not supported"));
+  EXPECT_THAT(
+      error(compressed("pack-quantized", i4 + R"(, "group_size": 15, "strategy": "group")")),
+      HasSubstr("in groups of 15 is not supported"));
   EXPECT_THAT(error(compressed("int-quantized", i4 + channel)),
               HasSubstr("int of 4 bits as int-quantized is not supported"));
   EXPECT_THAT(error(compressed("pack-quantized", i4 + by32 + R"(, "actorder": "group")")),

@@ -26,7 +26,7 @@ namespace fs = std::filesystem;
 
 constexpr std::size_t kMaxModelConfigBytes = std::size_t{16} << 20;
 
-/// Integers, whose scales have the dtype that the files say.
+/// Sets the dtype of integers' scales, which a config does not say, to that of the stored ones.
 void take_scale_dtype(const ModelSpec& stored, QuantFormat& format) {
   if (!has_integers(format)) return;
   for (const CanonicalTensor& t : stored.tensors())
@@ -36,7 +36,8 @@ void take_scale_dtype(const ModelSpec& stored, QuantFormat& format) {
     }
 }
 
-/// The shapes beside packed integers. Errors: one that contradicts the words.
+/// Compares the shapes that are stored beside packed integers with those of their words. Errors: a
+/// shape that differs.
 Result<> check_packed_shapes(const Model& model, const PlainTensors& plain) {
   if (!has_packed_integers(plain.stored.format)) return {};
   for (const std::string& tensor : plain.stored.tensors) {

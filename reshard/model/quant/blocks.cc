@@ -159,8 +159,7 @@ Alignment PieceTable::alignment(const Slot& slot, const BlockGroup& group, Index
       a.own &=
           whole && here.begin() % own == 0 && (here.end() % own == 0 || here.end() == held.size());
       if (i == 0) continue;
-      for (const Index at :
-           {there.begin(), there.end(), here.begin(), here.end(), held.size()})
+      for (const Index at : {there.begin(), there.end(), here.begin(), here.end(), held.size()})
         a.step = std::gcd(a.step, at);
     }
   }

@@ -51,17 +51,17 @@ Result<FileTensor> in_files(QuantMethod method, const QuantFormat& format, Quant
                             const std::string& tensor, DType dtype, const Dims& shape);
 
 /// A part of a quantised tensor in the modules of frameworks: two 4-bit floats are one byte (U8,
-/// half the last dimension), packed integers are words (I32, the first one lowest), and power-of-two scales are bytes (U8). Names of 4-bit data and
-/// factors, and scale shapes of linear layers, are those of `method`, by default that of the
-/// format. `name` is the name of the slot.
+/// half the last dimension), packed integers are words (I32, the first one lowest), and
+/// power-of-two scales are bytes (U8). Names of 4-bit data and factors, and scale shapes of linear
+/// layers, are those of `method`, by default that of the format. `name` is the name of the slot.
 FileTensor in_modules(std::optional<QuantMethod> method, const QuantFormat& format, QuantPart part,
                       std::string name, DType dtype, const Dims& shape);
 
 /// The number of elements that share a byte or, of packed integers, a word in files and modules.
 Index packed_together(const QuantFormat& format);
 
-/// The name of the tensor with the rows and columns of packed integers, I64 [2], that files of
-/// compressed-tensors have beside them.
+/// The name of the tensor beside packed integers in which compressed-tensors stores their shape:
+/// I64 [2], rows and columns.
 std::string name_of_packed_shape(const std::string& tensor);
 
 /// The suffix that a method gives to the names of scales; empty if it is scale_suffix().

@@ -103,19 +103,19 @@ bool has_micro_blocks(const QuantFormat& f) {
   return f.block_rows == 1 && f.block_cols > 0 && (bits(f.scale) == 8 || has_integers(f));
 }
 
-/// Errors: experts in one tensor as packed integers, which engines hold input first, in words that
-/// run along the input.
+/// Errors: experts that are one tensor of packed integers. Engines store them input first, with
+/// words that run along the input.
 Result<> check_experts(const QuantisedLayout& q, const std::string& family) {
   if (!has_packed_integers(q.choice.format) || family == "hf") return {};
   for (const QuantisedLayout::Pair& pair : q.pairs) {
     const Slot& slot = q.values->slot(pair.values);
     if (slot.sections[0].extent.size() > 2)
-      return fail(Code::unsupported,
-                  fmt::format("'{}' cannot be quantised as {}: engines hold packed experts input "
-                              "first, [experts, in / {}, out], which is not supported; exclude them "
-                              "with quant_skip",
-                              slot.name, to_string(q.choice.format),
-                              packed_together(q.choice.format)));
+      return fail(
+          Code::unsupported,
+          fmt::format("'{}' cannot be quantised as {}: engines hold packed experts input "
+                      "first, [experts, in / {}, out], which is not supported; exclude them "
+                      "with quant_skip",
+                      slot.name, to_string(q.choice.format), packed_together(q.choice.format)));
   }
   return {};
 }

@@ -199,14 +199,14 @@ Result<> Quantiser::check_columns(const Slot& slot) {
   if (together == 1) return {};
   const auto odd = [&](const Section& section) {
     const auto& pieces = pieces_.pieces(slot, section, section.extent.size() - 1);
-    return std::any_of(pieces.begin(), pieces.end(),
-                       [&](Interval held) {
-                         return held.begin() % together != 0 || held.end() % together != 0;
-                       });
+    return std::any_of(pieces.begin(), pieces.end(), [&](Interval held) {
+      return held.begin() % together != 0 || held.end() % together != 0;
+    });
   };
   bool bad = std::any_of(slot.sections.begin(), slot.sections.end(), odd);
   if (const auto groups = group_blocks(v_.model(), slot, out_.choice.input_first))
-    for (const BlockGroup& g : groups->groups) bad |= pieces_.alignment(slot, g, 1, 1).step % together != 0;
+    for (const BlockGroup& g : groups->groups)
+      bad |= pieces_.alignment(slot, g, 1, 1).step % together != 0;
   if (!bad) return {};
   return fail(Code::unsupported,
               fmt::format("{} cannot be quantised: {} {} elements share a {}, and some rank's "

@@ -31,8 +31,7 @@ std::string run_as_rank(RankEnds& ends, PartialJob& job, const Way& way, bool sh
   fill_bytes(to.host, kFirst);
   fill_bytes(back.host, kSecond);
   for (const RefitRankSide* side : {&to, &back}) EXPECT_EQ(outcome(side->write()), "");
-  SessionSide source{.layout = layout, .buffers = from.buffers()},
-      target = job.whole.target.side();
+  SessionSide source{.layout = layout, .buffers = from.buffers()}, target = job.whole.target.side();
   target.buffers = to.buffers();
   target.back = back.buffers();
   SessionOptions options = options_of(way);
@@ -112,8 +111,7 @@ TEST_P(PartialSessions, leave_what_is_ignored_as_it_is_or_are_refused) {
     EXPECT_EQ(outcome(ended), "") << ignored.name;
     for (const std::string& refusal : refusals) EXPECT_EQ(refusal, refusals[0]);
     if (!refusals[0].empty()) {
-      EXPECT_NE(refusals[0].find("is not, but both have one"), std::string::npos)
-          << refusals[0];
+      EXPECT_NE(refusals[0].find("is not, but both have one"), std::string::npos) << refusals[0];
     }
     refitted += refusals[0].empty();
   }

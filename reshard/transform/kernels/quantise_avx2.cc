@@ -138,6 +138,14 @@ RESHARD_TARGET inline void store_codes(Ints codes, std::byte* data) {
 template <CodeKind Kind>
 constexpr std::ptrdiff_t kCodesTogether = 16;
 
+/// Sixteen codes of 4 bits, a byte each.
+RESHARD_TARGET inline __m128i nibbles(const std::byte* data) {
+  const __m128i packed = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(data));
+  const __m128i low = _mm_and_si128(packed, _mm_set1_epi8(15));
+  const __m128i high = _mm_and_si128(_mm_srli_epi16(packed, 4), _mm_set1_epi8(15));
+  return _mm_unpacklo_epi8(low, high);
+}
+
 /// kCodesTogether codes.
 template <CodeKind Kind>
 class Codes;
@@ -174,10 +182,7 @@ class Codes<CodeKind::e2m1> {
     // The code is the upper byte of the half; the lower byte is 0.
     const __m128i table = _mm_setr_epi8(0, 0x38, 0x3c, 0x3e, 0x40, 0x42, 0x44, 0x46, -128, -72, -68,
                                         -66, -64, -62, -60, -58);
-    const __m128i packed = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(data));
-    const __m128i low = _mm_and_si128(packed, _mm_set1_epi8(15));
-    const __m128i high = _mm_and_si128(_mm_srli_epi16(packed, 4), _mm_set1_epi8(15));
-    tops_ = _mm_shuffle_epi8(table, _mm_unpacklo_epi8(low, high));
+    tops_ = _mm_shuffle_epi8(table, nibbles(data));
   }
 
   RESHARD_TARGET static bool any_nan() { return false; }
@@ -204,16 +209,9 @@ template <CodeKind Kind>
   requires(is_integer(Kind))
 class Codes<Kind> {
  public:
-  RESHARD_TARGET explicit Codes(const std::byte* data) {
-    if constexpr (code_bits(Kind) == 8) {
-      codes_ = _mm_loadu_si128(reinterpret_cast<const __m128i*>(data));
-    } else {
-      const __m128i packed = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(data));
-      const __m128i low = _mm_and_si128(packed, _mm_set1_epi8(15));
-      const __m128i high = _mm_and_si128(_mm_srli_epi16(packed, 4), _mm_set1_epi8(15));
-      codes_ = _mm_unpacklo_epi8(low, high);
-    }
-  }
+  RESHARD_TARGET explicit Codes(const std::byte* data)
+      : codes_(code_bits(Kind) == 4 ? nibbles(data)
+                                    : _mm_loadu_si128(reinterpret_cast<const __m128i*>(data))) {}
 
   RESHARD_TARGET static bool any_nan() { return false; }
   RESHARD_TARGET Floats floats(std::ptrdiff_t first) const {

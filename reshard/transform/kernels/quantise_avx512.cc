@@ -127,6 +127,14 @@ RESHARD_TARGET inline void store_codes(Ints codes, std::byte* data) {
 template <CodeKind Kind>
 constexpr std::ptrdiff_t kCodesTogether = Kind == CodeKind::e4m3 ? 32 : 16;
 
+/// Sixteen codes of 4 bits, a byte each.
+RESHARD_TARGET inline __m128i nibbles(const std::byte* data) {
+  const __m128i packed = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(data));
+  const __m128i low = _mm_and_si128(packed, _mm_set1_epi8(15));
+  const __m128i high = _mm_and_si128(_mm_srli_epi16(packed, 4), _mm_set1_epi8(15));
+  return _mm_unpacklo_epi8(low, high);
+}
+
 /// kCodesTogether codes.
 template <CodeKind Kind>
 class Codes;
@@ -164,10 +172,7 @@ class Codes<CodeKind::e2m1> {
     // The code is the upper byte of the half; the lower byte is 0.
     const __m128i table = _mm_setr_epi8(0, 0x38, 0x3c, 0x3e, 0x40, 0x42, 0x44, 0x46, -128, -72, -68,
                                         -66, -64, -62, -60, -58);
-    const __m128i packed = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(data));
-    const __m128i low = _mm_and_si128(packed, _mm_set1_epi8(15));
-    const __m128i high = _mm_and_si128(_mm_srli_epi16(packed, 4), _mm_set1_epi8(15));
-    tops_ = _mm_shuffle_epi8(table, _mm_unpacklo_epi8(low, high));
+    tops_ = _mm_shuffle_epi8(table, nibbles(data));
   }
 
   RESHARD_TARGET static bool any_nan() { return false; }
@@ -180,37 +185,18 @@ class Codes<CodeKind::e2m1> {
 };
 
 template <CodeKind Kind>
-  requires(is_integer(Kind) && code_bits(Kind) == 8)
+  requires(is_integer(Kind))
 class Codes<Kind> {
  public:
   RESHARD_TARGET explicit Codes(const std::byte* data)
-      : codes_(_mm_loadu_si128(reinterpret_cast<const __m128i*>(data))) {}
+      : codes_(code_bits(Kind) == 4 ? nibbles(data)
+                                    : _mm_loadu_si128(reinterpret_cast<const __m128i*>(data))) {}
 
   RESHARD_TARGET static bool any_nan() { return false; }
   RESHARD_TARGET Floats floats(std::ptrdiff_t) const {
     const Ints numbers = Kind == CodeKind::int8
                              ? Ints{_mm512_maskz_cvtepi8_epi32(kAll, codes_)}
                              : Ints{_mm512_maskz_cvtepu8_epi32(kAll, codes_)} - code_offset(Kind);
-    return {_mm512_maskz_cvtepi32_ps(kAll, numbers.v)};
-  }
-
- private:
-  __m128i codes_;
-};
-
-template <>
-class Codes<CodeKind::int4> {
- public:
-  RESHARD_TARGET explicit Codes(const std::byte* data) {
-    const __m128i packed = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(data));
-    const __m128i low = _mm_and_si128(packed, _mm_set1_epi8(15));
-    const __m128i high = _mm_and_si128(_mm_srli_epi16(packed, 4), _mm_set1_epi8(15));
-    codes_ = _mm_unpacklo_epi8(low, high);
-  }
-
-  RESHARD_TARGET static bool any_nan() { return false; }
-  RESHARD_TARGET Floats floats(std::ptrdiff_t) const {
-    const Ints numbers = Ints{_mm512_maskz_cvtepu8_epi32(kAll, codes_)} - 8U;
     return {_mm512_maskz_cvtepi32_ps(kAll, numbers.v)};
   }
 

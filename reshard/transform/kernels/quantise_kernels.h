@@ -27,8 +27,9 @@ struct QuantiseKernels {
   using Amaxes = void (*)(const std::byte* src, std::ptrdiff_t n, std::ptrdiff_t block,
                           std::uint32_t* maxima);
   /// by[b]: BlockScale::by of block b; integers are divided by it. Only the portable kernels accept
-  /// NaN in a block whose `by` is not NaN, and quotients above the largest number. `stream` requests stores past the caches,
-  /// which are weakly ordered. `next`: n elements to prefetch meanwhile, or src.
+  /// NaN in a block whose `by` is not NaN, and quotients above the largest number. `stream`
+  /// requests stores past the caches, which are weakly ordered. `next`: n elements to prefetch
+  /// meanwhile, or src.
   using Encode = void (*)(const std::byte* src, std::byte* data, std::ptrdiff_t n,
                           std::ptrdiff_t block, const float* by, bool stream,
                           const std::byte* next);

@@ -60,8 +60,7 @@ void encode(const std::byte* src, std::byte* data, std::ptrdiff_t n, std::ptrdif
       return encoded(Kind, Divides, load<Source>(src, i), *by, Source::kRounding);
     };
     if constexpr (code_bits(Kind) == 8) {
-      for (std::ptrdiff_t i = begin; i < end; ++i)
-        data[i] = static_cast<std::byte>(code_of(i));
+      for (std::ptrdiff_t i = begin; i < end; ++i) data[i] = static_cast<std::byte>(code_of(i));
     } else {
       for (std::ptrdiff_t i = begin; i < end; i += 2) {
         data[i / 2] = static_cast<std::byte>(code_of(i) | code_of(i + 1) << 4);
