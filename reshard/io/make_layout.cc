@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
+#include <map>
 
 #include "reshard/base/check.h"
 #include "reshard/base/closest_name.h"
@@ -150,6 +151,19 @@ bool leaves_grid_open(const LayoutSpec& spec) {
   return spec.keys.contains("quant") && !spec.keys.contains(kGridKey);
 }
 
+std::optional<DType> usual_dtype(const ModelLayout& values) {
+  std::map<DType, Index> elements;
+  for (Index i = 0; i < values.model().size(); ++i) {
+    const TensorId id(static_cast<TensorId::rep>(i));
+    if (values.parts_of(id).empty() || !is_convertible(values.form(id).dtype)) continue;
+    elements[values.form(id).dtype] += volume(values.model()[id].shape);
+  }
+  std::optional<DType> usual;
+  for (const auto& [dtype, count] : elements)
+    if (!usual || count > elements[*usual]) usual = dtype;
+  return usual;
+}
+
 bool stored_alike(const QuantFormat& from, const QuantFormat& to) {
   QuantFormat as = from;
   as.zero_block = to.zero_block;
@@ -173,12 +187,10 @@ Result<std::optional<QuantNotation>> take_notation(LayoutSpec& spec,
   return notation;
 }
 
-/// The name of a format of integers leaves the dtype of scales open: it is that of the weights or,
-/// if the checkpoint is stored in this format, that of its scales.
-QuantFormat with_scales_of(QuantFormat format, const Model& model) {
-  if (!has_integers(format)) return format;
-  if (model.config && is_convertible(model.config->dtype)) format.scale = model.config->dtype;
-  if (!model.stored) return format;
+/// The name of a format of integers leaves the dtype of scales open: that of a checkpoint in this
+/// format is what its scales have.
+QuantFormat with_stored_scales(const QuantFormat& format, const Model& model) {
+  if (!has_integers(format) || !model.stored) return format;
   QuantFormat as = format;
   as.scale = model.stored->format.scale;
   return as == model.stored->format ? as : format;
@@ -201,7 +213,7 @@ Result<LayoutSide> side_of(LayoutSpec spec, const Model& model, const std::strin
                            std::shared_ptr<const TracedLayout> traced = nullptr) {
   auto notation = RESHARD_TRY(take_notation(spec, grid));
   if (notation && traced) notation->name = traced->layout.name;
-  if (notation) notation->format = with_scales_of(notation->format, model);
+  if (notation) notation->format = with_stored_scales(notation->format, model);
   const bool alike =
       notation && model.stored && stored_alike(model.stored->format, notation->format);
   const std::set<std::string>* stored = alike ? &model.stored->tensors : nullptr;
@@ -226,6 +238,9 @@ Result<LayoutSide> side_of(LayoutSpec spec, const Model& model, const std::strin
                 fmt::format("the card of {} does not say which tensors the engine quantises, and "
                             "the checkpoint is not stored in {}; give one that is, or no quant",
                             model.model_type, to_string(notation->format)));
+  // Scales of integers have the dtype of the weights, as compressed-tensors makes them.
+  if (!alike && has_integers(notation->format))
+    notation->format.scale = usual_dtype(*side.values).value_or(notation->format.scale);
   side.quantised = std::make_shared<const QuantisedLayout>(
       RESHARD_TRY(quantised_as(*notation, side.values, stored)));
   side.values = side.quantised->values;

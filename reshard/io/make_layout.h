@@ -74,6 +74,8 @@ Result<LayoutSide> quantised_side(std::shared_ptr<const ModelLayout> values,
                                   const SideChoice& choice);
 /// own_layout() with both the values and what is stored. @pre model.weights
 Result<LayoutSide> own_side(const Model& model);
+/// The dtype in which a layout stores most values; none if it stores no floats.
+std::optional<DType> usual_dtype(const ModelLayout& values);
 /// True if data and scales stored as `from` are also valid as `to`, unchanged.
 bool stored_alike(const QuantFormat& from, const QuantFormat& to);
 

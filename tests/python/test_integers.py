@@ -182,16 +182,20 @@ def test_megatron_holds_no_integers(tmp_path):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 @pytest.mark.parametrize("form", FORMS)
-def test_scales_of_other_dtypes_are_read(form, dtype, tmp_path):
+def test_scales_have_the_dtype_of_the_weights(form, dtype, tmp_path):
   """Scales have the dtype of the weights that were quantised."""
   weights = torch.randn(64, 320, generator=torch.Generator().manual_seed(3)).to(dtype)
   parts = by_the_library(weights, form)
   assert parts["weight_scale"].dtype == dtype
   name = {torch.bfloat16: "bfloat16", torch.float16: "float16", torch.float32: "float32"}[dtype]
   config = config_of(form, {"architectures": ["X"], "model_type": "x", "dtype": name})
-  folder = write(tmp_path / "hf", {f"a.{part}": t for part, t in parts.items()}, config)
+  folder = write(tmp_path / "hf", {f"a.q_proj.{part}": t for part, t in parts.items()}, config)
   command("convert", folder, tmp_path / "plain", "--to", "hf")
-  same(read(tmp_path / "plain"), {"a.weight": values_of(form, parts)})
+  same(read(tmp_path / "plain"), {"a.q_proj.weight": values_of(form, parts)})
+  # They are made so, too, whatever dtype the config says.
+  plain = write(tmp_path / "weights", {"a.q_proj.weight": weights}, {"architectures": ["X"], "model_type": "x"})
+  command("convert", plain, tmp_path / "made", "--to", f"hf:quant={form}")
+  same(read(tmp_path / "made"), read(folder))
 
 
 def test_what_changes_numbers_or_order_is_not_read(tmp_path):

@@ -3,10 +3,8 @@
 
 #include <fmt/format.h>
 
-#include <map>
 #include <utility>
 
-#include "reshard/base/value_map.h"
 #include "reshard/io/checkpoint/stored_model.h"
 #include "reshard/io/files/json.h"
 #include "reshard/io/hf/config.h"
@@ -16,20 +14,6 @@ namespace reshard::output {
 namespace {
 
 constexpr std::size_t kMaxConfigBytes = std::size_t{16} << 20;
-
-/// The dtype in which a layout stores most values; none if it stores no floats.
-std::optional<DType> usual_dtype(const ModelLayout& values) {
-  std::map<DType, Index> elements;
-  for (Index i = 0; i < values.model().size(); ++i) {
-    const TensorId id(static_cast<TensorId::rep>(i));
-    if (values.parts_of(id).empty() || !is_convertible(values.form(id).dtype)) continue;
-    elements[values.form(id).dtype] += volume(values.model()[id].shape);
-  }
-  std::optional<DType> usual;
-  for (const auto& [dtype, count] : elements)
-    if (!usual || count > elements[*usual]) usual = dtype;
-  return usual;
-}
 
 /// How the weights are stored, as the config says it; none: as the input's does.
 Result<std::optional<std::string>> described_weights(const Model& model, const std::string& text,
