@@ -71,7 +71,9 @@ struct EngineDesign {
   std::string prefix;             ///< prefix of all names: "language_model." or empty.
   std::string expert_module;      ///< "experts." or "experts.routed_experts."
   std::string fused_qkv_a;        ///< name of MLA's fused down-projections.
-  std::string sinks_module;       ///< name of attention modules with sinks.
+  /// The name of attention modules if it is not the checkpoint's; empty: the layer itself has their
+  /// parameters.
+  std::optional<std::string> attention_module;
   std::string embedding_module;   ///< "embed_tokens"
   std::string w13_bias, w2_bias;  ///< "w13_bias", "w2_bias"
 };

@@ -84,9 +84,9 @@ std::string EngineLayoutBuilder::own(const Layer& l, const std::string& hf) cons
 }
 
 std::string EngineLayoutBuilder::mixer(const Layer& l, const std::string& rest) const {
-  const bool sinks = c_.attention_sinks && hf_.kind(l.at).mixer == Mixer::attention;
-  return fmt::format("{}{}.{}", l.name,
-                     sinks ? d_.sinks_module : std::string(hf_.mixer_module(l.at)), rest);
+  const bool renamed = d_.attention_module && hf_.kind(l.at).mixer == Mixer::attention;
+  const std::string module = renamed ? *d_.attention_module : std::string(hf_.mixer_module(l.at));
+  return l.name + (module.empty() ? "" : module + ".") + rest;
 }
 
 std::string EngineLayoutBuilder::ffn(const Layer& l, const std::string& rest) const {

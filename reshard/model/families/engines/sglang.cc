@@ -165,7 +165,7 @@ void read_names(EngineDesign& d, const LayoutSpec& spec, const Sizes& s, const M
     d.fused_shared = c.shared_expert_size / c.moe_intermediate_size;
   d.expert_module = "experts.";
   d.fused_qkv_a = "fused_qkv_a_proj_with_mqa";
-  d.sinks_module = "self_attn";
+  if (c.model_type == "qwen3_next") d.attention_module = "";
   d.embedding_module = "embed_tokens";
   d.w13_bias = "w13_weight_bias";
   d.w2_bias = "w2_weight_bias";

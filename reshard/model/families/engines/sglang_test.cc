@@ -122,6 +122,16 @@ TEST(SglangDtype, sinks_are_bfloat16_or_what_the_attention_backend_wants) {
   EXPECT_EQ(sinks("sglang:sinks=float32"), DType::f32);
 }
 
+// models/qwen3_next.py: load_weights() takes ".self_attn" out of names.
+TEST(Sglang, layers_of_qwen3_next_have_the_parameters_of_attention) {
+  const auto l = sglang("tp=2", tiny_qwen3_next());
+  EXPECT_THAT(names_on(*l, 1, "self_attn"), ElementsAre());
+  EXPECT_TRUE(slot_named(*l, "model.layers.3.qkv_proj.weight", 1));
+  EXPECT_TRUE(slot_named(*l, "model.layers.3.o_proj.weight", 1));
+  EXPECT_TRUE(slot_named(*l, "model.layers.3.q_norm.weight", 1));
+  EXPECT_TRUE(slot_named(*l, "model.layers.0.linear_attn.norm.weight", 1));
+}
+
 TEST(SglangDtype, a_delta_nets_norm_is_in_the_configs) {
   ModelConfig c = tiny_qwen3_next();
   c.has_dtype = true;

@@ -131,7 +131,7 @@ void read_names(EngineDesign& d, const LayoutSpec& spec, const ModelConfig& c, V
   d.qkv_bias = c.model_type != "qwen3_next";
   d.output_bias = d.qkv_bias && !has_type(c, {"qwen3", "qwen3_moe"});
   d.fused_qkv_a = "fused_qkv_a_proj";
-  d.sinks_module = "attn";
+  if (c.attention_sinks) d.attention_module = "attn";
   d.embedding_module = c.model_type == "gpt_oss" ? "embedding" : "embed_tokens";
   d.w13_bias = "w13_bias";
   d.w2_bias = "w2_bias";
