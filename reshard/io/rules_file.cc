@@ -26,25 +26,6 @@ bool is_axis_name(std::string_view name) {
          std::all_of(name.begin(), name.end(), allowed);
 }
 
-Result<std::vector<Axis>> parse_axes(const files::Fields& root) {
-  std::vector<Axis> axes;
-  std::set<std::string> seen{"offset", "dtype"};  // keys of every layout
-  for (const Json& entry : RESHARD_TRY(root.list("axes", kMaxDims))) {
-    const auto fields = RESHARD_TRY(
-        files::Fields::of(entry, fmt::format("axis {}", axes.size() + 1), {"name", "size"}));
-    Axis axis{RESHARD_TRY(fields.text("name")), RESHARD_TRY(fields.integer("size", 1, kMaxAxis))};
-    if (!is_axis_name(axis.name))
-      return fail(Code::corrupt,
-                  fmt::format("{}: name must be letters, digits and _, at most {}, is {}",
-                              fields.where(), kMaxAxisName, in_quotes(axis.name)));
-    if (!seen.insert(axis.name).second)
-      return fail(Code::corrupt,
-                  fmt::format("{}: name {} is taken", fields.where(), in_quotes(axis.name)));
-    axes.push_back(std::move(axis));
-  }
-  return axes;
-}
-
 /// Texts go into messages, which are one line.
 bool is_one_line(std::string_view text) {
   return std::ranges::none_of(text, [](char c) { return static_cast<unsigned char>(c) < 0x20; });
@@ -75,10 +56,34 @@ Result<std::optional<Expression>> expression_if(const files::Fields& fields, std
   return std::optional(RESHARD_TRY(expression(fields, key, least)));
 }
 
+Result<std::vector<RuleSet::MeshAxis>> parse_axes(const files::Fields& root) {
+  std::vector<RuleSet::MeshAxis> axes;
+  std::set<std::string> seen{"offset", "dtype"};  // keys of every layout
+  for (const Json& entry : RESHARD_TRY(root.list("axes", kMaxDims))) {
+    const auto fields = RESHARD_TRY(
+        files::Fields::of(entry, fmt::format("axis {}", axes.size() + 1), {"name", "size"}));
+    RuleSet::MeshAxis axis{RESHARD_TRY(fields.text("name"))};
+    const Json* size = fields.find("size");
+    if (size != nullptr && size->string() != nullptr)
+      axis.of = RESHARD_TRY(expression(fields, "size", 1));
+    else
+      axis.size = RESHARD_TRY(fields.integer("size", 1, kMaxAxis));
+    if (!is_axis_name(axis.name))
+      return fail(Code::corrupt,
+                  fmt::format("{}: name must be letters, digits and _, at most {}, is {}",
+                              fields.where(), kMaxAxisName, in_quotes(axis.name)));
+    if (!seen.insert(axis.name).second)
+      return fail(Code::corrupt,
+                  fmt::format("{}: name {} is taken", fields.where(), in_quotes(axis.name)));
+    axes.push_back(std::move(axis));
+  }
+  return axes;
+}
+
 /// Parses one rule and checks that its parts are consistent.
 class RuleParser {
  public:
-  RuleParser(const files::Fields& fields, const std::vector<Axis>& axes)
+  RuleParser(const files::Fields& fields, const std::vector<RuleSet::MeshAxis>& axes)
       : fields_(fields), axes_(axes) {}
 
   Result<Rule> parse() {
@@ -210,10 +215,10 @@ class RuleParser {
   /// Marks an axis as used. An axis that cut two dimensions would cover only the diagonal blocks.
   Result<> use_axis(const std::string& name, const std::string& where, bool once = true) {
     const auto known =
-        std::find_if(axes_.begin(), axes_.end(), [&](const Axis& a) { return a.name == name; });
+        std::find_if(axes_.begin(), axes_.end(), [&](const RuleSet::MeshAxis& a) { return a.name == name; });
     if (known == axes_.end()) {
       std::vector<std::string_view> names;
-      for (const Axis& axis : axes_) names.push_back(axis.name);
+      for (const RuleSet::MeshAxis& axis : axes_) names.push_back(axis.name);
       return fail(Code::corrupt, fmt::format("{}: axis {} is not among the file's axes ({})", where,
                                              in_quotes(name), fmt::join(names, ", ")));
     }
@@ -289,7 +294,7 @@ class RuleParser {
   }
 
   const files::Fields& fields_;
-  const std::vector<Axis>& axes_;
+  const std::vector<RuleSet::MeshAxis>& axes_;
   Rule rule_;
   int wildcards_ = 0;           ///< those that the name and `where` may use.
   std::set<std::string> used_;  ///< axes of this part.
@@ -299,7 +304,7 @@ class RuleParser {
 
 Result<> parse_keys(const files::Fields& root, RuleSet& set) {
   std::set<std::string> seen{"offset", "dtype"};
-  for (const Axis& axis : set.axes) seen.insert(axis.name);
+  for (const RuleSet::MeshAxis& axis : set.axes) seen.insert(axis.name);
   for (const Json& entry : RESHARD_TRY(root.list("keys", kMaxKeys))) {
     const auto place = fmt::format("key {}", set.keys.size() + 1);
     const auto fields = RESHARD_TRY(files::Fields::of(entry, place, {"name", "default"}));

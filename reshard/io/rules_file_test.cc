@@ -24,7 +24,7 @@ TEST(RulesFile, says_everything_that_a_rule_can) {
       {"match": "*"}
     ]})");
   ASSERT_TRUE(set.has_value()) << set.error().message;
-  EXPECT_THAT(set->axes, ElementsAre(Axis{"tp", 4}, Axis{"pp_2", 2}));
+  EXPECT_THAT(set->axes, ElementsAre(RuleSet::MeshAxis{"tp", 4}, RuleSet::MeshAxis{"pp_2", 2}));
   ASSERT_EQ(set->rules.size(), 3u);
   const Rule& first = set->rules[0];
   EXPECT_EQ(first.match, "layers.#.*.weight");
@@ -91,6 +91,14 @@ TEST(RulesFile, has_defaults) {
   EXPECT_EQ(set->rules[0].name, "");
 }
 
+TEST(RulesFile, sizes_of_axes_may_follow_from_keys) {
+  const auto set = parse_rules(
+      R"({"axes": [{"name": "inner", "size": "tp / ep"}], "keys": [{"name": "tp"}, {"name": "ep"}],
+          "rules": [{"match": "*", "cuts": [{"dim": 0, "axes": ["inner"]}]}]})");
+  ASSERT_TRUE(set.has_value()) << set.error().message;
+  EXPECT_EQ(set->axes[0].of->text(), "tp / ep");
+}
+
 TEST(RulesFile, may_have_no_axes) {
   const auto set = parse_rules(R"({"rules": [{"match": "*"}]})");
   ASSERT_TRUE(set.has_value()) << set.error().message;
@@ -130,6 +138,7 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{R"({"name": "a", "size": 0})", R"({"match": "*"})",
               "size must be a whole number from 1"},
         Wrong{R"({"name": "a", "size": 1.5})", R"({"match": "*"})", "size must be a whole number"},
+        Wrong{R"({"name": "a", "size": "tp /"})", R"({"match": "*"})", "axis 1: "},
         Wrong{R"({"name": "a", "size": 2097152})", R"({"match": "*"})", "to 1048576"},
         Wrong{kTp, "", "rules is missing or empty"}, Wrong{kTp, "[]", "rule 1 must be an object"},
         Wrong{kTp, "{}", "rule 1: match must be a string"},

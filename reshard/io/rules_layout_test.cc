@@ -120,6 +120,36 @@ Made made(const std::vector<std::pair<std::string, Dims>>& tensors, const std::s
   return out;
 }
 
+// SGLang's dp and ep, which cut the ranks of tp in two ways.
+constexpr const char* kRefined = R"({
+  "axes": [{"name": "inner", "size": "tp / ep"}, {"name": "outer", "size": "ep"}],
+  "keys": [{"name": "tp"}, {"name": "ep"}],
+  "require": [{"that": "tp % ep == 0", "says": "ep must divide tp"}],
+  "rules": [
+    {"match": "expert", "cuts": [{"dim": 0, "axes": ["outer"]}, {"dim": 1, "axes": ["inner"]}]},
+    {"match": "mlp", "cuts": [{"dim": 0, "axes": ["outer", "inner"], "combine": "flattened"}],
+     "when": "outer == ep"}
+  ]})";
+
+TEST(RulesLayout, sizes_of_axes_follow_from_keys) {
+  Made m;
+  ASSERT_TRUE(m.model->add("expert", {2, 4}, DType::bf16));
+  ASSERT_TRUE(m.model->add("mlp", {4}, DType::bf16));
+  const auto rules = *parse_rules(kRefined);
+  const auto with = [&](const char* keys) {
+    return rules_layout(*parse_layout(std::string("rules:x.json") + keys), {m.model}, rules);
+  };
+  m.layout = with(",tp=4,ep=2");
+  ASSERT_TRUE(m.layout) << m.layout.error().message;
+  EXPECT_EQ(m.layout->ranks().size(), 4);
+  EXPECT_EQ(m.on(1), (std::vector<Index>{2, 3}));
+  EXPECT_EQ(m.on(2), (std::vector<Index>{4, 5}));
+  EXPECT_EQ(elements(*m.layout, SlotId(1), Rank(3)), (std::vector<Index>{103}));
+  EXPECT_EQ(with(",tp=3,ep=2").error().message, "rules: ep must divide tp");
+  EXPECT_THAT(with(",tp=4,inner=2").error().message, HasSubstr("unknown key 'inner'"));
+  EXPECT_THAT(with(",tp=4,ep=0").error().message, HasSubstr("tp % ep"));
+}
+
 TEST(RulesLayout, takes_a_part_of_each_period) {
   // Three heads of q, k and v, two rows each, of which k is taken.
   const auto m = made({{"qkv", {12}}}, R"({"match": "qkv", "name": "k",

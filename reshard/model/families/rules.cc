@@ -69,12 +69,25 @@ class Rules {
   }
 
   Result<> make_mesh() {
+    RESHARD_TRY(read_keys());
+    for (const RuleSet::Requirement& required : rules_.require)
+      if (RESHARD_TRY(required.that.value(lookup_)) == 0)
+        return fail(Code::invalid_argument, required.says);
+    std::vector<Axis> axes;
+    for (const RuleSet::MeshAxis& axis : rules_.axes) axes.push_back(RESHARD_TRY(sized(axis)));
+    const Index offset = RESHARD_TRY(spec_.integer("offset", 0, 0));
+    mesh_ =
+        b_.add_mesh(RESHARD_TRY(Mesh::make(std::move(axes), Rank(static_cast<Rank::rep>(offset)))));
+    return {};
+  }
+
+  /// Reads what the notation says: sizes of axes and other keys.
+  Result<> read_keys() {
     std::set<std::string> known{"offset", "dtype"};
-    std::vector<Axis> axes = rules_.axes;
-    for (Axis& axis : axes) {
+    for (const RuleSet::MeshAxis& axis : rules_.axes) {
+      if (axis.of) continue;
       known.insert(axis.name);
-      axis.size = RESHARD_TRY(spec_.integer(axis.name, axis.size));
-      numbers_[axis.name] = axis.size;
+      numbers_[axis.name] = RESHARD_TRY(spec_.integer(axis.name, axis.size));
     }
     for (const RuleSet::Key& key : rules_.keys) {
       known.insert(key.name);
@@ -83,13 +96,19 @@ class Rules {
     RESHARD_TRY(spec_.check_keys(known));
     dtype_ = RESHARD_TRY(spec_.dtype());
     if (!dtype_ && rules_.config_dtype && values_ != nullptr) dtype_ = values_->dtype;
-    for (const RuleSet::Requirement& required : rules_.require)
-      if (RESHARD_TRY(required.that.value(lookup_)) == 0)
-        return fail(Code::invalid_argument, required.says);
-    const Index offset = RESHARD_TRY(spec_.integer("offset", 0, 0));
-    mesh_ =
-        b_.add_mesh(RESHARD_TRY(Mesh::make(std::move(axes), Rank(static_cast<Rank::rep>(offset)))));
     return {};
+  }
+
+  /// The axis with its size, which rules may then use.
+  Result<Axis> sized(const RuleSet::MeshAxis& axis) {
+    if (axis.of) {
+      const Index size = RESHARD_TRY(axis.of->value(lookup_));
+      if (size < 1)
+        return fail(Code::invalid_argument, fmt::format("axis '{}': its size {} is {}, must be 1 or more",
+                                                        axis.name, axis.of->text(), size));
+      numbers_[axis.name] = size;
+    }
+    return Axis{axis.name, numbers_.at(axis.name)};
   }
 
   Result<> choose_rules() {

@@ -99,7 +99,7 @@ struct RuleSet {
     Index otherwise = 1;  ///< its value if the notation is silent.
   };
   struct Requirement {
-    Expression that;  ///< of axes, keys and the config: must not be 0.
+    Expression that;  ///< of keys, axes that are keys, and the config: must not be 0.
     std::string says;
   };
   /// Whose layout the rules are, of a card: rules that were learned from a framework.
@@ -108,7 +108,14 @@ struct RuleSet {
     std::vector<std::string> architectures, model_types;  ///< of the configs that it is for.
     std::string proof;                                    ///< how it was proved, for people.
   };
-  std::vector<Axis> axes;
+  /// An axis of the mesh. A key of the notation sets its size, or it follows from such keys.
+  struct MeshAxis {
+    std::string name;
+    Index size = 1;                     ///< if the notation is silent.
+    std::optional<Expression> of = {};  ///< the size, of keys and earlier axes; no key sets it.
+    friend bool operator==(const MeshAxis& a, const MeshAxis& b) = default;
+  };
+  std::vector<MeshAxis> axes;
   std::vector<Rule> rules;
   std::optional<Card> card = {};
   std::vector<Key> keys = {};
