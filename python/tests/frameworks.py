@@ -11,7 +11,7 @@ import sys
 import traceback
 
 from ranks import TIMEOUT
-from reshard.learn.vision import import_torchvision
+from reshard.tracing.vision import import_torchvision
 
 STANDINS = pathlib.Path(__file__).parent / "standins"
 

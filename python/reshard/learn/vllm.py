@@ -5,7 +5,7 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from reshard.learn.vision import import_torchvision
+from reshard.tracing.vision import import_torchvision
 
 import_torchvision()  # before vLLM and transformers ask whether it is there
 
