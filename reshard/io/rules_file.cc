@@ -214,8 +214,8 @@ class RuleParser {
 
   /// Marks an axis as used. An axis that cut two dimensions would cover only the diagonal blocks.
   Result<> use_axis(const std::string& name, const std::string& where, bool once = true) {
-    const auto known =
-        std::find_if(axes_.begin(), axes_.end(), [&](const RuleSet::MeshAxis& a) { return a.name == name; });
+    const auto known = std::find_if(axes_.begin(), axes_.end(),
+                                    [&](const RuleSet::MeshAxis& a) { return a.name == name; });
     if (known == axes_.end()) {
       std::vector<std::string_view> names;
       for (const RuleSet::MeshAxis& axis : axes_) names.push_back(axis.name);

@@ -104,8 +104,9 @@ class Rules {
     if (axis.of) {
       const Index size = RESHARD_TRY(axis.of->value(lookup_));
       if (size < 1)
-        return fail(Code::invalid_argument, fmt::format("axis '{}': its size {} is {}, must be 1 or more",
-                                                        axis.name, axis.of->text(), size));
+        return fail(Code::invalid_argument,
+                    fmt::format("axis '{}': its size {} is {}, must be 1 or more", axis.name,
+                                axis.of->text(), size));
       numbers_[axis.name] = size;
     }
     return Axis{axis.name, numbers_.at(axis.name)};
