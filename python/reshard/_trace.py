@@ -27,6 +27,7 @@ from reshard._kept import Entry, Kept
 _FILE = "explicit.json"
 #: By engine: its package, the module that traces it, the variables that change what it builds.
 _ENGINES = {
+  "sglang": ("sglang", "reshard.tracing.sglang", ("SGLANG_",)),
   "transformers": ("transformers", "reshard.tracing.transformers", ()),
   "vllm": ("vllm", "reshard.tracing.vllm", ("VLLM_",)),
 }

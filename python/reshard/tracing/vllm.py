@@ -11,7 +11,6 @@ taken over while a rank is built.
 
 import contextlib
 import dataclasses
-import difflib
 import json
 import os
 import pathlib
@@ -21,7 +20,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
-import torch.distributed
 import vllm
 from vllm.config import set_current_vllm_config
 from vllm.distributed import parallel_state
@@ -30,69 +28,39 @@ from vllm.engine.arg_utils import EngineArgs
 import reshard
 from reshard import _core
 from reshard.tracing import Traced, trace
+from reshard.tracing._engines import RankGroup, engine_keys, fake_world
 
 __all__ = ["VllmRanks", "layout", "of_notation", "trace_vllm"]
-
-
-class _Group:
-  """The ranks of a GroupCoordinator, and where this one is among them."""
-
-  device_communicator = None
-  mq_broadcaster = None
-
-  def __init__(self, group_ranks: list[list[int]], *_: Any, **__: Any) -> None:
-    self.rank = self.local_rank = torch.distributed.get_rank()
-    self.ranks = next(ranks for ranks in group_ranks if self.rank in ranks)
-    self.world_size = len(self.ranks)
-    self.rank_in_group = self.ranks.index(self.rank)
-    self.device = torch.device("cpu")
-    self.cpu_group = self.device_group = torch.distributed.group.WORLD
-    self.unique_name = "ranks"
-
-  first_rank = property(lambda self: self.ranks[0])
-  last_rank = property(lambda self: self.ranks[-1])
-  is_first_rank = property(lambda self: self.rank == self.ranks[0])
-  is_last_rank = property(lambda self: self.rank == self.ranks[-1])
-
-  def destroy(self) -> None:
-    pass
 
 
 @contextlib.contextmanager
 def parallel_state_of(config: Any, rank: int) -> Iterator[None]:
   """vLLM's parallel state as rank `rank` sees it: tp fastest, then pp, then dp."""
-  from torch.testing._internal.distributed.fake_pg import FakeStore
   from vllm.model_executor.models import utils as model_utils
 
-  if torch.distributed.is_initialized():
-    raise reshard.UnsupportedError(
-      "torch.distributed is in use in this process; trace vLLM's layouts in another one"
-    )
   p = config.parallel_config
   stages = p.tensor_parallel_size * p.pipeline_parallel_size
-  torch.distributed.init_process_group(
-    "fake", store=FakeStore(), rank=rank, world_size=stages * p.data_parallel_size
-  )
-  before = p.rank, p.data_parallel_rank
-  p.rank, p.data_parallel_rank = rank % stages, rank // stages
-  start = parallel_state.init_model_parallel_group
-  parallel_state.init_model_parallel_group = _Group
-  try:
-    with set_current_vllm_config(config):
-      with torch.device("cpu"):  # whatever device the model is built on
-        parallel_state._WORLD = _Group([list(range(stages * p.data_parallel_size))])
-        parallel_state.initialize_model_parallel(
-          p.tensor_parallel_size, p.pipeline_parallel_size, backend="fake"
-        )
-      yield
-  finally:
-    parallel_state.init_model_parallel_group = start
-    parallel_state.destroy_model_parallel()
-    parallel_state._WORLD = None
-    torch.distributed.destroy_process_group()
-    p.rank, p.data_parallel_rank = before
-    # Remembers by id() which layers a model lacks; ids come again.
-    model_utils._model_to_pp_missing_layer_names.clear()
+  world = stages * p.data_parallel_size
+  with fake_world("vLLM", rank, world):
+    before = p.rank, p.data_parallel_rank
+    p.rank, p.data_parallel_rank = rank % stages, rank // stages
+    start = parallel_state.init_model_parallel_group
+    parallel_state.init_model_parallel_group = RankGroup
+    try:
+      with set_current_vllm_config(config):
+        with torch.device("cpu"):  # whatever device the model is built on
+          parallel_state._WORLD = RankGroup([list(range(world))])
+          parallel_state.initialize_model_parallel(
+            p.tensor_parallel_size, p.pipeline_parallel_size, backend="fake"
+          )
+        yield
+    finally:
+      parallel_state.init_model_parallel_group = start
+      parallel_state.destroy_model_parallel()
+      parallel_state._WORLD = None
+      p.rank, p.data_parallel_rank = before
+      # Remembers by id() which layers a model lacks; ids come again.
+      model_utils._model_to_pp_missing_layer_names.clear()
 
 
 def _expert_kernels() -> dict[str, Any]:
@@ -267,36 +235,11 @@ def layout(model: str | os.PathLike[str], **sizes: Any) -> _core.Layout:
 def of_notation(model: str, weights: Any, keys: Mapping[str, str]) -> Traced:
   """trace_vllm() by the keys of a layout "traced:vllm,...": tp, pp, dp, ep (1, or tp * dp), and
   further arguments of vllm.EngineArgs."""
-  sizes: dict[str, Any] = {key: _size(key, keys.get(key, "1")) for key in ("tp", "pp", "dp", "ep")}
+  known = {field.name for field in dataclasses.fields(EngineArgs)}
+  sizes, more = engine_keys(keys, ("tp", "pp", "dp", "ep"), known, "vllm.EngineArgs")
   ep = sizes.pop("ep")
   if ep not in (1, sizes["tp"] * sizes["dp"]):
     raise reshard.InvalidArgumentError(
       f"ep={ep}: vLLM spreads experts over all tp * dp ranks of a stage: 1 or {sizes['tp'] * sizes['dp']}"
     )
-  known = {field.name for field in dataclasses.fields(EngineArgs)}
-  more = {key: _value(text) for key, text in keys.items() if key not in (*sizes, "ep")}
-  for key in more:
-    if key not in known:
-      raise reshard.InvalidArgumentError(
-        f"unknown key '{key}'{_meant(key, known)}; known are tp, pp, dp, ep, offset and the arguments of vllm.EngineArgs"
-      )
   return trace_vllm(model, weights=weights, ep=ep > 1, **sizes, **more)
-
-
-def _size(key: str, text: str) -> int:
-  if not text.isdecimal() or not 0 < int(text) <= 1 << 20:
-    raise reshard.InvalidArgumentError(f"{key}={text} must be a whole number from 1 to {1 << 20}")
-  return int(text)
-
-
-def _value(text: str) -> Any:
-  """An argument of the engine: true, false, a number, or else the text."""
-  try:
-    return json.loads(text)
-  except ValueError:
-    return text
-
-
-def _meant(key: str, known: Iterable[str]) -> str:
-  near = difflib.get_close_matches(key, sorted(known), 1)
-  return f"; did you mean '{near[0]}'?" if near else ""

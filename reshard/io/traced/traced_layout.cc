@@ -22,7 +22,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::array<std::string_view, 2> kEngines = {"transformers", "vllm"};
+constexpr std::array<std::string_view, 3> kEngines = {"sglang", "transformers", "vllm"};
 constexpr const char* kFile = "explicit.json";
 constexpr double kSeconds = 1800;
 constexpr std::size_t kMaxNotation = 4096, kMaxError = 1 << 16, kMaxConfig = 16 << 20;
@@ -80,7 +80,7 @@ class ExchangeFolder {
 
 Result<> check_engine(const LayoutSpec& spec) {
   if (std::ranges::find(kEngines, spec.engine) != kEngines.end()) return {};
-  const std::string known = fmt::format("{}", fmt::join(kEngines, " and "));
+  const std::string known = fmt::format("{}", fmt::join(kEngines, ", "));
   if (spec.engine.empty())
     return fail(Code::invalid_argument,
                 fmt::format("a traced layout names its engine first: traced:vllm,tp=4; known are "
@@ -157,8 +157,8 @@ void set_tracing_python(std::string program) {
 }
 
 std::string traced_instead_of(const LayoutSpec& spec) {
-  if (spec.family != "vllm") return "";
-  LayoutSpec traced{"traced", "", {}, "vllm"};
+  if (spec.family != "vllm" && spec.family != "sglang") return "";
+  LayoutSpec traced{"traced", "", {}, spec.family};
   for (const char* key : {"tp", "pp", "dp", "ep", "offset"})
     if (const auto said = spec.keys.find(key); said != spec.keys.end()) traced.keys.insert(*said);
   return to_string(traced);

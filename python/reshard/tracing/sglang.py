@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layouts of SGLang, traced from SGLang's own loaders: any model that this SGLang can build on a CPU, any
+rank of tensor, pipeline, expert and attention data parallelism, in one process without a GPU.
+
+What is replaced is only what communicates (a process group knows its ranks and nothing else), a kernel
+that is named on import and never called, and what derives tensors from loaded ones: `post_load_weights`
+(MLA's w_kc and w_vc) and `GemmaRMSNorm.refresh_gemma_weight` (1 + weight, of Qwen3-Next and Qwen3.5). So
+the result is the layout of parameters before process_weights_after_loading, and who writes by it has the
+engine derive these anew. In other processes than those of an engine only: SGLang's parallel state is taken
+over while a rank is built.
+"""
+
+import contextlib
+import importlib.util
+import json
+import os
+import pathlib
+import sys
+import types
+import unittest.mock
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+
+from reshard import _core
+from reshard.tracing.vision import import_torchvision
+from reshard.tracing import Traced, trace
+from reshard.tracing._engines import RankGroup, engine_keys, fake_world
+
+import_torchvision()  # SGLang imports it
+
+
+def _name_kernels() -> None:
+  """SGLang imports vLLM's rotary kernel where there is neither a GPU nor the AMX kernels of a CPU."""
+  if importlib.util.find_spec("vllm") is None and "vllm" not in sys.modules:
+    kernels: Any = types.ModuleType("vllm._custom_ops")
+    kernels.rotary_embedding = None
+    sys.modules["vllm"], sys.modules["vllm._custom_ops"] = types.ModuleType("vllm"), kernels
+
+
+_name_kernels()
+
+import sglang  # noqa: E402
+from sglang.srt import runtime_context  # noqa: E402
+from sglang.srt.arg_groups.arg_utils import namespace_of  # noqa: E402
+from sglang.srt.configs.load_config import LoadConfig  # noqa: E402
+from sglang.srt.configs.model_config import ModelConfig  # noqa: E402
+from sglang.srt.distributed import parallel_state  # noqa: E402
+from sglang.srt.layers.dp_attention import initialize_dp_attention  # noqa: E402
+from sglang.srt.layers.layernorm import GemmaRMSNorm  # noqa: E402
+from sglang.srt.layers.moe import initialize_moe_config  # noqa: E402
+from sglang.srt.model_loader import loader as model_loader  # noqa: E402
+from sglang.srt.server_args import ServerArgs  # noqa: E402
+
+__all__ = ["SglangRanks", "engine_config", "layout", "of_notation", "trace_sglang"]
+
+#: Choices that SGLang makes on a GPU, or that concern no weights and that it refuses to make on a CPU.
+_AS_ON_A_GPU: dict[str, Any] = {
+  "attention_backend": "triton",
+  "moe_runner_backend": "triton",
+  "disable_radix_cache": True,
+  "disable_custom_all_reduce": True,
+}
+
+
+#: The module's groups, which are None until an engine makes them.
+_GROUPS = frozenset(
+  name for name, value in vars(parallel_state).items() if name.startswith("_") and name.isupper() and value is None
+)
+
+
+@contextlib.contextmanager
+def _nothing_derived() -> Iterator[None]:
+  with unittest.mock.patch.object(GemmaRMSNorm, "refresh_gemma_weight", lambda _: None):
+    yield
+
+
+@contextlib.contextmanager
+def parallel_state_of(arguments: Any, rank: int) -> Iterator[None]:
+  """SGLang's parallel state as rank `rank` of an engine sees it: tp fastest, then pp."""
+  world = arguments.tp_size * arguments.pp_size
+  groups: dict[str, Any] = dict.fromkeys(_GROUPS)  # put back afterwards
+  with (
+    fake_world("SGLang", rank, world),
+    unittest.mock.patch.multiple(parallel_state, init_model_parallel_group=RankGroup, **groups),
+    runtime_context.use_context(
+      runtime_context.create_context(
+        arguments, role="scheduler", ranks=runtime_context.SpawnRanks(world_rank=rank)
+      )
+    ),
+  ):
+    parallel_state._WORLD = RankGroup([list(range(world))])
+    runtime_context.get_parallel().override_permanently(world_group=parallel_state._WORLD)
+    parallel_state.initialize_model_parallel(backend="gloo")
+    initialize_dp_attention(arguments)
+    initialize_moe_config()
+    yield
+
+
+def engine_config(
+  model: str | os.PathLike[str], *, tp: int = 1, pp: int = 1, dp: int = 1, ep: int = 1, **more: Any
+) -> Any:
+  """SGLang's arguments for a checkpoint folder (its config.json is enough), as sglang.srt.server_args.ServerArgs.
+
+  dp    attention data parallelism, a part of tp
+  ep    expert parallelism, a part of tp
+  more  further arguments of ServerArgs
+  """
+  said: dict[str, Any] = {
+    "model_path": os.fspath(model),
+    "device": "cpu",
+    "tp_size": tp,
+    "pp_size": pp,
+    "ep_size": ep,
+    "load_format": "dummy",
+    "skip_tokenizer_init": True,
+    **_AS_ON_A_GPU,
+  }
+  if dp > 1:
+    said |= {"dp_size": dp, "enable_dp_attention": True}
+  return ServerArgs(**(said | more))
+
+
+class SglangRanks:
+  """`build` and `load` of reshard.traced() for the ranks of an SGLang engine.
+
+  arguments   a ServerArgs, as of engine_config()
+  """
+
+  def __init__(self, arguments: Any) -> None:
+    self.arguments = arguments
+    arguments.resolve_once()  # a failure is told here, once
+
+  @property
+  def world_size(self) -> int:
+    return int(self.arguments.tp_size * self.arguments.pp_size)
+
+  @contextlib.contextmanager
+  def build(self, rank: int) -> Iterator[torch.nn.Module]:
+    default = torch.get_default_dtype()
+    with parallel_state_of(self.arguments, rank), _nothing_derived():
+      config = ModelConfig.from_server_args(self.arguments)
+      load = LoadConfig(load_format="dummy")
+      quantised = model_loader._get_quantization_config(config, load)
+      torch.set_default_dtype(config.dtype)
+      try:
+        module = model_loader._initialize_model(config, load, quantised)
+        if hasattr(module, "post_load_weights"):
+          module.post_load_weights = lambda *_, **__: None
+        yield module
+      finally:
+        torch.set_default_dtype(default)
+
+  @staticmethod
+  def load(module: Any, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+    module.load_weights(weights)
+
+  def key(self) -> dict[str, Any]:
+    """What a traced layout depends on, beside the weights and what the arguments say."""
+    with parallel_state_of(self.arguments, 0):
+      model = ModelConfig.from_server_args(self.arguments)
+    return {
+      "engine": f"sglang {sglang.__version__}",
+      "torch": torch.__version__,
+      "config": json.loads(model.hf_config.to_json_string(use_diff=False)),
+      "dtype": str(model.dtype),
+    }
+
+
+def trace_sglang(
+  model: str | os.PathLike[str],
+  *,
+  tp: int = 1,
+  pp: int = 1,
+  dp: int = 1,
+  ep: int = 1,
+  weights: Any = None,
+  ranks: Iterable[int] | None = None,
+  method: str = "auto",
+  prove: bool | str = True,
+  **engine_arguments: Any,
+) -> Traced:
+  """reshard.tracing.trace() of an SGLang engine.
+
+  model    a checkpoint's folder; with `weights` its config.json is enough
+  weights  as of traced(); by default those of the folder
+  ranks    by default all tp * pp of them, tp fastest; for fewer, weights that none of them holds are not
+           omitted, but unknown
+  dp, ep   as of engine_config()
+  """
+  sizes = {"tp": tp, "pp": pp, "dp": dp, "ep": ep}
+  engine = SglangRanks(engine_config(model, **sizes, **engine_arguments))
+  name = [f"traced sglang {sglang.__version__}", *(f"{k}={v}" for k, v in sizes.items() if v > 1)]
+  return trace(
+    engine.build,
+    engine.load,
+    pathlib.Path(model) if weights is None else weights,
+    ranks=range(engine.world_size) if ranks is None else ranks,
+    method=method,
+    prove=prove,
+    omit=ranks is None,
+    name=" ".join(name),
+    key=engine.key() | sizes | {k: str(v) for k, v in engine_arguments.items()},
+  )
+
+
+def layout(model: str | os.PathLike[str], **sizes: Any) -> _core.Layout:
+  """trace_sglang(model, ...).layout"""
+  return trace_sglang(model, **sizes).layout
+
+
+def of_notation(model: str, weights: Any, keys: Mapping[str, str]) -> Traced:
+  """trace_sglang() by the keys of a layout "traced:sglang,...": tp, pp, dp, ep, and further arguments of
+  SGLang's ServerArgs."""
+  known = frozenset(namespace_of(ServerArgs))
+  sizes, more = engine_keys(keys, ("tp", "pp", "dp", "ep"), known, "sglang's ServerArgs")
+  return trace_sglang(model, weights=weights, **sizes, **more)
