@@ -98,7 +98,7 @@ vllm-test: build python ## with vLLM itself: update running engines; compare wha
 
 # Opt-in, with the environment of vllm-test.
 .PHONY: models-test
-models-test: build python ## prove every layout card that ships anew, with small models of each class in transformers and in vLLM
+models-test: build python ## prove every layout card that ships anew, with small models of each class in transformers, vLLM and SGLang
 	@$(BUILD)/venv/bin/python -m reshard.learn transformers examples/cards/transformers --check
 	@RESHARD_ALL_MODELS=1 RESHARD_BIN=$(abspath $(PROGRAM)) $(BUILD)/venv/bin/python -m pytest -q --no-header \
 	  -p no:cacheprovider python/tests/test_module_cards.py -k comes_back
@@ -106,6 +106,9 @@ models-test: build python ## prove every layout card that ships anew, with small
 	@$(BUILD)/vllm-venv/bin/python -m pip --quiet install --no-deps --no-index --force-reinstall $(BUILD)/wheels/*.whl
 	@$(BUILD)/vllm-venv/bin/python -m pip --quiet install --no-deps --upgrade --target $(BUILD)/torchvision torchvision==0.28.0
 	@PYTHONPATH=$(abspath $(BUILD)/torchvision) $(BUILD)/vllm-venv/bin/python -m reshard.learn vllm examples/cards/vllm --check
+	@tools/python_env.sh $(BUILD)/frameworks-venv python/tests/requirements-frameworks.txt
+	@$(BUILD)/frameworks-venv/bin/python -m pip --quiet install --no-deps --no-index --force-reinstall $(BUILD)/wheels/*.whl
+	@$(BUILD)/frameworks-venv/bin/python -m reshard.learn sglang examples/cards/sglang --check
 
 # Opt-in: its environment takes 2.9 GB.
 .PHONY: frameworks-test
@@ -113,7 +116,7 @@ frameworks-test: build python ## the adapters of verl and SGLang with the real p
 	@tools/python_env.sh $(BUILD)/frameworks-venv python/tests/requirements-frameworks.txt
 	@$(BUILD)/frameworks-venv/bin/python -m pip --quiet install --no-deps --no-index --force-reinstall $(BUILD)/wheels/*.whl
 	@RESHARD_BIN=$(abspath $(PROGRAM)) $(BUILD)/frameworks-venv/bin/python -m pytest -q --no-header \
-	  -p no:cacheprovider -rs --disable-warnings python/tests/test_verl*.py python/tests/test_sglang.py python/tests/test_nemo_rl.py
+	  -p no:cacheprovider -rs --disable-warnings python/tests/test_verl*.py python/tests/test_sglang*.py python/tests/test_nemo_rl.py
 
 # Opt-in: an environment of 1.5 GB for each release. Releases from 0.17 on ask for Python 3.12, but work with 3.11.
 VERSION ?= 0.19.2

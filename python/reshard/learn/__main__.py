@@ -28,7 +28,7 @@ from reshard.learn import NoCard, card_text, extended, learn, prove, tiny
 
 def main() -> int:
   parser = argparse.ArgumentParser(prog="python -m reshard.learn")
-  parser.add_argument("framework", choices=["vllm", "transformers"])
+  parser.add_argument("framework", choices=["sglang", "transformers", "vllm"])
   parser.add_argument("folder", type=pathlib.Path)
   parser.add_argument("classes", nargs="*", metavar="CLASS")
   parser.add_argument("--check", action="store_true")

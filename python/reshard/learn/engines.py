@@ -1,21 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What cards of inference engines say beside tensor parallelism: pipeline stages and experts."""
+"""What cards of inference engines say beside tensor parallelism: pipeline stages."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator
 from typing import Any
 
-from reshard.learn.evidence import Sight, numbers_in, skeleton
-from reshard.learn.fit import Seen
+from reshard.learn.evidence import Sight, numbers_in
 from reshard.learn.kinds import Rule, is_of, prefix_at, wildcards
 from reshard.learn.learner import TIES, Learned, NoCard, Row, Sizes
 
 SEEN_AT: tuple[Sizes, ...] = ({}, {"tp": 2}, {"tp": 4})
-_SPREAD: Sizes = {"tp": 2, "dp": 2, "ep": 4}
-_EXPERT_SIZES: tuple[Sizes, ...] = ({"tp": 2, "ep": 2}, {"tp": 2, "dp": 2}, _SPREAD)
 # Sizes whose traces are proved by loading values: the other traces differ from them in sizes only.
 _WITH_VALUES: tuple[Sizes, ...] = ({"tp": 2}, {"tp": 2, "ep": 2})
-# Of many ranks, some: the first, the last and one between.
-_RANKS_OF = {8: (0, 3, 7), 6: (0, 3, 5), 4: (0, 3)}
+#: Of many ranks, some: the first, the last and one between.
+RANKS_OF = {8: (0, 3, 7), 6: (0, 3, 5), 4: (0, 3)}
 _LAYERS = ("num_hidden_layers", "text_config.num_hidden_layers", "n_layer", "num_layers", "n_layers",
            "llm_config.num_hidden_layers", "language_config.num_hidden_layers")  # fmt: skip
 
@@ -25,31 +22,37 @@ def proved_with_values(sizes: Sizes) -> bool:
   return sizes in _WITH_VALUES
 
 
-def rows(card: Mapping[str, Any]) -> list[Row]:
-  """Where a card is to predict; models 0 and 1 are those that learning saw."""
-  refused = {r["that"] for r in card["require"]}
+def rows(refused: Collection[str]) -> list[Row]:
+  """Where a card is to predict, without experts; models 0 and 1 are those that learning saw.
+
+  refused   the conditions that the card states
+  """
   out = [Row(model, sizes, True) for model in (0, 1) for sizes in SEEN_AT]
   # Eight ranks may not divide the heads of a small model: then the engine itself has no layout.
-  out += [Row(0, {"tp": 8}, False, _RANKS_OF[8], may_fail=True), Row(2, {"tp": 2}, False)]
+  out += [Row(0, {"tp": 8}, False, RANKS_OF[8], may_fail=True), Row(2, {"tp": 2}, False)]
   if "pp == 1" not in refused:
     # An engine may refuse a stage on which a kind of layer is missing.
     out += [
       Row(1, {"pp": 3}, True), Row(0, {"pp": 3}, False, may_fail=True),
-      Row(2, {"tp": 2, "pp": 3}, False, _RANKS_OF[6]),
+      Row(2, {"tp": 2, "pp": 3}, False, RANKS_OF[6]),
     ]  # fmt: skip
-  if "ep == 1" not in refused:
-    for sizes in _EXPERT_SIZES:
-      ranks = _RANKS_OF.get(sizes["tp"] * sizes.get("dp", 1))
-      out.append(Row(0 if "dp" in sizes else 2, sizes, False, ranks))
   return out
 
 
-def finish(learned: Learned, found: Mapping[str, Sequence[Seen]]) -> list[dict[str, str]]:
-  """Says in the rules on which stages they hold and how experts are spread; returns what must hold."""
-  return [*_Stages(learned).say(), *_experts(learned, found)]
+def expert_rules(learned: Learned) -> list[Rule]:
+  """The rules of local tensors that hold several experts along their first dimension."""
+  return [
+    rule
+    for _, rule in learned.rules
+    if rule.get("each") or (".experts." in rule["match"] and ".experts.#." not in rule["match"])
+  ]
 
 
-class _Stages:
+def parts_of(rule: Rule) -> list[Rule]:
+  return [rule, *rule.get("with", ())]
+
+
+class Stages:
   """Pipeline stages, seen at pp=3."""
 
   def __init__(self, learned: Learned) -> None:
@@ -75,6 +78,9 @@ class _Stages:
     for kind, rule in rules:
       if by_layer := self._by_layer(kind, rule):
         self.counted.update(prefix_at(kind, at) for at, several in by_layer.items() if several)
+    if not self.counted:
+      yield {"that": "pp == 1", "says": "pp must be 1: the class has no stages"}
+      return
     for kind, rule in rules:
       if where := self._where(kind, rule):
         rule["where"] = [where]
@@ -104,7 +110,7 @@ class _Stages:
     return {
       at: several
       for at in wildcards(rule)
-      if all(held == {_stage(n[at], count)} for n, held in seen.items())
+      if all(held == {self._stage(n[at], count)} for n, held in seen.items())
     }
 
   def _where(self, kind: str, rule: Rule) -> dict[str, Any] | None:
@@ -130,36 +136,9 @@ class _Stages:
       raise NoCard(f"'{kind}' is on stages that no rule says")
     return {"axis": "pp", **known[only]}
 
-
-def _stage(layer: int, layers: int) -> int:
-  """Of three stages, as vLLM has them. Only a guess where others do otherwise: it is predicted."""
-  each = [layers // 3] * 3
-  for i in range(layers % 3):
-    each[1 - i] += 1
-  return 0 if layer < each[0] else 1 if layer < each[0] + each[1] else 2
-
-
-def _experts(
-  learned: Learned, found: Mapping[str, Sequence[Seen]]
-) -> Iterator[dict[str, str]]:
-  """Says in rules how experts are spread, with and without expert parallelism; yields what must hold
-  for that."""
-  axes = learned.teacher.EXPERT_AXES
-  stacked = [rule for _, rule in learned.rules if rule.get("each") or ".experts." in rule["match"]]
-  if not stacked:
-    yield {"that": "ep == 1", "says": "ep must be 1: the model has no experts"}
-    return
-  spread = learned.sight(0, _SPREAD, (0,)).ranks[0]
-  for kind, rule in learned.rules:
-    parts = [rule, *rule.get("with", ())]
-    alone = (s for s in found[skeleton(kind)] if s.sight.model == 0 and not s.sight.sizes)
-    one = next((s for s in alone if is_of(kind, s.name)), None)
-    if rule in stacked:
-      for part in parts:
-        inner = [cut | axes | {"when": "ep == 1"} for cut in part.get("cuts", ())]
-        whole = {"dim": 0, **axes, "even": True, "when": "ep > 1"}
-        part["cuts"] = [*inner, whole]
-    elif one and one.name in spread and spread[one.name].shape == one.ranks[0].shape:
-      # Each rank has tokens of its own, and all of what is not an expert.
-      for cut in (cut for part in parts for cut in part.get("cuts", ())):
-        cut["when"] = "ep == 1 || dp == 1 || tp == 1"
+  def _stage(self, layer: int, layers: int) -> int:
+    """Of three stages. Only a guess where a class does otherwise: it is predicted."""
+    each, rest = layers // 3, layers % 3
+    more = (2, 1) if self.learned.teacher.STAGES["rest"] == "last" else (1, 0)
+    sizes = [each + (stage in more[:rest]) for stage in range(3)]
+    return 0 if layer < sizes[0] else 1 if layer < sizes[0] + sizes[1] else 2

@@ -33,7 +33,7 @@ class Row:
   sizes     the parallel sizes
   seen      whether learning saw the model at these sizes
   ranks     those that are compared; None: all
-  may_fail  the framework may have no layout of these sizes
+  may_fail  the framework may have no layout of these sizes, and the card may refuse them
   """
 
   model: int
@@ -126,7 +126,7 @@ def prove(
 def _predicts(
   teacher: Any, card: Mapping[str, Any], folder: pathlib.Path, row: Row
 ) -> bool:
-  """False if the framework itself has no such layout, and may have none."""
+  """False if the framework has no such layout, or the card refuses it, and may."""
   try:
     theirs = teacher.layout_of(folder, row.sizes, row.ranks)
   except Exception as error:
@@ -137,6 +137,8 @@ def _predicts(
   try:
     ours = reshard.rules_layout(card_text(card), reshard.open_model(folder), **keys)
   except reshard.Error as error:
+    if row.may_fail:
+      return False
     raise NoCard(f"{_named(row.sizes)}: the card is refused: {error}") from None
   traced = set(theirs.ranks)
   for one in reshard.diff(theirs, ours):
@@ -158,7 +160,7 @@ def _card(teacher: Any, folders: Sequence[pathlib.Path]) -> dict[str, Any]:
   rules = [pair for name, seen in found.items() for pair in _rules(name, seen, terms)]
   _share(rules)
   learned = Learned(teacher, folders, terms, rules)
-  require = [*teacher.REQUIRE, *teacher.finish(learned, found)]
+  sizes = teacher.finish(learned, found)
   _refuse_tied(rules, teacher.tied_names(config["architectures"][0]), sights[0])
   omitted = sorted({skeleton(name) for one in sights for name in one.omitted})
   return {
@@ -169,9 +171,9 @@ def _card(teacher: Any, folders: Sequence[pathlib.Path]) -> dict[str, Any]:
       "model_types": [config["model_type"]],
       "proof": "not proved",
     },
-    "axes": teacher.AXES,
-    "keys": teacher.KEYS,
-    "require": require,
+    "axes": sizes["axes"],
+    "keys": sizes["keys"],
+    "require": sizes["require"],
     "dtype": teacher.DTYPE,
     "rules": [*(rule for _, rule in rules), *({"match": n, "omit": True} for n in omitted)],
   }

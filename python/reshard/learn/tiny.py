@@ -78,6 +78,8 @@ def _alternating(first: str, second: str, count: int) -> list[str]:
 #: Keys that published configs of a model type have, and transformers does not write. Engines read them.
 _PUBLISHED: dict[str, Callable[[Sizes], dict[str, Any]]] = {
   "afmoe": lambda _: {"score_func": "sigmoid", "route_norm": True, "n_group": 1, "topk_group": 1},
+  "exaone4": lambda _: {"sliding_window_pattern": "LLLG"},
+  "gemma2": lambda _: {"hidden_act": "gelu_pytorch_tanh"},
   "glm4_moe_lite": lambda _: {"first_k_dense_replace": 1},
   "hy_v3": lambda s: {"first_k_dense_replace": 1, "expert_hidden_dim": s.expert_width, "route_norm": True, "qk_norm": True},
   "lfm2": lambda s: {
@@ -90,6 +92,12 @@ _PUBLISHED: dict[str, Callable[[Sizes], dict[str, Any]]] = {
   },
   "glm4v_text": lambda _: {"attention_bias": True},
   "glm4v_moe_text": lambda s: {"head_dim": s.hidden // s.heads, "use_qk_norm": False},
+  "persimmon": lambda _: {"partial_rotary_factor": 0.5},
+  "phi": lambda _: {"partial_rotary_factor": 0.5},
+  "qwen2_vl_vision": lambda _: {"in_chans": 3},
+  "qwen3_5_moe_text": lambda _: {"full_attention_interval": 4},
+  "qwen3_5_text": lambda _: {"full_attention_interval": 4},
+  "qwen3_next": lambda _: {"full_attention_interval": 4},
   "minimax_m2": lambda s: {"rotary_dim": s.head_dim // 2, "scoring_func": "sigmoid", "use_routing_bias": True},
 }  # fmt: skip
 _DROPPED = ("transformers_version", "architectures", "id2label", "label2id")

@@ -22,14 +22,14 @@ from reshard.tracing._types import Part
 from reshard.tracing.transformers import build_and_load, trace_transformers
 
 __all__ = [
-  "AXES", "DTYPE", "FRAMEWORK", "KEYS", "RELEASE", "REQUIRE", "SEEN_AT", "classes", "defaults_of", "finish",
-  "layout_of", "rows", "sight", "tied_names",
+  "DTYPE", "FRAMEWORK", "RELEASE", "SEEN_AT", "classes", "defaults_of", "finish", "layout_of", "rows", "sight",
+  "tied_names",
 ]  # fmt: skip
 
 FRAMEWORK, RELEASE = "transformers", transformers.__version__
-AXES = [{"name": "shard", "size": 1}, {"name": "replicate", "size": 1}]
-KEYS = [{"name": "tp"}, {"name": "transformers", "default": 5}]
-REQUIRE = [
+_AXES = [{"name": "shard", "size": 1}, {"name": "replicate", "size": 1}]
+_KEYS = [{"name": "tp"}, {"name": "transformers", "default": 5}]
+_REQUIRE = [
   {"that": "tp == 1", "says": "tp must be 1: the card knows no plan of tensor parallelism"},
   {"that": "transformers == 5", "says": "transformers must be 5: the card was learned from it"},
 ]
@@ -46,8 +46,9 @@ def rows(card: Mapping[str, Any]) -> list[Row]:
   return [*whole, Row(0, {"shard": 3}, False), Row(2, {"shard": 3, "replicate": 2}, False, (0, 2, 4))]
 
 
-def finish(learned: Learned, found: Mapping[str, Sequence[Seen]]) -> list[dict[str, str]]:
-  """Has the rules of parameters cut their rows. fully_shard leaves buffers whole."""
+def finish(learned: Learned, found: Mapping[str, Sequence[Seen]]) -> dict[str, Any]:
+  """Has the rules of parameters cut their rows (fully_shard leaves buffers whole); returns the axes, the keys and what
+  must hold."""
   buffers = _buffers(learned.folders[0])
   for kind, rule in learned.rules:
     if skeleton(kind) in buffers:
@@ -55,7 +56,7 @@ def finish(learned: Learned, found: Mapping[str, Sequence[Seen]]) -> list[dict[s
     rule["cuts"] = [dict(_CUT)]
     if rule.get("with"):
       rule["together"] = True
-  return []
+  return {"axes": _AXES, "keys": _KEYS, "require": _REQUIRE}
 
 
 def sight(

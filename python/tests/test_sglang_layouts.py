@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Protects: the closed form `sglang` and the layout cards of SGLang say what SGLang's own classes and loaders leave
+on each rank, at sizes and of models that learning never saw. Needs SGLang (`make frameworks-test`)."""
+
+import json
+import pathlib
+import subprocess
+import sys
+
+import frameworks  # noqa: F401 - lets torchvision be imported
+import pytest
+
+import reshard
+
+pytest.importorskip("sglang")
+
+from reshard.learn import sglang as teacher  # noqa: E402
+from reshard.learn import tiny  # noqa: E402
+from reshard.learn.__main__ import checkpoint  # noqa: E402
+from reshard.tracing import sglang as tracing  # noqa: E402
+
+CARDS = sorted(p.stem for p in (pathlib.Path(__file__).parents[2] / "examples/cards/sglang").glob("*.json"))
+# Other sizes than those of the three models with which cards are learned and proved.
+OTHER = tiny.Sizes(24, 8, 16, 192, 384, 5, 700, 8, 144)
+
+DENSE = ({"tp": 2}, {"tp": 4}, {"pp": 3}, {"tp": 2, "pp": 2})
+EXPERTS = ({"tp": 2}, {"tp": 4, "ep": 2}, {"tp": 4, "ep": 4}, {"pp": 3})
+WITH_DP = ({"tp": 4, "dp": 2}, {"tp": 4, "dp": 4, "ep": 2}, {"tp": 4, "dp": 2, "ep": 4})
+# The classes that have a family, but for two that SGLang does not build on a CPU.
+FAMILIES = {
+  "LlamaForCausalLM": DENSE,
+  "MistralForCausalLM": DENSE,
+  "Qwen2ForCausalLM": DENSE,
+  "Qwen3ForCausalLM": (*DENSE, {"tp": 4, "dp": 2}),
+  "Qwen3MoeForCausalLM": (*EXPERTS, *WITH_DP),
+  "Qwen3NextForCausalLM": ({"tp": 2}, {"tp": 4, "ep": 2}, *WITH_DP),
+  "MixtralForCausalLM": EXPERTS,
+  "Glm4MoeForCausalLM": (*EXPERTS, *WITH_DP),
+  "GptOssForCausalLM": ({"tp": 2}, {"tp": 4, "dp": 2}, {"pp": 3}),
+  "Gemma3ForCausalLM": ({"tp": 2}, {"tp": 4}),
+}
+SAMPLE = [n for n in ("ArceeForCausalLM", "GPT2LMHeadModel", "Qwen2MoeForCausalLM", "Qwen2_5_VLForConditionalGeneration") if n in CARDS]
+
+
+@pytest.fixture(autouse=True)
+def nothing_kept(monkeypatch):
+  monkeypatch.setenv("RESHARD_CACHE", "off")
+
+
+def text_of(sizes):
+  return ",".join(f"{k}={v}" for k, v in sizes.items())
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_family_says_what_sglang_holds(tmp_path, name):
+  folder = checkpoint(tmp_path / "model", name, tiny.SEEN[1])
+  model = reshard.open_model(folder)
+  for sizes in ({}, *FAMILIES[name]):
+    ours = reshard.layout(f"sglang:{text_of(sizes)}" if sizes else "sglang", model)
+    theirs = tracing.layout(folder, prove=sizes == {"tp": 2}, **sizes)
+    assert [str(d) for d in reshard.diff(theirs, ours)] == [], sizes
+
+
+def test_there_are_cards():
+  assert len(CARDS) > 30 and len(SAMPLE) == 4
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+def test_a_card_says_what_sglang_holds(tmp_path, name):
+  """Of another model, at the sizes that the card takes."""
+  folder = checkpoint(tmp_path / "model", name, OTHER)
+  model = reshard.open_model(folder)
+  card = json.loads((pathlib.Path(__file__).parents[2] / f"examples/cards/sglang/{name}.json").read_text())
+  refused = {r["that"] for r in card["require"]}
+  sizes = [{"tp": 2}, {"tp": 4}]
+  sizes += [] if "pp == 1" in refused else [{"tp": 2, "pp": 2}]
+  sizes += [] if "ep == 1" in refused else [{"tp": 4, "ep": 2}]
+  sizes += [] if refused & {"dp == 1", "ep == 1"} else [{"tp": 4, "dp": 2}, {"tp": 4, "dp": 4, "ep": 2}]
+  for one in sizes:
+    ours = reshard.layout(f"sglang:{text_of(one)}", model)
+    assert [str(d) for d in reshard.diff(teacher.layout_of(folder, one), ours)] == [], one
+
+
+def test_the_program_asks_sglang_for_a_class_without_a_card(tmp_path, monkeypatch):
+  """The refusal of `sglang:` names the notation that works."""
+  folder = checkpoint(tmp_path / "model", "Cohere2MoeForCausalLM", tiny.SEEN[0])
+  monkeypatch.setenv("RESHARD_PYTHON", sys.executable)
+  model = reshard.open_model(folder)
+  traced = reshard.layout("traced:sglang,tp=2,ep=2", model)
+  assert {str(t.dtype) for t in traced.local(0)} and len(traced.ranks) == 2
+  with pytest.raises(reshard.InvalidArgumentError, match="unknown key 'tpp'; known are tp, pp, dp, ep, offset"):
+    reshard.layout("traced:sglang,tpp=2", model)
+
+
+def test_a_world_that_is_in_use_is_left_alone(tmp_path):
+  folder = checkpoint(tmp_path / "model", "LlamaForCausalLM", tiny.SEEN[0])
+  said = subprocess.run(
+    [sys.executable, "-c", f"""
+import torch.distributed as d
+d.init_process_group("gloo", init_method="file://{tmp_path}/store", rank=0, world_size=1)
+from reshard.tracing import sglang
+try:
+  sglang.layout("{folder}")
+except Exception as error:
+  print("refused:", error, d.get_world_size())
+"""],
+    capture_output=True, text=True,
+  )  # fmt: skip
+  assert "refused: torch.distributed is in use" in said.stdout, said.stderr
