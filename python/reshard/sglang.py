@@ -23,6 +23,7 @@ from reshard.engines.invitation import Invitation, InvitedLink, Invitations
 from reshard.engines.link import TornError
 from reshard.engines.trainer import EngineTrainer, layouts_of
 from reshard.live._names import listed
+from reshard.tracing._derived import derive, nothing_derived
 from reshard.tracing._modules import named_tensors as tensors_of
 from reshard.tracing._types import torch_dtype
 
@@ -321,6 +322,7 @@ class _Worker:
     with torch.no_grad():
       for name, tensor in self._arrived.items():
         live[name].copy_(tensor.view(live[name].shape))
+      derive(model)
 
   def leave(self, job: str | None = None) -> None:
     """Leaves the trainer, if it has this name."""
@@ -371,14 +373,15 @@ def _local(
     _log.warning("reshard: this engine gets whole tensors: enable_eplb moves experts between slots")
     return None
   try:
-    layout = tracing.traced(
-      lambda _: model,
-      lambda module, weights: cast(Any, module).load_weights(weights),
-      manifest.model_of(invitation.tensors),
-      ranks=[rank],
-      method="recording",
-      name="engine",
-    )
+    with nothing_derived(model):
+      layout = tracing.traced(
+        lambda _: model,
+        lambda module, weights: cast(Any, module).load_weights(weights),
+        manifest.model_of(invitation.tensors),
+        ranks=[rank],
+        method="recording",
+        name="engine",
+      )
     live = tensors_of(model)
     holds = []
     for entry, tensor in zip(manifest.describe(layout, rank), layout.local(rank), strict=True):

@@ -6,11 +6,16 @@ import json
 import pathlib
 import subprocess
 import sys
+import types
 
 import frameworks  # noqa: F401 - lets torchvision be imported
 import pytest
+import torch
+from safetensors.torch import load_file
 
 import reshard
+from reshard import sglang
+from reshard.engines import manifest
 
 pytest.importorskip("sglang")
 
@@ -59,6 +64,44 @@ def test_the_family_says_what_sglang_holds(tmp_path, name):
     ours = reshard.layout(f"sglang:{text_of(sizes)}" if sizes else "sglang", model)
     theirs = tracing.layout(folder, prove=sizes == {"tp": 2}, **sizes)
     assert [str(d) for d in reshard.diff(theirs, ours)] == [], sizes
+
+
+def tensors_of(module):
+  """All tensors that its parts hold, registered or not."""
+  found = {}
+  for at, part in module.named_modules():
+    for name, value in {**part.__dict__, **part._parameters, **part._buffers}.items():
+      if isinstance(value, torch.Tensor):
+        found[f"{at}.{name}"] = value.detach().clone()
+  return found
+
+
+@pytest.mark.parametrize(("name", "derived"), [("Qwen3NextForCausalLM", "gemma_weight"), ("Glm4MoeLiteForCausalLM", "w_kc")])
+def test_a_live_update_derives_what_the_loader_derives(tmp_path, name, derived):
+  """Workers get their parts of the parameters; w_kc, w_vc and 1 + weight follow."""
+  torch.manual_seed(0)
+  folder = checkpoint(tmp_path / "model", name, tiny.SEEN[0])
+  first = load_file(folder / "model.safetensors")
+  second = {n: torch.randn(t.shape).to(t.dtype) for n, t in first.items()}  # norms are all ones in the first
+  table = manifest.table_of(reshard.open_model(folder))
+  invitation = types.SimpleNamespace(route="local", tensors=table)
+  engine = tracing.SglangRanks(tracing.engine_config(folder, tp=2))
+  for rank in range(2):
+    with engine.module(rank) as loaded, torch.no_grad():
+      loaded.load_weights(second.items())
+      wanted = tensors_of(loaded)
+    with engine.module(rank) as live, torch.no_grad():
+      live.load_weights(first.items())
+      before = tensors_of(live)
+      holds = sglang._local(live, invitation, rank)
+      assert holds is not None
+      worker = sglang._Worker()
+      worker._arrived = {entry["name"]: wanted[entry["name"]] for entry in holds}
+      worker._apply(live)
+      after = tensors_of(live)
+    assert after.keys() == wanted.keys() and any(n.endswith(derived) for n in after)
+    assert all(torch.equal(after[n], wanted[n]) for n in wanted)
+    assert not any(torch.equal(before[n], after[n]) for n in wanted if n.endswith(derived))
 
 
 def test_there_are_cards():

@@ -3,11 +3,10 @@
 rank of tensor, pipeline, expert and attention data parallelism, in one process without a GPU.
 
 What is replaced is only what communicates (a process group knows its ranks and nothing else), a kernel
-that is named on import and never called, and what derives tensors from loaded ones: `post_load_weights`
-(MLA's w_kc and w_vc) and `GemmaRMSNorm.refresh_gemma_weight` (1 + weight, of Qwen3-Next and Qwen3.5). So
-the result is the layout of parameters before process_weights_after_loading, and who writes by it has the
-engine derive these anew. In other processes than those of an engine only: SGLang's parallel state is taken
-over while a rank is built.
+that is named on import and never called, and what derives tensors from loaded ones (`_derived`). So the
+result is the layout of parameters before process_weights_after_loading, and who writes by it has the engine
+derive these anew. In other processes than those of an engine only: SGLang's parallel state is taken over
+while a rank is built.
 """
 
 import contextlib
@@ -26,6 +25,7 @@ import torch
 from reshard import _core
 from reshard.tracing.vision import import_torchvision
 from reshard.tracing import Traced, trace
+from reshard.tracing._derived import nothing_derived
 from reshard.tracing._engines import RankGroup, engine_keys, fake_world
 
 import_torchvision()  # SGLang imports it
@@ -48,7 +48,6 @@ from sglang.srt.configs.load_config import LoadConfig  # noqa: E402
 from sglang.srt.configs.model_config import ModelConfig  # noqa: E402
 from sglang.srt.distributed import parallel_state  # noqa: E402
 from sglang.srt.layers.dp_attention import initialize_dp_attention  # noqa: E402
-from sglang.srt.layers.layernorm import GemmaRMSNorm  # noqa: E402
 from sglang.srt.layers.moe import initialize_moe_config  # noqa: E402
 from sglang.srt.model_loader import loader as model_loader  # noqa: E402
 from sglang.srt.server_args import ServerArgs  # noqa: E402
@@ -68,12 +67,6 @@ _AS_ON_A_GPU: dict[str, Any] = {
 _GROUPS = frozenset(
   name for name, value in vars(parallel_state).items() if name.startswith("_") and name.isupper() and value is None
 )
-
-
-@contextlib.contextmanager
-def _nothing_derived() -> Iterator[None]:
-  with unittest.mock.patch.object(GemmaRMSNorm, "refresh_gemma_weight", lambda _: None):
-    yield
 
 
 @contextlib.contextmanager
@@ -138,17 +131,20 @@ class SglangRanks:
 
   @contextlib.contextmanager
   def build(self, rank: int) -> Iterator[torch.nn.Module]:
+    with self.module(rank) as module, nothing_derived(module):
+      yield module
+
+  @contextlib.contextmanager
+  def module(self, rank: int) -> Iterator[torch.nn.Module]:
+    """The module of a rank, as its engine builds it."""
     default = torch.get_default_dtype()
-    with parallel_state_of(self.arguments, rank), _nothing_derived():
+    with parallel_state_of(self.arguments, rank):
       config = ModelConfig.from_server_args(self.arguments)
       load = LoadConfig(load_format="dummy")
       quantised = model_loader._get_quantization_config(config, load)
       torch.set_default_dtype(config.dtype)
       try:
-        module = model_loader._initialize_model(config, load, quantised)
-        if hasattr(module, "post_load_weights"):
-          module.post_load_weights = lambda *_, **__: None
-        yield module
+        yield model_loader._initialize_model(config, load, quantised)
       finally:
         torch.set_default_dtype(default)
 
