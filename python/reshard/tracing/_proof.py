@@ -244,8 +244,11 @@ def _differences(
       continue
     flat = _flat(tensor)
     free = torch.ones(flat.numel(), dtype=torch.bool)
+    of, values = None, torch.empty(0)
     for fragment in local.fragments:
-      values = values_of(tensors[fragment.tensor], draw).reshape(tuple(tensors[fragment.tensor].shape))
+      if fragment.tensor != of:  # stacked experts may be many fragments of one tensor
+        of, whole = fragment.tensor, tensors[fragment.tensor]
+        values = values_of(whole, draw).reshape(tuple(whole.shape))
       expected = _mapped(values[fragment.box.slices], local.map, dtype)
       place = [e - b for b, e in fragment.box], tuple(fragment.strides), fragment.offset
       free.as_strided(*place).fill_(False)
