@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Protects: the layout cards that ship say what the families say, for the classes that have both; and a card serves
-a checkpoint without its framework. tests/vllm/test_cards.py compares cards with vLLM itself."""
+a checkpoint without its framework. tests/vllm/test_cards.py compares cards with
+vLLM itself, test_sglang_layouts.py with SGLang."""
 
 import json
 import os
@@ -12,43 +13,113 @@ import pytest
 
 import reshard
 
-CARDS = pathlib.Path(__file__).parents[2] / "examples" / "cards" / "vllm"
+CARDS = pathlib.Path(__file__).parents[2] / "examples" / "cards"
 PROGRAM = os.environ.get("RESHARD_BIN", "reshard")
 
-# Class, example, sizes.
+# Framework, class, example, sizes.
 BOTH = [
-  ("LlamaForCausalLM", "llama-3.1-8b", (dict(), dict(tp=8), dict(tp=16), dict(tp=2, pp=3))),
-  ("Qwen3ForCausalLM", "qwen3-4b", (dict(tp=2), dict(tp=16))),
-  ("Qwen3MoeForCausalLM", "qwen3-30b-a3b", (dict(tp=8), dict(tp=4, ep=4), dict(tp=2, dp=4, ep=8), dict(pp=3))),
-  ("MixtralForCausalLM", "mixtral-8x7b", (dict(tp=4), dict(tp=2, dp=2), dict(tp=4, ep=4), dict(tp=2, pp=2))),
-  ("Gemma3ForCausalLM", "gemma-3-1b", (dict(), dict(tp=2), dict(tp=4))),
+  ("vllm", "LlamaForCausalLM", "llama-3.1-8b", (dict(), dict(tp=8), dict(tp=16), dict(tp=2, pp=4))),
+  ("vllm", "Qwen3ForCausalLM", "qwen3-4b", (dict(tp=2), dict(tp=16))),
+  ("vllm", "Qwen3MoeForCausalLM", "qwen3-30b-a3b", (dict(tp=8), dict(tp=4, ep=4), dict(tp=2, dp=4, ep=8), dict(tp=2, dp=2), dict(pp=4))),
+  ("vllm", "MixtralForCausalLM", "mixtral-8x7b", (dict(tp=4), dict(tp=16), dict(tp=2, dp=2), dict(tp=4, ep=4), dict(tp=2, dp=2, ep=4), dict(tp=2, pp=4))),
+  ("vllm", "Gemma3ForCausalLM", "gemma-3-1b", (dict(), dict(tp=2), dict(tp=4))),
+  ("sglang", "LlamaForCausalLM", "llama-3.1-8b", (dict(), dict(tp=8), dict(tp=16), dict(tp=2, pp=3))),
+  ("sglang", "Qwen3ForCausalLM", "qwen3-4b", (dict(tp=2), dict(tp=16), dict(tp=8, dp=4))),
+  ("sglang", "Qwen3MoeForCausalLM", "qwen3-30b-a3b", (
+    dict(tp=8), dict(tp=4, ep=4), dict(tp=8, ep=2), dict(tp=8, dp=2, ep=8), dict(tp=16, dp=8, ep=4), dict(tp=16), dict(tp=2, dp=2, pp=3),
+  )),
+  ("sglang", "MixtralForCausalLM", "mixtral-8x7b", (dict(tp=4), dict(tp=16), dict(tp=8, ep=4), dict(tp=2, pp=3))),
 ]
 
 
 def test_the_page_counts_them():
-  page = (CARDS.parents[2] / "docs" / "cards.md").read_text()
+  page = (CARDS.parents[1] / "docs" / "cards.md").read_text()
   known = json.loads(run("models", "--json").stdout)
   families = {c["class"] for c in known if c["family"]}
   said = re.findall(
     r"^## (\w+)\n\n(\d+) classes have a card, learned from \S+ \S+: (\d+) without a family, and (\d+) with one", page, re.M
   )
-  assert [row[0] for row in said] == ["vLLM", "transformers"]
+  assert [row[0] for row in said] == ["vLLM", "SGLang", "transformers"]
   for framework, *counts in said:
-    names = {p.stem for p in (CARDS.parent / framework.lower()).glob("*.json")}
+    names = {p.stem for p in (CARDS / framework.lower()).glob("*.json")}
     assert [len(names), len(names - families), len(names & families)] == list(map(int, counts))
 
 
-def card_of(name):
-  return (CARDS / f"{name}.json").read_text()
-
-
-@pytest.mark.parametrize(("name", "example", "sizes"), BOTH, ids=[row[0] for row in BOTH])
-def test_a_card_says_what_the_family_says(name, example, sizes):
+@pytest.mark.parametrize(("framework", "name", "example", "sizes"), BOTH, ids=["-".join(row[:2]) for row in BOTH])
+def test_a_card_says_what_the_family_says(framework, name, example, sizes):
+  card = (CARDS / framework / f"{name}.json").read_text()
   model = reshard.open_model(example, layers=6)
   for one in sizes:
     keys = ",".join(f"{k}={v}" for k, v in one.items()) or "tp=1"
-    family = reshard.layout(f"vllm:{keys}", model)
-    assert reshard.diff(family, reshard.rules_layout(card_of(name), model, **one)) == []
+    family = reshard.layout(f"{framework}:{keys}", model)
+    assert reshard.diff(family, reshard.rules_layout(card, model, **one)) == []
+
+
+_DEFAULTS = {"rule": "balanced", "when": "1"}
+
+
+def flips(rule):
+  """What could be wrong in a rule: (what, the rule with it)."""
+  parts = [rule, *rule.get("with", ())]
+  for p, part in enumerate(parts):
+    for c, cut in enumerate(part.get("cuts", ())):
+      for what, change in (
+        ("no cut", None), ("another dim", {"dim": 1 - min(cut["dim"], 1)}), ("no repeats", {"rule": "balanced"}),
+        ("another granule", {"granule": "extent"}), ("other axes", {"axes": cut["axes"][::-1]}), ("fewer axes", {"axes": cut["axes"][1:]}),
+        ("always", {"when": "1"}), ("never", {"when": "0"}),
+      ):  # fmt: skip
+        if change is not None and (change.items() <= (_DEFAULTS | cut).items() or not change.get("axes", [1])):
+          continue
+        flipped = json.loads(json.dumps(rule))
+        cuts = [flipped, *flipped.get("with", ())][p]["cuts"]
+        cuts[c : c + 1] = [] if change is None else [cut | change]
+        yield f"{what} in cut {c + 1} of part {p + 1}", flipped
+  if "with" in rule:
+    first = {k: v for k, v in rule.items() if k in ("match", "cuts", "each", "take", "pad")}
+    rest = {k: v for k, v in rule.items() if k not in first and k != "with"}
+    yield "another order", rule["with"][0] | rest | {"with": [first, *rule["with"][1:]]}
+  for change in (*([{"stack": 1 - rule.get("stack", 0)}] if "with" in rule else []), {"each": None}, {"where": None}, {"name": None}):
+    key, value = next(iter(change.items()))
+    if value is not None or key in rule:
+      yield f"{key} is {value}", {k: v for k, v in (rule | change).items() if v is not None}
+  for where in rule.get("where", ()):
+    for change in [{"rest": "first"}] if "of" in where else [{"at": 0, "or_last": False}, {"at": -1}]:
+      if not change.items() <= ({"or_last": False} | where).items():
+        yield f"where {change}", rule | {"where": [where | change]}
+
+
+# Not Gemma-3, whose only KV head each rank has.
+FLIPPED = [row for row in BOTH if row[1] != "Gemma3ForCausalLM"]
+
+
+@pytest.mark.parametrize(("framework", "name", "example", "sizes"), FLIPPED, ids=["-".join(row[:2]) for row in FLIPPED])
+def test_a_flipped_card_is_not_what_the_family_says(framework, name, example, sizes):
+  card = json.loads((CARDS / framework / f"{name}.json").read_text())
+  model = reshard.open_model(example, layers=5)
+  families = [(one, reshard.layout(f"{framework}:" + (",".join(f"{k}={v}" for k, v in one.items()) or "tp=1"), model)) for one in sizes]
+
+  def says_the_same(flipped):
+    try:
+      return all(reshard.diff(family, reshard.rules_layout(json.dumps(flipped), model, **one)) == [] for one, family in families)
+    except reshard.Error:
+      return False
+
+  assert says_the_same(card)
+  lived, tried = [], 0
+  for i, rule in enumerate(card["rules"]):
+    if rule.get("omit") or not any(_matches(part["match"], t.name) for part in (rule, *rule.get("with", ())) for t in families[0][1].tensors):
+      continue
+    for what, flipped in flips(rule):
+      if what.startswith("where") and not any("pp" in one for one in sizes):
+        continue
+      tried += 1
+      if says_the_same(card | {"rules": [*card["rules"][:i], flipped, *card["rules"][i + 1 :]]}):
+        lived.append(f"{rule['match']}: {what}")
+  assert tried > 20 and "\n".join(lived) == ""
+
+
+def _matches(pattern, name):
+  return re.fullmatch(re.escape(pattern).replace("\\#", r"\d+").replace("\\*", ".*"), name)
 
 
 def olmoe(folder, **config):

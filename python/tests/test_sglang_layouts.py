@@ -31,7 +31,7 @@ OTHER = tiny.Sizes(24, 8, 16, 192, 384, 5, 700, 8, 144)
 DENSE = ({"tp": 2}, {"tp": 4}, {"pp": 3}, {"tp": 2, "pp": 2})
 EXPERTS = ({"tp": 2}, {"tp": 4, "ep": 2}, {"tp": 4, "ep": 4}, {"pp": 3})
 WITH_DP = ({"tp": 4, "dp": 2}, {"tp": 4, "dp": 4, "ep": 2}, {"tp": 4, "dp": 2, "ep": 4})
-# The classes that have a family, but for two that SGLang does not build on a CPU.
+# The classes that have a family, but for Nemotron-H, whose config SGLang does not read as transformers 5 writes it.
 FAMILIES = {
   "LlamaForCausalLM": DENSE,
   "MistralForCausalLM": DENSE,
@@ -40,6 +40,7 @@ FAMILIES = {
   "Qwen3MoeForCausalLM": (*EXPERTS, *WITH_DP),
   "Qwen3NextForCausalLM": ({"tp": 2}, {"tp": 4, "ep": 2}, *WITH_DP),
   "MixtralForCausalLM": EXPERTS,
+  "DeepseekV3ForCausalLM": (*EXPERTS, *WITH_DP),
   "Glm4MoeForCausalLM": (*EXPERTS, *WITH_DP),
   "GptOssForCausalLM": ({"tp": 2}, {"tp": 4, "dp": 2}, {"pp": 3}),
   "Gemma3ForCausalLM": ({"tp": 2}, {"tp": 4}),

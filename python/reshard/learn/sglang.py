@@ -33,29 +33,29 @@ DTYPE = "config"
 #: Of stages that layers do not divide (distributed/utils.py, get_pp_indices).
 STAGES = {"rest": "last"}
 
-# dp and ep cut the ranks of tp in two ways, of which one refines the other: rank = (outer * middle sizes + middle) *
-# inner size + inner. A rank of attention is one of the tp / dp fastest, a part of an expert one of the tp / ep fastest.
+# dp and ep cut the ranks of tp: a rank of attention is one of the tp / dp fastest, a part of an expert one of the
+# tp / ep fastest. Where a class has both, one refines the other: rank = (tp_outer * middle size + tp_middle) * inner size
+# + tp_inner.
 _PLAIN = [{"name": "tp", "size": 1}]
-_REFINED = [
-  {"name": "inner", "size": "tp / ((dp >= ep) * dp + (dp < ep) * ep)"},
-  {"name": "middle", "size": "(dp >= ep) * dp / ep + (dp < ep) * ep / dp"},
-  {"name": "outer", "size": "(dp >= ep) * ep + (dp < ep) * dp"},
+_TWO = [{"name": "tp_inner", "size": "tp / {0}"}, {"name": "tp_outer", "size": "{0}"}]
+_THREE = [
+  {"name": "tp_inner", "size": "tp / ((dp >= ep) * dp + (dp < ep) * ep)"},
+  {"name": "tp_middle", "size": "(dp >= ep) * dp / ep + (dp < ep) * ep / dp"},
+  {"name": "tp_outer", "size": "(dp >= ep) * ep + (dp < ep) * dp"},
 ]
 _OTHERS = [{"name": "pp", "size": 1}, {"name": "replicas", "size": 1}]
-_DIVIDE = [
-  {"that": "tp % dp == 0", "says": "dp must divide tp"},
-  {"that": "tp % ep == 0", "says": "ep must divide tp"},
-  {"that": "dp % ep == 0 || ep % dp == 0", "says": "one of dp and ep must divide the other"},
-]
-_ALL: Rule = {"axes": ["outer", "middle", "inner"], "combine": "flattened"}
-_FASTEST: Rule = {"axes": ["inner"]}
-_BOTH_FASTEST: Rule = {"axes": ["middle", "inner"], "combine": "flattened"}
-_WHOLE_EXPERTS: list[Rule] = [
-  {"dim": 0, "axes": ["outer"], "even": True, "when": "dp >= ep"},
-  {"dim": 0, "axes": ["outer", "middle"], "combine": "flattened", "even": True, "when": "dp < ep"},
-]
-_TOWER_HEADS = re.compile(r".*vi(sion|sual)[a-z_]*\.(num_heads|num_attention_heads)")
+_DIVIDES = {key: {"that": f"tp % {key} == 0", "says": f"{key} must divide tp"} for key in ("dp", "ep")}
+_REFINES = {"that": "dp % ep == 0 || ep % dp == 0", "says": "one of dp and ep must divide the other"}
+_ALL_OF = {
+  2: {"axes": ["tp_outer", "tp_inner"], "combine": "flattened"},
+  3: {"axes": ["tp_outer", "tp_middle", "tp_inner"], "combine": "flattened"},
+}
+_INNER: Rule = {"axes": ["tp_inner"]}
+_OUTER: Rule = {"axes": ["tp_outer"]}
+_BOTH_INNER: Rule = {"axes": ["tp_middle", "tp_inner"], "combine": "flattened"}
+_BOTH_OUTER: Rule = {"axes": ["tp_outer", "tp_middle"], "combine": "flattened"}
 _SPREAD: Sizes = {"tp": 4, "dp": 2}
+_TOWER_HEADS = re.compile(r".*vi(sion|sual)[a-z_]*\.(num_heads|num_attention_heads)")
 
 
 def classes() -> list[str]:
@@ -101,18 +101,20 @@ def finish(learned: Learned, found: Mapping[str, Sequence[Seen]]) -> dict[str, A
   others = [kind for kind, rule in learned.rules if not any(rule is one for one in experts)]
   how, alone = _attention(learned, others)
   alone += _experts_alone(learned, experts)
+  names = [key for key in ("dp", "ep") if f"{key} == 1" not in {r["that"] for r in alone}]
   keys = [{"name": "dp"}, {"name": "ep"}]
-  if len(alone) == 2:
+  if not names:
     return {"axes": [*_PLAIN, *_OTHERS], "keys": keys, "require": [*alone, *stages]}
+  axes = _THREE if len(names) == 2 else [{k: v.format(*names) for k, v in axis.items()} for axis in _TWO]
   for kind, rule in learned.rules:
     for part in parts_of(rule):
-      cuts = [new for cut in part.pop("cuts", ()) for new in _over(cut, how.get(kind, "expert"))]
+      cuts = [new for cut in part.pop("cuts", ()) for new in _over(cut, how.get(kind, "expert"), len(axes))]
       if kind not in how:
-        cuts += _WHOLE_EXPERTS
+        cuts += _pair({"dim": 0, "even": True}, _OUTER, _BOTH_OUTER, "dp >= ep", len(axes))
       if cuts:
         part["cuts"] = cuts
-  require = [*alone, *_DIVIDE, *stages]
-  return {"axes": [*_REFINED, *_OTHERS], "keys": [{"name": "tp"}, *keys], "require": require}
+  divide = [*(_DIVIDES[key] for key in names), *([_REFINES] if len(names) == 2 else [])]
+  return {"axes": [*axes, *_OTHERS], "keys": [{"name": "tp"}, *keys], "require": [*alone, *divide, *stages]}
 
 
 def _towers(learned: Learned) -> list[dict[str, str]]:
@@ -162,11 +164,18 @@ def _cut_over(kind: str, seen: Sight, over_all: Sight, over_some: Sight, whole: 
   raise NoCard(f"'{kind}' is cut by dp in a way that no rule says")
 
 
-def _over(cut: Rule, how: str) -> list[Rule]:
-  """The cuts over parts of tp that stand for one over tp."""
+def _over(cut: Rule, how: str, parts: int) -> list[Rule]:
+  """The cuts over the parts of tp that stand for one over tp. `parts`: 2 or 3."""
   if how == "all":
-    return [cut | _ALL]
+    return [cut | _ALL_OF[parts]]
   if how == "whole":
-    return [cut | _ALL | {"when": "dp == 1"}]
-  one, both = ("dp >= ep", "dp < ep") if how == "attention" else ("dp < ep", "dp >= ep")
-  return [cut | _FASTEST | {"when": one}, cut | _BOTH_FASTEST | {"when": both}]
+    return [cut | _ALL_OF[parts] | {"when": "dp == 1"}]
+  return _pair(cut, _INNER, _BOTH_INNER, "dp >= ep" if how == "attention" else "dp < ep", parts)
+
+
+def _pair(cut: Rule, one: Rule, both: Rule, when: str, parts: int) -> list[Rule]:
+  """A cut over one part of tp or, of three, over two of them if `when` does not hold."""
+  if parts == 2:
+    return [cut | one]
+  other = {"dp >= ep": "dp < ep", "dp < ep": "dp >= ep"}[when]
+  return [cut | one | {"when": when}, cut | both | {"when": other}]

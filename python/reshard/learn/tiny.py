@@ -78,6 +78,8 @@ def _alternating(first: str, second: str, count: int) -> list[str]:
 #: Keys that published configs of a model type have, and transformers does not write. Engines read them.
 _PUBLISHED: dict[str, Callable[[Sizes], dict[str, Any]]] = {
   "afmoe": lambda _: {"score_func": "sigmoid", "route_norm": True, "n_group": 1, "topk_group": 1},
+  "deepseek_v2": lambda _: {"moe_layer_freq": 1, "num_experts_per_tok": 2, "topk_method": "greedy", "scoring_func": "softmax", "n_group": 1, "topk_group": 1},
+  "deepseek_v3": lambda _: {"moe_layer_freq": 1, "topk_method": "noaux_tc", "scoring_func": "sigmoid"},
   "exaone4": lambda _: {"sliding_window_pattern": "LLLG"},
   "gemma2": lambda _: {"hidden_act": "gelu_pytorch_tanh"},
   "glm4_moe_lite": lambda _: {"first_k_dense_replace": 1},
