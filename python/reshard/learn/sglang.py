@@ -69,8 +69,9 @@ def classes() -> list[str]:
 def layout_of(
   folder: pathlib.Path, sizes: Sizes, ranks: Sequence[int] | None = None
 ) -> _core.Layout:
-  """What SGLang's loader leaves on ranks (None: on all), at these sizes."""
-  keys: dict[str, Any] = dict(sizes)
+  """What SGLang's loader leaves on ranks (None: on all), at these sizes, if shared experts are not fused with
+  others: whether they are depends on the GPU."""
+  keys: dict[str, Any] = {**sizes, "disable_shared_experts_fusion": True}
   return trace_sglang(folder, ranks=ranks, prove=proved_with_values(sizes), **keys).layout
 
 
