@@ -120,7 +120,7 @@ Made made(const std::vector<std::pair<std::string, Dims>>& tensors, const std::s
   return out;
 }
 
-// SGLang's dp and ep, which cut the ranks of tp in two ways.
+// As SGLang's ep: experts are cut by ep and by tp / ep, all else by tp.
 constexpr const char* kRefined = R"({
   "axes": [{"name": "inner", "size": "tp / ep"}, {"name": "outer", "size": "ep"}],
   "keys": [{"name": "tp"}, {"name": "ep"}],
@@ -148,6 +148,7 @@ TEST(RulesLayout, sizes_of_axes_follow_from_keys) {
   EXPECT_EQ(with(",tp=3,ep=2").error().message, "rules: ep must divide tp");
   EXPECT_THAT(with(",tp=4,inner=2").error().message, HasSubstr("unknown key 'inner'"));
   EXPECT_THAT(with(",tp=4,ep=0").error().message, HasSubstr("tp % ep"));
+  EXPECT_EQ(with(",tp=0").error().message, "rules: inner=0 must be 1 or more");
 }
 
 TEST(RulesLayout, takes_a_part_of_each_period) {

@@ -101,14 +101,7 @@ class Rules {
 
   /// The axis with its size, which rules may then use.
   Result<Axis> sized(const RuleSet::MeshAxis& axis) {
-    if (axis.of) {
-      const Index size = RESHARD_TRY(axis.of->value(lookup_));
-      if (size < 1)
-        return fail(Code::invalid_argument,
-                    fmt::format("axis '{}': its size {} is {}, must be 1 or more", axis.name,
-                                axis.of->text(), size));
-      numbers_[axis.name] = size;
-    }
+    if (axis.of) numbers_[axis.name] = RESHARD_TRY(axis.of->value(lookup_));
     return Axis{axis.name, numbers_.at(axis.name)};
   }
 
