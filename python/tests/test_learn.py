@@ -14,7 +14,7 @@ safetensors_torch = pytest.importorskip("safetensors.torch")
 
 import reshard  # noqa: E402
 from reshard import learn  # noqa: E402
-from reshard.learn import NoCard, card_text, engines  # noqa: E402
+from reshard.learn import NoCard, card_text, engines, vllm_parallel  # noqa: E402
 from reshard.learn.evidence import Sight, Unfit  # noqa: E402
 from reshard.learn.terms import Terms  # noqa: E402
 
@@ -191,12 +191,9 @@ def teacher_of(odd=whole):
     return {k: v for k, v in json.loads((folder / "config.json").read_text()).items() if isinstance(v, int)}
 
   return types.SimpleNamespace(
-    FRAMEWORK="stand-in", RELEASE="1.0", AXES=[{"name": n, "size": 1} for n in ("tp", "pp", "dp")],
-    KEYS=[{"name": "ep"}], REQUIRE=[{"that": "ep == 1 || ep == tp * dp", "says": "ep must be 1 or tp * dp"}],
-    EXPERT_AXES={"axes": ["dp", "tp"], "combine": "flattened"}, STAGES={"rest": "before_last"},
-    numbers_of=numbers_of, defaults_of=lambda model_type: {}, layout_of=layout_of,
+    FRAMEWORK="stand-in", RELEASE="1.0", STAGES=vllm_parallel.STAGES, numbers_of=numbers_of, defaults_of=lambda model_type: {}, layout_of=layout_of,
     tied_names=lambda architecture: frozenset({"head.weight"}),
-    DTYPE="config", SEEN_AT=engines.SEEN_AT, finish=engines.finish, rows=engines.rows,
+    DTYPE="config", SEEN_AT=engines.SEEN_AT, finish=vllm_parallel.finish, rows=vllm_parallel.rows,
     sight=lambda folder, sizes, model, ranks=None: Sight.of(
       layout_of(folder, sizes, ranks), sizes, numbers_of(folder), model
     ),
