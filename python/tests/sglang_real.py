@@ -4,38 +4,26 @@
 Real: `Engine`'s three update calls, the tokenizer manager's part of them, `SchedulerWeightUpdaterManager`,
 `TpModelWorker.deserialize_own_rank`, `WeightUpdater` (which looks the custom loader up), the requests
 between them, and `LlamaForCausalLM` under tensor parallelism. Stand-ins, as the wheel's kernels need a GPU:
-what starts the processes and carries requests to them, and kernels that are named on import and never
+what starts the processes and carries requests to them, and kernels that are imported and never
 called. No token is generated."""
 
 import asyncio
-import sys
 import types
 
-import frameworks  # noqa: F401 - lets torchvision be imported
 import torch
 
+import reshard.tracing.sglang  # noqa: F401 - first: it makes SGLang importable without its kernels
+from sglang.srt.entrypoints.engine import Engine as RealEngine
+from sglang.srt.managers.scheduler_components.weight_updater import SchedulerWeightUpdaterManager
+from sglang.srt.managers.tokenizer_control_mixin import TokenizerControlMixin
+from sglang.srt.managers.tp_worker import TpModelWorker
+from sglang.srt.model_executor.model_runner_components.weight_updater import WeightUpdater
+from sglang.srt.models.llama import LlamaForCausalLM
+from sglang.srt.runtime_context import SpawnRanks, get_model, publish
+from sglang.srt.server_args import ServerArgs
+from sglang.srt.utils.aio_rwlock import RWLock
+
 LOADER = "reshard.sglang.load"
-
-
-def _name_kernels():
-  """Kernels of rotary embeddings that SGLang imports where there is no GPU."""
-  kernels = types.ModuleType("vllm._custom_ops")
-  kernels.rotary_embedding = None
-  sys.modules.setdefault("vllm._custom_ops", kernels)
-  sys.modules.setdefault("vllm", types.ModuleType("vllm"))
-
-
-_name_kernels()
-
-from sglang.srt.entrypoints.engine import Engine as RealEngine  # noqa: E402
-from sglang.srt.managers.scheduler_components.weight_updater import SchedulerWeightUpdaterManager  # noqa: E402
-from sglang.srt.managers.tokenizer_control_mixin import TokenizerControlMixin  # noqa: E402
-from sglang.srt.managers.tp_worker import TpModelWorker  # noqa: E402
-from sglang.srt.model_executor.model_runner_components.weight_updater import WeightUpdater  # noqa: E402
-from sglang.srt.models.llama import LlamaForCausalLM  # noqa: E402
-from sglang.srt.runtime_context import SpawnRanks, get_model, publish  # noqa: E402
-from sglang.srt.server_args import ServerArgs  # noqa: E402
-from sglang.srt.utils.aio_rwlock import RWLock  # noqa: E402
 
 
 def _arguments(folder, size):

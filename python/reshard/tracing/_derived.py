@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors that SGLang's modules derive from loaded ones: MLA's w_kc and w_vc, of kv_b_proj, by the model's
-`post_load_weights()`; 1 + weight of Gemma's norms, which Qwen3-Next and Qwen3.5 have too, by their
-`refresh_gemma_weight()`. Its loaders call both; who writes parameters otherwise has to."""
+"""Tensors that SGLang's modules derive from loaded ones.
+
+The model's `post_load_weights()` makes MLA's w_kc and w_vc from kv_b_proj. `refresh_gemma_weight()` of Gemma's
+norms, which Qwen3-Next and Qwen3.5 have too, makes 1 + weight. SGLang's loaders call both; whoever writes
+parameters without a loader has to call them.
+"""
 
 import contextlib
+import unittest.mock
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,19 +18,15 @@ _OF_MODEL, _OF_NORM = "post_load_weights", "refresh_gemma_weight"
 
 @contextlib.contextmanager
 def nothing_derived(model: torch.nn.Module) -> Iterator[None]:
-  """While loaders derive nothing, so that what they load is all that they write."""
-  changed = [(part, name) for part, name in _deriving(model)]
-  for part, name in changed:
-    part.__dict__[name] = lambda *_, **__: None
-  try:
+  """Keeps loaders from deriving, so that they write nothing but what they load."""
+  with contextlib.ExitStack() as stack:
+    for part, name in list(_deriving(model)):
+      stack.enter_context(unittest.mock.patch.object(part, name, lambda *_, **__: None))
     yield
-  finally:
-    for part, name in changed:
-      del part.__dict__[name]
 
 
 def derive(model: torch.nn.Module) -> None:
-  """Derives all of them anew, as the model's own loader does."""
+  """Derives all of them anew from the parameters, as the model's own loader does."""
   for part, name in _deriving(model):
     getattr(part, name)()
 

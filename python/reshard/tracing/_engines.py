@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tracers of inference engines share: ranks without a network, and keys of the notation."""
+"""What the tracers of inference engines share: ranks without a network, keys of the notation, the call of trace()."""
 
 import contextlib
 import difflib
 import json
+import os
+import pathlib
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -11,6 +13,7 @@ import torch
 import torch.distributed
 
 import reshard
+from reshard.tracing import Traced, trace
 
 
 class RankGroup:
@@ -55,15 +58,53 @@ def fake_world(engine: str, rank: int, size: int) -> Iterator[None]:
     torch.distributed.destroy_process_group()
 
 
+def trace_ranks(
+  engine: Any,
+  release: str,
+  sizes: Mapping[str, int],
+  model: str | os.PathLike[str],
+  *,
+  weights: Any,
+  ranks: Iterable[int] | None,
+  key: Mapping[str, Any],
+  method: str,
+  prove: bool | str,
+) -> Traced:
+  """trace() of an engine's ranks.
+
+  engine   has `build`, `load` and `world_size`
+  release  its name and version, for people
+  sizes    the parallel sizes, for people
+  key      what the layout depends on beside the weights
+  others   as of trace_vllm() and trace_sglang()
+  """
+  return trace(
+    engine.build,
+    engine.load,
+    pathlib.Path(model) if weights is None else weights,
+    ranks=range(engine.world_size) if ranks is None else ranks,
+    method=method,
+    prove=prove,
+    omit=ranks is None,
+    name=" ".join([f"traced {release}", *(f"{k}={v}" for k, v in sizes.items() if v > 1)]),
+    key=key,
+  )
+
+
+def load_weights(module: Any, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+  """`load` of reshard.traced() for the models of both engines."""
+  module.load_weights(weights)
+
+
 def engine_keys(
   keys: Mapping[str, str], sizes: Iterable[str], known: Collection[str], arguments: str
-) -> tuple[dict[str, int], dict[str, Any]]:
+) -> tuple[dict[str, Any], dict[str, Any]]:
   """The parallel sizes (1 where a layout's notation does not say one) and the further arguments of an engine.
 
   known      the names of its arguments
   arguments  what they are arguments of, for messages
   """
-  said = {key: _size(key, keys.get(key, "1")) for key in sizes}
+  said: dict[str, Any] = {key: _size(key, keys.get(key, "1")) for key in sizes}
   more = {key: _value(text) for key, text in keys.items() if key not in said}
   for key in more:
     if key not in known:

@@ -2,18 +2,17 @@
 """Layouts of SGLang, traced from SGLang's own loaders: any model that this SGLang can build on a CPU, any
 rank of tensor, pipeline, expert and attention data parallelism, in one process without a GPU.
 
-What is replaced is only what communicates (a process group knows its ranks and nothing else), a kernel
-that is named on import and never called, and what derives tensors from loaded ones (`_derived`). So the
-result is the layout of parameters before process_weights_after_loading, and who writes by it has the engine
-derive these anew. In other processes than those of an engine only: SGLang's parallel state is taken over
-while a rank is built.
+Four things are replaced: what communicates (a process group knows its ranks and nothing else), a kernel that
+is imported and never called, rotary embeddings that a CPU does not have, and what derives tensors from loaded
+ones (`_derived`). So the result is the layout of parameters before process_weights_after_loading; whoever
+writes them by it has the engine derive the rest anew. Use it in processes that run no engine: SGLang's
+parallel state is taken over while a rank is built.
 """
 
 import contextlib
 import importlib.util
 import json
 import os
-import pathlib
 import sys
 import types
 import unittest.mock
@@ -23,10 +22,10 @@ from typing import Any
 import torch
 
 from reshard import _core
-from reshard.tracing.vision import import_torchvision
-from reshard.tracing import Traced, trace
+from reshard.tracing import Traced
 from reshard.tracing._derived import nothing_derived
-from reshard.tracing._engines import RankGroup, engine_keys, fake_world
+from reshard.tracing._engines import RankGroup, engine_keys, fake_world, load_weights, trace_ranks
+from reshard.tracing.vision import import_torchvision
 
 import_torchvision()  # SGLang imports it
 
@@ -55,14 +54,13 @@ from sglang.srt.server_args import ServerArgs  # noqa: E402
 
 __all__ = ["SglangRanks", "engine_config", "layout", "of_notation", "trace_sglang"]
 
-#: Choices that SGLang makes on a GPU, or that concern no weights and that it refuses to make on a CPU.
+#: What SGLang would choose on a GPU, and what it refuses on a CPU although no weight depends on it.
 _AS_ON_A_GPU: dict[str, Any] = {
   "attention_backend": "triton",
   "moe_runner_backend": "triton",
   "disable_radix_cache": True,
   "disable_custom_all_reduce": True,
 }
-
 
 #: The module's groups, which are None until an engine makes them.
 _GROUPS = frozenset(
@@ -169,9 +167,7 @@ class SglangRanks:
       finally:
         torch.set_default_dtype(default)
 
-  @staticmethod
-  def load(module: Any, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
-    module.load_weights(weights)
+  load = staticmethod(load_weights)
 
   def key(self) -> dict[str, Any]:
     """What a traced layout depends on, beside the weights and what the arguments say."""
@@ -208,18 +204,11 @@ def trace_sglang(
   """
   sizes = {"tp": tp, "pp": pp, "dp": dp, "ep": ep}
   engine = SglangRanks(engine_config(model, **sizes, **engine_arguments))
-  name = [f"traced sglang {sglang.__version__}", *(f"{k}={v}" for k, v in sizes.items() if v > 1)]
-  return trace(
-    engine.build,
-    engine.load,
-    pathlib.Path(model) if weights is None else weights,
-    ranks=range(engine.world_size) if ranks is None else ranks,
-    method=method,
-    prove=prove,
-    omit=ranks is None,
-    name=" ".join(name),
-    key=engine.key() | sizes | {k: str(v) for k, v in engine_arguments.items()},
-  )
+  said = {k: str(v) for k, v in engine_arguments.items()}
+  return trace_ranks(
+    engine, f"sglang {sglang.__version__}", sizes, model,
+    weights=weights, ranks=ranks, key={**engine.key(), "sizes": sizes, "arguments": said}, method=method, prove=prove,
+  )  # fmt: skip
 
 
 def layout(model: str | os.PathLike[str], **sizes: Any) -> _core.Layout:

@@ -13,7 +13,6 @@ import contextlib
 import dataclasses
 import json
 import os
-import pathlib
 import sys
 import unittest.mock
 from collections.abc import Iterable, Iterator, Mapping
@@ -27,8 +26,8 @@ from vllm.engine.arg_utils import EngineArgs
 
 import reshard
 from reshard import _core
-from reshard.tracing import Traced, trace
-from reshard.tracing._engines import RankGroup, engine_keys, fake_world
+from reshard.tracing import Traced
+from reshard.tracing._engines import RankGroup, engine_keys, fake_world, load_weights, trace_ranks
 
 __all__ = ["VllmRanks", "layout", "of_notation", "trace_vllm"]
 
@@ -169,9 +168,7 @@ class VllmRanks:
       finally:
         torch.set_default_dtype(default)
 
-  @staticmethod
-  def load(module: Any, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
-    module.load_weights(weights)
+  load = staticmethod(load_weights)
 
   def key(self) -> dict[str, Any]:
     """What a traced layout depends on, beside the weights."""
@@ -211,20 +208,11 @@ def trace_vllm(
   ep       vLLM's enable_expert_parallel
   """
   engine = VllmRanks(engine_config(model, tp=tp, pp=pp, dp=dp, ep=ep, **engine_arguments))
-  sizes = [f"{k}={v}" for k, v in {"tp": tp, "pp": pp, "dp": dp}.items() if v > 1]
-  if ep:
-    sizes.append(f"ep={tp * dp}")
-  return trace(
-    engine.build,
-    engine.load,
-    pathlib.Path(model) if weights is None else weights,
-    ranks=range(engine.world_size) if ranks is None else ranks,
-    method=method,
-    prove=prove,
-    omit=ranks is None,
-    name=" ".join([f"traced vllm {vllm.__version__}", *sizes]),
-    key=engine.key(),
-  )
+  sizes = {"tp": tp, "pp": pp, "dp": dp, "ep": tp * dp if ep else 1}
+  return trace_ranks(
+    engine, f"vllm {vllm.__version__}", sizes, model,
+    weights=weights, ranks=ranks, key=engine.key(), method=method, prove=prove,
+  )  # fmt: skip
 
 
 def layout(model: str | os.PathLike[str], **sizes: Any) -> _core.Layout:
