@@ -84,8 +84,8 @@ Result<> check_ignored(const Model& model, const Model* other = nullptr);
 
 /// Opens a model by the path of a config.json, a checkpoint folder, one of its files or any
 /// safetensors file, by the name of an example (example_names()), or as a repository of the Hugging
-/// Face hub ("Qwen/Qwen3-8B") whose snapshot is in the hub's local cache. A config.json of any
-/// class that lists tensors (checkpoint::listed_tensors()) is a model of these, without weights.
+/// Face hub ("Qwen/Qwen3-8B") whose snapshot is in the hub's local cache. A config.json that
+/// lists tensors (checkpoint::listed_tensors()) is a model of these, of any class, without weights.
 ///
 /// The tensors of a checkpoint must be those of its config, with these exceptions:
 /// - A stored lm_head.weight of a model with tied embeddings is left out; it must equal the

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Protects: a config is refused, or its sizes are possible; changing its layers changes nothing
-// else; and tensors that it lists are refused, or some.
+// else; and a list of tensors is refused, or has at least one.
 #include <algorithm>
 #include <cstdint>
 #include <string_view>

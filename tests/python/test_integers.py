@@ -192,7 +192,7 @@ def test_scales_have_the_dtype_of_the_weights(form, dtype, tmp_path):
   folder = write(tmp_path / "hf", {f"a.q_proj.{part}": t for part, t in parts.items()}, config)
   command("convert", folder, tmp_path / "plain", "--to", "hf")
   same(read(tmp_path / "plain"), {"a.q_proj.weight": values_of(form, parts)})
-  # They are made so, too, whatever dtype the config says.
+  # Scales that reshard makes have the dtype of the weights, too, whatever the config says.
   plain = write(tmp_path / "weights", {"a.q_proj.weight": weights}, {"architectures": ["X"], "model_type": "x"})
   command("convert", plain, tmp_path / "made", "--to", f"hf:quant={form}")
   same(read(tmp_path / "made"), read(folder))

@@ -94,8 +94,8 @@ std::string json_quote(std::string_view text);
 
 /// json_quote() for error messages: cut after about 100 characters.
 std::string in_quotes(std::string_view text);
-/// A text that others wrote, for error messages: as it is if it is a short word of letters, digits
-/// and "-_.", else in_quotes().
+/// For error messages, a text that somebody else wrote: unchanged if it is a short word of letters,
+/// digits, '-', '_' and '.', otherwise in_quotes().
 std::string as_word(std::string_view text);
 
 }  // namespace reshard

@@ -15,8 +15,8 @@ namespace reshard::hf {
 /// the same one. `targets` and `ignore` are not read: the files tell which modules are quantised.
 /// Formats: 8-bit floats per tensor, channel, block or group (MXFP8 in groups of 32 with uint8
 /// scales), 4-bit floats in groups of 32 (MXFP4) or, with a global scale, of 16 (NVFP4), and
-/// symmetric integers of 4 bits (packed) or 8 bits (packed or not) per channel or group, with
-/// scales in BF16: what dtype the scales have only the files say.
+/// symmetric integers of 4 bits (packed) or 8 bits (packed or not) per channel or group. Their
+/// scales are returned as BF16: the config does not say their dtype, the files do.
 ///
 /// Errors begin with `source`: Code::unsupported for other weights, for groups that differ or are
 /// presets, and for sparse or transformed weights; Code::corrupt for a malformed config.

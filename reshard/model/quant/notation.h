@@ -36,8 +36,8 @@ struct QuantNotation {
 
 /// Removes these keys from a layout's and returns them; none if `quant` is absent. Errors: an
 /// unknown format (the known ones are named); a family other than hf, megatron, vllm, sglang and
-/// explicit; integers with megatron; quant_grid, quant_skip or quant_method without quant; a method
-/// with megatron, or one that does not support the format.
+/// explicit; integers with megatron; quant_grid, quant_skip or quant_method without quant;
+/// quant_method with megatron, or a method that does not support the format.
 Result<std::optional<QuantNotation>> take_quant(LayoutSpec& spec);
 
 /// The tensors of the model that a family quantises by default: the weights of linear layers and
