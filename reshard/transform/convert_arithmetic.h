@@ -56,26 +56,38 @@ RESHARD_HOST_DEVICE constexpr std::uint16_t to_f16(float value) {
   return static_cast<std::uint16_t>(sign | out);
 }
 
+/// The NaN that arithmetic makes of a NaN: the same, quiet.
+RESHARD_HOST_DEVICE constexpr float quiet_nan(float nan) {
+  return bits_float(float_bits(nan) | 0x400000U);
+}
+/// That of the same, negated. A GPU's negation has another.
+RESHARD_HOST_DEVICE constexpr float negated_nan(float nan) {
+  return bits_float((float_bits(nan) ^ 0x80000000U) | 0x400000U);
+}
+
+/// The NaN of what has no result, such as infinity times 0: x86's, also on GPUs, whose own differs.
+inline constexpr std::uint32_t kInvalidNan = 0xffc00000U;
+
 /// The canonical value of a stored one.
 RESHARD_HOST_DEVICE inline float canonical_value(ValueMap map, float value) {
-  switch (map) {
-    case ValueMap::identity: break;
-    case ValueMap::negated_exp: return static_cast<float>(log(-double{value}));
-    case ValueMap::plus_one: return value - 1.0F;
-    case ValueMap::minus_one: return value + 1.0F;
+  if (map == ValueMap::identity) return value;
+  const bool nan = is_nan_bits(float_bits(value));
+  if (map == ValueMap::negated_exp) {
+    if (nan) return negated_nan(value);
+    return value > 0 ? bits_float(kInvalidNan) : static_cast<float>(log(-double{value}));
   }
-  return value;
+  if (nan) return quiet_nan(value);
+  return map == ValueMap::plus_one ? value - 1.0F : value + 1.0F;
 }
 
 /// The stored value of a canonical one.
 RESHARD_HOST_DEVICE inline float stored_value(ValueMap map, float value) {
-  switch (map) {
-    case ValueMap::identity: break;
-    case ValueMap::negated_exp: return static_cast<float>(-exp(double{value}));
-    case ValueMap::plus_one: return value + 1.0F;
-    case ValueMap::minus_one: return value - 1.0F;
-  }
-  return value;
+  if (map == ValueMap::identity) return value;
+  const bool nan = is_nan_bits(float_bits(value));
+  if (map == ValueMap::negated_exp)
+    return nan ? negated_nan(value) : static_cast<float>(-exp(double{value}));
+  if (nan) return quiet_nan(value);
+  return map == ValueMap::plus_one ? value + 1.0F : value - 1.0F;
 }
 
 /// A value after a conversion, before it is rounded to the dtype that it gets.

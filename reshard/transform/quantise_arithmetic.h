@@ -53,17 +53,16 @@ RESHARD_HOST_DEVICE constexpr std::uint32_t small_from_float(CodeKind kind, floa
   const std::uint32_t sign = (bits >> 31) * t.sign_code;
   if (magnitude > kFloatInfinity) return kind == CodeKind::e4m3 ? sign | t.nan_code : t.nan_code;
   if (magnitude >= t.largest) return sign | t.largest_code;
-  const int exponent = static_cast<int>(magnitude >> 23) - 127, least = 1 - t.bias;
-  const std::uint32_t mantissa = (magnitude & 0x7fffffU) | 0x800000U;
-  // Bits to drop: more if the result is subnormal.
-  const int drop = 23 - t.mantissa_bits + (exponent < least ? least - exponent : 0);
-  if (drop > 24) return sign;
-  const std::uint32_t half = (1U << (drop - 1)) - 1, odd = mantissa >> drop & 1U;
-  const std::uint32_t rounded = (mantissa + half + odd) >> drop;
-  if (exponent < least) return sign | rounded;
-  // The leading bit of a normal number counts one exponent.
-  const auto biased = static_cast<std::uint32_t>(exponent + t.bias - 1);
-  return sign | ((biased << t.mantissa_bits) + rounded);
+  const int drop = 23 - t.mantissa_bits;
+  if (magnitude < static_cast<std::uint32_t>(128 - t.bias) << 23) {
+    // Subnormal: adding this puts the unit at the last mantissa bit; the addition rounds.
+    const auto exponent = static_cast<std::uint32_t>(128 - t.bias + drop);
+    const float rounds = bits_float(exponent << 23);
+    return sign | (float_bits(bits_float(magnitude) + rounds) - float_bits(rounds));
+  }
+  const std::uint32_t half = (1U << (drop - 1)) - 1, odd = magnitude >> drop & 1U;
+  const auto bias = static_cast<std::uint32_t>(127 - t.bias) << t.mantissa_bits;
+  return sign | (((magnitude + half + odd) >> drop) - bias);
 }
 
 /// The value of a code. Exact.
@@ -76,8 +75,9 @@ RESHARD_HOST_DEVICE constexpr float small_to_float(CodeKind kind, std::uint32_t 
   const std::uint32_t mantissa = magnitude & ((1U << t.mantissa_bits) - 1);
   if (exponent == 0) {
     const auto least = static_cast<std::uint32_t>(127 + 1 - t.bias - t.mantissa_bits);
-    const float value = static_cast<float>(mantissa) * bits_float(least << 23);
-    return bits_float(sign | float_bits(value));
+    // The mantissa as a float, without a slow conversion.
+    const float number = bits_float(0x4b000000U | mantissa) - 0x1p23F;
+    return bits_float(sign | float_bits(number * bits_float(least << 23)));
   }
   const auto bias = static_cast<std::uint32_t>(127 - t.bias);
   return bits_float(sign | (exponent + bias) << 23 | mantissa << (23 - t.mantissa_bits));
@@ -327,7 +327,10 @@ RESHARD_HOST_DEVICE constexpr float scale_to_float(ScaleKind kind, std::uint32_t
 /// of a block with a NaN scale are the same NaN.
 RESHARD_HOST_DEVICE constexpr float decoded(CodeKind kind, std::uint32_t code, float scale) {
   if (is_nan_bits(float_bits(scale))) return bits_float(kFloatNan);
-  return (is_integer(kind) ? integer_to_float(kind, code) : small_to_float(kind, code)) * scale;
+  const float number = is_integer(kind) ? integer_to_float(kind, code) : small_to_float(kind, code);
+  if (is_nan_bits(float_bits(number))) return number;
+  const float value = number * scale;
+  return is_nan_bits(float_bits(value)) ? bits_float(kInvalidNan) : value;
 }
 
 }  // namespace reshard
