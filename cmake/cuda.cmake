@@ -27,6 +27,11 @@ if(RESHARD_NVCC AND NOT RESHARD_WITH_CUDA STREQUAL OFF)
       string(APPEND RESHARD_CUDA_IMAGE_OF " sm_${architecture}")
     endif()
   endforeach()
+  # Kernels of many kinds share most of their code: compressed, an image is a ninth as large.
+  execute_process(COMMAND ${RESHARD_NVCC} --help OUTPUT_VARIABLE help ERROR_QUIET)
+  if(help MATCHES "--compress-mode")
+    list(APPEND targets --compress-mode=size)
+  endif()
   # The driver compiles this for GPUs that are newer.
   list(APPEND targets -gencode arch=compute_${newest},code=compute_${newest})
   # Kernels compute as the host does: no contraction of products and sums, no flushing of subnormals.

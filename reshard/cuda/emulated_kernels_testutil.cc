@@ -1,11 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // The kernels of the emulated GPU.
+#include <fmt/format.h>
+
 #include <cstring>
 #include <functional>
+#include <string>
+#include <vector>
 
 #include "reshard/cuda/emulated_machine_testutil.h"
 #include "reshard/cuda/fingerprints/run_fingerprints.h"
-#include "reshard/cuda/tiles/run_matrices.h"
+#include "reshard/cuda/tiles/matrix_table.h"
+#include "reshard/cuda/tiles/run_blocks.h"
+#include "reshard/cuda/tiles/run_conversions.h"
 #include "reshard/cuda/tiles/run_tiles.h"
 #include "reshard/cuda/tiles/run_transposes.h"
 
@@ -22,17 +28,45 @@ void all_threads(unsigned block, unsigned blocks, F&& f) {
     f(TileThread{block, blocks, thread, kThreads});
 }
 
+void quantise_in_phases(const MatrixPair& m, const MatrixTile& tile, MatrixShared& shared,
+                        unsigned block, unsigned blocks) {
+  const auto phase = [&](auto&& f) { all_threads(block, blocks, f); };
+  phase([&](const TileThread& me) { clear_phase(m, tile, shared, me); });
+  phase([&](const TileThread& me) { block_amax_phase(m, tile, shared, me); });
+  phase([&](const TileThread& me) { scale_phase(m, tile, shared, me); });
+  phase([&](const TileThread& me) { encode_phase(m, tile, shared, me); });
+}
+
+template <DType D, CodeKind C>
+void quantise_held(const MatrixPair& m, const MatrixTile& tile, MatrixShared& shared,
+                   unsigned block, unsigned blocks) {
+  std::vector<Held<D, kTileElements / 8 / kThreads + 1>> held(kThreads);
+  const auto phase = [&](auto&& f) { all_threads(block, blocks, f); };
+  phase([&](const TileThread& me) { clear_held_phase(shared, me); });
+  phase([&](const TileThread& me) { hold_phase(m, tile, shared, held[me.thread], me); });
+  phase([&](const TileThread& me) {
+    with_scale<C>(m.scale, [&](auto scale) {
+      encode_held_phase<D, C, scale.value>(m, tile, shared, held[me.thread], me);
+    });
+  });
+}
+
+/// Calls f(matrix, tile, shared memory) for each tile of a thread block.
+template <class F>
+void each_tile_of_block(const MatrixLaunch& launch, unsigned block, unsigned blocks, F&& f) {
+  for_each_tile(launch, {block, blocks, 0, 1},
+                [&](const MatrixPair& m, const MatrixTile& tile, std::uint32_t) {
+                  MatrixShared shared;
+                  std::memset(&shared, 0xee, sizeof shared);
+                  f(m, tile, shared);
+                });
+}
+
 void quantise_block(const MatrixLaunch& launch, unsigned block, unsigned blocks) {
-  const auto run = [&](const MatrixPair& m, const MatrixTile& tile, std::uint32_t) {
-    MatrixShared shared;
-    std::memset(&shared, 0xee, sizeof shared);
-    const auto phase = [&](auto&& f) { all_threads(block, blocks, f); };
-    phase([&](const TileThread& me) { clear_phase(m, tile, shared, me); });
-    phase([&](const TileThread& me) { block_amax_phase(m, tile, shared, me); });
-    phase([&](const TileThread& me) { scale_phase(m, tile, shared, me); });
-    phase([&](const TileThread& me) { encode_phase(m, tile, shared, me); });
-  };
-  for_each_tile(launch, {block, blocks, 0, 1}, run);
+  each_tile_of_block(launch, block, blocks,
+                     [&](const MatrixPair& m, const MatrixTile& tile, MatrixShared& shared) {
+                       quantise_in_phases(m, tile, shared, block, blocks);
+                     });
 }
 
 /// Writes to `to` what all threads find in phase(most, the thread).
@@ -47,7 +81,7 @@ void find_maximum(unsigned block, unsigned blocks, float* to, F&& phase) {
 void amax_block(const MatrixLaunch& launch, unsigned block, unsigned blocks) {
   const auto run = [&](const MatrixPair& m, const MatrixTile& tile, std::uint32_t i) {
     find_maximum(block, blocks, launch.amaxes + i,
-                 [&](auto& most, const TileThread& me) { tile_amax_phase(m, tile, most, me); });
+                 [&](auto& most, const TileThread& me) { any_amax_phase(m, tile, most, me); });
   };
   for_each_tile(launch, {block, blocks, 0, 1}, run);
 }
@@ -90,14 +124,74 @@ void fingerprint_block(const FingerprintLaunch& launch, unsigned block, unsigned
 }
 
 template <class Launch, class F>
-void add_kernel(const char* name, F run_block) {
+void add_kernel(const std::string& name, F run_block) {
   machine().kernels[name] = {[run_block](const void* arguments, unsigned block, unsigned blocks) {
                                run_block(*static_cast<const Launch*>(arguments), block, blocks);
                              },
                              sizeof(Launch)};
 }
 
+/// Adds a kernel whose blocks call run(matrix, tile, shared memory, block, blocks) for each tile.
+template <DType D, CodeKind C, class F>
+void add_matrix_kernel(MatrixWork work, MatrixWay way, F run) {
+  MatrixPair m;
+  m.dtype = D;
+  m.codes = C;
+  m.way = way;
+  add_kernel<MatrixLaunch>(
+      kernel_name(work, m), [run](const MatrixLaunch& launch, unsigned block, unsigned blocks) {
+        each_tile_of_block(launch, block, blocks,
+                           [&](const MatrixPair& matrix, const MatrixTile& tile,
+                               MatrixShared& shared) { run(matrix, tile, shared, block, blocks); });
+      });
+}
+
+template <DType D, CodeKind C>
+void add_vector_kernels() {
+  add_matrix_kernel<D, C>(
+      MatrixWork::quantise, MatrixWay::vectors,
+      [](const MatrixPair& m, const MatrixTile& tile, MatrixShared&, unsigned block, unsigned all) {
+        with_scale<C>(m.scale, [&](auto scale) {
+          all_threads(block, all, [&](const TileThread& me) {
+            quantise_vectors<D, C, decltype(scale)::value>(m, tile, me);
+          });
+        });
+      });
+  add_matrix_kernel<D, C>(
+      MatrixWork::dequantise, MatrixWay::vectors,
+      [](const MatrixPair& m, const MatrixTile& tile, MatrixShared&, unsigned block, unsigned all) {
+        all_threads(block, all, [&](const TileThread& me) { decode_vectors<D, C>(m, tile, me); });
+      });
+}
+
+template <DType From>
+void add_convert_kernels(const char* from) {
+  for (const auto& [to, name] :
+       {std::pair(DType::bf16, "bf16"), {DType::f16, "f16"}, {DType::f32, "f32"}})
+    with_dtype(to, [&](auto dtype) {
+      add_kernel<TileLaunch>(fmt::format("{}_{}_{}", kConvertKernel, from, name),
+                             [](const TileLaunch& launch, unsigned block, unsigned blocks) {
+                               all_threads(block, blocks, [&](const TileThread& me) {
+                                 convert_vector_tiles<From, decltype(dtype)::value>(launch, me);
+                               });
+                             });
+    });
+}
+
 void add_kernels() {
+  add_kernel<TileLaunch>(
+      kConvertKernel, [](const TileLaunch& launch, unsigned block, unsigned blocks) {
+        all_threads(block, blocks, [&](const TileThread& me) { convert_tiles(launch, me); });
+      });
+  add_convert_kernels<DType::bf16>("bf16");
+  add_convert_kernels<DType::f16>("f16");
+  add_convert_kernels<DType::f32>("f32");
+#define RESHARD_ADD_VECTORS(D, C) add_vector_kernels<DType::D, CodeKind::C>();
+  RESHARD_VECTOR_KERNELS(RESHARD_ADD_VECTORS)
+#define RESHARD_ADD_HELD(D, C)                                                    \
+  add_matrix_kernel<DType::D, CodeKind::C>(MatrixWork::quantise, MatrixWay::held, \
+                                           quantise_held<DType::D, CodeKind::C>);
+  RESHARD_HELD_KERNELS(RESHARD_ADD_HELD)
   add_kernel<TileLaunch>(
       kTileKernel, [](const TileLaunch& launch, unsigned block, unsigned blocks) {
         all_threads(block, blocks, [&](const TileThread& me) { run_tiles(launch, me); });

@@ -35,9 +35,6 @@ RESHARD_HOST_DEVICE inline std::uint32_t word_of(std::uint32_t v, int) { return 
 RESHARD_HOST_DEVICE inline std::uint32_t word_of(std::uint64_t v, int w) {
   return static_cast<std::uint32_t>(v >> (32 * w));
 }
-RESHARD_HOST_DEVICE inline std::uint32_t word_of(const Vector16& v, int w) {
-  return word_of(w < 2 ? v.low : v.high, w % 2);
-}
 
 /// The bits of a value in a dtype.
 RESHARD_HOST_DEVICE inline std::uint32_t bits_in(DType dtype, float value) {

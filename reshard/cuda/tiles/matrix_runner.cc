@@ -11,15 +11,6 @@ namespace {
 
 constexpr const char* kWhat = "cuLaunchKernel of quantised matrices";
 
-const char* kernel_of(MatrixWork work) {
-  switch (work) {
-    case MatrixWork::amax: return kAmaxKernel;
-    case MatrixWork::quantise: return kQuantiseKernel;
-    case MatrixWork::dequantise: break;
-  }
-  return kDequantiseKernel;
-}
-
 /// The amax of each slice is the largest of its tiles'.
 Result<MaximumTable> amaxes_of_slices(const MatrixTable& table, const float* tile_amaxes) {
   MaximumTable out;
@@ -64,7 +55,9 @@ Result<MatrixRunner> MatrixRunner::make(const std::shared_ptr<const Device>& dev
   MatrixRunner out;
   out.levels_.assign(table.levels().begin(), table.levels().end());
   if (!table.tiles().empty()) {
-    out.kernel_ = RESHARD_TRY(device->kernel(kernel_of(table.work())));
+    for (const MatrixTable::Launch& launch : table.launches())
+      out.launches_.push_back(
+          {RESHARD_TRY(device->kernel(launch.kernel.c_str())), launch.first_tile, launch.end_tile});
     out.most_blocks_ = blocks_at_a_time(*device, most_blocks);
     PackedTables packed;
     const Index matrices = packed.add(table.matrices()), tiles = packed.add(table.tiles());
@@ -83,12 +76,15 @@ Result<MatrixRunner> MatrixRunner::make(const std::shared_ptr<const Device>& dev
 }
 
 Result<> MatrixRunner::launch(const Stream& stream, std::size_t level) const {
-  MatrixLaunch launch = launch_;
-  launch.first_tile = levels_[level].first_tile;
-  launch.end_tile = levels_[level].end_tile;
-  const unsigned tiles = launch.end_tile - launch.first_tile;
-  if (tiles > 0)
-    RESHARD_TRY(launch_kernel(stream, kernel_, std::min(most_blocks_, tiles), launch, kWhat));
+  for (std::size_t i = levels_[level].first_launch; i < levels_[level].end_launch; ++i) {
+    const Launch& part = launches_[i];
+    MatrixLaunch launch = launch_;
+    launch.first_tile = part.first_tile;
+    launch.end_tile = part.end_tile;
+    RESHARD_TRY(launch_kernel(stream, part.kernel,
+                              std::min(most_blocks_, part.end_tile - part.first_tile), launch,
+                              kWhat));
+  }
   return amaxes_.num_levels() == 0 ? Result<>() : amaxes_.launch(stream, level);
 }
 

@@ -40,15 +40,20 @@ class MatrixRunner {
   static Result<MatrixRunner> make(const std::shared_ptr<const Device>& device,
                                    const MatrixTable& table, int most_blocks = 0);
 
-  /// Gives a stream of the device one level: a launch, or two that find amaxes; none if the level
-  /// is empty. Neither waits nor allocates. The stream must run the work before this object goes,
-  /// and before another stream gets work of this object. Errors: the driver's.
+  /// Gives a stream of the device one level: a launch for each kind of matrix (way, dtype, codes);
+  /// two that find amaxes; none if the level is empty. Neither waits nor allocates. The stream must
+  /// run the work before this object goes, and before another stream gets work of this object.
+  /// Errors: the driver's.
   /// @pre level < num_levels()
   Result<> launch(const Stream& stream, std::size_t level) const;
   std::size_t num_levels() const { return levels_.size(); }
 
  private:
-  Function kernel_ = nullptr;
+  struct Launch {
+    Function kernel = nullptr;
+    std::uint32_t first_tile = 0, end_tile = 0;
+  };
+  std::vector<Launch> launches_;
   Buffer tables_, tile_amaxes_;
   MaximumRunner amaxes_;  ///< from those of tiles.
   MatrixLaunch launch_;

@@ -4,16 +4,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <tuple>
 
 #include "reshard/base/value_map.h"
+#include "reshard/cuda/tiles/vector_codes.h"
 #include "reshard/transform/scale_kind.h"
 #include "reshard/transform/swizzled_scales.h"
 
 namespace reshard::cuda {
 namespace {
 
-/// Elements of a tile, about: its values stay in the caches of a multiprocessor between phases.
-constexpr Index kTileElements = Index{16} << 10;
 constexpr Index kMaxElements = Index{1} << 31;
 constexpr Index kAtOnce = 8;
 
@@ -126,6 +126,8 @@ MatrixPair values_of(const MatrixSlice& s) {
 void add_format(MatrixPair& m, const QuantFormat& f) {
   m.block_rows = f.block_rows == 0 ? m.rows : static_cast<std::uint32_t>(f.block_rows);
   m.block_cols = f.block_cols == 0 ? m.cols : static_cast<std::uint32_t>(f.block_cols);
+  m.rows_of_block = divisor(std::max(m.block_rows, 1U));
+  m.cols_of_block = divisor(std::max(m.block_cols, 1U));
   m.scale_cols = narrow(scale_cols(f, m.cols));
   m.scale = scale_kind(f);
   m.codes = code_kind(f);
@@ -138,7 +140,69 @@ void add_format(MatrixPair& m, const QuantFormat& f) {
   m.factor_divides = f.factor_divides;
 }
 
+/// True if TileVectors takes the tiles.
+bool has_vectors(const MatrixPair& m) {
+  constexpr std::uint64_t kMost = std::uint64_t{kAtOnce} << 15;  // A tile has a block at least.
+  const std::uint64_t block = m.one_block ? m.cols : std::uint64_t{m.block_rows} * m.block_cols;
+  constexpr std::int64_t kMostBytes = std::int64_t{1} << 31;
+  const auto near = [](std::int64_t row) { return row >= 0 && row < kMostBytes; };
+  return m.at_once == kAtOnce && m.cols % kAtOnce == 0 && block <= kMost && near(m.values_row) &&
+         near(m.data_row) && near(m.scales_row);
+}
+
+/// True if they also are of sixteen values, with codes at multiples of their size, all of one
+/// block.
+bool has_sixteens(const MatrixPair& m) {
+  const Index bytes = 2 * code_bits(m.codes);
+  return m.cols % 16 == 0 && is_multiple(m.data, m.data_row, bytes) &&
+         (m.block_cols % 16 == 0 || m.one_block);
+}
+
+MatrixWay fastest_way(const MatrixPair& m, MatrixWork work) {
+  if (!has_vectors(m)) return MatrixWay::phases;
+  if (work == MatrixWork::amax) return MatrixWay::vectors;
+  if (work == MatrixWork::dequantise)
+    return code_bits(m.codes) == 8 || has_sixteens(m) ? MatrixWay::vectors : MatrixWay::phases;
+  if (!takes_scale(m.codes, m.scale)) return MatrixWay::phases;
+  const std::uint32_t cols = m.block_cols;
+  const bool is_group = cols == 16 || cols == 32 || cols == 64 || cols == 128;
+  if (m.one_block || (m.block_rows == 1 && is_group && m.cols % cols == 0))
+    return has_sixteens(m) ? MatrixWay::vectors : MatrixWay::phases;
+  // A smaller block leaves threads idle.
+  constexpr std::uint64_t kLeast = 2048;
+  const std::uint64_t elements = std::uint64_t{m.block_rows} * cols;
+  return kLeast <= elements && elements <= kTileElements ? MatrixWay::held : MatrixWay::phases;
+}
+
+MatrixWay way_of(const MatrixPair& m, MatrixWork work) {
+  const MatrixWay way = fastest_way(m, work);
+  // Magnitudes have no codes.
+  return work == MatrixWork::amax || has_kernel(way, m.dtype, m.codes) ? way : MatrixWay::phases;
+}
+
+const char* text(CodeKind kind) {
+  switch (kind) {
+    case CodeKind::e4m3: return "e4m3";
+    case CodeKind::e2m1: return "e2m1";
+    case CodeKind::int4: return "int4";
+    case CodeKind::int8: return "int8";
+    case CodeKind::uint8: break;
+  }
+  return "uint8";
+}
+
 }  // namespace
+
+std::string kernel_name(MatrixWork work, const MatrixPair& matrix) {
+  if (work == MatrixWork::amax) return kAmaxKernel;
+  const char* const kernel = work == MatrixWork::quantise ? kQuantiseKernel : kDequantiseKernel;
+  if (matrix.way == MatrixWay::phases) return kernel;
+  const char* const dtype = matrix.dtype == DType::bf16  ? "bf16"
+                            : matrix.dtype == DType::f16 ? "f16"
+                                                         : "f32";
+  return fmt::format("{}_{}_{}_{}", kernel, matrix.way == MatrixWay::held ? "held" : "vectors",
+                     dtype, text(matrix.codes));
+}
 
 Result<> MatrixTable::add(const MatrixSlice& slice) {
   RESHARD_TRY(check(slice, work_));
@@ -156,9 +220,10 @@ void MatrixTable::add_values(const MatrixSlice& slice) {
     MatrixPair m = values_of(slice);
     // Long rows are cut. A block is a part of a tile only: nothing is found for it.
     m.block_rows = 1;
-    m.block_cols = narrow(std::min(slice.values.cols, kTileElements));
+    m.block_cols = narrow(std::min(slice.values.cols, Index{kTileElements}));
     m.scale_cols = (m.cols + m.block_cols - 1) / m.block_cols;
     m.at_once = is_multiple(m.values, m.values_row, 16) ? kAtOnce : 1;
+    m.way = way_of(m, work_);
     add_tiles(m);
     matrices_.push_back(m);
   }
@@ -180,6 +245,7 @@ void MatrixTable::add_stored(const MatrixSlice& slice) {
   m.padded_rows =
       m.swizzled && is_last ? narrow(scale_tile_rows(slice.rows) - slice.begin) : m.rows;
   m.at_once = at_once(slice.values, stored, m.block_cols);
+  m.way = way_of(m, work_);
   if (m.rows > 0 && m.cols > 0) {
     add_tiles(m);
   } else if (work_ == MatrixWork::quantise && m.has_factor && m.is_first) {
@@ -194,7 +260,9 @@ void MatrixTable::add_tiles(const MatrixPair& m) {
   // Blocks across, then rows of blocks down, up to the size of a tile. The only block of a matrix
   // is cut into rows.
   const Index block_rows = m.one_block ? 1 : m.block_rows;
-  const Index fit = std::max<Index>(1, kTileElements / (block_rows * m.block_cols));
+  const Index fit = m.way == MatrixWay::held
+                        ? 1
+                        : std::max<Index>(1, Index{kTileElements} / (block_rows * m.block_cols));
   const Index across = std::min({Index{kTileSlots}, Index{m.scale_cols}, fit});
   const Index down = std::clamp<Index>(fit / across, 1, Index{kTileSlots} / across) * block_rows;
   for (Index row = 0; row < m.rows; row += down)
@@ -204,10 +272,28 @@ void MatrixTable::add_tiles(const MatrixPair& m) {
                         narrow(std::min(block + across, Index{m.scale_cols}))});
 }
 
+/// Puts the tiles of a kernel beside each other.
+void MatrixTable::add_launches(std::uint32_t first_tile) {
+  const auto kernel = [&](const MatrixTile& tile) {
+    const MatrixPair& m = matrices_[tile.matrix];
+    return std::tuple(m.way, m.dtype, m.codes);
+  };
+  if (work_ != MatrixWork::amax)  // Whose order gives each tile its place.
+    std::stable_sort(tiles_.begin() + first_tile, tiles_.end(),
+                     [&](const auto& a, const auto& b) { return kernel(a) < kernel(b); });
+  for (std::uint32_t i = first_tile; i < tiles_.size(); ++i) {
+    if (i == first_tile || kernel(tiles_[i]) != kernel(tiles_[i - 1]))
+      launches_.push_back({kernel_name(work_, matrices_[tiles_[i].matrix]), i, i});
+    launches_.back().end_tile = i + 1;
+  }
+}
+
 void MatrixTable::end_level() {
   const Level before = levels_.empty() ? Level{} : levels_.back();
-  levels_.push_back(
-      {before.end_tile, narrow(std::ssize(tiles_)), before.end_amax, narrow(std::ssize(amaxes_))});
+  const std::uint32_t first_tile = launches_.empty() ? 0 : launches_.back().end_tile;
+  add_launches(first_tile);
+  levels_.push_back({before.end_launch, narrow(std::ssize(launches_)), before.end_amax,
+                     narrow(std::ssize(amaxes_))});
 }
 
 Result<> MaximumTable::add(const float* from, Index count, float* to) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <span>
+#include <string>
 #include <vector>
 
 #include "reshard/cuda/tiles/matrix_tiles.h"
@@ -12,6 +13,9 @@ namespace reshard::cuda {
 /// What kernels do with rows of matrices: write the largest magnitude of their values; values to
 /// data and scales; data and scales to values.
 enum class MatrixWork : std::uint8_t { amax, quantise, dequantise };
+
+/// The kernel that does this work on tiles of such a matrix.
+std::string kernel_name(MatrixWork work, const MatrixPair& matrix);
 
 /// Rows [begin, begin + values.rows) of a matrix. A GPU reaches all addresses, which are those of
 /// row `begin`; of the scales: of the row of blocks, or of swizzled scale tiles, that begins there
@@ -46,13 +50,19 @@ class MatrixTable {
 
   MatrixWork work() const { return work_; }
   struct Level {
-    std::uint32_t first_tile = 0, end_tile = 0;  ///< of tiles().
+    std::uint32_t first_launch = 0, end_launch = 0;  ///< of launches().
     std::uint32_t first_amax = 0, end_amax = 0;  ///< of amaxes().
   };
   /// As many as end_level() was called.
   std::span<const Level> levels() const { return levels_; }
   std::span<const MatrixPair> matrices() const { return matrices_; }
   std::span<const MatrixTile> tiles() const { return tiles_; }
+  /// Tiles of a level that one kernel takes.
+  struct Launch {
+    std::string kernel;
+    std::uint32_t first_tile = 0, end_tile = 0;  ///< of tiles().
+  };
+  std::span<const Launch> launches() const { return launches_; }
   /// The tiles whose largest magnitude is one slice's amax.
   struct Amax {
     std::uint32_t first_tile = 0, end_tile = 0;
@@ -64,11 +74,13 @@ class MatrixTable {
   void add_values(const MatrixSlice& slice);
   void add_stored(const MatrixSlice& slice);
   void add_tiles(const MatrixPair& m);
+  void add_launches(std::uint32_t first_tile);
 
   MatrixWork work_;
   std::vector<Level> levels_;
   std::vector<MatrixPair> matrices_;
   std::vector<MatrixTile> tiles_;
+  std::vector<Launch> launches_;
   std::vector<Amax> amaxes_;
 };
 

@@ -17,6 +17,8 @@ namespace {
 
 constexpr Index kHuge = Index{1} << 31;
 
+std::string error_of(const Result<>& result) { return result ? "" : result.error().message; }
+
 std::byte* address(std::uintptr_t at) { return reinterpret_cast<std::byte*>(at); }
 
 /// Rows [128, 256) of 300 that every work takes.
@@ -116,6 +118,75 @@ TEST(MatrixTable, TakesSlicesThatNeedNoAmaxOrEndInsideABlock) {
     slice.values.rows = slice.stored.rows = 77;
     EXPECT_TRUE(MatrixTable(MatrixWork::dequantise).add(slice)) << format;
   }
+}
+
+/// The kernel of one matrix of [128, cols] values, whose addresses begin at multiples of 512 bytes.
+std::string kernel_of(const char* format, MatrixWork work, DType dtype, Index cols,
+                      Index data_row = 0) {
+  MatrixSlice s = good_slice(format);
+  s.values = {address(512), dtype, 128, cols, cols * (dtype == DType::f32 ? 4 : 2)};
+  s.stored.cols = cols;
+  s.stored.row_bytes = data_row != 0 ? data_row : size_of(s.stored.format.data, cols);
+  s.stored.scale_row_bytes = size_of(s.stored.format.scale, scale_cols(s.stored.format, cols));
+  MatrixTable table(work);
+  EXPECT_EQ(error_of(table.add(s)), "");
+  table.end_level();
+  return table.launches().size() == 1 ? table.launches()[0].kernel : "";
+}
+
+TEST(MatrixTable, ChoosesTheKernelByBlocksAndAlignment) {
+  using enum MatrixWork;
+  const auto bf16 = [](const char* format, Index cols, Index data_row = 0) {
+    return kernel_of(format, quantise, DType::bf16, cols, data_row);
+  };
+  EXPECT_EQ(bf16("mxfp8", 2688), "reshard_quantise_vectors_bf16_e4m3");
+  EXPECT_EQ(bf16("mxfp8_swizzled", 2688), "reshard_quantise_vectors_bf16_e4m3");
+  EXPECT_EQ(bf16("nvfp4", 2688), "reshard_quantise_vectors_bf16_e2m1");
+  EXPECT_EQ(bf16("fp8_tensor", 4096), "reshard_quantise_vectors_bf16_e4m3");
+  EXPECT_EQ(bf16("fp8_block", 2880), "reshard_quantise_held_bf16_e4m3");
+  EXPECT_EQ(bf16("fp8_channel", 4096), "reshard_quantise_held_bf16_e4m3");
+  // A block too small or too large to hold; a row of data at an odd place; columns that are odd.
+  EXPECT_EQ(bf16("fp8_channel", 1024), "reshard_quantise");
+  EXPECT_EQ(bf16("fp8_channel", 32768), "reshard_quantise");
+  EXPECT_EQ(bf16("mxfp8", 2688, 2689), "reshard_quantise");
+  EXPECT_EQ(bf16("mxfp8", 2688, 2696), "reshard_quantise");
+  EXPECT_EQ(bf16("fp8_block", 2881), "reshard_quantise");
+  EXPECT_EQ(kernel_of("fp8_block", quantise, DType::f32, 4096), "reshard_quantise");
+  EXPECT_EQ(kernel_of("mxfp8", quantise, DType::f32, 4096), "reshard_quantise_vectors_f32_e4m3");
+  EXPECT_EQ(kernel_of("fp8_block", dequantise, DType::bf16, 2880),
+            "reshard_dequantise_vectors_bf16_e4m3");
+  EXPECT_EQ(kernel_of("fp8_block", dequantise, DType::bf16, 2888),
+            "reshard_dequantise_vectors_bf16_e4m3");
+  EXPECT_EQ(kernel_of("fp8_block", dequantise, DType::bf16, 2881), "reshard_dequantise");
+  EXPECT_EQ(kernel_of("nvfp4", dequantise, DType::bf16, 2880),
+            "reshard_dequantise_vectors_bf16_e2m1");
+  EXPECT_EQ(kernel_of("mxfp8", amax, DType::f16, 2888), "reshard_amax");
+}
+
+TEST(MatrixTable, ALaunchTakesTheTilesOfOneKernel) {
+  MatrixTable table(MatrixWork::quantise);
+  MatrixSlice floats = good_slice("mxfp8");
+  floats.values.dtype = DType::f32;
+  floats.values.row_bytes = 256;
+  for (int level = 0; level < 2; ++level) {
+    for (int i = 0; i < 3; ++i) {
+      ASSERT_TRUE(table.add(good_slice("mxfp8")));
+      ASSERT_TRUE(table.add(floats));
+    }
+    table.end_level();
+  }
+  ASSERT_EQ(table.launches().size(), 4U);
+  std::uint32_t next = 0;
+  for (const MatrixTable::Launch& launch : table.launches()) {
+    EXPECT_EQ(launch.first_tile, next);
+    next = launch.end_tile;
+    for (std::uint32_t i = launch.first_tile; i < launch.end_tile; ++i)
+      EXPECT_EQ(kernel_name(MatrixWork::quantise, table.matrices()[table.tiles()[i].matrix]),
+                launch.kernel);
+  }
+  EXPECT_EQ(next, table.tiles().size());
+  EXPECT_EQ(table.levels()[1].first_launch, 2U);
+  EXPECT_EQ(table.levels()[1].end_launch, 4U);
 }
 
 TEST(MaximumTable, RefusesWhatAGpuCannotDo) {

@@ -7,9 +7,19 @@
 #include <cstdint>
 
 #include "reshard/base/dtype.h"
+#include "reshard/cuda/tiles/tiles.h"
 #include "reshard/transform/quantise_arithmetic.h"
 
 namespace reshard::cuda {
+
+/// How a thread block works on a tile. `phases` takes any matrix, value by value or by eight, the
+/// others whole vectors of eight or sixteen values. To quantise, by the matrix' blocks of one
+/// scale:
+/// - `phases`: their maxima are found together, then their scales, then the codes.
+/// - `vectors`: rows of 16 to 128 elements, each of a few threads beside each other, which read it
+///   once; or all of the matrix, whose largest magnitude is known.
+/// - `held`: one block a tile, which the thread block holds in registers.
+enum class MatrixWay : std::uint8_t { phases, vectors, held };
 
 /// Rows of a matrix of floats and their quantised form, in memory that the GPU reaches; some fields
 /// are only for one or the other work. Row 0 is the first of these rows. Strides in bytes.
@@ -23,6 +33,7 @@ struct MatrixPair {
   std::uint32_t padded_rows = 0;
   std::uint32_t block_rows = 0, block_cols = 0;  ///< elements, not 0 unless there are none.
   std::uint32_t scale_cols = 0;                  ///< blocks across.
+  Divisor rows_of_block, cols_of_block;          ///< by the same.
   DType dtype = DType::bf16;                     ///< of the values.
   ScaleKind scale = ScaleKind::e8m0_up;
   CodeKind codes = CodeKind::e4m3;
@@ -35,6 +46,7 @@ struct MatrixPair {
   /// Elements that a thread takes at once: 8, if addresses, strides and blocks allow it; else 2 or
   /// 1, which only 8-bit data has.
   std::uint8_t at_once = 1;
+  MatrixWay way = MatrixWay::phases;
 };
 
 /// What one thread block does at once: rows [first_row, end_row), from the first of a block to the
@@ -43,6 +55,9 @@ struct MatrixTile {
   std::uint32_t matrix = 0, first_row = 0, end_row = 0, first_block = 0, end_block = 0;
 };
 inline constexpr std::uint32_t kTileSlots = 256;
+/// Elements of a tile, about: what a thread block holds in registers, or in the caches of its
+/// multiprocessor.
+inline constexpr std::uint32_t kTileElements = 16384;
 
 /// The shared memory of a thread block that quantises.
 struct MatrixShared {
@@ -73,9 +88,32 @@ struct MaximumLaunch {
 };
 
 /// The kernels, whose only parameter is a MatrixLaunch: the largest magnitude of each tile; values
-/// to data and scales; and back. The last one's is a MaximumLaunch.
+/// to data and scales; and back. Those of MatrixWay::phases: of the other ways, the name goes on
+/// with way, dtype and codes, "_held_bf16_e4m3" (kernel_name()). The last one's parameter is a
+/// MaximumLaunch.
 inline constexpr const char *kAmaxKernel = "reshard_amax", *kQuantiseKernel = "reshard_quantise",
                             *kDequantiseKernel = "reshard_dequantise",
                             *kMaximumKernel = "reshard_maximum";
+
+/// Calls KERNEL(dtype, codes) for those of MatrixWay::vectors and of held that there are: those of
+/// known formats. Others would double an image that is large already.
+#define RESHARD_VECTOR_KERNELS(KERNEL)                                                          \
+  KERNEL(bf16, e4m3)                                                                            \
+  KERNEL(bf16, e2m1)                                                                            \
+  KERNEL(bf16, int4) KERNEL(bf16, int8) KERNEL(bf16, uint8) KERNEL(f16, e4m3) KERNEL(f16, e2m1) \
+      KERNEL(f32, e4m3) KERNEL(f32, e2m1)
+#define RESHARD_HELD_KERNELS(KERNEL) KERNEL(bf16, e4m3) KERNEL(bf16, int8)
+
+/// True if there is a kernel of this way for values and codes.
+constexpr bool has_kernel(MatrixWay way, DType values, CodeKind codes) {
+  switch (way) {
+    case MatrixWay::phases: return true;
+#define RESHARD_IS(D, C) || (values == DType::D && codes == CodeKind::C)
+    case MatrixWay::vectors: return false RESHARD_VECTOR_KERNELS(RESHARD_IS);
+    case MatrixWay::held: return false RESHARD_HELD_KERNELS(RESHARD_IS);
+#undef RESHARD_IS
+  }
+  return false;
+}
 
 }  // namespace reshard::cuda

@@ -6,6 +6,7 @@
 
 #include "reshard/cuda/tiles/matrix_tiles.h"
 #include "reshard/cuda/tiles/run_tiles.h"
+#include "reshard/cuda/tiles/vector_codes.h"
 #include "reshard/transform/swizzled_scales.h"
 
 namespace reshard::cuda {
@@ -64,50 +65,60 @@ RESHARD_HOST_DEVICE inline std::uint32_t num_slots(const MatrixPair& m, const Ma
          (t.end_block - t.first_block);
 }
 
-/// Up to eight values.
-struct Values {
-  float of[8];
-};
-
-RESHARD_HOST_DEVICE inline Values load_values(const MatrixPair& m, const Step& step) {
-  Values out = {};
+/// The values of a step; zeros follow the last one.
+RESHARD_HOST_DEVICE inline Eight load_values(const MatrixPair& m, const Step& step) {
+  Eight out = {};
   const int width = width_of(m.dtype);
   const std::byte* const at = m.values + step.row * m.values_row + std::int64_t{step.col} * width;
   if (m.at_once < 8 || step.count < 8) {
+    RESHARD_UNROLL
     for (std::uint32_t k = 0; k < 8; ++k)
       if (k < step.count) out.of[k] = load_value(m.dtype, at + static_cast<int>(k) * width);
-    return out;
-  }
-  // No array is indexed by what is known at run time only, so that all of it stays in registers.
-  const Vector16 first = *reinterpret_cast<const Vector16*>(at);
-  if (m.dtype == DType::f32) {
-    const Vector16 second = reinterpret_cast<const Vector16*>(at)[1];
-    const std::uint64_t words[4] = {first.low, first.high, second.low, second.high};
-    for (int k = 0; k < 8; ++k)
-      out.of[k] = bits_float(static_cast<std::uint32_t>(words[k / 2] >> (k % 2 * 32)));
-    return out;
-  }
-  for (int k = 0; k < 8; ++k) {
-    const auto half = static_cast<std::uint16_t>((k < 4 ? first.low : first.high) >> (k % 4 * 16));
-    out.of[k] = m.dtype == DType::bf16 ? from_bf16(half) : from_f16(half);
+  } else {
+    with_dtype(m.dtype, [&](auto dtype) { out = Stored<dtype.value>::load(at).values(); });
   }
   return out;
 }
 
-RESHARD_HOST_DEVICE inline std::uint32_t magnitude(const Values& values, std::uint32_t count) {
+RESHARD_HOST_DEVICE inline std::uint32_t magnitude(const Eight& values) {
   std::uint32_t most = 0;
-  for (std::uint32_t k = 0; k < 8; ++k) {
+  RESHARD_UNROLL
+  for (int k = 0; k < 8; ++k) {
     const std::uint32_t bits = float_bits(values.of[k]) & kFloatMagnitude;
-    if (k < count && bits > most) most = bits;
+    most = bits > most ? bits : most;
   }
   return most;
 }
 
-/// The place of the scale of block (row, col).
+/// The places of a matrix' scales. Holds what it needs of the matrix, which stores would make a
+/// thread read again.
+class ScalePlaces {
+ public:
+  RESHARD_HOST_DEVICE explicit ScalePlaces(const MatrixPair& m)
+      : scales_(m.scales),
+        row_(m.scales_row),
+        cols_(m.scale_cols),
+        width_(m.scale_width),
+        swizzled_(m.swizzled) {}
+  /// Of block (row, col).
+  RESHARD_HOST_DEVICE std::byte* at(std::uint32_t row, std::uint32_t col) const {
+    if (!swizzled_) return scales_ + row * row_ + std::int64_t{col} * width_;
+    // swizzled_scale_offset(), by shifts.
+    const std::uint32_t r = row % 128;
+    const std::uint64_t tile = std::uint64_t{row / 128} * ((cols_ + 3) / 4) + col / 4;
+    return scales_ + tile * 512 + (r % 32 * 16 + r / 32 * 4 + col % 4);
+  }
+
+ private:
+  std::byte* scales_;
+  std::int64_t row_;
+  std::uint32_t cols_, width_;
+  bool swizzled_;
+};
+
 RESHARD_HOST_DEVICE inline std::byte* scale_at(const MatrixPair& m, std::uint32_t row,
                                                std::uint32_t col) {
-  if (m.swizzled) return m.scales + swizzled_scale_offset(row, col, m.scale_cols);
-  return m.scales + row * m.scales_row + std::int64_t{col} * m.scale_width;
+  return ScalePlaces(m).at(row, col);
 }
 
 /// A maximum, phase 1.
@@ -122,7 +133,7 @@ RESHARD_HOST_DEVICE inline void tile_amax_phase(const MatrixPair& m, const Matri
   std::uint32_t mine = 0;
   for (std::uint32_t i = me.thread; i < tile.num; i += me.num_threads) {
     const Step step(m, t, tile, i);
-    const std::uint32_t found = magnitude(load_values(m, step), step.count);
+    const std::uint32_t found = magnitude(load_values(m, step));
     if (found > mine) mine = found;
   }
   raise_together(&most, mine);
@@ -166,7 +177,7 @@ RESHARD_HOST_DEVICE inline void block_amax_phase(const MatrixPair& m, const Matr
   std::uint32_t slot = 0, most = 0;  // Of the steps since the last one of another block.
   for (std::uint32_t i = me.thread; i < tile.num; i += me.num_threads) {
     const Step step(m, t, tile, i);
-    const std::uint32_t found = magnitude(load_values(m, step), step.count);
+    const std::uint32_t found = magnitude(load_values(m, step));
     if (step.slot != slot) {
       if (most > 0) raise_to(&shared.amax[slot], most);
       slot = step.slot;
@@ -179,12 +190,12 @@ RESHARD_HOST_DEVICE inline void block_amax_phase(const MatrixPair& m, const Matr
 }
 
 /// Zeros for the padding of swizzled scales beside and below the tile.
-RESHARD_HOST_DEVICE inline void write_padding(const MatrixPair& m, const MatrixTile& t,
-                                              const TileThread& me) {
+RESHARD_CALLED inline void write_padding(const MatrixPair& m, const MatrixTile& t, TileThread me) {
   const bool is_right = t.end_block == m.scale_cols, is_low = t.end_row == m.rows;
   const auto end_col =
       is_right ? static_cast<std::uint32_t>(scale_tile_cols(m.scale_cols)) : t.end_block;
   const auto end_row = is_low ? m.padded_rows : t.end_row;
+  if (end_col == t.end_block && end_row == t.end_row) return;
   const std::uint32_t cols = end_col - t.first_block;
   for (std::uint32_t i = me.thread; i < cols * (end_row - t.first_row); i += me.num_threads) {
     const std::uint32_t row = t.first_row + i / cols, col = t.first_block + i % cols;
@@ -192,29 +203,46 @@ RESHARD_HOST_DEVICE inline void write_padding(const MatrixPair& m, const MatrixT
   }
 }
 
+/// `width`: bytes.
+RESHARD_HOST_DEVICE inline void store_scale(std::uint8_t width, std::uint32_t stored,
+                                            std::byte* at) {
+  if (width == 4) {
+    *reinterpret_cast<std::uint32_t*>(at) = stored;
+  } else if (width == 2) {
+    *reinterpret_cast<std::uint16_t*>(at) = static_cast<std::uint16_t>(stored);
+  } else {
+    *at = static_cast<std::byte>(stored);
+  }
+}
+
+/// True for the tile whose thread block writes what the matrix has one of.
+RESHARD_HOST_DEVICE inline bool is_first_tile(const MatrixPair& m, const MatrixTile& t) {
+  return m.is_first && t.first_row == 0 && t.first_block == 0;
+}
+
+/// What makes the scales of a matrix with this amax. The first thread writes the matrix' factor.
+RESHARD_HOST_DEVICE inline ScaleMaker make_scales(const MatrixPair& m, const MatrixTile& t,
+                                                  float matrix_amax, std::uint32_t thread) {
+  const ScaleMaker maker =
+      scale_maker(m.scale, m.codes, m.zero_block, m.has_factor, m.factor_divides, matrix_amax);
+  if (m.has_factor && is_first_tile(m, t) && thread == 0)
+    *m.factor = m.factor_divides ? maker.inverse_factor : maker.factor;
+  return maker;
+}
+
 /// Phase 3: scales, and the factor of the matrix.
 RESHARD_HOST_DEVICE inline void scale_phase(const MatrixPair& m, const MatrixTile& t,
                                             MatrixShared& shared, const TileThread& me) {
-  const ScaleMaker maker = scale_maker(m.scale, m.codes, m.zero_block, m.has_factor,
-                                       m.factor_divides, shared.matrix_amax);
-  const bool is_first = m.is_first && t.first_row == 0 && t.first_block == 0;
-  if (m.has_factor && is_first && me.thread == 0)
-    *m.factor = m.factor_divides ? maker.inverse_factor : maker.factor;
+  const ScaleMaker maker = make_scales(m, t, shared.matrix_amax, me.thread);
   const std::uint32_t blocks = t.end_block - t.first_block;
   for (std::uint32_t s = me.thread; s < num_slots(m, t); s += me.num_threads) {
     const BlockScale scale = block_scale(maker, shared.amax[s]);
     shared.by[s] = scale.by;
-    if (m.one_block && !is_first) continue;
-    std::byte* const at = m.one_block ? m.scales
-                                      : scale_at(m, t.first_row / m.block_rows + s / blocks,
-                                                 t.first_block + s % blocks);
-    if (m.scale_width == 4) {
-      *reinterpret_cast<std::uint32_t*>(at) = scale.stored;
-    } else if (m.scale_width == 2) {
-      *reinterpret_cast<std::uint16_t*>(at) = static_cast<std::uint16_t>(scale.stored);
-    } else {
-      *at = static_cast<std::byte>(scale.stored);
-    }
+    if (m.one_block && !is_first_tile(m, t)) continue;
+    store_scale(m.scale_width, scale.stored,
+                m.one_block ? m.scales
+                            : scale_at(m, t.first_row / m.block_rows + s / blocks,
+                                       t.first_block + s % blocks));
   }
   if (m.swizzled) write_padding(m, t, me);
 }
@@ -226,29 +254,49 @@ RESHARD_HOST_DEVICE constexpr Rounding rounding_of(DType dtype) {
                                : Rounding::f32;
 }
 
+/// The codes of values of one block.
+template <CodeKind C>
+RESHARD_INLINE std::uint64_t encoded_eight(const Eight& values, bool is_divided, float by,
+                                           Rounding rounding) {
+  if (!is_integer(C) && is_nan_bits(float_bits(by))) {
+    constexpr std::uint64_t kEach = code_bits(C) == 8 ? 0x0101010101010101U : 0x11111111U;
+    return traits(C).nan_code * kEach;
+  }
+  Eight quotients;
+  if (is_integer(C) || is_divided) {
+    quotients = divided_eight(values, by);
+  } else {
+    RESHARD_UNROLL
+    for (int k = 0; k < 8; ++k) quotients.of[k] = values.of[k] * by;
+  }
+  return codes_of<C>(quotients, rounding);
+}
+/// The same of any kind.
+RESHARD_CALLED inline std::uint64_t encoded_as(CodeKind kind, Eight values, bool is_divided,
+                                               float by, Rounding rounding) {
+  std::uint64_t codes = 0;
+  for (int k = 0; k < 8; ++k)
+    codes |= std::uint64_t{encoded(kind, is_divided, values.of[k], by, rounding)}
+             << (k * code_bits(kind));
+  return codes;
+}
+
 /// Phase 4: casts the values and writes their codes.
 RESHARD_HOST_DEVICE inline void encode_phase(const MatrixPair& m, const MatrixTile& t,
                                              const MatrixShared& shared, const TileThread& me) {
   const TileSteps tile(m, t);
   const bool is_divided = divides(m.scale);
-  const Rounding rounding = rounding_of(m.dtype);
-  const auto width = static_cast<std::uint32_t>(code_bits(m.codes));  // bits of a code.
+  const auto width = static_cast<std::uint32_t>(code_bits(m.codes));
   for (std::uint32_t i = me.thread; i < tile.num; i += me.num_threads) {
     const Step step(m, t, tile, i);
-    const Values values = load_values(m, step);
-    const float by = shared.by[step.slot];
-    std::uint64_t codes = 0;
-    for (std::uint32_t k = 0; k < 8; ++k)
-      if (k < step.count)
-        codes |= std::uint64_t{encoded(m.codes, is_divided, values.of[k], by, rounding)}
-                 << (k * width);
+    const std::uint64_t codes = encoded_as(m.codes, load_values(m, step), is_divided,
+                                           shared.by[step.slot], rounding_of(m.dtype));
     std::byte* const to = m.data + step.row * m.data_row + std::int64_t{step.col} * width / 8;
     if (m.at_once == 8 && step.count == 8) {
-      if (width == 8) {
-        *reinterpret_cast<std::uint64_t*>(to) = codes;
-      } else {
-        *reinterpret_cast<std::uint32_t*>(to) = static_cast<std::uint32_t>(codes);
-      }
+      if (width == 8)
+        store_codes<CodeKind::e4m3>(codes, to);
+      else
+        store_codes<CodeKind::e2m1>(codes, to);
     } else {
       for (std::uint32_t b = 0; b < (step.count * width + 7) / 8; ++b)
         to[b] = static_cast<std::byte>(codes >> (8 * b));
@@ -256,36 +304,76 @@ RESHARD_HOST_DEVICE inline void encode_phase(const MatrixPair& m, const MatrixTi
   }
 }
 
-/// The multiplier of the codes of a block.
-RESHARD_HOST_DEVICE inline float decoding_scale(const MatrixPair& m, std::uint32_t row,
-                                                std::uint32_t col) {
-  const std::byte* const at = scale_at(m, m.one_block ? 0 : row / m.block_rows, col / m.block_cols);
-  if (m.scale_width == 4) return bits_float(*reinterpret_cast<const std::uint32_t*>(at));
-  if (m.scale_width == 2)
-    return scale_to_float(m.scale, *reinterpret_cast<const std::uint16_t*>(at));
-  const float scale = scale_to_float(m.scale, static_cast<std::uint32_t>(*at));
-  if (!m.has_factor) return scale;
-  return m.factor_divides ? scale / *m.factor : scale * *m.factor;
+/// Bytes of a scale.
+RESHARD_HOST_DEVICE constexpr std::uint8_t scale_width_of(ScaleKind kind) {
+  switch (kind) {
+    case ScaleKind::e8m0_up:
+    case ScaleKind::e8m0_floor:
+    case ScaleKind::e4m3: return 1;
+    case ScaleKind::bf16_exact:
+    case ScaleKind::f16_exact: return 2;
+    default: return 4;
+  }
 }
 
-/// Dequantising is one phase.
+/// The multipliers of the codes of blocks: what is stored of them, and the matrix' factor.
+class DecodingScales {
+ public:
+  RESHARD_HOST_DEVICE explicit DecodingScales(const MatrixPair& m)
+      : rows_(m.rows_of_block),
+        cols_(m.cols_of_block),
+        factor_(m.has_factor ? *m.factor : 1.0F),
+        kind_(m.scale),
+        one_block_(m.one_block),
+        has_factor_(m.has_factor),
+        divides_(m.factor_divides) {}
+  /// The row and column of blocks of an element.
+  RESHARD_HOST_DEVICE std::uint32_t row(std::uint32_t of) const {
+    return one_block_ ? 0 : quotient(of, rows_);
+  }
+  RESHARD_HOST_DEVICE std::uint32_t col(std::uint32_t of) const { return quotient(of, cols_); }
+
+  RESHARD_HOST_DEVICE std::uint32_t load(const std::byte* at) const {
+    const std::uint8_t width = scale_width_of(kind_);
+    if (width == 4) return *reinterpret_cast<const std::uint32_t*>(at);
+    if (width == 2) return *reinterpret_cast<const std::uint16_t*>(at);
+    return static_cast<std::uint32_t>(*at);
+  }
+  RESHARD_HOST_DEVICE float value(std::uint32_t stored) const {
+    const float scale = scale_to_float(kind_, stored);
+    if (!has_factor_) return scale;
+    return divides_ ? scale / factor_ : scale * factor_;
+  }
+
+ private:
+  Divisor rows_, cols_;
+  float factor_;
+  ScaleKind kind_;
+  bool one_block_, has_factor_, divides_;
+};
+
+/// Dequantising is one phase, value by value.
+RESHARD_HOST_DEVICE inline void decode_step(const MatrixPair& m, const Step& step, float scale) {
+  const auto width = static_cast<std::uint32_t>(code_bits(m.codes));
+  const std::byte* const from = m.data + step.row * m.data_row + std::int64_t{step.col} * width / 8;
+  std::byte* const to =
+      m.values + step.row * m.values_row + std::int64_t{step.col} * width_of(m.dtype);
+  for (std::uint32_t k = 0; k < step.count; ++k) {
+    const auto byte = static_cast<std::uint32_t>(from[k * width / 8]);
+    const std::uint32_t code = width == 8 ? byte : byte >> (k % 2 * 4) & 0xfU;
+    store_value(m.dtype, decoded(m.codes, code, scale),
+                to + static_cast<int>(k) * width_of(m.dtype));
+  }
+}
+
 RESHARD_HOST_DEVICE inline void decode_phase(const MatrixPair& m, const MatrixTile& t,
                                              const TileThread& me) {
   const TileSteps tile(m, t);
-  const auto width = static_cast<std::uint32_t>(code_bits(m.codes));
+  const DecodingScales scales(m);
   for (std::uint32_t i = me.thread; i < tile.num; i += me.num_threads) {
     const Step step(m, t, tile, i);
-    const float scale = decoding_scale(m, step.row, step.col);
-    const std::byte* const from =
-        m.data + step.row * m.data_row + std::int64_t{step.col} * width / 8;
-    std::byte* const to =
-        m.values + step.row * m.values_row + std::int64_t{step.col} * width_of(m.dtype);
-    for (std::uint32_t k = 0; k < step.count; ++k) {
-      const auto byte = static_cast<std::uint32_t>(from[k * width / 8]);
-      const std::uint32_t code = width == 8 ? byte : byte >> (k % 2 * 4) & 0xfU;
-      store_value(m.dtype, decoded(m.codes, code, scale),
-                  to + static_cast<int>(k) * width_of(m.dtype));
-    }
+    const std::byte* const at = scale_at(m, scales.row(step.row), scales.col(step.col));
+    decode_step(m, step, scales.value(scales.load(at)));
   }
 }
 
@@ -293,7 +381,7 @@ RESHARD_HOST_DEVICE inline void decode_phase(const MatrixPair& m, const MatrixTi
 template <class F>
 RESHARD_HOST_DEVICE void for_each_tile(const MatrixLaunch& launch, const TileThread& me, F&& f) {
   for (std::uint32_t i = launch.first_tile + me.block; i < launch.end_tile; i += me.num_blocks) {
-    const MatrixTile tile = launch.tiles[i];
+    const MatrixTile& tile = launch.tiles[i];
     f(launch.matrices[tile.matrix], tile, i);
   }
 }

@@ -4,17 +4,13 @@
 #pragma once
 
 #include "reshard/cuda/tiles/tiles.h"
-#include "reshard/transform/convert_arithmetic.h"
+#include "reshard/cuda/tiles/vectors.h"
 
 namespace reshard::cuda {
 
 /// The place of the calling thread.
 struct TileThread {
   std::uint32_t block = 0, num_blocks = 1, thread = 0, num_threads = 1;
-};
-
-struct alignas(16) Vector16 {
-  std::uint64_t low, high;
 };
 
 RESHARD_HOST_DEVICE constexpr std::uint32_t quotient(std::uint32_t n, const Divisor& by) {
@@ -76,40 +72,9 @@ RESHARD_HOST_DEVICE void copy_slice(const CopyPiece& piece, const CopyLoop* loop
   }
 }
 
-/// Bytes of a value. @pre is_convertible(dtype)
-RESHARD_HOST_DEVICE inline int width_of(DType dtype) { return dtype == DType::f32 ? 4 : 2; }
-
-RESHARD_HOST_DEVICE inline float load_value(DType dtype, const std::byte* at) {
-  if (dtype == DType::f32) return *reinterpret_cast<const float*>(at);
-  const std::uint16_t half = *reinterpret_cast<const std::uint16_t*>(at);
-  return dtype == DType::bf16 ? from_bf16(half) : from_f16(half);
-}
-
-RESHARD_HOST_DEVICE inline void store_value(DType dtype, float value, std::byte* at) {
-  if (dtype == DType::f32) {
-    *reinterpret_cast<float*>(at) = value;
-  } else {
-    *reinterpret_cast<std::uint16_t*>(at) = dtype == DType::bf16 ? to_bf16(value) : to_f16(value);
-  }
-}
-
-/// Converts the thread's share of a slice, value by value.
-RESHARD_HOST_DEVICE inline void convert_slice(const CopyPiece& piece, const CopyLoop* loops,
-                                              const CopySlice& slice, const TileThread& me) {
-  const StoredForm from = piece.conversion.from, to = piece.conversion.to;
-  const int src_width = width_of(from.dtype), dst_width = width_of(to.dtype);
-  for (std::uint32_t i = slice.first + me.thread; i < slice.first + slice.count;
-       i += me.num_threads) {
-    const CopyOffsets at = offsets_of(piece, loops, i, src_width, dst_width);
-    const float value = load_value(from.dtype, piece.src + at.src);
-    store_value(to.dtype, mapped_value(piece.conversion, value), piece.dst + at.dst);
-  }
-}
-
 RESHARD_HOST_DEVICE inline void run_slice(const TileLaunch& launch, const CopySlice& slice,
                                           const TileThread& me) {
   const CopyPiece piece = launch.pieces[slice.piece];
-  if (piece.converts) return convert_slice(piece, launch.loops, slice, me);
   switch (piece.log2_width) {
     case 0: return copy_slice<std::uint8_t>(piece, launch.loops, slice, me);
     case 1: return copy_slice<std::uint16_t>(piece, launch.loops, slice, me);
@@ -119,13 +84,36 @@ RESHARD_HOST_DEVICE inline void run_slice(const TileLaunch& launch, const CopySl
   }
 }
 
-/// What thread `me` does in a launch. Tiles go to blocks in turn, so that blocks work at adjacent
-/// memory at the same time.
-RESHARD_HOST_DEVICE inline void run_tiles(const TileLaunch& launch, const TileThread& me) {
+/// The threads that share a slice, among as many groups as a tile has slices: 16 at least, since a
+/// slice keeps a group waiting for its tables and then for memory.
+RESHARD_HOST_DEVICE inline std::uint32_t threads_of_slice(std::uint32_t slices,
+                                                          std::uint32_t threads) {
+  while (slices > 1 && threads % 2 == 0 && threads > 16) {
+    slices = (slices + 1) / 2;
+    threads /= 2;
+  }
+  return threads;
+}
+
+/// Calls f(slice, thread of those that share it) for the slices of a launch that thread `me` has a
+/// share of. Tiles go to blocks in turn, so that blocks work at adjacent memory at the same time.
+template <class F>
+RESHARD_INLINE void for_each_slice_of(const TileLaunch& launch, const TileThread& me, F&& f) {
   for (std::uint32_t t = launch.first_tile + me.block; t < launch.end_tile; t += me.num_blocks) {
     const CopyTile tile = launch.tiles[t];
-    for (std::uint32_t s = tile.first; s < tile.end; ++s) run_slice(launch, launch.slices[s], me);
+    const std::uint32_t lanes = threads_of_slice(tile.end - tile.first, me.num_threads);
+    const TileThread mine{me.block, me.num_blocks, me.thread % lanes, lanes};
+    for (std::uint32_t s = tile.first + me.thread / lanes; s < tile.end;
+         s += me.num_threads / lanes)
+      f(launch.slices[s], mine);
   }
+}
+
+/// What thread `me` does in a launch of copies.
+RESHARD_HOST_DEVICE inline void run_tiles(const TileLaunch& launch, const TileThread& me) {
+  for_each_slice_of(launch, me, [&](const CopySlice& slice, const TileThread& mine) {
+    run_slice(launch, slice, mine);
+  });
 }
 
 }  // namespace reshard::cuda

@@ -23,5 +23,14 @@ RC_GTEST_PROP(Divisor, DividesAllNumbersBelow2To31, ()) {
     if (n < kEnd) RC_ASSERT(quotient(n, divisor(d)) == n / d);
 }
 
+TEST(RunTiles, SlicesShareTheThreadsOfABlock) {
+  EXPECT_EQ(threads_of_slice(1, 256), 256U);
+  EXPECT_EQ(threads_of_slice(2, 256), 128U);
+  EXPECT_EQ(threads_of_slice(3, 256), 64U);
+  EXPECT_EQ(threads_of_slice(16, 256), 16U);
+  EXPECT_EQ(threads_of_slice(500, 256), 16U);
+  EXPECT_EQ(threads_of_slice(500, 3), 3U);
+}
+
 }  // namespace
 }  // namespace reshard::cuda

@@ -9,15 +9,15 @@
 namespace reshard::cuda {
 namespace {
 
-/// Launches a kernel for the tiles of a level, if it has any.
-template <class Launch, class Level>
+/// Launches a kernel for tiles, if there are any.
+template <class Launch>
 Result<> run(const Stream& stream, Function kernel, unsigned most_blocks, Launch launch,
-             const Level& level) {
-  if (level.first_tile == level.end_tile) return {};
-  launch.first_tile = level.first_tile;
-  launch.end_tile = level.end_tile;
-  return launch_kernel(stream, kernel, std::min(most_blocks, level.end_tile - level.first_tile),
-                       launch, "cuLaunchKernel of the tiles of a refit");
+             std::uint32_t first, std::uint32_t end) {
+  if (first == end) return {};
+  launch.first_tile = first;
+  launch.end_tile = end;
+  return launch_kernel(stream, kernel, std::min(most_blocks, end - first), launch,
+                       "cuLaunchKernel of the tiles of a refit");
 }
 
 }  // namespace
@@ -29,7 +29,10 @@ Result<TileRunner> TileRunner::make(const std::shared_ptr<const Device>& device,
   for (std::size_t level = 0; level < table.levels().size(); ++level)
     out.levels_.push_back({table.levels()[level], transposes.levels()[level]});
   if (out.levels_.empty()) return out;
-  out.kernel_ = RESHARD_TRY(device->kernel(kTileKernel));
+  out.copy_ = RESHARD_TRY(device->kernel(kTileKernel));
+  for (const TileTable::Conversions& all : table.conversions())
+    out.conversions_.push_back(
+        {RESHARD_TRY(device->kernel(all.kernel.c_str())), all.first_tile, all.end_tile});
   out.transpose_ = RESHARD_TRY(device->kernel(kTransposeKernel));
   out.most_blocks_ = blocks_at_a_time(*device, most_blocks);
   PackedTables packed;
@@ -57,15 +60,19 @@ Result<> TileRunner::launch(const Stream& stream) const {
 }
 
 Result<> TileRunner::launch(const Stream& stream, std::size_t level) const {
-  const Level& all = levels_[level];
-  RESHARD_TRY(run(stream, kernel_, most_blocks_, launch_, all.copies));
-  return run(stream, transpose_, most_blocks_, transposes_, all.transposes);
+  const auto& [copies, transposes] = levels_[level];
+  RESHARD_TRY(run(stream, copy_, most_blocks_, launch_, copies.first_tile, copies.end_tile));
+  for (std::size_t i = copies.first_conversions; i < copies.end_conversions; ++i)
+    RESHARD_TRY(run(stream, conversions_[i].kernel, most_blocks_, launch_,
+                    conversions_[i].first_tile, conversions_[i].end_tile));
+  return run(stream, transpose_, most_blocks_, transposes_, transposes.first_tile,
+             transposes.end_tile);
 }
 
 std::size_t TileRunner::num_launches(std::size_t level) const {
-  const Level& all = levels_[level];
-  return (all.copies.first_tile < all.copies.end_tile ? 1U : 0U) +
-         (all.transposes.first_tile < all.transposes.end_tile ? 1U : 0U);
+  const auto& [copies, transposes] = levels_[level];
+  return (copies.first_tile < copies.end_tile ? 1U : 0U) + copies.end_conversions -
+         copies.first_conversions + (transposes.first_tile < transposes.end_tile ? 1U : 0U);
 }
 
 }  // namespace reshard::cuda

@@ -10,8 +10,9 @@
 
 namespace reshard::cuda {
 
-/// Runs the copies of a table on a GPU: one launch per level, and another for what is transposed in
-/// it. Its tables stay on the device: made once, run repeatedly.
+/// Runs the copies of a table on a GPU: one launch per level, one more for what is transposed, and
+/// one for each pair of dtypes that is converted in it. Its tables stay on the device: made once,
+/// run repeatedly.
 class TileRunner {
  public:
   /// Copies the table to the device and waits for that. `most_blocks`: the thread blocks that run
@@ -27,12 +28,16 @@ class TileRunner {
   /// The same for one level. @pre level < num_levels()
   Result<> launch(const Stream& stream, std::size_t level) const;
   std::size_t num_levels() const { return levels_.size(); }
-  /// Launches of one level, 1 or 2.
+  /// Launches of one level.
   std::size_t num_launches(std::size_t level) const;
 
  private:
-  Function kernel_ = nullptr;
-  Function transpose_ = nullptr;
+  Function copy_ = nullptr, transpose_ = nullptr;
+  struct Conversions {
+    Function kernel = nullptr;
+    std::uint32_t first_tile = 0, end_tile = 0;
+  };
+  std::vector<Conversions> conversions_;
   Buffer tables_;
   TileLaunch launch_;
   TransposeLaunch transposes_;

@@ -225,6 +225,75 @@ TEST(TileRunner, LaunchesOnceMoreForWhatIsTransposed) {
   EXPECT_EQ(runner->num_launches(1), 1U);
 }
 
+TEST(TileTable, ConvertsEightValuesAtATimeWhereAlignmentAllows) {
+  CopyTask task;
+  task.conversion = {{DType::f32}, {DType::bf16}};
+  task.copy = make_widening_copy({4, 64}, {0, Dims{80, 1}}, {0, Dims{64, 1}}, 4, 2);
+  const auto kernels = [&](std::uintptr_t src, std::uintptr_t dst) {
+    task.src = reinterpret_cast<const std::byte*>(src);
+    task.dst = reinterpret_cast<std::byte*>(dst);
+    TileTable table;
+    EXPECT_TRUE(table.add(task));
+    table.end_level();
+    std::vector<std::string> names;
+    for (const TileTable::Conversions& all : table.conversions()) names.push_back(all.kernel);
+    return names;
+  };
+  using Names = std::vector<std::string>;
+  EXPECT_EQ(kernels(4096, 8192), Names{"reshard_convert_f32_bf16"});
+  EXPECT_EQ(kernels(4096 + 16, 8192 + 16), Names{"reshard_convert_f32_bf16"});
+  EXPECT_EQ(kernels(4096 + 4, 8192), Names{"reshard_convert"});
+  EXPECT_EQ(kernels(4096, 8192 + 2), Names{"reshard_convert"});
+}
+
+TEST(TileRunner, LaunchesOnceForEachPairOfDtypes) {
+  const auto on = gpu_under_test();
+  const Memory memory = memory_of(on, random_bytes(4096, 1), random_bytes(4096, 2));
+  TileTable table;
+  Index at = 0;
+  const auto add = [&](DType from, DType to, Index src_width, Index dst_width) {
+    CopyTask task;
+    task.conversion = {{from}, {to}};
+    task.copy = make_widening_copy({16}, {0, Dims{1}}, {0, Dims{1}}, static_cast<int>(src_width),
+                                   static_cast<int>(dst_width));
+    task.src = memory.src + at;
+    task.dst = memory.dst + at;
+    at += 64;
+    ASSERT_TRUE(table.add(task));
+  };
+  CopyTask plain;
+  plain.copy.run_bytes = 64;
+  plain.src = memory.src + 2048;
+  plain.dst = memory.dst + 2048;
+  add(DType::f32, DType::bf16, 4, 2);
+  add(DType::f16, DType::bf16, 2, 2);
+  ASSERT_TRUE(table.add(plain));
+  add(DType::f32, DType::bf16, 4, 2);
+  table.end_level();
+  add(DType::f32, DType::bf16, 4, 2);
+  table.end_level();
+  const auto runner = TileRunner::make(on, table);
+  ASSERT_TRUE(runner);
+  EXPECT_EQ(runner->num_levels(), 2U);
+  EXPECT_EQ(runner->num_launches(0), 3U);
+  EXPECT_EQ(runner->num_launches(1), 1U);
+}
+
+TEST(TileTable, ATileHasAFewHundredSlicesAtMost) {
+  TileTable table;
+  CopyTask task;
+  task.copy.run_bytes = 16;
+  for (std::uintptr_t i = 0; i < 2000; ++i) {
+    task.src = reinterpret_cast<const std::byte*>(4096 + 64 * i);
+    task.dst = reinterpret_cast<std::byte*>(1048576 + 16 * i);
+    ASSERT_TRUE(table.add(task));
+  }
+  table.end_level();
+  EXPECT_EQ(table.slices().size(), 2000U);
+  EXPECT_EQ(table.tiles().size(), 4U);
+  for (const CopyTile& tile : table.tiles()) EXPECT_LE(tile.end - tile.first, 512U);
+}
+
 TEST(TileTable, CutsLargeCopiesIntoTilesOfEqualSize) {
   CopyTask task;
   task.copy.run_bytes = Index{40} << 30;

@@ -13,6 +13,8 @@ namespace {
 
 /// A piece has less than 2^31 vectors, which Divisor needs.
 constexpr Index kMostVectors = (Index{1} << 31) - 1;
+/// Of a tile: more would keep its thread block busy when others have ended.
+constexpr std::size_t kMostSlices = 512;
 constexpr Index kWidest = Alignment::kWidest;
 
 const std::byte* begin_of_source(const CopyTask& t) { return t.src + t.copy.src_offset; }
@@ -43,6 +45,22 @@ CopyTask part_of_runs(CopyTask task, Index begin, Index end) {
   return task;
 }
 
+constexpr int kLog2Eight = 3;
+
+/// Takes eight values at a time if all their addresses are multiples of 16 bytes.
+std::string convert_kernel(const CopyTask& task) {
+  Alignment all = alignment_of_strides(task.copy);
+  all.require(begin_of_source(task));
+  all.require(begin_of_target(task));
+  const DType from = task.conversion.from.dtype, to = task.conversion.to.dtype;
+  if (all.bytes() < kWidest || task.copy.run_bytes % (size_of(to, 1) << kLog2Eight) != 0)
+    return kConvertKernel;
+  const auto text = [](DType dtype) {
+    return dtype == DType::bf16 ? "bf16" : dtype == DType::f16 ? "f16" : "f32";
+  };
+  return fmt::format("{}_{}_{}", kConvertKernel, text(from), text(to));
+}
+
 }  // namespace
 
 Result<> TileTable::add(const CopyTask& task) {
@@ -66,8 +84,21 @@ Result<> TileTable::add(const CopyTask& task) {
     return fail(Code::unsupported,
                 fmt::format("{} values to convert to {} are not aligned to their size",
                             to_string(task.conversion.from), to_string(task.conversion.to)));
-  add_piece(task, 0, dst_width);
+  converting_[convert_kernel(task)].push_back(task);
   return {};
+}
+
+/// Tiles of each kernel.
+void TileTable::add_conversions() {
+  for (const auto& [kernel, tasks] : converting_) {
+    const auto first = static_cast<std::uint32_t>(tiles_.size());
+    const int log2_values = kernel == kConvertKernel ? 0 : kLog2Eight;
+    for (const CopyTask& task : tasks)
+      add_piece(task, log2_values, size_of(task.conversion.to.dtype, 1) << log2_values);
+    end_tile();
+    conversions_.push_back({kernel, first, static_cast<std::uint32_t>(tiles_.size())});
+  }
+  converting_.clear();
 }
 
 /// Cuts runs of which only the ends are aligned badly.
@@ -133,7 +164,8 @@ void TileTable::add_slices(std::uint32_t piece, Index vectors, Index vector_byte
         {piece, static_cast<std::uint32_t>(first), static_cast<std::uint32_t>(count)});
     filled_ += count * vector_bytes;
     first += count;
-    if (filled_ >= kTileBytes) end_tile();
+    const std::size_t begin = tiles_.empty() ? 0 : tiles_.back().end;
+    if (filled_ >= kTileBytes || slices_.size() - begin >= kMostSlices) end_tile();
   }
 }
 
@@ -146,12 +178,19 @@ void TileTable::end_tile() {
 
 void TileTable::end_level() {
   end_tile();
-  const std::uint32_t first = levels_.empty() ? 0 : levels_.back().end_tile;
+  const Level before = levels_.empty() ? Level{} : levels_.back();
+  const std::uint32_t first = conversions_.empty()
+                                  ? before.end_tile
+                                  : std::max(before.end_tile, conversions_.back().end_tile);
   const auto end = static_cast<std::uint32_t>(tiles_.size());
+  add_conversions();
+  const auto conversions = static_cast<std::uint32_t>(conversions_.size());
   const std::size_t transposed =
       transposes_.levels().empty() ? 0 : transposes_.levels().back().end_tile;
-  if (first == end && transposed == transposes_.tiles().size()) return;
-  levels_.push_back({first, end});
+  if (first == end && before.end_conversions == conversions &&
+      transposed == transposes_.tiles().size())
+    return;
+  levels_.push_back({first, end, before.end_conversions, conversions});
   transposes_.end_level();
 }
 

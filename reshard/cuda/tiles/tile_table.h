@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <map>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "reshard/base/result.h"
@@ -28,11 +30,19 @@ class TileTable {
   /// Ends the level: later copies run after all copies until here.
   void end_level();
 
+  /// Tiles that copy, and what of conversions() belongs to the level.
   struct Level {
     std::uint32_t first_tile = 0, end_tile = 0;
+    std::uint32_t first_conversions = 0, end_conversions = 0;
   };
   /// Those that have any copy. @pre end_level() was called after the last add()
   std::span<const Level> levels() const { return levels_; }
+  /// Tiles that convert, which one kernel takes: one launch.
+  struct Conversions {
+    std::string kernel;
+    std::uint32_t first_tile = 0, end_tile = 0;
+  };
+  std::span<const Conversions> conversions() const { return conversions_; }
   /// The copies that transpose matrices, which no tile here has. It has the same levels.
   const TransposeTable& transposes() const { return transposes_; }
   std::span<const CopyTile> tiles() const { return tiles_; }
@@ -44,6 +54,7 @@ class TileTable {
 
  private:
   void add_bits(const CopyTask& task);
+  void add_conversions();
   void add_piece(const CopyTask& task, int log2_width, Index vector_bytes);
   void add_slices(std::uint32_t piece, Index vectors, Index vector_bytes);
   void end_tile();
@@ -54,6 +65,9 @@ class TileTable {
   std::vector<CopyPiece> pieces_;
   std::vector<CopyLoop> loops_;
   TransposeTable transposes_;
+  /// Of the level that is being filled, by kernel.
+  std::map<std::string, std::vector<CopyTask>> converting_;
+  std::vector<Conversions> conversions_;
   Index bytes_ = 0, filled_ = 0;
 };
 

@@ -29,11 +29,12 @@ struct CopyLoop {
 };
 
 /// A strided copy of vectors of 2^log2_width bytes, to which all its addresses and strides are
-/// aligned; or of single values that are converted on the way.
+/// aligned; or of values that are converted on the way, in vectors of 2^log2_width values: of one,
+/// or of eight whose addresses are multiples of 16 bytes.
 struct CopyPiece {
   const std::byte* src = nullptr;
   std::byte* dst = nullptr;
-  Divisor run;                   ///< vectors, or values, of a run.
+  Divisor run;                   ///< vectors of a run.
   std::uint32_t first_loop = 0;  ///< of num_loops entries in `loops`, outermost first.
   std::uint8_t num_loops = 0;
   std::uint8_t log2_width = 0;
@@ -65,5 +66,8 @@ struct TileLaunch {
 /// whose only parameter is a TileLaunch.
 inline constexpr unsigned kTileThreads = 256, kTileBlocks = 4;
 inline constexpr const char* kTileKernel = "reshard_run_tiles";
+/// The same for tiles of pieces that convert value by value. By eight values, the name goes on with
+/// both dtypes, "_f32_bf16" (TileTable::Conversions).
+inline constexpr const char* kConvertKernel = "reshard_convert";
 
 }  // namespace reshard::cuda
