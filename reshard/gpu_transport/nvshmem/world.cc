@@ -2,9 +2,12 @@
 #include "reshard/gpu_transport/nvshmem/world.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <mutex>
 #include <set>
@@ -142,8 +145,26 @@ struct World::Start {
   }
 };
 
+namespace {
+
+/// NVSHMEM has a thread that reads memory of the driver's, which the driver's destructors free at
+/// the end of a process (3.4.5: a segmentation fault), and only nvshmem_finalize() stops it. So the
+/// process ends before the destructors of libraries that were loaded by now, with its own status.
+void end_before_destructors() {
+  static const int registered = on_exit(
+      [](int status, void*) {
+        std::fflush(nullptr);
+        _exit(status);
+      },
+      nullptr);
+  (void)registered;
+}
+
+}  // namespace
+
 World& World::of_process(const Library& library) {
   static World world(library);
+  end_before_destructors();
   return world;
 }
 
