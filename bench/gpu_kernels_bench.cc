@@ -3,6 +3,8 @@
 // timed by events on a stream. Prints one line.
 //
 //   gpu_kernels_bench --kind copy --run 192 --pitch 1536
+//   gpu_kernels_bench --kind slices --run 1024 --pitch 2048
+//   gpu_kernels_bench --kind cast --matrix 4096x14336
 //   gpu_kernels_bench --kind transpose --matrix 2880x2880
 //   gpu_kernels_bench --kind quantise --format mxfp8 --matrix 4096x14336
 //   gpu_kernels_bench --kind fingerprint --matrix 4096x14336
@@ -11,7 +13,8 @@
 //   gpu_kernels_bench --kind beside --run 4096 --pitch 8192
 //   ... [--gpu 0] [--mib 2048] [--rounds N]
 //
-// Each uses as much as fills --mib mebibytes of its source. `beside` runs the copy with an eighth
+// Each uses as much as fills --mib mebibytes of its source. `slices` copies each run as a tensor of
+// its own; `cast` makes BF16 of F32. `beside` runs the copy with an eighth
 // of the multiprocessors while another stream has kernels of its own. Fingerprints also run in turn
 // with a kernel that only reads. Results are compared with what the host computes: of quantised
 // matrices the first and the last one.
@@ -26,6 +29,7 @@
 #include "reshard/cuda/fingerprints/fingerprint_runner.h"
 #include "reshard/cuda/tiles/matrix_runner.h"
 #include "reshard/cuda/tiles/tile_runner.h"
+#include "reshard/transform/convert.h"
 
 namespace reshard::bench {
 namespace {
@@ -131,38 +135,75 @@ Result<StridedCopy> transpose_of(const Job& job) {
                    {0, Dims{job.rows * job.cols, 1, job.rows}}, 16);
 }
 
+/// Each run of copy_of() as a copy of its own, as small tensors are.
+std::vector<StridedCopy> slices_of(const Job& job) {
+  std::vector<StridedCopy> copies(static_cast<std::size_t>((job.mib << 20) / job.pitch));
+  Index i = 0;
+  for (StridedCopy& copy : copies) {
+    copy = {.src_offset = i * job.pitch, .dst_offset = i * job.run, .run_bytes = job.run};
+    ++i;
+  }
+  return copies;
+}
+
 struct CopyOnGpu {
   HostBuffer host;
   Buffer source, target;
   cuda::TileRunner runner;
-  CopyTask task;
+  std::vector<StridedCopy> copies;
+  Conversion conversion;
 
-  static Result<CopyOnGpu> make(const Gpu& gpu, const StridedCopy& copy, Index source_bytes,
-                                int most_blocks = 0) {
+  static Result<CopyOnGpu> make(const Gpu& gpu, std::vector<StridedCopy> copies, Index source_bytes,
+                                int most_blocks = 0, const Conversion& conversion = {}) {
     CopyOnGpu out;
     out.host = random_bits(source_bytes);
     out.source = RESHARD_TRY(on_gpu(gpu, out.host));
-    out.target = RESHARD_TRY(Buffer::on_device(gpu.device, copy.bytes()));
-    out.task = {copy, out.source.data(), out.target.data(), {}};
+    Index bytes = 0;
+    for (const StridedCopy& copy : copies) bytes += copy.bytes();
+    out.target = RESHARD_TRY(Buffer::on_device(gpu.device, bytes));
+    out.copies = std::move(copies);
+    out.conversion = conversion;
     cuda::TileTable table;
-    RESHARD_TRY(table.add(out.task));
+    for (const StridedCopy& copy : out.copies)
+      RESHARD_TRY(table.add({copy, out.source.data(), out.target.data(), conversion}));
     table.end_level();
     out.runner = RESHARD_TRY(cuda::TileRunner::make(gpu.device, table, most_blocks));
     return out;
   }
   Result<> check(const Gpu& gpu) const {
     HostBuffer expected = RESHARD_TRY(HostBuffer::allocate(target.size()));
-    run_copy(task.copy, host.data(), expected.data(), CopyHint::streaming);
+    for (const StridedCopy& copy : copies)
+      if (conversion.converts())
+        run_conversion(copy, conversion, host.data(), expected.data());
+      else
+        run_copy(copy, host.data(), expected.data(), CopyHint::streaming);
     copy_fence();
     return expect_same(gpu, target.data(), expected.data(), target.size(), "the copy");
   }
 };
 
 Result<> run_copies(const Gpu& gpu, const Job& job) {
-  const StridedCopy copy = job.kind == "copy" ? copy_of(job) : RESHARD_TRY(transpose_of(job));
-  const CopyOnGpu work =
-      RESHARD_TRY(CopyOnGpu::make(gpu, copy, job.kind == "copy" ? job.mib << 20 : copy.bytes()));
-  RESHARD_TRY(measure(gpu, job, copy.bytes(),
+  std::vector<StridedCopy> copies;
+  if (job.kind == "slices")
+    copies = slices_of(job);
+  else
+    copies.push_back(job.kind == "copy" ? copy_of(job) : RESHARD_TRY(transpose_of(job)));
+  const CopyOnGpu work = RESHARD_TRY(
+      CopyOnGpu::make(gpu, copies, job.kind == "transpose" ? copies[0].bytes() : job.mib << 20));
+  RESHARD_TRY(measure(gpu, job, work.target.size(),
+                      {{job.kind, [&] { return work.runner.launch(gpu.stream); }}}));
+  return work.check(gpu);
+}
+
+/// F32 matrices to BF16.
+Result<> run_cast(const Gpu& gpu, const Job& job) {
+  const Index elements = (job.mib << 20) / 4 / (job.rows * job.cols) * (job.rows * job.cols);
+  if (elements == 0) return fail(Code::invalid_argument, "--mib has no room for the matrix");
+  const Conversion conversion{{DType::f32}, {DType::bf16}};
+  const CopyOnGpu work = RESHARD_TRY(
+      CopyOnGpu::make(gpu, {make_widening_copy({elements}, {0, Dims{1}}, {0, Dims{1}}, 4, 2)},
+                      elements * 4, 0, conversion));
+  RESHARD_TRY(measure(gpu, job, elements * 3,
                       {{job.kind, [&] { return work.runner.launch(gpu.stream); }}}));
   return work.check(gpu);
 }
@@ -171,8 +212,8 @@ Result<> run_copies(const Gpu& gpu, const Job& job) {
 Result<> run_beside(const Gpu& gpu, const Job& job) {
   constexpr int kLaunches = 8;
   const int share = std::max(1, gpu.device->multiprocessors() / 8);
-  const CopyOnGpu load = RESHARD_TRY(CopyOnGpu::make(gpu, copy_of(job), job.mib << 20));
-  const CopyOnGpu work = RESHARD_TRY(CopyOnGpu::make(gpu, copy_of(job), job.mib << 20,
+  const CopyOnGpu load = RESHARD_TRY(CopyOnGpu::make(gpu, {copy_of(job)}, job.mib << 20));
+  const CopyOnGpu work = RESHARD_TRY(CopyOnGpu::make(gpu, {copy_of(job)}, job.mib << 20,
                                                      share * static_cast<int>(cuda::kTileBlocks)));
   const Stream other = RESHARD_TRY(Stream::make(gpu.device));
   const auto fork = RESHARD_TRY(cuda::Event::make(gpu.device)),
@@ -378,13 +419,16 @@ Result<> run(Arguments& arguments) {
   auto device = RESHARD_TRY(cuda::Device::open(*driver, static_cast<int>(number)));
   auto stream = RESHARD_TRY(Stream::make(device));
   const Gpu gpu{std::move(device), std::move(stream), rounds};
-  if (job.kind == "copy" || job.kind == "transpose") return run_copies(gpu, job);
+  if (job.kind == "copy" || job.kind == "slices" || job.kind == "transpose")
+    return run_copies(gpu, job);
+  if (job.kind == "cast") return run_cast(gpu, job);
   if (job.kind == "quantise") return run_quantised(gpu, job);
   if (job.kind.starts_with("fingerprint")) return run_fingerprints(gpu, job);
   if (job.kind == "beside") return run_beside(gpu, job);
-  return fail(Code::invalid_argument,
-              "--kind takes copy, transpose, quantise, fingerprint, fingerprint_columns, "
-              "fingerprint_transposed or beside");
+  return fail(
+      Code::invalid_argument,
+      "--kind takes copy, slices, cast, transpose, quantise, fingerprint, fingerprint_columns, "
+      "fingerprint_transposed or beside");
 }
 
 }  // namespace

@@ -27,6 +27,9 @@ KERNELS = (
   ({"kind": "copy", "run": 16384}, "runs of 16 KiB", LONG_TARGET, True),
   ({"kind": "copy", "run": 1856, "pitch": 3712}, "runs of 1856 bytes", SHORT_TARGET, False),
   ({"kind": "copy", "run": 192, "pitch": 1536}, "runs of 192 bytes, 1536 apart", SHORT_TARGET, True),
+  ({"kind": "slices", "run": 1024, "pitch": 2048}, "tensors of 1 KiB", SHORT_TARGET, True),
+  ({"kind": "slices", "run": 192, "pitch": 256}, "tensors of 192 bytes", None, True),
+  ({"kind": "cast", "matrix": "4096x14336"}, "F32 to BF16", LONG_TARGET, True),
   ({"kind": "transpose", "matrix": "2880x2880"}, "BF16 matrices transposed, 2880x2880", SHORT_TARGET, True),
   ({"kind": "quantise", "format": "mxfp8", "matrix": "4096x14336"}, "mxfp8, 4096x14336", QUANTISE_TARGET, True),
   ({"kind": "quantise", "format": "mxfp8", "matrix": "2688x1856"}, "mxfp8, 2688x1856", QUANTISE_TARGET, False),
@@ -73,7 +76,7 @@ def kernel_rows(programs, pairs, what, target, quick):
   )
   moved = result["plain_bytes"]
   plain = rates(result["seconds_plain"], moved)[0]
-  for way in ("copy", "transpose", "quantise", "dequantise"):
+  for way in ("copy", "slices", "cast", "transpose", "quantise", "dequantise"):
     if f"seconds_{way}" in result:
       seconds = result[f"seconds_{way}"]
       median, best = rates(seconds, moved)

@@ -261,7 +261,8 @@ class BuiltPrograms(unittest.TestCase):
 
   def test_kernels_of_gpus_compute_what_the_host_does(self):
     with self.emulated_gpu() as environment:
-      for kind, ways in (("copy", {"copy"}), ("transpose", {"transpose"}), ("quantise", {"quantise", "dequantise"}),
+      for kind, ways in (("copy", {"copy"}), ("slices", {"slices"}), ("cast", {"cast"}), ("transpose", {"transpose"}),
+                         ("quantise", {"quantise", "dequantise"}),
                          ("fingerprint", {"fingerprint"}), ("fingerprint_columns", {"fingerprint"}),
                          ("fingerprint_transposed", {"fingerprint"}), ("beside", {"load", "refit", "both"})):  # fmt: skip
         argv = self.argv("gpu_kernels_bench", "--kind", kind, "--matrix", "300x160", "--mib", "1", "--rounds", "2")

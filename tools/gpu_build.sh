@@ -39,20 +39,24 @@ for name in $programs; do
   # The loader and the C library are the machine's own.
   ldd "$folder/bin/$name" | awk '$3 ~ /^\// {print $3}' | grep -vE '/(libc|libm|libdl|libpthread|librt)\.so'
 done | sort -u | xargs -I{} cp -L {} "$bundle/lib/"
-tools/build.sh "$folder" "$jobs" reshard_transport_nccl
-strip -o "$bundle/bin/reshard_transport_nccl.so" "$folder/bin/reshard_transport_nccl.so"
+for library in nccl nvshmem; do
+  tools/build.sh "$folder" "$jobs" reshard_transport_$library
+  strip -o "$bundle/bin/reshard_transport_$library.so" "$folder/bin/reshard_transport_$library.so"
+done
 cp bench/*.py "$bundle/bench/"
 cp -r examples/configs "$bundle/examples/"
 git rev-parse --short=12 HEAD >"$bundle/COMMIT"
-cp tests/gpu/*.sh "$bundle/"
+cp tests/gpu/*.sh tests/gpu/*.py "$bundle/"
 if [ -n "$python" ]; then
   mkdir -p "$bundle/python/tests"
-  cp -rL "$folder/python/reshard" "$bundle/python/"
+  cp -r python/reshard "$bundle/python/"
   cp -r examples/configs "$bundle/python/reshard/"
-  strip "$bundle"/python/reshard/*.so
+  strip -o "$bundle/python/reshard/$(basename "$folder"/python/reshard/_core*.so)" "$folder"/python/reshard/_core*.so
+  ln -s ../../bin/reshard_transport_nccl.so ../../bin/reshard_transport_nvshmem.so "$bundle/python/reshard/"
   ldd "$folder"/python/reshard/_core*.so | awk '$3 ~ /^\// {print $3}' | grep -vE '/(libc|libm|libdl|libpthread|librt)\.so' |
     xargs -I{} cp -L {} "$bundle/lib/"
   cp python/tests/*.py "$bundle/python/tests/"
   mkdir "$bundle/bench/python" && cp bench/python/gpu_peers.py "$bundle/bench/python/"
 fi
-du -sh "$bundle" | awk '{print "gpu: " $2 " has " $1}'
+tar -C "$folder" -cJf "$bundle.tar.xz" gpu-bundle
+du -h "$bundle.tar.xz" | awk '{print "gpu: " $2 " has " $1}'

@@ -272,3 +272,23 @@ def test_torch_takes_the_memory_without_a_copy_and_its_current_stream_is_used():
     copy = tensor.clone()
   stream.synchronize()
   assert torch.equal(copy.cpu(), numbers())
+
+
+@pytest.mark.skipif(is_emulated(), reason="the emulated GPU has no graphs")
+def test_a_graph_of_torch_repeats_a_refit():
+  stream = torch.cuda.Stream()
+  with torch.cuda.stream(stream):  # All of it: a capture takes no other stream along.
+    own = reshard.RankBuffers.allocate(matrix(), device=gpu().device, stream=stream)
+    source = gpu().tensor(numbers())
+    refit = reshard.InProcessRefit(reshard.plan(matrix(), matrix()), buffers(source), own)
+    refit.run()
+  stream.synchronize()
+  graph = torch.cuda.CUDAGraph()
+  with torch.cuda.graph(graph, stream=stream):
+    refit.run()
+  for version in (2, 3):
+    gpu().write(source, numbers() * version, stream)
+    with torch.cuda.stream(stream):
+      graph.replay()
+    stream.synchronize()
+    assert torch.equal(own.tensor(0, "w").torch().cpu(), numbers() * version)

@@ -14,11 +14,11 @@ failed=0
 run() { "$@" --gtest_brief=1 || failed=1; }
 export RESHARD_TEST_GPU=0
 run bin/reshard_cuda_tests
-run bin/reshard_exec_tests --gtest_filter='*gpus*'
+run bin/reshard_exec_tests --gtest_filter='*gpus*-Shm*'
 run bin/reshard_refit_tests --gtest_filter='*Device*:OnGpu/*'
 run bin/reshard_cli_tests --gtest_filter='DeviceRun*'
 # A process that has used the GPU cannot fork others that do: each of these tests has a process of its own.
-for test in $(bin/reshard_exec_tests --gtest_list_tests --gtest_filter='SharedGpuMemory*:GpuPeers*' |
+for test in $(bin/reshard_exec_tests --gtest_list_tests --gtest_filter='SharedGpuMemory*:GpuPeers*:Shm*gpus*' |
   awk '/^[A-Z].*\.$/ {suite = $1} /^  / {print suite $1}'); do
   run bin/reshard_exec_tests --gtest_filter="$test"
 done
@@ -42,8 +42,8 @@ fi
 sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null || true)
 if [ -n "$sanitizer" ]; then
   for tool in memcheck racecheck; do
-    RC_PARAMS=max_success=10 run "$sanitizer" --tool "$tool" --error-exitcode 1 bin/reshard_cuda_tests
-    RC_PARAMS=max_success=10 run "$sanitizer" --tool "$tool" --error-exitcode 1 bin/reshard_refit_tests \
+    RC_PARAMS=max_success=10 run "$sanitizer" --tool "$tool" --report-api-errors no --error-exitcode 1 bin/reshard_cuda_tests
+    RC_PARAMS=max_success=10 run "$sanitizer" --tool "$tool" --report-api-errors no --error-exitcode 1 bin/reshard_refit_tests \
       --gtest_filter='*Device*'
   done
 else
