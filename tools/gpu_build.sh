@@ -58,5 +58,5 @@ if [ -n "$python" ]; then
   cp python/tests/*.py "$bundle/python/tests/"
   mkdir "$bundle/bench/python" && cp bench/python/gpu_peers.py "$bundle/bench/python/"
 fi
-tar -C "$folder" -cJf "$bundle.tar.xz" gpu-bundle
+tar -C "$folder" --exclude=__pycache__ -cJf "$bundle.tar.xz" gpu-bundle
 du -h "$bundle.tar.xz" | awk '{print "gpu: " $2 " has " $1}'
