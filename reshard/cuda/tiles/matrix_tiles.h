@@ -97,12 +97,13 @@ inline constexpr const char *kAmaxKernel = "reshard_amax", *kQuantiseKernel = "r
 
 /// Calls KERNEL(dtype, codes) for those of MatrixWay::vectors and of held that there are: those of
 /// known formats. Others would double an image that is large already.
-#define RESHARD_VECTOR_KERNELS(KERNEL)                                                          \
-  KERNEL(bf16, e4m3)                                                                            \
-  KERNEL(bf16, e2m1)                                                                            \
-  KERNEL(bf16, int4) KERNEL(bf16, int8) KERNEL(bf16, uint8) KERNEL(f16, e4m3) KERNEL(f16, e2m1) \
-      KERNEL(f32, e4m3) KERNEL(f32, e2m1)
+// clang-format off: it lays these lists out anew each time.
+#define RESHARD_VECTOR_KERNELS(KERNEL) \
+  KERNEL(bf16, e4m3) KERNEL(bf16, e2m1) KERNEL(bf16, int4) KERNEL(bf16, int8) KERNEL(bf16, uint8) \
+  KERNEL(f16, e4m3) KERNEL(f16, e2m1) \
+  KERNEL(f32, e4m3) KERNEL(f32, e2m1)
 #define RESHARD_HELD_KERNELS(KERNEL) KERNEL(bf16, e4m3) KERNEL(bf16, int8)
+// clang-format on
 
 /// True if there is a kernel of this way for values and codes.
 constexpr bool has_kernel(MatrixWay way, DType values, CodeKind codes) {
