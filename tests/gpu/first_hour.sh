@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# What to ask a GPU first, in slices that can be run one by one: each takes under three minutes on an H100 with 16 cores,
-# alone on the machine, and leaves <folder>/<slice>.txt. Runs in a bundle of tools/gpu_build.sh, on GPU 0.
+# What to ask a GPU first, in slices that can be run one by one: each is meant to take under three minutes on an H100 with 16
+# cores, alone on the machine, and leaves <folder>/<slice>.txt. Runs in a bundle of tools/gpu_build.sh, on GPU 0.
 #
 #   gpu-bundle/first_hour.sh FOLDER [SLICE ...]     all slices, in this order, if none is named:
 #     driver      the driver, the GPU, and what only a driver answers

@@ -16,7 +16,7 @@ import sys
 MIB = 1 << 20
 SUCCESS = 0
 # CUpointer_attribute.
-MEMORY_TYPE, BUFFER_ID, IPC_CAPABLE, MAPPED, BLOCK_ID = 2, 7, 10, 13, 20
+BUFFER_ID, IPC_CAPABLE, MAPPED, BLOCK_ID = 7, 10, 13, 20
 POSIX_FD, FABRIC = 1, 8
 ULL, SIZE, INT, UINT, PTR = ctypes.c_ulonglong, ctypes.c_size_t, ctypes.c_int, ctypes.c_uint, ctypes.c_void_p
 
