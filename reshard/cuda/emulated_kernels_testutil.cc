@@ -165,16 +165,16 @@ void add_vector_kernels() {
 }
 
 template <DType From>
-void add_convert_kernels(const char* from) {
-  for (const auto& [to, name] :
-       {std::pair(DType::bf16, "bf16"), {DType::f16, "f16"}, {DType::f32, "f32"}})
+void add_convert_kernels() {
+  for (const DType to : {DType::bf16, DType::f16, DType::f32})
     with_dtype(to, [&](auto dtype) {
-      add_kernel<TileLaunch>(fmt::format("{}_{}_{}", kConvertKernel, from, name),
-                             [](const TileLaunch& launch, unsigned block, unsigned blocks) {
-                               all_threads(block, blocks, [&](const TileThread& me) {
-                                 convert_vector_tiles<From, decltype(dtype)::value>(launch, me);
-                               });
-                             });
+      add_kernel<TileLaunch>(
+          fmt::format("{}_{}_{}", kConvertKernel, kernel_suffix(From), kernel_suffix(to)),
+          [](const TileLaunch& launch, unsigned block, unsigned blocks) {
+            all_threads(block, blocks, [&](const TileThread& me) {
+              convert_vector_tiles<From, decltype(dtype)::value>(launch, me);
+            });
+          });
     });
 }
 
@@ -183,9 +183,9 @@ void add_kernels() {
       kConvertKernel, [](const TileLaunch& launch, unsigned block, unsigned blocks) {
         all_threads(block, blocks, [&](const TileThread& me) { convert_tiles(launch, me); });
       });
-  add_convert_kernels<DType::bf16>("bf16");
-  add_convert_kernels<DType::f16>("f16");
-  add_convert_kernels<DType::f32>("f32");
+  add_convert_kernels<DType::bf16>();
+  add_convert_kernels<DType::f16>();
+  add_convert_kernels<DType::f32>();
 #define RESHARD_ADD_VECTORS(D, C) add_vector_kernels<DType::D, CodeKind::C>();
   RESHARD_VECTOR_KERNELS(RESHARD_ADD_VECTORS)
 #define RESHARD_ADD_HELD(D, C)                                                    \

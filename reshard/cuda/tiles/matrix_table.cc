@@ -140,7 +140,7 @@ void add_format(MatrixPair& m, const QuantFormat& f) {
   m.factor_divides = f.factor_divides;
 }
 
-/// True if TileVectors takes the tiles.
+/// True if tiles keep the limits of TileVectors<8>.
 bool has_vectors(const MatrixPair& m) {
   constexpr std::uint64_t kMost = std::uint64_t{kAtOnce} << 15;  // A tile has a block at least.
   const std::uint64_t block = m.one_block ? m.cols : std::uint64_t{m.block_rows} * m.block_cols;
@@ -197,11 +197,8 @@ std::string kernel_name(MatrixWork work, const MatrixPair& matrix) {
   if (work == MatrixWork::amax) return kAmaxKernel;
   const char* const kernel = work == MatrixWork::quantise ? kQuantiseKernel : kDequantiseKernel;
   if (matrix.way == MatrixWay::phases) return kernel;
-  const char* const dtype = matrix.dtype == DType::bf16  ? "bf16"
-                            : matrix.dtype == DType::f16 ? "f16"
-                                                         : "f32";
-  return fmt::format("{}_{}_{}_{}", kernel, matrix.way == MatrixWay::held ? "held" : "vectors",
-                     dtype, text(matrix.codes));
+  const char* const way = matrix.way == MatrixWay::held ? "held" : "vectors";
+  return fmt::format("{}_{}_{}_{}", kernel, way, kernel_suffix(matrix.dtype), text(matrix.codes));
 }
 
 Result<> MatrixTable::add(const MatrixSlice& slice) {

@@ -96,7 +96,7 @@ inline constexpr const char *kAmaxKernel = "reshard_amax", *kQuantiseKernel = "r
                             *kMaximumKernel = "reshard_maximum";
 
 /// Calls KERNEL(dtype, codes) for those of MatrixWay::vectors and of held that there are: those of
-/// known formats. Others would double an image that is large already.
+/// known formats. Kernels for all pairs would double the image.
 // clang-format off: it lays these lists out anew each time.
 #define RESHARD_VECTOR_KERNELS(KERNEL) \
   KERNEL(bf16, e4m3) KERNEL(bf16, e2m1) KERNEL(bf16, int4) KERNEL(bf16, int8) KERNEL(bf16, uint8) \

@@ -225,8 +225,8 @@ RESHARD_INLINE void encode_held_phase(const MatrixPair& m, const MatrixTile& t,
   for (int k = 0; k < N; ++k) {
     const std::uint32_t i = me.thread + static_cast<std::uint32_t>(k) * me.num_threads;
     if (i >= tile.num()) return;
-    store_codes<C>(encoded_eight<C>(held.of[k].values(), divides(S), scale.by, rounding_of(D)),
-                   tile.codes<C>(tile.place(i)));
+    store_codes(encoded_eight<C>(held.of[k].values(), divides(S), scale.by, rounding_of(D)),
+                code_bits(C), tile.codes<C>(tile.place(i)));
   }
 }
 

@@ -293,10 +293,7 @@ RESHARD_HOST_DEVICE inline void encode_phase(const MatrixPair& m, const MatrixTi
                                            shared.by[step.slot], rounding_of(m.dtype));
     std::byte* const to = m.data + step.row * m.data_row + std::int64_t{step.col} * width / 8;
     if (m.at_once == 8 && step.count == 8) {
-      if (width == 8)
-        store_codes<CodeKind::e4m3>(codes, to);
-      else
-        store_codes<CodeKind::e2m1>(codes, to);
+      store_codes(codes, code_bits(m.codes), to);
     } else {
       for (std::uint32_t b = 0; b < (step.count * width + 7) / 8; ++b)
         to[b] = static_cast<std::byte>(codes >> (8 * b));

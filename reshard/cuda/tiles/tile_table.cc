@@ -55,10 +55,7 @@ std::string convert_kernel(const CopyTask& task) {
   const DType from = task.conversion.from.dtype, to = task.conversion.to.dtype;
   if (all.bytes() < kWidest || task.copy.run_bytes % (size_of(to, 1) << kLog2Eight) != 0)
     return kConvertKernel;
-  const auto text = [](DType dtype) {
-    return dtype == DType::bf16 ? "bf16" : dtype == DType::f16 ? "f16" : "f32";
-  };
-  return fmt::format("{}_{}_{}", kConvertKernel, text(from), text(to));
+  return fmt::format("{}_{}_{}", kConvertKernel, kernel_suffix(from), kernel_suffix(to));
 }
 
 }  // namespace

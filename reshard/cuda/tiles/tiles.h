@@ -62,6 +62,11 @@ struct TileLaunch {
   std::uint32_t first_tile = 0, end_tile = 0;
 };
 
+/// A dtype of values in the names of kernels. @pre is_convertible(dtype)
+constexpr const char* kernel_suffix(DType dtype) {
+  return dtype == DType::bf16 ? "bf16" : dtype == DType::f16 ? "f16" : "f32";
+}
+
 /// Threads of a block, blocks that a multiprocessor can run at a time, and the name of the kernel,
 /// whose only parameter is a TileLaunch.
 inline constexpr unsigned kTileThreads = 256, kTileBlocks = 4;

@@ -7,40 +7,32 @@
 
 namespace reshard::cuda {
 
-/// Calls f(CodeOf<kind>()).
-template <CodeKind C>
-struct CodeOf {
-  static constexpr CodeKind value = C;
-};
+/// Calls f(Constant<kind>()).
 template <class F>
 RESHARD_HOST_DEVICE void with_codes(CodeKind kind, F&& f) {
   switch (kind) {
-    case CodeKind::e4m3: return f(CodeOf<CodeKind::e4m3>());
-    case CodeKind::e2m1: return f(CodeOf<CodeKind::e2m1>());
-    case CodeKind::int4: return f(CodeOf<CodeKind::int4>());
-    case CodeKind::int8: return f(CodeOf<CodeKind::int8>());
-    case CodeKind::uint8: return f(CodeOf<CodeKind::uint8>());
+    case CodeKind::e4m3: return f(Constant<CodeKind::e4m3>());
+    case CodeKind::e2m1: return f(Constant<CodeKind::e2m1>());
+    case CodeKind::int4: return f(Constant<CodeKind::int4>());
+    case CodeKind::int8: return f(Constant<CodeKind::int8>());
+    case CodeKind::uint8: return f(Constant<CodeKind::uint8>());
   }
 }
 
 /// The same for scales of such codes. @pre takes_scale()
-template <ScaleKind S>
-struct ScaleOf {
-  static constexpr ScaleKind value = S;
-};
 template <CodeKind C, class F>
 RESHARD_HOST_DEVICE void with_scale(ScaleKind kind, F&& f) {
   if constexpr (is_integer(C)) {
-    if (kind == ScaleKind::bf16_exact) return f(ScaleOf<ScaleKind::bf16_exact>());
-    if (kind == ScaleKind::f16_exact) return f(ScaleOf<ScaleKind::f16_exact>());
-    return f(ScaleOf<ScaleKind::f32_exact>());
+    if (kind == ScaleKind::bf16_exact) return f(Constant<ScaleKind::bf16_exact>());
+    if (kind == ScaleKind::f16_exact) return f(Constant<ScaleKind::f16_exact>());
+    return f(Constant<ScaleKind::f32_exact>());
   } else {
-    if (kind == ScaleKind::e8m0_up) return f(ScaleOf<ScaleKind::e8m0_up>());
-    if (kind == ScaleKind::e8m0_floor) return f(ScaleOf<ScaleKind::e8m0_floor>());
-    if constexpr (C == CodeKind::e2m1) return f(ScaleOf<ScaleKind::e4m3>());
-    if (kind == ScaleKind::f32_up) return f(ScaleOf<ScaleKind::f32_up>());
-    if (kind == ScaleKind::f32_floor) return f(ScaleOf<ScaleKind::f32_floor>());
-    return f(ScaleOf<ScaleKind::f32_exact>());
+    if (kind == ScaleKind::e8m0_up) return f(Constant<ScaleKind::e8m0_up>());
+    if (kind == ScaleKind::e8m0_floor) return f(Constant<ScaleKind::e8m0_floor>());
+    if constexpr (C == CodeKind::e2m1) return f(Constant<ScaleKind::e4m3>());
+    if (kind == ScaleKind::f32_up) return f(Constant<ScaleKind::f32_up>());
+    if (kind == ScaleKind::f32_floor) return f(Constant<ScaleKind::f32_floor>());
+    return f(Constant<ScaleKind::f32_exact>());
   }
 }
 constexpr bool takes_scale(CodeKind codes, ScaleKind kind) {
@@ -104,10 +96,9 @@ RESHARD_HOST_DEVICE void store_sixteen(const SixteenCodes& codes, std::byte* at)
     *reinterpret_cast<std::uint64_t*>(at) = codes.first | codes.second << 32;
 }
 
-/// Eight codes, side by side.
-template <CodeKind C>
-RESHARD_HOST_DEVICE void store_codes(std::uint64_t codes, std::byte* at) {
-  if (code_bits(C) == 8)
+/// Stores eight codes of `bits` bits, at a multiple of their size.
+RESHARD_INLINE void store_codes(std::uint64_t codes, int bits, std::byte* at) {
+  if (bits == 8)
     *reinterpret_cast<std::uint64_t*>(at) = codes;
   else
     *reinterpret_cast<std::uint32_t*>(at) = static_cast<std::uint32_t>(codes);
@@ -202,7 +193,7 @@ RESHARD_INLINE Eight divided_eight(const Eight& values, float by) {
     float quotient = number * inverse;
     quotient = fmaf(fmaf(-divisor, quotient, number), inverse, quotient);
     quotient = fmaf(fmaf(-divisor, quotient, number), inverse, quotient);
-    // That of an infinity has no remainder.
+    // An infinite number leaves no remainder to correct with.
     quotient = number < bits_float(kFloatInfinity) ? quotient : number * inverse;
     out.of[k] = bits_float(float_bits(quotient) | (float_bits(values.of[k]) & 0x80000000U));
   }

@@ -4,6 +4,8 @@
 // host compiler uses the functions.
 #pragma once
 
+#include <type_traits>
+
 #include "reshard/transform/convert_arithmetic.h"
 
 /// Unrolls the loop that follows, so that arrays which it indexes stay in registers.
@@ -57,17 +59,17 @@ RESHARD_HOST_DEVICE inline void store_value(DType dtype, float value, std::byte*
   }
 }
 
-/// Calls f(DTypeOf<dtype>()). @pre is_convertible(dtype)
-template <DType D>
-struct DTypeOf {
-  static constexpr DType value = D;
-};
+/// The argument of a generic function whose value is known when it is compiled.
+template <auto V>
+using Constant = std::integral_constant<decltype(V), V>;
+
+/// Calls f(Constant<dtype>()). @pre is_convertible(dtype)
 template <class F>
 RESHARD_HOST_DEVICE void with_dtype(DType dtype, F&& f) {
   switch (dtype) {
-    case DType::f32: return f(DTypeOf<DType::f32>());
-    case DType::f16: return f(DTypeOf<DType::f16>());
-    default: return f(DTypeOf<DType::bf16>());
+    case DType::f32: return f(Constant<DType::f32>());
+    case DType::f16: return f(Constant<DType::f16>());
+    default: return f(Constant<DType::bf16>());
   }
 }
 
