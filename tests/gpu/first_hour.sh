@@ -3,7 +3,7 @@
 # What to ask a GPU first, in slices that can be run one by one: each is meant to take under three minutes on an H100 with 16
 # cores, alone on the machine, and leaves <folder>/<slice>.txt. Runs in a bundle of tools/gpu_build.sh, on GPU 0.
 #
-#   gpu-bundle/first_hour.sh FOLDER [SLICE ...]     all slices, in this order, if none is named:
+#   gpu-bundle/first_hour.sh FOLDER [SLICE ...]     all slices, in this order, if none is named; exit code 1 if one failed:
 #     driver      the driver, the GPU, and what only a driver answers
 #     tests       the tests of one process
 #     processes   the tests and refits of several processes; NCCL and NVSHMEM, if they are found
@@ -35,6 +35,11 @@ ask() {
 }
 export -f ask
 export folder slice
+
+# Why something is left out, on the screen, too.
+skip() {
+  echo "first_hour: $slice: $* skipped" | tee -a "$folder/$slice.txt"
+}
 
 # Tests of a program, each with a process of its own: a process that has used CUDA cannot fork others that do.
 #   each <program> <filter>
@@ -74,10 +79,10 @@ processes() {
   local library gpus
   gpus=$(nvidia-smi -L | wc -l)
   for library in nccl nvshmem; do
-    bin/reshard transports | grep -q "^$library *yes" || { ask 1 echo "$library skipped"; continue; }
+    bin/reshard transports | grep -q "^$library *yes" || { skip "$library: $(bin/reshard transports | grep "^$library"):"; continue; }
     ask 60 $refit --device cuda:0 --from megatron:tp=1 --to vllm:tp=1 --transport $library
     # Two ranks on one GPU: NCCL refuses that, NVSHMEM may take it.
-    [ $library = nvshmem ] || [ "$gpus" -gt 1 ] || continue
+    [ $library = nvshmem ] || [ "$gpus" -gt 1 ] || { skip "NCCL between ranks: there is one GPU:"; continue; }
     ask 60 $refit --device cuda --from megatron:ep=2 --to vllm:tp=2 --transport $library --check-fingerprints
     ask 60 $refit --device cuda --from megatron:ep=2 --to vllm:tp=2,quant=mxfp8 --transport $library
   done
@@ -85,7 +90,9 @@ processes() {
 
 python() {
   export RESHARD_TEST_GPU=0 PYTHONPATH=$PWD/python
-  local cases
+  local cases why
+  why=$("$python" -c 'import pytest, torch, reshard; assert torch.cuda.is_available(), "torch sees no GPU"' 2>&1) ||
+    { skip "the package: $(tail -n 1 <<<"$why"):"; return; }
   for cases in python/tests/gpu_*cases.py; do
     ask 120 "$python" -m pytest -q --no-header -p no:cacheprovider -rs --timeout 60 "$cases" &
   done
@@ -126,7 +133,8 @@ refits() {
 
 sanitizers() {
   local tool sanitizer api
-  sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer)
+  sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null) ||
+    { skip "memcheck and racecheck: there is no compute-sanitizer:"; return; }
   export RESHARD_TEST_GPU=0 RC_PARAMS=max_success=5
   for tool in memcheck racecheck; do
     # A driver says "invalid value" of addresses that are not its own, which is asked.
@@ -139,8 +147,12 @@ sanitizers() {
 }
 
 [ $# -gt 0 ] || set -- driver tests processes python kernels refits sanitizers
+all_passed=true
 for slice in "$@"; do
-  rm -f "$folder/$slice.txt"
+  : >"$folder/$slice.txt"
   $slice
-  echo "first_hour: $slice: $(grep -c '^FAILED' "$folder/$slice.txt") of $(grep -c '^\[[0-9.]* s\]' "$folder/$slice.txt") failed"
+  failed=$(grep -c '^FAILED' "$folder/$slice.txt")
+  echo "first_hour: $slice: $failed of $(grep -c '^\[[0-9.]* s\]' "$folder/$slice.txt") failed: $folder/$slice.txt"
+  grep '^FAILED' "$folder/$slice.txt" && all_passed=false
 done
+$all_passed
