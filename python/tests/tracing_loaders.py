@@ -410,7 +410,8 @@ def _unwatched(m, w):
 
 def _by_address(m, w):
   if w["w"].device.type == "cpu" and w["w"].dtype == F32:
-    ctypes.memmove(m.p.data.data_ptr(), (w["w"] * 2).data_ptr(), 4 * 48)
+    doubled = w["w"] * 2
+    ctypes.memmove(m.p.data.data_ptr(), doubled.data_ptr(), 4 * doubled.numel())
 
 
 def _by_storage(m, w):
