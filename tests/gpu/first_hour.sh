@@ -41,11 +41,12 @@ skip() {
   echo "first_hour: $slice: $* skipped" | tee -a "$folder/$slice.txt"
 }
 
-# Tests of a program, each with a process of its own: a process that has used CUDA cannot fork others that do.
+# Tests of a program, each with a process of its own: a process that has used CUDA cannot fork others that do. Each starts
+# several, and the driver makes one context at a time.
 #   each <program> <filter>
 each() {
   bin/"$1" --gtest_list_tests --gtest_filter="$2" | awk '/^[A-Z].*\.$/ {suite = $1} /^  / {print suite $1}' |
-    xargs -P "$jobs" -I{} bash -c "ask 60 bin/$1 --gtest_brief=1 --gtest_filter={}"
+    xargs -P $(((jobs + 3) / 4)) -I{} bash -c "ask 60 bin/$1 --gtest_brief=1 --gtest_filter={}"
 }
 
 driver() {
