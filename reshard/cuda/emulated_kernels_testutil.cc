@@ -160,7 +160,11 @@ void add_vector_kernels() {
   add_matrix_kernel<D, C>(
       MatrixWork::dequantise, MatrixWay::vectors,
       [](const MatrixPair& m, const MatrixTile& tile, MatrixShared&, unsigned block, unsigned all) {
-        all_threads(block, all, [&](const TileThread& me) { decode_vectors<D, C>(m, tile, me); });
+        with_scale<C>(m.scale, [&](auto scale) {
+          all_threads(block, all, [&](const TileThread& me) {
+            decode_vectors<D, C, decltype(scale)::value>(m, tile, me);
+          });
+        });
       });
 }
 

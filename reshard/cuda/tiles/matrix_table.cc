@@ -161,9 +161,8 @@ bool has_sixteens(const MatrixPair& m) {
 MatrixWay fastest_way(const MatrixPair& m, MatrixWork work) {
   if (!has_vectors(m)) return MatrixWay::phases;
   if (work == MatrixWork::amax) return MatrixWay::vectors;
-  if (work == MatrixWork::dequantise)
-    return code_bits(m.codes) == 8 || has_sixteens(m) ? MatrixWay::vectors : MatrixWay::phases;
   if (!takes_scale(m.codes, m.scale)) return MatrixWay::phases;
+  if (work == MatrixWork::dequantise) return MatrixWay::vectors;
   const std::uint32_t cols = m.block_cols;
   const bool is_group = cols == 16 || cols == 32 || cols == 64 || cols == 128;
   if (m.one_block || (m.block_rows == 1 && is_group && m.cols % cols == 0))
@@ -260,8 +259,10 @@ void MatrixTable::add_tiles(const MatrixPair& m) {
   const Index fit = m.way == MatrixWay::held
                         ? 1
                         : std::max<Index>(1, Index{kTileElements} / (block_rows * m.block_cols));
-  const Index across = std::min({Index{kTileSlots}, Index{m.scale_cols}, fit});
-  const Index down = std::clamp<Index>(fit / across, 1, Index{kTileSlots} / across) * block_rows;
+  // Only phases hold something of each block.
+  const Index most = m.way == MatrixWay::phases ? Index{kTileSlots} : fit;
+  const Index across = std::min({most, Index{m.scale_cols}, fit});
+  const Index down = std::clamp<Index>(fit / across, 1, most / across) * block_rows;
   for (Index row = 0; row < m.rows; row += down)
     for (Index block = 0; block < m.scale_cols; block += across)
       tiles_.push_back({narrow(std::ssize(matrices_)), narrow(row),

@@ -50,7 +50,8 @@ struct MatrixPair {
 };
 
 /// What one thread block does at once: rows [first_row, end_row), from the first of a block to the
-/// last, of the blocks across [first_block, end_block). At most kTileSlots blocks in all.
+/// last, of the blocks across [first_block, end_block). Of MatrixWay::phases at most kTileSlots
+/// blocks in all.
 struct MatrixTile {
   std::uint32_t matrix = 0, first_row = 0, end_row = 0, first_block = 0, end_block = 0;
 };

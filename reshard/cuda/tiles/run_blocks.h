@@ -110,16 +110,13 @@ class GroupScales {
  public:
   RESHARD_HOST_DEVICE GroupScales(const MatrixPair& m, const MatrixTile& t, const TileThread& me)
       : places_(m),
+        scales_(make_scales(m, t, amax_of(m), me.thread)),
         lanes_(m.one_block ? 1 : m.block_cols / 16),
         first_block_(t.first_block),
         one_block_(m.one_block) {
-    const float amax = m.needs_amax ? *m.amax : 0.0F;
-    maker_ = make_scales(m, t, amax, me.thread);
-    maker_.data = C;  // Known here, so that other kinds need no code.
-    maker_.kind = S;
     while (1U << log2_lanes_ < lanes_) ++log2_lanes_;
     if (!one_block_) return;
-    whole_ = block_scale(maker_, float_bits(amax) & kFloatMagnitude);
+    whole_ = scales_.of(float_bits(amax_of(m)) & kFloatMagnitude);
     if (is_first_tile(m, t) && me.thread == 0)
       store_scale(scale_width_of(S), whole_.stored, m.scales);
   }
@@ -129,8 +126,7 @@ class GroupScales {
   RESHARD_INLINE float by(const TileVectors<16>& tile, const TileVectors<16>::Place& at,
                           const Sixteen<D>& values, bool is_mine) const {
     if (one_block_) return whole_.by;
-    const BlockScale scale =
-        block_scale(maker_, group_magnitude<D>(tile, at, lanes_, values.magnitude()));
+    const BlockScale scale = scales_.of(group_magnitude<D>(tile, at, lanes_, values.magnitude()));
     if (is_mine && (at.across & (lanes_ - 1)) == 0)
       store_scale(scale_width_of(S), scale.stored,
                   places_.at(at.row, first_block_ + (at.across >> log2_lanes_)));
@@ -139,7 +135,7 @@ class GroupScales {
 
  private:
   ScalePlaces places_;
-  ScaleMaker maker_ = {};
+  BlockScales<C, S> scales_;
   BlockScale whole_ = {};
   std::uint32_t lanes_, log2_lanes_ = 0, first_block_;
   bool one_block_;
@@ -214,10 +210,8 @@ RESHARD_INLINE void encode_held_phase(const MatrixPair& m, const MatrixTile& t,
                                       const MatrixShared& shared, const Held<D, N>& held,
                                       const TileThread& me) {
   const TileVectors<8> tile(m, t);
-  ScaleMaker maker = make_scales(m, t, m.needs_amax ? *m.amax : 0.0F, me.thread);
-  maker.data = C;
-  maker.kind = S;
-  const BlockScale scale = block_scale(maker, shared.amax[0]);
+  const BlockScales<C, S> scales(make_scales(m, t, amax_of(m), me.thread));
+  const BlockScale scale = scales.of(shared.amax[0]);
   if (me.thread == 0)
     store_scale(scale_width_of(S), scale.stored,
                 scale_at(m, t.first_row / m.block_rows, t.first_block));
@@ -230,48 +224,43 @@ RESHARD_INLINE void encode_held_phase(const MatrixPair& m, const MatrixTile& t,
   }
 }
 
-/// Decodes eight codes, whatever they are, and stores the values.
-template <DType D, CodeKind C>
-RESHARD_INLINE void store_values(std::uint64_t codes, float scale, std::byte* to) {
-  if (are_finite<C>(codes, scale))
-    store_numbers<D>(decoded_eight<C>(codes, scale), to);
-  else
-    store_decoded<D, C>(codes, scale, to);
+/// Eight codes at a multiple of their size.
+template <CodeKind C>
+RESHARD_HOST_DEVICE std::uint64_t load_codes(const std::byte* at) {
+  return code_bits(C) == 8 ? *reinterpret_cast<const std::uint64_t*>(at)
+                           : *reinterpret_cast<const std::uint32_t*>(at);
 }
 
-/// Values that a thread decodes at once: what fills adjacent stores of 16 bytes from codes of 8
-/// bits (of sixteen, the stores of a warp are apart: 0.73 of a copy, not 0.85), and as many codes
-/// of 4 bits as fill a load of 8 bytes.
-template <CodeKind C>
-inline constexpr std::uint32_t kDecodedAtOnce = code_bits(C) == 8 ? 8 : 16;
-
 /// MatrixWay::vectors, to dequantise.
-template <DType D, CodeKind C>
+template <DType D, CodeKind C, ScaleKind S>
 RESHARD_HOST_DEVICE void decode_vectors(const MatrixPair& m, const MatrixTile& t,
                                         const TileThread& me) {
-  constexpr std::uint32_t kSize = kDecodedAtOnce<C>, kAtOnce = 32 / kSize;
-  const TileVectors<kSize> tile(m, t);
+  // A thread stores eight values: those of a warp are then adjacent in each access.
+  constexpr std::uint32_t kAtOnce = 4;
+  const TileVectors<8> tile(m, t);
   const ScalePlaces places(m);
-  const DecodingScales scales(m);
+  const DecodingScales scales(m, S);
   for (std::uint32_t first = me.thread; first < tile.num(); first += kAtOnce * me.num_threads) {
     std::uint64_t codes[kAtOnce] = {};
     std::uint32_t stored[kAtOnce] = {};
-    typename TileVectors<kSize>::Place at[kAtOnce];
+    TileVectors<8>::Place at[kAtOnce];
     RESHARD_UNROLL
     for (std::uint32_t k = 0; k < kAtOnce; ++k) {
       const std::uint32_t i = first + k * me.num_threads;
       at[k] = tile.place(i < tile.num() ? i : 0);
       if (i >= tile.num()) continue;
-      codes[k] = *reinterpret_cast<const std::uint64_t*>(tile.template codes<C>(at[k]));
+      codes[k] = load_codes<C>(tile.codes<C>(at[k]));
       stored[k] = scales.load(places.at(scales.row(at[k].row), scales.col(tile.col(at[k]))));
     }
     RESHARD_UNROLL
     for (std::uint32_t k = 0; k < kAtOnce; ++k) {
       if (first + k * me.num_threads >= tile.num()) continue;
       const float scale = scales.value(stored[k]);
-      std::byte* const to = tile.template values<D>(at[k]);
-      store_values<D, C>(codes[k], scale, to);
-      if (kSize == 16) store_values<D, C>(codes[k] >> 32, scale, to + 8 * width_of(D));
+      std::byte* const to = tile.values<D>(at[k]);
+      if (are_finite<C>(codes[k], scale))
+        store_numbers<D>(decoded_eight<C>(codes[k], scale), to);
+      else
+        store_decoded<D, C>(codes[k], scale, to);
     }
   }
 }

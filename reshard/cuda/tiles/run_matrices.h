@@ -157,12 +157,16 @@ RESHARD_HOST_DEVICE inline void write_maximum(float* to, const std::uint32_t& mo
   if (me.thread == 0) *to = bits_float(most);
 }
 
+RESHARD_HOST_DEVICE inline float amax_of(const MatrixPair& m) {
+  return m.needs_amax ? *m.amax : 0.0F;
+}
+
 /// Quantising, phase 1: zeros for the maxima of blocks, and the matrix' amax, which may be in host
 /// memory, read once.
 RESHARD_HOST_DEVICE inline void clear_phase(const MatrixPair& m, const MatrixTile& t,
                                             MatrixShared& shared, const TileThread& me) {
   for (std::uint32_t s = me.thread; s < num_slots(m, t); s += me.num_threads) shared.amax[s] = 0;
-  if (me.thread == 0) shared.matrix_amax = m.needs_amax ? *m.amax : 0.0F;
+  if (me.thread == 0) shared.matrix_amax = amax_of(m);
 }
 
 /// Phase 2: the largest magnitude of each block.
@@ -316,11 +320,12 @@ RESHARD_HOST_DEVICE constexpr std::uint8_t scale_width_of(ScaleKind kind) {
 /// The multipliers of the codes of blocks: what is stored of them, and the matrix' factor.
 class DecodingScales {
  public:
-  RESHARD_HOST_DEVICE explicit DecodingScales(const MatrixPair& m)
+  /// `kind`: m.scale, or the same known when this is compiled.
+  RESHARD_HOST_DEVICE DecodingScales(const MatrixPair& m, ScaleKind kind)
       : rows_(m.rows_of_block),
         cols_(m.cols_of_block),
         factor_(m.has_factor ? *m.factor : 1.0F),
-        kind_(m.scale),
+        kind_(kind),
         one_block_(m.one_block),
         has_factor_(m.has_factor),
         divides_(m.factor_divides) {}
@@ -331,13 +336,15 @@ class DecodingScales {
   RESHARD_HOST_DEVICE std::uint32_t col(std::uint32_t of) const { return quotient(of, cols_); }
 
   RESHARD_HOST_DEVICE std::uint32_t load(const std::byte* at) const {
+    at = in_global_memory(at);
     const std::uint8_t width = scale_width_of(kind_);
     if (width == 4) return *reinterpret_cast<const std::uint32_t*>(at);
     if (width == 2) return *reinterpret_cast<const std::uint16_t*>(at);
     return static_cast<std::uint32_t>(*at);
   }
   RESHARD_HOST_DEVICE float value(std::uint32_t stored) const {
-    const float scale = scale_to_float(kind_, stored);
+    const bool is_number = kind_ == ScaleKind::e4m3 && (stored & 0x7fU) != 0x7fU;
+    const float scale = is_number ? e4m3_number(stored) : scale_to_float(kind_, stored);
     if (!has_factor_) return scale;
     return divides_ ? scale / factor_ : scale * factor_;
   }
@@ -366,7 +373,7 @@ RESHARD_HOST_DEVICE inline void decode_step(const MatrixPair& m, const Step& ste
 RESHARD_HOST_DEVICE inline void decode_phase(const MatrixPair& m, const MatrixTile& t,
                                              const TileThread& me) {
   const TileSteps tile(m, t);
-  const DecodingScales scales(m);
+  const DecodingScales scales(m, m.scale);
   for (std::uint32_t i = me.thread; i < tile.num; i += me.num_threads) {
     const Step step(m, t, tile, i);
     const std::byte* const at = scale_at(m, scales.row(step.row), scales.col(step.col));

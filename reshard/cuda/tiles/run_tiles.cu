@@ -127,7 +127,9 @@ extern "C" __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
       reshard_dequantise_vectors_##D##_##C(const __grid_constant__ MatrixLaunch launch) {       \
     const TileThread me = this_thread();                                                        \
     for_each_tile(launch, me, [&](const MatrixPair& m, const MatrixTile& tile, std::uint32_t) { \
-      decode_vectors<DType::D, CodeKind::C>(m, tile, me);                                       \
+      with_scale<CodeKind::C>(m.scale, [&](auto scale) {                                        \
+        decode_vectors<DType::D, CodeKind::C, scale.value>(m, tile, me);                        \
+      });                                                                                       \
     });                                                                                         \
   }
 #define RESHARD_HELD(D, C)                                                                      \

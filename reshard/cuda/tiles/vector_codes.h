@@ -45,14 +45,13 @@ constexpr bool takes_scale(CodeKind codes, ScaleKind kind) {
 
 /// small_from_float() of E2M1, without a branch. @pre not NaN
 RESHARD_INLINE std::uint32_t e2m1_code(float value) {
-  const std::uint32_t bits = float_bits(value), sign = bits >> 31 << 3;
-  const float magnitude = bits_float(bits & kFloatMagnitude);
-  const float inside = magnitude < 6.0F ? magnitude : 6.0F;
-  const std::uint32_t of = float_bits(inside);
-  // From 1 on a mantissa bit, below it halves: the additions round.
-  const std::uint32_t normal = ((of + 0x1fffffU + (of >> 22 & 1U)) >> 22) - 252U;
-  const std::uint32_t halves = float_bits(inside + 0x1p22F) - float_bits(0x1p22F);
-  return sign | (inside < 1.0F ? halves : normal);
+  const float inside = __builtin_fminf(__builtin_fabsf(value), 6.0F);
+  // The power of two below the number, at least 1: codes of [unit, 2 * unit) are unit / 2 apart.
+  const float unit = bits_float(float_bits(__builtin_fmaxf(inside, 1.0F)) & kFloatInfinity);
+  // The lowest bit of this sum is worth unit / 2, so that the addition rounds; six steps more make
+  // the bits of the sum's exponent, where they are added, a multiple of 16. The product is exact.
+  const std::uint32_t sum = float_bits(__builtin_fmaf(unit, 0x1p22F + 3.0F, inside));
+  return (float_bits(value) >> 28 & ~7U) | ((sum + (sum >> 22)) & 7U);
 }
 
 /// Codes of eight quotients, the first one lowest. @pre small floats: no quotient is NaN
@@ -120,22 +119,27 @@ __device__ inline void unpack_halves(std::uint32_t halves, float& first, float& 
       : "r"(halves));
 }
 
-/// Codes 2 * `pair` and the next one as f16.
+/// Four codes from `first` on as f16: two words of two.
 template <CodeKind C>
-__device__ inline std::uint32_t halves_of(std::uint64_t codes, int pair) {
-  std::uint32_t halves = 0;
+__device__ inline void halves_of(std::uint64_t codes, int first, std::uint32_t (&out)[2]) {
   if (C == CodeKind::e4m3) {
 #if __CUDA_ARCH__ >= 890
-    const auto two = static_cast<std::uint16_t>(codes >> (16 * pair));
-    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(two));
+    RESHARD_UNROLL
+    for (int k = 0; k < 2; ++k) {
+      const auto two = static_cast<std::uint16_t>(codes >> (8 * first + 16 * k));
+      asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(out[k]) : "h"(two));
+    }
 #endif
-    return halves;
+    return;
   }
-  // The upper bytes of 0, 0.5, 1, 1.5, 2, 3, 4 and 6 as f16: the lower ones are 0.
-  const auto at = static_cast<std::uint32_t>(codes) >> (8 * pair);
-  const std::uint32_t upper = __byte_perm(0x3e3c3800U, 0x46444240U, at & 0x77U);
-  halves = __byte_perm(upper, 0, 0x1404);
-  return halves | (at << 12 & 0x8000U) | (at << 24 & 0x80000000U);
+  // The upper bytes of 0, 0.5, 1, 1.5, 2, 3, 4 and 6 as f16: the lower ones are 0. Of signs, those
+  // of even codes are shifted to the top of a byte, beside those of odd ones.
+  const auto at = static_cast<std::uint32_t>(codes) >> (4 * first);
+  const std::uint32_t magnitudes = __byte_perm(0x3e3c3800U, 0x46444240U, at & 0x7777U),
+                      signs = __byte_perm(at << 4 & 0x8080U, at & 0x8080U, 0x5140U),
+                      upper = magnitudes | signs;
+  out[0] = __byte_perm(upper, 0, 0x1404U);
+  out[1] = __byte_perm(upper, 0, 0x3424U);
 }
 #endif
 
@@ -146,11 +150,14 @@ RESHARD_INLINE Eight decoded_eight(std::uint64_t codes, float scale) {
 #if defined(__CUDA_ARCH__)
   if constexpr (C == CodeKind::e2m1 || (C == CodeKind::e4m3 && __CUDA_ARCH__ >= 890)) {
     RESHARD_UNROLL
-    for (int k = 0; k < 8; k += 2) {
-      unpack_halves(halves_of<C>(codes, k / 2), out.of[k], out.of[k + 1]);
-      out.of[k] *= scale;
-      out.of[k + 1] *= scale;
+    for (int k = 0; k < 8; k += 4) {
+      std::uint32_t halves[2] = {};
+      halves_of<C>(codes, k, halves);
+      unpack_halves(halves[0], out.of[k], out.of[k + 1]);
+      unpack_halves(halves[1], out.of[k + 2], out.of[k + 3]);
     }
+    RESHARD_UNROLL
+    for (int k = 0; k < 8; ++k) out.of[k] *= scale;
     return out;
   } else
 #endif
@@ -178,23 +185,48 @@ RESHARD_INLINE void store_decoded(std::uint64_t codes, float scale, std::byte* a
   }
 }
 
+/// Divides by one number as IEEE division does, without a branch: multiplies by the inverse and
+/// corrects the quotient twice by its remainder, which is exact and leaves the nearest float
+/// (Markstein, 1990). @pre no inverse, quotient or remainder that counts overflows or underflows
+class ExactDivisor {
+ public:
+  RESHARD_HOST_DEVICE explicit ExactDivisor(float by)
+      : by_(by),
+#if defined(__CUDA_ARCH__)
+        inverse_(__frcp_rn(by)) {
+  }
+#else
+        inverse_(1 / by) {
+  }
+#endif
+  RESHARD_HOST_DEVICE float inverse() const { return inverse_; }
+  RESHARD_HOST_DEVICE float quotient(float number) const {
+    const float quotient = corrected(number, number * inverse_);
+    return corrected(number, quotient);
+  }
+
+ private:
+  RESHARD_HOST_DEVICE float corrected(float number, float quotient) const {
+    return __builtin_fmaf(__builtin_fmaf(-by_, quotient, number), inverse_, quotient);
+  }
+
+  float by_, inverse_;
+};
+
 /// Each value divided by `by`, rounded to nearest even; quotients below 2^-40 may be others, which
-/// have the code of 0, too. A GPU multiplies by the inverse and corrects the quotient twice by its
-/// remainder, which is exact and leaves the nearest float (Markstein, 1990). @pre by > 0, or NaN
+/// have the code of 0, too. @pre by > 0, or NaN
 RESHARD_INLINE Eight divided_eight(const Eight& values, float by) {
   Eight out;
 #if defined(__CUDA_ARCH__)
   // Neither the inverse nor a remainder that counts underflows.
   const float unit = by < 0x1p-60F ? 0x1p64F : by > 0x1p60F ? 0x1p-64F : 1.0F;
-  const float divisor = by * unit, inverse = __frcp_rn(divisor);
+  const ExactDivisor divisor(by * unit);
   RESHARD_UNROLL
   for (int k = 0; k < 8; ++k) {
     const float number = fabsf(values.of[k]) * unit;
-    float quotient = number * inverse;
-    quotient = fmaf(fmaf(-divisor, quotient, number), inverse, quotient);
-    quotient = fmaf(fmaf(-divisor, quotient, number), inverse, quotient);
+    float quotient = divisor.quotient(number);
     // An infinite number leaves no remainder to correct with.
-    quotient = number < bits_float(kFloatInfinity) ? quotient : number * inverse;
+    quotient = number < bits_float(kFloatInfinity) ? quotient : number * divisor.inverse();
     out.of[k] = bits_float(float_bits(quotient) | (float_bits(values.of[k]) & 0x80000000U));
   }
 #else
@@ -202,5 +234,68 @@ RESHARD_INLINE Eight divided_eight(const Eight& values, float by) {
 #endif
   return out;
 }
+
+/// small_from_float() and small_to_float() of E4M3. @pre neither is NaN
+RESHARD_INLINE std::uint32_t e4m3_code(float value) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+  std::uint16_t out;
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(out) : "f"(0.0F), "f"(value));
+  return out;
+#else
+  return small_from_float(CodeKind::e4m3, value);
+#endif
+}
+RESHARD_INLINE float e4m3_number(std::uint32_t code) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+  std::uint32_t halves;
+  float out, zero;
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(static_cast<std::uint16_t>(code)));
+  unpack_halves(halves, out, zero);
+  return out;
+#else
+  return small_to_float(CodeKind::e4m3, code);
+#endif
+}
+
+/// Makes the scales of many blocks of a matrix: block_scale(), with fewer instructions for blocks
+/// and factors of ordinary size.
+template <CodeKind C, ScaleKind S>
+class BlockScales {
+ public:
+  RESHARD_HOST_DEVICE explicit BlockScales(const ScaleMaker& maker)
+      : maker_(maker), factor_(maker.factor) {
+    maker_.data = C;  // Known here, so that other kinds need no code.
+    maker_.kind = S;
+    is_ordinary_ =
+        is_ordinary(float_bits(maker.factor)) && is_ordinary(float_bits(maker.inverse_factor));
+  }
+  /// `amax`: the bits of the block's largest magnitude.
+  RESHARD_INLINE BlockScale of(std::uint32_t amax) const {
+    if constexpr (S == ScaleKind::e4m3) {
+      if (!is_ordinary_ || (amax != 0 && !is_ordinary(amax)))
+        return any(maker_.factor, maker_.inverse_factor, amax);
+      const float relative = factor_.quotient(ExactDivisor(6.0F).quotient(bits_float(amax)));
+      const std::uint32_t code = e4m3_code(relative);
+      const ExactDivisor scale(code == 0 ? 1.0F : e4m3_number(code));
+      return {code, code == 0 ? 0.0F : scale.quotient(maker_.inverse_factor)};
+    } else {
+      return block_scale(maker_, amax);
+    }
+  }
+
+ private:
+  /// From 2^-60 to below 2^60: what is computed of two such numbers is finite and normal.
+  RESHARD_HOST_DEVICE static bool is_ordinary(std::uint32_t bits) {
+    return bits - (67U << 23) < 120U << 23;
+  }
+  /// Takes numbers, not itself, which would have to be in memory.
+  RESHARD_CALLED static BlockScale any(float factor, float inverse_factor, std::uint32_t amax) {
+    return block_scale({S, C, 0, factor, inverse_factor}, amax);
+  }
+
+  ScaleMaker maker_;
+  ExactDivisor factor_;
+  bool is_ordinary_;
+};
 
 }  // namespace reshard::cuda

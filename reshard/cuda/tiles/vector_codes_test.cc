@@ -22,6 +22,31 @@ TEST(VectorCodes, E2m1WithoutABranchIsThePlainOne) {
     }
 }
 
+/// The largest magnitudes of blocks: all of BF16, and floats beside them that are no BF16.
+template <CodeKind C, ScaleKind S>
+void expect_scales_of_blocks(float matrix_amax) {
+  const ScaleMaker maker = scale_maker(S, C, 0, true, S == ScaleKind::e4m3, matrix_amax);
+  const BlockScales<C, S> scales(maker);
+  for (std::uint32_t half = 0; half < 0x8000; ++half)
+    for (const std::uint32_t amax : {half << 16, (half << 16) + 1, (half << 16) + 0x5bd1}) {
+      const BlockScale expected = block_scale(maker, amax), found = scales.of(amax);
+      ASSERT_EQ(found.stored, expected.stored) << bits_float(amax) << ", of " << matrix_amax;
+      if (is_nan_bits(float_bits(expected.by)))
+        ASSERT_TRUE(is_nan_bits(float_bits(found.by))) << bits_float(amax);
+      else
+        ASSERT_EQ(found.by, expected.by) << bits_float(amax) << ", of " << matrix_amax;
+    }
+}
+
+TEST(VectorCodes, ScalesOfManyBlocksAreThePlainOnes) {
+  for (const float most :
+       {0.0F, 1e-44F, 0x1p-70F, 0x1p-49F, 0x1p-48F, 0.013F, 0.0725F, 1.0F, 2.87F, 448.0F, 3.1e4F,
+        0x1p70F, 0x1.8p72F, 3e38F, bits_float(kFloatInfinity), bits_float(kFloatNan)}) {
+    expect_scales_of_blocks<CodeKind::e2m1, ScaleKind::e4m3>(most);
+    expect_scales_of_blocks<CodeKind::e4m3, ScaleKind::f32_exact>(most);
+  }
+}
+
 template <DType D>
 void expect_values_and_magnitude(const std::array<std::uint16_t, 16>& words) {
   alignas(16) std::byte memory[32];
