@@ -77,7 +77,7 @@ Json::Object model_object(const Model& model) {
   object.push_back({"quantization", model.config && !model.config->quantization.empty()
                                         ? Json(model.config->quantization)
                                         : Json()});
-  object.push_back({"stored_as", model.stored ? Json(to_string(model.stored->format)) : Json()});
+  object.push_back({"stored_as", model.stored ? Json(to_string(*model.stored)) : Json()});
   object.push_back({"layers", model.config ? Json(model.config->num_hidden_layers) : Json()});
   if (model.config) {
     Json::Object layers;
@@ -130,7 +130,7 @@ std::string model_text(const Model& model, const Style& style) {
     if (model.stored)
       text += fmt::format("  {} stored as {}, with scales; below as plain values\n",
                           plural(static_cast<Index>(model.stored->tensors.size()), "tensor"),
-                          to_string(model.stored->format));
+                          to_string(*model.stored));
   }
   for (const auto& [dtype, bytes] : bytes_by_dtype(*model.tensors))
     text += fmt::format("  {} in {}\n", human_bytes(bytes), dtype);

@@ -252,7 +252,7 @@ void bind_quantisation(nb::class_<Layout>& layout) {
           "quant_format",
           [](const Layout& x) -> std::optional<std::string> {
             if (!x.side.quantised) return std::nullopt;
-            return to_string(x.side.quantised->choice.format);
+            return to_string(x.side.quantised->choice);
           },
           "The format of its quantised tensors, or None.")
       .def_prop_ro(

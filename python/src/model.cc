@@ -256,7 +256,7 @@ void bind_fields(nb::class_<Model>& model) {
           "stored_as",
           [](const Model& x) -> std::optional<std::string> {
             if (!x.stored) return std::nullopt;
-            return to_string(x.stored->format);
+            return to_string(*x.stored);
           },
           "The format in which its weights are quantised, or None.")
       .def_prop_ro(

@@ -81,7 +81,7 @@ Result<> CheckpointSource::bind_rank(Rank r) {
                               instead_of(want.name, misfits(r))));
     compare_shape(r, *tensor, layout.stored_shape(slot, r), want.shape);
     if (files_.is_part(slot) && want.dtype == DType::f32 && tensor->dtype != want.dtype &&
-        reads_as(tensor->dtype, want.dtype, files_.format()) &&
+        reads_as(tensor->dtype, want.dtype, files_.format_of(slot)) &&
         same_shape(tensor->shape, want.shape)) {
       RESHARD_TRY(bind_as_float(r, slot, *tensor));
       continue;

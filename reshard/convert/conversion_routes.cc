@@ -34,7 +34,7 @@ Index stored_bytes(const LayoutSide& side, TensorId id) {
     return elements * bits(side.values->form(id).dtype) / 8;
   // As it is stored: the input of input-first tensors is last, dimensions that are merged are one.
   const ModelSpec& stored = side.quantised->stored->model();
-  const QuantFormat& f = side.quantised->choice.format;
+  const QuantFormat& f = side.quantised->choice.format_of(t.name);
   const Dims shape = stored[*stored.find(t.name)].stored_shape();
   const int n = shape.size();
   const Index rows = shape[n - 2], cols = shape[n - 1];

@@ -102,11 +102,11 @@ Result<> check_output(const Model& model, const LayoutSpec& to, const LayoutSide
                             "leave quant_grid out",
                             to_string(to)));
   if (!side.method && !model.config_path.empty())
-    return fail(Code::unsupported,
-                fmt::format("to '{}': no quant_method of a checkpoint can express {}; known "
-                            "are {}",
-                            to_string(to), to_string(side.quantised->choice.format),
-                            known_quant_methods()));
+    return fail(
+        Code::unsupported,
+        fmt::format("to '{}': no quant_method of a checkpoint can express {}; known "
+                    "are {}",
+                    to_string(to), to_string(side.quantised->choice), known_quant_methods()));
   const QuantChoice& choice = side.quantised->choice;
   if (side.method != QuantMethod::modelopt || model.stored_method == QuantMethod::modelopt ||
       choice.format.block_rows > 0 || has_input_scales(*side.stored(), choice.tensors))
@@ -264,6 +264,9 @@ Result<std::vector<FileLeftOut>> write_companions(const Model& model, const Layo
   LayoutSpec recorded = model.config ? with_explicit_defaults(to, *model.config) : to;
   if (leaves_grid_open(to) && side.quantised->choice.grid == BlockGrid::tensor)
     recorded.keys["quant_grid"] = "tensor";
+  if (const auto quant = recorded.keys.find("quant");
+      quant != recorded.keys.end() && quant->second == "stored")
+    quant->second = to_string(side.quantised->choice);
   if (side.traced) {
     recorded = side.traced->notation;
     RESHARD_TRY(folder.write_text(recorded.file, side.traced->text));

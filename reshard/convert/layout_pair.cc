@@ -17,7 +17,7 @@ namespace {
 std::string note(const char* what, const QuantisedLayout& q) {
   return fmt::format("{} {} ({}), such as '{}'", what,
                      plural(static_cast<Index>(q.choice.tensors.size()), "tensor"),
-                     to_string(q.choice.format),
+                     to_string(q.choice),
                      q.choice.tensors.empty() ? "" : *q.choice.tensors.begin());
 }
 
@@ -60,6 +60,7 @@ bool moves_as_stored(const LayoutSide& from, const LayoutSide& to) {
   if (!from.quantised && !to.quantised) return true;
   return from.quantised && to.quantised &&
          stored_alike(from.quantised->choice.format, to.quantised->choice.format) &&
+         from.quantised->choice.others == to.quantised->choice.others &&
          from.stored()->model().digest() == to.stored()->model().digest() && is_exact(from) &&
          is_exact(to);
 }
@@ -78,8 +79,8 @@ std::string requantised_note(const LayoutSide& from, const LayoutSide& to, Index
   if (tensors == 0) return "";
   const QuantChoice &have = from.quantised->choice, &want = to.quantised->choice;
   std::string why = "not the same tensors are quantised on both sides";
-  if (!stored_alike(have.format, want.format))
-    why = fmt::format("from {} to {}", to_string(have.format), to_string(want.format));
+  if (!stored_alike(have.format, want.format) || have.others != want.others)
+    why = fmt::format("from {} to {}", to_string(have), to_string(want));
   else if (!is_exact(from))
     why = "the source's ranks counted blocks from their own pieces";
   else if (!is_exact(to))
@@ -119,7 +120,7 @@ std::vector<std::string> quantisation_notes(const LayoutSide& from, const Layout
     }
     if (count == 0) return;
     notes.push_back(fmt::format("{} {}{}, such as '{}'", plural(count, "tensor"),
-                                fmt::format(fmt::runtime(how), to_string(choice.format)),
+                                fmt::format(fmt::runtime(how), to_string(choice)),
                                 &side == &to ? " (loses precision)" : "", first));
   };
   add(from, to, "dequantised from {}");

@@ -35,19 +35,19 @@ class SlotFiles {
   std::optional<PackedShape> packed_shape(SlotId slot, Rank r) const;
   /// True for data, scales and factors of quantised tensors.
   bool is_part(SlotId slot) const { return of_slot_[slot.index()].has_value(); }
-  /// Of the quantised tensors. @pre there are any
-  const QuantFormat& format() const { return format_; }
+  /// Of the quantised tensor. @pre is_part(slot)
+  const QuantFormat& format_of(SlotId slot) const { return of_slot_[slot.index()]->format; }
 
  private:
   struct Part {
     QuantPart part = QuantPart::data;
     std::string tensor;
+    QuantFormat format;
   };
   Result<FileTensor> part_tensor(SlotId slot, Rank r) const;
 
   const ModelLayout* layout_;
   std::optional<QuantMethod> method_, modules_;
-  QuantFormat format_;
   std::vector<std::optional<Part>> of_slot_;
 };
 

@@ -196,10 +196,30 @@ QuantFormat with_stored_scales(const QuantFormat& format, const Model& model) {
   return as == model.stored->format ? as : format;
 }
 
+/// quant=stored of ranks, by the format's name: others read their files without the checkpoint.
+/// Errors: a checkpoint that is not quantised, or that mixes formats.
+Result<> name_stored(LayoutSpec& spec, const Model& model) {
+  const auto quant = spec.keys.find("quant");
+  if (quant == spec.keys.end() || quant->second != "stored") return {};
+  if (!model.stored)
+    return fail(Code::invalid_argument,
+                "quant=stored: the weights of the checkpoint are not quantised");
+  if (spec.family == "hf") return {};
+  const std::string format = to_string(*model.stored);
+  if (!model.stored->others.empty() || !quant_format_from_name(format))
+    return fail(Code::unsupported,
+                fmt::format("quant=stored: the checkpoint has weights as {}, which files of ranks "
+                            "have no name for; name one format, or none for plain weights",
+                            format));
+  quant->second = format;
+  return {};
+}
+
 /// Input scales are valid only with the weights that they were calibrated with: in files of the
 /// same method, or with per-tensor scales if every module has one.
 bool keeps_input_scales(const QuantNotation& notation, const Model& model) {
   const auto& method = model.stored_method;
+  if (notation.as_stored) return true;
   if (method && supports(*method, notation.format) && notation.method.value_or(*method) == *method)
     return true;
   const bool one_scale = is_one_block(notation.format);
@@ -211,11 +231,18 @@ bool keeps_input_scales(const QuantNotation& notation, const Model& model) {
 Result<LayoutSide> side_of(LayoutSpec spec, const Model& model, const std::string& rules_folder,
                            std::optional<BlockGrid> grid, bool own = false,
                            std::shared_ptr<const TracedLayout> traced = nullptr) {
+  RESHARD_TRY(name_stored(spec, model));
   auto notation = RESHARD_TRY(take_notation(spec, grid));
   if (notation && traced) notation->name = traced->layout.name;
+  if (notation && notation->as_stored) {
+    notation->format = model.stored->format;
+    notation->others = model.stored->others;
+  }
   if (notation) notation->format = with_stored_scales(notation->format, model);
   const bool alike =
-      notation && model.stored && stored_alike(model.stored->format, notation->format);
+      notation && model.stored &&
+      (notation->as_stored ||
+       (model.stored->others.empty() && stored_alike(model.stored->format, notation->format)));
   const std::set<std::string>* stored = alike ? &model.stored->tensors : nullptr;
   FamilyInput input{model.tensors, model.config_or_null()};
   input.model_type = model.model_type;
@@ -247,7 +274,7 @@ Result<LayoutSide> side_of(LayoutSpec spec, const Model& model, const std::strin
   (spec.family == "hf" ? side.method : side.modules) = notation->method;
   if (spec.family != "hf") return side;
   if (!side.method && alike && model.stored_method &&
-      supports(*model.stored_method, notation->format))
+      (notation->as_stored || supports(*model.stored_method, notation->format)))
     side.method = model.stored_method;
   if (!side.method)
     side.method =

@@ -107,17 +107,23 @@ std::uint64_t digest_of(const SessionSide& side) {
   digest.add(side.values()->digest()).add(side.stored()->digest());
   if (side.quantised == nullptr) return digest.value();
   const QuantChoice& choice = side.quantised->choice;
-  const QuantFormat& format = choice.format;
-  digest.add(static_cast<int>(format.data))
-      .add(static_cast<int>(format.scale))
-      .add(format.block_rows)
-      .add(format.block_cols)
-      .add(static_cast<int>(format.rule))
-      .add(static_cast<int>(format.order))
-      .add(format.zero_block)
-      .add(format.tensor_factor ? 1 : 0)
-      .add(format.factor_divides ? 1 : 0)
-      .add(static_cast<int>(choice.grid));
+  const auto add = [&](const QuantFormat& format) {
+    digest.add(static_cast<int>(format.data))
+        .add(static_cast<int>(format.scale))
+        .add(format.block_rows)
+        .add(format.block_cols)
+        .add(static_cast<int>(format.rule))
+        .add(static_cast<int>(format.order))
+        .add(format.zero_block)
+        .add(format.tensor_factor ? 1 : 0)
+        .add(format.factor_divides ? 1 : 0);
+  };
+  add(choice.format);
+  for (const auto& [tensor, format] : choice.others) {
+    digest.add(tensor);
+    add(format);
+  }
+  digest.add(static_cast<int>(choice.grid));
   for (const std::string& name : choice.tensors)
     digest.add(name).add(choice.input_first.contains(name) ? 1 : 0);
   return digest.value();

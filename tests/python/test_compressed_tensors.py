@@ -249,11 +249,6 @@ def test_what_is_wrong_is_said_in_one_line(stored, tmp_path):
   assert "without weights" in refused(
     "preset", tensors, lambda how: how.update(config_groups={"FP8": ["Linear"]})
   )
-  other = {"targets": ["x"], "weights": {**FLOAT8, "strategy": "block", "block_structure": [64, 64]},
-           "format": "float-quantized"}  # fmt: skip
-  assert "weights in both" in refused(
-    "two", tensors, lambda how: how["config_groups"].update(group_1=other)
-  )
 
 
 # The library's quantiser. docs/quantisation.md says where it rounds otherwise; here that is measured.

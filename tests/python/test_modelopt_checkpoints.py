@@ -271,7 +271,8 @@ def test_what_is_wrong_is_said_in_one_line(stored, tmp_path):
   assert f"without its scales '{lost}'" in message
   wide = {**tensors, lost: torch.ones(7, 9)}
   assert f"'{lost}' is F32 [7, 9]" in refused("wide", wide)
-  assert "quant_algo MIXED_PRECISION is not supported" in refused(
+  assert "quant_algo W4A8_AWQ is not supported" in refused("awq", tensors, quant_algo="W4A8_AWQ")
+  assert "MIXED_PRECISION without quantized_layers is not supported" in refused(
     "mixed", tensors, quant_algo="MIXED_PRECISION"
   )
   assert "quant_algo must be" in refused("none", tensors, quant_algo=7)

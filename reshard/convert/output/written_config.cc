@@ -24,7 +24,8 @@ Result<std::optional<std::string>> described_weights(const Model& model, const s
   // Weights that are copied as they are keep their config.
   const bool same =
       is_hf && as_stored && model.stored_method && side.method == model.stored_method;
-  if (same && stored_weights(text)) return std::optional<std::string>();
+  const bool mixed = side.quantised && !side.quantised->choice.others.empty();
+  if (same && (mixed || stored_weights(text))) return std::optional<std::string>();
   if (!is_hf || !side.quantised) return RESHARD_TRY(config_of_plain_weights(text, model.config_path));
   const QuantChoice& choice = side.quantised->choice;
   const StoredWeights weights{*side.method, choice.format,

@@ -107,7 +107,7 @@ std::string at_element(const ModelLayout& values, Rank r, SlotId slot, Index off
 std::optional<Index> first_of_block(const QuantisedLayout& layout,
                                     const QuantisedLayout::Pair& pair, Rank r, Index offset) {
   constexpr Index kTileRows = 128, kTileCols = 4, kTile = kTileRows * kTileCols;
-  const QuantFormat& f = layout.choice.format;
+  const QuantFormat& f = pair.format;
   for (const QuantBlockArea& a : block_areas(layout, pair, r)) {
     const Index rows = scale_rows(f, a.rows), cols = scale_cols(f, a.cols);
     const Index at = offset - a.scale_offset;

@@ -6,7 +6,7 @@ namespace reshard::reference {
 Result<std::vector<QuantArea>> areas_of(const QuantisedLayout& layout,
                                         const QuantisedLayout::Pair& pair, Rank r,
                                         const SlotMemory& memory) {
-  const QuantFormat& f = layout.choice.format;
+  const QuantFormat& f = pair.format;
   const DType dtype = layout.values->slot(pair.values).dtype;
   std::vector<QuantArea> out;
   for (const QuantBlockArea& a : block_areas(layout, pair, r)) {

@@ -50,6 +50,14 @@ std::optional<Found> found_packed(const CanonicalTensor& t, const QuantFormat& f
   return found;
 }
 
+/// MXFP4 of DeepSeek-V4: bytes of two elements as I8.
+std::optional<Found> found_deepseek_v4(const CanonicalTensor& t) {
+  if (t.dtype != DType::i8 || t.shape.size() != 2 || !t.name.ends_with(kWeight))
+    return std::nullopt;
+  const Dims shape{t.shape[0], t.shape[1] * 2};  // as many bits as before: it fits
+  return Found{t.name, shape, shape};
+}
+
 /// A checkpoint of local tensors lists them as the layout stores them: input dimension last.
 std::optional<Found> found_as_it_is(const ModelSpec& stored, const CanonicalTensor& t,
                                     const QuantFormat& format) {
@@ -63,6 +71,7 @@ std::optional<Found> found_as_it_is(const ModelSpec& stored, const CanonicalTens
 std::optional<Found> found(const ModelSpec& stored, const CanonicalTensor& t,
                            const QuantFormat& format, std::optional<QuantMethod> method) {
   if (method == QuantMethod::mxfp4) return found_mxfp4(t);
+  if (method == QuantMethod::deepseek_v4 && format.data == DType::f4) return found_deepseek_v4(t);
   if (method && packed_together(format) > 1) return found_packed(t, format, *method);
   return found_as_it_is(stored, t, format);
 }
@@ -94,18 +103,15 @@ Result<> check_beside(const ModelSpec& stored, const std::string& tensor, const 
 /// Separates quantised data from scales and factors.
 class Separator {
  public:
-  Separator(const ModelSpec& stored, const QuantFormat& format, std::optional<QuantMethod> method)
-      : stored_(stored), method_(method) {
-    choice_.format = format;
+  Separator(const ModelSpec& stored, const StoredFormats& formats,
+            std::optional<QuantMethod> method)
+      : stored_(stored), formats_(formats), method_(method) {
     choice_.grid = BlockGrid::tensor;
   }
 
   Result<PlainTensors> run(DType values) {
     std::vector<std::optional<Found>> data;
-    for (const CanonicalTensor& t : stored_.tensors()) {
-      data.push_back(found(stored_, t, choice_.format, method_));
-      if (data.back()) RESHARD_TRY(add(*data.back()));
-    }
+    for (const CanonicalTensor& t : stored_.tensors()) data.push_back(RESHARD_TRY(add(t)));
     PlainTensors out;
     for (std::size_t i = 0; i < data.size(); ++i) {
       const CanonicalTensor& t = stored_.tensors()[i];
@@ -113,27 +119,100 @@ class Separator {
       RESHARD_TRY(data[i] ? out.tensors.add(data[i]->tensor, data[i]->plain, values)
                           : out.tensors.add(t.name, t.shape, t.dtype, t.merged));
     }
+    choose_usual();
     out.stored = std::move(choice_);
     return out;
   }
 
  private:
-  Result<> add(const Found& found) {
-    const QuantFormat& f = choice_.format;
-    RESHARD_TRY(take(found, QuantPart::scales, scale_suffix(f), f.scale,
+  /// The tensors beside data in one format.
+  struct Fit {
+    QuantFormat format;
+    Found found;
+    std::vector<std::string> beside;
+  };
+
+  /// Takes out what belongs to the tensor, if it is quantised data.
+  Result<std::optional<Found>> add(const CanonicalTensor& t) {
+    std::optional<Fit> fit;
+    std::optional<Error> why;
+    for (const QuantFormat& format : formats_of(t.name)) {
+      const auto data = found(stored_, t, format, method_);
+      if (!data) continue;
+      auto one = fit_of(*data, format);
+      if (!one) {
+        if (!why) why = std::move(one).error();
+      } else if (!fit) {
+        fit = std::move(*one);
+      } else {
+        RESHARD_TRY(check_alike(*fit, *one));
+      }
+    }
+    if (!fit && why) return tl::unexpected(*std::move(why));
+    if (!fit) return std::optional<Found>();
+    beside_.insert(fit->beside.begin(), fit->beside.end());
+    choice_.tensors.insert(fit->found.tensor);
+    choice_.others[fit->found.tensor] = fit->format;
+    if (fit->found.input_first) choice_.input_first.insert(fit->found.tensor);
+    return std::optional(std::move(fit->found));
+  }
+
+  std::vector<QuantFormat> formats_of(const std::string& tensor) const {
+    const auto said = formats_.of_module.find(tensor.substr(0, tensor.rfind('.')));
+    if (said != formats_.of_module.end()) return {said->second};
+    return formats_.all;
+  }
+
+  Result<Fit> fit_of(const Found& found, QuantFormat f) const {
+    Fit fit{f, found, {}};
+    RESHARD_TRY(take(fit, QuantPart::scales, scale_suffix(f), f.scale,
                      blocks_of(found, f.block_rows, f.block_cols)));
     if (f.tensor_factor)
       RESHARD_TRY(
-          take(found, QuantPart::factor, std::string(kFactor), DType::f32, blocks_of(found, 0, 0)));
-    if (has_packed_integers(f)) RESHARD_TRY(check_integers(found));
-    choice_.tensors.insert(found.tensor);
-    if (found.input_first) choice_.input_first.insert(found.tensor);
-    return {};
+          take(fit, QuantPart::factor, std::string(kFactor), DType::f32, blocks_of(found, 0, 0)));
+    if (has_packed_integers(f)) RESHARD_TRY(take_shape(fit));
+    return fit;
+  }
+
+  /// Blocks of two formats may have equally many scales.
+  static Result<> check_alike(const Fit& a, const Fit& b) {
+    const auto block = [](const Fit& fit) {
+      const Dims& shape = fit.found.stored;
+      const int n = shape.size();
+      const auto along = [&](Index size, Index whole) {
+        return size == 0 ? whole : std::min<Index>(size, whole);
+      };
+      return std::pair(along(fit.format.block_rows, shape[n - 2]),
+                       along(fit.format.block_cols, shape[n - 1]));
+    };
+    if (block(a) == block(b) && a.format.data == b.format.data) return {};
+    return fail(
+        Code::unsupported,
+        fmt::format("'{}' may be stored as {} or as {}: its scales fit both, and the config "
+                    "does not say which it is",
+                    a.found.tensor, to_string(a.format), to_string(b.format)));
+  }
+
+  /// The format of most tensors is the usual one; of several, the first by name of tensor.
+  void choose_usual() {
+    std::vector<std::pair<QuantFormat, Index>> counts;
+    for (const auto& [tensor, format] : choice_.others) {
+      const auto of = std::ranges::find(counts, format, &std::pair<QuantFormat, Index>::first);
+      if (of == counts.end())
+        counts.emplace_back(format, 1);
+      else
+        ++of->second;
+    }
+    const auto most = std::ranges::max_element(counts, {}, &std::pair<QuantFormat, Index>::second);
+    choice_.format = most == counts.end() ? formats_.all.front() : most->first;
+    std::erase_if(choice_.others,
+                  [&](const auto& other) { return other.second == choice_.format; });
   }
 
   /// Takes out the tensor that says the shape of packed integers, if there is one. Errors: a zero
   /// point or a table of the order of columns, which are not read.
-  Result<> check_integers(const Found& found) {
+  Result<> take_shape(Fit& fit) const {
+    const Found& found = fit.found;
     for (const char* end : {"_zero_point", "_g_idx"})
       if (stored_.find(found.tensor + end))
         return fail(Code::unsupported,
@@ -142,21 +221,28 @@ class Separator {
                                 found.tensor, end));
     const std::string name = name_of_packed_shape(found.tensor);
     if (const auto id = stored_.find(name); id && volume(stored_[*id].shape) == 2)
-      beside_.insert(name);
+      fit.beside.push_back(name);
     return {};
   }
 
-  Result<> take(const Found& found, QuantPart part, const std::string& suffix, DType dtype,
-                const Dims& shape) {
-    FileTensor want{found.tensor + suffix, dtype, shape};
-    if (method_)
-      want = RESHARD_TRY(in_files(*method_, choice_.format, part, found.tensor, dtype, shape));
-    RESHARD_TRY(check_beside(stored_, found.tensor, choice_.format, want));
-    beside_.insert(want.name);
+  Result<> take(Fit& fit, QuantPart part, const std::string& suffix, DType dtype,
+                const Dims& shape) const {
+    const std::string& tensor = fit.found.tensor;
+    FileTensor want{tensor + suffix, dtype, shape};
+    if (method_) want = RESHARD_TRY(in_files(*method_, fit.format, part, tensor, dtype, shape));
+    if (part == QuantPart::scales && has_integers(fit.format)) {
+      // No config says the dtype of integers' scales.
+      const auto id = stored_.find(want.name);
+      if (id && is_convertible(stored_[*id].dtype))
+        fit.format.scale = want.dtype = stored_[*id].dtype;
+    }
+    RESHARD_TRY(check_beside(stored_, tensor, fit.format, want));
+    fit.beside.push_back(want.name);
     return {};
   }
 
   const ModelSpec& stored_;
+  const StoredFormats& formats_;
   std::optional<QuantMethod> method_;
   QuantChoice choice_;
   std::set<std::string> beside_;
@@ -164,9 +250,15 @@ class Separator {
 
 }  // namespace
 
-Result<PlainTensors> plain_tensors(const ModelSpec& stored, const QuantFormat& format,
+Result<PlainTensors> plain_tensors(const ModelSpec& stored, const StoredFormats& formats,
                                    std::optional<QuantMethod> method, DType values) {
-  return Separator(stored, format, method).run(values);
+  return Separator(stored, formats, method).run(values);
+}
+
+bool has_deepseek_scales(const ModelSpec& stored) {
+  return std::ranges::any_of(stored.tensors(), [&](const CanonicalTensor& t) {
+    return t.name.ends_with(kWeight) && stored.find(name_of_deepseek_scale(t.name));
+  });
 }
 
 bool is_cache_scale(const CanonicalTensor& tensor) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -13,6 +14,12 @@
 
 namespace reshard {
 
+/// The formats that weights of a checkpoint may have.
+struct StoredFormats {
+  std::vector<QuantFormat> all;  ///< one or more. Scales of integers have the dtype that is stored.
+  std::map<std::string, QuantFormat> of_module;  ///< as is said of modules, by name.
+};
+
 /// The tensors of a quantised checkpoint as they are after dequantisation.
 struct PlainTensors {
   ModelSpec tensors;   ///< without scales and factors; quantised ones have the dtype `values`.
@@ -21,10 +28,15 @@ struct PlainTensors {
 
 /// Separates the quantised data of a checkpoint from its scales and factors. Data are recognised by
 /// name, dtype and shape as `method` stores them or, without a method, as layouts do: tensors of
-/// the format's data dtype with two dimensions or more. Errors: scales that are missing, or of
-/// another dtype or shape than the format's (both are named).
-Result<PlainTensors> plain_tensors(const ModelSpec& stored, const QuantFormat& format,
+/// a format's data dtype with two dimensions or more. Of several formats, a tensor has that of its
+/// module, or the one that it and its scales fit. Errors: scales that are missing, or of
+/// another dtype or shape than the format's (both are named); a tensor that fits two formats whose
+/// blocks differ.
+Result<PlainTensors> plain_tensors(const ModelSpec& stored, const StoredFormats& formats,
                                    std::optional<QuantMethod> method, DType values);
+
+/// True if some weight "X.weight" has its scales in "X.scale", as files of deepseek_v4.
+bool has_deepseek_scales(const ModelSpec& stored);
 
 /// True for the scale of a KV cache: one number beside an attention module ("...self_attn.k_scale",
 /// "...self_attn.k_proj.k_scale"). An engine that is given none keeps its own.

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <optional>
 
 #include "reshard/model/quant/files.h"
@@ -148,13 +149,14 @@ Words words_of(const QuantFormat& f) {
 
 }  // namespace
 
-Result<QuantFormat> compressed_tensors_format(const ConfigFields& config, std::string_view source) {
+Result<std::vector<QuantFormat>> compressed_tensors_formats(const ConfigFields& config,
+                                                            std::string_view source) {
   for (const std::string_view key : {"sparsity_config", "transform_config"})
     if (says_something(config, key)) return unread(source, std::string(key));
   const auto groups = RESHARD_TRY(config.object(kGroups));
   if (!groups) return config.wrong(fmt::format("has no object '{}'", kGroups));
   const auto usual = RESHARD_TRY(config.text("format")).value_or("unknown");
-  std::optional<QuantFormat> found;
+  std::vector<QuantFormat> found;
   for (const std::string& name : groups->keys()) {
     const auto group = groups->object(name);
     if (!group || !*group)
@@ -163,13 +165,10 @@ Result<QuantFormat> compressed_tensors_format(const ConfigFields& config, std::s
     if (!weights) return unread(source, fmt::format("group {} without weights", as_word(name)));
     const auto format = RESHARD_TRY((*group)->text("format")).value_or(usual);
     const QuantFormat f = RESHARD_TRY(of_weights(*weights, format, source));
-    if (found && *found != f)
-      return unread(source,
-                    fmt::format("weights in both {} and {}", to_string(*found), to_string(f)));
-    found = f;
+    if (std::ranges::find(found, f) == found.end()) found.push_back(f);
   }
-  if (!found) return config.wrong(fmt::format("'{}' is empty", kGroups));
-  return *found;
+  if (found.empty()) return config.wrong(fmt::format("'{}' is empty", kGroups));
+  return found;
 }
 
 Json::Object compressed_tensors_object(const QuantFormat& format, bool static_inputs,

@@ -78,8 +78,8 @@ Json::Object fp8_object(const StoredWeights& w, const std::vector<std::string>& 
   return q;
 }
 
-/// `q`: the object that has the quant_algo.
-Result<StoredWeights> modelopt(const hf::ConfigFields& q, std::string_view source) {
+/// `q`: an object that has a quant_algo.
+Result<StoredWeights> of_one_algo(const hf::ConfigFields& q, std::string_view source) {
   const auto algo = RESHARD_TRY(q.text(kAlgo)).value_or("unknown");
   const auto known =
       std::find_if(kAlgos.begin(), kAlgos.end(), [&](const Algo& a) { return a.name == algo; });
@@ -88,6 +88,27 @@ Result<StoredWeights> modelopt(const hf::ConfigFields& q, std::string_view sourc
   const Index group = RESHARD_TRY(q.count("group_size", 0));
   if (weights.format.data == DType::f4 && group != 0 && group != weights.format.block_cols)
     return unread(source, fmt::format("{} {} in groups of {}", kAlgo, algo, group));
+  return weights;
+}
+
+/// `q`: the object that has the quant_algo.
+Result<StoredWeights> modelopt(const hf::ConfigFields& q, std::string_view source) {
+  constexpr std::string_view kLayers = "quantized_layers";
+  if (RESHARD_TRY(q.text(kAlgo)).value_or("") != "MIXED_PRECISION") return of_one_algo(q, source);
+  const auto layers = RESHARD_TRY(q.object(kLayers));
+  if (!layers || layers->empty())
+    return unread(source, fmt::format("MIXED_PRECISION without {}", kLayers));
+  StoredWeights weights{QuantMethod::modelopt, {}};
+  std::vector<QuantFormat> formats;
+  for (const std::string& module : layers->keys()) {
+    const auto layer = RESHARD_TRY(layers->object(module));
+    if (!layer) return unread(source, fmt::format("{} of {}", kLayers, as_word(module)));
+    const QuantFormat format = RESHARD_TRY(of_one_algo(*layer, source)).format;
+    weights.of_module[module] = format;
+    if (std::ranges::find(formats, format) == formats.end()) formats.push_back(format);
+  }
+  weights.format = formats.front();
+  weights.others.assign(formats.begin() + 1, formats.end());
   return weights;
 }
 
@@ -143,6 +164,12 @@ SaidQuantisation said_by(const Json& section) {
 
 }  // namespace
 
+StoredFormats StoredWeights::formats() const {
+  StoredFormats out{{format}, of_module};
+  out.all.insert(out.all.end(), others.begin(), others.end());
+  return out;
+}
+
 Result<SaidQuantisation> said_quantisation(std::string_view text, std::string_view source) {
   const Json config = RESHARD_TRY(hf::ConfigFields::parse(text, source)).take();
   if (const Json* section = quantization_section(config)) return said_by(*section);
@@ -166,9 +193,12 @@ Result<StoredWeights> stored_weights(std::string_view text, std::string_view sou
   if (method == "mxfp4") return StoredWeights{QuantMethod::mxfp4, *quant_format_from_name("mxfp4")};
   if (method == "fbgemm_fp8")
     return StoredWeights{QuantMethod::fbgemm_fp8, *quant_format_from_name("fp8_channel")};
-  if (method == "compressed-tensors")
-    return StoredWeights{QuantMethod::compressed_tensors,
-                         RESHARD_TRY(hf::compressed_tensors_format(*q, source))};
+  if (method == "compressed-tensors") {
+    const auto formats = RESHARD_TRY(hf::compressed_tensors_formats(*q, source));
+    StoredWeights weights{QuantMethod::compressed_tensors, formats.front()};
+    weights.others.assign(formats.begin() + 1, formats.end());
+    return weights;
+  }
   if (method != "modelopt") return unread(source, "quant_method " + as_word(method));
   const auto inner = RESHARD_TRY(q->object("quantization"));
   return modelopt(inner ? *inner : *q, source);

@@ -7,6 +7,7 @@
 
 #include "reshard/base/quant_format.h"
 #include "reshard/base/result.h"
+#include "reshard/io/checkpoint/stored_model.h"
 #include "reshard/model/quant/files.h"
 
 namespace reshard {
@@ -16,6 +17,10 @@ struct StoredWeights {
   QuantMethod method = QuantMethod::fp8;
   QuantFormat format;
   bool static_inputs = false;  ///< an input scale is stored for every quantised module.
+  std::vector<QuantFormat> others = {};  ///< formats of some weights, if not all have `format`.
+  std::map<std::string, QuantFormat> of_module = {};  ///< what is said of modules, by name.
+
+  StoredFormats formats() const;
 };
 
 /// What a config says about the quantisation of its weights.
@@ -39,7 +44,8 @@ Result<SaidQuantisation> said_quantisation_beside(std::string_view text, std::st
 ///                       that scales are powers of two
 ///   mxfp4               experts in MXFP4
 ///   modelopt            by quant_algo: FP8, FP8_PER_CHANNEL_PER_TOKEN, FP8_PB_WO, MXFP8, NVFP4 and
-///                       W4A16_NVFP4 (in groups of 16); also inside a nested `quantization`
+///                       W4A16_NVFP4 (in groups of 16); MIXED_PRECISION: that of each module in
+///                       quantized_layers; also inside a nested `quantization`
 ///   compressed-tensors  see compressed_tensors.h
 ///   fbgemm_fp8          a scale per row
 ///

@@ -100,6 +100,30 @@ TEST(HfQuantization, modelopt_is_read_wherever_it_stands) {
               HasSubstr("NVFP4 in groups of 32 is not supported"));
 }
 
+Result<StoredWeights> read_all(const std::string& members) {
+  return stored_weights(R"({"quantization_config": {)" + members + "}}", "c.json");
+}
+
+TEST(HfQuantization, mixed_precision_of_modelopt_says_the_format_of_each_module) {
+  const std::string mixed = R"("quant_method": "modelopt", "quant_algo": "MIXED_PRECISION")";
+  const auto read_layers = [&](const std::string& layers) {
+    return read_all(mixed + R"(, "quantized_layers": {)" + layers + "}");
+  };
+  const auto weights = read_layers(
+      R"("a.q": {"quant_algo": "FP8"}, "a.k": {"quant_algo": "FP8"},
+         "b.up": {"quant_algo": "NVFP4", "group_size": 16})");
+  const QuantFormat fp8 = *quant_format_from_name("fp8_tensor"),
+                    nvfp4 = *quant_format_from_name("nvfp4");
+  EXPECT_EQ(weights->formats().all, (std::vector{fp8, nvfp4}));
+  EXPECT_EQ(weights->of_module,
+            (std::map<std::string, QuantFormat>{{"a.q", fp8}, {"a.k", fp8}, {"b.up", nvfp4}}));
+  const auto error = [&](const std::string& layers) { return read_layers(layers).error().message; };
+  EXPECT_THAT(error(""), HasSubstr("MIXED_PRECISION without quantized_layers is not supported"));
+  EXPECT_THAT(error(R"("a": {"quant_algo": "W4A8_AWQ"})"), HasSubstr("quant_algo W4A8_AWQ"));
+  EXPECT_THAT(error(R"("a": {"quant_algo": "MIXED_PRECISION"})"), HasSubstr("MIXED_PRECISION"));
+  EXPECT_THAT(error(R"("a": 3)"), HasSubstr("c.json"));
+}
+
 std::string compressed(const std::string& format, const std::string& weights,
                        const std::string& more = "") {
   return R"("quant_method": "compressed-tensors", "format": ")" + format +
@@ -148,6 +172,19 @@ TEST(HfQuantization, groups_of_compressed_tensors_say_how_weights_are_cut) {
               HasSubstr("group b without weights"));
   EXPECT_THAT(error(R"("quant_method": "compressed-tensors", "config_groups": {})"),
               HasSubstr("is empty"));
+}
+
+TEST(HfQuantization, groups_of_compressed_tensors_may_have_several_formats) {
+  const std::string fp8 = R"({"weights": {"num_bits": 8, "type": "float", "strategy": "channel"},
+                              "format": "float-quantized"})";
+  const std::string int4 = R"({"weights": {"num_bits": 4, "type": "int", "group_size": 32},
+                               "format": "pack-quantized"})";
+  const auto weights = read_all(
+      R"("quant_method": "compressed-tensors", "format": "mixed-precision", "config_groups": {)"
+      R"("a": )" +
+      fp8 + R"(, "b": )" + int4 + R"(, "c": )" + fp8 + "}");
+  EXPECT_EQ(weights->formats().all, (std::vector{*quant_format_from_name("fp8_channel"),
+                                                 *quant_format_from_name("int4_group32")}));
 }
 
 std::string written(QuantMethod method, const char* format, bool static_inputs) {

@@ -26,21 +26,11 @@ namespace fs = std::filesystem;
 
 constexpr std::size_t kMaxModelConfigBytes = std::size_t{16} << 20;
 
-/// Sets the dtype of integers' scales, which a config does not say, to that of the stored ones.
-void take_scale_dtype(const ModelSpec& stored, QuantFormat& format) {
-  if (!has_integers(format)) return;
-  for (const CanonicalTensor& t : stored.tensors())
-    if (t.name.ends_with(".weight_scale") && is_convertible(t.dtype)) {
-      format.scale = t.dtype;
-      return;
-    }
-}
-
 /// Compares the shapes that are stored beside packed integers with those of their words. Errors: a
 /// shape that differs.
 Result<> check_packed_shapes(const Model& model, const PlainTensors& plain) {
-  if (!has_packed_integers(plain.stored.format)) return {};
   for (const std::string& tensor : plain.stored.tensors) {
+    if (!has_packed_integers(plain.stored.format_of(tensor))) continue;
     const std::string name = name_of_packed_shape(tensor);
     const auto* const stored = find_tensor(model.weights->tensors(), name);
     if (stored == nullptr) continue;
@@ -94,8 +84,11 @@ Result<> take_scales(const std::string& method, DType values, ModelSpec& stored,
                 fmt::format("{}; describe the tensors in a layout rules:FILE, or remove the key "
                             "where the weights are plain",
                             weights.error().message));
-  take_scale_dtype(stored, weights->format);
-  auto plain = plain_tensors(stored, weights->format, weights->method, values);
+  if (weights->method == QuantMethod::fp8 && has_deepseek_scales(stored)) {
+    weights->method = QuantMethod::deepseek_v4;
+    weights->others.push_back(*quant_format_from_name("mxfp4"));
+  }
+  auto plain = plain_tensors(stored, weights->formats(), weights->method, values);
   if (!plain) return tl::unexpected(std::move(plain).error().in(model.name));
   if (auto same = check_packed_shapes(model, *plain); !same)
     return tl::unexpected(std::move(same).error().in(model.name));
@@ -147,9 +140,8 @@ Result<> take_scales_of_ranks(ModelSpec& stored, Model& model) {
   if (!notation || !*notation) return {};
   const auto config_path = model.weights->config_path();
   const auto config = config_path ? read_config(*config_path) : fail(Code::not_found, "");
-  QuantFormat format = (*notation)->format;
-  take_scale_dtype(stored, format);
-  auto plain = plain_tensors(stored, format, std::nullopt, config ? config->dtype : DType::bf16);
+  const StoredFormats formats{{(*notation)->format}, {}};
+  auto plain = plain_tensors(stored, formats, std::nullopt, config ? config->dtype : DType::bf16);
   if (!plain) return tl::unexpected(std::move(plain).error().in(model.name));
   stored = std::move(plain->tensors);
   model.stored = std::move(plain->stored);

@@ -71,7 +71,8 @@ class Areas {
         scales_(*layout.stored, pair.scales, r),
         factor_(*layout.stored, pair.factor.value() < 0 ? pair.scales : pair.factor, r),
         has_factor_(pair.factor.value() >= 0),
-        refined_(pair.refined) {
+        refined_(pair.refined),
+        format_(pair.format) {
     if (!pair.exact) return;
     // quantise_layout() found groups; otherwise the pair would have a grid of its own.
     groups_ = *group_blocks(layout_.values->model(), slot_, layout_.choice.input_first);
@@ -95,12 +96,13 @@ class Areas {
   StoredSlot data_, scales_, factor_;
   bool has_factor_;
   Index refined_;
+  const QuantFormat& format_;
   GroupedSlot groups_;  ///< the sections of scales; none: those of the slot
   std::vector<QuantBlockArea> out_;
 };
 
 std::vector<QuantBlockArea> Areas::own() && {
-  const bool one = layout_.choice.format.order == ScaleOrder::swizzled && is_one_matrix(slot_);
+  const bool one = format_.order == ScaleOrder::swizzled && is_one_matrix(slot_);
   const std::size_t matrices = one ? 1 : slot_.sections.size();
   for (std::size_t k = 0; k < matrices; ++k) {
     const LocalDims held = local_dims(*layout_.values, slot_, slot_.sections[k], rank_);
@@ -157,7 +159,7 @@ void Areas::add_part(const BlockGroup& group, std::size_t index, const PlacedBox
 
 void Areas::add_pieces(const BlockGroup& group, std::size_t index, const Dims& leading,
                        const std::array<Interval, 2>& mine, const LocalDims& held) {
-  const QuantFormat& f = layout_.choice.format;
+  const QuantFormat& f = format_;
   std::array<std::vector<Interval>, 2>
       cuts;  // full dimensions: up to the grid's next line, the rest
   std::array<Index, 2> shift_to{}, block{}, unit{}, origin{};
@@ -232,7 +234,7 @@ std::vector<QuantBlockArea> block_areas(const QuantisedLayout& layout,
       (layout.choice.grid == BlockGrid::tensor && pair.exact) || pair.refined > 0;
   quant::Areas areas(layout, pair, r);
   auto found = canonical ? std::move(areas).canonical() : std::move(areas).own();
-  const QuantFormat& f = layout.choice.format;
+  const QuantFormat& f = pair.format;
   if (f.block_rows == 1 && f.order == ScaleOrder::rows && !f.tensor_factor) quant::join(found);
   return found;
 }

@@ -16,10 +16,14 @@ struct Row {
   std::string_view name;
 };
 
-constexpr std::array kMethods = {Row{QuantMethod::fp8, "fp8"}, Row{QuantMethod::mxfp4, "mxfp4"},
+constexpr std::array kMethods = {Row{QuantMethod::fp8, "fp8"},
+                                 Row{QuantMethod::mxfp4, "mxfp4"},
                                  Row{QuantMethod::modelopt, "modelopt"},
                                  Row{QuantMethod::compressed_tensors, "compressed-tensors"},
-                                 Row{QuantMethod::fbgemm_fp8, "fbgemm_fp8"}};
+                                 Row{QuantMethod::fbgemm_fp8, "fbgemm_fp8"},
+                                 Row{QuantMethod::deepseek_v4, "deepseek_v4"}};
+
+bool is_written(const Row& row) { return row.method != QuantMethod::deepseek_v4; }
 
 bool is_fp8(const QuantFormat& f) { return f.data == DType::f8_e4m3 && f.scale == DType::f32; }
 
@@ -77,6 +81,17 @@ Result<FileTensor> in_mxfp4(QuantPart part, const std::string& tensor, const Dim
   return out;
 }
 
+FileTensor in_deepseek_v4(QuantPart part, const std::string& tensor, DType dtype,
+                          const Dims& shape) {
+  if (part == QuantPart::scales) return {name_of_deepseek_scale(tensor), dtype, shape};
+  FileTensor out{tensor, dtype, shape};
+  if (dtype == DType::f4) {
+    out.dtype = DType::i8;
+    out.shape[shape.size() - 1] /= 2;
+  }
+  return out;
+}
+
 }  // namespace
 
 std::string_view name(QuantMethod method) {
@@ -85,13 +100,14 @@ std::string_view name(QuantMethod method) {
 
 std::optional<QuantMethod> quant_method_from_name(std::string_view name) {
   for (const Row& row : kMethods)
-    if (row.name == name) return row.method;
+    if (row.name == name && is_written(row)) return row.method;
   return std::nullopt;
 }
 
 std::string known_quant_methods() {
   std::vector<std::string_view> names;
-  for (const Row& row : kMethods) names.push_back(row.name);
+  for (const Row& row : kMethods)
+    if (is_written(row)) names.push_back(row.name);
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
@@ -107,6 +123,7 @@ bool supports(QuantMethod method, const QuantFormat& f) {
       return is_mxfp4(f) || is_among(f, {"mxfp8", "nvfp4_divisor"}) ||
              (is_fp8(f) && (f.block_rows > 0 || f.block_cols == 0)) ||
              (has_integers(f) && f.block_rows == 1);
+    case QuantMethod::deepseek_v4: return false;
   }
   return false;
 }
@@ -128,6 +145,7 @@ Result<FileTensor> in_files(QuantMethod method, const QuantFormat& format, Quant
                 fmt::format("'{}' is stored as {}; files of {} hold {}", tensor, to_string(shape),
                             name(method), dims == 2 ? "matrices" : "experts in one tensor each"));
   if (method == QuantMethod::mxfp4) return in_mxfp4(part, tensor, shape);
+  if (method == QuantMethod::deepseek_v4) return in_deepseek_v4(part, tensor, dtype, shape);
   constexpr std::array<std::string_view, 3> kEnds = {"", "_scale", kFactorSuffix};
   FileTensor out =
       in_modules(method, format, part, tensor + std::string(kEnds[static_cast<std::size_t>(part)]),
@@ -179,6 +197,10 @@ FileTensor in_modules(std::optional<QuantMethod> method, const QuantFormat& form
     out.shape[shape.size() - 1] /= packed_together(format);
   }
   return out;
+}
+
+std::string name_of_deepseek_scale(const std::string& tensor) {
+  return tensor.substr(0, tensor.rfind('.') + 1) + "scale";
 }
 
 std::string name_of_packed_shape(const std::string& tensor) { return tensor + "_shape"; }

@@ -20,14 +20,16 @@ enum class QuantMethod : std::uint8_t {
   compressed_tensors,  ///< X.weight (4-bit, or packed integers: X.weight_packed), X.weight_scale,
                        ///< X.weight_global_scale; X.weight_shape of packed integers.
   fbgemm_fp8,          ///< X.weight, X.weight_scale [out, 1], X.input_scale_ub.
+  deepseek_v4,  ///< As fp8, but X.scale, and MXFP4 in X.weight I8 [out, in / 2]. Not written.
 };
-/// "fp8", "mxfp4", "modelopt", "compressed-tensors" or "fbgemm_fp8".
+/// "fp8", "mxfp4", "modelopt", "compressed-tensors", "fbgemm_fp8" or "deepseek_v4".
 std::string_view name(QuantMethod method);
+/// One whose files can be written.
 std::optional<QuantMethod> quant_method_from_name(std::string_view name);
-/// All names, for error messages.
+/// The names of those, for error messages.
 std::string known_quant_methods();
 
-/// True if files of this method can hold the format.
+/// True if files of this method can be written in the format.
 bool supports(QuantMethod method, const QuantFormat& format);
 /// The default method for a format; none if no method supports it. `input_first`: for experts
 /// stacked in one tensor (QuantChoice::input_first).
@@ -63,6 +65,9 @@ Index packed_together(const QuantFormat& format);
 /// The name of the tensor beside packed integers in which compressed-tensors stores their shape:
 /// I64 [2], rows and columns.
 std::string name_of_packed_shape(const std::string& tensor);
+
+/// The name of the scales of "X.weight" in files of deepseek_v4: "X.scale".
+std::string name_of_deepseek_scale(const std::string& tensor);
 
 /// The suffix that a method gives to the names of scales; empty if it is scale_suffix().
 std::string scale_suffix_of(QuantMethod method);

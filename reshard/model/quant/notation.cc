@@ -106,8 +106,9 @@ bool has_micro_blocks(const QuantFormat& f) {
 /// Errors: experts that are one tensor of packed integers. Engines store them input first, with
 /// words that run along the input.
 Result<> check_experts(const QuantisedLayout& q, const std::string& family) {
-  if (!has_packed_integers(q.choice.format) || family == "hf") return {};
+  if (family == "hf") return {};
   for (const QuantisedLayout::Pair& pair : q.pairs) {
+    if (!has_packed_integers(pair.format)) continue;
     const Slot& slot = q.values->slot(pair.values);
     if (slot.sections[0].extent.size() > 2)
       return fail(
@@ -115,7 +116,7 @@ Result<> check_experts(const QuantisedLayout& q, const std::string& family) {
           fmt::format("'{}' cannot be quantised as {}: engines hold packed experts input "
                       "first, [experts, in / {}, out], which is not supported; exclude them "
                       "with quant_skip",
-                      slot.name, to_string(q.choice.format), packed_together(q.choice.format)));
+                      slot.name, to_string(pair.format), packed_together(pair.format)));
   }
   return {};
 }
@@ -224,12 +225,22 @@ Result<std::optional<QuantNotation>> take_quant(LayoutSpec& spec) {
     return fail(
         Code::invalid_argument,
         fmt::format("{}: quant is a key of hf, megatron, vllm, sglang and explicit", spec.family));
+  if (*format == "stored") {
+    if (grid || skip || method)
+      return fail(Code::invalid_argument,
+                  fmt::format("{}: quant=stored keeps tensors, grids and names as they are; leave "
+                              "quant_grid, quant_skip and quant_method out",
+                              spec.family));
+    q.as_stored = true;
+    return std::optional(std::move(q));
+  }
   const auto known = quant_format_from_name(*format);
   if (!known)
     return fail(
         Code::invalid_argument,
-        fmt::format("{}: quant={} is unknown{}; known formats are {}", spec.family, *format,
-                    did_you_mean_one_of(*format, known_quant_formats()), known_quant_formats()));
+        fmt::format("{}: quant={} is unknown{}; known formats are {}, and stored", spec.family,
+                    *format, did_you_mean_one_of(*format, known_quant_formats()),
+                    known_quant_formats()));
   q.format = *known;
   if (spec.family == "megatron" && has_integers(q.format))
     return fail(Code::unsupported,
@@ -285,6 +296,7 @@ Result<QuantisedLayout> quantised_as(const QuantNotation& notation,
                                      const std::set<std::string>* stored) {
   QuantChoice choice;
   choice.format = notation.format;
+  choice.others = notation.others;
   choice.grid = notation.effective_grid();
   choice.tensors = stored != nullptr
                        ? *stored

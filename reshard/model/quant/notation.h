@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -13,7 +14,8 @@
 namespace reshard {
 
 /// The keys of a layout's notation that describe its quantisation:
-///   quant=FORMAT              a name of quant_format_from_name()
+///   quant=FORMAT              a name of quant_format_from_name(); `stored`: each tensor as the
+///                             checkpoint has it, without the other keys
 ///   quant_method=METHOD       hf: the method of the files (files.h); vllm, sglang and explicit:
 ///   the
 ///                             method whose names and shapes modules use; default: that of the
@@ -22,11 +24,13 @@ namespace reshard {
 ///   quant_skip=PART+PART...   skips canonical tensors whose names contain a PART; some name must
 struct QuantNotation {
   std::string family, name;  ///< of the layout: its family, its notation with these keys.
-  QuantFormat format;
+  QuantFormat format;        ///< of `stored` none, until the caller sets it.
   std::optional<BlockGrid> grid;  ///< as given.
   std::vector<std::string> skip;
   std::optional<QuantMethod> method = {};   ///< as given.
   std::optional<BlockGrid> otherwise = {};  ///< the default grid; none: that of the family.
+  bool as_stored = false;                   ///< quant=stored.
+  std::map<std::string, QuantFormat> others = {};  ///< as QuantChoice's, of `stored`.
 
   BlockGrid effective_grid() const {
     const BlockGrid usual = family == "hf" ? BlockGrid::tensor : BlockGrid::local;

@@ -63,16 +63,18 @@ class Quantiser {
   Result<QuantisedLayout> run();
 
  private:
-  Blocks scales() const { return {f_.block_rows, f_.block_cols, f_.scale, 0}; }
-  Result<> check_format() const;
+  using Format = const QuantFormat&;  // Of the tensor or slot at hand.
+
+  Result<> check_format(Format f) const;
   Result<> derive_model();
-  Result<> add_scales_of(const CanonicalTensor& t);
-  Result<bool> is_chosen(const Slot& slot) const;
-  Result<> check(const Slot& slot) const;
-  Result<> check_columns(const Slot& slot);
+  Result<> add_scales_of(const CanonicalTensor& t, Format f);
+  /// Of a slot whose tensors are quantised; null of another.
+  Result<const QuantFormat*> format_of(const Slot& slot) const;
+  Result<> check(const Slot& slot, Format f) const;
+  Result<> check_columns(const Slot& slot, Format f);
   void add_plain(SlotId id, LayoutBuilder& b);
-  Result<> add_pair(SlotId id, LayoutBuilder& b);
-  bool pads_blocks(const Slot& slot, const GroupedSlot& groups);
+  Result<> add_pair(SlotId id, Format f, LayoutBuilder& b);
+  bool pads_blocks(const Slot& slot, const GroupedSlot& groups, Format f);
   void classify(const Slot& slot, const std::optional<GroupedSlot>& groups,
                 QuantisedLayout::Pair& pair);
   bool is_input_first(const CanonicalTensor& t) const {
@@ -83,26 +85,30 @@ class Quantiser {
     if (is_input_first(v_.model()[part.tensor])) part = with_input_last(part);
     part.tensor = ids[part.tensor.index()];
   }
-  Slot data_slot(const Slot& slot, bool placed) const;
+  Slot data_slot(const Slot& slot, Format f, bool placed) const;
   /// A slot for scales or a factor, named after the data slot.
   /// Its `sections` are stacked along `stack_dim`.
   Slot companion(const Slot& slot, const std::string& suffix, const Blocks& blocks,
                  std::size_t sections, int stack_dim) const;
-  Slot by_groups(const Slot& slot, const GroupedSlot& groups, const std::string& suffix,
-                 const Blocks& blocks, const std::vector<TensorId>& ids, LayoutBuilder& b);
-  Slot by_sections(const Slot& slot, const std::string& suffix, const Blocks& blocks,
-                   LayoutBuilder& b) const;
-  Result<Slot> swizzled(const Slot& slot, const std::string& suffix, LayoutBuilder& b);
+  /// Of scales or factors of a format.
+  struct Part {
+    Format format;
+    std::string suffix;
+    Blocks blocks;
+  };
+  Slot by_groups(const Slot& slot, const GroupedSlot& groups, const Part& part,
+                 const std::vector<TensorId>& ids, LayoutBuilder& b);
+  Slot by_sections(const Slot& slot, const Part& part, LayoutBuilder& b) const;
+  Result<Slot> swizzled(const Slot& slot, const Part& part, LayoutBuilder& b);
   std::string where(const Slot& slot) const {
     return fmt::format("{}: local tensor '{}'", v_.name(), slot.name);
   }
 
   QuantisedLayout out_;
   const ModelLayout& v_ = *out_.values;
-  const QuantFormat& f_ = out_.choice.format;
   PieceTable pieces_{v_};
   std::shared_ptr<ModelSpec> model_ = std::make_shared<ModelSpec>();
-  std::vector<bool> chosen_;                     // by tensor of the model
+  std::vector<const QuantFormat*> formats_;      // by tensor of the model; null: plain
   std::vector<TensorId> data_, scale_, factor_;  // by tensor of the model: in the derived one
 };
 
@@ -110,15 +116,16 @@ Result<> Quantiser::derive_model() {
   std::size_t found = 0;
   for (const CanonicalTensor& t : v_.model().tensors()) {
     const bool chosen = out_.choice.tensors.contains(t.name);
+    const QuantFormat* const f = chosen ? &out_.choice.format_of(t.name) : nullptr;
     found += chosen ? 1 : 0;
-    chosen_.push_back(chosen);
+    formats_.push_back(f);
     data_.push_back(RESHARD_TRY(
         is_input_first(t)
-            ? model_->add(t.name, with_input_last(t.shape), f_.data, with_input_last(t.merged))
-            : model_->add(t.name, t.shape, chosen ? f_.data : t.dtype, t.merged)));
+            ? model_->add(t.name, with_input_last(t.shape), f->data, with_input_last(t.merged))
+            : model_->add(t.name, t.shape, chosen ? f->data : t.dtype, t.merged)));
     scale_.emplace_back(-1);
     factor_.emplace_back(-1);
-    if (chosen) RESHARD_TRY(add_scales_of(t));
+    if (chosen) RESHARD_TRY(add_scales_of(t, *f));
   }
   if (found == out_.choice.tensors.size()) return {};
   for (const std::string& name : out_.choice.tensors)
@@ -128,15 +135,15 @@ Result<> Quantiser::derive_model() {
   return {};
 }
 
-Result<> Quantiser::add_scales_of(const CanonicalTensor& t) {
+Result<> Quantiser::add_scales_of(const CanonicalTensor& t, Format f) {
   constexpr unsigned kInputBits = 0b11;  // what merges dimension 1 with its neighbours
   const bool input_first = is_input_first(t);
   const bool merged = t.merged.bits != 0 &&
-                      (!input_first || !keeps_rows_apart(f_) || (t.merged.bits & kInputBits) != 0);
+                      (!input_first || !keeps_rows_apart(f) || (t.merged.bits & kInputBits) != 0);
   if (t.shape.size() < (input_first ? 3 : 2) || merged)
     return fail(Code::unsupported, fmt::format("'{}' of shape {} cannot be quantised as {}: its "
                                                "stored form is not a matrix or a stack of matrices",
-                                               t.name, to_string(t.shape), to_string(f_)));
+                                               t.name, to_string(t.shape), to_string(f)));
   const MatrixDims dims = matrix_dims(t, out_.choice.input_first);
   const auto shape_of = [&](Index rows, Index cols) {
     Dims shape = t.shape;
@@ -145,26 +152,32 @@ Result<> Quantiser::add_scales_of(const CanonicalTensor& t) {
     return input_first ? with_input_last(shape) : shape;
   };
   scale_.back() =
-      RESHARD_TRY(model_->add(t.name + scale_suffix(f_), shape_of(f_.block_rows, f_.block_cols),
-                              f_.scale, input_first ? with_input_last(t.merged) : t.merged));
-  if (f_.tensor_factor)
+      RESHARD_TRY(model_->add(t.name + scale_suffix(f), shape_of(f.block_rows, f.block_cols),
+                              f.scale, input_first ? with_input_last(t.merged) : t.merged));
+  if (f.tensor_factor)
     factor_.back() = RESHARD_TRY(model_->add(t.name + kFactor, shape_of(0, 0), DType::f32));
   return {};
 }
 
-Result<bool> Quantiser::is_chosen(const Slot& slot) const {
-  const PlacedBox *yes = nullptr, *no = nullptr;
+Result<const QuantFormat*> Quantiser::format_of(const Slot& slot) const {
+  const PlacedBox* first = nullptr;
   for (const Section& section : slot.sections)
-    for (const PlacedBox& p : section.parts) (chosen_[p.tensor.index()] ? yes : no) = &p;
-  if (yes != nullptr && no != nullptr)
-    return fail(
-        Code::unsupported,
-        fmt::format("{} holds '{}', which is to be quantised, and '{}', which is not", where(slot),
-                    v_.model()[yes->tensor].name, v_.model()[no->tensor].name));
-  return yes != nullptr;
+    for (const PlacedBox& p : section.parts) {
+      if (first == nullptr) first = &p;
+      const QuantFormat *const a = formats_[first->tensor.index()], *const b =
+                                                                        formats_[p.tensor.index()];
+      if (a == b || (a != nullptr && b != nullptr && *a == *b)) continue;
+      const auto words = [&](const PlacedBox& part, const QuantFormat* f) {
+        return fmt::format("'{}', which {}", v_.model()[part.tensor].name,
+                           f == nullptr ? "is not" : "is to be quantised as " + to_string(*f));
+      };
+      return fail(Code::unsupported,
+                  fmt::format("{} holds {}, and {}", where(slot), words(*first, a), words(p, b)));
+    }
+  return first == nullptr ? nullptr : formats_[first->tensor.index()];
 }
 
-Result<> Quantiser::check(const Slot& slot) const {
+Result<> Quantiser::check(const Slot& slot, Format f) const {
   const auto refuse = [&](std::string why) {
     return fail(Code::unsupported, fmt::format("{} cannot be quantised: {}", where(slot), why));
   };
@@ -173,7 +186,7 @@ Result<> Quantiser::check(const Slot& slot) const {
         fmt::format("its values are {}; only F32, BF16 and F16 are quantised", name(slot.dtype)));
   if (slot.map != ValueMap::identity)
     return refuse(fmt::format("its values are stored as {}", name(slot.map)));
-  if (slot.merged.bits != 0 && (merges_columns(slot) || !keeps_rows_apart(f_)))
+  if (slot.merged.bits != 0 && (merges_columns(slot) || !keeps_rows_apart(f)))
     return refuse("its rows come from several dimensions");
   for (const Section& section : slot.sections) {
     if (section.extent.size() < 2) return refuse("it has fewer than two dimensions");
@@ -183,19 +196,19 @@ Result<> Quantiser::check(const Slot& slot) const {
       if (!transposed && out_.choice.grid == BlockGrid::tensor)
         return refuse(fmt::format("rows and columns of '{}' are not its last dimensions",
                                   v_.model()[p.tensor].name));
-      if (transposed.value_or(false) && f_.block_rows != f_.block_cols)
+      if (transposed.value_or(false) && f.block_rows != f.block_cols)
         return refuse(
             fmt::format("it is stored transposed, so blocks of {} x {} would lie "
                         "across those of '{}'",
-                        f_.block_rows, f_.block_cols, v_.model()[p.tensor].name));
+                        f.block_rows, f.block_cols, v_.model()[p.tensor].name));
     }
   }
   return {};
 }
 
 /// Every piece must be whole bytes, or words of packed integers, in each row.
-Result<> Quantiser::check_columns(const Slot& slot) {
-  const Index together = packed_together(f_);
+Result<> Quantiser::check_columns(const Slot& slot, Format f) {
+  const Index together = packed_together(f);
   if (together == 1) return {};
   const auto odd = [&](const Section& section) {
     const auto& pieces = pieces_.pieces(slot, section, section.extent.size() - 1);
@@ -211,8 +224,8 @@ Result<> Quantiser::check_columns(const Slot& slot) {
   return fail(Code::unsupported,
               fmt::format("{} cannot be quantised: {} {} elements share a {}, and some rank's "
                           "columns begin or end inside one; multiples of {} columns work",
-                          where(slot), together, name(f_.data),
-                          has_packed_integers(f_) ? "word" : "byte", together));
+                          where(slot), together, name(f.data),
+                          has_packed_integers(f) ? "word" : "byte", together));
 }
 
 void Quantiser::add_plain(SlotId id, LayoutBuilder& b) {
@@ -223,14 +236,14 @@ void Quantiser::add_plain(SlotId id, LayoutBuilder& b) {
 }
 
 /// True if the padding of a slot is whole blocks on every rank.
-bool Quantiser::pads_blocks(const Slot& slot, const GroupedSlot& groups) {
+bool Quantiser::pads_blocks(const Slot& slot, const GroupedSlot& groups, Format f) {
   if (!is_alone(groups, slot)) return false;
   for (const Section& section : slot.sections)
     for (int i = 0; i < 2; ++i) {
       const int dim = section.extent.size() - 2 + i;
       // A rank with nothing but padding would have values without a factor.
-      const Index rows_or_cols = i == 0 ? f_.block_rows : f_.block_cols;
-      const Index block = block_along(f_.tensor_factor ? 0 : rows_or_cols, section.extent[dim]);
+      const Index rows_or_cols = i == 0 ? f.block_rows : f.block_cols;
+      const Index block = block_along(f.tensor_factor ? 0 : rows_or_cols, section.extent[dim]);
       for (const Interval piece : pieces_.pieces(slot, section, dim))
         if (piece.begin() % block != 0) return false;
     }
@@ -239,29 +252,30 @@ bool Quantiser::pads_blocks(const Slot& slot, const GroupedSlot& groups) {
 
 void Quantiser::classify(const Slot& slot, const std::optional<GroupedSlot>& groups,
                          QuantisedLayout::Pair& pair) {
-  bool own = groups && !groups->ragged && (!slot.padded || pads_blocks(slot, *groups)),
+  const QuantFormat& f = pair.format;
+  bool own = groups && !groups->ragged && (!slot.padded || pads_blocks(slot, *groups, f)),
        whole = true;
   if (groups) {
     for (const BlockGroup& g : groups->groups) {
-      Alignment a = pieces_.alignment(slot, g, f_.block_rows, f_.block_cols);
-      if (f_.tensor_factor) {
-        const Alignment f = pieces_.alignment(slot, g, 0, 0);
-        a.whole &= f.whole;
-        a.own &= f.own;
+      Alignment a = pieces_.alignment(slot, g, f.block_rows, f.block_cols);
+      if (f.tensor_factor) {
+        const Alignment all = pieces_.alignment(slot, g, 0, 0);
+        a.whole &= all.whole;
+        a.own &= all.own;
       }
       whole &= a.whole;
       own &= a.own;
     }
   }
   const bool local = out_.choice.grid == BlockGrid::local;
-  if (out_.choice.refines) pair.refined = refined_block(pieces_, slot, groups, f_);
-  pair.exact = !local || (own && f_.order == ScaleOrder::rows) || pair.refined > 0;
+  if (out_.choice.refines) pair.refined = refined_block(pieces_, slot, groups, f);
+  pair.exact = !local || (own && f.order == ScaleOrder::rows) || pair.refined > 0;
   pair.whole = (local || whole) && pair.refined == 0;
 }
 
-Slot Quantiser::data_slot(const Slot& slot, bool placed) const {
+Slot Quantiser::data_slot(const Slot& slot, Format f, bool placed) const {
   Slot data = slot;
-  data.dtype = f_.data;
+  data.dtype = f.data;
   data.casts = false;
   data.padded |= !placed;
   for (Section& section : data.sections) {
@@ -286,12 +300,12 @@ Slot Quantiser::companion(const Slot& slot, const std::string& suffix, const Blo
   return s;
 }
 
-Slot Quantiser::by_groups(const Slot& slot, const GroupedSlot& groups, const std::string& suffix,
-                          const Blocks& blocks, const std::vector<TensorId>& ids,
-                          LayoutBuilder& b) {
-  Slot out = companion(slot, suffix, blocks, groups.groups.size(), groups.stack_dim);
+Slot Quantiser::by_groups(const Slot& slot, const GroupedSlot& groups, const Part& part,
+                          const std::vector<TensorId>& ids, LayoutBuilder& b) {
+  const Blocks& blocks = part.blocks;
+  Slot out = companion(slot, part.suffix, blocks, groups.groups.size(), groups.stack_dim);
   out.padded = slot.padded || groups.ragged;
-  const bool padded_by_blocks = slot.padded && pads_blocks(slot, groups);
+  const bool padded_by_blocks = slot.padded && pads_blocks(slot, groups, part.format);
   for (const BlockGroup& g : groups.groups) {
     Section section = slot.sections[static_cast<std::size_t>(g.section)];
     const std::vector<PlacedBox> parts = std::exchange(section.parts, {});
@@ -326,12 +340,12 @@ Slot Quantiser::by_groups(const Slot& slot, const GroupedSlot& groups, const std
   return out;
 }
 
-Slot Quantiser::by_sections(const Slot& slot, const std::string& suffix, const Blocks& blocks,
-                            LayoutBuilder& b) const {
-  Slot out = companion(slot, suffix, blocks, slot.sections.size(), slot.stack_dim);
+Slot Quantiser::by_sections(const Slot& slot, const Part& part, LayoutBuilder& b) const {
+  const Blocks& blocks = part.blocks;
+  Slot out = companion(slot, part.suffix, blocks, slot.sections.size(), slot.stack_dim);
   out.padded = true;
   // With swizzled scales, sections that are one matrix share one factor.
-  const bool one = f_.order == ScaleOrder::swizzled && is_one_matrix(slot);
+  const bool one = part.format.order == ScaleOrder::swizzled && is_one_matrix(slot);
   for (Section section : std::span(slot.sections).first(one ? 1 : slot.sections.size())) {
     section.parts.clear();
     const int n = section.extent.size();
@@ -346,7 +360,7 @@ Slot Quantiser::by_sections(const Slot& slot, const std::string& suffix, const B
   return out;
 }
 
-Result<Slot> Quantiser::swizzled(const Slot& slot, const std::string& suffix, LayoutBuilder& b) {
+Result<Slot> Quantiser::swizzled(const Slot& slot, const Part& part, LayoutBuilder& b) {
   const int n = slot.sections[0].extent.size();
   const bool one = is_one_matrix(slot);
   if (slot.stack_dim == n - 1 && slot.sections.size() > 1)
@@ -354,7 +368,7 @@ Result<Slot> Quantiser::swizzled(const Slot& slot, const std::string& suffix, La
         Code::unsupported,
         fmt::format("{} cannot have swizzled scales: its fused tensors are stacked by columns",
                     where(slot)));
-  Slot out = companion(slot, suffix, scales(), slot.sections.size(), slot.stack_dim);
+  Slot out = companion(slot, part.suffix, part.blocks, slot.sections.size(), slot.stack_dim);
   out.padded = true;
   Index before = 0;
   for (std::size_t k = 0; k < slot.sections.size(); ++k) {
@@ -371,7 +385,7 @@ Result<Slot> Quantiser::swizzled(const Slot& slot, const std::string& suffix, La
     if (last) cut.before = before, cut.multiple = kSwizzleRows;
     apply(cut, section, n - 2, b);
     const Index cols = section.extent[n - 1];
-    apply({block_along(f_.block_cols, cols), cols, {}, 0, true, 0, kSwizzleCols}, section, n - 1,
+    apply({block_along(part.blocks.cols, cols), cols, {}, 0, true, 0, kSwizzleCols}, section, n - 1,
           b);
     out.sections.push_back(std::move(section));
     before = (before + rows.value_or(0)) % kSwizzleRows;
@@ -379,10 +393,10 @@ Result<Slot> Quantiser::swizzled(const Slot& slot, const std::string& suffix, La
   return out;
 }
 
-Result<> Quantiser::add_pair(SlotId id, LayoutBuilder& b) {
+Result<> Quantiser::add_pair(SlotId id, Format f, LayoutBuilder& b) {
   const Slot& slot = v_.slot(id);
-  RESHARD_TRY(check(slot));
-  RESHARD_TRY(check_columns(slot));
+  RESHARD_TRY(check(slot, f));
+  RESHARD_TRY(check_columns(slot, f));
   const auto groups = group_blocks(v_.model(), slot, out_.choice.input_first);
   if (!groups && out_.choice.grid == BlockGrid::tensor)
     return fail(
@@ -391,33 +405,33 @@ Result<> Quantiser::add_pair(SlotId id, LayoutBuilder& b) {
                     where(slot)));
   QuantisedLayout::Pair pair;
   pair.values = id;
+  pair.format = f;
   classify(slot, groups, pair);
-  pair.data = b.add(data_slot(slot, pair.exact));
-  const std::string suffix =
-      out_.choice.scale_suffix.empty() ? scale_suffix(f_) : out_.choice.scale_suffix;
-  const Blocks factor{};
-  Blocks blocks = scales();
-  blocks.refined = pair.refined;
-  if (f_.order == ScaleOrder::swizzled)
-    pair.scales = b.add(RESHARD_TRY(swizzled(slot, suffix, b)));
+  pair.data = b.add(data_slot(slot, f, pair.exact));
+  const Part factor{f, kFactor, Blocks{}};
+  const Part scales{f,
+                    out_.choice.scale_suffix.empty() ? scale_suffix(f) : out_.choice.scale_suffix,
+                    Blocks{f.block_rows, f.block_cols, f.scale, pair.refined}};
+  if (f.order == ScaleOrder::swizzled)
+    pair.scales = b.add(RESHARD_TRY(swizzled(slot, scales, b)));
   else
-    pair.scales = b.add(pair.exact ? by_groups(slot, *groups, suffix, blocks, scale_, b)
-                                   : by_sections(slot, suffix, scales(), b));
-  if (f_.tensor_factor)
-    pair.factor = b.add(pair.exact ? by_groups(slot, *groups, kFactor, factor, factor_, b)
-                                   : by_sections(slot, kFactor, factor, b));
+    pair.scales = b.add(pair.exact ? by_groups(slot, *groups, scales, scale_, b)
+                                   : by_sections(slot, scales, b));
+  if (f.tensor_factor)
+    pair.factor = b.add(pair.exact ? by_groups(slot, *groups, factor, factor_, b)
+                                   : by_sections(slot, factor, b));
   out_.pairs.push_back(pair);
   out_.plain.emplace_back(-1);
   return {};
 }
 
-Result<> Quantiser::check_format() const {
-  if (f_.block_rows < 0 || f_.block_cols < 0)
+Result<> Quantiser::check_format(Format f) const {
+  if (f.block_rows < 0 || f.block_cols < 0)
     return fail(Code::invalid_argument, fmt::format("blocks of {} x {} elements; neither may be "
                                                     "negative",
-                                                    f_.block_rows, f_.block_cols));
-  if (f_.order == ScaleOrder::rows) return {};
-  if (f_.block_rows != 1 || bits(f_.scale) != 8)
+                                                    f.block_rows, f.block_cols));
+  if (f.order == ScaleOrder::rows) return {};
+  if (f.block_rows != 1 || bits(f.scale) != 8)
     return fail(Code::unsupported,
                 "swizzled scales need blocks of one row with one byte of scale each");
   if (out_.choice.grid == BlockGrid::tensor)
@@ -427,7 +441,8 @@ Result<> Quantiser::check_format() const {
 }
 
 Result<QuantisedLayout> Quantiser::run() {
-  RESHARD_TRY(check_format());
+  RESHARD_TRY(check_format(out_.choice.format));
+  for (const auto& [tensor, format] : out_.choice.others) RESHARD_TRY(check_format(format));
   RESHARD_TRY(derive_model());
   LayoutBuilder b(out_.choice.name.empty() ? v_.name() : out_.choice.name, model_, v_);
   for (Index t = 0; t < v_.model().size(); ++t) {
@@ -438,8 +453,8 @@ Result<QuantisedLayout> Quantiser::run() {
   }
   for (Index i = 0; i < v_.num_slots(); ++i) {
     const SlotId id(static_cast<SlotId::rep>(i));
-    if (RESHARD_TRY(is_chosen(v_.slot(id))))
-      RESHARD_TRY(add_pair(id, b));
+    if (const QuantFormat* f = RESHARD_TRY(format_of(v_.slot(id))))
+      RESHARD_TRY(add_pair(id, *f, b));
     else
       add_plain(id, b);
   }
@@ -452,6 +467,24 @@ Result<QuantisedLayout> Quantiser::run() {
 }  // namespace reshard::quant
 
 namespace reshard {
+
+const QuantFormat& QuantChoice::format_of(const std::string& tensor) const {
+  const auto other = others.find(tensor);
+  return other == others.end() ? format : other->second;
+}
+
+std::string to_string(const QuantChoice& choice) {
+  std::set<std::string> others;
+  for (const auto& [tensor, format] : choice.others) others.insert(to_string(format));
+  std::string out = to_string(choice.format);
+  for (const std::string& other : others) out += " and " + other;
+  return out;
+}
+
+bool needs_amax(const QuantChoice& choice) {
+  return needs_amax(choice.format) ||
+         std::ranges::any_of(choice.others, [](const auto& o) { return needs_amax(o.second); });
+}
 
 std::string scale_suffix(const QuantFormat& format) {
   return format.scale == DType::f32 && format.block_cols > 0 ? "_scale_inv" : "_scale";

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -20,7 +21,7 @@ enum class BlockGrid : std::uint8_t {
 
 /// Which tensors of a model are quantised, and how.
 struct QuantChoice {
-  QuantFormat format;
+  QuantFormat format;  ///< of all `tensors` but `others`.
   BlockGrid grid = BlockGrid::local;
   std::set<std::string> tensors;  ///< canonical names; matrices, or stacks of them.
   std::string scale_suffix;       ///< of the names of scales; empty: that of the format, such as
@@ -33,7 +34,15 @@ struct QuantChoice {
   /// Scales of experts are those of smaller blocks if shards cut the blocks of the format, as
   /// vLLM's loaders repeat them (Pair::refined).
   bool refines = false;
+  /// The formats of those `tensors` that have another one: a checkpoint may mix formats.
+  std::map<std::string, QuantFormat> others = {};
+
+  const QuantFormat& format_of(const std::string& tensor) const;
 };
+/// The formats: "fp8_block", "fp8_block and mxfp4".
+std::string to_string(const QuantChoice& choice);
+/// True if quantising needs the amax of some whole matrix first.
+bool needs_amax(const QuantChoice& choice);
 
 /// A layout whose slots are stored quantised. Slots keep their order.
 ///
@@ -58,6 +67,7 @@ struct QuantisedLayout {
     SlotId values;        ///< in `values`.
     SlotId data, scales;  ///< in `stored`.
     SlotId factor{-1};    ///< in `stored`, if the format has one; otherwise -1.
+    QuantFormat format = {};
     bool exact = false;
     /// Every rank holds whole blocks only, so data and scales can be computed from its own values.
     /// Always true with BlockGrid::local; false with BlockGrid::tensor if a shard cuts a block
@@ -85,10 +95,10 @@ Result<std::shared_ptr<const ModelLayout>> input_last(std::shared_ptr<const Mode
                                                       const std::set<std::string>& input_first);
 
 /// Quantises a layout. Every slot that holds a chosen tensor becomes a pair. Errors: a name that
-/// the model lacks; a slot that mixes chosen tensors and others; a tensor with fewer than two
-/// dimensions; on a chosen slot a value map or merged dimensions (except rows of input-first
-/// tensors); transposed storage whose blocks do not run along the last dimension; a format that the
-/// shapes do not allow (named).
+/// the model lacks; a slot that mixes chosen tensors and others, or formats; a tensor with fewer
+/// than two dimensions; on a chosen slot a value map or merged dimensions (except rows of
+/// input-first tensors); transposed storage whose blocks do not run along the last dimension; a
+/// format that the shapes do not allow (named).
 Result<QuantisedLayout> quantise_layout(std::shared_ptr<const ModelLayout> layout,
                                         QuantChoice choice);
 

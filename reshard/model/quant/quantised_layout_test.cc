@@ -385,6 +385,32 @@ TEST(QuantisedLayout, swizzled_scales_fill_tiles_and_are_never_planned) {
   EXPECT_TRUE(check_shard_map(*q.stored, Rank(0)));
 }
 
+TEST(QuantisedLayout, tensors_may_have_formats_of_their_own) {
+  const ModelConfig c = tiny_dense();
+  const auto model = model_of(c);
+  const std::string self = "model.layers.0.self_attn.", o = self + "o_proj.weight";
+  QuantChoice choice{kBlock, BlockGrid::tensor, {o}, ""};
+  for (const char* name : {"q_proj", "k_proj", "v_proj"})
+    choice.tensors.insert(self + name + ".weight");
+  choice.others[o] = *quant_format_from_name("nvfp4");
+  EXPECT_EQ(to_string(choice), "fp8_block and nvfp4");
+  const auto q = quantise_layout(layout_of("vllm:tp=1", model, c), choice);
+  ASSERT_TRUE(q.has_value()) << q.error().message;
+  ASSERT_EQ(q->pairs.size(), 2U);
+  for (const QuantisedLayout::Pair& pair : q->pairs) {
+    const bool is_o = q->values->slot(pair.values).name == o;
+    EXPECT_EQ(pair.format, is_o ? choice.others[o] : kBlock);
+    EXPECT_EQ(q->stored->slot(pair.data).dtype, is_o ? DType::f4 : DType::f8_e4m3);
+    EXPECT_EQ(q->stored->slot(pair.scales).dtype, is_o ? DType::f8_e4m3 : DType::f32);
+    EXPECT_EQ(pair.factor.value() >= 0, is_o);
+  }
+  // One local tensor has one format.
+  choice.others[self + "k_proj.weight"] = choice.others[o];
+  const auto mixed = quantise_layout(layout_of("vllm:tp=1", model, c), choice);
+  ASSERT_FALSE(mixed.has_value());
+  EXPECT_THAT(mixed.error().message, HasSubstr("is to be quantised as nvfp4"));
+}
+
 TEST(QuantisedLayout, what_cannot_be_quantised_says_why) {
   const ModelConfig c = tiny_dense();
   const auto model = model_of(c);
@@ -398,7 +424,7 @@ TEST(QuantisedLayout, what_cannot_be_quantised_says_why) {
               HasSubstr("'model.nothing' is to be quantis"));
   EXPECT_THAT(error("hf", kBlock, {"model.norm.weight"}), HasSubstr("not a matrix or a stack of"));
   EXPECT_THAT(error("vllm:tp=1", kBlock, {q}),
-              HasSubstr("holds '" + q + "', which is to be quantised, and 'model.layers.0."));
+              HasSubstr("holds '" + q + "', which is to be quantised as fp8_block, and 'model."));
   EXPECT_THAT(error("hf", {.order = ScaleOrder::swizzled}, {q}, BlockGrid::tensor),
               HasSubstr("their grid must be local"));
   const QuantFormat f4{.data = DType::f4};

@@ -56,7 +56,7 @@ class BoxLayout {
 
 /// Extends a box of a canonical tensor to whole blocks.
 Box extended(const QuantisedLayout& layout, const CanonicalTensor& tensor, Box box) {
-  const QuantFormat& format = layout.choice.format;
+  const QuantFormat& format = layout.choice.format_of(tensor.name);
   const auto dims = quant::matrix_dims(tensor, layout.choice.input_first);
   // A factor is found from the whole matrix.
   for (const auto& [dim, size] :
@@ -132,8 +132,8 @@ Result<std::shared_ptr<const ModelLayout>> whole_tensors(const QuantisedLayout& 
 }
 
 WholeBlockBytes whole_block_bytes(const QuantisedLayout& layout, TensorId tensor) {
-  const QuantFormat& format = layout.choice.format;
   const CanonicalTensor& canonical = layout.values->model()[tensor];
+  const QuantFormat& format = layout.choice.format_of(canonical.name);
   const int width = bits(layout.values->form(tensor).dtype);
   const auto dims = quant::matrix_dims(canonical, layout.choice.input_first);
   const Index block = quant::block_along(format.block_rows, canonical.shape[dims.row]) *

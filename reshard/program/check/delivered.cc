@@ -73,18 +73,18 @@ std::vector<Fate> fates_of(const SideConversion& after, SlotId slot, Rank r) {
 }
 
 /// The rows of blocks, or the whole matrix if it has one scale or factor.
-Index rows_at_once(const SideConversion& after, const QuantBlockArea& a) {
-  const QuantFormat& format = after.layout->choice.format;
+Index rows_at_once(const SideConversion& after, const QuantFormat& format,
+                   const QuantBlockArea& a) {
   if (is_one_block(format) || format.block_rows == 0) return a.rows;
   if (after.quantises && needs_amax(format)) return a.rows;
   return format.order == ScaleOrder::swizzled ? kScaleTileRows : format.block_rows;
 }
 
 /// The rows of a matrix that are written.
-std::vector<Interval> rows_written(const SideConversion& after, const QuantBlockArea& a,
-                                   const std::vector<Fate>& fates) {
+std::vector<Interval> rows_written(const SideConversion& after, const QuantFormat& format,
+                                   const QuantBlockArea& a, const std::vector<Fate>& fates) {
   if (fates.empty()) return {Interval{0, a.rows}};
-  const Index step = rows_at_once(after, a);
+  const Index step = rows_at_once(after, format, a);
   std::vector<Interval> out;
   for (Index begin = 0; begin < a.rows; begin += step) {
     const Index end = std::min(a.rows, begin + step);
@@ -102,7 +102,7 @@ std::vector<Interval> rows_written(const SideConversion& after, const QuantBlock
 void add_area(const SideConversion& after, const QuantisedLayout::Pair& pair, Rank r,
               const QuantBlockArea& a, Interval rows, TargetBytes& out) {
   const QuantisedLayout& layout = *after.layout;
-  const QuantFormat& format = layout.choice.format;
+  const QuantFormat& format = pair.format;
   const Index first = a.data_offset + rows.begin() * a.data_row;
   const auto add = [&](SlotId slot, DType dtype) {
     add_rows(size_of(dtype, first), rows.size(), size_of(dtype, a.cols), size_of(dtype, a.data_row),
@@ -130,7 +130,7 @@ void add_pair(const SideConversion& after, const QuantisedLayout::Pair& pair, Ra
   const std::vector<Fate> fates = fates_of(after, pair.values, r);
   for (const QuantBlockArea& a : block_areas(*after.layout, pair, r)) {
     if (a.rows == 0 || a.cols == 0) continue;
-    for (const Interval rows : rows_written(after, a, fates))
+    for (const Interval rows : rows_written(after, pair.format, a, fates))
       add_area(after, pair, r, a, rows, out);
   }
 }

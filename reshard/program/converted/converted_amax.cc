@@ -145,10 +145,10 @@ void ConvertedCompiler::add_source_amax(Rank r) {
 }
 
 void ConvertedCompiler::add_amax() {
-  if (produces() && options_.before.quantises && needs_amax(options_.before.layout->choice.format))
+  if (produces() && options_.before.quantises && needs_amax(options_.before.layout->choice))
     for (const auto& [key, rows] : sides_)
       if (!key.first && rows->size() > 0 && reads_source(key.second)) add_source_amax(key.second);
-  if (consumes() && options_.after.quantises && needs_amax(options_.after.layout->choice.format))
+  if (consumes() && options_.after.quantises && needs_amax(options_.after.layout->choice))
     add_own_amax();
 }
 

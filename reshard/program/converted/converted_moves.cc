@@ -80,7 +80,7 @@ Index ConvertedSide::memory_bytes(std::size_t unit) const {
     // All units of a matrix share its factor, or its only scale.
     const bool shared =
         p == static_cast<std::size_t>(MatrixPart::factor) ||
-        (p == static_cast<std::size_t>(MatrixPart::scales) && is_one_block(format()));
+        (p == static_cast<std::size_t>(MatrixPart::scales) && is_one_block(rows_[unit].format));
     if (shared && rows_[unit].begin > 0) continue;
     if (!is_planned(p) && part.slot.value() >= 0 && part.bytes > 0)
       bytes += ((part.bytes - part.row) / std::max<Index>(part.stride, 1) + 1) * part.row;
@@ -106,7 +106,7 @@ ProgramMatrix ConvertedSide::matrix(std::size_t unit, Place planned, Place amax,
     return memory(where);
   };
   ProgramMatrix m;
-  m.format = format();
+  m.format = rows.format;
   m.values_dtype = side_->layout->values->slot(rows.part(MatrixPart::values).slot).dtype;
   m.rows = rows.rows;
   m.cols = rows.cols;

@@ -26,8 +26,8 @@ class ConvertedSide {
   std::size_t size() const { return rows_.size(); }
   /// Units of one matrix are adjacent.
   std::size_t matrix_of(std::size_t unit) const { return rows_[unit].matrix; }
-  /// True if units are quantised in a format that needs_amax().
-  bool needs_amax() const { return side_->quantises && reshard::needs_amax(format()); }
+  /// True if units are quantised, some in a format that needs_amax().
+  bool needs_amax() const { return side_->quantises && reshard::needs_amax(side_->layout->choice); }
   /// The most bytes of a unit's planned form, part after part, each at a multiple of 64.
   Index planned_bytes(std::size_t unit) const { return placed_[unit].bytes; }
   /// The bytes of the planned form that are of the rows, without columns in between.
@@ -65,7 +65,6 @@ class ConvertedSide {
     std::array<Index, kMatrixParts> at = {};  ///< of each part in the planned form.
     Index bytes = 0;
   };
-  const QuantFormat& format() const { return side_->layout->choice.format; }
   bool is_planned(std::size_t part) const { return (part == 0) == planned_values_; }
   void place(std::size_t unit);
 

@@ -47,11 +47,11 @@ std::vector<Interval> cut(const std::vector<Interval>& ranges, Index most) {
 Result<std::vector<ConvertedRows>> converted_rows(const SideConversion& side, Rank rank,
                                                   Index unit_bytes) {
   const QuantisedLayout& layout = *side.layout;
-  const QuantFormat& format = layout.choice.format;
   std::vector<ConvertedRows> out;
   std::size_t matrix = 0;
   for (const QuantisedLayout::Pair& pair : layout.pairs) {
     const Slot& slot = layout.values->slot(pair.values);
+    const QuantFormat& format = pair.format;
     if (!std::ranges::binary_search(side.slots, pair.values) ||
         !layout.values->rank_set(slot.ranks).contains(rank))
       continue;
@@ -67,7 +67,7 @@ Result<std::vector<ConvertedRows>> converted_rows(const SideConversion& side, Ra
           return rows_of(id, size_of(dtype, a.data_offset) + begin * stride, n,
                          size_of(dtype, a.cols), stride);
         };
-        ConvertedRows rows{matrix, area.rows, area.cols, begin, range.end(), {}};
+        ConvertedRows rows{matrix, area.rows, area.cols, begin, range.end(), {}, format};
         rows.parts = {part(pair.values, slot.dtype), part(pair.data, format.data),
                       scales_of(format, pair.scales, area, begin, range.end()), PartRows{}};
         if (pair.factor.value() >= 0)

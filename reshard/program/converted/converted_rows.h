@@ -29,6 +29,7 @@ struct ConvertedRows {
   std::size_t matrix = 0;                        ///< rows of one matrix are adjacent in the list.
   Index rows = 0, cols = 0, begin = 0, end = 0;  ///< of the whole matrix; the range. Elements.
   std::array<PartRows, kMatrixParts> parts;
+  QuantFormat format;
   const PartRows& part(MatrixPart p) const { return parts[static_cast<std::size_t>(p)]; }
 };
 

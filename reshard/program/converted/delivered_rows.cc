@@ -83,17 +83,17 @@ Interval rows_of(const Run& run, const QuantBlockArea& area) {
 }
 
 /// Rows of this number share a scale or factor, or are otherwise converted at once.
-Index rows_at_once(const SideConversion& side, const QuantBlockArea& area) {
-  const QuantFormat& format = side.layout->choice.format;
+Index rows_at_once(const SideConversion& side, const QuantFormat& format,
+                   const QuantBlockArea& area) {
   const Index step = is_one_block(format) ? 0 : rows_per_scale(format);
   const bool all = step == 0 || (side.quantises && needs_amax(format));
   return all ? area.rows : step;
 }
 
 /// The rows of blocks that have values, ascending, by what is delivered and what is not.
-std::vector<Rows> rows_with_values(const SideConversion& side, const QuantBlockArea& area,
-                                   const std::vector<Run>& runs) {
-  const Index step = rows_at_once(side, area);
+std::vector<Rows> rows_with_values(const SideConversion& side, const QuantFormat& format,
+                                   const QuantBlockArea& area, const std::vector<Run>& runs) {
+  const Index step = rows_at_once(side, format, area);
   const Index end = area.data_offset + (area.rows - 1) * area.data_row + area.cols;
   std::vector<Rows> out;
   auto run = std::ranges::upper_bound(runs, area.data_offset, {}, &Run::end);
@@ -109,15 +109,14 @@ std::vector<Rows> rows_with_values(const SideConversion& side, const QuantBlockA
 }
 
 /// What the rows of `step` share, in words.
-const char* what_is_shared(const SideConversion& side) {
-  const QuantFormat& format = side.layout->choice.format;
+const char* what_is_shared(const SideConversion& side, const QuantFormat& format) {
   if (side.quantises && format.tensor_factor) return "one factor";
   if (is_one_block(format)) return "one scale";
   return format.order == ScaleOrder::swizzled ? "one tile of scales" : "one block of a scale";
 }
 
-tl::unexpected<Error> mixed(const SideConversion& side, SlotId slot, Rank rank, TensorId a,
-                            TensorId b) {
+tl::unexpected<Error> mixed(const SideConversion& side, const QuantisedLayout::Pair& pair,
+                            Rank rank, TensorId a, TensorId b) {
   const bool first = delivers(side, a);
   const ModelSpec& model = side.layout->values->model();
   const std::string &moves = model[first ? a : b].name, &stays = model[first ? b : a].name;
@@ -126,20 +125,22 @@ tl::unexpected<Error> mixed(const SideConversion& side, SlotId slot, Rank rank, 
       fmt::format("local tensor '{}' of {} on rank {}: tensor '{}' is delivered and '{}' is "
                   "not, but both have {} ({}), which cannot be written for one of them alone; "
                   "deliver both or neither, or leave them unquantised",
-                  side.layout->values->slot(slot).name, side.layout->stored->name(), rank.value(),
-                  moves, stays, what_is_shared(side), to_string(side.layout->choice.format)));
+                  side.layout->values->slot(pair.values).name, side.layout->stored->name(),
+                  rank.value(), moves, stays, what_is_shared(side, pair.format),
+                  to_string(pair.format)));
 }
 
 /// The delivered rows of a matrix. Errors: mixed().
-Result<std::vector<Interval>> delivered_rows(const SideConversion& side, SlotId slot, Rank rank,
+Result<std::vector<Interval>> delivered_rows(const SideConversion& side,
+                                             const QuantisedLayout::Pair& pair, Rank rank,
                                              const QuantBlockArea& area,
                                              const std::vector<Run>& runs) {
   std::vector<Interval> out;
   std::optional<Rows> last[2];  ///< that ends last, of what is not delivered and what is.
-  for (const Rows& r : rows_with_values(side, area, runs)) {
+  for (const Rows& r : rows_with_values(side, pair.format, area, runs)) {
     const bool moves = delivers(side, r.tensor);
     if (const auto& other = last[moves ? 0 : 1]; other && r.rows.begin() < other->rows.end())
-      return mixed(side, slot, rank, r.tensor, other->tensor);
+      return mixed(side, pair, rank, r.tensor, other->tensor);
     if (auto& same = last[moves ? 1 : 0]; !same || same->rows.end() < r.rows.end()) same = r;
     if (!moves) continue;
     if (out.empty() || out.back().end() < r.rows.begin())
@@ -162,7 +163,7 @@ Result<std::vector<DeliveredArea>> delivered_areas(const SideConversion& side,
   for (const QuantBlockArea& area : block_areas(layout, pair, rank)) {
     if (area.rows == 0 || area.cols == 0) continue;
     std::vector<Interval> rows{Interval{0, area.rows}};
-    if (!all) rows = RESHARD_TRY(delivered_rows(side, pair.values, rank, area, runs));
+    if (!all) rows = RESHARD_TRY(delivered_rows(side, pair, rank, area, runs));
     if (!rows.empty()) out.push_back({area, std::move(rows)});
   }
   return out;

@@ -45,8 +45,9 @@ class RoutePlanner {
   std::set<std::string> stored_names(const QuantisedLayout& layout) const {
     std::set<std::string> stored = names();
     for (const std::string& name : names()) {
-      stored.insert(name + scale_suffix(layout.choice.format));
-      if (layout.choice.format.tensor_factor) stored.insert(name + "_scale_2");
+      const QuantFormat& format = layout.choice.format_of(name);
+      stored.insert(name + scale_suffix(format));
+      if (format.tensor_factor) stored.insert(name + "_scale_2");
     }
     return stored;
   }

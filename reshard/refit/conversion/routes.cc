@@ -46,6 +46,7 @@ std::shared_ptr<const QuantisedLayout> in_form_of(
   QuantChoice choice = like.choice;
   choice.grid = BlockGrid::tensor;
   choice.format.order = ScaleOrder::rows;
+  for (auto& [tensor, format] : choice.others) format.order = ScaleOrder::rows;
   auto made = quantise_layout(values, std::move(choice));
   if (!made || made->stored->model().digest() != like.stored->model().digest()) return nullptr;
   return std::make_shared<const QuantisedLayout>(*std::move(made));
@@ -78,6 +79,7 @@ class Router {
     same_ =
         source.quantised != nullptr && target.quantised != nullptr &&
         source.quantised->choice.format == target.quantised->choice.format &&
+        source.quantised->choice.others == target.quantised->choice.others &&
         source.quantised->stored->model().digest() == target.quantised->stored->model().digest();
   }
 
