@@ -63,6 +63,9 @@ struct Slot {
   /// Applied to the canonical values before they are stored.
   ValueMap map = ValueMap::identity;
   bool casts = false;  ///< canonical tensors of another dtype are rounded to `dtype`.
+  /// The rule of a file or card that made it, the first one 1; 0: none. Says where the slot is
+  /// from, and is no part of what it is.
+  std::int32_t rule = 0;
 };
 
 /// One canonical box inside one local tensor of one rank.

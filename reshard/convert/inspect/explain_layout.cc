@@ -98,6 +98,7 @@ class Explainer {
     if (slot.padded) append(text, "padded");
     if (slot.dtype != tensor.dtype) append(text, fmt::format("as {}", name(slot.dtype)));
     if (slot.map != ValueMap::identity) append(text, std::string(name(slot.map)));
+    if (slot.rule > 0) append(text, fmt::format("by rule {}", slot.rule));
     return text;
   }
 

@@ -15,8 +15,8 @@ namespace reshard {
 struct KindInLayout {
   std::string pattern;  ///< of the canonical names, as in TensorKind.
   std::string local;    ///< pattern of the local tensors' names; empty: no rank holds them.
-  std::string
-      how;     ///< "dim 0 over tp=4; in 8 pieces; beside 2 others; padded; as F32; negated_exp"
+  std::string how;      ///< "dim 0 over tp=4; in 8 pieces; beside 2 others; padded; as F32;
+                        ///< negated_exp; by rule 7"
   Dims shape;  ///< of a local tensor in memory, on the first rank that has it.
   Index count = 0;  ///< tensors.
   Index ranks = 0;  ///< that hold a part of the first of them.

@@ -41,7 +41,8 @@ std::vector<KindInLayout> explained() {
              .ranks = first,
              .sections = {whole_tensor(b.model(), TensorId(2))},
              .map = ValueMap::plus_one,
-             .casts = true});
+             .casts = true,
+             .rule = 7});
   // Three pairs of rows over four ranks: one of them is held twice.
   const CutId pairs = b.add_cut(cut_over(0, CutRule::spread, 2));
   b.add(Slot{.name = "narrow",
@@ -67,7 +68,7 @@ TEST(Explain, says_cut_pieces_neighbours_padding_and_values) {
   EXPECT_EQ(kinds[2].how, "dim 0 over tp=4, repeated");
   EXPECT_EQ(kinds[2].shape, (Dims{2, 4}));
   EXPECT_EQ(kinds[3].local, "norm");
-  EXPECT_EQ(kinds[3].how, "whole; as F32; plus_one");
+  EXPECT_EQ(kinds[3].how, "whole; as F32; plus_one; by rule 7");
   EXPECT_EQ(kinds[3].ranks, 4);
   EXPECT_EQ(kinds[4].pattern, "lost");
   EXPECT_EQ(kinds[4].local, "");

@@ -150,7 +150,8 @@ Words words_of(const QuantFormat& f) {
 }  // namespace
 
 Result<std::vector<QuantFormat>> compressed_tensors_formats(const ConfigFields& config,
-                                                            std::string_view source) {
+                                                            std::string_view source,
+                                                            std::size_t most) {
   for (const std::string_view key : {"sparsity_config", "transform_config"})
     if (says_something(config, key)) return unread(source, std::string(key));
   const auto groups = RESHARD_TRY(config.object(kGroups));
@@ -165,7 +166,10 @@ Result<std::vector<QuantFormat>> compressed_tensors_formats(const ConfigFields& 
     if (!weights) return unread(source, fmt::format("group {} without weights", as_word(name)));
     const auto format = RESHARD_TRY((*group)->text("format")).value_or(usual);
     const QuantFormat f = RESHARD_TRY(of_weights(*weights, format, source));
-    if (std::ranges::find(found, f) == found.end()) found.push_back(f);
+    if (std::ranges::find(found, f) != found.end()) continue;
+    if (found.size() == most)
+      return unread(source, fmt::format("{} of more than {} formats", kGroups, most));
+    found.push_back(f);
   }
   if (found.empty()) return config.wrong(fmt::format("'{}' is empty", kGroups));
   return found;

@@ -194,7 +194,8 @@ Result<StoredWeights> stored_weights(std::string_view text, std::string_view sou
   if (method == "fbgemm_fp8")
     return StoredWeights{QuantMethod::fbgemm_fp8, *quant_format_from_name("fp8_channel")};
   if (method == "compressed-tensors") {
-    const auto formats = RESHARD_TRY(hf::compressed_tensors_formats(*q, source));
+    const auto formats =
+        RESHARD_TRY(hf::compressed_tensors_formats(*q, source, StoredWeights::kMostFormats));
     StoredWeights weights{QuantMethod::compressed_tensors, formats.front()};
     weights.others.assign(formats.begin() + 1, formats.end());
     return weights;

@@ -14,6 +14,9 @@ namespace reshard {
 
 /// The quantisation of a checkpoint's weights according to its config.
 struct StoredWeights {
+  static constexpr std::size_t kMostFormats =
+      64;  ///< of one checkpoint: all are tried on a tensor.
+
   QuantMethod method = QuantMethod::fp8;
   QuantFormat format;
   bool static_inputs = false;  ///< an input scale is stored for every quantised module.

@@ -2,6 +2,7 @@
 // Protects: what a quantization_config says of weights, and that what is written is read again.
 #include "reshard/io/hf/quantization.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -183,6 +184,12 @@ TEST(HfQuantization, groups_of_compressed_tensors_may_have_several_formats) {
       R"("quant_method": "compressed-tensors", "format": "mixed-precision", "config_groups": {)"
       R"("a": )" +
       fp8 + R"(, "b": )" + int4 + R"(, "c": )" + fp8 + "}");
+  std::string many = R"("quant_method": "compressed-tensors", "config_groups": {)";
+  for (int i = 1; i <= 65; ++i)
+    many += fmt::format(R"({}"{}": {{"format": "float-quantized", "weights": {{"num_bits": 8,
+                        "type": "float", "group_size": {}}}}})",
+                        i == 1 ? "" : ", ", i, i);
+  EXPECT_THAT(read_all(many + "}").error().message, HasSubstr("of more than 64 formats"));
   EXPECT_EQ(weights->formats().all, (std::vector{*quant_format_from_name("fp8_channel"),
                                                  *quant_format_from_name("int4_group32")}));
 }

@@ -314,7 +314,8 @@ class Rules {
                 .sections = std::move(sections),
                 .merged = merged,
                 .map = rule.map,
-                .casts = other});
+                .casts = other,
+                .rule = static_cast<std::int32_t>(instance.number) + 1});
     return {};
   }
 
