@@ -244,3 +244,11 @@ def test_deepseek_v4_is_kept_as_it_is(tmp_path):
       tensors[name] = tensor.float()  # Scales of FP8 are F32, as docs/checkpoints.md says.
   same(again, tensors)
   assert json.loads((tmp_path / "again" / "config.json").read_text()) == DEEPSEEK
+
+
+def test_an_index_that_names_no_format_is_refused(plain, tmp_path):
+  command("convert", plain[0], tmp_path / "ranks", "--to", "vllm:tp=2,quant=fp8_channel")
+  index = tmp_path / "ranks" / "reshard.json"
+  index.write_text(index.read_text().replace("quant=fp8_channel", "quant=stored"))
+  error = command("convert", tmp_path / "ranks", tmp_path / "out", "--to", "hf", fails=True)
+  assert "quant=stored names no format" in error

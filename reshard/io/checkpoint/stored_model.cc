@@ -257,7 +257,8 @@ Result<PlainTensors> plain_tensors(const ModelSpec& stored, const StoredFormats&
 
 bool has_deepseek_scales(const ModelSpec& stored) {
   return std::ranges::any_of(stored.tensors(), [&](const CanonicalTensor& t) {
-    return t.name.ends_with(kWeight) && stored.find(name_of_deepseek_scale(t.name));
+    const bool is_code = t.dtype == DType::f8_e4m3 || t.dtype == DType::i8;
+    return is_code && t.name.ends_with(kWeight) && stored.find(name_of_deepseek_scale(t.name));
   });
 }
 

@@ -35,7 +35,7 @@ struct PlainTensors {
 Result<PlainTensors> plain_tensors(const ModelSpec& stored, const StoredFormats& formats,
                                    std::optional<QuantMethod> method, DType values);
 
-/// True if some weight "X.weight" has its scales in "X.scale", as files of deepseek_v4.
+/// True if some quantised "X.weight" has its scales in "X.scale", as files of deepseek_v4.
 bool has_deepseek_scales(const ModelSpec& stored);
 
 /// True for the scale of a KV cache: one number beside an attention module ("...self_attn.k_scale",

@@ -33,6 +33,10 @@ ModelSpec deepseek() {
 TEST(StoredModel, ATensorHasTheFormatThatItAndItsScalesFit) {
   const ModelSpec stored = deepseek();
   EXPECT_TRUE(has_deepseek_scales(stored));
+  ModelSpec norm;
+  ASSERT_TRUE(norm.add("n.weight", {3}, DType::bf16));
+  ASSERT_TRUE(norm.add("n.scale", {3}, DType::bf16));
+  EXPECT_FALSE(has_deepseek_scales(norm));
   const StoredFormats formats{{named("fp8_block_pow2"), named("mxfp4")}, {}};
   const auto plain = plain_tensors(stored, formats, QuantMethod::deepseek_v4, DType::bf16);
   ASSERT_TRUE(plain) << plain.error().message;

@@ -14,8 +14,8 @@ namespace reshard {
 
 /// The quantisation of a checkpoint's weights according to its config.
 struct StoredWeights {
-  static constexpr std::size_t kMostFormats =
-      64;  ///< of one checkpoint: all are tried on a tensor.
+  /// Of one checkpoint: all are tried on each tensor.
+  static constexpr std::size_t kMostFormats = 64;
 
   QuantMethod method = QuantMethod::fp8;
   QuantFormat format;

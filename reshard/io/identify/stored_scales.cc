@@ -138,6 +138,10 @@ Result<> take_scales_of_ranks(ModelSpec& stored, Model& model) {
   if (!spec) return {};  // own_layout() says what is wrong with it
   const auto notation = take_quant(*spec);
   if (!notation || !*notation) return {};
+  if ((*notation)->as_stored)
+    return fail(Code::corrupt, fmt::format("{}/reshard.json: layout '{}': quant=stored names no "
+                                           "format; a checkpoint in ranks says which it is",
+                                           model.name, model.weights->layout()));
   const auto config_path = model.weights->config_path();
   const auto config = config_path ? read_config(*config_path) : fail(Code::not_found, "");
   const StoredFormats formats{{(*notation)->format}, {}};
