@@ -5,6 +5,10 @@ every tensor as it is."""
 
 import copy
 import json
+import pathlib
+import re
+import shlex
+import subprocess
 
 import pytest
 import torch
@@ -14,6 +18,7 @@ from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
 from compressed_tensors.quantization.utils import calculate_qparams
 from transformers.integrations.finegrained_fp8 import Fp8Dequantize
 
+import program
 from folders import command, expect_layout_of_values, read, same, write
 from moe_model import CONFIG, E4M3, packed, plain_checkpoint, quantised, random_e4m3
 from test_modelopt_checkpoints import stored_of, values_of
@@ -244,6 +249,19 @@ def test_deepseek_v4_is_kept_as_it_is(tmp_path):
       tensors[name] = tensor.float()  # Scales of FP8 are F32, as docs/checkpoints.md says.
   same(again, tensors)
   assert json.loads((tmp_path / "again" / "config.json").read_text()) == DEEPSEEK
+
+
+def test_the_commands_of_the_page_work(tmp_path):
+  write(tmp_path / "DeepSeek-V4-Flash", deepseek_v4(torch.Generator().manual_seed(5))[0], DEEPSEEK)
+  page = (pathlib.Path(__file__).parents[2] / "docs" / "checkpoints.md").read_text()
+  commands = re.findall(r"^    reshard (.* DeepSeek-V4-Flash.*)$", page, re.MULTILINE)
+  said = []
+  for words in (shlex.split(line, comments=True) for line in commands):
+    done = subprocess.run([program.binary(), *words], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    said.append(done.stdout)
+  assert len(said) == 3
+  assert re.search("# (stored as .*)", page).group(1).strip() in said[0]
 
 
 def test_an_index_that_names_no_format_is_refused(plain, tmp_path):
