@@ -10,6 +10,8 @@ reshard = pytest.importorskip("reshard")
 
 import transformers  # noqa: E402
 import world  # noqa: E402
+from ranks import reshard as program  # noqa: E402
+from ranks import wrong_on  # noqa: E402
 from safetensors.torch import load_file  # noqa: E402
 
 
@@ -34,9 +36,6 @@ def unknown(tmp_path_factory):
 
 
 def test_a_class_without_a_family_is_converted_as_vllm_loads_it(unknown, tmp_path):
-  from conftest import reshard as program
-  from conftest import wrong_on
-
   program("convert", unknown, tmp_path / "ranks", "--to", "traced:vllm,tp=4")
   index = json.loads((tmp_path / "ranks" / "reshard.json").read_text())
   assert index["layout"] == "explicit:explicit.json"
