@@ -5,6 +5,7 @@
 
 #include <utility>
 
+#include "reshard/base/check.h"
 #include "reshard/io/checkpoint/stored_model.h"
 #include "reshard/io/files/json.h"
 #include "reshard/io/hf/config.h"
@@ -24,8 +25,11 @@ Result<std::optional<std::string>> described_weights(const Model& model, const s
   // Weights that are copied as they are keep their config.
   const bool same =
       is_hf && as_stored && model.stored_method && side.method == model.stored_method;
+  // Only quant=stored mixes formats. A config that is silent then has its section in a file beside
+  // it, which is copied.
   const bool mixed = side.quantised && !side.quantised->choice.others.empty();
   if (same && (mixed || stored_weights(text))) return std::optional<std::string>();
+  RESHARD_CHECK(!mixed);
   if (!is_hf || !side.quantised) return RESHARD_TRY(config_of_plain_weights(text, model.config_path));
   const QuantChoice& choice = side.quantised->choice;
   const StoredWeights weights{*side.method, choice.format,

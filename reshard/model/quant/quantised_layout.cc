@@ -63,18 +63,16 @@ class Quantiser {
   Result<QuantisedLayout> run();
 
  private:
-  using Format = const QuantFormat&;  // Of the tensor or slot at hand.
-
-  Result<> check_format(Format f) const;
+  Result<> check_format(const QuantFormat& f) const;
   Result<> derive_model();
-  Result<> add_scales_of(const CanonicalTensor& t, Format f);
+  Result<> add_scales_of(const CanonicalTensor& t, const QuantFormat& f);
   /// Of a slot whose tensors are quantised; null of another.
   Result<const QuantFormat*> format_of(const Slot& slot) const;
-  Result<> check(const Slot& slot, Format f) const;
-  Result<> check_columns(const Slot& slot, Format f);
+  Result<> check(const Slot& slot, const QuantFormat& f) const;
+  Result<> check_columns(const Slot& slot, const QuantFormat& f);
   void add_plain(SlotId id, LayoutBuilder& b);
-  Result<> add_pair(SlotId id, Format f, LayoutBuilder& b);
-  bool pads_blocks(const Slot& slot, const GroupedSlot& groups, Format f);
+  Result<> add_pair(SlotId id, const QuantFormat& f, LayoutBuilder& b);
+  bool pads_blocks(const Slot& slot, const GroupedSlot& groups, const QuantFormat& f);
   void classify(const Slot& slot, const std::optional<GroupedSlot>& groups,
                 QuantisedLayout::Pair& pair);
   bool is_input_first(const CanonicalTensor& t) const {
@@ -85,14 +83,14 @@ class Quantiser {
     if (is_input_first(v_.model()[part.tensor])) part = with_input_last(part);
     part.tensor = ids[part.tensor.index()];
   }
-  Slot data_slot(const Slot& slot, Format f, bool placed) const;
+  Slot data_slot(const Slot& slot, const QuantFormat& f, bool placed) const;
   /// A slot for scales or a factor, named after the data slot.
   /// Its `sections` are stacked along `stack_dim`.
   Slot companion(const Slot& slot, const std::string& suffix, const Blocks& blocks,
                  std::size_t sections, int stack_dim) const;
   /// Of scales or factors of a format.
   struct Part {
-    Format format;
+    const QuantFormat& format;
     std::string suffix;
     Blocks blocks;
   };
@@ -135,7 +133,7 @@ Result<> Quantiser::derive_model() {
   return {};
 }
 
-Result<> Quantiser::add_scales_of(const CanonicalTensor& t, Format f) {
+Result<> Quantiser::add_scales_of(const CanonicalTensor& t, const QuantFormat& f) {
   constexpr unsigned kInputBits = 0b11;  // what merges dimension 1 with its neighbours
   const bool input_first = is_input_first(t);
   const bool merged = t.merged.bits != 0 &&
@@ -177,7 +175,7 @@ Result<const QuantFormat*> Quantiser::format_of(const Slot& slot) const {
   return first == nullptr ? nullptr : formats_[first->tensor.index()];
 }
 
-Result<> Quantiser::check(const Slot& slot, Format f) const {
+Result<> Quantiser::check(const Slot& slot, const QuantFormat& f) const {
   const auto refuse = [&](std::string why) {
     return fail(Code::unsupported, fmt::format("{} cannot be quantised: {}", where(slot), why));
   };
@@ -207,7 +205,7 @@ Result<> Quantiser::check(const Slot& slot, Format f) const {
 }
 
 /// Every piece must be whole bytes, or words of packed integers, in each row.
-Result<> Quantiser::check_columns(const Slot& slot, Format f) {
+Result<> Quantiser::check_columns(const Slot& slot, const QuantFormat& f) {
   const Index together = packed_together(f);
   if (together == 1) return {};
   const auto odd = [&](const Section& section) {
@@ -236,7 +234,7 @@ void Quantiser::add_plain(SlotId id, LayoutBuilder& b) {
 }
 
 /// True if the padding of a slot is whole blocks on every rank.
-bool Quantiser::pads_blocks(const Slot& slot, const GroupedSlot& groups, Format f) {
+bool Quantiser::pads_blocks(const Slot& slot, const GroupedSlot& groups, const QuantFormat& f) {
   if (!is_alone(groups, slot)) return false;
   for (const Section& section : slot.sections)
     for (int i = 0; i < 2; ++i) {
@@ -273,7 +271,7 @@ void Quantiser::classify(const Slot& slot, const std::optional<GroupedSlot>& gro
   pair.whole = (local || whole) && pair.refined == 0;
 }
 
-Slot Quantiser::data_slot(const Slot& slot, Format f, bool placed) const {
+Slot Quantiser::data_slot(const Slot& slot, const QuantFormat& f, bool placed) const {
   Slot data = slot;
   data.dtype = f.data;
   data.casts = false;
@@ -393,7 +391,7 @@ Result<Slot> Quantiser::swizzled(const Slot& slot, const Part& part, LayoutBuild
   return out;
 }
 
-Result<> Quantiser::add_pair(SlotId id, Format f, LayoutBuilder& b) {
+Result<> Quantiser::add_pair(SlotId id, const QuantFormat& f, LayoutBuilder& b) {
   const Slot& slot = v_.slot(id);
   RESHARD_TRY(check(slot, f));
   RESHARD_TRY(check_columns(slot, f));
@@ -425,7 +423,7 @@ Result<> Quantiser::add_pair(SlotId id, Format f, LayoutBuilder& b) {
   return {};
 }
 
-Result<> Quantiser::check_format(Format f) const {
+Result<> Quantiser::check_format(const QuantFormat& f) const {
   if (f.block_rows < 0 || f.block_cols < 0)
     return fail(Code::invalid_argument, fmt::format("blocks of {} x {} elements; neither may be "
                                                     "negative",
