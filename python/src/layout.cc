@@ -254,7 +254,7 @@ void bind_quantisation(nb::class_<Layout>& layout) {
             if (!x.side.quantised) return std::nullopt;
             return to_string(x.side.quantised->choice);
           },
-          "The format of its quantised tensors, or None.")
+          "The formats of its quantised tensors, as Model.stored_as; None if there are none.")
       .def_prop_ro(
           "quant_tensors",
           [](const Layout& x) {

@@ -258,7 +258,9 @@ void bind_fields(nb::class_<Model>& model) {
             if (!x.stored) return std::nullopt;
             return to_string(*x.stored);
           },
-          "The format in which its weights are quantised, or None.")
+          "The formats in which its weights are quantised, \"fp8_block\" or \"fp8_block and "
+          "mxfp4\"; None "
+          "if they are not.")
       .def_prop_ro(
           "stacked_names",
           [](const Model& x) {
