@@ -67,7 +67,7 @@ def groups_config(config, **also):
   return copy.deepcopy({**config, "quantization_config": how})
 
 
-def modelopt_config(tensors, algo_of, beside=False):
+def modelopt_config(tensors, beside=False):
   layers = {
     name.removesuffix(".weight"): {"quant_algo": algo_of(name)}
     for name, tensor in tensors.items()
@@ -75,6 +75,24 @@ def modelopt_config(tensors, algo_of, beside=False):
   }
   how = {"quant_algo": "MIXED_PRECISION", "kv_cache_quant_algo": None, "quantized_layers": layers}
   return how if beside else {**CONFIG, "quantization_config": {**how, "quant_method": "modelopt"}}
+
+
+def algo_of(name):
+  return "NVFP4" if is_expert(name) else "MXFP8" if ".layers.0." in name else "FP8"
+
+
+def by_modelopt(tensors):
+  """(stored, values) of FP8, MXFP8 and NVFP4."""
+  generator = torch.Generator().manual_seed(17)
+
+  def parts_of(name, tensor):
+    parts = stored_of(algo_of(name), tensor, generator)
+    out = {name + end: part for end, part in parts.items()}
+    if algo_of(name) != "MXFP8":
+      out[name.removesuffix("weight") + "input_scale"] = torch.rand((), generator=generator)
+    return out, values_of(algo_of(name), parts)
+
+  return quantised(tensors, parts_of)
 
 
 @pytest.fixture(scope="module", params=["compressed-tensors", "modelopt", "modelopt beside"])
@@ -85,23 +103,11 @@ def stored(request, plain, tmp_path_factory):
     tensors, values = quantised(plain[1], by_the_library)
     folder = write(root / "hf", tensors, groups_config(CONFIG))
     return "int4_group32 and fp8_channel", folder, tensors, values
-  generator = torch.Generator().manual_seed(17)
-
-  def algo_of(name):
-    return "NVFP4" if is_expert(name) else "MXFP8" if ".layers.0." in name else "FP8"
-
-  def parts_of(name, tensor):
-    parts = stored_of(algo_of(name), tensor, generator)
-    out = {name + end: part for end, part in parts.items()}
-    if algo_of(name) != "MXFP8":
-      out[name.removesuffix("weight") + "input_scale"] = torch.rand((), generator=generator)
-    return out, values_of(algo_of(name), parts)
-
-  tensors, values = quantised(plain[1], parts_of)
+  tensors, values = by_modelopt(plain[1])
   beside = request.param.endswith("beside")
-  folder = write(root / "hf", tensors, CONFIG if beside else modelopt_config(tensors, algo_of))
+  folder = write(root / "hf", tensors, CONFIG if beside else modelopt_config(tensors))
   if beside:
-    told = {"producer": {"name": "modelopt"}, "quantization": modelopt_config(tensors, algo_of, True)}
+    told = {"producer": {"name": "modelopt"}, "quantization": modelopt_config(tensors, True)}
     (folder / "hf_quant_config.json").write_text(json.dumps(told))
   return "nvfp4 and fp8_tensor and mxfp8", folder, tensors, values
 
@@ -177,18 +183,14 @@ def test_scales_that_fit_two_formats_are_refused(tmp_path, plain):
   assert "its scales fit both" in error
 
 
-def test_a_module_that_is_not_as_said_is_refused(stored, tmp_path):
-  formats, folder, tensors, _ = stored
-  if "nvfp4" not in formats:
-    pytest.skip("compressed-tensors' groups name patterns, which are not read")
-  said = json.loads((folder / "config.json").read_text())
-  section = said.get("quantization_config", {})
-  if not section:
-    pytest.skip("one place of the section is enough")
-  section["quantized_layers"]["model.layers.1.self_attn.q_proj"]["quant_algo"] = "FP8_PB_WO"
-  wrong = write(tmp_path / "wrong", tensors, said)
-  error = command("convert", wrong, tmp_path / "out", "--to", "vllm:tp=2", fails=True)
-  assert "the scales of 'model.layers.1.self_attn.q_proj.weight' must be" in error
+def test_a_module_that_is_not_as_said_is_refused(plain, tmp_path):
+  tensors, _ = by_modelopt(plain[1])
+  config = modelopt_config(tensors)
+  name = "model.layers.1.self_attn.q_proj"
+  config["quantization_config"]["quantized_layers"][name]["quant_algo"] = "FP8_PB_WO"
+  folder = write(tmp_path / "hf", tensors, config)
+  error = command("convert", folder, tmp_path / "out", "--to", "vllm:tp=2", fails=True)
+  assert f"the scales of '{name}.weight' must be" in error
 
 
 DEEPSEEK = {
