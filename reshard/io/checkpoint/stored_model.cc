@@ -7,7 +7,6 @@
 #include <set>
 #include <string_view>
 
-#include "reshard/model/quant/blocks.h"
 #include "reshard/model/quant/notation.h"
 
 namespace reshard {
@@ -180,8 +179,8 @@ class Separator {
     const auto block = [](const Fit& fit) {
       const Dims& shape = fit.found.stored;
       const int n = shape.size();
-      const auto along = [](Index size, Index whole) {
-        return std::min(quant::block_along(size, whole), whole);
+      const auto along = [&](Index size, Index whole) {
+        return size == 0 ? whole : std::min<Index>(size, whole);
       };
       return std::pair(along(fit.format.block_rows, shape[n - 2]),
                        along(fit.format.block_cols, shape[n - 1]));
