@@ -11,7 +11,7 @@ import unittest
 import test_summary
 
 CTEST = """<testsuite name="(empty)" tests="4" failures="1" skipped="1">
- <testcase name="a" status="run"/>
+ <testcase name="Suite/Test.a/0" status="run"/>
  <testcase name="b" status="fail"><failure message=""/></testcase>
  <testcase name="c" status="notrun"><skipped message="SKIP"/></testcase>
  <testcase name="d" status="run"/>
@@ -19,6 +19,11 @@ CTEST = """<testsuite name="(empty)" tests="4" failures="1" skipped="1">
 PYTEST = """<testsuites><testsuite>
  <testcase name="e"/><testcase name="f"><error message="fixture"/></testcase><testcase name="g"/>
 </testsuite></testsuites>"""
+SHARDS = """<testsuite name="(empty)">
+ <testcase name="0" status="run"/>
+ <testcase name="1" status="fail"><failure message=""/></testcase>
+ <testcase name="alone" status="run"/>
+</testsuite>"""
 PASSED = '<testsuite><testcase name="a" status="run"/></testsuite>'
 
 
@@ -36,6 +41,14 @@ class TestSummary(unittest.TestCase):
   def test_reports_are_added_up(self):
     self.assertEqual(self.run_main([CTEST, PYTEST]), (1, "4 passed, 2 failed"))
     self.assertEqual(self.run_main([PASSED, PASSED]), (0, "2 passed, 0 failed"))
+
+  def test_a_shard_counts_as_the_tests_of_its_report(self):
+    two = '<testsuites><testcase name="x"/><testcase name="y"/></testsuites>'
+    failed = '<testsuites><testcase name="z"/><testcase name="w"><failure/></testcase></testsuites>'
+    self.assertEqual(self.run_main([two, failed, SHARDS]), (1, "4 passed, 1 failed"))
+    # Of shard 1 all tests passed, but not its end; or it left no report.
+    self.assertEqual(self.run_main([two, two, SHARDS]), (1, "5 passed, 1 failed"))
+    self.assertEqual(self.run_main([two, two[:20], SHARDS])[0], 1)
 
   def test_no_tests_is_a_failure(self):
     self.assertEqual(self.run_main([]), (1, "0 passed, 1 failed"))
