@@ -128,6 +128,8 @@ class Trainer(EngineTrainer):
               layout can be found out, else checkpoint).
   verify      compare fingerprints of what was sent and what arrived, before it is used.
   deadline    seconds for joining, and for the refit of an update.
+  merge       {name: peft.LoraConfig or dict}: LoRA adapters in the layout that are merged into what is
+              sent; see `reshard.lora.Merge`.
   on_phase    called when this rank enters a phase of an update: "begin", "transfer", "check",
               "commit", "committed". An exception ends the update on all ranks.
 
@@ -146,7 +148,7 @@ class Trainer(EngineTrainer):
     workers: int | None = None,
     **options: Any,
   ) -> None:
-    for name in ("client", "in_place", "pause"):
+    for name in ("client", "in_place", "pause", "only", "adapters"):
       if name in options:
         raise ValueError(f"{name}= is not for SGLang")
     self._engine = None if engine is None else EngineClient(engine, workers)

@@ -103,6 +103,29 @@ model = reshard.Model.from_tensors("linear", {"weight": ((2, 4), "float32"), "bi
   runs("dtensor.md", [block], tmp_path, prelude)
 
 
+def test_the_block_on_merging_adapters_runs(tmp_path):
+  pytest.importorskip("torch")
+  prelude = """
+import reshard, reshard.lora, torch
+config, rank, steps, (group,) = {"lora_alpha": 4}, 0, 2, reshard.local(1)
+sizes = {"x.weight": (6, 8), "x.lora_A.default.weight": (2, 8), "x.lora_B.default.weight": (6, 2)}
+tensors = {name: torch.ones(*size) for name, size in sizes.items()}
+layout = reshard.of_dtensors(tensors)
+engine = reshard.layout("hf", reshard.Model.from_tensors("engine", {"x.weight": ((6, 8), "float32")}))
+theirs = {"x.weight": torch.zeros(6, 8)}
+
+def train():
+  tensors["x.lora_A.default.weight"] += 1
+"""
+  *adapters, merging, block = blocks_of("lora.md")
+  printed = runs("lora.md", [block, "print(theirs['x.weight'].unique(), tensors['x.weight'].unique())"], tmp_path, prelude)
+  assert printed.split() == ["tensor([13.])", "tensor([1.])"]  # 1 + 4 / 2 * (2 ranks of 3)
+  trainer = pytest.importorskip("reshard.vllm")
+  for name, positional, keywords in calls_in([*adapters, merging]):
+    if name == "reshard.vllm.Trainer":
+      inspect.signature(trainer.Trainer).bind(*[None] * positional, **dict.fromkeys(keywords))
+
+
 def calls_in(blocks):
   """(the function's name as the block writes it, positional arguments, names of keywords) of every call."""
   for block in blocks:

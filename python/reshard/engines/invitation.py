@@ -21,7 +21,7 @@ from reshard.engines.link import Link
 __all__ = ["MAX_DEADLINE", "PROTOCOL", "Invitation", "InvitedLink", "Invitations"]
 
 #: Of what trainers and workers tell each other. Both sides must have the same.
-PROTOCOL = 3
+PROTOCOL = 4
 
 #: The longest deadline that a worker accepts, in seconds.
 MAX_DEADLINE = 3600.0
@@ -52,6 +52,7 @@ class Invitation:
   verify: bool
   tensors: list[list[Any]] = field(repr=False)
   config: str = field(repr=False)
+  adapters: dict[str, dict[str, Any]] = field(default_factory=dict, repr=False)  # by name: folders and configs
   protocol: int = PROTOCOL
   ready: bool = False  # all ranks have joined
 

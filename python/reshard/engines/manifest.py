@@ -9,7 +9,7 @@ built of it.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import reshard
@@ -20,9 +20,13 @@ __all__ = ["build", "describe", "model_of", "pack", "table_of", "unpack"]
 Manifest = list[dict[str, Any]]
 
 
-def table_of(model: reshard.Model) -> list[list[Any]]:
-  """The tensors of a model, in its order: name, dtype, shape, and shape in a file."""
-  return [[t.name, t.dtype.name, list(t.shape), list(t.stored_shape)] for t in model.tensors]
+def table_of(model: reshard.Model, kept: Collection[str] | None = None) -> list[list[Any]]:
+  """The tensors of a model, in its order: name, dtype, shape, and shape in a file. `kept`: only these."""
+  return [
+    [t.name, t.dtype.name, list(t.shape), list(t.stored_shape)]
+    for t in model.tensors
+    if kept is None or t.name in kept
+  ]
 
 
 def model_of(table: Sequence[Sequence[Any]], name: str = "trainer") -> reshard.Model:
@@ -34,10 +38,16 @@ def model_of(table: Sequence[Sequence[Any]], name: str = "trainer") -> reshard.M
   return reshard.Model.from_tensors(name, tensors)
 
 
-def describe(layout: reshard.Layout, rank: int) -> Manifest:
-  """What one rank of a layout holds."""
-  numbers = {t.name: i for i, t in enumerate(layout.model.tensors)}
-  return [_describe_tensor(t, numbers) for t in layout.local(rank)]
+def describe(layout: reshard.Layout, rank: int, table: Sequence[Sequence[Any]] | None = None) -> Manifest:
+  """What one rank of a layout holds of a model's tensors.
+
+  table  of the model, whose tensors are some of the layout's; by default all. Local tensors that only hold others
+         are left out; of those that hold both, the others' elements are padding.
+  """
+  names = [t.name for t in layout.model.tensors] if table is None else [entry[0] for entry in table]
+  numbers = {name: i for i, name in enumerate(names)}
+  held = ((t, _describe_tensor(t, numbers)) for t in layout.local(rank))
+  return [entry for t, entry in held if entry["parts"] or not t.fragments]
 
 
 def build(
@@ -49,6 +59,7 @@ def build(
   """
   names = [t.name for t in model.tensors]
   builder = reshard.LayoutBuilder(name, model)
+  builder.add_ranks(list(ranks))
   held: set[int] = set()
   for members, manifest in _alike(ranks):
     for entry in manifest:
@@ -82,14 +93,15 @@ def _alike(ranks: Mapping[int, Manifest]) -> list[tuple[list[int], Manifest]]:
 
 def _describe_tensor(tensor: Any, numbers: Mapping[str, int]) -> dict[str, Any]:
   shape = list(tensor.index_shape)
+  known = [f for f in tensor.fragments if f.tensor in numbers]
   return {
     "name": tensor.name,
     "shape": shape,
     "module_shape": list(tensor.shape),
     "dtype": tensor.dtype.name,
     "map": tensor.map,
-    "padded": tensor.padding > 0,
-    "parts": [_describe_part(f, shape, numbers) for f in tensor.fragments],
+    "padded": tensor.padding > 0 or len(known) < len(tensor.fragments),
+    "parts": [_describe_part(f, shape, numbers) for f in known],
   }
 
 

@@ -9,7 +9,7 @@ import secrets
 import tempfile
 import threading
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar, cast
@@ -20,6 +20,7 @@ from reshard.engines import manifest
 from reshard.engines.hidden import without_secret
 from reshard.engines.invitation import MAX_DEADLINE, Invitation, InvitedLink
 from reshard.engines.link import TornError
+from reshard.engines.parts import Parts
 from reshard.engines.quantisation import Quantisation
 
 __all__ = ["Client", "EngineTrainer", "layouts_of"]
@@ -65,11 +66,16 @@ class EngineTrainer:
     pause: str | None = None,
     deadline: float = 120.0,
     on_phase: Callable[[str], None] | None = None,
+    only: Iterable[str] = (),
+    adapters: Mapping[str, Any] | None = None,
+    merge: Mapping[str, Any] | None = None,
   ) -> None:
     _check_options(client, rank, route, deadline)
+    parts = Parts(layout, only, adapters, merge)
     self.rank, self.size, self.version = rank, size, 0
     self._client, self._pause, self._on_phase = client, pause, on_phase
     self._tensors = dict(tensors)
+    self._merge: Any = None
     given = {"url": url, "job": job, "secret": secret, "workers": workers}
     self._invitation = Invitation(
       **_agreed(client, size, given),
@@ -79,11 +85,16 @@ class EngineTrainer:
       route=route,
       in_place=in_place,
       verify=verify,
-      tensors=manifest.table_of(layout.model),
+      tensors=parts.table,
       config=_config_of(layout.model),
+      adapters=parts.adapters,
     )
     self._link = self._join()
     try:
+      if parts.merge:
+        with self._link.ends_the_group():
+          self._merge = parts.merged(layout, self._tensors, self._invitation, rank)
+          self._tensors = self._merge.tensors
       self._prepare(layout)
     except BaseException:
       self.close()
@@ -135,12 +146,14 @@ class EngineTrainer:
     try:
       link.gather({})  # the workers agree on their route
       quant = Quantisation.of_layout(layout)
-      holds = manifest.describe(layout.values, self.rank)
+      holds = manifest.describe(layout.values, self.rank, self._invitation.tensors)
       mine = {"holds": holds, "quant": quant and quant.as_dict(), "version": 0}
       told = link.gather(mine)
       model = manifest.model_of(self._invitation.tensors)
       source, target = layouts_of(model, told, trainers)
       _check_same(layout, source, self.rank)
+      if len(source.model.tensors) < len(layout.model.tensors):
+        self._tensors = {t.name: self._tensors[t.name] for t in source.local(self.rank)}
       link.prepare(source, target, source_tensors=self._tensors, on_phase=self._on_phase)
       workers = told[trainers:]
       self.version = max(int(x["version"]) for x in workers)
@@ -169,6 +182,9 @@ class EngineTrainer:
     version = self.version + 1 if version is None else version
     if version <= self.version:
       raise ValueError(f"version {version}: the engine is at {self.version}")
+    if self._merge is not None:
+      with self._link.ends_the_group():
+        self._merge.merge()
     if self._client is None:
       report = self._link.refit(version, stream)
       self._check(self._link.gather({}))
@@ -222,6 +238,8 @@ class EngineTrainer:
     """Leaves the group; the engine keeps its weights. Idempotent."""
     link = getattr(self, "_link", None)
     if link is not None:
+      if self._merge is not None:
+        self._merge.close()
       link.close()
 
   def __enter__(self) -> Self:

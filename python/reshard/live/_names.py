@@ -10,15 +10,18 @@ from reshard._errors import InvalidArgumentError
 
 Names = Callable[[str], str | None] | Mapping[str, str | None] | None
 
-# Parts of names that torch's wrappers add.
-_WRAPPERS = {"_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module"}
+# Parts of names that wrappers add: torch's, PEFT's and Megatron-Bridge's around a weight with an adapter.
+_WRAPPERS = {"_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module", "base_layer", "to_wrap"}
+# Of the module that PEFT trains in a copy: its name, and that of the original, which stays behind.
+_COPY = re.compile(r"(.*)\.modules_to_save\.[^.]+\.(.*)")
+_ORIGINAL = re.compile(r".*\.original_module\..*")
 
 
 def renamed(names: Names) -> Callable[[str], str | None]:
   """A function from the name of a parameter to that of a tensor; None: the parameter is left out.
 
-  names  None: the name without the parts that torch.compile, activation checkpointing and FSDP1 add;
-         a function; or a dict of patterns: "*" matches any run of characters, "#" a run of digits,
+  names  None: the name without the parts that torch.compile, activation checkpointing, FSDP1 and PEFT
+         add (of a module that PEFT trains in a copy, the copy's); a function; or a dict of patterns: "*" matches any run of characters, "#" a run of digits,
          and "$1" to "$9" in the value are what they matched. The first that matches counts; a name
          that none matches stays.
   """
@@ -52,8 +55,12 @@ def listed(names: Sequence[str]) -> str:
   return ", ".join(f"'{name}'" for name in names[:5]) + more
 
 
-def _plain(name: str) -> str:
-  return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
+def _plain(name: str) -> str | None:
+  plain = ".".join(part for part in name.split(".") if part not in _WRAPPERS)
+  if _ORIGINAL.fullmatch(plain):
+    return None
+  copy = _COPY.fullmatch(plain)
+  return (f"{copy[1]}.{copy[2]}" if copy else plain).removeprefix("base_model.model.")
 
 
 def _pattern(match: str) -> str:

@@ -35,6 +35,7 @@ __all__ = [
   "process",
   "restore",
   "unloaded",
+  "without_adapters",
 ]
 
 _SKIP_LOAD: set[str] = set(_meta.SKIP_LOAD_TENSORS)
@@ -160,6 +161,26 @@ def _unwrapped(tensor: torch.Tensor) -> Any:
   if loader is not None:
     copy.weight_loader = loader
   return copy
+
+
+@contextlib.contextmanager
+def without_adapters(model: torch.nn.Module) -> Iterator[None]:
+  """The model as it was loaded: its LoRA layers give way to the layers that they wrap, and come back at the end."""
+  from vllm.lora.layers import BaseLayerWithLoRA
+
+  wrapped = [
+    (parent, name, layer)
+    for parent in list(model.modules())
+    for name, layer in parent._modules.items()
+    if isinstance(layer, BaseLayerWithLoRA)
+  ]
+  for parent, name, layer in wrapped:
+    parent._modules[name] = cast(torch.nn.Module, layer.base_layer)
+  try:
+    yield
+  finally:
+    for parent, name, layer in wrapped:
+      parent._modules[name] = layer
 
 
 def restore(model: torch.nn.Module, model_config: Any) -> None:

@@ -17,6 +17,7 @@ from reshard._gpus import home_of, why_not
 from reshard.engines import manifest
 from reshard.engines.invitation import Invitation
 from reshard.engines.quantisation import Quantisation
+from reshard.lora import part_of
 from reshard.vllm import reload
 from vllm.logger import init_logger
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 logger = init_logger(__name__)
 
-__all__ = ["CheckpointRoute", "LocalRoute", "Route", "candidates"]
+__all__ = ["AdapterRoute", "CheckpointRoute", "LocalRoute", "Route", "candidates"]
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,15 @@ class Route(abc.ABC):
   live: dict[str, torch.Tensor]
   forms: dict[str, Form]
 
+  def numbered(self, table: list[list[Any]]) -> manifest.Manifest:
+    """`holds`, with the tensors' numbers in the table of all that the trainer sends: the model's own come in its
+    order, but others may be between them."""
+    numbers = [i for i, entry in enumerate(table) if part_of(entry[0]) is None]
+    return [
+      {**held, "parts": [{**part, "tensor": numbers[part["tensor"]]} for part in held["parts"]]}
+      for held in self.holds
+    ]
+
   def allocate(self, layout: reshard.Layout, rank: int) -> dict[str, Any]:
     """This worker's memory of the layout of all workers, by name.
 
@@ -74,6 +84,10 @@ class Route(abc.ABC):
     memory: dict[str, Any] = buffers.tensors(rank)
     self._arrived = {name: _bytes_of(tensor) for name, tensor in memory.items()}
     return memory
+
+  def raw(self, name: str) -> torch.Tensor:
+    """The bytes of a tensor that has arrived outside the model, by its name in the layout."""
+    return self._arrived[name]
 
   def arrived(self) -> Iterator[tuple[str, torch.Tensor]]:
     """What has arrived outside the model, by the names of the engine's loader."""
@@ -154,6 +168,18 @@ class LocalRoute(Route):
     for module in self._written:
       reload.process(module)
     reload.load_local(model, model_config, dict(self.arrived()), written=self._written)
+
+
+class AdapterRoute(Route):
+  """Nothing of the model itself: an update of adapters only."""
+
+  name = "adapters"
+
+  def __init__(self) -> None:
+    self.holds, self.live, self.forms = [], {}, {}
+
+  def apply(self, model: torch.nn.Module, model_config: Any) -> None:
+    """Changes nothing."""
 
 
 def fit(

@@ -44,6 +44,12 @@ class Trainer(EngineTrainer):
               client with `pause()` and `resume()`). None: generation goes on between the steps, as
               with vLLM's own backends.
   deadline    seconds for joining, and for the refit of an update.
+  only        patterns of the tensors to update ("*" matches any characters, "#" a number): all of the
+              model's weights or none, and adapters. By default everything in the layout.
+  adapters    {name: reshard.lora.Adapter}: LoRA adapters in the layout that the engine loads from
+              folders, which an update writes anew. docs/lora.md.
+  merge       {name: peft.LoraConfig or dict}: LoRA adapters in the layout that are merged into what is
+              sent, in memory of the trainer's own; see `reshard.lora.Merge`.
   on_phase    called when this rank enters a phase of an update: "begin", "transfer", "check",
               "commit", "committed". An exception ends the update on all ranks.
 

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import reshard
@@ -14,6 +15,7 @@ from reshard.engines.invitation import Invitation, InvitedLink, Invitations
 from reshard.engines.state import difference
 from reshard.engines.trainer import layouts_of
 from reshard.vllm import interface, reload, routes, state
+from reshard.vllm.adapters import Adapters
 from vllm.distributed.weight_transfer.base import (
   WeightTransferEngine,
   WeightTransferInitInfo,
@@ -59,6 +61,7 @@ class WorkerEngine(WeightTransferEngine):  # type: ignore[misc]
     self._link: InvitedLink | None = None
     self._placement: dict[str, Any] = {}
     self._route: routes.Route | None = None
+    self._adapters: Adapters | None = None
     self._published = reshard.PublishedVersion()
     self._version = 0
     self._open = False
@@ -115,43 +118,64 @@ class WorkerEngine(WeightTransferEngine):  # type: ignore[misc]
   def _prepare(self, link: InvitedLink, init_info: InitInfo) -> None:
     first = init_info.trainers
     model = manifest.model_of(init_info.tensors)
-    with interface.inside(self._vllm_config, self._device):
-      quant = routes.quantisation_of(self._vllm_config.model_config, init_info)
-      found = routes.candidates(
-        self._own_model, self._vllm_config, init_info, quant, link.rank - first
+    adapters = Adapters(init_info, self._own_model, self._vllm_config)
+    weights = replace(init_info, tensors=adapters.others)  # of the model itself
+    with adapters.electing(init_info.job, link.rank):
+      route, quant = self._choose(link, weights, adapters)
+      told = link.gather(
+        {
+          "holds": [*route.numbered(init_info.tensors), *adapters.holds(model)],
+          "quant": quant and quant.as_dict(),
+          "version": self._at(),
+          "open": self._open,
+        }
       )
-    told = link.gather({"routes": list(found)})[first:]
-    common = [x for x in found if all(x in other["routes"] for other in told)]
-    route: routes.Route
-    if common:
-      route = routes.LocalRoute(
-        self._own_model, found[common[0]], link.rank - first, init_info.in_place
-      )
-    elif init_info.route == "local":
-      raise reshard.UnsupportedError("no layout of this engine is known; its log says why")
-    else:
-      route = routes.CheckpointRoute(init_info, quant)
-    told = link.gather(
-      {
-        "holds": route.holds,
-        "quant": quant and quant.as_dict(),
-        "version": self._at(),
-        "open": self._open,
-      }
-    )
     source, target = layouts_of(model, told, first)
     memory = route.allocate(target, link.rank)
     link.prepare(source, target, target_tensors=memory, published=self._published)
-    self._route = route
-    with interface.inside(self._vllm_config, self._device):
+    self._route, self._adapters = route, adapters
+    with self._inside():
       self._placement = state.placement(self._own_model, self._vllm_config)
     logger.info(
       "reshard: worker %d of %d joined %d trainer ranks; route %s",
       link.rank - first,
       init_info.workers,
       first,
-      common[0] if common else "checkpoint",
+      route.name,
     )
+
+  def _choose(
+    self, link: InvitedLink, weights: InitInfo, adapters: Adapters
+  ) -> tuple[routes.Route, Any]:
+    """A route that all workers have, and how the engine is quantised. Collective.
+
+    weights  the invitation, with the tensors of the model itself
+    """
+    first = weights.trainers
+    quant, found = None, {}
+    with self._inside():
+      if weights.tensors:
+        quant = routes.quantisation_of(self._vllm_config.model_config, weights)
+        found = routes.candidates(
+          self._own_model, self._vllm_config, weights, quant, link.rank - first
+        )
+      told = link.gather({"routes": list(found)})[first:]
+      adapters.elect()
+      common = [x for x in found if all(x in other["routes"] for other in told)]
+      if not weights.tensors:
+        return routes.AdapterRoute(), None
+      if common:
+        layout = found[common[0]]
+        return routes.LocalRoute(self._own_model, layout, link.rank - first, weights.in_place), quant
+    if weights.route == "local":
+      raise reshard.UnsupportedError("no layout of this engine is known; its log says why")
+    return routes.CheckpointRoute(weights, quant), quant
+
+  @contextlib.contextmanager
+  def _inside(self) -> Iterator[None]:
+    """What calls of vLLM's loaders need around them: its config, and the model without LoRA layers."""
+    with interface.inside(self._vllm_config, self._device), reload.without_adapters(self._own_model):
+      yield
 
   def start_weight_update(self) -> None:
     """Notes that an update is open. The model keeps its weights until all new ones are here."""
@@ -207,15 +231,18 @@ class WorkerEngine(WeightTransferEngine):  # type: ignore[misc]
       with link.ends_the_group():
         self._check(link.invitation.in_place)
       if interface.IS_FIRST:  # whose workers may have begun a reload
-        reload.restore(self._own_model, self._vllm_config.model_config)
+        with reload.without_adapters(self._own_model):
+          reload.restore(self._own_model, self._vllm_config.model_config)
       link.refit(version)
+      assert self._adapters is not None and self._route is not None
+      self._adapters.write(self._route)
     except Exception as error:
       return error
     return None
 
   def _check(self, in_place: bool) -> None:
     """Raises UnsupportedError if the engine is not as it was when the trainer joined, or sleeps."""
-    with interface.inside(self._vllm_config, self._device):
+    with self._inside():
       state.check(self._own_model, self._vllm_config, in_place, update=True)
       changed = difference(
         self._placement, state.placement(self._own_model, self._vllm_config)
@@ -227,10 +254,11 @@ class WorkerEngine(WeightTransferEngine):  # type: ignore[misc]
 
   def _load(self, version: int) -> Exception | None:
     """Puts what has arrived into the model; why that failed."""
-    assert self._route is not None
-    with interface.inside(self._vllm_config, self._device):
+    assert self._route is not None and self._adapters is not None
+    with self._inside():
       try:
         self._route.apply(self._own_model, self._vllm_config.model_config)
+        self._adapters.commit()
       except Exception as error:
         with contextlib.suppress(Exception):
           reload.restore(self._own_model, self._vllm_config.model_config)
@@ -272,7 +300,7 @@ class WorkerEngine(WeightTransferEngine):  # type: ignore[misc]
     return max(self._version, int(self._published.target_version().version), 0)
 
   def _leave(self) -> None:
-    link, self._link, self._route = self._link, None, None
+    link, self._link, self._route, self._adapters = self._link, None, None, None
     if link is not None:
       link.close()
 

@@ -17,10 +17,13 @@ def answer(options):
   from server import PROMPTS
   from vllm import LLM, SamplingParams
   from vllm.distributed import cleanup_dist_env_and_memory
+  from vllm.lora.request import LoRARequest
 
+  adapter = options.pop("adapter", None)
+  lora = None if adapter is None else LoRARequest("adapter", 1, adapter)
   llm = LLM(**options)
   greedy = SamplingParams(temperature=0, max_tokens=16, ignore_eos=True)
-  outputs = llm.generate([{"prompt_token_ids": p} for p in PROMPTS], greedy, use_tqdm=False)
+  outputs = llm.generate([{"prompt_token_ids": p} for p in PROMPTS], greedy, use_tqdm=False, lora_request=lora)
   checksums = {}
   for of_worker in llm.collective_rpc("compute_weight_checksums"):
     checksums |= of_worker

@@ -113,9 +113,9 @@ class Server:
     with urllib.request.urlopen(request) as answer:
       return json.loads(answer.read() or b"{}")
 
-  def generate(self):
-    """The tokens that greedy decoding adds to each prompt."""
-    body = {"model": "model", "prompt": PROMPTS, "max_tokens": 16, "temperature": 0}
+  def generate(self, model="model"):
+    """The tokens that greedy decoding adds to each prompt. `model`: also the name of an adapter."""
+    body = {"model": model, "prompt": PROMPTS, "max_tokens": 16, "temperature": 0}
     answer = self.call("v1/completions", body | {"ignore_eos": True, "return_token_ids": True})
     return [choice["token_ids"] for choice in answer["choices"]]
 
@@ -158,9 +158,10 @@ class References:
     self._known = {}
     self._process = None
 
-  def get(self, checkpoint, **more):
-    """What such an engine generates, and its checksums."""
-    request = json.dumps(engine_options(checkpoint, **more))
+  def get(self, checkpoint, *, adapter=None, **more):
+    """What such an engine generates, and its checksums. `adapter`: a folder of PEFT's."""
+    lora = {} if adapter is None else {"adapter": str(adapter), "enable_lora": True}
+    request = json.dumps(engine_options(checkpoint, **more, **lora))
     if request not in self._known:
       self._known[request] = self._ask(request)
     return self._known[request]

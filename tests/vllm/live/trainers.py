@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trainers in processes of their own: each rank runs trainer.py."""
+"""Trainers in processes of their own: each rank runs trainer.py, or another program."""
 
 import json
 import subprocess
@@ -16,7 +16,7 @@ _HERE = Path(__file__).parent
 class Trainer:
   """The ranks of one trainer, as processes."""
 
-  def __init__(self, server, workers, text, size, model, folder, **more):
+  def __init__(self, server, workers, text, size, model, folder, program="trainer.py", **more):
     self.job = uuid.uuid4().hex
     self.ranks = []
     for rank in range(size):
@@ -35,7 +35,7 @@ class Trainer:
       }
       self.ranks.append(
         subprocess.Popen(
-          [sys.executable, str(_HERE / "trainer.py"), json.dumps(options)],
+          [sys.executable, str(_HERE / program), json.dumps(options)],
           env=environment(),
           stdin=subprocess.PIPE,
           stdout=subprocess.PIPE,
@@ -58,8 +58,8 @@ class Trainer:
       rank.stdin.write(" ".join(map(str, words)) + "\n")
       rank.stdin.flush()
 
-  def update(self, path):
-    self.say("update", path)
+  def update(self, *paths):
+    self.say("update", *paths)
     return self.hears("updated")
 
   def ends(self):
